@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+# Flags that every isobit target shares, and the functions that add sources, instruction sets, tests, benchmarks
+# and fuzz targets.
+
+add_library(isobit_flags INTERFACE)
+# No option may change a bit: no contraction of a*b+c, never fast-math.
+target_compile_options(isobit_flags INTERFACE -ffp-contract=off -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+  -Wno-sign-conversion -fvisibility-inlines-hidden $<$<BOOL:${ISOBIT_WERROR}>:-Werror>)
+# False alarms of g++ 12 at -O3: "literal" + std::string overlaps nothing.
+target_compile_options(isobit_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+if(ISOBIT_SANITIZE)
+  target_compile_options(isobit_flags INTERFACE -fsanitize=${ISOBIT_SANITIZE} -fno-sanitize-recover=all
+    -fno-omit-frame-pointer)
+  target_link_options(isobit_flags INTERFACE -fsanitize=${ISOBIT_SANITIZE})
+endif()
+
+# isobit_sources(FILE...): adds files of the current folder to the library.
+function(isobit_sources)
+  foreach(file ${ARGN})
+    target_sources(isobit PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+  endforeach()
+endfunction()
+
+# isobit_isa_source(FILE FLAG...): adds a file that is compiled for an instruction set, on x86-64 only.
+function(isobit_isa_source file)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+    set(target isobit_isa_${folder}_${file})
+    add_library(${target} OBJECT ${file})
+    target_compile_features(${target} PRIVATE cxx_std_20)
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+    target_link_libraries(${target} PRIVATE isobit_flags)
+    target_compile_options(${target} PRIVATE ${ARGN})
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_sources(isobit PRIVATE $<TARGET_OBJECTS:${target}>)
+    set_property(GLOBAL APPEND PROPERTY ISOBIT_ISA_TARGETS ${target})
+  endif()
+endfunction()
+
+# isobit_test(NAME FILE... [LABELS LABEL...]): a GoogleTest program that may include internal headers.
+function(isobit_test name)
+  cmake_parse_arguments(arg "" "" "LABELS" ${ARGN})
+  if(NOT ISOBIT_BUILD_TESTS)
+    return()
+  endif()
+  find_package(GTest REQUIRED)
+  add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_definitions(${name} PRIVATE ISOBIT_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
+  target_link_libraries(${name} PRIVATE isobit isobit_testing isobit_flags GTest::gtest GTest::gtest_main
+    nlohmann_json::nlohmann_json)
+  if(NOT arg_LABELS)
+    set(arg_LABELS fast)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 600)
+endfunction()
+
+# isobit_benchmark(NAME FILE...): a Google Benchmark program; CTest runs one short iteration so that it cannot rot.
+function(isobit_benchmark name)
+  if(NOT ISOBIT_BUILD_BENCHMARKS)
+    return()
+  endif()
+  find_package(benchmark REQUIRED)
+  add_executable(${name} ${ARGN})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${name} PRIVATE isobit isobit_testing isobit_flags benchmark::benchmark
+    nlohmann_json::nlohmann_json)
+endfunction()
+
+# isobit_fuzzer(NAME FILE [CORPUS DIR]): a libFuzzer target, and a short run of it as a test.
+function(isobit_fuzzer name file)
+  cmake_parse_arguments(arg "" "CORPUS" "" ${ARGN})
+  if(NOT ISOBIT_BUILD_FUZZERS)
+    return()
+  endif()
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
+    message(FATAL_ERROR "ISOBIT_BUILD_FUZZERS needs clang++ (libFuzzer); the compiler is ${CMAKE_CXX_COMPILER_ID}")
+  endif()
+  add_executable(${name} ${file})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_libraries(${name} PRIVATE isobit isobit_flags nlohmann_json::nlohmann_json)
+  add_test(NAME ${name} COMMAND ${name} -runs=20000 -max_total_time=20 -rss_limit_mb=2048 -seed=1 ${arg_CORPUS})
+  set_tests_properties(${name} PROPERTIES LABELS slow TIMEOUT 120)
+endfunction()

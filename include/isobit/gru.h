@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// GRU layers: float weights, calibration, and the integer model. numerics.md, sections 4 to 8.
+//
+//   u = sigmoid(W_u x + bw_u + R_u h + br_u)      update gate
+//   r = sigmoid(W_r x + bw_r + R_r h + br_r)      reset gate
+//   n = tanh(W_n x + bw_n + r * (R_n h + br_n))   new gate; the reset is applied after the matrix product
+//   h' = u * h + (1 - u) * n
+//
+// Shapes: T steps, N sequences, C inputs, H hidden units; W [3H, C], R [3H, H], bw and br [3H], gate order u, r, n.
+#ifndef ISOBIT_GRU_H_
+#define ISOBIT_GRU_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "isobit/calibration.h"
+#include "isobit/cpu.h"
+#include "isobit/grid.h"
+#include "isobit/parallel.h"
+#include "isobit/rounding.h"
+#include "isobit/status.h"
+#include "isobit/table.h"
+
+namespace isobit {
+
+/// Order of the three gate blocks in W, R and the biases of a file. isobit computes in kUrn.
+enum class GateOrder : int32_t {
+  kUrn = 0,  // update, reset, new: isobit
+  kRun = 1,  // reset, update, new: PyTorch ("r z n")
+  kOnnx = 2, // update, reset, new under the names z r h: the same blocks as kUrn
+};
+/// "urn", "pytorch", "onnx".
+std::string_view to_string(GateOrder order);
+std::optional<GateOrder> gate_order_from_string(std::string_view text);
+
+/// Float weights of one layer in one direction; gate order u, r, n.
+struct GruLayerWeights {
+  int64_t input_size = 0;   // C
+  int64_t hidden_size = 0;  // H
+  std::vector<float> W;     // [3H, C]
+  std::vector<float> R;     // [3H, H]
+  std::vector<float> bw;    // [3H]
+  std::vector<float> br;    // [3H]
+};
+
+struct GruWeights {
+  /// layers[l * directions + d], d = 0 forward, 1 reverse. Layer l + 1 reads directions * H inputs.
+  std::vector<GruLayerWeights> layers;
+  int32_t directions = 1;
+  std::string name;         // prefix of the arrays in the file, e.g. "enc"
+  std::string source_hash;  // of the arrays as read, hexadecimal; part of a saved model
+
+  [[nodiscard]] int64_t layer_count() const { return static_cast<int64_t>(layers.size()) / directions; }
+  [[nodiscard]] int64_t input_size() const { return layers[0].input_size; }
+  [[nodiscard]] int64_t hidden_size() const { return layers[0].hidden_size; }
+  [[nodiscard]] int64_t output_size() const { return hidden_size() * directions; }
+};
+
+/// Checks shapes, chaining of layers, and that every value is finite; names tensor and index.
+Status check_weights(const GruWeights& weights);
+
+struct GruLoadOptions {
+  std::string prefix;                     // empty: the only GRU of the file, else an error that lists the prefixes
+  std::optional<GateOrder> gate_order{};  // default pytorch (r, z, n) for npz and safetensors
+  bool reset_after = true;                // false is refused by name
+};
+/// Reads npz or safetensors with PyTorch names (PREFIX.weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, _reverse,
+/// further layers) or names ending in w_ih w_hh b_ih b_hh. Missing biases are zero.
+Result<GruWeights> load_gru(const std::string& path, const GruLoadOptions& options = {});
+/// The prefixes of every GRU in a file of float arrays, sorted.
+Result<std::vector<std::string>> list_grus(const std::string& path);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Float forward
+
+/// y[t, n, :] and final state for x [T, N, C] (time-major). `lengths` (optional, N values in 0..T): past its length a
+/// sequence's state is frozen and y is 0. `h0` (optional) and `h_last`: [layers * directions, N, H]. `zoneout`
+/// (optional) is the probability p of inference, h' <- p * h + (1 - p) * h'.
+struct GruFloatArguments {
+  int64_t steps = 0;
+  int64_t batch = 0;
+  std::span<const float> x;                 // [T, N, C]
+  std::span<float> y;                       // [T, N, directions * H]; may be empty
+  std::span<const int64_t> lengths{};       // [N]
+  std::span<const float> h0{};              // [layers * directions, N, H]
+  std::span<float> h_last{};                // [layers * directions, N, H]; may be empty
+  float zoneout = 0.0f;
+};
+
+/// Sees every tensor of the float forward, in float32: one call per tensor, step and sequence. Used by calibration,
+/// comparison and training.
+class GruObserver {
+ public:
+  virtual ~GruObserver() = default;
+  /// tensor: one of kGruTensorNames' activations. layer: l * directions + d. values: C, H or 3H floats.
+  virtual void observe(int32_t tensor, int64_t layer, int64_t sequence, int64_t step, std::span<const float> values) = 0;
+};
+Status gru_forward_float(const GruWeights& weights, const GruFloatArguments& arguments, GruObserver* observer = nullptr);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Configuration
+
+/// The tensors of one GRU direction, in this order everywhere.
+enum GruTensor : int32_t {
+  kX = 0, kH, kW, kR, kBw, kBr, kIh, kHh, kUIn, kRIn, kNIn, kU, kRGate, kN, kGruTensorCount
+};
+/// "x h W R bw br ih hh u_in r_in n_in u r n".
+inline constexpr std::array<std::string_view, kGruTensorCount> kGruTensorNames = {
+    "x", "h", "W", "R", "bw", "br", "ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n"};
+
+struct GruQuantization {
+  std::array<GridOptions, kGruTensorCount> tensors = default_tensors();
+  ScaleKind scale = ScaleKind::kPow2;
+  Rounding rounding = Rounding::kNearestEven;
+  CalibrationOptions method{};
+  std::optional<TableOptions> table{};  // default_table_options(bits of the gate input)
+
+  static std::array<GridOptions, kGruTensorCount> default_tensors();
+};
+
+/// "8", or a list where later entries win: "8,linear=16,gate_in=12,h=16:symmetric,x=8:unsigned". Each entry is
+/// [NAME=]BITS[:signed|unsigned|symmetric|asymmetric|steps=N]...; NAME is a tensor or a group (all, weights, biases,
+/// linear, gate_in, gate_out). A bare number sets every tensor but the biases' and weights' symmetry.
+Status apply_bits(std::string_view text, GruQuantization& quantization);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Integer model
+
+/// Codes of a matrix in their narrowest type.
+class CodeMatrix {
+ public:
+  CodeMatrix() = default;
+  CodeMatrix(Dtype dtype, int64_t rows, int64_t columns)
+      : dtype_(dtype), rows_(rows), columns_(columns), bytes_(static_cast<size_t>(rows * columns) * size_in_bytes(dtype)) {}
+  [[nodiscard]] Dtype dtype() const { return dtype_; }
+  [[nodiscard]] int64_t rows() const { return rows_; }
+  [[nodiscard]] int64_t columns() const { return columns_; }
+  [[nodiscard]] const std::byte* data() const { return bytes_.data(); }
+  [[nodiscard]] std::byte* data() { return bytes_.data(); }
+  [[nodiscard]] int64_t at(int64_t row, int64_t column) const;
+  void set(int64_t row, int64_t column, int64_t value);
+  bool operator==(const CodeMatrix&) const = default;
+
+ private:
+  Dtype dtype_ = Dtype::kS8;
+  int64_t rows_ = 0;
+  int64_t columns_ = 0;
+  std::vector<std::byte> bytes_;
+};
+
+/// A rescale as stored, n in [-62, 127]: numerics.md, section 2.
+struct RescaleParameters {
+  int32_t multiplier = 1;
+  int32_t shift = 0;
+  bool operator==(const RescaleParameters&) const = default;
+};
+
+/// One row of the overflow proof: an intermediate, the largest magnitude that it can take, and the width assigned.
+struct OverflowBound {
+  std::string intermediate;
+  std::string bound;      // decimal; may exceed 64 bits when the proof fails
+  int32_t bits = 64;      // 32 or 64
+};
+
+/// Every integer of one direction of one layer: what a saved model holds and what the reference reads.
+struct GruLayerParameters {
+  int64_t input_size = 0;
+  int64_t hidden_size = 0;
+  std::array<Grid, kGruTensorCount> grids;     // W, R, bw, br: bits and sign only; per row below
+  std::vector<Grid> W_grid, R_grid, bw_grid, br_grid;  // [3H] each
+  CodeMatrix W, R, bw, br;                     // [3H, C], [3H, H], [3H, 1], [3H, 1]
+  std::vector<RescaleParameters> bw_to_acc, br_to_acc, acc_to_ih, acc_to_hh;  // [3H]
+  // ih -> u_in, r_in, n_in and hh -> u_in, r_in; r * hh -> n_in; n -> h; u -> 1
+  std::array<RescaleParameters, 3> ih_to_gate;
+  std::array<RescaleParameters, 2> hh_to_gate;
+  RescaleParameters rhh_to_n;
+  RescaleParameters n_to_h;
+  RescaleParameters u_to_one;
+  int64_t one = 0;                             // code of 1 on u's grid
+  Rounding rounding = Rounding::kNearestEven;
+  std::array<ActivationTable, 3> tables;       // u, r, n
+};
+
+struct GruModelParameters {
+  std::vector<GruLayerParameters> layers;      // l * directions + d
+  int32_t directions = 1;
+  std::string name;
+  std::string source_hash;
+};
+
+class GruModel;
+
+/// Scratch memory of forward; sized by GruModel::workspace.
+class GruWorkspace {
+ public:
+  [[nodiscard]] int64_t size_bytes() const { return static_cast<int64_t>(bytes_.size()); }
+
+ private:
+  friend class GruModel;
+  std::vector<std::byte> bytes_;
+  int64_t batch_ = 0;
+  int64_t steps_ = 0;
+  int32_t threads_ = 1;
+};
+
+/// Codes of h for every layer and direction: [layers * directions, N, H] of each layer's own h grid.
+class GruState {
+ public:
+  [[nodiscard]] int64_t batch() const { return batch_; }
+  /// Codes of one layer-direction, [N, H] of its h grid's dtype.
+  [[nodiscard]] std::span<std::byte> layer(int64_t index) { return layers_[static_cast<size_t>(index)]; }
+  [[nodiscard]] std::span<const std::byte> layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
+  [[nodiscard]] int64_t layer_count() const { return static_cast<int64_t>(layers_.size()); }
+
+ private:
+  friend class GruModel;
+  int64_t batch_ = 0;
+  std::vector<std::vector<std::byte>> layers_;
+};
+
+struct GruRunOptions {
+  std::optional<CpuPath> path{};            // default: default_cpu_path(); reference where only it can run
+  std::span<const int64_t> lengths{};       // [N], 0..T; default T for all
+  std::span<const uint8_t> zoneout_mask{};  // [T, N, directions * H] of one layer: 1 takes h', 0 keeps h; single layer
+  bool batch_first = false;                 // x [N, T, C] and y [N, T, directions * H]
+  ThreadPool* pool = nullptr;               // default: the caller's thread
+};
+
+/// Receives codes of every tensor of the reference forward; widened to int64. See GruObserver.
+class GruCodeObserver {
+ public:
+  virtual ~GruCodeObserver() = default;
+  virtual void observe(int32_t tensor, int64_t layer, int64_t sequence, int64_t step, std::span<const int64_t> codes) = 0;
+};
+
+/// An integer GRU. Immutable; safe to share between threads.
+class GruModel {
+ public:
+  /// Validates every field, derives the overflow proof, packs the weights for each path. kOverflow names the
+  /// intermediate and its bound.
+  static Result<GruModel> create(GruModelParameters parameters);
+  static Result<GruModel> load(const std::string& path, std::string_view name = {});  // name: of several GRUs in a file
+  static Result<std::vector<GruModel>> load_all(const std::string& path);
+  [[nodiscard]] Status save(const std::string& path) const;
+  static Status save_all(const std::string& path, std::span<const GruModel* const> models);
+
+  [[nodiscard]] const GruModelParameters& parameters() const;
+  [[nodiscard]] int64_t layer_count() const;
+  [[nodiscard]] int64_t input_size() const;
+  [[nodiscard]] int64_t hidden_size() const;
+  [[nodiscard]] int64_t output_size() const;
+  [[nodiscard]] const Grid& input_grid() const;
+  [[nodiscard]] const Grid& output_grid() const;
+  [[nodiscard]] const std::vector<OverflowBound>& overflow_proof(int64_t layer) const;
+  /// Whether `path` computes this model, and why not.
+  [[nodiscard]] Status supports(CpuPath path) const;
+  /// The path that a run with `requested` (or the default) takes.
+  [[nodiscard]] Result<CpuPath> choose_path(std::optional<CpuPath> requested) const;
+
+  /// Every code of h is z_h.
+  [[nodiscard]] GruState initial_state(int64_t batch) const;
+  /// A float state [layers * directions, N, H], quantised on each layer's h grid.
+  [[nodiscard]] Result<GruState> state_from_float(std::span<const float> h, int64_t batch) const;
+  void state_to_float(const GruState& state, std::span<float> h) const;
+  /// The state of another model with as many layers, directions and hidden units, requantised to this one's h grids.
+  [[nodiscard]] Result<GruState> state_from(const GruModel& other, const GruState& state) const;
+
+  [[nodiscard]] GruWorkspace workspace(int64_t batch, int64_t steps, int32_t threads = 1) const;
+
+  /// Float in and out: x is quantised on input_grid(), y dequantised. x [T, N, C], y [T, N, directions * H].
+  /// Continues from `state` and leaves the last state there (bidirectional models: the reverse direction starts anew
+  /// from `state` in each call). Allocates nothing.
+  Status forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state, GruWorkspace& workspace,
+                 const GruRunOptions& options = {}) const;
+  /// Codes in and out: x elements of input_grid().dtype(), y of output_grid().dtype().
+  Status forward_codes(const void* x, void* y, int64_t steps, GruState& state, GruWorkspace& workspace,
+                       const GruRunOptions& options = {}) const;
+  /// The reference, with every intermediate shown. Time-major codes.
+  Status forward_observed(const void* x, void* y, int64_t steps, GruState& state, GruCodeObserver& observer,
+                          const GruRunOptions& options = {}) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// Float forward over calibration data with statistics of every tensor, then integers. Holds no copy of the data.
+class GruCalibrator {
+ public:
+  static Result<GruCalibrator> create(GruWeights weights, double ema_decay = 0.9);
+
+  /// x [T, N, C]; h0 (optional) is observed as a value of h. NaN and infinity are refused with their index.
+  Status observe(std::span<const float> x, int64_t steps, int64_t batch, std::span<const int64_t> lengths = {},
+                 std::span<const float> h0 = {}, ThreadPool* pool = nullptr);
+  /// Adds statistics of a calibrator with the same weights; exact, in any order.
+  Status merge(const GruCalibrator& other);
+  [[nodiscard]] const TensorStatistics& statistics(int64_t layer, GruTensor tensor) const;
+  [[nodiscard]] const GruWeights& weights() const { return weights_; }
+
+  /// Grids, codes, rescales and tables; the overflow proof decides. kFailedPrecondition when nothing was observed.
+  [[nodiscard]] Result<GruModelParameters> derive(const GruQuantization& quantization) const;
+  [[nodiscard]] Result<GruModel> finish(const GruQuantization& quantization) const;
+
+ private:
+  GruCalibrator() = default;
+  GruWeights weights_;
+  std::vector<std::array<TensorStatistics, kGruTensorCount>> statistics_;  // [layers * directions]
+};
+
+}  // namespace isobit
+
+#endif  // ISOBIT_GRU_H_

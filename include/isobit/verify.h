@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Self-checks that need no files: every kernel against the reference, and hashes that are the same everywhere.
+#ifndef ISOBIT_VERIFY_H_
+#define ISOBIT_VERIFY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "isobit/cpu.h"
+#include "isobit/status.h"
+
+namespace isobit {
+
+/// What one kernel gave, compared with the reference byte for byte.
+struct VerifyKernel {
+  std::string name;
+  uint64_t outputs_compared = 0;
+  uint64_t different = 0;
+  std::string first_difference;  // configuration, coordinate and both values; empty when nothing differs
+};
+
+struct VerifyReport {
+  std::vector<VerifyKernel> kernels;
+};
+
+/// Runs seeded random GRUs and inputs through every kernel that this machine can run, until each has given at least
+/// `minimum_outputs` outputs. `progress` (optional) receives `context` and the share done, 0 to 1.
+Result<VerifyReport> verify_gru(uint64_t minimum_outputs, uint64_t seed, void (*progress)(void*, double fraction),
+                                void* context);
+
+/// (operation, hash) over a fixed corpus: the same text on every machine and for every path.
+Result<std::vector<std::pair<std::string, std::string>>> fingerprint_all(std::optional<CpuPath> path);
+
+}  // namespace isobit
+
+#endif  // ISOBIT_VERIFY_H_

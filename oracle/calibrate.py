@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Section 5: order-free statistics and the choice of a range or of a grid."""
+import math
+from decimal import Decimal, getcontext
+from fractions import Fraction
+
+from .floats import f32
+from .grid import Grid, code_range, range_to_grid, raw_scale
+from .rounding import floor_fraction, rint
+
+getcontext().prec = 120
+
+
+class Statistics:
+    """Exact minimum and maximum, and the histogram of 4096 bins."""
+
+    def __init__(self):
+        self.lo, self.hi, self.E, self.bins, self.count = math.inf, -math.inf, None, {}, 0
+
+    def grow(self, E):
+        if self.E is None:  # only zeros so far: bin 0 whatever E is
+            self.E = E
+        while self.E < E:
+            merged = {}
+            for i, n in self.bins.items():
+                merged[i // 2] = merged.get(i // 2, 0) + n
+            self.bins, self.E = merged, self.E + 1
+
+    def add(self, x):
+        self.lo, self.hi = min(self.lo, x), max(self.hi, x)
+        self.count += 1
+        if x == 0:
+            i = 0
+        else:
+            self.grow(math.frexp(abs(x))[1])
+            i = floor_fraction(Fraction(x) * Fraction(2) ** (11 - self.E))
+        assert -2048 <= i <= 2047
+        self.bins[i] = self.bins.get(i, 0) + 1
+
+    def merge(self, other):
+        if other.E is not None:
+            self.grow(other.E)
+        for i, n in other.bins.items():
+            k = i
+            if i != 0 and other.E < self.E:
+                k = i >> (self.E - other.E)
+            self.bins[k] = self.bins.get(k, 0) + n
+        self.lo, self.hi = min(self.lo, other.lo), max(self.hi, other.hi)
+        self.count += other.count
+
+
+def minmax(st):
+    return st.lo, st.hi
+
+
+def percentile(st, p):
+    """p is a decimal string, 0 < p <= 100."""
+    m = floor_fraction(st.count * (100 - Fraction(p)) / 200)
+    if st.E is None:
+        return st.lo, st.hi
+    width = Fraction(2) ** (st.E - 11)
+
+    def first(order):  # the bin in which the running count first exceeds m
+        total = 0
+        for i in order:
+            total += st.bins[i]
+            if total > m:
+                return i
+
+    lo = first(sorted(st.bins)) * width
+    hi = (first(sorted(st.bins, reverse=True)) + 1) * width
+    return max(float(lo), st.lo), min(float(hi), st.hi)
+
+
+def sqnr_candidates(st, bits, signed, symmetric, power_of_two, steps, clamp_ends=True):
+    """(j, i, grid) in order of preference. clamp_ends: whether z_a and z_b are clamped
+    before the interpolation (the oracle's choice) or only each z_i."""
+    cover = range_to_grid(st.lo, st.hi, bits, signed, symmetric, power_of_two, steps)
+    qmin, qmax = code_range(bits, signed)
+    lo, hi = min(st.lo, 0.0), max(st.hi, 0.0)
+    for j in range(4 if power_of_two else 13):
+        if power_of_two:
+            s = min(cover.shift + j, min(62, bits + 30))
+            S, par = 2.0 ** -s, {"shift": s}
+        else:
+            root = float(Decimal(2) ** (Decimal(j) / 4))
+            S = f32(cover.scale / root)
+            par = {"scale": S}
+        if symmetric:
+            yield j, 0, Grid(bits, signed, 0, **par)
+            continue
+        za, zb = qmin - rint(lo / S), qmax - rint(hi / S)
+        if clamp_ends:
+            za, zb = min(max(za, qmin), qmax), min(max(zb, qmin), qmax)
+        for i in range(17):
+            z = za + rint(Fraction((zb - za) * i, 16))
+            yield j, i, Grid(bits, signed, min(max(z, qmin), qmax), **par)
+
+
+def centres(st):
+    """[(centre, count)], bins ascending; every centre is exact in float64."""
+    half = 2.0 ** (st.E - 12)
+    return [((2 * i + 1) * half, float(st.bins[i])) for i in sorted(st.bins)]
+
+
+def sqnr_error(points, grid, divide=True):
+    """Squared error of the histogram on the grid, float64, bins ascending. divide: c/S in
+    float64 (the oracle's choice) or section 3's own float32 conversion of the centre."""
+    S, total, z, qmin, qmax = float(grid.S), 0.0, grid.z, grid.qmin, grid.qmax
+    for c, n in points:
+        q = min(max(round(c / S) + z, qmin), qmax) if divide else grid.quantize(c)
+        d = c - float(q - z) * S
+        total += n * (d * d)
+    return total
+
+
+def sqnr(st, bits, signed, symmetric, power_of_two, steps, variant=(True, True)):
+    """Returns (grid, j, i, margin): margin = relative distance to the best other grid."""
+    if raw_scale(st.lo, st.hi, signed, symmetric, steps) == 0.0:
+        return range_to_grid(st.lo, st.hi, bits, signed, symmetric, power_of_two, steps), 0, 0, 1.0
+    scored, seen, points = [], set(), centres(st)
+    for j, i, g in sqnr_candidates(st, bits, signed, symmetric, power_of_two, steps, variant[0]):
+        if (g.S, g.z) not in seen:
+            seen.add((g.S, g.z))
+            scored.append((sqnr_error(points, g, variant[1]), j, i, g))
+    scored.sort(key=lambda c: c[:3])
+    best = scored[0]
+    margin = 1.0 if len(scored) == 1 or best[0] == 0.0 else (scored[1][0] - best[0]) / max(best[0], 1e-300)
+    return best[3], best[1], best[2], margin
+
+
+def ema(sequences, reverse=False):
+    """sequences[s][t] = list of float32 values of one time step."""
+    lo, hi = math.inf, -math.inf
+    for seq in sequences:
+        steps = list(reversed(seq)) if reverse else seq
+        a, b = min(steps[0]), max(steps[0])
+        for step in steps[1:]:
+            a = 0.9 * a + 0.1 * min(step)
+            b = 0.9 * b + 0.1 * max(step)
+        lo, hi = min(lo, a), max(hi, b)
+    return lo, hi

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the oracle itself against values worked by hand."""
+import math
+import struct
+import unittest
+from fractions import Fraction
+
+from . import calibrate
+from .build import output_grid
+from .floats import bits32, div32, f32, from_bits32, mul32
+from .grid import Grid, range_to_grid, raw_scale, rows_to_grids
+from .gru import Unit, run_model
+from .rounding import (MODES, Refused, Rescale, encode_ratio, power_rescale, rint, round_shift)
+from .tables import Direct, Interpolated, Segments
+from .vectors import Rng
+
+
+def all_modes(x, n):
+    return [round_shift(x, n, m) for m in MODES]  # even, up, away, floor
+
+
+class Rounding(unittest.TestCase):
+    def test_ties(self):
+        self.assertEqual(all_modes(1, 1), [0, 1, 1, 0])        # 0.5
+        self.assertEqual(all_modes(3, 1), [2, 2, 2, 1])        # 1.5
+        self.assertEqual(all_modes(5, 1), [2, 3, 3, 2])        # 2.5
+        self.assertEqual(all_modes(-1, 1), [0, 0, -1, -1])     # -0.5
+        self.assertEqual(all_modes(-3, 1), [-2, -1, -2, -2])   # -1.5
+        self.assertEqual(all_modes(-5, 1), [-2, -2, -3, -3])   # -2.5
+
+    def test_beside_ties(self):
+        self.assertEqual(all_modes(7, 2), [2, 2, 2, 1])        # 1.75
+        self.assertEqual(all_modes(-7, 2), [-2, -2, -2, -2])
+        self.assertEqual(all_modes(-5, 2), [-1, -1, -1, -2])   # -1.25
+
+    def test_ends(self):
+        big = (1 << 63) - 1
+        self.assertEqual(all_modes(big, 63), [1, 1, 1, 0])
+        self.assertEqual(all_modes(-big - 1, 63), [-1, -1, -1, -1])
+        self.assertEqual(all_modes(-big - 1, 64), [0, 0, -1, -1])  # -0.5
+        self.assertEqual(all_modes(-1, 127), [0, 0, 0, -1])
+        self.assertEqual(all_modes(1, -62), [1 << 62] * 4)
+
+    def test_encode(self):
+        self.assertEqual(vars(encode_ratio(1.0, 1)), {"m": 1 << 30, "n": 30})
+        self.assertEqual(vars(encode_ratio(0.75, 1)), {"m": 3 << 29, "n": 31})
+        below_one = math.nextafter(1.0, 0)               # m would be 2^31
+        self.assertEqual(vars(encode_ratio(below_one, 1)), {"m": 1 << 30, "n": 30})
+        self.assertEqual(encode_ratio(0.75, 1 << 32).m, 3 << 28)      # B = 30
+        self.assertEqual(encode_ratio(0.75, (1 << 32) - 1).m, 3 << 29)  # B = 31
+        self.assertRaises(Refused, encode_ratio, 1.0, 1 << 62)
+        self.assertRaises(Refused, power_rescale, -63, 1)
+        self.assertEqual(power_rescale(-63, 0).n, 0)
+        self.assertEqual(power_rescale(128, 1).n, 127)
+        self.assertEqual(Rescale(3, 1)(1, "nearest_even"), 2)
+
+
+class Floats(unittest.TestCase):
+    def test_against_the_machine(self):
+        rng = Rng(99)
+        for _ in range(2000):
+            v = struct.unpack(">d", struct.pack(">Q", rng.u64()))[0]
+            if math.isnan(v):
+                continue
+            v = math.ldexp(math.frexp(v)[0], rng.int(-155, 129))
+            try:
+                expected = struct.unpack(">f", struct.pack(">f", v))[0]
+            except OverflowError:
+                expected = math.copysign(math.inf, v)
+            self.assertEqual(f32(v), expected)
+
+    def test_edges(self):
+        self.assertEqual(f32(Fraction(1, 1 << 150)), 0.0)               # tie to even zero
+        self.assertEqual(bits32(f32(Fraction(3, 1 << 150))), "00000002")  # 1.5 units: to 2
+        self.assertEqual(f32(Fraction((1 << 129) - (1 << 104) >> 1)), math.inf)
+        self.assertEqual(f32((1 << 24) + 1), 16777216.0)
+        self.assertEqual(f32((1 << 24) + 3), 16777220.0)
+        self.assertEqual(bits32(div32(1.0, 3.0)), "3eaaaaab")
+        self.assertEqual(mul32(from_bits32("7f7fffff"), 2.0), math.inf)
+
+
+class Grids(unittest.TestCase):
+    def test_fixed_outputs(self):
+        g = output_grid("sigmoid", 8, False, False, True)
+        self.assertEqual((g.shift, g.z), (8, 0))
+        g = output_grid("sigmoid", 8, True, False, True)
+        self.assertEqual((g.shift, g.z), (8, -128))
+        g = output_grid("tanh", 8, True, False, True)
+        self.assertEqual((g.shift, g.z), (7, 0))
+        g = output_grid("tanh", 8, False, False, True)
+        self.assertEqual((g.shift, g.z), (7, 128))
+
+    def test_activation_keeps_its_largest_value(self):
+        # [-1, 1] in 255 steps: raw = 2/255 > 1/128, so shift 6
+        g = range_to_grid(-1.0, 1.0, 8, True, False, True, 255)
+        self.assertEqual((g.shift, g.z), (6, -64))
+        # symmetric: max(1/127, 1/128) > 1/128
+        self.assertEqual(range_to_grid(-1.0, 1.0, 8, True, True, True, 255).shift, 6)
+        self.assertEqual(range_to_grid(-1.0, 1.0, 8, True, True, True, 256).shift, 7)
+        self.assertEqual(range_to_grid(-128.0, 127.0, 8, True, True, True, 255).shift, 0)
+
+    def test_limits(self):
+        self.assertEqual(range_to_grid(-1e-30, 1e-30, 8, True, True, True, 255).shift, 38)
+        self.assertEqual(range_to_grid(0.0, 1e-30, 32, False, False, True, 1 << 32).shift, 62)
+        self.assertRaises(Refused, range_to_grid, 0.0, 2.0 ** 41, 8, False, False, True, 255)
+        self.assertEqual(range_to_grid(0.0, 2.0 ** 40, 8, False, False, True, 256).shift, -32)
+        self.assertRaises(Refused, raw_scale, -1.0, 1.0, True, True, 1)
+        self.assertEqual(vars(range_to_grid(0.0, 0.0, 8, False, False, False, 255))["scale"], 1.0)
+
+    def test_zero_point_starts_at_qmin(self):
+        g = range_to_grid(-1.0, 3.0, 8, True, False, True, 256)  # raw = 1/64
+        self.assertEqual((g.shift, g.z), (6, -64))
+        g = range_to_grid(-1.0, 3.0, 8, False, False, True, 256)
+        self.assertEqual((g.shift, g.z), (6, 64))
+
+    def test_all_zero_row(self):
+        rows = [[0.0, 0.0], [1.0, -1.0], [0.25, 0.0]]
+        self.assertEqual([g.shift for g in rows_to_grids(rows, 8, True, True)], [9, 7, 9])
+        self.assertEqual([g.scale for g in rows_to_grids(rows, 8, True, False)],
+                         [2.0 ** -9, 2.0 ** -7, 2.0 ** -9])
+        self.assertEqual([g.shift for g in rows_to_grids(rows[:1], 8, True, True)], [0])
+        self.assertEqual([g.shift for g in rows_to_grids([[0.0], [1.0]], 8, True, True,
+                                                         all_zero_rule=False)], [0, 7])
+
+    def test_codes(self):
+        g = Grid(8, True, 3, shift=1)
+        self.assertEqual([g.quantize(v) for v in (0.25, 0.75, -0.25, 1e9, -math.inf, math.nan)],
+                         [3, 5, 3, 127, -128, 3])
+        self.assertEqual(g.dequantize(5), 1.0)
+
+
+class Calibration(unittest.TestCase):
+    def stats(self, values):
+        st = calibrate.Statistics()
+        for v in values:
+            st.add(v)
+        return st
+
+    def test_histogram(self):
+        st = self.stats([0.75])
+        self.assertEqual((st.E, st.bins), (0, {1536: 1}))
+        st.add(-1.0)  # max|x| < 2^E is strict: E = 1
+        self.assertEqual((st.E, st.bins), (1, {768: 1, -1024: 1}))
+
+    def test_order_does_not_matter(self):
+        values = [Rng(7).bell(2.0 ** -k) for k in range(8)] + [0.0, -1e-9, 3.0, -17.0]
+        values = [f32(v) for v in values]
+        a, b, c = self.stats(values), self.stats(values[::-1]), self.stats(values[:5])
+        c.merge(self.stats(values[5:]))
+        for other in (b, c):
+            self.assertEqual(vars(a), vars(other))
+
+    def test_percentile(self):
+        st = self.stats([float(v) for v in range(1, 101)])      # E = 7, bins 1/16 wide
+        self.assertEqual(calibrate.percentile(st, "100"), (1.0, 100.0))
+        # m = floor(100 * 2 / 200) = 1: one sample may lie outside on each side
+        self.assertEqual(calibrate.percentile(st, "98"), (2.0, 99.0625))
+        self.assertEqual(calibrate.percentile(st, "98.01"), (1.0, 100.0))
+
+    def test_ema(self):
+        self.assertEqual(calibrate.ema([[[1.0], [2.0]]]), (0.9 + 0.2, 0.9 + 0.2))
+        self.assertEqual(calibrate.ema([[[1.0], [2.0]]], True)[0], 0.9 * 2.0 + 0.1)
+
+
+class Tables(unittest.TestCase):
+    def test_direct(self):
+        t = Direct("sigmoid", Grid(8, True, 0, shift=4), output_grid("sigmoid", 8, False, False, True))
+        self.assertEqual(t.entries[128], 128)                 # sigmoid(0) = 1/2
+        self.assertEqual((t.entries[0], t.entries[255]), (0, 255))
+        self.assertEqual(t.entries[128 + 16], 187)            # 256 * 0.731058 = 187.15
+        t = Direct("tanh", Grid(8, True, 0, shift=4), output_grid("tanh", 8, True, False, True))
+        self.assertEqual(t.entries[128 + 8], 59)              # 128 * 0.462117 = 59.15
+        self.assertEqual(t.entries[128 - 8], -59)
+        self.assertEqual((t.entries[0], t.entries[255]), (-128, 127))
+
+    def test_bounds(self):
+        out = Grid(8, False, 0, shift=7)                       # 1 has the code 128
+        t = Segments("sigmoid", Grid(8, True, 0, shift=4), out, [], [1], [500], 0)
+        self.assertEqual((t.lo, t.hi, t(0, "floor")), (0, 128, 128))
+
+    def test_interpolated(self):
+        gin, out = Grid(4, True, 0, shift=1), Grid(8, True, 0, shift=7)
+        t = Interpolated("tanh", gin, out, -8, 1, 3, 1, [-20, 0, 21])
+        # q = -3: t = 5, (-20*8 + 20*5) / 16 = -3.75; q = 4: 21*4/16 = 5.25; q = 7: 9.1875
+        self.assertEqual([t(q, "nearest_even") for q in (-100, -8, -3, 0, 4, 7, 100)],
+                         [-10, -10, -4, 0, 5, 9, 9])
+        self.assertEqual(t(-3, "floor"), -4)
+        self.assertEqual(t(4, "floor"), 5)
+
+    def test_segments(self):
+        gin, out = Grid(4, True, 1, shift=1), Grid(8, True, 0, shift=7)
+        t = Segments("tanh", gin, out, [0, 4], [2, 3, -1], [1, 2, 9], 1)
+        # q = -1: i = 0, (2*-2 + 1)/2 = -1.5; q = 0: i = 1, (-3 + 2)/2; q = 4: i = 2, (-3 + 9)/2
+        self.assertEqual([t(q, "nearest_even") for q in (-1, 0, 4)], [-2, 0, 3])
+        self.assertEqual([t(q, "nearest_up") for q in (-1, 0, 4)], [-1, 0, 3])
+
+
+class Gru(unittest.TestCase):
+    def unit(self, bw):
+        """C = H = 1, all weights zero but W_n = 1 (code 64 at shift 6); u_in = r_in = bw."""
+        act = Grid(8, True, 0, shift=5)
+        grids = {k: act for k in ("x", "ih", "hh", "u_in", "r_in", "n_in")}
+        grids["h"] = Grid(8, True, 0, shift=6)
+        grids["u"] = grids["r"] = output_grid("sigmoid", 8, False, False, True)
+        grids["n"] = output_grid("tanh", 8, True, False, True)
+        w = Grid(8, True, 0, shift=6)
+        rows = {k: [w] * 3 for k in ("W", "R", "bw", "br")}
+        tables = {k: Direct("tanh" if k == "n" else "sigmoid", act, grids[k]) for k in "urn"}
+        return Unit(grids, rows, [[0], [0], [64]], [[0], [0], [0]], bw, [0, 0, 0], tables,
+                    "nearest_even")
+
+    def test_one_step(self):
+        u = self.unit([0, 0, 0])
+        self.assertEqual(u.one, 256)
+        # x = 16 is 0.5; u = 128/256; n = 128 tanh(1/2) = 59; n' = rint(59/2) = 30 (29.5);
+        # h' = rint((128*0 + 128*30) / 256) = 15
+        y, last, tr = run_model([[u]], [[[16]]])
+        o = tr[0][0][0]
+        self.assertEqual((o["ih"], o["u"], o["n"], o["h"]), ([0, 0, 16], [128], [59], [15]))
+        # from h = 64: rint((128*64 + 128*30)/256) = 47
+        self.assertEqual(run_model([[u]], [[[16]]], h0=[[[64]]])[0], [[[47]]])
+
+    def test_held_state(self):
+        u = self.unit([127, 0, 0])   # u_in = 127/64 -> code 64 (63.5 to even): sigmoid(2) = 0.880797
+        o = run_model([[u]], [[[0]]], h0=[[[-64]]])[2][0][0][0]
+        self.assertEqual((o["u_in"], o["u"]), ([64], [225]))
+        self.assertEqual(o["h"], [-56])  # -64 * 225 / 256 = -56.25
+
+    def test_lengths_reverse_masks(self):
+        u = self.unit([0, 0, 0])
+        x = [[[16]], [[-16]], [[100]]]
+        y, last, _ = run_model([[u, u]], x, lengths=[2])
+        # forward 15 then (7.5 - 15): rint((128*15 - 128*30)/256) = rint(-7.5) = -8
+        self.assertEqual([v[0] for v in y], [[15, 8], [-8, -15], [0, 0]])
+        self.assertEqual(last, [[[-8]], [[8]]])
+        y, last, _ = run_model([[u]], x[:2], masks=[[[[0]], [[1]]]])
+        self.assertEqual((y, last), ([[[0]], [[-15]]], [[[-15]]]))
+
+
+class Small(unittest.TestCase):
+    def test_rint(self):
+        self.assertEqual([rint(v) for v in (0.5, 1.5, -0.5, -1.5, 2.5)], [0, 2, 0, -2, 2])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,825 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The test vectors: deterministic, every file a function of nothing."""
+import json
+import math
+from fractions import Fraction
+
+from . import calibrate
+from .build import FUNCTION, build_unit, output_grid
+from .floats import READERS, bits32, bits64, div32, f32, from_bits32, from_bits64, is_normal32
+from .grid import Grid, code_range, default_steps, range_to_grid, rows_to_grids
+from .gru import GATES, Unit, run_model
+from .rounding import (INT64_MAX, INT64_MIN, MODES, Refused, Rescale, encode_ratio, power_rescale,
+                       rint, round_shift)
+from .tables import Direct, Interpolated, Segments, direct_entry, output_bounds
+
+
+class Rng:
+    """splitmix64."""
+
+    def __init__(self, seed):
+        self.state = seed
+
+    def u64(self):
+        mask = (1 << 64) - 1
+        self.state = (self.state + 0x9E3779B97F4A7C15) & mask
+        z = self.state
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        return z ^ (z >> 31)
+
+    def int(self, lo, hi):
+        """Uniform enough in lo..hi, both included."""
+        return lo + self.u64() % (hi - lo + 1)
+
+    def pick(self, items):
+        return items[self.int(0, len(items) - 1)]
+
+    def unit(self):
+        """Fraction in [0, 1)."""
+        return Fraction(self.u64() >> 11, 1 << 53)
+
+    def real(self, lo, hi):
+        """float32 in [lo, hi)."""
+        return f32(Fraction(lo) + (Fraction(hi) - Fraction(lo)) * self.unit())
+
+    def bell(self, width):
+        """float32, roughly normal with standard deviation `width`."""
+        return f32((sum(self.unit() for _ in range(12)) - 6) * Fraction(width))
+
+    def bits(self, n):
+        """Integer whose magnitude is spread over 1..n bits, either sign."""
+        v = self.u64() >> (64 - self.int(1, n))
+        return v if self.int(0, 1) else -v
+
+
+def render(data):
+    """Compact JSON, one case a line."""
+    lines = [json.dumps(c, separators=(",", ":"), sort_keys=False) for c in data["cases"]]
+    return "{\"description\":%s,\"cases\":[\n%s\n]}\n" % (
+        json.dumps(data["description"]), ",\n".join(lines))
+
+
+# ---------------------------------------------------------------- sections 1 and 2
+
+def make_round_shift():
+    rng, cases = Rng(1), []
+
+    def add(x, n):
+        if n < 0 and not INT64_MIN <= x << -n <= INT64_MAX:
+            return
+        cases.append({"x": x, "n": n, "y": [round_shift(x, n, m) for m in MODES]})
+
+    for x in range(-9, 10):
+        for n in (0, 1, 2, 3):
+            add(x, n)
+    for n in (4, 8, 31, 32, 61, 62, 63):
+        half = 1 << (n - 1)
+        for k in (-3, -2, -1, 0, 1, 2):
+            for d in (-1, 0, 1):
+                x = (2 * k + 1) * half + d
+                if INT64_MIN <= x <= INT64_MAX:
+                    add(x, n)
+    for x in (INT64_MIN, INT64_MIN + 1, -(1 << 62), -(1 << 62) - 1, -(1 << 62) + 1, -1, 0, 1,
+              (1 << 62) - 1, 1 << 62, (1 << 62) + 1, INT64_MAX - 1, INT64_MAX):
+        for n in (0, 1, 2, 61, 62, 63, 64, 65, 66, 100, 126, 127, -1):
+            add(x, n)
+    for n in range(-62, 0):
+        for x in (-2, -1, 0, 1):
+            add(x, n)
+        add(rng.bits(63) >> -n, n)
+    for _ in range(300):
+        add(rng.bits(63), rng.int(0, 70))
+    return {"description": "round_shift(x, n, mode); y in the order " + ", ".join(MODES),
+            "cases": cases}
+
+
+def make_rescale():
+    rng, cases = Rng(2), []
+    while len(cases) < 200:
+        m = 1 if rng.int(0, 4) == 0 else rng.int(1, (1 << rng.int(2, 31)) - 1)
+        x, n = rng.bits(63 - m.bit_length()), rng.int(-8, 75)
+        if n < 0 and not INT64_MIN <= (x * m) << -n <= INT64_MAX:
+            continue
+        cases.append({"op": "apply", "x": x, "m": m, "n": n,
+                      "y": [Rescale(m, n)(x, mode) for mode in MODES]})
+
+    def encode(rho, bound):
+        case = {"op": "encode", "rho": bits64(rho), "bound": bound}
+        try:
+            case.update(encode_ratio(rho, bound).json())
+        except Refused as error:
+            case["refused"] = str(error)
+        cases.append(case)
+
+    bounds = [0, 1, 255, 32767, (1 << 32) - 1, 1 << 32, (1 << 32) + 1, (1 << 33) - 1, 1 << 40,
+              (1 << 61) - 1, 1 << 61, (1 << 62) - 1, 1 << 62]
+    for rho in (1.0, 0.5, 2.0, 1.0 / 3, 0.75, math.nextafter(1.0, 0), math.nextafter(1.0, 2),
+                math.nextafter(2.0 ** -7, 0), 1.0 + 2.0 ** -30, 1.0 + 2.0 ** -31,
+                1.0 + 3 * 2.0 ** -31, 1.0 + 2.0 ** -31 + 2.0 ** -52, 1e-3, 12345.678):
+        for bound in bounds:
+            encode(rho, bound)
+    for e in (-200, -100, -98, -97, -96, -95, -90, -40, 0, 40, 60, 90, 92, 93, 94, 95, 120):
+        for f in (0.5, 0.75, math.nextafter(1.0, 0)):
+            for bound in (0, 1, 1000, 1 << 45):
+                encode(math.ldexp(f, e), bound)
+    for _ in range(80):
+        encode(math.ldexp(float(Fraction(1, 2) + rng.unit() / 2), rng.int(-40, 20)),
+               rng.pick(bounds))
+    for _ in range(40):
+        over = [rng.real(1, 2) * 2.0 ** rng.int(-20, 3) for _ in range(rng.int(1, 2))]
+        under = [rng.real(1, 2) * 2.0 ** rng.int(-20, 3) for _ in range(rng.int(1, 2))]
+        rho, bound = math.prod(over) / math.prod(under), rng.pick(bounds[1:9])
+        cases.append({"op": "ratio", "over": [bits32(v) for v in over],
+                      "under": [bits32(v) for v in under], "bound": bound, "rho": bits64(rho),
+                      **encode_ratio(rho, bound).json()})
+    for n in (-100, -63, -62, -1, 0, 1, 126, 127, 128, 156):
+        for bound in (0, 1):
+            case = {"op": "shift", "derived_n": n, "bound": bound}
+            try:
+                case.update(power_rescale(n, bound).json())
+            except Refused as error:
+                case["refused"] = str(error)
+            cases.append(case)
+    return {"description": "Rescale: apply (y in the order of round_shift.json), encode of a "
+            "float64 ratio, ratios of float32 scales, stored shifts", "cases": cases}
+
+
+# ---------------------------------------------------------------- sections 3 and 4
+
+def some_grids(rng):
+    out = []
+    for bits in (1, 2, 3, 4, 7, 8, 12, 16, 24, 31, 32):
+        for signed in (True, False):
+            qmin, qmax = code_range(bits, signed)
+            for z in sorted({0, qmin, qmax, rng.int(qmin, qmax)}):
+                if rng.int(0, 1):
+                    out.append(Grid(bits, signed, z, shift=rng.int(-4, bits + 2)))
+                else:
+                    out.append(Grid(bits, signed, z,
+                                    scale=rng.real(1, 2) * 2.0 ** rng.int(-bits - 1, 3)))
+    for s in (-32, -20, 38, 62):
+        out.append(Grid(8, True, 3, shift=s))
+    out.append(Grid(32, True, 0, shift=62))
+    out.append(Grid(32, False, (1 << 32) - 1, shift=-32))
+    for scale in (2.0 ** -126, f32(3 * 2.0 ** -126), f32(1.7e38), f32(3e38), 1.0,
+                  f32(Fraction(1, 3)), f32(Fraction(1, 255))):
+        out.append(Grid(8, True, -5, scale=scale))
+    return out
+
+
+def make_quantize():
+    rng, cases = Rng(3), []
+    special = ["00000000", "80000000", "00000001", "80000001", "007fffff", "00800000", "7f7fffff",
+               "ff7fffff", "7f800000", "ff800000", "3f000000", "bf000000", "3f7fffff"]
+    for grid in some_grids(rng):
+        S, xs = grid.S, list(special)
+        for _ in range(10):  # near and on ties
+            k = rng.int(grid.qmin - grid.z - 2, grid.qmax - grid.z + 2)
+            v = f32((k + Fraction(1, 2)) * S)
+            for t in (v, math.nextafter(v, math.inf), f32(k * S)):
+                t = f32(t)
+                if math.isfinite(t):
+                    xs.append(bits32(t))
+        for _ in range(6):
+            xs.append(bits32(f32(rng.bits(40) * S / 256)))
+        xs = list(dict.fromkeys(xs))
+        cases.append({"op": "quantize", "grid": grid.json(), "type": "f32", "x": xs,
+                      "q": [grid.quantize(from_bits32(x)) for x in xs],
+                      "nan": "7fc00000", "unchecked_nan_code": grid.quantize(math.nan)})
+        qs = [grid.qmin, grid.qmax, grid.z]
+        qs += [rng.int(grid.qmin, grid.qmax) for _ in range(8)]
+        qs = list(dict.fromkeys(qs))
+        cases.append({"op": "dequantize", "grid": grid.json(), "q": qs,
+                      "x": [bits32(grid.dequantize(q)) for q in qs]})
+    for kind, digits in (("f16", 4), ("bf16", 4), ("f64", 16)):
+        for grid in (Grid(8, True, 0, shift=5), Grid(8, False, 100, scale=f32(Fraction(1, 77))),
+                     Grid(16, True, -7, shift=11)):
+            xs = []
+            while len(xs) < 24:
+                if kind == "f64":  # near float32 rounding boundaries and near code ties
+                    v = float((rng.int(-140, 140) + Fraction(1, 2)) * grid.S)
+                    v += rng.pick([0.0, 1, -1, 3, -3]) * 2.0 ** -rng.int(20, 50)
+                    text = bits64(v)
+                else:
+                    text = "%04x" % rng.int(0, 65535)
+                    if math.isnan(READERS[kind](text)):
+                        continue
+                xs.append(text)
+            xs += {"f16": ["7c00", "fc00", "0001", "7bff"], "bf16": ["7f80", "ff80", "0001", "7f7f"],
+                   "f64": [bits64(1e300), bits64(-1e300), bits64(1e-300), bits64(math.inf)]}[kind]
+            cases.append({"op": "quantize", "grid": grid.json(), "type": kind, "x": xs,
+                          "q": [grid.quantize(READERS[kind](x)) for x in xs]})
+    return {"description": "float to code (quantize) and code to float32 (dequantize)",
+            "cases": cases}
+
+
+def grid_or_refusal(case, make):
+    try:
+        g = make()
+        case.update({k: v for k, v in g.json().items() if k in ("shift", "scale", "zero_point")})
+    except Refused as error:
+        case["refused"] = str(error)
+    return case
+
+
+def make_grid():
+    rng, cases = Rng(4), []
+
+    def add(lo, hi, bits, signed, symmetric, power, steps):
+        case = {"min": bits32(lo), "max": bits32(hi), "bits": bits, "signed": signed,
+                "symmetric": symmetric, "power_of_two": power, "steps": steps}
+        cases.append(grid_or_refusal(case, lambda: range_to_grid(
+            lo, hi, bits, signed, symmetric, power, steps)))
+
+    ranges = [(0.0, 1.0), (-1.0, 1.0), (-1.0, 0.0), (0.0, 0.0), (0.5, 2.0), (-3.0, -1.0),
+              (f32(-0.1), f32(0.3)), (-127.0, 128.0), (-128.0, 127.0), (f32(-1e-6), f32(2e-6)),
+              (f32(-1e-30), f32(1e-30)), (0.0, 2.0 ** -149), (-1e6, f32(3e7)),
+              (f32(-5.5e9), f32(2.1e9)), (f32(-3e38), f32(3e38))]
+    for lo, hi in ranges:
+        for bits in (1, 2, 8, 16, 32):
+            for signed in (True, False):
+                for symmetric in (True, False):
+                    for power in (True, False):
+                        if bits in (2, 16) and rng.int(0, 2):
+                            continue
+                        add(lo, hi, bits, signed, symmetric, power,
+                            default_steps(bits, rng.pick(["activation", "output"])))
+    for _ in range(260):
+        bits = rng.int(1, 32)
+        lo, hi = sorted([rng.bell(2.0 ** rng.int(-12, 8)), rng.bell(2.0 ** rng.int(-12, 8))])
+        kind = rng.int(0, 5)
+        steps = rng.int(1, 1 << bits) if kind == 0 else (1 << bits) - (kind & 1)
+        add(lo, hi, bits, bool(rng.int(0, 1)), bool(rng.int(0, 1)), bool(rng.int(0, 1)), steps)
+    for bits, k in ((8, -5), (8, 3), (4, 0), (16, 7)):  # raw exactly a power of two, and neighbours
+        for steps in ((1 << bits) - 1, 1 << bits):
+            top = f32(steps * 2.0 ** -k)
+            for hi in (math.nextafter(top, 0), top, f32(top * (1 + 2.0 ** -23))):
+                add(0.0, f32(hi), bits, False, False, True, steps)
+                add(f32(-hi), f32(hi), bits, True, True, True, steps)
+    return {"description": "range to grid parameters (section 4)", "cases": cases}
+
+
+def make_per_channel():
+    rng, cases = Rng(5), []
+    for index in range(36):
+        bits = (8, 4, 2, 1, 16, 8, 12, 8, 32)[index % 9]
+        power = index % 2 == 0
+        rows = []
+        for r in range(rng.int(1, 6)):
+            n = 1 if index % 6 == 5 else 5
+            width = 2.0 ** rng.int(-9, 3)
+            rows.append([rng.bell(width) for _ in range(n)])
+            if n == 1:
+                rows[-1] = [rng.pick([0.5, -0.5, 1.0, -2.0, rng.bell(width)])]
+        n = len(rows[0])
+        if index % 4 in (0, 3):
+            rows.insert(rng.int(0, len(rows)), [0.0] * n)
+        if index == 14 or index == 17:
+            rows = [[0.0] * n, [-0.0] * n]
+        if index == 20:
+            rows[0] = [0.0, 1.0, -1.0, 0.25, 0.5]
+        rule = index % 6 != 5
+        grids = rows_to_grids(rows, bits, True, power, all_zero_rule=rule)
+        key = "shift" if power else "scale"
+        cases.append({"bits": bits, "signed": True, "steps": 1 << bits, "power_of_two": power,
+                      "all_zero_rule": rule,
+                      "rows": [[bits32(v) for v in row] for row in rows],
+                      key: [g.json()[key] for g in grids],
+                      "codes": [[g.quantize(v) for v in row] for row, g in zip(rows, grids)]})
+    return {"description": "symmetric grids per row, with the rule for all-zero rows; rows of one "
+            "number are biases, for which the rule does not hold", "cases": cases}
+
+
+# ---------------------------------------------------------------- section 5
+
+def make_calibrate():
+    rng, cases = Rng(6), []
+    configs = [  # bits, signed, symmetric, power of two
+        (8, True, False, True), (8, False, False, False), (8, True, True, True),
+        (4, False, False, True), (4, True, False, False), (5, True, True, False),
+        (8, False, True, True), (16, True, False, True), (3, False, False, False),
+        (6, False, True, False), (2, True, False, True), (1, False, False, True)]
+
+    def samples(kind):
+        S, T, F = rng.int(1, 3), rng.int(2, 12), rng.int(1, 6)
+        if kind == "one far out":
+            S, T, F = 1, 16, 10
+        scale = 2.0 ** rng.int(-8, 5)
+
+        def one(s, t):
+            if kind == "growing":
+                return rng.bell(scale * 2.0 ** (s + t))
+            if kind == "zeros":
+                return 0.0
+            if kind == "positive":
+                return abs(rng.bell(scale))
+            if kind == "zeros first":
+                return 0.0 if t == 0 else rng.bell(scale)
+            if kind == "outliers" and rng.int(0, 24) == 0:
+                return f32(rng.bell(scale) * rng.int(2, 6))
+            if kind == "one far out" and t == T - 1 and rng.int(0, 9) == 0:
+                return f32(scale * rng.int(4, 9))
+            if kind == "skewed":
+                return f32(rng.bell(scale) + Fraction(scale) * 2)
+            if kind == "powers":
+                return rng.pick([1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 0.0, 1.5])
+            return rng.bell(scale)
+
+        return [[[one(s, t) for _ in range(F)] for t in range(T)] for s in range(S)]
+
+    kinds = ["outliers", "growing", "plain", "skewed", "positive", "zeros first", "powers"]
+    index = 0
+    general = [(b, s, y, False) for b in (4, 3, 5) for s, y in ((False, False), (True, True),
+                                                              (True, False), (False, True))]
+    while len(cases) < 48:
+        if len(cases) == 35:
+            data, config = samples("zeros"), configs[0]
+        elif len(cases) >= 36:
+            data, config = samples("one far out"), general[len(cases) - 36]
+        else:
+            data, config = samples(kinds[index % len(kinds)]), configs[len(cases) % len(configs)]
+        index += 1
+        st = calibrate.Statistics()
+        for seq in data:
+            for step in seq:
+                for x in step:
+                    st.add(x)
+        bits, signed, symmetric, power = config
+        steps = default_steps(bits, "activation")
+        if symmetric and signed and bits == 1:
+            continue
+        results = []
+
+        def ranged(entry, lohi):
+            entry.update({"lo": bits64(lohi[0]), "hi": bits64(lohi[1])})
+            entry["grid"] = range_to_grid(lohi[0], lohi[1], *config, steps).json()
+            results.append(entry)
+
+        ranged({"method": "minmax"}, calibrate.minmax(st))
+        for p in ("100", "99.9", "99", "97.5", "90", "60.25"):
+            ranged({"method": "percentile", "p": p}, calibrate.percentile(st, p))
+        ranged({"method": "ema", "reverse": False}, calibrate.ema(data))
+        ranged({"method": "ema", "reverse": True}, calibrate.ema(data, True))
+        if bits <= 8 or len(cases) % 2:
+            grid, j, i, margin = calibrate.sqnr(st, *config, steps)
+            if margin < 1e-6:
+                continue  # too close to call in floating point
+            other = calibrate.sqnr(st, *config, steps, (False, True))[0]
+            if (other.S, other.z) != (grid.S, grid.z):
+                continue  # hangs on a reading of the text: see README.md
+            results.append({"method": "sqnr", "j": j, "i": i, "grid": grid.json()})
+        cases.append({
+            "sequences": [[[bits32(x) for x in step] for step in seq] for seq in data],
+            "bits": bits, "signed": signed, "symmetric": symmetric, "power_of_two": power,
+            "steps": steps, "count": st.count, "min": bits32(st.lo), "max": bits32(st.hi),
+            "E": st.E, "bins": [[i, st.bins[i]] for i in sorted(st.bins)], "results": results})
+    return {"description": "statistics and calibration methods (section 5)", "cases": cases}
+
+
+# ---------------------------------------------------------------- section 6
+
+def gate_input(rng, bits, signed, power, exponent=3, z=None):
+    qmin, qmax = code_range(bits, signed)
+    if z is None:
+        mid = 0 if signed else 1 << (bits - 1)
+        z = min(max(mid + rng.int(-(1 << bits) // 10, (1 << bits) // 10), qmin), qmax)
+    if power:
+        return Grid(bits, signed, z, shift=bits - 1 - exponent)
+    return Grid(bits, signed, z, scale=rng.real(0.75, 1.25) * 2.0 ** (exponent + 1 - bits))
+
+
+def make_table():
+    rng, cases = Rng(7), []
+    for function in ("sigmoid", "tanh"):
+        for index in range(20):
+            bits_in = (8, 8, 8, 8, 8, 7, 6, 5, 4, 3, 2, 1, 8, 8, 8, 8, 8, 8, 8, 8)[index]
+            bits_out = (8, 8, 8, 8, 4, 8, 16, 2, 8, 12, 8, 1, 16, 16, 1, 3, 8, 8, 8, 8)[index]
+            power = index % 4 in (0, 3)
+            gin = gate_input(rng, bits_in, bool(index % 2), power, 6 if index == 19 else 3)
+            steps = (1 << bits_out) - (1 if index % 5 == 4 and bits_out > 1 else 0)
+            gout = output_grid(function, bits_out, bool(index // 2 % 2), index % 7 == 6, power, steps)
+            if index == 16:  # finer than needed: the upper bound of f has no code
+                gout = Grid(8, True, -20, shift=9)
+            if index == 17:  # coarse, halves everywhere
+                gout = Grid(8, False, 7, shift=0)
+            if index == 18:
+                gout = Grid(8, True, -3, scale=f32(Fraction(2, 7)))
+            t = Direct(function, gin, gout)
+            cases.append(t.json(grids=True))
+        for index in range(8):
+            bits_in = (12, 16, 9, 16)[index % 4]
+            power = index < 4
+            gin = gate_input(rng, bits_in, bool(index % 2), power)
+            gout = output_grid(function, (8, 16, 12, 8)[index % 4], index % 3 == 0, False, power)
+            lo, hi = output_bounds(function, gout)
+            qs = [gin.qmin, gin.qmin + 1, gin.z - 1, gin.z, gin.z + 1, gin.qmax - 1, gin.qmax]
+            qs = sorted(set(qs + [rng.int(gin.qmin, gin.qmax) for _ in range(120)]))
+            cases.append({"kind": "direct_sampled", "function": function, "lo": lo, "hi": hi,
+                          "in": gin.json(), "out": gout.json(), "q": qs,
+                          "y": [direct_entry(function, gin, gout, q) for q in qs]})
+
+    def evaluated(table, outside=False):
+        gin = table.gin
+        if outside:
+            qs = [gin.qmin - 1000, gin.qmin - 1, gin.qmax + 1, gin.qmax + 1000,
+                  -(1 << 31), (1 << 31) - 1]
+        else:
+            qs = {gin.qmin, gin.qmin + 1, gin.qmax - 1, gin.qmax, gin.z}
+            if gin.bits <= 6:
+                qs |= set(range(gin.qmin, gin.qmax + 1))
+            else:
+                qs |= {rng.int(gin.qmin, gin.qmax) for _ in range(40)}
+                edges = table.t if table.kind == "segments" else [
+                    table.q0 + (i << table.F) for i in (0, 1, 1 << (table.k - 1), 1 << table.k)]
+                qs |= {gin.clamp(e + d) for e in edges[:12] for d in (-1, 0, 1)}
+            qs = sorted(qs)
+        case = table.json(grids=True)
+        case.update({"outside": outside, "q": qs,
+                     "y": {m: [table(q, m) for q in qs] for m in MODES}})
+        cases.append(case)
+
+    for index in range(18):
+        function = ("sigmoid", "tanh")[index % 2]
+        bits_in = (16, 12, 10, 9, 16, 14, 8, 6, 16)[index % 9]
+        gin = gate_input(rng, bits_in, bool(index % 3), index % 4 < 2)
+        gout = output_grid(function, (8, 16, 12, 16, 10, 8, 8, 4, 16)[index % 9],
+                           bool(index // 2 % 2), False, index % 4 < 2)
+        k = min(rng.int(2, 6), bits_in)
+        table = Interpolated.chords(function, gin, gout, k, G=(4, 0, 8, 4, 1)[index % 5])
+        evaluated(table)
+        if index % 4 == 0:
+            evaluated(table, outside=True)
+    for index in range(10):  # anchors out of thin air: slopes of both signs, clamps on both sides
+        gin = gate_input(rng, (8, 12, 6, 16)[index % 4], bool(index % 2), True)
+        gout = output_grid(("sigmoid", "tanh")[index // 5], 8, index % 2 == 0, False, True)
+        k, G = rng.int(1, 4), rng.int(0, 6)
+        F = gin.bits - k - (index % 3)
+        q0 = gin.qmin if index % 3 == 0 else rng.int(gin.qmin, gin.qmin + (1 << (gin.bits - 2)))
+        reach = (1 << (9 + G)) if index < 8 else 1 << (60 - F)
+        evaluated(Interpolated(("sigmoid", "tanh")[index // 5], gin, gout, q0, k, F, G,
+                               [rng.int(-reach, reach) for _ in range((1 << k) + 1)]))
+    for index in range(14):
+        function = ("sigmoid", "tanh")[index % 2]
+        gin = gate_input(rng, (8, 16, 10, 6, 12, 9, 16)[index % 7], bool(index % 3), index % 4 < 2)
+        gout = output_grid(function, (8, 8, 16, 4, 12, 8, 16)[index % 7], bool(index // 2 % 2),
+                           False, index % 4 < 2)
+        table = Segments.chords(function, gin, gout, rng.int(2, 12), rng.int(8, 16))
+        evaluated(table)
+        if index % 4 == 0:
+            evaluated(table, outside=True)
+    for index in range(10):
+        gin = gate_input(rng, (8, 16, 6, 12)[index % 4], bool(index % 2), True)
+        gout = output_grid("tanh", 8, index % 2 == 0, False, True)
+        n = 1 if index == 0 else rng.int(2, 9)
+        shift = (0, 31, 3, 1, 16)[index % 5]
+        t = sorted({rng.int(gin.qmin, gin.qmax) for _ in range(n - 1)})
+        b = [rng.bits(min(31, 8 + shift)) for _ in range(len(t) + 1)]
+        c = [rng.bits(8 + shift) for _ in b]
+        if index == 9:
+            b[0], c[-1] = -(1 << 31), -(1 << 55)
+        evaluated(Segments("tanh", gin, gout, t, b, c, shift))
+    return {"description": "activation tables (section 6)", "cases": cases}
+
+
+# ---------------------------------------------------------------- section 7
+
+EXPONENT = {"x": 1, "h": 0, "ih": 2, "hh": 2, "u_in": 3, "r_in": 3, "n_in": 2}
+
+
+def tensor_grid(rng, name, bits, signed, power, exponent, zero):
+    """A grid that covers about +-2^exponent. zero: 'sym', 'any' or an int."""
+    qmin, qmax = code_range(bits, signed)
+    if zero == "sym":
+        z = 0
+    elif zero == "any":
+        mid = 0 if signed else 1 << (bits - 1)
+        z = min(max(mid + rng.int(-(1 << bits) // 8, (1 << bits) // 8), qmin), qmax)
+    else:
+        z = min(max(zero, qmin), qmax)
+    if power:
+        return Grid(bits, signed, z, shift=min(bits - 1 - exponent, 62, bits + 30))
+    return Grid(bits, signed, z, scale=rng.real(0.7, 1.3) * 2.0 ** (exponent + 1 - bits))
+
+
+def make_tables(rng, grids, kind):
+    tables = {}
+    for gate in GATES:
+        gin, gout, f = grids[gate + "_in"], grids[gate], FUNCTION[gate]
+        choice = kind if gin.bits > 6 and kind else ("direct" if gin.bits <= 8 else "interpolated")
+        if choice == "direct":
+            tables[gate] = Direct(f, gin, gout)
+        elif choice == "interpolated":
+            tables[gate] = Interpolated.chords(f, gin, gout, 6)
+        else:
+            tables[gate] = Segments.chords(f, gin, gout, rng.int(5, 16), rng.int(9, 15))
+        scale = gout.scale
+        if scale is not None:  # both readings of the code of 1 must agree
+            assert rint(div32(1.0, scale)) == rint(1 / gout.S)
+    return tables
+
+
+def random_unit(rng, mode, power, C, H, bits=None, signed=None, zero="any", exponent=None,
+                steps=None, table=None, x_grid=None, h_grid=None, sparse=False, fixed=None,
+                symmetric_out=False, zero_bias=False):
+    """bits: name -> width ('*' default); signed likewise; fixed: name -> Grid."""
+    bits, signed, exponent = bits or {}, signed or {}, exponent or {}
+    width = lambda n: bits.get(n, bits.get("*", 8))
+    is_signed = lambda n: signed.get(n, signed.get("*", n not in ("u", "r")))
+    for _ in range(400):
+        grids = {}
+        for name in EXPONENT:
+            grids[name] = tensor_grid(rng, name, width(name), is_signed(name), power,
+                                      exponent.get(name, EXPONENT[name]), zero)
+        for name in GATES:
+            st = None if steps is None else (1 << width(name)) - steps
+            grids[name] = output_grid(FUNCTION[name], width(name), is_signed(name),
+                                      symmetric_out, power, st)
+        grids.update(fixed or {})
+        if x_grid is not None:
+            grids["x"] = x_grid
+        if h_grid is not None:
+            grids["h"] = h_grid
+        rows, codes = {}, {}
+        for name, cols in (("W", C), ("R", H), ("bw", 1), ("br", 1)):
+            b = width(name)
+            rows[name], codes[name] = [], []
+            for c in range(3 * H):
+                e = exponent.get(name, 0)
+                if power:
+                    g = Grid(b, True, 0, shift=min(b - 1 - e + rng.int(-1, 2), 62, b + 30))
+                else:
+                    g = Grid(b, True, 0, scale=rng.real(0.5, 1.5) * 2.0 ** (e + 1 - b))
+                rows[name].append(g)
+                row = [rng.int(g.qmin, g.qmax) for _ in range(cols)]
+                if sparse and rng.int(0, 1) and name in ("W", "R"):
+                    row = [0] * cols
+                if zero_bias and name in ("bw", "br"):
+                    row = [0]
+                    rows[name][-1] = Grid(b, True, 0, **({"shift": 0} if power else {"scale": 1.0}))
+                codes[name].append(row)
+        try:
+            unit = Unit(grids, rows, codes["W"], codes["R"], [r[0] for r in codes["bw"]],
+                        [r[0] for r in codes["br"]], make_tables(rng, grids, table), mode, margin=4)
+        except Refused:
+            continue
+        if unit.largest < 1 << 61:
+            return unit
+    raise AssertionError("no unit found")
+
+
+def trace_json(traces, keep):
+    if not keep:
+        return None
+    names = ("ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n", "h")
+    return [[[None if o is None else {k: o[k] for k in names} for o in step] for step in tr]
+            for tr in traces]
+
+
+def gru_case(rng, name, layers, T, N, lengths=None, h0=False, masks=None, chunks=None,
+             trace=False, extreme_x=False, counts=None):
+    first = layers[0][0]
+    gx, mode = first.grids["x"], first.mode
+
+    def code(g):
+        return rng.pick([g.qmin, g.qmax]) if extreme_x else rng.int(g.qmin, g.qmax)
+
+    x = [[[code(gx) for _ in range(first.C)] for _ in range(N)] for _ in range(T)]
+    units = [u for layer in layers for u in layer]
+    state = [[[code(u.grids["h"]) for _ in range(u.H)] for _ in range(N)] for u in units] \
+        if h0 else None
+    mask = None
+    if masks is not None:
+        mask = [[[[1 if rng.int(1, 100) <= masks else 0 for _ in range(u.H)] for _ in range(N)]
+                 for _ in range(T)] for u in units]
+    y, last, traces = run_model(layers, x, lengths, state, mask)
+    if chunks:
+        assert sum(chunks) == T and len(layers[0]) == 1
+        t, carry, parts = 0, state, []
+        for n in chunks:
+            part, carry, _ = run_model(layers, x[t:t + n], None, carry,
+                                       None if mask is None else [m[t:t + n] for m in mask])
+            parts += part
+            t += n
+        assert parts == y and carry == last
+    if counts is not None:
+        for u, tr in zip(units, traces):
+            for o in (o for step in tr for o in step if o is not None):
+                for k in ("ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n", "h"):
+                    g = u.tables[k] if k in GATES else u.grids[k]
+                    ends = (g.lo, g.hi) if k in GATES else (g.qmin, g.qmax)
+                    for end in (0, 1):
+                        counts[k, end] = counts.get((k, end), 0) + o[k].count(ends[end])
+    return {"name": name, "mode": mode, "power_of_two": first.power, "T": T, "N": N,
+            "directions": len(layers[0]), "layers": [[u.json() for u in layer] for layer in layers],
+            "x": x, "lengths": lengths, "h0": state, "masks": mask, "chunks": chunks,
+            "y": y, "h_last": last, "trace": trace_json(traces, trace)}
+
+
+def stack(rng, mode, power, C, H, layers, directions, **kw):
+    """Layers of random units that share grids as the section demands."""
+    out, width, grid = [], C, None
+    hs = H if isinstance(H, list) else [H] * layers
+    hbits = kw.pop("h_bits", None)
+    for li in range(layers):
+        row = []
+        for d in range(directions):
+            args = dict(kw)
+            if hbits:
+                args["bits"] = dict(kw.get("bits") or {}, h=hbits[li])
+            row.append(random_unit(rng, mode, power, width, hs[li], x_grid=row[0].grids["x"] if row
+                                   else grid, h_grid=row[0].grids["h"] if row else None, **args))
+        grid, width = row[0].grids["h"], hs[li] * directions
+        out.append(row)
+    return out
+
+
+def make_gru():
+    rng, cases, counts = Rng(8), [], {}
+    EVEN = "nearest_even"
+
+    def one(name, mode, power, C, H, T, N, run=None, **kw):
+        unit = random_unit(rng, mode, power, C, H, **kw)
+        cases.append(gru_case(rng, name, [[unit]], T, N, **(run or {})))
+
+    for power in (True, False):
+        kind = "power of two" if power else "general"
+        for mode in MODES:
+            one("8 bits, %s, %s" % (kind, mode), mode, power, 5, 4, 4, 2, {"trace": True})
+    one("one of everything", EVEN, True, 1, 1, 1, 1, {"trace": True}, zero="sym")
+    one("symmetric signed, asymmetric u8 gates", EVEN, True, 8, 9, 5, 2, zero="sym")
+    for power in (True, False):
+        one("all unsigned", "floor" if power else "nearest_up", power, 6, 3, 4, 2,
+            {"trace": True}, signed={"*": False})
+        one("all signed, gates too", "nearest_away", power, 3, 5, 4, 2, signed={"*": True})
+        one("zero points at the ends", EVEN, power, 4, 3, 4, 2, zero=-(1 << 40))
+        one("zero points at the other ends", EVEN, power, 4, 3, 4, 2, zero=1 << 40)
+        one("symmetric gate outputs", EVEN, power, 4, 3, 4, 2, symmetric_out=True,
+            signed={"*": True})
+        one("gate outputs of 2^b - 1 steps", EVEN, power, 4, 3, 4, 2, {"trace": True}, steps=1)
+        for b in (1, 2, 4):
+            one("every tensor %d bits" % b, EVEN, power, 5, 4, 4, 2, {"trace": b == 1},
+                bits={"*": b}, signed={"u": False, "r": False, "*": bool(b & 1) or power})
+        one("16-bit state and input, 8-bit weights", "nearest_up", power, 6, 4, 4, 2,
+            bits={"x": 16, "h": 16})
+        one("32-bit ih and hh", EVEN, power, 6, 4, 4, 2, {"trace": True}, bits={"ih": 32, "hh": 32})
+        one("16-bit weights, 32-bit biases, 24-bit state", "nearest_away", power, 6, 4, 4, 2,
+            bits={"W": 16, "R": 16, "bw": 32, "br": 32, "h": 24, "x": 20})
+        one("32-bit state", EVEN, power, 3, 3, 5, 1, {"h0": True}, bits={"h": 32, "x": 32, "ih": 32},
+            signed={"x": False})
+        one("12-bit gate inputs, interpolated", EVEN, power, 5, 4, 4, 2, {"trace": True},
+            bits={"u_in": 12, "r_in": 12, "n_in": 12})
+        one("16-bit gates, interpolated", "floor", power, 5, 4, 4, 2, {"trace": True},
+            bits={"u_in": 16, "r_in": 16, "n_in": 16, "u": 16, "r": 16, "n": 16, "ih": 16, "hh": 16})
+        one("16-bit gate inputs, segments", "nearest_up", power, 5, 4, 4, 2, {"trace": True},
+            bits={"u_in": 16, "r_in": 16, "n_in": 16}, table="segments")
+        one("10-bit gate inputs, segments", EVEN, power, 5, 4, 4, 2,
+            bits={"u_in": 10, "r_in": 9, "n_in": 11, "n": 12}, table="segments")
+    for index in range(10):
+        names = {n: rng.int(1, 32) for n in ("x", "h", "ih", "hh", "W", "R", "bw", "br")}
+        while names["x"] + names["W"] > 52 or names["h"] + names["R"] > 52:
+            names["x"], names["W"], names["h"], names["R"] = (rng.int(1, 32) for _ in range(4))
+        names.update({n: rng.int(1, 16) for n in ("u_in", "r_in", "n_in", "u", "r", "n")})
+        sign = {n: bool(rng.int(0, 1)) for n in list(EXPONENT) + list(GATES)}
+        if names["h"] + names["u"] > 44:
+            names["u"] = 8
+        one("random widths %d" % index, MODES[index % 4], index % 2 == 0, rng.int(1, 9),
+            rng.int(1, 9), rng.int(2, 5), rng.int(1, 3), {"trace": index < 4, "h0": index % 3 == 0},
+            bits=names, signed=sign, table="segments" if index % 5 == 4 else None)
+    one("rows of zeros in W and R", EVEN, True, 4, 4, 3, 2, {"trace": True}, sparse=True)
+    one("zero biases", "floor", False, 4, 4, 3, 2, {"trace": True}, zero_bias=True)
+    one("shift stored as 127, zero bias with n stored as 0", "floor", True, 3, 3, 3, 2,
+        {"trace": True}, zero_bias=True, bits={"x": 32}, exponent={"W": -29},
+        fixed={"x": Grid(32, True, -5, shift=62), "ih": Grid(8, True, 1, shift=-32)})
+    # sequences
+    one("lengths", EVEN, True, 4, 3, 6, 3, {"lengths": [6, 1, 4]})
+    one("lengths, initial state", "floor", False, 4, 3, 6, 3, {"lengths": [2, 6, 3], "h0": True})
+    one("a length of zero", EVEN, True, 4, 3, 4, 3, {"lengths": [4, 0, 2], "h0": True})
+    one("initial state", EVEN, True, 4, 3, 3, 2, {"h0": True, "trace": True})
+    one("zoneout", EVEN, True, 4, 5, 6, 2, {"masks": 70, "trace": True})
+    one("zoneout keeps everything", "nearest_up", False, 4, 5, 3, 2, {"masks": 0, "h0": True})
+    one("zoneout, lengths, initial state", "nearest_away", False, 4, 5, 6, 3,
+        {"masks": 50, "lengths": [3, 6, 5], "h0": True})
+    one("chunks", EVEN, True, 4, 5, 6, 2, {"chunks": [2, 3, 1]})
+    one("chunks, initial state, zoneout", "floor", False, 4, 5, 6, 2,
+        {"chunks": [1, 1, 4], "h0": True, "masks": 60})
+    for power in (True, False):
+        many = lambda name, mode, L, D, run, T=4, N=2, C=4, H=3, **kw: cases.append(gru_case(
+            rng, name, stack(rng, mode, power, C, H, L, D, **kw), T, N, **run))
+        small = {"u_in": 6, "r_in": 6, "n_in": 6}
+        many("two layers", EVEN, 2, 1, {"trace": True}, H=[3, 4])
+        many("three layers, other widths of h", "nearest_up", 3, 1, {"h0": True}, H=[4, 2, 3],
+             h_bits=[8, 12, 6], bits=small)
+        many("two layers in chunks", EVEN, 2, 1, {"chunks": [3, 1, 2]}, T=6, bits=small)
+        many("bidirectional", EVEN, 1, 2, {"trace": True}, T=5)
+        many("bidirectional, lengths, initial state", "floor", 1, 2,
+             {"lengths": [5, 2, 4], "h0": True}, T=5, N=3)
+        many("bidirectional, zoneout, lengths", "nearest_away", 1, 2,
+             {"lengths": [3, 5], "masks": 60, "h0": True}, T=5)
+        many("two layers, bidirectional, lengths", EVEN, 2, 2, {"lengths": [4, 2]}, bits=small,
+             signed={"*": False})
+        many("two layers, bidirectional, zoneout, lengths, initial state", EVEN, 2, 2,
+             {"lengths": [4, 3], "masks": 50, "h0": True}, bits=small)
+    # clamps: grids far too fine for what arrives
+    fine = {"ih": -3, "hh": -4, "u_in": -2, "r_in": -2, "n_in": -3, "h": -2}
+    for power in (True, False):
+        for mode in (EVEN, "floor"):
+            one("every clamp, " + mode, mode, power, 6, 5, 6, 3,
+                {"trace": True, "extreme_x": True, "h0": True, "counts": counts}, exponent=fine)
+        one("table clamps", EVEN, power, 6, 5, 6, 3,
+            {"trace": True, "extreme_x": True, "h0": True, "counts": counts},
+            exponent={"u_in": 5, "r_in": 5, "n_in": 5, "ih": 5, "hh": 5, "W": 2, "R": 2})
+    for k in ("ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n", "h"):
+        for end in (0, 1):
+            assert counts[k, end] > 0, (k, end)
+    return {"description": "the GRU in integers (section 7)", "cases": cases}
+
+
+def make_gru_float():
+    rng, cases = Rng(9), []
+    for index in range(12):
+        power, mode = index % 2 == 0, MODES[(index // 2) % 4]
+        C, H, T, N = rng.int(1, 5), rng.int(1, 4), 4, 2
+        rows = {k: {"bits": 8, "signed": True, "steps": None} for k in ("W", "R", "bw", "br")}
+        if index >= 6:
+            rows["W"]["bits"] = rng.pick([4, 8, 6])
+            rows["R"]["bits"] = rng.pick([4, 8, 12])
+        tensors = {}
+        for name in ("x", "h", "ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n"):
+            t = {"bits": 8, "signed": name not in ("u", "r"), "symmetric": False, "steps": None}
+            if index >= 4:
+                t["signed"] = bool(rng.int(0, 1))
+                t["symmetric"] = t["signed"] and rng.int(0, 2) == 0
+            if index >= 6 and name in ("x", "h", "ih", "hh"):
+                t["bits"] = rng.pick([6, 8, 10, 12, 16])
+            if index >= 8 and name in ("u_in", "r_in", "n_in"):
+                t["bits"] = rng.pick([5, 7, 8])
+            if index >= 10 and name in ("u", "r", "n"):
+                t["steps"] = (1 << t["bits"]) - 1
+            if name not in GATES:
+                top = 2.0 ** EXPONENT[name]
+                t["min"], t["max"] = rng.real(-top, -top / 2), rng.real(top / 2, top)
+                if name == "h" and index % 3 == 0:
+                    t["min"], t["max"] = -1.0, 1.0
+            tensors[name] = t
+        W = [[rng.bell(0.5) for _ in range(C)] for _ in range(3 * H)]
+        R = [[rng.bell(0.5) for _ in range(H)] for _ in range(3 * H)]
+        bw = [rng.bell(0.25) for _ in range(3 * H)]
+        br = [rng.bell(0.25) for _ in range(3 * H)]
+        if index in (2, 3, 5):
+            W[1], R[2], bw[0], br[1] = [0.0] * C, [0.0] * H, 0.0, -0.0
+        unit = build_unit(W, R, bw, br, tensors, rows, power, mode)
+        assert unit.largest < 1 << 61
+        # every operand below 2^32: the encoder's multiplier has 31 bits whatever the proof's detail
+        if not power:
+            for r in [unit.rs[k] for k in ("ih_to_u", "rhh_to_n", "n_to_h", "u_to_1")] + \
+                    sum((unit.rs[k] for k in ("bw_to_acc", "acc_to_ih", "br_to_acc", "acc_to_hh")), []):
+                assert r.m >= 1 << 30
+        xf = [[[rng.bell(1.0) for _ in range(C)] for _ in range(N)] for _ in range(T)]
+        gx, gh = unit.grids["x"], unit.grids["h"]
+        xq = [[[gx.quantize(v) for v in row] for row in step] for step in xf]
+        y, last, _ = run_model([[unit]], xq)
+        config = {}
+        for name, t in tensors.items():
+            config[name] = dict(t)
+            if name not in GATES:
+                config[name].update({"min": bits32(t["min"]), "max": bits32(t["max"])})
+        cases.append({
+            "name": "float model %d" % index, "power_of_two": power, "mode": mode, "C": C, "H": H,
+            "T": T, "N": N, "tensors": config, "rows": rows,
+            "W": [[bits32(v) for v in r] for r in W], "R": [[bits32(v) for v in r] for r in R],
+            "bw": [bits32(v) for v in bw], "br": [bits32(v) for v in br],
+            "unit": unit.json(), "x": [[[bits32(v) for v in r] for r in s] for s in xf],
+            "x_codes": xq, "y_codes": y, "h_last_codes": last[0],
+            "y": [[[bits32(gh.dequantize(q)) for q in r] for r in s] for s in y]})
+    return {"description": "float weights and ranges to the integer model, and its outputs",
+            "cases": cases}
+
+
+def make_handover():
+    rng, cases = Rng(10), []
+    widths = [(8, 8), (8, 16), (16, 8), (4, 8), (8, 4), (1, 8), (8, 1), (32, 8), (8, 32), (32, 32),
+              (12, 24), (24, 12)]
+    for index, (a, b) in enumerate(widths * 4):
+        power = index % 2 == (index // 12) % 2
+        sa, sb = bool(rng.int(0, 1)), bool(rng.int(0, 1))
+        src = tensor_grid(rng, "h", a, sa, power, rng.int(-1, 1), rng.pick(["sym", "any", "any"]))
+        dst = tensor_grid(rng, "h", b, sb, power, rng.int(-1, 1), rng.pick(["sym", "any", "any"]))
+        if power:
+            rs = power_rescale(src.shift - dst.shift, src.reach)
+        else:
+            rs = encode_ratio(src.scale / dst.scale, src.reach)
+        qs = sorted({src.qmin, src.qmax, src.z} | {rng.int(src.qmin, src.qmax) for _ in range(16)})
+        cases.append({"from": src.json(), "to": dst.json(), "rescale": rs.json(), "q": qs,
+                      "y": {m: [dst.clamp(rs(q - src.z, m) + dst.z) for q in qs] for m in MODES}})
+    return {"description": "a state handed to a model with another h grid (section 7)",
+            "cases": cases}
+
+
+FILES = {
+    "round_shift.json": make_round_shift, "rescale.json": make_rescale,
+    "quantize.json": make_quantize, "grid.json": make_grid,
+    "per_channel.json": make_per_channel, "calibrate.json": make_calibrate,
+    "table.json": make_table, "gru.json": make_gru, "gru_float.json": make_gru_float,
+    "handover.json": make_handover,
+}

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+usage() {
+  cat <<'TEXT'
+usage: scripts/bench.sh OP [--json FILE] [--quick] [--with-torch] [--kernel NAME] [--rivals-only]
+
+Times isobit and its rivals in one run, one thread, and prints a Markdown table. OP: gru.
+Installs the Debian packages that are missing and, into build/bench/venv, what bench/requirements.txt pins; builds
+the release preset. Shapes: bench/shapes/OP.txt.
+
+  --json FILE    write the report as one JSON document as well
+  --quick        fewer steps and rounds: within 45 seconds after the first installation
+  --with-torch   install PyTorch too (bench/requirements-torch.txt, several gigabytes) and time its int8 GRU; a
+                 PyTorch that python3 has already is timed in any case
+  --kernel NAME  time this kernel instead of the one that isobit chooses
+  --rivals-only  do not build or run isobit
+TEXT
+}
+
+op='' torch=no isobit=yes options=()
+while (($# > 0)); do
+  case $1 in
+    -h | --help) usage; exit 0 ;;
+    --with-torch) torch=yes ;;
+    --quick) options+=(--quick) ;;
+    --rivals-only) isobit=no; options+=(--rivals-only) ;;
+    --json | --kernel)
+      (($# > 1)) || fail "$1 needs a value"
+      value=$2
+      [[ $1 != --json ]] || value=$(realpath --canonicalize-missing "$2")
+      options+=("$1" "$value")
+      shift
+      ;;
+    gru) op=$1 ;;
+    *) usage >&2; fail "unknown argument '$1'" ;;
+  esac
+  shift
+done
+if [[ -z $op ]]; then
+  usage >&2
+  fail "which operation? gru"
+fi
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Progress goes to stderr: stdout holds the table.
+{
+  heading "set-up"
+  need_packages "${BUILD_PACKAGES[@]}" git python3-venv
+  mkdir -p build/bench
+  need_venv build/bench/venv bench/requirements.txt --system-site-packages
+  if [[ $torch == yes ]] && ! build/bench/venv/bin/python -c 'import torch' 2>/dev/null; then
+    build/bench/venv/bin/pip install --quiet --disable-pip-version-check -r bench/requirements-torch.txt
+  fi
+  if [[ $isobit == yes ]]; then
+    heading "build"
+    build_release isobit
+  fi
+  heading "bench $op"
+} >&2
+exec build/bench/venv/bin/python "bench/${op}_rivals.py" "${options[@]}"

@@ -1,0 +1,63 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# What the scripts of this folder share. Sourced, never run.
+
+# Debian 12 packages. The CMake configuration of libzip names zipcmp, zipmerge and ziptool and fails without them.
+# shellcheck disable=SC2034  # used by the scripts that source this file
+BUILD_PACKAGES=(g++ binutils cmake ninja-build pkg-config libboost-dev libcli11-dev nlohmann-json3-dev libgtest-dev
+  libbenchmark-dev librapidcheck-dev libzip-dev zlib1g-dev zipcmp zipmerge ziptool python3)
+# shellcheck disable=SC2034
+CHECK_PACKAGES=(clang clang-tidy libclang-rt-14-dev llvm git)
+
+heading() { printf '\n== %s\n' "$*"; }
+
+fail() {
+  printf 'error: %s\n' "$*" >&2
+  exit 2
+}
+
+# need_packages NAME...: installs the Debian packages that are missing, and says which.
+need_packages() {
+  local name missing=()
+  if ! command -v dpkg-query >/dev/null; then
+    echo "not a Debian machine: taking for granted what these packages hold: $*"
+    return
+  fi
+  for name in "$@"; do
+    # shellcheck disable=SC2016  # the field is for dpkg-query
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null) == installed ]] || missing+=("$name")
+  done
+  if ((${#missing[@]} == 0)); then
+    return
+  fi
+  if (($(id -u) != 0)); then
+    fail "not root, and these packages are missing; install them with: apt-get install ${missing[*]}"
+  fi
+  echo "installing ${missing[*]}"
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# need_venv DIR REQUIREMENTS [OPTION...]: a virtual environment that holds the packages of a file; quick when it does.
+need_venv() {
+  local dir=$1 requirements=$2
+  shift 2
+  local stamp=$dir/installed-${requirements##*/}
+  if cmp -s "$requirements" "$stamp"; then
+    return
+  fi
+  echo "installing into $dir: $(grep -v '^#' "$requirements" | tr '\n' ' ')"
+  if [[ ! -x $dir/bin/pip ]]; then
+    python3 -m venv "$@" "$dir"
+  fi
+  "$dir/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"
+  cp "$requirements" "$stamp"
+}
+
+# build_release TARGET...: configures the release preset where that was not done, and builds the targets.
+build_release() {
+  if [[ ! -f build/release/build.ninja ]]; then
+    cmake --preset release -DCMAKE_CXX_COMPILER=g++
+  fi
+  cmake --build build/release --parallel "$(nproc)" --target "$@"
+}

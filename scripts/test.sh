@@ -1,0 +1,235 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck disable=SC2317  # functions that `check` calls look unreachable
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=lib.sh
+source scripts/lib.sh
+
+usage() {
+  cat <<'TEXT'
+usage: scripts/test.sh [--quick | --matrix] [--help]
+
+Installs the Debian packages that are missing (root only where some are), builds and tests. Runs from any folder.
+
+  (no option)  what CI runs: the oracle and testdata/; g++ release and clang++ asan, built and tested; the same
+               fingerprint from both and from every instruction set; every kernel verified; clang-tidy on the C++
+               files that changed
+  --matrix     every compiler (g++, clang++) with every preset (dev, release, asan), the fingerprint of all, the
+               oracle, and clang-tidy
+  --quick      the dev preset with g++, tests labelled fast
+
+ISOBIT_REQUIRE  comma-separated: what must not be skipped (avx2, avxvnni, avx512vnni, nvcc). Default: every
+                instruction set of this processor, and nvcc when it is on PATH.
+
+The last line is 'N passed, N failed'. Exit code 0: all passed. 1: something failed. 2: bad usage, or a package is
+missing and only root can install it.
+TEXT
+}
+
+job=ci
+for argument in "$@"; do
+  case $argument in
+    --quick) job=quick ;;
+    --matrix) job=matrix ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; fail "unknown argument '$argument'" ;;
+  esac
+done
+
+passed=0 failed=0 skipped=0
+failures=()
+
+count_failure() {
+  failed=$((failed + 1))
+  failures+=("$1")
+  printf 'FAILED: %s\n' "$1"
+}
+
+# check NAME COMMAND...: one check, whatever the command prints.
+check() {
+  local name=$1 start=$SECONDS
+  shift
+  heading "$name"
+  if "$@"; then
+    passed=$((passed + 1))
+  else
+    count_failure "$name"
+  fi
+  printf '   %s: %d s\n' "$name" $((SECONDS - start))
+}
+
+finish() {
+  heading "result after $SECONDS s"
+  ((${#failures[@]} == 0)) || printf 'failed: %s\n' "${failures[@]}"
+  local line="$passed passed, $failed failed"
+  ((skipped == 0)) || line+=", $skipped skipped"
+  printf '%s\n' "$line"
+  exit $((failed > 0))
+}
+
+folder_of() {  # COMPILER PRESET: the presets' own folder for the usual pairs
+  case $1-$2 in
+    g++-dev | g++-release | clang++-asan) echo "build/$2" ;;
+    g++-*) echo "build/gcc-$2" ;;
+    *) echo "build/clang-$2" ;;
+  esac
+}
+
+# build COMPILER PRESET: without a build there is nothing more to test, so a failure ends the run.
+build() {
+  local compiler=$1 preset=$2 folder start=$SECONDS options=()
+  folder=$(folder_of "$compiler" "$preset")
+  heading "$compiler $preset: build in $folder"
+  [[ $compiler != g++ ]] || options+=(-DISOBIT_BUILD_FUZZERS=OFF)
+  ! command -v ccache >/dev/null || options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  if ! { cmake --preset "$preset" -B "$folder" -DCMAKE_CXX_COMPILER="$compiler" \
+    -DCMAKE_EXPORT_COMPILE_COMMANDS=ON "${options[@]}" && cmake --build "$folder" --parallel "$(nproc)"; }; then
+    count_failure "$compiler $preset: build"
+    finish
+  fi
+  passed=$((passed + 1))
+  printf '   %s %s: built in %d s\n' "$compiler" "$preset" $((SECONDS - start))
+}
+
+# run_tests COMPILER PRESET [CTEST-OPTION...]: adds CTest's own counts.
+run_tests() {
+  local compiler=$1 preset=$2 folder start=$SECONDS report code=0 tests failures_here skipped_here
+  folder=$(folder_of "$compiler" "$preset")
+  shift 2
+  heading "$compiler $preset: tests"
+  report=$PWD/$folder/ctest.xml
+  rm -f "$report"
+  ctest --test-dir "$folder" --output-on-failure --no-tests=error --parallel "$(nproc)" \
+    --output-junit "$report" "$@" || code=$?
+  if [[ ! -f $report ]]; then
+    count_failure "$compiler $preset: ctest (exit code $code)"
+    return
+  fi
+  read -r tests failures_here skipped_here < <(python3 - "$report" <<'PYTHON'
+import sys
+import xml.etree.ElementTree as tree
+cases = tree.parse(sys.argv[1]).findall("testcase")
+skips = [c.find("skipped").get("message", "") for c in cases if c.get("status") == "notrun"]
+skipped = sum(message.startswith("SKIP_") for message in skips) + sum(c.get("status") == "disabled" for c in cases)
+passed = sum(c.get("status") == "run" for c in cases)
+print(len(cases), len(cases) - passed - skipped, skipped)
+PYTHON
+  )
+  passed=$((passed + tests - failures_here - skipped_here))
+  failed=$((failed + failures_here))
+  skipped=$((skipped + skipped_here))
+  if ((failures_here > 0)); then
+    failures+=("$compiler $preset: $failures_here of $tests tests")
+  elif ((code != 0)); then
+    count_failure "$compiler $preset: ctest (exit code $code)"
+  fi
+  printf '   %s %s: %d tests in %d s\n' "$compiler" "$preset" "$tests" $((SECONDS - start))
+}
+
+oracle_tests() {
+  local log code=0
+  log=$(python3 -m unittest discover -s oracle -t . 2>&1) || code=$?
+  printf '%s\n' "$log"
+  [[ $code == 0 && $log != *"Ran 0 tests"* ]]
+}
+
+# fingerprint PROGRAM: the text that all others must equal.
+fingerprint() {
+  first_fingerprint=$("$1" fingerprint) && [[ -n $first_fingerprint ]] && printf '%s\n' "$first_fingerprint"
+}
+
+# same_fingerprint PROGRAM [ISOBIT_CPU]
+same_fingerprint() {
+  local text
+  text=$(ISOBIT_CPU=${2-} "$1" fingerprint) || return 1
+  diff <(printf '%s\n' "$first_fingerprint") <(printf '%s\n' "$text") && [[ -n $text ]]
+}
+
+# The files that changed since this branch left the main one; on the main branch, in the last commit. Together with
+# what is not committed.
+changed_files() {
+  local base
+  base=$(git merge-base HEAD origin/HEAD 2>/dev/null || git merge-base HEAD origin/main 2>/dev/null || true)
+  if [[ -z $base || $base == "$(git rev-parse HEAD)" ]]; then
+    base=$(git rev-parse --quiet --verify 'HEAD^' || git hash-object -t tree /dev/null)
+  fi
+  git diff --name-only --diff-filter=d "$base" && git ls-files --others --exclude-standard
+}
+
+# tidy FOLDER: changed source files; for a changed header, x.cc and x_test.cc.
+tidy() {
+  local changed built name stem files
+  changed=$(changed_files) || return 1
+  built=$(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' "$1/compile_commands.json")
+  mapfile -t files < <(while read -r name; do
+    stem=$(basename "${name%.*}")
+    case $name in
+      *.cc) grep -Fx "$PWD/$name" <<<"$built" ;;
+      *.h) grep -E "/${stem}(_test)?\.cc$" <<<"$built" ;;
+    esac || true
+  done <<<"$changed" | sort -u)
+  echo "${#files[@]} files"
+  ((${#files[@]} == 0)) || printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p "$1"
+}
+
+# Those names of instruction sets that ISOBIT_CPU takes and this processor has.
+cpu_paths() {
+  local flags flag names=(scalar) avx512=avx512vnni
+  flags=" $(grep -m 1 '^flags' /proc/cpuinfo || true) "
+  [[ $flags != *" avx2 "* ]] || names+=(avx2)
+  [[ $flags != *" avx2 "*" avx_vnni "* ]] || names+=(avxvnni)
+  for flag in avx512f avx512bw avx512dq avx512vl avx512_vnni; do
+    [[ $flags == *" $flag "* ]] || avx512=
+  done
+  [[ -z $avx512 ]] || names+=("$avx512")
+  echo "${names[@]}"
+}
+
+heading "set-up"
+if [[ $job == quick ]]; then
+  need_packages "${BUILD_PACKAGES[@]}"
+else
+  need_packages "${BUILD_PACKAGES[@]}" "${CHECK_PACKAGES[@]}"
+fi
+read -ra paths < <(cpu_paths)
+if [[ -z ${ISOBIT_REQUIRE+set} ]]; then
+  ISOBIT_REQUIRE=$(IFS=, && echo "${paths[*]:1}")
+  ! command -v nvcc >/dev/null || ISOBIT_REQUIRE+=${ISOBIT_REQUIRE:+,}nvcc
+fi
+export ISOBIT_REQUIRE
+echo "ISOBIT_REQUIRE=$ISOBIT_REQUIRE (a skip of one of these is a failure)"
+unset ISOBIT_CPU
+
+if [[ $job == quick ]]; then
+  build g++ dev
+  run_tests g++ dev --label-regex fast
+  finish
+fi
+
+check "oracle: its own tests" oracle_tests
+check "oracle: testdata" python3 -m oracle check --dir testdata
+
+if [[ $job == matrix ]]; then
+  pairs=("g++ release" "clang++ asan" "g++ dev" "g++ asan" "clang++ dev" "clang++ release")
+else
+  pairs=("g++ release" "clang++ asan")
+fi
+first_fingerprint=
+for pair in "${pairs[@]}"; do
+  read -r compiler preset <<<"$pair"
+  build "$compiler" "$preset"
+  run_tests "$compiler" "$preset"
+  program=$(folder_of "$compiler" "$preset")/isobit
+  if [[ $pair == "${pairs[0]}" ]]; then
+    check "$pair: every kernel equals the reference" "$program" verify --json
+    check "$pair: fingerprint" fingerprint "$program"
+    for path in "${paths[@]}"; do
+      check "$pair: the same fingerprint with ISOBIT_CPU=$path" same_fingerprint "$program" "$path"
+    done
+  else
+    check "$pair: the same fingerprint as ${pairs[0]}" same_fingerprint "$program"
+  fi
+done
+check "clang-tidy on changed files" tidy build/asan
+finish

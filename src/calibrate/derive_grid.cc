@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// numerics.md, section 4: from a range to the parameters of a grid, all in float64.
+#include "calibrate/derive_grid.h"
+
+#include <string>
+
+#include "calibrate/number_text.h"
+#include "isobit/calibration.h"
+
+namespace isobit {
+namespace {
+
+constexpr int kMinDerivedShift = -32;
+constexpr double kMinRealScale = 0x1p-126;             // the smallest normal float32
+constexpr double kMaxRealScale = 0x1.fffffep127;       // the largest
+constexpr double kRealScaleOverflow = 0x1.ffffffp127;  // from here on float64 rounds to an infinite float32
+
+Status invalid(std::string_view name, const std::string& message) {
+  return {StatusCode::kInvalidArgument, std::string(name) + ": " + message};
+}
+
+std::string range_text(double min, double max) {
+  return "the range [" + number_text(min) + ", " + number_text(max) + "]";
+}
+
+/// N, or why it cannot be.
+Result<int64_t> check_steps(const GridOptions& options, int64_t default_steps, std::string_view name) {
+  if (options.bits < 1 || options.bits > 32) {
+    return invalid(name, std::to_string(options.bits) + " bits; the width must be 1 to 32");
+  }
+  const int64_t steps = options.steps.value_or(default_steps);
+  const int64_t least = options.symmetric && options.is_signed ? 2 : 1;  // floor(N/2) divides
+  const int64_t most = int64_t{1} << options.bits;
+  if (steps < least || steps > most) {
+    return invalid(name, std::to_string(steps) + " steps; a grid of " + std::to_string(options.bits) + " bits" +
+                             (least == 2 ? ", symmetric and signed," : "") + " has " + std::to_string(least) + " to " +
+                             std::to_string(most));
+  }
+  return steps;
+}
+
+/// The real step `raw`; min <= 0 <= max. Zero if nothing but 0 needs a code.
+double raw_step(double min, double max, const GridOptions& options, int64_t steps) {
+  if (!options.symmetric) return (max - min) / static_cast<double>(steps);
+  if (!options.is_signed) return max / static_cast<double>(steps);
+  const int64_t above = steps / 2;
+  return std::max(max / static_cast<double>(above), -min / static_cast<double>(steps - above));
+}
+
+/// floor(log2(1/raw)), exactly.
+int covering_shift(double raw) {
+  int exponent = 0;
+  const double fraction = std::frexp(raw, &exponent);
+  return fraction == 0.5 ? 1 - exponent : -exponent;
+}
+
+}  // namespace
+
+Result<Grid> derive_grid_f64(double min, double max, const GridOptions& options, ScaleKind kind, int64_t default_steps,
+                             std::string_view name) {
+  ISOBIT_ASSIGN_OR_RETURN(const int64_t steps, check_steps(options, default_steps, name));
+  if (!std::isfinite(min) || !std::isfinite(max) || min > max) {
+    return invalid(name, range_text(min, max) + " must be finite and ascending");
+  }
+  min = std::min(min, 0.0);
+  max = std::max(max, 0.0);
+  Grid grid;
+  grid.bits = options.bits;
+  grid.is_signed = options.is_signed;
+  grid.kind = kind;
+  const double raw = raw_step(min, max, options, steps);
+  if (raw == 0) return grid;  // shift 0 or S = 1, zero point 0
+  if (kind == ScaleKind::kPow2) {
+    grid.shift = std::min(covering_shift(raw), derived_shift_limit(options.bits));
+    if (grid.shift < kMinDerivedShift) {
+      return invalid(name, range_text(min, max) + " needs the shift " + std::to_string(grid.shift) +
+                               "; the smallest is " + std::to_string(kMinDerivedShift));
+    }
+  } else {
+    if (raw < kRealScaleOverflow) grid.real_scale = static_cast<float>(raw);
+    if (raw >= kRealScaleOverflow || static_cast<double>(grid.real_scale) < kMinRealScale) {
+      return invalid(name, range_text(min, max) + " needs the scale " + number_text(raw) + "; it must be a normal " +
+                               "float32, " + number_text(kMinRealScale) + " to " + number_text(kMaxRealScale));
+    }
+  }
+  if (!options.symmetric) grid.zero_point = zero_point_for(grid, min, grid.min());
+  return grid;
+}
+
+Result<Grid> derive_grid(float min, float max, const GridOptions& options, ScaleKind kind, int64_t default_steps,
+                         std::string_view name) {
+  return derive_grid_f64(static_cast<double>(min), static_cast<double>(max), options, kind, default_steps, name);
+}
+
+Result<std::vector<Grid>> derive_row_grids(std::span<const float> values, int64_t rows, int64_t columns,
+                                           const GridOptions& options, ScaleKind kind, std::string_view name,
+                                           bool zero_rows_follow) {
+  const auto size = static_cast<int64_t>(values.size());
+  if (rows < 0 || columns < 1 || size % columns != 0 || size / columns != rows) {
+    return invalid(name, std::to_string(size) + " values are not " + std::to_string(rows) + " rows of " +
+                             std::to_string(columns) + " columns");
+  }
+  if (!options.symmetric) return invalid(name, "a grid per row must be symmetric; asymmetric was asked");
+  const int64_t default_steps = int64_t{1} << std::clamp(options.bits, 1, 32);
+  ISOBIT_ASSIGN_OR_RETURN(const int64_t steps, check_steps(options, default_steps, name));
+
+  std::vector<Grid> grids;
+  grids.reserve(static_cast<size_t>(rows));
+  std::vector<bool> is_zero(static_cast<size_t>(rows));
+  int64_t finest = -1;  // the row with the smallest scale among those that are not all zero
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* x = values.data() + row * columns;
+    float min = 0;
+    float max = 0;
+    for (int64_t column = 0; column < columns; ++column) {
+      if (!std::isfinite(x[column])) {
+        return invalid(name, "the value at row " + std::to_string(row) + ", column " + std::to_string(column) + " is " +
+                                 number_text(static_cast<double>(x[column])) + "; it must be finite");
+      }
+      min = std::min(min, x[column]);
+      max = std::max(max, x[column]);
+    }
+    auto grid = derive_grid(min, max, options, kind, steps, std::string(name) + "[" + std::to_string(row) + "]");
+    if (!grid.ok()) return grid.status();
+    grids.push_back(*grid);
+    is_zero[static_cast<size_t>(row)] =
+        raw_step(static_cast<double>(min), static_cast<double>(max), options, steps) == 0;
+    if (is_zero[static_cast<size_t>(row)]) continue;
+    if (finest < 0 || scale_f64(*grid) < scale_f64(grids[static_cast<size_t>(finest)])) finest = row;
+  }
+  if (zero_rows_follow && finest >= 0) {
+    // Symmetric grids of one tensor differ in scale only, so the whole grid can be copied.
+    for (size_t row = 0; row < grids.size(); ++row) {
+      if (is_zero[row]) grids[row] = grids[static_cast<size_t>(finest)];
+    }
+  }
+  return grids;
+}
+
+}  // namespace isobit

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers in messages and in the text form of options.
+#ifndef ISOBIT_CALIBRATE_NUMBER_TEXT_H_
+#define ISOBIT_CALIBRATE_NUMBER_TEXT_H_
+
+#include <charconv>
+#include <string>
+
+namespace isobit {
+
+/// The shortest decimal that reads back as `value`; the same text in every locale.
+inline std::string number_text(double value) {
+  char buffer[32];
+  return std::string(buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr);
+}
+
+}  // namespace isobit
+
+#endif  // ISOBIT_CALIBRATE_NUMBER_TEXT_H_

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <vector>
+
+#include "core/bits.h"
+#include "core/fixed.h"
+#include "isobit/cpu.h"
+#include "isobit/grid.h"
+#include "isobit/parallel.h"
+#include "testing/oracle.h"
+
+namespace isobit {
+namespace {
+
+TEST(RoundShift, AllSixteenBitValuesAgainstDivision) {
+  for (int n = 1; n <= 17; ++n)
+    for (int64_t x = -32768; x <= 32767; ++x) {
+      const double v = static_cast<double>(x) / static_cast<double>(int64_t{1} << n);  // exact
+      ASSERT_EQ(round_shift(x, n, Rounding::kNearestEven), static_cast<int64_t>(std::nearbyint(v)));
+      ASSERT_EQ(round_shift(x, n, Rounding::kNearestUp), static_cast<int64_t>(std::floor(v + 0.5)));
+      ASSERT_EQ(round_shift(x, n, Rounding::kNearestAway), static_cast<int64_t>(std::round(v)));
+      ASSERT_EQ(round_shift(x, n, Rounding::kFloor), static_cast<int64_t>(std::floor(v)));
+    }
+}
+
+TEST(Bits, EveryCodeOfEveryWidthRoundTrips) {
+  for (const int bits : {1, 2, 4, 8}) {
+    const int64_t count = 37;
+    std::vector<uint8_t> row(static_cast<size_t>(packed_bytes(count, bits)));
+    for (int64_t k = 0; k < count; ++k) pack_code(row.data(), k, bits, static_cast<uint32_t>(k * 7) & ((1U << bits) - 1));
+    for (int64_t k = 0; k < count; ++k)
+      ASSERT_EQ(unpack_code(row.data(), k, bits), static_cast<uint32_t>(k * 7) & ((1U << bits) - 1));
+  }
+  const uint8_t byte = 0xe4;  // codes 0 1 2 3 of two bits: low bits first
+  EXPECT_EQ(unpack_code(&byte, 3, 2), 3U);
+  EXPECT_EQ(unpack_code(&byte, 1, 2), 1U);
+}
+
+TEST(Grid, QuantizeAndDequantizeEqualTheOracle) {
+  int compared = 0;
+  for (const testing::Json& c : testing::oracle_cases("quantize.json")) {
+    if (c.value("type", "f32") != "f32") continue;
+    const Grid grid = testing::grid_of(c.at("grid"));
+    if (c.at("op") == "quantize") {
+      for (size_t i = 0; i < c.at("x").size(); ++i, ++compared)
+        ASSERT_EQ(quantize_value(grid, testing::float_of_bits(c.at("x").at(i))), c.at("q").at(i).get<int64_t>())
+            << c.at("grid").dump() << " x " << c.at("x").at(i);
+    } else {
+      for (size_t i = 0; i < c.at("q").size(); ++i, ++compared)
+        ASSERT_EQ(std::bit_cast<uint32_t>(dequantize_value(grid, c.at("q").at(i).get<int64_t>())),
+                  std::bit_cast<uint32_t>(testing::float_of_bits(c.at("x").at(i))))
+            << c.at("grid").dump() << " q " << c.at("q").at(i);
+    }
+  }
+  EXPECT_GT(compared, 1000);
+}
+
+TEST(Grid, NanIsRefusedWithItsIndex) {
+  const float x[3] = {0.0f, 1.0f, std::numeric_limits<float>::quiet_NaN()};
+  int8_t codes[3] = {1, 2, 3};
+  const Status status = quantize(Grid{}, x, codes, "x");
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("x[2] is NaN"), std::string::npos);
+  EXPECT_EQ(codes[0], 1);  // nothing half-written
+}
+
+TEST(Grid, ChecksNameTheFieldAndTheLimit) {
+  EXPECT_NE(check_grid({33, true}, "h").message().find("1..32"), std::string::npos);
+  EXPECT_NE(check_grid({8, true, ScaleKind::kPow2, 63}, "h").message().find("-32..62"), std::string::npos);
+  EXPECT_NE(check_grid({8, true, ScaleKind::kPow2, 0, 1.0f, 128}, "h").message().find("-128..127"), std::string::npos);
+  EXPECT_FALSE(check_grid({8, true, ScaleKind::kReal, 0, 0.0f}, "h").ok());
+}
+
+TEST(ThreadPool, EveryItemOnceForAnyNumberOfThreads) {
+  for (const int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    for (const int64_t items : {0, 1, 2, 7, 100}) {
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(items));
+      pool.for_ranges(items, [&](int part, int64_t begin, int64_t end) {
+        EXPECT_EQ(begin, items * part / threads);
+        for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
+      });
+      for (const auto& count : seen) ASSERT_EQ(count.load(), 1);
+    }
+  }
+}
+
+TEST(Cpu, TheEnvironmentForcesAPathOrSaysWhyNot) {
+  const char* before = std::getenv("ISOBIT_CPU");
+  const std::string saved = before == nullptr ? "" : before;
+  setenv("ISOBIT_CPU", "scalar", 1);
+  EXPECT_EQ(*default_cpu_path(), CpuPath::kScalar);
+  setenv("ISOBIT_CPU", "mmx", 1);
+  EXPECT_NE(default_cpu_path().status().message().find("'mmx'"), std::string::npos);
+  if (before == nullptr) {
+    unsetenv("ISOBIT_CPU");
+  } else {
+    setenv("ISOBIT_CPU", saved.c_str(), 1);
+  }
+  for (const CpuPath path : kAllCpuPaths) {
+    EXPECT_EQ(cpu_path_from_string(to_string(path)), path);
+    EXPECT_EQ(cpu_can_run(path), cpu_cannot_run_reason(path).empty());
+  }
+}
+
+}  // namespace
+}  // namespace isobit

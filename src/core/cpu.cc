@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "isobit/cpu.h"
+
+#include <cstdlib>
+#include <string>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace isobit {
+namespace {
+
+#if defined(__x86_64__)
+constexpr bool kBuiltForX86 = true;
+
+bool has_avx2() { return __builtin_cpu_supports("avx2") != 0; }
+
+bool has_avx512_vnni() {
+  return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+         __builtin_cpu_supports("avx512vnni") != 0;
+}
+
+bool has_avx_vnni() {  // leaf 7, subleaf 1, EAX bit 4; clang++ 14 has no name for it
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return has_avx2() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1U << 4)) != 0;
+}
+#else
+constexpr bool kBuiltForX86 = false;
+bool has_avx2() { return false; }
+bool has_avx512_vnni() { return false; }
+bool has_avx_vnni() { return false; }
+#endif
+
+}  // namespace
+
+std::string_view to_string(CpuPath path) {
+  switch (path) {
+    case CpuPath::kReference: return "reference";
+    case CpuPath::kScalar: return "scalar";
+    case CpuPath::kAvx2: return "avx2";
+    case CpuPath::kAvxVnni: return "avxvnni";
+    case CpuPath::kAvx512Vnni: return "avx512vnni";
+  }
+  return "unknown";
+}
+
+std::optional<CpuPath> cpu_path_from_string(std::string_view text) {
+  for (const CpuPath path : kAllCpuPaths)
+    if (to_string(path) == text) return path;
+  return std::nullopt;
+}
+
+bool cpu_can_run(CpuPath path) {
+  switch (path) {
+    case CpuPath::kReference:
+    case CpuPath::kScalar: return true;
+    case CpuPath::kAvx2: return has_avx2();
+    case CpuPath::kAvxVnni: return has_avx_vnni();
+    case CpuPath::kAvx512Vnni: return has_avx512_vnni();
+  }
+  return false;
+}
+
+std::string_view cpu_cannot_run_reason(CpuPath path) {
+  if (cpu_can_run(path)) return "";
+  if (!kBuiltForX86) return "not built for this processor family";
+  switch (path) {
+    case CpuPath::kAvx2: return "the processor lacks AVX2";
+    case CpuPath::kAvxVnni: return "the processor lacks AVX-VNNI";
+    default: return "the processor lacks one of AVX-512 F, BW, DQ, VL, VNNI";
+  }
+}
+
+Result<CpuPath> default_cpu_path() {
+  if (const char* forced = std::getenv("ISOBIT_CPU"); forced != nullptr && *forced != '\0') {
+    const std::optional<CpuPath> path = cpu_path_from_string(forced);
+    if (!path)
+      return Status(StatusCode::kInvalidArgument,
+                    "environment variable ISOBIT_CPU is '" + std::string(forced) +
+                        "', must be one of reference, scalar, avx2, avxvnni, avx512vnni");
+    if (!cpu_can_run(*path))
+      return Status(StatusCode::kUnsupported, "environment variable ISOBIT_CPU asks for '" + std::string(forced) +
+                                                  "': " + std::string(cpu_cannot_run_reason(*path)));
+    return *path;
+  }
+  CpuPath best = CpuPath::kScalar;
+  for (const CpuPath path : kAllCpuPaths)
+    if (cpu_can_run(path)) best = path;
+  return best;
+}
+
+}  // namespace isobit

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "isobit/grid.h"
+
+#include <cmath>
+#include <limits>
+
+#include "core/codes.h"
+#include "core/fixed.h"
+
+namespace isobit {
+namespace {
+
+/// The factor of quantisation: 2^shift exactly, or float32 1/S. Computed once a tensor.
+float inverse_scale(const Grid& grid) {
+  return grid.kind == ScaleKind::kPow2 ? std::ldexp(1.0f, grid.shift) : 1.0f / grid.real_scale;
+}
+
+int64_t quantize_scaled(const Grid& grid, float inverse, float x) {
+  // Clamped before it becomes an integer: a conversion out of range is undefined.
+  constexpr float kLimit = 8589934592.0f;  // 2^33
+  float rounded = std::rint(x * inverse);
+  rounded = rounded < -kLimit ? -kLimit : rounded > kLimit ? kLimit : rounded;
+  return clamp_s64(static_cast<int64_t>(rounded) + grid.zero_point, grid.min(), grid.max());
+}
+
+}  // namespace
+
+std::string_view to_string(ScaleKind kind) { return kind == ScaleKind::kPow2 ? "pow2" : "real"; }
+
+std::optional<ScaleKind> scale_kind_from_string(std::string_view text) {
+  if (text == "pow2") return ScaleKind::kPow2;
+  if (text == "real") return ScaleKind::kReal;
+  return std::nullopt;
+}
+
+float Grid::scale() const { return kind == ScaleKind::kPow2 ? std::ldexp(1.0f, -shift) : real_scale; }
+
+Status check_grid(const Grid& grid, std::string_view name) {
+  const auto refuse = [&](const std::string& what, const std::string& value, const std::string& limit) {
+    return Status(StatusCode::kInvalidArgument,
+                  "grid of " + std::string(name) + ": " + what + " is " + value + ", must be " + limit);
+  };
+  if (grid.bits < 1 || grid.bits > 32) return refuse("bits", std::to_string(grid.bits), "1..32");
+  if (grid.kind != ScaleKind::kPow2 && grid.kind != ScaleKind::kReal)
+    return refuse("kind", std::to_string(static_cast<int>(grid.kind)), "0 (pow2) or 1 (real)");
+  if (grid.kind == ScaleKind::kPow2 && (grid.shift < -32 || grid.shift > 62))
+    return refuse("shift", std::to_string(grid.shift), "-32..62");
+  if (grid.kind == ScaleKind::kReal && !(std::isnormal(grid.real_scale) && grid.real_scale > 0))
+    return refuse("scale", std::to_string(grid.real_scale), "a positive normal float32");
+  if (grid.zero_point < grid.min() || grid.zero_point > grid.max())
+    return refuse("zero point", std::to_string(grid.zero_point),
+                  std::to_string(grid.min()) + ".." + std::to_string(grid.max()));
+  return {};
+}
+
+int64_t quantize_value(const Grid& grid, float x) { return quantize_scaled(grid, inverse_scale(grid), x); }
+
+float dequantize_value(const Grid& grid, int64_t code) {
+  return static_cast<float>(code - grid.zero_point) * grid.scale();
+}
+
+Status quantize(const Grid& grid, std::span<const float> x, void* codes, std::string_view name) {
+  for (size_t i = 0; i < x.size(); ++i)
+    if (std::isnan(x[i]))
+      return {StatusCode::kInvalidArgument, std::string(name) + "[" + std::to_string(i) + "] is NaN, must be a number"};
+  const float inverse = inverse_scale(grid);
+  with_code_type(grid.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    T* out = static_cast<T*>(codes);
+    for (size_t i = 0; i < x.size(); ++i) out[i] = static_cast<T>(quantize_scaled(grid, inverse, x[i]));
+  });
+  return {};
+}
+
+void dequantize(const Grid& grid, const void* codes, std::span<float> x) {
+  const float scale = grid.scale();
+  with_code_type(grid.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T* in = static_cast<const T*>(codes);
+    for (size_t i = 0; i < x.size(); ++i)
+      x[i] = static_cast<float>(static_cast<int64_t>(in[i]) - grid.zero_point) * scale;
+  });
+}
+
+}  // namespace isobit

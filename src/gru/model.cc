@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/codes.h"
+#include "gru/layer.h"
+#include "gru/reference.h"
+#include "gru/rescale.h"
+
+namespace isobit {
+
+int64_t CodeMatrix::at(int64_t row, int64_t column) const {
+  return load_code(bytes_.data(), dtype_, row * columns_ + column);
+}
+void CodeMatrix::set(int64_t row, int64_t column, int64_t value) {
+  store_code(bytes_.data(), dtype_, row * columns_ + column, value);
+}
+
+struct GruModel::Impl {
+  GruModelParameters parameters;  // its layers' matrices live in `layers`
+  std::vector<GruLayer> layers;
+  Result<CpuPath> default_path = CpuPath::kScalar;
+};
+
+namespace {
+
+constexpr int64_t kMaxSize = int64_t{1} << 24;  // of C, H and the batch: keeps every index far inside int64
+
+Status refuse(const std::string& what) { return {StatusCode::kInvalidArgument, what}; }
+
+Status check_matrix(const CodeMatrix& m, int64_t rows, int64_t columns, const Grid& grid, const std::string& name) {
+  if (m.rows() != rows || m.columns() != columns)
+    return refuse(name + " is [" + std::to_string(m.rows()) + ", " + std::to_string(m.columns()) + "], must be [" +
+                  std::to_string(rows) + ", " + std::to_string(columns) + "]");
+  if (m.dtype() != grid.dtype())
+    return refuse(name + " has elements of type " + std::string(to_string(m.dtype())) + ", must be " +
+                  std::string(to_string(grid.dtype())) + " for its " + std::to_string(grid.bits) + " bits");
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t column = 0; column < columns; ++column)
+      if (const int64_t code = m.at(row, column); code < grid.min() || code > grid.max())
+        return refuse(name + "[" + std::to_string(row) + ", " + std::to_string(column) + "] is " + std::to_string(code) +
+                      ", must be " + std::to_string(grid.min()) + ".." + std::to_string(grid.max()));
+  return {};
+}
+
+Status check_rescale(const RescaleParameters& r, const std::string& name) {
+  if (r.multiplier < 1) return refuse(name + ": multiplier is " + std::to_string(r.multiplier) + ", must be at least 1");
+  if (r.shift < kMinShift || r.shift > kMaxShift)
+    return refuse(name + ": shift is " + std::to_string(r.shift) + ", must be -62..127");
+  return {};
+}
+
+Status check_layer(const GruLayerParameters& p, const std::string& name) {
+  if (p.input_size < 1 || p.input_size > kMaxSize)
+    return refuse(name + ": input size is " + std::to_string(p.input_size) + ", must be 1..16777216");
+  if (p.hidden_size < 1 || p.hidden_size > kMaxSize)
+    return refuse(name + ": hidden size is " + std::to_string(p.hidden_size) + ", must be 1..16777216");
+  if (std::find(std::begin(kAllRoundings), std::end(kAllRoundings), p.rounding) == std::end(kAllRoundings))
+    return refuse(name + ": rounding mode is " + std::to_string(static_cast<int>(p.rounding)) + ", must be 0..3");
+  const int64_t rows = 3 * p.hidden_size;
+  for (int tensor = 0; tensor < kGruTensorCount; ++tensor) {
+    const std::string tensor_name = name + " " + std::string(kGruTensorNames[static_cast<size_t>(tensor)]);
+    ISOBIT_RETURN_IF_ERROR(check_grid(p.grids[static_cast<size_t>(tensor)], tensor_name));
+    if (tensor >= kUIn && p.grids[static_cast<size_t>(tensor)].bits > 16)
+      return refuse(tensor_name + " has " + std::to_string(p.grids[static_cast<size_t>(tensor)].bits) +
+                    " bits, gate inputs and outputs take at most 16");
+    if (tensor >= kW && tensor <= kBr && p.grids[static_cast<size_t>(tensor)].zero_point != 0)
+      return refuse(tensor_name + ": zero point is " + std::to_string(p.grids[static_cast<size_t>(tensor)].zero_point) +
+                    ", must be 0");
+  }
+  const auto check_rows = [&](GruTensor tensor, const CodeMatrix& codes, int64_t columns, const std::vector<Grid>& grids) {
+    const std::string tensor_name = name + " " + std::string(kGruTensorNames[tensor]);
+    ISOBIT_RETURN_IF_ERROR(check_matrix(codes, rows, columns, p.grids[tensor], tensor_name));
+    if (static_cast<int64_t>(grids.size()) != rows)
+      return refuse(tensor_name + " has " + std::to_string(grids.size()) + " row grids, must have " + std::to_string(rows));
+    for (const Grid& grid : grids) {
+      ISOBIT_RETURN_IF_ERROR(check_grid(grid, tensor_name));
+      if (grid.bits != p.grids[tensor].bits || grid.is_signed != p.grids[tensor].is_signed || grid.zero_point != 0)
+        return refuse(tensor_name + ": a row's grid has another width, sign or zero point than the tensor");
+    }
+    return Status();
+  };
+  ISOBIT_RETURN_IF_ERROR(check_rows(kW, p.W, p.input_size, p.W_grid));
+  ISOBIT_RETURN_IF_ERROR(check_rows(kR, p.R, p.hidden_size, p.R_grid));
+  ISOBIT_RETURN_IF_ERROR(check_rows(kBw, p.bw, 1, p.bw_grid));
+  ISOBIT_RETURN_IF_ERROR(check_rows(kBr, p.br, 1, p.br_grid));
+  const std::pair<const std::vector<RescaleParameters>*, const char*> per_row[] = {
+      {&p.bw_to_acc, "bw -> accumulator"}, {&p.br_to_acc, "br -> accumulator"},
+      {&p.acc_to_ih, "accumulator -> ih"}, {&p.acc_to_hh, "accumulator -> hh"}};
+  for (const auto& [rescales, what] : per_row) {
+    if (static_cast<int64_t>(rescales->size()) != rows)
+      return refuse(name + " " + what + " has " + std::to_string(rescales->size()) + " rows, must have " + std::to_string(rows));
+    for (const RescaleParameters& r : *rescales) ISOBIT_RETURN_IF_ERROR(check_rescale(r, name + " " + what));
+  }
+  for (const RescaleParameters& r : p.ih_to_gate) ISOBIT_RETURN_IF_ERROR(check_rescale(r, name + " ih -> gate input"));
+  for (const RescaleParameters& r : p.hh_to_gate) ISOBIT_RETURN_IF_ERROR(check_rescale(r, name + " hh -> gate input"));
+  ISOBIT_RETURN_IF_ERROR(check_rescale(p.rhh_to_n, name + " r * hh -> n_in"));
+  ISOBIT_RETURN_IF_ERROR(check_rescale(p.n_to_h, name + " n -> h"));
+  ISOBIT_RETURN_IF_ERROR(check_rescale(p.u_to_one, name + " u -> 1"));
+  if (p.one <= p.grids[kU].zero_point || p.one > p.grids[kU].zero_point + (int64_t{1} << 62))
+    return refuse(name + ": the code of 1 on u's grid is " + std::to_string(p.one) + ", must be above its zero point " +
+                  std::to_string(p.grids[kU].zero_point));
+  for (int gate = 0; gate < 3; ++gate) {
+    const std::string table = name + " table of " + std::string(kGruTensorNames[static_cast<size_t>(kU + gate)]);
+    ISOBIT_RETURN_IF_ERROR(check_table(p.tables[static_cast<size_t>(gate)], table));
+    if (p.tables[static_cast<size_t>(gate)].input != p.grids[static_cast<size_t>(kUIn + gate)] ||
+        p.tables[static_cast<size_t>(gate)].output != p.grids[static_cast<size_t>(kU + gate)])
+      return refuse(table + " is for other grids than the layer's");
+    if (p.tables[static_cast<size_t>(gate)].rounding != p.rounding)
+      return refuse(table + " is for another rounding mode than the layer's");
+    if (p.tables[static_cast<size_t>(gate)].function != (gate == 2 ? Activation::kTanh : Activation::kSigmoid))
+      return refuse(table + " is of " + std::string(to_string(p.tables[static_cast<size_t>(gate)].function)));
+  }
+  return {};
+}
+
+std::string layer_name(int64_t index, int64_t directions) {
+  return "layer " + std::to_string(index / directions) + (index % directions == 1 ? " reverse" : "");
+}
+
+std::byte* align(std::byte* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  return p + ((64 - address % 64) % 64);
+}
+
+int64_t round_up_64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+Result<GruModel> GruModel::create(GruModelParameters parameters) {
+  if (parameters.directions != 1 && parameters.directions != 2)
+    return refuse("directions is " + std::to_string(parameters.directions) + ", must be 1 or 2");
+  const int64_t directions = parameters.directions;
+  const auto count = static_cast<int64_t>(parameters.layers.size());
+  if (count == 0 || count % directions != 0)
+    return refuse("the model has " + std::to_string(count) + " layer directions, must have a positive multiple of " +
+                  std::to_string(directions));
+  for (int64_t i = 0; i < count; ++i) {
+    const GruLayerParameters& p = parameters.layers[static_cast<size_t>(i)];
+    const std::string name = layer_name(i, directions);
+    ISOBIT_RETURN_IF_ERROR(check_layer(p, name));
+    const GruLayerParameters& first = parameters.layers[static_cast<size_t>(i / directions * directions)];
+    if (p.input_size != first.input_size || p.hidden_size != first.hidden_size || p.grids[kX] != first.grids[kX] ||
+        p.grids[kH] != first.grids[kH])
+      return refuse(name + ": both directions must have the same sizes, x grid and h grid");
+    if (i >= directions) {
+      const GruLayerParameters& below = parameters.layers[static_cast<size_t>(i - directions)];
+      if (p.input_size != directions * below.hidden_size)
+        return refuse(name + ": input size is " + std::to_string(p.input_size) + ", must be " +
+                      std::to_string(directions * below.hidden_size) + " (the layer below)");
+      if (p.hidden_size != below.hidden_size)
+        return refuse(name + ": hidden size is " + std::to_string(p.hidden_size) + ", must be " +
+                      std::to_string(below.hidden_size) + " as in the layer below");
+      if (p.grids[kX] != below.grids[kH]) return refuse(name + ": its x grid must be the h grid of the layer below");
+    }
+    if (p.rounding != first.rounding || p.rounding != parameters.layers[0].rounding)
+      return refuse(name + ": all layers must have the same rounding mode");
+  }
+  auto impl = std::make_shared<Impl>();
+  impl->parameters = std::move(parameters);
+  for (int64_t i = 0; i < count; ++i) {
+    ISOBIT_ASSIGN_OR_RETURN(GruLayer layer, GruLayer::create(impl->parameters.layers[static_cast<size_t>(i)],
+                                                             layer_name(i, directions)));
+    impl->layers.push_back(std::move(layer));
+  }
+  impl->default_path = default_cpu_path();
+  GruModel model;
+  model.impl_ = std::move(impl);
+  return model;
+}
+
+const GruModelParameters& GruModel::parameters() const { return impl_->parameters; }
+int64_t GruModel::layer_count() const {
+  return static_cast<int64_t>(impl_->layers.size()) / impl_->parameters.directions;
+}
+int64_t GruModel::input_size() const { return impl_->parameters.layers[0].input_size; }
+int64_t GruModel::hidden_size() const { return impl_->parameters.layers[0].hidden_size; }
+int64_t GruModel::output_size() const { return hidden_size() * impl_->parameters.directions; }
+const Grid& GruModel::input_grid() const { return impl_->parameters.layers.front().grids[kX]; }
+const Grid& GruModel::output_grid() const { return impl_->parameters.layers.back().grids[kH]; }
+const std::vector<OverflowBound>& GruModel::overflow_proof(int64_t layer) const {
+  return impl_->layers[static_cast<size_t>(layer)].proof().rows;
+}
+
+Status GruModel::supports(CpuPath path) const {
+  if (!cpu_can_run(path))
+    return {StatusCode::kUnsupported, "kernel '" + std::string(to_string(path)) + "': " + std::string(cpu_cannot_run_reason(path))};
+  if (path == CpuPath::kReference) return {};
+  for (const GruLayer& layer : impl_->layers) ISOBIT_RETURN_IF_ERROR(layer.supports_packed());
+  return {};
+}
+
+Result<CpuPath> GruModel::choose_path(std::optional<CpuPath> requested) const {
+  if (requested) {
+    ISOBIT_RETURN_IF_ERROR(supports(*requested));
+    return *requested;
+  }
+  if (!impl_->default_path.ok()) return impl_->default_path.status();
+  // Wider models run on the reference; supports() says why.
+  for (const GruLayer& layer : impl_->layers)
+    if (!layer.supports_packed().ok()) return CpuPath::kReference;
+  return *impl_->default_path;
+}
+
+GruState GruModel::initial_state(int64_t batch) const {
+  GruState state;
+  state.batch_ = batch;
+  for (const GruLayer& layer : impl_->layers) {
+    const Grid& grid = layer.parameters().grids[kH];
+    const int64_t count = batch * hidden_size();
+    std::vector<std::byte> codes(static_cast<size_t>(count) * size_in_bytes(grid.dtype()));
+    for (int64_t i = 0; i < count; ++i) store_code(codes.data(), grid.dtype(), i, grid.zero_point);
+    state.layers_.push_back(std::move(codes));
+  }
+  return state;
+}
+
+Result<GruState> GruModel::state_from_float(std::span<const float> h, int64_t batch) const {
+  const int64_t count = batch * hidden_size();
+  const auto layers = static_cast<int64_t>(impl_->layers.size());
+  if (batch < 0 || static_cast<int64_t>(h.size()) != layers * count)
+    return refuse("the state has " + std::to_string(h.size()) + " values, must have " + std::to_string(layers) + " * " +
+                  std::to_string(batch) + " * " + std::to_string(hidden_size()));
+  GruState state = initial_state(batch);
+  for (int64_t l = 0; l < layers; ++l)
+    ISOBIT_RETURN_IF_ERROR(quantize(impl_->layers[static_cast<size_t>(l)].parameters().grids[kH],
+                                    h.subspan(static_cast<size_t>(l * count), static_cast<size_t>(count)),
+                                    state.layer(l).data(), "state of " + layer_name(l, impl_->parameters.directions)));
+  return state;
+}
+
+void GruModel::state_to_float(const GruState& state, std::span<float> h) const {
+  const auto count = static_cast<size_t>(state.batch() * hidden_size());
+  for (int64_t l = 0; l < state.layer_count(); ++l)
+    dequantize(impl_->layers[static_cast<size_t>(l)].parameters().grids[kH], state.layer(l).data(),
+               h.subspan(static_cast<size_t>(l) * count, count));
+}
+
+Result<GruState> GruModel::state_from(const GruModel& other, const GruState& state) const {
+  if (other.impl_->layers.size() != impl_->layers.size() || other.hidden_size() != hidden_size())
+    return refuse("the other model has " + std::to_string(other.impl_->layers.size()) + " layer directions of " +
+                  std::to_string(other.hidden_size()) + " hidden units, must have " +
+                  std::to_string(impl_->layers.size()) + " of " + std::to_string(hidden_size()));
+  GruState out = initial_state(state.batch());
+  for (size_t l = 0; l < impl_->layers.size(); ++l) {
+    const GruLayerParameters& to = impl_->layers[l].parameters();
+    const GruLayerParameters& from = other.impl_->layers[l].parameters();
+    const Grid& from_grid = from.grids[kH];
+    const Grid& to_grid = to.grids[kH];
+    if (from_grid.kind != to_grid.kind)
+      return refuse("a state cannot be handed from a model with power-of-two scales to one with real scales, or back");
+    const Int128 operand = largest_difference(from_grid);
+    Result<RescaleParameters> ratio =
+        to_grid.kind == ScaleKind::kPow2
+            ? encode_shift(static_cast<int64_t>(from_grid.shift) - to_grid.shift, operand)
+            : encode_ratio(static_cast<double>(from_grid.scale()) / static_cast<double>(to_grid.scale()), operand);
+    if (!ratio.ok()) return Status(ratio.status().code(), "state hand-over: " + ratio.status().message());
+    if (bound_add(bound_rescale(operand, *ratio), largest_code(to_grid)) > static_cast<Int128>(INT64_MAX))
+      return Status(StatusCode::kOverflow, "state hand-over: the rescaled state does not fit int64");
+    const int64_t count = state.batch() * hidden_size();
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t code = load_code(state.layer(static_cast<int64_t>(l)).data(), from_grid.dtype(), i);
+      store_code(out.layer(static_cast<int64_t>(l)).data(), to_grid.dtype(), i,
+                 clamp_to(to_grid, rescale(*ratio, code - from_grid.zero_point, to.rounding) + to_grid.zero_point));
+    }
+  }
+  return out;
+}
+
+// The workspace: quantised x and y, two buffers between layers, then one scratch area a thread.
+namespace {
+
+struct WorkspaceLayout {
+  int64_t x = 0;
+  int64_t y = 0;
+  int64_t between[2] = {0, 0};
+  int64_t scratch = 0;
+  int64_t scratch_stride = 0;
+  int64_t total = 0;
+};
+
+WorkspaceLayout lay_out(const std::vector<GruLayer>& layers, int64_t directions, int64_t batch, int64_t steps, int64_t threads) {
+  WorkspaceLayout layout;
+  int64_t at = 0;
+  const auto take = [&](int64_t bytes) {
+    const int64_t offset = at;
+    at += round_up_64(bytes);
+    return offset;
+  };
+  const auto size = [](const GruLayer& layer, GruTensor tensor) {
+    return static_cast<int64_t>(size_in_bytes(layer.parameters().grids[tensor].dtype()));
+  };
+  const int64_t output = directions * layers[0].parameters().hidden_size;
+  layout.x = take(steps * batch * layers[0].parameters().input_size * size(layers.front(), kX));
+  layout.y = take(steps * batch * output * size(layers.back(), kH));
+  if (static_cast<int64_t>(layers.size()) > directions)
+    for (int64_t& offset : layout.between) offset = take(steps * batch * output * 4);
+  for (const GruLayer& layer : layers)
+    layout.scratch_stride = std::max(layout.scratch_stride, round_up_64(layer.scratch_bytes(batch, steps)));
+  layout.scratch = take(layout.scratch_stride * threads);
+  layout.total = at;
+  return layout;
+}
+
+}  // namespace
+
+GruWorkspace GruModel::workspace(int64_t batch, int64_t steps, int32_t threads) const {
+  GruWorkspace workspace;
+  workspace.batch_ = batch;
+  workspace.steps_ = steps;
+  workspace.threads_ = std::max(threads, 1);
+  workspace.bytes_.resize(static_cast<size_t>(
+      lay_out(impl_->layers, impl_->parameters.directions, batch, steps, workspace.threads_).total + 64));
+  return workspace;
+}
+
+namespace {
+
+/// What every entry checks before it touches anything.
+Status check_run(const GruModel& model, int64_t steps, const GruState& state, int64_t state_layers,
+                 const GruRunOptions& options) {
+  const int64_t batch = state.batch();
+  if (steps < 0) return refuse("steps is " + std::to_string(steps) + ", must not be negative");
+  if (state.layer_count() != state_layers)
+    return refuse("the state has " + std::to_string(state.layer_count()) + " layer directions, must have " +
+                  std::to_string(state_layers));
+  if (!options.lengths.empty()) {
+    if (static_cast<int64_t>(options.lengths.size()) != batch)
+      return refuse("lengths has " + std::to_string(options.lengths.size()) + " values, must have " +
+                    std::to_string(batch) + " (the batch)");
+    for (size_t b = 0; b < options.lengths.size(); ++b)
+      if (options.lengths[b] < 0 || options.lengths[b] > steps)
+        return refuse("lengths[" + std::to_string(b) + "] is " + std::to_string(options.lengths[b]) + ", must be 0.." +
+                      std::to_string(steps) + " (the steps)");
+  }
+  if (!options.zoneout_mask.empty()) {
+    if (model.layer_count() != 1)
+      return refuse("a zoneout mask is for models of one layer, this one has " + std::to_string(model.layer_count()));
+    if (static_cast<int64_t>(options.zoneout_mask.size()) != steps * batch * model.output_size())
+      return refuse("the zoneout mask has " + std::to_string(options.zoneout_mask.size()) + " values, must have " +
+                    std::to_string(steps * batch * model.output_size()) + " ([T, N, directions * H])");
+  }
+  return {};
+}
+
+Status check_state_grids(const std::vector<GruLayer>& layers, const GruState& state) {
+  for (size_t l = 0; l < layers.size(); ++l) {
+    const GruLayerParameters& p = layers[l].parameters();
+    const size_t expected = static_cast<size_t>(state.batch() * p.hidden_size) * size_in_bytes(p.grids[kH].dtype());
+    if (state.layer(static_cast<int64_t>(l)).size() != expected)
+      return refuse("the state of layer direction " + std::to_string(l) + " has " +
+                    std::to_string(state.layer(static_cast<int64_t>(l)).size()) + " bytes, must have " +
+                    std::to_string(expected) + "; use state_from() for another model's state");
+  }
+  return {};
+}
+
+/// All layers over sequences [begin, end).
+void run_layers(const std::vector<GruLayer>& layers, int64_t directions, CpuPath path, const void* x, void* y, int64_t steps,
+                GruState& state, const GruRunOptions& options, std::byte* between[2], std::byte* scratch, int64_t begin,
+                int64_t end, GruCodeObserver* observer) {
+  const int64_t batch = state.batch();
+  const int64_t hidden = layers[0].parameters().hidden_size;
+  const int64_t output = directions * hidden;
+  const auto outer = [&](int64_t width) {
+    return options.batch_first ? CodeStrides{width, steps * width} : CodeStrides{batch * width, width};
+  };
+  const int64_t depth = static_cast<int64_t>(layers.size()) / directions;
+  for (int64_t l = 0; l < depth; ++l)
+    for (int64_t d = 0; d < directions; ++d) {
+      const int64_t index = l * directions + d;
+      const GruLayer& layer = layers[static_cast<size_t>(index)];
+      const auto y_size = static_cast<int64_t>(size_in_bytes(layer.parameters().grids[kH].dtype()));
+      LayerRun run;
+      run.steps = steps;
+      run.begin = begin;
+      run.end = end;
+      run.reverse = d == 1;
+      run.x = l == 0 ? static_cast<const std::byte*>(x) : between[(l + 1) % 2];
+      run.x_strides = l == 0 ? outer(layer.parameters().input_size) : CodeStrides{batch * output, output};
+      run.y = (l == depth - 1 ? static_cast<std::byte*>(y) : between[l % 2]) + d * hidden * y_size;
+      run.y_strides = l == depth - 1 ? outer(output) : CodeStrides{batch * output, output};
+      run.h = state.layer(index).data();
+      run.lengths = options.lengths;
+      run.mask = options.zoneout_mask.empty() ? nullptr : options.zoneout_mask.data() + d * hidden;
+      run.batch = batch;
+      run.mask_width = output;
+      run.observer = observer;
+      run.layer = index;
+      run.scratch = scratch;
+      layer.run(path, run);
+    }
+}
+
+}  // namespace
+
+Status GruModel::forward_codes(const void* x, void* y, int64_t steps, GruState& state, GruWorkspace& workspace,
+                               const GruRunOptions& options) const {
+  const auto layers = static_cast<int64_t>(impl_->layers.size());
+  ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, layers, options));
+  ISOBIT_RETURN_IF_ERROR(check_state_grids(impl_->layers, state));
+  const int threads = options.pool == nullptr ? 1 : options.pool->threads();
+  if (state.batch() > workspace.batch_ || steps > workspace.steps_ || threads > workspace.threads_)
+    return refuse("the workspace is for " + std::to_string(workspace.batch_) + " sequences, " +
+                  std::to_string(workspace.steps_) + " steps and " + std::to_string(workspace.threads_) +
+                  " threads; the call has " + std::to_string(state.batch()) + ", " + std::to_string(steps) + " and " +
+                  std::to_string(threads));
+  ISOBIT_ASSIGN_OR_RETURN(const CpuPath path, choose_path(options.path));
+  const WorkspaceLayout layout =
+      lay_out(impl_->layers, impl_->parameters.directions, workspace.batch_, workspace.steps_, workspace.threads_);
+  std::byte* base = align(workspace.bytes_.data());
+  std::byte* between[2] = {base + layout.between[0], base + layout.between[1]};
+  const auto part = [&](int index, int64_t begin, int64_t end) {
+    run_layers(impl_->layers, impl_->parameters.directions, path, x, y, steps, state, options, between,
+               base + layout.scratch + index * layout.scratch_stride, begin, end, nullptr);
+  };
+  if (options.pool == nullptr) {
+    part(0, 0, state.batch());
+  } else {
+    options.pool->for_ranges(state.batch(), part);
+  }
+  return {};
+}
+
+Status GruModel::forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
+                         GruWorkspace& workspace, const GruRunOptions& options) const {
+  const auto layers = static_cast<int64_t>(impl_->layers.size());
+  ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, layers, options));
+  const int64_t batch = state.batch();
+  if (static_cast<int64_t>(x.size()) != steps * batch * input_size())
+    return refuse("x has " + std::to_string(x.size()) + " values, must have " + std::to_string(steps) + " * " +
+                  std::to_string(batch) + " * " + std::to_string(input_size()));
+  if (static_cast<int64_t>(y.size()) != steps * batch * output_size())
+    return refuse("y has " + std::to_string(y.size()) + " values, must have " + std::to_string(steps) + " * " +
+                  std::to_string(batch) + " * " + std::to_string(output_size()));
+  if (batch > workspace.batch_ || steps > workspace.steps_)
+    return refuse("the workspace is for " + std::to_string(workspace.batch_) + " sequences and " +
+                  std::to_string(workspace.steps_) + " steps; the call has " + std::to_string(batch) + " and " +
+                  std::to_string(steps));
+  const WorkspaceLayout layout =
+      lay_out(impl_->layers, impl_->parameters.directions, workspace.batch_, workspace.steps_, workspace.threads_);
+  std::byte* base = align(workspace.bytes_.data());
+  ISOBIT_RETURN_IF_ERROR(quantize(input_grid(), x, base + layout.x, "x"));
+  ISOBIT_RETURN_IF_ERROR(forward_codes(base + layout.x, base + layout.y, steps, state, workspace, options));
+  dequantize(output_grid(), base + layout.y, y);
+  return {};
+}
+
+Status GruModel::forward_observed(const void* x, void* y, int64_t steps, GruState& state, GruCodeObserver& observer,
+                                  const GruRunOptions& options) const {
+  const auto layers = static_cast<int64_t>(impl_->layers.size());
+  ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, layers, options));
+  ISOBIT_RETURN_IF_ERROR(check_state_grids(impl_->layers, state));
+  GruWorkspace workspace = this->workspace(state.batch(), steps);
+  const WorkspaceLayout layout = lay_out(impl_->layers, impl_->parameters.directions, state.batch(), steps, 1);
+  std::byte* base = align(workspace.bytes_.data());
+  std::byte* between[2] = {base + layout.between[0], base + layout.between[1]};
+  run_layers(impl_->layers, impl_->parameters.directions, CpuPath::kReference, x, y, steps, state, options, between,
+             base + layout.scratch, 0, state.batch(), &observer);
+  return {};
+}
+
+}  // namespace isobit

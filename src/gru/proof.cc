@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gru/proof.h"
+
+#include <algorithm>
+
+#include "core/fixed.h"
+
+namespace isobit {
+namespace {
+
+constexpr Int128 kS64Limit = static_cast<Int128>(INT64_MAX);
+constexpr Int128 kS32Limit = static_cast<Int128>(INT32_MAX);
+
+Int128 absolute(Int128 x) { return x < 0 ? -x : x; }
+
+/// Collects rows of the proof and remembers the first that fails.
+class Prover {
+ public:
+  Prover(GruProof& proof, const std::string& layer) : proof_(proof), layer_(layer) {}
+
+  /// An intermediate with its largest magnitude.
+  void add(const std::string& name, Int128 bound) {
+    proof_.rows.push_back({name, to_decimal(bound), bound <= kS32Limit ? 32 : 64});
+    if (bound > kS64Limit && failure_.ok())
+      failure_ = Status(StatusCode::kOverflow, layer_ + ": " + name + " can reach " + to_decimal(bound) +
+                                                   ", must stay within 9223372036854775807 (int64); use fewer bits "
+                                                   "for its operands");
+  }
+
+  /// A rescale after the accumulators: operand and result.
+  Int128 add_rescale(const std::string& name, Int128 operand, const RescaleParameters& ratio) {
+    const Int128 result = bound_rescale(operand, ratio);
+    add(name + " (operand)", bound_multiply(operand, ratio.multiplier));
+    add(name, result);
+    note_lanes(operand, ratio);
+    return result;
+  }
+
+  /// What the vector kernels need of a rescale: they round by adding at most one half before the shift.
+  void note_lanes(Int128 operand, const RescaleParameters& ratio) {
+    const Int128 half = ratio.shift > 0 ? static_cast<Int128>(1) << (std::min(ratio.shift, 100) - 1) : 0;
+    const Int128 headroom =
+        std::max(bound_add(bound_multiply(operand, ratio.multiplier), half), bound_rescale(operand, ratio));
+    if (ratio.multiplier != 1 || ratio.shift > 30 || ratio.shift < -30 || headroom > kS32Limit) proof_.gates_s32 = false;
+    if (ratio.shift > 62 || headroom > kS64Limit) proof_.gates_s64 = false;
+  }
+
+  /// A sum or product that the kernels hold in a lane.
+  void add_lane(const std::string& name, Int128 bound) {
+    add(name, bound);
+    if (bound > kS32Limit) proof_.gates_s32 = false;
+  }
+
+  [[nodiscard]] const Status& failure() const { return failure_; }
+
+ private:
+  GruProof& proof_;
+  const std::string& layer_;
+  Status failure_;
+};
+
+/// One linear result: the dot product, the zero-point term, the bias and their sum over all rows, then the rescale.
+/// Returns whether every accumulator fits int32.
+bool add_linear(Prover& prover, const std::string& out, const CodeMatrix& weights, const Grid& activation, Int128 bias,
+                const std::vector<RescaleParameters>& bias_to_acc, const std::vector<RescaleParameters>& acc_to_out,
+                const std::vector<Int128>& dot, const Grid& grid) {
+  Int128 worst_product = 0;
+  Int128 worst_zero = 0;
+  Int128 worst_bias = 0;
+  Int128 worst_acc = 0;
+  Int128 worst_result = 0;
+  Int128 worst_operand = 0;
+  for (size_t c = 0; c < acc_to_out.size(); ++c) {
+    Int128 magnitude = 0;
+    Int128 sum = 0;
+    for (int64_t k = 0; k < weights.columns(); ++k) {
+      const Int128 w = weights.at(static_cast<int64_t>(c), k);
+      magnitude += absolute(w);
+      sum += w;
+    }
+    worst_product = std::max(worst_product, bound_multiply(magnitude, largest_code(activation)));
+    worst_zero = std::max(worst_zero, bound_multiply(absolute(sum), absolute(activation.zero_point)));
+    const Int128 on_acc = bound_rescale(bias, bias_to_acc[c]);
+    worst_bias = std::max({worst_bias, on_acc, bound_multiply(bias, bias_to_acc[c].multiplier)});
+    const Int128 acc = bound_add(dot[c], on_acc);
+    worst_acc = std::max(worst_acc, acc);
+    worst_operand = std::max(worst_operand, bound_multiply(acc, acc_to_out[c].multiplier));
+    worst_result = std::max(worst_result, bound_rescale(acc, acc_to_out[c]));
+    prover.note_lanes(acc, acc_to_out[c]);
+  }
+  prover.add(out + ": sum of weight * code", worst_product);
+  prover.add(out + ": zero point * sum of weights", worst_zero);
+  prover.add(out + ": bias on the accumulator", worst_bias);
+  prover.add(out + ": accumulator", worst_acc);
+  prover.add(out + ": accumulator * multiplier", worst_operand);
+  prover.add(out + ": rescaled accumulator", worst_result);
+  prover.add_lane(out + ": before its clamp", bound_add(worst_result, absolute(grid.zero_point)));
+  return worst_acc <= kS32Limit;
+}
+
+std::vector<Int128> dot_bounds(const CodeMatrix& weights, const Grid& activation) {
+  const Int128 difference = largest_difference(activation);
+  std::vector<Int128> bounds(static_cast<size_t>(weights.rows()));
+  for (int64_t c = 0; c < weights.rows(); ++c) {
+    Int128 magnitude = 0;
+    for (int64_t k = 0; k < weights.columns(); ++k) magnitude += absolute(weights.at(c, k));
+    bounds[static_cast<size_t>(c)] = bound_multiply(magnitude, difference);
+  }
+  return bounds;
+}
+
+/// Largest |code - z| and |one - code| that a table can give.
+Int128 table_difference(const ActivationTable& table, Int128 from) {
+  return std::max(absolute(table.low - from), absolute(table.high - from));
+}
+
+}  // namespace
+
+Int128 bound_add(Int128 a, Int128 b) { return std::min(a + b, kBoundLimit); }
+
+Int128 bound_multiply(Int128 a, Int128 b) {
+  if (a == 0 || b == 0) return 0;
+  return a > kBoundLimit / b ? kBoundLimit : a * b;
+}
+
+Int128 bound_rescale(Int128 bound, const RescaleParameters& ratio) {
+  const Int128 product = bound_multiply(bound, ratio.multiplier);
+  if (product == 0) return 0;
+  if (ratio.shift <= 0) return bound_multiply(product, static_cast<Int128>(1) << std::min(-ratio.shift, 100));
+  return ratio.shift > 120 ? 1 : (product >> ratio.shift) + 1;
+}
+
+std::string to_decimal(Int128 value) {
+  if (value >= kBoundLimit) return "over 10^36";
+  std::string digits;
+  do {
+    digits.insert(digits.begin(), static_cast<char>('0' + static_cast<int>(value % 10)));
+    value /= 10;
+  } while (value != 0);
+  return digits;
+}
+
+Int128 largest_difference(const Grid& grid) {
+  return std::max(absolute(static_cast<Int128>(grid.min()) - grid.zero_point),
+                  absolute(static_cast<Int128>(grid.max()) - grid.zero_point));
+}
+
+Int128 largest_code(const Grid& grid) { return std::max(absolute(grid.min()), absolute(grid.max())); }
+
+GruOperandBounds operand_bounds(const GruLayerParameters& p) {
+  GruOperandBounds bounds;
+  bounds.bias_w = largest_code(p.grids[kBw]);
+  bounds.bias_r = largest_code(p.grids[kBr]);
+  bounds.dot_x = dot_bounds(p.W, p.grids[kX]);
+  bounds.dot_h = dot_bounds(p.R, p.grids[kH]);
+  return bounds;
+}
+
+Result<GruProof> prove_no_overflow(const GruLayerParameters& p, const std::string& layer_name) {
+  GruProof proof;
+  proof.gates_s32 = true;
+  proof.gates_s64 = true;
+  Prover prover(proof, layer_name);
+  const GruOperandBounds operands = operand_bounds(p);
+  proof.acc_x_s32 = add_linear(prover, "ih", p.W, p.grids[kX], operands.bias_w, p.bw_to_acc, p.acc_to_ih,
+                               operands.dot_x, p.grids[kIh]);
+  proof.acc_h_s32 = add_linear(prover, "hh", p.R, p.grids[kH], operands.bias_r, p.br_to_acc, p.acc_to_hh,
+                               operands.dot_h, p.grids[kHh]);
+  const Int128 ih = largest_difference(p.grids[kIh]);
+  const Int128 hh = largest_difference(p.grids[kHh]);
+  for (int gate = 0; gate < 2; ++gate) {
+    const GruTensor tensor = gate == 0 ? kUIn : kRIn;
+    const std::string name(kGruTensorNames[tensor]);
+    const Int128 from_ih = prover.add_rescale("ih -> " + name, ih, p.ih_to_gate[gate]);
+    const Int128 from_hh = prover.add_rescale("hh -> " + name, hh, p.hh_to_gate[gate]);
+    prover.add_lane(name + " before its clamp",
+                    bound_add(bound_add(from_ih, from_hh), absolute(p.grids[tensor].zero_point)));
+  }
+  const Int128 r_hh = bound_multiply(table_difference(p.tables[1], p.grids[kRGate].zero_point), hh);
+  prover.add_lane("r * hh", r_hh);
+  const Int128 from_ih = prover.add_rescale("ih -> n_in", ih, p.ih_to_gate[2]);
+  const Int128 from_rhh = prover.add_rescale("r * hh -> n_in", r_hh, p.rhh_to_n);
+  prover.add_lane("n_in before its clamp",
+                  bound_add(bound_add(from_ih, from_rhh), absolute(p.grids[kNIn].zero_point)));
+  const Int128 n_on_h = prover.add_rescale("n -> h", table_difference(p.tables[2], p.grids[kN].zero_point), p.n_to_h);
+  const Int128 kept = bound_multiply(table_difference(p.tables[0], p.grids[kU].zero_point), largest_difference(p.grids[kH]));
+  const Int128 fresh = bound_multiply(table_difference(p.tables[0], p.one), n_on_h);
+  const Int128 mixed = bound_add(kept, fresh);
+  prover.add_lane("u * h + (1 - u) * n", mixed);
+  const Int128 h = prover.add_rescale("u -> 1", mixed, p.u_to_one);
+  prover.add_lane("h before its clamp", bound_add(h, absolute(p.grids[kH].zero_point)));
+  if (!prover.failure().ok()) return prover.failure();
+  return proof;
+}
+
+}  // namespace isobit

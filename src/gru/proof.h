@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The overflow proof of one direction of one layer: numerics.md, section 8.
+#ifndef ISOBIT_GRU_PROOF_H_
+#define ISOBIT_GRU_PROOF_H_
+
+#include <string>
+#include <vector>
+
+#include "isobit/gru.h"
+
+namespace isobit {
+
+__extension__ typedef __int128 Int128;
+
+/// Magnitudes saturate here, far above int64 and far below the end of Int128.
+inline constexpr Int128 kBoundLimit = static_cast<Int128>(1) << 120;
+
+Int128 bound_add(Int128 a, Int128 b);
+Int128 bound_multiply(Int128 a, Int128 b);
+/// Largest |round_shift(x * m, n)| for |x| <= bound, in any rounding mode.
+Int128 bound_rescale(Int128 bound, const RescaleParameters& ratio);
+std::string to_decimal(Int128 value);
+
+/// max |code - zero_point| and max |code| over a grid.
+Int128 largest_difference(const Grid& grid);
+Int128 largest_code(const Grid& grid);
+
+/// Operand bounds that do not depend on the layer's rescales to gates; sums over actual weights.
+struct GruOperandBounds {
+  Int128 bias_w = 0, bias_r = 0;          // |code of bw|, |code of br|
+  std::vector<Int128> dot_x, dot_h;       // [3H] sum_k |W[c,k]| * max|x - z_x|
+};
+GruOperandBounds operand_bounds(const GruLayerParameters& p);
+
+struct GruProof {
+  std::vector<OverflowBound> rows;
+  bool acc_x_s32 = false;   // every accumulator of W x, start value included, fits int32
+  bool acc_h_s32 = false;
+  bool gates_s32 = false;   // every intermediate after the accumulators fits int32, rounding included, no multiplier
+  bool gates_s64 = false;   // the same for int64 with shifts of at most 62: what the vector kernels need
+};
+
+/// Bounds every intermediate; kOverflow names the operator, the bound and the limit.
+Result<GruProof> prove_no_overflow(const GruLayerParameters& p, const std::string& layer_name);
+
+}  // namespace isobit
+
+#endif  // ISOBIT_GRU_PROOF_H_

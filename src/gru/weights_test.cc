@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loading of float weights, their checks, and the grammar of bit widths.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <limits>
+
+#include "isobit/arrays.h"
+#include "isobit/gru.h"
+
+namespace isobit {
+namespace {
+
+/// A file of the running test, removed at its end.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& extension) {
+    const auto* const test = ::testing::UnitTest::GetInstance()->current_test_info();
+    path_ = ::testing::TempDir() + "isobit_" + test->test_suite_name() + "_" + test->name() + extension;
+  }
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// Element i is first + i.
+Array counting(std::vector<int64_t> shape, float first) {
+  Array array = Array::zeros(Dtype::kF32, std::move(shape));
+  for (int64_t i = 0; i < array.size(); ++i) array.data<float>()[i] = first + static_cast<float>(i);
+  return array;
+}
+
+using Arrays = std::map<std::string, Array>;
+
+/// One layer and direction with PyTorch's names.
+void add_pytorch(Arrays& arrays, const std::string& prefix, const std::string& suffix, int64_t C, int64_t H,
+                 float first) {
+  arrays[prefix + "weight_ih" + suffix] = counting({3 * H, C}, first);
+  arrays[prefix + "weight_hh" + suffix] = counting({3 * H, H}, first + 100);
+  arrays[prefix + "bias_ih" + suffix] = counting({3 * H}, first + 200);
+  arrays[prefix + "bias_hh" + suffix] = counting({3 * H}, first + 300);
+}
+
+void add_short(Arrays& arrays, const std::string& prefix, int64_t C, int64_t H) {
+  arrays[prefix + "w_ih"] = counting({3 * H, C}, 0);
+  arrays[prefix + "w_hh"] = counting({3 * H, H}, 100);
+  arrays[prefix + "b_ih"] = counting({3 * H}, 200);
+  arrays[prefix + "b_hh"] = counting({3 * H}, 300);
+}
+
+Result<GruWeights> load(const Arrays& arrays, const GruLoadOptions& options = {}) {
+  const TemporaryFile file(".npz");
+  EXPECT_TRUE(save_npz(file.path(), arrays).ok());
+  return load_gru(file.path(), options);
+}
+
+void expect_error(const Result<GruWeights>& result, StatusCode code, std::initializer_list<const char*> texts) {
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), code) << result.status().message();
+  for (const char* text : texts) {
+    EXPECT_NE(result.status().message().find(text), std::string::npos) << result.status().message();
+  }
+}
+
+TEST(GateOrder, Text) {
+  EXPECT_EQ(to_string(GateOrder::kUrn), "urn");
+  EXPECT_EQ(to_string(GateOrder::kRun), "pytorch");
+  EXPECT_EQ(to_string(GateOrder::kOnnx), "onnx");
+  EXPECT_EQ(gate_order_from_string("pytorch"), GateOrder::kRun);
+  EXPECT_EQ(gate_order_from_string("PyTorch"), std::nullopt);
+}
+
+TEST(LoadGru, PytorchNamesAndGateOrder) {
+  Arrays arrays;
+  add_pytorch(arrays, "gru.", "_l0", 1, 2, 0);
+  arrays["embedding"] = counting({5, 5}, 0);
+  const auto weights = load(arrays);
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+  EXPECT_EQ(weights->name, "gru");
+  EXPECT_EQ(weights->directions, 1);
+  ASSERT_EQ(weights->layers.size(), 1U);
+  const GruLayerWeights& layer = weights->layers[0];
+  EXPECT_EQ(layer.input_size, 1);
+  EXPECT_EQ(layer.hidden_size, 2);
+  // The file has r, z, n; z is u.
+  EXPECT_EQ(layer.W, (std::vector<float>{2, 3, 0, 1, 4, 5}));
+  EXPECT_EQ(layer.R, (std::vector<float>{104, 105, 106, 107, 100, 101, 102, 103, 108, 109, 110, 111}));
+  EXPECT_EQ(layer.bw, (std::vector<float>{202, 203, 200, 201, 204, 205}));
+  EXPECT_EQ(layer.br, (std::vector<float>{302, 303, 300, 301, 304, 305}));
+  for (const GateOrder order : {GateOrder::kUrn, GateOrder::kOnnx}) {
+    const auto same_order = load(arrays, {"", order, true});
+    ASSERT_TRUE(same_order.ok());
+    EXPECT_EQ(same_order->layers[0].bw, (std::vector<float>{200, 201, 202, 203, 204, 205}));
+  }
+}
+
+TEST(LoadGru, SafetensorsWithLayersAndDirections) {
+  ArrayFile content;
+  add_pytorch(content.arrays, "", "_l0", 3, 2, 0);
+  add_pytorch(content.arrays, "", "_l0_reverse", 3, 2, 1000);
+  add_pytorch(content.arrays, "", "_l1", 4, 2, 2000);
+  add_pytorch(content.arrays, "", "_l1_reverse", 4, 2, 3000);
+  const TemporaryFile file(".safetensors");
+  ASSERT_TRUE(save_safetensors(file.path(), content).ok());
+  const auto weights = load_gru(file.path(), {"", GateOrder::kUrn, true});
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+  EXPECT_EQ(weights->name, "");
+  EXPECT_EQ(weights->directions, 2);
+  EXPECT_EQ(weights->layer_count(), 2);
+  EXPECT_EQ(weights->output_size(), 4);
+  ASSERT_EQ(weights->layers.size(), 4U);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(weights->layers[i].W[0], 1000.0f * static_cast<float>(i));
+  EXPECT_EQ(weights->layers[2].input_size, 4);
+
+  content.metadata["linear_before_reset"] = "0";
+  ASSERT_TRUE(save_safetensors(file.path(), content).ok());
+  expect_error(load_gru(file.path()), StatusCode::kUnsupported, {"linear_before_reset", "before the matrix product"});
+  content.metadata = {{"reset_after", "True"}};
+  ASSERT_TRUE(save_safetensors(file.path(), content).ok());
+  EXPECT_TRUE(load_gru(file.path()).ok());
+}
+
+TEST(LoadGru, ShortNamesAndPrefixes) {
+  Arrays arrays;
+  add_short(arrays, "enc_", 3, 2);
+  add_short(arrays, "dec_", 4, 2);
+  // An LSTM has the same names and is not a GRU.
+  arrays["lstm.weight_ih_l0"] = counting({8, 3}, 0);
+  arrays["lstm.weight_hh_l0"] = counting({8, 2}, 0);
+  const TemporaryFile file(".npz");
+  ASSERT_TRUE(save_npz(file.path(), arrays).ok());
+  const auto prefixes = list_grus(file.path());
+  ASSERT_TRUE(prefixes.ok());
+  EXPECT_EQ(*prefixes, (std::vector<std::string>{"dec", "enc"}));
+  const auto weights = load_gru(file.path(), {"dec", {}, true});
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+  EXPECT_EQ(weights->name, "dec");
+  EXPECT_EQ(weights->input_size(), 4);
+  EXPECT_EQ(weights->layers[0].bw, (std::vector<float>{202, 203, 200, 201, 204, 205}));
+  expect_error(load_gru(file.path()), StatusCode::kInvalidArgument, {"'dec', 'enc'", "prefix"});
+  expect_error(load_gru(file.path(), {"x", {}, true}), StatusCode::kInvalidArgument, {"'x'", "'dec', 'enc'"});
+  expect_error(load_gru(file.path(), {"lstm", {}, true}), StatusCode::kInvalidFile,
+               {"'lstm.weight_hh_l0'", "(8, 2)", "LSTM"});
+}
+
+TEST(LoadGru, MissingBiasesAreZero) {
+  Arrays arrays;
+  add_short(arrays, "", 3, 2);
+  arrays.erase("b_hh");
+  const auto one = load(arrays);
+  ASSERT_TRUE(one.ok()) << one.status().message();
+  EXPECT_EQ(one->layers[0].bw[0], 202.0f);
+  EXPECT_EQ(one->layers[0].br, std::vector<float>(6));
+  arrays.erase("b_ih");
+  const auto none = load(arrays);
+  ASSERT_TRUE(none.ok());
+  EXPECT_EQ(none->layers[0].bw, std::vector<float>(6));
+}
+
+TEST(LoadGru, Refusals) {
+  Arrays good;
+  add_pytorch(good, "g.", "_l0", 3, 2, 0);
+  add_pytorch(good, "g.", "_l1", 2, 2, 0);
+  ASSERT_TRUE(load(good).ok());
+  expect_error(load(good, {"", {}, false}), StatusCode::kUnsupported, {"reset_after", "before the matrix product"});
+  expect_error(load(good, {"", static_cast<GateOrder>(7), true}), StatusCode::kInvalidArgument, {"gate_order", "7"});
+  expect_error(load({{"a", counting({2}, 0)}}), StatusCode::kInvalidFile, {"no GRU"});
+
+  Arrays bad = good;
+  bad["g.bias_hh_l1"] = counting({5}, 0);
+  expect_error(load(bad), StatusCode::kInvalidFile, {"'g.bias_hh_l1'", "(5,)", "(6,)"});
+  bad = good;
+  bad["g.weight_ih_l0"] = counting({5, 3}, 0);
+  expect_error(load(bad), StatusCode::kInvalidFile, {"'g.weight_ih_l0'", "(5, 3)", "(6, C)"});
+  bad = good;
+  bad["g.weight_hh_l0"] = counting({7, 2}, 0);
+  expect_error(load(bad), StatusCode::kInvalidFile, {"'g.weight_hh_l0'", "(7, 2)", "(3 * H, H)"});
+  bad = good;
+  bad["g.weight_ih_l1"] = counting({6, 3}, 0);  // the layer below has 2 outputs
+  expect_error(load(bad), StatusCode::kInvalidFile, {"layer 1", "C is 3", "must be 2"});
+  bad = good;
+  bad.erase("g.weight_hh_l1");
+  expect_error(load(bad), StatusCode::kInvalidFile, {"'g'", "weight_hh_l1"});
+  bad = good;
+  add_pytorch(bad, "g.", "_l0_reverse", 3, 2, 0);
+  expect_error(load(bad), StatusCode::kInvalidFile, {"weight_ih_l1_reverse"});
+  bad = good;
+  bad["g.bias_hh_l1"] = Array::zeros(Dtype::kS32, {6});
+  expect_error(load(bad), StatusCode::kInvalidFile, {"'g.bias_hh_l1'", "s32", "f32"});
+  bad = good;
+  bad["g_w_ih"] = counting({6, 3}, 0);
+  expect_error(load(bad), StatusCode::kInvalidFile, {"'g.weight_ih_l0'", "'g_w_ih'", "same tensor"});
+  bad = good;
+  bad["g.weight_hh_l1"].data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+  expect_error(load(bad, {"", GateOrder::kUrn, true}), StatusCode::kInvalidFile, {"layer 1: R[2, 1]", "nan"});
+}
+
+TEST(LoadGru, SourceHash) {
+  Arrays arrays;
+  add_short(arrays, "", 3, 2);
+  const std::string first = load(arrays)->source_hash;
+  EXPECT_EQ(first.size(), 16U);
+  arrays["other"] = counting({1}, 0);
+  EXPECT_EQ(load(arrays)->source_hash, first);
+  arrays["w_ih"].data<float>()[0] = 0.5f;
+  EXPECT_NE(load(arrays)->source_hash, first);
+}
+
+TEST(CheckWeights, NamesTensorAndIndex) {
+  GruWeights weights;
+  EXPECT_FALSE(check_weights(weights).ok());
+  weights.layers = {{2, 1, std::vector<float>(6), std::vector<float>(3), std::vector<float>(3), std::vector<float>(3)}};
+  EXPECT_TRUE(check_weights(weights).ok());
+  weights.directions = 3;
+  EXPECT_NE(check_weights(weights).message().find("directions is 3"), std::string::npos);
+  weights.directions = 1;
+  weights.layers[0].br[2] = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(check_weights(weights).message(), "layer 0: br[2] is inf, must be finite");
+  weights.layers[0].br.pop_back();
+  EXPECT_EQ(check_weights(weights).message(), "layer 0: br has 2 values, must have 3 x 1");
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Bit widths
+
+std::array<int32_t, kGruTensorCount> bits_of(std::string_view text) {
+  GruQuantization quantization;
+  const Status status = apply_bits(text, quantization);
+  EXPECT_TRUE(status.ok()) << status.message();
+  std::array<int32_t, kGruTensorCount> bits{};
+  for (size_t i = 0; i < bits.size(); ++i) bits[i] = quantization.tensors[i].bits;
+  return bits;
+}
+
+TEST(ApplyBits, Defaults) {
+  const auto tensors = GruQuantization::default_tensors();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    EXPECT_EQ(tensors[i].bits, 8);
+    EXPECT_EQ(tensors[i].is_signed, i != kU && i != kRGate) << kGruTensorNames[i];
+    EXPECT_EQ(tensors[i].symmetric, (i >= kW && i <= kBr) || i == kN) << kGruTensorNames[i];
+    EXPECT_FALSE(tensors[i].steps);
+  }
+}
+
+TEST(ApplyBits, NamesAndGroups) {
+  using Bits = std::array<int32_t, kGruTensorCount>;
+  //                                 x   h   W   R   bw  br  ih  hh  ui  ri  ni  u   r   n
+  EXPECT_EQ(bits_of("16"), (Bits{16, 16, 16, 16, 8, 8, 16, 16, 16, 16, 16, 16, 16, 16}));
+  EXPECT_EQ(bits_of("all=16"), (Bits{16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16}));
+  EXPECT_EQ(bits_of("8,linear=16,gate_in=12"), (Bits{8, 8, 8, 8, 8, 8, 16, 16, 12, 12, 12, 8, 8, 8}));
+  EXPECT_EQ(bits_of("weights=4,biases=32,gate_out=7"), (Bits{8, 8, 4, 4, 32, 32, 8, 8, 8, 8, 8, 7, 7, 7}));
+  EXPECT_EQ(bits_of("r=3,R=5,u_in=1"), (Bits{8, 8, 8, 5, 8, 8, 8, 8, 1, 8, 8, 8, 3, 8}));
+  // Later entries win, also over what would be refused alone.
+  EXPECT_EQ(bits_of("bw=12,32,gate_in=16,gate_out=16,W=6"),
+            (Bits{32, 32, 6, 32, 12, 8, 32, 32, 16, 16, 16, 16, 16, 16}));
+}
+
+TEST(ApplyBits, Options) {
+  GruQuantization quantization;
+  ASSERT_TRUE(apply_bits("8:unsigned:symmetric,h=16:symmetric:signed,x=7:asymmetric:steps=100", quantization).ok());
+  const auto& tensors = quantization.tensors;
+  EXPECT_EQ(tensors[kH], (GridOptions{16, true, true, {}}));
+  EXPECT_EQ(tensors[kX], (GridOptions{7, false, false, 100}));
+  EXPECT_EQ(tensors[kIh], (GridOptions{8, false, true, {}}));
+  EXPECT_EQ(tensors[kW], (GridOptions{8, true, true, {}}));
+  // A new width has its own default steps, and keeps sign and symmetry.
+  ASSERT_TRUE(apply_bits("x=6", quantization).ok());
+  EXPECT_EQ(quantization.tensors[kX], (GridOptions{6, false, false, {}}));
+  ASSERT_TRUE(apply_bits("8:asymmetric", quantization).ok());
+  EXPECT_FALSE(quantization.tensors[kN].symmetric);
+  EXPECT_TRUE(quantization.tensors[kR].symmetric);
+}
+
+TEST(ApplyBits, Refusals) {
+  const std::pair<const char*, std::vector<const char*>> cases[] = {
+      {"", {"''", "1 to 32"}},
+      {"8,", {"''"}},
+      {"0", {"'0'", "1 to 32"}},
+      {"h=33", {"'h=33'", "33 bits", "1 to 32"}},
+      {"h= 8", {"'h= 8'"}},
+      {"h=8x", {"'h=8x'"}},
+      {"h=99999999999999999999", {"1 to 32"}},
+      {"=8", {"unknown tensor ''"}},
+      {"8,q=4", {"'q=4'", "unknown tensor 'q'", "u_in", "gate_out"}},
+      {"h=8:odd", {"'h=8:odd'", "'odd'", "asymmetric"}},
+      {"h=8:", {"unknown option ''"}},
+      {"h=8:steps=", {"'steps='"}},
+      {"h=8:steps=257", {"h has 257 steps", "1 to 256"}},
+      {"h=8:symmetric:steps=1", {"h has 1 steps", "2 to 256"}},
+      {"r_in=17", {"'r_in=17'", "r_in has 17 bits", "at most 16"}},
+      {"gate_out=20", {"'gate_out=20'", "u has 20 bits", "at most 16"}},
+      {"32", {"'32'", "u_in has 32 bits", "at most 16"}},
+      {"W=8:asymmetric", {"'W=8:asymmetric'", "W is asymmetric", "must be symmetric"}},
+      {"biases=8:asymmetric", {"bw is asymmetric"}},
+      {"all=8:asymmetric", {"W is asymmetric"}},
+  };
+  for (const auto& [text, parts] : cases) {
+    GruQuantization quantization;
+    const Status status = apply_bits(std::string("x=5,") + text, quantization);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << text;
+    for (const char* part : parts) {
+      EXPECT_NE(status.message().find(part), std::string::npos) << text << ": " << status.message();
+    }
+    EXPECT_EQ(quantization.tensors, GruQuantization::default_tensors()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace isobit

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Internal to io: what the container formats share, and the encoders behind the writers (the tests and fuzz targets
+// use them for round trips in memory).
+#ifndef ISOBIT_IO_CONTAINER_H_
+#define ISOBIT_IO_CONTAINER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "isobit/arrays.h"
+
+namespace isobit {
+
+inline constexpr size_t kMaxDimensions = 64;  // as in numpy 2
+
+/// Bytes of an array; nothing if there are more than kMaxDimensions, one is negative, or the product (zero dimensions
+/// counted as one, so that strides fit too) exceeds 2^63 - 1.
+std::optional<size_t> array_size_bytes(Dtype dtype, const std::vector<int64_t>& shape);
+
+/// "(3, 4)".
+std::string shape_text(const std::vector<int64_t>& shape);
+
+/// Text from a file or a caller for a message: quoted, '?' for all but printable ASCII (a message stays valid UTF-8),
+/// cut at 80.
+std::string in_quotes(std::string_view text);
+
+/// Refuses an array whose bytes do not match its shape, before it is written.
+Status check_array(const Array& array, const std::string& what);
+
+Result<std::vector<std::byte>> encode_npy(const Array& array, const std::string& what);
+Result<std::vector<std::byte>> encode_npz(const std::map<std::string, Array>& arrays, const std::string& what);
+Result<std::vector<std::byte>> encode_safetensors(const ArrayFile& file, const std::string& what);
+
+/// Runs `body`; an exception of the standard library becomes a Status, because nothing throws across the API.
+template <typename Body>
+auto without_exceptions(const std::string& what, Body body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kIo, what + ": out of memory");
+  } catch (const std::exception& error) {
+    return Status(StatusCode::kIo, what + ": " + error.what());
+  }
+}
+
+}  // namespace isobit
+
+#endif  // ISOBIT_IO_CONTAINER_H_

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// The .npy format, versions 1 to 3: magic, version, header length, a Python dictionary literal, the elements.
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <iterator>
+#include <system_error>
+
+#include "io/container.h"
+
+namespace isobit {
+
+namespace {
+
+constexpr std::string_view kMagic = "\x93NUMPY";
+
+struct DescrName {
+  std::string_view name;  // without the byte order
+  Dtype dtype;
+};
+constexpr DescrName kDescrNames[] = {
+    {"i1", Dtype::kS8},  {"u1", Dtype::kU8},  {"i2", Dtype::kS16}, {"u2", Dtype::kU16},
+    {"i4", Dtype::kS32}, {"u4", Dtype::kU32}, {"i8", Dtype::kS64}, {"f2", Dtype::kF16},
+    {"f4", Dtype::kF32}, {"f8", Dtype::kF64}, {"b1", Dtype::kU8},  // last: the writer takes the first name of a dtype
+};
+
+Status invalid(const std::string& name, const std::string& text) {
+  return {StatusCode::kInvalidFile, name + ": " + text};
+}
+
+Result<Dtype> dtype_of_descr(std::string_view descr, const std::string& name) {
+  if (descr.empty()) return invalid(name, "the npy header's descr is empty");
+  if (descr[0] == '>') {
+    return Status(StatusCode::kUnsupported, name + ": big-endian dtype " + in_quotes(descr) +
+                                                "; convert it with array.astype(array.dtype.newbyteorder('<'))");
+  }
+  if (descr[0] == '<' || descr[0] == '|' || descr[0] == '=') {
+    for (const DescrName& known : kDescrNames) {
+      if (known.name == descr.substr(1)) return known.dtype;
+    }
+  }
+  return Status(StatusCode::kUnsupported, name + ": dtype " + in_quotes(descr) +
+                                              " is not one of f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 b1" +
+                                              (descr.substr(1) == "O" ? " (pickled Python objects)" : ""));
+}
+
+struct NpyHeader {
+  Dtype dtype = Dtype::kF32;
+  bool fortran_order = false;
+  std::vector<int64_t> shape;
+};
+
+// Reads {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }, the keys in any order. No recursion.
+class HeaderParser {
+ public:
+  HeaderParser(std::string_view text, const std::string& name) : text_(text), name_(name) {}
+
+  Status parse(NpyHeader& header) {
+    bool has_descr = false;
+    bool has_order = false;
+    bool has_shape = false;
+    if (!take('{')) return error("'{'");
+    while (!take('}')) {
+      std::string_view key;
+      if (!take_string(key)) return error("a key");
+      if (!take(':')) return error("':'");
+      bool* seen = key == "descr"           ? &has_descr
+                   : key == "fortran_order" ? &has_order
+                   : key == "shape"         ? &has_shape
+                                            : nullptr;
+      if (seen == nullptr) return invalid(name_, "the npy header has an unknown key " + in_quotes(key));
+      if (*seen) return invalid(name_, "the npy header has " + in_quotes(key) + " twice");
+      *seen = true;
+      if (key == "descr") {
+        ISOBIT_RETURN_IF_ERROR(parse_descr(header.dtype));
+      } else if (key == "fortran_order") {
+        header.fortran_order = take_word("True");
+        if (!header.fortran_order && !take_word("False")) return error("True or False");
+      } else {
+        ISOBIT_RETURN_IF_ERROR(parse_shape(header.shape));
+      }
+      if (!take(',') && peek() != '}') return error("',' or '}'");
+    }
+    if (peek() != '\0' || position_ != text_.size()) return error("nothing more");
+    if (!has_descr || !has_order || !has_shape) {
+      return invalid(name_, std::string("the npy header has no ") + (!has_descr   ? "'descr'"
+                                                                     : !has_order ? "'fortran_order'"
+                                                                                  : "'shape'"));
+    }
+    return {};
+  }
+
+ private:
+  char peek() {  // '\0' at the end
+    while (position_ < text_.size() && std::string_view(" \t\r\n").find(text_[position_]) != std::string_view::npos) {
+      ++position_;
+    }
+    return position_ < text_.size() ? text_[position_] : '\0';
+  }
+
+  bool take(char c) {
+    if (peek() != c) return false;
+    ++position_;
+    return true;
+  }
+
+  bool take_word(std::string_view word) {
+    peek();
+    if (text_.substr(position_, word.size()) != word) return false;
+    position_ += word.size();
+    return true;
+  }
+
+  bool take_string(std::string_view& out) {
+    const char quote = peek();
+    if (quote != '\'' && quote != '"') return false;
+    const size_t end = text_.find(quote, position_ + 1);
+    if (end == std::string_view::npos) return false;
+    out = text_.substr(position_ + 1, end - position_ - 1);
+    position_ = end + 1;
+    return true;
+  }
+
+  Status parse_descr(Dtype& dtype) {
+    if (peek() == '[' || peek() == '(' || peek() == '{') {
+      return {StatusCode::kUnsupported, name_ + ": structured dtype " + in_quotes(text_.substr(position_)) +
+                                            "; save one plain array for each field"};
+    }
+    std::string_view descr;
+    if (!take_string(descr)) return error("the dtype as a string");
+    ISOBIT_ASSIGN_OR_RETURN(dtype, dtype_of_descr(descr, name_));
+    return {};
+  }
+
+  Status parse_shape(std::vector<int64_t>& shape) {
+    if (!take('(')) return error("'('");
+    while (!take(')')) {
+      if (peek() < '0' || peek() > '9') return error("a dimension");
+      int64_t dimension = 0;
+      const char* begin = text_.data() + position_;
+      const std::from_chars_result read = std::from_chars(begin, text_.data() + text_.size(), dimension);
+      if (read.ec != std::errc()) return error("a dimension below 2^63");
+      if (shape.size() == kMaxDimensions) {
+        return invalid(name_, "more than " + std::to_string(kMaxDimensions) + " dimensions");
+      }
+      shape.push_back(dimension);
+      position_ += static_cast<size_t>(read.ptr - begin);
+      take('L');  // written by Python 2
+      if (!take(',') && peek() != ')') return error("',' or ')'");
+    }
+    return {};
+  }
+
+  Status error(const std::string& expected) {
+    return invalid(name_, "npy header, character " + std::to_string(position_) + ": " + expected + " expected, not " +
+                              in_quotes(text_.substr(position_)));
+  }
+
+  std::string_view text_;
+  const std::string& name_;
+  size_t position_ = 0;
+};
+
+// Copies elements that lie in Fortran order (first index fastest) into C order.
+void copy_from_fortran_order(const char* in, const std::vector<int64_t>& shape, size_t element_bytes, size_t size_bytes,
+                             std::byte* out) {
+  std::vector<size_t> strides(shape.size());  // in bytes, of `in`
+  size_t stride = element_bytes;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    strides[d] = stride;
+    stride *= static_cast<size_t>(shape[d]);
+  }
+  std::vector<int64_t> index(shape.size(), 0);
+  for (size_t done = 0; done < size_bytes; done += element_bytes) {
+    std::memcpy(out + done, in, element_bytes);
+    for (size_t d = shape.size(); d-- > 0;) {
+      in += strides[d];
+      if (++index[d] < shape[d]) break;
+      in -= strides[d] * static_cast<size_t>(shape[d]);
+      index[d] = 0;
+    }
+  }
+}
+
+Result<Array> parse(const char* data, size_t size_bytes, const std::string& name) {
+  constexpr size_t kVersionEnd = 8;
+  if (size_bytes < kVersionEnd || std::memcmp(data, kMagic.data(), kMagic.size()) != 0) {
+    return invalid(name, "does not begin with the npy magic");
+  }
+  const int version = static_cast<unsigned char>(data[6]);
+  const int minor = static_cast<unsigned char>(data[7]);
+  if (version < 1 || version > 3 || minor != 0) {
+    return Status(StatusCode::kUnsupported, name + ": npy version " + std::to_string(version) + "." +
+                                                std::to_string(minor) + "; known are 1.0, 2.0 and 3.0");
+  }
+  const size_t length_bytes = version == 1 ? 2 : 4;
+  uint32_t length = 0;
+  if (size_bytes - kVersionEnd < length_bytes) return invalid(name, "ends inside the npy header");
+  std::memcpy(&length, data + kVersionEnd, length_bytes);
+  const size_t header_begin = kVersionEnd + length_bytes;
+  if (length > size_bytes - header_begin) {
+    return invalid(name, "npy header of " + std::to_string(length) + " bytes, but only " +
+                             std::to_string(size_bytes - header_begin) + " follow");
+  }
+  NpyHeader header;
+  ISOBIT_RETURN_IF_ERROR(HeaderParser({data + header_begin, length}, name).parse(header));
+
+  const size_t available = size_bytes - header_begin - length;
+  const std::optional<size_t> needed = array_size_bytes(header.dtype, header.shape);
+  if (!needed || *needed != available) {
+    return invalid(name, "shape " + shape_text(header.shape) + " of " + std::string(to_string(header.dtype)) +
+                             " needs " + (needed ? std::to_string(*needed) : "2^63 or more") +
+                             " bytes, but the file has " + std::to_string(available));
+  }
+  const char* elements = data + header_begin + length;
+  Array array;
+  array.dtype = header.dtype;
+  array.shape = std::move(header.shape);
+  array.bytes.resize(available);
+  if (header.fortran_order && array.shape.size() > 1) {
+    copy_from_fortran_order(elements, array.shape, size_in_bytes(array.dtype), available, array.bytes.data());
+  } else if (available > 0) {
+    std::memcpy(array.bytes.data(), elements, available);
+  }
+  return array;
+}
+
+Result<std::vector<std::byte>> encode(const Array& array, const std::string& what) {
+  ISOBIT_RETURN_IF_ERROR(check_array(array, what));
+  const auto* known = std::find_if(std::begin(kDescrNames), std::end(kDescrNames),
+                                   [&array](const DescrName& row) { return row.dtype == array.dtype; });
+  if (known == std::end(kDescrNames)) {
+    return Status(StatusCode::kUnsupported, what + ": npy has no " + std::string(to_string(array.dtype)) +
+                                                "; save safetensors, or convert to f32");
+  }
+  std::string header = "{'descr': '";
+  header += size_in_bytes(array.dtype) == 1 ? '|' : '<';
+  header += known->name;
+  header += "', 'fortran_order': False, 'shape': " + shape_text(array.shape) + ", }";
+  // Spaces and a newline, so that the elements begin at a multiple of 64. Version 1 holds any header of
+  // kMaxDimensions dimensions (about 1400 characters).
+  constexpr size_t kPreamble = 10;
+  header.resize((kPreamble + header.size() + 1 + 63) / 64 * 64 - kPreamble - 1, ' ');
+  header += '\n';
+
+  std::string start(kMagic);
+  start += '\x01';
+  start += '\0';
+  start += static_cast<char>(header.size() & 0xff);
+  start += static_cast<char>(header.size() >> 8);
+  start += header;
+  std::vector<std::byte> content(start.size() + array.bytes.size());
+  std::memcpy(content.data(), start.data(), start.size());
+  std::copy(array.bytes.begin(), array.bytes.end(), content.begin() + static_cast<ptrdiff_t>(start.size()));
+  return content;
+}
+
+}  // namespace
+
+Result<Array> parse_npy(const void* data, size_t size_bytes, const std::string& name) {
+  return without_exceptions(name, [&] { return parse(static_cast<const char*>(data), size_bytes, name); });
+}
+
+Result<std::vector<std::byte>> encode_npy(const Array& array, const std::string& what) {
+  return without_exceptions(what, [&] { return encode(array, what); });
+}
+
+}  // namespace isobit

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "linear/linear.h"
+
+#include <cstring>
+#include <new>
+#include <string>
+
+namespace isobit {
+namespace {
+
+LinearKernel kernel_of(CpuPath path) {
+#define ISOBIT_LINEAR_KERNEL(name, row_path) \
+  if (path == CpuPath::row_path) return name;
+#include "linear/kernels.inc"
+#undef ISOBIT_LINEAR_KERNEL
+  return nullptr;
+}
+
+/// Digits of w in base 256, each in [-128, 127]: w = sum digit[j] * 256^j. A third one is needed above 32639 only.
+struct Digits {
+  int8_t digit[3];
+};
+
+Digits split(int32_t w) {
+  Digits digits;
+  for (int8_t& digit : digits.digit) {
+    const int32_t low = ((w + 128) & 255) - 128;
+    digit = static_cast<int8_t>(low);
+    w = (w - low) / 256;  // exact
+  }
+  return digits;
+}
+
+/// Keeps every product of sizes within int64.
+constexpr int64_t kMaxN = int64_t{1} << 31;
+constexpr std::align_val_t kAlignment{64};
+
+}  // namespace
+
+Result<PackedWeights> pack_weights(CpuPath path, const int32_t* weights, int64_t n, int64_t k) {
+  if (n < 0 || n > kMaxN)
+    return Status(StatusCode::kInvalidArgument,
+                  "pack_weights: n is " + std::to_string(n) + ", must be in [0, " + std::to_string(kMaxN) + "]");
+  if (k < 0 || k > kMaxLinearK)
+    return Status(StatusCode::kInvalidArgument,
+                  "pack_weights: k is " + std::to_string(k) + ", must be in [0, " + std::to_string(kMaxLinearK) + "]");
+  const LinearKernel kernel = kernel_of(path);
+  if (kernel == nullptr || !cpu_can_run(path))
+    return Status(StatusCode::kUnsupported,
+                  "pack_weights: no kernel for path '" + std::string(to_string(path)) +
+                      "' here: " + std::string(kernel == nullptr ? "not built" : cpu_cannot_run_reason(path)));
+  int planes = 1;
+  for (int64_t i = 0; i < n * k; ++i) {
+    if (weights[i] < -32768 || weights[i] > 65535)
+      return Status(StatusCode::kInvalidArgument, "pack_weights: weights[" + std::to_string(i / k) + ", " +
+                                                      std::to_string(i % k) + "] is " + std::to_string(weights[i]) +
+                                                      ", must be in [-32768, 65535]");
+    const Digits digits = split(weights[i]);
+    if (planes < 2 && digits.digit[1] != 0) planes = 2;
+    if (digits.digit[2] != 0) planes = 3;
+  }
+  const int64_t tiles = (n + kTileRows - 1) / kTileRows;
+  const int64_t blocks = (tiles + kMaxBlockTiles - 1) / kMaxBlockTiles;
+  const int64_t quads = (k + 3) / 4;
+  PackedWeights packed;
+  packed.n_ = n;
+  packed.k_ = k;
+  packed.path_ = path;
+  packed.planes_ = planes;
+  packed.kernel_ = kernel;
+  if (blocks > 0) {  // blocks differ by one tile at most, and the wide ones come first
+    const int64_t narrow_blocks = (blocks - tiles % blocks) % blocks;
+    packed.narrow_blocks_ = static_cast<int32_t>(narrow_blocks);
+    packed.wide_blocks_ = static_cast<int32_t>(blocks - narrow_blocks);
+    packed.wide_tiles_ = static_cast<int32_t>((tiles + blocks - 1) / blocks);
+  }
+  packed.plane_bytes_ = tiles * kTileRows * quads * 4;
+  const size_t bytes = static_cast<size_t>(packed.size_bytes());
+  int8_t* const memory =
+      static_cast<int8_t*>(::operator new[](bytes == 0 ? size_t{1} : bytes, kAlignment, std::nothrow));
+  if (memory == nullptr)
+    return Status(StatusCode::kInvalidArgument,
+                  "pack_weights: no memory for " + std::to_string(bytes) + " bytes of weights");
+  packed.memory_.reset(memory, [](int8_t* p) { ::operator delete[](p, kAlignment); });
+  std::memset(memory, 0, bytes);
+  int64_t first_row = 0;
+  int64_t block_offset = 0;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t rows = kTileRows * (packed.wide_tiles_ - (block < packed.wide_blocks_ ? 0 : 1));
+    for (int64_t row = 0; row < rows && first_row + row < n; ++row) {
+      for (int64_t i = 0; i < k; ++i) {
+        const Digits digits = split(weights[(first_row + row) * k + i]);
+        for (int plane = 0; plane < planes; ++plane)
+          memory[plane * packed.plane_bytes_ + block_offset + (i / 4 * rows + row) * 4 + i % 4] = digits.digit[plane];
+      }
+    }
+    first_row += rows;
+    block_offset += rows * quads * 4;
+  }
+  return packed;
+}
+
+void pack_activations_row(const void* codes, Dtype dtype, int64_t k, uint8_t* out) {
+  const int64_t plane_bytes = packed_plane_bytes(k);
+  if (activation_planes(dtype) == 1) {
+    const uint8_t* in = static_cast<const uint8_t*>(codes);
+    const uint8_t flip = dtype == Dtype::kS8 ? 0x80 : 0;  // adding 128 modulo 256
+    for (int64_t i = 0; i < k; ++i) out[i] = in[i] ^ flip;
+    std::memset(out + k, 0, static_cast<size_t>(plane_bytes - k));
+    return;
+  }
+  const uint16_t* in = static_cast<const uint16_t*>(codes);
+  const uint16_t flip = dtype == Dtype::kS16 ? 0x8000 : 0;
+  uint8_t* const high = out + plane_bytes;
+  for (int64_t i = 0; i < k; ++i) {
+    const unsigned u = static_cast<unsigned>(in[i] ^ flip);
+    out[i] = static_cast<uint8_t>(u & 255);
+    high[i] = static_cast<uint8_t>(u >> 8);
+  }
+  std::memset(out + k, 0, static_cast<size_t>(plane_bytes - k));
+  std::memset(high + k, 0, static_cast<size_t>(plane_bytes - k));
+}
+
+}  // namespace isobit

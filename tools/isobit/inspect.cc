@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "isobit/arrays.h"
+#include "isobit/gru.h"
+#include "models.h"
+#include "text.h"
+#include "verbs.h"
+
+namespace isobit::tool {
+namespace {
+
+constexpr GruTensor kRowTensors[] = {kW, kR, kBw, kBr};
+constexpr std::string_view kGateNames[] = {"u", "r", "n"};
+
+const std::vector<Grid>& row_grids(const GruLayerParameters& layer, GruTensor tensor) {
+  switch (tensor) {
+    case kW: return layer.W_grid;
+    case kR: return layer.R_grid;
+    case kBw: return layer.bw_grid;
+    default: return layer.br_grid;
+  }
+}
+
+const CodeMatrix& codes_of(const GruLayerParameters& layer, GruTensor tensor) {
+  switch (tensor) {
+    case kW: return layer.W;
+    case kR: return layer.R;
+    case kBw: return layer.bw;
+    default: return layer.br;
+  }
+}
+
+bool is_per_row(int32_t tensor) {
+  return std::find(std::begin(kRowTensors), std::end(kRowTensors), tensor) != std::end(kRowTensors);
+}
+
+std::string range_text(int64_t low, int64_t high) {
+  return low == high ? std::to_string(low) : std::to_string(low) + ".." + std::to_string(high);
+}
+
+Value rescales_json(std::span<const RescaleParameters> rescales) {
+  Value multipliers = Value::array(), shifts = Value::array();
+  for (const auto& rescale : rescales) {
+    multipliers.add(rescale.multiplier);
+    shifts.add(rescale.shift);
+  }
+  Value json = Value::object();
+  json.set("multiplier", std::move(multipliers)).set("shift", std::move(shifts));
+  return json;
+}
+
+std::string rescales_text(std::string_view name, std::span<const RescaleParameters> rescales) {
+  if (rescales.empty()) return "";
+  int64_t low_multiplier = rescales[0].multiplier, high_multiplier = low_multiplier;
+  int64_t low_shift = rescales[0].shift, high_shift = low_shift;
+  for (const auto& rescale : rescales) {
+    low_multiplier = std::min<int64_t>(low_multiplier, rescale.multiplier);
+    high_multiplier = std::max<int64_t>(high_multiplier, rescale.multiplier);
+    low_shift = std::min<int64_t>(low_shift, rescale.shift);
+    high_shift = std::max<int64_t>(high_shift, rescale.shift);
+  }
+  return format("    %-10s multiplier %s, shift %s%s\n", std::string(name).c_str(),
+                range_text(low_multiplier, high_multiplier).c_str(), range_text(low_shift, high_shift).c_str(),
+                rescales.size() > 3 ? format(", %zu rows", rescales.size()).c_str() : "");
+}
+
+struct NamedRescales {
+  std::string_view name;
+  std::span<const RescaleParameters> rescales;
+};
+
+std::vector<NamedRescales> rescales_of(const GruLayerParameters& layer) {
+  return {{"bw_to_acc", layer.bw_to_acc},     {"br_to_acc", layer.br_to_acc},   {"acc_to_ih", layer.acc_to_ih},
+          {"acc_to_hh", layer.acc_to_hh},     {"ih_to_gate", layer.ih_to_gate}, {"hh_to_gate", layer.hh_to_gate},
+          {"rhh_to_n", {&layer.rhh_to_n, 1}}, {"n_to_h", {&layer.n_to_h, 1}},   {"u_to_one", {&layer.u_to_one, 1}}};
+}
+
+void describe_grids(const GruLayerParameters& layer, Value& json, std::string& text) {
+  Value grids = Value::object();
+  text += "  grids\n";
+  for (int32_t t = 0; t < kGruTensorCount; ++t) {
+    const std::string name(kGruTensorNames[static_cast<size_t>(t)]);
+    const Grid& grid = layer.grids[static_cast<size_t>(t)];
+    if (!is_per_row(t)) {
+      grids.set(name, grid_json(grid));
+      text += format("    %-5s %s\n", name.c_str(), grid_text(grid).c_str());
+      continue;
+    }
+    const auto tensor = static_cast<GruTensor>(t);
+    const auto& rows = row_grids(layer, tensor);
+    const CodeMatrix& codes = codes_of(layer, tensor);
+    Value entry = Value::object();
+    entry.set("bits", grid.bits).set("signed", grid.is_signed).set("kind", to_string(grid.kind));
+    entry.set("dtype", to_string(codes.dtype())).set("rows", codes.rows()).set("columns", codes.columns());
+    Value values = Value::array();
+    float low = rows.empty() ? 0 : rows[0].scale(), high = low;
+    const bool pow2 = grid.kind == ScaleKind::kPow2;
+    for (const Grid& row : rows) {
+      values.add(pow2 ? Value(row.shift) : Value(static_cast<double>(row.real_scale)));
+      low = std::min(low, row.scale());
+      high = std::max(high, row.scale());
+    }
+    entry.set(pow2 ? "shift" : "scale", std::move(values));
+    grids.set(name, std::move(entry));
+    text += format("    %-5s %2d bits %-8s  scale %.4g..%.4g a row, [%lld, %lld]\n", name.c_str(), grid.bits,
+                   grid.is_signed ? "signed" : "unsigned", static_cast<double>(low), static_cast<double>(high),
+                   static_cast<long long>(codes.rows()), static_cast<long long>(codes.columns()));
+  }
+  json.set("grids", std::move(grids));
+}
+
+void describe_tables(const GruLayerParameters& layer, Value& json, std::string& text) {
+  Value tables = Value::array();
+  text += "  tables\n";
+  for (size_t i = 0; i < layer.tables.size(); ++i) {
+    const ActivationTable& table = layer.tables[i];
+    const size_t entries = table.kind == TableKind::kDirect         ? table.entries.size()
+                           : table.kind == TableKind::kInterpolated ? table.anchors.size()
+                                                                    : table.slopes.size();
+    Value entry = Value::object();
+    entry.set("gate", kGateNames[i]).set("function", to_string(table.function)).set("kind", to_string(table.kind));
+    entry.set("entries", entries).set("max_error_lsb", table.certificate.max_error_lsb);
+    entry.set("worst_code", table.certificate.worst_code);
+    tables.add(std::move(entry));
+    text += format(
+        "    %-5s %-8s %-12s %6zu %-9s largest error %lld LSB at input code %lld\n", std::string(kGateNames[i]).c_str(),
+        std::string(to_string(table.function)).c_str(), std::string(to_string(table.kind)).c_str(), entries,
+        table.kind == TableKind::kDirect         ? "entries"
+        : table.kind == TableKind::kInterpolated ? "anchors"
+                                                 : "segments",
+        static_cast<long long>(table.certificate.max_error_lsb), static_cast<long long>(table.certificate.worst_code));
+  }
+  json.set("tables", std::move(tables));
+}
+
+void describe_layer(const GruModel& model, int64_t index, Value& layers, std::string& text) {
+  const GruModelParameters& parameters = model.parameters();
+  const GruLayerParameters& layer = parameters.layers[static_cast<size_t>(index)];
+  Value json = Value::object();
+  const std::string label = layer_label(index, parameters.directions);
+  json.set("layer", label).set("input_size", layer.input_size).set("hidden_size", layer.hidden_size);
+  json.set("rounding", to_string(layer.rounding)).set("one", layer.one);
+  text += format("layer %s: %lld -> %lld, rounding %s\n", label.c_str(), static_cast<long long>(layer.input_size),
+                 static_cast<long long>(layer.hidden_size), std::string(to_string(layer.rounding)).c_str());
+  describe_grids(layer, json, text);
+
+  Value rescales = Value::object();
+  text += "  rescales, multiplier * x / 2^shift\n";
+  for (const auto& [name, values] : rescales_of(layer)) {
+    rescales.set(std::string(name), rescales_json(values));
+    text += rescales_text(name, values);
+  }
+  json.set("rescales", std::move(rescales));
+  describe_tables(layer, json, text);
+
+  Value proof = Value::array();
+  text += "  overflow proof\n";
+  for (const OverflowBound& bound : model.overflow_proof(index)) {
+    Value entry = Value::object();
+    entry.set("intermediate", bound.intermediate).set("bound", bound.bound).set("bits", bound.bits);
+    proof.add(std::move(entry));
+    text += format("    %-28s at most %20s in %d bits\n", bound.intermediate.c_str(), bound.bound.c_str(), bound.bits);
+  }
+  json.set("overflow_proof", std::move(proof));
+  layers.add(std::move(json));
+}
+
+Result<Outcome> inspect_integer(const InspectOptions& options) {
+  std::vector<GruModel> models;
+  if (options.source.layer.empty()) {
+    ISOBIT_ASSIGN_OR_RETURN(models, GruModel::load_all(options.file));
+  } else {
+    ISOBIT_ASSIGN_OR_RETURN(GruModel model, GruModel::load(options.file, options.source.layer));
+    models.push_back(std::move(model));
+  }
+  Outcome out;
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(options.file, error);
+  out.json.set("file", options.file).set("kind", "integer").set("bytes", error ? Value() : Value(bytes));
+  out.text = options.file + ": integer model" + (error ? "" : ", " + std::to_string(bytes) + " bytes") + "\n";
+  Value grus = Value::array();
+  for (const GruModel& model : models) {
+    const GruModelParameters& parameters = model.parameters();
+    Value gru = Value::object();
+    gru.set("name", parameters.name).set("directions", parameters.directions);
+    gru.set("input_size", model.input_size()).set("hidden_size", model.hidden_size());
+    gru.set("output_size", model.output_size()).set("gate_order", "urn").set("reset", "after");
+    gru.set("source_hash", parameters.source_hash);
+    out.text += "\n" + gru_text(parameters.name, model.layer_count(), parameters.directions, model.input_size(),
+                                model.output_size());
+    out.text += "\ngate order urn (update, reset, new), reset after the matrix product\nsource " +
+                parameters.source_hash + "\nkernels";
+    Value kernels = Value::array();
+    for (const CpuPath path : kAllCpuPaths) {
+      if (!model.supports(path).ok()) continue;
+      kernels.add(to_string(path));
+      out.text += " " + std::string(to_string(path));
+    }
+    out.text += "\n";
+    gru.set("kernels", std::move(kernels));
+    Value layers = Value::array();
+    for (size_t i = 0; i < parameters.layers.size(); ++i) {
+      describe_layer(model, static_cast<int64_t>(i), layers, out.text);
+    }
+    gru.set("layers", std::move(layers));
+    grus.add(std::move(gru));
+  }
+  out.json.set("grus", std::move(grus));
+  return out;
+}
+
+Result<Outcome> inspect_float(const InspectOptions& options) {
+  std::vector<std::string> prefixes;
+  if (options.source.layer.empty()) {
+    ISOBIT_ASSIGN_OR_RETURN(prefixes, list_grus(options.file));
+  } else {
+    prefixes.push_back(options.source.layer);
+  }
+  Outcome out;
+  out.json.set("file", options.file).set("kind", "float");
+  out.text = options.file + ": float model, " + count_text(static_cast<int64_t>(prefixes.size()), "GRU") + "\n";
+  if (prefixes.empty()) {
+    return Status(StatusCode::kInvalidFile, options.file +
+                                                ": no GRU found; expected names ending in weight_ih_l0 weight_hh_l0 "
+                                                "or w_ih w_hh, or an integer model of isobit");
+  }
+  Value grus = Value::array();
+  for (const std::string& prefix : prefixes) {
+    FloatModelOptions source = options.source;
+    source.layer = prefix;
+    ISOBIT_ASSIGN_OR_RETURN(const FloatModel model, load_float_model(options.file, source));
+    const GruWeights& weights = model.weights;
+    Value gru = Value::object();
+    gru.set("name", weights.name).set("directions", weights.directions);
+    gru.set("input_size", weights.input_size()).set("hidden_size", weights.hidden_size());
+    gru.set("output_size", weights.output_size());
+    set_assumptions(model, gru);
+    gru.set("source_hash", weights.source_hash);
+    out.text += "\n" + gru_text(weights.name, weights.layer_count(), weights.directions, weights.input_size(),
+                                weights.output_size());
+    out.text += "\n" + assumptions_text(model) + "source " + weights.source_hash + "\n";
+    Value layers = Value::array();
+    for (size_t i = 0; i < weights.layers.size(); ++i) {
+      const GruLayerWeights& layer = weights.layers[i];
+      const std::string label = layer_label(static_cast<int64_t>(i), weights.directions);
+      const std::vector<int64_t> w = {3 * layer.hidden_size, layer.input_size};
+      const std::vector<int64_t> r = {3 * layer.hidden_size, layer.hidden_size};
+      const size_t parameters = layer.W.size() + layer.R.size() + layer.bw.size() + layer.br.size();
+      Value entry = Value::object();
+      entry.set("layer", label).set("input_size", layer.input_size).set("hidden_size", layer.hidden_size);
+      entry.set("parameters", parameters);
+      layers.add(std::move(entry));
+      out.text +=
+          format("layer %s: W %s, R %s, bw and br [%lld], %zu parameters\n", label.c_str(), shape_text(w).c_str(),
+                 shape_text(r).c_str(), static_cast<long long>(3 * layer.hidden_size), parameters);
+    }
+    gru.set("layers", std::move(layers));
+    grus.add(std::move(gru));
+  }
+  out.json.set("grus", std::move(grus));
+  return out;
+}
+
+}  // namespace
+
+Result<Outcome> inspect(const InspectOptions& options) {
+  ISOBIT_ASSIGN_OR_RETURN(const bool integer, is_integer_model(options.file));
+  return integer ? inspect_integer(options) : inspect_float(options);
+}
+
+}  // namespace isobit::tool

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// The isobit command: arguments to options, outcomes to text or JSON. Exit status 0 done, 1 a check failed, 2 bad
+// usage or input.
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <functional>
+#include <new>
+#include <string>
+
+#include "verbs.h"
+
+namespace isobit::tool {
+namespace {
+
+constexpr int kExitCheckFailed = 1, kExitBadUsage = 2;
+
+class Commands {
+ public:
+  explicit Commands(CLI::App& app) : app_(app) {
+    add_inspect();
+    add_quantize();
+    add_run();
+    add_compare();
+    add_verify();
+    add_fingerprint();
+    add_supported();
+    add_bench();
+  }
+
+  /// Runs the verb that the parser met.
+  int execute() {
+    const Result<Outcome> result = action_();
+    if (!result.ok()) return fail(result.status().message());
+    if (common_->json) {
+      std::fputs((result->json.to_json() + "\n").c_str(), stdout);
+    } else if (!common_->quiet) {
+      std::fputs(result->text.c_str(), stdout);
+    }
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return fail("standard output: it cannot be written");
+    if (result->failure.empty()) return 0;
+    std::fprintf(stderr, "isobit %s: %s\n", verb_.c_str(), result->failure.c_str());
+    return kExitCheckFailed;
+  }
+
+  int fail(const std::string& message) const {
+    std::fprintf(stderr, "isobit %s: %s\n", verb_.c_str(), message.c_str());
+    return kExitBadUsage;
+  }
+
+ private:
+  /// A subcommand with the options of all verbs; `verb` runs after parsing.
+  template <typename Options, typename Verb>
+  CLI::App* add(const std::string& name, const std::string& help, Options& options, Verb verb) {
+    CLI::App* command = app_.add_subcommand(name, help);
+    command->add_flag("--json", options.json, "one JSON document on standard output");
+    command->add_flag("--quiet", options.quiet, "no text and no progress, errors only");
+    command->callback([this, name, &options, verb] {
+      verb_ = name;
+      common_ = &options;
+      action_ = verb;
+    });
+    return command;
+  }
+
+  static void add_source(CLI::App* command, FloatModelOptions& source) {
+    command->add_option("--layer", source.layer, "prefix of the GRU's arrays, where a file holds several")
+        ->type_name("NAME");
+    command->add_option("--gate-order", source.gate_order, "gate order of a float model: pytorch (default), urn, onnx")
+        ->type_name("ORDER");
+    command->add_option("--reset", source.reset, "reset variant of a float model: after (default) or before")
+        ->type_name("WHEN");
+  }
+
+  void add_inspect() {
+    auto* command =
+        add("inspect", "what a float or integer model holds", inspect_, [this] { return inspect(inspect_); });
+    command->add_option("FILE", inspect_.file, "float model (npz, safetensors) or integer model")->required();
+    add_source(command, inspect_.source);
+  }
+
+  void add_quantize() {
+    auto& o = quantize_;
+    auto* command =
+        add("quantize", "float model and data in, integer model out", o, [this] { return quantize(quantize_); });
+    command->add_option("MODEL", o.model, "float model: npz or safetensors with PyTorch names")->required();
+    command->add_option("--calibrate", o.data, "npy or npz with [T, C] or [T, N, C]; files, folders, patterns")
+        ->required()
+        ->type_name("DATA");
+    command->add_option("-o,--output", o.output, "integer model to write (safetensors)")->type_name("OUT");
+    command->add_option("--bits", o.bits, "8, or a list where later entries win: 8,linear=16,gate_in=12,h=16:symmetric")
+        ->type_name("SPEC")
+        ->capture_default_str();
+    command->add_option("--method", o.method, "minmax, percentile:P, sqnr or ema:A")
+        ->type_name("METHOD")
+        ->capture_default_str();
+    command->add_option("--scale", o.scale, "pow2 or real")->type_name("KIND")->capture_default_str();
+    command->add_option("--rounding", o.rounding, "nearest_even, nearest_up, nearest_away or floor")
+        ->type_name("MODE")
+        ->capture_default_str();
+    command->add_option("--table", o.table, "direct, interpolated or segments:N; default by the width of its input")
+        ->type_name("KIND");
+    add_source(command, o.source);
+    command->add_flag("--dry-run", o.dry_run, "calibrate and report, write nothing");
+    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+  }
+
+  void add_run() {
+    auto& o = run_;
+    auto* command = add("run", "run an integer model", o, [this] { return run(run_); });
+    command->add_option("MODEL", o.model, "integer model")->required();
+    command->add_option("INPUT", o.input, "npy or npz with [T, C] or [T, N, C]")->required();
+    command->add_option("-o,--output", o.output, "npy (one array) or npz to write")->required()->type_name("OUT");
+    command->add_option("--layer", o.layer, "which GRU, where the file holds several")->type_name("NAME");
+    command->add_option("--kernel", o.kernel, "reference, scalar, avx2, avxvnni or avx512vnni; default the best")
+        ->type_name("NAME");
+    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    command->add_flag("--integer", o.integer, "codes in, codes out");
+    command
+        ->add_option("--state", o.state, "first state: a file of --save-state, or floats [layers * directions, N, H]")
+        ->type_name("IN");
+    command->add_option("--save-state", o.save_state, "npz for the codes of the last state")->type_name("OUT");
+    command->add_option("--chunk", o.chunk, "steps a call; the bytes do not depend on it")->type_name("T");
+  }
+
+  void add_compare() {
+    auto& o = compare_;
+    auto* command = add("compare", "where float and integer model part", o, [this] { return compare(compare_); });
+    command->add_option("FLOAT", o.float_model, "float model")->required();
+    command->add_option("FIXED", o.fixed_model, "integer model made from it")->required();
+    command->add_option("--data", o.data, "npy or npz with [T, C] or [T, N, C]; files, folders, patterns")
+        ->required()
+        ->type_name("DATA");
+    add_source(command, o.source);
+    command->add_option("--part", o.part, "they part where the difference exceeds so many codes of the tensor's grid")
+        ->type_name("CODES")
+        ->capture_default_str();
+  }
+
+  void add_verify() {
+    auto& o = verify_;
+    auto* command = add("verify",
+                        "every kernel this machine can run against the reference; ISOBIT_REQUIRE=avx2,... fails when "
+                        "one was not compared",
+                        o, [this] { return verify(verify_); });
+    command->add_option("MODEL", o.model, "integer model; default: random ones");
+    command->add_option("--layer", o.layer, "which GRU, where the file holds several")->type_name("NAME");
+    command->add_option("--outputs", o.outputs, "outputs to compare, at least, for each kernel")
+        ->type_name("N")
+        ->capture_default_str();
+    command->add_option("--seed", o.seed, "seed of models and inputs")->type_name("N")->capture_default_str();
+  }
+
+  void add_fingerprint() {
+    auto* command = add("fingerprint", "one hash an operation, the same on every machine", fingerprint_,
+                        [this] { return fingerprint(fingerprint_); });
+    command->add_option("--kernel", fingerprint_.kernel, "the kernel to run; default the best")->type_name("NAME");
+  }
+
+  void add_supported() {
+    add("supported", "operations, dtypes, file types and kernels", supported_, [] { return supported(); });
+  }
+
+  void add_bench() {
+    auto& o = bench_;
+    auto* command = add("bench", "times kernels on random models, one thread", o, [this] { return bench(bench_); });
+    command->add_option("OP", o.operation, "gru")->required();
+    command->add_option("--hidden", o.hidden, "hidden units, one or a list")->delimiter(',')->type_name("H");
+    command->add_option("--input", o.input, "inputs; default as hidden")->type_name("C");
+    command->add_option("--batch", o.batch, "sequences at once, one or a list")->delimiter(',')->type_name("N");
+    command->add_option("--steps", o.steps, "steps")->type_name("T")->capture_default_str();
+    command->add_option("--mode", o.mode, "sequence: T steps a call; streaming: one step a call")
+        ->delimiter(',')
+        ->type_name("MODE");
+    command->add_option("--bits", o.bits, "as in quantize")->type_name("SPEC")->capture_default_str();
+    command->add_option("--kernel", o.kernel, "kernels, one or a list; default the best")
+        ->delimiter(',')
+        ->type_name("NAME");
+    command->add_option("--min-time", o.min_time, "seconds a case, at least")->type_name("S")->capture_default_str();
+  }
+
+  CLI::App& app_;
+  std::string verb_;
+  const CommonOptions* common_ = nullptr;
+  std::function<Result<Outcome>()> action_;
+  InspectOptions inspect_;
+  QuantizeOptions quantize_;
+  RunOptions run_;
+  CompareOptions compare_;
+  VerifyOptions verify_;
+  FingerprintOptions fingerprint_;
+  CommonOptions supported_;
+  BenchOptions bench_;
+};
+
+int main_function(int argc, char** argv) {
+  CLI::App app("Integer GRU inference with the same bits everywhere.", "isobit");
+  app.set_version_flag("--version", "isobit " ISOBIT_VERSION);
+  app.require_subcommand(1);
+  Commands commands(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    const auto verbs = app.get_subcommands();
+    const std::string name = verbs.empty() ? "isobit" : "isobit " + verbs.front()->get_name();
+    std::fprintf(stderr, "%s: %s\n%s --help lists what it takes\n", name.c_str(), error.what(), name.c_str());
+    return kExitBadUsage;
+  }
+  // The library reports by Status; only an allocation can still throw.
+  try {
+    return commands.execute();
+  } catch (const std::bad_alloc&) {
+    return commands.fail("out of memory; smaller files or a smaller --chunk need less");
+  }
+}
+
+}  // namespace
+}  // namespace isobit::tool
+
+int main(int argc, char** argv) { return isobit::tool::main_function(argc, argv); }

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models.h"
+
+#include <utility>
+
+#include "text.h"
+
+namespace isobit::tool {
+namespace {
+
+std::string gate_order_text(GateOrder order) {
+  switch (order) {
+    case GateOrder::kUrn: return "urn (update, reset, new)";
+    case GateOrder::kRun: return "pytorch (reset, update, new: r z n)";
+    case GateOrder::kOnnx: return "onnx (update, reset, new: z r h)";
+  }
+  return "";
+}
+
+}  // namespace
+
+Result<bool> is_integer_model(const std::string& path) {
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_arrays(path));
+  return file.metadata.count("isobit") > 0;
+}
+
+Result<FloatModel> load_float_model(const std::string& path, const FloatModelOptions& options) {
+  FloatModel model;
+  GruLoadOptions load;
+  load.prefix = options.layer;
+  if (!options.gate_order.empty()) {
+    const auto order = gate_order_from_string(options.gate_order);
+    if (!order) {
+      return Status(StatusCode::kInvalidArgument,
+                    "--gate-order " + options.gate_order + ": expected urn, pytorch or onnx");
+    }
+    model.gate_order = *order;
+    model.gate_order_assumed = false;
+    load.gate_order = *order;
+  }
+  if (!options.reset.empty()) {
+    if (options.reset != "after" && options.reset != "before") {
+      return Status(StatusCode::kInvalidArgument, "--reset " + options.reset + ": expected after or before");
+    }
+    model.reset_assumed = false;
+    load.reset_after = options.reset == "after";
+  }
+  ISOBIT_ASSIGN_OR_RETURN(model.weights, load_gru(path, load));
+  return model;
+}
+
+std::string assumptions_text(const FloatModel& model) {
+  return "gate order: " + gate_order_text(model.gate_order) +
+         (model.gate_order_assumed ? ", assumed (--gate-order says otherwise)\n" : ", as given\n") +
+         "reset: after the matrix product, r * (R h + br)" +
+         (model.reset_assumed ? ", assumed (--reset says otherwise)\n" : ", as given\n");
+}
+
+void set_assumptions(const FloatModel& model, Value& json) {
+  json.set("gate_order", to_string(model.gate_order))
+      .set("gate_order_assumed", model.gate_order_assumed)
+      .set("reset", "after")
+      .set("reset_assumed", model.reset_assumed);
+}
+
+Result<GruModel> load_integer_model(const std::string& path, const std::string& layer) {
+  ISOBIT_ASSIGN_OR_RETURN(const bool integer, is_integer_model(path));
+  if (!integer) {
+    return Status(StatusCode::kInvalidFile, path + ": holds no integer model (no \"isobit\" in its metadata); " +
+                                                "isobit quantize makes one from a float model");
+  }
+  return GruModel::load(path, layer);
+}
+
+std::string layer_label(int64_t index, int32_t directions) {
+  return "l" + std::to_string(index / directions) + (index % directions == 1 ? "_reverse" : "");
+}
+
+std::string gru_text(const std::string& name, int64_t layers, int32_t directions, int64_t input, int64_t output) {
+  return "GRU \"" + name + "\", " + count_text(layers, "layer") + (directions == 2 ? ", bidirectional" : "") + ", " +
+         std::to_string(input) + " -> " + std::to_string(output);
+}
+
+Value grid_json(const Grid& grid) {
+  Value json = Value::object();
+  json.set("bits", grid.bits).set("signed", grid.is_signed).set("kind", to_string(grid.kind));
+  if (grid.kind == ScaleKind::kPow2) json.set("shift", grid.shift);
+  json.set("scale", static_cast<double>(grid.scale())).set("zero_point", grid.zero_point);
+  return json;
+}
+
+std::string grid_text(const Grid& grid) {
+  const std::string scale = grid.kind == ScaleKind::kPow2 ? format("2^%d", -grid.shift)
+                                                          : format("%.7g", static_cast<double>(grid.real_scale));
+  return format("%2d bits %-8s  scale %-12s zero point %lld", grid.bits, grid.is_signed ? "signed" : "unsigned",
+                scale.c_str(), static_cast<long long>(grid.zero_point));
+}
+
+Result<std::optional<CpuPath>> parse_kernel(const std::string& text) {
+  if (text.empty()) return std::optional<CpuPath>();
+  const auto path = cpu_path_from_string(text);
+  if (!path) {
+    std::string names;
+    for (const CpuPath known : kAllCpuPaths) names += (names.empty() ? "" : ", ") + std::string(to_string(known));
+    return Status(StatusCode::kInvalidArgument, "--kernel " + text + ": no such kernel; expected one of " + names);
+  }
+  if (!cpu_can_run(*path)) {
+    return Status(StatusCode::kUnsupported, "--kernel " + text + ": this machine cannot run it (" +
+                                                std::string(cpu_cannot_run_reason(*path)) +
+                                                "); isobit supported lists the usable ones");
+  }
+  return std::optional<CpuPath>(path);
+}
+
+Status check_threads(int threads) {
+  if (threads >= 0 && threads <= 1024) return {};
+  return {StatusCode::kInvalidArgument,
+          "--threads " + std::to_string(threads) + ": expected 1 to 1024, or 0 for one per processor"};
+}
+
+}  // namespace isobit::tool

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models as the verbs read and describe them.
+#ifndef ISOBIT_TOOLS_MODELS_H_
+#define ISOBIT_TOOLS_MODELS_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "isobit/arrays.h"
+#include "isobit/cpu.h"
+#include "isobit/gru.h"
+#include "isobit/status.h"
+#include "value.h"
+#include "verbs.h"
+
+namespace isobit::tool {
+
+/// Whether a file holds an integer model (metadata "isobit") rather than float arrays.
+Result<bool> is_integer_model(const std::string& path);
+
+struct FloatModel {
+  GruWeights weights;
+  GateOrder gate_order = GateOrder::kRun;
+  bool gate_order_assumed = true;
+  bool reset_assumed = true;
+};
+Result<FloatModel> load_float_model(const std::string& path, const FloatModelOptions& options);
+/// Two lines: gate order and reset variant, each given or assumed.
+std::string assumptions_text(const FloatModel& model);
+void set_assumptions(const FloatModel& model, Value& json);
+
+/// One integer GRU; a float model is refused with the verb that makes an integer one.
+Result<GruModel> load_integer_model(const std::string& path, const std::string& layer);
+
+/// "l0", "l0_reverse", "l1": as PyTorch names them. index: l * directions + d.
+std::string layer_label(int64_t index, int32_t directions);
+
+/// "GRU "enc", 2 layers, bidirectional, 256 -> 512".
+std::string gru_text(const std::string& name, int64_t layers, int32_t directions, int64_t input, int64_t output);
+
+Value grid_json(const Grid& grid);
+/// "8 bits signed, scale 2^-7, zero point 0".
+std::string grid_text(const Grid& grid);
+
+/// Empty text: nothing was asked for.
+Result<std::optional<CpuPath>> parse_kernel(const std::string& text);
+Status check_threads(int threads);
+
+}  // namespace isobit::tool
+
+#endif  // ISOBIT_TOOLS_MODELS_H_

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data.h"
+#include "isobit/arrays.h"
+#include "isobit/gru.h"
+#include "isobit/parallel.h"
+#include "models.h"
+#include "progress.h"
+#include "text.h"
+#include "verbs.h"
+
+namespace isobit::tool {
+namespace {
+
+Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+
+int64_t code_at(const std::byte* codes, Dtype dtype, size_t index) {
+  switch (dtype) {
+    case Dtype::kS8: return reinterpret_cast<const int8_t*>(codes)[index];
+    case Dtype::kU8: return reinterpret_cast<const uint8_t*>(codes)[index];
+    case Dtype::kS16: return reinterpret_cast<const int16_t*>(codes)[index];
+    case Dtype::kU16: return reinterpret_cast<const uint16_t*>(codes)[index];
+    case Dtype::kU32: return reinterpret_cast<const uint32_t*>(codes)[index];
+    default: return reinterpret_cast<const int32_t*>(codes)[index];
+  }
+}
+
+/// Codes of the grid's own dtype, all within its range: a 6-bit grid is stored in 8 bits.
+Status check_codes(const Array& array, const Grid& grid, const std::string& label) {
+  if (array.dtype != grid.dtype()) {
+    return invalid(label + " has the dtype " + std::string(to_string(array.dtype)) + "; the model's codes there are " +
+                   std::string(to_string(grid.dtype())) + " (without --integer, floats are quantised)");
+  }
+  for (int64_t i = 0; i < array.size(); ++i) {
+    const int64_t code = code_at(array.bytes.data(), array.dtype, static_cast<size_t>(i));
+    if (code < grid.min() || code > grid.max()) {
+      return invalid(label + ": code " + std::to_string(code) + " at flat index " + std::to_string(i) +
+                     " is outside its grid, " + std::to_string(grid.min()) + " to " + std::to_string(grid.max()));
+    }
+  }
+  return {};
+}
+
+const Grid& state_grid(const GruModel& model, int64_t index) {
+  return model.parameters().layers[static_cast<size_t>(index)].grids[kH];
+}
+
+int64_t state_count(const GruModel& model) { return static_cast<int64_t>(model.parameters().layers.size()); }
+
+/// Codes as --save-state writes them (h0, h1, ... [N, H]), or one float array [layers * directions, N, H].
+Result<GruState> load_state(const std::string& path, const GruModel& model, int64_t batch) {
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_arrays(path));
+  const int64_t count = state_count(model), hidden = model.hidden_size();
+  if (file.arrays.size() == 1 && is_float(file.arrays.begin()->second.dtype)) {
+    const auto& [name, array] = *file.arrays.begin();
+    const std::vector<int64_t> wanted = {count, batch, hidden};
+    if (array.shape != wanted) {
+      return invalid("--state " + array_label(path, name) + " has the shape " + shape_text(array.shape) +
+                     "; expected [layers * directions, N, H] = " + shape_text(wanted));
+    }
+    const std::vector<float> h = array.to_float();
+    return model.state_from_float(h, batch);
+  }
+  GruState state = model.initial_state(batch);
+  if (static_cast<int64_t>(file.arrays.size()) != count) {
+    return invalid("--state " + path + ": holds " + std::to_string(file.arrays.size()) + " arrays; expected h0 to h" +
+                   std::to_string(count - 1));
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string name = "h" + std::to_string(i);
+    const auto found = file.arrays.find(name);
+    if (found == file.arrays.end()) return invalid("--state " + path + ": no array \"" + name + "\"");
+    const std::string label = "--state " + array_label(path, name);
+    const std::vector<int64_t> wanted = {batch, hidden};
+    if (found->second.shape != wanted) {
+      return invalid(label + " has the shape " + shape_text(found->second.shape) +
+                     "; expected [N, H] = " + shape_text(wanted));
+    }
+    ISOBIT_RETURN_IF_ERROR(check_codes(found->second, state_grid(model, i), label));
+    std::copy(found->second.bytes.begin(), found->second.bytes.end(), state.layer(i).begin());
+  }
+  return state;
+}
+
+Status save_state(const std::string& path, const GruModel& model, const GruState& state) {
+  std::map<std::string, Array> arrays;
+  for (int64_t i = 0; i < state_count(model); ++i) {
+    Array array = Array::zeros(state_grid(model, i).dtype(), {state.batch(), model.hidden_size()});
+    std::copy(state.layer(i).begin(), state.layer(i).end(), array.bytes.begin());
+    arrays["h" + std::to_string(i)] = std::move(array);
+  }
+  return save_npz(path, arrays);
+}
+
+class Runner {
+ public:
+  Runner(const GruModel& model, const RunOptions& options, std::optional<CpuPath> path)
+      : model_(model), options_(options), pool_(options.threads), path_(path) {}
+
+  /// One array of the input to the same array of the output; `state` continues.
+  Result<Array> run(const Array& input, const std::string& label, const SequenceShape& shape, GruState& state) {
+    std::vector<int64_t> out_shape = input.shape;
+    out_shape.back() = model_.output_size();
+    Array output = Array::zeros(options_.integer ? model_.output_grid().dtype() : Dtype::kF32, out_shape);
+    std::vector<float> x;
+    if (options_.integer) {
+      ISOBIT_RETURN_IF_ERROR(check_codes(input, model_.input_grid(), label));
+    } else {
+      x = input.to_float();
+      const auto bad = std::find_if(x.begin(), x.end(), [](float value) { return std::isnan(value); });
+      if (bad != x.end()) {
+        return invalid(label + ": nan at flat index " + std::to_string(bad - x.begin()) + "; it has no code");
+      }
+    }
+    if (shape.steps == 0 || shape.batch == 0) return output;
+
+    const int64_t chunk = options_.chunk > 0 ? std::min(options_.chunk, shape.steps) : shape.steps;
+    GruWorkspace workspace = model_.workspace(shape.batch, chunk, pool_.threads());
+    GruRunOptions run_options;
+    run_options.path = path_;
+    run_options.pool = &pool_;
+    const int64_t in_row = shape.batch * model_.input_size(), out_row = shape.batch * model_.output_size();
+    Progress progress("running", options_.quiet);
+    for (int64_t begin = 0; begin < shape.steps; begin += chunk) {
+      const int64_t steps = std::min(chunk, shape.steps - begin);
+      if (options_.integer) {
+        const auto in_size = static_cast<int64_t>(size_in_bytes(input.dtype));
+        const auto out_size = static_cast<int64_t>(size_in_bytes(output.dtype));
+        ISOBIT_RETURN_IF_ERROR(model_.forward_codes(input.bytes.data() + begin * in_row * in_size,
+                                                    output.bytes.data() + begin * out_row * out_size, steps, state,
+                                                    workspace, run_options));
+      } else {
+        const std::span<const float> in(x.data() + begin * in_row, static_cast<size_t>(steps * in_row));
+        const std::span<float> out(output.data<float>() + begin * out_row, static_cast<size_t>(steps * out_row));
+        ISOBIT_RETURN_IF_ERROR(model_.forward(in, out, steps, state, workspace, run_options));
+      }
+      progress.update(static_cast<double>(begin + steps) / static_cast<double>(shape.steps));
+    }
+    return output;
+  }
+
+ private:
+  const GruModel& model_;
+  const RunOptions& options_;
+  ThreadPool pool_;
+  std::optional<CpuPath> path_;
+};
+
+}  // namespace
+
+Result<Outcome> run(const RunOptions& options) {
+  ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
+  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
+  if (!options.save_state.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.save_state, "--save-state"));
+  if (options.chunk < 0) return invalid("--chunk " + std::to_string(options.chunk) + ": expected at least 1 step");
+  const bool npz = options.output.ends_with(".npz");
+  if (!npz && !options.output.ends_with(".npy")) {
+    return invalid("-o " + options.output + ": the name must end in .npy (one array) or .npz");
+  }
+  ISOBIT_ASSIGN_OR_RETURN(const auto requested, parse_kernel(options.kernel));
+  ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(options.model, options.layer));
+  ISOBIT_ASSIGN_OR_RETURN(const CpuPath path, model.choose_path(requested));
+  if (options.chunk > 0 && model.parameters().directions == 2) {
+    return invalid("--chunk " + std::to_string(options.chunk) + ": " + options.model +
+                   " is bidirectional, and its reverse direction needs the whole sequence; leave --chunk out");
+  }
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile input, load_arrays(options.input));
+  if (input.arrays.empty()) return invalid(options.input + ": the file holds no array");
+  const bool uses_state = !options.state.empty() || !options.save_state.empty();
+  if (input.arrays.size() > 1 && (uses_state || !npz)) {
+    return invalid(options.input + ": holds " + std::to_string(input.arrays.size()) + " arrays; " +
+                   (npz ? "--state and --save-state take an input with one" : "-o must name an .npz to hold as many"));
+  }
+
+  Runner runner(model, options, path);
+  Outcome out;
+  Value arrays = Value::array();
+  std::map<std::string, Array> outputs;
+  GruState last_state;
+  int64_t sequences = 0, steps = 0;
+  for (const auto& [name, array] : input.arrays) {
+    const std::string label = array_label(options.input, name);
+    ISOBIT_ASSIGN_OR_RETURN(const SequenceShape shape, sequence_shape(array, model.input_size(), label));
+    GruState state = model.initial_state(shape.batch);
+    if (!options.state.empty()) {
+      ISOBIT_ASSIGN_OR_RETURN(state, load_state(options.state, model, shape.batch));
+    }
+    ISOBIT_ASSIGN_OR_RETURN(Array output, runner.run(array, label, shape, state));
+    if (!options.save_state.empty()) last_state = std::move(state);
+    sequences += shape.batch;
+    steps += shape.batch * shape.steps;
+    Value entry = Value::object(), extents = Value::array();
+    for (const int64_t n : output.shape) extents.add(n);
+    entry.set("name", name).set("dtype", to_string(output.dtype)).set("shape", std::move(extents));
+    arrays.add(std::move(entry));
+    outputs[name] = std::move(output);
+  }
+  if (npz) {
+    // An npy has no name; in an npz it needs one.
+    if (auto unnamed = outputs.extract(""); !unnamed.empty()) {
+      unnamed.key() = "y";
+      outputs.insert(std::move(unnamed));
+    }
+    ISOBIT_RETURN_IF_ERROR(save_npz(options.output, outputs));
+  } else {
+    ISOBIT_RETURN_IF_ERROR(save_npy(options.output, outputs.begin()->second));
+  }
+  if (!options.save_state.empty()) ISOBIT_RETURN_IF_ERROR(save_state(options.save_state, model, last_state));
+  out.json.set("output", options.output).set("kernel", to_string(path)).set("sequences", sequences);
+  out.json.set("steps", steps).set("arrays", std::move(arrays));
+  out.text = "ran " + count_text(sequences, "sequence") + ", " + count_text(steps, "step") + " with kernel " +
+             std::string(to_string(path)) + "\nsaved " + options.output + "\n";
+  if (!options.save_state.empty()) {
+    out.json.set("state", options.save_state);
+    out.text += "saved " + options.save_state + "\n";
+  }
+  return out;
+}
+
+}  // namespace isobit::tool

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "isobit/cpu.h"
+#include "isobit/dtype.h"
+#include "text.h"
+#include "verbs.h"
+
+namespace isobit::tool {
+namespace {
+
+struct Entry {
+  const char* name;
+  const char* what;
+};
+
+constexpr Entry kOperations[] = {
+    {"gru", "GRU layers, reset after the matrix product: any number of layers, one or two directions"},
+};
+constexpr Entry kFiles[] = {
+    {"npz", "float models, data, results"},
+    {"npy", "data, results"},
+    {"safetensors", "float models, integer models, data"},
+};
+constexpr Dtype kDtypes[] = {Dtype::kS8,  Dtype::kU8,  Dtype::kS16,  Dtype::kU16, Dtype::kS32, Dtype::kU32,
+                             Dtype::kS64, Dtype::kF16, Dtype::kBF16, Dtype::kF32, Dtype::kF64};
+
+}  // namespace
+
+Result<Outcome> supported() {
+  Outcome out;
+  Value operations = Value::array(), dtypes = Value::array(), files = Value::array(), kernels = Value::array();
+  out.text = "operations\n";
+  for (const Entry& entry : kOperations) {
+    operations.add(entry.name);
+    out.text += format("  %-12s %s\n", entry.name, entry.what);
+  }
+  out.text += "dtypes\n ";
+  for (const Dtype dtype : kDtypes) {
+    dtypes.add(to_string(dtype));
+    out.text += " " + std::string(to_string(dtype));
+  }
+  out.text += "\nfile types\n";
+  for (const Entry& entry : kFiles) {
+    files.add(entry.name);
+    out.text += format("  %-12s %s\n", entry.name, entry.what);
+  }
+  // An ISOBIT_CPU that names nothing usable is worth saying here, not worth refusing to answer.
+  const auto chosen = default_cpu_path();
+  out.text += "kernels\n";
+  for (const CpuPath path : kAllCpuPaths) {
+    const std::string name(to_string(path));
+    const bool usable = cpu_can_run(path);
+    const std::string reason(cpu_cannot_run_reason(path));
+    const bool built = usable || !reason.starts_with("not built");
+    const bool is_default = chosen.ok() && *chosen == path;
+    Value entry = Value::object();
+    entry.set("name", name).set("built", built).set("usable", usable).set("default", is_default);
+    entry.set("reason", usable ? Value() : Value(reason));
+    kernels.add(std::move(entry));
+    out.text += format("  %-12s %s\n", name.c_str(),
+                       usable ? (is_default ? "usable, the default" : "usable")
+                              : ((built ? "built, not usable here: " : "") + reason).c_str());
+  }
+  if (!chosen.ok()) out.text += "  no default: " + chosen.status().message() + "\n";
+  out.json.set("operations", std::move(operations)).set("dtypes", std::move(dtypes)).set("files", std::move(files));
+  out.json.set("kernels", std::move(kernels));
+  out.json.set("default_kernel_error", chosen.ok() ? Value() : Value(chosen.status().message()));
+  return out;
+}
+
+}  // namespace isobit::tool

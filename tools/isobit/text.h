@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef ISOBIT_TOOLS_TEXT_H_
+#define ISOBIT_TOOLS_TEXT_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace isobit::tool {
+
+/// printf into a string.
+__attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ...);
+
+/// "1 file", "3 files".
+std::string count_text(int64_t count, std::string_view noun);
+
+/// "[3, 4]".
+std::string shape_text(std::span<const int64_t> shape);
+
+}  // namespace isobit::tool
+
+#endif  // ISOBIT_TOOLS_TEXT_H_

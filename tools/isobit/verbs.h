@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs: options in, an Outcome out. main.cc alone knows the argument parser, value.cc alone the JSON library.
+#ifndef ISOBIT_TOOLS_VERBS_H_
+#define ISOBIT_TOOLS_VERBS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "isobit/status.h"
+#include "value.h"
+
+namespace isobit::tool {
+
+/// What a verb has to say. Exit status 0, or 1 when `failure` names the check that failed.
+struct Outcome {
+  Value json = Value::object();
+  std::string text;
+  std::string failure;
+};
+
+struct CommonOptions {
+  bool json = false;
+  bool quiet = false;
+};
+
+/// How a float model is read. Empty: the default, which is then reported as assumed.
+struct FloatModelOptions {
+  std::string layer;       // prefix of the GRU's arrays
+  std::string gate_order;  // urn, pytorch, onnx
+  std::string reset;       // after, before
+};
+
+struct InspectOptions : CommonOptions {
+  std::string file;
+  FloatModelOptions source;
+};
+
+struct QuantizeOptions : CommonOptions {
+  std::string model, output;
+  std::vector<std::string> data;
+  std::string bits = "8", method = "minmax", scale = "pow2", rounding = "nearest_even", table;
+  FloatModelOptions source;
+  bool dry_run = false;
+  int threads = 1;
+};
+
+struct RunOptions : CommonOptions {
+  std::string model, input, output, layer, kernel, state, save_state;
+  int threads = 1;
+  int64_t chunk = 0;
+  bool integer = false;
+};
+
+struct CompareOptions : CommonOptions {
+  std::string float_model, fixed_model;
+  std::vector<std::string> data;
+  FloatModelOptions source;
+  double part = 1.0;  // codes
+};
+
+struct VerifyOptions : CommonOptions {
+  std::string model, layer;
+  uint64_t outputs = 1'000'000;
+  uint64_t seed = 1;
+};
+
+struct FingerprintOptions : CommonOptions {
+  std::string kernel;
+};
+
+struct BenchOptions : CommonOptions {
+  std::string operation = "gru";
+  std::vector<int64_t> hidden = {256};
+  std::vector<int64_t> batch = {1};
+  std::vector<std::string> mode = {"sequence"};
+  std::vector<std::string> kernel;
+  int64_t input = 0;  // 0: as hidden
+  int64_t steps = 100;
+  std::string bits = "8";
+  double min_time = 0.5;
+};
+
+Result<Outcome> inspect(const InspectOptions& options);
+Result<Outcome> quantize(const QuantizeOptions& options);
+Result<Outcome> run(const RunOptions& options);
+Result<Outcome> compare(const CompareOptions& options);
+Result<Outcome> verify(const VerifyOptions& options);
+Result<Outcome> fingerprint(const FingerprintOptions& options);
+Result<Outcome> supported();
+Result<Outcome> bench(const BenchOptions& options);
+
+}  // namespace isobit::tool
+
+#endif  // ISOBIT_TOOLS_VERBS_H_

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "isobit/verify.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "isobit/cpu.h"
+#include "isobit/gru.h"
+#include "models.h"
+#include "progress.h"
+#include "random.h"
+#include "text.h"
+#include "verbs.h"
+
+namespace isobit::tool {
+namespace {
+
+void store_code(std::vector<std::byte>& codes, Dtype dtype, size_t index, int64_t code) {
+  // Little-endian, as everywhere in isobit.
+  const size_t size = size_in_bytes(dtype);
+  std::memcpy(codes.data() + index * size, &code, size);
+}
+
+int64_t load_code(const std::vector<std::byte>& codes, const Grid& grid, size_t index) {
+  const size_t size = size_in_bytes(grid.dtype());
+  uint64_t raw = 0;
+  std::memcpy(&raw, codes.data() + index * size, size);
+  const auto unused = static_cast<int>(64 - 8 * size);
+  return grid.is_signed ? static_cast<int64_t>(raw << unused) >> unused : static_cast<int64_t>(raw);
+}
+
+/// Codes over the whole input grid; every fourth sequence holds its two ends only.
+std::vector<std::byte> random_codes(Random& random, const Grid& grid, int64_t steps, int64_t batch, int64_t channels) {
+  std::vector<std::byte> codes(static_cast<size_t>(steps * batch * channels) * size_in_bytes(grid.dtype()));
+  size_t index = 0;
+  for (int64_t t = 0; t < steps; ++t) {
+    for (int64_t n = 0; n < batch; ++n) {
+      for (int64_t c = 0; c < channels; ++c) {
+        const int64_t code =
+            n % 4 == 3 ? (random.between(0, 1) == 0 ? grid.min() : grid.max()) : random.between(grid.min(), grid.max());
+        store_code(codes, grid.dtype(), index++, code);
+      }
+    }
+  }
+  return codes;
+}
+
+/// Runs codes through one path; `state` receives every layer's last state.
+Status run_codes(const GruModel& model, CpuPath path, const std::vector<std::byte>& x, int64_t steps, int64_t batch,
+                 std::vector<std::byte>& y, GruState& state) {
+  y.assign(static_cast<size_t>(steps * batch * model.output_size()) * size_in_bytes(model.output_grid().dtype()), {});
+  state = model.initial_state(batch);
+  GruWorkspace workspace = model.workspace(batch, steps);
+  GruRunOptions options;
+  options.path = path;
+  return model.forward_codes(x.data(), y.data(), steps, state, workspace, options);
+}
+
+void compare_outputs(const GruModel& model, const std::vector<std::byte>& wanted, const std::vector<std::byte>& got,
+                     const GruState& wanted_state, const GruState& got_state, int64_t batch, uint64_t seed,
+                     VerifyKernel& kernel) {
+  const Grid& grid = model.output_grid();
+  const size_t size = size_in_bytes(grid.dtype());
+  const auto width = static_cast<size_t>(model.output_size());
+  for (size_t i = 0; i < wanted.size() / size; ++i) {
+    ++kernel.outputs_compared;
+    if (std::memcmp(wanted.data() + i * size, got.data() + i * size, size) == 0) continue;
+    ++kernel.different;
+    if (!kernel.first_difference.empty()) continue;
+    const size_t row = i / width;
+    kernel.first_difference =
+        format("step %zu, sequence %zu of %lld, unit %zu: reference %lld, %s %lld (seed %llu)",
+               row / static_cast<size_t>(batch), row % static_cast<size_t>(batch), static_cast<long long>(batch),
+               i % width, static_cast<long long>(load_code(wanted, grid, i)), kernel.name.c_str(),
+               static_cast<long long>(load_code(got, grid, i)), static_cast<unsigned long long>(seed));
+  }
+  for (int64_t layer = 0; layer < wanted_state.layer_count(); ++layer) {
+    const auto a = wanted_state.layer(layer), b = got_state.layer(layer);
+    if (std::equal(a.begin(), a.end(), b.begin(), b.end())) continue;
+    ++kernel.different;
+    if (kernel.first_difference.empty()) {
+      kernel.first_difference = "the last state of " + layer_label(layer, model.parameters().directions) +
+                                " differs (seed " + std::to_string(seed) + ")";
+    }
+  }
+}
+
+/// The kernels that compute this model, on random codes of its input grid.
+Result<VerifyReport> verify_model(const VerifyOptions& options, const GruModel& model, Progress& progress) {
+  VerifyReport report;
+  std::vector<CpuPath> paths;
+  for (const CpuPath path : kAllCpuPaths) {
+    if (path == CpuPath::kReference || !cpu_can_run(path) || !model.supports(path).ok()) continue;
+    paths.push_back(path);
+    VerifyKernel kernel;
+    kernel.name = std::string(to_string(path));
+    report.kernels.push_back(std::move(kernel));
+  }
+  if (paths.empty()) return report;
+  // Batches around the widths of the kernels' tiles.
+  constexpr int64_t kBatches[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33};
+  uint64_t compared = 0;
+  for (uint64_t round = 0; compared < options.outputs; ++round) {
+    const uint64_t seed = options.seed + round;
+    Random random(seed);
+    const int64_t batch = kBatches[round % std::size(kBatches)];
+    const int64_t steps = 1 + static_cast<int64_t>(round % 13);
+    const auto x = random_codes(random, model.input_grid(), steps, batch, model.input_size());
+    std::vector<std::byte> wanted, got;
+    GruState wanted_state, got_state;
+    ISOBIT_RETURN_IF_ERROR(run_codes(model, CpuPath::kReference, x, steps, batch, wanted, wanted_state));
+    for (size_t i = 0; i < paths.size(); ++i) {
+      ISOBIT_RETURN_IF_ERROR(run_codes(model, paths[i], x, steps, batch, got, got_state));
+      compare_outputs(model, wanted, got, wanted_state, got_state, batch, seed, report.kernels[i]);
+    }
+    compared += static_cast<uint64_t>(steps * batch * model.output_size());
+    progress.update(static_cast<double>(compared) / static_cast<double>(options.outputs));
+  }
+  return report;
+}
+
+/// Whether `name` is the path, or holds it as a word: "gru_s8_avx2" is of the path avx2.
+bool names_path(std::string_view name, std::string_view path) {
+  for (size_t at = name.find(path); at != std::string_view::npos; at = name.find(path, at + 1)) {
+    const auto is_word = [&](size_t i) { return i < name.size() && std::isalnum(static_cast<unsigned char>(name[i])); };
+    if ((at == 0 || !is_word(at - 1)) && !is_word(at + path.size())) return true;
+  }
+  return false;
+}
+
+/// What ISOBIT_REQUIRE names and was not compared. nvcc is a compiler, which other tests look after.
+std::vector<std::string> missing_paths(const VerifyReport& report) {
+  std::vector<std::string> missing;
+  const char* required = std::getenv("ISOBIT_REQUIRE");
+  std::string_view rest = required ? required : "";
+  while (!rest.empty()) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view path = rest.substr(0, comma);
+    rest.remove_prefix(std::min(rest.size(), comma + 1));
+    if (path.empty() || path == "nvcc" || path == to_string(CpuPath::kReference)) continue;
+    const bool compared = std::any_of(report.kernels.begin(), report.kernels.end(), [&](const VerifyKernel& kernel) {
+      return kernel.outputs_compared > 0 && names_path(kernel.name, path);
+    });
+    if (!compared) missing.emplace_back(path);
+  }
+  return missing;
+}
+
+}  // namespace
+
+Result<Outcome> verify(const VerifyOptions& options) {
+  VerifyReport report;
+  {
+    Progress progress("verifying", options.quiet);
+    if (options.model.empty()) {
+      const auto update = [](void* context, double fraction) { static_cast<Progress*>(context)->update(fraction); };
+      ISOBIT_ASSIGN_OR_RETURN(report, verify_gru(options.outputs, options.seed, update, &progress));
+    } else {
+      ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(options.model, options.layer));
+      ISOBIT_ASSIGN_OR_RETURN(report, verify_model(options, model, progress));
+    }
+  }
+
+  Outcome out;
+  uint64_t compared = 0, different = 0;
+  std::string first;
+  Value kernels = Value::array();
+  for (const VerifyKernel& kernel : report.kernels) {
+    compared += kernel.outputs_compared;
+    different += kernel.different;
+    if (kernel.different > 0 && first.empty()) first = kernel.name + ": " + kernel.first_difference;
+    Value entry = Value::object();
+    entry.set("name", kernel.name).set("outputs_compared", kernel.outputs_compared).set("different", kernel.different);
+    if (kernel.different > 0) entry.set("first_difference", kernel.first_difference);
+    kernels.add(std::move(entry));
+    out.text += format("%-24s %14llu outputs compared, %llu different\n", kernel.name.c_str(),
+                       static_cast<unsigned long long>(kernel.outputs_compared),
+                       static_cast<unsigned long long>(kernel.different));
+  }
+  out.json.set("outputs_compared", compared).set("different", different).set("kernels", std::move(kernels));
+  out.text += format("all: %llu outputs compared with the reference, %llu different\n",
+                     static_cast<unsigned long long>(compared), static_cast<unsigned long long>(different));
+
+  if (different > 0) out.failure = first;
+  const auto missing = missing_paths(report);
+  Value missing_json = Value::array();
+  for (const std::string& path : missing) {
+    missing_json.add(path);
+    const auto known = cpu_path_from_string(path);
+    const std::string reason = !known                 ? "no such path"
+                               : !cpu_can_run(*known) ? std::string(cpu_cannot_run_reason(*known))
+                                                      : "nothing here runs on it";
+    out.failure += (out.failure.empty() ? "" : "\n") + std::string("ISOBIT_REQUIRE names ") + path +
+                   ", which was not compared: " + reason;
+  }
+  if (!missing.empty()) out.json.set("missing", std::move(missing_json));
+  return out;
+}
+
+Result<Outcome> fingerprint(const FingerprintOptions& options) {
+  ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_kernel(options.kernel));
+  ISOBIT_ASSIGN_OR_RETURN(const auto hashes, fingerprint_all(path));
+  Outcome out;
+  Value json = Value::object();
+  for (const auto& [operation, hash] : hashes) {
+    json.set(operation, hash);
+    out.text += operation + " " + hash + "\n";
+  }
+  out.json.set("fingerprints", std::move(json));
+  return out;
+}
+
+}  // namespace isobit::tool
