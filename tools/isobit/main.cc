@@ -3,6 +3,7 @@
 // usage or input.
 #include <CLI/CLI.hpp>
 
+#include <csignal>
 #include <cstdio>
 #include <functional>
 #include <new>
@@ -194,6 +195,8 @@ class Commands {
 };
 
 int main_function(int argc, char** argv) {
+  // A write beyond `ulimit -f` then fails like one to a full disk, with a message and without leftovers.
+  std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("Integer GRU inference with the same bits everywhere.", "isobit");
   app.set_version_flag("--version", "isobit " ISOBIT_VERSION);
   app.require_subcommand(1);

@@ -61,7 +61,7 @@ struct CompareOptions : CommonOptions {
 
 struct VerifyOptions : CommonOptions {
   std::string model, layer;
-  uint64_t outputs = 1'000'000;
+  uint64_t outputs = 10'000'000;
   uint64_t seed = 1;
 };
 

@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The isobit command from outside: every verb on tiny models, exit status, messages, JSON, files left behind.
+
+usage: cli_test.py ISOBIT [unittest arguments]
+"""
+import glob
+import io
+import json
+import os
+import random
+import resource
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+
+ISOBIT = ""
+INPUTS, HIDDEN = 3, 5
+KERNELS = ["reference", "scalar", "avx2", "avxvnni", "avx512vnni"]
+
+
+def npy(shape, values, descr="<f4", code="f"):
+    header = "{'descr': '%s', 'fortran_order': False, 'shape': %r, }" % (descr, tuple(shape))
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    return (b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode()
+            + struct.pack("<%d%s" % (len(values), code), *values))
+
+
+def write(path, content):
+    with open(path, "wb") as file:
+        file.write(content)
+    return path
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def npz(arrays):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in arrays.items():
+            archive.writestr(name + ".npy", content)
+    return buffer.getvalue()
+
+
+def floats(rng, shape, limit=1.0):
+    size = 1
+    for n in shape:
+        size *= n
+    return npy(shape, [rng.uniform(-limit, limit) for _ in range(size)])
+
+
+def gru_arrays(rng, prefix, layers=1, directions=1):
+    arrays = {}
+    for layer in range(layers):
+        inputs = INPUTS if layer == 0 else HIDDEN * directions
+        for suffix in ["", "_reverse"][:directions]:
+            for name, shape in [("weight_ih", (3 * HIDDEN, inputs)), ("weight_hh", (3 * HIDDEN, HIDDEN)),
+                                ("bias_ih", (3 * HIDDEN,)), ("bias_hh", (3 * HIDDEN,))]:
+                arrays["%s%s_l%d%s" % (prefix, name, layer, suffix)] = floats(rng, shape, 0.8)
+    return arrays
+
+
+def parse_npy(content):
+    length = struct.unpack("<H", content[8:10])[0]
+    header = eval(content[10:10 + length].decode(), {"__builtins__": {}})  # written by the tool under test
+    return header["descr"], header["shape"], content[10 + length:]
+
+
+class CliTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory(prefix="isobit-cli-test-")
+        cls.folder = cls.temporary.name
+        rng = random.Random(20)
+        cls.model = cls.at("model.npz", npz(gru_arrays(rng, "gru.")))
+        cls.deep = cls.at("deep.npz", npz(gru_arrays(rng, "gru.", layers=2, directions=2)))
+        cls.two = cls.at("two.npz", npz({**gru_arrays(rng, "enc."), **gru_arrays(rng, "dec.")}))
+        cls.batch = cls.at("batch.npy", floats(rng, (11, 4, INPUTS)))
+        cls.single = cls.at("single.npy", floats(rng, (13, INPUTS)))
+        cls.data = os.path.join(cls.folder, "data")
+        os.mkdir(cls.data)
+        for i in range(3):
+            sequences = {"s%d" % n: floats(rng, (2 + 3 * n + i, INPUTS)) for n in range(4)}
+            write(os.path.join(cls.data, "part%d.npz" % i), npz(sequences))
+        cls.fixed = os.path.join(cls.folder, "fixed.safetensors")
+        cls.fixed_deep = os.path.join(cls.folder, "fixed_deep.safetensors")
+        for source, target in [(cls.model, cls.fixed), (cls.deep, cls.fixed_deep)]:
+            result = cls.call("quantize", source, "--calibrate", cls.data, "-o", target, "--bits", "8,linear=16")
+            if result.returncode != 0:
+                raise RuntimeError("quantize failed: " + result.stderr)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    @classmethod
+    def at(cls, name, content):
+        return write(os.path.join(cls.folder, name), content)
+
+    @classmethod
+    def call(cls, *arguments, env=None, **options):
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("ISOBIT_")}
+        environment.update(env or {})
+        options.setdefault("stdout", subprocess.PIPE)
+        return subprocess.run([ISOBIT, *arguments], stderr=subprocess.PIPE, text=True, env=environment, timeout=300,
+                              **options)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def ok(self, *arguments, **options):
+        result = self.call(*arguments, **options)
+        self.assertEqual(result.returncode, 0, "%s\n%s" % (arguments, result.stderr))
+        self.assertEqual(result.stderr, "")
+        return result.stdout
+
+    def json(self, *arguments, **options):
+        return json.loads(self.ok(*arguments, "--json", **options))
+
+    def fails(self, words, *arguments, status=2, **options):
+        """Exit status, nothing on stdout, and a message that holds every one of `words`."""
+        result = self.call(*arguments, **options)
+        self.assertEqual(result.returncode, status, "%s\n%s%s" % (arguments, result.stdout, result.stderr))
+        for word in words:
+            self.assertIn(word, result.stderr)
+        if status == 2:
+            self.assertEqual(result.stdout or "", "")
+        return result.stderr
+
+    def test_usage(self):
+        self.assertIn("quantize", self.ok("--help"))
+        self.assertIn("--calibrate", self.ok("quantize", "--help"))
+        self.assertRegex(self.ok("--version"), r"^isobit \d+\.\d+\.\d+\n$")
+        self.fails(["--help"])
+        self.fails(["--help"], "no-such-verb")
+        self.fails(["--no-such-option"], "supported", "--no-such-option")
+        self.fails(["FILE"], "inspect")
+        self.fails(["--threads"], "run", self.fixed, self.single, "-o", self.path("y.npy"), "--threads", "many")
+        self.fails(["--threads", "-3", "1024"], "run", self.fixed, self.single, "-o", self.path("y.npy"),
+                   "--threads=-3")
+
+    def test_inspect(self):
+        text = self.ok("inspect", self.two)
+        for word in ["enc", "dec", "pytorch", "assumed", "[15, 3]"]:
+            self.assertIn(word, text)
+        self.assertEqual([gru["name"] for gru in self.json("inspect", self.two, "--layer", "enc")["grus"]], ["enc"])
+        text = self.ok("inspect", self.fixed)
+        for word in ["overflow proof", "tables", "rescales", "nearest_even"]:
+            self.assertIn(word, text)
+        gru = self.json("inspect", self.fixed)["grus"][0]
+        self.assertEqual((gru["input_size"], gru["hidden_size"]), (INPUTS, HIDDEN))
+        layer = gru["layers"][0]
+        self.assertEqual(layer["grids"]["ih"]["bits"], 16)
+        self.assertEqual(len(layer["grids"]["W"]["shift"]), 3 * HIDDEN)
+        self.assertEqual([table["max_error_lsb"] for table in layer["tables"]], [0, 0, 0])
+        self.assertTrue(layer["overflow_proof"])
+        self.assertEqual(len(self.json("inspect", self.fixed_deep)["grus"][0]["layers"]), 4)
+        self.fails(["missing.npz"], "inspect", self.path("missing.npz"))
+        self.fails(["single.npy"], "inspect", self.single)
+        content = read(self.fixed)
+        for length in [0, 7, 100, len(content) // 2, len(content) - 1]:
+            self.fails(["cut.safetensors"], "inspect", self.at("cut.safetensors", content[:length]))
+
+    def test_quantize(self):
+        out = self.path("q.safetensors")
+        text = self.ok("quantize", self.model, "--calibrate", self.data, "-o", out, "--bits", "8,linear=16")
+        for word in ["gate order: pytorch", "reset: after", "assumed", "3 files, 12 sequences", out]:
+            self.assertIn(word, text)
+        self.assertEqual(read(out), read(self.fixed))
+        # Neither order, nor threads, nor how the files are named matters.
+        parts = sorted(glob.glob(os.path.join(self.data, "*")), reverse=True)
+        for data in [parts, [os.path.join(self.data, "part?.npz")], [self.data]]:
+            os.remove(out)
+            self.ok("quantize", self.model, "--calibrate", *data, "-o", out, "--bits", "8,linear=16", "--threads", "3")
+            self.assertEqual(read(out), read(self.fixed))
+        report = self.json("quantize", self.model, "--calibrate", self.batch, self.single, "-o", out, "--method",
+                           "percentile:99.9", "--scale", "real", "--rounding", "nearest_up", "--table", "segments:8",
+                           "--gate-order", "urn", "--reset", "after")
+        self.assertEqual(report["calibration"], {"files": 2, "sequences": 5, "steps": 57})
+        self.assertEqual((report["gate_order"], report["gate_order_assumed"], report["reset_assumed"]),
+                         ("urn", False, False))
+        self.assertEqual((report["method"], report["scale"], report["rounding"], report["table"]),
+                         ("percentile:99.9", "real", "nearest_up", "segments:8"))
+        self.assertEqual(report["bytes"], os.path.getsize(out))
+        dry = self.path("dry.safetensors")
+        self.assertIn("nothing written", self.ok("quantize", self.model, "--calibrate", self.data, "--dry-run", "-o", dry))
+        self.assertFalse(os.path.exists(dry))
+        self.assertEqual(self.ok("quantize", self.model, "--calibrate", self.data, "-o", out, "--quiet"), "")
+
+    def test_quantize_refuses(self):
+        out = self.path("refused.safetensors")
+
+        def refuse(words, *arguments, model=self.model, data=self.data):
+            self.fails(words, "quantize", model, "--calibrate", data, "-o", out, *arguments)
+            self.assertFalse(os.path.exists(out))
+
+        self.fails(["-o", "--dry-run"], "quantize", self.model, "--calibrate", self.data)
+        refuse(["enc", "dec"], model=self.two)
+        refuse(["before"], "--reset", "before")
+        refuse(["--reset", "sometimes"], "--reset", "sometimes")
+        refuse(["--gate-order", "zrn"], "--gate-order", "zrn")
+        refuse(["33"], "--bits", "33")
+        refuse(["nosuch"], "--bits", "8,nosuch=4")
+        refuse(["median"], "--method", "median")
+        refuse(["--scale", "pow3"], "--scale", "pow3")
+        refuse(["--rounding", "up"], "--rounding", "up")
+        refuse(["segments:1"], "--table", "segments:1")
+        refuse(["nowhere.npy"], data=self.path("nowhere.npy"))
+        refuse(["no-match-*.npy"], data=self.path("no-match-*.npy"))
+        rng = random.Random(1)
+        refuse(["wide.npy", "[6, 4]", "[T, 3]"], data=self.at("wide.npy", floats(rng, (6, 4))))
+        refuse(["flat.npy", "[6]"], data=self.at("flat.npy", floats(rng, (6,))))
+        bad = [0.5] * (4 * 2 * INPUTS)
+        bad[2 * 2 * INPUTS + 1 * INPUTS + 2] = float("nan")
+        refuse(["bad.npy", "nan", "[2, 1, 2]"], data=self.at("bad.npy", npy((4, 2, INPUTS), bad)))
+        empty = self.path("empty")
+        os.makedirs(empty, exist_ok=True)
+        refuse(["empty"], data=empty)
+        refuse(["none.npy"], data=self.at("none.npy", npy((0, INPUTS), [])))
+
+    def test_run_is_the_same_every_way(self):
+        out = self.path("y.npy")
+        for model, width in [(self.fixed, HIDDEN), (self.fixed_deep, 2 * HIDDEN)]:
+            self.ok("run", model, self.batch, "-o", out, "--kernel", "reference")
+            wanted = read(out)
+            self.assertEqual(parse_npy(wanted)[:2], ("<f4", (11, 4, width)))
+            ways = [["--threads", "3"], ["--threads", "0"], []]
+            usable = [k["name"] for k in self.json("supported")["kernels"] if k["usable"]]
+            ways += [["--kernel", kernel] for kernel in usable]
+            if width == HIDDEN:
+                ways += [["--chunk", "1"], ["--chunk", "4", "--threads", "2"], ["--chunk", "100"]]
+            for way in ways:
+                os.remove(out)
+                self.ok("run", model, self.batch, "-o", out, *way)
+                self.assertEqual(read(out), wanted, way)
+        self.fails(["--chunk", "bidirectional"], "run", self.fixed_deep, self.batch, "-o", out, "--chunk", "2")
+        self.fails(["--kernel", "sse9", "scalar"], "run", self.fixed, self.batch, "-o", out, "--kernel", "sse9")
+        self.fails(["ISOBIT_CPU", "sse9"], "run", self.fixed, self.batch, "-o", out, env={"ISOBIT_CPU": "sse9"})
+
+    def test_run_state(self):
+        whole, state = self.path("whole.npy"), self.path("state.npz")
+        self.ok("run", self.fixed, self.single, "-o", whole)
+        _, shape, body = parse_npy(read(whole))
+        self.assertEqual(shape, (13, HIDDEN))
+        x = parse_npy(read(self.single))[2]
+        cut = 6 * INPUTS * 4
+        halves = []
+        for name, part, extra in [("a.npy", x[:cut], ["--save-state", state]), ("b.npy", x[cut:], ["--state", state])]:
+            values = struct.unpack("<%df" % (len(part) // 4), part)
+            source = self.at(name, npy((len(values) // INPUTS, INPUTS), values))
+            self.ok("run", self.fixed, source, "-o", self.path("half.npy"), *extra)
+            halves.append(parse_npy(read(self.path("half.npy")))[2])
+        self.assertEqual(b"".join(halves), body)
+        zeros = self.at("h0.npy", npy((1, 1, HIDDEN), [0.0] * HIDDEN))
+        self.ok("run", self.fixed, self.single, "-o", self.path("half.npy"), "--state", zeros)
+        self.assertEqual(read(self.path("half.npy")), read(whole))
+        self.fails(["--state", "[1, 1, 5]", "[1, 4, 5]"], "run", self.fixed, self.batch, "-o", whole, "--state", zeros)
+        self.fails(["--state", "h0"], "run", self.fixed, self.batch, "-o", whole, "--state", state)
+        out = self.path("many.npz")
+        part = os.path.join(self.data, "part0.npz")
+        report = self.json("run", self.fixed, part, "-o", out)
+        self.assertEqual(report["sequences"], 4)
+        with zipfile.ZipFile(out) as archive:
+            self.assertEqual(sorted(archive.namelist()), ["s%d.npy" % n for n in range(4)])
+        self.fails(["part0.npz", ".npz"], "run", self.fixed, part, "-o", whole)
+        self.fails(["--state"], "run", self.fixed, part, "-o", out, "--save-state", state)
+
+    def test_run_integer(self):
+        grid = self.json("inspect", self.fixed)["grus"][0]["layers"][0]["grids"]["x"]
+        self.assertEqual((grid["bits"], grid["signed"], grid["kind"]), (8, True, "pow2"))
+        _, shape, body = parse_npy(read(self.single))
+        values = struct.unpack("<%df" % (len(body) // 4), body)
+        codes = [max(-128, min(127, round(v * 2 ** grid["shift"]) + grid["zero_point"])) for v in values]
+        source = self.at("codes.npy", npy(shape, codes, "|i1", "b"))
+        out_codes, out_floats = self.path("yc.npy"), self.path("yf.npy")
+        self.ok("run", self.fixed, source, "-o", out_codes, "--integer")
+        self.ok("run", self.fixed, self.single, "-o", out_floats)
+        h = self.json("inspect", self.fixed)["grus"][0]["layers"][0]["grids"]["h"]
+        descr, _, body = parse_npy(read(out_codes))
+        self.assertEqual(descr, "|i1")
+        back = [(code - h["zero_point"]) * h["scale"] for code in struct.unpack("<%db" % len(body), body)]
+        body = parse_npy(read(out_floats))[2]
+        self.assertEqual(back, list(struct.unpack("<%df" % (len(body) // 4), body)))
+        self.fails(["single.npy", "f32", "s8"], "run", self.fixed, self.single, "-o", out_codes, "--integer")
+
+    def test_run_refuses(self):
+        out = self.path("none.npy")
+        self.fails(["model.npz", "quantize"], "run", self.model, self.single, "-o", self.path("o.npy"))
+        self.fails(["--output"], "run", self.fixed, self.single)
+        self.fails([".npy", ".npz"], "run", self.fixed, self.single, "-o", self.path("o.txt"))
+        self.fails(["o.npy", "no folder"], "run", self.fixed, self.single, "-o", self.path("nowhere/o.npy"))
+        self.fails(["is a folder"], "run", self.fixed, self.single, "-o", self.data)
+        self.fails(["--chunk"], "run", self.fixed, self.single, "-o", out, "--chunk=-1")
+
+    def test_no_half_files(self):
+        """A file limit stands for a full disk: an old output stays as it was and nothing else is left."""
+        folder = self.path("full")
+        os.mkdir(folder)
+        long = self.at("long.npy", npy((4000, INPUTS), [0.25] * (4000 * INPUTS)))
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+
+        commands = [(["run", self.fixed, long], "y.npy"), (["run", self.fixed, long], "y.npz"),
+                    (["quantize", self.model, "--calibrate", self.data], "q.safetensors")]
+        for command, name in commands:
+            out = os.path.join(folder, name)
+            for old in [None, b"old"]:
+                if old is not None:
+                    write(out, old)
+                self.fails([name], *command, "-o", out, preexec_fn=limit)
+                self.assertEqual(os.listdir(folder), [] if old is None else [name])
+                if old is not None:
+                    self.assertEqual(read(out), old)
+                    os.remove(out)
+        os.chmod(folder, 0o500)
+        if not os.access(folder, os.W_OK):  # root may write anyway
+            for command, name in commands:
+                self.fails([name, "not writable"], *command, "-o", os.path.join(folder, name))
+        os.chmod(folder, 0o700)
+        if os.path.exists("/dev/full"):
+            with open("/dev/full", "w") as full:
+                self.fails(["standard output"], "supported", stdout=full)
+
+    def test_compare(self):
+        report = self.json("compare", self.model, self.fixed, "--data", self.data, self.batch)
+        self.assertEqual((report["sequences"], report["same_source"]), (16, True))
+        names = [entry["tensor"] for entry in report["tensors"]]
+        self.assertEqual(names, ["x", "h", "ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n"])
+        for entry in report["tensors"]:
+            self.assertGreater(entry["sqnr_db"], 15, entry)
+            self.assertGreater(entry["cosine"], 0.99)
+            self.assertGreaterEqual(entry["clipped_percent"], 0)
+            if entry["first_part"]:
+                self.assertGreaterEqual(entry["first_part"]["step"], 0)
+        text = self.ok("compare", self.model, self.fixed, "--data", self.batch, "--part", "0.5")
+        for word in ["SQNR", "####", "assumed", "0.5 codes"]:
+            self.assertIn(word, text)
+        layers = {entry["layer"] for entry in self.json("compare", self.deep, self.fixed_deep, "--data", self.batch)["tensors"]}
+        self.assertEqual(layers, {"l0", "l0_reverse", "l1", "l1_reverse"})
+        self.fails(["float model first"], "compare", self.fixed, self.model, "--data", self.batch)
+        self.fails(["differ in shape"], "compare", self.deep, self.fixed, "--data", self.batch)
+        self.fails(["--part"], "compare", self.model, self.fixed, "--data", self.batch, "--part", "0")
+
+    def test_verify(self):
+        report = self.json("verify", "--outputs", "20000")
+        self.assertEqual(report["different"], 0)
+        self.assertGreaterEqual(report["outputs_compared"], 20000)
+        self.assertEqual(report["outputs_compared"], sum(k["outputs_compared"] for k in report["kernels"]))
+        for kernel in report["kernels"]:
+            self.assertEqual(set(kernel), {"name", "outputs_compared", "different"})
+        self.assertEqual(self.ok("verify", "--outputs", "1000", "--quiet"), "")
+        self.assertIn("0 different", self.ok("verify", self.fixed, "--outputs", "5000"))
+        self.assertIn("0 different", self.ok("verify", self.fixed_deep, "--outputs", "5000"))
+        self.ok("verify", "--outputs", "1000", env={"ISOBIT_REQUIRE": "scalar"})
+        self.fails(["ISOBIT_REQUIRE", "cuda"], "verify", "--outputs", "1000", env={"ISOBIT_REQUIRE": "scalar,cuda"},
+                   status=1)
+        self.fails(["model.npz"], "verify", self.model)
+
+    def test_fingerprint(self):
+        text = self.ok("fingerprint")
+        for line in text.splitlines():
+            self.assertRegex(line, r"^[a-z0-9_]+ [0-9a-f]+$")
+        for kernel in self.json("supported")["kernels"]:
+            if kernel["usable"]:
+                self.assertEqual(self.ok("fingerprint", "--kernel", kernel["name"]), text)
+        expected = dict(line.split() for line in text.splitlines())
+        self.assertEqual(self.json("fingerprint"), {"fingerprints": expected})
+
+    def test_supported(self):
+        report = self.json("supported")
+        self.assertEqual([kernel["name"] for kernel in report["kernels"]], KERNELS)
+        for kernel in report["kernels"]:
+            self.assertEqual(kernel["usable"], kernel["reason"] is None)
+        self.assertEqual(sum(kernel["default"] for kernel in report["kernels"]), 1)
+        self.assertIn("gru", report["operations"])
+        self.assertIn("usable", self.ok("supported"))
+        forced = self.json("supported", env={"ISOBIT_CPU": "scalar"})
+        self.assertEqual([k["name"] for k in forced["kernels"] if k["default"]], ["scalar"])
+
+    def test_bench(self):
+        report = self.json("bench", "gru", "--hidden", "8,16", "--batch", "3", "--steps", "4", "--min-time", "0",
+                           "--mode", "sequence,streaming", "--kernel", "scalar")
+        self.assertEqual(len(report["cases"]), 4)
+        for case in report["cases"]:
+            self.assertTrue({"name", "H", "N", "mode", "kernel", "bits", "us_per_step"} <= set(case))
+            self.assertGreater(case["us_per_step"], 0)
+        self.fails(["lstm"], "bench", "lstm")
+        self.fails(["--hidden", "0"], "bench", "gru", "--hidden", "0")
+        self.fails(["--mode", "fast"], "bench", "gru", "--mode", "fast")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    ISOBIT = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
