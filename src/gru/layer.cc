@@ -25,7 +25,7 @@ class Scratch {
   explicit Scratch(std::byte* base) : base_(base) {}
   template <typename T>
   T* take(int64_t count) {
-    T* piece = reinterpret_cast<T*>(base_ + used_);
+    T* piece = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
     used_ += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
     return piece;
   }

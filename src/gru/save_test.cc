@@ -269,7 +269,8 @@ TEST_F(SaveTampered, EveryFieldIsNeededAndTyped) {
 
 TEST_F(SaveTampered, EveryTensorIsNeededAndShaped) {
   for (const auto& [name, array] : file_.arrays) {
-    const std::string tensor = name;
+    const std::string tensor = name;  // copies: clang++ 14 cannot capture a structured binding
+    const std::vector<int64_t> whole = array.shape;
     refuses([&](ArrayFile& file, Json&) { file.arrays.erase(tensor); }, "tensor '" + tensor + "' is missing");
     refuses(
         [&](ArrayFile& file, Json&) {
@@ -278,7 +279,7 @@ TEST_F(SaveTampered, EveryTensorIsNeededAndShaped) {
           file.arrays[tensor] = Array::zeros(file.arrays[tensor].dtype, shape);
         },
         "tensor '" + tensor + "' has the shape");
-    refuses([&](ArrayFile& file, Json&) { file.arrays[tensor] = Array::zeros(Dtype::kF64, array.shape); },
+    refuses([&](ArrayFile& file, Json&) { file.arrays[tensor] = Array::zeros(Dtype::kF64, whole); },
             "tensor '" + tensor + "' is f64");
   }
   refuses([](ArrayFile& file, Json&) { file.arrays["enc.l0.more"] = Array::zeros(Dtype::kS8, {1}); },

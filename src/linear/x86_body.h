@@ -18,7 +18,7 @@
 #define ISOBIT_LINEAR_X86_BODY_H_
 
 #include <cstdint>
-#include <cstring>
+#include <utility>
 
 #include "linear/kernels.h"
 
@@ -45,14 +45,16 @@ struct Index {
 
 #define ISOBIT_UNROLLED(i) [&](auto i) __attribute__((always_inline))
 
+template <typename Body, int... kValues>
+[[gnu::always_inline]] inline void unroll_over(const Body& body, std::integer_sequence<int, kValues...>) {
+  (body(Index<kValues>{}), ...);
+}
+
 /// body(Index<0>), ..., body(Index<kCount - 1>). Loops with #pragma unroll are unrolled by g++ only after it has
 /// decided which arrays live in registers, and then it stores every accumulator in every iteration.
-template <int kCount, int kFrom = 0, typename Body>
+template <int kCount, typename Body>
 [[gnu::always_inline]] inline void unroll(const Body& body) {
-  if constexpr (kFrom < kCount) {
-    body(Index<kFrom>{});
-    unroll<kCount, kFrom + 1>(body);
-  }
+  unroll_over(body, std::make_integer_sequence<int, kCount>{});
 }
 
 /// One quad of k: kRows x kUnits dot products. The operand that has fewer registers stays live in the outer loop.
@@ -94,6 +96,8 @@ template <typename T, int kPlanes, int kSplit, int kRows, int kUnits>
   });
 }
 
+/// No prefetch: the weights of a block are one stream, which the hardware follows at the bandwidth of the cache; a
+/// software prefetch takes load slots and was slower for every size.
 /// A register tile: kRows / kPlanes activation rows from m on, kUnits units of output columns from n on.
 template <int kPlanes, int kRows, int kUnits>
 void micro_tile(const LinearArgs& args, const int8_t* weights, int64_t quad_bytes, int64_t m, int64_t n) {
