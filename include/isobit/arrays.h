@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "isobit/dtype.h"
@@ -38,7 +37,7 @@ struct Array {
   static Array zeros(Dtype dtype, std::vector<int64_t> shape);
   /// Copies `size(shape)` elements of type T.
   template <typename T>
-  static Array copy_of(const T* values, std::vector<int64_t> shape);
+  static Array copy_of(const T* values, const std::vector<int64_t>& shape);
 
   /// Every element as float32: floats of other widths and integers are converted, float64 rounded to
   /// nearest even (numerics.md, section 3).
@@ -76,8 +75,8 @@ Status write_file_atomically(const std::string& path, const void* data, size_t s
 Result<std::vector<std::byte>> read_file(const std::string& path);
 
 template <typename T>
-Array Array::copy_of(const T* values, std::vector<int64_t> shape) {
-  Array array = zeros(dtype_of<T>(), std::move(shape));
+Array Array::copy_of(const T* values, const std::vector<int64_t>& shape) {
+  Array array = zeros(dtype_of<T>(), shape);
   const int64_t count = array.size();
   T* out = array.data<T>();
   for (int64_t i = 0; i < count; ++i) out[i] = values[i];
