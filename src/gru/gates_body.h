@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vector body of the gate kernels; V wraps one register type (see x86_*.cc). The mode is a template parameter:
-// it costs two to four instructions a rescale and there are ten rescales a lane.
+// it costs two to four instructions a rescale and there are 14 rescales a lane.
 #ifndef ISOBIT_GRU_GATES_BODY_H_
 #define ISOBIT_GRU_GATES_BODY_H_
 
