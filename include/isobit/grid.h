@@ -49,6 +49,8 @@ struct Grid {
   [[nodiscard]] constexpr Dtype dtype() const { return code_dtype(bits, is_signed); }
   /// The scale as float32; exact for both kinds.
   [[nodiscard]] float scale() const;
+  /// The factor of quantisation in float32: 2^shift exactly, or 1 / real_scale rounded once.
+  [[nodiscard]] float inverse_scale() const;
   bool operator==(const Grid&) const = default;
 };
 

@@ -197,17 +197,33 @@ struct GruModelParameters {
 
 class GruModel;
 
-/// Scratch memory of forward; sized by GruModel::workspace.
+/// Scratch memory of forward, for the model whose GruModel::workspace made it.
 class GruWorkspace {
  public:
-  [[nodiscard]] int64_t size_bytes() const { return static_cast<int64_t>(bytes_.size()); }
+  [[nodiscard]] int64_t size_bytes() const { return layout_.total; }
 
  private:
   friend class GruModel;
-  std::vector<std::byte> bytes_;
+  /// Offsets from bytes_, multiples of 64.
+  struct Layout {
+    int64_t x = 0;  // codes of x and y, used by forward on the reference path
+    int64_t y = 0;
+    int64_t between[2] = {0, 0};  // codes between layers
+    int64_t scratch = 0;          // of one thread
+    int64_t scratch_stride = 0;
+    int64_t total = 0;
+  };
+  struct Free {
+    void operator()(std::byte* p) const;
+  };
+
+  std::unique_ptr<std::byte, Free> bytes_;
+  std::shared_ptr<const void> model_;
+  Layout layout_;
   int64_t batch_ = 0;
   int64_t steps_ = 0;
   int32_t threads_ = 1;
+  bool last_block_first_ = false;  // which end of the weights the next call begins with: the end that is in the cache
 };
 
 /// Codes of h for every layer and direction: [layers * directions, N, H] of each layer's own h grid.

@@ -10,11 +10,6 @@
 namespace isobit {
 namespace {
 
-/// The factor of quantisation: 2^shift exactly, or float32 1/S. Computed once a tensor.
-float inverse_scale(const Grid& grid) {
-  return grid.kind == ScaleKind::kPow2 ? std::ldexp(1.0f, grid.shift) : 1.0f / grid.real_scale;
-}
-
 int64_t quantize_scaled(const Grid& grid, float inverse, float x) {
   // Clamped before it becomes an integer: a conversion out of range is undefined.
   constexpr float kLimit = 8589934592.0f;  // 2^33
@@ -35,6 +30,8 @@ std::optional<ScaleKind> scale_kind_from_string(std::string_view text) {
 
 float Grid::scale() const { return kind == ScaleKind::kPow2 ? std::ldexp(1.0f, -shift) : real_scale; }
 
+float Grid::inverse_scale() const { return kind == ScaleKind::kPow2 ? std::ldexp(1.0f, shift) : 1.0f / real_scale; }
+
 Status check_grid(const Grid& grid, std::string_view name) {
   const auto refuse = [&](const std::string& what, const std::string& value, const std::string& limit) {
     return Status(StatusCode::kInvalidArgument,
@@ -53,7 +50,7 @@ Status check_grid(const Grid& grid, std::string_view name) {
   return {};
 }
 
-int64_t quantize_value(const Grid& grid, float x) { return quantize_scaled(grid, inverse_scale(grid), x); }
+int64_t quantize_value(const Grid& grid, float x) { return quantize_scaled(grid, grid.inverse_scale(), x); }
 
 float dequantize_value(const Grid& grid, int64_t code) {
   return static_cast<float>(code - grid.zero_point) * grid.scale();
@@ -63,7 +60,7 @@ Status quantize(const Grid& grid, std::span<const float> x, void* codes, std::st
   for (size_t i = 0; i < x.size(); ++i)
     if (std::isnan(x[i]))
       return {StatusCode::kInvalidArgument, std::string(name) + "[" + std::to_string(i) + "] is NaN, must be a number"};
-  const float inverse = inverse_scale(grid);
+  const float inverse = grid.inverse_scale();
   with_code_type(grid.dtype(), [&](auto zero) {
     using T = decltype(zero);
     T* out = static_cast<T*>(codes);

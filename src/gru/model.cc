@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 
 #include "core/codes.h"
 #include "gru/layer.h"
@@ -117,11 +118,6 @@ Status check_layer(const GruLayerParameters& p, const std::string& name) {
 
 std::string layer_name(int64_t index, int64_t directions) {
   return "layer " + std::to_string(index / directions) + (index % directions == 1 ? " reverse" : "");
-}
-
-std::byte* align(std::byte* p) {
-  const auto address = reinterpret_cast<uintptr_t>(p);
-  return p + ((64 - address % 64) % 64);
 }
 
 int64_t round_up_64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -268,50 +264,38 @@ Result<GruState> GruModel::state_from(const GruModel& other, const GruState& sta
   return out;
 }
 
-// The workspace: quantised x and y, two buffers between layers, then one scratch area a thread.
 namespace {
-
-struct WorkspaceLayout {
-  int64_t x = 0;
-  int64_t y = 0;
-  int64_t between[2] = {0, 0};
-  int64_t scratch = 0;
-  int64_t scratch_stride = 0;
-  int64_t total = 0;
-};
-
-WorkspaceLayout lay_out(const std::vector<GruLayer>& layers, int64_t directions, int64_t batch, int64_t steps, int64_t threads) {
-  WorkspaceLayout layout;
-  int64_t at = 0;
-  const auto take = [&](int64_t bytes) {
-    const int64_t offset = at;
-    at += round_up_64(bytes);
-    return offset;
-  };
-  const auto size = [](const GruLayer& layer, GruTensor tensor) {
-    return static_cast<int64_t>(size_in_bytes(layer.parameters().grids[tensor].dtype()));
-  };
-  const int64_t output = directions * layers[0].parameters().hidden_size;
-  layout.x = take(steps * batch * layers[0].parameters().input_size * size(layers.front(), kX));
-  layout.y = take(steps * batch * output * size(layers.back(), kH));
-  if (static_cast<int64_t>(layers.size()) > directions)
-    for (int64_t& offset : layout.between) offset = take(steps * batch * output * 4);
-  for (const GruLayer& layer : layers)
-    layout.scratch_stride = std::max(layout.scratch_stride, round_up_64(layer.scratch_bytes(batch, steps)));
-  layout.scratch = take(layout.scratch_stride * threads);
-  layout.total = at;
-  return layout;
+constexpr std::align_val_t kWorkspaceAlignment{64};
 }
 
-}  // namespace
+void GruWorkspace::Free::operator()(std::byte* p) const { ::operator delete[](p, kWorkspaceAlignment); }
 
 GruWorkspace GruModel::workspace(int64_t batch, int64_t steps, int32_t threads) const {
   GruWorkspace workspace;
   workspace.batch_ = batch;
   workspace.steps_ = steps;
   workspace.threads_ = std::max(threads, 1);
-  workspace.bytes_.resize(static_cast<size_t>(
-      lay_out(impl_->layers, impl_->parameters.directions, batch, steps, workspace.threads_).total + 64));
+  workspace.model_ = impl_;
+  const std::vector<GruLayer>& layers = impl_->layers;
+  GruWorkspace::Layout& layout = workspace.layout_;
+  const auto take = [&](int64_t bytes) {
+    const int64_t offset = layout.total;
+    layout.total += round_up_64(bytes);
+    return offset;
+  };
+  const auto size = [](const GruLayer& layer, GruTensor tensor) {
+    return static_cast<int64_t>(size_in_bytes(layer.parameters().grids[tensor].dtype()));
+  };
+  layout.x = take(steps * batch * input_size() * size(layers.front(), kX));
+  layout.y = take(steps * batch * output_size() * size(layers.back(), kH));
+  if (layer_count() > 1)
+    for (int64_t& offset : layout.between) offset = take(steps * batch * output_size() * 4);
+  for (const GruLayer& layer : layers)
+    layout.scratch_stride = std::max(layout.scratch_stride, round_up_64(layer.scratch_bytes(batch, steps)));
+  layout.scratch = take(layout.scratch_stride * workspace.threads_);
+  // Not cleared: memory that no path uses never becomes resident.
+  workspace.bytes_.reset(
+      static_cast<std::byte*>(::operator new[](static_cast<size_t>(layout.total), kWorkspaceAlignment)));
   return workspace;
 }
 
@@ -356,77 +340,124 @@ Status check_state_grids(const std::vector<GruLayer>& layers, const GruState& st
   return {};
 }
 
+Status check_workspace(bool of_this_model, int64_t batch, int64_t steps, int threads, int64_t max_batch,
+                       int64_t max_steps, int max_threads) {
+  if (!of_this_model) return refuse("the workspace was made by another model");
+  if (batch > max_batch || steps > max_steps || threads > max_threads)
+    return refuse("the workspace is for " + std::to_string(max_batch) + " sequences, " + std::to_string(max_steps) +
+                  " steps and " + std::to_string(max_threads) + " threads; the call has " + std::to_string(batch) +
+                  ", " + std::to_string(steps) + " and " + std::to_string(threads));
+  return {};
+}
+
+/// Input and output of a call: codes or values of each.
+struct Ends {
+  const std::byte* x = nullptr;
+  const float* x_float = nullptr;
+  std::byte* y = nullptr;
+  float* y_float = nullptr;
+};
+
+/// What the layers of a call share.
+struct Call {
+  const std::vector<GruLayer>& layers;
+  int64_t directions;
+  CpuPath path;
+  Ends ends;
+  int64_t steps;
+  GruState& state;
+  const GruRunOptions& options;
+  std::byte* between[2];
+  bool last_block_first;
+  GruCodeObserver* observer;
+};
+
 /// All layers over sequences [begin, end).
-void run_layers(const std::vector<GruLayer>& layers, int64_t directions, CpuPath path, const void* x, void* y, int64_t steps,
-                GruState& state, const GruRunOptions& options, std::byte* between[2], std::byte* scratch, int64_t begin,
-                int64_t end, GruCodeObserver* observer) {
-  const int64_t batch = state.batch();
-  const int64_t hidden = layers[0].parameters().hidden_size;
-  const int64_t output = directions * hidden;
+void run_layers(const Call& call, std::byte* scratch, int64_t begin, int64_t end) {
+  const int64_t steps = call.steps;
+  const int64_t batch = call.state.batch();
+  const int64_t hidden = call.layers[0].parameters().hidden_size;
+  const int64_t output = call.directions * hidden;
   const auto outer = [&](int64_t width) {
-    return options.batch_first ? CodeStrides{width, steps * width} : CodeStrides{batch * width, width};
+    return call.options.batch_first ? CodeStrides{width, steps * width} : CodeStrides{batch * width, width};
   };
-  const int64_t depth = static_cast<int64_t>(layers.size()) / directions;
+  const int64_t depth = static_cast<int64_t>(call.layers.size()) / call.directions;
   for (int64_t l = 0; l < depth; ++l)
-    for (int64_t d = 0; d < directions; ++d) {
-      const int64_t index = l * directions + d;
-      const GruLayer& layer = layers[static_cast<size_t>(index)];
+    for (int64_t d = 0; d < call.directions; ++d) {
+      const int64_t index = l * call.directions + d;
+      const GruLayer& layer = call.layers[static_cast<size_t>(index)];
       const auto y_size = static_cast<int64_t>(size_in_bytes(layer.parameters().grids[kH].dtype()));
       LayerRun run;
       run.steps = steps;
       run.begin = begin;
       run.end = end;
       run.reverse = d == 1;
-      run.x = l == 0 ? static_cast<const std::byte*>(x) : between[(l + 1) % 2];
-      run.x_strides = l == 0 ? outer(layer.parameters().input_size) : CodeStrides{batch * output, output};
-      run.y = (l == depth - 1 ? static_cast<std::byte*>(y) : between[l % 2]) + d * hidden * y_size;
-      run.y_strides = l == depth - 1 ? outer(output) : CodeStrides{batch * output, output};
-      run.h = state.layer(index).data();
-      run.lengths = options.lengths;
-      run.mask = options.zoneout_mask.empty() ? nullptr : options.zoneout_mask.data() + d * hidden;
+      if (l == 0) {
+        run.x = call.ends.x;
+        run.x_float = call.ends.x_float;
+        run.x_strides = outer(layer.parameters().input_size);
+      } else {
+        run.x = call.between[(l + 1) % 2];
+        run.x_strides = {batch * output, output};
+      }
+      if (l == depth - 1) {
+        if (call.ends.y != nullptr) run.y = call.ends.y + d * hidden * y_size;
+        if (call.ends.y_float != nullptr) run.y_float = call.ends.y_float + d * hidden;
+        run.y_strides = outer(output);
+      } else {
+        run.y = call.between[l % 2] + d * hidden * y_size;
+        run.y_strides = {batch * output, output};
+      }
+      run.h = call.state.layer(index).data();
+      run.lengths = call.options.lengths;
+      run.mask = call.options.zoneout_mask.empty() ? nullptr : call.options.zoneout_mask.data() + d * hidden;
       run.batch = batch;
       run.mask_width = output;
-      run.observer = observer;
+      run.observer = call.observer;
       run.layer = index;
       run.scratch = scratch;
-      layer.run(path, run);
+      run.last_block_first = call.last_block_first;
+      layer.run(call.path, run);
     }
 }
+
+/// All sequences, on the pool where there is one.
+void run_batch(const Call& call, std::byte* scratch, int64_t scratch_stride) {
+  if (call.options.pool == nullptr) return run_layers(call, scratch, 0, call.state.batch());
+  const auto part = [&](int index, int64_t begin, int64_t end) {
+    run_layers(call, scratch + index * scratch_stride, begin, end);
+  };
+  call.options.pool->for_ranges(call.state.batch(), part);
+}
+
+int threads_of(const GruRunOptions& options) { return options.pool == nullptr ? 1 : options.pool->threads(); }
 
 }  // namespace
 
 Status GruModel::forward_codes(const void* x, void* y, int64_t steps, GruState& state, GruWorkspace& workspace,
                                const GruRunOptions& options) const {
-  const auto layers = static_cast<int64_t>(impl_->layers.size());
-  ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, layers, options));
+  ISOBIT_RETURN_IF_ERROR(
+      check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
   ISOBIT_RETURN_IF_ERROR(check_state_grids(impl_->layers, state));
-  const int threads = options.pool == nullptr ? 1 : options.pool->threads();
-  if (state.batch() > workspace.batch_ || steps > workspace.steps_ || threads > workspace.threads_)
-    return refuse("the workspace is for " + std::to_string(workspace.batch_) + " sequences, " +
-                  std::to_string(workspace.steps_) + " steps and " + std::to_string(workspace.threads_) +
-                  " threads; the call has " + std::to_string(state.batch()) + ", " + std::to_string(steps) + " and " +
-                  std::to_string(threads));
+  ISOBIT_RETURN_IF_ERROR(check_workspace(workspace.model_ == impl_, state.batch(), steps, threads_of(options),
+                                         workspace.batch_, workspace.steps_, workspace.threads_));
   ISOBIT_ASSIGN_OR_RETURN(const CpuPath path, choose_path(options.path));
-  const WorkspaceLayout layout =
-      lay_out(impl_->layers, impl_->parameters.directions, workspace.batch_, workspace.steps_, workspace.threads_);
-  std::byte* base = align(workspace.bytes_.data());
-  std::byte* between[2] = {base + layout.between[0], base + layout.between[1]};
-  const auto part = [&](int index, int64_t begin, int64_t end) {
-    run_layers(impl_->layers, impl_->parameters.directions, path, x, y, steps, state, options, between,
-               base + layout.scratch + index * layout.scratch_stride, begin, end, nullptr);
-  };
-  if (options.pool == nullptr) {
-    part(0, 0, state.batch());
-  } else {
-    options.pool->for_ranges(state.batch(), part);
-  }
+  std::byte* base = workspace.bytes_.get();
+  const GruWorkspace::Layout& layout = workspace.layout_;
+  Ends ends;
+  ends.x = static_cast<const std::byte*>(x);
+  ends.y = static_cast<std::byte*>(y);
+  run_batch({impl_->layers, impl_->parameters.directions, path, ends, steps, state, options,
+             {base + layout.between[0], base + layout.between[1]}, workspace.last_block_first_, nullptr},
+            base + layout.scratch, layout.scratch_stride);
+  workspace.last_block_first_ ^= steps % 2 == 1;
   return {};
 }
 
 Status GruModel::forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
                          GruWorkspace& workspace, const GruRunOptions& options) const {
-  const auto layers = static_cast<int64_t>(impl_->layers.size());
-  ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, layers, options));
+  ISOBIT_RETURN_IF_ERROR(
+      check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
   const int64_t batch = state.batch();
   if (static_cast<int64_t>(x.size()) != steps * batch * input_size())
     return refuse("x has " + std::to_string(x.size()) + " values, must have " + std::to_string(steps) + " * " +
@@ -434,30 +465,44 @@ Status GruModel::forward(std::span<const float> x, std::span<float> y, int64_t s
   if (static_cast<int64_t>(y.size()) != steps * batch * output_size())
     return refuse("y has " + std::to_string(y.size()) + " values, must have " + std::to_string(steps) + " * " +
                   std::to_string(batch) + " * " + std::to_string(output_size()));
-  if (batch > workspace.batch_ || steps > workspace.steps_)
-    return refuse("the workspace is for " + std::to_string(workspace.batch_) + " sequences and " +
-                  std::to_string(workspace.steps_) + " steps; the call has " + std::to_string(batch) + " and " +
-                  std::to_string(steps));
-  const WorkspaceLayout layout =
-      lay_out(impl_->layers, impl_->parameters.directions, workspace.batch_, workspace.steps_, workspace.threads_);
-  std::byte* base = align(workspace.bytes_.data());
-  ISOBIT_RETURN_IF_ERROR(quantize(input_grid(), x, base + layout.x, "x"));
-  ISOBIT_RETURN_IF_ERROR(forward_codes(base + layout.x, base + layout.y, steps, state, workspace, options));
-  dequantize(output_grid(), base + layout.y, y);
+  ISOBIT_RETURN_IF_ERROR(check_state_grids(impl_->layers, state));
+  ISOBIT_RETURN_IF_ERROR(check_workspace(workspace.model_ == impl_, batch, steps, threads_of(options),
+                                         workspace.batch_, workspace.steps_, workspace.threads_));
+  ISOBIT_ASSIGN_OR_RETURN(const CpuPath path, choose_path(options.path));
+  std::byte* base = workspace.bytes_.get();
+  const GruWorkspace::Layout& layout = workspace.layout_;
+  if (path == CpuPath::kReference) {
+    ISOBIT_RETURN_IF_ERROR(quantize(input_grid(), x, base + layout.x, "x"));
+    ISOBIT_RETURN_IF_ERROR(forward_codes(base + layout.x, base + layout.y, steps, state, workspace, options));
+    dequantize(output_grid(), base + layout.y, y);
+    return {};
+  }
+  if (const int64_t i = impl_->layers[0].find_nan(path, x); i < static_cast<int64_t>(x.size()))
+    return refuse("x[" + std::to_string(i) + "] is NaN, must be a number");
+  Ends ends;
+  ends.x_float = x.data();
+  ends.y_float = y.data();
+  run_batch({impl_->layers, impl_->parameters.directions, path, ends, steps, state, options,
+             {base + layout.between[0], base + layout.between[1]}, workspace.last_block_first_, nullptr},
+            base + layout.scratch, layout.scratch_stride);
+  workspace.last_block_first_ ^= steps % 2 == 1;
   return {};
 }
 
 Status GruModel::forward_observed(const void* x, void* y, int64_t steps, GruState& state, GruCodeObserver& observer,
                                   const GruRunOptions& options) const {
-  const auto layers = static_cast<int64_t>(impl_->layers.size());
-  ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, layers, options));
+  ISOBIT_RETURN_IF_ERROR(
+      check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
   ISOBIT_RETURN_IF_ERROR(check_state_grids(impl_->layers, state));
-  GruWorkspace workspace = this->workspace(state.batch(), steps);
-  const WorkspaceLayout layout = lay_out(impl_->layers, impl_->parameters.directions, state.batch(), steps, 1);
-  std::byte* base = align(workspace.bytes_.data());
-  std::byte* between[2] = {base + layout.between[0], base + layout.between[1]};
-  run_layers(impl_->layers, impl_->parameters.directions, CpuPath::kReference, x, y, steps, state, options, between,
-             base + layout.scratch, 0, state.batch(), &observer);
+  const GruWorkspace workspace = this->workspace(state.batch(), steps);
+  std::byte* base = workspace.bytes_.get();
+  const GruWorkspace::Layout& layout = workspace.layout_;
+  Ends ends;
+  ends.x = static_cast<const std::byte*>(x);
+  ends.y = static_cast<std::byte*>(y);
+  run_layers({impl_->layers, impl_->parameters.directions, CpuPath::kReference, ends, steps, state, options,
+              {base + layout.between[0], base + layout.between[1]}, false, &observer},
+             base + layout.scratch, 0, state.batch());
   return {};
 }
 

@@ -1,52 +1,85 @@
 // SPDX-License-Identifier: Apache-2.0
-// The baseline gate kernels: the same constants, one lane at a time in 64-bit integers.
+// The baseline kernels: the same constants, one lane at a time in 64-bit integers.
+#include <algorithm>
+#include <cmath>
+
 #include "core/fixed.h"
-#include "gru/gates.h"
+#include "gru/kernels.h"
 
 namespace isobit {
 namespace {
 
-int64_t apply(const GateRescale& ratio, int64_t x, Rounding mode) {
+int64_t apply(const UniformRatio& ratio, int64_t x, Rounding mode) {
   return round_shift(x * ratio.multiplier, ratio.right - ratio.left, mode);
 }
 
 template <typename Acc>
-void gates(const GateConstants& c, const Acc* acc_x, const Acc* acc_h, int32_t* h_diff, uint8_t* low, uint8_t* high) {
-  const int64_t padded = c.padded_hidden;
+int64_t linear_result(const Acc* acc, const RowRatios& ratios, int64_t row, int64_t low, int64_t high, Rounding mode) {
+  return clamp_s64(round_shift(int64_t{*acc} * ratios.multiplier[row], ratios.shift[row], mode), low, high);
+}
+
+template <typename Acc>
+void gates(const GateConstants& c, int64_t unit, int64_t units, const Acc* acc_x, const Acc* acc_h, int32_t* h_diff,
+           uint8_t* low, uint8_t* high) {
   const Rounding mode = c.rounding;
   const auto activate = [&](int gate, int64_t sum) {
     return c.table[gate][clamp_s64(sum + c.gate_offset[gate], 0, c.gate_last[gate])] + c.table_offset[gate];
   };
-  for (int64_t i = 0; i < padded; ++i) {
+  const int64_t first_row = tile_row(0, unit);
+  for (int64_t i = 0; i < units; ++i) {
     int64_t ih[3];
     int64_t hh[3];
     for (int gate = 0; gate < 3; ++gate) {
-      const int64_t row = gate * padded + i;
-      ih[gate] = clamp_s64(round_shift(int64_t{acc_x[row]} * c.multiplier_ih[row], c.shift_ih[row], mode), c.ih_low, c.ih_high);
-      hh[gate] = clamp_s64(round_shift(int64_t{acc_h[row]} * c.multiplier_hh[row], c.shift_hh[row], mode), c.hh_low, c.hh_high);
+      const int64_t row = tile_row(gate, i);
+      ih[gate] = linear_result(acc_x + row, c.ih, first_row + row, c.ih_low, c.ih_high, mode);
+      hh[gate] = linear_result(acc_h + row, c.hh, first_row + row, c.hh_low, c.hh_high, mode);
     }
+    int32_t& diff = h_diff[unit + i];
     const int64_t u = activate(0, apply(c.ih_to_gate[0], ih[0], mode) + apply(c.hh_to_gate[0], hh[0], mode));
     const int64_t r = activate(1, apply(c.ih_to_gate[1], ih[1], mode) + apply(c.hh_to_gate[1], hh[1], mode));
     const int64_t n = activate(2, apply(c.ih_to_gate[2], ih[2], mode) + apply(c.hh_to_gate[2], r * hh[2], mode));
-    const int64_t mixed = u * h_diff[i] + (c.one - u) * apply(c.n_to_h, n, mode);
+    const int64_t mixed = u * diff + (c.one - u) * apply(c.n_to_h, n, mode);
     const int64_t h = clamp_s64(apply(c.u_to_one, mixed, mode), c.h_low, c.h_high);
-    h_diff[i] = static_cast<int32_t>(h);
+    diff = static_cast<int32_t>(h);
     const auto code = static_cast<uint64_t>(h + c.h_to_unsigned);
-    low[i] = static_cast<uint8_t>(code);
-    if (c.planes == 2) high[i] = static_cast<uint8_t>(code >> 8);
+    low[unit + i] = static_cast<uint8_t>(code);
+    if (c.planes == 2) high[unit + i] = static_cast<uint8_t>(code >> 8);
   }
+}
+
+int64_t find_nan(const float* x, int64_t count) {
+  int64_t i = 0;
+  while (i < count && !std::isnan(x[i])) ++i;
+  return i;
+}
+
+void quantize_row(const RowQuantizer& q, const float* x, int64_t count, uint8_t* low, uint8_t* high) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float rounded = std::rint(std::clamp(x[i] * q.inverse_scale, q.low, q.high));
+    const auto code = static_cast<uint32_t>(static_cast<int32_t>(rounded) + q.to_unsigned);
+    low[i] = static_cast<uint8_t>(code);
+    if (q.planes == 2) high[i] = static_cast<uint8_t>(code >> 8);
+  }
+}
+
+void dequantize_row(const int32_t* diff, int64_t count, float scale, float* y) {
+  for (int64_t i = 0; i < count; ++i) y[i] = static_cast<float>(diff[i]) * scale;
+}
+
+template <typename T>
+void store_codes(const int32_t* diff, int64_t count, int32_t zero_point, void* y) {
+  auto* codes = static_cast<T*>(y);
+  for (int64_t i = 0; i < count; ++i) codes[i] = static_cast<T>(diff[i] + zero_point);
+}
+
+void store_row(const int32_t* diff, int64_t count, int32_t zero_point, int32_t planes, void* y) {
+  (planes == 1 ? store_codes<uint8_t> : store_codes<uint16_t>)(diff, count, zero_point, y);
 }
 
 }  // namespace
 
-void gru_gates_s32_scalar(const GateConstants& c, const int32_t* acc_x, const int32_t* acc_h, int32_t* h_diff,
-                          uint8_t* low, uint8_t* high) {
-  gates(c, acc_x, acc_h, h_diff, low, high);
-}
-
-void gru_gates_s64_scalar(const GateConstants& c, const int64_t* acc_x, const int64_t* acc_h, int32_t* h_diff,
-                          uint8_t* low, uint8_t* high) {
-  gates(c, acc_x, acc_h, h_diff, low, high);
+GruKernels gru_kernels_scalar() {
+  return {gates<int32_t>, gates<int64_t>, find_nan, quantize_row, dequantize_row, store_row};
 }
 
 }  // namespace isobit

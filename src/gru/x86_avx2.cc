@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <immintrin.h>
 
-#include "gru/gates_body.h"
+#include <cstdint>
+
+#include "gru/vector_body.h"
 
 namespace isobit {
 namespace {
@@ -21,12 +23,24 @@ struct Avx2S32 {
   ISOBIT_HD static Lanes min(Lanes a, Lanes b) { return _mm256_min_epi32(a, b); }
   ISOBIT_HD static Lanes max(Lanes a, Lanes b) { return _mm256_max_epi32(a, b); }
   ISOBIT_HD static Lanes bit_and(Lanes a, Lanes b) { return _mm256_and_si256(a, b); }
-  ISOBIT_HD static Lanes sign(Lanes a) { return _mm256_srai_epi32(a, 31); }
+  ISOBIT_HD static Lanes clear_low_bit_where_zero(Lanes a, Lanes b) {
+    const Lanes zero = _mm256_cmpeq_epi32(b, _mm256_setzero_si256());
+    return _mm256_andnot_si256(_mm256_srli_epi32(zero, 31), a);
+  }
+  ISOBIT_HD static Lanes decrement_where_zero_and_negative(Lanes a, Lanes b, Lanes x) {
+    const Lanes zero = _mm256_cmpeq_epi32(b, _mm256_setzero_si256());
+    return _mm256_add_epi32(a, _mm256_srai_epi32(_mm256_and_si256(zero, x), 31));
+  }
   ISOBIT_HD static Lanes shift_left(Lanes a, Lanes n) { return _mm256_sllv_epi32(a, n); }
   ISOBIT_HD static Lanes shift_right(Lanes a, Lanes n) { return _mm256_srav_epi32(a, n); }
-  ISOBIT_HD static Lanes gather(const int16_t* table, Lanes index) {
-    const Lanes pair = _mm256_i32gather_epi32(reinterpret_cast<const int*>(table), index, 2);
-    return _mm256_srai_epi32(_mm256_slli_epi32(pair, 16), 16);
+  ISOBIT_HD static Lanes gather(const uint16_t* table, Lanes index) {
+    const Lanes pair = _mm256_i32gather_epi32(reinterpret_cast<const int*>(table), index, 2);  // and its successor
+    return _mm256_and_si256(pair, _mm256_set1_epi32(0xFFFF));
+  }
+  ISOBIT_HD static __m256 load_float(const float* p) { return _mm256_loadu_ps(p); }
+  ISOBIT_HD static Lanes rint_clamped(__m256 x, float factor, float low, float high) {
+    const __m256 scaled = _mm256_mul_ps(x, _mm256_set1_ps(factor));
+    return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(scaled, _mm256_set1_ps(low)), _mm256_set1_ps(high)));
   }
   ISOBIT_HD static void store_s32(int32_t* p, Lanes a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a); }
   ISOBIT_HD static void store_u8(uint8_t* p, Lanes a) {
@@ -41,9 +55,10 @@ struct Avx2S32 {
 
 }  // namespace
 
-void gru_gates_s32_avx2(const GateConstants& c, const int32_t* acc_x, const int32_t* acc_h, int32_t* h_diff,
-                        uint8_t* low, uint8_t* high) {
-  gates<Avx2S32>(c, acc_x, acc_h, h_diff, low, high);
+GruKernels gru_kernels_avx2() {
+  GruKernels kernels = row_kernels<Avx2S32>();
+  kernels.gates_s32 = gates<Avx2S32>;
+  return kernels;
 }
 
 }  // namespace isobit

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <immintrin.h>
 
-#include "gru/gates_body.h"
+#include <cstdint>
+
+#include "gru/vector_body.h"
 
 namespace isobit {
 namespace {
@@ -20,12 +22,22 @@ struct Avx512S32 {
   ISOBIT_HD static Lanes min(Lanes a, Lanes b) { return _mm512_min_epi32(a, b); }
   ISOBIT_HD static Lanes max(Lanes a, Lanes b) { return _mm512_max_epi32(a, b); }
   ISOBIT_HD static Lanes bit_and(Lanes a, Lanes b) { return _mm512_and_si512(a, b); }
-  ISOBIT_HD static Lanes sign(Lanes a) { return _mm512_srai_epi32(a, 31); }
+  ISOBIT_HD static Lanes clear_low_bit_where_zero(Lanes a, Lanes b) {
+    return _mm512_mask_andnot_epi32(a, _mm512_testn_epi32_mask(b, b), set(1), a);
+  }
+  ISOBIT_HD static Lanes decrement_where_zero_and_negative(Lanes a, Lanes b, Lanes x) {
+    return _mm512_mask_sub_epi32(a, _mm512_mask_testn_epi32_mask(_mm512_movepi32_mask(x), b, b), a, set(1));
+  }
   ISOBIT_HD static Lanes shift_left(Lanes a, Lanes n) { return _mm512_sllv_epi32(a, n); }
   ISOBIT_HD static Lanes shift_right(Lanes a, Lanes n) { return _mm512_srav_epi32(a, n); }
-  ISOBIT_HD static Lanes gather(const int16_t* table, Lanes index) {
+  ISOBIT_HD static Lanes gather(const uint16_t* table, Lanes index) {
     const Lanes pair = _mm512_i32gather_epi32(index, table, 2);  // the entry and its successor
-    return _mm512_srai_epi32(_mm512_slli_epi32(pair, 16), 16);
+    return _mm512_and_si512(pair, _mm512_set1_epi32(0xFFFF));
+  }
+  ISOBIT_HD static __m512 load_float(const float* p) { return _mm512_loadu_ps(p); }
+  ISOBIT_HD static Lanes rint_clamped(__m512 x, float factor, float low, float high) {
+    const __m512 scaled = _mm512_mul_ps(x, _mm512_set1_ps(factor));
+    return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(scaled, _mm512_set1_ps(low)), _mm512_set1_ps(high)));
   }
   ISOBIT_HD static void store_s32(int32_t* p, Lanes a) { _mm512_storeu_si512(p, a); }
   ISOBIT_HD static void store_u8(uint8_t* p, Lanes a) {
@@ -49,12 +61,17 @@ struct Avx512S64 {
   ISOBIT_HD static Lanes min(Lanes a, Lanes b) { return _mm512_min_epi64(a, b); }
   ISOBIT_HD static Lanes max(Lanes a, Lanes b) { return _mm512_max_epi64(a, b); }
   ISOBIT_HD static Lanes bit_and(Lanes a, Lanes b) { return _mm512_and_si512(a, b); }
-  ISOBIT_HD static Lanes sign(Lanes a) { return _mm512_srai_epi64(a, 63); }
+  ISOBIT_HD static Lanes clear_low_bit_where_zero(Lanes a, Lanes b) {
+    return _mm512_mask_andnot_epi64(a, _mm512_testn_epi64_mask(b, b), set(1), a);
+  }
+  ISOBIT_HD static Lanes decrement_where_zero_and_negative(Lanes a, Lanes b, Lanes x) {
+    return _mm512_mask_sub_epi64(a, _mm512_mask_testn_epi64_mask(_mm512_movepi64_mask(x), b, b), a, set(1));
+  }
   ISOBIT_HD static Lanes shift_left(Lanes a, Lanes n) { return _mm512_sllv_epi64(a, n); }
   ISOBIT_HD static Lanes shift_right(Lanes a, Lanes n) { return _mm512_srav_epi64(a, n); }
-  ISOBIT_HD static Lanes gather(const int16_t* table, Lanes index) {
+  ISOBIT_HD static Lanes gather(const uint16_t* table, Lanes index) {
     const __m256i pair = _mm256_i32gather_epi32(reinterpret_cast<const int*>(table), _mm512_cvtepi64_epi32(index), 2);
-    return _mm512_cvtepi32_epi64(_mm256_srai_epi32(_mm256_slli_epi32(pair, 16), 16));
+    return _mm512_cvtepu32_epi64(_mm256_and_si256(pair, _mm256_set1_epi32(0xFFFF)));
   }
   ISOBIT_HD static void store_s32(int32_t* p, Lanes a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi64_epi32(a));
@@ -66,14 +83,11 @@ struct Avx512S64 {
 
 }  // namespace
 
-void gru_gates_s32_avx512vnni(const GateConstants& c, const int32_t* acc_x, const int32_t* acc_h, int32_t* h_diff,
-                              uint8_t* low, uint8_t* high) {
-  gates<Avx512S32>(c, acc_x, acc_h, h_diff, low, high);
-}
-
-void gru_gates_s64_avx512vnni(const GateConstants& c, const int64_t* acc_x, const int64_t* acc_h, int32_t* h_diff,
-                              uint8_t* low, uint8_t* high) {
-  gates<Avx512S64>(c, acc_x, acc_h, h_diff, low, high);
+GruKernels gru_kernels_avx512vnni() {
+  GruKernels kernels = row_kernels<Avx512S32>();
+  kernels.gates_s32 = gates<Avx512S32>;
+  kernels.gates_s64 = gates<Avx512S64>;
+  return kernels;
 }
 
 }  // namespace isobit

@@ -15,11 +15,12 @@ inline constexpr int kTileRows = 16;
 
 /// One product of all activation planes with one weight plane: acc = start + 2^shift * product.
 struct LinearArgs {
-  const int8_t* weights;  // wide_blocks blocks of wide_tiles tiles, then narrow_blocks of wide_tiles - 1
+  const int8_t* weights;  // wide_blocks blocks of wide_tiles tiles, then narrow_blocks of narrow_tiles
   int64_t quads;          // k / 4, rounded up
   int32_t wide_blocks;
   int32_t narrow_blocks;
   int32_t wide_tiles;
+  int32_t narrow_tiles;
   int32_t activation_planes;  // 1 or 2
   const uint8_t* activations;
   int64_t row_stride_bytes;

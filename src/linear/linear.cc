@@ -8,14 +8,6 @@
 namespace isobit {
 namespace {
 
-LinearKernel kernel_of(CpuPath path) {
-#define ISOBIT_LINEAR_KERNEL(name, row_path) \
-  if (path == CpuPath::row_path) return name;
-#include "linear/kernels.inc"
-#undef ISOBIT_LINEAR_KERNEL
-  return nullptr;
-}
-
 /// Digits of w in base 256, each in [-128, 127]: w = sum digit[j] * 256^j. A third one is needed above 32639 only.
 struct Digits {
   int8_t digit[3];
@@ -37,18 +29,33 @@ constexpr std::align_val_t kAlignment{64};
 
 }  // namespace
 
-Result<PackedWeights> pack_weights(CpuPath path, const int32_t* weights, int64_t n, int64_t k) {
+LinearKernel linear_kernel(CpuPath path) {
+  if (!cpu_can_run(path)) return nullptr;
+#define ISOBIT_LINEAR_KERNEL(name, row_path) \
+  if (path == CpuPath::row_path) return name;
+#include "linear/kernels.inc"
+#undef ISOBIT_LINEAR_KERNEL
+  return nullptr;
+}
+
+Result<PackedWeights> pack_weights(const int32_t* weights, int64_t n, int64_t k, int32_t tiles_together,
+                                   int32_t max_block_tiles) {
   if (n < 0 || n > kMaxN)
     return Status(StatusCode::kInvalidArgument,
                   "pack_weights: n is " + std::to_string(n) + ", must be in [0, " + std::to_string(kMaxN) + "]");
   if (k < 0 || k > kMaxLinearK)
     return Status(StatusCode::kInvalidArgument,
                   "pack_weights: k is " + std::to_string(k) + ", must be in [0, " + std::to_string(kMaxLinearK) + "]");
-  const LinearKernel kernel = kernel_of(path);
-  if (kernel == nullptr || !cpu_can_run(path))
-    return Status(StatusCode::kUnsupported,
-                  "pack_weights: no kernel for path '" + std::string(to_string(path)) +
-                      "' here: " + std::string(kernel == nullptr ? "not built" : cpu_cannot_run_reason(path)));
+  if (tiles_together < 1 || tiles_together > kMaxBlockTiles)
+    return Status(StatusCode::kInvalidArgument, "pack_weights: tiles_together is " + std::to_string(tiles_together) +
+                                                    ", must be in [1, " + std::to_string(kMaxBlockTiles) + "]");
+  if (max_block_tiles < tiles_together || max_block_tiles > kMaxBlockTiles)
+    return Status(StatusCode::kInvalidArgument, "pack_weights: max_block_tiles is " + std::to_string(max_block_tiles) +
+                                                    ", must be in [" + std::to_string(tiles_together) + ", " +
+                                                    std::to_string(kMaxBlockTiles) + "]");
+  if (tiles_together > 1 && n % (int64_t{kTileRows} * tiles_together) != 0)
+    return Status(StatusCode::kInvalidArgument, "pack_weights: n is " + std::to_string(n) + ", must be a multiple of " +
+                                                    std::to_string(kTileRows * tiles_together));
   int planes = 1;
   for (int64_t i = 0; i < n * k; ++i) {
     if (weights[i] < -32768 || weights[i] > 65535)
@@ -60,19 +67,20 @@ Result<PackedWeights> pack_weights(CpuPath path, const int32_t* weights, int64_t
     if (digits.digit[2] != 0) planes = 3;
   }
   const int64_t tiles = (n + kTileRows - 1) / kTileRows;
-  const int64_t blocks = (tiles + kMaxBlockTiles - 1) / kMaxBlockTiles;
+  const int64_t groups = tiles / tiles_together;
+  const int64_t max_groups = max_block_tiles / tiles_together;
+  const int64_t blocks = (groups + max_groups - 1) / max_groups;
   const int64_t quads = (k + 3) / 4;
   PackedWeights packed;
   packed.n_ = n;
   packed.k_ = k;
-  packed.path_ = path;
   packed.planes_ = planes;
-  packed.kernel_ = kernel;
-  if (blocks > 0) {  // blocks differ by one tile at most, and the wide ones come first
-    const int64_t narrow_blocks = (blocks - tiles % blocks) % blocks;
+  if (blocks > 0) {  // blocks differ by one group at most, and the wide ones come first
+    const int64_t narrow_blocks = (blocks - groups % blocks) % blocks;
     packed.narrow_blocks_ = static_cast<int32_t>(narrow_blocks);
     packed.wide_blocks_ = static_cast<int32_t>(blocks - narrow_blocks);
-    packed.wide_tiles_ = static_cast<int32_t>((tiles + blocks - 1) / blocks);
+    packed.wide_tiles_ = static_cast<int32_t>((groups + blocks - 1) / blocks) * tiles_together;
+    packed.narrow_tiles_ = packed.wide_tiles_ - tiles_together;
   }
   packed.plane_bytes_ = tiles * kTileRows * quads * 4;
   const size_t bytes = static_cast<size_t>(packed.size_bytes());
@@ -86,7 +94,7 @@ Result<PackedWeights> pack_weights(CpuPath path, const int32_t* weights, int64_t
   int64_t first_row = 0;
   int64_t block_offset = 0;
   for (int64_t block = 0; block < blocks; ++block) {
-    const int64_t rows = kTileRows * (packed.wide_tiles_ - (block < packed.wide_blocks_ ? 0 : 1));
+    const int64_t rows = int64_t{kTileRows} * (block < packed.wide_blocks_ ? packed.wide_tiles_ : packed.narrow_tiles_);
     for (int64_t row = 0; row < rows && first_row + row < n; ++row) {
       for (int64_t i = 0; i < k; ++i) {
         const Digits digits = split(weights[(first_row + row) * k + i]);

@@ -26,15 +26,6 @@ struct Aligned {
   T* data;
 };
 
-void call(const PackedWeights& w, const uint8_t* u, int64_t stride, int planes, int64_t m, const int32_t* start,
-          int32_t* acc) {
-  linear_s32(w, u, stride, planes, m, start, acc, w.padded_n());
-}
-void call(const PackedWeights& w, const uint8_t* u, int64_t stride, int planes, int64_t m, const int64_t* start,
-          int64_t* acc) {
-  linear_s64(w, u, stride, planes, m, start, acc, w.padded_n());
-}
-
 template <typename T>
 void product(benchmark::State& state, CpuPath path, int64_t h, int64_t m, Dtype dtype) {
   const int64_t n = 3 * h;
@@ -48,11 +39,13 @@ void product(benchmark::State& state, CpuPath path, int64_t h, int64_t m, Dtype 
   for (int64_t row = 0; row < m; ++row)
     pack_activations_row(codes.data() + static_cast<size_t>(row * h) * size_in_bytes(dtype), dtype, h,
                          packed.data + row * row_bytes);
-  const PackedWeights w = *pack_weights(path, weights.data(), n, h);
+  const LinearKernel kernel = linear_kernel(path);
+  const PackedWeights w = *pack_weights(weights.data(), n, h);
+  const ActivationRows rows{packed.data, row_bytes, activation_planes(dtype), m};
   const Aligned<T> start(w.padded_n());
   std::memset(start.data, 0, static_cast<size_t>(w.padded_n()) * sizeof(T));
   const Aligned<T> acc(m * w.padded_n());
-  call(w, packed.data, row_bytes, activation_planes(dtype), m, start.data, acc.data);
+  linear(kernel, w, w.all_blocks(), rows, start.data, acc.data, w.padded_n());
   std::vector<T> expected(static_cast<size_t>(m * n));
   reference_linear_product(weights.data(), codes.data(), dtype, m, n, h, start.data, expected.data());
   for (int64_t row = 0; row < m; ++row) {
@@ -63,7 +56,7 @@ void product(benchmark::State& state, CpuPath path, int64_t h, int64_t m, Dtype 
     }
   }
   for (auto _ : state) {
-    call(w, packed.data, row_bytes, activation_planes(dtype), m, start.data, acc.data);
+    linear(kernel, w, w.all_blocks(), rows, start.data, acc.data, w.padded_n());
     benchmark::ClobberMemory();
   }
   using benchmark::Counter;

@@ -99,7 +99,9 @@ struct Product {
       for (int64_t i = 0; i < m * k; ++i)
         store_code(storage.data(), dtype, i, (int64_t{1} << (8 * size_in_bytes(dtype))) - 1 - storage_offset(dtype));
 
-    Result<PackedWeights> packed = pack_weights(path, weights.data(), n, k);
+    const LinearKernel kernel = linear_kernel(path);
+    ASSERT_NE(kernel, nullptr);
+    Result<PackedWeights> packed = pack_weights(weights.data(), n, k);
     ASSERT_TRUE(packed.ok()) << packed.status().message();
     ASSERT_EQ(packed->padded_n(), (n + 15) / 16 * 16);
     const int64_t row_bytes = packed_row_bytes(dtype, k);
@@ -118,11 +120,7 @@ struct Product {
     const T canary = static_cast<T>(0x5A5A5A5A5A5A5A5A);
     std::fill_n(acc, acc_count, canary);
     const int planes = activation_planes(dtype);
-    if constexpr (sizeof(T) == 4) {
-      linear_s32(*packed, activations.data(), row_bytes, planes, m, start, acc, stride);
-    } else {
-      linear_s64(*packed, activations.data(), row_bytes, planes, m, start, acc, stride);
-    }
+    linear(kernel, *packed, packed->all_blocks(), {activations.data(), row_bytes, planes, m}, start, acc, stride);
 
     std::vector<T> expected(static_cast<size_t>(m * n));
     reference_linear_product(weights.data(), storage.data(), dtype, m, n, k, start, expected.data());
@@ -192,6 +190,45 @@ TEST_P(Linear, LongestK) {  // the sum of a plane reaches -2^31 + 128
   }
 }
 
+// What the GRU asks for: blocks of whole groups of three tiles, run one at a time in any order.
+TEST_P(Linear, BlocksOneAtATime) {
+  const LinearKernel kernel = linear_kernel(GetParam().path);
+  for (const int32_t max_tiles : {3, 5, 6, 9, 12}) {
+    for (const int64_t n : {48, 96, 144, 240, 336}) {
+      const int64_t k = 21;
+      const int64_t m = 3;
+      std::mt19937 random(static_cast<uint32_t>(n * 13 + max_tiles));
+      std::vector<int32_t> weights(static_cast<size_t>(n * k));
+      for (int32_t& w : weights) w = static_cast<int32_t>(random() % 1024) - 512;  // two planes
+      std::vector<uint8_t> codes(static_cast<size_t>(m * k));
+      for (uint8_t& code : codes) code = static_cast<uint8_t>(random());
+      std::vector<int32_t> start(static_cast<size_t>(n));
+      for (int32_t& s : start) s = static_cast<int32_t>(random());
+      const int64_t row_bytes = packed_row_bytes(Dtype::kU8, k);
+      std::vector<uint8_t> rows(static_cast<size_t>(m * row_bytes));
+      for (int64_t r = 0; r < m; ++r) pack_activations_row(codes.data() + r * k, Dtype::kU8, k, rows.data() + r * row_bytes);
+      const Result<PackedWeights> packed = pack_weights(weights.data(), n, k, 3, max_tiles);
+      ASSERT_TRUE(packed.ok()) << packed.status().message();
+      ASSERT_EQ(packed->padded_n(), n);
+      std::vector<int32_t> acc(static_cast<size_t>(m * n));
+      int64_t seen = 0;
+      for (int32_t block = packed->all_blocks().end - 1; block >= 0; --block) {
+        const int64_t first = packed->first_row(block);
+        const int64_t rows_of_block = packed->first_row(block + 1) - first;
+        EXPECT_EQ(rows_of_block % 48, 0);
+        EXPECT_LE(rows_of_block, 16 * max_tiles);
+        seen += rows_of_block;
+        linear(kernel, *packed, {block, block + 1}, {rows.data(), row_bytes, 1, m}, start.data() + first,
+               acc.data() + first, n);
+      }
+      EXPECT_EQ(seen, n);
+      std::vector<int32_t> expected(static_cast<size_t>(m * n));
+      reference_linear_product(weights.data(), codes.data(), Dtype::kU8, m, n, k, start.data(), expected.data());
+      EXPECT_EQ(acc, expected) << "n " << n << " max_block_tiles " << max_tiles;
+    }
+  }
+}
+
 // The weights that a kernel reads end at a page that cannot be touched: PackedWeights owns its memory, so the
 // kernel is called directly here.
 TEST_P(Linear, ReadsNoByteBeyondTheWeights) {
@@ -230,17 +267,24 @@ INSTANTIATE_TEST_SUITE_P(Kernels, Linear, testing::ValuesIn(kRows),
 TEST(PackWeights, RefusesByName) {
   const std::vector<int32_t> weights = {0, 65536, -32769};
   const auto message = [&](const int32_t* w, int64_t n, int64_t k) {
-    return pack_weights(CpuPath::kScalar, w, n, k).status().message();
+    return pack_weights(w, n, k).status().message();
   };
   EXPECT_NE(message(weights.data(), 1, 2).find("weights[0, 1] is 65536"), std::string::npos);
   EXPECT_NE(message(weights.data() + 2, 1, 1).find("-32769"), std::string::npos);
   EXPECT_NE(message(weights.data(), 1, kMaxLinearK + 1).find("65794"), std::string::npos);
   EXPECT_NE(message(weights.data(), -1, 1).find("n is -1"), std::string::npos);
-  EXPECT_EQ(pack_weights(CpuPath::kReference, weights.data(), 1, 1).status().code(), StatusCode::kUnsupported);
+  EXPECT_NE(pack_weights(weights.data(), 1, 1, 0).status().message().find("tiles_together is 0"), std::string::npos);
+  EXPECT_NE(pack_weights(weights.data(), 1, 1, 13).status().message().find("tiles_together is 13"), std::string::npos);
+  EXPECT_NE(pack_weights(weights.data(), 1, 1, 3, 2).status().message().find("max_block_tiles is 2"),
+            std::string::npos);
+  EXPECT_NE(pack_weights(weights.data(), 1, 1, 3, 13).status().message().find("max_block_tiles is 13"),
+            std::string::npos);
+  EXPECT_NE(pack_weights(weights.data(), 1, 1, 3).status().message().find("multiple of 48"), std::string::npos);
+  EXPECT_EQ(linear_kernel(CpuPath::kReference), nullptr);
 }
 
 TEST(PackWeights, CountsPlanes) {
-  const auto planes = [](int32_t w) { return pack_weights(CpuPath::kScalar, &w, 1, 1)->planes(); };
+  const auto planes = [](int32_t w) { return pack_weights(&w, 1, 1)->planes(); };
   EXPECT_EQ(planes(127), 1);
   EXPECT_EQ(planes(-128), 1);
   EXPECT_EQ(planes(128), 2);

@@ -26,7 +26,7 @@ void run_linear(const LinearArgs& args) {
   const int8_t* block_weights = args.weights;
   int64_t n = 0;
   for (int block = 0; block < args.wide_blocks + args.narrow_blocks; ++block) {
-    const int tiles = args.wide_tiles - (block < args.wide_blocks ? 0 : 1);
+    const int tiles = block < args.wide_blocks ? args.wide_tiles : args.narrow_tiles;
     const int64_t quad_bytes = int64_t{tiles} * kTileRows * 4;
     for (int tile = 0; tile < tiles; ++tile, n += kTileRows) {
       for (int64_t m = 0; m < args.m; ++m) {

@@ -194,7 +194,7 @@ template <int kPlanes>
   int64_t n = 0;
   const int blocks = args.wide_blocks + args.narrow_blocks;
   for (int block = 0; block < blocks; ++block) {
-    const int tiles = args.wide_tiles - (block < args.wide_blocks ? 0 : 1);
+    const int tiles = block < args.wide_blocks ? args.wide_tiles : args.narrow_tiles;
     run_block<kPlanes>(args, weights, tiles, n);
     weights += args.quads * tiles * kTileRows * kBytesPerQuadRow;
     n += tiles * kTileRows;

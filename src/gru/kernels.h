@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of a GRU step beside the integer products, one set an instruction set: the gates (rescale to ih and hh,
+// gate inputs, table look-ups, new state: numerics.md, section 7) and the conversions of input and output rows
+// (section 3). Rewritten so that a lane needs no zero points: every tensor is held as code - zero point, clamps are
+// shifted accordingly, and each activation table of at most 16 input bits is expanded to one 16-bit entry per code.
+#ifndef ISOBIT_GRU_KERNELS_H_
+#define ISOBIT_GRU_KERNELS_H_
+
+#include <cstdint>
+
+#include "core/hd.h"
+#include "isobit/rounding.h"
+
+namespace isobit {
+
+/// Hidden units of one tile: each gate has one tile of weight rows for it.
+inline constexpr int64_t kUnitsPerTile = 16;
+
+/// Rows of W, R and everything that belongs to them are in tile order: the 16 rows of gate u of the first 16 units,
+/// of r, of n, then those of the next 16 units, so that whatever one unit needs lies together.
+ISOBIT_HD constexpr int64_t tile_row(int64_t gate, int64_t unit) {
+  return unit / kUnitsPerTile * (3 * kUnitsPerTile) + gate * kUnitsPerTile + unit % kUnitsPerTile;
+}
+
+/// round_shift(x * multiplier, right - left), one of left and right is zero.
+struct UniformRatio {
+  int32_t multiplier;
+  int32_t left;
+  int32_t right;
+};
+
+/// acc -> ih or hh: one ratio a row, in tile order; padding rows have shift 0 and multiplier 1.
+struct RowRatios {
+  const int32_t* shift;       // >= 0 for the s32 kernels
+  const int32_t* multiplier;  // read by the s64 kernels only
+  const int32_t* half;        // 2^(shift-1), or 0 for shift 0; read by the s32 kernels only
+  const int32_t* tie_mask;    // 2^shift - 1, or -1 for shift 0; read by the s32 kernels only
+};
+
+/// Constants of one direction of one layer. Plain data: instruction-set files read it.
+struct GateConstants {
+  RowRatios ih, hh;
+  int64_t ih_low, ih_high;       // grid limits minus zero point
+  int64_t hh_low, hh_high;
+  UniformRatio ih_to_gate[3];
+  UniformRatio hh_to_gate[3];    // [2] is r * hh -> n_in
+  int64_t gate_offset[3];        // zero point - qmin of the gate input: its code becomes a table index
+  int64_t gate_last[3];          // 2^bits - 1
+  const uint16_t* table[3];      // output code - qmin, 2^bits entries and one of padding
+  int64_t table_offset[3];       // qmin - zero point of the output
+  UniformRatio n_to_h;
+  UniformRatio u_to_one;
+  int64_t one;                   // code of 1 minus z_u
+  int64_t h_low, h_high;
+  int64_t h_to_unsigned;         // z_h - qmin of the storage type: h_diff + h_to_unsigned is what products read
+  int64_t planes;                // 1: it is below 256; 2: low and high byte
+  Rounding rounding;
+};
+
+/// Units [unit, unit + units), both multiples of 16, of one sequence. acc_x, acc_h: complete accumulators (start values
+/// included) of these units' rows, in tile order. h_diff, low, high: of all units; h_diff holds code of h minus zero
+/// point, in and out; low and high receive the bytes of h_diff + h_to_unsigned, high when planes is 2. Units past H
+/// get whatever their zero rows give.
+using GatesS32 = void (*)(const GateConstants& c, int64_t unit, int64_t units, const int32_t* acc_x,
+                          const int32_t* acc_h, int32_t* h_diff, uint8_t* low, uint8_t* high);
+using GatesS64 = void (*)(const GateConstants& c, int64_t unit, int64_t units, const int64_t* acc_x,
+                          const int64_t* acc_h, int32_t* h_diff, uint8_t* low, uint8_t* high);
+
+/// Float to activation planes: clamp(rint(x * inverse_scale), low, high) + to_unsigned. No x is NaN.
+struct RowQuantizer {
+  float inverse_scale;
+  float low, high;      // grid limits minus zero point, exact
+  int32_t to_unsigned;  // zero point - qmin of the storage type
+  int32_t planes;
+};
+
+struct GruKernels {
+  GatesS32 gates_s32;  // null: that of the nearest path before this one
+  GatesS64 gates_s64;
+  /// Index of the first NaN, or count.
+  int64_t (*find_nan)(const float* x, int64_t count);
+  /// Writes at most 15 bytes beyond count, never beyond the next multiple of 16.
+  void (*quantize_row)(const RowQuantizer& q, const float* x, int64_t count, uint8_t* low, uint8_t* high);
+  /// y = diff * scale in float32.
+  void (*dequantize_row)(const int32_t* diff, int64_t count, float scale, float* y);
+  /// y = diff + zero_point as 8- or 16-bit codes (planes 1 or 2), modulo 2^bits.
+  void (*store_row)(const int32_t* diff, int64_t count, int32_t zero_point, int32_t planes, void* y);
+};
+
+#define ISOBIT_GRU_KERNELS(path, name) GruKernels name();
+#include "gru/kernels.inc"
+#undef ISOBIT_GRU_KERNELS
+
+}  // namespace isobit
+
+#endif  // ISOBIT_GRU_KERNELS_H_
