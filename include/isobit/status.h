@@ -4,6 +4,7 @@
 #define ISOBIT_STATUS_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,19 +21,25 @@ enum class StatusCode : int32_t {
   kFailedPrecondition = 6,  // called in the wrong order, e.g. finish() before observe()
 };
 
-/// A code and a message that names the argument or file, the value and the limit.
+/// A code and a message that names the argument or file, the value and the limit. Success costs two words.
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(StatusCode code, std::string message) : error_(std::make_shared<Error>(Error{code, std::move(message)})) {}
 
-  [[nodiscard]] bool ok() const { return code_ == StatusCode::kOk; }
-  [[nodiscard]] StatusCode code() const { return code_; }
-  [[nodiscard]] const std::string& message() const { return message_; }
+  [[nodiscard]] bool ok() const { return error_ == nullptr; }
+  [[nodiscard]] StatusCode code() const { return ok() ? StatusCode::kOk : error_->code; }
+  [[nodiscard]] const std::string& message() const {
+    static const std::string none;
+    return ok() ? none : error_->message;
+  }
 
  private:
-  StatusCode code_ = StatusCode::kOk;
-  std::string message_;
+  struct Error {
+    StatusCode code;
+    std::string message;
+  };
+  std::shared_ptr<const Error> error_;
 };
 
 /// Either a value or the Status that says why there is none.

@@ -22,11 +22,13 @@ ISOBIT_HD constexpr int64_t tile_row(int64_t gate, int64_t unit) {
   return unit / kUnitsPerTile * (3 * kUnitsPerTile) + gate * kUnitsPerTile + unit % kUnitsPerTile;
 }
 
-/// round_shift(x * multiplier, right - left), one of left and right is zero.
+/// round_shift(x * multiplier, right - left), one of left and right is zero. half and tie_mask as in RowRatios.
 struct UniformRatio {
   int32_t multiplier;
   int32_t left;
   int32_t right;
+  int64_t half;
+  int64_t tie_mask;
 };
 
 /// acc -> ih or hh: one ratio a row, in tile order; padding rows have shift 0 and multiplier 1.
@@ -55,16 +57,53 @@ struct GateConstants {
   int64_t h_to_unsigned;         // z_h - qmin of the storage type: h_diff + h_to_unsigned is what products read
   int64_t planes;                // 1: it is below 256; 2: low and high byte
   Rounding rounding;
+  bool any_left;                 // one of the uniform ratios shifts to the left
 };
+
+/// The same for kernels that compute on integers held in T = float or double, exactly: one fused multiply-add rounds
+/// x * ratio to an integer, with the rounding direction in the instruction. They need the bounds of GruProof::gates_f32
+/// or gates_f64.
+template <typename T>
+struct FloatGateConstants {
+  const T* ih;              // ratio of each row, acc -> ih, in tile order
+  const T* hh;
+  T ih_low, ih_high;        // grid limits minus zero point
+  T hh_low, hh_high;
+  T ih_to_gate[3];
+  T hh_to_gate[3];          // [2] is r * hh -> n_in
+  T gate_low[3], gate_high[3];  // grid limits minus zero point
+  T gate_to_index[3];       // magic number + zero point - qmin: added, it leaves the table index in the low bits
+  const uint16_t* table[3];
+  const uint8_t* byte_table[3];
+  int64_t table_offset[3];
+  T n_to_h;
+  T u_to_one;
+  T one;
+  T h_low, h_high;
+  int64_t h_to_unsigned;
+  int64_t planes;
+  Rounding rounding;
+};
+
+/// T + kMagic<T>, for an integer T of less than a quarter of it, has the integer in its low bits.
+template <typename T>
+inline constexpr T kMagic = 0;
+template <>
+inline constexpr float kMagic<float> = 12582912.0f;  // 1.5 * 2^23: one unit is one
+template <>
+inline constexpr double kMagic<double> = 6755399441055744.0;  // 1.5 * 2^52
 
 /// Units [unit, unit + units), both multiples of 16, of one sequence. acc_x, acc_h: complete accumulators (start values
 /// included) of these units' rows, in tile order. h_diff, low, high: of all units; h_diff holds code of h minus zero
 /// point, in and out; low and high receive the bytes of h_diff + h_to_unsigned, high when planes is 2. Units past H
 /// get whatever their zero rows give.
-using GatesS32 = void (*)(const GateConstants& c, int64_t unit, int64_t units, const int32_t* acc_x,
-                          const int32_t* acc_h, int32_t* h_diff, uint8_t* low, uint8_t* high);
-using GatesS64 = void (*)(const GateConstants& c, int64_t unit, int64_t units, const int64_t* acc_x,
-                          const int64_t* acc_h, int32_t* h_diff, uint8_t* low, uint8_t* high);
+template <typename Constants, typename Acc>
+using Gates = void (*)(const Constants& c, int64_t unit, int64_t units, const Acc* acc_x, const Acc* acc_h,
+                       int32_t* h_diff, uint8_t* low, uint8_t* high);
+using GatesS32 = Gates<GateConstants, int32_t>;
+using GatesS64 = Gates<GateConstants, int64_t>;
+using GatesF32 = Gates<FloatGateConstants<float>, int32_t>;
+using GatesF64 = Gates<FloatGateConstants<double>, int64_t>;
 
 /// Float to activation planes: clamp(rint(x * inverse_scale), low, high) + to_unsigned. No x is NaN.
 struct RowQuantizer {
@@ -75,12 +114,19 @@ struct RowQuantizer {
 };
 
 struct GruKernels {
-  GatesS32 gates_s32;  // null: that of the nearest path before this one
+  GatesS32 gates_s32;
   GatesS64 gates_s64;
+  GatesF32 gates_f32;        // null: none
+  GatesF32 gates_f32_bytes;  // for layers whose three byte_tables are not null; null: none
+  GatesF64 gates_f64;        // null: none
   /// Index of the first NaN, or count.
   int64_t (*find_nan)(const float* x, int64_t count);
   /// Writes at most 15 bytes beyond count, never beyond the next multiple of 16.
   void (*quantize_row)(const RowQuantizer& q, const float* x, int64_t count, uint8_t* low, uint8_t* high);
+  /// 8- or 16-bit codes (planes 1 or 2) to activation planes: the bytes of u = code ^ flip, flip being the sign bit of
+  /// signed codes; and diff = u - to_unsigned where diff is not null.
+  void (*load_row)(const void* codes, int64_t count, int32_t planes, int32_t flip, int32_t to_unsigned, uint8_t* low,
+                   uint8_t* high, int32_t* diff);
   /// y = diff * scale in float32.
   void (*dequantize_row)(const int32_t* diff, int64_t count, float scale, float* y);
   /// y = diff + zero_point as 8- or 16-bit codes (planes 1 or 2), modulo 2^bits.
@@ -90,6 +136,9 @@ struct GruKernels {
 #define ISOBIT_GRU_KERNELS(path, name) GruKernels name();
 #include "gru/kernels.inc"
 #undef ISOBIT_GRU_KERNELS
+
+/// A part of avx512vnni that needs AVX-512 VBMI as well; null where the processor lacks it.
+GatesF32 gru_gates_f32_bytes_avx512vbmi();
 
 }  // namespace isobit
 

@@ -53,7 +53,7 @@ class GruLayer {
   [[nodiscard]] const GruLayerParameters& parameters() const { return p_; }
   [[nodiscard]] const GruProof& proof() const { return proof_; }
   /// Whether the packed kernels compute this layer, and why not.
-  [[nodiscard]] Status supports_packed() const { return packed_reason_; }
+  [[nodiscard]] const Status& supports_packed() const { return packed_reason_; }
   [[nodiscard]] int64_t scratch_bytes(int64_t sequences, int64_t steps) const;
 
   void run(CpuPath path, const LayerRun& run) const;
@@ -66,6 +66,16 @@ class GruLayer {
  private:
   GruLayer() = default;
 
+  /// A row of codes as activation planes.
+  struct PlaneLayout {
+    int32_t planes = 1;       // also the bytes of a code
+    int32_t flip = 0;         // the sign bit of signed codes
+    int32_t to_unsigned = 0;  // what makes code - zero point unsigned
+    int64_t plane_bytes = 0;
+    int64_t row_bytes = 0;
+  };
+  static PlaneLayout plane_layout(const Grid& grid, int64_t count);
+
   /// What one path runs.
   struct Path {
     LinearKernel linear = nullptr;
@@ -75,8 +85,21 @@ class GruLayer {
   void run_reference(const LayerRun& run) const;
   template <typename Acc>
   void run_packed(const Path& path, const LayerRun& run) const;
+  template <typename Acc>
+  void run_one_step(const Path& path, const LayerRun& run) const;
+  template <typename Acc>
+  [[nodiscard]] const Acc* start(int side) const;
+  /// Row b of step t of the input to activation planes, and of h_diff to the output.
+  void load_x(const Path& path, const LayerRun& run, int64_t t, int64_t b, uint8_t* planes) const;
+  void store_y(const Path& path, const LayerRun& run, int64_t t, int64_t b, const int32_t* diff) const;
   Status pack();
   void set_gate_constants();
+  template <typename T>
+  void set_float_gate_constants(FloatGateConstants<T>& c, const std::vector<T> (&ratios)[2]) const;
+  void run_gates(const Path& path, int64_t unit, int64_t units, const int32_t* acc_x, const int32_t* acc_h,
+                 int32_t* h_diff, uint8_t* low, uint8_t* high) const;
+  void run_gates(const Path& path, int64_t unit, int64_t units, const int64_t* acc_x, const int64_t* acc_h,
+                 int32_t* h_diff, uint8_t* low, uint8_t* high) const;
 
   GruLayerParameters p_;
   GruProof proof_;
@@ -91,8 +114,16 @@ class GruLayer {
   std::vector<int32_t> start32_[2], shift_[2], multiplier_[2], half_[2], tie_mask_[2];  // ih, hh; [3 * padded]
   std::vector<int64_t> start64_[2];
   std::vector<uint16_t> tables_[3];
-  GateConstants gates_{};  // points into the vectors above, so a layer moves but is never copied
+  std::vector<uint8_t> byte_tables_[3];  // empty when any table has more than 8 bits on either side
+  std::vector<float> ratio32_[2];
+  std::vector<double> ratio64_[2];
+  // These point into the vectors above, so a layer moves but is never copied.
+  GateConstants gates_{};
+  FloatGateConstants<float> gates_f32_{};
+  FloatGateConstants<double> gates_f64_{};
   RowQuantizer x_quantizer_{};
+  PlaneLayout x_planes_, h_planes_;
+  float h_scale_ = 1;
 };
 
 }  // namespace isobit

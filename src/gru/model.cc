@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <new>
 
 #include "core/codes.h"
@@ -22,6 +24,7 @@ struct GruModel::Impl {
   GruModelParameters parameters;  // its layers' matrices live in `layers`
   std::vector<GruLayer> layers;
   Result<CpuPath> default_path = CpuPath::kScalar;
+  std::array<bool, std::size(kAllCpuPaths)> runs{};  // supports(path).ok(), asked in every call
 };
 
 namespace {
@@ -162,7 +165,8 @@ Result<GruModel> GruModel::create(GruModelParameters parameters) {
   }
   impl->default_path = default_cpu_path();
   GruModel model;
-  model.impl_ = std::move(impl);
+  model.impl_ = impl;
+  for (const CpuPath path : kAllCpuPaths) impl->runs[static_cast<size_t>(path)] = model.supports(path).ok();
   return model;
 }
 
@@ -188,15 +192,14 @@ Status GruModel::supports(CpuPath path) const {
 }
 
 Result<CpuPath> GruModel::choose_path(std::optional<CpuPath> requested) const {
+  if (requested && impl_->runs[static_cast<size_t>(*requested)]) return *requested;
   if (requested) {
     ISOBIT_RETURN_IF_ERROR(supports(*requested));
     return *requested;
   }
   if (!impl_->default_path.ok()) return impl_->default_path.status();
   // Wider models run on the reference; supports() says why.
-  for (const GruLayer& layer : impl_->layers)
-    if (!layer.supports_packed().ok()) return CpuPath::kReference;
-  return *impl_->default_path;
+  return impl_->runs[static_cast<size_t>(*impl_->default_path)] ? *impl_->default_path : CpuPath::kReference;
 }
 
 GruState GruModel::initial_state(int64_t batch) const {
@@ -381,10 +384,9 @@ void run_layers(const Call& call, std::byte* scratch, int64_t begin, int64_t end
   const auto outer = [&](int64_t width) {
     return call.options.batch_first ? CodeStrides{width, steps * width} : CodeStrides{batch * width, width};
   };
-  const int64_t depth = static_cast<int64_t>(call.layers.size()) / call.directions;
-  for (int64_t l = 0; l < depth; ++l)
-    for (int64_t d = 0; d < call.directions; ++d) {
-      const int64_t index = l * call.directions + d;
+  const auto count = static_cast<int64_t>(call.layers.size());
+  for (int64_t l = 0, index = 0; index < count; ++l)
+    for (int64_t d = 0; d < call.directions; ++d, ++index) {
       const GruLayer& layer = call.layers[static_cast<size_t>(index)];
       const auto y_size = static_cast<int64_t>(size_in_bytes(layer.parameters().grids[kH].dtype()));
       LayerRun run;
@@ -400,7 +402,7 @@ void run_layers(const Call& call, std::byte* scratch, int64_t begin, int64_t end
         run.x = call.between[(l + 1) % 2];
         run.x_strides = {batch * output, output};
       }
-      if (l == depth - 1) {
+      if (index - d + call.directions == count) {  // the last layer
         if (call.ends.y != nullptr) run.y = call.ends.y + d * hidden * y_size;
         if (call.ends.y_float != nullptr) run.y_float = call.ends.y_float + d * hidden;
         run.y_strides = outer(output);

@@ -10,6 +10,10 @@ namespace {
 
 constexpr Int128 kS64Limit = static_cast<Int128>(INT64_MAX);
 constexpr Int128 kS32Limit = static_cast<Int128>(INT32_MAX);
+constexpr Int128 kF32Limit = static_cast<Int128>(1) << 24;
+constexpr Int128 kF64Limit = static_cast<Int128>(1) << 53;
+constexpr Int128 kF32ResultLimit = (static_cast<Int128>(1) << 20);
+constexpr Int128 kF64ResultLimit = (static_cast<Int128>(1) << 49);
 
 Int128 absolute(Int128 x) { return x < 0 ? -x : x; }
 
@@ -43,12 +47,18 @@ class Prover {
         std::max(bound_add(bound_multiply(operand, ratio.multiplier), half), bound_rescale(operand, ratio));
     if (ratio.multiplier != 1 || ratio.shift > 30 || ratio.shift < -30 || headroom > kS32Limit) proof_.gates_s32 = false;
     if (ratio.shift > 62 || headroom > kS64Limit) proof_.gates_s64 = false;
+    const Int128 result = bound_rescale(operand, ratio);
+    if (operand > kF32Limit || result > kF32ResultLimit || ratio.multiplier > kF32Limit || ratio.shift > 100)
+      proof_.gates_f32 = false;
+    if (operand > kF64Limit || result > kF64ResultLimit) proof_.gates_f64 = false;
   }
 
   /// A sum or product that the kernels hold in a lane.
   void add_lane(const std::string& name, Int128 bound) {
     add(name, bound);
     if (bound > kS32Limit) proof_.gates_s32 = false;
+    if (bound > kF32Limit) proof_.gates_f32 = false;
+    if (bound > kF64Limit) proof_.gates_f64 = false;
   }
 
   [[nodiscard]] const Status& failure() const { return failure_; }
@@ -160,6 +170,8 @@ Result<GruProof> prove_no_overflow(const GruLayerParameters& p, const std::strin
   GruProof proof;
   proof.gates_s32 = true;
   proof.gates_s64 = true;
+  proof.gates_f32 = true;
+  proof.gates_f64 = true;
   Prover prover(proof, layer_name);
   const GruOperandBounds operands = operand_bounds(p);
   proof.acc_x_s32 = add_linear(prover, "ih", p.W, p.grids[kX], operands.bias_w, p.bw_to_acc, p.acc_to_ih,

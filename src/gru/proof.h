@@ -37,7 +37,11 @@ struct GruProof {
   bool acc_x_s32 = false;   // every accumulator of W x, start value included, fits int32
   bool acc_h_s32 = false;
   bool gates_s32 = false;   // every intermediate after the accumulators fits int32, rounding included, no multiplier
-  bool gates_s64 = false;   // the same for int64 with shifts of at most 62: what the vector kernels need
+  bool gates_s64 = false;   // the same for int64 with shifts of at most 62
+  // Every intermediate after the accumulators, and they too, is exact as float or double: operands and sums of at most
+  // 24 or 53 bits, results of rescales below an eighth of kMagic (kernels.h), ratios that the type holds.
+  bool gates_f32 = false;
+  bool gates_f64 = false;
 };
 
 /// Bounds every intermediate; kOverflow names the operator, the bound and the limit.

@@ -62,6 +62,25 @@ void quantize_row(const RowQuantizer& q, const float* x, int64_t count, uint8_t*
   }
 }
 
+template <typename T>
+void load_codes(const T* codes, int64_t count, int32_t flip, int32_t to_unsigned, uint8_t* low, uint8_t* high,
+                int32_t* diff) {
+  for (int64_t i = 0; i < count; ++i) low[i] = static_cast<uint8_t>(codes[i] ^ flip);
+  if (sizeof(T) == 2)
+    for (int64_t i = 0; i < count; ++i) high[i] = static_cast<uint8_t>((codes[i] ^ flip) >> 8);
+  if (diff == nullptr) return;
+  for (int64_t i = 0; i < count; ++i) diff[i] = (codes[i] ^ flip) - to_unsigned;
+}
+
+void load_row(const void* codes, int64_t count, int32_t planes, int32_t flip, int32_t to_unsigned, uint8_t* low,
+              uint8_t* high, int32_t* diff) {
+  if (planes == 1) {
+    load_codes(static_cast<const uint8_t*>(codes), count, flip, to_unsigned, low, high, diff);
+  } else {
+    load_codes(static_cast<const uint16_t*>(codes), count, flip, to_unsigned, low, high, diff);
+  }
+}
+
 void dequantize_row(const int32_t* diff, int64_t count, float scale, float* y) {
   for (int64_t i = 0; i < count; ++i) y[i] = static_cast<float>(diff[i]) * scale;
 }
@@ -79,7 +98,15 @@ void store_row(const int32_t* diff, int64_t count, int32_t zero_point, int32_t p
 }  // namespace
 
 GruKernels gru_kernels_scalar() {
-  return {gates<int32_t>, gates<int64_t>, find_nan, quantize_row, dequantize_row, store_row};
+  GruKernels kernels{};
+  kernels.gates_s32 = gates;
+  kernels.gates_s64 = gates;
+  kernels.find_nan = find_nan;
+  kernels.quantize_row = quantize_row;
+  kernels.load_row = load_row;
+  kernels.dequantize_row = dequantize_row;
+  kernels.store_row = store_row;
+  return kernels;
 }
 
 }  // namespace isobit

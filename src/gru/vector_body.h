@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector bodies of the GRU kernels; V wraps the lanes of one register type (see x86_*.cc). The rounding mode is a
+// The vector bodies of the GRU kernels in int32 lanes; V wraps one register type (see x86_*.cc). The rounding mode is a
 // template parameter: a rescale costs one to five instructions and there are 14 a lane.
 #ifndef ISOBIT_GRU_VECTOR_BODY_H_
 #define ISOBIT_GRU_VECTOR_BODY_H_
@@ -24,29 +24,17 @@ ISOBIT_HD typename V::Lanes round_right(typename V::Lanes x, typename V::Lanes n
   const Lanes raised = V::add(x, half);
   const Lanes up = V::shift_right(raised, n);
   if constexpr (kMode == Rounding::kNearestUp) return up;
-  if constexpr (kMode == Rounding::kNearestEven) return V::clear_low_bit_where_zero(up, V::bit_and(raised, tie_mask));
-  return V::decrement_where_zero_and_negative(up, V::bit_and(raised, tie_mask), x);  // away from zero
+  if constexpr (kMode == Rounding::kNearestEven) return V::clear_low_bit_where_zero(up, raised, tie_mask);
+  return V::decrement_where_zero_and_negative(up, raised, tie_mask, x);  // away from zero
 }
 
-template <typename V>
-ISOBIT_HD typename V::Lanes half_of(typename V::Lanes n) {
-  return V::shift_right(V::shift_left(V::set(1), n), V::set(1));
-}
-
-template <typename V>
-ISOBIT_HD typename V::Lanes tie_mask_of(typename V::Lanes half) {
-  return V::sub(V::add(half, half), V::set(1));
-}
-
-/// A rescale with one ratio for all rows, its lanes set once before the loop.
+/// A rescale with one ratio for all rows.
 template <typename V, Rounding kMode, bool kLeft>
 struct UniformRescale {
-  typename V::Lanes multiplier, left, right, half, tie_mask;
+  typename V::Lanes left, right, half, tie_mask;
   ISOBIT_HD explicit UniformRescale(const UniformRatio& r)
-      : multiplier(V::set(r.multiplier)), left(V::set(r.left)), right(V::set(r.right)), half(half_of<V>(right)),
-        tie_mask(tie_mask_of<V>(half)) {}
+      : left(V::set(r.left)), right(V::set(r.right)), half(V::set(r.half)), tie_mask(V::set(r.tie_mask)) {}
   ISOBIT_HD typename V::Lanes operator()(typename V::Lanes x) const {
-    if constexpr (V::kWide) x = V::mul(x, multiplier);
     if constexpr (kLeft) x = V::shift_left(x, left);
     return round_right<V, kMode>(x, right, half, tie_mask);
   }
@@ -54,26 +42,16 @@ struct UniformRescale {
 
 /// acc -> ih or hh, minus its zero point.
 template <typename V, Rounding kMode>
-ISOBIT_HD typename V::Lanes linear_result(const typename V::Acc* acc, const RowRatios& ratios, int64_t row,
+ISOBIT_HD typename V::Lanes linear_result(const int32_t* acc, const RowRatios& ratios, int64_t row,
                                           typename V::Lanes low, typename V::Lanes high) {
-  typename V::Lanes x = V::load(acc);
-  const typename V::Lanes n = V::load_parameter(ratios.shift + row);
-  if constexpr (V::kWide) {
-    const typename V::Lanes zero = V::set(0);
-    x = V::mul(x, V::load_parameter(ratios.multiplier + row));
-    x = V::shift_left(x, V::max(V::sub(zero, n), zero));
-    const typename V::Lanes right = V::max(n, zero);
-    const typename V::Lanes half = half_of<V>(right);
-    x = round_right<V, kMode>(x, right, half, tie_mask_of<V>(half));
-  } else {
-    x = round_right<V, kMode>(x, n, V::load(ratios.half + row), V::load(ratios.tie_mask + row));
-  }
+  const typename V::Lanes x = round_right<V, kMode>(V::load(acc), V::load(ratios.shift + row),
+                                                    V::load(ratios.half + row), V::load(ratios.tie_mask + row));
   return V::min(V::max(x, low), high);
 }
 
 template <typename V, Rounding kMode, bool kLeft>
-ISOBIT_HD void gates_loop(const GateConstants& c, int64_t unit, int64_t units, const typename V::Acc* acc_x,
-                          const typename V::Acc* acc_h, int32_t* h_diff, uint8_t* low, uint8_t* high) {
+ISOBIT_HD void gates_loop(const GateConstants& c, int64_t unit, int64_t units, const int32_t* acc_x,
+                          const int32_t* acc_h, int32_t* h_diff, uint8_t* low, uint8_t* high) {
   using Lanes = typename V::Lanes;
   using Rescale = UniformRescale<V, kMode, kLeft>;
   const Lanes zero = V::set(0);
@@ -89,9 +67,10 @@ ISOBIT_HD void gates_loop(const GateConstants& c, int64_t unit, int64_t units, c
   const Rescale rhh_to_n(c.hh_to_gate[2]);
   const Rescale n_to_h(c.n_to_h);
   const Rescale u_to_one(c.u_to_one);
+  const typename V::Table tables[3] = {typename V::Table(c, 0), typename V::Table(c, 1), typename V::Table(c, 2)};
   const auto activate = [&](int gate, Lanes sum) {
     const Lanes index = V::min(V::max(V::add(sum, V::set(c.gate_offset[gate])), zero), V::set(c.gate_last[gate]));
-    return V::add(V::gather(c.table[gate], index), V::set(c.table_offset[gate]));
+    return V::add(tables[gate][index], V::set(c.table_offset[gate]));
   };
   const int64_t first_row = tile_row(0, unit);
   for (int64_t i = 0; i < units; i += V::kLanes) {
@@ -106,7 +85,7 @@ ISOBIT_HD void gates_loop(const GateConstants& c, int64_t unit, int64_t units, c
     const Lanes r = activate(1, V::add(ih_to_r(ih(1)), hh_to_r(hh(1))));
     const Lanes u = activate(0, V::add(ih_to_u(ih(0)), hh_to_u(hh(0))));
     const Lanes n = activate(2, V::add(ih_to_n(ih(2)), rhh_to_n(V::mul(r, hh(2)))));
-    const Lanes kept = V::mul(u, V::load_parameter(h_diff + unit + i));
+    const Lanes kept = V::mul(u, V::load(h_diff + unit + i));
     const Lanes fresh = V::mul(V::sub(V::set(c.one), u), n_to_h(n));
     const Lanes h = V::min(V::max(u_to_one(V::add(kept, fresh)), V::set(c.h_low)), V::set(c.h_high));
     V::store_s32(h_diff + unit + i, h);
@@ -117,20 +96,18 @@ ISOBIT_HD void gates_loop(const GateConstants& c, int64_t unit, int64_t units, c
 }
 
 template <typename V, Rounding kMode>
-ISOBIT_HD void gates_of_mode(const GateConstants& c, int64_t unit, int64_t units, const typename V::Acc* acc_x,
-                             const typename V::Acc* acc_h, int32_t* h_diff, uint8_t* low, uint8_t* high) {
-  int32_t left = c.n_to_h.left | c.u_to_one.left;
-  for (int gate = 0; gate < 3; ++gate) left |= c.ih_to_gate[gate].left | c.hh_to_gate[gate].left;
-  if (left == 0) {
-    gates_loop<V, kMode, false>(c, unit, units, acc_x, acc_h, h_diff, low, high);
-  } else {
+ISOBIT_HD void gates_of_mode(const GateConstants& c, int64_t unit, int64_t units, const int32_t* acc_x,
+                             const int32_t* acc_h, int32_t* h_diff, uint8_t* low, uint8_t* high) {
+  if (c.any_left) {
     gates_loop<V, kMode, true>(c, unit, units, acc_x, acc_h, h_diff, low, high);
+  } else {
+    gates_loop<V, kMode, false>(c, unit, units, acc_x, acc_h, h_diff, low, high);
   }
 }
 
 template <typename V>
-ISOBIT_HD void gates(const GateConstants& c, int64_t unit, int64_t units, const typename V::Acc* acc_x,
-                     const typename V::Acc* acc_h, int32_t* h_diff, uint8_t* low, uint8_t* high) {
+ISOBIT_HD void gates(const GateConstants& c, int64_t unit, int64_t units, const int32_t* acc_x,
+                     const int32_t* acc_h, int32_t* h_diff, uint8_t* low, uint8_t* high) {
   switch (c.rounding) {
     case Rounding::kNearestEven:
       return gates_of_mode<V, Rounding::kNearestEven>(c, unit, units, acc_x, acc_h, h_diff, low, high);
@@ -144,13 +121,9 @@ ISOBIT_HD void gates(const GateConstants& c, int64_t unit, int64_t units, const 
 
 template <typename V>
 int64_t find_nan(const float* x, int64_t count) {
-  constexpr int64_t kStretch = 256;  // looked at without a branch
   int64_t i = 0;
-  for (; i + kStretch <= count; i += kStretch) {
-    int32_t found = 0;
-    for (int64_t j = 0; j < kStretch; ++j) found |= static_cast<int32_t>(x[i + j] != x[i + j]);
-    if (found != 0) break;
-  }
+  while (i + 4 * V::kLanes <= count && !V::any_nan4(x + i)) i += 4 * V::kLanes;
+  while (i + V::kLanes <= count && !V::any_nan(x + i)) i += V::kLanes;
   while (i < count && x[i] == x[i]) ++i;
   return i;
 }
@@ -172,7 +145,27 @@ void quantize_row(const RowQuantizer& q, const float* x, int64_t count, uint8_t*
   }
 }
 
-// The compiler vectorises these two for the including file's instruction set.
+// The compiler vectorises these for the including file's instruction set.
+template <typename V, typename T>
+void load_codes(const T* codes, int64_t count, int32_t flip, int32_t to_unsigned, uint8_t* low, uint8_t* high,
+                int32_t* diff) {
+  for (int64_t i = 0; i < count; ++i) low[i] = static_cast<uint8_t>(codes[i] ^ flip);
+  if (sizeof(T) == 2)
+    for (int64_t i = 0; i < count; ++i) high[i] = static_cast<uint8_t>((codes[i] ^ flip) >> 8);
+  if (diff == nullptr) return;
+  for (int64_t i = 0; i < count; ++i) diff[i] = (codes[i] ^ flip) - to_unsigned;
+}
+
+template <typename V>
+void load_row(const void* codes, int64_t count, int32_t planes, int32_t flip, int32_t to_unsigned, uint8_t* low,
+              uint8_t* high, int32_t* diff) {
+  if (planes == 1) {
+    load_codes<V>(static_cast<const uint8_t*>(codes), count, flip, to_unsigned, low, high, diff);
+  } else {
+    load_codes<V>(static_cast<const uint16_t*>(codes), count, flip, to_unsigned, low, high, diff);
+  }
+}
+
 template <typename V>
 void dequantize_row(const int32_t* diff, int64_t count, float scale, float* y) {
   for (int64_t i = 0; i < count; ++i) y[i] = static_cast<float>(diff[i]) * scale;
@@ -194,6 +187,7 @@ GruKernels row_kernels() {
   GruKernels kernels{};
   kernels.find_nan = find_nan<V>;
   kernels.quantize_row = quantize_row<V>;
+  kernels.load_row = load_row<V>;
   kernels.dequantize_row = dequantize_row<V>;
   kernels.store_row = store_row<V>;
   return kernels;

@@ -11,31 +11,38 @@ namespace {
 // No 64-bit twin: AVX2 has neither a 64-bit arithmetic shift nor a 64-bit product, so the scalar row serves there.
 struct Avx2S32 {
   using Lanes = __m256i;
-  using Acc = int32_t;
   static constexpr int kLanes = 8;
-  static constexpr bool kWide = false;
   ISOBIT_HD static Lanes set(int64_t x) { return _mm256_set1_epi32(static_cast<int32_t>(x)); }
   ISOBIT_HD static Lanes load(const int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-  ISOBIT_HD static Lanes load_parameter(const int32_t* p) { return load(p); }
   ISOBIT_HD static Lanes add(Lanes a, Lanes b) { return _mm256_add_epi32(a, b); }
   ISOBIT_HD static Lanes sub(Lanes a, Lanes b) { return _mm256_sub_epi32(a, b); }
   ISOBIT_HD static Lanes mul(Lanes a, Lanes b) { return _mm256_mullo_epi32(a, b); }
   ISOBIT_HD static Lanes min(Lanes a, Lanes b) { return _mm256_min_epi32(a, b); }
   ISOBIT_HD static Lanes max(Lanes a, Lanes b) { return _mm256_max_epi32(a, b); }
-  ISOBIT_HD static Lanes bit_and(Lanes a, Lanes b) { return _mm256_and_si256(a, b); }
-  ISOBIT_HD static Lanes clear_low_bit_where_zero(Lanes a, Lanes b) {
-    const Lanes zero = _mm256_cmpeq_epi32(b, _mm256_setzero_si256());
+  ISOBIT_HD static Lanes clear_low_bit_where_zero(Lanes a, Lanes b, Lanes mask) {
+    const Lanes zero = _mm256_cmpeq_epi32(_mm256_and_si256(b, mask), _mm256_setzero_si256());
     return _mm256_andnot_si256(_mm256_srli_epi32(zero, 31), a);
   }
-  ISOBIT_HD static Lanes decrement_where_zero_and_negative(Lanes a, Lanes b, Lanes x) {
-    const Lanes zero = _mm256_cmpeq_epi32(b, _mm256_setzero_si256());
+  ISOBIT_HD static Lanes decrement_where_zero_and_negative(Lanes a, Lanes b, Lanes mask, Lanes x) {
+    const Lanes zero = _mm256_cmpeq_epi32(_mm256_and_si256(b, mask), _mm256_setzero_si256());
     return _mm256_add_epi32(a, _mm256_srai_epi32(_mm256_and_si256(zero, x), 31));
   }
   ISOBIT_HD static Lanes shift_left(Lanes a, Lanes n) { return _mm256_sllv_epi32(a, n); }
   ISOBIT_HD static Lanes shift_right(Lanes a, Lanes n) { return _mm256_srav_epi32(a, n); }
-  ISOBIT_HD static Lanes gather(const uint16_t* table, Lanes index) {
-    const Lanes pair = _mm256_i32gather_epi32(reinterpret_cast<const int*>(table), index, 2);  // and its successor
-    return _mm256_and_si256(pair, _mm256_set1_epi32(0xFFFF));
+  struct Table {
+    const int* entries;
+    ISOBIT_HD Table(const GateConstants& c, int gate) : entries(reinterpret_cast<const int*>(c.table[gate])) {}
+    ISOBIT_HD Lanes operator[](Lanes index) const {  // the entry and its successor, which is cut off
+      return _mm256_and_si256(_mm256_i32gather_epi32(entries, index, 2), _mm256_set1_epi32(0xFFFF));
+    }
+  };
+  ISOBIT_HD static bool any_nan(const float* p) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(load_float(p), load_float(p), _CMP_UNORD_Q)) != 0;
+  }
+  ISOBIT_HD static bool any_nan4(const float* p) {
+    const __m256 first = _mm256_cmp_ps(load_float(p), load_float(p + 8), _CMP_UNORD_Q);
+    const __m256 second = _mm256_cmp_ps(load_float(p + 16), load_float(p + 24), _CMP_UNORD_Q);
+    return _mm256_movemask_ps(_mm256_or_ps(first, second)) != 0;
   }
   ISOBIT_HD static __m256 load_float(const float* p) { return _mm256_loadu_ps(p); }
   ISOBIT_HD static Lanes rint_clamped(__m256 x, float factor, float low, float high) {
