@@ -192,13 +192,23 @@ def ours(args, gru, mode, bits):
 
 
 def ceilings(args):
-    """Whatever `isobit bench gru --ceilings` measures, if this build has it."""
-    result = subprocess.run([args.isobit, "bench", "gru", "--ceilings", "--json"], stdout=subprocess.PIPE,
-                            stderr=subprocess.DEVNULL, text=True, check=False)
-    try:
-        return json.loads(result.stdout).get("ceilings") if result.returncode == 0 else None
-    except ValueError:
+    """What bench/ceilings.cc measured: read bandwidth by footprint, int8 operations a second."""
+    if not args.ceilings:
         return None
+    return json.loads(subprocess.run([args.ceilings], stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+
+def limit_us(found, case):
+    """The least time of a step with 8-bit weights. Every weight comes from the cache that holds all of them, W once for
+    many steps in whole sequences; every product is computed at the processor's peak. What overlaps is counted once."""
+    W, R = 3 * case["H"] * case["C"], 3 * case["H"] * case["H"]
+    sequence = case["mode"] == "sequence"
+    read = R if sequence else W + R
+    footprints = sorted((int(name.split()[0]) * 1024, value) for name, value in found["read_bytes_per_second"].items())
+    bandwidth = next((value for size, value in footprints if size >= read), footprints[-1][1])
+    peak = found["int8_operations_per_second"]
+    products = 2 * case["N"] * R / peak
+    return 1e6 * (max(read / bandwidth, products) + (2 * case["N"] * W / peak if sequence else 0))
 
 
 def machine():
@@ -257,7 +267,7 @@ def measure(args):
         if number > 0 and start + longest > args.deadline:
             break
         for gru, runs in setup:
-            shape = (gru.N, gru.H)
+            shape = (gru.N, gru.C, gru.H)
             for name, run in runs.items():
                 rivals.setdefault((shape, name), []).append(us_per_step(run, args.min_time))
             if args.rivals_only:
@@ -281,7 +291,7 @@ def cases_of(rivals, rows, rivals_only):
         if torch is None:
             others["torch_int8"] = "torch: not installed"
         cases.append({
-            "name": name, "H": shape[1], "N": shape[0], "mode": mode, "kernel": kernel, "bits": bits,
+            "name": name, "N": shape[0], "C": shape[1], "H": shape[2], "mode": mode, "kernel": kernel, "bits": bits,
             "us_per_step": time_us, "rivals": {k: v for k, v in others.items() if v is not None},
             "ratio": others["ort_f32"] / time_us if time_us else None})
     return cases
@@ -291,19 +301,22 @@ def table(document):
     def cell(value):
         return "%.3g" % value if isinstance(value, float) and value < 100 else (
             "%.0f" % value if isinstance(value, float) else str(value or "–"))
-    heads = ["H", "N", "mode", "bits", "kernel", "isobit"] + list(RIVALS.values()) + ["ratio"]
-    print("Time a step in µs, one thread; ratio = ONNX Runtime's whole-sequence time / ours.\n")
+    heads = ["H", "N", "mode", "bits", "kernel", "isobit", "limit"] + list(RIVALS.values()) + ["ratio"]
+    print("Time a step in µs, one thread; ratio = ONNX Runtime's whole-sequence time / ours; limit: see docs/performance.md.\n")
     print("| " + " | ".join(heads) + " |")
     print("|" + "---|" * len(heads))
     for case in document["cases"]:
         fields = [case["H"], case["N"], case["mode"], case["bits"], case["kernel"], case["us_per_step"]]
-        fields += [case["rivals"].get(name) for name in RIVALS] + [case["ratio"]]
+        fields += [case.get("limit_us")] + [case["rivals"].get(name) for name in RIVALS] + [case["ratio"]]
         print("| " + " | ".join(cell(f) for f in fields) + " |")
     print("\n%s, %d cores, %s; commit %s; %s" % (
         document["machine"]["cpu"], document["machine"]["cores"], " ".join(document["machine"]["flags"]),
         document["commit"], ", ".join("%s %s" % item for item in document["versions"].items())))
-    for name, value in (document.get("ceilings") or {}).items():
-        print("ceiling %s: %s" % (name, value))
+    found = document.get("ceilings")
+    if found:
+        print("\nRead bandwidth: %s; int8 peak (%s): %.0f GOP/s" % (
+            ", ".join("%s %.0f GB/s" % (name, value / 1e9) for name, value in found["read_bytes_per_second"].items()),
+            found["product"], found["int8_operations_per_second"] / 1e9))
 
 
 def main():
@@ -311,6 +324,7 @@ def main():
     parser.add_argument("--isobit", default="build/release/isobit", help="the isobit program (default %(default)s)")
     parser.add_argument("--shapes", default=os.path.join(os.path.dirname(__file__), "shapes", "gru.txt"))
     parser.add_argument("--json", metavar="FILE", help="write the report here as well")
+    parser.add_argument("--ceilings", metavar="PROGRAM", help="bench/ceilings.cc, built: adds the limits")
     parser.add_argument("--kernel", help="time this kernel instead of the one that isobit chooses")
     parser.add_argument("--quick", action="store_true", help="fewer steps and rounds, within 45 seconds")
     parser.add_argument("--rivals-only", action="store_true", help="do not run isobit")
@@ -319,7 +333,8 @@ def main():
         parser.error("no program %s: build it, name it with --isobit, or give --rivals-only" % args.isobit)
     begin = time.perf_counter()
     args.steps = 64 if args.quick else None
-    args.rounds, args.min_time = (3, 0.05) if args.quick else (7, 0.3)
+    # Many short rounds: a shared machine changes its pace within seconds, and every round meets all of its paces.
+    args.rounds, args.min_time = (3, 0.04) if args.quick else (21, 0.08)
     args.deadline = begin + (35 if args.quick else 600)
 
     versions = {"python": sys.version.split()[0], "numpy": np.__version__, "onnxruntime": ort.__version__,
@@ -330,6 +345,8 @@ def main():
     found = None if args.rivals_only else ceilings(args)
     if found:
         document["ceilings"] = found
+        for case in document["cases"]:
+            case["limit_us"] = limit_us(found, case)
     table(document)
     if args.json:
         folder = os.path.dirname(os.path.abspath(args.json))

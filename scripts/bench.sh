@@ -57,6 +57,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
   if [[ $isobit == yes ]]; then
     heading "build"
     build_release isobit
+    g++ -std=c++20 -O3 -march=native -o build/bench/ceilings bench/ceilings.cc
+    options+=(--ceilings build/bench/ceilings)
   fi
   heading "bench $op"
 } >&2
