@@ -8,7 +8,7 @@ FUNCTION = {"u": "sigmoid", "r": "sigmoid", "n": "tanh"}
 
 
 def output_grid(function, bits, signed, symmetric, power_of_two, steps=None):
-    lo, hi = BOUNDS[function]
+    lo, hi = map(float, BOUNDS[function])
     steps = default_steps(bits, "output") if steps is None else steps
     return range_to_grid(lo, hi, bits, signed, symmetric, power_of_two, steps)
 

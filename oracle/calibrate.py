@@ -4,7 +4,7 @@ import math
 from decimal import Decimal, getcontext
 from fractions import Fraction
 
-from .floats import f32
+from .floats import div32, f32, is_normal32, mul32
 from .grid import Grid, code_range, range_to_grid, raw_scale
 from .rounding import floor_fraction, rint
 
@@ -72,9 +72,11 @@ def percentile(st, p):
     return max(float(lo), st.lo), min(float(hi), st.hi)
 
 
-def sqnr_candidates(st, bits, signed, symmetric, power_of_two, steps, clamp_ends=True):
-    """(j, i, grid) in order of preference. clamp_ends: whether z_a and z_b are clamped
-    before the interpolation (the oracle's choice) or only each z_i."""
+def sqnr_candidates(st, bits, signed, symmetric, power_of_two, steps, clamp_ends=True,
+                    normal_only=True):
+    """(j, i, grid) in order of preference. Two misreadings, to make vectors that tell: without
+    clamp_ends not z_a and z_b are clamped but only each z_i; without normal_only the search
+    does not end at a scale that is not normal."""
     cover = range_to_grid(st.lo, st.hi, bits, signed, symmetric, power_of_two, steps)
     qmin, qmax = code_range(bits, signed)
     lo, hi = min(st.lo, 0.0), max(st.hi, 0.0)
@@ -85,6 +87,8 @@ def sqnr_candidates(st, bits, signed, symmetric, power_of_two, steps, clamp_ends
         else:
             root = float(Decimal(2) ** (Decimal(j) / 4))
             S = f32(cover.scale / root)
+            if normal_only and not is_normal32(S):
+                return
             par = {"scale": S}
         if symmetric:
             yield j, 0, Grid(bits, signed, 0, **par)
@@ -103,26 +107,31 @@ def centres(st):
     return [((2 * i + 1) * half, float(st.bins[i])) for i in sorted(st.bins)]
 
 
-def sqnr_error(points, grid, divide=True):
-    """Squared error of the histogram on the grid, float64, bins ascending. divide: c/S in
-    float64 (the oracle's choice) or section 3's own float32 conversion of the centre."""
-    S, total, z, qmin, qmax = float(grid.S), 0.0, grid.z, grid.qmin, grid.qmax
+def sqnr_error(points, grid, steps_of="product"):
+    """Squared error of the histogram on the grid, float64, bins ascending. steps_of: how a
+    centre c becomes a number of steps. "product" is section 5's: c times 1/S, for general
+    scales the float32 1/S, the product in float64. Two misreadings, to make vectors that
+    tell: "quotient" c/S in float64, "product32" the float32 product of section 3."""
+    S, total = float(grid.S), 0.0
+    inv = 1.0 / S if grid.scale is None else div32(1.0, S)
+    low, high = grid.qmin - grid.z, grid.qmax - grid.z
+    convert = {"product": lambda c: c * inv, "quotient": lambda c: c / S,
+               "product32": lambda c: mul32(c, inv)}[steps_of]
     for c, n in points:
-        q = min(max(round(c / S) + z, qmin), qmax) if divide else grid.quantize(c)
-        d = c - float(q - z) * S
-        total += n * (d * d)
+        d = min(max(round(convert(c)), low), high) * S - c
+        total += d * d * n
     return total
 
 
-def sqnr(st, bits, signed, symmetric, power_of_two, steps, variant=(True, True)):
+def sqnr(st, bits, signed, symmetric, power_of_two, steps, steps_of="product", **misread):
     """Returns (grid, j, i, margin): margin = relative distance to the best other grid."""
     if raw_scale(st.lo, st.hi, signed, symmetric, steps) == 0.0:
         return range_to_grid(st.lo, st.hi, bits, signed, symmetric, power_of_two, steps), 0, 0, 1.0
     scored, seen, points = [], set(), centres(st)
-    for j, i, g in sqnr_candidates(st, bits, signed, symmetric, power_of_two, steps, variant[0]):
+    for j, i, g in sqnr_candidates(st, bits, signed, symmetric, power_of_two, steps, **misread):
         if (g.S, g.z) not in seen:
             seen.add((g.S, g.z))
-            scored.append((sqnr_error(points, g, variant[1]), j, i, g))
+            scored.append((sqnr_error(points, g, steps_of), j, i, g))
     scored.sort(key=lambda c: c[:3])
     best = scored[0]
     margin = 1.0 if len(scored) == 1 or best[0] == 0.0 else (scored[1][0] - best[0]) / max(best[0], 1e-300)

@@ -41,7 +41,8 @@ class Unit:
         return encode_ratio(a / b, bound * self.margin)
 
     def derive(self):
-        """All rescales, and the worst magnitude of every operand (section 8)."""
+        """All rescales with the operand bounds of section 2, and the worst magnitude of every
+        intermediate (section 8)."""
         g, rows, mode, rs = self.grids, self.row_grids, self.mode, {}
         self.largest = 0  # of any int64 intermediate, with room for naive implementations
 
@@ -49,11 +50,13 @@ class Unit:
             self.largest = max(self.largest, v)
 
         def after(r, bound):
+            """Bound of a rescaled value."""
+            if bound == 0:
+                return 0
             note(bound * r.m)
-            if r.n < 0:
-                note(bound * r.m << -r.n)
-                return bound * r.m << -r.n
-            return (bound * r.m >> r.n) + 1
+            out = bound * r.m << -r.n if r.n <= 0 else (bound * r.m >> r.n) + 1
+            note(out)
+            return out
 
         for mat, bias, grid, to, b_name, a_name in (
                 (self.W, self.bw, "x", "ih", "bw_to_acc", "acc_to_ih"),
@@ -63,11 +66,13 @@ class Unit:
             for c, row in enumerate(mat):
                 sm, sb = rows[mname][c], rows[bname][c]
                 total = sum(abs(w) for w in row)
-                rb = self.ratio([sb], [sm, g[grid]], abs(bias[c]))
-                after(rb, abs(bias[c]))
-                acc = total * g[grid].reach + abs(rb(bias[c], mode))
+                largest_code = 0 if bias[c] == 0 else max(-sb.qmin, sb.qmax)
+                rb = self.ratio([sb], [sm, g[grid]], largest_code)
+                added = after(rb, largest_code)
+                assert abs(rb(bias[c], mode)) <= added
+                acc = total * g[grid].reach + added
                 note(total * max(abs(g[grid].qmin), g[grid].qmax)
-                     + abs(g[grid].z * sum(row)) + abs(rb(bias[c], mode)) + 1)
+                     + abs(g[grid].z * sum(row)) + added + 1)
                 ra = self.ratio([sm, g[grid]], [g[to]], acc)
                 note(after(ra, acc) + abs(g[to].z))
                 rs[b_name].append(rb)
@@ -87,8 +92,7 @@ class Unit:
         u, h, n = g["u"], g["h"], g["n"]
         rs["n_to_h"] = self.ratio([n], [h], n.reach)
         np = after(rs["n_to_h"], n.reach)
-        away = max(abs(self.one - u.qmin), abs(self.one - u.qmax))
-        bound = u.reach * h.reach + away * np
+        bound = u.reach * h.reach + (u.reach + self.one - u.z) * np
         if self.power:
             rs["u_to_1"] = power_rescale(u.shift, bound)
         else:

@@ -15,26 +15,26 @@ def floor_fraction(v):
     return v.numerator // v.denominator
 
 
-def round_fraction(v, mode):
-    """The real (rational) number v rounded to an integer."""
-    low = floor_fraction(v)
+def round_ratio(a, b, mode):
+    """The real (rational) number a / b, b > 0, rounded to an integer."""
+    low, rest = divmod(a, b)
     if mode == "floor":
         return low
     if mode == "nearest_up":
-        return floor_fraction(v + Fraction(1, 2))
-    rest = v - low
-    if rest != Fraction(1, 2):
-        return low + (1 if rest > Fraction(1, 2) else 0)
+        return (2 * a + b) // (2 * b)
+    if 2 * rest != b:
+        return low + (1 if 2 * rest > b else 0)
     if mode == "nearest_even":
         return low + (low & 1)
     if mode == "nearest_away":
-        return low + (1 if v > 0 else 0)
+        return low + (1 if a > 0 else 0)
     raise ValueError(mode)
 
 
 def rint(v):
     """To nearest, ties to even; accepts int, float (finite) or Fraction."""
-    return round_fraction(Fraction(v), "nearest_even")
+    v = Fraction(v)
+    return round_ratio(v.numerator, v.denominator, "nearest_even")
 
 
 def round_shift(x, n, mode):
@@ -45,7 +45,7 @@ def round_shift(x, n, mode):
         y = x << -n
         assert INT64_MIN <= y <= INT64_MAX, "left shift does not fit"
         return y
-    return round_fraction(Fraction(x, 1 << n), mode)
+    return round_ratio(x, 1 << n, mode)
 
 
 class Rescale:

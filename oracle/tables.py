@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Section 6: activation tables. Function values come from decimal arithmetic."""
+import struct
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
-from .rounding import rint, round_shift
+from .rounding import MODES, floor_fraction, rint, round_shift
 
-BOUNDS = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
+BOUNDS = {"sigmoid": (0, 1), "tanh": (-1, 1)}
 
 
-def function_value(function, x):
-    """f(x) for a Fraction x, as a Fraction good to more than 90 digits. Beyond |x| = 300
-    the distance to the asymptote is replaced by 10^-100, which rounds the same."""
+def function_value(function, x, digits=160):
+    """f(x) for a Fraction x, as a Fraction computed with so many decimal digits (at 160, more
+    than 90 of them are good). Beyond |x| = 300 the distance to the asymptote is replaced by
+    10^-100, which rounds the same."""
     if x == 0:
         return Fraction(1, 2) if function == "sigmoid" else Fraction(0)
     tiny = Fraction(1, 10 ** 100)
@@ -20,7 +22,7 @@ def function_value(function, x):
     elif abs(x) > 300:
         return 1 - tiny if x > 0 else tiny
     with localcontext() as ctx:
-        ctx.prec = 160
+        ctx.prec = digits
         d = Decimal(x.numerator) / Decimal(x.denominator)
         if function == "sigmoid":
             return Fraction(1 / (1 + (-d).exp()))
@@ -29,23 +31,70 @@ def function_value(function, x):
 
 
 def output_bounds(function, out):
+    """The codes z and z +- rint(1/S) of f's bounds, cut to the grid; S is exact."""
     lo, hi = BOUNDS[function]
-    return max(out.quantize(lo), out.qmin), min(out.quantize(hi), out.qmax)
+    return (max(out.z + rint(lo / out.S), out.qmin), min(out.z + rint(hi / out.S), out.qmax))
 
 
 def direct_entry(function, gin, gout, q, bounds=None):
-    v = function_value(function, (q - gin.z) * gin.S) / gout.S
+    x = (q - gin.z) * gin.S
+    v = function_value(function, x, 60) / gout.S
+    if gout.S < Fraction(1, 1 << 64) or \
+            abs(v - floor_fraction(v) - Fraction(1, 2)) < Fraction(1, 10 ** 20):  # near a tie
+        v = function_value(function, x) / gout.S
     lo, hi = bounds or output_bounds(function, gout)
     return min(max(rint(v) + gout.z, lo), hi)
 
 
+def direct_outputs(function, gin, gout):
+    """The entries of a direct table by halving: f, rint and the clamp are monotone, so between
+    two equal entries all are equal."""
+    bounds, out = output_bounds(function, gout), {}
+
+    def fill(a, b):
+        if out[a] == out[b]:
+            out.update({q: out[a] for q in range(a + 1, b)})
+        elif b - a > 1:
+            mid = (a + b) // 2
+            out[mid] = direct_entry(function, gin, gout, mid, bounds)
+            fill(a, mid)
+            fill(mid, b)
+
+    for q in (gin.qmin, gin.qmax):
+        out[q] = direct_entry(function, gin, gout, q, bounds)
+    fill(gin.qmin, gin.qmax)
+    return [out[q] for q in range(gin.qmin, gin.qmax + 1)]
+
+
+def fnv1a64(data):
+    """FNV-1a, 64 bits, of bytes, as 16 hexadecimal digits."""
+    h = 0xCBF29CE484222325
+    for byte in data:
+        h = ((h ^ byte) * 0x100000001B3) & ((1 << 64) - 1)
+    return "%016x" % h
+
+
+def digest(codes):
+    """fnv1a64 of the codes as little-endian int64."""
+    return fnv1a64(struct.pack("<%dq" % len(codes), *codes))
+
+
 class Table:
+    modes_matter = True
+
     def __init__(self, function, gin, gout):
         self.function, self.gin, self.gout = function, gin, gout
         self.lo, self.hi = output_bounds(function, gout)
 
     def __call__(self, q, mode):
         return min(max(self.value(q, mode), self.lo), self.hi)
+
+    def digests(self):
+        """Digest of the outputs for all input codes: one, or mode -> one."""
+        if not self.modes_matter:
+            return digest(self.entries)
+        return {m: digest([self(q, m) for q in range(self.gin.qmin, self.gin.qmax + 1)])
+                for m in MODES}
 
     def json(self, grids=False):
         out = {"kind": self.kind, "function": self.function, "lo": self.lo, "hi": self.hi}
@@ -56,7 +105,7 @@ class Table:
 
 
 class Direct(Table):
-    kind = "direct"
+    kind, modes_matter = "direct", False
 
     def __init__(self, function, gin, gout):
         super().__init__(function, gin, gout)
@@ -91,6 +140,7 @@ class Interpolated(Table):
         return cls(function, gin, gout, gin.qmin, k, F, G, anchors)
 
     def value(self, q, mode):
+        q = self.gin.clamp(q)
         t = min(max(q, self.q0), self.q0 + (1 << (self.k + self.F)) - 1) - self.q0
         i, frac = t >> self.F, t & ((1 << self.F) - 1)
         a, b = self.anchors[i], self.anchors[i + 1]

@@ -11,7 +11,7 @@ from .floats import bits32, div32, f32, from_bits32, mul32
 from .grid import Grid, range_to_grid, raw_scale, rows_to_grids
 from .gru import Unit, run_model
 from .rounding import (MODES, Refused, Rescale, encode_ratio, power_rescale, rint, round_shift)
-from .tables import Direct, Interpolated, Segments
+from .tables import Direct, Interpolated, Segments, digest, direct_outputs, fnv1a64
 from .vectors import Rng
 
 
@@ -161,6 +161,25 @@ class Calibration(unittest.TestCase):
         self.assertEqual(calibrate.ema([[[1.0], [2.0]]]), (0.9 + 0.2, 0.9 + 0.2))
         self.assertEqual(calibrate.ema([[[1.0], [2.0]]], True)[0], 0.9 * 2.0 + 0.1)
 
+    def test_sqnr_multiplies(self):
+        # float32(1/3) = 11184811 / 2^25, and 3 times that is 1 + 2^-25: the centre 3 * 2^30 is
+        # taken to step 2^30 + 32 of the scale 3, an error of 96
+        points, g = [(3.0 * 2 ** 30, 5.0)], Grid(32, True, 0, scale=3.0)
+        self.assertEqual(calibrate.sqnr_error(points, g), 96.0 ** 2 * 5)
+        self.assertEqual(calibrate.sqnr_error(points, g, "quotient"), 0.0)
+        points = [((2 ** 24 + 1) * 3.0, 1.0)]  # becomes 2^24 + 1.5 + 2^-25 steps
+        self.assertEqual(calibrate.sqnr_error(points, g), 9.0)
+        points = [((2 ** 24 + 1) * 2.0, 1.0)]  # a power of two, exact: as float32 2^24
+        g = Grid(32, True, 0, scale=2.0)
+        self.assertEqual([calibrate.sqnr_error(points, g, s) for s in ("product", "product32")],
+                         [0.0, 4.0])
+
+    def test_sqnr_ends_at_normal_scales(self):
+        st = self.stats([3.75 * 2.0 ** -126])
+        for power in (True, False):
+            found = list(calibrate.sqnr_candidates(st, 2, False, False, power, 3))
+            self.assertEqual({j for j, _, _ in found}, set(range(4 if power else 2)))
+
 
 class Tables(unittest.TestCase):
     def test_direct(self):
@@ -177,6 +196,37 @@ class Tables(unittest.TestCase):
         out = Grid(8, False, 0, shift=7)                       # 1 has the code 128
         t = Segments("sigmoid", Grid(8, True, 0, shift=4), out, [], [1], [500], 0)
         self.assertEqual((t.lo, t.hi, t(0, "floor")), (0, 128, 128))
+
+    def test_bounds_use_the_exact_scale(self):
+        out = output_grid("tanh", 8, True, False, False, 233)
+        # S is below 2/233, 1/S just above 116.5, and float32(1/S) is 116.5
+        self.assertEqual((out.z, out.S < Fraction(2, 233), div32(1.0, out.scale)), (-11, True, 116.5))
+        t = Direct("tanh", Grid(4, True, 0, shift=-1), out)
+        self.assertEqual((t.lo, t.hi, t.entries[0], t.entries[-1]), (-128, 106, -128, 106))
+        out = output_grid("tanh", 8, True, False, False, 251)
+        self.assertEqual((out.S > Fraction(2, 251), div32(1.0, out.scale)), (True, 125.5))
+        t = Direct("tanh", Grid(4, True, 0, shift=-1), out)
+        self.assertEqual((out.z, t.lo, t.hi), (-3, -128, 122))
+
+    def test_interpolated_clamps_to_the_grid_first(self):
+        gin, out = Grid(4, True, 0, shift=1), Grid(8, True, 0, shift=7)
+        # a span of -10..21 around the grid -8..7: nothing beyond the grid is looked up
+        t = Interpolated("tanh", gin, out, -10, 1, 4, 0, [0, 16, 48])
+        self.assertEqual([t(q, "floor") for q in (-100, -10, -9, -8, 6, 7, 8, 100)],
+                         [2, 2, 2, 2, 16, 18, 18, 18])
+        t = Interpolated("tanh", gin, out, -4, 1, 2, 0, [0, 16, 48])  # a span inside it, -4..3
+        self.assertEqual([t(q, "floor") for q in (-8, -4, 3, 7)], [0, 0, 40, 40])
+
+    def test_digests(self):
+        self.assertEqual([fnv1a64(b) for b in (b"", b"a", b"foobar")],
+                         ["cbf29ce484222325", "af63dc4c8601ec8c", "85944171f73967e8"])
+        self.assertEqual(digest([1, -2]), fnv1a64(b"\1" + bytes(7) + b"\xfe" + b"\xff" * 7))
+        gin, out = Grid(9, True, 5, shift=5), output_grid("tanh", 8, True, False, True)
+        t = Direct("tanh", gin, out)
+        self.assertEqual(direct_outputs("tanh", gin, out), t.entries)
+        self.assertEqual(t.digests(), digest(t.entries))
+        t = Segments("tanh", Grid(1, True, 0, shift=0), out, [], [1], [1], 1)  # 0 and 1/2
+        self.assertEqual(t.digests(), {m: digest([0, y]) for m, y in zip(MODES, (0, 1, 1, 0))})
 
     def test_interpolated(self):
         gin, out = Grid(4, True, 0, shift=1), Grid(8, True, 0, shift=7)
@@ -208,6 +258,25 @@ class Gru(unittest.TestCase):
         tables = {k: Direct("tanh" if k == "n" else "sigmoid", act, grids[k]) for k in "urn"}
         return Unit(grids, rows, [[0], [0], [64]], [[0], [0], [0]], bw, [0, 0, 0], tables,
                     "nearest_even")
+
+    def test_operand_bounds(self):
+        grid = lambda bits, z, e: Grid(bits, True, z, scale=2.0 ** -e)
+        grids = {k: grid(8, 0, 5) for k in ("x", "ih", "hh", "u_in", "r_in", "n_in")}
+        grids.update(h=grid(24, 0, 23), n=grid(8, 0, 7))
+        grids["u"] = grids["r"] = Grid(8, False, 0, scale=2.0 ** -8)
+        # a bias of 32 bits and 4 times the scale of the accumulator
+        rows = {k: [grid(8, 0, 6)] * 3 for k in ("W", "R", "br")}
+        rows["bw"] = [grid(32, 0, 9)] * 3
+        tables = {k: Direct("tanh" if k == "n" else "sigmoid", grids[k + "_in"], grids[k])
+                  for k in "urn"}
+        rs = Unit(grids, rows, [[1], [1], [1]], [[0], [0], [0]], [0, 1, -7], [0, 0, 0], tables,
+                  "nearest_even").rs
+        # X of the accumulator: 128, and 128 + 2^33 + 1 whatever the code of the bias is
+        self.assertEqual([vars(r) for r in rs["acc_to_ih"]],
+                         [{"m": 1 << 30, "n": 36}] + [{"m": 1 << 28, "n": 34}] * 2)
+        # n' is at most 128 * 2^16 + 1; X = 255 * 2^23 + (255 + 256) * (2^23 + 1) is above 2^32,
+        # while max |one - u| = 256 would leave it below
+        self.assertEqual(vars(rs["u_to_1"]), {"m": 1 << 29, "n": 37})
 
     def test_one_step(self):
         u = self.unit([0, 0, 0])

@@ -11,7 +11,8 @@ from .grid import Grid, code_range, default_steps, range_to_grid, rows_to_grids
 from .gru import GATES, Unit, run_model
 from .rounding import (INT64_MAX, INT64_MIN, MODES, Refused, Rescale, encode_ratio, power_rescale,
                        rint, round_shift)
-from .tables import Direct, Interpolated, Segments, direct_entry, output_bounds
+from .tables import (Direct, Interpolated, Segments, digest, direct_entry, direct_outputs,
+                     output_bounds)
 
 
 class Rng:
@@ -332,6 +333,51 @@ def make_calibrate():
     index = 0
     general = [(b, s, y, False) for b in (4, 3, 5) for s, y in ((False, False), (True, True),
                                                               (True, False), (False, True))]
+
+    def add(data, config, check, percentiles):
+        """check(grid, j, i, margin, again) or None: no sqnr; returns whether to keep the case."""
+        st = calibrate.Statistics()
+        for seq in data:
+            for step in seq:
+                for x in step:
+                    st.add(x)
+        bits, signed, symmetric, power = config
+        steps = default_steps(bits, "activation")
+        results = []
+
+        def ranged(entry, lohi):
+            try:
+                entry.update({"lo": bits64(lohi[0]), "hi": bits64(lohi[1])})
+                entry["grid"] = range_to_grid(lohi[0], lohi[1], *config, steps).json()
+                results.append(entry)
+            except Refused:
+                pass
+
+        ranged({"method": "minmax"}, calibrate.minmax(st))
+        for p in percentiles:
+            ranged({"method": "percentile", "p": p}, calibrate.percentile(st, p))
+        ranged({"method": "ema", "reverse": False}, calibrate.ema(data))
+        ranged({"method": "ema", "reverse": True}, calibrate.ema(data, True))
+        if check:
+            grid, j, i, margin = calibrate.sqnr(st, *config, steps)
+
+            def again(**kw):
+                other = calibrate.sqnr(st, *config, steps, **kw)[0]
+                return other.S, other.z
+
+            if not check(grid, j, i, margin, again):
+                return
+            results.append({"method": "sqnr", "j": j, "i": i, "grid": grid.json()})
+        cases.append({
+            "sequences": [[[bits32(x) for x in step] for step in seq] for seq in data],
+            "bits": bits, "signed": signed, "symmetric": symmetric, "power_of_two": power,
+            "steps": steps, "count": st.count, "min": bits32(st.lo), "max": bits32(st.hi),
+            "E": st.E, "bins": [[i, st.bins[i]] for i in sorted(st.bins)], "results": results})
+
+    def clear(grid, j, i, margin, again):
+        # not too close to call, and another end of the zero points would not matter
+        return margin >= 1e-6 and again(clamp_ends=False) == (grid.S, grid.z)
+
     while len(cases) < 48:
         if len(cases) == 35:
             data, config = samples("zeros"), configs[0]
@@ -340,40 +386,36 @@ def make_calibrate():
         else:
             data, config = samples(kinds[index % len(kinds)]), configs[len(cases) % len(configs)]
         index += 1
-        st = calibrate.Statistics()
-        for seq in data:
-            for step in seq:
-                for x in step:
-                    st.add(x)
         bits, signed, symmetric, power = config
-        steps = default_steps(bits, "activation")
         if symmetric and signed and bits == 1:
             continue
-        results = []
+        add(data, config, clear if bits <= 8 or len(cases) % 2 else None,
+            ("100", "99.9", "99", "97.5", "90", "60.25"))
 
-        def ranged(entry, lohi):
-            entry.update({"lo": bits64(lohi[0]), "hi": bits64(lohi[1])})
-            entry["grid"] = range_to_grid(lohi[0], lohi[1], *config, steps).json()
-            results.append(entry)
+    # the float32 1/S: grids so wide that its error is worth whole codes, samples at the centres
+    # of their bins, where it decides which zero point clips least
+    def by_product(grid, j, i, margin, again):
+        tie = i == 0 and margin == 0.0  # of errors that are sums of the same numbers
+        assert (margin >= 1e-6 or tie) and again(steps_of="quotient") != (grid.S, grid.z)
+        return True
 
-        ranged({"method": "minmax"}, calibrate.minmax(st))
-        for p in ("100", "99.9", "99", "97.5", "90", "60.25"):
-            ranged({"method": "percentile", "p": p}, calibrate.percentile(st, p))
-        ranged({"method": "ema", "reverse": False}, calibrate.ema(data))
-        ranged({"method": "ema", "reverse": True}, calibrate.ema(data, True))
-        if bits <= 8 or len(cases) % 2:
-            grid, j, i, margin = calibrate.sqnr(st, *config, steps)
-            if margin < 1e-6:
-                continue  # too close to call in floating point
-            other = calibrate.sqnr(st, *config, steps, (False, True))[0]
-            if (other.S, other.z) != (grid.S, grid.z):
-                continue  # hangs on a reading of the text: see README.md
-            results.append({"method": "sqnr", "j": j, "i": i, "grid": grid.json()})
-        cases.append({
-            "sequences": [[[bits32(x) for x in step] for step in seq] for seq in data],
-            "bits": bits, "signed": signed, "symmetric": symmetric, "power_of_two": power,
-            "steps": steps, "count": st.count, "min": bits32(st.lo), "max": bits32(st.hi),
-            "E": st.E, "bins": [[i, st.bins[i]] for i in sorted(st.bins)], "results": results})
+    for bits, signed, seed in ((24, True, 4066), (24, False, 3013), (28, False, 3046),
+                               (28, True, 1027), (32, False, 3004)):
+        own = Rng(seed)
+        E = own.int(-3, 3)
+        values = [(2 * own.int(-2048, 2047) + 1) * 2.0 ** (E - 12) for _ in range(8)]
+        add([[values[2 * t:2 * t + 2] for t in range(4)]], (bits, signed, False, False), by_product,
+            ("60.25",))
+    # the search ends at the first scale that is not normal
+    def at_the_end(grid, j, i, margin, again):
+        assert again(steps_of="quotient", normal_only=False) != (grid.S, grid.z)
+        return clear(grid, j, i, margin, again)
+
+    smallest = 2.0 ** -126  # S_0 is 1.25 of it, S_2 would be 0.88 of it and hit nearly all samples
+    values = [f32(Fraction(7, 4) * Fraction(smallest) + own.unit() * Fraction(smallest) / 32)
+              for _ in range(15)] + [3.75 * smallest]
+    add([[values[4 * t:4 * t + 4] for t in range(4)]], (2, False, False, False), at_the_end, ())
+    assert len(cases) == 48 + 5 + 1
     return {"description": "statistics and calibration methods (section 5)", "cases": cases}
 
 
@@ -389,8 +431,17 @@ def gate_input(rng, bits, signed, power, exponent=3, z=None):
     return Grid(bits, signed, z, scale=rng.real(0.75, 1.25) * 2.0 ** (exponent + 1 - bits))
 
 
+def bounds_differ(gout):
+    """Whether the code of 1 would be another with the float32 1/S of section 3."""
+    return rint(div32(1.0, gout.scale)) != rint(1 / gout.S)
+
+
 def make_table():
     rng, cases = Rng(7), []
+
+    def add_direct(table):
+        cases.append({**table.json(grids=True), "outputs_fnv1a64": table.digests()})
+
     for function in ("sigmoid", "tanh"):
         for index in range(20):
             bits_in = (8, 8, 8, 8, 8, 7, 6, 5, 4, 3, 2, 1, 8, 8, 8, 8, 8, 8, 8, 8)[index]
@@ -405,8 +456,7 @@ def make_table():
                 gout = Grid(8, False, 7, shift=0)
             if index == 18:
                 gout = Grid(8, True, -3, scale=f32(Fraction(2, 7)))
-            t = Direct(function, gin, gout)
-            cases.append(t.json(grids=True))
+            add_direct(Direct(function, gin, gout))
         for index in range(8):
             bits_in = (12, 16, 9, 16)[index % 4]
             power = index < 4
@@ -417,7 +467,8 @@ def make_table():
             qs = sorted(set(qs + [rng.int(gin.qmin, gin.qmax) for _ in range(120)]))
             cases.append({"kind": "direct_sampled", "function": function, "lo": lo, "hi": hi,
                           "in": gin.json(), "out": gout.json(), "q": qs,
-                          "y": [direct_entry(function, gin, gout, q) for q in qs]})
+                          "y": [direct_entry(function, gin, gout, q) for q in qs],
+                          "outputs_fnv1a64": digest(direct_outputs(function, gin, gout))})
 
     def evaluated(table, outside=False):
         gin = table.gin
@@ -436,7 +487,9 @@ def make_table():
             qs = sorted(qs)
         case = table.json(grids=True)
         case.update({"outside": outside, "q": qs,
-                     "y": {m: [table(q, m) for q in qs] for m in MODES}})
+                     "y": {m: [table(q, m) for q in qs] for m in MODES},
+                     "outputs_fnv1a64": cases[-1]["outputs_fnv1a64"] if outside
+                     else table.digests()})
         cases.append(case)
 
     for index in range(18):
@@ -479,6 +532,25 @@ def make_table():
         if index == 9:
             b[0], c[-1] = -(1 << 31), -(1 << 55)
         evaluated(Segments("tanh", gin, gout, t, b, c, shift))
+    # f's bounds have codes that hang on 1/S being exact: 1/S is near a half, and the float32 1/S
+    # is that half
+    rng = Rng(71)
+    for steps in (233, 251):  # the exact 1/S rounds up (116.5, to 117), and down (125.5, to 125)
+        gout = output_grid("tanh", 8, True, False, False, steps)
+        assert bounds_differ(gout)
+        add_direct(Direct("tanh", gate_input(rng, 6, True, False, 4), gout))
+        shape = dict(gin=gate_input(rng, 7, True, True, 4), gout=gout)
+        for table in (
+                Interpolated("tanh", q0=-64, k=3, F=4, G=2, anchors=[
+                    4 * a for a in (-200, -140, -60, 0, 60, 140, 200, -200, 200)], **shape),
+                Segments("tanh", t=[-10, 10, 40], b=[9, 5, 6, -9], c=[-20, 3, -5, 700], shift=1,
+                         **shape)):
+            evaluated(table)
+            for y in cases[-1]["y"].values():
+                assert table.lo in y and table.hi in y
+        for signed in (False, True):
+            add_direct(Direct("sigmoid", gate_input(rng, 5, True, False, 5),
+                              Grid(8, signed, -20 if signed else 1, scale=gout.scale)))
     return {"description": "activation tables (section 6)", "cases": cases}
 
 
@@ -513,9 +585,6 @@ def make_tables(rng, grids, kind):
             tables[gate] = Interpolated.chords(f, gin, gout, 6)
         else:
             tables[gate] = Segments.chords(f, gin, gout, rng.int(5, 16), rng.int(9, 15))
-        scale = gout.scale
-        if scale is not None:  # both readings of the code of 1 must agree
-            assert rint(div32(1.0, scale)) == rint(1 / gout.S)
     return tables
 
 
@@ -737,8 +806,11 @@ def make_gru():
 
 def make_gru_float():
     rng, cases = Rng(9), []
-    for index in range(12):
-        power, mode = index % 2 == 0, MODES[(index // 2) % 4]
+    special = {12: "float model 12, n in 233 steps: the codes of -1 and 1",
+               13: "float model 13, few steps for wide biases: their bound",
+               14: "float model 14, h of 24 bits: the bound of u -> 1"}
+    for index in range(15):
+        power, mode = index % 2 == 0 and index < 12, MODES[(index // 2) % 4]
         C, H, T, N = rng.int(1, 5), rng.int(1, 4), 4, 2
         rows = {k: {"bits": 8, "signed": True, "steps": None} for k in ("W", "R", "bw", "br")}
         if index >= 6:
@@ -762,16 +834,49 @@ def make_gru_float():
                 if name == "h" and index % 3 == 0:
                     t["min"], t["max"] = -1.0, 1.0
             tensors[name] = t
+        if index in special:
+            C, H = 2, 2
+            rows["W"]["bits"] = rows["R"]["bits"] = 8
+            for name, t in tensors.items():
+                t.update({"signed": name not in ("u", "r"), "symmetric": False, "steps": None,
+                          "bits": 5 if name.endswith("_in") else 8})
+        if index == 12:
+            tensors["n"]["steps"] = 233
+            tensors["n_in"].update({"bits": 7, "min": -16.0, "max": 16.0})
+        if index == 13:
+            rows["bw"].update({"bits": 32, "steps": 2})
+            rows["br"].update({"bits": 24, "steps": 6})
+        if index == 14:
+            tensors["h"].update({"bits": 24, "min": -1.0, "max": 1.0})
+            tensors["u"]["steps"] = 255
         W = [[rng.bell(0.5) for _ in range(C)] for _ in range(3 * H)]
         R = [[rng.bell(0.5) for _ in range(H)] for _ in range(3 * H)]
         bw = [rng.bell(0.25) for _ in range(3 * H)]
         br = [rng.bell(0.25) for _ in range(3 * H)]
-        if index in (2, 3, 5):
+        if index == 12:
+            W[2 * H] = [f32(12.0), f32(-11.0)]  # n_in to both ends
+        if index in (2, 3, 5, 13):
             W[1], R[2], bw[0], br[1] = [0.0] * C, [0.0] * H, 0.0, -0.0
         unit = build_unit(W, R, bw, br, tensors, rows, power, mode)
-        assert unit.largest < 1 << 61
+        assert unit.largest < 1 << (63 if index > 12 else 61)
+        # what tells a float32 1/S, and tighter operand bounds, from section 6 and section 2
+        if index == 12:
+            assert bounds_differ(unit.grids["n"])
+        if index == 13:
+            for mat, name, bias, rescales in ((unit.W, "x", unit.bw, "acc_to_ih"),
+                                              (unit.R, "h", unit.br, "acc_to_hh")):
+                for row, b, r, a in zip(mat, bias, unit.rs["bw_to_acc" if name == "x" else "br_to_acc"],
+                                        unit.rs[rescales]):
+                    used = sum(map(abs, row)) * unit.grids[name].reach + abs(r(b, mode))
+                    assert used < 1 << 32 and (a.m < 1 << 30) == (b != 0)
+        if index == 14:
+            u, h = unit.grids["u"], unit.grids["h"]
+            away = max(abs(unit.one - u.qmin), abs(unit.one - u.qmax))
+            np = unit.rs["n_to_h"]
+            used = u.reach * h.reach + away * ((unit.grids["n"].reach * np.m >> np.n) + 1)
+            assert used < 1 << 32 and unit.rs["u_to_1"].m < 1 << 30
         # every operand below 2^32: the encoder's multiplier has 31 bits whatever the proof's detail
-        if not power:
+        if not power and index < 13:
             for r in [unit.rs[k] for k in ("ih_to_u", "rhh_to_n", "n_to_h", "u_to_1")] + \
                     sum((unit.rs[k] for k in ("bw_to_acc", "acc_to_ih", "br_to_acc", "acc_to_hh")), []):
                 assert r.m >= 1 << 30
@@ -785,7 +890,7 @@ def make_gru_float():
             if name not in GATES:
                 config[name].update({"min": bits32(t["min"]), "max": bits32(t["max"])})
         cases.append({
-            "name": "float model %d" % index, "power_of_two": power, "mode": mode, "C": C, "H": H,
+            "name": special.get(index, "float model %d" % index), "power_of_two": power, "mode": mode, "C": C, "H": H,
             "T": T, "N": N, "tensors": config, "rows": rows,
             "W": [[bits32(v) for v in r] for r in W], "R": [[bits32(v) for v in r] for r in R],
             "bw": [bits32(v) for v in bw], "br": [bits32(v) for v in br],
