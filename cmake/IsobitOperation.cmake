@@ -14,6 +14,17 @@ if(ISOBIT_SANITIZE)
   target_link_options(isobit_flags INTERFACE -fsanitize=${ISOBIT_SANITIZE})
 endif()
 
+if(ISOBIT_BUILD_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang OR NOT ISOBIT_SANITIZE MATCHES address)
+    message(FATAL_ERROR "ISOBIT_BUILD_FUZZERS needs clang++ (libFuzzer) and ISOBIT_SANITIZE=address,undefined; they "
+      "are ${CMAKE_CXX_COMPILER_ID} and '${ISOBIT_SANITIZE}'")
+  endif()
+  # Coverage of the library is what leads libFuzzer; without it the fuzz targets would only see themselves. Programs
+  # that are no fuzz targets take its hooks from the address sanitizer's library.
+  target_compile_options(isobit_flags INTERFACE -fsanitize=fuzzer-no-link)
+  target_link_options(isobit_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
 # isobit_sources(FILE...): adds files of the current folder to the library.
 function(isobit_sources)
   foreach(file ${ARGN})
@@ -89,14 +100,11 @@ function(isobit_fuzzer name file)
   if(NOT ISOBIT_BUILD_FUZZERS)
     return()
   endif()
-  if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
-    message(FATAL_ERROR "ISOBIT_BUILD_FUZZERS needs clang++ (libFuzzer); the compiler is ${CMAKE_CXX_COMPILER_ID}")
-  endif()
   add_executable(${name} ${file})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   target_link_libraries(${name} PRIVATE isobit isobit_flags nlohmann_json::nlohmann_json)
-  add_test(NAME ${name} COMMAND ${name} -runs=20000 -max_total_time=20 -rss_limit_mb=2048 -seed=1 ${arg_CORPUS})
+  add_test(NAME ${name} COMMAND ${name} -runs=20000 -max_total_time=20 -rss_limit_mb=2048 -seed=1 ${arg_OPTIONS})
   set_tests_properties(${name} PROPERTIES LABELS slow TIMEOUT 120)
 endfunction()
