@@ -34,8 +34,10 @@ def checkpoint(**changes):
     rng = random.Random(3)
     shapes = {"enc_emb": (GRAPHEMES, UNITS), "dec_emb": (PHONEMES, UNITS)}
     for gru in ["enc", "dec"]:
-        shapes.update({gru + "_w_ih": (3 * UNITS, UNITS), gru + "_w_hh": (3 * UNITS, UNITS), gru + "_b_ih": (3 * UNITS,),
-                       gru + "_b_hh": (3 * UNITS,)})
+        for name in ["_w_ih", "_w_hh"]:
+            shapes[gru + name] = (3 * UNITS, UNITS)
+        for name in ["_b_ih", "_b_hh"]:
+            shapes[gru + name] = (3 * UNITS,)
     arrays = {}
     for name, shape in shapes.items():
         size = shape[0] * (shape[1] if len(shape) > 1 else 1)
@@ -77,7 +79,7 @@ class G2pTest(unittest.TestCase):
         return path
 
     def call(self, *arguments, status=0):
-        result = subprocess.run([G2P, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300)
+        result = subprocess.run([G2P, *arguments], capture_output=True, text=True, timeout=300)
         self.assertEqual(result.returncode, status, "%s\n%s%s" % (arguments, result.stdout, result.stderr))
         return result.stdout if status == 0 else result.stderr
 
@@ -89,8 +91,8 @@ class G2pTest(unittest.TestCase):
     def test_table_and_words(self):
         for dictionary, right, error in [(self.dictionary, 100, 0), (self.wrong, 0, 100 / 19)]:
             report = os.path.join(self.folder, "report.json")
-            text = self.call("--checkpoint", self.checkpoint, "--dictionary", dictionary, "--words", str(WORDS), "--json",
-                             report, "Hello", "abc")
+            text = self.call("--checkpoint", self.checkpoint, "--dictionary", dictionary, "--words", str(WORDS),
+                             "--json", report, "Hello", "abc")
             with open(report, encoding="ascii") as file:
                 rows = json.load(file)["configurations"]
             self.assertEqual([row["name"] for row in rows], ["float", "all8", "mixed", "w4"])
