@@ -188,6 +188,26 @@ TEST(Derive, EqualsTheOracleAndRunsTheSame) {
   EXPECT_GE(runs, 24);  // twelve cases, reference and scalar at least
 }
 
+TEST(Derive, RefusesWithoutDataAndWhatCanOverflow) {
+  GruWeights weights;
+  weights.layers.push_back({2, 1, {1, 2, 3, 4, 5, 6}, {1, 2, 3}, {1, 2, 3}, {1, 2, 3}});
+  Result<GruCalibrator> calibrator = GruCalibrator::create(weights);
+  ASSERT_TRUE(calibrator.ok()) << calibrator.status().message();
+  const Result<GruModel> empty = calibrator->finish({});
+  EXPECT_EQ(empty.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(empty.status().message(), "x: no samples were observed; a range needs at least 1");
+
+  const float x[] = {1, -1, 0.5f, 0.25f};
+  ASSERT_TRUE(calibrator->observe(x, 2, 1).ok());
+  EXPECT_TRUE(calibrator->finish({}).ok());
+  GruQuantization wide;
+  ASSERT_TRUE(apply_bits("8,x=32,W=32", wide).ok());
+  const Result<GruModel> refused = calibrator->finish(wide);
+  EXPECT_EQ(refused.status().code(), StatusCode::kOverflow);
+  for (const char* part : {"layer 0: ih: ", " can reach 1", ", must stay within 9223372036854775807 (int64)"})
+    EXPECT_NE(refused.status().message().find(part), std::string::npos) << refused.status().message();
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // States between models
 
