@@ -125,6 +125,11 @@ std::vector<CpuPath> paths_of(const GruModel& model) {
   return paths;
 }
 
+/// Waits until every thread of the pool runs: under a sanitizer its first steps allocate.
+void start(ThreadPool& pool) {
+  pool.for_ranges(pool.threads(), [](int, int64_t, int64_t) {});
+}
+
 /// Allocations of all threads while `body` runs.
 template <typename Body>
 int allocations_of(Body body) {
@@ -147,6 +152,7 @@ TEST(Allocations, AreCounted) {
   std::vector<float> values;
   EXPECT_GE(allocations_of([&] { values.resize(100); }), 1);
   ThreadPool pool(2);
+  start(pool);
   void* volatile of_threads[2] = {nullptr, nullptr};
   const int counted = allocations_of(
       [&] { pool.for_ranges(2, [&](int part, int64_t, int64_t) { of_threads[part] = std::malloc(10); }); });
@@ -179,7 +185,7 @@ TEST_P(Forward, AllocatesNothing) {
   if (model->supports(CpuPath::kScalar).ok()) runs.emplace_back();
   for (const int threads : {0, 1, 2, 3, 7}) {  // 0: no pool
     std::optional<ThreadPool> pool;
-    if (threads > 0) pool.emplace(threads);
+    if (threads > 0) start(pool.emplace(threads));
     GruWorkspace workspace = model->workspace(kBatch, kSteps, threads);
     GruState state = model->initial_state(kBatch);
     for (GruRunOptions& options : runs) {
