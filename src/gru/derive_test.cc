@@ -93,12 +93,11 @@ Result<GruModelParameters> derive_case(const Json& c) {
   GruWeights weights;
   weights.layers.push_back({c.at("C"), c.at("H"), floats_of(c.at("W")), floats_of(c.at("R")), floats_of(c.at("bw")),
                             floats_of(c.at("br"))});
-  ISOBIT_ASSIGN_OR_RETURN(const GruCalibrator calibrator, GruCalibrator::create(std::move(weights)));
+  ISOBIT_ASSIGN_OR_RETURN(GruCalibrator calibrator, GruCalibrator::create(std::move(weights)));
   GruQuantization quantization;
   quantization.scale = c.at("power_of_two").get<bool>() ? ScaleKind::kPow2 : ScaleKind::kReal;
   quantization.rounding = testing::rounding_of(c.at("mode"));
   quantization.table = TableOptions{};  // the oracle's are all direct
-  GruCalibrator ranges = calibrator;
   for (int32_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
     const std::string name(kGruTensorNames[static_cast<size_t>(tensor)]);
     const bool is_row = tensor >= kW && tensor <= kBr;
@@ -107,9 +106,9 @@ Result<GruModelParameters> derive_case(const Json& c) {
     if (!j.contains("min")) continue;
     const float range[2] = {testing::float_of_bits(j.at("min")), testing::float_of_bits(j.at("max"))};
     // No run of the float forward has exactly these ranges, so they are put where a run would have put them.
-    const_cast<TensorStatistics&>(ranges.statistics(0, GruTensor{tensor})).observe(range, 2);
+    const_cast<TensorStatistics&>(calibrator.statistics(0, GruTensor{tensor})).observe(range, 2);
   }
-  return ranges.derive(quantization);
+  return calibrator.derive(quantization);
 }
 
 void expect_equal(const GruLayerParameters& p, const GruLayerParameters& expected) {

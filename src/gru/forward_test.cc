@@ -33,6 +33,7 @@ void count_allocation() {
 }  // namespace
 
 // Below operator new, so that C libraries are seen, too.
+// NOLINTBEGIN(bugprone-reserved-identifier): the names are those of glibc and of the sanitizer
 #if defined(ISOBIT_TEST_ADDRESS_SANITIZER)
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void*, size_t),
                                                          void (*on_free)(const volatile void*));
@@ -65,6 +66,7 @@ void* aligned_alloc(size_t alignment, size_t size) noexcept {
 }
 }
 #endif
+// NOLINTEND(bugprone-reserved-identifier)
 
 namespace isobit {
 namespace {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -32,11 +33,13 @@ int fake_cpuid_count(unsigned leaf, unsigned subleaf, unsigned* eax, unsigned* e
 }  // namespace
 }  // namespace isobit::testing
 
+// NOLINTBEGIN(bugprone-reserved-identifier): what cpu.cc calls
 #define __builtin_cpu_supports(feature) isobit::testing::fake_cpu_supports(feature)
 #define __get_cpuid_count isobit::testing::fake_cpuid_count
 #include "core/cpu.cc"  // NOLINT: on purpose, see above
 #undef __builtin_cpu_supports
 #undef __get_cpuid_count
+// NOLINTEND(bugprone-reserved-identifier)
 
 namespace isobit {
 namespace {
