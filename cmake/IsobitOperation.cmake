@@ -14,6 +14,17 @@ if(ISOBIT_SANITIZE)
   target_link_options(isobit_flags INTERFACE -fsanitize=${ISOBIT_SANITIZE})
 endif()
 
+if(ISOBIT_BUILD_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang OR NOT ISOBIT_SANITIZE MATCHES address)
+    message(FATAL_ERROR "ISOBIT_BUILD_FUZZERS needs clang++ (libFuzzer) and ISOBIT_SANITIZE=address,undefined; they "
+      "are ${CMAKE_CXX_COMPILER_ID} and '${ISOBIT_SANITIZE}'")
+  endif()
+  # Coverage of the library is what leads libFuzzer; without it the fuzz targets would only see themselves. Programs
+  # that are no fuzz targets take its hooks from the address sanitizer's library.
+  target_compile_options(isobit_flags INTERFACE -fsanitize=fuzzer-no-link)
+  target_link_options(isobit_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
 # isobit_sources(FILE...): adds files of the current folder to the library.
 function(isobit_sources)
   foreach(file ${ARGN})
@@ -21,7 +32,8 @@ function(isobit_sources)
   endforeach()
 endfunction()
 
-# isobit_isa_source(FILE FLAG...): adds a file that is compiled for an instruction set, on x86-64 only.
+# isobit_isa_source(FILE FLAG...): adds a file that is compiled for an instruction set, on x86-64 only, and a test that
+# its object defines no symbol that the linker could choose for baseline code.
 function(isobit_isa_source file)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
@@ -33,7 +45,11 @@ function(isobit_isa_source file)
     target_compile_options(${target} PRIVATE ${ARGN})
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_sources(isobit PRIVATE $<TARGET_OBJECTS:${target}>)
-    set_property(GLOBAL APPEND PROPERTY ISOBIT_ISA_TARGETS ${target})
+    if(ISOBIT_BUILD_TESTS AND CMAKE_NM)
+      add_test(NAME weak_symbols_${folder}_${file}
+        COMMAND sh ${PROJECT_SOURCE_DIR}/tests/no_weak_symbols.sh ${CMAKE_NM} $<TARGET_OBJECTS:${target}>)
+      set_tests_properties(weak_symbols_${folder}_${file} PROPERTIES LABELS fast)
+    endif()
   endif()
 endfunction()
 
@@ -56,32 +72,39 @@ function(isobit_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 600)
 endfunction()
 
-# isobit_benchmark(NAME FILE...): a Google Benchmark program; CTest runs one short iteration so that it cannot rot.
+# isobit_benchmark(NAME FILE... [FILTER REGEX]): a Google Benchmark program. So that it cannot rot, CTest runs the cases
+# that match (default: all) for a moment.
 function(isobit_benchmark name)
+  cmake_parse_arguments(arg "" "FILTER" "" ${ARGN})
   if(NOT ISOBIT_BUILD_BENCHMARKS)
     return()
   endif()
+  if(NOT arg_FILTER)
+    set(arg_FILTER .)
+  endif()
   find_package(benchmark REQUIRED)
-  add_executable(${name} ${ARGN})
+  add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(${name} PRIVATE isobit isobit_testing isobit_flags benchmark::benchmark
     nlohmann_json::nlohmann_json)
+  add_test(NAME ${name} COMMAND ${name} --benchmark_min_time=0.001 --benchmark_filter=${arg_FILTER})
+  # Google Benchmark exits with 0 when a case reports an error, or when the filter matches none.
+  set_tests_properties(${name} PROPERTIES LABELS slow TIMEOUT 300
+    FAIL_REGULAR_EXPRESSION "ERROR OCCURRED;Failed to match any benchmarks")
 endfunction()
 
-# isobit_fuzzer(NAME FILE [CORPUS DIR]): a libFuzzer target, and a short run of it as a test.
+# isobit_fuzzer(NAME FILE [OPTIONS OPTION...]): a libFuzzer target, and a short run of it as a test. Targets make
+# their own seeds, so there is no corpus.
 function(isobit_fuzzer name file)
-  cmake_parse_arguments(arg "" "CORPUS" "" ${ARGN})
+  cmake_parse_arguments(arg "" "" "OPTIONS" ${ARGN})
   if(NOT ISOBIT_BUILD_FUZZERS)
     return()
-  endif()
-  if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
-    message(FATAL_ERROR "ISOBIT_BUILD_FUZZERS needs clang++ (libFuzzer); the compiler is ${CMAKE_CXX_COMPILER_ID}")
   endif()
   add_executable(${name} ${file})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   target_link_libraries(${name} PRIVATE isobit isobit_flags nlohmann_json::nlohmann_json)
-  add_test(NAME ${name} COMMAND ${name} -runs=20000 -max_total_time=20 -rss_limit_mb=2048 -seed=1 ${arg_CORPUS})
+  add_test(NAME ${name} COMMAND ${name} -runs=20000 -max_total_time=20 -rss_limit_mb=2048 -seed=1 ${arg_OPTIONS})
   set_tests_properties(${name} PROPERTIES LABELS slow TIMEOUT 120)
 endfunction()

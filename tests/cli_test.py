@@ -3,6 +3,7 @@
 
 usage: cli_test.py ISOBIT [unittest arguments]
 """
+import ctypes
 import glob
 import io
 import json
@@ -63,6 +64,12 @@ def gru_arrays(rng, prefix, layers=1, directions=1):
                                 ("bias_ih", (3 * HIDDEN,)), ("bias_hh", (3 * HIDDEN,))]:
                 arrays["%s%s_l%d%s" % (prefix, name, layer, suffix)] = floats(rng, shape, 0.8)
     return arrays
+
+
+def give_up_permission():
+    """In the child: root is allowed no more than the owner of a file is (CAP_DAC_OVERRIDE leaves the bounding set)."""
+    if os.geteuid() == 0 and ctypes.CDLL(None, use_errno=True).prctl(24, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot give up CAP_DAC_OVERRIDE")
 
 
 def parse_npy(content):
@@ -192,6 +199,24 @@ class CliTest(unittest.TestCase):
         self.assertFalse(os.path.exists(dry))
         self.assertEqual(self.ok("quantize", self.model, "--calibrate", self.data, "-o", out, "--quiet"), "")
 
+    def test_quantize_twice(self):
+        """The same command gives the same file, byte for byte, in another process with other threads."""
+        configurations = [["--bits", "4,biases=8"], ["--bits", "16", "--scale", "real"],
+                          ["--method", "sqnr", "--table", "segments:8"],
+                          ["--method", "percentile:99.9", "--rounding", "floor"],
+                          ["--method", "ema:0.5", "--table", "interpolated", "--bits", "8,gate_in=12"]]
+        contents = set()
+        for model in [self.model, self.deep]:
+            for configuration in configurations:
+                outputs = [self.path("once.safetensors"), self.path("twice.safetensors")]
+                for out, threads in zip(outputs, ["1", "3"]):
+                    self.ok("quantize", model, "--calibrate", self.data, self.batch, "-o", out, "--threads", threads,
+                            *configuration)
+                first, second = [read(out) for out in outputs]
+                self.assertEqual(first, second, (model, configuration))
+                contents.add(first)
+        self.assertEqual(len(contents), 2 * len(configurations))
+
     def test_quantize_refuses(self):
         out = self.path("refused.safetensors")
 
@@ -218,6 +243,26 @@ class CliTest(unittest.TestCase):
         bad = [0.5] * (4 * 2 * INPUTS)
         bad[2 * 2 * INPUTS + 1 * INPUTS + 2] = float("nan")
         refuse(["bad.npy", "nan", "[2, 1, 2]"], data=self.at("bad.npy", npy((4, 2, INPUTS), bad)))
+        bad[2 * 2 * INPUTS + 1 * INPUTS + 2] = float("-inf")
+        refuse(["bad.npy", "inf", "[2, 1, 2]", "finite"], data=self.at("bad.npy", npy((4, 2, INPUTS), bad)))
+        for value in [float("nan"), float("inf")]:
+            arrays = gru_arrays(rng, "gru.")
+            values = [0.0] * 12 + [value] + [0.0] * (3 * HIDDEN * HIDDEN - 13)
+            arrays["gru.weight_hh_l0"] = npy((3 * HIDDEN, HIDDEN), values)
+            refuse(["bad.npz", "R[", str(value), "finite"], model=self.at("bad.npz", npz(arrays)))
+        arrays = gru_arrays(rng, "gru.")
+        arrays["gru.weight_hh_l0"] = floats(rng, (3 * HIDDEN, HIDDEN + 1))
+        refuse(["shape.npz", "weight_hh_l0", "(15, 6)"], model=self.at("shape.npz", npz(arrays)))
+        content = read(self.model)
+        for length in [0, 3, 50, len(content) // 2, len(content) - 1]:
+            refuse(["cut.npz"], model=self.at("cut.npz", content[:length]))
+            refuse(["cut.npz"], data=self.at("cut.npz", content[:length]))
+        refuse(["cut.npy"], data=self.at("cut.npy", read(self.batch)[:-1]))
+        refuse(["lying.npy"], data=self.at("lying.npy", npy((1 << 40, INPUTS), [0.0] * INPUTS)))
+        # What could overflow is refused, with the intermediate, its bound and the limit.
+        refuse(["layer 0", "can reach", "9223372036854775807"], "--bits", "32,gate_in=16,gate_out=16")
+        refuse(["gate_in=17", "16"], "--bits", "8,gate_in=17")
+        refuse(["0 bits", "1 to 32"], "--bits", "0")
         empty = self.path("empty")
         os.makedirs(empty, exist_ok=True)
         refuse(["empty"], data=empty)
@@ -289,13 +334,51 @@ class CliTest(unittest.TestCase):
         self.fails(["single.npy", "f32", "s8"], "run", self.fixed, self.single, "-o", out_codes, "--integer")
 
     def test_run_refuses(self):
-        out = self.path("none.npy")
+        out = self.path("refused.npy")
         self.fails(["model.npz", "quantize"], "run", self.model, self.single, "-o", self.path("o.npy"))
         self.fails(["--output"], "run", self.fixed, self.single)
         self.fails([".npy", ".npz"], "run", self.fixed, self.single, "-o", self.path("o.txt"))
         self.fails(["o.npy", "no folder"], "run", self.fixed, self.single, "-o", self.path("nowhere/o.npy"))
         self.fails(["is a folder"], "run", self.fixed, self.single, "-o", self.data)
         self.fails(["--chunk"], "run", self.fixed, self.single, "-o", out, "--chunk=-1")
+
+        bad = self.at("nan.npy", npy((2, INPUTS), [0.5, 0.5, 0.5, 0.5, float("nan"), 0.5]))
+        self.fails(["nan.npy", "nan", "index 4"], "run", self.fixed, bad, "-o", out)
+        wide = self.at("wide.npy", npy((6, 4), [0.5] * 24))
+        self.fails(["wide.npy", "[6, 4]", "[T, 3]"], "run", self.fixed, wide, "-o", out)
+        self.fails(["absent.npz"], "run", self.fixed, self.single, "-o", out, "--state", self.path("absent.npz"))
+        self.assertFalse(os.path.exists(out))
+
+    def test_kernels_that_cannot_run(self):
+        """Only where the machine lacks one; src/gru/path_test.cc lets processors lack them everywhere."""
+        out = self.path("refused.npy")
+        for kernel in self.json("supported")["kernels"]:
+            if not kernel["usable"]:
+                words = [kernel["name"], kernel["reason"]]
+                self.fails(words, "run", self.fixed, self.single, "-o", out, "--kernel", kernel["name"])
+                self.fails(words, "fingerprint", "--kernel", kernel["name"])
+                self.fails(["ISOBIT_CPU"] + words, "run", self.fixed, self.single, "-o", out,
+                           env={"ISOBIT_CPU": kernel["name"]})
+
+    def test_saved_models_that_lie(self):
+        content = read(self.fixed)
+        length = struct.unpack("<Q", content[:8])[0]
+        header = content[8:8 + length]
+
+        def refuse(words, old, new):
+            self.assertIn(old, header)
+            changed = header.replace(old, new)
+            source = self.at("lies.safetensors", struct.pack("<Q", len(changed)) + changed + content[8 + length:])
+            for command in [["inspect", source], ["run", source, self.single, "-o", self.path("refused.npy")],
+                            ["verify", source]]:
+                self.fails(["lies.safetensors"] + words, *command)
+
+        version = b'\\"format_version\\":'
+        refuse(["format version 2", "reads format version 1"], version + b"1", version + b"2")
+        refuse(["format_version", "missing"], version, b'\\"format_versiom\\":')
+        refuse(["hidden_size"], b'\\"hidden_size\\":5', b'\\"hidden_size\\":0')
+        refuse(["shape"], b'\\"hidden_size\\":5', b'\\"hidden_size\\":16777216')
+        refuse([], b'"data_offsets":[', b'"data_offsets":[1')
 
     def test_no_half_files(self):
         """A file limit stands for a full disk: an old output stays as it was and nothing else is left."""
@@ -318,11 +401,19 @@ class CliTest(unittest.TestCase):
                 if old is not None:
                     self.assertEqual(read(out), old)
                     os.remove(out)
-        os.chmod(folder, 0o500)
-        if not os.access(folder, os.W_OK):  # root may write anyway
-            for command, name in commands:
-                self.fails([name, "not writable"], *command, "-o", os.path.join(folder, name))
-        os.chmod(folder, 0o700)
+        for command, name in commands:
+            out = write(os.path.join(folder, name), b"old")
+            os.chmod(folder, 0o500)
+            self.fails([name, "not writable"], *command, "-o", out, preexec_fn=give_up_permission)
+            os.chmod(folder, 0o700)
+            self.assertEqual((os.listdir(folder), read(out)), ([name], b"old"))
+            os.remove(out)
+            # Below a file there can be no folder; /proc says yes to root's question, but takes no file.
+            below = os.path.join(self.at("file", b"old"), name)
+            self.fails([name, "no folder"], *command, "-o", below)
+            self.assertEqual(read(self.path("file")), b"old")
+            if os.path.isdir("/proc/self"):
+                self.fails(["/proc/" + name], *command, "-o", "/proc/" + name)
         if os.path.exists("/dev/full"):
             with open("/dev/full", "w") as full:
                 self.fails(["standard output"], "supported", stdout=full)

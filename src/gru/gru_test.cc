@@ -140,7 +140,7 @@ TEST_P(GruOracle, EveryCaseGivesTheSameBytes) {
 INSTANTIATE_TEST_SUITE_P(Paths, GruOracle, ::testing::ValuesIn(kAllCpuPaths),
                          [](const auto& path) { return std::string(to_string(path.param)); });
 
-TEST(Rescale, EncodesAsTheOracleDoes) {
+TEST(Rescale, AppliesAsTheOracleDoes) {
   int compared = 0;
   for (const Json& c : testing::oracle_cases("rescale.json")) {
     if (c.at("op") == "apply") {

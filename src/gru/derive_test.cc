@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// From float weights and ranges to the integers of a model, rescale encoding, and states handed between models,
+// against the oracle.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "core/codes.h"
+#include "gru/rescale.h"
+#include "testing/oracle.h"
+
+namespace isobit {
+namespace {
+
+using testing::Json;
+
+double double_of_bits(const std::string& hex) {
+  return std::bit_cast<double>(static_cast<uint64_t>(std::stoull(hex, nullptr, 16)));
+}
+
+/// The floats of nested lists of bit patterns, in order.
+void floats_of(const Json& j, std::vector<float>& out) {
+  if (!j.is_array()) return out.push_back(testing::float_of_bits(j));
+  for (const Json& one : j) floats_of(one, out);
+}
+std::vector<float> floats_of(const Json& j) {
+  std::vector<float> out;
+  floats_of(j, out);
+  return out;
+}
+
+std::vector<int64_t> codes_of(const void* codes, const Grid& grid, int64_t count) {
+  std::vector<int64_t> out;
+  for (int64_t i = 0; i < count; ++i) out.push_back(load_code(codes, grid.dtype(), i));
+  return out;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Encoding
+
+/// What the case expects of an encoder: the same pair, or a refusal.
+void expect_encoded(const Json& c, const Result<RescaleParameters>& encoded) {
+  ASSERT_EQ(encoded.ok(), !c.contains("refused")) << c.dump() << encoded.status().message();
+  if (encoded.ok()) {
+    EXPECT_EQ(*encoded, testing::rescale_of(c)) << c.dump();
+  }
+}
+
+TEST(Encode, EqualsTheOracle) {
+  int compared = 0;
+  int refused = 0;
+  for (const Json& c : testing::oracle_cases("rescale.json")) {
+    const std::string op = c.at("op");
+    if (op == "apply") continue;  // gru_test
+    const Int128 bound = c.at("bound").get<int64_t>();
+    if (op == "shift") {
+      expect_encoded(c, encode_shift(c.at("derived_n").get<int64_t>(), bound));
+    } else {
+      const double rho = double_of_bits(c.at("rho"));
+      expect_encoded(c, encode_ratio(rho, bound));
+      if (op == "ratio") {
+        // The ratio itself, made as section 2 says: products first, then one division.
+        double product[2] = {1, 1};
+        for (const Json& scale : c.at("over")) product[0] *= static_cast<double>(testing::float_of_bits(scale));
+        for (const Json& scale : c.at("under")) product[1] *= static_cast<double>(testing::float_of_bits(scale));
+        EXPECT_EQ(product[0] / product[1], rho) << c.dump();
+      }
+    }
+    ++compared;
+    refused += c.contains("refused") ? 1 : 0;
+  }
+  EXPECT_GT(compared, 500);
+  EXPECT_GT(refused, 10);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Whole models
+
+GridOptions options_of(const Json& j) {
+  GridOptions options;
+  options.bits = j.at("bits");
+  options.is_signed = j.at("signed");
+  options.symmetric = !j.contains("symmetric") || j.at("symmetric").get<bool>();  // rows always are
+  if (!j.at("steps").is_null()) options.steps = j.at("steps").get<int64_t>();
+  return options;
+}
+
+/// A calibrator that saw exactly the ranges of the case, and the configuration of the case.
+Result<GruModelParameters> derive_case(const Json& c) {
+  GruWeights weights;
+  weights.layers.push_back({c.at("C"), c.at("H"), floats_of(c.at("W")), floats_of(c.at("R")), floats_of(c.at("bw")),
+                            floats_of(c.at("br"))});
+  ISOBIT_ASSIGN_OR_RETURN(GruCalibrator calibrator, GruCalibrator::create(std::move(weights)));
+  GruQuantization quantization;
+  quantization.scale = c.at("power_of_two").get<bool>() ? ScaleKind::kPow2 : ScaleKind::kReal;
+  quantization.rounding = testing::rounding_of(c.at("mode"));
+  quantization.table = TableOptions{};  // the oracle's are all direct
+  for (int32_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
+    const std::string name(kGruTensorNames[static_cast<size_t>(tensor)]);
+    const bool is_row = tensor >= kW && tensor <= kBr;
+    const Json& j = c.at(is_row ? "rows" : "tensors").at(name);
+    quantization.tensors[static_cast<size_t>(tensor)] = options_of(j);
+    if (!j.contains("min")) continue;
+    const float range[2] = {testing::float_of_bits(j.at("min")), testing::float_of_bits(j.at("max"))};
+    // No run of the float forward has exactly these ranges, so they are put where a run would have put them.
+    const_cast<TensorStatistics&>(calibrator.statistics(0, GruTensor{tensor})).observe(range, 2);
+  }
+  return calibrator.derive(quantization);
+}
+
+void expect_equal(const GruLayerParameters& p, const GruLayerParameters& expected) {
+  EXPECT_EQ(p.input_size, expected.input_size);
+  EXPECT_EQ(p.hidden_size, expected.hidden_size);
+  for (size_t tensor = 0; tensor < kGruTensorCount; ++tensor)
+    EXPECT_EQ(p.grids[tensor], expected.grids[tensor]) << kGruTensorNames[tensor];
+  EXPECT_EQ(p.W_grid, expected.W_grid);
+  EXPECT_EQ(p.R_grid, expected.R_grid);
+  EXPECT_EQ(p.bw_grid, expected.bw_grid);
+  EXPECT_EQ(p.br_grid, expected.br_grid);
+  EXPECT_EQ(p.W, expected.W);
+  EXPECT_EQ(p.R, expected.R);
+  EXPECT_EQ(p.bw, expected.bw);
+  EXPECT_EQ(p.br, expected.br);
+  EXPECT_EQ(p.bw_to_acc, expected.bw_to_acc);
+  EXPECT_EQ(p.br_to_acc, expected.br_to_acc);
+  EXPECT_EQ(p.acc_to_ih, expected.acc_to_ih);
+  EXPECT_EQ(p.acc_to_hh, expected.acc_to_hh);
+  EXPECT_EQ(p.ih_to_gate, expected.ih_to_gate);
+  EXPECT_EQ(p.hh_to_gate, expected.hh_to_gate);
+  EXPECT_EQ(p.rhh_to_n, expected.rhh_to_n);
+  EXPECT_EQ(p.n_to_h, expected.n_to_h);
+  EXPECT_EQ(p.u_to_one, expected.u_to_one);
+  EXPECT_EQ(p.one, expected.one);
+  for (size_t gate = 0; gate < 3; ++gate) {
+    EXPECT_EQ(p.tables[gate].entries, expected.tables[gate].entries) << "gate " << gate;
+    EXPECT_EQ(p.tables[gate].low, expected.tables[gate].low) << "gate " << gate;
+    EXPECT_EQ(p.tables[gate].high, expected.tables[gate].high) << "gate " << gate;
+  }
+}
+
+TEST(Derive, EqualsTheOracleAndRunsTheSame) {
+  int runs = 0;
+  for (const Json& c : testing::oracle_cases("gru_float.json")) {
+    SCOPED_TRACE(c.at("name").get<std::string>());
+    Result<GruModelParameters> parameters = derive_case(c);
+    ASSERT_TRUE(parameters.ok()) << parameters.status().message();
+    expect_equal(parameters->layers[0], testing::layer_of(c.at("unit"), testing::rounding_of(c.at("mode"))));
+
+    const Result<GruModel> model = GruModel::create(*std::move(parameters));
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    const int64_t T = c.at("T");
+    const int64_t N = c.at("N");
+    const std::vector<float> x = floats_of(c.at("x"));
+    const Grid& h_grid = model->output_grid();
+    const int64_t outputs = T * N * model->output_size();
+    std::vector<std::byte> x_codes(x.size() * size_in_bytes(model->input_grid().dtype()));
+    ASSERT_TRUE(quantize(model->input_grid(), x, x_codes.data(), "x").ok());
+    EXPECT_EQ(codes_of(x_codes.data(), model->input_grid(), static_cast<int64_t>(x.size())),
+              testing::flatten(c.at("x_codes")));
+    for (const CpuPath path : kAllCpuPaths) {
+      if (!cpu_can_run(path)) continue;
+      SCOPED_TRACE(to_string(path));
+      ASSERT_TRUE(model->supports(path).ok()) << model->supports(path).message();
+      GruRunOptions options;
+      options.path = path;
+      GruWorkspace workspace = model->workspace(N, T);
+      GruState state = model->initial_state(N);
+      std::vector<float> y(static_cast<size_t>(outputs));
+      ASSERT_TRUE(model->forward(x, y, T, state, workspace, options).ok());
+      const std::vector<float> expected = floats_of(c.at("y"));
+      ASSERT_EQ(y.size(), expected.size());
+      for (size_t i = 0; i < y.size(); ++i)
+        EXPECT_EQ(std::bit_cast<uint32_t>(y[i]), std::bit_cast<uint32_t>(expected[i])) << i;
+      EXPECT_EQ(codes_of(state.layer(0).data(), h_grid, N * model->hidden_size()),
+                testing::flatten(c.at("h_last_codes")));
+
+      state = model->initial_state(N);
+      std::vector<std::byte> y_codes(static_cast<size_t>(outputs) * size_in_bytes(h_grid.dtype()));
+      ASSERT_TRUE(model->forward_codes(x_codes.data(), y_codes.data(), T, state, workspace, options).ok());
+      EXPECT_EQ(codes_of(y_codes.data(), h_grid, outputs), testing::flatten(c.at("y_codes")));
+      ++runs;
+    }
+  }
+  EXPECT_GE(runs, 24);  // twelve cases, reference and scalar at least
+}
+
+TEST(Derive, RefusesWithoutDataAndWhatCanOverflow) {
+  GruWeights weights;
+  weights.layers.push_back({2, 1, {1, 2, 3, 4, 5, 6}, {1, 2, 3}, {1, 2, 3}, {1, 2, 3}});
+  Result<GruCalibrator> calibrator = GruCalibrator::create(weights);
+  ASSERT_TRUE(calibrator.ok()) << calibrator.status().message();
+  const Result<GruModel> empty = calibrator->finish({});
+  EXPECT_EQ(empty.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(empty.status().message(), "x: no samples were observed; a range needs at least 1");
+
+  const float x[] = {1, -1, 0.5f, 0.25f};
+  ASSERT_TRUE(calibrator->observe(x, 2, 1).ok());
+  EXPECT_TRUE(calibrator->finish({}).ok());
+  GruQuantization wide;
+  ASSERT_TRUE(apply_bits("8,x=32,W=32", wide).ok());
+  const Result<GruModel> refused = calibrator->finish(wide);
+  EXPECT_EQ(refused.status().code(), StatusCode::kOverflow);
+  for (const char* part : {"layer 0: ih: ", " can reach 1", ", must stay within 9223372036854775807 (int64)"})
+    EXPECT_NE(refused.status().message().find(part), std::string::npos) << refused.status().message();
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// States between models
+
+/// One input, one hidden unit, no weights: only its h grid and rounding mode matter here.
+Result<GruModel> model_with_state(const Grid& h, Rounding rounding) {
+  GruLayerParameters p;
+  p.input_size = 1;
+  p.hidden_size = 1;
+  p.rounding = rounding;
+  const auto grid = [&h](bool is_signed, int32_t shift) {
+    Grid out;
+    out.is_signed = is_signed;
+    out.kind = h.kind;
+    if (h.kind == ScaleKind::kPow2) {
+      out.shift = shift;
+    } else {
+      out.real_scale = std::ldexp(1.0f, -shift);
+    }
+    return out;
+  };
+  p.grids.fill(grid(true, 4));
+  p.grids[kH] = h;
+  p.grids[kU] = p.grids[kRGate] = grid(false, 8);
+  p.grids[kN] = grid(true, 7);
+  const Grid row = grid(true, 7);
+  for (std::vector<Grid>* grids : {&p.W_grid, &p.R_grid, &p.bw_grid, &p.br_grid}) grids->assign(3, row);
+  for (const GruTensor tensor : {kW, kR, kBw, kBr}) p.grids[tensor] = row;
+  for (CodeMatrix* matrix : {&p.W, &p.R, &p.bw, &p.br}) *matrix = CodeMatrix(Dtype::kS8, 3, 1);
+  for (size_t gate = 0; gate < 3; ++gate) {
+    ISOBIT_ASSIGN_OR_RETURN(p.tables[gate],
+                            fit_table(gate == 2 ? Activation::kTanh : Activation::kSigmoid, p.grids[kUIn + gate],
+                                      p.grids[kU + gate], {}, rounding));
+  }
+  ISOBIT_RETURN_IF_ERROR(derive_rescales(p, "layer 0"));
+  GruModelParameters parameters;
+  parameters.layers.push_back(std::move(p));
+  return GruModel::create(std::move(parameters));
+}
+
+TEST(HandOver, EqualsTheOracle) {
+  int compared = 0;
+  for (const Json& c : testing::oracle_cases("handover.json")) {
+    SCOPED_TRACE(c.dump());
+    const Grid from = testing::grid_of(c.at("from"));
+    const Grid to = testing::grid_of(c.at("to"));
+    const std::vector<int64_t> q = testing::flatten(c.at("q"));
+    const Result<GruModel> sender = model_with_state(from, Rounding::kNearestEven);
+    ASSERT_TRUE(sender.ok()) << sender.status().message();
+    GruState state = sender->initial_state(static_cast<int64_t>(q.size()));
+    for (size_t i = 0; i < q.size(); ++i)
+      store_code(state.layer(0).data(), from.dtype(), static_cast<int64_t>(i), q[i]);
+    for (const Rounding rounding : kAllRoundings) {
+      const Result<GruModel> receiver = model_with_state(to, rounding);
+      ASSERT_TRUE(receiver.ok()) << receiver.status().message();
+      const Result<GruState> received = receiver->state_from(*sender, state);
+      ASSERT_TRUE(received.ok()) << received.status().message();
+      EXPECT_EQ(codes_of(received->layer(0).data(), to, static_cast<int64_t>(q.size())),
+                testing::flatten(c.at("y").at(std::string(to_string(rounding)))))
+          << to_string(rounding);
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 4 * 40);
+}
+
+TEST(HandOver, RefusesModelsThatDiffer) {
+  Grid pow2;
+  pow2.shift = 7;
+  Grid real;
+  real.kind = ScaleKind::kReal;
+  real.real_scale = 0.01f;
+  const Result<GruModel> a = model_with_state(pow2, Rounding::kNearestEven);
+  const Result<GruModel> b = model_with_state(real, Rounding::kNearestEven);
+  ASSERT_TRUE(a.ok() && b.ok());
+  const Result<GruState> refused = b->state_from(*a, a->initial_state(1));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("power-of-two scales to one with real scales"), std::string::npos)
+      << refused.status().message();
+}
+
+}  // namespace
+}  // namespace isobit

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run promises besides its numbers: it allocates nothing, and the bytes do not depend on the threads. A program
+// of its own, because it counts every allocation of the process.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "core/random.h"
+#include "isobit/gru.h"
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ISOBIT_TEST_ADDRESS_SANITIZER
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define ISOBIT_TEST_ADDRESS_SANITIZER
+#endif
+
+namespace {
+
+std::atomic<bool> counting{false};
+std::atomic<int> allocations{0};
+
+void count_allocation() {
+  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+// Below operator new, so that C libraries are seen, too.
+// NOLINTBEGIN(bugprone-reserved-identifier): the names are those of glibc and of the sanitizer
+#if defined(ISOBIT_TEST_ADDRESS_SANITIZER)
+extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void*, size_t),
+                                                         void (*on_free)(const volatile void*));
+namespace {
+const int kHooks = __sanitizer_install_malloc_and_free_hooks(
+    [](const volatile void*, size_t) { count_allocation(); }, [](const volatile void*) {});
+}  // namespace
+#else
+extern "C" {
+void* __libc_malloc(size_t size);
+void* __libc_calloc(size_t count, size_t size);
+void* __libc_realloc(void* old, size_t size);
+void* __libc_memalign(size_t alignment, size_t size);
+
+void* malloc(size_t size) noexcept {
+  count_allocation();
+  return __libc_malloc(size);
+}
+void* calloc(size_t count, size_t size) noexcept {
+  count_allocation();
+  return __libc_calloc(count, size);
+}
+void* realloc(void* old, size_t size) noexcept {
+  count_allocation();
+  return __libc_realloc(old, size);
+}
+void* aligned_alloc(size_t alignment, size_t size) noexcept {
+  count_allocation();
+  return __libc_memalign(alignment, size);
+}
+}
+#endif
+// NOLINTEND(bugprone-reserved-identifier)
+
+namespace isobit {
+namespace {
+
+constexpr int64_t kInputs = 5;
+constexpr int64_t kHidden = 19;  // no multiple of a vector
+constexpr int64_t kSteps = 40;   // more than one block of steps
+constexpr int64_t kBatch = 9;
+
+struct Spec {
+  friend void PrintTo(const Spec& spec, std::ostream* out) { *out << spec.name; }
+  std::string name;
+  std::string bits;
+  ScaleKind scale = ScaleKind::kPow2;
+  int64_t layers = 1;
+  int32_t directions = 1;
+};
+// 32-bit lanes, 64-bit lanes for two reasons, several layers, and what only the reference runs.
+const Spec kSpecs[] = {{"Bits8", "8"},
+                       {"Bits16", "16"},
+                       {"RealScales", "8", ScaleKind::kReal},
+                       {"TwoLayersBidirectional", "8,linear=16,gate_in=12", ScaleKind::kPow2, 2, 2},
+                       {"TooWideForKernels", "8,h=20"}};
+
+std::vector<float> random_values(Random& random, int64_t count, float limit) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = limit * static_cast<float>(random.between(-1000, 1000)) / 1000.0f;
+  return values;
+}
+
+std::vector<float> input(int64_t steps = kSteps) {
+  Random random(2);
+  return random_values(random, steps * kBatch * kInputs, 2.0f);
+}
+
+Result<GruModel> make_model(const Spec& spec) {
+  Random random(1);
+  GruWeights weights;
+  weights.directions = spec.directions;
+  for (int64_t i = 0; i < spec.layers * spec.directions; ++i) {
+    const int64_t inputs = i < spec.directions ? kInputs : spec.directions * kHidden;
+    weights.layers.push_back({inputs, kHidden, random_values(random, 3 * kHidden * inputs, 0.6f),
+                              random_values(random, 3 * kHidden * kHidden, 0.4f),
+                              random_values(random, 3 * kHidden, 0.3f), random_values(random, 3 * kHidden, 0.3f)});
+  }
+  ISOBIT_ASSIGN_OR_RETURN(GruCalibrator calibrator, GruCalibrator::create(std::move(weights)));
+  ISOBIT_RETURN_IF_ERROR(calibrator.observe(input(), kSteps, kBatch));
+  GruQuantization quantization;
+  quantization.scale = spec.scale;
+  ISOBIT_RETURN_IF_ERROR(apply_bits(spec.bits, quantization));
+  return calibrator.finish(quantization);
+}
+
+std::vector<CpuPath> paths_of(const GruModel& model) {
+  std::vector<CpuPath> paths;
+  for (const CpuPath path : kAllCpuPaths)
+    if (model.supports(path).ok()) paths.push_back(path);
+  return paths;
+}
+
+/// Waits until every thread of the pool runs: under a sanitizer its first steps allocate.
+void start(ThreadPool& pool) {
+  pool.for_ranges(pool.threads(), [](int, int64_t, int64_t) {});
+}
+
+/// Allocations of all threads while `body` runs.
+template <typename Body>
+int allocations_of(Body body) {
+  allocations = 0;
+  counting = true;
+  body();
+  counting = false;
+  return allocations;
+}
+
+TEST(Allocations, AreCounted) {
+  EXPECT_EQ(allocations_of([] {}), 0);
+  void* volatile kept = nullptr;  // or the compiler leaves the allocation out
+  EXPECT_EQ(allocations_of([&] { kept = std::malloc(10); }), 1);
+  std::free(kept);
+  EXPECT_EQ(allocations_of([&] { kept = ::operator new(10); }), 1);
+  ::operator delete(kept);
+  EXPECT_EQ(allocations_of([&] { kept = ::operator new(64, std::align_val_t{64}); }), 1);
+  ::operator delete(kept, std::align_val_t{64});
+  std::vector<float> values;
+  EXPECT_GE(allocations_of([&] { values.resize(100); }), 1);
+  ThreadPool pool(2);
+  start(pool);
+  void* volatile of_threads[2] = {nullptr, nullptr};
+  const int counted = allocations_of(
+      [&] { pool.for_ranges(2, [&](int part, int64_t, int64_t) { of_threads[part] = std::malloc(10); }); });
+  EXPECT_EQ(counted, 2);
+  for (void* one : of_threads) std::free(one);
+}
+
+class Forward : public ::testing::TestWithParam<Spec> {};
+
+TEST_P(Forward, AllocatesNothing) {
+  const Result<GruModel> model = make_model(GetParam());
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const std::vector<float> x = input();
+  const auto outputs = static_cast<size_t>(kSteps * kBatch * model->output_size());
+  const std::vector<std::byte> x_codes(x.size() * size_in_bytes(model->input_grid().dtype()));
+  std::vector<float> y(outputs);
+  std::vector<std::byte> y_codes(outputs * size_in_bytes(model->output_grid().dtype()));
+  const std::vector<int64_t> lengths = {kSteps, 0, 1, 3, kSteps, 17, 5, kSteps - 1, 2};
+  const std::vector<uint8_t> mask(outputs, 1);
+
+  std::vector<GruRunOptions> runs;
+  for (const CpuPath path : paths_of(*model)) {
+    runs.emplace_back().path = path;
+    runs.emplace_back(runs.back()).lengths = lengths;
+    runs.emplace_back(runs.back()).batch_first = true;
+    if (GetParam().layers == 1) runs.emplace_back(runs.back()).zoneout_mask = mask;
+  }
+  ASSERT_FALSE(runs.empty());
+  // The default path. Not where only the reference can run: the Status that says why is copied then.
+  if (model->supports(CpuPath::kScalar).ok()) runs.emplace_back();
+  for (const int threads : {0, 1, 2, 3, 7}) {  // 0: no pool
+    std::optional<ThreadPool> pool;
+    if (threads > 0) start(pool.emplace(threads));
+    GruWorkspace workspace = model->workspace(kBatch, kSteps, threads);
+    GruState state = model->initial_state(kBatch);
+    for (GruRunOptions& options : runs) {
+      options.pool = pool ? &*pool : nullptr;
+      SCOPED_TRACE((options.path ? std::string(to_string(*options.path)) : "default path") + ", threads " +
+                   std::to_string(threads));
+      Status status;
+      EXPECT_EQ(allocations_of([&] { status = model->forward(x, y, kSteps, state, workspace, options); }), 0);
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(allocations_of([&] {
+                  status = model->forward_codes(x_codes.data(), y_codes.data(), kSteps, state, workspace, options);
+                }),
+                0);
+      ASSERT_TRUE(status.ok()) << status.message();
+      if (!options.lengths.empty()) continue;
+      // Streaming: a step a call, with the workspace of the whole sequence.
+      const auto in = static_cast<size_t>(kBatch * kInputs);
+      const auto out = static_cast<size_t>(kBatch * model->output_size());
+      EXPECT_EQ(allocations_of([&] {
+                  for (size_t t = 0; t < 3 && status.ok(); ++t)
+                    status = model->forward(std::span(x).subspan(t * in, in), std::span(y).subspan(t * out, out), 1, state,
+                                            workspace, options);
+                }),
+                0);
+      ASSERT_TRUE(status.ok()) << status.message();
+    }
+  }
+}
+
+TEST_P(Forward, DoesNotDependOnTheThreads) {
+  const Result<GruModel> model = make_model(GetParam());
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const std::vector<float> x = input();
+  const std::vector<int64_t> all_lengths[] = {{}, {3, kSteps, 0, 1, kSteps, 17, 5, kSteps - 1, 2}};
+  for (const std::vector<int64_t>& lengths : all_lengths) {
+    std::vector<float> expected;
+    std::vector<float> expected_state;
+    for (const CpuPath path : paths_of(*model)) {
+      for (const int threads : {0, 1, 2, 3, 7, 12}) {  // 12: more than there are sequences
+        SCOPED_TRACE(std::string(to_string(path)) + ", threads " + std::to_string(threads));
+        std::optional<ThreadPool> pool;
+        if (threads > 0) pool.emplace(threads);
+        GruRunOptions options;
+        options.path = path;
+        options.lengths = lengths;
+        options.pool = pool ? &*pool : nullptr;
+        GruWorkspace workspace = model->workspace(kBatch, kSteps, threads);
+        GruState state = model->initial_state(kBatch);
+        std::vector<float> y(static_cast<size_t>(kSteps * kBatch * model->output_size()));
+        const Status status = model->forward(x, y, kSteps, state, workspace, options);
+        ASSERT_TRUE(status.ok()) << status.message();
+        std::vector<float> last(static_cast<size_t>(state.layer_count() * kBatch * kHidden));
+        model->state_to_float(state, last);
+        if (expected.empty()) {
+          expected = y;
+          expected_state = last;
+        }
+        EXPECT_EQ(y, expected);
+        EXPECT_EQ(last, expected_state);
+      }
+    }
+  }
+}
+
+TEST_P(Forward, RefusesMoreThreadsThanTheWorkspaceIsFor) {
+  const Result<GruModel> model = make_model(GetParam());
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  ThreadPool pool(3);
+  GruRunOptions options;
+  options.pool = &pool;
+  GruWorkspace workspace = model->workspace(kBatch, kSteps, 2);
+  GruState state = model->initial_state(kBatch);
+  std::vector<float> y(static_cast<size_t>(kSteps * kBatch * model->output_size()));
+  const Status status = model->forward(input(), y, kSteps, state, workspace, options);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("2 threads"), std::string::npos) << status.message();
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, Forward, ::testing::ValuesIn(kSpecs),
+                         [](const auto& tested) { return tested.param.name; });
+
+}  // namespace
+}  // namespace isobit

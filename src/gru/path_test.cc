@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Paths on processors other than this one: cpu.cc is compiled here once more, with a processor that the tests make up.
+// Its functions take the place of the library's.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/random.h"
+#include "isobit/gru.h"
+
+#if defined(__x86_64__)
+
+#include <cpuid.h>
+
+namespace isobit::testing {
+namespace {
+
+std::set<std::string> processor;
+
+int fake_cpu_supports(const char* feature) { return processor.count(feature) != 0 ? 1 : 0; }
+
+int fake_cpuid_count(unsigned leaf, unsigned subleaf, unsigned* eax, unsigned* ebx, unsigned* ecx, unsigned* edx) {
+  if (leaf != 7 || subleaf != 1) return 0;
+  *eax = processor.count("avxvnni") != 0 ? 1U << 4 : 0;
+  *ebx = *ecx = *edx = 0;
+  return 1;
+}
+
+}  // namespace
+}  // namespace isobit::testing
+
+// NOLINTBEGIN(bugprone-reserved-identifier): what cpu.cc calls
+#define __builtin_cpu_supports(feature) isobit::testing::fake_cpu_supports(feature)
+#define __get_cpuid_count isobit::testing::fake_cpuid_count
+#include "core/cpu.cc"  // NOLINT: on purpose, see above
+#undef __builtin_cpu_supports
+#undef __get_cpuid_count
+// NOLINTEND(bugprone-reserved-identifier)
+
+namespace isobit {
+namespace {
+
+using testing::processor;
+
+const std::set<std::string> kAvx512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni"};
+
+/// Sets ISOBIT_CPU for a scope.
+class Environment {
+ public:
+  explicit Environment(const char* value) {
+    if (const char* before = std::getenv("ISOBIT_CPU"); before != nullptr) before_ = before;
+    set(value);
+  }
+  ~Environment() { set(before_ ? before_->c_str() : nullptr); }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+  static void set(const char* value) {
+    if (value != nullptr) {
+      setenv("ISOBIT_CPU", value, 1);
+    } else {
+      unsetenv("ISOBIT_CPU");
+    }
+  }
+  std::optional<std::string> before_;
+};
+
+std::string usable() {
+  std::string names;
+  for (const CpuPath path : kAllCpuPaths)
+    if (cpu_can_run(path)) names += (names.empty() ? "" : " ") + std::string(to_string(path));
+  return names;
+}
+
+Result<GruModel> small_model() {
+  Random random(1);
+  const auto values = [&random](size_t count) {
+    std::vector<float> out(count);
+    for (float& value : out) value = static_cast<float>(random.between(-100, 100)) / 150.0f;
+    return out;
+  };
+  GruWeights weights;
+  weights.layers.push_back({3, 4, values(36), values(48), values(12), values(12)});
+  ISOBIT_ASSIGN_OR_RETURN(GruCalibrator calibrator, GruCalibrator::create(std::move(weights)));
+  ISOBIT_RETURN_IF_ERROR(calibrator.observe(values(30), 5, 2));
+  return calibrator.finish({});
+}
+
+TEST(Paths, FollowWhatTheProcessorHas) {
+  const Environment environment(nullptr);
+  processor = {};
+  EXPECT_EQ(usable(), "reference scalar");
+  EXPECT_EQ(*default_cpu_path(), CpuPath::kScalar);
+  processor = {"avxvnni"};  // without AVX2 it is of no use
+  EXPECT_EQ(usable(), "reference scalar");
+  processor = {"avx2"};
+  EXPECT_EQ(usable(), "reference scalar avx2");
+  EXPECT_EQ(*default_cpu_path(), CpuPath::kAvx2);
+  processor = {"avx2", "avxvnni"};
+  EXPECT_EQ(usable(), "reference scalar avx2 avxvnni");
+  EXPECT_EQ(*default_cpu_path(), CpuPath::kAvxVnni);
+  for (const std::string& missing : kAvx512) {
+    processor = kAvx512;
+    processor.insert("avx2");
+    EXPECT_EQ(usable(), "reference scalar avx2 avx512vnni");
+    EXPECT_EQ(*default_cpu_path(), CpuPath::kAvx512Vnni);
+    processor.erase(missing);
+    EXPECT_EQ(usable(), "reference scalar avx2") << "without " << missing;
+  }
+  EXPECT_EQ(cpu_cannot_run_reason(CpuPath::kAvx2), "");
+  EXPECT_EQ(cpu_cannot_run_reason(CpuPath::kAvxVnni), "the processor lacks AVX-VNNI");
+  EXPECT_EQ(cpu_cannot_run_reason(CpuPath::kAvx512Vnni), "the processor lacks one of AVX-512 F, BW, DQ, VL, VNNI");
+  processor = {};
+  EXPECT_EQ(cpu_cannot_run_reason(CpuPath::kAvx2), "the processor lacks AVX2");
+}
+
+TEST(Paths, TheEnvironmentCannotAskForWhatTheProcessorLacks) {
+  const Environment environment("avx2");
+  processor = {};
+  const Result<CpuPath> path = default_cpu_path();
+  ASSERT_FALSE(path.ok());
+  EXPECT_EQ(path.status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(path.status().message(), "environment variable ISOBIT_CPU asks for 'avx2': the processor lacks AVX2");
+
+  // A model can be made and saved there, but only runs on a path that is named.
+  const Result<GruModel> model = small_model();
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(model->choose_path(std::nullopt).status().message(), path.status().message());
+  EXPECT_EQ(*model->choose_path(CpuPath::kScalar), CpuPath::kScalar);
+}
+
+TEST(Paths, AModelRefusesWhatTheProcessorLacks) {
+  const Environment environment(nullptr);
+  processor = {};
+  const Result<GruModel> model = small_model();
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  EXPECT_EQ(*model->choose_path(std::nullopt), CpuPath::kScalar);
+  GruRunOptions options;
+  options.path = CpuPath::kAvx512Vnni;
+  GruState state = model->initial_state(1);
+  GruWorkspace workspace = model->workspace(1, 1);
+  const std::vector<float> x(3, 0.5f);
+  std::vector<float> y(4, 7.0f);
+  const Status status = model->forward(x, y, 1, state, workspace, options);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(status.message(), "kernel 'avx512vnni': the processor lacks one of AVX-512 F, BW, DQ, VL, VNNI");
+  EXPECT_EQ(y, std::vector<float>(4, 7.0f));  // never another path instead
+  options.path.reset();
+  EXPECT_TRUE(model->forward(x, y, 1, state, workspace, options).ok());
+}
+
+}  // namespace
+}  // namespace isobit
+
+#else
+
+namespace isobit {
+namespace {
+
+TEST(Paths, OthersAreNotBuilt) {
+  EXPECT_EQ(cpu_cannot_run_reason(CpuPath::kAvx2), "not built for this processor family");
+  EXPECT_EQ(*default_cpu_path(), CpuPath::kScalar);
+}
+
+}  // namespace
+}  // namespace isobit
+
+#endif

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# install_test.sh CMAKE CXX SOURCE BUILD VERSION: installs BUILD, moves the installation elsewhere, and builds and runs
+# tests/install/consumer against it with find_package and with pkg-config, then from SOURCE with add_subdirectory.
+# Everything lies in BUILD/install_test, which is made anew.
+set -euo pipefail
+cmake=$1 cxx=$2 source=$3 build=$4 version=$5
+work=$build/install_test
+consumer=$source/tests/install/consumer
+
+fail() {
+  printf 'FAILED: %s\n' "$*" >&2
+  exit 1
+}
+
+# logged FILE COMMAND...: its output is only of interest when it fails.
+logged() {
+  local log=$work/$1
+  shift
+  "$@" >"$log" 2>&1 || { cat "$log"; fail "$*"; }
+}
+
+# run_consumer PROGRAM HOW
+run_consumer() {
+  local printed
+  printed=$(LD_LIBRARY_PATH=$libdir "$1" "$work") || fail "$2: the consumer exits with $?"
+  [[ $printed == 128 ]] || fail "$2: the consumer prints '$printed', not 128"
+  echo "$2: ok"
+}
+
+rm -rf "$work"
+mkdir -p "$work"
+logged install.log "$cmake" --install "$build" --prefix "$work/first"
+mv "$work/first" "$work/moved"  # nothing may remember where it was
+prefix=$work/moved
+config=$(find "$prefix" -name isobit-config.cmake)
+[[ -n $config ]] || fail "no isobit-config.cmake is installed"
+libdir=${config%/cmake/isobit/isobit-config.cmake}
+
+! grep -rIlF -e "$work/first" -e "$source" "$prefix" || fail "the files above hold paths of this machine"
+! grep -nE 'isobit_(flags|isa|testing)|Boost|nlohmann' "${config%/*}"/*.cmake || fail "the CMake package leaks internals"
+[[ $("$prefix/bin/isobit" --version) == "isobit $version" ]] || fail "bin/isobit --version is not $version"
+
+# Every public header on its own, and none that is not installed.
+count=0
+for header in "$source"/include/isobit/*.h; do
+  name=isobit/${header##*/}
+  printf '#include "%s"\n#include "%s"\n' "$name" "$name" >"$work/header.cc"
+  "$cxx" -std=c++20 -Wall -Wextra -Werror -fsyntax-only -I"$prefix/include" "$work/header.cc" || fail "$name alone"
+  count=$((count + 1))
+done
+[[ $count == "$(find "$prefix/include" -type f | wc -l)" ]] || fail "other files than the public headers are installed"
+echo "$count headers: ok"
+
+logged package.log "$cmake" -G Ninja -S "$consumer" -B "$work/package" -DCMAKE_CXX_COMPILER="$cxx" \
+  -DCMAKE_PREFIX_PATH="$prefix" -DISOBIT_VERSION="$version"
+grep -q "^isobit_DIR:PATH=$prefix" "$work/package/CMakeCache.txt" || fail "find_package found another isobit"
+logged package_build.log "$cmake" --build "$work/package"
+run_consumer "$work/package/consumer" find_package
+
+if command -v pkg-config >/dev/null; then
+  export PKG_CONFIG_PATH=$libdir/pkgconfig
+  [[ $(pkg-config --modversion isobit) == "$version" ]] || fail "pkg-config: version"
+  read -ra flags < <(pkg-config --cflags --libs isobit)
+  "$cxx" -std=c++20 "$consumer/consumer.cc" -o "$work/by_pkg_config" "${flags[@]}" || fail "pkg-config: ${flags[*]}"
+  run_consumer "$work/by_pkg_config" pkg-config
+else
+  echo "pkg-config: SKIPPED, it is not on PATH"
+fi
+
+# The whole library once more, unoptimised: half a minute of two cores.
+logged subdirectory.log "$cmake" -G Ninja -S "$consumer" -B "$work/subdirectory" -DCMAKE_CXX_COMPILER="$cxx" \
+  -DISOBIT_SOURCE_DIR="$source" -DCMAKE_BUILD_TYPE=Debug
+logged subdirectory_build.log "$cmake" --build "$work/subdirectory" --parallel 2
+run_consumer "$work/subdirectory/consumer" add_subdirectory
