@@ -22,17 +22,12 @@ bool has_avx512_vnni() {
          __builtin_cpu_supports("avx512vnni") != 0;
 }
 
-bool find_avx_vnni() {  // leaf 7, subleaf 1, EAX bit 4; clang++ 14 has no name for it
+bool has_avx_vnni() {  // leaf 7, subleaf 1, EAX bit 4; clang++ 14 has no name for it
   unsigned eax = 0;
   unsigned ebx = 0;
   unsigned ecx = 0;
   unsigned edx = 0;
   return has_avx2() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1U << 4)) != 0;
-}
-
-bool has_avx_vnni() {
-  static const bool found = find_avx_vnni();  // cpuid takes microseconds in a virtual machine
-  return found;
 }
 #else
 constexpr bool kBuiltForX86 = false;

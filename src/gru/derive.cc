@@ -101,12 +101,10 @@ Status derive_rescales(GruLayerParameters& p, const std::string& name) {
   for (std::vector<RescaleParameters>* rescales : {&p.bw_to_acc, &p.br_to_acc, &p.acc_to_ih, &p.acc_to_hh})
     rescales->resize(static_cast<size_t>(rows));
   for (size_t c = 0; c < static_cast<size_t>(rows); ++c) {
-    ISOBIT_RETURN_IF_ERROR(ratios.derive("bw -> accumulator", p.bw.at(static_cast<int64_t>(c), 0) == 0 ? 0 : bounds.bias_w,
-                                         p.bw_grid[c], unit, p.W_grid[c], x_grid, p.bw_to_acc[c]));
-    ISOBIT_RETURN_IF_ERROR(ratios.derive("br -> accumulator", p.br.at(static_cast<int64_t>(c), 0) == 0 ? 0 : bounds.bias_r,
-                                         p.br_grid[c], unit, p.R_grid[c], h_grid, p.br_to_acc[c]));
-    const Int128 acc_x = bound_add(bounds.dot_x[c], bound_rescale(bounds.bias_w, p.bw_to_acc[c]));
-    const Int128 acc_h = bound_add(bounds.dot_h[c], bound_rescale(bounds.bias_r, p.br_to_acc[c]));
+    ISOBIT_RETURN_IF_ERROR(ratios.derive("bw -> accumulator", bounds.bias_w[c], p.bw_grid[c], unit, p.W_grid[c], x_grid, p.bw_to_acc[c]));
+    ISOBIT_RETURN_IF_ERROR(ratios.derive("br -> accumulator", bounds.bias_r[c], p.br_grid[c], unit, p.R_grid[c], h_grid, p.br_to_acc[c]));
+    const Int128 acc_x = bound_add(bounds.dot_x[c], bound_rescale(bounds.bias_w[c], p.bw_to_acc[c]));
+    const Int128 acc_h = bound_add(bounds.dot_h[c], bound_rescale(bounds.bias_r[c], p.br_to_acc[c]));
     ISOBIT_RETURN_IF_ERROR(
         ratios.derive("accumulator -> ih", acc_x, p.W_grid[c], x_grid, p.grids[kIh], unit, p.acc_to_ih[c]));
     ISOBIT_RETURN_IF_ERROR(

@@ -71,8 +71,8 @@ class Prover {
 
 /// One linear result: the dot product, the zero-point term, the bias and their sum over all rows, then the rescale.
 /// Returns whether every accumulator fits int32.
-bool add_linear(Prover& prover, const std::string& out, const CodeMatrix& weights, const Grid& activation, Int128 bias,
-                const std::vector<RescaleParameters>& bias_to_acc, const std::vector<RescaleParameters>& acc_to_out,
+bool add_linear(Prover& prover, const std::string& out, const CodeMatrix& weights, const Grid& activation,
+                const std::vector<Int128>& bias, const std::vector<RescaleParameters>& bias_to_acc, const std::vector<RescaleParameters>& acc_to_out,
                 const std::vector<Int128>& dot, const Grid& grid) {
   Int128 worst_product = 0;
   Int128 worst_zero = 0;
@@ -90,8 +90,8 @@ bool add_linear(Prover& prover, const std::string& out, const CodeMatrix& weight
     }
     worst_product = std::max(worst_product, bound_multiply(magnitude, largest_code(activation)));
     worst_zero = std::max(worst_zero, bound_multiply(absolute(sum), absolute(activation.zero_point)));
-    const Int128 on_acc = bound_rescale(bias, bias_to_acc[c]);
-    worst_bias = std::max({worst_bias, on_acc, bound_multiply(bias, bias_to_acc[c].multiplier)});
+    const Int128 on_acc = bound_rescale(bias[c], bias_to_acc[c]);
+    worst_bias = std::max({worst_bias, on_acc, bound_multiply(bias[c], bias_to_acc[c].multiplier)});
     const Int128 acc = bound_add(dot[c], on_acc);
     worst_acc = std::max(worst_acc, acc);
     worst_operand = std::max(worst_operand, bound_multiply(acc, acc_to_out[c].multiplier));
@@ -116,6 +116,13 @@ std::vector<Int128> dot_bounds(const CodeMatrix& weights, const Grid& activation
     for (int64_t k = 0; k < weights.columns(); ++k) magnitude += absolute(weights.at(c, k));
     bounds[static_cast<size_t>(c)] = bound_multiply(magnitude, difference);
   }
+  return bounds;
+}
+
+std::vector<Int128> bias_bounds(const CodeMatrix& bias, const Grid& grid) {
+  std::vector<Int128> bounds(static_cast<size_t>(bias.rows()));
+  for (int64_t c = 0; c < bias.rows(); ++c)
+    bounds[static_cast<size_t>(c)] = bias.at(c, 0) == 0 ? 0 : largest_code(grid);
   return bounds;
 }
 
@@ -159,8 +166,8 @@ Int128 largest_code(const Grid& grid) { return std::max(absolute(grid.min()), ab
 
 GruOperandBounds operand_bounds(const GruLayerParameters& p) {
   GruOperandBounds bounds;
-  bounds.bias_w = largest_code(p.grids[kBw]);
-  bounds.bias_r = largest_code(p.grids[kBr]);
+  bounds.bias_w = bias_bounds(p.bw, p.grids[kBw]);
+  bounds.bias_r = bias_bounds(p.br, p.grids[kBr]);
   bounds.dot_x = dot_bounds(p.W, p.grids[kX]);
   bounds.dot_h = dot_bounds(p.R, p.grids[kH]);
   return bounds;

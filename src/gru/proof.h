@@ -27,7 +27,7 @@ Int128 largest_code(const Grid& grid);
 
 /// Operand bounds that do not depend on the layer's rescales to gates; sums over actual weights.
 struct GruOperandBounds {
-  Int128 bias_w = 0, bias_r = 0;          // |code of bw|, |code of br|
+  std::vector<Int128> bias_w, bias_r;     // [3H] 0 where the row's code is 0, else the largest magnitude of the width
   std::vector<Int128> dot_x, dot_h;       // [3H] sum_k |W[c,k]| * max|x - z_x|
 };
 GruOperandBounds operand_bounds(const GruLayerParameters& p);
