@@ -199,6 +199,48 @@ class CliTest(unittest.TestCase):
         self.assertFalse(os.path.exists(dry))
         self.assertEqual(self.ok("quantize", self.model, "--calibrate", self.data, "-o", out, "--quiet"), "")
 
+    def test_names_of_their_own(self):
+        """--layer NAME=W,R,BW,BR: arrays under any names give what PyTorch's names give."""
+        rng = random.Random(20)
+        usual = gru_arrays(rng, "gru.")
+        deep = gru_arrays(rng, "gru.", layers=2, directions=2)  # as in setUpClass
+        tensors = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+
+        def quantized(model, *layers):
+            out = self.path("named.safetensors")
+            self.ok("quantize", model, "--calibrate", self.data, "-o", out, "--bits", "8,linear=16",
+                    *[word for layer in layers for word in ("--layer", layer)])
+            result = self.path("named.npy")
+            self.ok("run", out, self.batch, "-o", result)
+            return self.json("inspect", out)["grus"][0]["name"], read(result)
+
+        def expected(model):
+            result = self.path("usual.npy")
+            self.ok("run", model, self.batch, "-o", result)
+            return read(result)
+
+        named = self.at("named.npz", npz({"cell/%d:0" % i: usual["gru.%s_l0" % t] for i, t in enumerate(tensors)}))
+        self.assertEqual(quantized(named, "gru=cell/0:0,cell/1:0,cell/2:0,cell/3:0"), ("gru", expected(self.fixed)))
+        arrays, layers = {}, []
+        for place in ["_l1_reverse", "_l0", "_l1", "_l0_reverse"]:
+            arrays.update({t + "@" + place: deep["gru." + t + place] for t in tensors})
+            layers.append("gru%s=%s" % (place, ",".join(t + "@" + place for t in tensors)))
+        self.assertEqual(quantized(self.at("named.npz", npz(arrays)), *layers), ("gru", expected(self.fixed_deep)))
+
+        def refuse(words, *layers):
+            self.fails(words, "inspect", named, *[word for layer in layers for word in ("--layer", layer)])
+
+        named = self.at("named.npz", npz({"a": usual["gru.weight_ih_l0"], "b": usual["gru.weight_hh_l0"]}))
+        self.assertEqual(self.json("inspect", named, "--layer", "x=a,b")["grus"][0]["name"], "x")  # biases are zero
+        refuse(["named.npz", "no array 'c'", "x.weight_hh_l0"], "x=a,c")
+        refuse(["--layer x=a", "NAME=W,R"], "x=a")
+        refuse(["--layer x=a,b,", "NAME=W,R"], "x=a,b,")
+        refuse(["--layer =a,b", "NAME=W,R"], "=a,b")
+        refuse(["--layer x=b,a", "l0 is given twice"], "x=a,b", "x=b,a")
+        refuse(["--layer y_l1=a,b", "another --layer names x"], "x=a,b", "y_l1=a,b")
+        refuse(["weight_ih_l0"], "x_l1=a,b")
+        refuse(["array 'a'", "(15, 3)", "(3 * H, H)"], "x=a,a")
+
     def test_quantize_twice(self):
         """The same command gives the same file, byte for byte, in another process with other threads."""
         configurations = [["--bits", "4,biases=8"], ["--bits", "16", "--scale", "real"],

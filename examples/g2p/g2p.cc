@@ -81,6 +81,7 @@ std::string phonemes_text(const Phonemes& phonemes) {
 // The two files
 
 struct Checkpoint {
+  std::optional<isobit::GruFloatModel> float_encoder, float_decoder;
   GruWeights encoder, decoder;
   std::vector<float> encoder_embedding;  // [29, 256]
   std::vector<float> decoder_embedding;  // [74, 256]
@@ -111,6 +112,8 @@ Result<Checkpoint> load_checkpoint(const std::string& path) {
       return Status(StatusCode::kInvalidFile, path + ": GRU \"" + gru->name + "\" must be one layer 256 -> 256");
     }
   }
+  ISOBIT_ASSIGN_OR_RETURN(out.float_encoder, isobit::GruFloatModel::create(out.encoder));
+  ISOBIT_ASSIGN_OR_RETURN(out.float_decoder, isobit::GruFloatModel::create(out.decoder));
   ISOBIT_ASSIGN_OR_RETURN(const auto file, isobit::load_arrays(path));
   ISOBIT_ASSIGN_OR_RETURN(out.encoder_embedding, float_array(file, path, "enc_emb", {kGraphemes, kUnits}));
   ISOBIT_ASSIGN_OR_RETURN(out.decoder_embedding, float_array(file, path, "dec_emb", {kPhonemeCount, kUnits}));
@@ -210,7 +213,7 @@ class FloatBackend : public Backend {
     arguments.x = x;
     arguments.lengths = lengths;
     arguments.h_last = state_;
-    return isobit::gru_forward_float(checkpoint_.encoder, arguments);
+    return checkpoint_.float_encoder->forward(arguments);
   }
 
   Status decode(std::span<const float> x, std::span<float> h) override {
@@ -220,7 +223,7 @@ class FloatBackend : public Backend {
     arguments.x = x;
     arguments.y = h;
     arguments.h0 = state_;
-    ISOBIT_RETURN_IF_ERROR(isobit::gru_forward_float(checkpoint_.decoder, arguments));
+    ISOBIT_RETURN_IF_ERROR(checkpoint_.float_decoder->forward(arguments));
     std::copy(h.begin(), h.end(), state_.begin());
     return {};
   }

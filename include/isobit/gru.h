@@ -30,6 +30,8 @@
 
 namespace isobit {
 
+class FloatGru;
+
 /// Order of the three gate blocks in W, R and the biases of a file. isobit computes in kUrn.
 enum class GateOrder : int32_t {
   kUrn = 0,  // update, reset, new: isobit
@@ -70,6 +72,9 @@ struct GruLoadOptions {
   std::string prefix;                     // empty: the only GRU of the file, else an error that lists the prefixes
   std::optional<GateOrder> gate_order{};  // default pytorch (r, z, n) for npz and safetensors
   bool reset_after = true;                // false is refused by name
+  /// Arrays with names of their own: the PyTorch name that each stands for (PREFIX.weight_ih_l0, ...), and its name in
+  /// the file.
+  std::map<std::string, std::string> arrays{};
 };
 /// Reads npz or safetensors with PyTorch names (PREFIX.weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, _reverse,
 /// further layers) or names ending in w_ih w_hh b_ih b_hh. Missing biases are zero.
@@ -102,6 +107,19 @@ class GruObserver {
   /// tensor: one of kGruTensorNames' activations. layer: l * directions + d. values: C, H or 3H floats.
   virtual void observe(int32_t tensor, int64_t layer, int64_t sequence, int64_t step, std::span<const float> values) = 0;
 };
+
+/// A float GRU, its weights checked and in the order of its loops. Immutable; safe to share between threads. The plain
+/// forward of calibration: every sum in ascending order, so that its bits depend on the machine's libm alone.
+class GruFloatModel {
+ public:
+  static Result<GruFloatModel> create(const GruWeights& weights);
+  Status forward(const GruFloatArguments& arguments, GruObserver* observer = nullptr) const;
+
+ private:
+  GruFloatModel() = default;
+  std::shared_ptr<const FloatGru> gru_;
+};
+/// create() and forward() in one.
 Status gru_forward_float(const GruWeights& weights, const GruFloatArguments& arguments, GruObserver* observer = nullptr);
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -132,9 +132,9 @@ Status GruCalibrator::observe(std::span<const float> x, int64_t steps, int64_t b
   arguments.x = x;
   arguments.lengths = lengths;
   arguments.h0 = h0;
-  ISOBIT_RETURN_IF_ERROR(check_float_arguments(weights_, arguments));
-
   const FloatGru gru(weights_);
+  ISOBIT_RETURN_IF_ERROR(gru.check(arguments));
+
   const auto threads = static_cast<size_t>(pool == nullptr ? 1 : pool->threads());
   const size_t layers = weights_.layers.size();
   std::vector<StatisticsObserver> parts(threads, StatisticsObserver(layers, statistics_[0][0].ema_decay()));

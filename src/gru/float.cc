@@ -43,17 +43,17 @@ float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
 }  // namespace
 
-Status check_float_arguments(const GruWeights& weights, const GruFloatArguments& a) {
+Status FloatGru::check(const GruFloatArguments& a) const {
   if (a.steps < 0 || a.batch < 0) {
     return invalid("steps " + std::to_string(a.steps) + " and batch " + std::to_string(a.batch) +
                    " must be at least 0");
   }
-  const int64_t hidden = weights.hidden_size();
-  const auto states = static_cast<int64_t>(weights.layers.size());
-  ISOBIT_RETURN_IF_ERROR(check_size("x", a.x.size(), "T, N, C", {a.steps, a.batch, weights.input_size()}));
+  const int64_t hidden = hidden_size_;
+  const auto states = static_cast<int64_t>(layers_.size());
+  ISOBIT_RETURN_IF_ERROR(check_size("x", a.x.size(), "T, N, C", {a.steps, a.batch, input_size_}));
   if (!a.y.empty()) {
     ISOBIT_RETURN_IF_ERROR(
-        check_size("y", a.y.size(), "T, N, directions * H", {a.steps, a.batch, weights.output_size()}));
+        check_size("y", a.y.size(), "T, N, directions * H", {a.steps, a.batch, directions_ * hidden_size_}));
   }
   if (!a.h0.empty()) {
     ISOBIT_RETURN_IF_ERROR(check_size("h0", a.h0.size(), "layers * directions, N, H", {states, a.batch, hidden}));
@@ -74,7 +74,7 @@ Status check_float_arguments(const GruWeights& weights, const GruFloatArguments&
   if (!(a.zoneout >= 0.0f && a.zoneout <= 1.0f)) {
     return invalid("zoneout is " + number_text(static_cast<double>(a.zoneout)) + ", must be 0 to 1");
   }
-  ISOBIT_RETURN_IF_ERROR(check_finite("x", a.x, a.batch, weights.input_size()));
+  ISOBIT_RETURN_IF_ERROR(check_finite("x", a.x, a.batch, input_size_));
   return check_finite("h0", a.h0, a.batch, hidden);
 }
 
@@ -217,12 +217,23 @@ void FloatGru::run_direction(const GruFloatArguments& arguments, int64_t index, 
   if (!arguments.h_last.empty()) std::copy(state.begin(), state.end(), arguments.h_last.data() + state_offset);
 }
 
-Status gru_forward_float(const GruWeights& weights, const GruFloatArguments& arguments, GruObserver* observer) {
+Result<GruFloatModel> GruFloatModel::create(const GruWeights& weights) {
   ISOBIT_RETURN_IF_ERROR(check_weights(weights));
-  ISOBIT_RETURN_IF_ERROR(check_float_arguments(weights, arguments));
+  GruFloatModel model;
+  model.gru_ = std::make_shared<const FloatGru>(weights);
+  return model;
+}
+
+Status GruFloatModel::forward(const GruFloatArguments& arguments, GruObserver* observer) const {
+  ISOBIT_RETURN_IF_ERROR(gru_->check(arguments));
   std::fill(arguments.y.begin(), arguments.y.end(), 0.0f);  // past a sequence's length
-  FloatGru(weights).run(arguments, 0, arguments.batch, observer);
+  gru_->run(arguments, 0, arguments.batch, observer);
   return {};
+}
+
+Status gru_forward_float(const GruWeights& weights, const GruFloatArguments& arguments, GruObserver* observer) {
+  ISOBIT_ASSIGN_OR_RETURN(const GruFloatModel model, GruFloatModel::create(weights));
+  return model.forward(arguments, observer);
 }
 
 }  // namespace isobit

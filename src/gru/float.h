@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Internal to gru: the float forward over a range of sequences, shared by gru_forward_float() and the calibrator,
+// Internal to gru: the float forward over a range of sequences, shared by GruFloatModel and the calibrator,
 // which gives each thread a range.
 #ifndef ISOBIT_GRU_FLOAT_H_
 #define ISOBIT_GRU_FLOAT_H_
@@ -10,9 +10,6 @@
 #include "isobit/gru.h"
 
 namespace isobit {
-
-/// Everything that gru_forward_float() refuses, but for the weights themselves.
-Status check_float_arguments(const GruWeights& weights, const GruFloatArguments& arguments);
 
 /// A matrix and its bias in panels of kPanel outputs, so that the inner loop runs over outputs and vectorises although
 /// no addition is reordered.
@@ -41,6 +38,8 @@ class FloatGru {
   static constexpr int64_t kSequences = 16;
 
   explicit FloatGru(const GruWeights& weights);
+  /// Everything that a forward refuses of its arguments.
+  [[nodiscard]] Status check(const GruFloatArguments& arguments) const;
   /// Computes sequences begin..end of checked arguments; y is written at valid steps only.
   void run(const GruFloatArguments& arguments, int64_t begin, int64_t end, GruObserver* observer) const;
 

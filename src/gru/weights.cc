@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "calibrate/number_text.h"
 #include "io/container.h"
@@ -103,12 +104,26 @@ bool is_other_network(const FoundGru& gru) {
   return hidden > 0 && (rows == hidden || (rows % 4 == 0 && rows / 4 == hidden));
 }
 
-/// Every GRU by prefix.
-Result<std::map<std::string, FoundGru>> find_grus(const ArrayFile& file, const std::string& path) {
+/// Every GRU by prefix. given: PyTorch names, and the names in the file that stand for them.
+Result<std::map<std::string, FoundGru>> find_grus(const ArrayFile& file, const std::string& path,
+                                                  const std::map<std::string, std::string>& given = {}) {
   std::map<std::string, FoundGru> grus;
+  std::set<std::string> renamed;
+  for (const auto& [meaning, name] : given) {
+    const std::optional<ParsedName> parsed = parse_name(meaning);
+    if (!parsed)
+      return Status(StatusCode::kInvalidArgument, in_quotes(meaning) + " is no tensor of a GRU; expected names like "
+                                                                       "PREFIX.weight_ih_l0");
+    const auto found = file.arrays.find(name);
+    if (found == file.arrays.end())
+      return Status(StatusCode::kInvalidArgument, path + ": no array " + in_quotes(name) + ", named for " +
+                                                      in_quotes(meaning));
+    grus[parsed->prefix].layers[{parsed->layer, parsed->direction}][parsed->part] = {name, &found->second};
+    renamed.insert(name);
+  }
   for (const auto& [name, array] : file.arrays) {
     const std::optional<ParsedName> parsed = parse_name(name);
-    if (!parsed) continue;
+    if (!parsed || renamed.count(name) > 0) continue;
     NamedArray& slot = grus[parsed->prefix].layers[{parsed->layer, parsed->direction}][parsed->part];
     if (slot.array != nullptr) {
       return Status(StatusCode::kInvalidFile, path + ": arrays " + in_quotes(slot.name) + " and " + in_quotes(name) +
@@ -312,7 +327,7 @@ Result<GruWeights> load_gru(const std::string& path, const GruLoadOptions& optio
                   "gate_order is " + std::to_string(static_cast<int32_t>(order)) + ", must be 0 to 2");
   }
   ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_arrays(path));
-  ISOBIT_ASSIGN_OR_RETURN(auto grus, find_grus(file, path));
+  ISOBIT_ASSIGN_OR_RETURN(auto grus, find_grus(file, path, options.arrays));
   if (options.prefix.empty()) {
     for (auto it = grus.begin(); it != grus.end();) it = is_other_network(it->second) ? grus.erase(it) : std::next(it);
   }

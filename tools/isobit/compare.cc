@@ -200,9 +200,10 @@ Result<Outcome> compare(const CompareOptions& options) {
                                                     ": is an integer model; give the float model first, then the "
                                                     "integer one");
   }
-  ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(options.fixed_model, options.source.layer));
+  ISOBIT_ASSIGN_OR_RETURN(const std::string prefix, gru_prefix(options.source));
+  ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(options.fixed_model, prefix));
   FloatModelOptions source = options.source;
-  if (source.layer.empty()) source.layer = model.parameters().name;
+  if (source.layer.empty()) source.layer.push_back(model.parameters().name);
   ISOBIT_ASSIGN_OR_RETURN(const FloatModel float_model, load_float_model(options.float_model, source));
   const GruWeights& weights = float_model.weights;
   ISOBIT_RETURN_IF_ERROR(check_same_shape(weights, model, options));

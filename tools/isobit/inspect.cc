@@ -176,7 +176,8 @@ Result<Outcome> inspect_integer(const InspectOptions& options) {
   if (options.source.layer.empty()) {
     ISOBIT_ASSIGN_OR_RETURN(models, GruModel::load_all(options.file));
   } else {
-    ISOBIT_ASSIGN_OR_RETURN(GruModel model, GruModel::load(options.file, options.source.layer));
+    ISOBIT_ASSIGN_OR_RETURN(const std::string prefix, gru_prefix(options.source));
+    ISOBIT_ASSIGN_OR_RETURN(GruModel model, GruModel::load(options.file, prefix));
     models.push_back(std::move(model));
   }
   Outcome out;
@@ -220,7 +221,8 @@ Result<Outcome> inspect_float(const InspectOptions& options) {
   if (options.source.layer.empty()) {
     ISOBIT_ASSIGN_OR_RETURN(prefixes, list_grus(options.file));
   } else {
-    prefixes.push_back(options.source.layer);
+    ISOBIT_ASSIGN_OR_RETURN(const std::string prefix, gru_prefix(options.source));
+    prefixes.push_back(prefix);
   }
   Outcome out;
   out.json.set("file", options.file).set("kind", "float");
@@ -233,7 +235,7 @@ Result<Outcome> inspect_float(const InspectOptions& options) {
   Value grus = Value::array();
   for (const std::string& prefix : prefixes) {
     FloatModelOptions source = options.source;
-    source.layer = prefix;
+    if (source.layer.empty()) source.layer.push_back(prefix);
     ISOBIT_ASSIGN_OR_RETURN(const FloatModel model, load_float_model(options.file, source));
     const GruWeights& weights = model.weights;
     Value gru = Value::object();

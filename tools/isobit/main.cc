@@ -65,7 +65,11 @@ class Commands {
   }
 
   static void add_source(CLI::App* command, FloatModelOptions& source) {
-    command->add_option("--layer", source.layer, "prefix of the GRU's arrays, where a file holds several")
+    command
+        ->add_option("--layer", source.layer,
+                     "prefix of the GRU's arrays, where a file holds several; NAME=W,R[,BW,BR] for arrays with names of "
+                     "their own (NAME_l1, NAME_l0_reverse, ... for more layers and directions)")
+        ->allow_extra_args(false)
         ->type_name("NAME");
     command->add_option("--gate-order", source.gate_order, "gate order of a float model: pytorch (default), urn, onnx")
         ->type_name("ORDER");

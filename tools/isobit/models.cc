@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "text.h"
@@ -24,10 +26,60 @@ Result<bool> is_integer_model(const std::string& path) {
   return file.metadata.count("isobit") > 0;
 }
 
+namespace {
+
+/// Splits at commas; an empty text has no parts.
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size() && !text.empty();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+/// One --layer: the prefix, or NAME=W,R[,BW,BR] where NAME may end in _lK or _lK_reverse.
+Status add_layer(const std::string& text, GruLoadOptions& load) {
+  const auto refuse = [&](const std::string& why) {
+    return Status(StatusCode::kInvalidArgument, "--layer " + text + ": " + why);
+  };
+  const size_t equals = text.find('=');
+  std::string prefix = text.substr(0, equals);
+  if (equals != std::string::npos) {
+    std::string place = "_l0";
+    const size_t end = prefix.size() - (prefix.ends_with("_reverse") ? std::strlen("_reverse") : 0);
+    const size_t digits = prefix.find_last_not_of("0123456789", end - 1) + 1;
+    if (digits < end && digits >= 2 && prefix.compare(digits - 2, 2, "_l") == 0) {
+      place = prefix.substr(digits - 2);
+      prefix.resize(digits - 2);
+    }
+    const std::vector<std::string> names = split_list(text.substr(equals + 1));
+    if (prefix.empty() || (names.size() != 2 && names.size() != 4) ||
+        std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.empty(); }))
+      return refuse("expected NAME=W,R or NAME=W,R,BW,BR");
+    const char* const tensors[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
+    for (size_t i = 0; i < names.size(); ++i)
+      if (!load.arrays.emplace(prefix + "." + tensors[i] + place, names[i]).second)
+        return refuse("layer " + place.substr(1) + " is given twice");
+  }
+  if (!load.prefix.empty() && load.prefix != prefix) return refuse("another --layer names " + load.prefix);
+  load.prefix = prefix;
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> gru_prefix(const FloatModelOptions& options) {
+  GruLoadOptions load;
+  for (const std::string& layer : options.layer) ISOBIT_RETURN_IF_ERROR(add_layer(layer, load));
+  return load.prefix;
+}
+
 Result<FloatModel> load_float_model(const std::string& path, const FloatModelOptions& options) {
   FloatModel model;
   GruLoadOptions load;
-  load.prefix = options.layer;
+  for (const std::string& layer : options.layer) ISOBIT_RETURN_IF_ERROR(add_layer(layer, load));
   if (!options.gate_order.empty()) {
     const auto order = gate_order_from_string(options.gate_order);
     if (!order) {

@@ -25,6 +25,8 @@ struct FloatModel {
   bool gate_order_assumed = true;
   bool reset_assumed = true;
 };
+/// The prefix that --layer names; empty without one.
+Result<std::string> gru_prefix(const FloatModelOptions& options);
 Result<FloatModel> load_float_model(const std::string& path, const FloatModelOptions& options);
 /// Two lines: gate order and reset variant, each given or assumed.
 std::string assumptions_text(const FloatModel& model);

@@ -26,7 +26,7 @@ struct CommonOptions {
 
 /// How a float model is read. Empty: the default, which is then reported as assumed.
 struct FloatModelOptions {
-  std::string layer;       // prefix of the GRU's arrays
+  std::vector<std::string> layer;  // prefix of the GRU's arrays; or NAME=W,R[,BW,BR], once for each layer and direction
   std::string gate_order;  // urn, pytorch, onnx
   std::string reset;       // after, before
 };
