@@ -33,6 +33,7 @@ enum class Fp16Reduction : int32_t {
   kReciprocal = 5,  // x = 2^k m, m in [1, 2)
   kRsqrt = 6,       // x = 2^k m, k even, m in [1, 4)
   kSqrt = 7,
+  kInverseSigmoid = 8,  // NaN outside [0, 1], infinite at its ends, no change of the argument between
 };
 std::string_view to_string(Fp16Reduction reduction);
 
@@ -40,7 +41,8 @@ std::string_view to_string(Fp16Reduction reduction);
 struct Fp16Pieces {
   std::vector<int32_t> steps;     // of each interval, 1..4096
   std::vector<float> cut_points;  // n + 1, finite, not descending; float16 numbers where there is no range reduction
-  std::vector<float> scales;      // n: steps[i] / (cut_points[i + 1] - cut_points[i]) as the model rounds it
+  std::vector<float> scales;      // n: steps[i] / (cut_points[i + 1] - cut_points[i]) as the model rounds it; 0 where
+                                  // the cut points are equal
   std::vector<float> values;      // sum of steps + 1; value of step j of interval i at sum of steps before i + j
   bool operator==(const Fp16Pieces&) const = default;
 };
@@ -60,6 +62,7 @@ struct Fp16Certificate {
 
 struct Fp16Table {
   std::string function;  // "silu", ...; "custom" for a function of the user's own
+  double beta = 1.0;     // swish; else 1
   Fp16Model model = Fp16Model::kF32;
   bool half_values = false;  // values are float16 numbers
   Fp16Reduction reduction = Fp16Reduction::kNone;
@@ -100,10 +103,14 @@ struct Fp16FitOptions {
   Fp16Goal goal = Fp16Goal::kMaxUlp;
   std::vector<int32_t> steps = fp16_steps_259();
   double beta = 1.0;  // swish
+  /// A plain table over [low, high], constant beyond it, where the function would have range reduction.
+  bool plain = false;
+  float low = -65504.0f;
+  float high = 65504.0f;
 };
 
 /// Chooses cut points and values together and certifies the result; deterministic. Range reduction is used for sin, cos,
-/// exp, log, reciprocal, rsqrt and sqrt.
+/// exp, log, reciprocal, rsqrt and sqrt, unless the options say `plain`.
 Result<Fp16Table> fit_fp16_table(std::string_view function, const Fp16FitOptions& options);
 
 /// A function of the user's own: f(x) for each of the 65536 float16 codes in ascending order of the code as an unsigned
