@@ -46,6 +46,9 @@ Value zero(bool negative) { return {Value::kReal, 0, negative, true}; }
 Value real(const Float& v) { return {Value::kReal, v, v < 0, false}; }
 Value rational(const Float& v) { return {Value::kReal, v, v < 0, true}; }
 
+/// Rounds to 0, and is no 0: for what is smaller than anything in float16.
+Value vanishing(bool negative) { return {Value::kReal, ldexp(Float(negative ? -1 : 1), -140), negative, false}; }
+
 /// Beyond this |argument| of the exponential function every result below is decided: e^-100 < 2^-144.
 constexpr int kFar = 100;
 
@@ -53,7 +56,7 @@ constexpr int kFar = 100;
 Value times_sigmoid(const Float& x, Float z) {
   if (x == 0) return zero(false);  // the caller restores the sign of a zero argument
   if (z > kFar) return real(x);    // x - |x| e^-100
-  if (z < -kFar) return zero(x < 0);
+  if (z < -kFar) return vanishing(x < 0);
   // x/2 + xz/4 may miss a tie of x/2 by less than 168 bits can hold (swish with a tiny beta); what counts is the side.
   const Float least = ldexp(Float(1), -60);
   if (z > 0 && z < least) z = least;
@@ -104,7 +107,7 @@ const Function kFunctions[] = {
     {"gelu",
      [](const Float& x, const Float&) {
        if (x == 0) return zero(false);
-       if (x < -16) return zero(true);
+       if (x < -16) return vanishing(true);
        if (x > 16) return real(x);
        const Float half_erf = erf_of(abs(x) / sqrt(Float(2))) / 2;
        return real(x * (x > 0 ? Float(0.5 + half_erf) : Float(0.5 - half_erf)));
@@ -122,7 +125,7 @@ const Function kFunctions[] = {
     {"sigmoid",
      [](const Float& x, const Float&) {
        if (x == 0) return rational(Float(0.5));
-       if (x < -kFar) return zero(false);
+       if (x < -kFar) return vanishing(false);
        return real(x > kFar ? Float(1) : Float(1 / (1 + exp(-x))));
      },
      kOne, 0, false},
@@ -138,7 +141,7 @@ const Function kFunctions[] = {
     {"exp",
      [](const Float& x, const Float&) {
        if (x == 0) return rational(1);
-       if (x < -kFar) return zero(false);
+       if (x < -kFar) return vanishing(false);
        return real(exp(x > kFar ? Float(kFar) : x));
      },
      kInf, 0, false},
@@ -158,7 +161,7 @@ const Function kFunctions[] = {
      [](const Float& x, const Float&) {
        if (x == 0) return zero(false);
        if (x > kFar) return real(x);
-       if (x < -kFar) return zero(true);
+       if (x < -kFar) return vanishing(true);
        const Float w = exp(x);
        const Float product = w * (w + 2);
        return real(x * product / (product + 2));
@@ -168,7 +171,7 @@ const Function kFunctions[] = {
     {"softplus",
      [](const Float& x, const Float&) {
        if (x > kFar) return real(x);
-       if (x < -kFar) return zero(false);
+       if (x < -kFar) return vanishing(false);
        return real(log(1 + exp(x)));
      },
      kInf, 0, false},

@@ -13,7 +13,9 @@ namespace isobit {
 
 struct Fp16Exact {
   std::vector<uint16_t> codes;  // correctly rounded, at every float16 code
-  std::vector<double> values;   // the nearest float64; NaN and infinities where the function has them
+  /// The nearest float64; NaN and infinities where the function has them. Far in a tail, where the result is decided, a
+  /// value with the same result may stand in its place; 0 is always a true 0.
+  std::vector<double> values;
 };
 Result<Fp16Exact> fp16_exact_values(std::string_view function, double beta);
 

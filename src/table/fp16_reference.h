@@ -213,6 +213,13 @@ ISOBIT_HD uint16_t fp16_evaluate(const Fp16TableView& table, uint16_t code) {
   return fp16_finish(table.reduction, reduced, value);
 }
 
+/// The saved scale of an interval of `steps` steps from c0 to c1 > c0.
+inline float fp16_scale(Fp16Model model, int32_t steps, float c0, float c1) {
+  const float count = static_cast<float>(steps);
+  if (model == Fp16Model::kF32) return count / (c1 - c0);
+  return f32_through_f16(count / f32_through_f16(c1 - c0));
+}
+
 /// `pieces` must outlive the view.
 inline Fp16PiecesView view_of(const Fp16Pieces& pieces) {
   return {static_cast<int32_t>(pieces.steps.size()), pieces.steps.data(), pieces.cut_points.data(),

@@ -48,13 +48,6 @@ class Refusal {
 
 std::string element(const char* field, size_t index) { return std::string(field) + "[" + std::to_string(index) + "]"; }
 
-/// The scale of one interval with c0 < c1.
-float scale_of(Fp16Model model, int32_t steps, float c0, float c1) {
-  const float count = static_cast<float>(steps);
-  if (model == Fp16Model::kF32) return count / (c1 - c0);
-  return f32_through_f16(count / f32_through_f16(c1 - c0));
-}
-
 Status check_pieces(const Fp16Pieces& pieces, const Fp16Table& table, const Refusal& refuse) {
   const size_t count = pieces.steps.size();
   if (count < 1 || count > kMaxIntervals)
@@ -137,7 +130,7 @@ void set_scales(Fp16Pieces& pieces, Fp16Model model) {
   pieces.scales.assign(pieces.steps.size(), 0.0f);
   for (size_t i = 0; i < pieces.steps.size() && i + 1 < pieces.cut_points.size(); ++i)
     if (pieces.cut_points[i] < pieces.cut_points[i + 1])
-      pieces.scales[i] = scale_of(model, pieces.steps[i], pieces.cut_points[i], pieces.cut_points[i + 1]);
+      pieces.scales[i] = fp16_scale(model, pieces.steps[i], pieces.cut_points[i], pieces.cut_points[i + 1]);
 }
 
 Status check_fp16_table(const Fp16Table& table, std::string_view name) {
