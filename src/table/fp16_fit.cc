@@ -14,8 +14,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <map>
 #include <optional>
@@ -192,6 +190,7 @@ Problem make_problem(const Fp16Exact& exact, Fp16Reduction reduction, int32_t pi
 
 struct Point {
   double x, y;
+  double slack = 0;  // how much a constraint may be violated: the tube was made narrower by as much
 };
 
 /// Keeps the part of a convex polygon (possibly a segment or a point) with a x + b y >= c.
@@ -224,6 +223,10 @@ void add_to_hull(std::vector<Point>& hull, Point p, double sign) {
     hull.pop_back();
   }
   hull.push_back(p);
+}
+
+double slack_of(const Span& tube, const Sample& sample) {
+  return std::max(std::min(tube.high - tube.low, sample.unit) / 256, 0x1p-44 * std::abs(sample.target));
 }
 
 /// What is known where interval i begins.
@@ -300,8 +303,8 @@ class CutSearch {
           continue;
         }
         const double a = static_cast<double>(at.fraction);
-        if (tube_[k].low > -kInfinity) add_to_hull(lower_, {a, tube_[k].low}, 1);
-        if (tube_[k].high < kInfinity) add_to_hull(upper_, {a, tube_[k].high}, -1);
+        if (tube_[k].low > -kInfinity) add_to_hull(lower_, {a, tube_[k].low, slack_of(tube_[k], samples[k])}, 1);
+        if (tube_[k].high < kInfinity) add_to_hull(upper_, {a, tube_[k].high, slack_of(tube_[k], samples[k])}, -1);
       }
       if (!step(begin, k, &span)) return false;
       span.cut(at_end);
@@ -341,7 +344,7 @@ class CutSearch {
     return rises_[last] == rises_[first] ? -1 : 0;
   }
 
- public:
+ private:
   Span tube_of(const Sample& sample, double e) const {
     double half_width = e * sample.unit;
     // For the mean relative error the results below the normal numbers are no better for a narrower tube either.
@@ -355,7 +358,7 @@ class CutSearch {
       if (e <= 2) span.cut(sample.near);
       if (e <= 1 && sample.exact) span.cut(sample.same);
     }
-    const double room = kFloatRoom * std::abs(sample.target);
+    const double room = kFloatRoom * std::abs(sample.target) + slack_of(span, sample);
     if (span.high - span.low > 4 * room) {
       span.low += room;
       span.high -= room;
@@ -553,7 +556,7 @@ class CutSearch {
     const double low = std::max(span->low, -size);
     const double high = std::min(span->high, size);
     polygon_ = {{low, -size}, {high, -size}, {high, size}, {low, size}};
-    if (!cut_polygon(lower_, 1, size) || !cut_polygon(upper_, -1, size)) return false;
+    if (!cut_polygon(lower_, 1) || !cut_polygon(upper_, -1)) return false;
     const int way = direction(begin, end);
     if (way != 0) clip(polygon_, scratch_, -way, way, 0);
     if (polygon_.empty()) return false;
@@ -567,10 +570,19 @@ class CutSearch {
 
   /// Clips the polygon by the constraints of a hull, as far as any corner still violates one: a hull has up to thousands
   /// of corners, and few of them matter. Along a hull the violation by one line has a single peak.
-  bool cut_polygon(const std::vector<Point>& hull, double sign, double size) {
+  bool cut_polygon(const std::vector<Point>& hull, double sign) {
     if (hull.empty()) return true;
-    const double tolerance = size * 0x1p-36;
-    for (bool changed = true; changed;) {
+    double slack = kInfinity;
+    double size = 0;
+    for (const Point& p : hull) slack = std::min(slack, p.slack);
+    for (const Point& p : polygon_) size = std::max({size, std::abs(p.x), std::abs(p.y)});
+    slack = std::max(slack, size * 0x1p-46);
+    bool changed = true;
+    for (int round = 0; changed; ++round) {
+      if (round == 200) {  // rounding errors must not keep it busy for ever
+        for (const Point& p : hull) clip(polygon_, scratch_, sign * (1 - p.x), sign * p.x, sign * p.y);
+        return !polygon_.empty();
+      }
       changed = false;
       for (size_t corner = 0; corner < polygon_.size(); ++corner) {
         const Point line = polygon_[corner];
@@ -588,7 +600,7 @@ class CutSearch {
           }
         }
         const Point& p = hull[low];
-        if (sign * (p.y - (line.x + slope * p.x)) <= tolerance) continue;
+        if (sign * (p.y - (line.x + slope * p.x)) <= slack) continue;
         clip(polygon_, scratch_, sign * (1 - p.x), sign * p.x, sign * p.y);
         if (polygon_.empty()) return false;
         changed = true;
@@ -624,17 +636,15 @@ std::optional<Cuts> find_cuts(const Problem& problem) {
       return points.has_value();
     };
     double e = kNarrowest;
-    while (e <= kWidest && !attempt(e)) e *= 2;
+    while (e <= kWidest && !attempt(e)) e *= e < 64 ? 2 : 64;
     if (!best) continue;
-    if (std::getenv("FITV")) std::fprintf(stderr, "e=%g\n", e);
     if (e == kNarrowest) return best;
-    double low = std::log2(e) - 1;
+    double low = std::log2(e) - (e > 64 ? 6 : 1);
     double high = std::log2(e);
     for (int i = 0; i < 8; ++i) {
       const double middle = (low + high) / 2;
       (attempt(std::exp2(middle)) ? high : low) = middle;
     }
-    if (std::getenv("FITV")) std::fprintf(stderr, "e=%g\n", best->e);
     return best;
   }
   return std::nullopt;
@@ -720,11 +730,12 @@ class ValueSearch {
       for (size_t k = step.begin; k < step.end; ++k) {
         const double a = static_cast<double>(chain_.fraction[k]);
         if (chain_.at_end[k] != 0) continue;
-        span.cut({(tube[k].low - a * right) / (1 - a), (tube[k].high - a * right) / (1 - a)});
+        const double slack = slack_of(tube[k], problem_.samples[k]);
+        span.cut({(tube[k].low - slack - a * right) / (1 - a), (tube[k].high + slack - a * right) / (1 - a)});
       }
       if (step.way > 0) span.high = std::min(span.high, right);
       if (step.way < 0) span.low = std::max(span.low, right);
-      right = choose(span, target_[s]);
+      right = choose(span.empty() ? spans[s] : span, target_[s]);
       values[s] = static_cast<float>(right);
     }
     return values;
@@ -749,7 +760,7 @@ class ValueSearch {
     return sum;
   }
 
- public:
+ private:
   static double choose(const Span& span, double wanted) {
     if (span.empty()) return (span.low + span.high) / 2;
     return std::clamp(wanted, span.low, span.high);
