@@ -11,7 +11,8 @@
 //   - x * g(x) with g(0) = 1/2: ties of x/2 are missed by about x^2 / 4 >= 2^-50.
 //   - Rational functions and square: the value may be a tie. Then 168 bits hold it exactly (one correctly rounded
 //     division, at the end), and ties go to even. When it is none, it differs by 1 / (100 * 2^60) of itself or more.
-//   - sqrt, rsqrt, reciprocal: never a tie, since the square or the inverse of a 12-bit odd number has more than 11 bits.
+//   - sqrt, rsqrt, reciprocal: never a tie, since the square or the inverse of a 12-bit odd number has more than 11
+//   bits.
 // None of this is taken on trust: round_to_f16 refuses a value within 2^-90 of a tie, and every code of every function
 // goes through it.
 #include "table/fp16_exact.h"
@@ -202,13 +203,10 @@ const Function kFunctions[] = {
      kOne, 0, false},
     // x / (1 + e^(-beta x))
     {"swish",
-     [](const Float& x, const Float& beta) {
-       return beta == 0 ? rational(x / 2) : times_sigmoid(x, beta * x);
-     },
-     kInf, kMinus, true},
+     [](const Float& x, const Float& beta) { return beta == 0 ? rational(x / 2) : times_sigmoid(x, beta * x); }, kInf,
+     kMinus, true},
     // x / (1 + e^(-1.702 x))
-    {"quick_gelu",
-     [](const Float& x, const Float&) { return times_sigmoid(x, x * 851 / 500); }, kInf, kMinus, true},
+    {"quick_gelu", [](const Float& x, const Float&) { return times_sigmoid(x, x * 851 / 500); }, kInf, kMinus, true},
     {"relu", [](const Float& x, const Float&) { return x > 0 ? rational(x) : zero(false); }, kInf, 0, false},
     // x for x >= 0, else x / 100
     {"leaky_relu", [](const Float& x, const Float&) { return rational(x >= 0 ? x : Float(x / 100)); }, kInf,
@@ -300,7 +298,8 @@ std::vector<std::string_view> fp16_functions() {
 Result<Fp16Exact> fp16_exact_values(std::string_view name, double beta) {
   const Function* function = find(name);
   if (function == nullptr)
-    return Status(StatusCode::kInvalidArgument, "function is \"" + std::string(name) + "\", not one of fp16_functions()");
+    return Status(StatusCode::kInvalidArgument,
+                  "function is \"" + std::string(name) + "\", not one of fp16_functions()");
   if (!std::isfinite(beta))
     return Status(StatusCode::kInvalidArgument, "beta is " + std::to_string(beta) + ", must be finite");
   uint16_t ends[2] = {function->at_infinity, function->at_minus_infinity};

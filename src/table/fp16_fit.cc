@@ -93,12 +93,12 @@ struct Sample {
   float argument = 0;
   Fp16Reduced reduced{};
   uint16_t truth = 0;
-  double result = 0;  // the real result
-  double target = 0;  // the same in the table
-  double unit = 0;    // one ULP of the result, in the table
-  bool exact = false; // the real result is a float16 number
-  Span same, near;    // what rounds to the truth, and to it or its neighbours
-  Span finite;        // what does not round to an infinity
+  double result = 0;                         // the real result
+  double target = 0;                         // the same in the table
+  double unit = 0;                           // one ULP of the result, in the table
+  bool exact = false;                        // the real result is a float16 number
+  Span same, near;                           // what rounds to the truth, and to it or its neighbours
+  Span finite;                               // what does not round to an infinity
   double truth_value = 0, inverse_unit = 0;  // of the result, not of the table
 };
 
@@ -172,7 +172,8 @@ Problem make_problem(const Fp16Exact& exact, Fp16Reduction reduction, int32_t pi
   constexpr size_t kMostCuts = 4096;
   if (!plain && problem.cuts.size() > kMostCuts) {
     std::vector<float> fewer;
-    for (size_t i = 0; i < kMostCuts; ++i) fewer.push_back(problem.cuts[i * (problem.cuts.size() - 1) / (kMostCuts - 1)]);
+    for (size_t i = 0; i < kMostCuts; ++i)
+      fewer.push_back(problem.cuts[i * (problem.cuts.size() - 1) / (kMostCuts - 1)]);
     fewer.insert(fewer.end(), problem.anchors.begin(), problem.anchors.end());
     std::sort(fewer.begin(), fewer.end());
     fewer.erase(std::unique(fewer.begin(), fewer.end()), fewer.end());
@@ -547,8 +548,8 @@ class CutSearch {
     double size = std::max(std::abs(span->low), std::abs(span->high));
     if (!std::isfinite(size)) size = 0;
     const size_t first = begin > 0 ? begin - 1 : 0;
-    for (size_t k : {first, std::min(begin, samples.size() - 1), end > 0 ? end - 1 : 0,
-                     std::min(end, samples.size() - 1)})
+    for (size_t k :
+         {first, std::min(begin, samples.size() - 1), end > 0 ? end - 1 : 0, std::min(end, samples.size() - 1)})
       size = std::max(size, std::abs(samples[k].target) + samples[k].unit);
     for (const Point& p : lower_) size = std::max(size, std::abs(p.y));
     for (const Point& p : upper_) size = std::max(size, std::abs(p.y));
@@ -568,8 +569,8 @@ class CutSearch {
     return true;
   }
 
-  /// Clips the polygon by the constraints of a hull, as far as any corner still violates one: a hull has up to thousands
-  /// of corners, and few of them matter. Along a hull the violation by one line has a single peak.
+  /// Clips the polygon by the constraints of a hull, as far as any corner still violates one: a hull has up to
+  /// thousands of corners, and few of them matter. Along a hull the violation by one line has a single peak.
   bool cut_polygon(const std::vector<Point>& hull, double sign) {
     if (hull.empty()) return true;
     double slack = kInfinity;
@@ -658,14 +659,14 @@ struct Chain {
     size_t begin, end;  // samples
     int way;            // monotone: 1, -1 or 0
   };
-  std::vector<Step> steps;       // step k lies between nodes k and k + 1
-  std::vector<double> where;     // argument at each node
-  std::vector<size_t> node_of;   // table entry -> node
-  std::vector<float> fraction;   // of each sample
-  std::vector<uint8_t> at_end;   // sample takes the right node alone
-  size_t head_end = 0;           // samples below take node 0
-  size_t tail_begin = 0;         // samples from here on take the last node
-  std::vector<uint8_t> pinned;   // nodes whose value must be 0
+  std::vector<Step> steps;      // step k lies between nodes k and k + 1
+  std::vector<double> where;    // argument at each node
+  std::vector<size_t> node_of;  // table entry -> node
+  std::vector<float> fraction;  // of each sample
+  std::vector<uint8_t> at_end;  // sample takes the right node alone
+  size_t head_end = 0;          // samples below take node 0
+  size_t tail_begin = 0;        // samples from here on take the last node
+  std::vector<uint8_t> pinned;  // nodes whose value must be 0
 };
 
 Chain make_chain(const Problem& problem, const CutSearch& search, const Fp16Pieces& pieces, bool anchored) {
@@ -755,8 +756,7 @@ class ValueSearch {
   double cost(const std::vector<float>& values) const {
     double sum = end_cost(values.front(), 0, chain_.head_end) +
                  end_cost(values.back(), chain_.tail_begin, problem_.samples.size());
-    for (size_t s = 0; s < chain_.steps.size(); ++s)
-      sum += step_cost(s, values[s], values[s + 1], kInfinity);
+    for (size_t s = 0; s < chain_.steps.size(); ++s) sum += step_cost(s, values[s], values[s + 1], kInfinity);
     return sum;
   }
 
@@ -769,9 +769,9 @@ class ValueSearch {
   /// The function between the two inputs next to `at`.
   void interpolate(double at, double* value, double* unit) const {
     const std::vector<Sample>& samples = problem_.samples;
-    const auto after = std::lower_bound(
-        samples.begin(), samples.end(), at,
-        [](const Sample& sample, double x) { return static_cast<double>(sample.argument) < x; });
+    const auto after = std::lower_bound(samples.begin(), samples.end(), at, [](const Sample& sample, double x) {
+      return static_cast<double>(sample.argument) < x;
+    });
     if (after == samples.end() || after == samples.begin()) {
       const Sample& only = after == samples.end() ? samples.back() : samples.front();
       *value = only.target;
@@ -816,8 +816,7 @@ class ValueSearch {
     const Chain::Step& step = chain_.steps[s];
     double sum = 0;
     for (size_t k = step.begin; k < step.end; ++k) {
-      const float value =
-          chain_.at_end[k] != 0 ? right : fp16_interpolate(model_, chain_.fraction[k], left, right);
+      const float value = chain_.at_end[k] != 0 ? right : fp16_interpolate(model_, chain_.fraction[k], left, right);
       sum += sample_cost(problem_.samples[k], value);
       if (sum > limit) return sum;
     }
@@ -941,8 +940,8 @@ Status check_options(const Fp16FitOptions& options) {
     if (steps < 1 || steps > 4096)
       return Status(StatusCode::kInvalidArgument, "steps is " + std::to_string(steps) + ", must be 1..4096");
   if (!(options.low < options.high))
-    return Status(StatusCode::kInvalidArgument, "low is " + std::to_string(options.low) + ", must be below high, " +
-                                                    std::to_string(options.high));
+    return Status(StatusCode::kInvalidArgument,
+                  "low is " + std::to_string(options.low) + ", must be below high, " + std::to_string(options.high));
   return {};
 }
 

@@ -13,8 +13,8 @@ namespace isobit {
 namespace {
 
 constexpr std::string_view kModelNames[] = {"f32", "nli_gpu", "nli_cpu"};
-constexpr std::string_view kReductionNames[] = {"none", "sin",        "cos",   "exp",  "log",
-                                                "reciprocal", "rsqrt", "sqrt", "inverse_sigmoid"};
+constexpr std::string_view kReductionNames[] = {
+    "none", "sin", "cos", "exp", "log", "reciprocal", "rsqrt", "sqrt", "inverse_sigmoid"};
 constexpr int32_t kMaxSteps = 4096;
 constexpr size_t kMaxIntervals = 256;
 
@@ -82,8 +82,8 @@ Status check_pieces(const Fp16Pieces& pieces, const Fp16Table& table, const Refu
     if (pieces.cut_points[i] < pieces.cut_points[i + 1] && !(scale > 0 && std::isfinite(scale)))
       return refuse(element("cut_points", i + 1), text_of(pieces.cut_points[i + 1]),
                     "far enough from " + element("cut_points", i) + ", " + text_of(pieces.cut_points[i]) +
-                        ", for a scale that is positive and finite in model " +
-                        std::string(to_string(table.model)) + ", not " + text_of(scale));
+                        ", for a scale that is positive and finite in model " + std::string(to_string(table.model)) +
+                        ", not " + text_of(scale));
     if (__builtin_bit_cast(uint32_t, pieces.scales[i]) != __builtin_bit_cast(uint32_t, scale))
       return refuse(element("scales", i), text_of(pieces.scales[i]), text_of(scale));
   }
@@ -151,8 +151,8 @@ Status check_fp16_table(const Fp16Table& table, std::string_view name) {
   const bool two = table.reduction == Fp16Reduction::kSin || table.reduction == Fp16Reduction::kCos;
   if (table.pieces.size() != (two ? 2u : 1u)) return refuse("number of pieces", table.pieces.size(), two ? "2" : "1");
   for (size_t i = 0; i < table.pieces.size(); ++i)
-    ISOBIT_RETURN_IF_ERROR(check_pieces(table.pieces[i], table,
-                                        Refusal(two ? prefix + "pieces[" + std::to_string(i) + "]: " : prefix)));
+    ISOBIT_RETURN_IF_ERROR(
+        check_pieces(table.pieces[i], table, Refusal(two ? prefix + "pieces[" + std::to_string(i) + "]: " : prefix)));
   return check_certificate(table.certificate, refuse);
 }
 

@@ -21,9 +21,9 @@ constexpr Fp16Model kModels[] = {Fp16Model::kF32, Fp16Model::kNliGpu, Fp16Model:
 constexpr uint16_t kMinusInfinity = 0xfc00;
 
 /// The cut points of SiLU as source 004 prints them.
-const std::vector<float> kPublishedSilu = {-20.359375f,       -17.109375f,  -8.3671875f, -1.9755859375f,
-                                           -0.255615234375f,  -0.007244110107421875f,    0.0072174072265625f,
-                                           0.228515625f,      1.58203125f,  10.46875f,   65504.0f};
+const std::vector<float> kPublishedSilu = {
+    -20.359375f,         -17.109375f,  -8.3671875f, -1.9755859375f, -0.255615234375f, -0.007244110107421875f,
+    0.0072174072265625f, 0.228515625f, 1.58203125f, 10.46875f,      65504.0f};
 
 Fp16Table table_of(std::vector<int32_t> steps, std::vector<float> cut_points, std::vector<float> values,
                    Fp16Model model = Fp16Model::kF32) {
@@ -56,8 +56,7 @@ uint16_t by_the_text(const Fp16Pieces& t, uint16_t code) {
   const float length = static_cast<float>(t.steps[i]);
   const size_t j = static_cast<size_t>(std::min(std::floor(p), length));
   const size_t next = std::min(j + 1, static_cast<size_t>(t.steps[i]));
-  return f32_to_f16(
-      std::fma(p - std::floor(p), t.values[base + next] - t.values[base + j], t.values[base + j]));
+  return f32_to_f16(std::fma(p - std::floor(p), t.values[base + next] - t.values[base + j], t.values[base + j]));
 }
 
 TEST(Fp16Table, EvaluatesByTheText) {
@@ -93,7 +92,9 @@ TEST(Fp16Table, SubnormalArgumentsAndResults) {
   const Fp16Table table = table_of({1, 1}, {-0x1p-14f, 0, 0x1p-14f}, {-0x1p-14f, 0, 0x1p-14f});
   for (uint32_t x = 0; x <= 0x400; ++x) {
     EXPECT_EQ(table(static_cast<uint16_t>(x)), x);
-    if (x != 0) { EXPECT_EQ(table(static_cast<uint16_t>(x | 0x8000u)), x | 0x8000u); }
+    if (x != 0) {
+      EXPECT_EQ(table(static_cast<uint16_t>(x | 0x8000u)), x | 0x8000u);
+    }
   }
 }
 
@@ -183,16 +184,16 @@ TEST(Fp16Table, ReductionsAtSpecialArguments) {
     uint16_t x, result;
   };
   const Case cases[] = {
-      {"sin", 0x0000, 0x0000},        {"sin", 0x8000, 0x8000},        {"sin", 0x7c00, 0x7e00},
-      {"cos", 0x0000, 0x3c00},        {"cos", 0xfc00, 0x7e00},        {"exp", 0x0000, 0x3c00},
-      {"exp", 0x8000, 0x3c00},        {"exp", 0x7c00, 0x7c00},        {"exp", 0xfc00, 0x0000},
-      {"exp", 0x7bff, 0x7c00},        {"exp", 0xfbff, 0x0000},        {"log", 0x3c00, 0x0000},
-      {"log", 0x0000, kMinusInfinity}, {"log", 0x8000, kMinusInfinity}, {"log", 0xbc00, 0x7e00},
-      {"log", 0x7c00, 0x7c00},        {"reciprocal", 0x0000, 0x7c00}, {"reciprocal", 0x8000, kMinusInfinity},
-      {"reciprocal", 0xfc00, 0x8000}, {"reciprocal", 0xc000, 0xb800}, {"rsqrt", 0x0000, 0x7c00},
-      {"rsqrt", 0x8000, kMinusInfinity}, {"rsqrt", 0x7c00, 0x0000},   {"rsqrt", 0xbc00, 0x7e00},
-      {"rsqrt", 0x4400, 0x3800},      {"sqrt", 0x8000, 0x8000},       {"sqrt", 0x4400, 0x4000},
-      {"sqrt", 0x7c00, 0x7c00},       {"sqrt", 0x8001, 0x7e00},       {"sqrt", 0x0000, 0x0000}};
+      {"sin", 0x0000, 0x0000},           {"sin", 0x8000, 0x8000},         {"sin", 0x7c00, 0x7e00},
+      {"cos", 0x0000, 0x3c00},           {"cos", 0xfc00, 0x7e00},         {"exp", 0x0000, 0x3c00},
+      {"exp", 0x8000, 0x3c00},           {"exp", 0x7c00, 0x7c00},         {"exp", 0xfc00, 0x0000},
+      {"exp", 0x7bff, 0x7c00},           {"exp", 0xfbff, 0x0000},         {"log", 0x3c00, 0x0000},
+      {"log", 0x0000, kMinusInfinity},   {"log", 0x8000, kMinusInfinity}, {"log", 0xbc00, 0x7e00},
+      {"log", 0x7c00, 0x7c00},           {"reciprocal", 0x0000, 0x7c00},  {"reciprocal", 0x8000, kMinusInfinity},
+      {"reciprocal", 0xfc00, 0x8000},    {"reciprocal", 0xc000, 0xb800},  {"rsqrt", 0x0000, 0x7c00},
+      {"rsqrt", 0x8000, kMinusInfinity}, {"rsqrt", 0x7c00, 0x0000},       {"rsqrt", 0xbc00, 0x7e00},
+      {"rsqrt", 0x4400, 0x3800},         {"sqrt", 0x8000, 0x8000},        {"sqrt", 0x4400, 0x4000},
+      {"sqrt", 0x7c00, 0x7c00},          {"sqrt", 0x8001, 0x7e00},        {"sqrt", 0x0000, 0x0000}};
   std::string name;
   Fp16Table table;
   std::vector<uint16_t> exact;
@@ -245,7 +246,9 @@ void expect_monotone(const Fp16Table& table, float from, float to, int way) {
     const float x = f16_to_f32(code);
     if (x < from || x > to) continue;
     const float y = f16_to_f32(table(code));
-    if (!first) { ASSERT_GE(static_cast<float>(way) * (y - before), 0) << table.function << " at " << x; }
+    if (!first) {
+      ASSERT_GE(static_cast<float>(way) * (y - before), 0) << table.function << " at " << x;
+    }
     before = y;
     first = false;
   }
@@ -268,9 +271,7 @@ TEST(Fp16Fit, WithinOneUlp) {
   }
 }
 
-TEST(Fp16Fit, IsDeterministic) {
-  EXPECT_EQ(fit_fp16_table("elu", {}).value(), fit_fp16_table("elu", {}).value());
-}
+TEST(Fp16Fit, IsDeterministic) { EXPECT_EQ(fit_fp16_table("elu", {}).value(), fit_fp16_table("elu", {}).value()); }
 
 TEST(Fp16Fit, CustomFunctions) {
   std::vector<double> values(65536, std::numeric_limits<double>::quiet_NaN());
