@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP16 tables: activation functions of hardware that interpolates in a small table of floats. numerics.md, section 13.
+// FP16 tables: activation functions of hardware that interpolates in a small table of floats. docs/numerics.md,
+// section 10.
 // Values in and out are float16 codes here; float32 and bfloat16 are rounded to float16 first.
 #ifndef ISOBIT_FP16_TABLE_H_
 #define ISOBIT_FP16_TABLE_H_
@@ -18,12 +19,12 @@ namespace isobit {
 enum class Fp16Model : int32_t {
   kF32 = 0,     // "f32": float32 throughout, one fused multiply-add
   kNliGpu = 1,  // "nli_gpu": the published GPU code; difference and division of the scale rounded to float16
-  kNliCpu = 2,  // "nli_cpu": the published CPU code; also x - c and its product rounded to float16, no fused multiply-add
+  kNliCpu = 2,  // "nli_cpu": the published CPU code; x - c and the product rounded too, no fused multiply-add
 };
 std::string_view to_string(Fp16Model model);
 std::optional<Fp16Model> fp16_model_from_string(std::string_view text);
 
-/// What is done before and after the look-up; numerics.md, section 13, functions with range reduction.
+/// What is done before and after the look-up; docs/numerics.md, section 10.
 enum class Fp16Reduction : int32_t {
   kNone = 0,
   kSin = 1,         // x = k pi/2 + r; pieces[0] is sin, pieces[1] is cos on r in [-pi/4, pi/4]
@@ -109,8 +110,8 @@ struct Fp16FitOptions {
   float high = 65504.0f;
 };
 
-/// Chooses cut points and values together and certifies the result; deterministic. Range reduction is used for sin, cos,
-/// exp, log, reciprocal, rsqrt and sqrt, unless the options say `plain`.
+/// Chooses cut points and values together and certifies the result; deterministic. Range reduction is used for sin,
+/// cos, exp, log, reciprocal, rsqrt and sqrt, unless the options say `plain`.
 Result<Fp16Table> fit_fp16_table(std::string_view function, const Fp16FitOptions& options);
 
 /// A function of the user's own: f(x) for each of the 65536 float16 codes in ascending order of the code as an unsigned

@@ -139,7 +139,8 @@ Problem make_problem(const Fp16Exact& exact, Fp16Reduction reduction, int32_t pi
     if (plain && (sample.argument < options.low || sample.argument > options.high)) continue;
     sample.truth = exact.codes[code];
     // Results far beyond float16 are decided whatever is in the table, and would only disturb the search.
-    if (reduction == Fp16Reduction::kExp && std::abs(std::log2(sample.reduced.factor)) > 30) continue;
+    if (reduction == Fp16Reduction::kExp && (sample.reduced.factor > 0x1p30f || sample.reduced.factor < 0x1p-30f))
+      continue;
     sample.result = plain ? std::clamp(exact.values[code], -kBeyond, kBeyond) : exact.values[code];
     sample.target = into_table(reduction, sample.reduced, sample.result);
     const double factor = reduction == Fp16Reduction::kLog ? 1.0 : std::abs(static_cast<double>(sample.reduced.factor));
@@ -640,11 +641,12 @@ std::optional<Cuts> find_cuts(const Problem& problem) {
     while (e <= kWidest && !attempt(e)) e *= e < 64 ? 2 : 64;
     if (!best) continue;
     if (e == kNarrowest) return best;
-    double low = std::log2(e) - (e > 64 ? 6 : 1);
-    double high = std::log2(e);
+    // No logarithms, for the bytes must not depend on a libm.
+    double high = e;
+    double low = e / (e > 64 ? 64 : 2);
     for (int i = 0; i < 8; ++i) {
       const double middle = (low + high) / 2;
-      (attempt(std::exp2(middle)) ? high : low) = middle;
+      (attempt(middle) ? high : low) = middle;
     }
     return best;
   }
