@@ -795,7 +795,7 @@ class ValueSearch {
     const double y = static_cast<double>(value);
     if (!relative && problem_.reduction != Fp16Reduction::kLog && y > sample.same.low && y < sample.same.high) return 0;
     const uint16_t code = fp16_finish(problem_.reduction, sample.reduced, value);
-    if (is_infinite(code) != is_infinite(sample.truth)) return 1e9;
+    if (is_infinite(code) != is_infinite(sample.truth)) return 1e15;
     const double got = value_of(code);
     if (relative) {
       const double error = std::abs(got - sample.result);
@@ -858,7 +858,7 @@ class ValueSearch {
         for (size_t a = 0; a < left.size(); ++a) {
           const int way = chain_.steps[s].way;
           double total = best[a];
-          if ((way > 0 && right[b] < left[a]) || (way < 0 && right[b] > left[a])) total += 1e12;
+          if ((way > 0 && right[b] < left[a]) || (way < 0 && right[b] > left[a])) total += 1e18;
           if (!(total < next[b])) continue;
           total += step_cost(s, left[a], right[b], next[b] - total);
           if (total < next[b]) {
