@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// FP16 tables: activation functions of hardware that interpolates in a small table of floats. docs/numerics.md,
+// section 10.
+// Values in and out are float16 codes here; float32 and bfloat16 are rounded to float16 first.
+#ifndef ISOBIT_FP16_TABLE_H_
+#define ISOBIT_FP16_TABLE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "isobit/status.h"
+
+namespace isobit {
+
+/// How a table is evaluated.
+enum class Fp16Model : int32_t {
+  kF32 = 0,     // "f32": float32 throughout, one fused multiply-add
+  kNliGpu = 1,  // "nli_gpu": the published GPU code; difference and division of the scale rounded to float16
+  kNliCpu = 2,  // "nli_cpu": the published CPU code; x - c and the product rounded too, no fused multiply-add
+};
+std::string_view to_string(Fp16Model model);
+std::optional<Fp16Model> fp16_model_from_string(std::string_view text);
+
+/// What is done before and after the look-up; docs/numerics.md, section 10.
+enum class Fp16Reduction : int32_t {
+  kNone = 0,
+  kSin = 1,         // x = k pi/2 + r; pieces[0] is sin, pieces[1] is cos on r in [-pi/4, pi/4]
+  kCos = 2,
+  kExp = 3,         // x = k ln 2 + r, table of e^r, times 2^k
+  kLog = 4,         // x = 2^k m, m in [sqrt(1/2), sqrt(2)), k ln 2 + table of log m
+  kReciprocal = 5,  // x = 2^k m, m in [1, 2)
+  kRsqrt = 6,       // x = 2^k m, k even, m in [1, 4)
+  kSqrt = 7,
+  kInverseSigmoid = 8,  // NaN outside [0, 1], infinite at its ends, no change of the argument between
+};
+std::string_view to_string(Fp16Reduction reduction);
+
+/// One piecewise linear function: n intervals between n + 1 cut points, interval i cut into steps[i] equal steps.
+struct Fp16Pieces {
+  std::vector<int32_t> steps;     // of each interval, 1..4096
+  std::vector<float> cut_points;  // n + 1, finite, not descending; float16 numbers where there is no range reduction
+  std::vector<float> scales;      // n: steps[i] / (cut_points[i + 1] - cut_points[i]) as the model rounds it; 0 where
+                                  // the cut points are equal
+  std::vector<float> values;      // sum of steps + 1; value of step j of interval i at sum of steps before i + j
+  bool operator==(const Fp16Pieces&) const = default;
+};
+
+/// Errors over every finite float16 input, in units of the last place of the correctly rounded float16 result (the
+/// spacing of float16 numbers there) and absolute. Results that should be infinite or NaN must be that, and count as
+/// exact then; else the error is infinite.
+struct Fp16Certificate {
+  double max_ulp = 0;
+  double mean_ulp = 0;
+  uint16_t worst_code = 0;     // smallest code, as an unsigned integer, with max_ulp
+  double max_absolute = 0;
+  double share_exact = 0;      // 0..1
+  double share_within_ulp = 0;
+  bool operator==(const Fp16Certificate&) const = default;
+};
+
+struct Fp16Table {
+  std::string function;  // "silu", ...; "custom" for a function of the user's own
+  double beta = 1.0;     // swish; else 1
+  Fp16Model model = Fp16Model::kF32;
+  bool half_values = false;  // values are float16 numbers
+  Fp16Reduction reduction = Fp16Reduction::kNone;
+  std::vector<Fp16Pieces> pieces;  // one; two for kSin and kCos
+  Fp16Certificate certificate;
+
+  /// The normative evaluation: float16 code to float16 code.
+  [[nodiscard]] uint16_t operator()(uint16_t x) const;
+  bool operator==(const Fp16Table&) const = default;
+};
+
+/// Steps of the published table: 1, eight times 32, 1; 259 entries.
+inline std::vector<int32_t> fp16_steps_259() { return {1, 32, 32, 32, 32, 32, 32, 32, 32, 1}; }
+
+/// Fills the scales from cut points, steps and model.
+void set_scales(Fp16Pieces& pieces, Fp16Model model);
+
+/// Checks sizes, order, finiteness and scales of a table that came from outside; `name` is the table in messages.
+Status check_fp16_table(const Fp16Table& table, std::string_view name);
+
+/// Names of the functions that isobit knows, in a fixed order.
+std::vector<std::string_view> fp16_functions();
+
+/// The correctly rounded float16 result of a function at every float16 code. `beta` is for swish only.
+Result<std::vector<uint16_t>> fp16_exact(std::string_view function, double beta = 1.0);
+
+/// Compares a table with exact results (65536 codes).
+Result<Fp16Certificate> certify(const Fp16Table& table, const std::vector<uint16_t>& exact);
+
+enum class Fp16Goal : int32_t {
+  kMaxUlp = 0,        // "max_ulp": the largest error in ULP of the rounded result
+  kMeanRelative = 1,  // "mean_relative": the mean relative error, as the published fitter
+};
+
+struct Fp16FitOptions {
+  Fp16Model model = Fp16Model::kF32;
+  bool half_values = false;
+  Fp16Goal goal = Fp16Goal::kMaxUlp;
+  std::vector<int32_t> steps = fp16_steps_259();
+  double beta = 1.0;  // swish
+  /// A plain table over [low, high], constant beyond it, where the function would have range reduction.
+  bool plain = false;
+  float low = -65504.0f;
+  float high = 65504.0f;
+};
+
+/// Chooses cut points and values together and certifies the result; deterministic. Range reduction is used for sin,
+/// cos, exp, log, reciprocal, rsqrt and sqrt, unless the options say `plain`.
+Result<Fp16Table> fit_fp16_table(std::string_view function, const Fp16FitOptions& options);
+
+/// A function of the user's own: f(x) for each of the 65536 float16 codes in ascending order of the code as an unsigned
+/// integer; values at NaN codes are ignored, those between the smallest and largest finite code must be finite.
+Result<Fp16Table> fit_fp16_table(const std::vector<double>& values, const Fp16FitOptions& options);
+
+/// A table with given cut points and values sampled from the function at each step, as the published implementation
+/// makes it.
+Result<Fp16Table> import_fp16_table(std::string_view function, const std::vector<float>& cut_points,
+                                    const Fp16FitOptions& options);
+
+}  // namespace isobit
+
+#endif  // ISOBIT_FP16_TABLE_H_
