@@ -58,10 +58,13 @@ Status add_layer(const std::string& text, GruLoadOptions& load) {
     if (prefix.empty() || (names.size() != 2 && names.size() != 4) ||
         std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.empty(); }))
       return refuse("expected NAME=W,R or NAME=W,R,BW,BR");
-    const char* const tensors[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
-    for (size_t i = 0; i < names.size(); ++i)
-      if (!load.arrays.emplace(prefix + "." + tensors[i] + place, names[i]).second)
+    const char* const tensors[] = {".weight_ih", ".weight_hh", ".bias_ih", ".bias_hh"};
+    for (size_t i = 0; i < names.size(); ++i) {
+      std::string meaning = prefix;
+      meaning.append(tensors[i]).append(place);
+      if (!load.arrays.emplace(std::move(meaning), names[i]).second)
         return refuse("layer " + place.substr(1) + " is given twice");
+    }
   }
   if (!load.prefix.empty() && load.prefix != prefix) return refuse("another --layer names " + load.prefix);
   load.prefix = prefix;
