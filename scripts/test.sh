@@ -8,7 +8,7 @@ source scripts/lib.sh
 
 usage() {
   cat <<'TEXT'
-usage: scripts/test.sh [--quick | --matrix] [--help]
+usage: scripts/test.sh [--quick | --matrix | --cuda] [--help]
 
 Installs the Debian packages that are missing (root only where some are), builds and tests. Runs from any folder.
 
@@ -18,6 +18,11 @@ Installs the Debian packages that are missing (root only where some are), builds
   --matrix     every compiler (g++, clang++) with every preset (dev, release, asan), the fingerprint of all, the
                oracle, and clang-tidy
   --quick      the dev preset with g++, tests labelled fast
+  --cuda       on a machine with a CUDA device: isobit::cuda for that device's architecture, tests labelled cuda, none
+               of them skipped, and the same under compute-sanitizer (memcheck, racecheck, initcheck)
+
+Where nvcc is on PATH, g++ builds include isobit::cuda for every architecture of the project; without a device its tests
+are skipped.
 
 ISOBIT_REQUIRE  comma-separated: what must not be skipped (avx2, avxvnni, avx512vnni, nvcc). Default: every
                 instruction set of this processor, and nvcc when it is on PATH.
@@ -32,6 +37,7 @@ for argument in "$@"; do
   case $argument in
     --quick) job=quick ;;
     --matrix) job=matrix ;;
+    --cuda) job=cuda ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; fail "unknown argument '$argument'" ;;
   esac
@@ -81,7 +87,10 @@ build() {
   local compiler=$1 preset=$2 folder start=$SECONDS options=()
   folder=$(folder_of "$compiler" "$preset")
   heading "$compiler $preset: build in $folder"
-  [[ $compiler != g++ ]] || options+=(-DISOBIT_BUILD_FUZZERS=OFF)
+  if [[ $compiler == g++ ]]; then
+    options+=(-DISOBIT_BUILD_FUZZERS=OFF)
+    ! command -v nvcc >/dev/null || options+=(-DISOBIT_CUDA=ON)
+  fi
   ! command -v ccache >/dev/null || options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   if ! { cmake --preset "$preset" -B "$folder" -DCMAKE_CXX_COMPILER="$compiler" \
     -DCMAKE_EXPORT_COMPILE_COMMANDS=ON "${options[@]}" && cmake --build "$folder" --parallel "$(nproc)"; }; then
@@ -187,7 +196,7 @@ cpu_paths() {
 }
 
 heading "set-up"
-if [[ $job == quick ]]; then
+if [[ $job == quick || $job == cuda ]]; then
   need_packages "${BUILD_PACKAGES[@]}"
 else
   need_packages "${BUILD_PACKAGES[@]}" "${CHECK_PACKAGES[@]}"
@@ -204,6 +213,26 @@ unset ISOBIT_CPU
 if [[ $job == quick ]]; then
   build g++ dev
   run_tests g++ dev --label-regex fast
+  finish
+fi
+
+if [[ $job == cuda ]]; then
+  command -v nvcc >/dev/null || fail "--cuda needs nvcc on PATH"
+  architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+  [[ $architecture != 90 ]] || architecture=90a
+  export ISOBIT_REQUIRE=cuda
+  heading "isobit::cuda for sm_$architecture"
+  cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES="$architecture-real"
+  mapfile -t programs < <(sed -n 's/^isobit_cuda_test(\([a-z0-9_]*\) .*/\1/p; s/^  isobit_cuda_test(\([a-z0-9_]*\) .*/\1/p' \
+    src/*/CMakeLists.txt)
+  cmake --build build/cuda --parallel "$(nproc)" --target "${programs[@]}"
+  check "tests labelled cuda" ctest --test-dir build/cuda --label-regex cuda --output-on-failure --no-tests=error
+  for program in "${programs[@]}"; do
+    for tool in memcheck racecheck initcheck; do
+      check "$program under compute-sanitizer $tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+        "$(find build/cuda -type f -name "$program")" --gtest_brief=1
+    done
+  done
   finish
 fi
 

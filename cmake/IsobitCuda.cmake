@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+# isobit::cuda: the device kernels, a library of their own, so that isobit itself never needs CUDA.
+
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 86-real 89-real 90-real 90a-real)
+endif()
+enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
+
+add_library(isobit_cuda)
+add_library(isobit::cuda ALIAS isobit_cuda)
+set_target_properties(isobit_cuda PROPERTIES EXPORT_NAME cuda POSITION_INDEPENDENT_CODE ON)
+target_compile_features(isobit_cuda PUBLIC cxx_std_20)
+target_include_directories(isobit_cuda PRIVATE src)
+target_link_libraries(isobit_cuda PUBLIC isobit CUDA::cudart_static)
+# As for the host: no contraction of a*b+c. The header of device functions in CUDA 13 is not clean under -Wpedantic.
+target_compile_options(isobit_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false --expt-relaxed-constexpr
+  -Xcompiler=-Wall,-Wextra,-ffp-contract=off $<$<BOOL:${ISOBIT_WERROR}>:-Werror=all-warnings>>)
+
+# isobit_cuda_sources(FILE...): adds files of the current folder to isobit::cuda, where that is built.
+function(isobit_cuda_sources)
+  foreach(file ${ARGN})
+    target_sources(isobit_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+  endforeach()
+endfunction()
+
+# isobit_cuda_test(NAME FILE...): a GoogleTest program labelled cuda. Without a device its tests are skipped, or fail where
+# ISOBIT_REQUIRE names cuda.
+function(isobit_cuda_test name)
+  isobit_test(${name} ${ARGN} LABELS cuda)
+  if(TARGET ${name})
+    target_link_libraries(${name} PRIVATE isobit_cuda)
+  endif()
+endfunction()
+
+# isobit_cuda_benchmark(NAME FILE...): a program that needs a device; not a test.
+function(isobit_cuda_benchmark name)
+  if(ISOBIT_BUILD_BENCHMARKS)
+    add_executable(${name} ${ARGN})
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(${name} PRIVATE isobit_cuda isobit_flags nlohmann_json::nlohmann_json)
+  endif()
+endfunction()
