@@ -152,6 +152,8 @@ class Table:
     def circular(self, x):
         if math.isinf(x):
             return NAN16
+        if x == 0 and self.reduction == "sin":
+            return code16(x)
         k, r = reduce_by(x, constants()["two_over_pi"], constants()["half_pi"])
         quarter = (k + (self.reduction == "cos")) % 4    # cos x = sin(x + pi/2)
         y = self.pieces[quarter % 2](r)

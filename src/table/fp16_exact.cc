@@ -108,7 +108,7 @@ const Function kFunctions[] = {
     {"gelu",
      [](const Float& x, const Float&) {
        if (x == 0) return zero(false);
-       if (x < -16) return vanishing(true);
+       if (x < -8) return vanishing(true);  // above -2^-47; further out 1 - erf would cancel to nothing
        if (x > 16) return real(x);
        const Float half_erf = erf_of(abs(x) / sqrt(Float(2))) / 2;
        return real(x * (x > 0 ? Float(0.5 + half_erf) : Float(0.5 - half_erf)));
