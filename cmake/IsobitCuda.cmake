@@ -32,6 +32,7 @@ function(isobit_cuda_test name)
   isobit_test(${name} ${ARGN} LABELS cuda)
   if(TARGET ${name})
     target_link_libraries(${name} PRIVATE isobit_cuda)
+    set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "no CUDA device")
   endif()
 endfunction()
 

@@ -12,7 +12,7 @@ install(TARGETS isobit EXPORT isobit
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/isobit DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h")
+  FILES_MATCHING PATTERN "*.h" PATTERN cuda EXCLUDE)  # isobit::cuda is used from the build tree only, so far
 
 # find_package(isobit CONFIG)
 set(isobit_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/isobit)

@@ -385,8 +385,8 @@ class CutSearch {
   std::optional<std::vector<float>> run_from(const State& state) {
     std::vector<State> path(1, state);
     if (!complete(&path, 0, true)) return std::nullopt;
-    std::vector<float> result;
-    for (const State& at : path) result.push_back(problem_.cuts[at.cut]);
+    std::vector<float> result(path.size());
+    std::transform(path.begin(), path.end(), result.begin(), [&](const State& at) { return problem_.cuts[at.cut]; });
     result.resize(problem_.options.steps.size() + 1, result.back());
     return result;
   }
