@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Internal: fits FUNCTION and prints the table as a C++ initializer of Fp16Table, for src/table/fitted/NAME.inc. Floats
+// Internal: fits FUNCTION and prints the table as a C++ initializer of Fp16Table. Floats
 // are hexadecimal, so that they are exact, and there are six on a line, so that a change is easy to see.
 //   fp16_fit_tool FUNCTION [MODEL] [half]
 #include <cstdio>
