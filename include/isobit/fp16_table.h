@@ -90,6 +90,9 @@ std::vector<std::string_view> fp16_functions();
 /// The correctly rounded float16 result of a function at every float16 code. `beta` is for swish only.
 Result<std::vector<uint16_t>> fp16_exact(std::string_view function, double beta = 1.0);
 
+/// The same for a function of the user's own; `values` as in fit_fp16_table.
+Result<std::vector<uint16_t>> fp16_exact(const std::vector<double>& values);
+
 /// Compares a table with exact results (65536 codes).
 Result<Fp16Certificate> certify(const Fp16Table& table, const std::vector<uint16_t>& exact);
 
@@ -108,6 +111,9 @@ struct Fp16FitOptions {
   bool plain = false;
   float low = -65504.0f;
   float high = 65504.0f;
+  /// Optional: receives `progress_context` and the share done, 0 to 1, from the caller's thread.
+  void (*progress)(void* context, double fraction) = nullptr;
+  void* progress_context = nullptr;
 };
 
 /// Chooses cut points and values together and certifies the result; deterministic. Range reduction is used for sin,
@@ -122,6 +128,18 @@ Result<Fp16Table> fit_fp16_table(const std::vector<double>& values, const Fp16Fi
 /// makes it.
 Result<Fp16Table> import_fp16_table(std::string_view function, const std::vector<float>& cut_points,
                                     const Fp16FitOptions& options);
+
+/// A table that isobit carries (src/table/fitted/): every function of fp16_functions() with its range reduction, every
+/// model, float32 and float16 values, 259 of them a piece, fitted for kMaxUlp; swish with beta 1.
+Result<Fp16Table> builtin_fp16_table(std::string_view function, Fp16Model model = Fp16Model::kF32,
+                                     bool half_values = false);
+
+/// One safetensors file a table, docs/formats.md. A file gets no more trust than a caller: loading checks all that
+/// check_fp16_table does. It does not compute the certificate again; that needs the exact function (`certify`).
+Status save_fp16_table(const std::string& path, const Fp16Table& table);
+Result<Fp16Table> load_fp16_table(const std::string& path);
+/// The same from memory; `name` stands for the file in messages.
+Result<Fp16Table> parse_fp16_table(const void* data, size_t size_bytes, const std::string& name);
 
 }  // namespace isobit
 
