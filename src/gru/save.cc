@@ -2,20 +2,18 @@
 // Saved models: docs/formats.md. A file holds integers only; nothing is recomputed in floating point at load.
 #include <algorithm>
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "core/bits.h"
 #include "core/codes.h"
 #include "io/container.h"
+#include "io/metadata.h"
 #include "isobit/arrays.h"
 #include "isobit/gru.h"
 
 namespace isobit {
 namespace {
-
-using Json = nlohmann::json;  // objects are sorted by key: the same content gives the same bytes
 
 constexpr int64_t kVersion = 1;
 constexpr int64_t kMaxSize = int64_t{1} << 24;  // of C and H, as in GruModel::create
@@ -25,29 +23,6 @@ constexpr int32_t kMaxGateBits = 16;
 constexpr int64_t kMaxIntervalBits = 12;
 constexpr int64_t kMaxSegments = 256;
 constexpr int32_t kMaxPackedBits = 4;
-const char* const kMetadataKey = "isobit";
-
-/// Why a file or a model is refused. Thrown inside this file only, and caught in without_refusal(): reading has some
-/// hundred places that can fail, and none of them has anything to clean up.
-struct Refusal {
-  Status status;
-};
-
-[[noreturn]] void refuse_file(const std::string& what) { throw Refusal{{StatusCode::kInvalidFile, what}}; }
-[[noreturn]] void refuse_argument(const std::string& what) { throw Refusal{{StatusCode::kInvalidArgument, what}}; }
-
-template <typename Body>
-auto without_refusal(const std::string& path, Body body) -> decltype(body()) {
-  return without_exceptions(path, [&]() -> decltype(body()) {
-    try {
-      return body();
-    } catch (const Refusal& refusal) {
-      return refusal.status;
-    } catch (const Json::exception&) {
-      return Status(StatusCode::kInvalidArgument, path + ": a name or hash is not valid UTF-8");
-    }
-  });
-}
 
 // ---------------------------------------------------------------------------------------------------------------
 // What both directions share: names and the order of fields
@@ -120,13 +95,6 @@ std::vector<int64_t> code_shape(int64_t rows, int64_t columns, const Grid& grid,
 
 // ---------------------------------------------------------------------------------------------------------------
 // Writing
-
-/// As printf's %a, but the same in every locale.
-std::string hexadecimal(float value) {
-  char digits[64];
-  const auto written = std::to_chars(std::begin(digits), std::end(digits), value, std::chars_format::hex);
-  return "0x" + std::string(std::begin(digits), written.ptr);
-}
 
 class Writer {
  public:
@@ -285,91 +253,6 @@ class Writer {
 // ---------------------------------------------------------------------------------------------------------------
 // Reading
 
-/// An object of the JSON text. Every field is asked for by name and type; finish() refuses what nobody asked for.
-class Fields {
- public:
-  Fields(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
-    if (!json.is_object()) refuse_file(where_ + " is not a JSON object");
-  }
-
-  const Json& get(const std::string& name) {
-    const auto found = json_.find(name);
-    if (found == json_.end()) refuse_file(where_ + ": field " + in_quotes(name) + " is missing");
-    used_.insert(name);
-    return *found;
-  }
-
-  int64_t integer(const std::string& name, int64_t low, int64_t high) {
-    const Json& value = get(name);
-    const std::string limit = ", must be an integer in " + std::to_string(low) + ".." + std::to_string(high);
-    const std::string field = where_ + ": field " + in_quotes(name) + " is ";
-    if (!value.is_number_integer()) refuse_file(field + "a " + value.type_name() + limit);
-    if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
-      refuse_file(field + std::to_string(value.get<uint64_t>()) + limit);
-    const auto number = value.get<int64_t>();
-    if (number < low || number > high) refuse_file(field + std::to_string(number) + limit);
-    return number;
-  }
-  int32_t integer32(const std::string& name, int32_t low = INT32_MIN, int32_t high = INT32_MAX) {
-    return static_cast<int32_t>(integer(name, low, high));
-  }
-
-  bool boolean(const std::string& name) {
-    const Json& value = get(name);
-    if (!value.is_boolean()) refuse_type(name, value, "true or false");
-    return value.get<bool>();
-  }
-
-  const std::string& string(const std::string& name) {
-    const Json& value = get(name);
-    if (!value.is_string()) refuse_type(name, value, "a string");
-    return value.get_ref<const std::string&>();
-  }
-
-  const Json& list(const std::string& name) {
-    const Json& value = get(name);
-    if (!value.is_array() || value.empty()) refuse_type(name, value, "a list that is not empty");
-    return value;
-  }
-
-  Fields object(const std::string& name) { return {get(name), where_ + ": " + name}; }
-
-  /// What `parse` makes of a string; `choices` for the message.
-  template <typename T>
-  T choice(const std::string& name, std::optional<T> (*parse)(std::string_view), const char* choices) {
-    const std::string& text = string(name);
-    const std::optional<T> value = parse(text);
-    if (!value) refuse_file(where_ + ": field " + in_quotes(name) + " is " + in_quotes(text) + ", must be " + choices);
-    return *value;
-  }
-
-  void finish() const {
-    for (const auto& item : json_.items())
-      if (!used_.contains(item.key())) refuse_file(where_ + ": unknown field " + in_quotes(item.key()));
-  }
-
-  [[nodiscard]] const std::string& where() const { return where_; }
-
- private:
-  [[noreturn]] void refuse_type(const std::string& name, const Json& value, const std::string& expected) const {
-    refuse_file(where_ + ": field " + in_quotes(name) + " is " + (value.empty() ? "an empty " : "a ") +
-                value.type_name() + ", must be " + expected);
-  }
-
-  const Json& json_;
-  std::string where_;
-  std::set<std::string> used_;
-};
-
-std::optional<float> parse_hexadecimal(std::string_view text) {
-  if (!text.starts_with("0x")) return std::nullopt;
-  float value = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data() + 2, end, value, std::chars_format::hex);
-  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
-  return value;
-}
-
 std::optional<TableKind> parse_table_kind(std::string_view text) {
   for (const TableKind kind : {TableKind::kDirect, TableKind::kInterpolated, TableKind::kSegments})
     if (text == to_string(kind)) return kind;
@@ -397,13 +280,8 @@ struct ReadGru {
 
 class Reader {
  public:
-  Reader(std::string path, ArrayFile file) : path_(std::move(path)), arrays_(std::move(file.arrays)) {
-    const auto text = file.metadata.find(kMetadataKey);
-    if (text == file.metadata.end())
-      refuse_file(path_ + ": no 'isobit' in the safetensors metadata: not a saved isobit model");
-    json_ = Json::parse(text->second, nullptr, /*allow_exceptions=*/false);
-    if (json_.is_discarded()) refuse_file(path_ + ": metadata 'isobit' is not JSON");
-  }
+  Reader(std::string path, ArrayFile file)
+      : path_(std::move(path)), json_(parse_metadata(path_, file, "model")), arrays_(std::move(file.arrays)) {}
 
   std::vector<ReadGru> read() {
     Fields root(json_, path_ + ": metadata 'isobit'");
@@ -527,7 +405,7 @@ class Reader {
     if (grid.kind == ScaleKind::kPow2) {
       grid.shift = fields.integer32("shift");
     } else {
-      grid.real_scale = fields.choice("scale", parse_hexadecimal, "a hexadecimal float32 such as 0x1.8p-5");
+      grid.real_scale = fields.choice("scale", parse_hexadecimal<float>, "a hexadecimal float32 such as 0x1.8p-5");
     }
     return grid;
   }
@@ -564,20 +442,8 @@ class Reader {
     }
   }
 
-  /// Removes a tensor from the file: what is left at the end is unknown. Its size is checked against the JSON text
-  /// here, so nothing after this allocates more than a small multiple of the file.
   Array take(const std::string& name, Dtype dtype, const std::vector<int64_t>& shape) {
-    const std::string full = prefix_ + name;
-    auto node = arrays_.extract(full);
-    if (node.empty()) refuse_file(path_ + ": tensor " + in_quotes(full) + " is missing");
-    Array& array = node.mapped();
-    if (array.dtype != dtype)
-      refuse_file(path_ + ": tensor " + in_quotes(full) + " is " + std::string(to_string(array.dtype)) + ", must be " +
-                  std::string(to_string(dtype)));
-    if (array.shape != shape)
-      refuse_file(path_ + ": tensor " + in_quotes(full) + " has the shape " + shape_text(array.shape) + ", must be " +
-                  shape_text(shape));
-    return std::move(array);
+    return take_tensor(path_, arrays_, prefix_ + name, dtype, shape);
   }
 
   template <typename T>
@@ -628,8 +494,8 @@ class Reader {
   }
 
   std::string path_;
-  std::map<std::string, Array> arrays_;
   Json json_;
+  std::map<std::string, Array> arrays_;
   std::string prefix_;  // of the layer being read
 };
 

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saved FP16 tables: what is saved is what is read, and every damage is refused by name.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "io/container.h"
+#include "isobit/arrays.h"
+#include "isobit/fp16_table.h"
+
+namespace isobit {
+namespace {
+
+using Json = nlohmann::json;
+
+Fp16Pieces small_pieces(Fp16Model model) {
+  Fp16Pieces pieces{
+      {1, 4, 2, 1}, {-1.0f, -0.5f, 0.5f, 0.5f, 1.0f}, {}, {-0.0f, 0.0f, 0.25f, 0.5f, 0.5f, 0.75f, 1.0f, 1.5f, 2.0f}};
+  set_scales(pieces, model);
+  return pieces;
+}
+
+Fp16Table small_table(Fp16Reduction reduction = Fp16Reduction::kNone, bool half_values = false) {
+  Fp16Table table;
+  table.function = reduction == Fp16Reduction::kNone ? "swish" : std::string(to_string(reduction));
+  if (reduction == Fp16Reduction::kNone) table.beta = -1.7;
+  table.model = Fp16Model::kNliGpu;
+  table.half_values = half_values;
+  table.reduction = reduction;
+  const int pieces = reduction == Fp16Reduction::kSin || reduction == Fp16Reduction::kCos ? 2 : 1;
+  for (int i = 0; i < pieces; ++i) table.pieces.push_back(small_pieces(table.model));
+  table.certificate = {std::numeric_limits<double>::infinity(), 0.1, 0x7bff, 1e-3, 0.25, 0.75};
+  return table;
+}
+
+class SavedFp16Table : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "isobit_fp16_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    path_ = (folder_ / "table.safetensors").string();
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  /// Saves a good table, changes the file, and returns what loading it says.
+  std::string refusal(const std::function<void(ArrayFile&, Json&)>& change) {
+    EXPECT_TRUE(save_fp16_table(path_, small_table()).ok());
+    Result<ArrayFile> file = load_arrays(path_);
+    EXPECT_TRUE(file.ok());
+    Json json = Json::parse(file->metadata["isobit"]);
+    change(*file, json);
+    file->metadata["isobit"] = json.dump();
+    EXPECT_TRUE(save_safetensors(path_, *file).ok());
+    const Result<Fp16Table> table = load_fp16_table(path_);
+    EXPECT_FALSE(table.ok());
+    return table.ok() ? "accepted" : table.status().message();
+  }
+
+  std::filesystem::path folder_;
+  std::string path_;
+};
+
+#define EXPECT_REFUSES(text, ...) EXPECT_NE(refusal(__VA_ARGS__).find(text), std::string::npos) << refusal(__VA_ARGS__)
+
+TEST_F(SavedFp16Table, ComesBackAsItWas) {
+  for (const bool half_values : {false, true}) {
+    for (int32_t i = 0; i <= static_cast<int32_t>(Fp16Reduction::kInverseSigmoid); ++i) {
+      const Fp16Table table = small_table(static_cast<Fp16Reduction>(i), half_values);
+      const Status status = save_fp16_table(path_, table);
+      ASSERT_TRUE(status.ok()) << status.message();
+      const Result<Fp16Table> loaded = load_fp16_table(path_);
+      ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+      EXPECT_TRUE(*loaded == table);
+      // -0 == 0: the bytes say more.
+      const Result<std::vector<std::byte>> first = read_file(path_);
+      ASSERT_TRUE(save_fp16_table(path_, *loaded).ok());
+      const Result<std::vector<std::byte>> second = read_file(path_);
+      ASSERT_TRUE(first.ok() && second.ok());
+      EXPECT_EQ(*first, *second);
+    }
+  }
+}
+
+TEST_F(SavedFp16Table, ABadTableIsNotSaved) {
+  Fp16Table table = small_table();
+  table.pieces[0].values.pop_back();
+  const Status status = save_fp16_table(path_, table);
+  EXPECT_NE(status.message().find("number of values is 8"), std::string::npos) << status.message();
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(SavedFp16Table, EveryMissingOrUnknownFieldIsNamed) {
+  const std::vector<std::string> fields = {"function", "beta", "model", "values", "reduction", "certificate", "pieces"};
+  for (const std::string& field : fields)
+    EXPECT_REFUSES("field '" + field + "' is missing", [&](ArrayFile&, Json& j) { j["fp16_table"].erase(field); });
+  for (const char* field : {"max_ulp", "mean_ulp", "worst_code", "max_absolute", "share_exact", "share_within_ulp"})
+    EXPECT_REFUSES(std::string("field '") + field + "' is missing",
+                   [&](ArrayFile&, Json& j) { j["fp16_table"]["certificate"].erase(field); });
+  EXPECT_REFUSES("unknown field 'extra'", [](ArrayFile&, Json& j) { j["fp16_table"]["extra"] = 1; });
+  EXPECT_REFUSES("unknown field 'extra'", [](ArrayFile&, Json& j) { j["extra"] = 1; });
+  EXPECT_REFUSES("format version 2", [](ArrayFile&, Json& j) { j["format_version"] = 2; });
+  EXPECT_REFUSES("field 'model' is 'nli'", [](ArrayFile&, Json& j) { j["fp16_table"]["model"] = "nli"; });
+  EXPECT_REFUSES("field 'beta' is 'one'", [](ArrayFile&, Json& j) { j["fp16_table"]["beta"] = "one"; });
+  EXPECT_REFUSES("function is \"sloth\"", [](ArrayFile&, Json& j) { j["fp16_table"]["function"] = "sloth"; });
+  EXPECT_REFUSES("certificate mean_ulp is",
+                 [](ArrayFile&, Json& j) { j["fp16_table"]["certificate"]["mean_ulp"] = "-0x1p+0"; });
+}
+
+TEST_F(SavedFp16Table, EveryDamagedTensorIsNamed) {
+  for (const char* name : {"pieces.0.steps", "pieces.0.cut_points", "pieces.0.scales", "pieces.0.values"}) {
+    const std::string quoted = std::string("tensor '") + name + "'";
+    EXPECT_REFUSES(quoted + " is missing", [&](ArrayFile& f, Json&) { f.arrays.erase(name); });
+    EXPECT_REFUSES(quoted + " is s8",
+                   [&](ArrayFile& f, Json&) { f.arrays[name] = Array::zeros(Dtype::kS8, f.arrays[name].shape); });
+    EXPECT_REFUSES(quoted + " has the shape (1,)",
+                   [&](ArrayFile& f, Json&) { f.arrays[name] = Array::zeros(f.arrays[name].dtype, {1}); });
+  }
+  EXPECT_REFUSES("unknown tensor 'pieces.1.values'",
+                 [](ArrayFile& f, Json&) { f.arrays["pieces.1.values"] = f.arrays["pieces.0.values"]; });
+  const auto set = [](const char* name, int64_t index, float value) {
+    return [=](ArrayFile& f, Json&) { f.arrays[name].data<float>()[index] = value; };
+  };
+  EXPECT_REFUSES("cut_points[1] is -2, must be at least cut_points[0], -1", set("pieces.0.cut_points", 1, -2.0f));
+  EXPECT_REFUSES("cut_points[1] is inf, must be finite",
+                 set("pieces.0.cut_points", 1, std::numeric_limits<float>::infinity()));
+  EXPECT_REFUSES("cut_points[1] is 0.100000001, must be a float16 number", set("pieces.0.cut_points", 1, 0.1f));
+  EXPECT_REFUSES("scales[1] is 5, must be 4", set("pieces.0.scales", 1, 5.0f));
+  EXPECT_REFUSES("values[3] is nan, must be finite",
+                 set("pieces.0.values", 3, std::numeric_limits<float>::quiet_NaN()));
+  EXPECT_REFUSES("must be 9, the sum of the steps plus 1", [](ArrayFile& f, Json& j) {
+    j["fp16_table"]["pieces"][0]["entries"] = 8;
+    f.arrays["pieces.0.values"] = Array::zeros(Dtype::kF32, {8});
+  });
+  EXPECT_REFUSES("number of pieces is 2, must be 1", [](ArrayFile& f, Json& j) {
+    j["fp16_table"]["pieces"].push_back(j["fp16_table"]["pieces"][0]);
+    for (const char* what : {"steps", "cut_points", "scales", "values"})
+      f.arrays[std::string("pieces.1.") + what] = f.arrays[std::string("pieces.0.") + what];
+  });
+}
+
+TEST_F(SavedFp16Table, OtherFilesAreRefused) {
+  ASSERT_TRUE(write_file_atomically(path_, "no table", 8).ok());
+  EXPECT_FALSE(load_fp16_table(path_).ok());
+  ASSERT_TRUE(save_safetensors(path_, {}).ok());
+  const Result<Fp16Table> table = load_fp16_table(path_);
+  ASSERT_FALSE(table.ok());
+  EXPECT_NE(table.status().message().find("not a saved isobit table"), std::string::npos);
+  EXPECT_FALSE(load_fp16_table((folder_ / "absent").string()).ok());
+}
+
+}  // namespace
+}  // namespace isobit
