@@ -26,12 +26,22 @@ function(isobit_cuda_sources)
   endforeach()
 endfunction()
 
+# isobit_cuda_program(NAME): in the folder cuda of the build, and with few shared libraries, so that what was built on a
+# machine without a device runs on one that has little else.
+function(isobit_cuda_program name)
+  target_link_libraries(${name} PRIVATE isobit_cuda)
+  target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc -Wl,--as-needed)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda)
+  add_dependencies(isobit_cuda_programs ${name})
+endfunction()
+add_custom_target(isobit_cuda_programs)
+
 # isobit_cuda_test(NAME FILE...): a GoogleTest program labelled cuda. Without a device its tests are skipped, or fail where
 # ISOBIT_REQUIRE names cuda.
 function(isobit_cuda_test name)
   isobit_test(${name} ${ARGN} LABELS cuda)
   if(TARGET ${name})
-    target_link_libraries(${name} PRIVATE isobit_cuda)
+    isobit_cuda_program(${name})
     set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "no CUDA device")
   endif()
 endfunction()
@@ -41,6 +51,6 @@ function(isobit_cuda_benchmark name)
   if(ISOBIT_BUILD_BENCHMARKS)
     add_executable(${name} ${ARGN})
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
-    target_link_libraries(${name} PRIVATE isobit_cuda)
+    isobit_cuda_program(${name})
   endif()
 endfunction()

@@ -6,8 +6,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 usage() {
   cat <<'TEXT'
 usage: scripts/bench.sh OP [--json FILE] [--quick] [--with-torch] [--kernel NAME] [--rivals-only]
+       scripts/bench.sh --cuda|--cuda-built OP [--json FILE]
 
-Times isobit and its rivals in one run, one thread, and prints a Markdown table. OP: gru.
+Times isobit and its rivals in one run, one thread, and prints a Markdown table. OP: gru; with --cuda: table.
 Installs the Debian packages that are missing and, into build/bench/venv, what bench/requirements.txt pins; builds
 the release preset. Shapes: bench/shapes/OP.txt.
 
@@ -17,10 +18,13 @@ the release preset. Shapes: bench/shapes/OP.txt.
                  PyTorch that python3 has already is timed in any case
   --kernel NAME  time this kernel instead of the one that isobit chooses
   --rivals-only  do not build or run isobit
+  --cuda         time isobit::cuda, and PyTorch where python3 has it, on the CUDA device of this machine. Without one,
+                 build the program, and say what to copy where
+  --cuda-built   the same with what --cuda built, maybe elsewhere: needs a CUDA device and python3 only
 TEXT
 }
 
-op='' torch=no isobit=yes options=()
+op='' torch=no isobit=yes cuda=no options=()
 while (($# > 0)); do
   case $1 in
     -h | --help) usage; exit 0 ;;
@@ -34,16 +38,34 @@ while (($# > 0)); do
       options+=("$1" "$value")
       shift
       ;;
-    gru) op=$1 ;;
+    --cuda | --cuda-built) cuda=${1#--} ;;
+    gru | table) op=$1 ;;
     *) usage >&2; fail "unknown argument '$1'" ;;
   esac
   shift
 done
 if [[ -z $op ]]; then
   usage >&2
-  fail "which operation? gru"
+  fail "which operation? gru, or table with --cuda"
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [[ $cuda != no ]]; then
+  [[ $op == table ]] || fail "--$cuda $op: there is no such benchmark, only table"
+  program=build/cuda/cuda/cuda_fp16_bench
+  if [[ $cuda == cuda ]]; then
+    { need_packages "${BUILD_PACKAGES[@]}" && build_cuda; } >&2
+  fi
+  if ! has_cuda_device; then
+    [[ $cuda == cuda ]] || fail "--cuda-built needs a CUDA device; nvidia-smi lists none"
+    echo "SKIPPED: no CUDA device here, nothing was timed. Copy bench/, scripts/ and build/cuda/cuda/ to a machine with" \
+      "one, and run scripts/bench.sh --cuda-built $op there." >&2
+    exit 0
+  fi
+  [[ -x $program ]] || fail "$program is missing; scripts/bench.sh --cuda builds it"
+  exec python3 "bench/${op}_cuda.py" "$program" "${options[@]}"
+fi
+[[ $op != table ]] || fail "table needs --cuda; on this processor: isobit bench table"
 
 # Progress goes to stderr: stdout holds the table.
 {

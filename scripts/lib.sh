@@ -61,3 +61,19 @@ build_release() {
   fi
   cmake --build build/release --parallel "$(nproc)" --target "$@"
 }
+
+has_cuda_device() { nvidia-smi --query-gpu=name --format=csv,noheader >/dev/null 2>&1; }
+
+# build_cuda: the programs of isobit::cuda, for the device's own architecture where there is one.
+build_cuda() {
+  local options=() architecture
+  command -v nvcc >/dev/null || fail "isobit::cuda needs nvcc on PATH"
+  if [[ -z ${CUDAARCHS-} ]] && has_cuda_device; then
+    architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+    [[ $architecture != 90 ]] || architecture=90a
+    CUDAARCHS=$architecture-real
+  fi
+  [[ -z ${CUDAARCHS-} ]] || options+=(-DCMAKE_CUDA_ARCHITECTURES="$CUDAARCHS")
+  heading "isobit::cuda for ${CUDAARCHS:-every architecture of the project}"
+  cmake --preset cuda "${options[@]}" && cmake --build build/cuda --parallel "$(nproc)" --target isobit_cuda_programs
+}

@@ -8,7 +8,7 @@ source scripts/lib.sh
 
 usage() {
   cat <<'TEXT'
-usage: scripts/test.sh [--quick | --matrix | --cuda] [--help]
+usage: scripts/test.sh [--quick | --matrix | --cuda | --cuda-built] [--help]
 
 Installs the Debian packages that are missing (root only where some are), builds and tests. Runs from any folder.
 
@@ -18,8 +18,11 @@ Installs the Debian packages that are missing (root only where some are), builds
   --matrix     every compiler (g++, clang++) with every preset (dev, release, asan), the fingerprint of all, the
                oracle, and clang-tidy
   --quick      the dev preset with g++, tests labelled fast
-  --cuda       on a machine with a CUDA device: isobit::cuda for that device's architecture, tests labelled cuda, none
-               of them skipped, and the same under compute-sanitizer (memcheck, racecheck, initcheck)
+  --cuda       builds the programs of isobit::cuda (where nvcc is on PATH; for the architecture of the device, without
+               one for all, or for those that CUDAARCHS names), then does what --cuda-built does. Without a device it
+               says so and what to copy where; this is no failure unless ISOBIT_REQUIRE names cuda
+  --cuda-built builds nothing: runs the tests in build/cuda/cuda, none of them may be skipped, and each once more under
+               compute-sanitizer (memcheck, racecheck, initcheck). Needs a CUDA device and compute-sanitizer only
 
 Where nvcc is on PATH, g++ builds include isobit::cuda for every architecture of the project; without a device its tests
 are skipped.
@@ -38,6 +41,7 @@ for argument in "$@"; do
     --quick) job=quick ;;
     --matrix) job=matrix ;;
     --cuda) job=cuda ;;
+    --cuda-built) job=cuda_built ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; fail "unknown argument '$argument'" ;;
   esac
@@ -195,6 +199,27 @@ cpu_paths() {
   echo "${names[@]}"
 }
 
+# Every test program of isobit::cuda that was built, and each under the sanitizers on its smaller cases.
+run_cuda_programs() {
+  local programs program tool
+  mapfile -t programs < <(find build/cuda/cuda -type f -name '*_test' | sort)
+  ((${#programs[@]} > 0)) || fail "no test programs in build/cuda/cuda; scripts/test.sh --cuda builds them"
+  export ISOBIT_REQUIRE=cuda
+  for program in "${programs[@]}"; do
+    check "${program##*/}" "$program" --gtest_brief=1
+    for tool in memcheck racecheck initcheck; do
+      check "${program##*/} under compute-sanitizer $tool" env ISOBIT_SANITIZED=1 compute-sanitizer --tool "$tool" \
+        --error-exitcode 1 "$program" --gtest_brief=1
+    done
+  done
+  finish
+}
+
+if [[ $job == cuda_built ]]; then
+  has_cuda_device || fail "--cuda-built needs a CUDA device; nvidia-smi lists none"
+  run_cuda_programs
+fi
+
 heading "set-up"
 if [[ $job == quick || $job == cuda ]]; then
   need_packages "${BUILD_PACKAGES[@]}"
@@ -217,22 +242,14 @@ if [[ $job == quick ]]; then
 fi
 
 if [[ $job == cuda ]]; then
-  command -v nvcc >/dev/null || fail "--cuda needs nvcc on PATH"
-  architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
-  [[ $architecture != 90 ]] || architecture=90a
-  export ISOBIT_REQUIRE=cuda
-  heading "isobit::cuda for sm_$architecture"
-  cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES="$architecture-real"
-  mapfile -t programs < <(sed -n 's/^isobit_cuda_test(\([a-z0-9_]*\) .*/\1/p; s/^  isobit_cuda_test(\([a-z0-9_]*\) .*/\1/p' \
-    src/*/CMakeLists.txt)
-  cmake --build build/cuda --parallel "$(nproc)" --target "${programs[@]}"
-  check "tests labelled cuda" ctest --test-dir build/cuda --label-regex cuda --output-on-failure --no-tests=error
-  for program in "${programs[@]}"; do
-    for tool in memcheck racecheck initcheck; do
-      check "$program under compute-sanitizer $tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
-        "$(find build/cuda -type f -name "$program")" --gtest_brief=1
-    done
-  done
+  build_cuda
+  if has_cuda_device; then
+    run_cuda_programs
+  fi
+  heading "SKIPPED: no CUDA device here, nothing was run"
+  echo "Copy scripts/ and build/cuda/cuda/ to a machine with one, and run scripts/test.sh --cuda-built there."
+  [[ ,$ISOBIT_REQUIRE, != *,cuda,* ]] || count_failure "ISOBIT_REQUIRE names cuda: no device"
+  skipped=$((skipped + 1))
   finish
 fi
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "core/cuda_status.h"
+#include "core/cuda_buffer.h"
 #include "core/half.h"
 #include "isobit/cuda/fp16_table.h"
 #include "table/cuda_fp16.cuh"
@@ -52,16 +52,10 @@ std::vector<uint16_t> make_tables(std::span<const uint16_t> results) {
   return tables;
 }
 
-Status check_buffer(const char* name, const void* p, Dtype dtype, int64_t count) {
-  if (dtype != Dtype::kF16 && dtype != Dtype::kBF16 && dtype != Dtype::kF32)
-    return {StatusCode::kUnsupported,
-            std::string(name) + " has elements of type " + std::string(to_string(dtype)) + ", must be f16, bf16 or f32"};
-  if (p == nullptr && count > 0)
-    return {StatusCode::kInvalidArgument, std::string(name) + " is null, must hold " + std::to_string(count) + " elements"};
-  if (reinterpret_cast<uintptr_t>(p) % size_in_bytes(dtype) != 0)
-    return {StatusCode::kInvalidArgument, std::string(name) + " is not aligned to its elements of " +
-                                              std::to_string(size_in_bytes(dtype)) + " bytes"};
-  return {};
+Status check_type(const char* name, Dtype dtype) {
+  if (dtype == Dtype::kF16 || dtype == Dtype::kBF16 || dtype == Dtype::kF32) return {};
+  return {StatusCode::kUnsupported,
+          std::string(name) + " has elements of type " + std::string(to_string(dtype)) + ", must be f16, bf16 or f32"};
 }
 
 }  // namespace
@@ -80,33 +74,27 @@ Result<DeviceFp16Function> DeviceFp16Function::create(std::span<const uint16_t> 
       "shared memory of a block"));
   function.fits_shared_ = shared_bytes >= kFp16ResultBytes;
   const std::vector<uint16_t> tables = make_tables(results);
-  const size_t bytes = tables.size() * sizeof(uint16_t);
-  void* memory = nullptr;
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMalloc(&memory, bytes), std::to_string(bytes) + " bytes of device memory"));
-  function.tables_.reset(static_cast<const uint16_t*>(memory),
-                         [](const uint16_t* p) { cudaFree(const_cast<uint16_t*>(p)); });
-  ISOBIT_RETURN_IF_ERROR(
-      cuda_status(cudaMemcpy(memory, tables.data(), bytes, cudaMemcpyHostToDevice), "copying tables to the device"));
-  // A copy from pageable memory may return before it has arrived, and streams that do not block do not wait for it.
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(nullptr), "copying tables to the device"));
+  ISOBIT_ASSIGN_OR_RETURN(function.tables_, copy_to_device(std::as_bytes(std::span(tables))));
   return function;
 }
 
-Status DeviceFp16Function::run(const void* x, Dtype x_dtype, void* y, Dtype y_dtype, int64_t count,
-                               cudaStream_t stream) const {
-  if (count < 0)
-    return {StatusCode::kInvalidArgument, "count is " + std::to_string(count) + ", must not be negative"};
-  ISOBIT_RETURN_IF_ERROR(check_buffer("x", x, x_dtype, count));
-  ISOBIT_RETURN_IF_ERROR(check_buffer("y", y, y_dtype, count));
-  int device = 0;
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
-  if (device != device_)
-    return {StatusCode::kFailedPrecondition, "the current device is " + std::to_string(device) +
-                                                 ", must be the table's, " + std::to_string(device_)};
+Status DeviceFp16Function::run(std::span<const std::byte> x_bytes, Dtype x_dtype, std::span<std::byte> y_bytes,
+                               Dtype y_dtype, cudaStream_t stream) const {
+  ISOBIT_RETURN_IF_ERROR(check_type("x", x_dtype));
+  ISOBIT_RETURN_IF_ERROR(check_type("y", y_dtype));
+  ISOBIT_RETURN_IF_ERROR(check_device_buffer("x", x_bytes, x_dtype));
+  ISOBIT_RETURN_IF_ERROR(check_device_buffer("y", y_bytes, y_dtype));
+  ISOBIT_RETURN_IF_ERROR(check_same_count(x_bytes, x_dtype, y_bytes, y_dtype));
+  ISOBIT_RETURN_IF_ERROR(check_overlap(x_bytes, y_bytes, true));
+  ISOBIT_RETURN_IF_ERROR(check_current_device(device_));
+  const auto count = static_cast<int64_t>(x_bytes.size() / size_in_bytes(x_dtype));
   if (count == 0) return {};
+  const void* x = x_bytes.data();
+  void* y = y_bytes.data();
   const bool aligned = (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y)) % 16 == 0;
   const bool shared = fits_shared_ && aligned && count >= kSharedFrom;
-  const uint16_t* entries = tables_.get() + table_of(x_dtype, y_dtype) * kFp16Results;
+  const uint16_t* entries =
+      reinterpret_cast<const uint16_t*>(tables_.get()) + table_of(x_dtype, y_dtype) * kFp16Results;
   const bool wide_x = x_dtype == Dtype::kF32;
   const bool wide_y = y_dtype == Dtype::kF32;
   if (wide_x && wide_y) return launch<FloatElement, FloatElement>(shared, processors_, entries, x, y, count, stream);

@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP16 functions on a device beside a copy of the same bytes (the faster of cudaMemcpyAsync and a copy kernel). One JSON
-// object a line. The time does not depend on the function: every one is the same look-up.
+// FP16 functions on a device beside a copy of the same bytes (the faster of cudaMemcpyAsync and a copy kernel): every
+// pair of types, then every built-in function in every model. One JSON object a line.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <optional>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "isobit/cuda/fp16_table.h"
+#include "isobit/fp16_function.h"
 #include "testing/cuda_timer.h"
 
 namespace {
 
 using isobit::Dtype;
+using isobit::Fp16Function;
+using isobit::Fp16Model;
+using isobit::cuda::DeviceFp16Function;
 using isobit::testing::check_cuda;
 using isobit::testing::median_microseconds;
 
@@ -42,44 +49,76 @@ __global__ void fill(void* x, bool is_f32, bool is_bf16, int64_t count) {
   }
 }
 
+/// The buffers, and what a copy of their bytes takes.
+class Bench {
+ public:
+  Bench() {
+    check_cuda(cudaGetDeviceProperties(&properties_, 0), "device");
+    check_cuda(cudaMalloc(&x_, 4 * kCount), "x");
+    check_cuda(cudaMalloc(&y_, 4 * kCount), "y");
+  }
+
+  void time(const std::string& name, const DeviceFp16Function& function, Dtype x_dtype, Dtype y_dtype) {
+    if (filled_ != x_dtype) {
+      fill<<<static_cast<unsigned>(kCount / 256), 256>>>(x_, x_dtype == Dtype::kF32, x_dtype == Dtype::kBF16, kCount);
+      check_cuda(cudaDeviceSynchronize(), "fill");
+      filled_ = x_dtype;
+    }
+    const size_t x_bytes = kCount * size_in_bytes(x_dtype);
+    const size_t y_bytes = kCount * size_in_bytes(y_dtype);
+    const size_t bytes = (x_bytes + y_bytes) / 2;
+    const double memcpy_us = median_microseconds([&](cudaStream_t stream) {
+      check_cuda(cudaMemcpyAsync(y_, x_, bytes, cudaMemcpyDeviceToDevice, stream), "copy");
+    });
+    const double kernel_us = median_microseconds([&](cudaStream_t stream) {
+      copy<<<static_cast<unsigned>(bytes / 16 / 256), 256, 0, stream>>>(
+          static_cast<const uint4*>(x_), static_cast<uint4*>(y_), static_cast<int64_t>(bytes / 16));
+    });
+    const double us = median_microseconds([&](cudaStream_t stream) {
+      const isobit::Status status = function.run({static_cast<const std::byte*>(x_), x_bytes}, x_dtype,
+                                                 {static_cast<std::byte*>(y_), y_bytes}, y_dtype, stream);
+      if (!status.ok()) {
+        std::fprintf(stderr, "%s\n", status.message().c_str());
+        std::exit(1);
+      }
+    });
+    const double copy_us = std::min(memcpy_us, kernel_us);
+    std::printf("{\"device\": \"%s\", \"name\": \"%s\", \"x\": \"%s\", \"y\": \"%s\", \"elements\": %lld, "
+                "\"us\": %.1f, \"copy_us\": %.1f, \"share_of_copy\": %.3f}\n",
+                properties_.name, name.c_str(), std::string(to_string(x_dtype)).c_str(),
+                std::string(to_string(y_dtype)).c_str(), static_cast<long long>(kCount), us, copy_us, copy_us / us);
+    std::fflush(stdout);
+  }
+
+ private:
+  cudaDeviceProp properties_{};
+  void* x_ = nullptr;
+  void* y_ = nullptr;
+  std::optional<Dtype> filled_;
+};
+
+DeviceFp16Function builtin(std::string_view function, Fp16Model model) {
+  const auto table = isobit::builtin_fp16_table(function, model);
+  const auto host = table.ok() ? isobit::Fp16Function::create(*table) : isobit::Result<Fp16Function>(table.status());
+  const auto device = host.ok() ? DeviceFp16Function::create(host->results())
+                                : isobit::Result<DeviceFp16Function>(host.status());
+  if (!device.ok()) {
+    std::fprintf(stderr, "%s\n", device.status().message().c_str());
+    std::exit(1);
+  }
+  return *device;
+}
+
 }  // namespace
 
 int main() {
-  cudaDeviceProp properties{};
-  check_cuda(cudaGetDeviceProperties(&properties, 0), "device");
-  std::vector<uint16_t> results(65536);
-  for (uint32_t i = 0; i < 65536; ++i) results[i] = static_cast<uint16_t>(i * 40503 >> 3);
-  const auto function = isobit::cuda::DeviceFp16Function::create(results);
-  if (!function.ok()) {
-    std::fprintf(stderr, "%s\n", function.status().message().c_str());
-    return 1;
-  }
-  void* x = nullptr;
-  void* y = nullptr;
-  check_cuda(cudaMalloc(&x, 4 * kCount), "x");
-  check_cuda(cudaMalloc(&y, 4 * kCount), "y");
-  for (const Dtype x_dtype : {Dtype::kF16, Dtype::kBF16, Dtype::kF32}) {
-    fill<<<static_cast<unsigned>(kCount / 256), 256>>>(x, x_dtype == Dtype::kF32, x_dtype == Dtype::kBF16, kCount);
-    check_cuda(cudaDeviceSynchronize(), "fill");
-    for (const Dtype y_dtype : {Dtype::kF16, Dtype::kBF16, Dtype::kF32}) {
-      const int64_t bytes = kCount * static_cast<int64_t>(size_in_bytes(x_dtype) + size_in_bytes(y_dtype)) / 2;
-      const double memcpy_us = median_microseconds([&](cudaStream_t stream) {
-        check_cuda(cudaMemcpyAsync(y, x, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream), "copy");
-      });
-      const double kernel_us = median_microseconds([&](cudaStream_t stream) {
-        copy<<<static_cast<unsigned>(bytes / 16 / 256), 256, 0, stream>>>(static_cast<const uint4*>(x),
-                                                                          static_cast<uint4*>(y), bytes / 16);
-      });
-      const double us = median_microseconds([&](cudaStream_t stream) {
-        const isobit::Status status = function->run(x, x_dtype, y, y_dtype, kCount, stream);
-        if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
-      });
-      std::printf("{\"device\": \"%s\", \"x\": \"%s\", \"y\": \"%s\", \"elements\": %lld, \"us\": %.1f, "
-                  "\"copy_us\": %.1f, \"share_of_copy\": %.3f}\n",
-                  properties.name, std::string(to_string(x_dtype)).c_str(), std::string(to_string(y_dtype)).c_str(),
-                  static_cast<long long>(kCount), us, std::min(memcpy_us, kernel_us),
-                  std::min(memcpy_us, kernel_us) / us);
-    }
-  }
+  Bench bench;
+  const DeviceFp16Function silu = builtin("silu", Fp16Model::kF32);
+  for (const Dtype x : {Dtype::kF16, Dtype::kBF16, Dtype::kF32})
+    for (const Dtype y : {Dtype::kF16, Dtype::kBF16, Dtype::kF32}) bench.time("silu f32", silu, x, y);
+  for (const Dtype dtype : {Dtype::kF16, Dtype::kF32})
+    for (const std::string_view function : isobit::fp16_functions())
+      for (const Fp16Model model : {Fp16Model::kF32, Fp16Model::kNliGpu, Fp16Model::kNliCpu})
+        bench.time(std::string(function) + " " + std::string(to_string(model)), builtin(function, model), dtype, dtype);
   return 0;
 }

@@ -2,14 +2,20 @@
 // The device kernels of FP16 functions against core/half.h and the list of results, byte for byte.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "core/half.h"
 #include "core/random.h"
 #include "isobit/cuda/fp16_table.h"
+#include "isobit/fp16_function.h"
 #include "testing/cuda_buffer.h"
 
 namespace isobit::cuda {
@@ -92,7 +98,7 @@ TEST_P(DeviceFp16, EqualsTheResultsByteForByte) {
       GuardedDeviceBuffer x_device(count * x_size, offset * x_size);
       GuardedDeviceBuffer y_device(count * y_size, offset * y_size);
       x_device.write(x);
-      const Status status = function->run(x_device.data(), x_dtype, y_device.data(), y_dtype, count, stream);
+      const Status status = function->run(x_device.bytes(), x_dtype, y_device.bytes(), y_dtype, stream);
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
       const std::vector<uint8_t> y = y_device.read<uint8_t>();
@@ -117,6 +123,78 @@ class DeviceFp16Rules : public ::testing::Test {
   void SetUp() override { ISOBIT_NEEDS_CUDA_DEVICE(); }
 };
 
+/// Smaller under compute-sanitizer, which is slow: scripts/test.sh sets it.
+bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
+
+class DeviceFp16Builtin : public DeviceFp16Rules {
+ protected:
+  /// Runs `x` through the reference on the host and through the device; every byte must be the same.
+  void compare(const Fp16Function& host, const DeviceFp16Function& device, const std::vector<std::byte>& x, Dtype x_dtype,
+               Dtype y_dtype, std::string_view kernel) {
+    const size_t count = x.size() / size_in_bytes(x_dtype);
+    std::vector<std::byte> expected(count * size_in_bytes(y_dtype));
+    const Status status = host.run(x, x_dtype, expected, y_dtype, {.kernel = kernel});
+    ASSERT_TRUE(status.ok()) << status.message();
+    GuardedDeviceBuffer x_device(static_cast<int64_t>(x.size()));
+    GuardedDeviceBuffer y_device(static_cast<int64_t>(expected.size()));
+    x_device.write(x);
+    const Status run = device.run(x_device.bytes(), x_dtype, y_device.bytes(), y_dtype, nullptr);
+    ASSERT_TRUE(run.ok()) << run.message();
+    const std::vector<std::byte> y = y_device.read<std::byte>();
+    compared_ += static_cast<int64_t>(count);
+    if (y == expected) return;
+    const auto first = static_cast<size_t>(std::mismatch(y.begin(), y.end(), expected.begin()).first - y.begin());
+    FAIL() << to_string(x_dtype) << " -> " << to_string(y_dtype) << ": element " << first / size_in_bytes(y_dtype);
+  }
+  int64_t compared_ = 0;
+};
+
+TEST_F(DeviceFp16Builtin, EveryTableEveryCodeEveryPairEqualsTheReference) {
+  int tables = 0;
+  for (const std::string_view function : fp16_functions())
+    for (const Fp16Model model : {Fp16Model::kF32, Fp16Model::kNliGpu, Fp16Model::kNliCpu})
+      for (const bool half_values : {false, true}) {
+        if (sanitized() && tables > 5) continue;
+        SCOPED_TRACE(std::string(function) + " " + std::string(to_string(model)) + (half_values ? " f16" : " f32"));
+        const Result<Fp16Table> table = builtin_fp16_table(function, model, half_values);
+        ASSERT_TRUE(table.ok()) << table.status().message();
+        const Result<Fp16Function> host = Fp16Function::create(*table);
+        ASSERT_TRUE(host.ok()) << host.status().message();
+        const Result<DeviceFp16Function> device = DeviceFp16Function::create(host->results());
+        ASSERT_TRUE(device.ok()) << device.status().message();
+        for (const Dtype x_dtype : kDtypes) {
+          const std::vector<uint8_t> bytes = input_of(x_dtype, 65536);
+          const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
+          for (const Dtype y_dtype : kDtypes)
+            compare(*host, *device, {begin, begin + bytes.size()}, x_dtype, y_dtype, "reference");
+        }
+        ++tables;
+      }
+  std::printf("%d tables, %lld outputs compared, 0 different\n", tables, static_cast<long long>(compared_));
+}
+
+TEST_F(DeviceFp16Builtin, RandomFloat32EqualsTheReference) {
+  constexpr int64_t kChunk = int64_t{1} << 23;
+  const int64_t total = sanitized() ? kChunk : 100'000'000;
+  const Result<Fp16Table> table = builtin_fp16_table("silu");
+  ASSERT_TRUE(table.ok()) << table.status().message();
+  const Result<Fp16Function> host = Fp16Function::create(*table);
+  ASSERT_TRUE(host.ok()) << host.status().message();
+  const Result<DeviceFp16Function> device = DeviceFp16Function::create(host->results());
+  ASSERT_TRUE(device.ok()) << device.status().message();
+  Random random(32);
+  std::vector<std::byte> x(static_cast<size_t>(kChunk) * 4);
+  while (compared_ < total) {
+    for (size_t i = 0; i < x.size(); i += 8) {
+      const uint64_t bits = random.next();
+      std::memcpy(x.data() + i, &bits, 8);
+    }
+    compare(*host, *device, x, Dtype::kF32, Dtype::kF32, "reference");
+    if (HasFailure()) return;
+  }
+  std::printf("%lld outputs compared, 0 different\n", static_cast<long long>(compared_));
+}
+
 TEST_F(DeviceFp16Rules, ReplaysInAGraphAndInPlace) {
   const std::vector<uint16_t> results = random_results();
   Result<DeviceFp16Function> function = DeviceFp16Function::create(results);
@@ -129,7 +207,7 @@ TEST_F(DeviceFp16Rules, ReplaysInAGraphAndInPlace) {
     cudaStream_t stream = nullptr;
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
-    const Status status = function->run(x.data(), Dtype::kF16, x.data(), Dtype::kF16, count, stream);
+    const Status status = function->run(x.bytes(), Dtype::kF16, x.bytes(), Dtype::kF16, stream);
     cudaGraph_t graph = nullptr;
     ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     ASSERT_TRUE(status.ok()) << status.message();
@@ -154,17 +232,25 @@ TEST_F(DeviceFp16Rules, RefusesByName) {
   EXPECT_NE(DeviceFp16Function::create(std::span(results).first(3)).status().message().find("results has 3 codes"),
             std::string::npos);
   GuardedDeviceBuffer x(64);
-  auto* odd = static_cast<uint8_t*>(x.data()) + 1;
-  const auto message = [&](const void* in, Dtype in_dtype, void* out, Dtype out_dtype, int64_t count) {
-    return function->run(in, in_dtype, out, out_dtype, count, nullptr).message();
+  GuardedDeviceBuffer y(64);
+  const auto message = [&](std::span<const std::byte> in, Dtype in_dtype, std::span<std::byte> out, Dtype out_dtype) {
+    return function->run(in, in_dtype, out, out_dtype, nullptr).message();
   };
-  EXPECT_NE(message(x.data(), Dtype::kF16, x.data(), Dtype::kF16, -1).find("count is -1"), std::string::npos);
-  EXPECT_NE(message(x.data(), Dtype::kS8, x.data(), Dtype::kF16, 1).find("x has elements of type s8"), std::string::npos);
-  EXPECT_NE(message(x.data(), Dtype::kF16, x.data(), Dtype::kF64, 1).find("y has elements of type f64"),
-            std::string::npos);
-  EXPECT_NE(message(nullptr, Dtype::kF16, x.data(), Dtype::kF16, 1).find("x is null"), std::string::npos);
-  EXPECT_NE(message(x.data(), Dtype::kF16, odd, Dtype::kF16, 1).find("y is not aligned"), std::string::npos);
+  const auto f16 = Dtype::kF16;
+  const auto expect = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  expect(message(x.bytes(), Dtype::kS8, y.bytes(), f16), "x has elements of type s8, must be f16, bf16 or f32");
+  expect(message(x.bytes(), f16, y.bytes(), Dtype::kF64), "y has elements of type f64, must be f16, bf16 or f32");
+  expect(message({static_cast<const std::byte*>(nullptr), 4}, f16, y.bytes().first(4), f16),
+         "x is null, must hold 2 elements");
+  expect(message(x.bytes().first(4), f16, y.bytes().subspan(1, 4), f16), "y is not aligned to its elements of 2 bytes");
+  expect(message(x.bytes().first(4), f16, y.bytes().first(3), f16), "y has 3 bytes, must be whole elements of 2 bytes");
+  expect(message(x.bytes().first(4), f16, y.bytes().first(2), f16), "y has 1 elements, must have 2, as x");
+  expect(message(x.bytes().first(8), f16, x.bytes().subspan(2, 8), f16), "y overlaps x");
+  expect(message(x.bytes().first(8), f16, x.bytes().first(16), Dtype::kF32), "y overlaps x");
   (void)x.read<uint8_t>();
+  (void)y.read<uint8_t>();
 }
 
 }  // namespace

@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,6 +46,9 @@ class GuardedDeviceBuffer {
   GuardedDeviceBuffer& operator=(const GuardedDeviceBuffer&) = delete;
 
   [[nodiscard]] void* data() const { return static_cast<uint8_t*>(base_) + kGuard + offset_; }
+  [[nodiscard]] std::span<std::byte> bytes() const {
+    return {static_cast<std::byte*>(data()), static_cast<size_t>(bytes_)};
+  }
   template <typename T>
   void write(const std::vector<T>& values) {
     ASSERT_LE(static_cast<int64_t>(values.size() * sizeof(T)), bytes_);

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -14,22 +15,25 @@
 
 namespace isobit::cuda {
 
-/// The results of a float16 function at all 65536 codes, on one device (512 KiB: a table for each pair of 16-bit types). An
-/// element is one read of shared memory, whatever table, model or range reduction the results came from. Immutable; safe to share between threads and
-/// streams.
+/// The results of a float16 function at all 65536 codes, on one device (512 KiB: a table for each pair of 16-bit types).
+/// An element is one read of shared memory, whatever table, model or range reduction the results came from. Immutable;
+/// safe to share between threads and streams.
 class DeviceFp16Function {
  public:
-  /// results[c]: float16 code of the result at float16 code c. Copies them to the current device, and waits for that.
+  /// results[c]: float16 code of the result at float16 code c (Fp16Function::results). Copies them to the current
+  /// device, and waits for that.
   static Result<DeviceFp16Function> create(std::span<const uint16_t> results);
 
-  /// y[i] = f(float16(x[i])) converted to y_dtype, i < count: f16, bf16 or f32 in and out, any pair. x and y: device
-  /// memory of this device, aligned to their elements (16 bytes is faster); they are the same, with types of one size,
-  /// or do not overlap. Asynchronous on `stream`: no allocation, no synchronisation; can be captured in a graph.
-  Status run(const void* x, Dtype x_dtype, void* y, Dtype y_dtype, int64_t count, cudaStream_t stream) const;
+  /// y[i] = f(float16(x[i])) converted to y_dtype: f16, bf16 or f32 in and out, any pair. x and y: device memory of this
+  /// device, aligned to their elements (16 bytes is faster), the same number of elements; they are the same memory, with
+  /// types of one size, or do not overlap. Asynchronous on `stream`: no allocation, no synchronisation; can be captured
+  /// in a graph.
+  Status run(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+             cudaStream_t stream) const;
 
  private:
   DeviceFp16Function() = default;
-  std::shared_ptr<const uint16_t> tables_;
+  std::shared_ptr<const std::byte> tables_;
   int device_ = 0;
   int processors_ = 0;
   bool fits_shared_ = false;  // a block may have 128 KiB of shared memory
