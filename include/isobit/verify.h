@@ -14,9 +14,9 @@
 
 namespace isobit {
 
-/// What one kernel gave, compared with the reference byte for byte.
+/// What one kernel of an operation gave, compared with the reference byte for byte.
 struct VerifyKernel {
-  std::string name;
+  std::string name;  // operation and kernel: "gru_avx2", "fp16_table_direct_avx2", "fp16_softmax_avx512vnni"
   uint64_t outputs_compared = 0;
   uint64_t different = 0;
   std::string first_difference;  // configuration, coordinate and both values; empty when nothing differs
@@ -30,6 +30,12 @@ struct VerifyReport {
 /// `minimum_outputs` outputs. `progress` (optional) receives `context` and the share done, 0 to 1.
 Result<VerifyReport> verify_gru(uint64_t minimum_outputs, uint64_t seed, void (*progress)(void*, double fraction),
                                 void* context);
+
+/// Runs every code through every built-in FP16 table, every pair of types and every kernel that this machine can run, and
+/// random and special float32 inputs until each kernel has given at least `minimum_outputs` outputs; softmax of random
+/// rows likewise, a tenth of that.
+Result<VerifyReport> verify_fp16(uint64_t minimum_outputs, uint64_t seed, void (*progress)(void*, double fraction),
+                                 void* context);
 
 /// (operation, hash) over a fixed corpus: the same text on every machine and for every path.
 Result<std::vector<std::pair<std::string, std::string>>> fingerprint_all(std::optional<CpuPath> path);

@@ -6,9 +6,11 @@
 #include <cstring>
 
 #include "core/codes.h"
+#include "core/hash.h"
 #include "core/random.h"
 #include "gru/rescale.h"
 #include "isobit/gru.h"
+#include "table/fp16_verify.h"
 
 namespace isobit {
 namespace {
@@ -271,24 +273,6 @@ Result<VerifyReport> verify_gru(uint64_t minimum_outputs, uint64_t seed, void (*
   return report;
 }
 
-namespace {
-
-/// FNV-1a, 64 bits.
-void hash_bytes(uint64_t& hash, const void* data, size_t size) {
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  for (size_t i = 0; i < size; ++i) hash = (hash ^ bytes[i]) * 0x100000001b3U;
-}
-
-std::string hexadecimal(uint64_t hash) {
-  std::string text;
-  for (int digit = 15; digit >= 0; --digit) text += "0123456789abcdef"[(hash >> (4 * digit)) & 15];
-  return text;
-}
-
-constexpr uint64_t kHashStart = 0xcbf29ce484222325U;
-
-}  // namespace
-
 Result<std::vector<std::pair<std::string, std::string>>> fingerprint_all(std::optional<CpuPath> path) {
   std::vector<std::pair<std::string, std::string>> lines;
   uint64_t tables = kHashStart;
@@ -321,8 +305,9 @@ Result<std::vector<std::pair<std::string, std::string>>> fingerprint_all(std::op
     hash_bytes(gru, out.y.data(), out.y.size());
     for (int64_t l = 0; l < out.state.layer_count(); ++l) hash_bytes(gru, out.state.layer(l).data(), out.state.layer(l).size());
   }
-  lines.emplace_back("activation_table", hexadecimal(tables));
-  lines.emplace_back("gru", hexadecimal(gru));
+  lines.emplace_back("activation_table", hash_text(tables));
+  ISOBIT_RETURN_IF_ERROR(fingerprint_fp16(path, lines));
+  lines.emplace_back("gru", hash_text(gru));
   return lines;
 }
 

@@ -27,6 +27,7 @@ class Commands {
     add_fingerprint();
     add_supported();
     add_bench();
+    add_table();
   }
 
   /// Runs the verb that the parser met.
@@ -52,12 +53,13 @@ class Commands {
  private:
   /// A subcommand with the options of all verbs; `verb` runs after parsing.
   template <typename Options, typename Verb>
-  CLI::App* add(const std::string& name, const std::string& help, Options& options, Verb verb) {
-    CLI::App* command = app_.add_subcommand(name, help);
+  CLI::App* add(const std::string& name, const std::string& help, Options& options, Verb verb,
+                CLI::App* parent = nullptr) {
+    CLI::App* command = (parent != nullptr ? parent : &app_)->add_subcommand(name, help);
     command->add_flag("--json", options.json, "one JSON document on standard output");
     command->add_flag("--quiet", options.quiet, "no text and no progress, errors only");
-    command->callback([this, name, &options, verb] {
-      verb_ = name;
+    command->callback([this, parent, name, &options, verb] {
+      verb_ = (parent != nullptr ? parent->get_name() + " " : "") + name;
       common_ = &options;
       action_ = verb;
     });
@@ -66,9 +68,10 @@ class Commands {
 
   static void add_source(CLI::App* command, FloatModelOptions& source) {
     command
-        ->add_option("--layer", source.layer,
-                     "prefix of the GRU's arrays, where a file holds several; NAME=W,R[,BW,BR] for arrays with names of "
-                     "their own (NAME_l1, NAME_l0_reverse, ... for more layers and directions)")
+        ->add_option(
+            "--layer", source.layer,
+            "prefix of the GRU's arrays, where a file holds several; NAME=W,R[,BW,BR] for arrays with names of "
+            "their own (NAME_l1, NAME_l0_reverse, ... for more layers and directions)")
         ->allow_extra_args(false)
         ->type_name("NAME");
     command->add_option("--gate-order", source.gate_order, "gate order of a float model: pytorch (default), urn, onnx")
@@ -150,6 +153,7 @@ class Commands {
                         o, [this] { return verify(verify_); });
     command->add_option("MODEL", o.model, "integer model; default: random ones");
     command->add_option("--layer", o.layer, "which GRU, where the file holds several")->type_name("NAME");
+    command->add_option("--operation", o.operation, "gru, or fp16_table (with softmax); default both")->type_name("OP");
     command->add_option("--outputs", o.outputs, "outputs to compare, at least, for each kernel")
         ->type_name("N")
         ->capture_default_str();
@@ -184,6 +188,96 @@ class Commands {
     command->add_option("--min-time", o.min_time, "seconds a case, at least")->type_name("S")->capture_default_str();
   }
 
+  static void add_table_source(CLI::App* command, TableSourceOptions& source) {
+    command->add_option("--model", source.model, "arithmetic of a built-in table: f32, nli_gpu or nli_cpu")
+        ->type_name("MODEL")
+        ->capture_default_str();
+    command->add_option("--values", source.values, "values of a built-in table: f32 or f16")
+        ->type_name("TYPE")
+        ->capture_default_str();
+  }
+
+  void add_table() {
+    CLI::App* table = app_.add_subcommand("table", "activation tables: fit, check, show, export, run");
+    table->require_subcommand(1);
+    const char* const which = "a function whose table is built in (silu, exp, ...), or a file of isobit table fit";
+
+    auto& fit = table_fit_;
+    auto* command = add(
+        "fit", "choose cut points and values of an FP16 table", fit, [this] { return table_fit(table_fit_); }, table);
+    command->add_option("FUNCTION", fit.function, "name, or npy with 65536 float64: f at every float16 code")
+        ->required();
+    command->add_option("-o,--output", fit.output, "file to write (safetensors)")->required()->type_name("OUT");
+    command->add_option("--model", fit.model, "arithmetic: f32, nli_gpu or nli_cpu")
+        ->type_name("MODEL")
+        ->capture_default_str();
+    command->add_option("--values", fit.values, "type of the values: f32 or f16")
+        ->type_name("TYPE")
+        ->capture_default_str();
+    command->add_option("--goal", fit.goal, "what is made small: max_ulp or mean_relative")
+        ->type_name("GOAL")
+        ->capture_default_str();
+    command->add_option("--steps", fit.steps, "steps of each interval; 1,8x4,1 and 16x16 are others in use")
+        ->type_name("LIST")
+        ->capture_default_str();
+    command->add_option("--beta", fit.beta, "of swish")->type_name("B")->capture_default_str();
+    command->add_option("--range", fit.range, "LOW:HIGH: a plain table over this range, without range reduction")
+        ->type_name("RANGE");
+    command
+        ->add_option("--cut-points", fit.cut_points,
+                     "a published table: these cut points, values sampled from the function")
+        ->delimiter(',')
+        ->type_name("LIST");
+
+    auto& check = table_check_;
+    command = add(
+        "check", "compute the certificates of tables again; exit status 1 when one is not true", check,
+        [this] { return table_check(table_check_); }, table);
+    command->add_option("FILE", check.tables, "saved tables, integer models");
+    command->add_flag("--all", check.all, "the built-in tables, and what they promise");
+    command->add_option("--model", check.model, "with --all: one or a list of f32, nli_gpu, nli_cpu")
+        ->delimiter(',')
+        ->type_name("MODEL")
+        ->capture_default_str();
+    command->add_option("--values", check.values, "with --all: one or both of f32, f16")
+        ->delimiter(',')
+        ->type_name("TYPE")
+        ->capture_default_str();
+    command->add_option("--exact", check.exact, "npy with the values of a function of one's own")->type_name("FILE");
+
+    auto& show = table_show_;
+    command = add(
+        "show", "the error of a table over its inputs", show, [this] { return table_show(table_show_); }, table);
+    command->add_option("TABLE", show.table, std::string(which) + ", or an integer model")->required();
+    add_table_source(command, show.source);
+    command->add_option("--svg", show.svg, "picture to write; needs gnuplot")->type_name("FILE");
+    command->add_option("--exact", show.exact, "npy with the values of a function of one's own")->type_name("FILE");
+    command->add_option("--layer", show.layer, "which GRU, where an integer model holds several")->type_name("NAME");
+    command->add_option("--gate", show.gate, "table of an integer model: l0.u, l0.r, l0.n, l1.u, ...")
+        ->type_name("GATE");
+
+    auto& out = table_export_;
+    command = add(
+        "export", "a table as C source or memory image", out, [this] { return table_export(table_export_); }, table);
+    command->add_option("TABLE", out.table, which)->required();
+    add_table_source(command, out.source);
+    command->add_option("--c", out.c, "folder for NAME.h, NAME.c and NAME_test.c: C99 without libm")->type_name("DIR");
+    command->add_option("--hex", out.hex, "file for the memory image, one word a line")->type_name("FILE");
+    command->add_option("--name", out.name, "C identifier; default the function")->type_name("NAME");
+
+    auto& run = table_run_;
+    command = add(
+        "run", "apply a table to an array", run, [this] { return table_run(table_run_); }, table);
+    command->add_option("TABLE", run.table, std::string(which) + ", or softmax (last dimension)")->required();
+    command->add_option("INPUT", run.input, "npy with f16 or f32, safetensors with bf16 too")->required();
+    command->add_option("-o,--output", run.output, "npy to write")->required()->type_name("OUT");
+    add_table_source(command, run.source);
+    command->add_option("--dtype", run.dtype, "f16 or f32; default that of the input (f32 for bf16)")
+        ->type_name("TYPE");
+    command->add_option("--kernel", run.kernel, "isobit supported lists them; default the fastest")->type_name("NAME");
+    command->add_option("--threads", run.threads, "0: one per processor")->type_name("N")->capture_default_str();
+  }
+
   CLI::App& app_;
   std::string verb_;
   const CommonOptions* common_ = nullptr;
@@ -196,12 +290,17 @@ class Commands {
   FingerprintOptions fingerprint_;
   CommonOptions supported_;
   BenchOptions bench_;
+  TableFitOptions table_fit_;
+  TableCheckOptions table_check_;
+  TableShowOptions table_show_;
+  TableExportOptions table_export_;
+  TableRunOptions table_run_;
 };
 
 int main_function(int argc, char** argv) {
   // A write beyond `ulimit -f` then fails like one to a full disk, with a message and without leftovers.
   std::signal(SIGXFSZ, SIG_IGN);
-  CLI::App app("Integer GRU inference with the same bits everywhere.", "isobit");
+  CLI::App app("Integer GRUs and activation tables with the same bits everywhere.", "isobit");
   app.set_version_flag("--version", "isobit " ISOBIT_VERSION);
   app.require_subcommand(1);
   Commands commands(app);
@@ -209,8 +308,11 @@ int main_function(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    const auto verbs = app.get_subcommands();
-    const std::string name = verbs.empty() ? "isobit" : "isobit " + verbs.front()->get_name();
+    std::string name = "isobit";
+    for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
+      at = at->get_subcommands().front();
+      name += " " + at->get_name();
+    }
     std::fprintf(stderr, "%s: %s\n%s --help lists what it takes\n", name.c_str(), error.what(), name.c_str());
     return kExitBadUsage;
   }

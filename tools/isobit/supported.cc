@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <span>
 #include <string>
 
 #include "isobit/cpu.h"
 #include "isobit/dtype.h"
+#include "isobit/fp16_function.h"
 #include "text.h"
 #include "verbs.h"
 
@@ -16,11 +18,14 @@ struct Entry {
 
 constexpr Entry kOperations[] = {
     {"gru", "GRU layers, reset after the matrix product: any number of layers, one or two directions"},
+    {"fp16_table",
+     "elementwise functions by interpolation in a table of floats, float16, bfloat16 and float32 in and out"},
+    {"fp16_softmax", "softmax over the last dimension from tables of e^x and 1/x"},
 };
 constexpr Entry kFiles[] = {
     {"npz", "float models, data, results"},
     {"npy", "data, results"},
-    {"safetensors", "float models, integer models, data"},
+    {"safetensors", "float models, integer models, FP16 tables, data"},
 };
 constexpr Dtype kDtypes[] = {Dtype::kS8,  Dtype::kU8,  Dtype::kS16,  Dtype::kU16, Dtype::kS32, Dtype::kU32,
                              Dtype::kS64, Dtype::kF16, Dtype::kBF16, Dtype::kF32, Dtype::kF64};
@@ -62,6 +67,22 @@ Result<Outcome> supported() {
                        usable ? (is_default ? "usable, the default" : "usable")
                               : ((built ? "built, not usable here: " : "") + reason).c_str());
   }
+  out.text += "kernels of fp16_table and fp16_softmax\n";
+  Value table_kernels = Value::array();
+  const auto list = [&](const char* operation, std::span<const Fp16Kernel> rows) {
+    for (const Fp16Kernel& kernel : rows) {
+      const bool usable = cpu_can_run(kernel.path);
+      Value entry = Value::object();
+      entry.set("operation", operation).set("name", kernel.name).set("path", to_string(kernel.path));
+      entry.set("usable", usable);
+      table_kernels.add(std::move(entry));
+      out.text += format("  %-12s %-18s %s\n", operation, std::string(kernel.name).c_str(),
+                         usable ? "usable" : std::string(cpu_cannot_run_reason(kernel.path)).c_str());
+    }
+  };
+  list("fp16_table", fp16_kernels());
+  list("fp16_softmax", fp16_softmax_kernels());
+  out.json.set("fp16_kernels", std::move(table_kernels));
   if (!chosen.ok()) out.text += "  no default: " + chosen.status().message() + "\n";
   out.json.set("operations", std::move(operations)).set("dtypes", std::move(dtypes)).set("files", std::move(files));
   out.json.set("kernels", std::move(kernels));

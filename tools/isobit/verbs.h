@@ -27,8 +27,8 @@ struct CommonOptions {
 /// How a float model is read. Empty: the default, which is then reported as assumed.
 struct FloatModelOptions {
   std::vector<std::string> layer;  // prefix of the GRU's arrays; or NAME=W,R[,BW,BR], once for each layer and direction
-  std::string gate_order;  // urn, pytorch, onnx
-  std::string reset;       // after, before
+  std::string gate_order;          // urn, pytorch, onnx
+  std::string reset;               // after, before
 };
 
 struct InspectOptions : CommonOptions {
@@ -60,7 +60,7 @@ struct CompareOptions : CommonOptions {
 };
 
 struct VerifyOptions : CommonOptions {
-  std::string model, layer;
+  std::string model, layer, operation;
   uint64_t outputs = 10'000'000;
   uint64_t seed = 1;
 };
@@ -81,6 +81,40 @@ struct BenchOptions : CommonOptions {
   double min_time = 0.5;
 };
 
+/// A table: a saved FP16 table, a function whose table is built in, or (check, show) the tables of an integer model.
+struct TableSourceOptions {
+  std::string model = "f32", values = "f32";  // of a built-in table
+};
+
+struct TableFitOptions : CommonOptions {
+  std::string function, output, model = "f32", values = "f32", goal = "max_ulp", steps = "1,8x32,1", range;
+  std::vector<double> cut_points;
+  double beta = 1.0;
+};
+
+struct TableCheckOptions : CommonOptions {
+  std::vector<std::string> tables;
+  bool all = false;
+  std::vector<std::string> model = {"f32"}, values = {"f32"};
+  std::string exact;
+};
+
+struct TableShowOptions : CommonOptions {
+  std::string table, svg, exact, layer, gate;
+  TableSourceOptions source;
+};
+
+struct TableExportOptions : CommonOptions {
+  std::string table, c, hex, name;
+  TableSourceOptions source;
+};
+
+struct TableRunOptions : CommonOptions {
+  std::string table, input, output, dtype, kernel;
+  TableSourceOptions source;
+  int threads = 1;
+};
+
 Result<Outcome> inspect(const InspectOptions& options);
 Result<Outcome> quantize(const QuantizeOptions& options);
 Result<Outcome> run(const RunOptions& options);
@@ -89,6 +123,11 @@ Result<Outcome> verify(const VerifyOptions& options);
 Result<Outcome> fingerprint(const FingerprintOptions& options);
 Result<Outcome> supported();
 Result<Outcome> bench(const BenchOptions& options);
+Result<Outcome> table_fit(const TableFitOptions& options);
+Result<Outcome> table_check(const TableCheckOptions& options);
+Result<Outcome> table_show(const TableShowOptions& options);
+Result<Outcome> table_export(const TableExportOptions& options);
+Result<Outcome> table_run(const TableRunOptions& options);
 
 }  // namespace isobit::tool
 

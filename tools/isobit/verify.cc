@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "isobit/cpu.h"
+#include "isobit/fp16_function.h"
 #include "isobit/gru.h"
 #include "models.h"
 #include "progress.h"
@@ -134,8 +135,14 @@ bool names_path(std::string_view name, std::string_view path) {
   return false;
 }
 
+/// Whether FP16 tables have a kernel of this path; a GRU has one of every path.
+bool has_table_kernel(std::string_view path) {
+  const auto kernels = fp16_kernels();
+  return std::any_of(kernels.begin(), kernels.end(), [&](const Fp16Kernel& k) { return to_string(k.path) == path; });
+}
+
 /// What ISOBIT_REQUIRE names and was not compared. nvcc is a compiler, which other tests look after.
-std::vector<std::string> missing_paths(const VerifyReport& report) {
+std::vector<std::string> missing_paths(const VerifyReport& report, bool tables) {
   std::vector<std::string> missing;
   const char* required = std::getenv("ISOBIT_REQUIRE");
   std::string_view rest = required ? required : "";
@@ -144,6 +151,7 @@ std::vector<std::string> missing_paths(const VerifyReport& report) {
     const std::string_view path = rest.substr(0, comma);
     rest.remove_prefix(std::min(rest.size(), comma + 1));
     if (path.empty() || path == "nvcc" || path == to_string(CpuPath::kReference)) continue;
+    if (tables && cpu_path_from_string(path) && !has_table_kernel(path)) continue;
     const bool compared = std::any_of(report.kernels.begin(), report.kernels.end(), [&](const VerifyKernel& kernel) {
       return kernel.outputs_compared > 0 && names_path(kernel.name, path);
     });
@@ -156,14 +164,32 @@ std::vector<std::string> missing_paths(const VerifyReport& report) {
 
 Result<Outcome> verify(const VerifyOptions& options) {
   VerifyReport report;
+  std::vector<std::string> missing;
   {
     Progress progress("verifying", options.quiet);
-    if (options.model.empty()) {
-      const auto update = [](void* context, double fraction) { static_cast<Progress*>(context)->update(fraction); };
-      ISOBIT_ASSIGN_OR_RETURN(report, verify_gru(options.outputs, options.seed, update, &progress));
-    } else {
+    const auto update = [](void* context, double fraction) { static_cast<Progress*>(context)->update(fraction); };
+    const auto append = [&](const VerifyReport& part, bool tables) {
+      report.kernels.insert(report.kernels.end(), part.kernels.begin(), part.kernels.end());
+      for (std::string& path : missing_paths(part, tables))
+        if (std::find(missing.begin(), missing.end(), path) == missing.end()) missing.push_back(std::move(path));
+    };
+    if (!options.model.empty()) {
       ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(options.model, options.layer));
-      ISOBIT_ASSIGN_OR_RETURN(report, verify_model(options, model, progress));
+      ISOBIT_ASSIGN_OR_RETURN(const VerifyReport part, verify_model(options, model, progress));
+      append(part, false);
+    } else {
+      const bool all = options.operation.empty();
+      if (!all && options.operation != "gru" && options.operation != "fp16_table")
+        return Status(StatusCode::kInvalidArgument,
+                      "--operation " + options.operation + ": expected gru or fp16_table (with softmax)");
+      if (all || options.operation == "gru") {
+        ISOBIT_ASSIGN_OR_RETURN(const VerifyReport part, verify_gru(options.outputs, options.seed, update, &progress));
+        append(part, false);
+      }
+      if (all || options.operation == "fp16_table") {
+        ISOBIT_ASSIGN_OR_RETURN(const VerifyReport part, verify_fp16(options.outputs, options.seed, update, &progress));
+        append(part, true);
+      }
     }
   }
 
@@ -179,7 +205,7 @@ Result<Outcome> verify(const VerifyOptions& options) {
     entry.set("name", kernel.name).set("outputs_compared", kernel.outputs_compared).set("different", kernel.different);
     if (kernel.different > 0) entry.set("first_difference", kernel.first_difference);
     kernels.add(std::move(entry));
-    out.text += format("%-24s %14llu outputs compared, %llu different\n", kernel.name.c_str(),
+    out.text += format("%-30s %14llu outputs compared, %llu different\n", kernel.name.c_str(),
                        static_cast<unsigned long long>(kernel.outputs_compared),
                        static_cast<unsigned long long>(kernel.different));
   }
@@ -188,7 +214,6 @@ Result<Outcome> verify(const VerifyOptions& options) {
                      static_cast<unsigned long long>(compared), static_cast<unsigned long long>(different));
 
   if (different > 0) out.failure = first;
-  const auto missing = missing_paths(report);
   Value missing_json = Value::array();
   for (const std::string& path : missing) {
     missing_json.add(path);

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "table/fp16_verify.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+#include "core/half.h"
+#include "core/hash.h"
+#include "core/random.h"
+#include "isobit/fp16_function.h"
+#include "isobit/fp16_table.h"
+#include "isobit/verify.h"
+
+namespace isobit {
+namespace {
+
+constexpr Dtype kDtypes[] = {Dtype::kF16, Dtype::kBF16, Dtype::kF32};
+constexpr Fp16Model kModels[] = {Fp16Model::kF32, Fp16Model::kNliGpu, Fp16Model::kNliCpu};
+constexpr size_t kCodes = 65536;
+constexpr size_t kChunk = size_t{1} << 16;
+
+using Bytes = std::vector<std::byte>;
+
+/// All patterns of a 16-bit type; for f32 all float16 numbers.
+Bytes all_codes(Dtype dtype) {
+  Bytes bytes(kCodes * size_in_bytes(dtype));
+  for (uint32_t code = 0; code < kCodes; ++code) {
+    const uint32_t bits =
+        dtype == Dtype::kF32 ? __builtin_bit_cast(uint32_t, f16_to_f32(static_cast<uint16_t>(code))) : code;
+    std::memcpy(bytes.data() + code * size_in_bytes(dtype), &bits, size_in_bytes(dtype));
+  }
+  return bytes;
+}
+
+/// Half of them any bits; half float16 numbers, halfway cases between two, and their neighbours.
+Bytes random_f32(Random& random, size_t count) {
+  Bytes bytes(count * 4);
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t r = random.next();
+    auto bits = static_cast<uint32_t>(r);
+    if ((r >> 63) != 0) {
+      bits = __builtin_bit_cast(uint32_t, f16_to_f32(static_cast<uint16_t>(r)));
+      if ((r & 0x10000) != 0) bits += 0x1000;
+      bits += static_cast<uint32_t>((r >> 17) % 3) - 1;
+    }
+    std::memcpy(bytes.data() + i * 4, &bits, 4);
+  }
+  return bytes;
+}
+
+/// Rows of numbers around 0, some with infinities or NaN.
+Bytes random_rows(Random& random, size_t rows, size_t columns) {
+  Bytes bytes(rows * columns * 2);
+  for (size_t row = 0; row < rows; ++row) {
+    const bool special = random.one_in(16);
+    const float spread = static_cast<float>(1 << random.between(0, 7)) / 4.0f;
+    for (size_t i = 0; i < columns; ++i) {
+      const float x = spread * (static_cast<float>(random.between(0, 1 << 20)) / static_cast<float>(1 << 19) - 1.0f);
+      uint16_t code = f32_to_f16(x);
+      if (special && random.one_in(8)) code = random.one_in(2) ? 0xfc00 : static_cast<uint16_t>(random.next());
+      std::memcpy(bytes.data() + (row * columns + i) * 2, &code, 2);
+    }
+  }
+  return bytes;
+}
+
+/// Counts the elements of two outputs that differ.
+void compare(const std::string& what, const Bytes& expected, const Bytes& actual, Dtype dtype, VerifyKernel& kernel) {
+  const size_t size = size_in_bytes(dtype);
+  const size_t count = expected.size() / size;
+  kernel.outputs_compared += count;
+  if (expected == actual) return;
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t want = 0;
+    uint32_t got = 0;
+    std::memcpy(&want, expected.data() + i * size, size);
+    std::memcpy(&got, actual.data() + i * size, size);
+    if (want == got) continue;
+    ++kernel.different;
+    if (kernel.first_difference.empty())
+      kernel.first_difference = what + ": element " + std::to_string(i) + " has the bits " + std::to_string(got) +
+                                ", the reference gives " + std::to_string(want);
+  }
+}
+
+std::string describe(const Fp16Table& table, Dtype x, Dtype y) {
+  return table.function + " " + std::string(to_string(table.model)) +
+         (table.half_values ? " f16 values, " : " f32 values, ") + std::string(to_string(x)) + " -> " +
+         std::string(to_string(y));
+}
+
+struct Candidate {
+  std::string_view kernel;
+  VerifyKernel report;
+};
+
+/// Every kernel that can run here, the reference apart.
+std::vector<Candidate> candidates(std::span<const Fp16Kernel> kernels, const char* operation) {
+  std::vector<Candidate> result;
+  for (const Fp16Kernel& kernel : kernels)
+    if (kernel.path != CpuPath::kReference && cpu_can_run(kernel.path))
+      result.push_back({kernel.name, {operation + std::string("_") + std::string(kernel.name), 0, 0, ""}});
+  return result;
+}
+
+Status compare_function(const Fp16Function& function, const Bytes& x, Dtype x_dtype, Dtype y_dtype,
+                        std::vector<Candidate>& kernels) {
+  Bytes expected(x.size() / size_in_bytes(x_dtype) * size_in_bytes(y_dtype));
+  Bytes actual(expected.size());
+  ISOBIT_RETURN_IF_ERROR(function.run(x, x_dtype, expected, y_dtype, {.kernel = "reference"}));
+  for (Candidate& candidate : kernels) {
+    std::fill(actual.begin(), actual.end(), std::byte{0xa5});
+    ISOBIT_RETURN_IF_ERROR(function.run(x, x_dtype, actual, y_dtype, {.kernel = candidate.kernel}));
+    compare(describe(function.table(), x_dtype, y_dtype), expected, actual, y_dtype, candidate.report);
+  }
+  return {};
+}
+
+Result<Fp16Softmax> builtin_softmax(Fp16Model model) {
+  ISOBIT_ASSIGN_OR_RETURN(const Fp16Table exp, builtin_fp16_table("exp", model));
+  ISOBIT_ASSIGN_OR_RETURN(const Fp16Table reciprocal, builtin_fp16_table("reciprocal", model));
+  return Fp16Softmax::create(exp, reciprocal);
+}
+
+/// The kernel of a path, or of the nearest path before it. Interpolating rather than direct: it computes more.
+std::string_view kernel_of(std::span<const Fp16Kernel> kernels, CpuPath path) {
+  std::string_view name = "reference";
+  for (const Fp16Kernel& kernel : kernels)
+    if (kernel.path <= path && cpu_can_run(kernel.path) && !kernel.direct) name = kernel.name;
+  return name;
+}
+
+}  // namespace
+
+Result<VerifyReport> verify_fp16(uint64_t minimum_outputs, uint64_t seed, void (*progress)(void*, double fraction),
+                                 void* context) {
+  std::vector<Candidate> kernels = candidates(fp16_kernels(), "fp16_table");
+  const auto functions = fp16_functions();
+  const double tables = static_cast<double>(functions.size() * std::size(kModels) * 2);
+  double done = 0;
+  const Bytes codes[] = {all_codes(kDtypes[0]), all_codes(kDtypes[1]), all_codes(kDtypes[2])};
+  const uint64_t fixed = static_cast<uint64_t>(tables) * std::size(kDtypes) * std::size(kDtypes) * kCodes;
+  const uint64_t extra = minimum_outputs > fixed ? minimum_outputs - fixed : 0;
+  const uint64_t extra_per_table = (extra + static_cast<uint64_t>(tables) - 1) / static_cast<uint64_t>(tables);
+  Random random(seed);
+  for (const std::string_view name : functions)
+    for (const Fp16Model model : kModels)
+      for (const bool half_values : {false, true}) {
+        ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, builtin_fp16_table(name, model, half_values));
+        ISOBIT_ASSIGN_OR_RETURN(const Fp16Function function, Fp16Function::create(table));
+        for (size_t x = 0; x < std::size(kDtypes); ++x)
+          for (const Dtype y_dtype : kDtypes)
+            ISOBIT_RETURN_IF_ERROR(compare_function(function, codes[x], kDtypes[x], y_dtype, kernels));
+        // Some random float32 inputs in any case.
+        for (uint64_t count = 0; count == 0 || count < extra_per_table; count += kChunk)
+          ISOBIT_RETURN_IF_ERROR(
+              compare_function(function, random_f32(random, kChunk), Dtype::kF32, Dtype::kF32, kernels));
+        done += 1;
+        if (progress != nullptr) progress(context, 0.9 * done / tables);
+      }
+
+  std::vector<Candidate> softmax_kernels = candidates(fp16_softmax_kernels(), "fp16_softmax");
+  std::vector<Fp16Softmax> softmaxes;
+  for (const Fp16Model model : kModels) {
+    ISOBIT_ASSIGN_OR_RETURN(Fp16Softmax softmax, builtin_softmax(model));
+    softmaxes.push_back(std::move(softmax));
+  }
+  for (uint64_t outputs = 0; outputs == 0 || outputs < minimum_outputs / 10;) {
+    const Fp16Softmax& softmax = softmaxes[static_cast<size_t>(random.between(0, 2))];
+    const auto columns = static_cast<size_t>(random.one_in(4) ? random.between(1, 5000) : random.between(1, 100));
+    const size_t rows = std::max<size_t>(1, 20000 / columns);
+    const Bytes x = random_rows(random, rows, columns);
+    Bytes expected(x.size());
+    Bytes actual(x.size());
+    const auto run = [&](Bytes& y, std::string_view kernel) {
+      return softmax.run(x, Dtype::kF16, y, Dtype::kF16, static_cast<int64_t>(columns), {.kernel = kernel});
+    };
+    ISOBIT_RETURN_IF_ERROR(run(expected, "reference"));
+    for (Candidate& candidate : softmax_kernels) {
+      ISOBIT_RETURN_IF_ERROR(run(actual, candidate.kernel));
+      compare(
+          "softmax " + std::string(to_string(softmax.exp_table().model)) + ", " + std::to_string(columns) + " columns",
+          expected, actual, Dtype::kF16, candidate.report);
+    }
+    outputs += rows * columns;
+    if (progress != nullptr)
+      progress(context, 0.9 + 0.1 * std::min(1.0, 10.0 * static_cast<double>(outputs) /
+                                                      static_cast<double>(std::max<uint64_t>(minimum_outputs, 1))));
+  }
+  VerifyReport report;
+  for (const auto& list : {kernels, softmax_kernels})
+    for (const Candidate& candidate : list) report.kernels.push_back(candidate.report);
+  return report;
+}
+
+Status fingerprint_fp16(std::optional<CpuPath> path, std::vector<std::pair<std::string, std::string>>& lines) {
+  std::string_view table_kernel;  // the default
+  std::string_view softmax_kernel;
+  if (path) {
+    if (!cpu_can_run(*path))
+      return {StatusCode::kFailedPrecondition,
+              "path " + std::string(to_string(*path)) + ": " + std::string(cpu_cannot_run_reason(*path))};
+    table_kernel = kernel_of(fp16_kernels(), *path);
+    softmax_kernel = kernel_of(fp16_softmax_kernels(), *path);
+  }
+  uint64_t hash = kHashStart;
+  Random random(20261121);
+  const Bytes codes = all_codes(Dtype::kF16);
+  Bytes y(kCodes * 4);
+  for (const std::string_view name : fp16_functions())
+    for (const Fp16Model model : kModels)
+      for (const bool half_values : {false, true}) {
+        ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, builtin_fp16_table(name, model, half_values));
+        ISOBIT_ASSIGN_OR_RETURN(const Fp16Function function, Fp16Function::create(table));
+        const std::span<std::byte> half(y.data(), kCodes * 2);
+        ISOBIT_RETURN_IF_ERROR(function.run(codes, Dtype::kF16, half, Dtype::kF16, {.kernel = table_kernel}));
+        hash_bytes(hash, half.data(), half.size());
+        const Bytes x = random_f32(random, 4096);
+        const std::span<std::byte> wide(y.data(), x.size());
+        ISOBIT_RETURN_IF_ERROR(function.run(x, Dtype::kF32, wide, Dtype::kF32, {.kernel = table_kernel}));
+        hash_bytes(hash, wide.data(), wide.size());
+      }
+  lines.emplace_back("fp16_table", hash_text(hash));
+
+  hash = kHashStart;
+  for (const Fp16Model model : kModels) {
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Softmax softmax, builtin_softmax(model));
+    for (const size_t columns : {1, 2, 3, 17, 64, 1000}) {
+      const Bytes x = random_rows(random, 20, columns);
+      Bytes rows(x.size());
+      ISOBIT_RETURN_IF_ERROR(
+          softmax.run(x, Dtype::kF16, rows, Dtype::kF16, static_cast<int64_t>(columns), {.kernel = softmax_kernel}));
+      hash_bytes(hash, rows.data(), rows.size());
+    }
+  }
+  lines.emplace_back("fp16_softmax", hash_text(hash));
+  return {};
+}
+
+}  // namespace isobit

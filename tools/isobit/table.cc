@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// isobit table fit, check, show, export, run.
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data.h"
+#include "isobit/arrays.h"
+#include "isobit/fp16_export.h"
+#include "isobit/fp16_function.h"
+#include "isobit/fp16_table.h"
+#include "isobit/parallel.h"
+#include "models.h"
+#include "plot.h"
+#include "progress.h"
+#include "tables.h"
+#include "text.h"
+#include "verbs.h"
+
+namespace isobit::tool {
+namespace {
+
+constexpr int32_t kMaxSteps = 4096;
+constexpr size_t kMaxIntervals = 256;
+
+Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+
+/// "1,8x32,1": steps of each interval, NxM for N intervals of M.
+Result<std::vector<int32_t>> parse_steps(const std::string& text) {
+  const auto refuse = [&] {
+    return invalid("--steps " + text + ": expected numbers of steps of the intervals, 1.." + std::to_string(kMaxSteps) +
+                   ", at most " + std::to_string(kMaxIntervals) + " of them, NxM for N times M: 1,8x32,1");
+  };
+  std::vector<int32_t> steps;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (;;) {
+    int32_t count = 1, length = 0;
+    auto parsed = std::from_chars(at, end, length);
+    if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == 'x') {
+      count = length;
+      parsed = std::from_chars(parsed.ptr + 1, end, length);
+    }
+    if (parsed.ec != std::errc() || length < 1 || length > kMaxSteps || count < 1 ||
+        steps.size() + static_cast<size_t>(count) > kMaxIntervals)
+      return refuse();
+    steps.insert(steps.end(), static_cast<size_t>(count), length);
+    if (parsed.ptr == end) return steps;
+    if (*parsed.ptr != ',') return refuse();
+    at = parsed.ptr + 1;
+  }
+}
+
+Result<Fp16FitOptions> fit_options(const TableFitOptions& options) {
+  Fp16FitOptions fit;
+  ISOBIT_ASSIGN_OR_RETURN(fit.model, parse_fp16_model(options.model));
+  ISOBIT_ASSIGN_OR_RETURN(fit.half_values, parse_value_type(options.values));
+  ISOBIT_ASSIGN_OR_RETURN(fit.steps, parse_steps(options.steps));
+  if (options.goal != "max_ulp" && options.goal != "mean_relative")
+    return invalid("--goal " + options.goal + ": expected max_ulp or mean_relative");
+  fit.goal = options.goal == "max_ulp" ? Fp16Goal::kMaxUlp : Fp16Goal::kMeanRelative;
+  fit.beta = options.beta;
+  if (!options.range.empty()) {
+    const size_t colon = options.range.find(':');
+    const auto number = [](std::string_view text, float& value) {
+      const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+      return parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
+    };
+    const std::string_view range = options.range;
+    if (colon == std::string::npos || !number(range.substr(0, colon), fit.low) ||
+        !number(range.substr(colon + 1), fit.high))
+      return invalid("--range " + options.range + ": expected LOW:HIGH, two numbers");
+    fit.plain = true;
+  }
+  return fit;
+}
+
+/// A row of an integer table's errors.
+std::string integer_row(const std::string& name, const ActivationTable& table, const IntegerErrors& e) {
+  return format("%-17s %-8s %-12s %2d -> %2d bits %8lld LSB at %6lld %9.4f LSB %8.3f%% %8.3f%%\n", name.c_str(),
+                std::string(to_string(table.function)).c_str(), std::string(to_string(table.kind)).c_str(),
+                table.input.bits, table.output.bits, static_cast<long long>(e.max_lsb),
+                static_cast<long long>(e.worst_code), e.mean_lsb, 100 * e.share_exact, 100 * e.share_within_lsb);
+}
+
+Value integer_json(const std::string& name, const ActivationTable& table, const IntegerErrors& e) {
+  Value json = Value::object();
+  json.set("name", name).set("function", to_string(table.function)).set("kind", to_string(table.kind));
+  json.set("input", grid_json(table.input)).set("output", grid_json(table.output)).set("inputs", e.inputs);
+  json.set("max_lsb", e.max_lsb).set("worst_code", e.worst_code).set("mean_lsb", e.mean_lsb);
+  json.set("share_exact", e.share_exact).set("share_within_lsb", e.share_within_lsb);
+  return json;
+}
+
+/// What is checked of a table, and gathered for the report.
+class Checker {
+ public:
+  /// The stored certificate must be what the table and the exact function give; a built-in table must keep its promise.
+  Status check(const std::string& name, const Fp16Table& table, const std::vector<uint16_t>& exact, double limit) {
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Certificate certificate, certify(table, exact));
+    std::string verdict = "ok";
+    if (!(certificate == table.certificate)) {
+      verdict =
+          format("FAILED: the certificate says %.17g ULP, %.17g on the average; they are %.17g and %.17g",
+                 table.certificate.max_ulp, table.certificate.mean_ulp, certificate.max_ulp, certificate.mean_ulp);
+    } else if (certificate.max_ulp > limit) {
+      verdict = format("FAILED: %.4g ULP, must be at most %g", certificate.max_ulp, limit);
+    } else if (limit < std::numeric_limits<double>::infinity()) {
+      verdict = format("ok, at most %g ULP", limit);
+    }
+    if (fp16_rows_++ == 0) text_ += certificate_head() + "\n";
+    text_ += certificate_row(table.function, table) + "  " + verdict + "\n";
+    Value json = fp16_table_json(table);
+    json.set("name", name).set("ok", !verdict.starts_with("FAILED"));
+    finish(name, verdict, std::move(json));
+    return {};
+  }
+
+  /// GruModel::load has recomputed the stored certificates; this shows the rest of the errors.
+  Status check(const std::string& file, const GruModel& model) {
+    text_ += file + ": largest, mean error, share exact, share within 1 LSB\n";
+    for (const GateTable& gate : gate_tables(model)) {
+      ISOBIT_ASSIGN_OR_RETURN(const IntegerErrors errors, integer_errors(*gate.table));
+      text_ += integer_row(gate.name, *gate.table, errors);
+      const bool same = errors.max_lsb == gate.table->certificate.max_error_lsb;
+      Value json = integer_json(gate.name, *gate.table, errors);
+      json.set("ok", same);
+      finish(file + " " + gate.name, same ? "ok" : "FAILED: the certificate says otherwise", std::move(json));
+    }
+    return {};
+  }
+
+  Outcome outcome() && {
+    Outcome out;
+    out.text = std::move(text_);
+    out.text += format("%zu tables, %zu failed\n", tables_, failed_);
+    out.json.set("tables", std::move(json_)).set("failed", failed_);
+    out.failure = std::move(failure_);
+    return out;
+  }
+
+ private:
+  void finish(const std::string& name, const std::string& verdict, Value json) {
+    ++tables_;
+    json_.add(std::move(json));
+    if (!verdict.starts_with("FAILED")) return;
+    ++failed_;
+    failure_ += (failure_.empty() ? "" : "\n") + name + ": " + verdict.substr(std::string_view("FAILED: ").size());
+  }
+
+  std::string text_, failure_;
+  Value json_ = Value::array();
+  size_t tables_ = 0, failed_ = 0, fp16_rows_ = 0;
+};
+
+/// What the built-in tables of model f32 with float32 values promise: docs/tables.md.
+constexpr std::string_view kWithinOneUlp[] = {"silu",       "gelu",  "sigmoid",   "tanh", "exp", "mish",
+                                              "softplus",   "elu",   "hardswish", "sin",  "cos", "log",
+                                              "reciprocal", "rsqrt", "sqrt",      "erf"};
+
+double promised_ulp(std::string_view function, Fp16Model model, bool half_values) {
+  const bool promised =
+      model == Fp16Model::kF32 && !half_values &&
+      std::find(std::begin(kWithinOneUlp), std::end(kWithinOneUlp), function) != std::end(kWithinOneUlp);
+  return promised ? 1.0 : std::numeric_limits<double>::infinity();
+}
+
+/// The directory is there afterwards.
+Status make_directory(const std::string& path, const char* option) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error) return {};
+  return {StatusCode::kIo, std::string(option) + " " + path + ": " + error.message()};
+}
+
+}  // namespace
+
+Result<Outcome> table_fit(const TableFitOptions& options) {
+  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
+  ISOBIT_ASSIGN_OR_RETURN(Fp16FitOptions fit, fit_options(options));
+  Progress progress("fitting", options.quiet);
+  fit.progress = [](void* context, double fraction) { static_cast<Progress*>(context)->update(fraction); };
+  fit.progress_context = &progress;
+  const auto fit_one = [&]() -> Result<Fp16Table> {
+    if (!options.cut_points.empty()) {
+      const std::vector<float> cuts(options.cut_points.begin(), options.cut_points.end());
+      return import_fp16_table(options.function, cuts, fit);
+    }
+    if (!options.function.ends_with(".npy")) return fit_fp16_table(options.function, fit);
+    ISOBIT_ASSIGN_OR_RETURN(const auto values, load_function_values(options.function));
+    return fit_fp16_table(values, fit);
+  };
+  ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, fit_one());
+  ISOBIT_RETURN_IF_ERROR(save_fp16_table(options.output, table));
+  Outcome out;
+  out.json.set("output", options.output).set("table", fp16_table_json(table));
+  out.text = certificate_head() + "\n" + certificate_row(table.function, table) + "\nsaved " + options.output + "\n";
+  return out;
+}
+
+Result<Outcome> table_check(const TableCheckOptions& options) {
+  if (options.tables.empty() && !options.all)
+    return invalid("nothing to check; expected files with tables, or --all for those that are built in");
+  Progress progress("checking", options.quiet);
+  Checker checker;
+  for (const std::string& file : options.tables) {
+    ISOBIT_ASSIGN_OR_RETURN(const bool fp16, is_fp16_table(file));
+    if (!fp16) {
+      ISOBIT_ASSIGN_OR_RETURN(const auto models, GruModel::load_all(file));
+      for (const GruModel& model : models) ISOBIT_RETURN_IF_ERROR(checker.check(file, model));
+      continue;
+    }
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, load_fp16_table(file));
+    ISOBIT_ASSIGN_OR_RETURN(const auto exact, exact_results(table, options.exact));
+    ISOBIT_RETURN_IF_ERROR(checker.check(file, table, exact, std::numeric_limits<double>::infinity()));
+  }
+  if (options.all) {
+    std::vector<std::pair<Fp16Model, bool>> variants;
+    for (const std::string& model : options.model) {
+      for (const std::string& values : options.values) {
+        ISOBIT_ASSIGN_OR_RETURN(const Fp16Model parsed, parse_fp16_model(model));
+        ISOBIT_ASSIGN_OR_RETURN(const bool half_values, parse_value_type(values));
+        variants.emplace_back(parsed, half_values);
+      }
+    }
+    const auto functions = fp16_functions();
+    for (size_t i = 0; i < functions.size(); ++i) {
+      const std::string function(functions[i]);
+      ISOBIT_ASSIGN_OR_RETURN(const auto exact, fp16_exact(function));
+      for (const auto& [model, half_values] : variants) {
+        ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, builtin_fp16_table(function, model, half_values));
+        ISOBIT_RETURN_IF_ERROR(checker.check(function, table, exact, promised_ulp(function, model, half_values)));
+      }
+      progress.update(static_cast<double>(i + 1) / static_cast<double>(functions.size()));
+    }
+  }
+  return std::move(checker).outcome();
+}
+
+Result<Outcome> table_run(const TableRunOptions& options) {
+  ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
+  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
+  if (!options.output.ends_with(".npy")) return invalid("-o " + options.output + ": the name must end in .npy");
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_arrays(options.input));
+  if (file.arrays.size() != 1)
+    return invalid(options.input + ": holds " + std::to_string(file.arrays.size()) + " arrays; expected one");
+  const auto& [name, x] = *file.arrays.begin();
+  const std::string label = array_label(options.input, name);
+  Dtype dtype = x.dtype == Dtype::kBF16 ? Dtype::kF32 : x.dtype;  // npy has no bfloat16
+  if (!options.dtype.empty()) {
+    if (options.dtype != "f16" && options.dtype != "f32")
+      return invalid("--dtype " + options.dtype + ": expected f16 or f32, the types of npy that tables give");
+    dtype = options.dtype == "f16" ? Dtype::kF16 : Dtype::kF32;
+  }
+  if (x.dtype != Dtype::kF16 && x.dtype != Dtype::kBF16 && x.dtype != Dtype::kF32)
+    return invalid(label + " is " + std::string(to_string(x.dtype)) + "; a table takes f16, bf16 or f32");
+  Array y = Array::zeros(dtype, x.shape);
+  ThreadPool pool(options.threads);
+  const Fp16RunOptions run{options.kernel, &pool};
+  std::string kernel = options.kernel;
+  if (options.table == "softmax") {
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Table exp, find_fp16_table("exp", options.source));
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Table reciprocal, find_fp16_table("reciprocal", options.source));
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Softmax softmax, Fp16Softmax::create(exp, reciprocal));
+    if (x.shape.empty()) return invalid(label + " has no dimension to take the softmax over");
+    ISOBIT_RETURN_IF_ERROR(softmax.run(x.bytes, x.dtype, y.bytes, y.dtype, x.shape.back(), run));
+  } else {
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, find_fp16_table(options.table, options.source));
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Function function, Fp16Function::create(table));
+    if (kernel.empty()) {
+      ISOBIT_ASSIGN_OR_RETURN(kernel, function.default_kernel());
+    }
+    ISOBIT_RETURN_IF_ERROR(function.run(x.bytes, x.dtype, y.bytes, y.dtype, run));
+  }
+  ISOBIT_RETURN_IF_ERROR(save_npy(options.output, y));
+  Outcome out;
+  out.json.set("output", options.output).set("elements", y.size()).set("dtype", to_string(dtype));
+  if (!kernel.empty()) out.json.set("kernel", kernel);
+  out.text = format("%s of %lld elements%s\nsaved %s\n", options.table.c_str(), static_cast<long long>(y.size()),
+                    kernel.empty() ? "" : (" with kernel " + kernel).c_str(), options.output.c_str());
+  return out;
+}
+
+}  // namespace isobit::tool
