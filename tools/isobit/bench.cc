@@ -31,7 +31,7 @@ Status check_range(const char* option, int64_t value, int64_t low, int64_t high)
 
 Status check(const BenchOptions& options) {
   if (options.operation != "gru") {
-    return {StatusCode::kInvalidArgument, "bench " + options.operation + ": no such operation; expected gru"};
+    return {StatusCode::kInvalidArgument, "bench " + options.operation + ": no such operation; expected gru or table"};
   }
   for (const int64_t hidden : options.hidden) ISOBIT_RETURN_IF_ERROR(check_range("--hidden", hidden, 1, kMaxSize));
   for (const int64_t batch : options.batch) ISOBIT_RETURN_IF_ERROR(check_range("--batch", batch, 1, kMaxSize));
@@ -135,6 +135,7 @@ Result<double> measure(const GruModel& model, const Case& c, double min_time) {
 }  // namespace
 
 Result<Outcome> bench(const BenchOptions& options) {
+  if (options.operation == "table") return bench_table(options);
   ISOBIT_RETURN_IF_ERROR(check(options));
   std::vector<std::optional<CpuPath>> requested;
   for (const std::string& kernel : options.kernel) {

@@ -173,7 +173,7 @@ class Commands {
   void add_bench() {
     auto& o = bench_;
     auto* command = add("bench", "times kernels on random models, one thread", o, [this] { return bench(bench_); });
-    command->add_option("OP", o.operation, "gru")->required();
+    command->add_option("OP", o.operation, "gru or table")->required();
     command->add_option("--hidden", o.hidden, "hidden units, one or a list")->delimiter(',')->type_name("H");
     command->add_option("--input", o.input, "inputs; default as hidden")->type_name("C");
     command->add_option("--batch", o.batch, "sequences at once, one or a list")->delimiter(',')->type_name("N");
@@ -186,6 +186,17 @@ class Commands {
         ->delimiter(',')
         ->type_name("NAME");
     command->add_option("--min-time", o.min_time, "seconds a case, at least")->type_name("S")->capture_default_str();
+    command->add_option("--function", o.function, "table: functions or saved tables, one or a list")
+        ->delimiter(',')
+        ->type_name("TABLE")
+        ->capture_default_str();
+    command->add_option("--dtype", o.dtype, "table: types of x and y, f16, bf16, f32 or a pair such as f32:f16")
+        ->delimiter(',')
+        ->type_name("TYPE")
+        ->capture_default_str();
+    add_table_source(command, o.source);
+    command->add_option("--elements", o.elements, "table: elements a call")->type_name("N")->capture_default_str();
+    command->add_flag("--all-kernels", o.all_kernels, "table: every kernel that can run here");
   }
 
   static void add_table_source(CLI::App* command, TableSourceOptions& source) {

@@ -69,6 +69,11 @@ struct FingerprintOptions : CommonOptions {
   std::string kernel;
 };
 
+/// A table: a saved FP16 table, a function whose table is built in, or (check, show) the tables of an integer model.
+struct TableSourceOptions {
+  std::string model = "f32", values = "f32";  // of a built-in table
+};
+
 struct BenchOptions : CommonOptions {
   std::string operation = "gru";
   std::vector<int64_t> hidden = {256};
@@ -79,11 +84,11 @@ struct BenchOptions : CommonOptions {
   int64_t steps = 100;
   std::string bits = "8";
   double min_time = 0.5;
-};
-
-/// A table: a saved FP16 table, a function whose table is built in, or (check, show) the tables of an integer model.
-struct TableSourceOptions {
-  std::string model = "f32", values = "f32";  // of a built-in table
+  // table
+  std::vector<std::string> function = {"silu"}, dtype = {"f16", "f32"};
+  TableSourceOptions source;
+  int64_t elements = 16384;
+  bool all_kernels = false;
 };
 
 struct TableFitOptions : CommonOptions {
@@ -123,6 +128,7 @@ Result<Outcome> verify(const VerifyOptions& options);
 Result<Outcome> fingerprint(const FingerprintOptions& options);
 Result<Outcome> supported();
 Result<Outcome> bench(const BenchOptions& options);
+Result<Outcome> bench_table(const BenchOptions& options);  // bench, for operation "table"
 Result<Outcome> table_fit(const TableFitOptions& options);
 Result<Outcome> table_check(const TableCheckOptions& options);
 Result<Outcome> table_show(const TableShowOptions& options);
