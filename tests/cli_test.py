@@ -490,6 +490,11 @@ class CliTest(unittest.TestCase):
         self.assertEqual(self.ok("verify", "--outputs", "1000", "--quiet"), "")
         self.assertIn("0 different", self.ok("verify", self.fixed, "--outputs", "5000"))
         self.assertIn("0 different", self.ok("verify", self.fixed_deep, "--outputs", "5000"))
+        names = {kernel["name"] for kernel in report["kernels"]}
+        self.assertTrue({"gru_scalar", "fp16_table_direct_scalar"} <= names, names)
+        only = self.json("verify", "--outputs", "1000", "--operation", "fp16_table")["kernels"]
+        self.assertFalse([kernel["name"] for kernel in only if kernel["name"].startswith("gru")])
+        self.fails(["--operation", "lstm"], "verify", "--operation", "lstm")
         self.ok("verify", "--outputs", "1000", env={"ISOBIT_REQUIRE": "scalar"})
         self.fails(["ISOBIT_REQUIRE", "cuda"], "verify", "--outputs", "1000", env={"ISOBIT_REQUIRE": "scalar,cuda"},
                    status=1)
@@ -515,6 +520,156 @@ class CliTest(unittest.TestCase):
         self.assertIn("usable", self.ok("supported"))
         forced = self.json("supported", env={"ISOBIT_CPU": "scalar"})
         self.assertEqual([k["name"] for k in forced["kernels"] if k["default"]], ["scalar"])
+
+    PUBLISHED = ("-20.359375,-17.109375,-8.3671875,-1.9755859375,-0.255615234375,-0.007244110107421875,"
+                 "0.0072174072265625,0.228515625,1.58203125,10.46875,65504.0")
+
+    def published(self, model="nli_gpu"):
+        """A saved table of SiLU with published cut points; quick, as nothing is searched for."""
+        path = self.path("published_%s.safetensors" % model)
+        if not os.path.exists(path):
+            self.ok("table", "fit", "silu", "--cut-points=" + self.PUBLISHED, "--model", model, "-o", path)
+        return path
+
+    def test_table_fit(self):
+        out = self.path("relu.safetensors")
+        report = self.json("table", "fit", "relu", "-o", out, "--steps", "1,8x4,1")
+        self.assertEqual(report["table"]["pieces"][0]["entries"], 35)
+        self.assertEqual(report["table"]["certificate"]["max_ulp"], 0)
+        self.assertIn("relu", self.ok("inspect", out))
+        # A function of one's own: f(x) = min(|x|, 1) at every code.
+        values = []
+        for code in range(65536):
+            x = struct.unpack("<e", struct.pack("<H", code))[0]
+            values.append(min(abs(x), 1.0) if x == x else 0.0)
+        own = self.at("own.npy", npy((65536,), values, "<f8", "d"))
+        out = self.path("own.safetensors")
+        self.assertEqual(self.json("table", "fit", own, "-o", out, "--steps", "1,8x4,1")["table"]["function"], "custom")
+        self.assertIn("ok", self.ok("table", "check", out, "--exact", own))
+        self.fails(["--exact"], "table", "check", out)
+        for words, arguments in [(["sloth"], ["sloth"]),
+                                 (["--model", "fast"], ["silu", "--model", "fast"]),
+                                 (["--values", "f64"], ["silu", "--values", "f64"]),
+                                 (["--goal", "least"], ["silu", "--goal", "least"]),
+                                 (["--steps", "0"], ["silu", "--steps", "0"]),
+                                 (["--steps", "300x2"], ["silu", "--steps", "300x2"]),
+                                 (["--range", "1"], ["exp", "--range", "1"]),
+                                 (["inf"], ["silu", "--cut-points=-1,0,inf", "--steps", "4,4"]),
+                                 (["cut_points"], ["silu", "--cut-points=-1,1,0", "--steps", "4,4"]),
+                                 (["cut points"], ["silu", "--cut-points=1,1,1", "--steps", "4,4"]),
+                                 (["cut points"], ["silu", "--cut-points=-1,0,1"]),
+                                 (["missing.npy"], [self.path("missing.npy")]),
+                                 (["65536"], [self.batch])]:
+            with self.subTest(arguments=arguments):
+                bad = self.path("bad.safetensors")
+                self.fails(words, "table", "fit", *arguments, "-o", bad)
+                self.assertFalse(os.path.exists(bad))
+        self.fails(["-o"], "table", "fit", "relu", "-o", "/nowhere/at/all")
+
+    def test_table_check(self):
+        path = self.published()
+        report = self.json("table", "check", path, self.fixed)
+        self.assertEqual(report["failed"], 0)
+        self.assertEqual(len(report["tables"]), 4)  # one FP16 table, three gates
+        gates = [table["name"] for table in report["tables"][1:]]
+        self.assertEqual(gates, ["l0.u", "l0.r", "l0.n"])
+        self.fails(["nothing to check"], "table", "check")
+        self.fails(["--exact"], "table", "check", path, "--exact", self.batch)
+        # A certificate that lies: caught, exit status 1.
+        content = read(path)
+        length = struct.unpack("<Q", content[:8])[0]
+        header = json.loads(content[8:8 + length])
+        saved = json.loads(header["__metadata__"]["isobit"])
+        saved["fp16_table"]["certificate"]["max_ulp"] = "0x1p+20"
+        header["__metadata__"]["isobit"] = json.dumps(saved)
+        text = json.dumps(header).encode()
+        lying = self.at("lying.safetensors", struct.pack("<Q", len(text)) + text + content[8 + length:])
+        self.fails(["certificate"], "table", "check", lying, status=1)
+        for length in [0, 8, 100, len(content) - 1]:
+            self.fails(["cut.safetensors"], "table", "check", self.at("cut.safetensors", content[:length]))
+
+    def test_table_check_all(self):
+        report = self.json("table", "check", "--all")
+        self.assertEqual(report["failed"], 0)
+        self.assertGreaterEqual(len(report["tables"]), 26)
+        best = {table["function"]: table["certificate"]["max_ulp"] for table in report["tables"]}
+        for function in ["silu", "gelu", "sigmoid", "tanh", "exp", "mish", "softplus", "hardswish", "elu", "sin", "cos",
+                         "log", "reciprocal", "rsqrt", "sqrt", "erf"]:
+            self.assertLessEqual(best[function], 1, function)
+        self.fails(["--model", "fast"], "table", "check", "--all", "--model", "f32,fast")
+
+    def test_table_show(self):
+        text = self.ok("table", "show", "silu")
+        for word in ["silu", "f32", "259", "ULP"]:
+            self.assertIn(word, text)
+        self.assertIn("nli_gpu", self.ok("table", "show", self.published()))
+        self.assertIn("LSB", self.ok("table", "show", self.fixed, "--gate", "l0.n"))
+        self.fails(["l0.u", "l0.r", "l0.n"], "table", "show", self.fixed)
+        self.fails(["l7.u"], "table", "show", self.fixed, "--gate", "l7.u")
+        svg = self.path("silu.svg")
+        self.ok("table", "show", "silu", "--svg", svg)
+        self.assertIn(b"<svg", read(svg))
+        svg = self.path("gate.svg")
+        self.ok("table", "show", self.fixed, "--gate", "l0.n", "--svg", svg)
+        self.assertIn(b"<svg", read(svg))
+        svg = self.path("none.svg")
+        self.fails(["gnuplot"], "table", "show", "silu", "--svg", svg, env={"PATH": "/nowhere"})
+        self.assertFalse(os.path.exists(svg))
+
+    def test_table_export(self):
+        folder, hexadecimal = self.path("c"), self.path("silu.hex")
+        report = self.json("table", "export", "silu", "--c", folder, "--hex", hexadecimal)
+        self.assertEqual(sorted(os.listdir(folder)), ["silu.c", "silu.h", "silu_test.c"])
+        self.assertEqual(len(report["files"]), 4)
+        program = self.path("silu_test")
+        subprocess.run(["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O2", "-o", program,
+                        os.path.join(folder, "silu.c"), os.path.join(folder, "silu_test.c")], check=True)
+        subprocess.run([program], check=True)
+        self.assertTrue(read(hexadecimal))
+        self.fails(["--c", "--hex"], "table", "export", "silu")
+        self.fails(["--name", "2x"], "table", "export", "silu", "--c", folder, "--name", "2x")
+        self.fails(["missing"], "table", "export", self.path("missing"), "--c", folder)
+
+    def test_table_run(self):
+        rng = random.Random(3)
+        values = [rng.uniform(-9, 9) for _ in range(1000)] + [float("inf"), float("-inf"), float("nan"), -0.0, 1e-7]
+        x32 = self.at("x32.npy", npy((5, 201), values))
+        x16 = self.at("x16.npy", npy((1005,), values, "<f2", "e"))
+        outputs = {}
+        kernels = [k["name"] for k in self.json("supported")["fp16_kernels"]
+                   if k["usable"] and k["operation"] == "fp16_table"]
+        self.assertIn("reference", kernels)
+        for kernel in [None, *kernels]:
+            for x in [x32, x16]:
+                y = self.path("y.npy")
+                self.ok("table", "run", "gelu", x, "-o", y, *(["--kernel", kernel] if kernel else []))
+                outputs.setdefault(x, set()).add(read(y))
+        self.assertEqual([len(contents) for contents in outputs.values()], [1, 1])
+        descr, shape, _ = parse_npy(next(iter(outputs[x16])))
+        self.assertEqual((descr, shape), ("<f2", (1005,)))
+        y = self.path("y.npy")
+        self.assertEqual(self.json("table", "run", self.published(), x16, "-o", y, "--dtype", "f32")["dtype"], "f32")
+        self.ok("table", "run", "softmax", x32, "-o", y, "--threads", "2")
+        self.assertEqual(parse_npy(read(y))[1], (5, 201))
+        for words, arguments in [(["--kernel", "quick"], ["gelu", x32, "--kernel", "quick"]),
+                                 (["--dtype", "bf16"], ["gelu", x32, "--dtype", "bf16"]),
+                                 (["f64"], ["gelu", self.at("f64.npy", npy((2,), [1, 2], "<f8", "d"))]),
+                                 (["holds 4"], ["gelu", self.data + "/part0.npz"]),
+                                 (["sloth"], ["sloth", x32])]:
+            with self.subTest(arguments=arguments):
+                self.fails(words, "table", "run", *arguments, "-o", self.path("bad.npy"))
+                self.assertFalse(os.path.exists(self.path("bad.npy")))
+
+    def test_table_bench(self):
+        report = self.json("bench", "table", "--all-kernels", "--elements", "1000", "--min-time", "0", "--dtype",
+                           "f16,f32:bf16", "--function", "tanh")
+        names = [case["kernel"] for case in report["cases"]]
+        self.assertIn("reference", names)
+        for case in report["cases"]:
+            self.assertGreater(case["ns_per_element"], 0)
+            self.assertGreater(case["memcpy_ns_per_element"], 0)
+        self.fails(["--dtype", "s8"], "bench", "table", "--dtype", "s8")
+        self.fails(["--elements", "0"], "bench", "table", "--elements", "0")
 
     def test_bench(self):
         report = self.json("bench", "gru", "--hidden", "8,16", "--batch", "3", "--steps", "4", "--min-time", "0",

@@ -31,9 +31,9 @@ struct VerifyReport {
 Result<VerifyReport> verify_gru(uint64_t minimum_outputs, uint64_t seed, void (*progress)(void*, double fraction),
                                 void* context);
 
-/// Runs every code through every built-in FP16 table, every pair of types and every kernel that this machine can run, and
-/// random and special float32 inputs until each kernel has given at least `minimum_outputs` outputs; softmax of random
-/// rows likewise, a tenth of that.
+/// Runs built-in FP16 tables through every kernel that this machine can run until each has given at least
+/// `minimum_outputs` outputs: first every code of every table (functions, models, types of values) for every pair of
+/// types, 100 million outputs in all, then random and special float32 inputs. Softmax of random rows, a tenth of that.
 Result<VerifyReport> verify_fp16(uint64_t minimum_outputs, uint64_t seed, void (*progress)(void*, double fraction),
                                  void* context);
 

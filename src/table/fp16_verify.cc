@@ -138,28 +138,29 @@ Result<VerifyReport> verify_fp16(uint64_t minimum_outputs, uint64_t seed, void (
                                  void* context) {
   std::vector<Candidate> kernels = candidates(fp16_kernels(), "fp16_table");
   const auto functions = fp16_functions();
-  const double tables = static_cast<double>(functions.size() * std::size(kModels) * 2);
-  double done = 0;
   const Bytes codes[] = {all_codes(kDtypes[0]), all_codes(kDtypes[1]), all_codes(kDtypes[2])};
-  const uint64_t fixed = static_cast<uint64_t>(tables) * std::size(kDtypes) * std::size(kDtypes) * kCodes;
-  const uint64_t extra = minimum_outputs > fixed ? minimum_outputs - fixed : 0;
-  const uint64_t extra_per_table = (extra + static_cast<uint64_t>(tables) - 1) / static_cast<uint64_t>(tables);
+  const size_t tables = functions.size() * std::size(kModels) * 2;
   Random random(seed);
-  for (const std::string_view name : functions)
-    for (const Fp16Model model : kModels)
-      for (const bool half_values : {false, true}) {
-        ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, builtin_fp16_table(name, model, half_values));
-        ISOBIT_ASSIGN_OR_RETURN(const Fp16Function function, Fp16Function::create(table));
-        for (size_t x = 0; x < std::size(kDtypes); ++x)
-          for (const Dtype y_dtype : kDtypes)
-            ISOBIT_RETURN_IF_ERROR(compare_function(function, codes[x], kDtypes[x], y_dtype, kernels));
-        // Some random float32 inputs in any case.
-        for (uint64_t count = 0; count == 0 || count < extra_per_table; count += kChunk)
-          ISOBIT_RETURN_IF_ERROR(
-              compare_function(function, random_f32(random, kChunk), Dtype::kF32, Dtype::kF32, kernels));
-        done += 1;
-        if (progress != nullptr) progress(context, 0.9 * done / tables);
-      }
+  uint64_t outputs = 0;
+  // First every code of every table, in an order that mixes functions, models and types of values; then random inputs.
+  for (size_t visit = 0; visit == 0 || outputs < minimum_outputs; ++visit) {
+    const size_t index = visit % tables;
+    const bool half_values = (index / functions.size()) % 2 != 0;
+    const Fp16Model model = kModels[index / functions.size() / 2];
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table,
+                            builtin_fp16_table(functions[index % functions.size()], model, half_values));
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Function function, Fp16Function::create(table));
+    const auto run = [&](const Bytes& x, Dtype x_dtype, Dtype y_dtype) {
+      outputs += x.size() / size_in_bytes(x_dtype);
+      return compare_function(function, x, x_dtype, y_dtype, kernels);
+    };
+    for (size_t x = 0; visit < tables && x < std::size(kDtypes); ++x)
+      for (const Dtype y_dtype : kDtypes) ISOBIT_RETURN_IF_ERROR(run(codes[x], kDtypes[x], y_dtype));
+    for (size_t chunk = 0; chunk < (visit < tables ? 1 : 16); ++chunk)
+      ISOBIT_RETURN_IF_ERROR(run(random_f32(random, kChunk), Dtype::kF32, Dtype::kF32));
+    if (progress != nullptr && minimum_outputs > 0)
+      progress(context, 0.9 * std::min(1.0, static_cast<double>(outputs) / static_cast<double>(minimum_outputs)));
+  }
 
   std::vector<Candidate> softmax_kernels = candidates(fp16_softmax_kernels(), "fp16_softmax");
   std::vector<Fp16Softmax> softmaxes;
@@ -167,7 +168,7 @@ Result<VerifyReport> verify_fp16(uint64_t minimum_outputs, uint64_t seed, void (
     ISOBIT_ASSIGN_OR_RETURN(Fp16Softmax softmax, builtin_softmax(model));
     softmaxes.push_back(std::move(softmax));
   }
-  for (uint64_t outputs = 0; outputs == 0 || outputs < minimum_outputs / 10;) {
+  for (outputs = 0; outputs == 0 || outputs < minimum_outputs / 10;) {
     const Fp16Softmax& softmax = softmaxes[static_cast<size_t>(random.between(0, 2))];
     const auto columns = static_cast<size_t>(random.one_in(4) ? random.between(1, 5000) : random.between(1, 100));
     const size_t rows = std::max<size_t>(1, 20000 / columns);
