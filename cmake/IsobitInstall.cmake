@@ -12,7 +12,13 @@ install(TARGETS isobit EXPORT isobit
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/isobit DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" PATTERN cuda EXCLUDE)  # isobit::cuda is used from the build tree only, so far
+  FILES_MATCHING PATTERN "*.h" PATTERN cuda EXCLUDE)
+if(ISOBIT_CUDA)  # an export of its own: find_package(isobit COMPONENTS cuda), so that others need no CUDA toolkit
+  install(TARGETS isobit_cuda EXPORT isobit-cuda ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/isobit/cuda DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/isobit
+    FILES_MATCHING PATTERN "*.h")
+endif()
 
 # find_package(isobit CONFIG)
 set(isobit_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/isobit)
@@ -28,6 +34,9 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/isobit-config.cmake.in
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/isobit-config-version.cmake
   VERSION ${PROJECT_VERSION} COMPATIBILITY SameMinorVersion)
 install(EXPORT isobit NAMESPACE isobit:: FILE isobit-targets.cmake DESTINATION ${isobit_cmake_dir})
+if(ISOBIT_CUDA)
+  install(EXPORT isobit-cuda NAMESPACE isobit:: FILE isobit-cuda-targets.cmake DESTINATION ${isobit_cmake_dir})
+endif()
 install(FILES ${PROJECT_BINARY_DIR}/isobit-config.cmake ${PROJECT_BINARY_DIR}/isobit-config-version.cmake
   DESTINATION ${isobit_cmake_dir})
 

@@ -43,10 +43,16 @@ libdir=${config%/cmake/isobit/isobit-config.cmake}
 
 # Every public header on its own, and none that is not installed.
 count=0
-for header in "$source"/include/isobit/*.h; do
-  name=isobit/${header##*/}
+headers=("$source"/include/isobit/*.h) cuda_include=
+if [[ -f ${config%/*}/isobit-cuda-targets.cmake ]]; then
+  headers+=("$source"/include/isobit/cuda/*.h)
+  cuda_include=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")/include
+fi
+for header in "${headers[@]}"; do
+  name=${header#"$source"/include/}
   printf '#include "%s"\n#include "%s"\n' "$name" "$name" >"$work/header.cc"
-  "$cxx" -std=c++20 -Wall -Wextra -Werror -fsyntax-only -I"$prefix/include" "$work/header.cc" || fail "$name alone"
+  "$cxx" -std=c++20 -Wall -Wextra -Werror -fsyntax-only -I"$prefix/include" ${cuda_include:+-isystem "$cuda_include"} \
+    "$work/header.cc" || fail "$name alone"
   count=$((count + 1))
 done
 [[ $count == "$(find "$prefix/include" -type f | wc -l)" ]] || fail "other files than the public headers are installed"
@@ -57,6 +63,10 @@ logged package.log "$cmake" -G Ninja -S "$consumer" -B "$work/package" -DCMAKE_C
 grep -q "^isobit_DIR:PATH=$prefix" "$work/package/CMakeCache.txt" || fail "find_package found another isobit"
 logged package_build.log "$cmake" --build "$work/package"
 run_consumer "$work/package/consumer" find_package
+if [[ -n $cuda_include ]]; then
+  "$work/package/cuda_consumer" >/dev/null || fail "isobit::cuda: the consumer exits with $?"
+  echo "isobit::cuda: ok"
+fi
 
 if command -v pkg-config >/dev/null; then
   export PKG_CONFIG_PATH=$libdir/pkgconfig
