@@ -102,12 +102,9 @@ class LaneTable {
     starts_.assign(intervals, 0.0f);
     scales_.assign(intervals, 0.0f);
     bases_.assign(intervals, 0);
-    for (int32_t piece = 0; piece < 2; ++piece) {
-      const Fp16Pieces& pieces = piece == 0 ? table.pieces.front() : table.pieces.back();
-      lanes_.low[piece] = pieces.cut_points.front();
-      lanes_.high[piece] = pieces.cut_points.back();
-      if (piece < lanes_.pieces) add(pieces, table.model, piece);
-    }
+    for (int32_t piece = 0; piece < lanes_.pieces; ++piece)
+      add(table.pieces[static_cast<size_t>(piece)], table.model, piece);
+    for (const float value : entries_) lanes_.overflows |= std::isinf(value);
     lanes_.thresholds = thresholds_.data();
     lanes_.starts = starts_.data();
     lanes_.scales = scales_.data();
@@ -144,7 +141,7 @@ class LaneTable {
     const size_t count = pieces.steps.size();
     const float* cuts = pieces.cut_points.data();
     size_t at = static_cast<size_t>(piece) << lanes_.levels;
-    add_interval(at++, cuts[0], 0.0f);
+    add_interval(at++, 0.0f, 0.0f);
     add_entry(pieces.values[0], -0.0f);
     size_t base = 0;
     for (size_t i = 0; i < count; ++i) {
@@ -166,7 +163,7 @@ class LaneTable {
       }
       base += static_cast<size_t>(length);
     }
-    add_interval(at, cuts[count], 0.0f);
+    add_interval(at, 0.0f, 0.0f);
     add_entry(pieces.values[base], -0.0f);
     // An argument is in interval i when it has reached i thresholds. Only an argument above c_0 is in the table, even
     // where further cut points equal c_0.

@@ -14,18 +14,18 @@ namespace isobit {
 /// after it.
 ///
 /// There are two intervals more than in the table: 0 holds arguments <= the first cut point, the last one those >= the
-/// last cut point. They have scale 0 and one entry (T, -0), which gives T whatever its sign.
+/// last cut point. They have start and scale 0 and one entry (T, -0), which gives T whatever its sign.
 /// The search: index = piece; `levels` times: index = 2 index + (threshold[index] <= argument).
 struct Fp16Lanes {
   const float* thresholds;  // level l: pieces << l of them, from level_starts[l]; each level fills whole vectors
   int32_t level_starts[10];
-  int32_t levels;         // at least 4
-  int32_t pieces;         // 1, or 2 for kSin and kCos
-  const float* starts;    // of each of pieces << levels intervals: its cut point,
-  const float* scales;    // its scale,
-  const int32_t* bases;   // and its first entry
-  const float* entries;   // pairs (L, R - L); from step `len` on (L, +0). As many as arguments can reach.
-  float low[2], high[2];  // arguments are cut to these first
+  int32_t levels;        // at least 4
+  int32_t pieces;        // 1, or 2 for kSin and kCos
+  const float* starts;   // of each of pieces << levels intervals: its cut point,
+  const float* scales;   // its scale,
+  const int32_t* bases;  // and its first entry
+  const float* entries;  // pairs (L, R - L); from step `len` on (L, +0). As many as arguments can reach.
+  bool overflows;        // a difference is infinite, so that results may be NaN
   Fp16Model model;
   Fp16Reduction reduction;
   /// Codes that no evaluation is needed for: class 0 is magnitude 0, 1 magnitude = limit, 2 above it, 3 below it, and 4

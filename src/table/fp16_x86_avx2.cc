@@ -24,6 +24,7 @@ struct Vector {
   using Codes = __m256i;
   using CodeMask = __m256i;
   static constexpr int kLanes = 8;
+  static constexpr bool kTableOf16 = false;
 
   ISOBIT_INLINE Floats all(float a) { return _mm256_set1_ps(a); }
   ISOBIT_INLINE Floats load(const float* a) { return _mm256_loadu_ps(a); }
@@ -33,8 +34,10 @@ struct Vector {
   ISOBIT_INLINE Floats mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
   ISOBIT_INLINE Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
   ISOBIT_INLINE Floats fnma(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }
-  ISOBIT_INLINE Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }  // b where a is NaN
-  ISOBIT_INLINE Floats min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
+  /// To [-limit, limit]; NaN to a number there.
+  ISOBIT_INLINE Floats bound(Floats a, float limit) {
+    return _mm256_min_ps(_mm256_max_ps(a, _mm256_set1_ps(-limit)), _mm256_set1_ps(limit));  // NaN: the second operand
+  }
   ISOBIT_INLINE Floats rint(Floats a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   ISOBIT_INLINE Floats through_f16(Floats a) { return _mm256_cvtph_ps(halves(a)); }
   /// a >= 0 to its whole part and a - floor(a).
@@ -65,9 +68,9 @@ struct Vector {
   ISOBIT_INLINE Ints right_signed(Ints a) {
     return _mm256_srai_epi32(a, kBits);
   }
-  /// if_set where bit 0 of `which` (0 or 1) is set.
-  ISOBIT_INLINE Floats select(Ints which, Floats if_clear, Floats if_set) {
-    return _mm256_blendv_ps(if_clear, if_set, floats(left<31>(which)));
+  /// a * 2^k for a whole k, -64..64.
+  ISOBIT_INLINE Floats times_power(Floats a, Floats k) {
+    return mul(a, floats(left<23>(add(to_ints(k), all_ints(127)))));
   }
   /// 2 index + (threshold <= a).
   ISOBIT_INLINE Ints descend(Ints index, Floats threshold, Floats a) {
@@ -110,8 +113,9 @@ struct Vector {
   ISOBIT_INLINE __m128i halves(Floats a) { return _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   ISOBIT_INLINE Codes load_codes(const uint16_t* a) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)); }
   ISOBIT_INLINE void store_codes(uint16_t* a, Codes b) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(a), b); }
-  ISOBIT_INLINE Floats widen_low(Codes a) { return _mm256_cvtph_ps(_mm256_castsi256_si128(a)); }
-  ISOBIT_INLINE Floats widen_high(Codes a) { return _mm256_cvtph_ps(_mm256_extracti128_si256(a, 1)); }
+  ISOBIT_INLINE Floats widen(const uint16_t* a) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a)));
+  }
   ISOBIT_INLINE Codes narrow(Floats low, Floats high) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(halves(low)), halves(high), 1);
   }
@@ -179,17 +183,12 @@ namespace isobit {
 namespace {
 
 void look_up_results(const uint16_t* results, const uint16_t* in, uint16_t* out, int64_t count) {
-  for (int64_t i = 0; i < count; i += 4) {
-    uint64_t codes;
-    std::memcpy(&codes, in + i, sizeof codes);
-    const uint16_t a = results[codes & 0xffff];
-    const uint16_t b = results[codes >> 16 & 0xffff];
-    const uint16_t c = results[codes >> 32 & 0xffff];
-    const uint16_t d = results[codes >> 48];
-    out[i] = a;
-    out[i + 1] = b;
-    out[i + 2] = c;
-    out[i + 3] = d;
+  const int* const pairs = reinterpret_cast<const int*>(results);
+  for (int64_t i = 0; i < count; i += 16) {
+    const __m256i codes = Vector::load_codes(in + i);
+    const __m256i low = _mm256_i32gather_epi32(pairs, _mm256_and_si256(codes, _mm256_set1_epi32(0xffff)), 2);
+    const __m256i high = _mm256_i32gather_epi32(pairs, _mm256_srli_epi32(codes, 16), 2);
+    Vector::store_codes(out + i, _mm256_blend_epi16(low, _mm256_slli_epi32(high, 16), 0xaa));
   }
 }
 

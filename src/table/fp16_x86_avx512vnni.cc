@@ -25,6 +25,7 @@ struct Vector {
   using Codes = __m512i;
   using CodeMask = __mmask32;
   static constexpr int kLanes = 16;
+  static constexpr bool kTableOf16 = true;  // one permute reads 16 floats
 
   ISOBIT_INLINE Floats all(float a) { return _mm512_set1_ps(a); }
   ISOBIT_INLINE Floats load(const float* a) { return _mm512_loadu_ps(a); }
@@ -34,8 +35,10 @@ struct Vector {
   ISOBIT_INLINE Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
   ISOBIT_INLINE Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
   ISOBIT_INLINE Floats fnma(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
-  ISOBIT_INLINE Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }  // b where a is NaN
-  ISOBIT_INLINE Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+  /// To [-limit, limit]; NaN to limit.
+  ISOBIT_INLINE Floats bound(Floats a, float limit) {
+    return _mm512_range_ps(a, _mm512_set1_ps(limit), 2);  // the smaller magnitude, with the sign of a
+  }
   ISOBIT_INLINE Floats rint(Floats a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   ISOBIT_INLINE Floats through_f16(Floats a) { return _mm512_cvtph_ps(halves(a)); }
   /// a >= 0 to its whole part and a - floor(a). Towards zero, for the difference is rounded that way, too, and must be
@@ -67,14 +70,15 @@ struct Vector {
   ISOBIT_INLINE Ints right_signed(Ints a) {
     return _mm512_srai_epi32(a, kBits);
   }
-  /// if_set where bit 0 of `which` (0 or 1) is set.
-  ISOBIT_INLINE Floats select(Ints which, Floats if_clear, Floats if_set) {
-    return _mm512_mask_mov_ps(if_clear, _mm512_test_epi32_mask(which, which), if_set);
-  }
+  /// a * 2^k for a whole k, -64..64.
+  ISOBIT_INLINE Floats times_power(Floats a, Floats k) { return _mm512_scalef_ps(a, k); }
   /// 2 index + (threshold <= a).
   ISOBIT_INLINE Ints descend(Ints index, Floats threshold, Floats a) {
     const Ints twice = _mm512_add_epi32(index, index);
     return _mm512_mask_add_epi32(twice, _mm512_cmp_ps_mask(threshold, a, _CMP_LE_OQ), twice, _mm512_set1_epi32(1));
+  }
+  ISOBIT_INLINE Ints set_bits_where_reached(Ints index, int32_t bits, Floats threshold, Floats a) {
+    return _mm512_mask_or_epi32(index, _mm512_cmp_ps_mask(threshold, a, _CMP_LE_OQ), index, _mm512_set1_epi32(bits));
   }
   /// 1 where a >= b, else 0.
   ISOBIT_INLINE Ints not_below(Floats a, Floats b) {
@@ -96,6 +100,12 @@ struct Vector {
       if constexpr (kSize <= 16) return _mm512_permutexvar_ps(index, low);
       return _mm512_permutex2var_ps(low, index, high);
     }
+    /// Entry i moves to i << kBits and what follows it.
+    template <int kBits>
+    [[gnu::always_inline]] void spread() {
+      const __m512i order = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+      low = _mm512_permutexvar_ps(_mm512_srli_epi32(order, kBits), low);
+    }
     Floats low, high;
   };
   ISOBIT_INLINE Floats gather(const float* from, Ints index) { return _mm512_i32gather_ps(index, from, 4); }
@@ -110,8 +120,9 @@ struct Vector {
   ISOBIT_INLINE __m256i halves(Floats a) { return _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   ISOBIT_INLINE Codes load_codes(const uint16_t* a) { return _mm512_loadu_si512(a); }
   ISOBIT_INLINE void store_codes(uint16_t* a, Codes b) { _mm512_storeu_si512(a, b); }
-  ISOBIT_INLINE Floats widen_low(Codes a) { return _mm512_cvtph_ps(_mm512_castsi512_si256(a)); }
-  ISOBIT_INLINE Floats widen_high(Codes a) { return _mm512_cvtph_ps(_mm512_extracti64x4_epi64(a, 1)); }
+  ISOBIT_INLINE Floats widen(const uint16_t* a) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)));
+  }
   ISOBIT_INLINE Codes narrow(Floats low, Floats high) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(halves(low)), halves(high), 1);
   }

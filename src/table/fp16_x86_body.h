@@ -15,14 +15,12 @@ constexpr int kBlock = 2 * kLanes;  // codes in a vector
 constexpr int64_t kTile = 1024;
 
 /// The piecewise linear function of docs/numerics.md, section 10. kSmall: at most 14 intervals a piece.
-template <Fp16Model kModel, bool kTwoPieces, bool kSmall>
+template <Fp16Model kModel, bool kTwoPieces, bool kSmall, typename V = Vector>  // V: what AVX2 lacks may be named
 struct LookUp {
   static constexpr int kPieces = kTwoPieces ? 2 : 1;
+  static constexpr bool kByBits = Vector::kTableOf16 && kSmall && !kTwoPieces;
 
-  explicit LookUp(const Fp16Lanes& l)
-      : lanes(l),
-        low{Vector::all(l.low[0]), Vector::all(l.low[1])},
-        high{Vector::all(l.high[0]), Vector::all(l.high[1])} {
+  explicit LookUp(const Fp16Lanes& l) : lanes(l) {
     if constexpr (kSmall) {
       level0 = level0.load(l.thresholds + l.level_starts[0]);
       level1 = level1.load(l.thresholds + l.level_starts[1]);
@@ -32,29 +30,37 @@ struct LookUp {
       scales = scales.load(l.scales);
       bases = bases.load(reinterpret_cast<const float*>(l.bases));
     }
+    if constexpr (kByBits) {
+      level1.template spread<3>();
+      level2.template spread<2>();
+      level3.template spread<1>();
+    }
   }
 
   [[gnu::always_inline]] Floats operator()(Floats x, Ints piece) const {
-    if constexpr (kTwoPieces) {
-      x = Vector::max(x, Vector::select(piece, low[0], low[1]));
-      x = Vector::min(x, Vector::select(piece, high[0], high[1]));
-    } else {
-      x = Vector::min(Vector::max(x, low[0]), high[0]);  // NaN becomes `low`, a valid argument
-    }
+    x = Vector::bound(x, 65504.0f);  // infinities are beyond the table then, and NaN is a valid argument
     Floats start, scale;
     Ints base;
     Ints index = piece;
-    if constexpr (kSmall) {
+    if constexpr (kByBits) {  // bits are set where they belong: no shift
+      index = V::set_bits_where_reached(index, 8, level0.at(index), x);
+      index = V::set_bits_where_reached(index, 4, level1.at(index), x);
+      index = V::set_bits_where_reached(index, 2, level2.at(index), x);
+      index = V::set_bits_where_reached(index, 1, level3.at(index), x);
+    } else if constexpr (kSmall) {
       index = Vector::descend(index, level0.at(index), x);
       index = Vector::descend(index, level1.at(index), x);
       index = Vector::descend(index, level2.at(index), x);
       index = Vector::descend(index, level3.at(index), x);
+    } else {
+      for (int32_t level = 0; level < lanes.levels; ++level)
+        index = Vector::descend(index, Vector::gather(lanes.thresholds + lanes.level_starts[level], index), x);
+    }
+    if constexpr (kSmall) {
       start = starts.at(index);
       scale = scales.at(index);
       base = Vector::bits(bases.at(index));
     } else {
-      for (int32_t level = 0; level < lanes.levels; ++level)
-        index = Vector::descend(index, Vector::gather(lanes.thresholds + lanes.level_starts[level], index), x);
       start = Vector::gather(lanes.starts, index);
       scale = Vector::gather(lanes.scales, index);
       base = Vector::bits(Vector::gather(reinterpret_cast<const float*>(lanes.bases), index));
@@ -71,7 +77,6 @@ struct LookUp {
   }
 
   const Fp16Lanes& lanes;
-  Floats low[2], high[2];
   typename Vector::template Table<kPieces> level0;
   typename Vector::template Table<2 * kPieces> level1;
   typename Vector::template Table<4 * kPieces> level2;
@@ -90,9 +95,7 @@ template <typename Table>
 [[gnu::always_inline]] inline Floats exp_of(const Table& look_up, Floats x) {
   const Floats k = Vector::rint(Vector::mul(x, Vector::all(kLog2E)));
   const Floats y = look_up(reduce_argument(x, k, kLn2Part1, kLn2Part2, kLn2Part3), Vector::all_ints(0));
-  const Floats limited = Vector::max(Vector::min(k, Vector::all(64.0f)), Vector::all(-64.0f));
-  const Ints factor = Vector::left<23>(Vector::add(Vector::to_ints(limited), Vector::all_ints(127)));
-  return Vector::mul(y, Vector::floats(factor));
+  return Vector::times_power(y, Vector::bound(k, 64.0f));
 }
 
 /// Reductions that share their code.
@@ -102,6 +105,7 @@ template <Fp16Model kModel, Group kGroup, bool kSmall>
 struct Function {
   explicit Function(const Fp16Lanes& l)
       : look_up(l),
+        overflows(l.overflows),
         quadrant(Vector::all_ints(l.reduction == Fp16Reduction::kCos ? 1 : 0)),
         negate(Vector::all_ints(l.reduction == Fp16Reduction::kRsqrt ? -1 : 0)),
         limit(Vector::all_codes(l.limit)),
@@ -147,24 +151,26 @@ struct Function {
     }
   }
 
-  [[gnu::always_inline]] Codes operator()(Codes x) const {
-    const Codes y = Vector::narrow(value(Vector::widen_low(x)), value(Vector::widen_high(x)));
-    const Codes infinity = Vector::all_codes(kFp16Infinity);
+  [[gnu::always_inline]] Codes operator()(const uint16_t* in) const {
+    // Halves are widened from memory, which saves the instructions that would take them from a vector.
+    const Floats low = value(Vector::widen(in)), high = value(Vector::widen(in + kLanes));
+    const Codes x = Vector::load_codes(in);
     const Codes nan = Vector::all_codes(kFp16Nan);
-    const auto y_is_nan = Vector::greater(magnitude(y), infinity);
+    Codes y = Vector::narrow(low, high);
+    if (overflows) y = Vector::select(Vector::greater(magnitude(y), Vector::all_codes(kFp16Infinity)), y, nan);
     if constexpr (kGroup == Group::kNone)
-      return Vector::select(Vector::either(y_is_nan, Vector::greater(magnitude(x), infinity)), y, nan);
+      return Vector::select(Vector::greater(magnitude(x), Vector::all_codes(kFp16Infinity)), y, nan);
     Codes which = Vector::bit_or(Vector::sign_times_4(x), Vector::all_codes(3));
     which = Vector::xor_where(Vector::equal(magnitude(x), Vector::all_codes(0)), which, Vector::all_codes(3));
     which = Vector::xor_where(Vector::equal(magnitude(x), limit), which, Vector::all_codes(2));
     which = Vector::xor_where(Vector::greater(magnitude(x), limit), which, Vector::all_codes(1));
-    const Codes ordinary = Vector::select(y_is_nan, y, nan);
-    return Vector::select(Vector::equal(is_special.at(which), Vector::all_codes(0)), special.at(which), ordinary);
+    return Vector::select(Vector::equal(is_special.at(which), Vector::all_codes(0)), special.at(which), y);
   }
 
   [[gnu::always_inline]] static Codes magnitude(Codes x) { return Vector::bit_and(x, Vector::all_codes(0x7fff)); }
 
   LookUp<kModel, kGroup == Group::kSinCos, kSmall> look_up;
+  bool overflows;
   Ints quadrant, negate;
   Codes limit;
   Vector::CodeTable special, is_special;
@@ -253,7 +259,7 @@ template <typename Evaluate>
 template <typename Code>
 void evaluate_codes(const Fp16Lanes& lanes, const uint16_t* in, uint16_t* out, int64_t count) {
   const Code function(lanes);
-  for (int64_t i = 0; i < count; i += kBlock) Vector::store_codes(out + i, function(Vector::load_codes(in + i)));
+  for (int64_t i = 0; i < count; i += kBlock) Vector::store_codes(out + i, function(in + i));
 }
 
 using EvaluateCodes = void (*)(const Fp16Lanes& lanes, const uint16_t* in, uint16_t* out, int64_t count);
@@ -355,8 +361,7 @@ void softmax_rows(const Fp16SoftmaxArgs& args) {
     tiles([&](int64_t begin, int64_t count) {
       const uint16_t* codes = reader.codes(begin, count);
       for (int64_t i = 0; i < count; i += kBlock) {
-        const Codes x = Vector::load_codes(codes + i);
-        const Floats e0 = exp_at(Vector::widen_low(x)), e1 = exp_at(Vector::widen_high(x));
+        const Floats e0 = exp_at(Vector::widen(codes + i)), e1 = exp_at(Vector::widen(codes + i + kLanes));
         if (keep) {
           Vector::store(kept + begin + i, e0);
           Vector::store(kept + begin + i + kLanes, e1);
@@ -380,9 +385,8 @@ void softmax_rows(const Fp16SoftmaxArgs& args) {
           e0 = Vector::load(kept + begin + i);
           e1 = Vector::load(kept + begin + i + kLanes);
         } else {
-          const Codes x = Vector::load_codes(codes + i);
-          e0 = exp_at(Vector::widen_low(x));
-          e1 = exp_at(Vector::widen_high(x));
+          e0 = exp_at(Vector::widen(codes + i));
+          e1 = exp_at(Vector::widen(codes + i + kLanes));
         }
         Vector::store_codes(out + i, Vector::narrow(Vector::mul(e0, quotient), Vector::mul(e1, quotient)));
       }
