@@ -24,9 +24,14 @@ std::set<std::string> processor;
 int fake_cpu_supports(const char* feature) { return processor.count(feature) != 0 ? 1 : 0; }
 
 int fake_cpuid_count(unsigned leaf, unsigned subleaf, unsigned* eax, unsigned* ebx, unsigned* ecx, unsigned* edx) {
-  if (leaf != 7 || subleaf != 1) return 0;
-  *eax = processor.count("avxvnni") != 0 ? 1U << 4 : 0;
-  *ebx = *ecx = *edx = 0;
+  *eax = *ebx = *ecx = *edx = 0;
+  if (leaf == 1 && subleaf == 0) {
+    *ecx = processor.count("f16c") != 0 ? 1U << 29 : 0;
+  } else if (leaf == 7 && subleaf == 1) {
+    *eax = processor.count("avxvnni") != 0 ? 1U << 4 : 0;
+  } else {
+    return 0;
+  }
   return 1;
 }
 
@@ -46,6 +51,7 @@ namespace {
 
 using testing::processor;
 
+const std::set<std::string> kAvx2 = {"avx2", "fma", "f16c"};
 const std::set<std::string> kAvx512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni"};
 
 /// Sets ISOBIT_CPU for a scope.
@@ -98,15 +104,20 @@ TEST(Paths, FollowWhatTheProcessorHas) {
   EXPECT_EQ(*default_cpu_path(), CpuPath::kScalar);
   processor = {"avxvnni"};  // without AVX2 it is of no use
   EXPECT_EQ(usable(), "reference scalar");
-  processor = {"avx2"};
+  processor = kAvx2;
   EXPECT_EQ(usable(), "reference scalar avx2");
   EXPECT_EQ(*default_cpu_path(), CpuPath::kAvx2);
-  processor = {"avx2", "avxvnni"};
+  processor.insert("avxvnni");
   EXPECT_EQ(usable(), "reference scalar avx2 avxvnni");
   EXPECT_EQ(*default_cpu_path(), CpuPath::kAvxVnni);
+  for (const std::string& missing : kAvx2) {
+    processor = kAvx2;
+    processor.erase(missing);
+    EXPECT_EQ(usable(), "reference scalar") << "without " << missing;
+  }
   for (const std::string& missing : kAvx512) {
     processor = kAvx512;
-    processor.insert("avx2");
+    processor.insert(kAvx2.begin(), kAvx2.end());
     EXPECT_EQ(usable(), "reference scalar avx2 avx512vnni");
     EXPECT_EQ(*default_cpu_path(), CpuPath::kAvx512Vnni);
     processor.erase(missing);
@@ -116,7 +127,7 @@ TEST(Paths, FollowWhatTheProcessorHas) {
   EXPECT_EQ(cpu_cannot_run_reason(CpuPath::kAvxVnni), "the processor lacks AVX-VNNI");
   EXPECT_EQ(cpu_cannot_run_reason(CpuPath::kAvx512Vnni), "the processor lacks one of AVX-512 F, BW, DQ, VL, VNNI");
   processor = {};
-  EXPECT_EQ(cpu_cannot_run_reason(CpuPath::kAvx2), "the processor lacks AVX2");
+  EXPECT_EQ(cpu_cannot_run_reason(CpuPath::kAvx2), "the processor lacks one of AVX2, FMA, F16C");
 }
 
 TEST(Paths, TheEnvironmentCannotAskForWhatTheProcessorLacks) {
@@ -125,7 +136,7 @@ TEST(Paths, TheEnvironmentCannotAskForWhatTheProcessorLacks) {
   const Result<CpuPath> path = default_cpu_path();
   ASSERT_FALSE(path.ok());
   EXPECT_EQ(path.status().code(), StatusCode::kUnsupported);
-  EXPECT_EQ(path.status().message(), "environment variable ISOBIT_CPU asks for 'avx2': the processor lacks AVX2");
+  EXPECT_EQ(path.status().message(), "environment variable ISOBIT_CPU asks for 'avx2': the processor lacks one of AVX2, FMA, F16C");
 
   // A model can be made and saved there, but only runs on a path that is named.
   const Result<GruModel> model = small_model();

@@ -52,12 +52,6 @@ std::vector<uint16_t> make_tables(std::span<const uint16_t> results) {
   return tables;
 }
 
-Status check_type(const char* name, Dtype dtype) {
-  if (dtype == Dtype::kF16 || dtype == Dtype::kBF16 || dtype == Dtype::kF32) return {};
-  return {StatusCode::kUnsupported,
-          std::string(name) + " has elements of type " + std::string(to_string(dtype)) + ", must be f16, bf16 or f32"};
-}
-
 }  // namespace
 
 Result<DeviceFp16Function> DeviceFp16Function::create(std::span<const uint16_t> results) {
@@ -80,8 +74,8 @@ Result<DeviceFp16Function> DeviceFp16Function::create(std::span<const uint16_t> 
 
 Status DeviceFp16Function::run(std::span<const std::byte> x_bytes, Dtype x_dtype, std::span<std::byte> y_bytes,
                                Dtype y_dtype, cudaStream_t stream) const {
-  ISOBIT_RETURN_IF_ERROR(check_type("x", x_dtype));
-  ISOBIT_RETURN_IF_ERROR(check_type("y", y_dtype));
+  ISOBIT_RETURN_IF_ERROR(check_fp16_type("x", x_dtype));
+  ISOBIT_RETURN_IF_ERROR(check_fp16_type("y", y_dtype));
   ISOBIT_RETURN_IF_ERROR(check_device_buffer("x", x_bytes, x_dtype));
   ISOBIT_RETURN_IF_ERROR(check_device_buffer("y", y_bytes, y_dtype));
   ISOBIT_RETURN_IF_ERROR(check_same_count(x_bytes, x_dtype, y_bytes, y_dtype));

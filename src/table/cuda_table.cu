@@ -94,7 +94,8 @@ Status DeviceTable::run(std::span<const std::byte> x, std::span<std::byte> y, cu
   return with_code_type(data.input, [&](auto in) {
     return with_code_type(data.output, [&](auto out) {
       table_codes<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-          data.view, reinterpret_cast<const decltype(in)*>(x.data()), reinterpret_cast<decltype(out)*>(y.data()), count);
+          data.view, reinterpret_cast<const decltype(in)*>(x.data()), reinterpret_cast<decltype(out)*>(y.data()),
+          count);
       return launch_status("table_codes");
     });
   });

@@ -200,10 +200,11 @@ ISOBIT_HD Fp16Reduced fp16_reduce(Fp16Reduction reduction, uint16_t code) {
   return result;
 }
 
-/// The float32 value of a table to the float16 result.
+/// The float32 value of a table to the float16 result. It is NaN where the difference of two values overflowed.
 ISOBIT_HD uint16_t fp16_finish(Fp16Reduction reduction, const Fp16Reduced& reduced, float value) {
-  if (reduction == Fp16Reduction::kLog) return f32_to_f16(f32_fma(reduced.addend, kLn2Part1, value));
-  return f32_to_f16(f32_mul(value, reduced.factor));
+  const float result = reduction == Fp16Reduction::kLog ? f32_fma(reduced.addend, kLn2Part1, value)
+                                                        : f32_mul(value, reduced.factor);
+  return result != result ? kFp16Nan : f32_to_f16(result);
 }
 
 ISOBIT_HD uint16_t fp16_evaluate(const Fp16TableView& table, uint16_t code) {
@@ -211,6 +212,23 @@ ISOBIT_HD uint16_t fp16_evaluate(const Fp16TableView& table, uint16_t code) {
   if (reduced.done) return reduced.code;
   const float value = fp16_look_up(table.pieces[reduced.piece], table.model, reduced.argument);
   return fp16_finish(table.reduction, reduced, value);
+}
+
+/// e of a softmax: what the exp table gives for d = x - m <= 0, not rounded to float16.
+ISOBIT_HD float fp16_softmax_exp(const Fp16TableView& exp, float d) {
+  if (d < -131008.0f) return 0.0f;  // -infinity: finite float16 numbers are no further apart
+  const float k = f32_rint(f32_mul(d, kLog2E));
+  const float r = fp16_reduce_argument(d, k, kLn2Part1, kLn2Part2, kLn2Part3);
+  const float limited = k < -64.0f ? -64.0f : k;
+  return f32_mul(fp16_look_up(exp.pieces[0], exp.model, r), f32_power_of_two(static_cast<int32_t>(limited)));
+}
+
+/// q of a softmax whose sum is `sum` > 0.
+ISOBIT_HD float fp16_softmax_quotient(const Fp16TableView& reciprocal, int64_t sum) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, static_cast<float>(sum));
+  const int32_t k = static_cast<int32_t>(bits >> 23) - 127;
+  const float m = __builtin_bit_cast(float, (bits & 0x7fffffu) | 0x3f800000u);
+  return f32_mul(fp16_look_up(reciprocal.pieces[0], reciprocal.model, m), f32_power_of_two(30 - k));
 }
 
 /// The saved scale of an interval of `steps` steps from c0 to c1 > c0.

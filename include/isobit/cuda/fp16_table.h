@@ -11,6 +11,7 @@
 #include <span>
 
 #include "isobit/dtype.h"
+#include "isobit/fp16_function.h"
 #include "isobit/status.h"
 
 namespace isobit::cuda {
@@ -37,6 +38,24 @@ class DeviceFp16Function {
   int device_ = 0;
   int processors_ = 0;
   bool fits_shared_ = false;  // a block may have 128 KiB of shared memory
+};
+
+/// softmax over the last dimension on a device: the bytes of Fp16Softmax. Immutable; safe to share between threads and
+/// streams.
+class DeviceFp16Softmax {
+ public:
+  /// Copies the two tables to the current device, and waits for that.
+  static Result<DeviceFp16Softmax> create(const Fp16Softmax& softmax);
+
+  /// As DeviceFp16Function::run, on rows of `columns` elements, 1..2^31 - 1, which must divide their number. x is read three
+  /// times.
+  Status run(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype, int64_t columns,
+             cudaStream_t stream) const;
+
+ private:
+  DeviceFp16Softmax() = default;
+  struct Data;
+  std::shared_ptr<const Data> data_;
 };
 
 }  // namespace isobit::cuda

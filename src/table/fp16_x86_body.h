@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the x86 kernels of FP16 tables share. Included once by the file of an instruction set, after its struct Vector;
+// of internal linkage, so that no copy for a wide instruction set reaches baseline code.
+#ifndef ISOBIT_TABLE_FP16_X86_BODY_H_
+#define ISOBIT_TABLE_FP16_X86_BODY_H_
+
+namespace isobit {
+namespace {
+
+using Floats = Vector::Floats;
+using Ints = Vector::Ints;
+using Codes = Vector::Codes;
+constexpr int kLanes = Vector::kLanes;
+constexpr int kBlock = 2 * kLanes;  // codes in a vector
+constexpr int64_t kTile = 1024;
+
+/// The piecewise linear function of docs/numerics.md, section 10. kSmall: at most 14 intervals a piece.
+template <Fp16Model kModel, bool kTwoPieces, bool kSmall, typename V = Vector>  // V: what AVX2 lacks may be named
+struct LookUp {
+  static constexpr int kPieces = kTwoPieces ? 2 : 1;
+  static constexpr bool kByBits = Vector::kTableOf16 && kSmall && !kTwoPieces;
+
+  explicit LookUp(const Fp16Lanes& l) : lanes(l) {
+    if constexpr (kSmall) {
+      level0 = level0.load(l.thresholds + l.level_starts[0]);
+      level1 = level1.load(l.thresholds + l.level_starts[1]);
+      level2 = level2.load(l.thresholds + l.level_starts[2]);
+      level3 = level3.load(l.thresholds + l.level_starts[3]);
+      starts = starts.load(l.starts);
+      scales = scales.load(l.scales);
+      bases = bases.load(reinterpret_cast<const float*>(l.bases));
+    }
+    if constexpr (kByBits) {
+      level1.template spread<3>();
+      level2.template spread<2>();
+      level3.template spread<1>();
+    }
+  }
+
+  [[gnu::always_inline]] Floats operator()(Floats x, Ints piece) const {
+    x = Vector::bound(x, 65504.0f);  // infinities are beyond the table then, and NaN is a valid argument
+    Floats start, scale;
+    Ints base;
+    Ints index = piece;
+    if constexpr (kByBits) {  // bits are set where they belong: no shift
+      index = V::set_bits_where_reached(index, 8, level0.at(index), x);
+      index = V::set_bits_where_reached(index, 4, level1.at(index), x);
+      index = V::set_bits_where_reached(index, 2, level2.at(index), x);
+      index = V::set_bits_where_reached(index, 1, level3.at(index), x);
+    } else if constexpr (kSmall) {
+      index = Vector::descend(index, level0.at(index), x);
+      index = Vector::descend(index, level1.at(index), x);
+      index = Vector::descend(index, level2.at(index), x);
+      index = Vector::descend(index, level3.at(index), x);
+    } else {
+      for (int32_t level = 0; level < lanes.levels; ++level)
+        index = Vector::descend(index, Vector::gather(lanes.thresholds + lanes.level_starts[level], index), x);
+    }
+    if constexpr (kSmall) {
+      start = starts.at(index);
+      scale = scales.at(index);
+      base = Vector::bits(bases.at(index));
+    } else {
+      start = Vector::gather(lanes.starts, index);
+      scale = Vector::gather(lanes.scales, index);
+      base = Vector::bits(Vector::gather(reinterpret_cast<const float*>(lanes.bases), index));
+    }
+    Floats position = Vector::sub(x, start);
+    if constexpr (kModel == Fp16Model::kNliCpu) position = Vector::through_f16(position);
+    position = Vector::mul(position, scale);
+    if constexpr (kModel == Fp16Model::kNliCpu) position = Vector::through_f16(position);
+    Floats fraction, left, difference;
+    const Ints step = Vector::whole(position, &fraction);
+    Vector::gather_pairs(lanes.entries, Vector::add(base, step), &left, &difference);
+    if constexpr (kModel == Fp16Model::kNliCpu) return Vector::add(Vector::mul(difference, fraction), left);
+    return Vector::fma(fraction, difference, left);
+  }
+
+  const Fp16Lanes& lanes;
+  typename Vector::template Table<kPieces> level0;
+  typename Vector::template Table<2 * kPieces> level1;
+  typename Vector::template Table<4 * kPieces> level2;
+  typename Vector::template Table<8 * kPieces> level3;
+  typename Vector::template Table<16 * kPieces> starts, scales, bases;
+};
+
+[[gnu::always_inline]] inline Floats reduce_argument(Floats x, Floats k, float part1, float part2, float part3) {
+  x = Vector::fnma(k, Vector::all(part1), x);
+  x = Vector::fnma(k, Vector::all(part2), x);
+  return Vector::fnma(k, Vector::all(part3), x);
+}
+
+/// e^x in float32; x is at most 2^17. -infinity gives a positive number below 2^-62.
+template <typename Table>
+[[gnu::always_inline]] inline Floats exp_of(const Table& look_up, Floats x) {
+  const Floats k = Vector::rint(Vector::mul(x, Vector::all(kLog2E)));
+  const Floats y = look_up(reduce_argument(x, k, kLn2Part1, kLn2Part2, kLn2Part3), Vector::all_ints(0));
+  return Vector::times_power(y, Vector::bound(k, 64.0f));
+}
+
+/// Reductions that share their code.
+enum class Group { kNone, kInverseSigmoid, kSinCos, kExp, kLog, kReciprocal, kRoot };
+
+template <Fp16Model kModel, Group kGroup, bool kSmall>
+struct Function {
+  explicit Function(const Fp16Lanes& l)
+      : look_up(l),
+        overflows(l.overflows),
+        quadrant(Vector::all_ints(l.reduction == Fp16Reduction::kCos ? 1 : 0)),
+        negate(Vector::all_ints(l.reduction == Fp16Reduction::kRsqrt ? -1 : 0)),
+        limit(Vector::all_codes(l.limit)),
+        special(l.special),
+        is_special(l.is_special) {}
+
+  /// The float32 result. That of codes in `special` does not matter.
+  [[gnu::always_inline]] Floats value(Floats x) const {
+    const Ints none = Vector::all_ints(0);
+    if constexpr (kGroup == Group::kNone || kGroup == Group::kInverseSigmoid) return look_up(x, none);
+    if constexpr (kGroup == Group::kExp) return exp_of(look_up, x);
+    if constexpr (kGroup == Group::kSinCos) {
+      const Floats k = Vector::rint(Vector::mul(x, Vector::all(kTwoOverPi)));
+      const Floats r = reduce_argument(x, k, kHalfPi1, kHalfPi2, kHalfPi3);
+      const Ints q = Vector::add(Vector::to_ints(k), quadrant);
+      const Floats y = look_up(r, Vector::bit_and(q, Vector::all_ints(1)));
+      const Ints sign = Vector::left<30>(Vector::bit_and(q, Vector::all_ints(2)));
+      return Vector::floats(Vector::bit_xor(Vector::bits(y), sign));
+    }
+    const Ints bits = Vector::bits(x);
+    const Ints one = Vector::all_ints(0x3f800000);
+    const Ints fraction = Vector::bit_or(Vector::bit_and(bits, Vector::all_ints(0x7fffff)), one);  // of m in [1, 2)
+    const Ints exponent = Vector::bit_and(Vector::right<23>(bits), Vector::all_ints(0xff));        // k + 127
+    if constexpr (kGroup == Group::kReciprocal) {
+      const Floats y = look_up(Vector::floats(fraction), none);
+      const Ints sign = Vector::bit_and(bits, Vector::all_ints(INT32_MIN));
+      const Ints factor = Vector::left<23>(Vector::sub(Vector::all_ints(254), exponent));
+      return Vector::mul(y, Vector::floats(Vector::bit_or(factor, sign)));
+    }
+    if constexpr (kGroup == Group::kLog) {
+      const Ints up = Vector::not_below(Vector::floats(fraction), Vector::all(kSqrt2Up));
+      const Floats y = look_up(Vector::floats(Vector::sub(fraction, Vector::left<23>(up))), none);
+      const Ints k = Vector::add(Vector::sub(exponent, Vector::all_ints(127)), up);
+      return Vector::fma(Vector::to_floats(k), Vector::all(kLn2Part1), y);
+    }
+    if constexpr (kGroup == Group::kRoot) {
+      const Ints k = Vector::sub(exponent, Vector::all_ints(127));
+      const Ints odd = Vector::bit_and(k, Vector::all_ints(1));
+      const Floats y = look_up(Vector::floats(Vector::add(fraction, Vector::left<23>(odd))), none);
+      const Ints half = Vector::right_signed<1>(k);  // rounds down: half of the even exponent
+      const Ints power = Vector::sub(Vector::bit_xor(half, negate), negate);
+      return Vector::mul(y, Vector::floats(Vector::left<23>(Vector::add(power, Vector::all_ints(127)))));
+    }
+  }
+
+  [[gnu::always_inline]] Codes operator()(const uint16_t* in) const {
+    // Halves are widened from memory, which saves the instructions that would take them from a vector.
+    const Floats low = value(Vector::widen(in)), high = value(Vector::widen(in + kLanes));
+    const Codes x = Vector::load_codes(in);
+    const Codes nan = Vector::all_codes(kFp16Nan);
+    Codes y = Vector::narrow(low, high);
+    if (overflows) y = Vector::select(Vector::greater(magnitude(y), Vector::all_codes(kFp16Infinity)), y, nan);
+    if constexpr (kGroup == Group::kNone)
+      return Vector::select(Vector::greater(magnitude(x), Vector::all_codes(kFp16Infinity)), y, nan);
+    Codes which = Vector::bit_or(Vector::sign_times_4(x), Vector::all_codes(3));
+    which = Vector::xor_where(Vector::equal(magnitude(x), Vector::all_codes(0)), which, Vector::all_codes(3));
+    which = Vector::xor_where(Vector::equal(magnitude(x), limit), which, Vector::all_codes(2));
+    which = Vector::xor_where(Vector::greater(magnitude(x), limit), which, Vector::all_codes(1));
+    return Vector::select(Vector::equal(is_special.at(which), Vector::all_codes(0)), special.at(which), y);
+  }
+
+  [[gnu::always_inline]] static Codes magnitude(Codes x) { return Vector::bit_and(x, Vector::all_codes(0x7fff)); }
+
+  LookUp<kModel, kGroup == Group::kSinCos, kSmall> look_up;
+  bool overflows;
+  Ints quadrant, negate;
+  Codes limit;
+  Vector::CodeTable special, is_special;
+};
+
+void read_codes(const void* x, Fp16Element element, int64_t first, int64_t count, uint16_t* codes) {
+  int64_t i = 0;
+  if (element == Fp16Element::kF32) {
+    const float* in = static_cast<const float*>(x) + first;
+    for (; i + kLanes <= count; i += kLanes) Vector::codes_of_f32(in + i, codes + i);
+    if (i == count) return;
+    float rest[kLanes] = {};
+    std::memcpy(rest, in + i, static_cast<size_t>(count - i) * sizeof(float));
+    uint16_t out[kLanes];
+    Vector::codes_of_f32(rest, out);
+    std::memcpy(codes + i, out, static_cast<size_t>(count - i) * sizeof(uint16_t));
+    return;
+  }
+  const uint16_t* in = static_cast<const uint16_t*>(x) + first;
+  if (element == Fp16Element::kF16) {
+    std::memcpy(codes, in, static_cast<size_t>(count) * sizeof(uint16_t));
+    return;
+  }
+  for (; i + kLanes <= count; i += kLanes) Vector::codes_of_bf16(in + i, codes + i);
+  if (i == count) return;
+  uint16_t rest[kLanes] = {};
+  std::memcpy(rest, in + i, static_cast<size_t>(count - i) * sizeof(uint16_t));
+  Vector::codes_of_bf16(rest, rest);
+  std::memcpy(codes + i, rest, static_cast<size_t>(count - i) * sizeof(uint16_t));
+}
+
+void write_codes(const uint16_t* codes, int64_t count, void* y, Fp16Element element, int64_t first) {
+  int64_t i = 0;
+  if (element == Fp16Element::kF32) {
+    float* out = static_cast<float*>(y) + first;
+    for (; i + kLanes <= count; i += kLanes) Vector::f32_of_codes(codes + i, out + i);
+    if (i == count) return;
+    uint16_t rest[kLanes] = {};
+    std::memcpy(rest, codes + i, static_cast<size_t>(count - i) * sizeof(uint16_t));
+    float wide[kLanes];
+    Vector::f32_of_codes(rest, wide);
+    std::memcpy(out + i, wide, static_cast<size_t>(count - i) * sizeof(float));
+    return;
+  }
+  uint16_t* out = static_cast<uint16_t*>(y) + first;
+  if (element == Fp16Element::kF16) {
+    std::memcpy(out, codes, static_cast<size_t>(count) * sizeof(uint16_t));
+    return;
+  }
+  for (; i + kLanes <= count; i += kLanes) Vector::bf16_of_codes(codes + i, out + i);
+  if (i == count) return;
+  uint16_t rest[kLanes] = {};
+  std::memcpy(rest, codes + i, static_cast<size_t>(count - i) * sizeof(uint16_t));
+  Vector::bf16_of_codes(rest, rest);
+  std::memcpy(out + i, rest, static_cast<size_t>(count - i) * sizeof(uint16_t));
+}
+
+/// evaluate(in, out, count): count is a multiple of kBlock; out may be in. Tiles keep the codes of other types in the
+/// first cache.
+template <typename Evaluate>
+[[gnu::always_inline]] inline void run_tiles(const Fp16FunctionArgs& args, const Evaluate& evaluate) {
+  alignas(64) uint16_t tile[kTile];
+  for (int64_t first = 0; first < args.count; first += kTile) {
+    const int64_t count = args.count - first < kTile ? args.count - first : kTile;
+    const int64_t whole = count / kBlock * kBlock;
+    const uint16_t* in = tile;
+    uint16_t* out = tile;
+    if (args.x_element == Fp16Element::kF16) {
+      in = static_cast<const uint16_t*>(args.x) + first;
+    } else {
+      read_codes(args.x, args.x_element, first, count, tile);
+    }
+    if (args.y_element == Fp16Element::kF16) out = static_cast<uint16_t*>(args.y) + first;
+    evaluate(in, out, whole);
+    if (whole < count) {
+      alignas(64) uint16_t rest[kBlock] = {};
+      const size_t bytes = static_cast<size_t>(count - whole) * sizeof(uint16_t);
+      std::memcpy(rest, in + whole, bytes);
+      evaluate(rest, rest, kBlock);
+      std::memcpy(out + whole, rest, bytes);
+    }
+    if (args.y_element != Fp16Element::kF16) write_codes(tile, count, args.y, args.y_element, first);
+  }
+}
+
+template <typename Code>
+void evaluate_codes(const Fp16Lanes& lanes, const uint16_t* in, uint16_t* out, int64_t count) {
+  const Code function(lanes);
+  for (int64_t i = 0; i < count; i += kBlock) Vector::store_codes(out + i, function(in + i));
+}
+
+using EvaluateCodes = void (*)(const Fp16Lanes& lanes, const uint16_t* in, uint16_t* out, int64_t count);
+
+template <Fp16Model kModel, Group kGroup>
+EvaluateCodes choose_size(const Fp16Lanes& lanes) {
+  return lanes.levels == 4 ? evaluate_codes<Function<kModel, kGroup, true>>
+                           : evaluate_codes<Function<kModel, kGroup, false>>;
+}
+
+template <Fp16Model kModel>
+EvaluateCodes choose_reduction(const Fp16Lanes& lanes) {
+  switch (lanes.reduction) {
+    case Fp16Reduction::kNone: break;
+    case Fp16Reduction::kSin:
+    case Fp16Reduction::kCos: return choose_size<kModel, Group::kSinCos>(lanes);
+    case Fp16Reduction::kExp: return choose_size<kModel, Group::kExp>(lanes);
+    case Fp16Reduction::kLog: return choose_size<kModel, Group::kLog>(lanes);
+    case Fp16Reduction::kReciprocal: return choose_size<kModel, Group::kReciprocal>(lanes);
+    case Fp16Reduction::kRsqrt:
+    case Fp16Reduction::kSqrt: return choose_size<kModel, Group::kRoot>(lanes);
+    case Fp16Reduction::kInverseSigmoid: return choose_size<kModel, Group::kInverseSigmoid>(lanes);
+  }
+  return choose_size<kModel, Group::kNone>(lanes);
+}
+
+void run_interpolation(const Fp16FunctionArgs& args) {
+  const Fp16Lanes& lanes = *args.lanes;
+  const EvaluateCodes evaluate = lanes.model == Fp16Model::kF32      ? choose_reduction<Fp16Model::kF32>(lanes)
+                                 : lanes.model == Fp16Model::kNliGpu ? choose_reduction<Fp16Model::kNliGpu>(lanes)
+                                                                     : choose_reduction<Fp16Model::kNliCpu>(lanes);
+  run_tiles(args, [&](const uint16_t* in, uint16_t* out, int64_t count) { evaluate(lanes, in, out, count); });
+}
+
+void run_direct(const Fp16FunctionArgs& args) {
+  run_tiles(args,
+            [&](const uint16_t* in, uint16_t* out, int64_t count) { look_up_results(args.results, in, out, count); });
+}
+
+/// Reads a row in tiles of whole blocks; what is beyond the row is -infinity, which adds nothing.
+struct RowReader {
+  RowReader(const Fp16SoftmaxArgs& a, int64_t row) : args(a), first(row * a.columns) {}
+  /// The codes from `begin` on; valid until the next call.
+  [[gnu::always_inline]] const uint16_t* codes(int64_t begin, int64_t count) {
+    if (args.x_element == Fp16Element::kF16 && count % kBlock == 0)
+      return static_cast<const uint16_t*>(args.x) + first + begin;
+    for (int64_t i = count / kBlock * kBlock; i < count + kBlock - 1 && i < kTile; ++i) tile[i] = 0xfc00;
+    read_codes(args.x, args.x_element, first + begin, count, tile);
+    return tile;
+  }
+  const Fp16SoftmaxArgs& args;
+  int64_t first;
+  alignas(64) uint16_t tile[kTile];
+};
+
+/// Rows up to this long keep their exponentials; longer ones compute them twice, which costs less than memory would.
+constexpr int64_t kKept = 4096;
+
+template <Fp16Model kModel, bool kSmall>
+void softmax_rows(const Fp16SoftmaxArgs& args) {
+  const LookUp<kModel, false, kSmall> look_up(*args.lanes);
+  alignas(64) float kept[kKept];
+  for (int64_t row = 0; row < args.rows; ++row) {
+    RowReader reader(args, row);
+    const auto tiles = [&](auto&& body) {
+      for (int64_t begin = 0; begin < args.columns; begin += kTile)
+        body(begin, args.columns - begin < kTile ? args.columns - begin : kTile);
+    };
+    // Keys order float16 as signed integers; NaNs are beyond the infinities at either end.
+    Codes largest = Vector::all_codes(0x83ff), smallest = largest;
+    tiles([&](int64_t begin, int64_t count) {
+      const uint16_t* codes = reader.codes(begin, count);
+      for (int64_t i = 0; i < count; i += kBlock) {
+        const Codes key = Vector::key(Vector::load_codes(codes + i));
+        largest = Vector::max(largest, key);
+        smallest = Vector::min(smallest, key);
+      }
+    });
+    alignas(64) int16_t keys[2][kBlock];
+    Vector::store_codes(reinterpret_cast<uint16_t*>(keys[0]), largest);
+    Vector::store_codes(reinterpret_cast<uint16_t*>(keys[1]), smallest);
+    int16_t high = keys[0][0], low = keys[1][0];
+    for (int i = 1; i < kBlock; ++i) {
+      high = keys[0][i] > high ? keys[0][i] : high;
+      low = keys[1][i] < low ? keys[1][i] : low;
+    }
+    constexpr int16_t kMinusInfinityKey = -0x7c01;
+    if (high >= static_cast<int16_t>(kFp16Infinity) || high == kMinusInfinityKey || low < kMinusInfinityKey) {
+      tiles([&](int64_t begin, int64_t count) {
+        for (int64_t i = 0; i < count; ++i) reader.tile[i] = kFp16Nan;
+        write_codes(reader.tile, count, args.y, args.y_element, reader.first + begin);
+      });
+      continue;
+    }
+    const Floats m = Vector::all(f16_to_f32(static_cast<uint16_t>(high ^ (high < 0 ? 0x7fff : 0))));
+    const auto exp_at = [&](Floats x) { return exp_of(look_up, Vector::sub(x, m)); };
+    auto sums = Vector::no_sums();
+    const bool keep = args.columns <= kKept;
+    tiles([&](int64_t begin, int64_t count) {
+      const uint16_t* codes = reader.codes(begin, count);
+      for (int64_t i = 0; i < count; i += kBlock) {
+        const Floats e0 = exp_at(Vector::widen(codes + i)), e1 = exp_at(Vector::widen(codes + i + kLanes));
+        if (keep) {
+          Vector::store(kept + begin + i, e0);
+          Vector::store(kept + begin + i + kLanes, e1);
+        }
+        sums = Vector::accumulate(sums, Vector::mul(e0, Vector::all(0x1p30f)));
+        sums = Vector::accumulate(sums, Vector::mul(e1, Vector::all(0x1p30f)));
+      }
+    });
+    alignas(64) int64_t parts[sizeof sums / sizeof(int64_t)];
+    std::memcpy(parts, &sums, sizeof sums);
+    int64_t sum = 0;
+    for (const int64_t part : parts) sum += part;
+    const Floats quotient = Vector::all(fp16_softmax_quotient_of(args, sum));
+    tiles([&](int64_t begin, int64_t count) {
+      const uint16_t* codes = keep ? nullptr : reader.codes(begin, count);
+      const bool direct = args.y_element == Fp16Element::kF16 && count % kBlock == 0;
+      uint16_t* out = direct ? static_cast<uint16_t*>(args.y) + reader.first + begin : reader.tile;
+      for (int64_t i = 0; i < count; i += kBlock) {
+        Floats e0, e1;
+        if (keep) {
+          e0 = Vector::load(kept + begin + i);
+          e1 = Vector::load(kept + begin + i + kLanes);
+        } else {
+          e0 = exp_at(Vector::widen(codes + i));
+          e1 = exp_at(Vector::widen(codes + i + kLanes));
+        }
+        Vector::store_codes(out + i, Vector::narrow(Vector::mul(e0, quotient), Vector::mul(e1, quotient)));
+      }
+      if (!direct) write_codes(reader.tile, count, args.y, args.y_element, reader.first + begin);
+    });
+  }
+}
+
+template <Fp16Model kModel>
+void softmax_model(const Fp16SoftmaxArgs& args) {
+  if (args.lanes->levels == 4) {
+    softmax_rows<kModel, true>(args);
+  } else {
+    softmax_rows<kModel, false>(args);
+  }
+}
+
+void run_softmax(const Fp16SoftmaxArgs& args) {
+  switch (args.lanes->model) {
+    case Fp16Model::kF32: softmax_model<Fp16Model::kF32>(args); break;
+    case Fp16Model::kNliGpu: softmax_model<Fp16Model::kNliGpu>(args); break;
+    case Fp16Model::kNliCpu: softmax_model<Fp16Model::kNliCpu>(args); break;
+  }
+}
+
+}  // namespace
+}  // namespace isobit
+
+#endif  // ISOBIT_TABLE_FP16_X86_BODY_H_
