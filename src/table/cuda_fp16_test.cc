@@ -195,6 +195,62 @@ TEST_F(DeviceFp16Builtin, RandomFloat32EqualsTheReference) {
   std::printf("%lld outputs compared, 0 different\n", static_cast<long long>(compared_));
 }
 
+/// Rows around 0 with spreads from 1/4 to 32, every eighth with infinities or NaN.
+std::vector<std::byte> rows_of(Random& random, Dtype dtype, int64_t rows, int64_t columns) {
+  std::vector<std::byte> bytes(static_cast<size_t>(rows * columns) * size_in_bytes(dtype));
+  for (int64_t row = 0; row < rows; ++row) {
+    const float spread = static_cast<float>(1 << random.between(0, 7)) / 4.0f;
+    const bool special = random.one_in(8);
+    for (int64_t i = 0; i < columns; ++i) {
+      float value = spread * (static_cast<float>(random.between(0, 1 << 20)) / static_cast<float>(1 << 19) - 1.0f);
+      if (special && random.one_in(columns < 8 ? 2 : 8)) value = f16_to_f32(static_cast<uint16_t>(0x7c00 + random.between(-1, 1)));
+      if (special && random.one_in(4)) value = -__builtin_inff();
+      uint32_t bits = __builtin_bit_cast(uint32_t, value);
+      if (dtype != Dtype::kF32) bits = dtype == Dtype::kF16 ? f32_to_f16(value) : f32_to_bf16(value);
+      std::memcpy(bytes.data() + static_cast<size_t>(row * columns + i) * size_in_bytes(dtype), &bits,
+                  size_in_bytes(dtype));
+    }
+  }
+  return bytes;
+}
+
+TEST_F(DeviceFp16Builtin, SoftmaxEqualsTheReference) {
+  Random random(99);
+  for (const Fp16Model model : {Fp16Model::kF32, Fp16Model::kNliGpu, Fp16Model::kNliCpu}) {
+    const Result<Fp16Table> exp = builtin_fp16_table("exp", model);
+    const Result<Fp16Table> reciprocal = builtin_fp16_table("reciprocal", model);
+    ASSERT_TRUE(exp.ok() && reciprocal.ok());
+    const Result<Fp16Softmax> host = Fp16Softmax::create(*exp, *reciprocal);
+    ASSERT_TRUE(host.ok()) << host.status().message();
+    const Result<DeviceFp16Softmax> device = DeviceFp16Softmax::create(*host);
+    ASSERT_TRUE(device.ok()) << device.status().message();
+    for (const int64_t columns : {1, 2, 31, 32, 33, 255, 512, 513, 1000, 4097, 50000}) {
+      const int64_t rows = sanitized() ? 3 : std::max<int64_t>(3, 60000 / columns);
+      if (sanitized() && columns > 1000) continue;
+      for (const Dtype x_dtype : kDtypes)
+        for (const Dtype y_dtype : kDtypes) {
+          SCOPED_TRACE(std::string(to_string(model)) + " " + std::string(to_string(x_dtype)) + " -> " +
+                       std::string(to_string(y_dtype)) + ", columns " + std::to_string(columns));
+          const std::vector<std::byte> x = rows_of(random, x_dtype, rows, columns);
+          std::vector<std::byte> expected(static_cast<size_t>(rows * columns) * size_in_bytes(y_dtype));
+          ASSERT_TRUE(host->run(x, x_dtype, expected, y_dtype, columns, {.kernel = "reference"}).ok());
+          GuardedDeviceBuffer x_device(static_cast<int64_t>(x.size()));
+          GuardedDeviceBuffer y_device(static_cast<int64_t>(expected.size()));
+          x_device.write(x);
+          const Status status = device->run(x_device.bytes(), x_dtype, y_device.bytes(), y_dtype, columns, nullptr);
+          ASSERT_TRUE(status.ok()) << status.message();
+          ASSERT_TRUE(y_device.read<std::byte>() == expected);
+          compared_ += rows * columns;
+        }
+    }
+    GuardedDeviceBuffer x(64);
+    const Status status = device->run(x.bytes(), Dtype::kF16, x.bytes(), Dtype::kF16, 5, nullptr);
+    EXPECT_NE(status.message().find("columns is 5"), std::string::npos) << status.message();
+    (void)x.read<uint8_t>();
+  }
+  std::printf("softmax: %lld outputs compared, 0 different\n", static_cast<long long>(compared_));
+}
+
 TEST_F(DeviceFp16Rules, ReplaysInAGraphAndInPlace) {
   const std::vector<uint16_t> results = random_results();
   Result<DeviceFp16Function> function = DeviceFp16Function::create(results);
