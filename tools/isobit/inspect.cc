@@ -9,6 +9,7 @@
 #include "isobit/arrays.h"
 #include "isobit/gru.h"
 #include "models.h"
+#include "tables.h"
 #include "text.h"
 #include "verbs.h"
 
@@ -269,9 +270,27 @@ Result<Outcome> inspect_float(const InspectOptions& options) {
   return out;
 }
 
+Result<Outcome> inspect_table(const InspectOptions& options) {
+  ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, load_fp16_table(options.file));
+  Outcome out;
+  out.json = fp16_table_json(table);
+  out.text = "FP16 table: " + fp16_table_text(table) + "\n";
+  for (const Fp16Pieces& pieces : table.pieces) {
+    out.text += "cut points:";
+    for (const float cut : pieces.cut_points) out.text += format(" %.9g", static_cast<double>(cut));
+    out.text += "\nsteps:";
+    for (const int32_t steps : pieces.steps) out.text += " " + std::to_string(steps);
+    out.text += "\n";
+  }
+  out.text += certificate_head() + "\n" + certificate_row(table.function, table) + "\n";
+  return out;
+}
+
 }  // namespace
 
 Result<Outcome> inspect(const InspectOptions& options) {
+  ISOBIT_ASSIGN_OR_RETURN(const bool table, is_fp16_table(options.file));
+  if (table) return inspect_table(options);
   ISOBIT_ASSIGN_OR_RETURN(const bool integer, is_integer_model(options.file));
   return integer ? inspect_integer(options) : inspect_float(options);
 }

@@ -242,6 +242,81 @@ Result<Outcome> table_check(const TableCheckOptions& options) {
   return std::move(checker).outcome();
 }
 
+Result<Outcome> table_show(const TableShowOptions& options) {
+  if (!options.svg.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.svg, "--svg"));
+  Outcome out;
+  std::string svg;
+  const auto functions = fp16_functions();
+  bool fp16 = std::find(functions.begin(), functions.end(), options.table) != functions.end();
+  if (!fp16) {
+    ISOBIT_ASSIGN_OR_RETURN(fp16, is_fp16_table(options.table));
+  }
+  if (fp16) {
+    if (!options.gate.empty()) return invalid("--gate " + options.gate + ": " + options.table + " is no integer model");
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, find_fp16_table(options.table, options.source));
+    ISOBIT_ASSIGN_OR_RETURN(const auto exact, exact_results(table, options.exact));
+    ISOBIT_ASSIGN_OR_RETURN(const std::string plot, text_plot(table, exact));
+    out.text = fp16_table_text(table) + "\n" + certificate_head() + "\n" + certificate_row(table.function, table) +
+               "\n\n" + plot;
+    out.json = fp16_table_json(table);
+    if (!options.svg.empty()) {
+      ISOBIT_ASSIGN_OR_RETURN(svg, svg_of_table(table, exact));
+    }
+  } else {
+    ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(options.table, options.layer));
+    std::string names;
+    const ActivationTable* table = nullptr;
+    for (const GateTable& gate : gate_tables(model)) {
+      names += (names.empty() ? "" : ", ") + gate.name;
+      if (gate.name == options.gate) table = gate.table;
+    }
+    if (table == nullptr) return invalid("--gate " + options.gate + ": expected one of " + names);
+    ISOBIT_ASSIGN_OR_RETURN(const auto exact, exact_codes(table->function, table->input, table->output));
+    ISOBIT_ASSIGN_OR_RETURN(const IntegerErrors errors, integer_errors(*table));
+    ISOBIT_ASSIGN_OR_RETURN(const std::string plot, text_plot(*table, exact));
+    out.text = "input: " + grid_text(table->input) + "\noutput: " + grid_text(table->output) + "\n" +
+               integer_row(options.gate, *table, errors) + "\n" + plot;
+    out.json = integer_json(options.gate, *table, errors);
+    if (!options.svg.empty()) {
+      ISOBIT_ASSIGN_OR_RETURN(svg, svg_of_table(*table, exact));
+    }
+  }
+  if (!options.svg.empty()) {
+    ISOBIT_RETURN_IF_ERROR(write_file_atomically(options.svg, svg.data(), svg.size()));
+    out.json.set("svg", options.svg);
+    out.text += "saved " + options.svg + "\n";
+  }
+  return out;
+}
+
+Result<Outcome> table_export(const TableExportOptions& options) {
+  if (options.c.empty() && options.hex.empty()) return invalid("nothing to write; expected --c DIR or --hex FILE");
+  if (!options.hex.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.hex, "--hex"));
+  ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, find_fp16_table(options.table, options.source));
+  Outcome out;
+  Value files = Value::array();
+  // All texts are made before the first file is written.
+  std::vector<std::pair<std::string, std::string>> texts;
+  if (!options.c.empty()) {
+    const std::string name = options.name.empty() ? table.function : options.name;
+    const auto sources = export_fp16_c(table, name);
+    if (!sources.ok()) return Status(sources.status().code(), "--name " + name + ": " + sources.status().message());
+    for (const ExportedFile& file : *sources) texts.emplace_back(options.c + "/" + file.name, file.text);
+  }
+  if (!options.hex.empty()) {
+    ISOBIT_ASSIGN_OR_RETURN(std::string hex, export_fp16_hex(table));
+    texts.emplace_back(options.hex, std::move(hex));
+  }
+  if (!options.c.empty()) ISOBIT_RETURN_IF_ERROR(make_directory(options.c, "--c"));
+  for (const auto& [path, text] : texts) {
+    ISOBIT_RETURN_IF_ERROR(write_file_atomically(path, text.data(), text.size()));
+    files.add(path);
+    out.text += "saved " + path + "\n";
+  }
+  out.json.set("files", std::move(files)).set("table", fp16_table_json(table));
+  return out;
+}
+
 Result<Outcome> table_run(const TableRunOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
   ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
