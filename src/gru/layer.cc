@@ -298,7 +298,8 @@ void GruLayer::run_reference(const LayerRun& run) const {
   const int64_t H = p_.hidden_size;
   const Dtype x_type = p_.grids[kX].dtype();
   const Dtype h_type = p_.grids[kH].dtype();
-  const int64_t z_h = p_.grids[kH].zero_point;
+  const CellView cell_view = view_of(p_);
+  const int64_t z_h = cell_view.h.zero_point;
   Scratch scratch(run.scratch);
   int64_t* x = scratch.take<int64_t>(C + 14 * H);
   int64_t* h = x + C;
@@ -328,15 +329,15 @@ void GruLayer::run_reference(const LayerRun& run) const {
       for (int64_t c = 0; c < 3 * H; ++c) {
         const auto row = static_cast<size_t>(c);
         ih[c] = reference_linear(linear(p_.W, c, x), p_.grids[kX].zero_point, W_sum_[row], p_.bw.at(c, 0),
-                                 p_.bw_to_acc[row], p_.acc_to_ih[row], p_.grids[kIh], p_.rounding);
+                                 p_.bw_to_acc[row], p_.acc_to_ih[row], cell_view.ih, p_.rounding);
         hh[c] = reference_linear(linear(p_.R, c, h), z_h, R_sum_[row], p_.br.at(c, 0), p_.br_to_acc[row],
-                                 p_.acc_to_hh[row], p_.grids[kHh], p_.rounding);
+                                 p_.acc_to_hh[row], cell_view.hh, p_.rounding);
       }
       const uint8_t* mask = run.mask == nullptr ? nullptr : run.mask + (t * run.batch + b) * run.mask_width;
       for (int64_t i = 0; i < H; ++i) {
         const int64_t ih_unit[3] = {ih[i], ih[H + i], ih[2 * H + i]};
         const int64_t hh_unit[3] = {hh[i], hh[H + i], hh[2 * H + i]};
-        const ReferenceCell cell = reference_cell(p_, ih_unit, hh_unit, h[i]);
+        const ReferenceCell cell = reference_cell(cell_view, ih_unit, hh_unit, h[i]);
         const int64_t codes[7] = {cell.u_in, cell.r_in, cell.n_in, cell.u, cell.r, cell.n,
                                   mask != nullptr && mask[i] == 0 ? h[i] : cell.h};
         for (int64_t j = 0; j < 7; ++j) cells[j * H + i] = codes[j];

@@ -261,7 +261,7 @@ Result<GruState> GruModel::state_from(const GruModel& other, const GruState& sta
     for (int64_t i = 0; i < count; ++i) {
       const int64_t code = load_code(state.layer(static_cast<int64_t>(l)).data(), from_grid.dtype(), i);
       store_code(out.layer(static_cast<int64_t>(l)).data(), to_grid.dtype(), i,
-                 clamp_to(to_grid, rescale(*ratio, code - from_grid.zero_point, to.rounding) + to_grid.zero_point));
+                 clamp_to(range_of(to_grid), rescale(*ratio, code - from_grid.zero_point, to.rounding) + to_grid.zero_point));
     }
   }
   return out;
