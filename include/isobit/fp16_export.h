@@ -12,6 +12,9 @@
 
 namespace isobit {
 
+/// The function as people write it: "x / (1 + e^-x)". `beta` is for swish only.
+std::string fp16_formula(std::string_view function, double beta = 1.0);
+
 struct ExportedFile {
   std::string name;  // without a folder
   std::string text;

@@ -72,40 +72,6 @@ Status check_name(std::string_view name) {
   return {};
 }
 
-std::string formula(const Fp16Table& table) {
-  if (table.function == "swish") return print("x / (1 + e^(-beta x)), beta = %.17g", table.beta);
-  static constexpr std::pair<std::string_view, std::string_view> kFormulas[] = {
-      {"silu", "x / (1 + e^-x)"},
-      {"gelu", "x (1 + erf(x / sqrt 2)) / 2"},
-      {"gelu_tanh", "x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2"},
-      {"sigmoid", "1 / (1 + e^-x)"},
-      {"tanh", "tanh x"},
-      {"exp", "e^x"},
-      {"log", "ln x"},
-      {"sin", "sin x"},
-      {"cos", "cos x"},
-      {"mish", "x tanh(ln(1 + e^x))"},
-      {"softplus", "ln(1 + e^x)"},
-      {"elu", "x; e^x - 1 for x < 0"},
-      {"selu", "1.0507009873554805 times x; times 1.6732632423543773 (e^x - 1) for x < 0"},
-      {"hardsigmoid", "min(max(x + 3, 0), 6) / 6"},
-      {"hardswish", "x min(max(x + 3, 0), 6) / 6"},
-      {"quick_gelu", "x / (1 + e^(-1.702 x))"},
-      {"relu", "max(x, 0)"},
-      {"leaky_relu", "x; x / 100 for x < 0"},
-      {"relu6", "min(max(x, 0), 6)"},
-      {"erf", "erf x"},
-      {"sqrt", "sqrt x"},
-      {"rsqrt", "1 / sqrt x"},
-      {"reciprocal", "1 / x"},
-      {"square", "x^2"},
-      {"inverse_sigmoid", "ln(x / (1 - x))"},
-  };
-  for (const auto& [function, text] : kFormulas)
-    if (table.function == function) return std::string(text);
-  return "a function of your own";
-}
-
 size_t entries_of(const Fp16Table& table) {
   size_t count = 0;
   for (const Fp16Pieces& pieces : table.pieces) count += pieces.values.size();
@@ -116,7 +82,7 @@ size_t entries_of(const Fp16Table& table) {
 std::vector<std::string> describe(const Fp16Table& table) {
   const Fp16Certificate& c = table.certificate;
   std::vector<std::string> lines = {
-      table.function + ": " + formula(table),
+      table.function + ": " + fp16_formula(table.function, table.beta),
       "model " + std::string(to_string(table.model)) + ", range reduction " + std::string(to_string(table.reduction)) +
           ", " + number(entries_of(table)) + (table.half_values ? " float16" : " float32") + " values",
   };
@@ -670,6 +636,40 @@ std::string test_text(const Fp16Table& table) {
 
 }  // namespace
 
+std::string fp16_formula(std::string_view function, double beta) {
+  if (function == "swish") return print("x / (1 + e^(-beta x)), beta = %.17g", beta);
+  static constexpr std::pair<std::string_view, std::string_view> kFormulas[] = {
+      {"silu", "x / (1 + e^-x)"},
+      {"gelu", "x (1 + erf(x / sqrt 2)) / 2"},
+      {"gelu_tanh", "x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2"},
+      {"sigmoid", "1 / (1 + e^-x)"},
+      {"tanh", "tanh x"},
+      {"exp", "e^x"},
+      {"log", "ln x"},
+      {"sin", "sin x"},
+      {"cos", "cos x"},
+      {"mish", "x tanh(ln(1 + e^x))"},
+      {"softplus", "ln(1 + e^x)"},
+      {"elu", "x; e^x - 1 for x < 0"},
+      {"selu", "1.0507009873554805 times x; times 1.6732632423543773 (e^x - 1) for x < 0"},
+      {"hardsigmoid", "min(max(x + 3, 0), 6) / 6"},
+      {"hardswish", "x min(max(x + 3, 0), 6) / 6"},
+      {"quick_gelu", "x / (1 + e^(-1.702 x))"},
+      {"relu", "max(x, 0)"},
+      {"leaky_relu", "x; x / 100 for x < 0"},
+      {"relu6", "min(max(x, 0), 6)"},
+      {"erf", "erf x"},
+      {"sqrt", "sqrt x"},
+      {"rsqrt", "1 / sqrt x"},
+      {"reciprocal", "1 / x"},
+      {"square", "x^2"},
+      {"inverse_sigmoid", "ln(x / (1 - x))"},
+  };
+  for (const auto& [name, text] : kFormulas)
+    if (name == function) return std::string(text);
+  return "a function of the user's own";
+}
+
 Result<std::vector<ExportedFile>> export_fp16_c(const Fp16Table& table, std::string_view name,
                                                 const Fp16CExportOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_name(name));
@@ -682,7 +682,7 @@ Result<std::vector<ExportedFile>> export_fp16_c(const Fp16Table& table, std::str
   const auto add = [&](const char* suffix, const std::string& text) {
     files.push_back({std::string(name) + suffix, replace_all(head + text, "$", name)});
   };
-  add(".h", replace_all(std::string(kHeader), "@FORMULA", formula(table)));
+  add(".h", replace_all(std::string(kHeader), "@FORMULA", fp16_formula(table.function, table.beta)));
   add(".c", source_text(table));
   if (options.with_test) add("_test.c", test_text(table));
   return files;
