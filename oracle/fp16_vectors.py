@@ -103,8 +103,19 @@ def softmax_of(model, half):
     return Softmax(*pieces)
 
 
+def steep_softmax(model):
+    """Values without order, so that the last bits of an argument are seen in the result."""
+    rng, pieces = Rng(78), []
+    for name in ("exp", "reciprocal"):
+        cuts = [math.ldexp(SOFTMAX_CUTS[name][i], -12) for i in (0, -1)]
+        values = [0.5 + math.ldexp(rng.u64() >> 41, -23) for _ in range(4097)]
+        pieces.append(Table([Pieces([4096], cuts, values, model)], name))
+    return Softmax(*pieces)
+
+
 def softmax_rows():
-    """Rows of 1..40 and 1000 elements: sign and fraction of u, one of eight binades."""
+    """Rows of 1..40 and 1000 elements: sign and fraction of u, one of eight binades. Then two rows of a
+    0 and 999 numbers in (-12, -8] and (-24, -20], where E is rounded."""
     rng = Rng(77)
     for n in list(range(1, 41)) + [1000]:
         low = 8 + n % 13
@@ -113,15 +124,19 @@ def softmax_rows():
             u = rng.u64()
             row.append(u & 0x83FF | low + (u >> 32) % 8 << 10)
         yield row
+    for base, mask in ((0xC800, 0x1FF), (0xCD00, 0xFF)):
+        yield [0] + [base | rng.u64() & mask for _ in range(999)]
 
 
 def softmax_cases():
     """One case gives the tables, one each model and kind of values a digest, one each row its results."""
     kinds = [(softmax_of(model, half), model, half) for half in (False, True) for model in MODELS]
+    steep = [(steep_softmax(model), model, "steep") for model in MODELS]
     cases = [{"softmax": "tables", **SOFTMAX_CUTS}]
-    for softmax, model, half in kinds:
+    for softmax, model, half in kinds + steep:
         results = [code for row in softmax_rows() for code in softmax(row)]
-        cases.append({"softmax": "digest", "model": model, "half": half, "digest": digest16(results)})
+        cases.append({"softmax": "digest", "model": model, "values": {False: "f32", True: "f16"}.get(half, half),
+                      "digest": digest16(results)})
     for text in SOFTMAX_ROWS:
         row = [int(code, 16) for code in text.split()]
         cases.append({"softmax": "row", "row": text,

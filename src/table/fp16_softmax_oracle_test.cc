@@ -51,6 +51,11 @@ std::vector<Codes> synthetic_rows() {
     }
     rows.push_back(std::move(row));
   }
+  for (const auto& [base, mask] : {std::pair(0xc800U, 0x1ffU), std::pair(0xcd00U, 0xffU)}) {
+    Codes row = {0};
+    for (int j = 0; j < 999; ++j) row.push_back(static_cast<uint16_t>(base | (random.next() & mask)));
+    rows.push_back(std::move(row));
+  }
   return rows;
 }
 
@@ -65,20 +70,33 @@ class Fp16SoftmaxOracle : public testing::Test {
     ASSERT_EQ(cases_.front().at("softmax"), "tables");
   }
 
-  [[nodiscard]] std::optional<Fp16Softmax> make(Fp16Model model, bool half) const {
+  /// `values`: "f32", "f16" or "steep".
+  [[nodiscard]] std::optional<Fp16Softmax> make(Fp16Model model, const std::string& values) const {
     std::vector<Fp16Table> tables;
+    Random random(78);
     for (const char* name : {"exp", "reciprocal"}) {
       std::vector<float> cuts;
       for (const int32_t cut : cases_.front().at(name).get<std::vector<int32_t>>())
         cuts.push_back(std::ldexp(static_cast<float>(cut), -12));
-      Fp16FitOptions options;
-      options.model = model;
-      options.half_values = half;
-      Result<Fp16Table> table = import_fp16_table(name, cuts, options);
-      EXPECT_TRUE(table.ok()) << table.status().message();
-      if (!table.ok()) return std::nullopt;
-      tables.push_back(*std::move(table));
-      tables.back().reduction = tables.size() == 1 ? Fp16Reduction::kExp : Fp16Reduction::kReciprocal;
+      Fp16Table table;
+      if (values == "steep") {
+        table.function = name;
+        table.model = model;
+        table.pieces.push_back({{4096}, {cuts.front(), cuts.back()}, {}, {}});
+        for (int i = 0; i <= 4096; ++i)
+          table.pieces[0].values.push_back(0.5f + std::ldexp(static_cast<float>(random.next() >> 41), -23));
+        set_scales(table.pieces[0], model);
+      } else {
+        Fp16FitOptions options;
+        options.model = model;
+        options.half_values = values == "f16";
+        Result<Fp16Table> imported = import_fp16_table(name, cuts, options);
+        EXPECT_TRUE(imported.ok()) << imported.status().message();
+        if (!imported.ok()) return std::nullopt;
+        table = *std::move(imported);
+      }
+      table.reduction = tables.empty() ? Fp16Reduction::kExp : Fp16Reduction::kReciprocal;
+      tables.push_back(std::move(table));
     }
     Result<Fp16Softmax> softmax = Fp16Softmax::create(tables[0], tables[1]);
     EXPECT_TRUE(softmax.ok()) << softmax.status().message();
@@ -101,19 +119,20 @@ class Fp16SoftmaxOracle : public testing::Test {
 TEST_F(Fp16SoftmaxOracle, EveryKernel) {
   const std::vector<Codes> rows = synthetic_rows();
   int digests = 0, compared = 0;
-  for (size_t kind = 0; kind < 6; ++kind) {
+  for (size_t kind = 0; kind < 9; ++kind) {
     const auto model = static_cast<Fp16Model>(kind % 3);
-    const bool half = kind >= 3;
-    const std::optional<Fp16Softmax> softmax = make(model, half);
+    const std::string values = kind < 3 ? "f32" : (kind < 6 ? "f16" : "steep");
+    const std::optional<Fp16Softmax> softmax = make(model, values);
     ASSERT_TRUE(softmax.has_value());
     for (const Fp16Kernel& kernel : fp16_softmax_kernels()) {
       if (!cpu_can_run(kernel.path)) continue;
-      SCOPED_TRACE(std::string(to_string(model)) + (half ? ", float16 values, " : ", ") + std::string(kernel.name));
+      SCOPED_TRACE(std::string(to_string(model)) + ", " + values + ", " + std::string(kernel.name));
+      const int before = digests;
       for (const json& c : cases_) {
-        if (c.at("softmax") == "row") {
+        if (c.at("softmax") == "row" && kind < 6) {
           EXPECT_EQ(run(*softmax, parse(c.at("row")), kernel.name), parse(c.at("y")[kind])) << c.at("row");
           ++compared;
-        } else if (c.at("softmax") == "digest" && c.at("model") == to_string(model) && c.at("half") == half) {
+        } else if (c.at("softmax") == "digest" && c.at("model") == to_string(model) && c.at("values") == values) {
           Codes all;
           for (const Codes& row : rows) {
             const Codes y = run(*softmax, row, kernel.name);
@@ -123,10 +142,11 @@ TEST_F(Fp16SoftmaxOracle, EveryKernel) {
           ++digests;
         }
       }
+      EXPECT_EQ(digests, before + 1);
     }
   }
-  EXPECT_GE(digests, 6);
-  EXPECT_EQ(compared, 9 * digests);
+  EXPECT_GE(digests, 9);
+  EXPECT_EQ(compared * 3, 9 * 2 * digests);
 }
 
 }  // namespace
