@@ -51,7 +51,7 @@ std::vector<Codes> synthetic_rows() {
     }
     rows.push_back(std::move(row));
   }
-  for (const auto& [base, mask] : {std::pair(0xc800U, 0x1ffU), std::pair(0xcd00U, 0xffU)}) {
+  for (const auto& [base, mask] : {std::pair(0xc800U, 0x1ffU), std::pair(0xcd50U, 7U)}) {
     Codes row = {0};
     for (int j = 0; j < 999; ++j) row.push_back(static_cast<uint16_t>(base | (random.next() & mask)));
     rows.push_back(std::move(row));
