@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section 13: FP16 tables. A number of a format is a Python float that holds it; every operation is
+"""Section 10: FP16 tables. A number of a format is a Python float that holds it; every operation is
 exact in integers and rounded once, to nearest even. Signs of zeros are those of IEEE 754."""
 import math
 from fractions import Fraction

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""testdata/fp16.json: digests of section 13 over all float16 codes. README.md has the format."""
+"""testdata/fp16.json: digests of section 10 over all float16 codes. README.md has the format."""
 import math
 import struct
 
 from .floats import bits64
 from .fp16_functions import F16, FUNCTIONS, exact16, value16
+from .fp16_softmax import Softmax
 from .fp16_tables import (MODELS, REDUCTIONS, STEPS_259, Pieces, Table, bfloat16_to_float16,
                           float16_to_bfloat16, float32_to_float16, sampled_values, to_format)
 from .tables import fnv1a64
@@ -86,6 +87,63 @@ def table_cases():
     return cases
 
 
+# in units of 2^-12: float16 numbers, and every step is a float64 number
+SOFTMAX_CUTS = {"exp": [-1420, -1380, -1130, -780, -390, 0, 390, 780, 1130, 1380, 1420],
+                "reciprocal": [4096, 4100, 4492, 4884, 5352, 5860, 6444, 7032, 7616, 8188, 8192]}
+SOFTMAX_ROWS = ("3c00", "fc00", "0000 8000", "3c00 fc00 3800", "fbff 7bff 7bfe", "4248 fe01 0000",
+                "7c00 3c00 fc00", "fc00 fc00", "3555 3e2a b800 4170 c4d3 0001")
+
+
+def softmax_of(model, half):
+    pieces = []
+    for name in ("exp", "reciprocal"):
+        cuts = [math.ldexp(c, -12) for c in SOFTMAX_CUTS[name]]
+        values = sampled_values(name, STEPS_259, cuts, half, 1.0)
+        pieces.append(Table([Pieces(STEPS_259, cuts, values, model)], name))
+    return Softmax(*pieces)
+
+
+def steep_softmax(model):
+    """Values without order, so that the last bits of an argument are seen in the result."""
+    rng, pieces = Rng(78), []
+    for name in ("exp", "reciprocal"):
+        cuts = [math.ldexp(SOFTMAX_CUTS[name][i], -12) for i in (0, -1)]
+        values = [0.5 + math.ldexp(rng.u64() >> 41, -23) for _ in range(4097)]
+        pieces.append(Table([Pieces([4096], cuts, values, model)], name))
+    return Softmax(*pieces)
+
+
+def softmax_rows():
+    """Rows of 1..40 and 1000 elements: sign and fraction of u, one of eight binades. Then two rows of a
+    0 and 999 numbers in (-12, -8] and near -21.3, where E is rounded."""
+    rng = Rng(77)
+    for n in list(range(1, 41)) + [1000]:
+        low = 8 + n % 13
+        row = []
+        for _ in range(n):
+            u = rng.u64()
+            row.append(u & 0x83FF | low + (u >> 32) % 8 << 10)
+        yield row
+    for base, mask in ((0xC800, 0x1FF), (0xCD50, 7)):
+        yield [0] + [base | rng.u64() & mask for _ in range(999)]
+
+
+def softmax_cases():
+    """One case gives the tables, one each model and kind of values a digest, one each row its results."""
+    kinds = [(softmax_of(model, half), model, half) for half in (False, True) for model in MODELS]
+    steep = [(steep_softmax(model), model, "steep") for model in MODELS]
+    cases = [{"softmax": "tables", **SOFTMAX_CUTS}]
+    for softmax, model, half in kinds + steep:
+        results = [code for row in softmax_rows() for code in softmax(row)]
+        cases.append({"softmax": "digest", "model": model, "values": {False: "f32", True: "f16"}.get(half, half),
+                      "digest": digest16(results)})
+    for text in SOFTMAX_ROWS:
+        row = [int(code, 16) for code in text.split()]
+        cases.append({"softmax": "row", "row": text,
+                      "y": [" ".join("%04x" % code for code in softmax(row)) for softmax, _, _ in kinds]})
+    return cases
+
+
 def make_fp16(given=None):
     """All cases. With `given`, the cases of a file that exists, what only the full digests tell is
     taken from there, and only the part digests are computed."""
@@ -131,4 +189,6 @@ def make_fp16(given=None):
             return out
 
         add(case, whole, lambda: {"part": digest16([table(c) for table in tables for c in PART])})
-    return {"description": "FP16 tables (section 13): digests over all float16 codes", "cases": cases}
+    for case in softmax_cases():
+        always(case)
+    return {"description": "FP16 tables (section 10): digests over all float16 codes", "cases": cases}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of section 13's oracle against values worked by hand, the machine and mpmath."""
+"""Checks of section 10's oracle against values worked by hand, the machine and mpmath."""
 import math
 import struct
 import unittest
@@ -12,8 +12,10 @@ from .fp16_functions import (BF16, DOMAIN, F16, F32, FUNCTIONS, IRRATIONAL, MINU
 from .fp16_tables import (MODELS, REDUCTIONS, STEPS_259, Pieces, Table, bfloat16_to_float16, fma,
                           float16_to_bfloat16, float16_to_float32, float32_to_float16, multiply,
                           sampled_values, subtract, to_format)
-from .fp16_vectors import PART, SILU_CUTS, synthetic_cuts, synthetic_value
-from .rounding import Refused
+from .fp16_softmax import Softmax, shift_rint
+from .fp16_vectors import (PART, SILU_CUTS, SOFTMAX_CUTS, softmax_of, softmax_rows, synthetic_cuts,
+                           synthetic_value)
+from .rounding import Refused, rint
 from .vectors import Rng
 
 try:
@@ -242,6 +244,75 @@ class Reductions(unittest.TestCase):
         self.assertEqual(self.tables("sqrt")(0x4C00), 0x4400)
         self.assertEqual(self.tables("exp")(0x0000), 0x3C00)
         self.assertEqual((self.tables("exp")(0x7BFF), self.tables("exp")(0xFBFF)), (0x7C00, 0))
+
+
+class Softmaxes(unittest.TestCase):
+    def test_rint(self):
+        for n, e, expected in ((5, -1, 2), (7, -1, 4), (3, 2, 12), (1, -1, 0), (1, -200000, 0), (3, -2, 1)):
+            self.assertEqual(shift_rint(n, e), expected)
+
+    def test_by_hand(self):
+        for model in MODELS:
+            for half in (False, True):
+                s = softmax_of(model, half)
+                one, nan = 0x3C00, 0x7E00
+                # e^0 and 1/1 are values of the tables: powers of two are exact
+                for row, expected in (
+                        ([0x4248], [one]), ([0x8000], [one]), ([0xFBFF], [one]), ([0, 0x8000], [0x3800] * 2),
+                        ([0x7BFF] * 4, [0x3400] * 4), ([0xFC00, one, 0xFC00], [0, one, 0]),
+                        ([0xFBFF, 0x7BFF], [0, one]), ([0xFC00], [nan]), ([0xFC00] * 3, [nan] * 3),
+                        ([one, 0x7C00], [nan] * 2), ([0xFC00, 0xFE01], [nan] * 2), ([0x7C01], [nan]),
+                        ([one] * 256, [0x1C00] * 256)):
+                    self.assertEqual(s(row), expected)
+
+    def test_against_fractions(self):
+        # the page once more, in rationals, with k cut at -64: the cut changes nothing
+        def f32(v):
+            return Fraction(round_binary(Fraction(v), *F32))
+
+        c = constants()
+        for model in MODELS:
+            s = softmax_of(model, False)
+            for row in [[0x7BFF, 0xFBFF, 0x5000, 0x7800, 0x7BFE]] + list(softmax_rows())[3:40:9]:
+                x = [Fraction(value16(code)) for code in row]
+                powers = []
+                for v in x:
+                    d = f32(v - max(x))
+                    k = rint(f32(d * Fraction(c["log2_e"])))
+                    r = d
+                    for part in c["ln2"]:
+                        r = f32(r - k * Fraction(part))
+                    powers.append(Fraction(s.exp(float(r))) * Fraction(2) ** max(k, -64))
+                total = f32(sum(rint(e * 2 ** 30) for e in powers))
+                k = total.numerator.bit_length() - 1
+                q = Fraction(s.reciprocal(float(total / 2 ** k))) * Fraction(2) ** (30 - k)
+                self.assertEqual([value16(y) for y in s(row)],
+                                 [float(round_binary(f32(e * q), *F16)) for e in powers])
+
+    def test_near_softmax(self):
+        s = softmax_of("f32", False)
+        for row in softmax_rows():
+            x = [value16(code) for code in row]
+            e = [math.exp(v - max(x)) for v in x]
+            for y, v in zip(s(row), e):
+                self.assertLess(abs(value16(y) - v / sum(e)), 2e-3 * v / sum(e) + 2.0 ** -24)
+
+    def test_order_does_not_matter(self):
+        for model in MODELS:
+            s = softmax_of(model, True)
+            row = list(softmax_rows())[30]
+            self.assertEqual(s(row[::-1]), s(row)[::-1])
+
+    def test_refused(self):
+        a, b = [Table([Pieces([1], cuts, values, "f32")], name) for name, cuts, values in (
+            ("exp", [-0.375, 0.375], [0.5, 2.0]), ("reciprocal", [1.0, 2.0], [1.0, 0.5]))]
+        Softmax(a, b)
+        self.assertRaises(Refused, Softmax, b, a)
+        for name, values, model in (("exp", [0.25, 1.0], "f32"), ("exp", [0.5, 2.5], "f32"),
+                                    ("exp", [0.5, 2.0], "nli_cpu")):
+            bad = Table([Pieces([1], [-0.375, 0.375], values, model)], name)
+            self.assertRaises(Refused, Softmax, bad, b)
+        self.assertTrue(all(len(c) == 11 and c == sorted(c) for c in SOFTMAX_CUTS.values()))
 
 
 class Exact(unittest.TestCase):

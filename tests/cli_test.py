@@ -619,11 +619,11 @@ class CliTest(unittest.TestCase):
     def test_table_export(self):
         folder, hexadecimal = self.path("c"), self.path("silu.hex")
         report = self.json("table", "export", "silu", "--c", folder, "--hex", hexadecimal)
-        self.assertEqual(sorted(os.listdir(folder)), ["silu.c", "silu.h", "silu_test.c"])
+        self.assertEqual(sorted(os.listdir(folder)), ["isobit_silu.c", "isobit_silu.h", "isobit_silu_test.c"])
         self.assertEqual(len(report["files"]), 4)
         program = self.path("silu_test")
         subprocess.run(["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O2", "-o", program,
-                        os.path.join(folder, "silu.c"), os.path.join(folder, "silu_test.c")], check=True)
+                        os.path.join(folder, "isobit_silu.c"), os.path.join(folder, "isobit_silu_test.c")], check=True)
         subprocess.run([program], check=True)
         self.assertTrue(read(hexadecimal))
         self.fails(["--c", "--hex"], "table", "export", "silu")

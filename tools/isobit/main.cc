@@ -274,7 +274,7 @@ class Commands {
     add_table_source(command, out.source);
     command->add_option("--c", out.c, "folder for NAME.h, NAME.c and NAME_test.c: C99 without libm")->type_name("DIR");
     command->add_option("--hex", out.hex, "file for the memory image, one word a line")->type_name("FILE");
-    command->add_option("--name", out.name, "C identifier; default the function")->type_name("NAME");
+    command->add_option("--name", out.name, "C identifier; default isobit_FUNCTION")->type_name("NAME");
 
     auto& run = table_run_;
     command = add(

@@ -298,7 +298,7 @@ Result<Outcome> table_export(const TableExportOptions& options) {
   // All texts are made before the first file is written.
   std::vector<std::pair<std::string, std::string>> texts;
   if (!options.c.empty()) {
-    const std::string name = options.name.empty() ? table.function : options.name;
+    const std::string name = options.name.empty() ? "isobit_" + table.function : options.name;
     const auto sources = export_fp16_c(table, name);
     if (!sources.ok()) return Status(sources.status().code(), "--name " + name + ": " + sources.status().message());
     for (const ExportedFile& file : *sources) texts.emplace_back(options.c + "/" + file.name, file.text);
