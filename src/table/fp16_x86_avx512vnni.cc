@@ -25,6 +25,7 @@ struct Vector {
   using Codes = __m512i;
   using CodeMask = __mmask32;
   static constexpr int kLanes = 16;
+  static constexpr int kChains = 4;
   static constexpr bool kTableOf16 = true;  // one permute reads 16 floats
 
   ISOBIT_INLINE Floats all(float a) { return _mm512_set1_ps(a); }
