@@ -2,12 +2,12 @@
 // FP16 functions and softmax: every kernel that this machine can run, in the cache, beside memcpy of the same bytes.
 // Counter ns/element. Each case is compared with the reference once.
 //
-// Limits, for 16384 elements of one core with three loads a cycle (two of 512 bits), one permute a cycle and six
-// instructions a cycle, as the processors with AVX-512 VNNI have since 2021:
-// - Looking up: one load a result, and one of two results' codes: 0.4 cycles, f16 or f32.
-// - Interpolating: a pair of 64 bits gathered for each element, 0.4 cycles of loads, and about 50 instructions, 16 of
-//   them on the one port for permutes, comparisons and conversions, for 16 elements: 1 cycle (AVX-512). AVX2 has two
-//   ports for comparisons, but needs three permutes where AVX-512 needs one, for 8 elements: 2.5 cycles.
+// Limits of one core with two ports for 512-bit and three for 256-bit arithmetic, one of them for permutes, and three
+// loads a cycle (two of 512 bits), as the processors with AVX-512 VNNI have had since 2021:
+// - Looking up: a gather loads each result and takes some 0.5 cycles an element with either width.
+// - Interpolating, 16 elements with AVX-512: about 40 instructions on two ports and two gathers of 5.5 cycles, 27
+// cycles;
+//   with AVX2 about 55 for 8 elements on three ports and two gathers of 3 cycles, 24 cycles.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -154,7 +154,8 @@ void register_all() {
     for (const Fp16Kernel& kernel : fp16_softmax_kernels()) {
       if (!cpu_can_run(kernel.path)) continue;
       for (const int64_t columns : {64, 1024, 8192}) {
-        const std::string full = "softmax/" + std::string(kernel.name) + "/" + type + "/" + std::to_string(columns);
+        std::string full = "softmax/" + std::string(kernel.name) + "/";
+        full += type + "/" + std::to_string(columns);
         benchmark::RegisterBenchmark(full.c_str(), softmax_case, kernel.name, dtype, columns);
       }
     }

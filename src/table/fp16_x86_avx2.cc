@@ -24,6 +24,7 @@ struct Vector {
   using Codes = __m256i;
   using CodeMask = __m256i;
   static constexpr int kLanes = 8;
+  static constexpr int kChains = 2;
   static constexpr bool kTableOf16 = false;
 
   ISOBIT_INLINE Floats all(float a) { return _mm256_set1_ps(a); }

