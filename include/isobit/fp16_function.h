@@ -29,7 +29,7 @@ struct Fp16Kernel {
 std::span<const Fp16Kernel> fp16_kernels();
 
 struct Fp16RunOptions {
-  std::string_view kernel;     // empty: the fastest that can run here, or on the path that ISOBIT_CPU names
+  std::string_view kernel;     // empty: the fastest that can run here, or on the path that ISOBIT_CPU named at `create`
   ThreadPool* pool = nullptr;  // elements (rows of a softmax) are split statically
 };
 
@@ -42,7 +42,7 @@ class Fp16Function {
   [[nodiscard]] const Fp16Table& table() const;
   /// The result of every float16 code, in ascending order of the code as an unsigned integer.
   [[nodiscard]] std::span<const uint16_t> results() const;
-  /// The kernel that runs when none is named.
+  /// The kernel that runs when none is named. `create` reads ISOBIT_CPU; an error there is this one's.
   [[nodiscard]] Result<std::string_view> default_kernel() const;
 
   /// x and y: f16, bf16 or f32, any pair, aligned to their elements, the same number of elements. x is rounded to
@@ -63,7 +63,8 @@ class Fp16Function {
 /// reciprocal from tables and an exact sum, so that neither order nor kernel changes a bit.
 class Fp16Softmax {
  public:
-  /// `exp`: reduction kExp, values in [0.5, 2]; `reciprocal`: reduction kReciprocal, values in [0.25, 2]; the same model.
+  /// `exp`: reduction kExp, values in [0.5, 2]; `reciprocal`: reduction kReciprocal, values in [0.25, 2]; the same
+  /// model.
   static Result<Fp16Softmax> create(const Fp16Table& exp, const Fp16Table& reciprocal);
 
   [[nodiscard]] const Fp16Table& exp_table() const;

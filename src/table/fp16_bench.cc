@@ -142,7 +142,9 @@ void register_all() {
       if (!cpu_can_run(kernel.path)) continue;
       const std::string base = std::string(kernel.name) + "/";
       const auto add = [&](const char* name, Fp16Reduction reduction, Fp16Model model) {
-        const std::string full = base + name + "/" + std::string(to_string(model)) + "/" + type;
+        std::string full = base + name + "/";
+        full += std::string(to_string(model)) + "/";
+        full += type;
         benchmark::RegisterBenchmark(full.c_str(), function_case, kernel.name, name, reduction, model, dtype);
       };
       add("silu", Fp16Reduction::kNone, Fp16Model::kF32);
