@@ -138,6 +138,8 @@ Problem make_problem(const Fp16Exact& exact, Fp16Reduction reduction, int32_t pi
     sample.argument = sample.reduced.argument;
     if (plain && (sample.argument < options.low || sample.argument > options.high)) continue;
     sample.truth = exact.codes[code];
+    // A float16 value is no more than 65504, so this result is out of reach whatever the table.
+    if (options.half_values && plain && is_infinite(sample.truth)) continue;
     // Results far beyond float16 are decided whatever is in the table, and would only disturb the search.
     if (reduction == Fp16Reduction::kExp && (sample.reduced.factor > 0x1p30f || sample.reduced.factor < 0x1p-30f))
       continue;
