@@ -664,22 +664,24 @@ std::optional<Cuts> find_cuts(const Problem& problem, const Progress& progress) 
   for (const bool anchored : {true, false}) {
     std::optional<Cuts> best;
     const auto attempt = [&](double e) {
-      // About 16 of them; nobody knows beforehand.
-      ++attempts;
-      progress.report(attempts / (attempts + 4.0));
       CutSearch search(problem, e, anchored);
       auto points = search.run();
       if (points) best = Cuts{*points, e, anchored};
       return points.has_value();
     };
     double e = kNarrowest;
-    while (e <= kWidest && !attempt(e)) e *= e < 64 ? 2 : 64;
+    while (e <= kWidest && !attempt(e)) {
+      e *= e < 64 ? 2 : 64;
+      ++attempts;  // how many there will be is not known
+      progress.report(0.5 * attempts / (attempts + 4));
+    }
     if (!best) continue;
     if (e == kNarrowest) return best;
     // No logarithms, for the bytes must not depend on a libm.
     double high = e;
     double low = e / (e > 64 ? 64 : 2);
     for (int i = 0; i < 8; ++i) {
+      progress.report(0.5 + i / 16.0);
       const double middle = (low + high) / 2;
       (attempt(middle) ? high : low) = middle;
     }
@@ -1057,9 +1059,9 @@ class MeanSearch {
     size_t at = static_cast<size_t>(std::min_element(best.begin(), best.end()) - best.begin());
     if (best[at] == kInfinity) return std::nullopt;
     std::vector<size_t> path(lists.size());
-    for (size_t i = lists.size(); i-- > 0; at = i > 0 ? from[i][at] : 0) {
+    for (size_t i = lists.size(); i-- > 0;) {
       path[i] = lists[i][at];
-      if (i == 0) break;
+      if (i > 0) at = from[i][at];
     }
     if (path.front() == path.back()) return std::nullopt;
     return path;
@@ -1148,8 +1150,13 @@ struct BestMean {
   void add(const Problem& problem, Fp16Pieces candidate, const Chain& chain, const std::vector<float>& start,
            double error, const Progress& progress) {
     const ValueSearch search(problem, chain, Fp16Goal::kMeanRelative);
-    const std::vector<float> found = search.polish(start, error, progress);
-    const double its_cost = search.cost(found);
+    std::vector<float> found = search.polish(start, error, progress);
+    double its_cost = search.cost(found);
+    const double first_cost = search.cost(start);  // polishing has its mind on monotone values, too
+    if (first_cost < its_cost) {
+      found = start;
+      its_cost = first_cost;
+    }
     if (pieces && !(its_cost < cost)) return;
     set_values(candidate, chain, found);
     pieces = std::move(candidate);
@@ -1160,8 +1167,8 @@ struct BestMean {
 /// From cut points alone.
 void add_cuts(const Problem& problem, const MeanSearch& search, const std::vector<size_t>& path, bool anchored,
               const Progress& progress, BestMean* best) {
-  std::vector<float> cut_points;
-  for (const size_t cut : path) cut_points.push_back(problem.cuts[cut]);
+  std::vector<float> cut_points(path.size());
+  std::transform(path.begin(), path.end(), cut_points.begin(), [&](size_t cut) { return problem.cuts[cut]; });
   Fp16Pieces pieces = make_pieces(problem, cut_points);
   const Chain chain = make_chain(problem, CutSearch(problem, 1.0, anchored), pieces, anchored);
   std::vector<float> values;
@@ -1173,9 +1180,9 @@ void add_cuts(const Problem& problem, const MeanSearch& search, const std::vecto
 
 Result<Fp16Pieces> fit_pieces(const Problem& problem, const Progress& whole) {
   const bool relative = problem.options.goal == Fp16Goal::kMeanRelative;
-  const Progress progress = relative ? whole.part(0, 0.4) : whole;
+  const Progress progress = relative ? whole.part(0, 0.65) : whole;
   BestMean best;
-  const std::optional<Cuts> cuts = find_cuts(problem, progress.part(0, 0.7));
+  const std::optional<Cuts> cuts = find_cuts(problem, progress.part(0, 0.9));
   const bool usable = cuts && cuts->points.front() != cuts->points.back();
   if (!usable && !relative) return Status(StatusCode::kUnsupported, "no table with these steps follows the function");
   if (usable) {
@@ -1200,20 +1207,20 @@ Result<Fp16Pieces> fit_pieces(const Problem& problem, const Progress& whole) {
     spans.back().cut(search.tail_at(state.cut));
 
     const ValueSearch values(problem, chain, Fp16Goal::kMaxUlp);
-    const std::vector<float> found = values.polish(values.inside(search.tube(), spans), cuts->e, progress.part(0.7, 1));
+    const std::vector<float> found = values.polish(values.inside(search.tube(), spans), cuts->e, progress.part(0.9, 1));
     set_values(pieces, chain, found);
     if (!relative) return pieces;
-    best.add(problem, std::move(pieces), chain, found, cuts->e, whole.part(0.4, 0.5));
+    best.add(problem, std::move(pieces), chain, found, cuts->e, whole.part(0.65, 0.68));
   }
   for (const bool anchored : {true, false}) {
     MeanSearch search(problem, anchored);
-    if (const auto path = search.run(whole.part(0.5, 0.65)))
-      add_cuts(problem, search, *path, anchored, whole.part(0.65, 0.75), &best);
+    if (const auto path = search.run(whole.part(0.68, 0.85)))
+      add_cuts(problem, search, *path, anchored, whole.part(0.85, 0.9), &best);
     if (usable && cuts->anchored == anchored) {
       std::vector<size_t> path;
       for (const float cut : cuts->points) path.push_back(index_of(problem, cut));
-      if (const auto better = search.refine(path, 64, whole.part(0.75, 0.9)))
-        add_cuts(problem, search, *better, anchored, whole.part(0.9, 1), &best);
+      if (const auto better = search.refine(path, 64, whole.part(0.9, 0.96)))
+        add_cuts(problem, search, *better, anchored, whole.part(0.96, 1), &best);
     }
     if (best.pieces) break;
   }
