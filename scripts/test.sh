@@ -13,8 +13,8 @@ usage: scripts/test.sh [--quick | --matrix | --cuda | --cuda-built] [--help]
 Installs the Debian packages that are missing (root only where some are), builds and tests. Runs from any folder.
 
   (no option)  what CI runs: the oracle and testdata/; g++ release and clang++ asan, built and tested; the same
-               fingerprint from both and from every instruction set; every kernel verified; clang-tidy on the C++
-               files that changed
+               fingerprint from both and from every instruction set; every kernel verified; two built-in FP16 tables
+               fitted again; clang-tidy on the C++ files that changed
   --matrix     every compiler (g++, clang++) with every preset (dev, release, asan), the fingerprint of all, the
                oracle, and clang-tidy
   --quick      the dev preset with g++, tests labelled fast
@@ -273,6 +273,7 @@ for pair in "${pairs[@]}"; do
   program=$(folder_of "$compiler" "$preset")/isobit
   if [[ $pair == "${pairs[0]}" ]]; then
     check "$pair: every kernel equals the reference" "$program" verify --json
+    check "fitted tables: two regenerated" scripts/fit_tables.sh --check hardsigmoid reciprocal
     check "$pair: fingerprint" fingerprint "$program"
     for path in "${paths[@]}"; do
       check "$pair: the same fingerprint with ISOBIT_CPU=$path" same_fingerprint "$program" "$path"

@@ -339,6 +339,28 @@ Result<std::vector<uint16_t>> fp16_exact(std::string_view function, double beta)
   return std::move(exact.codes);
 }
 
+Result<Fp16Exact> fp16_exact_values(const std::vector<double>& values) {
+  if (values.size() != 65536)
+    return Status(StatusCode::kInvalidArgument, "values: " + std::to_string(values.size()) + " of them, must be 65536");
+  Fp16Exact exact;
+  exact.values = values;
+  exact.codes.assign(65536, kFp16Nan);
+  for (size_t x = 0; x < 65536; ++x) {
+    const size_t magnitude = x & 0x7fffu;
+    if (magnitude > kInf) continue;
+    if (magnitude < kInf && !std::isfinite(values[x]))
+      return Status(StatusCode::kInvalidArgument,
+                    "values[" + std::to_string(x) + "] is " + std::to_string(values[x]) + ", must be finite");
+    exact.codes[x] = f64_to_f16(values[x]);
+  }
+  return exact;
+}
+
+Result<std::vector<uint16_t>> fp16_exact(const std::vector<double>& values) {
+  ISOBIT_ASSIGN_OR_RETURN(Fp16Exact exact, fp16_exact_values(values));
+  return std::move(exact.codes);
+}
+
 double fp16_function_at(std::string_view function, double beta, double x) {
   const Function* found = find(function);
   if (found == nullptr || !std::isfinite(x)) return std::numeric_limits<double>::quiet_NaN();

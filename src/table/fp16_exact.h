@@ -18,6 +18,8 @@ struct Fp16Exact {
   std::vector<double> values;
 };
 Result<Fp16Exact> fp16_exact_values(std::string_view function, double beta);
+/// Of a function of the user's own, as fit_fp16_table takes it.
+Result<Fp16Exact> fp16_exact_values(const std::vector<double>& values);
 
 /// The function at any finite x, as the nearest float64. The function's name is known.
 double fp16_function_at(std::string_view function, double beta, double x);

@@ -11,6 +11,11 @@
 // 3. Polishing: candidates around every value, and the path through them with the least cost (dynamic programming; two
 //    neighbours share all inputs between them), judged by the table's own arithmetic on every input. float16 values are
 //    chosen here, from the float16 numbers near the function.
+//
+// For the mean relative error there are other cut points: dynamic programming over candidates for them, with the
+// function itself as values and an expected error in the place of the rounded one. Stage 3 follows, with the true cost.
+// It also begins from the result of the three stages, and the best of all is taken: the mean is never worse than that
+// of the other goal.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -23,6 +28,7 @@
 #include "core/half.h"
 #include "isobit/fp16_table.h"
 #include "table/fp16_exact.h"
+#include "table/fp16_fit.h"
 #include "table/fp16_reference.h"
 
 namespace isobit {
@@ -32,6 +38,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLn2 = static_cast<double>(kLn2Part1);  // as fp16_finish has it
 /// Stands for infinite results: the next number after 65504, if there were one.
 constexpr double kBeyond = 65536.0;
+/// Smaller results have the absolute precision of this one; errors are relative to it then.
+constexpr double kLeastNormal = 0x1p-14;
 /// A tube this narrow is as good as none: one result in a hundred may be rounded to the other side.
 constexpr double kNarrowest = 0x1p-7;
 constexpr double kWidest = 0x1p44;
@@ -88,6 +96,26 @@ Span window_of(uint16_t code, int reach) {
   return span;
 }
 
+/// A part of the fit, in the caller's eyes.
+class Progress {
+ public:
+  explicit Progress(const Fp16FitOptions& options) : options_(options) {}
+  Progress part(double from, double to) const {
+    Progress inner = *this;
+    inner.from_ = from_ + (to_ - from_) * from;
+    inner.to_ = from_ + (to_ - from_) * to;
+    return inner;
+  }
+  void report(double share) const {
+    if (options_.progress != nullptr) options_.progress(options_.progress_context, from_ + (to_ - from_) * share);
+  }
+
+ private:
+  const Fp16FitOptions& options_;
+  double from_ = 0;
+  double to_ = 1;
+};
+
 /// One float16 input. Real numbers are "in the table": before what fp16_finish does to them.
 struct Sample {
   float argument = 0;
@@ -99,6 +127,8 @@ struct Sample {
   bool exact = false;                        // the real result is a float16 number
   Span same, near;                           // what rounds to the truth, and to it or its neighbours
   Span finite;                               // what does not round to an infinity
+  double unlimited = 0;                      // the target, without a limit at infinite results
+  double weight = 0;                         // of an error in ULP, for the mean relative error
   double truth_value = 0, inverse_unit = 0;  // of the result, not of the table
 };
 
@@ -138,6 +168,8 @@ Problem make_problem(const Fp16Exact& exact, Fp16Reduction reduction, int32_t pi
     sample.argument = sample.reduced.argument;
     if (plain && (sample.argument < options.low || sample.argument > options.high)) continue;
     sample.truth = exact.codes[code];
+    // A float16 value is no more than 65504, so this result is out of reach whatever the table.
+    if (options.half_values && plain && is_infinite(sample.truth)) continue;
     // Results far beyond float16 are decided whatever is in the table, and would only disturb the search.
     if (reduction == Fp16Reduction::kExp && (sample.reduced.factor > 0x1p30f || sample.reduced.factor < 0x1p-30f))
       continue;
@@ -151,6 +183,8 @@ Problem make_problem(const Fp16Exact& exact, Fp16Reduction reduction, int32_t pi
     sample.same = into_table(reduction, sample.reduced, window_of(sample.truth, 0));
     sample.near = into_table(reduction, sample.reduced, window_of(sample.truth, 1));
     sample.finite = into_table(reduction, sample.reduced, {-65520.0, 65520.0});
+    sample.unlimited = plain ? std::clamp(exact.values[code], -0x1p100, 0x1p100) : sample.target;
+    sample.weight = unit_of(sample.truth) / std::max(std::abs(sample.result), kLeastNormal);
     problem.samples.push_back(sample);
   }
   std::vector<Sample>& samples = problem.samples;
@@ -348,10 +382,7 @@ class CutSearch {
 
  private:
   Span tube_of(const Sample& sample, double e) const {
-    double half_width = e * sample.unit;
-    // For the mean relative error the results below the normal numbers are no better for a narrower tube either.
-    if (problem_.options.goal == Fp16Goal::kMeanRelative)
-      half_width = e * std::max(std::abs(sample.target) * 0x1p-11, sample.unit / 2);
+    const double half_width = e * sample.unit;
     Span span{sample.target - half_width, sample.target + half_width};
     if (is_infinite(sample.truth) && e < kWidest / 16) {
       span = sample.same;
@@ -628,7 +659,8 @@ struct Cuts {
 };
 
 /// The narrowest tube that the greedy search can cover.
-std::optional<Cuts> find_cuts(const Problem& problem) {
+std::optional<Cuts> find_cuts(const Problem& problem, const Progress& progress) {
+  int attempts = 0;
   for (const bool anchored : {true, false}) {
     std::optional<Cuts> best;
     const auto attempt = [&](double e) {
@@ -638,13 +670,18 @@ std::optional<Cuts> find_cuts(const Problem& problem) {
       return points.has_value();
     };
     double e = kNarrowest;
-    while (e <= kWidest && !attempt(e)) e *= e < 64 ? 2 : 64;
+    while (e <= kWidest && !attempt(e)) {
+      e *= e < 64 ? 2 : 64;
+      ++attempts;  // how many there will be is not known
+      progress.report(0.5 * attempts / (attempts + 4));
+    }
     if (!best) continue;
     if (e == kNarrowest) return best;
     // No logarithms, for the bytes must not depend on a libm.
     double high = e;
     double low = e / (e > 64 ? 64 : 2);
     for (int i = 0; i < 8; ++i) {
+      progress.report(0.5 + i / 16.0);
       const double middle = (low + high) / 2;
       (attempt(middle) ? high : low) = middle;
     }
@@ -710,17 +747,35 @@ Chain make_chain(const Problem& problem, const CutSearch& search, const Fp16Piec
   return chain;
 }
 
+/// The function between the two inputs next to `at`: `member` of them, and the smaller unit.
+double interpolate(const std::vector<Sample>& samples, double at, double Sample::*member, double* unit = nullptr) {
+  const auto after = std::lower_bound(samples.begin(), samples.end(), at, [](const Sample& sample, double x) {
+    return static_cast<double>(sample.argument) < x;
+  });
+  if (after == samples.end() || after == samples.begin()) {
+    const Sample& only = after == samples.end() ? samples.back() : samples.front();
+    if (unit != nullptr) *unit = only.unit;
+    return only.*member;
+  }
+  const Sample& left = *(after - 1);
+  const Sample& right = *after;
+  if (unit != nullptr) *unit = std::min(left.unit, right.unit);
+  const double x0 = static_cast<double>(left.argument);
+  const double x1 = static_cast<double>(right.argument);
+  const double t = (at - x0) / (x1 - x0);
+  return t >= 1 ? right.*member : left.*member + t * (right.*member - left.*member);
+}
+
 class ValueSearch {
  public:
-  ValueSearch(const Problem& problem, const Chain& chain, double e)
-      : problem_(problem), chain_(chain), e_(e), model_(problem.options.model) {
+  ValueSearch(const Problem& problem, const Chain& chain, Fp16Goal goal)
+      : problem_(problem), chain_(chain), relative_(goal == Fp16Goal::kMeanRelative), model_(problem.options.model) {
     const size_t nodes = chain.where.size();
     unit_.resize(nodes);
     target_.resize(nodes);
-    for (size_t node = 0; node < nodes; ++node) interpolate(chain.where[node], &target_[node], &unit_[node]);
+    for (size_t node = 0; node < nodes; ++node)
+      target_[node] = interpolate(problem.samples, chain.where[node], &Sample::target, &unit_[node]);
   }
-
-  double target(size_t node) const { return target_[node]; }
 
   /// Stage 2. `spans` are the feasible values of each node in the tube.
   std::vector<float> inside(const std::vector<Span>& tube, const std::vector<Span>& spans) const {
@@ -744,15 +799,32 @@ class ValueSearch {
     return values;
   }
 
-  /// Stage 3.
-  std::vector<float> polish(std::vector<float> values) const {
-    if (problem_.options.half_values) {
-      for (int round = 0; round < 2; ++round) values = improve(values, 4, 0);
-      return values;
+  /// Stage 3. `error` is about what the values leave, in ULP.
+  std::vector<float> polish(std::vector<float> values, double error, const Progress& progress) const {
+    const int rounds = problem_.options.half_values ? 2 : 4;
+    double scale = std::clamp(error, 0.125, relative_ ? 64.0 : 1.0) / 8;
+    for (int round = 0; round < rounds; ++round, scale /= 2.5) {
+      const Progress part =
+          progress.part(round / static_cast<double>(rounds), (round + 1) / static_cast<double>(rounds));
+      values = problem_.options.half_values ? improve(values, 4, 0, part) : improve(values, 5, scale, part);
     }
-    double scale = std::clamp(e_, 0.125, 1.0) / 8;
-    for (int round = 0; round < 4; ++round, scale /= 2.5) values = improve(values, 5, scale);
     return values;
+  }
+
+  /// Before the rounding to float16, of results that are finite.
+  double mean_ulp(const std::vector<float>& values) const {
+    double sum = 0;
+    double count = 1;
+    for (size_t s = 0; s < chain_.steps.size(); ++s)
+      for (size_t k = chain_.steps[s].begin; k < chain_.steps[s].end; ++k) {
+        const Sample& sample = problem_.samples[k];
+        if (is_infinite(sample.truth)) continue;
+        const float y = chain_.at_end[k] != 0 ? values[s + 1]
+                                              : fp16_interpolate(model_, chain_.fraction[k], values[s], values[s + 1]);
+        sum += std::abs(static_cast<double>(y) - sample.target) / sample.unit;
+        ++count;
+      }
+    return sum / count;
   }
 
   double cost(const std::vector<float>& values) const {
@@ -768,38 +840,17 @@ class ValueSearch {
     return std::clamp(wanted, span.low, span.high);
   }
 
-  /// The function between the two inputs next to `at`.
-  void interpolate(double at, double* value, double* unit) const {
-    const std::vector<Sample>& samples = problem_.samples;
-    const auto after = std::lower_bound(samples.begin(), samples.end(), at, [](const Sample& sample, double x) {
-      return static_cast<double>(sample.argument) < x;
-    });
-    if (after == samples.end() || after == samples.begin()) {
-      const Sample& only = after == samples.end() ? samples.back() : samples.front();
-      *value = only.target;
-      *unit = only.unit;
-      return;
-    }
-    const Sample& left = *(after - 1);
-    const Sample& right = *after;
-    const double x0 = static_cast<double>(left.argument);
-    const double x1 = static_cast<double>(right.argument);
-    const double t = (at - x0) / (x1 - x0);
-    *value = t >= 1 ? right.target : left.target + t * (right.target - left.target);
-    *unit = std::min(left.unit, right.unit);
-  }
-
   double sample_cost(const Sample& sample, float value) const {
-    const bool relative = problem_.options.goal == Fp16Goal::kMeanRelative;
     // Ties, and the multiply-add of log, are left to the real arithmetic.
     const double y = static_cast<double>(value);
-    if (!relative && problem_.reduction != Fp16Reduction::kLog && y > sample.same.low && y < sample.same.high) return 0;
+    if (!relative_ && problem_.reduction != Fp16Reduction::kLog && y > sample.same.low && y < sample.same.high)
+      return 0;
     const uint16_t code = fp16_finish(problem_.reduction, sample.reduced, value);
-    if (is_infinite(code) != is_infinite(sample.truth)) return 1e15;
+    if (is_infinite(code) != is_infinite(sample.truth)) return relative_ ? 1e9 : 1e15;
     const double got = value_of(code);
-    if (relative) {
-      const double error = std::abs(got - sample.result);
-      return sample.result == 0 ? error : error / std::abs(sample.result);
+    if (relative_) {
+      if (is_infinite(code)) return 0;
+      return std::abs(got - sample.result) * sample.inverse_unit * sample.weight;
     }
     if (code == sample.truth) return 0;
     const double error = std::abs(got - sample.truth_value) * sample.inverse_unit;
@@ -842,7 +893,8 @@ class ValueSearch {
     return list;
   }
 
-  std::vector<float> improve(const std::vector<float>& values, int reach, double scale) const {
+  std::vector<float> improve(const std::vector<float>& values, int reach, double scale,
+                             const Progress& progress) const {
     const size_t nodes = values.size();
     std::vector<std::vector<float>> lists(nodes);
     std::vector<std::vector<uint32_t>> from(nodes);
@@ -850,6 +902,7 @@ class ValueSearch {
     std::vector<double> best(lists[0].size());
     for (size_t b = 0; b < best.size(); ++b) best[b] = end_cost(lists[0][b], 0, chain_.head_end);
     for (size_t s = 0; s < chain_.steps.size(); ++s) {
+      progress.report(static_cast<double>(chain_.steps[s].begin) / static_cast<double>(problem_.samples.size()));
       const std::vector<float>& left = lists[s];
       const std::vector<float>& right = lists[s + 1];
       std::vector<double> next(right.size(), kInfinity);
@@ -881,7 +934,7 @@ class ValueSearch {
 
   const Problem& problem_;
   const Chain& chain_;
-  double e_;
+  bool relative_;
   Fp16Model model_;
   std::vector<double> unit_, target_;
 };
@@ -894,37 +947,285 @@ Fp16Pieces make_pieces(const Problem& problem, const std::vector<float>& cut_poi
   return pieces;
 }
 
-Result<Fp16Pieces> fit_pieces(const Problem& problem) {
-  const std::optional<Cuts> cuts = find_cuts(problem);
-  if (!cuts || cuts->points.front() == cuts->points.back())
-    return Status(StatusCode::kUnsupported, "no table with these steps follows the function");
-  Fp16Pieces pieces = make_pieces(problem, cuts->points);
-  CutSearch search(problem, cuts->e, cuts->anchored);
-  const Chain chain = make_chain(problem, search, pieces, cuts->anchored);
+// ---- The mean relative error ----------------------------------------------------------------------------------------
 
-  // The feasible spans of every node, once more along the cut points that were found.
-  std::vector<Span> spans;
-  const auto index_of = [&](float cut) {
-    return static_cast<size_t>(std::lower_bound(problem.cuts.begin(), problem.cuts.end(), cut) - problem.cuts.begin());
-  };
-  State state{index_of(pieces.cut_points.front()), {}};
-  state.span = search.head_at(state.cut);
-  spans.push_back(state.span);
-  for (size_t i = 0; i < pieces.steps.size(); ++i) {
-    if (pieces.cut_points[i] == pieces.cut_points[i + 1]) continue;
-    std::vector<Span> nodes;
-    const size_t to = index_of(pieces.cut_points[i + 1]);
-    if (!search.advance(state, to, pieces.steps[i], &state.span, &nodes))
-      return Status(StatusCode::kUnsupported, "the cut points of the search are not those of the table");
-    state.cut = to;
-    spans.insert(spans.end(), nodes.begin() + 1, nodes.end());
+/// Cut points by dynamic programming: positions along the table, candidates for each, and the cost of an interval
+/// between two candidates with the function's own values in it.
+class MeanSearch {
+ public:
+  explicit MeanSearch(const Problem& problem, bool use_anchors)
+      : problem_(problem), steps_(problem.options.steps), model_(problem.options.model) {
+    if (!use_anchors) return;
+    for (const float anchor : problem.anchors)
+      anchors_.push_back(static_cast<size_t>(std::lower_bound(problem.cuts.begin(), problem.cuts.end(), anchor) -
+                                             problem.cuts.begin()));
   }
-  spans.back().cut(search.tail_at(state.cut));
 
-  const ValueSearch values(problem, chain, cuts->e);
-  std::vector<float> found = values.polish(values.inside(search.tube(), spans));
-  for (const size_t node : chain.node_of) pieces.values.push_back(found[node]);
-  return pieces;
+  /// Indices of cut points; nothing if no table has the zeros of the function.
+  std::optional<std::vector<size_t>> run(const Progress& progress) {
+    // As many candidates as a second or so allows.
+    std::vector<int32_t> kinds = steps_;
+    std::sort(kinds.begin(), kinds.end());
+    kinds.erase(std::unique(kinds.begin(), kinds.end()), kinds.end());
+    constexpr size_t kInputs = 96;
+    size_t pair_cost = 0;
+    for (const int32_t kind : kinds) pair_cost += static_cast<size_t>(kind) + kInputs;
+    size_t most = 400;
+    while (most > 24 && most * most * pair_cost > size_t{50} * 1000 * 1000) most -= most / 8;
+
+    // The same on both sides of 0, so that an interval may have 0 in its middle.
+    const size_t last = problem_.cuts.size() - 1;
+    const size_t spacing = problem_.cuts.size() / most + 1;
+    const size_t middle =
+        static_cast<size_t>(std::lower_bound(problem_.cuts.begin(), problem_.cuts.end(), 0.0f) - problem_.cuts.begin());
+    std::vector<size_t> candidates = anchors_;
+    candidates.insert(candidates.end(), {0, last});
+    for (size_t at = std::min(middle, last) % spacing; at <= last; at += spacing) candidates.push_back(at);
+    std::sort(candidates.begin(), candidates.end());
+    candidates.erase(std::unique(candidates.begin(), candidates.end()), candidates.end());
+
+    const size_t count = candidates.size();
+    std::map<int32_t, std::vector<double>> costs;
+    for (size_t kind = 0; kind < kinds.size(); ++kind) {
+      std::vector<double>& cost = costs[kinds[kind]];
+      cost.resize(count * count);
+      for (size_t a = 0; a < count; ++a) {
+        progress.report((static_cast<double>(kind) + static_cast<double>(a) / static_cast<double>(count)) /
+                        static_cast<double>(kinds.size()) * 0.4);
+        for (size_t b = a + 1; b < count; ++b)
+          cost[a * count + b] = interval_cost(candidates[a], candidates[b], kinds[kind], kInputs);
+      }
+    }
+    const std::vector<std::vector<size_t>> lists(steps_.size() + 1, candidates);
+    auto path = shortest(lists, kInputs, [&](size_t i, size_t a, size_t b) { return costs[steps_[i]][a * count + b]; });
+    if (!path) return path;
+    return refine(*path, spacing, progress.part(0.4, 1));
+  }
+
+  /// Looks around every cut point, closer and closer.
+  std::optional<std::vector<size_t>> refine(std::vector<size_t> path, size_t spacing, const Progress& progress) {
+    constexpr int64_t kReach = 6;
+    constexpr size_t kInputs = 1024;
+    const double first = static_cast<double>(spacing);
+    for (;;) {
+      progress.report(1 - static_cast<double>(spacing) / first);
+      spacing = (spacing + 3) / 4;
+      std::vector<std::vector<size_t>> lists;
+      for (const size_t center : path) {
+        std::vector<size_t>& list = lists.emplace_back();
+        for (int64_t i = -kReach; i <= kReach; ++i) {
+          const int64_t at = static_cast<int64_t>(center) + i * static_cast<int64_t>(spacing);
+          if (at >= 0 && at < static_cast<int64_t>(problem_.cuts.size())) list.push_back(static_cast<size_t>(at));
+        }
+      }
+      const auto better = shortest(lists, kInputs, [&](size_t i, size_t a, size_t b) {
+        return interval_cost(lists[i][a], lists[i + 1][b], steps_[i], kInputs);
+      });
+      if (!better) return std::nullopt;
+      path = *better;
+      if (spacing <= 1) return path;
+    }
+  }
+
+  /// The value of a node: the function there, as the table can hold it.
+  float value_at(double where) const {
+    const double value = interpolate(problem_.samples, where, &Sample::unlimited);
+    if (!problem_.options.half_values) return static_cast<float>(value);
+    return f32_through_f16(static_cast<float>(std::clamp(value, -65504.0, 65504.0)));
+  }
+
+ private:
+  template <typename Cost>
+  std::optional<std::vector<size_t>> shortest(const std::vector<std::vector<size_t>>& lists, size_t inputs,
+                                              const Cost& cost) const {
+    std::vector<double> best;
+    for (const size_t at : lists[0]) best.push_back(constant_cost(at, 0, problem_.starts[at], inputs));
+    std::vector<std::vector<size_t>> from(lists.size());
+    for (size_t i = 0; i + 1 < lists.size(); ++i) {
+      std::vector<double> next(lists[i + 1].size(), kInfinity);
+      from[i + 1].resize(next.size());
+      for (size_t b = 0; b < next.size(); ++b)
+        for (size_t a = 0; a < best.size() && lists[i][a] <= lists[i + 1][b]; ++a) {
+          if (!(best[a] < next[b])) continue;
+          const double total = best[a] + (lists[i][a] == lists[i + 1][b] ? 0.0 : cost(i, a, b));
+          if (!(total < next[b])) continue;
+          next[b] = total;
+          from[i + 1][b] = a;
+        }
+      best.swap(next);
+    }
+    for (size_t b = 0; b < best.size(); ++b)
+      best[b] += constant_cost(lists.back()[b], problem_.starts[lists.back()[b]], problem_.samples.size(), inputs);
+    size_t at = static_cast<size_t>(std::min_element(best.begin(), best.end()) - best.begin());
+    if (best[at] == kInfinity) return std::nullopt;
+    std::vector<size_t> path(lists.size());
+    for (size_t i = lists.size(); i-- > 0;) {
+      path[i] = lists[i][at];
+      if (i > 0) at = from[i][at];
+    }
+    if (path.front() == path.back()) return std::nullopt;
+    return path;
+  }
+
+  /// Inputs begin..end of which about `inputs` are looked at, each for as many as lie around it.
+  template <typename Value>
+  double sum(size_t begin, size_t end, size_t inputs, const Value& value) const {
+    if (begin >= end) return 0;
+    const size_t stride = (end - begin + inputs - 1) / inputs;
+    double total = 0;
+    size_t seen = 0;
+    for (size_t k = begin + stride / 2; k < end; k += stride, ++seen)
+      total += expected_error(problem_.samples[k], static_cast<double>(value(k)));
+    return seen == 0 ? 0 : total * static_cast<double>(end - begin) / static_cast<double>(seen);
+  }
+
+  /// Of the rounded result: the rounding error is as good as uniform, so that no luck of single inputs decides.
+  static double expected_error(const Sample& sample, double y) {
+    if (is_infinite(sample.truth)) return y >= sample.same.low && y <= sample.same.high ? 0 : 1e3;
+    const double ulps = std::abs(y - sample.target) / sample.unit;
+    return sample.weight * (ulps < 0.5 ? ulps * ulps : ulps - 0.25);
+  }
+
+  double constant_cost(size_t cut, size_t begin, size_t end, size_t inputs) const {
+    const float value = value_at(static_cast<double>(problem_.cuts[cut]));
+    for (const size_t anchor : anchors_)
+      if (problem_.starts[anchor] >= begin && problem_.starts[anchor] < end && value != 0) return kInfinity;
+    return sum(begin, end, inputs, [&](size_t) { return value; });
+  }
+
+  double interval_cost(size_t from, size_t to, int32_t steps, size_t inputs) {
+    const float c0 = problem_.cuts[from];
+    const float c1 = problem_.cuts[to];
+    const float scale = fp16_scale(model_, steps, c0, c1);
+    if (!(scale > 0) || !std::isfinite(scale)) return kInfinity;
+    int32_t pinned = -1;
+    for (const size_t anchor : anchors_) {
+      if (anchor <= from || anchor >= to) continue;
+      const Fp16Position at = fp16_position(model_, problem_.cuts[anchor], c0, scale, steps);
+      if (pinned >= 0 || at.fraction != 0 || at.step >= steps) return kInfinity;
+      pinned = at.step;
+    }
+    // Values are computed when they are needed: a long interval of many steps may have few inputs looked at.
+    values_.resize(static_cast<size_t>(steps) + 1);
+    known_.assign(static_cast<size_t>(steps) + 1, 0);
+    const double width = static_cast<double>(c1) - static_cast<double>(c0);
+    const auto value = [&](int32_t step) {
+      float& known = values_[static_cast<size_t>(step)];
+      if (known_[static_cast<size_t>(step)] == 0) {
+        known = step == pinned ? 0.0f : value_at(static_cast<double>(c0) + width * step / steps);
+        known_[static_cast<size_t>(step)] = 1;
+      }
+      return known;
+    };
+    return sum(problem_.starts[from], problem_.starts[to], inputs, [&](size_t k) {
+      const Fp16Position at = fp16_position(model_, problem_.samples[k].argument, c0, scale, steps);
+      return fp16_interpolate(model_, at.fraction, value(at.step), value(std::min(at.step + 1, steps)));
+    });
+  }
+
+  const Problem& problem_;
+  const std::vector<int32_t>& steps_;
+  Fp16Model model_;
+  std::vector<size_t> anchors_;
+  std::vector<float> values_;
+  std::vector<uint8_t> known_;
+};
+
+// ---- Together -------------------------------------------------------------------------------------------------------
+
+size_t index_of(const Problem& problem, float cut) {
+  return static_cast<size_t>(std::lower_bound(problem.cuts.begin(), problem.cuts.end(), cut) - problem.cuts.begin());
+}
+
+void set_values(Fp16Pieces& pieces, const Chain& chain, const std::vector<float>& nodes) {
+  pieces.values.clear();
+  for (const size_t node : chain.node_of) pieces.values.push_back(nodes[node]);
+}
+
+/// Keeps the better of what it is given.
+struct BestMean {
+  std::optional<Fp16Pieces> pieces;
+  double cost = kInfinity;
+
+  void add(const Problem& problem, Fp16Pieces candidate, const Chain& chain, const std::vector<float>& start,
+           double error, const Progress& progress) {
+    const ValueSearch search(problem, chain, Fp16Goal::kMeanRelative);
+    std::vector<float> found = search.polish(start, error, progress);
+    double its_cost = search.cost(found);
+    const double first_cost = search.cost(start);  // polishing has its mind on monotone values, too
+    if (first_cost < its_cost) {
+      found = start;
+      its_cost = first_cost;
+    }
+    if (pieces && !(its_cost < cost)) return;
+    set_values(candidate, chain, found);
+    pieces = std::move(candidate);
+    cost = its_cost;
+  }
+};
+
+/// From cut points alone.
+void add_cuts(const Problem& problem, const MeanSearch& search, const std::vector<size_t>& path, bool anchored,
+              const Progress& progress, BestMean* best) {
+  std::vector<float> cut_points(path.size());
+  std::transform(path.begin(), path.end(), cut_points.begin(), [&](size_t cut) { return problem.cuts[cut]; });
+  Fp16Pieces pieces = make_pieces(problem, cut_points);
+  const Chain chain = make_chain(problem, CutSearch(problem, 1.0, anchored), pieces, anchored);
+  std::vector<float> values;
+  for (size_t node = 0; node < chain.where.size(); ++node)
+    values.push_back(chain.pinned[node] != 0 ? 0.0f : search.value_at(chain.where[node]));
+  const double mean_error = ValueSearch(problem, chain, Fp16Goal::kMaxUlp).mean_ulp(values);
+  best->add(problem, std::move(pieces), chain, values, 4 * mean_error, progress);
+}
+
+Result<Fp16Pieces> fit_pieces(const Problem& problem, const Progress& whole) {
+  const bool relative = problem.options.goal == Fp16Goal::kMeanRelative;
+  const Progress progress = relative ? whole.part(0, 0.65) : whole;
+  BestMean best;
+  const std::optional<Cuts> cuts = find_cuts(problem, progress.part(0, 0.9));
+  const bool usable = cuts && cuts->points.front() != cuts->points.back();
+  if (!usable && !relative) return Status(StatusCode::kUnsupported, "no table with these steps follows the function");
+  if (usable) {
+    Fp16Pieces pieces = make_pieces(problem, cuts->points);
+    CutSearch search(problem, cuts->e, cuts->anchored);
+    const Chain chain = make_chain(problem, search, pieces, cuts->anchored);
+
+    // The feasible spans of every node, once more along the cut points that were found.
+    std::vector<Span> spans;
+    State state{index_of(problem, pieces.cut_points.front()), {}};
+    state.span = search.head_at(state.cut);
+    spans.push_back(state.span);
+    for (size_t i = 0; i < pieces.steps.size(); ++i) {
+      if (pieces.cut_points[i] == pieces.cut_points[i + 1]) continue;
+      std::vector<Span> nodes;
+      const size_t to = index_of(problem, pieces.cut_points[i + 1]);
+      if (!search.advance(state, to, pieces.steps[i], &state.span, &nodes))
+        return Status(StatusCode::kUnsupported, "the cut points of the search are not those of the table");
+      state.cut = to;
+      spans.insert(spans.end(), nodes.begin() + 1, nodes.end());
+    }
+    spans.back().cut(search.tail_at(state.cut));
+
+    const ValueSearch values(problem, chain, Fp16Goal::kMaxUlp);
+    const std::vector<float> found = values.polish(values.inside(search.tube(), spans), cuts->e, progress.part(0.9, 1));
+    set_values(pieces, chain, found);
+    if (!relative) return pieces;
+    best.add(problem, std::move(pieces), chain, found, cuts->e, whole.part(0.65, 0.68));
+  }
+  for (const bool anchored : {true, false}) {
+    MeanSearch search(problem, anchored);
+    if (const auto path = search.run(whole.part(0.68, 0.85)))
+      add_cuts(problem, search, *path, anchored, whole.part(0.85, 0.9), &best);
+    if (usable && cuts->anchored == anchored) {
+      std::vector<size_t> path;
+      for (const float cut : cuts->points) path.push_back(index_of(problem, cut));
+      if (const auto better = search.refine(path, 64, whole.part(0.9, 0.96)))
+        add_cuts(problem, search, *better, anchored, whole.part(0.96, 1), &best);
+    }
+    if (best.pieces) break;
+  }
+  if (!best.pieces) return Status(StatusCode::kUnsupported, "no table with these steps follows the function");
+  return *best.pieces;
 }
 
 Fp16Reduction reduction_of(std::string_view function, bool plain) {
@@ -960,14 +1261,29 @@ Result<Fp16Table> fit(std::string_view function, const Fp16Exact& exact, const F
     const Problem problem = make_problem(exact, table.reduction, piece, options);
     if (problem.cuts.size() < 2)
       return Status(StatusCode::kInvalidArgument, std::string(function) + " has no values between low and high");
-    ISOBIT_ASSIGN_OR_RETURN(Fp16Pieces pieces, fit_pieces(problem));
+    const Progress progress = two ? Progress(options).part(piece / 2.0, (piece + 1) / 2.0) : Progress(options);
+    ISOBIT_ASSIGN_OR_RETURN(Fp16Pieces pieces, fit_pieces(problem, progress));
     table.pieces.push_back(std::move(pieces));
   }
   ISOBIT_ASSIGN_OR_RETURN(table.certificate, certify(table, exact.codes));
+  Progress(options).report(1);
   return table;
 }
 
 }  // namespace
+
+double fp16_mean_relative(const Fp16Table& table, const Fp16Exact& exact) {
+  double sum = 0;
+  int64_t count = 0;
+  for (uint32_t x = 0; x < 65536; ++x) {
+    if ((x & 0x7fffu) >= kFp16Infinity || (exact.codes[x] & 0x7fffu) >= kFp16Infinity) continue;
+    const uint16_t code = table(static_cast<uint16_t>(x));
+    if ((code & 0x7fffu) >= kFp16Infinity) return kInfinity;
+    sum += std::abs(value_of(code) - exact.values[x]) / std::max(std::abs(exact.values[x]), kLeastNormal);
+    ++count;
+  }
+  return count == 0 ? 0 : sum / static_cast<double>(count);
+}
 
 Result<Fp16Table> fit_fp16_table(std::string_view function, const Fp16FitOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const Fp16Exact exact, fp16_exact_values(function, options.beta));
@@ -975,19 +1291,7 @@ Result<Fp16Table> fit_fp16_table(std::string_view function, const Fp16FitOptions
 }
 
 Result<Fp16Table> fit_fp16_table(const std::vector<double>& values, const Fp16FitOptions& options) {
-  if (values.size() != 65536)
-    return Status(StatusCode::kInvalidArgument,
-                  "function values: " + std::to_string(values.size()) + " of them, must be 65536");
-  Fp16Exact exact;
-  exact.values = values;
-  exact.codes.assign(65536, kFp16Nan);
-  for (size_t x = 0; x < 65536; ++x) {
-    if ((x & 0x7fffu) >= kFp16Infinity) continue;
-    if (!std::isfinite(values[x]))
-      return Status(StatusCode::kInvalidArgument, "function value at float16 code " + std::to_string(x) + " is " +
-                                                      std::to_string(values[x]) + ", must be finite");
-    exact.codes[x] = f64_to_f16(values[x]);
-  }
+  ISOBIT_ASSIGN_OR_RETURN(const Fp16Exact exact, fp16_exact_values(values));
   Fp16FitOptions plain = options;
   plain.plain = true;
   return fit("custom", exact, plain);

@@ -20,7 +20,7 @@ namespace {
 constexpr Fp16Model kModels[] = {Fp16Model::kF32, Fp16Model::kNliGpu, Fp16Model::kNliCpu};
 constexpr uint16_t kMinusInfinity = 0xfc00;
 
-/// The cut points of SiLU as source 004 prints them.
+/// The published cut points of SiLU.
 const std::vector<float> kPublishedSilu = {
     -20.359375f,         -17.109375f,  -8.3671875f, -1.9755859375f, -0.255615234375f, -0.007244110107421875f,
     0.0072174072265625f, 0.228515625f, 1.58203125f, 10.46875f,      65504.0f};
@@ -200,7 +200,7 @@ TEST(Fp16Table, ReductionsAtSpecialArguments) {
   for (const Case& c : cases) {
     if (name != c.function) {
       name = c.function;
-      table = fit_fp16_table(name, {}).value();
+      table = builtin_fp16_table(name).value();
       exact = fp16_exact(name).value();
       EXPECT_LE(table.certificate.max_ulp, 1.0) << name;
       EXPECT_EQ(certify(table, exact).value(), table.certificate);
@@ -237,6 +237,59 @@ TEST(Fp16Exact, HalvesOfFloat64) {
   EXPECT_EQ(f64_to_f16(0x1.0020000000001p0), 0x3c01);  // float32 on the way would make it a tie
 }
 
+TEST(Fp16Exact, OfTheUsersOwnValues) {
+  std::vector<double> values(65536, 0.0);
+  values[1] = 65519.999;
+  values[2] = -65520;
+  values[3] = 0x1.0020000000001p0;
+  values[0x7c00] = std::numeric_limits<double>::infinity();
+  values[0x7c01] = 5;
+  const std::vector<uint16_t> codes = fp16_exact(values).value();
+  EXPECT_EQ(codes[0], 0);
+  EXPECT_EQ(codes[1], 0x7bff);
+  EXPECT_EQ(codes[2], kMinusInfinity);
+  EXPECT_EQ(codes[3], 0x3c01);
+  EXPECT_EQ(codes[0x7c00], 0x7c00);
+  EXPECT_EQ(codes[0x7c01], 0x7e00);  // no value for a NaN
+  values[0xfbff] = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(fp16_exact(values).status().message(), "values[64511] is nan, must be finite");
+  values.pop_back();
+  EXPECT_EQ(fp16_exact(values).status().message(), "values: 65535 of them, must be 65536");
+}
+
+TEST(Fp16Builtin, EveryTableIsSound) {
+  for (const std::string_view function : fp16_functions())
+    for (const Fp16Model model : kModels)
+      for (const bool half : {false, true}) {
+        const auto table = builtin_fp16_table(function, model, half);
+        ASSERT_TRUE(table.ok()) << table.status().message();
+        EXPECT_EQ(table->function, function);
+        EXPECT_EQ(table->model, model);
+        EXPECT_EQ(table->half_values, half);
+        EXPECT_TRUE(check_fp16_table(*table, "t").ok()) << check_fp16_table(*table, "t").message();
+      }
+}
+
+TEST(Fp16Builtin, CertificatesOfAFew) {
+  for (const char* function : {"relu", "square", "reciprocal"}) {
+    const std::vector<uint16_t> exact = fp16_exact(function).value();
+    for (const Fp16Model model : kModels)
+      for (const bool half : {false, true}) {
+        const Fp16Table table = builtin_fp16_table(function, model, half).value();
+        EXPECT_EQ(certify(table, exact).value(), table.certificate) << function;
+      }
+  }
+}
+
+TEST(Fp16Builtin, RefusesWhatItHasNot) {
+  const auto unknown = builtin_fp16_table("sillu");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(unknown.status().message().rfind("function is \"sillu\", must be one of: silu, gelu, gelu_tanh, ", 0), 0u)
+      << unknown.status().message();
+  EXPECT_FALSE(builtin_fp16_table("silu", static_cast<Fp16Model>(3)).ok());
+}
+
 TEST(Fp16Fit, CustomFunctions) {
   std::vector<double> values(65536, std::numeric_limits<double>::quiet_NaN());
   for (uint32_t x = 0; x < 65536; ++x)
@@ -247,9 +300,33 @@ TEST(Fp16Fit, CustomFunctions) {
   values[0x3c00] = std::numeric_limits<double>::infinity();
   const auto refused = fit_fp16_table(values, {});
   ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.status().message(), "function value at float16 code 15360 is inf, must be finite");
+  EXPECT_EQ(refused.status().message(), "values[15360] is inf, must be finite");
   values.pop_back();
   EXPECT_FALSE(fit_fp16_table(values, {}).ok());
+}
+
+TEST(Fp16Fit, ReportsProgress) {
+  struct Seen {
+    double last = 0;
+    int calls = 0;
+    bool falls = false;
+  };
+  for (const Fp16Goal goal : {Fp16Goal::kMaxUlp, Fp16Goal::kMeanRelative}) {
+    Seen seen;
+    Fp16FitOptions options;
+    options.goal = goal;
+    options.progress_context = &seen;
+    options.progress = [](void* context, double fraction) {
+      Seen& s = *static_cast<Seen*>(context);
+      s.falls = s.falls || !(fraction >= s.last && fraction <= 1);
+      s.last = fraction;
+      ++s.calls;
+    };
+    ASSERT_TRUE(fit_fp16_table("reciprocal", options).ok());
+    EXPECT_FALSE(seen.falls);
+    EXPECT_EQ(seen.last, 1.0);
+    EXPECT_GT(seen.calls, 100);
+  }
 }
 
 TEST(Fp16Fit, RefusesBadOptions) {
