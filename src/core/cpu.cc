@@ -22,9 +22,7 @@ bool has_f16c() {  // leaf 1, ECX bit 29; clang++ 14 has no name for it
   return __get_cpuid_count(1, 0, &eax, &ebx, &ecx, &edx) != 0 && (ecx & (1U << 29)) != 0;
 }
 
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c();
-}
+bool has_avx2() { return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c(); }
 
 bool has_avx512_vnni() {
   return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&

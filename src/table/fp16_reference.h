@@ -202,8 +202,8 @@ ISOBIT_HD Fp16Reduced fp16_reduce(Fp16Reduction reduction, uint16_t code) {
 
 /// The float32 value of a table to the float16 result. It is NaN where the difference of two values overflowed.
 ISOBIT_HD uint16_t fp16_finish(Fp16Reduction reduction, const Fp16Reduced& reduced, float value) {
-  const float result = reduction == Fp16Reduction::kLog ? f32_fma(reduced.addend, kLn2Part1, value)
-                                                        : f32_mul(value, reduced.factor);
+  const float result =
+      reduction == Fp16Reduction::kLog ? f32_fma(reduced.addend, kLn2Part1, value) : f32_mul(value, reduced.factor);
   return result != result ? kFp16Nan : f32_to_f16(result);
 }
 
