@@ -1312,6 +1312,12 @@ Result<Fp16Table> import_fp16_table(std::string_view function, const std::vector
   if (cut_points.size() != options.steps.size() + 1)
     return Status(StatusCode::kInvalidArgument, "number of cut points is " + std::to_string(cut_points.size()) +
                                                     ", must be " + std::to_string(options.steps.size() + 1));
+  // Before the function is asked for values between them.
+  for (size_t i = 0; i < cut_points.size(); ++i)
+    if (!std::isfinite(cut_points[i]) || (i > 0 && cut_points[i] < cut_points[i - 1]))
+      return Status(StatusCode::kInvalidArgument,
+                    "cut_points[" + std::to_string(i) + "] is " + std::to_string(cut_points[i]) + ", must be finite" +
+                        (i > 0 ? " and at least the one before, " + std::to_string(cut_points[i - 1]) : ""));
   set_scales(pieces, options.model);
   for (size_t i = 0; i < options.steps.size(); ++i) {
     const double c0 = static_cast<double>(cut_points[i]);
