@@ -55,7 +55,7 @@ int64_t aligned(int64_t bytes) { return sum(bytes, kAlignment - 1) / kAlignment 
 int64_t size_of(Dtype dtype) { return static_cast<int64_t>(size_in_bytes(dtype)); }
 
 // -------------------------------------------------------------------------------------------------------------------
-// Float entry
+// Float entry, initial state
 
 __global__ void __launch_bounds__(kThreads) fill_codes(void* codes, Dtype dtype, int64_t code, int64_t count) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
