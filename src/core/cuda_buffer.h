@@ -59,13 +59,14 @@ inline Status check_overlap(std::span<const std::byte> x, std::span<const std::b
               (same_allowed ? " unless it is the same memory, with types of one size" : "")};
 }
 
-/// An object's memory is on one device; runs must be made on that.
-inline Status check_current_device(int owner) {
+/// An object's memory is on one device; runs must be made on that. `object`: "the table".
+inline Status check_current_device(int owner, const char* object = "the table") {
   int device = 0;
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
   if (device == owner) return {};
   return {StatusCode::kFailedPrecondition,
-          "the current device is " + std::to_string(device) + ", must be that of the table, " + std::to_string(owner)};
+          "the current device is " + std::to_string(device) + ", must be that of " + object + ", " +
+              std::to_string(owner)};
 }
 
 /// A copy of `bytes` on the current device; returns when it has arrived.

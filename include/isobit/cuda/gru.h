@@ -18,15 +18,15 @@
 namespace isobit::cuda {
 
 struct GruRunOptions {
-  std::string_view kernel{};                // empty: chosen by shape and device (DeviceGru::choose_kernel)
-  const int32_t* lengths = nullptr;         // device memory, [N]; values outside 0..T count as the nearer end
-  const uint8_t* zoneout_mask = nullptr;    // device memory, [T, N, directions * H]; models of one layer
-  bool batch_first = false;                 // x [N, T, C] and y [N, T, directions * H]
+  std::string_view kernel{};              // empty: chosen by shape and device (DeviceGru::choose_kernel)
+  const int32_t* lengths = nullptr;       // device memory, [N]; values outside 0..T count as the nearer end
+  const uint8_t* zoneout_mask = nullptr;  // device memory, [T, N, directions * H]; models of one layer
+  bool batch_first = false;               // x [N, T, C] and y [N, T, directions * H]
 };
 
 /// A GruModel on one device. Immutable; safe to share between threads and streams; two runs at once need a state and a
-/// workspace each. Runs are asynchronous on the caller's stream: no allocation, no synchronisation, no copy between host
-/// and device; all of them can be captured in a graph.
+/// workspace each. Runs are asynchronous on the caller's stream: no allocation, no synchronisation, no copy between
+/// host and device; all of them can be captured in a graph.
 class DeviceGru {
  public:
   /// Copies the model to the current device, and waits for that.
@@ -35,7 +35,8 @@ class DeviceGru {
   [[nodiscard]] const GruModel& model() const;
 
   /// The kernel of a run of `steps` steps of `batch` sequences, and why it, or another that was asked for, cannot run.
-  [[nodiscard]] Result<std::string_view> choose_kernel(int64_t batch, int64_t steps, std::string_view requested = {}) const;
+  [[nodiscard]] Result<std::string_view> choose_kernel(int64_t batch, int64_t steps,
+                                                       std::string_view requested = {}) const;
 
   /// Bytes of device memory that hold the codes of h: [layers * directions][N][H] in each layer's h grid, every
   /// [N, H] from a multiple of 256 bytes on.

@@ -1,0 +1,544 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host's side of the GRU on a device: memory, checks, layers and directions; and the float entry, which is
+// numerics.md, section 3, one float operation at a time.
+#include <algorithm>
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "core/codes.h"
+#include "core/cuda_buffer.h"
+#include "gru/cuda_gru.h"
+#include "isobit/cuda/gru.h"
+
+namespace isobit::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kAlignment = 256;
+constexpr uint64_t kNoNan = UINT64_MAX;
+
+constexpr DeviceKernel kKernels[] = {
+#define ISOBIT_CUDA_GRU_KERNEL(name, what, supports, scratch_bytes, launch) \
+  {name, what, supports, scratch_bytes, launch},
+#include "gru/cuda_kernels.inc"
+#undef ISOBIT_CUDA_GRU_KERNEL
+};
+constexpr DeviceGruKernel kKernelNames[] = {
+#define ISOBIT_CUDA_GRU_KERNEL(name, what, supports, scratch_bytes, launch) {name, what},
+#include "gru/cuda_kernels.inc"
+#undef ISOBIT_CUDA_GRU_KERNEL
+};
+
+Status refuse(const std::string& what) { return {StatusCode::kInvalidArgument, what}; }
+
+// -------------------------------------------------------------------------------------------------------------------
+// Sizes: what does not fit int64 becomes INT64_MAX, which no buffer has.
+
+int64_t sum(int64_t a, int64_t b) {
+  int64_t result = 0;
+  return __builtin_add_overflow(a, b, &result) ? INT64_MAX : result;
+}
+
+int64_t product(std::initializer_list<int64_t> factors) {
+  for (const int64_t factor : factors)
+    if (factor <= 0) return 0;
+  int64_t result = 1;
+  for (const int64_t factor : factors)
+    if (__builtin_mul_overflow(result, factor, &result)) return INT64_MAX;
+  return result;
+}
+
+int64_t aligned(int64_t bytes) { return sum(bytes, kAlignment - 1) / kAlignment * kAlignment; }
+
+int64_t size_of(Dtype dtype) { return static_cast<int64_t>(size_in_bytes(dtype)); }
+
+// -------------------------------------------------------------------------------------------------------------------
+// Float entry, initial state
+
+__global__ void __launch_bounds__(kThreads) fill_codes(void* codes, Dtype dtype, int64_t code, int64_t count) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += stride) {
+    switch (size_in_bytes(dtype)) {
+      case 1: static_cast<uint8_t*>(codes)[i] = static_cast<uint8_t>(code); break;
+      case 2: static_cast<uint16_t*>(codes)[i] = static_cast<uint16_t>(code); break;
+      default: static_cast<uint32_t*>(codes)[i] = static_cast<uint32_t>(code); break;
+    }
+  }
+}
+
+/// quantize() of core/grid.cc. A NaN becomes the code of zero, and *first_nan at most its index.
+template <typename Code>
+__global__ void __launch_bounds__(kThreads) quantize_codes(const float* x, Code* codes, int64_t count, float inverse,
+                                                           CodeRange range, unsigned long long* first_nan) {
+  constexpr float kLimit = 8589934592.0f;  // 2^33
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += stride) {
+    const float value = x[i];
+    float rounded = 0.0f;
+    if (isnan(value)) {
+      atomicMin(first_nan, static_cast<unsigned long long>(i));
+    } else {
+      rounded = rintf(__fmul_rn(value, inverse));
+      rounded = rounded < -kLimit ? -kLimit : rounded > kLimit ? kLimit : rounded;
+    }
+    codes[i] = static_cast<Code>(clamp_to(range, static_cast<int64_t>(rounded) + range.zero_point));
+  }
+}
+
+/// dequantize() of core/grid.cc.
+template <typename Code>
+__global__ void __launch_bounds__(kThreads)
+    dequantize_codes(const Code* codes, float* y, int64_t count, int64_t zero_point, float scale) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += stride)
+    y[i] = __fmul_rn(__ll2float_rn(static_cast<int64_t>(codes[i]) - zero_point), scale);
+}
+
+unsigned blocks_for(int64_t count, const DeviceLimits& limits) {
+  return static_cast<unsigned>(std::min((count - 1) / kThreads + 1, int64_t{16} * limits.processors));
+}
+
+// -------------------------------------------------------------------------------------------------------------------
+// Upload
+
+/// Collects arrays on the host; then one copy, after which every pointer is set.
+class Upload {
+ public:
+  template <typename T, typename Pointee>
+  void add(std::span<const T> values, const Pointee*& pointer) {
+    const auto at = static_cast<size_t>(aligned(static_cast<int64_t>(bytes_.size())));
+    const std::span<const std::byte> source = std::as_bytes(values);
+    bytes_.resize(at + source.size());
+    std::copy(source.begin(), source.end(), bytes_.begin() + static_cast<std::ptrdiff_t>(at));
+    set_.emplace_back([&pointer, at](const std::byte* base) { pointer = reinterpret_cast<const Pointee*>(base + at); });
+  }
+  /// The references given to add() must still hold.
+  Result<std::shared_ptr<const std::byte>> finish() {
+    ISOBIT_ASSIGN_OR_RETURN(auto memory, copy_to_device(bytes_));
+    for (const auto& set : set_) set(memory.get());
+    return memory;
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::vector<std::function<void(const std::byte*)>> set_;
+};
+
+void add_matrix(Upload& upload, const CodeMatrix& codes, const CodeMatrix& biases, const Grid& activation,
+                const std::vector<RescaleParameters>& bias_to_acc, const std::vector<RescaleParameters>& acc_to_out,
+                DeviceMatrix& matrix) {
+  matrix.dtype = codes.dtype();
+  matrix.columns = codes.columns();
+  matrix.zero_point = activation.zero_point;
+  const auto rows = static_cast<size_t>(codes.rows());
+  std::vector<int64_t> row_sums(rows);
+  std::vector<int64_t> bias_codes(rows);
+  isobit::with_code_type(codes.dtype(), [&](auto zero) {
+    const auto* code = reinterpret_cast<const decltype(zero)*>(codes.data());
+    for (size_t row = 0; row < rows; ++row)
+      for (int64_t k = 0; k < codes.columns(); ++k) row_sums[row] += static_cast<int64_t>(*code++);
+  });
+  for (size_t row = 0; row < rows; ++row) bias_codes[row] = biases.at(static_cast<int64_t>(row), 0);
+  const auto bytes = static_cast<size_t>(codes.rows() * codes.columns()) * size_in_bytes(codes.dtype());
+  upload.add(std::span(codes.data(), bytes), matrix.codes);
+  upload.add(std::span<const int64_t>(row_sums), matrix.row_sums);
+  upload.add(std::span<const int64_t>(bias_codes), matrix.biases);
+  upload.add(std::span(bias_to_acc), matrix.bias_to_acc);
+  upload.add(std::span(acc_to_out), matrix.acc_to_out);
+}
+
+void add_table(Upload& upload, const ActivationTable& table, TableView& view) {
+  upload.add(std::span(table.entries), view.entries);
+  upload.add(std::span(table.anchors), view.anchors);
+  upload.add(std::span(table.thresholds), view.thresholds);
+  upload.add(std::span(table.slopes), view.slopes);
+  upload.add(std::span(table.intercepts), view.intercepts);
+}
+
+void add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer) {
+  layer.input_size = p.input_size;
+  layer.hidden_size = p.hidden_size;
+  layer.x_dtype = p.grids[kX].dtype();
+  layer.h_dtype = p.grids[kH].dtype();
+  layer.cell = view_of(p);
+  layer.x = range_of(p.grids[kX]);
+  layer.x_inverse_scale = p.grids[kX].inverse_scale();
+  layer.h_scale = p.grids[kH].scale();
+  add_matrix(upload, p.W, p.bw, p.grids[kX], p.bw_to_acc, p.acc_to_ih, layer.W);
+  add_matrix(upload, p.R, p.br, p.grids[kH], p.br_to_acc, p.acc_to_hh, layer.R);
+  for (size_t gate = 0; gate < 3; ++gate) add_table(upload, p.tables[gate], layer.cell.tables[gate]);
+}
+
+// -------------------------------------------------------------------------------------------------------------------
+// Checks
+
+struct Buffer {
+  const char* name;
+  std::span<const std::byte> bytes;
+};
+
+/// Asking for a pointer's attributes enqueues nothing, so it is allowed while a stream is captured.
+Status check_on_device(const char* name, const void* pointer, int device) {
+  cudaPointerAttributes attributes{};
+  if (const cudaError_t error = cudaPointerGetAttributes(&attributes, pointer); error != cudaSuccess) {
+    cudaGetLastError();  // it would be taken for that of the next launch
+    return cuda_status(error, std::string(name) + ": which memory it is");
+  }
+  if (attributes.type == cudaMemoryTypeManaged) return {};
+  const std::string wanted = ", must be memory of device " + std::to_string(device);
+  if (attributes.type != cudaMemoryTypeDevice) return refuse(std::string(name) + " is host memory" + wanted);
+  if (attributes.device != device)
+    return refuse(std::string(name) + " is memory of device " + std::to_string(attributes.device) + wanted);
+  return {};
+}
+
+Status check_alignment(const char* name, const void* pointer) {
+  if (reinterpret_cast<uintptr_t>(pointer) % kAlignment == 0) return {};
+  return refuse(std::string(name) + " is not aligned to 256 bytes");
+}
+
+/// `shape` after its size: "2 * 3 * 5 elements of 4 bytes".
+Status check_size(const Buffer& buffer, std::initializer_list<int64_t> shape, Dtype dtype) {
+  ISOBIT_RETURN_IF_ERROR(check_device_buffer(buffer.name, buffer.bytes, dtype));
+  const int64_t expected = product(shape);
+  const auto actual = static_cast<int64_t>(buffer.bytes.size() / size_in_bytes(dtype));
+  if (actual == expected) return {};
+  std::string factors;
+  for (const int64_t factor : shape) factors += (factors.empty() ? "" : " * ") + std::to_string(factor);
+  return refuse(std::string(buffer.name) + " has " + std::to_string(actual) + " elements of " +
+                std::to_string(size_in_bytes(dtype)) + " bytes, must have " + factors);
+}
+
+Status check_room(const Buffer& buffer, int64_t needed, int64_t batch) {
+  ISOBIT_RETURN_IF_ERROR(check_device_buffer(buffer.name, buffer.bytes, Dtype::kU8));
+  ISOBIT_RETURN_IF_ERROR(check_alignment(buffer.name, buffer.bytes.data()));
+  if (static_cast<int64_t>(buffer.bytes.size()) >= needed) return {};
+  return refuse(std::string(buffer.name) + " has " + std::to_string(buffer.bytes.size()) + " bytes, must have " +
+                std::to_string(needed) + " for " + std::to_string(batch) + " sequences");
+}
+
+Status check_apart(std::initializer_list<Buffer> buffers) {
+  for (const Buffer* a = buffers.begin(); a != buffers.end(); ++a)
+    for (const Buffer* b = buffers.begin(); b != a; ++b) {
+      if (a->bytes.empty() || b->bytes.empty()) continue;
+      const auto a_begin = reinterpret_cast<uintptr_t>(a->bytes.data());
+      const auto b_begin = reinterpret_cast<uintptr_t>(b->bytes.data());
+      if (a_begin + a->bytes.size() <= b_begin || b_begin + b->bytes.size() <= a_begin) continue;
+      return refuse(std::string(a->name) + " overlaps " + b->name + ", must not");
+    }
+  return {};
+}
+
+Status check_batch(int64_t batch) {
+  if (batch < 0) return refuse("batch is " + std::to_string(batch) + ", must not be negative");
+  return {};
+}
+Status check_run(int64_t batch, int64_t steps) {
+  if (steps < 0) return refuse("steps is " + std::to_string(steps) + ", must not be negative");
+  return check_batch(batch);
+}
+
+}  // namespace
+
+struct DeviceGru::Data {
+  GruModel model;
+  std::shared_ptr<const std::byte> memory;
+  std::vector<DeviceLayer> layers;  // l * directions + d
+  DeviceLimits limits;
+
+  /// Offsets into a workspace, multiples of 256; the first word is the index of the first NaN.
+  struct Layout {
+    int64_t x = 0;  // codes of x and y, used by the float entry
+    int64_t y = 0;
+    int64_t between[2] = {0, 0};  // codes between layers
+    int64_t scratch = 0;
+    int64_t total = 0;
+  };
+  /// What the layers of a run share.
+  struct Call {
+    const DeviceKernel* kernel;
+    int64_t steps;
+    int64_t batch;
+    std::byte* state;
+    std::byte* workspace;
+    Layout layout;
+    cudaStream_t stream;
+    const GruRunOptions& options;
+  };
+
+  [[nodiscard]] int64_t directions() const { return model.parameters().directions; }
+  [[nodiscard]] int64_t layer_state_bytes(size_t layer, int64_t batch) const {
+    return product({batch, model.hidden_size(), size_of(layers[layer].h_dtype)});
+  }
+  [[nodiscard]] int64_t state_bytes(int64_t batch) const;
+  [[nodiscard]] Layout layout(int64_t batch, int64_t steps) const;
+  [[nodiscard]] Result<const DeviceKernel*> choose(int64_t batch, int64_t steps, std::string_view requested) const;
+  [[nodiscard]] Result<Call> prepare(const Buffer& x, const Buffer& y, int64_t steps, int64_t batch,
+                                     std::span<std::byte> state, std::span<std::byte> workspace, cudaStream_t stream,
+                                     const GruRunOptions& options) const;
+  [[nodiscard]] Status check_state(const char* name, const GruState& state) const;
+  [[nodiscard]] Status run_layers(const Call& call, const void* x, void* y) const;
+};
+
+int64_t DeviceGru::Data::state_bytes(int64_t batch) const {
+  int64_t total = 0;
+  for (size_t layer = 0; layer < layers.size(); ++layer) total = sum(total, aligned(layer_state_bytes(layer, batch)));
+  return total;
+}
+
+DeviceGru::Data::Layout DeviceGru::Data::layout(int64_t batch, int64_t steps) const {
+  Layout layout;
+  const auto take = [&](int64_t bytes) {
+    const int64_t offset = layout.total;
+    layout.total = sum(layout.total, aligned(bytes));
+    return offset;
+  };
+  take(sizeof kNoNan);
+  layout.x = take(product({steps, batch, model.input_size(), size_of(layers.front().x_dtype)}));
+  layout.y = take(product({steps, batch, model.output_size(), size_of(layers.back().h_dtype)}));
+  if (model.layer_count() > 1) {
+    int64_t code_bytes = 0;
+    for (const DeviceLayer& layer : layers) code_bytes = std::max(code_bytes, size_of(layer.h_dtype));
+    for (int64_t& offset : layout.between) offset = take(product({steps, batch, model.output_size(), code_bytes}));
+  }
+  int64_t scratch = 0;  // any kernel may be asked for
+  if (batch > 0 && steps > 0)
+    for (const DeviceKernel& kernel : kKernels)
+      scratch = std::max(scratch, kernel.scratch_bytes(layers, batch, steps, limits));
+  layout.scratch = take(scratch);
+  return layout;
+}
+
+Result<const DeviceKernel*> DeviceGru::Data::choose(int64_t batch, int64_t steps, std::string_view requested) const {
+  std::string names;
+  for (const DeviceKernel& kernel : kKernels) {
+    if (!requested.empty() && kernel.name != requested) {
+      names += (names.empty() ? "" : ", ") + std::string(kernel.name);
+      continue;
+    }
+    const Status status = kernel.supports(layers, batch, steps, limits);
+    if (status.ok()) return &kernel;
+    if (!requested.empty())
+      return Status(status.code(), "kernel '" + std::string(requested) + "': " + status.message());
+  }
+  return refuse("kernel is '" + std::string(requested) + "', must be one of " + names);
+}
+
+Status DeviceGru::Data::check_state(const char* name, const GruState& state) const {
+  if (state.layer_count() != static_cast<int64_t>(layers.size()))
+    return refuse(std::string(name) + " has " + std::to_string(state.layer_count()) + " layer directions, must have " +
+                  std::to_string(layers.size()));
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const auto bytes = static_cast<int64_t>(state.layer(static_cast<int64_t>(layer)).size());
+    const int64_t expected = layer_state_bytes(layer, state.batch());
+    if (bytes != expected)
+      return refuse(std::string(name) + " has " + std::to_string(bytes) + " bytes in layer direction " +
+                    std::to_string(layer) + ", must have " + std::to_string(expected));
+  }
+  return {};
+}
+
+/// What both entries check before they enqueue anything; their own is the size of x and y.
+Result<DeviceGru::Data::Call> DeviceGru::Data::prepare(const Buffer& x, const Buffer& y, int64_t steps, int64_t batch,
+                                                       std::span<std::byte> state, std::span<std::byte> workspace,
+                                                       cudaStream_t stream, const GruRunOptions& options) const {
+  Call call{nullptr, steps, batch, state.data(), workspace.data(), layout(batch, steps), stream, options};
+  ISOBIT_RETURN_IF_ERROR(check_room({"state", state}, state_bytes(batch), batch));
+  ISOBIT_RETURN_IF_ERROR(check_room({"workspace", workspace}, call.layout.total, batch));
+  ISOBIT_RETURN_IF_ERROR(check_apart({x, y, {"state", state}, {"workspace", workspace}}));
+  if (options.zoneout_mask != nullptr && model.layer_count() != 1)
+    return refuse("a zoneout mask is for models of one layer, this one has " + std::to_string(model.layer_count()));
+  if (reinterpret_cast<uintptr_t>(options.lengths) % sizeof(int32_t) != 0)
+    return refuse("lengths is not aligned to its elements of 4 bytes");
+  ISOBIT_RETURN_IF_ERROR(check_current_device(limits.device, "the model"));
+  const std::pair<const char*, const void*> pointers[] = {
+      {x.name, x.bytes.data()},        {y.name, y.bytes.data()},     {"state", state.data()},
+      {"workspace", workspace.data()}, {"lengths", options.lengths}, {"zoneout_mask", options.zoneout_mask}};
+  for (const auto& [name, pointer] : pointers)
+    if (pointer != nullptr) ISOBIT_RETURN_IF_ERROR(check_on_device(name, pointer, limits.device));
+  ISOBIT_ASSIGN_OR_RETURN(call.kernel, choose(batch, steps, options.kernel));
+  return call;
+}
+
+Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y) const {
+  if (call.steps == 0 || call.batch == 0) return {};
+  const int64_t hidden = model.hidden_size();
+  const int64_t output = model.output_size();
+  const auto outer = [&](int64_t width) {
+    return call.options.batch_first ? DeviceStrides{width, call.steps * width}
+                                    : DeviceStrides{call.batch * width, width};
+  };
+  const DeviceStrides inner{call.batch * output, output};
+  std::byte* state = call.state;
+  for (size_t index = 0; index < layers.size(); ++index) {
+    const DeviceLayer& layer = layers[index];
+    const auto l = static_cast<int64_t>(index) / directions();
+    const auto d = static_cast<int64_t>(index) % directions();
+    const bool last = l + 1 == model.layer_count();
+    std::byte* const into = last ? static_cast<std::byte*>(y) : call.workspace + call.layout.between[l % 2];
+    DeviceRun run{};
+    run.steps = call.steps;
+    run.batch = call.batch;
+    run.x = l == 0 ? x : call.workspace + call.layout.between[(l + 1) % 2];
+    run.x_strides = l == 0 ? outer(layer.input_size) : inner;
+    run.y = into + d * hidden * size_of(layer.h_dtype);
+    run.y_strides = last ? outer(output) : inner;
+    run.state = state;
+    run.lengths = call.options.lengths;
+    run.mask = call.options.zoneout_mask == nullptr ? nullptr : call.options.zoneout_mask + d * hidden;
+    run.mask_width = output;
+    run.reverse = d == 1;
+    run.scratch = call.workspace + call.layout.scratch;
+    ISOBIT_RETURN_IF_ERROR(call.kernel->launch(layer, run, limits, call.stream));
+    state += aligned(layer_state_bytes(index, call.batch));
+  }
+  return {};
+}
+
+Result<DeviceGru> DeviceGru::create(const GruModel& model) {
+  auto data = std::make_shared<Data>();
+  data->model = model;
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&data->limits.device), "the current device"));
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaDeviceGetAttribute(&data->limits.processors, cudaDevAttrMultiProcessorCount, data->limits.device),
+                  "processors"));
+  const std::vector<GruLayerParameters>& layers = model.parameters().layers;
+  data->layers.resize(layers.size());
+  Upload upload;
+  for (size_t i = 0; i < layers.size(); ++i) add_layer(upload, layers[i], data->layers[i]);
+  ISOBIT_ASSIGN_OR_RETURN(data->memory, upload.finish());
+  DeviceGru gru;
+  gru.data_ = std::move(data);
+  return gru;
+}
+
+const GruModel& DeviceGru::model() const { return data_->model; }
+
+Result<std::string_view> DeviceGru::choose_kernel(int64_t batch, int64_t steps, std::string_view requested) const {
+  ISOBIT_RETURN_IF_ERROR(check_run(batch, steps));
+  ISOBIT_ASSIGN_OR_RETURN(const DeviceKernel* kernel, data_->choose(batch, steps, requested));
+  return kernel->name;
+}
+
+int64_t DeviceGru::state_bytes(int64_t batch) const { return data_->state_bytes(batch); }
+int64_t DeviceGru::workspace_bytes(int64_t batch, int64_t steps) const { return data_->layout(batch, steps).total; }
+
+Status DeviceGru::initial_state(std::span<std::byte> state, int64_t batch, cudaStream_t stream) const {
+  const Data& data = *data_;
+  ISOBIT_RETURN_IF_ERROR(check_batch(batch));
+  ISOBIT_RETURN_IF_ERROR(check_room({"state", state}, data.state_bytes(batch), batch));
+  ISOBIT_RETURN_IF_ERROR(check_current_device(data.limits.device, "the model"));
+  if (batch == 0) return {};
+  ISOBIT_RETURN_IF_ERROR(check_on_device("state", state.data(), data.limits.device));
+  std::byte* codes = state.data();
+  for (size_t i = 0; i < data.layers.size(); ++i) {
+    const DeviceLayer& layer = data.layers[i];
+    const int64_t count = batch * layer.hidden_size;
+    fill_codes<<<blocks_for(count, data.limits), kThreads, 0, stream>>>(codes, layer.h_dtype, layer.cell.h.zero_point,
+                                                                        count);
+    ISOBIT_RETURN_IF_ERROR(launch_status("fill_codes"));
+    codes += aligned(data.layer_state_bytes(i, batch));
+  }
+  return {};
+}
+
+Status DeviceGru::upload_state(const GruState& from, std::span<std::byte> state, cudaStream_t stream) const {
+  const Data& data = *data_;
+  ISOBIT_RETURN_IF_ERROR(data.check_state("the state of the host", from));
+  ISOBIT_RETURN_IF_ERROR(check_room({"state", state}, data.state_bytes(from.batch()), from.batch()));
+  ISOBIT_RETURN_IF_ERROR(check_current_device(data.limits.device, "the model"));
+  if (from.batch() == 0) return {};
+  ISOBIT_RETURN_IF_ERROR(check_on_device("state", state.data(), data.limits.device));
+  std::byte* codes = state.data();
+  for (int64_t i = 0; i < from.layer_count(); ++i) {
+    const std::span<const std::byte> layer = from.layer(i);
+    ISOBIT_RETURN_IF_ERROR(cuda_status(
+        cudaMemcpyAsync(codes, layer.data(), layer.size(), cudaMemcpyHostToDevice, stream), "copying the state"));
+    codes += aligned(static_cast<int64_t>(layer.size()));
+  }
+  return cuda_status(cudaStreamSynchronize(stream), "copying the state");
+}
+
+Status DeviceGru::download_state(std::span<const std::byte> state, GruState& to, cudaStream_t stream) const {
+  const Data& data = *data_;
+  ISOBIT_RETURN_IF_ERROR(data.check_state("the state of the host", to));
+  ISOBIT_RETURN_IF_ERROR(check_room({"state", state}, data.state_bytes(to.batch()), to.batch()));
+  ISOBIT_RETURN_IF_ERROR(check_current_device(data.limits.device, "the model"));
+  if (to.batch() == 0) return {};
+  ISOBIT_RETURN_IF_ERROR(check_on_device("state", state.data(), data.limits.device));
+  const std::byte* codes = state.data();
+  for (int64_t i = 0; i < to.layer_count(); ++i) {
+    const std::span<std::byte> layer = to.layer(i);
+    ISOBIT_RETURN_IF_ERROR(cuda_status(
+        cudaMemcpyAsync(layer.data(), codes, layer.size(), cudaMemcpyDeviceToHost, stream), "copying the state"));
+    codes += aligned(static_cast<int64_t>(layer.size()));
+  }
+  return cuda_status(cudaStreamSynchronize(stream), "copying the state");
+}
+
+Status DeviceGru::forward_codes(std::span<const std::byte> x, std::span<std::byte> y, int64_t steps, int64_t batch,
+                                std::span<std::byte> state, std::span<std::byte> workspace, cudaStream_t stream,
+                                const GruRunOptions& options) const {
+  const Data& data = *data_;
+  ISOBIT_RETURN_IF_ERROR(check_run(batch, steps));
+  const Buffer x_buffer{"x", x};
+  const Buffer y_buffer{"y", y};
+  ISOBIT_RETURN_IF_ERROR(check_size(x_buffer, {steps, batch, data.model.input_size()}, data.layers.front().x_dtype));
+  ISOBIT_RETURN_IF_ERROR(check_size(y_buffer, {steps, batch, data.model.output_size()}, data.layers.back().h_dtype));
+  ISOBIT_ASSIGN_OR_RETURN(const Data::Call call,
+                          data.prepare(x_buffer, y_buffer, steps, batch, state, workspace, stream, options));
+  return data.run_layers(call, x.data(), y.data());
+}
+
+Status DeviceGru::forward(std::span<const float> x, std::span<float> y, int64_t steps, int64_t batch,
+                          std::span<std::byte> state, std::span<std::byte> workspace, cudaStream_t stream,
+                          const GruRunOptions& options) const {
+  const Data& data = *data_;
+  ISOBIT_RETURN_IF_ERROR(check_run(batch, steps));
+  const Buffer x_buffer{"x", std::as_bytes(x)};
+  const Buffer y_buffer{"y", std::as_bytes(y)};
+  ISOBIT_RETURN_IF_ERROR(check_size(x_buffer, {steps, batch, data.model.input_size()}, Dtype::kF32));
+  ISOBIT_RETURN_IF_ERROR(check_size(y_buffer, {steps, batch, data.model.output_size()}, Dtype::kF32));
+  ISOBIT_ASSIGN_OR_RETURN(const Data::Call call,
+                          data.prepare(x_buffer, y_buffer, steps, batch, state, workspace, stream, options));
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaMemsetAsync(call.workspace, 0xff, sizeof kNoNan, stream), "resetting check_input"));
+  if (x.empty()) return {};
+  const DeviceLayer& first = data.layers.front();
+  const DeviceLayer& last = data.layers.back();
+  std::byte* const x_codes = call.workspace + call.layout.x;
+  std::byte* const y_codes = call.workspace + call.layout.y;
+  const auto x_count = static_cast<int64_t>(x.size());
+  const auto y_count = static_cast<int64_t>(y.size());
+  isobit::with_code_type(first.x_dtype, [&](auto zero) {
+    quantize_codes<<<blocks_for(x_count, data.limits), kThreads, 0, stream>>>(
+        x.data(), reinterpret_cast<decltype(zero)*>(x_codes), x_count, first.x_inverse_scale, first.x,
+        reinterpret_cast<unsigned long long*>(call.workspace));
+  });
+  ISOBIT_RETURN_IF_ERROR(launch_status("quantize_codes"));
+  ISOBIT_RETURN_IF_ERROR(data.run_layers(call, x_codes, y_codes));
+  isobit::with_code_type(last.h_dtype, [&](auto zero) {
+    dequantize_codes<<<blocks_for(y_count, data.limits), kThreads, 0, stream>>>(
+        reinterpret_cast<const decltype(zero)*>(y_codes), y.data(), y_count, last.cell.h.zero_point, last.h_scale);
+  });
+  return launch_status("dequantize_codes");
+}
+
+Status DeviceGru::check_input(std::span<const std::byte> workspace, cudaStream_t stream) {
+  ISOBIT_RETURN_IF_ERROR(check_device_buffer("workspace", workspace, Dtype::kU8));
+  ISOBIT_RETURN_IF_ERROR(check_alignment("workspace", workspace.data()));
+  uint64_t first_nan = kNoNan;
+  if (workspace.size() < sizeof first_nan)
+    return refuse("workspace has " + std::to_string(workspace.size()) + " bytes, must be that of a run");
+  ISOBIT_RETURN_IF_ERROR(cuda_status(
+      cudaMemcpyAsync(&first_nan, workspace.data(), sizeof first_nan, cudaMemcpyDeviceToHost, stream), "check_input"));
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream), "check_input"));
+  if (first_nan == kNoNan) return {};
+  return refuse("x[" + std::to_string(first_nan) + "] is NaN, must be a number");
+}
+
+std::span<const DeviceGruKernel> gru_kernels() { return kKernelNames; }
+
+}  // namespace isobit::cuda

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels of the GRU take, and the list of kernels.
+#ifndef ISOBIT_GRU_CUDA_GRU_H_
+#define ISOBIT_GRU_CUDA_GRU_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "gru/reference.h"
+#include "isobit/dtype.h"
+#include "isobit/gru.h"
+#include "isobit/status.h"
+
+namespace isobit::cuda {
+
+/// W or R of one direction, and what turns the sum of a row into ih or hh. Pointers are device memory; [rows] each.
+struct DeviceMatrix {
+  const void* codes;  // [rows, columns] of dtype, row by row
+  Dtype dtype;
+  int64_t columns;
+  int64_t zero_point;  // of the codes that the matrix is multiplied with
+  const int64_t* row_sums;
+  const int64_t* biases;  // codes
+  const RescaleParameters* bias_to_acc;
+  const RescaleParameters* acc_to_out;
+};
+
+/// One direction of one layer; the pointers of its tables are device memory.
+struct DeviceLayer {
+  int64_t input_size;   // C
+  int64_t hidden_size;  // H
+  Dtype x_dtype;
+  Dtype h_dtype;
+  DeviceMatrix W;  // [3H, C]
+  DeviceMatrix R;  // [3H, H]
+  CellView cell;
+  CodeRange x;
+  float x_inverse_scale;  // numerics.md, section 3
+  float h_scale;
+};
+
+/// Where the codes of sequence n at step t begin: t * step + n * sequence elements.
+struct DeviceStrides {
+  int64_t step;
+  int64_t sequence;
+};
+
+/// One run of one direction of one layer. Pointers are device memory.
+struct DeviceRun {
+  int64_t steps;
+  int64_t batch;
+  const void* x;  // codes of the x grid
+  DeviceStrides x_strides;
+  void* y;  // codes of the h grid, already at this direction's columns
+  DeviceStrides y_strides;
+  void* state;             // [N, H] codes of the h grid, in and out
+  const int32_t* lengths;  // [N], or null
+  const uint8_t* mask;     // [T, N, mask_width], already at this direction's columns, or null
+  int64_t mask_width;
+  bool reverse;
+  std::byte* scratch;  // the kernel's scratch_bytes, from a multiple of 256 on
+};
+
+/// The device that a model is on.
+struct DeviceLimits {
+  int device = 0;
+  int processors = 0;
+};
+
+struct DeviceKernel {
+  std::string_view name;
+  std::string_view what;
+  /// Whether the kernel runs `steps` steps of `batch` sequences through these layers, and why not.
+  Status (*supports)(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits& limits);
+  /// Enough for any of the layers, in every run of at most so many sequences and steps that the kernel supports.
+  int64_t (*scratch_bytes)(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps,
+                           const DeviceLimits& limits);
+  /// `run.steps` and `run.batch` are at least 1.
+  Status (*launch)(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits& limits, cudaStream_t stream);
+};
+
+#define ISOBIT_CUDA_GRU_KERNEL(name, what, supports, scratch_bytes, launch)                   \
+  Status supports(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&);       \
+  int64_t scratch_bytes(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&); \
+  Status launch(const DeviceLayer&, const DeviceRun&, const DeviceLimits&, cudaStream_t);
+#include "gru/cuda_kernels.inc"
+#undef ISOBIT_CUDA_GRU_KERNEL
+
+}  // namespace isobit::cuda
+
+#endif  // ISOBIT_GRU_CUDA_GRU_H_

@@ -1,0 +1,599 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GRU on a device against the reference on the host, byte for byte.
+#include "isobit/cuda/gru.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gru/random_model.h"
+#include "testing/cuda_buffer.h"
+
+namespace isobit::cuda {
+namespace {
+
+using isobit::testing::GuardedDeviceBuffer;
+
+/// Smaller under compute-sanitizer, which is slow: scripts/test.sh sets it.
+bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
+
+int64_t size_of(const Grid& grid) { return static_cast<int64_t>(size_in_bytes(grid.dtype())); }
+
+/// Products of codes in one step of one sequence.
+int64_t products_per_step(const RandomShape& s) {
+  int64_t count = 0;
+  for (int32_t l = 0; l < s.layers; ++l)
+    count += s.directions * 3 * s.hidden * (s.hidden + (l == 0 ? s.input : s.hidden * s.directions));
+  return count;
+}
+
+/// Shapes that no kernel likes, all widths; `wide`: more than 16 bits in places.
+RandomShape device_shape(Random& random, bool wide) {
+  RandomShape s = random_shape(random);
+  const int64_t most = random.one_in(3) ? (sanitized() ? 70 : 300) : 40;
+  s.input = random.between(1, most);
+  s.hidden = random.between(1, most);
+  if (!wide) return s;
+  const auto widen = [&](int32_t& bits) {
+    if (random.one_in(2)) bits = static_cast<int32_t>(random.between(17, 32));
+  };
+  widen(s.x_bits);
+  widen(s.h_bits);
+  widen(s.linear_bits);
+  if (random.one_in(3)) s.weight_bits = static_cast<int32_t>(random.between(17, 30));
+  return s;
+}
+
+/// Rescales that no derivation makes: shifts of more than 62 and less than 0, multipliers of any size. Empty where the
+/// overflow proof refuses all tries.
+std::optional<GruModel> with_odd_rescales(Random& random, const GruModel& model) {
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    GruModelParameters parameters = model.parameters();
+    const auto change = [&](RescaleParameters& r) {
+      if (!random.one_in(3)) return;
+      switch (random.between(0, 3)) {
+        case 0: r.shift = static_cast<int32_t>(random.between(60, 127)); break;
+        case 1: r.shift = std::max(r.shift - static_cast<int32_t>(random.between(1, 3)), -62); break;
+        case 2: {  // about the same ratio
+          if (r.multiplier != 1) break;
+          const auto bits = static_cast<int32_t>(random.between(1, 12));
+          r.multiplier = static_cast<int32_t>(random.between(int64_t{1} << bits, (int64_t{2} << bits) - 1));
+          r.shift = std::clamp(r.shift + bits, -62, 127);
+          break;
+        }
+        default: r.shift = std::min(r.shift + static_cast<int32_t>(random.between(1, 3)), 127); break;
+      }
+    };
+    for (GruLayerParameters& p : parameters.layers) {
+      for (auto* rows : {&p.bw_to_acc, &p.br_to_acc, &p.acc_to_ih, &p.acc_to_hh})
+        for (RescaleParameters& r : *rows) change(r);
+      for (auto* r : {&p.ih_to_gate[0], &p.ih_to_gate[1], &p.ih_to_gate[2], &p.hh_to_gate[0], &p.hh_to_gate[1],
+                      &p.rhh_to_n, &p.n_to_h})
+        change(*r);
+      const int64_t row = random.between(0, 3 * p.hidden_size - 1);
+      p.bw.set(row, 0, 0);
+      p.bw_to_acc[static_cast<size_t>(row)] = {1, -62};
+    }
+    Result<GruModel> changed = GruModel::create(std::move(parameters));
+    if (changed.ok()) return *std::move(changed);
+  }
+  return std::nullopt;
+}
+
+struct Case {
+  RandomShape shape;
+  GruModel model;
+  RandomRun run;
+  bool batch_first = false;
+  bool odd_rescales = false;
+  std::string text;
+};
+
+/// The next model that the overflow proof lets pass, and a run of about `products` products at most.
+Case next_case(Random& random, bool wide, int64_t products) {
+  Case c;
+  for (;;) {
+    c.shape = device_shape(random, wide);
+    Result<GruModel> model = random_model(random, c.shape);
+    if (!model.ok()) {
+      EXPECT_EQ(model.status().code(), StatusCode::kOverflow) << model.status().message();
+      continue;
+    }
+    c.model = *std::move(model);
+    break;
+  }
+  if (random.one_in(3))
+    if (std::optional<GruModel> changed = with_odd_rescales(random, c.model)) {
+      c.model = *std::move(changed);
+      c.odd_rescales = true;
+    }
+  RandomRun& run = c.run;
+  const int64_t rows = std::max<int64_t>(products / products_per_step(c.shape), 1);
+  const int64_t batch = std::min(random.between(1, 40), rows);
+  const bool random_state = random.one_in(2);
+  run.batch = batch;
+  run.steps = std::clamp<int64_t>(rows / batch, 1, random.between(1, 20));
+  run.x = random_tensor(random, run.steps * batch * c.model.input_size(), c.model.input_grid());
+  run.start = c.model.initial_state(batch);
+  for (int64_t l = 0; random_state && l < run.start.layer_count(); ++l) {
+    const std::vector<std::byte> h = random_tensor(random, batch * c.model.hidden_size(),
+                                                   c.model.parameters().layers[static_cast<size_t>(l)].grids[kH]);
+    std::copy(h.begin(), h.end(), run.start.layer(l).begin());
+  }
+  c.batch_first = random.one_in(3);
+  if (random.one_in(3)) {
+    for (int64_t b = 0; b < batch; ++b) run.lengths.push_back(random.between(0, run.steps));
+  } else if (c.shape.directions == 1 && !c.batch_first && random.one_in(2)) {
+    for (int64_t left = run.steps; left > 0; left -= run.chunks.back()) run.chunks.push_back(random.between(1, left));
+  }
+  if (run.chunks.empty()) run.chunks.push_back(run.steps);
+  if (c.shape.layers == 1 && random.one_in(4))
+    for (int64_t i = 0; i < run.steps * batch * c.model.output_size(); ++i)
+      run.mask.push_back(static_cast<uint8_t>(random.between(0, 2)));
+  return c;
+}
+
+struct Outcome {
+  std::vector<std::byte> y;
+  GruState state;
+};
+
+isobit::GruRunOptions host_options(const Case& c) {
+  isobit::GruRunOptions options;
+  options.path = CpuPath::kReference;
+  options.lengths = c.run.lengths;
+  options.zoneout_mask = c.run.mask;
+  options.batch_first = c.batch_first;
+  return options;
+}
+
+Outcome on_host(const Case& c) {
+  Outcome out;
+  out.state = c.run.start;
+  out.y.resize(static_cast<size_t>(c.run.steps * c.run.batch * c.model.output_size() * size_of(c.model.output_grid())));
+  GruWorkspace workspace = c.model.workspace(c.run.batch, c.run.steps);
+  const Status status =
+      c.model.forward_codes(c.run.x.data(), out.y.data(), c.run.steps, out.state, workspace, host_options(c));
+  EXPECT_TRUE(status.ok()) << status.message();
+  return out;
+}
+
+bool equal(const GruState& a, const GruState& b) {
+  for (int64_t l = 0; l < a.layer_count(); ++l)
+    if (!std::equal(a.layer(l).begin(), a.layer(l).end(), b.layer(l).begin(), b.layer(l).end())) return false;
+  return a.layer_count() == b.layer_count() && a.batch() == b.batch();
+}
+
+class DeviceGrus : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ISOBIT_NEEDS_CUDA_DEVICE();
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
+  }
+  void TearDown() override {
+    if (stream_ == nullptr) return;
+    EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
+  }
+  void wait() const { ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess); }
+
+  /// Options of a run on the device, and the memory behind them.
+  struct DeviceOptions {
+    explicit DeviceOptions(const Case& c)
+        : lengths(static_cast<int64_t>(c.run.lengths.size()) * 4 + 4),
+          mask(static_cast<int64_t>(c.run.mask.size()) + 4) {
+      std::vector<int32_t> values(c.run.lengths.begin(), c.run.lengths.end());
+      for (size_t i = 0; i < values.size(); ++i) {  // outside 0..T: the nearer end
+        if (values[i] == 0 && i % 2 == 0) values[i] = -7;
+        if (values[i] == c.run.steps && i % 2 == 0) values[i] = std::numeric_limits<int32_t>::max();
+      }
+      lengths.write(values);
+      mask.write(c.run.mask);
+      if (!values.empty()) options.lengths = static_cast<const int32_t*>(lengths.data());
+      if (!c.run.mask.empty()) options.zoneout_mask = static_cast<const uint8_t*>(mask.data());
+      options.batch_first = c.batch_first;
+    }
+    GuardedDeviceBuffer lengths, mask;
+    GruRunOptions options;
+  };
+
+  /// Runs the case in its chunks with one kernel.
+  void on_device(const Case& c, const DeviceGru& gru, std::string_view kernel, Outcome& out) const {
+    const RandomRun& run = c.run;
+    const int64_t x_size = size_of(c.model.input_grid());
+    const int64_t y_size = size_of(c.model.output_grid());
+    const int64_t x_row = run.batch * c.model.input_size() * x_size;
+    const int64_t y_row = run.batch * c.model.output_size() * y_size;
+    GuardedDeviceBuffer x(run.steps * x_row, x_size);
+    GuardedDeviceBuffer y(run.steps * y_row, y_size);
+    GuardedDeviceBuffer state(gru.state_bytes(run.batch));
+    GuardedDeviceBuffer workspace(
+        gru.workspace_bytes(run.batch, *std::max_element(run.chunks.begin(), run.chunks.end())));
+    DeviceOptions device(c);
+    device.options.kernel = kernel;
+    x.write(run.x);
+    out.state = c.model.initial_state(run.batch);
+    const Status started = equal(out.state, run.start) ? gru.initial_state(state.bytes(), run.batch, stream_)
+                                                       : gru.upload_state(run.start, state.bytes(), stream_);
+    ASSERT_TRUE(started.ok()) << started.message();
+    int64_t first = 0;
+    for (const int64_t steps : run.chunks) {
+      const Status status =
+          gru.forward_codes(x.bytes().subspan(static_cast<size_t>(first * x_row), static_cast<size_t>(steps * x_row)),
+                            y.bytes().subspan(static_cast<size_t>(first * y_row), static_cast<size_t>(steps * y_row)),
+                            steps, run.batch, state.bytes(), workspace.bytes(), stream_, device.options);
+      ASSERT_TRUE(status.ok()) << status.message();
+      first += steps;
+      if (device.options.zoneout_mask != nullptr)
+        device.options.zoneout_mask += steps * run.batch * c.model.output_size();
+    }
+    const Status finished = gru.download_state(state.bytes(), out.state, stream_);
+    ASSERT_TRUE(finished.ok()) << finished.message();
+    out.y = y.read<std::byte>();
+    EXPECT_EQ(x.read<std::byte>(), run.x);
+    for (const GuardedDeviceBuffer* buffer : {&state, &workspace, &device.lengths, &device.mask})
+      (void)buffer->read<std::byte>();
+  }
+
+  /// Every kernel that can run the case.
+  void compare(const Case& c) {
+    const Outcome expected = on_host(c);
+    const Result<DeviceGru> gru = DeviceGru::create(c.model);
+    ASSERT_TRUE(gru.ok()) << gru.status().message();
+    for (const DeviceGruKernel& kernel : gru_kernels()) {
+      if (!gru->choose_kernel(c.run.batch, c.run.steps, kernel.name).ok()) continue;
+      Outcome actual;
+      on_device(c, *gru, kernel.name, actual);
+      if (HasFatalFailure()) return;
+      const int64_t count = c.run.steps * c.run.batch * c.model.output_size();
+      compared_ += count;
+      EXPECT_TRUE(equal(actual.state, expected.state)) << kernel.name << ": last state";
+      if (actual.y == expected.y) continue;
+      const Dtype dtype = c.model.output_grid().dtype();
+      for (int64_t i = 0; i < count; ++i)
+        ASSERT_EQ(load_code(actual.y.data(), dtype, i), load_code(expected.y.data(), dtype, i))
+            << kernel.name << ": y[" << i << "] of " << count;
+    }
+  }
+
+  void compare_random(uint64_t seed, bool wide, int cases, int64_t products) {
+    Random random(seed);
+    int odd = 0;
+    int over_16_bits = 0;
+    int unsigned_32_bits = 0;  // the types of x and h that make `generic` hold codes in 64 bits
+    for (int index = 0; index < cases && !HasFailure(); ++index) {
+      const Case c = next_case(random, wide, products);
+      const Dtype types[] = {c.model.input_grid().dtype(), c.model.output_grid().dtype()};
+      odd += c.odd_rescales ? 1 : 0;
+      over_16_bits += c.shape.x_bits > 16 || c.shape.h_bits > 16 ? 1 : 0;
+      unsigned_32_bits += std::count(std::begin(types), std::end(types), Dtype::kU32) > 0 ? 1 : 0;
+      SCOPED_TRACE(describe(c.shape, c.run, seed, index) + (c.batch_first ? ", batch first" : "") +
+                   (c.run.lengths.empty() ? "" : ", lengths") + (c.run.mask.empty() ? "" : ", mask") +
+                   (c.odd_rescales ? ", odd rescales" : "") + ", chunks " + std::to_string(c.run.chunks.size()));
+      compare(c);
+    }
+    std::printf("%d models (%d with odd rescales; x or h over 16 bits in %d, u32 in %d), %lld outputs compared, %s\n",
+                cases, odd, over_16_bits, unsigned_32_bits, static_cast<long long>(compared_),
+                HasFailure() ? "DIFFERENT" : "0 different");
+  }
+
+  cudaStream_t stream_ = nullptr;
+  int64_t compared_ = 0;
+};
+
+TEST_F(DeviceGrus, CodesEqualTheReference) {
+  compare_random(7001, false, sanitized() ? 12 : 1000, sanitized() ? 200'000 : 30'000'000);
+}
+
+TEST_F(DeviceGrus, WideCodesEqualTheReference) {
+  compare_random(7002, true, sanitized() ? 6 : 300, sanitized() ? 200'000 : 20'000'000);
+}
+
+/// A model and a run of a given size.
+Case case_of(uint64_t seed, int64_t input, int64_t hidden, int64_t batch, int64_t steps, int32_t layers = 1,
+             int32_t directions = 1) {
+  Random random(seed);
+  Case c;
+  c.shape.input = input;
+  c.shape.hidden = hidden;
+  c.shape.layers = layers;
+  c.shape.directions = directions;
+  Result<GruModel> model = random_model(random, c.shape);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  c.model = *std::move(model);
+  c.run.batch = batch;
+  c.run.steps = steps;
+  c.run.chunks.push_back(steps);
+  c.run.x = random_tensor(random, steps * batch * input, c.model.input_grid());
+  c.run.start = c.model.initial_state(batch);
+  return c;
+}
+
+TEST_F(DeviceGrus, ManySequencesAndLargeSizes) {
+  compare(case_of(1, 5, 3, sanitized() ? 300 : 3001, 2));  // more sequences than blocks
+  if (!sanitized()) compare(case_of(2, 1531, 1030, 3, 3));
+  if (!sanitized()) compare(case_of(3, 1, 2049, 1, 2));
+  compare(case_of(4, 9, 1, 40, 20, 2, 2));
+  std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
+}
+
+/// Values around codes of the grid, ties among them, and some that are far outside.
+std::vector<float> random_floats(Random& random, const Grid& grid, int64_t count) {
+  std::vector<float> x(static_cast<size_t>(count));
+  for (float& value : x) {
+    const auto code = static_cast<float>(random.between(grid.min(), grid.max()) - grid.zero_point);
+    value = (code + static_cast<float>(random.between(-4, 4)) / 8.0f) * grid.scale();
+    if (!random.one_in(8)) continue;
+    const float odd[] = {std::numeric_limits<float>::infinity(),
+                         -std::numeric_limits<float>::infinity(),
+                         3e38f,
+                         -3e38f,
+                         1e-40f,
+                         -0.0f,
+                         grid.scale() / 2,
+                         -1.5f * grid.scale(),
+                         grid.scale() * 0x1p33f};
+    value = odd[random.between(0, 8)];
+  }
+  return x;
+}
+
+TEST_F(DeviceGrus, FloatsEqualTheReferenceAndNanIsReported) {
+  Random random(7003);
+  const int cases = sanitized() ? 4 : 150;
+  for (int index = 0; index < cases && !HasFailure(); ++index) {
+    Case c = next_case(random, index % 4 == 3, sanitized() ? 100'000 : 5'000'000);
+    SCOPED_TRACE(describe(c.shape, c.run, 7003, index));
+    const int64_t batch = c.run.batch;
+    const int64_t steps = c.run.steps;
+    const int64_t x_count = steps * batch * c.model.input_size();
+    const int64_t y_count = steps * batch * c.model.output_size();
+    std::vector<float> x = random_floats(random, c.model.input_grid(), x_count);
+    const Result<DeviceGru> gru = DeviceGru::create(c.model);
+    ASSERT_TRUE(gru.ok()) << gru.status().message();
+    GuardedDeviceBuffer x_device(x_count * 4, 4);
+    GuardedDeviceBuffer y_device(y_count * 4, 4);
+    GuardedDeviceBuffer state(gru->state_bytes(batch));
+    GuardedDeviceBuffer workspace(gru->workspace_bytes(batch, steps));
+    const DeviceOptions device(c);
+    const auto* x_begin = static_cast<const float*>(x_device.data());
+    auto* y_begin = static_cast<float*>(y_device.data());
+    for (const int nans : {0, 2, 0}) {
+      std::vector<float> with_nan = x;
+      int64_t first = x_count;
+      for (int i = 0; i < nans; ++i) {
+        const int64_t at = random.between(0, x_count - 1);
+        with_nan[static_cast<size_t>(at)] = std::numeric_limits<float>::quiet_NaN();
+        x[static_cast<size_t>(at)] = 0.0f;  // what it counts as
+        first = std::min(first, at);
+      }
+      GruState expected_state = c.run.start;
+      std::vector<float> expected(static_cast<size_t>(y_count));
+      GruWorkspace host_workspace = c.model.workspace(batch, steps);
+      const Status on_host = c.model.forward(x, expected, steps, expected_state, host_workspace, host_options(c));
+      ASSERT_TRUE(on_host.ok()) << on_host.message();
+      x_device.write(with_nan);
+      ASSERT_TRUE(gru->upload_state(c.run.start, state.bytes(), stream_).ok());
+      const Status status = gru->forward({x_begin, with_nan.size()}, {y_begin, expected.size()}, steps, batch,
+                                         state.bytes(), workspace.bytes(), stream_, device.options);
+      ASSERT_TRUE(status.ok()) << status.message();
+      GruState actual_state = c.model.initial_state(batch);
+      ASSERT_TRUE(gru->download_state(state.bytes(), actual_state, stream_).ok());
+      const auto actual = y_device.read<uint32_t>();
+      for (int64_t i = 0; i < y_count; ++i)
+        ASSERT_EQ(actual[static_cast<size_t>(i)], __builtin_bit_cast(uint32_t, expected[static_cast<size_t>(i)]))
+            << "y[" << i << "]";
+      EXPECT_TRUE(equal(actual_state, expected_state));
+      const Status found = DeviceGru::check_input(workspace.bytes(), stream_);
+      EXPECT_EQ(found.message(), nans == 0 ? "" : "x[" + std::to_string(first) + "] is NaN, must be a number");
+      compared_ += y_count;
+    }
+    (void)workspace.read<std::byte>();
+  }
+  std::printf("%d models, %lld float outputs compared\n", cases, static_cast<long long>(compared_));
+}
+
+TEST_F(DeviceGrus, ReplaysInAGraphWithAMovingState) {
+  const Case c = case_of(11, 13, 37, 5, 3, 2, 1);
+  const Result<DeviceGru> gru = DeviceGru::create(c.model);
+  ASSERT_TRUE(gru.ok()) << gru.status().message();
+  Random random(12);
+  const int64_t x_count = 3 * 5 * 13;
+  const int64_t y_count = 3 * 5 * 37;
+  const int64_t y_size = size_of(c.model.output_grid());
+  GuardedDeviceBuffer x(x_count * 4);
+  GuardedDeviceBuffer codes(static_cast<int64_t>(c.run.x.size()));
+  GuardedDeviceBuffer y(y_count * 4);
+  GuardedDeviceBuffer y_codes(y_count * y_size);
+  GuardedDeviceBuffer state(gru->state_bytes(5));
+  GuardedDeviceBuffer workspace(gru->workspace_bytes(5, 3));
+  codes.write(c.run.x);
+  ASSERT_TRUE(gru->initial_state(state.bytes(), 5, stream_).ok());
+  wait();
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
+  const Status floats = gru->forward({static_cast<const float*>(x.data()), static_cast<size_t>(x_count)},
+                                     {static_cast<float*>(y.data()), static_cast<size_t>(y_count)}, 3, 5, state.bytes(),
+                                     workspace.bytes(), stream_);
+  const Status integers =
+      gru->forward_codes(codes.bytes(), y_codes.bytes(), 3, 5, state.bytes(), workspace.bytes(), stream_);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  ASSERT_TRUE(floats.ok()) << floats.message();
+  ASSERT_TRUE(integers.ok()) << integers.message();
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+
+  GruState expected_state = c.run.start;
+  GruWorkspace host_workspace = c.model.workspace(5, 3);
+  std::vector<float> expected(static_cast<size_t>(y_count));
+  std::vector<std::byte> expected_codes(static_cast<size_t>(y_count * y_size));
+  for (int replay = 0; replay < 5; ++replay) {
+    std::vector<float> values = random_floats(random, c.model.input_grid(), x_count);
+    ASSERT_TRUE(c.model.forward(values, expected, 3, expected_state, host_workspace, host_options(c)).ok());
+    ASSERT_TRUE(
+        c.model.forward_codes(c.run.x.data(), expected_codes.data(), 3, expected_state, host_workspace, host_options(c))
+            .ok());
+    x.write(values);
+    ASSERT_EQ(cudaGraphLaunch(executable, stream_), cudaSuccess);
+    wait();
+    EXPECT_EQ(y.read<float>(), expected);
+    EXPECT_EQ(y_codes.read<std::byte>(), expected_codes);
+    GruState actual_state = c.model.initial_state(5);
+    ASSERT_TRUE(gru->download_state(state.bytes(), actual_state, stream_).ok());
+    EXPECT_TRUE(equal(actual_state, expected_state)) << "replay " << replay;
+    EXPECT_TRUE(DeviceGru::check_input(workspace.bytes(), stream_).ok());
+  }
+  // A NaN of one replay is forgotten in the next.
+  std::vector<float> values(static_cast<size_t>(x_count), 0.0f);
+  values[17] = std::numeric_limits<float>::quiet_NaN();
+  for (const bool nan : {true, false}) {
+    x.write(values);
+    ASSERT_EQ(cudaGraphLaunch(executable, stream_), cudaSuccess);
+    EXPECT_EQ(DeviceGru::check_input(workspace.bytes(), stream_).message(),
+              nan ? "x[17] is NaN, must be a number" : "");
+    values[17] = 0.0f;
+  }
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+TEST_F(DeviceGrus, RunsOfOneInputAreEqual) {
+  const Case c = case_of(21, 65, 129, 17, 9, 2, 2);
+  const Result<DeviceGru> gru = DeviceGru::create(c.model);
+  ASSERT_TRUE(gru.ok()) << gru.status().message();
+  for (const DeviceGruKernel& kernel : gru_kernels()) {
+    if (!gru->choose_kernel(17, 9, kernel.name).ok()) continue;
+    Outcome first;
+    on_device(c, *gru, kernel.name, first);
+    for (int repeat = 1; repeat < (sanitized() ? 3 : 50) && !HasFailure(); ++repeat) {
+      Outcome again;
+      on_device(c, *gru, kernel.name, again);
+      ASSERT_EQ(again.y, first.y) << kernel.name << " " << repeat;
+      ASSERT_TRUE(equal(again.state, first.state)) << kernel.name << " " << repeat;
+    }
+  }
+}
+
+TEST_F(DeviceGrus, NothingToDo) {
+  const Case c = case_of(31, 4, 6, 2, 1);
+  const Result<DeviceGru> gru = DeviceGru::create(c.model);
+  ASSERT_TRUE(gru.ok()) << gru.status().message();
+  GuardedDeviceBuffer state(gru->state_bytes(2));
+  GuardedDeviceBuffer workspace(gru->workspace_bytes(2, 1));
+  ASSERT_TRUE(gru->upload_state(c.run.start, state.bytes(), stream_).ok());
+  for (const auto& [steps, batch] : {std::pair<int64_t, int64_t>{0, 2}, {3, 0}, {0, 0}}) {
+    EXPECT_TRUE(gru->forward_codes({}, {}, steps, batch, state.bytes(), workspace.bytes(), stream_).ok());
+    EXPECT_TRUE(gru->forward({}, {}, steps, batch, state.bytes(), workspace.bytes(), stream_).ok());
+    EXPECT_TRUE(DeviceGru::check_input(workspace.bytes(), stream_).ok());
+  }
+  EXPECT_TRUE(gru->initial_state({}, 0, stream_).ok());
+  GruState after = c.model.initial_state(2);
+  ASSERT_TRUE(gru->download_state(state.bytes(), after, stream_).ok());
+  EXPECT_TRUE(equal(after, c.run.start));
+}
+
+TEST_F(DeviceGrus, RefusesByName) {
+  const Case c = case_of(41, 3, 5, 2, 4, 2, 1);
+  const Result<DeviceGru> gru = DeviceGru::create(c.model);
+  ASSERT_TRUE(gru.ok()) << gru.status().message();
+  const int64_t x_size = size_of(c.model.input_grid());
+  const int64_t y_size = size_of(c.model.output_grid());
+  GuardedDeviceBuffer x(4 * 2 * 3 * x_size);
+  GuardedDeviceBuffer y(4 * 2 * 5 * y_size);
+  GuardedDeviceBuffer x_float(4 * 2 * 3 * 4);
+  GuardedDeviceBuffer y_float(4 * 2 * 5 * 4);
+  GuardedDeviceBuffer state(gru->state_bytes(2) + 256);
+  GuardedDeviceBuffer workspace(gru->workspace_bytes(2, 4) + 256);
+  EXPECT_EQ(gru->state_bytes(2), 512);  // two layers
+  const auto expect = [](const Status& status, const char* part) {
+    EXPECT_FALSE(status.ok()) << part;
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.message() << "\nwithout: " << part;
+  };
+  const auto codes = [&](std::span<const std::byte> in, std::span<std::byte> out, int64_t steps, int64_t batch,
+                         std::span<std::byte> h, std::span<std::byte> scratch, const GruRunOptions& options = {}) {
+    return gru->forward_codes(in, out, steps, batch, h, scratch, stream_, options);
+  };
+  const auto in = std::span<const std::byte>(x.bytes());
+  const auto out = y.bytes();
+  const auto h = state.bytes();
+  const auto scratch = workspace.bytes();
+  EXPECT_TRUE(codes(in, out, 4, 2, h, scratch).ok());
+  wait();
+  expect(codes(in, out, -1, 2, h, scratch), "steps is -1, must not be negative");
+  expect(codes(in, out, 4, -2, h, scratch), "batch is -2, must not be negative");
+  expect(codes(in.first(23 * static_cast<size_t>(x_size)), out, 4, 2, h, scratch), "x has 23 elements");
+  expect(codes(in, out, 5, 2, h, scratch), "must have 5 * 2 * 3");
+  expect(codes(in, out.first(39 * static_cast<size_t>(y_size)), 4, 2, h, scratch), "y has 39 elements");
+  expect(codes({static_cast<const std::byte*>(nullptr), in.size()}, out, 4, 2, h, scratch), "x is null");
+  expect(codes(in, out, INT64_MAX / 2, INT64_MAX / 2, h, scratch), "x has 24 elements");
+  expect(codes(in, out, 4, 2, h.first(511), scratch), "state has 511 bytes, must have 512 for 2 sequences");
+  expect(codes(in, out, 4, 2, h.subspan(1), scratch), "state is not aligned to 256 bytes");
+  expect(codes(in, out, 4, 2, h, scratch.first(scratch.size() - 257)), "workspace has ");
+  expect(codes(in, out, 4, 2, h, scratch.subspan(64)), "workspace is not aligned to 256 bytes");
+  expect(codes(out.first(in.size()), out, 4, 2, h, scratch), "y overlaps x, must not");
+  expect(codes(in, out, 4, 2, scratch.first(512), scratch), "workspace overlaps state, must not");
+  expect(codes(in, scratch.subspan(scratch.size() - out.size()), 4, 2, h, scratch), "workspace overlaps y, must not");
+  GruRunOptions unknown;
+  unknown.kernel = "fast";
+  expect(codes(in, out, 4, 2, h, scratch, unknown), "kernel is 'fast', must be one of ");
+  expect(gru->choose_kernel(2, 4, "fast").status(), "kernel is 'fast', must be one of ");
+  EXPECT_TRUE(gru->choose_kernel(2, 4).ok());
+  EXPECT_EQ(*gru->choose_kernel(2, 4, "generic"), "generic");
+  GruRunOptions masked;
+  masked.zoneout_mask = reinterpret_cast<const uint8_t*>(in.data());
+  expect(codes(in, out, 4, 2, h, scratch, masked), "a zoneout mask is for models of one layer, this one has 2");
+  GruRunOptions odd;
+  odd.lengths = reinterpret_cast<const int32_t*>(in.data() + 1);
+  expect(codes(in, out, 4, 2, h, scratch, odd), "lengths is not aligned");
+
+  alignas(256) static std::byte host[4096];
+  expect(codes(std::span<const std::byte>(host).first(in.size()), out, 4, 2, h, scratch), "x is host memory");
+  expect(codes(in, std::span(host).first(out.size()), 4, 2, h, scratch), "y is host memory");
+  expect(codes(in, out, 4, 2, std::span(host).first(512), scratch), "state is host memory");
+  GruRunOptions on_host;
+  on_host.lengths = reinterpret_cast<const int32_t*>(host);
+  expect(codes(in, out, 4, 2, h, scratch, on_host), "lengths is host memory");
+
+  const std::span<const float> floats(static_cast<const float*>(x_float.data()), 24);
+  const std::span<float> results(static_cast<float*>(y_float.data()), 40);
+  expect(gru->forward(floats.first(23), results, 4, 2, h, scratch, stream_), "x has 23 elements of 4 bytes");
+  expect(gru->forward(floats, results.first(39), 4, 2, h, scratch, stream_), "y has 39 elements of 4 bytes");
+  expect(gru->forward(floats, results, 4, 2, h.first(5), scratch, stream_), "state has 5 bytes");
+  expect(gru->forward(floats, results, 4, 2, h, scratch.first(256), stream_), "workspace has 256 bytes");
+  expect(DeviceGru::check_input(scratch.first(4), stream_), "workspace has 4 bytes");
+  expect(DeviceGru::check_input(scratch.subspan(8), stream_), "workspace is not aligned");
+
+  expect(gru->initial_state(h, -1, stream_), "batch is -1");
+  expect(gru->initial_state(h.first(511), 2, stream_), "state has 511 bytes");
+  expect(gru->initial_state(std::span(host).first(512), 2, stream_), "state is host memory");
+  expect(gru->upload_state(c.run.start, h.first(511), stream_), "state has 511 bytes");
+  GruState other = case_of(42, 3, 6, 2, 1, 2, 1).run.start;
+  expect(gru->upload_state(other, h, stream_), "the state of the host has 12 bytes in layer direction 0, must have 10");
+  expect(gru->download_state(h, other, stream_),
+         "the state of the host has 12 bytes in layer direction 0, must have 10");
+  GruState one_layer = case_of(43, 3, 5, 2, 1, 1, 1).run.start;
+  expect(gru->download_state(h, one_layer, stream_), "the state of the host has 1 layer directions, must have 2");
+
+  int devices = 0;
+  ASSERT_EQ(cudaGetDeviceCount(&devices), cudaSuccess);
+  if (devices > 1) {
+    ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+    expect(codes(in, out, 4, 2, h, scratch), "the current device is 1, must be that of the model, 0");
+    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  }
+  wait();
+  for (const GuardedDeviceBuffer* buffer : {&x, &y, &x_float, &y_float, &state, &workspace})
+    (void)buffer->read<std::byte>();
+}
+
+}  // namespace
+}  // namespace isobit::cuda
