@@ -63,6 +63,7 @@ if [[ $cuda != no ]]; then
     exit 0
   fi
   [[ -x $program ]] || fail "$program is missing; scripts/bench.sh --cuda builds it"
+  use_cuda_libraries
   exec python3 "bench/${op}_cuda.py" "$program" "${options[@]}"
 fi
 [[ $op != table ]] || fail "table needs --cuda; on this processor: isobit bench table"

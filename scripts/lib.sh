@@ -76,4 +76,11 @@ build_cuda() {
   [[ -z ${CUDAARCHS-} ]] || options+=(-DCMAKE_CUDA_ARCHITECTURES="$CUDAARCHS")
   heading "isobit::cuda for ${CUDAARCHS:-every architecture of the project}"
   cmake --preset cuda "${options[@]}" && cmake --build build/cuda --parallel "$(nproc)" --target isobit_cuda_programs
+  # libzip and what it needs go along to machines that have none: use_cuda_libraries finds them.
+  mkdir -p build/cuda/cuda/lib
+  find build/cuda/cuda -maxdepth 1 -type f -executable -exec ldd {} + |
+    sed -nE 's/.*(libzip|libbz2|libcrypto|liblzma|libzstd|libz)\.so[^ ]* => ([^ ]+) .*/\2/p' | sort -u |
+    xargs -r cp -L --target-directory build/cuda/cuda/lib
 }
+
+use_cuda_libraries() { export LD_LIBRARY_PATH=$PWD/build/cuda/cuda/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; }

@@ -206,9 +206,10 @@ cpu_paths() {
 # Every test program of isobit::cuda that was built, and each under the sanitizers on its smaller cases.
 run_cuda_programs() {
   local programs program tool
-  mapfile -t programs < <(find build/cuda/cuda -type f -name '*_test' | sort)
+  mapfile -t programs < <(find build/cuda/cuda -maxdepth 1 -type f -name '*_test' | sort)
   ((${#programs[@]} > 0)) || fail "no test programs in build/cuda/cuda; scripts/test.sh --cuda builds them"
   export ISOBIT_REQUIRE=cuda
+  use_cuda_libraries
   for program in "${programs[@]}"; do
     check "${program##*/}" "$program" --gtest_brief=1
     for tool in memcheck racecheck initcheck; do

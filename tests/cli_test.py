@@ -598,6 +598,14 @@ class CliTest(unittest.TestCase):
             self.assertLessEqual(best[function], 1, function)
         self.fails(["--model", "fast"], "table", "check", "--all", "--model", "f32,fast")
 
+    def test_table_compare(self):
+        """The published table of SiLU: GPU and CPU arithmetic disagree at 38 % of all inputs."""
+        report = self.json("table", "compare", self.published("nli_gpu"), self.published("nli_cpu"))
+        self.assertEqual((report["inputs"], report["different"]), (63488, 24124))
+        self.assertIn("38.00 %", self.ok("table", "compare", self.published("nli_gpu"), self.published("nli_cpu")))
+        self.assertEqual(self.json("table", "compare", "silu", "silu")["different"], 0)
+        self.fails(["sloth"], "table", "compare", "silu", "sloth")
+
     def test_table_show(self):
         text = self.ok("table", "show", "silu")
         for word in ["silu", "f32", "259", "ULP"]:

@@ -209,7 +209,7 @@ class Commands {
   }
 
   void add_table() {
-    CLI::App* table = app_.add_subcommand("table", "activation tables: fit, check, show, export, run");
+    CLI::App* table = app_.add_subcommand("table", "activation tables: fit, check, show, compare, export, run");
     table->require_subcommand(1);
     const char* const which = "a function whose table is built in (silu, exp, ...), or a file of isobit table fit";
 
@@ -267,6 +267,14 @@ class Commands {
     command->add_option("--gate", show.gate, "table of an integer model: l0.u, l0.r, l0.n, l1.u, ...")
         ->type_name("GATE");
 
+    auto& compare = table_compare_;
+    command = add(
+        "compare", "inputs at which two tables differ", compare, [this] { return table_compare(table_compare_); },
+        table);
+    command->add_option("FIRST", compare.first, which)->required();
+    command->add_option("SECOND", compare.second, which)->required();
+    add_table_source(command, compare.source);
+
     auto& out = table_export_;
     command = add(
         "export", "a table as C source or memory image", out, [this] { return table_export(table_export_); }, table);
@@ -304,6 +312,7 @@ class Commands {
   TableFitOptions table_fit_;
   TableCheckOptions table_check_;
   TableShowOptions table_show_;
+  TableCompareOptions table_compare_;
   TableExportOptions table_export_;
   TableRunOptions table_run_;
 };

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// isobit table fit, check, show, export, run.
+// isobit table fit, check, show, compare, export, run.
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -285,6 +286,36 @@ Result<Outcome> table_show(const TableShowOptions& options) {
     ISOBIT_RETURN_IF_ERROR(write_file_atomically(options.svg, svg.data(), svg.size()));
     out.json.set("svg", options.svg);
     out.text += "saved " + options.svg + "\n";
+  }
+  return out;
+}
+
+Result<Outcome> table_compare(const TableCompareOptions& options) {
+  ISOBIT_ASSIGN_OR_RETURN(const Fp16Table first, find_fp16_table(options.first, options.source));
+  ISOBIT_ASSIGN_OR_RETURN(const Fp16Table second, find_fp16_table(options.second, options.source));
+  ISOBIT_ASSIGN_OR_RETURN(const Fp16Function a, Fp16Function::create(first));
+  ISOBIT_ASSIGN_OR_RETURN(const Fp16Function b, Fp16Function::create(second));
+  constexpr uint16_t kInfinity = 0x7c00;
+  int64_t finite = 0, different = 0;
+  std::optional<uint16_t> first_difference;
+  for (uint32_t code = 0; code < a.results().size(); ++code) {
+    if ((code & 0x7fff) >= kInfinity) continue;
+    ++finite;
+    if (a.results()[code] == b.results()[code]) continue;
+    ++different;
+    if (!first_difference) first_difference = static_cast<uint16_t>(code);
+  }
+  Outcome out;
+  const double share = static_cast<double>(different) / static_cast<double>(finite);
+  out.text = "first:  " + fp16_table_text(first) + "\nsecond: " + fp16_table_text(second) + "\n" +
+             format("%lld of %lld finite float16 inputs give other bits: %.2f %%\n", static_cast<long long>(different),
+                    static_cast<long long>(finite), 100 * share);
+  out.json.set("inputs", finite).set("different", different).set("share", share);
+  if (first_difference) {
+    const uint16_t code = *first_difference;
+    out.json.set("first_code", code).set("first_result", a.results()[code]).set("second_result", b.results()[code]);
+    out.text += format("the first of them: code 0x%04x (%g): 0x%04x and 0x%04x\n", code, value_of_f16(code),
+                       a.results()[code], b.results()[code]);
   }
   return out;
 }

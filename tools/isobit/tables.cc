@@ -16,20 +16,19 @@ namespace {
 
 constexpr size_t kCodes = 65536;
 
-/// The value of a float16 code; finite.
-double value_of(uint16_t code) {
-  const int exponent = (code >> 10) & 0x1f;
-  const int mantissa = code & 0x3ff;
-  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(mantissa + 1024, exponent - 25);
-  return (code & 0x8000) != 0 ? -magnitude : magnitude;
-}
-
 bool is_function(const std::string& name) {
   const auto functions = fp16_functions();
   return std::find(functions.begin(), functions.end(), name) != functions.end();
 }
 
 }  // namespace
+
+double value_of_f16(uint16_t code) {
+  const int exponent = (code >> 10) & 0x1f;
+  const int mantissa = code & 0x3ff;
+  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(mantissa + 1024, exponent - 25);
+  return (code & 0x8000) != 0 ? -magnitude : magnitude;
+}
 
 Result<Fp16Model> parse_fp16_model(const std::string& text) {
   const auto model = fp16_model_from_string(text);
@@ -96,7 +95,7 @@ Value fp16_table_json(const Fp16Table& table) {
   const Fp16Certificate& c = table.certificate;
   Value certificate = Value::object(), pieces = Value::array();
   certificate.set("max_ulp", c.max_ulp).set("mean_ulp", c.mean_ulp).set("worst_code", c.worst_code);
-  certificate.set("worst_input", value_of(c.worst_code)).set("max_absolute", c.max_absolute);
+  certificate.set("worst_input", value_of_f16(c.worst_code)).set("max_absolute", c.max_absolute);
   certificate.set("share_exact", c.share_exact).set("share_within_ulp", c.share_within_ulp);
   for (const Fp16Pieces& piece : table.pieces) {
     Value entry = Value::object(), steps = Value::array(), cuts = Value::array();
@@ -121,7 +120,7 @@ std::string certificate_row(const std::string& name, const Fp16Table& table) {
   const Fp16Certificate& c = table.certificate;
   return format("%-17s %-8s %-6s %9.4g %9.4f %14.6g %10.3g %8.3f%% %8.3f%%", name.c_str(),
                 std::string(to_string(table.model)).c_str(), table.half_values ? "f16" : "f32", c.max_ulp, c.mean_ulp,
-                value_of(c.worst_code), c.max_absolute, 100 * c.share_exact, 100 * c.share_within_ulp);
+                value_of_f16(c.worst_code), c.max_absolute, 100 * c.share_exact, 100 * c.share_within_ulp);
 }
 
 Result<IntegerErrors> integer_errors(const ActivationTable& table) {

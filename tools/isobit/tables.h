@@ -17,6 +17,8 @@
 namespace isobit::tool {
 
 Result<Fp16Model> parse_fp16_model(const std::string& text);
+/// The value of a float16 code; finite.
+double value_of_f16(uint16_t code);
 /// "f32" or "f16"; whether values are float16 numbers.
 Result<bool> parse_value_type(const std::string& text);
 

@@ -109,6 +109,11 @@ struct TableShowOptions : CommonOptions {
   TableSourceOptions source;
 };
 
+struct TableCompareOptions : CommonOptions {
+  std::string first, second;
+  TableSourceOptions source;
+};
+
 struct TableExportOptions : CommonOptions {
   std::string table, c, hex, name;
   TableSourceOptions source;
@@ -132,6 +137,7 @@ Result<Outcome> bench_table(const BenchOptions& options);  // bench, for operati
 Result<Outcome> table_fit(const TableFitOptions& options);
 Result<Outcome> table_check(const TableCheckOptions& options);
 Result<Outcome> table_show(const TableShowOptions& options);
+Result<Outcome> table_compare(const TableCompareOptions& options);
 Result<Outcome> table_export(const TableExportOptions& options);
 Result<Outcome> table_run(const TableRunOptions& options);
 
