@@ -275,6 +275,8 @@ for pair in "${pairs[@]}"; do
   if [[ $pair == "${pairs[0]}" ]]; then
     check "$pair: every kernel equals the reference" "$program" verify --json
     check "fitted tables: two regenerated" scripts/fit_tables.sh --check hardsigmoid reciprocal
+    check "$pair: every FP16 table, every code, every pair of types" "$program" verify --operation fp16_table \
+      --outputs 100000000
     check "$pair: fingerprint" fingerprint "$program"
     for path in "${paths[@]}"; do
       check "$pair: the same fingerprint with ISOBIT_CPU=$path" same_fingerprint "$program" "$path"
