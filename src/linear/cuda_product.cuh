@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// The integer product of a block of activation rows with a weight matrix, followed by the rescale of each result:
+// W x of many steps at once. mma.m16n8k32, tiles of 128 x 96 x 64 bytes, three of them in flight (cp.async).
+#ifndef ISOBIT_LINEAR_CUDA_PRODUCT_CUH_
+#define ISOBIT_LINEAR_CUDA_PRODUCT_CUH_
+
+#include <cstdint>
+
+namespace isobit::cuda {
+
+struct ProductArgs {
+  const uint8_t* x;     // [m][k_padded] unsigned codes, 16-byte aligned rows
+  const int8_t* w;      // [n_padded][k_padded]
+  int64_t m, n;         // n a multiple of 48
+  int64_t k_padded;     // a multiple of 64
+  const int32_t* start; // [n_padded]
+  const float* ratio;   // [n_padded]
+  float low, high;      // limits of the result minus zero point
+  const float* again;   // [n_padded]: a second ratio, by which the clamped result is rescaled
+  uint16_t* out;        // [m][n]: that + 32768
+};
+
+inline constexpr int kProductRows = 128, kProductColumns = 96, kProductDepth = 64, kProductStages = 4;
+inline constexpr int kProductStageBytes = (kProductRows + kProductColumns) * kProductDepth;
+
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool valid) {
+  const uint32_t bytes = valid ? 16 : 0;  // the rest is filled with zeros
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void load_fragments(uint32_t (&r)[4], uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(from));
+}
+__device__ __forceinline__ void mma_u8s8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+/// 16-byte piece `piece` (0..3) of a row of a tile, so that ldmatrix meets no bank twice.
+__device__ __forceinline__ uint32_t tile_offset(int row, int piece) {
+  return static_cast<uint32_t>(row * kProductDepth + ((piece ^ ((row >> 1) & 3)) << 4));
+}
+
+__global__ void __launch_bounds__(256) product_u8s8(const __grid_constant__ ProductArgs a) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const int warp_row = warp % 4 * 32;
+  const int warp_column = warp / 4 * 48;
+  const int64_t first_row = int64_t{blockIdx.y} * kProductRows;
+  const int64_t first_column = int64_t{blockIdx.x} * kProductColumns;
+  const int depth_tiles = static_cast<int>(a.k_padded / kProductDepth);
+
+  const auto load = [&](int tile) {
+    const uint32_t stage = base + static_cast<uint32_t>(tile % kProductStages * kProductStageBytes);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = thread / 4 + i * 64;
+      const int64_t from = first_row + row;
+      copy_async(stage + tile_offset(row, thread % 4),
+                 a.x + (from < a.m ? from : 0) * a.k_padded + tile * kProductDepth + thread % 4 * 16, from < a.m);
+    }
+    for (int i = thread; i < kProductColumns * 4; i += 256)
+      copy_async(stage + kProductRows * kProductDepth + tile_offset(i / 4, i % 4),
+                 a.w + (first_column + i / 4) * a.k_padded + tile * kProductDepth + i % 4 * 16, true);
+  };
+
+  int32_t acc[2][6][4] = {};
+  for (int tile = 0; tile < kProductStages - 1; ++tile) {
+    if (tile < depth_tiles) load(tile);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  for (int tile = 0; tile < depth_tiles; ++tile) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kProductStages - 2) : "memory");
+    __syncthreads();
+    if (tile + kProductStages - 1 < depth_tiles) load(tile + kProductStages - 1);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    const uint32_t stage = base + static_cast<uint32_t>(tile % kProductStages * kProductStageBytes);
+    const uint32_t weights = stage + kProductRows * kProductDepth;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t x[2][4], w[3][4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        load_fragments(x[i], stage + tile_offset(warp_row + i * 16 + lane % 16, half * 2 + lane / 16));
+#pragma unroll
+      for (int i = 0; i < 3; ++i)
+        load_fragments(w[i], weights + tile_offset(warp_column + i * 16 + lane % 8 + lane / 16 * 8,
+                                                   half * 2 + lane / 8 % 2));
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int j = 0; j < 6; ++j) mma_u8s8(acc[i][j], x[i], w[j / 2][j % 2 * 2], w[j / 2][j % 2 * 2 + 1]);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 6; ++j) {
+    const int64_t column = first_column + warp_column + j * 8 + lane % 4 * 2;
+    if (column >= a.n) continue;
+    int32_t start[2];
+    float ratio[2], again[2];
+    for (int c = 0; c < 2; ++c) {
+      start[c] = a.start[column + c];
+      ratio[c] = a.ratio[column + c];
+      again[c] = a.again[column + c];
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int64_t row = first_row + warp_row + i * 16 + lane / 4 + r * 8;
+        if (row >= a.m) continue;
+        uint32_t codes[2];
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const float magic = 12582912.0f;
+          const float value =
+              __fsub_rn(__fmaf_rn(static_cast<float>(acc[i][j][r * 2 + c] + start[c]), ratio[c], magic), magic);
+          const float rescaled = __fmaf_rn(fminf(fmaxf(value, a.low), a.high), again[c], magic + 32768.0f);
+          codes[c] = __float_as_uint(rescaled) & 0xffff;
+        }
+        *reinterpret_cast<uint32_t*>(a.out + row * a.n + column) = codes[0] | codes[1] << 16;
+      }
+  }
+}
+
+}  // namespace isobit::cuda
+
+#endif  // ISOBIT_LINEAR_CUDA_PRODUCT_CUH_
