@@ -169,6 +169,19 @@ void add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer) 
   add_matrix(upload, p.W, p.bw, p.grids[kX], p.bw_to_acc, p.acc_to_ih, layer.W);
   add_matrix(upload, p.R, p.br, p.grids[kH], p.br_to_acc, p.acc_to_hh, layer.R);
   for (size_t gate = 0; gate < 3; ++gate) add_table(upload, p.tables[gate], layer.cell.tables[gate]);
+  const Result<PersistentPack> pack = pack_persistent(p);
+  if (!pack.ok()) return;
+  PersistentLayer& to = layer.persistent;
+  to = pack->layer;
+  upload.add(std::span(pack->fragments), to.fragments);
+  upload.add(std::span(pack->start), to.start);
+  upload.add(std::span(pack->ratio), to.ratio);
+  upload.add(std::span(pack->tables), to.tables);
+  upload.add(std::span(pack->W), to.W);
+  upload.add(std::span(pack->W_start), to.W_start);
+  upload.add(std::span(pack->W_ratio), to.W_ratio);
+  upload.add(std::span(pack->W_again), to.W_again);
+  to.supported = true;
 }
 
 // -------------------------------------------------------------------------------------------------------------------

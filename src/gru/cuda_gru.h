@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "gru/cuda_persistent.h"
 #include "gru/reference.h"
 #include "isobit/dtype.h"
 #include "isobit/gru.h"
@@ -41,6 +42,7 @@ struct DeviceLayer {
   CodeRange x;
   float x_inverse_scale;  // numerics.md, section 3
   float h_scale;
+  PersistentLayer persistent;
 };
 
 /// Where the codes of sequence n at step t begin: t * step + n * sequence elements.

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,13 +38,28 @@ int64_t products_per_step(const RandomShape& s) {
   return count;
 }
 
-/// Shapes that no kernel likes, all widths; `wide`: more than 16 bits in places.
-RandomShape device_shape(Random& random, bool wide) {
+/// Which widths random models have: 2 to 16 bits; more than that in places; at most 8, with what else `persistent` asks
+/// for.
+enum class Widths { kUsual, kWide, kBytes };
+
+/// Shapes that no kernel likes.
+RandomShape device_shape(Random& random, Widths widths) {
   RandomShape s = random_shape(random);
   const int64_t most = random.one_in(3) ? (sanitized() ? 70 : 300) : 40;
   s.input = random.between(1, most);
   s.hidden = random.between(1, most);
-  if (!wide) return s;
+  if (widths == Widths::kBytes) {
+    s.hidden =
+        random.one_in(2) ? random.between(1, sanitized() ? 140 : 640) : 16 * random.between(1, sanitized() ? 9 : 36);
+    if (random.one_in(3)) s.input = random.between(1, sanitized() ? 70 : 500);
+    for (int32_t* bits : {&s.x_bits, &s.h_bits, &s.weight_bits, &s.linear_bits, &s.gate_in_bits, &s.gate_out_bits})
+      *bits = random.one_in(4) ? static_cast<int32_t>(random.between(2, 8)) : 8;
+    if (random.one_in(3)) s.linear_bits = static_cast<int32_t>(random.between(9, 16));
+    if (random.one_in(4)) s.gate_in_bits = static_cast<int32_t>(random.between(9, 12));
+    s.kind = ScaleKind::kPow2;
+    s.rounding = Rounding::kNearestEven;
+  }
+  if (widths != Widths::kWide) return s;
   const auto widen = [&](int32_t& bits) {
     if (random.one_in(2)) bits = static_cast<int32_t>(random.between(17, 32));
   };
@@ -100,10 +116,10 @@ struct Case {
 };
 
 /// The next model that the overflow proof lets pass, and a run of about `products` products at most.
-Case next_case(Random& random, bool wide, int64_t products) {
+Case next_case(Random& random, Widths widths, int64_t products) {
   Case c;
   for (;;) {
-    c.shape = device_shape(random, wide);
+    c.shape = device_shape(random, widths);
     Result<GruModel> model = random_model(random, c.shape);
     if (!model.ok()) {
       EXPECT_EQ(model.status().code(), StatusCode::kOverflow) << model.status().message();
@@ -112,7 +128,7 @@ Case next_case(Random& random, bool wide, int64_t products) {
     c.model = *std::move(model);
     break;
   }
-  if (random.one_in(3))
+  if (widths != Widths::kBytes && random.one_in(3))
     if (std::optional<GruModel> changed = with_odd_rescales(random, c.model)) {
       c.model = *std::move(changed);
       c.odd_rescales = true;
@@ -256,6 +272,7 @@ class DeviceGrus : public ::testing::Test {
       if (HasFatalFailure()) return;
       const int64_t count = c.run.steps * c.run.batch * c.model.output_size();
       compared_ += count;
+      runs_[std::string(kernel.name)] += 1;
       EXPECT_TRUE(equal(actual.state, expected.state)) << kernel.name << ": last state";
       if (actual.y == expected.y) continue;
       const Dtype dtype = c.model.output_grid().dtype();
@@ -265,13 +282,13 @@ class DeviceGrus : public ::testing::Test {
     }
   }
 
-  void compare_random(uint64_t seed, bool wide, int cases, int64_t products) {
+  void compare_random(uint64_t seed, Widths widths, int cases, int64_t products) {
     Random random(seed);
     int odd = 0;
     int over_16_bits = 0;
     int unsigned_32_bits = 0;  // the types of x and h that make `generic` hold codes in 64 bits
     for (int index = 0; index < cases && !HasFailure(); ++index) {
-      const Case c = next_case(random, wide, products);
+      const Case c = next_case(random, widths, products);
       const Dtype types[] = {c.model.input_grid().dtype(), c.model.output_grid().dtype()};
       odd += c.odd_rescales ? 1 : 0;
       over_16_bits += c.shape.x_bits > 16 || c.shape.h_bits > 16 ? 1 : 0;
@@ -288,14 +305,26 @@ class DeviceGrus : public ::testing::Test {
 
   cudaStream_t stream_ = nullptr;
   int64_t compared_ = 0;
+  std::map<std::string, int> runs_;  // of each kernel
 };
 
 TEST_F(DeviceGrus, CodesEqualTheReference) {
-  compare_random(7001, false, sanitized() ? 12 : 1000, sanitized() ? 200'000 : 30'000'000);
+  compare_random(7001, Widths::kUsual, sanitized() ? 12 : 1000, sanitized() ? 200'000 : 30'000'000);
+}
+
+TEST_F(DeviceGrus, ByteCodesEqualTheReference) {
+  const int cases = sanitized() ? 10 : 300;
+  compare_random(7003, Widths::kBytes, cases, sanitized() ? 2'000'000 : 40'000'000);
+  int major = 0;
+  ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
+  std::printf("persistent: %d of %d models\n", runs_["persistent"], cases);
+  if (major >= 9) {
+    EXPECT_GT(runs_["persistent"], cases / 2);
+  }
 }
 
 TEST_F(DeviceGrus, WideCodesEqualTheReference) {
-  compare_random(7002, true, sanitized() ? 6 : 300, sanitized() ? 200'000 : 20'000'000);
+  compare_random(7002, Widths::kWide, sanitized() ? 6 : 300, sanitized() ? 200'000 : 20'000'000);
 }
 
 /// A model and a run of a given size.
@@ -351,7 +380,11 @@ TEST_F(DeviceGrus, FloatsEqualTheReferenceAndNanIsReported) {
   Random random(7003);
   const int cases = sanitized() ? 4 : 150;
   for (int index = 0; index < cases && !HasFailure(); ++index) {
-    Case c = next_case(random, index % 4 == 3, sanitized() ? 100'000 : 5'000'000);
+    Case c = next_case(random,
+                       index % 4 == 3   ? Widths::kWide
+                       : index % 4 == 1 ? Widths::kBytes
+                                        : Widths::kUsual,
+                       sanitized() ? 100'000 : 5'000'000);
     SCOPED_TRACE(describe(c.shape, c.run, 7003, index));
     const int64_t batch = c.run.batch;
     const int64_t steps = c.run.steps;

@@ -2,71 +2,62 @@
 // The persistent recurrence: R stays in the registers of one thread block, or of a cluster of them, for all steps; per
 // step only the new state crosses, through distributed shared memory.
 //
-// A cluster of G blocks has all of R. Block b owns `unit_blocks` groups of 16 hidden units: for each the rows of gate u, r
-// and n. The columns of R (k) are split over `k_splits` warps for each group, KT tiles of 32 columns a warp: its weights
-// are 3 * KT fragments of mma.m16n8k32 in registers. The 8 columns of an mma are 8 sequences; more sequences are further
-// clusters, which never talk to each other.
+// A cluster of G blocks has all of R. Block b owns `unit_blocks` groups of 16 hidden units: for each the rows of gate
+// u, r and n. The columns of R (k) are split over `k_splits` warps for each group, KT tiles of 32 columns a warp: its
+// weights are 3 * KT fragments of mma.m16n8k32 in registers. The 8 columns of an mma are 8 sequences; more sequences
+// are further clusters, which never talk to each other.
 //
 // One step of a computing warp:
 //   1. waits for ih of this step, and until the whole state h_s of its 8 sequences is in shared memory;
 //   2. multiplies; the first warp of a group adds what the others have (k_splits > 1);
 //   3. computes the gates of its 16 units: accumulators of u, r and n of one unit lie in one thread, so nothing is
 //      exchanged for it;
-//   4. sends its 16 * 8 new codes to every block of the cluster (st.async, which counts bytes at the receiver's barrier).
-// One more warp fetches ih three steps ahead (bulk copies), writes y, and arms the barriers: it is what keeps everything
-// that is not on the way from h_s to h_(s+1) out of the other warps.
+//   4. sends its 16 * 8 new codes to every block of the cluster (st.async, which counts bytes at the receiver's
+//   barrier).
+// One more warp fetches ih three steps ahead (bulk copies), writes y, and arms the barriers: it is what keeps
+// everything that is not on the way from h_s to h_(s+1) out of the other warps.
 //
-// Why no buffer is written too early. State s lies in buffer s % 3, which is written again by sends of state s + 3. Whoever
-// sends that has state s + 2 from every group, so every group of this block has sent it, after waiting for state s + 1.
-// That wait ends only after the service warp has armed the barrier of s + 1, which it does after reading state s for y;
-// and the groups themselves have sent state s + 1 after their last read of state s. Ih of step s lies in slot s % 4,
-// written for step s + 4 after the service warp has seen state s + 1, which every group sent after reading ih of s.
-// Barriers: state s completes phase s / 2 of barrier s % 2. Bytes that arrive before the barrier is armed are counted:
-// the phase cannot end before the arrival that arms it, and the phase before has ended, as its state was needed by the
-// sender.
+// Why no buffer is written too early. State s lies in buffer s % 3, which is written again by sends of state s + 3.
+// Whoever sends that has state s + 2 from every group, so every group of this block has sent it, after waiting for
+// state s + 1. That wait ends only after the service warp has armed the barrier of s + 1, which it does after reading
+// state s for y; and the groups themselves have sent state s + 1 after their last read of state s. Ih of step s lies in
+// slot s % 4, written for step s + 4 after the service warp has seen state s + 1, which every group sent after reading
+// ih of s. Barriers: state s completes phase s / 2 of barrier s % 2. Bytes that arrive before the barrier is armed are
+// counted: the phase cannot end before the arrival that arms it, and the phase before has ended, as its state was
+// needed by the sender.
 #ifndef ISOBIT_GRU_CUDA_PERSISTENT_CUH_
 #define ISOBIT_GRU_CUDA_PERSISTENT_CUH_
 
 #include <cstdint>
 
+#include "gru/cuda_persistent.h"
 #include "gru/kernels.h"
 
 namespace isobit::cuda {
 
-inline constexpr int kColumns = 8;  // sequences of a cluster: the columns of an mma
-inline constexpr int kIhSteps = 4;  // steps of ih in shared memory
+inline constexpr int kColumns = 8;               // sequences of a cluster: the columns of an mma
+inline constexpr int kIhSteps = 4;               // steps of ih in shared memory
 inline constexpr int kIhTileBytes = 3 * 16 * 2;  // of one step, sequence and group of units
 inline constexpr int kStates = 3;
 
-/// Constants of the gates in float lanes, exact by GruProof::gates_f32; nearest_even. Codes minus zero point.
-struct PersistentGates {
-  float hh_low, hh_high;
-  float hh_to_gate[3];            // [2] is r * hh -> n_in
-  float gate_low[3], gate_high[3];
-  uint32_t gate_to_byte[3];       // added to four times the bits of magic + sum: byte offset in the three tables
-  float n_to_h, u_to_one, one;
-  float h_low, h_high;
-  float h_to_code;                // magic + what makes h a byte
-  int32_t h_to_unsigned;
-};
-
 struct PersistentArgs {
   PersistentGates gates;
-  const uint4* fragments;    // R, in the order in which warps load it
-  const int32_t* start;      // of hh's accumulators, tile order (kernels.h)
-  const float* ratio;        // accumulator -> hh, tile order
-  const float* tables;       // u, r, n behind each other: code minus zero point for each gate input
-  int32_t table_entries;     // of all three
+  const uint4* fragments;  // R, in the order in which warps load it
+  const int32_t* start;    // of hh's accumulators, tile order (kernels.h)
+  const float* ratio;      // accumulator -> hh, tile order
+  const float* tables;     // u, r, n behind each other: code minus zero point for each gate input
+  int32_t table_entries;   // of all three
   /// ih rescaled to the gate inputs, plus 32768: [steps][batch][tiles][8][3][2]: unit % 8, gate, unit / 8 of a tile.
   const uint16_t* ih;
-  int32_t tiles;             // of 16 units, padded ones included
+  int32_t tiles;       // of 16 units, padded ones included
+  int32_t first_step;  // of these steps in the sequence: what lengths and the mask are counted from
   int32_t steps, batch, hidden;
-  uint8_t* state;            // [batch][hidden] codes, in and out
-  uint8_t* y;                // codes; already offset to this direction's columns
+  uint8_t* state;  // [batch][hidden] codes, in and out
+  uint8_t* y;      // codes; already offset to this direction's columns
   int64_t y_step, y_sequence;
-  uint32_t flip;             // the sign bit of signed codes, in all four bytes
-  const int32_t* lengths;    // [batch], or null
-  const uint8_t* mask;       // [steps][batch][mask_width], or null
+  uint32_t flip;           // the sign bit of signed codes, in all four bytes
+  const int32_t* lengths;  // [batch], or null
+  const uint8_t* mask;     // [steps][batch][mask_width], or null
   int64_t mask_width;
   bool reverse;
   int32_t cluster, unit_blocks, k_splits;
@@ -87,10 +78,9 @@ __device__ __forceinline__ void mma_s8u8(int32_t (&d)[4], const uint4& a, uint32
 }
 /// d += a (16 x 32 signed) * b (32 x 8 unsigned).
 __device__ __forceinline__ void mma_s8u8(int32_t (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+               : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -116,7 +106,9 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       "again:\n"
       "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
-      "}\n" ::"r"(barrier), "r"(parity) : "memory");
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
 }
 __device__ __forceinline__ uint32_t address_in(uint32_t shared, uint32_t block) {
   uint32_t address = 0;
@@ -170,7 +162,7 @@ __device__ __forceinline__ float gru_gates(const PersistentGates& c, const uint8
 inline __host__ __device__ int32_t persistent_h_stride(int32_t k) { return (k + 127) / 128 * 128 + 64; }
 
 /// Warps of a block, the service warp among them: what the weights in registers leave room for.
-inline constexpr int persistent_max_warps(int k_tiles) { return k_tiles <= 4 ? 16 : k_tiles <= 8 ? 12 : 8; }
+constexpr int persistent_max_warps(int k_tiles) { return k_tiles <= 4 ? 16 : k_tiles <= 8 ? 12 : 8; }
 
 /// Offsets in dynamic shared memory.
 struct PersistentShared {
@@ -254,12 +246,15 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
     const int left = a.hidden - rank * a.unit_blocks * 16;  // units of this block that exist
     const int64_t y_jump = (a.reverse ? -1 : 1) * a.y_step;
     uint8_t* y = a.y + (a.reverse ? int64_t{a.steps} - 1 : 0) * a.y_step + rank * a.unit_blocks * 16;
-    const bool whole = (reinterpret_cast<uintptr_t>(a.y) | static_cast<uint64_t>(a.y_step) |
-                        static_cast<uint64_t>(a.y_sequence)) % 16 == 0;
+    const bool whole =
+        (reinterpret_cast<uintptr_t>(a.y) | static_cast<uint64_t>(a.y_step) | static_cast<uint64_t>(a.y_sequence)) %
+            16 ==
+        0;
     const auto zero = static_cast<uint8_t>(static_cast<uint32_t>(c.h_to_unsigned) ^ a.flip);
     // Lane: sequence by 8, pieces of 16 units by 4.
     const int column = lane % 8;
-    const int32_t length = a.lengths != nullptr && column < columns ? a.lengths[first + column] : INT32_MAX;
+    const int32_t length =
+        a.lengths != nullptr && column < columns ? a.lengths[first + column] - a.first_step : INT32_MAX;
     y += (first + column) * a.y_sequence;
     const auto write = [&](const uint8_t* state, uint8_t* to, bool frozen) {
       if (column >= columns) return;
@@ -348,7 +343,7 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
   if (a.lengths != nullptr)
 #pragma unroll
     for (int j = 0; j < 2; ++j)
-      if (column + j < columns) length[j] = a.lengths[first + column + j];
+      if (column + j < columns) length[j] = a.lengths[first + column + j] - a.first_step;
   const bool single = columns == 1;
   const bool any = row < columns;  // this lane's part of b is a sequence
   const bool extras = a.lengths != nullptr || a.mask != nullptr;
@@ -402,7 +397,8 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
       for (int i = 0; i < 4; ++i) acc[gate][i] += more[gate][i];
     if (splits > 1) {
       if (!leads) {
-        auto* to = reinterpret_cast<int32_t*>(shared + at.partial) + (group * (splits - 1) + split - 1) * 12 * 32 + lane;
+        auto* to =
+            reinterpret_cast<int32_t*>(shared + at.partial) + (group * (splits - 1) + split - 1) * 12 * 32 + lane;
 #pragma unroll
         for (int i = 0; i < 12; ++i) to[i * 32] = acc[i / 4][i % 4];
       }
@@ -437,7 +433,8 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
           bool keeps = t >= length[j];
           const int unit = tile * 16 + row + 8 * half;
           if (a.mask != nullptr && column + j < columns && unit < a.hidden)
-            keeps = keeps || a.mask[(int64_t{t} * a.batch + first + column + j) * a.mask_width + unit] == 0;
+            keeps = keeps ||
+                    a.mask[((int64_t{t} + a.first_step) * a.batch + first + column + j) * a.mask_width + unit] == 0;
           if (keeps) fresh[half][j] = h[half][j];
         }
     }

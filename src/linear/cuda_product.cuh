@@ -9,18 +9,19 @@
 namespace isobit::cuda {
 
 struct ProductArgs {
-  const uint8_t* x;     // [m][k_padded] unsigned codes, 16-byte aligned rows
-  const int8_t* w;      // [n_padded][k_padded]
-  int64_t m, n;         // n a multiple of 48
-  int64_t k_padded;     // a multiple of 64
-  const int32_t* start; // [n_padded]
-  const float* ratio;   // [n_padded]
-  float low, high;      // limits of the result minus zero point
-  const float* again;   // [n_padded]: a second ratio, by which the clamped result is rescaled
-  uint16_t* out;        // [m][n]: that + 32768
+  const uint8_t* x;      // [m][k_padded] unsigned codes, 16-byte aligned rows
+  const int8_t* w;       // [n_padded][k_padded]
+  int64_t m, n;          // n a multiple of 48
+  int64_t k_padded;      // a multiple of 64
+  const int32_t* start;  // [n_padded]
+  const float* ratio;    // [n_padded]
+  float low, high;       // limits of the result minus zero point
+  const float* again;    // [n_padded]: a second ratio, by which the clamped result is rescaled
+  uint16_t* out;         // [m][n]: that + 32768
 };
 
-inline constexpr int kProductRows = 128, kProductColumns = 96, kProductDepth = 64, kProductStages = 4;
+inline constexpr int kProductRows = 128, kProductColumns = 96, kProductDepth = 64, kProductStages = 4,
+                     kProductThreads = 256;
 inline constexpr int kProductStageBytes = (kProductRows + kProductColumns) * kProductDepth;
 
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool valid) {
@@ -42,7 +43,7 @@ __device__ __forceinline__ uint32_t tile_offset(int row, int piece) {
   return static_cast<uint32_t>(row * kProductDepth + ((piece ^ ((row >> 1) & 3)) << 4));
 }
 
-__global__ void __launch_bounds__(256) product_u8s8(const __grid_constant__ ProductArgs a) {
+__global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_constant__ ProductArgs a) {
   extern __shared__ __align__(128) uint8_t shared[];
   const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int thread = static_cast<int>(threadIdx.x);
@@ -50,8 +51,8 @@ __global__ void __launch_bounds__(256) product_u8s8(const __grid_constant__ Prod
   const int warp = thread / 32;
   const int warp_row = warp % 4 * 32;
   const int warp_column = warp / 4 * 48;
-  const int64_t first_row = int64_t{blockIdx.y} * kProductRows;
-  const int64_t first_column = int64_t{blockIdx.x} * kProductColumns;
+  const int64_t first_row = int64_t{blockIdx.x} * kProductRows;
+  const int64_t first_column = int64_t{blockIdx.y} * kProductColumns;
   const int depth_tiles = static_cast<int>(a.k_padded / kProductDepth);
 
   const auto load = [&](int tile) {
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(256) product_u8s8(const __grid_constant__ Prod
       copy_async(stage + tile_offset(row, thread % 4),
                  a.x + (from < a.m ? from : 0) * a.k_padded + tile * kProductDepth + thread % 4 * 16, from < a.m);
     }
-    for (int i = thread; i < kProductColumns * 4; i += 256)
+    for (int i = thread; i < kProductColumns * 4; i += kProductThreads)
       copy_async(stage + kProductRows * kProductDepth + tile_offset(i / 4, i % 4),
                  a.w + (first_column + i / 4) * a.k_padded + tile * kProductDepth + i % 4 * 16, true);
   };
@@ -88,8 +89,8 @@ __global__ void __launch_bounds__(256) product_u8s8(const __grid_constant__ Prod
         load_fragments(x[i], stage + tile_offset(warp_row + i * 16 + lane % 16, half * 2 + lane / 16));
 #pragma unroll
       for (int i = 0; i < 3; ++i)
-        load_fragments(w[i], weights + tile_offset(warp_column + i * 16 + lane % 8 + lane / 16 * 8,
-                                                   half * 2 + lane / 8 % 2));
+        load_fragments(w[i],
+                       weights + tile_offset(warp_column + i * 16 + lane % 8 + lane / 16 * 8, half * 2 + lane / 8 % 2));
 #pragma unroll
       for (int i = 0; i < 2; ++i)
 #pragma unroll
