@@ -8,7 +8,7 @@ usage() {
 usage: scripts/bench.sh OP [--json FILE] [--quick] [--with-torch] [--kernel NAME] [--rivals-only]
        scripts/bench.sh --cuda|--cuda-built OP [--json FILE]
 
-Times isobit and its rivals in one run, one thread, and prints a Markdown table. OP: gru; with --cuda: table.
+Times isobit and its rivals in one run, one thread, and prints a Markdown table. OP: gru; with --cuda: gru, table.
 Installs the Debian packages that are missing and, into build/bench/venv, what bench/requirements.txt pins; builds
 the release preset. Shapes: bench/shapes/OP.txt.
 
@@ -51,8 +51,8 @@ fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ $cuda != no ]]; then
-  [[ $op == table ]] || fail "--$cuda $op: there is no such benchmark, only table"
   program=build/cuda/cuda/cuda_fp16_bench
+  [[ $op == table ]] || program=build/cuda/cuda/cuda_gru_bench
   if [[ $cuda == cuda ]]; then
     { need_packages "${BUILD_PACKAGES[@]}" && build_cuda; } >&2
   fi

@@ -35,12 +35,13 @@ Kernel kernel_of(const PersistentLayer& layer) {
   return layer.cluster > 1 ? gru_persistent<8, true> : gru_persistent<8, false>;
 }
 
-/// How the hidden units are cut. Measured on an H200 (us a step at N = 1): H = 128: two blocks 0.55, one 0.59; H = 256:
-/// four blocks 0.68, eight 0.64, but with 256 sequences 1.10 and 1.13; H = 512: 16 blocks 0.80, eight 0.95.
+/// How the hidden units are cut. Measured on an H200, us a step of the recurrence at N = 1 / 64 / 256. H = 128: two
+/// blocks 0.55 / 0.69 / 0.70, one 0.56 / 0.81 / 0.82. H = 256: eight blocks, two warps a group 0.62 / 0.93 / 1.11, four
+/// blocks, one warp a group 0.70 / 0.98 / 1.14. H = 512: 16 blocks 0.78 / 1.30 / 4.0, eight 0.93 / 1.41 / 4.1.
 Status cut(int64_t hidden, PersistentLayer& layer) {
   layer.tiles = static_cast<int32_t>((hidden + 15) / 16);
-  layer.cluster = hidden <= 16 ? 1 : hidden <= 128 ? 2 : hidden <= 256 ? 4 : hidden <= 384 ? 8 : 16;
-  layer.k_tiles = hidden <= 128 ? 4 : 8;
+  layer.cluster = hidden <= 16 ? 1 : hidden <= 128 ? 2 : hidden <= 384 ? 8 : 16;
+  layer.k_tiles = hidden <= 256 ? 4 : 8;
   layer.unit_blocks = (layer.tiles + layer.cluster - 1) / layer.cluster;
   layer.tiles = layer.unit_blocks * layer.cluster;
   const int32_t k_tiles = (layer.tiles * 16 + 31) / 32;
@@ -308,9 +309,9 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
     product.high = p.ih_high;
     product.again = p.W_again;
     product.out = ih;
-    // Rows of x in the first dimension, which may be the largest.
-    const dim3 grid(static_cast<unsigned>((rows + kProductRows - 1) / kProductRows),
-                    static_cast<unsigned>(p.ih_rows / kProductColumns));
+    // Blocks that run together read the same rows of x. A chunk has few enough rows for the second dimension.
+    const dim3 grid(static_cast<unsigned>(p.ih_rows / kProductColumns),
+                    static_cast<unsigned>((rows + kProductRows - 1) / kProductRows));
     product_u8s8<<<grid, kProductThreads, kProductStages * kProductStageBytes, stream>>>(product);
     ISOBIT_RETURN_IF_ERROR(launch_status("product_u8s8"));
 

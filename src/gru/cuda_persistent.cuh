@@ -21,10 +21,9 @@
 // Whoever sends that has state s + 2 from every group, so every group of this block has sent it, after waiting for
 // state s + 1. That wait ends only after the service warp has armed the barrier of s + 1, which it does after reading
 // state s for y; and the groups themselves have sent state s + 1 after their last read of state s. Ih of step s lies in
-// slot s % 4, written for step s + 4 after the service warp has seen state s + 1, which every group sent after reading
-// ih of s. Barriers: state s completes phase s / 2 of barrier s % 2. Bytes that arrive before the barrier is armed are
-// counted: the phase cannot end before the arrival that arms it, and the phase before has ended, as its state was
-// needed by the sender.
+// slot s % 4, which the service warp fills again after every group has said that it has taken it. Barriers: state s
+// completes phase s / 2 of barrier s % 2. Bytes that arrive before the barrier is armed are counted: the phase cannot
+// end before the arrival that arms it, and the phase before has ended, as its state was needed by the sender.
 #ifndef ISOBIT_GRU_CUDA_PERSISTENT_CUH_
 #define ISOBIT_GRU_CUDA_PERSISTENT_CUH_
 
@@ -99,12 +98,14 @@ __device__ __forceinline__ void fetch(uint32_t to, const void* from, uint32_t by
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
+/// What st.async and bulk copies write is visible to whoever waits for the phase that counts their bytes. The scope of
+/// the wait itself is the block: a wider one would throw away the first-level cache in every step.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
       "}\n" ::"r"(barrier),
       "r"(parity)
@@ -166,7 +167,7 @@ constexpr int persistent_max_warps(int k_tiles) { return k_tiles <= 4 ? 16 : k_t
 
 /// Offsets in dynamic shared memory.
 struct PersistentShared {
-  int32_t h_stride, staging, ih, partial, tables, total;
+  int32_t h_stride, staging, ih, rows, partial, tables, total;
 };
 inline __host__ __device__ PersistentShared persistent_shared(int32_t k_tiles, int32_t cluster, int32_t unit_blocks,
                                                               int32_t k_splits, int32_t table_entries) {
@@ -176,7 +177,8 @@ inline __host__ __device__ PersistentShared persistent_shared(int32_t k_tiles, i
   at.h_stride = persistent_h_stride(k > k_padded ? k : k_padded);
   at.staging = 128 + kStates * kColumns * at.h_stride;
   at.ih = at.staging + unit_blocks * 128;
-  at.partial = at.ih + kIhSteps * kColumns * unit_blocks * kIhTileBytes;
+  at.rows = at.ih + kIhSteps * kColumns * unit_blocks * kIhTileBytes;  // of each group: start and ratio of 48 rows
+  at.partial = at.rows + unit_blocks * 48 * 8;
   at.tables = at.partial + unit_blocks * (k_splits - 1) * 12 * 32 * 4;
   at.total = at.tables + (table_entries * 4 + 127) / 128 * 128;
   return at;
@@ -201,10 +203,16 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
   const int state_bytes = kColumns * h_stride;
   uint8_t* const h_memory = shared + 128;
   const uint32_t state_barriers = shared_address(shared);  // 2
-  const uint32_t ih_barriers = state_barriers + 16;        // kIhSteps
+  const uint32_t ih_barriers = state_barriers + 16;        // kIhSteps: ih is there
+  const uint32_t ih_free = ih_barriers + 8 * kIhSteps;     // kIhSteps: every group has taken it
 
   for (int i = static_cast<int>(threadIdx.x); i < a.table_entries; i += threads)
     reinterpret_cast<float*>(shared + at.tables)[i] = a.tables[i];
+  for (int i = static_cast<int>(threadIdx.x); i < a.unit_blocks * 48; i += threads) {
+    auto* const rows = reinterpret_cast<uint32_t*>(shared + at.rows) + i / 48 * 96 + i % 48;
+    rows[0] = static_cast<uint32_t>(a.start[rank * a.unit_blocks * 48 + i]);
+    rows[48] = __float_as_uint(a.ratio[rank * a.unit_blocks * 48 + i]);
+  }
   // All buffers of the state: padding stays zero.
   for (int i = static_cast<int>(threadIdx.x) * 16; i < kStates * state_bytes; i += threads * 16)
     *reinterpret_cast<uint4*>(h_memory + i) = uint4{0, 0, 0, 0};
@@ -217,7 +225,10 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
     // The service warp; without a cluster also each group.
     for (uint32_t i = 0; i < 2; ++i)
       barrier_init(state_barriers + 8 * i, kCluster ? 1 : 1 + static_cast<uint32_t>(a.unit_blocks));
-    for (uint32_t i = 0; i < kIhSteps; ++i) barrier_init(ih_barriers + 8 * i, 1);
+    for (uint32_t i = 0; i < kIhSteps; ++i) {
+      barrier_init(ih_barriers + 8 * i, 1);
+      barrier_init(ih_free + 8 * i, static_cast<uint32_t>(a.unit_blocks));
+    }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   if constexpr (kCluster) {
@@ -237,9 +248,10 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
     const auto fetch_ih = [&](int s) {
       if (s >= a.steps) return;
       const uint32_t slot = static_cast<uint32_t>(s % kIhSteps);
-      if (lane == 0) barrier_expect(ih_barriers + 8 * slot, ih_bytes * static_cast<uint32_t>(columns));
-      __syncwarp();
+      if (s >= kIhSteps) barrier_wait(ih_free + 8 * slot, (s / kIhSteps - 1) % 2);
       if (lane < columns) fetch(ih_to + slot * kColumns * ih_bytes, ih_from, ih_bytes, ih_barriers + 8 * slot);
+      __syncwarp();
+      if (lane == 0) barrier_expect(ih_barriers + 8 * slot, ih_bytes * static_cast<uint32_t>(columns));
       ih_from += ih_jump;
     };
     for (int s = 0; s < kIhSteps - 1; ++s) fetch_ih(s);
@@ -271,11 +283,11 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
       }
     };
     const uint8_t* state = h_memory;
-    for (int s = 1; s <= a.steps; ++s) {
+    for (int s = 1; s < a.steps; ++s) {
       // State s - 1 was seen: the barrier of state s is armed.
-      if (lane == 0) barrier_expect(state_barriers + 8 * static_cast<uint32_t>(s % 2), bytes_a_step);
-      if (s < a.steps || !kCluster) barrier_wait(state_barriers + 8 * static_cast<uint32_t>(s % 2), (s - 1) / 2 % 2);
-      if (s == a.steps) break;
+      const uint32_t barrier = state_barriers + 8 * static_cast<uint32_t>(s % 2);
+      if (lane == 0) barrier_expect(barrier, bytes_a_step);
+      barrier_wait(barrier, (s - 1) / 2 % 2);
       fetch_ih(s + kIhSteps - 2);
       state = s % kStates == 0 ? h_memory : state + state_bytes;
       const int t = a.reverse ? a.steps - s : s - 1;  // of y, which is state s
@@ -283,187 +295,202 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
       y += y_jump;
       __syncwarp();
     }
-    if constexpr (kCluster) __syncthreads();  // the last state is only here
-    if (a.steps > 0) {
-      state = h_memory + a.steps % kStates * state_bytes;
-      write(state, y, (a.reverse ? 0 : a.steps - 1) >= length);
-      if (column < columns)
-        for (int i = lane / 8; i < left && i < a.unit_blocks * 16; i += 4)
-          a.state[int64_t{first + column} * a.hidden + rank * a.unit_blocks * 16 + i] = static_cast<uint8_t>(
-              state[column * h_stride + rank * a.unit_blocks * 16 + i] ^ static_cast<uint8_t>(a.flip));
+  } else {
+    // ---- The computing warps.
+    const int group = warp / splits;  // of this block
+    const int split = warp % splits;
+    const bool leads = split == 0;
+    const int tile = rank * a.unit_blocks + group;  // of 16 units
+    uint4 weights[3][KT];
+    {
+      const uint4* from = a.fragments + (int64_t{tile} * splits + split) * 3 * KT * 32 + lane;
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+        for (int kt = 0; kt < KT; ++kt) weights[gate][kt] = from[(gate * KT + kt) * 32];
     }
-    return;
-  }
-
-  // ---- The computing warps.
-  const int group = warp / splits;  // of this block
-  const int split = warp % splits;
-  const bool leads = split == 0;
-  const int tile = rank * a.unit_blocks + group;  // of 16 units
-  uint4 weights[3][KT];
-  {
-    const uint4* from = a.fragments + (int64_t{tile} * splits + split) * 3 * KT * 32 + lane;
+    // This thread's accumulators: rows row and row + 8 of a tile, columns column and column + 1.
+    const int row = lane / 4;
+    const int column = lane % 4 * 2;
+    const auto* const row_start = reinterpret_cast<const int32_t*>(shared + at.rows) + group * 96 + row;
+    const auto* const row_ratio = reinterpret_cast<const float*>(row_start + 48);
+    float h[2][2];  // code minus zero point; [row half][column]
 #pragma unroll
-    for (int gate = 0; gate < 3; ++gate)
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
-      for (int kt = 0; kt < KT; ++kt) weights[gate][kt] = from[(gate * KT + kt) * 32];
-  }
-  // This thread's accumulators: rows row and row + 8 of a tile, columns column and column + 1.
-  const int row = lane / 4;
-  const int column = lane % 4 * 2;
-  int32_t start[3][2];
-  float ratio[3][2];
-  float h[2][2];  // code minus zero point; [row half][column]
-#pragma unroll
-  for (int gate = 0; gate < 3; ++gate)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      start[gate][half] = leads ? a.start[tile * 48 + gate * 16 + row + 8 * half] : 0;
-      ratio[gate][half] = leads ? a.ratio[tile * 48 + gate * 16 + row + 8 * half] : 0.0f;
+      for (int j = 0; j < 2; ++j)
+        h[half][j] = static_cast<float>(
+            static_cast<int32_t>(h_memory[(column + j) * h_stride + tile * 16 + row + 8 * half]) - c.h_to_unsigned);
+    uint8_t* const mine = shared + at.staging + group * 128;  // [8][16] codes on their way
+    const uint8_t* const tables = shared + at.tables;
+    // Where this lane sends the codes of its group: always to the same block of the cluster.
+    uint32_t remote_h = 0, remote_barrier = 0;
+    int send_column = 0, send_columns = 1;
+    if constexpr (kCluster) {
+      const auto target = static_cast<uint32_t>(lane % cluster);
+      send_column = lane / cluster;
+      send_columns = 32 / cluster;
+      remote_h = address_in(shared_address(h_memory) + static_cast<uint32_t>(tile * 16), target);
+      remote_barrier = address_in(state_barriers, target);
     }
+    int32_t length[2] = {INT32_MAX, INT32_MAX};
+    if (a.lengths != nullptr)
 #pragma unroll
-  for (int half = 0; half < 2; ++half)
+      for (int j = 0; j < 2; ++j)
+        if (column + j < columns) length[j] = a.lengths[first + column + j] - a.first_step;
+    const bool single = columns == 1;
+    const bool any = row < columns;  // this lane's part of b is a sequence
+    const bool extras = a.lengths != nullptr || a.mask != nullptr;
+    const uint8_t* b_from = h_memory + row * h_stride + split * KT * 32 + lane % 4 * 16;
+    const uint8_t* const ih_base =
+        shared + at.ih + column * a.unit_blocks * kIhTileBytes + group * kIhTileBytes + row * 12;
+    const int ih_slot_bytes = kColumns * a.unit_blocks * kIhTileBytes;
+    int state_index = 0;  // s % 3
+    for (int s = 0; s < a.steps; ++s) {
+      int32_t start[3][2];
 #pragma unroll
-    for (int j = 0; j < 2; ++j)
-      h[half][j] = static_cast<float>(
-          static_cast<int32_t>(h_memory[(column + j) * h_stride + tile * 16 + row + 8 * half]) - c.h_to_unsigned);
-  uint8_t* const mine = shared + at.staging + group * 128;  // [8][16] codes on their way
-  const uint8_t* const tables = shared + at.tables;
-  // Where this lane sends the codes of its group: always to the same block of the cluster.
-  uint32_t remote_h = 0, remote_barrier = 0;
-  int send_column = 0, send_columns = 1;
-  if constexpr (kCluster) {
-    const auto target = static_cast<uint32_t>(lane % cluster);
-    send_column = lane / cluster;
-    send_columns = 32 / cluster;
-    remote_h = address_in(shared_address(h_memory) + static_cast<uint32_t>(tile * 16), target);
-    remote_barrier = address_in(state_barriers, target);
-  }
-  int32_t length[2] = {INT32_MAX, INT32_MAX};
-  if (a.lengths != nullptr)
+      for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
-    for (int j = 0; j < 2; ++j)
-      if (column + j < columns) length[j] = a.lengths[first + column + j] - a.first_step;
-  const bool single = columns == 1;
-  const bool any = row < columns;  // this lane's part of b is a sequence
-  const bool extras = a.lengths != nullptr || a.mask != nullptr;
-  const uint8_t* b_from = h_memory + row * h_stride + split * KT * 32 + lane % 4 * 16;
-  const uint8_t* const ih_base =
-      shared + at.ih + column * a.unit_blocks * kIhTileBytes + group * kIhTileBytes + row * 12;
-  const int ih_slot_bytes = kColumns * a.unit_blocks * kIhTileBytes;
-  int state_index = 0;  // s % 3
-  for (int s = 0; s < a.steps; ++s) {
-    float from_ih[2][2][3];  // [row half][column][gate]
-    if (leads) {
-      barrier_wait(ih_barriers + 8 * static_cast<uint32_t>(s % kIhSteps), s / kIhSteps % 2);
-      const uint8_t* from = ih_base + s % kIhSteps * ih_slot_bytes;
-      const auto widen = [&](int j) {
+        for (int half = 0; half < 2; ++half) start[gate][half] = leads ? row_start[gate * 16 + half * 8] : 0;
+      if (s > 0) barrier_wait(state_barriers + 8 * static_cast<uint32_t>(s % 2), (s - 1) / 2 % 2);
+      int32_t acc[3][4], more[3][4];
+#pragma unroll
+      for (int kt = 0; kt < KT; kt += 2) {
+        uint4 b{0, 0, 0, 0};
+        if (any) b = *reinterpret_cast<const uint4*>(b_from + kt * 32);
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
-          const uint32_t both = *reinterpret_cast<const uint32_t*>(from + j * a.unit_blocks * kIhTileBytes + gate * 4);
-          // The 16 bits behind 2^23, less 2^23 and 32768.
-          const uint32_t bits[2] = {__byte_perm(both, 0x4b000000u, 0x7610), __byte_perm(both, 0x4b000000u, 0x7632)};
-#pragma unroll
-          for (int half = 0; half < 2; ++half)
-            from_ih[half][j][gate] = __fsub_rn(__uint_as_float(bits[half]), 8388608.0f + 32768.0f);
+          if (kt == 0) {
+            mma_s8u8(acc[gate], weights[gate][0], b.x, b.y, start[gate][0], start[gate][1]);
+            mma_s8u8(more[gate], weights[gate][1], b.z, b.w, 0, 0);
+          } else {
+            mma_s8u8(acc[gate], weights[gate][kt], b.x, b.y);
+            mma_s8u8(more[gate], weights[gate][kt + 1], b.z, b.w);
+          }
         }
+      }
+      const int step_bytes = state_index == kStates - 1 ? -(kStates - 1) * state_bytes : state_bytes;
+      state_index = state_index == kStates - 1 ? 0 : state_index + 1;  // of the next state
+      b_from += step_bytes;
+      // While the products are under way.
+      float from_ih[2][2][3];  // [row half][column][gate]
+      float ratio[3][2];
+      if (leads) {
+        barrier_wait(ih_barriers + 8 * static_cast<uint32_t>(s % kIhSteps), s / kIhSteps % 2);
+        const uint8_t* from = ih_base + s % kIhSteps * ih_slot_bytes;
+        const auto widen = [&](int j) {
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate) {
+            const uint32_t both =
+                *reinterpret_cast<const uint32_t*>(from + j * a.unit_blocks * kIhTileBytes + gate * 4);
+            // The 16 bits behind 2^23, less 2^23 and 32768.
+            const uint32_t bits[2] = {__byte_perm(both, 0x4b000000u, 0x7610), __byte_perm(both, 0x4b000000u, 0x7632)};
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+              from_ih[half][j][gate] = __fsub_rn(__uint_as_float(bits[half]), 8388608.0f + 32768.0f);
+          }
+        };
+        widen(0);
+        if (!single) widen(1);
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) ratio[gate][half] = row_ratio[gate * 16 + half * 8];
+        __syncwarp();
+        if (lane == 0) barrier_arrive(ih_free + 8 * static_cast<uint32_t>(s % kIhSteps));
+      }
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) acc[gate][i] += more[gate][i];
+      if (splits > 1) {
+        if (!leads) {
+          auto* to =
+              reinterpret_cast<int32_t*>(shared + at.partial) + (group * (splits - 1) + split - 1) * 12 * 32 + lane;
+#pragma unroll
+          for (int i = 0; i < 12; ++i) to[i * 32] = acc[i / 4][i % 4];
+        }
+        asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "r"(32 * splits) : "memory");
+        if (!leads) continue;
+#pragma unroll 1
+        for (int other = 0; other < splits - 1; ++other) {
+          const auto* from =
+              reinterpret_cast<const int32_t*>(shared + at.partial) + (group * (splits - 1) + other) * 12 * 32 + lane;
+#pragma unroll
+          for (int i = 0; i < 12; ++i) acc[i / 4][i % 4] += from[i * 32];
+        }
+      }
+      // Lanes without a sequence compute, too: straight code lets the chains of several units overlap.
+      float fresh[2][2] = {};
+      const auto gates_of = [&](int half, int j) {
+        const int i = half * 2 + j;
+        return gru_gates(c, tables, from_ih[half][j][0], from_ih[half][j][1], from_ih[half][j][2], acc[0][i], acc[1][i],
+                         acc[2][i], ratio[0][half], ratio[1][half], ratio[2][half], h[half][j]);
       };
-      widen(0);
-      if (!single) widen(1);
-    }
-    if (s > 0) barrier_wait(state_barriers + 8 * static_cast<uint32_t>(s % 2), (s - 1) / 2 % 2);
-    int32_t acc[3][4], more[3][4];
-#pragma unroll
-    for (int kt = 0; kt < KT; kt += 2) {
-      uint4 b{0, 0, 0, 0};
-      if (any) b = *reinterpret_cast<const uint4*>(b_from + kt * 32);
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-        if (kt == 0) {
-          mma_s8u8(acc[gate], weights[gate][0], b.x, b.y, start[gate][0], start[gate][1]);
-          mma_s8u8(more[gate], weights[gate][1], b.z, b.w, 0, 0);
-        } else {
-          mma_s8u8(acc[gate], weights[gate][kt], b.x, b.y);
-          mma_s8u8(more[gate], weights[gate][kt + 1], b.z, b.w);
-        }
+      fresh[0][0] = gates_of(0, 0);
+      fresh[1][0] = gates_of(1, 0);
+      if (!single) {
+        fresh[0][1] = gates_of(0, 1);
+        fresh[1][1] = gates_of(1, 1);
       }
-    }
-    const int step_bytes = state_index == kStates - 1 ? -(kStates - 1) * state_bytes : state_bytes;
-    state_index = state_index == kStates - 1 ? 0 : state_index + 1;  // of the next state
-    b_from += step_bytes;
+      if (extras) {
+        const int t = a.reverse ? a.steps - 1 - s : s;
 #pragma unroll
-    for (int gate = 0; gate < 3; ++gate)
+        for (int half = 0; half < 2; ++half)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) acc[gate][i] += more[gate][i];
-    if (splits > 1) {
-      if (!leads) {
-        auto* to =
-            reinterpret_cast<int32_t*>(shared + at.partial) + (group * (splits - 1) + split - 1) * 12 * 32 + lane;
-#pragma unroll
-        for (int i = 0; i < 12; ++i) to[i * 32] = acc[i / 4][i % 4];
+          for (int j = 0; j < 2; ++j) {
+            bool keeps = t >= length[j];
+            const int unit = tile * 16 + row + 8 * half;
+            if (a.mask != nullptr && column + j < columns && unit < a.hidden)
+              keeps = keeps ||
+                      a.mask[((int64_t{t} + a.first_step) * a.batch + first + column + j) * a.mask_width + unit] == 0;
+            if (keeps) fresh[half][j] = h[half][j];
+          }
       }
-      asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "r"(32 * splits) : "memory");
-      if (!leads) continue;
-      for (int other = 0; other < splits - 1; ++other) {
-        const auto* from =
-            reinterpret_cast<const int32_t*>(shared + at.partial) + (group * (splits - 1) + other) * 12 * 32 + lane;
-#pragma unroll
-        for (int i = 0; i < 12; ++i) acc[i / 4][i % 4] += from[i * 32];
-      }
-    }
-    // Lanes without a sequence compute, too: straight code lets the chains of several units overlap.
-    float fresh[2][2] = {};
-    const auto gates_of = [&](int half, int j) {
-      const int i = half * 2 + j;
-      return gru_gates(c, tables, from_ih[half][j][0], from_ih[half][j][1], from_ih[half][j][2], acc[0][i], acc[1][i],
-                       acc[2][i], ratio[0][half], ratio[1][half], ratio[2][half], h[half][j]);
-    };
-    fresh[0][0] = gates_of(0, 0);
-    fresh[1][0] = gates_of(1, 0);
-    if (!single) {
-      fresh[0][1] = gates_of(0, 1);
-      fresh[1][1] = gates_of(1, 1);
-    }
-    if (extras) {
-      const int t = a.reverse ? a.steps - 1 - s : s;
+      const int next = state_index * state_bytes;
+      const bool last = s + 1 == a.steps;
+      uint8_t* const to = kCluster ? mine : h_memory + next + tile * 16;
+      const int to_stride = kCluster ? 16 : h_stride;
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          bool keeps = t >= length[j];
-          const int unit = tile * 16 + row + 8 * half;
-          if (a.mask != nullptr && column + j < columns && unit < a.hidden)
-            keeps = keeps ||
-                    a.mask[((int64_t{t} + a.first_step) * a.batch + first + column + j) * a.mask_width + unit] == 0;
-          if (keeps) fresh[half][j] = h[half][j];
+          h[half][j] = fresh[half][j];
+          if (column + j < columns)
+            to[(column + j) * to_stride + row + 8 * half] =
+                static_cast<uint8_t>(__float_as_uint(__fadd_rn(fresh[half][j], c.h_to_code)));
         }
-    }
-    const int next = state_index * state_bytes;
-    const bool last = s + 1 == a.steps;
-    // Without a cluster, and for the last state, which nobody multiplies by, the codes go straight to their place.
-    uint8_t* const to = !kCluster || last ? h_memory + next + tile * 16 : mine;
-    const int to_stride = !kCluster || last ? h_stride : 16;
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        h[half][j] = fresh[half][j];
-        if (column + j < columns)
-          to[(column + j) * to_stride + row + 8 * half] =
-              static_cast<uint8_t>(__float_as_uint(__fadd_rn(fresh[half][j], c.h_to_code)));
-      }
-    __syncwarp();
-    if constexpr (kCluster) {
-      if (!last)
-        for (int i = send_column; i < columns; i += send_columns)
-          send(remote_h + static_cast<uint32_t>(next + i * h_stride), *reinterpret_cast<const uint4*>(mine + i * 16),
-               remote_barrier + 8 * static_cast<uint32_t>((s + 1) % 2));
       __syncwarp();
-    } else {
-      if (lane == 0) barrier_arrive(state_barriers + 8 * static_cast<uint32_t>((s + 1) % 2));
+      if constexpr (kCluster) {
+        if (!last)
+          for (int i = send_column; i < columns; i += send_columns)
+            send(remote_h + static_cast<uint32_t>(next + i * h_stride), *reinterpret_cast<const uint4*>(mine + i * 16),
+                 remote_barrier + 8 * static_cast<uint32_t>((s + 1) % 2));
+        __syncwarp();
+      } else {
+        if (lane == 0) barrier_arrive(state_barriers + 8 * static_cast<uint32_t>((s + 1) % 2));
+      }
     }
   }
-  if constexpr (kCluster) __syncthreads();
+
+  // ---- The last state: where it was put together, for nobody multiplies by it.
+  __syncthreads();
+  if (a.steps > 0) {
+    const int first_unit = rank * a.unit_blocks * 16;
+    const int units = a.hidden - first_unit < a.unit_blocks * 16 ? a.hidden - first_unit : a.unit_blocks * 16;
+    const int t = a.reverse ? 0 : a.steps - 1;
+    for (int i = static_cast<int>(threadIdx.x); i < columns * units; i += threads) {
+      const int column = i / units;
+      const int unit = i % units;
+      const uint8_t* const from = kCluster ? shared + at.staging + unit / 16 * 128 + column * 16 + unit % 16
+                                           : h_memory + a.steps % kStates * state_bytes + column * h_stride + unit;
+      const auto code = static_cast<uint8_t>(*from ^ static_cast<uint8_t>(a.flip));
+      const bool frozen = a.lengths != nullptr && t >= a.lengths[first + column] - a.first_step;
+      a.state[int64_t{first + column} * a.hidden + first_unit + unit] = code;
+      a.y[t * a.y_step + (first + column) * a.y_sequence + first_unit + unit] =
+          frozen ? static_cast<uint8_t>(static_cast<uint32_t>(c.h_to_unsigned) ^ a.flip) : code;
+    }
+  }
 #endif
 }
 

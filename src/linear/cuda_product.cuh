@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
   const int warp = thread / 32;
   const int warp_row = warp % 4 * 32;
   const int warp_column = warp / 4 * 48;
-  const int64_t first_row = int64_t{blockIdx.x} * kProductRows;
-  const int64_t first_column = int64_t{blockIdx.y} * kProductColumns;
+  const int64_t first_row = int64_t{blockIdx.y} * kProductRows;
+  const int64_t first_column = int64_t{blockIdx.x} * kProductColumns;
   const int depth_tiles = static_cast<int>(a.k_padded / kProductDepth);
 
   const auto load = [&](int tile) {
@@ -97,34 +97,46 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
         for (int j = 0; j < 6; ++j) mma_u8s8(acc[i][j], x[i], w[j / 2][j % 2 * 2], w[j / 2][j % 2 * 2 + 1]);
     }
   }
+  // Through shared memory, so that rows are written in pieces of 16 bytes.
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  __syncthreads();
+  constexpr int kPitch = kProductColumns + 8;  // codes
+  auto* const codes = reinterpret_cast<uint16_t*>(shared);
 #pragma unroll
   for (int j = 0; j < 6; ++j) {
-    const int64_t column = first_column + warp_column + j * 8 + lane % 4 * 2;
-    if (column >= a.n) continue;
+    const int column = warp_column + j * 8 + lane % 4 * 2;
     int32_t start[2];
     float ratio[2], again[2];
+#pragma unroll
     for (int c = 0; c < 2; ++c) {
-      start[c] = a.start[column + c];
-      ratio[c] = a.ratio[column + c];
-      again[c] = a.again[column + c];
+      start[c] = a.start[first_column + column + c];
+      ratio[c] = a.ratio[first_column + column + c];
+      again[c] = a.again[first_column + column + c];
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int64_t row = first_row + warp_row + i * 16 + lane / 4 + r * 8;
-        if (row >= a.m) continue;
-        uint32_t codes[2];
+        constexpr float kMagicF32 = 12582912.0f;  // 1.5 * 2^23
+        uint32_t both[2];
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          const float magic = 12582912.0f;
           const float value =
-              __fsub_rn(__fmaf_rn(static_cast<float>(acc[i][j][r * 2 + c] + start[c]), ratio[c], magic), magic);
-          const float rescaled = __fmaf_rn(fminf(fmaxf(value, a.low), a.high), again[c], magic + 32768.0f);
-          codes[c] = __float_as_uint(rescaled) & 0xffff;
+              __fsub_rn(__fmaf_rn(static_cast<float>(acc[i][j][r * 2 + c] + start[c]), ratio[c], kMagicF32), kMagicF32);
+          const float rescaled = __fmaf_rn(fminf(fmaxf(value, a.low), a.high), again[c], kMagicF32 + 32768.0f);
+          both[c] = __float_as_uint(rescaled) & 0xffff;
         }
-        *reinterpret_cast<uint32_t*>(a.out + row * a.n + column) = codes[0] | codes[1] << 16;
+        *reinterpret_cast<uint32_t*>(codes + (warp_row + i * 16 + lane / 4 + r * 8) * kPitch + column) =
+            both[0] | both[1] << 16;
       }
+  }
+  __syncthreads();
+  for (int i = thread; i < kProductRows * (kProductColumns / 8); i += kProductThreads) {
+    const int row = i / (kProductColumns / 8);
+    const int column = i % (kProductColumns / 8) * 8;
+    if (first_row + row < a.m && first_column + column < a.n)
+      *reinterpret_cast<uint4*>(a.out + (first_row + row) * a.n + first_column + column) =
+          *reinterpret_cast<const uint4*>(codes + row * kPitch + column);
   }
 }
 
