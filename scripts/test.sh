@@ -22,7 +22,7 @@ Installs the Debian packages that are missing (root only where some are), builds
                one for all, or for those that CUDAARCHS names), then does what --cuda-built does. Without a device it
                says so and what to copy where; this is no failure unless ISOBIT_REQUIRE names cuda
   --cuda-built builds nothing: runs the tests in build/cuda/cuda, none of them may be skipped, and each once more under
-               compute-sanitizer (memcheck, racecheck, initcheck). Needs a CUDA device and compute-sanitizer only
+               compute-sanitizer (memcheck, racecheck, synccheck, initcheck). Needs a CUDA device and compute-sanitizer only
 
 Where nvcc is on PATH, g++ builds include isobit::cuda for every architecture of the project; without a device its tests
 are skipped.
@@ -212,8 +212,8 @@ run_cuda_programs() {
   use_cuda_libraries
   for program in "${programs[@]}"; do
     check "${program##*/}" "$program" --gtest_brief=1
-    for tool in memcheck racecheck initcheck; do
-      check "${program##*/} under compute-sanitizer $tool" env ISOBIT_SANITIZED=1 compute-sanitizer --tool "$tool" \
+    for tool in memcheck racecheck synccheck initcheck; do
+      check "${program##*/} under compute-sanitizer $tool" env ISOBIT_SANITIZED="$tool" compute-sanitizer --tool "$tool" \
         --error-exitcode 1 "$program" --gtest_brief=1
     done
   done

@@ -30,17 +30,14 @@ float ratio_of(const RescaleParameters& r) {
 Status unsupported(const std::string& what) { return {StatusCode::kUnsupported, what}; }
 
 using Kernel = void (*)(PersistentArgs);
-Kernel kernel_of(const PersistentLayer& layer) {
-  if (layer.k_tiles == 4) return layer.cluster > 1 ? gru_persistent<4, true> : gru_persistent<4, false>;
-  return layer.cluster > 1 ? gru_persistent<8, true> : gru_persistent<8, false>;
-}
+Kernel kernel_of(const PersistentLayer& layer) { return layer.k_tiles == 4 ? gru_persistent<4> : gru_persistent<8>; }
 
 /// How the hidden units are cut. Measured on an H200, us a step of the recurrence at N = 1 / 64 / 256. H = 128: two
 /// blocks 0.55 / 0.69 / 0.70, one 0.56 / 0.81 / 0.82. H = 256: eight blocks, two warps a group 0.62 / 0.93 / 1.11, four
 /// blocks, one warp a group 0.70 / 0.98 / 1.14. H = 512: 16 blocks 0.78 / 1.30 / 4.0, eight 0.93 / 1.41 / 4.1.
 Status cut(int64_t hidden, PersistentLayer& layer) {
   layer.tiles = static_cast<int32_t>((hidden + 15) / 16);
-  layer.cluster = hidden <= 16 ? 1 : hidden <= 128 ? 2 : hidden <= 384 ? 8 : 16;
+  layer.cluster = hidden <= 128 ? 2 : hidden <= 384 ? 8 : 16;
   layer.k_tiles = hidden <= 256 ? 4 : 8;
   layer.unit_blocks = (layer.tiles + layer.cluster - 1) / layer.cluster;
   layer.tiles = layer.unit_blocks * layer.cluster;
@@ -61,7 +58,7 @@ cudaLaunchConfig_t launch_config(const PersistentLayer& layer, int64_t batch, cu
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {static_cast<unsigned>(layer.cluster), 1, 1};
   config.attrs = &attribute;
-  config.numAttrs = layer.cluster > 1 ? 1 : 0;
+  config.numAttrs = 1;
   return config;
 }
 
@@ -87,12 +84,10 @@ Status prepare(const PersistentLayer& layer) {
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(product_u8s8, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                           kProductStages * kProductStageBytes),
                                      "product: shared memory"));
-  if (layer.cluster > 1) {
-    int clusters = 0;
-    ISOBIT_RETURN_IF_ERROR(
-        cuda_status(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "clusters on the device"));
-    if (clusters < 1) return unsupported("the device has no room for a cluster of " + std::to_string(layer.cluster));
-  }
+  int clusters = 0;
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "clusters on the device"));
+  if (clusters < 1) return unsupported("the device has no room for a cluster of " + std::to_string(layer.cluster));
   return {};
 }
 

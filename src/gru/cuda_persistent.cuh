@@ -121,6 +121,10 @@ __device__ __forceinline__ void send(uint32_t address, const uint4& data, uint32
                "r"(data.x), "r"(data.y), "r"(data.z), "r"(data.w), "r"(barrier)
                : "memory");
 }
+/// Barriers of some warps of a block, 1 to 15.
+__device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
@@ -184,7 +188,7 @@ inline __host__ __device__ PersistentShared persistent_shared(int32_t k_tiles, i
   return at;
 }
 
-template <int KT, bool kCluster>
+template <int KT>
 __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
     gru_persistent(const __grid_constant__ PersistentArgs a) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -194,8 +198,8 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const int threads = static_cast<int>(blockDim.x);
   const int splits = a.k_splits;
-  const int cluster = kCluster ? a.cluster : 1;
-  const int rank = kCluster ? static_cast<int>(block_in_cluster()) : 0;
+  const int cluster = a.cluster;
+  const int rank = static_cast<int>(block_in_cluster());
   const int first = static_cast<int>(blockIdx.x) / cluster * kColumns;
   const int columns = a.batch - first < kColumns ? a.batch - first : kColumns;
   const PersistentShared at = persistent_shared(KT, cluster, a.unit_blocks, splits, a.table_entries);
@@ -222,24 +226,18 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
       h_memory[column * h_stride + i] =
           static_cast<uint8_t>(a.state[int64_t{first + column} * a.hidden + i] ^ static_cast<uint8_t>(a.flip));
   if (threadIdx.x == 0) {
-    // The service warp; without a cluster also each group.
-    for (uint32_t i = 0; i < 2; ++i)
-      barrier_init(state_barriers + 8 * i, kCluster ? 1 : 1 + static_cast<uint32_t>(a.unit_blocks));
+    for (uint32_t i = 0; i < 2; ++i) barrier_init(state_barriers + 8 * i, 1);
     for (uint32_t i = 0; i < kIhSteps; ++i) {
       barrier_init(ih_barriers + 8 * i, 1);
-      barrier_init(ih_free + 8 * i, static_cast<uint32_t>(a.unit_blocks));
+      barrier_init(ih_free + 8 * i, 32 * static_cast<uint32_t>(a.unit_blocks));
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  if constexpr (kCluster) {
-    cluster_sync();
-  } else {
-    __syncthreads();
-  }
+  cluster_sync();
 
   if (warp == a.unit_blocks * splits) {
     // ---- The service warp.
-    const auto bytes_a_step = static_cast<uint32_t>(kCluster ? columns * cluster * a.unit_blocks * 16 : 0);
+    const auto bytes_a_step = static_cast<uint32_t>(columns * cluster * a.unit_blocks * 16);
     const auto ih_bytes = static_cast<uint32_t>(a.unit_blocks * kIhTileBytes);
     const int64_t ih_jump = (a.reverse ? -1 : 1) * int64_t{a.batch} * a.tiles * 48;
     const uint16_t* ih_from = a.ih + ((a.reverse ? int64_t{a.steps} - 1 : 0) * a.batch + first + lane) * a.tiles * 48 +
@@ -324,15 +322,11 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
     uint8_t* const mine = shared + at.staging + group * 128;  // [8][16] codes on their way
     const uint8_t* const tables = shared + at.tables;
     // Where this lane sends the codes of its group: always to the same block of the cluster.
-    uint32_t remote_h = 0, remote_barrier = 0;
-    int send_column = 0, send_columns = 1;
-    if constexpr (kCluster) {
-      const auto target = static_cast<uint32_t>(lane % cluster);
-      send_column = lane / cluster;
-      send_columns = 32 / cluster;
-      remote_h = address_in(shared_address(h_memory) + static_cast<uint32_t>(tile * 16), target);
-      remote_barrier = address_in(state_barriers, target);
-    }
+    const auto target = static_cast<uint32_t>(lane % cluster);
+    const int send_column = lane / cluster;
+    const int send_columns = 32 / cluster;
+    const uint32_t remote_h = address_in(shared_address(h_memory) + static_cast<uint32_t>(tile * 16), target);
+    const uint32_t remote_barrier = address_in(state_barriers, target);
     int32_t length[2] = {INT32_MAX, INT32_MAX};
     if (a.lengths != nullptr)
 #pragma unroll
@@ -396,8 +390,7 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
         for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
           for (int half = 0; half < 2; ++half) ratio[gate][half] = row_ratio[gate * 16 + half * 8];
-        __syncwarp();
-        if (lane == 0) barrier_arrive(ih_free + 8 * static_cast<uint32_t>(s % kIhSteps));
+        barrier_arrive(ih_free + 8 * static_cast<uint32_t>(s % kIhSteps));
       }
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate)
@@ -405,12 +398,13 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
         for (int i = 0; i < 4; ++i) acc[gate][i] += more[gate][i];
       if (splits > 1) {
         if (!leads) {
+          // The sums of the step before are read: their reader has sent its part of the state since.
           auto* to =
               reinterpret_cast<int32_t*>(shared + at.partial) + (group * (splits - 1) + split - 1) * 12 * 32 + lane;
 #pragma unroll
           for (int i = 0; i < 12; ++i) to[i * 32] = acc[i / 4][i % 4];
         }
-        asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "r"(32 * splits) : "memory");
+        named_barrier_sync(1 + group, 32 * splits);
         if (!leads) continue;
 #pragma unroll 1
         for (int other = 0; other < splits - 1; ++other) {
@@ -449,46 +443,36 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
       }
       const int next = state_index * state_bytes;
       const bool last = s + 1 == a.steps;
-      uint8_t* const to = kCluster ? mine : h_memory + next + tile * 16;
-      const int to_stride = kCluster ? 16 : h_stride;
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           h[half][j] = fresh[half][j];
           if (column + j < columns)
-            to[(column + j) * to_stride + row + 8 * half] =
+            mine[(column + j) * 16 + row + 8 * half] =
                 static_cast<uint8_t>(__float_as_uint(__fadd_rn(fresh[half][j], c.h_to_code)));
         }
       __syncwarp();
-      if constexpr (kCluster) {
-        if (!last)
-          for (int i = send_column; i < columns; i += send_columns)
-            send(remote_h + static_cast<uint32_t>(next + i * h_stride), *reinterpret_cast<const uint4*>(mine + i * 16),
-                 remote_barrier + 8 * static_cast<uint32_t>((s + 1) % 2));
-        __syncwarp();
-      } else {
-        if (lane == 0) barrier_arrive(state_barriers + 8 * static_cast<uint32_t>((s + 1) % 2));
-      }
+      if (!last)
+        for (int i = send_column; i < columns; i += send_columns)
+          send(remote_h + static_cast<uint32_t>(next + i * h_stride), *reinterpret_cast<const uint4*>(mine + i * 16),
+               remote_barrier + 8 * static_cast<uint32_t>((s + 1) % 2));
+      __syncwarp();
     }
-  }
-
-  // ---- The last state: where it was put together, for nobody multiplies by it.
-  __syncthreads();
-  if (a.steps > 0) {
-    const int first_unit = rank * a.unit_blocks * 16;
-    const int units = a.hidden - first_unit < a.unit_blocks * 16 ? a.hidden - first_unit : a.unit_blocks * 16;
-    const int t = a.reverse ? 0 : a.steps - 1;
-    for (int i = static_cast<int>(threadIdx.x); i < columns * units; i += threads) {
-      const int column = i / units;
-      const int unit = i % units;
-      const uint8_t* const from = kCluster ? shared + at.staging + unit / 16 * 128 + column * 16 + unit % 16
-                                           : h_memory + a.steps % kStates * state_bytes + column * h_stride + unit;
-      const auto code = static_cast<uint8_t>(*from ^ static_cast<uint8_t>(a.flip));
-      const bool frozen = a.lengths != nullptr && t >= a.lengths[first + column] - a.first_step;
-      a.state[int64_t{first + column} * a.hidden + first_unit + unit] = code;
-      a.y[t * a.y_step + (first + column) * a.y_sequence + first_unit + unit] =
-          frozen ? static_cast<uint8_t>(static_cast<uint32_t>(c.h_to_unsigned) ^ a.flip) : code;
+    // The last state, which nobody multiplies by, from where this warp has put it together.
+    if (leads && a.steps > 0) {
+      __syncwarp();
+      const int t = a.reverse ? 0 : a.steps - 1;
+      for (int i = lane; i < columns * 16; i += 32) {
+        const int sequence = i / 16;
+        const int unit = tile * 16 + i % 16;
+        if (unit >= a.hidden) continue;
+        const auto code = static_cast<uint8_t>(mine[sequence * 16 + i % 16] ^ static_cast<uint8_t>(a.flip));
+        const bool frozen = a.lengths != nullptr && t >= a.lengths[first + sequence] - a.first_step;
+        a.state[int64_t{first + sequence} * a.hidden + unit] = code;
+        a.y[t * a.y_step + (first + sequence) * a.y_sequence + unit] =
+            frozen ? static_cast<uint8_t>(static_cast<uint32_t>(c.h_to_unsigned) ^ a.flip) : code;
+      }
     }
   }
 #endif
