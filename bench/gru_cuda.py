@@ -52,7 +52,7 @@ def main():
     options = parser.parse_args()
     cases = []
     for hidden in HIDDEN:
-        batches = BATCH if hidden <= 640 else GENERIC_BATCH
+        batches = BATCH if hidden <= 768 else GENERIC_BATCH
         command = [options.program, str(STEPS), str(hidden), ",".join(map(str, batches))]
         lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
         for case in map(json.loads, lines):

@@ -55,7 +55,7 @@ RandomShape device_shape(Random& random, Widths widths) {
   if (widths == Widths::kBytes) {
     // racecheck does not see the exchange of the state (st.async), which orders more than itself once several warps
     // share a group of units: above 128.
-    const int64_t most_bytes = racecheck() ? 128 : sanitized() ? 300 : 640;
+    const int64_t most_bytes = racecheck() ? 128 : sanitized() ? 300 : 768;
     s.hidden = random.one_in(2) ? random.between(1, most_bytes) : 16 * random.between(1, most_bytes / 16);
     if (random.one_in(3)) s.input = random.between(1, sanitized() ? 70 : 500);
     for (int32_t* bits : {&s.x_bits, &s.h_bits, &s.weight_bits, &s.linear_bits, &s.gate_in_bits, &s.gate_out_bits})

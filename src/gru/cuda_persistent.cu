@@ -250,7 +250,7 @@ Status persistent_supports(std::span<const DeviceLayer> layers, int64_t batch, i
   for (const DeviceLayer& layer : layers)
     if (!layer.persistent.supported)
       return unsupported(
-          "it takes 8-bit x, h and weights, rounding nearest_even, H to 640, and a device with clusters");
+          "it takes 8-bit x, h and weights, rounding nearest_even, H to 768, and a device with clusters");
   if (batch > INT32_MAX / 64 || steps > INT32_MAX) return unsupported("it takes fewer sequences or steps");
   return {};
 }
