@@ -547,6 +547,7 @@ Result<std::vector<GruModel>> GruModel::load_all(const std::string& path) {
   return without_refusal(path, [&]() -> Result<std::vector<GruModel>> {
     std::vector<GruModel> models;
     std::vector<ReadGru> grus = read_grus(path);
+    models.reserve(grus.size());
     for (ReadGru& gru : grus) models.push_back(create_model(path, std::move(gru)));
     return models;
   });

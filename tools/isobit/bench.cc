@@ -163,9 +163,9 @@ Result<Outcome> bench(const BenchOptions& options) {
           ISOBIT_ASSIGN_OR_RETURN(c.path, model.choose_path(request));
           ISOBIT_ASSIGN_OR_RETURN(const double us, measure(model, c, options.min_time));
           const std::string kernel(to_string(c.path));
-          const std::string name = format("gru/C%lld/H%lld/N%lld/", static_cast<long long>(input),
-                                          static_cast<long long>(hidden), static_cast<long long>(batch)) +
-                                   mode + "/" + options.bits + "/" + kernel;
+          const std::string name =
+              format("gru/C%lld/H%lld/N%lld/%s/%s/%s", static_cast<long long>(input), static_cast<long long>(hidden),
+                     static_cast<long long>(batch), mode.c_str(), options.bits.c_str(), kernel.c_str());
           Value entry = Value::object();
           entry.set("name", name).set("C", input).set("H", hidden).set("N", batch).set("T", options.steps);
           entry.set("mode", mode).set("kernel", kernel).set("bits", options.bits).set("us_per_step", us);

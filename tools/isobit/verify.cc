@@ -221,8 +221,8 @@ Result<Outcome> verify(const VerifyOptions& options) {
     const std::string reason = !known                 ? "no such path"
                                : !cpu_can_run(*known) ? std::string(cpu_cannot_run_reason(*known))
                                                       : "nothing here runs on it";
-    out.failure += (out.failure.empty() ? "" : "\n") + std::string("ISOBIT_REQUIRE names ") + path +
-                   ", which was not compared: " + reason;
+    if (!out.failure.empty()) out.failure += "\n";
+    out.failure += format("ISOBIT_REQUIRE names %s, which was not compared: %s", path.c_str(), reason.c_str());
   }
   if (!missing.empty()) out.json.set("missing", std::move(missing_json));
   return out;
@@ -235,7 +235,7 @@ Result<Outcome> fingerprint(const FingerprintOptions& options) {
   Value json = Value::object();
   for (const auto& [operation, hash] : hashes) {
     json.set(operation, hash);
-    out.text += operation + " " + hash + "\n";
+    out.text += format("%s %s\n", operation.c_str(), hash.c_str());
   }
   out.json.set("fingerprints", std::move(json));
   return out;
