@@ -125,6 +125,7 @@ struct Sample {
   double target = 0;                         // the same in the table
   double unit = 0;                           // one ULP of the result, in the table
   bool exact = false;                        // the real result is a float16 number
+  bool at_zero = false;                      // f(0) shall be the correctly rounded one
   Span same, near;                           // what rounds to the truth, and to it or its neighbours
   Span finite;                               // what does not round to an infinity
   double unlimited = 0;                      // the target, without a limit at infinite results
@@ -180,6 +181,7 @@ Problem make_problem(const Fp16Exact& exact, Fp16Reduction reduction, int32_t pi
     sample.truth_value = value_of(sample.truth);
     sample.inverse_unit = 1 / unit_of(sample.truth);
     sample.exact = exact.values[code] == value_of(sample.truth) && !is_infinite(sample.truth);
+    sample.at_zero = (code & 0x7fff) == 0 && sample.truth_value != 0;  // where f(0) is 0 a value is pinned
     sample.same = into_table(reduction, sample.reduced, window_of(sample.truth, 0));
     sample.near = into_table(reduction, sample.reduced, window_of(sample.truth, 1));
     sample.finite = into_table(reduction, sample.reduced, {-65520.0, 65520.0});
@@ -853,6 +855,7 @@ class ValueSearch {
       return std::abs(got - sample.result) * sample.inverse_unit * sample.weight;
     }
     if (code == sample.truth) return 0;
+    if (sample.at_zero && got != sample.truth_value) return 1e12;
     const double error = std::abs(got - sample.truth_value) * sample.inverse_unit;
     if (error > 1) return 1e3 * error * error * error * error;
     return sample.exact && error > 0 ? 100.0 : error;
