@@ -7,8 +7,9 @@ same device with the same shapes, both replayed from CUDA graphs. Prints Markdow
 """
 import argparse
 import json
-import statistics
 import subprocess
+
+from torch_timer import REPEATS, median_microseconds
 
 try:
     import torch
@@ -19,30 +20,12 @@ STEPS = 256
 HIDDEN = (64, 128, 256, 512, 640, 768, 1024)
 BATCH = (1, 4, 16, 64, 256)
 GENERIC_BATCH = (1, 16)  # the generic kernel is slow: its figures are for orientation
-REPEATS = 21
 
 
 def torch_us_per_step(hidden, batch):
     gru = torch.nn.GRU(hidden, hidden).cuda().half().eval()
     x = torch.randn(STEPS, batch, hidden, device="cuda", dtype=torch.float16)
-    stream = torch.cuda.Stream()
-    with torch.inference_mode(), torch.cuda.stream(stream):
-        for _ in range(3):
-            gru(x)
-        stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            gru(x)
-        samples = []
-        for repeat in range(-3, REPEATS):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record(stream)
-            graph.replay()
-            end.record(stream)
-            end.synchronize()
-            if repeat >= 0:
-                samples.append(1000 * begin.elapsed_time(end) / STEPS)
-    return statistics.median(samples)
+    return median_microseconds(torch, lambda: gru(x)) / STEPS
 
 
 def main():

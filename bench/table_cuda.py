@@ -10,12 +10,12 @@ import json
 import statistics
 import subprocess
 
+from torch_timer import REPEATS, median_microseconds
+
 try:
     import torch
 except ImportError:
     torch = None
-
-REPEATS = 21
 
 
 def torch_times(elements):
@@ -25,24 +25,7 @@ def torch_times(elements):
     for dtype, name in ((torch.float16, "f16"), (torch.float32, "f32")):
         x = torch.randn(elements, device="cuda", dtype=dtype)
         for function, call in functions.items():
-            stream = torch.cuda.Stream()
-            with torch.cuda.stream(stream):
-                y = call(x)
-                stream.synchronize()
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, stream=stream):
-                    y = call(x)
-                samples = []
-                for repeat in range(-3, REPEATS):
-                    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                    begin.record(stream)
-                    graph.replay()
-                    end.record(stream)
-                    end.synchronize()
-                    if repeat >= 0:
-                        samples.append(1000 * begin.elapsed_time(end))
-            times[function, name] = statistics.median(samples)
-            del y, graph
+            times[function, name] = median_microseconds(torch, lambda: call(x))
         del x
     return times
 

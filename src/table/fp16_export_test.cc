@@ -150,41 +150,56 @@ class Fp16ExportC : public testing::Test {
            " ";
   }
 
+  /// One program with all exported functions; it writes all results to a file.
+  void compare_every_code(const std::vector<Named>& all) const {
+    std::string program = "#include <stdint.h>\n#include <stdio.h>\n", sources, body;
+    for (const Named& named : all) {
+      write_export(named);
+      program += "#include \"" + named.name + ".h\"\n";
+      sources += named.name + ".c ";
+      body += "  for (x = 0; x < 65536; ++x) y[x] = " + named.name + "((uint16_t)x);\n  fwrite(y, 2, 65536, file);\n";
+    }
+    write("all.c", program + "static uint16_t y[65536];\nint main(void)\n{\n  uint32_t x;\n" +
+                       "  FILE *file = fopen(\"all.bin\", \"wb\");\n  if (file == NULL) return 1;\n" + body +
+                       "  return fclose(file);\n}\n");
+    ASSERT_TRUE(runs(compiler(ISOBIT_C_COMPILER, "-O1 -ffreestanding -c") + sources));
+    ASSERT_TRUE(runs(compiler(ISOBIT_C_COMPILER, "-O1") + "-o all all.c *.o && ./all"));
+    const Result<std::vector<std::byte>> bytes = read_file(std::filesystem::path(path_) / "all.bin");
+    ASSERT_TRUE(bytes.ok()) << bytes.status().message();
+    ASSERT_EQ(bytes->size(), all.size() * 65536 * 2);
+    size_t at = 0;
+    for (const Named& named : all) {
+      int different = 0;
+      for (uint32_t x = 0; x < 65536; ++x, at += 2) {
+        uint16_t y = 0;
+        std::memcpy(&y, bytes->data() + at, 2);
+        const uint16_t expected = named.table(static_cast<uint16_t>(x));
+        if (y != expected && different++ == 0)
+          ADD_FAILURE() << named.name << " " << to_string(named.table.reduction) << " " << to_string(named.table.model)
+                        << std::hex << " at " << x << ": " << y << ", must be " << expected;
+      }
+      EXPECT_EQ(different, 0) << named.name;
+    }
+  }
+
   std::string path_;
 };
 
-// One program with every exported function; it writes all results to a file.
 TEST_F(Fp16ExportC, EveryCodeOfEveryTable) {
-  const std::vector<Named>& all = tables();
-  ASSERT_EQ(all.size(), 58);
-  std::string program = "#include <stdint.h>\n#include <stdio.h>\n", sources, body;
-  for (const Named& named : all) {
-    write_export(named);
-    program += "#include \"" + named.name + ".h\"\n";
-    sources += named.name + ".c ";
-    body += "  for (x = 0; x < 65536; ++x) y[x] = " + named.name + "((uint16_t)x);\n  fwrite(y, 2, 65536, file);\n";
-  }
-  write("all.c", program + "static uint16_t y[65536];\nint main(void)\n{\n  uint32_t x;\n" +
-                     "  FILE *file = fopen(\"all.bin\", \"wb\");\n  if (file == NULL) return 1;\n" + body +
-                     "  return fclose(file);\n}\n");
-  ASSERT_TRUE(runs(compiler(ISOBIT_C_COMPILER, "-O1 -ffreestanding -c") + sources));
-  ASSERT_TRUE(runs(compiler(ISOBIT_C_COMPILER, "-O1") + "-o all all.c *.o && ./all"));
-  const Result<std::vector<std::byte>> bytes = read_file(std::filesystem::path(path_) / "all.bin");
-  ASSERT_TRUE(bytes.ok()) << bytes.status().message();
-  ASSERT_EQ(bytes->size(), all.size() * 65536 * 2);
-  size_t at = 0;
-  for (const Named& named : all) {
-    int different = 0;
-    for (uint32_t x = 0; x < 65536; ++x, at += 2) {
-      uint16_t y = 0;
-      std::memcpy(&y, bytes->data() + at, 2);
-      const uint16_t expected = named.table(static_cast<uint16_t>(x));
-      if (y != expected && different++ == 0)
-        ADD_FAILURE() << named.name << " " << to_string(named.table.reduction) << " " << to_string(named.table.model)
-                      << std::hex << " at " << x << ": " << y << ", must be " << expected;
-    }
-    EXPECT_EQ(different, 0) << named.name;
-  }
+  ASSERT_EQ(tables().size(), 58);
+  compare_every_code(tables());
+}
+
+TEST_F(Fp16ExportC, EveryCodeOfEveryBuiltInTable) {
+  std::vector<Named> all;
+  for (const std::string_view function : fp16_functions())
+    for (const Fp16Model model : kModels)
+      for (const bool half : {false, true})
+        all.push_back(
+            {"builtin_" + std::string(function) + "_" + std::string(to_string(model)) + (half ? "_f16" : "_f32"),
+             builtin_fp16_table(function, model, half).value()});
+  ASSERT_EQ(all.size(), 156);
+  compare_every_code(all);
 }
 
 // The exported test with the options that change floating-point results, were there any.

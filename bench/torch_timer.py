@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times PyTorch on a CUDA device as our programs are timed: captured in a graph once and replayed, the median."""
+import statistics
+
+REPEATS = 21
+
+
+def median_microseconds(torch, call):
+    """Median microseconds of call(), which only enqueues work."""
+    stream = torch.cuda.Stream()
+    with torch.inference_mode(), torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            call()
+        samples = []
+        for repeat in range(-3, REPEATS):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record(stream)
+            graph.replay()
+            end.record(stream)
+            end.synchronize()
+            if repeat >= 0:
+                samples.append(1000 * begin.elapsed_time(end))
+    return statistics.median(samples)
