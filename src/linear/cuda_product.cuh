@@ -6,18 +6,22 @@
 
 #include <cstdint>
 
+#include "core/cuda_lanes.cuh"
+
 namespace isobit::cuda {
 
+/// Real: float or double lanes, in which every result is exact. Planes: bytes of a code of x.
+template <typename Real>
 struct ProductArgs {
-  const uint8_t* x;      // [m][k_padded] unsigned codes, 16-byte aligned rows
-  const int8_t* w;       // [n_padded][k_padded]
-  int64_t m, n;          // n a multiple of 48
-  int64_t k_padded;      // a multiple of 64
-  const int32_t* start;  // [n_padded]
-  const float* ratio;    // [n_padded]
-  float low, high;       // limits of the result minus zero point
-  const float* again;    // [n_padded]: a second ratio, by which the clamped result is rescaled
-  uint16_t* out;         // [m][n]: that + 32768
+  const uint8_t* x;            // [m][Planes][k_padded] bytes of unsigned codes, high bytes first, 16-byte aligned rows
+  const int8_t* w;             // [n_padded][k_padded]
+  int64_t m, n;                // n a multiple of 48
+  int64_t k_padded;            // a multiple of 64
+  const StartOf<Real>* start;  // [n_padded]
+  const Real* ratio;           // [n_padded]
+  Real low, high;              // limits of the result minus zero point
+  const Real* again;           // [n_padded]: a second ratio, by which the clamped result is rescaled
+  uint16_t* out;               // [m][n]: that + 32768
 };
 
 inline constexpr int kProductRows = 128, kProductColumns = 96, kProductDepth = 64, kProductStages = 4,
@@ -43,7 +47,8 @@ __device__ __forceinline__ uint32_t tile_offset(int row, int piece) {
   return static_cast<uint32_t>(row * kProductDepth + ((piece ^ ((row >> 1) & 3)) << 4));
 }
 
-__global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_constant__ ProductArgs a) {
+template <int Planes, typename Real>
+__global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_constant__ ProductArgs<Real> a) {
   extern __shared__ __align__(128) uint8_t shared[];
   const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int thread = static_cast<int>(threadIdx.x);
@@ -53,7 +58,9 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
   const int warp_column = warp / 4 * 48;
   const int64_t first_row = int64_t{blockIdx.y} * kProductRows;
   const int64_t first_column = int64_t{blockIdx.x} * kProductColumns;
-  const int depth_tiles = static_cast<int>(a.k_padded / kProductDepth);
+  const int plane_tiles = static_cast<int>(a.k_padded / kProductDepth);
+  const int depth_tiles = Planes * plane_tiles;
+  const int64_t x_pitch = Planes * a.k_padded;
 
   const auto load = [&](int tile) {
     const uint32_t stage = base + static_cast<uint32_t>(tile % kProductStages * kProductStageBytes);
@@ -62,14 +69,17 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
       const int row = thread / 4 + i * 64;
       const int64_t from = first_row + row;
       copy_async(stage + tile_offset(row, thread % 4),
-                 a.x + (from < a.m ? from : 0) * a.k_padded + tile * kProductDepth + thread % 4 * 16, from < a.m);
+                 a.x + (from < a.m ? from : 0) * x_pitch + tile * kProductDepth + thread % 4 * 16, from < a.m);
     }
+    const int weight_tile = tile < plane_tiles ? tile : tile - plane_tiles;
     for (int i = thread; i < kProductColumns * 4; i += kProductThreads)
       copy_async(stage + kProductRows * kProductDepth + tile_offset(i / 4, i % 4),
-                 a.w + (first_column + i / 4) * a.k_padded + tile * kProductDepth + i % 4 * 16, true);
+                 a.w + (first_column + i / 4) * a.k_padded + weight_tile * kProductDepth + i % 4 * 16, true);
   };
 
+  static_assert(Planes == 1 || sizeof(Real) == 8);
   int32_t acc[2][6][4] = {};
+  int32_t high[Planes == 2 ? 48 : 1];
   for (int tile = 0; tile < kProductStages - 1; ++tile) {
     if (tile < depth_tiles) load(tile);
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -81,6 +91,12 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
     asm volatile("cp.async.commit_group;" ::: "memory");
     const uint32_t stage = base + static_cast<uint32_t>(tile % kProductStages * kProductStageBytes);
     const uint32_t weights = stage + kProductRows * kProductDepth;
+    if (Planes == 2 && tile == plane_tiles)  // the high bytes are done
+#pragma unroll
+      for (int i = 0; i < 48; ++i) {
+        high[i] = acc[i / 24][i / 4 % 6][i % 4];
+        acc[i / 24][i / 4 % 6][i % 4] = 0;
+      }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t x[2][4], w[3][4];
@@ -105,8 +121,8 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
 #pragma unroll
   for (int j = 0; j < 6; ++j) {
     const int column = warp_column + j * 8 + lane % 4 * 2;
-    int32_t start[2];
-    float ratio[2], again[2];
+    StartOf<Real> start[2];
+    Real ratio[2], again[2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       start[c] = a.start[first_column + column + c];
@@ -117,14 +133,20 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
     for (int i = 0; i < 2; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        constexpr float kMagicF32 = 12582912.0f;  // 1.5 * 2^23
         uint32_t both[2];
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          const float value =
-              __fsub_rn(__fmaf_rn(static_cast<float>(acc[i][j][r * 2 + c] + start[c]), ratio[c], kMagicF32), kMagicF32);
-          const float rescaled = __fmaf_rn(fminf(fmaxf(value, a.low), a.high), again[c], kMagicF32 + 32768.0f);
-          both[c] = __float_as_uint(rescaled) & 0xffff;
+          const int32_t low = acc[i][j][r * 2 + c];
+          Real sum;
+          if constexpr (sizeof(Real) == 4) {
+            sum = to_lane<Real>(wrapping_add(low, start[c]));
+          } else {
+            sum = add(to_lane<Real>(low), start[c]);
+            if (Planes == 2) sum = fused(to_lane<Real>(high[i * 24 + j * 4 + r * 2 + c]), 256.0, sum);
+          }
+          const Real value = rescale_even(sum, ratio[c]);
+          const Real rescaled = fused(clamp_lane(value, a.low, a.high), again[c], kMagic<Real> + Real{32768});
+          both[c] = low_bits(rescaled) & 0xffff;
         }
         *reinterpret_cast<uint32_t*>(codes + (warp_row + i * 16 + lane / 4 + r * 8) * kPitch + column) =
             both[0] | both[1] << 16;
