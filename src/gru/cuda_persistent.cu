@@ -38,7 +38,7 @@ using Kernel = void (*)(PersistentArgs<Real, Sum>);
 
 template <int Planes, typename Real, typename Sum>
 Kernel<Real, Sum> kernel_of_planes(const PersistentLayer& layer) {
-  if (layer.grid) return gru_persistent<8, 2, Planes, Real, Sum, true>;
+  if (layer.grid) return gru_persistent<8, 0, Planes, Real, Sum, true>;
   if (layer.k_tiles == 4) return gru_persistent<4, 0, Planes, Real, Sum, false>;
   if (layer.k_tiles == 8) return gru_persistent<8, 0, Planes, Real, Sum, false>;
   if (layer.k_tiles == 12) return gru_persistent<12, 0, Planes, Real, Sum, false>;
@@ -88,9 +88,10 @@ PersistentShape shape_of(const PersistentLayer& layer, const PersistentCut& cut,
           cut.unit_blocks, layer.k_splits, sequence_tiles, layer.table_entries};
 }
 
+/// Whole warpgroups.
 int32_t block_warps(const PersistentLayer& layer, const PersistentCut& cut) {
-  return cut.unit_blocks * layer.k_splits + (persistent_serves(layer.k_tiles, layer.grid) ? 0 : 1) +
-         (layer.grid ? kForwarders : 0);
+  const int32_t gate_warps = cut.unit_blocks + (layer.grid ? kForwarders : 0);
+  return first_gate_warp(cut.unit_blocks * layer.k_splits) + (gate_warps + 3) / 4 * 4;
 }
 
 /// How the hidden units are cut: the best of 1 to 16 blocks and of one to four warps a group, timed on an H200. More
@@ -106,7 +107,7 @@ Status cut(int64_t hidden, PersistentLayer& layer) {
   };
   layer.grid = hidden > 1024;
   layer.k_tiles = hidden <= 256 ? 4 : hidden <= 512 || layer.grid ? 8 : hidden <= 768 ? 12 : 16;
-  layer.k_shared = layer.grid || layer.k_tiles == 16 ? 2 : 0;
+  layer.k_shared = layer.k_tiles == 16 ? 2 : 0;
   if (hidden <= 128) {
     add(2, 2);
   } else if (hidden <= 256) {
@@ -124,7 +125,7 @@ Status cut(int64_t hidden, PersistentLayer& layer) {
   }
   layer.k_splits = static_cast<int32_t>(((hidden + 31) / 32 + layer.k_tiles - 1) / layer.k_tiles);
   for (int32_t i = 0; i < layer.cuts; ++i)
-    if (block_warps(layer, layer.cut[i]) > persistent_max_warps(layer.k_tiles, layer.grid))
+    if (layer.cut[i].unit_blocks > kMaxUnitBlocks || layer.cut[i].unit_blocks * layer.k_splits > kMaxMultiplying)
       return unsupported("H is " + std::to_string(hidden) + ": R does not fit the registers of the device");
   return {};
 }
@@ -213,9 +214,6 @@ Spread spread_of(const PersistentLayer& layer, int64_t batch) {
 int64_t exchange_bytes(const PersistentLayer& layer, int32_t sequence_tiles) {
   return layer.grid ? int64_t{sequence_tiles} * 2 * layer.groups * layer.h_planes * 256 : 0;
 }
-
-/// Row of ih for a gate of a unit: PersistentArgs::ih.
-int64_t ih_row(int64_t gate, int64_t unit) { return unit / 16 * 48 + unit % 8 * 6 + gate * 2 + unit % 16 / 8; }
 
 /// Start values, with the zero point and the storage offset of the unsigned activations folded in.
 template <typename Sum>
@@ -310,16 +308,14 @@ void pack_rows(const GruLayerParameters& p, PersistentPack& pack, PersistentSums
     for (int64_t unit = 0; unit < p.hidden_size; ++unit) {
       const int64_t row = gate * p.hidden_size + unit;
       const auto from = static_cast<size_t>(row);
-      const auto to_h = static_cast<size_t>(tile_row(gate, unit));
-      const auto to_x = static_cast<size_t>(ih_row(gate, unit));
-      arrays.start[to_h] = start_of<Sum>(p.R, p.br, p.br_to_acc[from], p.grids[kH], row, p.rounding);
-      arrays.ratio[to_h] = ratio_of<Sum>(p.acc_to_hh[from]);
-      arrays.W_start[to_x] = start_of<Sum>(p.W, p.bw, p.bw_to_acc[from], p.grids[kX], row, p.rounding);
-      arrays.W_ratio[to_x] = ratio_of<Sum>(p.acc_to_ih[from]);
-      arrays.W_again[to_x] = ratio_of<Sum>(p.ih_to_gate[static_cast<size_t>(gate)]);
+      const auto to = static_cast<size_t>(tile_row(gate, unit));
+      arrays.start[to] = start_of<Sum>(p.R, p.br, p.br_to_acc[from], p.grids[kH], row, p.rounding);
+      arrays.ratio[to] = ratio_of<Sum>(p.acc_to_hh[from]);
+      arrays.W_start[to] = start_of<Sum>(p.W, p.bw, p.bw_to_acc[from], p.grids[kX], row, p.rounding);
+      arrays.W_ratio[to] = ratio_of<Sum>(p.acc_to_ih[from]);
+      arrays.W_again[to] = ratio_of<Sum>(p.ih_to_gate[static_cast<size_t>(gate)]);
       for (int64_t k = 0; k < p.input_size; ++k)
-        pack.W[to_x * static_cast<size_t>(layer.x_padded) + static_cast<size_t>(k)] =
-            static_cast<int8_t>(p.W.at(row, k));
+        pack.W[to * static_cast<size_t>(layer.x_padded) + static_cast<size_t>(k)] = static_cast<int8_t>(p.W.at(row, k));
     }
 }
 

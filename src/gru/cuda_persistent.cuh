@@ -9,32 +9,29 @@
 // the rest, and teams never talk to each other. A team is one cluster, or (kGrid) all blocks of the launch: clusters
 // that exchange their states through global memory.
 //
-// The tiles of sequences are recurrences of their own. A warp takes them in turn, tile after tile, step after step:
-// while the state of one crosses, it multiplies the next. Turn v is tile v % sequence_tiles of step v / sequence_tiles.
+// The tiles of sequences are recurrences of their own. Warps take them in turn, tile after tile, step after step: while
+// the state of one crosses, the next is multiplied. Turn v is tile v % sequence_tiles of step v / sequence_tiles.
 //
-// One turn of a computing warp:
-//   1. waits until the whole state h_s of the tile is in shared memory;
-//   2. multiplies. With k_splits > 1 one of the group's warps, each in its turn, adds what the others have;
-//   3. that one computes the gates of the 16 units: accumulators of u, r and n of one unit lie in one thread, so
-//   nothing
-//      is exchanged for it;
-//   4. and sends the 16 * 8 new codes to every block of its cluster (st.async, which counts bytes at the receiver's
+// One turn (s, j):
+//   1. the multiplying warps wait until the whole state h_s of tile j is in shared memory, multiply, and leave their
+//   sums
+//      in shared memory;
+//   2. one gate warp a group of units waits for them, and for ih; computes the gates, 1, 2 or 4 cells a lane;
+//   3. and sends the 16 * 8 new codes to every block of its cluster (st.async, which counts bytes at the receiver's
 //      barrier); or writes them to global memory, each word of data beside the number of its step, and a forwarding
-//      warp of every cluster, which polls those words, sends them on.
-// Everything that is not on the way from h_s to h_(s+1) - fetching ih some turns ahead (bulk copies), writing y, arming
-// the barriers - is service: a warp of its own does it, or (kServes), where registers allow only 8 warps a block, one
-// that has handed its partial sums to the one that computes the gates.
+//      warp of every cluster, which polls those words, sends them on;
+//   4. one of the multiplying warps, another one in each turn, serves: it fetches ih of a later turn (bulk copies),
+//      writes y, and arms the barrier of h_(s+1).
 //
 // Why no buffer is written too early. State s of a tile lies in buffer s % 3 of the tile, which is written again by
-// sends of state s + 3. Whoever sends that has state s + 2 from every group, so every group of this block has sent it,
-// after waiting for state s + 1. That wait ends only after the barrier of s + 1 is armed, which service does after
-// reading state s for y; and the groups themselves have sent state s + 1 after their last read of state s. In a grid
-// the forwarding warp sends what a group wrote after the same waits. Words in global memory are written again for state
-// s + 2, by a group that has state s + 1: then every block has sent s + 1, so it had all of state s, and every
-// forwarding warp has read it. Partial sums of a turn are written again in the next turn of the same tile, after its
-// state has come, part of which their reader has sent. Ih of turn v lies in slot v % 8, which service fills again after
-// every group has said that it has taken it: turn v + 8 - sequence_tiles is fetched when the state of turn v is there,
-// so all have taken ih of turn v - sequence_tiles.
+// sends of state s + 3. Whoever sends that has state s + 2 from every group, so every gate warp of this block has sent
+// it, after all warps that it gets sums from had waited for state s + 1. That wait ends only after the barrier of s + 1
+// is armed, which service does after reading state s for y; and the gate warps have sent state s + 1 after the last
+// reads of state s. In a grid the forwarding warp sends what a group wrote after the same waits. Words in global memory
+// are written again for state s + 2, by a group that has state s + 1: then every block has sent s + 1, so it had all of
+// state s, and every forwarding warp has read it. Sums of turn v lie in slot v % 3, and ih of turn v in slot v % 8:
+// barriers count who has taken them. Ih of turn v + 8 - sequence_tiles is fetched when the state of turn v is there:
+// then all have taken ih of turn v - sequence_tiles, and the fetch never waits.
 //
 // Barriers: state s of tile j completes phase s / 2 of barrier [j][s % 2]. Bytes that arrive before the barrier is
 // armed are counted: the phase cannot end before the arrival that arms it, and the phase before has ended, as its state
@@ -46,6 +43,7 @@
 #define ISOBIT_GRU_CUDA_PERSISTENT_CUH_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "gru/cuda_gates.cuh"
 #include "gru/cuda_persistent.h"
@@ -56,9 +54,11 @@ inline constexpr int kColumns = 8;               // sequences of a tile: the col
 inline constexpr int kIhSlots = 8;               // turns whose ih is in shared memory
 inline constexpr int kIhTileBytes = 3 * 16 * 2;  // of one turn, sequence and group of units
 inline constexpr int kStates = 3;
-inline constexpr int kForwarders = 2;        // warps of a block in a grid
-inline constexpr int kMaxSequenceTiles = 7;  // less than kIhSlots
-inline constexpr int kMaxUnitBlocks = 8;
+inline constexpr int kSumSlots = 3;               // turns whose sums are in shared memory
+inline constexpr int kSumBytes = 3 * 16 * 8 * 4;  // of one warp, a plane
+inline constexpr int kForwarders = 2;             // warps of a block in a grid
+inline constexpr int kMaxSequenceTiles = 7;       // less than kIhSlots
+inline constexpr int kMaxUnitBlocks = 4;
 
 /// Real: lanes of the gates; Sum: of accumulators and their rescale.
 template <typename Real, typename Sum>
@@ -69,7 +69,7 @@ struct PersistentArgs {
   const Sum* ratio;           // accumulator -> hh, tile order
   const float* tables;        // u, r, n behind each other: code minus zero point for each gate input
   int32_t table_entries;      // of all three
-  /// ih rescaled to the gate inputs, plus 32768: [steps][batch][groups][8][3][2]: unit % 8, gate, unit / 8 of a group.
+  /// ih rescaled to the gate inputs, plus 32768: [steps][batch][groups of 16 units][gate][unit].
   const uint16_t* ih;
   int32_t groups;      // of 16 units in ih, padded ones included
   int32_t first_step;  // of these steps in the sequence: what lengths and the mask are counted from
@@ -167,22 +167,28 @@ __device__ __forceinline__ uint32_t block_in_cluster() {
 }
 #endif
 
-/// Warps of a block. Registers are given to warps in fours: 8 warps have 255 each, 9 to 12 have 168.
-constexpr bool persistent_serves(int k_tiles, bool grid) { return k_tiles > 4 && !grid; }
-constexpr int persistent_max_warps(int k_tiles, bool grid) { return persistent_serves(k_tiles, grid) ? 8 : 12; }
+/// Warps of a block, in warpgroups of four: those that multiply, then gate warps and (kGrid) forwarding warps.
+/// Registers are given to warps in fours: three warpgroups have 168 a thread. Where that is too little for the weights,
+/// the warpgroups trade.
+inline constexpr int kMaxMultiplying = 8;
+inline constexpr int kMaxWarps = 12;
+constexpr bool persistent_trades(int k_tiles) { return k_tiles > 8; }
+inline constexpr int kMultiplyingRegisters = 216, kGateRegisters = 72;
+inline __host__ __device__ int32_t first_gate_warp(int32_t multiplying) { return (multiplying + 3) / 4 * 4; }
 
 inline __host__ __device__ int32_t persistent_h_stride(int32_t k) { return (k + 127) / 128 * 128 + 64; }
 
 /// Offsets in dynamic shared memory.
 struct PersistentShared {
-  int32_t h_stride, states, weights, staging, ih, rows, partial, tables, lengths, total;
+  int32_t h_stride, states, weights, staging, ih, rows, sums, tables, lengths, total;
 };
-/// Barriers: state [tile][2], ih is there [slot], ih is taken [slot], partial sums are there [tile][group].
+/// Barriers: state [tile][2]; ih is there, ih is taken [slot]; sums are there, sums are taken [slot][group].
 inline constexpr uint32_t kIhBarriers = 8 * 2 * (kMaxSequenceTiles + 1);
 inline constexpr uint32_t kIhFree = kIhBarriers + 8 * kIhSlots;
-inline constexpr uint32_t kPartialBarriers = kIhFree + 8 * kIhSlots;
-inline constexpr int32_t kBarrierBytes = 768;
-static_assert(kPartialBarriers + 8 * kMaxSequenceTiles * kMaxUnitBlocks <= kBarrierBytes);
+inline constexpr uint32_t kSumBarriers = kIhFree + 8 * kIhSlots;
+inline constexpr uint32_t kSumFree = kSumBarriers + 8 * kSumSlots * kMaxUnitBlocks;
+inline constexpr int32_t kBarrierBytes = 512;
+static_assert(kSumFree + 8 * kSumSlots * kMaxUnitBlocks <= kBarrierBytes);
 
 struct PersistentShape {
   int32_t k_tiles, k_shared, planes, sum_bytes;
@@ -198,22 +204,47 @@ inline __host__ __device__ PersistentShared persistent_shared(const PersistentSh
   at.states = kBarrierBytes;
   at.weights = at.states + shape.sequence_tiles * kStates * shape.planes * kColumns * at.h_stride;
   at.staging = at.weights + warps * 3 * shape.k_shared * 512;
-  at.ih = at.staging + warps * shape.planes * 128;
+  at.ih = at.staging + shape.unit_blocks * shape.planes * 128;
   at.rows = at.ih + kIhSlots * kColumns * shape.unit_blocks * kIhTileBytes;
-  at.partial = at.rows + shape.unit_blocks * 48 * 2 * shape.sum_bytes;  // of each group: ratios, starts of 48 rows
-  at.tables = at.partial + shape.sequence_tiles * shape.unit_blocks * (shape.k_splits - 1) * 12 * 32 * 4 * shape.planes;
+  at.sums = at.rows + shape.unit_blocks * 48 * 2 * shape.sum_bytes;  // of each group: ratios, starts of 48 rows
+  at.tables = at.sums + kSumSlots * warps * kSumBytes * shape.planes;
   at.lengths = at.tables + (shape.table_entries * 4 + 127) / 128 * 128;
   at.total = at.lengths + shape.sequence_tiles * kColumns * 4;
   return at;
 }
 
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount) Together {
+  T v[kCount];
+};
+
+/// Where the sum of a sequence and a unit is, of the 128 of a gate: as the multiplying warps write them and as gate
+/// warps read them, no bank is met twice.
+__device__ __forceinline__ int sum_place(int sequence, int unit) {
+  return (sequence ^ (sequence >> 2 & 1)) * 16 + (unit ^ (sequence & 2) << 2);
+}
+
+/// Registers a thread of this warpgroup from here on. Only code for one architecture has the instruction; without it
+/// the kernel spills.
+template <int KT, int kCount>
+__device__ __forceinline__ void trade_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if constexpr (persistent_trades(KT)) {
+    if constexpr (kCount > 168) {
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+    } else {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+    }
+  }
+#endif
+}
+
 /// KT: k tiles of a warp, KShared of them in shared memory. Planes: bytes of a code of h.
 template <int KT, int KShared, int Planes, typename Real, typename Sum, bool kGrid>
-__global__ void __launch_bounds__(32 * persistent_max_warps(KT, kGrid), 1)
+__global__ void __launch_bounds__(32 * kMaxWarps, 1)
     gru_persistent(const __grid_constant__ PersistentArgs<Real, Sum> a) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   constexpr int kRegisters = KT - KShared;
-  constexpr bool kServes = persistent_serves(KT, kGrid);
   static_assert(kRegisters % 2 == 0 && KShared % 2 == 0);
   extern __shared__ __align__(128) uint8_t shared[];
   const GateLanes<Real>& c = a.gates;
@@ -225,7 +256,8 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT, kGrid), 1)
   const int rank = static_cast<int>(block_in_cluster());
   const int team = kGrid ? static_cast<int>(gridDim.x) : cluster;
   const int member = kGrid ? static_cast<int>(blockIdx.x) : rank;
-  const int computing = a.unit_blocks * splits;  // warps
+  const int multiplying = a.unit_blocks * splits;  // warps
+  const int gate_warp = warp - first_gate_warp(multiplying);
   // Sequences of this team: columns of the tiles.
   const int tile_sequences = a.sequence_tiles * kColumns;
   const int team_first = kGrid ? 0 : static_cast<int>(blockIdx.x) / cluster * tile_sequences;
@@ -235,8 +267,6 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT, kGrid), 1)
   const auto columns_of = [&](int j) {
     return team_sequences - j * kColumns < kColumns ? team_sequences - j * kColumns : kColumns;
   };
-  // Up to four sequences take every second column: then each thread has one at most.
-  const auto spread_of = [](int columns) { return columns <= 4 ? 2 : 1; };
   const PersistentShared at = persistent_shared({KT, KShared, Planes, static_cast<int32_t>(sizeof(Sum)), team,
                                                  a.unit_blocks, splits, a.sequence_tiles, a.table_entries});
   const int h_stride = at.h_stride;
@@ -246,8 +276,8 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT, kGrid), 1)
   const auto state_of = [&](int j, int s) { return h_memory + (j * kTileStates + s % kStates * Planes) * plane_bytes; };
   const uint32_t barriers = shared_address(shared);
   const auto state_barrier = [&](int j, int s) { return barriers + 8 * static_cast<uint32_t>(2 * j + s % 2); };
-  const auto partial_barrier = [&](int j, int group) {
-    return barriers + kPartialBarriers + 8 * static_cast<uint32_t>(j * kMaxUnitBlocks + group);
+  const auto sum_barrier = [&](uint32_t kind, int slot, int group) {
+    return barriers + kind + 8 * static_cast<uint32_t>(slot * kMaxUnitBlocks + group);
   };
 
   for (int i = static_cast<int>(threadIdx.x); i < a.table_entries; i += threads)
@@ -265,7 +295,7 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT, kGrid), 1)
     *reinterpret_cast<uint4*>(h_memory + i) = uint4{0, 0, 0, 0};
   __syncthreads();
   for (int i = 0; i < team_sequences; ++i) {
-    uint8_t* const row = state_of(i / kColumns, 0) + i % kColumns * spread_of(columns_of(i / kColumns)) * h_stride;
+    uint8_t* const row = state_of(i / kColumns, 0) + i % kColumns * h_stride;
     const uint8_t* const from = a.state + (int64_t{first} + i) * a.hidden * Planes;
     for (int unit = static_cast<int>(threadIdx.x); unit < a.hidden; unit += threads) {
       // Planes from the high byte down; memory is little endian.
@@ -274,12 +304,13 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT, kGrid), 1)
     }
   }
   if (threadIdx.x == 0) {
-    for (int j = 0; j < sequence_tiles; ++j) {
+    for (int j = 0; j < sequence_tiles; ++j)
       for (int i = 0; i < 2; ++i) barrier_init(state_barrier(j, i), 1);
-      if (splits > 1)
-        for (int group = 0; group < a.unit_blocks; ++group)
-          barrier_init(partial_barrier(j, group), static_cast<uint32_t>(splits - 1));
-    }
+    for (int slot = 0; slot < kSumSlots; ++slot)
+      for (int group = 0; group < a.unit_blocks; ++group) {
+        barrier_init(sum_barrier(kSumBarriers, slot, group), static_cast<uint32_t>(splits));
+        barrier_init(sum_barrier(kSumFree, slot, group), 1);
+      }
     for (uint32_t i = 0; i < kIhSlots; ++i) {
       barrier_init(barriers + kIhBarriers + 8 * i, 1);
       barrier_init(barriers + kIhFree + 8 * i, static_cast<uint32_t>(a.unit_blocks));
@@ -316,7 +347,7 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT, kGrid), 1)
     uint8_t* const to = a.y + t * a.y_step + (first + j * kColumns + column) * a.y_sequence +
                         int64_t{member} * a.unit_blocks * 16 * Planes;
     const bool aligned = reinterpret_cast<uintptr_t>(to) % 16 == 0;
-    const uint8_t* const row = state_of(j, s) + column * spread_of(columns) * h_stride;
+    const uint8_t* const row = state_of(j, s) + column * h_stride;
     for (int group = lane / 8; group * 16 < left && group < a.unit_blocks; group += 4) {
       const uint8_t* const from = row + (member * a.unit_blocks + group) * 16;
       if (aligned && !frozen && group * 16 + 16 <= left) {
@@ -352,27 +383,279 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT, kGrid), 1)
       barrier_expect(state_barrier(j, s + 1),
                      static_cast<uint32_t>(columns_of(j) * team * a.unit_blocks * 16 * Planes));
   };
-  if (warp == (kServes ? 0 : computing))
-    for (int turn = 0; turn < kIhSlots - sequence_tiles; ++turn) fetch_ih(turn);
-
-  if (!kServes && warp == computing) {
-    // ---- The service warp.
-    for (int s = 0, turn = 0; s < a.steps; ++s)
-      for (int j = 0; j < sequence_tiles; ++j, ++turn) {
-        if (s > 0) barrier_wait(state_barrier(j, s), (s - 1) / 2 % 2);
-        serve(s, j, turn);
+  if (gate_warp < 0) {
+    // ---- The warps that multiply.
+    trade_registers<KT, kMultiplyingRegisters>();
+    if (warp >= multiplying) return;
+    if (warp == 0)
+      for (int turn = 0; turn < kIhSlots - sequence_tiles; ++turn) fetch_ih(turn);
+    const int group = warp / splits;  // of this block
+    const int split = warp % splits;
+    const int unit_group = member * a.unit_blocks + group;
+    uint4 weights[3][kRegisters];
+    auto* const shared_weights = reinterpret_cast<uint4*>(shared + at.weights) + warp * 3 * KShared * 32 + lane;
+    {
+      const uint4* from = a.fragments + (int64_t{unit_group} * splits + split) * 3 * KT * 32 + lane;
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+#pragma unroll
+        for (int kt = 0; kt < kRegisters; ++kt) weights[gate][kt] = from[(gate * KT + kt) * 32];
+        for (int kt = 0; kt < KShared; ++kt)
+          shared_weights[(gate * KShared + kt) * 32] = from[(gate * KT + kRegisters + kt) * 32];
       }
-  } else if (kGrid && warp > computing) {
+    }
+    // This thread's accumulators: rows row and row + 8 of a tile, columns pair and pair + 1.
+    const int row = lane / 4;
+    const int pair = lane % 4 * 2;
+    const auto* const row_start =
+        reinterpret_cast<const StartOf<Sum>*>(shared + at.rows + group * 48 * 2 * sizeof(Sum)) + 48 + row;
+    const int b_offset = row * h_stride + split * KT * 32 + lane % 4 * 16;
+    uint8_t* const sums = shared + at.sums + warp * kSumBytes * Planes;
+    const uint32_t sums_there = sum_barrier(kSumBarriers, 0, group);
+    const uint32_t sums_free = sum_barrier(kSumFree, 0, group);
+    const int slot_bytes = multiplying * kSumBytes * Planes;
+    int serving = 0;  // the turn modulo the number of warps
+    int slot = 0;     // the turn modulo kSumSlots
+    uint32_t free_parity = 1;
+    int turn = 0;
+    int now = 0;  // s % kStates
+    for (int s = 0; s < a.steps; ++s) {
+      const uint32_t parity = (s - 1) / 2 % 2;
+      for (int j = 0; j < sequence_tiles; ++j, ++turn) {
+        const int columns = columns_of(j);
+        const bool any = row < columns;  // this lane's part of b
+        const uint8_t* const state = h_memory + (j * kTileStates + now * Planes) * plane_bytes;
+        // In float lanes the tensor instruction adds it, in double lanes the gate warp.
+        int32_t start[3][2] = {};
+        if constexpr (sizeof(Sum) == 4)
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) start[gate][half] = split == 0 ? row_start[gate * 16 + half * 8] : 0;
+        if (s > 0) barrier_wait(state_barrier(j, s), parity);
+        int32_t acc[3][4], more[3][4];
+#pragma unroll
+        for (int plane = 0; plane < Planes; ++plane) {
+          const uint8_t* const b_from = state + plane * plane_bytes + b_offset;
+#pragma unroll
+          for (int kt = 0; kt < KT; kt += 2) {
+            uint4 b{0, 0, 0, 0};
+            if (any) b = *reinterpret_cast<const uint4*>(b_from + kt * 32);
+#pragma unroll
+            for (int gate = 0; gate < 3; ++gate) {
+              uint4 w[2];
+#pragma unroll
+              for (int i = 0; i < 2; ++i)
+                w[i] = kt < kRegisters ? weights[gate][kt < kRegisters ? kt + i : 0]
+                                       : shared_weights[(gate * KShared + kt - kRegisters + i) * 32];
+              if (kt > 0) {
+                mma_s8u8(acc[gate], w[0], b.x, b.y);
+                mma_s8u8(more[gate], w[1], b.z, b.w);
+              } else {
+                mma_s8u8(acc[gate], w[0], b.x, b.y, start[gate][0], start[gate][1]);
+                mma_s8u8(more[gate], w[1], b.z, b.w, 0, 0);
+              }
+            }
+          }
+          if (plane == 0 && turn >= kSumSlots)
+            barrier_wait(sums_free + 8 * kMaxUnitBlocks * static_cast<uint32_t>(slot), free_parity);
+          auto* const to = reinterpret_cast<int32_t*>(sums + slot * slot_bytes + plane * kSumBytes);
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              if (pair + i % 2 < columns)
+                to[gate * 128 + sum_place(pair + i % 2, row + i / 2 * 8)] = wrapping_add(acc[gate][i], more[gate][i]);
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(sums_there + 8 * kMaxUnitBlocks * static_cast<uint32_t>(slot));
+        if (warp == serving) serve(s, j, turn);
+        serving = serving == multiplying - 1 ? 0 : serving + 1;
+        if (slot == kSumSlots - 1) {
+          slot = 0;
+          free_parity ^= 1;
+        } else {
+          ++slot;
+        }
+      }
+      now = now == kStates - 1 ? 0 : now + 1;
+    }
+    return;
+  }
+  trade_registers<KT, kGateRegisters>();
+  if (gate_warp < a.unit_blocks) {
+    // ---- The gate warps, one a group of units.
+    const int group = gate_warp;
+    const int unit_group = member * a.unit_blocks + group;
+    uint8_t* const mine = shared + at.staging + group * Planes * 128;  // [plane][8][16] codes on their way
+    const uint8_t* const tables = shared + at.tables;
+    // Where this lane sends the codes of its group: always to the same block of the cluster.
+    const auto target = static_cast<uint32_t>(lane % cluster);
+    const int send_column = lane / cluster;
+    const int send_columns = 32 / cluster;
+    const uint32_t remote_h = address_in(shared_address(h_memory) + static_cast<uint32_t>(unit_group * 16), target);
+    const uint32_t remote_barriers = address_in(barriers, target);
+    const bool extras = a.lengths != nullptr || a.mask != nullptr;
+    const int slot_bytes = multiplying * kSumBytes * Planes;
+    int slot = 0;
+    uint32_t there_parity = 0;
+    int turn = 0;
+    int now = 0;
+    for (int s = 0; s < a.steps; ++s) {
+      const int next = now == kStates - 1 ? 0 : now + 1;
+      for (int j = 0; j < sequence_tiles; ++j, ++turn) {
+        const int columns = columns_of(j);
+        const auto ih_slot = static_cast<uint32_t>(turn % kIhSlots);
+        barrier_wait(barriers + kIhBarriers + 8 * ih_slot, turn / kIhSlots % 2);
+        if (s > 0) barrier_wait(state_barrier(j, s), (s - 1) / 2 % 2);
+        // Cells of one sequence a lane: units next to each other.
+        const auto gates = [&](auto cells) {
+          constexpr int kCells = decltype(cells)::value;
+          const int sequence = lane / (16 / kCells);
+          const int unit = lane % (16 / kCells) * kCells;  // of the group
+          const bool exists = sequence < columns;
+          Together<uint16_t, kCells> ih[3];
+          Together<uint8_t, kCells> old[Planes];
+          Together<Sum, kCells> ratio[3];
+          const uint8_t* const rows = shared + at.rows + (group * 96 + unit) * static_cast<int>(sizeof(Sum));
+          const uint8_t* const ih_from =
+              shared + at.ih +
+              ((static_cast<int>(ih_slot) * kColumns + sequence) * a.unit_blocks + group) * kIhTileBytes + unit * 2;
+          const uint8_t* const old_from =
+              h_memory + (j * kTileStates + now * Planes) * plane_bytes + sequence * h_stride + unit_group * 16 + unit;
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate) {
+            ratio[gate] =
+                *reinterpret_cast<const Together<Sum, kCells>*>(rows + gate * 16 * static_cast<int>(sizeof(Sum)));
+            if (exists) ih[gate] = *reinterpret_cast<const Together<uint16_t, kCells>*>(ih_from + gate * 32);
+          }
+#pragma unroll
+          for (int plane = 0; plane < Planes; ++plane)
+            if (exists)
+              old[plane] = *reinterpret_cast<const Together<uint8_t, kCells>*>(old_from + plane * plane_bytes);
+          barrier_wait(sum_barrier(kSumBarriers, slot, group), there_parity);
+          if (!exists) return;
+          Together<int32_t, kCells> sum[Planes][3];
+#pragma unroll
+          for (int plane = 0; plane < Planes; ++plane)
+#pragma unroll
+            for (int gate = 0; gate < 3; ++gate) {
+              const uint8_t* from = shared + at.sums + slot * slot_bytes +
+                                    (group * splits * Planes + plane) * kSumBytes +
+                                    (gate * 128 + sum_place(sequence, unit)) * 4;
+              sum[plane][gate] = *reinterpret_cast<const Together<int32_t, kCells>*>(from);
+              for (int other = 1; other < splits; ++other) {
+                from += Planes * kSumBytes;
+                const auto part = *reinterpret_cast<const Together<int32_t, kCells>*>(from);
+#pragma unroll
+                for (int i = 0; i < kCells; ++i) sum[plane][gate].v[i] = wrapping_add(sum[plane][gate].v[i], part.v[i]);
+              }
+            }
+          Together<uint8_t, kCells> codes[Planes];
+#pragma unroll
+          for (int i = 0; i < kCells; ++i) {
+            const auto hh = [&](int gate) {
+              Sum value = to_lane<Sum>(sum[0][gate].v[i]);
+              if constexpr (sizeof(Sum) == 8) {
+                if (Planes == 2) value = fused(value, 256.0, to_lane<Sum>(sum[Planes - 1][gate].v[i]));
+                value = add(value, reinterpret_cast<const StartOf<Sum>*>(rows)[48 + gate * 16 + i]);
+              }
+              return rescale_hh<Real, Sum>(c, value, ratio[gate].v[i]);
+            };
+            int32_t code = old[0].v[i];
+            if (Planes == 2) code = code << 8 | old[Planes - 1].v[i];
+            const Real h = to_lane<Real>(code - c.h_to_unsigned);
+            Real fresh = gru_gates(c, tables, from_biased<Real>(ih[0].v[i]), from_biased<Real>(ih[1].v[i]),
+                                   from_biased<Real>(ih[2].v[i]), hh(0), hh(1), hh(2), h);
+            if (extras) {
+              const int t = a.reverse ? a.steps - 1 - s : s;
+              bool keeps = t >= lengths[j * kColumns + sequence];
+              const int64_t n = int64_t{first} + j * kColumns + sequence;
+              if (a.mask != nullptr && unit_group * 16 + unit + i < a.hidden)
+                keeps =
+                    keeps ||
+                    a.mask[((int64_t{t} + a.first_step) * a.batch + n) * a.mask_width + unit_group * 16 + unit + i] ==
+                        0;
+              if (keeps) fresh = h;
+            }
+            const uint32_t bits = low_bits(add(fresh, c.h_to_code));
+            codes[0].v[i] = static_cast<uint8_t>(bits >> 8 * (Planes - 1));
+            if (Planes == 2) codes[Planes - 1].v[i] = static_cast<uint8_t>(bits);
+          }
+#pragma unroll
+          for (int plane = 0; plane < Planes; ++plane)
+            *reinterpret_cast<Together<uint8_t, kCells>*>(mine + plane * 128 + sequence * 16 + unit) = codes[plane];
+        };
+        if (columns <= 2) {
+          gates(std::integral_constant<int, 1>());
+        } else if (columns <= 4) {
+          gates(std::integral_constant<int, 2>());
+        } else {
+          gates(std::integral_constant<int, 4>());
+        }
+        __syncwarp();
+        if (s + 1 < a.steps) {
+          if constexpr (kGrid) {
+            uint2* const to =
+                a.exchange + (int64_t{j * 2 + (s + 1) % 2} * team * a.unit_blocks + unit_group) * Planes * 32 + lane;
+            if (lane / 4 < columns)
+#pragma unroll
+              for (int plane = 0; plane < Planes; ++plane)
+                publish(to + plane * 32, *reinterpret_cast<const uint32_t*>(mine + plane * 128 + lane * 4),
+                        static_cast<uint32_t>(s + 1));
+          } else {
+            const uint32_t to = remote_h + static_cast<uint32_t>((j * kTileStates + next * Planes) * plane_bytes);
+            const uint32_t barrier = remote_barriers + 8 * static_cast<uint32_t>(2 * j + (s + 1) % 2);
+            for (int i = send_column; i < columns; i += send_columns)
+#pragma unroll
+              for (int plane = 0; plane < Planes; ++plane)
+                send(to + static_cast<uint32_t>(plane * plane_bytes + i * h_stride),
+                     *reinterpret_cast<const uint4*>(mine + plane * 128 + i * 16), barrier);
+          }
+        } else {
+          // The last state, which nobody multiplies by.
+          const int t = a.reverse ? 0 : a.steps - 1;
+          for (int i = lane; i < columns * 16; i += 32) {
+            const int64_t n = int64_t{first} + j * kColumns + i / 16;
+            const int unit = unit_group * 16 + i % 16;
+            if (unit >= a.hidden) continue;
+            const bool frozen = t >= lengths[j * kColumns + i / 16];
+            const auto zero = static_cast<uint32_t>(c.h_to_unsigned);
+#pragma unroll
+            for (int plane = 0; plane < Planes; ++plane) {
+              const uint32_t flip = plane == 0 ? a.flip : 0;
+              const int64_t byte = Planes - 1 - plane;
+              const uint32_t code = mine[plane * 128 + i];
+              a.state[(n * a.hidden + unit) * Planes + byte] = static_cast<uint8_t>(code ^ flip);
+              a.y[t * a.y_step + n * a.y_sequence + unit * Planes + byte] =
+                  static_cast<uint8_t>((frozen ? zero >> 8 * byte : code) ^ flip);
+            }
+          }
+        }
+        __syncwarp();
+        if (lane == 0) {
+          barrier_arrive(barriers + kIhFree + 8 * ih_slot);
+          barrier_arrive(sum_barrier(kSumFree, slot, group));
+        }
+        if (slot == kSumSlots - 1) {
+          slot = 0;
+          there_parity ^= 1;
+        } else {
+          ++slot;
+        }
+      }
+      now = next;
+    }
+  } else if (kGrid && gate_warp < a.unit_blocks + kForwarders) {
     // ---- The forwarding warps: what every group wrote, to all blocks of this cluster. Block r has the groups r, r +
     // cluster, ...; with several tiles a warp has every second tile, with one every second item.
-    const int forwarder = warp - computing - 1;
+    const int forwarder = gate_warp - a.unit_blocks;
     const bool shares = sequence_tiles == 1;
     const int groups = team * a.unit_blocks;
     const int pieces = (groups - rank + cluster - 1) / cluster;
     for (int s = 1; s < a.steps; ++s)
       for (int j = shares ? 0 : forwarder; j < sequence_tiles; j += shares ? 1 : kForwarders) {
         const int columns = columns_of(j);
-        const int spread = spread_of(columns);
         const int items = pieces * Planes * columns;
         const uint32_t to = shared_address(state_of(j, s));
         const uint32_t barrier = state_barrier(j, s);
@@ -412,7 +695,7 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT, kGrid), 1)
               const uint4 codes{static_cast<uint32_t>(word[i][0].x), static_cast<uint32_t>(word[i][0].y),
                                 static_cast<uint32_t>(word[i][1].x), static_cast<uint32_t>(word[i][1].y)};
               const uint32_t place =
-                  to + static_cast<uint32_t>(plane * plane_bytes + item[i] % columns * spread * h_stride + group * 16);
+                  to + static_cast<uint32_t>(plane * plane_bytes + item[i] % columns * h_stride + group * 16);
               for (int block = 0; block < cluster; ++block) {
                 const auto target = static_cast<uint32_t>((rank + block) % cluster);
                 send(address_in(place, target), codes, address_in(barrier, target));
@@ -421,243 +704,6 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT, kGrid), 1)
           }
         }
       }
-  } else {
-    // ---- The computing warps.
-    const int group = warp / splits;  // of this block
-    const int split = warp % splits;
-    const int unit_group = member * a.unit_blocks + group;
-    uint4 weights[3][kRegisters];
-    auto* const shared_weights = reinterpret_cast<uint4*>(shared + at.weights) + warp * 3 * KShared * 32 + lane;
-    {
-      const uint4* from = a.fragments + (int64_t{unit_group} * splits + split) * 3 * KT * 32 + lane;
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-#pragma unroll
-        for (int kt = 0; kt < kRegisters; ++kt) weights[gate][kt] = from[(gate * KT + kt) * 32];
-        for (int kt = 0; kt < KShared; ++kt)
-          shared_weights[(gate * KShared + kt) * 32] = from[(gate * KT + kRegisters + kt) * 32];
-      }
-    }
-    // This thread's accumulators: rows row and row + 8 of a tile, columns pair and pair + 1.
-    const int row = lane / 4;
-    const int pair = lane % 4 * 2;
-    const uint8_t* const rows = shared + at.rows + group * 48 * 2 * static_cast<int>(sizeof(Sum));
-    const auto* const row_ratio = reinterpret_cast<const Sum*>(rows) + row;
-    const auto* const row_start = reinterpret_cast<const StartOf<Sum>*>(rows) + 48 + row;
-    uint8_t* const mine = shared + at.staging + warp * Planes * 128;  // [plane][8][16] codes on their way
-    const uint8_t* const tables = shared + at.tables;
-    // Where this lane sends the codes of its group: always to the same block of the cluster.
-    const auto target = static_cast<uint32_t>(lane % cluster);
-    const int send_column = lane / cluster;
-    const int send_columns = 32 / cluster;
-    const uint32_t remote_h = address_in(shared_address(h_memory) + static_cast<uint32_t>(unit_group * 16), target);
-    const uint32_t remote_barriers = address_in(barriers, target);
-    const bool extras = a.lengths != nullptr || a.mask != nullptr;
-    const int b_offset = row * h_stride + split * KT * 32 + lane % 4 * 16;
-    const int ih_slot_bytes = kColumns * a.unit_blocks * kIhTileBytes;
-    const int ih_sequence_bytes = a.unit_blocks * kIhTileBytes;
-    const uint8_t* const ih_base = shared + at.ih + group * kIhTileBytes + row * 12;
-    int leader = 0;  // the turn modulo splits
-    int turn = 0;
-    int now = 0;  // s % kStates
-    for (int s = 0; s < a.steps; ++s) {
-      const int next = now == kStates - 1 ? 0 : now + 1;
-      const uint32_t parity = (s - 1) / 2 % 2;
-      for (int j = 0; j < sequence_tiles; ++j, ++turn) {
-        const bool leads = split == leader;
-        leader = leader == splits - 1 ? 0 : leader + 1;
-        const int columns = columns_of(j);
-        const bool spread = columns <= 4;
-        const bool any = spread ? row % 2 == 0 && row / 2 < columns : row < columns;  // this lane's part of b
-        const uint8_t* const state = h_memory + (j * kTileStates + now * Planes) * plane_bytes;
-        // In float lanes the tensor instruction adds it, in double lanes whoever has the complete sum.
-        int32_t start[3][2] = {};
-        if constexpr (sizeof(Sum) == 4)
-#pragma unroll
-          for (int gate = 0; gate < 3; ++gate)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) start[gate][half] = split == 0 ? row_start[gate * 16 + half * 8] : 0;
-        if (s > 0) barrier_wait(state_barrier(j, s), parity);
-        int32_t acc[3][4], more[3][4], high[3][4];  // high: with two planes
-#pragma unroll
-        for (int plane = 0; plane < Planes; ++plane) {
-          const uint8_t* const b_from = state + plane * plane_bytes + b_offset;
-#pragma unroll
-          for (int kt = 0; kt < KT; kt += 2) {
-            uint4 b{0, 0, 0, 0};
-            if (any) b = *reinterpret_cast<const uint4*>(b_from + kt * 32);
-#pragma unroll
-            for (int gate = 0; gate < 3; ++gate) {
-              uint4 w[2];
-#pragma unroll
-              for (int i = 0; i < 2; ++i)
-                w[i] = kt < kRegisters ? weights[gate][kt < kRegisters ? kt + i : 0]
-                                       : shared_weights[(gate * KShared + kt - kRegisters + i) * 32];
-              if (kt > 0) {
-                mma_s8u8(acc[gate], w[0], b.x, b.y);
-                mma_s8u8(more[gate], w[1], b.z, b.w);
-                continue;
-              }
-              if (plane == 1)  // the high bytes are done
-#pragma unroll
-                for (int i = 0; i < 4; ++i) high[gate][i] = wrapping_add(acc[gate][i], more[gate][i]);
-              mma_s8u8(acc[gate], w[0], b.x, b.y, start[gate][0], start[gate][1]);
-              mma_s8u8(more[gate], w[1], b.z, b.w, 0, 0);
-            }
-          }
-        }
-        if (!leads) {
-          const int slot = split < (leader == 0 ? splits - 1 : leader - 1) ? split : split - 1;
-          auto* to = reinterpret_cast<int32_t*>(shared + at.partial) +
-                     ((j * a.unit_blocks + group) * (splits - 1) + slot) * Planes * 12 * 32 + lane;
-#pragma unroll
-          for (int i = 0; i < 12; ++i) {
-            to[i * 32] = wrapping_add(acc[i / 4][i % 4], more[i / 4][i % 4]);
-            if (Planes == 2) to[(12 + i) * 32] = high[i / 4][i % 4];
-          }
-          __syncwarp();
-          if (lane == 0) barrier_arrive(partial_barrier(j, group));
-          if (kServes && group == 0 && split == leader) serve(s, j, turn);  // leads the next turn
-          continue;
-        }
-        // While the products are under way.
-        const int sequence = spread ? lane % 4 : pair;  // of the tile; the next one, too, if not spread
-        Real from_ih[2][2][3];                          // [row half][column][gate]
-        Real h[2][2];
-        Sum ratio[3][2];
-        barrier_wait(barriers + kIhBarriers + 8 * static_cast<uint32_t>(turn % kIhSlots), turn / kIhSlots % 2);
-        const auto prepare = [&](int i) {
-          const uint8_t* const from = ih_base + turn % kIhSlots * ih_slot_bytes + (sequence + i) * ih_sequence_bytes;
-#pragma unroll
-          for (int gate = 0; gate < 3; ++gate) {
-            const uint32_t both = *reinterpret_cast<const uint32_t*>(from + gate * 4);
-            from_ih[0][i][gate] = from_biased<Real>(both & 0xffff);
-            from_ih[1][i][gate] = from_biased<Real>(both >> 16);
-          }
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const uint8_t* const code = state + (pair + i) * h_stride + unit_group * 16 + row + 8 * half;
-            int32_t value = code[0];
-            if (Planes == 2) value = value << 8 | code[plane_bytes];
-            h[half][i] = to_lane<Real>(value - c.h_to_unsigned);
-          }
-        };
-        prepare(0);
-        if (!spread) prepare(1);
-#pragma unroll
-        for (int gate = 0; gate < 3; ++gate)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) ratio[gate][half] = row_ratio[gate * 16 + half * 8];
-#pragma unroll
-        for (int gate = 0; gate < 3; ++gate)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) acc[gate][i] = wrapping_add(acc[gate][i], more[gate][i]);
-        if (splits > 1) {
-          barrier_wait(partial_barrier(j, group), s % 2);
-#pragma unroll 1
-          for (int other = 0; other < splits - 1; ++other) {
-            const auto* from = reinterpret_cast<const int32_t*>(shared + at.partial) +
-                               ((j * a.unit_blocks + group) * (splits - 1) + other) * Planes * 12 * 32 + lane;
-#pragma unroll
-            for (int i = 0; i < 12; ++i) {
-              acc[i / 4][i % 4] = wrapping_add(acc[i / 4][i % 4], from[i * 32]);
-              if (Planes == 2) high[i / 4][i % 4] = wrapping_add(high[i / 4][i % 4], from[(12 + i) * 32]);
-            }
-          }
-        }
-        // Lanes without a sequence compute, too: straight code lets the chains of several units overlap.
-        Real fresh[2][2] = {};
-        const auto gates_of = [&](int half, int i) {
-          const auto hh = [&](int gate) {
-            Sum sum = to_lane<Sum>(acc[gate][half * 2 + i]);
-            if constexpr (sizeof(Sum) == 8) {
-              sum = add(sum, row_start[gate * 16 + half * 8]);
-              if (Planes == 2) sum = fused(to_lane<Sum>(high[gate][half * 2 + i]), 256.0, sum);
-            }
-            return rescale_hh<Real, Sum>(c, sum, ratio[gate][half]);
-          };
-          return gru_gates(c, tables, from_ih[half][i][0], from_ih[half][i][1], from_ih[half][i][2], hh(0), hh(1),
-                           hh(2), h[half][i]);
-        };
-        fresh[0][0] = gates_of(0, 0);
-        fresh[1][0] = gates_of(1, 0);
-        if (!spread) {
-          fresh[0][1] = gates_of(0, 1);
-          fresh[1][1] = gates_of(1, 1);
-        }
-        if (extras) {
-          const int t = a.reverse ? a.steps - 1 - s : s;
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            if (i == 1 && spread) continue;
-            bool keeps = t >= lengths[j * kColumns + sequence + i];
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-              const int unit = unit_group * 16 + row + 8 * half;
-              bool kept = keeps;
-              if (a.mask != nullptr && sequence + i < columns && unit < a.hidden)
-                kept = kept || a.mask[((int64_t{t} + a.first_step) * a.batch + first + j * kColumns + sequence + i) *
-                                          a.mask_width +
-                                      unit] == 0;
-              if (kept) fresh[half][i] = h[half][i];
-            }
-          }
-        }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          if ((i == 1 && spread) || sequence + i >= columns) continue;
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const uint32_t code = low_bits(add(fresh[half][i], c.h_to_code));
-            uint8_t* const to = mine + (sequence + i) * 16 + row + 8 * half;
-            to[0] = static_cast<uint8_t>(code >> 8 * (Planes - 1));
-            if (Planes == 2) to[128] = static_cast<uint8_t>(code);
-          }
-        }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(barriers + kIhFree + 8 * static_cast<uint32_t>(turn % kIhSlots));
-        if (s + 1 < a.steps) {
-          if constexpr (kGrid) {
-            uint2* const to =
-                a.exchange + (int64_t{j * 2 + (s + 1) % 2} * team * a.unit_blocks + unit_group) * Planes * 32 + lane;
-            if (lane / 4 < columns)
-#pragma unroll
-              for (int plane = 0; plane < Planes; ++plane)
-                publish(to + plane * 32, *reinterpret_cast<const uint32_t*>(mine + plane * 128 + lane * 4),
-                        static_cast<uint32_t>(s + 1));
-          } else {
-            const uint32_t to = remote_h + static_cast<uint32_t>((j * kTileStates + next * Planes) * plane_bytes);
-            const uint32_t barrier = remote_barriers + 8 * static_cast<uint32_t>(2 * j + (s + 1) % 2);
-            for (int i = send_column; i < columns; i += send_columns)
-#pragma unroll
-              for (int plane = 0; plane < Planes; ++plane)
-                send(to + static_cast<uint32_t>(plane * plane_bytes + (spread ? 2 * i : i) * h_stride),
-                     *reinterpret_cast<const uint4*>(mine + plane * 128 + i * 16), barrier);
-          }
-        } else {
-          // The last state, which nobody multiplies by.
-          const int t = a.reverse ? 0 : a.steps - 1;
-          for (int i = lane; i < columns * 16; i += 32) {
-            const int64_t n = int64_t{first} + j * kColumns + i / 16;
-            const int unit = unit_group * 16 + i % 16;
-            if (unit >= a.hidden) continue;
-            const bool frozen = t >= lengths[j * kColumns + i / 16];
-            const auto zero = static_cast<uint32_t>(c.h_to_unsigned);
-#pragma unroll
-            for (int plane = 0; plane < Planes; ++plane) {
-              const uint32_t flip = plane == 0 ? a.flip : 0;
-              const int64_t byte = Planes - 1 - plane;
-              const uint32_t code = mine[plane * 128 + i];
-              a.state[(n * a.hidden + unit) * Planes + byte] = static_cast<uint8_t>(code ^ flip);
-              a.y[t * a.y_step + n * a.y_sequence + unit * Planes + byte] =
-                  static_cast<uint8_t>((frozen ? zero >> 8 * byte : code) ^ flip);
-            }
-          }
-        }
-        __syncwarp();
-      }
-      now = next;
-    }
   }
 #endif
 }
