@@ -42,7 +42,7 @@ Kernel<Real, Sum> kernel_of_planes(const PersistentLayer& layer) {
   if (layer.k_tiles == 4) return gru_persistent<4, 0, Planes, Real, Sum, false>;
   if (layer.k_tiles == 8) return gru_persistent<8, 0, Planes, Real, Sum, false>;
   if (layer.k_tiles == 12) return gru_persistent<12, 0, Planes, Real, Sum, false>;
-  return gru_persistent<16, 2, Planes, Real, Sum, false>;
+  return gru_persistent<16, 4, Planes, Real, Sum, false>;
 }
 /// Two planes take double lanes.
 template <typename Real, typename Sum>
@@ -107,7 +107,7 @@ Status cut(int64_t hidden, PersistentLayer& layer) {
   };
   layer.grid = hidden > 1024;
   layer.k_tiles = hidden <= 256 ? 4 : hidden <= 512 || layer.grid ? 8 : hidden <= 768 ? 12 : 16;
-  layer.k_shared = layer.k_tiles == 16 ? 2 : 0;
+  layer.k_shared = layer.k_tiles == 16 ? 4 : 0;
   if (hidden <= 128) {
     add(2, 2);
   } else if (hidden <= 256) {

@@ -29,9 +29,9 @@
 // is armed, which service does after reading state s for y; and the gate warps have sent state s + 1 after the last
 // reads of state s. In a grid the forwarding warp sends what a group wrote after the same waits. Words in global memory
 // are written again for state s + 2, by a group that has state s + 1: then every block has sent s + 1, so it had all of
-// state s, and every forwarding warp has read it. Sums of turn v lie in slot v % 3, and ih of turn v in slot v % 8:
-// barriers count who has taken them. Ih of turn v + 8 - sequence_tiles is fetched when the state of turn v is there:
-// then all have taken ih of turn v - sequence_tiles, and the fetch never waits.
+// state s, and every forwarding warp has read it. Ih of turn v lies in slot v % 8, and is fetched when the state of
+// turn v - 8 + sequence_tiles is there: then every gate warp of this block has sent that state, so it has taken ih of
+// turn v - 8. Sums of turn v lie in slot v % 3; with more tiles than that a barrier counts who has taken them.
 //
 // Barriers: state s of tile j completes phase s / 2 of barrier [j][s % 2]. Bytes that arrive before the barrier is
 // armed are counted: the phase cannot end before the arrival that arms it, and the phase before has ended, as its state
@@ -173,7 +173,7 @@ __device__ __forceinline__ uint32_t block_in_cluster() {
 inline constexpr int kMaxMultiplying = 8;
 inline constexpr int kMaxWarps = 12;
 constexpr bool persistent_trades(int k_tiles) { return k_tiles > 8; }
-inline constexpr int kMultiplyingRegisters = 216, kGateRegisters = 72;
+inline constexpr int kMultiplyingRegisters = 200, kGateRegisters = 104;
 inline __host__ __device__ int32_t first_gate_warp(int32_t multiplying) { return (multiplying + 3) / 4 * 4; }
 
 inline __host__ __device__ int32_t persistent_h_stride(int32_t k) { return (k + 127) / 128 * 128 + 64; }
@@ -182,10 +182,9 @@ inline __host__ __device__ int32_t persistent_h_stride(int32_t k) { return (k + 
 struct PersistentShared {
   int32_t h_stride, states, weights, staging, ih, rows, sums, tables, lengths, total;
 };
-/// Barriers: state [tile][2]; ih is there, ih is taken [slot]; sums are there, sums are taken [slot][group].
+/// Barriers: state [tile][2]; ih is there [slot]; sums are there, sums are taken [slot][group].
 inline constexpr uint32_t kIhBarriers = 8 * 2 * (kMaxSequenceTiles + 1);
-inline constexpr uint32_t kIhFree = kIhBarriers + 8 * kIhSlots;
-inline constexpr uint32_t kSumBarriers = kIhFree + 8 * kIhSlots;
+inline constexpr uint32_t kSumBarriers = kIhBarriers + 8 * kIhSlots;
 inline constexpr uint32_t kSumFree = kSumBarriers + 8 * kSumSlots * kMaxUnitBlocks;
 inline constexpr int32_t kBarrierBytes = 512;
 static_assert(kSumFree + 8 * kSumSlots * kMaxUnitBlocks <= kBarrierBytes);
@@ -311,10 +310,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
         barrier_init(sum_barrier(kSumBarriers, slot, group), static_cast<uint32_t>(splits));
         barrier_init(sum_barrier(kSumFree, slot, group), 1);
       }
-    for (uint32_t i = 0; i < kIhSlots; ++i) {
-      barrier_init(barriers + kIhBarriers + 8 * i, 1);
-      barrier_init(barriers + kIhFree + 8 * i, static_cast<uint32_t>(a.unit_blocks));
-    }
+    for (uint32_t i = 0; i < kIhSlots; ++i) barrier_init(barriers + kIhBarriers + 8 * i, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   cluster_sync();
@@ -327,7 +323,6 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     const int columns = columns_of(j);
     const auto slot = static_cast<uint32_t>(turn % kIhSlots);
     const auto bytes = static_cast<uint32_t>(a.unit_blocks * kIhTileBytes);
-    if (turn >= kIhSlots) barrier_wait(barriers + kIhFree + 8 * slot, (turn / kIhSlots - 1) % 2);
     if (lane < columns) {
       const int64_t row = (a.reverse ? a.steps - 1 - s : s) * int64_t{a.batch} + first + j * kColumns + lane;
       fetch(shared_address(shared + at.ih) + (slot * kColumns + static_cast<uint32_t>(lane)) * bytes,
@@ -433,7 +428,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
 #pragma unroll
             for (int half = 0; half < 2; ++half) start[gate][half] = split == 0 ? row_start[gate * 16 + half * 8] : 0;
         if (s > 0) barrier_wait(state_barrier(j, s), parity);
-        int32_t acc[3][4], more[3][4];
+        int32_t acc[3][4], more[3][4] = {};
 #pragma unroll
         for (int plane = 0; plane < Planes; ++plane) {
           const uint8_t* const b_from = state + plane * plane_bytes + b_offset;
@@ -448,16 +443,22 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
               for (int i = 0; i < 2; ++i)
                 w[i] = kt < kRegisters ? weights[gate][kt < kRegisters ? kt + i : 0]
                                        : shared_weights[(gate * KShared + kt - kRegisters + i) * 32];
-              if (kt > 0) {
-                mma_s8u8(acc[gate], w[0], b.x, b.y);
-                mma_s8u8(more[gate], w[1], b.z, b.w);
-              } else {
+              // Two chains, so that one warp keeps the tensor cores busy; one where two warps of a scheduler do.
+              if (kt == 0) {
                 mma_s8u8(acc[gate], w[0], b.x, b.y, start[gate][0], start[gate][1]);
+              } else {
+                mma_s8u8(acc[gate], w[0], b.x, b.y);
+              }
+              if (KT > 8) {
+                mma_s8u8(acc[gate], w[1], b.z, b.w);
+              } else if (kt == 0) {
                 mma_s8u8(more[gate], w[1], b.z, b.w, 0, 0);
+              } else {
+                mma_s8u8(more[gate], w[1], b.z, b.w);
               }
             }
           }
-          if (plane == 0 && turn >= kSumSlots)
+          if (plane == 0 && sequence_tiles > kSumSlots && turn >= kSumSlots)
             barrier_wait(sums_free + 8 * kMaxUnitBlocks * static_cast<uint32_t>(slot), free_parity);
           auto* const to = reinterpret_cast<int32_t*>(sums + slot * slot_bytes + plane * kSumBytes);
 #pragma unroll
@@ -465,7 +466,8 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
 #pragma unroll
             for (int i = 0; i < 4; ++i)
               if (pair + i % 2 < columns)
-                to[gate * 128 + sum_place(pair + i % 2, row + i / 2 * 8)] = wrapping_add(acc[gate][i], more[gate][i]);
+                to[gate * 128 + sum_place(pair + i % 2, row + i / 2 * 8)] =
+                    KT > 8 ? acc[gate][i] : wrapping_add(acc[gate][i], more[gate][i]);
         }
         __syncwarp();
         if (lane == 0) barrier_arrive(sums_there + 8 * kMaxUnitBlocks * static_cast<uint32_t>(slot));
@@ -507,7 +509,6 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
         const int columns = columns_of(j);
         const auto ih_slot = static_cast<uint32_t>(turn % kIhSlots);
         barrier_wait(barriers + kIhBarriers + 8 * ih_slot, turn / kIhSlots % 2);
-        if (s > 0) barrier_wait(state_barrier(j, s), (s - 1) / 2 % 2);
         // Cells of one sequence a lane: units next to each other.
         const auto gates = [&](auto cells) {
           constexpr int kCells = decltype(cells)::value;
@@ -533,25 +534,32 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
           for (int plane = 0; plane < Planes; ++plane)
             if (exists)
               old[plane] = *reinterpret_cast<const Together<uint8_t, kCells>*>(old_from + plane * plane_bytes);
+          // Whoever arrived here had seen the state.
           barrier_wait(sum_barrier(kSumBarriers, slot, group), there_parity);
           if (!exists) return;
           Together<int32_t, kCells> sum[Planes][3];
+          {
+            const uint8_t* const from = shared + at.sums + slot * slot_bytes + group * splits * Planes * kSumBytes +
+                                        sum_place(sequence, unit) * 4;
+            const auto part = [&](int split, int plane, int gate) {
+              return *reinterpret_cast<const Together<int32_t, kCells>*>(from + (split * Planes + plane) * kSumBytes +
+                                                                         gate * 512);
+            };
 #pragma unroll
-          for (int plane = 0; plane < Planes; ++plane)
+            for (int split = 0; split < (kGrid ? kMaxMultiplying : 2); ++split) {
+              if (split >= splits) break;
 #pragma unroll
-            for (int gate = 0; gate < 3; ++gate) {
-              const uint8_t* from = shared + at.sums + slot * slot_bytes +
-                                    (group * splits * Planes + plane) * kSumBytes +
-                                    (gate * 128 + sum_place(sequence, unit)) * 4;
-              sum[plane][gate] = *reinterpret_cast<const Together<int32_t, kCells>*>(from);
-              for (int other = 1; other < splits; ++other) {
-                from += Planes * kSumBytes;
-                const auto part = *reinterpret_cast<const Together<int32_t, kCells>*>(from);
+              for (int plane = 0; plane < Planes; ++plane)
 #pragma unroll
-                for (int i = 0; i < kCells; ++i) sum[plane][gate].v[i] = wrapping_add(sum[plane][gate].v[i], part.v[i]);
-              }
+                for (int gate = 0; gate < 3; ++gate) {
+                  const auto more = part(split, plane, gate);
+#pragma unroll
+                  for (int i = 0; i < kCells; ++i)
+                    sum[plane][gate].v[i] = split == 0 ? more.v[i] : wrapping_add(sum[plane][gate].v[i], more.v[i]);
+                }
             }
-          Together<uint8_t, kCells> codes[Planes];
+          }
+          Real h[kCells], fresh[kCells];
 #pragma unroll
           for (int i = 0; i < kCells; ++i) {
             const auto hh = [&](int gate) {
@@ -564,21 +572,28 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
             };
             int32_t code = old[0].v[i];
             if (Planes == 2) code = code << 8 | old[Planes - 1].v[i];
-            const Real h = to_lane<Real>(code - c.h_to_unsigned);
-            Real fresh = gru_gates(c, tables, from_biased<Real>(ih[0].v[i]), from_biased<Real>(ih[1].v[i]),
-                                   from_biased<Real>(ih[2].v[i]), hh(0), hh(1), hh(2), h);
-            if (extras) {
-              const int t = a.reverse ? a.steps - 1 - s : s;
-              bool keeps = t >= lengths[j * kColumns + sequence];
-              const int64_t n = int64_t{first} + j * kColumns + sequence;
+            h[i] = to_lane<Real>(code - c.h_to_unsigned);
+            fresh[i] = gru_gates(c, tables, from_biased<Real>(ih[0].v[i]), from_biased<Real>(ih[1].v[i]),
+                                 from_biased<Real>(ih[2].v[i]), hh(0), hh(1), hh(2), h[i]);
+          }
+          if (extras) {
+            const int t = a.reverse ? a.steps - 1 - s : s;
+            const int64_t n = int64_t{first} + j * kColumns + sequence;
+            const bool frozen = t >= lengths[j * kColumns + sequence];
+            for (int i = 0; i < kCells; ++i) {
+              bool keeps = frozen;
               if (a.mask != nullptr && unit_group * 16 + unit + i < a.hidden)
                 keeps =
                     keeps ||
                     a.mask[((int64_t{t} + a.first_step) * a.batch + n) * a.mask_width + unit_group * 16 + unit + i] ==
                         0;
-              if (keeps) fresh = h;
+              if (keeps) fresh[i] = h[i];
             }
-            const uint32_t bits = low_bits(add(fresh, c.h_to_code));
+          }
+          Together<uint8_t, kCells> codes[Planes];
+#pragma unroll
+          for (int i = 0; i < kCells; ++i) {
+            const uint32_t bits = low_bits(add(fresh[i], c.h_to_code));
             codes[0].v[i] = static_cast<uint8_t>(bits >> 8 * (Planes - 1));
             if (Planes == 2) codes[Planes - 1].v[i] = static_cast<uint8_t>(bits);
           }
@@ -633,10 +648,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
           }
         }
         __syncwarp();
-        if (lane == 0) {
-          barrier_arrive(barriers + kIhFree + 8 * ih_slot);
-          barrier_arrive(sum_barrier(kSumFree, slot, group));
-        }
+        if (lane == 0 && sequence_tiles > kSumSlots) barrier_arrive(sum_barrier(kSumFree, slot, group));
         if (slot == kSumSlots - 1) {
           slot = 0;
           there_parity ^= 1;
@@ -648,61 +660,53 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     }
   } else if (kGrid && gate_warp < a.unit_blocks + kForwarders) {
     // ---- The forwarding warps: what every group wrote, to all blocks of this cluster. Block r has the groups r, r +
-    // cluster, ...; with several tiles a warp has every second tile, with one every second item.
+    // cluster, ...; with several tiles a warp has every second tile, with one every second item, which is the 16 codes
+    // of a group and a sequence.
     const int forwarder = gate_warp - a.unit_blocks;
     const bool shares = sequence_tiles == 1;
     const int groups = team * a.unit_blocks;
     const int pieces = (groups - rank + cluster - 1) / cluster;
+    constexpr int kItems = 8;  // of a lane at once
     for (int s = 1; s < a.steps; ++s)
       for (int j = shares ? 0 : forwarder; j < sequence_tiles; j += shares ? 1 : kForwarders) {
         const int columns = columns_of(j);
-        const int items = pieces * Planes * columns;
-        const uint32_t to = shared_address(state_of(j, s));
+        const int column_bits = columns == 1 ? 0 : columns == 2 ? 1 : columns <= 4 ? 2 : 3;
+        const int column = lane & ((1 << column_bits) - 1);
+        const int first_piece = (shares ? 32 * forwarder + lane : lane) >> column_bits;
+        const int piece_step = (shares ? 32 * kForwarders : 32) >> column_bits;
+        const uint32_t to = shared_address(state_of(j, s)) + static_cast<uint32_t>(column * h_stride);
         const uint32_t barrier = state_barrier(j, s);
-        const uint2* const words = a.exchange + int64_t{j * 2 + s % 2} * groups * Planes * 32;
-        for (int begin = shares ? 32 * forwarder : 0; begin < items; begin += 128 * (shares ? kForwarders : 1)) {
-          ulonglong2 word[4][2];
-          int item[4];
-          bool there[4];
+        const uint2* const words = a.exchange + int64_t{j * 2 + s % 2} * groups * Planes * 32 + column * 4;
+        for (int plane = 0; plane < Planes; ++plane)
+          for (int begin = first_piece; __any_sync(0xffffffffu, begin < pieces); begin += kItems * piece_step) {
+            ulonglong2 word[kItems][2];
+            uint32_t missing = 0;
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            item[i] = begin + lane + 32 * i * (shares ? kForwarders : 1);
-            there[i] = item[i] >= items;
-          }
-          const auto address = [&](int i) {
-            const int group = rank + item[i] / (Planes * columns) * cluster;
-            const int plane = item[i] / columns % Planes;
-            return words + (group * Planes + plane) * 32 + item[i] % columns * 4;
-          };
-          bool all = false;
-          while (!all) {
-            all = true;
+            for (int i = 0; i < kItems; ++i)
+              if (column < columns && begin + i * piece_step < pieces) missing |= 1u << i;
+            while (__any_sync(0xffffffffu, missing != 0)) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
-              if (!there[i]) poll(address(i), word[i][0], word[i][1]);
+              for (int i = 0; i < kItems; ++i)
+                if (missing >> i & 1)
+                  poll(words + ((rank + (begin + i * piece_step) * cluster) * Planes + plane) * 32, word[i][0],
+                       word[i][1]);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              if (there[i]) continue;
-              const auto step = [](unsigned long long x) { return static_cast<int32_t>(x >> 32); };
-              if (step(word[i][0].x) != s || step(word[i][0].y) != s || step(word[i][1].x) != s ||
-                  step(word[i][1].y) != s) {
-                all = false;
-                continue;
-              }
-              there[i] = true;
-              const int group = rank + item[i] / (Planes * columns) * cluster;
-              const int plane = item[i] / columns % Planes;
-              const uint4 codes{static_cast<uint32_t>(word[i][0].x), static_cast<uint32_t>(word[i][0].y),
-                                static_cast<uint32_t>(word[i][1].x), static_cast<uint32_t>(word[i][1].y)};
-              const uint32_t place =
-                  to + static_cast<uint32_t>(plane * plane_bytes + item[i] % columns * h_stride + group * 16);
-              for (int block = 0; block < cluster; ++block) {
-                const auto target = static_cast<uint32_t>((rank + block) % cluster);
-                send(address_in(place, target), codes, address_in(barrier, target));
+              for (int i = 0; i < kItems; ++i) {
+                const auto step = [](unsigned long long x) { return static_cast<int32_t>(x >> 32); };
+                if ((missing >> i & 1) == 0 || step(word[i][0].x) != s || step(word[i][0].y) != s ||
+                    step(word[i][1].x) != s || step(word[i][1].y) != s)
+                  continue;
+                missing &= ~(1u << i);
+                const uint4 codes{static_cast<uint32_t>(word[i][0].x), static_cast<uint32_t>(word[i][0].y),
+                                  static_cast<uint32_t>(word[i][1].x), static_cast<uint32_t>(word[i][1].y)};
+                const uint32_t place =
+                    to + static_cast<uint32_t>(plane * plane_bytes + (rank + (begin + i * piece_step) * cluster) * 16);
+                for (int block = 0; block < cluster; ++block)
+                  send(address_in(place, static_cast<uint32_t>(block)), codes,
+                       address_in(barrier, static_cast<uint32_t>(block)));
               }
             }
           }
-        }
       }
   }
 #endif
