@@ -83,15 +83,18 @@ auto& cell_of(Layer& layer) {
   }
 }
 
-PersistentShape shape_of(const PersistentLayer& layer, const PersistentCut& cut, int32_t sequence_tiles) {
+PersistentShape shape_of(const PersistentLayer& layer, const PersistentCut& cut, int32_t sequence_tiles,
+                         int32_t state_buffers) {
   return {layer.k_tiles,   layer.k_shared, layer.h_planes, layer.wide_sums ? 8 : 4, cut.blocks,
-          cut.unit_blocks, layer.k_splits, sequence_tiles, layer.table_entries};
+          cut.unit_blocks, layer.k_splits, sequence_tiles, state_buffers,           layer.table_entries};
 }
 
 /// Whole warpgroups.
 int32_t block_warps(const PersistentLayer& layer, const PersistentCut& cut) {
-  const int32_t gate_warps = cut.unit_blocks + (layer.grid ? kForwarders : 0);
-  return first_gate_warp(cut.unit_blocks * layer.k_splits) + (gate_warps + 3) / 4 * 4;
+  const int32_t multiplying = cut.unit_blocks * layer.k_splits;
+  const int32_t others =
+      2 * cut.unit_blocks + (has_service_warp(multiplying, cut.unit_blocks) ? 1 : 0) + (layer.grid ? kForwarders : 0);
+  return first_gate_warp(multiplying) + (others + 3) / 4 * 4;
 }
 
 /// How the hidden units are cut: the best of 1 to 16 blocks and of one to four warps a group, timed on an H200. More
@@ -130,6 +133,10 @@ Status cut(int64_t hidden, PersistentLayer& layer) {
   return {};
 }
 
+int32_t state_buffers(const PersistentCut& cut, int32_t sequence_tiles) {
+  return sequence_tiles <= cut.of_three_buffers ? 3 : 2;
+}
+
 /// The attributes of a launch: `values` outlives the configuration.
 struct LaunchAttributes {
   cudaLaunchAttribute values[2]{};
@@ -139,7 +146,8 @@ cudaLaunchConfig_t launch_config(const PersistentLayer& layer, const PersistentC
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(teams * cut.blocks));
   config.blockDim = dim3(static_cast<unsigned>(32 * block_warps(layer, cut)));
-  config.dynamicSmemBytes = static_cast<size_t>(persistent_shared(shape_of(layer, cut, sequence_tiles)).total);
+  config.dynamicSmemBytes = static_cast<size_t>(
+      persistent_shared(shape_of(layer, cut, sequence_tiles, state_buffers(cut, sequence_tiles))).total);
   attributes.values[0].id = cudaLaunchAttributeClusterDimension;
   attributes.values[0].val.clusterDim = {static_cast<unsigned>(cut.cluster), 1, 1};
   // Blocks of a grid wait for each other: all of them are on the device at once, or the launch fails.
@@ -172,8 +180,14 @@ Status prepare(PersistentLayer& layer) {
   int32_t fitting = 0;
   for (int32_t i = 0; i < layer.cuts; ++i) {
     PersistentCut cut = layer.cut[i];
-    const auto bytes = [&](int32_t tiles) { return persistent_shared(shape_of(layer, cut, tiles)).total; };
-    while (cut.sequence_tiles < kMaxSequenceTiles && bytes(cut.sequence_tiles + 1) <= shared) ++cut.sequence_tiles;
+    const auto fit = [&](int32_t buffers) {
+      int32_t tiles = 0;
+      while (tiles < kMaxSequenceTiles && persistent_shared(shape_of(layer, cut, tiles + 1, buffers)).total <= shared)
+        ++tiles;
+      return tiles;
+    };
+    cut.sequence_tiles = fit(2);
+    cut.of_three_buffers = fit(3);
     if (cut.sequence_tiles == 0) continue;
     LaunchAttributes attributes;
     const cudaLaunchConfig_t config = launch_config(layer, cut, cut.sequence_tiles, 1, attributes);
@@ -490,6 +504,7 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, const Device
   a.unit_blocks = spread.cut->unit_blocks;
   a.k_splits = p.k_splits;
   a.sequence_tiles = spread.sequence_tiles;
+  a.state_buffers = state_buffers(*spread.cut, spread.sequence_tiles);
   a.exchange = exchange;
   const int64_t tiles = (run.batch + kColumns - 1) / kColumns;
   const int64_t teams = p.grid ? 1 : (tiles + spread.sequence_tiles - 1) / spread.sequence_tiles;

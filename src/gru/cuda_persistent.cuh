@@ -16,22 +16,27 @@
 //   1. the multiplying warps wait until the whole state h_s of tile j is in shared memory, multiply, and leave their
 //   sums
 //      in shared memory;
-//   2. one gate warp a group of units waits for them, and for ih; computes the gates, 1, 2 or 4 cells a lane;
-//   3. and sends the 16 * 8 new codes to every block of its cluster (st.async, which counts bytes at the receiver's
-//      barrier); or writes them to global memory, each word of data beside the number of its step, and a forwarding
-//      warp of every cluster, which polls those words, sends them on;
-//   4. one of the multiplying warps, another one in each turn, serves: it fetches ih of a later turn (bulk copies),
-//      writes y, and arms the barrier of h_(s+1).
+//   2. the two gate warps of a group of units wait for them, and for ih; each computes the gates of half of the
+//      sequences, one or two cells a lane;
+//   3. and sends the new codes to every block of its cluster (st.async, which counts bytes at the receiver's barrier);
+//   or
+//      writes them to global memory, each word of data beside the number of its step, and a forwarding warp of every
+//      cluster, which polls those words, sends them on;
+//   4. the service warp, or, where there is no room for it, one of the multiplying warps, another one in each turn,
+//      fetches ih of a later turn (bulk copies), writes y, and arms the barrier of h_(s+1).
 //
-// Why no buffer is written too early. State s of a tile lies in buffer s % 3 of the tile, which is written again by
-// sends of state s + 3. Whoever sends that has state s + 2 from every group, so every gate warp of this block has sent
-// it, after all warps that it gets sums from had waited for state s + 1. That wait ends only after the barrier of s + 1
-// is armed, which service does after reading state s for y; and the gate warps have sent state s + 1 after the last
-// reads of state s. In a grid the forwarding warp sends what a group wrote after the same waits. Words in global memory
-// are written again for state s + 2, by a group that has state s + 1: then every block has sent s + 1, so it had all of
-// state s, and every forwarding warp has read it. Ih of turn v lies in slot v % 8, and is fetched when the state of
-// turn v - 8 + sequence_tiles is there: then every gate warp of this block has sent that state, so it has taken ih of
-// turn v - 8. Sums of turn v lie in slot v % 3; with more tiles than that a barrier counts who has taken them.
+// Why no buffer is written too early. With three buffers, state s of a tile lies in buffer s % 3, which is written
+// again by sends of state s + 3. Whoever sends that has state s + 2 from every group, so every gate warp of this block
+// has sent it, after all warps that it gets sums from had waited for state s + 1. That wait ends only after the barrier
+// of s + 1 is armed, which service does after reading state s for y; and the gate warps have sent state s + 1 after the
+// last reads of state s. With two buffers, where shared memory is short, state s is written again by state s + 2, whose
+// sender has state s + 1 from every group: service says beside the multiplying warps that it has read state s, and the
+// gate warps wait for that, too, before they send s + 1. In a grid the forwarding warp sends what a group wrote after
+// the same waits. Words in global memory are written again for state s + 2, by a group that has state s + 1: then every
+// block has sent s + 1, so it had all of state s, and every forwarding warp has read it. Ih of turn v lies in slot v %
+// 8, and is fetched when the state of turn v - 8 + sequence_tiles is there: then every gate warp of this block has sent
+// that state, so it has taken ih of turn v - 8. Sums of turn v lie in slot v % 3; with more tiles than that a barrier
+// counts who has taken them.
 //
 // Barriers: state s of tile j completes phase s / 2 of barrier [j][s % 2]. Bytes that arrive before the barrier is
 // armed are counted: the phase cannot end before the arrival that arms it, and the phase before has ended, as its state
@@ -50,13 +55,12 @@
 
 namespace isobit::cuda {
 
-inline constexpr int kColumns = 8;               // sequences of a tile: the columns of an mma
-inline constexpr int kIhSlots = 8;               // turns whose ih is in shared memory
-inline constexpr int kIhTileBytes = 3 * 16 * 2;  // of one turn, sequence and group of units
-inline constexpr int kStates = 3;
+inline constexpr int kColumns = 8;                // sequences of a tile: the columns of an mma
+inline constexpr int kIhSlots = 8;                // turns whose ih is in shared memory
+inline constexpr int kIhTileBytes = 3 * 16 * 2;   // of one turn, sequence and group of units
 inline constexpr int kSumSlots = 3;               // turns whose sums are in shared memory
 inline constexpr int kSumBytes = 3 * 16 * 8 * 4;  // of one warp, a plane
-inline constexpr int kForwarders = 2;             // warps of a block in a grid
+inline constexpr int kForwarders = 5;             // warps of a block in a grid
 inline constexpr int kMaxSequenceTiles = 7;       // less than kIhSlots
 inline constexpr int kMaxUnitBlocks = 4;
 
@@ -83,7 +87,7 @@ struct PersistentArgs {
   const uint8_t* mask;                // [steps][batch][mask_width], or null
   int64_t mask_width;
   bool reverse;
-  int32_t cluster, unit_blocks, k_splits, sequence_tiles;
+  int32_t cluster, unit_blocks, k_splits, sequence_tiles, state_buffers;
   uint2* exchange;  // grid: [tile][s % 2][group][plane][sequence][4] words: four codes, s. Zero at the start
 };
 
@@ -167,14 +171,17 @@ __device__ __forceinline__ uint32_t block_in_cluster() {
 }
 #endif
 
-/// Warps of a block, in warpgroups of four: those that multiply, then gate warps and (kGrid) forwarding warps.
-/// Registers are given to warps in fours: three warpgroups have 168 a thread. Where that is too little for the weights,
-/// the warpgroups trade.
+/// Warps of a block: warpgroups of four that multiply; then two gate warps a group of units, the service warp, where
+/// there is room for it, and (kGrid) the forwarding warps. 16 warps have 128 registers a thread, and the warpgroups
+/// trade them.
 inline constexpr int kMaxMultiplying = 8;
-inline constexpr int kMaxWarps = 12;
-constexpr bool persistent_trades(int k_tiles) { return k_tiles > 8; }
-inline constexpr int kMultiplyingRegisters = 200, kGateRegisters = 104;
+inline constexpr int kMaxWarps = 16;
+constexpr int multiplying_registers(int k_tiles) { return k_tiles <= 4 ? 128 : k_tiles <= 8 ? 160 : 192; }
+constexpr int gate_registers(int k_tiles) { return 256 - multiplying_registers(k_tiles); }
 inline __host__ __device__ int32_t first_gate_warp(int32_t multiplying) { return (multiplying + 3) / 4 * 4; }
+inline __host__ __device__ bool has_service_warp(int32_t multiplying, int32_t unit_blocks) {
+  return first_gate_warp(multiplying) + 2 * unit_blocks < kMaxWarps;
+}
 
 inline __host__ __device__ int32_t persistent_h_stride(int32_t k) { return (k + 127) / 128 * 128 + 64; }
 
@@ -191,7 +198,7 @@ static_assert(kSumFree + 8 * kSumSlots * kMaxUnitBlocks <= kBarrierBytes);
 
 struct PersistentShape {
   int32_t k_tiles, k_shared, planes, sum_bytes;
-  int32_t team, unit_blocks, k_splits, sequence_tiles;  // team: blocks
+  int32_t team, unit_blocks, k_splits, sequence_tiles, state_buffers;  // team: blocks
   int32_t table_entries;
 };
 inline __host__ __device__ PersistentShared persistent_shared(const PersistentShape& shape) {
@@ -201,7 +208,7 @@ inline __host__ __device__ PersistentShared persistent_shared(const PersistentSh
   const int32_t warps = shape.unit_blocks * shape.k_splits;
   at.h_stride = persistent_h_stride(units > k_padded ? units : k_padded);
   at.states = kBarrierBytes;
-  at.weights = at.states + shape.sequence_tiles * kStates * shape.planes * kColumns * at.h_stride;
+  at.weights = at.states + shape.sequence_tiles * shape.state_buffers * shape.planes * kColumns * at.h_stride;
   at.staging = at.weights + warps * 3 * shape.k_shared * 512;
   at.ih = at.staging + shape.unit_blocks * shape.planes * 128;
   at.rows = at.ih + kIhSlots * kColumns * shape.unit_blocks * kIhTileBytes;
@@ -225,15 +232,13 @@ __device__ __forceinline__ int sum_place(int sequence, int unit) {
 
 /// Registers a thread of this warpgroup from here on. Only code for one architecture has the instruction; without it
 /// the kernel spills.
-template <int KT, int kCount>
+template <int kCount>
 __device__ __forceinline__ void trade_registers() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (persistent_trades(KT)) {
-    if constexpr (kCount > 168) {
-      asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
-    } else {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
-    }
+  if constexpr (kCount > 128) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+  } else if constexpr (kCount < 128) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
   }
 #endif
 }
@@ -257,6 +262,8 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
   const int member = kGrid ? static_cast<int>(blockIdx.x) : rank;
   const int multiplying = a.unit_blocks * splits;  // warps
   const int gate_warp = warp - first_gate_warp(multiplying);
+  const int gate_warps = 2 * a.unit_blocks;
+  const bool own_service = has_service_warp(multiplying, a.unit_blocks);
   // Sequences of this team: columns of the tiles.
   const int tile_sequences = a.sequence_tiles * kColumns;
   const int team_first = kGrid ? 0 : static_cast<int>(blockIdx.x) / cluster * tile_sequences;
@@ -266,15 +273,20 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
   const auto columns_of = [&](int j) {
     return team_sequences - j * kColumns < kColumns ? team_sequences - j * kColumns : kColumns;
   };
-  const PersistentShared at = persistent_shared({KT, KShared, Planes, static_cast<int32_t>(sizeof(Sum)), team,
-                                                 a.unit_blocks, splits, a.sequence_tiles, a.table_entries});
+  const PersistentShared at =
+      persistent_shared({KT, KShared, Planes, static_cast<int32_t>(sizeof(Sum)), team, a.unit_blocks, splits,
+                         a.sequence_tiles, a.state_buffers, a.table_entries});
   const int h_stride = at.h_stride;
   const int plane_bytes = kColumns * h_stride;
-  constexpr int kTileStates = kStates * Planes;
+  const int state_bytes = Planes * plane_bytes;
   uint8_t* const h_memory = shared + at.states;
-  const auto state_of = [&](int j, int s) { return h_memory + (j * kTileStates + s % kStates * Planes) * plane_bytes; };
+  // `buffer`: the step modulo the number of buffers.
+  const auto state_in = [&](int j, int buffer) { return h_memory + (j * a.state_buffers + buffer) * state_bytes; };
+  const auto after = [&](int buffer) { return buffer == a.state_buffers - 1 ? 0 : buffer + 1; };
   const uint32_t barriers = shared_address(shared);
   const auto state_barrier = [&](int j, int s) { return barriers + 8 * static_cast<uint32_t>(2 * j + s % 2); };
+  const bool guarded = a.state_buffers == 2;
+  const bool counted = sequence_tiles > kSumSlots;  // who has taken sums
   const auto sum_barrier = [&](uint32_t kind, int slot, int group) {
     return barriers + kind + 8 * static_cast<uint32_t>(slot * kMaxUnitBlocks + group);
   };
@@ -290,11 +302,12 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
   for (int i = static_cast<int>(threadIdx.x); i < sequence_tiles * kColumns; i += threads)
     lengths[i] = a.lengths != nullptr && i < team_sequences ? a.lengths[first + i] - a.first_step : INT32_MAX;
   // All buffers of the state: padding stays zero.
-  for (int i = static_cast<int>(threadIdx.x) * 16; i < sequence_tiles * kTileStates * plane_bytes; i += threads * 16)
+  for (int i = static_cast<int>(threadIdx.x) * 16; i < sequence_tiles * a.state_buffers * state_bytes;
+       i += threads * 16)
     *reinterpret_cast<uint4*>(h_memory + i) = uint4{0, 0, 0, 0};
   __syncthreads();
   for (int i = 0; i < team_sequences; ++i) {
-    uint8_t* const row = state_of(i / kColumns, 0) + i % kColumns * h_stride;
+    uint8_t* const row = state_in(i / kColumns, 0) + i % kColumns * h_stride;
     const uint8_t* const from = a.state + (int64_t{first} + i) * a.hidden * Planes;
     for (int unit = static_cast<int>(threadIdx.x); unit < a.hidden; unit += threads) {
       // Planes from the high byte down; memory is little endian.
@@ -307,8 +320,8 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
       for (int i = 0; i < 2; ++i) barrier_init(state_barrier(j, i), 1);
     for (int slot = 0; slot < kSumSlots; ++slot)
       for (int group = 0; group < a.unit_blocks; ++group) {
-        barrier_init(sum_barrier(kSumBarriers, slot, group), static_cast<uint32_t>(splits));
-        barrier_init(sum_barrier(kSumFree, slot, group), 1);
+        barrier_init(sum_barrier(kSumBarriers, slot, group), static_cast<uint32_t>(splits + (guarded ? 1 : 0)));
+        barrier_init(sum_barrier(kSumFree, slot, group), 2);
       }
     for (uint32_t i = 0; i < kIhSlots; ++i) barrier_init(barriers + kIhBarriers + 8 * i, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -332,7 +345,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     if (lane == 0) barrier_expect(barriers + kIhBarriers + 8 * slot, bytes * static_cast<uint32_t>(columns));
   };
   // y of state s of tile j. Lane: sequence by 8, pieces of 16 units by 4.
-  const auto write_y = [&](int s, int j) {
+  const auto write_y = [&](int s, int j, const uint8_t* state) {
     const int column = lane % 8;
     const int columns = columns_of(j);
     if (column >= columns) return;
@@ -342,7 +355,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     uint8_t* const to = a.y + t * a.y_step + (first + j * kColumns + column) * a.y_sequence +
                         int64_t{member} * a.unit_blocks * 16 * Planes;
     const bool aligned = reinterpret_cast<uintptr_t>(to) % 16 == 0;
-    const uint8_t* const row = state_of(j, s) + column * h_stride;
+    const uint8_t* const row = state + column * h_stride;
     for (int group = lane / 8; group * 16 < left && group < a.unit_blocks; group += 4) {
       const uint8_t* const from = row + (member * a.unit_blocks + group) * 16;
       if (aligned && !frozen && group * 16 + 16 <= left) {
@@ -370,20 +383,38 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     }
   };
   // State s of tile j is there.
-  const auto serve = [&](int s, int j, int turn) {
+  const auto serve = [&](int s, int j, int turn, const uint8_t* state, int slot, uint32_t free_parity) {
     fetch_ih(turn + kIhSlots - sequence_tiles);
-    if (s > 0) write_y(s, j);
+    if (s > 0) write_y(s, j, state);
     __syncwarp();
+    if (guarded && lane < a.unit_blocks) {
+      if (counted && turn >= kSumSlots) barrier_wait(sum_barrier(kSumFree, slot, lane), free_parity);
+      barrier_arrive(sum_barrier(kSumBarriers, slot, lane));
+    }
     if (lane == 0 && s + 1 < a.steps)
       barrier_expect(state_barrier(j, s + 1),
                      static_cast<uint32_t>(columns_of(j) * team * a.unit_blocks * 16 * Planes));
   };
+  const auto first_fetches = [&] {
+    for (int turn = 0; turn < kIhSlots - sequence_tiles; ++turn) fetch_ih(turn);
+  };
+  // Slots of sums: the turn modulo their number, and the phase of those who took the ones before.
+  struct SumSlot {
+    int index = 0;
+    uint32_t free_parity = 1;
+    __device__ void next() {
+      if (++index == kSumSlots) {
+        index = 0;
+        free_parity ^= 1;
+      }
+    }
+  };
+
   if (gate_warp < 0) {
     // ---- The warps that multiply.
-    trade_registers<KT, kMultiplyingRegisters>();
+    trade_registers<multiplying_registers(KT)>();
     if (warp >= multiplying) return;
-    if (warp == 0)
-      for (int turn = 0; turn < kIhSlots - sequence_tiles; ++turn) fetch_ih(turn);
+    if (warp == 0 && !own_service) first_fetches();
     const int group = warp / splits;  // of this block
     const int split = warp % splits;
     const int unit_group = member * a.unit_blocks + group;
@@ -410,16 +441,15 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     const uint32_t sums_free = sum_barrier(kSumFree, 0, group);
     const int slot_bytes = multiplying * kSumBytes * Planes;
     int serving = 0;  // the turn modulo the number of warps
-    int slot = 0;     // the turn modulo kSumSlots
-    uint32_t free_parity = 1;
+    SumSlot slot;
     int turn = 0;
-    int now = 0;  // s % kStates
+    int now = 0;  // buffer of state s
     for (int s = 0; s < a.steps; ++s) {
       const uint32_t parity = (s - 1) / 2 % 2;
       for (int j = 0; j < sequence_tiles; ++j, ++turn) {
         const int columns = columns_of(j);
         const bool any = row < columns;  // this lane's part of b
-        const uint8_t* const state = h_memory + (j * kTileStates + now * Planes) * plane_bytes;
+        const uint8_t* const state = state_in(j, now);
         // In float lanes the tensor instruction adds it, in double lanes the gate warp.
         int32_t start[3][2] = {};
         if constexpr (sizeof(Sum) == 4)
@@ -458,9 +488,9 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
               }
             }
           }
-          if (plane == 0 && sequence_tiles > kSumSlots && turn >= kSumSlots)
-            barrier_wait(sums_free + 8 * kMaxUnitBlocks * static_cast<uint32_t>(slot), free_parity);
-          auto* const to = reinterpret_cast<int32_t*>(sums + slot * slot_bytes + plane * kSumBytes);
+          if (plane == 0 && counted && turn >= kSumSlots)
+            barrier_wait(sums_free + 8 * kMaxUnitBlocks * static_cast<uint32_t>(slot.index), slot.free_parity);
+          auto* const to = reinterpret_cast<int32_t*>(sums + slot.index * slot_bytes + plane * kSumBytes);
 #pragma unroll
           for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
@@ -470,26 +500,24 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
                     KT > 8 ? acc[gate][i] : wrapping_add(acc[gate][i], more[gate][i]);
         }
         __syncwarp();
-        if (lane == 0) barrier_arrive(sums_there + 8 * kMaxUnitBlocks * static_cast<uint32_t>(slot));
-        if (warp == serving) serve(s, j, turn);
-        serving = serving == multiplying - 1 ? 0 : serving + 1;
-        if (slot == kSumSlots - 1) {
-          slot = 0;
-          free_parity ^= 1;
-        } else {
-          ++slot;
+        if (lane == 0) barrier_arrive(sums_there + 8 * kMaxUnitBlocks * static_cast<uint32_t>(slot.index));
+        if (!own_service) {
+          if (warp == serving) serve(s, j, turn, state, slot.index, slot.free_parity);
+          serving = serving == multiplying - 1 ? 0 : serving + 1;
         }
+        slot.next();
       }
-      now = now == kStates - 1 ? 0 : now + 1;
+      now = after(now);
     }
     return;
   }
-  trade_registers<KT, kGateRegisters>();
-  if (gate_warp < a.unit_blocks) {
-    // ---- The gate warps, one a group of units.
-    const int group = gate_warp;
+  trade_registers<gate_registers(KT)>();
+  if (gate_warp < gate_warps) {
+    // ---- The gate warps.
+    const int group = gate_warp / 2;
+    const int part = gate_warp % 2;  // of the sequences
     const int unit_group = member * a.unit_blocks + group;
-    uint8_t* const mine = shared + at.staging + group * Planes * 128;  // [plane][8][16] codes on their way
+    uint8_t* const mine = shared + at.staging + gate_warp * Planes * 64;  // [plane][4][16] codes on their way
     const uint8_t* const tables = shared + at.tables;
     // Where this lane sends the codes of its group: always to the same block of the cluster.
     const auto target = static_cast<uint32_t>(lane % cluster);
@@ -499,22 +527,26 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     const uint32_t remote_barriers = address_in(barriers, target);
     const bool extras = a.lengths != nullptr || a.mask != nullptr;
     const int slot_bytes = multiplying * kSumBytes * Planes;
-    int slot = 0;
-    uint32_t there_parity = 0;
+    SumSlot slot;
     int turn = 0;
     int now = 0;
     for (int s = 0; s < a.steps; ++s) {
-      const int next = now == kStates - 1 ? 0 : now + 1;
+      const int next = after(now);
       for (int j = 0; j < sequence_tiles; ++j, ++turn) {
+        // Up to four sequences: two for each of the warps, so that a lane has one cell.
         const int columns = columns_of(j);
+        const int half = columns <= 4 ? 2 : 4;
+        const int first_column = part * half;
+        const int count = columns - first_column < half ? columns - first_column : half;  // may be negative
         const auto ih_slot = static_cast<uint32_t>(turn % kIhSlots);
         barrier_wait(barriers + kIhBarriers + 8 * ih_slot, turn / kIhSlots % 2);
         // Cells of one sequence a lane: units next to each other.
         const auto gates = [&](auto cells) {
           constexpr int kCells = decltype(cells)::value;
-          const int sequence = lane / (16 / kCells);
+          const int own = lane / (16 / kCells);
+          const int sequence = first_column + own;
           const int unit = lane % (16 / kCells) * kCells;  // of the group
-          const bool exists = sequence < columns;
+          const bool exists = own < count;
           Together<uint16_t, kCells> ih[3];
           Together<uint8_t, kCells> old[Planes];
           Together<Sum, kCells> ratio[3];
@@ -522,25 +554,23 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
           const uint8_t* const ih_from =
               shared + at.ih +
               ((static_cast<int>(ih_slot) * kColumns + sequence) * a.unit_blocks + group) * kIhTileBytes + unit * 2;
-          const uint8_t* const old_from =
-              h_memory + (j * kTileStates + now * Planes) * plane_bytes + sequence * h_stride + unit_group * 16 + unit;
+          const uint8_t* const old_from = state_in(j, now) + sequence * h_stride + unit_group * 16 + unit;
 #pragma unroll
           for (int gate = 0; gate < 3; ++gate) {
             ratio[gate] =
                 *reinterpret_cast<const Together<Sum, kCells>*>(rows + gate * 16 * static_cast<int>(sizeof(Sum)));
             if (exists) ih[gate] = *reinterpret_cast<const Together<uint16_t, kCells>*>(ih_from + gate * 32);
           }
+          barrier_wait(sum_barrier(kSumBarriers, slot.index, group), slot.free_parity ^ 1);
+          if (!exists) return;
+            // Whoever arrived there had seen the state.
 #pragma unroll
           for (int plane = 0; plane < Planes; ++plane)
-            if (exists)
-              old[plane] = *reinterpret_cast<const Together<uint8_t, kCells>*>(old_from + plane * plane_bytes);
-          // Whoever arrived here had seen the state.
-          barrier_wait(sum_barrier(kSumBarriers, slot, group), there_parity);
-          if (!exists) return;
+            old[plane] = *reinterpret_cast<const Together<uint8_t, kCells>*>(old_from + plane * plane_bytes);
           Together<int32_t, kCells> sum[Planes][3];
           {
-            const uint8_t* const from = shared + at.sums + slot * slot_bytes + group * splits * Planes * kSumBytes +
-                                        sum_place(sequence, unit) * 4;
+            const uint8_t* const from = shared + at.sums + slot.index * slot_bytes +
+                                        group * splits * Planes * kSumBytes + sum_place(sequence, unit) * 4;
             const auto part = [&](int split, int plane, int gate) {
               return *reinterpret_cast<const Together<int32_t, kCells>*>(from + (split * Planes + plane) * kSumBytes +
                                                                          gate * 512);
@@ -599,48 +629,49 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
           }
 #pragma unroll
           for (int plane = 0; plane < Planes; ++plane)
-            *reinterpret_cast<Together<uint8_t, kCells>*>(mine + plane * 128 + sequence * 16 + unit) = codes[plane];
+            *reinterpret_cast<Together<uint8_t, kCells>*>(mine + plane * 64 + own * 16 + unit) = codes[plane];
         };
-        if (columns <= 2) {
+        if (half == 2) {
           gates(std::integral_constant<int, 1>());
-        } else if (columns <= 4) {
-          gates(std::integral_constant<int, 2>());
         } else {
-          gates(std::integral_constant<int, 4>());
+          gates(std::integral_constant<int, 2>());
         }
         __syncwarp();
         if (s + 1 < a.steps) {
           if constexpr (kGrid) {
-            uint2* const to =
-                a.exchange + (int64_t{j * 2 + (s + 1) % 2} * team * a.unit_blocks + unit_group) * Planes * 32 + lane;
-            if (lane / 4 < columns)
+            uint2* const to = a.exchange +
+                              (int64_t{j * 2 + (s + 1) % 2} * team * a.unit_blocks + unit_group) * Planes * 32 +
+                              first_column * 4 + lane;
+            if (lane / 4 < count)
 #pragma unroll
               for (int plane = 0; plane < Planes; ++plane)
-                publish(to + plane * 32, *reinterpret_cast<const uint32_t*>(mine + plane * 128 + lane * 4),
+                publish(to + plane * 32, *reinterpret_cast<const uint32_t*>(mine + plane * 64 + lane * 4),
                         static_cast<uint32_t>(s + 1));
           } else {
-            const uint32_t to = remote_h + static_cast<uint32_t>((j * kTileStates + next * Planes) * plane_bytes);
+            const uint32_t to =
+                remote_h + static_cast<uint32_t>((j * a.state_buffers + next) * state_bytes + first_column * h_stride);
             const uint32_t barrier = remote_barriers + 8 * static_cast<uint32_t>(2 * j + (s + 1) % 2);
-            for (int i = send_column; i < columns; i += send_columns)
+            for (int i = send_column; i < count; i += send_columns)
 #pragma unroll
               for (int plane = 0; plane < Planes; ++plane)
                 send(to + static_cast<uint32_t>(plane * plane_bytes + i * h_stride),
-                     *reinterpret_cast<const uint4*>(mine + plane * 128 + i * 16), barrier);
+                     *reinterpret_cast<const uint4*>(mine + plane * 64 + i * 16), barrier);
           }
         } else {
           // The last state, which nobody multiplies by.
           const int t = a.reverse ? 0 : a.steps - 1;
-          for (int i = lane; i < columns * 16; i += 32) {
-            const int64_t n = int64_t{first} + j * kColumns + i / 16;
+          for (int i = lane; i < count * 16; i += 32) {
+            const int column = j * kColumns + first_column + i / 16;
+            const int64_t n = int64_t{first} + column;
             const int unit = unit_group * 16 + i % 16;
             if (unit >= a.hidden) continue;
-            const bool frozen = t >= lengths[j * kColumns + i / 16];
+            const bool frozen = t >= lengths[column];
             const auto zero = static_cast<uint32_t>(c.h_to_unsigned);
 #pragma unroll
             for (int plane = 0; plane < Planes; ++plane) {
               const uint32_t flip = plane == 0 ? a.flip : 0;
               const int64_t byte = Planes - 1 - plane;
-              const uint32_t code = mine[plane * 128 + i];
+              const uint32_t code = mine[plane * 64 + i];
               a.state[(n * a.hidden + unit) * Planes + byte] = static_cast<uint8_t>(code ^ flip);
               a.y[t * a.y_step + n * a.y_sequence + unit * Planes + byte] =
                   static_cast<uint8_t>((frozen ? zero >> 8 * byte : code) ^ flip);
@@ -648,33 +679,43 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
           }
         }
         __syncwarp();
-        if (lane == 0 && sequence_tiles > kSumSlots) barrier_arrive(sum_barrier(kSumFree, slot, group));
-        if (slot == kSumSlots - 1) {
-          slot = 0;
-          there_parity ^= 1;
-        } else {
-          ++slot;
-        }
+        if (lane == 0 && counted) barrier_arrive(sum_barrier(kSumFree, slot.index, group));
+        slot.next();
       }
       now = next;
     }
-  } else if (kGrid && gate_warp < a.unit_blocks + kForwarders) {
+  } else if (gate_warp == gate_warps && own_service) {
+    // ---- The service warp.
+    first_fetches();
+    SumSlot slot;
+    int now = 0;
+    for (int s = 0, turn = 0; s < a.steps; ++s) {
+      for (int j = 0; j < sequence_tiles; ++j, ++turn) {
+        if (s > 0) barrier_wait(state_barrier(j, s), (s - 1) / 2 % 2);
+        serve(s, j, turn, state_in(j, now), slot.index, slot.free_parity);
+        slot.next();
+      }
+      now = after(now);
+    }
+  } else if (kGrid && gate_warp <= gate_warps + kForwarders) {
     // ---- The forwarding warps: what every group wrote, to all blocks of this cluster. Block r has the groups r, r +
     // cluster, ...; with several tiles a warp has every second tile, with one every second item, which is the 16 codes
     // of a group and a sequence.
-    const int forwarder = gate_warp - a.unit_blocks;
+    const int forwarder = gate_warp - gate_warps - 1;
     const bool shares = sequence_tiles == 1;
     const int groups = team * a.unit_blocks;
     const int pieces = (groups - rank + cluster - 1) / cluster;
-    constexpr int kItems = 8;  // of a lane at once
-    for (int s = 1; s < a.steps; ++s)
+    constexpr int kItems = 4;  // of a lane at once
+    int now = 0;
+    for (int s = 1; s < a.steps; ++s) {
+      now = after(now);
       for (int j = shares ? 0 : forwarder; j < sequence_tiles; j += shares ? 1 : kForwarders) {
         const int columns = columns_of(j);
         const int column_bits = columns == 1 ? 0 : columns == 2 ? 1 : columns <= 4 ? 2 : 3;
         const int column = lane & ((1 << column_bits) - 1);
         const int first_piece = (shares ? 32 * forwarder + lane : lane) >> column_bits;
         const int piece_step = (shares ? 32 * kForwarders : 32) >> column_bits;
-        const uint32_t to = shared_address(state_of(j, s)) + static_cast<uint32_t>(column * h_stride);
+        const uint32_t to = shared_address(state_in(j, now)) + static_cast<uint32_t>(column * h_stride);
         const uint32_t barrier = state_barrier(j, s);
         const uint2* const words = a.exchange + int64_t{j * 2 + s % 2} * groups * Planes * 32 + column * 4;
         for (int plane = 0; plane < Planes; ++plane)
@@ -684,16 +725,17 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
 #pragma unroll
             for (int i = 0; i < kItems; ++i)
               if (column < columns && begin + i * piece_step < pieces) missing |= 1u << i;
-            while (__any_sync(0xffffffffu, missing != 0)) {
+            // One item until it is there, so that polling does not fill the second-level cache's queues; then all.
+            for (uint32_t wanted = 1; __any_sync(0xffffffffu, missing != 0); wanted = (missing & 1) != 0 ? 1 : ~0u) {
 #pragma unroll
               for (int i = 0; i < kItems; ++i)
-                if (missing >> i & 1)
+                if ((missing & wanted) >> i & 1)
                   poll(words + ((rank + (begin + i * piece_step) * cluster) * Planes + plane) * 32, word[i][0],
                        word[i][1]);
 #pragma unroll
               for (int i = 0; i < kItems; ++i) {
                 const auto step = [](unsigned long long x) { return static_cast<int32_t>(x >> 32); };
-                if ((missing >> i & 1) == 0 || step(word[i][0].x) != s || step(word[i][0].y) != s ||
+                if (((missing & wanted) >> i & 1) == 0 || step(word[i][0].x) != s || step(word[i][0].y) != s ||
                     step(word[i][1].x) != s || step(word[i][1].y) != s)
                   continue;
                 missing &= ~(1u << i);
@@ -708,6 +750,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
             }
           }
       }
+    }
   }
 #endif
 }

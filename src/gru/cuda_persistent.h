@@ -31,7 +31,8 @@ struct PersistentCut {
   int32_t cluster = 0, unit_blocks = 0;
   int32_t blocks = 0;  // of a team
   int32_t room = 0;
-  int32_t sequence_tiles = 0;  // as many as fit shared memory
+  int32_t sequence_tiles = 0;    // as many as fit shared memory with two buffers for the state of each
+  int32_t of_three_buffers = 0;  // the same with three, which need fewer waits
 };
 
 struct PersistentLayer {
