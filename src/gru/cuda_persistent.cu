@@ -93,7 +93,7 @@ PersistentShape shape_of(const PersistentLayer& layer, const PersistentCut& cut,
 int32_t block_warps(const PersistentLayer& layer, const PersistentCut& cut) {
   const int32_t multiplying = cut.unit_blocks * layer.k_splits;
   const int32_t others =
-      2 * cut.unit_blocks + (has_service_warp(multiplying, cut.unit_blocks) ? 1 : 0) + (layer.grid ? kForwarders : 0);
+      cut.unit_blocks + (has_service_warp(multiplying, cut.unit_blocks) ? 1 : 0) + (layer.grid ? kForwarders : 0);
   return first_gate_warp(multiplying) + (others + 3) / 4 * 4;
 }
 
@@ -208,7 +208,7 @@ struct Spread {
   int32_t sequence_tiles;
   int64_t launches;
 };
-/// The cut with the fewest tiles a team, as those follow each other in a step.
+/// The cut with the fewest tiles a team, as those follow each other in a step; of those the first.
 Spread spread_of(const PersistentLayer& layer, int64_t batch) {
   const int64_t tiles = (batch + kColumns - 1) / kColumns;
   Spread best{};

@@ -16,8 +16,7 @@
 //   1. the multiplying warps wait until the whole state h_s of tile j is in shared memory, multiply, and leave their
 //   sums
 //      in shared memory;
-//   2. the two gate warps of a group of units wait for them, and for ih; each computes the gates of half of the
-//      sequences, one or two cells a lane;
+//   2. one gate warp a group of units waits for them, and for ih; computes the gates, 1, 2 or 4 cells a lane;
 //   3. and sends the new codes to every block of its cluster (st.async, which counts bytes at the receiver's barrier);
 //   or
 //      writes them to global memory, each word of data beside the number of its step, and a forwarding warp of every
@@ -60,7 +59,7 @@ inline constexpr int kIhSlots = 8;                // turns whose ih is in shared
 inline constexpr int kIhTileBytes = 3 * 16 * 2;   // of one turn, sequence and group of units
 inline constexpr int kSumSlots = 3;               // turns whose sums are in shared memory
 inline constexpr int kSumBytes = 3 * 16 * 8 * 4;  // of one warp, a plane
-inline constexpr int kForwarders = 5;             // warps of a block in a grid
+inline constexpr int kForwarders = 2;             // warps of a block in a grid
 inline constexpr int kMaxSequenceTiles = 7;       // less than kIhSlots
 inline constexpr int kMaxUnitBlocks = 4;
 
@@ -171,16 +170,16 @@ __device__ __forceinline__ uint32_t block_in_cluster() {
 }
 #endif
 
-/// Warps of a block: warpgroups of four that multiply; then two gate warps a group of units, the service warp, where
-/// there is room for it, and (kGrid) the forwarding warps. 16 warps have 128 registers a thread, and the warpgroups
-/// trade them.
+/// Warps of a block: warpgroups of four that multiply; then a gate warp a group of units, the service warp, where there
+/// is room for it, and (kGrid) the forwarding warps. 12 warps have 168 registers a thread. Where that is too little for
+/// the weights, the warpgroups trade.
 inline constexpr int kMaxMultiplying = 8;
-inline constexpr int kMaxWarps = 16;
-constexpr int multiplying_registers(int k_tiles) { return k_tiles <= 4 ? 128 : k_tiles <= 8 ? 160 : 192; }
-constexpr int gate_registers(int k_tiles) { return 256 - multiplying_registers(k_tiles); }
+inline constexpr int kMaxWarps = 12;
+constexpr int multiplying_registers(int k_tiles) { return k_tiles <= 8 ? 168 : 200; }
+constexpr int gate_registers(int k_tiles) { return k_tiles <= 8 ? 168 : 104; }
 inline __host__ __device__ int32_t first_gate_warp(int32_t multiplying) { return (multiplying + 3) / 4 * 4; }
 inline __host__ __device__ bool has_service_warp(int32_t multiplying, int32_t unit_blocks) {
-  return first_gate_warp(multiplying) + 2 * unit_blocks < kMaxWarps;
+  return first_gate_warp(multiplying) + unit_blocks < kMaxWarps;
 }
 
 inline __host__ __device__ int32_t persistent_h_stride(int32_t k) { return (k + 127) / 128 * 128 + 64; }
@@ -235,9 +234,9 @@ __device__ __forceinline__ int sum_place(int sequence, int unit) {
 template <int kCount>
 __device__ __forceinline__ void trade_registers() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (kCount > 128) {
+  if constexpr (kCount > 168) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
-  } else if constexpr (kCount < 128) {
+  } else if constexpr (kCount < 168) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
   }
 #endif
@@ -262,7 +261,6 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
   const int member = kGrid ? static_cast<int>(blockIdx.x) : rank;
   const int multiplying = a.unit_blocks * splits;  // warps
   const int gate_warp = warp - first_gate_warp(multiplying);
-  const int gate_warps = 2 * a.unit_blocks;
   const bool own_service = has_service_warp(multiplying, a.unit_blocks);
   // Sequences of this team: columns of the tiles.
   const int tile_sequences = a.sequence_tiles * kColumns;
@@ -321,7 +319,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     for (int slot = 0; slot < kSumSlots; ++slot)
       for (int group = 0; group < a.unit_blocks; ++group) {
         barrier_init(sum_barrier(kSumBarriers, slot, group), static_cast<uint32_t>(splits + (guarded ? 1 : 0)));
-        barrier_init(sum_barrier(kSumFree, slot, group), 2);
+        barrier_init(sum_barrier(kSumFree, slot, group), 1);
       }
     for (uint32_t i = 0; i < kIhSlots; ++i) barrier_init(barriers + kIhBarriers + 8 * i, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -512,12 +510,11 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     return;
   }
   trade_registers<gate_registers(KT)>();
-  if (gate_warp < gate_warps) {
+  if (gate_warp < a.unit_blocks) {
     // ---- The gate warps.
-    const int group = gate_warp / 2;
-    const int part = gate_warp % 2;  // of the sequences
+    const int group = gate_warp;
     const int unit_group = member * a.unit_blocks + group;
-    uint8_t* const mine = shared + at.staging + gate_warp * Planes * 64;  // [plane][4][16] codes on their way
+    uint8_t* const mine = shared + at.staging + group * Planes * 128;  // [plane][8][16] codes on their way
     const uint8_t* const tables = shared + at.tables;
     // Where this lane sends the codes of its group: always to the same block of the cluster.
     const auto target = static_cast<uint32_t>(lane % cluster);
@@ -533,20 +530,15 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     for (int s = 0; s < a.steps; ++s) {
       const int next = after(now);
       for (int j = 0; j < sequence_tiles; ++j, ++turn) {
-        // Up to four sequences: two for each of the warps, so that a lane has one cell.
         const int columns = columns_of(j);
-        const int half = columns <= 4 ? 2 : 4;
-        const int first_column = part * half;
-        const int count = columns - first_column < half ? columns - first_column : half;  // may be negative
         const auto ih_slot = static_cast<uint32_t>(turn % kIhSlots);
         barrier_wait(barriers + kIhBarriers + 8 * ih_slot, turn / kIhSlots % 2);
         // Cells of one sequence a lane: units next to each other.
         const auto gates = [&](auto cells) {
           constexpr int kCells = decltype(cells)::value;
-          const int own = lane / (16 / kCells);
-          const int sequence = first_column + own;
+          const int sequence = lane / (16 / kCells);
           const int unit = lane % (16 / kCells) * kCells;  // of the group
-          const bool exists = own < count;
+          const bool exists = sequence < columns;
           Together<uint16_t, kCells> ih[3];
           Together<uint8_t, kCells> old[Planes];
           Together<Sum, kCells> ratio[3];
@@ -629,39 +621,39 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
           }
 #pragma unroll
           for (int plane = 0; plane < Planes; ++plane)
-            *reinterpret_cast<Together<uint8_t, kCells>*>(mine + plane * 64 + own * 16 + unit) = codes[plane];
+            *reinterpret_cast<Together<uint8_t, kCells>*>(mine + plane * 128 + sequence * 16 + unit) = codes[plane];
         };
-        if (half == 2) {
+        if (columns <= 2) {
           gates(std::integral_constant<int, 1>());
-        } else {
+        } else if (columns <= 4) {
           gates(std::integral_constant<int, 2>());
+        } else {
+          gates(std::integral_constant<int, 4>());
         }
         __syncwarp();
         if (s + 1 < a.steps) {
           if constexpr (kGrid) {
-            uint2* const to = a.exchange +
-                              (int64_t{j * 2 + (s + 1) % 2} * team * a.unit_blocks + unit_group) * Planes * 32 +
-                              first_column * 4 + lane;
-            if (lane / 4 < count)
+            uint2* const to =
+                a.exchange + (int64_t{j * 2 + (s + 1) % 2} * team * a.unit_blocks + unit_group) * Planes * 32 + lane;
+            if (lane / 4 < columns)
 #pragma unroll
               for (int plane = 0; plane < Planes; ++plane)
-                publish(to + plane * 32, *reinterpret_cast<const uint32_t*>(mine + plane * 64 + lane * 4),
+                publish(to + plane * 32, *reinterpret_cast<const uint32_t*>(mine + plane * 128 + lane * 4),
                         static_cast<uint32_t>(s + 1));
           } else {
-            const uint32_t to =
-                remote_h + static_cast<uint32_t>((j * a.state_buffers + next) * state_bytes + first_column * h_stride);
+            const uint32_t to = remote_h + static_cast<uint32_t>((j * a.state_buffers + next) * state_bytes);
             const uint32_t barrier = remote_barriers + 8 * static_cast<uint32_t>(2 * j + (s + 1) % 2);
-            for (int i = send_column; i < count; i += send_columns)
+            for (int i = send_column; i < columns; i += send_columns)
 #pragma unroll
               for (int plane = 0; plane < Planes; ++plane)
                 send(to + static_cast<uint32_t>(plane * plane_bytes + i * h_stride),
-                     *reinterpret_cast<const uint4*>(mine + plane * 64 + i * 16), barrier);
+                     *reinterpret_cast<const uint4*>(mine + plane * 128 + i * 16), barrier);
           }
         } else {
           // The last state, which nobody multiplies by.
           const int t = a.reverse ? 0 : a.steps - 1;
-          for (int i = lane; i < count * 16; i += 32) {
-            const int column = j * kColumns + first_column + i / 16;
+          for (int i = lane; i < columns * 16; i += 32) {
+            const int column = j * kColumns + i / 16;
             const int64_t n = int64_t{first} + column;
             const int unit = unit_group * 16 + i % 16;
             if (unit >= a.hidden) continue;
@@ -671,7 +663,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
             for (int plane = 0; plane < Planes; ++plane) {
               const uint32_t flip = plane == 0 ? a.flip : 0;
               const int64_t byte = Planes - 1 - plane;
-              const uint32_t code = mine[plane * 64 + i];
+              const uint32_t code = mine[plane * 128 + i];
               a.state[(n * a.hidden + unit) * Planes + byte] = static_cast<uint8_t>(code ^ flip);
               a.y[t * a.y_step + n * a.y_sequence + unit * Planes + byte] =
                   static_cast<uint8_t>((frozen ? zero >> 8 * byte : code) ^ flip);
@@ -684,7 +676,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
       }
       now = next;
     }
-  } else if (gate_warp == gate_warps && own_service) {
+  } else if (gate_warp == a.unit_blocks && own_service) {
     // ---- The service warp.
     first_fetches();
     SumSlot slot;
@@ -697,11 +689,11 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
       }
       now = after(now);
     }
-  } else if (kGrid && gate_warp <= gate_warps + kForwarders) {
+  } else if (kGrid && gate_warp <= a.unit_blocks + kForwarders) {
     // ---- The forwarding warps: what every group wrote, to all blocks of this cluster. Block r has the groups r, r +
     // cluster, ...; with several tiles a warp has every second tile, with one every second item, which is the 16 codes
     // of a group and a sequence.
-    const int forwarder = gate_warp - gate_warps - 1;
+    const int forwarder = gate_warp - a.unit_blocks - 1;
     const bool shares = sequence_tiles == 1;
     const int groups = team * a.unit_blocks;
     const int pieces = (groups - rank + cluster - 1) / cluster;
