@@ -18,6 +18,8 @@ target_link_libraries(isobit_cuda PUBLIC isobit CUDA::cudart_static)
 # As for the host: no contraction of a*b+c. The header of device functions in CUDA 13 is not clean under -Wpedantic.
 target_compile_options(isobit_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false --expt-relaxed-constexpr
   -Xcompiler=-Wall,-Wextra,-ffp-contract=off $<$<BOOL:${ISOBIT_WERROR}>:-Werror=all-warnings>>)
+target_compile_options(isobit_cuda PRIVATE
+  "$<$<COMPILE_LANGUAGE:CXX>:$<TARGET_PROPERTY:isobit_flags,INTERFACE_COMPILE_OPTIONS>>")
 
 # isobit_cuda_sources(FILE...): adds files of the current folder to isobit::cuda, where that is built.
 function(isobit_cuda_sources)
