@@ -38,6 +38,17 @@ function(isobit_cuda_program name)
 endfunction()
 add_custom_target(isobit_cuda_programs)
 
+# isobit_cuda_tool(NAME): a program that needs no device but can use one: it stays where it is, with a copy in the folder
+# cuda.
+function(isobit_cuda_tool name)
+  target_link_libraries(${name} PRIVATE isobit_cuda)
+  target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc -Wl,--as-needed)
+  add_custom_command(TARGET ${name} POST_BUILD
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/cuda
+    COMMAND ${CMAKE_COMMAND} -E copy_if_different $<TARGET_FILE:${name}> ${PROJECT_BINARY_DIR}/cuda)
+  add_dependencies(isobit_cuda_programs ${name})
+endfunction()
+
 # isobit_cuda_test(NAME FILE...): a GoogleTest program labelled cuda. Without a device its tests are skipped, or fail where
 # ISOBIT_REQUIRE names cuda.
 function(isobit_cuda_test name)

@@ -34,7 +34,7 @@ constexpr int64_t kReferenceProducts = 40'000'000;
 constexpr int64_t kByteProducts = 6'000'000'000;
 constexpr int64_t kLargeProducts = 2'000'000'000;
 constexpr uint64_t kCpuOutputs = 1'000'000;  // of the CPU paths, before one of them is the measure
-constexpr int64_t kCasesPerThread = 4;     // made at once
+constexpr int64_t kCasesPerThread = 4;       // made at once
 
 enum class Size { kSmall, kBytes, kLarge };
 
