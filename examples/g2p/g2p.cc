@@ -434,6 +434,7 @@ Result<Calibrators> calibrate(const Checkpoint& checkpoint, std::span<const Word
     std::vector<Phonemes> inputs;
     ISOBIT_ASSIGN_OR_RETURN(const auto outputs, pronounce(checkpoint, backend, part, &inputs));
     std::vector<int64_t> lengths;
+    lengths.reserve(inputs.size());
     for (const Phonemes& sequence : inputs) lengths.push_back(static_cast<int64_t>(sequence.size()));
     const int64_t steps = *std::max_element(lengths.begin(), lengths.end());
     std::vector<float> x(static_cast<size_t>(steps * batch * kUnits));

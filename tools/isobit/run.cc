@@ -3,8 +3,10 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data.h"
@@ -66,7 +68,7 @@ Result<GruState> load_state(const std::string& path, const GruModel& model, int6
   for (int64_t i = 0; i < count; ++i) {
     const std::string name = "h" + std::to_string(i);
     const auto found = file.arrays.find(name);
-    if (found == file.arrays.end()) return invalid("--state " + path + ": no array \"" + name + "\"");
+    if (found == file.arrays.end()) return invalid(format("--state %s: no array \"%s\"", path.c_str(), name.c_str()));
     const std::string label = "--state " + array_label(path, name);
     const std::vector<int64_t> wanted = {batch, hidden};
     if (found->second.shape != wanted) {
@@ -95,8 +97,12 @@ class Runner {
   Runner(const GruModel& model, const RunOptions& options, CpuPath path, DeviceGru* device)
       : model_(model), options_(options), pool_(options.threads), path_(path), device_(device) {}
 
-  /// Those that ran, "persistent" or "persistent, generic".
-  [[nodiscard]] const std::string& kernels() const { return kernels_; }
+  /// Those that ran: "persistent", "generic, persistent".
+  [[nodiscard]] std::string kernels() const {
+    std::string text;
+    for (const std::string& name : kernels_) text.append(text.empty() ? "" : ", ").append(name);
+    return text;
+  }
 
   /// One array of the input to the same array of the output; `state` continues.
   Result<Array> run(const Array& input, const std::string& label, const SequenceShape& shape, GruState& state) {
@@ -153,8 +159,7 @@ class Runner {
     if (device_ != nullptr) {
       ISOBIT_ASSIGN_OR_RETURN(name, device_->choose_kernel(batch, steps, options_.kernel));
     }
-    if ((", " + kernels_ + ", ").find(", " + name + ", ") == std::string::npos)
-      kernels_ += (kernels_.empty() ? "" : ", ") + name;
+    kernels_.insert(std::move(name));
     return {};
   }
 
@@ -163,7 +168,7 @@ class Runner {
   ThreadPool pool_;
   CpuPath path_;
   DeviceGru* device_;
-  std::string kernels_;
+  std::set<std::string> kernels_;
 };
 
 }  // namespace
