@@ -38,8 +38,8 @@ function(isobit_cuda_program name)
 endfunction()
 add_custom_target(isobit_cuda_programs)
 
-# isobit_cuda_tool(NAME): a program that needs no device but can use one: it stays where it is, with a copy in the folder
-# cuda.
+# isobit_cuda_tool(NAME): a program that needs no device but can use one: it stays where it is, with a copy in the
+# folder cuda.
 function(isobit_cuda_tool name)
   target_link_libraries(${name} PRIVATE isobit_cuda)
   target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc -Wl,--as-needed)

@@ -389,7 +389,8 @@ class CliTest(ToolTest):
                 self.fails(["--device " + device, "cpu, cuda or cuda:N"], *verb, "--device", device)
         self.assertEqual(self.ok("fingerprint", "--device", "cpu"), self.ok("fingerprint"))
         # Where there is a device, CUDA_VISIBLE_DEVICES hides it.
-        words = (["0 CUDA devices"] if self.json("supported")["cuda_built"] else ["built without CUDA", "-DISOBIT_CUDA=ON"])
+        built = self.json("supported")["cuda_built"]
+        words = ["0 CUDA devices"] if built else ["built without CUDA", "-DISOBIT_CUDA=ON"]
         for verb in verbs:
             for device in ["cuda", "cuda:1"]:
                 self.fails(["--device " + device] + words, *verb, "--device", device, env={"CUDA_VISIBLE_DEVICES": ""})

@@ -113,7 +113,8 @@ class CudaCliTest(cli_test.ToolTest):
         self.at("codes.npy", npy((11, 4, cli_test.INPUTS), values, "|i1", "b"))
         self.same("run", self.fixed, codes, "--integer")
         self.same("run", self.fixed_deep, codes, "--integer")
-        self.fails(["single.npy", "f32", "s8"], "run", self.fixed, self.single, "-o", out, "--integer", "--device", "cuda")
+        self.fails(["single.npy", "f32", "s8"], "run", self.fixed, self.single, "-o", out, "--integer", "--device",
+                   "cuda")
 
     def test_run_state(self):
         states = {}
@@ -165,8 +166,8 @@ class CudaCliTest(cli_test.ToolTest):
                    "reference")
 
     def test_bench(self):
-        arguments = ["bench", "gru", "--device", "cuda", "--hidden", "16,33", "--batch", "1,5", "--steps", "8", "--mode",
-                     "sequence,streaming", "--min-time", "0", "--json"]
+        arguments = ["bench", "gru", "--device", "cuda", "--hidden", "16,33", "--batch", "1,5", "--steps", "8",
+                     "--mode", "sequence,streaming", "--min-time", "0", "--json"]
         cases = json.loads(self.ok(*arguments))["cases"]
         self.assertEqual([case["chosen"] for case in cases], [True] * 8)
         result = self.call(*arguments, "--all-kernels")

@@ -28,6 +28,9 @@ struct HostGruOptions {
 /// DeviceGru.
 class HostGru {
  public:
+  HostGru(HostGru&&) = default;
+  HostGru& operator=(HostGru&&) = default;
+
   /// Copies the model to the device with this number.
   static Result<HostGru> create(const GruModel& model, int device);
 
