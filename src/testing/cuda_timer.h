@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times on a device for benchmarks: the work is captured in a graph once and replayed, the figure is a median.
+// isobit/cuda/timer.h for benchmarks, which end where something fails.
 #ifndef ISOBIT_TESTING_CUDA_TIMER_H_
 #define ISOBIT_TESTING_CUDA_TIMER_H_
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
+
+#include "isobit/cuda/timer.h"
+#include "isobit/status.h"
 
 namespace isobit::testing {
 
@@ -18,39 +19,19 @@ inline void check_cuda(cudaError_t error, const char* what) {
   std::exit(1);
 }
 
-/// Median microseconds of work(stream), which launches and never waits. What it touches should be far larger than the
-/// second-level cache, or differ from launch to launch.
+/// cuda::median_microseconds of work(stream), for programs that end where it fails. What the work touches should be far
+/// larger than the second-level cache, or differ from launch to launch.
 template <typename Work>
 double median_microseconds(const Work& work, int repeats = 21) {
-  cudaStream_t stream = nullptr;
-  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin capture");
-  work(stream);
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  check_cuda(cudaStreamEndCapture(stream, &graph), "end capture");
-  check_cuda(cudaGraphInstantiate(&executable, graph, 0), "graph");
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  check_cuda(cudaEventCreate(&begin), "event");
-  check_cuda(cudaEventCreate(&end), "event");
-  std::vector<float> times;
-  for (int i = -3; i < repeats; ++i) {
-    check_cuda(cudaEventRecord(begin, stream), "record");
-    check_cuda(cudaGraphLaunch(executable, stream), "launch");
-    check_cuda(cudaEventRecord(end, stream), "record");
-    check_cuda(cudaEventSynchronize(end), "run");
-    float milliseconds = 0;
-    check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "time");
-    if (i >= 0) times.push_back(milliseconds);
-  }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
-  std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
-  return 1000.0 * static_cast<double>(times[static_cast<size_t>(repeats / 2)]);
+  const Result<double> median = cuda::median_microseconds(
+      [&](cudaStream_t stream) {
+        work(stream);
+        return Status();
+      },
+      {.min_replays = repeats});
+  if (median.ok()) return *median;
+  std::fprintf(stderr, "%s\n", median.status().message().c_str());
+  std::exit(1);
 }
 
 }  // namespace isobit::testing
