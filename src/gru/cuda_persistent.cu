@@ -24,9 +24,6 @@ constexpr int kThreads = 256;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-float ratio_of(const RescaleParameters& r) {
-  return static_cast<float>(std::ldexp(static_cast<double>(r.multiplier), -r.shift));
-}
 Status unsupported(const std::string& what) { return {StatusCode::kUnsupported, what}; }
 
 using Kernel = void (*)(PersistentArgs);
@@ -93,17 +90,6 @@ Status prepare(const PersistentLayer& layer) {
 /// Row of ih for a gate of a unit: PersistentArgs::ih.
 int64_t ih_row(int64_t gate, int64_t unit) { return unit / 16 * 48 + unit % 8 * 6 + gate * 2 + unit % 16 / 8; }
 
-/// Start values, with the zero point and the storage offset of the unsigned activations folded in.
-int32_t start_of(const CodeMatrix& weights, const CodeMatrix& biases, const RescaleParameters& bias_to_acc,
-                 const Grid& activation, int64_t row, Rounding mode) {
-  int64_t sum = 0;
-  for (int64_t k = 0; k < weights.columns(); ++k) sum += weights.at(row, k);
-  // Partial sums wrap; the complete accumulator fits.
-  return static_cast<int32_t>(
-      static_cast<uint32_t>(rescale(bias_to_acc, biases.at(row, 0), mode) -
-                            (activation.zero_point + storage_offset(activation.dtype())) * sum));
-}
-
 /// R in the order in which lanes load it: [tile][split][gate][k tile][lane][16 bytes]. The k of a fragment are permuted
 /// so that 16 bytes of a sequence's state are the b of two fragments.
 void pack_fragments(const CodeMatrix& R, int64_t hidden, PersistentPack& pack) {
@@ -123,34 +109,6 @@ void pack_fragments(const CodeMatrix& R, int64_t hidden, PersistentPack& pack) {
                   (split * layer.k_tiles + kt / 2 * 2) * 32 + lane % 4 * 16 + kt % 2 * 8 + r / 2 * 4 + i % 4;
               if (unit < hidden && k < hidden) pack.fragments[at] = static_cast<uint8_t>(R.at(gate * hidden + unit, k));
             }
-}
-
-/// The gates' constants and tables.
-void pack_gates(const GruLayerParameters& p, PersistentPack& pack) {
-  PersistentGates& c = pack.layer.gates;
-  const auto difference = [](int64_t code, const Grid& grid) { return static_cast<float>(code - grid.zero_point); };
-  const Grid& hh = p.grids[kHh];
-  const Grid& h = p.grids[kH];
-  c.hh_low = difference(hh.min(), hh);
-  c.hh_high = difference(hh.max(), hh);
-  for (size_t gate = 0; gate < 3; ++gate) {
-    const Grid& in = p.tables[gate].input;
-    const Grid& out = p.tables[gate].output;
-    c.hh_to_gate[gate] = ratio_of(gate == 2 ? p.rhh_to_n : p.hh_to_gate[gate]);
-    c.gate_low[gate] = kMagic<float> + difference(in.min(), in);
-    c.gate_high[gate] = kMagic<float> + difference(in.max(), in);
-    const auto first = static_cast<int64_t>(pack.tables.size()) - (in.min() - in.zero_point);
-    c.gate_to_byte[gate] = 4 * static_cast<uint32_t>(first) - 4 * __builtin_bit_cast(uint32_t, kMagic<float>);
-    for (int64_t q = in.min(); q <= in.max(); ++q) pack.tables.push_back(difference(p.tables[gate](q), out));
-  }
-  c.n_to_h = ratio_of(p.n_to_h);
-  c.u_to_one = ratio_of(p.u_to_one);
-  c.one = difference(p.one, p.grids[kU]);
-  c.h_low = difference(h.min(), h);
-  c.h_high = difference(h.max(), h);
-  c.h_to_unsigned = static_cast<int32_t>(h.zero_point + storage_offset(h.dtype()));
-  c.h_to_code = kMagic<float> + static_cast<float>(c.h_to_unsigned);
-  pack.layer.table_entries = static_cast<int32_t>(pack.tables.size());
 }
 
 void pack_rows(const GruLayerParameters& p, PersistentPack& pack) {
@@ -176,11 +134,11 @@ void pack_rows(const GruLayerParameters& p, PersistentPack& pack) {
       const auto from = static_cast<size_t>(row);
       const auto to_h = static_cast<size_t>(tile_row(gate, unit));
       const auto to_x = static_cast<size_t>(ih_row(gate, unit));
-      pack.start[to_h] = start_of(p.R, p.br, p.br_to_acc[from], p.grids[kH], row, p.rounding);
-      pack.ratio[to_h] = ratio_of(p.acc_to_hh[from]);
-      pack.W_start[to_x] = start_of(p.W, p.bw, p.bw_to_acc[from], p.grids[kX], row, p.rounding);
-      pack.W_ratio[to_x] = ratio_of(p.acc_to_ih[from]);
-      pack.W_again[to_x] = ratio_of(p.ih_to_gate[static_cast<size_t>(gate)]);
+      pack.start[to_h] = static_cast<int32_t>(start_of(p, true, row));
+      pack.ratio[to_h] = ratio_of<float>(p.acc_to_hh[from]);
+      pack.W_start[to_x] = static_cast<int32_t>(start_of(p, false, row));
+      pack.W_ratio[to_x] = ratio_of<float>(p.acc_to_ih[from]);
+      pack.W_again[to_x] = ratio_of<float>(p.ih_to_gate[static_cast<size_t>(gate)]);
       for (int64_t k = 0; k < p.input_size; ++k)
         pack.W[to_x * static_cast<size_t>(layer.x_padded) + static_cast<size_t>(k)] =
             static_cast<int8_t>(p.W.at(row, k));
@@ -238,7 +196,8 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
   PersistentPack pack;
   pack.layer.hidden_size = static_cast<int32_t>(p.hidden_size);
   ISOBIT_RETURN_IF_ERROR(cut(p.hidden_size, pack.layer));
-  pack_gates(p, pack);
+  pack_gates(p, pack.layer.gates, pack.tables);
+  pack.layer.table_entries = static_cast<int32_t>(pack.tables.size());
   ISOBIT_RETURN_IF_ERROR(prepare(pack.layer));
   pack_rows(p, pack);
   pack_fragments(p.R, p.hidden_size, pack);

@@ -29,6 +29,7 @@
 
 #include <cstdint>
 
+#include "gru/cuda_gates.cuh"
 #include "gru/cuda_persistent.h"
 #include "gru/kernels.h"
 
@@ -40,7 +41,7 @@ inline constexpr int kIhTileBytes = 3 * 16 * 2;  // of one step, sequence and gr
 inline constexpr int kStates = 3;
 
 struct PersistentArgs {
-  PersistentGates gates;
+  GateLanes<float> gates;
   const uint4* fragments;  // R, in the order in which warps load it
   const int32_t* start;    // of hh's accumulators, tile order (kernels.h)
   const float* ratio;      // accumulator -> hh, tile order
@@ -135,35 +136,6 @@ __device__ __forceinline__ uint32_t block_in_cluster() {
 }
 #endif
 
-// ---- gates
-
-__device__ __forceinline__ float to_magic(float x, float ratio) { return __fmaf_rn(x, ratio, kMagic<float>); }
-__device__ __forceinline__ float rescale_even(float x, float ratio) {
-  return __fsub_rn(to_magic(x, ratio), kMagic<float>);
-}
-__device__ __forceinline__ float clamp_f32(float x, float low, float high) { return fminf(fmaxf(x, low), high); }
-
-/// The look-up of a sum of gate inputs that magic was added to.
-__device__ __forceinline__ float activate(const PersistentGates& c, const uint8_t* tables, int gate, float magic_sum) {
-  const uint32_t bits = __float_as_uint(clamp_f32(magic_sum, c.gate_low[gate], c.gate_high[gate]));
-  return *reinterpret_cast<const float*>(tables + (bits * 4 + c.gate_to_byte[gate]));
-}
-
-/// The new state minus its zero point. from_ih: ih rescaled to the gate inputs; acc: accumulators of hh.
-__device__ __forceinline__ float gru_gates(const PersistentGates& c, const uint8_t* tables, float from_u, float from_r,
-                                           float from_n, int32_t acc_u, int32_t acc_r, int32_t acc_n, float ratio_u,
-                                           float ratio_r, float ratio_n, float h) {
-  const auto hh = [&](int32_t acc, float ratio) {
-    return clamp_f32(rescale_even(static_cast<float>(acc), ratio), c.hh_low, c.hh_high);
-  };
-  const float r = activate(c, tables, 1, __fadd_rn(to_magic(hh(acc_r, ratio_r), c.hh_to_gate[1]), from_r));
-  const float hh_n = hh(acc_n, ratio_n);
-  const float u = activate(c, tables, 0, __fadd_rn(to_magic(hh(acc_u, ratio_u), c.hh_to_gate[0]), from_u));
-  const float n = activate(c, tables, 2, __fadd_rn(to_magic(__fmul_rn(r, hh_n), c.hh_to_gate[2]), from_n));
-  const float fresh = __fmul_rn(__fsub_rn(c.one, u), rescale_even(n, c.n_to_h));
-  return clamp_f32(rescale_even(__fmaf_rn(u, h, fresh), c.u_to_one), c.h_low, c.h_high);
-}
-
 inline __host__ __device__ int32_t persistent_h_stride(int32_t k) { return (k + 127) / 128 * 128 + 64; }
 
 /// Warps of a block, the service warp among them: what the weights in registers leave room for.
@@ -193,7 +165,7 @@ __global__ void __launch_bounds__(32 * persistent_max_warps(KT), 1)
     gru_persistent(const __grid_constant__ PersistentArgs a) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) uint8_t shared[];
-  const PersistentGates& c = a.gates;
+  const GateLanes<float>& c = a.gates;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const int threads = static_cast<int>(blockDim.x);

@@ -9,29 +9,18 @@
 #include <cstdint>
 #include <vector>
 
+#include "gru/cuda_gates.cuh"
 #include "isobit/gru.h"
 #include "isobit/status.h"
 
 namespace isobit::cuda {
-
-/// Constants of the gates in float lanes, exact by GruProof::gates_f32; nearest_even. Codes minus zero point.
-struct PersistentGates {
-  float hh_low, hh_high;
-  float hh_to_gate[3];              // [2] is r * hh -> n_in
-  float gate_low[3], gate_high[3];  // plus magic
-  uint32_t gate_to_byte[3];         // added to four times the bits of magic + sum: byte offset in the three tables
-  float n_to_h, u_to_one, one;
-  float h_low, h_high;
-  float h_to_code;  // magic + what makes h a byte
-  int32_t h_to_unsigned;
-};
 
 struct PersistentLayer {
   bool supported = false;
   int32_t cluster = 1, unit_blocks = 1, k_tiles = 4, k_splits = 1;  // cuda_persistent.cuh
   int32_t tiles = 1;                                                // of 16 units: cluster * unit_blocks
   int32_t hidden_size = 0;
-  PersistentGates gates{};
+  GateLanes<float> gates{};
   const uint4* fragments = nullptr;  // R
   const int32_t* start = nullptr;    // of hh's accumulators
   const float* ratio = nullptr;      // accumulator -> hh
