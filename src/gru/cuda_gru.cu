@@ -20,13 +20,13 @@ constexpr int64_t kAlignment = 256;
 constexpr uint64_t kNoNan = UINT64_MAX;
 
 constexpr DeviceKernel kKernels[] = {
-#define ISOBIT_CUDA_GRU_KERNEL(name, what, supports, scratch_bytes, launch) \
-  {name, what, supports, scratch_bytes, launch},
+#define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch) \
+  {name, what, fewest_steps, supports, scratch_bytes, launch},
 #include "gru/cuda_kernels.inc"
 #undef ISOBIT_CUDA_GRU_KERNEL
 };
 constexpr DeviceGruKernel kKernelNames[] = {
-#define ISOBIT_CUDA_GRU_KERNEL(name, what, supports, scratch_bytes, launch) {name, what},
+#define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch) {name, what},
 #include "gru/cuda_kernels.inc"
 #undef ISOBIT_CUDA_GRU_KERNEL
 };
@@ -169,19 +169,28 @@ void add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer) 
   add_matrix(upload, p.W, p.bw, p.grids[kX], p.bw_to_acc, p.acc_to_ih, layer.W);
   add_matrix(upload, p.R, p.br, p.grids[kH], p.br_to_acc, p.acc_to_hh, layer.R);
   for (size_t gate = 0; gate < 3; ++gate) add_table(upload, p.tables[gate], layer.cell.tables[gate]);
-  const Result<PersistentPack> pack = pack_persistent(p);
-  if (!pack.ok()) return;
-  PersistentLayer& to = layer.persistent;
-  to = pack->layer;
-  upload.add(std::span(pack->fragments), to.fragments);
-  upload.add(std::span(pack->start), to.start);
-  upload.add(std::span(pack->ratio), to.ratio);
-  upload.add(std::span(pack->tables), to.tables);
-  upload.add(std::span(pack->W), to.W);
-  upload.add(std::span(pack->W_start), to.W_start);
-  upload.add(std::span(pack->W_ratio), to.W_ratio);
-  upload.add(std::span(pack->W_again), to.W_again);
-  to.supported = true;
+  if (const Result<PersistentPack> pack = pack_persistent(p); pack.ok()) {
+    PersistentLayer& to = layer.persistent;
+    to = pack->layer;
+    upload.add(std::span(pack->fragments), to.fragments);
+    upload.add(std::span(pack->start), to.start);
+    upload.add(std::span(pack->ratio), to.ratio);
+    upload.add(std::span(pack->tables), to.tables);
+    upload.add(std::span(pack->W), to.W);
+    upload.add(std::span(pack->W_start), to.W_start);
+    upload.add(std::span(pack->W_ratio), to.W_ratio);
+    upload.add(std::span(pack->W_again), to.W_again);
+    to.supported = true;
+  }
+  if (const Result<StepPack> pack = pack_step(p); pack.ok()) {
+    StepLayer& to = layer.step;
+    to = pack->layer;
+    upload.add(std::span(pack->W), to.W.fragments);
+    upload.add(std::span(pack->R), to.R.fragments);
+    upload.add(std::span(pack->rows), to.rows);
+    upload.add(std::span(pack->tables), to.tables);
+    to.supported = true;
+  }
 }
 
 // -------------------------------------------------------------------------------------------------------------------
@@ -331,6 +340,7 @@ Result<const DeviceKernel*> DeviceGru::Data::choose(int64_t batch, int64_t steps
       names += (names.empty() ? "" : ", ") + std::string(kernel.name);
       continue;
     }
+    if (requested.empty() && steps < kernel.fewest_steps) continue;
     const Status status = kernel.supports(layers, batch, steps, limits);
     if (status.ok()) return &kernel;
     if (!requested.empty())
@@ -417,6 +427,9 @@ Result<DeviceGru> DeviceGru::create(const GruModel& model) {
   ISOBIT_RETURN_IF_ERROR(
       cuda_status(cudaDeviceGetAttribute(&data->limits.processors, cudaDevAttrMultiProcessorCount, data->limits.device),
                   "processors"));
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaDeviceGetAttribute(&data->limits.major, cudaDevAttrComputeCapabilityMajor, data->limits.device),
+                  "compute capability"));
   const std::vector<GruLayerParameters>& layers = model.parameters().layers;
   data->layers.resize(layers.size());
   Upload upload;
