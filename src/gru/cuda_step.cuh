@@ -153,8 +153,8 @@ __global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_cons
   constexpr int kPieces = kPlanes == 1 ? 4 : 2;  // that a warp has in registers
   constexpr int kSequences = kStepSequences / 2 * kHalves;
   constexpr int kTile = kSequences * kStepUnits;
-  constexpr int kPartial =
-      3 * kPlanes * kTile + 8;  // the sums of a warp; 8 more, so that four warps' meet no bank twice
+  // The sums of a warp; 8 more, so that those of four warps meet no bank twice.
+  constexpr int kPartial = 3 * kPlanes * kTile + 8;
   constexpr int kRowBytes = 6 * kStepUnits * static_cast<int>(sizeof(Row));
   __shared__ __align__(16) int32_t partial[kStepWarps][kPartial];
   __shared__ __align__(16) uint8_t row_bytes[kRowBytes];
