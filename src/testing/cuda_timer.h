@@ -51,8 +51,8 @@ inline int64_t blocks_beyond_cache(int64_t bytes) {
   return 2 * int64_t{cache_bytes} / bytes + 1;
 }
 
-/// cuda::median_microseconds of work(stream). What the work touches should be far larger than the second-level cache, or
-/// differ from launch to launch.
+/// cuda::median_microseconds of work(stream). What the work touches should be far larger than the second-level cache,
+/// or differ from launch to launch.
 template <typename Work>
 double median_microseconds(const Work& work, int repeats = 21) {
   return required(cuda::median_microseconds(
