@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Integer GRUs on a CUDA device beside PyTorch's float16 GRU (cuDNN); scripts/bench.sh --cuda gru starts it.
+"""Integer GRUs on a CUDA device beside cuDNN's float16 GRU; scripts/bench.sh --cuda gru starts it.
 
-Runs the benchmark program given as the first argument, then torch.nn.GRU in float16 (where torch is importable) on the
-same device with the same shapes, both replayed from CUDA graphs. Prints Markdown.
+One layer, C = H: sequences of 256 steps in one call, and calls of one step. For every H it runs isobit's program, that
+of cuDNN (every algorithm; the fastest is taken), and torch.nn.GRU in float16 as called, where torch is importable. All
+are replayed from CUDA graphs on the same device. Prints Markdown.
 """
 import argparse
 import json
 import subprocess
+import sys
+import time
 
-from torch_timer import REPEATS, median_microseconds
+from torch_timer import median_microseconds
 
 try:
     import torch
@@ -17,42 +20,164 @@ except ImportError:
     torch = None
 
 STEPS = 256
-HIDDEN = (64, 128, 256, 512, 640, 768, 1024)
-BATCH = (1, 4, 16, 64, 256)
-GENERIC_BATCH = (1, 16)  # the generic kernel is slow: its figures are for orientation
+REPEATS = 11
+HIDDEN = "64,128,256,512,768,1024,1536,2048"
+BATCH = "1,4,16,64,256"
+NARROW, WIDE = "8", "8,h=16,gate_in=12"  # a state of 16 bits, with gate inputs fine enough to show it
+MODES = {
+    (False, "same"): f"Sequences: T = {STEPS}, one call",
+    (True, "same"): f"Calls of one step: {STEPS} of them, weights stay in the second-level cache",
+    (True, "rotating"): f"Calls of one step: {STEPS} or more, of copies in turn, so that weights come from memory",
+}
 
 
-def torch_us_per_step(hidden, batch):
-    gru = torch.nn.GRU(hidden, hidden).cuda().half().eval()
-    x = torch.randn(STEPS, batch, hidden, device="cuda", dtype=torch.float16)
-    return median_microseconds(torch, lambda: gru(x)) / STEPS
+def run(program, arguments):
+    """The program's JSON lines, and what went wrong, if something did."""
+    try:
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    except OSError as error:
+        return [], str(error)
+    problem = None
+    if done.returncode != 0:
+        message = done.stderr.strip().splitlines()
+        problem = f"exit status {done.returncode}" + (f": {message[-1]}" if message else "")
+    return [json.loads(line) for line in done.stdout.splitlines()], problem
+
+
+def torch_cases(hidden, batches):
+    for batch in batches:
+        gru = torch.nn.GRU(hidden, hidden).cuda().half().eval()
+        x = torch.randn(STEPS, batch, hidden, device="cuda", dtype=torch.float16)
+
+        def one_step_calls():
+            state = None
+            for t in range(STEPS):
+                _, state = gru(x[t:t + 1], state)
+
+        for one_step, call in ((False, lambda: gru(x)), (True, one_step_calls)):
+            us = median_microseconds(torch, call, REPEATS)
+            yield {"H": hidden, "N": batch, "T": 1 if one_step else STEPS, "calls": STEPS if one_step else 1,
+                   "weights": "same", "us_per_step": us / STEPS}
+    torch.cuda.empty_cache()  # the programs run on the same device
+
+
+def figure(case):
+    """Microseconds, starred where fewer steps were timed."""
+    if case is None:
+        return "–"
+    return f"{case['us_per_step']:.3f}" + ("*" if case["T"] * case["calls"] < STEPS else "")
+
+
+def ratio(rival, ours):
+    return "–" if rival is None or ours is None else f"{rival['us_per_step'] / ours['us_per_step']:.2f}"
+
+
+def kernel(case):
+    return "–" if case is None else case["kernel"]
+
+
+def way(case):
+    if case is None:
+        return "–"
+    return case["algorithm"] + ("" if case["layout"] == "packed" else f", {case['layout']}")
+
+
+def print_table(cases, one_step, weights, shapes):
+    def best(source, shape, bits=None):
+        found = [case for case in cases
+                 if case["source"] == source and (case["H"], case["N"]) == shape and case.get("weights") == weights
+                 and (case["T"] == 1) == one_step and case.get("bits") == bits and "us_per_step" in case]
+        return min(found, key=lambda case: case["us_per_step"], default=None)
+
+    names = ["H", "N", "isobit, 8 bits", "kernel", "isobit, 16-bit state", "kernel", "cuDNN float16", "algorithm",
+             "PyTorch float16", "cuDNN / 8 bits", "cuDNN / 16-bit state", "PyTorch / 8 bits"]
+    rows = []
+    for shape in shapes:
+        narrow, wide = (best("isobit", shape, bits) for bits in (NARROW, WIDE))
+        cudnn, pytorch = (best(source, shape) for source in ("cudnn", "torch"))
+        rows.append([str(shape[0]), str(shape[1]), figure(narrow), kernel(narrow), figure(wide), kernel(wide),
+                     figure(cudnn), way(cudnn), figure(pytorch),
+                     ratio(cudnn, narrow), ratio(cudnn, wide), ratio(pytorch, narrow)])
+    kept = [column for column in range(len(names)) if any(row[column] != "–" for row in rows)]
+    print(f"\n{MODES[one_step, weights]}, us a step.\n")
+    for row in [names, ["---"] * len(names), *rows]:
+        print("|" + "|".join(row[column] if row[column] == "---" else f" {row[column]} " for column in kept) + "|")
+    if any("*" in cell for row in rows for cell in row):
+        print("\n\\* 16 steps and 5 replays: the generic kernel takes milliseconds a step from H = 512 on.")
+
+
+def print_refusals(cases, shapes):
+    """What cuDNN would not do, by reason."""
+    refused = {}
+    for case in cases:
+        if "refused" in case and "weights" in case:
+            steps = f"T = {case['T']}" + (", rotating" if case["weights"] == "rotating" else "")
+            key = (way(case), steps, case["refused"])
+            refused.setdefault(key, []).append((case["H"], case["N"]))
+    if refused:
+        print("\nRefused by cuDNN:\n")
+    for (algorithm, steps, reason), found in refused.items():
+        by_size = {}
+        for size, batch in found:
+            by_size.setdefault(size, []).append(str(batch))
+        where = "; ".join(f"H = {size}: N = {', '.join(batches)}" for size, batches in by_size.items())
+        print(f"* {algorithm}, {steps}: {'every shape' if len(found) == len(shapes) else where} ({reason})")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("program")
-    parser.add_argument("--json")
+    parser.add_argument("program", help="cuda_gru_bench")
+    parser.add_argument("--cudnn", help="gru_cudnn; without it cuDNN is not timed by itself")
+    parser.add_argument("--hidden", default=HIDDEN, help="default: %(default)s")
+    parser.add_argument("--batch", default=BATCH, help="default: %(default)s")
+    parser.add_argument("--algorithm", help="only these of cuDNN's, e.g. STANDARD,PERSIST_STATIC")
+    parser.add_argument("--json", help="write everything measured to this file as well")
     options = parser.parse_args()
-    cases = []
-    for hidden in HIDDEN:
-        batches = BATCH if hidden <= 768 else GENERIC_BATCH
-        command = [options.program, str(STEPS), str(hidden), ",".join(map(str, batches))]
-        lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
-        for case in map(json.loads, lines):
-            if torch is not None:
-                case["torch_us_per_step"] = torch_us_per_step(hidden, case["N"])
-            cases.append(case)
-    version = f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}" if torch else "no PyTorch"
-    print(f"{cases[0]['device']}, {version}; C = H, T = {STEPS}, us a step, medians of {REPEATS} replays\n")
-    print("| H | N | kernel | isobit, 8 bits | PyTorch float16 | PyTorch / isobit |\n|---|---|---|---|---|---|")
-    for case in cases:
-        rival = case.get("torch_us_per_step")
-        ratio = "–" if rival is None else f"{rival / case['us_per_step']:.2f}"
-        print(f"| {case['H']} | {case['N']} | {case['kernel']} | {case['us_per_step']:.3f} | "
-              f"{'–' if rival is None else f'{rival:.2f}'} | {ratio} |")
+    sizes, batches = ([int(value) for value in text.split(",")] for text in (options.hidden, options.batch))
+    shapes = [(size, batch) for size in sizes for batch in batches]
+    cases, problems = [], []
+
+    def add(source, size, lines, problem=None):
+        cases.extend({"source": source, **line} for line in lines)
+        if problem:
+            problems.append(f"{source}, H = {size}: {problem}")
+
+    for size in sizes:
+        common = ["--hidden", str(size), "--batch", options.batch, "--steps", str(STEPS), "--repeats", str(REPEATS)]
+        times = [time.monotonic()]
+        add("isobit", size, *run(options.program, [*common, "--bits", NARROW, WIDE]))
+        times.append(time.monotonic())
+        if options.cudnn:
+            algorithm = ["--algorithm", options.algorithm] if options.algorithm else []
+            add("cudnn", size, *run(options.cudnn, [*common, *algorithm]))
+        times.append(time.monotonic())
+        if torch is not None:
+            add("torch", size, torch_cases(size, batches))
+        times.append(time.monotonic())
+        seconds = [f"{name} {end - begin:.0f} s"
+                   for name, begin, end in zip(("isobit", "cuDNN", "PyTorch"), times, times[1:])]
+        print(f"H = {size}: {', '.join(seconds)}", file=sys.stderr)
+
+    device = next((case["device"] for case in cases if "device" in case), "no device")
+    cudnn = next((case["cudnn"] for case in cases if "cudnn" in case), None)
+    versions = {"cudnn": cudnn, "torch": torch.__version__ if torch else None,
+                "torch_cudnn": torch.backends.cudnn.version() if torch else None}
+    named = [f"cuDNN {cudnn}" if cudnn else "cuDNN not timed",
+             f"PyTorch {torch.__version__} (cuDNN {versions['torch_cudnn']})" if torch else "no PyTorch"]
+    print(f"{device}, {', '.join(named)}; C = H, one layer, medians of {REPEATS} graph replays")
+    checks = [case["difference_from_float"] for case in cases if "difference_from_float" in case]
+    if checks:
+        print(f"Largest difference of cuDNN's results from a float GRU, H = 64: {max(checks):.1e}")
+    for one_step, weights in MODES:
+        print_table(cases, one_step, weights, shapes)
+    print_refusals(cases, shapes)
+    for problem in problems:
+        print(f"\nNot finished: {problem}")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"torch": version, "cases": cases}, file, indent=1)
+            json.dump({"device": device, "versions": versions, "problems": problems, "cases": cases}, file, indent=1)
+    if any(problem.startswith("isobit") for problem in problems):
+        sys.exit("isobit's program failed")
 
 
 if __name__ == "__main__":

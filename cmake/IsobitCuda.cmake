@@ -18,6 +18,8 @@ target_link_libraries(isobit_cuda PUBLIC isobit CUDA::cudart_static)
 # As for the host: no contraction of a*b+c. The header of device functions in CUDA 13 is not clean under -Wpedantic.
 target_compile_options(isobit_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false --expt-relaxed-constexpr
   -Xcompiler=-Wall,-Wextra,-ffp-contract=off $<$<BOOL:${ISOBIT_WERROR}>:-Werror=all-warnings>>)
+target_compile_options(isobit_cuda PRIVATE
+  "$<$<COMPILE_LANGUAGE:CXX>:$<TARGET_PROPERTY:isobit_flags,INTERFACE_COMPILE_OPTIONS>>")
 
 # isobit_cuda_sources(FILE...): adds files of the current folder to isobit::cuda, where that is built.
 function(isobit_cuda_sources)
@@ -36,6 +38,17 @@ function(isobit_cuda_program name)
 endfunction()
 add_custom_target(isobit_cuda_programs)
 
+# isobit_cuda_tool(NAME): a program that needs no device but can use one: it stays where it is, with a copy in the
+# folder cuda.
+function(isobit_cuda_tool name)
+  target_link_libraries(${name} PRIVATE isobit_cuda)
+  target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc -Wl,--as-needed)
+  add_custom_command(TARGET ${name} POST_BUILD
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/cuda
+    COMMAND ${CMAKE_COMMAND} -E copy_if_different $<TARGET_FILE:${name}> ${PROJECT_BINARY_DIR}/cuda)
+  add_dependencies(isobit_cuda_programs ${name})
+endfunction()
+
 # isobit_cuda_test(NAME FILE...): a GoogleTest program labelled cuda. Without a device its tests are skipped, or fail where
 # ISOBIT_REQUIRE names cuda.
 function(isobit_cuda_test name)
@@ -49,8 +62,10 @@ endfunction()
 # isobit_cuda_benchmark(NAME FILE...): a program that needs a device; not a test.
 function(isobit_cuda_benchmark name)
   if(ISOBIT_BUILD_BENCHMARKS)
+    find_package(CLI11 REQUIRED)
     add_executable(${name} ${ARGN})
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(${name} PRIVATE CLI11::CLI11 nlohmann_json::nlohmann_json)
     isobit_cuda_program(${name})
   endif()
 endfunction()

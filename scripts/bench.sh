@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 usage() {
   cat <<'TEXT'
 usage: scripts/bench.sh OP [--json FILE] [--quick] [--with-torch] [--kernel NAME] [--rivals-only]
-       scripts/bench.sh --cuda|--cuda-built OP [--json FILE]
+       scripts/bench.sh --cuda|--cuda-built OP [--json FILE] [--hidden LIST] [--batch LIST] [--algorithm LIST]
 
 Times isobit and its rivals in one run, one thread, and prints a Markdown table. OP: gru; with --cuda: gru, table.
 Installs the Debian packages that are missing and, into build/bench/venv, what bench/requirements.txt pins; builds
@@ -18,9 +18,13 @@ the release preset. Shapes: bench/shapes/OP.txt.
                  PyTorch that python3 has already is timed in any case
   --kernel NAME  time this kernel instead of the one that isobit chooses
   --rivals-only  do not build or run isobit
-  --cuda         time isobit::cuda, and PyTorch where python3 has it, on the CUDA device of this machine. Without one,
-                 build the program, and say what to copy where
-  --cuda-built   the same with what --cuda built, maybe elsewhere: needs a CUDA device and python3 only
+  --cuda         time isobit::cuda, PyTorch where python3 has it and, for gru, every algorithm of cuDNN where that is
+                 installed, on the CUDA device of this machine. Without one, build the programs, and say what to copy
+                 where
+  --cuda-built   the same with what --cuda built, maybe elsewhere: needs a CUDA device and python3 only, and cuDNN's
+                 library in the system or in python3's packages for its part
+  --hidden LIST, --batch LIST, --algorithm LIST
+                 of --cuda gru, only these sizes, numbers of sequences, algorithms of cuDNN: --hidden 256,512
 TEXT
 }
 
@@ -31,7 +35,7 @@ while (($# > 0)); do
     --with-torch) torch=yes ;;
     --quick) options+=(--quick) ;;
     --rivals-only) isobit=no; options+=(--rivals-only) ;;
-    --json | --kernel)
+    --json | --kernel | --hidden | --batch | --algorithm)
       (($# > 1)) || fail "$1 needs a value"
       value=$2
       [[ $1 != --json ]] || value=$(realpath --canonicalize-missing "$2")
@@ -51,7 +55,7 @@ fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ $cuda != no ]]; then
-  program=build/cuda/cuda/cuda_fp16_bench
+  program=build/cuda/cuda/cuda_fp16_bench rival=build/cuda/cuda/gru_cudnn
   [[ $op == table ]] || program=build/cuda/cuda/cuda_gru_bench
   if [[ $cuda == cuda ]]; then
     { need_packages "${BUILD_PACKAGES[@]}" && build_cuda; } >&2
@@ -63,6 +67,7 @@ if [[ $cuda != no ]]; then
     exit 0
   fi
   [[ -x $program ]] || fail "$program is missing; scripts/bench.sh --cuda builds it"
+  [[ $op != gru || ! -x $rival ]] || options+=(--cudnn "$rival")
   use_cuda_libraries
   exec python3 "bench/${op}_cuda.py" "$program" "${options[@]}"
 fi

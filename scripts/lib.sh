@@ -83,4 +83,10 @@ build_cuda() {
     xargs -r cp -L --target-directory build/cuda/cuda/lib
 }
 
-use_cuda_libraries() { export LD_LIBRARY_PATH=$PWD/build/cuda/cuda/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; }
+# use_cuda_libraries: what build_cuda copied; and cuDNN, too large to go along, where python3 has its package, as with
+# PyTorch. Otherwise the loader finds it in the system, or the program that needs it does not start.
+use_cuda_libraries() {
+  local cudnn
+  cudnn=$(python3 -c 'import nvidia.cudnn; print(next(iter(nvidia.cudnn.__path__)) + "/lib")' 2>/dev/null) || cudnn=''
+  export LD_LIBRARY_PATH=$PWD/build/cuda/cuda/lib${cudnn:+:$cudnn}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+}

@@ -22,7 +22,8 @@ Installs the Debian packages that are missing (root only where some are), builds
                one for all, or for those that CUDAARCHS names), then does what --cuda-built does. Without a device it
                says so and what to copy where; this is no failure unless ISOBIT_REQUIRE names cuda
   --cuda-built builds nothing: runs the tests in build/cuda/cuda, none of them may be skipped, and each once more under
-               compute-sanitizer (memcheck, racecheck, synccheck, initcheck). Needs a CUDA device and compute-sanitizer only
+               compute-sanitizer (memcheck, racecheck, synccheck, initcheck); then isobit and g2p, whose bytes must be
+               the CPU's. Needs a CUDA device, compute-sanitizer and python3 only
 
 Where nvcc is on PATH, g++ builds include isobit::cuda for every architecture of the project; without a device its tests
 are skipped.
@@ -203,7 +204,7 @@ cpu_paths() {
   echo "${names[@]}"
 }
 
-# Every test program of isobit::cuda that was built, and each under the sanitizers on its smaller cases.
+# Every test program of isobit::cuda that was built, and each under the sanitizers on its smaller cases; then the tool.
 run_cuda_programs() {
   local programs program tool
   mapfile -t programs < <(find build/cuda/cuda -maxdepth 1 -type f -name '*_test' | sort)
@@ -217,6 +218,7 @@ run_cuda_programs() {
         --error-exitcode 1 "$program" --gtest_brief=1
     done
   done
+  check "isobit and g2p on the device" python3 build/cuda/cuda/tests/cuda_cli_test.py build/cuda/cuda
   finish
 }
 

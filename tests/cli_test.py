@@ -78,7 +78,9 @@ def parse_npy(content):
     return header["descr"], header["shape"], content[10 + length:]
 
 
-class CliTest(unittest.TestCase):
+class ToolTest(unittest.TestCase):
+    """Tiny models and data, and ways to call the tool on them; cuda_cli_test.py uses it too."""
+
     @classmethod
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory(prefix="isobit-cli-test-")
@@ -139,6 +141,8 @@ class CliTest(unittest.TestCase):
             self.assertEqual(result.stdout or "", "")
         return result.stderr
 
+
+class CliTest(ToolTest):
     def test_usage(self):
         self.assertIn("quantize", self.ok("--help"))
         self.assertIn("--calibrate", self.ok("quantize", "--help"))
@@ -375,6 +379,23 @@ class CliTest(unittest.TestCase):
         self.assertEqual(back, list(struct.unpack("<%df" % (len(body) // 4), body)))
         self.fails(["single.npy", "f32", "s8"], "run", self.fixed, self.single, "-o", out_codes, "--integer")
 
+    def test_device_refuses(self):
+        out = self.path("refused.npy")
+        verbs = [["run", self.fixed, self.single, "-o", out], ["compare", self.model, self.fixed, "--data", self.data],
+                 ["verify"], ["verify", self.fixed], ["fingerprint"], ["supported"], ["bench", "gru"],
+                 ["bench", "table"], ["table", "run", "silu", self.single, "-o", out]]
+        for verb in verbs:
+            for device in ["gpu", "cuda:", "cuda:x", "cuda:-1", "CUDA"]:
+                self.fails(["--device " + device, "cpu, cuda or cuda:N"], *verb, "--device", device)
+        self.assertEqual(self.ok("fingerprint", "--device", "cpu"), self.ok("fingerprint"))
+        # Where there is a device, CUDA_VISIBLE_DEVICES hides it.
+        built = self.json("supported")["cuda_built"]
+        words = ["0 CUDA devices"] if built else ["built without CUDA", "-DISOBIT_CUDA=ON"]
+        for verb in verbs:
+            for device in ["cuda", "cuda:1"]:
+                self.fails(["--device " + device] + words, *verb, "--device", device, env={"CUDA_VISIBLE_DEVICES": ""})
+        self.assertFalse(os.path.exists(out))
+
     def test_run_refuses(self):
         out = self.path("refused.npy")
         self.fails(["model.npz", "quantize"], "run", self.model, self.single, "-o", self.path("o.npy"))
@@ -486,7 +507,9 @@ class CliTest(unittest.TestCase):
         self.assertGreaterEqual(report["outputs_compared"], 20000)
         self.assertEqual(report["outputs_compared"], sum(k["outputs_compared"] for k in report["kernels"]))
         for kernel in report["kernels"]:
-            self.assertEqual(set(kernel), {"name", "outputs_compared", "different"})
+            self.assertEqual(set(kernel), {"name", "outputs_compared", "bytes_compared", "different"})
+            self.assertGreaterEqual(kernel["bytes_compared"], kernel["outputs_compared"])
+        self.assertEqual(report["expected_by"], {"reference": report["outputs_compared"]})
         self.assertEqual(self.ok("verify", "--outputs", "1000", "--quiet"), "")
         self.assertIn("0 different", self.ok("verify", self.fixed, "--outputs", "5000"))
         self.assertIn("0 different", self.ok("verify", self.fixed_deep, "--outputs", "5000"))
@@ -689,6 +712,10 @@ class CliTest(unittest.TestCase):
         self.fails(["lstm"], "bench", "lstm")
         self.fails(["--hidden", "0"], "bench", "gru", "--hidden", "0")
         self.fails(["--mode", "fast"], "bench", "gru", "--mode", "fast")
+        usable = [kernel["name"] for kernel in self.json("supported")["kernels"] if kernel["usable"]]
+        report = self.json("bench", "gru", "--hidden", "8", "--steps", "4", "--min-time", "0", "--all-kernels")
+        self.assertEqual([case["kernel"] for case in report["cases"]], usable)
+        self.fails(["--all-kernels", "--kernel"], "bench", "gru", "--all-kernels", "--kernel", "scalar")
 
 
 if __name__ == "__main__":

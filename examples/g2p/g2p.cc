@@ -25,6 +25,11 @@
 #include "isobit/parallel.h"
 #include "isobit/rounding.h"
 #include "isobit/status.h"
+#ifdef G2P_CUDA
+#include <cuda_runtime_api.h>
+
+#include "isobit/cuda/host_gru.h"
+#endif
 
 namespace {
 
@@ -273,6 +278,75 @@ class IntegerBackend : public Backend {
   std::vector<float> outputs_;
 };
 
+/// --device: the number of a CUDA device, or the CPU.
+using Device = std::optional<int>;
+
+#ifdef G2P_CUDA
+/// IntegerBackend with the arithmetic on a device. The bytes are the same, so the phonemes are.
+class DeviceBackend : public Backend {
+ public:
+  DeviceBackend(isobit::cuda::HostGru encoder, isobit::cuda::HostGru decoder)
+      : encoder_(std::move(encoder)), decoder_(std::move(decoder)) {}
+
+  Status encode(std::span<const float> x, int64_t steps, std::span<const int64_t> lengths) override {
+    const GruModel& encoder = encoder_.device_gru().model();
+    isobit::GruState state = encoder.initial_state(static_cast<int64_t>(lengths.size()));
+    outputs_.resize(x.size());  // C = H
+    ISOBIT_RETURN_IF_ERROR(encoder_.forward(x, outputs_, steps, state, {.lengths = lengths}));
+    ISOBIT_ASSIGN_OR_RETURN(state_, decoder_.device_gru().model().state_from(encoder, state));
+    return {};
+  }
+
+  Status decode(std::span<const float> x, std::span<float> h) override { return decoder_.forward(x, h, 1, state_); }
+
+ private:
+  isobit::cuda::HostGru encoder_, decoder_;
+  isobit::GruState state_;
+  std::vector<float> outputs_;
+};
+
+Status check_device(const std::string& option, int device) {
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess)
+    return {StatusCode::kUnsupported, "--device " + option + ": no CUDA device: " + cudaGetErrorString(error)};
+  if (device < count) return {};
+  return invalid("--device " + option + ": this machine has " + std::to_string(count) +
+                 " CUDA devices, numbered from 0");
+}
+
+Result<std::unique_ptr<Backend>> device_backend(const GruModel& encoder, const GruModel& decoder, int device) {
+  ISOBIT_ASSIGN_OR_RETURN(auto on_device, isobit::cuda::HostGru::create(encoder, device));
+  ISOBIT_ASSIGN_OR_RETURN(auto decoder_on_device, isobit::cuda::HostGru::create(decoder, device));
+  return std::unique_ptr<Backend>(std::make_unique<DeviceBackend>(std::move(on_device), std::move(decoder_on_device)));
+}
+#else
+Status check_device(const std::string& option, int) {
+  return {StatusCode::kUnsupported,
+          "--device " + option + ": this g2p was built without CUDA; build it with cmake -DISOBIT_CUDA=ON"};
+}
+
+/// check_device lets nobody come here.
+Result<std::unique_ptr<Backend>> device_backend(const GruModel&, const GruModel&, int device) {
+  return check_device("cuda:" + std::to_string(device), device);
+}
+#endif
+
+/// "cpu", "cuda" (number 0) or "cuda:N", checked.
+Result<Device> parse_device(const std::string& option) {
+  constexpr std::string_view kNumbered = "cuda:";
+  if (option == "cpu") return Device();
+  int number = 0;
+  bool known = option == "cuda";
+  if (!known && option.starts_with(kNumbered)) {
+    const char* const end = option.data() + option.size();
+    const auto [stop, error] = std::from_chars(option.data() + kNumbered.size(), end, number);
+    known = error == std::errc() && stop == end && number >= 0;
+  }
+  if (!known) return invalid("--device " + option + ": expected cpu, cuda or cuda:N with N from 0 on");
+  ISOBIT_RETURN_IF_ERROR(check_device(option, number));
+  return Device(number);
+}
+
 struct Graphemes {
   int64_t steps = 0;
   std::vector<int64_t> lengths;  // [N], letters and </s>
@@ -360,6 +434,7 @@ Result<Calibrators> calibrate(const Checkpoint& checkpoint, std::span<const Word
     std::vector<Phonemes> inputs;
     ISOBIT_ASSIGN_OR_RETURN(const auto outputs, pronounce(checkpoint, backend, part, &inputs));
     std::vector<int64_t> lengths;
+    lengths.reserve(inputs.size());
     for (const Phonemes& sequence : inputs) lengths.push_back(static_cast<int64_t>(sequence.size()));
     const int64_t steps = *std::max_element(lengths.begin(), lengths.end());
     std::vector<float> x(static_cast<size_t>(steps * batch * kUnits));
@@ -387,9 +462,11 @@ struct Configuration {
   int64_t model_bytes = 0;
   double us_per_word = 0;
 
-  [[nodiscard]] std::unique_ptr<Backend> backend(const Checkpoint& checkpoint) const {
-    if (encoder) return std::make_unique<IntegerBackend>(*encoder, *decoder);
-    return std::make_unique<FloatBackend>(checkpoint);
+  /// The float model stays on the CPU.
+  [[nodiscard]] Result<std::unique_ptr<Backend>> backend(const Checkpoint& checkpoint, const Device& device) const {
+    if (!encoder) return std::unique_ptr<Backend>(std::make_unique<FloatBackend>(checkpoint));
+    if (device) return device_backend(*encoder, *decoder, *device);
+    return std::unique_ptr<Backend>(std::make_unique<IntegerBackend>(*encoder, *decoder));
   }
 };
 
@@ -410,22 +487,24 @@ int64_t edit_distance(const Phonemes& a, const Phonemes& b) {
 
 /// Every word in batches, on all threads; each part of the words has its own backend.
 Result<std::vector<Phonemes>> pronounce_all(const Checkpoint& checkpoint, const Configuration& configuration,
-                                            std::span<const Word> words, isobit::ThreadPool& pool) {
+                                            std::span<const Word> words, const Device& device,
+                                            isobit::ThreadPool& pool) {
   std::vector<Phonemes> outputs(words.size());
   std::mutex mutex;
   Status first_error;
+  const auto fail = [&](const Status& status) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (first_error.ok()) first_error = status;
+  };
   const auto batches = static_cast<int64_t>((words.size() + kBatch - 1) / kBatch);
   pool.for_ranges(batches, [&](int, int64_t begin, int64_t end) {
-    const auto backend = configuration.backend(checkpoint);
+    const auto backend = configuration.backend(checkpoint, device);
+    if (!backend.ok()) return fail(backend.status());
     for (int64_t b = begin; b < end; ++b) {
       const size_t first = static_cast<size_t>(b) * kBatch;
       const auto part = words.subspan(first, std::min(kBatch, words.size() - first));
-      auto result = pronounce(checkpoint, *backend, part);
-      if (!result.ok()) {
-        const std::lock_guard<std::mutex> lock(mutex);
-        if (first_error.ok()) first_error = result.status();
-        return;
-      }
+      auto result = pronounce(checkpoint, **backend, part);
+      if (!result.ok()) return fail(result.status());
       std::move(result->begin(), result->end(), outputs.begin() + static_cast<std::ptrdiff_t>(first));
     }
   });
@@ -435,9 +514,9 @@ Result<std::vector<Phonemes>> pronounce_all(const Checkpoint& checkpoint, const 
 
 /// One thread, one word at a time, everything included; the median of three passes over the same words.
 Result<double> microseconds_per_word(const Checkpoint& checkpoint, const Configuration& configuration,
-                                     std::span<const Word> words) {
+                                     std::span<const Word> words, const Device& device) {
   const size_t count = std::min<size_t>(words.size(), 400);
-  const auto backend = configuration.backend(checkpoint);
+  ISOBIT_ASSIGN_OR_RETURN(const auto backend, configuration.backend(checkpoint, device));
   std::vector<double> passes;
   for (int pass = 0; pass < 3; ++pass) {
     const auto start = std::chrono::steady_clock::now();
@@ -479,8 +558,8 @@ int64_t float_bytes(const Checkpoint& checkpoint) {
 }
 
 Status measure(const Checkpoint& checkpoint, std::span<const Word> words, const Configuration& reference,
-               isobit::ThreadPool& pool, Configuration& configuration) {
-  ISOBIT_ASSIGN_OR_RETURN(configuration.outputs, pronounce_all(checkpoint, configuration, words, pool));
+               const Device& device, isobit::ThreadPool& pool, Configuration& configuration) {
+  ISOBIT_ASSIGN_OR_RETURN(configuration.outputs, pronounce_all(checkpoint, configuration, words, device, pool));
   int64_t right = 0, same = 0, errors = 0, phonemes = 0;
   for (size_t i = 0; i < words.size(); ++i) {
     const Phonemes& output = configuration.outputs[i];
@@ -493,7 +572,7 @@ Status measure(const Checkpoint& checkpoint, std::span<const Word> words, const 
   configuration.words_right = 100.0 * static_cast<double>(right) / count;
   configuration.same_as_float = 100.0 * static_cast<double>(same) / count;
   configuration.phoneme_error = 100.0 * static_cast<double>(errors) / static_cast<double>(phonemes);
-  ISOBIT_ASSIGN_OR_RETURN(configuration.us_per_word, microseconds_per_word(checkpoint, configuration, words));
+  ISOBIT_ASSIGN_OR_RETURN(configuration.us_per_word, microseconds_per_word(checkpoint, configuration, words, device));
   return {};
 }
 
@@ -541,11 +620,12 @@ void progress(const std::string& text) {
 
 constexpr char kUsage[] =
     "usage: g2p --checkpoint checkpoint20.npz --dictionary cmudict.dict [--json FILE] [--words N]\n"
-    "           [--rounding MODE] [WORD...]\n"
+    "           [--rounding MODE] [--device DEVICE] [WORD...]\n"
     "  --checkpoint FILE  weights: g2p_en/checkpoint20.npz of the Python package g2p-en 2.1.0\n"
     "  --dictionary FILE  words: cmudict/data/cmudict.dict of the Python package cmudict 1.1.3\n"
     "  --words N          words that are evaluated, default 4000; 0 skips the table\n"
     "  --rounding MODE    of the integer models: nearest_even (default), nearest_up, nearest_away, floor\n"
+    "  --device DEVICE    of the integer models: cpu (default), cuda or cuda:N; what they say is the same\n"
     "  --json FILE        writes the table as JSON\n"
     "  WORD...            pronounced by the float model and by the integer models mixed and all8\n";
 
@@ -553,6 +633,7 @@ struct Arguments {
   std::string checkpoint, dictionary, json;
   int64_t words = 4000;
   isobit::Rounding rounding = isobit::Rounding::kNearestEven;
+  Device device;
   std::vector<Word> typed;
   bool help = false;
 };
@@ -562,12 +643,13 @@ Result<Arguments> parse_arguments(int argc, char** argv) {
   bool only_words = false;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    std::string words, rounding;
+    std::string words, rounding, device;
     const std::map<std::string, std::string*> options = {{"--checkpoint", &out.checkpoint},
                                                          {"--dictionary", &out.dictionary},
                                                          {"--json", &out.json},
                                                          {"--words", &words},
-                                                         {"--rounding", &rounding}};
+                                                         {"--rounding", &rounding},
+                                                         {"--device", &device}};
     if (!only_words && (argument == "--help" || argument == "-h")) {
       out.help = true;
       return out;
@@ -582,6 +664,9 @@ Result<Arguments> parse_arguments(int argc, char** argv) {
         if (error != std::errc() || end != words.data() + words.size() || out.words < 0 || out.words > 1'000'000) {
           return invalid("--words " + words + ": expected a number from 0 to 1000000");
         }
+      }
+      if (argument == "--device") {
+        ISOBIT_ASSIGN_OR_RETURN(out.device, parse_device(device));
       }
       if (argument == "--rounding") {
         const auto mode = isobit::rounding_from_string(rounding);
@@ -638,7 +723,8 @@ Status run(const Arguments& arguments) {
   if (!split.evaluation.empty()) {
     for (Configuration& configuration : configurations) {
       progress("pronouncing " + std::to_string(split.evaluation.size()) + " words: " + configuration.name);
-      ISOBIT_RETURN_IF_ERROR(measure(checkpoint, split.evaluation, configurations.front(), pool, configuration));
+      ISOBIT_RETURN_IF_ERROR(
+          measure(checkpoint, split.evaluation, configurations.front(), arguments.device, pool, configuration));
     }
     print_table(configurations);
     if (!arguments.json.empty()) ISOBIT_RETURN_IF_ERROR(write_json(arguments.json, configurations));
@@ -648,7 +734,7 @@ Status run(const Arguments& arguments) {
     const std::span<const Word> word(&arguments.typed[i], 1);
     std::printf("%s%s\n", i > 0 || !split.evaluation.empty() ? "\n" : "", word[0].spelling.c_str());
     for (const size_t c : {size_t{0}, size_t{2}, size_t{1}}) {  // float, mixed, all8
-      const auto backend = configurations[c].backend(checkpoint);
+      ISOBIT_ASSIGN_OR_RETURN(const auto backend, configurations[c].backend(checkpoint, arguments.device));
       ISOBIT_ASSIGN_OR_RETURN(const auto outputs, pronounce(checkpoint, *backend, word));
       std::printf("  %-6s %s\n", configurations[c].name.c_str(), phonemes_text(outputs[0]).c_str());
     }

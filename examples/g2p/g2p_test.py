@@ -116,6 +116,7 @@ class G2pTest(unittest.TestCase):
         self.assertIn("a value must follow", self.call("--words", status=2))
         self.assertIn("no such option", self.call("--nothing", status=2))
         self.refused(["--words many"], self.checkpoint, self.dictionary, "--words", "many")
+        self.refused(["--device gpu", "cpu, cuda or cuda:N"], self.checkpoint, self.dictionary, "--device", "gpu")
         self.refused(["--rounding up"], self.checkpoint, self.dictionary, "--rounding", "up")
         self.refused(['"l8"', "letters a-z"], self.checkpoint, self.dictionary, "l8")
 

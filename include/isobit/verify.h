@@ -18,12 +18,16 @@ namespace isobit {
 struct VerifyKernel {
   std::string name;  // operation and kernel: "gru_avx2", "fp16_table_direct_avx2", "fp16_softmax_avx512vnni"
   uint64_t outputs_compared = 0;
+  uint64_t bytes_compared = 0;  // what those outputs occupy
   uint64_t different = 0;
   std::string first_difference;  // configuration, coordinate and both values; empty when nothing differs
 };
 
 struct VerifyReport {
   std::vector<VerifyKernel> kernels;
+  /// Who gave the expected outputs ("reference", a CPU path), and how many of those compared; empty: the reference,
+  /// all.
+  std::vector<std::pair<std::string, uint64_t>> expected_by;
 };
 
 /// Runs seeded random GRUs and inputs through every kernel that this machine can run, until each has given at least
@@ -38,7 +42,8 @@ Result<VerifyReport> verify_fp16(uint64_t minimum_outputs, uint64_t seed, void (
                                  void* context);
 
 /// (operation, hash) over a fixed corpus: the same text on every machine and for every path.
-Result<std::vector<std::pair<std::string, std::string>>> fingerprint_all(std::optional<CpuPath> path);
+using Fingerprints = std::vector<std::pair<std::string, std::string>>;
+Result<Fingerprints> fingerprint_all(std::optional<CpuPath> path);
 
 }  // namespace isobit
 

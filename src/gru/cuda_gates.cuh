@@ -5,9 +5,16 @@
 #ifndef ISOBIT_GRU_CUDA_GATES_CUH_
 #define ISOBIT_GRU_CUDA_GATES_CUH_
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <vector>
 
 #include "core/cuda_lanes.cuh"
+#include "gru/reference.h"
+#include "isobit/gru.h"
+#include "linear/linear.h"
 
 namespace isobit::cuda {
 
@@ -24,6 +31,63 @@ struct GateLanes {
   Real h_to_code;  // magic + what makes h an unsigned code
   int32_t h_to_unsigned;
 };
+
+// ---- host
+
+template <typename Real>
+Real ratio_of(const RescaleParameters& r) {
+  return static_cast<Real>(std::ldexp(static_cast<double>(r.multiplier), -r.shift));
+}
+
+/// Start value of the accumulator of a row of R (of_h) or W: its bias, with the zero point and the storage offset of
+/// the unsigned activations folded in. Modulo 2^64: partial sums wrap, the complete accumulator fits.
+inline int64_t start_of(const GruLayerParameters& p, bool of_h, int64_t row) {
+  const CodeMatrix& weights = of_h ? p.R : p.W;
+  const Grid& activation = p.grids[of_h ? kH : kX];
+  const auto index = static_cast<size_t>(row);
+  const int64_t bias =
+      rescale(of_h ? p.br_to_acc[index] : p.bw_to_acc[index], (of_h ? p.br : p.bw).at(row, 0), p.rounding);
+  int64_t sum = 0;
+  for (int64_t k = 0; k < weights.columns(); ++k) sum += weights.at(row, k);
+  return static_cast<int64_t>(static_cast<uint64_t>(bias) -
+                              static_cast<uint64_t>(activation.zero_point + storage_offset(activation.dtype())) *
+                                  static_cast<uint64_t>(sum));
+}
+
+/// The constants; and appends the tables of u, r and n: code minus zero point for each code of the gate input, of at
+/// most 16 bits (fit_table), so float holds them.
+template <typename Real>
+void pack_gates(const GruLayerParameters& p, GateLanes<Real>& c, std::vector<float>& tables) {
+  const auto difference = [](int64_t code, const Grid& grid) { return static_cast<Real>(code - grid.zero_point); };
+  const Grid& hh = p.grids[kHh];
+  const Grid& h = p.grids[kH];
+  c.hh_low = difference(hh.min(), hh);
+  c.hh_high = difference(hh.max(), hh);
+  c.hh_low_code = static_cast<int32_t>(hh.min() - hh.zero_point);
+  c.hh_high_code = static_cast<int32_t>(hh.max() - hh.zero_point);
+  // Low 32 bits of magic: what activate finds beside the sum.
+  const auto magic_bits = static_cast<uint32_t>(std::is_same_v<Real, float> ? 0x4b400000 : 0);
+  for (size_t gate = 0; gate < 3; ++gate) {
+    const Grid& in = p.tables[gate].input;
+    const Grid& out = p.tables[gate].output;
+    c.hh_to_gate[gate] = ratio_of<Real>(gate == 2 ? p.rhh_to_n : p.hh_to_gate[gate]);
+    c.gate_low[gate] = kMagic<Real> + difference(in.min(), in);
+    c.gate_high[gate] = kMagic<Real> + difference(in.max(), in);
+    const auto first = static_cast<int64_t>(tables.size()) - (in.min() - in.zero_point);
+    c.gate_to_byte[gate] = 4 * static_cast<uint32_t>(first) - 4 * magic_bits;
+    for (int64_t q = in.min(); q <= in.max(); ++q)
+      tables.push_back(static_cast<float>(p.tables[gate](q) - out.zero_point));
+  }
+  c.n_to_h = ratio_of<Real>(p.n_to_h);
+  c.u_to_one = ratio_of<Real>(p.u_to_one);
+  c.one = difference(p.one, p.grids[kU]);
+  c.h_low = difference(h.min(), h);
+  c.h_high = difference(h.max(), h);
+  c.h_to_unsigned = static_cast<int32_t>(h.zero_point + storage_offset(h.dtype()));
+  c.h_to_code = kMagic<Real> + static_cast<Real>(c.h_to_unsigned);
+}
+
+// ---- device
 
 /// The look-up of a sum of gate inputs that magic was added to.
 template <typename Real>

@@ -20,13 +20,13 @@ constexpr int64_t kAlignment = 256;
 constexpr uint64_t kNoNan = UINT64_MAX;
 
 constexpr DeviceKernel kKernels[] = {
-#define ISOBIT_CUDA_GRU_KERNEL(name, what, supports, scratch_bytes, launch) \
-  {name, what, supports, scratch_bytes, launch},
+#define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch) \
+  {name, what, fewest_steps, supports, scratch_bytes, launch},
 #include "gru/cuda_kernels.inc"
 #undef ISOBIT_CUDA_GRU_KERNEL
 };
 constexpr DeviceGruKernel kKernelNames[] = {
-#define ISOBIT_CUDA_GRU_KERNEL(name, what, supports, scratch_bytes, launch) {name, what},
+#define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch) {name, what},
 #include "gru/cuda_kernels.inc"
 #undef ISOBIT_CUDA_GRU_KERNEL
 };
@@ -157,8 +157,13 @@ void add_table(Upload& upload, const ActivationTable& table, TableView& view) {
   upload.add(std::span(table.intercepts), view.intercepts);
 }
 
-/// `refusal` receives why the persistent kernel cannot run the layer, and outlives it.
-void add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer, std::string& refusal) {
+/// Why kernels cannot run a layer: what the pointers in DeviceLayer point to.
+struct Refusals {
+  std::string persistent, step;
+};
+
+/// `refusals` outlives the layer.
+void add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer, Refusals& refusals) {
   layer.input_size = p.input_size;
   layer.hidden_size = p.hidden_size;
   layer.x_dtype = p.grids[kX].dtype();
@@ -170,27 +175,38 @@ void add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer, 
   add_matrix(upload, p.W, p.bw, p.grids[kX], p.bw_to_acc, p.acc_to_ih, layer.W);
   add_matrix(upload, p.R, p.br, p.grids[kH], p.br_to_acc, p.acc_to_hh, layer.R);
   for (size_t gate = 0; gate < 3; ++gate) add_table(upload, p.tables[gate], layer.cell.tables[gate]);
-  const Result<PersistentPack> pack = pack_persistent(p);
-  if (!pack.ok()) {
-    refusal = pack.status().message();
-    layer.persistent_refusal = refusal.c_str();
-    return;
+  if (const Result<PersistentPack> pack = pack_persistent(p); pack.ok()) {
+    PersistentLayer& to = layer.persistent;
+    to = pack->layer;
+    upload.add(std::span(pack->fragments), to.fragments);
+    upload.add(std::span(pack->tables), to.tables);
+    upload.add(std::span(pack->W), to.W);
+    const auto add_sums = [&upload](const auto& from, auto& sums) {
+      upload.add(std::span(from.start), sums.start);
+      upload.add(std::span(from.ratio), sums.ratio);
+      upload.add(std::span(from.W_start), sums.W_start);
+      upload.add(std::span(from.W_ratio), sums.W_ratio);
+      upload.add(std::span(from.W_again), sums.W_again);
+    };
+    add_sums(pack->narrow, to.narrow);
+    add_sums(pack->wide, to.wide);
+    to.supported = true;
+  } else {
+    refusals.persistent = pack.status().message();
+    layer.persistent_refusal = refusals.persistent.c_str();
   }
-  PersistentLayer& to = layer.persistent;
-  to = pack->layer;
-  upload.add(std::span(pack->fragments), to.fragments);
-  upload.add(std::span(pack->tables), to.tables);
-  upload.add(std::span(pack->W), to.W);
-  const auto add_sums = [&upload](const auto& from, auto& sums) {
-    upload.add(std::span(from.start), sums.start);
-    upload.add(std::span(from.ratio), sums.ratio);
-    upload.add(std::span(from.W_start), sums.W_start);
-    upload.add(std::span(from.W_ratio), sums.W_ratio);
-    upload.add(std::span(from.W_again), sums.W_again);
-  };
-  add_sums(pack->narrow, to.narrow);
-  add_sums(pack->wide, to.wide);
-  to.supported = true;
+  if (const Result<StepPack> pack = pack_step(p); pack.ok()) {
+    StepLayer& to = layer.step;
+    to = pack->layer;
+    upload.add(std::span(pack->W), to.W.fragments);
+    upload.add(std::span(pack->R), to.R.fragments);
+    upload.add(std::span(pack->rows), to.rows);
+    upload.add(std::span(pack->tables), to.tables);
+    to.supported = true;
+  } else {
+    refusals.step = pack.status().message();
+    layer.step_refusal = refusals.step.c_str();
+  }
 }
 
 // -------------------------------------------------------------------------------------------------------------------
@@ -267,8 +283,8 @@ Status check_run(int64_t batch, int64_t steps) {
 struct DeviceGru::Data {
   GruModel model;
   std::shared_ptr<const std::byte> memory;
-  std::vector<DeviceLayer> layers;         // l * directions + d
-  std::vector<std::string> refusals;       // of each, what its persistent_refusal points to
+  std::vector<DeviceLayer> layers;  // l * directions + d
+  std::vector<Refusals> refusals;   // of each
   DeviceLimits limits;
 
   /// Offsets into a workspace, multiples of 256; the first word is the index of the first NaN.
@@ -341,6 +357,7 @@ Result<const DeviceKernel*> DeviceGru::Data::choose(int64_t batch, int64_t steps
       names += (names.empty() ? "" : ", ") + std::string(kernel.name);
       continue;
     }
+    if (requested.empty() && steps < kernel.fewest_steps) continue;
     const Status status = kernel.supports(layers, batch, steps, limits);
     if (status.ok()) return &kernel;
     if (!requested.empty())
@@ -427,6 +444,9 @@ Result<DeviceGru> DeviceGru::create(const GruModel& model) {
   ISOBIT_RETURN_IF_ERROR(
       cuda_status(cudaDeviceGetAttribute(&data->limits.processors, cudaDevAttrMultiProcessorCount, data->limits.device),
                   "processors"));
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaDeviceGetAttribute(&data->limits.major, cudaDevAttrComputeCapabilityMajor, data->limits.device),
+                  "compute capability"));
   const std::vector<GruLayerParameters>& layers = model.parameters().layers;
   data->layers.resize(layers.size());
   Upload upload;

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "gru/cuda_persistent.h"
+#include "gru/cuda_step.h"
 #include "gru/reference.h"
 #include "isobit/dtype.h"
 #include "isobit/gru.h"
@@ -44,6 +45,8 @@ struct DeviceLayer {
   float h_scale;
   PersistentLayer persistent;
   const char* persistent_refusal;  // host memory; why `persistent` cannot run the layer, or null
+  StepLayer step;
+  const char* step_refusal;  // the same of `step`
 };
 
 /// Where the codes of sequence n at step t begin: t * step + n * sequence elements.
@@ -72,11 +75,13 @@ struct DeviceRun {
 struct DeviceLimits {
   int device = 0;
   int processors = 0;
+  int major = 0;  // of the compute capability
 };
 
 struct DeviceKernel {
   std::string_view name;
   std::string_view what;
+  int64_t fewest_steps;  // runs of fewer are left to a later row, where no kernel was asked for
   /// Whether the kernel runs `steps` steps of `batch` sequences through these layers, and why not.
   Status (*supports)(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits& limits);
   /// Enough for any of the layers, in every run of at most so many sequences and steps that the kernel supports.
@@ -86,7 +91,7 @@ struct DeviceKernel {
   Status (*launch)(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits& limits, cudaStream_t stream);
 };
 
-#define ISOBIT_CUDA_GRU_KERNEL(name, what, supports, scratch_bytes, launch)                   \
+#define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch)     \
   Status supports(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&);       \
   int64_t scratch_bytes(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&); \
   Status launch(const DeviceLayer&, const DeviceRun&, const DeviceLimits&, cudaStream_t);

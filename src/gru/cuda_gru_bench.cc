@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times of integer GRUs on a device, C = H, 8 bits, replayed from a graph: cuda_gru_bench T H,H,... N,N,... One JSON
-// object a line. bench/gru_cuda.py puts a rival beside it.
+// Times of integer GRUs on a device, C = H, one layer, codes in and out. One JSON object a line: T steps a call,
+// `calls` of them in a graph, each going on from the state of the one before. T > 1: one call. T = 1: "same": every
+// call is of one model, whose weights stay in the second-level cache; "rotating": of copies in turn, so that weights
+// come from memory. bench/gru_cuda.py puts rivals beside it.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <string>
 #include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "core/random.h"
 #include "isobit/cuda/gru.h"
@@ -17,23 +21,23 @@ namespace {
 using isobit::Random;
 using isobit::cuda::DeviceGru;
 using isobit::testing::check_cuda;
+using isobit::testing::required;
 
-template <typename T>
-T required(isobit::Result<T> result) {
-  if (!result.ok()) {
-    std::fprintf(stderr, "%s\n", result.status().message().c_str());
-    std::exit(1);
-  }
-  return *std::move(result);
-}
-void required(const isobit::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.message().c_str());
-  std::exit(1);
-}
+struct Options {
+  std::vector<int64_t> hidden;
+  std::vector<int64_t> batch;
+  std::vector<std::string> bits = {"8"};
+  int64_t steps = 256;
+  int repeats = 11;
+};
+
+/// `generic` takes milliseconds a step for such a layer: fewer steps and replays, and no rotation.
+constexpr int64_t kSlowHidden = 512;
+constexpr int64_t kSlowSteps = 16;
+constexpr int kSlowRepeats = 5;
 
 /// Weights as PyTorch initialises them, uniform in +-1/sqrt(H), calibrated on uniform data.
-isobit::GruModel random_model(int64_t size) {
+isobit::GruCalibrator random_calibrator(int64_t size) {
   Random random(static_cast<uint64_t>(size));
   const auto uniform = [&](int64_t count, float limit) {
     std::vector<float> values(static_cast<size_t>(count));
@@ -45,54 +49,114 @@ isobit::GruModel random_model(int64_t size) {
   weights.name = "bench";
   weights.layers.push_back({size, size, uniform(3 * size * size, limit), uniform(3 * size * size, limit),
                             uniform(3 * size, limit), uniform(3 * size, limit)});
-  isobit::GruQuantization quantization;
-  required(isobit::apply_bits("8", quantization));
   auto calibrator = required(isobit::GruCalibrator::create(std::move(weights)));
   required(calibrator.observe(uniform(8 * 2 * size, 2.0f), 8, 2));
-  return required(calibrator.finish(quantization));
+  return calibrator;
 }
 
-std::vector<int64_t> list_of(const char* text) {
-  std::vector<int64_t> values;
-  for (char* at = const_cast<char*>(text); *at != 0; at += *at == ',') values.push_back(std::strtoll(at, &at, 10));
-  return values;
+/// A model, and as many copies as it takes for their weights not to be found in the cache.
+std::vector<DeviceGru> copies_of(const isobit::GruModel& model) {
+  const isobit::GruLayerParameters& layer = model.parameters().layers[0];
+  const auto bytes_of = [](const isobit::CodeMatrix& matrix) {
+    return matrix.rows() * matrix.columns() * static_cast<int64_t>(size_in_bytes(matrix.dtype()));
+  };
+  std::vector<DeviceGru> copies;
+  for (int64_t i = isobit::testing::blocks_beyond_cache(bytes_of(layer.W) + bytes_of(layer.R)); i > 0; --i)
+    copies.push_back(required(DeviceGru::create(model)));
+  return copies;
 }
+
+class Bench {
+ public:
+  Bench(const Options& options, std::string bits, const isobit::GruModel& model)
+      : options_(options), bits_(std::move(bits)), size_(model.hidden_size()), grus_(copies_of(model)) {
+    cudaDeviceProp properties{};
+    check_cuda(cudaGetDeviceProperties(&properties, 0), "device");
+    device_ = properties.name;
+  }
+
+  void time(int64_t batch) const {
+    time(batch, false, 1);
+    time(batch, true, 1);
+    if (!slow(batch, 1)) time(batch, true, grus_.size());
+  }
+
+ private:
+  [[nodiscard]] std::string kernel(int64_t batch, int64_t steps) const {
+    return std::string(required(grus_[0].choose_kernel(batch, steps)));
+  }
+  [[nodiscard]] bool slow(int64_t batch, int64_t steps) const {
+    return size_ >= kSlowHidden && kernel(batch, steps) == "generic";
+  }
+
+  /// `one_step`: calls of one step each, of the first `models` models in turn.
+  void time(int64_t batch, bool one_step, size_t models) const {
+    const bool is_slow = slow(batch, one_step ? 1 : options_.steps);
+    const int64_t steps = is_slow ? std::min(kSlowSteps, options_.steps) : options_.steps;  // of x
+    const int64_t call_steps = one_step ? 1 : steps;
+    const int64_t calls = one_step ? std::max(steps, static_cast<int64_t>(models)) : 1;
+    const int64_t y_width = static_cast<int64_t>(size_in_bytes(grus_[0].model().output_grid().dtype()));
+    const auto x_bytes = static_cast<size_t>(call_steps * batch * size_);
+    const auto y_bytes = x_bytes * static_cast<size_t>(y_width);
+    const auto count = static_cast<size_t>(steps / call_steps);
+    const auto state_bytes = static_cast<size_t>(grus_[0].state_bytes(batch));
+    const auto workspace_bytes = static_cast<size_t>(grus_[0].workspace_bytes(batch, call_steps));
+    const auto x = isobit::testing::device_memory(count * x_bytes);
+    const auto y = isobit::testing::device_memory(count * y_bytes);
+    const auto state = isobit::testing::device_memory(state_bytes);
+    const auto workspace = isobit::testing::device_memory(workspace_bytes);
+    std::vector<uint64_t> codes((count * x_bytes + 7) / 8);
+    Random random(1);
+    for (uint64_t& eight : codes) eight = random.next();
+    check_cuda(cudaMemcpy(x.get(), codes.data(), count * x_bytes, cudaMemcpyHostToDevice), "x");
+    required(grus_[0].initial_state({state.get(), state_bytes}, batch, nullptr));
+    check_cuda(cudaDeviceSynchronize(), "state");
+    const double us = isobit::testing::median_microseconds(
+        [&](cudaStream_t stream) {
+          for (size_t call = 0; call < static_cast<size_t>(calls); ++call)
+            required(grus_[call % models].forward_codes(
+                {x.get() + call % count * x_bytes, x_bytes}, {y.get() + call % count * y_bytes, y_bytes}, call_steps,
+                batch, {state.get(), state_bytes}, {workspace.get(), workspace_bytes}, stream));
+        },
+        is_slow ? kSlowRepeats : options_.repeats);
+    nlohmann::ordered_json line = {{"device", device_}, {"H", size_},     {"N", batch},
+                                   {"T", call_steps},   {"calls", calls}, {"bits", bits_}};
+    line["weights"] = models > 1 ? "rotating" : "same";
+    line["kernel"] = kernel(batch, call_steps);
+    line["us_per_step"] = us / static_cast<double>(calls * call_steps);
+    std::printf("%s\n", line.dump().c_str());
+    std::fflush(stdout);
+  }
+
+  const Options& options_;
+  std::string device_;
+  std::string bits_;
+  int64_t size_;
+  std::vector<DeviceGru> grus_;
+};
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: cuda_gru_bench T H,H,... N,N,...\n");
-    return 2;
-  }
-  const int64_t steps = std::strtoll(argv[1], nullptr, 10);
-  cudaDeviceProp properties{};
-  check_cuda(cudaGetDeviceProperties(&properties, 0), "device");
-  for (const int64_t size : list_of(argv[2])) {
-    const DeviceGru gru = required(DeviceGru::create(random_model(size)));
-    for (const int64_t batch : list_of(argv[3])) {
-      const auto bytes = static_cast<size_t>(steps * batch * size);
-      const auto state_bytes = static_cast<size_t>(gru.state_bytes(batch));
-      const auto workspace_bytes = static_cast<size_t>(gru.workspace_bytes(batch, steps));
-      void* buffers[4] = {};
-      const size_t sizes[4] = {bytes, bytes, state_bytes, workspace_bytes};
-      for (int i = 0; i < 4; ++i) check_cuda(cudaMalloc(&buffers[i], sizes[i]), "memory");
-      std::vector<uint8_t> x(bytes);
-      Random random(1);
-      for (uint8_t& code : x) code = static_cast<uint8_t>(random.next() >> 56);
-      check_cuda(cudaMemcpy(buffers[0], x.data(), bytes, cudaMemcpyHostToDevice), "x");
-      const auto span = [&](int i) { return std::span(static_cast<std::byte*>(buffers[i]), sizes[i]); };
-      required(gru.initial_state(span(2), batch, nullptr));
-      check_cuda(cudaDeviceSynchronize(), "state");
-      const double us = isobit::testing::median_microseconds([&](cudaStream_t stream) {
-        required(gru.forward_codes(span(0), span(1), steps, batch, span(2), span(3), stream));
-      });
-      std::printf(
-          "{\"device\": \"%s\", \"H\": %lld, \"N\": %lld, \"T\": %lld, \"kernel\": \"%s\", \"us_per_step\": %.4f}\n",
-          properties.name, static_cast<long long>(size), static_cast<long long>(batch), static_cast<long long>(steps),
-          std::string(required(gru.choose_kernel(batch, steps))).c_str(), us / static_cast<double>(steps));
-      std::fflush(stdout);
-      for (void* buffer : buffers) cudaFree(buffer);
+  CLI::App app("Times integer GRUs on the current CUDA device, C = H: whole sequences and one-step calls.");
+  Options options;
+  app.add_option("--hidden", options.hidden, "hidden units")->delimiter(',')->check(CLI::PositiveNumber)->required();
+  app.add_option("--batch", options.batch, "sequences")->delimiter(',')->check(CLI::PositiveNumber)->required();
+  app.add_option("--bits", options.bits, "widths of a model, as apply_bits reads them; one or more");
+  app.add_option("--steps", options.steps, "of a sequence, and one-step calls in a graph")->check(CLI::Range(2, 65536));
+  app.add_option("--repeats", options.repeats, "replays; the figure is their median")->check(CLI::Range(1, 1000));
+  CLI11_PARSE(app, argc, argv);
+  for (const int64_t size : options.hidden) {
+    const isobit::GruCalibrator calibrator = random_calibrator(size);
+    for (const std::string& bits : options.bits) {
+      isobit::GruQuantization quantization;
+      required(isobit::apply_bits(bits, quantization));
+      if (quantization.tensors[isobit::kX].bits != 8) {
+        std::fprintf(stderr, "--bits %s: x must have 8 bits, its codes are random bytes\n", bits.c_str());
+        return 2;
+      }
+      const Bench bench(options, bits, required(calibrator.finish(quantization)));
+      for (const int64_t batch : options.batch) bench.time(batch);
     }
   }
   return 0;

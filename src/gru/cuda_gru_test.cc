@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gru/proof.h"
 #include "gru/random_model.h"
 #include "testing/cuda_buffer.h"
 
@@ -165,6 +166,15 @@ Case next_case(Random& random, Widths widths, int64_t products) {
   return c;
 }
 
+/// What can hold the integers of a layer's gates exactly.
+std::string lanes_of(const GruLayerParameters& p) {
+  const Result<GruProof> proof = prove_no_overflow(p, "layer");
+  EXPECT_TRUE(proof.ok()) << proof.status().message();
+  if (p.rounding != Rounding::kNearestEven || !proof->gates_f64) return "int64";
+  const bool bytes = size_of(p.grids[kX]) == 1 && size_of(p.grids[kH]) == 1;
+  return proof->gates_f32 && bytes ? "float" : "double";
+}
+
 struct Outcome {
   std::vector<std::byte> y;
   GruState state;
@@ -279,6 +289,14 @@ class DeviceGrus : public ::testing::Test {
       const int64_t count = c.run.steps * c.run.batch * c.model.output_size();
       compared_ += count;
       runs_[std::string(kernel.name)] += 1;
+      if (kernel.name == "step") {
+        const GruLayerParameters& p = c.model.parameters().layers.front();
+        runs_["step, " + lanes_of(p)] += 1;
+        runs_["step, " + std::string(to_string(p.rounding))] += 1;
+        for (const GruTensor tensor : {kX, kH})
+          if (size_of(p.grids[tensor]) == 2)
+            runs_["step, " + std::string(kGruTensorNames[tensor]) + " of 16 bits"] += 1;
+      }
       EXPECT_TRUE(equal(actual.state, expected.state)) << kernel.name << ": last state";
       if (actual.y == expected.y) continue;
       const Dtype dtype = c.model.output_grid().dtype();
@@ -315,7 +333,14 @@ class DeviceGrus : public ::testing::Test {
 };
 
 TEST_F(DeviceGrus, CodesEqualTheReference) {
-  compare_random(7001, Widths::kUsual, sanitized() ? 12 : 1000, sanitized() ? 200'000 : 30'000'000);
+  const int cases = sanitized() ? 12 : 1000;
+  compare_random(7001, Widths::kUsual, cases, sanitized() ? 200'000 : 30'000'000);
+  for (const auto& [what, runs] : runs_) std::printf("%s: %d of %d models\n", what.c_str(), runs, cases);
+  EXPECT_GT(runs_["step"], cases / 2);
+  if (sanitized()) return;
+  for (const char* what : {"float", "double", "int64", "nearest_even", "nearest_up", "nearest_away", "floor",
+                           "x of 16 bits", "h of 16 bits"})
+    EXPECT_GT(runs_[std::string("step, ") + what], cases / 50) << what;
 }
 
 TEST_F(DeviceGrus, ByteCodesEqualTheReference) {
@@ -334,23 +359,28 @@ TEST_F(DeviceGrus, WideCodesEqualTheReference) {
 }
 
 /// A model and a run of a given size.
-Case case_of(uint64_t seed, int64_t input, int64_t hidden, int64_t batch, int64_t steps, int32_t layers = 1,
-             int32_t directions = 1) {
+Case case_of(uint64_t seed, const RandomShape& shape, int64_t batch, int64_t steps) {
   Random random(seed);
   Case c;
-  c.shape.input = input;
-  c.shape.hidden = hidden;
-  c.shape.layers = layers;
-  c.shape.directions = directions;
+  c.shape = shape;
   Result<GruModel> model = random_model(random, c.shape);
   EXPECT_TRUE(model.ok()) << model.status().message();
   c.model = *std::move(model);
   c.run.batch = batch;
   c.run.steps = steps;
   c.run.chunks.push_back(steps);
-  c.run.x = random_tensor(random, steps * batch * input, c.model.input_grid());
+  c.run.x = random_tensor(random, steps * batch * shape.input, c.model.input_grid());
   c.run.start = c.model.initial_state(batch);
   return c;
+}
+Case case_of(uint64_t seed, int64_t input, int64_t hidden, int64_t batch, int64_t steps, int32_t layers = 1,
+             int32_t directions = 1) {
+  RandomShape shape;
+  shape.input = input;
+  shape.hidden = hidden;
+  shape.layers = layers;
+  shape.directions = directions;
+  return case_of(seed, shape, batch, steps);
 }
 
 TEST_F(DeviceGrus, ManySequencesAndLargeSizes) {
@@ -361,7 +391,7 @@ TEST_F(DeviceGrus, ManySequencesAndLargeSizes) {
   std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
 }
 
-/// Every way in which `persistent` cuts a layer, with one tile of sequences a team and with several.
+/// Every way in which `persistent` cuts a layer, with one tile of sequences a team and with several; `step` beside it.
 TEST_F(DeviceGrus, LayersOfEverySize) {
   struct Size {
     int64_t input, hidden, batch, steps;
@@ -402,7 +432,10 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
     c.fast_host = true;
     SCOPED_TRACE(describe(c.shape, c.run, seed, 0));
     const int before = runs_["persistent"];
+    const int steps_before = runs_["step"];
     compare(c);
+    EXPECT_EQ(runs_["step"], steps_before + 1)
+        << DeviceGru::create(c.model)->choose_kernel(1, 1, "step").status().message();
     int major = 0;
     ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
     if (major >= 9) {
@@ -411,6 +444,57 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
     }
   }
   std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
+}
+
+/// Calls of one step, as a decoder makes them, and sizes at which `step` takes its other ways: more tiles of sequences
+/// than blocks for them, more columns than a block holds at once, codes of two bytes.
+TEST_F(DeviceGrus, ChainsOfSingleStepsEqualTheReference) {
+  struct Chain {
+    int64_t input, hidden, batch, steps;
+    int32_t x_bits = 8, h_bits = 8, weight_bits = 8, layers = 1;
+    ScaleKind kind = ScaleKind::kPow2;
+    Rounding rounding = Rounding::kNearestEven;
+  };
+  std::vector<Chain> chains = {
+      {64, 128, 1, 20}, {13, 70, 9, 6, 5, 4, 3, 2}, {70, 61, 17, 5, 16, 16, 6, 2, ScaleKind::kReal}};
+  for (const Rounding rounding : kAllRoundings)
+    chains.push_back({65, racecheck() ? 127 : 129, 3, 4, 12, 8, 8, 1, ScaleKind::kReal, rounding});
+  if (!sanitized()) {
+    chains.push_back({1024, 1024, 1, 12});
+    chains.push_back({1024, 1024, 1, 4, 4, 4, 4});
+    chains.push_back({300, 1030, 40, 3});
+    chains.push_back({700, 2100, 40, 2});
+    chains.push_back({2100, 2100, 2, 3, 8, 16});
+    chains.push_back({40, 1030, 33, 2, 16, 8, 7, 1, ScaleKind::kReal, Rounding::kFloor});
+  }
+  uint64_t seed = 61;
+  for (const Chain& chain : chains) {
+    RandomShape shape;
+    shape.input = chain.input;
+    shape.hidden = chain.hidden;
+    shape.layers = chain.layers;
+    shape.x_bits = chain.x_bits;
+    shape.h_bits = chain.h_bits;
+    shape.weight_bits = chain.weight_bits;
+    shape.kind = chain.kind;
+    shape.rounding = chain.rounding;
+    Case c = case_of(seed, shape, chain.batch, chain.steps);
+    c.run.chunks.assign(static_cast<size_t>(chain.steps), 1);
+    SCOPED_TRACE(describe(c.shape, c.run, seed, 0));
+    compare(c);
+    c.run.chunks = {chain.steps};
+    compare(c);
+    if (HasFailure()) return;
+    ++seed;
+    const Result<DeviceGru> gru = DeviceGru::create(c.model);
+    ASSERT_TRUE(gru.ok()) << gru.status().message();
+    EXPECT_EQ(*gru->choose_kernel(chain.batch, 1), "step");
+  }
+  EXPECT_EQ(runs_["step"], static_cast<int>(2 * chains.size()));
+  for (const char* lanes : {"float", "double", "int64"}) {
+    std::printf("step, %s: %d runs\n", lanes, runs_[std::string("step, ") + lanes]);
+    EXPECT_GT(runs_[std::string("step, ") + lanes], 0) << lanes;
+  }
 }
 
 /// Values around codes of the grid, ties among them, and some that are far outside.
@@ -552,6 +636,49 @@ TEST_F(DeviceGrus, ReplaysInAGraphWithAMovingState) {
     EXPECT_EQ(DeviceGru::check_input(workspace.bytes(), stream_).message(),
               nan ? "x[17] is NaN, must be a number" : "");
     values[17] = 0.0f;
+  }
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+TEST_F(DeviceGrus, SingleStepsReplayInAGraph) {
+  constexpr int64_t kBatch = 3;
+  const int64_t hidden = sanitized() ? 72 : 520;
+  Case c = case_of(51, 40, hidden, kBatch, 4);
+  const Result<DeviceGru> gru = DeviceGru::create(c.model);
+  ASSERT_TRUE(gru.ok()) << gru.status().message();
+  ASSERT_EQ(*gru->choose_kernel(kBatch, 1), "step");
+  const int64_t x_row = kBatch * 40 * size_of(c.model.input_grid());
+  const int64_t y_row = kBatch * hidden * size_of(c.model.output_grid());
+  GuardedDeviceBuffer x(4 * x_row);
+  GuardedDeviceBuffer y(4 * y_row);
+  GuardedDeviceBuffer state(gru->state_bytes(kBatch));
+  GuardedDeviceBuffer workspace(gru->workspace_bytes(kBatch, 1));
+  ASSERT_TRUE(gru->initial_state(state.bytes(), kBatch, stream_).ok());
+  wait();
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
+  Status status;
+  for (int64_t s = 0; s < 4 && status.ok(); ++s)
+    status = gru->forward_codes(x.bytes().subspan(static_cast<size_t>(s * x_row), static_cast<size_t>(x_row)),
+                                y.bytes().subspan(static_cast<size_t>(s * y_row), static_cast<size_t>(y_row)), 1,
+                                kBatch, state.bytes(), workspace.bytes(), stream_);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  ASSERT_TRUE(status.ok()) << status.message();
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  Random random(52);
+  for (int replay = 0; replay < (sanitized() ? 3 : 25) && !HasFailure(); ++replay) {
+    c.run.x = random_tensor(random, 4 * kBatch * 40, c.model.input_grid());
+    const Outcome expected = on_host(c);
+    x.write(c.run.x);
+    ASSERT_EQ(cudaGraphLaunch(executable, stream_), cudaSuccess);
+    wait();
+    EXPECT_EQ(y.read<std::byte>(), expected.y) << "replay " << replay;
+    GruState actual = c.model.initial_state(kBatch);
+    ASSERT_TRUE(gru->download_state(state.bytes(), actual, stream_).ok());
+    EXPECT_TRUE(equal(actual, expected.state)) << "replay " << replay;
+    c.run.start = expected.state;
   }
   EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);

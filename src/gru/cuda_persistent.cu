@@ -27,10 +27,6 @@ constexpr int kThreads = 256;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-template <typename Real>
-Real ratio_of(const RescaleParameters& r) {
-  return static_cast<Real>(std::ldexp(static_cast<double>(r.multiplier), -r.shift));
-}
 Status unsupported(const std::string& what) { return {StatusCode::kUnsupported, what}; }
 
 template <typename Real, typename Sum>
@@ -229,22 +225,6 @@ int64_t exchange_bytes(const PersistentLayer& layer, int32_t sequence_tiles) {
   return layer.grid ? int64_t{sequence_tiles} * 2 * layer.groups * layer.h_planes * 256 : 0;
 }
 
-/// Start values, with the zero point and the storage offset of the unsigned activations folded in.
-template <typename Sum>
-StartOf<Sum> start_of(const CodeMatrix& weights, const CodeMatrix& biases, const RescaleParameters& bias_to_acc,
-                      const Grid& activation, int64_t row, Rounding mode) {
-  int64_t sum = 0;
-  for (int64_t k = 0; k < weights.columns(); ++k) sum += weights.at(row, k);
-  const int64_t start = rescale(bias_to_acc, biases.at(row, 0), mode) -
-                        (activation.zero_point + storage_offset(activation.dtype())) * sum;
-  // Of 32 bits: partial sums wrap; the complete accumulator fits.
-  if constexpr (std::is_same_v<Sum, float>) {
-    return static_cast<int32_t>(static_cast<uint32_t>(start));
-  } else {
-    return static_cast<double>(start);
-  }
-}
-
 /// R in the order in which lanes load it: [tile][split][gate][k tile][lane][16 bytes]. The k of a fragment are permuted
 /// so that 16 bytes of a sequence's state are the b of two fragments.
 void pack_fragments(const CodeMatrix& R, int64_t hidden, PersistentPack& pack) {
@@ -264,39 +244,6 @@ void pack_fragments(const CodeMatrix& R, int64_t hidden, PersistentPack& pack) {
                   (split * layer.k_tiles + kt / 2 * 2) * 32 + lane % 4 * 16 + kt % 2 * 8 + r / 2 * 4 + i % 4;
               if (unit < hidden && k < hidden) pack.fragments[at] = static_cast<uint8_t>(R.at(gate * hidden + unit, k));
             }
-}
-
-/// The gates' constants and tables.
-template <typename Real>
-void pack_gates(const GruLayerParameters& p, GateLanes<Real>& c, PersistentPack& pack) {
-  const auto difference = [](int64_t code, const Grid& grid) { return static_cast<Real>(code - grid.zero_point); };
-  const Grid& hh = p.grids[kHh];
-  const Grid& h = p.grids[kH];
-  c.hh_low = difference(hh.min(), hh);
-  c.hh_high = difference(hh.max(), hh);
-  c.hh_low_code = static_cast<int32_t>(hh.min() - hh.zero_point);
-  c.hh_high_code = static_cast<int32_t>(hh.max() - hh.zero_point);
-  // Low 32 bits of magic: what activate finds beside the sum.
-  const auto magic_bits = static_cast<uint32_t>(std::is_same_v<Real, float> ? 0x4b400000 : 0);
-  for (size_t gate = 0; gate < 3; ++gate) {
-    const Grid& in = p.tables[gate].input;
-    const Grid& out = p.tables[gate].output;
-    c.hh_to_gate[gate] = ratio_of<Real>(gate == 2 ? p.rhh_to_n : p.hh_to_gate[gate]);
-    c.gate_low[gate] = kMagic<Real> + difference(in.min(), in);
-    c.gate_high[gate] = kMagic<Real> + difference(in.max(), in);
-    const auto first = static_cast<int64_t>(pack.tables.size()) - (in.min() - in.zero_point);
-    c.gate_to_byte[gate] = 4 * static_cast<uint32_t>(first) - 4 * magic_bits;
-    for (int64_t q = in.min(); q <= in.max(); ++q)
-      pack.tables.push_back(static_cast<float>(p.tables[gate](q) - out.zero_point));
-  }
-  c.n_to_h = ratio_of<Real>(p.n_to_h);
-  c.u_to_one = ratio_of<Real>(p.u_to_one);
-  c.one = difference(p.one, p.grids[kU]);
-  c.h_low = difference(h.min(), h);
-  c.h_high = difference(h.max(), h);
-  c.h_to_unsigned = static_cast<int32_t>(h.zero_point + storage_offset(h.dtype()));
-  c.h_to_code = kMagic<Real> + static_cast<Real>(c.h_to_unsigned);
-  pack.layer.table_entries = static_cast<int32_t>(pack.tables.size());
 }
 
 template <typename Sum>
@@ -323,14 +270,23 @@ void pack_rows(const GruLayerParameters& p, PersistentPack& pack, PersistentSums
       const int64_t row = gate * p.hidden_size + unit;
       const auto from = static_cast<size_t>(row);
       const auto to = static_cast<size_t>(tile_row(gate, unit));
-      arrays.start[to] = start_of<Sum>(p.R, p.br, p.br_to_acc[from], p.grids[kH], row, p.rounding);
+      arrays.start[to] = static_cast<StartOf<Sum>>(start_of(p, true, row));
       arrays.ratio[to] = ratio_of<Sum>(p.acc_to_hh[from]);
-      arrays.W_start[to] = start_of<Sum>(p.W, p.bw, p.bw_to_acc[from], p.grids[kX], row, p.rounding);
+      arrays.W_start[to] = static_cast<StartOf<Sum>>(start_of(p, false, row));
       arrays.W_ratio[to] = ratio_of<Sum>(p.acc_to_ih[from]);
       arrays.W_again[to] = ratio_of<Sum>(p.ih_to_gate[static_cast<size_t>(gate)]);
       for (int64_t k = 0; k < p.input_size; ++k)
         pack.W[to * static_cast<size_t>(layer.x_padded) + static_cast<size_t>(k)] = static_cast<int8_t>(p.W.at(row, k));
     }
+}
+
+/// Start values are held as double in double lanes.
+bool starts_are_exact(const GruLayerParameters& p) {
+  constexpr int64_t kLimit = int64_t{1} << 52;
+  for (int64_t row = 0; row < 3 * p.hidden_size; ++row)
+    for (const bool of_h : {false, true})
+      if (const int64_t start = start_of(p, of_h, row); start < -kLimit || start > kLimit) return false;
+  return true;
 }
 
 bool ratios_at_most_one(const std::vector<RescaleParameters>& ratios) {
@@ -407,12 +363,14 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
   layer.x_planes = static_cast<int32_t>(size_in_bytes(p.grids[kX].dtype()));
   const bool bytes = layer.h_planes == 1 && layer.x_planes == 1;
   layer.wide_sums = !bytes || !proof.gates_f32;
+  if (layer.wide_sums && !starts_are_exact(p)) return unsupported("a bias on the accumulator exceeds 52 bits");
   layer.wide_gates = layer.h_planes == 2 || !proof.cell_f32 || (layer.wide_sums && !ratios_at_most_one(p.acc_to_hh));
   ISOBIT_RETURN_IF_ERROR(cut(p.hidden_size, layer));
   ISOBIT_RETURN_IF_ERROR(with_lanes(layer, [&](auto real, auto sum) -> Status {
     using Real = decltype(real);
     using Sum = decltype(sum);
-    pack_gates(p, cell_of<Real>(layer), pack);
+    pack_gates(p, cell_of<Real>(layer), pack.tables);
+    layer.table_entries = static_cast<int32_t>(pack.tables.size());
     ISOBIT_RETURN_IF_ERROR((prepare<Real, Sum>(layer)));
     pack_rows(p, pack, sums_of<Sum>(layer), sums_of<Sum>(pack));
     return {};

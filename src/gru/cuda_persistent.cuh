@@ -51,6 +51,7 @@
 
 #include "gru/cuda_gates.cuh"
 #include "gru/cuda_persistent.h"
+#include "linear/cuda_mma.cuh"
 
 namespace isobit::cuda {
 
@@ -94,20 +95,6 @@ struct PersistentArgs {
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-/// d = a (16 x 32 signed) * b (32 x 8 unsigned) + c, which is the same in both columns of a row.
-__device__ __forceinline__ void mma_s8u8(int32_t (&d)[4], const uint4& a, uint32_t b0, uint32_t b1, int32_t c0,
-                                         int32_t c1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%11,%11};"
-      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1), "r"(c0), "r"(c1));
-}
-/// d += a (16 x 32 signed) * b (32 x 8 unsigned).
-__device__ __forceinline__ void mma_s8u8(int32_t (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-               : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

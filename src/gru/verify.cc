@@ -7,10 +7,42 @@
 #include "core/hash.h"
 #include "core/random.h"
 #include "gru/random_model.h"
+#include "gru/verify_parts.h"
 #include "isobit/gru.h"
 #include "table/fp16_verify.h"
 
 namespace isobit {
+
+void compare_run(const GruModel& model, const RandomRun& run, const RunOutput& expected, const RunOutput& actual,
+                 bool batch_first, const std::string& what, std::string_view expected_by, VerifyKernel& kernel) {
+  const Dtype dtype = model.output_grid().dtype();
+  const int64_t width = model.output_size();
+  const int64_t count = run.steps * run.batch * width;
+  kernel.outputs_compared += static_cast<uint64_t>(count);
+  kernel.bytes_compared += expected.y.size();
+  const auto report = [&](const std::string& where) {
+    ++kernel.different;
+    if (kernel.first_difference.empty()) kernel.first_difference = what + ": " + where;
+  };
+  const int64_t differing = expected.y == actual.y ? 0 : count;
+  for (int64_t i = 0; i < differing; ++i) {
+    const int64_t want = load_code(expected.y.data(), dtype, i);
+    const int64_t got = load_code(actual.y.data(), dtype, i);
+    if (want == got) continue;
+    const int64_t row = i / width;
+    const int64_t t = batch_first ? row % run.steps : row / run.batch;
+    const int64_t n = batch_first ? row / run.steps : row % run.batch;
+    report("y[" + std::to_string(t) + ", " + std::to_string(n) + ", " + std::to_string(i % width) + "] is " +
+           std::to_string(got) + ", " + std::string(expected_by) + " gives " + std::to_string(want));
+  }
+  bool states_equal = true;
+  for (int64_t l = 0; l < expected.state.layer_count(); ++l) {
+    const auto a = expected.state.layer(l);
+    const auto b = actual.state.layer(l);
+    states_equal = states_equal && std::equal(a.begin(), a.end(), b.begin(), b.end());
+  }
+  if (!states_equal) report("the last state");
+}
 
 Result<VerifyReport> verify_gru(uint64_t minimum_outputs, uint64_t seed, void (*progress)(void*, double fraction),
                                 void* context) {
@@ -19,14 +51,17 @@ Result<VerifyReport> verify_gru(uint64_t minimum_outputs, uint64_t seed, void (*
   for (const CpuPath path : kAllCpuPaths) {
     if (path == CpuPath::kReference || !cpu_can_run(path)) continue;
     paths.push_back(path);
-    report.kernels.push_back({"gru_" + std::string(to_string(path)), 0, 0, ""});
+    report.kernels.emplace_back();
+    report.kernels.back().name = "gru_" + std::string(to_string(path));
   }
   Random random(seed);
   for (int64_t index = 0;; ++index) {
     uint64_t least = UINT64_MAX;
     for (const VerifyKernel& kernel : report.kernels) least = std::min(least, kernel.outputs_compared);
     if (progress != nullptr)
-      progress(context, minimum_outputs == 0 ? 1.0 : std::min(1.0, static_cast<double>(least) / static_cast<double>(minimum_outputs)));
+      progress(context, minimum_outputs == 0
+                            ? 1.0
+                            : std::min(1.0, static_cast<double>(least) / static_cast<double>(minimum_outputs)));
     if (least >= minimum_outputs) break;
     const RandomShape shape = random_shape(random);
     Result<GruModel> model = random_model(random, shape);
@@ -39,39 +74,15 @@ Result<VerifyReport> verify_gru(uint64_t minimum_outputs, uint64_t seed, void (*
     for (size_t k = 0; k < paths.size(); ++k) {
       if (!model->supports(paths[k]).ok()) continue;
       ISOBIT_ASSIGN_OR_RETURN(const RunOutput actual, execute(*model, run, paths[k], true));
-      VerifyKernel& kernel = report.kernels[k];
-      const Dtype dtype = model->output_grid().dtype();
-      const int64_t count = run.steps * run.batch * model->output_size();
-      kernel.outputs_compared += static_cast<uint64_t>(count);
-      bool states_equal = true;
-      for (int64_t l = 0; l < expected.state.layer_count(); ++l) {
-        const auto a = expected.state.layer(l);
-        const auto b = actual.state.layer(l);
-        states_equal = states_equal && std::equal(a.begin(), a.end(), b.begin(), b.end());
-      }
-      if (expected.y == actual.y && states_equal) continue;
-      if (expected.y == actual.y) {
-        ++kernel.different;
-        if (kernel.first_difference.empty()) kernel.first_difference = describe(shape, run, seed, index) + ": last state";
-      }
-      for (int64_t i = 0; i < count; ++i) {
-        const int64_t want = load_code(expected.y.data(), dtype, i);
-        const int64_t got = load_code(actual.y.data(), dtype, i);
-        if (want == got) continue;
-        ++kernel.different;
-        if (!kernel.first_difference.empty()) continue;
-        const int64_t width = model->output_size();
-        kernel.first_difference = describe(shape, run, seed, index) + ": y[" + std::to_string(i / (width * run.batch)) + ", " +
-                                  std::to_string(i / width % run.batch) + ", " + std::to_string(i % width) + "] is " +
-                                  std::to_string(got) + ", the reference gives " + std::to_string(want);
-      }
+      compare_run(*model, run, expected, actual, false, describe(shape, run, seed, index), "the reference",
+                  report.kernels[k]);
     }
   }
   return report;
 }
 
-Result<std::vector<std::pair<std::string, std::string>>> fingerprint_all(std::optional<CpuPath> path) {
-  std::vector<std::pair<std::string, std::string>> lines;
+Result<Fingerprints> fingerprint_with(const FingerprintRuns& runs) {
+  Fingerprints lines;
   uint64_t tables = kHashStart;
   uint64_t gru = kHashStart;
   Random random(20240601);
@@ -84,28 +95,44 @@ Result<std::vector<std::pair<std::string, std::string>>> fingerprint_all(std::op
     }
     ++index;
     for (const GruLayerParameters& layer : model->parameters().layers)
-      for (const ActivationTable& table : layer.tables)
-        for (int64_t q = table.input.min(); q <= table.input.max(); ++q) {
-          const auto code = static_cast<int32_t>(table(q));
-          hash_bytes(tables, &code, sizeof code);
-        }
-    const RandomRun run = random_run(random, *model, 4000);
-    // Models with wider tensors run on the reference whatever the path.
-    CpuPath used = CpuPath::kReference;
-    if (path) {
-      if (!cpu_can_run(*path)) return model->supports(*path);
-      if (model->supports(*path).ok()) used = *path;
-    } else {
-      ISOBIT_ASSIGN_OR_RETURN(used, model->choose_path(std::nullopt));
-    }
-    ISOBIT_ASSIGN_OR_RETURN(const RunOutput out, execute(*model, run, used, true));
+      for (const ActivationTable& table : layer.tables) {
+        ISOBIT_ASSIGN_OR_RETURN(const std::vector<int32_t> codes, runs.table(table));
+        hash_bytes(tables, codes.data(), codes.size() * sizeof(int32_t));
+      }
+    ISOBIT_ASSIGN_OR_RETURN(const RunOutput out, runs.gru(*model, random_run(random, *model, 4000)));
     hash_bytes(gru, out.y.data(), out.y.size());
-    for (int64_t l = 0; l < out.state.layer_count(); ++l) hash_bytes(gru, out.state.layer(l).data(), out.state.layer(l).size());
+    for (int64_t l = 0; l < out.state.layer_count(); ++l)
+      hash_bytes(gru, out.state.layer(l).data(), out.state.layer(l).size());
   }
   lines.emplace_back("activation_table", hash_text(tables));
-  ISOBIT_RETURN_IF_ERROR(fingerprint_fp16(path, lines));
+  ISOBIT_RETURN_IF_ERROR(fingerprint_fp16(runs.function, runs.softmax, lines));
   lines.emplace_back("gru", hash_text(gru));
   return lines;
+}
+
+Result<Fingerprints> fingerprint_all(std::optional<CpuPath> path) {
+  if (path && !cpu_can_run(*path))
+    return Status(StatusCode::kFailedPrecondition,
+                  "path " + std::string(to_string(*path)) + ": " + std::string(cpu_cannot_run_reason(*path)));
+  FingerprintRuns runs;
+  runs.function = fp16_function_run(path);
+  runs.softmax = fp16_softmax_run(path);
+  runs.table = [](const ActivationTable& table) -> Result<std::vector<int32_t>> {
+    std::vector<int32_t> codes;
+    for (int64_t q = table.input.min(); q <= table.input.max(); ++q) codes.push_back(static_cast<int32_t>(table(q)));
+    return codes;
+  };
+  runs.gru = [path](const GruModel& model, const RandomRun& run) -> Result<RunOutput> {
+    // Models with wider tensors run on the reference whatever the path.
+    CpuPath used = CpuPath::kReference;
+    if (!path) {
+      ISOBIT_ASSIGN_OR_RETURN(used, model.choose_path(std::nullopt));
+    } else if (model.supports(*path).ok()) {
+      used = *path;
+    }
+    return execute(model, run, used, true);
+  };
+  return fingerprint_with(runs);
 }
 
 }  // namespace isobit

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/cuda_lanes.cuh"
+#include "linear/cuda_mma.cuh"
 
 namespace isobit::cuda {
 
@@ -36,11 +37,6 @@ __device__ __forceinline__ void load_fragments(uint32_t (&r)[4], uint32_t from) 
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(from));
-}
-__device__ __forceinline__ void mma_u8s8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 /// 16-byte piece `piece` (0..3) of a row of a tile, so that ldmatrix meets no bank twice.
 __device__ __forceinline__ uint32_t tile_offset(int row, int piece) {

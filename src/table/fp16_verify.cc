@@ -9,9 +9,8 @@
 #include "core/half.h"
 #include "core/hash.h"
 #include "core/random.h"
-#include "isobit/fp16_function.h"
+#include "isobit/cpu.h"
 #include "isobit/fp16_table.h"
-#include "isobit/verify.h"
 
 namespace isobit {
 namespace {
@@ -71,6 +70,7 @@ void compare(const std::string& what, const Bytes& expected, const Bytes& actual
   const size_t size = size_in_bytes(dtype);
   const size_t count = expected.size() / size;
   kernel.outputs_compared += count;
+  kernel.bytes_compared += expected.size();
   if (expected == actual) return;
   for (size_t i = 0; i < count; ++i) {
     uint32_t want = 0;
@@ -91,28 +91,40 @@ std::string describe(const Fp16Table& table, Dtype x, Dtype y) {
          std::string(to_string(y));
 }
 
-struct Candidate {
-  std::string_view kernel;
-  VerifyKernel report;
-};
-
-/// Every kernel that can run here, the reference apart.
-std::vector<Candidate> candidates(std::span<const Fp16Kernel> kernels, const char* operation) {
-  std::vector<Candidate> result;
-  for (const Fp16Kernel& kernel : kernels)
-    if (kernel.path != CpuPath::kReference && cpu_can_run(kernel.path))
-      result.push_back({kernel.name, {operation + std::string("_") + std::string(kernel.name), 0, 0, ""}});
+/// Every kernel that can run here, the reference apart. `run_with` makes what runs a kernel of this name.
+template <typename Run, typename RunWith>
+std::vector<Fp16Candidate<Run>> candidates(std::span<const Fp16Kernel> kernels, const std::string& operation,
+                                           RunWith run_with) {
+  std::vector<Fp16Candidate<Run>> result;
+  for (const Fp16Kernel& kernel : kernels) {
+    if (kernel.path == CpuPath::kReference || !cpu_can_run(kernel.path)) continue;
+    Fp16Candidate<Run> candidate;
+    candidate.report.name = operation + "_" + std::string(kernel.name);
+    candidate.run = run_with(kernel.name);
+    result.push_back(std::move(candidate));
+  }
   return result;
 }
 
+Fp16FunctionRun function_run(std::string_view kernel) {
+  return [kernel](const Fp16Function& function, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
+                  Dtype y_dtype) { return function.run(x, x_dtype, y, y_dtype, {.kernel = kernel}); };
+}
+
+Fp16SoftmaxRun softmax_run(std::string_view kernel) {
+  return [kernel](const Fp16Softmax& softmax, std::span<const std::byte> x, std::span<std::byte> y, int64_t columns) {
+    return softmax.run(x, Dtype::kF16, y, Dtype::kF16, columns, {.kernel = kernel});
+  };
+}
+
 Status compare_function(const Fp16Function& function, const Bytes& x, Dtype x_dtype, Dtype y_dtype,
-                        std::vector<Candidate>& kernels) {
+                        std::vector<Fp16Candidate<Fp16FunctionRun>>& kernels) {
   Bytes expected(x.size() / size_in_bytes(x_dtype) * size_in_bytes(y_dtype));
   Bytes actual(expected.size());
   ISOBIT_RETURN_IF_ERROR(function.run(x, x_dtype, expected, y_dtype, {.kernel = "reference"}));
-  for (Candidate& candidate : kernels) {
+  for (Fp16Candidate<Fp16FunctionRun>& candidate : kernels) {
     std::fill(actual.begin(), actual.end(), std::byte{0xa5});
-    ISOBIT_RETURN_IF_ERROR(function.run(x, x_dtype, actual, y_dtype, {.kernel = candidate.kernel}));
+    ISOBIT_RETURN_IF_ERROR(candidate.run(function, x, x_dtype, actual, y_dtype));
     compare(describe(function.table(), x_dtype, y_dtype), expected, actual, y_dtype, candidate.report);
   }
   return {};
@@ -134,9 +146,25 @@ std::string_view kernel_of(std::span<const Fp16Kernel> kernels, CpuPath path) {
 
 }  // namespace
 
+Fp16FunctionRun fp16_function_run(std::optional<CpuPath> path) {
+  return function_run(path ? kernel_of(fp16_kernels(), *path) : std::string_view());
+}
+
+Fp16SoftmaxRun fp16_softmax_run(std::optional<CpuPath> path) {
+  return softmax_run(path ? kernel_of(fp16_softmax_kernels(), *path) : std::string_view());
+}
+
 Result<VerifyReport> verify_fp16(uint64_t minimum_outputs, uint64_t seed, void (*progress)(void*, double fraction),
                                  void* context) {
-  std::vector<Candidate> kernels = candidates(fp16_kernels(), "fp16_table");
+  return verify_fp16_candidates(candidates<Fp16FunctionRun>(fp16_kernels(), "fp16_table", function_run),
+                                candidates<Fp16SoftmaxRun>(fp16_softmax_kernels(), "fp16_softmax", softmax_run),
+                                minimum_outputs, seed, progress, context);
+}
+
+Result<VerifyReport> verify_fp16_candidates(std::vector<Fp16Candidate<Fp16FunctionRun>> kernels,
+                                            std::vector<Fp16Candidate<Fp16SoftmaxRun>> softmax_kernels,
+                                            uint64_t minimum_outputs, uint64_t seed,
+                                            void (*progress)(void*, double fraction), void* context) {
   const auto functions = fp16_functions();
   const Bytes codes[] = {all_codes(kDtypes[0]), all_codes(kDtypes[1]), all_codes(kDtypes[2])};
   const size_t tables = functions.size() * std::size(kModels) * 2;
@@ -162,7 +190,6 @@ Result<VerifyReport> verify_fp16(uint64_t minimum_outputs, uint64_t seed, void (
       progress(context, 0.9 * std::min(1.0, static_cast<double>(outputs) / static_cast<double>(minimum_outputs)));
   }
 
-  std::vector<Candidate> softmax_kernels = candidates(fp16_softmax_kernels(), "fp16_softmax");
   std::vector<Fp16Softmax> softmaxes;
   for (const Fp16Model model : kModels) {
     ISOBIT_ASSIGN_OR_RETURN(Fp16Softmax softmax, builtin_softmax(model));
@@ -175,15 +202,13 @@ Result<VerifyReport> verify_fp16(uint64_t minimum_outputs, uint64_t seed, void (
     const Bytes x = random_rows(random, rows, columns);
     Bytes expected(x.size());
     Bytes actual(x.size());
-    const auto run = [&](Bytes& y, std::string_view kernel) {
-      return softmax.run(x, Dtype::kF16, y, Dtype::kF16, static_cast<int64_t>(columns), {.kernel = kernel});
-    };
-    ISOBIT_RETURN_IF_ERROR(run(expected, "reference"));
-    for (Candidate& candidate : softmax_kernels) {
-      ISOBIT_RETURN_IF_ERROR(run(actual, candidate.kernel));
-      compare(
-          "softmax " + std::string(to_string(softmax.exp_table().model)) + ", " + std::to_string(columns) + " columns",
-          expected, actual, Dtype::kF16, candidate.report);
+    const std::string what =
+        "softmax " + std::string(to_string(softmax.exp_table().model)) + ", " + std::to_string(columns) + " columns";
+    ISOBIT_RETURN_IF_ERROR(softmax_run("reference")(softmax, x, expected, static_cast<int64_t>(columns)));
+    for (Fp16Candidate<Fp16SoftmaxRun>& candidate : softmax_kernels) {
+      std::fill(actual.begin(), actual.end(), std::byte{0xa5});
+      ISOBIT_RETURN_IF_ERROR(candidate.run(softmax, x, actual, static_cast<int64_t>(columns)));
+      compare(what, expected, actual, Dtype::kF16, candidate.report);
     }
     outputs += rows * columns;
     if (progress != nullptr)
@@ -191,21 +216,12 @@ Result<VerifyReport> verify_fp16(uint64_t minimum_outputs, uint64_t seed, void (
                                                       static_cast<double>(std::max<uint64_t>(minimum_outputs, 1))));
   }
   VerifyReport report;
-  for (const auto& list : {kernels, softmax_kernels})
-    for (const Candidate& candidate : list) report.kernels.push_back(candidate.report);
+  for (const auto& candidate : kernels) report.kernels.push_back(candidate.report);
+  for (const auto& candidate : softmax_kernels) report.kernels.push_back(candidate.report);
   return report;
 }
 
-Status fingerprint_fp16(std::optional<CpuPath> path, std::vector<std::pair<std::string, std::string>>& lines) {
-  std::string_view table_kernel;  // the default
-  std::string_view softmax_kernel;
-  if (path) {
-    if (!cpu_can_run(*path))
-      return {StatusCode::kFailedPrecondition,
-              "path " + std::string(to_string(*path)) + ": " + std::string(cpu_cannot_run_reason(*path))};
-    table_kernel = kernel_of(fp16_kernels(), *path);
-    softmax_kernel = kernel_of(fp16_softmax_kernels(), *path);
-  }
+Status fingerprint_fp16(const Fp16FunctionRun& run_function, const Fp16SoftmaxRun& run_softmax, Fingerprints& lines) {
   uint64_t hash = kHashStart;
   Random random(20261121);
   const Bytes codes = all_codes(Dtype::kF16);
@@ -216,11 +232,11 @@ Status fingerprint_fp16(std::optional<CpuPath> path, std::vector<std::pair<std::
         ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, builtin_fp16_table(name, model, half_values));
         ISOBIT_ASSIGN_OR_RETURN(const Fp16Function function, Fp16Function::create(table));
         const std::span<std::byte> half(y.data(), kCodes * 2);
-        ISOBIT_RETURN_IF_ERROR(function.run(codes, Dtype::kF16, half, Dtype::kF16, {.kernel = table_kernel}));
+        ISOBIT_RETURN_IF_ERROR(run_function(function, codes, Dtype::kF16, half, Dtype::kF16));
         hash_bytes(hash, half.data(), half.size());
         const Bytes x = random_f32(random, 4096);
         const std::span<std::byte> wide(y.data(), x.size());
-        ISOBIT_RETURN_IF_ERROR(function.run(x, Dtype::kF32, wide, Dtype::kF32, {.kernel = table_kernel}));
+        ISOBIT_RETURN_IF_ERROR(run_function(function, x, Dtype::kF32, wide, Dtype::kF32));
         hash_bytes(hash, wide.data(), wide.size());
       }
   lines.emplace_back("fp16_table", hash_text(hash));
@@ -231,8 +247,7 @@ Status fingerprint_fp16(std::optional<CpuPath> path, std::vector<std::pair<std::
     for (const size_t columns : {1, 2, 3, 17, 64, 1000}) {
       const Bytes x = random_rows(random, 20, columns);
       Bytes rows(x.size());
-      ISOBIT_RETURN_IF_ERROR(
-          softmax.run(x, Dtype::kF16, rows, Dtype::kF16, static_cast<int64_t>(columns), {.kernel = softmax_kernel}));
+      ISOBIT_RETURN_IF_ERROR(run_softmax(softmax, x, rows, static_cast<int64_t>(columns)));
       hash_bytes(hash, rows.data(), rows.size());
     }
   }

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times on a device for benchmarks: the work is captured in a graph once and replayed, the figure is a median.
+// What benchmarks on a device share: programs that end where something fails.
 #ifndef ISOBIT_TESTING_CUDA_TIMER_H_
 #define ISOBIT_TESTING_CUDA_TIMER_H_
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
+#include <memory>
+#include <utility>
+
+#include "isobit/cuda/timer.h"
+#include "isobit/status.h"
 
 namespace isobit::testing {
 
@@ -18,39 +24,43 @@ inline void check_cuda(cudaError_t error, const char* what) {
   std::exit(1);
 }
 
-/// Median microseconds of work(stream), which launches and never waits. What it touches should be far larger than the
-/// second-level cache, or differ from launch to launch.
+inline void required(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.message().c_str());
+  std::exit(1);
+}
+template <typename T>
+T required(Result<T> result) {
+  required(result.status());
+  return *std::move(result);
+}
+
+using DeviceMemory = std::shared_ptr<std::byte>;
+inline DeviceMemory device_memory(size_t bytes) {
+  void* memory = nullptr;
+  check_cuda(cudaMalloc(&memory, std::max<size_t>(bytes, 1)), "device memory");
+  return {static_cast<std::byte*>(memory), [](std::byte* p) { cudaFree(p); }};
+}
+
+/// How many blocks of so many bytes are twice the second-level cache: read in turn, none is found in it.
+inline int64_t blocks_beyond_cache(int64_t bytes) {
+  int device = 0;
+  int cache_bytes = 0;
+  check_cuda(cudaGetDevice(&device), "device");
+  check_cuda(cudaDeviceGetAttribute(&cache_bytes, cudaDevAttrL2CacheSize, device), "size of the cache");
+  return 2 * int64_t{cache_bytes} / bytes + 1;
+}
+
+/// cuda::median_microseconds of work(stream). What the work touches should be far larger than the second-level cache,
+/// or differ from launch to launch.
 template <typename Work>
 double median_microseconds(const Work& work, int repeats = 21) {
-  cudaStream_t stream = nullptr;
-  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin capture");
-  work(stream);
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  check_cuda(cudaStreamEndCapture(stream, &graph), "end capture");
-  check_cuda(cudaGraphInstantiate(&executable, graph, 0), "graph");
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  check_cuda(cudaEventCreate(&begin), "event");
-  check_cuda(cudaEventCreate(&end), "event");
-  std::vector<float> times;
-  for (int i = -3; i < repeats; ++i) {
-    check_cuda(cudaEventRecord(begin, stream), "record");
-    check_cuda(cudaGraphLaunch(executable, stream), "launch");
-    check_cuda(cudaEventRecord(end, stream), "record");
-    check_cuda(cudaEventSynchronize(end), "run");
-    float milliseconds = 0;
-    check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "time");
-    if (i >= 0) times.push_back(milliseconds);
-  }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
-  std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
-  return 1000.0 * static_cast<double>(times[static_cast<size_t>(repeats / 2)]);
+  return required(cuda::median_microseconds(
+      [&](cudaStream_t stream) {
+        work(stream);
+        return Status();
+      },
+      {.min_replays = repeats}));
 }
 
 }  // namespace isobit::testing

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "device.h"
+#include "isobit/cpu.h"
 #include "isobit/gru.h"
 #include "models.h"
 #include "progress.h"
@@ -21,6 +23,7 @@ namespace {
 constexpr int64_t kMaxSize = 1 << 14;
 constexpr int64_t kMaxSteps = 1'000'000;
 constexpr size_t kMinRepeats = 5;
+constexpr double kSlowestChoice = 1.05;  // of the fastest kernel's time
 constexpr int64_t kCalibrationSteps = 32, kCalibrationBatch = 8;
 
 Status check_range(const char* option, int64_t value, int64_t low, int64_t high) {
@@ -35,6 +38,9 @@ Status check(const BenchOptions& options) {
   }
   for (const int64_t hidden : options.hidden) ISOBIT_RETURN_IF_ERROR(check_range("--hidden", hidden, 1, kMaxSize));
   for (const int64_t batch : options.batch) ISOBIT_RETURN_IF_ERROR(check_range("--batch", batch, 1, kMaxSize));
+  if (options.all_kernels && !options.kernel.empty())
+    return {StatusCode::kInvalidArgument,
+            "--all-kernels and --kernel " + options.kernel.front() + ": expected one of them"};
   if (options.input != 0) ISOBIT_RETURN_IF_ERROR(check_range("--input", options.input, 1, kMaxSize));
   ISOBIT_RETURN_IF_ERROR(check_range("--steps", options.steps, 1, kMaxSteps));
   for (const std::string& mode : options.mode) {
@@ -109,6 +115,95 @@ Status check_output_bytes(const GruModel& model, Case c, std::span<const float> 
                                                " gives other bytes than the reference; isobit verify says where"};
 }
 
+/// The same for a kernel of a device, of which the CPU's default path is the measure.
+Status check_output_bytes(DeviceGru& gru, const GruModel& model, Case c, int64_t steps, const std::string& kernel) {
+  Random random(7);
+  c.steps = std::min<int64_t>(steps, 4);
+  ISOBIT_ASSIGN_OR_RETURN(c.path, model.choose_path(std::nullopt));
+  const auto x = random.vector(c.steps * c.batch * model.input_size(), 2.0f);
+  std::vector<float> wanted(static_cast<size_t>(c.steps * c.batch * model.output_size())), got(wanted.size());
+  GruState state = model.initial_state(c.batch), device_state = state;
+  GruWorkspace workspace = model.workspace(c.batch, c.steps);
+  c.streaming = false;
+  ISOBIT_RETURN_IF_ERROR(run_once(model, c, x, wanted, state, workspace));
+  ISOBIT_RETURN_IF_ERROR(gru.forward(x, got, c.steps, device_state, kernel));
+  if (std::memcmp(wanted.data(), got.data(), wanted.size() * sizeof(float)) == 0) return {};
+  return {StatusCode::kFailedPrecondition,
+          "kernel " + kernel + " gives other bytes than the CPU; isobit verify --device says where"};
+}
+
+/// One kernel of a device at one size.
+struct DeviceTime {
+  std::string kernel;
+  double us = 0;
+};
+
+/// Those that were asked for, or every one that can run it, or the chosen one.
+Result<std::vector<DeviceTime>> measure_on_device(const BenchOptions& options, const Device& device, DeviceGru& gru,
+                                                  const GruModel& model, const Case& c, const std::string& chosen) {
+  const int64_t steps = c.streaming ? 1 : c.steps;  // a call
+  std::vector<std::string> kernels = options.kernel;
+  if (options.all_kernels) {
+    for (const DeviceKernel& kernel : device.kernels())
+      if (kernel.operation == "gru" && gru.choose_kernel(c.batch, steps, kernel.name).ok())
+        kernels.push_back(kernel.name);
+  } else if (kernels.empty()) {
+    kernels.push_back(chosen);
+  }
+  std::vector<DeviceTime> times;
+  for (const std::string& kernel : kernels) {
+    ISOBIT_RETURN_IF_ERROR(check_output_bytes(gru, model, c, steps, kernel));
+    ISOBIT_ASSIGN_OR_RETURN(const double us,
+                            gru.microseconds(c.batch, steps, c.streaming ? c.steps : 1, kernel, options.min_time));
+    times.push_back({kernel, us / static_cast<double>(c.steps)});
+  }
+  return times;
+}
+
+/// bench gru on a device: medians of graph replays; with --all-kernels, whether the choice is a good one.
+Result<Outcome> bench_device(const BenchOptions& options, const Device& device) {
+  Outcome out;
+  out.text = device.text() + "\n" + format("%-48s %12s  %s\n", "case", "us per step", "of the fastest");
+  Value cases = Value::array();
+  Progress progress("measuring", options.quiet);
+  const size_t total = options.hidden.size() * options.batch.size() * options.mode.size();
+  size_t done = 0;
+  for (const int64_t hidden : options.hidden) {
+    const int64_t input = options.input > 0 ? options.input : hidden;
+    ISOBIT_ASSIGN_OR_RETURN(const GruModel model, random_model(input, hidden, options.bits));
+    ISOBIT_ASSIGN_OR_RETURN(const auto gru, device.gru(model));
+    for (const int64_t batch : options.batch) {
+      for (const std::string& mode : options.mode) {
+        const Case c{batch, options.steps, mode == "streaming"};
+        ISOBIT_ASSIGN_OR_RETURN(const std::string chosen, gru->choose_kernel(batch, c.streaming ? 1 : c.steps, ""));
+        ISOBIT_ASSIGN_OR_RETURN(const auto times, measure_on_device(options, device, *gru, model, c, chosen));
+        const auto by_time = [](const DeviceTime& a, const DeviceTime& b) { return a.us < b.us; };
+        const DeviceTime& fastest = *std::min_element(times.begin(), times.end(), by_time);
+        for (const DeviceTime& time : times) {
+          const bool is_chosen = time.kernel == chosen;
+          const double ratio = time.us / fastest.us;
+          const std::string name =
+              format("gru/C%lld/H%lld/N%lld/%s/%s/%s", static_cast<long long>(input), static_cast<long long>(hidden),
+                     static_cast<long long>(batch), mode.c_str(), options.bits.c_str(), time.kernel.c_str());
+          Value entry = Value::object();
+          entry.set("name", name).set("C", input).set("H", hidden).set("N", batch).set("T", options.steps);
+          entry.set("mode", mode).set("kernel", time.kernel).set("bits", options.bits).set("us_per_step", time.us);
+          entry.set("chosen", is_chosen).set("of_fastest", ratio);
+          cases.add(std::move(entry));
+          out.text += format("%-48s %12.3f  %.3f%s\n", name.c_str(), time.us, ratio, is_chosen ? ", chosen" : "");
+          if (!options.all_kernels || !is_chosen || ratio <= kSlowestChoice) continue;
+          if (!out.failure.empty()) out.failure += "\n";
+          out.failure +=
+              format("%s is chosen and takes %.3f times as long as %s", name.c_str(), ratio, fastest.kernel.c_str());
+        }
+        progress.update(static_cast<double>(++done) / static_cast<double>(total));
+      }
+    }
+  }
+  out.json.set("device", device.json()).set("cases", std::move(cases));
+  return out;
+}
+
 /// Median microseconds a step, one thread.
 Result<double> measure(const GruModel& model, const Case& c, double min_time) {
   Random random(7);
@@ -135,9 +230,16 @@ Result<double> measure(const GruModel& model, const Case& c, double min_time) {
 }  // namespace
 
 Result<Outcome> bench(const BenchOptions& options) {
-  if (options.operation == "table") return bench_table(options);
+  ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
+  if (options.operation == "table") {
+    if (device) return refuse_on_device(options.device, "bench table", "scripts/bench.sh --cuda table times them");
+    return bench_table(options);
+  }
   ISOBIT_RETURN_IF_ERROR(check(options));
+  if (device) return bench_device(options, *device);
   std::vector<std::optional<CpuPath>> requested;
+  for (const CpuPath path : kAllCpuPaths)
+    if (options.all_kernels && cpu_can_run(path)) requested.emplace_back(path);
   for (const std::string& kernel : options.kernel) {
     ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_kernel(kernel));
     requested.push_back(path);

@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data.h"
+#include "device.h"
 #include "isobit/gru.h"
 #include "models.h"
 #include "progress.h"
@@ -129,15 +133,84 @@ class Comparer : public GruCodeObserver {
   int64_t first_step_ = 0;
 };
 
-/// x [T, C] of one sequence through both.
-Status compare_sequence(const GruWeights& weights, const GruModel& model, std::span<const float> x, int64_t steps,
-                        const std::string& name, Comparer& comparer) {
+/// One layer of a model, with its directions, as a model of its own.
+Result<GruModel> layer_model(const GruModel& model, int64_t layer) {
+  GruModelParameters parameters;
+  parameters.directions = model.parameters().directions;
+  const auto first = model.parameters().layers.begin() + layer * parameters.directions;
+  parameters.layers.assign(first, first + parameters.directions);
+  return GruModel::create(std::move(parameters));
+}
+
+/// The fixed-point side on a device, layer by layer. x and h of every layer are seen, what lies between stays there.
+class DeviceLayers {
+ public:
+  static Result<DeviceLayers> create(const GruModel& model, const Device& device) {
+    DeviceLayers out;
+    for (int64_t l = 0; l < model.layer_count(); ++l) {
+      ISOBIT_ASSIGN_OR_RETURN(GruModel layer, layer_model(model, l));
+      ISOBIT_ASSIGN_OR_RETURN(auto on_device, device.gru(layer));
+      out.layers_.push_back({std::move(layer), std::move(on_device), {}});
+    }
+    return out;
+  }
+
+  void start() {
+    for (Layer& layer : layers_) layer.state = layer.model.initial_state(1);
+  }
+
+  /// GruModel::forward_observed for one sequence, states kept here; `x` becomes y.
+  Status forward_observed(std::vector<std::byte>& x, int64_t steps, GruCodeObserver& observer) {
+    std::vector<std::byte> y;
+    for (size_t l = 0; l < layers_.size(); ++l) {
+      Layer& layer = layers_[l];
+      const GruModel& model = layer.model;
+      const int32_t directions = model.parameters().directions;
+      const Dtype x_dtype = model.input_grid().dtype(), y_dtype = model.output_grid().dtype();
+      y.resize(static_cast<size_t>(steps * model.output_size()) * size_in_bytes(y_dtype));
+      ISOBIT_RETURN_IF_ERROR(layer.gru->forward_codes(x.data(), y.data(), steps, layer.state, ""));
+      for (int32_t d = 0; d < directions; ++d) {
+        const auto index = static_cast<int64_t>(l) * directions + d;
+        for (int64_t s = 0; s < steps; ++s) {  // in the reference's order: sums of doubles depend on it
+          const int64_t t = d == 1 ? steps - 1 - s : s;
+          observe(observer, kX, index, t, x, x_dtype, t * model.input_size(), model.input_size());
+          observe(observer, kH, index, t, y, y_dtype, t * model.output_size() + d * model.hidden_size(),
+                  model.hidden_size());
+        }
+      }
+      std::swap(x, y);
+    }
+    return {};
+  }
+
+ private:
+  struct Layer {
+    GruModel model;
+    std::unique_ptr<DeviceGru> gru;
+    GruState state;
+  };
+
+  static void observe(GruCodeObserver& observer, int32_t tensor, int64_t layer, int64_t step,
+                      const std::vector<std::byte>& codes, Dtype dtype, int64_t first, int64_t count) {
+    std::vector<int64_t> values;
+    for (int64_t i = first; i < first + count; ++i)
+      values.push_back(code_at(codes.data(), dtype, static_cast<size_t>(i)));
+    observer.observe(tensor, layer, 0, step, values);
+  }
+
+  std::vector<Layer> layers_;
+};
+
+/// x [T, C] of one sequence through both. `device`: null for the reference.
+Status compare_sequence(const GruWeights& weights, const GruModel& model, DeviceLayers* device,
+                        std::span<const float> x, int64_t steps, const std::string& name, Comparer& comparer) {
   const int64_t channels = model.input_size();
   // The reverse direction starts at the end, so a bidirectional model sees the whole sequence at once.
   const int64_t piece = model.parameters().directions == 2 ? steps : std::min(steps, kPieceSteps);
   const size_t slots = model.parameters().layers.size();
   std::vector<float> h0(slots * static_cast<size_t>(model.hidden_size())), h_last(h0.size());
   GruState state = model.initial_state(1);
+  if (device != nullptr) device->start();
   std::vector<std::byte> x_codes, y_codes;
   for (int64_t begin = 0; begin < steps; begin += piece) {
     const int64_t count = std::min(piece, steps - begin);
@@ -156,7 +229,9 @@ Status compare_sequence(const GruWeights& weights, const GruModel& model, std::s
     y_codes.resize(static_cast<size_t>(count * model.output_size()) * size_in_bytes(model.output_grid().dtype()));
     ISOBIT_RETURN_IF_ERROR(isobit::quantize(model.input_grid(), x_piece, x_codes.data(), name));
     comparer.begin(recorder, name, begin);
-    ISOBIT_RETURN_IF_ERROR(model.forward_observed(x_codes.data(), y_codes.data(), count, state, comparer));
+    ISOBIT_RETURN_IF_ERROR(device != nullptr
+                               ? device->forward_observed(x_codes, count, comparer)
+                               : model.forward_observed(x_codes.data(), y_codes.data(), count, state, comparer));
   }
   return {};
 }
@@ -194,6 +269,7 @@ Result<Outcome> compare(const CompareOptions& options) {
   if (!(options.part > 0) || !std::isfinite(options.part)) {
     return Status(StatusCode::kInvalidArgument, format("--part %g: expected a number of codes above 0", options.part));
   }
+  ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
   ISOBIT_ASSIGN_OR_RETURN(const bool first_is_integer, is_integer_model(options.float_model));
   if (first_is_integer) {
     return Status(StatusCode::kInvalidArgument, options.float_model +
@@ -209,6 +285,10 @@ Result<Outcome> compare(const CompareOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_same_shape(weights, model, options));
   ISOBIT_ASSIGN_OR_RETURN(const auto files, find_data_files(options.data));
 
+  std::optional<DeviceLayers> device_layers;
+  if (device) {
+    ISOBIT_ASSIGN_OR_RETURN(device_layers, DeviceLayers::create(model, *device));
+  }
   Comparer comparer(model, options.part);
   int64_t sequences = 0, steps = 0;
   {
@@ -223,7 +303,8 @@ Result<Outcome> compare(const CompareOptions& options) {
           std::copy_n(&data.x[(t * batch + n) * channels], channels, &x[t * channels]);
         }
         const std::string name = batch > 1 ? data.name + ", sequence " + std::to_string(n) : data.name;
-        ISOBIT_RETURN_IF_ERROR(compare_sequence(weights, model, x, data.steps, name, comparer));
+        ISOBIT_RETURN_IF_ERROR(
+            compare_sequence(weights, model, device_layers ? &*device_layers : nullptr, x, data.steps, name, comparer));
         ++sequences;
         steps += data.steps;
         const double in_file = static_cast<double>(n + 1) / static_cast<double>(batch);
@@ -248,6 +329,11 @@ Result<Outcome> compare(const CompareOptions& options) {
   out.text = assumptions_text(float_model);
   if (!same_source) {
     out.text += options.fixed_model + " was made from other weights than " + options.float_model + "\n";
+  }
+  if (device) {
+    out.json.set("device", options.device);
+    out.text +=
+        "fixed on " + device->text() + ": x and h of every layer; what lies between does not leave the device\n";
   }
   out.text += count_text(sequences, "sequence") + ", " + count_text(steps, "step") +
               format("; bars: SQNR, full at %.0f dB; parts: first step with |float - fixed| > %g codes\n", kFullBarDb,

@@ -110,6 +110,17 @@ Status for_each_array(const std::string& path, int64_t channels, const std::func
   return {};
 }
 
+int64_t code_at(const std::byte* codes, Dtype dtype, size_t index) {
+  switch (dtype) {
+    case Dtype::kS8: return reinterpret_cast<const int8_t*>(codes)[index];
+    case Dtype::kU8: return reinterpret_cast<const uint8_t*>(codes)[index];
+    case Dtype::kS16: return reinterpret_cast<const int16_t*>(codes)[index];
+    case Dtype::kU16: return reinterpret_cast<const uint16_t*>(codes)[index];
+    case Dtype::kU32: return reinterpret_cast<const uint32_t*>(codes)[index];
+    default: return reinterpret_cast<const int32_t*>(codes)[index];
+  }
+}
+
 Status check_output(const std::string& path, const std::string& option) {
   std::error_code error;
   if (path.empty()) return {StatusCode::kInvalidArgument, option + " must not be empty"};

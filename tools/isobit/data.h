@@ -38,6 +38,9 @@ Result<SequenceShape> sequence_shape(const Array& array, int64_t channels, const
 /// Calls `use` for every array of a file in the order of names.
 Status for_each_array(const std::string& path, int64_t channels, const std::function<Status(const Sequences&)>& use);
 
+/// One of an array of codes, whose type is that of a grid.
+int64_t code_at(const std::byte* codes, Dtype dtype, size_t index);
+
 /// Fails early when a file cannot be created at `path`, before hours of work. `option` names the argument.
 Status check_output(const std::string& path, const std::string& option);
 

@@ -2,12 +2,15 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <optional>
+#include <memory>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data.h"
+#include "device.h"
 #include "isobit/arrays.h"
 #include "isobit/gru.h"
 #include "isobit/parallel.h"
@@ -20,17 +23,6 @@ namespace isobit::tool {
 namespace {
 
 Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
-
-int64_t code_at(const std::byte* codes, Dtype dtype, size_t index) {
-  switch (dtype) {
-    case Dtype::kS8: return reinterpret_cast<const int8_t*>(codes)[index];
-    case Dtype::kU8: return reinterpret_cast<const uint8_t*>(codes)[index];
-    case Dtype::kS16: return reinterpret_cast<const int16_t*>(codes)[index];
-    case Dtype::kU16: return reinterpret_cast<const uint16_t*>(codes)[index];
-    case Dtype::kU32: return reinterpret_cast<const uint32_t*>(codes)[index];
-    default: return reinterpret_cast<const int32_t*>(codes)[index];
-  }
-}
 
 /// Codes of the grid's own dtype, all within its range: a 6-bit grid is stored in 8 bits.
 Status check_codes(const Array& array, const Grid& grid, const std::string& label) {
@@ -76,7 +68,7 @@ Result<GruState> load_state(const std::string& path, const GruModel& model, int6
   for (int64_t i = 0; i < count; ++i) {
     const std::string name = "h" + std::to_string(i);
     const auto found = file.arrays.find(name);
-    if (found == file.arrays.end()) return invalid("--state " + path + ": no array \"" + name + "\"");
+    if (found == file.arrays.end()) return invalid(format("--state %s: no array \"%s\"", path.c_str(), name.c_str()));
     const std::string label = "--state " + array_label(path, name);
     const std::vector<int64_t> wanted = {batch, hidden};
     if (found->second.shape != wanted) {
@@ -101,8 +93,16 @@ Status save_state(const std::string& path, const GruModel& model, const GruState
 
 class Runner {
  public:
-  Runner(const GruModel& model, const RunOptions& options, std::optional<CpuPath> path)
-      : model_(model), options_(options), pool_(options.threads), path_(path) {}
+  /// `device`: null for the CPU, which then takes `path`.
+  Runner(const GruModel& model, const RunOptions& options, CpuPath path, DeviceGru* device)
+      : model_(model), options_(options), pool_(options.threads), path_(path), device_(device) {}
+
+  /// Those that ran: "persistent", "generic, persistent".
+  [[nodiscard]] std::string kernels() const {
+    std::string text;
+    for (const std::string& name : kernels_) text.append(text.empty() ? "" : ", ").append(name);
+    return text;
+  }
 
   /// One array of the input to the same array of the output; `state` continues.
   Result<Array> run(const Array& input, const std::string& label, const SequenceShape& shape, GruState& state) {
@@ -119,10 +119,12 @@ class Runner {
         return invalid(label + ": nan at flat index " + std::to_string(bad - x.begin()) + "; it has no code");
       }
     }
+    const int64_t chunk = options_.chunk > 0 ? std::min(options_.chunk, shape.steps) : shape.steps;
+    ISOBIT_RETURN_IF_ERROR(note_kernel(shape.batch, chunk));
     if (shape.steps == 0 || shape.batch == 0) return output;
 
-    const int64_t chunk = options_.chunk > 0 ? std::min(options_.chunk, shape.steps) : shape.steps;
-    GruWorkspace workspace = model_.workspace(shape.batch, chunk, pool_.threads());
+    GruWorkspace workspace;
+    if (device_ == nullptr) workspace = model_.workspace(shape.batch, chunk, pool_.threads());
     GruRunOptions run_options;
     run_options.path = path_;
     run_options.pool = &pool_;
@@ -130,16 +132,20 @@ class Runner {
     Progress progress("running", options_.quiet);
     for (int64_t begin = 0; begin < shape.steps; begin += chunk) {
       const int64_t steps = std::min(chunk, shape.steps - begin);
+      if (steps != chunk) ISOBIT_RETURN_IF_ERROR(note_kernel(shape.batch, steps));
       if (options_.integer) {
         const auto in_size = static_cast<int64_t>(size_in_bytes(input.dtype));
         const auto out_size = static_cast<int64_t>(size_in_bytes(output.dtype));
-        ISOBIT_RETURN_IF_ERROR(model_.forward_codes(input.bytes.data() + begin * in_row * in_size,
-                                                    output.bytes.data() + begin * out_row * out_size, steps, state,
-                                                    workspace, run_options));
+        const std::byte* in = input.bytes.data() + begin * in_row * in_size;
+        std::byte* out = output.bytes.data() + begin * out_row * out_size;
+        ISOBIT_RETURN_IF_ERROR(device_ != nullptr
+                                   ? device_->forward_codes(in, out, steps, state, options_.kernel)
+                                   : model_.forward_codes(in, out, steps, state, workspace, run_options));
       } else {
         const std::span<const float> in(x.data() + begin * in_row, static_cast<size_t>(steps * in_row));
         const std::span<float> out(output.data<float>() + begin * out_row, static_cast<size_t>(steps * out_row));
-        ISOBIT_RETURN_IF_ERROR(model_.forward(in, out, steps, state, workspace, run_options));
+        ISOBIT_RETURN_IF_ERROR(device_ != nullptr ? device_->forward(in, out, steps, state, options_.kernel)
+                                                  : model_.forward(in, out, steps, state, workspace, run_options));
       }
       progress.update(static_cast<double>(begin + steps) / static_cast<double>(shape.steps));
     }
@@ -147,10 +153,22 @@ class Runner {
   }
 
  private:
+  /// A device may choose another kernel for another number of steps.
+  Status note_kernel(int64_t batch, int64_t steps) {
+    std::string name(to_string(path_));
+    if (device_ != nullptr) {
+      ISOBIT_ASSIGN_OR_RETURN(name, device_->choose_kernel(batch, steps, options_.kernel));
+    }
+    kernels_.insert(std::move(name));
+    return {};
+  }
+
   const GruModel& model_;
   const RunOptions& options_;
   ThreadPool pool_;
-  std::optional<CpuPath> path_;
+  CpuPath path_;
+  DeviceGru* device_;
+  std::set<std::string> kernels_;
 };
 
 }  // namespace
@@ -164,9 +182,18 @@ Result<Outcome> run(const RunOptions& options) {
   if (!npz && !options.output.ends_with(".npy")) {
     return invalid("-o " + options.output + ": the name must end in .npy (one array) or .npz");
   }
-  ISOBIT_ASSIGN_OR_RETURN(const auto requested, parse_kernel(options.kernel));
+  ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
+  if (device && options.threads != 1)
+    return refuse_on_device(options.device, "--threads " + std::to_string(options.threads), "they are the CPU's");
+  ISOBIT_ASSIGN_OR_RETURN(const auto requested, parse_kernel(device ? "" : options.kernel));
   ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(options.model, options.layer));
-  ISOBIT_ASSIGN_OR_RETURN(const CpuPath path, model.choose_path(requested));
+  CpuPath path = CpuPath::kReference;
+  std::unique_ptr<DeviceGru> device_gru;
+  if (device) {
+    ISOBIT_ASSIGN_OR_RETURN(device_gru, device->gru(model));
+  } else {
+    ISOBIT_ASSIGN_OR_RETURN(path, model.choose_path(requested));
+  }
   if (options.chunk > 0 && model.parameters().directions == 2) {
     return invalid("--chunk " + std::to_string(options.chunk) + ": " + options.model +
                    " is bidirectional, and its reverse direction needs the whole sequence; leave --chunk out");
@@ -179,7 +206,7 @@ Result<Outcome> run(const RunOptions& options) {
                    (npz ? "--state and --save-state take an input with one" : "-o must name an .npz to hold as many"));
   }
 
-  Runner runner(model, options, path);
+  Runner runner(model, options, path, device_gru.get());
   Outcome out;
   Value arrays = Value::array();
   std::map<std::string, Array> outputs;
@@ -213,10 +240,11 @@ Result<Outcome> run(const RunOptions& options) {
     ISOBIT_RETURN_IF_ERROR(save_npy(options.output, outputs.begin()->second));
   }
   if (!options.save_state.empty()) ISOBIT_RETURN_IF_ERROR(save_state(options.save_state, model, last_state));
-  out.json.set("output", options.output).set("kernel", to_string(path)).set("sequences", sequences);
+  out.json.set("output", options.output).set("kernel", runner.kernels()).set("sequences", sequences);
+  if (device) out.json.set("device", options.device);
   out.json.set("steps", steps).set("arrays", std::move(arrays));
   out.text = "ran " + count_text(sequences, "sequence") + ", " + count_text(steps, "step") + " with kernel " +
-             std::string(to_string(path)) + "\nsaved " + options.output + "\n";
+             runner.kernels() + (device ? " on " + device->text() : "") + "\nsaved " + options.output + "\n";
   if (!options.save_state.empty()) {
     out.json.set("state", options.save_state);
     out.text += "saved " + options.save_state + "\n";

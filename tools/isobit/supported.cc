@@ -2,6 +2,7 @@
 #include <span>
 #include <string>
 
+#include "device.h"
 #include "isobit/cpu.h"
 #include "isobit/dtype.h"
 #include "isobit/fp16_function.h"
@@ -30,9 +31,27 @@ constexpr Entry kFiles[] = {
 constexpr Dtype kDtypes[] = {Dtype::kS8,  Dtype::kU8,  Dtype::kS16,  Dtype::kU16, Dtype::kS32, Dtype::kU32,
                              Dtype::kS64, Dtype::kF16, Dtype::kBF16, Dtype::kF32, Dtype::kF64};
 
+/// What a device computes; files and dtypes are no business of it.
+Outcome supported_by(const Device& device) {
+  Outcome out;
+  out.json = device.json();
+  out.text = device.text() + "\nkernels\n";
+  Value kernels = Value::array();
+  for (const DeviceKernel& kernel : device.kernels()) {
+    Value entry = Value::object();
+    entry.set("operation", kernel.operation).set("name", kernel.name).set("what", kernel.what);
+    kernels.add(std::move(entry));
+    out.text += format("  %-16s %-12s %s\n", kernel.operation.c_str(), kernel.name.c_str(), kernel.what.c_str());
+  }
+  out.json.set("kernels", std::move(kernels));
+  return out;
+}
+
 }  // namespace
 
-Result<Outcome> supported() {
+Result<Outcome> supported(const DeviceOptions& options) {
+  ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
+  if (device) return supported_by(*device);
   Outcome out;
   Value operations = Value::array(), dtypes = Value::array(), files = Value::array(), kernels = Value::array();
   out.text = "operations\n";
@@ -85,7 +104,9 @@ Result<Outcome> supported() {
   out.json.set("fp16_kernels", std::move(table_kernels));
   if (!chosen.ok()) out.text += "  no default: " + chosen.status().message() + "\n";
   out.json.set("operations", std::move(operations)).set("dtypes", std::move(dtypes)).set("files", std::move(files));
-  out.json.set("kernels", std::move(kernels));
+  const bool cuda = built_with_cuda();
+  out.text += std::string("CUDA\n  ") + (cuda ? "built; --device cuda lists what the device runs\n" : "not built\n");
+  out.json.set("kernels", std::move(kernels)).set("cuda_built", cuda);
   out.json.set("default_kernel_error", chosen.ok() ? Value() : Value(chosen.status().message()));
   return out;
 }

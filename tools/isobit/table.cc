@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "data.h"
+#include "device.h"
 #include "isobit/arrays.h"
 #include "isobit/fp16_export.h"
 #include "isobit/fp16_function.h"
@@ -365,6 +366,11 @@ Result<Outcome> table_run(const TableRunOptions& options) {
   }
   if (x.dtype != Dtype::kF16 && x.dtype != Dtype::kBF16 && x.dtype != Dtype::kF32)
     return invalid(label + " is " + std::string(to_string(x.dtype)) + "; a table takes f16, bf16 or f32");
+  ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
+  if (device && options.threads != 1)
+    return refuse_on_device(options.device, "--threads " + std::to_string(options.threads), "they are the CPU's");
+  if (device && !options.kernel.empty())
+    return refuse_on_device(options.device, "--kernel " + options.kernel, "the device has one for each operation");
   Array y = Array::zeros(dtype, x.shape);
   ThreadPool pool(options.threads);
   const Fp16RunOptions run{options.kernel, &pool};
@@ -374,21 +380,25 @@ Result<Outcome> table_run(const TableRunOptions& options) {
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Table reciprocal, find_fp16_table("reciprocal", options.source));
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Softmax softmax, Fp16Softmax::create(exp, reciprocal));
     if (x.shape.empty()) return invalid(label + " has no dimension to take the softmax over");
-    ISOBIT_RETURN_IF_ERROR(softmax.run(x.bytes, x.dtype, y.bytes, y.dtype, x.shape.back(), run));
+    ISOBIT_RETURN_IF_ERROR(device ? device->run(softmax, x.bytes, x.dtype, y.bytes, y.dtype, x.shape.back())
+                                  : softmax.run(x.bytes, x.dtype, y.bytes, y.dtype, x.shape.back(), run));
   } else {
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, find_fp16_table(options.table, options.source));
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Function function, Fp16Function::create(table));
-    if (kernel.empty()) {
+    if (!device && kernel.empty()) {
       ISOBIT_ASSIGN_OR_RETURN(kernel, function.default_kernel());
     }
-    ISOBIT_RETURN_IF_ERROR(function.run(x.bytes, x.dtype, y.bytes, y.dtype, run));
+    ISOBIT_RETURN_IF_ERROR(device ? device->run(function, x.bytes, x.dtype, y.bytes, y.dtype)
+                                  : function.run(x.bytes, x.dtype, y.bytes, y.dtype, run));
   }
   ISOBIT_RETURN_IF_ERROR(save_npy(options.output, y));
   Outcome out;
   out.json.set("output", options.output).set("elements", y.size()).set("dtype", to_string(dtype));
   if (!kernel.empty()) out.json.set("kernel", kernel);
+  if (device) out.json.set("device", options.device);
+  const std::string how = device ? " on " + device->text() : kernel.empty() ? std::string() : " with kernel " + kernel;
   out.text = format("%s of %lld elements%s\nsaved %s\n", options.table.c_str(), static_cast<long long>(y.size()),
-                    kernel.empty() ? "" : (" with kernel " + kernel).c_str(), options.output.c_str());
+                    how.c_str(), options.output.c_str());
   return out;
 }
 

@@ -45,27 +45,32 @@ struct QuantizeOptions : CommonOptions {
   int threads = 1;
 };
 
-struct RunOptions : CommonOptions {
+/// Verbs that can run on a CUDA device; device.h.
+struct DeviceOptions : CommonOptions {
+  std::string device = "cpu";  // cpu, cuda, cuda:N
+};
+
+struct RunOptions : DeviceOptions {
   std::string model, input, output, layer, kernel, state, save_state;
   int threads = 1;
   int64_t chunk = 0;
   bool integer = false;
 };
 
-struct CompareOptions : CommonOptions {
+struct CompareOptions : DeviceOptions {
   std::string float_model, fixed_model;
   std::vector<std::string> data;
   FloatModelOptions source;
   double part = 1.0;  // codes
 };
 
-struct VerifyOptions : CommonOptions {
+struct VerifyOptions : DeviceOptions {
   std::string model, layer, operation;
   uint64_t outputs = 10'000'000;
   uint64_t seed = 1;
 };
 
-struct FingerprintOptions : CommonOptions {
+struct FingerprintOptions : DeviceOptions {
   std::string kernel;
 };
 
@@ -74,7 +79,7 @@ struct TableSourceOptions {
   std::string model = "f32", values = "f32";  // of a built-in table
 };
 
-struct BenchOptions : CommonOptions {
+struct BenchOptions : DeviceOptions {
   std::string operation = "gru";
   std::vector<int64_t> hidden = {256};
   std::vector<int64_t> batch = {1};
@@ -84,11 +89,11 @@ struct BenchOptions : CommonOptions {
   int64_t steps = 100;
   std::string bits = "8";
   double min_time = 0.5;
+  bool all_kernels = false;
   // table
   std::vector<std::string> function = {"silu"}, dtype = {"f16", "f32"};
   TableSourceOptions source;
   int64_t elements = 16384;
-  bool all_kernels = false;
 };
 
 struct TableFitOptions : CommonOptions {
@@ -119,7 +124,7 @@ struct TableExportOptions : CommonOptions {
   TableSourceOptions source;
 };
 
-struct TableRunOptions : CommonOptions {
+struct TableRunOptions : DeviceOptions {
   std::string table, input, output, dtype, kernel;
   TableSourceOptions source;
   int threads = 1;
@@ -131,7 +136,7 @@ Result<Outcome> run(const RunOptions& options);
 Result<Outcome> compare(const CompareOptions& options);
 Result<Outcome> verify(const VerifyOptions& options);
 Result<Outcome> fingerprint(const FingerprintOptions& options);
-Result<Outcome> supported();
+Result<Outcome> supported(const DeviceOptions& options);
 Result<Outcome> bench(const BenchOptions& options);
 Result<Outcome> bench_table(const BenchOptions& options);  // bench, for operation "table"
 Result<Outcome> table_fit(const TableFitOptions& options);

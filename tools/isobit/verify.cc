@@ -5,11 +5,13 @@
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
-#include <optional>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "device.h"
 #include "isobit/cpu.h"
 #include "isobit/fp16_function.h"
 #include "isobit/gru.h"
@@ -52,15 +54,36 @@ std::vector<std::byte> random_codes(Random& random, const Grid& grid, int64_t st
   return codes;
 }
 
-/// Runs codes through one path; `state` receives every layer's last state.
-Status run_codes(const GruModel& model, CpuPath path, const std::vector<std::byte>& x, int64_t steps, int64_t batch,
-                 std::vector<std::byte>& y, GruState& state) {
+/// Somebody who runs a model and is compared with the reference.
+struct ModelKernel {
+  /// Whether it takes a run of this size.
+  std::function<bool(int64_t batch, int64_t steps)> can_run;
+  std::function<Status(const std::byte* x, std::byte* y, int64_t steps, GruState& state)> run;
+};
+
+ModelKernel path_kernel(const GruModel& model, CpuPath path) {
+  const auto run = [&model, path](const std::byte* x, std::byte* y, int64_t steps, GruState& state) {
+    GruWorkspace workspace = model.workspace(state.batch(), steps);
+    GruRunOptions options;
+    options.path = path;
+    return model.forward_codes(x, y, steps, state, workspace, options);
+  };
+  return {[](int64_t, int64_t) { return true; }, run};
+}
+
+ModelKernel device_kernel(DeviceGru& gru, const std::string& name) {
+  return {[&gru, name](int64_t batch, int64_t steps) { return gru.choose_kernel(batch, steps, name).ok(); },
+          [&gru, name](const std::byte* x, std::byte* y, int64_t steps, GruState& state) {
+            return gru.forward_codes(x, y, steps, state, name);
+          }};
+}
+
+/// Runs codes through one kernel; `state` receives every layer's last state.
+Status run_codes(const GruModel& model, const ModelKernel& kernel, const std::vector<std::byte>& x, int64_t steps,
+                 int64_t batch, std::vector<std::byte>& y, GruState& state) {
   y.assign(static_cast<size_t>(steps * batch * model.output_size()) * size_in_bytes(model.output_grid().dtype()), {});
   state = model.initial_state(batch);
-  GruWorkspace workspace = model.workspace(batch, steps);
-  GruRunOptions options;
-  options.path = path;
-  return model.forward_codes(x.data(), y.data(), steps, state, workspace, options);
+  return kernel.run(x.data(), y.data(), steps, state);
 }
 
 void compare_outputs(const GruModel& model, const std::vector<std::byte>& wanted, const std::vector<std::byte>& got,
@@ -69,6 +92,7 @@ void compare_outputs(const GruModel& model, const std::vector<std::byte>& wanted
   const Grid& grid = model.output_grid();
   const size_t size = size_in_bytes(grid.dtype());
   const auto width = static_cast<size_t>(model.output_size());
+  kernel.bytes_compared += wanted.size();
   for (size_t i = 0; i < wanted.size() / size; ++i) {
     ++kernel.outputs_compared;
     if (std::memcmp(wanted.data() + i * size, got.data() + i * size, size) == 0) continue;
@@ -92,18 +116,28 @@ void compare_outputs(const GruModel& model, const std::vector<std::byte>& wanted
   }
 }
 
-/// The kernels that compute this model, on random codes of its input grid.
-Result<VerifyReport> verify_model(const VerifyOptions& options, const GruModel& model, Progress& progress) {
+/// The kernels that compute this model, of the CPU or of a device, on random codes of its input grid.
+Result<VerifyReport> verify_model(const VerifyOptions& options, const GruModel& model, const Device* device,
+                                  Progress& progress) {
   VerifyReport report;
-  std::vector<CpuPath> paths;
-  for (const CpuPath path : kAllCpuPaths) {
-    if (path == CpuPath::kReference || !cpu_can_run(path) || !model.supports(path).ok()) continue;
-    paths.push_back(path);
-    VerifyKernel kernel;
-    kernel.name = std::string(to_string(path));
-    report.kernels.push_back(std::move(kernel));
+  std::vector<ModelKernel> kernels;
+  const auto add = [&](const std::string& name, ModelKernel kernel) {
+    kernels.push_back(std::move(kernel));
+    report.kernels.emplace_back();
+    report.kernels.back().name = name;
+  };
+  std::unique_ptr<DeviceGru> device_gru;
+  if (device != nullptr) {
+    ISOBIT_ASSIGN_OR_RETURN(device_gru, device->gru(model));
+    for (const DeviceKernel& kernel : device->kernels())
+      if (kernel.operation == "gru") add("cuda_" + kernel.name, device_kernel(*device_gru, kernel.name));
+  } else {
+    for (const CpuPath path : kAllCpuPaths)
+      if (path != CpuPath::kReference && cpu_can_run(path) && model.supports(path).ok())
+        add(std::string(to_string(path)), path_kernel(model, path));
   }
-  if (paths.empty()) return report;
+  if (kernels.empty()) return report;
+  const ModelKernel reference = path_kernel(model, CpuPath::kReference);
   // Batches around the widths of the kernels' tiles.
   constexpr int64_t kBatches[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33};
   uint64_t compared = 0;
@@ -115,9 +149,10 @@ Result<VerifyReport> verify_model(const VerifyOptions& options, const GruModel& 
     const auto x = random_codes(random, model.input_grid(), steps, batch, model.input_size());
     std::vector<std::byte> wanted, got;
     GruState wanted_state, got_state;
-    ISOBIT_RETURN_IF_ERROR(run_codes(model, CpuPath::kReference, x, steps, batch, wanted, wanted_state));
-    for (size_t i = 0; i < paths.size(); ++i) {
-      ISOBIT_RETURN_IF_ERROR(run_codes(model, paths[i], x, steps, batch, got, got_state));
+    ISOBIT_RETURN_IF_ERROR(run_codes(model, reference, x, steps, batch, wanted, wanted_state));
+    for (size_t i = 0; i < kernels.size(); ++i) {
+      if (!kernels[i].can_run(batch, steps)) continue;
+      ISOBIT_RETURN_IF_ERROR(run_codes(model, kernels[i], x, steps, batch, got, got_state));
       compare_outputs(model, wanted, got, wanted_state, got_state, batch, seed, report.kernels[i]);
     }
     compared += static_cast<uint64_t>(steps * batch * model.output_size());
@@ -141,8 +176,9 @@ bool has_table_kernel(std::string_view path) {
   return std::any_of(kernels.begin(), kernels.end(), [&](const Fp16Kernel& k) { return to_string(k.path) == path; });
 }
 
-/// What ISOBIT_REQUIRE names and was not compared. nvcc is a compiler, which other tests look after.
-std::vector<std::string> missing_paths(const VerifyReport& report, bool tables) {
+/// What ISOBIT_REQUIRE names and was not compared. nvcc is a compiler, which other tests look after; paths of the CPU
+/// are not asked for where a device is verified.
+std::vector<std::string> missing_paths(const VerifyReport& report, bool tables, bool on_device) {
   std::vector<std::string> missing;
   const char* required = std::getenv("ISOBIT_REQUIRE");
   std::string_view rest = required ? required : "";
@@ -151,6 +187,7 @@ std::vector<std::string> missing_paths(const VerifyReport& report, bool tables) 
     const std::string_view path = rest.substr(0, comma);
     rest.remove_prefix(std::min(rest.size(), comma + 1));
     if (path.empty() || path == "nvcc" || path == to_string(CpuPath::kReference)) continue;
+    if (on_device && cpu_path_from_string(path)) continue;
     if (tables && cpu_path_from_string(path) && !has_table_kernel(path)) continue;
     const bool compared = std::any_of(report.kernels.begin(), report.kernels.end(), [&](const VerifyKernel& kernel) {
       return kernel.outputs_compared > 0 && names_path(kernel.name, path);
@@ -163,6 +200,7 @@ std::vector<std::string> missing_paths(const VerifyReport& report, bool tables) 
 }  // namespace
 
 Result<Outcome> verify(const VerifyOptions& options) {
+  ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
   VerifyReport report;
   std::vector<std::string> missing;
   {
@@ -170,12 +208,13 @@ Result<Outcome> verify(const VerifyOptions& options) {
     const auto update = [](void* context, double fraction) { static_cast<Progress*>(context)->update(fraction); };
     const auto append = [&](const VerifyReport& part, bool tables) {
       report.kernels.insert(report.kernels.end(), part.kernels.begin(), part.kernels.end());
-      for (std::string& path : missing_paths(part, tables))
+      report.expected_by.insert(report.expected_by.end(), part.expected_by.begin(), part.expected_by.end());
+      for (std::string& path : missing_paths(part, tables, device != nullptr))
         if (std::find(missing.begin(), missing.end(), path) == missing.end()) missing.push_back(std::move(path));
     };
     if (!options.model.empty()) {
       ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(options.model, options.layer));
-      ISOBIT_ASSIGN_OR_RETURN(const VerifyReport part, verify_model(options, model, progress));
+      ISOBIT_ASSIGN_OR_RETURN(const VerifyReport part, verify_model(options, model, device.get(), progress));
       append(part, false);
     } else {
       const bool all = options.operation.empty();
@@ -183,35 +222,59 @@ Result<Outcome> verify(const VerifyOptions& options) {
         return Status(StatusCode::kInvalidArgument,
                       "--operation " + options.operation + ": expected gru or fp16_table (with softmax)");
       if (all || options.operation == "gru") {
-        ISOBIT_ASSIGN_OR_RETURN(const VerifyReport part, verify_gru(options.outputs, options.seed, update, &progress));
+        ISOBIT_ASSIGN_OR_RETURN(const VerifyReport part,
+                                device ? device->verify_gru(options.outputs, options.seed, update, &progress)
+                                       : verify_gru(options.outputs, options.seed, update, &progress));
         append(part, false);
       }
       if (all || options.operation == "fp16_table") {
-        ISOBIT_ASSIGN_OR_RETURN(const VerifyReport part, verify_fp16(options.outputs, options.seed, update, &progress));
+        ISOBIT_ASSIGN_OR_RETURN(const VerifyReport part,
+                                device ? device->verify_fp16(options.outputs, options.seed, update, &progress)
+                                       : verify_fp16(options.outputs, options.seed, update, &progress));
         append(part, true);
       }
     }
   }
 
   Outcome out;
-  uint64_t compared = 0, different = 0;
+  uint64_t compared = 0, bytes = 0, different = 0;
   std::string first;
   Value kernels = Value::array();
   for (const VerifyKernel& kernel : report.kernels) {
     compared += kernel.outputs_compared;
+    bytes += kernel.bytes_compared;
     different += kernel.different;
     if (kernel.different > 0 && first.empty()) first = kernel.name + ": " + kernel.first_difference;
     Value entry = Value::object();
-    entry.set("name", kernel.name).set("outputs_compared", kernel.outputs_compared).set("different", kernel.different);
+    entry.set("name", kernel.name).set("outputs_compared", kernel.outputs_compared);
+    entry.set("bytes_compared", kernel.bytes_compared).set("different", kernel.different);
     if (kernel.different > 0) entry.set("first_difference", kernel.first_difference);
     kernels.add(std::move(entry));
-    out.text += format("%-30s %14llu outputs compared, %llu different\n", kernel.name.c_str(),
+    out.text += format("%-30s %14llu outputs compared, %llu bytes, %llu different\n", kernel.name.c_str(),
                        static_cast<unsigned long long>(kernel.outputs_compared),
+                       static_cast<unsigned long long>(kernel.bytes_compared),
                        static_cast<unsigned long long>(kernel.different));
   }
-  out.json.set("outputs_compared", compared).set("different", different).set("kernels", std::move(kernels));
-  out.text += format("all: %llu outputs compared with the reference, %llu different\n",
-                     static_cast<unsigned long long>(compared), static_cast<unsigned long long>(different));
+  out.json.set("outputs_compared", compared).set("bytes_compared", bytes).set("different", different);
+  out.json.set("kernels", std::move(kernels));
+  // Of the rest, it was the reference itself.
+  uint64_t by_path = 0;
+  std::string others;
+  Value expected_by = Value::object();
+  for (const auto& [name, outputs] : report.expected_by) {
+    if (name == to_string(CpuPath::kReference)) continue;
+    by_path += outputs;
+    expected_by.set(name, outputs);
+    others +=
+        format(", %llu with %s of the CPU, which equals it", static_cast<unsigned long long>(outputs), name.c_str());
+  }
+  expected_by.set(std::string(to_string(CpuPath::kReference)), compared - by_path);
+  out.json.set("expected_by", std::move(expected_by));
+  if (device) out.json.set("device", options.device);
+  out.text +=
+      format("all%s: %llu outputs compared with the reference%s, %llu different\n",
+             device ? (" on " + device->text()).c_str() : "", static_cast<unsigned long long>(compared - by_path),
+             others.c_str(), static_cast<unsigned long long>(different));
 
   if (different > 0) out.failure = first;
   Value missing_json = Value::array();
@@ -229,8 +292,9 @@ Result<Outcome> verify(const VerifyOptions& options) {
 }
 
 Result<Outcome> fingerprint(const FingerprintOptions& options) {
-  ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_kernel(options.kernel));
-  ISOBIT_ASSIGN_OR_RETURN(const auto hashes, fingerprint_all(path));
+  ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
+  ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_kernel(device ? "" : options.kernel));
+  ISOBIT_ASSIGN_OR_RETURN(const auto hashes, device ? device->fingerprint(options.kernel) : fingerprint_all(path));
   Outcome out;
   Value json = Value::object();
   for (const auto& [operation, hash] : hashes) {

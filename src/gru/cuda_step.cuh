@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+// One step of a layer in one launch, for every device: nothing stays in a processor between steps, the weights come
+// from the second-level cache each time.
+//
+// The cut. A block owns 8 hidden units, all three gates of W and R, all columns: the weights are the 32 x 8 operand of
+// mma.m16n8k32, the activations of 16 sequences the 16 x 32 one. Rows of 8 units rather than 16 make 128 blocks of
+// H = 1024, one for each processor of a large device and with the same share of the weights, 256 of H = 2048 and still
+// 16 of H = 128; and nothing has to cross between blocks before the gates. Half of an mma is wasted on 8 sequences or
+// fewer, where the kernel waits for weights anyway. The warps of a block split the columns, some those of W, some those
+// of R, in pieces of 64: 16 bytes a lane and gate. Their sums meet in shared memory, and a warp computes the gates of
+// the 8 units of a sequence.
+//
+// Time of a single step is latency. So a warp asks for all its weights at once and before it waits for the grid before
+// it (programmatic dependent launch, sm_90 and later): they are constant, all else is read and written after that wait.
+// And x and h come as unsigned bytes in padded rows, one or two planes of them, that step_prepare has made of the
+// caller's codes: 16 aligned bytes of a row are the operand of two products, whatever their type, sign, or stride was.
+//
+// Who reads and writes the state. Any block may read all of h after another has finished, so h_(s+1) must not be
+// written over h_s. step_prepare copies the caller's state to the first of two buffers, step s reads buffer s % 2 and
+// writes the other, and the last step writes the caller's state as well, which no step has read. (One launch for T = 1
+// would need a counter of the blocks that have read h, and memory for it that somebody has set to zero: a workspace
+// comes as it is. The copy runs while the first step loads its weights.) Grid s + 1 writes the buffer that grid s reads
+// only after its wait for all of grid s, and every block waits, so the end of a grid is the end of all before it.
+#ifndef ISOBIT_GRU_CUDA_STEP_CUH_
+#define ISOBIT_GRU_CUDA_STEP_CUH_
+
+#include <cuda_pipeline.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "gru/cuda_gates.cuh"
+#include "gru/cuda_gru.h"
+#include "gru/reference.h"
+#include "linear/cuda_mma.cuh"
+
+namespace isobit::cuda {
+
+inline constexpr int kStepWarps = 8;                // of a block, at most
+inline constexpr int kStepUnits = 8;                // of a block
+inline constexpr int kStepSequences = 16;           // of an mma; 8 where that is enough
+inline constexpr int kStepDepth = 64;               // columns of a piece
+inline constexpr int kStepSharedEntries = 3 * 256;  // larger tables stay in global memory
+inline constexpr int kPrepareThreads = 256;
+
+// ---- Lanes
+//
+// A kernel takes one of F32Lanes, F64Lanes, S64Lanes, with
+//   Row: of a row of W and of R, the start value of its accumulator and what rescales it; row() makes it on the host;
+//   next(): the new unsigned code of h from that before. rows[(3 * side + gate) * kStride] and sums[side][gate]: side 0
+//     is W x, 1 is R h; a sum is of the low bytes of the activations, and of the high ones where kPlanes is 2.
+
+template <typename Acc, int kPlanes>
+__device__ __forceinline__ Acc accumulator(Acc start, const int32_t (&sums)[kPlanes]) {
+  using Bits = std::make_unsigned_t<Acc>;
+  Bits acc = static_cast<Bits>(start) + static_cast<Bits>(static_cast<Acc>(sums[0]));
+  if constexpr (kPlanes == 2) acc += static_cast<Bits>(static_cast<Acc>(sums[1])) << 8;
+  return static_cast<Acc>(acc);
+}
+
+/// Acc: a start value alone may need more bits than the complete accumulator, which fits Real.
+template <typename Real, typename Acc>
+struct RealLanes {
+  using Constants = StepGates<Real>;
+  struct Row {
+    Acc start;
+    Real ratio;
+  };
+  static Row row(int64_t start, const RescaleParameters& ratio) {
+    return {static_cast<Acc>(start), ratio_of<Real>(ratio)};
+  }
+
+  template <int kStride, int kPlanes>
+  static __device__ __forceinline__ uint32_t next(const Constants& c, const uint8_t* tables, const Row* rows,
+                                                  const int32_t (&sums)[2][3][kPlanes], uint32_t code) {
+    Real from_ih[3], hh[3];
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate) {
+      const Row& of_x = rows[gate * kStride];
+      const Row& of_h = rows[(3 + gate) * kStride];
+      const auto acc_x = static_cast<Real>(accumulator(of_x.start, sums[0][gate]));
+      const auto acc_h = static_cast<Real>(accumulator(of_h.start, sums[1][gate]));
+      from_ih[gate] =
+          rescale_even(clamp_lane(rescale_even(acc_x, of_x.ratio), c.ih_low, c.ih_high), c.ih_to_gate[gate]);
+      hh[gate] = rescale_hh(c.cell, acc_h, of_h.ratio);
+    }
+    const Real h = to_lane<Real>(static_cast<int32_t>(code) - c.cell.h_to_unsigned);
+    const Real fresh = gru_gates(c.cell, tables, from_ih[0], from_ih[1], from_ih[2], hh[0], hh[1], hh[2], h);
+    return low_bits(add(fresh, c.cell.h_to_code)) & 0xffff;
+  }
+};
+using F32Lanes = RealLanes<float, int32_t>;
+using F64Lanes = RealLanes<double, int64_t>;
+
+/// The reference itself: any rounding, any multiplier.
+struct S64Lanes {
+  struct Constants {
+    CellView cell;
+    int64_t h_offset;  // code + h_offset is the unsigned code
+  };
+  struct Row {
+    int64_t start;
+    RescaleParameters ratio;
+  };
+  static Row row(int64_t start, const RescaleParameters& ratio) { return {start, ratio}; }
+
+  template <int kStride, int kPlanes>
+  static __device__ __forceinline__ uint32_t next(const Constants& c, const uint8_t*, const Row* rows,
+                                                  const int32_t (&sums)[2][3][kPlanes], uint32_t code) {
+    const CellView& cell = c.cell;
+    const auto linear = [&](int side, int gate, const CodeRange& out) {
+      const Row& row = rows[(3 * side + gate) * kStride];
+      const int64_t acc = accumulator(row.start, sums[side][gate]);
+      return clamp_to(out, rescale(row.ratio, acc, cell.rounding) + out.zero_point);
+    };
+    int64_t ih[3], hh[3];
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate) {
+      ih[gate] = linear(0, gate, cell.ih);
+      hh[gate] = linear(1, gate, cell.hh);
+    }
+    return static_cast<uint32_t>(reference_cell(cell, ih, hh, static_cast<int64_t>(code) - c.h_offset).h + c.h_offset);
+  }
+};
+
+// ---- The kernels
+
+/// W and x_t, or R and h.
+struct StepSide {
+  const uint4* fragments;  // [groups][pieces][gate][lane]
+  const uint8_t* codes;    // [batch][planes][plane_bytes] unsigned
+  int32_t row_bytes, plane_bytes, planes, pieces;
+};
+
+template <typename Lanes>
+struct StepArgs {
+  typename Lanes::Constants gates;
+  StepSide sides[2];
+  const std::byte* rows;  // Lanes::Row [groups][side][gate][8]
+  const float* tables;
+  int32_t table_entries;
+  int32_t x_warps;
+  int32_t batch, hidden;
+  uint8_t* next;  // the other buffer of h, like sides[1].codes
+  void* state;    // [batch][hidden] codes of the caller, or null before the last step
+  void* y;        // codes of this step
+  int64_t y_sequence;
+  uint32_t flip;  // the sign bit of signed codes of h
+  uint32_t h_zero;
+  int32_t t;
+  const int32_t* lengths;  // [batch], or null
+  const uint8_t* mask;     // of this step [batch][mask_width], or null
+  int64_t mask_width;
+};
+
+/// Rows of codes to become planes of unsigned bytes, padded with zeros: [steps * batch][planes][plane_bytes].
+struct CodeRows {
+  const void* from;
+  DeviceStrides strides;
+  uint32_t rows;  // steps * batch
+  int32_t size, planes;
+  uint32_t flip;
+  int32_t plane_bytes;
+  uint8_t* to;
+};
+struct PrepareArgs {
+  CodeRows sets[3];  // x, and the state twice: padding is set in both buffers
+  uint32_t batch;
+};
+
+/// Grids launched with programmatic stream serialization may begin when all blocks before them have said this, and what
+/// those wrote is visible after the wait.
+__device__ __forceinline__ void let_next_grid_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_grid_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// Volatile, so that it stays before the wait.
+__device__ __forceinline__ uint4 load_weights(const uint4* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+/// A volatile load, so that all are under way before the first product: ptxas moves others behind the conditions of the
+/// products that use them, one wait after the other.
+__device__ __forceinline__ uint4 load_codes(const uint8_t* from) {
+  uint4 v;
+  asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
+}
+
+/// Four codes a thread.
+static __global__ void __launch_bounds__(kPrepareThreads) step_prepare(const __grid_constant__ PrepareArgs a) {
+  let_next_grid_start();
+  wait_for_grid_before();
+  const uint32_t k = (blockIdx.x * kPrepareThreads + threadIdx.x) * 4;
+  const uint32_t rows = a.sets[0].rows + a.sets[1].rows + a.sets[2].rows;
+  for (uint32_t i = blockIdx.y; i < rows; i += gridDim.y) {
+    uint32_t row = i;
+    int set = 0;
+    while (row >= a.sets[set].rows) row -= a.sets[set++].rows;
+    const CodeRows& s = a.sets[set];
+    if (k >= static_cast<uint32_t>(s.plane_bytes)) continue;
+    const int64_t at = row / a.batch * s.strides.step + row % a.batch * s.strides.sequence + k;
+    uint32_t low = 0;
+    uint32_t high = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < 4; ++j) {
+      if (k + j >= static_cast<uint32_t>(s.size)) continue;
+      const uint32_t code = (s.planes == 2 ? uint32_t{static_cast<const uint16_t*>(s.from)[at + j]}
+                                           : uint32_t{static_cast<const uint8_t*>(s.from)[at + j]}) ^
+                            s.flip;
+      low |= (code & 0xff) << (8 * j);
+      high |= (code >> 8) << (8 * j);
+    }
+    uint8_t* const to = s.to + static_cast<int64_t>(row) * s.planes * s.plane_bytes + k;
+    *reinterpret_cast<uint32_t*>(to) = low;
+    if (s.planes == 2) *reinterpret_cast<uint32_t*>(to + s.plane_bytes) = high;
+  }
+}
+
+/// kPlanes: the larger of x's and h's. kHalves: 1 for at most 8 sequences, which saves registers, else 2.
+template <typename Lanes, int kPlanes, int kHalves>
+__global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_constant__ StepArgs<Lanes> a) {
+  using Row = typename Lanes::Row;
+  constexpr int kPieces = kPlanes == 1 ? 4 : 2;  // that a warp has in registers
+  constexpr int kSequences = kStepSequences / 2 * kHalves;
+  constexpr int kTile = kSequences * kStepUnits;
+  // The sums of a warp; 8 more, so that those of four warps meet no bank twice.
+  constexpr int kPartial = 3 * kPlanes * kTile + 8;
+  constexpr int kRowBytes = 6 * kStepUnits * static_cast<int>(sizeof(Row));
+  __shared__ __align__(16) int32_t partial[kStepWarps][kPartial];
+  __shared__ __align__(16) uint8_t row_bytes[kRowBytes];
+  __shared__ __align__(16) float shared_tables[kStepSharedEntries];
+  __shared__ __align__(8) uint8_t own[kPlanes][kSequences][kStepUnits];  // this block's units of h
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  const int lane = thread % 32;
+  const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);
+  const int warps = threads / 32;
+  const int group = static_cast<int>(blockIdx.x);
+  const bool of_h = warp >= a.x_warps;
+  const StepSide& side = a.sides[of_h ? 1 : 0];
+  const StepSide& h = a.sides[1];
+  const int pieces = side.pieces;
+  const int stride = of_h ? warps - a.x_warps : a.x_warps;  // between two pieces of a warp
+  const int first = of_h ? warp - a.x_warps : warp;
+
+  const uint4* const fragments = side.fragments + int64_t{group} * pieces * 96 + lane;
+  uint4 weights[kPieces][3];
+  const auto fetch_weights = [&](int from) {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      if (from + i * stride < pieces)
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate)
+          weights[i][gate] = load_weights(fragments + ((from + i * stride) * 3 + gate) * 32);
+  };
+  fetch_weights(first);
+  let_next_grid_start();
+  const bool shares_tables = a.table_entries <= kStepSharedEntries;
+  for (int i = thread * 16; i < kRowBytes; i += threads * 16)
+    __pipeline_memcpy_async(row_bytes + i, a.rows + int64_t{group} * kRowBytes + i, 16);
+  if (shares_tables)
+    for (int i = thread * 4; i < a.table_entries; i += threads * 4)
+      __pipeline_memcpy_async(shared_tables + i, a.tables + i, 16);
+  __pipeline_commit();
+  wait_for_grid_before();
+
+  const int tiles = (a.batch + kSequences - 1) / kSequences;
+  for (int tile = static_cast<int>(blockIdx.y); tile < tiles; tile += static_cast<int>(gridDim.y)) {
+    const int first_sequence = tile * kSequences;
+    const int left = a.batch - first_sequence;
+    const int sequences = left < kSequences ? left : kSequences;
+    const int own_plane = thread / kSequences;
+    const int own_sequence = thread % kSequences;
+    const bool takes_own = own_plane < h.planes && own_sequence < sequences;
+    uint2 own_units{0, 0};
+    if (takes_own)
+      own_units = __ldcg(reinterpret_cast<const uint2*>(h.codes + int64_t{first_sequence + own_sequence} * h.row_bytes +
+                                                        own_plane * h.plane_bytes + group * kStepUnits));
+
+    int32_t acc[2][3][4] = {};  // of the planes; with one plane two chains, which are shorter
+    // No load is behind a condition: a sequence, piece or plane that does not exist is read from one that does, and its
+    // sums are not read, or it is not multiplied.
+    const uint8_t* codes[kHalves];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const int sequence = lane / 4 + 8 * half < sequences ? lane / 4 + 8 * half : 0;
+      codes[half] = side.codes + int64_t{first_sequence + sequence} * side.row_bytes + lane % 4 * 16;
+    }
+    for (int from = first; from < pieces; from += kPieces * stride) {
+      const bool fetched = from == first && (tile == static_cast<int>(blockIdx.y) || pieces <= kPieces * stride);
+      if (!fetched) fetch_weights(from);
+      uint4 rows[kPieces][kPlanes][kHalves];
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i)
+#pragma unroll
+        for (int plane = 0; plane < kPlanes; ++plane)
+#pragma unroll
+          for (int half = 0; half < kHalves; ++half) {
+            const int piece = from + i * stride < pieces ? from + i * stride : pieces - 1;
+            const int at = plane < side.planes ? plane * side.plane_bytes : 0;
+            rows[i][plane][half] = load_codes(codes[half] + at + piece * kStepDepth);
+          }
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        if (from + i * stride >= pieces) break;
+#pragma unroll
+        for (int plane = 0; plane < kPlanes; ++plane) {
+          if (plane >= side.planes) break;
+          // The columns of a piece are permuted alike in both operands: lane q of a row has columns 16q to 16q + 15,
+          // eight of them in each of two products.
+          const uint4& upper = rows[i][plane][0];
+          const uint4 lower = kHalves == 2 ? rows[i][plane][kHalves - 1] : uint4{0, 0, 0, 0};
+          const uint32_t even[4] = {upper.x, lower.x, upper.y, lower.y};
+          const uint32_t odd[4] = {upper.z, lower.z, upper.w, lower.w};
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate) {
+            const uint4& w = weights[i][gate];
+            mma_u8s8(acc[kPlanes == 2 ? plane : 0][gate], even, w.x, w.y);
+            mma_u8s8(acc[kPlanes == 2 ? plane : 1][gate], odd, w.z, w.w);
+          }
+        }
+      }
+    }
+    int32_t* const to = partial[warp] + lane / 4 * kStepUnits + lane % 4 * 2;
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+      for (int plane = 0; plane < kPlanes; ++plane)
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          int2 sum{acc[plane][gate][2 * half], acc[plane][gate][2 * half + 1]};
+          if constexpr (kPlanes == 1) {
+            sum.x += acc[1][gate][2 * half];
+            sum.y += acc[1][gate][2 * half + 1];
+          }
+          *reinterpret_cast<int2*>(to + (gate * kPlanes + plane) * kTile + half * 8 * kStepUnits) = sum;
+        }
+    if (takes_own) *reinterpret_cast<uint2*>(own[own_plane][own_sequence]) = own_units;
+    __pipeline_wait_prior(0);
+    __syncthreads();
+
+    // A warp: the 8 units of a sequence, four lanes a unit, which share the sums.
+    const int unit_in_group = lane / 4;
+    const int unit = group * kStepUnits + unit_in_group;
+    for (int s = warp; s < sequences; s += warps) {
+      int32_t sums[2][3][kPlanes] = {};
+#pragma unroll
+      for (int i = 0; i < kStepWarps; i += 4) {
+        const int w = lane % 4 + i;
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+          for (int plane = 0; plane < kPlanes; ++plane) {
+            const int32_t sum = partial[w][(gate * kPlanes + plane) * kTile + s * kStepUnits + unit_in_group];
+            sums[0][gate][plane] += w < a.x_warps ? sum : 0;
+            sums[1][gate][plane] += w >= a.x_warps && w < warps ? sum : 0;
+          }
+      }
+#pragma unroll
+      for (int offset = 1; offset < 4; offset *= 2)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+            for (int plane = 0; plane < kPlanes; ++plane)
+              sums[i][gate][plane] += __shfl_xor_sync(0xffffffffu, sums[i][gate][plane], offset);
+      if (lane % 4 != 0 || unit >= a.hidden) continue;
+      const int64_t n = first_sequence + s;
+      const bool frozen = a.lengths != nullptr && a.t >= a.lengths[n];
+      const bool keeps = frozen || (a.mask != nullptr && a.mask[n * a.mask_width + unit] == 0);
+      uint32_t code = own[0][s][unit_in_group];
+      if constexpr (kPlanes == 2)
+        if (h.planes == 2) code |= uint32_t{own[1][s][unit_in_group]} << 8;
+      const auto* const tables = reinterpret_cast<const uint8_t*>(shares_tables ? shared_tables : a.tables);
+      const uint32_t fresh = Lanes::template next<kStepUnits, kPlanes>(
+          a.gates, tables, reinterpret_cast<const Row*>(row_bytes) + unit_in_group, sums, code);
+      if (!keeps) code = fresh;
+      uint8_t* const next = a.next + n * h.row_bytes + unit;
+      next[0] = static_cast<uint8_t>(code);
+      const auto put = [&](void* codes, int64_t index, uint32_t value) {
+        if (h.planes == 2) {
+          static_cast<uint16_t*>(codes)[index] = static_cast<uint16_t>(value ^ a.flip);
+        } else {
+          static_cast<uint8_t*>(codes)[index] = static_cast<uint8_t>(value ^ a.flip);
+        }
+      };
+      if (h.planes == 2) next[h.plane_bytes] = static_cast<uint8_t>(code >> 8);
+      put(a.y, n * a.y_sequence + unit, frozen ? a.h_zero : code);
+      if (a.state != nullptr) put(a.state, n * a.hidden + unit, code);
+    }
+    __syncthreads();  // before the sums of the next tile
+  }
+}
+
+}  // namespace isobit::cuda
+
+#endif  // ISOBIT_GRU_CUDA_STEP_CUH_

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""isobit and g2p on a CUDA device: every verb with --device cuda gives what it gives on the CPU.
+
+usage: cuda_cli_test.py FOLDER [unittest arguments]
+
+FOLDER holds both programs. Without a device the tests are skipped, or fail where ISOBIT_REQUIRE names cuda.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path += [HERE, os.path.join(HERE, "..", "examples", "g2p")]
+
+import cli_test  # noqa: E402
+import g2p_test  # noqa: E402
+from cli_test import HIDDEN, floats, npy, parse_npy, read  # noqa: E402
+
+G2P = ""
+VERIFIED_OUTPUTS = 4_000_000
+
+
+class CudaCliTest(cli_test.ToolTest):
+    @classmethod
+    def setUpClass(cls):
+        found = cls.call("supported", "--device", "cuda", "--json")
+        if found.returncode != 0:
+            if "cuda" in os.environ.get("ISOBIT_REQUIRE", "").split(","):
+                raise RuntimeError("ISOBIT_REQUIRE names cuda: " + found.stderr)
+            print("no CUDA device: " + found.stderr)  # CTest looks for these words
+            raise unittest.SkipTest("no CUDA device")
+        super().setUpClass()
+        cls.device = json.loads(found.stdout)
+        cls.kernels = [kernel["name"] for kernel in cls.device["kernels"] if kernel["operation"] == "gru"]
+
+    def same(self, *arguments, on_device=(), suffix=".npy"):
+        """A verb that writes -o gives the same file on the device; its report there."""
+        out = self.path("y" + suffix)
+        self.ok(*arguments, "-o", out)
+        wanted = read(out)
+        os.remove(out)
+        report = self.json(*arguments, "-o", out, "--device", "cuda", *on_device)
+        self.assertEqual(read(out), wanted, arguments)
+        self.assertEqual(report["device"], "cuda")
+        return report
+
+    def test_supported(self):
+        self.assertRegex(self.device["compute_capability"], r"^\d+\.\d+$")
+        self.assertIn("generic", self.kernels)
+        for kernel in self.device["kernels"]:
+            self.assertTrue(kernel["what"])
+        text = self.ok("supported", "--device", "cuda:0")
+        for word in self.kernels + [self.device["name"], "fp16_table", "fp16_softmax"]:
+            self.assertIn(word, text)
+        self.fails(["cuda:4096", "CUDA device"], "supported", "--device", "cuda:4096")
+
+    def test_verify(self):
+        report = self.json("verify", "--device", "cuda", "--operation", "gru", "--outputs", str(VERIFIED_OUTPUTS),
+                           env={"ISOBIT_REQUIRE": "cuda,avx512vnni"})
+        print(json.dumps(report), file=sys.stderr)
+        self.assertEqual(report["different"], 0)
+        compared = {kernel["name"]: kernel["outputs_compared"] for kernel in report["kernels"]}
+        self.assertEqual(set(compared), {"gru_cuda_" + kernel for kernel in self.kernels})
+        self.assertGreaterEqual(compared["gru_cuda_generic"], VERIFIED_OUTPUTS)
+        self.assertEqual(sum(report["expected_by"].values()), report["outputs_compared"])
+        self.assertGreater(report["expected_by"]["reference"], 0)
+        if self.device["compute_capability"].startswith("9."):
+            for name, outputs in compared.items():
+                self.assertGreater(outputs, 0, name)
+
+    def test_verify_tables(self):
+        report = self.json("verify", "--device", "cuda", "--operation", "fp16_table", "--outputs", "2000000")
+        self.assertEqual(report["different"], 0)
+        compared = {kernel["name"]: kernel["outputs_compared"] for kernel in report["kernels"]}
+        self.assertGreaterEqual(compared["fp16_table_cuda_direct"], 2000000)
+        self.assertGreater(compared["fp16_softmax_cuda"], 0)
+
+    def test_verify_saved_model(self):
+        for model in [self.fixed, self.fixed_deep]:
+            report = self.json("verify", model, "--device", "cuda", "--outputs", "5000")
+            self.assertEqual(report["different"], 0)
+            compared = {kernel["name"]: kernel["outputs_compared"] for kernel in report["kernels"]}
+            self.assertGreaterEqual(compared["cuda_generic"], 5000)
+
+    def test_fingerprint(self):
+        text = self.ok("fingerprint")
+        for extra in [[]] + [["--kernel", kernel] for kernel in self.kernels]:
+            self.assertEqual(self.ok("fingerprint", "--device", "cuda", *extra), text, extra)
+        self.fails(["avx2", "generic"], "fingerprint", "--device", "cuda", "--kernel", "avx2")
+
+    def test_run(self):
+        for model in [self.fixed, self.fixed_deep]:
+            self.assertIn(self.same("run", model, self.batch)["kernel"], self.kernels)
+            for kernel in self.kernels:
+                result = self.call("run", model, self.batch, "-o", self.path("k.npy"), "--device", "cuda", "--kernel",
+                                   kernel)
+                if result.returncode == 0:
+                    self.same("run", model, self.batch, on_device=["--kernel", kernel])
+                else:  # this device or this model is not for it
+                    self.assertIn("kernel '" + kernel + "'", result.stderr)
+        self.same("run", self.fixed, os.path.join(self.data, "part0.npz"), suffix=".npz")
+        for chunk in ["1", "4", "100"]:
+            self.same("run", self.fixed, self.batch, on_device=["--chunk", chunk])
+        empty = self.at("empty.npy", npy((0, 4, cli_test.INPUTS), []))
+        self.same("run", self.fixed, empty)
+
+    def test_run_codes(self):
+        codes, out = self.path("codes.npy"), self.path("x.npy")
+        values = [code % 256 - 128 for code in range(11 * 4 * cli_test.INPUTS)]
+        self.at("codes.npy", npy((11, 4, cli_test.INPUTS), values, "|i1", "b"))
+        self.same("run", self.fixed, codes, "--integer")
+        self.same("run", self.fixed_deep, codes, "--integer")
+        self.fails(["single.npy", "f32", "s8"], "run", self.fixed, self.single, "-o", out, "--integer", "--device",
+                   "cuda")
+
+    def test_run_state(self):
+        states = {}
+        for device in ["cpu", "cuda"]:
+            for model in [self.fixed, self.fixed_deep]:
+                state = self.path("state_%s.npz" % device)
+                self.ok("run", model, self.batch, "-o", self.path("y.npy"), "--save-state", state, "--device", device)
+                name = os.path.basename(model)
+                # The archives hold times; the codes do not.
+                arrays = self.json("inspect", model)["grus"][0]["layers"]
+                states.setdefault(name, []).append([self.state_array(state, i) for i in range(len(arrays))])
+                self.same("run", model, self.batch, "--state", state)
+        for name, (cpu, cuda) in states.items():
+            self.assertEqual(cuda, cpu, name)
+        zeros = self.at("h0.npy", npy((1, 4, HIDDEN), [0.25] * (4 * HIDDEN)))
+        self.same("run", self.fixed, self.batch, "--state", zeros)
+
+    @staticmethod
+    def state_array(path, index):
+        with cli_test.zipfile.ZipFile(path) as archive:
+            return parse_npy(archive.read("h%d.npy" % index))
+
+    def test_run_refuses(self):
+        out = self.path("refused.npy")
+        run = ["run", self.fixed, self.single, "-o", out, "--device", "cuda"]
+        self.fails(["--threads 2", "--device cuda"], *run, "--threads", "2")
+        self.fails(["avx2", "generic"], *run, "--kernel", "avx2")
+        bad = self.at("nan.npy", npy((2, cli_test.INPUTS), [0.5, 0.5, 0.5, 0.5, float("nan"), 0.5]))
+        self.fails(["nan.npy", "nan", "index 4"], "run", self.fixed, bad, "-o", out, "--device", "cuda")
+        self.fails(["--chunk", "bidirectional"], "run", self.fixed_deep, self.batch, "-o", out, "--chunk", "2",
+                   "--device", "cuda")
+        self.assertFalse(os.path.exists(out))
+
+    def test_compare(self):
+        for model, fixed in [(self.model, self.fixed), (self.deep, self.fixed_deep)]:
+            arguments = ["compare", model, fixed, "--data", self.data, self.batch]
+            wanted = [row for row in self.json(*arguments)["tensors"] if row["tensor"] in ("x", "h")]
+            report = self.json(*arguments, "--device", "cuda")
+            self.assertEqual(report["tensors"], wanted)
+            self.assertEqual(report["device"], "cuda")
+
+    def test_table_run(self):
+        rng = cli_test.random.Random(4)
+        x = self.at("table_x.npy", floats(rng, (50, 37), 8.0))
+        for table in ["silu", "softmax"]:
+            self.same("table", "run", table, x)
+            self.same("table", "run", table, x, "--dtype", "f16")
+        self.fails(["--kernel"], "table", "run", "silu", x, "-o", self.path("t.npy"), "--device", "cuda", "--kernel",
+                   "reference")
+
+    def test_bench(self):
+        arguments = ["bench", "gru", "--device", "cuda", "--hidden", "16,33", "--batch", "1,5", "--steps", "8",
+                     "--mode", "sequence,streaming", "--min-time", "0", "--json"]
+        cases = json.loads(self.ok(*arguments))["cases"]
+        self.assertEqual([case["chosen"] for case in cases], [True] * 8)
+        result = self.call(*arguments, "--all-kernels")
+        self.assertIn(result.returncode, [0, 1], result.stderr)
+        cases = json.loads(result.stdout)["cases"]
+        self.assertEqual(sum(case["chosen"] for case in cases), 8)
+        slow = [case for case in cases if case["chosen"] and case["of_fastest"] > 1.05]
+        self.assertEqual(result.returncode == 1, bool(slow), result.stderr)
+        for case in cases:
+            self.assertGreater(case["us_per_step"], 0)
+            self.assertGreaterEqual(case["of_fastest"], 1)
+        self.fails(["bench table"], "bench", "table", "--device", "cuda")
+
+    def test_g2p(self):
+        spellings = ["".join(letters) for letters in g2p_test.itertools.product("abcdefghij", repeat=3)]
+        words = spellings[:g2p_test.CALIBRATION_WORDS + g2p_test.WORDS]
+        dictionary = self.at("words.dict", "\n".join("%s %s" % (word, g2p_test.SAID) for word in words).encode())
+        rng = cli_test.random.Random(9)  # an output layer that does not say the same whatever the state
+        weights = npy((g2p_test.PHONEMES, g2p_test.UNITS),
+                      [rng.uniform(-1, 1) for _ in range(g2p_test.PHONEMES * g2p_test.UNITS)])
+        checkpoint = self.at("checkpoint.npz", g2p_test.checkpoint(fc_w=weights))
+        texts = []
+        for device in ["cpu", "cuda", "cuda:0"]:
+            report = self.path("g2p.json")
+            result = subprocess.run([G2P, "--checkpoint", checkpoint, "--dictionary", dictionary, "--words",
+                                     str(g2p_test.WORDS), "--json", report, "--device", device, "hello", "abc"],
+                                    capture_output=True, text=True, timeout=300, check=False)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            times = re.compile(r" +\d+\.\d\n")  # the last column
+            rows = json.loads(read(report))["configurations"]
+            texts.append((times.sub("\n", result.stdout), [{**row, "us_per_word": 0} for row in rows]))
+        self.assertEqual(texts[1], texts[0])
+        self.assertEqual(texts[2], texts[0])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    FOLDER = os.path.abspath(sys.argv.pop(1))
+    cli_test.ISOBIT = os.path.join(FOLDER, "isobit")
+    G2P = os.path.join(FOLDER, "g2p")
+    unittest.main()

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// --device: what the verbs ask of a CUDA device. device_cuda.cc answers where the tool was built with CUDA, and
+// device_none.cc says how to build it where not; nothing else of the tool knows which one is linked.
+#ifndef ISOBIT_TOOLS_DEVICE_H_
+#define ISOBIT_TOOLS_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "isobit/fp16_function.h"
+#include "isobit/gru.h"
+#include "isobit/status.h"
+#include "isobit/verify.h"
+#include "value.h"
+
+namespace isobit::tool {
+
+/// An integer GRU on a device: arrays of the host in and out, the bytes of GruModel. `kernel`: empty for the device's
+/// choice.
+class DeviceGru {
+ public:
+  virtual ~DeviceGru() = default;
+  /// The kernel of a run, and why it, or another that was asked for, cannot run.
+  [[nodiscard]] virtual Result<std::string> choose_kernel(int64_t batch, int64_t steps,
+                                                          const std::string& kernel) const = 0;
+  virtual Status forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
+                         const std::string& kernel) = 0;
+  virtual Status forward_codes(const void* x, void* y, int64_t steps, GruState& state, const std::string& kernel) = 0;
+  /// Median microseconds of `calls` calls of `steps` steps each on random codes, replayed from a graph for `min_time`
+  /// seconds at least.
+  virtual Result<double> microseconds(int64_t batch, int64_t steps, int64_t calls, const std::string& kernel,
+                                      double min_time) = 0;
+};
+
+struct DeviceKernel {
+  std::string operation;
+  std::string name;
+  std::string what;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  /// "cuda:0 (NVIDIA H200)".
+  [[nodiscard]] virtual std::string text() const = 0;
+  [[nodiscard]] virtual Value json() const = 0;
+  /// Those of the GRU in the order in which they are considered.
+  [[nodiscard]] virtual std::vector<DeviceKernel> kernels() const = 0;
+  [[nodiscard]] virtual Result<std::unique_ptr<DeviceGru>> gru(const GruModel& model) const = 0;
+  virtual Status run(const Fp16Function& function, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
+                     Dtype y_dtype) const = 0;
+  virtual Status run(const Fp16Softmax& softmax, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
+                     Dtype y_dtype, int64_t columns) const = 0;
+  /// isobit/cuda/verify.h.
+  using ProgressFunction = void (*)(void*, double fraction);
+  [[nodiscard]] virtual Result<VerifyReport> verify_gru(uint64_t outputs, uint64_t seed, ProgressFunction progress,
+                                                        void* context) const = 0;
+  [[nodiscard]] virtual Result<VerifyReport> verify_fp16(uint64_t outputs, uint64_t seed, ProgressFunction progress,
+                                                         void* context) const = 0;
+  [[nodiscard]] virtual Result<Fingerprints> fingerprint(const std::string& kernel) const = 0;
+};
+
+/// The value of --device: null for "cpu", the device for "cuda" (number 0) and "cuda:N".
+Result<std::unique_ptr<Device>> open_device(const std::string& option);
+
+/// For verbs whose --option means something on the CPU only.
+Status refuse_on_device(const std::string& device, const std::string& option, const std::string& instead);
+
+/// device_cuda.cc or device_none.cc. `option`: as typed, for messages.
+Result<std::unique_ptr<Device>> open_cuda_device(int64_t index, const std::string& option);
+bool built_with_cuda();
+
+}  // namespace isobit::tool
+
+#endif  // ISOBIT_TOOLS_DEVICE_H_
