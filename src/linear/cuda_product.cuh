@@ -38,12 +38,22 @@ __device__ __forceinline__ void mma_u8s8(int32_t (&d)[4], const uint32_t (&a)[4]
                : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+/// A result: the accumulator rescaled, clamped, rescaled again, plus 32768 in the low 16 bits.
+__device__ __forceinline__ uint32_t product_code(int32_t sum, float ratio, float again, float low, float high) {
+  constexpr float kMagicF32 = 12582912.0f;  // 1.5 * 2^23
+  const float value = __fsub_rn(__fmaf_rn(static_cast<float>(sum), ratio, kMagicF32), kMagicF32);
+  return __float_as_uint(__fmaf_rn(fminf(fmaxf(value, low), high), again, kMagicF32 + 32768.0f));
+}
+/// Two of them, the first below.
+__device__ __forceinline__ uint32_t both_codes(uint32_t first, uint32_t second) {
+  return __byte_perm(first, second, 0x5410);
+}
 /// 16-byte piece `piece` (0..3) of a row of a tile, so that ldmatrix meets no bank twice.
 __device__ __forceinline__ uint32_t tile_offset(int row, int piece) {
   return static_cast<uint32_t>(row * kProductDepth + ((piece ^ ((row >> 1) & 3)) << 4));
 }
 
-__global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_constant__ ProductArgs a) {
+static __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_constant__ ProductArgs a) {
   extern __shared__ __align__(128) uint8_t shared[];
   const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int thread = static_cast<int>(threadIdx.x);
@@ -117,17 +127,12 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
     for (int i = 0; i < 2; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        constexpr float kMagicF32 = 12582912.0f;  // 1.5 * 2^23
-        uint32_t both[2];
+        uint32_t code[2];
 #pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const float value =
-              __fsub_rn(__fmaf_rn(static_cast<float>(acc[i][j][r * 2 + c] + start[c]), ratio[c], kMagicF32), kMagicF32);
-          const float rescaled = __fmaf_rn(fminf(fmaxf(value, a.low), a.high), again[c], kMagicF32 + 32768.0f);
-          both[c] = __float_as_uint(rescaled) & 0xffff;
-        }
+        for (int c = 0; c < 2; ++c)
+          code[c] = product_code(acc[i][j][r * 2 + c] + start[c], ratio[c], again[c], a.low, a.high);
         *reinterpret_cast<uint32_t*>(codes + (warp_row + i * 16 + lane / 4 + r * 8) * kPitch + column) =
-            both[0] | both[1] << 16;
+            both_codes(code[0], code[1]);
       }
   }
   __syncthreads();
