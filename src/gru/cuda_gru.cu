@@ -177,10 +177,11 @@ void add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer) 
   upload.add(std::span(pack->start), to.start);
   upload.add(std::span(pack->ratio), to.ratio);
   upload.add(std::span(pack->tables), to.tables);
-  upload.add(std::span(pack->W), to.W);
-  upload.add(std::span(pack->W_start), to.W_start);
-  upload.add(std::span(pack->W_ratio), to.W_ratio);
-  upload.add(std::span(pack->W_again), to.W_again);
+  upload.add(std::span(pack->W.w), to.W.w);
+  upload.add(std::span(pack->W.start), to.W.start);
+  upload.add(std::span(pack->W.ratio), to.W.ratio);
+  upload.add(std::span(pack->W.again), to.W.again);
+  upload.add(std::span(pack->W.image), to.W.image);
   to.supported = true;
 }
 

@@ -11,7 +11,7 @@
 #include "gru/cuda_gru.h"
 #include "gru/proof.h"
 #include "gru/reference.h"
-#include "linear/cuda_product.cuh"
+#include "linear/cuda_product.h"
 #include "linear/linear.h"
 
 namespace isobit::cuda {
@@ -20,10 +20,8 @@ namespace {
 constexpr int64_t kChunkBytes = int64_t{128} << 20;  // of x and ih
 constexpr int64_t kAlignment = 256;
 constexpr int32_t kMaxTableBits = 12;  // of a gate input: tables are in shared memory
-constexpr int kThreads = 256;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 float ratio_of(const RescaleParameters& r) {
   return static_cast<float>(std::ldexp(static_cast<double>(r.multiplier), -r.shift));
 }
@@ -80,9 +78,6 @@ Status prepare(const PersistentLayer& layer) {
                                      "persistent: shared memory"));
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
                                      "persistent: cluster"));
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(product_u8s8, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                          kProductStages * kProductStageBytes),
-                                     "product: shared memory"));
   int clusters = 0;
   ISOBIT_RETURN_IF_ERROR(
       cuda_status(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "clusters on the device"));
@@ -153,23 +148,22 @@ void pack_gates(const GruLayerParameters& p, PersistentPack& pack) {
   pack.layer.table_entries = static_cast<int32_t>(pack.tables.size());
 }
 
-void pack_rows(const GruLayerParameters& p, PersistentPack& pack) {
+Status pack_rows(const GruLayerParameters& p, PersistentPack& pack) {
   PersistentLayer& layer = pack.layer;
-  layer.x_size = p.input_size;
-  layer.x_padded = round_up(p.input_size, kProductDepth);
-  layer.ih_rows = round_up(int64_t{layer.tiles} * 48, kProductColumns);
   layer.x_flip = p.grids[kX].is_signed ? 0x80 : 0;
   layer.h_flip = p.grids[kH].is_signed ? 0x80808080 : 0;
-  layer.ih_low = static_cast<float>(p.grids[kIh].min() - p.grids[kIh].zero_point);
-  layer.ih_high = static_cast<float>(p.grids[kIh].max() - p.grids[kIh].zero_point);
-  const auto h_rows = static_cast<size_t>(layer.tiles) * 48;
-  const auto x_rows = static_cast<size_t>(layer.ih_rows);
-  pack.start.assign(h_rows, 0);
-  pack.ratio.assign(h_rows, 1);
-  pack.W_start.assign(x_rows, 0);
-  pack.W_ratio.assign(x_rows, 1);
-  pack.W_again.assign(x_rows, 1);
-  pack.W.assign(x_rows * static_cast<size_t>(layer.x_padded), 0);
+  const auto rows = static_cast<size_t>(layer.tiles) * 48;
+  pack.start.assign(rows, 0);
+  pack.ratio.assign(rows, 1);
+  ProductWeights W;
+  W.n = int64_t{layer.tiles} * 48;
+  W.k = p.input_size;
+  W.w.assign(rows * static_cast<size_t>(W.k), 0);
+  W.start.assign(rows, 0);
+  W.ratio.assign(rows, 1);
+  W.again.assign(rows, 1);
+  W.low = static_cast<float>(p.grids[kIh].min() - p.grids[kIh].zero_point);
+  W.high = static_cast<float>(p.grids[kIh].max() - p.grids[kIh].zero_point);
   for (int64_t gate = 0; gate < 3; ++gate)
     for (int64_t unit = 0; unit < p.hidden_size; ++unit) {
       const int64_t row = gate * p.hidden_size + unit;
@@ -178,38 +172,24 @@ void pack_rows(const GruLayerParameters& p, PersistentPack& pack) {
       const auto to_x = static_cast<size_t>(ih_row(gate, unit));
       pack.start[to_h] = start_of(p.R, p.br, p.br_to_acc[from], p.grids[kH], row, p.rounding);
       pack.ratio[to_h] = ratio_of(p.acc_to_hh[from]);
-      pack.W_start[to_x] = start_of(p.W, p.bw, p.bw_to_acc[from], p.grids[kX], row, p.rounding);
-      pack.W_ratio[to_x] = ratio_of(p.acc_to_ih[from]);
-      pack.W_again[to_x] = ratio_of(p.ih_to_gate[static_cast<size_t>(gate)]);
+      W.start[to_x] = start_of(p.W, p.bw, p.bw_to_acc[from], p.grids[kX], row, p.rounding);
+      W.ratio[to_x] = ratio_of(p.acc_to_ih[from]);
+      W.again[to_x] = ratio_of(p.ih_to_gate[static_cast<size_t>(gate)]);
       for (int64_t k = 0; k < p.input_size; ++k)
-        pack.W[to_x * static_cast<size_t>(layer.x_padded) + static_cast<size_t>(k)] =
-            static_cast<int8_t>(p.W.at(row, k));
+        W.w[to_x * static_cast<size_t>(W.k) + static_cast<size_t>(k)] = static_cast<int8_t>(p.W.at(row, k));
     }
+  ISOBIT_ASSIGN_OR_RETURN(pack.W, pack_product(W));
+  layer.W = pack.W.product;
+  return {};
 }
 
+/// Of x and ih of one step.
+int64_t step_bytes(const PersistentLayer& layer, int64_t batch) {
+  return batch * (product_x_row_bytes(layer.W) + int64_t{layer.tiles} * 96);
+}
 /// Steps whose x and ih are in memory at once.
 int64_t chunk_steps(const PersistentLayer& layer, int64_t batch, int64_t steps) {
-  const int64_t a_step = batch * (layer.x_padded + int64_t{layer.tiles} * 96);
-  return std::clamp<int64_t>(kChunkBytes / a_step, 1, steps);
-}
-int64_t x_bytes(const PersistentLayer& layer, int64_t batch, int64_t chunk) {
-  return aligned(chunk * batch * layer.x_padded);
-}
-
-/// Codes to unsigned rows padded with zeros; four bytes a thread.
-__global__ void __launch_bounds__(kThreads) pad_x(const uint8_t* x, DeviceStrides strides, int64_t batch, int64_t size,
-                                                  int64_t padded, uint8_t flip, int64_t words, uint32_t* out) {
-  const int64_t stride = int64_t{gridDim.x} * kThreads;
-  const int64_t row_words = padded / 4;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += stride) {
-    const int64_t row = i / row_words;
-    const int64_t k = i % row_words * 4;
-    const uint8_t* from = x + row / batch * strides.step + row % batch * strides.sequence + k;
-    uint32_t word = 0;
-    for (int64_t j = 0; j < 4; ++j)
-      if (k + j < size) word |= static_cast<uint32_t>(from[j] ^ flip) << (8 * j);
-    out[i] = word;
-  }
+  return std::clamp<int64_t>(kChunkBytes / step_bytes(layer, batch), 1, steps);
 }
 
 }  // namespace
@@ -240,7 +220,7 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
   ISOBIT_RETURN_IF_ERROR(cut(p.hidden_size, pack.layer));
   pack_gates(p, pack);
   ISOBIT_RETURN_IF_ERROR(prepare(pack.layer));
-  pack_rows(p, pack);
+  ISOBIT_RETURN_IF_ERROR(pack_rows(p, pack));
   pack_fragments(p.R, p.hidden_size, pack);
   return pack;
 }
@@ -261,19 +241,18 @@ int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t ba
   for (const DeviceLayer& layer : layers) {
     const PersistentLayer& p = layer.persistent;
     // A smaller batch may run more steps in a chunk: the limit itself, where it can be reached.
-    const int64_t all = steps * batch * (p.x_padded + int64_t{p.tiles} * 96);
-    const int64_t one = batch * (p.x_padded + int64_t{p.tiles} * 96);
-    bytes = std::max(bytes, std::min(all, std::max(kChunkBytes, one)) + 2 * kAlignment);
+    const int64_t one = step_bytes(p, batch);
+    const int64_t padding = product_x_bytes(p.W, 1) + 2 * kAlignment;
+    bytes = std::max(bytes, std::min(steps * one, std::max(kChunkBytes, one)) + padding);
   }
   return bytes;
 }
 
-Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits& limits,
-                         cudaStream_t stream) {
+Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits&, cudaStream_t stream) {
   const PersistentLayer& p = layer.persistent;
   const int64_t chunk = chunk_steps(p, run.batch, run.steps);
   auto* const x = reinterpret_cast<uint8_t*>(run.scratch);
-  auto* const ih = reinterpret_cast<uint16_t*>(run.scratch + x_bytes(p, run.batch, chunk));
+  auto* const ih = reinterpret_cast<uint16_t*>(run.scratch + aligned(product_x_bytes(p.W, chunk * run.batch)));
   cudaLaunchAttribute attribute{};
   const cudaLaunchConfig_t config = [&] {
     cudaLaunchConfig_t c = launch_config(p, run.batch, attribute);
@@ -283,31 +262,16 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
   for (int64_t done = 0; done < run.steps; done += chunk) {
     const int64_t steps = std::min(chunk, run.steps - done);
     const int64_t first = run.reverse ? run.steps - done - steps : done;
-    const int64_t rows = steps * run.batch;
-    const int64_t words = rows * p.x_padded / 4;
-    const int64_t blocks = std::min((words - 1) / kThreads + 1, int64_t{16} * limits.processors);
-    pad_x<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-        static_cast<const uint8_t*>(run.x) + first * run.x_strides.step, run.x_strides, run.batch, p.x_size, p.x_padded,
-        p.x_flip, words, reinterpret_cast<uint32_t*>(x));
-    ISOBIT_RETURN_IF_ERROR(launch_status("pad_x"));
-
-    ProductArgs product{};
-    product.x = x;
-    product.w = p.W;
-    product.m = rows;
-    product.n = int64_t{p.tiles} * 48;
-    product.k_padded = p.x_padded;
-    product.start = p.W_start;
-    product.ratio = p.W_ratio;
-    product.low = p.ih_low;
-    product.high = p.ih_high;
-    product.again = p.W_again;
-    product.out = ih;
-    // Blocks that run together read the same rows of x. A chunk has few enough rows for the second dimension.
-    const dim3 grid(static_cast<unsigned>(p.ih_rows / kProductColumns),
-                    static_cast<unsigned>((rows + kProductRows - 1) / kProductRows));
-    product_u8s8<<<grid, kProductThreads, kProductStages * kProductStageBytes, stream>>>(product);
-    ISOBIT_RETURN_IF_ERROR(launch_status("product_u8s8"));
+    ProductRows rows;
+    rows.codes = static_cast<const uint8_t*>(run.x) + first * run.x_strides.step;
+    rows.rows = steps * run.batch;
+    rows.batch = run.batch;
+    rows.step = run.x_strides.step;
+    rows.sequence = run.x_strides.sequence;
+    rows.flip = p.x_flip;
+    const ProductKernel kernel = choose_product_kernel(p.W, rows.rows);
+    ISOBIT_RETURN_IF_ERROR(pad_product_x(p.W, kernel, rows, x, stream));
+    ISOBIT_RETURN_IF_ERROR(launch_product(p.W, kernel, x, rows.rows, ih, stream));
 
     PersistentArgs a{};
     a.gates = p.gates;

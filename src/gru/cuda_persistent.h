@@ -11,6 +11,7 @@
 
 #include "isobit/gru.h"
 #include "isobit/status.h"
+#include "linear/cuda_product.h"
 
 namespace isobit::cuda {
 
@@ -38,24 +39,17 @@ struct PersistentLayer {
   const float* tables = nullptr;     // u, r, n behind each other: code minus zero point for each gate input
   int32_t table_entries = 0;
   uint32_t h_flip = 0;  // the sign bit of signed codes, in all four bytes
-  // W x, in the order of PersistentArgs::ih
-  int64_t x_size = 0, x_padded = 0;  // bytes of a row of x, and of one that is padded
+  DeviceProduct W;      // accumulator -> ih -> gate input, in the order of PersistentArgs::ih
   uint8_t x_flip = 0;
-  const int8_t* W = nullptr;  // [ih_rows, x_padded]
-  int64_t ih_rows = 0;        // padded to whole tiles of the product
-  const int32_t* W_start = nullptr;
-  const float* W_ratio = nullptr;  // accumulator -> ih
-  const float* W_again = nullptr;  // ih -> gate input
-  float ih_low = 0, ih_high = 0;
 };
 
 /// The arrays behind the pointers, on the host.
 struct PersistentPack {
   PersistentLayer layer;
   std::vector<uint8_t> fragments;
-  std::vector<int32_t> start, W_start;
-  std::vector<float> ratio, tables, W_ratio, W_again;
-  std::vector<int8_t> W;
+  std::vector<int32_t> start;
+  std::vector<float> ratio, tables;
+  ProductPack W;
 };
 
 /// Packs a layer for the current device, and prepares the device's kernels. kUnsupported says why the layer cannot run
