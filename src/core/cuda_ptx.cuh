@@ -21,6 +21,17 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+/// Four codes beside the number of their step, in one word of 64 bits, which is read as it was written: whoever finds
+/// the number has the codes, and no fence is needed.
+__device__ __forceinline__ void publish(uint2* to, uint32_t data, uint32_t step) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(static_cast<uint64_t>(step) << 32 | data)
+               : "memory");
+}
+/// Four such words.
+__device__ __forceinline__ void poll(const uint2* from, ulonglong2& a, ulonglong2& b) {
+  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0,%1}, [%2];" : "=l"(a.x), "=l"(a.y) : "l"(from) : "memory");
+  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0,%1}, [%2];" : "=l"(b.x), "=l"(b.y) : "l"(from + 2) : "memory");
+}
 /// Global to this block's shared memory; 16-byte aligned, a multiple of 16 bytes.
 __device__ __forceinline__ void fetch(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),

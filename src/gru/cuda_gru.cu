@@ -157,7 +157,8 @@ void add_table(Upload& upload, const ActivationTable& table, TableView& view) {
   upload.add(std::span(table.intercepts), view.intercepts);
 }
 
-void add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer) {
+/// `refusal` receives why the persistent kernel cannot run the layer, and outlives it.
+void add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer, std::string& refusal) {
   layer.input_size = p.input_size;
   layer.hidden_size = p.hidden_size;
   layer.x_dtype = p.grids[kX].dtype();
@@ -170,18 +171,26 @@ void add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer) 
   add_matrix(upload, p.R, p.br, p.grids[kH], p.br_to_acc, p.acc_to_hh, layer.R);
   for (size_t gate = 0; gate < 3; ++gate) add_table(upload, p.tables[gate], layer.cell.tables[gate]);
   const Result<PersistentPack> pack = pack_persistent(p);
-  if (!pack.ok()) return;
+  if (!pack.ok()) {
+    refusal = pack.status().message();
+    layer.persistent_refusal = refusal.c_str();
+    return;
+  }
   PersistentLayer& to = layer.persistent;
   to = pack->layer;
   upload.add(std::span(pack->fragments), to.fragments);
-  upload.add(std::span(pack->start), to.start);
-  upload.add(std::span(pack->ratio), to.ratio);
   upload.add(std::span(pack->tables), to.tables);
-  upload.add(std::span(pack->W.w), to.W.w);
-  upload.add(std::span(pack->W.start), to.W.start);
-  upload.add(std::span(pack->W.ratio), to.W.ratio);
-  upload.add(std::span(pack->W.again), to.W.again);
-  upload.add(std::span(pack->W.image), to.W.image);
+  const auto add_sums = [&upload](const auto& from, auto& sums) {
+    upload.add(std::span(from.start), sums.start);
+    upload.add(std::span(from.ratio), sums.ratio);
+    upload.add(std::span(from.W.w), sums.W.shape.w);
+    upload.add(std::span(from.W.image), sums.W.shape.image);
+    upload.add(std::span(from.W.start), sums.W.start);
+    upload.add(std::span(from.W.ratio), sums.W.ratio);
+    upload.add(std::span(from.W.again), sums.W.again);
+  };
+  add_sums(pack->narrow, to.narrow);
+  add_sums(pack->wide, to.wide);
   to.supported = true;
 }
 
@@ -259,7 +268,8 @@ Status check_run(int64_t batch, int64_t steps) {
 struct DeviceGru::Data {
   GruModel model;
   std::shared_ptr<const std::byte> memory;
-  std::vector<DeviceLayer> layers;  // l * directions + d
+  std::vector<DeviceLayer> layers;         // l * directions + d
+  std::vector<std::string> refusals;       // of each, what its persistent_refusal points to
   DeviceLimits limits;
 
   /// Offsets into a workspace, multiples of 256; the first word is the index of the first NaN.
@@ -421,7 +431,8 @@ Result<DeviceGru> DeviceGru::create(const GruModel& model) {
   const std::vector<GruLayerParameters>& layers = model.parameters().layers;
   data->layers.resize(layers.size());
   Upload upload;
-  for (size_t i = 0; i < layers.size(); ++i) add_layer(upload, layers[i], data->layers[i]);
+  data->refusals.resize(layers.size());
+  for (size_t i = 0; i < layers.size(); ++i) add_layer(upload, layers[i], data->layers[i], data->refusals[i]);
   ISOBIT_ASSIGN_OR_RETURN(data->memory, upload.finish());
   DeviceGru gru;
   gru.data_ = std::move(data);

@@ -43,6 +43,7 @@ struct DeviceLayer {
   float x_inverse_scale;  // numerics.md, section 3
   float h_scale;
   PersistentLayer persistent;
+  const char* persistent_refusal;  // host memory; why `persistent` cannot run the layer, or null
 };
 
 /// Where the codes of sequence n at step t begin: t * step + n * sequence elements.

@@ -28,8 +28,8 @@ using isobit::testing::GuardedDeviceBuffer;
 /// Smaller under compute-sanitizer, which is slow: scripts/test.sh sets it to the name of the tool.
 bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
 
-/// racecheck reports the partial sums of layers with more than 128 units, where several warps share a group of units: what
-/// orders them is the exchange of the state (st.async), which it does not see.
+/// racecheck reports the partial sums of layers with more than 128 units, where several warps share a group of units:
+/// what orders them is the exchange of the state (st.async), which it does not see.
 bool racecheck() { return sanitized() && std::string_view(std::getenv("ISOBIT_SANITIZED")) == "racecheck"; }
 
 int64_t size_of(const Grid& grid) { return static_cast<int64_t>(size_in_bytes(grid.dtype())); }
@@ -42,7 +42,7 @@ int64_t products_per_step(const RandomShape& s) {
   return count;
 }
 
-/// Which widths random models have: 2 to 16 bits; more than that in places; at most 8, with what else `persistent` asks
+/// Which widths random models have: 2 to 16 bits; more than that in places; mostly 8, with what else `persistent` asks
 /// for.
 enum class Widths { kUsual, kWide, kBytes };
 
@@ -53,14 +53,16 @@ RandomShape device_shape(Random& random, Widths widths) {
   s.input = random.between(1, most);
   s.hidden = random.between(1, most);
   if (widths == Widths::kBytes) {
-    const int64_t most_bytes = racecheck() ? 128 : sanitized() ? 300 : 768;
+    const int64_t most_bytes = racecheck() ? 128 : sanitized() ? 300 : 800;
     s.hidden = random.one_in(2) ? random.between(1, most_bytes) : 16 * random.between(1, most_bytes / 16);
     if (random.one_in(3)) s.input = random.between(1, sanitized() ? 70 : 500);
     for (int32_t* bits : {&s.x_bits, &s.h_bits, &s.weight_bits, &s.linear_bits, &s.gate_in_bits, &s.gate_out_bits})
       *bits = random.one_in(4) ? static_cast<int32_t>(random.between(2, 8)) : 8;
     if (random.one_in(3)) s.linear_bits = static_cast<int32_t>(random.between(9, 16));
     if (random.one_in(4)) s.gate_in_bits = static_cast<int32_t>(random.between(9, 12));
-    s.kind = ScaleKind::kPow2;
+    if (random.one_in(4)) s.x_bits = static_cast<int32_t>(random.between(9, 16));
+    if (random.one_in(4)) s.h_bits = static_cast<int32_t>(random.between(9, 16));
+    if (!random.one_in(4)) s.kind = ScaleKind::kPow2;
     s.rounding = Rounding::kNearestEven;
   }
   if (widths != Widths::kWide) return s;
@@ -116,7 +118,7 @@ struct Case {
   RandomRun run;
   bool batch_first = false;
   bool odd_rescales = false;
-  std::string text;
+  bool fast_host = false;  // not the reference, but the kernel that the host chooses: `isobit verify` compares those
 };
 
 /// The next model that the overflow proof lets pass, and a run of about `products` products at most.
@@ -170,7 +172,7 @@ struct Outcome {
 
 isobit::GruRunOptions host_options(const Case& c) {
   isobit::GruRunOptions options;
-  options.path = CpuPath::kReference;
+  if (!c.fast_host) options.path = CpuPath::kReference;
   options.lengths = c.run.lengths;
   options.zoneout_mask = c.run.mask;
   options.batch_first = c.batch_first;
@@ -356,6 +358,58 @@ TEST_F(DeviceGrus, ManySequencesAndLargeSizes) {
   if (!sanitized()) compare(case_of(2, 1531, 1030, 3, 3));
   if (!sanitized()) compare(case_of(3, 1, 2049, 1, 2));
   compare(case_of(4, 9, 1, 40, 20, 2, 2));
+  std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
+}
+
+/// Every way in which `persistent` cuts a layer, with one tile of sequences a team and with several.
+TEST_F(DeviceGrus, LayersOfEverySize) {
+  struct Size {
+    int64_t input, hidden, batch, steps;
+    int32_t x_bits, h_bits;
+  };
+  constexpr Size kSizes[] = {
+      {24, 64, 300, 9, 8, 8},    {40, 128, 1100, 5, 8, 16}, {60, 200, 5, 30, 8, 8},    {257, 256, 300, 9, 8, 8},
+      {9, 250, 1003, 4, 16, 16}, {100, 384, 70, 6, 8, 8},   {100, 370, 300, 6, 8, 12}, {512, 512, 3, 20, 8, 8},
+      {33, 512, 140, 7, 8, 8},   {512, 500, 300, 5, 8, 8},  {64, 512, 90, 6, 8, 16},   {40, 640, 130, 5, 8, 8},
+      {96, 768, 200, 4, 12, 8},  {96, 760, 30, 7, 8, 16},   {1024, 1024, 1, 20, 8, 8}, {64, 1000, 300, 5, 8, 8},
+      {31, 1024, 100, 5, 8, 16}, {33, 1025, 50, 9, 8, 8},   {16, 1290, 1, 40, 8, 8},   {16, 1536, 40, 9, 8, 16},
+      {2048, 2048, 9, 6, 8, 8},  {5, 2048, 70, 7, 8, 8},    {5, 2041, 3, 7, 16, 16},   {7, 1030, 200, 4, 8, 8},
+  };
+  uint64_t seed = 7100;
+  for (const Size& size : kSizes) {
+    if (sanitized() && (size.hidden > (racecheck() ? 128 : 300) || size.batch > 300)) continue;
+    Random random(++seed);
+    Case c;
+    c.shape.input = size.input;
+    c.shape.hidden = size.hidden;
+    c.shape.x_bits = size.x_bits;
+    c.shape.h_bits = size.h_bits;
+    c.shape.gate_out_bits = size.h_bits;
+    Result<GruModel> model = random_model(random, c.shape);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    c.model = *std::move(model);
+    c.run.batch = size.batch;
+    c.run.steps = sanitized() ? 3 : size.steps;
+    if (random.one_in(2)) c.run.chunks.push_back(c.run.steps / 2);
+    c.run.chunks.push_back(c.run.steps - (c.run.chunks.empty() ? 0 : c.run.chunks[0]));
+    c.run.x = random_tensor(random, c.run.steps * size.batch * size.input, c.model.input_grid());
+    c.run.start = c.model.initial_state(size.batch);
+    if (c.run.chunks.size() == 1 && random.one_in(2))
+      for (int64_t n = 0; n < size.batch; ++n) c.run.lengths.push_back(random.between(0, c.run.steps));
+    if (random.one_in(3))
+      for (int64_t i = 0; i < c.run.steps * size.batch * size.hidden; ++i)
+        c.run.mask.push_back(static_cast<uint8_t>(random.between(0, 2)));
+    c.fast_host = true;
+    SCOPED_TRACE(describe(c.shape, c.run, seed, 0));
+    const int before = runs_["persistent"];
+    compare(c);
+    int major = 0;
+    ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
+    if (major >= 9) {
+      EXPECT_EQ(runs_["persistent"], before + 1)
+          << DeviceGru::create(c.model)->choose_kernel(1, 1, "persistent").status().message();
+    }
+  }
   std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
 }
 

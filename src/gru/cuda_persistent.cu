@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <type_traits>
 
 #include "core/cuda_status.h"
 #include "gru/cuda_gru.h"
+#include "gru/kernels.h"
 #include "gru/proof.h"
 #include "gru/reference.h"
 #include "linear/cuda_product.h"
@@ -20,47 +22,128 @@ namespace {
 constexpr int64_t kChunkBytes = int64_t{128} << 20;  // of x and ih
 constexpr int64_t kAlignment = 256;
 constexpr int32_t kMaxTableBits = 12;  // of a gate input: tables are in shared memory
+constexpr int64_t kMaxDepth = 65'536;  // sums of bytes fit 32 bits
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-float ratio_of(const RescaleParameters& r) {
-  return static_cast<float>(std::ldexp(static_cast<double>(r.multiplier), -r.shift));
+template <typename Real>
+Real ratio_of(const RescaleParameters& r) {
+  return static_cast<Real>(std::ldexp(static_cast<double>(r.multiplier), -r.shift));
 }
 Status unsupported(const std::string& what) { return {StatusCode::kUnsupported, what}; }
 
-using Kernel = void (*)(PersistentArgs);
-Kernel kernel_of(const PersistentLayer& layer) { return layer.k_tiles == 4 ? gru_persistent<4> : gru_persistent<8>; }
+template <typename Real, typename Sum>
+using Kernel = void (*)(PersistentArgs<Real, Sum>);
 
-/// How the hidden units are cut: the best of 1 to 16 blocks and of one to four warps a group, timed on an H200 at H =
-/// 128, 256 and 512 with 1, 64 and 256 sequences. More blocks have less to multiply and more to exchange.
+template <int Planes, typename Real, typename Sum>
+Kernel<Real, Sum> kernel_of_planes(const PersistentLayer& layer) {
+  if (layer.grid) return gru_persistent<8, 2, Planes, Real, Sum, true>;
+  if (layer.k_tiles == 4) return gru_persistent<4, 0, Planes, Real, Sum, false>;
+  if (layer.k_tiles == 8) return gru_persistent<8, 0, Planes, Real, Sum, false>;
+  if (layer.k_tiles == 12) return gru_persistent<12, 0, Planes, Real, Sum, false>;
+  return gru_persistent<16, 2, Planes, Real, Sum, false>;
+}
+/// Two planes take double lanes.
+template <typename Real, typename Sum>
+Kernel<Real, Sum> kernel_of(const PersistentLayer& layer) {
+  if constexpr (std::is_same_v<Real, double>)
+    if (layer.h_planes == 2) return kernel_of_planes<2, Real, Sum>(layer);
+  return kernel_of_planes<1, Real, Sum>(layer);
+}
+
+/// Calls body(Real(), Sum()) with the layer's lanes.
+template <typename Body>
+Status with_lanes(const PersistentLayer& layer, Body body) {
+  if (layer.wide_gates) return body(double(), double());
+  if (layer.wide_sums) return body(float(), double());
+  return body(float(), float());
+}
+/// Of a layer or a pack.
+template <typename Sum, typename Owner>
+auto& sums_of(Owner& owner) {
+  if constexpr (std::is_same_v<Sum, double>) {
+    return owner.wide;
+  } else {
+    return owner.narrow;
+  }
+}
+template <typename Real, typename Layer>
+auto& cell_of(Layer& layer) {
+  if constexpr (std::is_same_v<Real, double>) {
+    return layer.wide_cell;
+  } else {
+    return layer.narrow_cell;
+  }
+}
+
+PersistentShape shape_of(const PersistentLayer& layer, const PersistentCut& cut, int32_t sequence_tiles) {
+  return {layer.k_tiles,   layer.k_shared, layer.h_planes, layer.wide_sums ? 8 : 4, cut.blocks,
+          cut.unit_blocks, layer.k_splits, sequence_tiles, layer.table_entries};
+}
+
+int32_t block_warps(const PersistentLayer& layer, const PersistentCut& cut) {
+  return cut.unit_blocks * layer.k_splits + (persistent_serves(layer.k_tiles, layer.grid) ? 0 : 1) +
+         (layer.grid ? kForwarders : 0);
+}
+
+/// How the hidden units are cut: the best of 1 to 16 blocks and of one to four warps a group, timed on an H200. More
+/// blocks have less to multiply and more to exchange; smaller clusters leave room for more of them.
 Status cut(int64_t hidden, PersistentLayer& layer) {
-  layer.tiles = static_cast<int32_t>((hidden + 15) / 16);
-  layer.cluster = hidden <= 128 ? 2 : hidden <= 384 ? 8 : 16;
-  layer.k_tiles = hidden <= 256 ? 4 : 8;
-  layer.unit_blocks = (layer.tiles + layer.cluster - 1) / layer.cluster;
-  layer.tiles = layer.unit_blocks * layer.cluster;
-  const int32_t k_tiles = (layer.tiles * 16 + 31) / 32;
-  layer.k_splits = (k_tiles + layer.k_tiles - 1) / layer.k_tiles;
-  if (layer.unit_blocks * layer.k_splits + 1 > persistent_max_warps(layer.k_tiles))
-    return unsupported("H is " + std::to_string(hidden) + ": R does not fit the registers of 16 blocks");
+  const auto groups = static_cast<int32_t>((hidden + 15) / 16);
+  const auto add = [&](int32_t cluster, int32_t blocks) {
+    PersistentCut& c = layer.cut[layer.cuts++];
+    c.cluster = cluster;
+    c.blocks = (blocks + cluster - 1) / cluster * cluster;
+    c.unit_blocks = (groups + c.blocks - 1) / c.blocks;
+    layer.groups = std::max(layer.groups, c.blocks * c.unit_blocks);
+  };
+  layer.grid = hidden > 1024;
+  layer.k_tiles = hidden <= 256 ? 4 : hidden <= 512 || layer.grid ? 8 : hidden <= 768 ? 12 : 16;
+  layer.k_shared = layer.grid || layer.k_tiles == 16 ? 2 : 0;
+  if (hidden <= 128) {
+    add(2, 2);
+  } else if (hidden <= 256) {
+    add(8, 8);
+    add(4, 4);
+  } else if (hidden <= 384) {
+    add(8, 8);
+  } else if (hidden <= 512) {
+    add(16, 16);
+    add(8, 8);
+  } else if (!layer.grid) {
+    add(16, 16);
+  } else {
+    for (const int32_t cluster : {8, 4, 2}) add(cluster, groups);
+  }
+  layer.k_splits = static_cast<int32_t>(((hidden + 31) / 32 + layer.k_tiles - 1) / layer.k_tiles);
+  for (int32_t i = 0; i < layer.cuts; ++i)
+    if (block_warps(layer, layer.cut[i]) > persistent_max_warps(layer.k_tiles, layer.grid))
+      return unsupported("H is " + std::to_string(hidden) + ": R does not fit the registers of the device");
   return {};
 }
 
-cudaLaunchConfig_t launch_config(const PersistentLayer& layer, int64_t batch, cudaLaunchAttribute& attribute) {
+/// The attributes of a launch: `values` outlives the configuration.
+struct LaunchAttributes {
+  cudaLaunchAttribute values[2]{};
+};
+cudaLaunchConfig_t launch_config(const PersistentLayer& layer, const PersistentCut& cut, int32_t sequence_tiles,
+                                 int64_t teams, LaunchAttributes& attributes) {
   cudaLaunchConfig_t config{};
-  const int64_t clusters = (batch + kColumns - 1) / kColumns;
-  config.gridDim = dim3(static_cast<unsigned>(clusters * layer.cluster));
-  config.blockDim = dim3(static_cast<unsigned>(32 * (layer.unit_blocks * layer.k_splits + 1)));
-  config.dynamicSmemBytes = static_cast<size_t>(
-      persistent_shared(layer.k_tiles, layer.cluster, layer.unit_blocks, layer.k_splits, layer.table_entries).total);
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(layer.cluster), 1, 1};
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.gridDim = dim3(static_cast<unsigned>(teams * cut.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(32 * block_warps(layer, cut)));
+  config.dynamicSmemBytes = static_cast<size_t>(persistent_shared(shape_of(layer, cut, sequence_tiles)).total);
+  attributes.values[0].id = cudaLaunchAttributeClusterDimension;
+  attributes.values[0].val.clusterDim = {static_cast<unsigned>(cut.cluster), 1, 1};
+  // Blocks of a grid wait for each other: all of them are on the device at once, or the launch fails.
+  attributes.values[1].id = cudaLaunchAttributeCooperative;
+  attributes.values[1].val.cooperative = 1;
+  config.attrs = attributes.values;
+  config.numAttrs = layer.grid ? 2 : 1;
   return config;
 }
 
-/// Attributes of the kernels on the current device; and that a cluster finds room there, or a launch would fail.
-Status prepare(const PersistentLayer& layer) {
+/// Attributes of the kernels on the current device; which cuts find room there, and for how much.
+template <typename Real, typename Sum>
+Status prepare(PersistentLayer& layer) {
   int device = 0, major = 0, shared = 0;
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
   ISOBIT_RETURN_IF_ERROR(
@@ -68,35 +151,74 @@ Status prepare(const PersistentLayer& layer) {
   if (major < 9) return unsupported("the device has no thread block clusters");
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                                      "shared memory of a block"));
-  cudaLaunchAttribute attribute{};
-  const cudaLaunchConfig_t config = launch_config(layer, 1, attribute);
-  if (config.dynamicSmemBytes > static_cast<size_t>(shared))
-    return unsupported("it needs " + std::to_string(config.dynamicSmemBytes) + " bytes of shared memory, a block has " +
-                       std::to_string(shared));
-  const Kernel kernel = kernel_of(layer);
+  const Kernel<Real, Sum> kernel = kernel_of<Real, Sum>(layer);
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
                                      "persistent: shared memory"));
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
                                      "persistent: cluster"));
-  int clusters = 0;
-  ISOBIT_RETURN_IF_ERROR(
-      cuda_status(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "clusters on the device"));
-  if (clusters < 1) return unsupported("the device has no room for a cluster of " + std::to_string(layer.cluster));
+  int32_t fitting = 0;
+  for (int32_t i = 0; i < layer.cuts; ++i) {
+    PersistentCut cut = layer.cut[i];
+    const auto bytes = [&](int32_t tiles) { return persistent_shared(shape_of(layer, cut, tiles)).total; };
+    while (cut.sequence_tiles < kMaxSequenceTiles && bytes(cut.sequence_tiles + 1) <= shared) ++cut.sequence_tiles;
+    if (cut.sequence_tiles == 0) continue;
+    LaunchAttributes attributes;
+    const cudaLaunchConfig_t config = launch_config(layer, cut, cut.sequence_tiles, 1, attributes);
+    int clusters = 0;
+    ISOBIT_RETURN_IF_ERROR(
+        cuda_status(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "clusters on the device"));
+    cut.room = clusters / (cut.blocks / cut.cluster);
+    if (cut.room > 0) layer.cut[fitting++] = cut;
+  }
+  layer.cuts = fitting;
+  if (fitting == 0) return unsupported("the device has no room for a team of thread blocks that holds R");
   return {};
+}
+
+/// How a batch is spread: teams of `sequence_tiles` tiles each, in `launches` launches.
+struct Spread {
+  const PersistentCut* cut;
+  int32_t sequence_tiles;
+  int64_t launches;
+};
+/// The cut with the fewest tiles a team, as those follow each other in a step.
+Spread spread_of(const PersistentLayer& layer, int64_t batch) {
+  const int64_t tiles = (batch + kColumns - 1) / kColumns;
+  Spread best{};
+  for (int32_t i = 0; i < layer.cuts; ++i) {
+    const PersistentCut& c = layer.cut[i];
+    const int64_t each = std::min<int64_t>((tiles + c.room - 1) / c.room, c.sequence_tiles);
+    if (best.cut == nullptr || each < best.sequence_tiles) best = {&c, static_cast<int32_t>(each), 1};
+    if (layer.grid) break;  // a team has the whole device
+  }
+  if (layer.grid) {
+    best.launches = (tiles + best.cut->sequence_tiles - 1) / best.cut->sequence_tiles;
+    best.sequence_tiles = static_cast<int32_t>((tiles + best.launches - 1) / best.launches);
+  }
+  return best;
+}
+
+int64_t exchange_bytes(const PersistentLayer& layer, int32_t sequence_tiles) {
+  return layer.grid ? int64_t{sequence_tiles} * 2 * layer.groups * layer.h_planes * 256 : 0;
 }
 
 /// Row of ih for a gate of a unit: PersistentArgs::ih.
 int64_t ih_row(int64_t gate, int64_t unit) { return unit / 16 * 48 + unit % 8 * 6 + gate * 2 + unit % 16 / 8; }
 
 /// Start values, with the zero point and the storage offset of the unsigned activations folded in.
-int32_t start_of(const CodeMatrix& weights, const CodeMatrix& biases, const RescaleParameters& bias_to_acc,
-                 const Grid& activation, int64_t row, Rounding mode) {
+template <typename Sum>
+StartOf<Sum> start_of(const CodeMatrix& weights, const CodeMatrix& biases, const RescaleParameters& bias_to_acc,
+                      const Grid& activation, int64_t row, Rounding mode) {
   int64_t sum = 0;
   for (int64_t k = 0; k < weights.columns(); ++k) sum += weights.at(row, k);
-  // Partial sums wrap; the complete accumulator fits.
-  return static_cast<int32_t>(
-      static_cast<uint32_t>(rescale(bias_to_acc, biases.at(row, 0), mode) -
-                            (activation.zero_point + storage_offset(activation.dtype())) * sum));
+  const int64_t start = rescale(bias_to_acc, biases.at(row, 0), mode) -
+                        (activation.zero_point + storage_offset(activation.dtype())) * sum;
+  // Of 32 bits: partial sums wrap; the complete accumulator fits.
+  if constexpr (std::is_same_v<Sum, float>) {
+    return static_cast<int32_t>(static_cast<uint32_t>(start));
+  } else {
+    return static_cast<double>(start);
+  }
 }
 
 /// R in the order in which lanes load it: [tile][split][gate][k tile][lane][16 bytes]. The k of a fragment are permuted
@@ -104,9 +226,9 @@ int32_t start_of(const CodeMatrix& weights, const CodeMatrix& biases, const Resc
 void pack_fragments(const CodeMatrix& R, int64_t hidden, PersistentPack& pack) {
   const PersistentLayer& layer = pack.layer;
   pack.fragments.assign(
-      static_cast<size_t>(layer.tiles) * static_cast<size_t>(layer.k_splits * 3 * layer.k_tiles) * 512, 0);
+      static_cast<size_t>(layer.groups) * static_cast<size_t>(layer.k_splits * 3 * layer.k_tiles) * 512, 0);
   size_t at = 0;
-  for (int64_t tile = 0; tile < layer.tiles; ++tile)
+  for (int64_t tile = 0; tile < layer.groups; ++tile)
     for (int64_t split = 0; split < layer.k_splits; ++split)
       for (int64_t gate = 0; gate < 3; ++gate)
         for (int64_t kt = 0; kt < layer.k_tiles; ++kt)
@@ -121,94 +243,113 @@ void pack_fragments(const CodeMatrix& R, int64_t hidden, PersistentPack& pack) {
 }
 
 /// The gates' constants and tables.
-void pack_gates(const GruLayerParameters& p, PersistentPack& pack) {
-  PersistentGates& c = pack.layer.gates;
-  const auto difference = [](int64_t code, const Grid& grid) { return static_cast<float>(code - grid.zero_point); };
+template <typename Real>
+void pack_gates(const GruLayerParameters& p, GateLanes<Real>& c, PersistentPack& pack) {
+  const auto difference = [](int64_t code, const Grid& grid) { return static_cast<Real>(code - grid.zero_point); };
   const Grid& hh = p.grids[kHh];
   const Grid& h = p.grids[kH];
   c.hh_low = difference(hh.min(), hh);
   c.hh_high = difference(hh.max(), hh);
+  c.hh_low_code = static_cast<int32_t>(hh.min() - hh.zero_point);
+  c.hh_high_code = static_cast<int32_t>(hh.max() - hh.zero_point);
+  // Low 32 bits of magic: what activate finds beside the sum.
+  const auto magic_bits = static_cast<uint32_t>(std::is_same_v<Real, float> ? 0x4b400000 : 0);
   for (size_t gate = 0; gate < 3; ++gate) {
     const Grid& in = p.tables[gate].input;
     const Grid& out = p.tables[gate].output;
-    c.hh_to_gate[gate] = ratio_of(gate == 2 ? p.rhh_to_n : p.hh_to_gate[gate]);
-    c.gate_low[gate] = kMagic<float> + difference(in.min(), in);
-    c.gate_high[gate] = kMagic<float> + difference(in.max(), in);
+    c.hh_to_gate[gate] = ratio_of<Real>(gate == 2 ? p.rhh_to_n : p.hh_to_gate[gate]);
+    c.gate_low[gate] = kMagic<Real> + difference(in.min(), in);
+    c.gate_high[gate] = kMagic<Real> + difference(in.max(), in);
     const auto first = static_cast<int64_t>(pack.tables.size()) - (in.min() - in.zero_point);
-    c.gate_to_byte[gate] = 4 * static_cast<uint32_t>(first) - 4 * __builtin_bit_cast(uint32_t, kMagic<float>);
-    for (int64_t q = in.min(); q <= in.max(); ++q) pack.tables.push_back(difference(p.tables[gate](q), out));
+    c.gate_to_byte[gate] = 4 * static_cast<uint32_t>(first) - 4 * magic_bits;
+    for (int64_t q = in.min(); q <= in.max(); ++q)
+      pack.tables.push_back(static_cast<float>(p.tables[gate](q) - out.zero_point));
   }
-  c.n_to_h = ratio_of(p.n_to_h);
-  c.u_to_one = ratio_of(p.u_to_one);
+  c.n_to_h = ratio_of<Real>(p.n_to_h);
+  c.u_to_one = ratio_of<Real>(p.u_to_one);
   c.one = difference(p.one, p.grids[kU]);
   c.h_low = difference(h.min(), h);
   c.h_high = difference(h.max(), h);
   c.h_to_unsigned = static_cast<int32_t>(h.zero_point + storage_offset(h.dtype()));
-  c.h_to_code = kMagic<float> + static_cast<float>(c.h_to_unsigned);
+  c.h_to_code = kMagic<Real> + static_cast<Real>(c.h_to_unsigned);
   pack.layer.table_entries = static_cast<int32_t>(pack.tables.size());
 }
 
-Status pack_rows(const GruLayerParameters& p, PersistentPack& pack) {
-  PersistentLayer& layer = pack.layer;
+template <typename Sum>
+Status pack_rows(const GruLayerParameters& p, PersistentLayer& layer, PersistentSumsPack<Sum>& arrays) {
   layer.x_flip = p.grids[kX].is_signed ? 0x80 : 0;
   layer.h_flip = p.grids[kH].is_signed ? 0x80808080 : 0;
-  const auto rows = static_cast<size_t>(layer.tiles) * 48;
-  pack.start.assign(rows, 0);
-  pack.ratio.assign(rows, 1);
-  ProductWeights W;
-  W.n = int64_t{layer.tiles} * 48;
+  const auto rows = static_cast<size_t>(layer.groups) * 48;
+  arrays.start.assign(rows, 0);
+  arrays.ratio.assign(rows, 1);
+  ProductWeights<Sum> W;
+  W.n = int64_t{layer.groups} * 48;
   W.k = p.input_size;
+  W.planes = layer.x_planes;
   W.w.assign(rows * static_cast<size_t>(W.k), 0);
   W.start.assign(rows, 0);
   W.ratio.assign(rows, 1);
   W.again.assign(rows, 1);
-  W.low = static_cast<float>(p.grids[kIh].min() - p.grids[kIh].zero_point);
-  W.high = static_cast<float>(p.grids[kIh].max() - p.grids[kIh].zero_point);
+  W.low = static_cast<Sum>(p.grids[kIh].min() - p.grids[kIh].zero_point);
+  W.high = static_cast<Sum>(p.grids[kIh].max() - p.grids[kIh].zero_point);
   for (int64_t gate = 0; gate < 3; ++gate)
     for (int64_t unit = 0; unit < p.hidden_size; ++unit) {
       const int64_t row = gate * p.hidden_size + unit;
       const auto from = static_cast<size_t>(row);
       const auto to_h = static_cast<size_t>(tile_row(gate, unit));
       const auto to_x = static_cast<size_t>(ih_row(gate, unit));
-      pack.start[to_h] = start_of(p.R, p.br, p.br_to_acc[from], p.grids[kH], row, p.rounding);
-      pack.ratio[to_h] = ratio_of(p.acc_to_hh[from]);
-      W.start[to_x] = start_of(p.W, p.bw, p.bw_to_acc[from], p.grids[kX], row, p.rounding);
-      W.ratio[to_x] = ratio_of(p.acc_to_ih[from]);
-      W.again[to_x] = ratio_of(p.ih_to_gate[static_cast<size_t>(gate)]);
+      arrays.start[to_h] = start_of<Sum>(p.R, p.br, p.br_to_acc[from], p.grids[kH], row, p.rounding);
+      arrays.ratio[to_h] = ratio_of<Sum>(p.acc_to_hh[from]);
+      W.start[to_x] = start_of<Sum>(p.W, p.bw, p.bw_to_acc[from], p.grids[kX], row, p.rounding);
+      W.ratio[to_x] = ratio_of<Sum>(p.acc_to_ih[from]);
+      W.again[to_x] = ratio_of<Sum>(p.ih_to_gate[static_cast<size_t>(gate)]);
       for (int64_t k = 0; k < p.input_size; ++k)
         W.w[to_x * static_cast<size_t>(W.k) + static_cast<size_t>(k)] = static_cast<int8_t>(p.W.at(row, k));
     }
-  ISOBIT_ASSIGN_OR_RETURN(pack.W, pack_product(W));
-  layer.W = pack.W.product;
+  ISOBIT_ASSIGN_OR_RETURN(arrays.W, pack_product(W));
+  sums_of<Sum>(layer).W = arrays.W.product;
   return {};
 }
 
-/// Of x and ih of one step.
-int64_t step_bytes(const PersistentLayer& layer, int64_t batch) {
-  return batch * (product_x_row_bytes(layer.W) + int64_t{layer.tiles} * 96);
+bool ratios_at_most_one(const std::vector<RescaleParameters>& ratios) {
+  return std::all_of(ratios.begin(), ratios.end(),
+                     [](const RescaleParameters& r) { return std::abs(ratio_of<double>(r)) <= 1; });
+}
+
+const ProductShape& product_shape(const PersistentLayer& layer) {
+  return layer.wide_sums ? layer.wide.W.shape : layer.narrow.W.shape;
+}
+/// x and ih of one step of one sequence.
+int64_t row_bytes(const PersistentLayer& layer) {
+  return product_x_row_bytes(product_shape(layer)) + int64_t{layer.groups} * 96;
 }
 /// Steps whose x and ih are in memory at once.
 int64_t chunk_steps(const PersistentLayer& layer, int64_t batch, int64_t steps) {
-  return std::clamp<int64_t>(kChunkBytes / step_bytes(layer, batch), 1, steps);
+  return std::clamp<int64_t>(kChunkBytes / (batch * row_bytes(layer)), 1, steps);
 }
 
 }  // namespace
 
 Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
-  for (const GruTensor tensor : {kX, kH, kW, kR})
+  for (const GruTensor tensor : {kX, kH})
+    if (size_in_bytes(p.grids[tensor].dtype()) > 2)
+      return unsupported(std::string(kGruTensorNames[tensor]) + " has " + std::to_string(p.grids[tensor].bits) +
+                         " bits, must have at most 16");
+  for (const GruTensor tensor : {kW, kR}) {
     if (size_in_bytes(p.grids[tensor].dtype()) != 1)
       return unsupported(std::string(kGruTensorNames[tensor]) + " has " + std::to_string(p.grids[tensor].bits) +
                          " bits, must have at most 8");
-  for (const GruTensor tensor : {kW, kR})
     if (!p.grids[tensor].is_signed && p.grids[tensor].bits == 8)
       return unsupported(std::string(kGruTensorNames[tensor]) + " has unsigned codes above 127");
+  }
   if (p.rounding != Rounding::kNearestEven) return unsupported("rounding must be nearest_even");
   for (const ActivationTable& table : p.tables)
     if (table.input.bits > kMaxTableBits)
       return unsupported("a gate input has " + std::to_string(table.input.bits) + " bits, must have at most 12");
   ISOBIT_ASSIGN_OR_RETURN(const GruProof proof, prove_no_overflow(p, "layer"));
-  if (!proof.gates_f32 || !proof.acc_x_s32 || !proof.acc_h_s32)
-    return unsupported("an intermediate is not exact in float32");
+  if (!proof.gates_f32 && !proof.gates_f64) return unsupported("an intermediate is not exact in float64");
+  if (p.input_size > kMaxDepth)
+    return unsupported("C is " + std::to_string(p.input_size) + ", must be at most " + std::to_string(kMaxDepth));
   const Grid& ih = p.grids[kIh];
   for (const RescaleParameters& r : p.ih_to_gate)
     for (const int64_t code : {ih.min(), ih.max()}) {
@@ -216,21 +357,30 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
       if (value < INT16_MIN || value > INT16_MAX) return unsupported("ih on the scale of a gate input exceeds 16 bits");
     }
   PersistentPack pack;
-  pack.layer.hidden_size = static_cast<int32_t>(p.hidden_size);
-  ISOBIT_RETURN_IF_ERROR(cut(p.hidden_size, pack.layer));
-  pack_gates(p, pack);
-  ISOBIT_RETURN_IF_ERROR(prepare(pack.layer));
-  ISOBIT_RETURN_IF_ERROR(pack_rows(p, pack));
+  PersistentLayer& layer = pack.layer;
+  layer.hidden_size = static_cast<int32_t>(p.hidden_size);
+  layer.h_planes = static_cast<int32_t>(size_in_bytes(p.grids[kH].dtype()));
+  layer.x_planes = static_cast<int32_t>(size_in_bytes(p.grids[kX].dtype()));
+  const bool bytes = layer.h_planes == 1 && layer.x_planes == 1;
+  layer.wide_sums = !bytes || !proof.gates_f32;
+  layer.wide_gates = layer.h_planes == 2 || !proof.cell_f32 || (layer.wide_sums && !ratios_at_most_one(p.acc_to_hh));
+  ISOBIT_RETURN_IF_ERROR(cut(p.hidden_size, layer));
+  ISOBIT_RETURN_IF_ERROR(with_lanes(layer, [&](auto real, auto sum) -> Status {
+    using Real = decltype(real);
+    using Sum = decltype(sum);
+    pack_gates(p, cell_of<Real>(layer), pack);
+    ISOBIT_RETURN_IF_ERROR((prepare<Real, Sum>(layer)));
+    return pack_rows(p, layer, sums_of<Sum>(pack));
+  }));
   pack_fragments(p.R, p.hidden_size, pack);
   return pack;
 }
 
 Status persistent_supports(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits&) {
   for (const DeviceLayer& layer : layers)
-    if (!layer.persistent.supported)
-      return unsupported(
-          "it takes 8-bit x, h and weights, rounding nearest_even, H to 768, and a device with clusters");
-  if (batch > INT32_MAX / 512 || steps > INT32_MAX) return unsupported("it takes fewer sequences or steps");
+    if (!layer.persistent.supported) return unsupported(layer.persistent_refusal);
+  if (batch > INT32_MAX / 512 || steps > INT32_MAX / kMaxSequenceTiles)
+    return unsupported("it takes fewer sequences or steps");
   return {};
 }
 
@@ -241,66 +391,102 @@ int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t ba
   for (const DeviceLayer& layer : layers) {
     const PersistentLayer& p = layer.persistent;
     // A smaller batch may run more steps in a chunk: the limit itself, where it can be reached.
-    const int64_t one = step_bytes(p, batch);
-    const int64_t padding = product_x_bytes(p.W, 1) + 2 * kAlignment;
-    bytes = std::max(bytes, std::min(steps * one, std::max(kChunkBytes, one)) + padding);
+    const int64_t one = batch * row_bytes(p);
+    const int64_t padding = product_x_bytes(product_shape(p), 1) + 3 * kAlignment;
+    bytes = std::max(
+        bytes, std::min(steps * one, std::max(kChunkBytes, one)) + padding + exchange_bytes(p, kMaxSequenceTiles));
   }
   return bytes;
 }
 
+namespace {
+
+/// Steps [first, first + steps) of a run; x and ih: room for them.
+template <typename Real, typename Sum>
+Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t first, int64_t steps, uint8_t* x,
+                    uint16_t* ih, uint2* exchange, cudaStream_t stream) {
+  const PersistentSums<Sum>& sums = sums_of<Sum>(p);
+  ProductRows rows;
+  rows.codes = static_cast<const uint8_t*>(run.x) + first * run.x_strides.step * p.x_planes;
+  rows.rows = steps * run.batch;
+  rows.batch = run.batch;
+  rows.step = run.x_strides.step * p.x_planes;
+  rows.sequence = run.x_strides.sequence * p.x_planes;
+  rows.flip = p.x_flip;
+  const ProductKernel kernel = choose_product_kernel(sums.W.shape, rows.rows);
+  ISOBIT_RETURN_IF_ERROR(pad_product_x(sums.W.shape, kernel, rows, x, stream));
+  ISOBIT_RETURN_IF_ERROR(launch_product(sums.W, kernel, x, rows.rows, ih, stream));
+
+  const Spread spread = spread_of(p, run.batch);
+  PersistentArgs<Real, Sum> a{};
+  a.gates = cell_of<Real>(p);
+  a.fragments = p.fragments;
+  a.start = sums.start;
+  a.ratio = sums.ratio;
+  a.tables = p.tables;
+  a.table_entries = p.table_entries;
+  a.ih = ih;
+  a.groups = p.groups;
+  a.first_step = static_cast<int32_t>(first);
+  a.steps = static_cast<int32_t>(steps);
+  a.batch = static_cast<int32_t>(run.batch);
+  a.hidden = p.hidden_size;
+  a.state = static_cast<uint8_t*>(run.state);
+  a.y_step = run.y_strides.step * p.h_planes;
+  a.y_sequence = run.y_strides.sequence * p.h_planes;
+  a.y = static_cast<uint8_t*>(run.y) + first * a.y_step;
+  a.flip = p.h_flip;
+  a.lengths = run.lengths;
+  a.mask = run.mask;
+  a.mask_width = run.mask_width;
+  a.reverse = run.reverse;
+  a.cluster = spread.cut->cluster;
+  a.unit_blocks = spread.cut->unit_blocks;
+  a.k_splits = p.k_splits;
+  a.sequence_tiles = spread.sequence_tiles;
+  a.exchange = exchange;
+  const int64_t tiles = (run.batch + kColumns - 1) / kColumns;
+  const int64_t teams = p.grid ? 1 : (tiles + spread.sequence_tiles - 1) / spread.sequence_tiles;
+  const int64_t each = p.grid ? int64_t{spread.sequence_tiles} * kColumns : run.batch;  // sequences of a launch
+  LaunchAttributes attributes;
+  cudaLaunchConfig_t config = launch_config(p, *spread.cut, spread.sequence_tiles, teams, attributes);
+  config.stream = stream;
+  for (int64_t n = 0; n < run.batch; n += each) {
+    a.first_sequence = static_cast<int32_t>(n);
+    a.sequences = static_cast<int32_t>(std::min(each, run.batch - n));
+    if (p.grid)
+      ISOBIT_RETURN_IF_ERROR(cuda_status(
+          cudaMemsetAsync(exchange, 0, static_cast<size_t>(exchange_bytes(p, spread.sequence_tiles)), stream),
+          "persistent: words of the exchange"));
+    ISOBIT_RETURN_IF_ERROR(
+        cuda_status(cudaLaunchKernelEx(&config, kernel_of<Real, Sum>(p), a), "kernel gru_persistent"));
+  }
+  return {};
+}
+
+}  // namespace
+
 Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits&, cudaStream_t stream) {
   const PersistentLayer& p = layer.persistent;
   const int64_t chunk = chunk_steps(p, run.batch, run.steps);
-  auto* const x = reinterpret_cast<uint8_t*>(run.scratch);
-  auto* const ih = reinterpret_cast<uint16_t*>(run.scratch + aligned(product_x_bytes(p.W, chunk * run.batch)));
-  cudaLaunchAttribute attribute{};
-  const cudaLaunchConfig_t config = [&] {
-    cudaLaunchConfig_t c = launch_config(p, run.batch, attribute);
-    c.stream = stream;
-    return c;
-  }();
-  for (int64_t done = 0; done < run.steps; done += chunk) {
-    const int64_t steps = std::min(chunk, run.steps - done);
-    const int64_t first = run.reverse ? run.steps - done - steps : done;
-    ProductRows rows;
-    rows.codes = static_cast<const uint8_t*>(run.x) + first * run.x_strides.step;
-    rows.rows = steps * run.batch;
-    rows.batch = run.batch;
-    rows.step = run.x_strides.step;
-    rows.sequence = run.x_strides.sequence;
-    rows.flip = p.x_flip;
-    const ProductKernel kernel = choose_product_kernel(p.W, rows.rows);
-    ISOBIT_RETURN_IF_ERROR(pad_product_x(p.W, kernel, rows, x, stream));
-    ISOBIT_RETURN_IF_ERROR(launch_product(p.W, kernel, x, rows.rows, ih, stream));
-
-    PersistentArgs a{};
-    a.gates = p.gates;
-    a.fragments = p.fragments;
-    a.start = p.start;
-    a.ratio = p.ratio;
-    a.tables = p.tables;
-    a.table_entries = p.table_entries;
-    a.ih = ih;
-    a.tiles = p.tiles;
-    a.first_step = static_cast<int32_t>(first);
-    a.steps = static_cast<int32_t>(steps);
-    a.batch = static_cast<int32_t>(run.batch);
-    a.hidden = p.hidden_size;
-    a.state = static_cast<uint8_t*>(run.state);
-    a.y = static_cast<uint8_t*>(run.y) + first * run.y_strides.step;
-    a.y_step = run.y_strides.step;
-    a.y_sequence = run.y_strides.sequence;
-    a.flip = p.h_flip;
-    a.lengths = run.lengths;
-    a.mask = run.mask;
-    a.mask_width = run.mask_width;
-    a.reverse = run.reverse;
-    a.cluster = p.cluster;
-    a.unit_blocks = p.unit_blocks;
-    a.k_splits = p.k_splits;
-    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaLaunchKernelEx(&config, kernel_of(p), a), "kernel gru_persistent"));
-  }
-  return {};
+  std::byte* scratch = run.scratch;
+  const auto take = [&scratch](int64_t bytes) {
+    std::byte* const piece = scratch;
+    scratch += aligned(bytes);
+    return piece;
+  };
+  auto* const exchange = reinterpret_cast<uint2*>(take(exchange_bytes(p, kMaxSequenceTiles)));
+  auto* const x = reinterpret_cast<uint8_t*>(take(product_x_bytes(product_shape(p), chunk * run.batch)));
+  auto* const ih = reinterpret_cast<uint16_t*>(scratch);
+  return with_lanes(p, [&](auto real, auto sum) -> Status {
+    for (int64_t done = 0; done < run.steps; done += chunk) {
+      const int64_t steps = std::min(chunk, run.steps - done);
+      const int64_t first = run.reverse ? run.steps - done - steps : done;
+      ISOBIT_RETURN_IF_ERROR(
+          (launch_chunk<decltype(real), decltype(sum)>(p, run, first, steps, x, ih, exchange, stream)));
+    }
+    return {};
+  });
 }
 
 }  // namespace isobit::cuda

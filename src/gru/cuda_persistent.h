@@ -9,47 +9,62 @@
 #include <cstdint>
 #include <vector>
 
+#include "gru/cuda_gates.cuh"
 #include "isobit/gru.h"
 #include "isobit/status.h"
 #include "linear/cuda_product.h"
 
 namespace isobit::cuda {
 
-/// Constants of the gates in float lanes, exact by GruProof::gates_f32; nearest_even. Codes minus zero point.
-struct PersistentGates {
-  float hh_low, hh_high;
-  float hh_to_gate[3];              // [2] is r * hh -> n_in
-  float gate_low[3], gate_high[3];  // plus magic
-  uint32_t gate_to_byte[3];         // added to four times the bits of magic + sum: byte offset in the three tables
-  float n_to_h, u_to_one, one;
-  float h_low, h_high;
-  float h_to_code;  // magic + what makes h a byte
-  int32_t h_to_unsigned;
+/// What belongs to accumulators in lanes of type Sum. Pointers are device memory.
+template <typename Sum>
+struct PersistentSums {
+  const StartOf<Sum>* start = nullptr;  // of hh's accumulators
+  const Sum* ratio = nullptr;           // accumulator -> hh
+  DeviceProduct<Sum> W;                 // accumulator -> ih -> gate input, in the order of PersistentArgs::ih
+};
+
+/// One way to cut the hidden units, and how many teams of it are on the device at once.
+struct PersistentCut {
+  int32_t cluster = 0, unit_blocks = 0;
+  int32_t blocks = 0;  // of a team
+  int32_t room = 0;
+  int32_t sequence_tiles = 0;  // as many as fit shared memory
 };
 
 struct PersistentLayer {
   bool supported = false;
-  int32_t cluster = 1, unit_blocks = 1, k_tiles = 4, k_splits = 1;  // cuda_persistent.cuh
-  int32_t tiles = 1;                                                // of 16 units: cluster * unit_blocks
-  int32_t hidden_size = 0;
-  PersistentGates gates{};
+  bool grid = false;                                // a team is all blocks of a launch
+  bool wide_gates = false, wide_sums = false;       // double lanes; the gates' only with the sums'
+  int32_t k_tiles = 4, k_shared = 0, k_splits = 1;  // cuda_persistent.cuh
+  int32_t cuts = 0;                                 // the first is the fastest for few sequences
+  PersistentCut cut[3]{};
+  int32_t groups = 1;                                   // of 16 units, padded ones included
+  int32_t hidden_size = 0, h_planes = 1, x_planes = 1;  // planes: bytes of a code
+  GateLanes<float> narrow_cell{};
+  GateLanes<double> wide_cell{};
+  PersistentSums<float> narrow{};
+  PersistentSums<double> wide{};
   const uint4* fragments = nullptr;  // R
-  const int32_t* start = nullptr;    // of hh's accumulators
-  const float* ratio = nullptr;      // accumulator -> hh
   const float* tables = nullptr;     // u, r, n behind each other: code minus zero point for each gate input
   int32_t table_entries = 0;
   uint32_t h_flip = 0;  // the sign bit of signed codes, in all four bytes
-  DeviceProduct W;      // accumulator -> ih -> gate input, in the order of PersistentArgs::ih
   uint8_t x_flip = 0;
 };
 
+template <typename Sum>
+struct PersistentSumsPack {
+  std::vector<StartOf<Sum>> start;
+  std::vector<Sum> ratio;
+  ProductPack<Sum> W;
+};
 /// The arrays behind the pointers, on the host.
 struct PersistentPack {
   PersistentLayer layer;
+  PersistentSumsPack<float> narrow;
+  PersistentSumsPack<double> wide;
   std::vector<uint8_t> fragments;
-  std::vector<int32_t> start;
-  std::vector<float> ratio, tables;
-  ProductPack W;
+  std::vector<float> tables;
 };
 
 /// Packs a layer for the current device, and prepares the device's kernels. kUnsupported says why the layer cannot run

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "core/hd.h"
+#include "core/magic.h"
 #include "isobit/rounding.h"
 
 namespace isobit {
@@ -84,14 +85,6 @@ struct FloatGateConstants {
   int64_t planes;
   Rounding rounding;
 };
-
-/// T + kMagic<T>, for an integer T of less than a quarter of it, has the integer in its low bits.
-template <typename T>
-inline constexpr T kMagic = 0;
-template <>
-inline constexpr float kMagic<float> = 12582912.0f;  // 1.5 * 2^23: one unit is one
-template <>
-inline constexpr double kMagic<double> = 6755399441055744.0;  // 1.5 * 2^52
 
 /// Units [unit, unit + units), both multiples of 16, of one sequence. acc_x, acc_h: complete accumulators (start values
 /// included) of these units' rows, in tile order. h_diff, low, high: of all units; h_diff holds code of h minus zero

@@ -39,9 +39,10 @@ struct GruProof {
   bool gates_s32 = false;   // every intermediate after the accumulators fits int32, rounding included, no multiplier
   bool gates_s64 = false;   // the same for int64 with shifts of at most 62
   // Every intermediate after the accumulators, and they too, is exact as float or double: operands and sums of at most
-  // 24 or 53 bits, results of rescales below an eighth of kMagic (kernels.h), ratios that the type holds.
+  // 24 or 53 bits, results of rescales below an eighth of kMagic (core/magic.h), ratios that the type holds.
   bool gates_f32 = false;
   bool gates_f64 = false;
+  bool cell_f32 = false;  // every intermediate after ih and hh is exact as float
 };
 
 /// Bounds every intermediate; kOverflow names the operator, the bound and the limit.

@@ -3,8 +3,8 @@
 #include "linear/cuda_product.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
+#include <type_traits>
 
 #include "core/cuda_status.h"
 #include "linear/cuda_product.cuh"
@@ -20,12 +20,24 @@ constexpr int64_t kWgmmaMinRows = 2048;
 
 int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }
 
-using WgmmaKernel = void (*)(WgmmaArgs);
-WgmmaKernel wgmma_kernel(int32_t columns) {
-  return columns == 192 ? product_wgmma<192> : columns == 144 ? product_wgmma<144> : product_wgmma<96>;
+template <typename Sum>
+using MmaKernel = void (*)(ProductArgs<Sum>);
+/// Two planes take double lanes.
+template <typename Sum>
+MmaKernel<Sum> mma_kernel(int32_t planes) {
+  if constexpr (std::is_same_v<Sum, double>)
+    if (planes == 2) return product_u8s8<2, Sum>;
+  return product_u8s8<1, Sum>;
+}
+template <typename Sum>
+using WgmmaKernel = void (*)(WgmmaArgs<Sum>);
+template <typename Sum>
+WgmmaKernel<Sum> wgmma_kernel(int32_t columns) {
+  return columns == 192 ? product_wgmma<192, Sum> : columns == 144 ? product_wgmma<144, Sum> : product_wgmma<96, Sum>;
 }
 
-/// Codes to unsigned rows padded with zeros; four bytes a thread.
+/// Codes to unsigned rows padded with zeros, planes of high bytes first; four codes a thread.
+template <int Planes>
 __global__ void __launch_bounds__(kThreads)
     pad_rows(const __grid_constant__ ProductRows from, int64_t size, int64_t padded, int64_t words, uint32_t* out) {
   const int64_t stride = int64_t{gridDim.x} * kThreads;
@@ -33,11 +45,18 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += stride) {
     const int64_t row = i / row_words;
     const int64_t k = i % row_words * 4;
-    const uint8_t* codes = from.codes + row / from.batch * from.step + row % from.batch * from.sequence + k;
-    uint32_t word = 0;
-    for (int64_t j = 0; j < 4; ++j)
-      if (k + j < size) word |= static_cast<uint32_t>(codes[j] ^ from.flip) << (8 * j);
-    out[i] = word;
+    const uint8_t* codes = from.codes + row / from.batch * from.step + row % from.batch * from.sequence + k * Planes;
+    uint32_t word[Planes] = {};
+    for (int64_t j = 0; j < 4; ++j) {
+      if (k + j >= size) break;
+#pragma unroll
+      for (int plane = 0; plane < Planes; ++plane) {
+        const uint32_t byte = codes[j * Planes + Planes - 1 - plane];
+        word[plane] |= (plane == 0 ? byte ^ from.flip : byte) << (8 * j);
+      }
+    }
+#pragma unroll
+    for (int plane = 0; plane < Planes; ++plane) out[(row * Planes + plane) * row_words + i % row_words] = word[plane];
   }
 }
 
@@ -73,11 +92,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-cudaLaunchConfig_t wgmma_config(const DeviceProduct& p, int64_t clusters, cudaLaunchAttribute& attribute) {
+template <typename Sum>
+cudaLaunchConfig_t wgmma_config(const ProductShape& p, int64_t clusters, cudaLaunchAttribute& attribute) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(clusters * p.cluster));
   config.blockDim = dim3(kWgmmaThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(wgmma_shared(p.columns, p.k_blocks, p.stages).total);
+  config.dynamicSmemBytes = static_cast<size_t>(wgmma_shared<Sum>(p.columns, p.k_blocks, p.stages).total);
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {static_cast<unsigned>(p.cluster), 1, 1};
   config.attrs = &attribute;
@@ -87,14 +107,15 @@ cudaLaunchConfig_t wgmma_config(const DeviceProduct& p, int64_t clusters, cudaLa
 
 /// The tile whose part of W fits shared memory with the least to multiply. A tile reads its 64 rows of x for its
 /// columns: as if they were 16 columns more.
-void cut_wgmma(int32_t shared, DeviceProduct& p) {
+template <typename Sum>
+void cut_wgmma(int32_t shared, ProductShape& p) {
   const int64_t k_blocks = ceil_div(p.k, kWgmmaDepth);
   int64_t least = INT64_MAX;
   for (const int32_t columns : {192, 144, 96}) {
     if (k_blocks * columns * kWgmmaDepth > shared) continue;
     const auto blocks = static_cast<int32_t>(k_blocks);
     int32_t stages = kWgmmaMaxStages;
-    while (stages >= kWgmmaMinStages && wgmma_shared(columns, blocks, stages).total > shared) --stages;
+    while (stages >= kWgmmaMinStages && wgmma_shared<Sum>(columns, blocks, stages).total > shared) --stages;
     const int64_t work = ceil_div(p.n, columns) * (columns + 16);
     if (stages < kWgmmaMinStages || work >= least) continue;
     least = work;
@@ -106,7 +127,9 @@ void cut_wgmma(int32_t shared, DeviceProduct& p) {
 }
 
 /// Sets p.columns where the device can run product_wgmma.
-Status prepare_wgmma(DeviceProduct& p) {
+template <typename Sum>
+Status prepare_wgmma(ProductShape& p) {
+  if (p.planes != 1) return {};
   int32_t compiled = 0;
   ISOBIT_RETURN_IF_ERROR(
       cuda_status(cudaMemcpyFromSymbol(&compiled, wgmma_compiled, sizeof compiled), "product: wgmma"));
@@ -115,11 +138,11 @@ Status prepare_wgmma(DeviceProduct& p) {
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                                      "shared memory of a block"));
-  cut_wgmma(shared, p);
+  cut_wgmma<Sum>(shared, p);
   if (p.columns == 0) return {};
   cudaLaunchAttribute attribute{};
-  const cudaLaunchConfig_t config = wgmma_config(p, 1, attribute);
-  const WgmmaKernel kernel = wgmma_kernel(p.columns);
+  const cudaLaunchConfig_t config = wgmma_config<Sum>(p, 1, attribute);
+  const WgmmaKernel<Sum> kernel = wgmma_kernel<Sum>(p.columns);
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
                                      "product_wgmma: shared memory"));
   ISOBIT_RETURN_IF_ERROR(
@@ -129,13 +152,14 @@ Status prepare_wgmma(DeviceProduct& p) {
 }
 
 /// WgmmaArgs::w.
-void pack_image(const ProductWeights& weights, ProductPack& pack) {
-  const DeviceProduct& p = pack.product;
+template <typename Sum>
+void pack_image(const ProductWeights<Sum>& weights, ProductPack<Sum>& pack) {
+  const ProductShape& p = pack.product.shape;
   const auto columns = static_cast<size_t>(p.columns);
   const auto depth = static_cast<size_t>(weights.k);
   const size_t block_bytes = columns * kWgmmaDepth;
   const size_t matrix_bytes = static_cast<size_t>(p.k_blocks) * block_bytes;
-  const size_t tile_bytes = matrix_bytes + columns * kWgmmaParameterBytes;
+  const size_t tile_bytes = matrix_bytes + columns / 2 * kWgmmaPairBytes<Sum>;
   pack.image.assign(static_cast<size_t>(ceil_div(p.n, p.columns)) * tile_bytes, 0);
   for (size_t row = 0; row < static_cast<size_t>(p.n); ++row) {
     uint8_t* const tile = pack.image.data() + row / columns * tile_bytes;
@@ -145,32 +169,36 @@ void pack_image(const ProductWeights& weights, ProductPack& pack) {
       tile[k / kWgmmaDepth * block_bytes + column * kWgmmaDepth + piece * 16 + k % 16] =
           static_cast<uint8_t>(weights.w[row * depth + k]);
     }
-    uint8_t* const ratios = tile + matrix_bytes + column / 2 * 16 + column % 2 * 4;
-    std::memcpy(ratios, &weights.ratio[row], 4);
-    std::memcpy(ratios + 8, &weights.again[row], 4);
-    std::memcpy(tile + matrix_bytes + columns * 8 + column * 4, &weights.start[row], 4);
+    auto* const ratios = reinterpret_cast<WgmmaRatios<Sum>*>(tile + matrix_bytes);
+    auto* const starts = reinterpret_cast<WgmmaStarts<Sum>*>(ratios + columns / 2);
+    ratios[column / 2].ratio[column % 2] = weights.ratio[row];
+    ratios[column / 2].again[column % 2] = weights.again[row];
+    starts[column / 2].start[column % 2] = weights.start[row];
   }
 }
 
 }  // namespace
 
-Result<ProductPack> pack_product(const ProductWeights& weights) {
-  ProductPack pack;
-  DeviceProduct& p = pack.product;
+template <typename Sum>
+Result<ProductPack<Sum>> pack_product(const ProductWeights<Sum>& weights) {
+  ProductPack<Sum> pack;
+  ProductShape& p = pack.product.shape;
   p.n = weights.n;
   p.k = weights.k;
-  p.low = weights.low;
-  p.high = weights.high;
+  p.planes = weights.planes;
+  pack.product.low = weights.low;
+  pack.product.high = weights.high;
   p.n_padded = ceil_div(p.n, kProductColumns) * kProductColumns;
   p.k_padded = ceil_div(p.k, kProductDepth) * kProductDepth;
   int device = 0;
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
   ISOBIT_RETURN_IF_ERROR(
       cuda_status(cudaDeviceGetAttribute(&p.processors, cudaDevAttrMultiProcessorCount, device), "processors"));
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(product_u8s8, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                          kProductStages * kProductStageBytes),
-                                     "product_u8s8: shared memory"));
-  ISOBIT_RETURN_IF_ERROR(prepare_wgmma(p));
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaFuncSetAttribute(mma_kernel<Sum>(p.planes), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       kProductStages * kProductStageBytes),
+                  "product_u8s8: shared memory"));
+  ISOBIT_RETURN_IF_ERROR(prepare_wgmma<Sum>(p));
 
   const auto rows = static_cast<size_t>(p.n_padded);
   const auto depth = static_cast<size_t>(p.k);
@@ -188,24 +216,28 @@ Result<ProductPack> pack_product(const ProductWeights& weights) {
   return pack;
 }
 
-ProductKernel choose_product_kernel(const DeviceProduct& product, int64_t rows) {
-  return product.columns > 0 && rows >= kWgmmaMinRows ? ProductKernel::kWgmma : ProductKernel::kMma;
+template Result<ProductPack<float>> pack_product(const ProductWeights<float>&);
+template Result<ProductPack<double>> pack_product(const ProductWeights<double>&);
+
+ProductKernel choose_product_kernel(const ProductShape& p, int64_t rows) {
+  return p.columns > 0 && rows >= kWgmmaMinRows ? ProductKernel::kWgmma : ProductKernel::kMma;
 }
 
-int64_t product_x_row_bytes(const DeviceProduct& p) {
-  return std::max(p.k_padded, p.columns > 0 ? int64_t{p.k_blocks} * kWgmmaDepth : 0);
+int64_t product_x_row_bytes(const ProductShape& p) {
+  return std::max(p.planes * p.k_padded, p.columns > 0 ? int64_t{p.k_blocks} * kWgmmaDepth : 0);
 }
-int64_t product_x_bytes(const DeviceProduct& p, int64_t rows) {
+int64_t product_x_bytes(const ProductShape& p, int64_t rows) {
   return ceil_div(rows, kWgmmaRows) * kWgmmaRows * product_x_row_bytes(p);
 }
 
-Status pad_product_x(const DeviceProduct& p, ProductKernel kernel, const ProductRows& from, uint8_t* x,
+Status pad_product_x(const ProductShape& p, ProductKernel kernel, const ProductRows& from, uint8_t* x,
                      cudaStream_t stream) {
   if (kernel == ProductKernel::kMma) {
     const int64_t words = from.rows * p.k_padded / 4;
     const int64_t blocks = std::min(ceil_div(words, kThreads), int64_t{16} * p.processors);
-    pad_rows<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(from, p.k, p.k_padded, words,
-                                                                     reinterpret_cast<uint32_t*>(x));
+    const auto pad = p.planes == 1 ? pad_rows<1> : pad_rows<2>;
+    pad<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(from, p.k, p.k_padded, words,
+                                                                reinterpret_cast<uint32_t*>(x));
     return launch_status("pad_rows");
   }
   const dim3 grid(static_cast<unsigned>(ceil_div(from.rows, kWgmmaRows)), static_cast<unsigned>(p.k_blocks));
@@ -217,28 +249,30 @@ Status pad_product_x(const DeviceProduct& p, ProductKernel kernel, const Product
   return launch_status("pad_stages");
 }
 
-Status launch_product(const DeviceProduct& p, ProductKernel kernel, const uint8_t* x, int64_t rows, uint16_t* out,
-                      cudaStream_t stream) {
+template <typename Sum>
+Status launch_product(const DeviceProduct<Sum>& product, ProductKernel kernel, const uint8_t* x, int64_t rows,
+                      uint16_t* out, cudaStream_t stream) {
+  const ProductShape& p = product.shape;
   if (kernel == ProductKernel::kMma) {
-    ProductArgs a{};
+    ProductArgs<Sum> a{};
     a.x = x;
     a.w = p.w;
     a.m = rows;
     a.n = p.n;
     a.k_padded = p.k_padded;
-    a.start = p.start;
-    a.ratio = p.ratio;
-    a.low = p.low;
-    a.high = p.high;
-    a.again = p.again;
+    a.start = product.start;
+    a.ratio = product.ratio;
+    a.low = product.low;
+    a.high = product.high;
+    a.again = product.again;
     a.out = out;
     // Blocks that run together read the same rows of x. The caller has few enough rows for the second dimension.
     const dim3 grid(static_cast<unsigned>(p.n_padded / kProductColumns),
                     static_cast<unsigned>(ceil_div(rows, kProductRows)));
-    product_u8s8<<<grid, kProductThreads, kProductStages * kProductStageBytes, stream>>>(a);
+    mma_kernel<Sum>(p.planes)<<<grid, kProductThreads, kProductStages * kProductStageBytes, stream>>>(a);
     return launch_status("product_u8s8");
   }
-  WgmmaArgs a{};
+  WgmmaArgs<Sum> a{};
   a.x = x;
   a.w = p.image;
   a.m = rows;
@@ -247,16 +281,20 @@ Status launch_product(const DeviceProduct& p, ProductKernel kernel, const uint8_
   a.n_tiles = static_cast<int32_t>(ceil_div(p.n, p.columns));
   a.stages = p.stages;
   a.cluster = p.cluster;
-  a.low = p.low;
-  a.high = p.high;
+  a.low = product.low;
+  a.high = product.high;
   a.out = out;
   // The same number of clusters for each group of tiles of columns, all at once where there are enough.
   const int64_t groups = a.n_tiles / p.cluster;
   const int64_t each = std::clamp<int64_t>(p.clusters / groups, 1, ceil_div(rows, kWgmmaRows));
   cudaLaunchAttribute attribute{};
-  cudaLaunchConfig_t config = wgmma_config(p, groups * each, attribute);
+  cudaLaunchConfig_t config = wgmma_config<Sum>(p, groups * each, attribute);
   config.stream = stream;
-  return cuda_status(cudaLaunchKernelEx(&config, wgmma_kernel(p.columns), a), "kernel product_wgmma");
+  return cuda_status(cudaLaunchKernelEx(&config, wgmma_kernel<Sum>(p.columns), a), "kernel product_wgmma");
 }
+template Status launch_product(const DeviceProduct<float>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
+                               cudaStream_t);
+template Status launch_product(const DeviceProduct<double>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
+                               cudaStream_t);
 
 }  // namespace isobit::cuda

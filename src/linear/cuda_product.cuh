@@ -6,18 +6,22 @@
 
 #include <cstdint>
 
+#include "core/cuda_lanes.cuh"
+
 namespace isobit::cuda {
 
+/// Real: float or double lanes, in which every result is exact. Planes: bytes of a code of x.
+template <typename Real>
 struct ProductArgs {
-  const uint8_t* x;      // [m][k_padded] unsigned codes, 16-byte aligned rows
-  const int8_t* w;       // [n_padded][k_padded]
-  int64_t m, n;          // n a multiple of 48
-  int64_t k_padded;      // a multiple of 64
-  const int32_t* start;  // [n_padded]
-  const float* ratio;    // [n_padded]
-  float low, high;       // limits of the result minus zero point
-  const float* again;    // [n_padded]: a second ratio, by which the clamped result is rescaled
-  uint16_t* out;         // [m][n]: that + 32768
+  const uint8_t* x;            // [m][Planes][k_padded] bytes of unsigned codes, high bytes first, 16-byte aligned rows
+  const int8_t* w;             // [n_padded][k_padded]
+  int64_t m, n;                // n a multiple of 48
+  int64_t k_padded;            // a multiple of 64
+  const StartOf<Real>* start;  // [n_padded]
+  const Real* ratio;           // [n_padded]
+  Real low, high;              // limits of the result minus zero point
+  const Real* again;           // [n_padded]: a second ratio, by which the clamped result is rescaled
+  uint16_t* out;               // [m][n]: that + 32768
 };
 
 inline constexpr int kProductRows = 128, kProductColumns = 96, kProductDepth = 64, kProductStages = 4,
@@ -38,11 +42,19 @@ __device__ __forceinline__ void mma_u8s8(int32_t (&d)[4], const uint32_t (&a)[4]
                : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-/// A result: the accumulator rescaled, clamped, rescaled again, plus 32768 in the low 16 bits.
-__device__ __forceinline__ uint32_t product_code(int32_t sum, float ratio, float again, float low, float high) {
-  constexpr float kMagicF32 = 12582912.0f;  // 1.5 * 2^23
-  const float value = __fsub_rn(__fmaf_rn(static_cast<float>(sum), ratio, kMagicF32), kMagicF32);
-  return __float_as_uint(__fmaf_rn(fminf(fmaxf(value, low), high), again, kMagicF32 + 32768.0f));
+/// The complete sum of an accumulator.
+template <typename Real>
+__device__ __forceinline__ Real product_sum(int32_t accumulator, StartOf<Real> start) {
+  if constexpr (sizeof(Real) == 4) {
+    return to_lane<Real>(wrapping_add(accumulator, start));
+  } else {
+    return add(to_lane<Real>(accumulator), start);
+  }
+}
+/// A result, in the low 16 bits: the sum rescaled, clamped, rescaled again, plus 32768.
+template <typename Real>
+__device__ __forceinline__ uint32_t product_code(Real sum, Real ratio, Real again, Real low, Real high) {
+  return low_bits(fused(clamp_lane(rescale_even(sum, ratio), low, high), again, kMagic<Real> + Real{32768}));
 }
 /// Two of them, the first below.
 __device__ __forceinline__ uint32_t both_codes(uint32_t first, uint32_t second) {
@@ -53,7 +65,8 @@ __device__ __forceinline__ uint32_t tile_offset(int row, int piece) {
   return static_cast<uint32_t>(row * kProductDepth + ((piece ^ ((row >> 1) & 3)) << 4));
 }
 
-static __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_constant__ ProductArgs a) {
+template <int Planes, typename Real>
+__global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_constant__ ProductArgs<Real> a) {
   extern __shared__ __align__(128) uint8_t shared[];
   const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int thread = static_cast<int>(threadIdx.x);
@@ -63,7 +76,9 @@ static __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __g
   const int warp_column = warp / 4 * 48;
   const int64_t first_row = int64_t{blockIdx.y} * kProductRows;
   const int64_t first_column = int64_t{blockIdx.x} * kProductColumns;
-  const int depth_tiles = static_cast<int>(a.k_padded / kProductDepth);
+  const int plane_tiles = static_cast<int>(a.k_padded / kProductDepth);
+  const int depth_tiles = Planes * plane_tiles;
+  const int64_t x_pitch = Planes * a.k_padded;
 
   const auto load = [&](int tile) {
     const uint32_t stage = base + static_cast<uint32_t>(tile % kProductStages * kProductStageBytes);
@@ -72,14 +87,17 @@ static __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __g
       const int row = thread / 4 + i * 64;
       const int64_t from = first_row + row;
       copy_async(stage + tile_offset(row, thread % 4),
-                 a.x + (from < a.m ? from : 0) * a.k_padded + tile * kProductDepth + thread % 4 * 16, from < a.m);
+                 a.x + (from < a.m ? from : 0) * x_pitch + tile * kProductDepth + thread % 4 * 16, from < a.m);
     }
+    const int weight_tile = tile < plane_tiles ? tile : tile - plane_tiles;
     for (int i = thread; i < kProductColumns * 4; i += kProductThreads)
       copy_async(stage + kProductRows * kProductDepth + tile_offset(i / 4, i % 4),
-                 a.w + (first_column + i / 4) * a.k_padded + tile * kProductDepth + i % 4 * 16, true);
+                 a.w + (first_column + i / 4) * a.k_padded + weight_tile * kProductDepth + i % 4 * 16, true);
   };
 
+  static_assert(Planes == 1 || sizeof(Real) == 8);
   int32_t acc[2][6][4] = {};
+  int32_t high[Planes == 2 ? 48 : 1];
   for (int tile = 0; tile < kProductStages - 1; ++tile) {
     if (tile < depth_tiles) load(tile);
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -91,6 +109,12 @@ static __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __g
     asm volatile("cp.async.commit_group;" ::: "memory");
     const uint32_t stage = base + static_cast<uint32_t>(tile % kProductStages * kProductStageBytes);
     const uint32_t weights = stage + kProductRows * kProductDepth;
+    if (Planes == 2 && tile == plane_tiles)  // the high bytes are done
+#pragma unroll
+      for (int i = 0; i < 48; ++i) {
+        high[i] = acc[i / 24][i / 4 % 6][i % 4];
+        acc[i / 24][i / 4 % 6][i % 4] = 0;
+      }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t x[2][4], w[3][4];
@@ -115,8 +139,8 @@ static __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __g
 #pragma unroll
   for (int j = 0; j < 6; ++j) {
     const int column = warp_column + j * 8 + lane % 4 * 2;
-    int32_t start[2];
-    float ratio[2], again[2];
+    StartOf<Real> start[2];
+    Real ratio[2], again[2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       start[c] = a.start[first_column + column + c];
@@ -129,8 +153,11 @@ static __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __g
       for (int r = 0; r < 2; ++r) {
         uint32_t code[2];
 #pragma unroll
-        for (int c = 0; c < 2; ++c)
-          code[c] = product_code(acc[i][j][r * 2 + c] + start[c], ratio[c], again[c], a.low, a.high);
+        for (int c = 0; c < 2; ++c) {
+          Real sum = product_sum<Real>(acc[i][j][r * 2 + c], start[c]);
+          if constexpr (Planes == 2) sum = fused(to_lane<Real>(high[i * 24 + j * 4 + r * 2 + c]), 256.0, sum);
+          code[c] = product_code(sum, ratio[c], again[c], a.low, a.high);
+        }
         *reinterpret_cast<uint32_t*>(codes + (warp_row + i * 16 + lane / 4 + r * 8) * kPitch + column) =
             both_codes(code[0], code[1]);
       }

@@ -25,17 +25,29 @@ namespace isobit::cuda {
 inline constexpr int kWgmmaRows = 64, kWgmmaDepth = 128, kWgmmaGroups = 2, kWgmmaMaxStages = 8;
 inline constexpr int kWgmmaThreads = 128 * kWgmmaGroups + 32;
 inline constexpr int kWgmmaStageBytes = kWgmmaRows * kWgmmaDepth;
-inline constexpr int kWgmmaParameterBytes = 12;  // of a column: start, ratio, again
 
+/// What rescales the results of two columns beside each other; Real as in ProductArgs.
+template <typename Real>
+struct alignas(16) WgmmaRatios {
+  Real ratio[2], again[2];
+};
+template <typename Real>
+struct alignas(2 * sizeof(Real)) WgmmaStarts {
+  StartOf<Real> start[2];
+};
+template <typename Real>
+inline constexpr int kWgmmaPairBytes = sizeof(WgmmaRatios<Real>) + sizeof(WgmmaStarts<Real>);
+
+template <typename Real>
 struct WgmmaArgs {
   const uint8_t* x;  // [ceil(m / 64)][k_blocks][64][128], pieces exchanged; what is beyond m and k is read, k times 0
-  /// [n_tiles]: [k_blocks][columns][128], pieces exchanged, zeros beyond k and n; then for each pair of columns
-  /// {ratio, ratio, again, again}; then for each pair {start, start}.
+  /// [n_tiles]: [k_blocks][columns][128], pieces exchanged, zeros beyond k and n; then WgmmaRatios of each
+  /// pair of columns; then WgmmaStarts of each.
   const uint8_t* w;
   int64_t m, n;  // n a multiple of 8
   int32_t k_blocks, n_tiles, stages;
   int32_t cluster;  // blocks of a cluster; divides n_tiles
-  float low, high;
+  Real low, high;
   uint16_t* out;  // [m][n], 16-byte aligned
 };
 
@@ -46,11 +58,12 @@ constexpr int32_t wgmma_pitch(int32_t columns) { return columns * 2 + 16; }
 struct WgmmaShared {
   int32_t x, parameters, codes, barriers, total;
 };
-inline __host__ __device__ constexpr WgmmaShared wgmma_shared(int32_t columns, int32_t k_blocks, int32_t stages) {
+template <typename Real>
+__host__ __device__ constexpr WgmmaShared wgmma_shared(int32_t columns, int32_t k_blocks, int32_t stages) {
   WgmmaShared at{};
   at.x = k_blocks * columns * kWgmmaDepth;
   at.parameters = at.x + stages * kWgmmaStageBytes;
-  at.codes = at.parameters + columns * kWgmmaParameterBytes;
+  at.codes = at.parameters + columns / 2 * kWgmmaPairBytes<Real>;
   at.barriers = at.codes + kWgmmaGroups * kWgmmaRows * wgmma_pitch(columns);
   at.total = at.barriers + 8 * (2 * stages + k_blocks);
   return at;
@@ -139,14 +152,15 @@ __device__ __forceinline__ void wgmma_u8s8<192>(int32_t (&d)[96], uint64_t x, ui
 #undef ISOBIT_D4
 #endif
 
-template <int Columns>
-__global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_constant__ WgmmaArgs a) {
+template <int Columns, typename Real>
+__global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_constant__ WgmmaArgs<Real> a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint8_t wgmma_memory[];
   constexpr int kBlockBytes = Columns * kWgmmaDepth, kPitch = wgmma_pitch(Columns);
+  constexpr int kParameters = Columns / 2 * kWgmmaPairBytes<Real>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
-  const WgmmaShared at = wgmma_shared(Columns, a.k_blocks, a.stages);
+  const WgmmaShared at = wgmma_shared<Real>(Columns, a.k_blocks, a.stages);
   const uint32_t w_at = shared_address(wgmma_memory);
   const uint32_t x_at = w_at + static_cast<uint32_t>(at.x);
   const uint32_t x_full = w_at + static_cast<uint32_t>(at.barriers);  // stages: x is there
@@ -181,14 +195,13 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
   if (warp == 4 * kWgmmaGroups) {
     // ---- The loading warp.
     if (lane == 0) {
-      const uint8_t* const w = a.w + int64_t{n_tile} * (a.k_blocks * kBlockBytes + Columns * kWgmmaParameterBytes);
+      const uint8_t* const w = a.w + int64_t{n_tile} * (a.k_blocks * kBlockBytes + kParameters);
       const uint32_t share = kWgmmaStageBytes / cluster;
       const auto everyone = static_cast<uint16_t>((1u << cluster) - 1);
       for (int tile = first_tile; tile < m_tiles; tile += tile_step) {
         const uint8_t* x = a.x + int64_t{tile} * a.k_blocks * kWgmmaStageBytes + rank * share;
         for (int block = 0; block < a.k_blocks; ++block, x += kWgmmaStageBytes) {
           if (tile == first_tile) {
-            constexpr uint32_t kParameters = Columns * kWgmmaParameterBytes;
             const uint32_t barrier = w_full + 8 * static_cast<uint32_t>(block);
             barrier_expect(barrier, kBlockBytes + (block == 0 ? kParameters : 0));
             if (block == 0)
@@ -215,9 +228,9 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
     const auto release = [&](uint32_t which) {
       if (static_cast<uint32_t>(lane) < cluster) barrier_arrive_in(free_there + 8 * which);
     };
-    const auto* const ratios =
-        reinterpret_cast<const float4*>(wgmma_memory + at.parameters) + lane % 4;  // of both columns, again of both
-    const auto* const starts = reinterpret_cast<const int2*>(wgmma_memory + at.parameters + Columns * 8) + lane % 4;
+    const auto* const all_ratios = reinterpret_cast<const WgmmaRatios<Real>*>(wgmma_memory + at.parameters);
+    const auto* const ratios = all_ratios + lane % 4;
+    const auto* const starts = reinterpret_cast<const WgmmaStarts<Real>*>(all_ratios + Columns / 2) + lane % 4;
     // This warp's 16 rows of codes; for stmatrix, the row and the half of 16 columns whose address this lane gives.
     const uint8_t* const codes = wgmma_memory + at.codes + warp * 16 * kPitch;
     const uint32_t codes_to = shared_address(codes) + static_cast<uint32_t>(lane % 16 * kPitch + lane / 16 * 16);
@@ -256,16 +269,20 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
       for (int i = 0; i < Columns / 2; ++i) asm volatile("" : "+r"(acc[i])::"memory");  // not read any earlier
 
       // Of the next 16 columns before the codes of these are written: the compiler cannot know that they are apart.
-      float4 ratio[2] = {ratios[0], ratios[4]};
-      int2 start[2] = {starts[0], starts[4]};
+      WgmmaRatios<Real> ratio[2] = {ratios[0], ratios[4]};
+      WgmmaStarts<Real> start[2] = {starts[0], starts[4]};
 #pragma unroll
       for (int j = 0; j < Columns / 8; j += 2) {
         uint32_t word[4];  // 8 x 8 codes each: rows 0-7 and 8-15 of columns 8 j.., then of columns 8 j + 8..
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int32_t* sum = acc + 4 * (j + i / 2) + i % 2 * 2;
-          word[i] = both_codes(product_code(sum[0] + start[i / 2].x, ratio[i / 2].x, ratio[i / 2].z, a.low, a.high),
-                               product_code(sum[1] + start[i / 2].y, ratio[i / 2].y, ratio[i / 2].w, a.low, a.high));
+          uint32_t code[2];
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            const Real sum = product_sum<Real>(acc[4 * (j + i / 2) + i % 2 * 2 + c], start[i / 2].start[c]);
+            code[c] = product_code(sum, ratio[i / 2].ratio[c], ratio[i / 2].again[c], a.low, a.high);
+          }
+          word[i] = both_codes(code[0], code[1]);
         }
         if (j + 2 < Columns / 8) {
 #pragma unroll
