@@ -74,9 +74,12 @@ __device__ __forceinline__ void send(uint32_t address, const uint4& data, uint32
                "r"(data.x), "r"(data.y), "r"(data.z), "r"(data.w), "r"(barrier)
                : "memory");
 }
-/// Barriers of some warps of a block, 1 to 15.
+/// Barriers of some warps of a block, 1 to 15; `threads`: of those that wait and those that only arrive.
 __device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -157,7 +158,8 @@ class CudaProduct : public ::testing::Test {
   }
 
   template <typename Sum>
-  void compare_in(int64_t m, int64_t n, int64_t k, int32_t planes, int32_t clusters) {
+  void compare_in(int64_t m, int64_t n, int64_t k, int32_t planes, int32_t clusters,
+                  std::set<int32_t>* widths = nullptr) {
     const ProductWeights<Sum> weights = random_weights<Sum>(random_, n, k, planes);
     const Rows rows =
         random_rows(random_, m, random_.between(1, 70), k * planes, random_.one_in(2) ? 0 : random_.between(0, 20));
@@ -196,6 +198,7 @@ class CudaProduct : public ::testing::Test {
                       << wgmma[i] << ", must be " << mma[i];
     ASSERT_EQ(wrong, 0) << "of " << mma.size();
     ++wgmma_runs_;
+    if (widths != nullptr) widths->insert(shape.columns);
   }
 
   /// Products of the wgmma kernel must have been among them on the devices whose code has it.
@@ -253,6 +256,24 @@ TEST_F(CudaProduct, ManyTilesForEachBlock) {
         if (HasFatalFailure()) return;
       }
   check_wgmma_ran();
+}
+
+// Both warpgroups have tiles, of fewer stages than the ring has, as many, more, and more than twice as many.
+TEST_F(CudaProduct, ManyTilesOfEveryWidthAndDepth) {
+  std::set<int32_t> widths;
+  for (const int32_t clusters : {1, 2})
+    for (const int64_t n : {96, 144, 192, 288, 576})
+      for (const int64_t k : {128, 640, 768, 896, 1024, 1152, 1280, 1408, 1536, 1664}) {
+        if (sanitized() && !random_.one_in(16)) continue;
+        compare_in<float>(random_.between(300, 900), n, k, 1, clusters, &widths);
+        if (HasFatalFailure()) return;
+        compare_in<double>(random_.between(300, 900), n, k, 1, clusters, &widths);
+        if (HasFatalFailure()) return;
+      }
+  check_wgmma_ran();
+  if (!sanitized() && wgmma_runs_ > 0) {
+    EXPECT_EQ(widths, (std::set<int32_t>{96, 144, 192})) << "columns of a tile";
+  }
 }
 
 TEST_F(CudaProduct, LargeShapes) {

@@ -6,6 +6,9 @@
 // 4-7, a warpgroup each, take the tiles in turns, so that one multiplies while the other rescales and stores. Warp 8
 // fills the stages. Results cross to rows in shared memory, each warp's 16, so that they leave in pieces of 16 bytes.
 //
+// Whoever waits for a barrier sees the parity of its phase only, so it may be one phase behind and no more. A tile may
+// need more stages than there are: a warpgroup starts when the other one has met every stage of the tile before.
+//
 // Blocks of a cluster have tiles of columns beside each other and the same rows: each loads its share of a stage for
 // all of them. So a stage is free when every block's warpgroup has read its own copy. Nobody's bytes can arrive in a
 // phase too early: who sends them has heard from all readers of the phase before, so that one is over.
@@ -235,7 +238,9 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
     const uint8_t* const codes = wgmma_memory + at.codes + warp * 16 * kPitch;
     const uint32_t codes_to = shared_address(codes) + static_cast<uint32_t>(lane % 16 * kPitch + lane / 16 * 16);
     // How codes leave: kRows rows at a time, a third of a row is kLanes pieces of 16 bytes.
+    // The last of those rows may be beyond the warp's.
     constexpr int kLanes = Columns / 24, kRows = 32 / kLanes, kTurns = (16 + kRows - 1) / kRows;
+    static_assert(Columns % 48 == 0 && kPitch % 16 == 0 && kParameters % 16 == 0);
     const int lane_row = lane / kLanes;
     const int lane_piece = lane % kLanes;
     const uint8_t* const lane_codes = codes + lane_row * kPitch + lane_piece * 16;
@@ -243,8 +248,11 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
     const int64_t columns = a.n - first_column;
     uint16_t* const lane_out = a.out + lane_row * a.n + first_column + lane_piece * 8;
     bool w_seen = false;
+    static_assert(kWgmmaGroups == 2);
+    constexpr int kTurn = 1, kTurnThreads = 128 * kWgmmaGroups;  // a named barrier for each warpgroup
     advance(group * a.k_blocks);
     for (int tile = first_tile + group * tile_step; tile < m_tiles; tile += kWgmmaGroups * tile_step) {
+      if (tile > first_tile) named_barrier_sync(kTurn + group, kTurnThreads);
       int32_t acc[Columns / 2];
       uint32_t before = 0;  // the stage that the products under way but one read
       for (int block = 0; block < a.k_blocks; ++block) {
@@ -261,6 +269,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
         before = stage;
         advance(1);
       }
+      if (tile + tile_step < m_tiles) named_barrier_arrive(kTurn + 1 - group, kTurnThreads);
       wgmma_wait<0>();
       release(before);
       advance((kWgmmaGroups - 1) * a.k_blocks);  // the other warpgroup's
@@ -302,7 +311,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
       uint4 pieces[kTurns * 3];
 #pragma unroll
       for (int i = 0; i < kTurns * 3; ++i)
-        pieces[i] = *reinterpret_cast<const uint4*>(lane_codes + i / 3 * kRows * kPitch + i % 3 * kLanes * 16);
+        if (i / 3 * kRows + 31 / kLanes < 16 || i / 3 * kRows + lane_row < 16)
+          pieces[i] = *reinterpret_cast<const uint4*>(lane_codes + i / 3 * kRows * kPitch + i % 3 * kLanes * 16);
 #pragma unroll
       for (int i = 0; i < kTurns * 3; ++i)
         if (i / 3 * kRows + lane_row < rows && (i % 3 * kLanes + lane_piece) * 8 < columns)
