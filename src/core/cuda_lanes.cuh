@@ -5,7 +5,6 @@
 #define ISOBIT_CORE_CUDA_LANES_CUH_
 
 #include <cstdint>
-#include <type_traits>
 
 #include "core/magic.h"
 
@@ -40,10 +39,6 @@ __device__ __forceinline__ Real to_lane(int32_t x) {
                      4503599627370496.0 + 2147483648.0);
   }
 }
-/// What an accumulator starts from: in float lanes the tensor instruction adds it, and sums wrap; in double lanes it is
-/// added to the complete sum, which may need more than 32 bits.
-template <typename Real>
-using StartOf = std::conditional_t<sizeof(Real) == 4, int32_t, double>;
 /// x < 2^16, minus 2^15.
 template <typename Real>
 __device__ __forceinline__ Real from_biased(uint32_t x) {

@@ -3,6 +3,9 @@
 #ifndef ISOBIT_CORE_MAGIC_H_
 #define ISOBIT_CORE_MAGIC_H_
 
+#include <cstdint>
+#include <type_traits>
+
 namespace isobit {
 
 /// T + kMagic<T>, for an integer T of less than a quarter of it, has the integer in its low bits.
@@ -12,6 +15,11 @@ template <>
 inline constexpr float kMagic<float> = 12582912.0f;  // 1.5 * 2^23: one unit is one
 template <>
 inline constexpr double kMagic<double> = 6755399441055744.0;  // 1.5 * 2^52
+
+/// What an accumulator starts from: in float lanes the tensor instruction adds it, and sums wrap; in double lanes it is
+/// added to the complete sum, which may need more than 32 bits.
+template <typename Real>
+using StartOf = std::conditional_t<sizeof(Real) == 4, int32_t, double>;
 
 }  // namespace isobit
 

@@ -180,13 +180,14 @@ void add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer, 
     to = pack->layer;
     upload.add(std::span(pack->fragments), to.fragments);
     upload.add(std::span(pack->tables), to.tables);
-    upload.add(std::span(pack->W), to.W);
     const auto add_sums = [&upload](const auto& from, auto& sums) {
       upload.add(std::span(from.start), sums.start);
       upload.add(std::span(from.ratio), sums.ratio);
-      upload.add(std::span(from.W_start), sums.W_start);
-      upload.add(std::span(from.W_ratio), sums.W_ratio);
-      upload.add(std::span(from.W_again), sums.W_again);
+      upload.add(std::span(from.W.w), sums.W.shape.w);
+      upload.add(std::span(from.W.image), sums.W.shape.image);
+      upload.add(std::span(from.W.start), sums.W.start);
+      upload.add(std::span(from.W.ratio), sums.W.ratio);
+      upload.add(std::span(from.W.again), sums.W.again);
     };
     add_sums(pack->narrow, to.narrow);
     add_sums(pack->wide, to.wide);

@@ -13,7 +13,7 @@
 #include "gru/kernels.h"
 #include "gru/proof.h"
 #include "gru/reference.h"
-#include "linear/cuda_product.cuh"
+#include "linear/cuda_product.h"
 #include "linear/linear.h"
 
 namespace isobit::cuda {
@@ -23,10 +23,8 @@ constexpr int64_t kChunkBytes = int64_t{128} << 20;  // of x and ih
 constexpr int64_t kAlignment = 256;
 constexpr int32_t kMaxTableBits = 12;  // of a gate input: tables are in shared memory
 constexpr int64_t kMaxDepth = 65'536;  // sums of bytes fit 32 bits
-constexpr int kThreads = 256;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 Status unsupported(const std::string& what) { return {StatusCode::kUnsupported, what}; }
 
 template <typename Real, typename Sum>
@@ -46,12 +44,6 @@ Kernel<Real, Sum> kernel_of(const PersistentLayer& layer) {
   if constexpr (std::is_same_v<Real, double>)
     if (layer.h_planes == 2) return kernel_of_planes<2, Real, Sum>(layer);
   return kernel_of_planes<1, Real, Sum>(layer);
-}
-template <typename Sum>
-auto product_of(const PersistentLayer& layer) {
-  if constexpr (std::is_same_v<Sum, double>)
-    if (layer.x_planes == 2) return product_u8s8<2, Sum>;
-  return product_u8s8<1, Sum>;
 }
 
 /// Calls body(Real(), Sum()) with the layer's lanes.
@@ -169,10 +161,6 @@ Status prepare(PersistentLayer& layer) {
                                      "persistent: shared memory"));
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
                                      "persistent: cluster"));
-  ISOBIT_RETURN_IF_ERROR(
-      cuda_status(cudaFuncSetAttribute(product_of<Sum>(layer), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       kProductStages * kProductStageBytes),
-                  "product: shared memory"));
   int32_t fitting = 0;
   for (int32_t i = 0; i < layer.cuts; ++i) {
     PersistentCut cut = layer.cut[i];
@@ -247,24 +235,22 @@ void pack_fragments(const CodeMatrix& R, int64_t hidden, PersistentPack& pack) {
 }
 
 template <typename Sum>
-void pack_rows(const GruLayerParameters& p, PersistentPack& pack, PersistentSums<Sum>& sums,
-               PersistentSumsPack<Sum>& arrays) {
-  PersistentLayer& layer = pack.layer;
-  layer.x_size = p.input_size;
-  layer.x_padded = round_up(p.input_size, kProductDepth);
-  layer.ih_rows = round_up(int64_t{layer.groups} * 48, kProductColumns);
+Status pack_rows(const GruLayerParameters& p, PersistentLayer& layer, PersistentSumsPack<Sum>& arrays) {
   layer.x_flip = p.grids[kX].is_signed ? 0x80 : 0;
   layer.h_flip = p.grids[kH].is_signed ? 0x80808080 : 0;
-  sums.ih_low = static_cast<Sum>(p.grids[kIh].min() - p.grids[kIh].zero_point);
-  sums.ih_high = static_cast<Sum>(p.grids[kIh].max() - p.grids[kIh].zero_point);
-  const auto h_rows = static_cast<size_t>(layer.groups) * 48;
-  const auto x_rows = static_cast<size_t>(layer.ih_rows);
-  arrays.start.assign(h_rows, 0);
-  arrays.ratio.assign(h_rows, 1);
-  arrays.W_start.assign(x_rows, 0);
-  arrays.W_ratio.assign(x_rows, 1);
-  arrays.W_again.assign(x_rows, 1);
-  pack.W.assign(x_rows * static_cast<size_t>(layer.x_padded), 0);
+  const auto rows = static_cast<size_t>(layer.groups) * 48;
+  arrays.start.assign(rows, 0);
+  arrays.ratio.assign(rows, 1);
+  ProductWeights<Sum> W;
+  W.n = int64_t{layer.groups} * 48;
+  W.k = p.input_size;
+  W.planes = layer.x_planes;
+  W.w.assign(rows * static_cast<size_t>(W.k), 0);
+  W.start.assign(rows, 0);
+  W.ratio.assign(rows, 1);
+  W.again.assign(rows, 1);
+  W.low = static_cast<Sum>(p.grids[kIh].min() - p.grids[kIh].zero_point);
+  W.high = static_cast<Sum>(p.grids[kIh].max() - p.grids[kIh].zero_point);
   for (int64_t gate = 0; gate < 3; ++gate)
     for (int64_t unit = 0; unit < p.hidden_size; ++unit) {
       const int64_t row = gate * p.hidden_size + unit;
@@ -272,12 +258,15 @@ void pack_rows(const GruLayerParameters& p, PersistentPack& pack, PersistentSums
       const auto to = static_cast<size_t>(tile_row(gate, unit));
       arrays.start[to] = static_cast<StartOf<Sum>>(start_of(p, true, row));
       arrays.ratio[to] = ratio_of<Sum>(p.acc_to_hh[from]);
-      arrays.W_start[to] = static_cast<StartOf<Sum>>(start_of(p, false, row));
-      arrays.W_ratio[to] = ratio_of<Sum>(p.acc_to_ih[from]);
-      arrays.W_again[to] = ratio_of<Sum>(p.ih_to_gate[static_cast<size_t>(gate)]);
+      W.start[to] = static_cast<StartOf<Sum>>(start_of(p, false, row));
+      W.ratio[to] = ratio_of<Sum>(p.acc_to_ih[from]);
+      W.again[to] = ratio_of<Sum>(p.ih_to_gate[static_cast<size_t>(gate)]);
       for (int64_t k = 0; k < p.input_size; ++k)
-        pack.W[to * static_cast<size_t>(layer.x_padded) + static_cast<size_t>(k)] = static_cast<int8_t>(p.W.at(row, k));
+        W.w[to * static_cast<size_t>(W.k) + static_cast<size_t>(k)] = static_cast<int8_t>(p.W.at(row, k));
     }
+  ISOBIT_ASSIGN_OR_RETURN(arrays.W, pack_product(W));
+  sums_of<Sum>(layer).W = arrays.W.product;
+  return {};
 }
 
 /// Start values are held as double in double lanes.
@@ -294,38 +283,16 @@ bool ratios_at_most_one(const std::vector<RescaleParameters>& ratios) {
                      [](const RescaleParameters& r) { return std::abs(ratio_of<double>(r)) <= 1; });
 }
 
+const ProductShape& product_shape(const PersistentLayer& layer) {
+  return layer.wide_sums ? layer.wide.W.shape : layer.narrow.W.shape;
+}
 /// x and ih of one step of one sequence.
-int64_t row_bytes(const PersistentLayer& layer) { return layer.x_planes * layer.x_padded + int64_t{layer.groups} * 96; }
+int64_t row_bytes(const PersistentLayer& layer) {
+  return product_x_row_bytes(product_shape(layer)) + int64_t{layer.groups} * 96;
+}
 /// Steps whose x and ih are in memory at once.
 int64_t chunk_steps(const PersistentLayer& layer, int64_t batch, int64_t steps) {
   return std::clamp<int64_t>(kChunkBytes / (batch * row_bytes(layer)), 1, steps);
-}
-int64_t x_bytes(const PersistentLayer& layer, int64_t batch, int64_t chunk) {
-  return aligned(chunk * batch * layer.x_planes * layer.x_padded);
-}
-
-/// Codes to unsigned rows padded with zeros, planes of high bytes first; four codes a thread.
-template <int Planes>
-__global__ void __launch_bounds__(kThreads) pad_x(const uint8_t* x, DeviceStrides strides, int64_t batch, int64_t size,
-                                                  int64_t padded, uint8_t flip, int64_t words, uint32_t* out) {
-  const int64_t stride = int64_t{gridDim.x} * kThreads;
-  const int64_t row_words = padded / 4;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += stride) {
-    const int64_t row = i / row_words;
-    const int64_t k = i % row_words * 4;
-    const uint8_t* from = x + (row / batch * strides.step + row % batch * strides.sequence + k) * Planes;
-    uint32_t word[Planes] = {};
-    for (int64_t j = 0; j < 4; ++j) {
-      if (k + j >= size) break;
-#pragma unroll
-      for (int plane = 0; plane < Planes; ++plane) {
-        const uint32_t byte = from[j * Planes + Planes - 1 - plane];
-        word[plane] |= (plane == 0 ? byte ^ flip : byte) << (8 * j);
-      }
-    }
-#pragma unroll
-    for (int plane = 0; plane < Planes; ++plane) out[(row * Planes + plane) * row_words + i % row_words] = word[plane];
-  }
 }
 
 }  // namespace
@@ -372,8 +339,7 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
     pack_gates(p, cell_of<Real>(layer), pack.tables);
     layer.table_entries = static_cast<int32_t>(pack.tables.size());
     ISOBIT_RETURN_IF_ERROR((prepare<Real, Sum>(layer)));
-    pack_rows(p, pack, sums_of<Sum>(layer), sums_of<Sum>(pack));
-    return {};
+    return pack_rows(p, layer, sums_of<Sum>(pack));
   }));
   pack_fragments(p.R, p.hidden_size, pack);
   return pack;
@@ -395,8 +361,9 @@ int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t ba
     const PersistentLayer& p = layer.persistent;
     // A smaller batch may run more steps in a chunk: the limit itself, where it can be reached.
     const int64_t one = batch * row_bytes(p);
-    bytes = std::max(bytes, std::min(steps * one, std::max(kChunkBytes, one)) + 3 * kAlignment +
-                                exchange_bytes(p, kMaxSequenceTiles));
+    const int64_t padding = product_x_bytes(product_shape(p), 1) + 3 * kAlignment;
+    bytes = std::max(
+        bytes, std::min(steps * one, std::max(kChunkBytes, one)) + padding + exchange_bytes(p, kMaxSequenceTiles));
   }
   return bytes;
 }
@@ -405,35 +372,19 @@ namespace {
 
 /// Steps [first, first + steps) of a run; x and ih: room for them.
 template <typename Real, typename Sum>
-Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, const DeviceLimits& limits, int64_t first,
-                    int64_t steps, uint8_t* x, uint16_t* ih, uint2* exchange, cudaStream_t stream) {
+Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t first, int64_t steps, uint8_t* x,
+                    uint16_t* ih, uint2* exchange, cudaStream_t stream) {
   const PersistentSums<Sum>& sums = sums_of<Sum>(p);
-  const int64_t rows = steps * run.batch;
-  const int64_t words = rows * p.x_padded / 4;
-  const int64_t blocks = std::min((words - 1) / kThreads + 1, int64_t{16} * limits.processors);
-  const auto pad = p.x_planes == 1 ? pad_x<1> : pad_x<2>;
-  pad<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      static_cast<const uint8_t*>(run.x) + first * run.x_strides.step * p.x_planes, run.x_strides, run.batch, p.x_size,
-      p.x_padded, p.x_flip, words, reinterpret_cast<uint32_t*>(x));
-  ISOBIT_RETURN_IF_ERROR(launch_status("pad_x"));
-
-  ProductArgs<Sum> product{};
-  product.x = x;
-  product.w = p.W;
-  product.m = rows;
-  product.n = int64_t{p.groups} * 48;
-  product.k_padded = p.x_padded;
-  product.start = sums.W_start;
-  product.ratio = sums.W_ratio;
-  product.low = sums.ih_low;
-  product.high = sums.ih_high;
-  product.again = sums.W_again;
-  product.out = ih;
-  // Blocks that run together read the same rows of x. A chunk has few enough rows for the second dimension.
-  const dim3 grid(static_cast<unsigned>(p.ih_rows / kProductColumns),
-                  static_cast<unsigned>((rows + kProductRows - 1) / kProductRows));
-  product_of<Sum>(p)<<<grid, kProductThreads, kProductStages * kProductStageBytes, stream>>>(product);
-  ISOBIT_RETURN_IF_ERROR(launch_status("product_u8s8"));
+  ProductRows rows;
+  rows.codes = static_cast<const uint8_t*>(run.x) + first * run.x_strides.step * p.x_planes;
+  rows.rows = steps * run.batch;
+  rows.batch = run.batch;
+  rows.step = run.x_strides.step * p.x_planes;
+  rows.sequence = run.x_strides.sequence * p.x_planes;
+  rows.flip = p.x_flip;
+  const ProductKernel kernel = choose_product_kernel(sums.W.shape, rows.rows);
+  ISOBIT_RETURN_IF_ERROR(pad_product_x(sums.W.shape, kernel, rows, x, stream));
+  ISOBIT_RETURN_IF_ERROR(launch_product(sums.W, kernel, x, rows.rows, ih, stream));
 
   const Spread spread = spread_of(p, run.batch);
   PersistentArgs<Real, Sum> a{};
@@ -485,8 +436,7 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, const Device
 
 }  // namespace
 
-Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits& limits,
-                         cudaStream_t stream) {
+Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits&, cudaStream_t stream) {
   const PersistentLayer& p = layer.persistent;
   const int64_t chunk = chunk_steps(p, run.batch, run.steps);
   std::byte* scratch = run.scratch;
@@ -496,14 +446,14 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
     return piece;
   };
   auto* const exchange = reinterpret_cast<uint2*>(take(exchange_bytes(p, kMaxSequenceTiles)));
-  auto* const x = reinterpret_cast<uint8_t*>(take(x_bytes(p, run.batch, chunk)));
+  auto* const x = reinterpret_cast<uint8_t*>(take(product_x_bytes(product_shape(p), chunk * run.batch)));
   auto* const ih = reinterpret_cast<uint16_t*>(scratch);
   return with_lanes(p, [&](auto real, auto sum) -> Status {
     for (int64_t done = 0; done < run.steps; done += chunk) {
       const int64_t steps = std::min(chunk, run.steps - done);
       const int64_t first = run.reverse ? run.steps - done - steps : done;
       ISOBIT_RETURN_IF_ERROR(
-          (launch_chunk<decltype(real), decltype(sum)>(p, run, limits, first, steps, x, ih, exchange, stream)));
+          (launch_chunk<decltype(real), decltype(sum)>(p, run, first, steps, x, ih, exchange, stream)));
     }
     return {};
   });

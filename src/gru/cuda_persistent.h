@@ -12,6 +12,7 @@
 #include "gru/cuda_gates.cuh"
 #include "isobit/gru.h"
 #include "isobit/status.h"
+#include "linear/cuda_product.h"
 
 namespace isobit::cuda {
 
@@ -20,10 +21,7 @@ template <typename Sum>
 struct PersistentSums {
   const StartOf<Sum>* start = nullptr;  // of hh's accumulators
   const Sum* ratio = nullptr;           // accumulator -> hh
-  const StartOf<Sum>* W_start = nullptr;
-  const Sum* W_ratio = nullptr;  // accumulator -> ih
-  const Sum* W_again = nullptr;  // ih -> gate input
-  Sum ih_low = 0, ih_high = 0;
+  DeviceProduct<Sum> W;                 // accumulator -> ih -> gate input, in the order of PersistentArgs::ih
 };
 
 /// One way to cut the hidden units, and how many teams of it are on the device at once.
@@ -52,17 +50,14 @@ struct PersistentLayer {
   const float* tables = nullptr;     // u, r, n behind each other: code minus zero point for each gate input
   int32_t table_entries = 0;
   uint32_t h_flip = 0;  // the sign bit of signed codes, in all four bytes
-  // W x, in the order of PersistentArgs::ih
-  int64_t x_size = 0, x_padded = 0;  // codes of a row of x, and bytes of one plane of it, padded
   uint8_t x_flip = 0;
-  const int8_t* W = nullptr;  // [ih_rows, x_padded]
-  int64_t ih_rows = 0;        // padded to whole tiles of the product
 };
 
 template <typename Sum>
 struct PersistentSumsPack {
-  std::vector<StartOf<Sum>> start, W_start;
-  std::vector<Sum> ratio, W_ratio, W_again;
+  std::vector<StartOf<Sum>> start;
+  std::vector<Sum> ratio;
+  ProductPack<Sum> W;
 };
 /// The arrays behind the pointers, on the host.
 struct PersistentPack {
@@ -71,7 +66,6 @@ struct PersistentPack {
   PersistentSumsPack<double> wide;
   std::vector<uint8_t> fragments;
   std::vector<float> tables;
-  std::vector<int8_t> W;
 };
 
 /// Packs a layer for the current device, and prepares the device's kernels. kUnsupported says why the layer cannot run

@@ -38,6 +38,24 @@ __device__ __forceinline__ void load_fragments(uint32_t (&r)[4], uint32_t from) 
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(from));
 }
+/// The complete sum of an accumulator.
+template <typename Real>
+__device__ __forceinline__ Real product_sum(int32_t accumulator, StartOf<Real> start) {
+  if constexpr (sizeof(Real) == 4) {
+    return to_lane<Real>(wrapping_add(accumulator, start));
+  } else {
+    return add(to_lane<Real>(accumulator), start);
+  }
+}
+/// A result, in the low 16 bits: the sum rescaled, clamped, rescaled again, plus 32768.
+template <typename Real>
+__device__ __forceinline__ uint32_t product_code(Real sum, Real ratio, Real again, Real low, Real high) {
+  return low_bits(fused(clamp_lane(rescale_even(sum, ratio), low, high), again, kMagic<Real> + Real{32768}));
+}
+/// Two of them, the first below.
+__device__ __forceinline__ uint32_t both_codes(uint32_t first, uint32_t second) {
+  return __byte_perm(first, second, 0x5410);
+}
 /// 16-byte piece `piece` (0..3) of a row of a tile, so that ldmatrix meets no bank twice.
 __device__ __forceinline__ uint32_t tile_offset(int row, int piece) {
   return static_cast<uint32_t>(row * kProductDepth + ((piece ^ ((row >> 1) & 3)) << 4));
@@ -129,23 +147,15 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
     for (int i = 0; i < 2; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        uint32_t both[2];
+        uint32_t code[2];
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          const int32_t low = acc[i][j][r * 2 + c];
-          Real sum;
-          if constexpr (sizeof(Real) == 4) {
-            sum = to_lane<Real>(wrapping_add(low, start[c]));
-          } else {
-            sum = add(to_lane<Real>(low), start[c]);
-            if (Planes == 2) sum = fused(to_lane<Real>(high[i * 24 + j * 4 + r * 2 + c]), 256.0, sum);
-          }
-          const Real value = rescale_even(sum, ratio[c]);
-          const Real rescaled = fused(clamp_lane(value, a.low, a.high), again[c], kMagic<Real> + Real{32768});
-          both[c] = low_bits(rescaled) & 0xffff;
+          Real sum = product_sum<Real>(acc[i][j][r * 2 + c], start[c]);
+          if constexpr (Planes == 2) sum = fused(to_lane<Real>(high[i * 24 + j * 4 + r * 2 + c]), 256.0, sum);
+          code[c] = product_code(sum, ratio[c], again[c], a.low, a.high);
         }
         *reinterpret_cast<uint32_t*>(codes + (warp_row + i * 16 + lane / 4 + r * 8) * kPitch + column) =
-            both[0] | both[1] << 16;
+            both_codes(code[0], code[1]);
       }
   }
   __syncthreads();

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// PTX that several kernels use: barriers in shared memory, bulk copies, clusters. sm_90 and later, but for the first.
+#ifndef ISOBIT_CORE_CUDA_PTX_CUH_
+#define ISOBIT_CORE_CUDA_PTX_CUH_
+
+#include <cstdint>
+
+namespace isobit::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/// Four codes beside the number of their step, in one word of 64 bits, which is read as it was written: whoever finds
+/// the number has the codes, and no fence is needed.
+__device__ __forceinline__ void publish(uint2* to, uint32_t data, uint32_t step) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(static_cast<uint64_t>(step) << 32 | data)
+               : "memory");
+}
+/// Four such words.
+__device__ __forceinline__ void poll(const uint2* from, ulonglong2& a, ulonglong2& b) {
+  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0,%1}, [%2];" : "=l"(a.x), "=l"(a.y) : "l"(from) : "memory");
+  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0,%1}, [%2];" : "=l"(b.x), "=l"(b.y) : "l"(from + 2) : "memory");
+}
+/// Global to this block's shared memory; 16-byte aligned, a multiple of 16 bytes.
+__device__ __forceinline__ void fetch(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+/// The same to each block of a cluster whose bit is set in `blocks`, at the same place, told to the same barrier there.
+__device__ __forceinline__ void fetch_for_cluster(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
+                                                  uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
+      "%4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "h"(blocks)
+      : "memory");
+}
+/// What st.async and bulk copies write is visible to whoever waits for the phase that counts their bytes. The scope of
+/// the wait itself is the block: a wider one would throw away the first-level cache in every step.
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+__device__ __forceinline__ uint32_t address_in(uint32_t shared, uint32_t block) {
+  uint32_t address = 0;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(block));
+  return address;
+}
+/// `barrier`: address_in another block or this one.
+__device__ __forceinline__ void barrier_arrive_in(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void send(uint32_t address, const uint4& data, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(address),
+               "r"(data.x), "r"(data.y), "r"(data.z), "r"(data.w), "r"(barrier)
+               : "memory");
+}
+/// Barriers of some warps of a block, 1 to 15; `threads`: of those that wait and those that only arrive.
+__device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+__device__ __forceinline__ uint32_t block_in_cluster() {
+  uint32_t rank = 0;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+#endif
+
+}  // namespace isobit::cuda
+
+#endif  // ISOBIT_CORE_CUDA_PTX_CUH_

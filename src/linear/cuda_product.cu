@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// The product's host side: packing, padding, the choice of a kernel, launches.
+#include "linear/cuda_product.h"
+
+#include <algorithm>
+#include <string>
+#include <type_traits>
+
+#include "core/cuda_status.h"
+#include "linear/cuda_product.cuh"
+#include "linear/cuda_product_wgmma.cuh"
+
+namespace isobit::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWgmmaMinStages = 4;
+/// Timed on an H200 (cuda_product_bench), padding included: with K = 128 and 256 fewer rows leave most of the device
+/// without a tile of 64, and kMma is as fast; with K = 512 and 768 kWgmma is ahead from 64 rows on.
+constexpr int64_t kWgmmaMinRows = 4096, kWgmmaMinDepth = 512;
+
+int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }
+
+template <typename Sum>
+using MmaKernel = void (*)(ProductArgs<Sum>);
+/// Two planes take double lanes.
+template <typename Sum>
+MmaKernel<Sum> mma_kernel(int32_t planes) {
+  if constexpr (std::is_same_v<Sum, double>)
+    if (planes == 2) return product_u8s8<2, Sum>;
+  return product_u8s8<1, Sum>;
+}
+template <typename Sum>
+using WgmmaKernel = void (*)(WgmmaArgs<Sum>);
+template <typename Sum>
+WgmmaKernel<Sum> wgmma_kernel(int32_t columns) {
+  return columns == 192 ? product_wgmma<192, Sum> : columns == 144 ? product_wgmma<144, Sum> : product_wgmma<96, Sum>;
+}
+
+/// Codes to unsigned rows padded with zeros, planes of high bytes first; four codes a thread.
+template <int Planes>
+__global__ void __launch_bounds__(kThreads)
+    pad_rows(const __grid_constant__ ProductRows from, int64_t size, int64_t padded, int64_t words, uint32_t* out) {
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  const int64_t row_words = padded / 4;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += stride) {
+    const int64_t row = i / row_words;
+    const int64_t k = i % row_words * 4;
+    const uint8_t* codes = from.codes + row / from.batch * from.step + row % from.batch * from.sequence + k * Planes;
+    uint32_t word[Planes] = {};
+    for (int64_t j = 0; j < 4; ++j) {
+      if (k + j >= size) break;
+#pragma unroll
+      for (int plane = 0; plane < Planes; ++plane) {
+        const uint32_t byte = codes[j * Planes + Planes - 1 - plane];
+        word[plane] |= (plane == 0 ? byte ^ from.flip : byte) << (8 * j);
+      }
+    }
+#pragma unroll
+    for (int plane = 0; plane < Planes; ++plane) out[(row * Planes + plane) * row_words + i % row_words] = word[plane];
+  }
+}
+
+/// The same in the order of WgmmaArgs::x; a block of threads is 64 rows x 128 codes, 16 codes a thread. Whole: every
+/// 16 codes are there and aligned.
+template <bool Whole>
+__global__ void __launch_bounds__(kThreads)
+    pad_stages(const __grid_constant__ ProductRows from, int64_t size, uint4* out) {
+  const uint32_t flips = from.flip * 0x01010101u;
+  const auto batch = static_cast<uint32_t>(from.batch);
+  uint4* const to = out + (int64_t{blockIdx.x} * gridDim.y + blockIdx.y) * (kWgmmaStageBytes / 16);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const auto i = static_cast<int>(threadIdx.x) + half * kThreads;
+    const int64_t row = int64_t{blockIdx.x} * kWgmmaRows + i / 8;
+    const int64_t k = int64_t{blockIdx.y} * kWgmmaDepth + (i % 8 ^ i / 8 % 8) * 16;
+    uint4 piece{0, 0, 0, 0};
+    if (row < from.rows && k < size) {
+      const uint8_t* codes = from.codes + static_cast<uint32_t>(row) / batch * from.step +
+                             static_cast<uint32_t>(row) % batch * from.sequence + k;
+      if (Whole) {
+        piece = *reinterpret_cast<const uint4*>(codes);
+        piece = uint4{piece.x ^ flips, piece.y ^ flips, piece.z ^ flips, piece.w ^ flips};
+      } else {
+        uint32_t words[4] = {};
+#pragma unroll
+        for (int j = 0; j < 16; ++j)
+          if (k + j < size) words[j / 4] |= static_cast<uint32_t>(codes[j] ^ from.flip) << (j % 4 * 8);
+        piece = uint4{words[0], words[1], words[2], words[3]};
+      }
+    }
+    to[i] = piece;
+  }
+}
+
+template <typename Sum>
+cudaLaunchConfig_t wgmma_config(const ProductShape& p, int64_t clusters, cudaLaunchAttribute& attribute) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(clusters * p.cluster));
+  config.blockDim = dim3(kWgmmaThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(wgmma_shared<Sum>(p.columns, p.k_blocks, p.stages).total);
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(p.cluster), 1, 1};
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return config;
+}
+
+/// The tile whose part of W fits shared memory with the least to multiply. A tile reads its 64 rows of x for its
+/// columns: as if they were 16 columns more.
+template <typename Sum>
+void cut_wgmma(int32_t shared, ProductShape& p) {
+  const int64_t k_blocks = ceil_div(p.k, kWgmmaDepth);
+  int64_t least = INT64_MAX;
+  for (const int32_t columns : {192, 144, 96}) {
+    if (k_blocks * columns * kWgmmaDepth > shared) continue;
+    const auto blocks = static_cast<int32_t>(k_blocks);
+    int32_t stages = kWgmmaMaxStages;
+    while (stages >= kWgmmaMinStages && wgmma_shared<Sum>(columns, blocks, stages).total > shared) --stages;
+    const int64_t work = ceil_div(p.n, columns) * (columns + 16);
+    if (stages < kWgmmaMinStages || work >= least) continue;
+    least = work;
+    p.columns = columns;
+    p.k_blocks = blocks;
+    p.stages = stages;
+  }
+  if (p.columns > 0) p.cluster = ceil_div(p.n, p.columns) % 2 == 0 ? 2 : 1;
+}
+
+/// Sets p.columns where the device can run product_wgmma.
+template <typename Sum>
+Status prepare_wgmma(ProductShape& p) {
+  if (p.planes != 1) return {};
+  int32_t compiled = 0;
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaMemcpyFromSymbol(&compiled, wgmma_compiled, sizeof compiled), "product: wgmma"));
+  if (compiled == 0) return {};
+  int device = 0, shared = 0;
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+                                     "shared memory of a block"));
+  cut_wgmma<Sum>(shared, p);
+  if (p.columns == 0) return {};
+  cudaLaunchAttribute attribute{};
+  const cudaLaunchConfig_t config = wgmma_config<Sum>(p, 1, attribute);
+  const WgmmaKernel<Sum> kernel = wgmma_kernel<Sum>(p.columns);
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+                                     "product_wgmma: shared memory"));
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaOccupancyMaxActiveClusters(&p.clusters, kernel, &config), "clusters on the device"));
+  if (p.clusters == 0) p.columns = 0;
+  return {};
+}
+
+/// WgmmaArgs::w.
+template <typename Sum>
+void pack_image(const ProductWeights<Sum>& weights, ProductPack<Sum>& pack) {
+  const ProductShape& p = pack.product.shape;
+  const auto columns = static_cast<size_t>(p.columns);
+  const auto depth = static_cast<size_t>(weights.k);
+  const size_t block_bytes = columns * kWgmmaDepth;
+  const size_t matrix_bytes = static_cast<size_t>(p.k_blocks) * block_bytes;
+  const size_t tile_bytes = matrix_bytes + columns / 2 * kWgmmaPairBytes<Sum>;
+  pack.image.assign(static_cast<size_t>(ceil_div(p.n, p.columns)) * tile_bytes, 0);
+  for (size_t row = 0; row < static_cast<size_t>(p.n); ++row) {
+    uint8_t* const tile = pack.image.data() + row / columns * tile_bytes;
+    const size_t column = row % columns;
+    for (size_t k = 0; k < depth; ++k) {
+      const size_t piece = k % kWgmmaDepth / 16 ^ column % 8;
+      tile[k / kWgmmaDepth * block_bytes + column * kWgmmaDepth + piece * 16 + k % 16] =
+          static_cast<uint8_t>(weights.w[row * depth + k]);
+    }
+    auto* const ratios = reinterpret_cast<WgmmaRatios<Sum>*>(tile + matrix_bytes);
+    auto* const starts = reinterpret_cast<WgmmaStarts<Sum>*>(ratios + columns / 2);
+    ratios[column / 2].ratio[column % 2] = weights.ratio[row];
+    ratios[column / 2].again[column % 2] = weights.again[row];
+    starts[column / 2].start[column % 2] = weights.start[row];
+  }
+}
+
+}  // namespace
+
+template <typename Sum>
+Result<ProductPack<Sum>> pack_product(const ProductWeights<Sum>& weights) {
+  ProductPack<Sum> pack;
+  ProductShape& p = pack.product.shape;
+  p.n = weights.n;
+  p.k = weights.k;
+  p.planes = weights.planes;
+  pack.product.low = weights.low;
+  pack.product.high = weights.high;
+  p.n_padded = ceil_div(p.n, kProductColumns) * kProductColumns;
+  p.k_padded = ceil_div(p.k, kProductDepth) * kProductDepth;
+  int device = 0;
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaDeviceGetAttribute(&p.processors, cudaDevAttrMultiProcessorCount, device), "processors"));
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaFuncSetAttribute(mma_kernel<Sum>(p.planes), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       kProductStages * kProductStageBytes),
+                  "product_u8s8: shared memory"));
+  ISOBIT_RETURN_IF_ERROR(prepare_wgmma<Sum>(p));
+
+  const auto rows = static_cast<size_t>(p.n_padded);
+  const auto depth = static_cast<size_t>(p.k);
+  pack.w.assign(rows * static_cast<size_t>(p.k_padded), 0);
+  for (size_t row = 0; row < static_cast<size_t>(p.n); ++row)
+    std::copy_n(weights.w.begin() + static_cast<std::ptrdiff_t>(row * depth), depth,
+                pack.w.begin() + static_cast<std::ptrdiff_t>(row * static_cast<size_t>(p.k_padded)));
+  pack.start = weights.start;
+  pack.ratio = weights.ratio;
+  pack.again = weights.again;
+  pack.start.resize(rows, 0);
+  pack.ratio.resize(rows, 1);
+  pack.again.resize(rows, 1);
+  if (p.columns > 0) pack_image(weights, pack);
+  return pack;
+}
+
+template Result<ProductPack<float>> pack_product(const ProductWeights<float>&);
+template Result<ProductPack<double>> pack_product(const ProductWeights<double>&);
+
+ProductKernel choose_product_kernel(const ProductShape& p, int64_t rows) {
+  return p.columns > 0 && (rows >= kWgmmaMinRows || p.k >= kWgmmaMinDepth) ? ProductKernel::kWgmma
+                                                                           : ProductKernel::kMma;
+}
+
+int64_t product_x_row_bytes(const ProductShape& p) {
+  return std::max(p.planes * p.k_padded, p.columns > 0 ? int64_t{p.k_blocks} * kWgmmaDepth : 0);
+}
+int64_t product_x_bytes(const ProductShape& p, int64_t rows) {
+  return ceil_div(rows, kWgmmaRows) * kWgmmaRows * product_x_row_bytes(p);
+}
+
+Status pad_product_x(const ProductShape& p, ProductKernel kernel, const ProductRows& from, uint8_t* x,
+                     cudaStream_t stream) {
+  if (kernel == ProductKernel::kMma) {
+    const int64_t words = from.rows * p.k_padded / 4;
+    const int64_t blocks = std::min(ceil_div(words, kThreads), int64_t{16} * p.processors);
+    const auto pad = p.planes == 1 ? pad_rows<1> : pad_rows<2>;
+    pad<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(from, p.k, p.k_padded, words,
+                                                                reinterpret_cast<uint32_t*>(x));
+    return launch_status("pad_rows");
+  }
+  const dim3 grid(static_cast<unsigned>(ceil_div(from.rows, kWgmmaRows)), static_cast<unsigned>(p.k_blocks));
+  const bool whole = (reinterpret_cast<uintptr_t>(from.codes) | static_cast<uint64_t>(from.step) |
+                      static_cast<uint64_t>(from.sequence) | static_cast<uint64_t>(p.k)) %
+                         16 ==
+                     0;
+  (whole ? pad_stages<true> : pad_stages<false>)<<<grid, kThreads, 0, stream>>>(from, p.k, reinterpret_cast<uint4*>(x));
+  return launch_status("pad_stages");
+}
+
+template <typename Sum>
+Status launch_product(const DeviceProduct<Sum>& product, ProductKernel kernel, const uint8_t* x, int64_t rows,
+                      uint16_t* out, cudaStream_t stream) {
+  const ProductShape& p = product.shape;
+  if (kernel == ProductKernel::kMma) {
+    ProductArgs<Sum> a{};
+    a.x = x;
+    a.w = p.w;
+    a.m = rows;
+    a.n = p.n;
+    a.k_padded = p.k_padded;
+    a.start = product.start;
+    a.ratio = product.ratio;
+    a.low = product.low;
+    a.high = product.high;
+    a.again = product.again;
+    a.out = out;
+    // Blocks that run together read the same rows of x. The caller has few enough rows for the second dimension.
+    const dim3 grid(static_cast<unsigned>(p.n_padded / kProductColumns),
+                    static_cast<unsigned>(ceil_div(rows, kProductRows)));
+    mma_kernel<Sum>(p.planes)<<<grid, kProductThreads, kProductStages * kProductStageBytes, stream>>>(a);
+    return launch_status("product_u8s8");
+  }
+  WgmmaArgs<Sum> a{};
+  a.x = x;
+  a.w = p.image;
+  a.m = rows;
+  a.n = p.n;
+  a.k_blocks = p.k_blocks;
+  a.n_tiles = static_cast<int32_t>(ceil_div(p.n, p.columns));
+  a.stages = p.stages;
+  a.cluster = p.cluster;
+  a.low = product.low;
+  a.high = product.high;
+  a.out = out;
+  // The same number of clusters for each group of tiles of columns, all at once where there are enough.
+  const int64_t groups = a.n_tiles / p.cluster;
+  const int64_t each = std::clamp<int64_t>(p.clusters / groups, 1, ceil_div(rows, kWgmmaRows));
+  cudaLaunchAttribute attribute{};
+  cudaLaunchConfig_t config = wgmma_config<Sum>(p, groups * each, attribute);
+  config.stream = stream;
+  return cuda_status(cudaLaunchKernelEx(&config, wgmma_kernel<Sum>(p.columns), a), "kernel product_wgmma");
+}
+template Status launch_product(const DeviceProduct<float>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
+                               cudaStream_t);
+template Status launch_product(const DeviceProduct<double>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
+                               cudaStream_t);
+
+}  // namespace isobit::cuda

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The product of many rows of unsigned codes with a weight matrix on a device, each result rescaled twice, in lanes of
+// type Sum (float or double):
+//   s = start[n] + sum over k of x[m][k] * w[n][k]
+//   v = min(max(nearest_even(s * ratio[n]), low), high)
+//   out[m][n] = nearest_even(v * again[n]) + 32768                in uint16
+// Exact in float where |s| <= 2^24 and |s * ratio|, |v * again| < 2^22, in double where |s| <= 2^53 and those < 2^51;
+// the same bytes from each kernel in any case. The sum over k of bytes of x fits 32 bits: k at most 2^16.
+#ifndef ISOBIT_LINEAR_CUDA_PRODUCT_H_
+#define ISOBIT_LINEAR_CUDA_PRODUCT_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/magic.h"
+#include "isobit/status.h"
+
+namespace isobit::cuda {
+
+enum class ProductKernel {
+  kMma,    // cuda_product.cuh: every device, any depth
+  kWgmma,  // cuda_product_wgmma.cuh: code for sm_90a, codes of a byte, and a depth that shared memory holds
+};
+
+/// What a product takes, without padding.
+template <typename Sum>
+struct ProductWeights {
+  int64_t n = 0, k = 0;             // n a multiple of 48, k at least 1
+  int32_t planes = 1;               // bytes of a code of x: 1, or 2 in double lanes
+  std::vector<int8_t> w;            // [n][k]
+  std::vector<StartOf<Sum>> start;  // [n] each
+  std::vector<Sum> ratio, again;
+  Sum low = 0, high = 0;
+};
+
+/// What does not depend on the lanes. Pointers are device memory.
+struct ProductShape {
+  int64_t n = 0, k = 0;
+  int32_t planes = 1;
+  int32_t processors = 0;
+  // For kMma, padded to whole tiles: [n_padded][k_padded].
+  int64_t n_padded = 0, k_padded = 0;
+  const int8_t* w = nullptr;
+  // For kWgmma: WgmmaArgs::w; columns of a tile, 0 where it cannot run; clusters that the device runs at once.
+  int32_t columns = 0, k_blocks = 0, stages = 0, cluster = 0, clusters = 0;
+  const uint8_t* image = nullptr;
+};
+/// A product on a device.
+template <typename Sum>
+struct DeviceProduct {
+  ProductShape shape;
+  Sum low = 0, high = 0;
+  const StartOf<Sum>* start = nullptr;  // [n_padded] each, for kMma
+  const Sum* ratio = nullptr;
+  const Sum* again = nullptr;
+};
+
+/// The arrays behind the pointers, on the host.
+template <typename Sum>
+struct ProductPack {
+  DeviceProduct<Sum> product;
+  std::vector<int8_t> w;
+  std::vector<StartOf<Sum>> start;
+  std::vector<Sum> ratio, again;
+  std::vector<uint8_t> image;
+};
+
+/// Rows of codes in device memory: row r is k codes from byte codes + r / batch * step + r % batch * sequence on, each
+/// little-endian.
+struct ProductRows {
+  const uint8_t* codes = nullptr;
+  int64_t rows = 0, batch = 1;
+  int64_t step = 0, sequence = 0;  // bytes
+  uint8_t flip = 0;                // exclusive or with the highest byte: 0x80 makes signed codes unsigned
+};
+
+/// Packs for the current device and prepares its kernels there. Sum: float or double.
+template <typename Sum>
+Result<ProductPack<Sum>> pack_product(const ProductWeights<Sum>& weights);
+
+/// The faster kernel for so many rows.
+ProductKernel choose_product_kernel(const ProductShape& shape, int64_t rows);
+
+/// Bytes of padded rows, for either kernel: grows with `rows`, and by at most 64 * product_x_row_bytes more than
+/// in proportion to them.
+int64_t product_x_row_bytes(const ProductShape& shape);
+int64_t product_x_bytes(const ProductShape& shape, int64_t rows);
+
+/// Writes the rows into x, 16-byte aligned, in the order of a kernel. At least one row.
+Status pad_product_x(const ProductShape& shape, ProductKernel kernel, const ProductRows& from, uint8_t* x,
+                     cudaStream_t stream);
+/// out [rows][n], 16-byte aligned, from what pad_product_x has written for that kernel. At least one row.
+template <typename Sum>
+Status launch_product(const DeviceProduct<Sum>& product, ProductKernel kernel, const uint8_t* x, int64_t rows,
+                      uint16_t* out, cudaStream_t stream);
+
+}  // namespace isobit::cuda
+
+#endif  // ISOBIT_LINEAR_CUDA_PRODUCT_H_

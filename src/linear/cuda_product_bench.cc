@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// The product W x of many steps on a device: both kernels, each with the padding of x before it. One JSON object a
+// line.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "core/random.h"
+#include "linear/cuda_product.h"
+#include "testing/cuda_timer.h"
+
+namespace {
+
+using isobit::Random;
+using isobit::testing::check_cuda;
+using isobit::testing::median_microseconds;
+namespace cuda = isobit::cuda;
+
+void required(const isobit::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.message().c_str());
+  std::exit(1);
+}
+
+template <typename T>
+T* on_device(const std::vector<T>& values) {
+  void* memory = nullptr;
+  check_cuda(cudaMalloc(&memory, values.size() * sizeof(T) + 1), "memory");
+  check_cuda(cudaMemcpy(memory, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "copy");
+  return static_cast<T*>(memory);
+}
+
+/// Sum: the lanes in which results are rescaled.
+template <typename Sum>
+void time(const char* device, int64_t m, int64_t n, int64_t k) {
+  Random random(1);
+  cuda::ProductWeights<Sum> weights;
+  weights.n = n;
+  weights.k = k;
+  weights.w.resize(static_cast<size_t>(n * k));
+  for (int8_t& w : weights.w) w = static_cast<int8_t>(random.next() >> 56);
+  weights.start.assign(static_cast<size_t>(n), 1000);
+  weights.ratio.assign(static_cast<size_t>(n), 0x1p-12f);
+  weights.again.assign(static_cast<size_t>(n), 1.25f);
+  weights.low = -128;
+  weights.high = 127;
+  const isobit::Result<cuda::ProductPack<Sum>> pack = cuda::pack_product(weights);
+  required(pack.status());
+  cuda::DeviceProduct<Sum> product = pack->product;
+  cuda::ProductShape& shape = product.shape;
+  shape.w = on_device(pack->w);
+  product.start = on_device(pack->start);
+  product.ratio = on_device(pack->ratio);
+  product.again = on_device(pack->again);
+  shape.image = on_device(pack->image);
+
+  std::vector<uint8_t> codes(static_cast<size_t>(m * k));
+  for (uint8_t& code : codes) code = static_cast<uint8_t>(random.next() >> 56);
+  cuda::ProductRows rows;
+  rows.codes = on_device(codes);
+  rows.rows = m;
+  rows.step = k;
+  void* x = nullptr;
+  void* out = nullptr;
+  check_cuda(cudaMalloc(&x, static_cast<size_t>(cuda::product_x_bytes(shape, m))), "x");
+  check_cuda(cudaMalloc(&out, static_cast<size_t>(m * n * 2)), "out");
+  for (const cuda::ProductKernel kernel : {cuda::ProductKernel::kMma, cuda::ProductKernel::kWgmma}) {
+    const bool wgmma = kernel == cuda::ProductKernel::kWgmma;
+    if (wgmma && shape.columns == 0) continue;
+    const double pad_us = median_microseconds([&](cudaStream_t stream) {
+      required(cuda::pad_product_x(shape, kernel, rows, static_cast<uint8_t*>(x), stream));
+    });
+    const double us = median_microseconds([&](cudaStream_t stream) {
+      required(cuda::launch_product(product, kernel, static_cast<const uint8_t*>(x), m, static_cast<uint16_t*>(out),
+                                    stream));
+    });
+    const double operations = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+    std::printf(
+        "{\"device\": \"%s\", \"M\": %lld, \"N\": %lld, \"K\": %lld, \"kernel\": \"%s\", \"lanes\": %d, \"us\": %.2f, "
+        "\"tops\": %.0f, \"pad_us\": %.2f, \"tile_columns\": %d, \"stages\": %d, \"cluster\": %d}\n",
+        device, static_cast<long long>(m), static_cast<long long>(n), static_cast<long long>(k),
+        wgmma ? "wgmma" : "mma", static_cast<int>(8 * sizeof(Sum)), us, operations / us * 1e-6, pad_us,
+        wgmma ? shape.columns : 96, wgmma ? shape.stages : 4, wgmma ? shape.cluster : 1);
+    std::fflush(stdout);
+  }
+  for (const void* memory : {static_cast<const void*>(shape.w), static_cast<const void*>(product.start),
+                             static_cast<const void*>(product.ratio), static_cast<const void*>(product.again),
+                             static_cast<const void*>(shape.image), static_cast<const void*>(rows.codes),
+                             static_cast<const void*>(x), static_cast<const void*>(out)})
+    cudaFree(const_cast<void*>(memory));
+}
+
+}  // namespace
+
+int main() {
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, 0), "device");
+  time<float>(properties.name, 65536, 1536, 512);
+  time<double>(properties.name, 65536, 1536, 512);
+  time<float>(properties.name, 65536, 3072, 1024);
+  time<double>(properties.name, 65536, 3072, 1024);
+  time<float>(properties.name, 65536, 2304, 768);
+  time<float>(properties.name, 16384, 768, 256);
+  time<float>(properties.name, 65536, 384, 128);
+  // Where the one becomes faster than the other.
+  for (const int64_t size : {128, 256, 512, 768})
+    for (const int64_t m : {64, 256, 512, 1024, 2048, 4096, 8192}) time<float>(properties.name, m, 3 * size, size);
+  return 0;
+}

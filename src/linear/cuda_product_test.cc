@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// Both kernels of the product against a loop on the host, byte for byte.
+#include "linear/cuda_product.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/random.h"
+#include "testing/cuda_buffer.h"
+
+namespace isobit::cuda {
+namespace {
+
+using isobit::testing::GuardedDeviceBuffer;
+
+/// Smaller under compute-sanitizer, which is slow.
+bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
+
+/// Results on both sides of the limits and between them; every fourth matrix has the largest sums that there are.
+template <typename Sum>
+ProductWeights<Sum> random_weights(Random& random, int64_t n, int64_t k, int32_t planes) {
+  ProductWeights<Sum> weights;
+  weights.n = n;
+  weights.k = k;
+  weights.planes = planes;
+  weights.w.resize(static_cast<size_t>(n * k));
+  const bool extreme = random.one_in(4);
+  for (int64_t row = 0; row < n; ++row)
+    for (int64_t i = 0; i < k; ++i)
+      weights.w[static_cast<size_t>(row * k + i)] =
+          static_cast<int8_t>(extreme ? (row % 2 == 0 ? -128 : 127) : random.between(-128, 127));
+  const bool wide = random.one_in(2);
+  weights.low = wide ? Sum{-32768} : Sum{-100};
+  weights.high = wide ? Sum{32767} : Sum{155};
+  const Sum typical = std::ldexp(std::sqrt(static_cast<Sum>(k)), planes == 1 ? 13 : 21);  // of a sum
+  // In double lanes a start may have more than 32 bits.
+  const int64_t start = sizeof(Sum) == 8 && random.one_in(4) ? int64_t{1} << 34 : 1 << 18;
+  for (int64_t row = 0; row < n; ++row) {
+    const auto uniform = [&] { return static_cast<Sum>(random.between(1, 1 << 20)) * Sum{0x1p-20}; };
+    weights.start.push_back(static_cast<StartOf<Sum>>(random.between(-start, start)));
+    // Of 24 bits in either case: expected() relies on it.
+    weights.ratio.push_back(static_cast<float>(Sum{1.5} * weights.high / typical * uniform()));
+    weights.again.push_back(static_cast<float>(wide ? uniform() : Sum{200} * uniform()));
+  }
+  return weights;
+}
+
+struct Rows {
+  std::vector<uint8_t> codes;  // as in memory
+  ProductRows at;              // its pointer is set by run()
+};
+
+/// `batch` sequences; rows of `bytes` bytes with `gap` more between them.
+Rows random_rows(Random& random, int64_t rows, int64_t batch, int64_t bytes, int64_t gap) {
+  Rows result;
+  result.at.rows = rows;
+  result.at.batch = batch;
+  result.at.sequence = bytes + gap;
+  result.at.step = batch * (bytes + gap);
+  result.at.flip = random.one_in(2) ? 0x80 : 0;
+  result.codes.resize(static_cast<size_t>((rows + batch - 1) / batch * result.at.step));
+  const bool extreme = random.one_in(4);
+  for (uint8_t& code : result.codes)
+    code = extreme ? static_cast<uint8_t>(0xff ^ result.at.flip) : static_cast<uint8_t>(random.next() >> 56);
+  return result;
+}
+
+/// The weights on the device.
+template <typename Sum>
+struct OnDevice {
+  explicit OnDevice(const ProductPack<Sum>& pack)
+      : w(bytes_of(pack.w)),
+        start(bytes_of(pack.start)),
+        ratio(bytes_of(pack.ratio)),
+        again(bytes_of(pack.again)),
+        image(bytes_of(pack.image)),
+        product(pack.product) {
+    w.write(pack.w);
+    start.write(pack.start);
+    ratio.write(pack.ratio);
+    again.write(pack.again);
+    image.write(pack.image);
+    product.shape.w = static_cast<const int8_t*>(w.data());
+    product.start = static_cast<const StartOf<Sum>*>(start.data());
+    product.ratio = static_cast<const Sum*>(ratio.data());
+    product.again = static_cast<const Sum*>(again.data());
+    product.shape.image = static_cast<const uint8_t*>(image.data());
+  }
+  template <typename T>
+  static int64_t bytes_of(const std::vector<T>& values) {
+    return static_cast<int64_t>(values.size() * sizeof(T));
+  }
+  GuardedDeviceBuffer w, start, ratio, again, image;
+  DeviceProduct<Sum> product;
+};
+
+template <typename Sum>
+std::vector<uint16_t> run(const DeviceProduct<Sum>& product, ProductKernel kernel, const Rows& rows) {
+  GuardedDeviceBuffer codes(static_cast<int64_t>(rows.codes.size()));
+  GuardedDeviceBuffer x(product_x_bytes(product.shape, rows.at.rows));
+  GuardedDeviceBuffer out(rows.at.rows * product.shape.n * 2);
+  codes.write(rows.codes);
+  ProductRows from = rows.at;
+  from.codes = static_cast<const uint8_t*>(codes.data());
+  auto* const padded = static_cast<uint8_t*>(x.data());
+  const Status pad = pad_product_x(product.shape, kernel, from, padded, nullptr);
+  EXPECT_TRUE(pad.ok()) << pad.message();
+  const Status launch =
+      launch_product(product, kernel, padded, rows.at.rows, static_cast<uint16_t*>(out.data()), nullptr);
+  EXPECT_TRUE(launch.ok()) << launch.message();
+  const cudaError_t error = cudaDeviceSynchronize();
+  EXPECT_EQ(error, cudaSuccess) << cudaGetErrorString(error);
+  static_cast<void>(x.read<uint8_t>());  // guards
+  return out.read<uint16_t>();
+}
+
+template <typename Sum>
+uint16_t expected(const ProductWeights<Sum>& weights, const Rows& rows, int64_t m, int64_t n) {
+  const uint8_t* x = rows.codes.data() + m / rows.at.batch * rows.at.step + m % rows.at.batch * rows.at.sequence;
+  const int8_t* w = weights.w.data() + n * weights.k;
+  const auto row = static_cast<size_t>(n);
+  auto sum = static_cast<int64_t>(weights.start[row]);
+  for (int64_t k = 0; k < weights.k; ++k) {
+    const uint8_t* bytes = x + k * weights.planes;  // little-endian
+    int64_t code = bytes[weights.planes - 1] ^ rows.at.flip;
+    if (weights.planes == 2) code = code * 256 + bytes[0];
+    sum += w[k] * code;
+  }
+  // Products of a sum of at most 36 bits and a ratio of 24 are exact in long double.
+  static_assert(std::numeric_limits<long double>::digits >= 60);
+  const auto exact = [](Sum value, Sum ratio) { return std::nearbyint(static_cast<long double>(value) * ratio); };
+  const Sum value = static_cast<Sum>(exact(static_cast<Sum>(sum), weights.ratio[row]));
+  const Sum clamped = std::clamp(value, weights.low, weights.high);
+  return static_cast<uint16_t>(static_cast<int32_t>(exact(clamped, weights.again[row])) + 32768);
+}
+
+class CudaProduct : public ::testing::Test {
+ protected:
+  void SetUp() override { ISOBIT_NEEDS_CUDA_DEVICE(); }
+
+  /// Either lanes for codes of a byte. Clusters: at most so many at once, so that each has many tiles; 0: as the device
+  /// has room.
+  void compare(int64_t m, int64_t n, int64_t k, int32_t clusters = 0) {
+    if (random_.one_in(2)) {
+      compare_in<float>(m, n, k, 1, clusters);
+    } else {
+      compare_in<double>(m, n, k, 1, clusters);
+    }
+  }
+
+  template <typename Sum>
+  void compare_in(int64_t m, int64_t n, int64_t k, int32_t planes, int32_t clusters,
+                  std::set<int32_t>* widths = nullptr) {
+    const ProductWeights<Sum> weights = random_weights<Sum>(random_, n, k, planes);
+    const Rows rows =
+        random_rows(random_, m, random_.between(1, 70), k * planes, random_.one_in(2) ? 0 : random_.between(0, 20));
+    Result<ProductPack<Sum>> pack = pack_product(weights);
+    ASSERT_TRUE(pack.ok()) << pack.status().message();
+    ProductShape& shape = pack->product.shape;
+    if (clusters > 0) shape.clusters = std::min(shape.clusters, clusters);
+    const OnDevice<Sum> device(*pack);
+    const std::string what = "m " + std::to_string(m) + ", n " + std::to_string(n) + ", k " + std::to_string(k) +
+                             ", planes " + std::to_string(planes) + ", lanes of " + std::to_string(8 * sizeof(Sum)) +
+                             " bits, columns " + std::to_string(shape.columns) + ", stages " +
+                             std::to_string(shape.stages) + ", cluster " + std::to_string(shape.cluster) +
+                             ", clusters " + std::to_string(shape.clusters);
+    SCOPED_TRACE(what);
+    const std::vector<uint16_t> mma = run(device.product, ProductKernel::kMma, rows);
+    const auto check_row = [&](int64_t i) {
+      for (int64_t j = 0; j < n; ++j)
+        ASSERT_EQ(mma[static_cast<size_t>(i * n + j)], expected(weights, rows, i, j))
+            << "row " << i << ", column " << j;
+    };
+    // All rows where that is quick, else some and the last.
+    const int64_t stride = std::max<int64_t>(1, m * n * k / (int64_t{1} << (sanitized() ? 24 : 26)));
+    for (int64_t i = 0; i < m; i += stride) {
+      check_row(i);
+      if (HasFatalFailure()) return;
+    }
+    check_row(m - 1);
+    if (HasFatalFailure()) return;
+    if (shape.columns == 0) return;
+    const std::vector<uint16_t> wgmma = run(device.product, ProductKernel::kWgmma, rows);
+    ASSERT_EQ(wgmma.size(), mma.size());
+    int64_t wrong = 0;
+    for (size_t i = 0; i < mma.size(); ++i)
+      if (wgmma[i] != mma[i] && wrong++ < 8)
+        ADD_FAILURE() << "row " << static_cast<int64_t>(i) / n << ", column " << static_cast<int64_t>(i) % n << ": "
+                      << wgmma[i] << ", must be " << mma[i];
+    ASSERT_EQ(wrong, 0) << "of " << mma.size();
+    ++wgmma_runs_;
+    if (widths != nullptr) widths->insert(shape.columns);
+  }
+
+  /// Products of the wgmma kernel must have been among them on the devices whose code has it.
+  void check_wgmma_ran() const {
+    int major = 0, minor = 0;
+    ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
+    ASSERT_EQ(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), cudaSuccess);
+    std::printf("%lld products by wgmma\n", static_cast<long long>(wgmma_runs_));
+    if (major == 9 && minor == 0) {
+      EXPECT_GT(wgmma_runs_, 0) << "built without code for sm_90a";
+    }
+  }
+
+  Random random_{20260101};
+  int64_t wgmma_runs_ = 0;
+};
+
+TEST_F(CudaProduct, SmallShapes) {
+  for (const int64_t m : {1, 17, 63, 64, 65, 128, 129, 300})
+    for (const int64_t n : {48, 96, 144, 192, 240, 336, 384})
+      for (const int64_t k : {1, 16, 31, 64, 127, 128, 129, 256, 400}) {
+        if (sanitized() && !random_.one_in(16)) continue;
+        compare(m, n, k);
+        if (HasFatalFailure()) return;
+      }
+  check_wgmma_ran();
+}
+
+TEST_F(CudaProduct, CodesOfTwoBytes) {
+  for (const int64_t m : {1, 65, 300})
+    for (const int64_t n : {48, 96, 240})
+      for (const int64_t k : {1, 31, 64, 129, 400, 1024}) {
+        if (sanitized() && !random_.one_in(8)) continue;
+        compare_in<double>(m, n, k, 2, 0);
+        if (HasFatalFailure()) return;
+      }
+}
+
+TEST_F(CudaProduct, DeepOnes) {
+  for (const int64_t n : {96, 144, 192, 288, 432, 576})
+    for (const int64_t k : {511, 512, 640, 768, 896, 1000, 1024, 1152, 1280, 1536, 1792, 1920, 4096}) {
+      if (sanitized() && !random_.one_in(8)) continue;
+      compare(random_.between(1, 400), n, k);
+      if (HasFatalFailure()) return;
+    }
+  check_wgmma_ran();
+}
+
+TEST_F(CudaProduct, ManyTilesForEachBlock) {
+  for (const int32_t clusters : {1, 3})
+    for (const int64_t n : {96, 192, 384, 480, 576})
+      for (const int64_t k : {100, 256, 384, 512, 1024}) {
+        if (sanitized() && !random_.one_in(8)) continue;
+        compare(random_.between(500, sanitized() ? 900 : 5000), n, k, clusters);
+        if (HasFatalFailure()) return;
+      }
+  check_wgmma_ran();
+}
+
+// Both warpgroups have tiles, of fewer stages than the ring has, as many, more, and more than twice as many.
+TEST_F(CudaProduct, ManyTilesOfEveryWidthAndDepth) {
+  std::set<int32_t> widths;
+  for (const int32_t clusters : {1, 2})
+    for (const int64_t n : {96, 144, 192, 288, 576})
+      for (const int64_t k : {128, 640, 768, 896, 1024, 1152, 1280, 1408, 1536, 1664}) {
+        if (sanitized() && !random_.one_in(16)) continue;
+        compare_in<float>(random_.between(300, 900), n, k, 1, clusters, &widths);
+        if (HasFatalFailure()) return;
+        compare_in<double>(random_.between(300, 900), n, k, 1, clusters, &widths);
+        if (HasFatalFailure()) return;
+      }
+  check_wgmma_ran();
+  if (!sanitized() && wgmma_runs_ > 0) {
+    EXPECT_EQ(widths, (std::set<int32_t>{96, 144, 192})) << "columns of a tile";
+  }
+}
+
+TEST_F(CudaProduct, LargeShapes) {
+  if (sanitized()) GTEST_SKIP() << "the other tests have its cases";
+  compare_in<float>(65536, 1536, 512, 1, 0);
+  compare_in<float>(40001, 3072, 1024, 1, 0);
+  compare_in<double>(40001, 3072, 1024, 1, 0);
+  compare(16384, 768, 256);
+  compare(30000, 1152, 384);
+  check_wgmma_ran();
+}
+
+TEST_F(CudaProduct, ManyRowsChooseWgmma) {
+  const Result<ProductPack<float>> pack = pack_product(random_weights<float>(random_, 384, 128, 1));
+  ASSERT_TRUE(pack.ok()) << pack.status().message();
+  EXPECT_EQ(choose_product_kernel(pack->product.shape, 1), ProductKernel::kMma);
+  EXPECT_EQ(choose_product_kernel(pack->product.shape, 1 << 20),
+            pack->product.shape.columns > 0 ? ProductKernel::kWgmma : ProductKernel::kMma);
+}
+
+}  // namespace
+}  // namespace isobit::cuda

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// The product of cuda_product.cuh for many rows, by wgmma (sm_90a): the same bytes.
+//
+// A block has a tile of columns for its whole life: its part of W, for all of k, stays in shared memory, with what
+// rescales its results. Tiles of 64 rows of x pass through a ring of stages (64 rows x 128 bytes of k). Warps 0-3 and
+// 4-7, a warpgroup each, take the tiles in turns, so that one multiplies while the other rescales and stores. Warp 8
+// fills the stages. Results cross to rows in shared memory, each warp's 16, so that they leave in pieces of 16 bytes.
+//
+// Whoever waits for a barrier sees the parity of its phase only, so it may be one phase behind and no more. A tile may
+// need more stages than there are: a warpgroup starts when the other one has met every stage of the tile before.
+//
+// Blocks of a cluster have tiles of columns beside each other and the same rows: each loads its share of a stage for
+// all of them. So a stage is free when every block's warpgroup has read its own copy. Nobody's bytes can arrive in a
+// phase too early: who sends them has heard from all readers of the phase before, so that one is over.
+//
+// x and W come in the order of shared memory: rows of 128 bytes whose 16-byte pieces are exchanged (piece ^ row % 8),
+// which is the 128-byte swizzle of wgmma. So a stage is one bulk copy.
+#ifndef ISOBIT_LINEAR_CUDA_PRODUCT_WGMMA_CUH_
+#define ISOBIT_LINEAR_CUDA_PRODUCT_WGMMA_CUH_
+
+#include <cstdint>
+
+#include "core/cuda_ptx.cuh"
+#include "linear/cuda_product.cuh"
+
+namespace isobit::cuda {
+
+inline constexpr int kWgmmaRows = 64, kWgmmaDepth = 128, kWgmmaGroups = 2, kWgmmaMaxStages = 8;
+inline constexpr int kWgmmaThreads = 128 * kWgmmaGroups + 32;
+inline constexpr int kWgmmaStageBytes = kWgmmaRows * kWgmmaDepth;
+
+/// What rescales the results of two columns beside each other; Real as in ProductArgs.
+template <typename Real>
+struct alignas(16) WgmmaRatios {
+  Real ratio[2], again[2];
+};
+template <typename Real>
+struct alignas(2 * sizeof(Real)) WgmmaStarts {
+  StartOf<Real> start[2];
+};
+template <typename Real>
+inline constexpr int kWgmmaPairBytes = sizeof(WgmmaRatios<Real>) + sizeof(WgmmaStarts<Real>);
+
+template <typename Real>
+struct WgmmaArgs {
+  const uint8_t* x;  // [ceil(m / 64)][k_blocks][64][128], pieces exchanged; what is beyond m and k is read, k times 0
+  /// [n_tiles]: [k_blocks][columns][128], pieces exchanged, zeros beyond k and n; then WgmmaRatios of each
+  /// pair of columns; then WgmmaStarts of each.
+  const uint8_t* w;
+  int64_t m, n;  // n a multiple of 8
+  int32_t k_blocks, n_tiles, stages;
+  int32_t cluster;  // blocks of a cluster; divides n_tiles
+  Real low, high;
+  uint16_t* out;  // [m][n], 16-byte aligned
+};
+
+/// Bytes of a row of codes in shared memory: those of eight rows are in different banks.
+constexpr int32_t wgmma_pitch(int32_t columns) { return columns * 2 + 16; }
+
+/// Offsets in dynamic shared memory.
+struct WgmmaShared {
+  int32_t x, parameters, codes, barriers, total;
+};
+template <typename Real>
+__host__ __device__ constexpr WgmmaShared wgmma_shared(int32_t columns, int32_t k_blocks, int32_t stages) {
+  WgmmaShared at{};
+  at.x = k_blocks * columns * kWgmmaDepth;
+  at.parameters = at.x + stages * kWgmmaStageBytes;
+  at.codes = at.parameters + columns / 2 * kWgmmaPairBytes<Real>;
+  at.barriers = at.codes + kWgmmaGroups * kWgmmaRows * wgmma_pitch(columns);
+  at.total = at.barriers + 8 * (2 * stages + k_blocks);
+  return at;
+}
+
+// Plain code for sm_90 has no wgmma, and which code the driver has loaded is known on the device only.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+static __device__ const int32_t wgmma_compiled = 1;
+#else
+static __device__ const int32_t wgmma_compiled = 0;
+#endif
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// All but the last `Pending` groups are done.
+template <int Pending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+/// Rows of 128 bytes, groups of 8 rows 1024 bytes apart, 128-byte swizzle. 32 bytes further in k: add 2.
+__device__ __forceinline__ uint64_t wgmma_matrix(uint32_t address) {
+  return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16 | address >> 4;
+}
+/// d = x (64 x 32 unsigned) * w (N rows of 32, signed), plus d where `add`. Of a warp's 16 rows, d[4 j + 2 r + c] is
+/// row lane / 4 + 8 r, column 8 j + lane % 4 * 2 + c.
+template <int N>
+__device__ __forceinline__ void wgmma_u8s8(int32_t (&d)[N / 2], uint64_t x, uint64_t w, bool add);
+#define ISOBIT_D4(i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
+template <>
+__device__ __forceinline__ void wgmma_u8s8<96>(int32_t (&d)[48], uint64_t x, uint64_t w, bool add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %50, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n96k32.s32.u8.s8 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+      "}, %48, %49, add;\n"
+      "}\n"
+      : ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20), ISOBIT_D4(24),
+        ISOBIT_D4(28), ISOBIT_D4(32), ISOBIT_D4(36), ISOBIT_D4(40), ISOBIT_D4(44)
+      : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));
+}
+template <>
+__device__ __forceinline__ void wgmma_u8s8<144>(int32_t (&d)[72], uint64_t x, uint64_t w, bool add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %74, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n144k32.s32.u8.s8 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+      "%64,%65,%66,%67,%68,%69,%70,%71"
+      "}, %72, %73, add;\n"
+      "}\n"
+      : ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20), ISOBIT_D4(24),
+        ISOBIT_D4(28), ISOBIT_D4(32), ISOBIT_D4(36), ISOBIT_D4(40), ISOBIT_D4(44), ISOBIT_D4(48), ISOBIT_D4(52),
+        ISOBIT_D4(56), ISOBIT_D4(60), ISOBIT_D4(64), ISOBIT_D4(68)
+      : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));
+}
+template <>
+__device__ __forceinline__ void wgmma_u8s8<192>(int32_t (&d)[96], uint64_t x, uint64_t w, bool add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %98, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n192k32.s32.u8.s8 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+      "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
+      "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+      "}, %96, %97, add;\n"
+      "}\n"
+      : ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20), ISOBIT_D4(24),
+        ISOBIT_D4(28), ISOBIT_D4(32), ISOBIT_D4(36), ISOBIT_D4(40), ISOBIT_D4(44), ISOBIT_D4(48), ISOBIT_D4(52),
+        ISOBIT_D4(56), ISOBIT_D4(60), ISOBIT_D4(64), ISOBIT_D4(68), ISOBIT_D4(72), ISOBIT_D4(76), ISOBIT_D4(80),
+        ISOBIT_D4(84), ISOBIT_D4(88), ISOBIT_D4(92)
+      : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));
+}
+#undef ISOBIT_D4
+#endif
+
+template <int Columns, typename Real>
+__global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_constant__ WgmmaArgs<Real> a) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) uint8_t wgmma_memory[];
+  constexpr int kBlockBytes = Columns * kWgmmaDepth, kPitch = wgmma_pitch(Columns);
+  constexpr int kParameters = Columns / 2 * kWgmmaPairBytes<Real>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+  const WgmmaShared at = wgmma_shared<Real>(Columns, a.k_blocks, a.stages);
+  const uint32_t w_at = shared_address(wgmma_memory);
+  const uint32_t x_at = w_at + static_cast<uint32_t>(at.x);
+  const uint32_t x_full = w_at + static_cast<uint32_t>(at.barriers);  // stages: x is there
+  const uint32_t x_free = x_full + 8 * static_cast<uint32_t>(a.stages);
+  const uint32_t w_full = x_free + 8 * static_cast<uint32_t>(a.stages);  // k_blocks
+  const auto cluster = static_cast<uint32_t>(a.cluster);
+  const uint32_t rank = block_in_cluster();
+  if (threadIdx.x == 0) {
+    for (uint32_t i = 0; i < static_cast<uint32_t>(a.stages); ++i) {
+      barrier_init(x_full + 8 * i, 1);
+      barrier_init(x_free + 8 * i, 4 * cluster);
+    }
+    for (uint32_t i = 0; i < static_cast<uint32_t>(a.k_blocks); ++i) barrier_init(w_full + 8 * i, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  cluster_sync();
+
+  // Clusters that run together read about the same rows: x comes from memory once.
+  const int groups = a.n_tiles / a.cluster;
+  const int index = static_cast<int>(blockIdx.x / cluster);
+  const int n_tile = index % groups * a.cluster + static_cast<int>(rank);
+  const int first_tile = index / groups;
+  const int tile_step = static_cast<int>(gridDim.x / cluster) / groups;
+  const int m_tiles = static_cast<int>((a.m + kWgmmaRows - 1) / kWgmmaRows);
+  uint32_t stage = 0, phase = 0;
+  const auto advance = [&](int by) {
+    for (stage += static_cast<uint32_t>(by); stage >= static_cast<uint32_t>(a.stages); phase ^= 1)
+      stage -= static_cast<uint32_t>(a.stages);
+  };
+
+  if (warp == 4 * kWgmmaGroups) {
+    // ---- The loading warp.
+    if (lane == 0) {
+      const uint8_t* const w = a.w + int64_t{n_tile} * (a.k_blocks * kBlockBytes + kParameters);
+      const uint32_t share = kWgmmaStageBytes / cluster;
+      const auto everyone = static_cast<uint16_t>((1u << cluster) - 1);
+      for (int tile = first_tile; tile < m_tiles; tile += tile_step) {
+        const uint8_t* x = a.x + int64_t{tile} * a.k_blocks * kWgmmaStageBytes + rank * share;
+        for (int block = 0; block < a.k_blocks; ++block, x += kWgmmaStageBytes) {
+          if (tile == first_tile) {
+            const uint32_t barrier = w_full + 8 * static_cast<uint32_t>(block);
+            barrier_expect(barrier, kBlockBytes + (block == 0 ? kParameters : 0));
+            if (block == 0)
+              fetch(w_at + static_cast<uint32_t>(at.parameters), w + a.k_blocks * kBlockBytes, kParameters, barrier);
+            fetch(w_at + static_cast<uint32_t>(block * kBlockBytes), w + block * kBlockBytes, kBlockBytes, barrier);
+          }
+          barrier_wait(x_free + 8 * stage, phase ^ 1);
+          barrier_expect(x_full + 8 * stage, kWgmmaStageBytes);
+          const uint32_t to = x_at + stage * kWgmmaStageBytes + rank * share;
+          if (cluster == 1) {
+            fetch(to, x, share, x_full + 8 * stage);
+          } else {
+            fetch_for_cluster(to, x, share, x_full + 8 * stage, everyone);
+          }
+          advance(1);
+        }
+      }
+    }
+    __syncwarp();
+  } else {
+    // ---- A warpgroup.
+    const int group = warp / 4;
+    const uint32_t free_there = address_in(x_free, static_cast<uint32_t>(lane) < cluster ? lane : 0);
+    const auto release = [&](uint32_t which) {
+      if (static_cast<uint32_t>(lane) < cluster) barrier_arrive_in(free_there + 8 * which);
+    };
+    const auto* const all_ratios = reinterpret_cast<const WgmmaRatios<Real>*>(wgmma_memory + at.parameters);
+    const auto* const ratios = all_ratios + lane % 4;
+    const auto* const starts = reinterpret_cast<const WgmmaStarts<Real>*>(all_ratios + Columns / 2) + lane % 4;
+    // This warp's 16 rows of codes; for stmatrix, the row and the half of 16 columns whose address this lane gives.
+    const uint8_t* const codes = wgmma_memory + at.codes + warp * 16 * kPitch;
+    const uint32_t codes_to = shared_address(codes) + static_cast<uint32_t>(lane % 16 * kPitch + lane / 16 * 16);
+    // How codes leave: kRows rows at a time, a third of a row is kLanes pieces of 16 bytes.
+    // The last of those rows may be beyond the warp's.
+    constexpr int kLanes = Columns / 24, kRows = 32 / kLanes, kTurns = (16 + kRows - 1) / kRows;
+    static_assert(Columns % 48 == 0 && kPitch % 16 == 0 && kParameters % 16 == 0);
+    const int lane_row = lane / kLanes;
+    const int lane_piece = lane % kLanes;
+    const uint8_t* const lane_codes = codes + lane_row * kPitch + lane_piece * 16;
+    const int64_t first_column = int64_t{n_tile} * Columns;
+    const int64_t columns = a.n - first_column;
+    uint16_t* const lane_out = a.out + lane_row * a.n + first_column + lane_piece * 8;
+    bool w_seen = false;
+    static_assert(kWgmmaGroups == 2);
+    constexpr int kTurn = 1, kTurnThreads = 128 * kWgmmaGroups;  // a named barrier for each warpgroup
+    advance(group * a.k_blocks);
+    for (int tile = first_tile + group * tile_step; tile < m_tiles; tile += kWgmmaGroups * tile_step) {
+      if (tile > first_tile) named_barrier_sync(kTurn + group, kTurnThreads);
+      int32_t acc[Columns / 2];
+      uint32_t before = 0;  // the stage that the products under way but one read
+      for (int block = 0; block < a.k_blocks; ++block) {
+        if (!w_seen) barrier_wait(w_full + 8 * static_cast<uint32_t>(block), 0);
+        barrier_wait(x_full + 8 * stage, phase);
+        const uint64_t x = wgmma_matrix(x_at + stage * kWgmmaStageBytes);
+        const uint64_t w = wgmma_matrix(w_at + static_cast<uint32_t>(block * kBlockBytes));
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < kWgmmaDepth / 32; ++k) wgmma_u8s8<Columns>(acc, x + 2 * k, w + 2 * k, block > 0 || k > 0);
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (block > 0) release(before);
+        before = stage;
+        advance(1);
+      }
+      if (tile + tile_step < m_tiles) named_barrier_arrive(kTurn + 1 - group, kTurnThreads);
+      wgmma_wait<0>();
+      release(before);
+      advance((kWgmmaGroups - 1) * a.k_blocks);  // the other warpgroup's
+      w_seen = true;
+#pragma unroll
+      for (int i = 0; i < Columns / 2; ++i) asm volatile("" : "+r"(acc[i])::"memory");  // not read any earlier
+
+      // Of the next 16 columns before the codes of these are written: the compiler cannot know that they are apart.
+      WgmmaRatios<Real> ratio[2] = {ratios[0], ratios[4]};
+      WgmmaStarts<Real> start[2] = {starts[0], starts[4]};
+#pragma unroll
+      for (int j = 0; j < Columns / 8; j += 2) {
+        uint32_t word[4];  // 8 x 8 codes each: rows 0-7 and 8-15 of columns 8 j.., then of columns 8 j + 8..
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          uint32_t code[2];
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            const Real sum = product_sum<Real>(acc[4 * (j + i / 2) + i % 2 * 2 + c], start[i / 2].start[c]);
+            code[c] = product_code(sum, ratio[i / 2].ratio[c], ratio[i / 2].again[c], a.low, a.high);
+          }
+          word[i] = both_codes(code[0], code[1]);
+        }
+        if (j + 2 < Columns / 8) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            ratio[i] = ratios[(j + 2 + i) * 4];
+            start[i] = starts[(j + 2 + i) * 4];
+          }
+        }
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(codes_to + 16 * j),
+                     "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+                     : "memory");
+      }
+      __syncwarp();
+      const int64_t first_row = int64_t{tile} * kWgmmaRows + warp % 4 * 16;
+      const int rows = lane >= kLanes * kRows ? 0 : a.m - first_row < 16 ? static_cast<int>(a.m - first_row) : 16;
+      uint16_t* const out = lane_out + first_row * a.n;
+      uint4 pieces[kTurns * 3];
+#pragma unroll
+      for (int i = 0; i < kTurns * 3; ++i)
+        if (i / 3 * kRows + 31 / kLanes < 16 || i / 3 * kRows + lane_row < 16)
+          pieces[i] = *reinterpret_cast<const uint4*>(lane_codes + i / 3 * kRows * kPitch + i % 3 * kLanes * 16);
+#pragma unroll
+      for (int i = 0; i < kTurns * 3; ++i)
+        if (i / 3 * kRows + lane_row < rows && (i % 3 * kLanes + lane_piece) * 8 < columns)
+          __stcg(reinterpret_cast<uint4*>(out + i / 3 * kRows * a.n + i % 3 * kLanes * 8), pieces[i]);
+      __syncwarp();
+    }
+  }
+  // Blocks of the cluster may still write here, or arrive at barriers here.
+  cluster_sync();
+#endif
+}
+
+}  // namespace isobit::cuda
+
+#endif  // ISOBIT_LINEAR_CUDA_PRODUCT_WGMMA_CUH_
