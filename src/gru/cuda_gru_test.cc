@@ -29,9 +29,12 @@ using isobit::testing::GuardedDeviceBuffer;
 /// Smaller under compute-sanitizer, which is slow: scripts/test.sh sets it to the name of the tool.
 bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
 
-/// racecheck reports the partial sums of layers with more than 128 units, where several warps share a group of units:
-/// what orders them is the exchange of the state (st.async), which it does not see.
+/// racecheck reports the sums that warps of `persistent` hand to each other: what keeps the next ones from being
+/// written too early is the exchange of the state (st.async), which it does not see (cuda_persistent.cuh says why it is
+/// enough). So it does not get that kernel.
 bool racecheck() { return sanitized() && std::string_view(std::getenv("ISOBIT_SANITIZED")) == "racecheck"; }
+
+bool hidden_from_sanitizer(std::string_view kernel) { return racecheck() && kernel == "persistent"; }
 
 int64_t size_of(const Grid& grid) { return static_cast<int64_t>(size_in_bytes(grid.dtype())); }
 
@@ -54,7 +57,7 @@ RandomShape device_shape(Random& random, Widths widths) {
   s.input = random.between(1, most);
   s.hidden = random.between(1, most);
   if (widths == Widths::kBytes) {
-    const int64_t most_bytes = racecheck() ? 128 : sanitized() ? 300 : 800;
+    const int64_t most_bytes = sanitized() ? 300 : 800;
     s.hidden = random.one_in(2) ? random.between(1, most_bytes) : 16 * random.between(1, most_bytes / 16);
     if (random.one_in(3)) s.input = random.between(1, sanitized() ? 70 : 500);
     for (int32_t* bits : {&s.x_bits, &s.h_bits, &s.weight_bits, &s.linear_bits, &s.gate_in_bits, &s.gate_out_bits})
@@ -233,6 +236,7 @@ class DeviceGrus : public ::testing::Test {
       if (!values.empty()) options.lengths = static_cast<const int32_t*>(lengths.data());
       if (!c.run.mask.empty()) options.zoneout_mask = static_cast<const uint8_t*>(mask.data());
       options.batch_first = c.batch_first;
+      if (racecheck()) options.kernel = "generic";  // where a test does not ask for one
     }
     GuardedDeviceBuffer lengths, mask;
     GruRunOptions options;
@@ -282,6 +286,7 @@ class DeviceGrus : public ::testing::Test {
     const Result<DeviceGru> gru = DeviceGru::create(c.model);
     ASSERT_TRUE(gru.ok()) << gru.status().message();
     for (const DeviceGruKernel& kernel : gru_kernels()) {
+      if (hidden_from_sanitizer(kernel.name)) continue;
       if (!gru->choose_kernel(c.run.batch, c.run.steps, kernel.name).ok()) continue;
       Outcome actual;
       on_device(c, *gru, kernel.name, actual);
@@ -349,7 +354,7 @@ TEST_F(DeviceGrus, ByteCodesEqualTheReference) {
   int major = 0;
   ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
   std::printf("persistent: %d of %d models\n", runs_["persistent"], cases);
-  if (major >= 9) {
+  if (major >= 9 && !racecheck()) {
     EXPECT_GT(runs_["persistent"], cases / 2);
   }
 }
@@ -407,7 +412,7 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
   };
   uint64_t seed = 7100;
   for (const Size& size : kSizes) {
-    if (sanitized() && (size.hidden > (racecheck() ? 128 : 300) || size.batch > 300)) continue;
+    if (sanitized() && (size.hidden > 300 || size.batch > 300)) continue;
     Random random(++seed);
     Case c;
     c.shape.input = size.input;
@@ -438,7 +443,7 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
         << DeviceGru::create(c.model)->choose_kernel(1, 1, "step").status().message();
     int major = 0;
     ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
-    if (major >= 9) {
+    if (major >= 9 && !racecheck()) {
       EXPECT_EQ(runs_["persistent"], before + 1)
           << DeviceGru::create(c.model)->choose_kernel(1, 1, "persistent").status().message();
     }
@@ -458,7 +463,7 @@ TEST_F(DeviceGrus, ChainsOfSingleStepsEqualTheReference) {
   std::vector<Chain> chains = {
       {64, 128, 1, 20}, {13, 70, 9, 6, 5, 4, 3, 2}, {70, 61, 17, 5, 16, 16, 6, 2, ScaleKind::kReal}};
   for (const Rounding rounding : kAllRoundings)
-    chains.push_back({65, racecheck() ? 127 : 129, 3, 4, 12, 8, 8, 1, ScaleKind::kReal, rounding});
+    chains.push_back({65, 129, 3, 4, 12, 8, 8, 1, ScaleKind::kReal, rounding});
   if (!sanitized()) {
     chains.push_back({1024, 1024, 1, 12});
     chains.push_back({1024, 1024, 1, 4, 4, 4, 4});
@@ -685,10 +690,11 @@ TEST_F(DeviceGrus, SingleStepsReplayInAGraph) {
 }
 
 TEST_F(DeviceGrus, RunsOfOneInputAreEqual) {
-  const Case c = case_of(21, 65, racecheck() ? 127 : 129, 17, 9, 2, 2);
+  const Case c = case_of(21, 65, 129, 17, 9, 2, 2);
   const Result<DeviceGru> gru = DeviceGru::create(c.model);
   ASSERT_TRUE(gru.ok()) << gru.status().message();
   for (const DeviceGruKernel& kernel : gru_kernels()) {
+    if (hidden_from_sanitizer(kernel.name)) continue;
     if (!gru->choose_kernel(17, 9, kernel.name).ok()) continue;
     Outcome first;
     on_device(c, *gru, kernel.name, first);

