@@ -96,8 +96,8 @@ __device__ __forceinline__ Real activate(const GateLanes<Real>& c, const uint8_t
   return static_cast<Real>(*reinterpret_cast<const float*>(tables + (bits * 4 + c.gate_to_byte[gate])));
 }
 
-/// hh of a complete accumulator. Sums of more than 24 bits take double lanes; into float ones only with ratios of at
-/// most 1, so that the result has 32 bits.
+/// hh of a complete accumulator. Sums of more than 24 bits take double lanes; into float ones only where the
+/// accumulator has 32 bits and ratios are at most 1, so that the result has 32 bits, too, and |hh| < 2^22.
 template <typename Real, typename Sum>
 __device__ __forceinline__ Real rescale_hh(const GateLanes<Real>& c, Sum acc, Sum ratio) {
   if constexpr (sizeof(Real) == sizeof(Sum)) {

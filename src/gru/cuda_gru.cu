@@ -163,7 +163,7 @@ struct Refusals {
 };
 
 /// `refusals` outlives the layer.
-void add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer, Refusals& refusals) {
+Status add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer, Refusals& refusals) {
   layer.input_size = p.input_size;
   layer.hidden_size = p.hidden_size;
   layer.x_dtype = p.grids[kX].dtype();
@@ -193,6 +193,7 @@ void add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer, 
     add_sums(pack->wide, to.wide);
     to.supported = true;
   } else {
+    if (pack.status().code() != StatusCode::kUnsupported) return pack.status();
     refusals.persistent = pack.status().message();
     layer.persistent_refusal = refusals.persistent.c_str();
   }
@@ -205,9 +206,11 @@ void add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer, 
     upload.add(std::span(pack->tables), to.tables);
     to.supported = true;
   } else {
+    if (pack.status().code() != StatusCode::kUnsupported) return pack.status();
     refusals.step = pack.status().message();
     layer.step_refusal = refusals.step.c_str();
   }
+  return {};
 }
 
 // -------------------------------------------------------------------------------------------------------------------
@@ -452,7 +455,8 @@ Result<DeviceGru> DeviceGru::create(const GruModel& model) {
   data->layers.resize(layers.size());
   Upload upload;
   data->refusals.resize(layers.size());
-  for (size_t i = 0; i < layers.size(); ++i) add_layer(upload, layers[i], data->layers[i], data->refusals[i]);
+  for (size_t i = 0; i < layers.size(); ++i)
+    ISOBIT_RETURN_IF_ERROR(add_layer(upload, layers[i], data->layers[i], data->refusals[i]));
   ISOBIT_ASSIGN_OR_RETURN(data->memory, upload.finish());
   DeviceGru gru;
   gru.data_ = std::move(data);

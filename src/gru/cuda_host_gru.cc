@@ -15,6 +15,16 @@ constexpr size_t kAlignment = 256;
 
 Status refuse(const std::string& what) { return {StatusCode::kInvalidArgument, what}; }
 
+/// steps * batch * width, which callers compare sizes with.
+Result<int64_t> elements(int64_t steps, int64_t batch, int64_t width) {
+  int64_t count = 0;
+  if (__builtin_mul_overflow(steps, batch, &count) || __builtin_mul_overflow(count, width, &count) ||
+      count > INT64_MAX / 8)
+    return refuse(std::to_string(steps) + " steps of " + std::to_string(batch) + " sequences of " +
+                  std::to_string(width) + " values are too many");
+  return count;
+}
+
 }  // namespace
 
 struct HostGru::Data {
@@ -55,7 +65,17 @@ Status HostGru::Data::check(const Call& call, int64_t batch, const HostGruOption
                     std::to_string(steps));
   if (steps > INT32_MAX && !lengths.empty())
     return refuse("steps is " + std::to_string(steps) + ", must be at most 2147483647 with lengths");
-  const int64_t masked = steps * batch * gru.model().output_size();
+  const GruModel& model = gru.model();
+  ISOBIT_ASSIGN_OR_RETURN(const int64_t inputs, elements(steps, batch, model.input_size()));
+  ISOBIT_ASSIGN_OR_RETURN(const int64_t masked, elements(steps, batch, model.output_size()));
+  const auto check_size = [&](const char* name, size_t bytes, int64_t count, const Grid& grid) -> Status {
+    const size_t width = call.floats ? sizeof(float) : size_in_bytes(grid.dtype());
+    if (bytes == static_cast<size_t>(count) * width) return {};
+    return refuse(std::string(name) + " has " + std::to_string(bytes / width) + " elements, must have " +
+                  std::to_string(count));
+  };
+  ISOBIT_RETURN_IF_ERROR(check_size("x", call.x.size(), inputs, model.input_grid()));
+  ISOBIT_RETURN_IF_ERROR(check_size("y", call.y.size(), masked, model.output_grid()));
   if (!options.zoneout_mask.empty() && static_cast<int64_t>(options.zoneout_mask.size()) != masked)
     return refuse("the zoneout mask has " + std::to_string(options.zoneout_mask.size()) + " values, must have " +
                   std::to_string(masked));
@@ -88,7 +108,10 @@ Status HostGru::Data::run(const Call& call, GruState& state, const HostGruOption
   const auto x = place(call.x.size());
   const auto y = place(call.y.size());
   const auto h = place(static_cast<size_t>(gru.state_bytes(batch)));
-  const auto workspace = place(static_cast<size_t>(gru.workspace_bytes(batch, call.steps)));
+  const int64_t workspace_bytes = gru.workspace_bytes(batch, call.steps);
+  if (workspace_bytes > INT64_MAX / 2)
+    return refuse(std::to_string(call.steps) + " steps of " + std::to_string(batch) + " sequences are too many");
+  const auto workspace = place(static_cast<size_t>(workspace_bytes));
   const auto length = place(lengths.size() * sizeof(int32_t));
   const auto mask = place(options.zoneout_mask.size());
   ISOBIT_RETURN_IF_ERROR(reserve(total));
@@ -142,13 +165,15 @@ Status HostGru::forward(std::span<const float> x, std::span<float> y, int64_t st
 }
 
 Status HostGru::forward_codes(const void* x, void* y, int64_t steps, GruState& state, const HostGruOptions& options) {
+  if (steps < 0) return refuse("steps is " + std::to_string(steps) + ", must not be negative");
   const GruModel& model = data_->gru.model();
-  const int64_t rows = std::max<int64_t>(steps, 0) * state.batch();
-  const auto bytes = [&](int64_t width, const Grid& grid) {
-    return static_cast<size_t>(rows * width) * size_in_bytes(grid.dtype());
+  ISOBIT_ASSIGN_OR_RETURN(const int64_t inputs, elements(steps, state.batch(), model.input_size()));
+  ISOBIT_ASSIGN_OR_RETURN(const int64_t outputs, elements(steps, state.batch(), model.output_size()));
+  const auto bytes = [](int64_t count, const Grid& grid) {
+    return static_cast<size_t>(count) * size_in_bytes(grid.dtype());
   };
-  return data_->run({{static_cast<const std::byte*>(x), bytes(model.input_size(), model.input_grid())},
-                     {static_cast<std::byte*>(y), bytes(model.output_size(), model.output_grid())},
+  return data_->run({{static_cast<const std::byte*>(x), bytes(inputs, model.input_grid())},
+                     {static_cast<std::byte*>(y), bytes(outputs, model.output_grid())},
                      false,
                      steps},
                     state, options);

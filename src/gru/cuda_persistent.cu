@@ -22,7 +22,9 @@ namespace {
 constexpr int64_t kChunkBytes = int64_t{128} << 20;  // of x and ih
 constexpr int64_t kAlignment = 256;
 constexpr int32_t kMaxTableBits = 12;  // of a gate input: tables are in shared memory
-constexpr int64_t kMaxDepth = 65'536;  // sums of bytes fit 32 bits
+// Rows and turns are counted in 32 bits.
+constexpr int64_t kMaxBatch = INT32_MAX / 512;
+constexpr int64_t kMaxSteps = INT32_MAX / kMaxSequenceTiles;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 Status unsupported(const std::string& what) { return {StatusCode::kUnsupported, what}; }
@@ -85,8 +87,8 @@ int32_t block_warps(const PersistentLayer& layer, const PersistentCut& cut) {
   return first_gate_warp(multiplying) + (others + 3) / 4 * 4;
 }
 
-/// How the hidden units are cut: the best of 1 to 16 blocks and of one to four warps a group, timed on an H200. More
-/// blocks have less to multiply and more to exchange; smaller clusters leave room for more of them.
+/// How the hidden units are cut: few ways, found by timing on an H200. More blocks have less to multiply and more to
+/// exchange; smaller clusters leave room for more of them.
 Status cut(int64_t hidden, PersistentLayer& layer) {
   const auto groups = static_cast<int32_t>((hidden + 15) / 16);
   const auto add = [&](int32_t cluster, int32_t blocks) {
@@ -153,7 +155,8 @@ Status prepare(PersistentLayer& layer) {
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
   ISOBIT_RETURN_IF_ERROR(
       cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "compute capability"));
-  if (major < 9) return unsupported("the device has no thread block clusters");
+  if (major != 9)
+    return unsupported("the device has compute capability " + std::to_string(major) + ", it is made for 9");
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                                      "shared memory of a block"));
   const Kernel<Real, Sum> kernel = kernel_of<Real, Sum>(layer);
@@ -176,8 +179,10 @@ Status prepare(PersistentLayer& layer) {
     LaunchAttributes attributes;
     const cudaLaunchConfig_t config = launch_config(layer, cut, cut.sequence_tiles, 1, attributes);
     int clusters = 0;
-    ISOBIT_RETURN_IF_ERROR(
-        cuda_status(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "clusters on the device"));
+    if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
+      cudaGetLastError();  // clusters of this size are not to be had there
+      continue;
+    }
     cut.room = clusters / (cut.blocks / cut.cluster);
     if (cut.room > 0) layer.cut[fitting++] = cut;
   }
@@ -207,6 +212,12 @@ Spread spread_of(const PersistentLayer& layer, int64_t batch) {
     best.sequence_tiles = static_cast<int32_t>((tiles + best.launches - 1) / best.launches);
   }
   return best;
+}
+
+/// A grid's blocks all read the state. With one step nothing keeps those that are done from writing the next one before
+/// the others have read it, so they read a copy.
+int64_t copy_bytes(const PersistentLayer& layer, int64_t batch) {
+  return layer.grid ? batch * layer.hidden_size * layer.h_planes : 0;
 }
 
 int64_t exchange_bytes(const PersistentLayer& layer, int32_t sequence_tiles) {
@@ -315,8 +326,8 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
       return unsupported("a gate input has " + std::to_string(table.input.bits) + " bits, must have at most 12");
   ISOBIT_ASSIGN_OR_RETURN(const GruProof proof, prove_no_overflow(p, "layer"));
   if (!proof.gates_f32 && !proof.gates_f64) return unsupported("an intermediate is not exact in float64");
-  if (p.input_size > kMaxDepth)
-    return unsupported("C is " + std::to_string(p.input_size) + ", must be at most " + std::to_string(kMaxDepth));
+  if (p.input_size > kMaxLinearK)  // a plane's sum would not fit 32 bits
+    return unsupported("C is " + std::to_string(p.input_size) + ", must be at most " + std::to_string(kMaxLinearK));
   const Grid& ih = p.grids[kIh];
   for (const RescaleParameters& r : p.ih_to_gate)
     for (const int64_t code : {ih.min(), ih.max()}) {
@@ -331,7 +342,10 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
   const bool bytes = layer.h_planes == 1 && layer.x_planes == 1;
   layer.wide_sums = !bytes || !proof.gates_f32;
   if (layer.wide_sums && !starts_are_exact(p)) return unsupported("a bias on the accumulator exceeds 52 bits");
-  layer.wide_gates = layer.h_planes == 2 || !proof.cell_f32 || (layer.wide_sums && !ratios_at_most_one(p.acc_to_hh));
+  // From double sums to float gates hh goes as an integer (rescale_hh).
+  const bool hh_is_small =
+      proof.acc_h_s32 && ratios_at_most_one(p.acc_to_hh) && largest_difference(p.grids[kHh]) < Int128{1} << 22;
+  layer.wide_gates = layer.h_planes == 2 || !proof.cell_f32 || (layer.wide_sums && !hh_is_small);
   ISOBIT_RETURN_IF_ERROR(cut(p.hidden_size, layer));
   ISOBIT_RETURN_IF_ERROR(with_lanes(layer, [&](auto real, auto sum) -> Status {
     using Real = decltype(real);
@@ -348,13 +362,18 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
 Status persistent_supports(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits&) {
   for (const DeviceLayer& layer : layers)
     if (!layer.persistent.supported) return unsupported(layer.persistent_refusal);
-  if (batch > INT32_MAX / 512 || steps > INT32_MAX / kMaxSequenceTiles)
-    return unsupported("it takes fewer sequences or steps");
+  if (batch > kMaxBatch)
+    return unsupported("batch is " + std::to_string(batch) + ", must be at most " + std::to_string(kMaxBatch));
+  if (steps > kMaxSteps)
+    return unsupported("steps is " + std::to_string(steps) + ", must be at most " + std::to_string(kMaxSteps));
   return {};
 }
 
 int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps,
                                  const DeviceLimits& limits) {
+  // Smaller runs are supported, too.
+  batch = std::min(batch, kMaxBatch);
+  steps = std::min(steps, kMaxSteps);
   if (!persistent_supports(layers, batch, steps, limits).ok()) return 0;
   int64_t bytes = 0;
   for (const DeviceLayer& layer : layers) {
@@ -362,8 +381,8 @@ int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t ba
     // A smaller batch may run more steps in a chunk: the limit itself, where it can be reached.
     const int64_t one = batch * row_bytes(p);
     const int64_t padding = product_x_bytes(product_shape(p), 1) + 3 * kAlignment;
-    bytes = std::max(
-        bytes, std::min(steps * one, std::max(kChunkBytes, one)) + padding + exchange_bytes(p, kMaxSequenceTiles));
+    const int64_t chunk = steps <= kChunkBytes / one ? steps * one : std::max(kChunkBytes, one);
+    bytes = std::max(bytes, chunk + padding + exchange_bytes(p, kMaxSequenceTiles) + aligned(copy_bytes(p, batch)));
   }
   return bytes;
 }
@@ -373,7 +392,7 @@ namespace {
 /// Steps [first, first + steps) of a run; x and ih: room for them.
 template <typename Real, typename Sum>
 Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t first, int64_t steps, uint8_t* x,
-                    uint16_t* ih, uint2* exchange, cudaStream_t stream) {
+                    uint16_t* ih, uint2* exchange, void* copy, cudaStream_t stream) {
   const PersistentSums<Sum>& sums = sums_of<Sum>(p);
   ProductRows rows;
   rows.codes = static_cast<const uint8_t*>(run.x) + first * run.x_strides.step * p.x_planes;
@@ -401,6 +420,13 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t firs
   a.batch = static_cast<int32_t>(run.batch);
   a.hidden = p.hidden_size;
   a.state = static_cast<uint8_t*>(run.state);
+  a.state_before = a.state;
+  if (p.grid && steps == 1) {
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMemcpyAsync(copy, run.state, static_cast<size_t>(copy_bytes(p, run.batch)),
+                                                       cudaMemcpyDeviceToDevice, stream),
+                                       "persistent: a copy of the state"));
+    a.state_before = static_cast<const uint8_t*>(copy);
+  }
   a.y_step = run.y_strides.step * p.h_planes;
   a.y_sequence = run.y_strides.sequence * p.h_planes;
   a.y = static_cast<uint8_t*>(run.y) + first * a.y_step;
@@ -446,6 +472,7 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
     return piece;
   };
   auto* const exchange = reinterpret_cast<uint2*>(take(exchange_bytes(p, kMaxSequenceTiles)));
+  void* const copy = take(copy_bytes(p, run.batch));
   auto* const x = reinterpret_cast<uint8_t*>(take(product_x_bytes(product_shape(p), chunk * run.batch)));
   auto* const ih = reinterpret_cast<uint16_t*>(scratch);
   return with_lanes(p, [&](auto real, auto sum) -> Status {
@@ -453,7 +480,7 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
       const int64_t steps = std::min(chunk, run.steps - done);
       const int64_t first = run.reverse ? run.steps - done - steps : done;
       ISOBIT_RETURN_IF_ERROR(
-          (launch_chunk<decltype(real), decltype(sum)>(p, run, first, steps, x, ih, exchange, stream)));
+          (launch_chunk<decltype(real), decltype(sum)>(p, run, first, steps, x, ih, exchange, copy, stream)));
     }
     return {};
   });

@@ -13,14 +13,12 @@
 // the state of one crosses, the next is multiplied. Turn v is tile v % sequence_tiles of step v / sequence_tiles.
 //
 // One turn (s, j):
-//   1. the multiplying warps wait until the whole state h_s of tile j is in shared memory, multiply, and leave their
-//   sums
-//      in shared memory;
+//   1. the multiplying warps wait until the whole state h_s of tile j is in shared memory, multiply, and leave sums
+//      there;
 //   2. one gate warp a group of units waits for them, and for ih; computes the gates, 1, 2 or 4 cells a lane;
-//   3. and sends the new codes to every block of its cluster (st.async, which counts bytes at the receiver's barrier);
-//   or
-//      writes them to global memory, each word of data beside the number of its step, and a forwarding warp of every
-//      cluster, which polls those words, sends them on;
+//   3. and sends the new codes to every block of its cluster (st.async, which counts bytes at the receiver's barrier),
+//      or writes them to global memory, each word of data beside the number of its step, and forwarding warps of every
+//      cluster, which poll those words, send them on;
 //   4. the service warp, or, where there is no room for it, one of the multiplying warps, another one in each turn,
 //      fetches ih of a later turn (bulk copies), writes y, and arms the barrier of h_(s+1).
 //
@@ -30,16 +28,16 @@
 // of s + 1 is armed, which service does after reading state s for y; and the gate warps have sent state s + 1 after the
 // last reads of state s. With two buffers, where shared memory is short, state s is written again by state s + 2, whose
 // sender has state s + 1 from every group: service says beside the multiplying warps that it has read state s, and the
-// gate warps wait for that, too, before they send s + 1. In a grid the forwarding warp sends what a group wrote after
+// gate warps wait for that, too, before they send s + 1. In a grid a forwarding warp sends what a group wrote after
 // the same waits. Words in global memory are written again for state s + 2, by a group that has state s + 1: then every
 // block has sent s + 1, so it had all of state s, and every forwarding warp has read it. Ih of turn v lies in slot v %
 // 8, and is fetched when the state of turn v - 8 + sequence_tiles is there: then every gate warp of this block has sent
 // that state, so it has taken ih of turn v - 8. Sums of turn v lie in slot v % 3; with more tiles than that a barrier
 // counts who has taken them.
 //
-// Barriers: state s of tile j completes phase s / 2 of barrier [j][s % 2]. Bytes that arrive before the barrier is
-// armed are counted: the phase cannot end before the arrival that arms it, and the phase before has ended, as its state
-// was needed by the sender.
+// Barriers: state s > 0 of tile j completes phase (s - 1) / 2 of barrier [j][s % 2]. Bytes that arrive before the
+// barrier is armed are counted: the phase cannot end before the arrival that arms it, and the phase before has ended,
+// as its state was needed by the sender.
 //
 // Codes of 16 bits are two bytes, in two planes of the state, with a sum each: 256 * high + low is exact in double
 // lanes.
@@ -80,7 +78,8 @@ struct PersistentArgs {
   int32_t first_step;  // of these steps in the sequence: what lengths and the mask are counted from
   int32_t steps, batch, hidden;
   int32_t first_sequence, sequences;  // of this launch
-  uint8_t* state;                     // [batch][hidden] codes, in and out
+  const uint8_t* state_before;        // [batch][hidden] codes
+  uint8_t* state;                     // the same, of the last step; may be state_before
   uint8_t* y;                         // codes; already offset to this direction's columns
   int64_t y_step, y_sequence;         // bytes
   uint32_t flip;                      // the sign bit of signed codes, of the high bytes, in all four bytes
@@ -92,7 +91,7 @@ struct PersistentArgs {
   uint2* exchange;  // grid: [tile][s % 2][group][plane][sequence][4] words: four codes, s. Zero at the start
 };
 
-// ---- PTX
+// ---- The cut of a block: warps, registers, shared memory
 
 /// Warps of a block: warpgroups of four that multiply; then a gate warp a group of units, the service warp, where there
 /// is room for it, and (kGrid) the forwarding warps. 12 warps have 168 registers a thread. Where that is too little for
@@ -230,7 +229,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
   __syncthreads();
   for (int i = 0; i < team_sequences; ++i) {
     uint8_t* const row = state_in(i / kColumns, 0) + i % kColumns * h_stride;
-    const uint8_t* const from = a.state + (int64_t{first} + i) * a.hidden * Planes;
+    const uint8_t* const from = a.state_before + (int64_t{first} + i) * a.hidden * Planes;
     for (int unit = static_cast<int>(threadIdx.x); unit < a.hidden; unit += threads) {
       // Planes from the high byte down; memory is little endian.
       row[unit] = static_cast<uint8_t>(from[unit * Planes + Planes - 1] ^ static_cast<uint8_t>(a.flip));

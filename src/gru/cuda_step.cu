@@ -14,6 +14,7 @@
 namespace isobit::cuda {
 namespace {
 
+constexpr int64_t kMaxBatch = INT32_MAX / 512;       // rows are counted in 32 bits
 constexpr int64_t kChunkBytes = int64_t{128} << 20;  // of x as planes
 constexpr int64_t kAlignment = 256;
 constexpr int32_t kMaxTableBits = 16;
@@ -234,12 +235,18 @@ Result<StepPack> pack_step(const GruLayerParameters& p) {
 Status step_supports(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits&) {
   for (const DeviceLayer& layer : layers)
     if (!layer.step.supported) return unsupported(layer.step_refusal);
-  if (batch > INT32_MAX / 512 || steps > INT32_MAX) return unsupported("it takes fewer sequences or steps");
+  if (batch > kMaxBatch)
+    return unsupported("batch is " + std::to_string(batch) + ", must be at most " + std::to_string(kMaxBatch));
+  if (steps > INT32_MAX)
+    return unsupported("steps is " + std::to_string(steps) + ", must be at most " + std::to_string(INT32_MAX));
   return {};
 }
 
 int64_t step_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps,
                            const DeviceLimits& limits) {
+  // Smaller runs are supported, too.
+  batch = std::min(batch, kMaxBatch);
+  steps = std::min<int64_t>(steps, INT32_MAX);
   if (!step_supports(layers, batch, steps, limits).ok()) return 0;
   int64_t bytes = 0;
   for (const DeviceLayer& layer : layers) {

@@ -16,7 +16,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWgmmaMinStages = 4;
 /// Timed on an H200 (cuda_product_bench), padding included: with K = 128 and 256 fewer rows leave most of the device
-/// without a tile of 64, and kMma is as fast; with K = 512 and 768 kWgmma is ahead from 64 rows on.
+/// without a tile of 64, and kMma is as fast; with K = 512 and 768 kWgmma is ahead for all that were timed (64 and
+/// more).
 constexpr int64_t kWgmmaMinRows = 4096, kWgmmaMinDepth = 512;
 
 int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }

@@ -21,7 +21,7 @@
 namespace isobit::cuda {
 
 enum class ProductKernel {
-  kMma,    // cuda_product.cuh: every device, any depth
+  kMma,    // cuda_product.cuh: every device, every depth
   kWgmma,  // cuda_product_wgmma.cuh: code for sm_90a, codes of a byte, and a depth that shared memory holds
 };
 

@@ -36,8 +36,8 @@ class HostGru {
 
   [[nodiscard]] const DeviceGru& device_gru() const;
 
-  /// x [T, N, C], y [T, N, directions * H], N of `state`. Errors leave y and `state` as they were; kInvalidArgument
-  /// names the first NaN of x.
+  /// x [T, N, C], y [T, N, directions * H], N of `state`. Errors before the results are copied back leave y and `state`
+  /// as they were; kInvalidArgument names the first NaN of x.
   Status forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
                  const HostGruOptions& options = {});
   /// x elements of input_grid().dtype(), y of output_grid().dtype().
