@@ -14,7 +14,8 @@ Installs the Debian packages that are missing (root only where some are), builds
 
   (no option)  what CI runs: the oracle and testdata/; g++ release and clang++ asan, built and tested; the same
                fingerprint from both and from every instruction set; every kernel verified; two built-in FP16 tables
-               fitted again; clang-tidy on the C++ files that changed
+               fitted again; GGUF files against the gguf package, which pip puts into build/test/venv; clang-tidy on
+               the C++ files that changed
   --matrix     every compiler (g++, clang++) with every preset (dev, release, asan), the fingerprint of all, the
                oracle, and clang-tidy
   --quick      the dev preset with g++, tests labelled fast
@@ -260,6 +261,7 @@ if [[ $job == cuda ]]; then
   finish
 fi
 
+need_venv build/test/venv tests/requirements.txt
 check "oracle: its own tests" oracle_tests
 check "oracle: testdata" "$(oracle_python)" -m oracle check --dir testdata
 
@@ -274,6 +276,7 @@ for pair in "${pairs[@]}"; do
   build "$compiler" "$preset"
   run_tests "$compiler" "$preset"
   program=$(folder_of "$compiler" "$preset")/isobit
+  check "$pair: GGUF as the gguf package reads it" build/test/venv/bin/python tests/gguf_test.py "$program"
   if [[ $pair == "${pairs[0]}" ]]; then
     check "$pair: every kernel equals the reference" "$program" verify --json
     check "fitted tables: two regenerated" scripts/fit_tables.sh --check hardsigmoid reciprocal

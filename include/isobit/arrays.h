@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named arrays in files: npy, npz and safetensors. Containers only; nothing here knows an operation.
+// Named arrays in files: npy, npz, safetensors and GGUF. Containers only; nothing here knows an operation.
 #ifndef ISOBIT_ARRAYS_H_
 #define ISOBIT_ARRAYS_H_
 
@@ -44,7 +44,7 @@ struct Array {
   [[nodiscard]] std::vector<float> to_float() const;
 };
 
-/// `arrays` in the order of their names; `metadata` is safetensors' __metadata__ (empty for npz and npy).
+/// `arrays` in the order of their names; `metadata` is safetensors' __metadata__ (empty for the others).
 struct ArrayFile {
   std::map<std::string, Array> arrays;
   std::map<std::string, std::string> metadata;
@@ -52,15 +52,17 @@ struct ArrayFile {
   bool operator==(const ArrayFile&) const = default;
 };
 
-/// Reads .npy (one array named ""), .npz or .safetensors, recognised by content. Errors name the file, the
+/// Reads .npy (one array named ""), .npz, .safetensors or .gguf, recognised by content. Errors name the file, the
 /// array, the value and the limit. Nothing is allocated from a size that has not been checked against the file.
 Result<ArrayFile> load_arrays(const std::string& path);
 
 /// Parsers over memory; `name` stands for the file in messages. Booleans are read as kU8. What has no Dtype (uint64,
-/// complex, strings, objects, records, float8) and big-endian npy is refused by name (kUnsupported).
+/// complex, strings, objects, records, float8) and big-endian npy is refused by name (kUnsupported). Of GGUF
+/// every tensor is read, as GgufFile::read (gguf.h) does it for one, and no metadata.
 Result<Array> parse_npy(const void* data, size_t size_bytes, const std::string& name);
 Result<ArrayFile> parse_npz(const void* data, size_t size_bytes, const std::string& name);
 Result<ArrayFile> parse_safetensors(const void* data, size_t size_bytes, const std::string& name);
+Result<ArrayFile> parse_gguf(const void* data, size_t size_bytes, const std::string& name);
 
 /// Writers: the file appears whole, under its own name, or not at all (temporary file, fsync, rename).
 /// The same content gives the same bytes. npy and npz have no bfloat16 (kUnsupported).

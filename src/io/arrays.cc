@@ -10,8 +10,7 @@
 
 namespace isobit {
 
-static_assert(std::endian::native == std::endian::little,
-              "all three formats are read and written as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "all formats are read and written as they lie in memory");
 
 std::optional<size_t> array_size_bytes(Dtype dtype, const std::vector<int64_t>& shape) {
   if (shape.size() > kMaxDimensions) return std::nullopt;
@@ -115,10 +114,11 @@ Result<ArrayFile> parse_any(const std::vector<std::byte>& content, const std::st
   if (begins_with("PK\x03\x04") || begins_with("PK\x05\x06")) {
     return parse_npz(content.data(), content.size(), path);
   }
+  if (begins_with("GGUF")) return parse_gguf(content.data(), content.size(), path);
   if (content.size() > 8 && content[8] == std::byte{'{'}) {
     return parse_safetensors(content.data(), content.size(), path);
   }
-  return Status(StatusCode::kInvalidFile, path + ": neither npy nor npz nor safetensors (" +
+  return Status(StatusCode::kInvalidFile, path + ": neither npy nor npz nor safetensors nor GGUF (" +
                                               std::to_string(content.size()) + " bytes, unknown beginning)");
 }
 

@@ -78,7 +78,7 @@ TEST(LoadArrays, RecognisesFilesByContent) {
     const Result<ArrayFile> refused = load_arrays(path);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.status().code(), StatusCode::kInvalidFile);
-    EXPECT_EQ(refused.status().message().rfind(path + ": neither npy nor npz nor safetensors", 0), 0U);
+    EXPECT_EQ(refused.status().message().rfind(path + ": neither npy nor npz nor safetensors nor GGUF", 0), 0U);
   }
 }
 

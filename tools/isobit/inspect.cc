@@ -289,6 +289,16 @@ Result<Outcome> inspect_table(const InspectOptions& options) {
 }  // namespace
 
 Result<Outcome> inspect(const InspectOptions& options) {
+  if (is_gguf(options.file)) {
+    const FloatModelOptions& source = options.source;
+    if (source.layer.empty() && source.gate_order.empty() && source.reset.empty()) return inspect_gguf(options);
+    return Status(StatusCode::kInvalidArgument,
+                  options.file + ": is a GGUF file; --layer, --gate-order and --reset are for float models");
+  }
+  if (!options.tensor.empty() || !options.output.empty()) {
+    return Status(StatusCode::kInvalidArgument,
+                  options.file + ": is not a GGUF file; --tensor " + options.tensor + " is for those only");
+  }
   ISOBIT_ASSIGN_OR_RETURN(const bool table, is_fp16_table(options.file));
   if (table) return inspect_table(options);
   ISOBIT_ASSIGN_OR_RETURN(const bool integer, is_integer_model(options.file));

@@ -87,9 +87,14 @@ class Commands {
   }
 
   void add_inspect() {
-    auto* command =
-        add("inspect", "what a float or integer model holds", inspect_, [this] { return inspect(inspect_); });
-    command->add_option("FILE", inspect_.file, "float model (npz, safetensors) or integer model")->required();
+    auto* command = add("inspect", "what a model or a GGUF file holds", inspect_, [this] { return inspect(inspect_); });
+    command->add_option("FILE", inspect_.file, "float model (npz, safetensors), integer model, FP16 table or GGUF file")
+        ->required();
+    auto* tensor = command->add_option("--tensor", inspect_.tensor, "tensor of a GGUF file to write as float32")
+                       ->type_name("NAME");
+    auto* output = command->add_option("-o,--output", inspect_.output, "npy to write")->type_name("OUT");
+    tensor->needs(output);
+    output->needs(tensor);
     add_source(command, inspect_.source);
   }
 

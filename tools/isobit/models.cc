@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "text.h"
@@ -20,6 +21,12 @@ std::string gate_order_text(GateOrder order) {
 }
 
 }  // namespace
+
+bool is_gguf(const std::string& path) {
+  char magic[4] = {};
+  std::ifstream file(path, std::ios::binary);
+  return file.read(magic, sizeof magic) && std::memcmp(magic, "GGUF", sizeof magic) == 0;
+}
 
 Result<bool> is_integer_model(const std::string& path) {
   ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_arrays(path));

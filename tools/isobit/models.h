@@ -16,6 +16,9 @@
 
 namespace isobit::tool {
 
+/// Whether a file begins as GGUF does; a file that cannot be read does not.
+bool is_gguf(const std::string& path);
+
 /// Whether a file holds an integer model (metadata "isobit") rather than float arrays.
 Result<bool> is_integer_model(const std::string& path);
 

@@ -11,6 +11,7 @@ struct ValueConverter {
       case Value::Kind::kNull: return nullptr;
       case Value::Kind::kBool: return value.integer_ != 0;
       case Value::Kind::kInteger: return value.integer_;
+      case Value::Kind::kUnsigned: return static_cast<uint64_t>(value.integer_);
       case Value::Kind::kReal: return value.real_;
       case Value::Kind::kString: return value.text_;
       case Value::Kind::kArray: {

@@ -15,9 +15,10 @@ namespace isobit::tool {
 
 class Value {
  public:
-  Value() = default;                                                                                 // null
-  Value(bool value) : kind_(Kind::kBool), integer_(value ? 1 : 0) {}                                 // NOLINT: implicit
-  Value(std::integral auto value) : kind_(Kind::kInteger), integer_(static_cast<int64_t>(value)) {}  // NOLINT
+  Value() = default;                                                  // null
+  Value(bool value) : kind_(Kind::kBool), integer_(value ? 1 : 0) {}  // NOLINT: implicit
+  Value(std::unsigned_integral auto value) : kind_(Kind::kUnsigned), integer_(static_cast<int64_t>(value)) {}  // NOLINT
+  Value(std::integral auto value) : kind_(Kind::kInteger), integer_(static_cast<int64_t>(value)) {}            // NOLINT
   Value(double value) : kind_(Kind::kReal), real_(value) {}                    // NOLINT: NaN, inf: null
   Value(std::string value) : kind_(Kind::kString), text_(std::move(value)) {}  // NOLINT
   Value(std::string_view value) : kind_(Kind::kString), text_(value) {}        // NOLINT
@@ -39,12 +40,12 @@ class Value {
   [[nodiscard]] std::string to_json() const;
 
  private:
-  enum class Kind { kNull, kBool, kInteger, kReal, kString, kArray, kObject };
+  enum class Kind { kNull, kBool, kInteger, kUnsigned, kReal, kString, kArray, kObject };
   explicit Value(Kind kind) : kind_(kind) {}
   friend struct ValueConverter;
 
   Kind kind_ = Kind::kNull;
-  int64_t integer_ = 0;
+  int64_t integer_ = 0;  // kUnsigned: its bits
   double real_ = 0;
   std::string text_;
   std::vector<std::string> keys_;  // kObject: of items_

@@ -33,6 +33,7 @@ struct FloatModelOptions {
 
 struct InspectOptions : CommonOptions {
   std::string file;
+  std::string tensor, output;  // GGUF: write this tensor there; both or none
   FloatModelOptions source;
 };
 
@@ -131,6 +132,7 @@ struct TableRunOptions : DeviceOptions {
 };
 
 Result<Outcome> inspect(const InspectOptions& options);
+Result<Outcome> inspect_gguf(const InspectOptions& options);  // inspect, for a GGUF file
 Result<Outcome> quantize(const QuantizeOptions& options);
 Result<Outcome> run(const RunOptions& options);
 Result<Outcome> compare(const CompareOptions& options);

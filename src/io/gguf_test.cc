@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files made here byte by byte; tests/gguf_test.py compares with the gguf package.
+#include "isobit/gguf.h"
+
+#include <cmath>
+
+#include "core/half.h"
+#include "io/test_files.h"
+
+namespace isobit {
+namespace {
+
+constexpr uint32_t kF32Id = 0, kF16Id = 1, kQ4_0Id = 2, kQ4_1Id = 3, kQ5_0Id = 6, kQ8_0Id = 8, kQ2_KId = 10;
+constexpr uint32_t kQ4_KId = 12, kQ6_KId = 14, kI8Id = 24, kBF16Id = 30, kTQ2_0Id = 35;
+
+std::string text(const std::string& content) { return number(content.size(), 8) + content; }
+
+std::string entry(const std::string& key, GgufValueType type, const std::string& value) {
+  return text(key) + number(static_cast<uint32_t>(type), 4) + value;
+}
+
+std::string list(GgufValueType type, uint64_t count, const std::string& items) {
+  return number(static_cast<uint32_t>(type), 4) + number(count, 8) + items;
+}
+
+// `dimensions` in the order of the file: rows first.
+std::string tensor(const std::string& name, const std::vector<uint64_t>& dimensions, uint32_t type, uint64_t offset) {
+  std::string out = text(name) + number(dimensions.size(), 4);
+  for (const uint64_t dimension : dimensions) out += number(dimension, 8);
+  return out + number(type, 4) + number(offset, 8);
+}
+
+struct Content {
+  uint32_t version = 3;
+  std::vector<std::string> metadata;
+  std::vector<std::string> tensors;
+  std::string data;
+  size_t alignment = 32;
+
+  [[nodiscard]] std::string bytes() const {
+    std::string out = "GGUF" + number(version, 4) + number(tensors.size(), 8) + number(metadata.size(), 8);
+    for (const std::string& item : metadata) out += item;
+    for (const std::string& item : tensors) out += item;
+    if (!data.empty()) out.resize((out.size() + alignment - 1) / alignment * alignment);
+    return out + data;
+  }
+};
+
+Result<GgufFile> view(const std::string& content) {
+  return GgufFile::view(content.data(), content.size(), "test.gguf");
+}
+
+void expect_refused(const std::string& content, const std::string& message,
+                    StatusCode code = StatusCode::kInvalidFile) {
+  const Result<GgufFile> file = view(content);
+  ASSERT_FALSE(file.ok()) << message;
+  EXPECT_EQ(file.status().code(), code) << file.status().message();
+  EXPECT_NE(file.status().message().find(message), std::string::npos) << file.status().message();
+  EXPECT_EQ(file.status().message().rfind("test.gguf: ", 0), 0U) << file.status().message();
+}
+
+void expect_refused(const Content& content, const std::string& message) { expect_refused(content.bytes(), message); }
+
+Content small_file() {
+  Content content;
+  content.metadata = {
+      entry("general.architecture", GgufValueType::kString, text("llama")),
+      entry("general.alignment", GgufValueType::kU32, number(8, 4)),
+      entry("list", GgufValueType::kArray, list(GgufValueType::kS16, 2, number(0xfffeu, 2) + number(7, 2)))};
+  content.tensors = {tensor("W", {3, 2}, kF32Id, 0), tensor("q", {32}, kQ4_0Id, 24)};
+  content.alignment = 8;
+  content.data = as_string(iota_f32({2, 3}).bytes) + number(0x3800, 2) + std::string(16, '\x88');
+  return content;
+}
+
+TEST(Gguf, ReadsMetadataOfEveryType) {
+  const double half = 0.5;
+  const float quarter = 0.25f;
+  const auto raw = [](const auto& value) { return std::string(reinterpret_cast<const char*>(&value), sizeof value); };
+  using Type = GgufValueType;
+  Content content;
+  content.metadata = {
+      entry("u8", Type::kU8, "\xff"),
+      entry("s8", Type::kS8, "\xff"),
+      entry("u16", Type::kU16, "\xff\xff"),
+      entry("s16", Type::kS16, "\xff\xff"),
+      entry("u32", Type::kU32, number(UINT32_MAX, 4)),
+      entry("s32", Type::kS32, number(UINT32_MAX, 4)),
+      entry("f32", Type::kF32, raw(quarter)),
+      entry("bool", Type::kBool, "\1"),
+      entry("string", Type::kString, text(std::string("a\0\xff", 3))),
+      entry("u64", Type::kU64, number(UINT64_MAX, 8)),
+      entry("s64", Type::kS64, number(UINT64_MAX, 8)),
+      entry("f64", Type::kF64, raw(half)),
+      entry("strings", Type::kArray, list(Type::kString, 2, text("x") + text(""))),
+      entry("nested", Type::kArray, list(Type::kArray, 2, list(Type::kU8, 1, "\7") + list(Type::kBool, 0, ""))),
+  };
+  const Result<GgufFile> file = view(content.bytes());
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  EXPECT_EQ(file->metadata().size(), content.metadata.size());
+  for (const auto& [key, value] : file->metadata()) {
+    if (value.type == Type::kArray) continue;
+    EXPECT_EQ(key, to_string(value.type));
+  }
+  const auto value = [&](const char* key) { return file->find_metadata(key)->value; };
+  EXPECT_EQ(std::get<uint64_t>(value("u8")), 255U);
+  EXPECT_EQ(std::get<int64_t>(value("s8")), -1);
+  EXPECT_EQ(std::get<uint64_t>(value("u16")), 65535U);
+  EXPECT_EQ(std::get<int64_t>(value("s16")), -1);
+  EXPECT_EQ(std::get<uint64_t>(value("u32")), UINT32_MAX);
+  EXPECT_EQ(std::get<int64_t>(value("s32")), -1);
+  EXPECT_EQ(std::get<double>(value("f32")), 0.25);
+  EXPECT_TRUE(std::get<bool>(value("bool")));
+  EXPECT_EQ(std::get<std::string>(value("string")), std::string("a\0\xff", 3));
+  EXPECT_EQ(std::get<uint64_t>(value("u64")), UINT64_MAX);
+  EXPECT_EQ(std::get<int64_t>(value("s64")), -1);
+  EXPECT_EQ(std::get<double>(value("f64")), 0.5);
+  const auto strings = std::get<GgufValue::List>(value("strings"));
+  ASSERT_EQ(strings.size(), 2U);
+  EXPECT_EQ(std::get<std::string>(strings[0].value), "x");
+  const auto nested = std::get<GgufValue::List>(value("nested"));
+  ASSERT_EQ(nested.size(), 2U);
+  EXPECT_EQ(std::get<uint64_t>(std::get<GgufValue::List>(nested[0].value).at(0).value), 7U);
+  EXPECT_EQ(nested[1].element_type, Type::kBool);
+  EXPECT_EQ(file->find_metadata("none"), nullptr);
+}
+
+TEST(Gguf, ReadsTensorsOfBothVersions) {
+  for (const uint32_t version : {2U, 3U}) {
+    Content content = small_file();
+    content.version = version;
+    const std::string bytes = content.bytes();
+    const Result<GgufFile> file = view(bytes);
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    EXPECT_EQ(file->version(), version);
+    EXPECT_EQ(file->alignment(), 8U);
+    ASSERT_EQ(file->tensors().size(), 2U);
+    const GgufTensor& first = file->tensors()[0];
+    EXPECT_EQ(first.name, "W");
+    EXPECT_EQ(first.type, "F32");
+    EXPECT_EQ(first.shape, (std::vector<int64_t>{2, 3}));
+    EXPECT_EQ(first.size_bytes, 24U);
+    EXPECT_EQ(first.offset, bytes.size() - content.data.size());
+    EXPECT_EQ(*file->read("W"), iota_f32({2, 3}));
+    EXPECT_EQ(*file->read("q"), Array::zeros(Dtype::kF32, {32}));
+    const Result<Array> none = file->read("none");
+    EXPECT_EQ(none.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(none.status().message(), "test.gguf: no tensor is called 'none'; it holds 2 others");
+  }
+}
+
+TEST(Gguf, LoadsFilesAsArraysToo) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("model.gguf"), bytes = small_file().bytes();
+  ASSERT_TRUE(write_file_atomically(path, bytes.data(), bytes.size()).ok());
+  const Result<ArrayFile> arrays = load_arrays(path);
+  ASSERT_TRUE(arrays.ok()) << arrays.status().message();
+  EXPECT_EQ(arrays->arrays.size(), 2U);
+  EXPECT_EQ(arrays->arrays.at("W"), iota_f32({2, 3}));
+  Result<GgufFile> loaded = GgufFile::load(path);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  const GgufFile copy = *loaded;
+  loaded = Status(StatusCode::kIo, "gone");
+  EXPECT_EQ(*copy.read("W"), iota_f32({2, 3}));
+  EXPECT_EQ(GgufFile::load(folder.file("none")).status().code(), StatusCode::kIo);
+}
+
+TEST(Gguf, KeepsPlainFloatsAndEmptyTensors) {
+  Content content;
+  content.tensors = {tensor("scalar", {}, kF32Id, 0),
+                     tensor("half", {2}, kF16Id, 32),
+                     tensor("brain", {1, 1, 1, 2}, kBF16Id, 64),
+                     tensor("empty", {32, 0}, kQ4_0Id, 64),
+                     tensor("bytes", {3}, kI8Id, 96),
+                     tensor("q5", {32}, kQ5_0Id, 128)};
+  content.data = number(0x7fa00001, 4) + std::string(28, '\0') + from_hex("003c017c") + std::string(28, '\0') +
+                 from_hex("803f81ff") + std::string(28, '\0') + std::string(32 + 22, '\1');
+  const std::string bytes = content.bytes();
+  const Result<GgufFile> file = view(bytes);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  EXPECT_EQ(as_string(file->read("scalar")->bytes), number(0x7fa00001, 4));  // a signalling NaN stays as it is
+  EXPECT_EQ(file->read("scalar")->shape, std::vector<int64_t>{});
+  EXPECT_EQ(file->read("half")->dtype, Dtype::kF16);
+  EXPECT_EQ(as_string(file->read("half")->bytes), from_hex("003c017c"));
+  EXPECT_EQ(file->read("brain")->dtype, Dtype::kBF16);
+  EXPECT_EQ(file->read("brain")->shape, (std::vector<int64_t>{2, 1, 1, 1}));
+  EXPECT_EQ(*file->read("empty"), Array::zeros(Dtype::kF32, {0, 32}));
+  EXPECT_FALSE(file->find_tensor("bytes")->readable);
+  const Result<Array> refused = file->read("q5");
+  EXPECT_EQ(refused.status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(refused.status().message(),
+            "test.gguf: tensor 'q5' is of type Q5_0; read are F32 F16 Q4_0 Q4_1 Q8_0 Q2_K Q4_K Q6_K BF16 TQ2_0");
+  EXPECT_EQ(parse_gguf(bytes.data(), bytes.size(), "test.gguf").status().code(), StatusCode::kUnsupported);
+}
+
+struct Bits {
+  size_t at;
+  int value;
+};
+struct Expected {
+  size_t element;
+  float value;
+};
+
+// A block of zero bytes but for `bits` and the float16 numbers in `halves`.
+void expect_block(uint32_t type, size_t elements, size_t block_bytes,
+                  const std::vector<std::pair<size_t, float>>& halves, const std::vector<Bits>& bits,
+                  const std::vector<Expected>& expected) {
+  Content content;
+  content.data = std::string(2 * block_bytes, '\0');
+  for (const auto& [at, value] : halves) content.data.replace(block_bytes + at, 2, number(f32_to_f16(value), 2));
+  for (const Bits& byte : bits) content.data[block_bytes + byte.at] = static_cast<char>(byte.value);
+  content.tensors = {tensor("t", {elements, 2}, type, 0)};
+  const std::string bytes = content.bytes();
+  const Result<GgufFile> file = view(bytes);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  const Result<Array> array = file->read("t");
+  ASSERT_TRUE(array.ok()) << array.status().message();
+  ASSERT_EQ(array->shape, (std::vector<int64_t>{2, static_cast<int64_t>(elements)}));
+  for (size_t i = 0; i < elements; ++i) EXPECT_EQ(array->data<float>()[i], 0.0f) << i;  // scales of zero
+  for (const Expected& item : expected) {
+    EXPECT_EQ(array->data<float>()[elements + item.element], item.value) << type << " " << item.element;
+  }
+
+  for (const auto& half : halves) {
+    for (const float scale : {INFINITY, -INFINITY, NAN}) {
+      Content broken = content;
+      broken.data.replace(block_bytes + half.first, 2, number(f32_to_f16(scale), 2));
+      const std::string broken_bytes = broken.bytes();
+      const Result<Array> refused = view(broken_bytes)->read("t");
+      EXPECT_EQ(refused.status().code(), StatusCode::kInvalidFile);
+      EXPECT_NE(refused.status().message().find("tensor 't': a scale of block 1 of 2"), std::string::npos)
+          << refused.status().message();
+    }
+  }
+}
+
+TEST(Gguf, FindsTheBitsOfEveryElement) {
+  expect_block(kQ4_0Id, 32, 18, {{0, 0.5f}}, {{2 + 3, 0xf1}}, {{3, -3.5f}, {19, 3.5f}, {0, -4}, {31, -4}});
+  expect_block(kQ4_1Id, 32, 20, {{0, 0.5f}, {2, -1}}, {{4 + 15, 0x2e}}, {{15, 6}, {31, 0}, {0, -1}});
+  expect_block(kQ8_0Id, 32, 34, {{0, 0.25f}}, {{2, 0x80}, {33, 0x7f}}, {{0, -32}, {31, 31.75f}, {1, 0}});
+  // Group 5 has the scale 2 and the minimum 3 * 0.25; group 15 1 and 0.25.
+  expect_block(kQ2_KId, 256, 84, {{80, 1}, {82, 0.25f}}, {{5, 0x32}, {15, 0x11}, {16 + 16, 0x30}, {16 + 63, 0x80}},
+               {{80, 5.25f}, {81, -0.75f}, {255, 1.75f}, {254, -0.25f}, {16, 0}});
+  // Group 0: scale 5, minimum 3; group 5: scale 1 + 3 * 16, minimum 2 + 16, each in two places.
+  expect_block(kQ4_KId, 256, 144, {{0, 1}, {2, 0.5f}},
+               {{4, 5}, {4 + 4, 3}, {4 + 9, 0x21}, {4 + 1, 0xc0}, {4 + 5, 0x40}, {16, 7}, {16 + 65, 0xa0}},
+               {{0, 33.5f}, {1, -1.5f}, {161, 481}, {160, -9}, {129, 0}, {32, 0}});
+  // Group 0 has the scale 1, group 10 the scale -2; the code of element 165 is 11 + 3 * 16 - 32.
+  expect_block(kQ6_KId, 256, 210, {{208, 0.5f}}, {{192, 1}, {192 + 10, 0xfe}, {101, 0x0b}, {128 + 37, 0x0c}},
+               {{165, -27}, {164, 32}, {0, -16}, {16, 0}});
+  expect_block(kTQ2_0Id, 256, 66, {{64, 2}}, {{33, 0x92}}, {{129, 2}, {161, -2}, {193, 0}, {225, 2}, {0, -2}});
+}
+
+TEST(Gguf, RefusesBrokenHeaders) {
+  expect_refused("", "the GGUF header needs 4 bytes at byte 0, but the file has 0");
+  expect_refused("GGML" + std::string(20, '\0'), "the file does not begin with 'GGUF'");
+  const auto header = [](uint32_t version, uint64_t tensors, uint64_t entries) {
+    return "GGUF" + number(version, 4) + number(tensors, 8) + number(entries, 8);
+  };
+  expect_refused(header(1, 0, 0), "GGUF version 1; 2 and 3, little-endian, are read", StatusCode::kUnsupported);
+  expect_refused(header(4, 0, 0), "GGUF version 4", StatusCode::kUnsupported);
+  expect_refused(header(3U << 24, 0, 0), "(a big-endian file)", StatusCode::kUnsupported);
+  expect_refused(header(3, UINT64_MAX, 0), "the table of tensors has 18446744073709551615 entries");
+  expect_refused(header(3, 0, UINT64_MAX), "the metadata has 18446744073709551615 entries; the 0 bytes that are left");
+  EXPECT_TRUE(view(header(3, 0, 0))->tensors().empty());
+}
+
+TEST(Gguf, RefusesBrokenMetadata) {
+  const auto refused = [](const std::vector<std::string>& metadata, const std::string& message) {
+    Content content;
+    content.metadata = metadata;
+    expect_refused(content, message);
+  };
+  using Type = GgufValueType;
+  refused({number(UINT64_MAX, 8) + std::string(8, 'k')},
+          "the key of metadata entry 0 needs 18446744073709551615 bytes");
+  refused({text(std::string(65536, 'k'))}, "the key of metadata entry 0 has 65536 bytes; at most 65535 are allowed");
+  refused({text("k") + number(13, 4) + "\1"}, "metadata 'k' has the unknown type 13; the largest is 12");
+  refused({entry("key", Type::kU64, "1234567")}, "metadata 'key' needs 8 bytes at byte 39, but the file has 46");
+  refused({entry("k", Type::kBool, "\2")}, "metadata 'k' is the boolean 2, neither 0 nor 1");
+  refused({entry("k", Type::kString, number(9, 8) + "short")}, "metadata 'k' needs 9 bytes");
+  refused({entry("k", Type::kU8, "1"), entry("k", Type::kU8, "1")}, "metadata 'k' is there twice");
+  refused({entry("k", Type::kArray, list(Type::kU32, uint64_t{1} << 62, "12345678"))},
+          "metadata 'k' has 4611686018427387904 entries; the 8 bytes that are left hold at most 2");
+  refused({entry("k", Type::kArray, list(static_cast<Type>(99), 0, ""))}, "metadata 'k' has the unknown type 99");
+  std::string nested;
+  for (int depth = 0; depth < 100; ++depth) nested += list(Type::kArray, 1, "");
+  refused({entry("k", Type::kArray, nested)}, "metadata 'k' has arrays nested more than 8 deep");
+  refused({entry("general.alignment", Type::kU64, number(32, 8))}, "'general.alignment' is of type u64, not u32");
+  refused({entry("general.alignment", Type::kU32, number(0, 4))}, "is 0, not a positive multiple of 8");
+  refused({entry("general.alignment", Type::kU32, number(33, 4))}, "is 33, not a positive multiple of 8");
+}
+
+TEST(Gguf, RefusesBrokenTensors) {
+  const auto refused = [](const std::vector<std::string>& tensors, const std::string& message) {
+    Content content;
+    content.tensors = tensors;
+    content.data = std::string(96, '\0');
+    expect_refused(content, message);
+  };
+  const uint64_t huge = uint64_t{1} << 32;
+  refused({tensor("a", {1, 1, 1, 1, 1}, kF32Id, 0)}, "tensor 'a' has 5 dimensions; at most 4 are allowed");
+  refused({tensor("a", {1}, 4, 0)}, "tensor 'a' has the unknown type 4");
+  refused({tensor("a", {1}, UINT32_MAX, 0)}, "tensor 'a' has the unknown type 4294967295");
+  refused({tensor("a", {33}, kQ4_0Id, 0)}, "tensor 'a' has rows of 33 elements; Q4_0 needs a multiple of 32");
+  refused({tensor("a", {}, kQ4_0Id, 0)}, "tensor 'a' has rows of 1 elements");
+  refused({tensor("a", {huge, huge}, kF32Id, 0)},
+          "tensor 'a' has the shape (4294967296, 4294967296), beyond 2^63 bytes");
+  refused({tensor("a", {0, huge, huge}, kF32Id, 0)}, "beyond 2^63 bytes");
+  refused({tensor("a", {UINT64_MAX}, kF32Id, 0)}, "tensor 'a' has the shape (-1,), beyond 2^63 bytes");
+  refused({tensor("a", {25}, kF32Id, 0)}, "tensor 'a' has 100 bytes from byte 0 of the data, which has 96");
+  refused({tensor("a", {9}, kF32Id, 64)}, "tensor 'a' has 36 bytes from byte 64 of the data, which has 96");
+  refused({tensor("a", {1}, kF32Id, 128)}, "tensor 'a' has 4 bytes from byte 128 of the data, which has 96");
+  refused({tensor("a", {1}, kF32Id, UINT64_MAX - 31)}, "from byte 18446744073709551584 of the data");
+  refused({tensor("a", {1}, kF32Id, 8)}, "begins at byte 8 of the data, not at a multiple of the alignment, 32");
+  refused({tensor("a", {1}, kF32Id, 32), tensor("b", {9}, kF32Id, 0)},
+          "tensor 'a' begins at byte 128 of the file, before the end of tensor 'b' at 132");
+  refused({tensor("a", {1}, kF32Id, 0), tensor("b", {1}, kF32Id, 0)}, "before the end of tensor");
+  refused({tensor("a", {1}, kF32Id, 0), tensor("a", {1}, kF32Id, 32)}, "tensor 'a' is there twice");
+}
+
+TEST(Gguf, SurvivesDamage) { expect_damage_is_survived(small_file().bytes(), parse_gguf); }
+
+}  // namespace
+}  // namespace isobit

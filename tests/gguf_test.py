@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GGUF files that the gguf package writes: what isobit inspect says of them, and every dequantised value bit for bit.
+
+usage: gguf_test.py ISOBIT [unittest arguments]
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+
+ISOBIT = ""
+READABLE = [Type.F32, Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q8_0, Type.Q2_K, Type.Q4_K, Type.Q6_K, Type.TQ2_0]
+# Where a block has its float16 scales; all other bytes may be any.
+SCALES = {Type.Q4_0: [0], Type.Q4_1: [0, 2], Type.Q8_0: [0], Type.Q2_K: [80, 82], Type.Q4_K: [0, 2], Type.Q6_K: [208],
+          Type.TQ2_0: [64]}
+# The package counts the sums of Q8_1 in float32, the format in float16; no file holds this type.
+NOT_STORED = {Type.Q8_1}
+
+
+def random_blocks(rng, dtype, rows, row_elements):
+    """Random codes and random finite scales, among them 0, -0, subnormals and the largest."""
+    elements, size = gguf.GGML_QUANT_SIZES[dtype]
+    blocks = rng.integers(0, 256, (rows * row_elements // elements, size), dtype=np.uint8)
+    for at in SCALES[dtype]:
+        scales = rng.integers(0, 1 << 16, len(blocks), dtype=np.uint16)
+        scales[:6] = [0, 0x8000, 1, 0x83FF, 0x7BFF, 0xFBFF][:len(scales)]
+        scales[scales & 0x7C00 == 0x7C00] ^= 0x4000
+        blocks[:, at:at + 2] = scales.view(np.uint8).reshape(-1, 2)
+    return blocks.reshape(rows, -1)
+
+
+def random_floats(rng, shape):
+    return (rng.standard_normal(shape) * np.exp(rng.uniform(-8, 8, (*shape[:-1], 1)))).astype(np.float32)
+
+
+class GgufTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory(prefix="isobit-gguf-test-")
+        cls.folder = cls.temporary.name
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def call(self, *arguments):
+        return subprocess.run([ISOBIT, *arguments], capture_output=True, text=True, timeout=300)
+
+    def ok(self, *arguments):
+        result = self.call(*arguments)
+        self.assertEqual(result.returncode, 0, "%s\n%s" % (arguments, result.stderr))
+        self.assertEqual(result.stderr, "")
+        return result.stdout
+
+    def fails(self, words, *arguments):
+        result = self.call(*arguments)
+        self.assertEqual(result.returncode, 2, "%s\n%s" % (arguments, result.stdout + result.stderr))
+        self.assertEqual(result.stdout, "")
+        for word in words:
+            self.assertIn(word, result.stderr)
+
+    def write(self, name, tensors, metadata=lambda writer: None):
+        """tensors: {name: (type, array as it is stored)}."""
+        path = self.path(name)
+        writer = gguf.GGUFWriter(path, "llama")
+        metadata(writer)
+        for tensor, (dtype, stored) in tensors.items():
+            writer.add_tensor(tensor, stored, raw_dtype=dtype)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def check_values(self, path, tensors):
+        """The tool's float32 against the package's, from what the package itself reads back."""
+        read_back = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+        self.assertEqual(set(read_back), set(tensors))
+        for name, tensor in read_back.items():
+            with self.subTest(tensor=name):
+                expected = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+                output = self.path("tensor.npy")
+                self.ok("inspect", path, "--tensor", name, "-o", output)
+                values = np.load(output)
+                self.assertEqual(values.dtype, np.float32)
+                self.assertEqual(values.shape, expected.shape)
+                different = np.flatnonzero(values.view(np.uint32) != expected.view(np.uint32))
+                self.assertEqual(different.size, 0, "first at %s" % different[:1])
+
+    def test_quantized_by_the_package(self):
+        rng = np.random.default_rng(1)
+        tensors = {}
+        for dtype in [Type.F32, Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q8_0, Type.TQ2_0]:
+            for shape in [(512,), (7, 256), (3, 2, 512), (2, 1, 3, 256)]:
+                values = random_floats(rng, shape)
+                tensors["%s.%dd" % (dtype.name, len(shape))] = (dtype, gguf.quantize(values, dtype))
+        self.check_values(self.write("quantized.gguf", tensors), tensors)
+
+    def test_random_blocks(self):
+        rng = np.random.default_rng(2)
+        tensors = {dtype.name: (dtype, random_blocks(rng, dtype, 64, 1024)) for dtype in SCALES}
+        self.assertEqual(set(SCALES), set(READABLE) - {Type.F32, Type.F16, Type.BF16})
+        self.check_values(self.write("random.gguf", tensors), tensors)
+
+    def test_every_16_bit_float(self):
+        # The package's float16 keeps or quietens a signalling NaN as the processor likes: here they are quiet.
+        f16 = np.arange(1 << 16, dtype=np.uint16)
+        f16[(f16 & 0x7C00 == 0x7C00) & (f16 & 0x3FF != 0)] |= 0x200
+        bf16 = np.arange(1 << 16, dtype=np.uint16)
+        tensors = {"f16": (Type.F16, f16.view(np.float16).reshape(256, 256)),
+                   "bf16": (Type.BF16, bf16.view(np.uint8).reshape(256, 512))}
+        self.check_values(self.write("halves.gguf", tensors), tensors)
+
+    def test_every_type_is_listed(self):
+        rng = np.random.default_rng(3)
+        tensors = {}
+        for dtype in Type:
+            elements, size = gguf.GGML_QUANT_SIZES[dtype]
+            if dtype in NOT_STORED:
+                continue
+            if dtype in (Type.F32, Type.F16, Type.F64, Type.I8, Type.I16, Type.I32, Type.I64):
+                tensors[dtype.name] = (None, np.zeros((3, 256), dtype.name.replace("F", "float").replace("I", "int")))
+            elif dtype in SCALES:
+                tensors[dtype.name] = (dtype, random_blocks(rng, dtype, 3, 256))
+            else:
+                tensors[dtype.name] = (dtype, rng.integers(0, 256, (3, 256 // elements * size), dtype=np.uint8))
+        path = self.write("every.gguf", tensors)
+        report = json.loads(self.ok("inspect", path, "--json"))
+        text = self.ok("inspect", path)
+        expected = gguf.GGUFReader(path).tensors
+        self.assertEqual([tensor["name"] for tensor in report["tensors"]], [tensor.name for tensor in expected])
+        for tensor, reference in zip(report["tensors"], expected):
+            self.assertEqual(tensor["type"], reference.tensor_type.name)
+            self.assertEqual(tensor["shape"], [int(n) for n in reversed(reference.shape)])
+            self.assertEqual(tensor["bytes"], int(reference.n_bytes))
+            self.assertEqual(tensor["offset"], int(reference.data_offset))
+            self.assertEqual(tensor["readable"], reference.tensor_type in READABLE)
+            self.assertIn(tensor["type"], text)
+            if not tensor["readable"]:
+                output = self.path("refused.npy")
+                self.fails(["'%s'" % tensor["name"], tensor["type"], "Q4_K"], "inspect", path, "--tensor",
+                           tensor["name"], "-o", output)
+                self.assertFalse(os.path.exists(output))
+        self.assertEqual(report["total"], {"tensors": len(expected), "elements": 768 * len(expected),
+                                           "bytes": sum(int(tensor.n_bytes) for tensor in expected)})
+
+    def test_metadata(self):
+        def add(writer):
+            writer.add_uint8("test.u8", 255)
+            writer.add_int8("test.s8", -128)
+            writer.add_uint16("test.u16", 65535)
+            writer.add_int16("test.s16", -32768)
+            writer.add_uint32("test.u32", 4294967295)
+            writer.add_int32("test.s32", -2147483648)
+            writer.add_uint64("test.u64", (1 << 64) - 1)
+            writer.add_int64("test.s64", -(1 << 63))
+            writer.add_float32("test.f32", 0.1)
+            writer.add_float64("test.f64", 0.1)
+            writer.add_bool("test.bool", True)
+            writer.add_string("test.string", "über\n\x1b[1m" + "long " * 20)
+            writer.add_array("test.long", list(range(1000)))
+            writer.add_array("test.texts", ["a", "b"])
+            writer.add_custom_alignment(64)
+
+        path = self.write("metadata.gguf", {"t": (None, np.ones((2, 3), np.float32))}, add)
+        report = json.loads(self.ok("inspect", path, "--json"))
+        self.assertEqual((report["kind"], report["version"], report["architecture"], report["alignment"],
+                          report["bytes"]), ("gguf", 3, "llama", 64, os.path.getsize(path)))
+        metadata = report["metadata"]
+        values = {"u8": 255, "s8": -128, "u16": 65535, "s16": -32768, "u32": 4294967295, "s32": -2147483648,
+                  "u64": (1 << 64) - 1, "s64": -(1 << 63), "f32": float(np.float32(0.1)), "f64": 0.1, "bool": True,
+                  "string": "über\n\x1b[1m" + "long " * 20}
+        for name, value in values.items():
+            self.assertEqual(metadata["test." + name], {"type": name, "value": value})
+        self.assertEqual(metadata["test.long"], {"type": "array", "element_type": "s32", "length": 1000,
+                                                 "value": [0, 1, 2, 3, 4, 5]})
+        self.assertEqual(metadata["test.texts"]["value"], ["a", "b"])
+        text = self.ok("inspect", path)
+        for word in ["architecture llama", "s32[1000]", "[0, 1, 2, 3, 4, 5, ...]", "18446744073709551615", "\\u001b",
+                     '["a", "b"]', "long ...\"", "[2, 3]"]:
+            self.assertIn(word, text)
+        self.assertNotIn("\x1b", text)
+
+    def test_refused(self):
+        path = self.write("small.gguf", {"t": (None, np.ones((2, 3), np.float32))})
+        with open(path, "rb") as file:
+            content = file.read()
+        data = content.rindex(np.ones(6, np.float32).tobytes())
+        for size in [4, 23, 40, data, data + 23]:
+            cut = self.path("cut.gguf")
+            with open(cut, "wb") as file:
+                file.write(content[:size])
+            self.fails(["cut.gguf: "], "inspect", cut)
+        output = self.path("none.npy")
+        self.fails(["--output"], "inspect", path, "--tensor", "t")
+        self.fails(["--tensor"], "inspect", path, "-o", output)
+        self.fails(["no tensor is called 'T'"], "inspect", path, "--tensor", "T", "-o", output)
+        self.fails(["GGUF", "--layer"], "inspect", path, "--layer", "enc")
+        self.fails(["infinite or NaN", "'t'", "block 1 of 2"], "inspect", self.write("infinite.gguf", {
+            "t": (Type.Q8_0, np.array([[0] * 34, [0, 0x7C] + [0] * 32], np.uint8))}), "--tensor", "t", "-o", output)
+        numbers = self.path("numbers.npy")
+        np.save(numbers, np.ones(3, np.float32))
+        self.fails(["not a GGUF file"], "inspect", numbers, "--tensor", "t", "-o", output)
+        self.assertFalse(os.path.exists(output))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    ISOBIT = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
