@@ -4,8 +4,7 @@ exact in integers and rounded once, to nearest even. Signs of zeros are those of
 import math
 from fractions import Fraction
 
-from .floats import (BF16, F16, F32, divide, fma, multiply, round_fraction, round_scaled, scaled, subtract,
-                     to_format)
+from .floats import BF16, F16, F32, divide, fma, multiply, round_scaled, scaled, subtract, to_format
 from .fp16_functions import INF16, NAN16, code16, constants, rounded, value16
 from .rounding import Refused, rint
 

@@ -2,9 +2,12 @@
 """low_bit.json: sections 9 to 12. README.md has the format."""
 import math
 
+from .convolution import (Geometry, exact_convolution, on_the_fly_convolution, quantise_shared,
+                          static_convolution)
 from .floats import FORMATS, bits32, bits64, bits_of, to_format
 from .grid import Grid
-from .low_bit import (KINDS, RELU, RELU6, Weights, exact_linear, groups_of, on_the_fly, pack, quantise)
+from .low_bit import (KINDS, RELU, RELU6, Weights, exact_linear, groups_of, on_the_fly, pack, quantise,
+                      quantise_activations)
 from .rounding import MODES, Refused
 from .static_linear import StaticLinear, channel_weights
 from .vectors import Rng
@@ -57,6 +60,15 @@ def quantise_cases(rng):
         row = [float(low), float(top + min(low, 0) if kind != "symmetric" else top)]
         row += [rng.int(2 * low, 2 * top + 2 * low) / 2 for _ in range(22)]
         cases.append(quantise_case([row, [v / 4 for v in row]], bits, 24, kind, "f32", False))
+    for bits, kind in ((4, "symmetric"), (8, "symmetric"), (8, "zero_point"), (8, "offset")):
+        for store in sorted(FORMATS):
+            half, ends = 1 << (bits - 1), [-rng.real(0.5, 1), rng.real(1, 2)]
+            w = quantise([ends], bits, 2, kind, store)
+            S, O = w.S[0][0], w.O[0][0] if w.O else 0.0
+            steps = [rng.int(*((-half + 2, half - 2) if kind == "symmetric" else
+                               (-half // 2, half) if kind == "zero_point" else (0, 2 * half - 2))) for _ in range(38)]
+            row = ends + [to_format(O + (k + 0.5) * S, FORMATS["f32"]) for k in steps]
+            cases.append(quantise_case([row], bits, 40, kind, store, False))
     zeros, tiny, constant = [0.0, -0.0] * 4, [2.0 ** -149, 0.0] * 4, [to_format(0.1, FORMATS["f32"])] * 8
     for store in ("f32", "f16", "bf16"):
         for kind in KINDS:
@@ -69,6 +81,9 @@ def quantise_cases(rng):
         row = [to_format(v * scale, FORMATS["f32"]) for v in ones]
         cases.append(quantise_case([row], 4, 8, "symmetric", "f16", scale == 2.0 ** -14 * 7))
         cases.append(quantise_case([row], 4, 8, "offset", "f16", False))
+    for store in sorted(FORMATS):  # a scale that must not be rounded twice
+        cases.append(quantise_case([[4.0, 2.0 ** -9, 2.0 ** -40, 0.0]], 1, 4, "symmetric", store, False))
+        cases.append(quantise_case([[15 + 15 * 2.0 ** -11, -(2.0 ** -40), 1.0, 7.5]], 4, 4, "offset", store, False))
     for low in (-255.99609375, -255.5, -254.5):
         cases.append(quantise_case([[low, 0.0, -1.0, -128.0]], 8, 4, "zero_point", "bf16", False))
     big = to_format(3e38, FORMATS["f32"])
@@ -107,7 +122,7 @@ def float_cases(rng):
     return cases
 
 
-def fly_case(rng, w, x_type, x, asymmetric, y_type, bias, act):
+def fly_case(w, x_type, x, asymmetric, y_type, bias, act):
     def group(one):
         return one and {"a": one.a, "Sa": bits32(one.Sa), "Oa": bits32(one.Oa)}
 
@@ -132,7 +147,7 @@ def fly_cases(rng):
         else:
             x = [[to_format(v, FORMATS[x_type]) for v in row] for row in x]
         bias = rng.pick([None, random_rows(rng, 1, N, 1.0)[0]])
-        cases.append(fly_case(rng, w, x_type, x, asymmetric, y_type, bias, some_act(rng)))
+        cases.append(fly_case(w, x_type, x, asymmetric, y_type, bias, some_act(rng)))
 
     for bits in BITS:
         for kind in KINDS:
@@ -153,8 +168,19 @@ def fly_cases(rng):
     for kind in KINDS:
         for asymmetric in (False, True):
             w = given_weights(rng, 4, kind, "f32", 2, 8, 8)
-            cases.append(fly_case(rng, w, "f32", x, asymmetric, "f32", None, None))
-            cases.append(fly_case(rng, w, "f32", x, asymmetric, "f16", [0.5, -0.5], RELU6))
+            cases.append(fly_case(w, "f32", x, asymmetric, "f32", None, None))
+            cases.append(fly_case(w, "f32", x, asymmetric, "f16", [0.5, -0.5], RELU6))
+    # next to ties of the codes, where the order of operations shows
+    for asymmetric in (False, True):
+        x = []
+        for _ in range(4):
+            ends = [rng.real(1, 2), -rng.real(0.5, 1)]
+            one = quantise_activations(ends, asymmetric)
+            low, high = (-128, 126) if asymmetric else (-60, 126)
+            x.append(ends + [to_format(one.Oa + (rng.int(low, high) + 0.5) * one.Sa, FORMATS["f32"])
+                             for _ in range(62)])
+        w = given_weights(rng, 8, "offset", "f32", 2, 64, 64)
+        cases.append(fly_case(w, "f32", x, asymmetric, "f32", None, None))
     # results that are subnormal, infinite, or of no order at all
     for store, scale in (("f32", 2.0 ** -140), ("f32", 2.0 ** 127), ("bf16", 2.0 ** -133), ("f16", 2.0 ** -24)):
         w = Weights(8, 8, "symmetric", store, [[255 - 3 * k for k in range(24)], [k * 9 for k in range(24)]],
@@ -163,7 +189,7 @@ def fly_cases(rng):
         x = [[to_format(v, FORMATS["f32"]) for v in row] for row in x]
         for asymmetric in (False, True):
             for y_type in ("f32", "f16"):
-                cases.append(fly_case(rng, w, "f32", x, asymmetric, y_type, None, None))
+                cases.append(fly_case(w, "f32", x, asymmetric, y_type, None, None))
     return cases
 
 
@@ -217,9 +243,53 @@ def static_cases(rng):
     return cases
 
 
+def nested(f, values):
+    return [nested(f, v) if isinstance(v, list) else f(v) for v in values]
+
+
+def convolution_cases(rng):
+    cases = []
+    for index, (B, C, image, O, geometry) in enumerate((
+            (1, 5, (3, 4), 2, Geometry((1, 1))), (2, 9, (4, 3), 2, Geometry((2, 2))),
+            (1, 17, (5, 4), 2, Geometry((3, 3), (2, 1), (1, 1))),
+            (1, 12, (5, 6), 2, Geometry((2, 3), (1, 2), (1, 2), (2, 1))),
+            (2, 8, (1, 1), 3, Geometry((3, 3), (1, 1), (1, 1))),
+            (1, 3, (2, 7), 2, Geometry((1, 4), (1, 3), (2, 0), (1, 2))))):
+        taps, group = geometry.kernel[0] * geometry.kernel[1], min(8, C) if index != 2 else 16
+        shape = {"kernel": geometry.kernel, "stride": geometry.stride, "pad": geometry.pad,
+                 "dilation": geometry.dilation}
+        bias = [rng.real(-1, 1) for _ in range(O)]
+        x = [[random_rows(rng, *image, 1.0) for _ in range(C)] for _ in range(B)]
+        kernels = [random_rows(rng, taps, C, 0.3) for _ in range(O)]
+        for asymmetric in (False, True):
+            bits, kind, store = rng.pick(BITS), rng.pick(KINDS), rng.pick(sorted(FORMATS))
+            shared = quantise_shared(kernels, bits, group, kind, store)
+            own = [given_weights(rng, 4, "zero_point", "f32", O, C, group) for _ in range(taps)]
+            for weights in (shared, own):
+                act, y_type = some_act(rng), rng.pick(sorted(FORMATS))
+                case = {"op": "convolution", **shape, "asymmetric": asymmetric, "weights": [w.json() for w in weights]}
+                if weights is shared:
+                    case["kernels"] = nested(bits32, kernels)
+                cases.append({
+                    **case, "x": nested(bits32, x), "bias": texts(bias), "act": act_json(act),
+                    "exact": nested(lambda v: bits64(float(v)), exact_convolution(weights, x, geometry, bias)),
+                    "y_type": y_type,
+                    "y": on_the_fly_convolution(weights, x, geometry, asymmetric, bias, act, y_type)})
+        w = channel_weights([[v for tap in one for v in tap] for one in kernels])
+        grid = Grid(8, True, rng.int(-90, 90), scale=rng.real(0.02, 0.04))
+        out = Grid(8, index % 2 == 0, rng.int(0, 50), scale=rng.real(0.03, 0.1))
+        act, mode = some_act(rng), rng.pick(MODES)
+        codes = nested(grid.quantize, x)
+        layer = StaticLinear(w, grid, out, bias, act, mode)
+        cases.append({"op": "static_convolution", **shape, "mode": mode, "weights": w.json(), "x_grid": grid.json(),
+                      "y_grid": out.json(), "bias": texts(bias), "act": act_json(act), "x": codes,
+                      "y": static_convolution(layer, codes, geometry)})
+    return cases
+
+
 def make_low_bit():
     rng = Rng(12)
     cases = [{"op": "pack", "bits": bits, "codes": codes, "packed": pack(codes, bits).hex()} for bits in BITS
              for codes in [[rng.int(0, (1 << bits) - 1) for _ in range(K)] for K in (1, 9, 32, 37)]]
-    cases += quantise_cases(rng) + float_cases(rng) + fly_cases(rng) + static_cases(rng)
+    cases += quantise_cases(rng) + float_cases(rng) + fly_cases(rng) + static_cases(rng) + convolution_cases(rng)
     return {"description": "low-bit weights and linear layers (sections 9 to 12)", "cases": cases}

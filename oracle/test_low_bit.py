@@ -7,6 +7,8 @@ import struct
 import unittest
 from fractions import Fraction
 
+from .convolution import (Geometry, exact_convolution, on_the_fly_convolution, quantise_shared,
+                          static_convolution)
 from .floats import (BF16, F16, F32, FORMATS, READERS, add, bits32, bits_of, divide, fma, from_bits32, multiply,
                      subtract, to_format)
 from .grid import Grid
@@ -114,14 +116,12 @@ class Quantisers(unittest.TestCase):
         third = to_format(1 / 3, F32)
         for kind in KINDS:
             for store in FORMATS:
-                codes, S, z, O = self.one([0.0, third, 1.0, 0.7], 4, kind, store)
+                codes, S, z, _ = self.one([0.0, third, 1.0, to_format(0.7, F32)], 4, kind, store)
                 self.assertEqual(S, to_format(1 / 7 if kind == "symmetric" else 1 / 15, FORMATS[store]))
                 self.assertEqual(codes[1], min(rint(third / S) + z, 15))
-        # straight to float16: through float32 this scale would be rounded twice, to the tie's even side
-        raw = 1 + 2.0 ** -11 + 2.0 ** -23
-        scale = to_format(raw, F16)
-        self.assertEqual(scale, 1 + 2.0 ** -10)
-        self.assertEqual(self.one([7 * raw], 4, "symmetric", "f16")[1], scale)
+        # straight to float16: 1 + 2^-11 + 2^-42 would first become a tie in float32
+        self.assertEqual(self.one([4.0, 2.0 ** -9, 2.0 ** -40, 0.0], 1, "symmetric", "f16")[1], 1 + 2.0 ** -10)
+        self.assertEqual(self.one([4.0, 2.0 ** -9, 0.0, 0.0], 1, "symmetric", "f16")[1], 1.0)
 
     def test_nothing_to_represent(self):
         for bits in (1, 2, 4, 8):
@@ -424,11 +424,122 @@ class Static(unittest.TestCase):
                 self.assertLessEqual(abs(q - code), Fraction(1, 2) + slack + Fraction(1, 10 ** 6))
 
 
+class Convolution(unittest.TestCase):
+    def test_by_hand(self):
+        x = Grid(8, True, 2, scale=1.0)
+        y = Grid(8, True, 0, scale=1.0)
+        # one channel, 2 x 2 kernel 1 2 / 3 4, codes less z: 1 2 3 / 4 5 6
+        w = Weights(8, 4, "symmetric", "f32", [[129, 130, 131, 132]], [[1.0]])
+        layer = StaticLinear(w, x, y)
+        image = [[[[3, 4, 5], [6, 7, 8]]]]
+        self.assertEqual(static_convolution(layer, image, Geometry((2, 2))), [[[[37, 47]]]])
+        self.assertEqual(static_convolution(layer, image, Geometry((2, 2), (2, 2), (1, 1))),  # borders are zeros
+                         [[[[4, 3 * 2 + 4 * 3], [2 * 4, 5 + 2 * 6]]]])
+        self.assertEqual(static_convolution(layer, image, Geometry((2, 2), (1, 1), (0, 0), (1, 2))),
+                         [[[[1 + 2 * 3 + 3 * 4 + 4 * 6]]]])
+        self.assertEqual(static_convolution(layer, image, Geometry((2, 2), (1, 2), (1, 0), (2, 1))),
+                         [[[[3 * 4 + 4 * 5], [1 + 2 * 2]]]])
+
+    def test_one_pixel_is_the_linear_layer(self):
+        rng = Rng(10)
+        w = quantise(random_rows(rng, 3, 20, 0.5), 4, 8, "offset", "f16")
+        row = random_rows(rng, 1, 20, 1.0)[0]
+        image = [[[[v]] for v in row]]
+        for asymmetric in (False, True):
+            got = on_the_fly_convolution([w], image, Geometry((1, 1)), asymmetric, None, RELU, "bf16")
+            self.assertEqual([c[0][0] for c in got[0]], on_the_fly(w, row, asymmetric, None, RELU, "bf16"))
+        self.assertEqual([c[0][0] for c in exact_convolution([w], image, Geometry((1, 1)))[0]], exact_linear(w, row))
+
+    def test_near_the_exact_one(self):
+        rng = Rng(13)
+        kernels = [random_rows(rng, 6, 11, 0.3) for _ in range(2)]
+        image = [[random_rows(rng, 4, 5, 1.0) for _ in range(11)]]
+        geometry = Geometry((2, 3), (1, 2), (1, 1), (2, 1))
+        for kind in KINDS:
+            weights = quantise_shared(kernels, 8, 8, kind, "f32")
+            self.assertEqual([w.S for w in weights], [weights[0].S] * 6)
+            exact = exact_convolution(weights, image, geometry, [1.0, -1.0])
+            plain = [sum(k[tap][c] * image[0][c][at[0]][at[1]] for tap, at in enumerate(geometry.pixels((4, 5), 1, 1))
+                         if at for c in range(11)) + b for k, b in zip(kernels, (1.0, -1.0))]
+            for o in range(2):
+                self.assertAlmostEqual(float(exact[0][o][1][1]), plain[o], delta=0.05)
+            for asymmetric in (False, True):
+                got = on_the_fly_convolution(weights, image, geometry, asymmetric, [1.0, -1.0])
+                for o in range(2):
+                    for row, expected in zip(got[0][o], exact[0][o]):
+                        for a, b in zip(row, expected):
+                            self.assertAlmostEqual(value(a), float(b), delta=0.05)
+
+    def test_outside_is_a_block_of_zeros(self):
+        # a pixel outside x, and an offset kind of weights: nothing but the bias
+        w = Weights(4, 8, "offset", "f32", [[9] * 8], [[0.5]], 8, [[3.0]])
+        image = [[[[5.0]]] * 8]
+        got = on_the_fly_convolution([w], image, Geometry((1, 1), (1, 1), (1, 1)), True, [0.25])
+        self.assertEqual([[value(v) for v in row] for row in got[0][0]],
+                         [[0.25] * 3, [0.25, 8 * 5 * 3.5 + 0.25, 0.25], [0.25] * 3])
+        # a NaN spoils the outputs that read its pixel, and no others
+        image = [[[[math.nan, 5.0]]] * 8]
+        got = on_the_fly_convolution([w], image, Geometry((1, 1)), True, [0.25])
+        self.assertEqual(got, [[[["7fc00000", bits32(140.25)]]]])
+
+
 class Vectors(unittest.TestCase):
     """The file can tell what it is there to tell."""
 
+    @classmethod
+    def setUpClass(cls):
+        cls.cases = make_low_bit()["cases"]
+
+    def test_codes_of_activations(self):
+        differ = {(a, name): 0 for a in (False, True) for name in ("quotient", "fused", "widened")}
+        for case in self.cases:
+            if case["op"] != "on_the_fly":
+                continue
+            group, K = case["weights"]["group"], case["weights"]["K"]
+            for row, groups in zip(case["x"], case["groups"]):
+                for g, one in enumerate(groups):
+                    if one is None or value(one["Sa"]) == 0:
+                        continue
+                    x = [to_format(value(v, case["x_type"]), F32) for v in row[g * group:min((g + 1) * group, K)]]
+                    Sa, Oa = value(one["Sa"]), value(one["Oa"])
+                    span = subtract(max(x), min(x), F32) if case["asymmetric"] else max(map(abs, x))
+                    inv = divide(255.0 if case["asymmetric"] else 127.0, span, F32)
+                    wide = quantise_activations(x + [0.0], case["asymmetric"]).a[:-1]
+                    for v, a, w in zip(x, one["a"], wide):
+                        quotient = rint(divide(subtract(v, Oa, F32), Sa, F32)) if v != Oa else 0
+                        fused = rint(fma(v, inv, -multiply(Oa, inv, F32)))
+                        differ[case["asymmetric"], "quotient"] += quotient != a
+                        differ[case["asymmetric"], "fused"] += fused != a
+                        differ[case["asymmetric"], "widened"] += w != a
+        self.assertGreater(differ[False, "quotient"], 3)
+        for name in ("quotient", "fused", "widened"):
+            self.assertGreater(differ[True, name], 3, name)
+
+    def test_codes_of_weights(self):
+        differ = {"float32": 0, "reciprocal": 0, "unrounded scale": 0}
+        for case in self.cases:
+            if case["op"] != "quantize" or "refused" in case or case["weights"]["bits"] == 1:
+                continue
+            w = case["weights"]
+            if w["kind"] != "symmetric" or case["method"] == "mse":
+                continue
+            half = 1 << (w["bits"] - 1)
+            for row, packed, scales in zip(case["rows"], w["w"], w["S"]):
+                codes, x = unpack(bytes.fromhex(packed), w["K"], w["bits"]), [value(v) for v in row]
+                for k, v in enumerate(x):
+                    S = value(scales[k // w["group"]], w["store"])
+                    if S == 0:
+                        continue
+                    block = x[k - k % w["group"]:k - k % w["group"] + w["group"]]
+                    raw = max(max(block) / (half - 1), -min(block) / half)
+                    for name, steps in (("float32", to_format(v / S, F32)), ("unrounded scale", v / raw),
+                                        ("reciprocal", to_format(v * to_format(1 / S, F32), F32))):
+                        differ[name] += min(max(rint(steps) + half, 0), 2 * half - 1) != codes[k]
+        for name, count in differ.items():
+            self.assertGreater(count, 3, name)
+
     def test_orders(self):
-        cases = [c for c in make_low_bit()["cases"] if c["op"] == "on_the_fly"]
+        cases = [c for c in self.cases if c["op"] == "on_the_fly"]
         found = {"chunks": 0, "products": 0, "fused": 0}
         for case in cases:
             w = case["weights"]
