@@ -12,43 +12,9 @@ import math
 from fractions import Fraction
 from functools import lru_cache
 
-F16, F32, BF16 = (11, -14, 15), (24, -126, 127), (8, -126, 127)  # digits, lowest, highest exponent
+from .floats import F16, F32, round_fraction, round_scaled
+
 NAN16, INF16, MINUS = 0x7E00, 0x7C00, 0x8000
-
-
-def round_scaled(n, e, fmt):
-    """n * 2^e -> nearest number of a format, ties to even, as a Python float. n is not 0; a result
-    of zero has its sign."""
-    digits, low, high = fmt
-    a = abs(n)
-    top = a.bit_length() - 1 + e
-    if top > high:
-        return math.copysign(math.inf, n)
-    q = max(top, low) - digits + 1  # exponent of the last place
-    if q > e:
-        shift = q - e
-        if shift > a.bit_length() + 1:
-            a = 0
-        else:
-            rest, a = a & ((1 << shift) - 1), a >> shift
-            half = 1 << (shift - 1)
-            a += rest > half or (rest == half and a & 1)
-        e = q
-    if a.bit_length() - 1 + e > high:
-        return math.copysign(math.inf, n)
-    return math.copysign(math.ldexp(a, e), n)  # exact: every format is within float64
-
-
-def round_fraction(v, fmt):
-    """Any Fraction, correctly rounded; 0 gives +0."""
-    n, d = v.numerator, v.denominator
-    if n == 0:
-        return 0.0
-    if d & (d - 1) == 0:
-        return round_scaled(n, 1 - d.bit_length(), fmt)
-    shift = max(0, d.bit_length() - abs(n).bit_length() + 200)  # 200 bits and a sticky one
-    q = (abs(n) << shift) // d * 2 + 1
-    return round_scaled(q if n > 0 else -q, -shift - 1, fmt)
 
 
 def value16(code):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section 10: softmax of a row of float16 codes. Exact integers n * 2^e between the roundings that the
+"""Section 13: softmax of a row of float16 codes. Exact integers n * 2^e between the roundings that the
 page names; e^d far below zero is kept as it is, not cut."""
 import math
 
-from .fp16_functions import F16, F32, NAN16, code16, constants, round_scaled, value16
-from .fp16_tables import reduce_by, scaled, subtract, to_format
+from .floats import F16, F32, round_scaled, scaled, subtract, to_format
+from .fp16_functions import NAN16, code16, constants, value16
+from .fp16_tables import reduce_by
 from .rounding import Refused, round_ratio
 
 

@@ -1,54 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section 10: FP16 tables. A number of a format is a Python float that holds it; every operation is
+"""Section 13: FP16 tables. A number of a format is a Python float that holds it; every operation is
 exact in integers and rounded once, to nearest even. Signs of zeros are those of IEEE 754."""
 import math
 from fractions import Fraction
 
-from .fp16_functions import (BF16, F16, F32, INF16, NAN16, code16, constants, round_fraction,
-                             round_scaled, rounded, value16)
+from .floats import BF16, F16, F32, divide, fma, multiply, round_scaled, scaled, subtract, to_format
+from .fp16_functions import INF16, NAN16, code16, constants, rounded, value16
 from .rounding import Refused, rint
 
 MODELS = ("f32", "nli_gpu", "nli_cpu")
 REDUCTIONS = ("sin", "cos", "exp", "log", "reciprocal", "rsqrt", "sqrt")
 STEPS_259 = [1] + [32] * 8 + [1]
-
-
-def scaled(v):
-    """v = n * 2^e"""
-    n, d = v.as_integer_ratio()
-    return n, 1 - d.bit_length()
-
-
-def to_format(v, fmt):
-    if v == 0 or not math.isfinite(v):
-        return v
-    return round_scaled(*scaled(v), fmt)
-
-
-def subtract(a, b, fmt):
-    (n, e), (m, f) = scaled(a), scaled(b)
-    g = min(e, f)
-    n = (n << e - g) - (m << f - g)
-    return round_scaled(n, g, fmt) if n else a - b
-
-
-def multiply(a, b, fmt):
-    (n, e), (m, f) = scaled(a), scaled(b)
-    return round_scaled(n * m, e + f, fmt) if n and m else a * b
-
-
-def divide(a, b, fmt):
-    return round_fraction(Fraction(a) / Fraction(b), fmt)
-
-
-def fma(a, b, c, fmt=F32):
-    (n, e), (m, f), (l, h) = scaled(a), scaled(b), scaled(c)
-    if n == 0 or m == 0:
-        return to_format(a * b + c, fmt)  # of a zero, or of c itself
-    e += f
-    g = min(e, h)
-    n = (n * m << e - g) + (l << h - g)
-    return round_scaled(n, g, fmt) if n else 0.0
 
 
 def scale_of(steps, c0, c1, model):

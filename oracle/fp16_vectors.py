@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""testdata/fp16.json: digests of section 10 over all float16 codes. README.md has the format."""
+"""testdata/fp16.json: digests of section 13 over all float16 codes. README.md has the format."""
 import math
 import struct
 
-from .floats import bits64
-from .fp16_functions import F16, FUNCTIONS, exact16, value16
+from .floats import F16, bits64, to_format
+from .fp16_functions import FUNCTIONS, exact16, value16
 from .fp16_softmax import Softmax
 from .fp16_tables import (MODELS, REDUCTIONS, STEPS_259, Pieces, Table, bfloat16_to_float16,
-                          float16_to_bfloat16, float32_to_float16, sampled_values, to_format)
+                          float16_to_bfloat16, float32_to_float16, sampled_values)
 from .tables import fnv1a64
 from .vectors import Rng
 
@@ -191,4 +191,4 @@ def make_fp16(given=None):
         add(case, whole, lambda: {"part": digest16([table(c) for table in tables for c in PART])})
     for case in softmax_cases():
         always(case)
-    return {"description": "FP16 tables (section 10): digests over all float16 codes", "cases": cases}
+    return {"description": "FP16 tables (section 13): digests over all float16 codes", "cases": cases}

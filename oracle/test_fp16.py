@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of section 10's oracle against values worked by hand, the machine and mpmath."""
+"""Checks of section 13's oracle against values worked by hand, the machine and mpmath."""
 import math
 import struct
 import unittest
 from fractions import Fraction
 
-from .floats import bits32, round_binary
-from .fp16_functions import (BF16, DOMAIN, F16, F32, FUNCTIONS, IRRATIONAL, MINUS, SELU_ALPHA,
-                             SELU_SCALE, code16, constants, context, exact16, round_fraction,
-                             round_scaled, value16)
-from .fp16_tables import (MODELS, REDUCTIONS, STEPS_259, Pieces, Table, bfloat16_to_float16, fma,
-                          float16_to_bfloat16, float16_to_float32, float32_to_float16, multiply,
-                          sampled_values, subtract, to_format)
+from .floats import (BF16, F16, F32, bits32, fma, multiply, round_binary, round_fraction, round_scaled,
+                     subtract, to_format)
+from .fp16_functions import (DOMAIN, FUNCTIONS, IRRATIONAL, MINUS, SELU_ALPHA, SELU_SCALE, code16,
+                             constants, context, exact16, value16)
+from .fp16_tables import (MODELS, REDUCTIONS, STEPS_259, Pieces, Table, bfloat16_to_float16,
+                          float16_to_bfloat16, float16_to_float32, float32_to_float16, sampled_values)
 from .fp16_softmax import Softmax, shift_rint
 from .fp16_vectors import (PART, SILU_CUTS, SOFTMAX_CUTS, softmax_of, softmax_rows, synthetic_cuts,
                            synthetic_value)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs FP16 tables on the CPU. docs/numerics.md, section 10. All kernels give the same bytes.
+// Runs FP16 tables on the CPU. docs/numerics.md, section 13. All kernels give the same bytes.
 #ifndef ISOBIT_FP16_FUNCTION_H_
 #define ISOBIT_FP16_FUNCTION_H_
 

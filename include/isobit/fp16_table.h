@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // FP16 tables: activation functions of hardware that interpolates in a small table of floats. docs/numerics.md,
-// section 10.
+// section 13.
 // Values in and out are float16 codes here; float32 and bfloat16 are rounded to float16 first.
 #ifndef ISOBIT_FP16_TABLE_H_
 #define ISOBIT_FP16_TABLE_H_
@@ -24,7 +24,7 @@ enum class Fp16Model : int32_t {
 std::string_view to_string(Fp16Model model);
 std::optional<Fp16Model> fp16_model_from_string(std::string_view text);
 
-/// What is done before and after the look-up; docs/numerics.md, section 10.
+/// What is done before and after the look-up; docs/numerics.md, section 13.
 enum class Fp16Reduction : int32_t {
   kNone = 0,
   kSin = 1,         // x = k pi/2 + r; pieces[0] is sin, pieces[1] is cos on r in [-pi/4, pi/4]

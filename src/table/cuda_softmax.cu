@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// softmax from FP16 tables: docs/numerics.md, section 10. The sum is one of integers, so the order in which threads add
+// softmax from FP16 tables: docs/numerics.md, section 13. The sum is one of integers, so the order in which threads add
 // does not matter.
 #include <algorithm>
 #include <cstring>

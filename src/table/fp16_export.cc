@@ -677,7 +677,7 @@ Result<std::vector<ExportedFile>> export_fp16_c(const Fp16Table& table, std::str
   ISOBIT_RETURN_IF_ERROR(check_differences(table));
   std::string head = "/* SPDX-License-Identifier: Apache-2.0 */\n/* Made by isobit; do not edit.\n";
   for (const std::string& line : describe(table)) head += "   " + line + "\n";
-  head += "   The arithmetic is that of isobit's docs/numerics.md, section 10. */\n";
+  head += "   The arithmetic is that of isobit's docs/numerics.md, section 13. */\n";
   std::vector<ExportedFile> files;
   const auto add = [&](const char* suffix, const std::string& text) {
     files.push_back({std::string(name) + suffix, replace_all(head + text, "$", name)});

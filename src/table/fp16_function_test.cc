@@ -86,7 +86,7 @@ std::vector<std::byte> elements(const std::vector<float>& values, Dtype dtype) {
   return out;
 }
 
-/// What section 10 asks for, element by element, from the results of all codes.
+/// What section 13 asks for, element by element, from the results of all codes.
 std::vector<std::byte> expected_of(const std::vector<uint16_t>& results, std::span<const std::byte> x, Dtype x_dtype,
                                    Dtype y_dtype) {
   const size_t count = x.size() / size_in_bytes(x_dtype);
@@ -556,7 +556,7 @@ TEST_P(Fp16SoftmaxKernels, OrderDoesNotMatterAndTheResultIsRight) {
 INSTANTIATE_TEST_SUITE_P(All, Fp16SoftmaxKernels,
                          testing::ValuesIn(fp16_softmax_kernels().begin(), fp16_softmax_kernels().end()), kernel_name);
 
-/// Section 10 once more, written from the text, for model f32.
+/// Section 13 once more, written from the text, for model f32.
 float look_up_by_the_text(const Fp16Pieces& t, float x) {
   if (x <= t.cut_points.front()) return t.values.front();
   if (x >= t.cut_points.back()) return t.values.back();

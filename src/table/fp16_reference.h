@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The normative evaluation of FP16 tables, docs/numerics.md, section 10, on raw pointers, for host and device.
+// The normative evaluation of FP16 tables, docs/numerics.md, section 13, on raw pointers, for host and device.
 //
 // Every float32 operation here is one IEEE operation, rounded to nearest even. The host is compiled with
 // -ffp-contract=off; nvcc contracts unless it is told otherwise, so the device names the operation.

@@ -41,7 +41,7 @@ Fp16Table table_of(std::vector<int32_t> steps, std::vector<float> cut_points, st
 
 float at(const Fp16Table& table, float x) { return f16_to_f32(table(f32_to_f16(x))); }
 
-/// Section 10 once more, written from the text, for f32 and no range reduction.
+/// Section 13 once more, written from the text, for f32 and no range reduction.
 uint16_t by_the_text(const Fp16Pieces& t, uint16_t code) {
   if ((code & 0x7fffu) > 0x7c00u) return 0x7e00;
   const float x = f16_to_f32(code);

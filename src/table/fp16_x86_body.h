@@ -18,7 +18,7 @@ constexpr int kBlock = kChains * kLanes;
 constexpr int kCodes = 2 * kLanes;  // in a vector
 constexpr int64_t kTile = 1024;
 
-/// The piecewise linear function of docs/numerics.md, section 10. kSmall: at most 14 intervals a piece.
+/// The piecewise linear function of docs/numerics.md, section 13. kSmall: at most 14 intervals a piece.
 template <Fp16Model kModel, bool kTwoPieces, bool kSmall, typename V = Vector>  // V: what AVX2 lacks may be named
 struct LookUp {
   static constexpr int kPieces = kTwoPieces ? 2 : 1;
