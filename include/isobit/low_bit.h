@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights of 1, 2, 4 and 8 bits: the canonical form that every importer writes and every kernel packs from, quantisers,
-// docs/numerics.md, section 11.
+// and the saved form. docs/numerics.md, section 11.
 //
 // W is [N, K]: N rows (outputs), K columns (inputs). Each row is cut into G = ceil(K / group) groups along k; the last
 // one may be short. With g = floor(k / group) and codes w in 0..2^bits - 1:
@@ -15,11 +15,13 @@
 //   ISOBIT_ASSIGN_OR_RETURN(ArrayFile file, load_arrays("model.safetensors"));
 //   ISOBIT_ASSIGN_OR_RETURN(LowBitMatrix matrix, quantize_low_bit(file.arrays["fc.weight"], {.bits = 4}, "fc.weight"));
 //   ISOBIT_ASSIGN_OR_RETURN(double decibels, sqnr(file.arrays["fc.weight"], matrix, "fc.weight"));
+//   Status status = save_low_bit("packed.safetensors", {.matrices = {{"fc.weight", matrix}}});
 #ifndef ISOBIT_LOW_BIT_H_
 #define ISOBIT_LOW_BIT_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -122,6 +124,24 @@ Result<LowBitMatrix> quantize_low_bit(const Array& weights, const LowBitOptions&
 /// sums of the rows); infinite if there is no error. `weights`: f32, f16 or bf16 [N, K], finite.
 Result<double> sqnr(const Array& weights, const LowBitMatrix& matrix, std::string_view name,
                     ThreadPool* pool = nullptr);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Saved form: one safetensors file, docs/formats.md
+
+struct LowBitFile {
+  std::map<std::string, LowBitMatrix> matrices{};
+  std::map<std::string, Array> arrays{};  // what was not quantised (biases, norms), as it was
+
+  bool operator==(const LowBitFile&) const = default;
+};
+
+/// The file appears whole or not at all; the same content gives the same bytes. There must be a matrix; names must be
+/// UTF-8 and not empty, and an array must not have the name of a matrix, or of a tensor of one (NAME.codes, ...).
+Status save_low_bit(const std::string& path, const LowBitFile& file);
+/// Checks all that LowBitMatrix::create does: a file gets no more trust than a caller.
+Result<LowBitFile> load_low_bit(const std::string& path);
+/// The same from memory; `name` stands for the file in messages.
+Result<LowBitFile> parse_low_bit(const void* data, size_t size_bytes, const std::string& name);
 
 }  // namespace isobit
 
