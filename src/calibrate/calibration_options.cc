@@ -5,7 +5,7 @@
 #include <charconv>
 #include <string>
 
-#include "calibrate/number_text.h"
+#include "core/number_text.h"
 
 namespace isobit {
 namespace {

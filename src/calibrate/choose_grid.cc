@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "calibrate/derive_grid.h"
-#include "calibrate/number_text.h"
+#include "core/number_text.h"
 #include "isobit/calibration.h"
 
 namespace isobit {

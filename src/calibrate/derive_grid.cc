@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "calibrate/number_text.h"
+#include "core/number_text.h"
 #include "isobit/calibration.h"
 
 namespace isobit {

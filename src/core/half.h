@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// float16 and bfloat16, as bits in a uint16_t, to and from float32. Integer arithmetic only: the results do not
-// depend on the rounding mode, on flush-to-zero or on the instruction set.
+// float16 and bfloat16, as bits in a uint16_t, to and from float32. Integer arithmetic only (but for f64_to_f32_odd):
+// the results do not depend on the rounding mode, on flush-to-zero or on the instruction set.
 //
 // NaN keeps its sign and the payload bits that fit, and comes out quiet (as the F16C instructions do it). The one
 // exception is bf16_to_f32, a plain shift, which keeps a signalling NaN as it is.
@@ -67,10 +67,22 @@ ISOBIT_HD constexpr uint16_t f32_to_bf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/// A float64 rounded to odd: toward zero, with the last bit set where that is not exact. Rounded again to float16 or
+/// bfloat16, the result is that of a single rounding; from the nearest float32 it would not be. Not for NaN.
+ISOBIT_HD constexpr float f64_to_f32_odd(double value) {
+  const auto nearest = static_cast<float>(value);
+  const double back = static_cast<double>(nearest);
+  if (back == value) return nearest;
+  uint32_t bits = __builtin_bit_cast(uint32_t, nearest);
+  if ((back < 0 ? -back : back) > (value < 0 ? -value : value)) --bits;
+  return __builtin_bit_cast(float, bits | 1u);
+}
+
 static_assert(f16_to_f32(0x3c00) == 1.0f && f16_to_f32(0x0001) == 0x1p-24f && f16_to_f32(0xfbff) == -65504.0f);
 static_assert(f32_to_f16(65519.996f) == 0x7bff && f32_to_f16(65520.0f) == 0x7c00);
 static_assert(f32_to_f16(0x1p-25f) == 0 && f32_to_f16(0x1.8p-24f) == 2 && f32_to_f16(0x1.000002p-25f) == 1);
 static_assert(f32_to_bf16(0x1.01p0f) == 0x3f80 && f32_to_bf16(0x1.03p0f) == 0x3f82);
+static_assert(f32_to_f16(f64_to_f32_odd(0x1.002000001p0)) == 0x3c01 && f32_to_f16(0x1.002p0f) == 0x3c00);
 
 }  // namespace isobit
 

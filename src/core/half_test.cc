@@ -78,6 +78,31 @@ TEST(Half, RoundsTiesOfEveryIntervalToEven) {
   }
 }
 
+// A float64 next to a middle: its nearest float32 is the middle itself.
+TEST(Half, RoundsFloat64OnceByWayOfOdd) {
+  for (const double sign : {1.0, -1.0}) {
+    const uint32_t sign_bit = sign < 0 ? 0x8000 : 0;
+    for (uint32_t i = 0; i < 0x7f80; ++i) {
+      for (const int mantissa_bits : {10, 7}) {
+        if (i >= 0x7bff && mantissa_bits == 10) continue;
+        if (i == 0x7f7f) continue;
+        const auto low = static_cast<uint16_t>(i);
+        const double middle = (value_of(low, mantissa_bits) + value_of(low + 1, mantissa_bits)) / 2;
+        const auto rounded = [&](double value) {
+          const float odd = f64_to_f32_odd(sign * value);
+          return static_cast<uint32_t>(mantissa_bits == 10 ? f32_to_f16(odd) : f32_to_bf16(odd));
+        };
+        ASSERT_EQ(rounded(middle), sign_bit | (i + (i & 1))) << i;
+        ASSERT_EQ(rounded(std::nextafter(middle, 0.0)), sign_bit | i) << i;
+        ASSERT_EQ(rounded(std::nextafter(middle, 1e300)), sign_bit | (i + 1)) << i;
+      }
+    }
+    EXPECT_EQ(f32_to_f16(f64_to_f32_odd(sign * 1e300)), sign_bit | 0x7c00);
+    EXPECT_EQ(f32_to_bf16(f64_to_f32_odd(sign * 1e300)), sign_bit | 0x7f80);
+    EXPECT_EQ(f32_to_bf16(f64_to_f32_odd(sign * 0x1.fep127)), sign_bit | 0x7f7f);
+  }
+}
+
 TEST(Half, ExtremesAndNan) {
   const float infinity = std::numeric_limits<float>::infinity();
   const float largest = std::numeric_limits<float>::max();

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "calibrate/number_text.h"
+#include "core/number_text.h"
 #include "gru/float.h"
 
 namespace isobit {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <initializer_list>
 
-#include "calibrate/number_text.h"
+#include "core/number_text.h"
 
 namespace isobit {
 namespace {

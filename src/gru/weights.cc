@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "calibrate/number_text.h"
+#include "core/number_text.h"
 #include "io/container.h"
 #include "isobit/arrays.h"
 #include "isobit/gru.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers in messages and in the text form of options.
-#ifndef ISOBIT_CALIBRATE_NUMBER_TEXT_H_
-#define ISOBIT_CALIBRATE_NUMBER_TEXT_H_
+#ifndef ISOBIT_CORE_NUMBER_TEXT_H_
+#define ISOBIT_CORE_NUMBER_TEXT_H_
 
 #include <charconv>
 #include <string>
@@ -16,4 +16,4 @@ inline std::string number_text(double value) {
 
 }  // namespace isobit
 
-#endif  // ISOBIT_CALIBRATE_NUMBER_TEXT_H_
+#endif  // ISOBIT_CORE_NUMBER_TEXT_H_

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights of 1, 2, 4 and 8 bits: the canonical form that every importer writes and every kernel packs from, quantisers,
+// and the saved form. docs/numerics.md, section 11.
+//
+// W is [N, K]: N rows (outputs), K columns (inputs). Each row is cut into G = ceil(K / group) groups along k; the last
+// one may be short. With g = floor(k / group) and codes w in 0..2^bits - 1:
+//
+//   W[n, k] = S[n, g] * v[n, k] + O[n, g]
+//
+//   kind        v                                               O
+//   symmetric   w - 2^(bits-1); bits = 1: 2w - 1, that is +-1   none
+//   zero_point  w - z[n, g], z an integer in 0..2^bits          none
+//   offset      w - z, one z for the matrix, 0 or 2^(bits-1)    a floating-point number, like S
+//
+//   ISOBIT_ASSIGN_OR_RETURN(ArrayFile file, load_arrays("model.safetensors"));
+//   ISOBIT_ASSIGN_OR_RETURN(LowBitMatrix matrix, quantize_low_bit(file.arrays["fc.weight"], {.bits = 4}, "fc.weight"));
+//   ISOBIT_ASSIGN_OR_RETURN(double decibels, sqnr(file.arrays["fc.weight"], matrix, "fc.weight"));
+//   Status status = save_low_bit("packed.safetensors", {.matrices = {{"fc.weight", matrix}}});
+#ifndef ISOBIT_LOW_BIT_H_
+#define ISOBIT_LOW_BIT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "isobit/arrays.h"
+#include "isobit/dtype.h"
+#include "isobit/parallel.h"
+#include "isobit/status.h"
+
+namespace isobit {
+
+enum class LowBitKind : int32_t { kSymmetric = 0, kZeroPoint = 1, kOffset = 2 };
+/// "symmetric", "zero_point" or "offset".
+std::string_view to_string(LowBitKind kind);
+std::optional<LowBitKind> low_bit_kind_from_string(std::string_view text);
+
+/// The canonical form. N and K are 1..2^31 - 1.
+struct LowBitParameters {
+  int64_t rows = 0;     // N
+  int64_t columns = 0;  // K
+  int32_t bits = 4;     // 1, 2, 4 or 8
+  int64_t group = 64;   // elements of a group: K, or a multiple of 8 below K
+  LowBitKind kind = LowBitKind::kSymmetric;
+  int32_t zero_point = 0;  // kOffset: z, 0 or 2^(bits-1); else 0
+  /// u8 [N, row_bytes]: element k of a row in bits (k * bits) mod 8 of byte floor(k * bits / 8), low bits first. A row
+  /// is padded with zeros to a multiple of 4 bytes.
+  Array codes;
+  Array scales;       // S: f32, f16 or bf16 [N, G]
+  Array zero_points;  // kZeroPoint: z, u8 [N, G], for 8 bits u16; else empty
+  Array offsets;      // kOffset: O, [N, G] in the type of the scales; else empty
+  bool operator==(const LowBitParameters&) const = default;
+};
+
+/// A checked canonical form; immutable.
+class LowBitMatrix {
+ public:
+  /// Checks every field; `name` is the matrix in messages. Scales and offsets must be finite, and so must every number
+  /// that a code of the group can stand for, as float32. Scales may be negative (GGUF has such). A scale of zero is
+  /// accepted only where it loses nothing: all codes of its group are z (1 in the symmetric kind of 1 bit).
+  static Result<LowBitMatrix> create(LowBitParameters parameters, std::string_view name);
+
+  [[nodiscard]] const LowBitParameters& parameters() const { return parameters_; }
+  [[nodiscard]] int64_t rows() const { return parameters_.rows; }
+  [[nodiscard]] int64_t columns() const { return parameters_.columns; }
+  /// G.
+  [[nodiscard]] int64_t groups() const;
+  /// Of a row of codes: a multiple of 4.
+  [[nodiscard]] int64_t row_bytes() const;
+  /// Codes, scales, zero points and offsets, in memory as in a file.
+  [[nodiscard]] int64_t size_bytes() const;
+
+  /// Elements; n in 0..N-1, k in 0..K-1, g in 0..G-1.
+  [[nodiscard]] uint32_t code(int64_t n, int64_t k) const;       // w
+  [[nodiscard]] int32_t value(int64_t n, int64_t k) const;       // v
+  [[nodiscard]] float scale(int64_t n, int64_t g) const;         // S, widened exactly
+  [[nodiscard]] float offset(int64_t n, int64_t g) const;        // O; 0 unless kOffset
+  [[nodiscard]] int32_t zero_point(int64_t n, int64_t g) const;  // z; of 1 bit symmetric, which has none: 1
+
+  /// w[n * K + k] = W[n, k] in float32: S * v rounded to nearest even; kOffset: O added in a second rounding. Refuses a
+  /// span that has not N * K elements. Without a pool: on the caller's thread.
+  Status dequantize(std::span<float> w, ThreadPool* pool = nullptr) const;
+
+  bool operator==(const LowBitMatrix&) const = default;
+
+ private:
+  explicit LowBitMatrix(LowBitParameters parameters) : parameters_(std::move(parameters)) {}
+
+  LowBitParameters parameters_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Quantisers
+
+enum class LowBitMethod : int32_t {
+  kAbsmax = 0,  // S from the largest magnitude; kSymmetric only
+  kMinmax = 1,  // S (and z or O) from smallest and largest value; kZeroPoint and kOffset only
+  kMse = 2,     // the range of the above times 1 - i/64, i = 0..31: the one with the least squared error; every kind
+};
+/// "absmax", "minmax" or "mse".
+std::string_view to_string(LowBitMethod method);
+std::optional<LowBitMethod> low_bit_method_from_string(std::string_view text);
+
+struct LowBitOptions {
+  int32_t bits = 4;    // 1, 2, 4 or 8
+  int64_t group = 64;  // K, or a multiple of 8 below K
+  LowBitKind kind = LowBitKind::kSymmetric;
+  LowBitMethod method = LowBitMethod::kAbsmax;
+  Dtype scales = Dtype::kF32;  // f32, f16 or bf16: type of S and O
+};
+
+/// Quantises weights: f32, f16 or bf16 [N, K], N and K at least 1. In float64; each S and O is rounded once to its
+/// type, and codes are computed from the rounded ones. The same bytes on every machine and for every pool. An element
+/// that is NaN or infinite is refused with its index, and so is an S or O that overflows its type, and an f16 S below
+/// 2^-14 that is not 0 (bf16 and f32 hold it). A group whose S is 0 has w = z.
+Result<LowBitMatrix> quantize_low_bit(const Array& weights, const LowBitOptions& options, std::string_view name,
+                                      ThreadPool* pool = nullptr);
+
+/// 10 * log10(sum W^2 / sum (W - W')^2) in decibels, W' the dequantised matrix, sums in float64 (each row, then the
+/// sums of the rows); infinite if there is no error. `weights`: f32, f16 or bf16 [N, K], finite.
+Result<double> sqnr(const Array& weights, const LowBitMatrix& matrix, std::string_view name,
+                    ThreadPool* pool = nullptr);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Saved form: one safetensors file, docs/formats.md
+
+struct LowBitFile {
+  std::map<std::string, LowBitMatrix> matrices{};
+  std::map<std::string, Array> arrays{};  // what was not quantised (biases, norms), as it was
+
+  bool operator==(const LowBitFile&) const = default;
+};
+
+/// The file appears whole or not at all; the same content gives the same bytes. There must be a matrix; names must be
+/// UTF-8 and not empty, and an array must not have the name of a matrix, or of a tensor of one (NAME.codes, ...).
+Status save_low_bit(const std::string& path, const LowBitFile& file);
+/// Checks all that LowBitMatrix::create does: a file gets no more trust than a caller.
+Result<LowBitFile> load_low_bit(const std::string& path);
+/// The same from memory; `name` stands for the file in messages.
+Result<LowBitFile> parse_low_bit(const void* data, size_t size_bytes, const std::string& name);
+
+}  // namespace isobit
+
+#endif  // ISOBIT_LOW_BIT_H_
