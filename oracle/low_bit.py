@@ -19,8 +19,8 @@ NONE, RELU, RELU6 = None, (0.0, math.inf), (0.0, 6.0)
 def check_shape(bits, K, group):
     if bits not in (1, 2, 4, 8):
         raise Refused("bits %d: 1, 2, 4 or 8" % bits)
-    if K < 1 or group < 1 or (group % 8 and group != K):
-        raise Refused("group %d: a multiple of 8, or K = %d" % (group, K))
+    if K < 1 or group != K and (group < 8 or group > K or group % 8):
+        raise Refused("group %d: K = %d, or a multiple of 8 below it" % (group, K))
 
 
 def pack(codes, bits):
@@ -60,24 +60,39 @@ class Weights:
         assert all(0 <= w < top for row in codes for w in row)
         self.bits, self.group, self.kind, self.store, self.codes, self.S = bits, group, kind, store, codes, S
         self.N, self.K, self.G = len(codes), K, G
+        for n in range(self.N):
+            for g in range(G):
+                self.check_group(n, g)
+
+    def check_group(self, n, g):
+        first = g * self.group
+        if any(not math.isfinite(self.decode_code(w, n, first)) for w in (0, (1 << self.bits) - 1)):
+            raise Refused("a code stands for a weight that is not finite in float32")
+        if self.S[n][g] == 0 and any(self.codes[n][k] != self.z[n][g] for k in self.group_of(g)):
+            raise Refused("a scale of 0 loses codes")
 
     def group_of(self, g):
         return range(g * self.group, min((g + 1) * self.group, self.K))
 
+    def value_of(self, w, n, k):
+        return 2 * w - 1 if self.bits == 1 and self.kind == "symmetric" else w - self.z[n][k // self.group]
+
     def value(self, n, k):
         """v: the integer that S multiplies."""
-        w = self.codes[n][k]
-        return 2 * w - 1 if self.bits == 1 and self.kind == "symmetric" else w - self.z[n][k // self.group]
+        return self.value_of(self.codes[n][k], n, k)
 
     def exact(self, n, k):
         g = k // self.group
         return Fraction(self.S[n][g]) * self.value(n, k) + (Fraction(self.O[n][g]) if self.O else 0)
 
-    def decode(self, n, k):
-        """float32, one rounding."""
+    def decode_code(self, w, n, k):
+        """The weight of code w in the group of k: float32, the product rounded, then the sum."""
         g = k // self.group
-        offset = self.O[n][g] if self.O else 0.0
-        return fma(self.S[n][g], float(self.value(n, k)), offset)
+        product = multiply(self.S[n][g], float(self.value_of(w, n, k)), F32)
+        return add(product, self.O[n][g], F32) if self.O else product
+
+    def decode(self, n, k):
+        return self.decode_code(self.codes[n][k], n, k)
 
     def json(self):
         def texts(rows):

@@ -31,6 +31,10 @@ def texts(values, kind="f32"):
     return [bits_of(v, kind) for v in values]
 
 
+def decoded_texts(w):
+    return [texts([w.decode(n, k) for k in range(w.K)]) for n in range(w.N)]
+
+
 def quantise_case(rows, bits, group, kind, store, mse):
     case = {"op": "quantize", "rows": [texts(row) for row in rows], "method": "mse" if mse else
             "absmax" if kind == "symmetric" else "minmax"}
@@ -39,8 +43,7 @@ def quantise_case(rows, bits, group, kind, store, mse):
     except Refused as error:
         return {**case, "weights": {"bits": bits, "group": group, "kind": kind, "store": store,
                                     "K": len(rows[0])}, "refused": str(error)}
-    return {**case, "weights": w.json(),
-            "decoded": [texts([w.decode(n, k) for k in range(w.K)]) for n in range(w.N)]}
+    return {**case, "weights": w.json(), "decoded": decoded_texts(w)}
 
 
 def quantise_cases(rng):
@@ -88,6 +91,8 @@ def quantise_cases(rng):
         cases.append(quantise_case([[low, 0.0, -1.0, -128.0]], 8, 4, "zero_point", "bf16", False))
     big = to_format(3e38, FORMATS["f32"])
     cases.append(quantise_case([[-big, big]], 1, 2, "offset", "f32", False))
+    for mse in (False, True):  # code 0 is -8/7 of the largest weight, beyond float32 without a factor
+        cases.append(quantise_case([[big, -1.0, big / 2 ** 10]], 4, 3, "symmetric", "f32", mse))
     for bad in (math.nan, math.inf):
         cases.append(quantise_case([[1.0, bad]], 4, 2, "symmetric", "f32", False))
     return cases
@@ -116,8 +121,8 @@ def float_cases(rng):
             x_type = rng.pick(sorted(FORMATS))
             x = [[to_format(v, FORMATS[x_type]) for v in row] for row in random_rows(rng, 2, K, 1.0)]
             bias = rng.pick([None, random_rows(rng, 1, 5, 1.0)[0]])
-            cases.append({"op": "float", "weights": w.json(), "x_type": x_type, "x": [texts(r, x_type) for r in x],
-                          "bias": bias and texts(bias),
+            cases.append({"op": "float", "weights": w.json(), "decoded": decoded_texts(w), "x_type": x_type,
+                          "x": [texts(r, x_type) for r in x], "bias": bias and texts(bias),
                           "y": [[bits64(float(v)) for v in exact_linear(w, row, bias)] for row in x]})
     return cases
 
@@ -182,7 +187,7 @@ def fly_cases(rng):
         w = given_weights(rng, 8, "offset", "f32", 2, 64, 64)
         cases.append(fly_case(w, "f32", x, asymmetric, "f32", None, None))
     # results that are subnormal, infinite, or of no order at all
-    for store, scale in (("f32", 2.0 ** -140), ("f32", 2.0 ** 127), ("bf16", 2.0 ** -133), ("f16", 2.0 ** -24)):
+    for store, scale in (("f32", 2.0 ** -140), ("f32", 2.0 ** 120), ("bf16", 2.0 ** -133), ("f16", 2.0 ** -24)):
         w = Weights(8, 8, "symmetric", store, [[255 - 3 * k for k in range(24)], [k * 9 for k in range(24)]],
                     [[scale, -scale, scale]] * 2)
         x = [[127.0, 64.0, 1.0, -5.0] * 6, [1e9, 3.0, -2e9, 0.125] * 6, [1e-9, -3e-9, 2e-9, 1e-12] * 6]

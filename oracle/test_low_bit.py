@@ -74,9 +74,12 @@ class Canonical(unittest.TestCase):
         self.assertEqual([z.decode(0, k) for k in (0, 1, 8, 9)], [-16.0, -1.0, 0.0, 30.0])
         offset = Weights(4, 8, "offset", "f32", [[0, 15] * 5], [[1.0, 0.5]], 8, [[0.25, -3.0]])
         self.assertEqual([offset.decode(0, k) for k in (0, 1, 8, 9)], [-7.75, 7.25, -7.0, 0.5])
-        # one rounding: 255 S + O with S = 1 + 2^-23, O = 2^-30
-        fine = Weights(8, 8, "offset", "f32", [[255] * 8], [[1 + 2.0 ** -23]], 0, [[2.0 ** -30]])
-        self.assertEqual(fine.decode(0, 0), to_format(255 + 255 * 2.0 ** -23 + 2.0 ** -30, F32))
+        # two roundings: 3 S goes from 3 + 3 * 2^-23 to 3 + 2^-21, the even one of its neighbours
+        fine = Weights(4, 8, "offset", "f32", [[3] * 8], [[1 + 2.0 ** -23]], 0, [[-3.0]])
+        self.assertEqual(fine.decode(0, 0), 2.0 ** -21)
+        # no offset, no sum: -0 stays
+        negative = Weights(4, 8, "symmetric", "f32", [[8] * 8], [[-1.0]])
+        self.assertEqual(bits32(negative.decode(0, 0)), "80000000")
 
     def test_refused(self):
         row = [[0] * 20]
@@ -84,9 +87,15 @@ class Canonical(unittest.TestCase):
                           (4, 8, "zero_point", "f32", row, [[1.0] * 3], [[17, 0, 0]]),
                           (4, 8, "offset", "f32", row, [[1.0] * 3], 3, [[0.0] * 3]),
                           (4, 8, "offset", "f32", row, [[1.0] * 3], 8),
-                          (4, 8, "symmetric", "f32", row, [[1.0, math.inf, 1.0]])):
+                          (4, 8, "symmetric", "f32", row, [[1.0, math.inf, 1.0]]),
+                          (4, 24, "symmetric", "f32", row, [[1.0]]),
+                          (4, 8, "symmetric", "f32", row, [[1.0, 0.0, 1.0]]),
+                          (4, 8, "symmetric", "f32", row, [[1.0, 1.0, -(2.0 ** 125)]]),
+                          (4, 8, "offset", "f32", row, [[2.0 ** 124] * 3], 0, [[0.0, 0.0, 2.0 ** 127]])):
             self.assertRaises(Refused, Weights, *arguments)
         Weights(4, 20, "symmetric", "f32", row, [[1.0]])  # K, though no multiple of 8
+        Weights(4, 8, "zero_point", "f32", row, [[1.0, 0.0, -0.0]], [[16, 0, 0]])
+        Weights(4, 8, "symmetric", "f32", row, [[2.0 ** 124] * 3])  # code 0 is -2^127
 
 
 class Quantisers(unittest.TestCase):
@@ -300,7 +309,8 @@ class OnTheFly(unittest.TestCase):
         rng = Rng(7)
         for trial in range(36):
             bits, kind, asymmetric = (1, 2, 4, 8)[trial % 4], KINDS[trial % 3], trial % 2 == 1
-            K, group = rng.int(1, 300), rng.pick([8, 16, 32, 40])
+            K = rng.int(1, 300)
+            group = min(K, rng.pick([8, 16, 32, 40]))
             w = quantise(random_rows(rng, 3, K, 0.5), bits, group, kind, rng.pick(sorted(FORMATS)))
             x = random_rows(rng, 1, K, 1.0)[0]
             groups = groups_of(w, x, asymmetric)
@@ -397,7 +407,7 @@ class Static(unittest.TestCase):
         self.assertRaises(Refused, StaticLinear, w, Grid(9, True, 0, scale=1.0), x)
         self.assertRaises(Refused, StaticLinear, w, x, None, None, RELU)
         self.assertRaises(Refused, StaticLinear, w, x, x, [math.inf])
-        self.assertRaises(Refused, StaticLinear, self.weights([[1]], [0.0]), x, x)
+        self.assertRaises(Refused, StaticLinear, self.weights([[0]], [0.0]), x, x)
 
     def test_channels(self):
         w = channel_weights([[0.0, -0.0], [127.0, 1.0], [-64.0, 1.0]])
