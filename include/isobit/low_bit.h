@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights of 1, 2, 4 and 8 bits: the canonical form that every importer writes and every kernel packs from, quantisers,
-// and the saved form. docs/numerics.md, section 11.
+// and the saved form. docs/numerics.md, section 9.
 //
 // W is [N, K]: N rows (outputs), K columns (inputs). Each row is cut into G = ceil(K / group) groups along k; the last
 // one may be short. With g = floor(k / group) and codes w in 0..2^bits - 1:
@@ -99,7 +99,9 @@ class LowBitMatrix {
 enum class LowBitMethod : int32_t {
   kAbsmax = 0,  // S from the largest magnitude; kSymmetric only
   kMinmax = 1,  // S (and z or O) from smallest and largest value; kZeroPoint and kOffset only
-  kMse = 2,     // the range of the above times 1 - i/64, i = 0..31: the one with the least squared error; every kind
+  /// The range of the above times 1 - i/64, i = 0..31: the one with the least squared error; every kind. Without a
+  /// range, kSymmetric of 1 bit, it is kAbsmax.
+  kMse = 2,
 };
 /// "absmax", "minmax" or "mse".
 std::string_view to_string(LowBitMethod method);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantisers of low-bit weights: docs/numerics.md, section 11. All arithmetic is float64, rounded operation by
+// Quantisers of low-bit weights: docs/numerics.md, section 9. All arithmetic is float64, rounded operation by
 // operation.
 #include <algorithm>
 #include <cmath>
@@ -70,7 +70,7 @@ class Quantizer {
   /// S before it is rounded.
   double raw_scale(const Range& range, double factor) const {
     if (o_.kind != LowBitKind::kSymmetric) return (factor * high(range) - factor * low(range)) / codes_;
-    if (o_.bits == 1) return factor * range.mean_magnitude;
+    if (o_.bits == 1) return range.mean_magnitude;
     const double middle = 1 << (o_.bits - 1);
     return std::max(factor * range.max / (middle - 1), -(factor * range.min) / middle);
   }
@@ -86,7 +86,7 @@ class Quantizer {
       group.offset = rounded_to(o_.scales, factor * range.min);
     } else if (group.scale != 0) {
       const double z = std::rint(-(factor * low(range)) / group.scale);
-      group.zero_point = static_cast<int32_t>(std::clamp(z, 0.0, codes_ + 1));
+      group.zero_point = static_cast<int32_t>(std::clamp(z, 0.0, codes_));
     }
     return group;
   }
@@ -121,7 +121,7 @@ class Quantizer {
         return refuse(where + ": the " + what + " is above the largest number of its type, " +
                       std::string(to_string(o_.scales)) + "; the weights are " + number_text(range.min) + ".." +
                       number_text(range.max));
-    if (o_.method != LowBitMethod::kMse) return *best;
+    if (o_.method != LowBitMethod::kMse || is_sign_only()) return *best;  // a mean is no range to search
     double least = squared_error(w, *best);
     for (int i = 1; i < kMseFactors; ++i) {
       const std::optional<Group> group = parameters(range, 1 - i / 64.0);
