@@ -62,7 +62,8 @@ function(isobit_test name)
   find_package(GTest REQUIRED)
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
-  target_compile_definitions(${name} PRIVATE ISOBIT_TESTDATA="${PROJECT_SOURCE_DIR}/testdata")
+  target_compile_definitions(${name} PRIVATE ISOBIT_TESTDATA="${PROJECT_SOURCE_DIR}/testdata"
+    ISOBIT_BUILT_VECTORS="${PROJECT_SOURCE_DIR}/build/oracle")
   target_link_libraries(${name} PRIVATE isobit isobit_testing isobit_flags GTest::gtest GTest::gtest_main
     nlohmann_json::nlohmann_json)
   if(NOT arg_LABELS)

@@ -9,9 +9,12 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "isobit/grid.h"
 #include "isobit/gru.h"
+#include "isobit/low_bit.h"
 
 namespace isobit::testing {
 
@@ -21,6 +24,16 @@ using Json = nlohmann::json;
 inline Json oracle_cases(const std::string& name) {
   std::ifstream file(std::string(ISOBIT_TESTDATA) + "/" + name);
   if (!file) throw std::runtime_error("missing test vectors: " + name);
+  return Json::parse(file).at("cases");
+}
+
+/// The cases of a file that is too large for testdata/; throws when it is missing.
+inline Json built_oracle_cases(const std::string& name) {
+  const std::string path = std::string(ISOBIT_BUILT_VECTORS) + "/" + name;
+  std::ifstream file(path);
+  if (!file)
+    throw std::runtime_error("missing test vectors: " + path +
+                             "; write them with: python3 -m oracle generate --built --out build/oracle");
   return Json::parse(file).at("cases");
 }
 
@@ -140,6 +153,71 @@ inline GruLayerParameters layer_of(const Json& j, Rounding rounding) {
   const char* gates[3] = {"u", "r", "n"};
   for (size_t gate = 0; gate < 3; ++gate)
     p.tables[gate] = table_of(j.at("tables").at(gates[gate]), p.grids[kUIn + gate], p.grids[kU + gate], rounding);
+  return p;
+}
+
+/// "0a10": two digits a byte, first byte first.
+inline std::vector<uint8_t> bytes_of_hex(const std::string& hex) {
+  std::vector<uint8_t> out;
+  for (size_t i = 0; i < hex.size(); i += 2)
+    out.push_back(static_cast<uint8_t>(std::stoul(hex.substr(i, 2), nullptr, 16)));
+  return out;
+}
+
+/// Rows of bit patterns of f32, f16 or bf16.
+inline Array float_rows_of(const Json& rows, Dtype dtype) {
+  const auto columns = static_cast<int64_t>(rows.at(0).size());
+  Array out = Array::zeros(dtype, {static_cast<int64_t>(rows.size()), columns});
+  int64_t i = 0;
+  for (const Json& row : rows)
+    for (const Json& bits : row) {
+      const auto value = static_cast<uint32_t>(std::stoul(bits.get<std::string>(), nullptr, 16));
+      if (dtype == Dtype::kF32) {
+        out.data<uint32_t>()[i++] = value;
+      } else {
+        out.data<uint16_t>()[i++] = static_cast<uint16_t>(value);
+      }
+    }
+  return out;
+}
+
+/// The type of scales and offsets.
+inline Dtype low_bit_store_of(const Json& weights) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16})
+    if (weights.at("store") == to_string(dtype)) return dtype;
+  throw std::runtime_error("test vectors: no type of scales: " + weights.at("store").dump());
+}
+
+/// Low-bit weights, unchecked.
+inline LowBitParameters low_bit_of(const Json& j) {
+  LowBitParameters p;
+  p.rows = static_cast<int64_t>(j.at("w").size());
+  p.columns = j.at("K");
+  p.bits = j.at("bits");
+  p.group = j.at("group");
+  p.kind = low_bit_kind_from_string(j.at("kind").get<std::string>()).value();
+  std::vector<uint8_t> codes;
+  for (const Json& row : j.at("w")) {
+    const std::vector<uint8_t> bytes = bytes_of_hex(row);
+    codes.insert(codes.end(), bytes.begin(), bytes.end());
+  }
+  p.codes = Array::copy_of(codes.data(), {p.rows, static_cast<int64_t>(codes.size()) / p.rows});
+  p.scales = float_rows_of(j.at("S"), low_bit_store_of(j));
+  if (p.kind == LowBitKind::kZeroPoint) {
+    p.zero_points = Array::zeros(p.bits == 8 ? Dtype::kU16 : Dtype::kU8, p.scales.shape);
+    int64_t i = 0;
+    for (const Json& row : j.at("z"))
+      for (const int32_t z : row)
+        if (p.bits == 8) {
+          p.zero_points.data<uint16_t>()[i++] = static_cast<uint16_t>(z);
+        } else {
+          p.zero_points.data<uint8_t>()[i++] = static_cast<uint8_t>(z);
+        }
+  }
+  if (p.kind == LowBitKind::kOffset) {
+    p.zero_point = j.at("z");
+    p.offsets = float_rows_of(j.at("O"), low_bit_store_of(j));
+  }
   return p;
 }
 
