@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels that look float16 codes up in a table of all 65536 results. On an H200 with 2^28 elements they reach 0.90 to
-// 0.97 of the speed of a copy; from global memory through L1 it was 0.67 to 0.73.
+// 0.97 of the speed of a copy (docs/performance.md), far more than from global memory through L1.
 #ifndef ISOBIT_TABLE_CUDA_FP16_CUH_
 #define ISOBIT_TABLE_CUDA_FP16_CUH_
 
@@ -39,7 +39,7 @@ inline constexpr int kFp16Vector = 16 / static_cast<int>(sizeof(typename In::Typ
 
 /// Threads of a block, and vectors of a thread on their way at once: 24 to 36 KB a processor. Timed on an H200 with
 /// 2^28 elements, 256 to 1024 threads, 1 to 8 vectors: with less the loads' latency shows, and with more reads and
-/// writes disturb each other (float16, 1024 x 4: 0.88 of a copy).
+/// writes disturb each other.
 inline constexpr int kFp16Threads = 768;
 template <typename In, typename Out>
 inline constexpr int kFp16Round = sizeof(typename In::Type) == 4 && sizeof(typename Out::Type) == 4 ? 2 : 3;
