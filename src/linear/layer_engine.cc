@@ -38,7 +38,9 @@ class FloatReference final : public LinearEngine {
       widen_row(call, i, weights_.k, x);
       for (int64_t n = part.n_begin; n < part.n_end; ++n)
         reference_store(call.y_row(i), call.y_dtype, n,
-                        reference_float(weights_, n, x, epilogue_.bias[static_cast<size_t>(n)], epilogue_.clamp));
+                        reference_act(static_cast<float>(
+                                          reference_sum(weights_, n, x, epilogue_.bias[static_cast<size_t>(n)]).value),
+                                      epilogue_.clamp));
     }
   }
 

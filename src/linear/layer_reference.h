@@ -74,24 +74,41 @@ inline float reference_act(float y, const LinearClamp& clamp) {
   return y < clamp.lo ? clamp.lo : y > clamp.hi ? clamp.hi : y;
 }
 
-/// Section 10, one result: every sum in float64, ascending, then one rounding to float32. x: a row.
-inline float reference_float(const ReferenceWeights& w, int64_t n, const float* x, float bias,
-                             const LinearClamp& clamp) {
-  double y = 0;
+/// Section 10, one result in float64, bias included, and the magnitudes of what it is the sum of.
+struct ReferenceSum {
+  double value = 0;
+  double terms = 0;
+};
+
+/// Every sum ascends. x: a row.
+inline ReferenceSum reference_sum(const ReferenceWeights& w, int64_t n, const float* x, float bias) {
+  ReferenceSum y;
   for (int64_t g = 0; g < w.groups; ++g) {
     const int64_t end = std::min(w.k, (g + 1) * w.group);
     double product = 0;
     double sum = 0;
+    double magnitude = 0;
+    double sum_magnitude = 0;
     for (int64_t k = g * w.group; k < end; ++k) {
-      product += static_cast<double>(x[k]) * w.v[static_cast<size_t>(n * w.k + k)];
-      sum += static_cast<double>(x[k]);
+      const double element = x[k];
+      const double term = element * w.v[static_cast<size_t>(n * w.k + k)];
+      product += term;
+      sum += element;
+      magnitude += std::abs(term);
+      sum_magnitude += std::abs(element);
     }
     const auto at = static_cast<size_t>(n * w.groups + g);
-    y += static_cast<double>(w.scales[at]) * product;
-    if (!w.offsets.empty()) y += static_cast<double>(w.offsets[at]) * sum;
+    const double scale = w.scales[at];
+    const double offset = w.offsets.empty() ? 0.0 : w.offsets[at];
+    y.value += scale * product;
+    y.terms += std::abs(scale) * magnitude;
+    if (w.offsets.empty()) continue;
+    y.value += offset * sum;
+    y.terms += std::abs(offset) * sum_magnitude;
   }
-  y += static_cast<double>(bias);
-  return reference_act(static_cast<float>(y), clamp);
+  y.value += static_cast<double>(bias);
+  y.terms += std::abs(static_cast<double>(bias));
+  return y;
 }
 
 /// One group of a row of activations, section 11.
