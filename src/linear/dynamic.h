@@ -38,6 +38,8 @@ struct DynamicRows {
 class PackedLowBit {
  public:
   const DynamicLayout& layout() const { return layout_; }
+  /// size_bytes() bytes, 64-byte aligned.
+  const uint8_t* data() const { return memory_.get(); }
   int64_t rows() const { return rows_; }
   /// N rounded up to 16: the columns of y.
   int64_t padded_rows() const { return tiles() * kDynamicTileRows; }
@@ -55,8 +57,6 @@ class PackedLowBit {
   friend struct LowBitPacker;
   friend bool quantize_row(const DynamicKernels& kernels, const PackedLowBit& weights, const void* x, Dtype dtype,
                            int8_t* codes, DynamicGroup* groups);
-  friend void dynamic_product(const DynamicKernels& kernels, const PackedLowBit& weights, TileRange tiles,
-                              const DynamicRows& x, float* y, int64_t y_stride, uint8_t* scratch);
 
   std::shared_ptr<const uint8_t> memory_;  // 64-byte aligned
   DynamicLayout layout_{};
