@@ -3,8 +3,6 @@
 #include "linear/linear.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -16,34 +14,12 @@
 #include <vector>
 
 #include "linear/reference.h"
+#include "testing/guarded_bytes.h"
 
 namespace isobit {
 namespace {
 
-/// Memory whose last byte is followed by a page that cannot be touched, and whose first is preceded by one.
-class GuardedBytes {
- public:
-  explicit GuardedBytes(int64_t bytes) {
-    const int64_t page = sysconf(_SC_PAGESIZE);
-    const int64_t body = (bytes + page - 1) / page * page;
-    mapped_bytes_ = static_cast<size_t>(body + 2 * page);
-    base_ =
-        static_cast<uint8_t*>(mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    EXPECT_NE(static_cast<void*>(base_), MAP_FAILED);
-    EXPECT_EQ(mprotect(base_, static_cast<size_t>(page), PROT_NONE), 0);
-    EXPECT_EQ(mprotect(base_ + page + body, static_cast<size_t>(page), PROT_NONE), 0);
-    data_ = base_ + page + body - bytes;
-  }
-  ~GuardedBytes() { munmap(base_, mapped_bytes_); }
-  GuardedBytes(const GuardedBytes&) = delete;
-  GuardedBytes& operator=(const GuardedBytes&) = delete;
-  uint8_t* data() const { return data_; }
-
- private:
-  uint8_t* base_ = nullptr;
-  uint8_t* data_ = nullptr;
-  size_t mapped_bytes_ = 0;
-};
+using isobit::testing::GuardedBytes;
 
 bool required(const std::string& path) {
   const char* names = std::getenv("ISOBIT_REQUIRE");
@@ -206,7 +182,8 @@ TEST_P(Linear, BlocksOneAtATime) {
       for (int32_t& s : start) s = static_cast<int32_t>(random());
       const int64_t row_bytes = packed_row_bytes(Dtype::kU8, k);
       std::vector<uint8_t> rows(static_cast<size_t>(m * row_bytes));
-      for (int64_t r = 0; r < m; ++r) pack_activations_row(codes.data() + r * k, Dtype::kU8, k, rows.data() + r * row_bytes);
+      for (int64_t r = 0; r < m; ++r)
+        pack_activations_row(codes.data() + r * k, Dtype::kU8, k, rows.data() + r * row_bytes);
       const Result<PackedWeights> packed = pack_weights(weights.data(), n, k, 3, max_tiles);
       ASSERT_TRUE(packed.ok()) << packed.status().message();
       ASSERT_EQ(packed->padded_n(), n);
@@ -266,9 +243,7 @@ INSTANTIATE_TEST_SUITE_P(Kernels, Linear, testing::ValuesIn(kRows),
 
 TEST(PackWeights, RefusesByName) {
   const std::vector<int32_t> weights = {0, 65536, -32769};
-  const auto message = [&](const int32_t* w, int64_t n, int64_t k) {
-    return pack_weights(w, n, k).status().message();
-  };
+  const auto message = [&](const int32_t* w, int64_t n, int64_t k) { return pack_weights(w, n, k).status().message(); };
   EXPECT_NE(message(weights.data(), 1, 2).find("weights[0, 1] is 65536"), std::string::npos);
   EXPECT_NE(message(weights.data() + 2, 1, 1).find("-32769"), std::string::npos);
   EXPECT_NE(message(weights.data(), 1, kMaxLinearK + 1).find("65794"), std::string::npos);
