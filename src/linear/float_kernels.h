@@ -37,6 +37,10 @@ struct FloatLinearArgs {
   int32_t bits;
   int64_t k;
   int64_t group;
+  int64_t groups;
+  int64_t group_words;  // of a group that is not the last
+  int64_t words;        // of a row
+  int64_t chunks;       // of a row
   int32_t wide_blocks;
   int32_t narrow_blocks;
   int64_t n;  // outputs of these blocks that exist: 1..16 * tiles
@@ -50,7 +54,8 @@ struct FloatLinearArgs {
   const float* bias;  // [n], or null
   float low;          // clamp; -inf and inf: none
   float high;
-  float* workspace;  // float_linear_workspace_bytes, 64-byte aligned
+  float* workspace;          // float_linear_workspace_bytes, 64-byte aligned: rows of x, their sums, totals, a panel
+  int64_t workspace_stride;  // of rows of x, in floats
 };
 
 using FloatLinearKernel = void (*)(const FloatLinearArgs& args);

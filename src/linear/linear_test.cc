@@ -3,8 +3,6 @@
 #include "linear/linear.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -16,34 +14,12 @@
 #include <vector>
 
 #include "linear/reference.h"
+#include "testing/guarded_bytes.h"
 
 namespace isobit {
 namespace {
 
-/// Memory whose last byte is followed by a page that cannot be touched, and whose first is preceded by one.
-class GuardedBytes {
- public:
-  explicit GuardedBytes(int64_t bytes) {
-    const int64_t page = sysconf(_SC_PAGESIZE);
-    const int64_t body = (bytes + page - 1) / page * page;
-    mapped_bytes_ = static_cast<size_t>(body + 2 * page);
-    base_ =
-        static_cast<uint8_t*>(mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    EXPECT_NE(static_cast<void*>(base_), MAP_FAILED);
-    EXPECT_EQ(mprotect(base_, static_cast<size_t>(page), PROT_NONE), 0);
-    EXPECT_EQ(mprotect(base_ + page + body, static_cast<size_t>(page), PROT_NONE), 0);
-    data_ = base_ + page + body - bytes;
-  }
-  ~GuardedBytes() { munmap(base_, mapped_bytes_); }
-  GuardedBytes(const GuardedBytes&) = delete;
-  GuardedBytes& operator=(const GuardedBytes&) = delete;
-  uint8_t* data() const { return data_; }
-
- private:
-  uint8_t* base_ = nullptr;
-  uint8_t* data_ = nullptr;
-  size_t mapped_bytes_ = 0;
-};
+using isobit::testing::GuardedBytes;
 
 bool required(const std::string& path) {
   const char* names = std::getenv("ISOBIT_REQUIRE");
@@ -139,7 +115,7 @@ void check_both(CpuPath path, int64_t m, int64_t n, int64_t k, Dtype dtype, int3
   Product<int64_t>{m, n, k, dtype, low, high, values}.check(path);
 }
 
-class Linear : public testing::TestWithParam<Row> {
+class Linear : public ::testing::TestWithParam<Row> {
  protected:
   void SetUp() override {
     const std::string path(to_string(GetParam().path));
@@ -261,7 +237,7 @@ TEST_P(Linear, ReadsNoByteBeyondTheWeights) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, Linear, testing::ValuesIn(kRows),
+INSTANTIATE_TEST_SUITE_P(Kernels, Linear, ::testing::ValuesIn(kRows),
                          [](const testing::TestParamInfo<Row>& row) { return std::string(row.param.name); });
 
 TEST(PackWeights, RefusesByName) {

@@ -18,8 +18,8 @@
 #define ISOBIT_LINEAR_X86_BODY_H_
 
 #include <cstdint>
-#include <utility>
 
+#include "core/unroll.h"
 #include "linear/kernels.h"
 
 namespace isobit {
@@ -36,25 +36,6 @@ constexpr int min_int(int a, int b) { return a < b ? a : b; }
 constexpr int max_units(int rows) {
   const int fit = min_int(kMaxBlockTiles, Vector::kAccumulators / rows);
   return rows <= 2 || rows >= 5 ? fit : min_int(fit, 4);
-}
-
-template <int kValue>
-struct Index {
-  constexpr operator int() const { return kValue; }  // NOLINT: implicit on purpose
-};
-
-#define ISOBIT_UNROLLED(i) [&](auto i) __attribute__((always_inline))
-
-template <typename Body, int... kValues>
-[[gnu::always_inline]] inline void unroll_over(const Body& body, std::integer_sequence<int, kValues...>) {
-  (body(Index<kValues>{}), ...);
-}
-
-/// body(Index<0>), ..., body(Index<kCount - 1>). Loops with #pragma unroll are unrolled by g++ only after it has
-/// decided which arrays live in registers, and then it stores every accumulator in every iteration.
-template <int kCount, typename Body>
-[[gnu::always_inline]] inline void unroll(const Body& body) {
-  unroll_over(body, std::make_integer_sequence<int, kCount>{});
 }
 
 /// One quad of k: kRows x kUnits dot products. The operand that has fewer registers stays live in the outer loop.
