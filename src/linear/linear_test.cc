@@ -115,7 +115,7 @@ void check_both(CpuPath path, int64_t m, int64_t n, int64_t k, Dtype dtype, int3
   Product<int64_t>{m, n, k, dtype, low, high, values}.check(path);
 }
 
-class Linear : public testing::TestWithParam<Row> {
+class Linear : public ::testing::TestWithParam<Row> {
  protected:
   void SetUp() override {
     const std::string path(to_string(GetParam().path));
@@ -238,7 +238,7 @@ TEST_P(Linear, ReadsNoByteBeyondTheWeights) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, Linear, testing::ValuesIn(kRows),
+INSTANTIATE_TEST_SUITE_P(Kernels, Linear, ::testing::ValuesIn(kRows),
                          [](const testing::TestParamInfo<Row>& row) { return std::string(row.param.name); });
 
 TEST(PackWeights, RefusesByName) {
