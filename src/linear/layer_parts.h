@@ -45,9 +45,9 @@ struct LinearRows {
 Status check_linear_rows(LinearRows& x, LinearRows& y, int64_t m);
 Status check_linear_workspace(int64_t has_bytes, int64_t needed_bytes, int64_t m, int threads);
 
-/// Calls body(part, rectangle) for rectangles that cover m rows and n blocks of y, on the pool if there is one. Rows
-/// are divided, at multiples of kRowStep, only where there are too few blocks to keep all threads busy; the rectangles
-/// of a part come in the order of blocks, so that weights are read once.
+/// Calls body(part, rectangle) for rectangles that cover m rows and n blocks of y, both at least 1, on the pool if any.
+/// Rows are divided, at multiples of kRowStep, only where there are too few blocks to keep all threads busy; the
+/// rectangles of a part come in the order of blocks, so that weights are read once.
 template <typename Body>
 void for_rectangles(ThreadPool* pool, int64_t m, int64_t n, const Body& body) {
   constexpr int64_t kRowStep = 16;
