@@ -13,6 +13,7 @@
 #include "isobit/linear.h"
 #include "linear/layer_parts.h"
 #include "linear/layer_reference.h"
+#include "linear/linear.h"
 #include "linear/low_bit_parts.h"
 
 namespace isobit {
@@ -210,12 +211,96 @@ struct StaticLinearLayer::Impl {
   StaticLinearParameters parameters;
   CpuPath path = CpuPath::kReference;
   const LinearLayerKernel* kernel = nullptr;
+  // Not on the reference:
+  LinearKernel product = nullptr;
+  PackedWeights weights;
+  bool wide = false;           // acc needs int64
+  std::vector<int32_t> start;  // [padded N]: bias and everything of the zero point; modulo 2^32 unless wide
+  std::vector<int64_t> wide_start;
 
-  [[nodiscard]] int64_t scratch_stride() const {
-    return round_up_64(parameters.columns * static_cast<int64_t>(sizeof(int16_t)));
+  /// Rows of a tile of accumulators, and their columns: room for the widest block.
+  static constexpr int64_t kRows = 64;
+  static constexpr int64_t kColumns = 256;
+
+  [[nodiscard]] int64_t row_bytes() const { return packed_row_bytes(parameters.x_dtype, parameters.columns); }
+  [[nodiscard]] int64_t rows_bytes(int64_t m) const { return product == nullptr ? 0 : m * row_bytes(); }
+  [[nodiscard]] int64_t scratch_stride(int64_t m) const {
+    if (product == nullptr) return round_up_64(parameters.columns * static_cast<int64_t>(sizeof(int16_t)));
+    return std::min(m, kRows) * kColumns * (wide ? 8 : 4);
   }
-  [[nodiscard]] int64_t workspace_bytes(int threads) const { return threads * scratch_stride(); }
+  [[nodiscard]] int64_t workspace_bytes(int64_t m, int threads) const {
+    return rows_bytes(m) + threads * scratch_stride(m);
+  }
+
+  Status pack(const std::string& name);
+  void run_reference(const LinearCall& call, const LinearRectangle& part, std::byte* scratch) const;
+  template <typename T>
+  void run(const LinearCall& call, const LinearRectangle& part, const std::vector<T>& starts, T* acc) const;
 };
+
+Status StaticLinearLayer::Impl::pack(const std::string& name) {
+  const StaticLinearParameters& p = parameters;
+  if (p.columns > kMaxLinearK)
+    return {StatusCode::kUnsupported, name + ": K is " + std::to_string(p.columns) + ", must be at most " +
+                                          std::to_string(kMaxLinearK) + " on the path " + std::string(to_string(path))};
+  const auto* v = p.weights.data<int8_t>();
+  const std::vector<int32_t> codes(v, v + p.rows * p.columns);
+  static_assert(kMaxBlockTiles * kTileRows <= kColumns);
+  ISOBIT_ASSIGN_OR_RETURN(weights, pack_weights(codes.data(), p.rows, p.columns));
+  const Grid x = grid_of(p.x_dtype, p.x_zero_point);
+  wide_start.resize(static_cast<size_t>(weights.padded_n()));
+  for (int64_t n = 0; n < p.rows; ++n) {
+    const int32_t bias = p.bias.data<int32_t>()[n];
+    int64_t sum = 0;
+    for (int64_t k = 0; k < p.columns; ++k) sum += v[n * p.columns + k];
+    wide_start[static_cast<size_t>(n)] = bias - (p.x_zero_point + storage_offset(p.x_dtype)) * sum;
+    wide |= acc_bound(v + n * p.columns, p.columns, bias, x) > INT32_MAX;
+  }
+  if (!wide) start.assign(wide_start.begin(), wide_start.end());
+  product = linear_kernel(path);
+  return {};
+}
+
+void StaticLinearLayer::Impl::run_reference(const LinearCall& call, const LinearRectangle& part,
+                                            std::byte* scratch) const {
+  const StaticLinearParameters& p = parameters;
+  auto* row = reinterpret_cast<int16_t*>(scratch);
+  for (int64_t i = part.m_begin; i < part.m_end; ++i) {
+    for (int64_t k = 0; k < p.columns; ++k)
+      row[k] = static_cast<int16_t>(load_code(call.x_row(i), p.x_dtype, k) - p.x_zero_point);
+    for (int64_t n = part.n_begin; n < part.n_end; ++n)
+      store_code(call.y_row(i), p.y_dtype, n, reference_static(p, n, row));
+  }
+}
+
+template <typename T>
+void StaticLinearLayer::Impl::run(const LinearCall& call, const LinearRectangle& part, const std::vector<T>& starts,
+                                  T* acc) const {
+  const StaticLinearParameters& p = parameters;
+  const auto element = static_cast<int64_t>(size_in_bytes(p.y_dtype));
+  for (auto block = static_cast<int32_t>(part.n_begin); block < part.n_end; ++block) {
+    const int64_t first = weights.first_row(block);
+    const int64_t width = std::min(p.rows, weights.first_row(block + 1)) - first;
+    for (int64_t m = part.m_begin; m < part.m_end; m += kRows) {
+      const int64_t count = std::min(kRows, part.m_end - m);
+      const ActivationRows rows{reinterpret_cast<const uint8_t*>(call.rows) + m * row_bytes(), row_bytes(), 1, count};
+      linear(product, weights, {block, block + 1}, rows, starts.data() + first, acc, kColumns);
+      for (int64_t i = 0; i < count; ++i) {
+        const T* const sums = acc + i * kColumns;
+        std::byte* const y = call.y_row(m + i) + first * element;
+        if (p.rescales.empty()) {
+          for (int64_t n = 0; n < width; ++n) reinterpret_cast<int32_t*>(y)[n] = static_cast<int32_t>(sums[n]);
+          continue;
+        }
+        for (int64_t n = 0; n < width; ++n) {
+          const RescaleParameters& r = p.rescales[static_cast<size_t>(first + n)];
+          const int64_t code = Rescale{r.multiplier, r.shift}.apply(sums[n], p.rounding) + p.y_zero_point;
+          y[n] = static_cast<std::byte>(clamp_s64(code, p.lo, p.hi));
+        }
+      }
+    }
+  }
+}
 
 Result<StaticLinearLayer> StaticLinearLayer::create(StaticLinearParameters parameters, std::string_view name,
                                                     std::optional<CpuPath> path) {
@@ -227,11 +312,15 @@ Result<StaticLinearLayer> StaticLinearLayer::create(StaticLinearParameters param
                                      acc_bound(parameters.weights.data<int8_t>() + n * parameters.columns,
                                                parameters.columns, parameters.bias.data<int32_t>()[n], x),
                                      text));
-  ISOBIT_ASSIGN_OR_RETURN(const CpuPath chosen, linear_path(path, text));
   auto impl = std::make_shared<Impl>();
-  impl->path = chosen;
-  impl->kernel = &linear_layer_kernel("linear_static", chosen);
+  ISOBIT_ASSIGN_OR_RETURN(impl->path, linear_path(path, text));
   impl->parameters = std::move(parameters);
+  if (impl->path != CpuPath::kReference) {
+    const Status packed = impl->pack(text);
+    if (!packed.ok() && (path || packed.code() != StatusCode::kUnsupported)) return packed;
+    if (!packed.ok()) impl->path = CpuPath::kReference;
+  }
+  impl->kernel = &linear_layer_kernel("linear_static", impl->path);
   StaticLinearLayer layer;
   layer.impl_ = std::move(impl);
   return layer;
@@ -241,27 +330,44 @@ const StaticLinearParameters& StaticLinearLayer::parameters() const { return imp
 CpuPath StaticLinearLayer::path() const { return impl_->path; }
 std::string_view StaticLinearLayer::kernel_name() const { return impl_->kernel->name; }
 
-LinearWorkspace StaticLinearLayer::workspace(int64_t /*m*/, int32_t threads) const {
-  return LinearWorkspace(impl_->workspace_bytes(std::max(threads, 1)));
+LinearWorkspace StaticLinearLayer::workspace(int64_t m, int32_t threads) const {
+  return LinearWorkspace(impl_->workspace_bytes(std::max<int64_t>(m, 0), std::max(threads, 1)));
 }
 
 Status StaticLinearLayer::forward(std::span<const std::byte> x, std::span<std::byte> y, int64_t m,
                                   LinearWorkspace& workspace, const LinearRunOptions& options) const {
-  const StaticLinearParameters& p = impl_->parameters;
+  const Impl& impl = *impl_;
+  const StaticLinearParameters& p = impl.parameters;
   LinearRows x_rows{"x", x.data(), x.size(), p.x_dtype, p.columns, options.x_stride};
   LinearRows y_rows{"y", y.data(), y.size(), p.y_dtype, p.rows, options.y_stride};
   ISOBIT_RETURN_IF_ERROR(check_linear_rows(x_rows, y_rows, m));
   if (m == 0) return {};
   const int threads = threads_of(options.pool);
-  ISOBIT_RETURN_IF_ERROR(check_linear_workspace(workspace.size_bytes(), impl_->workspace_bytes(threads), m, threads));
-  const LinearCall call{x.data(), p.x_dtype, x_rows.stride, y.data(), p.y_dtype, y_rows.stride, m, nullptr};
-  for_rectangles(options.pool, m, p.rows, [&](int part, const LinearRectangle& rectangle) {
-    auto* row = reinterpret_cast<int16_t*>(workspace.bytes_.get() + part * impl_->scratch_stride());
-    for (int64_t i = rectangle.m_begin; i < rectangle.m_end; ++i) {
-      for (int64_t k = 0; k < p.columns; ++k)
-        row[k] = static_cast<int16_t>(load_code(call.x_row(i), p.x_dtype, k) - p.x_zero_point);
-      for (int64_t n = rectangle.n_begin; n < rectangle.n_end; ++n)
-        store_code(call.y_row(i), p.y_dtype, n, reference_static(p, n, row));
+  ISOBIT_RETURN_IF_ERROR(check_linear_workspace(workspace.size_bytes(), impl.workspace_bytes(m, threads), m, threads));
+  std::byte* const base = workspace.bytes_.get();
+  const LinearCall call{x.data(), p.x_dtype, x_rows.stride, y.data(), p.y_dtype, y_rows.stride, m, base};
+  const auto scratch = [&](int part) { return base + impl.rows_bytes(m) + part * impl.scratch_stride(m); };
+  if (impl.product == nullptr) {
+    for_rectangles(options.pool, m, p.rows, [&](int part, const LinearRectangle& rectangle) {
+      impl.run_reference(call, rectangle, scratch(part));
+    });
+    return {};
+  }
+  const auto pack_rows = [&](int, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      pack_activations_row(call.x_row(i), p.x_dtype, p.columns,
+                           reinterpret_cast<uint8_t*>(call.rows) + i * impl.row_bytes());
+  };
+  if (options.pool == nullptr) {
+    pack_rows(0, 0, m);
+  } else {
+    options.pool->for_ranges(m, pack_rows);
+  }
+  for_rectangles(options.pool, m, impl.weights.all_blocks().end, [&](int part, const LinearRectangle& rectangle) {
+    if (impl.wide) {
+      impl.run(call, rectangle, impl.wide_start, reinterpret_cast<int64_t*>(scratch(part)));
+    } else {
+      impl.run(call, rectangle, impl.start, reinterpret_cast<int32_t*>(scratch(part)));
     }
   });
   return {};
