@@ -24,6 +24,7 @@ struct Vector {
   static constexpr int kLanes = 16;
   static constexpr int kUnits = 2;
   static constexpr int kRows = 6;
+  static constexpr int operand_bits(int) { return 8; }
 
   ISOBIT_HD static __m512i bits(Ints a) { return reinterpret_cast<__m512i>(a); }
   ISOBIT_HD static Ints ints(__m512i a) { return reinterpret_cast<Ints>(a); }

@@ -17,6 +17,7 @@
 #include "core/random.h"
 #include "linear/dynamic.h"
 #include "linear/low_bit_parts.h"
+#include "linear/static_product.h"
 
 namespace isobit {
 namespace {
@@ -96,6 +97,30 @@ void product(benchmark::State& state, CpuPath path, int64_t n, int64_t k, int bi
   state.counters["weight_bytes/s"] = Counter(static_cast<double>(w.size_bytes()), Counter::kIsIterationInvariantRate);
 }
 
+/// Section 12: codes in, codes out.
+void static_codes(benchmark::State& state, CpuPath path, int64_t n, int64_t k, int64_t m) {
+  Random random(4);
+  std::vector<int32_t> weights(static_cast<size_t>(n * k));
+  for (int32_t& v : weights) v = static_cast<int32_t>(random.between(-128, 127));
+  const PackedWeights w = pack_weights(weights.data(), n, k).value();
+  const Aligned<uint8_t> x(m * packed_row_bytes(Dtype::kU8, k));
+  for (int64_t i = 0; i < m * packed_row_bytes(Dtype::kU8, k); ++i) x.data[i] = static_cast<uint8_t>(random.next());
+  const Aligned<int32_t> start(w.padded_n());
+  const auto count = static_cast<size_t>(n);
+  const StaticOutput output(std::vector<int32_t>(count, 1500000001), std::vector<int32_t>(count, 43),
+                            std::vector<int64_t>(count, k * 255 * 128), Rounding::kNearestEven, 3, -128, 127);
+  const Aligned<uint8_t> y(m * n);
+  const Aligned<int32_t> scratch(kStaticScratch);
+  for (auto _ : state) {
+    static_product<int32_t>(linear_kernel(path), static_rescale(path), w, w.all_blocks(),
+                            {x.data, packed_row_bytes(Dtype::kU8, k), 1, m}, start.data, output, y.data, n,
+                            scratch.data);
+    benchmark::ClobberMemory();
+  }
+  state.counters["op/s"] =
+      benchmark::Counter(2.0 * static_cast<double>(m * n * k), benchmark::Counter::kIsIterationInvariantRate);
+}
+
 void quantize(benchmark::State& state, CpuPath path, int64_t k, int64_t group) {
   const DynamicKernels& kernels = *dynamic_kernels(path);
   const PackedLowBit w = pack_low_bit(random_matrix(1, k, 4, group, Dtype::kF16), false, "W").value();
@@ -112,21 +137,26 @@ void quantize(benchmark::State& state, CpuPath path, int64_t k, int64_t group) {
       benchmark::Counter(static_cast<double>(k), benchmark::Counter::kIsIterationInvariantRate);
 }
 
-using Wide [[gnu::vector_size(64)]] = uint64_t;
+using Wide [[gnu::vector_size(32)]] = uint64_t;
 
-/// Plain loads of 64 bytes with four sums; the compiler has them for every instruction set.
+/// Plain loads with four sums.
 #if defined(__x86_64__)
 __attribute__((target("avx2")))
 #endif
 uint64_t
 sum_of(const Wide* from, int64_t count) {
-  Wide sums[4] = {};
-  for (int64_t i = 0; i + 4 <= count; i += 4)
-    for (int j = 0; j < 4; ++j) sums[j] ^= from[i + j];
-  const Wide all = sums[0] ^ sums[1] ^ sums[2] ^ sums[3];
-  uint64_t result = 0;
-  for (int j = 0; j < 8; ++j) result ^= all[j];
-  return result;
+  Wide a{};
+  Wide b{};
+  Wide c{};
+  Wide d{};
+  for (int64_t i = 0; i + 4 <= count; i += 4) {
+    a ^= from[i];
+    b ^= from[i + 1];
+    c ^= from[i + 2];
+    d ^= from[i + 3];
+  }
+  const Wide all = a ^ b ^ c ^ d;
+  return all[0] ^ all[1] ^ all[2] ^ all[3];
 }
 
 void read(benchmark::State& state, int64_t bytes, int64_t at_a_time) {
@@ -185,6 +215,12 @@ void register_path(CpuPath path) {
   for (const int64_t group : {64, 4096})
     benchmark::RegisterBenchmark((prefix + "quantize/K4096/g" + std::to_string(group)).c_str(), quantize, path, 4096,
                                  group);
+  for (const int64_t size : {256, 1024, 4096})
+    for (const int64_t m : {1, 16, 256})
+      benchmark::RegisterBenchmark(
+          (prefix + "static/N" + std::to_string(size) + "/K" + std::to_string(size) + "/M" + std::to_string(m)).c_str(),
+          static_codes, path, size, size, m)
+          ->Unit(benchmark::kMicrosecond);
   // 1 GiB of weights takes turns at the largest size, more than caches hold.
   struct Size {
     int64_t n, k, footprint;

@@ -4,8 +4,9 @@
 //   Ints, Floats              kLanes 32-bit lanes, a lane is one output. Ints is a vector of int32_t, not __m512i: see
 //                             x86_body.h
 //   Bytes                     four bytes a lane
-//   Operand<kBits>            bytes as dot wants them: codes of at most kBits bits, or four activations in every lane
-//   kUnits, kRows             a register tile: outputs / kLanes, rows of x
+//   Operand<kBits>            bytes as dot wants them: codes of at most kBits bits, or four activations in every lane;
+//                             operand_bits(bits): kBits for codes of so many bits
+//   kUnits, kRows             the largest register tile: outputs / kLanes, rows of x
 //   load_bytes, field<shift, mask>, weights<kBits>, activations<kBits>, dot<kBits>
 //   set, set_float, multiply, add, to_float, multiply_float, fma, load_float, store_float, floats (of a DynamicFloat),
 //   zero_points
@@ -57,34 +58,40 @@ template <int kStored, int kBits, int kLow, int kRows, int kUnits>
 void run_tile(const TileArgs& args) {
   constexpr int kFields = 8 / kStored;
   constexpr int kMask = ((1 << kStored) - 1) << kLow;
+  constexpr int kUnrolled =
+      kStored >= 4 ? kStored / 2 : 1;  // blocks: address arithmetic takes the ports of the products
   const DynamicLayout& layout = *args.layout;
   Vector::Floats sums[kRows][kUnits];
   unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) { sums[i / kUnits][i % kUnits] = Vector::set_float(0.0f); });
   const uint8_t* codes = args.codes;
   const int8_t* a = args.a;
-  for (int64_t g = 0; g < args.groups; ++g) {
-    const uint8_t* numbers = args.chunk;
-    const int64_t at = g * kDynamicTileRows;
+  const uint8_t* numbers = args.chunk;
+  int64_t at = 0;
+  const auto* x = reinterpret_cast<const uint8_t*>(args.x);
+  const int64_t x_stride = args.x_stride * static_cast<int64_t>(sizeof(DynamicGroup));
+  const auto x_of = [&](int64_t r) __attribute__((always_inline))->const DynamicGroup& {
+    return *reinterpret_cast<const DynamicGroup*>(x + r * x_stride);
+  };
+  for (int64_t g = 0; g < args.groups; ++g, at += kDynamicTileRows, x += sizeof(DynamicGroup)) {
     Vector::Ints acc[kRows][kUnits];
     if (layout.zero_points == 0) {
       unroll<kRows>(ISOBIT_UNROLLED(r) {
-        const Vector::Ints start = Vector::set(args.x[r * args.x_stride + g].start);
+        const Vector::Ints start = Vector::set(x_of(r).start);
         unroll<kUnits>(ISOBIT_UNROLLED(u) { acc[r][u] = start; });
       });
     } else {
       unroll<kUnits>(ISOBIT_UNROLLED(u) {
         const Vector::Ints z = Vector::zero_points(
             layout.zero_point_bytes, numbers + unit_tile(u, layout.tile_bytes) + layout.zero_points, at + unit_lane(u));
-        unroll<kRows>(
-            ISOBIT_UNROLLED(r) { acc[r][u] = Vector::multiply(z, Vector::set(args.x[r * args.x_stride + g].start)); });
+        unroll<kRows>(ISOBIT_UNROLLED(r) { acc[r][u] = Vector::multiply(z, Vector::set(x_of(r).start)); });
       });
     }
     const int64_t blocks = g + 1 < args.groups ? args.blocks : args.last_blocks;
     const int8_t* quad = a;
-    for (int64_t i = 0; i < blocks; ++i, codes += kDynamicBlockBytes, quad += 4 * kFields) {
+    const auto block = [&](int64_t i) __attribute__((always_inline)) {
       Vector::Bytes bytes[kUnits];
       unroll<kUnits>(ISOBIT_UNROLLED(u) {
-        const uint8_t* from = codes + unit_tile(u, args.code_tile_bytes) + 4 * unit_lane(u);
+        const uint8_t* from = codes + unit_tile(u, args.code_tile_bytes) + i * kDynamicBlockBytes + 4 * unit_lane(u);
         bytes[u] = Vector::load_bytes(from);
         if constexpr ((kStored < 8 || kRows <= 2) && unit_lane(u) == 0) __builtin_prefetch(from + kPrefetchBytes);
       });
@@ -94,18 +101,28 @@ void run_tile(const TileArgs& args) {
           w[u] = Vector::weights<kBits>(Vector::field<field * kStored - kLow, kMask>(bytes[u]));
         });
         unroll<kRows>(ISOBIT_UNROLLED(r) {
-          const auto four = Vector::activations<kBits>(quad + r * args.a_stride + 4 * field);
+          const auto four = Vector::activations<kBits>(quad + r * args.a_stride + 4 * (i * kFields + field));
           unroll<kUnits>(ISOBIT_UNROLLED(u) { acc[r][u] = Vector::dot<kBits>(acc[r][u], w[u], four); });
         });
       });
+    };
+    int64_t i = 0;
+    for (; i + kUnrolled <= blocks; i += kUnrolled) {
+      unroll<kUnrolled>(ISOBIT_UNROLLED(j) { block(j); });
+      codes += kUnrolled * kDynamicBlockBytes;
+      quad += kUnrolled * 4 * kFields;
+    }
+    for (; i < blocks; ++i) {
+      block(0);
+      codes += kDynamicBlockBytes;
+      quad += 4 * kFields;
     }
     a += args.a_group_bytes;
     Vector::Floats scale[kUnits];
     unroll<kUnits>(ISOBIT_UNROLLED(u) {
       scale[u] = Vector::floats(layout.scale_type, numbers + unit_tile(u, layout.tile_bytes), at + unit_lane(u));
       unroll<kRows>(ISOBIT_UNROLLED(r) {
-        const Vector::Floats both =
-            Vector::multiply_float(scale[u], Vector::set_float(args.x[r * args.x_stride + g].scale));
+        const Vector::Floats both = Vector::multiply_float(scale[u], Vector::set_float(x_of(r).scale));
         sums[r][u] = Vector::fma(Vector::to_float(acc[r][u]), both, sums[r][u]);
       });
     });
@@ -114,8 +131,7 @@ void run_tile(const TileArgs& args) {
         const Vector::Floats v =
             Vector::floats(layout.sum_type, numbers + unit_tile(u, layout.tile_bytes) + layout.sums, at + unit_lane(u));
         unroll<kRows>(ISOBIT_UNROLLED(r) {
-          const Vector::Floats both =
-              Vector::multiply_float(scale[u], Vector::set_float(args.x[r * args.x_stride + g].offset));
+          const Vector::Floats both = Vector::multiply_float(scale[u], Vector::set_float(x_of(r).offset));
           sums[r][u] = Vector::fma(v, both, sums[r][u]);
         });
       });
@@ -124,9 +140,8 @@ void run_tile(const TileArgs& args) {
       unroll<kUnits>(ISOBIT_UNROLLED(u) {
         const Vector::Floats offset = Vector::floats(
             layout.scale_type, numbers + unit_tile(u, layout.tile_bytes) + layout.offsets, at + unit_lane(u));
-        unroll<kRows>(ISOBIT_UNROLLED(r) {
-          sums[r][u] = Vector::fma(offset, Vector::set_float(args.x[r * args.x_stride + g].affine), sums[r][u]);
-        });
+        unroll<kRows>(
+            ISOBIT_UNROLLED(r) { sums[r][u] = Vector::fma(offset, Vector::set_float(x_of(r).affine), sums[r][u]); });
       });
     }
   }
@@ -203,7 +218,7 @@ constexpr int kTilesAbreast = Vector::kUnits / kUnitsPerTile;
 template <int kStored, int kLow>
 void product_of_bits(const DynamicProductArgs& args) {
   constexpr int kFields = 8 / kStored;
-  constexpr int kBits = kStored == 1 ? 2 : kStored;
+  constexpr int kBits = Vector::operand_bits(kStored);
   const DynamicLayout& layout = args.layout;
   const int64_t chunks = (layout.groups + kDynamicChunkGroups - 1) / kDynamicChunkGroups;
   const int64_t group_bytes = dynamic_padded(layout.group);

@@ -182,8 +182,7 @@ TEST_P(Linear, BlocksOneAtATime) {
       for (int32_t& s : start) s = static_cast<int32_t>(random());
       const int64_t row_bytes = packed_row_bytes(Dtype::kU8, k);
       std::vector<uint8_t> rows(static_cast<size_t>(m * row_bytes));
-      for (int64_t r = 0; r < m; ++r)
-        pack_activations_row(codes.data() + r * k, Dtype::kU8, k, rows.data() + r * row_bytes);
+      for (int64_t r = 0; r < m; ++r) pack_activations_row(codes.data() + r * k, Dtype::kU8, k, rows.data() + r * row_bytes);
       const Result<PackedWeights> packed = pack_weights(weights.data(), n, k, 3, max_tiles);
       ASSERT_TRUE(packed.ok()) << packed.status().message();
       ASSERT_EQ(packed->padded_n(), n);
@@ -239,11 +238,13 @@ TEST_P(Linear, ReadsNoByteBeyondTheWeights) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Linear, ::testing::ValuesIn(kRows),
-                         [](const testing::TestParamInfo<Row>& row) { return std::string(row.param.name); });
+                         [](const ::testing::TestParamInfo<Row>& row) { return std::string(row.param.name); });
 
 TEST(PackWeights, RefusesByName) {
   const std::vector<int32_t> weights = {0, 65536, -32769};
-  const auto message = [&](const int32_t* w, int64_t n, int64_t k) { return pack_weights(w, n, k).status().message(); };
+  const auto message = [&](const int32_t* w, int64_t n, int64_t k) {
+    return pack_weights(w, n, k).status().message();
+  };
   EXPECT_NE(message(weights.data(), 1, 2).find("weights[0, 1] is 65536"), std::string::npos);
   EXPECT_NE(message(weights.data() + 2, 1, 1).find("-32769"), std::string::npos);
   EXPECT_NE(message(weights.data(), 1, kMaxLinearK + 1).find("65794"), std::string::npos);
