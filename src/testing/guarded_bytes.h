@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for tests, whose last byte is followed by a page that cannot be touched, and whose first is preceded by one.
+// Memory for tests that a kernel may not leave.
 #ifndef ISOBIT_TESTING_GUARDED_BYTES_H_
 #define ISOBIT_TESTING_GUARDED_BYTES_H_
 
@@ -12,6 +12,7 @@
 
 namespace isobit::testing {
 
+/// Its last byte is followed by a page that cannot be touched, and its first is preceded by one.
 class GuardedBytes {
  public:
   explicit GuardedBytes(int64_t bytes) {
