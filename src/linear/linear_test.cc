@@ -238,7 +238,7 @@ TEST_P(Linear, ReadsNoByteBeyondTheWeights) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Linear, ::testing::ValuesIn(kRows),
-                         [](const testing::TestParamInfo<Row>& row) { return std::string(row.param.name); });
+                         [](const ::testing::TestParamInfo<Row>& row) { return std::string(row.param.name); });
 
 TEST(PackWeights, RefusesByName) {
   const std::vector<int32_t> weights = {0, 65536, -32769};
