@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers with float activations, N outputs of K inputs, groups of 64, on one thread: every kernel that this
 // machine can run beside the two limits of the processor, its rate of fused multiply-adds from registers and its
-// bandwidth of reading. Each case compares an output with float64 once. Counters: multiply-adds times two, weight
+// bandwidth of reading. Each case compares its last output with float64. Counters: multiply-adds times two, weight
 // bytes.
 #include <benchmark/benchmark.h>
 

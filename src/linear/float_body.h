@@ -36,7 +36,7 @@ constexpr int kWideOutputs = kFloatWideTiles * kFloatTile;
 
 constexpr int min_int(int a, int b) { return a < b ? a : b; }
 
-/// kBits is the width of codes, kZeroPoints says whether each group has a z of its own.
+// kBits is the width of codes, kZeroPoints says whether each group has a z of its own.
 template <int kBits>
 constexpr int kFields = 32 / kBits;  // codes of a word
 
@@ -93,7 +93,7 @@ struct Decoder {
   /// Codes that are in the mantissa without a shift: those of the lower half of the word.
   static constexpr int kPlaces = kLookUp ? 1 : 16 / kBits;
   Floats table;
-  Floats minus[kPlaces][kZeroPoints ? kUnits : 1];
+  Floats minus[kPlaces][kZeroPoints * (kUnits - 1) + 1];
 
   [[gnu::always_inline]] static constexpr float power(int place) {
     return static_cast<float>(1 << (23 - place * kBits));  // its last bit of the mantissa below the code is 1

@@ -48,8 +48,6 @@ class PackedFloatWeights {
 
   std::shared_ptr<const uint8_t> memory_;  // 64-byte aligned
   FloatLinearArgs args_{};                 // the weights; no rows
-  int64_t words_ = 0;                      // of a row
-  int64_t groups_ = 0;
   int64_t n_ = 0;
   int64_t size_bytes_ = 0;
 };
