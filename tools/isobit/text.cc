@@ -4,6 +4,8 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "value.h"
+
 namespace isobit::tool {
 
 std::string format(const char* pattern, ...) {
@@ -26,6 +28,11 @@ std::string shape_text(std::span<const int64_t> shape) {
   std::string text;
   for (const int64_t n : shape) text += (text.empty() ? "" : ", ") + std::to_string(n);
   return "[" + text + "]";
+}
+
+std::string escaped(const std::string& text) {
+  const std::string json = Value(text).to_json();
+  return json.substr(1, json.size() - 2);
 }
 
 }  // namespace isobit::tool

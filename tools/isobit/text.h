@@ -18,6 +18,9 @@ std::string count_text(int64_t count, std::string_view noun);
 /// "[3, 4]".
 std::string shape_text(std::span<const int64_t> shape);
 
+/// JSON's escapes without the quotes: control characters of a file never reach a terminal.
+std::string escaped(const std::string& text);
+
 }  // namespace isobit::tool
 
 #endif  // ISOBIT_TOOLS_TEXT_H_
