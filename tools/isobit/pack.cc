@@ -30,6 +30,7 @@ namespace {
 
 constexpr int32_t kDefaultBits = 4;
 constexpr int64_t kDefaultGroup = 64;
+constexpr int kMaxNameWidth = 60;
 
 Status refuse(const std::string& what) { return {StatusCode::kInvalidArgument, what}; }
 
@@ -218,8 +219,10 @@ class Packer {
     out_.json.set("checkpoint", checkpoint_ ? checkpoint_json(*checkpoint_) : Value());
     out_.text = options_.model + ": " + count_text(static_cast<int64_t>(items_.size()), "tensor");
     if (checkpoint_) out_.text += "; " + checkpoint_text(*checkpoint_);
-    out_.text += "\n" + format("%-44s %-14s %-10s %-36s %6s %8s %12s %12s\n", "tensor", "shape", "was", "becomes",
-                               "bits/w", "SQNR dB", "bytes", "packed");
+    for (const Item& item : items_)
+      name_width_ = std::clamp(static_cast<int>(escaped(item.name).size()), name_width_, kMaxNameWidth);
+    out_.text += "\n" + format("%-*s %-14s %-10s %-36s %6s %8s %12s %12s\n", name_width_, "tensor", "shape", "was",
+                               "becomes", "bits/w", "SQNR dB", "bytes", "packed");
   }
 
   Status pack_all() {
@@ -329,7 +332,7 @@ class Packer {
     if (item.action == Action::kImport) error = "imported";
     if (packed.sqnr) error = std::isinf(*packed.sqnr) ? "exact" : format("%.2f", *packed.sqnr);
     out_.text +=
-        format("%-44s %-14s %-10s %-36s %6s %8s %12llu %12llu\n", escaped(item.name).c_str(),
+        format("%-*s %-14s %-10s %-36s %6s %8s %12llu %12llu\n", name_width_, escaped(item.name).c_str(),
                shape_text(packed.shape).c_str(), item.type.c_str(), becomes.c_str(), bits_text.c_str(), error.c_str(),
                static_cast<unsigned long long>(item.bytes), static_cast<unsigned long long>(packed.bytes));
     if (packed.permuted) out_.text += "  columns sorted by group: its permutation is saved beside it\n";
@@ -339,7 +342,7 @@ class Packer {
   }
 
   Result<Outcome> finish() {
-    out_.text += format("%-44s %-14s %-10s %-36s %6s %8s %12llu %12llu\n", "all", "", "", "", "", "",
+    out_.text += format("%-*s %-14s %-10s %-36s %6s %8s %12llu %12llu\n", name_width_, "all", "", "", "", "", "",
                         static_cast<unsigned long long>(bytes_), static_cast<unsigned long long>(packed_bytes_));
     Value total = Value::object();
     total.set("bytes", bytes_).set("packed_bytes", packed_bytes_);
@@ -366,6 +369,7 @@ class Packer {
   std::vector<Item> items_;
   LowBitFile content_;
   Outcome out_;
+  int name_width_ = 6;
   Value tensors_ = Value::array();
   uint64_t bytes_ = 0, packed_bytes_ = 0;
 };
