@@ -317,6 +317,107 @@ class PackTest(ToolTest):
         write(index, b"[]")
         self.fails(["weight_map"], "pack", index, "--dry-run")
 
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def product(self, packed, name, x, bias, rows):
+        """x W^T + bias in float64 of the decoded weights."""
+        (N, K), content = self.values(packed, name)
+        w = struct.unpack("<%df" % (N * K), content)
+        return [[math.fsum(x[m * K + k] * w[n * K + k] for k in range(K)) + bias[n] for n in range(N)]
+                for m in range(rows)]
+
+    def matmul(self, weights_name, x, *options, descr="<f4", code="f"):
+        y = self.path("y.npy")
+        report = self.json("matmul", weights_name, x, "-o", y, *options)
+        found, shape, content = parse_npy(read(y))
+        self.assertEqual(found, descr)
+        self.assertEqual(list(shape), report["output_shape"])
+        return report, struct.unpack("<%d%s" % (math.prod(shape), code), content)
+
+    def test_matmul(self):
+        N, K, rows = 6, 64, 5
+        w, bias, x = self.floats(10, N, K), self.floats(11, 1, N), self.floats(12, rows, K)
+        model = self.at("layer.npz", npz({"fc.weight": npy((N, K), w), "fc.bias": npy((N,), bias)}))
+        packed = self.path("layer.safetensors")
+        self.ok("pack", model, "-o", packed, "--bits", "8", "--group", "0")
+        data = self.at("x.npy", npy((rows, K), x))
+        x = struct.unpack("<%df" % len(x), struct.pack("<%df" % len(x), *x))
+        expected = flat(self.product(packed, "fc.weight", x, bias, rows))
+        largest = max(map(abs, expected))
+
+        def close(y, wanted, tolerance):
+            for a, b in zip(y, wanted, strict=True):
+                self.assertLess(abs(a - b), tolerance * largest)
+
+        options = ["--bias", "fc.bias"]
+        report, y = self.matmul(packed + ":fc.weight", data, *options)
+        self.assertEqual((report["activations"], report["matrix"]), ("float", "fc.weight"))
+        close(y, expected, 1e-5)
+        _, y = self.matmul(packed, data, *options, "--clamp", "relu", "--threads", "2")
+        close(y, [max(v, 0) for v in expected], 1e-5)
+        self.assertEqual(min(y), 0)
+        _, y = self.matmul(packed, data, *options, "--clamp=-1:2")
+        close(y, [min(max(v, -1), 2) for v in expected], 1e-5)
+        for kind in ("int8", "int8_asymmetric"):
+            _, y = self.matmul(packed, data, *options, "--activations", kind)
+            close(y, expected, 0.02)
+            self.assertEqual(y, self.matmul(packed, data, *options, "--activations", kind, "--kernel", "reference")[1])
+        report, y = self.matmul(packed, data, *options, "--activations", "static")
+        close(y, expected, 0.02)
+        self.assertEqual((report["input_grid"]["bits"], report["output_grid"]["bits"]), (8, 8))
+        _, codes = self.matmul(packed, data, *options, "--activations", "static", "--codes", descr="|i1", code="b")
+        grid = report["output_grid"]
+        close([(c - grid["zero_point"]) * grid["scale"] for c in codes], y, 1e-6)
+        _, clipped = self.matmul(packed, data, *options, "--activations", "static", "--output-range=-1:1")
+        self.assertLess(max(map(abs, clipped)), 1.02)
+        # Any number of dimensions before K; float64 becomes float32.
+        wide = self.at("wide.npy", npy((1, rows, K), x, "<f8", "d"))
+        report, y = self.matmul(packed, wide, *options)
+        self.assertEqual(report["output_shape"], [1, rows, N])
+        close(y, expected, 1e-5)
+        text = self.ok("matmul", packed, data, "-o", self.path("y.npy"), "--activations", "static")
+        for word in ["fc.weight: [6, 64], 8 bits symmetric, group 64, f32", "activations static", "x:  8 bits signed"]:
+            self.assertIn(word, text)
+
+    def test_matmul_permuted(self):
+        matrix = Matrix(13, 4, 64, 16, 16, act_order=True)
+        config = {"bits": 4, "group_size": 16, "quant_method": "gptq", "checkpoint_format": "gptq"}
+        packed = self.path("order.safetensors")
+        self.ok("pack", self.checkpoint(matrix.gptq("m"), quantize_config=config), "-o", packed)
+        x = [float(v) for v in struct.unpack("<128f", struct.pack("<128f", *self.floats(14, 2, 64)))]
+        expected = flat(self.product(packed, "m.weight", x, [0] * 16, 2))
+        _, y = self.matmul(packed, self.at("order.npy", npy((2, 64), x)))
+        for a, b in zip(y, expected, strict=True):
+            self.assertLess(abs(a - b), 1e-5 * max(map(abs, expected)))
+
+    def test_matmul_refused(self):
+        model = self.at("two.npz", npz({"a": npy((2, 16), self.floats(6, 2, 16)), "b": npy((3, 16), [1.0] * 48),
+                                        "c": npy((3,), [1, 2, 3])}))
+        packed, y = self.path("two.safetensors"), self.path("none.npy")
+        self.ok("pack", model, "-o", packed)
+        x = self.at("sixteen.npy", npy((2, 16), [0.5] * 32))
+        for words, weights_name, data, options in [
+                (["holds 2 matrices"], packed, x, []),
+                (["no matrix is called 'd'"], packed + ":d", x, []),
+                (["--bias d", "no such array"], packed + ":a", x, ["--bias", "d"]),
+                (["bias", "3", "2"], packed + ":a", x, ["--bias", "c"]),
+                (["--activations odd", "int8_asymmetric"], packed + ":a", x, ["--activations", "odd"]),
+                (["--clamp 2", "relu6"], packed + ":a", x, ["--clamp", "2"]),
+                (["--kernel odd", "reference"], packed + ":a", x, ["--kernel", "odd"]),
+                (["a: ", "bits is 4, must be 8"], packed + ":a", x, ["--activations", "static"]),
+                (["--codes", "static"], packed + ":a", x, ["--codes"]),
+                (["[1, 2]", "K = 16"], packed + ":a", self.at("s.npy", npy((1, 2), [1, 2])), []),
+                (["s32", "expected floats"], packed + ":a", self.at("i.npy", npy((1, 16), [1] * 16, "<i4", "i")), []),
+                (["holds 2 arrays"], packed + ":a", self.at(
+                    "both.npz", npz({"x": npy((1, 16), [1.0] * 16), "z": npy((1,), [1.0])})), []),
+                (["must end in .npy"], packed + ":a", x, ["-o", self.path("y.npz")])]:
+            with self.subTest(options=options, words=words):
+                options = options if "-o" in options else ["-o", y, *options]
+                self.fails(words, "matmul", weights_name, data, *options)
+                self.assertFalse(os.path.exists(y))
+        nan = self.at("n.npy", npy((1, 16), [0.0, math.nan] + [0.0] * 14))
+        self.fails(["n.npy", "x[0]", "NaN"], "matmul", packed + ":a", nan, "-o", y, "--activations", "int8")
+
     def test_bad_usage(self):
         model = self.at("usage.npz", npz({"w": npy((2, 16), self.floats(6, 2, 16)), "b": npy((2,), [1, 2])}))
         output = self.path("usage.safetensors")

@@ -22,6 +22,7 @@ class Commands {
     add_inspect();
     add_quantize();
     add_pack();
+    add_matmul();
     add_run();
     add_compare();
     add_verify();
@@ -168,6 +169,38 @@ class Commands {
     command->add_flag("--requantize", o.requantize, "quantise imported matrices again, too");
     command->add_flag("--dry-run", o.dry_run, "say what would be done and its bytes, write nothing");
     command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+  }
+
+  void add_matmul() {
+    auto& o = matmul_;
+    auto* command =
+        add("matmul", "a linear layer of low-bit weights on rows of an array", o, [this] { return matmul(matmul_); });
+    command->add_option("WEIGHTS", o.weights, "FILE:TENSOR, a matrix of isobit pack; FILE where it holds one")
+        ->required();
+    command->add_option("X", o.input, "npy [..., K]: float16, float32, float64")->required();
+    command->add_option("-o,--output", o.output, "npy [..., N] to write: the type of X, float32 for float64")
+        ->required()
+        ->type_name("OUT");
+    command
+        ->add_option("--activations", o.activations,
+                     "float; int8 or int8_asymmetric: each group of a row becomes 8 bits, the same bytes everywhere; "
+                     "static: 8-bit codes in and out, for 8-bit symmetric weights with one group a row")
+        ->type_name("KIND")
+        ->capture_default_str();
+    command->add_option("--kernel", o.kernel, "reference, scalar, avx2, avxvnni or avx512vnni; default the best")
+        ->type_name("NAME");
+    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    command->add_option("--bias", o.bias, "array [N] of the same file to add")->type_name("NAME");
+    command->add_option("--clamp", o.clamp, "of the result: none, relu, relu6 or LOW:HIGH")
+        ->type_name("ACT")
+        ->capture_default_str();
+    command->add_option("--input-range", o.input_range, "static: LOW:HIGH of X's codes; default least and largest of X")
+        ->type_name("RANGE");
+    command
+        ->add_option("--output-range", o.output_range,
+                     "static: LOW:HIGH of the result's codes; default least and largest result")
+        ->type_name("RANGE");
+    command->add_flag("--codes", o.codes, "static: write the codes of the result instead of floats");
   }
 
   void add_run() {
@@ -378,6 +411,7 @@ class Commands {
   InspectOptions inspect_;
   QuantizeOptions quantize_;
   PackOptions pack_;
+  MatmulOptions matmul_;
   RunOptions run_;
   CompareOptions compare_;
   VerifyOptions verify_;

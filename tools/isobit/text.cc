@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text.h"
 
+#include <charconv>
 #include <cstdarg>
 #include <cstdio>
 
@@ -28,6 +29,15 @@ std::string shape_text(std::span<const int64_t> shape) {
   std::string text;
   for (const int64_t n : shape) text += (text.empty() ? "" : ", ") + std::to_string(n);
   return "[" + text + "]";
+}
+
+bool parse_range(std::string_view text, float& low, float& high) {
+  const auto number = [](std::string_view part, float& value) {
+    const auto parsed = std::from_chars(part.data(), part.data() + part.size(), value);
+    return parsed.ec == std::errc() && parsed.ptr == part.data() + part.size();
+  };
+  const size_t colon = text.find(':');
+  return colon != std::string_view::npos && number(text.substr(0, colon), low) && number(text.substr(colon + 1), high);
 }
 
 std::string escaped(const std::string& text) {

@@ -60,6 +60,15 @@ struct PackOptions : CommonOptions {
   int threads = 1;
 };
 
+struct MatmulOptions : CommonOptions {
+  std::string weights, input, output;  // FILE:TENSOR; FILE where it holds one matrix
+  std::string activations = "float";   // float, int8, int8_asymmetric or static
+  std::string kernel, bias, clamp = "none";
+  std::string input_range, output_range;  // static: LOW:HIGH; empty: that of the data
+  bool codes = false;                     // static: y in codes
+  int threads = 1;
+};
+
 /// Verbs that can run on a CUDA device; device.h.
 struct DeviceOptions : CommonOptions {
   std::string device = "cpu";  // cpu, cuda, cuda:N
@@ -151,6 +160,7 @@ Result<Outcome> inspect_low_bit(const InspectOptions& options);  // inspect, for
 Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFile& file);  // for GPTQ, AWQ
 Result<Outcome> quantize(const QuantizeOptions& options);
 Result<Outcome> pack(const PackOptions& options);
+Result<Outcome> matmul(const MatmulOptions& options);
 Result<Outcome> run(const RunOptions& options);
 Result<Outcome> compare(const CompareOptions& options);
 Result<Outcome> verify(const VerifyOptions& options);
