@@ -21,6 +21,8 @@ class Commands {
   explicit Commands(CLI::App& app) : app_(app) {
     add_inspect();
     add_quantize();
+    add_pack();
+    add_matmul();
     add_run();
     add_compare();
     add_verify();
@@ -87,11 +89,16 @@ class Commands {
   }
 
   void add_inspect() {
-    auto* command = add("inspect", "what a model or a GGUF file holds", inspect_, [this] { return inspect(inspect_); });
-    command->add_option("FILE", inspect_.file, "float model (npz, safetensors), integer model, FP16 table or GGUF file")
+    auto* command = add("inspect", "what a file of weights holds", inspect_, [this] { return inspect(inspect_); });
+    command
+        ->add_option(
+            "FILE", inspect_.file,
+            "float model (npz, safetensors), integer model, FP16 table, low-bit weights, GPTQ, AWQ or GGUF file")
         ->required();
-    auto* tensor = command->add_option("--tensor", inspect_.tensor, "tensor of a GGUF file to write as float32")
-                       ->type_name("NAME");
+    auto* tensor =
+        command
+            ->add_option("--tensor", inspect_.tensor, "tensor of a GGUF file or of low-bit weights to write as float32")
+            ->type_name("NAME");
     auto* output = command->add_option("-o,--output", inspect_.output, "npy to write")->type_name("OUT");
     tensor->needs(output);
     output->needs(tensor);
@@ -122,6 +129,78 @@ class Commands {
     add_source(command, o.source);
     command->add_flag("--dry-run", o.dry_run, "calibrate and report, write nothing");
     command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+  }
+
+  void add_pack() {
+    auto& o = pack_;
+    auto* command = add("pack", "weights of 1, 2, 4 and 8 bits: from floats, or imported from GGUF, GPTQ and AWQ", o,
+                        [this] { return pack(pack_); });
+    command
+        ->add_option(
+            "MODEL", o.model,
+            "npz, safetensors, model.safetensors.index.json or GGUF; quantised tensors are imported as they are")
+        ->required();
+    command->add_option("-o,--output", o.output, "low-bit weights to write (safetensors)")->type_name("OUT");
+    command->add_option("--bits", o.bits, "of a code: 1, 2, 4 (default) or 8")->type_name("N");
+    command->add_option("--group", o.group, "weights that share a scale, default 64; 0, or more than a row: a row")
+        ->type_name("N");
+    command->add_option("--kind", o.kind, "symmetric, zero_point or offset")->type_name("KIND")->capture_default_str();
+    command->add_option("--method", o.method, "absmax (symmetric; its default), minmax (the others'), mse")
+        ->type_name("METHOD");
+    command->add_option("--scales", o.scales, "type of scales and offsets: f32, f16 or bf16")
+        ->type_name("TYPE")
+        ->capture_default_str();
+    command
+        ->add_option(
+            "--include", o.include,
+            "matrices of floats to quantise, a pattern such as '*.mlp.*', once for each; default all, but none "
+            "where the model holds quantised tensors")
+        ->allow_extra_args(false)
+        ->type_name("GLOB");
+    command->add_option("--exclude", o.exclude, "matrices to keep as they are")
+        ->allow_extra_args(false)
+        ->type_name("GLOB");
+    command
+        ->add_option(
+            "--checkpoint-format", o.checkpoint_format,
+            "gptq, gptq_v2 or awq, where no JSON file beside the model says so; then --bits and --group say how "
+            "its tensors are stored")
+        ->type_name("FORMAT");
+    command->add_flag("--requantize", o.requantize, "quantise imported matrices again, too");
+    command->add_flag("--dry-run", o.dry_run, "say what would be done and its bytes, write nothing");
+    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+  }
+
+  void add_matmul() {
+    auto& o = matmul_;
+    auto* command =
+        add("matmul", "a linear layer of low-bit weights on rows of an array", o, [this] { return matmul(matmul_); });
+    command->add_option("WEIGHTS", o.weights, "FILE:TENSOR, a matrix of isobit pack; FILE where it holds one")
+        ->required();
+    command->add_option("X", o.input, "npy [..., K]: float16, float32, float64")->required();
+    command->add_option("-o,--output", o.output, "npy [..., N] to write: the type of X, float32 for float64")
+        ->required()
+        ->type_name("OUT");
+    command
+        ->add_option("--activations", o.activations,
+                     "float; int8 or int8_asymmetric: each group of a row becomes 8 bits, the same bytes everywhere; "
+                     "static: 8-bit codes in and out, for 8-bit symmetric weights with one group a row")
+        ->type_name("KIND")
+        ->capture_default_str();
+    command->add_option("--kernel", o.kernel, "reference, scalar, avx2, avxvnni or avx512vnni; default the best")
+        ->type_name("NAME");
+    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    command->add_option("--bias", o.bias, "array [N] of the same file to add")->type_name("NAME");
+    command->add_option("--clamp", o.clamp, "of the result: none, relu, relu6 or LOW:HIGH")
+        ->type_name("ACT")
+        ->capture_default_str();
+    command->add_option("--input-range", o.input_range, "static: LOW:HIGH of X's codes; default least and largest of X")
+        ->type_name("RANGE");
+    command
+        ->add_option("--output-range", o.output_range,
+                     "static: LOW:HIGH of the result's codes; default least and largest result")
+        ->type_name("RANGE");
+    command->add_flag("--codes", o.codes, "static: write the codes of the result instead of floats");
   }
 
   void add_run() {
@@ -331,6 +410,8 @@ class Commands {
   std::function<Result<Outcome>()> action_;
   InspectOptions inspect_;
   QuantizeOptions quantize_;
+  PackOptions pack_;
+  MatmulOptions matmul_;
   RunOptions run_;
   CompareOptions compare_;
   VerifyOptions verify_;
