@@ -171,7 +171,8 @@ class Commands {
     command->add_option("MODEL", o.model, "integer model; default: random ones");
     command->add_option("--layer", o.layer, "which GRU, where the file holds several")->type_name("NAME");
     add_device(command, o);
-    command->add_option("--operation", o.operation, "gru, or fp16_table (with softmax); default both")->type_name("OP");
+    command->add_option("--operation", o.operation, "gru, fp16_table (with softmax) or linear; default all")
+        ->type_name("OP");
     command
         ->add_option("--outputs", o.outputs, "outputs to compare, at least, for each kernel; on a device of all models")
         ->type_name("N")
