@@ -54,15 +54,16 @@ def table(cc, header_path):
     for name, fields in structures(header).items():
         program.append('  printf("struct %s size %%zu\\n", sizeof(%s));' % (name, name))
         for kind, field, length in fields:
-            program.append('  printf("field %s.%s %s offset %%zu size %%zu\\n", offsetof(%s, %s), sizeof(((%s*)0)->%s));'
-                           % (name, field, kind + length, name, field, name, field))
+            program.append('  printf("field %s.%s %s offset %%zu size %%zu\\n",' % (name, field, kind + length))
+            program.append('         offsetof(%s, %s), sizeof(((%s*)0)->%s));' % (name, field, name, field))
     program += ["  return 0;", "}", ""]
     with tempfile.TemporaryDirectory(prefix="isobit-c-abi-") as folder:
         source, binary = os.path.join(folder, "abi.c"), os.path.join(folder, "abi")
         with open(source, "w", encoding="utf-8") as file:
             file.write("\n".join(program))
         include = os.path.dirname(os.path.dirname(os.path.abspath(header_path)))
-        subprocess.run([cc, "-std=c99", "-Wall", "-Werror", "-pedantic", "-I", include, source, "-o", binary], check=True)
+        flags = ["-std=c99", "-Wall", "-Werror", "-pedantic", "-I", include]
+        subprocess.run([cc, *flags, source, "-o", binary], check=True)
         lines += subprocess.run([binary], check=True, capture_output=True, text=True).stdout.splitlines()
     return lines, set(functions(header))
 

@@ -334,6 +334,122 @@ ISOBIT_API int32_t isobit_low_bit_get_info(const isobit_low_bit* matrix, isobit_
 ISOBIT_API int32_t isobit_low_bit_dequantize(const isobit_low_bit* matrix, float* weights, int64_t count,
                                              isobit_pool* pool);
 
+// ---------------------------------------------------------------------------------------------------------------
+// Linear layers on low-bit weights: numerics.md, sections 10 to 12
+//
+//   y[m, n] = act( sum over k of x[m, k] * W[n, k] + bias[n] )      act(v) = v < lo ? lo : v > hi ? hi : v, or none
+//
+// x is [M, K], y is [M, N]. M is 0..2^31 - 1.
+
+// A layer with floating-point rows in and out. Immutable.
+typedef struct isobit_linear isobit_linear;
+// A layer of 8-bit codes on fixed grids, integers only. Immutable.
+typedef struct isobit_static_linear isobit_static_linear;
+// Scratch memory of calls; any layer of either kind may use it that needs no more of it than was asked for.
+typedef struct isobit_linear_workspace isobit_linear_workspace;
+
+// What happens to rows of x before the product.
+enum {
+  ISOBIT_ACTIVATIONS_FLOAT = 0,           // nothing; the order of the sums is the kernel's own: section 10
+  ISOBIT_ACTIVATIONS_INT8 = 1,            // 8-bit codes of each group, symmetric; the same bytes everywhere: section 11
+  ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC = 2  // the same with an offset for each group
+};
+
+typedef struct isobit_linear_options {
+  uint32_t struct_size;
+  int32_t activations;  // ISOBIT_ACTIVATIONS_...
+  int32_t cpu_path;     // ISOBIT_CPU_...
+  int32_t has_clamp;    // 1: act clamps
+  float clamp_lo;       // lo <= hi, not NaN; 0 without a clamp
+  float clamp_hi;
+  const float* bias;   // [N], copied
+  int64_t bias_count;  // N, or 0: no bias
+} isobit_linear_options;
+
+typedef struct isobit_linear_info {
+  uint32_t struct_size;
+  int32_t activations;  // ISOBIT_ACTIVATIONS_...
+  int32_t cpu_path;     // that it was packed for
+  int32_t reserved;
+  int64_t rows;        // N
+  int64_t columns;     // K
+  int64_t size_bytes;  // of the packed weights with what else a call reads
+} isobit_linear_info;
+
+typedef struct isobit_linear_run_options {
+  uint32_t struct_size;
+  int32_t unchecked;  // 1: rows of x are not searched for NaN and infinity; such a row of y becomes NaN. int8 only
+  int64_t x_stride;   // elements from row to row of x, at least K; 0: K
+  int64_t y_stride;   // elements from row to row of y, at least N; 0: N. What lies between rows is not written
+  isobit_pool* pool;  // NULL: the caller's thread
+} isobit_linear_run_options;
+
+// Packs the weights. options: NULL for the defaults. Errors: ISOBIT_INVALID_ARGUMENT for options outside their limits;
+// ISOBIT_FAILED_PRECONDITION for a path that this processor cannot run; ISOBIT_UNSUPPORTED for one without a kernel.
+ISOBIT_API int32_t isobit_linear_create(const isobit_low_bit* matrix, const isobit_linear_options* options,
+                                        isobit_linear** layer);
+ISOBIT_API void isobit_linear_destroy(isobit_linear* layer);
+ISOBIT_API int32_t isobit_linear_get_info(const isobit_linear* layer, isobit_linear_info* info);
+// The kernel that it runs, "int8_avx512vnni"; "" for NULL. Valid as long as the library is loaded.
+ISOBIT_API const char* isobit_linear_kernel(const isobit_linear* layer);
+// Memory for calls with up to m rows on up to `threads` threads, 1..1024.
+ISOBIT_API int32_t isobit_linear_workspace_create(const isobit_linear* layer, int64_t m, int32_t threads,
+                                                  isobit_linear_workspace** workspace);
+ISOBIT_API void isobit_linear_workspace_destroy(isobit_linear_workspace* workspace);
+// Its bytes; 0 for NULL.
+ISOBIT_API int64_t isobit_linear_workspace_size_bytes(const isobit_linear_workspace* workspace);
+// y = act(x W^T + bias) for m rows. x_count is at least (m - 1) * x_stride + K, y_count (m - 1) * y_stride + N.
+// Types: ISOBIT_ACTIVATIONS_FLOAT: ISOBIT_F32, ISOBIT_F16 or ISOBIT_BF16, the same of x and y; int8: x also ISOBIT_F64,
+// any pair. options: NULL for the defaults. Allocates nothing.
+// Errors: ISOBIT_UNSUPPORTED for other types; ISOBIT_INVALID_ARGUMENT for sizes, strides, overlaps, a workspace too
+// small, or a row that is not finite (int8), by its index. Nothing is written then.
+ISOBIT_API int32_t isobit_linear_forward(const isobit_linear* layer, const void* x, int32_t x_dtype, int64_t x_count,
+                                         void* y, int32_t y_dtype, int64_t y_count, int64_t m,
+                                         isobit_linear_workspace* workspace, const isobit_linear_run_options* options);
+
+typedef struct isobit_static_linear_options {
+  uint32_t struct_size;
+  int32_t cpu_path;    // ISOBIT_CPU_...
+  int32_t has_output;  // 1: y is on the grid `output`; 0: y is the accumulators, ISOBIT_S32
+  int32_t has_clamp;   // 1: act clamps; needs an output grid
+  float clamp_lo;      // in real numbers, lo <= hi; 0 without a clamp
+  float clamp_hi;
+  int32_t rounding;  // ISOBIT_NEAREST_EVEN, ...
+  int32_t reserved;
+  isobit_grid input;   // of x: 8 bits; no default
+  isobit_grid output;  // of y: 8 bits; zeros without one
+  const float* bias;   // [N], finite, copied
+  int64_t bias_count;  // N, or 0: no bias
+} isobit_static_linear_options;
+
+typedef struct isobit_static_linear_info {
+  uint32_t struct_size;
+  int32_t cpu_path;  // that it was packed for
+  int32_t x_dtype;   // ISOBIT_S8 or ISOBIT_U8
+  int32_t y_dtype;   // ISOBIT_S8, ISOBIT_U8 or ISOBIT_S32
+  int64_t rows;      // N
+  int64_t columns;   // K
+} isobit_static_linear_info;
+
+// matrix: 8 bits, symmetric, one group a row. acc[m, n] = sum over k of (q_x - z_x) * w + bias code, int32; y = acc, or
+// acc rescaled to the output grid and clamped. Errors: ISOBIT_INVALID_ARGUMENT for other weights, grids or options;
+// ISOBIT_OVERFLOW for a ratio of scales without an encoding, or accumulators that do not fit.
+ISOBIT_API int32_t isobit_static_linear_create(const isobit_low_bit* matrix,
+                                               const isobit_static_linear_options* options,
+                                               isobit_static_linear** layer);
+ISOBIT_API void isobit_static_linear_destroy(isobit_static_linear* layer);
+ISOBIT_API int32_t isobit_static_linear_get_info(const isobit_static_linear* layer, isobit_static_linear_info* info);
+// As isobit_linear_kernel.
+ISOBIT_API const char* isobit_static_linear_kernel(const isobit_static_linear* layer);
+// As isobit_linear_workspace_create.
+ISOBIT_API int32_t isobit_static_linear_workspace_create(const isobit_static_linear* layer, int64_t m, int32_t threads,
+                                                         isobit_linear_workspace** workspace);
+// x: codes of x_dtype, y: codes of y_dtype; sizes, strides and errors as of isobit_linear_forward (`unchecked` must be
+// 0).
+ISOBIT_API int32_t isobit_static_linear_forward(const isobit_static_linear* layer, const void* x, int64_t x_count,
+                                                void* y, int64_t y_count, int64_t m, isobit_linear_workspace* workspace,
+                                                const isobit_linear_run_options* options);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif

@@ -19,6 +19,7 @@
 #include "isobit/fp16_function.h"
 #include "isobit/gru.h"
 #include "isobit/isobit.h"
+#include "isobit/linear.h"
 #include "isobit/low_bit.h"
 
 namespace isobit {
@@ -46,6 +47,9 @@ using Pool = Owned<isobit_pool, isobit_pool_destroy>;
 using Table = Owned<isobit_fp16_table, isobit_fp16_table_destroy>;
 using Matrix = Owned<isobit_low_bit, isobit_low_bit_destroy>;
 using Arrays = Owned<isobit_arrays, isobit_arrays_destroy>;
+using Linear = Owned<isobit_linear, isobit_linear_destroy>;
+using StaticLinear = Owned<isobit_static_linear, isobit_static_linear_destroy>;
+using LinearScratch = Owned<isobit_linear_workspace, isobit_linear_workspace_destroy>;
 
 #define EXPECT_DONE(call) EXPECT_EQ(call, ISOBIT_OK) << isobit_last_error()
 #define ASSERT_DONE(call) ASSERT_EQ(call, ISOBIT_OK) << isobit_last_error()
@@ -540,6 +544,216 @@ TEST(CApi, LowBitWeights) {
   refused(isobit_low_bit_quantize(w.data(), ISOBIT_F32, 240, 6, 40, &options, nullptr, &none),
           "options->kind is 3, must be 0..2");
   refused(isobit_low_bit_save(nullptr, "a", path.c_str()), "matrix is NULL");
+}
+
+/// Random weights of N = 5, K = 48 in `bits`, here and in C.
+struct Weights {
+  explicit Weights(int32_t bits, int64_t group = 16) {
+    Random random(11);
+    values = random_floats(random, 5 * 48);
+    LowBitOptions how;
+    how.bits = bits;
+    how.group = group;
+    Result<LowBitMatrix> made = quantize_low_bit(Array::copy_of(values.data(), {5, 48}), how, "w");
+    EXPECT_TRUE(made.ok());
+    matrix = *std::move(made);
+    auto options = sized<isobit_low_bit_options>();
+    options.bits = bits;
+    options.group = group;
+    options.scale_dtype = ISOBIT_F32;
+    EXPECT_DONE(isobit_low_bit_quantize(values.data(), ISOBIT_F32, 5 * 48, 5, 48, &options, nullptr, c_matrix.out()));
+  }
+  std::vector<float> values;
+  std::optional<LowBitMatrix> matrix;
+  Matrix c_matrix;
+};
+
+TEST(CApi, LinearLayersAreTheLibrarys) {
+  Random random(12);
+  const int64_t m = 3;
+  const std::vector<float> x = random_floats(random, m * 48);
+  const std::vector<float> bias = random_floats(random, 5);
+  Pool pool;
+  ASSERT_DONE(isobit_pool_create(2, pool.out()));
+  for (const int32_t bits : {1, 2, 4, 8})
+    for (const int32_t activations :
+         {ISOBIT_ACTIVATIONS_FLOAT, ISOBIT_ACTIVATIONS_INT8, ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC}) {
+      const Weights weights(bits);
+      LinearOptions how;
+      how.activations = static_cast<LinearActivations>(activations);
+      how.bias = bias;
+      how.clamp = {-2.0f, 3.0f};
+      const Result<LinearLayer> layer = LinearLayer::create(*weights.matrix, how, "fc");
+      ASSERT_TRUE(layer.ok()) << layer.status().message();
+      std::vector<float> expected(static_cast<size_t>(m * 5));
+      LinearWorkspace workspace = layer->workspace(m);
+      ASSERT_TRUE(layer
+                      ->forward(std::as_bytes(std::span(x)), Dtype::kF32, std::as_writable_bytes(std::span(expected)),
+                                Dtype::kF32, m, workspace)
+                      .ok());
+
+      auto options = sized<isobit_linear_options>();
+      options.activations = activations;
+      options.has_clamp = 1;
+      options.clamp_lo = -2.0f;
+      options.clamp_hi = 3.0f;
+      options.bias = bias.data();
+      options.bias_count = 5;
+      Linear c_layer;
+      LinearScratch scratch;
+      ASSERT_DONE(isobit_linear_create(weights.c_matrix, &options, c_layer.out()));
+      ASSERT_DONE(isobit_linear_workspace_create(c_layer, m, 2, scratch.out()));
+      EXPECT_EQ(isobit_linear_workspace_size_bytes(scratch), layer->workspace(m, 2).size_bytes());
+      EXPECT_EQ(std::string(isobit_linear_kernel(c_layer)), layer->kernel_name());
+      auto info = sized<isobit_linear_info>();
+      ASSERT_DONE(isobit_linear_get_info(c_layer, &info));
+      EXPECT_EQ(info.rows, 5);
+      EXPECT_EQ(info.columns, 48);
+      EXPECT_EQ(info.activations, activations);
+      EXPECT_EQ(info.cpu_path, static_cast<int32_t>(layer->path()) + 1);
+      EXPECT_EQ(info.size_bytes, layer->size_bytes());
+
+      std::vector<float> y(expected.size(), -9.0f);
+      ASSERT_DONE(isobit_linear_forward(c_layer, x.data(), ISOBIT_F32, m * 48, y.data(), ISOBIT_F32, m * 5, m, scratch,
+                                        nullptr));
+      EXPECT_EQ(y, expected);
+      // Rows of y with gaps, on two threads.
+      auto run = sized<isobit_linear_run_options>();
+      run.y_stride = 7;
+      run.pool = pool;
+      std::vector<float> gaps(19, -9.0f);
+      ASSERT_DONE(
+          isobit_linear_forward(c_layer, x.data(), ISOBIT_F32, m * 48, gaps.data(), ISOBIT_F32, 19, m, scratch, &run));
+      for (int64_t i = 0; i < 19; ++i)
+        EXPECT_EQ(gaps[static_cast<size_t>(i)], i % 7 < 5 ? expected[static_cast<size_t>(i / 7 * 5 + i % 7)] : -9.0f);
+    }
+}
+
+TEST(CApi, LinearRefusals) {
+  const Weights weights(4);
+  auto options = sized<isobit_linear_options>();
+  isobit_linear* none = nullptr;
+  options.activations = 3;
+  refused(isobit_linear_create(weights.c_matrix, &options, &none), "options->activations is 3, must be 0..2");
+  options.activations = ISOBIT_ACTIVATIONS_INT8;
+  options.clamp_hi = 6.0f;
+  refused(isobit_linear_create(weights.c_matrix, &options, &none), "options->has_clamp is 0, so clamp_lo and clamp_hi");
+  options.has_clamp = 1;
+  options.clamp_lo = 7.0f;
+  refused(isobit_linear_create(weights.c_matrix, &options, &none), "clamp");
+  options.clamp_lo = 0.0f;
+  options.bias_count = 4;
+  refused(isobit_linear_create(weights.c_matrix, &options, &none), "options->bias is NULL, but has 4 elements");
+  options.bias = weights.values.data();
+  refused(isobit_linear_create(weights.c_matrix, &options, &none), "bias");
+  options.bias_count = 0;
+  refused(isobit_linear_create(nullptr, &options, &none), "matrix is NULL");
+
+  Linear layer;
+  LinearScratch scratch;
+  ASSERT_DONE(isobit_linear_create(weights.c_matrix, &options, layer.out()));
+  ASSERT_DONE(isobit_linear_workspace_create(layer, 2, 1, scratch.out()));
+  std::vector<float> x(96, 1.0f);
+  std::vector<float> y(10, -9.0f);
+  const auto run = [&](int32_t x_dtype, int64_t x_count, int64_t y_count, int64_t m) {
+    return isobit_linear_forward(layer, x.data(), x_dtype, x_count, y.data(), ISOBIT_F32, y_count, m, scratch, nullptr);
+  };
+  refused(run(ISOBIT_F32, 95, 10, 2), "x");
+  refused(run(ISOBIT_F32, 96, 9, 2), "y");
+  refused(run(ISOBIT_F32, 96, 10, -1), "m is -1");
+  refused(run(99, 96, 10, 2), "x_dtype is 99, must be 0..10");
+  refused(run(ISOBIT_U8, 96, 10, 2), ISOBIT_UNSUPPORTED, "u8");
+  refused(isobit_linear_forward(layer, x.data(), ISOBIT_F32, 96, x.data() + 90, ISOBIT_F32, 10, 2, scratch, nullptr),
+          "overlap");
+  refused(isobit_linear_forward(layer, x.data(), ISOBIT_F32, 96, y.data(), ISOBIT_F32, 10, 2, nullptr, nullptr),
+          "workspace is NULL");
+  refused(isobit_linear_forward(nullptr, x.data(), ISOBIT_F32, 96, y.data(), ISOBIT_F32, 10, 2, scratch, nullptr),
+          "layer is NULL");
+  x[50] = std::numeric_limits<float>::infinity();
+  refused(run(ISOBIT_F32, 96, 10, 2), "1");
+  EXPECT_EQ(y, std::vector<float>(10, -9.0f));
+  auto unchecked = sized<isobit_linear_run_options>();
+  unchecked.unchecked = 1;
+  ASSERT_DONE(isobit_linear_forward(layer, x.data(), ISOBIT_F32, 96, y.data(), ISOBIT_F32, 10, 2, scratch, &unchecked));
+  EXPECT_EQ(y[4], y[4]);
+  EXPECT_NE(y[5], y[5]);  // NaN
+  isobit_linear_workspace* nowhere = nullptr;
+  refused(isobit_linear_workspace_create(layer, 1, 1025, &nowhere), "threads is 1025");
+  refused(isobit_linear_workspace_create(nullptr, 1, 1, &nowhere), "layer is NULL");
+  EXPECT_EQ(isobit_linear_workspace_size_bytes(nullptr), 0);
+  EXPECT_STREQ(isobit_linear_kernel(nullptr), "");
+}
+
+TEST(CApi, StaticLinearLayersAreTheLibrarys) {
+  const Weights weights(8, 48);
+  Random random(13);
+  const std::vector<float> bias = random_floats(random, 5);
+  StaticLinearOptions how;
+  how.input.shift = 5;
+  how.input.zero_point = 3;
+  how.bias = bias;
+  auto options = sized<isobit_static_linear_options>();
+  options.input = {8, 1, ISOBIT_SCALE_POW2, 5, 0.0f, 0, 3};
+  options.bias = bias.data();
+  options.bias_count = 5;
+  for (const bool has_output : {true, false}) {
+    if (has_output) {
+      how.output = Grid{8, false, ScaleKind::kReal, 0, 0.11f, 100};
+      how.clamp = {-1.0f, 4.0f};
+      options.has_output = options.has_clamp = 1;
+      options.output = {8, 0, ISOBIT_SCALE_REAL, 0, 0.11f, 0, 100};
+      options.clamp_lo = -1.0f;
+      options.clamp_hi = 4.0f;
+    } else {
+      how.output.reset();
+      how.clamp = {};
+      options.has_output = options.has_clamp = 0;
+      options.clamp_lo = options.clamp_hi = 0.0f;
+    }
+    const Result<StaticLinearParameters> parameters = derive_static_linear(*weights.matrix, how, "fc");
+    ASSERT_TRUE(parameters.ok()) << parameters.status().message();
+    const Result<StaticLinearLayer> layer = StaticLinearLayer::create(*parameters, "fc");
+    ASSERT_TRUE(layer.ok()) << layer.status().message();
+    StaticLinear c_layer;
+    LinearScratch scratch;
+    ASSERT_DONE(isobit_static_linear_create(weights.c_matrix, &options, c_layer.out()));
+    ASSERT_DONE(isobit_static_linear_workspace_create(c_layer, 2, 1, scratch.out()));
+    auto info = sized<isobit_static_linear_info>();
+    ASSERT_DONE(isobit_static_linear_get_info(c_layer, &info));
+    EXPECT_EQ(info.rows, 5);
+    EXPECT_EQ(info.columns, 48);
+    EXPECT_EQ(info.x_dtype, ISOBIT_S8);
+    EXPECT_EQ(info.y_dtype, has_output ? ISOBIT_U8 : ISOBIT_S32);
+    EXPECT_EQ(info.cpu_path, static_cast<int32_t>(layer->path()) + 1);
+    EXPECT_EQ(std::string(isobit_static_linear_kernel(c_layer)), layer->kernel_name());
+    const std::vector<std::byte> x = random_tensor(random, 96, how.input);
+    alignas(8) std::byte expected[40] = {};
+    alignas(8) std::byte y[40] = {};
+    LinearWorkspace workspace = layer->workspace(2);
+    const size_t bytes = has_output ? 10 : 40;
+    ASSERT_TRUE(layer->forward(x, std::span(expected).first(bytes), 2, workspace).ok());
+    ASSERT_DONE(isobit_static_linear_forward(c_layer, x.data(), 96, y, 10, 2, scratch, nullptr));
+    EXPECT_EQ(std::memcmp(y, expected, sizeof y), 0);
+    auto run = sized<isobit_linear_run_options>();
+    run.unchecked = 1;
+    refused(isobit_static_linear_forward(c_layer, x.data(), 96, y, 10, 2, scratch, &run),
+            "options->unchecked is 1, must be 0..0");
+    refused(isobit_static_linear_forward(c_layer, x.data(), 95, y, 10, 2, scratch, nullptr), "x");
+  }
+  isobit_static_linear* none = nullptr;
+  refused(isobit_static_linear_create(weights.c_matrix, nullptr, &none), "options is NULL");
+  options.input.is_signed = 2;
+  refused(isobit_static_linear_create(weights.c_matrix, &options, &none),
+          "options->input.is_signed is 2, must be 0..1");
+  options.input.is_signed = 1;
+  options.input.zero_point = 200;
+  refused(isobit_static_linear_create(weights.c_matrix, &options, &none), "options->input");
+  options.input.zero_point = 0;
+  options.rounding = 4;
+  refused(isobit_static_linear_create(weights.c_matrix, &options, &none), "options->rounding is 4, must be 0..3");
+  options.rounding = 0;
+  const Weights other(4);
+  refused(isobit_static_linear_create(other.c_matrix, &options, &none), "bits");
 }
 
 TEST(CApi, ArraysOfAFile) {
