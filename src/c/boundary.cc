@@ -178,7 +178,6 @@ using isobit::Status;
 using isobit::c::check_between;
 using isobit::c::guarded;
 using isobit::c::kMaxThreads;
-using isobit::c::refuse;
 
 const char* isobit_version() { return ISOBIT_VERSION; }
 

@@ -60,7 +60,7 @@ int32_t make_handle(Handle** out, const char* name, Body&& body) noexcept {
     if (out == nullptr) return refuse(std::string(name) + " is NULL, must point to where the handle goes");
     Result<Handle> handle = std::forward<Body>(body)();
     if (!handle.ok()) return handle.status();
-    *out = new Handle(*std::move(handle));
+    *out = new Handle(*std::move(handle));  // NOLINT(bugprone-unhandled-exception-at-new): guarded() catches it
     return {};
   });
 }

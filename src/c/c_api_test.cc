@@ -773,7 +773,8 @@ TEST(CApi, ArraysOfAFile) {
   EXPECT_EQ(info.shape[1], 3);
   EXPECT_EQ(info.shape[2], 0);
   ASSERT_EQ(info.size_bytes, 24);
-  EXPECT_EQ(std::memcmp(info.data, values.data(), 24), 0);
+  const auto* data = static_cast<const float*>(info.data);
+  EXPECT_EQ(std::vector<float>(data, data + 6), values);
   refused(isobit_arrays_find(arrays, "v", &info), "name is \"v\", must be one of: \"deep\", \"w\"");
   refused(isobit_arrays_find(arrays, "deep", &info), ISOBIT_UNSUPPORTED, "has 9 dimensions, must have at most 8");
   refused(isobit_arrays_find(arrays, nullptr, &info), "name is NULL");
