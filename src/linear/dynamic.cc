@@ -3,18 +3,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <string>
 
+#include "core/aligned_memory.h"
 #include "core/bits.h"
 #include "linear/low_bit_parts.h"
 
 namespace isobit {
 namespace {
 
-constexpr std::align_val_t kAlignment{64};
-
-constexpr int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 constexpr int64_t blocks_of(int64_t columns, int bits) {
   const int64_t block = dynamic_block_columns(bits);
   return (columns + block - 1) / block;
@@ -43,7 +40,7 @@ DynamicLayout layout_of(const LowBitMatrix& matrix, bool asymmetric) {
   int64_t end = 0;
   const auto take = [&](int64_t bytes) {
     const int64_t begin = end;
-    end += aligned(bytes);
+    end += round_up_64(bytes);
     return begin;
   };
   take(numbers * dynamic_float_bytes(layout.scale_type));
@@ -127,14 +124,13 @@ struct LowBitPacker {
     packed.asymmetric_ = asymmetric;
     packed.factor_ = p.kind == LowBitKind::kZeroPoint ? 1 : matrix.zero_point(0, 0);
     const int64_t last = p.columns - (packed.groups() - 1) * p.group;
-    packed.code_bytes_ = aligned((packed.groups() - 1) * dynamic_padded(p.group) + dynamic_padded(last));
-    const auto bytes = static_cast<size_t>(packed.size_bytes());
-    auto* memory = static_cast<uint8_t*>(::operator new[](bytes, kAlignment, std::nothrow));
-    if (memory == nullptr)
+    packed.code_bytes_ = round_up_64((packed.groups() - 1) * dynamic_padded(p.group) + dynamic_padded(last));
+    const auto owned = aligned_memory<uint8_t>(packed.size_bytes());
+    if (owned == nullptr)
       return Status(StatusCode::kInvalidArgument,
-                    name + ": no memory for " + std::to_string(bytes) + " bytes of weights");
-    packed.memory_ = std::shared_ptr<const uint8_t>(
-        memory, [](const uint8_t* it) { ::operator delete[](const_cast<uint8_t*>(it), kAlignment); });
+                    name + ": no memory for " + std::to_string(packed.size_bytes()) + " bytes of weights");
+    packed.memory_ = owned;
+    uint8_t* const memory = owned.get();
     ISOBIT_RETURN_IF_ERROR(for_rows(pool, packed.tiles(), [&](int64_t begin, int64_t end) {
       std::memset(memory + begin * packed.layout_.tile_bytes, 0,
                   static_cast<size_t>((end - begin) * packed.layout_.tile_bytes));

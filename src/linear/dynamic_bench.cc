@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <string>
 #include <vector>
 
@@ -17,22 +16,13 @@
 #include "core/random.h"
 #include "linear/dynamic.h"
 #include "linear/low_bit_parts.h"
-#include "linear/static_product.h"
+#include "linear/static.h"
+#include "testing/aligned.h"
 
 namespace isobit {
 namespace {
 
-template <typename T>
-struct Aligned {
-  explicit Aligned(int64_t count)
-      : data(static_cast<T*>(::operator new[](static_cast<size_t>(count) * sizeof(T), std::align_val_t{64}))) {
-    std::memset(static_cast<void*>(data), 0, static_cast<size_t>(count) * sizeof(T));
-  }
-  ~Aligned() { ::operator delete[](data, std::align_val_t{64}); }
-  Aligned(const Aligned&) = delete;
-  Aligned& operator=(const Aligned&) = delete;
-  T* data;
-};
+using isobit::testing::Aligned;
 
 LowBitMatrix random_matrix(int64_t rows, int64_t columns, int bits, int64_t group, Dtype scales) {
   Random random(1);
@@ -107,7 +97,7 @@ void static_codes(benchmark::State& state, CpuPath path, int64_t n, int64_t k, i
   for (int64_t i = 0; i < m * packed_row_bytes(Dtype::kU8, k); ++i) x.data[i] = static_cast<uint8_t>(random.next());
   const Aligned<int32_t> start(w.padded_n());
   const auto count = static_cast<size_t>(n);
-  const StaticOutput output(std::vector<int32_t>(count, 1500000001), std::vector<int32_t>(count, 43),
+  const StaticOutput output(std::vector<RescaleParameters>(count, {1500000001, 43}),
                             std::vector<int64_t>(count, k * 255 * 128), Rounding::kNearestEven, 3, -128, 127);
   const Aligned<uint8_t> y(m * n);
   const Aligned<int32_t> scratch(kStaticScratch);

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -21,12 +20,14 @@
 #include "linear/low_bit_parts.h"
 #include "testing/guarded_bytes.h"
 #include "testing/oracle.h"
+#include "testing/required.h"
 
 namespace isobit {
 namespace {
 
 using isobit::testing::GuardedBytes;
 using isobit::testing::Json;
+using isobit::testing::required;
 
 struct Row {
   CpuPath path;
@@ -40,12 +41,6 @@ const Row kRows[] = {
 };
 
 void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
-
-bool required(CpuPath path) {
-  const char* names = std::getenv("ISOBIT_REQUIRE");
-  return names != nullptr &&
-         ("," + std::string(names) + ",").find("," + std::string(to_string(path)) + ",") != std::string::npos;
-}
 
 /// What section 11 makes of one group of one row of x.
 struct Group {

@@ -2,7 +2,7 @@
 // What the x86 kernels of 8-bit activations share. Each instruction-set file defines `struct Vector` in an unnamed
 // namespace and then includes this file, once: everything here has internal linkage. Vector has
 //   Ints, Floats              kLanes 32-bit lanes, a lane is one output. Ints is a vector of int32_t, not __m512i: see
-//                             x86_body.h
+//                             product_x86_body.h
 //   Bytes                     four bytes a lane
 //   Operand<kBits>            bytes as dot wants them: codes of at most kBits bits, or four activations in every lane;
 //                             operand_bits(bits): kBits for codes of so many bits

@@ -10,25 +10,19 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <memory>
-#include <new>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "linear/float_linear.h"
+#include "linear/float.h"
+#include "testing/aligned.h"
 
 namespace isobit {
 namespace {
 
 using benchmark::Counter;
 
-struct Free {
-  void operator()(void* memory) const { ::operator delete (memory, std::align_val_t{64}); }
-};
-using Bytes = std::unique_ptr<void, Free>;
-
-Bytes aligned(int64_t bytes) { return Bytes(::operator new (static_cast<size_t>(bytes), std::align_val_t{64})); }
+using Bytes = isobit::testing::Aligned<std::byte>;
 
 Result<LowBitMatrix> random_matrix(int64_t n, int64_t k, int bits, LowBitKind kind) {
   std::mt19937_64 random(1);
@@ -64,12 +58,12 @@ void layer(benchmark::State& state, CpuPath path, int bits, LowBitKind kind, int
   std::vector<float> x(static_cast<size_t>(m * k));
   for (float& value : x) value = normal(random);
   std::vector<float> y(static_cast<size_t>(m * n));
-  const Bytes workspace = aligned(float_linear_workspace_bytes(weights, m));
+  const Bytes workspace(float_linear_workspace_bytes(weights, m));
   const FloatRows rows{x.data(), y.data(), Dtype::kF32, k, n, m};
   const float infinity = std::numeric_limits<float>::infinity();
   const FloatLinearKernel kernel = float_linear_kernel(path);
   for (auto _ : state) {
-    float_linear(kernel, weights, weights.all_blocks(), rows, {nullptr, -infinity, infinity}, workspace.get());
+    float_linear(kernel, weights, weights.all_blocks(), rows, {nullptr, -infinity, infinity}, workspace.data);
     benchmark::ClobberMemory();
   }
   double expected = 0;
@@ -111,8 +105,8 @@ ISOBIT_MULTIPLY_ADD(multiply_add_avx512, "avx512f", "zmm", 16)
 /// Reads `bytes` over and over; what a product of one row is up against.
 void read(benchmark::State& state) {
   const int64_t bytes = state.range(0);
-  const Bytes memory = aligned(bytes);
-  auto* const words = static_cast<uint64_t*>(memory.get());
+  const Bytes memory(bytes);
+  auto* const words = reinterpret_cast<uint64_t*>(memory.data);
   const int64_t count = bytes / 8;
   for (int64_t i = 0; i < count; ++i) words[i] = static_cast<uint64_t>(i);
   for (auto _ : state) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops that the kernels of linear layers with float activations share; float_linear.h has the order of sums. Each
+// The loops that the kernels of linear layers with float activations share; float.h has the order of sums. Each
 // instruction-set file defines `struct Vector` in an unnamed namespace and then includes this file, once: everything
 // here has internal linkage.
 //

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a kernel of linear layers with float activations takes, and the declarations of all of them. Included by the
-// files of each instruction set, so it holds plain structs only. Callers include float_linear.h.
+// files of each instruction set, so it holds plain structs only. Callers include float.h.
 #ifndef ISOBIT_LINEAR_FLOAT_KERNELS_H_
 #define ISOBIT_LINEAR_FLOAT_KERNELS_H_
 

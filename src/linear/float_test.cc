@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -16,23 +15,20 @@
 #include <vector>
 
 #include "core/bits.h"
-#include "linear/float_linear.h"
+#include "linear/float.h"
 #include "linear/low_bit_parts.h"
 #include "testing/guarded_bytes.h"
+#include "testing/required.h"
 
 namespace isobit {
 namespace {
 
 using isobit::testing::GuardedBytes;
+using isobit::testing::required;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr FloatEpilogue kNothing{nullptr, -kInfinity, kInfinity};
-
-bool required(const std::string& path) {
-  const char* names = std::getenv("ISOBIT_REQUIRE");
-  return names != nullptr && ("," + std::string(names) + ",").find("," + path + ",") != std::string::npos;
-}
 
 struct Row {
   const char* name;
@@ -50,10 +46,10 @@ void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
 class FloatLinear : public ::testing::TestWithParam<Row> {
  protected:
   void SetUp() override {
-    const std::string path(to_string(GetParam().path));
-    if (cpu_can_run(GetParam().path)) return;
-    ASSERT_FALSE(required(path)) << "ISOBIT_REQUIRE names " << path << ": " << cpu_cannot_run_reason(GetParam().path);
-    GTEST_SKIP() << cpu_cannot_run_reason(GetParam().path);
+    const CpuPath path = GetParam().path;
+    if (cpu_can_run(path)) return;
+    ASSERT_FALSE(required(path)) << "ISOBIT_REQUIRE names " << to_string(path) << ": " << cpu_cannot_run_reason(path);
+    GTEST_SKIP() << cpu_cannot_run_reason(path);
   }
   FloatLinearKernel kernel() const { return float_linear_kernel(GetParam().path); }
 };

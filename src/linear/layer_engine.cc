@@ -7,8 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "core/codes.h"
 #include "linear/dynamic.h"
-#include "linear/float_linear.h"
+#include "linear/float.h"
 #include "linear/layer_parts.h"
 #include "linear/layer_reference.h"
 
@@ -17,7 +18,7 @@ namespace {
 
 /// Row i of x as float32.
 void widen_row(const LinearCall& call, int64_t i, int64_t columns, float* out) {
-  for (int64_t k = 0; k < columns; ++k) out[k] = reference_load(call.x_row(i), call.x_dtype, k);
+  for (int64_t k = 0; k < columns; ++k) out[k] = load_float(call.x_row(i), call.x_dtype, k);
 }
 
 int64_t bytes_of(const ReferenceWeights& w) {
@@ -40,10 +41,10 @@ class FloatReference final : public LinearEngine {
     for (int64_t i = part.m_begin; i < part.m_end; ++i) {
       widen_row(call, i, weights_.k, x);
       for (int64_t n = part.n_begin; n < part.n_end; ++n)
-        reference_store(call.y_row(i), call.y_dtype, n,
-                        reference_act(static_cast<float>(
-                                          reference_sum(weights_, n, x, epilogue_.bias[static_cast<size_t>(n)]).value),
-                                      epilogue_.clamp));
+        store_float(call.y_row(i), call.y_dtype, n,
+                    reference_act(
+                        static_cast<float>(reference_sum(weights_, n, x, epilogue_.bias[static_cast<size_t>(n)]).value),
+                        epilogue_.clamp));
     }
   }
 
@@ -83,8 +84,8 @@ class Int8Reference final : public LinearEngine {
       const bool finite = !std::isnan(row->scale);
       for (int64_t n = part.n_begin; n < part.n_end; ++n) {
         const float total = finite ? reference_promoted(weights_, n, codes(call, i), row, asymmetric_) : row->scale;
-        reference_store(call.y_row(i), call.y_dtype, n,
-                        reference_finish(total, epilogue_.bias[static_cast<size_t>(n)], epilogue_.clamp));
+        store_float(call.y_row(i), call.y_dtype, n,
+                    reference_finish(total, epilogue_.bias[static_cast<size_t>(n)], epilogue_.clamp));
       }
     }
   }
@@ -201,7 +202,7 @@ class Int8Kernels final : public LinearEngine {
     if (call.y_dtype == Dtype::kF32) {
       std::memcpy(y, totals, static_cast<size_t>(width * kFloatBytes));
     } else {
-      for (int64_t j = 0; j < width; ++j) reference_store(y, call.y_dtype, j, totals[j]);
+      for (int64_t j = 0; j < width; ++j) store_float(y, call.y_dtype, j, totals[j]);
     }
   }
 

@@ -69,7 +69,7 @@ TEST(LinearOracle, QuantisedActivations) {
     std::vector<int8_t> codes(row.size());
     for (int64_t m = 0; m < x.shape[0]; ++m) {
       for (int64_t k = 0; k < columns; ++k)
-        row[static_cast<size_t>(k)] = reference_load(x.bytes.data(), x.dtype, m * columns + k);
+        row[static_cast<size_t>(k)] = load_float(x.bytes.data(), x.dtype, m * columns + k);
       for (int64_t g = 0; g < matrix.groups(); ++g) {
         const int64_t count = std::min(size, columns - g * size);
         ReferenceGroup group;
@@ -150,7 +150,7 @@ TEST(LinearOracle, Float) {
         double norm = 0;
         for (int64_t n = 0; n < matrix.rows(); ++n) {
           const double exact = double_of_bits(one.at("y").at(static_cast<size_t>(m)).at(static_cast<size_t>(n)));
-          const double got = reference_load(y.bytes.data(), y.dtype, m * matrix.rows() + n);
+          const double got = load_float(y.bytes.data(), y.dtype, m * matrix.rows() + n);
           error += (got - exact) * (got - exact);
           norm += exact * exact;
         }

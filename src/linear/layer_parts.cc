@@ -19,7 +19,6 @@ constexpr LinearLayerKernel kKernels[] = {
 };
 
 constexpr std::string_view kActivationNames[] = {"float", "int8", "int8_asymmetric"};
-constexpr std::align_val_t kAlignment{64};
 
 /// Bytes from the first element to the last. 128 bits: rows and strides are the caller's.
 Int128 extent_bytes(const LinearRows& rows, int64_t m) {
@@ -61,10 +60,10 @@ std::optional<LinearActivations> linear_activations_from_string(std::string_view
 
 std::span<const LinearLayerKernel> linear_layer_kernels() { return kKernels; }
 
-void LinearWorkspace::Free::operator()(std::byte* p) const { ::operator delete[](p, kAlignment); }
+void LinearWorkspace::Free::operator()(std::byte* p) const { ::operator delete[](p, kMemoryAlignment); }
 
 LinearWorkspace::LinearWorkspace(int64_t size_bytes)
-    : bytes_(static_cast<std::byte*>(::operator new[](static_cast<size_t>(size_bytes), kAlignment))),
+    : bytes_(static_cast<std::byte*>(::operator new[](static_cast<size_t>(size_bytes), kMemoryAlignment))),
       size_bytes_(size_bytes) {}
 
 Result<CpuPath> linear_path(std::optional<CpuPath> requested, const std::string& name) {

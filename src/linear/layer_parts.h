@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/aligned_memory.h"
 #include "isobit/linear.h"
 #include "isobit/parallel.h"
 #include "linear/layer_engine.h"
@@ -18,8 +19,6 @@
 namespace isobit {
 
 inline Status refuse_linear(const std::string& what) { return {StatusCode::kInvalidArgument, what}; }
-
-constexpr int64_t round_up_64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 inline int threads_of(const ThreadPool* pool) { return pool == nullptr ? 1 : pool->threads(); }
 

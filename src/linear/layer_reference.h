@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "core/fixed.h"
-#include "core/half.h"
 #include "isobit/linear.h"
 #include "isobit/low_bit.h"
 
@@ -49,25 +48,6 @@ inline ReferenceWeights reference_weights(const LowBitMatrix& matrix) {
     }
   }
   return w;
-}
-
-/// Element i of floats of any type as float32: widened, float64 rounded.
-inline float reference_load(const void* x, Dtype dtype, int64_t i) {
-  switch (dtype) {
-    case Dtype::kF16: return f16_to_f32(static_cast<const uint16_t*>(x)[i]);
-    case Dtype::kBF16: return bf16_to_f32(static_cast<const uint16_t*>(x)[i]);
-    case Dtype::kF64: return static_cast<float>(static_cast<const double*>(x)[i]);
-    default: return static_cast<const float*>(x)[i];
-  }
-}
-
-/// Rounds to the type of y, once.
-inline void reference_store(void* y, Dtype dtype, int64_t i, float value) {
-  switch (dtype) {
-    case Dtype::kF16: static_cast<uint16_t*>(y)[i] = f32_to_f16(value); break;
-    case Dtype::kBF16: static_cast<uint16_t*>(y)[i] = f32_to_bf16(value); break;
-    default: static_cast<float*>(y)[i] = value;
-  }
 }
 
 inline float reference_act(float y, const LinearClamp& clamp) {

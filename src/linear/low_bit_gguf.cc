@@ -20,14 +20,6 @@ struct Block {
   std::array<uint8_t, kMaxGgufBlock> codes{};
 };
 
-void store_float(Array& array, int64_t i, float value) {
-  if (array.dtype == Dtype::kF32) {
-    array.data<float>()[i] = value;
-  } else {
-    array.data<uint16_t>()[i] = f32_to_f16(value);  // exact: it was read from a float16 number
-  }
-}
-
 /// Calls use(n, k, block), k the column of its first element.
 template <typename Use>
 void for_blocks(const GgufFile& file, const GgufTensor& tensor, const GgufType& type, Use use) {
@@ -83,8 +75,8 @@ Result<ImportedLowBit> import(const GgufFile& file, const GgufTensor& tensor) {
       pack_code(row, k + i, p.bits, static_cast<uint32_t>(block.codes[static_cast<size_t>(i)] + up));
     for (int64_t g = 0; g < type.block_elements / q.group; ++g) {
       const int64_t at = n * groups + k / q.group + g;
-      store_float(p.scales, at, block.scales[static_cast<size_t>(g)]);
-      if (q.has_offsets) store_float(p.offsets, at, block.offsets[static_cast<size_t>(g)]);
+      set_float_at(p.scales, at, block.scales[static_cast<size_t>(g)]);
+      if (q.has_offsets) set_float_at(p.offsets, at, block.offsets[static_cast<size_t>(g)]);
     }
   });
   const int64_t cleared = clear_zero_scales(p);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rescale of accumulators to 8-bit codes: numerics.md, section 12. Included by the files of each instruction set,
-// so it holds plain structs only. linear/static_product.h packs and calls.
+// so it holds plain structs only. linear/static.h packs and calls.
 #ifndef ISOBIT_LINEAR_STATIC_KERNELS_H_
 #define ISOBIT_LINEAR_STATIC_KERNELS_H_
 

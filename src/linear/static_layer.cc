@@ -2,7 +2,9 @@
 // Layers of static 8-bit codes: numerics.md, section 12.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,8 +15,9 @@
 #include "isobit/linear.h"
 #include "linear/layer_parts.h"
 #include "linear/layer_reference.h"
-#include "linear/linear.h"
 #include "linear/low_bit_parts.h"
+#include "linear/product.h"
+#include "linear/static.h"
 
 namespace isobit {
 namespace {
@@ -213,20 +216,20 @@ struct StaticLinearLayer::Impl {
   const LinearLayerKernel* kernel = nullptr;
   // Not on the reference:
   LinearKernel product = nullptr;
+  StaticRescale rescale = nullptr;
   PackedWeights weights;
-  bool wide = false;           // acc needs int64
-  std::vector<int32_t> start;  // [padded N]: bias and everything of the zero point; modulo 2^32 unless wide
+  std::optional<StaticOutput> output;  // none: y is acc
+  bool wide = false;                   // acc needs int64
+  std::vector<int32_t> start;          // [padded N]: bias and everything of the zero point; modulo 2^32 unless wide
   std::vector<int64_t> wide_start;
 
-  /// Rows of a tile of accumulators, and their columns: room for the widest block.
-  static constexpr int64_t kRows = 64;
-  static constexpr int64_t kColumns = 256;
+  static constexpr int64_t kColumns = kMaxBlockTiles * kTileRows;  // of the widest block
 
   [[nodiscard]] int64_t row_bytes() const { return packed_row_bytes(parameters.x_dtype, parameters.columns); }
   [[nodiscard]] int64_t rows_bytes(int64_t m) const { return product == nullptr ? 0 : m * row_bytes(); }
   [[nodiscard]] int64_t scratch_stride(int64_t m) const {
     if (product == nullptr) return round_up_64(parameters.columns * static_cast<int64_t>(sizeof(int16_t)));
-    return std::min(m, kRows) * kColumns * (wide ? 8 : 4);
+    return std::min(m, kStaticRows) * kColumns * (wide ? 8 : 4);
   }
   [[nodiscard]] int64_t workspace_bytes(int64_t m, int threads) const {
     return rows_bytes(m) + threads * scratch_stride(m);
@@ -234,8 +237,9 @@ struct StaticLinearLayer::Impl {
 
   Status pack(const std::string& name);
   void run_reference(const LinearCall& call, const LinearRectangle& part, std::byte* scratch) const;
-  template <typename T>
-  void run(const LinearCall& call, const LinearRectangle& part, const std::vector<T>& starts, T* acc) const;
+  void run(const LinearCall& call, const LinearRectangle& part, std::byte* scratch) const;
+  void run_accumulators(const LinearCall& call, BlockRange blocks, int64_t m_begin, const ActivationRows& rows,
+                        int32_t* acc) const;
 };
 
 Status StaticLinearLayer::Impl::pack(const std::string& name) {
@@ -245,19 +249,22 @@ Status StaticLinearLayer::Impl::pack(const std::string& name) {
                                           std::to_string(kMaxLinearK) + " on the path " + std::string(to_string(path))};
   const auto* v = p.weights.data<int8_t>();
   const std::vector<int32_t> codes(v, v + p.rows * p.columns);
-  static_assert(kMaxBlockTiles * kTileRows <= kColumns);
   ISOBIT_ASSIGN_OR_RETURN(weights, pack_weights(codes.data(), p.rows, p.columns));
   const Grid x = grid_of(p.x_dtype, p.x_zero_point);
   wide_start.resize(static_cast<size_t>(weights.padded_n()));
+  std::vector<int64_t> bounds;
   for (int64_t n = 0; n < p.rows; ++n) {
     const int32_t bias = p.bias.data<int32_t>()[n];
     int64_t sum = 0;
     for (int64_t k = 0; k < p.columns; ++k) sum += v[n * p.columns + k];
     wide_start[static_cast<size_t>(n)] = bias - (p.x_zero_point + storage_offset(p.x_dtype)) * sum;
-    wide |= acc_bound(v + n * p.columns, p.columns, bias, x) > INT32_MAX;
+    bounds.push_back(static_cast<int64_t>(acc_bound(v + n * p.columns, p.columns, bias, x)));
+    wide |= bounds.back() > INT32_MAX;
   }
   if (!wide) start.assign(wide_start.begin(), wide_start.end());
+  if (!p.rescales.empty()) output.emplace(p.rescales, bounds, p.rounding, p.y_zero_point, p.lo, p.hi);
   product = linear_kernel(path);
+  rescale = static_rescale(path);
   return {};
 }
 
@@ -273,32 +280,35 @@ void StaticLinearLayer::Impl::run_reference(const LinearCall& call, const Linear
   }
 }
 
-template <typename T>
-void StaticLinearLayer::Impl::run(const LinearCall& call, const LinearRectangle& part, const std::vector<T>& starts,
-                                  T* acc) const {
-  const StaticLinearParameters& p = parameters;
-  const auto element = static_cast<int64_t>(size_in_bytes(p.y_dtype));
-  for (auto block = static_cast<int32_t>(part.n_begin); block < part.n_end; ++block) {
+void StaticLinearLayer::Impl::run_accumulators(const LinearCall& call, BlockRange blocks, int64_t m_begin,
+                                               const ActivationRows& rows, int32_t* acc) const {
+  for (int32_t block = blocks.begin; block < blocks.end; ++block) {
     const int64_t first = weights.first_row(block);
-    const int64_t width = std::min(p.rows, weights.first_row(block + 1)) - first;
-    for (int64_t m = part.m_begin; m < part.m_end; m += kRows) {
-      const int64_t count = std::min(kRows, part.m_end - m);
-      const ActivationRows rows{reinterpret_cast<const uint8_t*>(call.rows) + m * row_bytes(), row_bytes(), 1, count};
-      linear(product, weights, {block, block + 1}, rows, starts.data() + first, acc, kColumns);
-      for (int64_t i = 0; i < count; ++i) {
-        const T* const sums = acc + i * kColumns;
-        std::byte* const y = call.y_row(m + i) + first * element;
-        if (p.rescales.empty()) {
-          for (int64_t n = 0; n < width; ++n) reinterpret_cast<int32_t*>(y)[n] = static_cast<int32_t>(sums[n]);
-          continue;
-        }
-        for (int64_t n = 0; n < width; ++n) {
-          const RescaleParameters& r = p.rescales[static_cast<size_t>(first + n)];
-          const int64_t code = Rescale{r.multiplier, r.shift}.apply(sums[n], p.rounding) + p.y_zero_point;
-          y[n] = static_cast<std::byte>(clamp_s64(code, p.lo, p.hi));
-        }
-      }
+    const int64_t width = std::min(parameters.rows, weights.first_row(block + 1)) - first;
+    for (int64_t m = 0; m < rows.m; m += kStaticRows) {
+      const ActivationRows some{rows.data + m * rows.stride_bytes, rows.stride_bytes, rows.planes,
+                                std::min(kStaticRows, rows.m - m)};
+      linear(product, weights, {block, block + 1}, some, start.data() + first, acc, kColumns);
+      for (int64_t i = 0; i < some.m; ++i)
+        std::memcpy(call.y_row(m_begin + m + i) + first * static_cast<int64_t>(sizeof *acc), acc + i * kColumns,
+                    static_cast<size_t>(width) * sizeof *acc);
     }
+  }
+}
+
+void StaticLinearLayer::Impl::run(const LinearCall& call, const LinearRectangle& part, std::byte* scratch) const {
+  const BlockRange blocks{static_cast<int32_t>(part.n_begin), static_cast<int32_t>(part.n_end)};
+  const int64_t first = weights.first_row(blocks.begin);
+  const ActivationRows rows{reinterpret_cast<const uint8_t*>(call.rows) + part.m_begin * row_bytes(), row_bytes(), 1,
+                            part.m_end - part.m_begin};
+  if (!output) return run_accumulators(call, blocks, part.m_begin, rows, reinterpret_cast<int32_t*>(scratch));
+  auto* const y = reinterpret_cast<uint8_t*>(call.y_row(part.m_begin)) + first;
+  if (wide) {
+    static_product(product, rescale, weights, blocks, rows, wide_start.data() + first, *output, y, call.y_stride,
+                   reinterpret_cast<int64_t*>(scratch));
+  } else {
+    static_product(product, rescale, weights, blocks, rows, start.data() + first, *output, y, call.y_stride,
+                   reinterpret_cast<int32_t*>(scratch));
   }
 }
 
@@ -363,13 +373,8 @@ Status StaticLinearLayer::forward(std::span<const std::byte> x, std::span<std::b
   } else {
     options.pool->for_ranges(m, pack_rows);
   }
-  for_rectangles(options.pool, m, impl.weights.all_blocks().end, [&](int part, const LinearRectangle& rectangle) {
-    if (impl.wide) {
-      impl.run(call, rectangle, impl.wide_start, reinterpret_cast<int64_t*>(scratch(part)));
-    } else {
-      impl.run(call, rectangle, impl.start, reinterpret_cast<int32_t*>(scratch(part)));
-    }
-  });
+  for_rectangles(options.pool, m, impl.weights.all_blocks().end,
+                 [&](int part, const LinearRectangle& rectangle) { impl.run(call, rectangle, scratch(part)); });
   return {};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of static codes and their rescale, on every path, against section 12 of numerics.md in plain words.
-#include "linear/static_product.h"
+#include "linear/static.h"
 
 #include <gtest/gtest.h>
 
@@ -41,8 +41,7 @@ void compare(CpuPath path, const Layer& layer, Random& random) {
   for (uint8_t& code : codes) code = static_cast<uint8_t>(random.next());
   const PackedWeights packed = pack_weights(weights.data(), n, k).value();
   std::vector<T> start(static_cast<size_t>(packed.padded_n()));
-  std::vector<int32_t> multipliers;
-  std::vector<int32_t> shifts;
+  std::vector<RescaleParameters> rescales;
   std::vector<int64_t> bounds;
   std::vector<int64_t> biases;
   for (int64_t row = 0; row < n; ++row) {
@@ -56,11 +55,11 @@ void compare(CpuPath path, const Layer& layer, Random& random) {
     start[static_cast<size_t>(row)] = static_cast<T>(biases.back() - (zero_x + storage_offset(dtype)) * sum);
     bounds.push_back(magnitude * 255 + 100000);
     // Powers of two have ties; the others have every bit.
-    multipliers.push_back(
-        static_cast<int32_t>(random.one_in(2) ? int64_t{1} << 30 : random.between(int64_t{1} << 30, INT32_MAX)));
-    shifts.push_back(static_cast<int32_t>(random.between(32, 44)) + extra_shift);
+    rescales.push_back(
+        {static_cast<int32_t>(random.one_in(2) ? int64_t{1} << 30 : random.between(int64_t{1} << 30, INT32_MAX)),
+         static_cast<int32_t>(random.between(32, 44)) + extra_shift});
   }
-  const StaticOutput output(multipliers, shifts, bounds, rounding, zero_y, lo, hi);
+  const StaticOutput output(rescales, bounds, rounding, zero_y, lo, hi);
   const int64_t row_bytes = packed_row_bytes(dtype, k);
   std::vector<uint8_t> u(static_cast<size_t>(m * row_bytes));
   for (int64_t i = 0; i < m; ++i) pack_activations_row(codes.data() + i * k, dtype, k, u.data() + i * row_bytes);
@@ -77,7 +76,7 @@ void compare(CpuPath path, const Layer& layer, Random& random) {
         const int64_t code = is_signed ? int64_t{static_cast<int8_t>(byte)} : int64_t{byte};
         acc += (code - zero_x) * weights[static_cast<size_t>(row * k + c)];
       }
-      const int64_t rescaled = round_shift(acc * multipliers[r], shifts[r], rounding);
+      const int64_t rescaled = round_shift(acc * rescales[r].multiplier, rescales[r].shift, rounding);
       ASSERT_EQ(y.data()[i * n + row], static_cast<uint8_t>(std::clamp<int64_t>(rescaled + zero_y, lo, hi)))
           << to_string(path) << " " << to_string(rounding) << " y[" << i << ", " << row << "], acc " << acc;
     }

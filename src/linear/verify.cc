@@ -38,7 +38,7 @@ float unit(Random& random) { return static_cast<float>(random.between(-(1 << 23)
 
 /// Rounds to a type of floats. float64 gets bits that float32 has not.
 void store(Random& random, std::byte* out, Dtype dtype, int64_t i, float value) {
-  if (dtype != Dtype::kF64) return reference_store(out, dtype, i, value);
+  if (dtype != Dtype::kF64) return store_float(out, dtype, i, value);
   reinterpret_cast<double*>(out)[i] =
       static_cast<double>(value) * (1.0 + static_cast<double>(random.between(-8, 8)) * 0x1p-27);
 }
@@ -90,7 +90,7 @@ Result<LowBitMatrix> random_matrix(Random& random, const Sizes& sizes, bool ordi
       // Away from 0: a scale of 0 loses codes.
       const float magnitude = (0.25f + 0.75f * std::abs(unit(random))) * width;
       const float wild = ordinary ? 1.0f : std::ldexp(1.0f, static_cast<int>(random.between(-6, 6)));
-      reference_store(array.bytes.data(), type, i, (random.one_in(2) ? magnitude : -magnitude) * wild);
+      store_float(array.bytes.data(), type, i, (random.one_in(2) ? magnitude : -magnitude) * wild);
     }
     return array;
   };
@@ -301,7 +301,7 @@ Status verify_float(Random& random, const std::string& where, const Sizes& sizes
   pools.all()->for_ranges(sizes.m, [&](int, int64_t begin, int64_t end) {
     std::vector<float> x(static_cast<size_t>(sizes.k));
     for (int64_t i = begin; i < end; ++i) {
-      for (int64_t k = 0; k < sizes.k; ++k) x[static_cast<size_t>(k)] = reference_load(buffers.x_row(i), dtype, k);
+      for (int64_t k = 0; k < sizes.k; ++k) x[static_cast<size_t>(k)] = load_float(buffers.x_row(i), dtype, k);
       for (int64_t n = 0; n < sizes.n; ++n)
         sums[static_cast<size_t>(i * sizes.n + n)] =
             reference_sum(weights, n, x.data(), bias.empty() ? 0.0f : bias[static_cast<size_t>(n)]);
@@ -334,13 +334,13 @@ Status verify_float(Random& random, const std::string& where, const Sizes& sizes
       bool same_act = true;
       for (int64_t n = 0; n < sizes.n; ++n) {
         const ReferenceSum& sum = sums[static_cast<size_t>(i * sizes.n + n)];
-        const float y = reference_load(buffers.y_row(i), dtype, n);
+        const float y = load_float(buffers.y_row(i), dtype, n);
         const double difference = static_cast<double>(y) - sum.value;
         error += difference * difference;
         norm += sum.value * sum.value;
         terms += sum.terms * sum.terms;
         // lo and hi are numbers of every type, so rounding before act is rounding after it, but for the sign of a 0.
-        same_act = same_act && reference_load(with_act.y_row(i), dtype, n) == clamped(y);
+        same_act = same_act && load_float(with_act.y_row(i), dtype, n) == clamped(y);
       }
       // Where the terms of a whole row cancel they are what the error is measured by.
       const double scale = std::max(norm, terms / (64.0 * root * root));

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "linear/float_linear.h"
+#include "linear/float.h"
 
 #include <cstring>
-#include <new>
 #include <string>
 
+#include "core/aligned_memory.h"
 #include "linear/low_bit_parts.h"
 
 namespace isobit {
 namespace {
-
-constexpr std::align_val_t kAlignment{64};
-
-constexpr int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// In floats: codes of all words, and a line more, so that rows of a power of two do not meet in the same sets of a
 /// cache.
@@ -73,15 +69,15 @@ Result<PackedFloatWeights> pack_float_weights(const LowBitMatrix& matrix) {
   const auto scale_bytes = static_cast<int64_t>(size_in_bytes(p.scales.dtype));
   const int64_t outputs = tiles * kFloatTile;
   const int64_t code_bytes = outputs * args.words * 4;  // a multiple of 64
-  const int64_t table_bytes = aligned(outputs * groups * scale_bytes);
+  const int64_t table_bytes = round_up_64(outputs * groups * scale_bytes);
   const bool offset = p.kind == LowBitKind::kOffset;
   packed.size_bytes_ = code_bytes + table_bytes + (offset ? table_bytes : 0) + (by_group ? outputs * groups * 2 : 0);
-  auto* const memory =
-      static_cast<uint8_t*>(::operator new[](static_cast<size_t>(packed.size_bytes_), kAlignment, std::nothrow));
-  if (memory == nullptr)
+  const auto owned = aligned_memory<uint8_t>(packed.size_bytes_);
+  if (owned == nullptr)
     return Status(StatusCode::kInvalidArgument,
                   "pack_float_weights: no memory for " + std::to_string(packed.size_bytes_) + " bytes of weights");
-  packed.memory_.reset(memory, [](uint8_t* bytes) { ::operator delete[](bytes, kAlignment); });
+  packed.memory_ = owned;
+  uint8_t* const memory = owned.get();
   std::memset(memory, 0, static_cast<size_t>(packed.size_bytes_));  // outputs beyond N have codes and S of 0
   auto* const codes = reinterpret_cast<uint32_t*>(memory);
   uint8_t* const scales = memory + code_bytes;

@@ -1,30 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every row of kernels.inc against the reference, byte for byte.
-#include "linear/linear.h"
+// Every row of product_kernels.inc against the reference, byte for byte.
+#include "linear/product.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "linear/reference.h"
+#include "linear/product_reference.h"
 #include "testing/guarded_bytes.h"
+#include "testing/required.h"
 
 namespace isobit {
 namespace {
 
 using isobit::testing::GuardedBytes;
-
-bool required(const std::string& path) {
-  const char* names = std::getenv("ISOBIT_REQUIRE");
-  return names != nullptr && ("," + std::string(names) + ",").find("," + path + ",") != std::string::npos;
-}
+using isobit::testing::required;
 
 struct Row {
   const char* name;
@@ -34,7 +30,7 @@ struct Row {
 
 const Row kRows[] = {
 #define ISOBIT_LINEAR_KERNEL(name, path) {#name, CpuPath::path, name},
-#include "linear/kernels.inc"
+#include "linear/product_kernels.inc"
 #undef ISOBIT_LINEAR_KERNEL
 };
 
@@ -118,10 +114,10 @@ void check_both(CpuPath path, int64_t m, int64_t n, int64_t k, Dtype dtype, int3
 class Linear : public ::testing::TestWithParam<Row> {
  protected:
   void SetUp() override {
-    const std::string path(to_string(GetParam().path));
-    if (cpu_can_run(GetParam().path)) return;
-    ASSERT_FALSE(required(path)) << "ISOBIT_REQUIRE names " << path << ": " << cpu_cannot_run_reason(GetParam().path);
-    GTEST_SKIP() << cpu_cannot_run_reason(GetParam().path);
+    const CpuPath path = GetParam().path;
+    if (cpu_can_run(path)) return;
+    ASSERT_FALSE(required(path)) << "ISOBIT_REQUIRE names " << to_string(path) << ": " << cpu_cannot_run_reason(path);
+    GTEST_SKIP() << cpu_cannot_run_reason(path);
   }
 };
 
@@ -182,7 +178,8 @@ TEST_P(Linear, BlocksOneAtATime) {
       for (int32_t& s : start) s = static_cast<int32_t>(random());
       const int64_t row_bytes = packed_row_bytes(Dtype::kU8, k);
       std::vector<uint8_t> rows(static_cast<size_t>(m * row_bytes));
-      for (int64_t r = 0; r < m; ++r) pack_activations_row(codes.data() + r * k, Dtype::kU8, k, rows.data() + r * row_bytes);
+      for (int64_t r = 0; r < m; ++r)
+        pack_activations_row(codes.data() + r * k, Dtype::kU8, k, rows.data() + r * row_bytes);
       const Result<PackedWeights> packed = pack_weights(weights.data(), n, k, 3, max_tiles);
       ASSERT_TRUE(packed.ok()) << packed.status().message();
       ASSERT_EQ(packed->padded_n(), n);
@@ -242,9 +239,7 @@ INSTANTIATE_TEST_SUITE_P(Kernels, Linear, ::testing::ValuesIn(kRows),
 
 TEST(PackWeights, RefusesByName) {
   const std::vector<int32_t> weights = {0, 65536, -32769};
-  const auto message = [&](const int32_t* w, int64_t n, int64_t k) {
-    return pack_weights(w, n, k).status().message();
-  };
+  const auto message = [&](const int32_t* w, int64_t n, int64_t k) { return pack_weights(w, n, k).status().message(); };
   EXPECT_NE(message(weights.data(), 1, 2).find("weights[0, 1] is 65536"), std::string::npos);
   EXPECT_NE(message(weights.data() + 2, 1, 1).find("-32769"), std::string::npos);
   EXPECT_NE(message(weights.data(), 1, kMaxLinearK + 1).find("65794"), std::string::npos);

@@ -2,7 +2,7 @@
 // The baseline twin: plain C++ that any processor runs, on the same layout.
 #include <cstdint>
 
-#include "linear/kernels.h"
+#include "linear/product_kernels.h"
 
 namespace isobit {
 namespace {

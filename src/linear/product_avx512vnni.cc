@@ -68,7 +68,7 @@ struct Vector {
 }  // namespace
 }  // namespace isobit
 
-#include "linear/x86_body.h"
+#include "linear/product_x86_body.h"
 
 namespace isobit {
 

@@ -66,7 +66,7 @@ struct Vector {
 }  // namespace
 }  // namespace isobit
 
-#include "linear/x86_body.h"
+#include "linear/product_x86_body.h"
 
 namespace isobit {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The integer matrix product of every operation: acc[m, n] = start[n] + sum over k of w[n, k] * u[m, k].
 // u is an activation code made unsigned (code + storage_offset), cut into planes of eight bits; w is a weight code,
-// cut into planes of signed eight bits by pack_weights. All paths give the same bytes (reference.h).
+// cut into planes of signed eight bits by pack_weights. All paths give the same bytes (product_reference.h).
 //
 //   ISOBIT_ASSIGN_OR_RETURN(const PackedWeights w, pack_weights(codes, n, k));   // once, with the model
 //   const LinearKernel kernel = linear_kernel(path);                             // once
@@ -11,16 +11,17 @@
 //
 // The caller folds everything that does not depend on the activation into start: with z the zero point,
 //   sum w * (code - z) = sum w * u - (z + storage_offset(dtype)) * sum w.
-#ifndef ISOBIT_LINEAR_LINEAR_H_
-#define ISOBIT_LINEAR_LINEAR_H_
+#ifndef ISOBIT_LINEAR_PRODUCT_H_
+#define ISOBIT_LINEAR_PRODUCT_H_
 
 #include <cstdint>
 #include <memory>
 
+#include "core/aligned_memory.h"
 #include "isobit/cpu.h"
 #include "isobit/dtype.h"
 #include "isobit/status.h"
-#include "linear/kernels.h"
+#include "linear/product_kernels.h"
 
 namespace isobit {
 
@@ -89,7 +90,7 @@ LinearKernel linear_kernel(CpuPath path);
 /// round_up(k, 64) bytes. Bytes beyond k only need to be readable: they meet zero weights.
 constexpr int64_t storage_offset(Dtype dtype) { return dtype == Dtype::kS8 ? 128 : dtype == Dtype::kS16 ? 32768 : 0; }
 constexpr int activation_planes(Dtype dtype) { return static_cast<int>(size_in_bytes(dtype)); }
-constexpr int64_t packed_plane_bytes(int64_t k) { return (k + 63) / 64 * 64; }
+constexpr int64_t packed_plane_bytes(int64_t k) { return round_up_64(k); }
 constexpr int64_t packed_row_bytes(Dtype dtype, int64_t k) { return activation_planes(dtype) * packed_plane_bytes(k); }
 
 /// codes: k codes of type s8, u8, s16 or u16. Writes packed_row_bytes(dtype, k) bytes, zero beyond k.
@@ -134,4 +135,4 @@ inline void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange
 
 }  // namespace isobit
 
-#endif  // ISOBIT_LINEAR_LINEAR_H_
+#endif  // ISOBIT_LINEAR_PRODUCT_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "linear/static_product.h"
+#include "linear/static.h"
 
 #include <cmath>
 #include <cstddef>
@@ -29,13 +29,14 @@ void static_rescale_scalar(const StaticRescaleArgs& args) {
   }
 }
 
-StaticOutput::StaticOutput(const std::vector<int32_t>& multipliers, const std::vector<int32_t>& shifts,
-                           const std::vector<int64_t>& acc_bounds, Rounding rounding, int32_t zero_point, int32_t lo,
-                           int32_t hi)
-    : multipliers_(multipliers), shifts_(shifts), rounding_(rounding), zero_point_(zero_point), lo_(lo), hi_(hi) {
+StaticOutput::StaticOutput(const std::vector<RescaleParameters>& rescales, const std::vector<int64_t>& acc_bounds,
+                           Rounding rounding, int32_t zero_point, int32_t lo, int32_t hi)
+    : rounding_(rounding), zero_point_(zero_point), lo_(lo), hi_(hi) {
   bool exact = true;
-  for (size_t n = 0; n < multipliers.size(); ++n) {
-    ratios_.push_back(std::ldexp(static_cast<double>(multipliers[n]), -shifts[n]));
+  for (size_t n = 0; n < rescales.size(); ++n) {
+    multipliers_.push_back(rescales[n].multiplier);
+    shifts_.push_back(rescales[n].shift);
+    ratios_.push_back(std::ldexp(static_cast<double>(rescales[n].multiplier), -rescales[n].shift));
     exact = exact && static_cast<double>(acc_bounds[n]) * ratios_.back() < kMagic<double> / 16;
   }
   if (!exact) ratios_.clear();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a kernel takes, and the declarations of all kernels. Included by the files of each instruction set, so it
 // holds plain structs only.
-#ifndef ISOBIT_LINEAR_KERNELS_H_
-#define ISOBIT_LINEAR_KERNELS_H_
+#ifndef ISOBIT_LINEAR_PRODUCT_KERNELS_H_
+#define ISOBIT_LINEAR_PRODUCT_KERNELS_H_
 
 #include <cstdint>
 
@@ -37,9 +37,9 @@ struct LinearArgs {
 using LinearKernel = void (*)(const LinearArgs& args);
 
 #define ISOBIT_LINEAR_KERNEL(name, path) void name(const LinearArgs& args);
-#include "linear/kernels.inc"
+#include "linear/product_kernels.inc"
 #undef ISOBIT_LINEAR_KERNEL
 
 }  // namespace isobit
 
-#endif  // ISOBIT_LINEAR_KERNELS_H_
+#endif  // ISOBIT_LINEAR_PRODUCT_KERNELS_H_

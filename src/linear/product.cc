@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "linear/linear.h"
+#include "linear/product.h"
 
 #include <cstring>
-#include <new>
 #include <string>
 
 namespace isobit {
@@ -25,7 +24,6 @@ Digits split(int32_t w) {
 
 /// Keeps every product of sizes within int64.
 constexpr int64_t kMaxN = int64_t{1} << 31;
-constexpr std::align_val_t kAlignment{64};
 
 }  // namespace
 
@@ -33,7 +31,7 @@ LinearKernel linear_kernel(CpuPath path) {
   if (!cpu_can_run(path)) return nullptr;
 #define ISOBIT_LINEAR_KERNEL(name, row_path) \
   if (path == CpuPath::row_path) return name;
-#include "linear/kernels.inc"
+#include "linear/product_kernels.inc"
 #undef ISOBIT_LINEAR_KERNEL
   return nullptr;
 }
@@ -83,14 +81,13 @@ Result<PackedWeights> pack_weights(const int32_t* weights, int64_t n, int64_t k,
     packed.narrow_tiles_ = packed.wide_tiles_ - tiles_together;
   }
   packed.plane_bytes_ = tiles * kTileRows * quads * 4;
-  const size_t bytes = static_cast<size_t>(packed.size_bytes());
-  int8_t* const memory =
-      static_cast<int8_t*>(::operator new[](bytes == 0 ? size_t{1} : bytes, kAlignment, std::nothrow));
-  if (memory == nullptr)
+  const auto owned = aligned_memory<int8_t>(packed.size_bytes());
+  if (owned == nullptr)
     return Status(StatusCode::kInvalidArgument,
-                  "pack_weights: no memory for " + std::to_string(bytes) + " bytes of weights");
-  packed.memory_.reset(memory, [](int8_t* p) { ::operator delete[](p, kAlignment); });
-  std::memset(memory, 0, bytes);
+                  "pack_weights: no memory for " + std::to_string(packed.size_bytes()) + " bytes of weights");
+  packed.memory_ = owned;
+  int8_t* const memory = owned.get();
+  std::memset(memory, 0, static_cast<size_t>(packed.size_bytes()));
   int64_t first_row = 0;
   int64_t block_offset = 0;
   for (int64_t block = 0; block < blocks; ++block) {

@@ -6,25 +6,17 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "linear/reference.h"
+#include "linear/product_reference.h"
+#include "testing/aligned.h"
 
 namespace isobit {
 namespace {
 
-template <typename T>
-struct Aligned {
-  explicit Aligned(int64_t count)
-      : data(static_cast<T*>(::operator new[](static_cast<size_t>(count) * sizeof(T), std::align_val_t{64}))) {}
-  ~Aligned() { ::operator delete[](data, std::align_val_t{64}); }
-  Aligned(const Aligned&) = delete;
-  Aligned& operator=(const Aligned&) = delete;
-  T* data;
-};
+using isobit::testing::Aligned;
 
 template <typename T>
 void product(benchmark::State& state, CpuPath path, int64_t h, int64_t m, Dtype dtype) {
@@ -43,7 +35,6 @@ void product(benchmark::State& state, CpuPath path, int64_t h, int64_t m, Dtype 
   const PackedWeights w = *pack_weights(weights.data(), n, h);
   const ActivationRows rows{packed.data, row_bytes, activation_planes(dtype), m};
   const Aligned<T> start(w.padded_n());
-  std::memset(start.data, 0, static_cast<size_t>(w.padded_n()) * sizeof(T));
   const Aligned<T> acc(m * w.padded_n());
   linear(kernel, w, w.all_blocks(), rows, start.data, acc.data, w.padded_n());
   std::vector<T> expected(static_cast<size_t>(m * n));
@@ -84,7 +75,7 @@ int main(int argc, char** argv) {
 #define ISOBIT_LINEAR_KERNEL(name, path)                                           \
   isobit::register_row<int32_t>(#name, isobit::CpuPath::path, isobit::Dtype::kU8); \
   isobit::register_row<int64_t>(#name, isobit::CpuPath::path, isobit::Dtype::kU16);
-#include "linear/kernels.inc"
+#include "linear/product_kernels.inc"
 #undef ISOBIT_LINEAR_KERNEL
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;

@@ -11,8 +11,8 @@
 // the total of the output by one fused multiply-add with S, ascending; the sum of x over the chunk times O follows.
 // float_linear_scalar rounds products and sums separately. So the bytes of a row depend on the row, the layer and the
 // kernel alone.
-#ifndef ISOBIT_LINEAR_FLOAT_LINEAR_H_
-#define ISOBIT_LINEAR_FLOAT_LINEAR_H_
+#ifndef ISOBIT_LINEAR_FLOAT_H_
+#define ISOBIT_LINEAR_FLOAT_H_
 
 #include <cstdint>
 #include <memory>
@@ -22,7 +22,7 @@
 #include "isobit/low_bit.h"
 #include "isobit/status.h"
 #include "linear/float_kernels.h"
-#include "linear/linear.h"
+#include "linear/product.h"
 
 namespace isobit {
 
@@ -87,4 +87,4 @@ void float_linear(FloatLinearKernel kernel, const PackedFloatWeights& weights, B
 
 }  // namespace isobit
 
-#endif  // ISOBIT_LINEAR_FLOAT_LINEAR_H_
+#endif  // ISOBIT_LINEAR_FLOAT_H_

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The normative integer matrix product, on codes as they are, before any plane or packing. Every kernel equals it
 // byte for byte.
-#ifndef ISOBIT_LINEAR_REFERENCE_H_
-#define ISOBIT_LINEAR_REFERENCE_H_
+#ifndef ISOBIT_LINEAR_PRODUCT_REFERENCE_H_
+#define ISOBIT_LINEAR_PRODUCT_REFERENCE_H_
 
 #include <cstdint>
 
 #include "core/codes.h"
-#include "linear/linear.h"
+#include "linear/product.h"
 
 namespace isobit {
 
@@ -30,4 +30,4 @@ void reference_linear_product(const int32_t* w, const void* codes, Dtype dtype, 
 
 }  // namespace isobit
 
-#endif  // ISOBIT_LINEAR_REFERENCE_H_
+#endif  // ISOBIT_LINEAR_PRODUCT_REFERENCE_H_

@@ -14,13 +14,13 @@
 //   kChains                   independent accumulators that hide the latency of one dot product
 //   zero, broadcast, load, dot, add
 //   store(start, out, sums[planes], shift), for int32_t and int64_t
-#ifndef ISOBIT_LINEAR_X86_BODY_H_
-#define ISOBIT_LINEAR_X86_BODY_H_
+#ifndef ISOBIT_LINEAR_PRODUCT_X86_BODY_H_
+#define ISOBIT_LINEAR_PRODUCT_X86_BODY_H_
 
 #include <cstdint>
 
 #include "core/unroll.h"
-#include "linear/kernels.h"
+#include "linear/product_kernels.h"
 
 namespace isobit {
 namespace {
@@ -193,4 +193,4 @@ template <int kPlanes>
 }  // namespace
 }  // namespace isobit
 
-#endif  // ISOBIT_LINEAR_X86_BODY_H_
+#endif  // ISOBIT_LINEAR_PRODUCT_X86_BODY_H_

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Static 8-bit codes: the integer product of linear/linear.h, each block followed by the rescale of its outputs while
+// Static 8-bit codes: the integer product of linear/product.h, each block followed by the rescale of its outputs while
 // they are in the cache. numerics.md, section 12.
 //
 //   start[n] = bias_s32[n] - (z_a + storage_offset(dtype)) * sum over k of v[n, k]
 //   y[m, n]  = clamp(rs_n(start[n] + sum over k of v[n, k] * u[m, k]) + z_y, lo, hi)
 //
 // Layers that give acc itself call linear().
-#ifndef ISOBIT_LINEAR_STATIC_PRODUCT_H_
-#define ISOBIT_LINEAR_STATIC_PRODUCT_H_
+#ifndef ISOBIT_LINEAR_STATIC_H_
+#define ISOBIT_LINEAR_STATIC_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "isobit/cpu.h"
-#include "linear/linear.h"
+#include "isobit/rounding.h"
+#include "linear/product.h"
 #include "linear/static_kernels.h"
 
 namespace isobit {
@@ -22,8 +23,8 @@ namespace isobit {
 class StaticOutput {
  public:
   /// Every acc * multiplier fits int64, shifts are -62..127, multipliers at least 1; acc_bounds: X of every output.
-  StaticOutput(const std::vector<int32_t>& multipliers, const std::vector<int32_t>& shifts,
-               const std::vector<int64_t>& acc_bounds, Rounding rounding, int32_t zero_point, int32_t lo, int32_t hi);
+  StaticOutput(const std::vector<RescaleParameters>& rescales, const std::vector<int64_t>& acc_bounds,
+               Rounding rounding, int32_t zero_point, int32_t lo, int32_t hi);
 
   /// Outputs [first, first + count) of one row: acc and y begin at output `first`.
   template <typename T>
@@ -81,4 +82,4 @@ void static_product(LinearKernel product, StaticRescale rescale, const PackedWei
 
 }  // namespace isobit
 
-#endif  // ISOBIT_LINEAR_STATIC_PRODUCT_H_
+#endif  // ISOBIT_LINEAR_STATIC_H_
