@@ -39,14 +39,19 @@ __device__ __forceinline__ Real to_lane(int32_t x) {
                      4503599627370496.0 + 2147483648.0);
   }
 }
+/// x < 2^16, minus `zero` - kFromCode.
+template <typename Real>
+__device__ __forceinline__ Real from_code(uint32_t x, Real zero) {
+  if constexpr (sizeof(Real) == 4) {
+    return __fsub_rn(__uint_as_float(0x4b000000u | x), zero);
+  } else {
+    return __dsub_rn(__hiloint2double(0x43300000, static_cast<int>(x)), zero);
+  }
+}
 /// x < 2^16, minus 2^15.
 template <typename Real>
 __device__ __forceinline__ Real from_biased(uint32_t x) {
-  if constexpr (sizeof(Real) == 4) {
-    return __fsub_rn(__uint_as_float(0x4b000000u | x), 8388608.0f + 32768.0f);
-  } else {
-    return __dsub_rn(__hiloint2double(0x43300000, static_cast<int>(x)), 4503599627370496.0 + 32768.0);
-  }
+  return from_code<Real>(x, kFromCode<Real> + Real{32768});
 }
 
 template <typename Real>

@@ -47,6 +47,16 @@ __device__ __forceinline__ void fetch_for_cluster(uint32_t to, const void* from,
       "l"(from), "r"(bytes), "r"(barrier), "h"(blocks)
       : "memory");
 }
+/// From this block's shared memory to `address`, told to `barrier`: both address_in a block of the cluster. 16-byte
+/// aligned, a multiple of 16 bytes. What was written to `from` has gone through fence_before_copies.
+__device__ __forceinline__ void copy_to_block(uint32_t address, uint32_t from, uint32_t bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address),
+      "r"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+/// What this thread wrote to shared memory is seen by bulk copies after the next barrier.
+__device__ __forceinline__ void fence_before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 /// What st.async and bulk copies write is visible to whoever waits for the phase that counts their bytes. The scope of
 /// the wait itself is the block: a wider one would throw away the first-level cache in every step.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
@@ -80,6 +90,19 @@ __device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
 }
 __device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+/// True in one thread of a whole warp. What only that one does needs no loop over threads for instructions that take
+/// uniform operands, as bulk copies do: the compiler knows this instruction, but not lane == 0.
+__device__ __forceinline__ bool is_elected() {
+  uint32_t elected = 0;
+  asm volatile(
+      "{\n"
+      ".reg .pred elected;\n"
+      "elect.sync _|elected, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, elected;\n"
+      "}\n"
+      : "=r"(elected));
+  return elected != 0;
 }
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");

@@ -16,6 +16,14 @@ inline constexpr float kMagic<float> = 12582912.0f;  // 1.5 * 2^23: one unit is 
 template <>
 inline constexpr double kMagic<double> = 6755399441055744.0;  // 1.5 * 2^52
 
+/// The number with an unsigned integer T of 16 bits in its low bits: T + kFromCode<Real>.
+template <typename T>
+inline constexpr T kFromCode = 0;
+template <>
+inline constexpr float kFromCode<float> = 8388608.0f;  // 2^23
+template <>
+inline constexpr double kFromCode<double> = 4503599627370496.0;  // 2^52
+
 /// What an accumulator starts from: in float lanes the tensor instruction adds it, and sums wrap; in double lanes it is
 /// added to the complete sum, which may need more than 32 bits.
 template <typename Real>

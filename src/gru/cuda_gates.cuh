@@ -28,7 +28,8 @@ struct GateLanes {
   uint32_t gate_to_byte[3];  // added to four times the low bits of magic + sum: byte offset in the three tables
   Real n_to_h, u_to_one, one;
   Real h_low, h_high;
-  Real h_to_code;  // magic + what makes h an unsigned code
+  Real h_to_code;    // magic + what makes h an unsigned code
+  Real h_from_code;  // what from_code takes to undo it
   int32_t h_to_unsigned;
 };
 
@@ -85,6 +86,7 @@ void pack_gates(const GruLayerParameters& p, GateLanes<Real>& c, std::vector<flo
   c.h_high = difference(h.max(), h);
   c.h_to_unsigned = static_cast<int32_t>(h.zero_point + storage_offset(h.dtype()));
   c.h_to_code = kMagic<Real> + static_cast<Real>(c.h_to_unsigned);
+  c.h_from_code = kFromCode<Real> + static_cast<Real>(c.h_to_unsigned);
 }
 
 // ---- device

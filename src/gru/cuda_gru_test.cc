@@ -29,9 +29,9 @@ using isobit::testing::GuardedDeviceBuffer;
 /// Smaller under compute-sanitizer, which is slow: scripts/test.sh sets it to the name of the tool.
 bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
 
-/// racecheck reports the sums that warps of `persistent` hand to each other: what keeps the next ones from being
-/// written too early is the exchange of the state (st.async), which it does not see (cuda_persistent.cuh says why it is
-/// enough). So it does not get that kernel.
+/// racecheck reports hand-overs of `persistent` that it does not follow: an arrival of one lane for its warp, after
+/// __syncwarp; bulk copies that a barrier was armed for before; in a grid, the exchange through global memory
+/// (cuda_cluster.cuh and cuda_persistent.cuh say what orders them). So it does not get that kernel.
 bool racecheck() { return sanitized() && std::string_view(std::getenv("ISOBIT_SANITIZED")) == "racecheck"; }
 
 bool hidden_from_sanitizer(std::string_view kernel) { return racecheck() && kernel == "persistent"; }

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "core/cuda_status.h"
+#include "gru/cuda_cluster.h"
 #include "gru/cuda_gru.h"
 #include "gru/kernels.h"
 #include "gru/proof.h"
@@ -33,12 +34,8 @@ template <typename Real, typename Sum>
 using Kernel = void (*)(PersistentArgs<Real, Sum>);
 
 template <int Planes, typename Real, typename Sum>
-Kernel<Real, Sum> kernel_of_planes(const PersistentLayer& layer) {
-  if (layer.grid) return gru_persistent<8, 0, Planes, Real, Sum, true>;
-  if (layer.k_tiles == 4) return gru_persistent<4, 0, Planes, Real, Sum, false>;
-  if (layer.k_tiles == 8) return gru_persistent<8, 0, Planes, Real, Sum, false>;
-  if (layer.k_tiles == 12) return gru_persistent<12, 0, Planes, Real, Sum, false>;
-  return gru_persistent<16, 4, Planes, Real, Sum, false>;
+Kernel<Real, Sum> kernel_of_planes(const PersistentLayer&) {
+  return gru_persistent<8, 0, Planes, Real, Sum, true>;
 }
 /// Two planes take double lanes.
 template <typename Real, typename Sum>
@@ -55,24 +52,6 @@ Status with_lanes(const PersistentLayer& layer, Body body) {
   if (layer.wide_sums) return body(float(), double());
   return body(float(), float());
 }
-/// Of a layer or a pack.
-template <typename Sum, typename Owner>
-auto& sums_of(Owner& owner) {
-  if constexpr (std::is_same_v<Sum, double>) {
-    return owner.wide;
-  } else {
-    return owner.narrow;
-  }
-}
-template <typename Real, typename Layer>
-auto& cell_of(Layer& layer) {
-  if constexpr (std::is_same_v<Real, double>) {
-    return layer.wide_cell;
-  } else {
-    return layer.narrow_cell;
-  }
-}
-
 PersistentShape shape_of(const PersistentLayer& layer, const PersistentCut& cut, int32_t sequence_tiles,
                          int32_t state_buffers) {
   return {layer.k_tiles,   layer.k_shared, layer.h_planes, layer.wide_sums ? 8 : 4, cut.blocks,
@@ -98,24 +77,13 @@ Status cut(int64_t hidden, PersistentLayer& layer) {
     c.unit_blocks = (groups + c.blocks - 1) / c.blocks;
     layer.groups = std::max(layer.groups, c.blocks * c.unit_blocks);
   };
-  layer.grid = hidden > 1024;
-  layer.k_tiles = hidden <= 256 ? 4 : hidden <= 512 || layer.grid ? 8 : hidden <= 768 ? 12 : 16;
-  layer.k_shared = layer.k_tiles == 16 ? 4 : 0;
-  if (hidden <= 128) {
-    add(2, 2);
-  } else if (hidden <= 256) {
-    add(8, 8);
-    add(4, 4);
-  } else if (hidden <= 384) {
-    add(8, 8);
-  } else if (hidden <= 512) {
-    add(16, 16);
-    add(8, 8);
-  } else if (!layer.grid) {
-    add(16, 16);
-  } else {
-    for (const int32_t cluster : {8, 4, 2}) add(cluster, groups);
+  layer.grid = hidden > kMaxClusterHidden;
+  if (!layer.grid) {
+    cut_cluster(hidden, layer);
+    return {};
   }
+  layer.k_tiles = 8;
+  for (const int32_t cluster : {8, 4, 2}) add(cluster, groups);
   layer.k_splits = static_cast<int32_t>(((hidden + 31) / 32 + layer.k_tiles - 1) / layer.k_tiles);
   for (int32_t i = 0; i < layer.cuts; ++i)
     if (layer.cut[i].unit_blocks > kMaxUnitBlocks || layer.cut[i].unit_blocks * layer.k_splits > kMaxMultiplying)
@@ -159,6 +127,7 @@ Status prepare(PersistentLayer& layer) {
     return unsupported("the device has compute capability " + std::to_string(major) + ", it is made for 9");
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                                      "shared memory of a block"));
+  if (!layer.grid) return prepare_cluster<Real, Sum>(layer, shared);
   const Kernel<Real, Sum> kernel = kernel_of<Real, Sum>(layer);
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
                                      "persistent: shared memory"));
@@ -405,6 +374,22 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t firs
   ISOBIT_RETURN_IF_ERROR(pad_product_x(sums.W.shape, kernel, rows, x, stream));
   ISOBIT_RETURN_IF_ERROR(launch_product(sums.W, kernel, x, rows.rows, ih, stream));
 
+  if (!p.grid) {
+    PersistentChunk chunk{};
+    chunk.ih = ih;
+    chunk.first_step = first;
+    chunk.steps = steps;
+    chunk.batch = run.batch;
+    chunk.state = static_cast<uint8_t*>(run.state);
+    chunk.y_step = run.y_strides.step * p.h_planes;
+    chunk.y_sequence = run.y_strides.sequence * p.h_planes;
+    chunk.y = static_cast<uint8_t*>(run.y) + first * chunk.y_step;
+    chunk.lengths = run.lengths;
+    chunk.mask = run.mask;
+    chunk.mask_width = run.mask_width;
+    chunk.reverse = run.reverse;
+    return launch_cluster<Real, Sum>(p, chunk, stream);
+  }
   const Spread spread = spread_of(p, run.batch);
   PersistentArgs<Real, Sum> a{};
   a.gates = cell_of<Real>(p);

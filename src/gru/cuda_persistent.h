@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "gru/cuda_gates.cuh"
@@ -30,7 +31,8 @@ struct PersistentCut {
   int32_t blocks = 0;  // of a team
   int32_t room = 0;
   int32_t sequence_tiles = 0;    // as many as fit shared memory with two buffers for the state of each
-  int32_t of_three_buffers = 0;  // the same with three, which need fewer waits
+  int32_t of_three_buffers = 0;  // grid: the same with three, which need fewer waits
+  int32_t least_shared = 0;      // bytes of shared memory of a block, at least
 };
 
 struct PersistentLayer {
@@ -52,6 +54,24 @@ struct PersistentLayer {
   uint32_t h_flip = 0;  // the sign bit of signed codes, in all four bytes
   uint8_t x_flip = 0;
 };
+
+/// What belongs to lanes of a type; of a layer or a pack.
+template <typename Sum, typename Owner>
+auto& sums_of(Owner& owner) {
+  if constexpr (std::is_same_v<Sum, double>) {
+    return owner.wide;
+  } else {
+    return owner.narrow;
+  }
+}
+template <typename Real, typename Layer>
+auto& cell_of(Layer& layer) {
+  if constexpr (std::is_same_v<Real, double>) {
+    return layer.wide_cell;
+  } else {
+    return layer.narrow_cell;
+  }
+}
 
 template <typename Sum>
 struct PersistentSumsPack {

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gru/cuda_cluster.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "core/cuda_status.h"
+#include "gru/cuda_cluster.cuh"
+
+namespace isobit::cuda {
+namespace {
+
+template <typename Real, typename Sum>
+using Kernel = void (*)(ClusterArgs<Real, Sum>);
+
+/// The k tiles that registers do not hold, of 16 and of 12 a warp.
+constexpr int32_t kNarrowShared = 4;
+constexpr int32_t kWideShared = 8;
+constexpr int32_t kWideShared12 = 2;
+
+template <int Planes, typename Real, typename Sum>
+Kernel<Real, Sum> kernel_of_planes(const PersistentLayer& layer) {
+  if (layer.k_tiles == 4) return gru_cluster<4, 0, 1, Planes, Real, Sum>;
+  if (layer.k_tiles == 8 && layer.k_splits == 1) return gru_cluster<8, 0, 1, Planes, Real, Sum>;
+  if (layer.k_tiles == 8) return gru_cluster<8, 0, 2, Planes, Real, Sum>;
+  if (layer.k_tiles == 12) return gru_cluster < 12, sizeof(Sum) == 4 ? 0 : kWideShared12, 2, Planes, Real, Sum > ;
+  return gru_cluster < 16, sizeof(Sum) == 4 ? kNarrowShared : kWideShared, 2, Planes, Real, Sum > ;
+}
+/// Two planes take double lanes.
+template <typename Real, typename Sum>
+Kernel<Real, Sum> kernel_of(const PersistentLayer& layer) {
+  if constexpr (std::is_same_v<Real, double>)
+    if (layer.h_planes == 2) return kernel_of_planes<2, Real, Sum>(layer);
+  return kernel_of_planes<1, Real, Sum>(layer);
+}
+
+/// Sequences of a tile, and tiles of a team.
+struct Tiles {
+  int32_t sequences, count;
+};
+
+template <typename Sum>
+ClusterShared shared_of(const PersistentLayer& layer, const PersistentCut& cut, Tiles tiles) {
+  return cluster_shared({layer.k_tiles, layer.k_shared, layer.k_splits, layer.h_planes,
+                         static_cast<int32_t>(sizeof(Sum)), cut.cluster, cut.unit_blocks, tiles.count, tiles.sequences,
+                         layer.table_entries});
+}
+
+struct LaunchAttributes {
+  cudaLaunchAttribute cluster{};
+};
+/// The attributes outlive the configuration.
+template <typename Sum>
+cudaLaunchConfig_t launch_config(const PersistentLayer& layer, const PersistentCut& cut, Tiles tiles, int64_t teams,
+                                 LaunchAttributes& attributes) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(teams * cut.cluster));
+  config.blockDim = dim3(static_cast<unsigned>(32 * block_warps(layer.k_tiles, cut.unit_blocks * layer.k_splits)));
+  // More than half of a processor's, so that each block has a processor to itself.
+  config.dynamicSmemBytes = static_cast<size_t>(std::max(shared_of<Sum>(layer, cut, tiles).total, cut.least_shared));
+  attributes.cluster.id = cudaLaunchAttributeClusterDimension;
+  attributes.cluster.val.clusterDim = {static_cast<unsigned>(cut.cluster), 1, 1};
+  config.attrs = &attributes.cluster;
+  config.numAttrs = 1;
+  return config;
+}
+
+/// How a batch is spread over teams. The first cut that leaves each team one tile of at most 4 sequences; else the one
+/// with the fewest tiles, and then sequences in a tile.
+struct Spread {
+  const PersistentCut* cut = nullptr;
+  Tiles tiles{};
+};
+Spread spread_of(const PersistentLayer& layer, int64_t batch) {
+  Spread best;
+  for (int32_t i = 0; i < layer.cuts; ++i) {
+    const PersistentCut& cut = layer.cut[i];
+    const int64_t each =
+        std::min<int64_t>((batch + cut.room - 1) / cut.room, int64_t{cut.sequence_tiles} * kMaxTileSequences);
+    const auto count = static_cast<int32_t>((each + kMaxTileSequences - 1) / kMaxTileSequences);
+    const int64_t in_tile = (each + count - 1) / count;
+    const int32_t least = layer.k_splits == 1 ? 2 : 4;
+    const Tiles tiles{in_tile <= least ? least : in_tile <= 4 ? 4 : 8, count};
+    if (best.cut == nullptr || tiles.count < best.tiles.count ||
+        (tiles.count == best.tiles.count && tiles.sequences < best.tiles.sequences))
+      best = {&cut, tiles};
+    if (best.tiles.count == 1 && best.tiles.sequences <= 4) break;
+  }
+  return best;
+}
+
+/// More messages than this, into each block and step, take longer than copies.
+constexpr int64_t kMostMessages = 192;
+
+Exchange exchange_of(const PersistentLayer& layer, const Spread& spread, int64_t batch) {
+  const PersistentCut& cut = *spread.cut;
+  if (cut.cluster == 1) return kAlone;
+  const int64_t sequences = std::min<int64_t>(batch, spread.tiles.sequences);
+  const int64_t own = (sequences + layer.k_splits - 1) / layer.k_splits;
+  const int64_t lanes = cut.cluster * (own <= 2 ? own : own <= 4 ? 4 : 8);
+  const int64_t messages = sequences * cut.cluster * cut.unit_blocks;
+  return spread.tiles.count == 1 && lanes <= 32 && messages <= kMostMessages ? kSends : kCopies;
+}
+
+}  // namespace
+
+void cut_cluster(int64_t hidden, PersistentLayer& layer) {
+  const auto groups = static_cast<int32_t>((hidden + 15) / 16);
+  const auto add = [&](int32_t cluster) {
+    PersistentCut& cut = layer.cut[layer.cuts++];
+    cut.cluster = cut.blocks = cluster;
+    cut.unit_blocks = (groups + cluster - 1) / cluster;
+    layer.groups = std::max(layer.groups, cluster * cut.unit_blocks);
+  };
+  layer.k_tiles = hidden <= 128 ? 4 : hidden <= 512 ? 8 : hidden <= 768 ? 12 : 16;
+  layer.k_splits = hidden <= 256 ? 1 : 2;
+  layer.k_shared = layer.k_tiles == 16                      ? (layer.wide_sums ? kWideShared : kNarrowShared)
+                   : layer.k_tiles == 12 && layer.wide_sums ? kWideShared12
+                                                            : 0;
+  if (hidden <= 128) {
+    add(1);
+  } else if (hidden <= 256) {
+    add(4);
+    add(2);
+  } else if (hidden <= 512) {
+    add(16);
+    add(8);
+  } else {
+    add(16);
+  }
+}
+
+template <typename Real, typename Sum>
+Status prepare_cluster(PersistentLayer& layer, int shared) {
+  const Kernel<Real, Sum> kernel = kernel_of<Real, Sum>(layer);
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+                                     "persistent: shared memory"));
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+                                     "persistent: cluster"));
+  int32_t fitting = 0;
+  for (int32_t i = 0; i < layer.cuts; ++i) {
+    PersistentCut cut = layer.cut[i];
+    cut.sequence_tiles = 0;
+    while (cut.sequence_tiles < kMaxClusterTiles &&
+           shared_of<Sum>(layer, cut, {kMaxTileSequences, cut.sequence_tiles + 1}).total <= shared)
+      ++cut.sequence_tiles;
+    if (cut.sequence_tiles == 0) continue;
+    cut.least_shared = shared / 2 + 1;
+    LaunchAttributes attributes;
+    const cudaLaunchConfig_t config =
+        launch_config<Sum>(layer, cut, {kMaxTileSequences, cut.sequence_tiles}, 1, attributes);
+    if (cudaOccupancyMaxActiveClusters(&cut.room, kernel, &config) != cudaSuccess) {
+      cudaGetLastError();  // clusters of this size are not to be had there
+      continue;
+    }
+    if (cut.room > 0) layer.cut[fitting++] = cut;
+  }
+  layer.cuts = fitting;
+  if (fitting == 0)
+    return {StatusCode::kUnsupported, "the device has no room for a team of thread blocks that holds R"};
+  return {};
+}
+
+template <typename Real, typename Sum>
+Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, cudaStream_t stream) {
+  const Spread spread = spread_of(layer, chunk.batch);
+  const PersistentSums<Sum>& sums = sums_of<Sum>(layer);
+  ClusterArgs<Real, Sum> a{};
+  a.gates = cell_of<Real>(layer);
+  a.fragments = layer.fragments;
+  a.start = sums.start;
+  a.ratio = sums.ratio;
+  a.tables = layer.tables;
+  a.table_entries = layer.table_entries;
+  a.ih = chunk.ih;
+  a.groups = layer.groups;
+  a.first_step = static_cast<int32_t>(chunk.first_step);
+  a.steps = static_cast<int32_t>(chunk.steps);
+  a.batch = static_cast<int32_t>(chunk.batch);
+  a.hidden = layer.hidden_size;
+  a.state = chunk.state;
+  a.y = chunk.y;
+  a.y_step = chunk.y_step;
+  a.y_sequence = chunk.y_sequence;
+  a.flip = layer.h_flip;
+  a.lengths = chunk.lengths;
+  a.mask = chunk.mask;
+  a.mask_width = chunk.mask_width;
+  a.reverse = chunk.reverse;
+  a.cluster = spread.cut->cluster;
+  a.unit_blocks = spread.cut->unit_blocks;
+  a.sequence_tiles = spread.tiles.count;
+  a.tile_sequences = spread.tiles.sequences;
+  a.exchange = exchange_of(layer, spread, chunk.batch);
+  const int64_t each = int64_t{spread.tiles.count} * spread.tiles.sequences;
+  LaunchAttributes attributes;
+  cudaLaunchConfig_t config =
+      launch_config<Sum>(layer, *spread.cut, spread.tiles, (chunk.batch + each - 1) / each, attributes);
+  config.stream = stream;
+  return cuda_status(cudaLaunchKernelEx(&config, kernel_of<Real, Sum>(layer), a), "kernel gru_cluster");
+}
+
+#define ISOBIT_CLUSTER_LANES(Real, Sum)                              \
+  template Status prepare_cluster<Real, Sum>(PersistentLayer&, int); \
+  template Status launch_cluster<Real, Sum>(const PersistentLayer&, const PersistentChunk&, cudaStream_t);
+ISOBIT_CLUSTER_LANES(float, float)
+ISOBIT_CLUSTER_LANES(float, double)
+ISOBIT_CLUSTER_LANES(double, double)
+#undef ISOBIT_CLUSTER_LANES
+
+}  // namespace isobit::cuda
