@@ -51,7 +51,7 @@ class PackedLowBit {
   /// Of the codes of one row of x.
   int64_t code_bytes() const { return code_bytes_; }
   /// Of the scratch memory of one thread.
-  int64_t scratch_bytes() const { return dynamic_scratch_bytes(layout_); }
+  int64_t scratch_bytes() const { return kDynamicScratchBytes; }
 
  private:
   friend struct LowBitPacker;

@@ -13,6 +13,7 @@ namespace {
 
 struct Vector : AvxLanes {
   static constexpr int kRows = 2;
+  static constexpr int kPanelRows = 4;
   static constexpr int operand_bits(int bits) { return bits < 8 ? 4 : 8; }
   /// Even and odd bytes of a register where they need 16 bits each, else the register.
   template <int kBits>

@@ -24,6 +24,8 @@ struct Vector {
   static constexpr int kLanes = 16;
   static constexpr int kUnits = 2;
   static constexpr int kRows = 6;
+  static constexpr int kPanelUnits = 4;
+  static constexpr int kPanelRows = 6;
   static constexpr int operand_bits(int) { return 8; }
 
   ISOBIT_HD static __m512i bits(Ints a) { return reinterpret_cast<__m512i>(a); }
@@ -56,6 +58,8 @@ struct Vector {
     return ints(_mm512_dpbusd_epi32(bits(acc), w.v, a.v));
   }
 
+  ISOBIT_HD static Ints load_ints(const int32_t* from) { return ints(_mm512_loadu_si512(from)); }
+  ISOBIT_HD static void store_ints(int32_t* to, Ints a) { _mm512_storeu_si512(to, bits(a)); }
   ISOBIT_HD static Ints set(int32_t x) { return ints(_mm512_set1_epi32(x)); }
   ISOBIT_HD static Floats set_float(float x) { return _mm512_set1_ps(x); }
   ISOBIT_HD static Ints add(Ints a, Ints b) { return ints(_mm512_add_epi32(bits(a), bits(b))); }

@@ -20,6 +20,7 @@ struct AvxLanes {
   using Bytes = __m256i;
   static constexpr int kLanes = 8;
   static constexpr int kUnits = 2;
+  static constexpr int kPanelUnits = 2;
 
   ISOBIT_HD static __m256i bits(Ints a) { return reinterpret_cast<__m256i>(a); }
   ISOBIT_HD static Ints ints(__m256i a) { return reinterpret_cast<Ints>(a); }
@@ -38,6 +39,8 @@ struct AvxLanes {
     return _mm256_set1_epi32(quad);
   }
 
+  ISOBIT_HD static Ints load_ints(const int32_t* from) { return ints(load_bytes(from)); }
+  ISOBIT_HD static void store_ints(int32_t* to, Ints a) { store_bytes(to, bits(a)); }
   ISOBIT_HD static Ints set(int32_t x) { return ints(_mm256_set1_epi32(x)); }
   ISOBIT_HD static Floats set_float(float x) { return _mm256_set1_ps(x); }
   ISOBIT_HD static Ints add(Ints a, Ints b) { return ints(_mm256_add_epi32(bits(a), bits(b))); }

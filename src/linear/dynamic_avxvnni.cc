@@ -12,6 +12,7 @@ namespace {
 
 struct Vector : AvxLanes {
   static constexpr int kRows = 3;
+  static constexpr int kPanelRows = 6;
   static constexpr int operand_bits(int) { return 8; }
   template <int>
   struct Operand {

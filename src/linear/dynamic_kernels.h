@@ -74,16 +74,15 @@ struct DynamicProductArgs {
   int64_t m;
   float* y;
   int64_t y_stride;  // in elements, at least 16 * tiles
-  uint8_t* scratch;  // dynamic_scratch_bytes, 64-byte aligned
+  uint8_t* scratch;  // kDynamicScratchBytes, 64-byte aligned
 };
 
-/// A kernel for many rows first decodes two tiles of a chunk to bytes.
-constexpr int64_t dynamic_scratch_bytes(const DynamicLayout& layout) {
-  const int64_t in_chunk = layout.groups < kDynamicChunkGroups ? layout.groups : kDynamicChunkGroups;
-  const int64_t blocks =
-      layout.group_blocks > layout.last_group_blocks ? layout.group_blocks : layout.last_group_blocks;
-  return layout.bits == 8 ? 0 : 2 * in_chunk * blocks * (8 / layout.bits) * kDynamicBlockBytes;
-}
+/// A kernel for many rows first decodes so many bytes of codes, of at most kDynamicPanelTiles tiles; it keeps integers and
+/// sums of all rows for these tiles.
+inline constexpr int64_t kDynamicPanelBytes = 16384;
+inline constexpr int64_t kDynamicPanelTiles = 4;
+inline constexpr int64_t kDynamicScratchBytes =
+    kDynamicPanelBytes + kDynamicMaxM * kDynamicPanelTiles * kDynamicTileRows * 8;
 
 /// One row of x.
 struct DynamicQuantizeArgs {

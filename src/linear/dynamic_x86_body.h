@@ -6,9 +6,10 @@
 //   Bytes                     four bytes a lane
 //   Operand<kBits>            bytes as dot wants them: codes of at most kBits bits, or four activations in every lane;
 //                             operand_bits(bits): kBits for codes of so many bits
-//   kUnits, kRows             the largest register tile: outputs / kLanes, rows of x
+//   kUnits, kRows             the largest register tile for few rows: outputs / kLanes, rows of x
+//   kPanelUnits, kPanelRows   and for many
 //   load_bytes, field<shift, mask>, weights<kBits>, activations<kBits>, dot<kBits>
-//   set, set_float, multiply, add, to_float, multiply_float, fma, load_float, store_float, floats (of a DynamicFloat),
+//   load_ints, store_ints, set, set_float, multiply, add, to_float, multiply_float, fma, load_float, store_float, floats (of a DynamicFloat),
 //   zero_points
 //   and for the quantiser: absolute_bits, max_bits, largest_bits, min_float, max_float, smallest, largest, to_codes,
 //   sum_codes
@@ -28,15 +29,15 @@ namespace {
 /// Bytes ahead of a load of weights that come from memory.
 constexpr int64_t kPrefetchBytes = 2048;
 
-/// One chunk of kUnits units for kRows rows of x.
+/// What a register tile reads: kUnits units for kRows rows of x, groups of one chunk.
 struct TileArgs {
   const DynamicLayout* layout;
-  const uint8_t* chunk;  // of the first unit's tile
-  const uint8_t* codes;  // of its groups: in the chunk, or decoded
+  const uint8_t* numbers;  // the chunk of the first unit's tile, from the first group on
+  const uint8_t* codes;    // of the groups: in the chunk, or decoded
   int64_t code_tile_bytes;
   int64_t blocks;  // of a group
   int64_t last_blocks;
-  int64_t groups;  // of the chunk
+  int64_t groups;
   const int8_t* a;
   int64_t a_stride;
   int64_t a_group_bytes;
@@ -44,7 +45,15 @@ struct TileArgs {
   int64_t x_stride;
   float* y;
   int64_t y_stride;
-  bool first;  // of all chunks
+  bool first_chunk;
+  // Of a panel, whose blocks are of 8 bits:
+  int64_t first_group;  // in the chunk
+  bool group_begins;    // else `ints` go on
+  bool group_ends;      // else they are kept
+  bool chunk_begins;
+  bool chunk_ends;
+  int32_t* ints;  // [rows, kPanelColumns], as sums
+  float* sums;
 };
 
 constexpr int kUnitsPerTile = kDynamicTileRows / Vector::kLanes;
@@ -53,133 +62,261 @@ constexpr int kUnitsPerTile = kDynamicTileRows / Vector::kLanes;
 ISOBIT_HD int64_t unit_tile(int u, int64_t tile_bytes) { return u / kUnitsPerTile * tile_bytes; }
 constexpr int unit_lane(int u) { return u % kUnitsPerTile * Vector::kLanes; }
 
-/// Codes of kStored bits that are at most kBits bits wide once shifted to the left by kLow.
-template <int kStored, int kBits, int kLow, int kRows, int kUnits>
-void run_tile(const TileArgs& args) {
-  constexpr int kFields = 8 / kStored;
-  constexpr int kMask = ((1 << kStored) - 1) << kLow;
-  constexpr int kUnrolled =
-      kStored >= 4 ? kStored / 2 : 1;  // blocks: address arithmetic takes the ports of the products
-  const DynamicLayout& layout = *args.layout;
-  Vector::Floats sums[kRows][kUnits];
-  unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) { sums[i / kUnits][i % kUnits] = Vector::set_float(0.0f); });
-  const uint8_t* codes = args.codes;
-  const int8_t* a = args.a;
-  const uint8_t* numbers = args.chunk;
-  int64_t at = 0;
-  const auto* x = reinterpret_cast<const uint8_t*>(args.x);
-  const int64_t x_stride = args.x_stride * static_cast<int64_t>(sizeof(DynamicGroup));
-  const auto x_of = [&](int64_t r) __attribute__((always_inline))->const DynamicGroup& {
-    return *reinterpret_cast<const DynamicGroup*>(x + r * x_stride);
-  };
-  for (int64_t g = 0; g < args.groups; ++g, at += kDynamicTileRows, x += sizeof(DynamicGroup)) {
-    Vector::Ints acc[kRows][kUnits];
+/// The numbers of group `group` of a chunk, for kUnits units and rows of x from `x` on.
+template <int kUnits>
+struct GroupNumbers {
+  const DynamicLayout& layout;
+  const uint8_t* chunk;
+  int64_t group;
+  const DynamicGroup* x;
+  int64_t x_stride;
+
+  const DynamicGroup& row(int64_t r) const { return x[r * x_stride]; }
+  const uint8_t* part(int u, int64_t offset) const { return chunk + unit_tile(u, layout.tile_bytes) + offset; }
+  int64_t at(int u) const { return group * kDynamicTileRows + unit_lane(u); }
+  Vector::Floats floats(DynamicFloat type, int u, int64_t offset) const {
+    return Vector::floats(type, part(u, offset), at(u));
+  }
+
+  /// What kRows rows of integers start from: - z * t.
+  template <int kRows>
+  ISOBIT_HD void start(Vector::Ints (&acc)[kRows][kUnits]) const {
     if (layout.zero_points == 0) {
       unroll<kRows>(ISOBIT_UNROLLED(r) {
-        const Vector::Ints start = Vector::set(x_of(r).start);
+        const Vector::Ints start = Vector::set(row(r).start);
         unroll<kUnits>(ISOBIT_UNROLLED(u) { acc[r][u] = start; });
       });
     } else {
       unroll<kUnits>(ISOBIT_UNROLLED(u) {
-        const Vector::Ints z = Vector::zero_points(
-            layout.zero_point_bytes, numbers + unit_tile(u, layout.tile_bytes) + layout.zero_points, at + unit_lane(u));
-        unroll<kRows>(ISOBIT_UNROLLED(r) { acc[r][u] = Vector::multiply(z, Vector::set(x_of(r).start)); });
+        const Vector::Ints z = Vector::zero_points(layout.zero_point_bytes, part(u, layout.zero_points), at(u));
+        unroll<kRows>(ISOBIT_UNROLLED(r) { acc[r][u] = Vector::multiply(z, Vector::set(row(r).start)); });
       });
     }
-    const int64_t blocks = g + 1 < args.groups ? args.blocks : args.last_blocks;
+  }
+
+  /// sums of row r += d * (S * Sa), and the other terms of its groups.
+  ISOBIT_HD void promote(int64_t r, const Vector::Floats (&scale)[kUnits], const Vector::Ints (&acc)[kUnits],
+                         Vector::Floats (&sums)[kUnits]) const {
+    const DynamicGroup& own = row(r);
+    unroll<kUnits>(ISOBIT_UNROLLED(u) {
+      const Vector::Floats both = Vector::multiply_float(scale[u], Vector::set_float(own.scale));
+      sums[u] = Vector::fma(Vector::to_float(acc[u]), both, sums[u]);
+    });
+    if (layout.sums != 0) {
+      unroll<kUnits>(ISOBIT_UNROLLED(u) {
+        const Vector::Floats both = Vector::multiply_float(scale[u], Vector::set_float(own.offset));
+        sums[u] = Vector::fma(floats(layout.sum_type, u, layout.sums), both, sums[u]);
+      });
+    }
+    if (layout.offsets != 0) {
+      unroll<kUnits>(ISOBIT_UNROLLED(u) {
+        const Vector::Floats offset = floats(layout.scale_type, u, layout.offsets);
+        sums[u] = Vector::fma(offset, Vector::set_float(own.affine), sums[u]);
+      });
+    }
+  }
+};
+
+/// +0 + the sums of the first chunk, or T + those of a later one: -0 becomes +0.
+template <int kUnits>
+ISOBIT_HD void add_chunk(const TileArgs& args, int64_t r, const Vector::Floats (&sums)[kUnits]) {
+  unroll<kUnits>(ISOBIT_UNROLLED(u) {
+    float* y = args.y + r * args.y_stride + u * Vector::kLanes;
+    const Vector::Floats before = args.first_chunk ? Vector::set_float(0.0f) : Vector::load_float(y);
+    Vector::store_float(y, Vector::add_float(before, sums[u]));
+  });
+}
+
+/// Few rows of x and a whole chunk. Codes of kStored bits that are at most kBits bits wide once shifted to the left by
+/// kLow are decoded in registers.
+template <int kStored, int kBits, int kLow, int kRows, int kUnits>
+void run_tile(const TileArgs& args) {
+  constexpr int kFields = 8 / kStored;
+  constexpr int kMask = ((1 << kStored) - 1) << kLow;
+  // Blocks: address arithmetic takes the ports of the products.
+  constexpr int kUnrolled = kStored >= 4 ? kStored / 2 : 1;
+  // One row's products would wait for each other.
+  constexpr int kChains = kRows == 1 ? 4 / kUnits : 1;
+  Vector::Floats sums[kRows][kUnits];
+  unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) { sums[i / kUnits][i % kUnits] = Vector::set_float(0.0f); });
+  const uint8_t* codes = args.codes;
+  const int8_t* a = args.a;
+  GroupNumbers<kUnits> numbers{*args.layout, args.numbers, 0, args.x, args.x_stride};
+  for (; numbers.group < args.groups; ++numbers.group, ++numbers.x) {
+    Vector::Ints acc[kChains][kRows][kUnits];
+    numbers.start(acc[0]);
+    unroll<(kChains - 1) * kRows * kUnits>(
+        ISOBIT_UNROLLED(i) { acc[1 + i / (kRows * kUnits)][i / kUnits % kRows][i % kUnits] = Vector::set(0); });
+    const int64_t blocks = numbers.group + 1 < args.groups ? args.blocks : args.last_blocks;
     const int8_t* quad = a;
-    const auto block = [&](int64_t i) __attribute__((always_inline)) {
+    const auto block = [&](auto i) __attribute__((always_inline)) {
       Vector::Bytes bytes[kUnits];
       unroll<kUnits>(ISOBIT_UNROLLED(u) {
         const uint8_t* from = codes + unit_tile(u, args.code_tile_bytes) + i * kDynamicBlockBytes + 4 * unit_lane(u);
         bytes[u] = Vector::load_bytes(from);
-        if constexpr ((kStored < 8 || kRows <= 2) && unit_lane(u) == 0) __builtin_prefetch(from + kPrefetchBytes);
+        if constexpr (unit_lane(u) == 0) __builtin_prefetch(from + kPrefetchBytes);
       });
       unroll<kFields>(ISOBIT_UNROLLED(field) {
+        constexpr int kChain = (i * kFields + field) % kChains;
         Vector::Operand<kBits> w[kUnits];
         unroll<kUnits>(ISOBIT_UNROLLED(u) {
           w[u] = Vector::weights<kBits>(Vector::field<field * kStored - kLow, kMask>(bytes[u]));
         });
         unroll<kRows>(ISOBIT_UNROLLED(r) {
           const auto four = Vector::activations<kBits>(quad + r * args.a_stride + 4 * (i * kFields + field));
-          unroll<kUnits>(ISOBIT_UNROLLED(u) { acc[r][u] = Vector::dot<kBits>(acc[r][u], w[u], four); });
+          unroll<kUnits>(
+              ISOBIT_UNROLLED(u) { acc[kChain][r][u] = Vector::dot<kBits>(acc[kChain][r][u], w[u], four); });
         });
       });
     };
-    int64_t i = 0;
-    for (; i + kUnrolled <= blocks; i += kUnrolled) {
-      unroll<kUnrolled>(ISOBIT_UNROLLED(j) { block(j); });
+    int64_t done = 0;
+    for (; done + kUnrolled <= blocks; done += kUnrolled) {
+      unroll<kUnrolled>(block);
       codes += kUnrolled * kDynamicBlockBytes;
       quad += kUnrolled * 4 * kFields;
     }
-    for (; i < blocks; ++i) {
-      block(0);
+    for (; done < blocks; ++done) {
+      block(Index<0>{});
       codes += kDynamicBlockBytes;
       quad += 4 * kFields;
     }
     a += args.a_group_bytes;
+    unroll<(kChains - 1) * kRows * kUnits>(ISOBIT_UNROLLED(i) {
+      constexpr int kR = i / kUnits % kRows;
+      constexpr int kU = i % kUnits;
+      acc[0][kR][kU] = Vector::add(acc[0][kR][kU], acc[1 + i / (kRows * kUnits)][kR][kU]);
+    });
     Vector::Floats scale[kUnits];
-    unroll<kUnits>(ISOBIT_UNROLLED(u) {
-      scale[u] = Vector::floats(layout.scale_type, numbers + unit_tile(u, layout.tile_bytes), at + unit_lane(u));
-      unroll<kRows>(ISOBIT_UNROLLED(r) {
-        const Vector::Floats both = Vector::multiply_float(scale[u], Vector::set_float(x_of(r).scale));
-        sums[r][u] = Vector::fma(Vector::to_float(acc[r][u]), both, sums[r][u]);
-      });
-    });
-    if (layout.sums != 0) {
-      unroll<kUnits>(ISOBIT_UNROLLED(u) {
-        const Vector::Floats v =
-            Vector::floats(layout.sum_type, numbers + unit_tile(u, layout.tile_bytes) + layout.sums, at + unit_lane(u));
-        unroll<kRows>(ISOBIT_UNROLLED(r) {
-          const Vector::Floats both = Vector::multiply_float(scale[u], Vector::set_float(x_of(r).offset));
-          sums[r][u] = Vector::fma(v, both, sums[r][u]);
-        });
-      });
-    }
-    if (layout.offsets != 0) {
-      unroll<kUnits>(ISOBIT_UNROLLED(u) {
-        const Vector::Floats offset = Vector::floats(
-            layout.scale_type, numbers + unit_tile(u, layout.tile_bytes) + layout.offsets, at + unit_lane(u));
-        unroll<kRows>(
-            ISOBIT_UNROLLED(r) { sums[r][u] = Vector::fma(offset, Vector::set_float(x_of(r).affine), sums[r][u]); });
-      });
-    }
+    unroll<kUnits>(ISOBIT_UNROLLED(u) { scale[u] = numbers.floats(args.layout->scale_type, u, 0); });
+    unroll<kRows>(ISOBIT_UNROLLED(r) { numbers.promote(r, scale, acc[0][r], sums[r]); });
   }
+  unroll<kRows>(ISOBIT_UNROLLED(r) { add_chunk(args, r, sums[r]); });
+}
+
+/// Outputs, and bytes of decoded codes, that stay in the first-level cache while all rows of x meet them.
+constexpr int kPanelColumns = Vector::kPanelUnits * Vector::kLanes;
+constexpr int64_t kPanelQuads = kDynamicPanelBytes / (4 * kPanelColumns);
+
+/// Many rows of x and a piece of a chunk, decoded: some groups, or a part of one. All registers are for integers: sums,
+/// and integers of a group that is cut, are in memory.
+template <int kBits, int kRows, int kUnits>
+void run_panel(const TileArgs& args) {
+  constexpr int kUnrolled = 4;
   unroll<kRows>(ISOBIT_UNROLLED(r) {
-    unroll<kUnits>(ISOBIT_UNROLLED(u) {
-      float* y = args.y + r * args.y_stride + u * Vector::kLanes;
-      // +0 + acc, as the first chunk has it: -0 becomes +0.
-      const Vector::Floats before = args.first ? Vector::set_float(0.0f) : Vector::load_float(y);
-      Vector::store_float(y, Vector::add_float(before, sums[r][u]));
+    if (args.chunk_begins) {
+      unroll<kUnits>(ISOBIT_UNROLLED(u) {
+        Vector::store_float(args.sums + r * kPanelColumns + u * Vector::kLanes, Vector::set_float(0.0f));
+      });
+    }
+  });
+  const uint8_t* codes = args.codes;
+  const int8_t* a = args.a;
+  GroupNumbers<kUnits> numbers{*args.layout, args.numbers, args.first_group, args.x, args.x_stride};
+  for (int64_t g = 0; g < args.groups; ++g, ++numbers.group, ++numbers.x) {
+    Vector::Ints acc[kRows][kUnits];
+    if (args.group_begins) {
+      numbers.start(acc);
+    } else {
+      unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) {
+        acc[i / kUnits][i % kUnits] =
+            Vector::load_ints(args.ints + i / kUnits * kPanelColumns + i % kUnits * Vector::kLanes);
+      });
+    }
+    const int64_t blocks = g + 1 < args.groups ? args.blocks : args.last_blocks;
+    const int8_t* quad = a;
+    const auto block = [&](auto i) __attribute__((always_inline)) {
+      Vector::Operand<kBits> w[kUnits];
+      unroll<kUnits>(ISOBIT_UNROLLED(u) {
+        const uint8_t* from = codes + unit_tile(u, args.code_tile_bytes) + i * kDynamicBlockBytes + 4 * unit_lane(u);
+        w[u] = Vector::weights<kBits>(Vector::load_bytes(from));
+      });
+      unroll<kRows>(ISOBIT_UNROLLED(r) {
+        const auto four = Vector::activations<kBits>(quad + r * args.a_stride + 4 * i);
+        unroll<kUnits>(ISOBIT_UNROLLED(u) { acc[r][u] = Vector::dot<kBits>(acc[r][u], w[u], four); });
+      });
+    };
+    int64_t done = 0;
+    for (; done + kUnrolled <= blocks; done += kUnrolled) {
+      unroll<kUnrolled>(block);
+      codes += kUnrolled * kDynamicBlockBytes;
+      quad += kUnrolled * 4;
+    }
+    for (; done < blocks; ++done) {
+      block(Index<0>{});
+      codes += kDynamicBlockBytes;
+      quad += 4;
+    }
+    a += args.a_group_bytes;
+    if (!args.group_ends) {
+      unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) {
+        Vector::store_ints(args.ints + i / kUnits * kPanelColumns + i % kUnits * Vector::kLanes,
+                           acc[i / kUnits][i % kUnits]);
+      });
+      return;
+    }
+    Vector::Floats scale[kUnits];
+    unroll<kUnits>(ISOBIT_UNROLLED(u) { scale[u] = numbers.floats(args.layout->scale_type, u, 0); });
+    unroll<kRows>(ISOBIT_UNROLLED(r) {
+      float* memory = args.sums + r * kPanelColumns;
+      Vector::Floats sums[kUnits];
+      unroll<kUnits>(ISOBIT_UNROLLED(u) { sums[u] = Vector::load_float(memory + u * Vector::kLanes); });
+      numbers.promote(r, scale, acc[r], sums);
+      unroll<kUnits>(ISOBIT_UNROLLED(u) { Vector::store_float(memory + u * Vector::kLanes, sums[u]); });
     });
+  }
+  if (!args.chunk_ends) return;
+  unroll<kRows>(ISOBIT_UNROLLED(r) {
+    Vector::Floats sums[kUnits];
+    unroll<kUnits>(ISOBIT_UNROLLED(u) {
+      sums[u] = Vector::load_float(args.sums + r * kPanelColumns + u * Vector::kLanes);
+    });
+    add_chunk(args, r, sums);
   });
 }
 
 using RunTile = void (*)(const TileArgs&);
 
-/// of[rows - 1][units - 1]
-template <int kStored, int kBits, int kLow>
+/// of[rows - 1][units - 1] for all sizes of a register tile.
+template <int kMaxRows, int kMaxUnits>
 struct Tiles {
-  RunTile of[Vector::kRows][Vector::kUnits];
+  RunTile of[kMaxRows][kMaxUnits];
 
-  template <int kRows = 1, int kUnits = 1>
+  template <typename Kernel, int kRows = 1, int kUnits = 1>
   constexpr void fill() {
-    of[kRows - 1][kUnits - 1] = run_tile<kStored, kBits, kLow, kRows, kUnits>;
-    if constexpr (kUnits < Vector::kUnits) {
-      fill<kRows, kUnits + 1>();
-    } else if constexpr (kRows < Vector::kRows) {
-      fill<kRows + 1>();
+    of[kRows - 1][kUnits - 1] = Kernel::template run<kRows, kUnits>;
+    if constexpr (kUnits < kMaxUnits) {
+      fill<Kernel, kRows, kUnits + 1>();
+    } else if constexpr (kRows < kMaxRows) {
+      fill<Kernel, kRows + 1>();
     }
   }
+  template <typename Kernel>
   static constexpr Tiles make() {
     Tiles tiles{};
-    tiles.template fill<>();
+    tiles.template fill<Kernel>();
     return tiles;
   }
 };
 
 template <int kStored, int kBits, int kLow>
-constexpr Tiles<kStored, kBits, kLow> kTiles = Tiles<kStored, kBits, kLow>::make();
+struct FewRows {
+  template <int kRows, int kUnits>
+  static void run(const TileArgs& args) {
+    run_tile<kStored, kBits, kLow, kRows, kUnits>(args);
+  }
+};
+template <int kBits>
+struct ManyRows {
+  template <int kRows, int kUnits>
+  static void run(const TileArgs& args) {
+    run_panel<kBits, kRows, kUnits>(args);
+  }
+};
+
+template <int kStored, int kBits, int kLow>
+constexpr auto kTiles = Tiles<Vector::kRows, Vector::kUnits>::make<FewRows<kStored, kBits, kLow>>();
+template <int kBits>
+constexpr auto kPanels = Tiles<Vector::kPanelRows, Vector::kPanelUnits>::make<ManyRows<kBits>>();
 
 /// Blocks of one tile to bytes: block i becomes blocks i * kFields and up of 8-bit codes.
 template <int kStored, int kLow>
@@ -199,13 +336,13 @@ ISOBIT_HD void decode(const uint8_t* from, int64_t blocks, uint8_t* to) {
   }
 }
 
-/// Rows of x in groups of at most kRows, the last two of which share what is left.
-template <typename Body>
+/// Rows of x in groups of at most kMost, the last two of which share what is left.
+template <int kMost, typename Body>
 ISOBIT_HD void for_row_groups(int64_t m, const Body& body) {
   int64_t row = 0;
   while (row < m) {
     const int64_t left = m - row;
-    const int64_t rows = left >= 2 * Vector::kRows ? Vector::kRows : left > Vector::kRows ? (left + 1) / 2 : left;
+    const int64_t rows = left >= 2 * kMost ? kMost : left > kMost ? (left + 1) / 2 : left;
     body(row, rows);
     row += rows;
   }
@@ -214,19 +351,71 @@ ISOBIT_HD void for_row_groups(int64_t m, const Body& body) {
 /// Outputs of so many tiles, times kDynamicMaxM rows of x, stay in the second-level cache while chunks are added.
 constexpr int64_t kTilesTogether = 16;
 constexpr int kTilesAbreast = Vector::kUnits / kUnitsPerTile;
+constexpr int kPanelTiles = Vector::kPanelUnits / kUnitsPerTile;
+
+/// One chunk of `tiles` tiles, at most kPanelTiles, with all m rows: pieces of at most kPanelQuads.
+template <int kStored, int kLow>
+void product_of_panel(TileArgs tile, const DynamicProductArgs& args, int64_t m, int64_t tiles) {
+  constexpr int kFields = 8 / kStored;
+  constexpr int kBits = Vector::operand_bits(kStored);
+  const TileArgs whole = tile;
+  const int64_t in_piece = kPanelQuads / (whole.blocks * kFields);  // groups
+  uint8_t* const decoded = args.scratch;
+  int32_t* const ints = reinterpret_cast<int32_t*>(args.scratch + kDynamicPanelBytes);
+  float* const sums = reinterpret_cast<float*>(ints + kDynamicMaxM * kPanelColumns);
+  int64_t group = 0;
+  int64_t block = 0;  // of the group
+  while (group < whole.groups) {
+    const int64_t left = whole.groups - group;
+    tile.groups = in_piece == 0 ? 1 : left < in_piece ? left : in_piece;
+    const int64_t last_blocks = tile.groups == left ? whole.last_blocks : whole.blocks;
+    // Of the last group, which is the only one if it is cut.
+    const int64_t rest = last_blocks - block;
+    const int64_t taken = in_piece == 0 && rest > kPanelQuads / kFields ? kPanelQuads / kFields : rest;
+    tile.first_group = group;
+    tile.group_begins = block == 0;
+    tile.group_ends = taken == rest;
+    tile.chunk_begins = group == 0 && block == 0;
+    tile.chunk_ends = tile.groups == left && tile.group_ends;
+    tile.blocks = whole.blocks * kFields;
+    tile.last_blocks = taken * kFields;
+    const int64_t blocks = (tile.groups - 1) * whole.blocks + taken;
+    const uint8_t* codes = whole.codes + (group * whole.blocks + block) * kDynamicBlockBytes;
+    tile.codes = decoded;
+    tile.code_tile_bytes = blocks * kFields * kDynamicBlockBytes;
+    for (int64_t i = 0; i < tiles; ++i)
+      decode<kStored, kLow>(codes + i * args.layout.tile_bytes, blocks, decoded + i * tile.code_tile_bytes);
+    const int64_t a = group * whole.a_group_bytes + block * kFields * 4;
+    for_row_groups<Vector::kPanelRows>(
+        m, [&](int64_t row, int64_t rows) __attribute__((always_inline)) {
+          tile.a = whole.a + row * whole.a_stride + a;
+          tile.x = whole.x + row * whole.x_stride + group;
+          tile.y = whole.y + row * whole.y_stride;
+          tile.ints = ints + row * kPanelColumns;
+          tile.sums = sums + row * kPanelColumns;
+          kPanels<kBits>.of[rows - 1][tiles * kUnitsPerTile - 1](tile);
+        });
+    if (tile.group_ends) {
+      group += tile.groups;
+      block = 0;
+    } else {
+      block += taken;
+    }
+  }
+}
 
 template <int kStored, int kLow>
 void product_of_bits(const DynamicProductArgs& args) {
-  constexpr int kFields = 8 / kStored;
   constexpr int kBits = Vector::operand_bits(kStored);
   const DynamicLayout& layout = args.layout;
   const int64_t chunks = (layout.groups + kDynamicChunkGroups - 1) / kDynamicChunkGroups;
   const int64_t group_bytes = dynamic_padded(layout.group);
   for (int64_t row = 0; row < args.m; row += kDynamicMaxM) {
     const int64_t m = args.m - row < kDynamicMaxM ? args.m - row : kDynamicMaxM;
-    const bool decoded = kStored != 8 && m > Vector::kRows;
+    const bool few = m <= Vector::kRows;
     // Few rows: a tile is one stream through memory.
-    const int64_t together = m > Vector::kRows ? kTilesTogether : kTilesAbreast;
+    const int64_t abreast = few ? kTilesAbreast : kPanelTiles;
+    const int64_t together = few ? abreast : kTilesTogether;
     for (int64_t first = 0; first < args.tiles; first += together) {
       const int64_t tiles_end = args.tiles - first < together ? args.tiles : first + together;
       for (int64_t c = 0; c < chunks; ++c) {
@@ -236,41 +425,24 @@ void product_of_bits(const DynamicProductArgs& args) {
         tile.groups = last ? layout.groups - c * kDynamicChunkGroups : kDynamicChunkGroups;
         tile.blocks = layout.group_blocks;
         tile.last_blocks = last ? layout.last_group_blocks : layout.group_blocks;
+        tile.code_tile_bytes = layout.tile_bytes;
+        tile.a = args.codes + row * args.code_stride + c * kDynamicChunkGroups * group_bytes;
         tile.a_stride = args.code_stride;
         tile.a_group_bytes = group_bytes;
+        tile.x = args.x_groups + row * args.group_stride + c * kDynamicChunkGroups;
         tile.x_stride = args.group_stride;
         tile.y_stride = args.y_stride;
-        tile.first = c == 0;
-        const int64_t blocks = (tile.groups - 1) * tile.blocks + tile.last_blocks;
-        if (decoded) {
-          tile.blocks *= kFields;
-          tile.last_blocks *= kFields;
-        }
-        for (int64_t t = first; t < tiles_end; t += kTilesAbreast) {
-          const int64_t abreast = tiles_end - t < kTilesAbreast ? tiles_end - t : kTilesAbreast;
-          const int64_t units = abreast * kUnitsPerTile;
-          tile.chunk = args.weights + t * layout.tile_bytes + c * layout.chunk_bytes;
-          tile.codes = tile.chunk + layout.codes;
-          tile.code_tile_bytes = layout.tile_bytes;
-          if (decoded) {
-            const int64_t bytes = blocks * kFields * kDynamicBlockBytes;
-            for (int64_t i = 0; i < abreast; ++i)
-              decode<kStored, kLow>(tile.codes + i * layout.tile_bytes, blocks, args.scratch + i * bytes);
-            tile.codes = args.scratch;
-            tile.code_tile_bytes = bytes;
+        tile.first_chunk = c == 0;
+        for (int64_t t = first; t < tiles_end; t += abreast) {
+          const int64_t tiles = tiles_end - t < abreast ? tiles_end - t : abreast;
+          tile.numbers = args.weights + t * layout.tile_bytes + c * layout.chunk_bytes;
+          tile.codes = tile.numbers + layout.codes;
+          tile.y = args.y + row * args.y_stride + t * kDynamicTileRows;
+          if (few) {
+            kTiles<kStored, kBits, kLow>.of[m - 1][tiles * kUnitsPerTile - 1](tile);
+          } else {
+            product_of_panel<kStored, kLow>(tile, args, m, tiles);
           }
-          for_row_groups(
-              m, [&](int64_t from, int64_t rows) __attribute__((always_inline)) {
-                const int64_t r = row + from;
-                tile.a = args.codes + r * args.code_stride + c * kDynamicChunkGroups * group_bytes;
-                tile.x = args.x_groups + r * args.group_stride + c * kDynamicChunkGroups;
-                tile.y = args.y + r * args.y_stride + t * kDynamicTileRows;
-                if (decoded) {
-                  kTiles<8, kBits, 0>.of[rows - 1][units - 1](tile);
-                } else {
-                  kTiles<kStored, kBits, kLow>.of[rows - 1][units - 1](tile);
-                }
-              });
         }
       }
     }
