@@ -140,7 +140,9 @@ class Rival:
         for i in range(self.nodes):
             names = [name if name == "x" else "%s%d" % (name, i) for name in op.inputs]
             nodes.append(helper.make_node(kind, names, ["y%d" % i], **node))
-            weights += [onnx.numpy_helper.from_array(a, "%s%d" % (name, i)) for name, a in op.weights.items()]
+            # Other codes in each node: a session keeps equal weights once.
+            arrays = {**op.weights, "B": np.roll(op.weights["B"], i)}
+            weights += [onnx.numpy_helper.from_array(a, "%s%d" % (name, i)) for name, a in arrays.items()]
         graph = helper.make_graph(
             nodes, "linear", [helper.make_tensor_value_info("x", kinds[op.x_type], ["M", op.K])],
             [helper.make_tensor_value_info("y%d" % i, kinds[op.y_type], ["M", op.N]) for i in range(self.nodes)], weights)
@@ -167,6 +169,7 @@ class Rival:
             self.bindings.append(binding)
 
     def check(self):
+        """Of one node."""
         self.prepare(2)
         self.step()
         expected, got = self.operator.expected(self.x.numpy()), self.y.numpy()
@@ -236,9 +239,11 @@ def measure_shape(args, K, N, bits):
     pairs = pairs_of(K, N, bits)
     kinds = {} if args.rivals_only else {activations: group for _, activations, group, _ in pairs}
     ours = {activations: Ours(args, K, N, bits, activations, group) for activations, group in kinds.items()}
-    rivals = {column: Rival(make(), args.footprint * MEBIBYTE) for column, _, _, make in pairs}
-    for rival in rivals.values():
-        rival.check()
+    rivals = {}
+    for column, _, _, make in pairs:
+        operator = make()
+        Rival(operator, operator.bytes()).check()
+        rivals[column] = Rival(operator, args.footprint * MEBIBYTE)
     for process in ours.values():
         process.ready()
     samples, theirs = {}, {}
