@@ -180,7 +180,8 @@ class CudaCliTest(cli_test.ToolTest):
         for case in cases:
             self.assertGreater(case["us_per_step"], 0)
             self.assertGreaterEqual(case["of_fastest"], 1)
-        self.fails(["bench table"], "bench", "table", "--device", "cuda")
+        for operation in ["linear", "table"]:
+            self.fails(["bench " + operation], "bench", operation, "--device", "cuda")
 
     def test_g2p(self):
         spellings = ["".join(letters) for letters in g2p_test.itertools.product("abcdefghij", repeat=3)]

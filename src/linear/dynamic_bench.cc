@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with 8-bit activations, beside what bounds them on this processor: reading (a plain loop over as many bytes
-// as the weights that rotate) and the dot product instruction (registers only). One thread.
+// Products with 8-bit activations, beside what bounds them on this processor (bench/ceilings.h): reading as many bytes
+// as the weights that rotate, and the instruction that multiplies. One thread.
 //   weight_bytes/s of a product with M = 1 compares with bytes/s of read of the same footprint,
 //   op/s (multiply-adds times two) of M = 256 with op/s of peak.
 #include <benchmark/benchmark.h>
@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/ceilings.h"
 #include "core/half.h"
 #include "core/random.h"
 #include "linear/dynamic.h"
@@ -127,77 +128,19 @@ void quantize(benchmark::State& state, CpuPath path, int64_t k, int64_t group) {
       benchmark::Counter(static_cast<double>(k), benchmark::Counter::kIsIterationInvariantRate);
 }
 
-using Wide [[gnu::vector_size(32)]] = uint64_t;
-
-/// Plain loads with four sums.
-#if defined(__x86_64__)
-__attribute__((target("avx2")))
-#endif
-uint64_t
-sum_of(const Wide* from, int64_t count) {
-  Wide a{};
-  Wide b{};
-  Wide c{};
-  Wide d{};
-  for (int64_t i = 0; i + 4 <= count; i += 4) {
-    a ^= from[i];
-    b ^= from[i + 1];
-    c ^= from[i + 2];
-    d ^= from[i + 3];
-  }
-  const Wide all = a ^ b ^ c ^ d;
-  return all[0] ^ all[1] ^ all[2] ^ all[3];
-}
-
-void read(benchmark::State& state, int64_t bytes, int64_t at_a_time) {
-  const Aligned<uint8_t> memory(bytes);
-  std::memset(memory.data, 1, static_cast<size_t>(bytes));
-  int64_t offset = 0;
-  for (auto _ : state) {
-    benchmark::DoNotOptimize(
-        sum_of(reinterpret_cast<const Wide*>(memory.data + offset), at_a_time / static_cast<int64_t>(sizeof(Wide))));
-    offset += at_a_time;
-    if (offset + at_a_time > bytes) offset = 0;
-  }
+void read(benchmark::State& state, int64_t bytes) {
+  ceilings::Memory memory(bytes);
+  const int64_t at_a_time = std::min(bytes, int64_t{1} << 25);
+  for (auto _ : state) benchmark::DoNotOptimize(memory.read(at_a_time));
   state.counters["bytes/s"] =
       benchmark::Counter(static_cast<double>(at_a_time), benchmark::Counter::kIsIterationInvariantRate);
 }
 
-/// The dot product instruction alone, on registers.
-#if defined(__x86_64__)
-using Ints [[gnu::vector_size(64)]] = int32_t;
-__attribute__((target("avx512f,avx512vnni"))) void vnni_peak(benchmark::State& state) {
-  Ints acc[16] = {};
-  Ints w = Ints{} + 0x01020304;
-  Ints a = Ints{} + 0x04030201;
-  constexpr int64_t kRounds = 4096;
-  for (auto _ : state) {
-    for (int64_t i = 0; i < kRounds; ++i) {
-      // Sixteen chains: latency does not show.
-#define ISOBIT_DOT(j) __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(acc[j]) : "v"(w), "v"(a))
-      ISOBIT_DOT(0);
-      ISOBIT_DOT(1);
-      ISOBIT_DOT(2);
-      ISOBIT_DOT(3);
-      ISOBIT_DOT(4);
-      ISOBIT_DOT(5);
-      ISOBIT_DOT(6);
-      ISOBIT_DOT(7);
-      ISOBIT_DOT(8);
-      ISOBIT_DOT(9);
-      ISOBIT_DOT(10);
-      ISOBIT_DOT(11);
-      ISOBIT_DOT(12);
-      ISOBIT_DOT(13);
-      ISOBIT_DOT(14);
-      ISOBIT_DOT(15);
-#undef ISOBIT_DOT
-    }
-  }
-  state.counters["op/s"] = benchmark::Counter(2.0 * 64.0 * 16.0 * static_cast<double>(kRounds),
-                                              benchmark::Counter::kIsIterationInvariantRate);
+void peak(benchmark::State& state, const ceilings::Product& product) {
+  for (auto _ : state) product.run();
+  state.counters["op/s"] =
+      benchmark::Counter(static_cast<double>(product.operations), benchmark::Counter::kIsIterationInvariantRate);
 }
-#endif
 
 void register_path(CpuPath path) {
   if (dynamic_kernels(path) == nullptr) return;
@@ -233,12 +176,10 @@ void register_path(CpuPath path) {
 
 int main(int argc, char** argv) {
   for (const int64_t bytes : {int64_t{1} << 14, int64_t{1} << 20, int64_t{1} << 30})
-    benchmark::RegisterBenchmark(("read/" + std::to_string(bytes)).c_str(), isobit::read, bytes,
-                                 std::min(bytes, int64_t{1} << 25));
-#if defined(__x86_64__)
-  if (isobit::cpu_can_run(isobit::CpuPath::kAvx512Vnni))
-    benchmark::RegisterBenchmark("peak/avx512vnni", isobit::vnni_peak);
-#endif
+    benchmark::RegisterBenchmark(("read/" + std::to_string(bytes)).c_str(), isobit::read, bytes);
+  for (const isobit::ceilings::Product& product : isobit::ceilings::products())
+    if (product.integers && isobit::cpu_can_run(product.path))
+      benchmark::RegisterBenchmark(("peak/" + std::string(product.name)).c_str(), isobit::peak, product);
 #define ISOBIT_DYNAMIC_KERNELS(path, name) isobit::register_path(isobit::CpuPath::path);
 #include "linear/dynamic_kernels.inc"
 #undef ISOBIT_DYNAMIC_KERNELS

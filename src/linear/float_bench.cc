@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/ceilings.h"
 #include "linear/float.h"
 #include "testing/aligned.h"
 
@@ -82,39 +83,16 @@ void layer(benchmark::State& state, CpuPath path, int bits, LowBitKind kind, int
       Counter(static_cast<double>(weights.size_bytes()), Counter::kIsIterationInvariantRate);
 }
 
-#if defined(__x86_64__)
-/// Fused multiply-adds on twelve registers, of zeros, since denormal numbers are slow.
-#define ISOBIT_FMA(r) "vfmadd231ps %%" r ", %%" r ", %%" r "\n\t"
-#define ISOBIT_MULTIPLY_ADD(name, isa, r, lanes)                                                                  \
-  [[gnu::target(isa)]] void name(benchmark::State& state) {                                                       \
-    for (auto _ : state)                                                                                          \
-      asm volatile("vzeroall\n\tmov $1000, %%eax\n\t1:\n\t" ISOBIT_FMA(r "0") ISOBIT_FMA(r "1") ISOBIT_FMA(r "2") \
-                       ISOBIT_FMA(r "3") ISOBIT_FMA(r "4") ISOBIT_FMA(r "5") ISOBIT_FMA(r "6") ISOBIT_FMA(r "7")  \
-                           ISOBIT_FMA(r "8") ISOBIT_FMA(r "9") ISOBIT_FMA(r "10")                                 \
-                               ISOBIT_FMA(r "11") "dec %%eax\n\tjnz 1b" ::                                        \
-                                   : "eax", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", \
-                                     "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");       \
-    state.counters["op/s"] = Counter(2.0 * 12 * 1000 * lanes, Counter::kIsIterationInvariantRate);                \
-  }
-ISOBIT_MULTIPLY_ADD(multiply_add_avx2, "avx2,fma", "ymm", 8)
-ISOBIT_MULTIPLY_ADD(multiply_add_avx512, "avx512f", "zmm", 16)
-#undef ISOBIT_FMA
-#undef ISOBIT_MULTIPLY_ADD
-#endif
+void multiply_add(benchmark::State& state, const ceilings::Product& product) {
+  for (auto _ : state) product.run();
+  state.counters["op/s"] = Counter(static_cast<double>(product.operations), Counter::kIsIterationInvariantRate);
+}
 
 /// Reads `bytes` over and over; what a product of one row is up against.
 void read(benchmark::State& state) {
   const int64_t bytes = state.range(0);
-  const Bytes memory(bytes);
-  auto* const words = reinterpret_cast<uint64_t*>(memory.data);
-  const int64_t count = bytes / 8;
-  for (int64_t i = 0; i < count; ++i) words[i] = static_cast<uint64_t>(i);
-  for (auto _ : state) {
-    uint64_t sum[32] = {};
-    for (int64_t i = 0; i < count; i += 32)
-      for (int j = 0; j < 32; ++j) sum[j] ^= words[i + j];
-    benchmark::DoNotOptimize(sum);
-  }
+  ceilings::Memory memory(bytes);
+  for (auto _ : state) benchmark::DoNotOptimize(memory.read(bytes));
   state.counters["bytes/s"] = Counter(static_cast<double>(bytes), Counter::kIsIterationInvariantRate);
 }
 
@@ -142,11 +120,10 @@ void register_kernel(const char* name, CpuPath path) {
 
 int main(int argc, char** argv) {
   using isobit::CpuPath;
-#if defined(__x86_64__)
-  if (isobit::cpu_can_run(CpuPath::kAvx2)) benchmark::RegisterBenchmark("multiply_add/avx2", isobit::multiply_add_avx2);
-  if (isobit::cpu_can_run(CpuPath::kAvx512Vnni))
-    benchmark::RegisterBenchmark("multiply_add/avx512", isobit::multiply_add_avx512);
-#endif
+  for (const isobit::ceilings::Product& product : isobit::ceilings::products())
+    if (!product.integers && isobit::cpu_can_run(product.path))
+      benchmark::RegisterBenchmark(("multiply_add/" + std::string(product.name)).c_str(), isobit::multiply_add,
+                                   product);
   for (const int64_t kilobytes : {16, 512, 8192, 262144})
     benchmark::RegisterBenchmark("read", isobit::read)->Arg(kilobytes * 1024);
 #define ISOBIT_FLOAT_KERNEL(name, path) isobit::register_kernel(#name, CpuPath::path);

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <functional>
+#include <iostream>
 #include <new>
 #include <string>
 
@@ -34,14 +35,19 @@ class Commands {
 
   /// Runs the verb that the parser met.
   int execute() {
-    const Result<Outcome> result = action_();
-    if (!result.ok()) return fail(result.status().message());
-    if (common_->json) {
-      std::fputs((result->json.to_json() + "\n").c_str(), stdout);
-    } else if (!common_->quiet) {
-      std::fputs(result->text.c_str(), stdout);
+    Result<Outcome> result = action_();
+    for (;;) {
+      if (!result.ok()) return fail(result.status().message());
+      if (common_->json) {
+        std::fputs((result->json.to_json() + "\n").c_str(), stdout);
+      } else if (!common_->quiet) {
+        std::fputs(result->text.c_str(), stdout);
+      }
+      if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return fail("standard output: it cannot be written");
+      std::string line;
+      if (!result->again || !std::getline(std::cin, line)) break;
+      result = result->again();
     }
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return fail("standard output: it cannot be written");
     if (result->failure.empty()) return 0;
     std::fprintf(stderr, "isobit %s: %s\n", verb_.c_str(), result->failure.c_str());
     return kExitCheckFailed;
@@ -275,7 +281,7 @@ class Commands {
   void add_bench() {
     auto& o = bench_;
     auto* command = add("bench", "times kernels on random models, one thread", o, [this] { return bench(bench_); });
-    command->add_option("OP", o.operation, "gru or table")->required();
+    command->add_option("OP", o.operation, "gru, linear or table")->required();
     add_device(command, o);
     command->add_option("--hidden", o.hidden, "hidden units, one or a list")->delimiter(',')->type_name("H");
     command->add_option("--input", o.input, "inputs; default as hidden")->type_name("C");
@@ -284,7 +290,9 @@ class Commands {
     command->add_option("--mode", o.mode, "sequence: T steps a call; streaming: one step a call")
         ->delimiter(',')
         ->type_name("MODE");
-    command->add_option("--bits", o.bits, "as in quantize")->type_name("SPEC")->capture_default_str();
+    command->add_option("--bits", o.bits, "as in quantize; linear: 1, 2, 4 or 8, one or a list")
+        ->type_name("SPEC")
+        ->capture_default_str();
     command->add_option("--kernel", o.kernel, "kernels, one or a list; default the best")
         ->delimiter(',')
         ->type_name("NAME");
@@ -301,8 +309,33 @@ class Commands {
     command->add_option("--elements", o.elements, "table: elements a call")->type_name("N")->capture_default_str();
     command->add_flag(
         "--all-kernels", o.all_kernels,
-        "every kernel that can run here; gru on a device: exit status 1 when the one that is chosen takes "
+        "every kernel that can run here; linear, and gru on a device: exit status 1 when the one that is chosen takes "
         "over 5 % longer than the fastest");
+    command->add_option("--shape", o.shape, "linear: KxN, inputs x outputs, one or a list")
+        ->delimiter(',')
+        ->type_name("KxN")
+        ->capture_default_str();
+    command->add_option("--group", o.group, "linear: elements of K that share a scale; 0: all")
+        ->type_name("G")
+        ->capture_default_str();
+    command
+        ->add_option("--activations", o.activations,
+                     "linear: float, int8, int8_asymmetric or static (8 bits), one or a list")
+        ->delimiter(',')
+        ->type_name("KIND")
+        ->capture_default_str();
+    command->add_option("--m", o.m, "linear: rows of x, one or a list")
+        ->delimiter(',')
+        ->type_name("M")
+        ->capture_default_str();
+    command
+        ->add_option("--footprint", o.footprint,
+                     "linear: MiB of weights that take turns; 0: eight times the last-level cache")
+        ->type_name("MIB")
+        ->capture_default_str();
+    command->add_flag("--repeat", o.repeat,
+                      "linear: the same again for each line on standard input, for programs that time something else "
+                      "in between; all weights stay in memory");
   }
 
   static void add_table_source(CLI::App* command, TableSourceOptions& source) {

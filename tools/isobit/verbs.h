@@ -4,6 +4,7 @@
 #define ISOBIT_TOOLS_VERBS_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ struct Outcome {
   Value json = Value::object();
   std::string text;
   std::string failure;
+  std::function<Result<Outcome>()> again{};  // --repeat: the same once more, after a line on standard input
 };
 
 struct CommonOptions {
@@ -118,6 +120,13 @@ struct BenchOptions : DeviceOptions {
   std::vector<std::string> function = {"silu"}, dtype = {"f16", "f32"};
   TableSourceOptions source;
   int64_t elements = 16384;
+  // linear
+  std::vector<std::string> shape = {"4096x4096"};  // KxN
+  std::vector<std::string> activations = {"int8"};
+  std::vector<int64_t> m = {1, 8, 64, 256};
+  int64_t group = 64;     // 0: K
+  int64_t footprint = 0;  // MiB; 0: eight times the last-level cache
+  bool repeat = false;
 };
 
 struct TableFitOptions : CommonOptions {
@@ -167,7 +176,8 @@ Result<Outcome> verify(const VerifyOptions& options);
 Result<Outcome> fingerprint(const FingerprintOptions& options);
 Result<Outcome> supported(const DeviceOptions& options);
 Result<Outcome> bench(const BenchOptions& options);
-Result<Outcome> bench_table(const BenchOptions& options);  // bench, for operation "table"
+Result<Outcome> bench_table(const BenchOptions& options);   // bench, for operation "table"
+Result<Outcome> bench_linear(const BenchOptions& options);  // bench, for operation "linear"
 Result<Outcome> table_fit(const TableFitOptions& options);
 Result<Outcome> table_check(const TableCheckOptions& options);
 Result<Outcome> table_show(const TableShowOptions& options);
