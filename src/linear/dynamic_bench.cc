@@ -139,23 +139,25 @@ void quantize(benchmark::State& state, CpuPath path, int64_t k, int64_t group) {
 
 using Wide [[gnu::vector_size(32)]] = uint64_t;
 
-/// Plain loads with four sums.
+/// Plain loads of four streams, two cache lines of each at a time, prefetched: of one, two and four streams with
+/// distances of 0 to 8 KiB this loop reads memory fastest.
 #if defined(__x86_64__)
 __attribute__((target("avx2")))
 #endif
 uint64_t
 sum_of(const Wide* from, int64_t count) {
-  Wide a{};
-  Wide b{};
-  Wide c{};
-  Wide d{};
-  for (int64_t i = 0; i + 4 <= count; i += 4) {
-    a ^= from[i];
-    b ^= from[i + 1];
-    c ^= from[i + 2];
-    d ^= from[i + 3];
-  }
-  const Wide all = a ^ b ^ c ^ d;
+  constexpr int64_t kStep = 4;
+  constexpr int64_t kPrefetch = 2048 / static_cast<int64_t>(sizeof(Wide));
+  const int64_t stream = count / 4;
+  Wide sums[kStep] = {};
+  for (int64_t i = 0; i + kStep <= stream; i += kStep)
+    for (int64_t j = 0; j < 4; ++j) {
+      const Wide* at = from + j * stream + i;
+      __builtin_prefetch(at + kPrefetch);
+      __builtin_prefetch(at + kPrefetch + kStep / 2);
+      for (int64_t lane = 0; lane < kStep; ++lane) sums[lane] ^= at[lane];
+    }
+  const Wide all = sums[0] ^ sums[1] ^ sums[2] ^ sums[3];
   return all[0] ^ all[1] ^ all[2] ^ all[3];
 }
 
