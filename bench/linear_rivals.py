@@ -35,7 +35,7 @@ SLOW = 4  # times the minimum time
 
 
 class Operator:
-    """One node of ONNX Runtime with weights: name(x, weights...) -> y. `error`: of its result, in parts of the largest."""
+    """One node of ONNX Runtime: name(x, weights...) -> y. `error`: of its result, in parts of the largest one."""
 
     x_type, y_type, error = np.float32, np.float32, 0.02
 
@@ -122,7 +122,7 @@ class QLinearMatMul(EightBit):
 
 
 class Rival:
-    """An operator with weights of `footprint` bytes in copies: nodes side by side, in as many sessions as that takes."""
+    """An operator with `footprint` bytes of weights: copies are nodes side by side, in as many sessions as it takes."""
 
     def __init__(self, operator, footprint):
         self.operator = operator
@@ -145,7 +145,8 @@ class Rival:
             weights += [onnx.numpy_helper.from_array(a, "%s%d" % (name, i)) for name, a in arrays.items()]
         graph = helper.make_graph(
             nodes, "linear", [helper.make_tensor_value_info("x", kinds[op.x_type], ["M", op.K])],
-            [helper.make_tensor_value_info("y%d" % i, kinds[op.y_type], ["M", op.N]) for i in range(self.nodes)], weights)
+            [helper.make_tensor_value_info("y%d" % i, kinds[op.y_type], ["M", op.N]) for i in range(self.nodes)],
+            weights)
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
 
@@ -156,7 +157,7 @@ class Rival:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
     def prepare(self, m):
-        """Binds m rows, the same ones to every session, and one y to every node: it stays in the cache, as ours does."""
+        """Binds m rows, the same to every session, and one y to every node: it stays in the cache, as ours does."""
         op = self.operator
         self.x = ort.OrtValue.ortvalue_from_numpy(op.rows(m))
         self.y = ort.OrtValue.ortvalue_from_numpy(np.zeros((m, op.N), op.y_type))
@@ -183,10 +184,11 @@ class Rival:
         self.sessions[self.turn].run_with_iobinding(self.bindings[self.turn])
 
     def us(self, m, min_time):
-        """Median time of a node over at least min_time seconds and three runs, less where one takes longer than that."""
+        """Median time of a node over min_time seconds and three runs at least, fewer where a run takes much longer."""
         self.prepare(m)
         times, begin = [], time.perf_counter()
-        while len(times) < 4 and time.perf_counter() < begin + SLOW * min_time or time.perf_counter() < begin + min_time:
+        start = begin
+        while len(times) < 4 and start < begin + SLOW * min_time or start < begin + min_time:
             start = time.perf_counter()
             self.step()
             times.append(time.perf_counter() - start)
@@ -328,8 +330,8 @@ def main():
     parser.add_argument("--isobit", default="build/release/isobit", help="the isobit program (default %(default)s)")
     parser.add_argument("--shapes", default=os.path.join(os.path.dirname(__file__), "shapes", "linear.txt"))
     parser.add_argument("--json", metavar="FILE", help="write the report here as well")
-    parser.add_argument("--footprint", type=int, metavar="MIB", help="weights that take turns; default: eight times the "
-                        "last-level cache, with --quick 256 MiB")
+    parser.add_argument("--footprint", type=int, metavar="MIB", help="weights that take turns; default: eight times "
+                        "the last-level cache, with --quick 256 MiB")
     parser.add_argument("--quick", action="store_true", help="two shapes, fewer rounds, within two minutes")
     parser.add_argument("--rivals-only", action="store_true", help="do not run isobit")
     args = parser.parse_args()
