@@ -1,98 +1,108 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one core of this machine can do at best, for the limits beside benchmark tables: bytes read a second from
-// footprints of 16 KiB to 64 MiB, and int8 operations a second. Built by scripts/bench.sh with -march=native; prints
-// one JSON object.
-#include <immintrin.h>
+#include "bench/ceilings.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
+#include <new>
 
+namespace isobit::ceilings {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+constexpr int64_t kStep = 256;  // bytes: four loads of 64
+constexpr std::align_val_t kAlignment{4096};
 
-#if defined(__AVX512VNNI__)
-using Vector = __m512i;
-constexpr const char* kProduct = "avx512vnni";
-Vector load(const uint8_t* p) { return _mm512_load_si512(p); }
-Vector combine(Vector a, Vector b) { return _mm512_xor_si512(a, b); }
-Vector dot(Vector acc, Vector a, Vector b) { return _mm512_dpbusd_epi32(acc, a, b); }
-#elif defined(__AVXVNNI__)
-using Vector = __m256i;
-constexpr const char* kProduct = "avxvnni";
-Vector load(const uint8_t* p) { return _mm256_load_si256(reinterpret_cast<const Vector*>(p)); }
-Vector combine(Vector a, Vector b) { return _mm256_xor_si256(a, b); }
-Vector dot(Vector acc, Vector a, Vector b) { return _mm256_dpbusd_avx_epi32(acc, a, b); }
-#elif defined(__AVX2__)
-using Vector = __m256i;
-constexpr const char* kProduct = "avx2 (vpmaddwd)";
-Vector load(const uint8_t* p) { return _mm256_load_si256(reinterpret_cast<const Vector*>(p)); }
-Vector combine(Vector a, Vector b) { return _mm256_xor_si256(a, b); }
-Vector dot(Vector acc, Vector a, Vector b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)); }
+using Wide [[gnu::vector_size(64)]] = uint64_t;
+
+// A macro, since vectors are split before a function of another instruction set could be inlined.
+#define ISOBIT_READ(name, attribute)                              \
+  attribute uint64_t name(const std::byte* from, int64_t bytes) { \
+    const auto* const wide = reinterpret_cast<const Wide*>(from); \
+    Wide sums[4] = {};                                            \
+    for (int64_t i = 0; i < bytes / 64; i += 4)                   \
+      for (int j = 0; j < 4; ++j) sums[j] ^= wide[i + j];         \
+    const Wide all = sums[0] ^ sums[1] ^ sums[2] ^ sums[3];       \
+    uint64_t result = 0;                                          \
+    for (size_t j = 0; j < 8; ++j) result ^= all[j];              \
+    return result;                                                \
+  }
+
+ISOBIT_READ(read_any, )
+
+#if defined(__x86_64__)
+ISOBIT_READ(read_avx2, [[gnu::target("avx2")]])
+ISOBIT_READ(read_avx512, [[gnu::target("avx512f")]])
+
+// Twelve chains: more than latency times throughput. Of zeros, since denormal numbers are slow.
+constexpr int64_t kChains = 12, kRounds = 1000;
+#define ISOBIT_TWELVE(op) \
+  op("0") op("1") op("2") op("3") op("4") op("5") op("6") op("7") op("8") op("9") op("10") op("11")
+#define ISOBIT_RUN(name, isa, op)                                                                                   \
+  [[gnu::target(isa)]] void name() {                                                                                \
+    static_assert(kRounds == 1000);                                                                                 \
+    asm volatile("vzeroall\n\tmov $1000, %%eax\n\t1:\n\t" ISOBIT_TWELVE(op) "dec %%eax\n\tjnz 1b\n\tvzeroupper" ::  \
+                     : "eax", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", \
+                       "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");                                       \
+  }
+#define ISOBIT_FMA_YMM(r) "vfmadd231ps %%ymm" r ", %%ymm" r ", %%ymm" r "\n\t"
+#define ISOBIT_FMA_ZMM(r) "vfmadd231ps %%zmm" r ", %%zmm" r ", %%zmm" r "\n\t"
+#define ISOBIT_MADD_YMM(r) "vpmaddwd %%ymm12, %%ymm13, %%ymm14\n\tvpaddd %%ymm14, %%ymm" r ", %%ymm" r "\n\t"
+#define ISOBIT_DOT_YMM(r) "%{vex%} vpdpbusd %%ymm12, %%ymm13, %%ymm" r "\n\t"
+#define ISOBIT_DOT_ZMM(r) "vpdpbusd %%zmm12, %%zmm13, %%zmm" r "\n\t"
+ISOBIT_RUN(fma_ymm, "avx2,fma", ISOBIT_FMA_YMM)
+ISOBIT_RUN(fma_zmm, "avx512f", ISOBIT_FMA_ZMM)
+ISOBIT_RUN(madd_ymm, "avx2", ISOBIT_MADD_YMM)
+ISOBIT_RUN(dot_ymm, "avx2,avxvnni", ISOBIT_DOT_YMM)
+ISOBIT_RUN(dot_zmm, "avx512f,avx512vnni", ISOBIT_DOT_ZMM)
+
+constexpr int64_t operations(int64_t multiply_adds) { return 2 * multiply_adds * kChains * kRounds; }
+
+constexpr Product kProducts[] = {
+    {"avx2 fma", CpuPath::kAvx2, false, operations(8), fma_ymm},
+    {"avx512 fma", CpuPath::kAvx512Vnni, false, operations(16), fma_zmm},
+    {"avx2 vpmaddwd", CpuPath::kAvx2, true, operations(16), madd_ymm},
+    {"avxvnni", CpuPath::kAvxVnni, true, operations(32), dot_ymm},
+    {"avx512vnni", CpuPath::kAvx512Vnni, true, operations(64), dot_zmm},
+};
 #else
-#error "needs AVX2"
+constexpr std::span<const Product> kProducts;
 #endif
 
-constexpr int kRegisters = 12;  // independent chains: more than latency times throughput
-
-/// The shortest of many runs of `work`, in seconds: other work on the machine only makes a run longer.
-template <typename Work>
-double shortest(const Work& work) {
-  double best = 1e9;
-  const auto begin = Clock::now();
-  while (Clock::now() - begin < std::chrono::milliseconds(300)) {
-    const auto start = Clock::now();
-    work();
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
-  }
-  return best;
-}
-
-void keep(Vector v) { asm volatile("" : : "x"(v)); }
-
-double read_bytes_per_second(const uint8_t* data, int64_t bytes) {
-  const int64_t repeats = std::max<int64_t>(1, (int64_t{1} << 20) / bytes);
-  const double seconds = shortest([&] {
-    Vector sum[4] = {};
-    for (int64_t r = 0; r < repeats; ++r)
-      for (const uint8_t* p = data; p < data + bytes; p += 4 * sizeof(Vector))
-        for (int i = 0; i < 4; ++i) sum[i] = combine(sum[i], load(p + static_cast<size_t>(i) * sizeof(Vector)));
-    for (const Vector s : sum) keep(s);
-  });
-  return static_cast<double>(bytes * repeats) / seconds;
-}
-
-double operations_per_second() {
-  constexpr int kRounds = 20000;
-  const double seconds = shortest([] {
-    Vector acc[kRegisters] = {};
-    Vector a = {};
-    Vector b = {};
-    asm volatile("" : "+x"(a), "+x"(b));
-    for (int r = 0; r < kRounds; ++r)
-#pragma GCC unroll 12
-      for (Vector& c : acc) c = dot(c, a, b);
-    for (const Vector c : acc) keep(c);
-  });
-  return 2.0 * sizeof(Vector) * kRegisters * kRounds / seconds;
+uint64_t read_once(const std::byte* from, int64_t bytes) {
+#if defined(__x86_64__)
+  if (cpu_can_run(CpuPath::kAvx512Vnni)) return read_avx512(from, bytes);
+  if (cpu_can_run(CpuPath::kAvx2)) return read_avx2(from, bytes);
+#endif
+  return read_any(from, bytes);
 }
 
 }  // namespace
 
-int main() {
-  constexpr int64_t kLargest = int64_t{64} << 20;
-  const std::unique_ptr<uint8_t, decltype(&std::free)> data(
-      static_cast<uint8_t*>(std::aligned_alloc(4096, static_cast<size_t>(kLargest))), &std::free);
-  std::memset(data.get(), 1, static_cast<size_t>(kLargest));
-  std::printf("{\"read_bytes_per_second\": {");
-  for (int64_t kib : {16, 32, 192, 384, 768, 1536, 3072, 6144, 16384, 65536})
-    std::printf("%s\"%lld KiB\": %.4g", kib == 16 ? "" : ", ", static_cast<long long>(kib),
-                read_bytes_per_second(data.get(), kib << 10));
-  std::printf("}, \"int8_operations_per_second\": %.4g, \"product\": \"%s\"}\n", operations_per_second(), kProduct);
-  return 0;
+void Memory::Free::operator()(std::byte* p) const { ::operator delete(p, kAlignment); }
+
+Memory::Memory(int64_t bytes)
+    : bytes_(std::max<int64_t>(1, (bytes + kStep - 1) / kStep) * kStep),
+      data_(static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes_), kAlignment))) {
+  std::memset(data_.get(), 1, static_cast<size_t>(bytes_));
 }
+
+uint64_t Memory::read(int64_t bytes) {
+  uint64_t result = 0;
+  for (int64_t left = bytes / kStep * kStep; left > 0;) {
+    const int64_t part = std::min(left, bytes_ - at_);
+    result ^= read_once(data_.get() + at_, part);
+    left -= part;
+    at_ = (at_ + part) % bytes_;
+  }
+  return result;
+}
+
+std::span<const Product> products() { return kProducts; }
+
+const Product* product_of(CpuPath path, bool integers) {
+  const Product* best = nullptr;
+  for (const Product& product : products())
+    if (product.integers == integers && product.path <= path) best = &product;
+  return path == CpuPath::kReference || path == CpuPath::kScalar ? nullptr : best;
+}
+
+}  // namespace isobit::ceilings

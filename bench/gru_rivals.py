@@ -23,6 +23,8 @@ import onnx  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
+import report  # noqa: E402
+
 try:
     import torch
 except ImportError:
@@ -30,7 +32,6 @@ except ImportError:
 
 MODES = ("sequence", "streaming")
 BITS = ("8", "8,h=16,linear=16")
-FLAGS = ("avx2", "fma", "avx_vnni", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "amx_int8")
 RIVALS = {"ort_f32": "ORT f32", "ort_f32_streaming": "ORT f32 streaming", "torch_int8": "torch int8"}
 
 
@@ -211,35 +212,8 @@ def limit_us(found, case):
     return 1e6 * (max(read / bandwidth, products) + (2 * case["N"] * W / peak if sequence else 0))
 
 
-def machine():
-    model, flags = "unknown", set()
-    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
-        for line in lines:
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                model = value.strip()
-            elif key.strip() == "flags":
-                flags = set(value.split())
-    return {"cpu": model, "cores": os.cpu_count(), "flags": [f for f in FLAGS if f in flags]}
-
-
-def commit():
-    def git(*words):
-        result = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
-        return result.stdout.strip() if result.returncode == 0 else ""
-    name = git("rev-parse", "--short=12", "HEAD")
-    return (name + ("-dirty" if git("status", "--porcelain") else "")) if name else "unknown"
-
-
 def read_shapes(path, steps):
-    shapes = []
-    with open(path, encoding="ascii") as lines:
-        for line in lines:
-            fields = line.partition("#")[0].split()
-            if fields:
-                t, n, c, h = map(int, fields)
-                shapes.append((min(t, steps) if steps else t, n, c, h))
-    return shapes
+    return [(min(t, steps) if steps else t, n, c, h) for t, n, c, h in report.read_shapes(path)]
 
 
 def make_rivals(gru, checked_steps):
@@ -309,9 +283,7 @@ def table(document):
         fields = [case["H"], case["N"], case["mode"], case["bits"], case["kernel"], case["us_per_step"]]
         fields += [case.get("limit_us")] + [case["rivals"].get(name) for name in RIVALS] + [case["ratio"]]
         print("| " + " | ".join(cell(f) for f in fields) + " |")
-    print("\n%s, %d cores, %s; commit %s; %s" % (
-        document["machine"]["cpu"], document["machine"]["cores"], " ".join(document["machine"]["flags"]),
-        document["commit"], ", ".join("%s %s" % item for item in document["versions"].items())))
+    print("\n" + report.source(document))
     found = document.get("ceilings")
     if found:
         print("\nRead bandwidth: %s; int8 peak (%s): %.0f GOP/s" % (
@@ -339,7 +311,7 @@ def main():
 
     versions = {"python": sys.version.split()[0], "numpy": np.__version__, "onnxruntime": ort.__version__,
                 "torch": torch.__version__ if torch is not None else "not installed"}
-    document = {"machine": machine(), "commit": commit(), "versions": versions}
+    document = {"machine": report.machine(), "commit": report.commit(), "versions": versions}
     rivals, rows = measure(args)
     document["cases"] = cases_of(rivals, rows, args.rivals_only)
     found = None if args.rivals_only else ceilings(args)
@@ -349,13 +321,7 @@ def main():
             case["limit_us"] = limit_us(found, case)
     table(document)
     if args.json:
-        folder = os.path.dirname(os.path.abspath(args.json))
-        os.makedirs(folder, exist_ok=True)
-        temporary = args.json + ".part"
-        with open(temporary, "w", encoding="utf-8") as f:
-            json.dump(document, f, indent=1)
-            f.write("\n")
-        os.replace(temporary, args.json)
+        report.write_json(args.json, document)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ function(isobit_benchmark name)
   find_package(benchmark REQUIRED)
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
-  target_link_libraries(${name} PRIVATE isobit isobit_testing isobit_flags benchmark::benchmark
+  target_link_libraries(${name} PRIVATE isobit isobit_testing isobit_ceilings isobit_flags benchmark::benchmark
     nlohmann_json::nlohmann_json)
   add_test(NAME ${name} COMMAND ${name} --benchmark_min_time=0.001 --benchmark_filter=${arg_FILTER})
   # Google Benchmark exits with 0 when a case reports an error, or when the filter matches none.

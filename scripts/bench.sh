@@ -5,19 +5,22 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 usage() {
   cat <<'TEXT'
-usage: scripts/bench.sh OP [--json FILE] [--quick] [--with-torch] [--kernel NAME] [--rivals-only]
+usage: scripts/bench.sh gru [--json FILE] [--quick] [--rivals-only] [--with-torch] [--kernel NAME]
+       scripts/bench.sh linear [--json FILE] [--quick] [--rivals-only] [--footprint MIB]
        scripts/bench.sh --cuda|--cuda-built OP [--json FILE] [--hidden LIST] [--batch LIST] [--algorithm LIST]
 
-Times isobit and its rivals in one run, one thread, and prints a Markdown table. OP: gru; with --cuda: gru, table.
+Times isobit and its rivals in one run, one thread, and prints Markdown tables. OP with --cuda: gru, table.
 Installs the Debian packages that are missing and, into build/bench/venv, what bench/requirements.txt pins; builds
 the release preset. Shapes: bench/shapes/OP.txt.
 
   --json FILE    write the report as one JSON document as well
-  --quick        fewer steps and rounds: within 45 seconds after the first installation
+  --quick        fewer steps, shapes and rounds: after the first installation and build, gru within 45 seconds, linear
+                 within two minutes
   --with-torch   install PyTorch too (bench/requirements-torch.txt, several gigabytes) and time its int8 GRU; a
                  PyTorch that python3 has already is timed in any case
   --kernel NAME  time this kernel instead of the one that isobit chooses
   --rivals-only  do not build or run isobit
+  --footprint MIB  of linear: weights that take turns; default eight times the last-level cache, quick: 256
   --cuda         time isobit::cuda, PyTorch where python3 has it and, for gru, every algorithm of cuDNN where that is
                  installed, on the CUDA device of this machine. Without one, build the programs, and say what to copy
                  where
@@ -35,7 +38,7 @@ while (($# > 0)); do
     --with-torch) torch=yes ;;
     --quick) options+=(--quick) ;;
     --rivals-only) isobit=no; options+=(--rivals-only) ;;
-    --json | --kernel | --hidden | --batch | --algorithm)
+    --json | --kernel | --footprint | --hidden | --batch | --algorithm)
       (($# > 1)) || fail "$1 needs a value"
       value=$2
       [[ $1 != --json ]] || value=$(realpath --canonicalize-missing "$2")
@@ -43,18 +46,19 @@ while (($# > 0)); do
       shift
       ;;
     --cuda | --cuda-built) cuda=${1#--} ;;
-    gru | table) op=$1 ;;
+    gru | linear | table) op=$1 ;;
     *) usage >&2; fail "unknown argument '$1'" ;;
   esac
   shift
 done
 if [[ -z $op ]]; then
   usage >&2
-  fail "which operation? gru, or table with --cuda"
+  fail "which operation? gru, linear, or table with --cuda"
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ $cuda != no ]]; then
+  [[ $op != linear ]] || fail "linear is timed on this processor only; leave out --$cuda"
   program=build/cuda/cuda/cuda_fp16_bench rival=build/cuda/cuda/gru_cudnn
   [[ $op == table ]] || program=build/cuda/cuda/cuda_gru_bench
   if [[ $cuda == cuda ]]; then
@@ -84,9 +88,8 @@ fi
   fi
   if [[ $isobit == yes ]]; then
     heading "build"
-    build_release isobit
-    g++ -std=c++20 -O3 -march=native -o build/bench/ceilings bench/ceilings.cc
-    options+=(--ceilings build/bench/ceilings)
+    build_release isobit ceilings
+    [[ $op != gru ]] || options+=(--ceilings build/release/bench/ceilings)
   fi
   heading "bench $op"
 } >&2

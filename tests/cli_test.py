@@ -383,7 +383,7 @@ class CliTest(ToolTest):
         out = self.path("refused.npy")
         verbs = [["run", self.fixed, self.single, "-o", out], ["compare", self.model, self.fixed, "--data", self.data],
                  ["verify"], ["verify", self.fixed], ["fingerprint"], ["supported"], ["bench", "gru"],
-                 ["bench", "table"], ["table", "run", "silu", self.single, "-o", out]]
+                 ["bench", "linear"], ["bench", "table"], ["table", "run", "silu", self.single, "-o", out]]
         for verb in verbs:
             for device in ["gpu", "cuda:", "cuda:x", "cuda:-1", "CUDA"]:
                 self.fails(["--device " + device, "cpu, cuda or cuda:N"], *verb, "--device", device)
@@ -514,9 +514,12 @@ class CliTest(ToolTest):
         self.assertIn("0 different", self.ok("verify", self.fixed, "--outputs", "5000"))
         self.assertIn("0 different", self.ok("verify", self.fixed_deep, "--outputs", "5000"))
         names = {kernel["name"] for kernel in report["kernels"]}
-        self.assertTrue({"gru_scalar", "fp16_table_direct_scalar"} <= names, names)
+        self.assertTrue({"gru_scalar", "fp16_table_direct_scalar", "linear_int8_scalar", "linear_float_scalar",
+                         "linear_static_scalar"} <= names, names)
         only = self.json("verify", "--outputs", "1000", "--operation", "fp16_table")["kernels"]
         self.assertFalse([kernel["name"] for kernel in only if kernel["name"].startswith("gru")])
+        only = self.json("verify", "--outputs", "1000", "--operation", "linear")["kernels"]
+        self.assertTrue(all(kernel["name"].startswith("linear_") for kernel in only), only)
         self.fails(["--operation", "lstm"], "verify", "--operation", "lstm")
         self.ok("verify", "--outputs", "1000", env={"ISOBIT_REQUIRE": "scalar"})
         self.fails(["ISOBIT_REQUIRE", "cuda"], "verify", "--outputs", "1000", env={"ISOBIT_REQUIRE": "scalar,cuda"},
@@ -701,6 +704,56 @@ class CliTest(ToolTest):
             self.assertGreater(case["memcpy_ns_per_element"], 0)
         self.fails(["--dtype", "s8"], "bench", "table", "--dtype", "s8")
         self.fails(["--elements", "0"], "bench", "table", "--elements", "0")
+
+    def test_linear_bench(self):
+        base = ["bench", "linear", "--min-time", "0", "--footprint", "1", "--m", "1,3"]
+        kinds = {"float": "linear_float", "int8": "linear_int8", "int8_asymmetric": "linear_int8"}
+        report = self.json(*base, "--shape", "40x33,32x8", "--bits", "2,4", "--group", "16", "--activations",
+                           ",".join(kinds))
+        self.assertEqual(report["footprint_bytes"], 1 << 20)
+        self.assertEqual([(c["K"], c["N"], c["bits"], c["activations"], c["M"]) for c in report["cases"]],
+                         [(k, n, bits, kind, m) for k, n in [(40, 33), (32, 8)] for bits in (2, 4) for kind in kinds
+                          for m in (1, 3)])
+        for case in report["cases"]:
+            self.assertEqual(case["group"], 16)
+            self.assertTrue(case["chosen"])
+            for key in ["us", "weight_bytes_per_second", "read_bytes_per_second", "operations_per_second"]:
+                self.assertGreater(case[key], 0)
+            self.assertGreaterEqual(case["copies"] * case["weight_bytes"], 1 << 20)
+            self.assertGreaterEqual(case["weight_bytes"], case["K"] * case["N"] * case["bits"] // 8)
+        repeated = self.ok(*base, "--shape", "40x33", "--group", "0", "--repeat", "--json", input="\n\n").splitlines()
+        names = [[case["name"] for case in json.loads(line)["cases"]] for line in repeated]
+        self.assertEqual(len(names[0]), 2)
+        self.assertEqual(names, names[:1] * 3)
+        # Codes have 8 bits and one group a row.
+        case, _ = self.json(*base, "--shape", "40x33", "--activations", "static")["cases"]
+        self.assertEqual((case["bits"], case["group"]), (8, 40))
+        kernels = [k for k in self.json("supported")["linear_kernels"] if k["usable"] and k["path"] != "reference"]
+        for kind, operation in {**kinds, "static": "linear_static"}.items():
+            arguments = [*base, "--shape", "40x33", "--group", "0", "--activations", kind]
+            # At this size the choice need not be the fastest.
+            result = self.call(*arguments, "--all-kernels", "--json")
+            self.assertIn(result.returncode, (0, 1), result.stderr)
+            self.assertEqual(result.returncode, 1 if "times as long as" in result.stderr else 0)
+            cases = json.loads(result.stdout)["cases"]
+            names = [k["name"] for k in kernels if k["operation"] == operation]
+            self.assertEqual([c["kernel"] for c in cases], names * 2)
+            self.assertEqual(sum(c["chosen"] for c in cases), 2)
+            report = self.json(*arguments, "--kernel", ",".join(names))
+            self.assertEqual([c["kernel"] for c in report["cases"]], names * 2)
+        for words, arguments in [(["--shape", "40", "KxN"], ["--shape", "40"]), (["K", "0x3"], ["--shape", "0x3"]),
+                                 (["N", "3x3.5"], ["--shape", "3x3.5"]), (["--m 0"], ["--m", "0"]),
+                                 (["--bits", "9"], ["--bits", "9"]), (["bits is 3"], ["--bits", "3"]),
+                                 (["--group -1"], ["--group", "-1"]), (["group"], ["--group", "12"]),
+                                 (["--activations u8"], ["--activations", "u8"]),
+                                 (["--bits 4", "static"], ["--activations", "static", "--bits", "4"]),
+                                 (["int8_reference", "linear_float"],
+                                  ["--kernel", "int8_reference", "--activations", "float"]),
+                                 (["--footprint -1"], ["--footprint", "-1"]),
+                                 (["--all-kernels", "--kernel"], ["--all-kernels", "--kernel", "int8_scalar"])]:
+            with self.subTest(arguments=arguments):
+                small = [] if "--footprint" in arguments else ["--footprint", "1"]
+                self.fails(words, "bench", "linear", *small, *arguments)
 
     def test_bench(self):
         report = self.json("bench", "gru", "--hidden", "8,16", "--batch", "3", "--steps", "4", "--min-time", "0",

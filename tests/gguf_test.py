@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GGUF files that the gguf package writes: what isobit inspect says of them, and every dequantised value bit for bit.
+"""GGUF files that the gguf package writes: what isobit inspect says of them, and every dequantised value bit for bit,
+read (inspect) and imported (pack).
 
 usage: gguf_test.py ISOBIT [unittest arguments]
 """
@@ -95,6 +96,65 @@ class GgufTest(unittest.TestCase):
                 self.assertEqual(values.shape, expected.shape)
                 different = np.flatnonzero(values.view(np.uint32) != expected.view(np.uint32))
                 self.assertEqual(different.size, 0, "first at %s" % different[:1])
+
+    def check_import(self, path, forms):
+        """Packed, every tensor has the package's values; forms: {type: (kind, bits, group, scales)} of matrices."""
+        packed = self.path("packed.safetensors")
+        report = json.loads(self.ok("pack", path, "-o", packed, "--json"))
+        entries = {entry["name"]: entry for entry in report["tensors"]}
+        tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+        self.assertEqual(set(entries), set(tensors))
+        for name, tensor in tensors.items():
+            with self.subTest(tensor=name):
+                entry = entries[name]
+                quantised = tensor.tensor_type in SCALES
+                matrix = quantised and len(tensor.shape) == 2
+                self.assertEqual(entry["action"], "import" if matrix else "dequantize" if quantised else "keep")
+                if matrix:
+                    self.assertEqual((entry["kind"], entry["bits"], entry["group"], entry["scales"]),
+                                     forms[tensor.tensor_type])
+                self.ok("inspect", packed, "--tensor", name, "-o", self.path("tensor.npy"))
+                values = np.load(self.path("tensor.npy"))
+                expected = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+                self.assertEqual(values.shape, expected.shape)
+                # Zeros of a group whose scale is 0 may lose their sign: all its codes become that of 0.
+                equal = values.view(np.uint32) == expected.view(np.uint32)
+                if entry["cleared_groups"] > 0:
+                    groups = np.logical_or.reduceat((values != 0) | (expected != 0),
+                                                    np.arange(0, values.shape[1], entry["group"]), axis=1)
+                    equal |= ~np.repeat(groups, entry["group"], axis=1)[:, :values.shape[1]]
+                self.assertTrue(equal.all(), "first at %s" % np.argwhere(~equal)[:1])
+
+    def test_imported(self):
+        rng = np.random.default_rng(4)
+        forms = {Type.Q4_0: ("symmetric", 4, 32, "f16"), Type.Q4_1: ("offset", 4, 32, "f16"),
+                 Type.Q8_0: ("symmetric", 8, 32, "f16"), Type.Q2_K: ("offset", 2, 16, "f32"),
+                 Type.Q4_K: ("offset", 4, 32, "f32"), Type.Q6_K: ("symmetric", 8, 16, "f32"),
+                 Type.TQ2_0: ("zero_point", 2, 256, "f16")}
+        tensors = {dtype.name: (dtype, random_blocks(rng, dtype, 64, 1024)) for dtype in SCALES}
+        for dtype in (Type.F32, Type.F16, Type.BF16):
+            tensors[dtype.name] = (dtype, gguf.quantize(random_floats(rng, (4, 256)), dtype))
+        path = self.write("imported.gguf", tensors)
+        self.check_import(path, forms)
+        # As quantisers write them: ternary weights have no code for +2, and fit the symmetric kind.
+        forms[Type.TQ2_0] = ("symmetric", 2, 256, "f16")
+        tensors = {}
+        for dtype in (Type.Q4_0, Type.Q4_1, Type.Q8_0, Type.TQ2_0):
+            for shape in [(512,), (7, 256), (7, 768), (3, 2, 512)]:
+                tensors["%s.%s" % (dtype.name, shape)] = (dtype, gguf.quantize(random_floats(rng, shape), dtype))
+        self.check_import(self.write("quantized_import.gguf", tensors), forms)
+
+    def test_import_refused(self):
+        rng = np.random.default_rng(5)
+        elements, size = gguf.GGML_QUANT_SIZES[Type.Q5_K]
+        path = self.write("q5.gguf", {"w": (Type.Q8_0, random_blocks(rng, Type.Q8_0, 2, 64)),
+                                      "up": (Type.Q5_K, rng.integers(0, 256, (3, size), dtype=np.uint8))})
+        output = self.path("refused.safetensors")
+        self.fails(["'up'", "Q5_K", "Q4_K"], "pack", path, "-o", output)
+        infinite = self.write("inf.gguf", {"t": (Type.Q8_0, np.array([[0] * 34, [0, 0x7C] + [0] * 32], np.uint8))})
+        self.fails(["inf.gguf", "'t' (Q8_0)", "scales[1, 0] is inf"], "pack", infinite, "-o", output)
+        self.fails(["holds no tensors of GPTQ"], "pack", path, "-o", output, "--checkpoint-format", "awq")
+        self.assertFalse(os.path.exists(output))
 
     def test_quantized_by_the_package(self):
         rng = np.random.default_rng(1)
@@ -209,7 +269,7 @@ class GgufTest(unittest.TestCase):
             "t": (Type.Q8_0, np.array([[0] * 34, [0, 0x7C] + [0] * 32], np.uint8))}), "--tensor", "t", "-o", output)
         numbers = self.path("numbers.npy")
         np.save(numbers, np.ones(3, np.float32))
-        self.fails(["not a GGUF file"], "inspect", numbers, "--tensor", "t", "-o", output)
+        self.fails(["neither a GGUF file nor low-bit weights"], "inspect", numbers, "--tensor", "t", "-o", output)
         self.assertFalse(os.path.exists(output))
 
 

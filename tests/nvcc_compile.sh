@@ -9,6 +9,7 @@ if ! command -v nvcc >/dev/null; then
   echo "SKIPPED: nvcc is not on PATH"
   exit 77
 fi
+# shellcheck disable=SC2054  # nvcc takes commas
 options=(-std=c++20 --fmad=false -Xcompiler -Wall,-Wextra -Werror all-warnings -Iinclude -Isrc)
 for architecture in 80 86 89 90 90a; do
   options+=(-gencode "arch=compute_$architecture,code=sm_$architecture")

@@ -52,8 +52,10 @@ struct ArrayFile {
   bool operator==(const ArrayFile&) const = default;
 };
 
-/// Reads .npy (one array named ""), .npz, .safetensors or .gguf, recognised by content. Errors name the file, the
-/// array, the value and the limit. Nothing is allocated from a size that has not been checked against the file.
+/// Reads .npy (one array named ""), .npz, .safetensors or .gguf, recognised by content; of a name that ends in
+/// .safetensors.index.json all the safetensors files in its folder that it lists, without their metadata. Errors name
+/// the file, the array, the value and the limit. Nothing is allocated from a size that has not been checked against the
+/// file.
 Result<ArrayFile> load_arrays(const std::string& path);
 
 /// Parsers over memory; `name` stands for the file in messages. Booleans are read as kU8. What has no Dtype (uint64,

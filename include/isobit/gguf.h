@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -66,6 +67,7 @@ class GgufFile {
   /// Over memory that the caller keeps; `name` stands for the file in messages.
   static Result<GgufFile> view(const void* data, size_t size_bytes, const std::string& name);
 
+  [[nodiscard]] const std::string& name() const { return name_; }  // of the file, in messages
   [[nodiscard]] uint32_t version() const { return version_; }
   [[nodiscard]] uint32_t alignment() const { return alignment_; }  // of tensors, in bytes
   [[nodiscard]] uint64_t size_bytes() const { return size_bytes_; }
@@ -80,6 +82,9 @@ class GgufFile {
   /// the same bits on every machine. kUnsupported for every other type, kInvalidFile for a block whose scale is
   /// infinite or NaN, kInvalidArgument when there is no such tensor.
   [[nodiscard]] Result<Array> read(std::string_view name) const;
+
+  /// The bytes of one of tensors(), as they lie in the file.
+  [[nodiscard]] std::span<const std::byte> stored(const GgufTensor& tensor) const;
 
  private:
   friend class GgufReader;

@@ -173,13 +173,6 @@ class CodeMatrix {
   std::vector<std::byte> bytes_;
 };
 
-/// A rescale as stored, n in [-62, 127]: numerics.md, section 2.
-struct RescaleParameters {
-  int32_t multiplier = 1;
-  int32_t shift = 0;
-  bool operator==(const RescaleParameters&) const = default;
-};
-
 /// One row of the overflow proof: an intermediate, the largest magnitude that it can take, and the width assigned.
 struct OverflowBound {
   std::string intermediate;

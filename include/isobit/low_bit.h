@@ -132,10 +132,15 @@ Result<double> sqnr(const Array& weights, const LowBitMatrix& matrix, std::strin
 
 struct LowBitFile {
   std::map<std::string, LowBitMatrix> matrices{};
-  std::map<std::string, Array> arrays{};  // what was not quantised (biases, norms), as it was
+  /// What was not quantised (biases, norms), as it was. An array NAME.permutation of a matrix NAME is s32 [K], each of
+  /// 0..K-1 once: column j of the matrix belongs to x[permutation[j]] (GPTQ with groups in the order of activations).
+  std::map<std::string, Array> arrays{};
 
   bool operator==(const LowBitFile&) const = default;
 };
+
+/// "NAME.permutation".
+std::string low_bit_permutation_name(std::string_view matrix);
 
 /// The file appears whole or not at all; the same content gives the same bytes. There must be a matrix; names must be
 /// UTF-8 and not empty, and an array must not have the name of a matrix, or of a tensor of one (NAME.codes, ...).

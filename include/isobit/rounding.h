@@ -24,6 +24,13 @@ inline constexpr Rounding kAllRoundings[] = {Rounding::kNearestEven, Rounding::k
 std::string_view to_string(Rounding rounding);
 std::optional<Rounding> rounding_from_string(std::string_view text);
 
+/// A rescale as stored, round_shift(x * multiplier, shift), shift in [-62, 127]: numerics.md, section 2.
+struct RescaleParameters {
+  int32_t multiplier = 1;
+  int32_t shift = 0;
+  bool operator==(const RescaleParameters&) const = default;
+};
+
 }  // namespace isobit
 
 #endif  // ISOBIT_ROUNDING_H_

@@ -41,6 +41,13 @@ Result<VerifyReport> verify_gru(uint64_t minimum_outputs, uint64_t seed, void (*
 Result<VerifyReport> verify_fp16(uint64_t minimum_outputs, uint64_t seed, void (*progress)(void*, double fraction),
                                  void* context);
 
+/// Runs seeded random linear layers through every kernel that this machine can run until each has given at least
+/// `minimum_outputs` outputs. Activations of 8 bits and static codes: compared with the reference. Float activations: a
+/// row counts as different where it is beyond the bound of numerics.md, section 10, or has other bytes when it is
+/// computed alone or on other threads.
+Result<VerifyReport> verify_linear(uint64_t minimum_outputs, uint64_t seed, void (*progress)(void*, double fraction),
+                                   void* context);
+
 /// (operation, hash) over a fixed corpus: the same text on every machine and for every path.
 using Fingerprints = std::vector<std::pair<std::string, std::string>>;
 Result<Fingerprints> fingerprint_all(std::optional<CpuPath> path);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element access to codes whose type is known at run time only. For loads, saves and the reference; kernels are
-// typed.
+// Element access to codes and floats whose type is known at run time only. For loads, saves and the reference; kernels
+// are typed.
 #ifndef ISOBIT_CORE_CODES_H_
 #define ISOBIT_CORE_CODES_H_
 
 #include <cstdint>
 
+#include "core/half.h"
 #include "isobit/dtype.h"
 
 namespace isobit {
@@ -35,6 +36,25 @@ inline void store_code(void* codes, Dtype dtype, int64_t index, int64_t value) {
     using T = decltype(zero);
     static_cast<T*>(codes)[index] = static_cast<T>(value);
   });
+}
+
+/// Element i of floats of any type as float32: widened, float64 rounded.
+inline float load_float(const void* x, Dtype dtype, int64_t i) {
+  switch (dtype) {
+    case Dtype::kF16: return f16_to_f32(static_cast<const uint16_t*>(x)[i]);
+    case Dtype::kBF16: return bf16_to_f32(static_cast<const uint16_t*>(x)[i]);
+    case Dtype::kF64: return static_cast<float>(static_cast<const double*>(x)[i]);
+    default: return static_cast<const float*>(x)[i];
+  }
+}
+
+/// Rounds to f32, f16 or bf16, once.
+inline void store_float(void* y, Dtype dtype, int64_t i, float value) {
+  switch (dtype) {
+    case Dtype::kF16: static_cast<uint16_t*>(y)[i] = f32_to_f16(value); break;
+    case Dtype::kBF16: static_cast<uint16_t*>(y)[i] = f32_to_bf16(value); break;
+    default: static_cast<float*>(y)[i] = value;
+  }
 }
 
 }  // namespace isobit

@@ -21,6 +21,16 @@ struct ThreadPool::Impl {
   void* context = nullptr;
   std::vector<std::thread> workers;
 
+  // Also of a pool that is half made when the system has no further thread.
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    start.notify_all();
+    for (std::thread& worker : workers) worker.join();
+  }
+
   void run_part(int part) const {
     const int64_t begin = items * part / threads;
     const int64_t end = items * (part + 1) / threads;
@@ -49,14 +59,7 @@ ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>()) {
     impl_->workers.emplace_back([impl = impl_.get(), part] { impl->work(part); });
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->stop = true;
-  }
-  impl_->start.notify_all();
-  for (std::thread& worker : impl_->workers) worker.join();
-}
+ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::threads() const { return impl_->threads; }
 

@@ -14,7 +14,7 @@
 #include "core/cuda_lanes.cuh"
 #include "gru/reference.h"
 #include "isobit/gru.h"
-#include "linear/linear.h"
+#include "linear/product.h"
 
 namespace isobit::cuda {
 

@@ -15,7 +15,7 @@
 #include "gru/proof.h"
 #include "gru/reference.h"
 #include "linear/cuda_product.h"
-#include "linear/linear.h"
+#include "linear/product.h"
 
 namespace isobit::cuda {
 namespace {

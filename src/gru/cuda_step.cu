@@ -9,7 +9,7 @@
 #include "core/cuda_status.h"
 #include "gru/cuda_gru.h"
 #include "gru/proof.h"
-#include "linear/linear.h"
+#include "linear/product.h"
 
 namespace isobit::cuda {
 namespace {

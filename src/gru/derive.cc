@@ -53,36 +53,6 @@ Grid without_scale(const GridOptions& options, ScaleKind kind) {
 
 }  // namespace
 
-Result<RescaleParameters> encode_shift(int64_t shift, Int128 operand_bound) {
-  if (shift > kMaxShift) shift = kMaxShift;  // the result is the same: less than one half, or its floor
-  if (shift < kMinShift) {
-    if (operand_bound != 0)
-      return Status(StatusCode::kOverflow, "the shift is " + std::to_string(shift) + ", must be at least -62");
-    shift = 0;
-  }
-  return RescaleParameters{1, static_cast<int32_t>(shift)};
-}
-
-Result<RescaleParameters> encode_ratio(double ratio, Int128 operand_bound) {
-  if (!(ratio > 0) || !std::isfinite(ratio))
-    return Status(StatusCode::kOverflow, "the ratio of scales is " + std::to_string(ratio) + ", must be positive and finite");
-  int bits = 31;  // B: the largest <= 31 with X * 2^B < 2^63
-  while (bits > 0 && bound_multiply(operand_bound, static_cast<Int128>(1) << bits) >= (static_cast<Int128>(1) << 63)) --bits;
-  if (bits == 0)
-    return Status(StatusCode::kOverflow, "its operand can reach " + to_decimal(operand_bound) + ", must be below 2^62");
-  int exponent = 0;
-  const double fraction = std::frexp(ratio, &exponent);  // ratio = fraction * 2^exponent, fraction in [1/2, 1)
-  auto multiplier = static_cast<int64_t>(std::rint(std::ldexp(fraction, bits)));
-  int64_t shift = static_cast<int64_t>(bits) - exponent;
-  if (multiplier == int64_t{1} << bits) {
-    multiplier >>= 1;
-    --shift;
-  }
-  Result<RescaleParameters> encoded = encode_shift(shift, operand_bound);
-  if (!encoded.ok()) return encoded;
-  return RescaleParameters{static_cast<int32_t>(multiplier), encoded->shift};
-}
-
 Status derive_rescales(GruLayerParameters& p, const std::string& name) {
   const Grid& x_grid = p.grids[kX];
   const Grid& h_grid = p.grids[kH];

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gates on integers held exactly in floating-point lanes; F wraps the lanes of one type (x86_avx512vnni.cc). A
-// rescale is one fused multiply-add instead of four to six integer instructions: x * ratio + kMagic is rounded once, to
-// a multiple of one, in the direction that the instruction names, whatever the program has set. Everything else is exact
-// (GruProof::gates_f32, gates_f64).
+// rescale is one fused multiply-add (core/rescale_lanes.h) instead of four to six integer instructions. Everything else
+// is exact (GruProof::gates_f32, gates_f64).
 #ifndef ISOBIT_GRU_FLOAT_BODY_H_
 #define ISOBIT_GRU_FLOAT_BODY_H_
 
 #include <cstdint>
 
 #include "core/hd.h"
+#include "core/rescale_lanes.h"
 #include "gru/kernels.h"
 
 namespace isobit {
@@ -60,22 +60,6 @@ struct Several {
     (F::store_bytes(low + kIndex * F::kLanes, high + kIndex * F::kLanes, h.v[kIndex], to_unsigned, planes), ...);
   }
 };
-
-/// The integer nearest to x * ratio by kMode.
-template <typename F, Rounding kMode>
-ISOBIT_HD typename F::Lanes rescale(typename F::Lanes x, typename F::Lanes ratio) {
-  using Lanes = typename F::Lanes;
-  using T = typename F::Scalar;
-  const Lanes magic = F::set(kMagic<T>);
-  if constexpr (kMode == Rounding::kNearestEven) return F::sub(F::fma_even(x, ratio, magic), magic);
-  if constexpr (kMode == Rounding::kFloor) return F::sub(F::fma_down(x, ratio, magic), magic);
-  if constexpr (kMode == Rounding::kNearestUp) {
-    // floor(floor(2 y) / 2 + 1/2) is floor(y + 1/2); half the magic number rounds to multiples of one half.
-    const Lanes halves = F::fma_down(x, ratio, F::set(kMagic<T> / 2));
-    return F::sub(F::add_down(halves, F::set(kMagic<T> / 2 + T{0.5})), magic);
-  }
-  return F::with_sign(rescale<F, Rounding::kNearestUp>(F::abs(x), ratio), x);  // ties away from zero
-}
 
 /// From unit i on as far as whole steps of F::kLanes go; returns the first unit left.
 template <typename F, Rounding kMode>

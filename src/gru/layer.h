@@ -11,7 +11,7 @@
 #include "gru/kernels.h"
 #include "gru/proof.h"
 #include "isobit/gru.h"
-#include "linear/linear.h"
+#include "linear/product.h"
 
 namespace isobit {
 
@@ -27,13 +27,13 @@ struct LayerRun {
   int64_t begin = 0;
   int64_t end = 0;
   bool reverse = false;
-  const std::byte* x = nullptr;  // codes of the x grid; or
+  const std::byte* x = nullptr;    // codes of the x grid; or
   const float* x_float = nullptr;  // values, none of them NaN (packed kernels only)
   CodeStrides x_strides;
-  std::byte* y = nullptr;        // codes of the h grid; already offset to this direction's columns; or
-  float* y_float = nullptr;      // values (packed kernels only)
+  std::byte* y = nullptr;    // codes of the h grid; already offset to this direction's columns; or
+  float* y_float = nullptr;  // values (packed kernels only)
   CodeStrides y_strides;
-  std::byte* h = nullptr;        // [N, H] codes, in and out
+  std::byte* h = nullptr;  // [N, H] codes, in and out
   std::span<const int64_t> lengths;
   const uint8_t* mask = nullptr;  // [T, N, mask_width], already offset to this direction's columns
   int64_t batch = 0;

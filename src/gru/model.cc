@@ -6,6 +6,7 @@
 #include <iterator>
 #include <new>
 
+#include "core/aligned_memory.h"
 #include "core/codes.h"
 #include "gru/layer.h"
 #include "gru/reference.h"
@@ -43,13 +44,15 @@ Status check_matrix(const CodeMatrix& m, int64_t rows, int64_t columns, const Gr
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t column = 0; column < columns; ++column)
       if (const int64_t code = m.at(row, column); code < grid.min() || code > grid.max())
-        return refuse(name + "[" + std::to_string(row) + ", " + std::to_string(column) + "] is " + std::to_string(code) +
-                      ", must be " + std::to_string(grid.min()) + ".." + std::to_string(grid.max()));
+        return refuse(name + "[" + std::to_string(row) + ", " + std::to_string(column) + "] is " +
+                      std::to_string(code) + ", must be " + std::to_string(grid.min()) + ".." +
+                      std::to_string(grid.max()));
   return {};
 }
 
 Status check_rescale(const RescaleParameters& r, const std::string& name) {
-  if (r.multiplier < 1) return refuse(name + ": multiplier is " + std::to_string(r.multiplier) + ", must be at least 1");
+  if (r.multiplier < 1)
+    return refuse(name + ": multiplier is " + std::to_string(r.multiplier) + ", must be at least 1");
   if (r.shift < kMinShift || r.shift > kMaxShift)
     return refuse(name + ": shift is " + std::to_string(r.shift) + ", must be -62..127");
   return {};
@@ -73,11 +76,13 @@ Status check_layer(const GruLayerParameters& p, const std::string& name) {
       return refuse(tensor_name + ": zero point is " + std::to_string(p.grids[static_cast<size_t>(tensor)].zero_point) +
                     ", must be 0");
   }
-  const auto check_rows = [&](GruTensor tensor, const CodeMatrix& codes, int64_t columns, const std::vector<Grid>& grids) {
+  const auto check_rows = [&](GruTensor tensor, const CodeMatrix& codes, int64_t columns,
+                              const std::vector<Grid>& grids) {
     const std::string tensor_name = name + " " + std::string(kGruTensorNames[tensor]);
     ISOBIT_RETURN_IF_ERROR(check_matrix(codes, rows, columns, p.grids[tensor], tensor_name));
     if (static_cast<int64_t>(grids.size()) != rows)
-      return refuse(tensor_name + " has " + std::to_string(grids.size()) + " row grids, must have " + std::to_string(rows));
+      return refuse(tensor_name + " has " + std::to_string(grids.size()) + " row grids, must have " +
+                    std::to_string(rows));
     for (const Grid& grid : grids) {
       ISOBIT_RETURN_IF_ERROR(check_grid(grid, tensor_name));
       if (grid.bits != p.grids[tensor].bits || grid.is_signed != p.grids[tensor].is_signed || grid.zero_point != 0)
@@ -89,12 +94,14 @@ Status check_layer(const GruLayerParameters& p, const std::string& name) {
   ISOBIT_RETURN_IF_ERROR(check_rows(kR, p.R, p.hidden_size, p.R_grid));
   ISOBIT_RETURN_IF_ERROR(check_rows(kBw, p.bw, 1, p.bw_grid));
   ISOBIT_RETURN_IF_ERROR(check_rows(kBr, p.br, 1, p.br_grid));
-  const std::pair<const std::vector<RescaleParameters>*, const char*> per_row[] = {
-      {&p.bw_to_acc, "bw -> accumulator"}, {&p.br_to_acc, "br -> accumulator"},
-      {&p.acc_to_ih, "accumulator -> ih"}, {&p.acc_to_hh, "accumulator -> hh"}};
+  const std::pair<const std::vector<RescaleParameters>*, const char*> per_row[] = {{&p.bw_to_acc, "bw -> accumulator"},
+                                                                                   {&p.br_to_acc, "br -> accumulator"},
+                                                                                   {&p.acc_to_ih, "accumulator -> ih"},
+                                                                                   {&p.acc_to_hh, "accumulator -> hh"}};
   for (const auto& [rescales, what] : per_row) {
     if (static_cast<int64_t>(rescales->size()) != rows)
-      return refuse(name + " " + what + " has " + std::to_string(rescales->size()) + " rows, must have " + std::to_string(rows));
+      return refuse(name + " " + what + " has " + std::to_string(rescales->size()) + " rows, must have " +
+                    std::to_string(rows));
     for (const RescaleParameters& r : *rescales) ISOBIT_RETURN_IF_ERROR(check_rescale(r, name + " " + what));
   }
   for (const RescaleParameters& r : p.ih_to_gate) ISOBIT_RETURN_IF_ERROR(check_rescale(r, name + " ih -> gate input"));
@@ -122,8 +129,6 @@ Status check_layer(const GruLayerParameters& p, const std::string& name) {
 std::string layer_name(int64_t index, int64_t directions) {
   return "layer " + std::to_string(index / directions) + (index % directions == 1 ? " reverse" : "");
 }
-
-int64_t round_up_64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
@@ -159,8 +164,8 @@ Result<GruModel> GruModel::create(GruModelParameters parameters) {
   auto impl = std::make_shared<Impl>();
   impl->parameters = std::move(parameters);
   for (int64_t i = 0; i < count; ++i) {
-    ISOBIT_ASSIGN_OR_RETURN(GruLayer layer, GruLayer::create(impl->parameters.layers[static_cast<size_t>(i)],
-                                                             layer_name(i, directions)));
+    ISOBIT_ASSIGN_OR_RETURN(
+        GruLayer layer, GruLayer::create(impl->parameters.layers[static_cast<size_t>(i)], layer_name(i, directions)));
     impl->layers.push_back(std::move(layer));
   }
   impl->default_path = default_cpu_path();
@@ -185,7 +190,8 @@ const std::vector<OverflowBound>& GruModel::overflow_proof(int64_t layer) const 
 
 Status GruModel::supports(CpuPath path) const {
   if (!cpu_can_run(path))
-    return {StatusCode::kUnsupported, "kernel '" + std::string(to_string(path)) + "': " + std::string(cpu_cannot_run_reason(path))};
+    return {StatusCode::kUnsupported,
+            "kernel '" + std::string(to_string(path)) + "': " + std::string(cpu_cannot_run_reason(path))};
   if (path == CpuPath::kReference) return {};
   for (const GruLayer& layer : impl_->layers) ISOBIT_RETURN_IF_ERROR(layer.supports_packed());
   return {};
@@ -260,18 +266,17 @@ Result<GruState> GruModel::state_from(const GruModel& other, const GruState& sta
     const int64_t count = state.batch() * hidden_size();
     for (int64_t i = 0; i < count; ++i) {
       const int64_t code = load_code(state.layer(static_cast<int64_t>(l)).data(), from_grid.dtype(), i);
-      store_code(out.layer(static_cast<int64_t>(l)).data(), to_grid.dtype(), i,
-                 clamp_to(range_of(to_grid), rescale(*ratio, code - from_grid.zero_point, to.rounding) + to_grid.zero_point));
+      store_code(
+          out.layer(static_cast<int64_t>(l)).data(), to_grid.dtype(), i,
+          clamp_to(range_of(to_grid), rescale(*ratio, code - from_grid.zero_point, to.rounding) + to_grid.zero_point));
     }
   }
   return out;
 }
 
-namespace {
-constexpr std::align_val_t kWorkspaceAlignment{64};
-}
+namespace {}
 
-void GruWorkspace::Free::operator()(std::byte* p) const { ::operator delete[](p, kWorkspaceAlignment); }
+void GruWorkspace::Free::operator()(std::byte* p) const { ::operator delete[](p, kMemoryAlignment); }
 
 GruWorkspace GruModel::workspace(int64_t batch, int64_t steps, int32_t threads) const {
   GruWorkspace workspace;
@@ -298,7 +303,7 @@ GruWorkspace GruModel::workspace(int64_t batch, int64_t steps, int32_t threads) 
   layout.scratch = take(layout.scratch_stride * workspace.threads_);
   // Not cleared: memory that no path uses never becomes resident.
   workspace.bytes_.reset(
-      static_cast<std::byte*>(::operator new[](static_cast<size_t>(layout.total), kWorkspaceAlignment)));
+      static_cast<std::byte*>(::operator new[](static_cast<size_t>(layout.total), kMemoryAlignment)));
   return workspace;
 }
 
@@ -438,8 +443,7 @@ int threads_of(const GruRunOptions& options) { return options.pool == nullptr ? 
 
 Status GruModel::forward_codes(const void* x, void* y, int64_t steps, GruState& state, GruWorkspace& workspace,
                                const GruRunOptions& options) const {
-  ISOBIT_RETURN_IF_ERROR(
-      check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
+  ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
   ISOBIT_RETURN_IF_ERROR(check_state_grids(impl_->layers, state));
   ISOBIT_RETURN_IF_ERROR(check_workspace(workspace.model_ == impl_, state.batch(), steps, threads_of(options),
                                          workspace.batch_, workspace.steps_, workspace.threads_));
@@ -449,8 +453,16 @@ Status GruModel::forward_codes(const void* x, void* y, int64_t steps, GruState& 
   Ends ends;
   ends.x = static_cast<const std::byte*>(x);
   ends.y = static_cast<std::byte*>(y);
-  run_batch({impl_->layers, impl_->parameters.directions, path, ends, steps, state, options,
-             {base + layout.between[0], base + layout.between[1]}, workspace.last_block_first_, nullptr},
+  run_batch({impl_->layers,
+             impl_->parameters.directions,
+             path,
+             ends,
+             steps,
+             state,
+             options,
+             {base + layout.between[0], base + layout.between[1]},
+             workspace.last_block_first_,
+             nullptr},
             base + layout.scratch, layout.scratch_stride);
   workspace.last_block_first_ ^= steps % 2 == 1;
   return {};
@@ -458,8 +470,7 @@ Status GruModel::forward_codes(const void* x, void* y, int64_t steps, GruState& 
 
 Status GruModel::forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
                          GruWorkspace& workspace, const GruRunOptions& options) const {
-  ISOBIT_RETURN_IF_ERROR(
-      check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
+  ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
   const int64_t batch = state.batch();
   if (static_cast<int64_t>(x.size()) != steps * batch * input_size())
     return refuse("x has " + std::to_string(x.size()) + " values, must have " + std::to_string(steps) + " * " +
@@ -468,8 +479,8 @@ Status GruModel::forward(std::span<const float> x, std::span<float> y, int64_t s
     return refuse("y has " + std::to_string(y.size()) + " values, must have " + std::to_string(steps) + " * " +
                   std::to_string(batch) + " * " + std::to_string(output_size()));
   ISOBIT_RETURN_IF_ERROR(check_state_grids(impl_->layers, state));
-  ISOBIT_RETURN_IF_ERROR(check_workspace(workspace.model_ == impl_, batch, steps, threads_of(options),
-                                         workspace.batch_, workspace.steps_, workspace.threads_));
+  ISOBIT_RETURN_IF_ERROR(check_workspace(workspace.model_ == impl_, batch, steps, threads_of(options), workspace.batch_,
+                                         workspace.steps_, workspace.threads_));
   ISOBIT_ASSIGN_OR_RETURN(const CpuPath path, choose_path(options.path));
   std::byte* base = workspace.bytes_.get();
   const GruWorkspace::Layout& layout = workspace.layout_;
@@ -484,8 +495,16 @@ Status GruModel::forward(std::span<const float> x, std::span<float> y, int64_t s
   Ends ends;
   ends.x_float = x.data();
   ends.y_float = y.data();
-  run_batch({impl_->layers, impl_->parameters.directions, path, ends, steps, state, options,
-             {base + layout.between[0], base + layout.between[1]}, workspace.last_block_first_, nullptr},
+  run_batch({impl_->layers,
+             impl_->parameters.directions,
+             path,
+             ends,
+             steps,
+             state,
+             options,
+             {base + layout.between[0], base + layout.between[1]},
+             workspace.last_block_first_,
+             nullptr},
             base + layout.scratch, layout.scratch_stride);
   workspace.last_block_first_ ^= steps % 2 == 1;
   return {};
@@ -493,8 +512,7 @@ Status GruModel::forward(std::span<const float> x, std::span<float> y, int64_t s
 
 Status GruModel::forward_observed(const void* x, void* y, int64_t steps, GruState& state, GruCodeObserver& observer,
                                   const GruRunOptions& options) const {
-  ISOBIT_RETURN_IF_ERROR(
-      check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
+  ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
   ISOBIT_RETURN_IF_ERROR(check_state_grids(impl_->layers, state));
   const GruWorkspace workspace = this->workspace(state.batch(), steps);
   std::byte* base = workspace.bytes_.get();
@@ -502,8 +520,16 @@ Status GruModel::forward_observed(const void* x, void* y, int64_t steps, GruStat
   Ends ends;
   ends.x = static_cast<const std::byte*>(x);
   ends.y = static_cast<std::byte*>(y);
-  run_layers({impl_->layers, impl_->parameters.directions, CpuPath::kReference, ends, steps, state, options,
-              {base + layout.between[0], base + layout.between[1]}, false, &observer},
+  run_layers({impl_->layers,
+              impl_->parameters.directions,
+              CpuPath::kReference,
+              ends,
+              steps,
+              state,
+              options,
+              {base + layout.between[0], base + layout.between[1]},
+              false,
+              &observer},
              base + layout.scratch, 0, state.batch());
   return {};
 }

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "core/fixed.h"
-
 namespace isobit {
 namespace {
 
@@ -132,37 +130,6 @@ Int128 table_difference(const ActivationTable& table, Int128 from) {
 }
 
 }  // namespace
-
-Int128 bound_add(Int128 a, Int128 b) { return std::min(a + b, kBoundLimit); }
-
-Int128 bound_multiply(Int128 a, Int128 b) {
-  if (a == 0 || b == 0) return 0;
-  return a > kBoundLimit / b ? kBoundLimit : a * b;
-}
-
-Int128 bound_rescale(Int128 bound, const RescaleParameters& ratio) {
-  const Int128 product = bound_multiply(bound, ratio.multiplier);
-  if (product == 0) return 0;
-  if (ratio.shift <= 0) return bound_multiply(product, static_cast<Int128>(1) << std::min(-ratio.shift, 100));
-  return ratio.shift > 120 ? 1 : (product >> ratio.shift) + 1;
-}
-
-std::string to_decimal(Int128 value) {
-  if (value >= kBoundLimit) return "over 10^36";
-  std::string digits;
-  do {
-    digits.insert(digits.begin(), static_cast<char>('0' + static_cast<int>(value % 10)));
-    value /= 10;
-  } while (value != 0);
-  return digits;
-}
-
-Int128 largest_difference(const Grid& grid) {
-  return std::max(absolute(static_cast<Int128>(grid.min()) - grid.zero_point),
-                  absolute(static_cast<Int128>(grid.max()) - grid.zero_point));
-}
-
-Int128 largest_code(const Grid& grid) { return std::max(absolute(grid.min()), absolute(grid.max())); }
 
 GruOperandBounds operand_bounds(const GruLayerParameters& p) {
   GruOperandBounds bounds;

@@ -6,24 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "core/rescale.h"
 #include "isobit/gru.h"
 
 namespace isobit {
-
-__extension__ typedef __int128 Int128;
-
-/// Magnitudes saturate here, far above int64 and far below the end of Int128.
-inline constexpr Int128 kBoundLimit = static_cast<Int128>(1) << 120;
-
-Int128 bound_add(Int128 a, Int128 b);
-Int128 bound_multiply(Int128 a, Int128 b);
-/// Largest |round_shift(x * m, n)| for |x| <= bound, in any rounding mode.
-Int128 bound_rescale(Int128 bound, const RescaleParameters& ratio);
-std::string to_decimal(Int128 value);
-
-/// max |code - zero_point| and max |code| over a grid.
-Int128 largest_difference(const Grid& grid);
-Int128 largest_code(const Grid& grid);
 
 /// Operand bounds that do not depend on the layer's rescales to gates; sums over actual weights.
 struct GruOperandBounds {

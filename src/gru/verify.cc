@@ -9,6 +9,7 @@
 #include "gru/random_model.h"
 #include "gru/verify_parts.h"
 #include "isobit/gru.h"
+#include "linear/verify.h"
 #include "table/fp16_verify.h"
 
 namespace isobit {
@@ -132,7 +133,9 @@ Result<Fingerprints> fingerprint_all(std::optional<CpuPath> path) {
     }
     return execute(model, run, used, true);
   };
-  return fingerprint_with(runs);
+  ISOBIT_ASSIGN_OR_RETURN(Fingerprints lines, fingerprint_with(runs));
+  ISOBIT_RETURN_IF_ERROR(fingerprint_linear(path, lines));
+  return lines;
 }
 
 }  // namespace isobit

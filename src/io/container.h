@@ -38,6 +38,9 @@ Result<std::vector<std::byte>> encode_npy(const Array& array, const std::string&
 Result<std::vector<std::byte>> encode_npz(const std::map<std::string, Array>& arrays, const std::string& what);
 Result<std::vector<std::byte>> encode_safetensors(const ArrayFile& file, const std::string& what);
 
+/// The safetensors files beside `path` that its content, a safetensors index, names.
+Result<ArrayFile> load_shards(const void* data, size_t size_bytes, const std::string& path);
+
 /// Runs `body`; an exception of the standard library becomes a Status, because nothing throws across the API.
 template <typename Body>
 auto without_exceptions(const std::string& what, Body body) -> decltype(body()) {

@@ -3,6 +3,7 @@
 #include "isobit/gguf.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -235,7 +236,7 @@ class GgufReader {
     const GgufType* type = find_gguf_type(type_id);
     if (type == nullptr) return invalid(what, "has the unknown type " + std::to_string(type_id));
     tensor.type = type->name;
-    tensor.readable = type->dtype || type->dequantize != nullptr;
+    tensor.readable = type->dtype || type->quantization != nullptr;
     // A dimension of 2^63 or more has become negative. As float32 it must fit, too, so no product below overflows.
     const std::optional<size_t> float_bytes = array_size_bytes(Dtype::kF32, tensor.shape);
     if (!float_bytes) return invalid(what, "has the shape " + shape_text(tensor.shape) + ", beyond 2^63 bytes");
@@ -318,6 +319,31 @@ Result<GgufFile> GgufFile::load(const std::string& path) {
   });
 }
 
+namespace {
+
+/// One block; false if a scale or offset is not finite.
+bool dequantize(const GgufType& type, const uint8_t* block, float* out) {
+  const GgufQuantization& quantization = *type.quantization;
+  std::array<float, kMaxGgufGroups> scales{}, offsets{};
+  std::array<uint8_t, kMaxGgufBlock> codes{};
+  quantization.split(block, scales.data(), offsets.data(), codes.data());
+  const int groups = static_cast<int>(type.block_elements) / quantization.group;
+  for (int g = 0; g < groups; ++g) {
+    if (!std::isfinite(scales[g]) || !std::isfinite(offsets[g])) return false;
+    for (int i = g * quantization.group; i < (g + 1) * quantization.group; ++i) {
+      out[i] = scales[g] * static_cast<float>(codes[i] - quantization.zero);
+      if (quantization.has_offsets) out[i] = out[i] + offsets[g];
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::span<const std::byte> GgufFile::stored(const GgufTensor& tensor) const {
+  return {data_ + tensor.offset, tensor.size_bytes};
+}
+
 Result<Array> GgufFile::read(const GgufTensor& tensor) const {
   const std::string what = name_ + ": tensor " + in_quotes(tensor.name);
   const GgufType& type = *find_gguf_type(tensor.type);
@@ -327,7 +353,7 @@ Result<Array> GgufFile::read(const GgufTensor& tensor) const {
     if (!array.bytes.empty()) std::memcpy(array.bytes.data(), bytes, array.bytes.size());
     return array;
   }
-  if (type.dequantize == nullptr) {
+  if (type.quantization == nullptr) {
     return Status(StatusCode::kUnsupported,
                   what + " is of type " + std::string(type.name) + "; read are " + readable_gguf_types());
   }
@@ -336,12 +362,10 @@ Result<Array> GgufFile::read(const GgufTensor& tensor) const {
   auto* out = array.data<float>();
   const int64_t blocks = array.size() / type.block_elements;
   for (int64_t i = 0; i < blocks; ++i, block += type.block_bytes, out += type.block_elements) {
-    type.dequantize(block, out);
-    if (!std::isfinite(*out)) {
-      return Status(StatusCode::kInvalidFile, what + ": a scale of block " + std::to_string(i) + " of " +
-                                                  std::to_string(blocks) + " (" + std::string(type.name) +
-                                                  ") is infinite or NaN; scales must be finite");
-    }
+    if (dequantize(type, block, out)) continue;
+    return Status(StatusCode::kInvalidFile, what + ": a scale of block " + std::to_string(i) + " of " +
+                                                std::to_string(blocks) + " (" + std::string(type.name) +
+                                                ") is infinite or NaN; scales must be finite");
   }
   return array;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every product, sum and difference of floats below is one float32 operation, rounded to nearest even; docs/formats.md
-// has the same formulas. Which bits are which element is the format's own choice.
+// Every product of floats below is one float32 operation, rounded to nearest even; docs/formats.md has the same
+// formulas. Which bits are which element is the format's own choice.
 #include "io/gguf_types.h"
 
 #include <algorithm>
@@ -13,8 +13,6 @@ namespace isobit {
 
 namespace {
 
-constexpr int kSuperBlock = 256;
-
 float f16_at(const uint8_t* bytes) {
   uint16_t bits = 0;
   std::memcpy(&bits, bytes, sizeof bits);
@@ -24,93 +22,92 @@ float f16_at(const uint8_t* bytes) {
 float s8_at(const uint8_t* byte) { return static_cast<float>(static_cast<int8_t>(*byte)); }
 
 // Element i of a super-block of 2-bit codes: each half has 32 bytes, whose bits 0-1 are its first 32 elements.
-int code2(const uint8_t* codes, int i) { return codes[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3; }
+uint8_t code2(const uint8_t* codes, int i) {
+  return static_cast<uint8_t>(codes[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3);
+}
 
-void dequantize_q4_0(const uint8_t* block, float* out) {
-  const float scale = f16_at(block);
-  const uint8_t* codes = block + 2;
+void split_q4_0(const uint8_t* block, float* scales, float*, uint8_t* codes) {
+  scales[0] = f16_at(block);
   for (int i = 0; i < 16; ++i) {
-    out[i] = scale * static_cast<float>((codes[i] & 15) - 8);
-    out[i + 16] = scale * static_cast<float>((codes[i] >> 4) - 8);
+    codes[i] = block[2 + i] & 15;
+    codes[i + 16] = block[2 + i] >> 4;
   }
 }
 
-void dequantize_q4_1(const uint8_t* block, float* out) {
-  const float scale = f16_at(block), minimum = f16_at(block + 2);
-  const uint8_t* codes = block + 4;
-  for (int i = 0; i < 16; ++i) {
-    out[i] = scale * static_cast<float>(codes[i] & 15) + minimum;
-    out[i + 16] = scale * static_cast<float>(codes[i] >> 4) + minimum;
-  }
+void split_q4_1(const uint8_t* block, float* scales, float* offsets, uint8_t* codes) {
+  offsets[0] = f16_at(block + 2);
+  split_q4_0(block + 2, scales, offsets, codes);
+  scales[0] = f16_at(block);
 }
 
-void dequantize_q8_0(const uint8_t* block, float* out) {
-  const float scale = f16_at(block);
-  for (int i = 0; i < 32; ++i) out[i] = scale * s8_at(block + 2 + i);
+void split_q8_0(const uint8_t* block, float* scales, float*, uint8_t* codes) {
+  scales[0] = f16_at(block);
+  for (int i = 0; i < 32; ++i) codes[i] = block[2 + i] ^ 128;
 }
 
-void dequantize_q2_k(const uint8_t* block, float* out) {
-  const uint8_t* scales = block;  // low 4 bits a scale, high 4 a minimum, for 16 elements
-  const uint8_t* codes = block + 16;
+void split_q2_k(const uint8_t* block, float* scales, float* offsets, uint8_t* codes) {
   const float scale = f16_at(block + 80), minimum = f16_at(block + 82);
-  for (int i = 0; i < kSuperBlock; ++i) {
-    const float group_scale = scale * static_cast<float>(scales[i / 16] & 15);
-    const float group_minimum = minimum * static_cast<float>(scales[i / 16] >> 4);
-    out[i] = group_scale * static_cast<float>(code2(codes, i)) - group_minimum;
+  for (int group = 0; group < 16; ++group) {  // low 4 bits a scale, high 4 a minimum
+    scales[group] = scale * static_cast<float>(block[group] & 15);
+    offsets[group] = -(minimum * static_cast<float>(block[group] >> 4));
   }
+  for (int i = 0; i < kMaxGgufBlock; ++i) codes[i] = code2(block + 16, i);
 }
 
-void dequantize_q4_k(const uint8_t* block, float* out) {
+void split_q4_k(const uint8_t* block, float* scales, float* offsets, uint8_t* codes) {
   const float scale = f16_at(block), minimum = f16_at(block + 2);
   const uint8_t* packed = block + 4;  // 8 scales and 8 minima of 6 bits: the upper 2 bits of the last four are apart
-  const uint8_t* codes = block + 16;
   for (int group = 0; group < 8; ++group) {
     int scale_code = packed[group] & 63, minimum_code = packed[group + 4] & 63;
     if (group >= 4) {
       scale_code = (packed[group + 4] & 15) | (packed[group - 4] >> 6 << 4);
       minimum_code = packed[group + 4] >> 4 | (packed[group] >> 6 << 4);
     }
-    const float group_scale = scale * static_cast<float>(scale_code);
-    const float group_minimum = minimum * static_cast<float>(minimum_code);
-    for (int i = 0; i < 32; ++i) {
-      const int code = codes[group / 2 * 32 + i] >> (group % 2 * 4) & 15;
-      out[group * 32 + i] = group_scale * static_cast<float>(code) - group_minimum;
-    }
+    scales[group] = scale * static_cast<float>(scale_code);
+    offsets[group] = -(minimum * static_cast<float>(minimum_code));
   }
+  for (int i = 0; i < kMaxGgufBlock; ++i)
+    codes[i] = static_cast<uint8_t>(block[16 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15);
 }
 
-void dequantize_q6_k(const uint8_t* block, float* out) {
+void split_q6_k(const uint8_t* block, float* scales, float*, uint8_t* codes) {
   const uint8_t* low = block;  // 4 bits of each code; its upper 2 bits lie as codes of 2 bits do
   const uint8_t* high = block + 128;
-  const uint8_t* scales = block + 192;
   const float scale = f16_at(block + 208);
-  for (int i = 0; i < kSuperBlock; ++i) {
+  for (int group = 0; group < 16; ++group) scales[group] = scale * s8_at(block + 192 + group);
+  for (int i = 0; i < kMaxGgufBlock; ++i) {
     const int nibble = low[i / 128 * 64 + i % 64] >> (i / 64 % 2 * 4) & 15;
-    const int code = (nibble | (code2(high, i) << 4)) - 32;
-    const float group_scale = scale * s8_at(scales + i / 16);
-    out[i] = group_scale * static_cast<float>(code);
+    codes[i] = static_cast<uint8_t>(nibble | (code2(high, i) << 4));
   }
 }
 
-void dequantize_tq2_0(const uint8_t* block, float* out) {
-  const float scale = f16_at(block + 64);
-  for (int i = 0; i < kSuperBlock; ++i) out[i] = scale * static_cast<float>(code2(block, i) - 1);
+void split_tq2_0(const uint8_t* block, float* scales, float*, uint8_t* codes) {
+  scales[0] = f16_at(block + 64);
+  for (int i = 0; i < kMaxGgufBlock; ++i) codes[i] = code2(block, i);
 }
+
+constexpr GgufQuantization kQ4_0 = {4, 32, 8, false, Dtype::kF16, split_q4_0};
+constexpr GgufQuantization kQ4_1 = {4, 32, 0, true, Dtype::kF16, split_q4_1};
+constexpr GgufQuantization kQ8_0 = {8, 32, 128, false, Dtype::kF16, split_q8_0};
+constexpr GgufQuantization kQ2_K = {2, 16, 0, true, Dtype::kF32, split_q2_k};
+constexpr GgufQuantization kQ4_K = {4, 32, 0, true, Dtype::kF32, split_q4_k};
+constexpr GgufQuantization kQ6_K = {6, 16, 32, false, Dtype::kF32, split_q6_k};
+constexpr GgufQuantization kTQ2_0 = {2, 256, 1, false, Dtype::kF16, split_tq2_0};
 
 constexpr GgufType kTypes[] = {
     {0, "F32", 1, 4, Dtype::kF32, nullptr},
     {1, "F16", 1, 2, Dtype::kF16, nullptr},
-    {2, "Q4_0", 32, 18, {}, dequantize_q4_0},
-    {3, "Q4_1", 32, 20, {}, dequantize_q4_1},
+    {2, "Q4_0", 32, 18, {}, &kQ4_0},
+    {3, "Q4_1", 32, 20, {}, &kQ4_1},
     {6, "Q5_0", 32, 22, {}, nullptr},
     {7, "Q5_1", 32, 24, {}, nullptr},
-    {8, "Q8_0", 32, 34, {}, dequantize_q8_0},
+    {8, "Q8_0", 32, 34, {}, &kQ8_0},
     {9, "Q8_1", 32, 36, {}, nullptr},
-    {10, "Q2_K", 256, 84, {}, dequantize_q2_k},
+    {10, "Q2_K", 256, 84, {}, &kQ2_K},
     {11, "Q3_K", 256, 110, {}, nullptr},
-    {12, "Q4_K", 256, 144, {}, dequantize_q4_k},
+    {12, "Q4_K", 256, 144, {}, &kQ4_K},
     {13, "Q5_K", 256, 176, {}, nullptr},
-    {14, "Q6_K", 256, 210, {}, dequantize_q6_k},
+    {14, "Q6_K", 256, 210, {}, &kQ6_K},
     {15, "Q8_K", 256, 292, {}, nullptr},
     {16, "IQ2_XXS", 256, 66, {}, nullptr},
     {17, "IQ2_XS", 256, 74, {}, nullptr},
@@ -128,7 +125,7 @@ constexpr GgufType kTypes[] = {
     {29, "IQ1_M", 256, 56, {}, nullptr},
     {30, "BF16", 1, 2, Dtype::kBF16, nullptr},
     {34, "TQ1_0", 256, 54, {}, nullptr},
-    {35, "TQ2_0", 256, 66, {}, dequantize_tq2_0},
+    {35, "TQ2_0", 256, 66, {}, &kTQ2_0},
     {39, "MXFP4", 32, 17, {}, nullptr},
     {40, "NVFP4", 64, 36, {}, nullptr},
     {41, "Q1_0", 128, 18, {}, nullptr},
@@ -153,7 +150,7 @@ const GgufType* find_gguf_type(std::string_view name) {
 std::string readable_gguf_types() {
   std::string names;
   for (const GgufType& type : kTypes) {
-    if (type.dtype || type.dequantize != nullptr) names += (names.empty() ? "" : " ") + std::string(type.name);
+    if (type.dtype || type.quantization != nullptr) names += (names.empty() ? "" : " ") + std::string(type.name);
   }
   return names;
 }

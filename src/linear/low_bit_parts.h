@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/bits.h"
-#include "core/half.h"
+#include "core/codes.h"
 #include "isobit/low_bit.h"
 
 namespace isobit {
@@ -25,10 +25,9 @@ constexpr bool is_low_bit_scale(Dtype dtype) {
 }
 
 /// Element i of f32, f16 or bf16 values, widened exactly.
-inline float float_at(const Array& array, int64_t i) {
-  if (array.dtype == Dtype::kF32) return array.data<float>()[i];
-  const uint16_t half = array.data<uint16_t>()[i];
-  return array.dtype == Dtype::kF16 ? f16_to_f32(half) : bf16_to_f32(half);
+inline float float_at(const Array& array, int64_t i) { return load_float(array.bytes.data(), array.dtype, i); }
+inline void set_float_at(Array& array, int64_t i, float value) {
+  store_float(array.bytes.data(), array.dtype, i, value);
 }
 
 /// v of code w.

@@ -29,15 +29,6 @@ double rounded_to(Dtype dtype, double value) {
   return static_cast<double>(narrow) + 0.0;
 }
 
-void store_float(Array& array, int64_t i, double value) {
-  const auto narrow = static_cast<float>(value);  // exact: rounded_to made it
-  if (array.dtype == Dtype::kF32) {
-    array.data<float>()[i] = narrow;
-  } else {
-    array.data<uint16_t>()[i] = array.dtype == Dtype::kF16 ? f32_to_f16(narrow) : f32_to_bf16(narrow);
-  }
-}
-
 /// What is stored of a group.
 struct Group {
   double scale = 0;
@@ -227,8 +218,9 @@ Result<LowBitMatrix> quantize_low_bit(const Array& weights, const LowBitOptions&
         for (int64_t k = 0; k < count; ++k)
           pack_code(codes, first + k, p.bits, static_cast<uint32_t>(quantizer.code(w[static_cast<size_t>(k)], group)));
         const int64_t index = n * groups + g;
-        store_float(p.scales, index, group.scale);
-        if (p.kind == LowBitKind::kOffset) store_float(p.offsets, index, group.offset);
+        // Exact: rounded_to made them.
+        set_float_at(p.scales, index, static_cast<float>(group.scale));
+        if (p.kind == LowBitKind::kOffset) set_float_at(p.offsets, index, static_cast<float>(group.offset));
         if (p.kind == LowBitKind::kZeroPoint)
           store_code(p.zero_points.bytes.data(), p.zero_points.dtype, index, group.zero_point);
       }

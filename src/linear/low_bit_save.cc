@@ -21,12 +21,34 @@ void put(ArrayFile& file, const std::string& path, const std::string& name, cons
     refuse_argument(path + ": two tensors of the file would be named " + in_quotes(name));
 }
 
+/// Why the permutation of a matrix is none; empty: it is one, or the matrix has none.
+std::string permutation_error(const std::string& matrix, int64_t columns, const LowBitFile& content) {
+  const std::string name = low_bit_permutation_name(matrix);
+  const auto found = content.arrays.find(name);
+  if (found == content.arrays.end()) return "";
+  const Array& array = found->second;
+  if (array.dtype != Dtype::kS32 || array.shape != std::vector<int64_t>{columns})
+    return "tensor " + in_quotes(name) + " is " + std::string(to_string(array.dtype)) + " of the shape " +
+           shape_text(array.shape) + ", must be s32 of the shape " + shape_text({columns});
+  std::vector<bool> seen(static_cast<size_t>(columns));
+  for (int64_t j = 0; j < columns; ++j) {
+    const int64_t k = array.data<int32_t>()[j];
+    if (k < 0 || k >= columns || seen[static_cast<size_t>(k)])
+      return "tensor " + in_quotes(name) + ": element " + std::to_string(j) + " is " + std::to_string(k) +
+             ", must be another of 0.." + std::to_string(columns - 1);
+    seen[static_cast<size_t>(k)] = true;
+  }
+  return "";
+}
+
 ArrayFile file_of(const std::string& path, const LowBitFile& content) {
   ArrayFile file;
   Json matrices = Json::array();
   for (const auto& [name, matrix] : content.matrices) {
     if (name.empty()) refuse_argument(path + ": a matrix has no name");
     const LowBitParameters& p = matrix.parameters();
+    if (const std::string error = permutation_error(name, p.columns, content); !error.empty())
+      refuse_argument(path + ": " + error);
     Json json = {{"name", name},
                  {"rows", p.rows},
                  {"columns", p.columns},
@@ -113,10 +135,15 @@ LowBitFile content_of(const std::string& path, ArrayFile file) {
     content.arrays.insert(std::move(node));
   }
   if (!file.arrays.empty()) refuse_file(path + ": unknown tensor " + in_quotes(file.arrays.begin()->first));
+  for (const auto& [name, matrix] : content.matrices)
+    if (const std::string error = permutation_error(name, matrix.columns(), content); !error.empty())
+      refuse_file(path + ": " + error);
   return content;
 }
 
 }  // namespace
+
+std::string low_bit_permutation_name(std::string_view matrix) { return std::string(matrix) + ".permutation"; }
 
 Status save_low_bit(const std::string& path, const LowBitFile& file) {
   return without_refusal(path, [&]() -> Status {

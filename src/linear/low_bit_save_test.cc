@@ -193,5 +193,31 @@ TEST_F(SavedLowBit, EveryCutIsRefused) {
   }
 }
 
+TEST_F(SavedLowBit, ChecksPermutations) {
+  const auto with = [](std::vector<int32_t> permutation) {
+    LowBitFile file = small_file();
+    file.arrays["fc.permutation"] = Array::copy_of(permutation.data(), {static_cast<int64_t>(permutation.size())});
+    return file;
+  };
+  std::vector<int32_t> backwards(21);
+  for (int32_t j = 0; j < 21; ++j) backwards[static_cast<size_t>(j)] = 20 - j;
+  ASSERT_TRUE(save_low_bit(path_, with(backwards)).ok());
+  const Result<LowBitFile> loaded = load_low_bit(path_);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ(*loaded, with(backwards));
+  const std::string what = path_ + ": tensor 'fc.permutation'";
+  EXPECT_EQ(save_low_bit(path_, with({0, 1})).message(),
+            what + " is s32 of the shape (2,), must be s32 of the shape (21,)");
+  backwards[3] = 21;
+  EXPECT_EQ(save_low_bit(path_, with(backwards)).message(), what + ": element 3 is 21, must be another of 0..20");
+  backwards[3] = 20;
+  EXPECT_EQ(save_low_bit(path_, with(backwards)).message(), what + ": element 3 is 20, must be another of 0..20");
+  EXPECT_NE(refusal([](ArrayFile& file, Json& json) {
+              file.arrays["out.permutation"] = iota_f32({21});
+              json["arrays"].push_back("out.permutation");
+            }).find("'out.permutation' is f32 of the shape (21,), must be s32"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace isobit

@@ -5,8 +5,7 @@
 // Limits of one core with two ports for 512-bit and three for 256-bit arithmetic, one of them for permutes, and three
 // loads a cycle (two of 512 bits), as the processors with AVX-512 VNNI have had since 2021:
 // - Looking up: a gather loads each result and takes some 0.5 cycles an element with either width.
-// - Interpolating, 16 elements with AVX-512: about 40 instructions on two ports and two gathers of 5.5 cycles, 27
-// cycles;
+// - Interpolating, 16 elements with AVX-512: about 30 instructions on two ports and two gathers of 5 cycles, 25 cycles;
 //   with AVX2 about 55 for 8 elements on three ports and two gathers of 3 cycles, 24 cycles.
 #include <benchmark/benchmark.h>
 

@@ -112,19 +112,37 @@ class LaneTable {
     lanes_.entries = entries_.data();
     const bool unit = table.reduction == Fp16Reduction::kInverseSigmoid;
     lanes_.limit = unit ? 0x3c00 : kFp16Infinity;
-    const uint32_t of_class[] = {0, lanes_.limit, lanes_.limit + 1U, lanes_.limit - 1U};
+    const uint32_t of_class[] = {0, lanes_.limit - 1U, lanes_.limit, lanes_.limit + 1U};
     for (uint32_t i = 0; i < 8; ++i) {
-      const Fp16Reduced reduced =
-          fp16_reduce(table.reduction, static_cast<uint16_t>(of_class[i & 3] | (i >= 4 ? 0x8000u : 0u)));
-      lanes_.special[i] = reduced.code;
-      lanes_.is_special[i] = reduced.done ? 0xffff : 0;
+      const auto code = static_cast<uint16_t>(of_class[i & 3] | (i >= 4 ? 0x8000u : 0u));
+      const Fp16Reduced reduced = fp16_reduce(table.reduction, code);
+      lanes_.special[i + 1] = reduced.done ? static_cast<uint8_t>(reduced.code >> 8) : 0xff;
     }
+    // VFIXUPIMMPS: four bits for each of quiet and signalling NaN, 0, 1, -infinity, infinity, negative, positive.
+    const uint16_t of_token[] = {kFp16Nan, kFp16Nan, 0, 0x3c00, kFp16Infinity | 0x8000, kFp16Infinity, 0xbb00, 0x3b00};
+    for (uint32_t i = 0; i < 8; ++i) lanes_.fixup |= fixup_response(table.reduction, of_token[i]) << (4 * i);
   }
   LaneTable(const LaneTable&) = delete;
   LaneTable& operator=(const LaneTable&) = delete;
   [[nodiscard]] const Fp16Lanes& lanes() const { return lanes_; }
 
  private:
+  /// What VFIXUPIMMPS does with such a number.
+  static uint32_t fixup_response(Fp16Reduction reduction, uint16_t code) {
+    const Fp16Reduced reduced = fp16_reduce(reduction, code);
+    if (!reduced.done) return 0;  // leaves the result
+    if (code == 0) {
+      const bool changes_sign = fp16_reduce(reduction, 0x8000).code != reduced.code;
+      if (changes_sign) return reduced.code == 0 ? 1 : 6;  // the number itself; infinity with its sign
+    }
+    switch (reduced.code) {
+      case kFp16Nan: return 3;  // the negative quiet NaN
+      case kFp16Infinity | 0x8000: return 4;
+      case kFp16Infinity: return 5;
+      case 0x8000: return 7;
+      default: return 8;  // 0
+    }
+  }
   static int32_t padded(int32_t size) { return (size + kFp16LaneGroup - 1) / kFp16LaneGroup * kFp16LaneGroup; }
 
   void add_interval(size_t at, float start, float scale) {

@@ -3,8 +3,6 @@
 #include "isobit/fp16_function.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -20,52 +18,18 @@
 #include "core/half.h"
 #include "core/random.h"
 #include "table/fp16_reference.h"
+#include "testing/guarded_bytes.h"
+#include "testing/required.h"
 
 namespace isobit {
 namespace {
 
+using isobit::testing::GuardedBytes;
+using isobit::testing::required;
+
 constexpr Fp16Model kModels[] = {Fp16Model::kF32, Fp16Model::kNliGpu, Fp16Model::kNliCpu};
 constexpr Dtype kDtypes[] = {Dtype::kF16, Dtype::kBF16, Dtype::kF32};
 constexpr std::byte kCanary{0xa5};
-
-/// Memory between two pages that cannot be touched, at the end or at the start of what lies between. The rest of the
-/// page is filled with a canary.
-class GuardedBytes {
- public:
-  explicit GuardedBytes(size_t bytes, bool at_end = true) : bytes_(bytes) {
-    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    body_bytes_ = (bytes + page) / page * page;
-    mapped_bytes_ = body_bytes_ + 2 * page;
-    base_ = static_cast<std::byte*>(
-        mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    EXPECT_NE(static_cast<void*>(base_), MAP_FAILED);
-    EXPECT_EQ(mprotect(base_, page, PROT_NONE), 0);
-    EXPECT_EQ(mprotect(base_ + page + body_bytes_, page, PROT_NONE), 0);
-    body_ = base_ + page;
-    std::fill_n(body_, body_bytes_, kCanary);
-    data_ = at_end ? body_ + body_bytes_ - bytes : body_;
-  }
-  ~GuardedBytes() { munmap(base_, mapped_bytes_); }
-  GuardedBytes(const GuardedBytes&) = delete;
-  GuardedBytes& operator=(const GuardedBytes&) = delete;
-  [[nodiscard]] std::span<std::byte> bytes() const { return {data_, bytes_}; }
-  [[nodiscard]] bool untouched_around() const {
-    const auto is_canary = [](std::byte b) { return b == kCanary; };
-    return std::all_of(body_, data_, is_canary) && std::all_of(data_ + bytes_, body_ + body_bytes_, is_canary);
-  }
-
- private:
-  size_t bytes_, body_bytes_ = 0, mapped_bytes_ = 0;
-  std::byte* base_ = nullptr;
-  std::byte* body_ = nullptr;
-  std::byte* data_ = nullptr;
-};
-
-bool required(CpuPath path) {
-  const char* names = std::getenv("ISOBIT_REQUIRE");
-  return names != nullptr &&
-         ("," + std::string(names) + ",").find("," + std::string(to_string(path)) + ",") != std::string::npos;
-}
 
 template <typename T>
 std::span<const std::byte> bytes_of(const std::vector<T>& values) {
@@ -392,7 +356,8 @@ TEST_P(Fp16Kernels, OddSizesBetweenGuardPages) {
         for (const Dtype y_dtype : kDtypes) {
           SCOPED_TRACE(std::to_string(count) + " " + std::string(to_string(x_dtype)) + " to " +
                        std::string(to_string(y_dtype)));
-          const GuardedBytes x(count * size_in_bytes(x_dtype), at_end), y(count * size_in_bytes(y_dtype), at_end);
+          const GuardedBytes x(static_cast<int64_t>(count * size_in_bytes(x_dtype)), at_end);
+          const GuardedBytes y(static_cast<int64_t>(count * size_in_bytes(y_dtype)), at_end);
           for (std::byte& byte : x.bytes()) byte = static_cast<std::byte>(random.next());
           ASSERT_TRUE(function.run(x.bytes(), x_dtype, y.bytes(), y_dtype, {GetParam().name, nullptr}).ok());
           const std::vector<std::byte> expected = expected_of(results, x.bytes(), x_dtype, y_dtype);
@@ -502,7 +467,8 @@ TEST_P(Fp16SoftmaxKernels, GiveTheBytesOfTheReference) {
             ASSERT_TRUE(
                 softmax.run(in, x_dtype, expected, y_dtype, static_cast<int64_t>(columns), {"reference", nullptr})
                     .ok());
-            const GuardedBytes guarded_x(in.size()), y(expected.size());
+            const GuardedBytes guarded_x(static_cast<int64_t>(in.size()));
+            const GuardedBytes y(static_cast<int64_t>(expected.size()));
             std::copy(in.begin(), in.end(), guarded_x.bytes().begin());
             ThreadPool pool(2);
             const Fp16RunOptions options{GetParam().name, columns % 2 == 1 ? &pool : nullptr};

@@ -28,11 +28,11 @@ struct Fp16Lanes {
   bool overflows;        // a difference is infinite, so that results may be NaN
   Fp16Model model;
   Fp16Reduction reduction;
-  /// Codes that no evaluation is needed for: class 0 is magnitude 0, 1 magnitude = limit, 2 above it, 3 below it, and 4
-  /// more for negative ones.
+  /// Codes that no evaluation is needed for: class 1 is magnitude 0, 2 magnitude below `limit`, 3 magnitude = limit, 4
+  /// above it, and 4 more for negative ones.
   uint16_t limit;
-  uint16_t special[8];     // the result of such a class, the last seven of the table repeated
-  uint16_t is_special[8];  // 0xffff or 0
+  uint8_t special[16];  // high byte of the result of such a class (low bytes are 0), or 0xff; entry 0 is 0
+  uint32_t fixup;       // the same, without the class above 1, as a table of the instruction VFIXUPIMMPS
 };
 /// Vector loads of thresholds, starts, scales and bases may read this many from any multiple of it.
 inline constexpr int kFp16LaneGroup = 32;

@@ -24,7 +24,6 @@ struct Vector {
   using Codes = __m256i;
   using CodeMask = __m256i;
   static constexpr int kLanes = 8;
-  static constexpr int kChains = 2;
   static constexpr bool kTableOf16 = false;
 
   ISOBIT_INLINE Floats all(float a) { return _mm256_set1_ps(a); }
@@ -39,7 +38,6 @@ struct Vector {
   ISOBIT_INLINE Floats bound(Floats a, float limit) {
     return _mm256_min_ps(_mm256_max_ps(a, _mm256_set1_ps(-limit)), _mm256_set1_ps(limit));  // NaN: the second operand
   }
-  ISOBIT_INLINE Floats rint(Floats a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   ISOBIT_INLINE Floats through_f16(Floats a) { return _mm256_cvtph_ps(halves(a)); }
   /// a >= 0 to its whole part and a - floor(a).
   ISOBIT_INLINE Ints whole(Floats a, Floats* fraction) {
@@ -69,6 +67,7 @@ struct Vector {
   ISOBIT_INLINE Ints right_signed(Ints a) {
     return _mm256_srai_epi32(a, kBits);
   }
+  ISOBIT_INLINE Floats xor_sign(Floats a, Ints b) { return floats(bit_xor(bits(a), bit_and(b, all_ints(INT32_MIN)))); }
   /// a * 2^k for a whole k, -64..64.
   ISOBIT_INLINE Floats times_power(Floats a, Floats k) {
     return mul(a, floats(left<23>(add(to_ints(k), all_ints(127)))));
@@ -77,8 +76,6 @@ struct Vector {
   ISOBIT_INLINE Ints descend(Ints index, Floats threshold, Floats a) {
     return _mm256_sub_epi32(_mm256_add_epi32(index, index), bits(_mm256_cmp_ps(threshold, a, _CMP_LE_OQ)));
   }
-  /// 1 where a >= b, else 0.
-  ISOBIT_INLINE Ints not_below(Floats a, Floats b) { return right<31>(bits(_mm256_cmp_ps(a, b, _CMP_GE_OQ))); }
 
   /// kSize floats that are looked up by index: in registers as far as they reach.
   template <int kSize>
@@ -121,28 +118,35 @@ struct Vector {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(halves(low)), halves(high), 1);
   }
   ISOBIT_INLINE Codes all_codes(uint16_t a) { return _mm256_set1_epi16(static_cast<int16_t>(a)); }
-  ISOBIT_INLINE CodeMask equal(Codes a, Codes b) { return _mm256_cmpeq_epi16(a, b); }
   ISOBIT_INLINE CodeMask greater(Codes a, Codes b) { return _mm256_cmpgt_epi16(a, b); }  // signed
-  ISOBIT_INLINE CodeMask either(CodeMask a, CodeMask b) { return _mm256_or_si256(a, b); }
   ISOBIT_INLINE Codes select(CodeMask mask, Codes if_clear, Codes if_set) {
     return _mm256_blendv_epi8(if_clear, if_set, mask);
   }
-  ISOBIT_INLINE Codes xor_where(CodeMask mask, Codes a, Codes b) {
-    return _mm256_xor_si256(a, _mm256_and_si256(mask, b));
-  }
-  ISOBIT_INLINE Codes sign_times_4(Codes a) { return _mm256_and_si256(_mm256_srli_epi16(a, 13), all_codes(4)); }
+  ISOBIT_INLINE Codes magnitude(Codes a) { return _mm256_and_si256(a, all_codes(0x7fff)); }
   ISOBIT_INLINE Codes key(Codes a) { return _mm256_xor_si256(a, _mm256_srli_epi16(_mm256_srai_epi16(a, 15), 1)); }
   ISOBIT_INLINE Codes max(Codes a, Codes b) { return _mm256_max_epi16(a, b); }
   ISOBIT_INLINE Codes min(Codes a, Codes b) { return _mm256_min_epi16(a, b); }
 
-  struct CodeTable {  // of 8 codes
-    explicit CodeTable(const uint16_t* a)
-        : v(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a)))) {}
-    [[gnu::always_inline]] Codes at(Codes index) const {
-      const Codes bytes = _mm256_add_epi16(_mm256_mullo_epi16(index, all_codes(0x0202)), all_codes(0x0100));
-      return _mm256_shuffle_epi8(v, bytes);
+  /// Results of codes that are not evaluated, by their class. Low bytes of all of them are 0, as entry 0 is.
+  struct Special {
+    explicit Special(const Fp16Lanes& l)
+        : limit(all_codes(l.limit)),
+          below(all_codes(static_cast<uint16_t>(l.limit - 1))),
+          high(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(l.special)))) {}
+    template <bool>
+    [[gnu::always_inline]] Floats in_floats(Floats, Floats y) const {
+      return y;
     }
-    Codes v;
+    [[gnu::always_inline]] Codes in_codes(Codes x, Codes y) const {
+      const Codes m = magnitude(x);
+      Codes index = bit_or(bit_and(_mm256_srli_epi16(x, 13), all_codes(4)), all_codes(1));
+      index = _mm256_sub_epi16(index, greater(m, all_codes(0)));
+      index = _mm256_sub_epi16(index, greater(m, below));
+      index = _mm256_sub_epi16(index, greater(m, limit));
+      const Codes result = _mm256_shuffle_epi8(high, _mm256_slli_epi16(index, 8));
+      return select(_mm256_cmpeq_epi16(result, all_codes(0xff00)), result, y);
+    }
+    Codes limit, below, high;
   };
 
   // One vector of another type to codes and back.

@@ -26,7 +26,6 @@ struct Vector {
   using Codes = __m512i;
   using CodeMask = __mmask32;
   static constexpr int kLanes = 16;
-  static constexpr int kChains = 4;
   static constexpr bool kTableOf16 = true;  // one permute reads 16 floats
 
   ISOBIT_INLINE Floats all(float a) { return _mm512_set1_ps(a); }
@@ -41,7 +40,6 @@ struct Vector {
   ISOBIT_INLINE Floats bound(Floats a, float limit) {
     return _mm512_range_ps(a, _mm512_set1_ps(limit), 2);  // the smaller magnitude, with the sign of a
   }
-  ISOBIT_INLINE Floats rint(Floats a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   ISOBIT_INLINE Floats through_f16(Floats a) { return _mm512_cvtph_ps(halves(a)); }
   /// a >= 0 to its whole part and a - floor(a). Towards zero, for the difference is rounded that way, too, and must be
   /// +0 where a is whole.
@@ -53,7 +51,6 @@ struct Vector {
   ISOBIT_INLINE Ints all_ints(int32_t a) { return _mm512_set1_epi32(a); }
   ISOBIT_INLINE Ints bits(Floats a) { return _mm512_castps_si512(a); }
   ISOBIT_INLINE Floats floats(Ints a) { return _mm512_castsi512_ps(a); }
-  ISOBIT_INLINE Ints to_ints(Floats a) { return _mm512_cvtps_epi32(a); }
   ISOBIT_INLINE Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
   ISOBIT_INLINE Ints add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
   ISOBIT_INLINE Ints sub(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
@@ -72,6 +69,9 @@ struct Vector {
   ISOBIT_INLINE Ints right_signed(Ints a) {
     return _mm512_srai_epi32(a, kBits);
   }
+  ISOBIT_INLINE Floats xor_sign(Floats a, Ints b) {
+    return floats(_mm512_ternarylogic_epi32(bits(a), b, all_ints(INT32_MIN), 0x78));  // a ^ (b & c)
+  }
   /// a * 2^k for a whole k, -64..64.
   ISOBIT_INLINE Floats times_power(Floats a, Floats k) { return _mm512_scalef_ps(a, k); }
   /// 2 index + (threshold <= a).
@@ -81,10 +81,6 @@ struct Vector {
   }
   ISOBIT_INLINE Ints set_bits_where_reached(Ints index, int32_t bits, Floats threshold, Floats a) {
     return _mm512_mask_or_epi32(index, _mm512_cmp_ps_mask(threshold, a, _CMP_LE_OQ), index, _mm512_set1_epi32(bits));
-  }
-  /// 1 where a >= b, else 0.
-  ISOBIT_INLINE Ints not_below(Floats a, Floats b) {
-    return _mm512_maskz_set1_epi32(_mm512_cmp_ps_mask(a, b, _CMP_GE_OQ), 1);
   }
 
   /// kSize floats that are looked up by index: in registers as far as they reach.
@@ -102,12 +98,23 @@ struct Vector {
       if constexpr (kSize <= 16) return _mm512_permutexvar_ps(index, low);
       return _mm512_permutex2var_ps(low, index, high);
     }
-    /// Entry i moves to i << kBits and what follows it.
-    template <int kBits>
+    /// From order (piece, bits of the levels above) to those bits from bit 3 down, and the piece in bit 0.
+    template <int kLevel, bool kTwoPieces>
     [[gnu::always_inline]] void spread() {
-      const __m512i order = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-      low = _mm512_permutexvar_ps(_mm512_srli_epi32(order, kBits), low);
+      __m512i from = _mm512_srli_epi32(places(), 4 - kLevel);
+      if (kTwoPieces) from = _mm512_or_si512(from, _mm512_slli_epi32(odd(), kLevel));
+      low = _mm512_permutexvar_ps(from, low);
     }
+    /// For two pieces: from (piece, four bits) to (bit of the last level, bits of the others, piece).
+    [[gnu::always_inline]] void last_level_first() {
+      const __m512i from =
+          _mm512_or_si512(_mm512_and_si512(places(), _mm512_set1_epi32(14)), _mm512_slli_epi32(odd(), 4));
+      const Floats reached = _mm512_permutex2var_ps(low, _mm512_or_si512(from, _mm512_set1_epi32(1)), high);
+      low = _mm512_permutex2var_ps(low, from, high);
+      high = reached;
+    }
+    ISOBIT_INLINE __m512i places() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+    ISOBIT_INLINE __m512i odd() { return _mm512_and_si512(places(), _mm512_set1_epi32(1)); }
     Floats low, high;
   };
   ISOBIT_INLINE Floats gather(const float* from, Ints index) { return _mm512_i32gather_ps(index, from, 4); }
@@ -129,25 +136,30 @@ struct Vector {
     return _mm512_inserti64x4(_mm512_castsi256_si512(halves(low)), halves(high), 1);
   }
   ISOBIT_INLINE Codes all_codes(uint16_t a) { return _mm512_set1_epi16(static_cast<int16_t>(a)); }
-  ISOBIT_INLINE CodeMask equal(Codes a, Codes b) { return _mm512_cmpeq_epi16_mask(a, b); }
   ISOBIT_INLINE CodeMask greater(Codes a, Codes b) { return _mm512_cmpgt_epi16_mask(a, b); }  // signed
-  ISOBIT_INLINE CodeMask either(CodeMask a, CodeMask b) { return a | b; }
   ISOBIT_INLINE Codes select(CodeMask mask, Codes if_clear, Codes if_set) {
     return _mm512_mask_mov_epi16(if_clear, mask, if_set);
   }
-  ISOBIT_INLINE Codes xor_where(CodeMask mask, Codes a, Codes b) {
-    return _mm512_xor_si512(a, _mm512_maskz_mov_epi16(mask, b));
-  }
-  ISOBIT_INLINE Codes sign_times_4(Codes a) { return _mm512_and_si512(_mm512_srli_epi16(a, 13), all_codes(4)); }
+  ISOBIT_INLINE Codes magnitude(Codes a) { return _mm512_and_si512(a, all_codes(0x7fff)); }
   ISOBIT_INLINE Codes key(Codes a) { return _mm512_xor_si512(a, _mm512_srli_epi16(_mm512_srai_epi16(a, 15), 1)); }
   ISOBIT_INLINE Codes max(Codes a, Codes b) { return _mm512_max_epi16(a, b); }
   ISOBIT_INLINE Codes min(Codes a, Codes b) { return _mm512_min_epi16(a, b); }
 
-  struct CodeTable {  // of 8 codes
-    explicit CodeTable(const uint16_t* a)
-        : v(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a)))) {}
-    [[gnu::always_inline]] Codes at(Codes index) const { return _mm512_permutexvar_epi16(index, v); }
-    Codes v;
+  /// Results of codes that are not evaluated: one instruction in float32 lanes, of which NaN comes as 0xfe00.
+  struct Special {
+    explicit Special(const Fp16Lanes& l) : table(_mm512_set1_epi32(static_cast<int32_t>(l.fixup))) {}
+    template <bool kUpTo1>
+    [[gnu::always_inline]] Floats in_floats(Floats x, Floats y) const {
+      if constexpr (kUpTo1) {
+        constexpr int32_t kNegativeGivesNan = 0x03000000;
+        y = _mm512_fixupimm_ps(y, _mm512_sub_ps(_mm512_set1_ps(1.0f), x), _mm512_set1_epi32(kNegativeGivesNan), 0);
+      }
+      return _mm512_fixupimm_ps(y, x, table, 0);
+    }
+    [[gnu::always_inline]] Codes in_codes(Codes, Codes y) const {
+      return _mm512_mask_mov_epi16(y, _mm512_cmpeq_epi16_mask(y, all_codes(kFp16Nan | 0x8000)), all_codes(kFp16Nan));
+    }
+    Ints table;
   };
 
   // One vector of another type to codes and back.

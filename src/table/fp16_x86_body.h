@@ -12,9 +12,13 @@ using Ints = Vector::Ints;
 using Codes = Vector::Codes;
 constexpr int kLanes = Vector::kLanes;
 /// Vectors that are taken through each step together: one is a chain of some 150 cycles, further than a processor looks
-/// ahead (silu with AVX-512: 0.68 ns one after the other, 0.54 side by side).
-constexpr int kChains = Vector::kChains;
+/// ahead, and spilling costs less than waiting (exp with AVX2: 2.0 ns with 2, 1.6 with 4, 1.35 with 8; 16 gain
+/// nothing).
+constexpr int kChains = 8;
 constexpr int kBlock = kChains * kLanes;
+/// The same for a softmax, whose rows are often short.
+constexpr int kRowChains = 4;
+constexpr int kRowBlock = kRowChains * kLanes;
 constexpr int kCodes = 2 * kLanes;  // in a vector
 constexpr int64_t kTile = 1024;
 
@@ -22,7 +26,7 @@ constexpr int64_t kTile = 1024;
 template <Fp16Model kModel, bool kTwoPieces, bool kSmall, typename V = Vector>  // V: what AVX2 lacks may be named
 struct LookUp {
   static constexpr int kPieces = kTwoPieces ? 2 : 1;
-  static constexpr bool kByBits = Vector::kTableOf16 && kSmall && !kTwoPieces;
+  static constexpr bool kByBits = Vector::kTableOf16 && kSmall;
 
   explicit LookUp(const Fp16Lanes& l) : lanes(l) {
     if constexpr (kSmall) {
@@ -35,38 +39,43 @@ struct LookUp {
       bases = bases.load(reinterpret_cast<const float*>(l.bases));
     }
     if constexpr (kByBits) {
-      level1.template spread<3>();
-      level2.template spread<2>();
-      level3.template spread<1>();
+      level1.template spread<1, kTwoPieces>();
+      level2.template spread<2, kTwoPieces>();
+      level3.template spread<3, kTwoPieces>();
+    }
+    if constexpr (kByBits && kTwoPieces) {
+      starts.last_level_first();
+      scales.last_level_first();
+      bases.last_level_first();
     }
   }
 
-  /// x becomes the value there.
-  [[gnu::always_inline]] void operator()(Floats (&x)[kChains], const Ints (&piece)[kChains]) const {
-    Floats start[kChains], scale[kChains];
-    Ints base[kChains], index[kChains];
-    for (int i = 0; i < kChains; ++i) {
-      x[i] = Vector::bound(x[i], 65504.0f);  // infinities are beyond the table then, and NaN is a valid argument
-      index[i] = piece[i];
-    }
-    if constexpr (kByBits) {  // bits are set where they belong: no shift
-      for (int i = 0; i < kChains; ++i) index[i] = V::set_bits_where_reached(index[i], 8, level0.at(index[i]), x[i]);
-      for (int i = 0; i < kChains; ++i) index[i] = V::set_bits_where_reached(index[i], 4, level1.at(index[i]), x[i]);
-      for (int i = 0; i < kChains; ++i) index[i] = V::set_bits_where_reached(index[i], 2, level2.at(index[i]), x[i]);
-      for (int i = 0; i < kChains; ++i) index[i] = V::set_bits_where_reached(index[i], 1, level3.at(index[i]), x[i]);
+  /// x, finite and at most 2^17, becomes the value there.
+  template <int kCount>
+  [[gnu::always_inline]] void operator()(Floats (&x)[kCount], const Ints (&piece)[kCount]) const {
+    Floats start[kCount], scale[kCount];
+    Ints base[kCount], index[kCount];
+    for (int i = 0; i < kCount; ++i) index[i] = piece[i];
+    if constexpr (kByBits) {  // bits are set where they belong, beside that of the piece: no shift
+      constexpr int32_t kLastBit = kTwoPieces ? 16 : 1;
+      for (int i = 0; i < kCount; ++i) index[i] = V::set_bits_where_reached(index[i], 8, level0.at(index[i]), x[i]);
+      for (int i = 0; i < kCount; ++i) index[i] = V::set_bits_where_reached(index[i], 4, level1.at(index[i]), x[i]);
+      for (int i = 0; i < kCount; ++i) index[i] = V::set_bits_where_reached(index[i], 2, level2.at(index[i]), x[i]);
+      for (int i = 0; i < kCount; ++i)
+        index[i] = V::set_bits_where_reached(index[i], kLastBit, level3.at(index[i]), x[i]);
     } else if constexpr (kSmall) {
-      for (int i = 0; i < kChains; ++i) index[i] = Vector::descend(index[i], level0.at(index[i]), x[i]);
-      for (int i = 0; i < kChains; ++i) index[i] = Vector::descend(index[i], level1.at(index[i]), x[i]);
-      for (int i = 0; i < kChains; ++i) index[i] = Vector::descend(index[i], level2.at(index[i]), x[i]);
-      for (int i = 0; i < kChains; ++i) index[i] = Vector::descend(index[i], level3.at(index[i]), x[i]);
+      for (int i = 0; i < kCount; ++i) index[i] = Vector::descend(index[i], level0.at(index[i]), x[i]);
+      for (int i = 0; i < kCount; ++i) index[i] = Vector::descend(index[i], level1.at(index[i]), x[i]);
+      for (int i = 0; i < kCount; ++i) index[i] = Vector::descend(index[i], level2.at(index[i]), x[i]);
+      for (int i = 0; i < kCount; ++i) index[i] = Vector::descend(index[i], level3.at(index[i]), x[i]);
     } else {
       for (int32_t level = 0; level < lanes.levels; ++level) {
         const float* thresholds = lanes.thresholds + lanes.level_starts[level];
-        for (int i = 0; i < kChains; ++i)
+        for (int i = 0; i < kCount; ++i)
           index[i] = Vector::descend(index[i], Vector::gather(thresholds, index[i]), x[i]);
       }
     }
-    for (int i = 0; i < kChains; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       if constexpr (kSmall) {
         start[i] = starts.at(index[i]);
         scale[i] = scales.at(index[i]);
@@ -77,13 +86,13 @@ struct LookUp {
         base[i] = Vector::bits(Vector::gather(reinterpret_cast<const float*>(lanes.bases), index[i]));
       }
     }
-    for (int i = 0; i < kChains; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       x[i] = Vector::sub(x[i], start[i]);
       if constexpr (kModel == Fp16Model::kNliCpu) x[i] = Vector::through_f16(x[i]);
       x[i] = Vector::mul(x[i], scale[i]);
       if constexpr (kModel == Fp16Model::kNliCpu) x[i] = Vector::through_f16(x[i]);
     }
-    for (int i = 0; i < kChains; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       Floats fraction, left, difference;
       const Ints step = Vector::whole(x[i], &fraction);
       Vector::gather_pairs(lanes.entries, Vector::add(base[i], step), &left, &difference);
@@ -95,6 +104,12 @@ struct LookUp {
     }
   }
 
+  template <int kCount>
+  [[gnu::always_inline]] void operator()(Floats (&x)[kCount]) const {
+    const Ints first[kCount] = {};
+    (*this)(x, first);
+  }
+
   const Fp16Lanes& lanes;
   typename Vector::template Table<kPieces> level0;
   typename Vector::template Table<2 * kPieces> level1;
@@ -103,22 +118,27 @@ struct LookUp {
   typename Vector::template Table<16 * kPieces> starts, scales, bases;
 };
 
-[[gnu::always_inline]] inline Floats reduce_argument(Floats x, Floats k, float part1, float part2, float part3) {
-  x = Vector::fnma(k, Vector::all(part1), x);
-  x = Vector::fnma(k, Vector::all(part2), x);
-  return Vector::fnma(k, Vector::all(part3), x);
+[[gnu::always_inline]] inline Floats reduce_argument(Floats x, Floats k, float part1, float part2) {
+  return Vector::fnma(k, Vector::all(part2), Vector::fnma(k, Vector::all(part1), x));
 }
 
-constexpr Ints kNoPieces[kChains] = {};
+/// Added to a number below 2^22, leaves the nearest integer (ties to even) in the low bits.
+constexpr float kRounder = 0x1.8p23f;
 
-/// x, at most 2^17, becomes e^x in float32. -infinity gives a positive number below 2^-62.
-template <typename Table>
-[[gnu::always_inline]] inline void exp_of(const Table& look_up, Floats (&x)[kChains]) {
-  Floats k[kChains];
-  for (int i = 0; i < kChains; ++i) k[i] = Vector::rint(Vector::mul(x[i], Vector::all(kLog2E)));
-  for (int i = 0; i < kChains; ++i) x[i] = reduce_argument(x[i], k[i], kLn2Part1, kLn2Part2, kLn2Part3);
-  look_up(x, kNoPieces);
-  for (int i = 0; i < kChains; ++i) x[i] = Vector::times_power(x[i], Vector::bound(k[i], 64.0f));
+/// x becomes e^x in float32. -infinity gives a positive number below 2^-62, NaN a number. The third part of ln 2
+/// changes the argument of no float16 number.
+template <bool kFloat16, typename Table, int kCount>
+[[gnu::always_inline]] inline void exp_of(const Table& look_up, Floats (&x)[kCount]) {
+  Floats k[kCount];
+  for (int i = 0; i < kCount; ++i) {
+    x[i] = Vector::bound(x[i], 0x1p17f);
+    k[i] = Vector::add(Vector::mul(x[i], Vector::all(kLog2E)), Vector::all(kRounder));
+    k[i] = Vector::sub(k[i], Vector::all(kRounder));
+    x[i] = reduce_argument(x[i], k[i], kLn2Part1, kLn2Part2);
+    if constexpr (!kFloat16) x[i] = Vector::fnma(k[i], Vector::all(kLn2Part3), x[i]);
+  }
+  look_up(x);
+  for (int i = 0; i < kCount; ++i) x[i] = Vector::times_power(x[i], Vector::bound(k[i], 64.0f));
 }
 
 /// Reductions that share their code.
@@ -130,102 +150,101 @@ struct Function {
       : look_up(l),
         overflows(l.overflows),
         quadrant(Vector::all_ints(l.reduction == Fp16Reduction::kCos ? 1 : 0)),
-        negate(Vector::all_ints(l.reduction == Fp16Reduction::kRsqrt ? -1 : 0)),
-        limit(Vector::all_codes(l.limit)),
-        special(l.special),
-        is_special(l.is_special) {}
+        root_flip(Vector::all_ints(l.reduction == Fp16Reduction::kRsqrt ? -1 : 0)),
+        root_bias(Vector::all_ints(l.reduction == Fp16Reduction::kRsqrt ? INT32_MIN + 0x3f800000 : 0x3f800000)),
+        special(l) {}
 
-  /// x becomes the float32 result. That of codes in `special` does not matter.
+  /// x becomes the float32 result. That of special codes does not matter.
   [[gnu::always_inline]] void evaluate(Floats (&x)[kChains]) const {
-    if constexpr (kGroup == Group::kNone || kGroup == Group::kInverseSigmoid) look_up(x, kNoPieces);
-    if constexpr (kGroup == Group::kExp) exp_of(look_up, x);
+    if constexpr (kGroup == Group::kNone || kGroup == Group::kInverseSigmoid) {
+      // Infinities are beyond the table then, and NaN is a valid argument.
+      for (int i = 0; i < kChains; ++i) x[i] = Vector::bound(x[i], 65504.0f);
+      look_up(x);
+    }
+    if constexpr (kGroup == Group::kExp) exp_of<true>(look_up, x);
     if constexpr (kGroup == Group::kSinCos) {
       Ints piece[kChains], sign[kChains];
       for (int i = 0; i < kChains; ++i) {
-        const Floats k = Vector::rint(Vector::mul(x[i], Vector::all(kTwoOverPi)));
-        x[i] = reduce_argument(x[i], k, kHalfPi1, kHalfPi2, kHalfPi3);
-        const Ints q = Vector::add(Vector::to_ints(k), quadrant);
+        x[i] = Vector::bound(x[i], 65504.0f);
+        const Floats k = Vector::add(Vector::mul(x[i], Vector::all(kTwoOverPi)), Vector::all(kRounder));
+        const Ints q = Vector::add(Vector::bits(k), quadrant);
+        const Floats whole = Vector::sub(k, Vector::all(kRounder));
+        x[i] = reduce_argument(x[i], whole, kHalfPi1, kHalfPi2);
+        x[i] = Vector::fnma(whole, Vector::all(kHalfPi3), x[i]);
         piece[i] = Vector::bit_and(q, Vector::all_ints(1));
-        sign[i] = Vector::left<30>(Vector::bit_and(q, Vector::all_ints(2)));
+        sign[i] = Vector::left<30>(q);
       }
       look_up(x, piece);
-      for (int i = 0; i < kChains; ++i) x[i] = Vector::floats(Vector::bit_xor(Vector::bits(x[i]), sign[i]));
+      for (int i = 0; i < kChains; ++i) x[i] = Vector::xor_sign(x[i], sign[i]);
     }
     if constexpr (kGroup == Group::kReciprocal) {
       Ints factor[kChains];
       for (int i = 0; i < kChains; ++i) {
-        const Ints sign = Vector::bit_and(Vector::bits(x[i]), Vector::all_ints(INT32_MIN));
-        factor[i] = Vector::bit_or(Vector::left<23>(Vector::sub(Vector::all_ints(254), exponent(x[i]))), sign);
-        x[i] = Vector::floats(significand(x[i]));
+        // 254 - exponent; the sign, above it, stays.
+        const Ints power = Vector::bit_and(Vector::bits(x[i]), Vector::all_ints(~0x7fffff));
+        factor[i] = Vector::sub(Vector::all_ints(254 << 23), power);
+        const Ints fraction = Vector::bit_and(Vector::bits(x[i]), Vector::all_ints(0x7fffff));
+        x[i] = Vector::floats(Vector::bit_or(fraction, Vector::all_ints(0x3f800000)));
       }
-      look_up(x, kNoPieces);
+      look_up(x);
       for (int i = 0; i < kChains; ++i) x[i] = Vector::mul(x[i], Vector::floats(factor[i]));
     }
     if constexpr (kGroup == Group::kLog) {
       Floats k[kChains];
       for (int i = 0; i < kChains; ++i) {
-        const Ints m = significand(x[i]);
-        const Ints up = Vector::not_below(Vector::floats(m), Vector::all(kSqrt2Up));
-        k[i] = Vector::to_floats(Vector::add(Vector::sub(exponent(x[i]), Vector::all_ints(127)), up));
-        x[i] = Vector::floats(Vector::sub(m, Vector::left<23>(up)));
+        // x = 2^k m, m from half of kSqrt2Up on: the distance to that carries into the exponent where m reaches it.
+        const Ints above = Vector::sub(Vector::bits(x[i]), Vector::bits(Vector::all(kSqrt2Up / 2)));
+        k[i] = Vector::to_floats(Vector::right_signed<23>(above));
+        const Ints power = Vector::bit_and(above, Vector::all_ints(~0x7fffff));
+        x[i] = Vector::floats(Vector::sub(Vector::bits(x[i]), power));
       }
-      look_up(x, kNoPieces);
+      look_up(x);
       for (int i = 0; i < kChains; ++i) x[i] = Vector::fma(k[i], Vector::all(kLn2Part1), x[i]);
     }
     if constexpr (kGroup == Group::kRoot) {
       Ints factor[kChains];
       for (int i = 0; i < kChains; ++i) {
-        const Ints k = Vector::sub(exponent(x[i]), Vector::all_ints(127));
-        const Ints half = Vector::right_signed<1>(k);  // rounds down: half of the even exponent
-        const Ints power = Vector::sub(Vector::bit_xor(half, negate), negate);
-        factor[i] = Vector::left<23>(Vector::add(power, Vector::all_ints(127)));
-        const Ints odd = Vector::left<23>(Vector::bit_and(k, Vector::all_ints(1)));
-        x[i] = Vector::floats(Vector::add(significand(x[i]), odd));
+        // With e the exponent's field: (e + 127) / 2 for the square root, (382 - e) / 2 for its reciprocal, rounded
+        // down. Without the sign: a product that is not a normal number takes hundreds of cycles, though nobody wants
+        // it.
+        const Ints positive = Vector::bit_and(Vector::bits(x[i]), Vector::all_ints(INT32_MAX));
+        const Ints twice = Vector::add(Vector::bit_xor(positive, root_flip), root_bias);
+        factor[i] = Vector::bit_and(Vector::right<1>(twice), Vector::all_ints(0xff << 23));
+        // m in [1, 4) has the field 128 - (e & 1).
+        const Ints low = Vector::bit_and(Vector::bits(x[i]), Vector::all_ints(0xffffff));
+        x[i] =
+            Vector::floats(Vector::add(Vector::bit_xor(low, Vector::all_ints(0x800000)), Vector::all_ints(0x3f800000)));
       }
-      look_up(x, kNoPieces);
+      look_up(x);
       for (int i = 0; i < kChains; ++i) x[i] = Vector::mul(x[i], Vector::floats(factor[i]));
     }
-  }
-
-  /// m in [1, 2) and k + 127 of x = +-2^k m.
-  [[gnu::always_inline]] static Ints significand(Floats x) {
-    const Ints fraction = Vector::bit_and(Vector::bits(x), Vector::all_ints(0x7fffff));
-    return Vector::bit_or(fraction, Vector::all_ints(0x3f800000));
-  }
-  [[gnu::always_inline]] static Ints exponent(Floats x) {
-    return Vector::bit_and(Vector::right<23>(Vector::bits(x)), Vector::all_ints(0xff));
   }
 
   /// One block; out may be in.
   [[gnu::always_inline]] void operator()(const uint16_t* in, uint16_t* out) const {
     // Halves are widened from memory, which saves the instructions that would take them from a vector.
-    Floats x[kChains];
-    for (int i = 0; i < kChains; ++i) x[i] = Vector::widen(in + i * kLanes);
-    evaluate(x);
+    Floats x[kChains], y[kChains];
+    for (int i = 0; i < kChains; ++i) y[i] = x[i] = Vector::widen(in + i * kLanes);
+    evaluate(y);
+    if constexpr (kGroup != Group::kNone)
+      for (int i = 0; i < kChains; ++i) y[i] = special.template in_floats<kGroup == Group::kInverseSigmoid>(x[i], y[i]);
     for (int i = 0; i < kChains; i += 2)
       Vector::store_codes(out + i * kLanes,
-                          finish(Vector::load_codes(in + i * kLanes), Vector::narrow(x[i], x[i + 1])));
+                          finish(Vector::load_codes(in + i * kLanes), Vector::narrow(y[i], y[i + 1])));
   }
 
   [[gnu::always_inline]] Codes finish(Codes x, Codes y) const {
-    const Codes nan = Vector::all_codes(kFp16Nan);
-    if (overflows) y = Vector::select(Vector::greater(magnitude(y), Vector::all_codes(kFp16Infinity)), y, nan);
+    const Codes infinity = Vector::all_codes(kFp16Infinity), nan = Vector::all_codes(kFp16Nan);
+    if (overflows) y = Vector::select(Vector::greater(Vector::magnitude(y), infinity), y, nan);
     if constexpr (kGroup == Group::kNone)
-      return Vector::select(Vector::greater(magnitude(x), Vector::all_codes(kFp16Infinity)), y, nan);
-    Codes which = Vector::bit_or(Vector::sign_times_4(x), Vector::all_codes(3));
-    which = Vector::xor_where(Vector::equal(magnitude(x), Vector::all_codes(0)), which, Vector::all_codes(3));
-    which = Vector::xor_where(Vector::equal(magnitude(x), limit), which, Vector::all_codes(2));
-    which = Vector::xor_where(Vector::greater(magnitude(x), limit), which, Vector::all_codes(1));
-    return Vector::select(Vector::equal(is_special.at(which), Vector::all_codes(0)), special.at(which), y);
+      return Vector::select(Vector::greater(Vector::magnitude(x), infinity), y, nan);
+    return special.in_codes(x, y);
   }
-
-  [[gnu::always_inline]] static Codes magnitude(Codes x) { return Vector::bit_and(x, Vector::all_codes(0x7fff)); }
 
   LookUp<kModel, kGroup == Group::kSinCos, kSmall> look_up;
   bool overflows;
-  Ints quadrant, negate;
-  Codes limit;
-  Vector::CodeTable special, is_special;
+  Ints quadrant, root_flip, root_bias;
+  Vector::Special special;
 };
 
 void read_codes(const void* x, Fp16Element element, int64_t first, int64_t count, uint16_t* codes) {
@@ -356,9 +375,9 @@ struct RowReader {
   RowReader(const Fp16SoftmaxArgs& a, int64_t row) : args(a), first(row * a.columns) {}
   /// The codes from `begin` on; valid until the next call.
   [[gnu::always_inline]] const uint16_t* codes(int64_t begin, int64_t count) {
-    if (args.x_element == Fp16Element::kF16 && count % kBlock == 0)
+    if (args.x_element == Fp16Element::kF16 && count % kRowBlock == 0)
       return static_cast<const uint16_t*>(args.x) + first + begin;
-    for (int64_t i = count / kBlock * kBlock; i < count + kBlock - 1 && i < kTile; ++i) tile[i] = 0xfc00;
+    for (int64_t i = count / kRowBlock * kRowBlock; i < count + kRowBlock - 1 && i < kTile; ++i) tile[i] = 0xfc00;
     read_codes(args.x, args.x_element, first + begin, count, tile);
     return tile;
   }
@@ -407,18 +426,18 @@ void softmax_rows(const Fp16SoftmaxArgs& args) {
       continue;
     }
     const Floats m = Vector::all(f16_to_f32(static_cast<uint16_t>(high ^ (high < 0 ? 0x7fff : 0))));
-    const auto exp_at = [&](const uint16_t* codes, Floats(&e)[kChains]) {
-      for (int i = 0; i < kChains; ++i) e[i] = Vector::sub(Vector::widen(codes + i * kLanes), m);
-      exp_of(look_up, e);
+    const auto exp_at = [&](const uint16_t* codes, Floats(&e)[kRowChains]) {
+      for (int i = 0; i < kRowChains; ++i) e[i] = Vector::sub(Vector::widen(codes + i * kLanes), m);
+      exp_of<false>(look_up, e);
     };
     auto sums = Vector::no_sums();
     const bool keep = args.columns <= kKept;
     tiles([&](int64_t begin, int64_t count) {
       const uint16_t* codes = reader.codes(begin, count);
-      for (int64_t i = 0; i < count; i += kBlock) {
-        Floats e[kChains];
+      for (int64_t i = 0; i < count; i += kRowBlock) {
+        Floats e[kRowChains];
         exp_at(codes + i, e);
-        for (int k = 0; k < kChains; ++k) {
+        for (int k = 0; k < kRowChains; ++k) {
           if (keep) Vector::store(kept + begin + i + k * kLanes, e[k]);
           sums = Vector::accumulate(sums, Vector::mul(e[k], Vector::all(0x1p30f)));
         }
@@ -431,16 +450,16 @@ void softmax_rows(const Fp16SoftmaxArgs& args) {
     const Floats quotient = Vector::all(fp16_softmax_quotient_of(args, sum));
     tiles([&](int64_t begin, int64_t count) {
       const uint16_t* codes = keep ? nullptr : reader.codes(begin, count);
-      const bool direct = args.y_element == Fp16Element::kF16 && count % kBlock == 0;
+      const bool direct = args.y_element == Fp16Element::kF16 && count % kRowBlock == 0;
       uint16_t* out = direct ? static_cast<uint16_t*>(args.y) + reader.first + begin : reader.tile;
-      for (int64_t i = 0; i < count; i += kBlock) {
-        Floats e[kChains];
+      for (int64_t i = 0; i < count; i += kRowBlock) {
+        Floats e[kRowChains];
         if (keep) {
-          for (int k = 0; k < kChains; ++k) e[k] = Vector::load(kept + begin + i + k * kLanes);
+          for (int k = 0; k < kRowChains; ++k) e[k] = Vector::load(kept + begin + i + k * kLanes);
         } else {
           exp_at(codes + i, e);
         }
-        for (int k = 0; k < kChains; k += 2)
+        for (int k = 0; k < kRowChains; k += 2)
           Vector::store_codes(out + i + k * kLanes,
                               Vector::narrow(Vector::mul(e[k], quotient), Vector::mul(e[k + 1], quotient)));
       }

@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -164,29 +165,29 @@ inline std::vector<uint8_t> bytes_of_hex(const std::string& hex) {
   return out;
 }
 
-/// Rows of bit patterns of f32, f16 or bf16.
+/// Rows of bit patterns of f32, f64, f16 or bf16.
 inline Array float_rows_of(const Json& rows, Dtype dtype) {
   const auto columns = static_cast<int64_t>(rows.at(0).size());
   Array out = Array::zeros(dtype, {static_cast<int64_t>(rows.size()), columns});
-  int64_t i = 0;
+  const size_t size = size_in_bytes(dtype);
+  size_t at = 0;
   for (const Json& row : rows)
     for (const Json& bits : row) {
-      const auto value = static_cast<uint32_t>(std::stoul(bits.get<std::string>(), nullptr, 16));
-      if (dtype == Dtype::kF32) {
-        out.data<uint32_t>()[i++] = value;
-      } else {
-        out.data<uint16_t>()[i++] = static_cast<uint16_t>(value);
-      }
+      const uint64_t value = std::stoull(bits.get<std::string>(), nullptr, 16);
+      std::memcpy(out.bytes.data() + at, &value, size);  // little-endian, as everywhere in isobit
+      at += size;
     }
   return out;
 }
 
-/// The type of scales and offsets.
-inline Dtype low_bit_store_of(const Json& weights) {
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16})
-    if (weights.at("store") == to_string(dtype)) return dtype;
-  throw std::runtime_error("test vectors: no type of scales: " + weights.at("store").dump());
+inline Dtype float_dtype_of(const Json& name) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16, Dtype::kF64})
+    if (name == to_string(dtype)) return dtype;
+  throw std::runtime_error("test vectors: no type of floats: " + name.dump());
 }
+
+/// The type of scales and offsets.
+inline Dtype low_bit_store_of(const Json& weights) { return float_dtype_of(weights.at("store")); }
 
 /// Low-bit weights, unchecked.
 inline LowBitParameters low_bit_of(const Json& j) {

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# install_test.sh CMAKE CXX SOURCE BUILD VERSION: installs BUILD, moves the installation elsewhere, and builds and runs
-# tests/install/consumer against it with find_package and with pkg-config, then from SOURCE with add_subdirectory.
-# Everything lies in BUILD/install_test, which is made anew.
+# install_test.sh CMAKE CC CXX SOURCE BUILD VERSION: installs BUILD, moves the installation elsewhere, and builds and
+# runs tests/install/consumer against it, in C++ and in C, with find_package and with pkg-config, then from SOURCE with
+# add_subdirectory. Everything lies in BUILD/install_test, which is made anew.
 set -euo pipefail
-cmake=$1 cxx=$2 source=$3 build=$4 version=$5
+cmake=$1 cc=$2 cxx=$3 source=$4 build=$5 version=$6
 work=$build/install_test
 consumer=$source/tests/install/consumer
 
@@ -20,12 +20,12 @@ logged() {
   "$@" >"$log" 2>&1 || { cat "$log"; fail "$*"; }
 }
 
-# run_consumer PROGRAM HOW
+# run_consumer PROGRAM EXPECTED HOW
 run_consumer() {
   local printed
-  printed=$(LD_LIBRARY_PATH=$libdir "$1" "$work") || fail "$2: the consumer exits with $?"
-  [[ $printed == 128 ]] || fail "$2: the consumer prints '$printed', not 128"
-  echo "$2: ok"
+  printed=$(LD_LIBRARY_PATH=$libdir "$1" "$work") || fail "$3: ${1##*/} exits with $?"
+  [[ $printed == "$2" ]] || fail "$3: ${1##*/} prints '$printed', not $2"
+  echo "$3: ok"
 }
 
 rm -rf "$work"
@@ -39,6 +39,9 @@ libdir=${config%/cmake/isobit/isobit-config.cmake}
 
 ! grep -rIlF -e "$work/first" -e "$source" "$prefix" || fail "the files above hold paths of this machine"
 ! grep -nE 'isobit_(flags|isa|testing)|Boost|nlohmann' "${config%/*}"/*.cmake || fail "the CMake package leaks internals"
+# Names of the shared library: a link for the linker to the one that programs load.
+soname=$(readlink "$libdir/libisobit.so")
+[[ $soname == "libisobit.so.${version%.*}" && -e $libdir/$soname ]] || fail "libisobit.so leads to '$soname'"
 [[ $("$prefix/bin/isobit" --version) == "isobit $version" ]] || fail "bin/isobit --version is not $version"
 
 # Every public header on its own, and none that is not installed.
@@ -58,11 +61,12 @@ done
 [[ $count == "$(find "$prefix/include" -type f | wc -l)" ]] || fail "other files than the public headers are installed"
 echo "$count headers: ok"
 
-logged package.log "$cmake" -G Ninja -S "$consumer" -B "$work/package" -DCMAKE_CXX_COMPILER="$cxx" \
-  -DCMAKE_PREFIX_PATH="$prefix" -DISOBIT_VERSION="$version"
+logged package.log "$cmake" -G Ninja -S "$consumer" -B "$work/package" -DCMAKE_C_COMPILER="$cc" \
+  -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_PREFIX_PATH="$prefix" -DISOBIT_VERSION="$version"
 grep -q "^isobit_DIR:PATH=$prefix" "$work/package/CMakeCache.txt" || fail "find_package found another isobit"
 logged package_build.log "$cmake" --build "$work/package"
-run_consumer "$work/package/consumer" find_package
+run_consumer "$work/package/consumer" 128 find_package
+run_consumer "$work/package/c_consumer" 3 "find_package, C"
 if [[ -n $cuda_include ]]; then
   "$work/package/cuda_consumer" >/dev/null || fail "isobit::cuda: the consumer exits with $?"
   echo "isobit::cuda: ok"
@@ -73,13 +77,19 @@ if command -v pkg-config >/dev/null; then
   [[ $(pkg-config --modversion isobit) == "$version" ]] || fail "pkg-config: version"
   read -ra flags < <(pkg-config --cflags --libs isobit)
   "$cxx" -std=c++20 "$consumer/consumer.cc" -o "$work/by_pkg_config" "${flags[@]}" || fail "pkg-config: ${flags[*]}"
-  run_consumer "$work/by_pkg_config" pkg-config
+  run_consumer "$work/by_pkg_config" 128 pkg-config
+  [[ $(pkg-config --modversion isobit-c) == "$version" ]] || fail "pkg-config: version of isobit-c"
+  read -ra flags < <(pkg-config --cflags --libs isobit-c)
+  "$cc" -std=c99 -Wall -Werror -pedantic "$consumer/c_consumer.c" -o "$work/c_by_pkg_config" "${flags[@]}" ||
+    fail "pkg-config, C: ${flags[*]}"
+  run_consumer "$work/c_by_pkg_config" 3 "pkg-config, C"
 else
   echo "pkg-config: SKIPPED, it is not on PATH"
 fi
 
 # The whole library once more, unoptimised: half a minute of two cores.
-logged subdirectory.log "$cmake" -G Ninja -S "$consumer" -B "$work/subdirectory" -DCMAKE_CXX_COMPILER="$cxx" \
-  -DISOBIT_SOURCE_DIR="$source" -DCMAKE_BUILD_TYPE=Debug
+logged subdirectory.log "$cmake" -G Ninja -S "$consumer" -B "$work/subdirectory" -DCMAKE_C_COMPILER="$cc" \
+  -DCMAKE_CXX_COMPILER="$cxx" -DISOBIT_SOURCE_DIR="$source" -DCMAKE_BUILD_TYPE=Debug
 logged subdirectory_build.log "$cmake" --build "$work/subdirectory" --parallel 2
-run_consumer "$work/subdirectory/consumer" add_subdirectory
+run_consumer "$work/subdirectory/consumer" 128 add_subdirectory
+run_consumer "$work/subdirectory/c_consumer" 3 "add_subdirectory, C"

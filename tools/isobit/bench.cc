@@ -34,7 +34,8 @@ Status check_range(const char* option, int64_t value, int64_t low, int64_t high)
 
 Status check(const BenchOptions& options) {
   if (options.operation != "gru") {
-    return {StatusCode::kInvalidArgument, "bench " + options.operation + ": no such operation; expected gru or table"};
+    return {StatusCode::kInvalidArgument,
+            "bench " + options.operation + ": no such operation; expected gru, linear or table"};
   }
   for (const int64_t hidden : options.hidden) ISOBIT_RETURN_IF_ERROR(check_range("--hidden", hidden, 1, kMaxSize));
   for (const int64_t batch : options.batch) ISOBIT_RETURN_IF_ERROR(check_range("--batch", batch, 1, kMaxSize));
@@ -234,6 +235,10 @@ Result<Outcome> bench(const BenchOptions& options) {
   if (options.operation == "table") {
     if (device) return refuse_on_device(options.device, "bench table", "scripts/bench.sh --cuda table times them");
     return bench_table(options);
+  }
+  if (options.operation == "linear") {
+    if (device) return refuse_on_device(options.device, "bench linear", "it times the kernels of this processor");
+    return bench_linear(options);
   }
   ISOBIT_RETURN_IF_ERROR(check(options));
   if (device) return bench_device(options, *device);

@@ -24,7 +24,7 @@ using Bytes = std::vector<std::byte>;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxElements = int64_t{1} << 28;
-constexpr int64_t kElementsARound = 1 << 20;  // about a millisecond
+constexpr int64_t kElementsARound = 1 << 17;  // a fraction of a millisecond: most rounds are not interrupted
 constexpr size_t kMinRounds = 11;
 
 Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }

@@ -8,6 +8,8 @@
 
 #include "isobit/arrays.h"
 #include "isobit/gru.h"
+#include "isobit/low_bit_import.h"
+#include "low_bit.h"
 #include "models.h"
 #include "tables.h"
 #include "text.h"
@@ -295,10 +297,14 @@ Result<Outcome> inspect(const InspectOptions& options) {
     return Status(StatusCode::kInvalidArgument,
                   options.file + ": is a GGUF file; --layer, --gate-order and --reset are for float models");
   }
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_arrays(options.file));
+  if (is_low_bit_file(file)) return inspect_low_bit(options);
   if (!options.tensor.empty() || !options.output.empty()) {
-    return Status(StatusCode::kInvalidArgument,
-                  options.file + ": is not a GGUF file; --tensor " + options.tensor + " is for those only");
+    return Status(StatusCode::kInvalidArgument, options.file +
+                                                    ": is neither a GGUF file nor low-bit weights; --tensor " +
+                                                    options.tensor + " is for those only");
   }
+  if (!list_checkpoint_matrices(file.arrays).empty()) return inspect_checkpoint(options, file);
   ISOBIT_ASSIGN_OR_RETURN(const bool table, is_fp16_table(options.file));
   if (table) return inspect_table(options);
   ISOBIT_ASSIGN_OR_RETURN(const bool integer, is_integer_model(options.file));

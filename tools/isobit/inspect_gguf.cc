@@ -8,6 +8,7 @@
 
 #include "isobit/arrays.h"
 #include "isobit/gguf.h"
+#include "low_bit.h"
 #include "text.h"
 #include "verbs.h"
 
@@ -15,12 +16,6 @@ namespace isobit::tool {
 namespace {
 
 constexpr size_t kShownElements = 6, kShownCharacters = 60;  // of an array, and in text of a string
-
-/// JSON's escapes without the quotes: control characters of a file never reach a terminal.
-std::string escaped(const std::string& text) {
-  const std::string json = Value(text).to_json();
-  return json.substr(1, json.size() - 2);
-}
 
 Value value_json(const GgufValue& value) {
   const auto* list = std::get_if<GgufValue::List>(&value.value);
@@ -104,9 +99,8 @@ void describe_tensors(const GgufFile& file, Outcome& out) {
   std::map<std::string_view, Total> totals;
   out.text += "\ntensors\n";
   for (const GgufTensor& tensor : file.tensors()) {
-    Value entry = Value::object(), shape = Value::array();
-    for (const int64_t dimension : tensor.shape) shape.add(dimension);
-    entry.set("name", tensor.name).set("shape", std::move(shape)).set("type", tensor.type);
+    Value entry = Value::object();
+    entry.set("name", tensor.name).set("shape", shape_json(tensor.shape)).set("type", tensor.type);
     entry.set("bytes", tensor.size_bytes).set("offset", tensor.offset).set("readable", tensor.readable);
     tensors.add(std::move(entry));
     out.text +=
@@ -138,10 +132,8 @@ Result<Outcome> export_tensor(const GgufFile& file, const InspectOptions& option
   ISOBIT_RETURN_IF_ERROR(save_npy(options.output, array));
   const GgufTensor& tensor = *file.find_tensor(options.tensor);
   Outcome out;
-  Value shape = Value::array();
-  for (const int64_t dimension : tensor.shape) shape.add(dimension);
   out.json.set("file", options.file).set("tensor", tensor.name).set("type", tensor.type);
-  out.json.set("shape", std::move(shape)).set("output", options.output);
+  out.json.set("shape", shape_json(tensor.shape)).set("output", options.output);
   out.text = options.output + ": " + escaped(tensor.name) + ", " + shape_text(tensor.shape) + ", " +
              std::string(tensor.type) + " as float32\n";
   return out;

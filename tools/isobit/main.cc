@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <functional>
+#include <iostream>
 #include <new>
 #include <string>
 
@@ -21,6 +22,8 @@ class Commands {
   explicit Commands(CLI::App& app) : app_(app) {
     add_inspect();
     add_quantize();
+    add_pack();
+    add_matmul();
     add_run();
     add_compare();
     add_verify();
@@ -32,14 +35,19 @@ class Commands {
 
   /// Runs the verb that the parser met.
   int execute() {
-    const Result<Outcome> result = action_();
-    if (!result.ok()) return fail(result.status().message());
-    if (common_->json) {
-      std::fputs((result->json.to_json() + "\n").c_str(), stdout);
-    } else if (!common_->quiet) {
-      std::fputs(result->text.c_str(), stdout);
+    Result<Outcome> result = action_();
+    for (;;) {
+      if (!result.ok()) return fail(result.status().message());
+      if (common_->json) {
+        std::fputs((result->json.to_json() + "\n").c_str(), stdout);
+      } else if (!common_->quiet) {
+        std::fputs(result->text.c_str(), stdout);
+      }
+      if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return fail("standard output: it cannot be written");
+      std::string line;
+      if (!result->again || !std::getline(std::cin, line)) break;
+      result = result->again();
     }
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return fail("standard output: it cannot be written");
     if (result->failure.empty()) return 0;
     std::fprintf(stderr, "isobit %s: %s\n", verb_.c_str(), result->failure.c_str());
     return kExitCheckFailed;
@@ -87,11 +95,16 @@ class Commands {
   }
 
   void add_inspect() {
-    auto* command = add("inspect", "what a model or a GGUF file holds", inspect_, [this] { return inspect(inspect_); });
-    command->add_option("FILE", inspect_.file, "float model (npz, safetensors), integer model, FP16 table or GGUF file")
+    auto* command = add("inspect", "what a file of weights holds", inspect_, [this] { return inspect(inspect_); });
+    command
+        ->add_option(
+            "FILE", inspect_.file,
+            "float model (npz, safetensors), integer model, FP16 table, low-bit weights, GPTQ, AWQ or GGUF file")
         ->required();
-    auto* tensor = command->add_option("--tensor", inspect_.tensor, "tensor of a GGUF file to write as float32")
-                       ->type_name("NAME");
+    auto* tensor =
+        command
+            ->add_option("--tensor", inspect_.tensor, "tensor of a GGUF file or of low-bit weights to write as float32")
+            ->type_name("NAME");
     auto* output = command->add_option("-o,--output", inspect_.output, "npy to write")->type_name("OUT");
     tensor->needs(output);
     output->needs(tensor);
@@ -122,6 +135,78 @@ class Commands {
     add_source(command, o.source);
     command->add_flag("--dry-run", o.dry_run, "calibrate and report, write nothing");
     command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+  }
+
+  void add_pack() {
+    auto& o = pack_;
+    auto* command = add("pack", "weights of 1, 2, 4 and 8 bits: from floats, or imported from GGUF, GPTQ and AWQ", o,
+                        [this] { return pack(pack_); });
+    command
+        ->add_option(
+            "MODEL", o.model,
+            "npz, safetensors, model.safetensors.index.json or GGUF; quantised tensors are imported as they are")
+        ->required();
+    command->add_option("-o,--output", o.output, "low-bit weights to write (safetensors)")->type_name("OUT");
+    command->add_option("--bits", o.bits, "of a code: 1, 2, 4 (default) or 8")->type_name("N");
+    command->add_option("--group", o.group, "weights that share a scale, default 64; 0, or more than a row: a row")
+        ->type_name("N");
+    command->add_option("--kind", o.kind, "symmetric, zero_point or offset")->type_name("KIND")->capture_default_str();
+    command->add_option("--method", o.method, "absmax (symmetric; its default), minmax (the others'), mse")
+        ->type_name("METHOD");
+    command->add_option("--scales", o.scales, "type of scales and offsets: f32, f16 or bf16")
+        ->type_name("TYPE")
+        ->capture_default_str();
+    command
+        ->add_option(
+            "--include", o.include,
+            "matrices of floats to quantise, a pattern such as '*.mlp.*', once for each; default all, but none "
+            "where the model holds quantised tensors")
+        ->allow_extra_args(false)
+        ->type_name("GLOB");
+    command->add_option("--exclude", o.exclude, "matrices to keep as they are")
+        ->allow_extra_args(false)
+        ->type_name("GLOB");
+    command
+        ->add_option(
+            "--checkpoint-format", o.checkpoint_format,
+            "gptq, gptq_v2 or awq, where no JSON file beside the model says so; then --bits and --group say how "
+            "its tensors are stored")
+        ->type_name("FORMAT");
+    command->add_flag("--requantize", o.requantize, "quantise imported matrices again, too");
+    command->add_flag("--dry-run", o.dry_run, "say what would be done and its bytes, write nothing");
+    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+  }
+
+  void add_matmul() {
+    auto& o = matmul_;
+    auto* command =
+        add("matmul", "a linear layer of low-bit weights on rows of an array", o, [this] { return matmul(matmul_); });
+    command->add_option("WEIGHTS", o.weights, "FILE:TENSOR, a matrix of isobit pack; FILE where it holds one")
+        ->required();
+    command->add_option("X", o.input, "npy [..., K]: float16, float32, float64")->required();
+    command->add_option("-o,--output", o.output, "npy [..., N] to write: the type of X, float32 for float64")
+        ->required()
+        ->type_name("OUT");
+    command
+        ->add_option("--activations", o.activations,
+                     "float; int8 or int8_asymmetric: each group of a row becomes 8 bits, the same bytes everywhere; "
+                     "static: 8-bit codes in and out, for 8-bit symmetric weights with one group a row")
+        ->type_name("KIND")
+        ->capture_default_str();
+    command->add_option("--kernel", o.kernel, "reference, scalar, avx2, avxvnni or avx512vnni; default the best")
+        ->type_name("NAME");
+    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    command->add_option("--bias", o.bias, "array [N] of the same file to add")->type_name("NAME");
+    command->add_option("--clamp", o.clamp, "of the result: none, relu, relu6 or LOW:HIGH")
+        ->type_name("ACT")
+        ->capture_default_str();
+    command->add_option("--input-range", o.input_range, "static: LOW:HIGH of X's codes; default least and largest of X")
+        ->type_name("RANGE");
+    command
+        ->add_option("--output-range", o.output_range,
+                     "static: LOW:HIGH of the result's codes; default least and largest result")
+        ->type_name("RANGE");
+    command->add_flag("--codes", o.codes, "static: write the codes of the result instead of floats");
   }
 
   void add_run() {
@@ -171,7 +256,8 @@ class Commands {
     command->add_option("MODEL", o.model, "integer model; default: random ones");
     command->add_option("--layer", o.layer, "which GRU, where the file holds several")->type_name("NAME");
     add_device(command, o);
-    command->add_option("--operation", o.operation, "gru, or fp16_table (with softmax); default both")->type_name("OP");
+    command->add_option("--operation", o.operation, "gru, fp16_table (with softmax) or linear; default all")
+        ->type_name("OP");
     command
         ->add_option("--outputs", o.outputs, "outputs to compare, at least, for each kernel; on a device of all models")
         ->type_name("N")
@@ -195,7 +281,7 @@ class Commands {
   void add_bench() {
     auto& o = bench_;
     auto* command = add("bench", "times kernels on random models, one thread", o, [this] { return bench(bench_); });
-    command->add_option("OP", o.operation, "gru or table")->required();
+    command->add_option("OP", o.operation, "gru, linear or table")->required();
     add_device(command, o);
     command->add_option("--hidden", o.hidden, "hidden units, one or a list")->delimiter(',')->type_name("H");
     command->add_option("--input", o.input, "inputs; default as hidden")->type_name("C");
@@ -204,7 +290,9 @@ class Commands {
     command->add_option("--mode", o.mode, "sequence: T steps a call; streaming: one step a call")
         ->delimiter(',')
         ->type_name("MODE");
-    command->add_option("--bits", o.bits, "as in quantize")->type_name("SPEC")->capture_default_str();
+    command->add_option("--bits", o.bits, "as in quantize; linear: 1, 2, 4 or 8, one or a list")
+        ->type_name("SPEC")
+        ->capture_default_str();
     command->add_option("--kernel", o.kernel, "kernels, one or a list; default the best")
         ->delimiter(',')
         ->type_name("NAME");
@@ -221,8 +309,33 @@ class Commands {
     command->add_option("--elements", o.elements, "table: elements a call")->type_name("N")->capture_default_str();
     command->add_flag(
         "--all-kernels", o.all_kernels,
-        "every kernel that can run here; gru on a device: exit status 1 when the one that is chosen takes "
+        "every kernel that can run here; linear, and gru on a device: exit status 1 when the one that is chosen takes "
         "over 5 % longer than the fastest");
+    command->add_option("--shape", o.shape, "linear: KxN, inputs x outputs, one or a list")
+        ->delimiter(',')
+        ->type_name("KxN")
+        ->capture_default_str();
+    command->add_option("--group", o.group, "linear: elements of K that share a scale; 0: all")
+        ->type_name("G")
+        ->capture_default_str();
+    command
+        ->add_option("--activations", o.activations,
+                     "linear: float, int8, int8_asymmetric or static (8 bits), one or a list")
+        ->delimiter(',')
+        ->type_name("KIND")
+        ->capture_default_str();
+    command->add_option("--m", o.m, "linear: rows of x, one or a list")
+        ->delimiter(',')
+        ->type_name("M")
+        ->capture_default_str();
+    command
+        ->add_option("--footprint", o.footprint,
+                     "linear: MiB of weights that take turns; 0: eight times the last-level cache")
+        ->type_name("MIB")
+        ->capture_default_str();
+    command->add_flag("--repeat", o.repeat,
+                      "linear: the same again for each line on standard input, for programs that time something else "
+                      "in between; all weights stay in memory");
   }
 
   static void add_table_source(CLI::App* command, TableSourceOptions& source) {
@@ -330,6 +443,8 @@ class Commands {
   std::function<Result<Outcome>()> action_;
   InspectOptions inspect_;
   QuantizeOptions quantize_;
+  PackOptions pack_;
+  MatmulOptions matmul_;
   RunOptions run_;
   CompareOptions compare_;
   VerifyOptions verify_;

@@ -6,6 +6,7 @@
 #include "isobit/cpu.h"
 #include "isobit/dtype.h"
 #include "isobit/fp16_function.h"
+#include "isobit/linear.h"
 #include "text.h"
 #include "verbs.h"
 
@@ -22,11 +23,14 @@ constexpr Entry kOperations[] = {
     {"fp16_table",
      "elementwise functions by interpolation in a table of floats, float16, bfloat16 and float32 in and out"},
     {"fp16_softmax", "softmax over the last dimension from tables of e^x and 1/x"},
+    {"linear_float", "linear layers of 1-, 2-, 4- and 8-bit weights, floating-point activations"},
+    {"linear_int8", "the same, activations quantised to 8 bits on the fly: the same bytes everywhere"},
+    {"linear_static", "linear layers of static 8-bit codes, integers only"},
 };
 constexpr Entry kFiles[] = {
     {"npz", "float models, data, results"},
     {"npy", "data, results"},
-    {"safetensors", "float models, integer models, FP16 tables, data"},
+    {"safetensors", "float models, integer models, FP16 tables, low-bit weights, GPTQ and AWQ checkpoints, data"},
     {"gguf", "tensors of F32 F16 BF16 Q4_0 Q4_1 Q8_0 Q2_K Q4_K Q6_K TQ2_0; others are listed by inspect"},
 };
 constexpr Dtype kDtypes[] = {Dtype::kS8,  Dtype::kU8,  Dtype::kS16,  Dtype::kU16, Dtype::kS32, Dtype::kU32,
@@ -103,6 +107,19 @@ Result<Outcome> supported(const DeviceOptions& options) {
   list("fp16_table", fp16_kernels());
   list("fp16_softmax", fp16_softmax_kernels());
   out.json.set("fp16_kernels", std::move(table_kernels));
+  out.text += "kernels of linear layers\n";
+  Value linear_kernels = Value::array();
+  for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
+    const bool usable = cpu_can_run(kernel.path);
+    Value entry = Value::object();
+    entry.set("operation", kernel.operation).set("name", kernel.name).set("path", to_string(kernel.path));
+    entry.set("usable", usable).set("why", kernel.why);
+    linear_kernels.add(std::move(entry));
+    out.text += format(
+        "  %-13s %-18s %s: %s\n", std::string(kernel.operation).c_str(), std::string(kernel.name).c_str(),
+        usable ? "usable" : std::string(cpu_cannot_run_reason(kernel.path)).c_str(), std::string(kernel.why).c_str());
+  }
+  out.json.set("linear_kernels", std::move(linear_kernels));
   if (!chosen.ok()) out.text += "  no default: " + chosen.status().message() + "\n";
   out.json.set("operations", std::move(operations)).set("dtypes", std::move(dtypes)).set("files", std::move(files));
   const bool cuda = built_with_cuda();

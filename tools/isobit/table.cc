@@ -68,14 +68,7 @@ Result<Fp16FitOptions> fit_options(const TableFitOptions& options) {
   fit.goal = options.goal == "max_ulp" ? Fp16Goal::kMaxUlp : Fp16Goal::kMeanRelative;
   fit.beta = options.beta;
   if (!options.range.empty()) {
-    const size_t colon = options.range.find(':');
-    const auto number = [](std::string_view text, float& value) {
-      const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
-      return parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
-    };
-    const std::string_view range = options.range;
-    if (colon == std::string::npos || !number(range.substr(0, colon), fit.low) ||
-        !number(range.substr(colon + 1), fit.high))
+    if (!parse_range(options.range, fit.low, fit.high))
       return invalid("--range " + options.range + ": expected LOW:HIGH, two numbers");
     fit.plain = true;
   }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text.h"
 
+#include <charconv>
 #include <cstdarg>
 #include <cstdio>
+
+#include "value.h"
 
 namespace isobit::tool {
 
@@ -26,6 +29,20 @@ std::string shape_text(std::span<const int64_t> shape) {
   std::string text;
   for (const int64_t n : shape) text += (text.empty() ? "" : ", ") + std::to_string(n);
   return "[" + text + "]";
+}
+
+bool parse_range(std::string_view text, float& low, float& high) {
+  const auto number = [](std::string_view part, float& value) {
+    const auto parsed = std::from_chars(part.data(), part.data() + part.size(), value);
+    return parsed.ec == std::errc() && parsed.ptr == part.data() + part.size();
+  };
+  const size_t colon = text.find(':');
+  return colon != std::string_view::npos && number(text.substr(0, colon), low) && number(text.substr(colon + 1), high);
+}
+
+std::string escaped(const std::string& text) {
+  const std::string json = Value(text).to_json();
+  return json.substr(1, json.size() - 2);
 }
 
 }  // namespace isobit::tool

@@ -18,6 +18,12 @@ std::string count_text(int64_t count, std::string_view noun);
 /// "[3, 4]".
 std::string shape_text(std::span<const int64_t> shape);
 
+/// Two floats of "LOW:HIGH"; false for any other text.
+bool parse_range(std::string_view text, float& low, float& high);
+
+/// JSON's escapes without the quotes: control characters of a file never reach a terminal.
+std::string escaped(const std::string& text);
+
 }  // namespace isobit::tool
 
 #endif  // ISOBIT_TOOLS_TEXT_H_

@@ -4,9 +4,12 @@
 #define ISOBIT_TOOLS_VERBS_H_
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "isobit/arrays.h"
 #include "isobit/status.h"
 #include "value.h"
 
@@ -17,6 +20,7 @@ struct Outcome {
   Value json = Value::object();
   std::string text;
   std::string failure;
+  std::function<Result<Outcome>()> again{};  // --repeat: the same once more, after a line on standard input
 };
 
 struct CommonOptions {
@@ -33,7 +37,7 @@ struct FloatModelOptions {
 
 struct InspectOptions : CommonOptions {
   std::string file;
-  std::string tensor, output;  // GGUF: write this tensor there; both or none
+  std::string tensor, output;  // GGUF, low-bit weights: write this tensor there; both or none
   FloatModelOptions source;
 };
 
@@ -43,6 +47,27 @@ struct QuantizeOptions : CommonOptions {
   std::string bits = "8", method = "minmax", scale = "pow2", rounding = "nearest_even", table;
   FloatModelOptions source;
   bool dry_run = false;
+  int threads = 1;
+};
+
+struct PackOptions : CommonOptions {
+  std::string model, output;
+  std::optional<int32_t> bits;   // default 4
+  std::optional<int64_t> group;  // default 64; 0: a whole row
+  std::string kind = "symmetric", method, scales = "f32";
+  std::vector<std::string> include, exclude;  // patterns of names
+  std::string checkpoint_format;              // of GPTQ and AWQ; empty: what lies beside the model says
+  bool requantize = false;
+  bool dry_run = false;
+  int threads = 1;
+};
+
+struct MatmulOptions : CommonOptions {
+  std::string weights, input, output;  // FILE:TENSOR; FILE where it holds one matrix
+  std::string activations = "float";   // float, int8, int8_asymmetric or static
+  std::string kernel, bias, clamp = "none";
+  std::string input_range, output_range;  // static: LOW:HIGH; empty: that of the data
+  bool codes = false;                     // static: y in codes
   int threads = 1;
 };
 
@@ -95,6 +120,13 @@ struct BenchOptions : DeviceOptions {
   std::vector<std::string> function = {"silu"}, dtype = {"f16", "f32"};
   TableSourceOptions source;
   int64_t elements = 16384;
+  // linear
+  std::vector<std::string> shape = {"4096x4096"};  // KxN
+  std::vector<std::string> activations = {"int8"};
+  std::vector<int64_t> m = {1, 8, 64, 256};
+  int64_t group = 64;     // 0: K
+  int64_t footprint = 0;  // MiB; 0: eight times the last-level cache
+  bool repeat = false;
 };
 
 struct TableFitOptions : CommonOptions {
@@ -132,15 +164,20 @@ struct TableRunOptions : DeviceOptions {
 };
 
 Result<Outcome> inspect(const InspectOptions& options);
-Result<Outcome> inspect_gguf(const InspectOptions& options);  // inspect, for a GGUF file
+Result<Outcome> inspect_gguf(const InspectOptions& options);     // inspect, for a GGUF file
+Result<Outcome> inspect_low_bit(const InspectOptions& options);  // inspect, for saved low-bit weights
+Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFile& file);  // for GPTQ, AWQ
 Result<Outcome> quantize(const QuantizeOptions& options);
+Result<Outcome> pack(const PackOptions& options);
+Result<Outcome> matmul(const MatmulOptions& options);
 Result<Outcome> run(const RunOptions& options);
 Result<Outcome> compare(const CompareOptions& options);
 Result<Outcome> verify(const VerifyOptions& options);
 Result<Outcome> fingerprint(const FingerprintOptions& options);
 Result<Outcome> supported(const DeviceOptions& options);
 Result<Outcome> bench(const BenchOptions& options);
-Result<Outcome> bench_table(const BenchOptions& options);  // bench, for operation "table"
+Result<Outcome> bench_table(const BenchOptions& options);   // bench, for operation "table"
+Result<Outcome> bench_linear(const BenchOptions& options);  // bench, for operation "linear"
 Result<Outcome> table_fit(const TableFitOptions& options);
 Result<Outcome> table_check(const TableCheckOptions& options);
 Result<Outcome> table_show(const TableShowOptions& options);

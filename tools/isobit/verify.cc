@@ -218,9 +218,11 @@ Result<Outcome> verify(const VerifyOptions& options) {
       append(part, false);
     } else {
       const bool all = options.operation.empty();
-      if (!all && options.operation != "gru" && options.operation != "fp16_table")
+      if (!all && options.operation != "gru" && options.operation != "fp16_table" && options.operation != "linear")
         return Status(StatusCode::kInvalidArgument,
-                      "--operation " + options.operation + ": expected gru or fp16_table (with softmax)");
+                      "--operation " + options.operation + ": expected gru, fp16_table (with softmax) or linear");
+      if (options.operation == "linear" && device)
+        return Status(StatusCode::kUnsupported, "--operation linear: has no kernels on a device");
       if (all || options.operation == "gru") {
         ISOBIT_ASSIGN_OR_RETURN(const VerifyReport part,
                                 device ? device->verify_gru(options.outputs, options.seed, update, &progress)
@@ -232,6 +234,11 @@ Result<Outcome> verify(const VerifyOptions& options) {
                                 device ? device->verify_fp16(options.outputs, options.seed, update, &progress)
                                        : verify_fp16(options.outputs, options.seed, update, &progress));
         append(part, true);
+      }
+      if ((all && !device) || options.operation == "linear") {
+        ISOBIT_ASSIGN_OR_RETURN(const VerifyReport part,
+                                verify_linear(options.outputs, options.seed, update, &progress));
+        append(part, false);
       }
     }
   }

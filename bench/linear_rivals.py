@@ -1,0 +1,363 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Times the linear layers of isobit and of ONNX Runtime in one run, one thread each; scripts/bench.sh linear starts it.
+
+Shape by shape, rounds time every operator of ONNX Runtime and its counterpart of isobit one after the other, so that
+noise and clock changes hit all alike; the figures are medians over the rounds. On both sides copies of the weights
+take turns that total as many bytes: eight times the last-level cache, so that they come from memory, or --footprint.
+Each operator's output is checked once against float64.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"
+
+import numpy as np  # noqa: E402
+import onnx  # noqa: E402
+import onnxruntime as ort  # noqa: E402
+from onnx import TensorProto, helper  # noqa: E402
+
+import report  # noqa: E402
+
+ROWS = (1, 8, 64, 256)
+GROUP = 64
+MEBIBYTE = 1 << 20
+CACHE_MULTIPLE = 8
+SESSION_BYTES = 16 * MEBIBYTE  # weights of one session, in nodes side by side
+SESSION_NODES = 256
+SLOW = 4  # times the minimum time
+
+
+class Operator:
+    """One node of ONNX Runtime with weights: name(x, weights...) -> y. `error`: of its result, in parts of the largest."""
+
+    x_type, y_type, error = np.float32, np.float32, 0.02
+
+    def __init__(self, K, N):
+        self.K, self.N = K, N
+        self.random = np.random.default_rng(K * 1000 + N)
+
+    def rows(self, m):
+        if self.x_type == np.uint8:
+            return self.random.integers(0, 256, (m, self.K), dtype=np.uint8)
+        return self.random.uniform(-1, 1, (m, self.K)).astype(np.float32)
+
+    def bytes(self):
+        return sum(weights.nbytes for weights in self.weights.values())
+
+
+class MatMulNBits(Operator):
+    """Float in and out; activations in float32 (accuracy level 1) or quantised to 8 bits inside (4)."""
+
+    def __init__(self, K, N, bits, level):
+        super().__init__(K, N)
+        self.bits, self.error = bits, 1e-4 if level == 1 else 0.02
+        self.node = {"op_type": "MatMulNBits", "domain": "com.microsoft", "K": K, "N": N, "bits": bits,
+                     "block_size": GROUP, "accuracy_level": level}
+        codes = self.random.integers(0, 256, (N, K // GROUP, GROUP * bits // 8), dtype=np.uint8)
+        scales = self.random.uniform(0.5, 1, (N, K // GROUP)).astype(np.float32)
+        self.weights, self.inputs = {"B": codes, "S": scales}, ["x", "B", "S"]
+
+    def expected(self, x):
+        shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
+        codes = (self.weights["B"][..., None] >> shifts) & (2**self.bits - 1)
+        values = codes.reshape(self.N, self.K // GROUP, GROUP) - float(2**(self.bits - 1))
+        return x.astype(np.float64) @ (values * self.weights["S"][..., None]).reshape(self.N, self.K).T
+
+
+class EightBit(Operator):
+    """Weights of 8 bits, a scale for each output."""
+
+    def __init__(self, K, N):
+        super().__init__(K, N)
+        self.weights = {"B": self.random.integers(-128, 128, (K, N), dtype=np.int8),
+                        "S": self.random.uniform(0.5, 1, N).astype(np.float32)}
+
+    def product(self, x, zero):
+        return (x.astype(np.float64) - zero) @ self.weights["B"].astype(np.float64)
+
+
+class DynamicQuantizeMatMul(EightBit):
+    """Float in and out, rows quantised inside with one scale and zero point: what dynamic quantisation is fused to."""
+
+    node, inputs = {"op_type": "DynamicQuantizeMatMul", "domain": "com.microsoft"}, ["x", "B", "S"]
+
+    def expected(self, x):
+        return self.product(x, 0) * self.weights["S"]
+
+
+class MatMulInteger(EightBit):
+    """Codes in, int32 accumulators out."""
+
+    node, inputs, x_type, y_type, error = {"op_type": "MatMulInteger"}, ["x", "B", "z"], np.uint8, np.int32, 0
+
+    def __init__(self, K, N):
+        super().__init__(K, N)
+        self.weights = {"B": self.weights["B"], "z": np.array(128, np.uint8)}
+
+    def expected(self, x):
+        return self.product(x, 128)
+
+
+class QLinearMatMul(EightBit):
+    """Codes in, codes out."""
+
+    node, x_type, y_type, error = {"op_type": "QLinearMatMul"}, np.uint8, np.uint8, 0.005
+    inputs = ["x", "xs", "z", "B", "S", "Bz", "ys", "z"]
+
+    def __init__(self, K, N):
+        super().__init__(K, N)
+        self.y_scale = np.float32(K**0.5)  # the result's deviation is 32 codes
+        self.weights.update(xs=np.array(2**-7, np.float32), z=np.array(128, np.uint8), Bz=np.zeros(N, np.int8),
+                            ys=np.array(self.y_scale, np.float32))
+
+    def expected(self, x):
+        return np.clip(self.product(x, 128) * 2**-7 * self.weights["S"] / self.y_scale + 128, 0, 255)
+
+
+class Rival:
+    """An operator with weights of `footprint` bytes in copies: nodes side by side, in as many sessions as that takes."""
+
+    def __init__(self, operator, footprint):
+        self.operator = operator
+        copies = max(1, -(-footprint // operator.bytes()))
+        self.nodes = max(1, min(copies, SESSION_NODES, SESSION_BYTES // operator.bytes()))
+        model = self.model()
+        self.sessions = [self.session(model) for _ in range(-(-copies // self.nodes))]
+        self.turn = 0
+
+    def model(self):
+        op = self.operator
+        kinds = {np.float32: TensorProto.FLOAT, np.uint8: TensorProto.UINT8, np.int32: TensorProto.INT32}
+        node = dict(op.node)
+        kind, nodes, weights = node.pop("op_type"), [], []
+        for i in range(self.nodes):
+            names = [name if name == "x" else "%s%d" % (name, i) for name in op.inputs]
+            nodes.append(helper.make_node(kind, names, ["y%d" % i], **node))
+            # Other codes in each node: a session keeps equal weights once.
+            arrays = {**op.weights, "B": np.roll(op.weights["B"], i)}
+            weights += [onnx.numpy_helper.from_array(a, "%s%d" % (name, i)) for name, a in arrays.items()]
+        graph = helper.make_graph(
+            nodes, "linear", [helper.make_tensor_value_info("x", kinds[op.x_type], ["M", op.K])],
+            [helper.make_tensor_value_info("y%d" % i, kinds[op.y_type], ["M", op.N]) for i in range(self.nodes)], weights)
+        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+
+    @staticmethod
+    def session(model):
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+    def prepare(self, m):
+        """Binds m rows, the same ones to every session, and one y to every node: it stays in the cache, as ours does."""
+        op = self.operator
+        self.x = ort.OrtValue.ortvalue_from_numpy(op.rows(m))
+        self.y = ort.OrtValue.ortvalue_from_numpy(np.zeros((m, op.N), op.y_type))
+        self.bindings = []
+        for session in self.sessions:
+            binding = session.io_binding()
+            binding.bind_ortvalue_input("x", self.x)
+            for i in range(self.nodes):
+                binding.bind_output("y%d" % i, "cpu", 0, op.y_type, [m, op.N], self.y.data_ptr())
+            self.bindings.append(binding)
+
+    def check(self):
+        """Of one node."""
+        self.prepare(2)
+        self.step()
+        expected, got = self.operator.expected(self.x.numpy()), self.y.numpy()
+        worst, limit = np.abs(got - expected).max(), self.operator.error * np.abs(expected).max()
+        if not worst <= limit:
+            sys.exit("error: %s at K=%d N=%d is off by %g (limit %g)" %
+                     (self.operator.node["op_type"], self.operator.K, self.operator.N, worst, limit))
+
+    def step(self):
+        self.turn = (self.turn + 1) % len(self.sessions)
+        self.sessions[self.turn].run_with_iobinding(self.bindings[self.turn])
+
+    def us(self, m, min_time):
+        """Median time of a node over at least min_time seconds and three runs, less where one takes longer than that."""
+        self.prepare(m)
+        times, begin = [], time.perf_counter()
+        while len(times) < 4 and time.perf_counter() < begin + SLOW * min_time or time.perf_counter() < begin + min_time:
+            start = time.perf_counter()
+            self.step()
+            times.append(time.perf_counter() - start)
+        return statistics.median(times[1:] or times) * 1e6 / self.nodes
+
+
+def pairs_of(K, N, bits):
+    """What compares with what: (column, our activations, our group, operator)."""
+    if bits:
+        return [("float %d" % bits, "float", GROUP, lambda: MatMulNBits(K, N, bits, 1)),
+                ("int8 %d" % bits, "int8", GROUP, lambda: MatMulNBits(K, N, bits, 4))]
+    return [("dynamic", "int8_asymmetric", 0, lambda: DynamicQuantizeMatMul(K, N)),
+            ("accumulators", "static", 0, lambda: MatMulInteger(K, N)),
+            ("codes", "static", 0, lambda: QLinearMatMul(K, N))]
+
+
+class Ours:
+    """isobit bench linear --repeat: packs its weights once and measures whenever it is asked to."""
+
+    def __init__(self, args, K, N, bits, activations, group):
+        command = [args.isobit, "bench", "linear", "--shape", "%dx%d" % (K, N), "--bits", bits or 8, "--activations",
+                   activations, "--group", group, "--m", ",".join(map(str, args.rows)), "--min-time",
+                   "%.3f" % args.min_time, "--footprint", args.footprint, "--json", "--repeat"]
+        self.command = [str(word) for word in command]
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ready(self):
+        """Waits for the report that comes unasked; it was timed while rivals were made."""
+        self.read()
+
+    def cases(self):
+        """Our cases by number of rows."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return {case["M"]: case for case in self.read()["cases"]}
+
+    def read(self):
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit("error: exit code %d from: %s" % (self.process.wait(), " ".join(self.command)))
+        return json.loads(line)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def measure_shape(args, K, N, bits):
+    """Rounds over all pairs of a shape; a list of cases."""
+    pairs = pairs_of(K, N, bits)
+    kinds = {} if args.rivals_only else {activations: group for _, activations, group, _ in pairs}
+    ours = {activations: Ours(args, K, N, bits, activations, group) for activations, group in kinds.items()}
+    rivals = {}
+    for column, _, _, make in pairs:
+        operator = make()
+        Rival(operator, operator.bytes()).check()
+        rivals[column] = Rival(operator, args.footprint * MEBIBYTE)
+    for process in ours.values():
+        process.ready()
+    samples, theirs = {}, {}
+    for _ in range(args.rounds):
+        found = {}
+        for column, activations, _, _ in pairs:
+            for m in args.rows:
+                theirs.setdefault((column, m), []).append(rivals[column].us(m, args.min_time))
+            if activations in ours and activations not in found:  # two operators may have one counterpart
+                found[activations] = ours[activations].cases()
+            for m, case in found.get(activations, {}).items():
+                samples.setdefault((column, m), []).append(case)
+    for process in ours.values():
+        process.close()
+    return [case_of(K, N, m, bits, pair, rivals[pair[0]].operator, theirs[pair[0], m], samples.get((pair[0], m)))
+            for pair in pairs for m in args.rows]
+
+
+def case_of(K, N, m, bits, pair, operator, theirs, samples):
+    """Medians over the rounds."""
+    column, activations, group, _ = pair
+    case = {"K": K, "N": N, "M": m, "bits": bits or 8, "group": group or K, "column": column,
+            "activations": activations, "rival": operator.node["op_type"], "rival_us": statistics.median(theirs),
+            "rival_weight_bytes": operator.bytes()}
+    if samples:
+        for key in ("us", "read_bytes_per_second", "peak_operations_per_second"):
+            values = [sample[key] for sample in samples]
+            case[key] = None if None in values else statistics.median(values)
+        case.update(kernel=samples[0]["kernel"], weight_bytes=samples[0]["weight_bytes"],
+                    ratio=case["rival_us"] / case["us"])
+    return case
+
+
+def pivot(cases, title, cell):
+    columns = list(dict.fromkeys(case["column"] for case in cases))
+    rows = dict.fromkeys((case["K"], case["N"], case["M"]) for case in cases)
+    found = {(case["K"], case["N"], case["M"], case["column"]): case for case in cases}
+    print("\n%s\n" % title)
+    print("| K | N | M | " + " | ".join(columns) + " |")
+    print("|" + "---|" * (3 + len(columns)))
+    for row in rows:
+        texts = [cell(found[row + (column,)]) if row + (column,) in found else "–" for column in columns]
+        print("| %d | %d | %d | " % row + " | ".join(texts) + " |")
+
+
+def share_of_limit(case):
+    """The least time, by reading the weights or by multiplying, in parts of ours."""
+    limits = [case["weight_bytes"] / case["read_bytes_per_second"]]
+    if case["peak_operations_per_second"]:
+        limits.append(2 * case["K"] * case["N"] * case["M"] / case["peak_operations_per_second"])
+    return "%.2f" % (max(limits) * 1e6 / case["us"])
+
+
+def tables(document):
+    cases = document["cases"]
+    print("One thread; weights of %d MiB take turns." % document["footprint_mib"])
+    if not any("us" in case for case in cases):
+        pivot(cases, "ONNX Runtime, µs a layer", lambda case: "%.4g" % case["rival_us"])
+    else:
+        pivot(cases, "Time of ONNX Runtime / time of isobit", lambda case: "%.2f" % case["ratio"])
+        pivot(cases, "isobit, µs a layer", lambda case: "%.4g" % case["us"])
+        pivot(cases, "Least possible time / time of isobit: reading the weights once, or multiplying at the peak",
+              share_of_limit)
+        kernels = {(case["activations"], case["kernel"]) for case in cases}
+        print("\nKernels: " + ", ".join("%s %s" % pair for pair in sorted(kernels)))
+        print("Read bandwidth over the same footprint: %.1f GB/s (median over the cases)" %
+              (statistics.median(case["read_bytes_per_second"] for case in cases) / 1e9))
+    print("\n" + report.source(document))
+
+
+def cache_bytes():
+    """Of the last level."""
+    for level in (4, 3, 2):
+        result = subprocess.run(["getconf", "LEVEL%d_CACHE_SIZE" % level], capture_output=True, text=True, check=False)
+        if result.stdout.strip().isdigit() and int(result.stdout) > 0:
+            return int(result.stdout)
+    sys.exit("error: this system does not say how large its caches are; name a --footprint")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--isobit", default="build/release/isobit", help="the isobit program (default %(default)s)")
+    parser.add_argument("--shapes", default=os.path.join(os.path.dirname(__file__), "shapes", "linear.txt"))
+    parser.add_argument("--json", metavar="FILE", help="write the report here as well")
+    parser.add_argument("--footprint", type=int, metavar="MIB", help="weights that take turns; default: eight times the "
+                        "last-level cache, with --quick 256 MiB")
+    parser.add_argument("--quick", action="store_true", help="two shapes, fewer rounds, within two minutes")
+    parser.add_argument("--rivals-only", action="store_true", help="do not run isobit")
+    args = parser.parse_args()
+    if not args.rivals_only and not os.access(args.isobit, os.X_OK):
+        parser.error("no program %s: build it, name it with --isobit, or give --rivals-only" % args.isobit)
+    shapes = report.read_shapes(args.shapes)
+    if args.quick:
+        shapes = [shape for shape in shapes if shape in ((576, 1536), (4096, 4096))]
+    args.rows = ROWS
+    args.rounds, args.min_time = (3, 0.03) if args.quick else (5, 0.1)
+    if args.footprint is None:
+        args.footprint = 256 if args.quick else CACHE_MULTIPLE * cache_bytes() // MEBIBYTE
+    if args.footprint < 1:
+        parser.error("--footprint %d: expected 1 MiB or more" % args.footprint)
+
+    versions = {"python": sys.version.split()[0], "numpy": np.__version__, "onnxruntime": ort.__version__}
+    document = {"machine": report.machine(), "commit": report.commit(), "versions": versions,
+                "footprint_mib": args.footprint, "cases": []}
+    for K, N in shapes:
+        for bits in (2, 4, 8, None):
+            start = time.perf_counter()
+            document["cases"] += measure_shape(args, K, N, bits)
+            print("K %d, N %d, %s: %.0f s" % (K, N, "%d bits" % bits if bits else "8 bits a row",
+                                              time.perf_counter() - start), file=sys.stderr)
+            if args.json:  # what there is, should the rest be cut off
+                report.write_json(args.json, document)
+    tables(document)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C interface (C99 and later, C++): libisobit.so, docs/c_api.md. Arithmetic: docs/numerics.md.
+//
+// Status. Functions that can fail return an int32_t: ISOBIT_OK, or why not; isobit_last_error() then names the
+// argument, the value and the limit. Nothing is written to results, and a handle that was to be made is NULL, unless
+// the function says otherwise. No C++ exception leaves the library, and it never ends the program.
+//
+// Handles (isobit_gru*, ...) are made by functions that take a pointer to one as their last argument, and end with the
+// _destroy of the same name, which takes NULL, too. A handle does not depend on those that it was made from: they may
+// be destroyed in any order. Models, tables, weights and layers never change: threads may share them. States,
+// workspaces and pools are for one call at a time.
+//
+// Structures. The caller sets struct_size to sizeof of the structure and every field that is not wanted to zero, which
+// is its default where the field has one. A smaller struct_size than this version's is refused. A larger one, of a
+// program compiled for a later version, is accepted up to 1024 bytes: what this version does not know must be zero in
+// structures that are read, and is set to zero in those that are written. isobit_grid is part of others, has no size
+// of its own and will not grow. Fields named reserved must be zero.
+//
+// Arrays are dense, in C order, aligned to their elements; what a call writes must not overlap what it reads. Their
+// sizes are given in elements and checked against what the call needs. A pointer may be NULL where its size is 0.
+#ifndef ISOBIT_ISOBIT_H_
+#define ISOBIT_ISOBIT_H_
+
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define ISOBIT_API __attribute__((visibility("default")))
+#else
+#define ISOBIT_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---------------------------------------------------------------------------------------------------------------
+// Status, version, instruction sets
+
+enum {
+  ISOBIT_OK = 0,
+  ISOBIT_INVALID_ARGUMENT = 1,     // a value that the caller passed is outside its limits
+  ISOBIT_INVALID_FILE = 2,         // a file's content is truncated, inconsistent or of an unknown version
+  ISOBIT_IO = 3,                   // the operating system refused a read or a write
+  ISOBIT_UNSUPPORTED = 4,          // well-formed, but refused by name
+  ISOBIT_OVERFLOW = 5,             // the overflow proof failed (numerics.md, section 8)
+  ISOBIT_FAILED_PRECONDITION = 6,  // not possible here or now, e.g. a path that this processor cannot run
+  ISOBIT_NO_RESOURCES = 100        // the system has no memory or no thread left
+};
+
+// Version of the library, "MAJOR.MINOR.PATCH". Before 1.0 the interface may change with MINOR, which is therefore part
+// of the library's soname.
+ISOBIT_API const char* isobit_version(void);
+
+// Why the last call that failed on this thread did; "" when none has. Valid until the next one fails on this thread.
+ISOBIT_API const char* isobit_last_error(void);
+
+// "ok", "invalid argument", "invalid file", ...; "unknown status" for other values.
+ISOBIT_API const char* isobit_status_name(int32_t status);
+
+// Instruction sets that kernels are written for; all give the same bytes, but linear layers of
+// ISOBIT_ACTIVATIONS_FLOAT, whose order of sums is the kernel's own. DEFAULT is the best that this processor has, or
+// what the environment variable ISOBIT_CPU names.
+enum {
+  ISOBIT_CPU_DEFAULT = 0,
+  ISOBIT_CPU_REFERENCE = 1,
+  ISOBIT_CPU_SCALAR = 2,
+  ISOBIT_CPU_AVX2 = 3,
+  ISOBIT_CPU_AVXVNNI = 4,
+  ISOBIT_CPU_AVX512VNNI = 5
+};
+
+// ISOBIT_OK where cpu_path (ISOBIT_CPU_...) can run here. Errors: ISOBIT_FAILED_PRECONDITION with what is missing;
+// ISOBIT_INVALID_ARGUMENT for other numbers; ISOBIT_CPU_DEFAULT: for what is wrong with ISOBIT_CPU.
+ISOBIT_API int32_t isobit_cpu_check(int32_t cpu_path);
+
+// Types of elements.
+enum {
+  ISOBIT_S8 = 0,
+  ISOBIT_U8 = 1,
+  ISOBIT_S16 = 2,
+  ISOBIT_U16 = 3,
+  ISOBIT_S32 = 4,
+  ISOBIT_U32 = 5,
+  ISOBIT_S64 = 6,
+  ISOBIT_F16 = 7,
+  ISOBIT_BF16 = 8,
+  ISOBIT_F32 = 9,
+  ISOBIT_F64 = 10
+};
+
+// How integers are rounded after a shift: numerics.md, section 1.
+enum { ISOBIT_NEAREST_EVEN = 0, ISOBIT_NEAREST_UP = 1, ISOBIT_NEAREST_AWAY = 2, ISOBIT_FLOOR = 3 };
+
+// Kinds of scales of a grid.
+enum {
+  ISOBIT_SCALE_POW2 = 0,  // scale = 2^-shift
+  ISOBIT_SCALE_REAL = 1   // scale = real_scale
+};
+
+// Which real numbers codes stand for: (code - zero_point) * scale, code in 0..2^bits - 1, or signed in
+// -2^(bits-1)..2^(bits-1) - 1.
+typedef struct isobit_grid {
+  int32_t bits;        // 1..32
+  int32_t is_signed;   // 0 or 1
+  int32_t scale_kind;  // ISOBIT_SCALE_...
+  int32_t shift;       // ISOBIT_SCALE_POW2: -32..62
+  float real_scale;    // ISOBIT_SCALE_REAL: a positive normal number
+  int32_t reserved;
+  int64_t zero_point;  // a code
+} isobit_grid;
+
+// ---------------------------------------------------------------------------------------------------------------
+// Threads
+
+// A fixed number of threads, among which a call splits its work; bytes never depend on it. One call at a time.
+typedef struct isobit_pool isobit_pool;
+
+// threads: 1..1024, the caller's included; 0: one for each processor that this process may use.
+ISOBIT_API int32_t isobit_pool_create(int32_t threads, isobit_pool** pool);
+ISOBIT_API void isobit_pool_destroy(isobit_pool* pool);
+// The number of threads; 0 for NULL.
+ISOBIT_API int32_t isobit_pool_threads(const isobit_pool* pool);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Arrays in files
+
+// The named arrays of a npy, npz, safetensors or GGUF file. Immutable.
+typedef struct isobit_arrays isobit_arrays;
+
+typedef struct isobit_array_info {
+  uint32_t struct_size;
+  int32_t dtype;       // ISOBIT_S8, ...
+  int32_t dimensions;  // 0..8
+  int32_t reserved;
+  int64_t shape[8];  // the first `dimensions`; the rest is 0
+  int64_t size_bytes;
+  const void* data;  // valid until the isobit_arrays is destroyed
+} isobit_array_info;
+
+// Reads every array of a file, which is recognised by its content. Of GGUF all tensors become f32.
+// Errors: ISOBIT_IO, ISOBIT_INVALID_FILE, ISOBIT_UNSUPPORTED name the file and the array.
+ISOBIT_API int32_t isobit_arrays_load(const char* path, isobit_arrays** arrays);
+ISOBIT_API void isobit_arrays_destroy(isobit_arrays* arrays);
+// The array of that name ("" for the one of a npy file). Errors: ISOBIT_INVALID_ARGUMENT if there is none;
+// ISOBIT_UNSUPPORTED if it has more than 8 dimensions.
+ISOBIT_API int32_t isobit_arrays_find(const isobit_arrays* arrays, const char* name, isobit_array_info* info);
+
+// ---------------------------------------------------------------------------------------------------------------
+// GRU models: numerics.md, sections 4 to 8
+//
+//   u = sigmoid(W_u x + bw_u + R_u h + br_u)      r = sigmoid(W_r x + bw_r + R_r h + br_r)
+//   n = tanh(W_n x + bw_n + r * (R_n h + br_n))   h' = u * h + (1 - u) * n
+//
+// in integers. T steps, N sequences, C inputs, H hidden units, L layers, D directions (1 or 2).
+
+typedef struct isobit_gru isobit_gru;
+// The codes of h of every layer and direction, [L * D, N, H].
+typedef struct isobit_gru_state isobit_gru_state;
+// Scratch memory of a model's calls.
+typedef struct isobit_gru_workspace isobit_gru_workspace;
+
+typedef struct isobit_gru_info {
+  uint32_t struct_size;
+  int32_t directions;    // D
+  int64_t layers;        // L
+  int64_t input_size;    // C
+  int64_t hidden_size;   // H
+  int64_t output_size;   // D * H
+  int32_t input_dtype;   // of codes of x: ISOBIT_S8 .. ISOBIT_U32
+  int32_t output_dtype;  // of codes of y
+  isobit_grid input_grid;
+  isobit_grid output_grid;
+} isobit_gru_info;
+
+typedef struct isobit_gru_run_options {
+  uint32_t struct_size;
+  int32_t cpu_path;             // ISOBIT_CPU_...
+  const int64_t* lengths;       // [N], 0..T: past its length a sequence's state stays, and y is 0
+  int64_t length_count;         // N, or 0: every sequence has T steps
+  const uint8_t* zoneout_mask;  // [T, N, D * H], models of one layer: 1 takes h', 0 keeps h
+  int64_t zoneout_count;        // T * N * D * H, or 0: no mask
+  int32_t batch_first;          // 1: x is [N, T, C] and y [N, T, D * H]
+  int32_t reserved;
+  isobit_pool* pool;  // NULL: the caller's thread
+} isobit_gru_run_options;
+
+// A model that `isobit quantize` or GruModel::save wrote. name: which GRU of a file with several, else NULL. Every
+// field is checked and the overflow proof made anew. Errors: ISOBIT_IO, ISOBIT_INVALID_FILE, ISOBIT_UNSUPPORTED,
+// ISOBIT_OVERFLOW; ISOBIT_INVALID_ARGUMENT for a name that the file has not.
+ISOBIT_API int32_t isobit_gru_load(const char* path, const char* name, isobit_gru** gru);
+ISOBIT_API void isobit_gru_destroy(isobit_gru* gru);
+ISOBIT_API int32_t isobit_gru_get_info(const isobit_gru* gru, isobit_gru_info* info);
+
+// The state before the first step, h = 0, of `batch` sequences, 0..2^31 - 1.
+ISOBIT_API int32_t isobit_gru_state_create(const isobit_gru* gru, int64_t batch, isobit_gru_state** state);
+ISOBIT_API void isobit_gru_state_destroy(isobit_gru_state* state);
+// h = 0 again.
+ISOBIT_API int32_t isobit_gru_state_reset(isobit_gru_state* state);
+// to = from, of the same model (the handle that isobit_gru_load made) and batch.
+ISOBIT_API int32_t isobit_gru_state_copy(const isobit_gru_state* from, isobit_gru_state* to);
+// to = from of another model with as many layers, directions and hidden units, and of the same batch: requantised in
+// integers to the grids of `to`, as from an encoder to a decoder. Errors: ISOBIT_INVALID_ARGUMENT, ISOBIT_OVERFLOW.
+ISOBIT_API int32_t isobit_gru_state_hand_over(const isobit_gru_state* from, isobit_gru_state* to);
+// h [L * D, N, H] as numbers: count = L * D * N * H. set quantises and refuses NaN by its index.
+ISOBIT_API int32_t isobit_gru_state_set(isobit_gru_state* state, const float* h, int64_t count);
+ISOBIT_API int32_t isobit_gru_state_get(const isobit_gru_state* state, float* h, int64_t count);
+
+// Memory for calls of this model with up to `batch` sequences and `steps` steps, each 0..2^31 - 1, on up to `threads`
+// threads, 1..1024.
+ISOBIT_API int32_t isobit_gru_workspace_create(const isobit_gru* gru, int64_t batch, int64_t steps, int32_t threads,
+                                               isobit_gru_workspace** workspace);
+ISOBIT_API void isobit_gru_workspace_destroy(isobit_gru_workspace* workspace);
+// Its bytes; 0 for NULL.
+ISOBIT_API int64_t isobit_gru_workspace_size_bytes(const isobit_gru_workspace* workspace);
+
+// x [T, N, C] to y [T, N, D * H], quantised on input_grid and dequantised from output_grid; N is the state's batch.
+// Continues from `state` and leaves the last one there, so that a sequence may be cut anywhere (models of two
+// directions: the reverse direction starts anew from `state` in each call). steps: T, 0..2^31 - 1; x_count = T * N * C,
+// y_count = T * N * D * H. options: NULL for the defaults. Allocates nothing.
+// Errors: ISOBIT_INVALID_ARGUMENT for sizes, NaN in x, lengths, overlaps, a state or workspace of another model or too
+// small; ISOBIT_UNSUPPORTED or ISOBIT_FAILED_PRECONDITION for a path that cannot run the model, or here. Nothing is
+// written then.
+ISOBIT_API int32_t isobit_gru_forward(const isobit_gru* gru, const float* x, int64_t x_count, float* y, int64_t y_count,
+                                      int64_t steps, isobit_gru_state* state, isobit_gru_workspace* workspace,
+                                      const isobit_gru_run_options* options);
+// The same on codes of input_dtype and output_dtype. A code of x that is not on input_grid is refused by its index.
+ISOBIT_API int32_t isobit_gru_forward_codes(const isobit_gru* gru, const void* x, int64_t x_count, void* y,
+                                            int64_t y_count, int64_t steps, isobit_gru_state* state,
+                                            isobit_gru_workspace* workspace, const isobit_gru_run_options* options);
+
+// ---------------------------------------------------------------------------------------------------------------
+// FP16 tables: numerics.md, section 13
+
+// An activation function as hardware with a small table of floats computes it: y = table(x), float16 to float16.
+typedef struct isobit_fp16_table isobit_fp16_table;
+
+// How a table is evaluated.
+enum {
+  ISOBIT_FP16_F32 = 0,      // float32 throughout
+  ISOBIT_FP16_NLI_GPU = 1,  // the published GPU code
+  ISOBIT_FP16_NLI_CPU = 2   // the published CPU code
+};
+
+// What a table is, and its certificate: errors over every finite float16 input against the correctly rounded result.
+typedef struct isobit_fp16_table_info {
+  uint32_t struct_size;
+  int32_t model;        // ISOBIT_FP16_...
+  int32_t half_values;  // 1: its values are float16 numbers
+  uint32_t worst_code;  // the smallest float16 code with max_ulp
+  double beta;          // of swish; else 1
+  double max_ulp;       // in units of the last place of the correct result
+  double mean_ulp;
+  double max_absolute;
+  double share_exact;       // 0..1
+  double share_within_ulp;  // 0..1
+} isobit_fp16_table_info;
+
+// A table that isobit carries. function: "silu", "gelu", "tanh", "sigmoid", ... (`isobit table show --list`); model:
+// ISOBIT_FP16_...; half_values: 0 or 1. Errors: ISOBIT_INVALID_ARGUMENT names what there is.
+ISOBIT_API int32_t isobit_fp16_table_builtin(const char* function, int32_t model, int32_t half_values,
+                                             isobit_fp16_table** table);
+// A table that `isobit table fit` wrote. Errors: ISOBIT_IO, ISOBIT_INVALID_FILE, ISOBIT_UNSUPPORTED.
+ISOBIT_API int32_t isobit_fp16_table_load(const char* path, isobit_fp16_table** table);
+ISOBIT_API void isobit_fp16_table_destroy(isobit_fp16_table* table);
+ISOBIT_API int32_t isobit_fp16_table_get_info(const isobit_fp16_table* table, isobit_fp16_table_info* info);
+// "silu", ...; "custom" for a function of the user's own; "" for NULL. Valid as long as the table.
+ISOBIT_API const char* isobit_fp16_table_function(const isobit_fp16_table* table);
+// y[i] = table(x[i]), i in 0..count-1. Types: ISOBIT_F16, ISOBIT_BF16 or ISOBIT_F32, any pair: x is rounded to float16
+// (nearest even), y is the float16 result widened or rounded. NaN gives NaN. y may be x where both types have one size.
+// pool: NULL for the caller's thread. Allocates nothing. Errors: ISOBIT_UNSUPPORTED for other types.
+ISOBIT_API int32_t isobit_fp16_table_run(const isobit_fp16_table* table, const void* x, int32_t x_dtype, void* y,
+                                         int32_t y_dtype, int64_t count, isobit_pool* pool);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Low-bit weights: numerics.md, section 9
+//
+//   W[n, k] = S[n, g] * v[n, k] + O[n, g], g = floor(k / group)
+//
+//   kind        v                                               O
+//   symmetric   w - 2^(bits-1); bits = 1: 2w - 1, that is +-1   none
+//   zero_point  w - z[n, g], z an integer in 0..2^bits          none
+//   offset      w - z, one z for the matrix                     a floating-point number, like S
+//
+// with codes w in 0..2^bits - 1. N rows (outputs), K columns (inputs), both 1..2^31 - 1.
+
+// A matrix of such weights. Immutable.
+typedef struct isobit_low_bit isobit_low_bit;
+
+enum { ISOBIT_SYMMETRIC = 0, ISOBIT_ZERO_POINT = 1, ISOBIT_OFFSET = 2 };
+
+enum {
+  ISOBIT_ABSMAX = 0,  // S from the largest magnitude; symmetric only
+  ISOBIT_MINMAX = 1,  // from smallest and largest value; zero_point and offset only
+  ISOBIT_MSE = 2      // the range of these times 1 - i/64, i = 0..31, with the least squared error
+};
+
+typedef struct isobit_low_bit_options {
+  uint32_t struct_size;
+  int32_t bits;         // 1, 2, 4 or 8; no default
+  int64_t group;        // K, or a multiple of 8 below K; no default
+  int32_t kind;         // ISOBIT_SYMMETRIC, ...
+  int32_t method;       // ISOBIT_ABSMAX, ...
+  int32_t scale_dtype;  // of S and O: ISOBIT_F32, ISOBIT_F16 or ISOBIT_BF16; no default
+  int32_t reserved;
+} isobit_low_bit_options;
+
+typedef struct isobit_low_bit_info {
+  uint32_t struct_size;
+  int32_t bits;
+  int64_t rows;         // N
+  int64_t columns;      // K
+  int64_t group;        // elements of a group
+  int64_t groups;       // of a row: G = ceil(K / group)
+  int64_t row_bytes;    // of the codes of a row
+  int64_t size_bytes;   // codes, scales, zero points, offsets
+  int32_t kind;         // ISOBIT_SYMMETRIC, ...
+  int32_t scale_dtype;  // ISOBIT_F32, ISOBIT_F16 or ISOBIT_BF16
+} isobit_low_bit_info;
+
+// Quantises weights [rows, columns] of ISOBIT_F32, ISOBIT_F16 or ISOBIT_BF16; count = rows * columns. The same bytes on
+// every machine. pool: NULL for the caller's thread. Errors: ISOBIT_INVALID_ARGUMENT for options outside their limits,
+// a weight that is not finite (by its index), a scale that its type cannot hold; ISOBIT_UNSUPPORTED for other types.
+ISOBIT_API int32_t isobit_low_bit_quantize(const void* weights, int32_t dtype, int64_t count, int64_t rows,
+                                           int64_t columns, const isobit_low_bit_options* options, isobit_pool* pool,
+                                           isobit_low_bit** matrix);
+// A matrix of a file that isobit_low_bit_save or save_low_bit wrote. name: which one, or NULL for the only one.
+// Errors: ISOBIT_IO, ISOBIT_INVALID_FILE, ISOBIT_UNSUPPORTED; ISOBIT_INVALID_ARGUMENT for a name that is not there.
+ISOBIT_API int32_t isobit_low_bit_load(const char* path, const char* name, isobit_low_bit** matrix);
+// One matrix in a file, under that name (UTF-8, not empty); the file appears whole or not at all.
+ISOBIT_API int32_t isobit_low_bit_save(const isobit_low_bit* matrix, const char* name, const char* path);
+ISOBIT_API void isobit_low_bit_destroy(isobit_low_bit* matrix);
+ISOBIT_API int32_t isobit_low_bit_get_info(const isobit_low_bit* matrix, isobit_low_bit_info* info);
+// weights[n * K + k] = W[n, k] in float32; count = N * K.
+ISOBIT_API int32_t isobit_low_bit_dequantize(const isobit_low_bit* matrix, float* weights, int64_t count,
+                                             isobit_pool* pool);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Linear layers on low-bit weights: numerics.md, sections 10 to 12
+//
+//   y[m, n] = act( sum over k of x[m, k] * W[n, k] + bias[n] )      act(v) = v < lo ? lo : v > hi ? hi : v, or none
+//
+// x is [M, K], y is [M, N]. M is 0..2^31 - 1.
+
+// A layer with floating-point rows in and out. Immutable.
+typedef struct isobit_linear isobit_linear;
+// A layer of 8-bit codes on fixed grids, integers only. Immutable.
+typedef struct isobit_static_linear isobit_static_linear;
+// Scratch memory of calls; any layer of either kind may use it that needs no more of it than was asked for.
+typedef struct isobit_linear_workspace isobit_linear_workspace;
+
+// What happens to rows of x before the product.
+enum {
+  ISOBIT_ACTIVATIONS_FLOAT = 0,           // nothing; the order of the sums is the kernel's own: section 10
+  ISOBIT_ACTIVATIONS_INT8 = 1,            // 8-bit codes of each group, symmetric; the same bytes everywhere: section 11
+  ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC = 2  // the same with an offset for each group
+};
+
+typedef struct isobit_linear_options {
+  uint32_t struct_size;
+  int32_t activations;  // ISOBIT_ACTIVATIONS_...
+  int32_t cpu_path;     // ISOBIT_CPU_...
+  int32_t has_clamp;    // 1: act clamps
+  float clamp_lo;       // lo <= hi, not NaN; 0 without a clamp
+  float clamp_hi;
+  const float* bias;   // [N], copied
+  int64_t bias_count;  // N, or 0: no bias
+} isobit_linear_options;
+
+typedef struct isobit_linear_info {
+  uint32_t struct_size;
+  int32_t activations;  // ISOBIT_ACTIVATIONS_...
+  int32_t cpu_path;     // that it was packed for
+  int32_t reserved;
+  int64_t rows;        // N
+  int64_t columns;     // K
+  int64_t size_bytes;  // of the packed weights with what else a call reads
+} isobit_linear_info;
+
+typedef struct isobit_linear_run_options {
+  uint32_t struct_size;
+  int32_t unchecked;  // 1: rows of x are not searched for NaN and infinity; such a row of y becomes NaN. int8 only
+  int64_t x_stride;   // elements from row to row of x, at least K; 0: K
+  int64_t y_stride;   // elements from row to row of y, at least N; 0: N. What lies between rows is not written
+  isobit_pool* pool;  // NULL: the caller's thread
+} isobit_linear_run_options;
+
+// Packs the weights. options: NULL for the defaults. Errors: ISOBIT_INVALID_ARGUMENT for options outside their limits;
+// ISOBIT_FAILED_PRECONDITION for a path that this processor cannot run; ISOBIT_UNSUPPORTED for one without a kernel.
+ISOBIT_API int32_t isobit_linear_create(const isobit_low_bit* matrix, const isobit_linear_options* options,
+                                        isobit_linear** layer);
+ISOBIT_API void isobit_linear_destroy(isobit_linear* layer);
+ISOBIT_API int32_t isobit_linear_get_info(const isobit_linear* layer, isobit_linear_info* info);
+// The kernel that it runs, "int8_avx512vnni"; "" for NULL. Valid as long as the library is loaded.
+ISOBIT_API const char* isobit_linear_kernel(const isobit_linear* layer);
+// Memory for calls with up to m rows on up to `threads` threads, 1..1024.
+ISOBIT_API int32_t isobit_linear_workspace_create(const isobit_linear* layer, int64_t m, int32_t threads,
+                                                  isobit_linear_workspace** workspace);
+ISOBIT_API void isobit_linear_workspace_destroy(isobit_linear_workspace* workspace);
+// Its bytes; 0 for NULL.
+ISOBIT_API int64_t isobit_linear_workspace_size_bytes(const isobit_linear_workspace* workspace);
+// y = act(x W^T + bias) for m rows. x_count is at least (m - 1) * x_stride + K, y_count (m - 1) * y_stride + N.
+// Types: ISOBIT_ACTIVATIONS_FLOAT: ISOBIT_F32, ISOBIT_F16 or ISOBIT_BF16, the same of x and y; int8: x also ISOBIT_F64,
+// any pair. options: NULL for the defaults. Allocates nothing.
+// Errors: ISOBIT_UNSUPPORTED for other types; ISOBIT_INVALID_ARGUMENT for sizes, strides, overlaps, a workspace too
+// small, or a row that is not finite (int8), by its index. Nothing is written then.
+ISOBIT_API int32_t isobit_linear_forward(const isobit_linear* layer, const void* x, int32_t x_dtype, int64_t x_count,
+                                         void* y, int32_t y_dtype, int64_t y_count, int64_t m,
+                                         isobit_linear_workspace* workspace, const isobit_linear_run_options* options);
+
+typedef struct isobit_static_linear_options {
+  uint32_t struct_size;
+  int32_t cpu_path;    // ISOBIT_CPU_...
+  int32_t has_output;  // 1: y is on the grid `output`; 0: y is the accumulators, ISOBIT_S32
+  int32_t has_clamp;   // 1: act clamps; needs an output grid
+  float clamp_lo;      // in real numbers, lo <= hi; 0 without a clamp
+  float clamp_hi;
+  int32_t rounding;  // ISOBIT_NEAREST_EVEN, ...
+  int32_t reserved;
+  isobit_grid input;   // of x: 8 bits; no default
+  isobit_grid output;  // of y: 8 bits; zeros without one
+  const float* bias;   // [N], finite, copied
+  int64_t bias_count;  // N, or 0: no bias
+} isobit_static_linear_options;
+
+typedef struct isobit_static_linear_info {
+  uint32_t struct_size;
+  int32_t cpu_path;  // that it was packed for
+  int32_t x_dtype;   // ISOBIT_S8 or ISOBIT_U8
+  int32_t y_dtype;   // ISOBIT_S8, ISOBIT_U8 or ISOBIT_S32
+  int64_t rows;      // N
+  int64_t columns;   // K
+} isobit_static_linear_info;
+
+// matrix: 8 bits, symmetric, one group a row. acc[m, n] = sum over k of (q_x - z_x) * w + bias code, int32; y = acc, or
+// acc rescaled to the output grid and clamped. Errors: ISOBIT_INVALID_ARGUMENT for other weights, grids or options;
+// ISOBIT_OVERFLOW for a ratio of scales without an encoding, or accumulators that do not fit.
+ISOBIT_API int32_t isobit_static_linear_create(const isobit_low_bit* matrix,
+                                               const isobit_static_linear_options* options,
+                                               isobit_static_linear** layer);
+ISOBIT_API void isobit_static_linear_destroy(isobit_static_linear* layer);
+ISOBIT_API int32_t isobit_static_linear_get_info(const isobit_static_linear* layer, isobit_static_linear_info* info);
+// As isobit_linear_kernel.
+ISOBIT_API const char* isobit_static_linear_kernel(const isobit_static_linear* layer);
+// As isobit_linear_workspace_create.
+ISOBIT_API int32_t isobit_static_linear_workspace_create(const isobit_static_linear* layer, int64_t m, int32_t threads,
+                                                         isobit_linear_workspace** workspace);
+// x: codes of x_dtype, y: codes of y_dtype; sizes, strides and errors as of isobit_linear_forward (`unchecked` must be
+// 0).
+ISOBIT_API int32_t isobit_static_linear_forward(const isobit_static_linear* layer, const void* x, int64_t x_count,
+                                                void* y, int64_t y_count, int64_t m, isobit_linear_workspace* workspace,
+                                                const isobit_linear_run_options* options);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // ISOBIT_ISOBIT_H_

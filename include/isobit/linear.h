@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers on low-bit weights. docs/numerics.md, sections 10 to 12.
+//
+//   y[m, n] = act( sum over k of x[m, k] * W[n, k] + bias[n] )       act: clamp(lo, hi), or none
+//
+// x is [M, K], y is [M, N], W [N, K] a LowBitMatrix. LinearLayer takes floating-point rows: as they are (kFloat), or
+// quantised to 8 bits for each group inside the operation (kInt8, kInt8Asymmetric; the same bytes on every machine).
+// StaticLinearLayer takes and gives 8-bit codes on fixed grids, and is integers only.
+//
+//   ISOBIT_ASSIGN_OR_RETURN(LinearLayer layer,
+//                           LinearLayer::create(matrix, {.activations = LinearActivations::kInt8, .bias = bias},
+//                           "fc"));
+//   LinearWorkspace workspace = layer.workspace(m);
+//   Status status = layer.forward(std::as_bytes(std::span(x)), Dtype::kF32, std::as_writable_bytes(std::span(y)),
+//                                 Dtype::kF32, m, workspace);
+#ifndef ISOBIT_LINEAR_H_
+#define ISOBIT_LINEAR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "isobit/arrays.h"
+#include "isobit/cpu.h"
+#include "isobit/dtype.h"
+#include "isobit/grid.h"
+#include "isobit/low_bit.h"
+#include "isobit/parallel.h"
+#include "isobit/rounding.h"
+#include "isobit/status.h"
+
+namespace isobit {
+
+/// What happens to rows of x before the product.
+enum class LinearActivations : int32_t {
+  kFloat = 0,           // nothing: section 10
+  kInt8 = 1,            // 8-bit codes of each group, symmetric: section 11
+  kInt8Asymmetric = 2,  // the same with an offset Oa for each group
+};
+/// "float", "int8" or "int8_asymmetric".
+std::string_view to_string(LinearActivations activations);
+std::optional<LinearActivations> linear_activations_from_string(std::string_view text);
+
+/// act: y < lo ? lo : y > hi ? hi : y, in float32. lo <= hi; infinities are allowed, NaN is refused. NaN stays NaN.
+struct LinearClamp {
+  float lo = -std::numeric_limits<float>::infinity();
+  float hi = std::numeric_limits<float>::infinity();
+
+  static constexpr LinearClamp none() { return {}; }
+  static constexpr LinearClamp relu() { return {0.0f, std::numeric_limits<float>::infinity()}; }
+  static constexpr LinearClamp relu6() { return {0.0f, 6.0f}; }
+  bool operator==(const LinearClamp&) const = default;
+};
+
+/// A kernel of linear layers on the CPU, as `kernel_name` gives it.
+struct LinearLayerKernel {
+  std::string_view name;       // "float_avx2", "int8_avx512vnni", "static_scalar"
+  std::string_view operation;  // "linear_float", "linear_int8" (symmetric and asymmetric) or "linear_static"
+  CpuPath path = CpuPath::kReference;
+  std::string_view why;  // why it is there, in a few words
+};
+/// In a fixed order, those included that cannot run here (cpu_can_run says).
+std::span<const LinearLayerKernel> linear_layer_kernels();
+
+/// Scratch memory of forward. It belongs to no layer: any layer may use it, one call at a time, that needs no more of
+/// it than was asked for.
+class LinearWorkspace {
+ public:
+  LinearWorkspace() = default;
+  [[nodiscard]] int64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  friend class LinearLayer;
+  friend class StaticLinearLayer;
+  explicit LinearWorkspace(int64_t size_bytes);
+  struct Free {
+    void operator()(std::byte* p) const;
+  };
+
+  std::unique_ptr<std::byte, Free> bytes_;  // 64-byte aligned
+  int64_t size_bytes_ = 0;
+};
+
+struct LinearRunOptions {
+  ThreadPool* pool = nullptr;  // default: the caller's thread. Bytes never depend on it.
+  int64_t x_stride = 0;        // elements from row to row of x, at least K; 0: K
+  int64_t y_stride = 0;  // elements from row to row of y, at least N; 0: N. What lies between rows is not written.
+  /// kInt8 and kInt8Asymmetric: rows of x that are not finite are not looked for; every element of such a row of y
+  /// becomes NaN.
+  bool unchecked = false;
+};
+
+struct LinearOptions {
+  LinearActivations activations = LinearActivations::kFloat;
+  std::span<const float> bias{};  // [N], or empty: +0. Any float32.
+  LinearClamp clamp{};
+  std::optional<CpuPath> path{};  // default: default_cpu_path(); reference where only it can run
+};
+
+/// A linear layer with floating-point rows in and out. Immutable, cheap to copy, safe to share between threads.
+class LinearLayer {
+ public:
+  /// Packs the weights for the path chosen; the matrix is not needed afterwards. `name` is the layer in messages.
+  /// Errors: kInvalidArgument for a bias that has not N elements, a clamp with NaN or lo > hi, or activations that do
+  /// not exist; kFailedPrecondition for a path that this machine cannot run; kUnsupported for a requested path that has
+  /// no kernel for this layer.
+  static Result<LinearLayer> create(const LowBitMatrix& matrix, const LinearOptions& options, std::string_view name);
+
+  [[nodiscard]] int64_t rows() const;     // N
+  [[nodiscard]] int64_t columns() const;  // K
+  [[nodiscard]] LinearActivations activations() const;
+  [[nodiscard]] CpuPath path() const;
+  /// One of linear_layer_kernels().
+  [[nodiscard]] std::string_view kernel_name() const;
+  /// Of the packed weights, with scales, bias and what else forward reads.
+  [[nodiscard]] int64_t size_bytes() const;
+
+  /// Enough for calls with up to m rows on up to `threads` threads. m below 0 counts as 0, threads below 1 as 1.
+  [[nodiscard]] LinearWorkspace workspace(int64_t m, int32_t threads = 1) const;
+
+  /// y = act(x W^T + bias) for m rows, m >= 0.
+  ///   kFloat: x is f32, f16 or bf16, y of the same type. The order of the sums is the kernel's own; a row of y depends
+  ///     on its row of x, on the layer and on the kernel only. NaN and infinity in x touch their own row.
+  ///   kInt8, kInt8Asymmetric: x is f32, f16, bf16 or f64, y is f32, f16 or bf16, any pair. Every byte is determined by
+  ///     section 11. A row of x with NaN or infinity (asymmetric: with a group whose range is infinite) is refused by
+  ///     its index, unless the call is unchecked.
+  /// x has at least (m - 1) * x_stride + K elements, y (m - 1) * y_stride + N, both aligned to their elements, apart
+  /// from each other. Allocates nothing when it succeeds.
+  /// Errors: kUnsupported for other types; kInvalidArgument for sizes, strides, alignment, overlap, a workspace that is
+  /// too small, or rows that are not finite. Nothing is written then.
+  [[nodiscard]] Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                               int64_t m, LinearWorkspace& workspace, const LinearRunOptions& options = {}) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Static 8-bit codes
+
+/// Every integer of a layer of static codes:
+///   acc[m, n] = sum over k of x[m, k] * weights[n, k] - x_zero_point * sum over k of weights[n, k] + bias[n]
+///   y[m, n]   = acc[m, n], int32, where there are no rescales; else
+///               clamp(round_shift(acc[m, n] * multiplier[n], shift[n], rounding) + y_zero_point, lo, hi)
+struct StaticLinearParameters {
+  int64_t rows = 0;            // N
+  int64_t columns = 0;         // K
+  Array weights;               // s8 [N, K]
+  Array bias;                  // s32 [N]
+  Dtype x_dtype = Dtype::kS8;  // s8 or u8
+  int32_t x_zero_point = 0;    // a code of x_dtype
+  /// [N]; empty: y is the accumulator.
+  std::vector<RescaleParameters> rescales;
+  Dtype y_dtype = Dtype::kS8;  // s8 or u8; s32 without rescales
+  int32_t y_zero_point = 0;    // a code of y_dtype; 0 without rescales
+  int32_t lo = -128;           // codes of y_dtype, lo <= hi; without rescales the ends of int32
+  int32_t hi = 127;
+  Rounding rounding = Rounding::kNearestEven;
+  bool operator==(const StaticLinearParameters&) const = default;
+};
+
+struct StaticLinearOptions {
+  Grid input{};                   // of x: 8 bits
+  std::optional<Grid> output{};   // of y: 8 bits; none: int32 accumulators on the scale S_x * S_w[n], zero point 0
+  std::span<const float> bias{};  // [N], finite, or empty: 0
+  LinearClamp clamp{};            // in real numbers; none without an output grid
+  Rounding rounding = Rounding::kNearestEven;
+};
+
+/// Section 12: from 8-bit symmetric weights with one group a row (quantize_low_bit with bits = 8, group = K) and grids
+/// to integers. A row of zeros takes the smallest scale of the other rows.
+/// Errors: kInvalidArgument for other weights, a scale that is negative, grids of other widths, a bias that is not
+/// finite or has not N elements, a clamp that is not one; kOverflow for a ratio of scales that has no encoding, or
+/// accumulators that do not fit.
+Result<StaticLinearParameters> derive_static_linear(const LowBitMatrix& matrix, const StaticLinearOptions& options,
+                                                    std::string_view name);
+
+/// A linear layer of 8-bit codes. Immutable, cheap to copy, safe to share between threads.
+class StaticLinearLayer {
+ public:
+  /// Checks every field, bounds every intermediate (section 8) and packs the weights. `path` as in LinearOptions.
+  /// Errors: kInvalidArgument for a field outside its limits; kOverflow for an intermediate beyond int64, or an
+  /// accumulator beyond int32 that is the result; those of LinearLayer::create for a path.
+  static Result<StaticLinearLayer> create(StaticLinearParameters parameters, std::string_view name,
+                                          std::optional<CpuPath> path = {});
+
+  [[nodiscard]] const StaticLinearParameters& parameters() const;
+  [[nodiscard]] CpuPath path() const;
+  /// One of linear_layer_kernels().
+  [[nodiscard]] std::string_view kernel_name() const;
+
+  /// As LinearLayer::workspace.
+  [[nodiscard]] LinearWorkspace workspace(int64_t m, int32_t threads = 1) const;
+
+  /// x: codes of parameters().x_dtype, y: of y_dtype; sizes, strides, alignment, overlap and errors as in
+  /// LinearLayer::forward (`unchecked` has no meaning here).
+  [[nodiscard]] Status forward(std::span<const std::byte> x, std::span<std::byte> y, int64_t m,
+                               LinearWorkspace& workspace, const LinearRunOptions& options = {}) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace isobit
+
+#endif  // ISOBIT_LINEAR_H_

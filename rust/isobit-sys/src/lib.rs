@@ -1,0 +1,676 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `isobit.h`, the C interface of isobit, declared for Rust: the same names, types and order, nothing added. What a
+//! call demands and gives is said in `isobit.h` and `docs/c_api.md`; the crate `isobit` is the safe interface.
+#![allow(non_camel_case_types)]
+#![deny(missing_docs)]
+
+use std::marker::PhantomData;
+use std::os::raw::{c_char, c_void};
+
+/// `ISOBIT_OK` of `isobit.h`.
+pub const ISOBIT_OK: i32 = 0;
+/// A value that the caller passed is outside its limits.
+pub const ISOBIT_INVALID_ARGUMENT: i32 = 1;
+/// A file's content is truncated, inconsistent or of an unknown version.
+pub const ISOBIT_INVALID_FILE: i32 = 2;
+/// The operating system refused a read or a write.
+pub const ISOBIT_IO: i32 = 3;
+/// Well-formed, but refused by name.
+pub const ISOBIT_UNSUPPORTED: i32 = 4;
+/// The overflow proof failed (numerics.md, section 8).
+pub const ISOBIT_OVERFLOW: i32 = 5;
+/// Not possible here or now, e.g. a path that this processor cannot run.
+pub const ISOBIT_FAILED_PRECONDITION: i32 = 6;
+/// The system has no memory or no thread left.
+pub const ISOBIT_NO_RESOURCES: i32 = 100;
+
+/// `ISOBIT_CPU_DEFAULT` of `isobit.h`.
+pub const ISOBIT_CPU_DEFAULT: i32 = 0;
+/// `ISOBIT_CPU_REFERENCE` of `isobit.h`.
+pub const ISOBIT_CPU_REFERENCE: i32 = 1;
+/// `ISOBIT_CPU_SCALAR` of `isobit.h`.
+pub const ISOBIT_CPU_SCALAR: i32 = 2;
+/// `ISOBIT_CPU_AVX2` of `isobit.h`.
+pub const ISOBIT_CPU_AVX2: i32 = 3;
+/// `ISOBIT_CPU_AVXVNNI` of `isobit.h`.
+pub const ISOBIT_CPU_AVXVNNI: i32 = 4;
+/// `ISOBIT_CPU_AVX512VNNI` of `isobit.h`.
+pub const ISOBIT_CPU_AVX512VNNI: i32 = 5;
+
+/// `ISOBIT_S8` of `isobit.h`.
+pub const ISOBIT_S8: i32 = 0;
+/// `ISOBIT_U8` of `isobit.h`.
+pub const ISOBIT_U8: i32 = 1;
+/// `ISOBIT_S16` of `isobit.h`.
+pub const ISOBIT_S16: i32 = 2;
+/// `ISOBIT_U16` of `isobit.h`.
+pub const ISOBIT_U16: i32 = 3;
+/// `ISOBIT_S32` of `isobit.h`.
+pub const ISOBIT_S32: i32 = 4;
+/// `ISOBIT_U32` of `isobit.h`.
+pub const ISOBIT_U32: i32 = 5;
+/// `ISOBIT_S64` of `isobit.h`.
+pub const ISOBIT_S64: i32 = 6;
+/// `ISOBIT_F16` of `isobit.h`.
+pub const ISOBIT_F16: i32 = 7;
+/// `ISOBIT_BF16` of `isobit.h`.
+pub const ISOBIT_BF16: i32 = 8;
+/// `ISOBIT_F32` of `isobit.h`.
+pub const ISOBIT_F32: i32 = 9;
+/// `ISOBIT_F64` of `isobit.h`.
+pub const ISOBIT_F64: i32 = 10;
+
+/// `ISOBIT_NEAREST_EVEN` of `isobit.h`.
+pub const ISOBIT_NEAREST_EVEN: i32 = 0;
+/// `ISOBIT_NEAREST_UP` of `isobit.h`.
+pub const ISOBIT_NEAREST_UP: i32 = 1;
+/// `ISOBIT_NEAREST_AWAY` of `isobit.h`.
+pub const ISOBIT_NEAREST_AWAY: i32 = 2;
+/// `ISOBIT_FLOOR` of `isobit.h`.
+pub const ISOBIT_FLOOR: i32 = 3;
+
+/// Scale = 2^-shift.
+pub const ISOBIT_SCALE_POW2: i32 = 0;
+/// Scale = real_scale.
+pub const ISOBIT_SCALE_REAL: i32 = 1;
+
+/// Which real numbers codes stand for: (code - zero_point) * scale, code in 0..2^bits - 1, or signed in
+/// -2^(bits-1)..2^(bits-1) - 1.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_grid {
+    /// 1..32
+    pub bits: i32,
+    /// 0 or 1
+    pub is_signed: i32,
+    /// ISOBIT_SCALE_...
+    pub scale_kind: i32,
+    /// ISOBIT_SCALE_POW2: -32..62
+    pub shift: i32,
+    /// ISOBIT_SCALE_REAL: a positive normal number
+    pub real_scale: f32,
+    /// Zero
+    pub reserved: i32,
+    /// a code
+    pub zero_point: i64,
+}
+
+/// A fixed number of threads, among which a call splits its work; bytes never depend on it. One call at a time.
+#[repr(C)]
+pub struct isobit_pool {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// The named arrays of a npy, npz, safetensors or GGUF file. Immutable.
+#[repr(C)]
+pub struct isobit_arrays {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// `isobit_array_info` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_array_info {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// ISOBIT_S8, ...
+    pub dtype: i32,
+    /// 0..8
+    pub dimensions: i32,
+    /// Zero
+    pub reserved: i32,
+    /// The first `dimensions`; the rest is 0
+    pub shape: [i64; 8],
+    /// Size bytes
+    pub size_bytes: i64,
+    /// Valid until the isobit_arrays is destroyed
+    pub data: *const c_void,
+}
+
+/// `isobit_gru` of `isobit.h`.
+#[repr(C)]
+pub struct isobit_gru {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// The codes of h of every layer and direction, `[L * D, N, H]`.
+#[repr(C)]
+pub struct isobit_gru_state {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// Scratch memory of a model's calls.
+#[repr(C)]
+pub struct isobit_gru_workspace {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// `isobit_gru_info` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_gru_info {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// D
+    pub directions: i32,
+    /// L
+    pub layers: i64,
+    /// C
+    pub input_size: i64,
+    /// H
+    pub hidden_size: i64,
+    /// D * H
+    pub output_size: i64,
+    /// Of codes of x: ISOBIT_S8 .. ISOBIT_U32
+    pub input_dtype: i32,
+    /// Of codes of y
+    pub output_dtype: i32,
+    /// Input grid
+    pub input_grid: isobit_grid,
+    /// Output grid
+    pub output_grid: isobit_grid,
+}
+
+/// `isobit_gru_run_options` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_gru_run_options {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// ISOBIT_CPU_...
+    pub cpu_path: i32,
+    /// `[N]`, 0..T: past its length a sequence's state stays, and y is 0
+    pub lengths: *const i64,
+    /// N, or 0: every sequence has T steps
+    pub length_count: i64,
+    /// `[T, N, D * H]`, models of one layer: 1 takes h', 0 keeps h
+    pub zoneout_mask: *const u8,
+    /// T * N * D * H, or 0: no mask
+    pub zoneout_count: i64,
+    /// 1: x is `[N, T, C]` and y `[N, T, D * H]`
+    pub batch_first: i32,
+    /// Zero
+    pub reserved: i32,
+    /// NULL: the caller's thread
+    pub pool: *mut isobit_pool,
+}
+
+/// An activation function as hardware with a small table of floats computes it: y = table(x), float16 to float16.
+#[repr(C)]
+pub struct isobit_fp16_table {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// Float32 throughout.
+pub const ISOBIT_FP16_F32: i32 = 0;
+/// The published GPU code.
+pub const ISOBIT_FP16_NLI_GPU: i32 = 1;
+/// The published CPU code.
+pub const ISOBIT_FP16_NLI_CPU: i32 = 2;
+
+/// What a table is, and its certificate: errors over every finite float16 input against the correctly rounded result.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_fp16_table_info {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// ISOBIT_FP16_...
+    pub model: i32,
+    /// 1: its values are float16 numbers
+    pub half_values: i32,
+    /// The smallest float16 code with max_ulp
+    pub worst_code: u32,
+    /// Of swish; else 1
+    pub beta: f64,
+    /// In units of the last place of the correct result
+    pub max_ulp: f64,
+    /// Mean ulp
+    pub mean_ulp: f64,
+    /// Max absolute
+    pub max_absolute: f64,
+    /// 0..1
+    pub share_exact: f64,
+    /// 0..1
+    pub share_within_ulp: f64,
+}
+
+/// A matrix of such weights. Immutable.
+#[repr(C)]
+pub struct isobit_low_bit {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// `ISOBIT_SYMMETRIC` of `isobit.h`.
+pub const ISOBIT_SYMMETRIC: i32 = 0;
+/// `ISOBIT_ZERO_POINT` of `isobit.h`.
+pub const ISOBIT_ZERO_POINT: i32 = 1;
+/// `ISOBIT_OFFSET` of `isobit.h`.
+pub const ISOBIT_OFFSET: i32 = 2;
+
+/// S from the largest magnitude; symmetric only.
+pub const ISOBIT_ABSMAX: i32 = 0;
+/// From smallest and largest value; zero_point and offset only.
+pub const ISOBIT_MINMAX: i32 = 1;
+/// The range of these times 1 - i/64, i = 0..31, with the least squared error.
+pub const ISOBIT_MSE: i32 = 2;
+
+/// `isobit_low_bit_options` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_low_bit_options {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// 1, 2, 4 or 8; no default
+    pub bits: i32,
+    /// K, or a multiple of 8 below K; no default
+    pub group: i64,
+    /// ISOBIT_SYMMETRIC, ...
+    pub kind: i32,
+    /// ISOBIT_ABSMAX, ...
+    pub method: i32,
+    /// Of S and O: ISOBIT_F32, ISOBIT_F16 or ISOBIT_BF16; no default
+    pub scale_dtype: i32,
+    /// Zero
+    pub reserved: i32,
+}
+
+/// `isobit_low_bit_info` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_low_bit_info {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// Bits
+    pub bits: i32,
+    /// N
+    pub rows: i64,
+    /// K
+    pub columns: i64,
+    /// Elements of a group
+    pub group: i64,
+    /// Of a row: G = ceil(K / group)
+    pub groups: i64,
+    /// Of the codes of a row
+    pub row_bytes: i64,
+    /// Codes, scales, zero points, offsets
+    pub size_bytes: i64,
+    /// ISOBIT_SYMMETRIC, ...
+    pub kind: i32,
+    /// ISOBIT_F32, ISOBIT_F16 or ISOBIT_BF16
+    pub scale_dtype: i32,
+}
+
+/// A layer with floating-point rows in and out. Immutable.
+#[repr(C)]
+pub struct isobit_linear {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// A layer of 8-bit codes on fixed grids, integers only. Immutable.
+#[repr(C)]
+pub struct isobit_static_linear {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// Scratch memory of calls; any layer of either kind may use it that needs no more of it than was asked for.
+#[repr(C)]
+pub struct isobit_linear_workspace {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// Nothing; the order of the sums is the kernel's own: section 10.
+pub const ISOBIT_ACTIVATIONS_FLOAT: i32 = 0;
+/// 8-bit codes of each group, symmetric; the same bytes everywhere: section 11.
+pub const ISOBIT_ACTIVATIONS_INT8: i32 = 1;
+/// The same with an offset for each group.
+pub const ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC: i32 = 2;
+
+/// `isobit_linear_options` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_linear_options {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// ISOBIT_ACTIVATIONS_...
+    pub activations: i32,
+    /// ISOBIT_CPU_...
+    pub cpu_path: i32,
+    /// 1: act clamps
+    pub has_clamp: i32,
+    /// Lo <= hi, not NaN; 0 without a clamp
+    pub clamp_lo: f32,
+    /// Clamp hi
+    pub clamp_hi: f32,
+    /// `[N]`, copied
+    pub bias: *const f32,
+    /// N, or 0: no bias
+    pub bias_count: i64,
+}
+
+/// `isobit_linear_info` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_linear_info {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// ISOBIT_ACTIVATIONS_...
+    pub activations: i32,
+    /// That it was packed for
+    pub cpu_path: i32,
+    /// Zero
+    pub reserved: i32,
+    /// N
+    pub rows: i64,
+    /// K
+    pub columns: i64,
+    /// Of the packed weights with what else a call reads
+    pub size_bytes: i64,
+}
+
+/// `isobit_linear_run_options` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_linear_run_options {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// 1: rows of x are not searched for NaN and infinity; such a row of y becomes NaN. int8 only
+    pub unchecked: i32,
+    /// Elements from row to row of x, at least K; 0: K
+    pub x_stride: i64,
+    /// Elements from row to row of y, at least N; 0: N. What lies between rows is not written
+    pub y_stride: i64,
+    /// NULL: the caller's thread
+    pub pool: *mut isobit_pool,
+}
+
+/// `isobit_static_linear_options` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_static_linear_options {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// ISOBIT_CPU_...
+    pub cpu_path: i32,
+    /// 1: y is on the grid `output`; 0: y is the accumulators, ISOBIT_S32
+    pub has_output: i32,
+    /// 1: act clamps; needs an output grid
+    pub has_clamp: i32,
+    /// In real numbers, lo <= hi; 0 without a clamp
+    pub clamp_lo: f32,
+    /// Clamp hi
+    pub clamp_hi: f32,
+    /// ISOBIT_NEAREST_EVEN, ...
+    pub rounding: i32,
+    /// Zero
+    pub reserved: i32,
+    /// Of x: 8 bits; no default
+    pub input: isobit_grid,
+    /// Of y: 8 bits; zeros without one
+    pub output: isobit_grid,
+    /// `[N]`, finite, copied
+    pub bias: *const f32,
+    /// N, or 0: no bias
+    pub bias_count: i64,
+}
+
+/// `isobit_static_linear_info` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_static_linear_info {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// That it was packed for
+    pub cpu_path: i32,
+    /// ISOBIT_S8 or ISOBIT_U8
+    pub x_dtype: i32,
+    /// ISOBIT_S8, ISOBIT_U8 or ISOBIT_S32
+    pub y_dtype: i32,
+    /// N
+    pub rows: i64,
+    /// K
+    pub columns: i64,
+}
+
+extern "C" {
+    /// Version of the library, "MAJOR.MINOR.PATCH". Before 1.0 the interface may change with MINOR, which is therefore
+    /// part of the library's soname.
+    pub fn isobit_version() -> *const c_char;
+    /// Why the last call that failed on this thread did; "" when none has. Valid until the next one fails on this
+    /// thread.
+    pub fn isobit_last_error() -> *const c_char;
+    /// "ok", "invalid argument", "invalid file", ...; "unknown status" for other values.
+    pub fn isobit_status_name(status: i32) -> *const c_char;
+    /// ISOBIT_OK where cpu_path (ISOBIT_CPU_...) can run here. Errors: ISOBIT_FAILED_PRECONDITION with what is missing;
+    /// ISOBIT_INVALID_ARGUMENT for other numbers; ISOBIT_CPU_DEFAULT: for what is wrong with ISOBIT_CPU.
+    pub fn isobit_cpu_check(cpu_path: i32) -> i32;
+    /// threads: 1..1024, the caller's included; 0: one for each processor that this process may use.
+    pub fn isobit_pool_create(threads: i32, pool: *mut *mut isobit_pool) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_pool_destroy(pool: *mut isobit_pool);
+    /// The number of threads; 0 for NULL.
+    pub fn isobit_pool_threads(pool: *const isobit_pool) -> i32;
+    /// Reads every array of a file, which is recognised by its content. Of GGUF all tensors become f32.
+    /// Errors: ISOBIT_IO, ISOBIT_INVALID_FILE, ISOBIT_UNSUPPORTED name the file and the array.
+    pub fn isobit_arrays_load(path: *const c_char, arrays: *mut *mut isobit_arrays) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_arrays_destroy(arrays: *mut isobit_arrays);
+    /// The array of that name ("" for the one of a npy file). Errors: ISOBIT_INVALID_ARGUMENT if there is none;
+    /// ISOBIT_UNSUPPORTED if it has more than 8 dimensions.
+    pub fn isobit_arrays_find(arrays: *const isobit_arrays, name: *const c_char, info: *mut isobit_array_info) -> i32;
+    /// A model that `isobit quantize` or GruModel::save wrote. name: which GRU of a file with several, else NULL. Every
+    /// field is checked and the overflow proof made anew. Errors: ISOBIT_IO, ISOBIT_INVALID_FILE, ISOBIT_UNSUPPORTED,
+    /// ISOBIT_OVERFLOW; ISOBIT_INVALID_ARGUMENT for a name that the file has not.
+    pub fn isobit_gru_load(path: *const c_char, name: *const c_char, gru: *mut *mut isobit_gru) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_gru_destroy(gru: *mut isobit_gru);
+    /// Fills `info`.
+    pub fn isobit_gru_get_info(gru: *const isobit_gru, info: *mut isobit_gru_info) -> i32;
+    /// The state before the first step, h = 0, of `batch` sequences, 0..2^31 - 1.
+    pub fn isobit_gru_state_create(gru: *const isobit_gru, batch: i64, state: *mut *mut isobit_gru_state) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_gru_state_destroy(state: *mut isobit_gru_state);
+    /// h = 0 again.
+    pub fn isobit_gru_state_reset(state: *mut isobit_gru_state) -> i32;
+    /// to = from, of the same model (the handle that isobit_gru_load made) and batch.
+    pub fn isobit_gru_state_copy(from: *const isobit_gru_state, to: *mut isobit_gru_state) -> i32;
+    /// to = from of another model with as many layers, directions and hidden units, and of the same batch: requantised
+    /// in integers to the grids of `to`, as from an encoder to a decoder. Errors: ISOBIT_INVALID_ARGUMENT,
+    /// ISOBIT_OVERFLOW.
+    pub fn isobit_gru_state_hand_over(from: *const isobit_gru_state, to: *mut isobit_gru_state) -> i32;
+    /// h `[L * D, N, H]` as numbers: count = L * D * N * H. set quantises and refuses NaN by its index.
+    pub fn isobit_gru_state_set(state: *mut isobit_gru_state, h: *const f32, count: i64) -> i32;
+    /// See `isobit.h`.
+    pub fn isobit_gru_state_get(state: *const isobit_gru_state, h: *mut f32, count: i64) -> i32;
+    /// Memory for calls of this model with up to `batch` sequences and `steps` steps, each 0..2^31 - 1, on up to
+    /// `threads` threads, 1..1024.
+    pub fn isobit_gru_workspace_create(
+        gru: *const isobit_gru,
+        batch: i64,
+        steps: i64,
+        threads: i32,
+        workspace: *mut *mut isobit_gru_workspace,
+    ) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_gru_workspace_destroy(workspace: *mut isobit_gru_workspace);
+    /// Its bytes; 0 for NULL.
+    pub fn isobit_gru_workspace_size_bytes(workspace: *const isobit_gru_workspace) -> i64;
+    /// x `[T, N, C]` to y `[T, N, D * H]`, quantised on input_grid and dequantised from output_grid; N is the state's
+    /// batch. Continues from `state` and leaves the last one there, so that a sequence may be cut anywhere (models of
+    /// two directions: the reverse direction starts anew from `state` in each call). steps: T, 0..2^31 - 1; x_count = T
+    /// * N * C, y_count = T * N * D * H. options: NULL for the defaults. Allocates nothing. Errors:
+    /// ISOBIT_INVALID_ARGUMENT for sizes, NaN in x, lengths, overlaps, a state or workspace of another model or too
+    /// small; ISOBIT_UNSUPPORTED or ISOBIT_FAILED_PRECONDITION for a path that cannot run the model, or here. Nothing
+    /// is written then.
+    pub fn isobit_gru_forward(
+        gru: *const isobit_gru,
+        x: *const f32,
+        x_count: i64,
+        y: *mut f32,
+        y_count: i64,
+        steps: i64,
+        state: *mut isobit_gru_state,
+        workspace: *mut isobit_gru_workspace,
+        options: *const isobit_gru_run_options,
+    ) -> i32;
+    /// The same on codes of input_dtype and output_dtype. A code of x that is not on input_grid is refused by its
+    /// index.
+    pub fn isobit_gru_forward_codes(
+        gru: *const isobit_gru,
+        x: *const c_void,
+        x_count: i64,
+        y: *mut c_void,
+        y_count: i64,
+        steps: i64,
+        state: *mut isobit_gru_state,
+        workspace: *mut isobit_gru_workspace,
+        options: *const isobit_gru_run_options,
+    ) -> i32;
+    /// A table that isobit carries. function: "silu", "gelu", "tanh", "sigmoid", ... (`isobit table show --list`);
+    /// model: ISOBIT_FP16_...; half_values: 0 or 1. Errors: ISOBIT_INVALID_ARGUMENT names what there is.
+    pub fn isobit_fp16_table_builtin(
+        function: *const c_char,
+        model: i32,
+        half_values: i32,
+        table: *mut *mut isobit_fp16_table,
+    ) -> i32;
+    /// A table that `isobit table fit` wrote. Errors: ISOBIT_IO, ISOBIT_INVALID_FILE, ISOBIT_UNSUPPORTED.
+    pub fn isobit_fp16_table_load(path: *const c_char, table: *mut *mut isobit_fp16_table) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_fp16_table_destroy(table: *mut isobit_fp16_table);
+    /// Fills `info`.
+    pub fn isobit_fp16_table_get_info(table: *const isobit_fp16_table, info: *mut isobit_fp16_table_info) -> i32;
+    /// "silu", ...; "custom" for a function of the user's own; "" for NULL. Valid as long as the table.
+    pub fn isobit_fp16_table_function(table: *const isobit_fp16_table) -> *const c_char;
+    /// y`[i]` = table(x`[i]`), i in 0..count-1. Types: ISOBIT_F16, ISOBIT_BF16 or ISOBIT_F32, any pair: x is rounded to
+    /// float16 (nearest even), y is the float16 result widened or rounded. NaN gives NaN. y may be x where both types
+    /// have one size. pool: NULL for the caller's thread. Allocates nothing. Errors: ISOBIT_UNSUPPORTED for other
+    /// types.
+    pub fn isobit_fp16_table_run(
+        table: *const isobit_fp16_table,
+        x: *const c_void,
+        x_dtype: i32,
+        y: *mut c_void,
+        y_dtype: i32,
+        count: i64,
+        pool: *mut isobit_pool,
+    ) -> i32;
+    /// Quantises weights `[rows, columns]` of ISOBIT_F32, ISOBIT_F16 or ISOBIT_BF16; count = rows * columns. The same
+    /// bytes on every machine. pool: NULL for the caller's thread. Errors: ISOBIT_INVALID_ARGUMENT for options outside
+    /// their limits, a weight that is not finite (by its index), a scale that its type cannot hold; ISOBIT_UNSUPPORTED
+    /// for other types.
+    pub fn isobit_low_bit_quantize(
+        weights: *const c_void,
+        dtype: i32,
+        count: i64,
+        rows: i64,
+        columns: i64,
+        options: *const isobit_low_bit_options,
+        pool: *mut isobit_pool,
+        matrix: *mut *mut isobit_low_bit,
+    ) -> i32;
+    /// A matrix of a file that isobit_low_bit_save or save_low_bit wrote. name: which one, or NULL for the only one.
+    /// Errors: ISOBIT_IO, ISOBIT_INVALID_FILE, ISOBIT_UNSUPPORTED; ISOBIT_INVALID_ARGUMENT for a name that is not
+    /// there.
+    pub fn isobit_low_bit_load(path: *const c_char, name: *const c_char, matrix: *mut *mut isobit_low_bit) -> i32;
+    /// One matrix in a file, under that name (UTF-8, not empty); the file appears whole or not at all.
+    pub fn isobit_low_bit_save(matrix: *const isobit_low_bit, name: *const c_char, path: *const c_char) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_low_bit_destroy(matrix: *mut isobit_low_bit);
+    /// Fills `info`.
+    pub fn isobit_low_bit_get_info(matrix: *const isobit_low_bit, info: *mut isobit_low_bit_info) -> i32;
+    /// weights`[n * K + k]` = W`[n, k]` in float32; count = N * K.
+    pub fn isobit_low_bit_dequantize(
+        matrix: *const isobit_low_bit,
+        weights: *mut f32,
+        count: i64,
+        pool: *mut isobit_pool,
+    ) -> i32;
+    /// Packs the weights. options: NULL for the defaults. Errors: ISOBIT_INVALID_ARGUMENT for options outside their
+    /// limits; ISOBIT_FAILED_PRECONDITION for a path that this processor cannot run; ISOBIT_UNSUPPORTED for one without
+    /// a kernel.
+    pub fn isobit_linear_create(
+        matrix: *const isobit_low_bit,
+        options: *const isobit_linear_options,
+        layer: *mut *mut isobit_linear,
+    ) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_linear_destroy(layer: *mut isobit_linear);
+    /// Fills `info`.
+    pub fn isobit_linear_get_info(layer: *const isobit_linear, info: *mut isobit_linear_info) -> i32;
+    /// The kernel that it runs, "int8_avx512vnni"; "" for NULL. Valid as long as the library is loaded.
+    pub fn isobit_linear_kernel(layer: *const isobit_linear) -> *const c_char;
+    /// Memory for calls with up to m rows on up to `threads` threads, 1..1024.
+    pub fn isobit_linear_workspace_create(
+        layer: *const isobit_linear,
+        m: i64,
+        threads: i32,
+        workspace: *mut *mut isobit_linear_workspace,
+    ) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_linear_workspace_destroy(workspace: *mut isobit_linear_workspace);
+    /// Its bytes; 0 for NULL.
+    pub fn isobit_linear_workspace_size_bytes(workspace: *const isobit_linear_workspace) -> i64;
+    /// y = act(x W^T + bias) for m rows. x_count is at least (m - 1) * x_stride + K, y_count (m - 1) * y_stride + N.
+    /// Types: ISOBIT_ACTIVATIONS_FLOAT: ISOBIT_F32, ISOBIT_F16 or ISOBIT_BF16, the same of x and y; int8: x also
+    /// ISOBIT_F64, any pair. options: NULL for the defaults. Allocates nothing. Errors: ISOBIT_UNSUPPORTED for other
+    /// types; ISOBIT_INVALID_ARGUMENT for sizes, strides, overlaps, a workspace too small, or a row that is not finite
+    /// (int8), by its index. Nothing is written then.
+    pub fn isobit_linear_forward(
+        layer: *const isobit_linear,
+        x: *const c_void,
+        x_dtype: i32,
+        x_count: i64,
+        y: *mut c_void,
+        y_dtype: i32,
+        y_count: i64,
+        m: i64,
+        workspace: *mut isobit_linear_workspace,
+        options: *const isobit_linear_run_options,
+    ) -> i32;
+    /// matrix: 8 bits, symmetric, one group a row. acc`[m, n]` = sum over k of (q_x - z_x) * w + bias code, int32; y =
+    /// acc, or acc rescaled to the output grid and clamped. Errors: ISOBIT_INVALID_ARGUMENT for other weights, grids or
+    /// options; ISOBIT_OVERFLOW for a ratio of scales without an encoding, or accumulators that do not fit.
+    pub fn isobit_static_linear_create(
+        matrix: *const isobit_low_bit,
+        options: *const isobit_static_linear_options,
+        layer: *mut *mut isobit_static_linear,
+    ) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_static_linear_destroy(layer: *mut isobit_static_linear);
+    /// Fills `info`.
+    pub fn isobit_static_linear_get_info(
+        layer: *const isobit_static_linear,
+        info: *mut isobit_static_linear_info,
+    ) -> i32;
+    /// As isobit_linear_kernel.
+    pub fn isobit_static_linear_kernel(layer: *const isobit_static_linear) -> *const c_char;
+    /// As isobit_linear_workspace_create.
+    pub fn isobit_static_linear_workspace_create(
+        layer: *const isobit_static_linear,
+        m: i64,
+        threads: i32,
+        workspace: *mut *mut isobit_linear_workspace,
+    ) -> i32;
+    /// x: codes of x_dtype, y: codes of y_dtype; sizes, strides and errors as of isobit_linear_forward (`unchecked`
+    /// must be 0).
+    pub fn isobit_static_linear_forward(
+        layer: *const isobit_static_linear,
+        x: *const c_void,
+        x_count: i64,
+        y: *mut c_void,
+        y_count: i64,
+        m: i64,
+        workspace: *mut isobit_linear_workspace,
+        options: *const isobit_linear_run_options,
+    ) -> i32;
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The safe interface on what needs no file of a model: tables, weights and layers against values that follow from
+//! their definition, refusals by name, and use from several threads. GRUs: examples/g2p.rs, which
+//! examples/c/g2p_c_test.py compares with the program in C, and codes, states and chunks: examples/stream.rs.
+use std::sync::Arc;
+use std::thread;
+
+use isobit::*;
+
+fn message<T>(result: Result<T>) -> String {
+    result.err().expect("must be refused").to_string()
+}
+
+fn options(bits: BitWidth, group: i64) -> LowBitOptions {
+    LowBitOptions { bits, group, kind: Kind::Symmetric, method: Method::Absmax, scales: ScaleType::F32 }
+}
+
+/// Weights that 4 bits hold exactly: S = 1 as the largest magnitude of a row is 7, or -8.
+fn exact_weights(rows: i64, columns: i64) -> Vec<f32> {
+    (0..rows * columns).map(|i| if i % columns == 0 { 7.0 } else { ((i * 5 + i / columns) % 15 - 7) as f32 }).collect()
+}
+
+#[test]
+fn tables_follow_their_function() {
+    let table = Table::builtin("relu", TableModel::F32, false).unwrap();
+    assert_eq!(table.function(), "relu");
+    let x = [-2.0f32, -0.0, 0.5, 3.0];
+    let mut y = [9.0f32; 4];
+    table.run(&x, &mut y, None).unwrap();
+    assert_eq!(y, [0.0, 0.0, 0.5, 3.0]);
+    let mut half = [F16(0); 4];
+    table.run(&x, &mut half, Some(&Pool::new(2).unwrap())).unwrap();
+    assert_eq!(half[2..], [F16(0x3800), F16(0x4200)]);
+    let certificate = Table::builtin("silu", TableModel::F32, false).unwrap().certificate().unwrap();
+    assert!(certificate.max_ulp > 0.0 && certificate.share_within_ulp > certificate.share_exact);
+
+    assert_eq!(message(table.run(&x, &mut y[..3], None)), "y has 3 elements, must have 4 as x has");
+    let mut codes = [0i8; 4];
+    let error = table.run(&x, &mut codes, None).unwrap_err();
+    assert_eq!(error.code(), StatusCode::Unsupported);
+    assert!(error.message().contains("y is of type s8"), "{}", error);
+    assert!(message(Table::builtin("nothing", TableModel::F32, false)).contains("must be one of"));
+    assert!(message(Table::builtin("a\0b", TableModel::F32, false)).contains("zero byte"));
+    assert_eq!(Table::load("/nowhere/t").unwrap_err().code(), StatusCode::Io);
+}
+
+#[test]
+fn weights_are_quantised_saved_and_read() {
+    let weights = exact_weights(3, 16);
+    let matrix = LowBitMatrix::quantize(&weights, 3, 16, &options(BitWidth::Four, 16), None).unwrap();
+    let info = *matrix.info();
+    assert_eq!((info.bits, info.rows, info.columns, info.group, info.groups, info.row_bytes), (4, 3, 16, 16, 1, 8));
+    assert_eq!(matrix.dequantize(None).unwrap(), weights);
+    let path = std::env::temp_dir().join(format!("isobit-rust-{}.safetensors", std::process::id()));
+    matrix.save("fc", &path).unwrap();
+    let loaded = LowBitMatrix::load(&path, Some("fc")).unwrap();
+    let refused = LowBitMatrix::load(&path, Some("other"));
+    let arrays = Arrays::load(&path);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(loaded.info(), matrix.info());
+    assert_eq!(loaded.dequantize(None).unwrap(), weights);
+    assert!(message(refused).contains("must be one of: \"fc\""));
+    let arrays = arrays.unwrap();
+    let (scales, shape) = arrays.get::<f32>("fc.scales").unwrap();
+    assert_eq!((scales, shape), (&[1.0f32; 3][..], vec![3, 1]));
+    assert_eq!(message(arrays.get::<f64>("fc.scales")), "fc.scales is f64, must be f32");
+
+    assert!(message(LowBitMatrix::quantize(&weights, 3, 17, &options(BitWidth::Four, 16), None)).contains("3 * 17"));
+    assert!(message(LowBitMatrix::quantize(&weights, 3, 16, &options(BitWidth::Four, 5), None)).contains("group"));
+    let nan = [f32::NAN; 16];
+    assert_eq!(
+        LowBitMatrix::quantize(&nan, 1, 16, &options(BitWidth::Two, 16), None).unwrap_err().code(),
+        StatusCode::InvalidArgument
+    );
+}
+
+#[test]
+fn layers_give_the_sums() {
+    let weights = exact_weights(3, 16);
+    let matrix = LowBitMatrix::quantize(&weights, 3, 16, &options(BitWidth::Four, 16), None).unwrap();
+    let x: Vec<f32> = (0..32).map(|i| (i % 7) as f32 - 3.0).collect();
+    let bias = [0.5f32, -1.0, 0.0];
+    let expected: Vec<f32> = (0..6)
+        .map(|i| {
+            let (m, n) = (i / 3, i % 3);
+            (0..16).map(|k| x[m * 16 + k] * weights[n * 16 + k]).sum::<f32>() + bias[n]
+        })
+        .collect();
+    let layer = Linear::new(&matrix, &LinearOptions { bias: Some(&bias), ..Default::default() }).unwrap();
+    assert_eq!((layer.rows(), layer.columns()), (3, 16));
+    assert!(layer.kernel().starts_with("float_") && layer.size_bytes() > 0 && layer.path() != CpuPath::Default);
+    let mut workspace = layer.workspace(2, 1).unwrap();
+    let mut y = [0.0f32; 6];
+    layer.forward(&x, &mut y, 2, &mut workspace, &LinearRun::default()).unwrap();
+    assert_eq!(y[..], expected[..]); // small integers: exact in any order
+
+    let clamp = Some((0.0, 6.0));
+    let clamped = Linear::new(
+        &matrix,
+        &LinearOptions { bias: Some(&bias), clamp, path: CpuPath::Reference, ..Default::default() },
+    );
+    let run = LinearRun { y_stride: 4, ..Default::default() };
+    let mut gaps = [-9.0f32; 7];
+    clamped.unwrap().forward(&x, &mut gaps, 2, &mut workspace, &run).unwrap();
+    for (i, value) in gaps.iter().enumerate() {
+        let (m, n) = (i / 4, i % 4);
+        assert_eq!(*value, if n < 3 { expected[m * 3 + n].max(0.0).min(6.0) } else { -9.0 });
+    }
+
+    assert!(message(layer.forward(&x[1..], &mut y, 2, &mut workspace, &run)).contains('x'));
+    assert!(message(layer.forward(&x, &mut y, -1, &mut workspace, &run)).contains("m is -1"));
+    let empty = LinearOptions { bias: Some(&[]), ..Default::default() };
+    assert_eq!(message(Linear::new(&matrix, &empty)), "bias is empty, must be None or have N elements");
+    let reversed = LinearOptions { clamp: Some((1.0, 0.0)), ..Default::default() };
+    assert!(message(Linear::new(&matrix, &reversed)).contains("clamp"));
+}
+
+#[test]
+fn int8_layers_are_the_same_on_every_path() {
+    let weights: Vec<f32> = (0..5 * 64).map(|i| ((i * 37 % 101) as f32 - 50.0) / 64.0).collect();
+    let x: Vec<f32> = (0..2 * 64).map(|i| ((i * 29 % 97) as f32 - 40.0) / 16.0).collect();
+    for bits in [BitWidth::One, BitWidth::Two, BitWidth::Four, BitWidth::Eight] {
+        let matrix = LowBitMatrix::quantize(&weights, 5, 64, &options(bits, 32), None).unwrap();
+        let mut results = Vec::new();
+        for path in [CpuPath::Default, CpuPath::Reference] {
+            let options = LinearOptions { activations: Activations::Int8, path, ..Default::default() };
+            let layer = Linear::new(&matrix, &options).unwrap();
+            let mut y = [0.0f32; 10];
+            layer.forward(&x, &mut y, 2, &mut layer.workspace(2, 1).unwrap(), &LinearRun::default()).unwrap();
+            results.push(y);
+        }
+        assert_eq!(results[0], results[1]);
+        assert!(results[0].iter().any(|value| *value != 0.0));
+    }
+}
+
+#[test]
+fn static_layers_are_integers() {
+    let weights: Vec<f32> = (0..32).map(|i| if i % 16 == 0 { 127.0 } else { (i * 11 % 60) as f32 - 30.0 }).collect();
+    let matrix = LowBitMatrix::quantize(&weights, 2, 16, &options(BitWidth::Eight, 16), None).unwrap();
+    let input = Grid { bits: 8, is_signed: true, scale: Scale::Pow2(0), zero_point: 2 };
+    let options = StaticLinearOptions {
+        path: CpuPath::Default,
+        input,
+        output: None,
+        bias: None,
+        clamp: None,
+        rounding: Rounding::NearestEven,
+    };
+    let layer = StaticLinear::new(&matrix, &options).unwrap();
+    assert!(layer.kernel().starts_with("static_"));
+    let x: Vec<i8> = (0..16).map(|i| i * 3 - 20).collect();
+    let mut y = [0i32; 2];
+    let mut workspace = layer.workspace(1, 1).unwrap();
+    layer.forward(&x, &mut y, 1, &mut workspace, &LinearRun::default()).unwrap();
+    for n in 0..2 {
+        let sum: i32 = (0..16).map(|k| (i32::from(x[k]) - 2) * weights[n * 16 + k] as i32).sum();
+        assert_eq!(y[n], sum);
+    }
+    let mut wrong = [0i8; 2];
+    let run = LinearRun::default();
+    assert_eq!(message(layer.forward(&x, &mut wrong, 1, &mut workspace, &run)), "y is s8, must be s32");
+    let wide = StaticLinearOptions { input: Grid { bits: 9, ..input }, ..options };
+    assert!(StaticLinear::new(&matrix, &wide).is_err());
+}
+
+#[test]
+fn threads_share_layers_and_have_errors_of_their_own() {
+    let weights = exact_weights(3, 16);
+    let matrix = LowBitMatrix::quantize(&weights, 3, 16, &options(BitWidth::Four, 16), None).unwrap();
+    let layer = Arc::new(Linear::new(&matrix, &LinearOptions::default()).unwrap());
+    drop(matrix); // the layer has packed it
+    let threads: Vec<_> = (0..4)
+        .map(|id| {
+            let layer = Arc::clone(&layer);
+            thread::spawn(move || {
+                let mut workspace = layer.workspace(1, 1).unwrap();
+                let mut x = [0.0f32; 16];
+                x[id] = 1.0;
+                let mut y = [0.0f32; 3];
+                layer.forward(&x, &mut y, 1, &mut workspace, &LinearRun::default()).unwrap();
+                let refused = Table::builtin(&format!("function {}", id), TableModel::F32, false);
+                (id, y, message(refused))
+            })
+        })
+        .collect();
+    for thread in threads {
+        let (id, y, text) = thread.join().unwrap();
+        for n in 0..3 {
+            assert_eq!(y[n], weights[n * 16 + id]);
+        }
+        assert!(text.contains(&format!("function {}", id)), "{}", text);
+    }
+}
+
+#[test]
+fn version_paths_and_pools() {
+    assert_eq!(version(), env!("CARGO_PKG_VERSION"));
+    CpuPath::Reference.check().unwrap();
+    assert_eq!(Pool::new(3).unwrap().threads(), 3);
+    assert_eq!(message(Pool::new(-1)), "threads is -1, must be 0..1024");
+}
+
+#[test]
+fn models_that_are_not_there() {
+    let error = Gru::load("/nowhere/gru.safetensors", None).unwrap_err();
+    assert_eq!(error.code(), StatusCode::Io);
+    assert!(error.message().contains("/nowhere/gru.safetensors"));
+}

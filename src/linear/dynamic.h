@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Low-bit weights times rows of x that are quantised to 8 bits on the fly: numerics.md, section 11, up to T, that is
+// before bias, act and the type of y. All paths give the same bytes.
+//
+//   ISOBIT_ASSIGN_OR_RETURN(const PackedLowBit w, pack_low_bit(matrix, {.asymmetric = false}, "fc"));   // once
+//   const DynamicKernels* kernels = dynamic_kernels(path);                                              // once
+//   for m: finite = quantize_row(*kernels, w, x_m, Dtype::kF32, codes + m * w.code_bytes(), groups + m * w.groups());
+//   dynamic_product(*kernels, w, w.all_tiles(), {codes, groups, m}, y, w.padded_rows(), scratch);
+#ifndef ISOBIT_LINEAR_DYNAMIC_H_
+#define ISOBIT_LINEAR_DYNAMIC_H_
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "isobit/cpu.h"
+#include "isobit/dtype.h"
+#include "isobit/low_bit.h"
+#include "isobit/parallel.h"
+#include "linear/dynamic_kernels.h"
+
+namespace isobit {
+
+/// Tiles [begin, end) of packed weights: outputs n = 16 begin .. 16 end - 1.
+struct TileRange {
+  int64_t begin;
+  int64_t end;
+};
+
+/// m rows from quantize_row, one after the other.
+struct DynamicRows {
+  const int8_t* codes;         // [m, code_bytes], 64-byte aligned is faster
+  const DynamicGroup* groups;  // [m, groups]
+  int64_t m;
+};
+
+/// Weights in the order in which kernels read them, the same for all paths; immutable, so a copy shares the memory.
+class PackedLowBit {
+ public:
+  const DynamicLayout& layout() const { return layout_; }
+  /// size_bytes() bytes, 64-byte aligned.
+  const uint8_t* data() const { return memory_.get(); }
+  int64_t rows() const { return rows_; }
+  /// N rounded up to 16: the columns of y.
+  int64_t padded_rows() const { return tiles() * kDynamicTileRows; }
+  int64_t tiles() const { return (rows_ + kDynamicTileRows - 1) / kDynamicTileRows; }
+  TileRange all_tiles() const { return {0, tiles()}; }
+  int64_t groups() const { return layout_.groups; }
+  bool asymmetric() const { return asymmetric_; }
+  int64_t size_bytes() const { return tiles() * layout_.tile_bytes; }
+  /// Of the codes of one row of x.
+  int64_t code_bytes() const { return code_bytes_; }
+  /// Of the scratch memory of one thread.
+  int64_t scratch_bytes() const { return kDynamicScratchBytes; }
+
+ private:
+  friend struct LowBitPacker;
+  friend bool quantize_row(const DynamicKernels& kernels, const PackedLowBit& weights, const void* x, Dtype dtype,
+                           int8_t* codes, DynamicGroup* groups);
+
+  std::shared_ptr<const uint8_t> memory_;  // 64-byte aligned
+  DynamicLayout layout_{};
+  int64_t rows_ = 0;
+  int64_t code_bytes_ = 0;
+  int32_t factor_ = 0;
+  bool asymmetric_ = false;
+};
+
+/// kUnsupported when a group has more elements, as its sums may then need int64: the reference runs such a layer.
+inline constexpr int64_t kMaxDynamicGroup = 65535;
+
+/// `asymmetric`: activations are; the sums of v are packed as well then. Without a pool: on the caller's thread.
+Result<PackedLowBit> pack_low_bit(const LowBitMatrix& matrix, bool asymmetric, std::string_view name,
+                                  ThreadPool* pool = nullptr);
+
+/// The kernels of a path: of every path that this build and processor can run, except kReference; else null.
+const DynamicKernels* dynamic_kernels(CpuPath path);
+
+/// One row of x, K elements of type f32, f16 or bf16, to code_bytes() codes and groups() groups. False where section 11
+/// refuses the row (NaN, infinity, asymmetric D = inf); what was written is then of no use, but may be multiplied.
+bool quantize_row(const DynamicKernels& kernels, const PackedLowBit& weights, const void* x, Dtype dtype, int8_t* codes,
+                  DynamicGroup* groups);
+
+/// y[i * y_stride + n - 16 * tiles.begin] = T[i, n] for the m rows i of x and every n of `tiles`, padding included.
+/// scratch: scratch_bytes(), 64-byte aligned, one for each thread.
+void dynamic_product(const DynamicKernels& kernels, const PackedLowBit& weights, TileRange tiles, const DynamicRows& x,
+                     float* y, int64_t y_stride, uint8_t* scratch);
+
+}  // namespace isobit
+
+#endif  // ISOBIT_LINEAR_DYNAMIC_H_

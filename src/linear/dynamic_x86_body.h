@@ -1,0 +1,552 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the x86 kernels of 8-bit activations share. Each instruction-set file defines `struct Vector` in an unnamed
+// namespace and then includes this file, once: everything here has internal linkage. Vector has
+//   Ints, Floats              kLanes 32-bit lanes, a lane is one output. Ints is a vector of int32_t, not __m512i: see
+//                             product_x86_body.h
+//   Bytes                     four bytes a lane
+//   Operand<kBits>            bytes as dot wants them: codes of at most kBits bits, or four activations in every lane;
+//                             operand_bits(bits): kBits for codes of so many bits
+//   kUnits, kRows             the largest register tile for few rows: outputs / kLanes, rows of x
+//   kPanelUnits, kPanelRows   and for many
+//   load_bytes, field<shift, mask>, weights<kBits>, activations<kBits>, dot<kBits>
+//   load_ints, store_ints, set, set_float, multiply, add, to_float, multiply_float, fma, load_float, store_float, floats (of a DynamicFloat),
+//   zero_points
+//   and for the quantiser: absolute_bits, max_bits, largest_bits, min_float, max_float, smallest, largest, to_codes,
+//   sum_codes
+#ifndef ISOBIT_LINEAR_DYNAMIC_X86_BODY_H_
+#define ISOBIT_LINEAR_DYNAMIC_X86_BODY_H_
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/hd.h"
+#include "core/unroll.h"
+#include "linear/dynamic_kernels.h"
+
+namespace isobit {
+namespace {
+
+/// Bytes ahead of a load of weights that come from memory.
+constexpr int64_t kPrefetchBytes = 2048;
+
+/// What a register tile reads: kUnits units for kRows rows of x, groups of one chunk.
+struct TileArgs {
+  const DynamicLayout* layout;
+  const uint8_t* numbers;  // the chunk of the first unit's tile, from the first group on
+  const uint8_t* codes;    // of the groups: in the chunk, or decoded
+  int64_t code_tile_bytes;
+  int64_t blocks;  // of a group
+  int64_t last_blocks;
+  int64_t groups;
+  const int8_t* a;
+  int64_t a_stride;
+  int64_t a_group_bytes;
+  const DynamicGroup* x;
+  int64_t x_stride;
+  float* y;
+  int64_t y_stride;
+  bool first_chunk;
+  // Of a panel, whose blocks are of 8 bits:
+  int64_t first_group;  // in the chunk
+  bool group_begins;    // else `ints` go on
+  bool group_ends;      // else they are kept
+  bool chunk_begins;
+  bool chunk_ends;
+  int32_t* ints;  // [rows, kPanelColumns], as sums
+  float* sums;
+};
+
+constexpr int kUnitsPerTile = kDynamicTileRows / Vector::kLanes;
+
+/// Where unit u begins in a tile of `tile_bytes`, and within a row of 16 numbers.
+ISOBIT_HD int64_t unit_tile(int u, int64_t tile_bytes) { return u / kUnitsPerTile * tile_bytes; }
+constexpr int unit_lane(int u) { return u % kUnitsPerTile * Vector::kLanes; }
+
+/// The numbers of group `group` of a chunk, for kUnits units and rows of x from `x` on.
+template <int kUnits>
+struct GroupNumbers {
+  const DynamicLayout& layout;
+  const uint8_t* chunk;
+  int64_t group;
+  const DynamicGroup* x;
+  int64_t x_stride;
+
+  const DynamicGroup& row(int64_t r) const { return x[r * x_stride]; }
+  const uint8_t* part(int u, int64_t offset) const { return chunk + unit_tile(u, layout.tile_bytes) + offset; }
+  int64_t at(int u) const { return group * kDynamicTileRows + unit_lane(u); }
+  Vector::Floats floats(DynamicFloat type, int u, int64_t offset) const {
+    return Vector::floats(type, part(u, offset), at(u));
+  }
+
+  /// What kRows rows of integers start from: - z * t.
+  template <int kRows>
+  ISOBIT_HD void start(Vector::Ints (&acc)[kRows][kUnits]) const {
+    if (layout.zero_points == 0) {
+      unroll<kRows>(ISOBIT_UNROLLED(r) {
+        const Vector::Ints start = Vector::set(row(r).start);
+        unroll<kUnits>(ISOBIT_UNROLLED(u) { acc[r][u] = start; });
+      });
+    } else {
+      unroll<kUnits>(ISOBIT_UNROLLED(u) {
+        const Vector::Ints z = Vector::zero_points(layout.zero_point_bytes, part(u, layout.zero_points), at(u));
+        unroll<kRows>(ISOBIT_UNROLLED(r) { acc[r][u] = Vector::multiply(z, Vector::set(row(r).start)); });
+      });
+    }
+  }
+
+  /// sums of row r += d * (S * Sa), and the other terms of its groups.
+  ISOBIT_HD void promote(int64_t r, const Vector::Floats (&scale)[kUnits], const Vector::Ints (&acc)[kUnits],
+                         Vector::Floats (&sums)[kUnits]) const {
+    const DynamicGroup& own = row(r);
+    unroll<kUnits>(ISOBIT_UNROLLED(u) {
+      const Vector::Floats both = Vector::multiply_float(scale[u], Vector::set_float(own.scale));
+      sums[u] = Vector::fma(Vector::to_float(acc[u]), both, sums[u]);
+    });
+    if (layout.sums != 0) {
+      unroll<kUnits>(ISOBIT_UNROLLED(u) {
+        const Vector::Floats both = Vector::multiply_float(scale[u], Vector::set_float(own.offset));
+        sums[u] = Vector::fma(floats(layout.sum_type, u, layout.sums), both, sums[u]);
+      });
+    }
+    if (layout.offsets != 0) {
+      unroll<kUnits>(ISOBIT_UNROLLED(u) {
+        const Vector::Floats offset = floats(layout.scale_type, u, layout.offsets);
+        sums[u] = Vector::fma(offset, Vector::set_float(own.affine), sums[u]);
+      });
+    }
+  }
+};
+
+/// +0 + the sums of the first chunk, or T + those of a later one: -0 becomes +0.
+template <int kUnits>
+ISOBIT_HD void add_chunk(const TileArgs& args, int64_t r, const Vector::Floats (&sums)[kUnits]) {
+  unroll<kUnits>(ISOBIT_UNROLLED(u) {
+    float* y = args.y + r * args.y_stride + u * Vector::kLanes;
+    const Vector::Floats before = args.first_chunk ? Vector::set_float(0.0f) : Vector::load_float(y);
+    Vector::store_float(y, Vector::add_float(before, sums[u]));
+  });
+}
+
+/// Few rows of x and a whole chunk. Codes of kStored bits that are at most kBits bits wide once shifted to the left by
+/// kLow are decoded in registers.
+template <int kStored, int kBits, int kLow, int kRows, int kUnits>
+void run_tile(const TileArgs& args) {
+  constexpr int kFields = 8 / kStored;
+  constexpr int kMask = ((1 << kStored) - 1) << kLow;
+  // Blocks: address arithmetic takes the ports of the products.
+  constexpr int kUnrolled = kStored >= 4 ? kStored / 2 : 1;
+  // One row's products would wait for each other.
+  constexpr int kChains = kRows == 1 ? 4 / kUnits : 1;
+  Vector::Floats sums[kRows][kUnits];
+  unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) { sums[i / kUnits][i % kUnits] = Vector::set_float(0.0f); });
+  const uint8_t* codes = args.codes;
+  const int8_t* a = args.a;
+  GroupNumbers<kUnits> numbers{*args.layout, args.numbers, 0, args.x, args.x_stride};
+  for (; numbers.group < args.groups; ++numbers.group, ++numbers.x) {
+    Vector::Ints acc[kChains][kRows][kUnits];
+    numbers.start(acc[0]);
+    unroll<(kChains - 1) * kRows * kUnits>(
+        ISOBIT_UNROLLED(i) { acc[1 + i / (kRows * kUnits)][i / kUnits % kRows][i % kUnits] = Vector::set(0); });
+    const int64_t blocks = numbers.group + 1 < args.groups ? args.blocks : args.last_blocks;
+    const int8_t* quad = a;
+    const auto block = [&](auto i) __attribute__((always_inline)) {
+      Vector::Bytes bytes[kUnits];
+      unroll<kUnits>(ISOBIT_UNROLLED(u) {
+        const uint8_t* from = codes + unit_tile(u, args.code_tile_bytes) + i * kDynamicBlockBytes + 4 * unit_lane(u);
+        bytes[u] = Vector::load_bytes(from);
+        if constexpr (unit_lane(u) == 0) __builtin_prefetch(from + kPrefetchBytes);
+      });
+      unroll<kFields>(ISOBIT_UNROLLED(field) {
+        constexpr int kChain = (i * kFields + field) % kChains;
+        Vector::Operand<kBits> w[kUnits];
+        unroll<kUnits>(ISOBIT_UNROLLED(u) {
+          w[u] = Vector::weights<kBits>(Vector::field<field * kStored - kLow, kMask>(bytes[u]));
+        });
+        unroll<kRows>(ISOBIT_UNROLLED(r) {
+          const auto four = Vector::activations<kBits>(quad + r * args.a_stride + 4 * (i * kFields + field));
+          unroll<kUnits>(
+              ISOBIT_UNROLLED(u) { acc[kChain][r][u] = Vector::dot<kBits>(acc[kChain][r][u], w[u], four); });
+        });
+      });
+    };
+    int64_t done = 0;
+    for (; done + kUnrolled <= blocks; done += kUnrolled) {
+      unroll<kUnrolled>(block);
+      codes += kUnrolled * kDynamicBlockBytes;
+      quad += kUnrolled * 4 * kFields;
+    }
+    for (; done < blocks; ++done) {
+      block(Index<0>{});
+      codes += kDynamicBlockBytes;
+      quad += 4 * kFields;
+    }
+    a += args.a_group_bytes;
+    unroll<(kChains - 1) * kRows * kUnits>(ISOBIT_UNROLLED(i) {
+      constexpr int kR = i / kUnits % kRows;
+      constexpr int kU = i % kUnits;
+      acc[0][kR][kU] = Vector::add(acc[0][kR][kU], acc[1 + i / (kRows * kUnits)][kR][kU]);
+    });
+    Vector::Floats scale[kUnits];
+    unroll<kUnits>(ISOBIT_UNROLLED(u) { scale[u] = numbers.floats(args.layout->scale_type, u, 0); });
+    unroll<kRows>(ISOBIT_UNROLLED(r) { numbers.promote(r, scale, acc[0][r], sums[r]); });
+  }
+  unroll<kRows>(ISOBIT_UNROLLED(r) { add_chunk(args, r, sums[r]); });
+}
+
+/// Outputs, and bytes of decoded codes, that stay in the first-level cache while all rows of x meet them.
+constexpr int kPanelColumns = Vector::kPanelUnits * Vector::kLanes;
+constexpr int64_t kPanelQuads = kDynamicPanelBytes / (4 * kPanelColumns);
+
+/// Many rows of x and a piece of a chunk, decoded: some groups, or a part of one. All registers are for integers: sums,
+/// and integers of a group that is cut, are in memory.
+template <int kBits, int kRows, int kUnits>
+void run_panel(const TileArgs& args) {
+  constexpr int kUnrolled = 4;
+  unroll<kRows>(ISOBIT_UNROLLED(r) {
+    if (args.chunk_begins) {
+      unroll<kUnits>(ISOBIT_UNROLLED(u) {
+        Vector::store_float(args.sums + r * kPanelColumns + u * Vector::kLanes, Vector::set_float(0.0f));
+      });
+    }
+  });
+  const uint8_t* codes = args.codes;
+  const int8_t* a = args.a;
+  GroupNumbers<kUnits> numbers{*args.layout, args.numbers, args.first_group, args.x, args.x_stride};
+  for (int64_t g = 0; g < args.groups; ++g, ++numbers.group, ++numbers.x) {
+    Vector::Ints acc[kRows][kUnits];
+    if (args.group_begins) {
+      numbers.start(acc);
+    } else {
+      unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) {
+        acc[i / kUnits][i % kUnits] =
+            Vector::load_ints(args.ints + i / kUnits * kPanelColumns + i % kUnits * Vector::kLanes);
+      });
+    }
+    const int64_t blocks = g + 1 < args.groups ? args.blocks : args.last_blocks;
+    const int8_t* quad = a;
+    const auto block = [&](auto i) __attribute__((always_inline)) {
+      Vector::Operand<kBits> w[kUnits];
+      unroll<kUnits>(ISOBIT_UNROLLED(u) {
+        const uint8_t* from = codes + unit_tile(u, args.code_tile_bytes) + i * kDynamicBlockBytes + 4 * unit_lane(u);
+        w[u] = Vector::weights<kBits>(Vector::load_bytes(from));
+      });
+      unroll<kRows>(ISOBIT_UNROLLED(r) {
+        const auto four = Vector::activations<kBits>(quad + r * args.a_stride + 4 * i);
+        unroll<kUnits>(ISOBIT_UNROLLED(u) { acc[r][u] = Vector::dot<kBits>(acc[r][u], w[u], four); });
+      });
+    };
+    int64_t done = 0;
+    for (; done + kUnrolled <= blocks; done += kUnrolled) {
+      unroll<kUnrolled>(block);
+      codes += kUnrolled * kDynamicBlockBytes;
+      quad += kUnrolled * 4;
+    }
+    for (; done < blocks; ++done) {
+      block(Index<0>{});
+      codes += kDynamicBlockBytes;
+      quad += 4;
+    }
+    a += args.a_group_bytes;
+    if (!args.group_ends) {
+      unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) {
+        Vector::store_ints(args.ints + i / kUnits * kPanelColumns + i % kUnits * Vector::kLanes,
+                           acc[i / kUnits][i % kUnits]);
+      });
+      return;
+    }
+    Vector::Floats scale[kUnits];
+    unroll<kUnits>(ISOBIT_UNROLLED(u) { scale[u] = numbers.floats(args.layout->scale_type, u, 0); });
+    unroll<kRows>(ISOBIT_UNROLLED(r) {
+      float* memory = args.sums + r * kPanelColumns;
+      Vector::Floats sums[kUnits];
+      unroll<kUnits>(ISOBIT_UNROLLED(u) { sums[u] = Vector::load_float(memory + u * Vector::kLanes); });
+      numbers.promote(r, scale, acc[r], sums);
+      unroll<kUnits>(ISOBIT_UNROLLED(u) { Vector::store_float(memory + u * Vector::kLanes, sums[u]); });
+    });
+  }
+  if (!args.chunk_ends) return;
+  unroll<kRows>(ISOBIT_UNROLLED(r) {
+    Vector::Floats sums[kUnits];
+    unroll<kUnits>(ISOBIT_UNROLLED(u) {
+      sums[u] = Vector::load_float(args.sums + r * kPanelColumns + u * Vector::kLanes);
+    });
+    add_chunk(args, r, sums);
+  });
+}
+
+using RunTile = void (*)(const TileArgs&);
+
+/// of[rows - 1][units - 1] for all sizes of a register tile.
+template <int kMaxRows, int kMaxUnits>
+struct Tiles {
+  RunTile of[kMaxRows][kMaxUnits];
+
+  template <typename Kernel, int kRows = 1, int kUnits = 1>
+  constexpr void fill() {
+    of[kRows - 1][kUnits - 1] = Kernel::template run<kRows, kUnits>;
+    if constexpr (kUnits < kMaxUnits) {
+      fill<Kernel, kRows, kUnits + 1>();
+    } else if constexpr (kRows < kMaxRows) {
+      fill<Kernel, kRows + 1>();
+    }
+  }
+  template <typename Kernel>
+  static constexpr Tiles make() {
+    Tiles tiles{};
+    tiles.template fill<Kernel>();
+    return tiles;
+  }
+};
+
+template <int kStored, int kBits, int kLow>
+struct FewRows {
+  template <int kRows, int kUnits>
+  static void run(const TileArgs& args) {
+    run_tile<kStored, kBits, kLow, kRows, kUnits>(args);
+  }
+};
+template <int kBits>
+struct ManyRows {
+  template <int kRows, int kUnits>
+  static void run(const TileArgs& args) {
+    run_panel<kBits, kRows, kUnits>(args);
+  }
+};
+
+template <int kStored, int kBits, int kLow>
+constexpr auto kTiles = Tiles<Vector::kRows, Vector::kUnits>::make<FewRows<kStored, kBits, kLow>>();
+template <int kBits>
+constexpr auto kPanels = Tiles<Vector::kPanelRows, Vector::kPanelUnits>::make<ManyRows<kBits>>();
+
+/// Blocks of one tile to bytes: block i becomes blocks i * kFields and up of 8-bit codes.
+template <int kStored, int kLow>
+ISOBIT_HD void decode(const uint8_t* from, int64_t blocks, uint8_t* to) {
+  constexpr int kFields = 8 / kStored;
+  constexpr int kMask = ((1 << kStored) - 1) << kLow;
+  for (int64_t i = 0; i < blocks; ++i, from += kDynamicBlockBytes) {
+    unroll<kUnitsPerTile>(ISOBIT_UNROLLED(u) {
+      const Vector::Bytes bytes = Vector::load_bytes(from + 4 * unit_lane(u));
+      __builtin_prefetch(from + kPrefetchBytes);
+      unroll<kFields>(ISOBIT_UNROLLED(field) {
+        Vector::store_bytes(to + field * kDynamicBlockBytes + 4 * unit_lane(u),
+                            Vector::field<field * kStored - kLow, kMask>(bytes));
+      });
+    });
+    to += kFields * kDynamicBlockBytes;
+  }
+}
+
+/// Rows of x in groups of at most kMost, the last two of which share what is left.
+template <int kMost, typename Body>
+ISOBIT_HD void for_row_groups(int64_t m, const Body& body) {
+  int64_t row = 0;
+  while (row < m) {
+    const int64_t left = m - row;
+    const int64_t rows = left >= 2 * kMost ? kMost : left > kMost ? (left + 1) / 2 : left;
+    body(row, rows);
+    row += rows;
+  }
+}
+
+/// Outputs of so many tiles, times kDynamicMaxM rows of x, stay in the second-level cache while chunks are added.
+constexpr int64_t kTilesTogether = 16;
+constexpr int kTilesAbreast = Vector::kUnits / kUnitsPerTile;
+constexpr int kPanelTiles = Vector::kPanelUnits / kUnitsPerTile;
+
+/// One chunk of `tiles` tiles, at most kPanelTiles, with all m rows: pieces of at most kPanelQuads.
+template <int kStored, int kLow>
+void product_of_panel(TileArgs tile, const DynamicProductArgs& args, int64_t m, int64_t tiles) {
+  constexpr int kFields = 8 / kStored;
+  constexpr int kBits = Vector::operand_bits(kStored);
+  const TileArgs whole = tile;
+  const int64_t in_piece = kPanelQuads / (whole.blocks * kFields);  // groups
+  uint8_t* const decoded = args.scratch;
+  int32_t* const ints = reinterpret_cast<int32_t*>(args.scratch + kDynamicPanelBytes);
+  float* const sums = reinterpret_cast<float*>(ints + kDynamicMaxM * kPanelColumns);
+  int64_t group = 0;
+  int64_t block = 0;  // of the group
+  while (group < whole.groups) {
+    const int64_t left = whole.groups - group;
+    tile.groups = in_piece == 0 ? 1 : left < in_piece ? left : in_piece;
+    const int64_t last_blocks = tile.groups == left ? whole.last_blocks : whole.blocks;
+    // Of the last group, which is the only one if it is cut.
+    const int64_t rest = last_blocks - block;
+    const int64_t taken = in_piece == 0 && rest > kPanelQuads / kFields ? kPanelQuads / kFields : rest;
+    tile.first_group = group;
+    tile.group_begins = block == 0;
+    tile.group_ends = taken == rest;
+    tile.chunk_begins = group == 0 && block == 0;
+    tile.chunk_ends = tile.groups == left && tile.group_ends;
+    tile.blocks = whole.blocks * kFields;
+    tile.last_blocks = taken * kFields;
+    const int64_t blocks = (tile.groups - 1) * whole.blocks + taken;
+    const uint8_t* codes = whole.codes + (group * whole.blocks + block) * kDynamicBlockBytes;
+    tile.codes = decoded;
+    tile.code_tile_bytes = blocks * kFields * kDynamicBlockBytes;
+    for (int64_t i = 0; i < tiles; ++i)
+      decode<kStored, kLow>(codes + i * args.layout.tile_bytes, blocks, decoded + i * tile.code_tile_bytes);
+    const int64_t a = group * whole.a_group_bytes + block * kFields * 4;
+    for_row_groups<Vector::kPanelRows>(
+        m, [&](int64_t row, int64_t rows) __attribute__((always_inline)) {
+          tile.a = whole.a + row * whole.a_stride + a;
+          tile.x = whole.x + row * whole.x_stride + group;
+          tile.y = whole.y + row * whole.y_stride;
+          tile.ints = ints + row * kPanelColumns;
+          tile.sums = sums + row * kPanelColumns;
+          kPanels<kBits>.of[rows - 1][tiles * kUnitsPerTile - 1](tile);
+        });
+    if (tile.group_ends) {
+      group += tile.groups;
+      block = 0;
+    } else {
+      block += taken;
+    }
+  }
+}
+
+template <int kStored, int kLow>
+void product_of_bits(const DynamicProductArgs& args) {
+  constexpr int kBits = Vector::operand_bits(kStored);
+  const DynamicLayout& layout = args.layout;
+  const int64_t chunks = (layout.groups + kDynamicChunkGroups - 1) / kDynamicChunkGroups;
+  const int64_t group_bytes = dynamic_padded(layout.group);
+  for (int64_t row = 0; row < args.m; row += kDynamicMaxM) {
+    const int64_t m = args.m - row < kDynamicMaxM ? args.m - row : kDynamicMaxM;
+    const bool few = m <= Vector::kRows;
+    // Few rows: a tile is one stream through memory.
+    const int64_t abreast = few ? kTilesAbreast : kPanelTiles;
+    const int64_t together = few ? abreast : kTilesTogether;
+    for (int64_t first = 0; first < args.tiles; first += together) {
+      const int64_t tiles_end = args.tiles - first < together ? args.tiles : first + together;
+      for (int64_t c = 0; c < chunks; ++c) {
+        const bool last = c + 1 == chunks;
+        TileArgs tile{};
+        tile.layout = &layout;
+        tile.groups = last ? layout.groups - c * kDynamicChunkGroups : kDynamicChunkGroups;
+        tile.blocks = layout.group_blocks;
+        tile.last_blocks = last ? layout.last_group_blocks : layout.group_blocks;
+        tile.code_tile_bytes = layout.tile_bytes;
+        tile.a = args.codes + row * args.code_stride + c * kDynamicChunkGroups * group_bytes;
+        tile.a_stride = args.code_stride;
+        tile.a_group_bytes = group_bytes;
+        tile.x = args.x_groups + row * args.group_stride + c * kDynamicChunkGroups;
+        tile.x_stride = args.group_stride;
+        tile.y_stride = args.y_stride;
+        tile.first_chunk = c == 0;
+        for (int64_t t = first; t < tiles_end; t += abreast) {
+          const int64_t tiles = tiles_end - t < abreast ? tiles_end - t : abreast;
+          tile.numbers = args.weights + t * layout.tile_bytes + c * layout.chunk_bytes;
+          tile.codes = tile.numbers + layout.codes;
+          tile.y = args.y + row * args.y_stride + t * kDynamicTileRows;
+          if (few) {
+            kTiles<kStored, kBits, kLow>.of[m - 1][tiles * kUnitsPerTile - 1](tile);
+          } else {
+            product_of_panel<kStored, kLow>(tile, args, m, tiles);
+          }
+        }
+      }
+    }
+  }
+}
+
+void run_product(const DynamicProductArgs& args) {
+  switch (args.layout.bits) {
+    case 1: return args.layout.twice ? product_of_bits<1, 1>(args) : product_of_bits<1, 0>(args);
+    case 2: return product_of_bits<2, 0>(args);
+    case 4: return product_of_bits<4, 0>(args);
+    default: return product_of_bits<8, 0>(args);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Quantising
+
+/// body(float lanes, codes' place) for every register of a group. The lanes past its end repeat an element of the
+/// group.
+template <DynamicFloat kType, typename Body>
+ISOBIT_HD void for_group(const uint8_t* x, int64_t length, const Body& body) {
+  constexpr int64_t kBytes = dynamic_float_bytes(kType);
+  int64_t k = 0;
+  for (; k + Vector::kLanes <= length; k += Vector::kLanes) body(Vector::floats(kType, x, k), k);
+  if (k == length) return;
+  uint8_t rest[Vector::kLanes * kBytes];
+  for (int64_t i = 0; i < Vector::kLanes; ++i)
+    std::memcpy(rest + i * kBytes, x + (k + i < length ? k + i : k) * kBytes, kBytes);
+  body(Vector::floats(kType, rest, 0), k);
+}
+
+template <DynamicFloat kType, bool kAsymmetric>
+bool quantize_row_of(const DynamicQuantizeArgs& args) {
+  using Floats = Vector::Floats;
+  const auto* x = static_cast<const uint8_t*>(args.x);
+  int8_t* codes = args.codes;
+  DynamicGroup* out = args.groups;
+  uint32_t worst = 0;
+  for (int64_t begin = 0; begin < args.columns; begin += args.group) {
+    const int64_t length = args.columns - begin < args.group ? args.columns - begin : args.group;
+    const uint8_t* from = x + begin * dynamic_float_bytes(kType);
+    // Magnitudes compare as integers do, and a NaN is above infinity.
+    Vector::Ints bits = Vector::set(0);
+    Floats low = Vector::set_float(__builtin_inff());
+    Floats high = Vector::set_float(-__builtin_inff());
+    for_group<kType>(
+        from, length, [&](Floats v, int64_t) __attribute__((always_inline)) {
+          bits = Vector::max_bits(bits, Vector::absolute_bits(v));
+          if constexpr (kAsymmetric) {
+            low = Vector::min_float(low, v);
+            high = Vector::max_float(high, v);
+          }
+        });
+    const uint32_t amax_bits = Vector::largest_bits(bits);
+    const float top = kAsymmetric ? Vector::largest(high) : 0.0f;
+    const float range = kAsymmetric ? top - Vector::smallest(low) : __builtin_bit_cast(float, amax_bits);
+    worst = worst > amax_bits ? worst : amax_bits;
+    if (kAsymmetric && !(range <= 0x1.fffffep127f)) worst = 0x7F800000;
+    constexpr float kSteps = kAsymmetric ? 255.0f : 127.0f;
+    const bool usable = range >= 0x1p-118f;
+    DynamicGroup group;
+    group.scale = usable ? range / kSteps : 0.0f;
+    group.offset = !kAsymmetric ? 0.0f : usable ? __builtin_fmaf(-127.0f, group.scale, top) : top;
+    int32_t sum = 0;
+    const int64_t padded = dynamic_padded(length);
+    if (usable) {
+      const Floats inverse = Vector::set_float(kSteps / range);
+      const Floats offset = Vector::set_float(group.offset);
+      for_group<kType>(
+          from, length, [&](Floats v, int64_t k) __attribute__((always_inline)) {
+            if constexpr (kAsymmetric) v = Vector::subtract_float(v, offset);
+            // Saturates at -128 and 127. No symmetric code is below -127: |x| * (127 / amax) is at most 127 (1 +
+            // 2^-22).
+            Vector::to_codes(codes + k, Vector::multiply_float(v, inverse));
+          });
+      std::memset(codes + length, 0, static_cast<size_t>(padded - length));
+      sum = Vector::sum_codes(codes, padded);
+    } else {
+      std::memset(codes, 0, static_cast<size_t>(padded));
+    }
+    codes += padded;
+    group.start = -args.factor * sum;
+    group.affine = group.scale * static_cast<float>(sum);
+    if constexpr (kAsymmetric) group.affine = __builtin_fmaf(group.offset, static_cast<float>(length), group.affine);
+    *out++ = group;
+  }
+  return worst < 0x7F800000;
+}
+
+template <DynamicFloat kType>
+bool quantize_type(const DynamicQuantizeArgs& args) {
+  return args.asymmetric ? quantize_row_of<kType, true>(args) : quantize_row_of<kType, false>(args);
+}
+
+bool run_quantize(const DynamicQuantizeArgs& args) {
+  switch (args.type) {
+    case DynamicFloat::kF16: return quantize_type<DynamicFloat::kF16>(args);
+    case DynamicFloat::kBF16: return quantize_type<DynamicFloat::kBF16>(args);
+    default: return quantize_type<DynamicFloat::kF32>(args);
+  }
+}
+
+}  // namespace
+}  // namespace isobit
+
+#endif  // ISOBIT_LINEAR_DYNAMIC_X86_BODY_H_

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "linear/layer_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "core/codes.h"
+#include "linear/dynamic.h"
+#include "linear/float.h"
+#include "linear/layer_parts.h"
+#include "linear/layer_reference.h"
+
+namespace isobit {
+namespace {
+
+/// Row i of x as float32.
+void widen_row(const LinearCall& call, int64_t i, int64_t columns, float* out) {
+  for (int64_t k = 0; k < columns; ++k) out[k] = load_float(call.x_row(i), call.x_dtype, k);
+}
+
+int64_t bytes_of(const ReferenceWeights& w) {
+  return static_cast<int64_t>(w.v.size() * sizeof(int16_t) + (w.scales.size() + w.offsets.size()) * sizeof(float) +
+                              w.sums.size() * sizeof(int64_t));
+}
+
+class FloatReference final : public LinearEngine {
+ public:
+  FloatReference(const LowBitMatrix& matrix, LinearEpilogue epilogue)
+      : weights_(reference_weights(matrix)), epilogue_(std::move(epilogue)) {}
+
+  [[nodiscard]] int64_t blocks() const override { return weights_.n; }
+  [[nodiscard]] int64_t size_bytes() const override { return bytes_of(weights_); }
+  [[nodiscard]] int64_t scratch_bytes(int64_t) const override {
+    return weights_.k * static_cast<int64_t>(sizeof(float));
+  }
+  void run(const LinearCall& call, const LinearRectangle& part, std::byte* scratch) const override {
+    auto* x = reinterpret_cast<float*>(scratch);
+    for (int64_t i = part.m_begin; i < part.m_end; ++i) {
+      widen_row(call, i, weights_.k, x);
+      for (int64_t n = part.n_begin; n < part.n_end; ++n)
+        store_float(call.y_row(i), call.y_dtype, n,
+                    reference_act(
+                        static_cast<float>(reference_sum(weights_, n, x, epilogue_.bias[static_cast<size_t>(n)]).value),
+                        epilogue_.clamp));
+    }
+  }
+
+ private:
+  ReferenceWeights weights_;
+  LinearEpilogue epilogue_;
+};
+
+class Int8Reference final : public LinearEngine {
+ public:
+  Int8Reference(const LowBitMatrix& matrix, bool asymmetric, LinearEpilogue epilogue)
+      : weights_(reference_weights(matrix)), asymmetric_(asymmetric), epilogue_(std::move(epilogue)) {}
+
+  [[nodiscard]] int64_t blocks() const override { return weights_.n; }
+  [[nodiscard]] int64_t size_bytes() const override { return bytes_of(weights_); }
+  [[nodiscard]] int64_t rows_bytes(int64_t m) const override { return m * row_bytes(); }
+  [[nodiscard]] int64_t scratch_bytes(int64_t) const override {
+    return weights_.k * static_cast<int64_t>(sizeof(float));
+  }
+
+  bool quantize_row(const LinearCall& call, int64_t i, std::byte* scratch) const override {
+    auto* x = reinterpret_cast<float*>(scratch);
+    widen_row(call, i, weights_.k, x);
+    bool finite = true;
+    for (int64_t g = 0; g < weights_.groups && finite; ++g) {
+      const int64_t begin = g * weights_.group;
+      finite = reference_quantize(x + begin, std::min(weights_.group, weights_.k - begin), asymmetric_,
+                                  codes(call, i) + begin, groups(call, i)[g]);
+    }
+    if (!finite) groups(call, i)->scale = std::numeric_limits<float>::quiet_NaN();
+    return finite;
+  }
+
+  void run(const LinearCall& call, const LinearRectangle& part, std::byte*) const override {
+    for (int64_t i = part.m_begin; i < part.m_end; ++i) {
+      const ReferenceGroup* row = groups(call, i);
+      const bool finite = !std::isnan(row->scale);
+      for (int64_t n = part.n_begin; n < part.n_end; ++n) {
+        const float total = finite ? reference_promoted(weights_, n, codes(call, i), row, asymmetric_) : row->scale;
+        store_float(call.y_row(i), call.y_dtype, n,
+                    reference_finish(total, epilogue_.bias[static_cast<size_t>(n)], epilogue_.clamp));
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] int64_t group_bytes() const { return weights_.groups * static_cast<int64_t>(sizeof(ReferenceGroup)); }
+  [[nodiscard]] int64_t row_bytes() const { return round_up_64(group_bytes() + weights_.k); }
+  [[nodiscard]] ReferenceGroup* groups(const LinearCall& call, int64_t i) const {
+    return reinterpret_cast<ReferenceGroup*>(call.rows + i * row_bytes());
+  }
+  [[nodiscard]] int8_t* codes(const LinearCall& call, int64_t i) const {
+    return reinterpret_cast<int8_t*>(call.rows + i * row_bytes() + group_bytes());
+  }
+
+  ReferenceWeights weights_;
+  bool asymmetric_;
+  LinearEpilogue epilogue_;
+};
+
+class FloatKernels final : public LinearEngine {
+ public:
+  FloatKernels(PackedFloatWeights weights, FloatLinearKernel kernel, LinearEpilogue epilogue)
+      : weights_(std::move(weights)), kernel_(kernel), epilogue_(std::move(epilogue)) {}
+
+  [[nodiscard]] int64_t blocks() const override { return weights_.all_blocks().end; }
+  [[nodiscard]] int64_t size_bytes() const override { return weights_.size_bytes(); }
+  [[nodiscard]] int64_t scratch_bytes(int64_t m) const override { return float_linear_workspace_bytes(weights_, m); }
+  void run(const LinearCall& call, const LinearRectangle& part, std::byte* scratch) const override {
+    float_linear(kernel_, weights_, {static_cast<int32_t>(part.n_begin), static_cast<int32_t>(part.n_end)},
+                 {call.x_row(part.m_begin), call.y_row(part.m_begin), call.x_dtype, call.x_stride, call.y_stride,
+                  part.m_end - part.m_begin},
+                 {epilogue_.bias.data(), epilogue_.clamp.lo, epilogue_.clamp.hi}, scratch);
+  }
+
+ private:
+  PackedFloatWeights weights_;
+  FloatLinearKernel kernel_;
+  LinearEpilogue epilogue_;
+};
+
+/// Workspace: codes of all rows, their groups, whether they are finite. Scratch: a row as float32 (float64 has no
+/// kernel of its own), and later what the kernel needs and a tile of T.
+class Int8Kernels final : public LinearEngine {
+ public:
+  Int8Kernels(PackedLowBit weights, const DynamicKernels& kernels, LinearEpilogue epilogue)
+      : weights_(std::move(weights)), kernels_(kernels), epilogue_(std::move(epilogue)) {}
+
+  [[nodiscard]] int64_t blocks() const override { return weights_.tiles(); }
+  [[nodiscard]] int64_t size_bytes() const override { return weights_.size_bytes(); }
+  [[nodiscard]] int64_t rows_bytes(int64_t m) const override { return finite_at(m) + round_up_64(m); }
+  [[nodiscard]] int64_t scratch_bytes(int64_t m) const override {
+    const int64_t tile = round_up_64(weights_.scratch_bytes()) + std::min(m, kRows) * tile_columns(m) * kFloatBytes;
+    return std::max(tile, weights_.layout().columns * kFloatBytes);
+  }
+
+  bool quantize_row(const LinearCall& call, int64_t i, std::byte* scratch) const override {
+    const void* x = call.x_row(i);
+    Dtype dtype = call.x_dtype;
+    if (dtype == Dtype::kF64) {
+      widen_row(call, i, weights_.layout().columns, reinterpret_cast<float*>(scratch));
+      x = scratch;
+      dtype = Dtype::kF32;
+    }
+    const DynamicRows row = rows(call, i, 1);
+    const bool finite = isobit::quantize_row(kernels_, weights_, x, dtype, const_cast<int8_t*>(row.codes),
+                                             const_cast<DynamicGroup*>(row.groups));
+    call.rows[finite_at(call.m) + i] = static_cast<std::byte>(finite);
+    return finite;
+  }
+
+  void run(const LinearCall& call, const LinearRectangle& part, std::byte* scratch) const override {
+    auto* const kernel_scratch = reinterpret_cast<uint8_t*>(scratch);
+    auto* const totals = reinterpret_cast<float*>(scratch + round_up_64(weights_.scratch_bytes()));
+    const int64_t columns = tile_columns(call.m);
+    const int64_t tiles = columns / kDynamicTileRows;
+    for (int64_t first = part.n_begin; first < part.n_end; first += tiles) {
+      const int64_t end = std::min(part.n_end, first + tiles);
+      for (int64_t m = part.m_begin; m < part.m_end; m += kRows) {
+        const int64_t count = std::min(kRows, part.m_end - m);
+        dynamic_product(kernels_, weights_, {first, end}, rows(call, m, count), totals, columns, kernel_scratch);
+        const int64_t n = first * kDynamicTileRows;
+        const int64_t width = std::min(weights_.rows(), end * kDynamicTileRows) - n;
+        for (int64_t i = 0; i < count; ++i) finish(call, m + i, n, width, totals + i * columns);
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kRows = kDynamicMaxM;
+  static constexpr int64_t kFloatBytes = sizeof(float);
+
+  /// Of a tile of T: 64 KB for any number of rows, two tiles of weights at least.
+  [[nodiscard]] int64_t tile_columns(int64_t m) const {
+    constexpr int64_t kElements = 16384;
+    const int64_t tiles = std::max<int64_t>(2, kElements / (kDynamicTileRows * std::clamp<int64_t>(m, 1, kRows)));
+    return kDynamicTileRows * std::min(tiles, weights_.tiles());
+  }
+  [[nodiscard]] int64_t groups_at(int64_t m) const { return round_up_64(m * weights_.code_bytes()); }
+  [[nodiscard]] int64_t finite_at(int64_t m) const {
+    return groups_at(m) + round_up_64(m * weights_.groups() * static_cast<int64_t>(sizeof(DynamicGroup)));
+  }
+  [[nodiscard]] DynamicRows rows(const LinearCall& call, int64_t i, int64_t count) const {
+    return {reinterpret_cast<const int8_t*>(call.rows) + i * weights_.code_bytes(),
+            reinterpret_cast<const DynamicGroup*>(call.rows + groups_at(call.m)) + i * weights_.groups(), count};
+  }
+
+  /// y[i, n...] from T.
+  void finish(const LinearCall& call, int64_t i, int64_t n, int64_t width, float* totals) const {
+    if (call.rows[finite_at(call.m) + i] == std::byte{0})
+      std::fill(totals, totals + width, std::numeric_limits<float>::quiet_NaN());
+    const float* const bias = epilogue_.bias.data() + n;
+    for (int64_t j = 0; j < width; ++j) totals[j] = reference_finish(totals[j], bias[j], epilogue_.clamp);
+    std::byte* const y = call.y_row(i) + n * static_cast<int64_t>(size_in_bytes(call.y_dtype));
+    if (call.y_dtype == Dtype::kF32) {
+      std::memcpy(y, totals, static_cast<size_t>(width * kFloatBytes));
+    } else {
+      for (int64_t j = 0; j < width; ++j) store_float(y, call.y_dtype, j, totals[j]);
+    }
+  }
+
+  PackedLowBit weights_;
+  const DynamicKernels& kernels_;
+  LinearEpilogue epilogue_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<const LinearEngine>> make_linear_engine(const LowBitMatrix& matrix,
+                                                               LinearActivations activations, CpuPath path,
+                                                               LinearEpilogue epilogue, std::string_view name) {
+  using Engine = std::unique_ptr<const LinearEngine>;
+  const bool asymmetric = activations == LinearActivations::kInt8Asymmetric;
+  if (activations == LinearActivations::kFloat) {
+    if (path == CpuPath::kReference) return Engine(std::make_unique<FloatReference>(matrix, std::move(epilogue)));
+    ISOBIT_ASSIGN_OR_RETURN(PackedFloatWeights weights, pack_float_weights(matrix));
+    return Engine(std::make_unique<FloatKernels>(std::move(weights), float_linear_kernel(path), std::move(epilogue)));
+  }
+  if (path == CpuPath::kReference)
+    return Engine(std::make_unique<Int8Reference>(matrix, asymmetric, std::move(epilogue)));
+  ISOBIT_ASSIGN_OR_RETURN(PackedLowBit weights, pack_low_bit(matrix, asymmetric, name));
+  return Engine(std::make_unique<Int8Kernels>(std::move(weights), *dynamic_kernels(path), std::move(epilogue)));
+}
+
+}  // namespace isobit

@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers at their door: what is refused and how, threads, strides, memory; and the random layers of verify.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "isobit/linear.h"
+#include "isobit/verify.h"
+#include "linear/layer_engine.h"
+#include "linear/layer_parts.h"
+#include "testing/guarded_bytes.h"
+
+namespace isobit {
+namespace {
+
+using testing::GuardedBytes;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+Array random_floats(int64_t rows, int64_t columns, uint32_t seed) {
+  std::mt19937 random(seed);
+  Array out = Array::zeros(Dtype::kF32, {rows, columns});
+  for (int64_t i = 0; i < out.size(); ++i) out.data<float>()[i] = static_cast<float>(random() % 2001) / 1000.0f - 1.0f;
+  return out;
+}
+
+LowBitMatrix random_matrix(int64_t rows, int64_t columns, LowBitOptions options) {
+  if (options.kind != LowBitKind::kSymmetric) options.method = LowBitMethod::kMinmax;
+  return *quantize_low_bit(random_floats(rows, columns, 1), options, "W");
+}
+
+LinearLayer layer_of(const LowBitMatrix& matrix, const LinearOptions& options) {
+  const Result<LinearLayer> layer = LinearLayer::create(matrix, options, "fc");
+  EXPECT_TRUE(layer.ok()) << layer.status().message();
+  return *layer;
+}
+
+void expect_refused(const Status& status, StatusCode code, const std::string& message) {
+  EXPECT_EQ(status.code(), code);
+  EXPECT_EQ(status.message(), message);
+}
+
+/// Ready for calls that are refused.
+struct Small {
+  LowBitMatrix matrix = random_matrix(3, 16, {.bits = 4, .group = 8});
+  LinearLayer layer = layer_of(matrix, {.activations = LinearActivations::kInt8});
+  LinearWorkspace workspace = layer.workspace(2);
+  std::vector<float> x = std::vector<float>(32, 0.5f);
+  std::vector<float> y = std::vector<float>(6, 7.0f);
+
+  Status run(int64_t m = 2, Dtype x_dtype = Dtype::kF32, Dtype y_dtype = Dtype::kF32,
+             const LinearRunOptions& options = {}) {
+    return layer.forward(std::as_bytes(std::span(x)), x_dtype, std::as_writable_bytes(std::span(y)), y_dtype, m,
+                         workspace, options);
+  }
+};
+
+TEST(LinearLayer, Tokens) {
+  for (const auto activations :
+       {LinearActivations::kFloat, LinearActivations::kInt8, LinearActivations::kInt8Asymmetric})
+    EXPECT_EQ(linear_activations_from_string(to_string(activations)), activations);
+  EXPECT_EQ(linear_activations_from_string("int4"), std::nullopt);
+}
+
+TEST(LinearLayer, RefusesOptions) {
+  const LowBitMatrix matrix = random_matrix(3, 16, {.bits = 4, .group = 8});
+  const auto status = [&](const LinearOptions& options) { return LinearLayer::create(matrix, options, "fc").status(); };
+  const std::vector<float> bias(2);
+  expect_refused(status({.bias = bias}), StatusCode::kInvalidArgument, "fc: bias has 2 elements, must have 3 or none");
+  expect_refused(status({.clamp = {kNan, 1}}), StatusCode::kInvalidArgument, "fc: clamp.lo is NaN, must be a number");
+  expect_refused(status({.clamp = {0, kNan}}), StatusCode::kInvalidArgument, "fc: clamp.hi is NaN, must be a number");
+  expect_refused(status({.clamp = {1, 0.5f}}), StatusCode::kInvalidArgument,
+                 "fc: clamp.lo is 1, must be at most clamp.hi, 0.5");
+  expect_refused(status({.activations = static_cast<LinearActivations>(3)}), StatusCode::kInvalidArgument,
+                 "fc: activations is 3, must be 0..2");
+  expect_refused(status({.path = static_cast<CpuPath>(9)}), StatusCode::kInvalidArgument,
+                 "fc: path is 9, must be 0..4");
+  for (const CpuPath path : kAllCpuPaths)
+    if (!cpu_can_run(path))
+      expect_refused(
+          status({.path = path}), StatusCode::kFailedPrecondition,
+          "fc: path " + std::string(to_string(path)) + " cannot run here: " + std::string(cpu_cannot_run_reason(path)));
+}
+
+TEST(LinearLayer, RefusesTypes) {
+  Small small;
+  expect_refused(small.run(2, Dtype::kS8), StatusCode::kUnsupported, "x is of type s8, must be f32, f16, bf16 or f64");
+  expect_refused(small.run(2, Dtype::kF32, Dtype::kF64), StatusCode::kUnsupported,
+                 "y is of type f64, must be f32, f16 or bf16");
+  small.layer = layer_of(small.matrix, {});
+  expect_refused(small.run(2, Dtype::kF64), StatusCode::kUnsupported, "x is of type f64, must be f32, f16 or bf16");
+  expect_refused(small.run(2, Dtype::kF32, Dtype::kF16), StatusCode::kUnsupported,
+                 "y is of type f16, must be that of x, f32, in a layer of float activations");
+}
+
+TEST(LinearLayer, RefusesSizes) {
+  Small small;
+  expect_refused(small.run(-1), StatusCode::kInvalidArgument, "m is -1, must be at least 0");
+  expect_refused(small.run(3), StatusCode::kInvalidArgument,
+                 "x has 128 bytes, must have at least 192: 3 rows of 16 elements of f32, 16 from one to the next");
+  small.y.pop_back();
+  expect_refused(small.run(2), StatusCode::kInvalidArgument,
+                 "y has 20 bytes, must have at least 24: 2 rows of 3 elements of f32, 3 from one to the next");
+  expect_refused(small.run(2, Dtype::kF32, Dtype::kF32, {.x_stride = 15}), StatusCode::kInvalidArgument,
+                 "x_stride is 15, must be at least 16, or 0");
+  expect_refused(small.run(2, Dtype::kF32, Dtype::kF32, {.y_stride = -3}), StatusCode::kInvalidArgument,
+                 "y_stride is -3, must be at least 3, or 0");
+  // Beyond 64 bits.
+  expect_refused(small.run(3, Dtype::kF32, Dtype::kF32, {.x_stride = INT64_MAX}), StatusCode::kInvalidArgument,
+                 "x has 128 bytes, must have at least 73786976294838206520: 3 rows of 16 elements of f32, "
+                 "9223372036854775807 from one to the next");
+}
+
+TEST(LinearLayer, RefusesPointers) {
+  Small small;
+  const std::span<const std::byte> x = std::as_bytes(std::span(small.x));
+  const std::span<std::byte> y = std::as_writable_bytes(std::span(small.y));
+  const auto run = [&](std::span<const std::byte> from, std::span<std::byte> to) {
+    return small.layer.forward(from, Dtype::kF32, to, Dtype::kF32, 1, small.workspace);
+  };
+  expect_refused(run({static_cast<const std::byte*>(nullptr), 64}, y), StatusCode::kInvalidArgument, "x is null");
+  expect_refused(run(x, {static_cast<std::byte*>(nullptr), 12}), StatusCode::kInvalidArgument, "y is null");
+  const auto odd = reinterpret_cast<uintptr_t>(x.data()) + 2;
+  expect_refused(run(x.subspan(2), y), StatusCode::kInvalidArgument,
+                 "x is at address " + std::to_string(odd) + ", must be a multiple of 4 for f32");
+  const std::span<std::byte> inside = std::as_writable_bytes(std::span(small.x)).subspan(60);
+  expect_refused(run(x, inside), StatusCode::kInvalidArgument, "y overlaps x, must be apart from it");
+  EXPECT_TRUE(run(x, inside.subspan(4)).ok());
+}
+
+TEST(LinearLayer, RefusesWorkspaces) {
+  Small small;
+  const int64_t has = small.workspace.size_bytes();
+  small.workspace = LinearWorkspace();
+  const std::string text = " bytes, must have at least ";
+  expect_refused(
+      small.run(2), StatusCode::kInvalidArgument,
+      "workspace has 0" + text + std::to_string(has) + " for 2 rows on 1 thread; make it with workspace(m, threads)");
+  ThreadPool pool(3);
+  small.workspace = small.layer.workspace(2);
+  const Status status = small.run(2, Dtype::kF32, Dtype::kF32, {.pool = &pool});
+  EXPECT_NE(status.message().find("for 2 rows on 3 threads"), std::string::npos) << status.message();
+  small.workspace = small.layer.workspace(2, 3);
+  EXPECT_TRUE(small.run(2, Dtype::kF32, Dtype::kF32, {.pool = &pool}).ok());
+}
+
+TEST(LinearLayer, NoRows) {
+  Small small;
+  LinearWorkspace none;
+  EXPECT_TRUE(small.layer.forward({}, Dtype::kF32, {}, Dtype::kF32, 0, none).ok());
+  EXPECT_GE(small.layer.workspace(-1, 0).size_bytes(), 0);
+}
+
+TEST(LinearLayer, RowsThatAreNotFinite) {
+  for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
+    if (kernel.operation != "linear_int8" || !cpu_can_run(kernel.path)) continue;
+    SCOPED_TRACE(kernel.name);
+    for (const float bad : {kNan, kInfinity, -kInfinity}) {
+      Small small;
+      small.layer = layer_of(
+          small.matrix, {.activations = LinearActivations::kInt8, .clamp = LinearClamp::relu6(), .path = kernel.path});
+      small.workspace = small.layer.workspace(2);
+      small.x[16 + 9] = bad;
+      expect_refused(small.run(), StatusCode::kInvalidArgument,
+                     "x[1] has a NaN, an infinity, or a group whose range is infinite, must be finite, or the call "
+                     "unchecked");
+      EXPECT_EQ(small.y, std::vector<float>(6, 7.0f));
+      EXPECT_TRUE(small.run(1).ok());
+      ASSERT_TRUE(small.run(2, Dtype::kF32, Dtype::kF32, {.unchecked = true}).ok());
+      for (size_t n = 0; n < 3; ++n) {
+        EXPECT_TRUE(std::isfinite(small.y[n]));
+        EXPECT_EQ(std::bit_cast<uint32_t>(small.y[3 + n]), 0x7fc00000u);
+      }
+    }
+  }
+}
+
+/// Finite, but the range of a group is not: the asymmetric form refuses it, the symmetric one does not.
+TEST(LinearLayer, InfiniteRange) {
+  Small small;
+  small.x[3] = 3e38f;
+  small.x[4] = -3e38f;
+  EXPECT_TRUE(small.run().ok());
+  small.layer = layer_of(small.matrix, {.activations = LinearActivations::kInt8Asymmetric});
+  EXPECT_TRUE(small.run().message().starts_with("x[0] "));
+}
+
+TEST(LinearLayer, FloatRowsStayApart) {
+  const LowBitMatrix matrix = random_matrix(40, 64, {.bits = 2, .group = 32, .kind = LowBitKind::kOffset});
+  for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
+    if (kernel.operation != "linear_float" || !cpu_can_run(kernel.path)) continue;
+    const LinearLayer layer = layer_of(matrix, {.path = kernel.path});
+    LinearWorkspace workspace = layer.workspace(9);
+    Array x = random_floats(9, 64, 2);
+    Array y = Array::zeros(Dtype::kF32, {9, 40});
+    Array other = y;
+    ASSERT_TRUE(layer.forward(x.bytes, x.dtype, y.bytes, y.dtype, 9, workspace).ok());
+    x.data<float>()[4 * 64 + 7] = kNan;
+    x.data<float>()[4 * 64 + 8] = kInfinity;
+    ASSERT_TRUE(layer.forward(x.bytes, x.dtype, other.bytes, other.dtype, 9, workspace).ok());
+    for (int64_t i = 0; i < 9; ++i) {
+      const bool same = std::memcmp(y.data<float>() + i * 40, other.data<float>() + i * 40, 160) == 0;
+      EXPECT_EQ(same, i != 4) << kernel.name << ", row " << i;
+    }
+    EXPECT_TRUE(std::isnan(other.data<float>()[4 * 40]));
+  }
+}
+
+TEST(LinearLayer, GroupsBeyondInt32RunOnTheReference) {
+  const int64_t columns = 65536;
+  const LowBitMatrix matrix = random_matrix(2, columns, {.bits = 1, .group = columns});
+  const LinearLayer layer = layer_of(matrix, {.activations = LinearActivations::kInt8});
+  EXPECT_EQ(layer.kernel_name(), "int8_reference");
+  const Result<LinearLayer> asked =
+      LinearLayer::create(matrix, {.activations = LinearActivations::kInt8, .path = CpuPath::kScalar}, "fc");
+  EXPECT_EQ(asked.status().code(), StatusCode::kUnsupported);
+}
+
+/// x and y end at pages that cannot be touched, and begin behind one.
+TEST(LinearLayer, TouchesNothingElse) {
+  for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
+    if (!cpu_can_run(kernel.path) || kernel.operation == "linear_static") continue;
+    SCOPED_TRACE(kernel.name);
+    const bool quantised = kernel.operation == "linear_int8";
+    for (const int64_t columns : {1, 8, 33, 100, 257}) {
+      const int64_t group = columns > 32 ? 32 : columns;
+      for (const int64_t rows : {1, 15, 50}) {
+        const LowBitMatrix matrix =
+            random_matrix(rows, columns, {.bits = 4, .group = group, .kind = LowBitKind::kZeroPoint});
+        for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
+          const LinearLayer layer = layer_of(
+              matrix,
+              {.activations = quantised ? LinearActivations::kInt8 : LinearActivations::kFloat, .path = kernel.path});
+          const auto size = static_cast<int64_t>(size_in_bytes(dtype));
+          for (const int64_t m : {1, 3, 8}) {
+            const GuardedBytes x(m * columns * size);
+            const GuardedBytes y(m * rows * size);
+            std::memset(x.data(), 0, static_cast<size_t>(m * columns * size));
+            LinearWorkspace workspace = layer.workspace(m);
+            const Status status = layer.forward(
+                {reinterpret_cast<const std::byte*>(x.data()), static_cast<size_t>(m * columns * size)}, dtype,
+                {reinterpret_cast<std::byte*>(y.data()), static_cast<size_t>(m * rows * size)}, dtype, m, workspace);
+            EXPECT_TRUE(status.ok()) << status.message();
+            for (int64_t i = 0; i < m * rows * size; ++i) ASSERT_EQ(y.data()[i], 0) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Every output is computed once, whatever the sizes and the number of threads.
+TEST(LinearLayer, RectanglesCoverY) {
+  for (const int threads : {1, 2, 3, 7}) {
+    ThreadPool pool(threads);
+    for (const int64_t m : {1, 5, 16, 17, 70, 1000})
+      for (const int64_t n : {1, 2, 3, 19, 200}) {
+        std::vector<std::atomic<int>> seen(static_cast<size_t>(m * n));
+        for_rectangles(&pool, m, n, [&](int part, const LinearRectangle& r) {
+          EXPECT_LT(part, threads);
+          EXPECT_LT(r.m_begin, r.m_end);
+          EXPECT_LT(r.n_begin, r.n_end);
+          for (int64_t i = r.m_begin; i < r.m_end; ++i)
+            for (int64_t j = r.n_begin; j < r.n_end; ++j) ++seen[static_cast<size_t>(i * n + j)];
+        });
+        for (const std::atomic<int>& count : seen) ASSERT_EQ(count.load(), 1) << threads << " " << m << " " << n;
+      }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Static codes
+
+StaticLinearParameters static_parameters() {
+  StaticLinearParameters p;
+  p.rows = 2;
+  p.columns = 3;
+  const int8_t weights[] = {1, -2, 3, 4, 5, -6};
+  const int32_t bias[] = {10, -20};
+  p.weights = Array::copy_of(weights, {2, 3});
+  p.bias = Array::copy_of(bias, {2});
+  p.x_zero_point = 1;
+  p.rescales = {{1, 1}, {3, 2}};
+  p.y_zero_point = 5;
+  return p;
+}
+
+TEST(StaticLinearLayer, ByHand) {
+  // acc = {1 * 2 - 2 * 3 + 3 * 4 + 10, 4 * 2 + 5 * 3 - 6 * 4 - 20} = {18, -21}; 18 / 2 = 9; -63 / 4 = -15.75
+  const int8_t x[] = {3, 4, 5};
+  int8_t y[2] = {};
+  for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
+    if (kernel.operation != "linear_static" || !cpu_can_run(kernel.path)) continue;
+    StaticLinearParameters p = static_parameters();
+    const auto run = [&](std::span<std::byte> out) {
+      const Result<StaticLinearLayer> layer = StaticLinearLayer::create(p, "fc", kernel.path);
+      ASSERT_TRUE(layer.ok()) << layer.status().message();
+      EXPECT_EQ(layer->parameters(), p);
+      LinearWorkspace workspace = layer->workspace(1);
+      ASSERT_TRUE(layer->forward(std::as_bytes(std::span(x)), out, 1, workspace).ok());
+    };
+    run(std::as_writable_bytes(std::span(y)));
+    EXPECT_EQ(y[0], 14);
+    EXPECT_EQ(y[1], -11);
+    p.lo = p.y_zero_point;
+    run(std::as_writable_bytes(std::span(y)));
+    EXPECT_EQ(y[1], 5);
+    p.rescales.clear();
+    p.y_dtype = Dtype::kS32;
+    p.y_zero_point = 0;
+    p.lo = INT32_MIN;
+    p.hi = INT32_MAX;
+    int32_t acc[2] = {};
+    run(std::as_writable_bytes(std::span(acc)));
+    EXPECT_EQ(acc[0], 18);
+    EXPECT_EQ(acc[1], -21);
+  }
+}
+
+TEST(StaticLinearLayer, RefusesParameters) {
+  const auto refused = [](void (*change)(StaticLinearParameters&), const std::string& message,
+                          StatusCode code = StatusCode::kInvalidArgument) {
+    StaticLinearParameters p = static_parameters();
+    change(p);
+    expect_refused(StaticLinearLayer::create(p, "fc").status(), code, message);
+  };
+  using P = StaticLinearParameters;
+  refused([](P& p) { p.rows = 0; }, "fc: N is 0, must be 1..2147483647");
+  refused([](P& p) { p.columns = -1; }, "fc: K is -1, must be 1..2147483647");
+  refused([](P& p) { p.weights.dtype = Dtype::kU8; }, "fc: weights is u8, must be s8");
+  refused([](P& p) { p.weights.shape = {3, 2}; }, "fc: weights has the shape (3, 2), must have (2, 3)");
+  refused([](P& p) { p.bias = Array::zeros(Dtype::kF32, {2}); }, "fc: bias is f32, must be s32");
+  refused([](P& p) { p.bias = Array::zeros(Dtype::kS32, {3}); }, "fc: bias has the shape (3,), must have (2,)");
+  refused([](P& p) { p.x_dtype = Dtype::kS16; }, "fc: x_dtype is s16, must be s8 or u8");
+  refused([](P& p) { p.x_zero_point = 128; }, "fc: x_zero_point is 128, must be -128..127, a code of s8");
+  refused([](P& p) { p.y_dtype = Dtype::kS32; }, "fc: y_dtype is s32, must be s8 or u8");
+  refused([](P& p) { p.y_zero_point = -129; }, "fc: y_zero_point is -129, must be -128..127, a code of s8");
+  refused([](P& p) { p.hi = 128; }, "fc: hi is 128, must be -128..127, a code of s8");
+  refused([](P& p) { p.lo = -200; }, "fc: lo is -200, must be -128..127, a code of s8");
+  refused(
+      [](P& p) {
+        p.lo = 4;
+        p.hi = 3;
+      },
+      "fc: lo is 4, must be at most hi, 3");
+  refused([](P& p) { p.rounding = static_cast<Rounding>(4); }, "fc: rounding is 4, must be 0..3");
+  refused([](P& p) { p.rescales.pop_back(); }, "fc: there are 1 rescales, must be 2 or none");
+  refused([](P& p) { p.rescales[1].multiplier = 0; }, "fc: rescales[1].multiplier is 0, must be at least 1");
+  refused([](P& p) { p.rescales[0].shift = 128; }, "fc: rescales[0].shift is 128, must be -62..127");
+  refused([](P& p) { p.rescales[0].shift = -62; },
+          "fc: row 0: y before its clamp can reach 3615561838447072116741, must stay within 9223372036854775807",
+          StatusCode::kOverflow);
+  refused([](P& p) { p.rescales.clear(); }, "fc: y_dtype is s8, must be s32 without rescales");
+  refused(
+      [](P& p) {
+        p.rescales.clear();
+        p.y_dtype = Dtype::kS32;
+        p.y_zero_point = 0;
+      },
+      "fc: lo is -128, must be -2147483648 without rescales");
+  refused(
+      [](P& p) {
+        p.rescales.clear();
+        p.y_dtype = Dtype::kS32;
+        p.y_zero_point = 0;
+        p.lo = INT32_MIN;
+        p.hi = INT32_MAX;
+        p.bias.data<int32_t>()[1] = INT32_MIN;
+      },
+      "fc: row 1: the accumulator can reach 2147485583, must stay within 2147483647", StatusCode::kOverflow);
+}
+
+TEST(StaticLinearLayer, RefusesDerivation) {
+  const LowBitMatrix matrix = random_matrix(3, 16, {.bits = 8, .group = 16});
+  const Grid grid{.kind = ScaleKind::kReal, .real_scale = 0.1f};
+  const auto status = [&](const LowBitMatrix& weights, const StaticLinearOptions& options) {
+    return derive_static_linear(weights, options, "fc").status();
+  };
+  EXPECT_TRUE(status(matrix, {.input = grid, .output = grid}).ok());
+  expect_refused(status(random_matrix(3, 16, {.bits = 4, .group = 16}), {.input = grid}), StatusCode::kInvalidArgument,
+                 "fc: bits is 4, must be 8");
+  expect_refused(status(random_matrix(3, 16, {.bits = 8, .group = 8}), {.input = grid}), StatusCode::kInvalidArgument,
+                 "fc: group is 8, must be K, 16");
+  expect_refused(status(random_matrix(3, 16, {.bits = 8, .group = 16, .kind = LowBitKind::kOffset}), {.input = grid}),
+                 StatusCode::kInvalidArgument, "fc: kind is offset, must be symmetric");
+  Grid wide = grid;
+  wide.bits = 9;
+  expect_refused(status(matrix, {.input = wide}), StatusCode::kInvalidArgument, "fc: input: bits is 9, must be 8");
+  expect_refused(status(matrix, {.input = grid, .output = wide}), StatusCode::kInvalidArgument,
+                 "fc: output: bits is 9, must be 8");
+  expect_refused(status(matrix, {.input = grid, .clamp = LinearClamp::relu()}), StatusCode::kInvalidArgument,
+                 "fc: a clamp of 0..inf was given, must be none without an output grid");
+  expect_refused(status(matrix, {.input = grid, .output = grid, .clamp = {1, 0}}), StatusCode::kInvalidArgument,
+                 "fc: clamp.lo is 1, must be at most clamp.hi, 0");
+  const std::vector<float> bias = {0, kInfinity, 0};
+  expect_refused(status(matrix, {.input = grid, .output = grid, .bias = bias}), StatusCode::kInvalidArgument,
+                 "fc: bias[1] is inf, must be finite");
+  LowBitParameters negative = matrix.parameters();
+  negative.scales.data<float>()[2] = -0.5f;
+  expect_refused(status(*LowBitMatrix::create(negative, "W"), {.input = grid, .output = grid}),
+                 StatusCode::kInvalidArgument, "fc: scales[2, 0] is -0.5, must be positive, or 0 in a row of zeros");
+}
+
+/// A row of zeros takes the smallest scale of the others, so that its bias is not lost.
+TEST(StaticLinearLayer, RowsOfZeros) {
+  Array floats = Array::zeros(Dtype::kF32, {3, 4});
+  floats.data<float>()[1] = 127.0f;     // S = 1
+  floats.data<float>()[8 + 2] = 63.5f;  // S = 1/2
+  const LowBitMatrix matrix = *quantize_low_bit(floats, {.bits = 8, .group = 4}, "W");
+  const Grid grid{};  // a scale of 1
+  const std::vector<float> bias = {3, 3, 3};
+  const Result<StaticLinearParameters> p =
+      derive_static_linear(matrix, {.input = grid, .output = grid, .bias = bias}, "fc");
+  ASSERT_TRUE(p.ok()) << p.status().message();
+  EXPECT_EQ(p->bias.data<int32_t>()[0], 3);
+  EXPECT_EQ(p->bias.data<int32_t>()[1], 6);
+  EXPECT_EQ(p->bias.data<int32_t>()[2], 6);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+
+TEST(LinearVerify, EveryKernel) {
+  const Result<VerifyReport> report = verify_linear(300000, 5, nullptr, nullptr);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_FALSE(report->kernels.empty());
+  for (const VerifyKernel& kernel : report->kernels) {
+    EXPECT_GE(kernel.outputs_compared, 300000u) << kernel.name;
+    EXPECT_EQ(kernel.different, 0u) << kernel.name << ": " << kernel.first_difference;
+  }
+}
+
+}  // namespace
+}  // namespace isobit

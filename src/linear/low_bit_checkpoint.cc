@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPTQ and AWQ checkpoints: docs/formats.md.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <iterator>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/codes.h"
+#include "io/metadata.h"
+#include "isobit/low_bit_import.h"
+#include "linear/low_bit_import.h"
+#include "linear/low_bit_parts.h"
+
+namespace isobit {
+namespace {
+
+constexpr std::string_view kFormatNames[] = {"gptq", "gptq_v2", "awq"};
+constexpr std::string_view kSuffix = ".qweight";
+// AWQ: place i of a word holds column kAwqOrder[i] of the eight.
+constexpr std::array<int64_t, 8> kAwqOrder = {0, 2, 4, 6, 1, 3, 5, 7};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Tensors
+
+class Importer {
+ public:
+  Importer(const std::map<std::string, Array>& arrays, const std::string& prefix, const CheckpointOptions& options,
+           const std::string& name)
+      : arrays_(arrays),
+        prefix_(prefix),
+        options_(options),
+        name_(name),
+        awq_(options.format == CheckpointFormat::kAwq) {}
+
+  ImportedLowBit run() {
+    check_options();
+    set_form();
+    set_permutation();
+    allocate_low_bit(p_, scales_->dtype);
+    fill_codes();
+    fill_groups();
+    const int64_t cleared = clear_zero_scales(p_);
+    simplify();
+    Result<LowBitMatrix> matrix = LowBitMatrix::create(std::move(p_), name_ + ": matrix " + in_quotes(prefix_));
+    if (!matrix.ok()) refuse_file(matrix.status().message());
+    return {*std::move(matrix), std::move(permutation_), cleared};
+  }
+
+ private:
+  [[nodiscard]] std::string tensor_text(const std::string& suffix) const {
+    return name_ + ": tensor " + in_quotes(prefix_ + suffix);
+  }
+  [[nodiscard]] std::string options_text() const {
+    return std::string(to_string(options_.format)) + ", " + std::to_string(options_.bits) + " bits, group " +
+           std::to_string(options_.group);
+  }
+
+  void check_options() const {
+    const int32_t bits = options_.bits;
+    if (bits != 4 && (awq_ || (bits != 2 && bits != 8)))
+      throw Refusal{{StatusCode::kUnsupported, name_ + ": " + std::string(to_string(options_.format)) + " of " +
+                                                   std::to_string(bits) + " bits; imported are " +
+                                                   (awq_ ? "4" : "2, 4 and 8")}};
+    if (options_.group < 1 && options_.group != -1)
+      refuse_argument(name_ + ": group is " + std::to_string(options_.group) + ", must be -1 (K) or at least 8");
+  }
+
+  const Array& tensor(const std::string& suffix) const {
+    const auto found = arrays_.find(prefix_ + suffix);
+    if (found == arrays_.end()) refuse_file(tensor_text(suffix) + " is missing");
+    return found->second;
+  }
+
+  const int32_t* integers(const std::string& suffix, const std::vector<int64_t>& shape) const {
+    const Array& array = tensor(suffix);
+    if (array.dtype != Dtype::kS32)
+      refuse_file(tensor_text(suffix) + " is " + std::string(to_string(array.dtype)) + ", must be s32");
+    if (array.shape != shape)
+      refuse_file(tensor_text(suffix) + " has the shape " + shape_text(array.shape) + ", must be " + shape_text(shape) +
+                  " (" + options_text() + ")");
+    return array.data<int32_t>();
+  }
+
+  /// Sizes from .qweight and .scales. All shapes are checked here: nothing is allocated from a size without its bytes.
+  void set_form() {
+    const Array& words = tensor(".qweight");
+    scales_ = &tensor(".scales");
+    for (const auto& [suffix, array] : {std::pair{".qweight", &words}, std::pair{".scales", scales_}})
+      if (array->shape.size() != 2)
+        refuse_file(tensor_text(suffix) + " has the shape " + shape_text(array->shape) + ", must have 2 dimensions");
+    if (!is_low_bit_scale(scales_->dtype))
+      refuse_file(tensor_text(".scales") + " is " + std::string(to_string(scales_->dtype)) +
+                  ", must be f32, f16 or bf16");
+    per_word_ = 32 / options_.bits;
+    p_.kind = LowBitKind::kZeroPoint;
+    p_.bits = options_.bits;
+    p_.rows = scales_->shape[1];
+    if (words.shape[0] > kMaxLowBitSize)
+      refuse_file(tensor_text(".qweight") + " has the shape " + shape_text(words.shape) + ", beyond " +
+                  std::to_string(kMaxLowBitSize) + " rows");
+    p_.columns = words.shape[0] * (awq_ ? 1 : per_word_);
+    p_.group = options_.group == -1 ? p_.columns : std::min(options_.group, p_.columns);
+    if (const Status form = check_low_bit_form(p_.rows, p_.columns, p_.bits, p_.group, p_.kind,
+                                               name_ + ": matrix " + in_quotes(prefix_));
+        !form.ok())
+      refuse_file(form.message());
+    if (p_.rows % per_word_ != 0)
+      refuse_file(tensor_text(".scales") + " has the shape " + shape_text(scales_->shape) + "; its columns must be a " +
+                  "multiple of " + std::to_string(per_word_) + " (" + options_text() + ")");
+    groups_ = low_bit_groups(p_.columns, p_.group);
+    if (scales_->shape[0] != groups_)
+      refuse_file(tensor_text(".scales") + " has the shape " + shape_text(scales_->shape) + ", must have " +
+                  std::to_string(groups_) + " rows for K = " + std::to_string(p_.columns) + " (" + options_text() +
+                  ")");
+    const int64_t words_n = p_.rows / per_word_;
+    words_ =
+        awq_ ? integers(".qweight", {p_.columns, words_n}) : integers(".qweight", {p_.columns / per_word_, p_.rows});
+    zeros_ = integers(".qzeros", {groups_, words_n});
+  }
+
+  /// place_[k]: the column that k becomes.
+  void set_permutation() {
+    place_.resize(static_cast<size_t>(p_.columns));
+    std::iota(place_.begin(), place_.end(), 0);
+    if (awq_ || !arrays_.contains(prefix_ + ".g_idx")) return;
+    const int32_t* group_of = integers(".g_idx", {p_.columns});
+    std::vector<int64_t> counts(static_cast<size_t>(groups_));
+    bool sorted = true;
+    for (int64_t k = 0; k < p_.columns; ++k) {
+      const int64_t g = group_of[k];
+      if (g < 0 || g >= groups_)
+        refuse_file(tensor_text(".g_idx") + ": element " + std::to_string(k) + " is " + std::to_string(g) +
+                    ", must be 0.." + std::to_string(groups_ - 1));
+      ++counts[static_cast<size_t>(g)];
+      sorted = sorted && g == k / p_.group;
+    }
+    for (int64_t g = 0; g < groups_; ++g) {
+      const int64_t expected = std::min(p_.group, p_.columns - g * p_.group);
+      if (const int64_t count = counts[static_cast<size_t>(g)]; count != expected)
+        refuse_file(tensor_text(".g_idx") + " names group " + std::to_string(g) + " " + std::to_string(count) +
+                    " times, must be " + std::to_string(expected));
+    }
+    if (sorted) return;
+    permutation_ = place_;
+    std::stable_sort(permutation_.begin(), permutation_.end(),
+                     [group_of](int32_t a, int32_t b) { return group_of[a] < group_of[b]; });
+    for (size_t j = 0; j < permutation_.size(); ++j)
+      place_[static_cast<size_t>(permutation_[j])] = static_cast<int32_t>(j);
+  }
+
+  void fill_codes() {
+    const int64_t row_bytes = low_bit_row_bytes(p_.columns, p_.bits);
+    const auto put = [&](int64_t n, int64_t k, uint32_t code) {
+      pack_code(p_.codes.data<uint8_t>() + n * row_bytes, place_[static_cast<size_t>(k)], p_.bits, code);
+    };
+    if (awq_) {
+      for (int64_t k = 0; k < p_.columns; ++k)
+        for (int64_t n = 0; n < p_.rows; ++n) put(n, k, awq_code(words_ + k * p_.rows / per_word_, n));
+      return;
+    }
+    for (int64_t k = 0; k < p_.columns; ++k)
+      for (int64_t n = 0; n < p_.rows; ++n) put(n, k, code_in(words_[k / per_word_ * p_.rows + n], k % per_word_));
+  }
+
+  void fill_groups() {
+    const uint32_t up = options_.format == CheckpointFormat::kGptq ? 1 : 0;
+    const size_t size = size_in_bytes(scales_->dtype);
+    for (int64_t g = 0; g < groups_; ++g)
+      for (int64_t n = 0; n < p_.rows; ++n) {
+        const int32_t* row = zeros_ + g * p_.rows / per_word_;
+        const uint32_t z = awq_ ? awq_code(row, n) : code_in(row[n / per_word_], n % per_word_) + up;
+        store_code(p_.zero_points.bytes.data(), p_.zero_points.dtype, n * groups_ + g, z);
+        std::copy_n(scales_->bytes.data() + static_cast<size_t>(g * p_.rows + n) * size, size,
+                    p_.scales.bytes.data() + static_cast<size_t>(n * groups_ + g) * size);
+      }
+  }
+
+  [[nodiscard]] uint32_t code_in(int32_t word, int64_t place) const {
+    return static_cast<uint32_t>(word) >> (place * p_.bits) & ((1U << p_.bits) - 1U);
+  }
+  [[nodiscard]] uint32_t awq_code(const int32_t* row, int64_t n) const {
+    const auto* place = std::find(kAwqOrder.begin(), kAwqOrder.end(), n % 8);
+    return code_in(row[n / 8], place - kAwqOrder.begin());
+  }
+
+  /// Symmetric, where every zero point says so.
+  void simplify() {
+    const int32_t middle = 1 << (p_.bits - 1);
+    for (int64_t i = 0; i < p_.rows * groups_; ++i) {
+      const int64_t z = load_code(p_.zero_points.bytes.data(), p_.zero_points.dtype, i);
+      if (z == middle) continue;
+      if (options_.symmetric)
+        refuse_file(tensor_text(".qzeros") + ": the zero point of row " + std::to_string(i / groups_) + ", group " +
+                    std::to_string(i % groups_) + " is " + std::to_string(z) + ", must be " + std::to_string(middle) +
+                    " in a symmetric checkpoint; is its format " +
+                    (options_.format == CheckpointFormat::kGptq ? "gptq_v2?" : "gptq?"));
+      return;
+    }
+    p_.kind = LowBitKind::kSymmetric;
+    p_.zero_points = {};
+  }
+
+  const std::map<std::string, Array>& arrays_;
+  const std::string& prefix_;
+  const CheckpointOptions& options_;
+  const std::string& name_;
+  const bool awq_;
+  const Array* scales_ = nullptr;
+  const int32_t *words_ = nullptr, *zeros_ = nullptr;
+  LowBitParameters p_;
+  int64_t groups_ = 0, per_word_ = 0;
+  std::vector<int32_t> place_, permutation_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// What files beside a checkpoint say. They hold much else, so unknown fields are ignored here.
+
+[[noreturn]] void refuse_unsupported(const std::string& what) { throw Refusal{{StatusCode::kUnsupported, what}}; }
+
+/// The first of `names` that is there and not null.
+const Json* find_field(const Json& json, std::initializer_list<const char*> names) {
+  for (const char* name : names)
+    if (const auto found = json.find(name); found != json.end() && !found->is_null()) return &*found;
+  return nullptr;
+}
+
+std::string lower_text(const Json& json, const char* name, const std::string& where) {
+  if (!json.is_string()) refuse_file(where + ": field '" + name + "' is a " + json.type_name() + ", must be a string");
+  std::string text = json.get<std::string>();
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return text;
+}
+
+int64_t small_integer(const Json* json, const char* name, const std::string& where) {
+  if (json == nullptr) refuse_file(where + ": field '" + name + "' is missing");
+  if (!json->is_number_integer() || *json < -1 || *json > kMaxLowBitSize)
+    refuse_file(where + ": field '" + name + "' is " + in_quotes(json->dump()) + ", must be an integer in -1.." +
+                std::to_string(kMaxLowBitSize));
+  return json->get<int64_t>();
+}
+
+void set_format(const Json& json, const std::string& where, bool awq, CheckpointDescription& out) {
+  const Json* layout = find_field(json, {"checkpoint_format", "format", "version"});
+  if (awq) {
+    out.options.format = CheckpointFormat::kAwq;
+    const std::string text = layout == nullptr ? "gemm" : lower_text(*layout, "version", where);
+    if (text != "gemm") refuse_unsupported(where + ": AWQ layout " + in_quotes(text) + "; imported is 'gemm'");
+    if (const Json* zeros = find_field(json, {"zero_point"}); zeros != nullptr && *zeros == false)
+      refuse_unsupported(where + ": AWQ without zero points; imported are checkpoints with them");
+    return;
+  }
+  out.format_assumed = layout == nullptr;
+  if (layout == nullptr) return;
+  const std::string text = lower_text(*layout, "checkpoint_format", where);
+  const std::optional<CheckpointFormat> format = checkpoint_format_from_string(text);
+  if (!format || *format == CheckpointFormat::kAwq)
+    refuse_unsupported(where + ": checkpoint_format " + in_quotes(text) + "; imported are gptq and gptq_v2");
+  out.options.format = *format;
+}
+
+CheckpointDescription description_of(const Json& json, const std::string& where) {
+  const Json* method = find_field(json, {"quant_method"});
+  const std::string name = method == nullptr ? "" : lower_text(*method, "quant_method", where);
+  if (method != nullptr && name != "gptq" && name != "awq")
+    refuse_unsupported(where + ": quant_method " + in_quotes(name) + "; imported are gptq and awq");
+  const bool awq = name == "awq" || (method == nullptr && json.contains("w_bit"));
+  if (const Json* dynamic = find_field(json, {"dynamic"}); dynamic != nullptr && !dynamic->empty())
+    refuse_unsupported(where + ": 'dynamic' gives layers widths of their own; imported is one width for all");
+  if (const Json* type = find_field(json, {"pack_dtype"}); type != nullptr && *type != "int32")
+    refuse_unsupported(where + ": pack_dtype " + in_quotes(type->dump()) + "; imported is int32");
+  if (const Json* marlin = find_field(json, {"is_marlin_format"}); marlin != nullptr && *marlin == true)
+    refuse_unsupported(where + ": the layout of Marlin; imported are gptq and gptq_v2");
+  CheckpointDescription out;
+  out.options.bits = static_cast<int32_t>(small_integer(find_field(json, {"bits", "w_bit"}), "bits", where));
+  out.options.group = small_integer(find_field(json, {"group_size", "q_group_size"}), "group_size", where);
+  if (const Json* symmetric = find_field(json, {"sym"}); !awq && symmetric != nullptr)
+    out.options.symmetric = *symmetric == true;
+  set_format(json, where, awq, out);
+  return out;
+}
+
+std::optional<CheckpointDescription> describe_file(const std::filesystem::path& path, bool whole_model) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  const Result<std::vector<std::byte>> content = read_file(path.string());
+  if (!content.ok()) throw Refusal{content.status()};
+  const auto* text = reinterpret_cast<const char*>(content->data());
+  const Json json = Json::parse(text, text + content->size(), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) refuse_file(path.string() + ": is not a JSON object");
+  const Json* description = whole_model ? find_field(json, {"quantization_config"}) : &json;
+  if (description == nullptr) return std::nullopt;
+  if (!description->is_object()) refuse_file(path.string() + ": 'quantization_config' is not a JSON object");
+  CheckpointDescription out = description_of(*description, path.string());
+  out.source = path.string();
+  return out;
+}
+
+/// As AutoGPTQ leaves it, which has no field for the format.
+std::optional<CheckpointDescription> describe_metadata(const std::string& path,
+                                                       const std::map<std::string, std::string>& metadata) {
+  if (!metadata.contains("gptq_bits") || !metadata.contains("gptq_group_size")) return std::nullopt;
+  Json json = Json::object();
+  for (const auto& [key, name] : {std::pair{"gptq_bits", "bits"}, std::pair{"gptq_group_size", "group_size"}}) {
+    const std::string& text = metadata.at(key);
+    int64_t value = 0;
+    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size())
+      refuse_file(path + ": metadata '" + key + "' is " + in_quotes(text) + ", must be an integer");
+    json[name] = value;
+  }
+  CheckpointDescription out = description_of(json, path + ": metadata");
+  out.source = path;
+  return out;
+}
+
+}  // namespace
+
+std::string_view to_string(CheckpointFormat format) { return kFormatNames[static_cast<size_t>(format)]; }
+
+std::optional<CheckpointFormat> checkpoint_format_from_string(std::string_view text) {
+  for (size_t i = 0; i < std::size(kFormatNames); ++i)
+    if (kFormatNames[i] == text) return static_cast<CheckpointFormat>(i);
+  return std::nullopt;
+}
+
+Result<std::optional<CheckpointDescription>> find_checkpoint_description(
+    const std::string& path, const std::map<std::string, std::string>& metadata) {
+  return without_refusal(path, [&]() -> Result<std::optional<CheckpointDescription>> {
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    for (const auto& [file, whole_model] : {std::pair{"quantize_config.json", false},
+                                            std::pair{"quant_config.json", false}, std::pair{"config.json", true}})
+      if (auto found = describe_file(folder / file, whole_model)) return found;
+    return describe_metadata(path, metadata);
+  });
+}
+
+std::vector<std::string> list_checkpoint_matrices(const std::map<std::string, Array>& arrays) {
+  std::vector<std::string> prefixes;
+  for (const auto& [name, array] : arrays)
+    if (name.size() > kSuffix.size() && name.ends_with(kSuffix))
+      prefixes.push_back(name.substr(0, name.size() - kSuffix.size()));
+  return prefixes;
+}
+
+Result<ImportedLowBit> import_checkpoint(const std::map<std::string, Array>& arrays, const std::string& prefix,
+                                         const CheckpointOptions& options, const std::string& name) {
+  return without_refusal(name,
+                         [&]() -> Result<ImportedLowBit> { return Importer(arrays, prefix, options, name).run(); });
+}
+
+}  // namespace isobit

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the importers share.
+#ifndef ISOBIT_LINEAR_LOW_BIT_IMPORT_H_
+#define ISOBIT_LINEAR_LOW_BIT_IMPORT_H_
+
+#include <cstdint>
+
+#include "isobit/low_bit.h"
+
+namespace isobit {
+
+/// Sizes, width, group, kind and types are set: arrays of zeros.
+void allocate_low_bit(LowBitParameters& parameters, Dtype scales);
+
+/// Makes all codes z in groups with a scale of 0, after the zero points of such groups have become 2^(bits-1). Returns
+/// in how many groups a code changed.
+int64_t clear_zero_scales(LowBitParameters& parameters);
+
+}  // namespace isobit
+
+#endif  // ISOBIT_LINEAR_LOW_BIT_IMPORT_H_

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loops that the x86 kernels share. Each instruction-set file defines `struct Vector` in an unnamed namespace
+// and then includes this file, once: everything here has internal linkage, so that no copy compiled for a wide
+// instruction set can be linked into baseline code.
+//
+// Vector has
+//   Acc                       partial sums of kUnitRows rows of the weights. A vector of int32_t, not __m512i: the
+//                             change of type in every iteration makes g++ 12 copy every accumulator twice
+//   Activation                four u8 codes (a quad of k), broadcast
+//   Weights                   one vector of weights
+//   kUnitRows                 rows of one weight vector (4 * kUnitRows bytes)
+//   kAccumulators             accumulators that leave room for the operands in the register file
+//   kMaxRows                  most activation rows (times planes) of a register tile
+//   kChains                   independent accumulators that hide the latency of one dot product
+//   zero, broadcast, load, dot, add
+//   store(start, out, sums[planes], shift), for int32_t and int64_t
+#ifndef ISOBIT_LINEAR_PRODUCT_X86_BODY_H_
+#define ISOBIT_LINEAR_PRODUCT_X86_BODY_H_
+
+#include <cstdint>
+
+#include "core/unroll.h"
+#include "linear/product_kernels.h"
+
+namespace isobit {
+namespace {
+
+constexpr int kBytesPerQuadRow = 4;
+constexpr int kUnitBytes = kBytesPerQuadRow * Vector::kUnitRows;
+constexpr int kUnitsPerTile = kTileRows / Vector::kUnitRows;
+
+constexpr int min_int(int a, int b) { return a < b ? a : b; }
+
+/// Widest register tile, in units of weights, for `rows` activation rows. One or two rows read whole blocks where
+/// registers allow, as their weights stream from the cache; more rows need no more than 16 accumulators.
+constexpr int max_units(int rows) {
+  const int fit = min_int(kMaxBlockTiles, Vector::kAccumulators / rows);
+  return rows <= 2 || rows >= 5 ? fit : min_int(fit, 4);
+}
+
+/// One quad of k: kRows x kUnits dot products. The operand that has fewer registers stays live in the outer loop.
+template <int kRows, int kUnits>
+[[gnu::always_inline]] inline void add_quad(Vector::Acc (&acc)[kRows][kUnits], const int8_t* weights,
+                                            const uint8_t* const (&rows)[kRows], int64_t offset) {
+  if constexpr (kRows <= kUnits) {
+    Vector::Activation u[kRows];
+    unroll<kRows>(ISOBIT_UNROLLED(r) { u[r] = Vector::broadcast(rows[r] + offset); });
+    unroll<kUnits>(ISOBIT_UNROLLED(t) {
+      const Vector::Weights w = Vector::load(weights + t * kUnitBytes);
+      unroll<kRows>(ISOBIT_UNROLLED(r) { acc[r][t] = Vector::dot(acc[r][t], u[r], w); });
+    });
+  } else {
+    Vector::Weights w[kUnits];
+    unroll<kUnits>(ISOBIT_UNROLLED(t) { w[t] = Vector::load(weights + t * kUnitBytes); });
+    unroll<kRows>(ISOBIT_UNROLLED(r) {
+      const Vector::Activation u = Vector::broadcast(rows[r] + offset);
+      unroll<kUnits>(ISOBIT_UNROLLED(t) { acc[r][t] = Vector::dot(acc[r][t], u, w[t]); });
+    });
+  }
+}
+
+template <typename T, int kPlanes, int kSplit, int kRows, int kUnits>
+[[gnu::always_inline]] inline void store_tile(const LinearArgs& args, const Vector::Acc (&acc)[kSplit][kRows][kUnits],
+                                              int64_t m, int64_t n) {
+  const int shift = args.shift;
+  unroll<kRows / kPlanes>(ISOBIT_UNROLLED(r) {
+    const T* start = static_cast<const T*>(args.start) + (m + r) * args.start_stride + n;
+    T* out = static_cast<T*>(args.acc) + (m + r) * args.acc_stride + n;
+    unroll<kUnits>(ISOBIT_UNROLLED(t) {
+      Vector::Acc sums[kPlanes];
+      unroll<kPlanes>(ISOBIT_UNROLLED(p) {
+        sums[p] = acc[0][r * kPlanes + p][t];
+        if constexpr (kSplit == 2) sums[p] = Vector::add(sums[p], acc[1][r * kPlanes + p][t]);
+      });
+      Vector::store<kPlanes>(start + t * Vector::kUnitRows, out + t * Vector::kUnitRows, sums, shift);
+    });
+  });
+}
+
+/// No prefetch: the weights of a block are one stream, which the hardware follows at the bandwidth of the cache; a
+/// software prefetch takes load slots and was slower for every size.
+/// A register tile: kRows / kPlanes activation rows from m on, kUnits units of output columns from n on.
+template <int kPlanes, int kRows, int kUnits>
+void micro_tile(const LinearArgs& args, const int8_t* weights, int64_t quad_bytes, int64_t m, int64_t n) {
+  // Narrow tiles cut k into interleaved sums, or the latency of the dot product would show.
+  constexpr int kSplit = kRows * kUnits * 2 <= min_int(Vector::kChains + 6, Vector::kAccumulators) ? 2 : 1;
+  const uint8_t* rows[kRows];
+  unroll<kRows>(ISOBIT_UNROLLED(r) {
+    rows[r] = args.activations + (m + r / kPlanes) * args.row_stride_bytes + (r % kPlanes) * args.plane_stride_bytes;
+  });
+  Vector::Acc acc[kSplit][kRows][kUnits];
+  unroll<kSplit * kRows * kUnits>(
+      ISOBIT_UNROLLED(i) { acc[i / (kRows * kUnits)][i / kUnits % kRows][i % kUnits] = Vector::zero(); });
+  const int64_t end = args.quads * kBytesPerQuadRow;
+  int64_t offset = 0;
+  if constexpr (kSplit == 2) {
+    for (; offset + 2 * kBytesPerQuadRow <= end; offset += 2 * kBytesPerQuadRow) {
+      add_quad<kRows, kUnits>(acc[0], weights, rows, offset);
+      add_quad<kRows, kUnits>(acc[1], weights + quad_bytes, rows, offset + kBytesPerQuadRow);
+      weights += 2 * quad_bytes;
+    }
+  }
+  for (; offset < end; offset += kBytesPerQuadRow) {
+    add_quad<kRows, kUnits>(acc[0], weights, rows, offset);
+    weights += quad_bytes;
+  }
+  if (args.wide) {
+    store_tile<int64_t, kPlanes>(args, acc, m, n);
+  } else {
+    store_tile<int32_t, kPlanes>(args, acc, m, n);
+  }
+}
+
+using MicroTile = void (*)(const LinearArgs&, const int8_t*, int64_t, int64_t, int64_t);
+
+/// All register tiles for kPlanes: of_m[activation rows][units].
+template <int kPlanes>
+struct Tiles {
+  static constexpr int kMaxM = Vector::kMaxRows / kPlanes;
+  MicroTile of_m[kMaxM + 1][kMaxBlockTiles + 1];
+  int max[kMaxM + 1];
+
+  template <int kM = 1, int kUnits = 1>
+  constexpr void fill() {
+    max[kM] = max_units(kM * kPlanes);
+    of_m[kM][kUnits] = micro_tile<kPlanes, kM * kPlanes, kUnits>;
+    if constexpr (kUnits < max_units(kM * kPlanes)) {
+      fill<kM, kUnits + 1>();
+    } else if constexpr (kM < kMaxM) {
+      fill<kM + 1>();
+    }
+  }
+  static constexpr Tiles make() {
+    Tiles tiles{};
+    tiles.template fill<>();
+    return tiles;
+  }
+};
+
+template <int kPlanes>
+constexpr Tiles<kPlanes> kTiles = Tiles<kPlanes>::make();
+
+/// All activation rows with one block of weights.
+template <int kPlanes>
+[[gnu::always_inline]] inline void run_block(const LinearArgs& args, const int8_t* weights, int tiles, int64_t n) {
+  constexpr const Tiles<kPlanes>& table = kTiles<kPlanes>;
+  constexpr int kMaxM = Tiles<kPlanes>::kMaxM;
+  const int64_t quad_bytes = int64_t{tiles} * kTileRows * kBytesPerQuadRow;
+  int64_t m = 0;
+  while (m < args.m) {
+    // The last two groups share what is left evenly: 9 rows are 8 + 1 otherwise, and a lone row is slow.
+    const int64_t left = args.m - m;
+    const int rows = static_cast<int>(left >= 2 * kMaxM ? kMaxM : left > kMaxM ? (left + 1) / 2 : left);
+    const int max = table.max[rows];
+    // Groups with the same number of rows run one after the other over the same strip of weights, which the
+    // first of them brings to L1.
+    const int64_t group_end = left >= 2 * kMaxM ? m + left / kMaxM * kMaxM - kMaxM : m + rows;
+    int unit = 0;
+    int units_left = tiles * kUnitsPerTile;
+    while (units_left > 0) {
+      const int units = units_left >= 2 * max ? max : units_left > max ? (units_left + 1) / 2 : units_left;
+      const MicroTile tile = table.of_m[rows][units];
+      for (int64_t i = m; i < group_end; i += rows)
+        tile(args, weights + unit * kUnitBytes, quad_bytes, i, n + unit * Vector::kUnitRows);
+      unit += units;
+      units_left -= units;
+    }
+    m = group_end;
+  }
+}
+
+template <int kPlanes>
+[[gnu::always_inline]] inline void run_planes(const LinearArgs& args) {
+  const int8_t* weights = args.weights;
+  int64_t n = 0;
+  const int blocks = args.wide_blocks + args.narrow_blocks;
+  for (int block = 0; block < blocks; ++block) {
+    const int tiles = block < args.wide_blocks ? args.wide_tiles : args.narrow_tiles;
+    run_block<kPlanes>(args, weights, tiles, n);
+    weights += args.quads * tiles * kTileRows * kBytesPerQuadRow;
+    n += tiles * kTileRows;
+  }
+}
+
+[[gnu::always_inline]] inline void run_linear(const LinearArgs& args) {
+  if (args.activation_planes == 1) {
+    run_planes<1>(args);
+  } else {
+    run_planes<2>(args);
+  }
+}
+
+}  // namespace
+}  // namespace isobit
+
+#endif  // ISOBIT_LINEAR_PRODUCT_X86_BODY_H_

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Static 8-bit codes: the integer product of linear/product.h, each block followed by the rescale of its outputs while
+// they are in the cache. numerics.md, section 12.
+//
+//   start[n] = bias_s32[n] - (z_a + storage_offset(dtype)) * sum over k of v[n, k]
+//   y[m, n]  = clamp(rs_n(start[n] + sum over k of v[n, k] * u[m, k]) + z_y, lo, hi)
+//
+// Layers that give acc itself call linear().
+#ifndef ISOBIT_LINEAR_STATIC_H_
+#define ISOBIT_LINEAR_STATIC_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "isobit/cpu.h"
+#include "isobit/rounding.h"
+#include "linear/product.h"
+#include "linear/static_kernels.h"
+
+namespace isobit {
+
+/// What turns accumulators of n outputs into codes.
+class StaticOutput {
+ public:
+  /// Every acc * multiplier fits int64, shifts are -62..127, multipliers at least 1; acc_bounds: X of every output.
+  StaticOutput(const std::vector<RescaleParameters>& rescales, const std::vector<int64_t>& acc_bounds,
+               Rounding rounding, int32_t zero_point, int32_t lo, int32_t hi);
+
+  /// Outputs [first, first + count) of one row: acc and y begin at output `first`.
+  template <typename T>
+  void rescale(StaticRescale kernel, int64_t first, int64_t count, const T* acc, uint8_t* y) const {
+    constexpr bool kWide = sizeof(T) == sizeof(int64_t);
+    kernel({.acc = acc,
+            .count = count,
+            .multiplier = multipliers_.data() + first,
+            .shift = shifts_.data() + first,
+            .ratio = ratios_.empty() || kWide ? nullptr : ratios_.data() + first,
+            .rounding = rounding_,
+            .wide = kWide,
+            .zero_point = zero_point_,
+            .lo = lo_,
+            .hi = hi_,
+            .y = y});
+  }
+
+ private:
+  std::vector<int32_t> multipliers_, shifts_;
+  std::vector<double> ratios_;  // empty when one of them is not exact enough
+  Rounding rounding_;
+  int32_t zero_point_, lo_, hi_;
+};
+
+/// The kernel of a path: its own, or that of the nearest path before it. The path can run here.
+StaticRescale static_rescale(CpuPath path);
+
+/// Rows of u that share one pass over a block.
+inline constexpr int64_t kStaticRows = 128;
+/// Elements of scratch, of T; aligned to 64 bytes it is faster.
+inline constexpr int64_t kStaticScratch = kStaticRows * kMaxBlockTiles * kTileRows;
+
+/// y[m * y_stride + n - first] for the rows m of u and the outputs n of `blocks`, first = first_row(blocks.begin), n
+/// below N. start[n - first], readable up to a multiple of 16. T: int32_t where every acc fits, else int64_t.
+template <typename T>
+void static_product(LinearKernel product, StaticRescale rescale, const PackedWeights& weights, BlockRange blocks,
+                    const ActivationRows& u, const T* start, const StaticOutput& output, uint8_t* y, int64_t y_stride,
+                    T* scratch) {
+  const int64_t first = weights.first_row(blocks.begin);
+  for (int64_t m = 0; m < u.m; m += kStaticRows) {
+    ActivationRows rows = u;
+    rows.data += m * u.stride_bytes;
+    rows.m = u.m - m < kStaticRows ? u.m - m : kStaticRows;
+    for (int32_t block = blocks.begin; block < blocks.end; ++block) {
+      const int64_t row = weights.first_row(block);
+      const int64_t padded = weights.first_row(block + 1) - row;
+      const int64_t count = weights.n() - row < padded ? weights.n() - row : padded;
+      linear(product, weights, {block, block + 1}, rows, start + row - first, scratch, padded);
+      for (int64_t i = 0; i < rows.m; ++i)
+        output.rescale(rescale, row, count, scratch + i * padded, y + (m + i) * y_stride + row - first);
+    }
+  }
+}
+
+}  // namespace isobit
+
+#endif  // ISOBIT_LINEAR_STATIC_H_

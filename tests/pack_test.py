@@ -1,0 +1,451 @@
+# SPDX-License-Identifier: Apache-2.0
+"""isobit pack, and isobit inspect of what it writes: GPTQ and AWQ checkpoints that the oracle writes against the
+weights that they stand for, bit for bit; floats, shards, messages, files left behind. GGUF is in gguf_test.py.
+
+usage: pack_test.py ISOBIT [unittest arguments]
+"""
+import json
+import math
+import os
+import random
+import struct
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import cli_test  # noqa: E402
+from cli_test import ToolTest, npy, npz, parse_npy, read, write  # noqa: E402
+from oracle.checkpoints import awq, flat, gptq, safetensors, tensor, weights  # noqa: E402
+
+
+def f16(value):
+    return struct.unpack("<e", struct.pack("<e", value))[0]
+
+
+class Matrix:
+    """Random codes, zero points and scales of a checkpoint."""
+
+    def __init__(self, seed, bits, K, N, group, zero=None, act_order=False, zeros=None):
+        rng = random.Random(seed)
+        G = -(-K // group)
+        self.bits, self.K, self.N, self.group = bits, K, N, group
+        self.codes = [[rng.randrange(1 << bits) for _ in range(N)] for _ in range(K)]
+        low, high = zeros or (1, (1 << bits))
+        self.zeros = [[zero if zero is not None else rng.randint(low, high) for _ in range(N)] for _ in range(G)]
+        self.scales = [[f16(rng.uniform(0.25, 1) * 2.0 ** rng.randint(-14, 3)) for _ in range(N)] for _ in range(G)]
+        self.group_of = [k // group for k in range(K)]
+        if act_order:
+            rng.shuffle(self.group_of)
+
+    def gptq(self, name, v2=False):
+        return gptq(name, self.bits, self.codes, self.zeros, self.scales, self.group_of, v2)
+
+    def awq(self, name):
+        return awq(name, self.codes, self.zeros, self.scales)
+
+    def weights(self):
+        return weights(self.codes, self.zeros, self.scales, self.group_of)
+
+
+class PackTest(ToolTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.models = 0
+
+    def checkpoint(self, tensors, metadata=None, **files):
+        """A folder of its own with model.safetensors and JSON files."""
+        PackTest.models += 1
+        folder = self.path("model%d" % self.models)
+        os.mkdir(folder)
+        for name, content in files.items():
+            write(os.path.join(folder, name + ".json"), json.dumps(content).encode())
+        return write(os.path.join(folder, "model.safetensors"), safetensors(tensors, metadata))
+
+    def values(self, packed, name):
+        """Shape and bytes of a tensor as float32."""
+        output = self.path("values.npy")
+        self.ok("inspect", packed, "--tensor", name, "-o", output)
+        descr, shape, content = parse_npy(read(output))
+        self.assertEqual(descr, "<f4")
+        return shape, content
+
+    def check_import(self, model, name, matrix, *options, kind="zero_point", permuted=False):
+        packed = self.path("packed.safetensors")
+        report = self.json("pack", model, "-o", packed, *options)
+        (entry,) = [entry for entry in report["tensors"] if entry["name"] == name]
+        self.assertEqual((entry["action"], entry["kind"], entry["bits"], entry["group"], entry["permuted"]),
+                         ("import", kind, matrix.bits, min(matrix.group, matrix.K), permuted))
+        self.assertEqual(entry["shape"], [matrix.N, matrix.K])
+        shape, content = self.values(packed, name)
+        self.assertEqual(shape, (matrix.N, matrix.K))
+        self.assertEqual(content, matrix.weights())
+        (listed,) = [e for e in self.json("inspect", packed)["matrices"] if e["name"] == name]
+        self.assertEqual((listed["bits"], listed["kind"], listed["permuted"]), (matrix.bits, kind, permuted))
+        return report
+
+    def test_gptq(self):
+        for bits in (2, 4, 8):
+            for v2 in (False, True):
+                for act_order in (False, True):
+                    with self.subTest(bits=bits, v2=v2, act_order=act_order):
+                        zeros = (0, (1 << bits) - 1) if v2 else (1, 1 << bits)
+                        matrix = Matrix(bits, bits, 96, 32, 32, zeros=zeros, act_order=act_order)
+                        config = {"bits": bits, "group_size": 32, "desc_act": act_order, "sym": False,
+                                  "quant_method": "gptq", "checkpoint_format": "gptq_v2" if v2 else "gptq"}
+                        bias = tensor("F16", (32,), [0.5] * 32)
+                        model = self.checkpoint({**matrix.gptq("a.b", v2), "a.b.bias": bias}, quantize_config=config)
+                        report = self.check_import(model, "a.b.weight", matrix, permuted=act_order)
+                        self.assertFalse(report["checkpoint"]["format_assumed"])
+                        self.assertEqual(report["checkpoint"]["source"],
+                                         os.path.join(os.path.dirname(model), "quantize_config.json"))
+                        shape, content = self.values(self.path("packed.safetensors"), "a.b.bias")
+                        self.assertEqual(content, struct.pack("<32f", *[0.5] * 32))
+                        listed = self.json("inspect", model)
+                        self.assertEqual(listed["kind"], "checkpoint")
+                        self.assertEqual([(m["name"], m["bits"], m["permuted"]) for m in listed["matrices"]],
+                                         [("a.b", bits, act_order)])
+
+    def test_permutation(self):
+        matrix = Matrix(7, 4, 64, 8, 16, act_order=True)
+        model = self.checkpoint(matrix.gptq("m"), config={"quantization_config": {
+            "bits": 4, "group_size": 16, "quant_method": "gptq"}})
+        packed = self.path("permuted.safetensors")
+        self.assertIn("gptq (assumed)", self.ok("pack", model, "-o", packed))
+        _, content = self.values(packed, "m.weight.permutation")
+        permutation = [int(v) for v in struct.unpack("<64f", content)]
+        self.assertEqual(permutation, sorted(range(64), key=lambda k: (matrix.group_of[k], k)))
+
+    def test_symmetric(self):
+        matrix = Matrix(3, 4, 64, 16, 128, zero=8)
+        config = {"bits": 4, "group_size": -1, "sym": True, "quant_method": "gptq", "checkpoint_format": "gptq"}
+        matrix.group = 64
+        self.check_import(self.checkpoint(matrix.gptq("m"), quantize_config=config), "m.weight", matrix,
+                          kind="symmetric")
+        # A file that stores zero points as gptq_v2 does and says gptq: every weight would be wrong by a scale.
+        model = self.checkpoint(matrix.gptq("m", v2=True), quantize_config=config)
+        self.fails(["'m.qzeros'", "row 0, group 0 is 9, must be 8", "gptq_v2"], "pack", model, "--dry-run")
+        self.check_import(model, "m.weight", matrix, "--checkpoint-format", "gptq_v2", kind="symmetric")
+
+    def test_awq(self):
+        matrix = Matrix(5, 4, 64, 24, 32, zeros=(0, 15))
+        for file, config in [("config", {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32,
+                                                                 "zero_point": True, "version": "gemm"}}),
+                             ("quant_config", {"w_bit": 4, "q_group_size": 32, "zero_point": True,
+                                               "version": "GEMM"})]:
+            with self.subTest(file=file):
+                self.check_import(self.checkpoint(matrix.awq("m"), **{file: config}), "m.weight", matrix)
+
+    def test_how_it_is_stored(self):
+        matrix = Matrix(6, 4, 64, 16, 32)
+        bare = self.checkpoint(matrix.gptq("m"))
+        self.fails(["--checkpoint-format, --bits and --group"], "pack", bare, "--dry-run")
+        self.fails(["--checkpoint-format"], "pack", bare, "--dry-run", "--checkpoint-format", "gptq", "--bits", "4")
+        self.assertIsNone(self.json("inspect", bare)["checkpoint"])
+        self.check_import(bare, "m.weight", matrix, "--checkpoint-format", "gptq", "--bits", "4", "--group", "32")
+        said = self.checkpoint(matrix.gptq("m"), {"gptq_bits": "4", "gptq_group_size": "32"})
+        report = self.check_import(said, "m.weight", matrix)
+        self.assertEqual((report["checkpoint"]["source"], report["checkpoint"]["format_assumed"]), (said, True))
+        self.fails(["expected gptq, gptq_v2 or awq"], "pack", bare, "--dry-run", "--checkpoint-format", "marlin")
+        self.fails(["holds no tensors of GPTQ"], "pack", self.model, "--dry-run", "--checkpoint-format", "gptq")
+
+    def test_descriptions_refused(self):
+        good = {"bits": 4, "group_size": 32, "quant_method": "gptq", "checkpoint_format": "gptq"}
+        matrix = Matrix(6, 4, 64, 16, 32)
+        for change, words in [({"bits": 3}, ["gptq of 3 bits; imported are 2, 4 and 8"]),
+                              ({"bits": "4"}, ["'bits'", "must be an integer"]),
+                              ({"bits": None}, ["'bits' is missing"]),
+                              ({"group_size": 1 << 40}, ["'group_size'", "2147483647"]),
+                              ({"group_size": 0}, ["group is 0"]),
+                              ({"quant_method": "hqq"}, ["quant_method 'hqq'; imported are gptq and awq"]),
+                              ({"checkpoint_format": "marlin"}, ["'marlin'; imported are gptq and gptq_v2"]),
+                              ({"dynamic": {"+:.*up": {"bits": 8}}}, ["'dynamic'"]),
+                              ({"pack_dtype": "int64"}, ["pack_dtype", "int32"]),
+                              ({"is_marlin_format": True}, ["Marlin"]),
+                              ({"quant_method": "awq", "checkpoint_format": "gemv"}, ["'gemv'; imported is 'gemm'"]),
+                              ({"quant_method": "awq", "checkpoint_format": None, "zero_point": False},
+                               ["without zero points"]),
+                              ({"group_size": 16}, ["'m.scales'", "(2, 16)", "4 rows for K = 64"]),
+                              ({"bits": 8}, ["'m.scales'", "1 rows for K = 32"])]:
+            with self.subTest(change=change):
+                model = self.checkpoint(matrix.gptq("m"), quantize_config={**good, **change})
+                self.fails(words, "pack", model, "--dry-run")
+        model = self.checkpoint(matrix.gptq("m"))
+        write(os.path.join(os.path.dirname(model), "quantize_config.json"), b"{\"bits\": 4,")
+        self.fails(["quantize_config.json", "not a JSON object"], "pack", model, "--dry-run")
+
+    def test_checkpoints_refused(self):
+        config = {"bits": 4, "group_size": 32, "quant_method": "gptq", "checkpoint_format": "gptq"}
+        matrix = Matrix(6, 4, 64, 16, 32)
+        good = matrix.gptq("m")
+
+        def refused(words, **changes):
+            tensors = {**good, **{"m." + name: value for name, value in changes.items()}}
+            model = self.checkpoint({k: v for k, v in tensors.items() if v}, quantize_config=config)
+            output = self.path("refused.safetensors")
+            self.fails(["model.safetensors", *words], "pack", model, "-o", output)
+            self.assertFalse(os.path.exists(output))
+
+        refused(["'m.qzeros' is missing"], qzeros=None)
+        refused(["'m.scales' is missing"], scales=None)
+        refused(["'m.qweight'", "2 dimensions"], qweight=tensor("I32", (8,), [0] * 8))
+        refused(["'m.qweight' is s64, must be s32"], qweight=tensor("I64", (8, 16), [0] * 128))
+        refused(["'m.qweight'", "(8, 15), must be (8, 16) (gptq, 4 bits, group 32)"],
+                qweight=tensor("I32", (8, 15), [0] * 120))
+        refused(["'m.qweight'", "beyond"], qweight=tensor("I32", (1 << 40, 0), []))
+        refused(["'m.qzeros'", "(2, 3), must be (2, 2)"], qzeros=tensor("I32", (2, 3), [0] * 6))
+        refused(["'m.scales' is s32, must be f32, f16 or bf16"], scales=tensor("I32", (2, 16), [1] * 32))
+        refused(["'m.scales'", "multiple of 8"], scales=tensor("F16", (2, 15), [1] * 30))
+        refused(["'m.g_idx'", "(63,), must be (64,)"], g_idx=tensor("I32", (63,), [0] * 63))
+        refused(["'m.g_idx': element 3 is 2, must be 0..1"], g_idx=tensor("I32", (64,), [0, 0, 0, 2] + [1] * 60))
+        refused(["'m.g_idx': element 0 is -1"], g_idx=tensor("I32", (64,), [-1] * 64))
+        refused(["'m.g_idx' names group 0 64 times, must be 32"], g_idx=tensor("I32", (64,), [0] * 64))
+        refused(["'m'", "scales[0, 0] is inf, must be finite"], scales=tensor("F16", (2, 16), [math.inf] * 32))
+
+    def test_scale_of_zero(self):
+        matrix = Matrix(8, 4, 64, 16, 32)
+        matrix.scales[1][3] = 0.0
+        matrix.codes[40][3] = 9
+        config = {"bits": 4, "group_size": 32, "quant_method": "gptq"}
+        packed = self.path("zero.safetensors")
+        report = self.json("pack", self.checkpoint(matrix.gptq("m"), quantize_config=config), "-o", packed)
+        self.assertEqual(report["tensors"][0]["cleared_groups"], 1)
+        _, content = self.values(packed, "m.weight")
+        self.assertEqual(struct.unpack("<1024f", content), struct.unpack("<1024f", matrix.weights()))
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def floats(self, seed, N, K):
+        rng = random.Random(seed)
+        return [rng.gauss(0, 1) for _ in range(N * K)]
+
+    def test_quantises_floats(self):
+        values = self.floats(1, 6, 48)
+        model = self.at("floats.npz", npz({"fc.weight": npy((6, 48), values), "fc.bias": npy((6,), values[:6]),
+                                           "emb.weight": npy((2, 48), values[:96])}))
+        packed = self.path("floats.safetensors")
+        for bits, floor in [(8, 40), (4, 15), (2, 4), (1, 3)]:
+            with self.subTest(bits=bits):
+                options = ["--bits", str(bits), "--group", "16", "--exclude", "emb*"]
+                report = self.json("pack", model, "-o", packed, *options)
+                entries = {entry["name"]: entry for entry in report["tensors"]}
+                self.assertEqual({name: entry["action"] for name, entry in entries.items()},
+                                 {"fc.weight": "quantize", "fc.bias": "keep", "emb.weight": "keep"})
+                entry = entries["fc.weight"]
+                self.assertEqual(entry["bits_per_weight"], entry["packed_bytes"] * 8 / (6 * 48))
+                # Codes of a row in words of 4 bytes, and three float32 scales.
+                self.assertEqual(entry["packed_bytes"], 6 * (-(-48 * bits // 32) * 4 + 3 * 4))
+                _, content = self.values(packed, "fc.weight")
+                read_back = struct.unpack("<288f", content)
+                source = struct.unpack("<288f", struct.pack("<288f", *values))
+                noise = sum((a - b) ** 2 for a, b in zip(source, read_back))
+                decibels = 10 * math.log10(sum(a * a for a in source) / noise)
+                self.assertAlmostEqual(entry["sqnr_db"], decibels, places=6)
+                self.assertGreater(decibels, floor)
+                self.assertEqual(self.values(packed, "emb.weight")[1], struct.pack("<96f", *values[:96]))
+                dry = self.json("pack", model, "--dry-run", *options)
+                self.assertEqual(dry["total"], report["total"])
+                self.assertEqual((dry["output"], entries["fc.weight"]["packed_bytes"]),
+                                 (None, [e for e in dry["tensors"] if e["name"] == "fc.weight"][0]["packed_bytes"]))
+        text = self.ok("pack", model, "-o", packed, "--include", "fc.*", "--kind", "offset", "--method", "mse",
+                       "--scales", "f16", "--threads", "2")
+        for word in ["4 bits offset, group 48, f16", "4.667", "as it is", "SQNR", "saved " + packed]:
+            self.assertIn(word, text)
+        self.assertEqual(self.ok("pack", model, "-o", packed, "--quiet"), "")
+
+    def test_every_kind_and_width(self):
+        values = self.floats(2, 4, 64)
+        model = self.at("kinds.npz", npz({"w": npy((4, 64), values)}))
+        packed = self.path("kinds.safetensors")
+        for kind in ("symmetric", "zero_point", "offset"):
+            errors = []
+            for bits in (1, 2, 4, 8):
+                report = self.json("pack", model, "-o", packed, "--bits", str(bits), "--kind", kind, "--group", "0",
+                                   "--method", "mse")
+                (entry,) = report["tensors"]
+                self.assertEqual((entry["bits"], entry["kind"], entry["group"]), (bits, kind, 64))
+                errors.append(entry["sqnr_db"])
+            self.assertEqual(errors, sorted(errors))
+
+    def test_requantize(self):
+        matrix = Matrix(9, 8, 64, 16, 32, act_order=True)
+        config = {"bits": 8, "group_size": 32, "quant_method": "gptq"}
+        head = tensor("F32", (4, 64), self.floats(3, 4, 64))
+        model = self.checkpoint({**matrix.gptq("m"), "head": head}, quantize_config=config)
+        packed = self.path("again.safetensors")
+
+        def actions(*options):
+            report = self.json("pack", model, "-o", packed, *options)
+            return {entry["name"]: (entry["action"], entry.get("bits")) for entry in report["tensors"]}
+
+        self.assertEqual(actions(), {"m.weight": ("import", 8), "head": ("keep", None)})
+        self.assertEqual(actions("--include", "head"), {"m.weight": ("import", 8), "head": ("quantize", 4)})
+        self.assertEqual(actions("--requantize", "--bits", "2"), {"m.weight": ("quantize", 2), "head": ("keep", None)})
+        self.assertEqual(actions("--requantize", "--kind", "zero_point", "--bits", "8", "--group", "8"),
+                         {"m.weight": ("quantize", 8), "head": ("keep", None)})
+        shape, content = self.values(packed, "m.weight")
+        exact = struct.unpack("<1024f", matrix.weights())
+        for a, b in zip(struct.unpack("<1024f", content), exact):
+            self.assertLess(abs(a - b), 0.01 * max(map(abs, exact)))
+        self.assertNotIn("m.weight.permutation", {e["name"] for e in self.json("inspect", packed)["arrays"]})
+
+    def test_shards(self):
+        first = {"a.weight": tensor("F32", (2, 8), self.floats(4, 2, 8))}
+        second = {"b.weight": tensor("F32", (3, 8), self.floats(5, 3, 8)), "b.bias": tensor("F32", (3,), [1, 2, 3])}
+        folder = self.path("shards")
+        os.mkdir(folder)
+        write(os.path.join(folder, "model-1.safetensors"), safetensors(first))
+        write(os.path.join(folder, "model-2.safetensors"), safetensors(second))
+        index = os.path.join(folder, "model.safetensors.index.json")
+
+        def weight_map(**files):
+            write(index, json.dumps({"weight_map": {k.replace("_", "."): v for k, v in files.items()}}).encode())
+
+        good = {"a_weight": "model-1.safetensors", "b_weight": "model-2.safetensors", "b_bias": "model-2.safetensors"}
+        weight_map(**good)
+        report = self.json("pack", index, "--dry-run", "--group", "8")
+        self.assertEqual([(e["name"], e["action"]) for e in report["tensors"]],
+                         [("a.weight", "quantize"), ("b.bias", "keep"), ("b.weight", "quantize")])
+        weight_map(**{**good, "c_weight": "model-1.safetensors"})
+        self.fails(["'c.weight' is missing in 'model-1.safetensors'"], "pack", index, "--dry-run")
+        weight_map(a_weight="model-1.safetensors", b_weight="model-2.safetensors")
+        self.fails(["does not name tensor 'b.bias'"], "pack", index, "--dry-run")
+        weight_map(a_weight="../model-1.safetensors")
+        self.fails(["a.weight", "in the same folder"], "pack", index, "--dry-run")
+        weight_map(a_weight="model-3.safetensors")
+        self.fails(["model-3.safetensors"], "pack", index, "--dry-run")
+        write(index, b"[]")
+        self.fails(["weight_map"], "pack", index, "--dry-run")
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def product(self, packed, name, x, bias, rows):
+        """x W^T + bias in float64 of the decoded weights."""
+        (N, K), content = self.values(packed, name)
+        w = struct.unpack("<%df" % (N * K), content)
+        return [[math.fsum(x[m * K + k] * w[n * K + k] for k in range(K)) + bias[n] for n in range(N)]
+                for m in range(rows)]
+
+    def matmul(self, weights_name, x, *options, descr="<f4", code="f"):
+        y = self.path("y.npy")
+        report = self.json("matmul", weights_name, x, "-o", y, *options)
+        found, shape, content = parse_npy(read(y))
+        self.assertEqual(found, descr)
+        self.assertEqual(list(shape), report["output_shape"])
+        return report, struct.unpack("<%d%s" % (math.prod(shape), code), content)
+
+    def test_matmul(self):
+        N, K, rows = 6, 64, 5
+        w, bias, x = self.floats(10, N, K), self.floats(11, 1, N), self.floats(12, rows, K)
+        model = self.at("layer.npz", npz({"fc.weight": npy((N, K), w), "fc.bias": npy((N,), bias)}))
+        packed = self.path("layer.safetensors")
+        self.ok("pack", model, "-o", packed, "--bits", "8", "--group", "0")
+        data = self.at("x.npy", npy((rows, K), x))
+        x = struct.unpack("<%df" % len(x), struct.pack("<%df" % len(x), *x))
+        expected = flat(self.product(packed, "fc.weight", x, bias, rows))
+        largest = max(map(abs, expected))
+
+        def close(y, wanted, tolerance):
+            for a, b in zip(y, wanted, strict=True):
+                self.assertLess(abs(a - b), tolerance * largest)
+
+        options = ["--bias", "fc.bias"]
+        report, y = self.matmul(packed + ":fc.weight", data, *options)
+        self.assertEqual((report["activations"], report["matrix"]), ("float", "fc.weight"))
+        close(y, expected, 1e-5)
+        _, y = self.matmul(packed, data, *options, "--clamp", "relu", "--threads", "2")
+        close(y, [max(v, 0) for v in expected], 1e-5)
+        self.assertEqual(min(y), 0)
+        _, y = self.matmul(packed, data, *options, "--clamp=-1:2")
+        close(y, [min(max(v, -1), 2) for v in expected], 1e-5)
+        for kind in ("int8", "int8_asymmetric"):
+            _, y = self.matmul(packed, data, *options, "--activations", kind)
+            close(y, expected, 0.02)
+            self.assertEqual(y, self.matmul(packed, data, *options, "--activations", kind, "--kernel", "reference")[1])
+        report, y = self.matmul(packed, data, *options, "--activations", "static")
+        close(y, expected, 0.02)
+        self.assertEqual((report["input_grid"]["bits"], report["output_grid"]["bits"]), (8, 8))
+        _, codes = self.matmul(packed, data, *options, "--activations", "static", "--codes", descr="|i1", code="b")
+        grid = report["output_grid"]
+        close([(c - grid["zero_point"]) * grid["scale"] for c in codes], y, 1e-6)
+        _, clipped = self.matmul(packed, data, *options, "--activations", "static", "--output-range=-1:1")
+        self.assertLess(max(map(abs, clipped)), 1.02)
+        # Any number of dimensions before K; float64 becomes float32.
+        wide = self.at("wide.npy", npy((1, rows, K), x, "<f8", "d"))
+        report, y = self.matmul(packed, wide, *options)
+        self.assertEqual(report["output_shape"], [1, rows, N])
+        close(y, expected, 1e-5)
+        text = self.ok("matmul", packed, data, "-o", self.path("y.npy"), "--activations", "static")
+        for word in ["fc.weight: [6, 64], 8 bits symmetric, group 64, f32", "activations static", "x:  8 bits signed"]:
+            self.assertIn(word, text)
+
+    def test_matmul_permuted(self):
+        matrix = Matrix(13, 4, 64, 16, 16, act_order=True)
+        config = {"bits": 4, "group_size": 16, "quant_method": "gptq", "checkpoint_format": "gptq"}
+        packed = self.path("order.safetensors")
+        self.ok("pack", self.checkpoint(matrix.gptq("m"), quantize_config=config), "-o", packed)
+        x = [float(v) for v in struct.unpack("<128f", struct.pack("<128f", *self.floats(14, 2, 64)))]
+        expected = flat(self.product(packed, "m.weight", x, [0] * 16, 2))
+        _, y = self.matmul(packed, self.at("order.npy", npy((2, 64), x)))
+        for a, b in zip(y, expected, strict=True):
+            self.assertLess(abs(a - b), 1e-5 * max(map(abs, expected)))
+
+    def test_matmul_refused(self):
+        model = self.at("two.npz", npz({"a": npy((2, 16), self.floats(6, 2, 16)), "b": npy((3, 16), [1.0] * 48),
+                                        "c": npy((3,), [1, 2, 3])}))
+        packed, y = self.path("two.safetensors"), self.path("none.npy")
+        self.ok("pack", model, "-o", packed)
+        x = self.at("sixteen.npy", npy((2, 16), [0.5] * 32))
+        for words, weights_name, data, options in [
+                (["holds 2 matrices"], packed, x, []),
+                (["no matrix is called 'd'"], packed + ":d", x, []),
+                (["--bias d", "no such array"], packed + ":a", x, ["--bias", "d"]),
+                (["bias", "3", "2"], packed + ":a", x, ["--bias", "c"]),
+                (["--activations odd", "int8_asymmetric"], packed + ":a", x, ["--activations", "odd"]),
+                (["--clamp 2", "relu6"], packed + ":a", x, ["--clamp", "2"]),
+                (["--kernel odd", "reference"], packed + ":a", x, ["--kernel", "odd"]),
+                (["a: ", "bits is 4, must be 8"], packed + ":a", x, ["--activations", "static"]),
+                (["--codes", "static"], packed + ":a", x, ["--codes"]),
+                (["[1, 2]", "K = 16"], packed + ":a", self.at("s.npy", npy((1, 2), [1, 2])), []),
+                (["s32", "expected floats"], packed + ":a", self.at("i.npy", npy((1, 16), [1] * 16, "<i4", "i")), []),
+                (["holds 2 arrays"], packed + ":a", self.at(
+                    "both.npz", npz({"x": npy((1, 16), [1.0] * 16), "z": npy((1,), [1.0])})), []),
+                (["must end in .npy"], packed + ":a", x, ["-o", self.path("y.npz")])]:
+            with self.subTest(options=options, words=words):
+                options = options if "-o" in options else ["-o", y, *options]
+                self.fails(words, "matmul", weights_name, data, *options)
+                self.assertFalse(os.path.exists(y))
+        nan = self.at("n.npy", npy((1, 16), [0.0, math.nan] + [0.0] * 14))
+        self.fails(["n.npy", "x[0]", "NaN"], "matmul", packed + ":a", nan, "-o", y, "--activations", "int8")
+
+    def test_bad_usage(self):
+        model = self.at("usage.npz", npz({"w": npy((2, 16), self.floats(6, 2, 16)), "b": npy((2,), [1, 2])}))
+        output = self.path("usage.safetensors")
+        for words, options in [(["--kind", "symmetric"], ["--kind", "odd"]), (["--method", "mse"], ["--method", "odd"]),
+                               (["--scales", "bf16"], ["--scales", "s8"]),
+                               (["bits is 3", "1, 2, 4 or 8"], ["--bits", "3"]),
+                               (["group is 12", "16"], ["--group", "12"]), (["--group -8"], ["--group=-8"]),
+                               (["--include x*", "no matrix"], ["--include", "x*"]),
+                               (["--exclude b", "no matrix"], ["--exclude", "b"]),
+                               (["no matrix to quantise"], ["--exclude", "w"]),
+                               (["symmetric"], ["--method", "minmax"]), (["--threads"], ["--threads", "-1"])]:
+            with self.subTest(options=options):
+                self.fails(words, "pack", model, "-o", output, *options)
+                self.assertFalse(os.path.exists(output))
+        self.fails(["-o OUT is missing"], "pack", model)
+        nan = self.at("nan.npz", npz({"w": npy((2, 16), [0.0] * 17 + [math.nan] + [0.0] * 14)}))
+        self.fails(["nan.npz", "w"], "pack", nan, "-o", output)
+        self.ok("pack", model, "-o", output)
+        self.fails(["of isobit already"], "pack", output, "-o", self.path("twice.safetensors"))
+        self.fails(["no tensor is called 'x'"], "inspect", output, "--tensor", "x", "-o", self.path("x.npy"))
+        content = read(output)
+        for size in (8, 100, len(content) - 1):
+            cut = self.at("cut.safetensors", content[:size])
+            self.fails(["cut.safetensors"], "inspect", cut)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    cli_test.ISOBIT = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

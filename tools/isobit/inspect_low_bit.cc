@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// isobit inspect of saved low-bit weights, and of GPTQ and AWQ checkpoints.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "isobit/arrays.h"
+#include "isobit/low_bit.h"
+#include "isobit/low_bit_import.h"
+#include "low_bit.h"
+#include "text.h"
+#include "verbs.h"
+
+namespace isobit::tool {
+namespace {
+
+/// A row of the report, and its entry.
+void describe_matrix(const std::string& name, const LowBitMatrix& matrix, bool permuted, Outcome& out,
+                     Value& matrices) {
+  const std::vector<int64_t> shape = {matrix.rows(), matrix.columns()};
+  Value entry = Value::object();
+  entry.set("name", name).set("shape", shape_json(shape));
+  set_form(matrix.parameters(), entry);
+  entry.set("bits_per_weight", bits_per_weight(matrix)).set("bytes", matrix.size_bytes()).set("permuted", permuted);
+  matrices.add(std::move(entry));
+  out.text += format("  %-44s %-14s %-36s %6.3f bits a weight %12lld bytes%s\n", escaped(name).c_str(),
+                     shape_text(shape).c_str(), form_text(matrix.parameters()).c_str(), bits_per_weight(matrix),
+                     static_cast<long long>(matrix.size_bytes()), permuted ? ", columns permuted" : "");
+}
+
+void describe_arrays(const std::map<std::string, Array>& arrays, const char* title, Outcome& out) {
+  Value entries = Value::array();
+  out.text += title;
+  for (const auto& [name, array] : arrays) {
+    Value entry = Value::object();
+    entry.set("name", name).set("shape", shape_json(array.shape)).set("dtype", to_string(array.dtype));
+    entry.set("bytes", array.bytes.size());
+    entries.add(std::move(entry));
+    out.text += format("  %-44s %-14s %-36s %34zu bytes\n", escaped(name).c_str(), shape_text(array.shape).c_str(),
+                       std::string(to_string(array.dtype)).c_str(), array.bytes.size());
+  }
+  out.json.set("arrays", std::move(entries));
+}
+
+Result<Outcome> export_tensor(const LowBitFile& content, const InspectOptions& options) {
+  Array array;
+  if (const auto matrix = content.matrices.find(options.tensor); matrix != content.matrices.end()) {
+    ISOBIT_ASSIGN_OR_RETURN(array, dense_weights(matrix->second, permutation_of(content, options.tensor)));
+  } else if (const auto other = content.arrays.find(options.tensor); other != content.arrays.end()) {
+    array = Array::copy_of(other->second.to_float().data(), other->second.shape);
+  } else {
+    return Status(StatusCode::kInvalidArgument,
+                  options.file + ": no tensor is called '" + escaped(options.tensor) + "'; isobit inspect lists them");
+  }
+  ISOBIT_RETURN_IF_ERROR(save_npy(options.output, array));
+  Outcome out;
+  out.json.set("file", options.file).set("tensor", options.tensor).set("shape", shape_json(array.shape));
+  out.json.set("output", options.output);
+  out.text = options.output + ": " + escaped(options.tensor) + ", " + shape_text(array.shape) + " as float32\n";
+  return out;
+}
+
+}  // namespace
+
+Result<Outcome> inspect_low_bit(const InspectOptions& options) {
+  ISOBIT_ASSIGN_OR_RETURN(const LowBitFile content, load_low_bit(options.file));
+  if (!options.tensor.empty()) return export_tensor(content, options);
+  Outcome out;
+  out.json.set("file", options.file).set("kind", "low_bit");
+  out.text =
+      options.file + ": low-bit weights, " +
+      format("%zu %s\n\nmatrices\n", content.matrices.size(), content.matrices.size() == 1 ? "matrix" : "matrices");
+  Value matrices = Value::array();
+  for (const auto& [name, matrix] : content.matrices)
+    describe_matrix(name, matrix, content.arrays.contains(low_bit_permutation_name(name)), out, matrices);
+  out.json.set("matrices", std::move(matrices));
+  describe_arrays(content.arrays, "\narrays\n", out);
+  return out;
+}
+
+Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFile& file) {
+  ISOBIT_ASSIGN_OR_RETURN(const std::optional<CheckpointDescription> description,
+                          find_checkpoint_description(options.file, file.metadata));
+  Outcome out;
+  out.json.set("file", options.file).set("kind", "checkpoint");
+  out.json.set("checkpoint", description ? checkpoint_json(*description) : Value());
+  if (!description) {
+    out.text = options.file +
+               ": GPTQ or AWQ checkpoint; neither a JSON file beside it nor its metadata says how it is stored\n";
+    describe_arrays(file.arrays, "\ntensors\n", out);
+    return out;
+  }
+  out.text = options.file + ": " + checkpoint_text(*description) + "\n\nmatrices\n";
+  std::map<std::string, Array> others = file.arrays;
+  Value matrices = Value::array();
+  for (const std::string& prefix : list_checkpoint_matrices(file.arrays)) {
+    ISOBIT_ASSIGN_OR_RETURN(const ImportedLowBit imported,
+                            import_checkpoint(file.arrays, prefix, description->options, options.file));
+    describe_matrix(prefix, imported.matrix, !imported.permutation.empty(), out, matrices);
+    for (const char* suffix : {".qweight", ".qzeros", ".scales", ".g_idx"}) others.erase(prefix + suffix);
+  }
+  out.json.set("matrices", std::move(matrices));
+  describe_arrays(others, "\narrays\n", out);
+  return out;
+}
+
+}  // namespace isobit::tool

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "low_bit.h"
+
+#include "text.h"
+
+namespace isobit::tool {
+
+bool is_low_bit_file(const ArrayFile& file) {
+  const auto found = file.metadata.find("isobit");
+  return found != file.metadata.end() && found->second.find("\"matrices\":") != std::string::npos;
+}
+
+double bits_per_weight(const LowBitMatrix& matrix) {
+  return 8 * static_cast<double>(matrix.size_bytes()) /
+         (static_cast<double>(matrix.rows()) * static_cast<double>(matrix.columns()));
+}
+
+std::string form_text(const LowBitParameters& p) {
+  return format("%d %s %s, group %lld, %s", p.bits, p.bits == 1 ? "bit" : "bits",
+                std::string(to_string(p.kind)).c_str(), static_cast<long long>(p.group),
+                std::string(to_string(p.scales.dtype)).c_str());
+}
+
+void set_form(const LowBitParameters& p, Value& json) {
+  json.set("bits", p.bits).set("kind", to_string(p.kind)).set("group", p.group);
+  json.set("scales", to_string(p.scales.dtype));
+}
+
+Value shape_json(std::span<const int64_t> shape) {
+  Value json = Value::array();
+  for (const int64_t dimension : shape) json.add(dimension);
+  return json;
+}
+
+std::string checkpoint_text(const CheckpointDescription& description) {
+  const CheckpointOptions& options = description.options;
+  return format("%s%s, %d bits, group %s, as %s", std::string(to_string(options.format)).c_str(),
+                description.format_assumed ? " (assumed)" : "", options.bits,
+                options.group == -1 ? "K" : std::to_string(options.group).c_str(), description.source.c_str()) +
+         (description.source.starts_with("--") ? "" : " says");
+}
+
+Value checkpoint_json(const CheckpointDescription& description) {
+  const CheckpointOptions& options = description.options;
+  Value json = Value::object();
+  json.set("format", to_string(options.format)).set("format_assumed", description.format_assumed);
+  json.set("bits", options.bits).set("group", options.group).set("source", description.source);
+  return json;
+}
+
+std::vector<int32_t> permutation_of(const LowBitFile& file, const std::string& matrix) {
+  const auto found = file.arrays.find(low_bit_permutation_name(matrix));
+  if (found == file.arrays.end()) return {};
+  const auto* first = found->second.data<int32_t>();
+  return {first, first + found->second.size()};
+}
+
+Result<Array> dense_weights(const LowBitMatrix& matrix, std::span<const int32_t> permutation) {
+  Array out = Array::zeros(Dtype::kF32, {matrix.rows(), matrix.columns()});
+  const auto columns = static_cast<size_t>(matrix.columns());
+  const std::span<float> w(out.data<float>(), static_cast<size_t>(out.size()));
+  ISOBIT_RETURN_IF_ERROR(matrix.dequantize(w));
+  if (permutation.empty()) return out;
+  std::vector<float> row(columns);
+  for (size_t begin = 0; begin < w.size(); begin += columns) {
+    for (size_t j = 0; j < columns; ++j) row[static_cast<size_t>(permutation[j])] = w[begin + j];
+    std::copy(row.begin(), row.end(), w.begin() + static_cast<ptrdiff_t>(begin));
+  }
+  return out;
+}
+
+}  // namespace isobit::tool

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Low-bit weights as the verbs read and describe them.
+#ifndef ISOBIT_TOOLS_LOW_BIT_H_
+#define ISOBIT_TOOLS_LOW_BIT_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "isobit/arrays.h"
+#include "isobit/low_bit.h"
+#include "isobit/low_bit_import.h"
+#include "isobit/status.h"
+#include "value.h"
+
+namespace isobit::tool {
+
+/// Whether metadata is that of saved low-bit weights.
+bool is_low_bit_file(const ArrayFile& file);
+
+/// Bits of codes, scales, zero points and offsets together, for each weight.
+double bits_per_weight(const LowBitMatrix& matrix);
+/// "4 bits symmetric, group 64, f16".
+std::string form_text(const LowBitParameters& parameters);
+/// bits, kind, group and scales.
+void set_form(const LowBitParameters& parameters, Value& json);
+Value shape_json(std::span<const int64_t> shape);
+
+/// What is said about a GPTQ or AWQ checkpoint: "gptq, 4 bits, group 128 (quantize_config.json)".
+std::string checkpoint_text(const CheckpointDescription& description);
+Value checkpoint_json(const CheckpointDescription& description);
+
+/// The permutation of a matrix of a file; empty: it has none.
+std::vector<int32_t> permutation_of(const LowBitFile& file, const std::string& matrix);
+/// W [N, K] as float32, its columns in the order of x.
+Result<Array> dense_weights(const LowBitMatrix& matrix, std::span<const int32_t> permutation);
+
+}  // namespace isobit::tool
+
+#endif  // ISOBIT_TOOLS_LOW_BIT_H_

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+// isobit pack: float weights to low bits, and low-bit weights of others to the saved form.
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "data.h"
+#include "isobit/gguf.h"
+#include "isobit/low_bit.h"
+#include "isobit/low_bit_import.h"
+#include "isobit/parallel.h"
+#include "low_bit.h"
+#include "models.h"
+#include "progress.h"
+#include "text.h"
+#include "verbs.h"
+
+namespace isobit::tool {
+namespace {
+
+constexpr int32_t kDefaultBits = 4;
+constexpr int64_t kDefaultGroup = 64;
+constexpr int kMaxNameWidth = 60;
+
+Status refuse(const std::string& what) { return {StatusCode::kInvalidArgument, what}; }
+
+Result<LowBitOptions> parse_options(const PackOptions& options) {
+  LowBitOptions out;
+  out.bits = options.bits.value_or(kDefaultBits);
+  out.group = options.group.value_or(kDefaultGroup);
+  if (out.group < 0) return refuse("--group " + std::to_string(out.group) + ": expected 0, a whole row, or more");
+  const auto kind = low_bit_kind_from_string(options.kind);
+  if (!kind) return refuse("--kind " + options.kind + ": expected symmetric, zero_point or offset");
+  out.kind = *kind;
+  out.method = *kind == LowBitKind::kSymmetric ? LowBitMethod::kAbsmax : LowBitMethod::kMinmax;
+  if (!options.method.empty()) {
+    const auto method = low_bit_method_from_string(options.method);
+    if (!method) return refuse("--method " + options.method + ": expected absmax, minmax or mse");
+    out.method = *method;
+  }
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
+    if (options.scales != to_string(dtype)) continue;
+    out.scales = dtype;
+    return out;
+  }
+  return refuse("--scales " + options.scales + ": expected f32, f16 or bf16");
+}
+
+enum class Action { kQuantize, kImport, kDequantize, kKeep };
+constexpr const char* kActionNames[] = {"quantize", "import", "dequantize", "keep"};
+
+/// A tensor of the result.
+struct Item {
+  std::string name;
+  std::string source;  // its name in the model; GPTQ and AWQ: the prefix of its tensors
+  std::string type;    // there: "f32", "Q4_1", "gptq"
+  std::vector<int64_t> shape;
+  uint64_t bytes = 0;  // there
+  bool imported = false;
+  Action action = Action::kKeep;
+};
+
+/// What became of it.
+struct Packed {
+  std::optional<LowBitMatrix> matrix;  // of a dry run that quantises: one row of zeros
+  std::vector<int64_t> shape;
+  uint64_t bytes = 0;
+  std::optional<double> sqnr;
+  int64_t cleared_groups = 0;
+  bool permuted = false;
+};
+
+class Packer {
+ public:
+  Packer(const PackOptions& options, const LowBitOptions& form)
+      : options_(options), form_(form), pool_(options.threads) {}
+
+  Result<Outcome> run() {
+    ISOBIT_RETURN_IF_ERROR(is_gguf(options_.model) ? open_gguf() : open_arrays());
+    ISOBIT_RETURN_IF_ERROR(choose());
+    describe_source();
+    ISOBIT_RETURN_IF_ERROR(pack_all());
+    return finish();
+  }
+
+ private:
+  // -------------------------------------------------------------------------------------------------------------
+  // What the model holds
+
+  Status open_gguf() {
+    if (!options_.checkpoint_format.empty()) return no_checkpoint();
+    ISOBIT_ASSIGN_OR_RETURN(gguf_, GgufFile::load(options_.model));
+    for (const GgufTensor& tensor : gguf_->tensors()) {
+      Item item{tensor.name, tensor.name, std::string(tensor.type), tensor.shape, tensor.size_bytes};
+      const bool is_float = tensor.type == "F32" || tensor.type == "F16" || tensor.type == "BF16";
+      item.imported = is_importable(tensor);
+      item.action = item.imported ? Action::kImport : is_float ? Action::kKeep : Action::kDequantize;
+      items_.push_back(std::move(item));
+    }
+    return {};
+  }
+
+  Status open_arrays() {
+    ISOBIT_ASSIGN_OR_RETURN(file_, load_arrays(options_.model));
+    if (file_.metadata.contains("isobit"))
+      return refuse(options_.model + ": is a file of isobit already; isobit inspect says what it holds");
+    ISOBIT_RETURN_IF_ERROR(find_checkpoint());
+    std::set<std::string> used;
+    if (checkpoint_) {
+      for (const std::string& prefix : list_checkpoint_matrices(file_.arrays)) {
+        Item item{prefix + ".weight", prefix, std::string(to_string(checkpoint_->options.format)), {}, 0, true,
+                  Action::kImport};
+        for (const char* suffix : {".qweight", ".qzeros", ".scales", ".g_idx"}) {
+          const auto found = file_.arrays.find(prefix + suffix);
+          if (found == file_.arrays.end()) continue;
+          item.bytes += found->second.bytes.size();
+          used.insert(found->first);
+        }
+        items_.push_back(std::move(item));
+      }
+    }
+    for (const auto& [name, array] : file_.arrays) {
+      if (used.contains(name)) continue;
+      items_.push_back({name, name, std::string(to_string(array.dtype)), array.shape, array.bytes.size()});
+    }
+    return {};
+  }
+
+  [[nodiscard]] Status no_checkpoint() const {
+    return refuse("--checkpoint-format " + options_.checkpoint_format + ": " + options_.model +
+                  " holds no tensors of GPTQ or AWQ (NAME.qweight)");
+  }
+
+  /// How GPTQ and AWQ tensors are read: the options count, then what lies beside the file. Nothing is guessed.
+  Status find_checkpoint() {
+    if (list_checkpoint_matrices(file_.arrays).empty())
+      return options_.checkpoint_format.empty() ? Status() : no_checkpoint();
+    std::optional<CheckpointFormat> format;
+    if (!options_.checkpoint_format.empty()) {
+      format = checkpoint_format_from_string(options_.checkpoint_format);
+      if (!format)
+        return refuse("--checkpoint-format " + options_.checkpoint_format + ": expected gptq, gptq_v2 or awq");
+    }
+    ISOBIT_ASSIGN_OR_RETURN(checkpoint_, find_checkpoint_description(options_.model, file_.metadata));
+    if (!checkpoint_) {
+      if (!format || !options_.bits || !options_.group)
+        return refuse(options_.model +
+                      ": holds GPTQ or AWQ tensors, and neither a JSON file beside it nor its metadata says how they "
+                      "are stored; give --checkpoint-format, --bits and --group");
+      checkpoint_ = CheckpointDescription{};
+      checkpoint_->options.bits = *options_.bits;
+      checkpoint_->options.group = *options_.group == 0 ? -1 : *options_.group;
+      checkpoint_->source = "--checkpoint-format, --bits and --group say";
+    }
+    if (format) {
+      checkpoint_->options.format = *format;
+      checkpoint_->format_assumed = false;
+    }
+    return {};
+  }
+
+  // -------------------------------------------------------------------------------------------------------------
+  // What is done with it
+
+  [[nodiscard]] bool is_candidate(const Item& item) const {
+    if (item.imported) return options_.requantize;
+    return item.action == Action::kKeep && item.shape.size() == 2 && item.shape[0] > 0 && item.shape[1] > 0 &&
+           (item.type == "f16" || item.type == "bf16" || item.type == "f32" || item.type == "f64" ||
+            item.type == "F16" || item.type == "BF16" || item.type == "F32");
+  }
+
+  /// Candidates are quantised that --include names. Without it: all; but in a file that holds quantised tensors
+  /// already, these only (--requantize).
+  Status choose() {
+    const bool has_imports = std::any_of(items_.begin(), items_.end(), [](const Item& item) { return item.imported; });
+    std::vector<bool> included(options_.include.size()), excluded(options_.exclude.size());
+    const auto matches = [](const std::vector<std::string>& patterns, const std::string& name,
+                            std::vector<bool>& used) {
+      bool any = false;
+      for (size_t i = 0; i < patterns.size(); ++i)
+        if (fnmatch(patterns[i].c_str(), name.c_str(), 0) == 0) any = used[i] = true;
+      return any;
+    };
+    bool something = has_imports;
+    for (Item& item : items_) {
+      if (!is_candidate(item)) continue;
+      bool wanted = matches(options_.include, item.name, included);
+      if (options_.include.empty()) wanted = item.imported || !has_imports;
+      if (matches(options_.exclude, item.name, excluded)) wanted = false;
+      if (wanted) item.action = Action::kQuantize;
+      something = something || wanted;
+    }
+    ISOBIT_RETURN_IF_ERROR(all_used("--include", options_.include, included));
+    ISOBIT_RETURN_IF_ERROR(all_used("--exclude", options_.exclude, excluded));
+    if (!something) return refuse(options_.model + ": holds no matrix to quantise or import");
+    return {};
+  }
+
+  [[nodiscard]] Status all_used(const char* option, const std::vector<std::string>& patterns,
+                                const std::vector<bool>& used) const {
+    const auto unused = std::find(used.begin(), used.end(), false);
+    if (unused == used.end()) return {};
+    return refuse(std::string(option) + " " + patterns[static_cast<size_t>(unused - used.begin())] + ": " +
+                  options_.model + " holds no matrix of floats with such a name");
+  }
+
+  void describe_source() {
+    out_.json.set("model", options_.model).set("dry_run", options_.dry_run);
+    out_.json.set("checkpoint", checkpoint_ ? checkpoint_json(*checkpoint_) : Value());
+    out_.text = options_.model + ": " + count_text(static_cast<int64_t>(items_.size()), "tensor");
+    if (checkpoint_) out_.text += "; " + checkpoint_text(*checkpoint_);
+    for (const Item& item : items_)
+      name_width_ = std::clamp(static_cast<int>(escaped(item.name).size()), name_width_, kMaxNameWidth);
+    out_.text += "\n" + format("%-*s %-14s %-10s %-36s %6s %8s %12s %12s\n", name_width_, "tensor", "shape", "was",
+                               "becomes", "bits/w", "SQNR dB", "bytes", "packed");
+  }
+
+  Status pack_all() {
+    Progress progress("packing", options_.quiet);
+    uint64_t done = 0, all = 0;
+    for (const Item& item : items_) all += item.bytes;
+    for (const Item& item : items_) {
+      progress.update(static_cast<double>(done) / static_cast<double>(std::max<uint64_t>(all, 1)));
+      done += item.bytes;
+      ISOBIT_ASSIGN_OR_RETURN(const Packed packed, pack(item));
+      describe(item, packed);
+    }
+    return {};
+  }
+
+  Result<Packed> pack(const Item& item) {
+    if (item.action == Action::kQuantize) return quantize(item);
+    Packed packed;
+    if (item.action == Action::kImport) {
+      ISOBIT_ASSIGN_OR_RETURN(ImportedLowBit imported, import(item));
+      packed.cleared_groups = imported.cleared_groups;
+      packed.permuted = !imported.permutation.empty();
+      packed.bytes = static_cast<uint64_t>(imported.matrix.size_bytes());
+      packed.matrix = imported.matrix;
+      packed.shape = {imported.matrix.rows(), imported.matrix.columns()};
+      if (packed.permuted) {
+        Array permutation = Array::copy_of(imported.permutation.data(), {imported.matrix.columns()});
+        packed.bytes += permutation.bytes.size();
+        ISOBIT_RETURN_IF_ERROR(put(low_bit_permutation_name(item.name), std::move(permutation)));
+      }
+      content_.matrices.emplace(item.name, std::move(imported.matrix));
+      return packed;
+    }
+    ISOBIT_ASSIGN_OR_RETURN(Array array, take(item));
+    packed.bytes = array.bytes.size();
+    packed.shape = array.shape;
+    ISOBIT_RETURN_IF_ERROR(put(item.name, std::move(array)));
+    return packed;
+  }
+
+  Result<Packed> quantize(const Item& item) {
+    Array weights;
+    Packed packed;
+    if (item.imported) {
+      ISOBIT_ASSIGN_OR_RETURN(const ImportedLowBit imported, import(item));
+      ISOBIT_ASSIGN_OR_RETURN(weights, dense_weights(imported.matrix, imported.permutation));
+    } else {
+      ISOBIT_ASSIGN_OR_RETURN(weights, take(item));
+      if (weights.dtype == Dtype::kF64) weights = Array::copy_of(weights.to_float().data(), weights.shape);
+    }
+    packed.shape = weights.shape;
+    LowBitOptions form = form_;
+    if (form.group == 0 || form.group > weights.shape[1]) form.group = weights.shape[1];
+    const std::string label = array_label(options_.model, item.name);
+    if (options_.dry_run) {  // all rows have the size of one
+      const Array row = Array::zeros(Dtype::kF32, {1, weights.shape[1]});
+      ISOBIT_ASSIGN_OR_RETURN(packed.matrix, quantize_low_bit(row, form, label));
+      packed.bytes = static_cast<uint64_t>(packed.matrix->size_bytes() * weights.shape[0]);
+      return packed;
+    }
+    ISOBIT_ASSIGN_OR_RETURN(packed.matrix, quantize_low_bit(weights, form, label, &pool_));
+    ISOBIT_ASSIGN_OR_RETURN(packed.sqnr, sqnr(weights, *packed.matrix, label, &pool_));
+    packed.bytes = static_cast<uint64_t>(packed.matrix->size_bytes());
+    content_.matrices.emplace(item.name, *packed.matrix);
+    return packed;
+  }
+
+  Result<ImportedLowBit> import(const Item& item) const {
+    if (gguf_) return import_gguf(*gguf_, item.source);
+    return import_checkpoint(file_.arrays, item.source, checkpoint_->options, options_.model);
+  }
+
+  /// A tensor as an array; each is asked for once.
+  Result<Array> take(const Item& item) {
+    if (gguf_) return gguf_->read(item.source);
+    return std::move(file_.arrays.at(item.source));
+  }
+
+  Status put(const std::string& name, Array array) {
+    if (content_.arrays.emplace(name, std::move(array)).second) return {};
+    return refuse(options_.model + ": two tensors of the result would be named " + name);
+  }
+
+  // -------------------------------------------------------------------------------------------------------------
+  // Report
+
+  void describe(const Item& item, const Packed& packed) {
+    std::string bits_text;
+    Value entry = Value::object();
+    entry.set("name", item.name).set("shape", shape_json(packed.shape)).set("type", item.type);
+    entry.set("action", kActionNames[static_cast<size_t>(item.action)]);
+    if (packed.matrix) {
+      const double bits = bits_per_weight(*packed.matrix);
+      bits_text = format("%.3f", bits);
+      set_form(packed.matrix->parameters(), entry);
+      entry.set("bits_per_weight", bits);
+    }
+    entry.set("sqnr_db", packed.sqnr ? Value(*packed.sqnr) : Value());
+    entry.set("bytes", item.bytes).set("packed_bytes", packed.bytes);
+    entry.set("cleared_groups", packed.cleared_groups).set("permuted", packed.permuted);
+    tensors_.add(std::move(entry));
+    bytes_ += item.bytes;
+    packed_bytes_ += packed.bytes;
+    std::string becomes = item.action == Action::kKeep ? "as it is" : "f32";
+    if (packed.matrix) becomes = form_text(packed.matrix->parameters());
+    std::string error;
+    if (item.action == Action::kImport) error = "imported";
+    if (packed.sqnr) error = std::isinf(*packed.sqnr) ? "exact" : format("%.2f", *packed.sqnr);
+    out_.text +=
+        format("%-*s %-14s %-10s %-36s %6s %8s %12llu %12llu\n", name_width_, escaped(item.name).c_str(),
+               shape_text(packed.shape).c_str(), item.type.c_str(), becomes.c_str(), bits_text.c_str(), error.c_str(),
+               static_cast<unsigned long long>(item.bytes), static_cast<unsigned long long>(packed.bytes));
+    if (packed.permuted) out_.text += "  columns sorted by group: its permutation is saved beside it\n";
+    if (packed.cleared_groups > 0)
+      out_.text += "  " + count_text(packed.cleared_groups, "group") +
+                   " of scale 0 with codes that counted for nothing: they are the code of zero now\n";
+  }
+
+  Result<Outcome> finish() {
+    out_.text += format("%-*s %-14s %-10s %-36s %6s %8s %12llu %12llu\n", name_width_, "all", "", "", "", "", "",
+                        static_cast<unsigned long long>(bytes_), static_cast<unsigned long long>(packed_bytes_));
+    Value total = Value::object();
+    total.set("bytes", bytes_).set("packed_bytes", packed_bytes_);
+    out_.json.set("tensors", std::move(tensors_)).set("total", std::move(total));
+    if (options_.dry_run) {
+      out_.json.set("output", Value()).set("bytes", Value());
+      out_.text += "dry run: nothing written\n";
+      return std::move(out_);
+    }
+    ISOBIT_RETURN_IF_ERROR(save_low_bit(options_.output, content_));
+    std::error_code error;
+    const auto bytes = std::filesystem::file_size(options_.output, error);
+    out_.json.set("output", options_.output).set("bytes", error ? Value() : Value(bytes));
+    out_.text += "saved " + options_.output + (error ? "" : ", " + std::to_string(bytes) + " bytes") + "\n";
+    return std::move(out_);
+  }
+
+  const PackOptions& options_;
+  const LowBitOptions form_;
+  ThreadPool pool_;
+  std::optional<GgufFile> gguf_;  // the model: this, or file_
+  ArrayFile file_;
+  std::optional<CheckpointDescription> checkpoint_;
+  std::vector<Item> items_;
+  LowBitFile content_;
+  Outcome out_;
+  int name_width_ = 6;
+  Value tensors_ = Value::array();
+  uint64_t bytes_ = 0, packed_bytes_ = 0;
+};
+
+}  // namespace
+
+Result<Outcome> pack(const PackOptions& options) {
+  if (options.output.empty() && !options.dry_run) return refuse("-o OUT is missing; --dry-run reports without writing");
+  ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
+  if (!options.dry_run) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
+  ISOBIT_ASSIGN_OR_RETURN(const LowBitOptions form, parse_options(options));
+  return Packer(options, form).run();
+}
+
+}  // namespace isobit::tool
