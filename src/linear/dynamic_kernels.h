@@ -77,8 +77,8 @@ struct DynamicProductArgs {
   uint8_t* scratch;  // kDynamicScratchBytes, 64-byte aligned
 };
 
-/// A kernel for many rows first decodes so many bytes of codes, of at most kDynamicPanelTiles tiles; it keeps integers and
-/// sums of all rows for these tiles.
+/// A kernel for many rows first decodes so many bytes of codes, of at most kDynamicPanelTiles tiles; it keeps integers
+/// and sums of all rows for these tiles.
 inline constexpr int64_t kDynamicPanelBytes = 16384;
 inline constexpr int64_t kDynamicPanelTiles = 4;
 inline constexpr int64_t kDynamicScratchBytes =

@@ -9,10 +9,9 @@
 //   kUnits, kRows             the largest register tile for few rows: outputs / kLanes, rows of x
 //   kPanelUnits, kPanelRows   and for many
 //   load_bytes, field<shift, mask>, weights<kBits>, activations<kBits>, dot<kBits>
-//   load_ints, store_ints, set, set_float, multiply, add, to_float, multiply_float, fma, load_float, store_float, floats (of a DynamicFloat),
-//   zero_points
-//   and for the quantiser: absolute_bits, max_bits, largest_bits, min_float, max_float, smallest, largest, to_codes,
-//   sum_codes
+//   load_ints, store_ints, set, set_float, multiply, add, to_float, multiply_float, fma, load_float, store_float,
+//   floats (of a DynamicFloat), zero_points and for the quantiser: absolute_bits, max_bits, largest_bits, min_float,
+//   max_float, smallest, largest, to_codes, sum_codes
 #ifndef ISOBIT_LINEAR_DYNAMIC_X86_BODY_H_
 #define ISOBIT_LINEAR_DYNAMIC_X86_BODY_H_
 
@@ -33,9 +32,8 @@ constexpr int64_t kPrefetchBytes = 2048;
 struct TileArgs {
   const DynamicLayout* layout;
   const uint8_t* numbers;  // the chunk of the first unit's tile, from the first group on
-  const uint8_t* codes;    // of the groups: in the chunk, or decoded
-  int64_t code_tile_bytes;
-  int64_t blocks;  // of a group
+  const uint8_t* codes;    // of the groups: in the chunk; of a panel: bytes of all units for one quad of k, the next
+  int64_t blocks;          // of a group
   int64_t last_blocks;
   int64_t groups;
   const int8_t* a;
@@ -94,24 +92,38 @@ struct GroupNumbers {
     }
   }
 
-  /// sums of row r += d * (S * Sa), and the other terms of its groups.
-  ISOBIT_HD void promote(int64_t r, const Vector::Floats (&scale)[kUnits], const Vector::Ints (&acc)[kUnits],
-                         Vector::Floats (&sums)[kUnits]) const {
-    const DynamicGroup& own = row(r);
-    unroll<kUnits>(ISOBIT_UNROLLED(u) {
-      const Vector::Floats both = Vector::multiply_float(scale[u], Vector::set_float(own.scale));
-      sums[u] = Vector::fma(Vector::to_float(acc[u]), both, sums[u]);
+  /// The terms of a group, for kRows rows of acc = d. change(r, u, f) replaces the sum of row r and unit u by f of it.
+  template <int kRows, typename Change>
+  ISOBIT_HD void promote(const Vector::Ints (&acc)[kRows][kUnits], const Change& change) const {
+    using Floats = Vector::Floats;
+    Floats scale[kUnits];
+    unroll<kUnits>(ISOBIT_UNROLLED(u) { scale[u] = floats(layout.scale_type, u, 0); });
+    unroll<kRows>(ISOBIT_UNROLLED(r) {
+      const Floats own = Vector::set_float(row(r).scale);
+      unroll<kUnits>(ISOBIT_UNROLLED(u) {
+        const Floats both = Vector::multiply_float(scale[u], own);
+        change(
+            r, u, ISOBIT_UNROLLED(sum) { return Vector::fma(Vector::to_float(acc[r][u]), both, sum); });
+      });
     });
     if (layout.sums != 0) {
       unroll<kUnits>(ISOBIT_UNROLLED(u) {
-        const Vector::Floats both = Vector::multiply_float(scale[u], Vector::set_float(own.offset));
-        sums[u] = Vector::fma(floats(layout.sum_type, u, layout.sums), both, sums[u]);
+        const Floats v = floats(layout.sum_type, u, layout.sums);
+        unroll<kRows>(ISOBIT_UNROLLED(r) {
+          const Floats both = Vector::multiply_float(scale[u], Vector::set_float(row(r).offset));
+          change(
+              r, u, ISOBIT_UNROLLED(sum) { return Vector::fma(v, both, sum); });
+        });
       });
     }
     if (layout.offsets != 0) {
       unroll<kUnits>(ISOBIT_UNROLLED(u) {
-        const Vector::Floats offset = floats(layout.scale_type, u, layout.offsets);
-        sums[u] = Vector::fma(offset, Vector::set_float(own.affine), sums[u]);
+        const Floats offset = floats(layout.scale_type, u, layout.offsets);
+        unroll<kRows>(ISOBIT_UNROLLED(r) {
+          const Floats own = Vector::set_float(row(r).affine);
+          change(
+              r, u, ISOBIT_UNROLLED(sum) { return Vector::fma(offset, own, sum); });
+        });
       });
     }
   }
@@ -152,7 +164,7 @@ void run_tile(const TileArgs& args) {
     const auto block = [&](auto i) __attribute__((always_inline)) {
       Vector::Bytes bytes[kUnits];
       unroll<kUnits>(ISOBIT_UNROLLED(u) {
-        const uint8_t* from = codes + unit_tile(u, args.code_tile_bytes) + i * kDynamicBlockBytes + 4 * unit_lane(u);
+        const uint8_t* from = codes + unit_tile(u, args.layout->tile_bytes) + i * kDynamicBlockBytes + 4 * unit_lane(u);
         bytes[u] = Vector::load_bytes(from);
         if constexpr (unit_lane(u) == 0) __builtin_prefetch(from + kPrefetchBytes);
       });
@@ -164,8 +176,7 @@ void run_tile(const TileArgs& args) {
         });
         unroll<kRows>(ISOBIT_UNROLLED(r) {
           const auto four = Vector::activations<kBits>(quad + r * args.a_stride + 4 * (i * kFields + field));
-          unroll<kUnits>(
-              ISOBIT_UNROLLED(u) { acc[kChain][r][u] = Vector::dot<kBits>(acc[kChain][r][u], w[u], four); });
+          unroll<kUnits>(ISOBIT_UNROLLED(u) { acc[kChain][r][u] = Vector::dot<kBits>(acc[kChain][r][u], w[u], four); });
         });
       });
     };
@@ -186,9 +197,8 @@ void run_tile(const TileArgs& args) {
       constexpr int kU = i % kUnits;
       acc[0][kR][kU] = Vector::add(acc[0][kR][kU], acc[1 + i / (kRows * kUnits)][kR][kU]);
     });
-    Vector::Floats scale[kUnits];
-    unroll<kUnits>(ISOBIT_UNROLLED(u) { scale[u] = numbers.floats(args.layout->scale_type, u, 0); });
-    unroll<kRows>(ISOBIT_UNROLLED(r) { numbers.promote(r, scale, acc[0][r], sums[r]); });
+    numbers.promote(
+        acc[0], [&](auto r, auto u, const auto& f) __attribute__((always_inline)) { sums[r][u] = f(sums[r][u]); });
   }
   unroll<kRows>(ISOBIT_UNROLLED(r) { add_chunk(args, r, sums[r]); });
 }
@@ -202,10 +212,12 @@ constexpr int64_t kPanelQuads = kDynamicPanelBytes / (4 * kPanelColumns);
 template <int kBits, int kRows, int kUnits>
 void run_panel(const TileArgs& args) {
   constexpr int kUnrolled = 4;
+  constexpr int64_t kQuadBytes = 4 * kUnits * Vector::kLanes;
+  float* const sums = args.sums;
   unroll<kRows>(ISOBIT_UNROLLED(r) {
     if (args.chunk_begins) {
       unroll<kUnits>(ISOBIT_UNROLLED(u) {
-        Vector::store_float(args.sums + r * kPanelColumns + u * Vector::kLanes, Vector::set_float(0.0f));
+        Vector::store_float(sums + r * kPanelColumns + u * Vector::kLanes, Vector::set_float(0.0f));
       });
     }
   });
@@ -227,8 +239,7 @@ void run_panel(const TileArgs& args) {
     const auto block = [&](auto i) __attribute__((always_inline)) {
       Vector::Operand<kBits> w[kUnits];
       unroll<kUnits>(ISOBIT_UNROLLED(u) {
-        const uint8_t* from = codes + unit_tile(u, args.code_tile_bytes) + i * kDynamicBlockBytes + 4 * unit_lane(u);
-        w[u] = Vector::weights<kBits>(Vector::load_bytes(from));
+        w[u] = Vector::weights<kBits>(Vector::load_bytes(codes + (i * kUnits + u) * 4 * Vector::kLanes));
       });
       unroll<kRows>(ISOBIT_UNROLLED(r) {
         const auto four = Vector::activations<kBits>(quad + r * args.a_stride + 4 * i);
@@ -238,12 +249,12 @@ void run_panel(const TileArgs& args) {
     int64_t done = 0;
     for (; done + kUnrolled <= blocks; done += kUnrolled) {
       unroll<kUnrolled>(block);
-      codes += kUnrolled * kDynamicBlockBytes;
+      codes += kUnrolled * kQuadBytes;
       quad += kUnrolled * 4;
     }
     for (; done < blocks; ++done) {
       block(Index<0>{});
-      codes += kDynamicBlockBytes;
+      codes += kQuadBytes;
       quad += 4;
     }
     a += args.a_group_bytes;
@@ -254,23 +265,17 @@ void run_panel(const TileArgs& args) {
       });
       return;
     }
-    Vector::Floats scale[kUnits];
-    unroll<kUnits>(ISOBIT_UNROLLED(u) { scale[u] = numbers.floats(args.layout->scale_type, u, 0); });
-    unroll<kRows>(ISOBIT_UNROLLED(r) {
-      float* memory = args.sums + r * kPanelColumns;
-      Vector::Floats sums[kUnits];
-      unroll<kUnits>(ISOBIT_UNROLLED(u) { sums[u] = Vector::load_float(memory + u * Vector::kLanes); });
-      numbers.promote(r, scale, acc[r], sums);
-      unroll<kUnits>(ISOBIT_UNROLLED(u) { Vector::store_float(memory + u * Vector::kLanes, sums[u]); });
-    });
+    numbers.promote(
+        acc, [&](auto r, auto u, const auto& f) __attribute__((always_inline)) {
+          float* sum = sums + r * kPanelColumns + u * Vector::kLanes;
+          Vector::store_float(sum, f(Vector::load_float(sum)));
+        });
   }
   if (!args.chunk_ends) return;
   unroll<kRows>(ISOBIT_UNROLLED(r) {
-    Vector::Floats sums[kUnits];
-    unroll<kUnits>(ISOBIT_UNROLLED(u) {
-      sums[u] = Vector::load_float(args.sums + r * kPanelColumns + u * Vector::kLanes);
-    });
-    add_chunk(args, r, sums);
+    Vector::Floats row[kUnits];
+    unroll<kUnits>(ISOBIT_UNROLLED(u) { row[u] = Vector::load_float(sums + r * kPanelColumns + u * Vector::kLanes); });
+    add_chunk(args, r, row);
   });
 }
 
@@ -318,9 +323,9 @@ constexpr auto kTiles = Tiles<Vector::kRows, Vector::kUnits>::make<FewRows<kStor
 template <int kBits>
 constexpr auto kPanels = Tiles<Vector::kPanelRows, Vector::kPanelUnits>::make<ManyRows<kBits>>();
 
-/// Blocks of one tile to bytes: block i becomes blocks i * kFields and up of 8-bit codes.
+/// Blocks of one tile to bytes: block i becomes blocks i * kFields and up of 8-bit codes, which are `stride` apart.
 template <int kStored, int kLow>
-ISOBIT_HD void decode(const uint8_t* from, int64_t blocks, uint8_t* to) {
+ISOBIT_HD void decode(const uint8_t* from, int64_t blocks, uint8_t* to, int64_t stride) {
   constexpr int kFields = 8 / kStored;
   constexpr int kMask = ((1 << kStored) - 1) << kLow;
   for (int64_t i = 0; i < blocks; ++i, from += kDynamicBlockBytes) {
@@ -328,11 +333,11 @@ ISOBIT_HD void decode(const uint8_t* from, int64_t blocks, uint8_t* to) {
       const Vector::Bytes bytes = Vector::load_bytes(from + 4 * unit_lane(u));
       __builtin_prefetch(from + kPrefetchBytes);
       unroll<kFields>(ISOBIT_UNROLLED(field) {
-        Vector::store_bytes(to + field * kDynamicBlockBytes + 4 * unit_lane(u),
+        Vector::store_bytes(to + field * stride + 4 * unit_lane(u),
                             Vector::field<field * kStored - kLow, kMask>(bytes));
       });
     });
-    to += kFields * kDynamicBlockBytes;
+    to += kFields * stride;
   }
 }
 
@@ -382,9 +387,9 @@ void product_of_panel(TileArgs tile, const DynamicProductArgs& args, int64_t m, 
     const int64_t blocks = (tile.groups - 1) * whole.blocks + taken;
     const uint8_t* codes = whole.codes + (group * whole.blocks + block) * kDynamicBlockBytes;
     tile.codes = decoded;
-    tile.code_tile_bytes = blocks * kFields * kDynamicBlockBytes;
     for (int64_t i = 0; i < tiles; ++i)
-      decode<kStored, kLow>(codes + i * args.layout.tile_bytes, blocks, decoded + i * tile.code_tile_bytes);
+      decode<kStored, kLow>(codes + i * args.layout.tile_bytes, blocks, decoded + i * kDynamicBlockBytes,
+                            tiles * kDynamicBlockBytes);
     const int64_t a = group * whole.a_group_bytes + block * kFields * 4;
     for_row_groups<Vector::kPanelRows>(
         m, [&](int64_t row, int64_t rows) __attribute__((always_inline)) {
@@ -425,7 +430,6 @@ void product_of_bits(const DynamicProductArgs& args) {
         tile.groups = last ? layout.groups - c * kDynamicChunkGroups : kDynamicChunkGroups;
         tile.blocks = layout.group_blocks;
         tile.last_blocks = last ? layout.last_group_blocks : layout.group_blocks;
-        tile.code_tile_bytes = layout.tile_bytes;
         tile.a = args.codes + row * args.code_stride + c * kDynamicChunkGroups * group_bytes;
         tile.a_stride = args.code_stride;
         tile.a_group_bytes = group_bytes;

@@ -275,7 +275,7 @@ TEST_P(FloatLinear, AllFormsAreWithinTheBoundAndTheirRowsDependOnThemselvesOnly)
 }
 
 TEST_P(FloatLinear, EveryNumberOfRows) {
-  const Form form{100, 160, 64, 4, LowBitKind::kOffset, Dtype::kF32};
+  const Form form{100, 72, 64, 4, LowBitKind::kOffset, Dtype::kF32};
   for (int64_t m = 1; m <= 70; ++m) {
     check(kernel(), form, Dtype::kF32, m);
     if (HasFatalFailure()) return;
