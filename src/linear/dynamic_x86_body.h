@@ -31,8 +31,8 @@ constexpr int64_t kPrefetchBytes = 2048;
 /// What a register tile reads: kUnits units for kRows rows of x, groups of one chunk.
 struct TileArgs {
   const DynamicLayout* layout;
-  const uint8_t* numbers;  // the chunk of the first unit's tile, from the first group on
-  const uint8_t* codes;    // of the groups: in the chunk; of a panel: bytes of all units for one quad of k, the next
+  const uint8_t* numbers;  // the chunk of the first unit's tile
+  const uint8_t* codes;    // in the chunk; of a panel: for each quad of k the bytes of all units
   int64_t blocks;          // of a group
   int64_t last_blocks;
   int64_t groups;
