@@ -31,7 +31,7 @@ bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
 
 /// racecheck reports hand-overs of `persistent` that it does not follow: an arrival of one lane for its warp, after
 /// __syncwarp; bulk copies that a barrier was armed for before; in a grid, the exchange through global memory
-/// (cuda_cluster.cuh and cuda_persistent.cuh say what orders them). So it does not get that kernel.
+/// (cuda_cluster.cuh and cuda_grid.cuh say what orders them). So it does not get that kernel.
 bool racecheck() { return sanitized() && std::string_view(std::getenv("ISOBIT_SANITIZED")) == "racecheck"; }
 
 bool hidden_from_sanitizer(std::string_view kernel) { return racecheck() && kernel == "persistent"; }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The persistent kernel's host side: which layers it runs, how it is cut, packing, launch. W x of many steps is one
 // product before the recurrence, in chunks of steps, so that memory does not grow with their number without limit.
-#include "gru/cuda_persistent.cuh"
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +9,7 @@
 
 #include "core/cuda_status.h"
 #include "gru/cuda_cluster.h"
+#include "gru/cuda_grid.cuh"
 #include "gru/cuda_gru.h"
 #include "gru/kernels.h"
 #include "gru/proof.h"
@@ -25,17 +25,17 @@ constexpr int64_t kAlignment = 256;
 constexpr int32_t kMaxTableBits = 12;  // of a gate input: tables are in shared memory
 // Rows and turns are counted in 32 bits.
 constexpr int64_t kMaxBatch = INT32_MAX / 512;
-constexpr int64_t kMaxSteps = INT32_MAX / kMaxSequenceTiles;
+constexpr int64_t kMaxSteps = INT32_MAX / kMaxGridSequenceTiles;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 Status unsupported(const std::string& what) { return {StatusCode::kUnsupported, what}; }
 
 template <typename Real, typename Sum>
-using Kernel = void (*)(PersistentArgs<Real, Sum>);
+using Kernel = void (*)(GridArgs<Real, Sum>);
 
 template <int Planes, typename Real, typename Sum>
 Kernel<Real, Sum> kernel_of_planes(const PersistentLayer&) {
-  return gru_persistent<8, 0, Planes, Real, Sum, true>;
+  return gru_grid<Planes, Real, Sum>;
 }
 /// Two planes take double lanes.
 template <typename Real, typename Sum>
@@ -52,10 +52,10 @@ Status with_lanes(const PersistentLayer& layer, Body body) {
   if (layer.wide_sums) return body(float(), double());
   return body(float(), float());
 }
-PersistentShape shape_of(const PersistentLayer& layer, const PersistentCut& cut, int32_t sequence_tiles,
-                         int32_t state_buffers) {
-  return {layer.k_tiles,   layer.k_shared, layer.h_planes, layer.wide_sums ? 8 : 4, cut.blocks,
-          cut.unit_blocks, layer.k_splits, sequence_tiles, state_buffers,           layer.table_entries};
+GridShape shape_of(const PersistentLayer& layer, const PersistentCut& cut, int32_t sequence_tiles,
+                   int32_t state_buffers) {
+  return {layer.h_planes, layer.wide_sums ? 8 : 4, cut.blocks,    cut.unit_blocks,
+          layer.k_splits, sequence_tiles,          state_buffers, layer.table_entries};
 }
 
 /// Whole warpgroups.
@@ -82,11 +82,11 @@ Status cut(int64_t hidden, PersistentLayer& layer) {
     cut_cluster(hidden, layer);
     return {};
   }
-  layer.k_tiles = 8;
+  layer.k_tiles = kGridTiles;
   for (const int32_t cluster : {8, 4, 2}) add(cluster, groups);
   layer.k_splits = static_cast<int32_t>(((hidden + 31) / 32 + layer.k_tiles - 1) / layer.k_tiles);
   for (int32_t i = 0; i < layer.cuts; ++i)
-    if (layer.cut[i].unit_blocks > kMaxUnitBlocks || layer.cut[i].unit_blocks * layer.k_splits > kMaxMultiplying)
+    if (layer.cut[i].unit_blocks > kMaxUnitBlocks || layer.cut[i].unit_blocks * layer.k_splits > kMaxGridMultiplying)
       return unsupported("H is " + std::to_string(hidden) + ": R does not fit the registers of the device");
   return {};
 }
@@ -104,8 +104,8 @@ cudaLaunchConfig_t launch_config(const PersistentLayer& layer, const PersistentC
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(teams * cut.blocks));
   config.blockDim = dim3(static_cast<unsigned>(32 * block_warps(layer, cut)));
-  config.dynamicSmemBytes = static_cast<size_t>(
-      persistent_shared(shape_of(layer, cut, sequence_tiles, state_buffers(cut, sequence_tiles))).total);
+  config.dynamicSmemBytes =
+      static_cast<size_t>(grid_shared(shape_of(layer, cut, sequence_tiles, state_buffers(cut, sequence_tiles))).total);
   attributes.values[0].id = cudaLaunchAttributeClusterDimension;
   attributes.values[0].val.clusterDim = {static_cast<unsigned>(cut.cluster), 1, 1};
   // Blocks of a grid wait for each other: all of them are on the device at once, or the launch fails.
@@ -138,7 +138,7 @@ Status prepare(PersistentLayer& layer) {
     PersistentCut cut = layer.cut[i];
     const auto fit = [&](int32_t buffers) {
       int32_t tiles = 0;
-      while (tiles < kMaxSequenceTiles && persistent_shared(shape_of(layer, cut, tiles + 1, buffers)).total <= shared)
+      while (tiles < kMaxGridSequenceTiles && grid_shared(shape_of(layer, cut, tiles + 1, buffers)).total <= shared)
         ++tiles;
       return tiles;
     };
@@ -351,7 +351,7 @@ int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t ba
     const int64_t one = batch * row_bytes(p);
     const int64_t padding = product_x_bytes(product_shape(p), 1) + 3 * kAlignment;
     const int64_t chunk = steps <= kChunkBytes / one ? steps * one : std::max(kChunkBytes, one);
-    bytes = std::max(bytes, chunk + padding + exchange_bytes(p, kMaxSequenceTiles) + aligned(copy_bytes(p, batch)));
+    bytes = std::max(bytes, chunk + padding + exchange_bytes(p, kMaxGridSequenceTiles) + aligned(copy_bytes(p, batch)));
   }
   return bytes;
 }
@@ -391,7 +391,7 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t firs
     return launch_cluster<Real, Sum>(p, chunk, stream);
   }
   const Spread spread = spread_of(p, run.batch);
-  PersistentArgs<Real, Sum> a{};
+  GridArgs<Real, Sum> a{};
   a.gates = cell_of<Real>(p);
   a.fragments = p.fragments;
   a.start = sums.start;
@@ -439,8 +439,7 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t firs
       ISOBIT_RETURN_IF_ERROR(cuda_status(
           cudaMemsetAsync(exchange, 0, static_cast<size_t>(exchange_bytes(p, spread.sequence_tiles)), stream),
           "persistent: words of the exchange"));
-    ISOBIT_RETURN_IF_ERROR(
-        cuda_status(cudaLaunchKernelEx(&config, kernel_of<Real, Sum>(p), a), "kernel gru_persistent"));
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaLaunchKernelEx(&config, kernel_of<Real, Sum>(p), a), "kernel gru_grid"));
   }
   return {};
 }
@@ -456,7 +455,7 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
     scratch += aligned(bytes);
     return piece;
   };
-  auto* const exchange = reinterpret_cast<uint2*>(take(exchange_bytes(p, kMaxSequenceTiles)));
+  auto* const exchange = reinterpret_cast<uint2*>(take(exchange_bytes(p, kMaxGridSequenceTiles)));
   void* const copy = take(copy_bytes(p, run.batch));
   auto* const x = reinterpret_cast<uint8_t*>(take(product_x_bytes(product_shape(p), chunk * run.batch)));
   auto* const ih = reinterpret_cast<uint16_t*>(scratch);

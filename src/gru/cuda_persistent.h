@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a layer needs to run on the persistent kernel (cuda_persistent.cuh), in device memory.
+// What a layer needs to run on the persistent kernels (cuda_cluster.cuh, cuda_grid.cuh), in device memory.
 #ifndef ISOBIT_GRU_CUDA_PERSISTENT_H_
 #define ISOBIT_GRU_CUDA_PERSISTENT_H_
 
@@ -39,7 +39,7 @@ struct PersistentLayer {
   bool supported = false;
   bool grid = false;                                // a team is all blocks of a launch
   bool wide_gates = false, wide_sums = false;       // double lanes; the gates' only with the sums'
-  int32_t k_tiles = 4, k_shared = 0, k_splits = 1;  // cuda_persistent.cuh
+  int32_t k_tiles = 4, k_shared = 0, k_splits = 1;  // cuda_cluster.cuh, cuda_grid.cuh
   int32_t cuts = 0;                                 // the first is the fastest for few sequences
   PersistentCut cut[3]{};
   int32_t groups = 1;                                   // of 16 units, padded ones included

@@ -247,7 +247,7 @@ void check_all_codes(const Fp16Function& function, std::string_view kernel) {
     ASSERT_EQ(y[i], function.results()[i]) << kernel << ", code " << i << ", " << f16_to_f32(codes[i]);
 }
 
-class Fp16Kernels : public testing::TestWithParam<Fp16Kernel> {
+class Fp16Kernels : public ::testing::TestWithParam<Fp16Kernel> {
  protected:
   void SetUp() override {
     const CpuPath path = GetParam().path;
@@ -392,8 +392,8 @@ TEST_P(Fp16Kernels, ThreadsDoNotMatter) {
   }
 }
 
-const auto kernel_name = [](const testing::TestParamInfo<Fp16Kernel>& row) { return std::string(row.param.name); };
-INSTANTIATE_TEST_SUITE_P(All, Fp16Kernels, testing::ValuesIn(fp16_kernels().begin(), fp16_kernels().end()),
+const auto kernel_name = [](const ::testing::TestParamInfo<Fp16Kernel>& row) { return std::string(row.param.name); };
+INSTANTIATE_TEST_SUITE_P(All, Fp16Kernels, ::testing::ValuesIn(fp16_kernels().begin(), fp16_kernels().end()),
                          kernel_name);
 
 class Fp16SoftmaxKernels : public Fp16Kernels {};
@@ -520,7 +520,7 @@ TEST_P(Fp16SoftmaxKernels, OrderDoesNotMatterAndTheResultIsRight) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Fp16SoftmaxKernels,
-                         testing::ValuesIn(fp16_softmax_kernels().begin(), fp16_softmax_kernels().end()), kernel_name);
+                         ::testing::ValuesIn(fp16_softmax_kernels().begin(), fp16_softmax_kernels().end()), kernel_name);
 
 /// Section 13 once more, written from the text, for model f32.
 float look_up_by_the_text(const Fp16Pieces& t, float x) {

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The persistent recurrence: R stays in the registers of a team of thread blocks for all steps; per step only the new
-// state crosses.
+// The persistent recurrence above H = 1024: R stays in the registers of all thread blocks of the launch, the team, for
+// all steps; per step only the new state crosses, between clusters of them through global memory.
 //
-// Partition. A team has all of R: block b of it owns `unit_blocks` groups of 16 hidden units, for each the rows of gate
-// u, r and n. The columns of R (k) are split over `k_splits` warps for each group, KT tiles of 32 columns a warp: its
-// weights are 3 * KT fragments of mma.m16n8k32, in registers but for the last KShared, which are in shared memory. The
-// 8 columns of an mma are 8 sequences, a tile of sequences; a team takes up to `sequence_tiles` of them, further teams
-// the rest, and teams never talk to each other. A team is one cluster, or (kGrid) all blocks of the launch: clusters
-// that exchange their states through global memory.
+// Partition. Block b of the team owns `unit_blocks` groups of 16 hidden units, for each the rows of gate u, r and n.
+// The columns of R (k) are split over `k_splits` warps for each group, kGridTiles tiles of 32 columns a warp: its
+// weights are 3 * kGridTiles fragments of mma.m16n8k32, in registers. The 8 columns of an mma are 8 sequences, a tile
+// of sequences; a launch takes up to `sequence_tiles` of them, further launches the rest.
 //
 // The tiles of sequences are recurrences of their own. Warps take them in turn, tile after tile, step after step: while
 // the state of one crosses, the next is multiplied. Turn v is tile v % sequence_tiles of step v / sequence_tiles.
@@ -16,9 +14,9 @@
 //   1. the multiplying warps wait until the whole state h_s of tile j is in shared memory, multiply, and leave sums
 //      there;
 //   2. one gate warp a group of units waits for them, and for ih; computes the gates, 1, 2 or 4 cells a lane;
-//   3. and sends the new codes to every block of its cluster (st.async, which counts bytes at the receiver's barrier),
-//      or writes them to global memory, each word of data beside the number of its step, and forwarding warps of every
-//      cluster, which poll those words, send them on;
+//   3. and writes the new codes to global memory, each word of data beside the number of its step; forwarding warps of
+//      every cluster, which poll those words, send them to its blocks (st.async, which counts bytes at the receiver's
+//      barrier);
 //   4. the service warp, or, where there is no room for it, one of the multiplying warps, another one in each turn,
 //      fetches ih of a later turn (bulk copies), writes y, and arms the barrier of h_(s+1).
 //
@@ -28,7 +26,7 @@
 // of s + 1 is armed, which service does after reading state s for y; and the gate warps have sent state s + 1 after the
 // last reads of state s. With two buffers, where shared memory is short, state s is written again by state s + 2, whose
 // sender has state s + 1 from every group: service says beside the multiplying warps that it has read state s, and the
-// gate warps wait for that, too, before they send s + 1. In a grid a forwarding warp sends what a group wrote after
+// gate warps wait for that, too, before they send s + 1. A forwarding warp sends what a group wrote after
 // the same waits. Words in global memory are written again for state s + 2, by a group that has state s + 1: then every
 // block has sent s + 1, so it had all of state s, and every forwarding warp has read it. Ih of turn v lies in slot v %
 // 8, and is fetched when the state of turn v - 8 + sequence_tiles is there: then every gate warp of this block has sent
@@ -41,8 +39,8 @@
 //
 // Codes of 16 bits are two bytes, in two planes of the state, with a sum each: 256 * high + low is exact in double
 // lanes.
-#ifndef ISOBIT_GRU_CUDA_PERSISTENT_CUH_
-#define ISOBIT_GRU_CUDA_PERSISTENT_CUH_
+#ifndef ISOBIT_GRU_CUDA_GRID_CUH_
+#define ISOBIT_GRU_CUDA_GRID_CUH_
 
 #include <cstdint>
 #include <type_traits>
@@ -54,18 +52,19 @@
 
 namespace isobit::cuda {
 
-inline constexpr int kColumns = 8;                // sequences of a tile: the columns of an mma
-inline constexpr int kIhSlots = 8;                // turns whose ih is in shared memory
-inline constexpr int kIhTileBytes = 3 * 16 * 2;   // of one turn, sequence and group of units
-inline constexpr int kSumSlots = 3;               // turns whose sums are in shared memory
-inline constexpr int kSumBytes = 3 * 16 * 8 * 4;  // of one warp, a plane
-inline constexpr int kForwarders = 2;             // warps of a block in a grid
-inline constexpr int kMaxSequenceTiles = 7;       // less than kIhSlots
+inline constexpr int kGridTiles = 8;                 // k tiles of a warp
+inline constexpr int kColumns = 8;                   // sequences of a tile: the columns of an mma
+inline constexpr int kGridIhSlots = 8;               // turns whose ih is in shared memory
+inline constexpr int kGridIhTileBytes = 3 * 16 * 2;  // of one turn, sequence and group of units
+inline constexpr int kSumSlots = 3;                  // turns whose sums are in shared memory
+inline constexpr int kSumBytes = 3 * 16 * 8 * 4;     // of one warp, a plane
+inline constexpr int kForwarders = 2;                // warps of a block in a grid
+inline constexpr int kMaxGridSequenceTiles = 7;      // less than kGridIhSlots
 inline constexpr int kMaxUnitBlocks = 4;
 
 /// Real: lanes of the gates; Sum: of accumulators and their rescale.
 template <typename Real, typename Sum>
-struct PersistentArgs {
+struct GridArgs {
   GateLanes<Real> gates;
   const uint4* fragments;     // R, in the order in which warps load it
   const StartOf<Sum>* start;  // of hh's accumulators, tile order (kernels.h)
@@ -88,52 +87,48 @@ struct PersistentArgs {
   int64_t mask_width;
   bool reverse;
   int32_t cluster, unit_blocks, k_splits, sequence_tiles, state_buffers;
-  uint2* exchange;  // grid: [tile][s % 2][group][plane][sequence][4] words: four codes, s. Zero at the start
+  uint2* exchange;  // [tile][s % 2][group][plane][sequence][4] words: four codes, s. Zero at the start
 };
 
 // ---- The cut of a block: warps, registers, shared memory
 
 /// Warps of a block: warpgroups of four that multiply; then a gate warp a group of units, the service warp, where there
-/// is room for it, and (kGrid) the forwarding warps. 12 warps have 168 registers a thread. Where that is too little for
-/// the weights, the warpgroups trade.
-inline constexpr int kMaxMultiplying = 8;
-inline constexpr int kMaxWarps = 12;
-constexpr int multiplying_registers(int k_tiles) { return k_tiles <= 8 ? 168 : 200; }
-constexpr int gate_registers(int k_tiles) { return k_tiles <= 8 ? 168 : 104; }
+/// is room for it, and the forwarding warps. 12 warps have 168 registers a thread.
+inline constexpr int kMaxGridMultiplying = 8;
+inline constexpr int kMaxGridWarps = 12;
 inline __host__ __device__ int32_t first_gate_warp(int32_t multiplying) { return (multiplying + 3) / 4 * 4; }
 inline __host__ __device__ bool has_service_warp(int32_t multiplying, int32_t unit_blocks) {
-  return first_gate_warp(multiplying) + unit_blocks < kMaxWarps;
+  return first_gate_warp(multiplying) + unit_blocks < kMaxGridWarps;
 }
 
-inline __host__ __device__ int32_t persistent_h_stride(int32_t k) { return (k + 127) / 128 * 128 + 64; }
+inline __host__ __device__ int32_t grid_h_stride(int32_t k) { return (k + 127) / 128 * 128 + 64; }
 
 /// Offsets in dynamic shared memory.
-struct PersistentShared {
-  int32_t h_stride, states, weights, staging, ih, rows, sums, tables, lengths, total;
+struct GridShared {
+  int32_t h_stride, states, staging, ih, rows, sums, tables, lengths, total;
 };
 /// Barriers: state [tile][2]; ih is there [slot]; sums are there, sums are taken [slot][group].
-inline constexpr uint32_t kIhBarriers = 8 * 2 * (kMaxSequenceTiles + 1);
-inline constexpr uint32_t kSumBarriers = kIhBarriers + 8 * kIhSlots;
+inline constexpr uint32_t kGridIhBarriers = 8 * 2 * (kMaxGridSequenceTiles + 1);
+inline constexpr uint32_t kSumBarriers = kGridIhBarriers + 8 * kGridIhSlots;
 inline constexpr uint32_t kSumFree = kSumBarriers + 8 * kSumSlots * kMaxUnitBlocks;
-inline constexpr int32_t kBarrierBytes = 512;
-static_assert(kSumFree + 8 * kSumSlots * kMaxUnitBlocks <= kBarrierBytes);
+inline constexpr int32_t kGridBarrierBytes = 512;
+static_assert(kSumFree + 8 * kSumSlots * kMaxUnitBlocks <= kGridBarrierBytes);
 
-struct PersistentShape {
-  int32_t k_tiles, k_shared, planes, sum_bytes;
+struct GridShape {
+  int32_t planes, sum_bytes;
   int32_t team, unit_blocks, k_splits, sequence_tiles, state_buffers;  // team: blocks
   int32_t table_entries;
 };
-inline __host__ __device__ PersistentShared persistent_shared(const PersistentShape& shape) {
-  PersistentShared at{};
+inline __host__ __device__ GridShared grid_shared(const GridShape& shape) {
+  GridShared at{};
   const int32_t units = shape.team * shape.unit_blocks * 16;
-  const int32_t k_padded = shape.k_splits * shape.k_tiles * 32;
+  const int32_t k_padded = shape.k_splits * kGridTiles * 32;
   const int32_t warps = shape.unit_blocks * shape.k_splits;
-  at.h_stride = persistent_h_stride(units > k_padded ? units : k_padded);
-  at.states = kBarrierBytes;
-  at.weights = at.states + shape.sequence_tiles * shape.state_buffers * shape.planes * kColumns * at.h_stride;
-  at.staging = at.weights + warps * 3 * shape.k_shared * 512;
+  at.h_stride = grid_h_stride(units > k_padded ? units : k_padded);
+  at.states = kGridBarrierBytes;
+  at.staging = at.states + shape.sequence_tiles * shape.state_buffers * shape.planes * kColumns * at.h_stride;
   at.ih = at.staging + shape.unit_blocks * shape.planes * 128;
-  at.rows = at.ih + kIhSlots * kColumns * shape.unit_blocks * kIhTileBytes;
+  at.rows = at.ih + kGridIhSlots * kColumns * shape.unit_blocks * kGridIhTileBytes;
   at.sums = at.rows + shape.unit_blocks * 48 * 2 * shape.sum_bytes;  // of each group: ratios, starts of 48 rows
   at.tables = at.sums + kSumSlots * warps * kSumBytes * shape.planes;
   at.lengths = at.tables + (shape.table_entries * 4 + 127) / 128 * 128;
@@ -152,26 +147,10 @@ __device__ __forceinline__ int sum_place(int sequence, int unit) {
   return (sequence ^ (sequence >> 2 & 1)) * 16 + (unit ^ (sequence & 2) << 2);
 }
 
-/// Registers a thread of this warpgroup from here on. Only code for one architecture has the instruction; without it
-/// the kernel spills.
-template <int kCount>
-__device__ __forceinline__ void trade_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (kCount > 168) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
-  } else if constexpr (kCount < 168) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
-  }
-#endif
-}
-
-/// KT: k tiles of a warp, KShared of them in shared memory. Planes: bytes of a code of h.
-template <int KT, int KShared, int Planes, typename Real, typename Sum, bool kGrid>
-__global__ void __launch_bounds__(32 * kMaxWarps, 1)
-    gru_persistent(const __grid_constant__ PersistentArgs<Real, Sum> a) {
+/// Planes: bytes of a code of h.
+template <int Planes, typename Real, typename Sum>
+__global__ void __launch_bounds__(32 * kMaxGridWarps, 1) gru_grid(const __grid_constant__ GridArgs<Real, Sum> a) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  constexpr int kRegisters = KT - KShared;
-  static_assert(kRegisters % 2 == 0 && KShared % 2 == 0);
   extern __shared__ __align__(128) uint8_t shared[];
   const GateLanes<Real>& c = a.gates;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -180,23 +159,20 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
   const int splits = a.k_splits;
   const int cluster = a.cluster;
   const int rank = static_cast<int>(block_in_cluster());
-  const int team = kGrid ? static_cast<int>(gridDim.x) : cluster;
-  const int member = kGrid ? static_cast<int>(blockIdx.x) : rank;
+  const auto team = static_cast<int>(gridDim.x);
+  const auto member = static_cast<int>(blockIdx.x);
   const int multiplying = a.unit_blocks * splits;  // warps
   const int gate_warp = warp - first_gate_warp(multiplying);
   const bool own_service = has_service_warp(multiplying, a.unit_blocks);
-  // Sequences of this team: columns of the tiles.
-  const int tile_sequences = a.sequence_tiles * kColumns;
-  const int team_first = kGrid ? 0 : static_cast<int>(blockIdx.x) / cluster * tile_sequences;
-  const int team_sequences = a.sequences - team_first < tile_sequences ? a.sequences - team_first : tile_sequences;
-  const int sequence_tiles = (team_sequences + kColumns - 1) / kColumns;
-  const int first = a.first_sequence + team_first;  // of the batch
+  const int most_sequences = a.sequence_tiles * kColumns;
+  const int sequences = a.sequences < most_sequences ? a.sequences : most_sequences;  // columns of the tiles
+  const int sequence_tiles = (sequences + kColumns - 1) / kColumns;
+  const int first = a.first_sequence;  // of the batch
   const auto columns_of = [&](int j) {
-    return team_sequences - j * kColumns < kColumns ? team_sequences - j * kColumns : kColumns;
+    return sequences - j * kColumns < kColumns ? sequences - j * kColumns : kColumns;
   };
-  const PersistentShared at =
-      persistent_shared({KT, KShared, Planes, static_cast<int32_t>(sizeof(Sum)), team, a.unit_blocks, splits,
-                         a.sequence_tiles, a.state_buffers, a.table_entries});
+  const GridShared at = grid_shared({Planes, static_cast<int32_t>(sizeof(Sum)), team, a.unit_blocks, splits,
+                                     a.sequence_tiles, a.state_buffers, a.table_entries});
   const int h_stride = at.h_stride;
   const int plane_bytes = kColumns * h_stride;
   const int state_bytes = Planes * plane_bytes;
@@ -221,13 +197,13 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
   }
   auto* const lengths = reinterpret_cast<int32_t*>(shared + at.lengths);
   for (int i = static_cast<int>(threadIdx.x); i < sequence_tiles * kColumns; i += threads)
-    lengths[i] = a.lengths != nullptr && i < team_sequences ? a.lengths[first + i] - a.first_step : INT32_MAX;
+    lengths[i] = a.lengths != nullptr && i < sequences ? a.lengths[first + i] - a.first_step : INT32_MAX;
   // All buffers of the state: padding stays zero.
   for (int i = static_cast<int>(threadIdx.x) * 16; i < sequence_tiles * a.state_buffers * state_bytes;
        i += threads * 16)
     *reinterpret_cast<uint4*>(h_memory + i) = uint4{0, 0, 0, 0};
   __syncthreads();
-  for (int i = 0; i < team_sequences; ++i) {
+  for (int i = 0; i < sequences; ++i) {
     uint8_t* const row = state_in(i / kColumns, 0) + i % kColumns * h_stride;
     const uint8_t* const from = a.state_before + (int64_t{first} + i) * a.hidden * Planes;
     for (int unit = static_cast<int>(threadIdx.x); unit < a.hidden; unit += threads) {
@@ -244,7 +220,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
         barrier_init(sum_barrier(kSumBarriers, slot, group), static_cast<uint32_t>(splits + (guarded ? 1 : 0)));
         barrier_init(sum_barrier(kSumFree, slot, group), 1);
       }
-    for (uint32_t i = 0; i < kIhSlots; ++i) barrier_init(barriers + kIhBarriers + 8 * i, 1);
+    for (uint32_t i = 0; i < kGridIhSlots; ++i) barrier_init(barriers + kGridIhBarriers + 8 * i, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   cluster_sync();
@@ -255,15 +231,15 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     if (s >= a.steps) return;
     const int j = turn - s * sequence_tiles;
     const int columns = columns_of(j);
-    const auto slot = static_cast<uint32_t>(turn % kIhSlots);
-    const auto bytes = static_cast<uint32_t>(a.unit_blocks * kIhTileBytes);
+    const auto slot = static_cast<uint32_t>(turn % kGridIhSlots);
+    const auto bytes = static_cast<uint32_t>(a.unit_blocks * kGridIhTileBytes);
     if (lane < columns) {
       const int64_t row = (a.reverse ? a.steps - 1 - s : s) * int64_t{a.batch} + first + j * kColumns + lane;
       fetch(shared_address(shared + at.ih) + (slot * kColumns + static_cast<uint32_t>(lane)) * bytes,
-            a.ih + (row * a.groups + member * a.unit_blocks) * 48, bytes, barriers + kIhBarriers + 8 * slot);
+            a.ih + (row * a.groups + member * a.unit_blocks) * 48, bytes, barriers + kGridIhBarriers + 8 * slot);
     }
     __syncwarp();
-    if (lane == 0) barrier_expect(barriers + kIhBarriers + 8 * slot, bytes * static_cast<uint32_t>(columns));
+    if (lane == 0) barrier_expect(barriers + kGridIhBarriers + 8 * slot, bytes * static_cast<uint32_t>(columns));
   };
   // y of state s of tile j. Lane: sequence by 8, pieces of 16 units by 4.
   const auto write_y = [&](int s, int j, const uint8_t* state) {
@@ -305,7 +281,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
   };
   // State s of tile j is there.
   const auto serve = [&](int s, int j, int turn, const uint8_t* state, int slot, uint32_t free_parity) {
-    fetch_ih(turn + kIhSlots - sequence_tiles);
+    fetch_ih(turn + kGridIhSlots - sequence_tiles);
     if (s > 0) write_y(s, j, state);
     __syncwarp();
     if (guarded && lane < a.unit_blocks) {
@@ -317,7 +293,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
                      static_cast<uint32_t>(columns_of(j) * team * a.unit_blocks * 16 * Planes));
   };
   const auto first_fetches = [&] {
-    for (int turn = 0; turn < kIhSlots - sequence_tiles; ++turn) fetch_ih(turn);
+    for (int turn = 0; turn < kGridIhSlots - sequence_tiles; ++turn) fetch_ih(turn);
   };
   // Slots of sums: the turn modulo their number, and the phase of those who took the ones before.
   struct SumSlot {
@@ -333,30 +309,25 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
 
   if (gate_warp < 0) {
     // ---- The warps that multiply.
-    trade_registers<multiplying_registers(KT)>();
     if (warp >= multiplying) return;
     if (warp == 0 && !own_service) first_fetches();
     const int group = warp / splits;  // of this block
     const int split = warp % splits;
     const int unit_group = member * a.unit_blocks + group;
-    uint4 weights[3][kRegisters];
-    auto* const shared_weights = reinterpret_cast<uint4*>(shared + at.weights) + warp * 3 * KShared * 32 + lane;
+    uint4 weights[3][kGridTiles];
     {
-      const uint4* from = a.fragments + (int64_t{unit_group} * splits + split) * 3 * KT * 32 + lane;
+      const uint4* from = a.fragments + (int64_t{unit_group} * splits + split) * 3 * kGridTiles * 32 + lane;
 #pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
+      for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
-        for (int kt = 0; kt < kRegisters; ++kt) weights[gate][kt] = from[(gate * KT + kt) * 32];
-        for (int kt = 0; kt < KShared; ++kt)
-          shared_weights[(gate * KShared + kt) * 32] = from[(gate * KT + kRegisters + kt) * 32];
-      }
+        for (int kt = 0; kt < kGridTiles; ++kt) weights[gate][kt] = from[(gate * kGridTiles + kt) * 32];
     }
     // This thread's accumulators: rows row and row + 8 of a tile, columns pair and pair + 1.
     const int row = lane / 4;
     const int pair = lane % 4 * 2;
     const auto* const row_start =
         reinterpret_cast<const StartOf<Sum>*>(shared + at.rows + group * 48 * 2 * sizeof(Sum)) + 48 + row;
-    const int b_offset = row * h_stride + split * KT * 32 + lane % 4 * 16;
+    const int b_offset = row * h_stride + split * kGridTiles * 32 + lane % 4 * 16;
     uint8_t* const sums = shared + at.sums + warp * kSumBytes * Planes;
     const uint32_t sums_there = sum_barrier(kSumBarriers, 0, group);
     const uint32_t sums_free = sum_barrier(kSumFree, 0, group);
@@ -384,28 +355,18 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
         for (int plane = 0; plane < Planes; ++plane) {
           const uint8_t* const b_from = state + plane * plane_bytes + b_offset;
 #pragma unroll
-          for (int kt = 0; kt < KT; kt += 2) {
+          for (int kt = 0; kt < kGridTiles; kt += 2) {
             uint4 b{0, 0, 0, 0};
             if (any) b = *reinterpret_cast<const uint4*>(b_from + kt * 32);
 #pragma unroll
             for (int gate = 0; gate < 3; ++gate) {
-              uint4 w[2];
-#pragma unroll
-              for (int i = 0; i < 2; ++i)
-                w[i] = kt < kRegisters ? weights[gate][kt < kRegisters ? kt + i : 0]
-                                       : shared_weights[(gate * KShared + kt - kRegisters + i) * 32];
-              // Two chains, so that one warp keeps the tensor cores busy; one where two warps of a scheduler do.
+              // Two chains, so that one warp keeps the tensor cores busy.
               if (kt == 0) {
-                mma_s8u8(acc[gate], w[0], b.x, b.y, start[gate][0], start[gate][1]);
+                mma_s8u8(acc[gate], weights[gate][kt], b.x, b.y, start[gate][0], start[gate][1]);
+                mma_s8u8(more[gate], weights[gate][kt + 1], b.z, b.w, 0, 0);
               } else {
-                mma_s8u8(acc[gate], w[0], b.x, b.y);
-              }
-              if (KT > 8) {
-                mma_s8u8(acc[gate], w[1], b.z, b.w);
-              } else if (kt == 0) {
-                mma_s8u8(more[gate], w[1], b.z, b.w, 0, 0);
-              } else {
-                mma_s8u8(more[gate], w[1], b.z, b.w);
+                mma_s8u8(acc[gate], weights[gate][kt], b.x, b.y);
+                mma_s8u8(more[gate], weights[gate][kt + 1], b.z, b.w);
               }
             }
           }
@@ -417,8 +378,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
 #pragma unroll
             for (int i = 0; i < 4; ++i)
               if (pair + i % 2 < columns)
-                to[gate * 128 + sum_place(pair + i % 2, row + i / 2 * 8)] =
-                    KT > 8 ? acc[gate][i] : wrapping_add(acc[gate][i], more[gate][i]);
+                to[gate * 128 + sum_place(pair + i % 2, row + i / 2 * 8)] = wrapping_add(acc[gate][i], more[gate][i]);
         }
         __syncwarp();
         if (lane == 0) barrier_arrive(sums_there + 8 * kMaxUnitBlocks * static_cast<uint32_t>(slot.index));
@@ -432,19 +392,12 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     }
     return;
   }
-  trade_registers<gate_registers(KT)>();
   if (gate_warp < a.unit_blocks) {
     // ---- The gate warps.
     const int group = gate_warp;
     const int unit_group = member * a.unit_blocks + group;
     uint8_t* const mine = shared + at.staging + group * Planes * 128;  // [plane][8][16] codes on their way
     const uint8_t* const tables = shared + at.tables;
-    // Where this lane sends the codes of its group: always to the same block of the cluster.
-    const auto target = static_cast<uint32_t>(lane % cluster);
-    const int send_column = lane / cluster;
-    const int send_columns = 32 / cluster;
-    const uint32_t remote_h = address_in(shared_address(h_memory) + static_cast<uint32_t>(unit_group * 16), target);
-    const uint32_t remote_barriers = address_in(barriers, target);
     const bool extras = a.lengths != nullptr || a.mask != nullptr;
     const int slot_bytes = multiplying * kSumBytes * Planes;
     SumSlot slot;
@@ -454,8 +407,8 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
       const int next = after(now);
       for (int j = 0; j < sequence_tiles; ++j, ++turn) {
         const int columns = columns_of(j);
-        const auto ih_slot = static_cast<uint32_t>(turn % kIhSlots);
-        barrier_wait(barriers + kIhBarriers + 8 * ih_slot, turn / kIhSlots % 2);
+        const auto ih_slot = static_cast<uint32_t>(turn % kGridIhSlots);
+        barrier_wait(barriers + kGridIhBarriers + 8 * ih_slot, turn / kGridIhSlots % 2);
         // Cells of one sequence a lane: units next to each other.
         const auto gates = [&](auto cells) {
           constexpr int kCells = decltype(cells)::value;
@@ -468,7 +421,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
           const uint8_t* const rows = shared + at.rows + (group * 96 + unit) * static_cast<int>(sizeof(Sum));
           const uint8_t* const ih_from =
               shared + at.ih +
-              ((static_cast<int>(ih_slot) * kColumns + sequence) * a.unit_blocks + group) * kIhTileBytes + unit * 2;
+              ((static_cast<int>(ih_slot) * kColumns + sequence) * a.unit_blocks + group) * kGridIhTileBytes + unit * 2;
           const uint8_t* const old_from = state_in(j, now) + sequence * h_stride + unit_group * 16 + unit;
 #pragma unroll
           for (int gate = 0; gate < 3; ++gate) {
@@ -491,7 +444,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
                                                                          gate * 512);
             };
 #pragma unroll
-            for (int split = 0; split < (kGrid ? kMaxMultiplying : 2); ++split) {
+            for (int split = 0; split < kMaxGridMultiplying; ++split) {
               if (split >= splits) break;
 #pragma unroll
               for (int plane = 0; plane < Planes; ++plane)
@@ -555,23 +508,13 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
         }
         __syncwarp();
         if (s + 1 < a.steps) {
-          if constexpr (kGrid) {
-            uint2* const to =
-                a.exchange + (int64_t{j * 2 + (s + 1) % 2} * team * a.unit_blocks + unit_group) * Planes * 32 + lane;
-            if (lane / 4 < columns)
+          uint2* const to =
+              a.exchange + (int64_t{j * 2 + (s + 1) % 2} * team * a.unit_blocks + unit_group) * Planes * 32 + lane;
+          if (lane / 4 < columns)
 #pragma unroll
-              for (int plane = 0; plane < Planes; ++plane)
-                publish(to + plane * 32, *reinterpret_cast<const uint32_t*>(mine + plane * 128 + lane * 4),
-                        static_cast<uint32_t>(s + 1));
-          } else {
-            const uint32_t to = remote_h + static_cast<uint32_t>((j * a.state_buffers + next) * state_bytes);
-            const uint32_t barrier = remote_barriers + 8 * static_cast<uint32_t>(2 * j + (s + 1) % 2);
-            for (int i = send_column; i < columns; i += send_columns)
-#pragma unroll
-              for (int plane = 0; plane < Planes; ++plane)
-                send(to + static_cast<uint32_t>(plane * plane_bytes + i * h_stride),
-                     *reinterpret_cast<const uint4*>(mine + plane * 128 + i * 16), barrier);
-          }
+            for (int plane = 0; plane < Planes; ++plane)
+              publish(to + plane * 32, *reinterpret_cast<const uint32_t*>(mine + plane * 128 + lane * 4),
+                      static_cast<uint32_t>(s + 1));
         } else {
           // The last state, which nobody multiplies by.
           const int t = a.reverse ? 0 : a.steps - 1;
@@ -612,7 +555,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
       }
       now = after(now);
     }
-  } else if (kGrid && gate_warp <= a.unit_blocks + kForwarders) {
+  } else if (gate_warp <= a.unit_blocks + kForwarders) {
     // ---- The forwarding warps: what every group wrote, to all blocks of this cluster. Block r has the groups r, r +
     // cluster, ...; with several tiles a warp has every second tile, with one every second item, which is the 16 codes
     // of a group and a sequence.
@@ -672,4 +615,4 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
 
 }  // namespace isobit::cuda
 
-#endif  // ISOBIT_GRU_CUDA_PERSISTENT_CUH_
+#endif  // ISOBIT_GRU_CUDA_GRID_CUH_
