@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "core/cuda_status.h"
+#include "gru/cuda_grid.h"
 #include "gru/cuda_gru.h"
 #include "gru/kernels.h"
 #include "gru/proof.h"
@@ -34,7 +35,6 @@ using Kernel = void (*)(PersistentArgs<Real, Sum>);
 
 template <int Planes, typename Real, typename Sum>
 Kernel<Real, Sum> kernel_of_planes(const PersistentLayer& layer) {
-  if (layer.grid) return gru_persistent<8, 0, Planes, Real, Sum, true>;
   if (layer.k_tiles == 4) return gru_persistent<4, 0, Planes, Real, Sum, false>;
   if (layer.k_tiles == 8) return gru_persistent<8, 0, Planes, Real, Sum, false>;
   if (layer.k_tiles == 12) return gru_persistent<12, 0, Planes, Real, Sum, false>;
@@ -55,24 +55,6 @@ Status with_lanes(const PersistentLayer& layer, Body body) {
   if (layer.wide_sums) return body(float(), double());
   return body(float(), float());
 }
-/// Of a layer or a pack.
-template <typename Sum, typename Owner>
-auto& sums_of(Owner& owner) {
-  if constexpr (std::is_same_v<Sum, double>) {
-    return owner.wide;
-  } else {
-    return owner.narrow;
-  }
-}
-template <typename Real, typename Layer>
-auto& cell_of(Layer& layer) {
-  if constexpr (std::is_same_v<Real, double>) {
-    return layer.wide_cell;
-  } else {
-    return layer.narrow_cell;
-  }
-}
-
 PersistentShape shape_of(const PersistentLayer& layer, const PersistentCut& cut, int32_t sequence_tiles,
                          int32_t state_buffers) {
   return {layer.k_tiles,   layer.k_shared, layer.h_planes, layer.wide_sums ? 8 : 4, cut.blocks,
@@ -82,8 +64,7 @@ PersistentShape shape_of(const PersistentLayer& layer, const PersistentCut& cut,
 /// Whole warpgroups.
 int32_t block_warps(const PersistentLayer& layer, const PersistentCut& cut) {
   const int32_t multiplying = cut.unit_blocks * layer.k_splits;
-  const int32_t others =
-      cut.unit_blocks + (has_service_warp(multiplying, cut.unit_blocks) ? 1 : 0) + (layer.grid ? kForwarders : 0);
+  const int32_t others = cut.unit_blocks + (has_service_warp(multiplying, cut.unit_blocks) ? 1 : 0);
   return first_gate_warp(multiplying) + (others + 3) / 4 * 4;
 }
 
@@ -99,7 +80,12 @@ Status cut(int64_t hidden, PersistentLayer& layer) {
     layer.groups = std::max(layer.groups, c.blocks * c.unit_blocks);
   };
   layer.grid = hidden > 1024;
-  layer.k_tiles = hidden <= 256 ? 4 : hidden <= 512 || layer.grid ? 8 : hidden <= 768 ? 12 : 16;
+  if (layer.grid) {
+    if (hidden > kMaxGridHidden)
+      return unsupported("H is " + std::to_string(hidden) + ": R does not fit the registers of the device");
+    return {};
+  }
+  layer.k_tiles = hidden <= 256 ? 4 : hidden <= 512 ? 8 : hidden <= 768 ? 12 : 16;
   layer.k_shared = layer.k_tiles == 16 ? 4 : 0;
   if (hidden <= 128) {
     add(2, 2);
@@ -111,10 +97,8 @@ Status cut(int64_t hidden, PersistentLayer& layer) {
   } else if (hidden <= 512) {
     add(16, 16);
     add(8, 8);
-  } else if (!layer.grid) {
-    add(16, 16);
   } else {
-    for (const int32_t cluster : {8, 4, 2}) add(cluster, groups);
+    add(16, 16);
   }
   layer.k_splits = static_cast<int32_t>(((hidden + 31) / 32 + layer.k_tiles - 1) / layer.k_tiles);
   for (int32_t i = 0; i < layer.cuts; ++i)
@@ -129,7 +113,7 @@ int32_t state_buffers(const PersistentCut& cut, int32_t sequence_tiles) {
 
 /// The attributes of a launch: `values` outlives the configuration.
 struct LaunchAttributes {
-  cudaLaunchAttribute values[2]{};
+  cudaLaunchAttribute values[1]{};
 };
 cudaLaunchConfig_t launch_config(const PersistentLayer& layer, const PersistentCut& cut, int32_t sequence_tiles,
                                  int64_t teams, LaunchAttributes& attributes) {
@@ -140,11 +124,8 @@ cudaLaunchConfig_t launch_config(const PersistentLayer& layer, const PersistentC
       persistent_shared(shape_of(layer, cut, sequence_tiles, state_buffers(cut, sequence_tiles))).total);
   attributes.values[0].id = cudaLaunchAttributeClusterDimension;
   attributes.values[0].val.clusterDim = {static_cast<unsigned>(cut.cluster), 1, 1};
-  // Blocks of a grid wait for each other: all of them are on the device at once, or the launch fails.
-  attributes.values[1].id = cudaLaunchAttributeCooperative;
-  attributes.values[1].val.cooperative = 1;
   config.attrs = attributes.values;
-  config.numAttrs = layer.grid ? 2 : 1;
+  config.numAttrs = 1;
   return config;
 }
 
@@ -159,6 +140,7 @@ Status prepare(PersistentLayer& layer) {
     return unsupported("the device has compute capability " + std::to_string(major) + ", it is made for 9");
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                                      "shared memory of a block"));
+  if (layer.grid) return prepare_grid<Real, Sum>(layer, shared);
   const Kernel<Real, Sum> kernel = kernel_of<Real, Sum>(layer);
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
                                      "persistent: shared memory"));
@@ -191,11 +173,10 @@ Status prepare(PersistentLayer& layer) {
   return {};
 }
 
-/// How a batch is spread: teams of `sequence_tiles` tiles each, in `launches` launches.
+/// How a batch is spread: teams of `sequence_tiles` tiles each.
 struct Spread {
   const PersistentCut* cut;
   int32_t sequence_tiles;
-  int64_t launches;
 };
 /// The cut with the fewest tiles a team, as those follow each other in a step; of those the first.
 Spread spread_of(const PersistentLayer& layer, int64_t batch) {
@@ -204,24 +185,9 @@ Spread spread_of(const PersistentLayer& layer, int64_t batch) {
   for (int32_t i = 0; i < layer.cuts; ++i) {
     const PersistentCut& c = layer.cut[i];
     const int64_t each = std::min<int64_t>((tiles + c.room - 1) / c.room, c.sequence_tiles);
-    if (best.cut == nullptr || each < best.sequence_tiles) best = {&c, static_cast<int32_t>(each), 1};
-    if (layer.grid) break;  // a team has the whole device
-  }
-  if (layer.grid) {
-    best.launches = (tiles + best.cut->sequence_tiles - 1) / best.cut->sequence_tiles;
-    best.sequence_tiles = static_cast<int32_t>((tiles + best.launches - 1) / best.launches);
+    if (best.cut == nullptr || each < best.sequence_tiles) best = {&c, static_cast<int32_t>(each)};
   }
   return best;
-}
-
-/// A grid's blocks all read the state. With one step nothing keeps those that are done from writing the next one before
-/// the others have read it, so they read a copy.
-int64_t copy_bytes(const PersistentLayer& layer, int64_t batch) {
-  return layer.grid ? batch * layer.hidden_size * layer.h_planes : 0;
-}
-
-int64_t exchange_bytes(const PersistentLayer& layer, int32_t sequence_tiles) {
-  return layer.grid ? int64_t{sequence_tiles} * 2 * layer.groups * layer.h_planes * 256 : 0;
 }
 
 /// R in the order in which lanes load it: [tile][split][gate][k tile][lane][16 bytes]. The k of a fragment are permuted
@@ -355,7 +321,11 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
     ISOBIT_RETURN_IF_ERROR((prepare<Real, Sum>(layer)));
     return pack_rows(p, layer, sums_of<Sum>(pack));
   }));
-  pack_fragments(p.R, p.hidden_size, pack);
+  if (layer.grid) {
+    pack_grid(p, pack);
+  } else {
+    pack_fragments(p.R, p.hidden_size, pack);
+  }
   return pack;
 }
 
@@ -380,9 +350,9 @@ int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t ba
     const PersistentLayer& p = layer.persistent;
     // A smaller batch may run more steps in a chunk: the limit itself, where it can be reached.
     const int64_t one = batch * row_bytes(p);
-    const int64_t padding = product_x_bytes(product_shape(p), 1) + 3 * kAlignment;
+    const int64_t padding = product_x_bytes(product_shape(p), 1) + 2 * kAlignment;
     const int64_t chunk = steps <= kChunkBytes / one ? steps * one : std::max(kChunkBytes, one);
-    bytes = std::max(bytes, chunk + padding + exchange_bytes(p, kMaxSequenceTiles) + aligned(copy_bytes(p, batch)));
+    bytes = std::max(bytes, chunk + padding + (p.grid ? aligned(grid_exchange_bytes(p, batch)) : 0));
   }
   return bytes;
 }
@@ -392,7 +362,7 @@ namespace {
 /// Steps [first, first + steps) of a run; x and ih: room for them.
 template <typename Real, typename Sum>
 Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t first, int64_t steps, uint8_t* x,
-                    uint16_t* ih, uint2* exchange, void* copy, cudaStream_t stream) {
+                    uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
   const PersistentSums<Sum>& sums = sums_of<Sum>(p);
   ProductRows rows;
   rows.codes = static_cast<const uint8_t*>(run.x) + first * run.x_strides.step * p.x_planes;
@@ -405,6 +375,22 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t firs
   ISOBIT_RETURN_IF_ERROR(pad_product_x(sums.W.shape, kernel, rows, x, stream));
   ISOBIT_RETURN_IF_ERROR(launch_product(sums.W, kernel, x, rows.rows, ih, stream));
 
+  if (p.grid) {
+    PersistentChunk chunk{};
+    chunk.ih = ih;
+    chunk.first_step = first;
+    chunk.steps = steps;
+    chunk.batch = run.batch;
+    chunk.state = static_cast<uint8_t*>(run.state);
+    chunk.y_step = run.y_strides.step * p.h_planes;
+    chunk.y_sequence = run.y_strides.sequence * p.h_planes;
+    chunk.y = static_cast<uint8_t*>(run.y) + first * chunk.y_step;
+    chunk.lengths = run.lengths;
+    chunk.mask = run.mask;
+    chunk.mask_width = run.mask_width;
+    chunk.reverse = run.reverse;
+    return launch_grid<Real, Sum>(p, chunk, exchange, stream);
+  }
   const Spread spread = spread_of(p, run.batch);
   PersistentArgs<Real, Sum> a{};
   a.gates = cell_of<Real>(p);
@@ -421,12 +407,6 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t firs
   a.hidden = p.hidden_size;
   a.state = static_cast<uint8_t*>(run.state);
   a.state_before = a.state;
-  if (p.grid && steps == 1) {
-    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMemcpyAsync(copy, run.state, static_cast<size_t>(copy_bytes(p, run.batch)),
-                                                       cudaMemcpyDeviceToDevice, stream),
-                                       "persistent: a copy of the state"));
-    a.state_before = static_cast<const uint8_t*>(copy);
-  }
   a.y_step = run.y_strides.step * p.h_planes;
   a.y_sequence = run.y_strides.sequence * p.h_planes;
   a.y = static_cast<uint8_t*>(run.y) + first * a.y_step;
@@ -440,24 +420,13 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t firs
   a.k_splits = p.k_splits;
   a.sequence_tiles = spread.sequence_tiles;
   a.state_buffers = state_buffers(*spread.cut, spread.sequence_tiles);
-  a.exchange = exchange;
   const int64_t tiles = (run.batch + kColumns - 1) / kColumns;
-  const int64_t teams = p.grid ? 1 : (tiles + spread.sequence_tiles - 1) / spread.sequence_tiles;
-  const int64_t each = p.grid ? int64_t{spread.sequence_tiles} * kColumns : run.batch;  // sequences of a launch
+  const int64_t teams = (tiles + spread.sequence_tiles - 1) / spread.sequence_tiles;
   LaunchAttributes attributes;
   cudaLaunchConfig_t config = launch_config(p, *spread.cut, spread.sequence_tiles, teams, attributes);
   config.stream = stream;
-  for (int64_t n = 0; n < run.batch; n += each) {
-    a.first_sequence = static_cast<int32_t>(n);
-    a.sequences = static_cast<int32_t>(std::min(each, run.batch - n));
-    if (p.grid)
-      ISOBIT_RETURN_IF_ERROR(cuda_status(
-          cudaMemsetAsync(exchange, 0, static_cast<size_t>(exchange_bytes(p, spread.sequence_tiles)), stream),
-          "persistent: words of the exchange"));
-    ISOBIT_RETURN_IF_ERROR(
-        cuda_status(cudaLaunchKernelEx(&config, kernel_of<Real, Sum>(p), a), "kernel gru_persistent"));
-  }
-  return {};
+  a.sequences = static_cast<int32_t>(run.batch);
+  return cuda_status(cudaLaunchKernelEx(&config, kernel_of<Real, Sum>(p), a), "kernel gru_persistent");
 }
 
 }  // namespace
@@ -471,8 +440,7 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
     scratch += aligned(bytes);
     return piece;
   };
-  auto* const exchange = reinterpret_cast<uint2*>(take(exchange_bytes(p, kMaxSequenceTiles)));
-  void* const copy = take(copy_bytes(p, run.batch));
+  std::byte* const exchange = take(p.grid ? grid_exchange_bytes(p, run.batch) : 0);
   auto* const x = reinterpret_cast<uint8_t*>(take(product_x_bytes(product_shape(p), chunk * run.batch)));
   auto* const ih = reinterpret_cast<uint16_t*>(scratch);
   return with_lanes(p, [&](auto real, auto sum) -> Status {
@@ -480,7 +448,7 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
       const int64_t steps = std::min(chunk, run.steps - done);
       const int64_t first = run.reverse ? run.steps - done - steps : done;
       ISOBIT_RETURN_IF_ERROR(
-          (launch_chunk<decltype(real), decltype(sum)>(p, run, first, steps, x, ih, exchange, copy, stream)));
+          (launch_chunk<decltype(real), decltype(sum)>(p, run, first, steps, x, ih, exchange, stream)));
     }
     return {};
   });

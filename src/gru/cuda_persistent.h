@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "gru/cuda_gates.cuh"
@@ -33,9 +34,16 @@ struct PersistentCut {
   int32_t of_three_buffers = 0;  // the same with three, which need fewer waits
 };
 
+/// How all blocks of a launch, one for each group of 16 units, are a team (cuda_grid.cuh).
+struct GridCut {
+  int32_t cluster = 0;               // of the kernel for many sequences; 0: it does not run there
+  int32_t slots16 = 0, slots32 = 0;  // turns of 16 and 32 sequences whose state fits shared memory
+};
+
 struct PersistentLayer {
   bool supported = false;
-  bool grid = false;                                // a team is all blocks of a launch
+  bool grid = false;  // H above 1024: grid_cut instead of cut
+  GridCut grid_cut{};
   bool wide_gates = false, wide_sums = false;       // double lanes; the gates' only with the sums'
   int32_t k_tiles = 4, k_shared = 0, k_splits = 1;  // cuda_persistent.cuh
   int32_t cuts = 0;                                 // the first is the fastest for few sequences
@@ -51,6 +59,37 @@ struct PersistentLayer {
   int32_t table_entries = 0;
   uint32_t h_flip = 0;  // the sign bit of signed codes, in all four bytes
   uint8_t x_flip = 0;
+};
+
+/// What belongs to lanes of a type; of a layer or a pack.
+template <typename Sum, typename Owner>
+auto& sums_of(Owner& owner) {
+  if constexpr (std::is_same_v<Sum, double>) {
+    return owner.wide;
+  } else {
+    return owner.narrow;
+  }
+}
+template <typename Real, typename Layer>
+auto& cell_of(Layer& layer) {
+  if constexpr (std::is_same_v<Real, double>) {
+    return layer.wide_cell;
+  } else {
+    return layer.narrow_cell;
+  }
+}
+
+/// Steps of a run, of which ih holds those from `first_step` on.
+struct PersistentChunk {
+  const uint16_t* ih;
+  int64_t first_step, steps, batch;
+  uint8_t* state;              // [batch][hidden] codes, in and out
+  uint8_t* y;                  // of the first of these steps, at this direction's columns
+  int64_t y_step, y_sequence;  // bytes
+  const int32_t* lengths;      // [batch], or null
+  const uint8_t* mask;         // [all steps][batch][mask_width], or null
+  int64_t mask_width;
+  bool reverse;
 };
 
 template <typename Sum>
