@@ -104,6 +104,18 @@ __device__ __forceinline__ bool is_elected() {
       : "=r"(elected));
   return elected != 0;
 }
+/// Registers a thread of this warpgroup from here on, in a block of 384 threads, which start with 168 each. Only code
+/// for one architecture has the instruction; without it the kernel spills.
+template <int kCount>
+__device__ __forceinline__ void trade_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if constexpr (kCount > 168) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+  }
+#endif
+}
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }

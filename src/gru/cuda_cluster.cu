@@ -102,15 +102,16 @@ Exchange exchange_of(const PersistentLayer& layer, const Spread& spread, int64_t
   return spread.tiles.count == 1 && lanes <= 32 && messages <= kMostMessages ? kSends : kCopies;
 }
 
-}  // namespace
-
-void cut_cluster(int64_t hidden, PersistentLayer& layer) {
-  const auto groups = static_cast<int32_t>((hidden + 15) / 16);
+/// The ways to cut a layer into teams, few, found by timing on an H200. More blocks have less to multiply and more to
+/// exchange; smaller clusters leave room for more.
+void cut(PersistentLayer& layer) {
+  const int32_t hidden = layer.hidden_size;
+  const int32_t groups = (hidden + 15) / 16;
   const auto add = [&](int32_t cluster) {
-    PersistentCut& cut = layer.cut[layer.cuts++];
-    cut.cluster = cut.blocks = cluster;
-    cut.unit_blocks = (groups + cluster - 1) / cluster;
-    layer.groups = std::max(layer.groups, cluster * cut.unit_blocks);
+    PersistentCut& one = layer.cut[layer.cuts++];
+    one.cluster = cluster;
+    one.unit_blocks = (groups + cluster - 1) / cluster;
+    layer.groups = std::max(layer.groups, cluster * one.unit_blocks);
   };
   layer.k_tiles = hidden <= 128 ? 4 : hidden <= 512 ? 8 : hidden <= 768 ? 12 : 16;
   layer.k_splits = hidden <= 256 ? 1 : 2;
@@ -130,8 +131,11 @@ void cut_cluster(int64_t hidden, PersistentLayer& layer) {
   }
 }
 
+}  // namespace
+
 template <typename Real, typename Sum>
 Status prepare_cluster(PersistentLayer& layer, int shared) {
+  cut(layer);
   const Kernel<Real, Sum> kernel = kernel_of<Real, Sum>(layer);
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
                                      "persistent: shared memory"));
@@ -159,6 +163,27 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
   if (fitting == 0)
     return {StatusCode::kUnsupported, "the device has no room for a team of thread blocks that holds R"};
   return {};
+}
+
+void pack_cluster(const GruLayerParameters& p, PersistentPack& pack) {
+  const PersistentLayer& layer = pack.layer;
+  const int64_t hidden = p.hidden_size;
+  pack.fragments.assign(
+      static_cast<size_t>(layer.groups) * static_cast<size_t>(layer.k_splits * 3 * layer.k_tiles) * 512, 0);
+  size_t at = 0;
+  for (int64_t tile = 0; tile < layer.groups; ++tile)
+    for (int64_t split = 0; split < layer.k_splits; ++split)
+      for (int64_t gate = 0; gate < 3; ++gate)
+        for (int64_t kt = 0; kt < layer.k_tiles; ++kt)
+          for (int64_t lane = 0; lane < 32; ++lane)
+            for (int64_t i = 0; i < 16; ++i, ++at) {
+              const int64_t r = i / 4;  // the register: row half, k half
+              const int64_t unit = tile * 16 + lane / 4 + r % 2 * 8;
+              const int64_t k =
+                  (split * layer.k_tiles + kt / 2 * 2) * 32 + lane % 4 * 16 + kt % 2 * 8 + r / 2 * 4 + i % 4;
+              if (unit < hidden && k < hidden)
+                pack.fragments[at] = static_cast<uint8_t>(p.R.at(gate * hidden + unit, k));
+            }
 }
 
 template <typename Real, typename Sum>

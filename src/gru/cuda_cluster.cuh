@@ -136,19 +136,6 @@ inline __host__ __device__ int32_t block_warps(int32_t k_tiles, int32_t multiply
 /// Of one turn and sequence in shared memory: so that no bank is met twice.
 inline __host__ __device__ int32_t ih_row_bytes(int32_t unit_blocks) { return unit_blocks * kIhTileBytes + 16; }
 
-/// Registers a thread of this warpgroup from here on. Only code for one architecture has the instruction; without it
-/// the kernel spills.
-template <int kCount>
-__device__ __forceinline__ void trade_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (kCount > 168) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
-  } else {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
-  }
-#endif
-}
-
 inline __host__ __device__ ClusterShared cluster_shared(const ClusterShape& shape) {
   ClusterShared at{};
   const int32_t groups = shape.cluster * shape.unit_blocks;

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gru/cuda_grid_delays.h"
 #include "gru/proof.h"
 #include "gru/random_model.h"
 #include "testing/cuda_buffer.h"
@@ -280,13 +281,13 @@ class DeviceGrus : public ::testing::Test {
       (void)buffer->read<std::byte>();
   }
 
-  /// Every kernel that can run the case.
-  void compare(const Case& c) {
+  /// Every kernel that can run the case, or `only` one.
+  void compare(const Case& c, std::string_view only = {}) {
     const Outcome expected = on_host(c);
     const Result<DeviceGru> gru = DeviceGru::create(c.model);
     ASSERT_TRUE(gru.ok()) << gru.status().message();
     for (const DeviceGruKernel& kernel : gru_kernels()) {
-      if (hidden_from_sanitizer(kernel.name)) continue;
+      if (hidden_from_sanitizer(kernel.name) || (!only.empty() && kernel.name != only)) continue;
       if (!gru->choose_kernel(c.run.batch, c.run.steps, kernel.name).ok()) continue;
       Outcome actual;
       on_device(c, *gru, kernel.name, actual);
@@ -393,6 +394,17 @@ TEST_F(DeviceGrus, ManySequencesAndLargeSizes) {
   if (!sanitized()) compare(case_of(2, 1531, 1030, 3, 3));
   if (!sanitized()) compare(case_of(3, 1, 2049, 1, 2));
   compare(case_of(4, 9, 1, 40, 20, 2, 2));
+  for (const int64_t batch : {2, 40}) {  // both directions of layers that take the whole device
+    if (sanitized()) continue;
+    Case c = case_of(5, 20, 1040, batch, 6, 2, 2);
+    c.fast_host = true;
+    compare(c);
+  }
+  if (!sanitized()) {  // several launches, the last of one sequence
+    Case c = case_of(6, 1, 1025, 10241, 2);
+    c.fast_host = true;
+    compare(c, "persistent");
+  }
   std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
 }
 
@@ -409,6 +421,8 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
       {96, 768, 200, 4, 12, 8},  {96, 760, 30, 7, 8, 16},   {1024, 1024, 1, 20, 8, 8}, {64, 1000, 300, 5, 8, 8},
       {31, 1024, 100, 5, 8, 16}, {33, 1025, 50, 9, 8, 8},   {16, 1290, 1, 40, 8, 8},   {16, 1536, 40, 9, 8, 16},
       {2048, 2048, 9, 6, 8, 8},  {5, 2048, 70, 7, 8, 8},    {5, 2041, 3, 7, 16, 16},   {7, 1030, 200, 4, 8, 8},
+      {20, 1537, 8, 9, 8, 8},    {3, 1100, 600, 3, 8, 8},   {9, 2000, 300, 4, 8, 8},   {9, 1800, 5, 12, 12, 8},
+      {9, 1041, 25, 9, 8, 16},
   };
   uint64_t seed = 7100;
   for (const Size& size : kSizes) {
@@ -449,6 +463,77 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
     }
   }
   std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
+}
+
+/// Layers that take the whole device, with every part of the exchange between its blocks delayed at random: the bytes
+/// of the host, and over many steps those of a run without delays. ISOBIT_DELAYED_STEPS: how many.
+TEST_F(DeviceGrus, DelaysInTheExchangeChangeNoByte) {
+  if (racecheck()) return;
+  struct Delays {
+    explicit Delays(uint32_t seed) { set_grid_delays(seed); }
+    ~Delays() { set_grid_delays(0); }
+    Delays(const Delays&) = delete;
+    Delays& operator=(const Delays&) = delete;
+  };
+  struct Size {
+    int64_t hidden, batch;
+    int32_t h_bits;
+  };
+  constexpr Size kSizes[] = {{1025, 1, 8}, {1040, 7, 8}, {2048, 2, 16}, {1030, 16, 8}, {1040, 33, 16}, {2048, 140, 8}};
+  constexpr int64_t kMostBytes = int64_t{6} << 30;  // of y, of each
+  constexpr int64_t kCallBytes = int64_t{64} << 20;
+  const char* const asked = std::getenv("ISOBIT_DELAYED_STEPS");
+  const int64_t most_steps = asked != nullptr ? std::strtoll(asked, nullptr, 10) : 5000;
+  ASSERT_GT(most_steps, 0) << "ISOBIT_DELAYED_STEPS";
+  uint32_t seed = 7300;
+  for (const Size& size : kSizes) {
+    if (sanitized() && (size.hidden > 1040 || size.batch > 33)) continue;
+    RandomShape shape;
+    shape.input = 8;
+    shape.hidden = size.hidden;
+    shape.h_bits = size.h_bits;
+    shape.gate_out_bits = size.h_bits;
+    Case c = case_of(++seed, shape, size.batch, sanitized() ? 4 : 40);
+    c.fast_host = true;
+    SCOPED_TRACE(describe(c.shape, c.run, seed, 0));
+    {
+      const Delays delays(seed);
+      compare(c, "persistent");
+    }
+    if (sanitized()) continue;
+    const Result<DeviceGru> gru = DeviceGru::create(c.model);
+    ASSERT_TRUE(gru.ok()) << gru.status().message();
+    const int64_t x_row = size.batch * shape.input * size_of(c.model.input_grid());
+    const int64_t y_row = size.batch * size.hidden * size_of(c.model.output_grid());
+    const int64_t all = std::min(most_steps, kMostBytes / y_row);
+    const int64_t most = std::min(all, kCallBytes / y_row);
+    Random random(seed);
+    GuardedDeviceBuffer x(most * x_row);
+    GuardedDeviceBuffer y(most * y_row);
+    GuardedDeviceBuffer workspace(gru->workspace_bytes(size.batch, most));
+    GuardedDeviceBuffer with(gru->state_bytes(size.batch)), without(gru->state_bytes(size.batch));
+    for (GuardedDeviceBuffer* state : {&with, &without})
+      ASSERT_TRUE(gru->initial_state(state->bytes(), size.batch, stream_).ok());
+    for (int64_t done = 0; done < all && !HasFailure(); done += most) {
+      const int64_t steps = std::min(most, all - done);
+      const auto run = [&](const GuardedDeviceBuffer& state) {
+        GruRunOptions options;
+        options.kernel = "persistent";
+        const Status status = gru->forward_codes(x.bytes().first(static_cast<size_t>(steps * x_row)),
+                                                 y.bytes().first(static_cast<size_t>(steps * y_row)), steps, size.batch,
+                                                 state.bytes(), workspace.bytes(), stream_, options);
+        EXPECT_TRUE(status.ok()) << status.message();
+        EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+        return y.read<std::byte>();
+      };
+      x.write(random_tensor(random, most * size.batch * shape.input, c.model.input_grid()));
+      const std::vector<std::byte> expected = run(without);
+      const Delays delays(++seed);
+      ASSERT_TRUE(run(with) == expected) << "steps from " << done;
+    }
+    std::printf("H = %lld, %lld sequences: %lld delayed steps\n", static_cast<long long>(size.hidden),
+                static_cast<long long>(size.batch), static_cast<long long>(all));
+  }
 }
 
 /// Calls of one step, as a decoder makes them, and sizes at which `step` takes its other ways: more tiles of sequences

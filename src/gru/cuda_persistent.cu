@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The persistent kernel's host side: which layers it runs, how it is cut, packing, launch. W x of many steps is one
 // product before the recurrence, in chunks of steps, so that memory does not grow with their number without limit.
+#include "gru/cuda_persistent.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +10,7 @@
 
 #include "core/cuda_status.h"
 #include "gru/cuda_cluster.h"
-#include "gru/cuda_grid.cuh"
+#include "gru/cuda_grid.h"
 #include "gru/cuda_gru.h"
 #include "gru/kernels.h"
 #include "gru/proof.h"
@@ -25,25 +26,10 @@ constexpr int64_t kAlignment = 256;
 constexpr int32_t kMaxTableBits = 12;  // of a gate input: tables are in shared memory
 // Rows and turns are counted in 32 bits.
 constexpr int64_t kMaxBatch = INT32_MAX / 512;
-constexpr int64_t kMaxSteps = INT32_MAX / kMaxGridSequenceTiles;
+constexpr int64_t kMaxSteps = INT32_MAX / 64;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 Status unsupported(const std::string& what) { return {StatusCode::kUnsupported, what}; }
-
-template <typename Real, typename Sum>
-using Kernel = void (*)(GridArgs<Real, Sum>);
-
-template <int Planes, typename Real, typename Sum>
-Kernel<Real, Sum> kernel_of_planes(const PersistentLayer&) {
-  return gru_grid<Planes, Real, Sum>;
-}
-/// Two planes take double lanes.
-template <typename Real, typename Sum>
-Kernel<Real, Sum> kernel_of(const PersistentLayer& layer) {
-  if constexpr (std::is_same_v<Real, double>)
-    if (layer.h_planes == 2) return kernel_of_planes<2, Real, Sum>(layer);
-  return kernel_of_planes<1, Real, Sum>(layer);
-}
 
 /// Calls body(Real(), Sum()) with the layer's lanes.
 template <typename Body>
@@ -52,71 +38,8 @@ Status with_lanes(const PersistentLayer& layer, Body body) {
   if (layer.wide_sums) return body(float(), double());
   return body(float(), float());
 }
-GridShape shape_of(const PersistentLayer& layer, const PersistentCut& cut, int32_t sequence_tiles,
-                   int32_t state_buffers) {
-  return {layer.h_planes, layer.wide_sums ? 8 : 4, cut.blocks,    cut.unit_blocks,
-          layer.k_splits, sequence_tiles,          state_buffers, layer.table_entries};
-}
 
-/// Whole warpgroups.
-int32_t block_warps(const PersistentLayer& layer, const PersistentCut& cut) {
-  const int32_t multiplying = cut.unit_blocks * layer.k_splits;
-  const int32_t others =
-      cut.unit_blocks + (has_service_warp(multiplying, cut.unit_blocks) ? 1 : 0) + (layer.grid ? kForwarders : 0);
-  return first_gate_warp(multiplying) + (others + 3) / 4 * 4;
-}
-
-/// How the hidden units are cut: few ways, found by timing on an H200. More blocks have less to multiply and more to
-/// exchange; smaller clusters leave room for more of them.
-Status cut(int64_t hidden, PersistentLayer& layer) {
-  const auto groups = static_cast<int32_t>((hidden + 15) / 16);
-  const auto add = [&](int32_t cluster, int32_t blocks) {
-    PersistentCut& c = layer.cut[layer.cuts++];
-    c.cluster = cluster;
-    c.blocks = (blocks + cluster - 1) / cluster * cluster;
-    c.unit_blocks = (groups + c.blocks - 1) / c.blocks;
-    layer.groups = std::max(layer.groups, c.blocks * c.unit_blocks);
-  };
-  layer.grid = hidden > kMaxClusterHidden;
-  if (!layer.grid) {
-    cut_cluster(hidden, layer);
-    return {};
-  }
-  layer.k_tiles = kGridTiles;
-  for (const int32_t cluster : {8, 4, 2}) add(cluster, groups);
-  layer.k_splits = static_cast<int32_t>(((hidden + 31) / 32 + layer.k_tiles - 1) / layer.k_tiles);
-  for (int32_t i = 0; i < layer.cuts; ++i)
-    if (layer.cut[i].unit_blocks > kMaxUnitBlocks || layer.cut[i].unit_blocks * layer.k_splits > kMaxGridMultiplying)
-      return unsupported("H is " + std::to_string(hidden) + ": R does not fit the registers of the device");
-  return {};
-}
-
-int32_t state_buffers(const PersistentCut& cut, int32_t sequence_tiles) {
-  return sequence_tiles <= cut.of_three_buffers ? 3 : 2;
-}
-
-/// The attributes of a launch: `values` outlives the configuration.
-struct LaunchAttributes {
-  cudaLaunchAttribute values[2]{};
-};
-cudaLaunchConfig_t launch_config(const PersistentLayer& layer, const PersistentCut& cut, int32_t sequence_tiles,
-                                 int64_t teams, LaunchAttributes& attributes) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(teams * cut.blocks));
-  config.blockDim = dim3(static_cast<unsigned>(32 * block_warps(layer, cut)));
-  config.dynamicSmemBytes =
-      static_cast<size_t>(grid_shared(shape_of(layer, cut, sequence_tiles, state_buffers(cut, sequence_tiles))).total);
-  attributes.values[0].id = cudaLaunchAttributeClusterDimension;
-  attributes.values[0].val.clusterDim = {static_cast<unsigned>(cut.cluster), 1, 1};
-  // Blocks of a grid wait for each other: all of them are on the device at once, or the launch fails.
-  attributes.values[1].id = cudaLaunchAttributeCooperative;
-  attributes.values[1].val.cooperative = 1;
-  config.attrs = attributes.values;
-  config.numAttrs = layer.grid ? 2 : 1;
-  return config;
-}
-
-/// Attributes of the kernels on the current device; which cuts find room there, and for how much.
+/// Which cuts find room on the current device; attributes of the kernels there.
 template <typename Real, typename Sum>
 Status prepare(PersistentLayer& layer) {
   int device = 0, major = 0, shared = 0;
@@ -127,91 +50,7 @@ Status prepare(PersistentLayer& layer) {
     return unsupported("the device has compute capability " + std::to_string(major) + ", it is made for 9");
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                                      "shared memory of a block"));
-  if (!layer.grid) return prepare_cluster<Real, Sum>(layer, shared);
-  const Kernel<Real, Sum> kernel = kernel_of<Real, Sum>(layer);
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
-                                     "persistent: shared memory"));
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
-                                     "persistent: cluster"));
-  int32_t fitting = 0;
-  for (int32_t i = 0; i < layer.cuts; ++i) {
-    PersistentCut cut = layer.cut[i];
-    const auto fit = [&](int32_t buffers) {
-      int32_t tiles = 0;
-      while (tiles < kMaxGridSequenceTiles && grid_shared(shape_of(layer, cut, tiles + 1, buffers)).total <= shared)
-        ++tiles;
-      return tiles;
-    };
-    cut.sequence_tiles = fit(2);
-    cut.of_three_buffers = fit(3);
-    if (cut.sequence_tiles == 0) continue;
-    LaunchAttributes attributes;
-    const cudaLaunchConfig_t config = launch_config(layer, cut, cut.sequence_tiles, 1, attributes);
-    int clusters = 0;
-    if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
-      cudaGetLastError();  // clusters of this size are not to be had there
-      continue;
-    }
-    cut.room = clusters / (cut.blocks / cut.cluster);
-    if (cut.room > 0) layer.cut[fitting++] = cut;
-  }
-  layer.cuts = fitting;
-  if (fitting == 0) return unsupported("the device has no room for a team of thread blocks that holds R");
-  return {};
-}
-
-/// How a batch is spread: teams of `sequence_tiles` tiles each, in `launches` launches.
-struct Spread {
-  const PersistentCut* cut;
-  int32_t sequence_tiles;
-  int64_t launches;
-};
-/// The cut with the fewest tiles a team, as those follow each other in a step; of those the first.
-Spread spread_of(const PersistentLayer& layer, int64_t batch) {
-  const int64_t tiles = (batch + kColumns - 1) / kColumns;
-  Spread best{};
-  for (int32_t i = 0; i < layer.cuts; ++i) {
-    const PersistentCut& c = layer.cut[i];
-    const int64_t each = std::min<int64_t>((tiles + c.room - 1) / c.room, c.sequence_tiles);
-    if (best.cut == nullptr || each < best.sequence_tiles) best = {&c, static_cast<int32_t>(each), 1};
-    if (layer.grid) break;  // a team has the whole device
-  }
-  if (layer.grid) {
-    best.launches = (tiles + best.cut->sequence_tiles - 1) / best.cut->sequence_tiles;
-    best.sequence_tiles = static_cast<int32_t>((tiles + best.launches - 1) / best.launches);
-  }
-  return best;
-}
-
-/// A grid's blocks all read the state. With one step nothing keeps those that are done from writing the next one before
-/// the others have read it, so they read a copy.
-int64_t copy_bytes(const PersistentLayer& layer, int64_t batch) {
-  return layer.grid ? batch * layer.hidden_size * layer.h_planes : 0;
-}
-
-int64_t exchange_bytes(const PersistentLayer& layer, int32_t sequence_tiles) {
-  return layer.grid ? int64_t{sequence_tiles} * 2 * layer.groups * layer.h_planes * 256 : 0;
-}
-
-/// R in the order in which lanes load it: [tile][split][gate][k tile][lane][16 bytes]. The k of a fragment are permuted
-/// so that 16 bytes of a sequence's state are the b of two fragments.
-void pack_fragments(const CodeMatrix& R, int64_t hidden, PersistentPack& pack) {
-  const PersistentLayer& layer = pack.layer;
-  pack.fragments.assign(
-      static_cast<size_t>(layer.groups) * static_cast<size_t>(layer.k_splits * 3 * layer.k_tiles) * 512, 0);
-  size_t at = 0;
-  for (int64_t tile = 0; tile < layer.groups; ++tile)
-    for (int64_t split = 0; split < layer.k_splits; ++split)
-      for (int64_t gate = 0; gate < 3; ++gate)
-        for (int64_t kt = 0; kt < layer.k_tiles; ++kt)
-          for (int64_t lane = 0; lane < 32; ++lane)
-            for (int64_t i = 0; i < 16; ++i, ++at) {
-              const int64_t r = i / 4;  // the register: row half, k half
-              const int64_t unit = tile * 16 + lane / 4 + r % 2 * 8;
-              const int64_t k =
-                  (split * layer.k_tiles + kt / 2 * 2) * 32 + lane % 4 * 16 + kt % 2 * 8 + r / 2 * 4 + i % 4;
-              if (unit < hidden && k < hidden) pack.fragments[at] = static_cast<uint8_t>(R.at(gate * hidden + unit, k));
-            }
+  return layer.grid ? prepare_grid<Real, Sum>(layer, shared) : prepare_cluster<Real, Sum>(layer, shared);
 }
 
 template <typename Sum>
@@ -315,7 +154,9 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
   const bool hh_is_small =
       proof.acc_h_s32 && ratios_at_most_one(p.acc_to_hh) && largest_difference(p.grids[kHh]) < Int128{1} << 22;
   layer.wide_gates = layer.h_planes == 2 || !proof.cell_f32 || (layer.wide_sums && !hh_is_small);
-  ISOBIT_RETURN_IF_ERROR(cut(p.hidden_size, layer));
+  layer.grid = p.hidden_size > kMaxClusterHidden;
+  if (p.hidden_size > kMaxGridHidden)
+    return unsupported("H is " + std::to_string(p.hidden_size) + ": R does not fit the registers of the device");
   ISOBIT_RETURN_IF_ERROR(with_lanes(layer, [&](auto real, auto sum) -> Status {
     using Real = decltype(real);
     using Sum = decltype(sum);
@@ -324,7 +165,11 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
     ISOBIT_RETURN_IF_ERROR((prepare<Real, Sum>(layer)));
     return pack_rows(p, layer, sums_of<Sum>(pack));
   }));
-  pack_fragments(p.R, p.hidden_size, pack);
+  if (layer.grid) {
+    pack_grid(p, pack);
+  } else {
+    pack_cluster(p, pack);
+  }
   return pack;
 }
 
@@ -349,9 +194,9 @@ int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t ba
     const PersistentLayer& p = layer.persistent;
     // A smaller batch may run more steps in a chunk: the limit itself, where it can be reached.
     const int64_t one = batch * row_bytes(p);
-    const int64_t padding = product_x_bytes(product_shape(p), 1) + 3 * kAlignment;
+    const int64_t padding = product_x_bytes(product_shape(p), 1) + 2 * kAlignment;
     const int64_t chunk = steps <= kChunkBytes / one ? steps * one : std::max(kChunkBytes, one);
-    bytes = std::max(bytes, chunk + padding + exchange_bytes(p, kMaxGridSequenceTiles) + aligned(copy_bytes(p, batch)));
+    bytes = std::max(bytes, chunk + padding + (p.grid ? aligned(grid_exchange_bytes(p, batch)) : 0));
   }
   return bytes;
 }
@@ -361,7 +206,7 @@ namespace {
 /// Steps [first, first + steps) of a run; x and ih: room for them.
 template <typename Real, typename Sum>
 Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t first, int64_t steps, uint8_t* x,
-                    uint16_t* ih, uint2* exchange, void* copy, cudaStream_t stream) {
+                    uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
   const PersistentSums<Sum>& sums = sums_of<Sum>(p);
   ProductRows rows;
   rows.codes = static_cast<const uint8_t*>(run.x) + first * run.x_strides.step * p.x_planes;
@@ -374,74 +219,20 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t firs
   ISOBIT_RETURN_IF_ERROR(pad_product_x(sums.W.shape, kernel, rows, x, stream));
   ISOBIT_RETURN_IF_ERROR(launch_product(sums.W, kernel, x, rows.rows, ih, stream));
 
-  if (!p.grid) {
-    PersistentChunk chunk{};
-    chunk.ih = ih;
-    chunk.first_step = first;
-    chunk.steps = steps;
-    chunk.batch = run.batch;
-    chunk.state = static_cast<uint8_t*>(run.state);
-    chunk.y_step = run.y_strides.step * p.h_planes;
-    chunk.y_sequence = run.y_strides.sequence * p.h_planes;
-    chunk.y = static_cast<uint8_t*>(run.y) + first * chunk.y_step;
-    chunk.lengths = run.lengths;
-    chunk.mask = run.mask;
-    chunk.mask_width = run.mask_width;
-    chunk.reverse = run.reverse;
-    return launch_cluster<Real, Sum>(p, chunk, stream);
-  }
-  const Spread spread = spread_of(p, run.batch);
-  GridArgs<Real, Sum> a{};
-  a.gates = cell_of<Real>(p);
-  a.fragments = p.fragments;
-  a.start = sums.start;
-  a.ratio = sums.ratio;
-  a.tables = p.tables;
-  a.table_entries = p.table_entries;
-  a.ih = ih;
-  a.groups = p.groups;
-  a.first_step = static_cast<int32_t>(first);
-  a.steps = static_cast<int32_t>(steps);
-  a.batch = static_cast<int32_t>(run.batch);
-  a.hidden = p.hidden_size;
-  a.state = static_cast<uint8_t*>(run.state);
-  a.state_before = a.state;
-  if (p.grid && steps == 1) {
-    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMemcpyAsync(copy, run.state, static_cast<size_t>(copy_bytes(p, run.batch)),
-                                                       cudaMemcpyDeviceToDevice, stream),
-                                       "persistent: a copy of the state"));
-    a.state_before = static_cast<const uint8_t*>(copy);
-  }
-  a.y_step = run.y_strides.step * p.h_planes;
-  a.y_sequence = run.y_strides.sequence * p.h_planes;
-  a.y = static_cast<uint8_t*>(run.y) + first * a.y_step;
-  a.flip = p.h_flip;
-  a.lengths = run.lengths;
-  a.mask = run.mask;
-  a.mask_width = run.mask_width;
-  a.reverse = run.reverse;
-  a.cluster = spread.cut->cluster;
-  a.unit_blocks = spread.cut->unit_blocks;
-  a.k_splits = p.k_splits;
-  a.sequence_tiles = spread.sequence_tiles;
-  a.state_buffers = state_buffers(*spread.cut, spread.sequence_tiles);
-  a.exchange = exchange;
-  const int64_t tiles = (run.batch + kColumns - 1) / kColumns;
-  const int64_t teams = p.grid ? 1 : (tiles + spread.sequence_tiles - 1) / spread.sequence_tiles;
-  const int64_t each = p.grid ? int64_t{spread.sequence_tiles} * kColumns : run.batch;  // sequences of a launch
-  LaunchAttributes attributes;
-  cudaLaunchConfig_t config = launch_config(p, *spread.cut, spread.sequence_tiles, teams, attributes);
-  config.stream = stream;
-  for (int64_t n = 0; n < run.batch; n += each) {
-    a.first_sequence = static_cast<int32_t>(n);
-    a.sequences = static_cast<int32_t>(std::min(each, run.batch - n));
-    if (p.grid)
-      ISOBIT_RETURN_IF_ERROR(cuda_status(
-          cudaMemsetAsync(exchange, 0, static_cast<size_t>(exchange_bytes(p, spread.sequence_tiles)), stream),
-          "persistent: words of the exchange"));
-    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaLaunchKernelEx(&config, kernel_of<Real, Sum>(p), a), "kernel gru_grid"));
-  }
-  return {};
+  PersistentChunk chunk{};
+  chunk.ih = ih;
+  chunk.first_step = first;
+  chunk.steps = steps;
+  chunk.batch = run.batch;
+  chunk.state = static_cast<uint8_t*>(run.state);
+  chunk.y_step = run.y_strides.step * p.h_planes;
+  chunk.y_sequence = run.y_strides.sequence * p.h_planes;
+  chunk.y = static_cast<uint8_t*>(run.y) + first * chunk.y_step;
+  chunk.lengths = run.lengths;
+  chunk.mask = run.mask;
+  chunk.mask_width = run.mask_width;
+  chunk.reverse = run.reverse;
+  return p.grid ? launch_grid<Real, Sum>(p, chunk, exchange, stream) : launch_cluster<Real, Sum>(p, chunk, stream);
 }
 
 }  // namespace
@@ -455,8 +246,7 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
     scratch += aligned(bytes);
     return piece;
   };
-  auto* const exchange = reinterpret_cast<uint2*>(take(exchange_bytes(p, kMaxGridSequenceTiles)));
-  void* const copy = take(copy_bytes(p, run.batch));
+  std::byte* const exchange = take(p.grid ? grid_exchange_bytes(p, run.batch) : 0);
   auto* const x = reinterpret_cast<uint8_t*>(take(product_x_bytes(product_shape(p), chunk * run.batch)));
   auto* const ih = reinterpret_cast<uint16_t*>(scratch);
   return with_lanes(p, [&](auto real, auto sum) -> Status {
@@ -464,7 +254,7 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
       const int64_t steps = std::min(chunk, run.steps - done);
       const int64_t first = run.reverse ? run.steps - done - steps : done;
       ISOBIT_RETURN_IF_ERROR(
-          (launch_chunk<decltype(real), decltype(sum)>(p, run, first, steps, x, ih, exchange, copy, stream)));
+          (launch_chunk<decltype(real), decltype(sum)>(p, run, first, steps, x, ih, exchange, stream)));
     }
     return {};
   });

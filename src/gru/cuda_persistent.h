@@ -27,21 +27,27 @@ struct PersistentSums {
 
 /// One way to cut the hidden units, and how many teams of it are on the device at once.
 struct PersistentCut {
-  int32_t cluster = 0, unit_blocks = 0;
-  int32_t blocks = 0;  // of a team
-  int32_t room = 0;
-  int32_t sequence_tiles = 0;    // as many as fit shared memory with two buffers for the state of each
-  int32_t of_three_buffers = 0;  // grid: the same with three, which need fewer waits
-  int32_t least_shared = 0;      // bytes of shared memory of a block, at least
+  int32_t cluster = 0;         // blocks of a team
+  int32_t unit_blocks = 0;     // groups of 16 units of a block
+  int32_t room = 0;            // teams
+  int32_t sequence_tiles = 0;  // as many as fit shared memory
+  int32_t least_shared = 0;    // bytes of shared memory of a block, at least
+};
+
+/// How all blocks of a launch, one for each group of 16 units, are a team (cuda_grid.cuh).
+struct GridCut {
+  int32_t cluster = 0;               // of the kernel for many sequences; 0: it does not run there
+  int32_t slots16 = 0, slots32 = 0;  // turns of 16 and 32 sequences whose state fits shared memory
 };
 
 struct PersistentLayer {
   bool supported = false;
-  bool grid = false;                                // a team is all blocks of a launch
-  bool wide_gates = false, wide_sums = false;       // double lanes; the gates' only with the sums'
-  int32_t k_tiles = 4, k_shared = 0, k_splits = 1;  // cuda_cluster.cuh, cuda_grid.cuh
-  int32_t cuts = 0;                                 // the first is the fastest for few sequences
-  PersistentCut cut[3]{};
+  bool grid = false;  // H above 1024: grid_cut instead of cut
+  GridCut grid_cut{};
+  PersistentCut cut[2]{};
+  int32_t cuts = 0;                                     // the first is the fastest for few sequences
+  bool wide_gates = false, wide_sums = false;           // double lanes; the gates' only with the sums'
+  int32_t k_tiles = 4, k_shared = 0, k_splits = 1;      // cuda_cluster.cuh, cuda_grid.cuh
   int32_t groups = 1;                                   // of 16 units, padded ones included
   int32_t hidden_size = 0, h_planes = 1, x_planes = 1;  // planes: bytes of a code
   GateLanes<float> narrow_cell{};
@@ -72,6 +78,19 @@ auto& cell_of(Layer& layer) {
     return layer.narrow_cell;
   }
 }
+
+/// Steps of a run, of which ih holds those from `first_step` on.
+struct PersistentChunk {
+  const uint16_t* ih;
+  int64_t first_step, steps, batch;
+  uint8_t* state;              // [batch][hidden] codes, in and out
+  uint8_t* y;                  // of the first of these steps, at this direction's columns
+  int64_t y_step, y_sequence;  // bytes
+  const int32_t* lengths;      // [batch], or null
+  const uint8_t* mask;         // [all steps][batch][mask_width], or null
+  int64_t mask_width;
+  bool reverse;
+};
 
 template <typename Sum>
 struct PersistentSumsPack {

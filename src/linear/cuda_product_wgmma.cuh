@@ -21,6 +21,7 @@
 #include <cstdint>
 
 #include "core/cuda_ptx.cuh"
+#include "core/cuda_wgmma.cuh"
 #include "linear/cuda_product.cuh"
 
 namespace isobit::cuda {
@@ -72,21 +73,7 @@ __host__ __device__ constexpr WgmmaShared wgmma_shared(int32_t columns, int32_t 
   return at;
 }
 
-// Plain code for sm_90 has no wgmma, and which code the driver has loaded is known on the device only.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-static __device__ const int32_t wgmma_compiled = 1;
-#else
-static __device__ const int32_t wgmma_compiled = 0;
-#endif
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-/// All but the last `Pending` groups are done.
-template <int Pending>
-__device__ __forceinline__ void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
-}
 /// Rows of 128 bytes, groups of 8 rows 1024 bytes apart, 128-byte swizzle. 32 bytes further in k: add 2.
 __device__ __forceinline__ uint64_t wgmma_matrix(uint32_t address) {
   return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16 | address >> 4;

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host side of the grid kernels (cuda_grid.cuh): layers of H = 1025 to 2048 of the kernel `persistent`.
+#ifndef ISOBIT_GRU_CUDA_GRID_H_
+#define ISOBIT_GRU_CUDA_GRID_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "gru/cuda_persistent.h"
+#include "isobit/gru.h"
+#include "isobit/status.h"
+
+namespace isobit::cuda {
+
+inline constexpr int64_t kMaxGridHidden = 2048;
+
+/// Which kernels find room on the current device, which has `shared` bytes for a block; layer.groups and
+/// layer.grid_cut.
+template <typename Real, typename Sum>
+Status prepare_grid(PersistentLayer& layer, int shared);
+
+/// R in the order of GridArgs::fragments.
+void pack_grid(const GruLayerParameters& p, PersistentPack& pack);
+
+/// Device memory that crosses between blocks in runs of up to `batch` sequences.
+int64_t grid_exchange_bytes(const PersistentLayer& layer, int64_t batch);
+
+/// `exchange`: grid_exchange_bytes.
+template <typename Real, typename Sum>
+Status launch_grid(const PersistentLayer& layer, const PersistentChunk& chunk, std::byte* exchange,
+                   cudaStream_t stream);
+
+}  // namespace isobit::cuda
+
+#endif  // ISOBIT_GRU_CUDA_GRID_H_
