@@ -27,6 +27,10 @@ __device__ __forceinline__ void publish(uint2* to, uint32_t data, uint32_t step)
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(static_cast<uint64_t>(step) << 32 | data)
                : "memory");
 }
+/// Two such words.
+__device__ __forceinline__ void poll(const uint2* from, ulonglong2& two) {
+  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0,%1}, [%2];" : "=l"(two.x), "=l"(two.y) : "l"(from) : "memory");
+}
 /// Four such words.
 __device__ __forceinline__ void poll(const uint2* from, ulonglong2& a, ulonglong2& b) {
   asm volatile("ld.relaxed.gpu.global.v2.b64 {%0,%1}, [%2];" : "=l"(a.x), "=l"(a.y) : "l"(from) : "memory");

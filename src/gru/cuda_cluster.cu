@@ -2,10 +2,12 @@
 #include "gru/cuda_cluster.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <type_traits>
 
 #include "core/cuda_status.h"
 #include "gru/cuda_cluster.cuh"
+#include "gru/cuda_cluster_many.cuh"
 
 namespace isobit::cuda {
 namespace {
@@ -46,23 +48,41 @@ ClusterShared shared_of(const PersistentLayer& layer, const PersistentCut& cut, 
                          layer.table_entries});
 }
 
+using ManyKernel = void (*)(ClusterArgs<float, float>);
+
+/// From so many tiles on the product of the next turn starts before the gates of this one.
+constexpr int32_t kTilesAhead = 3;
+ManyKernel many_kernel(const PersistentLayer& layer, int32_t tiles) {
+  const char* const e = std::getenv("ISOBIT_AHEAD");
+  const bool ahead = tiles >= (e != nullptr ? std::atoi(e) : kTilesAhead);
+  if (layer.k_tiles == 8) return ahead ? gru_cluster_many<8, 0, true> : gru_cluster_many<8, 0, false>;
+  if (layer.k_tiles == 12) return ahead ? gru_cluster_many<12, 0, true> : gru_cluster_many<12, 0, false>;
+  return ahead ? gru_cluster_many<16, kNarrowShared, true> : gru_cluster_many<16, kNarrowShared, false>;
+}
+int32_t many_shared(const PersistentLayer& layer, int32_t tiles) {
+  return cluster_many_shared(layer.k_tiles, layer.k_shared, tiles, layer.table_entries).total;
+}
+
 struct LaunchAttributes {
   cudaLaunchAttribute cluster{};
 };
 /// The attributes outlive the configuration.
-template <typename Sum>
-cudaLaunchConfig_t launch_config(const PersistentLayer& layer, const PersistentCut& cut, Tiles tiles, int64_t teams,
+cudaLaunchConfig_t launch_config(const PersistentCut& cut, int32_t threads, int32_t shared, int64_t teams,
                                  LaunchAttributes& attributes) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(teams * cut.cluster));
-  config.blockDim = dim3(static_cast<unsigned>(32 * block_warps(layer.k_tiles, cut.unit_blocks * layer.k_splits)));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
   // More than half of a processor's, so that each block has a processor to itself.
-  config.dynamicSmemBytes = static_cast<size_t>(std::max(shared_of<Sum>(layer, cut, tiles).total, cut.least_shared));
+  config.dynamicSmemBytes = static_cast<size_t>(std::max(shared, cut.least_shared));
   attributes.cluster.id = cudaLaunchAttributeClusterDimension;
   attributes.cluster.val.clusterDim = {static_cast<unsigned>(cut.cluster), 1, 1};
   config.attrs = &attributes.cluster;
   config.numAttrs = 1;
   return config;
+}
+
+int32_t threads_of(const PersistentLayer& layer, const PersistentCut& cut) {
+  return 32 * block_warps(layer.k_tiles, cut.unit_blocks * layer.k_splits);
 }
 
 /// How a batch is spread over teams. The first cut that leaves each team one tile of at most 4 sequences; else the one
@@ -87,6 +107,17 @@ Spread spread_of(const PersistentLayer& layer, int64_t batch) {
     if (best.tiles.count == 1 && best.tiles.sequences <= 4) break;
   }
   return best;
+}
+
+/// Tiles of a team of gru_cluster_many; 0 where gru_cluster is the faster one.
+int32_t many_tiles(const PersistentLayer& layer, const Spread& spread, int64_t batch) {
+  const PersistentCut& cut = layer.many;
+  if (cut.room == 0) return 0;
+  const int64_t each = (batch + cut.room - 1) / cut.room;
+  const auto tiles = static_cast<int32_t>(std::min<int64_t>((each + kManyTile - 1) / kManyTile, cut.sequence_tiles));
+  const char* const e = std::getenv("ISOBIT_MANY");
+  if (e != nullptr) return *e == '1' ? tiles : 0;
+  return spread.tiles.count > 1 || spread.tiles.sequences > 4 ? tiles : 0;
 }
 
 /// More messages than this, into each block and step, take longer than copies.
@@ -131,16 +162,57 @@ void cut(PersistentLayer& layer) {
   }
 }
 
+template <typename Kernel>
+Status allow(Kernel kernel, int shared) {
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+                                     "persistent: shared memory"));
+  return cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+                     "persistent: cluster");
+}
+
+/// Teams that are on the device at once.
+template <typename Kernel>
+int32_t room_of(Kernel kernel, const cudaLaunchConfig_t& config) {
+  int clusters = 0;
+  if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
+    cudaGetLastError();  // clusters of this size are not to be had there
+    return 0;
+  }
+  return clusters;
+}
+
+/// layer.many, where the device has room for it and its code holds wgmma.
+Status prepare_many(PersistentLayer& layer, int shared) {
+  int32_t compiled = 0;
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaMemcpyFromSymbol(&compiled, wgmma_compiled, sizeof compiled), "persistent: wgmma"));
+  if (compiled == 0) return {};
+  PersistentCut cut;
+  cut.unit_blocks = kManyUnits / 16;
+  cut.cluster = (layer.hidden_size + kManyUnits - 1) / kManyUnits;
+  while (cut.sequence_tiles < kMaxClusterTiles && many_shared(layer, cut.sequence_tiles + 1) <= shared)
+    ++cut.sequence_tiles;
+  if (cut.sequence_tiles == 0) return {};
+  cut.least_shared = shared / 2 + 1;
+  for (const int32_t tiles : {1, cut.sequence_tiles}) {
+    const ManyKernel kernel = many_kernel(layer, tiles);
+    ISOBIT_RETURN_IF_ERROR(allow(kernel, shared));
+    LaunchAttributes attributes;
+    cut.room = room_of(kernel, launch_config(cut, kManyThreads, many_shared(layer, tiles), 1, attributes));
+    if (cut.room == 0) return {};
+  }
+  layer.groups = std::max(layer.groups, cut.cluster * cut.unit_blocks);
+  layer.many = cut;
+  return {};
+}
+
 }  // namespace
 
 template <typename Real, typename Sum>
 Status prepare_cluster(PersistentLayer& layer, int shared) {
   cut(layer);
   const Kernel<Real, Sum> kernel = kernel_of<Real, Sum>(layer);
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
-                                     "persistent: shared memory"));
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
-                                     "persistent: cluster"));
+  ISOBIT_RETURN_IF_ERROR(allow(kernel, shared));
   int32_t fitting = 0;
   for (int32_t i = 0; i < layer.cuts; ++i) {
     PersistentCut cut = layer.cut[i];
@@ -152,16 +224,16 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
     cut.least_shared = shared / 2 + 1;
     LaunchAttributes attributes;
     const cudaLaunchConfig_t config =
-        launch_config<Sum>(layer, cut, {kMaxTileSequences, cut.sequence_tiles}, 1, attributes);
-    if (cudaOccupancyMaxActiveClusters(&cut.room, kernel, &config) != cudaSuccess) {
-      cudaGetLastError();  // clusters of this size are not to be had there
-      continue;
-    }
+        launch_config(cut, threads_of(layer, cut),
+                      shared_of<Sum>(layer, cut, {kMaxTileSequences, cut.sequence_tiles}).total, 1, attributes);
+    cut.room = room_of(kernel, config);
     if (cut.room > 0) layer.cut[fitting++] = cut;
   }
   layer.cuts = fitting;
   if (fitting == 0)
     return {StatusCode::kUnsupported, "the device has no room for a team of thread blocks that holds R"};
+  if constexpr (sizeof(Sum) == 4)
+    if (layer.k_splits == 2) return prepare_many(layer, shared);
   return {};
 }
 
@@ -217,10 +289,23 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
   a.sequence_tiles = spread.tiles.count;
   a.tile_sequences = spread.tiles.sequences;
   a.exchange = exchange_of(layer, spread, chunk.batch);
-  const int64_t each = int64_t{spread.tiles.count} * spread.tiles.sequences;
   LaunchAttributes attributes;
+  if constexpr (sizeof(Sum) == 4) {
+    if (const int32_t tiles = many_tiles(layer, spread, chunk.batch); tiles > 0) {
+      a.cluster = layer.many.cluster;
+      a.unit_blocks = layer.many.unit_blocks;
+      a.sequence_tiles = tiles;
+      const int64_t each = int64_t{tiles} * kManyTile;
+      cudaLaunchConfig_t config = launch_config(layer.many, kManyThreads, many_shared(layer, tiles),
+                                                (chunk.batch + each - 1) / each, attributes);
+      config.stream = stream;
+      return cuda_status(cudaLaunchKernelEx(&config, many_kernel(layer, tiles), a), "kernel gru_cluster_many");
+    }
+  }
+  const int64_t each = int64_t{spread.tiles.count} * spread.tiles.sequences;
   cudaLaunchConfig_t config =
-      launch_config<Sum>(layer, *spread.cut, spread.tiles, (chunk.batch + each - 1) / each, attributes);
+      launch_config(*spread.cut, threads_of(layer, *spread.cut), shared_of<Sum>(layer, *spread.cut, spread.tiles).total,
+                    (chunk.batch + each - 1) / each, attributes);
   config.stream = stream;
   return cuda_status(cudaLaunchKernelEx(&config, kernel_of<Real, Sum>(layer), a), "kernel gru_cluster");
 }

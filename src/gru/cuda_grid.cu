@@ -62,7 +62,8 @@ Spread spread_of(const PersistentLayer& layer, int64_t batch) {
 
 int64_t counter_bytes(int32_t turns, int32_t cluster) { return int64_t{turns} * cluster * kCounterWords * 4; }
 int64_t exchange_bytes(const PersistentLayer& layer, const Spread& spread) {
-  if (spread.columns == kFewSequences) return int64_t{2} * layer.groups * layer.h_planes * kFewSequences * 32;
+  if (spread.columns == kFewSequences)
+    return int64_t{2} * kFewCopies * layer.groups * layer.h_planes * kFewSequences * 32;
   return counter_bytes(spread.turns, layer.grid_cut.cluster) +
          int64_t{2} * spread.turns * many_slot_bytes(spread.columns, layer.h_planes, layer.groups);
 }

@@ -9,7 +9,8 @@
 //      state, which is read as it was written: whoever finds the number has the codes, and no fence is needed. Lanes
 //      poll what they hold of the mma's operand, so codes do not pass through shared memory.
 //   2. They leave sums in shared memory, and count at a barrier.
-//   3. A gate warp for two sequences, one cell a lane, adds them up, computes the gates and writes the new words.
+//   3. A gate warp for two sequences, one cell a lane, adds them up, computes the gates and writes the new words, four
+//      copies of each, as whoever polls the same word has to wait for the others.
 // Words of state s are those of state s - 2 overwritten. Whoever writes them has seen all words of state s - 1, as its
 // sums need them, and every block had read all words of s - 2 before it wrote any of s - 1. Sums of step s are where
 // those of s - 2 were: a warp that writes them has words of state s from another block, or its own, which needed state
@@ -47,6 +48,7 @@
 #define ISOBIT_GRU_CUDA_GRID_CUH_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/cuda_ptx.cuh"
 #include "core/cuda_wgmma.cuh"
@@ -59,6 +61,7 @@ namespace isobit::cuda {
 inline constexpr int kGridUnits = 16;     // of a block
 inline constexpr int kGridThreads = 384;  // three warpgroups: two multiply
 inline constexpr int kFewSequences = 8;   // the columns of an mma
+inline constexpr int kFewCopies = 4;      // of every word: of 128 blocks that poll one, 32 poll the same copy
 inline constexpr int kFewWarps = 8;       // that multiply
 inline constexpr int kFewSumPitch = 20;   // words from one sequence to the next: lanes that write meet no bank twice
 inline constexpr int kGatePitch = kFewSequences * kFewSumPitch;
@@ -92,7 +95,7 @@ struct GridArgs {
   int64_t mask_width;
   bool reverse;
   uint32_t delays;  // 0, or a seed: set_grid_delays
-  /// few: [s % 2][block][plane][sequence][4] words of four codes and s + 1, zero at the start.
+  /// few: [s % 2][copy][block][plane][sequence][4] words of four codes and s + 1, zero at the start.
   uint2* words;
   /// many: [s % 2][turn][plane][8 sequences][block][8][16] codes.
   uint8_t* codes;
@@ -206,8 +209,9 @@ __global__ void __launch_bounds__(kGridThreads, 1) gru_grid_few(const __grid_con
   const auto sums_of_step = [&](int s) {
     return reinterpret_cast<int32_t*>(shared + at.sums) + s % 2 * kFewWarps * Planes * 3 * kGatePitch;
   };
-  const auto words_of = [&](int s, int of_block, int plane, int column) {
-    return a.words + (((int64_t{s % 2} * blocks + of_block) * Planes + plane) * columns + column) * 4;
+  const auto words_of = [&](int s, int copy, int of_block, int plane, int column) {
+    return a.words +
+           ((((int64_t{s % 2} * kFewCopies + copy) * blocks + of_block) * Planes + plane) * columns + column) * 4;
   };
   for (int i = static_cast<int>(threadIdx.x); i < a.table_entries; i += kGridThreads)
     reinterpret_cast<float*>(shared + at.tables)[i] = a.tables[i];
@@ -240,34 +244,59 @@ __global__ void __launch_bounds__(kGridThreads, 1) gru_grid_few(const __grid_con
     uint32_t all = 0;  // pairs of which this lane polls words
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair)
-      if (g < columns && (warp * kPairs + pair) * 4 + q < blocks) all |= 1u << pair;
+      if ((columns <= 4 ? g % 4 : g) < columns && (warp * kPairs + pair) * 4 + q < blocks) all |= 1u << pair;
     const int pair_words = 4 * Planes * columns * 4;
     for (int s = 0; s < a.steps; ++s) {
       delay(a.delays, s, kDelayRead);
       int32_t acc[Planes][3][4];
 #pragma unroll
       for (int plane = 0; plane < Planes; ++plane) {
-        const uint2* const from = words_of(s, warp * kPairs * 4 + q, plane, g);
         uint4 b[kPairs]{};
-        // Of more than two sequences one pair until it is there, so that polling does not fill the second-level cache's
-        // queues; then all.
-        uint32_t missing = all;
-        for (uint32_t wanted = columns > 2 ? 1 : ~0u; __any_sync(0xffffffffu, missing != 0);
-             wanted = (missing & 1) != 0 && columns > 2 ? 1 : ~0u) {
-          ulonglong2 word[kPairs][2];
+        // A lane polls both halves of a sequence's words, or, as up to four sequences need half of the lanes only, one.
+        const auto poll_all = [&](auto halves) {
+          constexpr int kHalves = decltype(halves)::value;
+          const uint2* const from =
+              words_of(s, block % kFewCopies, warp * kPairs * 4 + q, plane, kHalves == 1 ? g % 4 : g) +
+              (kHalves == 1 ? g / 4 * 2 : 0);
+          // Of more than two sequences one pair until it is there, so that polling does not fill the second-level
+          // cache's queues; then all.
+          uint32_t missing = all;
+          for (uint32_t wanted = columns > 2 ? 1 : ~0u; __any_sync(0xffffffffu, missing != 0);
+               wanted = (missing & 1) != 0 && columns > 2 ? 1 : ~0u) {
+            ulonglong2 word[kPairs][kHalves];
 #pragma unroll
-          for (int pair = 0; pair < kPairs; ++pair)
-            if ((missing & wanted) >> pair & 1) poll(from + pair * pair_words, word[pair][0], word[pair][1]);
+            for (int pair = 0; pair < kPairs; ++pair)
 #pragma unroll
-          for (int pair = 0; pair < kPairs; ++pair) {
-            const auto is_there = [s](unsigned long long x) { return static_cast<int32_t>(x >> 32) == s + 1; };
-            if (((missing & wanted) >> pair & 1) == 0 || !is_there(word[pair][0].x) || !is_there(word[pair][0].y) ||
-                !is_there(word[pair][1].x) || !is_there(word[pair][1].y))
-              continue;
-            missing &= ~(1u << pair);
-            b[pair] = uint4{static_cast<uint32_t>(word[pair][0].x), static_cast<uint32_t>(word[pair][0].y),
-                            static_cast<uint32_t>(word[pair][1].x), static_cast<uint32_t>(word[pair][1].y)};
+              for (int i = 0; i < kHalves; ++i)
+                if ((missing & wanted) >> pair & 1) poll(from + pair * pair_words + 2 * i, word[pair][i]);
+#pragma unroll
+            for (int pair = 0; pair < kPairs; ++pair) {
+              bool there = ((missing & wanted) >> pair & 1) != 0;
+              uint32_t codes[4]{};
+#pragma unroll
+              for (int i = 0; i < kHalves; ++i) {
+                const ulonglong2& two = word[pair][i];
+                const auto is_there = [s](unsigned long long x) { return static_cast<int32_t>(x >> 32) == s + 1; };
+                there = there && is_there(two.x) && is_there(two.y);
+                codes[2 * i] = static_cast<uint32_t>(two.x);
+                codes[2 * i + 1] = static_cast<uint32_t>(two.y);
+              }
+              if (!there) continue;
+              missing &= ~(1u << pair);
+              b[pair] = uint4{codes[0], codes[1], codes[2], codes[3]};
+            }
           }
+          if (kHalves == 1)
+#pragma unroll
+            for (int pair = 0; pair < kPairs; ++pair) {
+              b[pair].z = __shfl_down_sync(0xffffffffu, b[pair].x, 16);
+              b[pair].w = __shfl_down_sync(0xffffffffu, b[pair].y, 16);
+            }
+        };
+        if (columns <= 4) {
+          poll_all(std::integral_constant<int, 1>());
+        } else {
+          poll_all(std::integral_constant<int, 2>());
         }
         int32_t more[3][4];
 #pragma unroll
@@ -319,8 +348,8 @@ __global__ void __launch_bounds__(kGridThreads, 1) gru_grid_few(const __grid_con
       uint32_t four = (Planes == 2 && plane == 0 ? code >> 8 : code & 0xff) << unit % 4 * 8;
       four |= __shfl_xor_sync(0xffffffffu, four, 1);
       four |= __shfl_xor_sync(0xffffffffu, four, 2);
-      if (unit % 4 == 0 && column < columns)
-        publish(words_of(s, block, plane, column) + unit / 4, four, static_cast<uint32_t>(s + 1));
+      if (column < columns)
+        publish(words_of(s, unit % 4, block, plane, column) + unit / 4, four, static_cast<uint32_t>(s + 1));
     }
   };
   const auto load_ih = [&](int s, uint32_t(&ih)[3]) {
@@ -401,45 +430,6 @@ inline __host__ __device__ ManyShared many_shared(int columns, int planes, int b
   at.total = at.barriers + static_cast<int32_t>(kTakenBarriers) + 8 * kStagedSlots;
   return at;
 }
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ __forceinline__ void grid_wgmma(int32_t (&d)[8], const uint4& a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %13, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.u8 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, add;\n"
-      "}\n"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7])
-      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(static_cast<int32_t>(add)));
-}
-__device__ __forceinline__ void grid_wgmma(int32_t (&d)[16], const uint4& a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %21, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.u8 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
-      "{%16,%17,%18,%19}, %20, add;\n"
-      "}\n"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), "+r"(d[8]),
-        "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15])
-      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(static_cast<int32_t>(add)));
-}
-/// 8 sequences of 16 codes are 128 bytes behind each other, the next 16 codes follow, `stride` bytes on the next
-/// sequences. 32 codes further: add 16. An address in a cluster has the block's rank above the 18 bits of shared
-/// memory.
-__device__ __forceinline__ uint64_t grid_matrix(uint32_t address, int stride) {
-  return uint64_t{static_cast<uint32_t>(stride) >> 4} << 32 | uint64_t{128 >> 4} << 16 | (address & 0x3ffff) >> 4;
-}
-/// Between the asynchronous products and whatever else touches their results.
-template <int kCount, int kPlanes>
-__device__ __forceinline__ void keep_in_registers(int32_t (&acc)[kPlanes][kCount]) {
-#pragma unroll
-  for (int plane = 0; plane < kPlanes; ++plane)
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(acc[plane][i])::"memory");
-}
-#endif
 
 /// KT: k tiles of a warpgroup. Columns: sequences of a turn, 16 or 32. kAhead: the next turn is multiplied during the
 /// gates of this one. That needs two turns at least, and pays from three on.
@@ -541,7 +531,7 @@ __global__ void __launch_bounds__(kGridThreads, 1) gru_grid_many(const __grid_co
     const uint32_t empty_there = address_in(empty, static_cast<uint32_t>(lane < cluster ? lane : 0));
     const bool extras = a.lengths != nullptr || a.mask != nullptr;
     auto* const sums = reinterpret_cast<uint4*>(shared + at.sums) + thread;  // [turn % 2][half][plane][cell]
-    const uint64_t matrix = grid_matrix(shared_address(shared) + static_cast<uint32_t>(half * KT * 256), tile_bytes);
+    const uint64_t matrix = core_matrices(shared_address(shared) + static_cast<uint32_t>(half * KT * 256), tile_bytes);
     int32_t acc[Planes][Columns / 2];
     uint32_t next_ih[kCells][3]{};
     Real next_h[kCells];
@@ -560,7 +550,7 @@ __global__ void __launch_bounds__(kGridThreads, 1) gru_grid_many(const __grid_co
       for (int plane = 0; plane < Planes; ++plane)
 #pragma unroll
         for (int kt = 0; kt < KT; ++kt)
-          grid_wgmma(acc[plane], weights[kt], b + static_cast<uint32_t>((plane * kTiles * tile_bytes >> 4) + kt * 16),
+          wgmma_s8u8(acc[plane], weights[kt], b + static_cast<uint32_t>((plane * kTiles * tile_bytes >> 4) + kt * 16),
                      kt > 0);
       wgmma_commit();
 #pragma unroll

@@ -29,6 +29,7 @@ struct Options {
   std::vector<std::string> bits = {"8"};
   int64_t steps = 256;
   int repeats = 11;
+  bool sequences_only = false;
 };
 
 /// `generic` takes milliseconds a step for such a layer: fewer steps and replays, and no rotation.
@@ -54,14 +55,15 @@ isobit::GruCalibrator random_calibrator(int64_t size) {
   return calibrator;
 }
 
-/// A model, and as many copies as it takes for their weights not to be found in the cache.
-std::vector<DeviceGru> copies_of(const isobit::GruModel& model) {
+/// A model, and for one-step calls as many copies as it takes for their weights not to be found in the cache.
+std::vector<DeviceGru> copies_of(const isobit::GruModel& model, bool one) {
   const isobit::GruLayerParameters& layer = model.parameters().layers[0];
   const auto bytes_of = [](const isobit::CodeMatrix& matrix) {
     return matrix.rows() * matrix.columns() * static_cast<int64_t>(size_in_bytes(matrix.dtype()));
   };
   std::vector<DeviceGru> copies;
-  for (int64_t i = isobit::testing::blocks_beyond_cache(bytes_of(layer.W) + bytes_of(layer.R)); i > 0; --i)
+  const int64_t count = one ? 1 : isobit::testing::blocks_beyond_cache(bytes_of(layer.W) + bytes_of(layer.R));
+  for (int64_t i = count; i > 0; --i)
     copies.push_back(required(DeviceGru::create(model)));
   return copies;
 }
@@ -69,7 +71,7 @@ std::vector<DeviceGru> copies_of(const isobit::GruModel& model) {
 class Bench {
  public:
   Bench(const Options& options, std::string bits, const isobit::GruModel& model)
-      : options_(options), bits_(std::move(bits)), size_(model.hidden_size()), grus_(copies_of(model)) {
+      : options_(options), bits_(std::move(bits)), size_(model.hidden_size()), grus_(copies_of(model, options.sequences_only)) {
     cudaDeviceProp properties{};
     check_cuda(cudaGetDeviceProperties(&properties, 0), "device");
     device_ = properties.name;
@@ -77,6 +79,7 @@ class Bench {
 
   void time(int64_t batch) const {
     time(batch, false, 1);
+    if (options_.sequences_only) return;
     time(batch, true, 1);
     if (!slow(batch, 1)) time(batch, true, grus_.size());
   }
@@ -144,6 +147,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch", options.batch, "sequences")->delimiter(',')->check(CLI::PositiveNumber)->required();
   app.add_option("--bits", options.bits, "widths of a model, as apply_bits reads them; one or more");
   app.add_option("--steps", options.steps, "of a sequence, and one-step calls in a graph")->check(CLI::Range(2, 65536));
+  app.add_flag("--sequences-only", options.sequences_only, "no one-step calls");
   app.add_option("--repeats", options.repeats, "replays; the figure is their median")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   for (const int64_t size : options.hidden) {

@@ -45,6 +45,7 @@ struct PersistentLayer {
   bool grid = false;  // H above 1024: grid_cut instead of cut
   GridCut grid_cut{};
   PersistentCut cut[2]{};
+  PersistentCut many{};                                 // of gru_cluster_many; room 0: it does not run there
   int32_t cuts = 0;                                     // the first is the fastest for few sequences
   bool wide_gates = false, wide_sums = false;           // double lanes; the gates' only with the sums'
   int32_t k_tiles = 4, k_shared = 0, k_splits = 1;      // cuda_cluster.cuh, cuda_grid.cuh
