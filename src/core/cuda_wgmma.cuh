@@ -37,7 +37,7 @@ __device__ __forceinline__ uint64_t core_matrices(uint32_t address, int stride, 
   return uint64_t{static_cast<uint32_t>(stride) >> 4} << 32 | uint64_t{static_cast<uint32_t>(k_stride) >> 4} << 16 |
          (address & 0x3ffff) >> 4;
 }
-/// d (64 rows by 16 or 32 columns) is a (signed codes, 64 by 32, in registers or in shared memory) times b (unsigned
+/// d (64 rows by 16, 24 or 32 columns) is a (signed codes, 64 by 32, in registers or in shared memory) times b (unsigned
 /// codes, 32 by the columns, in shared memory), plus d where `add`.
 __device__ __forceinline__ void wgmma_s8u8(int32_t (&d)[8], const uint4& a, uint64_t b, bool add) {
   asm volatile(
@@ -57,6 +57,29 @@ __device__ __forceinline__ void wgmma_s8u8(int32_t (&d)[8], uint64_t a, uint64_t
       "wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.u8 {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, add;\n"
       "}\n"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7])
+      : "l"(a), "l"(b), "r"(static_cast<int32_t>(add)));
+}
+__device__ __forceinline__ void wgmma_s8u8(int32_t (&d)[12], const uint4& a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %17, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n24k32.s32.s8.u8 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11}, {%12,%13,%14,%15}, "
+      "%16, add;\n"
+      "}\n"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), "+r"(d[8]),
+        "+r"(d[9]), "+r"(d[10]), "+r"(d[11])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(static_cast<int32_t>(add)));
+}
+__device__ __forceinline__ void wgmma_s8u8(int32_t (&d)[12], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %14, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n24k32.s32.s8.u8 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11}, %12, %13, add;\n"
+      "}\n"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), "+r"(d[8]),
+        "+r"(d[9]), "+r"(d[10]), "+r"(d[11])
       : "l"(a), "l"(b), "r"(static_cast<int32_t>(add)));
 }
 __device__ __forceinline__ void wgmma_s8u8(int32_t (&d)[16], const uint4& a, uint64_t b, bool add) {

@@ -50,17 +50,14 @@ ClusterShared shared_of(const PersistentLayer& layer, const PersistentCut& cut, 
 
 using ManyKernel = void (*)(ClusterArgs<float, float>);
 
-/// From so many tiles on the product of the next turn starts before the gates of this one.
-constexpr int32_t kTilesAhead = 3;
-ManyKernel many_kernel(const PersistentLayer& layer, int32_t tiles) {
-  const char* const e = std::getenv("ISOBIT_AHEAD");
-  const bool ahead = tiles >= (e != nullptr ? std::atoi(e) : kTilesAhead);
-  if (layer.k_tiles == 8) return ahead ? gru_cluster_many<8, 0, true> : gru_cluster_many<8, 0, false>;
-  if (layer.k_tiles == 12) return ahead ? gru_cluster_many<12, 0, true> : gru_cluster_many<12, 0, false>;
-  return ahead ? gru_cluster_many<16, kNarrowShared, true> : gru_cluster_many<16, kNarrowShared, false>;
+/// columns: sequences of a tile, 16 or 24.
+ManyKernel many_kernel(const PersistentLayer& layer, int32_t columns) {
+  if (layer.k_tiles == 8) return columns == 16 ? gru_cluster_many<8, 0, 16> : gru_cluster_many<8, 0, 24>;
+  if (layer.k_tiles == 12) return columns == 16 ? gru_cluster_many<12, 0, 16> : gru_cluster_many<12, 0, 24>;
+  return columns == 16 ? gru_cluster_many<16, kNarrowShared, 16> : gru_cluster_many<16, kNarrowShared, 24>;
 }
-int32_t many_shared(const PersistentLayer& layer, int32_t tiles) {
-  return cluster_many_shared(layer.k_tiles, layer.k_shared, tiles, layer.table_entries).total;
+int32_t many_shared(const PersistentLayer& layer, const Tiles& tiles) {
+  return cluster_many_shared(layer.k_tiles, layer.k_shared, tiles.sequences, tiles.count, layer.table_entries).total;
 }
 
 struct LaunchAttributes {
@@ -109,15 +106,15 @@ Spread spread_of(const PersistentLayer& layer, int64_t batch) {
   return best;
 }
 
-/// Tiles of a team of gru_cluster_many; 0 where gru_cluster is the faster one.
-int32_t many_tiles(const PersistentLayer& layer, const Spread& spread, int64_t batch) {
+/// Of a team of gru_cluster_many; none where gru_cluster is the faster one.
+Tiles many_tiles(const PersistentLayer& layer, const Spread& spread, int64_t batch) {
   const PersistentCut& cut = layer.many;
-  if (cut.room == 0) return 0;
-  const int64_t each = (batch + cut.room - 1) / cut.room;
-  const auto tiles = static_cast<int32_t>(std::min<int64_t>((each + kManyTile - 1) / kManyTile, cut.sequence_tiles));
+  if (cut.room == 0) return {};
   const char* const e = std::getenv("ISOBIT_MANY");
-  if (e != nullptr) return *e == '1' ? tiles : 0;
-  return spread.tiles.count > 1 || spread.tiles.sequences > 4 ? tiles : 0;
+  if (e != nullptr ? *e == '0' : spread.tiles.count == 1 && spread.tiles.sequences <= 4) return {};
+  const int64_t each = (batch + cut.room - 1) / cut.room;
+  const int32_t columns = each <= 16 ? 16 : 24;
+  return {columns, static_cast<int32_t>(std::min<int64_t>((each + columns - 1) / columns, cut.sequence_tiles))};
 }
 
 /// More messages than this, into each block and step, take longer than copies.
@@ -190,12 +187,12 @@ Status prepare_many(PersistentLayer& layer, int shared) {
   PersistentCut cut;
   cut.unit_blocks = kManyUnits / 16;
   cut.cluster = (layer.hidden_size + kManyUnits - 1) / kManyUnits;
-  while (cut.sequence_tiles < kMaxClusterTiles && many_shared(layer, cut.sequence_tiles + 1) <= shared)
+  while (cut.sequence_tiles < kMaxClusterTiles && many_shared(layer, {24, cut.sequence_tiles + 1}) <= shared)
     ++cut.sequence_tiles;
   if (cut.sequence_tiles == 0) return {};
   cut.least_shared = shared / 2 + 1;
-  for (const int32_t tiles : {1, cut.sequence_tiles}) {
-    const ManyKernel kernel = many_kernel(layer, tiles);
+  for (const Tiles tiles : {Tiles{16, cut.sequence_tiles}, Tiles{24, cut.sequence_tiles}}) {
+    const ManyKernel kernel = many_kernel(layer, tiles.sequences);
     ISOBIT_RETURN_IF_ERROR(allow(kernel, shared));
     LaunchAttributes attributes;
     cut.room = room_of(kernel, launch_config(cut, kManyThreads, many_shared(layer, tiles), 1, attributes));
@@ -291,15 +288,16 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
   a.exchange = exchange_of(layer, spread, chunk.batch);
   LaunchAttributes attributes;
   if constexpr (sizeof(Sum) == 4) {
-    if (const int32_t tiles = many_tiles(layer, spread, chunk.batch); tiles > 0) {
+    if (const Tiles tiles = many_tiles(layer, spread, chunk.batch); tiles.count > 0) {
       a.cluster = layer.many.cluster;
       a.unit_blocks = layer.many.unit_blocks;
-      a.sequence_tiles = tiles;
-      const int64_t each = int64_t{tiles} * kManyTile;
+      a.sequence_tiles = tiles.count;
+      const int64_t each = int64_t{tiles.count} * tiles.sequences;
       cudaLaunchConfig_t config = launch_config(layer.many, kManyThreads, many_shared(layer, tiles),
                                                 (chunk.batch + each - 1) / each, attributes);
       config.stream = stream;
-      return cuda_status(cudaLaunchKernelEx(&config, many_kernel(layer, tiles), a), "kernel gru_cluster_many");
+      return cuda_status(cudaLaunchKernelEx(&config, many_kernel(layer, tiles.sequences), a),
+                         "kernel gru_cluster_many");
     }
   }
   const int64_t each = int64_t{spread.tiles.count} * spread.tiles.sequences;
