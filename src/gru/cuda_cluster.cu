@@ -2,9 +2,9 @@
 #include "gru/cuda_cluster.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <type_traits>
 
+#include "core/cuda_launch.h"
 #include "core/cuda_status.h"
 #include "gru/cuda_cluster.cuh"
 #include "gru/cuda_cluster_many.cuh"
@@ -60,10 +60,10 @@ int32_t many_shared(const PersistentLayer& layer, const Tiles& tiles) {
   return cluster_many_shared(layer.k_tiles, layer.k_shared, tiles.sequences, tiles.count, layer.table_entries).total;
 }
 
+/// The attributes of a launch: `values` outlives the configuration.
 struct LaunchAttributes {
-  cudaLaunchAttribute cluster{};
+  cudaLaunchAttribute values[2]{};
 };
-/// The attributes outlive the configuration.
 cudaLaunchConfig_t launch_config(const PersistentCut& cut, int32_t threads, int32_t shared, int64_t teams,
                                  LaunchAttributes& attributes) {
   cudaLaunchConfig_t config{};
@@ -71,9 +71,9 @@ cudaLaunchConfig_t launch_config(const PersistentCut& cut, int32_t threads, int3
   config.blockDim = dim3(static_cast<unsigned>(threads));
   // More than half of a processor's, so that each block has a processor to itself.
   config.dynamicSmemBytes = static_cast<size_t>(std::max(shared, cut.least_shared));
-  attributes.cluster.id = cudaLaunchAttributeClusterDimension;
-  attributes.cluster.val.clusterDim = {static_cast<unsigned>(cut.cluster), 1, 1};
-  config.attrs = &attributes.cluster;
+  attributes.values[0].id = cudaLaunchAttributeClusterDimension;
+  attributes.values[0].val.clusterDim = {static_cast<unsigned>(cut.cluster), 1, 1};
+  config.attrs = attributes.values;
   config.numAttrs = 1;
   return config;
 }
@@ -106,12 +106,10 @@ Spread spread_of(const PersistentLayer& layer, int64_t batch) {
   return best;
 }
 
-/// Of a team of gru_cluster_many; none where gru_cluster is the faster one.
+/// Of a team of gru_cluster_many; none where gru_cluster is the faster one: as long as a team has one tile.
 Tiles many_tiles(const PersistentLayer& layer, const Spread& spread, int64_t batch) {
   const PersistentCut& cut = layer.many;
-  if (cut.room == 0) return {};
-  const char* const e = std::getenv("ISOBIT_MANY");
-  if (e != nullptr ? *e == '0' : spread.tiles.count == 1 && spread.tiles.sequences <= 4) return {};
+  if (cut.room == 0 || spread.tiles.count == 1) return {};
   const int64_t each = (batch + cut.room - 1) / cut.room;
   const int32_t columns = each <= 16 ? 16 : 24;
   return {columns, static_cast<int32_t>(std::min<int64_t>((each + columns - 1) / columns, cut.sequence_tiles))};
@@ -304,6 +302,8 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
   cudaLaunchConfig_t config =
       launch_config(*spread.cut, threads_of(layer, *spread.cut), shared_of<Sum>(layer, *spread.cut, spread.tiles).total,
                     (chunk.batch + each - 1) / each, attributes);
+  attributes.values[1] = early_start();
+  config.numAttrs = 2;
   config.stream = stream;
   return cuda_status(cudaLaunchKernelEx(&config, kernel_of<Real, Sum>(layer), a), "kernel gru_cluster");
 }
