@@ -48,8 +48,8 @@
 // The beginning. R, tables, row constants and barriers need nothing of the grids before, the product of W x among them:
 // this grid is launched early (early_start), and waits for them before it reads lengths, the state and ih. All that it
 // writes to global memory comes after that, too. A block has its state when the warps that multiply have met; the other
-// blocks need not wait for that: of theirs, only state 1 can cross before this block's own state 1, and into the other
-// buffer.
+// blocks need not wait for that, where there are several steps: of theirs, only state 1 can cross before this block's
+// own state 1, and into the other buffer, and the caller's state is written after the last step.
 //
 // The state of a tile is stored by groups of 16 units: 16 codes of each sequence, one sequence after the other, and a
 // gap, so that the 16-byte loads of eight lanes meet no bank twice.
@@ -328,6 +328,8 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
       });
     }
   named_barrier_sync(kAllCodes, 32 * multiplying);
+  // With one step nothing crosses that would keep a block from writing a state which others have not read.
+  if (a.steps == 1) cluster_sync();
 
   // All turns. Cells of a lane: unit g + 8 * half of sequence `row` each. kOneTile: of one tile of sequences.
   const auto turns = [&](auto cells, auto one_tile, auto how) {
