@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PTX that several kernels use: barriers in shared memory, bulk copies, clusters. sm_90 and later, but for the first.
+// PTX that several kernels use: programmatic dependent launch, barriers in shared memory, bulk copies, clusters. sm_90
+// and later, but for what comes first.
 #ifndef ISOBIT_CORE_CUDA_PTX_CUH_
 #define ISOBIT_CORE_CUDA_PTX_CUH_
 
@@ -9,6 +10,30 @@ namespace isobit::cuda {
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+/// A grid launched with early_start() may begin when every block of the grid before it has said this, or has ended.
+/// So all of those are on the device by then, and the new grid, whatever room it takes, keeps none from a block that it
+/// waits for. Nothing before sm_90.
+__device__ __forceinline__ void let_next_grid_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+/// Until the grid before has ended, and what it wrote is visible. Every grid launched with early_start() waits in each
+/// block, so the end of a grid is the end of all before it. Nothing before sm_90, or where the launch was another.
+__device__ __forceinline__ void wait_for_grid_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// Of constants. Volatile, so that it stays before the wait.
+__device__ __forceinline__ uint4 load_weights(const uint4* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
 }
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

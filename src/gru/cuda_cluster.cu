@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "core/cuda_launch.h"
 #include "core/cuda_status.h"
 #include "gru/cuda_cluster.cuh"
 
@@ -46,10 +47,10 @@ ClusterShared shared_of(const PersistentLayer& layer, const PersistentCut& cut, 
                          layer.table_entries});
 }
 
+/// The attributes of a launch: `values` outlives the configuration.
 struct LaunchAttributes {
-  cudaLaunchAttribute cluster{};
+  cudaLaunchAttribute values[2]{};
 };
-/// The attributes outlive the configuration.
 template <typename Sum>
 cudaLaunchConfig_t launch_config(const PersistentLayer& layer, const PersistentCut& cut, Tiles tiles, int64_t teams,
                                  LaunchAttributes& attributes) {
@@ -58,9 +59,9 @@ cudaLaunchConfig_t launch_config(const PersistentLayer& layer, const PersistentC
   config.blockDim = dim3(static_cast<unsigned>(32 * block_warps(layer.k_tiles, cut.unit_blocks * layer.k_splits)));
   // More than half of a processor's, so that each block has a processor to itself.
   config.dynamicSmemBytes = static_cast<size_t>(std::max(shared_of<Sum>(layer, cut, tiles).total, cut.least_shared));
-  attributes.cluster.id = cudaLaunchAttributeClusterDimension;
-  attributes.cluster.val.clusterDim = {static_cast<unsigned>(cut.cluster), 1, 1};
-  config.attrs = &attributes.cluster;
+  attributes.values[0].id = cudaLaunchAttributeClusterDimension;
+  attributes.values[0].val.clusterDim = {static_cast<unsigned>(cut.cluster), 1, 1};
+  config.attrs = attributes.values;
   config.numAttrs = 1;
   return config;
 }
@@ -221,6 +222,8 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
   LaunchAttributes attributes;
   cudaLaunchConfig_t config =
       launch_config<Sum>(layer, *spread.cut, spread.tiles, (chunk.batch + each - 1) / each, attributes);
+  attributes.values[1] = early_start();
+  config.numAttrs = 2;
   config.stream = stream;
   return cuda_status(cudaLaunchKernelEx(&config, kernel_of<Real, Sum>(layer), a), "kernel gru_cluster");
 }

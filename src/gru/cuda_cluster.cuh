@@ -45,6 +45,12 @@
 // arrive before it is armed count, too, as the phase cannot end before that arrival, and the phase before has ended,
 // since its state was needed by the sender.
 //
+// The beginning. R, tables, row constants and barriers need nothing of the grids before, the product of W x among them:
+// this grid is launched early (early_start), and waits for them before it reads lengths, the state and ih. All that it
+// writes to global memory comes after that, too. A block has its state when the warps that multiply have met; the other
+// blocks need not wait for that: of theirs, only state 1 can cross before this block's own state 1, and into the other
+// buffer.
+//
 // The state of a tile is stored by groups of 16 units: 16 codes of each sequence, one sequence after the other, and a
 // gap, so that the 16-byte loads of eight lanes meet no bank twice.
 //
@@ -162,7 +168,7 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
   static_assert(kRegisters % 2 == 0 && KShared % 2 == 0);
   extern __shared__ __align__(128) uint8_t shared[];
   const GateLanes<Real>& c = a.gates;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const int threads = static_cast<int>(blockDim.x);
   const int cluster = a.cluster;
@@ -188,23 +194,9 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
     reinterpret_cast<Sum*>(rows)[i % 48] = a.ratio[rank * a.unit_blocks * 48 + i];
     reinterpret_cast<StartOf<Sum>*>(rows)[48 + i % 48] = a.start[rank * a.unit_blocks * 48 + i];
   }
-  auto* const lengths = reinterpret_cast<int32_t*>(shared + at.lengths);
-  for (int i = static_cast<int>(threadIdx.x); i < sequence_tiles * tile_rows; i += threads)
-    lengths[i] = a.lengths != nullptr && i < sequences ? a.lengths[first + i] - a.first_step : INT32_MAX;
   // Both buffers of the state: padding stays zero.
   for (int i = static_cast<int>(threadIdx.x) * 16; i < sequence_tiles * 2 * state_bytes; i += threads * 16)
     *reinterpret_cast<uint4*>(h_memory + i) = uint4{0, 0, 0, 0};
-  __syncthreads();
-  for (int i = 0; i < sequences; ++i) {
-    uint8_t* const row = h_memory + i / tile_rows * 2 * state_bytes + i % tile_rows * 16;
-    const uint8_t* const from = a.state + (int64_t{first} + i) * a.hidden * Planes;
-    for (int unit = static_cast<int>(threadIdx.x); unit < a.hidden; unit += threads) {
-      // Planes from the high byte down; memory is little endian.
-      uint8_t* const to = row + unit / 16 * group_stride + unit % 16;
-      to[0] = static_cast<uint8_t>(from[unit * Planes + Planes - 1] ^ static_cast<uint8_t>(a.flip));
-      if (Planes == 2) to[plane_bytes] = from[unit * Planes];
-    }
-  }
   const int multiplying = a.unit_blocks * kSplits;  // warps
   const auto state_barrier = [&](int j, int s) { return barriers + 8 * static_cast<uint32_t>(2 * j + s % 2); };
   const auto ih_barrier = [&](int slot) { return barriers + kIhBarriers + 8 * static_cast<uint32_t>(slot); };
@@ -220,6 +212,7 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
     // ---- The service warp.
     if constexpr (trades_registers(KT)) trade_registers<kServiceRegisters>();
     if (warp > service || !is_elected()) return;
+    wait_for_grid_before();
     const auto bytes = static_cast<uint32_t>(a.unit_blocks * kIhTileBytes);
     const int ih_row = ih_row_bytes(a.unit_blocks);
     const auto sequences_of = [&](int j) {
@@ -272,7 +265,7 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
 #pragma unroll
     for (int gate = 0; gate < 3; ++gate) {
 #pragma unroll
-      for (int kt = 0; kt < kRegisters; ++kt) weights[gate][kt] = from[(gate * KT + kt) * 32];
+      for (int kt = 0; kt < kRegisters; ++kt) weights[gate][kt] = load_weights(from + (gate * KT + kt) * 32);
       for (int kt = 0; kt < KShared; ++kt)
         shared_weights[(gate * KShared + kt) * 32] = from[(gate * KT + kRegisters + kt) * 32];
     }
@@ -302,6 +295,39 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
       *to = static_cast<uint8_t>(code);
     }
   };
+
+  // What grids before this one wrote: lengths and the state.
+  wait_for_grid_before();
+  auto* const lengths = reinterpret_cast<int32_t*>(shared + at.lengths);
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < sequence_tiles * tile_rows; i += 32 * multiplying)
+    lengths[i] = a.lengths != nullptr && i < sequences ? a.lengths[first + i] - a.first_step : INT32_MAX;
+  // Of the state some loads under way together; a pair of rows is of one tile.
+  constexpr int kUnitsAtOnce = 4;
+  for (int unit = thread; unit < a.hidden; unit += kUnitsAtOnce * 32 * multiplying)
+    for (int row = 0; row < sequences; row += 2) {
+      const uint8_t* const from = a.state + ((int64_t{first} + row) * a.hidden + unit) * Planes;
+      uint8_t* const to =
+          h_memory + row / tile_rows * 2 * state_bytes + row % tile_rows * 16 + unit / 16 * group_stride + unit % 16;
+      uint32_t codes[2][kUnitsAtOnce];
+      const auto each = [&](auto body) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+          for (int j = 0; j < kUnitsAtOnce; ++j)
+            if (row + i < sequences && unit + j * 32 * multiplying < a.hidden)
+              body(codes[i][j], from + (i * a.hidden + j * 32 * multiplying) * Planes,
+                   to + i * 16 + j * 2 * multiplying * group_stride);
+      };
+      each([](uint32_t& code, const uint8_t* at_code, const uint8_t*) {
+        code = Planes == 2 ? uint32_t{*reinterpret_cast<const uint16_t*>(at_code)} : uint32_t{*at_code};
+      });
+      each([&](uint32_t code, const uint8_t*, uint8_t* byte) {
+        byte[0] = static_cast<uint8_t>((code ^ flip) >> 8 * (Planes - 1));
+        if (Planes == 2) byte[plane_bytes] = static_cast<uint8_t>(code);
+      });
+    }
+  named_barrier_sync(kAllCodes, 32 * multiplying);
 
   // All turns. Cells of a lane: unit g + 8 * half of sequence `row` each. kOneTile: of one tile of sequences.
   const auto turns = [&](auto cells, auto one_tile, auto how) {

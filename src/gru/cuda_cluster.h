@@ -22,6 +22,7 @@ Status prepare_cluster(PersistentLayer& layer, int shared);
 /// R in the order of ClusterArgs::fragments.
 void pack_cluster(const GruLayerParameters& p, PersistentPack& pack);
 
+/// Just after launch_product in the stream: it begins while that runs.
 template <typename Real, typename Sum>
 Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, cudaStream_t stream);
 

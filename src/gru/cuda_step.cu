@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "core/cuda_launch.h"
 #include "core/cuda_status.h"
 #include "gru/cuda_gru.h"
 #include "gru/proof.h"
@@ -103,9 +104,7 @@ int64_t chunk_steps(const StepLayer& layer, int64_t batch, int64_t steps) {
 template <typename Args>
 Status launch_early(void (*kernel)(Args), const char* name, dim3 grid, int32_t threads, const Args& args,
                     const DeviceLimits& limits, cudaStream_t stream) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute early = early_start();
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));

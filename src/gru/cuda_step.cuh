@@ -29,6 +29,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "core/cuda_ptx.cuh"
 #include "gru/cuda_gates.cuh"
 #include "gru/cuda_gru.h"
 #include "gru/reference.h"
@@ -167,27 +168,6 @@ struct PrepareArgs {
   CodeRows sets[3];  // x, and the state twice: padding is set in both buffers
   uint32_t batch;
 };
-
-/// Grids launched with programmatic stream serialization may begin when all blocks before them have said this, and what
-/// those wrote is visible after the wait.
-__device__ __forceinline__ void let_next_grid_start() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void wait_for_grid_before() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-/// Volatile, so that it stays before the wait.
-__device__ __forceinline__ uint4 load_weights(const uint4* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
 
 /// A volatile load, so that all are under way before the first product: ptxas moves others behind the conditions of the
 /// products that use them, one wait after the other.

@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 
+#include "core/cuda_launch.h"
 #include "core/cuda_status.h"
 #include "linear/cuda_product.cuh"
 #include "linear/cuda_product_wgmma.cuh"
@@ -42,6 +43,7 @@ WgmmaKernel<Sum> wgmma_kernel(int32_t columns) {
 template <int Planes>
 __global__ void __launch_bounds__(kThreads)
     pad_rows(const __grid_constant__ ProductRows from, int64_t size, int64_t padded, int64_t words, uint32_t* out) {
+  let_next_grid_start();
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   const int64_t row_words = padded / 4;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += stride) {
@@ -67,6 +69,7 @@ __global__ void __launch_bounds__(kThreads)
 template <bool Whole>
 __global__ void __launch_bounds__(kThreads)
     pad_stages(const __grid_constant__ ProductRows from, int64_t size, uint4* out) {
+  let_next_grid_start();
   const uint32_t flips = from.flip * 0x01010101u;
   const auto batch = static_cast<uint32_t>(from.batch);
   uint4* const to = out + (int64_t{blockIdx.x} * gridDim.y + blockIdx.y) * (kWgmmaStageBytes / 16);
@@ -192,8 +195,11 @@ Result<ProductPack<Sum>> pack_product(const ProductWeights<Sum>& weights) {
   pack.product.high = weights.high;
   p.n_padded = ceil_div(p.n, kProductColumns) * kProductColumns;
   p.k_padded = ceil_div(p.k, kProductDepth) * kProductDepth;
-  int device = 0;
+  int device = 0, major = 0;
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "compute capability"));
+  p.starts_early = major >= 9;
   ISOBIT_RETURN_IF_ERROR(
       cuda_status(cudaDeviceGetAttribute(&p.processors, cudaDevAttrMultiProcessorCount, device), "processors"));
   ISOBIT_RETURN_IF_ERROR(
@@ -269,11 +275,17 @@ Status launch_product(const DeviceProduct<Sum>& product, ProductKernel kernel, c
     a.high = product.high;
     a.again = product.again;
     a.out = out;
+    cudaLaunchAttribute early = early_start();
+    cudaLaunchConfig_t config{};
     // Blocks that run together read the same rows of x. The caller has few enough rows for the second dimension.
-    const dim3 grid(static_cast<unsigned>(p.n_padded / kProductColumns),
-                    static_cast<unsigned>(ceil_div(rows, kProductRows)));
-    mma_kernel<Sum>(p.planes)<<<grid, kProductThreads, kProductStages * kProductStageBytes, stream>>>(a);
-    return launch_status("product_u8s8");
+    config.gridDim =
+        dim3(static_cast<unsigned>(p.n_padded / kProductColumns), static_cast<unsigned>(ceil_div(rows, kProductRows)));
+    config.blockDim = dim3(kProductThreads);
+    config.dynamicSmemBytes = kProductStages * kProductStageBytes;
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = p.starts_early ? 1 : 0;
+    return cuda_status(cudaLaunchKernelEx(&config, mma_kernel<Sum>(p.planes), a), "kernel product_u8s8");
   }
   WgmmaArgs<Sum> a{};
   a.x = x;
@@ -290,8 +302,10 @@ Status launch_product(const DeviceProduct<Sum>& product, ProductKernel kernel, c
   // The same number of clusters for each group of tiles of columns, all at once where there are enough.
   const int64_t groups = a.n_tiles / p.cluster;
   const int64_t each = std::clamp<int64_t>(p.clusters / groups, 1, ceil_div(rows, kWgmmaRows));
-  cudaLaunchAttribute attribute{};
-  cudaLaunchConfig_t config = wgmma_config<Sum>(p, groups * each, attribute);
+  cudaLaunchAttribute attributes[2]{};
+  cudaLaunchConfig_t config = wgmma_config<Sum>(p, groups * each, attributes[0]);
+  attributes[1] = early_start();
+  config.numAttrs = 2;
   config.stream = stream;
   return cuda_status(cudaLaunchKernelEx(&config, wgmma_kernel<Sum>(p.columns), a), "kernel product_wgmma");
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/cuda_lanes.cuh"
+#include "core/cuda_ptx.cuh"
 #include "linear/cuda_mma.cuh"
 
 namespace isobit::cuda {
@@ -76,8 +77,11 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
   const int depth_tiles = Planes * plane_tiles;
   const int64_t x_pitch = Planes * a.k_padded;
 
-  const auto load = [&](int tile) {
-    const uint32_t stage = base + static_cast<uint32_t>(tile % kProductStages * kProductStageBytes);
+  const auto stage_of = [&](int tile) {
+    return base + static_cast<uint32_t>(tile % kProductStages * kProductStageBytes);
+  };
+  const auto load_x = [&](int tile) {
+    const uint32_t stage = stage_of(tile);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = thread / 4 + i * 64;
@@ -85,6 +89,9 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
       copy_async(stage + tile_offset(row, thread % 4),
                  a.x + (from < a.m ? from : 0) * x_pitch + tile * kProductDepth + thread % 4 * 16, from < a.m);
     }
+  };
+  const auto load_w = [&](int tile) {
+    const uint32_t stage = stage_of(tile);
     const int weight_tile = tile < plane_tiles ? tile : tile - plane_tiles;
     for (int i = thread; i < kProductColumns * 4; i += kProductThreads)
       copy_async(stage + kProductRows * kProductDepth + tile_offset(i / 4, i % 4),
@@ -94,16 +101,23 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
   static_assert(Planes == 1 || sizeof(Real) == 8);
   int32_t acc[2][6][4] = {};
   int32_t high[Planes == 2 ? 48 : 1];
+  // W is constant; x comes from the grid before, which comes after whoever reads `out`.
+  let_next_grid_start();
+  for (int tile = 0; tile < kProductStages - 1 && tile < depth_tiles; ++tile) load_w(tile);
+  wait_for_grid_before();
   for (int tile = 0; tile < kProductStages - 1; ++tile) {
-    if (tile < depth_tiles) load(tile);
+    if (tile < depth_tiles) load_x(tile);
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
   for (int tile = 0; tile < depth_tiles; ++tile) {
     asm volatile("cp.async.wait_group %0;" ::"n"(kProductStages - 2) : "memory");
     __syncthreads();
-    if (tile + kProductStages - 1 < depth_tiles) load(tile + kProductStages - 1);
+    if (const int ahead = tile + kProductStages - 1; ahead < depth_tiles) {
+      load_x(ahead);
+      load_w(ahead);
+    }
     asm volatile("cp.async.commit_group;" ::: "memory");
-    const uint32_t stage = base + static_cast<uint32_t>(tile % kProductStages * kProductStageBytes);
+    const uint32_t stage = stage_of(tile);
     const uint32_t weights = stage + kProductRows * kProductDepth;
     if (Planes == 2 && tile == plane_tiles)  // the high bytes are done
 #pragma unroll

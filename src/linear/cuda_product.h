@@ -41,6 +41,7 @@ struct ProductShape {
   int64_t n = 0, k = 0;
   int32_t planes = 1;
   int32_t processors = 0;
+  bool starts_early = false;  // the device has programmatic dependent launch
   // For kMma, padded to whole tiles: [n_padded][k_padded].
   int64_t n_padded = 0, k_padded = 0;
   const int8_t* w = nullptr;
@@ -92,7 +93,8 @@ int64_t product_x_bytes(const ProductShape& shape, int64_t rows);
 /// Writes the rows into x, 16-byte aligned, in the order of a kernel. At least one row.
 Status pad_product_x(const ProductShape& shape, ProductKernel kernel, const ProductRows& from, uint8_t* x,
                      cudaStream_t stream);
-/// out [rows][n], 16-byte aligned, from what pad_product_x has written for that kernel. At least one row.
+/// out [rows][n], 16-byte aligned, from what pad_product_x, just before in the stream, has written for that kernel. At
+/// least one row. Where the device can, both let the next grid begin early (let_next_grid_start), and this one does.
 template <typename Sum>
 Status launch_product(const DeviceProduct<Sum>& product, ProductKernel kernel, const uint8_t* x, int64_t rows,
                       uint16_t* out, cudaStream_t stream);

@@ -158,6 +158,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
   const uint32_t w_full = x_free + 8 * static_cast<uint32_t>(a.stages);  // k_blocks
   const auto cluster = static_cast<uint32_t>(a.cluster);
   const uint32_t rank = block_in_cluster();
+  let_next_grid_start();
   if (threadIdx.x == 0) {
     for (uint32_t i = 0; i < static_cast<uint32_t>(a.stages); ++i) {
       barrier_init(x_full + 8 * i, 1);
@@ -186,18 +187,20 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
     // ---- The loading warp.
     if (lane == 0) {
       const uint8_t* const w = a.w + int64_t{n_tile} * (a.k_blocks * kBlockBytes + kParameters);
+      for (int block = 0; block < a.k_blocks; ++block) {
+        const uint32_t barrier = w_full + 8 * static_cast<uint32_t>(block);
+        barrier_expect(barrier, kBlockBytes + (block == 0 ? kParameters : 0));
+        if (block == 0)
+          fetch(w_at + static_cast<uint32_t>(at.parameters), w + a.k_blocks * kBlockBytes, kParameters, barrier);
+        fetch(w_at + static_cast<uint32_t>(block * kBlockBytes), w + block * kBlockBytes, kBlockBytes, barrier);
+      }
+      // W is constant; x comes from the grid before. Nobody writes `out` before x is there.
+      wait_for_grid_before();
       const uint32_t share = kWgmmaStageBytes / cluster;
       const auto everyone = static_cast<uint16_t>((1u << cluster) - 1);
       for (int tile = first_tile; tile < m_tiles; tile += tile_step) {
         const uint8_t* x = a.x + int64_t{tile} * a.k_blocks * kWgmmaStageBytes + rank * share;
         for (int block = 0; block < a.k_blocks; ++block, x += kWgmmaStageBytes) {
-          if (tile == first_tile) {
-            const uint32_t barrier = w_full + 8 * static_cast<uint32_t>(block);
-            barrier_expect(barrier, kBlockBytes + (block == 0 ? kParameters : 0));
-            if (block == 0)
-              fetch(w_at + static_cast<uint32_t>(at.parameters), w + a.k_blocks * kBlockBytes, kParameters, barrier);
-            fetch(w_at + static_cast<uint32_t>(block * kBlockBytes), w + block * kBlockBytes, kBlockBytes, barrier);
-          }
           barrier_wait(x_free + 8 * stage, phase ^ 1);
           barrier_expect(x_full + 8 * stage, kWgmmaStageBytes);
           const uint32_t to = x_at + stage * kWgmmaStageBytes + rank * share;
