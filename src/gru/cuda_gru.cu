@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <initializer_list>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -20,13 +21,13 @@ constexpr int64_t kAlignment = 256;
 constexpr uint64_t kNoNan = UINT64_MAX;
 
 constexpr DeviceKernel kKernels[] = {
-#define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch) \
-  {name, what, fewest_steps, supports, scratch_bytes, launch},
+#define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch, beside) \
+  {name, what, fewest_steps, supports, scratch_bytes, launch, beside},
 #include "gru/cuda_kernels.inc"
 #undef ISOBIT_CUDA_GRU_KERNEL
 };
 constexpr DeviceGruKernel kKernelNames[] = {
-#define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch) {name, what},
+#define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch, beside) {name, what},
 #include "gru/cuda_kernels.inc"
 #undef ISOBIT_CUDA_GRU_KERNEL
 };
@@ -284,8 +285,67 @@ Status check_run(int64_t batch, int64_t steps) {
 
 }  // namespace
 
+/// A stream beside the caller's for the other direction of a layer. It joins the caller's again before a run returns,
+/// so to the caller it is not there.
+class SideStream {
+ public:
+  SideStream() = default;
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
+  ~SideStream() {
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+    for (const cudaEvent_t event : {begin_, end_})
+      if (event != nullptr) cudaEventDestroy(event);
+  }
+  Status create() {
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "side stream"));
+    for (cudaEvent_t* event : {&begin_, &end_})
+      ISOBIT_RETURN_IF_ERROR(
+          cuda_status(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "side stream's event"));
+    return {};
+  }
+  /// Runs body(another stream), whose work begins after what is in `stream`, then rest(); what comes into `stream` next
+  /// waits for both. One after the other in `stream` where this one belongs to another capture.
+  template <typename Body, typename Rest>
+  Status beside(cudaStream_t stream, Body body, Rest rest) {
+    const std::lock_guard lock(mutex_);  // events are recorded and waited for in pairs
+    bool usable = false;
+    ISOBIT_RETURN_IF_ERROR(usable_with(stream, usable));
+    if (!usable) {
+      ISOBIT_RETURN_IF_ERROR(body(stream));
+      return rest();
+    }
+    ISOBIT_RETURN_IF_ERROR(order(stream, begin_, stream_));
+    const Status first = body(stream_);
+    const Status second = rest();
+    // Joined whatever happened, or a capture could not end.
+    ISOBIT_RETURN_IF_ERROR(order(stream_, end_, stream));
+    return first.ok() ? second : first;
+  }
+
+ private:
+  static Status order(cudaStream_t before, cudaEvent_t event, cudaStream_t after) {
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaEventRecord(event, before), "side stream: an event"));
+    return cuda_status(cudaStreamWaitEvent(after, event, 0), "side stream: waiting");
+  }
+  /// A stream that has joined a capture belongs to it until that ends.
+  Status usable_with(cudaStream_t stream, bool& usable) const {
+    cudaStreamCaptureStatus own{}, other{};
+    unsigned long long own_id = 0, other_id = 0;
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamGetCaptureInfo(stream_, &own, &own_id), "side stream"));
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamGetCaptureInfo(stream, &other, &other_id), "stream"));
+    usable = own == cudaStreamCaptureStatusNone || (own == other && own_id == other_id);
+    return {};
+  }
+
+  std::mutex mutex_;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
 struct DeviceGru::Data {
   GruModel model;
+  mutable SideStream side;  // of models of two directions
   std::shared_ptr<const std::byte> memory;
   std::vector<DeviceLayer> layers;  // l * directions + d
   std::vector<Refusals> refusals;   // of each
@@ -296,7 +356,7 @@ struct DeviceGru::Data {
     int64_t x = 0;  // codes of x and y, used by the float entry
     int64_t y = 0;
     int64_t between[2] = {0, 0};  // codes between layers
-    int64_t scratch = 0;
+    int64_t scratch[2] = {0, 0};  // of each direction
     int64_t total = 0;
   };
   /// What the layers of a run share.
@@ -350,7 +410,7 @@ DeviceGru::Data::Layout DeviceGru::Data::layout(int64_t batch, int64_t steps) co
   if (batch > 0 && steps > 0)
     for (const DeviceKernel& kernel : kKernels)
       scratch = std::max(scratch, kernel.scratch_bytes(layers, batch, steps, limits));
-  layout.scratch = take(scratch);
+  for (int64_t d = 0; d < directions(); ++d) layout.scratch[d] = take(scratch);
   return layout;
 }
 
@@ -416,10 +476,8 @@ Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y) con
   };
   const DeviceStrides inner{call.batch * output, output};
   std::byte* state = call.state;
-  for (size_t index = 0; index < layers.size(); ++index) {
-    const DeviceLayer& layer = layers[index];
-    const auto l = static_cast<int64_t>(index) / directions();
-    const auto d = static_cast<int64_t>(index) % directions();
+  const auto run_layer = [&](int64_t l, int64_t d, std::byte* of_state, cudaStream_t stream) {
+    const DeviceLayer& layer = layers[static_cast<size_t>(l * directions() + d)];
     const bool last = l + 1 == model.layer_count();
     std::byte* const into = last ? static_cast<std::byte*>(y) : call.workspace + call.layout.between[l % 2];
     DeviceRun run{};
@@ -429,14 +487,32 @@ Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y) con
     run.x_strides = l == 0 ? outer(layer.input_size) : inner;
     run.y = into + d * hidden * size_of(layer.h_dtype);
     run.y_strides = last ? outer(output) : inner;
-    run.state = state;
+    run.state = of_state;
     run.lengths = call.options.lengths;
     run.mask = call.options.zoneout_mask == nullptr ? nullptr : call.options.zoneout_mask + d * hidden;
     run.mask_width = output;
     run.reverse = d == 1;
-    run.scratch = call.workspace + call.layout.scratch;
-    ISOBIT_RETURN_IF_ERROR(call.kernel->launch(layer, run, limits, call.stream));
-    state += aligned(layer_state_bytes(index, call.batch));
+    run.scratch = call.workspace + call.layout.scratch[d];
+    return call.kernel->launch(layer, run, limits, stream);
+  };
+  for (int64_t l = 0; l < model.layer_count(); ++l) {
+    const auto index = static_cast<size_t>(l * directions());
+    std::byte* const forward = state;
+    std::byte* const backward = forward + aligned(layer_state_bytes(index, call.batch));
+    state = backward;
+    if (directions() == 1) {
+      ISOBIT_RETURN_IF_ERROR(run_layer(l, 0, forward, call.stream));
+      continue;
+    }
+    state += aligned(layer_state_bytes(index + 1, call.batch));
+    if (call.kernel->beside(layers[index]) && call.kernel->beside(layers[index + 1])) {
+      ISOBIT_RETURN_IF_ERROR(side.beside(
+          call.stream, [&](cudaStream_t stream) { return run_layer(l, 1, backward, stream); },
+          [&] { return run_layer(l, 0, forward, call.stream); }));
+    } else {
+      ISOBIT_RETURN_IF_ERROR(run_layer(l, 0, forward, call.stream));
+      ISOBIT_RETURN_IF_ERROR(run_layer(l, 1, backward, call.stream));
+    }
   }
   return {};
 }
@@ -458,6 +534,7 @@ Result<DeviceGru> DeviceGru::create(const GruModel& model) {
   for (size_t i = 0; i < layers.size(); ++i)
     ISOBIT_RETURN_IF_ERROR(add_layer(upload, layers[i], data->layers[i], data->refusals[i]));
   ISOBIT_ASSIGN_OR_RETURN(data->memory, upload.finish());
+  if (data->directions() == 2) ISOBIT_RETURN_IF_ERROR(data->side.create());
   DeviceGru gru;
   gru.data_ = std::move(data);
   return gru;

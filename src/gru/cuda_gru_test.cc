@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "gru/cuda_grid_delays.h"
@@ -783,13 +785,122 @@ TEST_F(DeviceGrus, RunsOfOneInputAreEqual) {
     if (!gru->choose_kernel(17, 9, kernel.name).ok()) continue;
     Outcome first;
     on_device(c, *gru, kernel.name, first);
-    for (int repeat = 1; repeat < (sanitized() ? 3 : 50) && !HasFailure(); ++repeat) {
+    for (int repeat = 1; repeat < (sanitized() ? 3 : 1000) && !HasFailure(); ++repeat) {
       Outcome again;
       on_device(c, *gru, kernel.name, again);
       ASSERT_EQ(again.y, first.y) << kernel.name << " " << repeat;
       ASSERT_TRUE(equal(again.state, first.state)) << kernel.name << " " << repeat;
     }
   }
+}
+
+/// While another thread keeps the device busy with runs of another model.
+TEST_F(DeviceGrus, OtherWorkOnTheDeviceChangesNoByte) {
+  if (sanitized()) return;
+  const Case load = case_of(41, 512, 512, 200, 64);
+  const Result<DeviceGru> load_gru = DeviceGru::create(load.model);
+  ASSERT_TRUE(load_gru.ok()) << load_gru.status().message();
+  Outcome expected_load;
+  on_device(load, *load_gru, {}, expected_load);
+  std::atomic<bool> done = false;
+  int64_t load_runs = 0;
+  std::thread other([&] {
+    cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    GuardedDeviceBuffer x(static_cast<int64_t>(load.run.x.size()));
+    GuardedDeviceBuffer y(static_cast<int64_t>(expected_load.y.size()));
+    GuardedDeviceBuffer state(load_gru->state_bytes(200));
+    GuardedDeviceBuffer workspace(load_gru->workspace_bytes(200, 64));
+    x.write(load.run.x);
+    while (!done && !HasFailure()) {
+      for (int run = 0; run < 8; ++run, ++load_runs) {
+        ASSERT_TRUE(load_gru->initial_state(state.bytes(), 200, stream).ok());
+        const Status status =
+            load_gru->forward_codes(x.bytes(), y.bytes(), 64, 200, state.bytes(), workspace.bytes(), stream);
+        ASSERT_TRUE(status.ok()) << status.message();
+      }
+      ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+      EXPECT_EQ(y.read<std::byte>(), expected_load.y);
+    }
+    EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  });
+  struct Size {
+    int64_t hidden, batch, steps;
+    int32_t directions;
+  };
+  for (const Size& size : {Size{64, 300, 20, 2}, Size{300, 40, 20, 2}, Size{1000, 90, 12, 1}, Size{1040, 5, 12, 2},
+                           Size{1100, 40, 12, 1}}) {
+    Case c = case_of(42, 24, size.hidden, size.batch, size.steps, 1, size.directions);
+    c.fast_host = true;
+    SCOPED_TRACE(describe(c.shape, c.run, 42, 0));
+    for (int repeat = 0; repeat < 3 && !HasFailure(); ++repeat) compare(c, "persistent");
+  }
+  done = true;
+  other.join();
+  EXPECT_GT(load_runs, 0);
+  std::printf("%lld runs of the other model beside %lld outputs\n", static_cast<long long>(load_runs),
+              static_cast<long long>(compared_));
+}
+
+/// Both directions of a layer run beside each other, also in a graph; not where the model is captured elsewhere.
+TEST_F(DeviceGrus, DirectionsReplayInAGraph) {
+  if (racecheck()) return;
+  constexpr int64_t kSteps = 6, kBatch = 5;
+  const Case c = case_of(43, 24, 70, kBatch, kSteps, 2, 2);
+  const Outcome expected = on_host(c);
+  const Result<DeviceGru> gru = DeviceGru::create(c.model);
+  ASSERT_TRUE(gru.ok()) << gru.status().message();
+  if (!gru->choose_kernel(kBatch, kSteps, "persistent").ok()) return;
+  struct Run {
+    explicit Run(const Case& of, const DeviceGru& gru, size_t y_bytes)
+        : x(static_cast<int64_t>(of.run.x.size())),
+          y(static_cast<int64_t>(y_bytes)),
+          state(gru.state_bytes(kBatch)),
+          workspace(gru.workspace_bytes(kBatch, kSteps)) {
+      x.write(of.run.x);
+    }
+    GuardedDeviceBuffer x, y, state, workspace;
+  };
+  const Run captured(c, *gru, expected.y.size()), eager(c, *gru, expected.y.size());
+  GruRunOptions options;
+  options.kernel = "persistent";
+  const auto enqueue = [&](const Run& run, cudaStream_t stream) {
+    const Status start = gru->upload_state(c.run.start, run.state.bytes(), stream);
+    const Status status = gru->forward_codes(run.x.bytes(), run.y.bytes(), kSteps, kBatch, run.state.bytes(),
+                                             run.workspace.bytes(), stream, options);
+    return start.ok() ? status : start;
+  };
+  cudaStream_t other = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_TRUE(gru->upload_state(c.run.start, captured.state.bytes(), stream_).ok());
+  ASSERT_TRUE(gru->upload_state(c.run.start, eager.state.bytes(), other).ok());
+  wait();
+  ASSERT_EQ(cudaStreamSynchronize(other), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), cudaSuccess);
+  const Status in_graph = gru->forward_codes(captured.x.bytes(), captured.y.bytes(), kSteps, kBatch,
+                                             captured.state.bytes(), captured.workspace.bytes(), stream_, options);
+  const Status at_once = gru->forward_codes(eager.x.bytes(), eager.y.bytes(), kSteps, kBatch, eager.state.bytes(),
+                                            eager.workspace.bytes(), other, options);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  ASSERT_TRUE(in_graph.ok()) << in_graph.message();
+  ASSERT_TRUE(at_once.ok()) << at_once.message();
+  ASSERT_EQ(cudaStreamSynchronize(other), cudaSuccess);
+  EXPECT_EQ(eager.y.read<std::byte>(), expected.y);
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  for (int replay = 0; replay < 3; ++replay) {
+    ASSERT_TRUE(gru->upload_state(c.run.start, captured.state.bytes(), stream_).ok());
+    ASSERT_EQ(cudaGraphLaunch(executable, stream_), cudaSuccess);
+    wait();
+    EXPECT_EQ(captured.y.read<std::byte>(), expected.y) << "replay " << replay;
+  }
+  ASSERT_TRUE(enqueue(eager, other).ok());
+  ASSERT_EQ(cudaStreamSynchronize(other), cudaSuccess);
+  EXPECT_EQ(eager.y.read<std::byte>(), expected.y);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
 }
 
 TEST_F(DeviceGrus, NothingToDo) {

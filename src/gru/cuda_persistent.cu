@@ -263,4 +263,7 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
   });
 }
 
+/// A launch that takes the whole device must not meet another one.
+bool persistent_beside(const DeviceLayer& layer) { return !layer.persistent.grid; }
+
 }  // namespace isobit::cuda

@@ -272,4 +272,7 @@ Status step_launch(const DeviceLayer& layer, const DeviceRun& run, const DeviceL
                : run_steps<S64Lanes, 2>(reference, layer, run, limits, stream);
 }
 
+/// Few microseconds of work: two streams cost more than they bring.
+bool step_beside(const DeviceLayer&) { return false; }
+
 }  // namespace isobit::cuda
