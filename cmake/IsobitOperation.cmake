@@ -8,6 +8,9 @@ target_compile_options(isobit_flags INTERFACE -ffp-contract=off -Wall -Wextra -W
   -Wno-sign-conversion -fvisibility-inlines-hidden $<$<BOOL:${ISOBIT_WERROR}>:-Werror>)
 # False alarms of g++ 12 at -O3: "literal" + std::string overlaps nothing.
 target_compile_options(isobit_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+if(NOT ISOBIT_X86_KERNELS)
+  target_compile_definitions(isobit_flags INTERFACE ISOBIT_NO_X86_KERNELS)
+endif()
 if(ISOBIT_SANITIZE)
   target_compile_options(isobit_flags INTERFACE -fsanitize=${ISOBIT_SANITIZE} -fno-sanitize-recover=all
     -fno-omit-frame-pointer)
@@ -21,8 +24,7 @@ if(ISOBIT_BUILD_FUZZERS)
   endif()
   # Coverage of the library is what leads libFuzzer; without it the fuzz targets would only see themselves. Programs
   # that are no fuzz targets take its hooks from the address sanitizer's library.
-  target_compile_options(isobit_flags INTERFACE -fsanitize=fuzzer-no-link)
-  target_link_options(isobit_flags INTERFACE -fsanitize=fuzzer-no-link)
+  set(ISOBIT_COVERAGE -fsanitize=fuzzer-no-link)
 endif()
 
 # isobit_sources(FILE...): adds files of the current folder to the library.
@@ -32,10 +34,21 @@ function(isobit_sources)
   endforeach()
 endfunction()
 
+# isobit_arithmetic_sources(FILE...): the same, without coverage for libFuzzer, which would cost most of the time of a
+# build with sanitizers: for loops over numbers that a caller has checked.
+function(isobit_arithmetic_sources)
+  isobit_sources(${ARGN})
+  if(ISOBIT_BUILD_FUZZERS)
+    list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+    set_property(SOURCE ${ARGN} TARGET_DIRECTORY isobit APPEND PROPERTY COMPILE_OPTIONS
+      -fno-sanitize=fuzzer-no-link)
+  endif()
+endfunction()
+
 # isobit_isa_source(FILE FLAG...): adds a file that is compiled for an instruction set, on x86-64 only, and a test that
 # its object defines no symbol that the linker could choose for baseline code.
 function(isobit_isa_source file)
-  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  if(ISOBIT_X86_KERNELS AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
     set(target isobit_isa_${folder}_${file})
     add_library(${target} OBJECT ${file})

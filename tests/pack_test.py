@@ -165,6 +165,7 @@ class PackTest(ToolTest):
                               ({"quant_method": "awq", "checkpoint_format": "gemv"}, ["'gemv'; imported is 'gemm'"]),
                               ({"quant_method": "awq", "checkpoint_format": None, "zero_point": False},
                                ["without zero points"]),
+                              ({"group_size": 2**64 - 1}, ["'group_size' is '18446744073709551615'", "-1.."]),
                               ({"group_size": 16}, ["'m.scales'", "(2, 16)", "4 rows for K = 64"]),
                               ({"bits": 8}, ["'m.scales'", "1 rows for K = 32"])]:
             with self.subTest(change=change):
@@ -173,6 +174,9 @@ class PackTest(ToolTest):
         model = self.checkpoint(matrix.gptq("m"))
         write(os.path.join(os.path.dirname(model), "quantize_config.json"), b"{\"bits\": 4,")
         self.fails(["quantize_config.json", "not a JSON object"], "pack", model, "--dry-run")
+        deep = b"{\"bits\": " + b"[" * 200000 + b"]" * 200000 + b"}"
+        write(os.path.join(os.path.dirname(model), "quantize_config.json"), deep)
+        self.fails(["quantize_config.json", "'bits' is an array"], "pack", model, "--dry-run")
 
     def test_checkpoints_refused(self):
         config = {"bits": 4, "group_size": 32, "quant_method": "gptq", "checkpoint_format": "gptq"}
@@ -312,6 +316,8 @@ class PackTest(ToolTest):
         self.fails(["does not name tensor 'b.bias'"], "pack", index, "--dry-run")
         weight_map(a_weight="../model-1.safetensors")
         self.fails(["a.weight", "in the same folder"], "pack", index, "--dry-run")
+        write(index, b"{\"weight_map\": {\"a.weight\": " + b"[" * 200000 + b"]" * 200000 + b"}}")
+        self.fails(["a.weight", "'array'", "in the same folder"], "pack", index, "--dry-run")
         weight_map(a_weight="model-3.safetensors")
         self.fails(["model-3.safetensors"], "pack", index, "--dry-run")
         write(index, b"[]")
@@ -410,6 +416,8 @@ class PackTest(ToolTest):
                 (["s32", "expected floats"], packed + ":a", self.at("i.npy", npy((1, 16), [1] * 16, "<i4", "i")), []),
                 (["holds 2 arrays"], packed + ":a", self.at(
                     "both.npz", npz({"x": npy((1, 16), [1.0] * 16), "z": npy((1,), [1.0])})), []),
+                (["x", "bf16", "npy", "f32 or f16"], packed + ":a", self.at("bf16.safetensors", safetensors(
+                    {"x": ("BF16", (1, 16), b"\0" * 32)})), []),
                 (["must end in .npy"], packed + ":a", x, ["-o", self.path("y.npz")])]:
             with self.subTest(options=options, words=words):
                 options = options if "-o" in options else ["-o", y, *options]

@@ -4,14 +4,14 @@
 #include <cstdlib>
 #include <string>
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(ISOBIT_NO_X86_KERNELS)
 #include <cpuid.h>
 #endif
 
 namespace isobit {
 namespace {
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(ISOBIT_NO_X86_KERNELS)
 constexpr bool kBuiltForX86 = true;
 
 bool has_f16c() {  // leaf 1, ECX bit 29; clang++ 14 has no name for it

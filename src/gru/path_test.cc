@@ -12,7 +12,7 @@
 #include "core/random.h"
 #include "isobit/gru.h"
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(ISOBIT_NO_X86_KERNELS)
 
 #include <cpuid.h>
 

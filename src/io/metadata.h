@@ -50,6 +50,11 @@ auto without_refusal(const std::string& path, Body body) -> decltype(body()) {
   });
 }
 
+/// A value as messages show it; of arrays and objects only that they are such: nothing limits their depth.
+inline std::string json_text(const Json& json) {
+  return json.is_structured() ? std::string("an ") + json.type_name() : in_quotes(json.dump());
+}
+
 /// A float or double as printf's %a has it, the same in every locale; "inf" and "nan" as those.
 template <typename T>
 std::string hexadecimal(T value) {

@@ -299,7 +299,8 @@ Result<ArrayFile> load_shards(const void* data, size_t size_bytes, const std::st
   for (const auto& [tensor, file] : map->items()) {
     // A name with a folder in it could be any file of this machine.
     if (!file.is_string() || file.get_ref<const std::string&>().find('/') != std::string::npos)
-      return invalid_index("tensor " + in_quotes(tensor) + " is in the file " + in_quotes(file.dump()) +
+      return invalid_index("tensor " + in_quotes(tensor) + " is in the file " +
+                           in_quotes(file.is_structured() ? file.type_name() : file.dump()) +  // dump() recurses
                            ", must be the name of a file in the same folder");
     shards[file.get<std::string>()].insert(tensor);
   }

@@ -21,6 +21,7 @@
 #include "testing/guarded_bytes.h"
 #include "testing/oracle.h"
 #include "testing/required.h"
+#include "testing/sanitized.h"
 
 namespace isobit {
 namespace {
@@ -281,7 +282,7 @@ TEST_P(Dynamic, RandomLayers) {
   for (const int bits : {1, 2, 4, 8})
     for (const LowBitKind kind : kinds)
       for (const bool asymmetric : {false, true})
-        for (int i = 0; i < 12; ++i) {
+        for (int i = 0; i < (testing::kSanitized ? 4 : 12); ++i) {
           const int64_t group_of[] = {8, 16, 24, 32, 64, 128, 40, 256, 520};  // the last is cut by panels
           const int64_t group = group_of[random.between(0, 8)];
           int64_t columns = random.between(1, 25 * group);

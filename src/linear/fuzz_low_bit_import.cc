@@ -1,22 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// Importers over GGUF files and over safetensors that hold GPTQ or AWQ tensors. What is accepted must be what it says:
-// GGUF has the bits of GgufFile::read, every weight is finite, and a permutation is one.
+// Importers over GGUF files and over safetensors that hold GPTQ or AWQ tensors; what JSON files and metadata say about
+// the latter, too: their text is the metadata that the mutator knows. What is accepted must be what it says: GGUF has
+// the bits of GgufFile::read, every weight is finite, and a permutation is one.
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "io/fuzz_saved.h"
 #include "io/gguf_seed.h"
 #include "isobit/low_bit_import.h"
+#include "linear/low_bit_import.h"
+#include "linear/low_bit_parts.h"
 
 namespace isobit {
 namespace {
 
+constexpr const char* kDescriptions[] = {
+    R"({"bits": 4, "group_size": 32, "desc_act": true, "sym": false, "quant_method": "gptq", "checkpoint_format":
+        "gptq_v2", "pack_dtype": "int32", "is_marlin_format": false, "dynamic": {}})",
+    R"({"w_bit": 4, "q_group_size": 32, "zero_point": true, "version": "GEMM"})",
+    R"({"model_type": "llama", "quantization_config": {"bits": 4, "group_size": 32, "quant_method": "awq",
+        "version": "gemm", "zero_point": true, "modules_to_not_convert": null}})"};
+
 /// K = 64, N = 16, groups of 32 that take turns.
-Bytes checkpoint_seed(bool awq) {
+Bytes checkpoint_seed(bool awq, const char* description) {
   ArrayFile file;
+  file.metadata["isobit"] = description;  // the text that mutate_saved() changes
+  file.metadata["gptq_bits"] = "4";
+  file.metadata["gptq_group_size"] = "32";
   file.arrays["m.qweight"] = Array::zeros(Dtype::kS32, awq ? std::vector<int64_t>{64, 2} : std::vector<int64_t>{8, 16});
   file.arrays["m.qzeros"] = Array::zeros(Dtype::kS32, {2, 2});
   file.arrays["m.scales"] = Array::zeros(Dtype::kF16, {2, 16});
@@ -60,7 +75,27 @@ void import_all(const GgufFile& file) {
   }
 }
 
+/// What is said about the tensors is either refused, or tried on them.
+void import_described(const ArrayFile& file, const Result<std::optional<CheckpointDescription>>& found) {
+  fuzz_require(found.ok() || !found.status().message().empty());
+  if (!found.ok() || !*found) return;
+  const CheckpointDescription& description = **found;
+  fuzz_require(description.source == "/dev/null/fuzz" && description.options.bits >= -1 &&
+               description.options.group >= -1 && description.options.group <= kMaxLowBitSize);
+  for (const std::string& prefix : list_checkpoint_matrices(file.arrays)) {
+    const Result<ImportedLowBit> imported = import_checkpoint(file.arrays, prefix, description.options, "fuzz");
+    if (imported.ok()) require_sound(*imported);
+  }
+}
+
+void import_described(const ArrayFile& file, std::string_view text) {
+  for (const bool whole_model : {false, true})
+    import_described(file, parse_checkpoint_description(text, whole_model, "/dev/null/fuzz"));
+}
+
 void import_all(const ArrayFile& file) {
+  import_described(file, find_checkpoint_description("/dev/null/fuzz", file.metadata));  // there are no files
+  if (const auto text = file.metadata.find("isobit"); text != file.metadata.end()) import_described(file, text->second);
   for (const std::string& prefix : list_checkpoint_matrices(file.arrays))
     for (const auto format : {CheckpointFormat::kGptq, CheckpointFormat::kGptqV2, CheckpointFormat::kAwq})
       for (const int32_t bits : {2, 4, 8})
@@ -75,13 +110,15 @@ void import_all(const ArrayFile& file) {
 }  // namespace isobit
 
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  static const std::vector<isobit::Bytes> seeds = {isobit::checkpoint_seed(false), isobit::checkpoint_seed(true),
-                                                   isobit::gguf_seed_file()};
+  static const std::vector<isobit::Bytes> seeds = {
+      isobit::checkpoint_seed(false, isobit::kDescriptions[0]), isobit::checkpoint_seed(true, isobit::kDescriptions[1]),
+      isobit::checkpoint_seed(true, isobit::kDescriptions[2]), isobit::gguf_seed_file()};
   return isobit::mutate_saved(seeds, data, size, max_size, seed);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto gguf = isobit::GgufFile::view(data, size, "fuzz"); gguf.ok()) isobit::import_all(*gguf);
   if (const auto arrays = isobit::parse_safetensors(data, size, "fuzz"); arrays.ok()) isobit::import_all(*arrays);
+  isobit::import_described({}, {reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -136,9 +136,8 @@ TEST(LinearOracle, Float) {
     const LowBitMatrix matrix = matrix_of(one.at("weights"));
     const std::vector<float> bias = floats_of(one.at("bias"));
     const Array x = testing::float_rows_of(one.at("x"), testing::float_dtype_of(one.at("x_type")));
-    const double limit = x.dtype == Dtype::kF32   ? 1e-6 * std::sqrt(static_cast<double>(matrix.columns()))
-                         : x.dtype == Dtype::kF16 ? 2e-3
-                                                  : 1e-2;
+    const ReferenceWeights weights = reference_weights(matrix);
+    const std::vector<float> values = x.to_float();
     for (const LinearLayerKernel& kernel : kernels_of("linear_float")) {
       const Result<LinearLayer> layer = LinearLayer::create(matrix, {.bias = bias, .path = kernel.path}, "fc");
       ASSERT_TRUE(layer.ok()) << layer.status().message();
@@ -146,15 +145,14 @@ TEST(LinearOracle, Float) {
       Array y = Array::zeros(x.dtype, {x.shape[0], matrix.rows()});
       ASSERT_TRUE(run(*layer, x, y, false).ok());
       for (int64_t m = 0; m < x.shape[0]; ++m) {
-        double error = 0;
-        double norm = 0;
+        ReferenceRowError error;
         for (int64_t n = 0; n < matrix.rows(); ++n) {
-          const double exact = double_of_bits(one.at("y").at(static_cast<size_t>(m)).at(static_cast<size_t>(n)));
-          const double got = load_float(y.bytes.data(), y.dtype, m * matrix.rows() + n);
-          error += (got - exact) * (got - exact);
-          norm += exact * exact;
+          ReferenceSum sum = reference_sum(weights, n, values.data() + m * matrix.columns(),
+                                           bias.empty() ? 0.0f : bias[static_cast<size_t>(n)]);
+          sum.value = double_of_bits(one.at("y").at(static_cast<size_t>(m)).at(static_cast<size_t>(n)));
+          error.add(load_float(y.bytes.data(), y.dtype, m * matrix.rows() + n), sum);
         }
-        EXPECT_LT(std::sqrt(error), limit * std::sqrt(norm)) << kernel.name;
+        EXPECT_LT(error.relative(matrix.columns()), reference_limit(x.dtype, matrix.columns())) << kernel.name;
       }
     }
   }

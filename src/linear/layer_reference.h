@@ -91,6 +91,31 @@ inline ReferenceSum reference_sum(const ReferenceWeights& w, int64_t n, const fl
   return y;
 }
 
+/// What section 10 bounds: the error of a row of y.
+class ReferenceRowError {
+ public:
+  void add(double y, const ReferenceSum& sum) {
+    error_ += (y - sum.value) * (y - sum.value);
+    norm_ += sum.value * sum.value;
+    terms_ += sum.terms * sum.terms;
+  }
+  /// `||y - ref|| / max(||ref||, ||t|| / (8 * sqrt(K)))`; 0 for no error.
+  [[nodiscard]] double relative(int64_t k) const {
+    return error_ == 0 ? 0 : std::sqrt(error_ / std::max(norm_, terms_ / (64.0 * static_cast<double>(k))));
+  }
+
+ private:
+  double error_ = 0;
+  double norm_ = 0;
+  double terms_ = 0;
+};
+
+/// e of section 10.
+inline double reference_limit(Dtype dtype, int64_t k) {
+  if (dtype == Dtype::kF32) return 1e-6 * std::sqrt(static_cast<double>(k));
+  return dtype == Dtype::kF16 ? 2e-3 : 1e-2;
+}
+
 /// One group of a row of activations, section 11.
 struct ReferenceGroup {
   int64_t sum = 0;   // t

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -239,8 +240,9 @@ std::string lower_text(const Json& json, const char* name, const std::string& wh
 
 int64_t small_integer(const Json* json, const char* name, const std::string& where) {
   if (json == nullptr) refuse_file(where + ": field '" + name + "' is missing");
-  if (!json->is_number_integer() || *json < -1 || *json > kMaxLowBitSize)
-    refuse_file(where + ": field '" + name + "' is " + in_quotes(json->dump()) + ", must be an integer in -1.." +
+  const bool too_large = json->is_number_unsigned() && json->get<uint64_t>() > static_cast<uint64_t>(kMaxLowBitSize);
+  if (!json->is_number_integer() || too_large || json->get<int64_t>() < -1)
+    refuse_file(where + ": field '" + name + "' is " + json_text(*json) + ", must be an integer in -1.." +
                 std::to_string(kMaxLowBitSize));
   return json->get<int64_t>();
 }
@@ -273,7 +275,7 @@ CheckpointDescription description_of(const Json& json, const std::string& where)
   if (const Json* dynamic = find_field(json, {"dynamic"}); dynamic != nullptr && !dynamic->empty())
     refuse_unsupported(where + ": 'dynamic' gives layers widths of their own; imported is one width for all");
   if (const Json* type = find_field(json, {"pack_dtype"}); type != nullptr && *type != "int32")
-    refuse_unsupported(where + ": pack_dtype " + in_quotes(type->dump()) + "; imported is int32");
+    refuse_unsupported(where + ": pack_dtype is " + json_text(*type) + "; imported is int32");
   if (const Json* marlin = find_field(json, {"is_marlin_format"}); marlin != nullptr && *marlin == true)
     refuse_unsupported(where + ": the layout of Marlin; imported are gptq and gptq_v2");
   CheckpointDescription out;
@@ -285,20 +287,23 @@ CheckpointDescription description_of(const Json& json, const std::string& where)
   return out;
 }
 
+std::optional<CheckpointDescription> describe_text(std::string_view text, bool whole_model, const std::string& where) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) refuse_file(where + ": is not a JSON object");
+  const Json* description = whole_model ? find_field(json, {"quantization_config"}) : &json;
+  if (description == nullptr) return std::nullopt;
+  if (!description->is_object()) refuse_file(where + ": 'quantization_config' is not a JSON object");
+  CheckpointDescription out = description_of(*description, where);
+  out.source = where;
+  return out;
+}
+
 std::optional<CheckpointDescription> describe_file(const std::filesystem::path& path, bool whole_model) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
   const Result<std::vector<std::byte>> content = read_file(path.string());
   if (!content.ok()) throw Refusal{content.status()};
-  const auto* text = reinterpret_cast<const char*>(content->data());
-  const Json json = Json::parse(text, text + content->size(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) refuse_file(path.string() + ": is not a JSON object");
-  const Json* description = whole_model ? find_field(json, {"quantization_config"}) : &json;
-  if (description == nullptr) return std::nullopt;
-  if (!description->is_object()) refuse_file(path.string() + ": 'quantization_config' is not a JSON object");
-  CheckpointDescription out = description_of(*description, path.string());
-  out.source = path.string();
-  return out;
+  return describe_text({reinterpret_cast<const char*>(content->data()), content->size()}, whole_model, path.string());
 }
 
 /// As AutoGPTQ leaves it, which has no field for the format.
@@ -338,6 +343,12 @@ Result<std::optional<CheckpointDescription>> find_checkpoint_description(
       if (auto found = describe_file(folder / file, whole_model)) return found;
     return describe_metadata(path, metadata);
   });
+}
+
+Result<std::optional<CheckpointDescription>> parse_checkpoint_description(std::string_view text, bool whole_model,
+                                                                          const std::string& where) {
+  return without_refusal(
+      where, [&]() -> Result<std::optional<CheckpointDescription>> { return describe_text(text, whole_model, where); });
 }
 
 std::vector<std::string> list_checkpoint_matrices(const std::map<std::string, Array>& arrays) {

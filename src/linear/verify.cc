@@ -307,8 +307,7 @@ Status verify_float(Random& random, const std::string& where, const Sizes& sizes
             reference_sum(weights, n, x.data(), bias.empty() ? 0.0f : bias[static_cast<size_t>(n)]);
     }
   });
-  const double root = std::sqrt(static_cast<double>(sizes.k));
-  const double limit = dtype == Dtype::kF32 ? 1e-6 * root : dtype == Dtype::kF16 ? 2e-3 : 1e-2;
+  const double limit = reference_limit(dtype, sizes.k);
   const std::string text = where + describe(matrix) + ", " + std::string(to_string(dtype));
   const auto clamped = [&](float y) { return reference_act(y, clamp); };
   for (Candidate& kernel : kernels) {
@@ -328,27 +327,19 @@ Status verify_float(Random& random, const std::string& where, const Sizes& sizes
     report.bytes_compared += static_cast<uint64_t>(sizes.m * sizes.n) * size_in_bytes(dtype);
     Bytes alone(static_cast<size_t>(sizes.n) * size_in_bytes(dtype));
     for (int64_t i = 0; i < sizes.m; ++i) {
-      double error = 0;
-      double norm = 0;
-      double terms = 0;
+      ReferenceRowError error;
       bool same_act = true;
       for (int64_t n = 0; n < sizes.n; ++n) {
-        const ReferenceSum& sum = sums[static_cast<size_t>(i * sizes.n + n)];
         const float y = load_float(buffers.y_row(i), dtype, n);
-        const double difference = static_cast<double>(y) - sum.value;
-        error += difference * difference;
-        norm += sum.value * sum.value;
-        terms += sum.terms * sum.terms;
+        error.add(static_cast<double>(y), sums[static_cast<size_t>(i * sizes.n + n)]);
         // lo and hi are numbers of every type, so rounding before act is rounding after it, but for the sign of a 0.
         same_act = same_act && load_float(with_act.y_row(i), dtype, n) == clamped(y);
       }
-      // Where the terms of a whole row cancel they are what the error is measured by.
-      const double scale = std::max(norm, terms / (64.0 * root * root));
       const std::string row = text + ": row " + std::to_string(i);
-      if (!(error < limit * limit * scale || (error == 0 && norm == 0)))
-        note(report, static_cast<uint64_t>(sizes.n),
-             row + " is off by " + std::to_string(std::sqrt(error / scale)) + ", must be below " +
-                 std::to_string(limit));
+      if (!(error.relative(sizes.k) < limit))
+        note(
+            report, static_cast<uint64_t>(sizes.n),
+            row + " is off by " + std::to_string(error.relative(sizes.k)) + ", must be below " + std::to_string(limit));
       if (!same_act) note(report, static_cast<uint64_t>(sizes.n), row + " is not clamped as it must be");
       ISOBIT_RETURN_IF_ERROR(
           plain.forward(buffers.x().subspan(static_cast<size_t>(buffers.x_row(i) - buffers.x_row(0))), dtype, alone,

@@ -234,6 +234,9 @@ Result<Outcome> matmul(const MatmulOptions& options) {
   const std::string label = array_label(options.input, file.arrays.begin()->first);
   Array x = std::move(file.arrays.begin()->second);
   if (!is_float(x.dtype)) return invalid(label + " is " + std::string(to_string(x.dtype)) + "; expected floats");
+  if (x.dtype == Dtype::kBF16 && options.activations != "static")
+    return invalid(label + " is bf16, and y has the type of X; " + options.output +
+                   " is npy, which has no bf16: convert X to f32 or f16");
   if (x.shape.empty() || x.shape.back() != weights.matrix.columns())
     return invalid(label + " has the shape " + shape_text(x.shape) +
                    "; its last dimension must be K = " + std::to_string(weights.matrix.columns()));
