@@ -26,8 +26,8 @@ Installs the Debian packages that are missing (root only where some are), builds
                compute-sanitizer (memcheck, racecheck, synccheck, initcheck); then isobit and g2p, whose bytes must be
                the CPU's. Needs a CUDA device, compute-sanitizer and python3 only
 
-Where nvcc is on PATH, g++ builds include isobit::cuda: with --matrix and --cuda for every architecture of the project,
-else for the oldest and the newest. Without a device its tests are skipped.
+Where nvcc is on PATH, g++ builds include isobit::cuda for every architecture of the project; without a device its tests
+are skipped.
 
 ISOBIT_REQUIRE  comma-separated: what must not be skipped (avx2, avxvnni, avx512vnni, nvcc). Default: every
                 instruction set of this processor, and nvcc when it is on PATH.
@@ -48,10 +48,6 @@ for argument in "$@"; do
     *) usage >&2; fail "unknown argument '$argument'" ;;
   esac
 done
-
-# nvcc takes as long for each as g++ for all else: the oldest and the newest, unless every one is asked for.
-cuda_architectures=("-DCMAKE_CUDA_ARCHITECTURES=80-real;90a-real")
-[[ $job != matrix ]] || cuda_architectures=(-U CMAKE_CUDA_ARCHITECTURES)
 
 passed=0 failed=0 skipped=0
 failures=()
@@ -99,7 +95,7 @@ build() {
   heading "$compiler $preset: build in $folder"
   if [[ $compiler == g++ ]]; then
     options+=(-DISOBIT_BUILD_FUZZERS=OFF)
-    ! command -v nvcc >/dev/null || options+=(-DISOBIT_CUDA=ON "${cuda_architectures[@]}")
+    ! command -v nvcc >/dev/null || options+=(-DISOBIT_CUDA=ON)
   fi
   ! command -v ccache >/dev/null || options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   if ! { cmake --preset "$preset" -B "$folder" -DCMAKE_CXX_COMPILER="$compiler" \
