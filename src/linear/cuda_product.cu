@@ -20,6 +20,8 @@ constexpr int kWgmmaMinStages = 4;
 /// without a tile of 64, and kMma is as fast; with K = 512 and 768 kWgmma is ahead for all that were timed (64 and
 /// more).
 constexpr int64_t kWgmmaMinRows = 4096, kWgmmaMinDepth = 512;
+/// A cluster of product_wgmma_deep takes 256 rows at once: fewer than these leave much of the device without a tile.
+constexpr int64_t kDeepMinRows = 1024;
 
 int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }
 
@@ -35,7 +37,9 @@ MmaKernel<Sum> mma_kernel(int32_t planes) {
 template <typename Sum>
 using WgmmaKernel = void (*)(WgmmaArgs<Sum>);
 template <typename Sum>
-WgmmaKernel<Sum> wgmma_kernel(int32_t columns) {
+WgmmaKernel<Sum> wgmma_kernel(const ProductShape& p) {
+  if (p.deep) return product_wgmma_deep<Sum>;
+  const int32_t columns = p.columns;
   return columns == 192 ? product_wgmma<192, Sum> : columns == 144 ? product_wgmma<144, Sum> : product_wgmma<96, Sum>;
 }
 
@@ -101,8 +105,9 @@ template <typename Sum>
 cudaLaunchConfig_t wgmma_config(const ProductShape& p, int64_t clusters, cudaLaunchAttribute& attribute) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(clusters * p.cluster));
-  config.blockDim = dim3(kWgmmaThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(wgmma_shared<Sum>(p.columns, p.k_blocks, p.stages).total);
+  config.blockDim = dim3(p.deep ? kDeepThreads : kWgmmaThreads);
+  const WgmmaShared at = p.deep ? deep_shared<Sum>() : wgmma_shared<Sum>(p.columns, p.k_blocks, p.stages);
+  config.dynamicSmemBytes = static_cast<size_t>(at.total);
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {static_cast<unsigned>(p.cluster), 1, 1};
   config.attrs = &attribute;
@@ -111,7 +116,7 @@ cudaLaunchConfig_t wgmma_config(const ProductShape& p, int64_t clusters, cudaLau
 }
 
 /// The tile whose part of W fits shared memory with the least to multiply. A tile reads its 64 rows of x for its
-/// columns: as if they were 16 columns more.
+/// columns: as if they were 16 columns more. Where no tile's part fits, product_wgmma_deep, if its stages do.
 template <typename Sum>
 void cut_wgmma(int32_t shared, ProductShape& p) {
   const int64_t k_blocks = ceil_div(p.k, kWgmmaDepth);
@@ -128,10 +133,18 @@ void cut_wgmma(int32_t shared, ProductShape& p) {
     p.k_blocks = blocks;
     p.stages = stages;
   }
-  if (p.columns > 0) p.cluster = ceil_div(p.n, p.columns) % 2 == 0 ? 2 : 1;
+  if (p.columns > 0) {
+    p.cluster = ceil_div(p.n, p.columns) % 2 == 0 ? 2 : 1;
+  } else if (deep_shared<Sum>().total <= shared) {
+    p.deep = true;
+    p.columns = kDeepColumns;
+    p.k_blocks = static_cast<int32_t>(k_blocks);
+    p.stages = kDeepStages;
+    p.cluster = kDeepCluster;
+  }
 }
 
-/// Sets p.columns where the device can run product_wgmma.
+/// Sets p.columns where the device can run product_wgmma or product_wgmma_deep.
 template <typename Sum>
 Status prepare_wgmma(ProductShape& p) {
   if (p.planes != 1) return {};
@@ -147,7 +160,7 @@ Status prepare_wgmma(ProductShape& p) {
   if (p.columns == 0) return {};
   cudaLaunchAttribute attribute{};
   const cudaLaunchConfig_t config = wgmma_config<Sum>(p, 1, attribute);
-  const WgmmaKernel<Sum> kernel = wgmma_kernel<Sum>(p.columns);
+  const WgmmaKernel<Sum> kernel = wgmma_kernel<Sum>(p);
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
                                      "product_wgmma: shared memory"));
   ISOBIT_RETURN_IF_ERROR(
@@ -228,8 +241,8 @@ template Result<ProductPack<float>> pack_product(const ProductWeights<float>&);
 template Result<ProductPack<double>> pack_product(const ProductWeights<double>&);
 
 ProductKernel choose_product_kernel(const ProductShape& p, int64_t rows) {
-  return p.columns > 0 && (rows >= kWgmmaMinRows || p.k >= kWgmmaMinDepth) ? ProductKernel::kWgmma
-                                                                           : ProductKernel::kMma;
+  const bool enough = p.deep ? rows >= kDeepMinRows : rows >= kWgmmaMinRows || p.k >= kWgmmaMinDepth;
+  return p.columns > 0 && enough ? ProductKernel::kWgmma : ProductKernel::kMma;
 }
 
 int64_t product_x_row_bytes(const ProductShape& p) {
@@ -299,15 +312,22 @@ Status launch_product(const DeviceProduct<Sum>& product, ProductKernel kernel, c
   a.low = product.low;
   a.high = product.high;
   a.out = out;
-  // The same number of clusters for each group of tiles of columns, all at once where there are enough.
-  const int64_t groups = a.n_tiles / p.cluster;
-  const int64_t each = std::clamp<int64_t>(p.clusters / groups, 1, ceil_div(rows, kWgmmaRows));
+  int64_t clusters = 0;
+  if (p.deep) {
+    const int64_t tiles = ceil_div(rows, int64_t{kDeepCluster} * kDeepRowTiles * kWgmmaRows) * a.n_tiles;
+    clusters = std::min<int64_t>(p.clusters, tiles);
+  } else {
+    // The same number of clusters for each group of tiles of columns, all at once where there are enough.
+    const int64_t groups = a.n_tiles / p.cluster;
+    clusters = groups * std::clamp<int64_t>(p.clusters / groups, 1, ceil_div(rows, kWgmmaRows));
+  }
   cudaLaunchAttribute attributes[2]{};
-  cudaLaunchConfig_t config = wgmma_config<Sum>(p, groups * each, attributes[0]);
+  cudaLaunchConfig_t config = wgmma_config<Sum>(p, clusters, attributes[0]);
   attributes[1] = early_start();
   config.numAttrs = 2;
   config.stream = stream;
-  return cuda_status(cudaLaunchKernelEx(&config, wgmma_kernel<Sum>(p.columns), a), "kernel product_wgmma");
+  return cuda_status(cudaLaunchKernelEx(&config, wgmma_kernel<Sum>(p), a),
+                     p.deep ? "kernel product_wgmma_deep" : "kernel product_wgmma");
 }
 template Status launch_product(const DeviceProduct<float>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
                                cudaStream_t);

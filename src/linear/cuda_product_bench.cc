@@ -103,6 +103,9 @@ int main() {
   time<float>(properties.name, 65536, 2304, 768);
   time<float>(properties.name, 16384, 768, 256);
   time<float>(properties.name, 65536, 384, 128);
+  time<float>(properties.name, 65536, 6144, 2048);
+  time<double>(properties.name, 65536, 6144, 2048);
+  time<float>(properties.name, 4096, 6144, 2048);
   // Where the one becomes faster than the other.
   for (const int64_t size : {128, 256, 512, 768})
     for (const int64_t m : {64, 256, 512, 1024, 2048, 4096, 8192}) time<float>(properties.name, m, 3 * size, size);

@@ -286,6 +286,33 @@ TEST_F(CudaProduct, LargeShapes) {
   check_wgmma_ran();
 }
 
+// W that shared memory cannot hold: rows of neither, one or both blocks of a cluster, and columns beyond n.
+TEST_F(CudaProduct, DeeperThanSharedMemory) {
+  for (const int64_t m : {1, 63, 64, 65, 127, 128, 129, 193, 1000, 4096})
+    for (const int64_t n : {48, 192, 240})
+      for (const int64_t k : {1664, 2048, 2100, 4096}) {
+        if (sanitized() && (m > 1000 || !random_.one_in(16))) continue;
+        for (const int32_t clusters : {0, 1, 2}) {
+          compare(m, n, k, clusters);
+          if (HasFatalFailure()) return;
+        }
+      }
+  if (!sanitized()) {
+    compare_in<float>(4096, 6144, 2048, 1, 0);
+    compare_in<double>(1000, 6144, 2048, 1, 5);
+  }
+  check_wgmma_ran();
+}
+
+TEST_F(CudaProduct, DeepOnesChooseWgmmaByRows) {
+  const Result<ProductPack<float>> pack = pack_product(random_weights<float>(random_, 192, 2048, 1));
+  ASSERT_TRUE(pack.ok()) << pack.status().message();
+  const ProductShape& shape = pack->product.shape;
+  EXPECT_EQ(shape.deep, shape.columns > 0);
+  EXPECT_EQ(choose_product_kernel(shape, 64), ProductKernel::kMma);
+  EXPECT_EQ(choose_product_kernel(shape, 1 << 20), shape.deep ? ProductKernel::kWgmma : ProductKernel::kMma);
+}
+
 TEST_F(CudaProduct, ManyRowsChooseWgmma) {
   const Result<ProductPack<float>> pack = pack_product(random_weights<float>(random_, 384, 128, 1));
   ASSERT_TRUE(pack.ok()) << pack.status().message();

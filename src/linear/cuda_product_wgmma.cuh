@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The product of cuda_product.cuh for many rows, by wgmma (sm_90a): the same bytes.
 //
-// A block has a tile of columns for its whole life: its part of W, for all of k, stays in shared memory, with what
-// rescales its results. Tiles of 64 rows of x pass through a ring of stages (64 rows x 128 bytes of k). Warps 0-3 and
-// 4-7, a warpgroup each, take the tiles in turns, so that one multiplies while the other rescales and stores. Warp 8
-// fills the stages. Results cross to rows in shared memory, each warp's 16, so that they leave in pieces of 16 bytes.
+// product_wgmma: a block has a tile of columns for its whole life: its part of W, for all of k, stays in shared memory,
+// with what rescales its results. Tiles of 64 rows of x pass through a ring of stages (64 rows x 128 bytes of k). Warps
+// 0-3 and 4-7, a warpgroup each, take the tiles in turns, so that one multiplies while the other rescales and stores.
+// Warp 8 fills the stages. Results cross to rows in shared memory, each warp's 16, so that they leave in pieces of 16
+// bytes.
 //
 // Whoever waits for a barrier sees the parity of its phase only, so it may be one phase behind and no more. A tile may
 // need more stages than there are: a warpgroup starts when the other one has met every stage of the tile before.
@@ -13,8 +14,13 @@
 // all of them. So a stage is free when every block's warpgroup has read its own copy. Nobody's bytes can arrive in a
 // phase too early: who sends them has heard from all readers of the phase before, so that one is over.
 //
+// product_wgmma_deep, where W for all of k does not fit: a stage is 128 rows x 128 bytes of x and as deep a piece of W.
+// Tiles are 128 rows x 192 columns, so that the cache keeps up; a warpgroup has all of one, again in turns. The two
+// blocks of a cluster have the same columns and rows beneath each other: each loads half of the piece of W for both.
+// Tiles follow each other along n, so that x comes from memory once. What rescales a tile is copied by its warpgroup.
+//
 // x and W come in the order of shared memory: rows of 128 bytes whose 16-byte pieces are exchanged (piece ^ row % 8),
-// which is the 128-byte swizzle of wgmma. So a stage is one bulk copy.
+// which is the 128-byte swizzle of wgmma. So 64 rows of x, or a block of W, are one bulk copy.
 #ifndef ISOBIT_LINEAR_CUDA_PRODUCT_WGMMA_CUH_
 #define ISOBIT_LINEAR_CUDA_PRODUCT_WGMMA_CUH_
 
@@ -29,6 +35,11 @@ namespace isobit::cuda {
 inline constexpr int kWgmmaRows = 64, kWgmmaDepth = 128, kWgmmaGroups = 2, kWgmmaMaxStages = 8;
 inline constexpr int kWgmmaThreads = 128 * kWgmmaGroups + 32;
 inline constexpr int kWgmmaStageBytes = kWgmmaRows * kWgmmaDepth;
+// Of product_wgmma_deep; a third warpgroup, for the warp that loads, so that registers can be traded.
+inline constexpr int kDeepRowTiles = 2, kDeepColumns = 192, kDeepStages = 4, kDeepCluster = 2;
+inline constexpr int kDeepThreads = 128 * (kWgmmaGroups + 1);
+inline constexpr int kDeepXBytes = kDeepRowTiles * kWgmmaStageBytes, kDeepWBytes = kDeepColumns * kWgmmaDepth;
+inline constexpr int kDeepStageBytes = kDeepXBytes + kDeepWBytes;
 
 /// What rescales the results of two columns beside each other; Real as in ProductArgs.
 template <typename Real>
@@ -49,8 +60,8 @@ struct WgmmaArgs {
   /// pair of columns; then WgmmaStarts of each.
   const uint8_t* w;
   int64_t m, n;  // n a multiple of 8
-  int32_t k_blocks, n_tiles, stages;
-  int32_t cluster;  // blocks of a cluster; divides n_tiles
+  int32_t k_blocks, n_tiles;
+  int32_t stages, cluster;  // of product_wgmma: cluster is blocks of a cluster and divides n_tiles
   Real low, high;
   uint16_t* out;  // [m][n], 16-byte aligned
 };
@@ -58,7 +69,7 @@ struct WgmmaArgs {
 /// Bytes of a row of codes in shared memory: those of eight rows are in different banks.
 constexpr int32_t wgmma_pitch(int32_t columns) { return columns * 2 + 16; }
 
-/// Offsets in dynamic shared memory.
+/// Offsets in dynamic shared memory. x: of product_wgmma; in the other kernel stages come first.
 struct WgmmaShared {
   int32_t x, parameters, codes, barriers, total;
 };
@@ -72,11 +83,22 @@ __host__ __device__ constexpr WgmmaShared wgmma_shared(int32_t columns, int32_t 
   at.total = at.barriers + 8 * (2 * stages + k_blocks);
   return at;
 }
+/// Of product_wgmma_deep.
+template <typename Real>
+__host__ __device__ constexpr WgmmaShared deep_shared() {
+  WgmmaShared at{};
+  at.parameters = kDeepStages * kDeepStageBytes;
+  at.codes = at.parameters + kWgmmaGroups * (kDeepColumns / 2 * kWgmmaPairBytes<Real>);
+  at.barriers = at.codes + kWgmmaGroups * kWgmmaRows * wgmma_pitch(kDeepColumns);
+  at.total = at.barriers + 8 * 2 * kDeepStages;
+  return at;
+}
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/// Rows of 128 bytes, groups of 8 rows 1024 bytes apart, 128-byte swizzle. 32 bytes further in k: add 2.
+/// Rows of 128 bytes, groups of 8 rows 1024 bytes apart, 128-byte swizzle. n bytes further: add n / 16. An address in
+/// a cluster has the block's rank above the 18 bits of shared memory.
 __device__ __forceinline__ uint64_t wgmma_matrix(uint32_t address) {
-  return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16 | address >> 4;
+  return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16 | (address & 0x3ffff) >> 4;
 }
 /// d = x (64 x 32 unsigned) * w (N rows of 32, signed), plus d where `add`. Of a warp's 16 rows, d[4 j + 2 r + c] is
 /// row lane / 4 + 8 r, column 8 j + lane % 4 * 2 + c.
@@ -140,14 +162,86 @@ __device__ __forceinline__ void wgmma_u8s8<192>(int32_t (&d)[96], uint64_t x, ui
       : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));
 }
 #undef ISOBIT_D4
+
+/// The number of the lane, read here and no earlier: in product_wgmma_deep what depends on it would find no registers
+/// during the products.
+__device__ __forceinline__ int read_lane() {
+  int lane = 0;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+/// What becomes of a warp's 16 rows of a tile: rescaled, by way of `codes` (16 rows of wgmma_pitch bytes, the warp's
+/// own), and stored as far as they are within m and n. parameters: WgmmaRatios and WgmmaStarts of the tile.
+template <int Columns, typename Real>
+__device__ __forceinline__ void store_results(const WgmmaArgs<Real>& a, const int32_t (&acc)[Columns / 2],
+                                              const uint8_t* parameters, const uint8_t* codes, int64_t first_row,
+                                              int64_t first_column) {
+  constexpr int kPitch = wgmma_pitch(Columns);
+  const int lane = read_lane();
+  const auto* const all_ratios = reinterpret_cast<const WgmmaRatios<Real>*>(parameters);
+  const auto* const ratios = all_ratios + lane % 4;
+  const auto* const starts = reinterpret_cast<const WgmmaStarts<Real>*>(all_ratios + Columns / 2) + lane % 4;
+  // For stmatrix, the row and the half of 16 columns whose address this lane gives.
+  const uint32_t codes_to = shared_address(codes) + static_cast<uint32_t>(lane % 16 * kPitch + lane / 16 * 16);
+  // How codes leave: kRows rows at a time, a third of a row is kLanes pieces of 16 bytes.
+  // The last of those rows may be beyond the warp's.
+  constexpr int kLanes = Columns / 24, kRows = 32 / kLanes, kTurns = (16 + kRows - 1) / kRows;
+  static_assert(Columns % 48 == 0 && kPitch % 16 == 0);
+  const int lane_row = lane / kLanes;
+  const int lane_piece = lane % kLanes;
+  const uint8_t* const lane_codes = codes + lane_row * kPitch + lane_piece * 16;
+
+  // Of the next 16 columns before the codes of these are written: the compiler cannot know that they are apart.
+  WgmmaRatios<Real> ratio[2] = {ratios[0], ratios[4]};
+  WgmmaStarts<Real> start[2] = {starts[0], starts[4]};
+#pragma unroll
+  for (int j = 0; j < Columns / 8; j += 2) {
+    uint32_t word[4];  // 8 x 8 codes each: rows 0-7 and 8-15 of columns 8 j.., then of columns 8 j + 8..
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t code[2];
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const Real sum = product_sum<Real>(acc[4 * (j + i / 2) + i % 2 * 2 + c], start[i / 2].start[c]);
+        code[c] = product_code(sum, ratio[i / 2].ratio[c], ratio[i / 2].again[c], a.low, a.high);
+      }
+      word[i] = both_codes(code[0], code[1]);
+    }
+    if (j + 2 < Columns / 8) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        ratio[i] = ratios[(j + 2 + i) * 4];
+        start[i] = starts[(j + 2 + i) * 4];
+      }
+    }
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(codes_to + 16 * j), "r"(word[0]),
+                 "r"(word[1]), "r"(word[2]), "r"(word[3])
+                 : "memory");
+  }
+  __syncwarp();
+  const int64_t columns = a.n - first_column;
+  const int rows = lane >= kLanes * kRows ? 0 : a.m - first_row < 16 ? static_cast<int>(a.m - first_row) : 16;
+  uint16_t* const out = a.out + (first_row + lane_row) * a.n + first_column + lane_piece * 8;
+  uint4 pieces[kTurns * 3];
+#pragma unroll
+  for (int i = 0; i < kTurns * 3; ++i)
+    if (i / 3 * kRows + 31 / kLanes < 16 || i / 3 * kRows + lane_row < 16)
+      pieces[i] = *reinterpret_cast<const uint4*>(lane_codes + i / 3 * kRows * kPitch + i % 3 * kLanes * 16);
+#pragma unroll
+  for (int i = 0; i < kTurns * 3; ++i)
+    if (i / 3 * kRows + lane_row < rows && (i % 3 * kLanes + lane_piece) * 8 < columns)
+      __stcg(reinterpret_cast<uint4*>(out + i / 3 * kRows * a.n + i % 3 * kLanes * 8), pieces[i]);
+  __syncwarp();  // codes may be written again
+}
 #endif
 
 template <int Columns, typename Real>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_constant__ WgmmaArgs<Real> a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint8_t wgmma_memory[];
-  constexpr int kBlockBytes = Columns * kWgmmaDepth, kPitch = wgmma_pitch(Columns);
+  constexpr int kBlockBytes = Columns * kWgmmaDepth;
   constexpr int kParameters = Columns / 2 * kWgmmaPairBytes<Real>;
+  static_assert(kParameters % 16 == 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const WgmmaShared at = wgmma_shared<Real>(Columns, a.k_blocks, a.stages);
@@ -221,22 +315,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
     const auto release = [&](uint32_t which) {
       if (static_cast<uint32_t>(lane) < cluster) barrier_arrive_in(free_there + 8 * which);
     };
-    const auto* const all_ratios = reinterpret_cast<const WgmmaRatios<Real>*>(wgmma_memory + at.parameters);
-    const auto* const ratios = all_ratios + lane % 4;
-    const auto* const starts = reinterpret_cast<const WgmmaStarts<Real>*>(all_ratios + Columns / 2) + lane % 4;
-    // This warp's 16 rows of codes; for stmatrix, the row and the half of 16 columns whose address this lane gives.
-    const uint8_t* const codes = wgmma_memory + at.codes + warp * 16 * kPitch;
-    const uint32_t codes_to = shared_address(codes) + static_cast<uint32_t>(lane % 16 * kPitch + lane / 16 * 16);
-    // How codes leave: kRows rows at a time, a third of a row is kLanes pieces of 16 bytes.
-    // The last of those rows may be beyond the warp's.
-    constexpr int kLanes = Columns / 24, kRows = 32 / kLanes, kTurns = (16 + kRows - 1) / kRows;
-    static_assert(Columns % 48 == 0 && kPitch % 16 == 0 && kParameters % 16 == 0);
-    const int lane_row = lane / kLanes;
-    const int lane_piece = lane % kLanes;
-    const uint8_t* const lane_codes = codes + lane_row * kPitch + lane_piece * 16;
-    const int64_t first_column = int64_t{n_tile} * Columns;
-    const int64_t columns = a.n - first_column;
-    uint16_t* const lane_out = a.out + lane_row * a.n + first_column + lane_piece * 8;
+    const uint8_t* const codes = wgmma_memory + at.codes + warp * 16 * wgmma_pitch(Columns);
     bool w_seen = false;
     static_assert(kWgmmaGroups == 2);
     constexpr int kTurn = 1, kTurnThreads = 128 * kWgmmaGroups;  // a named barrier for each warpgroup
@@ -267,50 +346,143 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
 #pragma unroll
       for (int i = 0; i < Columns / 2; ++i) asm volatile("" : "+r"(acc[i])::"memory");  // not read any earlier
 
-      // Of the next 16 columns before the codes of these are written: the compiler cannot know that they are apart.
-      WgmmaRatios<Real> ratio[2] = {ratios[0], ratios[4]};
-      WgmmaStarts<Real> start[2] = {starts[0], starts[4]};
-#pragma unroll
-      for (int j = 0; j < Columns / 8; j += 2) {
-        uint32_t word[4];  // 8 x 8 codes each: rows 0-7 and 8-15 of columns 8 j.., then of columns 8 j + 8..
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          uint32_t code[2];
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            const Real sum = product_sum<Real>(acc[4 * (j + i / 2) + i % 2 * 2 + c], start[i / 2].start[c]);
-            code[c] = product_code(sum, ratio[i / 2].ratio[c], ratio[i / 2].again[c], a.low, a.high);
-          }
-          word[i] = both_codes(code[0], code[1]);
-        }
-        if (j + 2 < Columns / 8) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            ratio[i] = ratios[(j + 2 + i) * 4];
-            start[i] = starts[(j + 2 + i) * 4];
-          }
-        }
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(codes_to + 16 * j),
-                     "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
-                     : "memory");
-      }
-      __syncwarp();
-      const int64_t first_row = int64_t{tile} * kWgmmaRows + warp % 4 * 16;
-      const int rows = lane >= kLanes * kRows ? 0 : a.m - first_row < 16 ? static_cast<int>(a.m - first_row) : 16;
-      uint16_t* const out = lane_out + first_row * a.n;
-      uint4 pieces[kTurns * 3];
-#pragma unroll
-      for (int i = 0; i < kTurns * 3; ++i)
-        if (i / 3 * kRows + 31 / kLanes < 16 || i / 3 * kRows + lane_row < 16)
-          pieces[i] = *reinterpret_cast<const uint4*>(lane_codes + i / 3 * kRows * kPitch + i % 3 * kLanes * 16);
-#pragma unroll
-      for (int i = 0; i < kTurns * 3; ++i)
-        if (i / 3 * kRows + lane_row < rows && (i % 3 * kLanes + lane_piece) * 8 < columns)
-          __stcg(reinterpret_cast<uint4*>(out + i / 3 * kRows * a.n + i % 3 * kLanes * 8), pieces[i]);
-      __syncwarp();
+      store_results<Columns>(a, acc, wgmma_memory + at.parameters, codes, int64_t{tile} * kWgmmaRows + warp % 4 * 16,
+                             int64_t{n_tile} * Columns);
     }
   }
   // Blocks of the cluster may still write here, or arrive at barriers here.
+  cluster_sync();
+#endif
+}
+
+template <typename Real>
+__global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __grid_constant__ WgmmaArgs<Real> a) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  let_next_grid_start();
+  extern __shared__ __align__(1024) uint8_t wgmma_memory[];
+  constexpr WgmmaShared kAt = deep_shared<Real>();
+  constexpr int kParameters = kDeepColumns / 2 * kWgmmaPairBytes<Real>;
+  static_assert(kParameters % 16 == 0);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+  const uint32_t stages = shared_address(wgmma_memory);
+  const uint32_t full = stages + static_cast<uint32_t>(kAt.barriers);  // kDeepStages: x and W are there
+  const uint32_t released = full + 8 * kDeepStages;
+  const uint32_t rank = block_in_cluster();
+  if (threadIdx.x == 0) {
+    for (uint32_t i = 0; i < kDeepStages; ++i) {
+      barrier_init(full + 8 * i, 1);
+      barrier_init(released + 8 * i, 4 * kDeepCluster);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  cluster_sync();
+
+  // Tiles of both blocks together. Where one has no rows, it does as if it had the last of x, but stores nothing.
+  constexpr int kRowTiles = kDeepRowTiles * kDeepCluster;
+  const int m_tiles = static_cast<int>((a.m + kWgmmaRows - 1) / kWgmmaRows);
+  const int tiles = (m_tiles + kRowTiles - 1) / kRowTiles * a.n_tiles;
+  const int first_tile = static_cast<int>(blockIdx.x) / kDeepCluster;
+  const int tile_step = static_cast<int>(gridDim.x) / kDeepCluster;
+  const auto row_tile_of = [&](int tile) {
+    return tile / a.n_tiles * kRowTiles + static_cast<int>(rank) * kDeepRowTiles;
+  };
+  const auto w_of = [&](int n_tile) {
+    return a.w + int64_t{n_tile} * (int64_t{a.k_blocks} * kDeepWBytes + kParameters);
+  };
+  uint32_t stage = 0, phase = 0;
+  const auto advance = [&](int by) {
+    const uint32_t to = stage + static_cast<uint32_t>(by);
+    stage = to % kDeepStages;
+    phase ^= to / kDeepStages & 1;
+  };
+
+  if (warp >= 4 * kWgmmaGroups) {
+    // ---- The loading warp, and three that do nothing.
+    trade_registers<40>();
+    if (warp == 4 * kWgmmaGroups && is_elected()) {
+      wait_for_grid_before();  // x; results are written after it has come
+      constexpr uint32_t kShare = kDeepWBytes / kDeepCluster;
+      constexpr uint16_t kEveryone = (1u << kDeepCluster) - 1;
+      for (int tile = first_tile; tile < tiles; tile += tile_step) {
+        const uint8_t* w = w_of(tile % a.n_tiles) + rank * kShare;
+        const uint8_t* x[kDeepRowTiles];
+#pragma unroll
+        for (int i = 0; i < kDeepRowTiles; ++i) {
+          const int row_tile = row_tile_of(tile) + i;
+          x[i] = a.x + int64_t{row_tile < m_tiles ? row_tile : m_tiles - 1} * a.k_blocks * kWgmmaStageBytes;
+        }
+        for (int block = 0; block < a.k_blocks; ++block) {
+          const uint32_t barrier = full + 8 * stage;
+          const uint32_t to = stages + stage * kDeepStageBytes;
+          barrier_wait(released + 8 * stage, phase ^ 1);
+          barrier_expect(barrier, kDeepStageBytes);
+          fetch_for_cluster(to + kDeepXBytes + rank * kShare, w, kShare, barrier, kEveryone);
+          w += kDeepWBytes;
+#pragma unroll
+          for (int i = 0; i < kDeepRowTiles; ++i) {
+            fetch(to + i * kWgmmaStageBytes, x[i], kWgmmaStageBytes, barrier);
+            x[i] += kWgmmaStageBytes;
+          }
+          advance(1);
+        }
+      }
+    }
+    __syncwarp();
+  } else {
+    // ---- A warpgroup.
+    trade_registers<232>();
+    const int group = warp / 4;
+    const uint32_t free_there = address_in(released, static_cast<uint32_t>(lane) < kDeepCluster ? lane : 0);
+    const auto release = [&](uint32_t which) {
+      if (static_cast<uint32_t>(lane) < kDeepCluster) barrier_arrive_in(free_there + 8 * which);
+    };
+    uint8_t* const parameters = wgmma_memory + kAt.parameters + group * kParameters;
+    const uint8_t* const codes = wgmma_memory + kAt.codes + warp * 16 * wgmma_pitch(kDeepColumns);
+    static_assert(kWgmmaGroups == 2);
+    constexpr int kTurn = 1, kTurnThreads = 128 * kWgmmaGroups;  // named barriers for each warpgroup
+    constexpr int kCopied = kTurn + kWgmmaGroups, kCopiedThreads = 128;
+    advance(group * a.k_blocks);
+    for (int tile = first_tile + group * tile_step; tile < tiles; tile += kWgmmaGroups * tile_step) {
+      const int first_row = row_tile_of(tile) * kWgmmaRows + warp % 4 * 16;
+      const int n_tile = tile % a.n_tiles;
+      named_barrier_sync(kCopied + group, kCopiedThreads);  // the tile before is done with its parameters
+      const auto* const from = reinterpret_cast<const uint4*>(w_of(n_tile) + int64_t{a.k_blocks} * kDeepWBytes);
+      for (int i = warp % 4 * 32 + read_lane(); i < kParameters / 16; i += 128)
+        reinterpret_cast<uint4*>(parameters)[i] = __ldg(from + i);
+      if (tile > first_tile) named_barrier_sync(kTurn + group, kTurnThreads);
+      int32_t acc[kDeepRowTiles][kDeepColumns / 2];
+      uint32_t before = 0;  // the stage that the products under way but one read
+      for (int block = 0; block < a.k_blocks; ++block) {
+        barrier_wait(full + 8 * stage, phase);
+        const uint64_t x = wgmma_matrix(stages + stage * kDeepStageBytes);
+        const uint64_t w = x + (kDeepXBytes >> 4);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < kWgmmaDepth / 32; ++k)
+#pragma unroll
+          for (int i = 0; i < kDeepRowTiles; ++i)
+            wgmma_u8s8<kDeepColumns>(acc[i], x + (i * kWgmmaStageBytes >> 4) + 2 * k, w + 2 * k, block > 0 || k > 0);
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (block > 0) release(before);
+        before = stage;
+        advance(1);
+      }
+      if (tile + tile_step < tiles) named_barrier_arrive(kTurn + 1 - group, kTurnThreads);
+      wgmma_wait<0>();
+      release(before);
+      advance((kWgmmaGroups - 1) * a.k_blocks);  // the other warpgroup's
+      keep_in_registers(acc);
+      named_barrier_sync(kCopied + group, kCopiedThreads);  // parameters are there
+#pragma unroll
+      for (int i = 0; i < kDeepRowTiles; ++i)
+        store_results<kDeepColumns>(a, acc[i], parameters, codes, int64_t{first_row} + i * kWgmmaRows,
+                                    int64_t{n_tile} * kDeepColumns);
+    }
+  }
+  // The other block may still write here, or arrive at barriers here.
   cluster_sync();
 #endif
 }
