@@ -99,6 +99,20 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       "r"(parity)
       : "memory");
 }
+/// Whether a phase is complete that barrier_wait would wait for.
+__device__ __forceinline__ bool barrier_is_complete(uint32_t barrier, uint32_t parity) {
+  uint32_t done = 0;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
 __device__ __forceinline__ uint32_t address_in(uint32_t shared, uint32_t block) {
   uint32_t address = 0;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(block));
@@ -133,12 +147,12 @@ __device__ __forceinline__ bool is_elected() {
       : "=r"(elected));
   return elected != 0;
 }
-/// Registers a thread of this warpgroup from here on, in a block of 384 threads, which start with 168 each. Only code
-/// for one architecture has the instruction; without it the kernel spills.
-template <int kCount>
+/// Registers a thread of this warpgroup from here on. kStart: what every thread starts with, 168 in a block of 384
+/// threads, 128 in one of 512. Only code for one architecture has the instruction; without it the kernel spills.
+template <int kCount, int kStart = 168>
 __device__ __forceinline__ void trade_registers() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (kCount > 168) {
+  if constexpr (kCount > kStart) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
   } else {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));

@@ -15,8 +15,6 @@ namespace {
 
 std::atomic<uint32_t> delays{0};
 
-constexpr int32_t kTurnsAhead = 3;  // from so many on the next turn is multiplied during the gates
-
 /// k tiles of a layer: of 8 warps or of 2 warpgroups.
 constexpr int32_t kSmallTiles = 48, kLargeTiles = 64;
 
@@ -24,26 +22,25 @@ template <typename Real, typename Sum>
 using Kernel = void (*)(GridArgs<Real, Sum>);
 
 template <int Tiles, int Planes, typename Real, typename Sum>
-Kernel<Real, Sum> kernel_of_planes(int32_t columns, bool ahead) {
+Kernel<Real, Sum> kernel_of_planes(int32_t columns) {
   constexpr int kMost = Planes == 1 ? 32 : 16;
   if (columns <= kFewSequences) return gru_grid_few<Tiles / 8, Planes, Real, Sum>;
-  if (ahead) return gru_grid_many<Tiles / 2, kMost, Planes, Real, Sum, true>;
-  if (columns == kMost) return gru_grid_many<Tiles / 2, kMost, Planes, Real, Sum, false>;
-  return gru_grid_many<Tiles / 2, 16, Planes, Real, Sum, false>;
+  if (columns == kMost) return gru_grid_many<Tiles / 2, kMost, Planes, Real, Sum>;
+  return gru_grid_many<Tiles / 2, 16, Planes, Real, Sum>;
 }
 template <int Tiles, typename Real, typename Sum>
-Kernel<Real, Sum> kernel_of_tiles(const PersistentLayer& layer, int32_t columns, bool ahead) {
+Kernel<Real, Sum> kernel_of_tiles(const PersistentLayer& layer, int32_t columns) {
   if constexpr (std::is_same_v<Real, double>)  // two planes take double lanes
-    if (layer.h_planes == 2) return kernel_of_planes<Tiles, 2, Real, Sum>(columns, ahead);
-  return kernel_of_planes<Tiles, 1, Real, Sum>(columns, ahead);
+    if (layer.h_planes == 2) return kernel_of_planes<Tiles, 2, Real, Sum>(columns);
+  return kernel_of_planes<Tiles, 1, Real, Sum>(columns);
 }
 /// Of a turn.
 int32_t most_columns(const PersistentLayer& layer) { return layer.h_planes == 1 ? 32 : 16; }
-/// columns: kFewSequences for gru_grid_few, else those of a turn of gru_grid_many; `ahead` takes most_columns.
+/// columns: kFewSequences for gru_grid_few, else those of a turn of gru_grid_many.
 template <typename Real, typename Sum>
-Kernel<Real, Sum> kernel_of(const PersistentLayer& layer, int32_t columns, bool ahead) {
-  return layer.k_tiles == kSmallTiles ? kernel_of_tiles<kSmallTiles, Real, Sum>(layer, columns, ahead)
-                                      : kernel_of_tiles<kLargeTiles, Real, Sum>(layer, columns, ahead);
+Kernel<Real, Sum> kernel_of(const PersistentLayer& layer, int32_t columns) {
+  return layer.k_tiles == kSmallTiles ? kernel_of_tiles<kSmallTiles, Real, Sum>(layer, columns)
+                                      : kernel_of_tiles<kLargeTiles, Real, Sum>(layer, columns);
 }
 
 /// How a batch is spread over launches of `each` sequences.
@@ -75,7 +72,7 @@ struct LaunchAttributes {
 cudaLaunchConfig_t launch_config(const PersistentLayer& layer, const Spread& spread, LaunchAttributes& attributes) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(layer.groups));
-  config.blockDim = dim3(kGridThreads);
+  config.blockDim = dim3(spread.columns == kFewSequences ? kFewThreads : kManyThreads);
   // Blocks wait for each other: all of them are on the device at once, or the launch fails.
   attributes.values[0].id = cudaLaunchAttributeCooperative;
   attributes.values[0].val.cooperative = 1;
@@ -124,24 +121,21 @@ Status prepare_grid(PersistentLayer& layer, int shared) {
     for (const int32_t columns : {16, 32}) {
       const int32_t slots = columns == 32 ? cut.slots32 : cut.slots16;
       if (slots == 0) continue;
-      for (const bool ahead : {false, true}) {
-        if (ahead && columns != most_columns(layer)) continue;
-        const Kernel<Real, Sum> kernel = kernel_of<Real, Sum>(layer, columns, ahead);
-        ISOBIT_RETURN_IF_ERROR(allow_shared(kernel, shared));
-        LaunchAttributes attributes;
-        const cudaLaunchConfig_t config =
-            launch_config(layer, {columns, kMaxManySequences, kMaxManySequences / columns, slots}, attributes);
-        int clusters = 0;
-        if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess)
-          cudaGetLastError();  // clusters of this size are not to be had there
-        fits = fits && clusters * cluster >= layer.groups;
-      }
+      const Kernel<Real, Sum> kernel = kernel_of<Real, Sum>(layer, columns);
+      ISOBIT_RETURN_IF_ERROR(allow_shared(kernel, shared));
+      LaunchAttributes attributes;
+      const cudaLaunchConfig_t config =
+          launch_config(layer, {columns, kMaxManySequences, kMaxManySequences / columns, slots}, attributes);
+      int clusters = 0;
+      if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess)
+        cudaGetLastError();  // clusters of this size are not to be had there
+      fits = fits && clusters * cluster >= layer.groups;
     }
     if (fits) break;
     cut = {};
   }
   if (cut.cluster == 0) layer.groups = groups;
-  const Kernel<Real, Sum> few = kernel_of<Real, Sum>(layer, kFewSequences, false);
+  const Kernel<Real, Sum> few = kernel_of<Real, Sum>(layer, kFewSequences);
   ISOBIT_RETURN_IF_ERROR(allow_shared(few, shared));
   const int32_t needed = few_shared(layer.h_planes, layer.table_entries).total;
   int blocks = 0, device = 0, processors = 0;
@@ -150,7 +144,7 @@ Status prepare_grid(PersistentLayer& layer, int shared) {
       cuda_status(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "processors"));
   if (needed <= shared)
     ISOBIT_RETURN_IF_ERROR(cuda_status(
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, few, kGridThreads, static_cast<size_t>(needed)),
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, few, kFewThreads, static_cast<size_t>(needed)),
         "blocks on the device"));
   if (blocks * processors < layer.groups)
     return {StatusCode::kUnsupported, "the device has no room for a team of thread blocks that holds R"};
@@ -227,10 +221,8 @@ Status launch_grid(const PersistentLayer& layer, const PersistentChunk& chunk, s
     LaunchAttributes attributes;
     cudaLaunchConfig_t config = launch_config(layer, spread, attributes);
     config.stream = stream;
-    // The last launch may have one turn only, which cannot be multiplied ahead.
-    const bool ahead = spread.columns == most_columns(layer) && a.turns >= kTurnsAhead;
-    ISOBIT_RETURN_IF_ERROR(cuda_status(
-        cudaLaunchKernelEx(&config, kernel_of<Real, Sum>(layer, spread.columns, ahead), a), "kernel gru_grid"));
+    ISOBIT_RETURN_IF_ERROR(
+        cuda_status(cudaLaunchKernelEx(&config, kernel_of<Real, Sum>(layer, spread.columns), a), "kernel gru_grid"));
   }
   return {};
 }

@@ -20,30 +20,43 @@
 // activations from shared memory. Turn v is the sequences of v % turns in step v / turns.
 //   1. The fetching warp waits until the state of the turn is complete, which a counter in global memory says, and
 //      copies the block's share of it to all blocks of its cluster (bulk copies with multicast).
-//   2. Two warpgroups wait for these bytes and multiply by half of k each; give each other the sums of half of the
-//      sequences; and compute gates, where there are several turns while the next one is multiplied. A warp has the 16
-//      rows of four units, those of u and n beside each other, r and 4 rows of nothing below: so what a cell needs is
-//      in two lanes of a warp.
-//   3. A publishing warp takes the new codes from shared memory, stores them in global memory, counts at the turn's
-//      counter (release), and writes y. Two of them take turns, so that no one waits for their stores.
+//   2. Two warpgroups wait for these bytes, multiply by half of k each, and leave their sums in shared memory. A warp
+//      has the 16 rows of four units: u, n, r and 4 rows of nothing. What is not wgmma was given to others: the tensor
+//      cores are idle while these warps do something else.
+//   3. Gate warps, a third warpgroup, read the old codes from the slot, add up the sums, compute the gates and leave
+//      new codes in shared memory. A lane has 2 or 4 units of a sequence, whose codes and inputs lie beside each other.
+//   4. A publishing warp takes the new codes, stores them in global memory, counts at the turn's counter (release), and
+//      writes y. Three of them take turns, so that no one waits for their stores.
+// While the gates of a turn are computed, the next one is multiplied, if its state is there. Whether it is, the
+// multiplying warps look before they hand over the sums of the turn before: if so, its first products come first.
 //
 // Why what is read is what was written (many). Codes are stored by the lanes of a publishing warp; __syncwarp and the
 // release of its lane 0 make them visible to whoever acquires a count that includes it. The thread that starts the
 // copies has itself acquired the complete count, and fence.proxy.async orders its copies behind that. The copies' bytes
-// are counted at the receivers' barrier `full`, which the multiplying warps wait for. Codes between warpgroups and
-// publishers, `staged`, are handed over by barriers (release, acquire).
+// are counted at the receivers' barrier `full`, which the multiplying and the gate warps wait for. Sums and new codes
+// are handed over by barriers (release, acquire): `sums_there` of the 8 multiplying warps, `staged_there` of the 4 gate
+// warps.
 //
 // Why nothing is written too early (many). The state of a turn in global memory alternates between two places. State
 // s + 1 is written by a block that had state s from all others, which they wrote after they had received all of state
-// s - 1. A slot of shared memory is filled again when all warps that multiply, in all blocks of the cluster, have
-// arrived at `empty` of each of them. Sums lie in two places; a warpgroup that writes those of turn v + 2 has passed
-// the named barrier of v + 1, where the other one had read those of v. Counters only grow: the state s is complete at s
-// + 1 times the number of blocks.
+// s - 1. A slot of shared memory is filled again when all 12 warps that read it, in all blocks of the cluster, have
+// arrived at `empty` of each of them: multiplying warps when its products are done, gate warps when they have the old
+// codes. Sums lie in two places; those of turn v + 2 are written after `sums_taken` of v, where each gate warp arrives
+// with the sums in registers. New codes lie in four places; those of turn v + 4 are written after `staged_taken` of v.
+// Nobody waits for a phase that could be over twice: the next one of `full` needs `empty` from all who wait for this
+// one, and so `sums_there` needs `sums_taken`, and `staged_there` needs `staged_taken`, and the other way round. Phases
+// count from 0: turn v waits for phase v / 2 of `sums_there`, v / 4 of `staged_there`, v / slots of `full`; from turn
+// 2, 4 or `slots` on also for the phase before of `sums_taken`, `staged_taken`, `empty`. Counters only grow: the state
+// s is complete at s + 1 times the number of blocks.
 //
-// Why nobody waits for ever. All blocks are on the device together: the launch is cooperative. Whatever a turn waits
-// for belongs to turns before: its state to the turn before of the same sequences, a slot to the turn that had it
-// before, and all warps take turns in order. State 0 is published by the units' own block, too, so nobody reads the
-// caller's state but those who write it.
+// Why nobody waits for ever. All blocks are on the device together: the launch is cooperative. All warps take turns in
+// order, and whatever a part of a turn waits for is an earlier part of the same turn or belongs to turns before: its
+// state to the turn before of the same sequences, a slot, a place for sums or codes to the turn that had it before. The
+// one thing done out of order is that the first products of a turn come before the sums of the one before: only where
+// its state is there already, so that nothing is waited for between them. What is not there may need just those sums,
+// in a launch of one turn, or their slot, where there is only one: then they are handed over first. The last sums
+// follow when all turns are multiplied. State 0 is published by the units' own block, too, so nobody reads the caller's
+// state but those who write it.
 #ifndef ISOBIT_GRU_CUDA_GRID_CUH_
 #define ISOBIT_GRU_CUDA_GRID_CUH_
 
@@ -59,12 +72,15 @@
 namespace isobit::cuda {
 
 inline constexpr int kGridUnits = 16;     // of a block
-inline constexpr int kGridThreads = 384;  // three warpgroups: two multiply
+inline constexpr int kFewThreads = 384;   // three warpgroups: two multiply
+inline constexpr int kManyThreads = 512;  // four: two multiply, one has the gates
 inline constexpr int kFewSequences = 8;   // the columns of an mma
 inline constexpr int kFewCopies = 4;      // of every word: of 128 blocks that poll one, 32 poll the same copy
 inline constexpr int kFewWarps = 8;       // that multiply
 inline constexpr int kFewSumPitch = 20;   // words from one sequence to the next: lanes that write meet no bank twice
 inline constexpr int kGatePitch = kFewSequences * kFewSumPitch;
+inline constexpr int kManyPitch = 52;          // words of sums from one sequence to the next: sum_word
+inline constexpr int kPublishers = 3;          // warps
 inline constexpr int kStagedSlots = 4;         // turns whose new codes are in shared memory
 inline constexpr int kMaxSlots = 8;            // turns whose state is there
 inline constexpr int kMaxManySequences = 512;  // of a launch
@@ -139,6 +155,7 @@ template <typename Sum>
 struct CellRows {
   Sum ratio[3];
   StartOf<Sum> start[3];
+  CellRows() = default;
   template <typename Args>
   __device__ CellRows(const Args& a, int block, int unit) {
 #pragma unroll
@@ -191,7 +208,7 @@ inline __host__ __device__ FewShared few_shared(int planes, int table_entries) {
 
 /// KT: k tiles of a warp. Planes: bytes of a code of h.
 template <int KT, int Planes, typename Real, typename Sum>
-__global__ void __launch_bounds__(kGridThreads, 1) gru_grid_few(const __grid_constant__ GridArgs<Real, Sum> a) {
+__global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_constant__ GridArgs<Real, Sum> a) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   static_assert(KT % 2 == 0);
   constexpr int kPairs = KT / 2;  // of k tiles: 64 columns, four blocks' units
@@ -213,7 +230,7 @@ __global__ void __launch_bounds__(kGridThreads, 1) gru_grid_few(const __grid_con
     return a.words +
            ((((int64_t{s % 2} * kFewCopies + copy) * blocks + of_block) * Planes + plane) * columns + column) * 4;
   };
-  for (int i = static_cast<int>(threadIdx.x); i < a.table_entries; i += kGridThreads)
+  for (int i = static_cast<int>(threadIdx.x); i < a.table_entries; i += kFewThreads)
     reinterpret_cast<float*>(shared + at.tables)[i] = a.tables[i];
   if (threadIdx.x == 0)
     for (uint32_t i = 0; i < 2; ++i) barrier_init(sums_there + 8 * i, static_cast<uint32_t>(multiplying));
@@ -412,10 +429,17 @@ __global__ void __launch_bounds__(kGridThreads, 1) gru_grid_few(const __grid_con
 struct ManyShared {
   int32_t sums, staged, tables, lengths, barriers, total;
 };
-/// Barriers: a slot's state is there, is read [slot]; new codes are there, are taken [staged slot].
+/// Barriers: a slot's state is there, is read [slot]; new codes are there, are taken [staged slot]; sums are there, are
+/// taken [turn % 2].
 inline constexpr uint32_t kEmptyBarriers = 8 * kMaxSlots;
 inline constexpr uint32_t kStagedBarriers = 2 * kEmptyBarriers;
 inline constexpr uint32_t kTakenBarriers = kStagedBarriers + 8 * kStagedSlots;
+inline constexpr uint32_t kSumsBarriers = kTakenBarriers + 8 * kStagedSlots;
+inline constexpr uint32_t kSumsTakenBarriers = kSumsBarriers + 8 * 2;
+/// Words from a sequence's sums to those of a gate, u, r or n, of a unit. As n comes 4 words further than it had to, no
+/// bank is met twice: neither by lanes that write u and n of 4 units and 4 pairs of sequences, nor by lanes that read
+/// all units of sequences i and i + 4.
+inline __host__ __device__ int sum_word(int gate, int unit) { return gate * 16 + (gate == 2 ? 4 : 0) + unit; }
 inline __host__ __device__ int32_t many_slot_bytes(int columns, int planes, int blocks) {
   return planes * columns * blocks * kGridUnits;
 }
@@ -423,21 +447,32 @@ inline __host__ __device__ ManyShared many_shared(int columns, int planes, int b
                                                   int table_entries) {
   ManyShared at{};
   at.sums = slots * many_slot_bytes(columns, planes, blocks);
-  at.staged = at.sums + 2 * 2 * planes * (columns / 16) * 128 * 16;
+  at.staged = at.sums + 2 * 2 * planes * columns * kManyPitch * 4;
   at.tables = at.staged + kStagedSlots * planes * columns * kGridUnits;
   at.lengths = at.tables + table_entries * 4;
   at.barriers = (at.lengths + turns * columns * 4 + 127) / 128 * 128;
-  at.total = at.barriers + static_cast<int32_t>(kTakenBarriers) + 8 * kStagedSlots;
+  at.total = at.barriers + static_cast<int32_t>(kSumsTakenBarriers) + 8 * 2;
   return at;
 }
 
-/// KT: k tiles of a warpgroup. Columns: sequences of a turn, 16 or 32. kAhead: the next turn is multiplied during the
-/// gates of this one. That needs two turns at least, and pays from three on.
-template <int KT, int Columns, int Planes, typename Real, typename Sum, bool kAhead>
-__global__ void __launch_bounds__(kGridThreads, 1) gru_grid_many(const __grid_constant__ GridArgs<Real, Sum> a) {
+/// Of N: 2 or 4 codes or gate inputs of consecutive units, which lie beside each other.
+template <int N>
+using CodesOfUnits = std::conditional_t<N == 4, uint32_t, uint16_t>;
+template <int N>
+using InputsOfUnits = std::conditional_t<N == 4, uint2, uint1>;
+template <int N>
+using SumsOfUnits = std::conditional_t<N == 4, int4, int2>;
+
+/// KT: k tiles of a warpgroup. Columns: sequences of a turn, 16 or 32.
+template <int KT, int Columns, int Planes, typename Real, typename Sum>
+__global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_constant__ GridArgs<Real, Sum> a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  constexpr int kTiles = Columns / 8;   // of 8 sequences
-  constexpr int kCells = Columns / 16;  // of a thread
+  constexpr int kTiles = Columns / 8;  // of 8 sequences
+  constexpr int kCells = Columns / 8;  // of a gate thread: units beside each other of a sequence
+  // Registers of a thread: 4 KT weights, 32 sums, and the rest. Those of the four warpgroups are 512.
+  constexpr int kMultiplying = 4 * KT + 56;
+  constexpr int kPublishing = 40;
+  constexpr int kGates = 512 - 2 * kMultiplying - kPublishing;
   extern __shared__ __align__(128) uint8_t shared[];
   const GateLanes<Real>& c = a.gates;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -454,6 +489,13 @@ __global__ void __launch_bounds__(kGridThreads, 1) gru_grid_many(const __grid_co
   const uint32_t empty = full + kEmptyBarriers;
   const uint32_t staged_there = full + kStagedBarriers;
   const uint32_t staged_taken = full + kTakenBarriers;
+  const uint32_t sums_there = full + kSumsBarriers;
+  const uint32_t sums_taken = full + kSumsTakenBarriers;
+  // [turn % 2][half of k][plane][sequence][kManyPitch]
+  const auto sums_of = [&](int turn, int half, int plane) {
+    return reinterpret_cast<int32_t*>(shared + at.sums) +
+           ((turn % 2 * 2 + half) * Planes + plane) * (Columns * kManyPitch);
+  };
   // Tiles that have sequences.
   const auto tiles_of = [&](int j) {
     const int left = a.sequences - j * Columns;
@@ -468,13 +510,13 @@ __global__ void __launch_bounds__(kGridThreads, 1) gru_grid_many(const __grid_co
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter_of(j, block / share)) : "memory");
   };
 
-  for (int i = static_cast<int>(threadIdx.x); i < a.table_entries; i += kGridThreads)
+  for (int i = static_cast<int>(threadIdx.x); i < a.table_entries; i += kManyThreads)
     reinterpret_cast<float*>(shared + at.tables)[i] = a.tables[i];
   auto* const lengths = reinterpret_cast<int32_t*>(shared + at.lengths);
-  for (int i = static_cast<int>(threadIdx.x); i < turns * Columns; i += kGridThreads)
+  for (int i = static_cast<int>(threadIdx.x); i < turns * Columns; i += kManyThreads)
     lengths[i] = a.lengths != nullptr && i < a.sequences ? a.lengths[a.first_sequence + i] - a.first_step : INT32_MAX;
   // State 0 of this block's units.
-  for (int i = static_cast<int>(threadIdx.x); i < (a.sequences + 7) / 8 * 8 * kGridUnits; i += kGridThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < (a.sequences + 7) / 8 * 8 * kGridUnits; i += kManyThreads) {
     const int row = i / kGridUnits;
     const int unit = block * kGridUnits + i % kGridUnits;
     const bool exists = row < a.sequences && unit < a.hidden;
@@ -488,165 +530,232 @@ __global__ void __launch_bounds__(kGridThreads, 1) gru_grid_many(const __grid_co
   if (threadIdx.x == 0) {
     for (uint32_t i = 0; i < static_cast<uint32_t>(a.slots); ++i) {
       barrier_init(full + 8 * i, 1);
-      barrier_init(empty + 8 * i, 8 * static_cast<uint32_t>(cluster));
+      barrier_init(empty + 8 * i, 12 * static_cast<uint32_t>(cluster));
     }
     for (uint32_t i = 0; i < kStagedSlots; ++i) {
-      barrier_init(staged_there + 8 * i, 8);
+      barrier_init(staged_there + 8 * i, 4);
       barrier_init(staged_taken + 8 * i, 1);
+    }
+    for (uint32_t i = 0; i < 2; ++i) {
+      barrier_init(sums_there + 8 * i, 8);
+      barrier_init(sums_taken + 8 * i, 4);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
-  for (int j = static_cast<int>(threadIdx.x); j < turns; j += kGridThreads) count(j);
+  for (int j = static_cast<int>(threadIdx.x); j < turns; j += kManyThreads) count(j);
   cluster_sync();
+
+  const uint32_t empty_there = address_in(empty, static_cast<uint32_t>(lane < cluster ? lane : 0));
+  // This warp has read a slot.
+  const auto leave = [&](int slot) {
+    __syncwarp();
+    if (lane < cluster) barrier_arrive_in(empty_there + 8 * static_cast<uint32_t>(slot));
+  };
 
   if (warp < 8) {
     // ---- The warps that multiply.
-    trade_registers<216>();
-    const int half = warp / 4;  // of k, and of the sequences whose gates this warpgroup computes
-    const int thread = static_cast<int>(threadIdx.x) % 128;
-    const int q = lane % 4;
-    const bool late = lane >= 16;  // has the sums of n; else those of u and r
-    const int unit = warp % 4 * 4 + lane / 4 % 4;
-    const int unit_of_all = block * kGridUnits + unit;
+    trade_registers<kMultiplying, 128>();
+    const int half = warp / 4;  // of k
     uint4 weights[KT];
 #pragma unroll
     for (int kt = 0; kt < KT; ++kt)
       weights[kt] = a.fragments[((int64_t{block} * 2 * KT + half * KT + kt) * 4 + warp % 4) * 32 + lane];
-    const CellRows<Sum> rows(a, block, unit);
-    // Cell i of this thread, of the sequences of a turn.
-    const auto column_of = [&](int i) { return (half * kCells + i) * 8 + 2 * q + (late ? 1 : 0); };
-    const auto load_ih = [&](int s, int j, uint32_t(&ih)[kCells][3]) {
-      const int t = a.reverse ? a.steps - 1 - s : s;
-#pragma unroll
-      for (int i = 0; i < kCells; ++i) {
-        const int n = j * Columns + column_of(i);
-        if (n >= a.sequences) continue;
-        const uint16_t* const from =
-            a.ih + ((int64_t{t} * a.batch + a.first_sequence + n) * blocks + block) * 48 + unit;
-#pragma unroll
-        for (int gate = 0; gate < 3; ++gate) ih[i][gate] = from[gate * 16];
-      }
-    };
-    const uint32_t empty_there = address_in(empty, static_cast<uint32_t>(lane < cluster ? lane : 0));
-    const bool extras = a.lengths != nullptr || a.mask != nullptr;
-    auto* const sums = reinterpret_cast<uint4*>(shared + at.sums) + thread;  // [turn % 2][half][plane][cell]
     const uint64_t matrix = core_matrices(shared_address(shared) + static_cast<uint32_t>(half * KT * 256), tile_bytes);
-    int32_t acc[Planes][Columns / 2];
-    uint32_t next_ih[kCells][3]{};
-    Real next_h[kCells];
-    int turn = 0, slot = 0;
+    // Where the lane's sums of row lane / 4 go, u or n; those of row 8 + lane / 4 are r, or nothing.
+    int32_t* const to =
+        sums_of(0, half, 0) + lane % 4 * 2 * kManyPitch + sum_word(lane < 16 ? 0 : 2, warp % 4 * 4 + lane / 4 % 4);
+    const int total = a.steps * turns;
+    int slot = 0, last_slot = 0;
     uint32_t phase = 0;
-    // Multiplies the state in `slot`, and reads what it has for the gates. Behind the last turn what is multiplied is
-    // of no use to anybody: wgmma may not depend on a condition.
-    const auto start = [&](int of_turn, bool exists) {
-      if (exists) barrier_wait(full + 8 * static_cast<uint32_t>(slot), phase);
-      delay(a.delays, of_turn, kDelayRead);
+    // Where the sums of a turn go may be written.
+    const auto wait_for_gates = [&](int turn) {
+      if (turn >= 2)
+        barrier_wait(sums_taken + 8 * static_cast<uint32_t>(turn % 2), static_cast<uint32_t>(turn / 2 - 1) % 2);
+    };
+    // The sums of a turn, which are complete, to the gate warps.
+    const auto hand_over = [&](int turn, const int32_t(&sums)[Planes][Columns / 2]) {
+      leave(last_slot);
+      delay(a.delays, turn, kDelaySums);
+      // sums[4 tile + 2 r + column % 2] is row lane / 4 + 8 r of column 8 tile + 2 (lane % 4) + column % 2.
+#pragma unroll
+      for (int plane = 0; plane < Planes; ++plane)
+#pragma unroll
+        for (int i = 0; i < Columns / 2; ++i) {
+          const int word = (turn % 2 * 2 * Planes + plane) * (Columns * kManyPitch) + (i / 4 * 8 + i % 2) * kManyPitch;
+          if (i % 4 < 2) {
+            to[word] = sums[plane][i];
+          } else if (lane < 16) {
+            to[word + sum_word(1, 0)] = sums[plane][i];
+          }
+        }
+      __syncwarp();
+      if (lane == 0) barrier_arrive(sums_there + 8 * static_cast<uint32_t>(turn % 2));
+    };
+    int32_t acc[Planes][Columns / 2]{};
+    for (int turn = 0; turn < total; ++turn) {
+      const uint32_t barrier = full + 8 * static_cast<uint32_t>(slot);
+      wait_for_gates(turn - 1);
+      const bool is_there = __all_sync(0xffffffffu, barrier_is_complete(barrier, phase)) != 0;
+      wgmma_wait<0>();
+      keep_in_registers(acc);
+      int32_t last[Planes][Columns / 2];
+#pragma unroll
+      for (int plane = 0; plane < Planes; ++plane)
+#pragma unroll
+        for (int i = 0; i < Columns / 2; ++i) last[plane][i] = acc[plane][i];
+      keep_in_registers(last);
+      // The sums of the turn before go first if the state is not there, as it may need just those; else behind the
+      // first products, so that the tensor cores have something to do meanwhile. wgmma depends on no condition.
+      if (!is_there && turn > 0) hand_over(turn - 1, last);
+      barrier_wait(barrier, phase);
+      delay(a.delays, turn, kDelayRead);
       __syncwarp();
       keep_in_registers(acc);
       wgmma_fence();
       const uint64_t b = matrix + static_cast<uint32_t>(slot * slot_bytes >> 4);
+      const auto product = [&](int plane, int kt) {
+        wgmma_s8u8(acc[plane], weights[kt], b + static_cast<uint32_t>((plane * kTiles * tile_bytes >> 4) + kt * 16),
+                   kt > 0);
+      };
+      constexpr int kFirst = 8;  // products of 17 cycles, and as many of the other warpgroup
+#pragma unroll
+      for (int kt = 0; kt < kFirst; ++kt) product(0, kt);
+      wgmma_commit();
+      if (is_there && turn > 0) hand_over(turn - 1, last);
+      __syncwarp();
+      wgmma_fence();
 #pragma unroll
       for (int plane = 0; plane < Planes; ++plane)
 #pragma unroll
-        for (int kt = 0; kt < KT; ++kt)
-          wgmma_s8u8(acc[plane], weights[kt], b + static_cast<uint32_t>((plane * kTiles * tile_bytes >> 4) + kt * 16),
-                     kt > 0);
+        for (int kt = plane == 0 ? kFirst : 0; kt < KT; ++kt) product(plane, kt);
       wgmma_commit();
+      last_slot = slot;
+      if (++slot == a.slots) {
+        slot = 0;
+        phase ^= 1;
+      }
+    }
+    wait_for_gates(total - 1);
+    wgmma_wait<0>();
+    keep_in_registers(acc);
+    hand_over(total - 1, acc);
+  } else if (warp < 12) {
+    // ---- The gate warps.
+    trade_registers<kGates, 128>();
+    constexpr int kLanes = kGridUnits / kCells;  // of a sequence
+    // Sequences i and i + 4 beside each other: sum_word.
+    const int pair = (warp - 8) * kCells + lane / (2 * kLanes);
+    const int column = pair / 4 * 8 + pair % 4 + lane / kLanes % 2 * 4;
+    const int unit = lane % kLanes * kCells;
+    CellRows<Sum> rows[kCells];
 #pragma unroll
-      for (int i = 0; i < kCells; ++i) {
-        const uint8_t* const from =
-            shared + slot * slot_bytes + column_of(i) / 8 * tile_bytes + block * 128 + column_of(i) % 8 * 16 + unit;
-        next_h[i] = lane_of_code<Planes>(c, from[0], Planes == 2 ? from[kTiles * tile_bytes] : 0);
+    for (int i = 0; i < kCells; ++i) rows[i] = CellRows<Sum>(a, block, unit + i);
+    const bool extras = a.lengths != nullptr || a.mask != nullptr;
+    const auto load_ih = [&](int s, int j, uint32_t(&ih)[3][kCells / 2]) {
+      const int t = a.reverse ? a.steps - 1 - s : s;
+      const int n = j * Columns + column;
+      if (n >= a.sequences) return;
+      const uint16_t* const from = a.ih + ((int64_t{t} * a.batch + a.first_sequence + n) * blocks + block) * 48 + unit;
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+        const auto inputs = *reinterpret_cast<const InputsOfUnits<kCells>*>(from + gate * 16);
+        ih[gate][0] = inputs.x;
+        if constexpr (kCells == 4) ih[gate][1] = inputs.y;
       }
     };
+    uint32_t next_ih[3][kCells / 2]{};
     load_ih(0, 0, next_ih);
-    start(0, true);
+    int turn = 0, slot = 0;
+    uint32_t phase = 0;
     for (int s = 0; s < a.steps; ++s) {
       const int t = a.reverse ? a.steps - 1 - s : s;
       for (int j = 0; j < turns; ++j, ++turn) {
-        const bool is_last = s + 1 == a.steps && j + 1 == turns;
-        uint32_t ih[kCells][3];
-        Real h[kCells];
+        uint32_t ih[3][kCells / 2];
 #pragma unroll
-        for (int i = 0; i < kCells; ++i) {
-          h[i] = next_h[i];
+        for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
-          for (int gate = 0; gate < 3; ++gate) ih[i][gate] = next_ih[i][gate];
+          for (int i = 0; i < kCells / 2; ++i) ih[gate][i] = next_ih[gate][i];
+        if (j + 1 < turns) {
+          load_ih(s, j + 1, next_ih);
+        } else if (s + 1 < a.steps) {
+          load_ih(s + 1, 0, next_ih);
         }
-        if (!is_last) load_ih(j + 1 < turns ? s : s + 1, j + 1 < turns ? j + 1 : 0, next_ih);
-        wgmma_wait<0>();
-        keep_in_registers(acc);
-        __syncwarp();
-        if (lane < cluster) barrier_arrive_in(empty_there + 8 * static_cast<uint32_t>(slot));
+        uint32_t keeps = 0;  // cells that keep their state
+        if (extras) {
+          const int n = j * Columns + column;
+#pragma unroll
+          for (int i = 0; i < kCells; ++i)
+            if (t >= lengths[n] ||
+                (n < a.sequences && is_masked(a, t, int64_t{a.first_sequence} + n, block * kGridUnits + unit + i)))
+              keeps |= 1u << i;
+        }
+        barrier_wait(full + 8 * static_cast<uint32_t>(slot), phase);
+        delay(a.delays, turn, kDelayRead);
+        uint32_t old[Planes];
+        {
+          const uint8_t* const from =
+              shared + slot * slot_bytes + column / 8 * tile_bytes + block * 128 + column % 8 * 16 + unit;
+#pragma unroll
+          for (int plane = 0; plane < Planes; ++plane)
+            old[plane] = *reinterpret_cast<const CodesOfUnits<kCells>*>(from + plane * kTiles * tile_bytes);
+        }
+        leave(slot);
         if (++slot == a.slots) {
           slot = 0;
           phase ^= 1;
         }
+        const auto staged = static_cast<uint32_t>(turn % kStagedSlots);
+        if (turn >= kStagedSlots)
+          barrier_wait(staged_taken + 8 * staged, static_cast<uint32_t>(turn / kStagedSlots - 1) % 2);
+        barrier_wait(sums_there + 8 * static_cast<uint32_t>(turn % 2), static_cast<uint32_t>(turn / 2) % 2);
         delay(a.delays, turn, kDelaySums);
-        // acc[4 tile + 2 r + column % 2] is row lane / 4 + 8 r of column 8 tile + 2 q + column % 2.
-        uint4* const exchanged = sums + turn % 2 * (2 * Planes * kCells * 128);
-        int32_t own[Planes][kCells * 4];
-#pragma unroll
-        for (int plane = 0; plane < Planes; ++plane)
-#pragma unroll
-          for (int i = 0; i < kCells; ++i) {
-            uint32_t given[4];
-#pragma unroll
-            for (int k = 0; k < 4; ++k) {
-              const int32_t first = acc[plane][4 * i + k];
-              const int32_t second = acc[plane][4 * (kCells + i) + k];
-              own[plane][4 * i + k] = half == 0 ? first : second;
-              given[k] = static_cast<uint32_t>(half == 0 ? second : first);
-            }
-            exchanged[(((1 - half) * Planes + plane) * kCells + i) * 128] =
-                uint4{given[0], given[1], given[2], given[3]};
-          }
-        keep_in_registers(own);
-        if constexpr (kAhead) start(turn + 1, !is_last);
-        named_barrier_sync(1, 256);
         int32_t sum[kCells][Planes][3];
 #pragma unroll
         for (int plane = 0; plane < Planes; ++plane)
 #pragma unroll
-          for (int i = 0; i < kCells; ++i) {
-            const uint4 more = exchanged[((half * Planes + plane) * kCells + i) * 128];
-            const auto v = [&](int k, uint32_t of_other) {
-              return static_cast<uint32_t>(own[plane][4 * i + k]) + of_other;
+          for (int gate = 0; gate < 3; ++gate) {
+            const auto part = [&](int half) {
+              return *reinterpret_cast<const SumsOfUnits<kCells>*>(sums_of(turn, half, plane) + column * kManyPitch +
+                                                                   sum_word(gate, unit));
             };
-            const uint32_t v0 = v(0, more.x), v1 = v(1, more.y), v2 = v(2, more.z), v3 = v(3, more.w);
-            const uint32_t first = __shfl_xor_sync(0xffffffffu, late ? v0 : v1, 16);
-            const uint32_t second = __shfl_xor_sync(0xffffffffu, v3, 16);
-            sum[i][plane][0] = static_cast<int32_t>(late ? first : v0);
-            sum[i][plane][1] = static_cast<int32_t>(late ? second : v2);
-            sum[i][plane][2] = static_cast<int32_t>(late ? v1 : first);
+            const auto first = part(0), second = part(1);
+            sum[0][plane][gate] = wrapping_add(first.x, second.x);
+            sum[1][plane][gate] = wrapping_add(first.y, second.y);
+            if constexpr (kCells == 4) {
+              sum[2][plane][gate] = wrapping_add(first.z, second.z);
+              sum[3][plane][gate] = wrapping_add(first.w, second.w);
+            }
           }
-        const auto staged = static_cast<uint32_t>(turn % kStagedSlots);
-        if (turn >= kStagedSlots)
-          barrier_wait(staged_taken + 8 * staged, static_cast<uint32_t>(turn / kStagedSlots - 1) % 2);
-        delay(a.delays, turn, kDelayGates);
-        uint8_t* const to = shared + at.staged + static_cast<int>(staged) * Planes * Columns * kGridUnits + unit;
+        __syncwarp();
+        if (lane == 0) barrier_arrive(sums_taken + 8 * static_cast<uint32_t>(turn % 2));
+        uint32_t fresh[Planes]{};
 #pragma unroll
         for (int i = 0; i < kCells; ++i) {
-          Real fresh = next_state<Planes>(c, shared + at.tables, rows, sum[i], ih[i], h[i]);
-          if (extras) {
-            const int n = j * Columns + column_of(i);
-            if (t >= lengths[n] || (n < a.sequences && is_masked(a, t, int64_t{a.first_sequence} + n, unit_of_all)))
-              fresh = h[i];
-          }
-          const uint32_t code = low_bits(add(fresh, c.h_to_code));
-          to[column_of(i) * kGridUnits] = static_cast<uint8_t>(code >> 8 * (Planes - 1));
-          if (Planes == 2) to[(Columns + column_of(i)) * kGridUnits] = static_cast<uint8_t>(code);
+          const uint32_t inputs[3] = {ih[0][i / 2] >> i % 2 * 16 & 0xffff, ih[1][i / 2] >> i % 2 * 16 & 0xffff,
+                                      ih[2][i / 2] >> i % 2 * 16 & 0xffff};
+          const Real h = lane_of_code<Planes>(c, old[0] >> 8 * i & 0xff, old[Planes - 1] >> 8 * i & 0xff);
+          Real state = next_state<Planes>(c, shared + at.tables, rows[i], sum[i], inputs, h);
+          if ((keeps >> i & 1) != 0) state = h;
+          const uint32_t code = low_bits(add(state, c.h_to_code));
+#pragma unroll
+          for (int plane = 0; plane < Planes; ++plane)
+            fresh[plane] |= (code >> 8 * (Planes - 1 - plane) & 0xff) << 8 * i;
         }
+        delay(a.delays, turn, kDelayGates);
+        uint8_t* const to =
+            shared + at.staged + (static_cast<int>(staged) * Planes * Columns + column) * kGridUnits + unit;
+#pragma unroll
+        for (int plane = 0; plane < Planes; ++plane)
+          *reinterpret_cast<CodesOfUnits<kCells>*>(to + plane * Columns * kGridUnits) =
+              static_cast<CodesOfUnits<kCells>>(fresh[plane]);
         __syncwarp();
         if (lane == 0) barrier_arrive(staged_there + 8 * staged);
-        if constexpr (!kAhead) start(turn + 1, !is_last);
       }
     }
-    wgmma_wait<0>();
   } else {
-    trade_registers<72>();
-    if (warp == 8) {
+    trade_registers<kPublishing, 128>();
+    if (warp == 12) {
       // ---- The fetching warp.
       const auto everyone = static_cast<uint16_t>((1u << cluster) - 1);
       const auto piece_bytes = static_cast<uint32_t>(share * 128);
@@ -680,12 +789,12 @@ __global__ void __launch_bounds__(kGridThreads, 1) gru_grid_many(const __grid_co
             phase ^= 1;
           }
         }
-    } else if (warp < 11) {
+    } else {
       // ---- The publishing warps. A lane has the units of a sequence.
       const auto zero = static_cast<uint32_t>(c.h_to_unsigned);
       const int left = a.hidden - block * kGridUnits;  // units that exist
       const int units = left < kGridUnits ? left : kGridUnits;
-      for (int turn = warp - 9, s = 0, j = warp - 9;; turn += 2, j += 2) {
+      for (int turn = warp - 13, s = 0, j = warp - 13;; turn += kPublishers, j += kPublishers) {
         for (; j >= turns; j -= turns) ++s;
         if (s >= a.steps) break;
         const auto staged = static_cast<uint32_t>(turn % kStagedSlots);
