@@ -20,8 +20,9 @@ constexpr int kWgmmaMinStages = 4;
 /// without a tile of 64, and kMma is as fast; with K = 512 and 768 kWgmma is ahead for all that were timed (64 and
 /// more).
 constexpr int64_t kWgmmaMinRows = 4096, kWgmmaMinDepth = 512;
-/// A cluster of product_wgmma_deep takes 256 rows at once: fewer than these leave much of the device without a tile.
-constexpr int64_t kDeepMinRows = 1024;
+/// product_wgmma_deep takes a matrix of this depth, found by timing layers of H = 512 to 2048 on an H200: there it is
+/// as fast or faster than the others with 256 rows and more. A cluster takes 256 of them at once.
+constexpr int64_t kDeepMinDepth = 641, kDeepMinRows = 128;
 
 int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }
 
@@ -116,10 +117,18 @@ cudaLaunchConfig_t wgmma_config(const ProductShape& p, int64_t clusters, cudaLau
 }
 
 /// The tile whose part of W fits shared memory with the least to multiply. A tile reads its 64 rows of x for its
-/// columns: as if they were 16 columns more. Where no tile's part fits, product_wgmma_deep, if its stages do.
+/// columns: as if they were 16 columns more. From kDeepMinDepth on product_wgmma_deep, if its stages fit.
 template <typename Sum>
 void cut_wgmma(int32_t shared, ProductShape& p) {
   const int64_t k_blocks = ceil_div(p.k, kWgmmaDepth);
+  if (p.k >= kDeepMinDepth && deep_shared<Sum>().total <= shared) {
+    p.deep = true;
+    p.columns = kDeepColumns;
+    p.k_blocks = static_cast<int32_t>(k_blocks);
+    p.stages = kDeepStages;
+    p.cluster = kDeepCluster;
+    return;
+  }
   int64_t least = INT64_MAX;
   for (const int32_t columns : {192, 144, 96}) {
     if (k_blocks * columns * kWgmmaDepth > shared) continue;
@@ -133,15 +142,7 @@ void cut_wgmma(int32_t shared, ProductShape& p) {
     p.k_blocks = blocks;
     p.stages = stages;
   }
-  if (p.columns > 0) {
-    p.cluster = ceil_div(p.n, p.columns) % 2 == 0 ? 2 : 1;
-  } else if (deep_shared<Sum>().total <= shared) {
-    p.deep = true;
-    p.columns = kDeepColumns;
-    p.k_blocks = static_cast<int32_t>(k_blocks);
-    p.stages = kDeepStages;
-    p.cluster = kDeepCluster;
-  }
+  if (p.columns > 0) p.cluster = ceil_div(p.n, p.columns) % 2 == 0 ? 2 : 1;
 }
 
 /// Sets p.columns where the device can run product_wgmma or product_wgmma_deep.

@@ -47,7 +47,7 @@ struct ProductShape {
   const int8_t* w = nullptr;
   // For kWgmma: WgmmaArgs::w; columns of a tile, 0 where it cannot run; clusters that the device runs at once.
   int32_t columns = 0, k_blocks = 0, stages = 0, cluster = 0, clusters = 0;
-  bool deep = false;  // product_wgmma_deep: W is too deep to stay in shared memory
+  bool deep = false;  // product_wgmma_deep: W does not stay in shared memory
   const uint8_t* image = nullptr;
 };
 /// A product on a device.

@@ -286,11 +286,11 @@ TEST_F(CudaProduct, LargeShapes) {
   check_wgmma_ran();
 }
 
-// W that shared memory cannot hold: rows of neither, one or both blocks of a cluster, and columns beyond n.
-TEST_F(CudaProduct, DeeperThanSharedMemory) {
+// W does not stay in shared memory: rows of neither, one or both blocks of a cluster, and columns beyond n.
+TEST_F(CudaProduct, StreamedWeights) {
   for (const int64_t m : {1, 63, 64, 65, 127, 128, 129, 193, 1000, 4096})
     for (const int64_t n : {48, 192, 240})
-      for (const int64_t k : {1664, 2048, 2100, 4096}) {
+      for (const int64_t k : {641, 1024, 1664, 2048, 2100, 4096}) {
         if (sanitized() && (m > 1000 || !random_.one_in(16))) continue;
         for (const int32_t clusters : {0, 1, 2}) {
           compare(m, n, k, clusters);

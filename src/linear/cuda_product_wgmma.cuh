@@ -14,10 +14,11 @@
 // all of them. So a stage is free when every block's warpgroup has read its own copy. Nobody's bytes can arrive in a
 // phase too early: who sends them has heard from all readers of the phase before, so that one is over.
 //
-// product_wgmma_deep, where W for all of k does not fit: a stage is 128 rows x 128 bytes of x and as deep a piece of W.
-// Tiles are 128 rows x 192 columns, so that the cache keeps up; a warpgroup has all of one, again in turns. The two
-// blocks of a cluster have the same columns and rows beneath each other: each loads half of the piece of W for both.
-// Tiles follow each other along n, so that x comes from memory once. What rescales a tile is copied by its warpgroup.
+// product_wgmma_deep, for greater depths, where W for all of k leaves little room or none: a stage is 128 rows x 128
+// bytes of x and as deep a piece of W. Tiles are 128 rows x 192 columns, so that the cache keeps up; a warpgroup has
+// all of one, again in turns. The two blocks of a cluster have the same columns and rows beneath each other: each loads
+// half of the piece of W for both. Tiles follow each other along n, so that x comes from memory once. What rescales a
+// tile is copied by its warpgroup.
 //
 // x and W come in the order of shared memory: rows of 128 bytes whose 16-byte pieces are exchanged (piece ^ row % 8),
 // which is the 128-byte swizzle of wgmma. So 64 rows of x, or a block of W, are one bulk copy.
