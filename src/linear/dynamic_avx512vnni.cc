@@ -91,6 +91,9 @@ struct Vector {
   ISOBIT_HD static uint32_t largest_bits(Ints a) { return static_cast<uint32_t>(_mm512_reduce_max_epi32(bits(a))); }
   ISOBIT_HD static Floats min_float(Floats a, Floats b) { return _mm512_min_ps(a, b); }
   ISOBIT_HD static Floats max_float(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+  ISOBIT_HD static Floats one_nan(Floats a) {
+    return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), set_float(__builtin_nanf("")));
+  }
   ISOBIT_HD static float smallest(Floats a) { return _mm512_reduce_min_ps(a); }
   ISOBIT_HD static float largest(Floats a) { return _mm512_reduce_max_ps(a); }
   /// 16 codes: rint, saturated to int8. The rounding is the default one, to nearest even.
@@ -114,6 +117,6 @@ struct Vector {
 
 namespace isobit {
 
-DynamicKernels dynamic_kernels_avx512vnni() { return {run_product, run_quantize}; }
+DynamicKernels dynamic_kernels_avx512vnni() { return {run_product, run_quantize, run_finish}; }
 
 }  // namespace isobit

@@ -10,8 +10,8 @@
 //   kPanelUnits, kPanelRows   and for many
 //   load_bytes, field<shift, mask>, weights<kBits>, activations<kBits>, dot<kBits>
 //   load_ints, store_ints, set, set_float, multiply, add, to_float, multiply_float, fma, load_float, store_float,
-//   floats (of a DynamicFloat), zero_points and for the quantiser: absolute_bits, max_bits, largest_bits, min_float,
-//   max_float, smallest, largest, to_codes, sum_codes
+//   floats (of a DynamicFloat), zero_points, one_nan (0x7FC00000 for every NaN) and for the quantiser: absolute_bits,
+//   max_bits, largest_bits, min_float, max_float, smallest, largest, to_codes, sum_codes
 #ifndef ISOBIT_LINEAR_DYNAMIC_X86_BODY_H_
 #define ISOBIT_LINEAR_DYNAMIC_X86_BODY_H_
 
@@ -459,6 +459,38 @@ void run_product(const DynamicProductArgs& args) {
     case 2: return product_of_bits<2, 0>(args);
     case 4: return product_of_bits<4, 0>(args);
     default: return product_of_bits<8, 0>(args);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Groups that are whole rows
+
+void run_finish(const DynamicFinishArgs& args) {
+  using Floats = Vector::Floats;
+  const Floats zero = Vector::set_float(0.0f);
+  const Floats lo = Vector::set_float(args.lo);
+  const Floats hi = Vector::set_float(args.hi);
+  for (int64_t m = 0; m < args.rows; ++m) {
+    const DynamicGroup& row = args.groups[m];
+    const int32_t* d = args.d + m * args.d_stride;
+    float* y = args.y + m * args.y_stride;
+    const Floats own = Vector::set_float(row.scale);
+    const Floats offset = Vector::set_float(row.offset);
+    const auto lanes = [&](int64_t n) __attribute__((always_inline)) {
+      const Floats scale = Vector::load_float(args.scales + n);
+      Floats acc = Vector::fma(Vector::to_float(Vector::load_ints(d + n)), Vector::multiply_float(scale, own), zero);
+      if (args.sums != nullptr)
+        acc = Vector::fma(Vector::load_float(args.sums + n), Vector::multiply_float(scale, offset), acc);
+      const Floats total = Vector::add_float(Vector::add_float(zero, acc), Vector::load_float(args.bias + n));
+      // A NaN is the second operand, and stays.
+      return Vector::one_nan(Vector::min_float(hi, Vector::max_float(lo, total)));
+    };
+    int64_t n = 0;
+    for (; n + Vector::kLanes <= args.count; n += Vector::kLanes) Vector::store_float(y + n, lanes(n));
+    if (n == args.count) continue;
+    float rest[Vector::kLanes];
+    Vector::store_float(rest, lanes(n));
+    std::memcpy(y + n, rest, static_cast<size_t>(args.count - n) * sizeof(float));
   }
 }
 

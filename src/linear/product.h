@@ -41,6 +41,11 @@ struct ActivationRows {
 
 class PackedWeights;
 
+/// Up to so many rows ask for weights as fast as the processor fetches them by itself, unless they come from memory for
+/// certain: they do not fit the second-level cache.
+inline constexpr int64_t kFewRows = 2;
+inline constexpr int64_t kSecondLevelBytes = int64_t{2} << 20;
+
 template <typename T>
 void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange blocks, const ActivationRows& u,
             const T* start, T* acc, int64_t acc_stride, bool cold = false);
@@ -129,7 +134,7 @@ inline void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange
   args.acc_stride = acc_stride;
   args.shift = 0;
   args.wide = sizeof(T) == sizeof(int64_t);
-  args.cold = cold;
+  args.cold = cold && (u.m > kFewRows || weights.size_bytes() > kSecondLevelBytes);
   kernel(args);
   for (int plane = 1; plane < weights.planes_; ++plane) {  // further planes are added to what the first ones left
     args.weights += weights.plane_bytes_;

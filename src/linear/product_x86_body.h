@@ -229,10 +229,9 @@ template <bool kCold, int kPlanes>
 }
 
 [[gnu::always_inline]] inline void run_linear(const LinearArgs& args) {
-  // One or two rows ask for weights as fast as the processor fetches them by itself.
   if (args.activation_planes == 2) {
     run_planes<false, 2>(args);
-  } else if (args.cold && args.m > 2) {
+  } else if (args.cold) {
     run_planes<true, 1>(args);
   } else {
     run_planes<false, 1>(args);
