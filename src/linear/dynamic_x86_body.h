@@ -497,18 +497,27 @@ void run_finish(const DynamicFinishArgs& args) {
 // ---------------------------------------------------------------------------------------------------------------
 // Quantising
 
-/// body(float lanes, codes' place) for every register of a group. The lanes past its end repeat an element of the
-/// group.
+/// In long groups minima and maxima would wait for each other.
+constexpr int kQuantizeChains = 4;
+constexpr int64_t kLongGroup = 16 * Vector::kLanes;
+
+/// body(float lanes, codes' place, chain) for every register of a group; neighbours are of different chains. The lanes
+/// past its end repeat an element of the group.
 template <DynamicFloat kType, typename Body>
 ISOBIT_HD void for_group(const uint8_t* x, int64_t length, const Body& body) {
   constexpr int64_t kBytes = dynamic_float_bytes(kType);
   int64_t k = 0;
-  for (; k + Vector::kLanes <= length; k += Vector::kLanes) body(Vector::floats(kType, x, k), k);
+  for (; length >= kLongGroup && k + kQuantizeChains * Vector::kLanes <= length; k += kQuantizeChains * Vector::kLanes)
+    unroll<kQuantizeChains>(ISOBIT_UNROLLED(chain) {
+      const int64_t at = k + chain * Vector::kLanes;
+      body(Vector::floats(kType, x, at), at, chain);
+    });
+  for (; k + Vector::kLanes <= length; k += Vector::kLanes) body(Vector::floats(kType, x, k), k, Index<0>{});
   if (k == length) return;
   uint8_t rest[Vector::kLanes * kBytes];
   for (int64_t i = 0; i < Vector::kLanes; ++i)
     std::memcpy(rest + i * kBytes, x + (k + i < length ? k + i : k) * kBytes, kBytes);
-  body(Vector::floats(kType, rest, 0), k);
+  body(Vector::floats(kType, rest, 0), k, Index<0>{});
 }
 
 template <DynamicFloat kType, bool kAsymmetric>
@@ -523,19 +532,28 @@ bool quantize_row_of(const DynamicQuantizeArgs& args) {
     const uint8_t* from = x + begin * dynamic_float_bytes(kType);
     // Magnitudes compare as integers do, and a NaN is above infinity.
     Vector::Ints bits = Vector::set(0);
-    Floats low = Vector::set_float(__builtin_inff());
-    Floats high = Vector::set_float(-__builtin_inff());
+    Floats low[kQuantizeChains], high[kQuantizeChains];
+    unroll<kQuantizeChains>(ISOBIT_UNROLLED(chain) {
+      low[chain] = Vector::set_float(__builtin_inff());
+      high[chain] = Vector::set_float(-__builtin_inff());
+    });
     for_group<kType>(
-        from, length, [&](Floats v, int64_t) __attribute__((always_inline)) {
+        from, length, [&](Floats v, int64_t, auto chain) __attribute__((always_inline)) {
           bits = Vector::max_bits(bits, Vector::absolute_bits(v));
           if constexpr (kAsymmetric) {
-            low = Vector::min_float(low, v);
-            high = Vector::max_float(high, v);
+            low[chain] = Vector::min_float(low[chain], v);
+            high[chain] = Vector::max_float(high[chain], v);
           }
         });
     const uint32_t amax_bits = Vector::largest_bits(bits);
-    const float top = kAsymmetric ? Vector::largest(high) : 0.0f;
-    const float range = kAsymmetric ? top - Vector::smallest(low) : __builtin_bit_cast(float, amax_bits);
+    if (length >= kLongGroup) {
+      unroll<kQuantizeChains - 1>(ISOBIT_UNROLLED(chain) {
+        low[0] = Vector::min_float(low[0], low[chain + 1]);
+        high[0] = Vector::max_float(high[0], high[chain + 1]);
+      });
+    }
+    const float top = kAsymmetric ? Vector::largest(high[0]) : 0.0f;
+    const float range = kAsymmetric ? top - Vector::smallest(low[0]) : __builtin_bit_cast(float, amax_bits);
     worst = worst > amax_bits ? worst : amax_bits;
     if (kAsymmetric && !(range <= 0x1.fffffep127f)) worst = 0x7F800000;
     constexpr float kSteps = kAsymmetric ? 255.0f : 127.0f;
@@ -549,7 +567,7 @@ bool quantize_row_of(const DynamicQuantizeArgs& args) {
       const Floats inverse = Vector::set_float(kSteps / range);
       const Floats offset = Vector::set_float(group.offset);
       for_group<kType>(
-          from, length, [&](Floats v, int64_t k) __attribute__((always_inline)) {
+          from, length, [&](Floats v, int64_t k, auto) __attribute__((always_inline)) {
             if constexpr (kAsymmetric) v = Vector::subtract_float(v, offset);
             // Saturates at -128 and 127. No symmetric code is below -127: |x| * (127 / amax) is at most 127 (1 +
             // 2^-22).
