@@ -17,10 +17,6 @@ constexpr int64_t blocks_of(int64_t columns, int bits) {
   return (columns + block - 1) / block;
 }
 
-DynamicFloat float_type(Dtype dtype) {
-  return dtype == Dtype::kF32 ? DynamicFloat::kF32 : dtype == Dtype::kF16 ? DynamicFloat::kF16 : DynamicFloat::kBF16;
-}
-
 DynamicLayout layout_of(const LowBitMatrix& matrix, bool asymmetric) {
   const LowBitParameters& p = matrix.parameters();
   DynamicLayout layout{};
@@ -31,7 +27,7 @@ DynamicLayout layout_of(const LowBitMatrix& matrix, bool asymmetric) {
   layout.groups = matrix.groups();
   layout.group_blocks = blocks_of(p.group, p.bits);
   layout.last_group_blocks = blocks_of(p.columns - (layout.groups - 1) * p.group, p.bits);
-  layout.scale_type = float_type(p.scales.dtype);
+  layout.scale_type = dynamic_float(p.scales.dtype);
   // |v| is at most 2^bits.
   layout.sum_type = (p.group << p.bits) <= INT16_MAX ? DynamicFloat::kS16 : DynamicFloat::kF32;
   layout.zero_point_bytes = p.bits == 8 ? 2 : 1;
@@ -162,7 +158,7 @@ const DynamicKernels* dynamic_kernels(CpuPath path) {
 bool quantize_row(const DynamicKernels& kernels, const PackedLowBit& weights, const void* x, Dtype dtype, int8_t* codes,
                   DynamicGroup* groups) {
   return kernels.quantize({.x = x,
-                           .type = float_type(dtype),
+                           .type = dynamic_float(dtype),
                            .columns = weights.layout_.columns,
                            .group = weights.layout_.group,
                            .factor = weights.factor_,

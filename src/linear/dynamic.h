@@ -76,6 +76,11 @@ Result<PackedLowBit> pack_low_bit(const LowBitMatrix& matrix, bool asymmetric, s
 /// The kernels of a path: of every path that this build and processor can run, except kReference; else null.
 const DynamicKernels* dynamic_kernels(CpuPath path);
 
+/// Of f32, f16 or bf16.
+constexpr DynamicFloat dynamic_float(Dtype dtype) {
+  return dtype == Dtype::kF32 ? DynamicFloat::kF32 : dtype == Dtype::kF16 ? DynamicFloat::kF16 : DynamicFloat::kBF16;
+}
+
 /// One row of x, K elements of type f32, f16 or bf16, to code_bytes() codes and groups() groups. False where section 11
 /// refuses the row (NaN, infinity, asymmetric D = inf); what was written is then of no use, but may be multiplied.
 bool quantize_row(const DynamicKernels& kernels, const PackedLowBit& weights, const void* x, Dtype dtype, int8_t* codes,

@@ -57,6 +57,6 @@ struct Vector : AvxLanes {
 
 namespace isobit {
 
-DynamicKernels dynamic_kernels_avx2() { return {run_product, run_quantize}; }
+DynamicKernels dynamic_kernels_avx2() { return {run_product, run_quantize, run_finish}; }
 
 }  // namespace isobit

@@ -91,6 +91,9 @@ struct Vector {
   ISOBIT_HD static uint32_t largest_bits(Ints a) { return static_cast<uint32_t>(_mm512_reduce_max_epi32(bits(a))); }
   ISOBIT_HD static Floats min_float(Floats a, Floats b) { return _mm512_min_ps(a, b); }
   ISOBIT_HD static Floats max_float(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+  ISOBIT_HD static Floats one_nan(Floats a) {
+    return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), set_float(__builtin_nanf("")));
+  }
   ISOBIT_HD static float smallest(Floats a) { return _mm512_reduce_min_ps(a); }
   ISOBIT_HD static float largest(Floats a) { return _mm512_reduce_max_ps(a); }
   /// 16 codes: rint, saturated to int8. The rounding is the default one, to nearest even.
@@ -99,10 +102,21 @@ struct Vector {
   }
   /// `count` is a multiple of 32.
   ISOBIT_HD static int32_t sum_codes(const int8_t* codes, int64_t count) {
+    const auto add = [codes](__m256i sum, int64_t i) __attribute__((always_inline)) {
+      return _mm256_dpbusd_epi32(sum, _mm256_set1_epi8(1),
+                                 _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i)));
+    };
     __m256i sum = _mm256_setzero_si256();
-    for (int64_t i = 0; i < count; i += 32)
-      sum = _mm256_dpbusd_epi32(sum, _mm256_set1_epi8(1),
-                                _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i)));
+    int64_t i = 0;
+    if (count >= 256) {  // or each would wait for the one before
+      __m256i others[3] = {sum, sum, sum};
+      for (; i + 128 <= count; i += 128) {
+        sum = add(sum, i);
+        for (int j = 0; j < 3; ++j) others[j] = add(others[j], i + 32 * (j + 1));
+      }
+      sum = _mm256_add_epi32(_mm256_add_epi32(sum, others[0]), _mm256_add_epi32(others[1], others[2]));
+    }
+    for (; i < count; i += 32) sum = add(sum, i);
     return _mm512_reduce_add_epi32(_mm512_zextsi256_si512(sum));
   }
 };
@@ -114,6 +128,6 @@ struct Vector {
 
 namespace isobit {
 
-DynamicKernels dynamic_kernels_avx512vnni() { return {run_product, run_quantize}; }
+DynamicKernels dynamic_kernels_avx512vnni() { return {run_product, run_quantize, run_finish}; }
 
 }  // namespace isobit

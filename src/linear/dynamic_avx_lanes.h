@@ -77,6 +77,9 @@ struct AvxLanes {
   }
   ISOBIT_HD static Floats min_float(Floats a, Floats b) { return _mm256_min_ps(a, b); }
   ISOBIT_HD static Floats max_float(Floats a, Floats b) { return _mm256_max_ps(a, b); }
+  ISOBIT_HD static Floats one_nan(Floats a) {
+    return _mm256_blendv_ps(a, set_float(__builtin_nanf("")), _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+  }
   ISOBIT_HD static float smallest(Floats a) { return -largest(_mm256_xor_ps(a, _mm256_set1_ps(-0.0f))); }
   ISOBIT_HD static float largest(Floats a) {
     __m128 half = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));

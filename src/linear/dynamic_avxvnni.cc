@@ -39,6 +39,6 @@ struct Vector : AvxLanes {
 
 namespace isobit {
 
-DynamicKernels dynamic_kernels_avxvnni() { return {run_product, run_quantize}; }
+DynamicKernels dynamic_kernels_avxvnni() { return {run_product, run_quantize, run_finish}; }
 
 }  // namespace isobit

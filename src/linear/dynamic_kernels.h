@@ -96,11 +96,28 @@ struct DynamicQuantizeArgs {
   DynamicGroup* groups;
 };
 
+/// y[m, n] = act(T + bias[n]) from d[m, n], where a group is a whole row of the symmetric kind. One group a row.
+struct DynamicFinishArgs {
+  const int32_t* d;
+  int64_t d_stride;  // in elements
+  int64_t rows;
+  int64_t count;
+  const DynamicGroup* groups;  // a scale that is NaN makes the row NaN
+  const float* scales;         // these, and rows of d, can be read up to a multiple of 16
+  const float* sums;           // float(V); null: of symmetric activations
+  const float* bias;
+  float lo;
+  float hi;
+  float* y;
+  int64_t y_stride;  // in elements
+};
+
 struct DynamicKernels {
   void (*product)(const DynamicProductArgs& args);
   /// False where section 11 refuses the row: x has a NaN or an infinity, or a group has D = inf. Everything is written
   /// then, too, but says nothing.
   bool (*quantize)(const DynamicQuantizeArgs& args);
+  void (*finish)(const DynamicFinishArgs& args);
 };
 
 #define ISOBIT_DYNAMIC_KERNELS(path, name) DynamicKernels name();

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "core/half.h"
 #include "linear/dynamic_kernels.h"
@@ -131,8 +132,21 @@ bool quantize(const DynamicQuantizeArgs& args) {
   return finite;
 }
 
+void finish(const DynamicFinishArgs& args) {
+  for (int64_t m = 0; m < args.rows; ++m) {
+    const DynamicGroup& row = args.groups[m];
+    for (int64_t n = 0; n < args.count; ++n) {
+      float acc = std::fma(static_cast<float>(args.d[m * args.d_stride + n]), args.scales[n] * row.scale, 0.0f);
+      if (args.sums != nullptr) acc = std::fma(args.sums[n], args.scales[n] * row.offset, acc);
+      const float total = (0.0f + acc) + args.bias[n];
+      const float y = total < args.lo ? args.lo : total > args.hi ? args.hi : total;
+      args.y[m * args.y_stride + n] = std::isnan(y) ? std::numeric_limits<float>::quiet_NaN() : y;
+    }
+  }
+}
+
 }  // namespace
 
-DynamicKernels dynamic_kernels_scalar() { return {product, quantize}; }
+DynamicKernels dynamic_kernels_scalar() { return {product, quantize, finish}; }
 
 }  // namespace isobit

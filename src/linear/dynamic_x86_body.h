@@ -10,8 +10,8 @@
 //   kPanelUnits, kPanelRows   and for many
 //   load_bytes, field<shift, mask>, weights<kBits>, activations<kBits>, dot<kBits>
 //   load_ints, store_ints, set, set_float, multiply, add, to_float, multiply_float, fma, load_float, store_float,
-//   floats (of a DynamicFloat), zero_points and for the quantiser: absolute_bits, max_bits, largest_bits, min_float,
-//   max_float, smallest, largest, to_codes, sum_codes
+//   floats (of a DynamicFloat), zero_points, one_nan (0x7FC00000 for every NaN) and for the quantiser: absolute_bits,
+//   max_bits, largest_bits, min_float, max_float, smallest, largest, to_codes, sum_codes
 #ifndef ISOBIT_LINEAR_DYNAMIC_X86_BODY_H_
 #define ISOBIT_LINEAR_DYNAMIC_X86_BODY_H_
 
@@ -463,20 +463,61 @@ void run_product(const DynamicProductArgs& args) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
+// Groups that are whole rows
+
+void run_finish(const DynamicFinishArgs& args) {
+  using Floats = Vector::Floats;
+  const Floats zero = Vector::set_float(0.0f);
+  const Floats lo = Vector::set_float(args.lo);
+  const Floats hi = Vector::set_float(args.hi);
+  for (int64_t m = 0; m < args.rows; ++m) {
+    const DynamicGroup& row = args.groups[m];
+    const int32_t* d = args.d + m * args.d_stride;
+    float* y = args.y + m * args.y_stride;
+    const Floats own = Vector::set_float(row.scale);
+    const Floats offset = Vector::set_float(row.offset);
+    const auto lanes = [&](int64_t n) __attribute__((always_inline)) {
+      const Floats scale = Vector::load_float(args.scales + n);
+      Floats acc = Vector::fma(Vector::to_float(Vector::load_ints(d + n)), Vector::multiply_float(scale, own), zero);
+      if (args.sums != nullptr)
+        acc = Vector::fma(Vector::load_float(args.sums + n), Vector::multiply_float(scale, offset), acc);
+      const Floats total = Vector::add_float(Vector::add_float(zero, acc), Vector::load_float(args.bias + n));
+      // A NaN is the second operand, and stays.
+      return Vector::one_nan(Vector::min_float(hi, Vector::max_float(lo, total)));
+    };
+    int64_t n = 0;
+    for (; n + Vector::kLanes <= args.count; n += Vector::kLanes) Vector::store_float(y + n, lanes(n));
+    if (n == args.count) continue;
+    float rest[Vector::kLanes];
+    Vector::store_float(rest, lanes(n));
+    std::memcpy(y + n, rest, static_cast<size_t>(args.count - n) * sizeof(float));
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
 // Quantising
 
-/// body(float lanes, codes' place) for every register of a group. The lanes past its end repeat an element of the
-/// group.
+/// In long groups minima and maxima would wait for each other.
+constexpr int kQuantizeChains = 4;
+constexpr int64_t kLongGroup = 16 * Vector::kLanes;
+
+/// body(float lanes, codes' place, chain) for every register of a group; neighbours are of different chains. The lanes
+/// past its end repeat an element of the group.
 template <DynamicFloat kType, typename Body>
 ISOBIT_HD void for_group(const uint8_t* x, int64_t length, const Body& body) {
   constexpr int64_t kBytes = dynamic_float_bytes(kType);
   int64_t k = 0;
-  for (; k + Vector::kLanes <= length; k += Vector::kLanes) body(Vector::floats(kType, x, k), k);
+  for (; length >= kLongGroup && k + kQuantizeChains * Vector::kLanes <= length; k += kQuantizeChains * Vector::kLanes)
+    unroll<kQuantizeChains>(ISOBIT_UNROLLED(chain) {
+      const int64_t at = k + chain * Vector::kLanes;
+      body(Vector::floats(kType, x, at), at, chain);
+    });
+  for (; k + Vector::kLanes <= length; k += Vector::kLanes) body(Vector::floats(kType, x, k), k, Index<0>{});
   if (k == length) return;
   uint8_t rest[Vector::kLanes * kBytes];
   for (int64_t i = 0; i < Vector::kLanes; ++i)
     std::memcpy(rest + i * kBytes, x + (k + i < length ? k + i : k) * kBytes, kBytes);
-  body(Vector::floats(kType, rest, 0), k);
+  body(Vector::floats(kType, rest, 0), k, Index<0>{});
 }
 
 template <DynamicFloat kType, bool kAsymmetric>
@@ -491,19 +532,28 @@ bool quantize_row_of(const DynamicQuantizeArgs& args) {
     const uint8_t* from = x + begin * dynamic_float_bytes(kType);
     // Magnitudes compare as integers do, and a NaN is above infinity.
     Vector::Ints bits = Vector::set(0);
-    Floats low = Vector::set_float(__builtin_inff());
-    Floats high = Vector::set_float(-__builtin_inff());
+    Floats low[kQuantizeChains], high[kQuantizeChains];
+    unroll<kQuantizeChains>(ISOBIT_UNROLLED(chain) {
+      low[chain] = Vector::set_float(__builtin_inff());
+      high[chain] = Vector::set_float(-__builtin_inff());
+    });
     for_group<kType>(
-        from, length, [&](Floats v, int64_t) __attribute__((always_inline)) {
+        from, length, [&](Floats v, int64_t, auto chain) __attribute__((always_inline)) {
           bits = Vector::max_bits(bits, Vector::absolute_bits(v));
           if constexpr (kAsymmetric) {
-            low = Vector::min_float(low, v);
-            high = Vector::max_float(high, v);
+            low[chain] = Vector::min_float(low[chain], v);
+            high[chain] = Vector::max_float(high[chain], v);
           }
         });
     const uint32_t amax_bits = Vector::largest_bits(bits);
-    const float top = kAsymmetric ? Vector::largest(high) : 0.0f;
-    const float range = kAsymmetric ? top - Vector::smallest(low) : __builtin_bit_cast(float, amax_bits);
+    if (length >= kLongGroup) {
+      unroll<kQuantizeChains - 1>(ISOBIT_UNROLLED(chain) {
+        low[0] = Vector::min_float(low[0], low[chain + 1]);
+        high[0] = Vector::max_float(high[0], high[chain + 1]);
+      });
+    }
+    const float top = kAsymmetric ? Vector::largest(high[0]) : 0.0f;
+    const float range = kAsymmetric ? top - Vector::smallest(low[0]) : __builtin_bit_cast(float, amax_bits);
     worst = worst > amax_bits ? worst : amax_bits;
     if (kAsymmetric && !(range <= 0x1.fffffep127f)) worst = 0x7F800000;
     constexpr float kSteps = kAsymmetric ? 255.0f : 127.0f;
@@ -517,7 +567,7 @@ bool quantize_row_of(const DynamicQuantizeArgs& args) {
       const Floats inverse = Vector::set_float(kSteps / range);
       const Floats offset = Vector::set_float(group.offset);
       for_group<kType>(
-          from, length, [&](Floats v, int64_t k) __attribute__((always_inline)) {
+          from, length, [&](Floats v, int64_t k, auto) __attribute__((always_inline)) {
             if constexpr (kAsymmetric) v = Vector::subtract_float(v, offset);
             // Saturates at -128 and 127. No symmetric code is below -127: |x| * (127 / amax) is at most 127 (1 +
             // 2^-22).

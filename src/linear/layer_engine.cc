@@ -12,6 +12,8 @@
 #include "linear/float.h"
 #include "linear/layer_parts.h"
 #include "linear/layer_reference.h"
+#include "linear/product.h"
+#include "linear/static.h"
 
 namespace isobit {
 namespace {
@@ -211,6 +213,140 @@ class Int8Kernels final : public LinearEngine {
   LinearEpilogue epilogue_;
 };
 
+/// Symmetric weights of 8 bits whose rows are one group: the integer product of static codes, u = a + 128, and one
+/// conversion at the end. Workspace: codes of all rows, then their groups. Scratch: a row as float32, and later the
+/// integers of a block and a row of its results.
+class WholeRowKernels final : public LinearEngine {
+ public:
+  static bool can_run(const LowBitMatrix& matrix) {
+    const LowBitParameters& p = matrix.parameters();
+    return p.bits == 8 && p.kind == LowBitKind::kSymmetric && matrix.groups() == 1 && p.columns <= kMaxDynamicGroup;
+  }
+
+  static Result<std::unique_ptr<const LinearEngine>> create(const LowBitMatrix& matrix, bool asymmetric, CpuPath path,
+                                                            LinearEpilogue epilogue) {
+    const int64_t N = matrix.rows();
+    const int64_t K = matrix.columns();
+    std::vector<int32_t> codes(static_cast<size_t>(N * K));
+    for (int64_t n = 0; n < N; ++n)
+      for (int64_t k = 0; k < K; ++k) codes[static_cast<size_t>(n * K + k)] = matrix.value(n, k);
+    ISOBIT_ASSIGN_OR_RETURN(PackedWeights weights, pack_weights(codes.data(), N, K, 1, kStaticBlockTiles));
+    const auto padded = static_cast<size_t>(weights.padded_n());
+    epilogue.bias.resize(padded);
+    auto engine = std::unique_ptr<WholeRowKernels>(new WholeRowKernels(std::move(weights), path, std::move(epilogue)));
+    engine->scales_.resize(padded);
+    engine->start_.resize(padded);
+    if (asymmetric) engine->sums_.resize(padded);
+    for (int64_t n = 0; n < N; ++n) {
+      const auto at = static_cast<size_t>(n);
+      int32_t sum = 0;
+      for (int64_t k = 0; k < K; ++k) sum += codes[static_cast<size_t>(n * K + k)];
+      engine->scales_[at] = matrix.scale(n, 0);
+      engine->start_[at] = static_cast<int32_t>(-storage_offset(Dtype::kS8) * sum);
+      if (asymmetric) engine->sums_[at] = static_cast<float>(sum);
+    }
+    return std::unique_ptr<const LinearEngine>(std::move(engine));
+  }
+
+  [[nodiscard]] int64_t blocks() const override { return weights_.all_blocks().end; }
+  [[nodiscard]] int64_t size_bytes() const override {
+    return weights_.size_bytes() +
+           static_cast<int64_t>((scales_.size() + sums_.size() + start_.size()) * kElementBytes);
+  }
+  [[nodiscard]] int64_t rows_bytes(int64_t m) const override {
+    return m * row_bytes() + round_up_64(m * static_cast<int64_t>(sizeof(DynamicGroup)));
+  }
+  [[nodiscard]] int64_t scratch_bytes(int64_t m) const override {
+    return std::max((std::min(m, kStaticRows) + 1) * kColumns, weights_.k()) * kElementBytes;
+  }
+
+  bool quantize_row(const LinearCall& call, int64_t i, std::byte* scratch) const override {
+    const void* x = call.x_row(i);
+    Dtype dtype = call.x_dtype;
+    if (dtype == Dtype::kF64) {
+      widen_row(call, i, weights_.k(), reinterpret_cast<float*>(scratch));
+      x = scratch;
+      dtype = Dtype::kF32;
+    }
+    std::byte* const codes = call.rows + i * row_bytes();
+    DynamicGroup& group = groups(call)[i];
+    const bool finite = kernels_.quantize({.x = x,
+                                           .type = dynamic_float(dtype),
+                                           .columns = weights_.k(),
+                                           .group = weights_.k(),
+                                           .factor = 0,
+                                           .asymmetric = !sums_.empty(),
+                                           .codes = reinterpret_cast<int8_t*>(codes),
+                                           .groups = &group});
+    const int64_t bytes = row_bytes();
+    for (int64_t k = 0; k < bytes; ++k) codes[k] ^= std::byte{0x80};  // u
+    if (!finite) group.scale = std::numeric_limits<float>::quiet_NaN();
+    return finite;
+  }
+
+  void run(const LinearCall& call, const LinearRectangle& part, std::byte* scratch) const override {
+    auto* const d = reinterpret_cast<int32_t*>(scratch);
+    for (int64_t m = part.m_begin; m < part.m_end; m += kStaticRows) {
+      const int64_t count = std::min(kStaticRows, part.m_end - m);
+      const ActivationRows rows{reinterpret_cast<const uint8_t*>(call.rows) + m * row_bytes(), row_bytes(), 1, count};
+      for (auto block = static_cast<int32_t>(part.n_begin); block < part.n_end; ++block) {
+        const int64_t n = weights_.first_row(block);
+        linear(product_, weights_, {block, block + 1}, rows, start_.data() + n, d, kColumns, true);
+        finish(call, m, count, n, std::min(weights_.n(), weights_.first_row(block + 1)) - n, d);
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kColumns = kStaticBlockTiles * kTileRows;  // of the widest block
+  static constexpr int64_t kElementBytes = 4;
+
+  WholeRowKernels(PackedWeights weights, CpuPath path, LinearEpilogue epilogue)
+      : weights_(std::move(weights)),
+        product_(linear_kernel(path)),
+        kernels_(*dynamic_kernels(path)),
+        epilogue_(std::move(epilogue)) {}
+
+  [[nodiscard]] int64_t row_bytes() const { return packed_row_bytes(Dtype::kS8, weights_.k()); }
+  [[nodiscard]] DynamicGroup* groups(const LinearCall& call) const {
+    return reinterpret_cast<DynamicGroup*>(call.rows + call.m * row_bytes());
+  }
+
+  /// y[m .. m + count - 1, n .. n + width - 1].
+  void finish(const LinearCall& call, int64_t m, int64_t count, int64_t n, int64_t width, int32_t* d) const {
+    DynamicFinishArgs args{.d = d,
+                           .d_stride = kColumns,
+                           .rows = count,
+                           .count = width,
+                           .groups = groups(call) + m,
+                           .scales = scales_.data() + n,
+                           .sums = sums_.empty() ? nullptr : sums_.data() + n,
+                           .bias = epilogue_.bias.data() + n,
+                           .lo = epilogue_.clamp.lo,
+                           .hi = epilogue_.clamp.hi,
+                           .y = nullptr,
+                           .y_stride = call.y_stride};
+    if (call.y_dtype == Dtype::kF32) {
+      args.y = reinterpret_cast<float*>(call.y_row(m)) + n;
+      return kernels_.finish(args);
+    }
+    args.rows = 1;
+    args.y = reinterpret_cast<float*>(d + count * kColumns);
+    for (int64_t i = m; i < m + count; ++i, args.d += kColumns, ++args.groups) {
+      kernels_.finish(args);
+      std::byte* const y = call.y_row(i) + n * static_cast<int64_t>(size_in_bytes(call.y_dtype));
+      for (int64_t j = 0; j < width; ++j) store_float(y, call.y_dtype, j, args.y[j]);
+    }
+  }
+
+  PackedWeights weights_;
+  LinearKernel product_;
+  const DynamicKernels& kernels_;
+  LinearEpilogue epilogue_;
+  std::vector<float> scales_, sums_;  // [padded N]; no sums: the activations are symmetric
+  std::vector<int32_t> start_;        // [padded N]
+};
+
 }  // namespace
 
 Result<std::unique_ptr<const LinearEngine>> make_linear_engine(const LowBitMatrix& matrix,
@@ -225,6 +361,7 @@ Result<std::unique_ptr<const LinearEngine>> make_linear_engine(const LowBitMatri
   }
   if (path == CpuPath::kReference)
     return Engine(std::make_unique<Int8Reference>(matrix, asymmetric, std::move(epilogue)));
+  if (WholeRowKernels::can_run(matrix)) return WholeRowKernels::create(matrix, asymmetric, path, std::move(epilogue));
   ISOBIT_ASSIGN_OR_RETURN(PackedLowBit weights, pack_low_bit(matrix, asymmetric, name));
   return Engine(std::make_unique<Int8Kernels>(std::move(weights), *dynamic_kernels(path), std::move(epilogue)));
 }

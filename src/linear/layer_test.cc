@@ -258,6 +258,53 @@ TEST(LinearLayer, TouchesNothingElse) {
   }
 }
 
+/// Symmetric weights of 8 bits whose rows are one group have a way of their own: the bytes of the reference, between
+/// pages that cannot be touched, with a row that is not finite, and with sums that overflow.
+TEST(LinearLayer, WholeRows) {
+  for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
+    if (kernel.operation != "linear_int8" || !cpu_can_run(kernel.path) || kernel.path == CpuPath::kReference) continue;
+    SCOPED_TRACE(kernel.name);
+    uint32_t seed = 1;
+    for (const auto activations : {LinearActivations::kInt8, LinearActivations::kInt8Asymmetric})
+      for (const int64_t columns : {1, 33, 100, 257})
+        for (const int64_t rows : {1, 15, 50, 112}) {
+          Array floats = random_floats(rows, columns, ++seed);
+          for (int64_t k = 0; k < columns; ++k) floats.data<float>()[k] *= 0x1p127f;
+          const LowBitMatrix matrix = *quantize_low_bit(floats, {.bits = 8, .group = columns}, "W");
+          const Array bias = random_floats(1, rows, ++seed);
+          LinearOptions options{.activations = activations,
+                                .bias = {bias.data<float>(), static_cast<size_t>(rows)},
+                                .clamp = {-0.75f, kInfinity},
+                                .path = CpuPath::kReference};
+          const LinearLayer reference = layer_of(matrix, options);
+          options.path = kernel.path;
+          const LinearLayer layer = layer_of(matrix, options);
+          const Dtype y_dtype = rows == 15 ? Dtype::kF16 : rows == 50 ? Dtype::kBF16 : Dtype::kF32;
+          const auto size = static_cast<int64_t>(size_in_bytes(y_dtype));
+          for (const int64_t m : {1, 3, 21, columns == 33 ? 260 : 8}) {
+            Array values = random_floats(m, columns, ++seed);
+            values.data<float>()[m / 2 * columns] = m == 8 ? kNan : 3.0f;
+            const auto bytes = static_cast<size_t>(m * columns) * sizeof(float);
+            const GuardedBytes x(static_cast<int64_t>(bytes));
+            const GuardedBytes y(m * rows * size);
+            std::memcpy(x.data(), values.bytes.data(), bytes);
+            std::vector<std::byte> expected(static_cast<size_t>(m * rows * size));
+            LinearWorkspace workspace = reference.workspace(m);
+            const LinearRunOptions unchecked{.unchecked = true};
+            ASSERT_TRUE(reference.forward(values.bytes, Dtype::kF32, expected, y_dtype, m, workspace, unchecked).ok());
+            workspace = layer.workspace(m);
+            ASSERT_TRUE(layer
+                            .forward({reinterpret_cast<const std::byte*>(x.data()), bytes}, Dtype::kF32,
+                                     {reinterpret_cast<std::byte*>(y.data()), expected.size()}, y_dtype, m, workspace,
+                                     unchecked)
+                            .ok());
+            ASSERT_EQ(std::memcmp(y.data(), expected.data(), expected.size()), 0)
+                << to_string(activations) << ", K " << columns << ", N " << rows << ", M " << m;
+          }
+        }
+  }
+}
+
 /// Every output is computed once, whatever the sizes and the number of threads.
 TEST(LinearLayer, RectanglesCoverY) {
   for (const int threads : {1, 2, 3, 7}) {

@@ -39,6 +39,17 @@ struct ActivationRows {
   int64_t m;
 };
 
+class PackedWeights;
+
+/// Up to so many rows ask for weights as fast as the processor fetches them by itself, unless they come from memory for
+/// certain: they do not fit the second-level cache.
+inline constexpr int64_t kFewRows = 2;
+inline constexpr int64_t kSecondLevelBytes = int64_t{2} << 20;
+
+template <typename T>
+void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange blocks, const ActivationRows& u,
+            const T* start, T* acc, int64_t acc_stride, bool cold = false);
+
 /// Weights in the order in which kernels read them; immutable, so a copy shares the memory. Layout, the same for
 /// all paths: [plane][block][quad of k][row of the block][4 k], each block 1 to 12 tiles of 16 rows.
 class PackedWeights {
@@ -62,7 +73,7 @@ class PackedWeights {
                                             int32_t max_block_tiles);
   template <typename T>
   friend void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange blocks, const ActivationRows& u,
-                     const T* start, T* acc, int64_t acc_stride);
+                     const T* start, T* acc, int64_t acc_stride, bool cold);
 
   std::shared_ptr<const int8_t> memory_;  // 64-byte aligned
   int64_t n_ = 0;
@@ -102,7 +113,7 @@ void pack_activations_row(const void* codes, Dtype dtype, int64_t k, uint8_t* ou
 /// faster. start and acc do not overlap.
 template <typename T>
 inline void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange blocks, const ActivationRows& u,
-                   const T* start, T* acc, int64_t acc_stride) {
+                   const T* start, T* acc, int64_t acc_stride, bool cold) {
   static_assert(sizeof(T) == sizeof(int32_t) || sizeof(T) == sizeof(int64_t));
   const int32_t wide_end = blocks.end < weights.wide_blocks_ ? blocks.end : weights.wide_blocks_;
   LinearArgs args;
@@ -123,6 +134,7 @@ inline void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange
   args.acc_stride = acc_stride;
   args.shift = 0;
   args.wide = sizeof(T) == sizeof(int64_t);
+  args.cold = cold && (u.m > kFewRows || weights.size_bytes() > kSecondLevelBytes);
   kernel(args);
   for (int plane = 1; plane < weights.planes_; ++plane) {  // further planes are added to what the first ones left
     args.weights += weights.plane_bytes_;

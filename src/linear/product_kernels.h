@@ -32,6 +32,7 @@ struct LinearArgs {
   int64_t acc_stride;    // in elements
   int32_t shift;
   bool wide;
+  bool cold;  // the weights may come from memory: they are fetched ahead of their use
 };
 
 using LinearKernel = void (*)(const LinearArgs& args);

@@ -29,6 +29,10 @@ constexpr int kBytesPerQuadRow = 4;
 constexpr int kUnitBytes = kBytesPerQuadRow * Vector::kUnitRows;
 constexpr int kUnitsPerTile = kTileRows / Vector::kUnitRows;
 
+/// How far ahead a stream of weights is fetched.
+constexpr int64_t kAheadBytes = 8192;
+constexpr int64_t kLineBytes = 64;
+
 constexpr int min_int(int a, int b) { return a < b ? a : b; }
 
 /// Widest register tile, in units of weights, for `rows` activation rows. One or two rows read whole blocks where
@@ -36,6 +40,13 @@ constexpr int min_int(int a, int b) { return a < b ? a : b; }
 constexpr int max_units(int rows) {
   const int fit = min_int(kMaxBlockTiles, Vector::kAccumulators / rows);
   return rows <= 2 || rows >= 5 ? fit : min_int(fit, 4);
+}
+
+/// Interleaved sums over k in a tile of so many accumulators.
+constexpr int split(int accumulators) {
+  const int most = min_int(Vector::kChains + 6, Vector::kAccumulators);
+  if (2 * accumulators < Vector::kChains && 4 * accumulators <= most) return 4;
+  return 2 * accumulators <= most ? 2 : 1;
 }
 
 /// One quad of k: kRows x kUnits dot products. The operand that has fewer registers stays live in the outer loop.
@@ -70,20 +81,36 @@ template <typename T, int kPlanes, int kSplit, int kRows, int kUnits>
       Vector::Acc sums[kPlanes];
       unroll<kPlanes>(ISOBIT_UNROLLED(p) {
         sums[p] = acc[0][r * kPlanes + p][t];
-        if constexpr (kSplit == 2) sums[p] = Vector::add(sums[p], acc[1][r * kPlanes + p][t]);
+        unroll<kSplit - 1>(ISOBIT_UNROLLED(s) { sums[p] = Vector::add(sums[p], acc[s + 1][r * kPlanes + p][t]); });
       });
       Vector::store<kPlanes>(start + t * Vector::kUnitRows, out + t * Vector::kUnitRows, sums, shift);
     });
   });
 }
 
-/// No prefetch: the weights of a block are one stream, which the hardware follows at the bandwidth of the cache; a
-/// software prefetch takes load slots and was slower for every size.
+/// Weights that one call of a register tile fetches into the second-level cache, as the first level is full of this
+/// block: `bytes` for each kQuadsTogether quads of k, from `from` on.
+struct Ahead {
+  const int8_t* from;
+  int64_t bytes;
+};
+constexpr int kQuadsTogether = 4;
+
+[[gnu::always_inline]] inline void fetch(Ahead& ahead) {
+  constexpr int kLines = 4;
+  int64_t i = 0;
+  for (; i + kLines * kLineBytes <= ahead.bytes; i += kLines * kLineBytes)
+    unroll<kLines>(ISOBIT_UNROLLED(line) { __builtin_prefetch(ahead.from + i + line * kLineBytes, 0, 2); });
+  for (; i < ahead.bytes; i += kLineBytes) __builtin_prefetch(ahead.from + i, 0, 2);
+  ahead.from += ahead.bytes;
+}
+
 /// A register tile: kRows / kPlanes activation rows from m on, kUnits units of output columns from n on.
-template <int kPlanes, int kRows, int kUnits>
-void micro_tile(const LinearArgs& args, const int8_t* weights, int64_t quad_bytes, int64_t m, int64_t n) {
+template <bool kCold, int kPlanes, int kRows, int kUnits>
+void micro_tile(const LinearArgs& args, const int8_t* weights, int64_t quad_bytes, int64_t m, int64_t n,
+                const Ahead* weights_ahead) {
   // Narrow tiles cut k into interleaved sums, or the latency of the dot product would show.
-  constexpr int kSplit = kRows * kUnits * 2 <= min_int(Vector::kChains + 6, Vector::kAccumulators) ? 2 : 1;
+  constexpr int kSplit = split(kRows * kUnits);
   const uint8_t* rows[kRows];
   unroll<kRows>(ISOBIT_UNROLLED(r) {
     rows[r] = args.activations + (m + r / kPlanes) * args.row_stride_bytes + (r % kPlanes) * args.plane_stride_bytes;
@@ -92,17 +119,22 @@ void micro_tile(const LinearArgs& args, const int8_t* weights, int64_t quad_byte
   unroll<kSplit * kRows * kUnits>(
       ISOBIT_UNROLLED(i) { acc[i / (kRows * kUnits)][i / kUnits % kRows][i % kUnits] = Vector::zero(); });
   const int64_t end = args.quads * kBytesPerQuadRow;
+  Ahead ahead{};
+  if constexpr (kCold) ahead = *weights_ahead;
   int64_t offset = 0;
-  if constexpr (kSplit == 2) {
-    for (; offset + 2 * kBytesPerQuadRow <= end; offset += 2 * kBytesPerQuadRow) {
-      add_quad<kRows, kUnits>(acc[0], weights, rows, offset);
-      add_quad<kRows, kUnits>(acc[1], weights + quad_bytes, rows, offset + kBytesPerQuadRow);
-      weights += 2 * quad_bytes;
-    }
+  constexpr int kTogether = kCold || kRows > 4 ? kQuadsTogether : kSplit;
+  for (; offset + kTogether * kBytesPerQuadRow <= end; offset += kTogether * kBytesPerQuadRow) {
+    if constexpr (kCold) fetch(ahead);
+    unroll<kTogether>(ISOBIT_UNROLLED(q) {
+      add_quad<kRows, kUnits>(acc[q % kSplit], weights, rows, offset + q * kBytesPerQuadRow);
+      weights += quad_bytes;
+    });
   }
-  for (; offset < end; offset += kBytesPerQuadRow) {
-    add_quad<kRows, kUnits>(acc[0], weights, rows, offset);
-    weights += quad_bytes;
+  if constexpr (kTogether > 1) {
+    for (; offset < end; offset += kBytesPerQuadRow) {
+      add_quad<kRows, kUnits>(acc[0], weights, rows, offset);
+      weights += quad_bytes;
+    }
   }
   if (args.wide) {
     store_tile<int64_t, kPlanes>(args, acc, m, n);
@@ -111,10 +143,10 @@ void micro_tile(const LinearArgs& args, const int8_t* weights, int64_t quad_byte
   }
 }
 
-using MicroTile = void (*)(const LinearArgs&, const int8_t*, int64_t, int64_t, int64_t);
+using MicroTile = void (*)(const LinearArgs&, const int8_t*, int64_t, int64_t, int64_t, const Ahead*);
 
 /// All register tiles for kPlanes: of_m[activation rows][units].
-template <int kPlanes>
+template <bool kCold, int kPlanes>
 struct Tiles {
   static constexpr int kMaxM = Vector::kMaxRows / kPlanes;
   MicroTile of_m[kMaxM + 1][kMaxBlockTiles + 1];
@@ -123,7 +155,7 @@ struct Tiles {
   template <int kM = 1, int kUnits = 1>
   constexpr void fill() {
     max[kM] = max_units(kM * kPlanes);
-    of_m[kM][kUnits] = micro_tile<kPlanes, kM * kPlanes, kUnits>;
+    of_m[kM][kUnits] = micro_tile<kCold, kPlanes, kM * kPlanes, kUnits>;
     if constexpr (kUnits < max_units(kM * kPlanes)) {
       fill<kM, kUnits + 1>();
     } else if constexpr (kM < kMaxM) {
@@ -137,15 +169,24 @@ struct Tiles {
   }
 };
 
-template <int kPlanes>
-constexpr Tiles<kPlanes> kTiles = Tiles<kPlanes>::make();
+template <bool kCold, int kPlanes>
+constexpr auto kTiles = Tiles<kCold, kPlanes>::make();
 
 /// All activation rows with one block of weights.
-template <int kPlanes>
+template <bool kCold, int kPlanes>
 [[gnu::always_inline]] inline void run_block(const LinearArgs& args, const int8_t* weights, int tiles, int64_t n) {
-  constexpr const Tiles<kPlanes>& table = kTiles<kPlanes>;
-  constexpr int kMaxM = Tiles<kPlanes>::kMaxM;
+  constexpr const auto& table = kTiles<kCold, kPlanes>;
+  constexpr int kMaxM = table.kMaxM;
   const int64_t quad_bytes = int64_t{tiles} * kTileRows * kBytesPerQuadRow;
+  Ahead ahead{};
+  Ahead next{};
+  if constexpr (kCold) {
+    // The tile of the first rows reads what nobody has fetched; the others have time to fetch the next block.
+    const int64_t groups = (args.m + kMaxM - 1) / kMaxM;
+    const int64_t strips = (tiles * kUnitsPerTile + table.max[kMaxM] - 1) / table.max[kMaxM];
+    ahead = {weights + kAheadBytes, kQuadsTogether * quad_bytes};
+    next = {weights + args.quads * quad_bytes, groups > 1 ? ahead.bytes / (groups * strips - 1) + 1 : 0};
+  }
   int64_t m = 0;
   while (m < args.m) {
     // The last two groups share what is left evenly: 9 rows are 8 + 1 otherwise, and a lone row is slow.
@@ -160,8 +201,13 @@ template <int kPlanes>
     while (units_left > 0) {
       const int units = units_left >= 2 * max ? max : units_left > max ? (units_left + 1) / 2 : units_left;
       const MicroTile tile = table.of_m[rows][units];
-      for (int64_t i = m; i < group_end; i += rows)
-        tile(args, weights + unit * kUnitBytes, quad_bytes, i, n + unit * Vector::kUnitRows);
+      for (int64_t i = m; i < group_end; i += rows) {
+        tile(args, weights + unit * kUnitBytes, quad_bytes, i, n + unit * Vector::kUnitRows, &ahead);
+        if constexpr (kCold) {
+          ahead = next;
+          next.from += next.bytes * (args.quads / kQuadsTogether);
+        }
+      }
       unit += units;
       units_left -= units;
     }
@@ -169,24 +215,26 @@ template <int kPlanes>
   }
 }
 
-template <int kPlanes>
+template <bool kCold, int kPlanes>
 [[gnu::always_inline]] inline void run_planes(const LinearArgs& args) {
   const int8_t* weights = args.weights;
   int64_t n = 0;
   const int blocks = args.wide_blocks + args.narrow_blocks;
   for (int block = 0; block < blocks; ++block) {
     const int tiles = block < args.wide_blocks ? args.wide_tiles : args.narrow_tiles;
-    run_block<kPlanes>(args, weights, tiles, n);
+    run_block<kCold, kPlanes>(args, weights, tiles, n);
     weights += args.quads * tiles * kTileRows * kBytesPerQuadRow;
     n += tiles * kTileRows;
   }
 }
 
 [[gnu::always_inline]] inline void run_linear(const LinearArgs& args) {
-  if (args.activation_planes == 1) {
-    run_planes<1>(args);
+  if (args.activation_planes == 2) {
+    run_planes<false, 2>(args);
+  } else if (args.cold) {
+    run_planes<true, 1>(args);
   } else {
-    run_planes<2>(args);
+    run_planes<false, 1>(args);
   }
 }
 

@@ -5,19 +5,24 @@
 #include <cstddef>
 
 #include "core/fixed.h"
-#include "core/magic.h"
 
 namespace isobit {
 namespace {
 
 template <typename T>
 void rescale_scalar(const StaticRescaleArgs& args) {
-  const auto* acc = static_cast<const T*>(args.acc);
-  for (int64_t n = 0; n < args.count; ++n) {
-    const int64_t code = Rescale{args.multiplier[n], args.shift[n]}.apply(acc[n], args.rounding);
-    args.y[n] = static_cast<uint8_t>(clamp_s64(code + args.zero_point, args.lo, args.hi));
+  for (int64_t m = 0; m < args.rows; ++m) {
+    const auto* acc = static_cast<const T*>(args.acc) + m * args.acc_stride;
+    uint8_t* const y = args.y + m * args.y_stride;
+    for (int64_t n = 0; n < args.count; ++n) {
+      const int64_t code = Rescale{args.multiplier[n], args.shift[n]}.apply(acc[n], args.rounding);
+      y[n] = static_cast<uint8_t>(clamp_s64(code + args.zero_point, args.lo, args.hi));
+    }
   }
 }
+
+/// Lanes of float64 give int32 results.
+constexpr double kLargestResult = 0x1p30;
 
 }  // namespace
 
@@ -37,9 +42,10 @@ StaticOutput::StaticOutput(const std::vector<RescaleParameters>& rescales, const
     multipliers_.push_back(rescales[n].multiplier);
     shifts_.push_back(rescales[n].shift);
     ratios_.push_back(std::ldexp(static_cast<double>(rescales[n].multiplier), -rescales[n].shift));
-    exact = exact && static_cast<double>(acc_bounds[n]) * ratios_.back() < kMagic<double> / 16;
+    exact = exact && static_cast<double>(acc_bounds[n]) * ratios_.back() < kLargestResult;
   }
   if (!exact) ratios_.clear();
+  if (exact) ratios_.resize((rescales.size() + kTileRows - 1) / kTileRows * kTileRows);
 }
 
 StaticRescale static_rescale(CpuPath path) {

@@ -26,11 +26,14 @@ class StaticOutput {
   StaticOutput(const std::vector<RescaleParameters>& rescales, const std::vector<int64_t>& acc_bounds,
                Rounding rounding, int32_t zero_point, int32_t lo, int32_t hi);
 
-  /// Outputs [first, first + count) of one row: acc and y begin at output `first`.
+  /// Outputs [first, first + count) of `rows` rows: acc and y begin at output `first`, a multiple of 16.
   template <typename T>
-  void rescale(StaticRescale kernel, int64_t first, int64_t count, const T* acc, uint8_t* y) const {
+  void rescale(StaticRescale kernel, int64_t first, int64_t count, int64_t rows, const T* acc, int64_t acc_stride,
+               uint8_t* y, int64_t y_stride) const {
     constexpr bool kWide = sizeof(T) == sizeof(int64_t);
     kernel({.acc = acc,
+            .acc_stride = acc_stride,
+            .rows = rows,
             .count = count,
             .multiplier = multipliers_.data() + first,
             .shift = shifts_.data() + first,
@@ -40,12 +43,13 @@ class StaticOutput {
             .zero_point = zero_point_,
             .lo = lo_,
             .hi = hi_,
-            .y = y});
+            .y = y,
+            .y_stride = y_stride});
   }
 
  private:
   std::vector<int32_t> multipliers_, shifts_;
-  std::vector<double> ratios_;  // empty when one of them is not exact enough
+  std::vector<double> ratios_;  // padded; empty when one of them is not exact enough
   Rounding rounding_;
   int32_t zero_point_, lo_, hi_;
 };
@@ -54,7 +58,9 @@ class StaticOutput {
 StaticRescale static_rescale(CpuPath path);
 
 /// Rows of u that share one pass over a block.
-inline constexpr int64_t kStaticRows = 128;
+inline constexpr int64_t kStaticRows = 256;
+/// Of a block that one register tile of many rows covers, so that its weights are one stream.
+inline constexpr int32_t kStaticBlockTiles = 3;
 /// Elements of scratch, of T; aligned to 64 bytes it is faster.
 inline constexpr int64_t kStaticScratch = kStaticRows * kMaxBlockTiles * kTileRows;
 
@@ -73,9 +79,8 @@ void static_product(LinearKernel product, StaticRescale rescale, const PackedWei
       const int64_t row = weights.first_row(block);
       const int64_t padded = weights.first_row(block + 1) - row;
       const int64_t count = weights.n() - row < padded ? weights.n() - row : padded;
-      linear(product, weights, {block, block + 1}, rows, start + row - first, scratch, padded);
-      for (int64_t i = 0; i < rows.m; ++i)
-        output.rescale(rescale, row, count, scratch + i * padded, y + (m + i) * y_stride + row - first);
+      linear(product, weights, {block, block + 1}, rows, start + row - first, scratch, padded, true);
+      output.rescale(rescale, row, count, rows.m, scratch, padded, y + m * y_stride + row - first, y_stride);
     }
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rescales in eight lanes of float64: AVX-512 F.
+// Rescales in eight lanes of float64: AVX-512 F and BW.
 #if defined(__GNUC__) && !defined(__clang__)
 // g++ 12 takes the undefined operand of its own unmasked intrinsics for a mistake (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "core/rescale_lanes.h"
+#include "core/unroll.h"
 #include "linear/static_kernels.h"
 
 namespace isobit {
@@ -33,20 +34,56 @@ struct Lanes8 {
   ISOBIT_HD static Lanes add_down(Lanes a, Lanes b) { return _mm512_add_round_pd(a, b, kDown); }
 };
 
-template <Rounding kMode>
-void rescale_row(const StaticRescaleArgs& args) {
-  const auto* acc = static_cast<const int32_t*>(args.acc);
-  const __m512d lo = _mm512_set1_pd(args.lo - args.zero_point);  // clamped before it becomes an int32
-  const __m512d hi = _mm512_set1_pd(args.hi - args.zero_point);
-  const __m256i zero_point = _mm256_set1_epi32(args.zero_point);
-  for (int64_t n = 0; n < args.count; n += 8) {
-    const int64_t left = args.count - n;
-    const auto mask = static_cast<__mmask8>(left < 8 ? (1 << left) - 1 : 0xFF);
-    const __m512d x = _mm512_cvtepi32_pd(_mm256_maskz_loadu_epi32(mask, acc + n));
-    const __m512d rescaled = rescale<Lanes8, kMode>(x, _mm512_maskz_loadu_pd(mask, args.ratio + n));
-    const __m256i code = _mm512_cvttpd_epi32(_mm512_min_pd(_mm512_max_pd(rescaled, lo), hi));
-    _mm256_mask_cvtepi32_storeu_epi8(args.y + n, mask, _mm256_add_epi32(code, zero_point));
+constexpr int kLanes = 16;
+
+/// kUnits times 16 outputs of all rows, of which `count` exist.
+template <Rounding kMode, int kUnits>
+void rescale_columns(const StaticRescaleArgs& args, int64_t first, int64_t count) {
+  // As unsigned bytes, and back at the end.
+  const int offset = args.lo < 0 ? 128 : 0;
+  const __m512i zero_point = _mm512_set1_epi16(static_cast<int16_t>(args.zero_point + offset));
+  const __m512i lo = _mm512_set1_epi8(static_cast<char>(args.lo + offset));
+  const __m512i hi = _mm512_set1_epi8(static_cast<char>(args.hi + offset));
+  const __m512i flip = _mm512_set1_epi8(static_cast<char>(offset));
+  // The low halves of 16 lanes, which are integers; four bytes of every unit in turn to 16 of each.
+  const __m512i low = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i in_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __mmask64 mask = ~uint64_t{0} >> (64 - count);
+  __m512d ratio[kUnits][2];
+  unroll<2 * kUnits>(ISOBIT_UNROLLED(i) { ratio[i / 2][i % 2] = _mm512_loadu_pd(args.ratio + first + 8 * i); });
+  const auto* acc = static_cast<const int32_t*>(args.acc) + first;
+  uint8_t* y = args.y + first;
+  for (int64_t m = 0; m < args.rows; ++m, acc += args.acc_stride, y += args.y_stride) {
+    __m512i codes[4];
+    unroll<4>(ISOBIT_UNROLLED(u) {
+      if constexpr (u < kUnits) {
+        const auto half = [&](auto i) __attribute__((always_inline)) {
+          const auto* from = reinterpret_cast<const __m256i*>(acc + kLanes * u + 8 * i);
+          const __m512d x = _mm512_cvtepi32_pd(_mm256_loadu_si256(from));
+          return _mm512_castpd_si512(rescale_to_magic<Lanes8, kMode>(x, ratio[u][i]));
+        };
+        codes[u] = _mm512_permutex2var_epi32(half(Index<0>{}), low, half(Index<1>{}));
+      } else {
+        codes[u] = codes[u - 1];
+      }
+    });
+    // Every step saturates, so that clamping at the end is enough.
+    const __m512i front = _mm512_adds_epi16(_mm512_packs_epi32(codes[0], codes[1]), zero_point);
+    const __m512i back = kUnits > 2 ? _mm512_adds_epi16(_mm512_packs_epi32(codes[2], codes[3]), zero_point) : front;
+    const __m512i bytes = _mm512_min_epu8(_mm512_max_epu8(_mm512_packus_epi16(front, back), lo), hi);
+    _mm512_mask_storeu_epi8(y, mask, _mm512_permutexvar_epi32(in_order, _mm512_xor_si512(bytes, flip)));
   }
+}
+
+template <Rounding kMode>
+void rescale_rows(const StaticRescaleArgs& args) {
+  int64_t n = 0;
+  for (; n + 3 * kLanes < args.count; n += 4 * kLanes)
+    rescale_columns<kMode, 4>(args, n, args.count - n < 4 * kLanes ? args.count - n : 4 * kLanes);
+  const int64_t left = args.count - n;
+  if (left > 2 * kLanes) return rescale_columns<kMode, 3>(args, n, left);
+  if (left > kLanes) return rescale_columns<kMode, 2>(args, n, left);
+  if (left > 0) return rescale_columns<kMode, 1>(args, n, left);
 }
 
 }  // namespace
@@ -54,10 +91,10 @@ void rescale_row(const StaticRescaleArgs& args) {
 void static_rescale_avx512vnni(const StaticRescaleArgs& args) {
   if (args.ratio == nullptr) return static_rescale_scalar(args);
   switch (args.rounding) {
-    case Rounding::kNearestEven: return rescale_row<Rounding::kNearestEven>(args);
-    case Rounding::kNearestUp: return rescale_row<Rounding::kNearestUp>(args);
-    case Rounding::kNearestAway: return rescale_row<Rounding::kNearestAway>(args);
-    case Rounding::kFloor: return rescale_row<Rounding::kFloor>(args);
+    case Rounding::kNearestEven: return rescale_rows<Rounding::kNearestEven>(args);
+    case Rounding::kNearestUp: return rescale_rows<Rounding::kNearestUp>(args);
+    case Rounding::kNearestAway: return rescale_rows<Rounding::kNearestAway>(args);
+    case Rounding::kFloor: return rescale_rows<Rounding::kFloor>(args);
   }
 }
 

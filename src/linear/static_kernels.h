@@ -10,19 +10,25 @@
 
 namespace isobit {
 
-/// y[n] = clamp(round_shift(acc[n] * multiplier[n], shift[n], rounding) + zero_point, lo, hi), for n = 0 .. count - 1.
+/// y[m, n] = clamp(round_shift(acc[m, n] * multiplier[n], shift[n], rounding) + zero_point, lo, hi), m = 0 .. rows - 1,
+/// n = 0 .. count - 1.
 struct StaticRescaleArgs {
-  const void* acc;  // int32_t, or int64_t when wide
+  const void* acc;     // int32_t, or int64_t when wide
+  int64_t acc_stride;  // in elements
+  int64_t rows;
   int64_t count;
   const int32_t* multiplier;
   const int32_t* shift;
-  const double* ratio;  // multiplier * 2^-shift; null where float64 lanes are not exact, or acc is wide
+  // multiplier * 2^-shift; null where float64 lanes are not exact or results not int32, or acc is wide. Else it and
+  // every row of acc can be read up to a multiple of 16.
+  const double* ratio;
   Rounding rounding;
   bool wide;
   int32_t zero_point;
   int32_t lo;
   int32_t hi;
   uint8_t* y;  // the low byte of the code, signed or not
+  int64_t y_stride;
 };
 
 using StaticRescale = void (*)(const StaticRescaleArgs& args);

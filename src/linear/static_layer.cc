@@ -223,7 +223,7 @@ struct StaticLinearLayer::Impl {
   std::vector<int32_t> start;          // [padded N]: bias and everything of the zero point; modulo 2^32 unless wide
   std::vector<int64_t> wide_start;
 
-  static constexpr int64_t kColumns = kMaxBlockTiles * kTileRows;  // of the widest block
+  static constexpr int64_t kColumns = kStaticBlockTiles * kTileRows;  // of the widest block
 
   [[nodiscard]] int64_t row_bytes() const { return packed_row_bytes(parameters.x_dtype, parameters.columns); }
   [[nodiscard]] int64_t rows_bytes(int64_t m) const { return product == nullptr ? 0 : m * row_bytes(); }
@@ -249,7 +249,7 @@ Status StaticLinearLayer::Impl::pack(const std::string& name) {
                                           std::to_string(kMaxLinearK) + " on the path " + std::string(to_string(path))};
   const auto* v = p.weights.data<int8_t>();
   const std::vector<int32_t> codes(v, v + p.rows * p.columns);
-  ISOBIT_ASSIGN_OR_RETURN(weights, pack_weights(codes.data(), p.rows, p.columns));
+  ISOBIT_ASSIGN_OR_RETURN(weights, pack_weights(codes.data(), p.rows, p.columns, 1, kStaticBlockTiles));
   const Grid x = grid_of(p.x_dtype, p.x_zero_point);
   wide_start.resize(static_cast<size_t>(weights.padded_n()));
   std::vector<int64_t> bounds;
@@ -282,16 +282,21 @@ void StaticLinearLayer::Impl::run_reference(const LinearCall& call, const Linear
 
 void StaticLinearLayer::Impl::run_accumulators(const LinearCall& call, BlockRange blocks, int64_t m_begin,
                                                const ActivationRows& rows, int32_t* acc) const {
-  for (int32_t block = blocks.begin; block < blocks.end; ++block) {
-    const int64_t first = weights.first_row(block);
-    const int64_t width = std::min(parameters.rows, weights.first_row(block + 1)) - first;
-    for (int64_t m = 0; m < rows.m; m += kStaticRows) {
-      const ActivationRows some{rows.data + m * rows.stride_bytes, rows.stride_bytes, rows.planes,
-                                std::min(kStaticRows, rows.m - m)};
-      linear(product, weights, {block, block + 1}, some, start.data() + first, acc, kColumns);
+  for (int64_t m = 0; m < rows.m; m += kStaticRows) {
+    const ActivationRows some{rows.data + m * rows.stride_bytes, rows.stride_bytes, rows.planes,
+                              std::min(kStaticRows, rows.m - m)};
+    auto* const y = reinterpret_cast<int32_t*>(call.y_row(m_begin + m));
+    for (int32_t block = blocks.begin; block < blocks.end; ++block) {
+      const int64_t first = weights.first_row(block);
+      const int64_t end = weights.first_row(block + 1);
+      if (end <= parameters.rows) {
+        linear(product, weights, {block, block + 1}, some, start.data() + first, y + first, call.y_stride, true);
+        continue;
+      }
+      linear(product, weights, {block, block + 1}, some, start.data() + first, acc, kColumns, true);
       for (int64_t i = 0; i < some.m; ++i)
-        std::memcpy(call.y_row(m_begin + m + i) + first * static_cast<int64_t>(sizeof *acc), acc + i * kColumns,
-                    static_cast<size_t>(width) * sizeof *acc);
+        std::memcpy(y + i * call.y_stride + first, acc + i * kColumns,
+                    static_cast<size_t>(parameters.rows - first) * sizeof *acc);
     }
   }
 }
