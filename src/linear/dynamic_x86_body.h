@@ -538,7 +538,7 @@ bool quantize_row_of(const DynamicQuantizeArgs& args) {
       high[chain] = Vector::set_float(-__builtin_inff());
     });
     for_group<kType>(
-        from, length, [&](Floats v, int64_t, auto chain) __attribute__((always_inline)) {
+        from, length, [&](Floats v, int64_t, [[maybe_unused]] auto chain) __attribute__((always_inline)) {
           bits = Vector::max_bits(bits, Vector::absolute_bits(v));
           if constexpr (kAsymmetric) {
             low[chain] = Vector::min_float(low[chain], v);

@@ -208,7 +208,9 @@ TEST(LinearLayer, FloatRowsStayApart) {
     x.data<float>()[4 * 64 + 8] = kInfinity;
     ASSERT_TRUE(layer.forward(x.bytes, x.dtype, other.bytes, other.dtype, 9, workspace).ok());
     for (int64_t i = 0; i < 9; ++i) {
-      const bool same = std::memcmp(y.data<float>() + i * 40, other.data<float>() + i * 40, 160) == 0;
+      constexpr size_t kRowBytes = 40 * sizeof(float);
+      const size_t at = static_cast<size_t>(i) * kRowBytes;
+      const bool same = std::memcmp(y.bytes.data() + at, other.bytes.data() + at, kRowBytes) == 0;
       EXPECT_EQ(same, i != 4) << kernel.name << ", row " << i;
     }
     EXPECT_TRUE(std::isnan(other.data<float>()[4 * 40]));
