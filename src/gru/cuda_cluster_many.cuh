@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recurrence of H = 257 to 1024 for more sequences than the columns of one mma (cuda_cluster.cuh): products by
-// wgmma, which run while the warps that started them do something else.
+// wgmma, so that R is read once for up to 24 of them.
 //
 // Partition. A team is a cluster; its block b has hidden units 64 b to 64 b + 63, their rows of a gate are one matrix
 // of 64 rows, so that a lane has the sums of u, r and n of the same cells. Two warpgroups multiply, each by half of the
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(kManyThreads, 1)
   const uint64_t b_matrix =
       core_matrices(shared_address(states) + static_cast<uint32_t>(half * (kStateBytes / 2)), 512);
   const uint64_t a_matrix = core_matrices(shared_address(shared_weights), 128, 1024);
-  // The shared memory of the blocks that this warp copies to; 0: none.
+  // The shared memory of the blocks that this warp copies to; 0: none, as the first KB of a block is the system's.
   uint32_t receiver[2]{};
   for (int i = 0; i < 2; ++i)
     if (const int other = warp + 8 * i; other < cluster - 1)
