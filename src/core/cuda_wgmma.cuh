@@ -30,15 +30,14 @@ __device__ __forceinline__ void keep_in_registers(int32_t (&acc)[kRows][kCount])
 #pragma unroll
     for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(acc[row][i])::"memory");
 }
-/// A matrix of k tiles in shared memory without swizzle: 8 rows of 16 codes are 128 bytes behind each other, `stride`
-/// bytes on the next 8 rows, `k_stride` bytes on the next 16 codes. An address in a cluster has the block's rank above
-/// the 18 bits of shared memory. Adding n to the result is moving by 16 n bytes.
-__device__ __forceinline__ uint64_t core_matrices(uint32_t address, int stride, int k_stride = 128) {
-  return uint64_t{static_cast<uint32_t>(stride) >> 4} << 32 | uint64_t{static_cast<uint32_t>(k_stride) >> 4} << 16 |
-         (address & 0x3ffff) >> 4;
+/// A matrix of k tiles in shared memory without swizzle: 8 rows of 16 codes are 128 bytes behind each other, and so are
+/// the next 16 codes; `stride` bytes on are the next 8 rows. An address in a cluster has the block's rank above the 18
+/// bits of shared memory. Adding n to the result is moving by 16 n bytes.
+__device__ __forceinline__ uint64_t core_matrices(uint32_t address, int stride) {
+  return uint64_t{static_cast<uint32_t>(stride) >> 4} << 32 | uint64_t{128 >> 4} << 16 | (address & 0x3ffff) >> 4;
 }
-/// d (64 rows by 16, 24 or 32 columns) is a (signed codes, 64 by 32, in registers or in shared memory) times b (unsigned
-/// codes, 32 by the columns, in shared memory), plus d where `add`.
+/// d (64 rows by 16 or 32 columns) is a (signed codes, 64 by 32, in registers) times b (unsigned codes, 32 by the
+/// columns, in shared memory), plus d where `add`.
 __device__ __forceinline__ void wgmma_s8u8(int32_t (&d)[8], const uint4& a, uint64_t b, bool add) {
   asm volatile(
       "{\n"
@@ -48,39 +47,6 @@ __device__ __forceinline__ void wgmma_s8u8(int32_t (&d)[8], const uint4& a, uint
       "}\n"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(static_cast<int32_t>(add)));
-}
-__device__ __forceinline__ void wgmma_s8u8(int32_t (&d)[8], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %10, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.u8 {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, add;\n"
-      "}\n"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7])
-      : "l"(a), "l"(b), "r"(static_cast<int32_t>(add)));
-}
-__device__ __forceinline__ void wgmma_s8u8(int32_t (&d)[12], const uint4& a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %17, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n24k32.s32.s8.u8 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11}, {%12,%13,%14,%15}, "
-      "%16, add;\n"
-      "}\n"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), "+r"(d[8]),
-        "+r"(d[9]), "+r"(d[10]), "+r"(d[11])
-      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(static_cast<int32_t>(add)));
-}
-__device__ __forceinline__ void wgmma_s8u8(int32_t (&d)[12], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %14, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n24k32.s32.s8.u8 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11}, %12, %13, add;\n"
-      "}\n"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), "+r"(d[8]),
-        "+r"(d[9]), "+r"(d[10]), "+r"(d[11])
-      : "l"(a), "l"(b), "r"(static_cast<int32_t>(add)));
 }
 __device__ __forceinline__ void wgmma_s8u8(int32_t (&d)[16], const uint4& a, uint64_t b, bool add) {
   asm volatile(

@@ -6,6 +6,7 @@
 
 #include "core/cuda_launch.h"
 #include "core/cuda_status.h"
+#include "core/cuda_wgmma.cuh"
 #include "gru/cuda_cluster.cuh"
 #include "gru/cuda_cluster_many.cuh"
 
@@ -48,16 +49,37 @@ ClusterShared shared_of(const PersistentLayer& layer, const PersistentCut& cut, 
                          layer.table_entries});
 }
 
-using ManyKernel = void (*)(ClusterArgs<float, float>);
-
-/// columns: sequences of a tile, 16 or 24.
-ManyKernel many_kernel(const PersistentLayer& layer, int32_t columns) {
-  if (layer.k_tiles == 8) return columns == 16 ? gru_cluster_many<8, 0, 16> : gru_cluster_many<8, 0, 24>;
-  if (layer.k_tiles == 12) return columns == 16 ? gru_cluster_many<12, 0, 16> : gru_cluster_many<12, 0, 24>;
-  return columns == 16 ? gru_cluster_many<16, kNarrowShared, 16> : gru_cluster_many<16, kNarrowShared, 24>;
+/// The k tiles of a warp that registers do not hold in gru_cluster_many.
+template <typename Sum>
+constexpr int32_t many_k_shared(int32_t k_tiles) {
+  return k_tiles < 16 ? 0 : sizeof(Sum) == 4 ? 2 : 4;
 }
-int32_t many_shared(const PersistentLayer& layer, const Tiles& tiles) {
-  return cluster_many_shared(layer.k_tiles, layer.k_shared, tiles.sequences, tiles.count, layer.table_entries).total;
+/// Sets of gate warps there.
+template <typename Sum>
+constexpr int32_t many_sets(int32_t k_tiles) {
+  return k_tiles == 8 && sizeof(Sum) == 4 ? 2 : 1;
+}
+
+template <int KT, int Planes, typename Real, typename Sum>
+constexpr Kernel<Real, Sum> kManyKernel =
+    gru_cluster_many<KT, many_k_shared<Sum>(KT), many_sets<Sum>(KT), Planes, Real, Sum>;
+template <int Planes, typename Real, typename Sum>
+Kernel<Real, Sum> many_kernel_of_planes(const PersistentLayer& layer) {
+  return layer.k_tiles == 8    ? kManyKernel<8, Planes, Real, Sum>
+         : layer.k_tiles == 12 ? kManyKernel<12, Planes, Real, Sum>
+                               : kManyKernel<16, Planes, Real, Sum>;
+}
+template <typename Real, typename Sum>
+Kernel<Real, Sum> many_kernel(const PersistentLayer& layer) {
+  if constexpr (std::is_same_v<Real, double>)
+    if (layer.h_planes == 2) return many_kernel_of_planes<2, Real, Sum>(layer);
+  return many_kernel_of_planes<1, Real, Sum>(layer);
+}
+template <typename Sum>
+int32_t many_shared(const PersistentLayer& layer, int32_t tiles) {
+  return cluster_many_shared({layer.k_tiles, many_k_shared<Sum>(layer.k_tiles), layer.h_planes,
+                              static_cast<int32_t>(sizeof(Sum)), tiles, layer.table_entries})
+      .total;
 }
 
 /// The attributes of a launch: `values` outlives the configuration.
@@ -106,13 +128,21 @@ Spread spread_of(const PersistentLayer& layer, int64_t batch) {
   return best;
 }
 
-/// Of a team of gru_cluster_many; none where gru_cluster is the faster one: as long as a team has one tile.
-Tiles many_tiles(const PersistentLayer& layer, const Spread& spread, int64_t batch) {
+/// Whether gru_cluster_many is the faster one, by timing on an H200. Of one sequence its hand-overs take longer than
+/// they save.
+bool takes_many(const PersistentLayer& layer, const Tiles& few, int64_t batch) {
+  if (layer.many.room == 0) return false;
+  if (layer.k_tiles == 16 || (layer.k_tiles == 8 && layer.wide_sums)) return batch > 1;
+  const int32_t most =
+      layer.k_tiles == 12 && !layer.wide_sums ? 4 : kMaxTileSequences;  // that gru_cluster takes at once
+  return few.count > 1 || few.sequences > most;
+}
+Spread many_spread(const PersistentLayer& layer, int64_t batch) {
   const PersistentCut& cut = layer.many;
-  if (cut.room == 0 || spread.tiles.count == 1) return {};
-  const int64_t each = (batch + cut.room - 1) / cut.room;
-  const int32_t columns = each <= 16 ? 16 : 24;
-  return {columns, static_cast<int32_t>(std::min<int64_t>((each + columns - 1) / columns, cut.sequence_tiles))};
+  const int64_t each =
+      std::min<int64_t>((batch + cut.room - 1) / cut.room, int64_t{cut.sequence_tiles} * kMaxTileSequences);
+  const auto count = static_cast<int32_t>((each + kMaxTileSequences - 1) / kMaxTileSequences);
+  return {&cut, {static_cast<int32_t>((each + count - 1) / count), count}};
 }
 
 /// More messages than this, into each block and step, take longer than copies.
@@ -176,7 +206,8 @@ int32_t room_of(Kernel kernel, const cudaLaunchConfig_t& config) {
   return clusters;
 }
 
-/// layer.many, where the device has room for it and its code holds wgmma.
+/// layer.many, where the device has room for it and its code is for sm_90a.
+template <typename Real, typename Sum>
 Status prepare_many(PersistentLayer& layer, int shared) {
   int32_t compiled = 0;
   ISOBIT_RETURN_IF_ERROR(
@@ -185,17 +216,16 @@ Status prepare_many(PersistentLayer& layer, int shared) {
   PersistentCut cut;
   cut.unit_blocks = kManyUnits / 16;
   cut.cluster = (layer.hidden_size + kManyUnits - 1) / kManyUnits;
-  while (cut.sequence_tiles < kMaxClusterTiles && many_shared(layer, {24, cut.sequence_tiles + 1}) <= shared)
+  while (cut.sequence_tiles < kMaxClusterTiles && many_shared<Sum>(layer, cut.sequence_tiles + 1) <= shared)
     ++cut.sequence_tiles;
   if (cut.sequence_tiles == 0) return {};
   cut.least_shared = shared / 2 + 1;
-  for (const Tiles tiles : {Tiles{16, cut.sequence_tiles}, Tiles{24, cut.sequence_tiles}}) {
-    const ManyKernel kernel = many_kernel(layer, tiles.sequences);
-    ISOBIT_RETURN_IF_ERROR(allow(kernel, shared));
-    LaunchAttributes attributes;
-    cut.room = room_of(kernel, launch_config(cut, kManyThreads, many_shared(layer, tiles), 1, attributes));
-    if (cut.room == 0) return {};
-  }
+  const Kernel<Real, Sum> kernel = many_kernel<Real, Sum>(layer);
+  ISOBIT_RETURN_IF_ERROR(allow(kernel, shared));
+  LaunchAttributes attributes;
+  cut.room = room_of(kernel, launch_config(cut, many_threads(many_sets<Sum>(layer.k_tiles)),
+                                           many_shared<Sum>(layer, cut.sequence_tiles), 1, attributes));
+  if (cut.room == 0) return {};
   layer.groups = std::max(layer.groups, cut.cluster * cut.unit_blocks);
   layer.many = cut;
   return {};
@@ -227,8 +257,7 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
   layer.cuts = fitting;
   if (fitting == 0)
     return {StatusCode::kUnsupported, "the device has no room for a team of thread blocks that holds R"};
-  if constexpr (sizeof(Sum) == 4)
-    if (layer.k_splits == 2) return prepare_many(layer, shared);
+  if (layer.k_splits == 2) return prepare_many<Real, Sum>(layer, shared);
   return {};
 }
 
@@ -255,7 +284,7 @@ void pack_cluster(const GruLayerParameters& p, PersistentPack& pack) {
 
 template <typename Real, typename Sum>
 Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, cudaStream_t stream) {
-  const Spread spread = spread_of(layer, chunk.batch);
+  const Spread few = spread_of(layer, chunk.batch);
   const PersistentSums<Sum>& sums = sums_of<Sum>(layer);
   ClusterArgs<Real, Sum> a{};
   a.gates = cell_of<Real>(layer);
@@ -279,33 +308,24 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
   a.mask = chunk.mask;
   a.mask_width = chunk.mask_width;
   a.reverse = chunk.reverse;
-  a.cluster = spread.cut->cluster;
-  a.unit_blocks = spread.cut->unit_blocks;
-  a.sequence_tiles = spread.tiles.count;
-  a.tile_sequences = spread.tiles.sequences;
-  a.exchange = exchange_of(layer, spread, chunk.batch);
+  a.exchange = exchange_of(layer, few, chunk.batch);
+  const bool many = takes_many(layer, few.tiles, chunk.batch);
+  const auto [cut, tiles] = many ? many_spread(layer, chunk.batch) : few;
+  a.cluster = cut->cluster;
+  a.unit_blocks = cut->unit_blocks;
+  a.sequence_tiles = tiles.count;
+  a.tile_sequences = tiles.sequences;
+  const int64_t of_team = int64_t{tiles.count} * tiles.sequences;
   LaunchAttributes attributes;
-  if constexpr (sizeof(Sum) == 4) {
-    if (const Tiles tiles = many_tiles(layer, spread, chunk.batch); tiles.count > 0) {
-      a.cluster = layer.many.cluster;
-      a.unit_blocks = layer.many.unit_blocks;
-      a.sequence_tiles = tiles.count;
-      const int64_t each = int64_t{tiles.count} * tiles.sequences;
-      cudaLaunchConfig_t config = launch_config(layer.many, kManyThreads, many_shared(layer, tiles),
-                                                (chunk.batch + each - 1) / each, attributes);
-      config.stream = stream;
-      return cuda_status(cudaLaunchKernelEx(&config, many_kernel(layer, tiles.sequences), a),
-                         "kernel gru_cluster_many");
-    }
-  }
-  const int64_t each = int64_t{spread.tiles.count} * spread.tiles.sequences;
   cudaLaunchConfig_t config =
-      launch_config(*spread.cut, threads_of(layer, *spread.cut), shared_of<Sum>(layer, *spread.cut, spread.tiles).total,
-                    (chunk.batch + each - 1) / each, attributes);
+      launch_config(*cut, many ? many_threads(many_sets<Sum>(layer.k_tiles)) : threads_of(layer, *cut),
+                    many ? many_shared<Sum>(layer, tiles.count) : shared_of<Sum>(layer, *cut, tiles).total,
+                    (chunk.batch + of_team - 1) / of_team, attributes);
   attributes.values[1] = early_start();
   config.numAttrs = 2;
   config.stream = stream;
-  return cuda_status(cudaLaunchKernelEx(&config, kernel_of<Real, Sum>(layer), a), "kernel gru_cluster");
+  return cuda_status(cudaLaunchKernelEx(&config, many ? many_kernel<Real, Sum>(layer) : kernel_of<Real, Sum>(layer), a),
+                     many ? "kernel gru_cluster_many" : "kernel gru_cluster");
 }
 
 #define ISOBIT_CLUSTER_LANES(Real, Sum)                              \

@@ -1,402 +1,420 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recurrence of H = 257 to 1024 for more sequences than the columns of one mma (cuda_cluster.cuh): products by
-// wgmma, so that R is read once for up to 24 of them.
+// The recurrence of H = 257 to 1024 for more sequences than gru_cluster (cuda_cluster.cuh) takes at once: some warps do
+// nothing but multiply, others nothing but gates, so that the products of one tile overlap with the gates and the
+// exchange of others.
 //
-// Partition. A team is a cluster; its block b has hidden units 64 b to 64 b + 63, their rows of a gate are one matrix
-// of 64 rows, so that a lane has the sums of u, r and n of the same cells. Two warpgroups multiply, each by half of the
-// columns of R: KT tiles of 32 of them, in registers but for the last KShared, which are in shared memory. A tile is 16
-// or 24 sequences, the columns of wgmma: up to 32 of them take the same time, which is that of reading R. Each
-// warpgroup computes the gates of half of the cells, 4 or 6 a lane, and hands the other one the sums of the rest: of
-// sequences 0 to 7 and 8 to 15 one each, of 16 to 23 units 0 to 7 and 8 to 15 of each warp.
+// Partition. A team is a cluster; its block b has hidden units 64 b to 64 b + 63, four groups of 16. Two warps multiply
+// a group, each with half of the columns of R: KT tiles of 32 of them, in registers but for the last KShared, which are
+// in shared memory. A tile is at most 8 sequences, the columns of mma.m16n8k32. The sums of all warps go to gate warps
+// through shared memory. Gate warp w of a set has sequence w of a tile; a lane has two neighbouring units of it,
+// computes their gates, and writes codes to its block's buffer of the next state and to y. When the block's codes of a
+// tile are there, each gate warp copies them to one or two other blocks of the cluster. Where registers allow, there
+// are two sets of gate warps, which take tiles in turn.
 //
-// Tiles, turns, buffers of the state and their barriers are those of cuda_cluster.cuh, so is why nothing is written too
-// early, with these differences:
-//   - A product reads the state until wgmma_wait, which is before the gates of the same tile, and so before the state
-//     that overwrites it is sent.
-//   - Ih of a turn is taken after the gates of the turn before. Its slot is filled again with that of the turn
-//     tiles + 1 later, when the state of the turn 1 later is there: whoever sent that has taken it.
-//   - One more warp writes y, and the last state, from the block's codes in shared memory. It counts at the barrier of
-//     state s + 1 after reading state s; state s + 2, which overwrites that, is computed after that barrier.
-//   - Codes reach wgmma through fence.proxy.async of the threads that wrote them, and the barrier of all of them.
-//   - Sums between warpgroups lie in one place: the barrier of a turn's codes is behind their last read.
-//   - Nobody leaves the cluster before all have the last state that crosses, as copies read the sender's memory.
+// Turn v is tile v % tiles of step v / tiles, for all warps. Tiles, buffers of the state and their barriers are those
+// of cuda_cluster.cuh, with these differences:
+//   - A barrier of a state counts one arrival, of a gate warp's thread after all of the block's codes are written. It
+//     also arms the barrier for the bytes of the other blocks.
+//   - Sums of turn v lie in place v % 2. Multiplying warps write them when gate warps have read those of two turns ago,
+//     and these read them when all are written: named barriers, of all multiplying warps and those of the set.
 //
-// The state of a tile: many_place. The order of k in it is that of ClusterArgs::fragments, of which both kernels read
-// the same copy: there lane 4 g + q of k tiles 2 i and 2 i + 1 has columns 64 i + 16 q to + 15.
+// Why no state is written too early. State s + 1 of a tile overwrites state s - 1. Its writer, in this block or
+// another, has the sums of state s, so whole state s, so every block had sent its part of it: that followed its gates
+// of state s - 1, for which all of its multiplying warps had handed over their sums, and its gate warps had read their
+// old codes. The copies of state s - 1 that read this block's buffer are done, too: whoever sent state s had received
+// them. The old codes that a gate warp reads were written by itself or by the other set, before the sums could be
+// computed.
+//
+// The state of a tile: many_place; the 16-byte loads of eight lanes meet no bank twice. The order of k is that of
+// ClusterArgs::fragments, of which gru_cluster reads the same copy: lane 4 g + q of k tiles 2 i and 2 i + 1 has columns
+// 64 i + 16 q to + 15.
 #ifndef ISOBIT_GRU_CUDA_CLUSTER_MANY_CUH_
 #define ISOBIT_GRU_CUDA_CLUSTER_MANY_CUH_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/cuda_ptx.cuh"
-#include "core/cuda_wgmma.cuh"
 #include "gru/cuda_cluster.cuh"
 
 namespace isobit::cuda {
 
-inline constexpr int kManyUnits = 64;                                   // of a block
-inline constexpr int kManyThreads = 384;                                // two warpgroups that multiply, four more warps
-inline constexpr int kManyIhRow = kManyUnits / 16 * kIhTileBytes + 16;  // no bank is met twice
-inline constexpr int kManyWeightTile = 64 * 32;                         // bytes of a gate's rows by a k tile
-inline constexpr int kManyExchange = 1, kManyCodes = 2;                 // named barriers
+inline constexpr int kManyUnits = 64;                                // of a block
+inline constexpr int kManyWarps = 8;                                 // that multiply; of a set of gate warps
+inline constexpr int kManySumRow = kManyUnits + 4;                   // words of a sequence's sums: no bank is met twice
+inline constexpr int kManyFull = 1, kManyEmpty = 3, kManyCodes = 5;  // named barriers, two of each
+inline constexpr int kManyAll = 7;                                   // of all warps, from both kinds of them
+
+constexpr int many_threads(int sets) { return (1 + sets) * kManyWarps * 32; }
+
+/// Where the code of a sequence and of a unit of the team lies in a plane of the state of a tile.
+__host__ __device__ constexpr int many_place(int sequence, int unit) {
+  return (unit / kManyUnits * kMaxTileSequences + sequence) * kManyUnits + unit % kManyUnits;
+}
 
 /// Offsets in dynamic shared memory.
 struct ClusterManyShared {
-  int32_t states, weights, ih, rows, sums, tables, lengths, total;
+  int32_t plane_bytes, states, weights, rows, sums, sum_bytes, tables, lengths, total;
 };
-/// columns: sequences of a tile.
-inline __host__ __device__ ClusterManyShared cluster_many_shared(int k_tiles, int k_shared, int columns, int tiles,
-                                                                 int table_entries) {
+/// k_tiles: of a warp. sum_bytes: of a lane of the accumulators' rescale. tiles: of sequences.
+struct ClusterManyShape {
+  int32_t k_tiles, k_shared, planes, sum_bytes, tiles, table_entries;
+};
+inline __host__ __device__ ClusterManyShared cluster_many_shared(const ClusterManyShape& shape) {
   ClusterManyShared at{};
+  at.plane_bytes = 2 * shape.k_tiles * 32 * kMaxTileSequences;
   at.states = kBarrierBytes;
-  at.weights = at.states + tiles * 2 * k_tiles * columns * kManyUnits;
-  at.ih = at.weights + 2 * k_shared * 3 * kManyWeightTile;
-  at.rows = at.ih + (tiles + 1) * columns * kManyIhRow;
-  at.sums = at.rows + 2 * 3 * kManyUnits * 4;  // ratios, starts
-  at.tables = at.sums + 2 * 3 * 128 * columns;
-  at.lengths = at.tables + (table_entries * 4 + 127) / 128 * 128;
-  at.total = at.lengths + tiles * columns * 4;
+  at.weights = at.states + shape.tiles * 2 * shape.planes * at.plane_bytes;
+  at.rows = at.weights + kManyWarps * 3 * shape.k_shared * 512;
+  at.sums = at.rows + 2 * 3 * kManyUnits * shape.sum_bytes;  // ratios, starts
+  at.sum_bytes = 2 * shape.planes * 3 * kMaxTileSequences * kManySumRow * 4;
+  at.tables = at.sums + 2 * at.sum_bytes;
+  at.lengths = at.tables + (shape.table_entries * 4 + 127) / 128 * 128;
+  at.total = at.lengths + shape.tiles * kMaxTileSequences * 4;
   return at;
 }
 
-/// Where the code of a sequence and of a unit of the team lies in the state of a tile.
-template <int Columns>
-__host__ __device__ constexpr int many_place(int sequence, int unit) {
-  return unit / kManyUnits * (Columns * kManyUnits) + sequence / 8 * 512 + unit / 8 % 2 * 256 + unit / 4 % 2 * 128 +
-         sequence % 8 * 16 + unit / 16 % 4 * 4 + unit % 4;
+/// Registers of a thread: to start with, one that multiplies, one of a gate warp.
+struct ManyRegisters {
+  int start, multiplying, gates;
+};
+constexpr ManyRegisters many_registers(int k_registers, int sets) {
+  if (sets == 2) return {80, 144, 48};
+  return k_registers <= 8    ? ManyRegisters{128, 144, 112}
+         : k_registers <= 12 ? ManyRegisters{128, 184, 72}
+                             : ManyRegisters{128, 208, 48};
 }
 
-/// KT: k tiles of a warpgroup, KShared of them in shared memory. Columns: sequences of a tile, 16 or 24.
-template <int KT, int KShared, int Columns>
-__global__ void __launch_bounds__(kManyThreads, 1)
-    gru_cluster_many(const __grid_constant__ ClusterArgs<float, float> a) {
+/// KT: k tiles of a warp, KShared of them in shared memory. Sets: of gate warps. Planes: bytes of a code of h.
+template <int KT, int KShared, int Sets, int Planes, typename Real, typename Sum>
+__global__ void __launch_bounds__(many_threads(Sets), 1)
+    gru_cluster_many(const __grid_constant__ ClusterArgs<Real, Sum> a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kRegisters = KT - KShared;
-  constexpr int kChunkBytes = Columns * kManyUnits;  // a block's codes of a tile
-  constexpr int kStateBytes = KT * kChunkBytes;      // 2 KT tiles of 32 columns
-  constexpr int kCells = Columns / 4;                // of a lane
-  constexpr auto place_of = many_place<Columns>;
+  static_assert(kRegisters % 2 == 0 && KShared % 2 == 0);
+  constexpr int kThreads = many_threads(Sets);
+  constexpr int kSetThreads = kManyWarps * 32;
+  constexpr int kSumThreads = 2 * kSetThreads;  // of the barriers of sums
+  constexpr int kPlaneBytes = 2 * KT * 32 * kMaxTileSequences;
+  constexpr int kStateBytes = Planes * kPlaneBytes;
+  constexpr int kSumGate = kMaxTileSequences * kManySumRow;
+  constexpr ManyRegisters kRegistersOf = many_registers(kRegisters, Sets);
   extern __shared__ __align__(128) uint8_t shared[];
-  const GateLanes<float>& c = a.gates;
+  const GateLanes<Real>& c = a.gates;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const int cluster = a.cluster;
   const int rank = static_cast<int>(block_in_cluster());
-  const int most_sequences = a.sequence_tiles * Columns;
+  const int tile_rows = a.tile_sequences;
+  const int most_sequences = a.sequence_tiles * tile_rows;
   const int first = static_cast<int>(blockIdx.x) / cluster * most_sequences;  // of the batch
   const int sequences = a.batch - first < most_sequences ? a.batch - first : most_sequences;
-  const int tiles = (sequences + Columns - 1) / Columns;
-  const int ih_slots = tiles + 1;
-  const ClusterManyShared at = cluster_many_shared(KT, KShared, Columns, a.sequence_tiles, a.table_entries);
+  const int tiles = (sequences + tile_rows - 1) / tile_rows;
+  const int last_rows = sequences - (tiles - 1) * tile_rows;  // of the last tile
+  const ClusterManyShared at =
+      cluster_many_shared({KT, KShared, Planes, static_cast<int32_t>(sizeof(Sum)), a.sequence_tiles, a.table_entries});
   uint8_t* const states = shared + at.states;
   const uint32_t barriers = shared_address(shared);
-  const auto state_barrier = [&](int j, int s) { return barriers + 8 * static_cast<uint32_t>(2 * j + s % 2); };
-  const auto ih_barrier = [&](int slot) { return barriers + kIhBarriers + 8 * static_cast<uint32_t>(slot); };
-  /// Of state s > 0, whose codes are there.
-  const auto wait_for_state = [&](int j, int s) {
-    barrier_wait(state_barrier(j, s), static_cast<uint32_t>(s - 1) / 2 % 2);
-  };
-  const auto offset_of = [&](int j, int s) { return (2 * j + s % 2) * kStateBytes; };
 
-  for (int i = static_cast<int>(threadIdx.x); i < a.table_entries; i += kManyThreads)
+  // What needs nothing of the grids before.
+  for (int i = static_cast<int>(threadIdx.x); i < a.table_entries; i += kThreads)
     reinterpret_cast<float*>(shared + at.tables)[i] = a.tables[i];
-  auto* const ratios = reinterpret_cast<float*>(shared + at.rows);  // [4][gate][16 units]
-  auto* const starts = reinterpret_cast<int32_t*>(ratios + 3 * kManyUnits);
-  for (int i = static_cast<int>(threadIdx.x); i < 3 * kManyUnits; i += kManyThreads) {
+  auto* const ratios = reinterpret_cast<Sum*>(shared + at.rows);  // [group][gate][16 units]
+  auto* const starts = reinterpret_cast<StartOf<Sum>*>(ratios + 3 * kManyUnits);
+  for (int i = static_cast<int>(threadIdx.x); i < 3 * kManyUnits; i += kThreads) {
     ratios[i] = a.ratio[rank * 3 * kManyUnits + i];
     starts[i] = a.start[rank * 3 * kManyUnits + i];
   }
-  auto* const lengths = reinterpret_cast<int32_t*>(shared + at.lengths);
-  for (int i = static_cast<int>(threadIdx.x); i < tiles * Columns; i += kManyThreads)
-    lengths[i] = a.lengths != nullptr && i < sequences ? a.lengths[first + i] - a.first_step : INT32_MAX;
   // Both buffers of the state: padding stays zero.
-  for (int i = static_cast<int>(threadIdx.x) * 16; i < tiles * 2 * kStateBytes; i += kManyThreads * 16)
+  for (int i = static_cast<int>(threadIdx.x) * 16; i < tiles * 2 * kStateBytes; i += kThreads * 16)
     *reinterpret_cast<uint4*>(states + i) = uint4{0, 0, 0, 0};
-  __syncthreads();
-  for (int i = 0; i < sequences; ++i) {
-    const uint8_t* const from = a.state + (int64_t{first} + i) * a.hidden;
-    for (int unit = static_cast<int>(threadIdx.x); unit < a.hidden; unit += kManyThreads)
-      states[offset_of(i / Columns, 0) + place_of(i % Columns, unit)] =
-          static_cast<uint8_t>(from[unit] ^ static_cast<uint8_t>(a.flip));
-  }
-  const int half = warp / 4;  // of k, and of the sequences whose gates this warpgroup computes
-  const int quarter = warp % 4;
-  const int g = lane / 4;
-  const int q = lane % 4;
-  uint8_t* const shared_weights = shared + at.weights + half * KShared * 3 * kManyWeightTile;
-  const uint4* const weights_from = a.fragments + (int64_t{rank * 4 + quarter} * 2 + half) * 3 * KT * 32 + lane;
-  if (warp < 8)
-    for (int gate = 0; gate < 3; ++gate)
-      for (int kt = 0; kt < KShared; ++kt) {
-        const uint4 w = weights_from[(gate * KT + kRegisters + kt) * 32];
-        // Matrices of 8 rows by 16 columns; the upper 16 columns behind all rows.
-        uint8_t* const to = shared_weights + (kt * 3 + gate) * kManyWeightTile + quarter * 256 + g * 16 + q * 4;
-        *reinterpret_cast<uint32_t*>(to) = w.x;
-        *reinterpret_cast<uint32_t*>(to + 128) = w.y;
-        *reinterpret_cast<uint32_t*>(to + 1024) = w.z;
-        *reinterpret_cast<uint32_t*>(to + 1024 + 128) = w.w;
-      }
+  // Of states 0 and 1 of each tile.
   if (threadIdx.x == 0) {
-    for (int j = 0; j < tiles; ++j)
-      for (int i = 0; i < 2; ++i) barrier_init(state_barrier(j, i), 3);  // codes are there; armed; y is read
-    for (int slot = 0; slot < ih_slots; ++slot) barrier_init(ih_barrier(slot), 1);
+    for (int i = 0; i < 2 * tiles; ++i) barrier_init(barriers + 8 * static_cast<uint32_t>(i), 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   fence_before_copies();
   cluster_sync();
 
-  if (warp >= 8) {
-    trade_registers<40>();
-    if (warp == 8) {
-      // ---- Arms the barriers and fetches ih.
-      if (!is_elected()) return;
-      constexpr auto kBytes = static_cast<uint32_t>(kManyUnits / 16 * kIhTileBytes);
-      int fetch_s = 0, fetch_j = 0, slot = 0;  // of the next turn to fetch
-      const auto fetch_next = [&] {
-        if (fetch_s >= a.steps) return;
-        const int left = sequences - fetch_j * Columns;
-        const int there = left < Columns ? left : Columns;
-        const int64_t row =
-            (a.reverse ? a.steps - 1 - fetch_s : fetch_s) * int64_t{a.batch} + first + fetch_j * Columns;
-        const uint16_t* from = a.ih + (row * a.groups + rank * (kManyUnits / 16)) * 48;
-        uint32_t to = shared_address(shared + at.ih) + static_cast<uint32_t>(slot * Columns * kManyIhRow);
-        barrier_expect(ih_barrier(slot), kBytes * static_cast<uint32_t>(there));
-        for (int i = 0; i < there; ++i) {
-          fetch(to, from, kBytes, ih_barrier(slot));
-          from += a.groups * 48;
-          to += static_cast<uint32_t>(kManyIhRow);
-        }
-        slot = slot == ih_slots - 1 ? 0 : slot + 1;
-        if (++fetch_j == tiles) {
-          fetch_j = 0;
-          ++fetch_s;
-        }
-      };
-      fetch_next();
-      for (int s = 0; s < a.steps; ++s)
-        for (int j = 0; j < tiles; ++j) {
-          if (s > 0) wait_for_state(j, s);
-          if (s + 1 < a.steps) {
-            barrier_expect(state_barrier(j, s + 1), static_cast<uint32_t>((cluster - 1) * kChunkBytes));
-          } else {
-            barrier_arrive(state_barrier(j, s + 1));
-          }
-          fetch_next();
-        }
-    } else if (warp == 9) {
-      // ---- Writes y. A lane has four units of every second sequence.
-      const auto zero = static_cast<uint32_t>(c.h_to_unsigned) * 0x01010101u;
-      const bool words = a.hidden % 4 == 0 && a.y_step % 4 == 0 && a.y_sequence % 4 == 0 &&
-                         reinterpret_cast<uintptr_t>(a.y) % 4 == 0 && reinterpret_cast<uintptr_t>(a.state) % 4 == 0;
-      const int unit = lane % 16 * 4;
-      const int left = a.hidden - rank * kManyUnits - unit;  // units that exist
-      const auto write = [&](uint8_t* to, uint32_t codes) {
-        if (words) {
-          if (left > 0) *reinterpret_cast<uint32_t*>(to) = codes;
-          return;
-        }
-        for (int i = 0; i < 4; ++i)
-          if (i < left) to[i] = static_cast<uint8_t>(codes >> 8 * i);
-      };
-      if (lane == 0)
-        for (int j = 0; j < tiles; ++j) barrier_arrive(state_barrier(j, 1));
-      for (int s = 0; s < a.steps; ++s) {
-        const int t = a.reverse ? a.steps - 1 - s : s;
-        for (int j = 0; j < tiles; ++j) {
-          wait_for_state(j, s + 1);
-          const uint8_t* const from = states + offset_of(j, s + 1) + place_of(lane / 16, rank * kManyUnits + unit);
-          uint32_t codes[Columns / 2];
-#pragma unroll
-          for (int i = 0; i < Columns / 2; ++i)
-            codes[i] = *reinterpret_cast<const uint32_t*>(from + place_of(2 * i, 0));
-          __syncwarp();
-          if (lane == 0 && s + 2 <= a.steps) barrier_arrive(state_barrier(j, s + 2));
-#pragma unroll
-          for (int i = 0; i < Columns / 2; ++i) {
-            const int row = j * Columns + 2 * i + lane / 16;
-            if (row >= sequences) continue;
-            const int64_t n = int64_t{first} + row;
-            const uint32_t shown = t >= lengths[row] ? zero : codes[i];
-            write(a.y + t * a.y_step + n * a.y_sequence + rank * kManyUnits + unit, shown ^ a.flip);
-            if (s + 1 == a.steps) write(a.state + n * a.hidden + rank * kManyUnits + unit, codes[i] ^ a.flip);
-          }
-        }
+  // What grids before this one wrote: lengths and the state.
+  auto* const lengths = reinterpret_cast<int32_t*>(shared + at.lengths);
+  const auto load_state = [&] {
+    wait_for_grid_before();
+    for (int i = static_cast<int>(threadIdx.x); i < sequences; i += kThreads)
+      lengths[i] = a.lengths != nullptr ? a.lengths[first + i] - a.first_step : INT32_MAX;
+    const uint32_t flip = (a.flip & 0xff) << 8 * (Planes - 1);
+    for (int row = 0; row < sequences; ++row) {
+      const uint8_t* const from = a.state + (int64_t{first} + row) * a.hidden * Planes;
+      for (int unit = static_cast<int>(threadIdx.x); unit < a.hidden; unit += kThreads) {
+        const uint32_t code =
+            (Planes == 2 ? uint32_t{reinterpret_cast<const uint16_t*>(from)[unit]} : uint32_t{from[unit]}) ^ flip;
+        uint8_t* const to = states + row / tile_rows * 2 * kStateBytes + many_place(row % tile_rows, unit);
+        to[0] = static_cast<uint8_t>(code >> 8 * (Planes - 1));
+        if (Planes == 2) to[kPlaneBytes] = static_cast<uint8_t>(code);
       }
     }
-    return;
-  }
-
-  // ---- The warps that multiply.
-  trade_registers<232>();
-  uint4 weights[3][kRegisters];
-#pragma unroll
-  for (int gate = 0; gate < 3; ++gate)
-#pragma unroll
-    for (int kt = 0; kt < kRegisters; ++kt) weights[gate][kt] = weights_from[(gate * KT + kt) * 32];
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  // Cells k of this lane: 0 to 3 are units g and g + 8 (k / 2) of the warp's 16, sequences 8 half + 2 q + k % 2 of the
-  // tile; 4 and 5 unit g + 8 half, sequences 16 + 2 q + k % 2.
-  const int unit = rank * kManyUnits + quarter * 16 + g;
-  const auto high_of = [&](int k) { return k < 4 ? k / 2 : half; };  // whether the unit is one of the upper 8
-  const auto column_of = [&](int k) { return (k < 4 ? half * 8 : 16) + 2 * q + k % 2; };
-  const int place = place_of(half * 8 + 2 * q, unit);
-  const int further_place = place_of(16 + 2 * q, unit + half * 8);
-  const auto place_of_cell = [&](int k) {
-    return k < 4 ? place + k / 2 * 256 + k % 2 * 16 : further_place + k % 2 * 16;
+    named_barrier_sync(kManyAll, kThreads);
+    // With one step nothing crosses that would keep a block from writing a state which others have not read.
+    if (a.steps == 1) cluster_sync();
   };
-  const int ih_place = (half * 8 + 2 * q) * kManyIhRow + quarter * kIhTileBytes + g * 2;
-  const int further_ih = (16 + 2 * q) * kManyIhRow + quarter * kIhTileBytes + g * 2 + half * 16;
-  constexpr bool kKeepsRows = KT <= 8;  // ratios and starts in registers
-  float ratio[3][2];
-  int32_t start_of[3][2];
-  const auto load_rows = [&] {
+
+  const int turns = a.steps * tiles;
+  if (warp < kManyWarps) {
+    // ---- The warps that multiply.
+    trade_registers<kRegistersOf.multiplying, kRegistersOf.start>();
+    const int group = warp / 2;
+    const int part = warp % 2;  // of k
+    uint4 weights[3][kRegisters];
+    auto* const shared_weights = reinterpret_cast<uint4*>(shared + at.weights) + warp * 3 * KShared * 32 + lane;
+    {
+      const uint4* from = a.fragments + (int64_t{rank * 4 + group} * 2 + part) * 3 * KT * 32 + lane;
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+#pragma unroll
+        for (int kt = 0; kt < kRegisters; ++kt) weights[gate][kt] = load_weights(from + (gate * KT + kt) * 32);
+        for (int kt = 0; kt < KShared; ++kt)
+          shared_weights[(gate * KShared + kt) * 32] = from[(gate * KT + kRegisters + kt) * 32];
+      }
+    }
+    load_state();
+    const int g = lane / 4;
+    const int q = lane % 4;
+    const uint8_t* const codes = states + many_place(g, part * KT * 32 + q * 16);
+    // [place][part][plane][gate][sequence][unit]
+    auto* const sums = reinterpret_cast<int32_t*>(shared + at.sums) + part * Planes * 3 * kSumGate +
+                       2 * q * kManySumRow + group * 16 + g;
+    int turn = 0;
+    for (int s = 0; s < a.steps; ++s) {
+      int buffer = s % 2;  // of all states
+      for (int j = 0; j < tiles; ++j, ++turn, buffer += 2) {
+        int32_t start[3][2] = {};  // in double lanes the gates add it
+        if (sizeof(Sum) == 4 && part == 0)
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+              start[gate][i] = static_cast<int32_t>(starts[group * 48 + g + gate * 16 + i * 8]);
+        if (s > 0) barrier_wait(barriers + 8 * static_cast<uint32_t>(buffer), static_cast<uint32_t>(s - 1) / 2 % 2);
+        int32_t acc[Planes][3][4];
+#pragma unroll
+        for (int plane = 0; plane < Planes; ++plane) {
+          constexpr bool kTwoChains = KT <= 8;  // a gate: of one the tensor cores would wait
+          int32_t more[3][4] = {};
+#pragma unroll
+          for (int kt = 0; kt < KT; kt += 2) {
+            const uint4 b = *reinterpret_cast<const uint4*>(codes + buffer * kStateBytes + plane * kPlaneBytes +
+                                                            many_place(0, kt * 32));
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+#pragma unroll
+              for (int gate = 0; gate < 3; ++gate) {
+                const uint4 w = kt < kRegisters ? weights[gate][kt < kRegisters ? kt + i : 0]
+                                                : shared_weights[(gate * KShared + kt - kRegisters + i) * 32];
+                if (kt == 0 && i == 0) {
+                  mma_s8u8(acc[plane][gate], w, b.x, b.y, start[gate][0], start[gate][1]);
+                } else if (kTwoChains && i == 1) {
+                  mma_s8u8(more[gate], w, b.z, b.w);
+                } else {
+                  mma_s8u8(acc[plane][gate], w, i == 0 ? b.x : b.z, i == 0 ? b.y : b.w);
+                }
+              }
+          }
+          if (kTwoChains)
+#pragma unroll
+            for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+              for (int i = 0; i < 4; ++i) acc[plane][gate][i] = wrapping_add(acc[plane][gate][i], more[gate][i]);
+        }
+        if (turn >= 2) named_barrier_sync(kManyEmpty + turn % 2, kSumThreads);
+        int32_t* const to = sums + turn % 2 * (at.sum_bytes / 4);
+#pragma unroll
+        for (int plane = 0; plane < Planes; ++plane)
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              to[(plane * 3 + gate) * kSumGate + i % 2 * kManySumRow + i / 2 * 8] = acc[plane][gate][i];
+        named_barrier_arrive(kManyFull + turn % 2, kSumThreads);
+      }
+    }
+    // The gate warps' last arrivals.
+    for (int i = turns < 2 ? turns : 2; i > 0; --i) named_barrier_sync(kManyEmpty + (turns - i) % 2, kSumThreads);
+  } else {
+    // ---- The gate warps.
+    trade_registers<kRegistersOf.gates, kRegistersOf.start>();
+    const int set = Sets == 1 ? 0 : warp / kManyWarps - 1;
+    const int own = warp % kManyWarps;  // sequence of a tile
+    const int local = lane * 2;         // the first unit, in the block
+    const int unit = rank * kManyUnits + local;
+    Sum ratio[3][2];
 #pragma unroll
     for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        ratio[gate][i] = ratios[quarter * 48 + gate * 16 + g + 8 * i];
-        start_of[gate][i] = starts[quarter * 48 + gate * 16 + g + 8 * i];
+      for (int i = 0; i < 2; ++i) ratio[gate][i] = ratios[local / 16 * 48 + gate * 16 + local % 16 + i];
+    const StartOf<Sum>* const row_start = starts + local / 16 * 48 + local % 16;
+    load_state();
+    const uint8_t* const tables = shared + at.tables;
+    const bool extras = a.lengths != nullptr || a.mask != nullptr;
+    const auto* const sums = reinterpret_cast<const int32_t*>(shared + at.sums) + own * kManySumRow + local;
+    // The shared memory of the blocks that this warp copies to; 0: none, as the first KB of a block is the system's.
+    uint32_t receiver[2]{};
+    for (int i = 0; i < 2; ++i)
+      if (const int other = own + kManyWarps * i; other < cluster - 1)
+        receiver[i] = address_in(barriers, static_cast<uint32_t>((rank + 1 + other) % cluster));
+    // Of this warp's sequence in a turn.
+    const int64_t n = int64_t{first} + own;
+    const int first_t = a.reverse ? a.steps - 1 : 0;
+    int s = 0, j = 0;
+    const int64_t ih_tile = int64_t{tile_rows} * a.groups * 48;
+    const int64_t ih_jump = (a.reverse ? -1 : 1) * int64_t{a.batch} * a.groups * 48 - (tiles - 1) * ih_tile;
+    const uint16_t* ih_at =
+        a.ih + ((int64_t{first_t} * a.batch + n) * a.groups + rank * 4 + local / 16) * 48 + local % 16;
+    const int64_t y_tile = tile_rows * a.y_sequence;
+    const int64_t y_jump = (a.reverse ? -a.y_step : a.y_step) - (tiles - 1) * y_tile;
+    uint8_t* y_at = a.y + first_t * a.y_step + n * a.y_sequence + int64_t{unit} * Planes;
+    const auto one_turn_on = [&] {
+      const bool last_tile = j + 1 == tiles;
+      ih_at += last_tile ? ih_jump : ih_tile;
+      y_at += last_tile ? y_jump : y_tile;
+      j = last_tile ? 0 : j + 1;
+      s += last_tile ? 1 : 0;
+    };
+    // Two codes a gate.
+    uint32_t ih[3] = {};
+    const auto load_ih = [&] {
+      if (s >= a.steps || own >= (j + 1 == tiles ? last_rows : tile_rows)) return;
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) ih[gate] = *reinterpret_cast<const uint32_t*>(ih_at + gate * 16);
+    };
+    using One = std::conditional_t<Planes == 2, uint16_t, uint8_t>;
+    using Two = std::conditional_t<Planes == 2, uint32_t, uint16_t>;
+    const bool pairs = a.hidden % 2 == 0 && a.y_step % (2 * Planes) == 0 && a.y_sequence % (2 * Planes) == 0 &&
+                       reinterpret_cast<uintptr_t>(a.y) % (2 * Planes) == 0 &&
+                       reinterpret_cast<uintptr_t>(a.state) % (2 * Planes) == 0;
+    const int writes = unit >= a.hidden ? 0 : pairs ? 3 : unit + 1 < a.hidden ? 2 : 1;
+    // Two codes, one above the other.
+    const auto write = [&](uint8_t* to, uint32_t codes) {
+      if (writes == 3) {
+        *reinterpret_cast<Two*>(to) = static_cast<Two>(codes);
+      } else if (writes > 0) {
+        auto* const one = reinterpret_cast<One*>(to);
+        one[0] = static_cast<One>(codes);
+        if (writes == 2) one[1] = static_cast<One>(codes >> 8 * Planes);
       }
-  };
-  if constexpr (kKeepsRows) load_rows();
-  const uint8_t* const tables = shared + at.tables;
-  const bool extras = a.lengths != nullptr || a.mask != nullptr;
-  auto* const sums = reinterpret_cast<uint4*>(shared + at.sums) + thread;  // [half][gate]: of cells 0 to 3
-  auto* const further_sums = reinterpret_cast<uint2*>(shared + at.sums + 2 * 3 * 128 * 16) + thread;  // of 4 and 5
-  const uint64_t b_matrix =
-      core_matrices(shared_address(states) + static_cast<uint32_t>(half * (kStateBytes / 2)), 512);
-  const uint64_t a_matrix = core_matrices(shared_address(shared_weights), 128, 1024);
-  // The shared memory of the blocks that this warp copies to; 0: none, as the first KB of a block is the system's.
-  uint32_t receiver[2]{};
-  for (int i = 0; i < 2; ++i)
-    if (const int other = warp + 8 * i; other < cluster - 1)
-      receiver[i] = address_in(barriers, static_cast<uint32_t>((rank + 1 + other) % cluster));
-  int32_t acc[3][Columns / 2];
-  float ih[kCells][3], h[kCells];
-  int slot = 0;
-  uint32_t slot_parity = 0;
-  // Ih of the next turn, and the product of tile j's state s, once that is there. Behind the last turn what is
-  // multiplied is of no use to anybody: wgmma may not depend on a condition.
-  const auto start = [&](int j, int s) {
-    if (s < a.steps) {
-      barrier_wait(ih_barrier(slot), slot_parity);
-      const uint8_t* const from = shared + at.ih + slot * Columns * kManyIhRow;
-#pragma unroll
-      for (int k = 0; k < kCells; ++k)
-#pragma unroll
-        for (int gate = 0; gate < 3; ++gate)
-          ih[k][gate] = from_biased<float>(*reinterpret_cast<const uint16_t*>(
-              from + (k < 4 ? ih_place + k / 2 * 16 : further_ih) + k % 2 * kManyIhRow + gate * 32));
-      if (++slot == ih_slots) {
-        slot = 0;
-        slot_parity ^= 1;
+    };
+    const uint32_t flip_both = a.flip & (Planes == 2 ? 0x80008000u : 0x8080u);
+    const uint32_t zero_both = static_cast<uint32_t>(c.h_to_unsigned) * (Planes == 2 ? 0x10001u : 0x101u);
+    const auto load_codes = [&](const uint8_t* from) {
+      const uint32_t high = *reinterpret_cast<const uint16_t*>(from);
+      if (Planes == 1) return high;
+      return __byte_perm(high, *reinterpret_cast<const uint16_t*>(from + kPlaneBytes), 0x1504);
+    };
+    const auto store_codes = [&](uint8_t* to, uint32_t codes) {
+      if constexpr (Planes == 2) {
+        *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(__byte_perm(codes, 0, 0x31));
+        *reinterpret_cast<uint16_t*>(to + kPlaneBytes) = static_cast<uint16_t>(__byte_perm(codes, 0, 0x20));
+      } else {
+        *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(codes);
       }
-      if (s > 0) wait_for_state(j, s);
-    }
-    __syncwarp();
-    keep_in_registers(acc);
-    wgmma_fence();
-    const uint64_t b = b_matrix + static_cast<uint32_t>(offset_of(j, s) >> 4);
-#pragma unroll
-    for (int kt = 0; kt < KT; ++kt)
+    };
+    for (int i = 0; i < set; ++i) one_turn_on();
+    load_ih();
+    for (int turn = set; turn < turns; turn += Sets) {
+      const int half = Sets == 1 ? turn % 2 : set;  // of the places for sums
+      const bool last = s + 1 == a.steps;
+      const int rows = j + 1 == tiles ? last_rows : tile_rows;
+      const int first_row = j * tile_rows;
+      const int t = a.reverse ? a.steps - 1 - s : s;
+      const int buffer = 2 * j + (s + 1) % 2;  // of the next state
+      uint8_t* const next_codes = states + buffer * kStateBytes + many_place(own, unit);
+      const uint8_t* const old_codes = next_codes + (s % 2 == 0 ? -kStateBytes : kStateBytes);
+      uint8_t* const y_now = y_at;
+      Real from_x[3][2];
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
-        const uint64_t at_k = b + static_cast<uint32_t>((kt / 2 * kChunkBytes + kt % 2 * 256) >> 4);
-        if (kt < kRegisters) {
-          wgmma_s8u8(acc[gate], weights[gate][kt < kRegisters ? kt : 0], at_k, kt > 0);
-        } else {
-          wgmma_s8u8(acc[gate], a_matrix + static_cast<uint32_t>(((kt - kRegisters) * 3 + gate) * kManyWeightTile >> 4),
-                     at_k, kt > 0);
-        }
+        from_x[gate][0] = from_biased<Real>(ih[gate] & 0xffff);
+        from_x[gate][1] = from_biased<Real>(ih[gate] >> 16);
       }
-    wgmma_commit();
-    const uint8_t* const from = states + offset_of(j, s);
-#pragma unroll
-    for (int k = 0; k < kCells; ++k) h[k] = from_code<float>(from[place_of_cell(k)], c.h_from_code);
-  };
-  start(0, 0);
-  for (int s = 0; s < a.steps; ++s) {
-    const bool last = s + 1 == a.steps;
-    const int t = a.reverse ? a.steps - 1 - s : s;
-    for (int j = 0; j < tiles; ++j) {
-      wgmma_wait<0>();
-      keep_in_registers(acc);
-      // acc[gate][4 (column / 8) + 2 (unit / 8) + column % 2].
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-        const int32_t(&d)[Columns / 2] = acc[gate];
-        const auto to_other = [&](int k) { return static_cast<uint32_t>(half == 0 ? d[4 + k] : d[k]); };
-        sums[((1 - half) * 3 + gate) * 128] = uint4{to_other(0), to_other(1), to_other(2), to_other(3)};
-        if constexpr (Columns == 24)
-          further_sums[((1 - half) * 3 + gate) * 128] =
-              uint2{static_cast<uint32_t>(half == 0 ? d[10] : d[8]), static_cast<uint32_t>(half == 0 ? d[11] : d[9])};
-      }
-      named_barrier_sync(kManyExchange, 256);
-      if constexpr (!kKeepsRows) load_rows();
-      float fresh[kCells];
-      {
-        float hh[3][kCells];
+      for (int i = 0; i < Sets; ++i) one_turn_on();
+      load_ih();
+      named_barrier_sync(kManyFull + half, kSumThreads);
+      uint32_t shown = 0;  // two codes
+      if (own < rows) {
+        const int32_t* const from = sums + half * (at.sum_bytes / 4);
+        Real hh[3][2];
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
-          const int32_t(&d)[Columns / 2] = acc[gate];
-          const uint4 more = sums[(half * 3 + gate) * 128];
-          int32_t part[kCells] = {static_cast<int32_t>(more.x), static_cast<int32_t>(more.y),
-                                  static_cast<int32_t>(more.z), static_cast<int32_t>(more.w)};
-          if constexpr (Columns == 24) {
-            const uint2 further = further_sums[(half * 3 + gate) * 128];
-            part[4] = static_cast<int32_t>(further.x);
-            part[5] = static_cast<int32_t>(further.y);
+          int32_t sum[Planes][2];
+#pragma unroll
+          for (int plane = 0; plane < Planes; ++plane) {
+            const int32_t* const part = from + (plane * 3 + gate) * kSumGate;
+            const int2 x = *reinterpret_cast<const int2*>(part);
+            const int2 y = *reinterpret_cast<const int2*>(part + Planes * 3 * kSumGate);
+            sum[plane][0] = wrapping_add(x.x, y.x);
+            sum[plane][1] = wrapping_add(x.y, y.y);
           }
 #pragma unroll
-          for (int k = 0; k < kCells; ++k) {
-            const int32_t own = k < 4 ? (half == 0 ? d[k % 4] : d[4 + k % 4])
-                                      : (half == 0 ? d[8 % (Columns / 2) + k % 2] : d[10 % (Columns / 2) + k % 2]);
-            const int32_t start_value = k < 4       ? start_of[gate][k / 2 % 2]
-                                        : half == 0 ? start_of[gate][0]
-                                                    : start_of[gate][1];
-            const float ratio_value = k < 4 ? ratio[gate][k / 2 % 2] : half == 0 ? ratio[gate][0] : ratio[gate][1];
-            const int32_t sum = wrapping_add(wrapping_add(own, part[k]), start_value);
-            hh[gate][k] = rescale_hh<float, float>(c, to_lane<float>(sum), ratio_value);
+          for (int i = 0; i < 2; ++i) {
+            Sum value = to_lane<Sum>(sum[0][i]);
+            if constexpr (sizeof(Sum) == 8) {
+              if (Planes == 2) value = fused(value, 256.0, to_lane<Sum>(sum[Planes - 1][i]));
+              value = add(value, row_start[gate * 16 + i]);
+            }
+            hh[gate][i] = rescale_hh<Real, Sum>(c, value, ratio[gate][i]);
           }
         }
+        named_barrier_arrive(kManyEmpty + half, kSumThreads);
+        const uint32_t old = load_codes(old_codes);
+        Real h[2], fresh[2];
 #pragma unroll
-        for (int k = 0; k < kCells; ++k)
-          fresh[k] = gru_gates(c, tables, ih[k][0], ih[k][1], ih[k][2], hh[0][k], hh[1][k], hh[2][k], h[k]);
-      }
-      if (extras) {
-        for (int k = 0; k < kCells; ++k) {
-          const int row = j * Columns + column_of(k);
-          if (row >= sequences) continue;
-          const int of_all = unit + high_of(k) * 8;
-          const bool masked =
-              a.mask != nullptr && of_all < a.hidden &&
-              a.mask[((int64_t{t} + a.first_step) * a.batch + first + row) * a.mask_width + of_all] == 0;
-          if (t >= lengths[row] || masked) fresh[k] = h[k];
+        for (int i = 0; i < 2; ++i) {
+          h[i] = from_code<Real>(old >> 8 * Planes * i & (Planes == 2 ? 0xffff : 0xff), c.h_from_code);
+          fresh[i] = gru_gates(c, tables, from_x[0][i], from_x[1][i], from_x[2][i], hh[0][i], hh[1][i], hh[2][i], h[i]);
         }
+        bool ended = false;
+        if (extras) {
+          ended = t >= lengths[first_row + own];
+          for (int i = 0; i < 2; ++i) {
+            const bool masked =
+                a.mask != nullptr && unit + i < a.hidden &&
+                a.mask[((int64_t{t} + a.first_step) * a.batch + n + first_row) * a.mask_width + unit + i] == 0;
+            if (ended || masked) fresh[i] = h[i];
+          }
+        }
+        const uint32_t codes = __byte_perm(low_bits(add(fresh[0], c.h_to_code)), low_bits(add(fresh[1], c.h_to_code)),
+                                           Planes == 2 ? 0x5410 : 0x40);
+        store_codes(next_codes, codes);
+        shown = (ended ? zero_both : codes) ^ flip_both;
+      } else {
+        named_barrier_arrive(kManyEmpty + half, kSumThreads);
       }
-      const int next_state = offset_of(j, s + 1);
-#pragma unroll
-      for (int k = 0; k < kCells; ++k)
-        states[next_state + place_of_cell(k)] = static_cast<uint8_t>(low_bits(add(fresh[k], c.h_to_code)));
-      fence_before_copies();
-      named_barrier_sync(kManyCodes, 256);
-      if (is_elected()) {
-        if (!last) {
-          const auto from = static_cast<uint32_t>(next_state + rank * kChunkBytes);
-          const uint32_t barrier = state_barrier(j, s + 1) - barriers;
+      if (!last) {
+        fence_before_copies();
+        named_barrier_sync(kManyCodes + set, kSetThreads);
+        if (is_elected()) {
+          const auto bytes = static_cast<uint32_t>(rows * kManyUnits);
+          const auto barrier = 8 * static_cast<uint32_t>(buffer);
+          if (own == 0) barrier_expect(barriers + barrier, static_cast<uint32_t>(cluster - 1) * Planes * bytes);
+          const auto copied =
+              static_cast<uint32_t>(at.states + buffer * kStateBytes + many_place(0, rank * kManyUnits));
 #pragma unroll
           for (int i = 0; i < 2; ++i)
             if (receiver[i] != 0)
-              copy_to_block(receiver[i] + static_cast<uint32_t>(at.states) + from, shared_address(states) + from,
-                            kChunkBytes, receiver[i] + barrier);
+#pragma unroll
+              for (int plane = 0; plane < Planes; ++plane)
+                copy_to_block(receiver[i] + copied + static_cast<uint32_t>(plane * kPlaneBytes),
+                              barriers + copied + static_cast<uint32_t>(plane * kPlaneBytes), bytes,
+                              receiver[i] + barrier);
         }
-        if (warp == 0) barrier_arrive(state_barrier(j, s + 1));
+        __syncwarp();
       }
-      start(j + 1 < tiles ? j + 1 : 0, j + 1 < tiles ? s : s + 1);
+      if (own < rows) {
+        write(y_now, shown);
+        if (last) write(a.state + ((n + first_row) * a.hidden + unit) * Planes, load_codes(next_codes) ^ flip_both);
+      }
     }
   }
-  wgmma_wait<0>();
-  // All blocks have had the last state that crosses.
+  // Copies read the sender's memory: all blocks have had the last state that crosses.
   cluster_sync();
 #endif
 }

@@ -205,8 +205,8 @@ namespace {
 
 /// Steps [first, first + steps) of a run; x and ih: room for them. Three grids: the padding is an ordinary launch, so
 /// all that is before it in the stream has ended when it begins, the chunk before included. The product begins early,
-/// and so does gru_cluster: before they have waited for the grid in front of them they touch nothing but constants and
-/// shared memory. The cooperative launch of gru_grid is an ordinary one.
+/// and so do gru_cluster and gru_cluster_many: before they have waited for the grid in front of them they touch nothing
+/// but constants and shared memory. The cooperative launch of gru_grid is an ordinary one.
 template <typename Real, typename Sum>
 Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t first, int64_t steps, uint8_t* x,
                     uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
