@@ -83,7 +83,7 @@ struct DynamicProductArgs {
 
 /// A kernel for many rows first decodes so many bytes of codes, of at most kDynamicPanelTiles tiles; it keeps integers,
 /// sums and T of all rows for these tiles.
-inline constexpr int64_t kDynamicPanelBytes = 16384;
+inline constexpr int64_t kDynamicPanelBytes = 24576;
 inline constexpr int64_t kDynamicPanelTiles = 4;
 inline constexpr int64_t kDynamicScratchBytes =
     kDynamicPanelBytes + kDynamicMaxM * kDynamicPanelTiles * kDynamicTileRows * 12;
