@@ -22,7 +22,7 @@ struct Vector {
   using Words = __m512i;
   static constexpr int kLanes = 16;
   static constexpr int kUnits = 4;
-  static constexpr int kFewRows = 12;
+  static constexpr int kFewRows = 8;
   static constexpr int kFewSums = 24;
   static constexpr int kPanelRows = 28;
   static constexpr int kLookUpBits = 4;
