@@ -168,7 +168,8 @@ bool quantize_row(const DynamicKernels& kernels, const PackedLowBit& weights, co
 }
 
 void dynamic_product(const DynamicKernels& kernels, const PackedLowBit& weights, TileRange tiles, const DynamicRows& x,
-                     float* y, int64_t y_stride, uint8_t* scratch) {
+                     const DynamicEpilogue& epilogue, float* y, int64_t y_stride, uint8_t* scratch) {
+  const int64_t first = tiles.begin * kDynamicTileRows;
   kernels.product({.layout = weights.layout(),
                    .weights = weights.data() + tiles.begin * weights.layout().tile_bytes,
                    .tiles = tiles.end - tiles.begin,
@@ -177,6 +178,10 @@ void dynamic_product(const DynamicKernels& kernels, const PackedLowBit& weights,
                    .x_groups = x.groups,
                    .group_stride = weights.groups(),
                    .m = x.m,
+                   .count = std::min(weights.rows(), tiles.end * kDynamicTileRows) - first,
+                   .bias = epilogue.bias + first,
+                   .lo = epilogue.lo,
+                   .hi = epilogue.hi,
                    .y = y,
                    .y_stride = y_stride,
                    .scratch = scratch});

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Low-bit weights times rows of x that are quantised to 8 bits on the fly: numerics.md, section 11, up to T, that is
-// before bias, act and the type of y. All paths give the same bytes.
+// Low-bit weights times rows of x that are quantised to 8 bits on the fly: numerics.md, section 11, y of type f32. All
+// paths give the same bytes.
 //
 //   ISOBIT_ASSIGN_OR_RETURN(const PackedLowBit w, pack_low_bit(matrix, {.asymmetric = false}, "fc"));   // once
 //   const DynamicKernels* kernels = dynamic_kernels(path);                                              // once
 //   for m: finite = quantize_row(*kernels, w, x_m, Dtype::kF32, codes + m * w.code_bytes(), groups + m * w.groups());
-//   dynamic_product(*kernels, w, w.all_tiles(), {codes, groups, m}, y, w.padded_rows(), scratch);
+//   dynamic_product(*kernels, w, w.all_tiles(), {codes, groups, m}, {bias, lo, hi}, y, w.rows(), scratch);
 #ifndef ISOBIT_LINEAR_DYNAMIC_H_
 #define ISOBIT_LINEAR_DYNAMIC_H_
 
@@ -34,6 +34,13 @@ struct DynamicRows {
   int64_t m;
 };
 
+/// What follows T: bias [padded_rows], and act, a clamp.
+struct DynamicEpilogue {
+  const float* bias;
+  float lo;
+  float hi;
+};
+
 /// Weights in the order in which kernels read them, the same for all paths; immutable, so a copy shares the memory.
 class PackedLowBit {
  public:
@@ -41,7 +48,7 @@ class PackedLowBit {
   /// size_bytes() bytes, 64-byte aligned.
   const uint8_t* data() const { return memory_.get(); }
   int64_t rows() const { return rows_; }
-  /// N rounded up to 16: the columns of y.
+  /// N rounded up to 16: the elements of a bias.
   int64_t padded_rows() const { return tiles() * kDynamicTileRows; }
   int64_t tiles() const { return (rows_ + kDynamicTileRows - 1) / kDynamicTileRows; }
   TileRange all_tiles() const { return {0, tiles()}; }
@@ -86,10 +93,10 @@ constexpr DynamicFloat dynamic_float(Dtype dtype) {
 bool quantize_row(const DynamicKernels& kernels, const PackedLowBit& weights, const void* x, Dtype dtype, int8_t* codes,
                   DynamicGroup* groups);
 
-/// y[i * y_stride + n - 16 * tiles.begin] = T[i, n] for the m rows i of x and every n of `tiles`, padding included.
+/// y[i * y_stride + n - 16 * tiles.begin] = act(T[i, n] + bias[n]) for the m rows i of x and every n < N of `tiles`.
 /// scratch: scratch_bytes(), 64-byte aligned, one for each thread.
 void dynamic_product(const DynamicKernels& kernels, const PackedLowBit& weights, TileRange tiles, const DynamicRows& x,
-                     float* y, int64_t y_stride, uint8_t* scratch);
+                     const DynamicEpilogue& epilogue, float* y, int64_t y_stride, uint8_t* scratch);
 
 }  // namespace isobit
 

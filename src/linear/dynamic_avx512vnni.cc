@@ -23,9 +23,9 @@ struct Vector {
   using Bytes = __m512i;
   static constexpr int kLanes = 16;
   static constexpr int kUnits = 2;
-  static constexpr int kRows = 6;
+  static constexpr int kRows = 8;
   static constexpr int kPanelUnits = 4;
-  static constexpr int kPanelRows = 6;
+  static constexpr int kPanelRows = 4;
   static constexpr int operand_bits(int) { return 8; }
 
   ISOBIT_HD static __m512i bits(Ints a) { return reinterpret_cast<__m512i>(a); }

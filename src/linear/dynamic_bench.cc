@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,7 @@ void product(benchmark::State& state, CpuPath path, int64_t n, int64_t k, int bi
     quantize_row(kernels, w, x.data(), Dtype::kF32, codes.data + row * w.code_bytes(), groups.data + row * w.groups());
   }
   const Aligned<float> y(m * w.padded_rows());
+  const std::vector<float> bias(static_cast<size_t>(w.padded_rows()));
   const Aligned<uint8_t> scratch(w.scratch_bytes());
   DynamicProductArgs args{.layout = w.layout(),
                           .weights = weights.data,
@@ -74,6 +76,10 @@ void product(benchmark::State& state, CpuPath path, int64_t n, int64_t k, int bi
                           .x_groups = groups.data,
                           .group_stride = w.groups(),
                           .m = m,
+                          .count = n,
+                          .bias = bias.data(),
+                          .lo = -std::numeric_limits<float>::infinity(),
+                          .hi = std::numeric_limits<float>::infinity(),
                           .y = y.data,
                           .y_stride = w.padded_rows(),
                           .scratch = scratch.data};

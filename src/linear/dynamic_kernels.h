@@ -62,7 +62,7 @@ struct DynamicLayout {
   int64_t codes;
 };
 
-/// y[m, 16 i + lane] = T of section 11 (before bias and act) for all rows of `tiles` tiles.
+/// y[m, n] = act(T[m, n] + bias[n]) of section 11 for the outputs n < count of `tiles` tiles.
 struct DynamicProductArgs {
   DynamicLayout layout;
   const uint8_t* weights;  // first tile, 64-byte aligned
@@ -72,17 +72,21 @@ struct DynamicProductArgs {
   const DynamicGroup* x_groups;
   int64_t group_stride;  // in elements
   int64_t m;
+  int64_t count;      // in the last tile or at its end
+  const float* bias;  // [16 * tiles]
+  float lo;
+  float hi;
   float* y;
-  int64_t y_stride;  // in elements, at least 16 * tiles
+  int64_t y_stride;  // in elements
   uint8_t* scratch;  // kDynamicScratchBytes, 64-byte aligned
 };
 
-/// A kernel for many rows first decodes so many bytes of codes, of at most kDynamicPanelTiles tiles; it keeps integers
-/// and sums of all rows for these tiles.
-inline constexpr int64_t kDynamicPanelBytes = 16384;
+/// A kernel for many rows first decodes so many bytes of codes, of at most kDynamicPanelTiles tiles; it keeps integers,
+/// sums and T of all rows for these tiles.
+inline constexpr int64_t kDynamicPanelBytes = 24576;
 inline constexpr int64_t kDynamicPanelTiles = 4;
 inline constexpr int64_t kDynamicScratchBytes =
-    kDynamicPanelBytes + kDynamicMaxM * kDynamicPanelTiles * kDynamicTileRows * 8;
+    kDynamicPanelBytes + kDynamicMaxM * kDynamicPanelTiles * kDynamicTileRows * 12;
 
 /// One row of x.
 struct DynamicQuantizeArgs {

@@ -37,6 +37,12 @@ void add_group(const uint8_t* codes, int64_t blocks, const int8_t* a, int32_t (&
           sums[lane] += ((codes[4 * lane + j] >> (field * kBits) & kMask) << kLow) * a[4 * field + j];
 }
 
+/// act, and the one NaN.
+float finished(float total, float lo, float hi) {
+  const float y = total < lo ? lo : total > hi ? hi : total;
+  return std::isnan(y) ? std::numeric_limits<float>::quiet_NaN() : y;
+}
+
 template <int kBits, int kLow>
 void product_of_bits(const DynamicProductArgs& args) {
   const DynamicLayout& layout = args.layout;
@@ -74,7 +80,9 @@ void product_of_bits(const DynamicProductArgs& args) {
           acc[lane] = 0.0f;
         }
       }
-      std::memcpy(args.y + m * args.y_stride + tile * kDynamicTileRows, total, sizeof total);
+      const int64_t first = tile * kDynamicTileRows;
+      for (int64_t n = first; n < std::min(args.count, first + kDynamicTileRows); ++n)
+        args.y[m * args.y_stride + n] = finished(total[n - first] + args.bias[n], args.lo, args.hi);
     }
   }
 }
@@ -138,9 +146,7 @@ void finish(const DynamicFinishArgs& args) {
     for (int64_t n = 0; n < args.count; ++n) {
       float acc = std::fma(static_cast<float>(args.d[m * args.d_stride + n]), args.scales[n] * row.scale, 0.0f);
       if (args.sums != nullptr) acc = std::fma(args.sums[n], args.scales[n] * row.offset, acc);
-      const float total = (0.0f + acc) + args.bias[n];
-      const float y = total < args.lo ? args.lo : total > args.hi ? args.hi : total;
-      args.y[m * args.y_stride + n] = std::isnan(y) ? std::numeric_limits<float>::quiet_NaN() : y;
+      args.y[m * args.y_stride + n] = finished((0.0f + acc) + args.bias[n], args.lo, args.hi);
     }
   }
 }

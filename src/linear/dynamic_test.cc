@@ -84,6 +84,12 @@ std::vector<Group> quantized_row(const LowBitMatrix& w, const std::vector<float>
   return out;
 }
 
+/// y of T.
+float finished(float total, float bias, float lo, float hi) {
+  const float y = total + bias;
+  return std::isnan(y) ? std::numeric_limits<float>::quiet_NaN() : std::clamp(y, lo, hi);
+}
+
 /// T of one output.
 float promoted(const LowBitMatrix& w, int64_t n, const std::vector<Group>& groups, bool asymmetric) {
   float total = 0.0f;
@@ -228,6 +234,7 @@ class Dynamic : public ::testing::TestWithParam<Row> {
 
   /// Quantises and multiplies between guard pages, the tiles in `parts` ranges, and compares with the words above.
   void compare(const LowBitMatrix& w, const Input& input, bool asymmetric, int64_t parts) {
+    Random random(16);
     const Result<PackedLowBit> packed = pack_low_bit(w, asymmetric, "W");
     ASSERT_TRUE(packed.ok()) << packed.status().message();
     const auto m = static_cast<int64_t>(input.values.size());
@@ -255,19 +262,23 @@ class Dynamic : public ::testing::TestWithParam<Row> {
           ASSERT_EQ(*got++, 0) << "padding of row " << row << " group " << g;
       }
     }
-    const GuardedBytes y(m * packed->padded_rows() * 4);
+    const GuardedBytes y(m * w.rows() * 4);
     auto* results = reinterpret_cast<float*>(y.data());
+    const GuardedBytes added(packed->padded_rows() * 4);
+    auto* bias = reinterpret_cast<float*>(added.data());
+    for (int64_t n = 0; n < packed->padded_rows(); ++n) bias[n] = random_float(random, 6);
+    const float hi = random.one_in(2) ? std::numeric_limits<float>::infinity() : std::fabs(random_float(random, 6));
+    const float lo = random.one_in(2) ? -hi : 0.0f;
     const GuardedBytes scratch((packed->scratch_bytes() + 63) / 64 * 64);
     for (int64_t part = 0; part < parts; ++part) {
       const TileRange tiles{packed->tiles() * part / parts, packed->tiles() * (part + 1) / parts};
-      dynamic_product(*kernels_, *packed, tiles, {x_codes, x_groups, m}, results + tiles.begin * kDynamicTileRows,
-                      packed->padded_rows(), scratch.data());
+      dynamic_product(*kernels_, *packed, tiles, {x_codes, x_groups, m}, {bias, lo, hi},
+                      results + tiles.begin * kDynamicTileRows, w.rows(), scratch.data());
     }
     for (int64_t row = 0; row < m; ++row)
       for (int64_t n = 0; n < w.rows(); ++n) {
-        const float value = promoted(w, n, expected[static_cast<size_t>(row)], asymmetric);
-        const float got = results[row * packed->padded_rows() + n];
-        if (std::isnan(value) && std::isnan(got)) continue;
+        const float value = finished(promoted(w, n, expected[static_cast<size_t>(row)], asymmetric), bias[n], lo, hi);
+        const float got = results[row * w.rows() + n];
         ASSERT_EQ(bits_of(got), bits_of(value)) << "y[" << row << ", " << n << "] is " << got << ", not " << value;
       }
   }
@@ -394,12 +405,15 @@ TEST_P(Dynamic, OracleVectors) {
       EXPECT_EQ(finite, expected_finite);
       refused += finite ? 0 : 1;
       if (!finite || one.at("y_type") != "f32" || !one.at("act").is_null()) continue;
-      dynamic_product(*kernels_, *packed, packed->all_tiles(), {codes.data(), groups.data(), 1}, y.data(),
-                      packed->padded_rows(), scratch.data());
+      std::vector<float> bias(y.size());
+      if (!one.at("bias").is_null())
+        for (size_t n = 0; n < one.at("bias").size(); ++n) bias[n] = testing::float_of_bits(one.at("bias").at(n));
+      constexpr float kNone = std::numeric_limits<float>::infinity();
+      dynamic_product(*kernels_, *packed, packed->all_tiles(), {codes.data(), groups.data(), 1},
+                      {bias.data(), -kNone, kNone}, y.data(), w->rows(), scratch.data());
       for (int64_t n = 0; n < w->rows(); ++n) {
         const auto i = static_cast<size_t>(n);
-        const float bias = one.at("bias").is_null() ? 0.0f : testing::float_of_bits(one.at("bias").at(i));
-        const float value = y[i] + bias;
+        const float value = y[i];
         const float expected = testing::float_of_bits(one.at("y").at(m).at(i));
         if (std::isnan(expected)) {
           EXPECT_TRUE(std::isnan(value));

@@ -25,15 +25,16 @@
 namespace isobit {
 namespace {
 
-/// Bytes ahead of a load of weights that come from memory.
-constexpr int64_t kPrefetchBytes = 2048;
+/// Bytes ahead of loads of weights that come from memory, of all tiles that are read abreast.
+constexpr int64_t kPrefetchBytes = 4096;
 
 /// What a register tile reads: kUnits units for kRows rows of x, groups of one chunk.
 struct TileArgs {
   const DynamicLayout* layout;
   const uint8_t* numbers;  // the chunk of the first unit's tile
-  const uint8_t* codes;    // in the chunk; of a panel: for each quad of k the bytes of all units
-  int64_t blocks;          // of a group
+  const uint8_t* tile_end;
+  const uint8_t* codes;  // in the chunk; of a panel: for each quad of k the bytes of all units
+  int64_t blocks;        // of a group
   int64_t last_blocks;
   int64_t groups;
   const int8_t* a;
@@ -41,9 +42,15 @@ struct TileArgs {
   int64_t a_group_bytes;
   const DynamicGroup* x;
   int64_t x_stride;
+  float* totals;  // [rows, kPanelColumns]: T of the chunks before
+  bool first_chunk;
+  bool last_chunk;
+  const float* bias;
+  float lo;
+  float hi;
   float* y;
   int64_t y_stride;
-  bool first_chunk;
+  int64_t count;  // of y's columns that exist
   // Of a panel, whose blocks are of 8 bits:
   int64_t first_group;  // in the chunk
   bool group_begins;    // else `ints` go on
@@ -129,13 +136,50 @@ struct GroupNumbers {
   }
 };
 
-/// +0 + the sums of the first chunk, or T + those of a later one: -0 becomes +0.
-template <int kUnits>
-ISOBIT_HD void add_chunk(const TileArgs& args, int64_t r, const Vector::Floats (&sums)[kUnits]) {
+/// Outputs, and bytes of decoded codes, that stay in the first-level cache while all rows of x meet them.
+constexpr int kPanelColumns = Vector::kPanelUnits * Vector::kLanes;
+constexpr int64_t kPanelQuads = kDynamicPanelBytes / (4 * kPanelColumns);
+
+/// act of kLanes outputs from n on, and the one NaN. Those past `count` are left out.
+ISOBIT_HD void store_finished(float* y, int64_t n, int64_t count, Vector::Floats lo, Vector::Floats hi,
+                              Vector::Floats total) {
+  // A NaN is the second operand, and stays.
+  const Vector::Floats out = Vector::one_nan(Vector::min_float(hi, Vector::max_float(lo, total)));
+  if (n + Vector::kLanes <= count) {
+    Vector::store_float(y + n, out);
+  } else if (n < count) {
+    float rest[Vector::kLanes];
+    Vector::store_float(rest, out);
+    std::memcpy(y + n, rest, static_cast<size_t>(count - n) * sizeof(float));
+  }
+}
+
+/// A chunk's sums: T = +0 + those of the first, T + those of a later one (-0 becomes +0), y after the last.
+template <int kRows, int kUnits>
+ISOBIT_HD void end_chunk(const TileArgs& args, const Vector::Floats (&sums)[kRows][kUnits]) {
+  Vector::Floats total[kRows][kUnits];
+  unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) {
+    constexpr int kR = i / kUnits;
+    constexpr int kU = i % kUnits;
+    const float* before = args.totals + kR * kPanelColumns + kU * Vector::kLanes;
+    total[kR][kU] =
+        Vector::add_float(args.first_chunk ? Vector::set_float(0.0f) : Vector::load_float(before), sums[kR][kU]);
+  });
+  if (!args.last_chunk) {
+    unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) {
+      Vector::store_float(args.totals + i / kUnits * kPanelColumns + i % kUnits * Vector::kLanes,
+                          total[i / kUnits][i % kUnits]);
+    });
+    return;
+  }
+  const Vector::Floats lo = Vector::set_float(args.lo);
+  const Vector::Floats hi = Vector::set_float(args.hi);
   unroll<kUnits>(ISOBIT_UNROLLED(u) {
-    float* y = args.y + r * args.y_stride + u * Vector::kLanes;
-    const Vector::Floats before = args.first_chunk ? Vector::set_float(0.0f) : Vector::load_float(y);
-    Vector::store_float(y, Vector::add_float(before, sums[u]));
+    const Vector::Floats bias = Vector::load_float(args.bias + u * Vector::kLanes);
+    unroll<kRows>(ISOBIT_UNROLLED(r) {
+      store_finished(args.y + r * args.y_stride, u * Vector::kLanes, args.count, lo, hi,
+                     Vector::add_float(total[r][u], bias));
+    });
   });
 }
 
@@ -153,6 +197,18 @@ void run_tile(const TileArgs& args) {
   unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) { sums[i / kUnits][i % kUnits] = Vector::set_float(0.0f); });
   const uint8_t* codes = args.codes;
   const int8_t* a = args.a;
+  // Past the end of a tile come those after its neighbours. Numbers are not loaded in their order: what follows them by
+  // as much is asked for now.
+  constexpr int kAbreast = (kUnits + kUnitsPerTile - 1) / kUnitsPerTile;
+  const uint8_t* const turn = args.tile_end - kPrefetchBytes / kAbreast;
+  const auto ahead = [&](const uint8_t* from) {
+    return kPrefetchBytes / kAbreast + (from < turn ? 0 : (kAbreast - 1) * args.layout->tile_bytes);
+  };
+  for (int64_t i = 0; i < args.layout->codes; i += 64)
+    unroll<kAbreast>(ISOBIT_UNROLLED(t) {
+      const uint8_t* from = args.numbers + i;
+      __builtin_prefetch(from + ahead(from) + t * args.layout->tile_bytes);
+    });
   GroupNumbers<kUnits> numbers{*args.layout, args.numbers, 0, args.x, args.x_stride};
   for (; numbers.group < args.groups; ++numbers.group, ++numbers.x) {
     Vector::Ints acc[kChains][kRows][kUnits];
@@ -161,12 +217,13 @@ void run_tile(const TileArgs& args) {
         ISOBIT_UNROLLED(i) { acc[1 + i / (kRows * kUnits)][i / kUnits % kRows][i % kUnits] = Vector::set(0); });
     const int64_t blocks = numbers.group + 1 < args.groups ? args.blocks : args.last_blocks;
     const int8_t* quad = a;
+    const int64_t prefetch = ahead(codes);
     const auto block = [&](auto i) __attribute__((always_inline)) {
       Vector::Bytes bytes[kUnits];
       unroll<kUnits>(ISOBIT_UNROLLED(u) {
         const uint8_t* from = codes + unit_tile(u, args.layout->tile_bytes) + i * kDynamicBlockBytes + 4 * unit_lane(u);
         bytes[u] = Vector::load_bytes(from);
-        if constexpr (unit_lane(u) == 0) __builtin_prefetch(from + kPrefetchBytes);
+        if constexpr (unit_lane(u) == 0) __builtin_prefetch(from + prefetch);
       });
       unroll<kFields>(ISOBIT_UNROLLED(field) {
         constexpr int kChain = (i * kFields + field) % kChains;
@@ -200,26 +257,19 @@ void run_tile(const TileArgs& args) {
     numbers.promote(
         acc[0], [&](auto r, auto u, const auto& f) __attribute__((always_inline)) { sums[r][u] = f(sums[r][u]); });
   }
-  unroll<kRows>(ISOBIT_UNROLLED(r) { add_chunk(args, r, sums[r]); });
+  end_chunk(args, sums);
 }
 
-/// Outputs, and bytes of decoded codes, that stay in the first-level cache while all rows of x meet them.
-constexpr int kPanelColumns = Vector::kPanelUnits * Vector::kLanes;
-constexpr int64_t kPanelQuads = kDynamicPanelBytes / (4 * kPanelColumns);
-
-/// Many rows of x and a piece of a chunk, decoded: some groups, or a part of one. All registers are for integers: sums,
-/// and integers of a group that is cut, are in memory.
+/// Many rows of x and a piece of a chunk, decoded: some groups, or a part of one. Between pieces sums, and integers of
+/// a group that is cut, are in memory.
 template <int kBits, int kRows, int kUnits>
 void run_panel(const TileArgs& args) {
   constexpr int kUnrolled = 4;
   constexpr int64_t kQuadBytes = 4 * kUnits * Vector::kLanes;
-  float* const sums = args.sums;
-  unroll<kRows>(ISOBIT_UNROLLED(r) {
-    if (args.chunk_begins) {
-      unroll<kUnits>(ISOBIT_UNROLLED(u) {
-        Vector::store_float(sums + r * kPanelColumns + u * Vector::kLanes, Vector::set_float(0.0f));
-      });
-    }
+  Vector::Floats sums[kRows][kUnits];
+  unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) {
+    const float* before = args.sums + i / kUnits * kPanelColumns + i % kUnits * Vector::kLanes;
+    sums[i / kUnits][i % kUnits] = args.chunk_begins ? Vector::set_float(0.0f) : Vector::load_float(before);
   });
   const uint8_t* codes = args.codes;
   const int8_t* a = args.a;
@@ -263,19 +313,15 @@ void run_panel(const TileArgs& args) {
         Vector::store_ints(args.ints + i / kUnits * kPanelColumns + i % kUnits * Vector::kLanes,
                            acc[i / kUnits][i % kUnits]);
       });
-      return;
+      break;
     }
     numbers.promote(
-        acc, [&](auto r, auto u, const auto& f) __attribute__((always_inline)) {
-          float* sum = sums + r * kPanelColumns + u * Vector::kLanes;
-          Vector::store_float(sum, f(Vector::load_float(sum)));
-        });
+        acc, [&](auto r, auto u, const auto& f) __attribute__((always_inline)) { sums[r][u] = f(sums[r][u]); });
   }
-  if (!args.chunk_ends) return;
-  unroll<kRows>(ISOBIT_UNROLLED(r) {
-    Vector::Floats row[kUnits];
-    unroll<kUnits>(ISOBIT_UNROLLED(u) { row[u] = Vector::load_float(sums + r * kPanelColumns + u * Vector::kLanes); });
-    add_chunk(args, r, row);
+  if (args.chunk_ends) return end_chunk(args, sums);
+  unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) {
+    Vector::store_float(args.sums + i / kUnits * kPanelColumns + i % kUnits * Vector::kLanes,
+                        sums[i / kUnits][i % kUnits]);
   });
 }
 
@@ -331,7 +377,7 @@ ISOBIT_HD void decode(const uint8_t* from, int64_t blocks, uint8_t* to, int64_t 
   for (int64_t i = 0; i < blocks; ++i, from += kDynamicBlockBytes) {
     unroll<kUnitsPerTile>(ISOBIT_UNROLLED(u) {
       const Vector::Bytes bytes = Vector::load_bytes(from + 4 * unit_lane(u));
-      __builtin_prefetch(from + kPrefetchBytes);
+      __builtin_prefetch(from + kPrefetchBytes / 2);
       unroll<kFields>(ISOBIT_UNROLLED(field) {
         Vector::store_bytes(to + field * stride + 4 * unit_lane(u),
                             Vector::field<field * kStored - kLow, kMask>(bytes));
@@ -353,8 +399,6 @@ ISOBIT_HD void for_row_groups(int64_t m, const Body& body) {
   }
 }
 
-/// Outputs of so many tiles, times kDynamicMaxM rows of x, stay in the second-level cache while chunks are added.
-constexpr int64_t kTilesTogether = 16;
 constexpr int kTilesAbreast = Vector::kUnits / kUnitsPerTile;
 constexpr int kPanelTiles = Vector::kPanelUnits / kUnitsPerTile;
 
@@ -396,6 +440,7 @@ void product_of_panel(TileArgs tile, const DynamicProductArgs& args, int64_t m, 
           tile.a = whole.a + row * whole.a_stride + a;
           tile.x = whole.x + row * whole.x_stride + group;
           tile.y = whole.y + row * whole.y_stride;
+          tile.totals = whole.totals + row * kPanelColumns;
           tile.ints = ints + row * kPanelColumns;
           tile.sums = sums + row * kPanelColumns;
           kPanels<kBits>.of[rows - 1][tiles * kUnitsPerTile - 1](tile);
@@ -418,15 +463,17 @@ void product_of_bits(const DynamicProductArgs& args) {
   for (int64_t row = 0; row < args.m; row += kDynamicMaxM) {
     const int64_t m = args.m - row < kDynamicMaxM ? args.m - row : kDynamicMaxM;
     const bool few = m <= Vector::kRows;
-    // Few rows: a tile is one stream through memory.
-    const int64_t abreast = few ? kTilesAbreast : kPanelTiles;
-    const int64_t together = few ? abreast : kTilesTogether;
-    for (int64_t first = 0; first < args.tiles; first += together) {
-      const int64_t tiles_end = args.tiles - first < together ? args.tiles : first + together;
+    // Narrow codes of one row are read slowly enough for one stream, two of wide ones are faster.
+    const int64_t abreast = !few ? kPanelTiles : m == 1 && kStored <= 2 ? 1 : kTilesAbreast;
+    for (int64_t t = 0; t < args.tiles; t += abreast) {
+      const int64_t tiles = args.tiles - t < abreast ? args.tiles - t : abreast;
       for (int64_t c = 0; c < chunks; ++c) {
         const bool last = c + 1 == chunks;
         TileArgs tile{};
         tile.layout = &layout;
+        tile.numbers = args.weights + t * layout.tile_bytes + c * layout.chunk_bytes;
+        tile.tile_end = args.weights + (t + 1) * layout.tile_bytes;
+        tile.codes = tile.numbers + layout.codes;
         tile.groups = last ? layout.groups - c * kDynamicChunkGroups : kDynamicChunkGroups;
         tile.blocks = layout.group_blocks;
         tile.last_blocks = last ? layout.last_group_blocks : layout.group_blocks;
@@ -435,18 +482,19 @@ void product_of_bits(const DynamicProductArgs& args) {
         tile.a_group_bytes = group_bytes;
         tile.x = args.x_groups + row * args.group_stride + c * kDynamicChunkGroups;
         tile.x_stride = args.group_stride;
-        tile.y_stride = args.y_stride;
+        tile.totals = reinterpret_cast<float*>(args.scratch + kDynamicPanelBytes) + 2 * kDynamicMaxM * kPanelColumns;
         tile.first_chunk = c == 0;
-        for (int64_t t = first; t < tiles_end; t += abreast) {
-          const int64_t tiles = tiles_end - t < abreast ? tiles_end - t : abreast;
-          tile.numbers = args.weights + t * layout.tile_bytes + c * layout.chunk_bytes;
-          tile.codes = tile.numbers + layout.codes;
-          tile.y = args.y + row * args.y_stride + t * kDynamicTileRows;
-          if (few) {
-            kTiles<kStored, kBits, kLow>.of[m - 1][tiles * kUnitsPerTile - 1](tile);
-          } else {
-            product_of_panel<kStored, kLow>(tile, args, m, tiles);
-          }
+        tile.last_chunk = last;
+        tile.bias = args.bias + t * kDynamicTileRows;
+        tile.lo = args.lo;
+        tile.hi = args.hi;
+        tile.y = args.y + row * args.y_stride + t * kDynamicTileRows;
+        tile.y_stride = args.y_stride;
+        tile.count = args.count - t * kDynamicTileRows;
+        if (few) {
+          kTiles<kStored, kBits, kLow>.of[m - 1][tiles * kUnitsPerTile - 1](tile);
+        } else {
+          product_of_panel<kStored, kLow>(tile, args, m, tiles);
         }
       }
     }
@@ -482,15 +530,9 @@ void run_finish(const DynamicFinishArgs& args) {
       if (args.sums != nullptr)
         acc = Vector::fma(Vector::load_float(args.sums + n), Vector::multiply_float(scale, offset), acc);
       const Floats total = Vector::add_float(Vector::add_float(zero, acc), Vector::load_float(args.bias + n));
-      // A NaN is the second operand, and stays.
-      return Vector::one_nan(Vector::min_float(hi, Vector::max_float(lo, total)));
+      store_finished(y, n, args.count, lo, hi, total);
     };
-    int64_t n = 0;
-    for (; n + Vector::kLanes <= args.count; n += Vector::kLanes) Vector::store_float(y + n, lanes(n));
-    if (n == args.count) continue;
-    float rest[Vector::kLanes];
-    Vector::store_float(rest, lanes(n));
-    std::memcpy(y + n, rest, static_cast<size_t>(args.count - n) * sizeof(float));
+    for (int64_t n = 0; n < args.count; n += Vector::kLanes) lanes(n);
   }
 }
 

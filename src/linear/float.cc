@@ -10,10 +10,6 @@
 namespace isobit {
 namespace {
 
-/// In floats: codes of all words, and a line more, so that rows of a power of two do not meet in the same sets of a
-/// cache.
-int64_t workspace_stride(const FloatLinearArgs& args) { return (args.words * (32 / args.bits) + 15) / 16 * 16 + 16; }
-
 /// The block of a row: its first output, and how many outputs it has.
 struct Place {
   int64_t first;
@@ -63,8 +59,10 @@ Result<PackedFloatWeights> pack_float_weights(const LowBitMatrix& matrix) {
   const bool by_group = p.kind == LowBitKind::kZeroPoint;
   const int32_t zero = by_group ? 0 : matrix.zero_point(0, 0);
   args.zero = static_cast<float>(zero);
-  for (int32_t i = 0; i < 16; ++i)
-    args.values[i] = static_cast<float>(low_bit_value(p.kind, p.bits, zero, i % (1 << p.bits)));
+  for (int32_t at = 0; at < 4; ++at)
+    for (int32_t i = 0; i < 16; ++i)
+      args.values[at][i] =
+          static_cast<float>(low_bit_value(p.kind, p.bits, zero, (i >> (at * p.bits)) % (1 << p.bits)));
 
   const auto scale_bytes = static_cast<int64_t>(size_in_bytes(p.scales.dtype));
   const int64_t outputs = tiles * kFloatTile;
@@ -116,8 +114,8 @@ int64_t float_linear_workspace_bytes(const PackedFloatWeights& weights, int64_t 
   const int64_t rows = m < kFloatRows ? m : kFloatRows;
   const int64_t sums = (rows * weights.args_.chunks + 15) / 16 * 16;
   const int64_t block = int64_t{kFloatWideTiles} * kFloatTile;
-  const int64_t floats = rows * workspace_stride(weights.args_) + sums + kFloatRows * kFloatBlocks * block +  //
-                         kFloatChunk * block;
+  const int64_t x = (rows * weights.args_.words * (32 / weights.args_.bits) + 15) / 16 * 16;
+  const int64_t floats = x + sums + kFloatRows * kFloatBlocks * block + kFloatChunk * block;
   return floats * static_cast<int64_t>(sizeof(float));
 }
 
@@ -147,7 +145,6 @@ void float_linear(FloatLinearKernel kernel, const PackedFloatWeights& weights, B
   args.low = epilogue.lo;
   args.high = epilogue.hi;
   args.workspace = static_cast<float*>(workspace);
-  args.workspace_stride = workspace_stride(args);
   kernel(args);
 }
 

@@ -16,8 +16,8 @@ struct Vector {
   using Words = __m256i;
   static constexpr int kLanes = 8;
   static constexpr int kUnits = 4;
-  static constexpr int kFewRows = 2;
-  static constexpr int kPanelUnits = 2;
+  static constexpr int kFewRows = 4;
+  static constexpr int kFewSums = 8;
   static constexpr int kPanelRows = 6;
   static constexpr int kLookUpBits = 3;
 
@@ -25,6 +25,10 @@ struct Vector {
   ISOBIT_HD static Floats set(float x) { return _mm256_set1_ps(x); }
   ISOBIT_HD static Floats load(const float* p) { return _mm256_loadu_ps(p); }
   ISOBIT_HD static void store(float* p, Floats a) { _mm256_storeu_ps(p, a); }
+  ISOBIT_HD static void store_fours(float* p, int64_t stride, Floats a) {
+    _mm_storeu_ps(p, _mm256_castps256_ps128(a));
+    _mm_storeu_ps(p + stride, _mm256_extractf128_ps(a, 1));
+  }
   ISOBIT_HD static Words load_words(const uint32_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }

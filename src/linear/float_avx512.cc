@@ -22,15 +22,21 @@ struct Vector {
   using Words = __m512i;
   static constexpr int kLanes = 16;
   static constexpr int kUnits = 4;
-  static constexpr int kFewRows = 4;
-  static constexpr int kPanelUnits = 4;
-  static constexpr int kPanelRows = 6;
+  static constexpr int kFewRows = 8;
+  static constexpr int kFewSums = 24;
+  static constexpr int kPanelRows = 28;
   static constexpr int kLookUpBits = 4;
 
   ISOBIT_HD static Floats zero() { return _mm512_setzero_ps(); }
   ISOBIT_HD static Floats set(float x) { return _mm512_set1_ps(x); }
   ISOBIT_HD static Floats load(const float* p) { return _mm512_loadu_ps(p); }
   ISOBIT_HD static void store(float* p, Floats a) { _mm512_storeu_ps(p, a); }
+  ISOBIT_HD static void store_fours(float* p, int64_t stride, Floats a) {
+    _mm_storeu_ps(p, _mm512_castps512_ps128(a));
+    _mm_storeu_ps(p + stride, _mm512_extractf32x4_ps(a, 1));
+    _mm_storeu_ps(p + 2 * stride, _mm512_extractf32x4_ps(a, 2));
+    _mm_storeu_ps(p + 3 * stride, _mm512_extractf32x4_ps(a, 3));
+  }
   ISOBIT_HD static Words load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
   template <int kCount>
   ISOBIT_HD static Words shift_right(Words a) {

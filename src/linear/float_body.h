@@ -5,15 +5,18 @@
 //
 // A few rows decode weights in registers, for every product. More rows decode a chunk of a block to a panel of floats
 // first, which all rows then read from the first-level cache: an ordinary product of matrices. Both do the same
-// operations for each output.
+// operations for each output. A register tile of many rows and one vector of outputs needs hardly an instruction but
+// its multiply-adds, since AVX-512 broadcasts an element of x within one: another thread of the core takes less from
+// it.
 //
 // Vector has
 //   Floats, Words              kLanes floats, or words of codes
-//   kUnits                     vectors of outputs of a register tile
-//   kFewRows                   rows that decode in registers; kFewRows * kUnits sums fit them
-//   kPanelUnits, kPanelRows    the register tile of the product with a panel
+//   kUnits                     vectors of outputs that are decoded together
+//   kFewRows, kFewSums         rows that decode in registers, and how many sums fit beside that
+//   kPanelRows                 rows of the product with a panel; times kFloatTile outputs they fit the registers
 //   kLookUpBits                codes of so many bits are indices of look_up, whatever the bits above
 //   zero, set, load, store, load_words, shift_right, add, sub, min, max, load_as, store_as
+//   store_fours(p, stride, a)  lanes 4 i to 4 i + 3 at p + i * stride
 //   fma(a, b, c)               a * b + c
 //   load_table, look_up        values[word modulo 2^kLookUpBits]
 //   select(word, mask, bits)   (word & mask) | bits, as floats
@@ -34,7 +37,21 @@ using Words = Vector::Words;
 constexpr int kLanes = Vector::kLanes;
 constexpr int kWideOutputs = kFloatWideTiles * kFloatTile;
 
+/// Codes are fetched so far ahead of where they are decoded, in words: what memory delivers while it answers, twice.
+constexpr int64_t kPrefetchWords = 2048;
+
+/// y is fetched during so many chunks before it is written.
+constexpr int64_t kFetchChunks = 8;
+
 constexpr int min_int(int a, int b) { return a < b ? a : b; }
+
+/// A power of two, at most kMost, of units that so many rows take at once within so many sums.
+template <int kMost>
+constexpr int units_together(int rows, int sums) {
+  int units = 1;
+  while (2 * units <= kMost && 2 * units * rows <= sums) units *= 2;
+  return units;
+}
 
 // kBits is the width of codes, kZeroPoints says whether each group has a z of its own.
 template <int kBits>
@@ -78,11 +95,12 @@ template <int kBits>
   return Vector::load_as<Dtype::kBF16>(from, index);
 }
 
-/// Weights of one block, from its output `first` on.
+/// Weights of one block.
 struct Block {
   const uint32_t* codes;
   int64_t groups_before;  // elements of S (and O, z) before those of the block
   int64_t n;              // of its first output
+  bool first;             // of these rows: x is not in the workspace yet
 };
 
 /// kUnits vectors of weights from words of codes, by look-up, or (kBits too large for that) by making the code the last
@@ -92,7 +110,9 @@ struct Decoder {
   static constexpr bool kLookUp = kBits <= Vector::kLookUpBits;
   /// Codes that are in the mantissa without a shift: those of the lower half of the word.
   static constexpr int kPlaces = kLookUp ? 1 : 16 / kBits;
-  Floats table;
+  /// Codes that a look-up finds without a shift, by a table for each.
+  static constexpr int kTables = kLookUp ? Vector::kLookUpBits / kBits : 1;
+  Floats table[kTables];
   Floats minus[kPlaces][kZeroPoints * (kUnits - 1) + 1];
 
   [[gnu::always_inline]] static constexpr float power(int place) {
@@ -101,7 +121,7 @@ struct Decoder {
 
   [[gnu::always_inline]] explicit Decoder(const FloatLinearArgs& args) {
     if constexpr (kLookUp) {
-      table = Vector::load_table(args.values);
+      unroll<kTables>(ISOBIT_UNROLLED(t) { table[t] = Vector::load_table(args.values[t]); });
     } else if constexpr (!kZeroPoints) {
       for (int place = 0; place < kPlaces; ++place) minus[place][0] = Vector::set(power(place) + args.zero);
     }
@@ -122,7 +142,8 @@ struct Decoder {
   template <int kField>
   [[gnu::always_inline]] inline Floats value(Words word, int unit) const {
     if constexpr (kLookUp) {
-      const Floats v = Vector::look_up(table, Vector::template shift_right<kField * kBits>(word));
+      constexpr int kTable = kField % kTables;
+      const Floats v = Vector::look_up(table[kTable], Vector::template shift_right<(kField - kTable) * kBits>(word));
       if constexpr (kZeroPoints) return Vector::sub(v, minus[0][unit]);
       return v;
     } else {
@@ -134,8 +155,8 @@ struct Decoder {
   }
 };
 
-/// body(field, values[kUnits], offset in k from `words` on) for all codes of `count` words. Words of more than eight
-/// codes are shifted from eight to eight, which keeps the code short.
+/// body(k, field, values[kUnits]) for all codes of `count` words: field of the eight or four from k on, counted from
+/// `words`. Words of more than eight codes are shifted from eight to eight, which keeps the code short.
 template <int kBits, int kOutputs, int kUnits, typename TheDecoder, typename Body>
 [[gnu::always_inline]] inline void decode_words(const TheDecoder& decoder, const uint32_t* words, int64_t count,
                                                 const Body& body) {
@@ -143,12 +164,15 @@ template <int kBits, int kOutputs, int kUnits, typename TheDecoder, typename Bod
   int64_t k = 0;
   for (int64_t i = 0; i < count; ++i, words += kOutputs) {
     Words word[kUnits];
-    unroll<kUnits>(ISOBIT_UNROLLED(u) { word[u] = Vector::load_words(words + u * kLanes); });
+    unroll<kUnits>(ISOBIT_UNROLLED(u) {
+      word[u] = Vector::load_words(words + u * kLanes);
+      if constexpr (u * kLanes % kFloatTile == 0) __builtin_prefetch(words + u * kLanes + kPrefetchWords);
+    });
     for (int part = 0; part < kFields<kBits> / kUnrolled; ++part, k += kUnrolled) {
       unroll<kUnrolled>(ISOBIT_UNROLLED(field) {
         Floats v[kUnits];
         unroll<kUnits>(ISOBIT_UNROLLED(u) { v[u] = decoder.template value<field>(word[u], u); });
-        body(k + field, v);
+        body(k, field, v);
       });
       if constexpr (kFields < kBits >> kUnrolled)
         unroll<kUnits>(ISOBIT_UNROLLED(u) { word[u] = Vector::template shift_right<kUnrolled * kBits>(word[u]); });
@@ -173,14 +197,14 @@ template <int kRows, int kUnits, typename Total>
 }
 
 template <Dtype kDtype>
-[[gnu::always_inline]] inline void finish_row_as(const FloatLinearArgs& args, const float* totals, int64_t m, int64_t n,
-                                                 int64_t count) {
+[[gnu::always_inline]] inline void finish_row_as(const FloatLinearArgs& args, const float* totals, int64_t tile_stride,
+                                                 int64_t m, int64_t n, int64_t count) {
   constexpr int64_t kBytes = kDtype == Dtype::kF32 ? 4 : 2;
   unsigned char* const y = static_cast<unsigned char*>(args.y) + (m * args.y_stride + n) * kBytes;
   const Floats low = Vector::set(args.low);
   const Floats high = Vector::set(args.high);
   for (int64_t i = 0; i < count; i += kLanes) {
-    Floats value = Vector::load(totals + i);
+    Floats value = Vector::load(totals + i / kFloatTile * tile_stride + i % kFloatTile);
     const int64_t left = count - i;
     if (args.bias != nullptr) {
       if (left >= kLanes) {
@@ -203,24 +227,93 @@ template <Dtype kDtype>
 }
 
 /// Bias, clamp and rounding to the type of y; writes y[m, n .. n + outputs) as far as these outputs exist. totals are
-/// readable up to a multiple of a tile.
-inline void finish_row(const FloatLinearArgs& args, const float* totals, int64_t m, int64_t n, int64_t outputs) {
+/// tiles of kFloatTile outputs, tile_stride floats from one to the next.
+inline void finish_row(const FloatLinearArgs& args, const float* totals, int64_t tile_stride, int64_t m, int64_t n,
+                       int64_t outputs) {
   const int64_t count = args.n - n < outputs ? args.n - n : outputs;
   switch (args.dtype) {
-    case Dtype::kF16: return finish_row_as<Dtype::kF16>(args, totals, m, n, count);
-    case Dtype::kBF16: return finish_row_as<Dtype::kBF16>(args, totals, m, n, count);
-    default: return finish_row_as<Dtype::kF32>(args, totals, m, n, count);
+    case Dtype::kF16: return finish_row_as<Dtype::kF16>(args, totals, tile_stride, m, n, count);
+    case Dtype::kBF16: return finish_row_as<Dtype::kBF16>(args, totals, tile_stride, m, n, count);
+    default: return finish_row_as<Dtype::kF32>(args, totals, tile_stride, m, n, count);
   }
 }
 
-/// Rows of x in the workspace, widened, each group filled with zeros to whole words, and their sums over chunks.
+/// Rows in as few tiles of at most Vector::kPanelRows as possible, of sizes that differ by one at most.
+class RowTiles {
+ public:
+  explicit RowTiles(int64_t count)
+      : tiles_((count + kMost - 1) / kMost), rows_(count / tiles_), larger_(count % tiles_) {}
+  [[nodiscard]] int64_t tiles() const { return tiles_; }
+  [[nodiscard]] int64_t first(int64_t tile) const { return tile * rows_ + (tile < larger_ ? tile : larger_); }
+
+ private:
+  static constexpr int64_t kMost = Vector::kPanelRows;
+  int64_t tiles_;
+  int64_t rows_;
+  int64_t larger_;
+};
+
+/// Consecutive rows of x in the workspace, widened, each group filled with zeros to whole words, four of k of all rows
+/// after each other: [k / 4][row][k % 4]. One pointer then serves all broadcasts of a register tile.
 struct Rows {
-  const float* x;
-  int64_t stride;
-  const float* sums;  // [row][chunk]; of kOffset only
-  int64_t first;      // row of x and y
+  float* x;
+  float* sums;    // [row][chunk]; of kOffset only
+  int64_t first;  // row of x and y
   int64_t count;
 };
+
+/// x[index .. index + count) to a row of Rows at `out`, where `stride` floats are between one four of k and the next,
+/// and zeros to the end of the last four.
+template <Dtype kDtype>
+void widen(const void* from, int64_t index, int64_t count, float* out, int64_t stride) {
+  constexpr int64_t kBytes = kDtype == Dtype::kF32 ? 4 : 2;
+  const unsigned char* const bytes = static_cast<const unsigned char*>(from) + index * kBytes;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes, out += kLanes / 4 * stride)
+    Vector::store_fours(out, stride, Vector::load_as<kDtype>(bytes, i));
+  if (i == count) return;
+  unsigned char last[kLanes * kBytes] = {};
+  float widened[kLanes];
+  std::memcpy(last, bytes + i * kBytes, static_cast<size_t>((count - i) * kBytes));
+  Vector::store(widened, Vector::load_as<kDtype>(last, 0));
+  for (int64_t j = 0; i + j < count; j += 4, out += stride) std::memcpy(out, widened + j, 4 * sizeof(float));
+}
+
+inline void widen_of_type(const void* from, Dtype dtype, int64_t index, int64_t count, float* out, int64_t stride) {
+  switch (dtype) {
+    case Dtype::kF16: return widen<Dtype::kF16>(from, index, count, out, stride);
+    case Dtype::kBF16: return widen<Dtype::kBF16>(from, index, count, out, stride);
+    default: return widen<Dtype::kF32>(from, index, count, out, stride);
+  }
+}
+
+/// A chunk of rows [first, first + count) of x to `out`, as in Rows, and its sums to `sums`.
+template <int kBits>
+void take_chunk(const FloatLinearArgs& args, const Chunk& chunk, int64_t first, int64_t count, float* out,
+                float* sums) {
+  const int64_t floats = chunk.words * kFields<kBits>;
+  const int64_t begin = (chunk.word - chunk.group * args.group_words) * kFields<kBits>;  // in the group
+  const int64_t from = chunk.group * args.group + begin;
+  int64_t existing = args.group - begin < args.k - from ? args.group - begin : args.k - from;
+  if (existing > floats) existing = floats;
+  const int64_t bytes = args.dtype == Dtype::kF32 ? 4 : 2;
+  const int64_t stride = 4 * count;
+  const int64_t filled = (existing + 3) / 4 * 4;
+  for (int64_t r = 0; r < count; ++r) {
+    const int64_t index = (first + r) * args.x_stride + from;
+    const unsigned char* const next = static_cast<const unsigned char*>(args.x) + (index + existing) * bytes;
+    for (int64_t i = 0; i < existing * bytes; i += 64) __builtin_prefetch(next + i, 0, 2);
+    widen_of_type(args.x, args.dtype, index, existing, out + r * 4, stride);
+  }
+  std::memset(out + filled * count, 0, static_cast<size_t>((floats - filled) * count) * sizeof(float));
+  if (args.offsets == nullptr) return;
+  for (int64_t r = 0; r < count; ++r) {
+    float sum[4] = {};
+    for (int64_t i = 0; i < floats; i += 4)
+      for (int64_t j = 0; j < 4; ++j) sum[j] += out[i * count + r * 4 + j];
+    sums[r * args.chunks + chunk.index] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  }
+}
 
 /// kRows rows with kUnits vectors of outputs of a block, from output `first` of it on.
 template <int kBits, bool kZeroPoints, int kOutputs, int kUnits, int kRows>
@@ -231,15 +324,14 @@ void few_rows(const FloatLinearArgs& args, const Rows& rows, const Block& block,
   for (Chunk chunk = first_chunk<kBits>(args); chunk.word < args.words; advance<kBits>(args, chunk)) {
     const int64_t scale_index = block.groups_before + chunk.group * kOutputs + first;
     decoder.begin_group(args, scale_index);
-    const float* x = rows.x + chunk.word * kFields<kBits>;
-    const int64_t stride = rows.stride;
+    const float* const x = rows.x + chunk.word * kFields<kBits> * kRows;
     Floats sum[kRows][kUnits];
     unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) { sum[i / kUnits][i % kUnits] = Vector::zero(); });
     decode_words<kBits, kOutputs, kUnits>(
         decoder, block.codes + chunk.word * kOutputs + first,
-        chunk.words, [&](int64_t k, const Floats(&v)[kUnits]) __attribute__((always_inline)) {
+        chunk.words, [&](int64_t k, auto field, const Floats(&v)[kUnits]) __attribute__((always_inline)) {
           unroll<kRows>(ISOBIT_UNROLLED(r) {
-            const Floats u_x = Vector::set(x[r * stride + k]);
+            const Floats u_x = Vector::set(x[k * kRows + (field / 4 * kRows + r) * 4 + field % 4]);
             unroll<kUnits>(ISOBIT_UNROLLED(u) { sum[r][u] = Vector::fma(v[u], u_x, sum[r][u]); });
           });
         });
@@ -252,7 +344,8 @@ void few_rows(const FloatLinearArgs& args, const Rows& rows, const Block& block,
   unroll<kRows>(ISOBIT_UNROLLED(r) {
     float totals[kUnits * kLanes];
     unroll<kUnits>(ISOBIT_UNROLLED(u) { Vector::store(totals + u * kLanes, total[r][u]); });
-    if (block.n + first < args.n) finish_row(args, totals, rows.first + r, block.n + first, kUnits * kLanes);
+    if (block.n + first < args.n)
+      finish_row(args, totals, kFloatTile, rows.first + r, block.n + first, kUnits * kLanes);
   });
 }
 
@@ -265,8 +358,9 @@ void decode_panel(const FloatLinearArgs& args, const Block& block, const Chunk& 
     decoder.begin_group(args, block.groups_before + chunk.group * kOutputs + first);
     decode_words<kBits, kOutputs, kUnits>(
         decoder, block.codes + chunk.word * kOutputs + first,
-        chunk.words, [&](int64_t k, const Floats(&v)[kUnits]) __attribute__((always_inline)) {
-          unroll<kUnits>(ISOBIT_UNROLLED(u) { Vector::store(panel + k * kOutputs + first + u * kLanes, v[u]); });
+        chunk.words, [&](int64_t k, int field, const Floats(&v)[kUnits]) __attribute__((always_inline)) {
+          float* const to = panel + (k + field) * kOutputs + first;
+          unroll<kUnits>(ISOBIT_UNROLLED(u) { Vector::store(to + u * kLanes, v[u]); });
         });
   }
 }
@@ -275,38 +369,52 @@ struct PanelTile {
   const float* panel;  // from the first output of the tile on
   int64_t count;       // of k, a multiple of four
   const float* x;
-  int64_t x_stride;
-  float* totals;
+  float* totals;          // [tile of outputs][row][output]
+  int64_t totals_stride;  // of tiles
+  bool first;             // no totals yet
   int64_t scale_index;
   const float* x_sums;
 };
 
-constexpr int kTotalsStride = kFloatBlocks * kWideOutputs;
-
-template <int kOutputs, int kRows>
+/// kRows rows times kTiles tiles of outputs.
+template <int kOutputs, int kTiles, int kRows>
 void panel_tile(const FloatLinearArgs& args, const PanelTile& tile) {
-  constexpr int kUnits = min_int(Vector::kPanelUnits, kOutputs / kLanes);
+  constexpr int kUnits = kTiles * kFloatTile / kLanes;
   Floats sum[kRows][kUnits];
   unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) { sum[i / kUnits][i % kUnits] = Vector::zero(); });
-  const float* rows[kRows];
-  unroll<kRows>(ISOBIT_UNROLLED(r) { rows[r] = tile.x + r * tile.x_stride; });
   const float* panel = tile.panel;
-  for (int64_t k = 0; k < tile.count; k += 4, panel += 4 * kOutputs) {
+  const float* x = tile.x;
+  for (int64_t k = 0; k < tile.count; k += 4, panel += 4 * kOutputs, x += 4 * kRows) {
     unroll<4>(ISOBIT_UNROLLED(i) {
       Floats v[kUnits];
       unroll<kUnits>(ISOBIT_UNROLLED(u) { v[u] = Vector::load(panel + i * kOutputs + u * kLanes); });
       unroll<kRows>(ISOBIT_UNROLLED(r) {
-        const Floats x = Vector::set(rows[r][k + i]);
-        unroll<kUnits>(ISOBIT_UNROLLED(u) { sum[r][u] = Vector::fma(v[u], x, sum[r][u]); });
+        const Floats u_x = Vector::set(x[r * 4 + i]);
+        unroll<kUnits>(ISOBIT_UNROLLED(u) { sum[r][u] = Vector::fma(v[u], u_x, sum[r][u]); });
       });
     });
   }
+  constexpr int kTileUnits = kFloatTile / kLanes;
+  float* const totals = tile.totals;
+  const int64_t totals_stride = tile.totals_stride;
+  if (tile.first)
+    unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) {
+      constexpr int kUnit = i % kUnits;
+      Vector::store(totals + kUnit / kTileUnits * totals_stride + i / kUnits * kFloatTile + kUnit % kTileUnits * kLanes,
+                    Vector::zero());
+    });
   add_chunk(
       args, tile.scale_index, sum,
       tile.x_sums, [&](int r, int u, Floats factor, Floats x_v) __attribute__((always_inline)) {
-        float* const total = tile.totals + r * kTotalsStride + u * kLanes;
+        float* const total = totals + u / kTileUnits * totals_stride + r * kFloatTile + u % kTileUnits * kLanes;
         Vector::store(total, Vector::fma(factor, x_v, Vector::load(total)));
       });
+}
+
+/// Tiles of outputs that so many rows take at once.
+template <int kOutputs>
+constexpr int tiles_together(int rows) {
+  return units_together<kOutputs / kFloatTile>(rows, Vector::kPanelRows);
 }
 
 using PanelTileFunction = void (*)(const FloatLinearArgs&, const PanelTile&);
@@ -316,7 +424,7 @@ struct PanelTiles {
   PanelTileFunction of_rows[Vector::kPanelRows + 1];
   template <int kRows = 1>
   constexpr void fill() {
-    of_rows[kRows] = panel_tile<kOutputs, kRows>;
+    of_rows[kRows] = panel_tile<kOutputs, tiles_together<kOutputs>(kRows), kRows>;
     if constexpr (kRows < Vector::kPanelRows) fill<kRows + 1>();
   }
   static constexpr PanelTiles make() {
@@ -329,29 +437,48 @@ struct PanelTiles {
 template <int kOutputs>
 constexpr PanelTiles<kOutputs> kPanelTiles = PanelTiles<kOutputs>::make();
 
-/// All rows with one chunk of a block.
+/// Asks for the lines of y[m, n .. n + kOutputs).
+template <int kOutputs>
+[[gnu::always_inline]] inline void fetch_row(const FloatLinearArgs& args, int64_t m, int64_t n) {
+  const int64_t bytes = args.dtype == Dtype::kF32 ? 4 : 2;
+  const unsigned char* const y = static_cast<const unsigned char*>(args.y) + (m * args.y_stride + n) * bytes;
+  for (int64_t i = 0; i < kOutputs * bytes; i += 64) __builtin_prefetch(y + i, 1);
+}
+
+/// All rows with one chunk of a block. totals: [tile of outputs][row][output].
 template <int kBits, bool kZeroPoints, int kOutputs>
 void add_panel(const FloatLinearArgs& args, const Rows& rows, const Block& block, const Chunk& chunk, float* panel,
                float* totals) {
   decode_panel<kBits, kZeroPoints, kOutputs>(args, block, chunk, panel);
-  constexpr int kStep = min_int(Vector::kPanelUnits * kLanes, kOutputs);
-  for (int first = 0; first < kOutputs; first += kStep) {
-    for (int64_t m = 0; m < rows.count;) {
-      // The last two tiles share what is left evenly: a lone row is slow.
-      const int64_t left = rows.count - m;
-      const int64_t most = Vector::kPanelRows;
-      const int64_t together = left >= 2 * most ? most : left > most ? (left + 1) / 2 : left;
-      PanelTile tile;
+  // Lines of y are asked for in the last chunks, a few at a time: stores that wait for memory would hold up the others.
+  const int64_t spread = args.chunks < kFetchChunks ? args.chunks : kFetchChunks;
+  const RowTiles tiles(rows.count);
+  const int64_t row_floats = args.words * kFields<kBits>;
+  for (int64_t t = 0; t < tiles.tiles(); ++t) {
+    const int64_t m = tiles.first(t);
+    const int64_t count = tiles.first(t + 1) - m;
+    const int step = tiles_together<kOutputs>(static_cast<int>(count)) * kFloatTile;
+    PanelTile tile;
+    tile.count = chunk.words * kFields<kBits>;
+    float* const x = rows.x + m * row_floats + chunk.word * kFields<kBits> * count;
+    if (block.first) take_chunk<kBits>(args, chunk, rows.first + m, count, x, rows.sums + m * args.chunks);
+    tile.x = x;
+    tile.totals_stride = rows.count * kFloatTile;
+    tile.first = chunk.word == 0;
+    tile.x_sums = rows.sums + m * args.chunks + chunk.index;
+    if (args.chunks - chunk.index <= spread)
+      for (int64_t r = chunk.index % spread; r < count; r += spread)
+        fetch_row<kOutputs>(args, rows.first + m + r, block.n);
+    for (int first = 0; first < kOutputs; first += step) {
       tile.panel = panel + first;
-      tile.count = chunk.words * kFields<kBits>;
-      tile.x = rows.x + m * rows.stride + chunk.word * kFields<kBits>;
-      tile.x_stride = rows.stride;
-      tile.totals = totals + m * kTotalsStride + first;
+      tile.totals = totals + first / kFloatTile * tile.totals_stride + m * kFloatTile;
       tile.scale_index = block.groups_before + chunk.group * kOutputs + first;
-      tile.x_sums = rows.sums + m * args.chunks + chunk.index;
-      kPanelTiles<kOutputs>.of_rows[together](args, tile);
-      m += together;
+      kPanelTiles<kOutputs>.of_rows[count](args, tile);
     }
+    // At once, so that the stores of y wait for memory while the next tile is multiplied.
+    if (chunk.word + chunk.words < args.words) continue;
+    for (int64_t r = m; r < m + count; ++r)
+      finish_row(args, totals + r * kFloatTile, tile.totals_stride, rows.first + r, block.n, kOutputs);
   }
 }
 
@@ -359,28 +486,26 @@ void add_panel(const FloatLinearArgs& args, const Rows& rows, const Block& block
 template <int kBits, bool kZeroPoints, int kOutputs>
 void many_rows(const FloatLinearArgs& args, const Rows& rows, const Block& block, int64_t blocks, float* workspace) {
   float* const totals = workspace;
-  float* const panel = workspace + kFloatRows * kTotalsStride;
-  std::memset(totals, 0, static_cast<size_t>(rows.count) * kTotalsStride * sizeof(float));
+  float* const panel = workspace + kFloatRows * kFloatBlocks * kWideOutputs;
   Chunk part = first_chunk<kBits>(args);
   while (part.word < args.words) {
     Chunk chunk = part;
     const int64_t end = part.word + kFloatPart / kFields<kBits>;
     for (int64_t b = 0; b < blocks; ++b) {
       const Block here{block.codes + b * args.words * kOutputs, block.groups_before + b * args.groups * kOutputs,
-                       block.n + b * kOutputs};
+                       block.n + b * kOutputs, block.first && b == 0};
       for (chunk = part; chunk.word < end && chunk.word < args.words; advance<kBits>(args, chunk))
-        add_panel<kBits, kZeroPoints, kOutputs>(args, rows, here, chunk, panel, totals + b * kOutputs);
+        add_panel<kBits, kZeroPoints, kOutputs>(args, rows, here, chunk, panel, totals + b * rows.count * kOutputs);
     }
     part = chunk;
   }
-  for (int64_t m = 0; m < rows.count; ++m)
-    finish_row(args, totals + m * kTotalsStride, rows.first + m, block.n, blocks * kOutputs);
 }
 
 template <int kBits, bool kZeroPoints, int kOutputs, int kRows = Vector::kFewRows>
 [[gnu::always_inline]] inline void few_rows_of_block(const FloatLinearArgs& args, const Rows& rows,
                                                      const Block& block) {
-  constexpr int kUnits = min_int(Vector::kUnits, kOutputs / kLanes);
+  constexpr int kMostUnits = min_int(Vector::kUnits, kOutputs / kLanes);
+  constexpr int kUnits = units_together<kMostUnits>(kRows, Vector::kFewSums);
   if (rows.count == kRows) {
     for (int first = 0; first < kOutputs; first += kUnits * kLanes)
       few_rows<kBits, kZeroPoints, kOutputs, kUnits, kRows>(args, rows, block, first);
@@ -394,81 +519,41 @@ void run_blocks(const FloatLinearArgs& args, const Rows& rows, Block block, int6
   if (rows.count <= Vector::kFewRows) {
     for (int64_t b = 0; b < blocks; ++b) {
       few_rows_of_block<kBits, kZeroPoints, kOutputs>(args, rows, block);
-      block = {block.codes + args.words * kOutputs, block.groups_before + args.groups * kOutputs, block.n + kOutputs};
+      block = {block.codes + args.words * kOutputs, block.groups_before + args.groups * kOutputs, block.n + kOutputs,
+               false};
     }
     return;
   }
-  for (int64_t b = 0; b < blocks; b += kFloatBlocks) {
-    const int64_t together = blocks - b < kFloatBlocks ? blocks - b : kFloatBlocks;
+  const int64_t most = args.words * kFields<kBits> <= kFloatPart ? 1 : kFloatBlocks;  // one part: nothing to collect
+  for (int64_t b = 0; b < blocks; b += most) {
+    const int64_t together = blocks - b < most ? blocks - b : most;
     many_rows<kBits, kZeroPoints, kOutputs>(args, rows, block, together, workspace);
     block.codes += together * args.words * kOutputs;
     block.groups_before += together * args.groups * kOutputs;
     block.n += together * kOutputs;
-  }
-}
-
-template <Dtype kDtype>
-void widen(const void* from, int64_t index, int64_t count, float* out) {
-  constexpr int64_t kBytes = kDtype == Dtype::kF32 ? 4 : 2;
-  const unsigned char* const bytes = static_cast<const unsigned char*>(from) + index * kBytes;
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) Vector::store(out + i, Vector::load_as<kDtype>(bytes, i));
-  if (i == count) return;
-  unsigned char last[kLanes * kBytes] = {};
-  float widened[kLanes];
-  std::memcpy(last, bytes + i * kBytes, static_cast<size_t>((count - i) * kBytes));
-  Vector::store(widened, Vector::load_as<kDtype>(last, 0));
-  std::memcpy(out + i, widened, static_cast<size_t>(count - i) * sizeof(float));
-}
-
-inline void widen_of_type(const void* from, Dtype dtype, int64_t index, int64_t count, float* out) {
-  switch (dtype) {
-    case Dtype::kF16: return widen<Dtype::kF16>(from, index, count, out);
-    case Dtype::kBF16: return widen<Dtype::kBF16>(from, index, count, out);
-    default: return widen<Dtype::kF32>(from, index, count, out);
-  }
-}
-
-/// Row m of x to `out`.
-template <int kBits>
-void take_row(const FloatLinearArgs& args, int64_t m, float* out, float* sums) {
-  const int64_t group_floats = args.group_words * kFields<kBits>;
-  const int64_t from = m * args.x_stride;
-  if (group_floats == args.group || args.groups == 1) {
-    widen_of_type(args.x, args.dtype, from, args.k, out);
-  } else {
-    for (int64_t g = 0; g < args.groups; ++g) {
-      const int64_t begin = g * args.group;
-      const int64_t count = args.k - begin < args.group ? args.k - begin : args.group;
-      widen_of_type(args.x, args.dtype, from + begin, count, out + g * group_floats);
-      for (int64_t i = count; i < group_floats && g + 1 < args.groups; ++i) out[g * group_floats + i] = 0.0f;
-    }
-  }
-  const int64_t last = args.k - (args.groups - 1) * args.group;
-  for (int64_t i = (args.groups - 1) * group_floats + last; i < args.words * kFields<kBits>; ++i) out[i] = 0.0f;
-  if (args.offsets == nullptr) return;
-  for (Chunk chunk = first_chunk<kBits>(args); chunk.word < args.words; advance<kBits>(args, chunk)) {
-    float sum[4] = {};
-    const float* const x = out + chunk.word * kFields<kBits>;
-    for (int64_t i = 0; i < chunk.words * kFields<kBits>; i += 4)
-      for (int j = 0; j < 4; ++j) sum[j] += x[i + j];
-    sums[chunk.index] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    block.first = false;
   }
 }
 
 template <int kBits, bool kZeroPoints>
 void run_rows(const FloatLinearArgs& args) {
   const int64_t most = args.m < kFloatRows ? args.m : kFloatRows;
-  float* const sums = args.workspace + most * args.workspace_stride;
+  const int64_t row_floats = args.words * kFields<kBits>;
+  float* const sums = args.workspace + (most * row_floats + 15) / 16 * 16;
   float* const rest = sums + (most * args.chunks + 15) / 16 * 16;
-  for (int64_t m = 0; m < args.m; m += most) {
-    const Rows rows{args.workspace, args.workspace_stride, sums, m, args.m - m < most ? args.m - m : most};
-    for (int64_t r = 0; r < rows.count; ++r)
-      take_row<kBits>(args, m + r, args.workspace + r * args.workspace_stride, sums + r * args.chunks);
-    Block block{args.codes, 0, 0};
+  const RowTiles tiles(args.m);
+  constexpr int64_t kMostTiles = kFloatRows / Vector::kPanelRows;
+  const int64_t passes = (tiles.tiles() + kMostTiles - 1) / kMostTiles;
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    const int64_t m = tiles.first(tiles.tiles() * pass / passes);
+    const Rows rows{args.workspace, sums, m, tiles.first(tiles.tiles() * (pass + 1) / passes) - m};
+    if (rows.count <= Vector::kFewRows)
+      for (Chunk chunk = first_chunk<kBits>(args); chunk.word < args.words; advance<kBits>(args, chunk))
+        take_chunk<kBits>(args, chunk, m, rows.count, rows.x + chunk.word * kFields<kBits> * rows.count, sums);
+    Block block{args.codes, 0, 0, true};
     run_blocks<kBits, kZeroPoints, kWideOutputs>(args, rows, block, args.wide_blocks, rest);
     const int64_t wide = int64_t{args.wide_blocks} * kWideOutputs;
-    block = {args.codes + wide * args.words, wide * args.groups, wide};
+    block = {args.codes + wide * args.words, wide * args.groups, wide, wide == 0};
     run_blocks<kBits, kZeroPoints, kFloatTile>(args, rows, block, args.narrow_blocks, rest);
   }
 }

@@ -17,8 +17,9 @@ inline constexpr int kFloatWideTiles = 4;
 /// Groups are cut into chunks of so many elements, so that the decoded weights of a wide block and a chunk (32 KB) stay
 /// in the first-level cache.
 inline constexpr int kFloatChunk = 128;
-/// Rows of x that are taken together: decoding is paid once for all of them.
-inline constexpr int kFloatRows = 128;
+/// Rows of x that are taken together: decoding is paid once for all of them, and what they need beside the weights
+/// stays in half a second-level cache.
+inline constexpr int kFloatRows = 84;
 /// Wide blocks whose sums over a part of k are collected before the next part of x is read.
 inline constexpr int kFloatBlocks = 4;
 /// Elements of k in such a part: kFloatRows rows of it stay in the second-level cache.
@@ -31,7 +32,7 @@ struct FloatLinearArgs {
   const void* scales;           // S: [block][group][output of the block], of scale_dtype
   const void* offsets;          // O likewise, or null
   const uint16_t* zero_points;  // z as float16 likewise, or null
-  float values[16];             // v of every code of 1, 2 or 4 bits, where z is not given by group: repeated to fill
+  float values[4][16];          // [i]: v of the code of 1, 2 or 4 bits that is at bit i * bits of an index
   float zero;                   // v = code - zero: the same for 8 bits, where 1-bit symmetric does not occur
   Dtype scale_dtype;
   int32_t bits;
@@ -54,8 +55,7 @@ struct FloatLinearArgs {
   const float* bias;  // [n], or null
   float low;          // clamp; -inf and inf: none
   float high;
-  float* workspace;          // float_linear_workspace_bytes, 64-byte aligned: rows of x, their sums, totals, a panel
-  int64_t workspace_stride;  // of rows of x, in floats
+  float* workspace;  // float_linear_workspace_bytes, 64-byte aligned: rows of x, their sums, totals, a panel
 };
 
 using FloatLinearKernel = void (*)(const FloatLinearArgs& args);

@@ -15,7 +15,7 @@ struct Vector {
   static constexpr int kLanes = 16;
   static constexpr int kUnits = 1;
   static constexpr int kFewRows = 1;
-  static constexpr int kPanelUnits = 1;
+  static constexpr int kFewSums = 1;
   static constexpr int kPanelRows = 2;
   static constexpr int kLookUpBits = 4;
   struct Floats {
@@ -40,6 +40,9 @@ struct Vector {
     return of_lanes<Floats>([&](int i) { return p[i]; });
   }
   ISOBIT_HD static void store(float* p, const Floats& a) { std::memcpy(p, a.lane, sizeof a.lane); }
+  ISOBIT_HD static void store_fours(float* p, int64_t stride, const Floats& a) {
+    for (int i = 0; i < kLanes; i += 4) std::memcpy(p + i / 4 * stride, a.lane + i, 4 * sizeof(float));
+  }
   ISOBIT_HD static Words load_words(const uint32_t* p) {
     return of_lanes<Words>([&](int i) { return p[i]; });
   }

@@ -129,11 +129,13 @@ class FloatKernels final : public LinearEngine {
 };
 
 /// Workspace: codes of all rows, their groups, whether they are finite. Scratch: a row as float32 (float64 has no
-/// kernel of its own), and later what the kernel needs and a tile of T.
+/// kernel of its own), and later what the kernel needs and, where y is not float32, a tile of it that is.
 class Int8Kernels final : public LinearEngine {
  public:
   Int8Kernels(PackedLowBit weights, const DynamicKernels& kernels, LinearEpilogue epilogue)
-      : weights_(std::move(weights)), kernels_(kernels), epilogue_(std::move(epilogue)) {}
+      : weights_(std::move(weights)), kernels_(kernels), epilogue_(std::move(epilogue)) {
+    epilogue_.bias.resize(static_cast<size_t>(weights_.padded_rows()));
+  }
 
   [[nodiscard]] int64_t blocks() const override { return weights_.tiles(); }
   [[nodiscard]] int64_t size_bytes() const override { return weights_.size_bytes(); }
@@ -159,19 +161,17 @@ class Int8Kernels final : public LinearEngine {
   }
 
   void run(const LinearCall& call, const LinearRectangle& part, std::byte* scratch) const override {
-    auto* const kernel_scratch = reinterpret_cast<uint8_t*>(scratch);
-    auto* const totals = reinterpret_cast<float*>(scratch + round_up_64(weights_.scratch_bytes()));
-    const int64_t columns = tile_columns(call.m);
-    const int64_t tiles = columns / kDynamicTileRows;
-    for (int64_t first = part.n_begin; first < part.n_end; first += tiles) {
-      const int64_t end = std::min(part.n_end, first + tiles);
-      for (int64_t m = part.m_begin; m < part.m_end; m += kRows) {
-        const int64_t count = std::min(kRows, part.m_end - m);
-        dynamic_product(kernels_, weights_, {first, end}, rows(call, m, count), totals, columns, kernel_scratch);
-        const int64_t n = first * kDynamicTileRows;
-        const int64_t width = std::min(weights_.rows(), end * kDynamicTileRows) - n;
-        for (int64_t i = 0; i < count; ++i) finish(call, m + i, n, width, totals + i * columns);
-      }
+    const int64_t n = part.n_begin * kDynamicTileRows;
+    const int64_t width = std::min(weights_.rows(), part.n_end * kDynamicTileRows) - n;
+    if (call.y_dtype == Dtype::kF32) {
+      product(call, part, reinterpret_cast<float*>(y_at(call, part.m_begin, n)), call.y_stride, scratch);
+    } else {
+      run_narrow(call, part, scratch);
+    }
+    for (int64_t i = part.m_begin; i < part.m_end; ++i) {
+      if (call.rows[finite_at(call.m) + i] != std::byte{0}) continue;
+      for (int64_t j = 0; j < width; ++j)
+        store_float(y_at(call, i, n), call.y_dtype, j, std::numeric_limits<float>::quiet_NaN());
     }
   }
 
@@ -179,7 +179,7 @@ class Int8Kernels final : public LinearEngine {
   static constexpr int64_t kRows = kDynamicMaxM;
   static constexpr int64_t kFloatBytes = sizeof(float);
 
-  /// Of a tile of T: 64 KB for any number of rows, two tiles of weights at least.
+  /// Of a tile of y: 64 KB for any number of rows, two tiles of weights at least.
   [[nodiscard]] int64_t tile_columns(int64_t m) const {
     constexpr int64_t kElements = 16384;
     const int64_t tiles = std::max<int64_t>(2, kElements / (kDynamicTileRows * std::clamp<int64_t>(m, 1, kRows)));
@@ -194,17 +194,31 @@ class Int8Kernels final : public LinearEngine {
             reinterpret_cast<const DynamicGroup*>(call.rows + groups_at(call.m)) + i * weights_.groups(), count};
   }
 
-  /// y[i, n...] from T.
-  void finish(const LinearCall& call, int64_t i, int64_t n, int64_t width, float* totals) const {
-    if (call.rows[finite_at(call.m) + i] == std::byte{0})
-      std::fill(totals, totals + width, std::numeric_limits<float>::quiet_NaN());
-    const float* const bias = epilogue_.bias.data() + n;
-    for (int64_t j = 0; j < width; ++j) totals[j] = reference_finish(totals[j], bias[j], epilogue_.clamp);
-    std::byte* const y = call.y_row(i) + n * static_cast<int64_t>(size_in_bytes(call.y_dtype));
-    if (call.y_dtype == Dtype::kF32) {
-      std::memcpy(y, totals, static_cast<size_t>(width * kFloatBytes));
-    } else {
-      for (int64_t j = 0; j < width; ++j) store_float(y, call.y_dtype, j, totals[j]);
+  [[nodiscard]] static std::byte* y_at(const LinearCall& call, int64_t i, int64_t n) {
+    return call.y_row(i) + n * static_cast<int64_t>(size_in_bytes(call.y_dtype));
+  }
+
+  void product(const LinearCall& call, const LinearRectangle& part, float* y, int64_t y_stride,
+               std::byte* scratch) const {
+    dynamic_product(kernels_, weights_, {part.n_begin, part.n_end}, rows(call, part.m_begin, part.m_end - part.m_begin),
+                    {epilogue_.bias.data(), epilogue_.clamp.lo, epilogue_.clamp.hi}, y, y_stride,
+                    reinterpret_cast<uint8_t*>(scratch));
+  }
+
+  void run_narrow(const LinearCall& call, const LinearRectangle& part, std::byte* scratch) const {
+    auto* const results = reinterpret_cast<float*>(scratch + round_up_64(weights_.scratch_bytes()));
+    const int64_t columns = tile_columns(call.m);
+    const int64_t tiles = columns / kDynamicTileRows;
+    for (int64_t first = part.n_begin; first < part.n_end; first += tiles) {
+      const int64_t n = first * kDynamicTileRows;
+      for (int64_t m = part.m_begin; m < part.m_end; m += kRows) {
+        const LinearRectangle tile{m, std::min(part.m_end, m + kRows), first, std::min(part.n_end, first + tiles)};
+        product(call, tile, results, columns, scratch);
+        const int64_t width = std::min(weights_.rows(), tile.n_end * kDynamicTileRows) - n;
+        for (int64_t i = m; i < tile.m_end; ++i)
+          for (int64_t j = 0; j < width; ++j)
+            store_float(y_at(call, i, n), call.y_dtype, j, results[(i - m) * columns + j]);
+      }
     }
   }
 
