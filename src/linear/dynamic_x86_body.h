@@ -574,7 +574,7 @@ ISOBIT_HD void for_group(const uint8_t* x, int64_t length, const Body& body) {
   body(Vector::floats(kType, rest, 0), k, Index<0>{});
 }
 
-template <DynamicFloat kType, bool kAsymmetric>
+template <DynamicFloat kType, bool kAsymmetric, bool kUnsigned>
 bool quantize_row_of(const DynamicQuantizeArgs& args) {
   using Floats = Vector::Floats;
   const auto* x = static_cast<const uint8_t*>(args.x);
@@ -625,12 +625,12 @@ bool quantize_row_of(const DynamicQuantizeArgs& args) {
             if constexpr (kAsymmetric) v = Vector::subtract_float(v, offset);
             // Saturates at -128 and 127. No symmetric code is below -127: |x| * (127 / amax) is at most 127 (1 +
             // 2^-22).
-            Vector::to_codes(codes + k, Vector::multiply_float(v, inverse));
+            Vector::to_codes<kUnsigned>(codes + k, Vector::multiply_float(v, inverse));
           });
       std::memset(codes + length, 0, static_cast<size_t>(padded - length));
-      sum = Vector::sum_codes(codes, padded);
+      if constexpr (!kUnsigned) sum = Vector::sum_codes(codes, padded);
     } else {
-      std::memset(codes, 0, static_cast<size_t>(padded));
+      std::memset(codes, kUnsigned ? 0x80 : 0, static_cast<size_t>(padded));
     }
     codes += padded;
     group.start = -args.factor * sum;
@@ -643,7 +643,9 @@ bool quantize_row_of(const DynamicQuantizeArgs& args) {
 
 template <DynamicFloat kType>
 bool quantize_type(const DynamicQuantizeArgs& args) {
-  return args.asymmetric ? quantize_row_of<kType, true>(args) : quantize_row_of<kType, false>(args);
+  if (args.is_unsigned)
+    return args.asymmetric ? quantize_row_of<kType, true, true>(args) : quantize_row_of<kType, false, true>(args);
+  return args.asymmetric ? quantize_row_of<kType, true, false>(args) : quantize_row_of<kType, false, false>(args);
 }
 
 bool run_quantize(const DynamicQuantizeArgs& args) {
