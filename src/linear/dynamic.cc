@@ -163,6 +163,7 @@ bool quantize_row(const DynamicKernels& kernels, const PackedLowBit& weights, co
                            .group = weights.layout_.group,
                            .factor = weights.factor_,
                            .asymmetric = weights.asymmetric_,
+                           .is_unsigned = false,
                            .codes = codes,
                            .groups = groups});
 }

@@ -96,9 +96,12 @@ struct Vector {
   }
   ISOBIT_HD static float smallest(Floats a) { return _mm512_reduce_min_ps(a); }
   ISOBIT_HD static float largest(Floats a) { return _mm512_reduce_max_ps(a); }
-  /// 16 codes: rint, saturated to int8. The rounding is the default one, to nearest even.
+  /// 16 codes: rint, saturated to int8, plus 128 as unsigned ones. The rounding is the default one, to nearest even.
+  template <bool kUnsigned>
   ISOBIT_HD static void to_codes(int8_t* to, Floats a) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a)));
+    __m128i codes = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a));
+    if constexpr (kUnsigned) codes = _mm_xor_si128(codes, _mm_set1_epi8(-128));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), codes);
   }
   /// `count` is a multiple of 32.
   ISOBIT_HD static int32_t sum_codes(const int8_t* codes, int64_t count) {

@@ -87,11 +87,14 @@ struct AvxLanes {
     half = _mm_max_ps(half, _mm_movehdup_ps(half));
     return _mm_cvtss_f32(half);
   }
-  /// Eight codes: rint, saturated to int8. The rounding is the default one, to nearest even.
+  /// Eight codes: rint, saturated to int8, plus 128 as unsigned ones. The rounding is the default one, to nearest even.
+  template <bool kUnsigned>
   ISOBIT_HD static void to_codes(int8_t* to, Floats a) {
     const __m256i wide = _mm256_cvtps_epi32(a);
     const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(words, words));
+    __m128i codes = _mm_packs_epi16(words, words);
+    if constexpr (kUnsigned) codes = _mm_xor_si128(codes, _mm_set1_epi8(-128));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), codes);
   }
   /// `count` is a multiple of 32.
   ISOBIT_HD static int32_t sum_codes(const int8_t* codes, int64_t count) {

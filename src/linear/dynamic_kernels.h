@@ -96,6 +96,7 @@ struct DynamicQuantizeArgs {
   int64_t group;
   int32_t factor;
   bool asymmetric;
+  bool is_unsigned;  // codes are bytes u = a + 128 (padding: any); start and affine say nothing
   int8_t* codes;
   DynamicGroup* groups;
 };

@@ -127,8 +127,9 @@ bool quantize(const DynamicQuantizeArgs& args) {
       const float scaled = std::nearbyint((args.asymmetric ? value - group.offset : value) * inverse);
       const float lowest = args.asymmetric ? -128.0f : -127.0f;
       const float code = scaled < lowest ? lowest : scaled > 127.0f ? 127.0f : scaled;
-      codes[k] = usable && std::isfinite(value) ? static_cast<int8_t>(code) : int8_t{0};
-      sum += codes[k];
+      const int32_t a = usable && std::isfinite(value) ? static_cast<int32_t>(code) : 0;
+      codes[k] = static_cast<int8_t>(args.is_unsigned ? a + 128 : a);
+      sum += a;
     }
     std::memset(codes + length, 0, static_cast<size_t>(dynamic_padded(length) - length));
     codes += dynamic_padded(length);

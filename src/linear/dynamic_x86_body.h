@@ -140,6 +140,12 @@ struct GroupNumbers {
 constexpr int kPanelColumns = Vector::kPanelUnits * Vector::kLanes;
 constexpr int64_t kPanelQuads = kDynamicPanelBytes / (4 * kPanelColumns);
 
+/// Asks for `count` columns of a row of y that is written later: rows are far apart, and y need not begin a line.
+ISOBIT_HD void fetch_row(const float* y, int64_t count) {
+  for (int64_t n = 0; n < count; n += kDynamicTileRows) __builtin_prefetch(y + n, 1);
+  __builtin_prefetch(y + count - 1, 1);
+}
+
 /// act of kLanes outputs from n on, and the one NaN. Those past `count` are left out.
 ISOBIT_HD void store_finished(float* y, int64_t n, int64_t count, Vector::Floats lo, Vector::Floats hi,
                               Vector::Floats total) {
@@ -271,6 +277,8 @@ void run_panel(const TileArgs& args) {
     const float* before = args.sums + i / kUnits * kPanelColumns + i % kUnits * Vector::kLanes;
     sums[i / kUnits][i % kUnits] = args.chunk_begins ? Vector::set_float(0.0f) : Vector::load_float(before);
   });
+  if (args.chunk_ends && args.last_chunk)
+    unroll<kRows>(ISOBIT_UNROLLED(r) { fetch_row(args.y + r * args.y_stride, kUnits * Vector::kLanes); });
   const uint8_t* codes = args.codes;
   const int8_t* a = args.a;
   GroupNumbers<kUnits> numbers{*args.layout, args.numbers, args.first_group, args.x, args.x_stride};
@@ -513,6 +521,9 @@ void run_product(const DynamicProductArgs& args) {
 // ---------------------------------------------------------------------------------------------------------------
 // Groups that are whole rows
 
+/// Rows ahead of the one that is written.
+constexpr int64_t kFinishAhead = 4;
+
 void run_finish(const DynamicFinishArgs& args) {
   using Floats = Vector::Floats;
   const Floats zero = Vector::set_float(0.0f);
@@ -522,6 +533,7 @@ void run_finish(const DynamicFinishArgs& args) {
     const DynamicGroup& row = args.groups[m];
     const int32_t* d = args.d + m * args.d_stride;
     float* y = args.y + m * args.y_stride;
+    if (m + kFinishAhead < args.rows) fetch_row(y + kFinishAhead * args.y_stride, args.count);
     const Floats own = Vector::set_float(row.scale);
     const Floats offset = Vector::set_float(row.offset);
     const auto lanes = [&](int64_t n) __attribute__((always_inline)) {
@@ -562,7 +574,7 @@ ISOBIT_HD void for_group(const uint8_t* x, int64_t length, const Body& body) {
   body(Vector::floats(kType, rest, 0), k, Index<0>{});
 }
 
-template <DynamicFloat kType, bool kAsymmetric>
+template <DynamicFloat kType, bool kAsymmetric, bool kUnsigned>
 bool quantize_row_of(const DynamicQuantizeArgs& args) {
   using Floats = Vector::Floats;
   const auto* x = static_cast<const uint8_t*>(args.x);
@@ -613,12 +625,12 @@ bool quantize_row_of(const DynamicQuantizeArgs& args) {
             if constexpr (kAsymmetric) v = Vector::subtract_float(v, offset);
             // Saturates at -128 and 127. No symmetric code is below -127: |x| * (127 / amax) is at most 127 (1 +
             // 2^-22).
-            Vector::to_codes(codes + k, Vector::multiply_float(v, inverse));
+            Vector::to_codes<kUnsigned>(codes + k, Vector::multiply_float(v, inverse));
           });
       std::memset(codes + length, 0, static_cast<size_t>(padded - length));
-      sum = Vector::sum_codes(codes, padded);
+      if constexpr (!kUnsigned) sum = Vector::sum_codes(codes, padded);
     } else {
-      std::memset(codes, 0, static_cast<size_t>(padded));
+      std::memset(codes, kUnsigned ? 0x80 : 0, static_cast<size_t>(padded));
     }
     codes += padded;
     group.start = -args.factor * sum;
@@ -631,7 +643,9 @@ bool quantize_row_of(const DynamicQuantizeArgs& args) {
 
 template <DynamicFloat kType>
 bool quantize_type(const DynamicQuantizeArgs& args) {
-  return args.asymmetric ? quantize_row_of<kType, true>(args) : quantize_row_of<kType, false>(args);
+  if (args.is_unsigned)
+    return args.asymmetric ? quantize_row_of<kType, true, true>(args) : quantize_row_of<kType, false, true>(args);
+  return args.asymmetric ? quantize_row_of<kType, true, false>(args) : quantize_row_of<kType, false, false>(args);
 }
 
 bool run_quantize(const DynamicQuantizeArgs& args) {

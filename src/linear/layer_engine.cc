@@ -282,7 +282,6 @@ class WholeRowKernels final : public LinearEngine {
       x = scratch;
       dtype = Dtype::kF32;
     }
-    std::byte* const codes = call.rows + i * row_bytes();
     DynamicGroup& group = groups(call)[i];
     const bool finite = kernels_.quantize({.x = x,
                                            .type = dynamic_float(dtype),
@@ -290,10 +289,9 @@ class WholeRowKernels final : public LinearEngine {
                                            .group = weights_.k(),
                                            .factor = 0,
                                            .asymmetric = !sums_.empty(),
-                                           .codes = reinterpret_cast<int8_t*>(codes),
+                                           .is_unsigned = true,
+                                           .codes = reinterpret_cast<int8_t*>(call.rows + i * row_bytes()),
                                            .groups = &group});
-    const int64_t bytes = row_bytes();
-    for (int64_t k = 0; k < bytes; ++k) codes[k] ^= std::byte{0x80};  // u
     if (!finite) group.scale = std::numeric_limits<float>::quiet_NaN();
     return finite;
   }
