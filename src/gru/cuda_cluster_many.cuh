@@ -47,14 +47,16 @@ inline constexpr int kManyAll = 7;                                   // of all w
 
 constexpr int many_threads(int sets) { return (1 + sets) * kManyWarps * 32; }
 
-/// Where the code of a sequence and of a unit of the team lies in a plane of the state of a tile.
+/// Where the code of a sequence and of a unit of the team lies in a plane of a state, and the bytes of a plane.
 __host__ __device__ constexpr int many_place(int sequence, int unit) {
   return (unit / kManyUnits * kMaxTileSequences + sequence) * kManyUnits + unit % kManyUnits;
 }
 
+constexpr int many_plane_bytes(int k_tiles) { return 2 * k_tiles * 32 * kMaxTileSequences; }
+
 /// Offsets in dynamic shared memory.
 struct ClusterManyShared {
-  int32_t plane_bytes, states, weights, rows, sums, sum_bytes, tables, lengths, total;
+  int32_t states, weights, rows, sums, sum_bytes, tables, lengths, total;
 };
 /// k_tiles: of a warp. sum_bytes: of a lane of the accumulators' rescale. tiles: of sequences.
 struct ClusterManyShape {
@@ -62,9 +64,8 @@ struct ClusterManyShape {
 };
 inline __host__ __device__ ClusterManyShared cluster_many_shared(const ClusterManyShape& shape) {
   ClusterManyShared at{};
-  at.plane_bytes = 2 * shape.k_tiles * 32 * kMaxTileSequences;
   at.states = kBarrierBytes;
-  at.weights = at.states + shape.tiles * 2 * shape.planes * at.plane_bytes;
+  at.weights = at.states + shape.tiles * 2 * shape.planes * many_plane_bytes(shape.k_tiles);
   at.rows = at.weights + kManyWarps * 3 * shape.k_shared * 512;
   at.sums = at.rows + 2 * 3 * kManyUnits * shape.sum_bytes;  // ratios, starts
   at.sum_bytes = 2 * shape.planes * 3 * kMaxTileSequences * kManySumRow * 4;
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
   constexpr int kThreads = many_threads(Sets);
   constexpr int kSetThreads = kManyWarps * 32;
   constexpr int kSumThreads = 2 * kSetThreads;  // of the barriers of sums
-  constexpr int kPlaneBytes = 2 * KT * 32 * kMaxTileSequences;
+  constexpr int kPlaneBytes = many_plane_bytes(KT);
   constexpr int kStateBytes = Planes * kPlaneBytes;
   constexpr int kSumGate = kMaxTileSequences * kManySumRow;
   constexpr ManyRegisters kRegistersOf = many_registers(kRegisters, Sets);
