@@ -43,7 +43,8 @@ inline constexpr int kManyUnits = 64;                                // of a blo
 inline constexpr int kManyWarps = 8;                                 // that multiply; of a set of gate warps
 inline constexpr int kManySumRow = kManyUnits + 4;                   // words of a sequence's sums: no bank is met twice
 inline constexpr int kManyFull = 1, kManyEmpty = 3, kManyCodes = 5;  // named barriers, two of each
-inline constexpr int kManyAll = 7;                                   // of all warps, from both kinds of them
+inline constexpr uint32_t kStateLoaded = kBarrierBytes - 8;          // barrier of all warps
+static_assert(8 * 2 * kMaxClusterTiles <= kStateLoaded);
 
 constexpr int many_threads(int sets) { return (1 + sets) * kManyWarps * 32; }
 
@@ -132,6 +133,7 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
   // Of states 0 and 1 of each tile.
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2 * tiles; ++i) barrier_init(barriers + 8 * static_cast<uint32_t>(i), 1);
+    barrier_init(barriers + kStateLoaded, kThreads);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   fence_before_copies();
@@ -154,7 +156,9 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
         if (Planes == 2) to[kPlaneBytes] = static_cast<uint8_t>(code);
       }
     }
-    named_barrier_sync(kManyAll, kThreads);
+    // No __syncthreads: both kinds of warps come here, at different places.
+    barrier_arrive(barriers + kStateLoaded);
+    barrier_wait(barriers + kStateLoaded, 0);
     // With one step nothing crosses that would keep a block from writing a state which others have not read.
     if (a.steps == 1) cluster_sync();
   };
