@@ -44,7 +44,7 @@ def run(program, arguments):
     return [json.loads(line) for line in done.stdout.splitlines()], problem
 
 
-def torch_cases(hidden, batches):
+def torch_cases(hidden, batches, sequences_only):
     for batch in batches:
         gru = torch.nn.GRU(hidden, hidden).cuda().half().eval()
         x = torch.randn(STEPS, batch, hidden, device="cuda", dtype=torch.float16)
@@ -54,7 +54,7 @@ def torch_cases(hidden, batches):
             for t in range(STEPS):
                 _, state = gru(x[t:t + 1], state)
 
-        for one_step, call in ((False, lambda: gru(x)), (True, one_step_calls)):
+        for one_step, call in ((False, lambda: gru(x)), (True, one_step_calls))[:1 if sequences_only else 2]:
             us = median_microseconds(torch, call, REPEATS)
             yield {"H": hidden, "N": batch, "T": 1 if one_step else STEPS, "calls": STEPS if one_step else 1,
                    "weights": "same", "us_per_step": us / STEPS}
@@ -131,6 +131,7 @@ def main():
     parser.add_argument("--hidden", default=HIDDEN, help="default: %(default)s")
     parser.add_argument("--batch", default=BATCH, help="default: %(default)s")
     parser.add_argument("--algorithm", help="only these of cuDNN's, e.g. STANDARD,PERSIST_STATIC")
+    parser.add_argument("--sequences-only", action="store_true", help="no calls of one step")
     parser.add_argument("--json", help="write everything measured to this file as well")
     options = parser.parse_args()
     sizes, batches = ([int(value) for value in text.split(",")] for text in (options.hidden, options.batch))
@@ -144,6 +145,8 @@ def main():
 
     for size in sizes:
         common = ["--hidden", str(size), "--batch", options.batch, "--steps", str(STEPS), "--repeats", str(REPEATS)]
+        if options.sequences_only:
+            common.append("--sequences-only")
         times = [time.monotonic()]
         add("isobit", size, *run(options.program, [*common, "--bits", NARROW, WIDE]))
         times.append(time.monotonic())
@@ -152,7 +155,7 @@ def main():
             add("cudnn", size, *run(options.cudnn, [*common, *algorithm]))
         times.append(time.monotonic())
         if torch is not None:
-            add("torch", size, torch_cases(size, batches))
+            add("torch", size, torch_cases(size, batches, options.sequences_only))
         times.append(time.monotonic())
         seconds = [f"{name} {end - begin:.0f} s"
                    for name, begin, end in zip(("isobit", "cuDNN", "PyTorch"), times, times[1:])]
@@ -168,7 +171,7 @@ def main():
     checks = [case["difference_from_float"] for case in cases if "difference_from_float" in case]
     if checks:
         print(f"Largest difference of cuDNN's results from a float GRU, H = 64: {max(checks):.1e}")
-    for one_step, weights in MODES:
+    for one_step, weights in list(MODES)[:1 if options.sequences_only else None]:
         print_table(cases, one_step, weights, shapes)
     print_refusals(cases, shapes)
     for problem in problems:

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Integers in float and double lanes on a device: x * ratio + magic rounds to the nearest integer, ties to even, which
-// is then in the low bits. Whoever uses them proves that every value is exact.
+// is then in the low bits. Whoever uses them proves that every value is exact. What rescales sums is a type Ratio:
+// float or double in such lanes, Fixed for integers of 32 bits.
 #ifndef ISOBIT_CORE_CUDA_LANES_CUH_
 #define ISOBIT_CORE_CUDA_LANES_CUH_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/magic.h"
+#include "core/ratio.h"
 
 namespace isobit::cuda {
 
@@ -61,6 +64,66 @@ __device__ __forceinline__ Real to_magic(Real x, Real ratio) {
 template <typename Real>
 __device__ __forceinline__ Real rescale_even(Real x, Real ratio) {
   return add(to_magic(x, ratio), -kMagic<Real>);
+}
+/// The nearest integer, ties to even; below 2^30 in magnitude.
+__device__ __forceinline__ int32_t rescale_even(int32_t x, Fixed ratio) {
+  // Said as one instruction: of a product of two converted integers the compiler makes four.
+  int64_t product = 0;
+  asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(x), "r"(ratio.multiplier));
+  const int32_t high = static_cast<int32_t>(static_cast<uint32_t>(product >> 32) + (1u << (ratio.shift - 1)));
+  const int32_t up = high >> ratio.shift;
+  // A tie leaves nothing below the unit.
+  const uint32_t rest =
+      ((static_cast<uint32_t>(up) << ratio.shift) ^ static_cast<uint32_t>(high)) | static_cast<uint32_t>(product);
+  return rest == 0 ? up & ~1 : up;
+}
+/// |x| < 2^22.
+__device__ __forceinline__ float small_to_float(int32_t x) {
+  return __fsub_rn(__int_as_float(0x4b400000 + x), kMagic<float>);
+}
+
+/// nearest_even(sum * ratio), clamped. Fixed: to less than 2^22; by_shifts: as said there.
+template <typename Ratio, int N>
+__device__ __forceinline__ void rescale_clamped(const SumOf<Ratio> (&sum)[N], const Ratio (&ratio)[N], bool by_shifts,
+                                                LimitOf<Ratio> low, LimitOf<Ratio> high, LaneOf<Ratio> (&result)[N]) {
+  if constexpr (std::is_same_v<Ratio, Fixed>) {
+    int32_t rounded[N];
+    if (by_shifts) {
+      // With 2^(shift - 1) - 1 more a sum rounds ties downward; one more makes an odd result of a tie the next one.
+#pragma unroll
+      for (int i = 0; i < N; ++i) rounded[i] = (sum[i] + (sum[i] >> ratio[i].shift & 1)) >> ratio[i].shift;
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i) rounded[i] = rescale_even(sum[i], ratio[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) result[i] = small_to_float(min(max(rounded[i], low), high));
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      LaneOf<Ratio> lane;
+      if constexpr (std::is_same_v<Ratio, float>) {
+        lane = to_lane<float>(sum[i]);
+      } else {
+        lane = sum[i];
+      }
+      result[i] = clamp_lane(rescale_even(lane, ratio[i]), low, high);
+    }
+  }
+}
+
+/// The complete sum of an accumulator, of one plane of bytes or, high bytes first, of two.
+template <typename Ratio, int Planes>
+__device__ __forceinline__ SumOf<Ratio> complete_sum(const int32_t (&planes)[Planes], SumOf<Ratio> start) {
+  if constexpr (std::is_same_v<SumOf<Ratio>, double>) {
+    double sum = to_lane<double>(planes[0]);
+    if constexpr (Planes == 2) sum = fused(sum, 256.0, to_lane<double>(planes[1]));
+    return add(sum, start);
+  } else {
+    uint32_t sum = static_cast<uint32_t>(planes[0]);
+    if constexpr (Planes == 2) sum = sum * 256 + static_cast<uint32_t>(planes[1]);
+    return static_cast<int32_t>(sum + static_cast<uint32_t>(start));
+  }
 }
 
 }  // namespace isobit::cuda

@@ -3,9 +3,6 @@
 #ifndef ISOBIT_CORE_MAGIC_H_
 #define ISOBIT_CORE_MAGIC_H_
 
-#include <cstdint>
-#include <type_traits>
-
 namespace isobit {
 
 /// T + kMagic<T>, for an integer T of less than a quarter of it, has the integer in its low bits.
@@ -23,11 +20,6 @@ template <>
 inline constexpr float kFromCode<float> = 8388608.0f;  // 2^23
 template <>
 inline constexpr double kFromCode<double> = 4503599627370496.0;  // 2^52
-
-/// What an accumulator starts from: in float lanes the tensor instruction adds it, and sums wrap; in double lanes it is
-/// added to the complete sum, which may need more than 32 bits.
-template <typename Real>
-using StartOf = std::conditional_t<sizeof(Real) == 4, int32_t, double>;
 
 }  // namespace isobit
 

@@ -13,28 +13,28 @@
 namespace isobit::cuda {
 namespace {
 
-template <typename Real, typename Sum>
-using Kernel = void (*)(ClusterArgs<Real, Sum>);
+template <typename Ratio>
+using Kernel = void (*)(ClusterArgs<Ratio>);
 
 /// The k tiles that registers do not hold, of 16 and of 12 a warp.
 constexpr int32_t kNarrowShared = 4;
 constexpr int32_t kWideShared = 8;
 constexpr int32_t kWideShared12 = 2;
 
-template <int Planes, typename Real, typename Sum>
-Kernel<Real, Sum> kernel_of_planes(const PersistentLayer& layer) {
-  if (layer.k_tiles == 4) return gru_cluster<4, 0, 1, Planes, Real, Sum>;
-  if (layer.k_tiles == 8 && layer.k_splits == 1) return gru_cluster<8, 0, 1, Planes, Real, Sum>;
-  if (layer.k_tiles == 8) return gru_cluster<8, 0, 2, Planes, Real, Sum>;
-  if (layer.k_tiles == 12) return gru_cluster < 12, sizeof(Sum) == 4 ? 0 : kWideShared12, 2, Planes, Real, Sum > ;
-  return gru_cluster < 16, sizeof(Sum) == 4 ? kNarrowShared : kWideShared, 2, Planes, Real, Sum > ;
+template <int Planes, typename Ratio>
+Kernel<Ratio> kernel_of_planes(const PersistentLayer& layer) {
+  if (layer.k_tiles == 4) return gru_cluster<4, 0, 1, Planes, Ratio>;
+  if (layer.k_tiles == 8 && layer.k_splits == 1) return gru_cluster<8, 0, 1, Planes, Ratio>;
+  if (layer.k_tiles == 8) return gru_cluster<8, 0, 2, Planes, Ratio>;
+  if (layer.k_tiles == 12) return gru_cluster < 12, sizeof(Ratio) == 4 ? 0 : kWideShared12, 2, Planes, Ratio > ;
+  return gru_cluster < 16, sizeof(Ratio) == 4 ? kNarrowShared : kWideShared, 2, Planes, Ratio > ;
 }
 /// Two planes take double lanes.
-template <typename Real, typename Sum>
-Kernel<Real, Sum> kernel_of(const PersistentLayer& layer) {
-  if constexpr (std::is_same_v<Real, double>)
-    if (layer.h_planes == 2) return kernel_of_planes<2, Real, Sum>(layer);
-  return kernel_of_planes<1, Real, Sum>(layer);
+template <typename Ratio>
+Kernel<Ratio> kernel_of(const PersistentLayer& layer) {
+  if constexpr (std::is_same_v<Ratio, double>)
+    if (layer.h_planes == 2) return kernel_of_planes<2, Ratio>(layer);
+  return kernel_of_planes<1, Ratio>(layer);
 }
 
 /// Sequences of a tile, and tiles of a team.
@@ -42,43 +42,43 @@ struct Tiles {
   int32_t sequences, count;
 };
 
-template <typename Sum>
+template <typename Ratio>
 ClusterShared shared_of(const PersistentLayer& layer, const PersistentCut& cut, Tiles tiles) {
   return cluster_shared({layer.k_tiles, layer.k_shared, layer.k_splits, layer.h_planes,
-                         static_cast<int32_t>(sizeof(Sum)), cut.cluster, cut.unit_blocks, tiles.count, tiles.sequences,
-                         layer.table_entries});
+                         static_cast<int32_t>(sizeof(Ratio)), cut.cluster, cut.unit_blocks, tiles.count,
+                         tiles.sequences, layer.table_entries});
 }
 
 /// The k tiles of a warp that registers do not hold in gru_cluster_many.
-template <typename Sum>
+template <typename Ratio>
 constexpr int32_t many_k_shared(int32_t k_tiles) {
-  return k_tiles < 16 ? 0 : sizeof(Sum) == 4 ? 2 : 4;
+  return k_tiles < 16 ? 0 : sizeof(Ratio) == 4 ? 2 : 4;
 }
 /// Sets of gate warps there.
-template <typename Sum>
+template <typename Ratio>
 constexpr int32_t many_sets(int32_t k_tiles) {
-  return k_tiles == 8 && sizeof(Sum) == 4 ? 2 : 1;
+  return k_tiles == 8 && sizeof(Ratio) == 4 ? 2 : 1;
 }
 
-template <int KT, int Planes, typename Real, typename Sum>
-constexpr Kernel<Real, Sum> kManyKernel =
-    gru_cluster_many<KT, many_k_shared<Sum>(KT), many_sets<Sum>(KT), Planes, Real, Sum>;
-template <int Planes, typename Real, typename Sum>
-Kernel<Real, Sum> many_kernel_of_planes(const PersistentLayer& layer) {
-  return layer.k_tiles == 8    ? kManyKernel<8, Planes, Real, Sum>
-         : layer.k_tiles == 12 ? kManyKernel<12, Planes, Real, Sum>
-                               : kManyKernel<16, Planes, Real, Sum>;
+template <int KT, int Planes, typename Ratio>
+constexpr Kernel<Ratio> kManyKernel =
+    gru_cluster_many<KT, many_k_shared<Ratio>(KT), many_sets<Ratio>(KT), Planes, Ratio>;
+template <int Planes, typename Ratio>
+Kernel<Ratio> many_kernel_of_planes(const PersistentLayer& layer) {
+  return layer.k_tiles == 8    ? kManyKernel<8, Planes, Ratio>
+         : layer.k_tiles == 12 ? kManyKernel<12, Planes, Ratio>
+                               : kManyKernel<16, Planes, Ratio>;
 }
-template <typename Real, typename Sum>
-Kernel<Real, Sum> many_kernel(const PersistentLayer& layer) {
-  if constexpr (std::is_same_v<Real, double>)
-    if (layer.h_planes == 2) return many_kernel_of_planes<2, Real, Sum>(layer);
-  return many_kernel_of_planes<1, Real, Sum>(layer);
+template <typename Ratio>
+Kernel<Ratio> many_kernel(const PersistentLayer& layer) {
+  if constexpr (std::is_same_v<Ratio, double>)
+    if (layer.h_planes == 2) return many_kernel_of_planes<2, Ratio>(layer);
+  return many_kernel_of_planes<1, Ratio>(layer);
 }
-template <typename Sum>
+template <typename Ratio>
 int32_t many_shared(const PersistentLayer& layer, int32_t tiles) {
-  return cluster_many_shared({layer.k_tiles, many_k_shared<Sum>(layer.k_tiles), layer.h_planes,
-                              static_cast<int32_t>(sizeof(Sum)), tiles, layer.table_entries})
+  return cluster_many_shared({layer.k_tiles, many_k_shared<Ratio>(layer.k_tiles), layer.h_planes,
+                              static_cast<int32_t>(sizeof(Ratio)), tiles, layer.table_entries})
       .total;
 }
 
@@ -132,9 +132,10 @@ Spread spread_of(const PersistentLayer& layer, int64_t batch) {
 /// they save.
 bool takes_many(const PersistentLayer& layer, const Tiles& few, int64_t batch) {
   if (layer.many.room == 0) return false;
-  if (layer.k_tiles == 16 || (layer.k_tiles == 8 && layer.wide_sums)) return batch > 1;
-  const int32_t most =
-      layer.k_tiles == 12 && !layer.wide_sums ? 4 : kMaxTileSequences;  // that gru_cluster takes at once
+  if (layer.k_tiles == 16 || (layer.k_tiles == 8 && layer.ratios.h != RatioType::kFloat)) return batch > 1;
+  const int32_t most = layer.k_tiles == 12 && layer.ratios.h == RatioType::kFloat
+                           ? 4
+                           : kMaxTileSequences;  // that gru_cluster takes at once
   return few.count > 1 || few.sequences > most;
 }
 Spread many_spread(const PersistentLayer& layer, int64_t batch) {
@@ -171,9 +172,9 @@ void cut(PersistentLayer& layer) {
   };
   layer.k_tiles = hidden <= 128 ? 4 : hidden <= 512 ? 8 : hidden <= 768 ? 12 : 16;
   layer.k_splits = hidden <= 256 ? 1 : 2;
-  layer.k_shared = layer.k_tiles == 16                      ? (layer.wide_sums ? kWideShared : kNarrowShared)
-                   : layer.k_tiles == 12 && layer.wide_sums ? kWideShared12
-                                                            : 0;
+  layer.k_shared = layer.k_tiles == 16 ? (layer.ratios.h != RatioType::kFloat ? kWideShared : kNarrowShared)
+                   : layer.k_tiles == 12 && layer.ratios.h != RatioType::kFloat ? kWideShared12
+                                                                                : 0;
   if (hidden <= 128) {
     add(1);
   } else if (hidden <= 256) {
@@ -207,7 +208,7 @@ int32_t room_of(Kernel kernel, const cudaLaunchConfig_t& config) {
 }
 
 /// layer.many, where the device has room for it and its code is for sm_90a.
-template <typename Real, typename Sum>
+template <typename Ratio>
 Status prepare_many(PersistentLayer& layer, int shared) {
   int32_t compiled = 0;
   ISOBIT_RETURN_IF_ERROR(
@@ -216,15 +217,15 @@ Status prepare_many(PersistentLayer& layer, int shared) {
   PersistentCut cut;
   cut.unit_blocks = kManyUnits / 16;
   cut.cluster = (layer.hidden_size + kManyUnits - 1) / kManyUnits;
-  while (cut.sequence_tiles < kMaxClusterTiles && many_shared<Sum>(layer, cut.sequence_tiles + 1) <= shared)
+  while (cut.sequence_tiles < kMaxClusterTiles && many_shared<Ratio>(layer, cut.sequence_tiles + 1) <= shared)
     ++cut.sequence_tiles;
   if (cut.sequence_tiles == 0) return {};
   cut.least_shared = shared / 2 + 1;
-  const Kernel<Real, Sum> kernel = many_kernel<Real, Sum>(layer);
+  const Kernel<Ratio> kernel = many_kernel<Ratio>(layer);
   ISOBIT_RETURN_IF_ERROR(allow(kernel, shared));
   LaunchAttributes attributes;
-  cut.room = room_of(kernel, launch_config(cut, many_threads(many_sets<Sum>(layer.k_tiles)),
-                                           many_shared<Sum>(layer, cut.sequence_tiles), 1, attributes));
+  cut.room = room_of(kernel, launch_config(cut, many_threads(many_sets<Ratio>(layer.k_tiles)),
+                                           many_shared<Ratio>(layer, cut.sequence_tiles), 1, attributes));
   if (cut.room == 0) return {};
   layer.groups = std::max(layer.groups, cut.cluster * cut.unit_blocks);
   layer.many = cut;
@@ -233,31 +234,32 @@ Status prepare_many(PersistentLayer& layer, int shared) {
 
 }  // namespace
 
-template <typename Real, typename Sum>
+template <typename Ratio>
 Status prepare_cluster(PersistentLayer& layer, int shared) {
   cut(layer);
-  const Kernel<Real, Sum> kernel = kernel_of<Real, Sum>(layer);
+  const Kernel<Ratio> kernel = kernel_of<Ratio>(layer);
   ISOBIT_RETURN_IF_ERROR(allow(kernel, shared));
   int32_t fitting = 0;
   for (int32_t i = 0; i < layer.cuts; ++i) {
     PersistentCut cut = layer.cut[i];
     cut.sequence_tiles = 0;
-    while (cut.sequence_tiles < kMaxClusterTiles &&
-           shared_of<Sum>(layer, cut, {kMaxTileSequences, cut.sequence_tiles + 1}).total <= shared)
+    const int most = std::min(kMaxClusterTiles, ih_slots(layer.k_tiles, layer.h_planes) - 1);
+    while (cut.sequence_tiles < most &&
+           shared_of<Ratio>(layer, cut, {kMaxTileSequences, cut.sequence_tiles + 1}).total <= shared)
       ++cut.sequence_tiles;
     if (cut.sequence_tiles == 0) continue;
     cut.least_shared = shared / 2 + 1;
     LaunchAttributes attributes;
     const cudaLaunchConfig_t config =
         launch_config(cut, threads_of(layer, cut),
-                      shared_of<Sum>(layer, cut, {kMaxTileSequences, cut.sequence_tiles}).total, 1, attributes);
+                      shared_of<Ratio>(layer, cut, {kMaxTileSequences, cut.sequence_tiles}).total, 1, attributes);
     cut.room = room_of(kernel, config);
     if (cut.room > 0) layer.cut[fitting++] = cut;
   }
   layer.cuts = fitting;
   if (fitting == 0)
     return {StatusCode::kUnsupported, "the device has no room for a team of thread blocks that holds R"};
-  if (layer.k_splits == 2) return prepare_many<Real, Sum>(layer, shared);
+  if (layer.k_splits == 2) return prepare_many<Ratio>(layer, shared);
   return {};
 }
 
@@ -282,15 +284,15 @@ void pack_cluster(const GruLayerParameters& p, PersistentPack& pack) {
             }
 }
 
-template <typename Real, typename Sum>
+template <typename Ratio>
 Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, cudaStream_t stream) {
   const Spread few = spread_of(layer, chunk.batch);
-  const PersistentSums<Sum>& sums = sums_of<Sum>(layer);
-  ClusterArgs<Real, Sum> a{};
-  a.gates = cell_of<Real>(layer);
+  const auto& rows = std::get<PersistentRows<Ratio>>(layer.rows);
+  ClusterArgs<Ratio> a{};
+  a.gates = std::get<GateLanes<LaneOf<Ratio>>>(layer.gates);
   a.fragments = layer.fragments;
-  a.start = sums.start;
-  a.ratio = sums.ratio;
+  a.start = rows.start;
+  a.ratio = rows.ratio;
   a.tables = layer.tables;
   a.table_entries = layer.table_entries;
   a.ih = chunk.ih;
@@ -318,22 +320,22 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
   const int64_t of_team = int64_t{tiles.count} * tiles.sequences;
   LaunchAttributes attributes;
   cudaLaunchConfig_t config =
-      launch_config(*cut, many ? many_threads(many_sets<Sum>(layer.k_tiles)) : threads_of(layer, *cut),
-                    many ? many_shared<Sum>(layer, tiles.count) : shared_of<Sum>(layer, *cut, tiles).total,
+      launch_config(*cut, many ? many_threads(many_sets<Ratio>(layer.k_tiles)) : threads_of(layer, *cut),
+                    many ? many_shared<Ratio>(layer, tiles.count) : shared_of<Ratio>(layer, *cut, tiles).total,
                     (chunk.batch + of_team - 1) / of_team, attributes);
   attributes.values[1] = early_start();
   config.numAttrs = 2;
   config.stream = stream;
-  return cuda_status(cudaLaunchKernelEx(&config, many ? many_kernel<Real, Sum>(layer) : kernel_of<Real, Sum>(layer), a),
+  return cuda_status(cudaLaunchKernelEx(&config, many ? many_kernel<Ratio>(layer) : kernel_of<Ratio>(layer), a),
                      many ? "kernel gru_cluster_many" : "kernel gru_cluster");
 }
 
-#define ISOBIT_CLUSTER_LANES(Real, Sum)                              \
-  template Status prepare_cluster<Real, Sum>(PersistentLayer&, int); \
-  template Status launch_cluster<Real, Sum>(const PersistentLayer&, const PersistentChunk&, cudaStream_t);
-ISOBIT_CLUSTER_LANES(float, float)
-ISOBIT_CLUSTER_LANES(float, double)
-ISOBIT_CLUSTER_LANES(double, double)
+#define ISOBIT_CLUSTER_LANES(Ratio)                              \
+  template Status prepare_cluster<Ratio>(PersistentLayer&, int); \
+  template Status launch_cluster<Ratio>(const PersistentLayer&, const PersistentChunk&, cudaStream_t);
+ISOBIT_CLUSTER_LANES(float)
+ISOBIT_CLUSTER_LANES(Fixed)
+ISOBIT_CLUSTER_LANES(double)
 #undef ISOBIT_CLUSTER_LANES
 
 }  // namespace isobit::cuda

@@ -71,18 +71,18 @@ namespace isobit::cuda {
 inline constexpr int kMaxTileSequences = 8;      // the columns of an mma
 inline constexpr int kMaxClusterTiles = 7;       // of sequences, a team
 inline constexpr int kMaxMultiplying = 8;        // warps of a block that multiply
-inline constexpr int kIhSlots = 8;               // turns whose ih is in shared memory
+inline constexpr int kMaxIhSlots = 8;            // turns whose ih is in shared memory
 inline constexpr int kIhTileBytes = 3 * 16 * 2;  // of one turn, sequence and group of units
 inline constexpr int kAllCodes = 5;              // the named barrier of the warps that multiply; 1 to 4: of a group
 inline constexpr int kMaxSplitCells = 2;         // of a lane where two warps share a group
 
-/// Real: lanes of the gates; Sum: of accumulators and their rescale.
-template <typename Real, typename Sum>
+/// Ratio: core/ratio.h.
+template <typename Ratio>
 struct ClusterArgs {
-  GateLanes<Real> gates;
+  GateLanes<LaneOf<Ratio>> gates;
   const uint4* fragments;     // R, in the order in which warps load it
-  const StartOf<Sum>* start;  // of hh's accumulators, tile order (kernels.h)
-  const Sum* ratio;           // accumulator -> hh, tile order
+  const SumOf<Ratio>* start;  // of hh's accumulators, tile order (kernels.h)
+  const Ratio* ratio;         // accumulator -> hh, tile order
   const float* tables;        // u, r, n behind each other: code minus zero point for each gate input
   int32_t table_entries;      // of all three
   /// ih rescaled to the gate inputs, plus 32768: [steps][batch][groups of 16 units][gate][unit].
@@ -114,6 +114,11 @@ inline __host__ __device__ int32_t group_bytes(int32_t tile_sequences) {
   return tile_sequences == 2 ? 32 : tile_sequences * 16 + 32;
 }
 
+/// Turns whose ih is there, more than tiles: fewer where R and two planes leave no room for large tables otherwise.
+inline __host__ __device__ constexpr int ih_slots(int k_tiles, int planes) {
+  return k_tiles == 16 && planes == 2 ? 4 : kMaxIhSlots;
+}
+
 /// What decides on a block's shared memory, and the offsets in it.
 struct ClusterShape {
   int32_t k_tiles, k_shared, splits, planes, sum_bytes;
@@ -126,7 +131,7 @@ struct ClusterShared {
 /// Barriers: state [tile][2]; ih is there [slot].
 inline constexpr uint32_t kIhBarriers = 8 * 2 * kMaxClusterTiles;
 inline constexpr int32_t kBarrierBytes = 256;
-static_assert(kIhBarriers + 8 * kIhSlots <= kBarrierBytes);
+static_assert(kIhBarriers + 8 * kMaxIhSlots <= kBarrierBytes);
 
 // 12 warps have 168 registers a thread, too little for 8 k tiles and more: there the warpgroups of four warps trade.
 constexpr bool trades_registers(int k_tiles) { return k_tiles > 4; }
@@ -151,7 +156,7 @@ inline __host__ __device__ ClusterShared cluster_shared(const ClusterShape& shap
   at.states = kBarrierBytes;
   at.weights = at.states + shape.sequence_tiles * 2 * shape.planes * at.plane_bytes;
   at.ih = at.weights + warps * 3 * shape.k_shared * 512;
-  at.rows = at.ih + kIhSlots * shape.tile_sequences * ih_row_bytes(shape.unit_blocks);
+  at.rows = at.ih + ih_slots(shape.k_tiles, shape.planes) * shape.tile_sequences * ih_row_bytes(shape.unit_blocks);
   at.sums = at.rows + shape.unit_blocks * 48 * 2 * shape.sum_bytes;  // of each group: ratios, starts of 48 rows
   at.tables = at.sums + (shape.splits == 1 ? 0 : warps * 2 * shape.planes * 3 * kMaxSplitCells * 128);
   at.lengths = at.tables + (shape.table_entries * 4 + 127) / 128 * 128;
@@ -160,13 +165,15 @@ inline __host__ __device__ ClusterShared cluster_shared(const ClusterShape& shap
 }
 
 /// KT: k tiles of a warp, KShared of them in shared memory. Planes: bytes of a code of h.
-template <int KT, int KShared, int kSplits, int Planes, typename Real, typename Sum>
+template <int KT, int KShared, int kSplits, int Planes, typename Ratio>
 __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) ? 4 : 1)), 1)
-    gru_cluster(const __grid_constant__ ClusterArgs<Real, Sum> a) {
+    gru_cluster(const __grid_constant__ ClusterArgs<Ratio> a) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   constexpr int kRegisters = KT - KShared;
   static_assert(kRegisters % 2 == 0 && KShared % 2 == 0);
   extern __shared__ __align__(128) uint8_t shared[];
+  using Real = LaneOf<Ratio>;
+  constexpr int kIhSlots = ih_slots(KT, Planes);
   const GateLanes<Real>& c = a.gates;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
@@ -179,7 +186,7 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
   const int first = static_cast<int>(blockIdx.x) / cluster * most_sequences;  // of the batch
   const int sequences = a.batch - first < most_sequences ? a.batch - first : most_sequences;
   const int sequence_tiles = (sequences + tile_rows - 1) / tile_rows;
-  const ClusterShared at = cluster_shared({KT, KShared, kSplits, Planes, static_cast<int32_t>(sizeof(Sum)), cluster,
+  const ClusterShared at = cluster_shared({KT, KShared, kSplits, Planes, static_cast<int32_t>(sizeof(Ratio)), cluster,
                                            a.unit_blocks, a.sequence_tiles, tile_rows, a.table_entries});
   const int group_stride = group_bytes(tile_rows);
   const int plane_bytes = at.plane_bytes;
@@ -190,9 +197,9 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
   for (int i = static_cast<int>(threadIdx.x); i < a.table_entries; i += threads)
     reinterpret_cast<float*>(shared + at.tables)[i] = a.tables[i];
   for (int i = static_cast<int>(threadIdx.x); i < a.unit_blocks * 48; i += threads) {
-    uint8_t* const rows = shared + at.rows + i / 48 * 48 * 2 * static_cast<int>(sizeof(Sum));
-    reinterpret_cast<Sum*>(rows)[i % 48] = a.ratio[rank * a.unit_blocks * 48 + i];
-    reinterpret_cast<StartOf<Sum>*>(rows)[48 + i % 48] = a.start[rank * a.unit_blocks * 48 + i];
+    auto* const ratios = reinterpret_cast<Ratio*>(shared + at.rows) + i / 48 * 96;
+    ratios[i % 48] = a.ratio[rank * a.unit_blocks * 48 + i];
+    reinterpret_cast<SumOf<Ratio>*>(ratios + 48)[i % 48] = a.start[rank * a.unit_blocks * 48 + i];
   }
   // Both buffers of the state: padding stays zero.
   for (int i = static_cast<int>(threadIdx.x) * 16; i < sequence_tiles * 2 * state_bytes; i += threads * 16)
@@ -275,8 +282,9 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
   const int q = lane % 4;
   const int mma_row = tile_rows == 8 ? g : kSplits == 2 ? g / 4 * 2 + g % 2 : tile_rows == 4 ? g / 2 : g / 4;
   const int b_offset = mma_row * 16 + (part * KT * 2 + q) * group_stride;
-  const auto* const row_ratio = reinterpret_cast<const Sum*>(shared + at.rows + group * 96 * sizeof(Sum)) + g;
-  const auto* const row_start = reinterpret_cast<const StartOf<Sum>*>(row_ratio + 48);
+  const auto* const group_rows = reinterpret_cast<const Ratio*>(shared + at.rows) + group * 96;
+  const Ratio* const row_ratio = group_rows + g;
+  const auto* const row_start = reinterpret_cast<const SumOf<Ratio>*>(group_rows + 48) + g;
   // [slot][plane][gate, cell][lane]: what the other warp of the group has for this one, and the other way.
   constexpr int kSumSlotWords = Planes * 3 * kMaxSplitCells * 32;
   const auto* const sums_in = reinterpret_cast<const int32_t*>(shared + at.sums) + warp * 2 * kSumSlotWords + lane;
@@ -338,7 +346,7 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
     constexpr Exchange kExchange = decltype(how)::value;
     constexpr int kHalves = kCells == 1 ? 1 : 2;  // of a lane
     constexpr int kRows = kCells / kHalves;
-    constexpr bool kKeepsRows = KT <= 8 && sizeof(Sum) == 4;  // ratios and starts in registers
+    constexpr bool kKeepsRows = KT <= 8 && sizeof(Ratio) == 4;  // ratios and starts in registers
     const int tiles = kOneTile ? 1 : sequence_tiles;
     const auto half_of = [&](int i) { return kCells == 1 ? q % 2 : kRows == 1 ? i : i / 2; };
     const auto row_of = [&](int i) {
@@ -363,15 +371,15 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
     const int64_t y_jump = a.reverse ? -a.y_step : a.y_step;
     uint8_t* y_at = a.y + (a.reverse ? a.steps - 1 : 0) * a.y_step + (int64_t{first} + row_of(0)) * a.y_sequence +
                     int64_t{unit} * Planes;
-    Sum ratio[3][kHalves];
+    Ratio ratio[3][kHalves];
     int32_t start[3][2] = {};
     const auto load_rows = [&] {
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
 #pragma unroll
         for (int i = 0; i < kHalves; ++i) ratio[gate][i] = row_ratio[gate * 16 + (kHalves == 1 ? half_of(0) : i) * 8];
-        // In float lanes the tensor instruction adds it, in double lanes the gates do.
-        if constexpr (sizeof(Sum) == 4)
+        // The tensor instruction adds it; in double lanes the gates do.
+        if constexpr (kStartsInProduct<Ratio>)
 #pragma unroll
           for (int half = 0; half < 2; ++half) start[gate][half] = part == 0 ? row_start[gate * 16 + half * 8] : 0;
       }
@@ -400,13 +408,13 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
       for (int j = 0; j < tiles; ++j) {
         const uint8_t* const state = h_memory + j * 2 * state_bytes + now;
         // What does not wait for the state.
-        Real ih[kCells][3];
+        Real ih[3][kCells];
         barrier_wait(ih_barrier(slot), slot_parity);
 #pragma unroll
         for (int i = 0; i < kCells; ++i)
 #pragma unroll
           for (int gate = 0; gate < 3; ++gate)
-            ih[i][gate] = from_biased<Real>(*reinterpret_cast<const uint16_t*>(
+            ih[gate][i] = from_biased<Real>(*reinterpret_cast<const uint16_t*>(
                 ih_from + slot * tile_rows * ih_row + (row_of(i) - row_of(0)) * ih_row +
                 (half_of(i) - half_of(0)) * 16 + gate * 32));
         if constexpr (!kKeepsRows) load_rows();
@@ -453,14 +461,14 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
           const uint8_t* const from = state + place + (row_of(i) - row_of(0)) * 16 + (half_of(i) - half_of(0)) * 8;
           h[i] = from_code<Real>(Planes == 2 ? uint32_t{from[0]} << 8 | from[plane_bytes] : from[0], c.h_from_code);
         }
-        int32_t sum[Planes][kCells][3];
+        int32_t sum[kCells][3][Planes];
 #pragma unroll
         for (int plane = 0; plane < Planes; ++plane)
 #pragma unroll
           for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
             for (int i = 0; i < kCells; ++i) {
-              sum[plane][i][gate] = pick(acc[plane][gate], i, false);
+              sum[i][gate][plane] = pick(acc[plane][gate], i, false);
               if (kSplits == 2)
                 sums_out[sums_slot * kSumSlotWords + ((plane * 3 + gate) * kMaxSplitCells + i) * 32] =
                     pick(acc[plane][gate], i, true);
@@ -473,24 +481,25 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
             for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
               for (int i = 0; i < kCells; ++i)
-                sum[plane][i][gate] =
-                    wrapping_add(sum[plane][i][gate],
+                sum[i][gate][plane] =
+                    wrapping_add(sum[i][gate][plane],
                                  sums_in[sums_slot * kSumSlotWords + ((plane * 3 + gate) * kMaxSplitCells + i) * 32]);
           sums_slot ^= 1;
         }
-        Real fresh[kCells];
+        Real hh[3][kCells], fresh[kCells];
 #pragma unroll
-        for (int i = 0; i < kCells; ++i) {
-          const auto hh = [&](int gate) {
-            Sum value = to_lane<Sum>(sum[0][i][gate]);
-            if constexpr (sizeof(Sum) == 8) {
-              if (Planes == 2) value = fused(value, 256.0, to_lane<Sum>(sum[Planes - 1][i][gate]));
-              value = add(value, row_start[gate * 16 + half_of(i) * 8]);
-            }
-            return rescale_hh<Real, Sum>(c, value, ratio[gate][kHalves == 1 ? 0 : half_of(i)]);
-          };
-          fresh[i] = gru_gates(c, tables, ih[i][0], ih[i][1], ih[i][2], hh(0), hh(1), hh(2), h[i]);
+        for (int gate = 0; gate < 3; ++gate) {
+          SumOf<Ratio> complete[kCells];
+          Ratio by[kCells];
+#pragma unroll
+          for (int i = 0; i < kCells; ++i) {
+            const SumOf<Ratio> rest = kStartsInProduct<Ratio> ? 0 : row_start[gate * 16 + half_of(i) * 8];
+            complete[i] = complete_sum<Ratio>(sum[i][gate], rest);
+            by[i] = ratio[gate][kHalves == 1 ? 0 : half_of(i)];
+          }
+          rescale_hh(c, complete, by, hh[gate]);
         }
+        gru_gates(c, tables, ih, hh, h, fresh);
         const int t = a.reverse ? a.steps - 1 - s : s;
         uint32_t frozen = 0;  // a bit for each row of this lane
         if (extras) {

@@ -16,14 +16,14 @@ inline constexpr int64_t kMaxClusterHidden = 1024;
 
 /// layer.cut, those that find room on the current device, which has `shared` bytes for a block; k_tiles, k_splits,
 /// k_shared and groups; the kernel's attributes there.
-template <typename Real, typename Sum>
+template <typename Ratio>
 Status prepare_cluster(PersistentLayer& layer, int shared);
 
 /// R in the order of ClusterArgs::fragments.
 void pack_cluster(const GruLayerParameters& p, PersistentPack& pack);
 
 /// Just after launch_product in the stream: it begins while that runs.
-template <typename Real, typename Sum>
+template <typename Ratio>
 Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, cudaStream_t stream);
 
 }  // namespace isobit::cuda

@@ -88,9 +88,9 @@ constexpr ManyRegisters many_registers(int k_registers, int sets) {
 }
 
 /// KT: k tiles of a warp, KShared of them in shared memory. Sets: of gate warps. Planes: bytes of a code of h.
-template <int KT, int KShared, int Sets, int Planes, typename Real, typename Sum>
+template <int KT, int KShared, int Sets, int Planes, typename Ratio>
 __global__ void __launch_bounds__(many_threads(Sets), 1)
-    gru_cluster_many(const __grid_constant__ ClusterArgs<Real, Sum> a) {
+    gru_cluster_many(const __grid_constant__ ClusterArgs<Ratio> a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kRegisters = KT - KShared;
   static_assert(kRegisters % 2 == 0 && KShared % 2 == 0);
@@ -102,6 +102,7 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
   constexpr int kSumGate = kMaxTileSequences * kManySumRow;
   constexpr ManyRegisters kRegistersOf = many_registers(kRegisters, Sets);
   extern __shared__ __align__(128) uint8_t shared[];
+  using Real = LaneOf<Ratio>;
   const GateLanes<Real>& c = a.gates;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
@@ -113,16 +114,16 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
   const int sequences = a.batch - first < most_sequences ? a.batch - first : most_sequences;
   const int tiles = (sequences + tile_rows - 1) / tile_rows;
   const int last_rows = sequences - (tiles - 1) * tile_rows;  // of the last tile
-  const ClusterManyShared at =
-      cluster_many_shared({KT, KShared, Planes, static_cast<int32_t>(sizeof(Sum)), a.sequence_tiles, a.table_entries});
+  const ClusterManyShared at = cluster_many_shared(
+      {KT, KShared, Planes, static_cast<int32_t>(sizeof(Ratio)), a.sequence_tiles, a.table_entries});
   uint8_t* const states = shared + at.states;
   const uint32_t barriers = shared_address(shared);
 
   // What needs nothing of the grids before.
   for (int i = static_cast<int>(threadIdx.x); i < a.table_entries; i += kThreads)
     reinterpret_cast<float*>(shared + at.tables)[i] = a.tables[i];
-  auto* const ratios = reinterpret_cast<Sum*>(shared + at.rows);  // [group][gate][16 units]
-  auto* const starts = reinterpret_cast<StartOf<Sum>*>(ratios + 3 * kManyUnits);
+  auto* const ratios = reinterpret_cast<Ratio*>(shared + at.rows);  // [group][gate][16 units]
+  auto* const starts = reinterpret_cast<SumOf<Ratio>*>(ratios + 3 * kManyUnits);
   for (int i = static_cast<int>(threadIdx.x); i < 3 * kManyUnits; i += kThreads) {
     ratios[i] = a.ratio[rank * 3 * kManyUnits + i];
     starts[i] = a.start[rank * 3 * kManyUnits + i];
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
       int buffer = s % 2;  // of all states
       for (int j = 0; j < tiles; ++j, ++turn, buffer += 2) {
         int32_t start[3][2] = {};  // in double lanes the gates add it
-        if (sizeof(Sum) == 4 && part == 0)
+        if (kStartsInProduct<Ratio> && part == 0)
 #pragma unroll
           for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
@@ -251,12 +252,12 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
     const int own = warp % kManyWarps;  // sequence of a tile
     const int local = lane * 2;         // the first unit, in the block
     const int unit = rank * kManyUnits + local;
-    Sum ratio[3][2];
+    Ratio ratio[3][2];
 #pragma unroll
     for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
       for (int i = 0; i < 2; ++i) ratio[gate][i] = ratios[local / 16 * 48 + gate * 16 + local % 16 + i];
-    const StartOf<Sum>* const row_start = starts + local / 16 * 48 + local % 16;
+    const SumOf<Ratio>* const row_start = starts + local / 16 * 48 + local % 16;
     load_state();
     const uint8_t* const tables = shared + at.tables;
     const bool extras = a.lengths != nullptr || a.mask != nullptr;
@@ -349,33 +350,28 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
         Real hh[3][2];
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
-          int32_t sum[Planes][2];
+          int32_t sum[2][Planes];
+          SumOf<Ratio> complete[2];
 #pragma unroll
           for (int plane = 0; plane < Planes; ++plane) {
             const int32_t* const part = from + (plane * 3 + gate) * kSumGate;
             const int2 x = *reinterpret_cast<const int2*>(part);
             const int2 y = *reinterpret_cast<const int2*>(part + Planes * 3 * kSumGate);
-            sum[plane][0] = wrapping_add(x.x, y.x);
-            sum[plane][1] = wrapping_add(x.y, y.y);
+            sum[0][plane] = wrapping_add(x.x, y.x);
+            sum[1][plane] = wrapping_add(x.y, y.y);
           }
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            Sum value = to_lane<Sum>(sum[0][i]);
-            if constexpr (sizeof(Sum) == 8) {
-              if (Planes == 2) value = fused(value, 256.0, to_lane<Sum>(sum[Planes - 1][i]));
-              value = add(value, row_start[gate * 16 + i]);
-            }
-            hh[gate][i] = rescale_hh<Real, Sum>(c, value, ratio[gate][i]);
-          }
+          for (int i = 0; i < 2; ++i)
+            complete[i] = complete_sum<Ratio>(sum[i], kStartsInProduct<Ratio> ? 0 : row_start[gate * 16 + i]);
+          rescale_hh(c, complete, ratio[gate], hh[gate]);
         }
         named_barrier_arrive(kManyEmpty + half, kSumThreads);
         const uint32_t old = load_codes(old_codes);
         Real h[2], fresh[2];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
+        for (int i = 0; i < 2; ++i)
           h[i] = from_code<Real>(old >> 8 * Planes * i & (Planes == 2 ? 0xffff : 0xff), c.h_from_code);
-          fresh[i] = gru_gates(c, tables, from_x[0][i], from_x[1][i], from_x[2][i], hh[0][i], hh[1][i], hh[2][i], h[i]);
-        }
+        gru_gates(c, tables, from_x, hh, h, fresh);
         bool ended = false;
         if (extras) {
           ended = t >= lengths[first_row + own];

@@ -23,6 +23,7 @@ template <typename Real>
 struct GateLanes {
   Real hh_low, hh_high;
   int32_t hh_low_code, hh_high_code;  // the same
+  bool hh_by_shifts;                  // rows of Fixed
   Real hh_to_gate[3];                 // [2] is r * hh -> n_in
   Real gate_low[3], gate_high[3];     // plus magic
   uint32_t gate_to_byte[3];  // added to four times the low bits of magic + sum: byte offset in the three tables
@@ -91,35 +92,47 @@ void pack_gates(const GruLayerParameters& p, GateLanes<Real>& c, std::vector<flo
 
 // ---- device
 
-/// The look-up of a sum of gate inputs that magic was added to.
-template <typename Real>
-__device__ __forceinline__ Real activate(const GateLanes<Real>& c, const uint8_t* tables, int gate, Real magic_sum) {
-  const uint32_t bits = low_bits(clamp_lane(magic_sum, c.gate_low[gate], c.gate_high[gate]));
-  return static_cast<Real>(*reinterpret_cast<const float*>(tables + (bits * 4 + c.gate_to_byte[gate])));
-}
-
-/// hh of a complete accumulator. Sums of more than 24 bits take double lanes; into float ones only where the
-/// accumulator has 32 bits and ratios are at most 1, so that the result has 32 bits, too, and |hh| < 2^22.
-template <typename Real, typename Sum>
-__device__ __forceinline__ Real rescale_hh(const GateLanes<Real>& c, Sum acc, Sum ratio) {
-  if constexpr (sizeof(Real) == sizeof(Sum)) {
-    return clamp_lane(rescale_even(acc, ratio), c.hh_low, c.hh_high);
-  } else {
-    const auto code = static_cast<int32_t>(low_bits(to_magic(acc, ratio)));
-    const int32_t clamped = min(max(code, c.hh_low_code), c.hh_high_code);
-    return __fsub_rn(__int_as_float(0x4b400000 + clamped), kMagic<float>);
+/// The look-ups of sums of gate inputs that magic was added to.
+template <typename Real, int N>
+__device__ __forceinline__ void activate(const GateLanes<Real>& c, const uint8_t* tables, int gate, Real (&sum)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const uint32_t bits = low_bits(clamp_lane(sum[i], c.gate_low[gate], c.gate_high[gate]));
+    sum[i] = static_cast<Real>(*reinterpret_cast<const float*>(tables + (bits * 4 + c.gate_to_byte[gate])));
   }
 }
 
-/// The new state minus its zero point. from_*: ih rescaled to the gate inputs; h: the state, minus its zero point, too.
-template <typename Real>
-__device__ __forceinline__ Real gru_gates(const GateLanes<Real>& c, const uint8_t* tables, Real from_u, Real from_r,
-                                          Real from_n, Real hh_u, Real hh_r, Real hh_n, Real h) {
-  const Real r = activate(c, tables, 1, add(to_magic(hh_r, c.hh_to_gate[1]), from_r));
-  const Real u = activate(c, tables, 0, add(to_magic(hh_u, c.hh_to_gate[0]), from_u));
-  const Real n = activate(c, tables, 2, add(to_magic(multiply(r, hh_n), c.hh_to_gate[2]), from_n));
-  const Real fresh = multiply(add(c.one, -u), rescale_even(n, c.n_to_h));
-  return clamp_lane(rescale_even(fused(u, h, fresh), c.u_to_one), c.h_low, c.h_high);
+/// hh of complete accumulators.
+template <typename Real, typename Ratio, int N>
+__device__ __forceinline__ void rescale_hh(const GateLanes<Real>& c, const SumOf<Ratio> (&acc)[N],
+                                           const Ratio (&ratio)[N], Real (&hh)[N]) {
+  if constexpr (std::is_same_v<Ratio, Fixed>) {
+    rescale_clamped(acc, ratio, c.hh_by_shifts, c.hh_low_code, c.hh_high_code, hh);
+  } else {
+    rescale_clamped(acc, ratio, false, c.hh_low, c.hh_high, hh);
+  }
+}
+
+/// The new states of N cells, minus their zero point. from_x: ih rescaled to the gate inputs, hh: of gates u, r, n; h:
+/// the states, minus their zero point, too. Cells go side by side: one's instructions wait for each other.
+template <typename Real, int N>
+__device__ __forceinline__ void gru_gates(const GateLanes<Real>& c, const uint8_t* tables, const Real (&from_x)[3][N],
+                                          const Real (&hh)[3][N], const Real (&h)[N], Real (&fresh)[N]) {
+  Real u[N], r[N], n[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) r[i] = add(to_magic(hh[1][i], c.hh_to_gate[1]), from_x[1][i]);
+  activate(c, tables, 1, r);
+#pragma unroll
+  for (int i = 0; i < N; ++i) u[i] = add(to_magic(hh[0][i], c.hh_to_gate[0]), from_x[0][i]);
+  activate(c, tables, 0, u);
+#pragma unroll
+  for (int i = 0; i < N; ++i) n[i] = add(to_magic(multiply(r[i], hh[2][i]), c.hh_to_gate[2]), from_x[2][i]);
+  activate(c, tables, 2, n);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const Real from_n = multiply(add(c.one, -u[i]), rescale_even(n[i], c.n_to_h));
+    fresh[i] = clamp_lane(rescale_even(fused(u[i], h[i], from_n), c.u_to_one), c.h_low, c.h_high);
+  }
 }
 
 }  // namespace isobit::cuda

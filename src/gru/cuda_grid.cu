@@ -18,29 +18,29 @@ std::atomic<uint32_t> delays{0};
 /// k tiles of a layer: of 8 warps or of 2 warpgroups.
 constexpr int32_t kSmallTiles = 48, kLargeTiles = 64;
 
-template <typename Real, typename Sum>
-using Kernel = void (*)(GridArgs<Real, Sum>);
+template <typename Ratio>
+using Kernel = void (*)(GridArgs<Ratio>);
 
-template <int Tiles, int Planes, typename Real, typename Sum>
-Kernel<Real, Sum> kernel_of_planes(int32_t columns) {
+template <int Tiles, int Planes, typename Ratio>
+Kernel<Ratio> kernel_of_planes(int32_t columns) {
   constexpr int kMost = Planes == 1 ? 32 : 16;
-  if (columns <= kFewSequences) return gru_grid_few<Tiles / 8, Planes, Real, Sum>;
-  if (columns == kMost) return gru_grid_many<Tiles / 2, kMost, Planes, Real, Sum>;
-  return gru_grid_many<Tiles / 2, 16, Planes, Real, Sum>;
+  if (columns <= kFewSequences) return gru_grid_few<Tiles / 8, Planes, Ratio>;
+  if (columns == kMost) return gru_grid_many<Tiles / 2, kMost, Planes, Ratio>;
+  return gru_grid_many<Tiles / 2, 16, Planes, Ratio>;
 }
-template <int Tiles, typename Real, typename Sum>
-Kernel<Real, Sum> kernel_of_tiles(const PersistentLayer& layer, int32_t columns) {
-  if constexpr (std::is_same_v<Real, double>)  // two planes take double lanes
-    if (layer.h_planes == 2) return kernel_of_planes<Tiles, 2, Real, Sum>(columns);
-  return kernel_of_planes<Tiles, 1, Real, Sum>(columns);
+template <int Tiles, typename Ratio>
+Kernel<Ratio> kernel_of_tiles(const PersistentLayer& layer, int32_t columns) {
+  if constexpr (std::is_same_v<Ratio, double>)  // two planes take double lanes
+    if (layer.h_planes == 2) return kernel_of_planes<Tiles, 2, Ratio>(columns);
+  return kernel_of_planes<Tiles, 1, Ratio>(columns);
 }
 /// Of a turn.
 int32_t most_columns(const PersistentLayer& layer) { return layer.h_planes == 1 ? 32 : 16; }
 /// columns: kFewSequences for gru_grid_few, else those of a turn of gru_grid_many.
-template <typename Real, typename Sum>
-Kernel<Real, Sum> kernel_of(const PersistentLayer& layer, int32_t columns) {
-  return layer.k_tiles == kSmallTiles ? kernel_of_tiles<kSmallTiles, Real, Sum>(layer, columns)
-                                      : kernel_of_tiles<kLargeTiles, Real, Sum>(layer, columns);
+template <typename Ratio>
+Kernel<Ratio> kernel_of(const PersistentLayer& layer, int32_t columns) {
+  return layer.k_tiles == kSmallTiles ? kernel_of_tiles<kSmallTiles, Ratio>(layer, columns)
+                                      : kernel_of_tiles<kLargeTiles, Ratio>(layer, columns);
 }
 
 /// How a batch is spread over launches of `each` sequences.
@@ -69,6 +69,7 @@ int64_t exchange_bytes(const PersistentLayer& layer, const Spread& spread) {
 struct LaunchAttributes {
   cudaLaunchAttribute values[2]{};
 };
+template <typename Ratio>
 cudaLaunchConfig_t launch_config(const PersistentLayer& layer, const Spread& spread, LaunchAttributes& attributes) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(layer.groups));
@@ -82,23 +83,24 @@ cudaLaunchConfig_t launch_config(const PersistentLayer& layer, const Spread& spr
     config.dynamicSmemBytes = static_cast<size_t>(few_shared(layer.h_planes, layer.table_entries).total);
     return config;
   }
-  config.dynamicSmemBytes = static_cast<size_t>(
-      many_shared(spread.columns, layer.h_planes, layer.groups, spread.slots, spread.turns, layer.table_entries).total);
+  config.dynamicSmemBytes = static_cast<size_t>(many_shared(spread.columns, layer.h_planes, layer.groups, spread.slots,
+                                                            spread.turns, kRowBytes<Ratio>, layer.table_entries)
+                                                    .total);
   attributes.values[1].id = cudaLaunchAttributeClusterDimension;
   attributes.values[1].val.clusterDim = {static_cast<unsigned>(layer.grid_cut.cluster), 1, 1};
   config.numAttrs = 2;
   return config;
 }
 
-template <typename Real, typename Sum>
-Status allow_shared(Kernel<Real, Sum> kernel, int shared) {
+template <typename Ratio>
+Status allow_shared(Kernel<Ratio> kernel, int shared) {
   return cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
                      "grid: shared memory");
 }
 
 }  // namespace
 
-template <typename Real, typename Sum>
+template <typename Ratio>
 Status prepare_grid(PersistentLayer& layer, int shared) {
   const int32_t groups = (layer.hidden_size + kGridUnits - 1) / kGridUnits;
   layer.k_tiles = groups * kGridUnits <= kSmallTiles * 32 ? kSmallTiles : kLargeTiles;
@@ -111,7 +113,7 @@ Status prepare_grid(PersistentLayer& layer, int shared) {
     const auto fit = [&](int32_t columns) {
       int32_t slots = 0;
       while (slots < kMaxSlots && many_shared(columns, layer.h_planes, layer.groups, slots + 1,
-                                              kMaxManySequences / columns, layer.table_entries)
+                                              kMaxManySequences / columns, kRowBytes<Ratio>, layer.table_entries)
                                           .total <= shared)
         ++slots;
       return slots;
@@ -121,11 +123,11 @@ Status prepare_grid(PersistentLayer& layer, int shared) {
     for (const int32_t columns : {16, 32}) {
       const int32_t slots = columns == 32 ? cut.slots32 : cut.slots16;
       if (slots == 0) continue;
-      const Kernel<Real, Sum> kernel = kernel_of<Real, Sum>(layer, columns);
+      const Kernel<Ratio> kernel = kernel_of<Ratio>(layer, columns);
       ISOBIT_RETURN_IF_ERROR(allow_shared(kernel, shared));
       LaunchAttributes attributes;
       const cudaLaunchConfig_t config =
-          launch_config(layer, {columns, kMaxManySequences, kMaxManySequences / columns, slots}, attributes);
+          launch_config<Ratio>(layer, {columns, kMaxManySequences, kMaxManySequences / columns, slots}, attributes);
       int clusters = 0;
       if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess)
         cudaGetLastError();  // clusters of this size are not to be had there
@@ -135,7 +137,7 @@ Status prepare_grid(PersistentLayer& layer, int shared) {
     cut = {};
   }
   if (cut.cluster == 0) layer.groups = groups;
-  const Kernel<Real, Sum> few = kernel_of<Real, Sum>(layer, kFewSequences);
+  const Kernel<Ratio> few = kernel_of<Ratio>(layer, kFewSequences);
   ISOBIT_RETURN_IF_ERROR(allow_shared(few, shared));
   const int32_t needed = few_shared(layer.h_planes, layer.table_entries).total;
   int blocks = 0, device = 0, processors = 0;
@@ -150,9 +152,9 @@ Status prepare_grid(PersistentLayer& layer, int shared) {
     return {StatusCode::kUnsupported, "the device has no room for a team of thread blocks that holds R"};
   return {};
 }
-template Status prepare_grid<float, float>(PersistentLayer&, int);
-template Status prepare_grid<float, double>(PersistentLayer&, int);
-template Status prepare_grid<double, double>(PersistentLayer&, int);
+template Status prepare_grid<float>(PersistentLayer&, int);
+template Status prepare_grid<Fixed>(PersistentLayer&, int);
+template Status prepare_grid<double>(PersistentLayer&, int);
 
 void pack_grid(const GruLayerParameters& p, PersistentPack& pack) {
   const PersistentLayer& layer = pack.layer;
@@ -178,16 +180,16 @@ int64_t grid_exchange_bytes(const PersistentLayer& layer, int64_t batch) {
   return bytes;
 }
 
-template <typename Real, typename Sum>
+template <typename Ratio>
 Status launch_grid(const PersistentLayer& layer, const PersistentChunk& chunk, std::byte* exchange,
                    cudaStream_t stream) {
   const Spread spread = spread_of(layer, chunk.batch);
   const bool few = spread.columns == kFewSequences;
-  GridArgs<Real, Sum> a{};
-  a.gates = cell_of<Real>(layer);
+  GridArgs<Ratio> a{};
+  a.gates = std::get<GateLanes<LaneOf<Ratio>>>(layer.gates);
   a.fragments = layer.fragments;
-  a.start = sums_of<Sum>(layer).start;
-  a.ratio = sums_of<Sum>(layer).ratio;
+  a.start = std::get<PersistentRows<Ratio>>(layer.rows).start;
+  a.ratio = std::get<PersistentRows<Ratio>>(layer.rows).ratio;
   a.tables = layer.tables;
   a.table_entries = layer.table_entries;
   a.ih = chunk.ih;
@@ -216,19 +218,21 @@ Status launch_grid(const PersistentLayer& layer, const PersistentChunk& chunk, s
     a.first_sequence = static_cast<int32_t>(n);
     a.sequences = static_cast<int32_t>(std::min<int64_t>(spread.each, chunk.batch - n));
     a.turns = (a.sequences + spread.columns - 1) / spread.columns;
+    a.ih_turn = int64_t{spread.columns} * layer.groups * 48;
+    a.ih_step = (a.reverse ? -1 : 1) * int64_t{a.batch} * layer.groups * 48 - a.turns * a.ih_turn;
     ISOBIT_RETURN_IF_ERROR(
         cuda_status(cudaMemsetAsync(exchange, 0, static_cast<size_t>(counters), stream), "grid: counters"));
     LaunchAttributes attributes;
-    cudaLaunchConfig_t config = launch_config(layer, spread, attributes);
+    cudaLaunchConfig_t config = launch_config<Ratio>(layer, spread, attributes);
     config.stream = stream;
     ISOBIT_RETURN_IF_ERROR(
-        cuda_status(cudaLaunchKernelEx(&config, kernel_of<Real, Sum>(layer, spread.columns), a), "kernel gru_grid"));
+        cuda_status(cudaLaunchKernelEx(&config, kernel_of<Ratio>(layer, spread.columns), a), "kernel gru_grid"));
   }
   return {};
 }
-template Status launch_grid<float, float>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
-template Status launch_grid<float, double>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
-template Status launch_grid<double, double>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
+template Status launch_grid<float>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
+template Status launch_grid<Fixed>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
+template Status launch_grid<double>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
 
 void set_grid_delays(uint32_t seed) { delays.store(seed, std::memory_order_relaxed); }
 

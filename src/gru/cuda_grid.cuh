@@ -73,7 +73,7 @@ namespace isobit::cuda {
 
 inline constexpr int kGridUnits = 16;     // of a block
 inline constexpr int kFewThreads = 384;   // three warpgroups: two multiply
-inline constexpr int kManyThreads = 512;  // four: two multiply, one has the gates
+inline constexpr int kManyThreads = 640;  // five: two multiply, two have the gates
 inline constexpr int kFewSequences = 8;   // the columns of an mma
 inline constexpr int kFewCopies = 4;      // of every word: of 128 blocks that poll one, 32 poll the same copy
 inline constexpr int kFewWarps = 8;       // that multiply
@@ -81,20 +81,20 @@ inline constexpr int kFewSumPitch = 20;   // words from one sequence to the next
 inline constexpr int kGatePitch = kFewSequences * kFewSumPitch;
 inline constexpr int kManyPitch = 52;          // words of sums from one sequence to the next: sum_word
 inline constexpr int kPublishers = 3;          // warps
-inline constexpr int kStagedSlots = 4;         // turns whose new codes are in shared memory
 inline constexpr int kMaxSlots = 8;            // turns whose state is there
-inline constexpr int kMaxManySequences = 512;  // of a launch
-inline constexpr int kCounterWords = 32;       // from one counter to the next: a line each
+inline constexpr int kMaxManySequences = 256;  // of a launch
+inline constexpr int kMaxTurns = kMaxManySequences / 16;
+inline constexpr int kCounterWords = 32;  // from one counter to the next: a line each
 
-/// Real: lanes of the gates; Sum: of accumulators and their rescale.
-template <typename Real, typename Sum>
+/// Ratio: core/ratio.h.
+template <typename Ratio>
 struct GridArgs {
-  GateLanes<Real> gates;
+  GateLanes<LaneOf<Ratio>> gates;
   /// R: [block][k tile of 32][4 units by 4][lane][16 bytes], the order of wgmma: bytes 4 r to 4 r + 3 of lane 4 g + q
   /// are columns 16 (r / 2) + 4 q to + 3 of row g + 8 (r % 2); rows 0-3 are u, 4-7 n, 8-11 r of the units, 12-15 zero.
   const uint4* fragments;
-  const StartOf<Sum>* start;  // of hh's accumulators, tile order (kernels.h)
-  const Sum* ratio;           // accumulator -> hh, tile order
+  const SumOf<Ratio>* start;  // of hh's accumulators, tile order (kernels.h)
+  const Ratio* ratio;         // accumulator -> hh, tile order
   const float* tables;        // u, r, n behind each other: code minus zero point for each gate input
   int32_t table_entries;      // of all three
   /// ih rescaled to the gate inputs, plus 32768: [steps][batch][blocks][gate][unit].
@@ -117,6 +117,7 @@ struct GridArgs {
   uint8_t* codes;
   uint32_t* counters;  // many: [turn][block of a cluster][kCounterWords], zero at the start: blocks of that share
   int32_t turns, cluster, slots;
+  int64_t ih_turn, ih_step;  // many: words of ih from a turn to the next, and that the last of a step goes further
 };
 
 /// A test's hook: up to 2^13 cycles, where there is a seed.
@@ -150,41 +151,6 @@ __device__ __forceinline__ Real lane_of_code(const GateLanes<Real>& c, uint32_t 
   return from_code<Real>(Planes == 2 ? high << 8 | low : high, c.h_from_code);
 }
 
-/// What a cell needs of its rows.
-template <typename Sum>
-struct CellRows {
-  Sum ratio[3];
-  StartOf<Sum> start[3];
-  CellRows() = default;
-  template <typename Args>
-  __device__ CellRows(const Args& a, int block, int unit) {
-#pragma unroll
-    for (int gate = 0; gate < 3; ++gate) {
-      ratio[gate] = a.ratio[block * 48 + gate * 16 + unit];
-      start[gate] = a.start[block * 48 + gate * 16 + unit];
-    }
-  }
-};
-
-/// The new state of a cell from its sums without start values, and ih; minus zero point.
-template <int Planes, typename Real, typename Sum>
-__device__ __forceinline__ Real next_state(const GateLanes<Real>& c, const uint8_t* tables, const CellRows<Sum>& rows,
-                                           const int32_t (&sum)[Planes][3], const uint32_t (&ih)[3], Real h) {
-  const auto hh = [&](int gate) {
-    Sum value;
-    if constexpr (sizeof(Sum) == 4) {
-      value = to_lane<Sum>(wrapping_add(sum[0][gate], rows.start[gate]));
-    } else {
-      value = to_lane<Sum>(sum[0][gate]);
-      if (Planes == 2) value = fused(value, 256.0, to_lane<Sum>(sum[Planes - 1][gate]));
-      value = add(value, rows.start[gate]);
-    }
-    return rescale_hh<Real, Sum>(c, value, rows.ratio[gate]);
-  };
-  return gru_gates(c, tables, from_biased<Real>(ih[0]), from_biased<Real>(ih[1]), from_biased<Real>(ih[2]), hh(0),
-                   hh(1), hh(2), h);
-}
-
 /// Whether a cell keeps its state in this step; t: of the steps of the launch.
 template <typename Args>
 __device__ __forceinline__ bool is_masked(const Args& a, int t, int64_t n, int unit) {
@@ -207,13 +173,14 @@ inline __host__ __device__ FewShared few_shared(int planes, int table_entries) {
 }
 
 /// KT: k tiles of a warp. Planes: bytes of a code of h.
-template <int KT, int Planes, typename Real, typename Sum>
-__global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_constant__ GridArgs<Real, Sum> a) {
+template <int KT, int Planes, typename Ratio>
+__global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_constant__ GridArgs<Ratio> a) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   static_assert(KT % 2 == 0);
   constexpr int kPairs = KT / 2;  // of k tiles: 64 columns, four blocks' units
   extern __shared__ __align__(128) uint8_t shared[];
   const FewShared at = few_shared(Planes, a.table_entries);
+  using Real = LaneOf<Ratio>;
   const GateLanes<Real>& c = a.gates;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
@@ -238,7 +205,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
 
   if (warp < kFewWarps) {
     // ---- The warps that multiply.
-    trade_registers<200>();
+    trade_registers<216>();
     if (warp >= multiplying) return;
     // Of each mma's operands, lane 4 g + q has columns 16 q to 16 q + 15 of a pair of k tiles: for that the order of k
     // differs from that in `fragments`.
@@ -345,7 +312,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
     return;
   }
   // ---- The gate warps.
-  trade_registers<104>();
+  trade_registers<72>();
   if ((warp - kFewWarps) * 2 >= columns) return;
   const int column = (warp - kFewWarps) * 2 + lane / 16;
   const int unit = lane % 16;
@@ -353,7 +320,13 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
   const bool exists = column < columns && unit_of_all < a.hidden;
   const int64_t n = int64_t{a.first_sequence} + column;
   const int length = a.lengths != nullptr && column < columns ? a.lengths[n] - a.first_step : INT32_MAX;
-  const CellRows<Sum> rows(a, block, unit);
+  Ratio ratio[3];
+  SumOf<Ratio> start[3];
+#pragma unroll
+  for (int gate = 0; gate < 3; ++gate) {
+    ratio[gate] = a.ratio[block * 48 + gate * 16 + unit];
+    start[gate] = a.start[block * 48 + gate * 16 + unit];
+  }
   uint8_t* const state = a.state + (n * a.hidden + unit_of_all) * Planes;
   // Planes from the high byte down; memory is little endian.
   uint32_t code = exists ? state[Planes - 1] ^ (a.flip & 0xff) : 0;
@@ -387,7 +360,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
     const bool keeps = t >= length || (exists && is_masked(a, t, n, unit_of_all));
     barrier_wait(sums_there + 8 * static_cast<uint32_t>(s % 2), static_cast<uint32_t>(s / 2 % 2));
     delay(a.delays, s, kDelayGates);
-    int32_t sum[Planes][3];
+    int32_t sum[3][Planes];
     const int32_t* const from = sums_of_step(s) + column * kFewSumPitch + unit;
 #pragma unroll
     for (int plane = 0; plane < Planes; ++plane)
@@ -401,11 +374,17 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
         for (int width = kFewWarps / 2; width > 0; width /= 2)
 #pragma unroll
           for (int i = 0; i < width; ++i) part[i] = wrapping_add(part[i], part[i + width]);
-        sum[plane][gate] = part[0];
+        sum[gate][plane] = part[0];
       }
     if (exists) {
-      const Real fresh = next_state<Planes>(c, shared + at.tables, rows, sum, ih, h);
-      if (!keeps) h = fresh;
+      Real from_x[3][1], hh[3][1], fresh[1];
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+        from_x[gate][0] = from_biased<Real>(ih[gate]);
+        rescale_hh(c, {complete_sum<Ratio>(sum[gate], start[gate])}, {ratio[gate]}, hh[gate]);
+      }
+      gru_gates(c, shared + at.tables, from_x, hh, {h}, fresh);
+      if (!keeps) h = fresh[0];
       code = low_bits(add(h, c.h_to_code)) & (Planes == 2 ? 0xffff : 0xff);
     }
     delay(a.delays, s, kDelayWrite);
@@ -427,53 +406,63 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
 
 /// Offsets in dynamic shared memory. Behind the slots, which wgmma reads as far as k is padded, are 4 KB at least.
 struct ManyShared {
-  int32_t sums, staged, tables, lengths, barriers, total;
+  int32_t sums, codes, rows, tables, lengths, barriers, total;
 };
-/// Barriers: a slot's state is there, is read [slot]; new codes are there, are taken [staged slot]; sums are there, are
-/// taken [turn % 2].
+/// Barriers: a slot's state is there, is read [slot]; new codes are there, are taken [turn of a step]; sums are there,
+/// are taken [turn % 2].
 inline constexpr uint32_t kEmptyBarriers = 8 * kMaxSlots;
-inline constexpr uint32_t kStagedBarriers = 2 * kEmptyBarriers;
-inline constexpr uint32_t kTakenBarriers = kStagedBarriers + 8 * kStagedSlots;
-inline constexpr uint32_t kSumsBarriers = kTakenBarriers + 8 * kStagedSlots;
+inline constexpr uint32_t kCodesBarriers = 2 * kEmptyBarriers;
+inline constexpr uint32_t kTakenBarriers = kCodesBarriers + 8 * kMaxTurns;
+inline constexpr uint32_t kSumsBarriers = kTakenBarriers + 8 * kMaxTurns;
 inline constexpr uint32_t kSumsTakenBarriers = kSumsBarriers + 8 * 2;
 /// Words from a sequence's sums to those of a gate, u, r or n, of a unit. As n comes 4 words further than it had to, no
 /// bank is met twice: neither by lanes that write u and n of 4 units and 4 pairs of sequences, nor by lanes that read
 /// all units of sequences i and i + 4.
 inline __host__ __device__ int sum_word(int gate, int unit) { return gate * 16 + (gate == 2 ? 4 : 0) + unit; }
+/// Turns whose new codes are in shared memory: those of a step, as the next one needs them, and one more than publish.
+inline __host__ __device__ int32_t many_places(int turns) { return turns > kPublishers ? turns : kPublishers + 1; }
+/// Of a row's ratio and start value.
+template <typename Ratio>
+inline constexpr int kRowBytes = sizeof(Ratio) + sizeof(SumOf<Ratio>);
 inline __host__ __device__ int32_t many_slot_bytes(int columns, int planes, int blocks) {
   return planes * columns * blocks * kGridUnits;
 }
 inline __host__ __device__ ManyShared many_shared(int columns, int planes, int blocks, int slots, int turns,
-                                                  int table_entries) {
+                                                  int row_bytes, int table_entries) {
   ManyShared at{};
   at.sums = slots * many_slot_bytes(columns, planes, blocks);
-  at.staged = at.sums + 2 * 2 * planes * columns * kManyPitch * 4;
-  at.tables = at.staged + kStagedSlots * planes * columns * kGridUnits;
+  at.codes = at.sums + 2 * 2 * planes * columns * kManyPitch * 4;
+  at.rows = at.codes + many_places(turns) * planes * columns * kGridUnits;
+  at.tables = at.rows + 3 * kGridUnits * row_bytes;
   at.lengths = at.tables + table_entries * 4;
-  at.barriers = (at.lengths + turns * columns * 4 + 127) / 128 * 128;
+  at.barriers = (at.lengths + turns * columns * 4 + 7) / 8 * 8;
   at.total = at.barriers + static_cast<int32_t>(kSumsTakenBarriers) + 8 * 2;
   return at;
 }
 
-/// Of N: 2 or 4 codes or gate inputs of consecutive units, which lie beside each other.
+/// Of N: 1 or 2 codes or gate inputs of consecutive units, which lie beside each other.
 template <int N>
-using CodesOfUnits = std::conditional_t<N == 4, uint32_t, uint16_t>;
+using CodesOfUnits = std::conditional_t<N == 2, uint16_t, uint8_t>;
 template <int N>
-using InputsOfUnits = std::conditional_t<N == 4, uint2, uint1>;
+using InputsOfUnits = std::conditional_t<N == 2, uint32_t, uint16_t>;
 template <int N>
-using SumsOfUnits = std::conditional_t<N == 4, int4, int2>;
+using SumsOfUnits = std::conditional_t<N == 2, int2, int1>;
 
 /// KT: k tiles of a warpgroup. Columns: sequences of a turn, 16 or 32.
-template <int KT, int Columns, int Planes, typename Real, typename Sum>
-__global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_constant__ GridArgs<Real, Sum> a) {
+template <int KT, int Columns, int Planes, typename Ratio>
+__global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_constant__ GridArgs<Ratio> a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  constexpr int kTiles = Columns / 8;  // of 8 sequences
-  constexpr int kCells = Columns / 8;  // of a gate thread: units beside each other of a sequence
-  // Registers of a thread: 4 KT weights, 32 sums, and the rest. Those of the four warpgroups are 512.
-  constexpr int kMultiplying = 4 * KT + 56;
-  constexpr int kPublishing = 40;
-  constexpr int kGates = 512 - 2 * kMultiplying - kPublishing;
+  constexpr int kTiles = Columns / 8;   // of 8 sequences
+  constexpr int kCells = Columns / 16;  // of a gate thread: units beside each other of a sequence
+  // Whether the first products of a turn come before the sums of the one before, where there are registers for both.
+  constexpr bool kOverlaps = KT <= 24;
+  // Registers of a thread: 4 KT weights, 16 or 32 sums, and the rest. Those of the five warpgroups are 480.
+  constexpr int kStart = 96;
+  constexpr int kMultiplying = 4 * KT + (kOverlaps ? 56 : 48);
+  constexpr int kPublishing = 32;
+  constexpr int kGates = (480 - 2 * kMultiplying - kPublishing) / 16 * 8;
   extern __shared__ __align__(128) uint8_t shared[];
+  using Real = LaneOf<Ratio>;
   const GateLanes<Real>& c = a.gates;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
@@ -484,11 +473,11 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
   const int turns = a.turns;
   const int tile_bytes = blocks * 128;  // 8 sequences of a plane
   const int slot_bytes = many_slot_bytes(Columns, Planes, blocks);
-  const ManyShared at = many_shared(Columns, Planes, blocks, a.slots, turns, a.table_entries);
+  const ManyShared at = many_shared(Columns, Planes, blocks, a.slots, turns, kRowBytes<Ratio>, a.table_entries);
   const uint32_t full = shared_address(shared + at.barriers);
   const uint32_t empty = full + kEmptyBarriers;
-  const uint32_t staged_there = full + kStagedBarriers;
-  const uint32_t staged_taken = full + kTakenBarriers;
+  const uint32_t codes_there = full + kCodesBarriers;  // new codes of this block
+  const uint32_t codes_taken = full + kTakenBarriers;
   const uint32_t sums_there = full + kSumsBarriers;
   const uint32_t sums_taken = full + kSumsTakenBarriers;
   // [turn % 2][half of k][plane][sequence][kManyPitch]
@@ -503,6 +492,9 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
   };
   // Of turn j's state s, in global memory.
   const auto codes_of = [&](int s, int j) { return a.codes + (int64_t{s % 2} * turns + j) * slot_bytes; };
+  // This block's codes, of turn v in place v % places: [plane][sequence][16].
+  const int places = many_places(turns);
+  const auto codes_in = [&](int place) { return shared + at.codes + place * (Planes * Columns * kGridUnits); };
   // Each block of a cluster fetches a share: the codes of so many blocks beside each other.
   const int share = blocks / cluster;
   const auto counter_of = [&](int j, int of_share) { return a.counters + (j * cluster + of_share) * kCounterWords; };
@@ -512,6 +504,12 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
 
   for (int i = static_cast<int>(threadIdx.x); i < a.table_entries; i += kManyThreads)
     reinterpret_cast<float*>(shared + at.tables)[i] = a.tables[i];
+  auto* const ratios = reinterpret_cast<Ratio*>(shared + at.rows);  // [gate][unit]
+  auto* const starts = reinterpret_cast<SumOf<Ratio>*>(ratios + 3 * kGridUnits);
+  for (int i = static_cast<int>(threadIdx.x); i < 3 * kGridUnits; i += kManyThreads) {
+    ratios[i] = a.ratio[block * 3 * kGridUnits + i];
+    starts[i] = a.start[block * 3 * kGridUnits + i];
+  }
   auto* const lengths = reinterpret_cast<int32_t*>(shared + at.lengths);
   for (int i = static_cast<int>(threadIdx.x); i < turns * Columns; i += kManyThreads)
     lengths[i] = a.lengths != nullptr && i < a.sequences ? a.lengths[a.first_sequence + i] - a.first_step : INT32_MAX;
@@ -523,22 +521,24 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
     const uint8_t* const from = a.state + ((int64_t{a.first_sequence} + row) * a.hidden + unit) * Planes;
     uint8_t* const to =
         codes_of(0, row / Columns) + row % Columns / 8 * tile_bytes + block * 128 + row % 8 * 16 + i % kGridUnits;
+    uint8_t* const own =
+        codes_in((places - turns + row / Columns) % places) + row % Columns * kGridUnits + i % kGridUnits;
     // Planes from the high byte down; memory is little endian.
-    to[0] = exists ? static_cast<uint8_t>(from[Planes - 1] ^ a.flip) : uint8_t{0};
-    if (Planes == 2) to[kTiles * tile_bytes] = exists ? from[0] : uint8_t{0};
+    own[0] = to[0] = exists ? static_cast<uint8_t>(from[Planes - 1] ^ a.flip) : uint8_t{0};
+    if (Planes == 2) own[Columns * kGridUnits] = to[kTiles * tile_bytes] = exists ? from[0] : uint8_t{0};
   }
   if (threadIdx.x == 0) {
     for (uint32_t i = 0; i < static_cast<uint32_t>(a.slots); ++i) {
       barrier_init(full + 8 * i, 1);
-      barrier_init(empty + 8 * i, 12 * static_cast<uint32_t>(cluster));
+      barrier_init(empty + 8 * i, 8 * static_cast<uint32_t>(cluster));
     }
-    for (uint32_t i = 0; i < kStagedSlots; ++i) {
-      barrier_init(staged_there + 8 * i, 4);
-      barrier_init(staged_taken + 8 * i, 1);
+    for (uint32_t i = 0; i < static_cast<uint32_t>(places); ++i) {
+      barrier_init(codes_there + 8 * i, 8);
+      barrier_init(codes_taken + 8 * i, 1);
     }
     for (uint32_t i = 0; i < 2; ++i) {
       barrier_init(sums_there + 8 * i, 8);
-      barrier_init(sums_taken + 8 * i, 4);
+      barrier_init(sums_taken + 8 * i, 8);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -555,7 +555,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
 
   if (warp < 8) {
     // ---- The warps that multiply.
-    trade_registers<kMultiplying, 128>();
+    trade_registers<kMultiplying, kStart>();
     const int half = warp / 4;  // of k
     uint4 weights[KT];
 #pragma unroll
@@ -565,6 +565,13 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
     // Where the lane's sums of row lane / 4 go, u or n; those of row 8 + lane / 4 are r, or nothing.
     int32_t* const to =
         sums_of(0, half, 0) + lane % 4 * 2 * kManyPitch + sum_word(lane < 16 ? 0 : 2, warp % 4 * 4 + lane / 4 % 4);
+    // Start values of those rows; of one half, and none in double lanes.
+    int32_t start[2]{};
+    if (kStartsInProduct<Ratio> && half == 0) {
+      const int first_unit = warp % 4 * 4 + lane / 4 % 4;
+      start[0] = static_cast<int32_t>(starts[(lane < 16 ? 0 : 2) * kGridUnits + first_unit]);
+      start[1] = static_cast<int32_t>(starts[kGridUnits + first_unit]);
+    }
     const int total = a.steps * turns;
     int slot = 0, last_slot = 0;
     uint32_t phase = 0;
@@ -584,9 +591,9 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
         for (int i = 0; i < Columns / 2; ++i) {
           const int word = (turn % 2 * 2 * Planes + plane) * (Columns * kManyPitch) + (i / 4 * 8 + i % 2) * kManyPitch;
           if (i % 4 < 2) {
-            to[word] = sums[plane][i];
+            to[word] = wrapping_add(sums[plane][i], start[0]);
           } else if (lane < 16) {
-            to[word + sum_word(1, 0)] = sums[plane][i];
+            to[word + sum_word(1, 0)] = wrapping_add(sums[plane][i], start[1]);
           }
         }
       __syncwarp();
@@ -595,19 +602,22 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
     int32_t acc[Planes][Columns / 2]{};
     for (int turn = 0; turn < total; ++turn) {
       const uint32_t barrier = full + 8 * static_cast<uint32_t>(slot);
-      wait_for_gates(turn - 1);
-      const bool is_there = __all_sync(0xffffffffu, barrier_is_complete(barrier, phase)) != 0;
-      wgmma_wait<0>();
-      keep_in_registers(acc);
-      int32_t last[Planes][Columns / 2];
+      [[maybe_unused]] bool is_there = false;
+      [[maybe_unused]] int32_t last[Planes][Columns / 2];
+      if constexpr (kOverlaps) {
+        wait_for_gates(turn - 1);
+        is_there = __all_sync(0xffffffffu, barrier_is_complete(barrier, phase)) != 0;
+        wgmma_wait<0>();
+        keep_in_registers(acc);
 #pragma unroll
-      for (int plane = 0; plane < Planes; ++plane)
+        for (int plane = 0; plane < Planes; ++plane)
 #pragma unroll
-        for (int i = 0; i < Columns / 2; ++i) last[plane][i] = acc[plane][i];
-      keep_in_registers(last);
-      // The sums of the turn before go first if the state is not there, as it may need just those; else behind the
-      // first products, so that the tensor cores have something to do meanwhile. wgmma depends on no condition.
-      if (!is_there && turn > 0) hand_over(turn - 1, last);
+          for (int i = 0; i < Columns / 2; ++i) last[plane][i] = acc[plane][i];
+        keep_in_registers(last);
+        // The sums of the turn before go first if the state is not there, as it may need just those; else behind the
+        // first products, so that the tensor cores have something to do meanwhile. wgmma depends on no condition.
+        if (!is_there && turn > 0) hand_over(turn - 1, last);
+      }
       barrier_wait(barrier, phase);
       delay(a.delays, turn, kDelayRead);
       __syncwarp();
@@ -618,13 +628,15 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
         wgmma_s8u8(acc[plane], weights[kt], b + static_cast<uint32_t>((plane * kTiles * tile_bytes >> 4) + kt * 16),
                    kt > 0);
       };
-      constexpr int kFirst = 8;  // products of 17 cycles, and as many of the other warpgroup
+      constexpr int kFirst = kOverlaps ? 8 : 0;  // products of 17 cycles, and as many of the other warpgroup
+      if constexpr (kOverlaps) {
 #pragma unroll
-      for (int kt = 0; kt < kFirst; ++kt) product(0, kt);
-      wgmma_commit();
-      if (is_there && turn > 0) hand_over(turn - 1, last);
-      __syncwarp();
-      wgmma_fence();
+        for (int kt = 0; kt < kFirst; ++kt) product(0, kt);
+        wgmma_commit();
+        if (is_there && turn > 0) hand_over(turn - 1, last);
+        __syncwarp();
+        wgmma_fence();
+      }
 #pragma unroll
       for (int plane = 0; plane < Planes; ++plane)
 #pragma unroll
@@ -635,174 +647,196 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
         slot = 0;
         phase ^= 1;
       }
+      if constexpr (!kOverlaps) {
+        wait_for_gates(turn);
+        wgmma_wait<0>();
+        keep_in_registers(acc);
+        hand_over(turn, acc);
+      }
     }
-    wait_for_gates(total - 1);
-    wgmma_wait<0>();
-    keep_in_registers(acc);
-    hand_over(total - 1, acc);
-  } else if (warp < 12) {
+    if constexpr (kOverlaps) {
+      wait_for_gates(total - 1);
+      wgmma_wait<0>();
+      keep_in_registers(acc);
+      hand_over(total - 1, acc);
+    }
+  } else if (warp < 16) {
     // ---- The gate warps.
-    trade_registers<kGates, 128>();
+    trade_registers<kGates, kStart>();
     constexpr int kLanes = kGridUnits / kCells;  // of a sequence
     // Sequences i and i + 4 beside each other: sum_word.
     const int pair = (warp - 8) * kCells + lane / (2 * kLanes);
     const int column = pair / 4 * 8 + pair % 4 + lane / kLanes % 2 * 4;
     const int unit = lane % kLanes * kCells;
-    CellRows<Sum> rows[kCells];
-#pragma unroll
-    for (int i = 0; i < kCells; ++i) rows[i] = CellRows<Sum>(a, block, unit + i);
+    const int own_code = column * kGridUnits + unit;
     const bool extras = a.lengths != nullptr || a.mask != nullptr;
-    const auto load_ih = [&](int s, int j, uint32_t(&ih)[3][kCells / 2]) {
-      const int t = a.reverse ? a.steps - 1 - s : s;
-      const int n = j * Columns + column;
-      if (n >= a.sequences) return;
-      const uint16_t* const from = a.ih + ((int64_t{t} * a.batch + a.first_sequence + n) * blocks + block) * 48 + unit;
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-        const auto inputs = *reinterpret_cast<const InputsOfUnits<kCells>*>(from + gate * 16);
-        ih[gate][0] = inputs.x;
-        if constexpr (kCells == 4) ih[gate][1] = inputs.y;
-      }
-    };
-    uint32_t next_ih[3][kCells / 2]{};
-    load_ih(0, 0, next_ih);
-    int turn = 0, slot = 0;
-    uint32_t phase = 0;
-    for (int s = 0; s < a.steps; ++s) {
-      const int t = a.reverse ? a.steps - 1 - s : s;
-      for (int j = 0; j < turns; ++j, ++turn) {
-        uint32_t ih[3][kCells / 2];
+    // ih of the next turn.
+    const uint16_t* ih_at =
+        a.ih + ((int64_t{a.reverse ? a.steps - 1 : 0} * a.batch + a.first_sequence + column) * blocks + block) * 48 +
+        unit;
+    int ih_sequence = column;
+    uint32_t next_ih[3]{};
+    const auto load_ih = [&] {
+      if (ih_sequence < a.sequences)
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate)
+          next_ih[gate] = *reinterpret_cast<const InputsOfUnits<kCells>*>(ih_at + gate * 16);
+      ih_at += a.ih_turn;
+      if ((ih_sequence += Columns) >= turns * Columns) {
+        ih_sequence = column;
+        ih_at += a.ih_step;
+      }
+    };
+    load_ih();
+    int s = 0, j = 0, place = 0, old_place = (places - turns) % places;
+    uint32_t place_phase = 1;
+    const auto total = static_cast<uint32_t>(a.steps * turns);
+    for (uint32_t turn = 0; turn < total; ++turn) {
+      const uint32_t ih[3] = {next_ih[0], next_ih[1], next_ih[2]};
+      if (turn + 1 < total) load_ih();
+      uint32_t keeps = 0;  // cells that keep their state
+      if (extras) {
+        const int t = a.reverse ? a.steps - 1 - s : s;
+        const int n = j * Columns + column;
 #pragma unroll
-          for (int i = 0; i < kCells / 2; ++i) ih[gate][i] = next_ih[gate][i];
-        if (j + 1 < turns) {
-          load_ih(s, j + 1, next_ih);
-        } else if (s + 1 < a.steps) {
-          load_ih(s + 1, 0, next_ih);
+        for (int i = 0; i < kCells; ++i)
+          if (t >= lengths[n] ||
+              (n < a.sequences && is_masked(a, t, int64_t{a.first_sequence} + n, block * kGridUnits + unit + i)))
+            keeps |= 1u << i;
+      }
+      uint32_t old[Planes];
+#pragma unroll
+      for (int plane = 0; plane < Planes; ++plane)
+        old[plane] = *reinterpret_cast<const CodesOfUnits<kCells>*>(codes_in(old_place) + own_code +
+                                                                    plane * Columns * kGridUnits);
+      if (turn >= static_cast<uint32_t>(places))
+        barrier_wait(codes_taken + 8 * static_cast<uint32_t>(place), place_phase);
+      barrier_wait(sums_there + 8 * (turn % 2), turn / 2 % 2);
+      delay(a.delays, static_cast<int>(turn), kDelaySums);
+      Real from_x[3][kCells], hh[3][kCells];
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+        int32_t sum[kCells][Planes];
+        SumOf<Ratio> complete[kCells];
+        Ratio by[kCells];
+#pragma unroll
+        for (int plane = 0; plane < Planes; ++plane) {
+          const auto part = [&](int half) {
+            return *reinterpret_cast<const SumsOfUnits<kCells>*>(sums_of(static_cast<int>(turn % 2), half, plane) +
+                                                                 column * kManyPitch + sum_word(gate, unit));
+          };
+          const auto first = part(0), second = part(1);
+          sum[0][plane] = wrapping_add(first.x, second.x);
+          if constexpr (kCells == 2) sum[1][plane] = wrapping_add(first.y, second.y);
         }
-        uint32_t keeps = 0;  // cells that keep their state
-        if (extras) {
-          const int n = j * Columns + column;
-#pragma unroll
-          for (int i = 0; i < kCells; ++i)
-            if (t >= lengths[n] ||
-                (n < a.sequences && is_masked(a, t, int64_t{a.first_sequence} + n, block * kGridUnits + unit + i)))
-              keeps |= 1u << i;
-        }
-        barrier_wait(full + 8 * static_cast<uint32_t>(slot), phase);
-        delay(a.delays, turn, kDelayRead);
-        uint32_t old[Planes];
-        {
-          const uint8_t* const from =
-              shared + slot * slot_bytes + column / 8 * tile_bytes + block * 128 + column % 8 * 16 + unit;
-#pragma unroll
-          for (int plane = 0; plane < Planes; ++plane)
-            old[plane] = *reinterpret_cast<const CodesOfUnits<kCells>*>(from + plane * kTiles * tile_bytes);
-        }
-        leave(slot);
-        if (++slot == a.slots) {
-          slot = 0;
-          phase ^= 1;
-        }
-        const auto staged = static_cast<uint32_t>(turn % kStagedSlots);
-        if (turn >= kStagedSlots)
-          barrier_wait(staged_taken + 8 * staged, static_cast<uint32_t>(turn / kStagedSlots - 1) % 2);
-        barrier_wait(sums_there + 8 * static_cast<uint32_t>(turn % 2), static_cast<uint32_t>(turn / 2) % 2);
-        delay(a.delays, turn, kDelaySums);
-        int32_t sum[kCells][Planes][3];
-#pragma unroll
-        for (int plane = 0; plane < Planes; ++plane)
-#pragma unroll
-          for (int gate = 0; gate < 3; ++gate) {
-            const auto part = [&](int half) {
-              return *reinterpret_cast<const SumsOfUnits<kCells>*>(sums_of(turn, half, plane) + column * kManyPitch +
-                                                                   sum_word(gate, unit));
-            };
-            const auto first = part(0), second = part(1);
-            sum[0][plane][gate] = wrapping_add(first.x, second.x);
-            sum[1][plane][gate] = wrapping_add(first.y, second.y);
-            if constexpr (kCells == 4) {
-              sum[2][plane][gate] = wrapping_add(first.z, second.z);
-              sum[3][plane][gate] = wrapping_add(first.w, second.w);
-            }
-          }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(sums_taken + 8 * static_cast<uint32_t>(turn % 2));
-        uint32_t fresh[Planes]{};
 #pragma unroll
         for (int i = 0; i < kCells; ++i) {
-          const uint32_t inputs[3] = {ih[0][i / 2] >> i % 2 * 16 & 0xffff, ih[1][i / 2] >> i % 2 * 16 & 0xffff,
-                                      ih[2][i / 2] >> i % 2 * 16 & 0xffff};
-          const Real h = lane_of_code<Planes>(c, old[0] >> 8 * i & 0xff, old[Planes - 1] >> 8 * i & 0xff);
-          Real state = next_state<Planes>(c, shared + at.tables, rows[i], sum[i], inputs, h);
-          if ((keeps >> i & 1) != 0) state = h;
-          const uint32_t code = low_bits(add(state, c.h_to_code));
-#pragma unroll
-          for (int plane = 0; plane < Planes; ++plane)
-            fresh[plane] |= (code >> 8 * (Planes - 1 - plane) & 0xff) << 8 * i;
+          from_x[gate][i] = from_biased<Real>(ih[gate] >> i * 16 & 0xffff);
+          const int row = gate * kGridUnits + unit + i;
+          complete[i] = complete_sum<Ratio>(sum[i], kStartsInProduct<Ratio> ? 0 : starts[row]);
+          by[i] = ratios[row];
         }
-        delay(a.delays, turn, kDelayGates);
-        uint8_t* const to =
-            shared + at.staged + (static_cast<int>(staged) * Planes * Columns + column) * kGridUnits + unit;
+        rescale_hh(c, complete, by, hh[gate]);
+      }
+      __syncwarp();
+      if (lane == 0) barrier_arrive(sums_taken + 8 * (turn % 2));
+      Real h[kCells], fresh[kCells];
 #pragma unroll
-        for (int plane = 0; plane < Planes; ++plane)
-          *reinterpret_cast<CodesOfUnits<kCells>*>(to + plane * Columns * kGridUnits) =
-              static_cast<CodesOfUnits<kCells>>(fresh[plane]);
-        __syncwarp();
-        if (lane == 0) barrier_arrive(staged_there + 8 * staged);
+      for (int i = 0; i < kCells; ++i)
+        h[i] = lane_of_code<Planes>(c, old[0] >> 8 * i & 0xff, old[Planes - 1] >> 8 * i & 0xff);
+      gru_gates(c, shared + at.tables, from_x, hh, h, fresh);
+      uint32_t codes[Planes]{};
+#pragma unroll
+      for (int i = 0; i < kCells; ++i) {
+        const uint32_t code = low_bits(add((keeps >> i & 1) != 0 ? h[i] : fresh[i], c.h_to_code));
+#pragma unroll
+        for (int plane = 0; plane < Planes; ++plane) codes[plane] |= (code >> 8 * (Planes - 1 - plane) & 0xff) << 8 * i;
+      }
+      delay(a.delays, static_cast<int>(turn), kDelayGates);
+#pragma unroll
+      for (int plane = 0; plane < Planes; ++plane)
+        *reinterpret_cast<CodesOfUnits<kCells>*>(codes_in(place) + own_code + plane * Columns * kGridUnits) =
+            static_cast<CodesOfUnits<kCells>>(codes[plane]);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(codes_there + 8 * static_cast<uint32_t>(place));
+      if (++old_place == places) old_place = 0;
+      if (++place == places) {
+        place = 0;
+        place_phase ^= 1;
+      }
+      if (++j == turns) {
+        j = 0;
+        ++s;
       }
     }
   } else {
-    trade_registers<kPublishing, 128>();
-    if (warp == 12) {
-      // ---- The fetching warp.
+    trade_registers<kPublishing, kStart>();
+    if (warp == 16) {
+      // ---- The fetching warp. Every turn of every block passes through it, so what it computes is additions.
       const auto everyone = static_cast<uint16_t>((1u << cluster) - 1);
       const auto piece_bytes = static_cast<uint32_t>(share * 128);
-      int turn = 0, slot = 0;
-      uint32_t phase = 1;
-      for (int s = 0; s < a.steps; ++s)
-        for (int j = 0; j < turns; ++j, ++turn) {
-          const uint32_t barrier = full + 8 * static_cast<uint32_t>(slot);
-          const int tiles = tiles_of(j);
-          const int pieces = Planes * tiles;  // at most 4
-          if (turn >= a.slots) barrier_wait(empty + 8 * static_cast<uint32_t>(slot), phase);
-          delay(a.delays, turn, kDelayRead);
+      const int all_tiles = tiles_of(0), last_tiles = tiles_of(turns - 1);
+      const int64_t state_bytes = int64_t{turns} * slot_bytes;
+      const auto slots_end = static_cast<uint32_t>(a.slots * slot_bytes);
+      const uint32_t first_to = shared_address(shared) + static_cast<uint32_t>(rank) * piece_bytes;
+      const uint8_t* from = a.codes + static_cast<uint32_t>(rank) * piece_bytes;
+      uint32_t slot_at = 0, barrier = full, phase = 1;
+      bool filled = false;  // every slot has been, so that it has to be read first
+      for (int s = 0; s < a.steps; ++s) {
+        const uint32_t* counter = counter_of(0, rank);
+        const auto complete = static_cast<uint32_t>(share) * static_cast<uint32_t>(s + 1);
+        for (int j = 0; j < turns; ++j) {
+          const int tiles = j + 1 == turns ? last_tiles : all_tiles;
+          if (filled) barrier_wait(barrier + kEmptyBarriers, phase);
+          delay(a.delays, s * turns + j, kDelayRead);
           if (is_elected()) {
-            barrier_expect(barrier, static_cast<uint32_t>(pieces * tile_bytes));
-            const auto complete = static_cast<uint32_t>(share) * static_cast<uint32_t>(s + 1);
+            barrier_expect(barrier, static_cast<uint32_t>(Planes * tiles * tile_bytes));
             uint32_t counted = 0;
             do {
-              asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(counted) : "l"(counter_of(j, rank)) : "memory");
+              asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(counted) : "l"(counter) : "memory");
             } while (counted < complete);
             asm volatile("fence.proxy.async.global;" ::: "memory");
-            for (int piece = 0; piece < pieces; ++piece) {
-              const int tile = piece / tiles * kTiles + piece % tiles;
-              const int offset = tile * tile_bytes + rank * share * 128;
-              const uint32_t to = shared_address(shared) + static_cast<uint32_t>(slot * slot_bytes + offset);
-              fetch_for_cluster(to, codes_of(s, j) + offset, piece_bytes, barrier, everyone);
-            }
+#pragma unroll
+            for (int plane = 0; plane < Planes; ++plane)
+#pragma unroll
+              for (int tile = 0; tile < kTiles; ++tile) {
+                const int offset = (plane * kTiles + tile) * tile_bytes;
+                if (tile < tiles)
+                  fetch_for_cluster(first_to + slot_at + static_cast<uint32_t>(offset), from + offset, piece_bytes,
+                                    barrier, everyone);
+              }
           }
           __syncwarp();
-          if (++slot == a.slots) {
-            slot = 0;
+          counter += cluster * kCounterWords;
+          from += slot_bytes;
+          slot_at += static_cast<uint32_t>(slot_bytes);
+          barrier += 8;
+          if (slot_at == slots_end) {
+            slot_at = 0;
+            barrier = full;
             phase ^= 1;
+            filled = true;
           }
         }
+        if (s % 2 != 0) from -= 2 * state_bytes;
+      }
     } else {
       // ---- The publishing warps. A lane has the units of a sequence.
       const auto zero = static_cast<uint32_t>(c.h_to_unsigned);
       const int left = a.hidden - block * kGridUnits;  // units that exist
       const int units = left < kGridUnits ? left : kGridUnits;
-      for (int turn = warp - 13, s = 0, j = warp - 13;; turn += kPublishers, j += kPublishers) {
+      int place = warp - 17, place_phase = 0;
+      for (int s = 0, j = place;; j += kPublishers, place += kPublishers) {
         for (; j >= turns; j -= turns) ++s;
         if (s >= a.steps) break;
-        const auto staged = static_cast<uint32_t>(turn % kStagedSlots);
-        barrier_wait(staged_there + 8 * staged, static_cast<uint32_t>(turn / kStagedSlots) % 2);
-        delay(a.delays, turn, kDelayWrite);
+        if (place >= places) {
+          place -= places;
+          place_phase ^= 1;
+        }
+        barrier_wait(codes_there + 8 * static_cast<uint32_t>(place), static_cast<uint32_t>(place_phase));
+        delay(a.delays, s * turns + j, kDelayWrite);
         const int row = lane % Columns;
-        const uint8_t* const from =
-            shared + at.staged + (static_cast<int>(staged) * Planes * Columns + row) * kGridUnits;
+        const uint8_t* const from = codes_in(place) + row * kGridUnits;
         uint4 codes[Planes];
 #pragma unroll
         for (int plane = 0; plane < Planes; ++plane)
@@ -849,7 +883,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
           if (s + 1 == a.steps) write(a.state + (sequence * a.hidden + int64_t{block} * kGridUnits) * Planes, false);
         }
         __syncwarp();
-        if (lane == 0) barrier_arrive(staged_taken + 8 * staged);
+        if (lane == 0) barrier_arrive(codes_taken + 8 * static_cast<uint32_t>(place));
       }
     }
   }

@@ -19,7 +19,7 @@ inline constexpr int64_t kMaxGridHidden = 2048;
 
 /// Which kernels find room on the current device, which has `shared` bytes for a block; layer.groups and
 /// layer.grid_cut.
-template <typename Real, typename Sum>
+template <typename Ratio>
 Status prepare_grid(PersistentLayer& layer, int shared);
 
 /// R in the order of GridArgs::fragments.
@@ -29,7 +29,7 @@ void pack_grid(const GruLayerParameters& p, PersistentPack& pack);
 int64_t grid_exchange_bytes(const PersistentLayer& layer, int64_t batch);
 
 /// `exchange`: grid_exchange_bytes.
-template <typename Real, typename Sum>
+template <typename Ratio>
 Status launch_grid(const PersistentLayer& layer, const PersistentChunk& chunk, std::byte* exchange,
                    cudaStream_t stream);
 

@@ -181,17 +181,22 @@ Status add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer
     to = pack->layer;
     upload.add(std::span(pack->fragments), to.fragments);
     upload.add(std::span(pack->tables), to.tables);
-    const auto add_sums = [&upload](const auto& from, auto& sums) {
-      upload.add(std::span(from.start), sums.start);
-      upload.add(std::span(from.ratio), sums.ratio);
-      upload.add(std::span(from.W.w), sums.W.shape.w);
-      upload.add(std::span(from.W.image), sums.W.shape.image);
-      upload.add(std::span(from.W.start), sums.W.start);
-      upload.add(std::span(from.W.ratio), sums.W.ratio);
-      upload.add(std::span(from.W.again), sums.W.again);
+    // Nothing of those types that the layer does not have.
+    const auto add_ratios = [&]<typename Ratio>(Ratio) {
+      const auto& rows = std::get<PersistentRowsPack<Ratio>>(pack->rows);
+      upload.add(std::span(rows.start), std::get<PersistentRows<Ratio>>(to.rows).start);
+      upload.add(std::span(rows.ratio), std::get<PersistentRows<Ratio>>(to.rows).ratio);
+      const auto& W = std::get<ProductPack<Ratio>>(pack->W);
+      auto& product = std::get<DeviceProduct<Ratio>>(to.W);
+      upload.add(std::span(W.w), product.shape.w);
+      upload.add(std::span(W.image), product.shape.image);
+      upload.add(std::span(W.start), product.start);
+      upload.add(std::span(W.ratio), product.ratio);
+      upload.add(std::span(W.again), product.again);
     };
-    add_sums(pack->narrow, to.narrow);
-    add_sums(pack->wide, to.wide);
+    add_ratios(float());
+    add_ratios(Fixed());
+    add_ratios(double());
     to.supported = true;
   } else {
     if (pack.status().code() != StatusCode::kUnsupported) return pack.status();

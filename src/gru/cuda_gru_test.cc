@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "gru/cuda_grid_delays.h"
+#include "gru/cuda_ratios.h"
 #include "gru/proof.h"
 #include "gru/random_model.h"
 #include "testing/cuda_buffer.h"
@@ -117,6 +118,18 @@ std::optional<GruModel> with_odd_rescales(Random& random, const GruModel& model)
     if (changed.ok()) return *std::move(changed);
   }
   return std::nullopt;
+}
+
+/// The same model with about the same ratios of accumulators, none of which is a power of two.
+Result<GruModel> with_multipliers(Random& random, const GruModel& model) {
+  GruModelParameters parameters = model.parameters();
+  for (GruLayerParameters& p : parameters.layers)
+    for (auto* rows : {&p.acc_to_ih, &p.acc_to_hh})
+      for (RescaleParameters& r : *rows) {
+        r.multiplier = static_cast<int32_t>(2 * random.between(1 << 10, (1 << 11) - 1) + 1);
+        r.shift += 11;
+      }
+  return GruModel::create(std::move(parameters));
 }
 
 struct Case {
@@ -414,55 +427,85 @@ TEST_F(DeviceGrus, ManySequencesAndLargeSizes) {
 TEST_F(DeviceGrus, LayersOfEverySize) {
   struct Size {
     int64_t input, hidden, batch, steps;
-    int32_t x_bits, h_bits;
+    int32_t x_bits, h_bits, gate_in_bits = 8;
   };
   constexpr Size kSizes[] = {
-      {24, 64, 300, 9, 8, 8},    {40, 128, 1100, 5, 8, 16}, {60, 200, 5, 30, 8, 8},    {257, 256, 300, 9, 8, 8},
-      {9, 250, 1003, 4, 16, 16}, {100, 384, 70, 6, 8, 8},   {100, 370, 300, 6, 8, 12}, {512, 512, 3, 20, 8, 8},
-      {33, 512, 140, 7, 8, 8},   {512, 500, 300, 5, 8, 8},  {64, 512, 90, 6, 8, 16},   {40, 640, 130, 5, 8, 8},
-      {96, 768, 200, 4, 12, 8},  {96, 760, 30, 7, 8, 16},   {1024, 1024, 1, 20, 8, 8}, {64, 1000, 300, 5, 8, 8},
-      {31, 1024, 100, 5, 8, 16}, {33, 1025, 50, 9, 8, 8},   {16, 1290, 1, 40, 8, 8},   {16, 1536, 40, 9, 8, 16},
-      {2048, 2048, 9, 6, 8, 8},  {5, 2048, 70, 7, 8, 8},    {5, 2041, 3, 7, 16, 16},   {7, 1030, 200, 4, 8, 8},
-      {20, 1537, 8, 9, 8, 8},    {3, 1100, 600, 3, 8, 8},   {9, 2000, 300, 4, 8, 8},   {9, 1800, 5, 12, 12, 8},
-      {9, 1041, 25, 9, 8, 16},
+      {24, 64, 300, 9, 8, 8},       {40, 128, 1100, 5, 8, 16},   {60, 200, 5, 30, 8, 8},    {257, 256, 300, 9, 8, 8},
+      {9, 250, 1003, 4, 16, 16},    {100, 384, 70, 6, 8, 8},     {100, 370, 300, 6, 8, 12}, {512, 512, 3, 20, 8, 8},
+      {33, 512, 140, 7, 8, 8},      {512, 500, 300, 5, 8, 8},    {64, 512, 90, 6, 8, 16},   {40, 640, 130, 5, 8, 8},
+      {96, 768, 200, 4, 12, 8},     {96, 760, 30, 7, 8, 16},     {1024, 1024, 1, 20, 8, 8}, {64, 1000, 300, 5, 8, 8},
+      {31, 1024, 100, 5, 8, 16},    {33, 1025, 50, 9, 8, 8},     {16, 1290, 1, 40, 8, 8},   {16, 1536, 40, 9, 8, 16},
+      {2048, 2048, 9, 6, 8, 8},     {5, 2048, 70, 7, 8, 8},      {5, 2041, 3, 7, 16, 16},   {7, 1030, 200, 4, 8, 8},
+      {20, 1537, 8, 9, 8, 8},       {3, 1100, 600, 3, 8, 8},     {9, 2000, 300, 4, 8, 8},   {9, 1800, 5, 12, 12, 8},
+      {9, 1041, 25, 9, 8, 16},      {30, 100, 40, 6, 12, 8},     {30, 250, 200, 5, 12, 8},  {40, 500, 3, 9, 12, 8},
+      {40, 500, 300, 5, 12, 8},     {9, 750, 200, 5, 12, 8},     {9, 1000, 200, 5, 12, 8},  {9, 1000, 1, 9, 12, 8},
+      {16, 1024, 33, 7, 8, 16, 12}, {16, 500, 33, 7, 8, 16, 12},
   };
   uint64_t seed = 7100;
-  for (const Size& size : kSizes) {
-    if (sanitized() && (size.hidden > 300 || size.batch > 300)) continue;
-    Random random(++seed);
-    Case c;
-    c.shape.input = size.input;
-    c.shape.hidden = size.hidden;
-    c.shape.x_bits = size.x_bits;
-    c.shape.h_bits = size.h_bits;
-    c.shape.gate_out_bits = size.h_bits;
-    Result<GruModel> model = random_model(random, c.shape);
-    ASSERT_TRUE(model.ok()) << model.status().message();
-    c.model = *std::move(model);
-    c.run.batch = size.batch;
-    c.run.steps = sanitized() ? 3 : size.steps;
-    if (random.one_in(2)) c.run.chunks.push_back(c.run.steps / 2);
-    c.run.chunks.push_back(c.run.steps - (c.run.chunks.empty() ? 0 : c.run.chunks[0]));
-    c.run.x = random_tensor(random, c.run.steps * size.batch * size.input, c.model.input_grid());
-    c.run.start = c.model.initial_state(size.batch);
-    if (c.run.chunks.size() == 1 && random.one_in(2))
-      for (int64_t n = 0; n < size.batch; ++n) c.run.lengths.push_back(random.between(0, c.run.steps));
-    if (random.one_in(3))
-      for (int64_t i = 0; i < c.run.steps * size.batch * size.hidden; ++i)
-        c.run.mask.push_back(static_cast<uint8_t>(random.between(0, 2)));
-    c.fast_host = true;
-    SCOPED_TRACE(describe(c.shape, c.run, seed, 0));
-    const int before = runs_["persistent"];
-    const int steps_before = runs_["step"];
-    compare(c);
-    EXPECT_EQ(runs_["step"], steps_before + 1)
-        << DeviceGru::create(c.model)->choose_kernel(1, 1, "step").status().message();
-    int major = 0;
-    ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
-    if (major >= 9 && !racecheck()) {
-      EXPECT_EQ(runs_["persistent"], before + 1)
-          << DeviceGru::create(c.model)->choose_kernel(1, 1, "persistent").status().message();
+  std::map<std::string, int> ratios;  // of the layers that persistent ran: how many
+  enum class Kind { kPow2, kMultipliers, kReal };
+  for (const Kind kind : {Kind::kPow2, Kind::kMultipliers, Kind::kReal})
+    for (const Size& size : kSizes) {
+      if (sanitized() && (size.hidden > 300 || size.batch > 300)) continue;
+      if (kind == Kind::kMultipliers && size.h_bits != 8) continue;  // gates in double lanes, as with kReal
+      Random random(++seed);
+      Case c;
+      if (kind == Kind::kReal) c.shape.kind = ScaleKind::kReal;
+      c.shape.input = size.input;
+      c.shape.hidden = size.hidden;
+      c.shape.x_bits = size.x_bits;
+      c.shape.h_bits = size.h_bits;
+      c.shape.gate_in_bits = size.gate_in_bits;
+      c.shape.gate_out_bits = size.h_bits;
+      Result<GruModel> model = random_model(random, c.shape);
+      ASSERT_TRUE(model.ok()) << model.status().message();
+      if (kind == Kind::kMultipliers) model = with_multipliers(random, *model);
+      ASSERT_TRUE(model.ok()) << model.status().message();
+      c.model = *std::move(model);
+      c.run.batch = size.batch;
+      c.run.steps = sanitized() ? 3 : size.steps;
+      if (random.one_in(2)) c.run.chunks.push_back(c.run.steps / 2);
+      c.run.chunks.push_back(c.run.steps - (c.run.chunks.empty() ? 0 : c.run.chunks[0]));
+      c.run.x = random_tensor(random, c.run.steps * size.batch * size.input, c.model.input_grid());
+      c.run.start = c.model.initial_state(size.batch);
+      if (c.run.chunks.size() == 1 && random.one_in(2))
+        for (int64_t n = 0; n < size.batch; ++n) c.run.lengths.push_back(random.between(0, c.run.steps));
+      if (random.one_in(3))
+        for (int64_t i = 0; i < c.run.steps * size.batch * size.hidden; ++i)
+          c.run.mask.push_back(static_cast<uint8_t>(random.between(0, 2)));
+      c.fast_host = true;
+      SCOPED_TRACE(describe(c.shape, c.run, seed, 0));
+      const int before = runs_["persistent"];
+      const int steps_before = runs_["step"];
+      compare(c);
+      EXPECT_EQ(runs_["step"], steps_before + 1)
+          << DeviceGru::create(c.model)->choose_kernel(1, 1, "step").status().message();
+      int major = 0;
+      ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
+      if (major >= 9 && !racecheck()) {
+        EXPECT_EQ(runs_["persistent"], before + 1)
+            << DeviceGru::create(c.model)->choose_kernel(1, 1, "persistent").status().message();
+        const GruLayerParameters& layer = c.model.parameters().layers[0];
+        const Result<GruProof> proof = prove_no_overflow(layer, "layer");
+        ASSERT_TRUE(proof.ok()) << proof.status().message();
+        const LayerRatios of_layer = choose_ratios(layer, *proof);
+        const auto name = [](RatioType type) {
+          return type == RatioType::kFloat   ? "float"
+                 : type == RatioType::kShift ? "shift"
+                 : type == RatioType::kFixed ? "fixed"
+                                             : "double";
+        };
+        ++ratios[std::string("W x, ") + name(of_layer.x)];
+        ++ratios[std::string(size.hidden > 1024 ? "R h, H above 1024, " : "R h, ") + name(of_layer.h)];
+      }
     }
+  for (const auto& [what, count] : ratios) std::printf("%s: %d layers\n", what.c_str(), count);
+  if (!ratios.empty() && !sanitized()) {
+    for (const char* of : {"W x, ", "R h, ", "R h, H above 1024, "})
+      for (const char* type : {"float", "shift", "fixed", "double"})
+        if (std::string(of) != "W x, " || std::string(type) != "double") {
+          EXPECT_GT(ratios[std::string(of) + type], 0) << of << type;
+        }
   }
   std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
 }

@@ -31,16 +31,14 @@ constexpr int64_t kMaxSteps = INT32_MAX / 64;
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 Status unsupported(const std::string& what) { return {StatusCode::kUnsupported, what}; }
 
-/// Calls body(Real(), Sum()) with the layer's lanes.
+/// Calls body with a value of the type of ratios.
 template <typename Body>
-Status with_lanes(const PersistentLayer& layer, Body body) {
-  if (layer.wide_gates) return body(double(), double());
-  if (layer.wide_sums) return body(float(), double());
-  return body(float(), float());
+auto with_ratios(RatioType type, Body body) {
+  return type == RatioType::kDouble ? body(double()) : type == RatioType::kFloat ? body(float()) : body(Fixed());
 }
 
 /// Which cuts find room on the current device; attributes of the kernels there.
-template <typename Real, typename Sum>
+template <typename Ratio>
 Status prepare(PersistentLayer& layer) {
   int device = 0, major = 0, shared = 0;
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
@@ -50,60 +48,112 @@ Status prepare(PersistentLayer& layer) {
     return unsupported("the device has compute capability " + std::to_string(major) + ", it is made for 9");
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                                      "shared memory of a block"));
-  return layer.grid ? prepare_grid<Real, Sum>(layer, shared) : prepare_cluster<Real, Sum>(layer, shared);
+  return layer.grid ? prepare_grid<Ratio>(layer, shared) : prepare_cluster<Ratio>(layer, shared);
 }
 
-template <typename Sum>
-Status pack_rows(const GruLayerParameters& p, PersistentLayer& layer, PersistentSumsPack<Sum>& arrays) {
-  layer.x_flip = p.grids[kX].is_signed ? 0x80 : 0;
-  layer.h_flip = p.grids[kH].is_signed ? 0x80808080 : 0;
-  const auto rows = static_cast<size_t>(layer.groups) * 48;
+/// Of a row of R (of_h) or W, for the device; by_shifts: of Fixed.
+template <typename Ratio>
+void pack_row(const GruLayerParameters& p, bool of_h, int64_t row, bool by_shifts, SumOf<Ratio>& start, Ratio& ratio) {
+  const RescaleParameters& rescale = (of_h ? p.acc_to_hh : p.acc_to_ih)[static_cast<size_t>(row)];
+  int64_t first = start_of(p, of_h, row);
+  if constexpr (std::is_same_v<Ratio, Fixed>) {
+    ratio = (by_shifts ? to_shift(rescale) : to_fixed(rescale)).value();
+    if (by_shifts) first += (int64_t{1} << (ratio.shift - 1)) - 1;
+  } else {
+    ratio = ratio_of<Ratio>(rescale);
+  }
+  start = static_cast<SumOf<Ratio>>(first);
+}
+
+template <typename Ratio>
+void pack_rows(const GruLayerParameters& p, PersistentPack& pack) {
+  auto& arrays = std::get<PersistentRowsPack<Ratio>>(pack.rows);
+  const auto rows = static_cast<size_t>(pack.layer.groups) * 48;
   arrays.start.assign(rows, 0);
-  arrays.ratio.assign(rows, 1);
-  ProductWeights<Sum> W;
+  arrays.ratio.assign(rows, Ratio{});
+  auto& gates = std::get<GateLanes<LaneOf<Ratio>>>(pack.layer.gates);
+  gates.hh_by_shifts = pack.layer.ratios.h == RatioType::kShift;
+  for (int64_t gate = 0; gate < 3; ++gate)
+    for (int64_t unit = 0; unit < p.hidden_size; ++unit) {
+      const auto to = static_cast<size_t>(tile_row(gate, unit));
+      pack_row(p, true, gate * p.hidden_size + unit, gates.hh_by_shifts, arrays.start[to], arrays.ratio[to]);
+    }
+}
+
+template <typename Ratio>
+Status pack_input_product(const GruLayerParameters& p, PersistentPack& pack) {
+  const PersistentLayer& layer = pack.layer;
+  const auto rows = static_cast<size_t>(layer.groups) * 48;
+  ProductWeights<Ratio> W;
   W.n = int64_t{layer.groups} * 48;
   W.k = p.input_size;
   W.planes = layer.x_planes;
   W.w.assign(rows * static_cast<size_t>(W.k), 0);
   W.start.assign(rows, 0);
-  W.ratio.assign(rows, 1);
-  W.again.assign(rows, 1);
-  W.low = static_cast<Sum>(p.grids[kIh].min() - p.grids[kIh].zero_point);
-  W.high = static_cast<Sum>(p.grids[kIh].max() - p.grids[kIh].zero_point);
+  W.ratio.assign(rows, Ratio{});
+  W.again.assign(rows, 0);
+  W.low = static_cast<LimitOf<Ratio>>(p.grids[kIh].min() - p.grids[kIh].zero_point);
+  W.high = static_cast<LimitOf<Ratio>>(p.grids[kIh].max() - p.grids[kIh].zero_point);
+  W.by_shifts = layer.ratios.x == RatioType::kShift;
   for (int64_t gate = 0; gate < 3; ++gate)
     for (int64_t unit = 0; unit < p.hidden_size; ++unit) {
       const int64_t row = gate * p.hidden_size + unit;
-      const auto from = static_cast<size_t>(row);
       const auto to = static_cast<size_t>(tile_row(gate, unit));
-      arrays.start[to] = static_cast<StartOf<Sum>>(start_of(p, true, row));
-      arrays.ratio[to] = ratio_of<Sum>(p.acc_to_hh[from]);
-      W.start[to] = static_cast<StartOf<Sum>>(start_of(p, false, row));
-      W.ratio[to] = ratio_of<Sum>(p.acc_to_ih[from]);
-      W.again[to] = ratio_of<Sum>(p.ih_to_gate[static_cast<size_t>(gate)]);
+      pack_row(p, false, row, W.by_shifts, W.start[to], W.ratio[to]);
+      W.again[to] = ratio_of<LaneOf<Ratio>>(p.ih_to_gate[static_cast<size_t>(gate)]);
       for (int64_t k = 0; k < p.input_size; ++k)
         W.w[to * static_cast<size_t>(W.k) + static_cast<size_t>(k)] = static_cast<int8_t>(p.W.at(row, k));
     }
-  ISOBIT_ASSIGN_OR_RETURN(arrays.W, pack_product(W));
-  sums_of<Sum>(layer).W = arrays.W.product;
+  auto& product = std::get<ProductPack<Ratio>>(pack.W);
+  ISOBIT_ASSIGN_OR_RETURN(product, pack_product(W));
+  std::get<DeviceProduct<Ratio>>(pack.layer.W) = product.product;
   return {};
 }
 
 /// Start values are held as double in double lanes.
-bool starts_are_exact(const GruLayerParameters& p) {
+bool starts_are_exact(const GruLayerParameters& p, const PersistentLayer& layer) {
   constexpr int64_t kLimit = int64_t{1} << 52;
-  for (int64_t row = 0; row < 3 * p.hidden_size; ++row)
-    for (const bool of_h : {false, true})
+  for (const bool of_h : {false, true})
+    for (int64_t row = 0; row < 3 * p.hidden_size; ++row) {
+      if ((of_h ? layer.ratios.h : layer.ratios.x) != RatioType::kDouble) break;
       if (const int64_t start = start_of(p, of_h, row); start < -kLimit || start > kLimit) return false;
+    }
   return true;
 }
 
-bool ratios_at_most_one(const std::vector<RescaleParameters>& ratios) {
-  return std::all_of(ratios.begin(), ratios.end(),
-                     [](const RescaleParameters& r) { return std::abs(ratio_of<double>(r)) <= 1; });
+/// Whether all ratios of a product are 2^-shift, and no sum with 2^(shift - 1) more exceeds 32 bits.
+bool fits_shifts(const GruLayerParameters& p, bool of_h) {
+  const CodeMatrix& weights = of_h ? p.R : p.W;
+  const int64_t most_code = size_in_bytes(p.grids[of_h ? kH : kX].dtype()) == 1 ? 255 : 65535;
+  for (int64_t row = 0; row < weights.rows(); ++row) {
+    const std::optional<Fixed> ratio = to_shift((of_h ? p.acc_to_hh : p.acc_to_ih)[static_cast<size_t>(row)]);
+    if (!ratio) return false;
+    int64_t sum = 0;
+    for (int64_t k = 0; k < weights.columns(); ++k) sum += std::abs(weights.at(row, k));
+    if (sum * most_code + std::abs(start_of(p, of_h, row)) > INT32_MAX - (int64_t{1} << (ratio->shift - 1)))
+      return false;
+  }
+  return true;
+}
+/// Of R (of_h) or W; fit_float: sums and what is made of them, fit_word: sums.
+RatioType ratio_type(const GruLayerParameters& p, bool of_h, bool fit_float, bool fit_word) {
+  if (fit_float) return RatioType::kFloat;
+  if (!fit_word || largest_difference(p.grids[of_h ? kHh : kIh]) >= Int128{1} << 22) return RatioType::kDouble;
+  if (fits_shifts(p, of_h)) return RatioType::kShift;
+  const std::vector<RescaleParameters>& ratios = of_h ? p.acc_to_hh : p.acc_to_ih;
+  const bool fixed =
+      std::all_of(ratios.begin(), ratios.end(), [](const RescaleParameters& r) { return to_fixed(r).has_value(); });
+  return fixed ? RatioType::kFixed : RatioType::kDouble;
 }
 
 const ProductShape& product_shape(const PersistentLayer& layer) {
-  return layer.wide_sums ? layer.wide.W.shape : layer.narrow.W.shape;
+  switch (layer.ratios.x) {
+    case RatioType::kFloat: return std::get<DeviceProduct<float>>(layer.W).shape;
+    case RatioType::kShift:
+    case RatioType::kFixed: return std::get<DeviceProduct<Fixed>>(layer.W).shape;
+    case RatioType::kDouble: break;
+  }
+  return std::get<DeviceProduct<double>>(layer.W).shape;
 }
 /// x and ih of one step of one sequence.
 int64_t row_bytes(const PersistentLayer& layer) {
@@ -115,6 +165,14 @@ int64_t chunk_steps(const PersistentLayer& layer, int64_t batch, int64_t steps) 
 }
 
 }  // namespace
+
+LayerRatios choose_ratios(const GruLayerParameters& p, const GruProof& proof) {
+  const auto is_byte = [&](GruTensor tensor) { return size_in_bytes(p.grids[tensor].dtype()) == 1; };
+  LayerRatios ratios{RatioType::kDouble, RatioType::kDouble};
+  ratios.x = ratio_type(p, false, proof.gates_f32 && is_byte(kX), proof.acc_x_s32);
+  if (is_byte(kH) && proof.cell_f32) ratios.h = ratio_type(p, true, proof.gates_f32, proof.acc_h_s32);
+  return ratios;
+}
 
 Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
   for (const GruTensor tensor : {kX, kH})
@@ -147,24 +205,23 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
   layer.hidden_size = static_cast<int32_t>(p.hidden_size);
   layer.h_planes = static_cast<int32_t>(size_in_bytes(p.grids[kH].dtype()));
   layer.x_planes = static_cast<int32_t>(size_in_bytes(p.grids[kX].dtype()));
-  const bool bytes = layer.h_planes == 1 && layer.x_planes == 1;
-  layer.wide_sums = !bytes || !proof.gates_f32;
-  if (layer.wide_sums && !starts_are_exact(p)) return unsupported("a bias on the accumulator exceeds 52 bits");
-  // From double sums to float gates hh goes as an integer (rescale_hh).
-  const bool hh_is_small =
-      proof.acc_h_s32 && ratios_at_most_one(p.acc_to_hh) && largest_difference(p.grids[kHh]) < Int128{1} << 22;
-  layer.wide_gates = layer.h_planes == 2 || !proof.cell_f32 || (layer.wide_sums && !hh_is_small);
+  layer.x_flip = p.grids[kX].is_signed ? 0x80 : 0;
+  layer.h_flip = p.grids[kH].is_signed ? 0x80808080 : 0;
+  layer.ratios = choose_ratios(p, proof);
+  if (!starts_are_exact(p, layer)) return unsupported("a bias on the accumulator exceeds 52 bits");
   layer.grid = p.hidden_size > kMaxClusterHidden;
   if (p.hidden_size > kMaxGridHidden)
     return unsupported("H is " + std::to_string(p.hidden_size) + ": R does not fit the registers of the device");
-  ISOBIT_RETURN_IF_ERROR(with_lanes(layer, [&](auto real, auto sum) -> Status {
-    using Real = decltype(real);
-    using Sum = decltype(sum);
-    pack_gates(p, cell_of<Real>(layer), pack.tables);
+  ISOBIT_RETURN_IF_ERROR(with_ratios(layer.ratios.h, [&](auto ratio) -> Status {
+    using Ratio = decltype(ratio);
+    pack_gates(p, std::get<GateLanes<LaneOf<Ratio>>>(layer.gates), pack.tables);
     layer.table_entries = static_cast<int32_t>(pack.tables.size());
-    ISOBIT_RETURN_IF_ERROR((prepare<Real, Sum>(layer)));
-    return pack_rows(p, layer, sums_of<Sum>(pack));
+    ISOBIT_RETURN_IF_ERROR((prepare<Ratio>(layer)));
+    pack_rows<Ratio>(p, pack);
+    return {};
   }));
+  ISOBIT_RETURN_IF_ERROR(
+      with_ratios(layer.ratios.x, [&](auto ratio) { return pack_input_product<decltype(ratio)>(p, pack); }));
   if (layer.grid) {
     pack_grid(p, pack);
   } else {
@@ -207,10 +264,9 @@ namespace {
 /// all that is before it in the stream has ended when it begins, the chunk before included. The product begins early,
 /// and so do gru_cluster and gru_cluster_many: before they have waited for the grid in front of them they touch nothing
 /// but constants and shared memory. The cooperative launch of gru_grid is an ordinary one.
-template <typename Real, typename Sum>
 Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t first, int64_t steps, uint8_t* x,
                     uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
-  const PersistentSums<Sum>& sums = sums_of<Sum>(p);
+  const ProductShape& shape = product_shape(p);
   ProductRows rows;
   rows.codes = static_cast<const uint8_t*>(run.x) + first * run.x_strides.step * p.x_planes;
   rows.rows = steps * run.batch;
@@ -218,9 +274,11 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t firs
   rows.step = run.x_strides.step * p.x_planes;
   rows.sequence = run.x_strides.sequence * p.x_planes;
   rows.flip = p.x_flip;
-  const ProductKernel kernel = choose_product_kernel(sums.W.shape, rows.rows);
-  ISOBIT_RETURN_IF_ERROR(pad_product_x(sums.W.shape, kernel, rows, x, stream));
-  ISOBIT_RETURN_IF_ERROR(launch_product(sums.W, kernel, x, rows.rows, ih, stream));
+  const ProductKernel kernel = choose_product_kernel(shape, rows.rows);
+  ISOBIT_RETURN_IF_ERROR(pad_product_x(shape, kernel, rows, x, stream));
+  ISOBIT_RETURN_IF_ERROR(with_ratios(p.ratios.x, [&](auto ratio) {
+    return launch_product(std::get<DeviceProduct<decltype(ratio)>>(p.W), kernel, x, rows.rows, ih, stream);
+  }));
 
   PersistentChunk chunk{};
   chunk.ih = ih;
@@ -235,7 +293,10 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t firs
   chunk.mask = run.mask;
   chunk.mask_width = run.mask_width;
   chunk.reverse = run.reverse;
-  return p.grid ? launch_grid<Real, Sum>(p, chunk, exchange, stream) : launch_cluster<Real, Sum>(p, chunk, stream);
+  return with_ratios(p.ratios.h, [&](auto ratio) {
+    using Ratio = decltype(ratio);
+    return p.grid ? launch_grid<Ratio>(p, chunk, exchange, stream) : launch_cluster<Ratio>(p, chunk, stream);
+  });
 }
 
 }  // namespace
@@ -252,15 +313,12 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
   std::byte* const exchange = take(p.grid ? grid_exchange_bytes(p, run.batch) : 0);
   auto* const x = reinterpret_cast<uint8_t*>(take(product_x_bytes(product_shape(p), chunk * run.batch)));
   auto* const ih = reinterpret_cast<uint16_t*>(scratch);
-  return with_lanes(p, [&](auto real, auto sum) -> Status {
-    for (int64_t done = 0; done < run.steps; done += chunk) {
-      const int64_t steps = std::min(chunk, run.steps - done);
-      const int64_t first = run.reverse ? run.steps - done - steps : done;
-      ISOBIT_RETURN_IF_ERROR(
-          (launch_chunk<decltype(real), decltype(sum)>(p, run, first, steps, x, ih, exchange, stream)));
-    }
-    return {};
-  });
+  for (int64_t done = 0; done < run.steps; done += chunk) {
+    const int64_t steps = std::min(chunk, run.steps - done);
+    const int64_t first = run.reverse ? run.steps - done - steps : done;
+    ISOBIT_RETURN_IF_ERROR(launch_chunk(p, run, first, steps, x, ih, exchange, stream));
+  }
+  return {};
 }
 
 /// A launch that takes the whole device must not meet another one.

@@ -7,22 +7,23 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
+#include <tuple>
 #include <vector>
 
+#include "core/ratio.h"
 #include "gru/cuda_gates.cuh"
+#include "gru/cuda_ratios.h"
 #include "isobit/gru.h"
 #include "isobit/status.h"
 #include "linear/cuda_product.h"
 
 namespace isobit::cuda {
 
-/// What belongs to accumulators in lanes of type Sum. Pointers are device memory.
-template <typename Sum>
-struct PersistentSums {
-  const StartOf<Sum>* start = nullptr;  // of hh's accumulators
-  const Sum* ratio = nullptr;           // accumulator -> hh
-  DeviceProduct<Sum> W;                 // accumulator -> ih -> gate input, in the order of PersistentArgs::ih
+/// Of the rows of R. Pointers are device memory.
+template <typename Ratio>
+struct PersistentRows {
+  const SumOf<Ratio>* start = nullptr;  // of hh's accumulators
+  const Ratio* ratio = nullptr;         // accumulator -> hh
 };
 
 /// One way to cut the hidden units, and how many teams of it are on the device at once.
@@ -45,40 +46,23 @@ struct PersistentLayer {
   bool grid = false;  // H above 1024: grid_cut instead of cut
   GridCut grid_cut{};
   PersistentCut cut[2]{};
-  PersistentCut many{};                                 // of gru_cluster_many; room 0: it does not run there
-  int32_t cuts = 0;                                     // the first is the fastest for few sequences
-  bool wide_gates = false, wide_sums = false;           // double lanes; the gates' only with the sums'
+  PersistentCut many{};  // of gru_cluster_many; room 0: it does not run there
+  int32_t cuts = 0;      // the first is the fastest for few sequences
+  LayerRatios ratios{};
   int32_t k_tiles = 4, k_shared = 0, k_splits = 1;      // cuda_cluster.cuh, cuda_grid.cuh
   int32_t groups = 1;                                   // of 16 units, padded ones included
   int32_t hidden_size = 0, h_planes = 1, x_planes = 1;  // planes: bytes of a code
-  GateLanes<float> narrow_cell{};
-  GateLanes<double> wide_cell{};
-  PersistentSums<float> narrow{};
-  PersistentSums<double> wide{};
+  // Of each type that there is, one is set.
+  std::tuple<GateLanes<float>, GateLanes<double>> gates{};
+  std::tuple<PersistentRows<float>, PersistentRows<Fixed>, PersistentRows<double>> rows{};
+  // Accumulator -> ih -> gate input, in the order of PersistentChunk::ih.
+  std::tuple<DeviceProduct<float>, DeviceProduct<Fixed>, DeviceProduct<double>> W{};
   const uint4* fragments = nullptr;  // R
   const float* tables = nullptr;     // u, r, n behind each other: code minus zero point for each gate input
   int32_t table_entries = 0;
   uint32_t h_flip = 0;  // the sign bit of signed codes, in all four bytes
   uint8_t x_flip = 0;
 };
-
-/// What belongs to lanes of a type; of a layer or a pack.
-template <typename Sum, typename Owner>
-auto& sums_of(Owner& owner) {
-  if constexpr (std::is_same_v<Sum, double>) {
-    return owner.wide;
-  } else {
-    return owner.narrow;
-  }
-}
-template <typename Real, typename Layer>
-auto& cell_of(Layer& layer) {
-  if constexpr (std::is_same_v<Real, double>) {
-    return layer.wide_cell;
-  } else {
-    return layer.narrow_cell;
-  }
-}
 
 /// Steps of a run, of which ih holds those from `first_step` on.
 struct PersistentChunk {
@@ -93,17 +77,16 @@ struct PersistentChunk {
   bool reverse;
 };
 
-template <typename Sum>
-struct PersistentSumsPack {
-  std::vector<StartOf<Sum>> start;
-  std::vector<Sum> ratio;
-  ProductPack<Sum> W;
+template <typename Ratio>
+struct PersistentRowsPack {
+  std::vector<SumOf<Ratio>> start;
+  std::vector<Ratio> ratio;
 };
 /// The arrays behind the pointers, on the host.
 struct PersistentPack {
   PersistentLayer layer;
-  PersistentSumsPack<float> narrow;
-  PersistentSumsPack<double> wide;
+  std::tuple<PersistentRowsPack<float>, PersistentRowsPack<Fixed>, PersistentRowsPack<double>> rows;
+  std::tuple<ProductPack<float>, ProductPack<Fixed>, ProductPack<double>> W;
   std::vector<uint8_t> fragments;
   std::vector<float> tables;
 };

@@ -74,20 +74,21 @@ struct RealLanes {
   template <int kStride, int kPlanes>
   static __device__ __forceinline__ uint32_t next(const Constants& c, const uint8_t* tables, const Row* rows,
                                                   const int32_t (&sums)[2][3][kPlanes], uint32_t code) {
-    Real from_ih[3], hh[3];
+    Real from_ih[3][1], hh[3][1];
 #pragma unroll
     for (int gate = 0; gate < 3; ++gate) {
       const Row& of_x = rows[gate * kStride];
       const Row& of_h = rows[(3 + gate) * kStride];
       const auto acc_x = static_cast<Real>(accumulator(of_x.start, sums[0][gate]));
-      const auto acc_h = static_cast<Real>(accumulator(of_h.start, sums[1][gate]));
-      from_ih[gate] =
+      const auto acc_h = static_cast<SumOf<Real>>(accumulator(of_h.start, sums[1][gate]));
+      from_ih[gate][0] =
           rescale_even(clamp_lane(rescale_even(acc_x, of_x.ratio), c.ih_low, c.ih_high), c.ih_to_gate[gate]);
-      hh[gate] = rescale_hh(c.cell, acc_h, of_h.ratio);
+      rescale_hh(c.cell, {acc_h}, {of_h.ratio}, hh[gate]);
     }
-    const Real h = to_lane<Real>(static_cast<int32_t>(code) - c.cell.h_to_unsigned);
-    const Real fresh = gru_gates(c.cell, tables, from_ih[0], from_ih[1], from_ih[2], hh[0], hh[1], hh[2], h);
-    return low_bits(add(fresh, c.cell.h_to_code)) & 0xffff;
+    const Real h[1] = {to_lane<Real>(static_cast<int32_t>(code) - c.cell.h_to_unsigned)};
+    Real fresh[1];
+    gru_gates(c.cell, tables, from_ih, hh, h, fresh);
+    return low_bits(add(fresh[0], c.cell.h_to_code)) & 0xffff;
   }
 };
 using F32Lanes = RealLanes<float, int32_t>;

@@ -26,22 +26,24 @@ constexpr int64_t kDeepMinDepth = 641, kDeepMinRows = 128;
 
 int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }
 
-template <typename Sum>
-using MmaKernel = void (*)(ProductArgs<Sum>);
-/// Two planes take double lanes.
-template <typename Sum>
-MmaKernel<Sum> mma_kernel(int32_t planes) {
-  if constexpr (std::is_same_v<Sum, double>)
-    if (planes == 2) return product_u8s8<2, Sum>;
-  return product_u8s8<1, Sum>;
+template <typename Ratio>
+using MmaKernel = void (*)(ProductArgs<Ratio>);
+/// Sums of two planes do not fit float.
+template <typename Ratio>
+MmaKernel<Ratio> mma_kernel(int32_t planes) {
+  if constexpr (!std::is_same_v<Ratio, float>)
+    if (planes == 2) return product_u8s8<2, Ratio>;
+  return product_u8s8<1, Ratio>;
 }
-template <typename Sum>
-using WgmmaKernel = void (*)(WgmmaArgs<Sum>);
-template <typename Sum>
-WgmmaKernel<Sum> wgmma_kernel(const ProductShape& p) {
-  if (p.deep) return product_wgmma_deep<Sum>;
+template <typename Ratio>
+using WgmmaKernel = void (*)(WgmmaArgs<Ratio>);
+template <typename Ratio>
+WgmmaKernel<Ratio> wgmma_kernel(const ProductShape& p) {
+  if (p.deep) return product_wgmma_deep<Ratio>;
   const int32_t columns = p.columns;
-  return columns == 192 ? product_wgmma<192, Sum> : columns == 144 ? product_wgmma<144, Sum> : product_wgmma<96, Sum>;
+  return columns == 192   ? product_wgmma<192, Ratio>
+         : columns == 144 ? product_wgmma<144, Ratio>
+                          : product_wgmma<96, Ratio>;
 }
 
 /// Codes to unsigned rows padded with zeros, planes of high bytes first; four codes a thread.
@@ -102,12 +104,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename Sum>
+template <typename Ratio>
 cudaLaunchConfig_t wgmma_config(const ProductShape& p, int64_t clusters, cudaLaunchAttribute& attribute) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(clusters * p.cluster));
   config.blockDim = dim3(p.deep ? kDeepThreads : kWgmmaThreads);
-  const WgmmaShared at = p.deep ? deep_shared<Sum>() : wgmma_shared<Sum>(p.columns, p.k_blocks, p.stages);
+  const WgmmaShared at = p.deep ? deep_shared<Ratio>() : wgmma_shared<Ratio>(p.columns, p.k_blocks, p.stages);
   config.dynamicSmemBytes = static_cast<size_t>(at.total);
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {static_cast<unsigned>(p.cluster), 1, 1};
@@ -118,10 +120,10 @@ cudaLaunchConfig_t wgmma_config(const ProductShape& p, int64_t clusters, cudaLau
 
 /// The tile whose part of W fits shared memory with the least to multiply. A tile reads its 64 rows of x for its
 /// columns: as if they were 16 columns more. From kDeepMinDepth on product_wgmma_deep, if its stages fit.
-template <typename Sum>
+template <typename Ratio>
 void cut_wgmma(int32_t shared, ProductShape& p) {
   const int64_t k_blocks = ceil_div(p.k, kWgmmaDepth);
-  if (p.k >= kDeepMinDepth && deep_shared<Sum>().total <= shared) {
+  if (p.k >= kDeepMinDepth && deep_shared<Ratio>().total <= shared) {
     p.deep = true;
     p.columns = kDeepColumns;
     p.k_blocks = static_cast<int32_t>(k_blocks);
@@ -134,7 +136,7 @@ void cut_wgmma(int32_t shared, ProductShape& p) {
     if (k_blocks * columns * kWgmmaDepth > shared) continue;
     const auto blocks = static_cast<int32_t>(k_blocks);
     int32_t stages = kWgmmaMaxStages;
-    while (stages >= kWgmmaMinStages && wgmma_shared<Sum>(columns, blocks, stages).total > shared) --stages;
+    while (stages >= kWgmmaMinStages && wgmma_shared<Ratio>(columns, blocks, stages).total > shared) --stages;
     const int64_t work = ceil_div(p.n, columns) * (columns + 16);
     if (stages < kWgmmaMinStages || work >= least) continue;
     least = work;
@@ -146,7 +148,7 @@ void cut_wgmma(int32_t shared, ProductShape& p) {
 }
 
 /// Sets p.columns where the device can run product_wgmma or product_wgmma_deep.
-template <typename Sum>
+template <typename Ratio>
 Status prepare_wgmma(ProductShape& p) {
   if (p.planes != 1) return {};
   int32_t compiled = 0;
@@ -157,11 +159,11 @@ Status prepare_wgmma(ProductShape& p) {
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                                      "shared memory of a block"));
-  cut_wgmma<Sum>(shared, p);
+  cut_wgmma<Ratio>(shared, p);
   if (p.columns == 0) return {};
   cudaLaunchAttribute attribute{};
-  const cudaLaunchConfig_t config = wgmma_config<Sum>(p, 1, attribute);
-  const WgmmaKernel<Sum> kernel = wgmma_kernel<Sum>(p);
+  const cudaLaunchConfig_t config = wgmma_config<Ratio>(p, 1, attribute);
+  const WgmmaKernel<Ratio> kernel = wgmma_kernel<Ratio>(p);
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
                                      "product_wgmma: shared memory"));
   ISOBIT_RETURN_IF_ERROR(
@@ -171,14 +173,14 @@ Status prepare_wgmma(ProductShape& p) {
 }
 
 /// WgmmaArgs::w.
-template <typename Sum>
-void pack_image(const ProductWeights<Sum>& weights, ProductPack<Sum>& pack) {
+template <typename Ratio>
+void pack_image(const ProductWeights<Ratio>& weights, ProductPack<Ratio>& pack) {
   const ProductShape& p = pack.product.shape;
   const auto columns = static_cast<size_t>(p.columns);
   const auto depth = static_cast<size_t>(weights.k);
   const size_t block_bytes = columns * kWgmmaDepth;
   const size_t matrix_bytes = static_cast<size_t>(p.k_blocks) * block_bytes;
-  const size_t tile_bytes = matrix_bytes + columns / 2 * kWgmmaPairBytes<Sum>;
+  const size_t tile_bytes = matrix_bytes + columns / 2 * kWgmmaPairBytes<Ratio>;
   pack.image.assign(static_cast<size_t>(ceil_div(p.n, p.columns)) * tile_bytes, 0);
   for (size_t row = 0; row < static_cast<size_t>(p.n); ++row) {
     uint8_t* const tile = pack.image.data() + row / columns * tile_bytes;
@@ -188,8 +190,8 @@ void pack_image(const ProductWeights<Sum>& weights, ProductPack<Sum>& pack) {
       tile[k / kWgmmaDepth * block_bytes + column * kWgmmaDepth + piece * 16 + k % 16] =
           static_cast<uint8_t>(weights.w[row * depth + k]);
     }
-    auto* const ratios = reinterpret_cast<WgmmaRatios<Sum>*>(tile + matrix_bytes);
-    auto* const starts = reinterpret_cast<WgmmaStarts<Sum>*>(ratios + columns / 2);
+    auto* const ratios = reinterpret_cast<WgmmaRatios<Ratio>*>(tile + matrix_bytes);
+    auto* const starts = reinterpret_cast<WgmmaStarts<Ratio>*>(ratios + columns / 2);
     ratios[column / 2].ratio[column % 2] = weights.ratio[row];
     ratios[column / 2].again[column % 2] = weights.again[row];
     starts[column / 2].start[column % 2] = weights.start[row];
@@ -198,15 +200,16 @@ void pack_image(const ProductWeights<Sum>& weights, ProductPack<Sum>& pack) {
 
 }  // namespace
 
-template <typename Sum>
-Result<ProductPack<Sum>> pack_product(const ProductWeights<Sum>& weights) {
-  ProductPack<Sum> pack;
+template <typename Ratio>
+Result<ProductPack<Ratio>> pack_product(const ProductWeights<Ratio>& weights) {
+  ProductPack<Ratio> pack;
   ProductShape& p = pack.product.shape;
   p.n = weights.n;
   p.k = weights.k;
   p.planes = weights.planes;
   pack.product.low = weights.low;
   pack.product.high = weights.high;
+  pack.product.by_shifts = weights.by_shifts;
   p.n_padded = ceil_div(p.n, kProductColumns) * kProductColumns;
   p.k_padded = ceil_div(p.k, kProductDepth) * kProductDepth;
   int device = 0, major = 0;
@@ -217,10 +220,10 @@ Result<ProductPack<Sum>> pack_product(const ProductWeights<Sum>& weights) {
   ISOBIT_RETURN_IF_ERROR(
       cuda_status(cudaDeviceGetAttribute(&p.processors, cudaDevAttrMultiProcessorCount, device), "processors"));
   ISOBIT_RETURN_IF_ERROR(
-      cuda_status(cudaFuncSetAttribute(mma_kernel<Sum>(p.planes), cudaFuncAttributeMaxDynamicSharedMemorySize,
+      cuda_status(cudaFuncSetAttribute(mma_kernel<Ratio>(p.planes), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        kProductStages * kProductStageBytes),
                   "product_u8s8: shared memory"));
-  ISOBIT_RETURN_IF_ERROR(prepare_wgmma<Sum>(p));
+  ISOBIT_RETURN_IF_ERROR(prepare_wgmma<Ratio>(p));
 
   const auto rows = static_cast<size_t>(p.n_padded);
   const auto depth = static_cast<size_t>(p.k);
@@ -232,13 +235,14 @@ Result<ProductPack<Sum>> pack_product(const ProductWeights<Sum>& weights) {
   pack.ratio = weights.ratio;
   pack.again = weights.again;
   pack.start.resize(rows, 0);
-  pack.ratio.resize(rows, 1);
-  pack.again.resize(rows, 1);
+  pack.ratio.resize(rows, Ratio{});
+  pack.again.resize(rows, 0);
   if (p.columns > 0) pack_image(weights, pack);
   return pack;
 }
 
 template Result<ProductPack<float>> pack_product(const ProductWeights<float>&);
+template Result<ProductPack<Fixed>> pack_product(const ProductWeights<Fixed>&);
 template Result<ProductPack<double>> pack_product(const ProductWeights<double>&);
 
 ProductKernel choose_product_kernel(const ProductShape& p, int64_t rows) {
@@ -272,12 +276,12 @@ Status pad_product_x(const ProductShape& p, ProductKernel kernel, const ProductR
   return launch_status("pad_stages");
 }
 
-template <typename Sum>
-Status launch_product(const DeviceProduct<Sum>& product, ProductKernel kernel, const uint8_t* x, int64_t rows,
+template <typename Ratio>
+Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel, const uint8_t* x, int64_t rows,
                       uint16_t* out, cudaStream_t stream) {
   const ProductShape& p = product.shape;
   if (kernel == ProductKernel::kMma) {
-    ProductArgs<Sum> a{};
+    ProductArgs<Ratio> a{};
     a.x = x;
     a.w = p.w;
     a.m = rows;
@@ -285,6 +289,7 @@ Status launch_product(const DeviceProduct<Sum>& product, ProductKernel kernel, c
     a.k_padded = p.k_padded;
     a.start = product.start;
     a.ratio = product.ratio;
+    a.by_shifts = product.by_shifts;
     a.low = product.low;
     a.high = product.high;
     a.again = product.again;
@@ -299,9 +304,9 @@ Status launch_product(const DeviceProduct<Sum>& product, ProductKernel kernel, c
     config.stream = stream;
     config.attrs = &early;
     config.numAttrs = p.starts_early ? 1 : 0;
-    return cuda_status(cudaLaunchKernelEx(&config, mma_kernel<Sum>(p.planes), a), "kernel product_u8s8");
+    return cuda_status(cudaLaunchKernelEx(&config, mma_kernel<Ratio>(p.planes), a), "kernel product_u8s8");
   }
-  WgmmaArgs<Sum> a{};
+  WgmmaArgs<Ratio> a{};
   a.x = x;
   a.w = p.image;
   a.m = rows;
@@ -310,6 +315,7 @@ Status launch_product(const DeviceProduct<Sum>& product, ProductKernel kernel, c
   a.n_tiles = static_cast<int32_t>(ceil_div(p.n, p.columns));
   a.stages = p.stages;
   a.cluster = p.cluster;
+  a.by_shifts = product.by_shifts;
   a.low = product.low;
   a.high = product.high;
   a.out = out;
@@ -323,14 +329,16 @@ Status launch_product(const DeviceProduct<Sum>& product, ProductKernel kernel, c
     clusters = groups * std::clamp<int64_t>(p.clusters / groups, 1, ceil_div(rows, kWgmmaRows));
   }
   cudaLaunchAttribute attributes[2]{};
-  cudaLaunchConfig_t config = wgmma_config<Sum>(p, clusters, attributes[0]);
+  cudaLaunchConfig_t config = wgmma_config<Ratio>(p, clusters, attributes[0]);
   attributes[1] = early_start();
   config.numAttrs = 2;
   config.stream = stream;
-  return cuda_status(cudaLaunchKernelEx(&config, wgmma_kernel<Sum>(p), a),
+  return cuda_status(cudaLaunchKernelEx(&config, wgmma_kernel<Ratio>(p), a),
                      p.deep ? "kernel product_wgmma_deep" : "kernel product_wgmma");
 }
 template Status launch_product(const DeviceProduct<float>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
+                               cudaStream_t);
+template Status launch_product(const DeviceProduct<Fixed>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
                                cudaStream_t);
 template Status launch_product(const DeviceProduct<double>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
                                cudaStream_t);

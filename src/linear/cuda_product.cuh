@@ -5,6 +5,7 @@
 #define ISOBIT_LINEAR_CUDA_PRODUCT_CUH_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/cuda_lanes.cuh"
 #include "core/cuda_ptx.cuh"
@@ -12,17 +13,17 @@
 
 namespace isobit::cuda {
 
-/// Real: float or double lanes, in which every result is exact. Planes: bytes of a code of x.
-template <typename Real>
+template <typename Ratio>
 struct ProductArgs {
   const uint8_t* x;            // [m][Planes][k_padded] bytes of unsigned codes, high bytes first, 16-byte aligned rows
   const int8_t* w;             // [n_padded][k_padded]
   int64_t m, n;                // n a multiple of 48
   int64_t k_padded;            // a multiple of 64
-  const StartOf<Real>* start;  // [n_padded]
-  const Real* ratio;           // [n_padded]
-  Real low, high;              // limits of the result minus zero point
-  const Real* again;           // [n_padded]: a second ratio, by which the clamped result is rescaled
+  const SumOf<Ratio>* start;   // [n_padded]
+  const Ratio* ratio;          // [n_padded]
+  bool by_shifts;              // rows of Fixed
+  LimitOf<Ratio> low, high;    // of the result minus zero point
+  const LaneOf<Ratio>* again;  // [n_padded]: a second ratio, by which the clamped result is rescaled
   uint16_t* out;               // [m][n]: that + 32768
 };
 
@@ -39,19 +40,15 @@ __device__ __forceinline__ void load_fragments(uint32_t (&r)[4], uint32_t from) 
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(from));
 }
-/// The complete sum of an accumulator.
-template <typename Real>
-__device__ __forceinline__ Real product_sum(int32_t accumulator, StartOf<Real> start) {
-  if constexpr (sizeof(Real) == 4) {
-    return to_lane<Real>(wrapping_add(accumulator, start));
-  } else {
-    return add(to_lane<Real>(accumulator), start);
-  }
-}
-/// A result, in the low 16 bits: the sum rescaled, clamped, rescaled again, plus 32768.
-template <typename Real>
-__device__ __forceinline__ uint32_t product_code(Real sum, Real ratio, Real again, Real low, Real high) {
-  return low_bits(fused(clamp_lane(rescale_even(sum, ratio), low, high), again, kMagic<Real> + Real{32768}));
+/// Results, in the low 16 bits: the sums rescaled, clamped, rescaled again, plus 32768.
+template <typename Args, typename Ratio, int N>
+__device__ __forceinline__ void product_codes(const Args& a, const SumOf<Ratio> (&sum)[N], const Ratio (&ratio)[N],
+                                              const LaneOf<Ratio> (&again)[N], uint32_t (&code)[N]) {
+  LaneOf<Ratio> value[N];
+  rescale_clamped(sum, ratio, a.by_shifts, a.low, a.high, value);
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    code[i] = low_bits(fused(value[i], again[i], kMagic<LaneOf<Ratio>> + LaneOf<Ratio>{32768}));
 }
 /// Two of them, the first below.
 __device__ __forceinline__ uint32_t both_codes(uint32_t first, uint32_t second) {
@@ -62,8 +59,9 @@ __device__ __forceinline__ uint32_t tile_offset(int row, int piece) {
   return static_cast<uint32_t>(row * kProductDepth + ((piece ^ ((row >> 1) & 3)) << 4));
 }
 
-template <int Planes, typename Real>
-__global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_constant__ ProductArgs<Real> a) {
+/// Planes: bytes of a code of x.
+template <int Planes, typename Ratio>
+__global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_constant__ ProductArgs<Ratio> a) {
   extern __shared__ __align__(128) uint8_t shared[];
   const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int thread = static_cast<int>(threadIdx.x);
@@ -98,7 +96,7 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
                  a.w + (first_column + i / 4) * a.k_padded + weight_tile * kProductDepth + i % 4 * 16, true);
   };
 
-  static_assert(Planes == 1 || sizeof(Real) == 8);
+  static_assert(Planes == 1 || !std::is_same_v<Ratio, float>);
   int32_t acc[2][6][4] = {};
   int32_t high[Planes == 2 ? 48 : 1];
   // W is constant; x comes from the grid before, which comes after whoever reads `out`.
@@ -149,8 +147,9 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
 #pragma unroll
   for (int j = 0; j < 6; ++j) {
     const int column = warp_column + j * 8 + lane % 4 * 2;
-    StartOf<Real> start[2];
-    Real ratio[2], again[2];
+    SumOf<Ratio> start[2];
+    Ratio ratio[2];
+    LaneOf<Ratio> again[2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       start[c] = a.start[first_column + column + c];
@@ -161,13 +160,16 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
     for (int i = 0; i < 2; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
+        SumOf<Ratio> sum[2];
         uint32_t code[2];
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          Real sum = product_sum<Real>(acc[i][j][r * 2 + c], start[c]);
-          if constexpr (Planes == 2) sum = fused(to_lane<Real>(high[i * 24 + j * 4 + r * 2 + c]), 256.0, sum);
-          code[c] = product_code(sum, ratio[c], again[c], a.low, a.high);
+          int32_t planes[Planes];
+          planes[Planes - 1] = acc[i][j][r * 2 + c];
+          if constexpr (Planes == 2) planes[0] = high[i * 24 + j * 4 + r * 2 + c];
+          sum[c] = complete_sum<Ratio>(planes, start[c]);
         }
+        product_codes(a, sum, ratio, again, code);
         *reinterpret_cast<uint32_t*>(codes + (warp_row + i * 16 + lane / 4 + r * 8) * kPitch + column) =
             both_codes(code[0], code[1]);
       }

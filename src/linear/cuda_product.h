@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The product of many rows of unsigned codes with a weight matrix on a device, each result rescaled twice, in lanes of
-// type Sum (float or double):
+// The product of many rows of unsigned codes with a weight matrix on a device, each result rescaled twice, first by
+// ratios of type Ratio (core/ratio.h):
 //   s = start[n] + sum over k of x[m][k] * w[n][k]
 //   v = min(max(nearest_even(s * ratio[n]), low), high)
 //   out[m][n] = nearest_even(v * again[n]) + 32768                in uint16
-// Exact in float where |s| <= 2^24 and |s * ratio|, |v * again| < 2^22, in double where |s| <= 2^53 and those < 2^51;
-// the same bytes from each kernel in any case. The sum over k of bytes of x fits 32 bits: k at most 2^16.
+// Exact in float where |s| <= 2^24 and |s * ratio|, |v * again| < 2^22, in double where |s| <= 2^53 and those < 2^51,
+// Fixed where s fits 32 bits and |low|, |high|, |v * again| < 2^22; the same bytes from each kernel in any case. The
+// sum over k of bytes of x fits 32 bits: k at most 2^16.
 #ifndef ISOBIT_LINEAR_CUDA_PRODUCT_H_
 #define ISOBIT_LINEAR_CUDA_PRODUCT_H_
 
@@ -15,7 +16,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/magic.h"
+#include "core/ratio.h"
 #include "isobit/status.h"
 
 namespace isobit::cuda {
@@ -26,14 +27,16 @@ enum class ProductKernel {
 };
 
 /// What a product takes, without padding.
-template <typename Sum>
+template <typename Ratio>
 struct ProductWeights {
   int64_t n = 0, k = 0;             // n a multiple of 48, k at least 1
-  int32_t planes = 1;               // bytes of a code of x: 1, or 2 in double lanes
+  int32_t planes = 1;               // bytes of a code of x: 1, or 2 of Fixed and double
   std::vector<int8_t> w;            // [n][k]
-  std::vector<StartOf<Sum>> start;  // [n] each
-  std::vector<Sum> ratio, again;
-  Sum low = 0, high = 0;
+  std::vector<SumOf<Ratio>> start;  // [n] each
+  std::vector<Ratio> ratio;
+  std::vector<LaneOf<Ratio>> again;
+  LimitOf<Ratio> low = 0, high = 0;
+  bool by_shifts = false;  // rows of Fixed
 };
 
 /// What does not depend on the lanes. Pointers are device memory.
@@ -51,22 +54,24 @@ struct ProductShape {
   const uint8_t* image = nullptr;
 };
 /// A product on a device.
-template <typename Sum>
+template <typename Ratio>
 struct DeviceProduct {
   ProductShape shape;
-  Sum low = 0, high = 0;
-  const StartOf<Sum>* start = nullptr;  // [n_padded] each, for kMma
-  const Sum* ratio = nullptr;
-  const Sum* again = nullptr;
+  LimitOf<Ratio> low = 0, high = 0;
+  bool by_shifts = false;
+  const SumOf<Ratio>* start = nullptr;  // [n_padded] each, for kMma
+  const Ratio* ratio = nullptr;
+  const LaneOf<Ratio>* again = nullptr;
 };
 
 /// The arrays behind the pointers, on the host.
-template <typename Sum>
+template <typename Ratio>
 struct ProductPack {
-  DeviceProduct<Sum> product;
+  DeviceProduct<Ratio> product;
   std::vector<int8_t> w;
-  std::vector<StartOf<Sum>> start;
-  std::vector<Sum> ratio, again;
+  std::vector<SumOf<Ratio>> start;
+  std::vector<Ratio> ratio;
+  std::vector<LaneOf<Ratio>> again;
   std::vector<uint8_t> image;
 };
 
@@ -79,9 +84,9 @@ struct ProductRows {
   uint8_t flip = 0;                // exclusive or with the highest byte: 0x80 makes signed codes unsigned
 };
 
-/// Packs for the current device and prepares its kernels there. Sum: float or double.
-template <typename Sum>
-Result<ProductPack<Sum>> pack_product(const ProductWeights<Sum>& weights);
+/// Packs for the current device and prepares its kernels there.
+template <typename Ratio>
+Result<ProductPack<Ratio>> pack_product(const ProductWeights<Ratio>& weights);
 
 /// The faster kernel for so many rows.
 ProductKernel choose_product_kernel(const ProductShape& shape, int64_t rows);
@@ -96,8 +101,8 @@ Status pad_product_x(const ProductShape& shape, ProductKernel kernel, const Prod
                      cudaStream_t stream);
 /// out [rows][n], 16-byte aligned, from what pad_product_x, just before in the stream, has written for that kernel. At
 /// least one row. Where the device can, both let the next grid begin early (let_next_grid_start), and this one does.
-template <typename Sum>
-Status launch_product(const DeviceProduct<Sum>& product, ProductKernel kernel, const uint8_t* x, int64_t rows,
+template <typename Ratio>
+Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel, const uint8_t* x, int64_t rows,
                       uint16_t* out, cudaStream_t stream);
 
 }  // namespace isobit::cuda

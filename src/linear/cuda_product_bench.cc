@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <type_traits>
 #include <vector>
 
 #include "core/random.h"
@@ -12,6 +13,7 @@
 
 namespace {
 
+using isobit::Fixed;
 using isobit::Random;
 using isobit::testing::check_cuda;
 using isobit::testing::median_microseconds;
@@ -31,23 +33,29 @@ T* on_device(const std::vector<T>& values) {
   return static_cast<T*>(memory);
 }
 
-/// Sum: the lanes in which results are rescaled.
-template <typename Sum>
+/// Ratio: what results are rescaled by.
+template <typename Ratio>
 void time(const char* device, int64_t m, int64_t n, int64_t k) {
   Random random(1);
-  cuda::ProductWeights<Sum> weights;
+  cuda::ProductWeights<Ratio> weights;
   weights.n = n;
   weights.k = k;
   weights.w.resize(static_cast<size_t>(n * k));
   for (int8_t& w : weights.w) w = static_cast<int8_t>(random.next() >> 56);
   weights.start.assign(static_cast<size_t>(n), 1000);
-  weights.ratio.assign(static_cast<size_t>(n), 0x1p-12f);
+  Ratio ratio;
+  if constexpr (std::is_same_v<Ratio, Fixed>) {
+    ratio = isobit::to_fixed({1, 12}).value();
+  } else {
+    ratio = Ratio{0x1p-12};
+  }
+  weights.ratio.assign(static_cast<size_t>(n), ratio);
   weights.again.assign(static_cast<size_t>(n), 1.25f);
   weights.low = -128;
   weights.high = 127;
-  const isobit::Result<cuda::ProductPack<Sum>> pack = cuda::pack_product(weights);
+  const isobit::Result<cuda::ProductPack<Ratio>> pack = cuda::pack_product(weights);
   required(pack.status());
-  cuda::DeviceProduct<Sum> product = pack->product;
+  cuda::DeviceProduct<Ratio> product = pack->product;
   cuda::ProductShape& shape = product.shape;
   shape.w = on_device(pack->w);
   product.start = on_device(pack->start);
@@ -77,11 +85,16 @@ void time(const char* device, int64_t m, int64_t n, int64_t k) {
     });
     const double operations = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
     std::printf(
-        "{\"device\": \"%s\", \"M\": %lld, \"N\": %lld, \"K\": %lld, \"kernel\": \"%s\", \"lanes\": %d, \"us\": %.2f, "
+        "{\"device\": \"%s\", \"M\": %lld, \"N\": %lld, \"K\": %lld, \"kernel\": \"%s\", \"ratios\": \"%s\", \"us\": "
+        "%.2f, "
         "\"tops\": %.0f, \"pad_us\": %.2f, \"tile_columns\": %d, \"stages\": %d, \"cluster\": %d}\n",
         device, static_cast<long long>(m), static_cast<long long>(n), static_cast<long long>(k),
-        wgmma ? "wgmma" : "mma", static_cast<int>(8 * sizeof(Sum)), us, operations / us * 1e-6, pad_us,
-        wgmma ? shape.columns : 96, wgmma ? shape.stages : 4, wgmma ? shape.cluster : 1);
+        wgmma ? "wgmma" : "mma",
+        std::is_same_v<Ratio, Fixed>    ? "fixed"
+        : std::is_same_v<Ratio, double> ? "double"
+                                        : "float",
+        us, operations / us * 1e-6, pad_us, wgmma ? shape.columns : 96, wgmma ? shape.stages : 4,
+        wgmma ? shape.cluster : 1);
     std::fflush(stdout);
   }
   for (const void* memory : {static_cast<const void*>(shape.w), static_cast<const void*>(product.start),
@@ -97,13 +110,16 @@ int main() {
   cudaDeviceProp properties{};
   check_cuda(cudaGetDeviceProperties(&properties, 0), "device");
   time<float>(properties.name, 65536, 1536, 512);
+  time<Fixed>(properties.name, 65536, 1536, 512);
   time<double>(properties.name, 65536, 1536, 512);
   time<float>(properties.name, 65536, 3072, 1024);
+  time<Fixed>(properties.name, 65536, 3072, 1024);
   time<double>(properties.name, 65536, 3072, 1024);
   time<float>(properties.name, 65536, 2304, 768);
   time<float>(properties.name, 16384, 768, 256);
   time<float>(properties.name, 65536, 384, 128);
   time<float>(properties.name, 65536, 6144, 2048);
+  time<Fixed>(properties.name, 65536, 6144, 2048);
   time<double>(properties.name, 65536, 6144, 2048);
   time<float>(properties.name, 4096, 6144, 2048);
   // Where the one becomes faster than the other.

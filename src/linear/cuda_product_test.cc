@@ -12,6 +12,7 @@
 #include <limits>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "core/random.h"
@@ -25,31 +26,54 @@ using isobit::testing::GuardedDeviceBuffer;
 /// Smaller under compute-sanitizer, which is slow.
 bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
 
+/// About this ratio; for Fixed, every third a power of two, so that results lie halfway between integers, too.
+template <typename Ratio>
+Ratio ratio_near(Random& random, double ratio) {
+  if constexpr (std::is_same_v<Ratio, Fixed>) {
+    int exponent = 0;
+    const double fraction = std::frexp(std::min(ratio, 0.24), &exponent);
+    RescaleParameters rescale{1, 1 - exponent};
+    if (!random.one_in(3)) rescale = {static_cast<int32_t>(fraction * 0x7fffffff), 31 - exponent};
+    return to_fixed(rescale).value();
+  } else {
+    return static_cast<float>(ratio);  // of 24 bits in either case: expected() relies on it
+  }
+}
+
 /// Results on both sides of the limits and between them; every fourth matrix has the largest sums that there are.
-template <typename Sum>
-ProductWeights<Sum> random_weights(Random& random, int64_t n, int64_t k, int32_t planes) {
-  ProductWeights<Sum> weights;
+template <typename Ratio>
+ProductWeights<Ratio> random_weights(Random& random, int64_t n, int64_t k, int32_t planes) {
+  ProductWeights<Ratio> weights;
   weights.n = n;
   weights.k = k;
   weights.planes = planes;
   weights.w.resize(static_cast<size_t>(n * k));
   const bool extreme = random.one_in(4);
+  // Sums of codes of two bytes fit 32 bits where Fixed rescales them.
+  const int64_t most = std::is_same_v<Ratio, Fixed> && planes == 2 ? std::min<int64_t>((1 << 14) / k, 127) : 127;
   for (int64_t row = 0; row < n; ++row)
     for (int64_t i = 0; i < k; ++i)
       weights.w[static_cast<size_t>(row * k + i)] =
-          static_cast<int8_t>(extreme ? (row % 2 == 0 ? -128 : 127) : random.between(-128, 127));
+          static_cast<int8_t>(extreme ? (row % 2 == 0 ? -most - 1 : most) : random.between(-most - 1, most));
   const bool wide = random.one_in(2);
-  weights.low = wide ? Sum{-32768} : Sum{-100};
-  weights.high = wide ? Sum{32767} : Sum{155};
-  const Sum typical = std::ldexp(std::sqrt(static_cast<Sum>(k)), planes == 1 ? 13 : 21);  // of a sum
+  weights.low = wide ? -32768 : -100;
+  weights.high = wide ? 32767 : 155;
+  const double typical =
+      std::ldexp(std::sqrt(static_cast<double>(k)) * static_cast<double>(most + 1), planes == 1 ? 6 : 14);  // of a sum
   // In double lanes a start may have more than 32 bits.
-  const int64_t start = sizeof(Sum) == 8 && random.one_in(4) ? int64_t{1} << 34 : 1 << 18;
+  const int64_t start = std::is_same_v<Ratio, double> && random.one_in(4) ? int64_t{1} << 34 : 1 << 18;
+  weights.by_shifts = std::is_same_v<Ratio, Fixed> && random.one_in(3);
   for (int64_t row = 0; row < n; ++row) {
-    const auto uniform = [&] { return static_cast<Sum>(random.between(1, 1 << 20)) * Sum{0x1p-20}; };
-    weights.start.push_back(static_cast<StartOf<Sum>>(random.between(-start, start)));
-    // Of 24 bits in either case: expected() relies on it.
-    weights.ratio.push_back(static_cast<float>(Sum{1.5} * weights.high / typical * uniform()));
-    weights.again.push_back(static_cast<float>(wide ? uniform() : Sum{200} * uniform()));
+    const auto uniform = [&] { return static_cast<double>(random.between(1, 1 << 20)) * 0x1p-20; };
+    weights.start.push_back(static_cast<SumOf<Ratio>>(random.between(-start, start)));
+    weights.ratio.push_back(ratio_near<Ratio>(random, 1.5 * static_cast<double>(weights.high) / typical * uniform()));
+    if constexpr (std::is_same_v<Ratio, Fixed>)
+      if (weights.by_shifts) {
+        const int32_t shift = std::clamp(1 - std::ilogb(1.5 * static_cast<double>(weights.high) / typical), 1, 30);
+        weights.ratio.back() = {0, shift};
+        weights.start.back() += (1 << (shift - 1)) - 1;
+      }
+    weights.again.push_back(static_cast<float>(wide ? uniform() : 200 * uniform()));
   }
   return weights;
 }
@@ -75,9 +99,9 @@ Rows random_rows(Random& random, int64_t rows, int64_t batch, int64_t bytes, int
 }
 
 /// The weights on the device.
-template <typename Sum>
+template <typename Ratio>
 struct OnDevice {
-  explicit OnDevice(const ProductPack<Sum>& pack)
+  explicit OnDevice(const ProductPack<Ratio>& pack)
       : w(bytes_of(pack.w)),
         start(bytes_of(pack.start)),
         ratio(bytes_of(pack.ratio)),
@@ -90,9 +114,9 @@ struct OnDevice {
     again.write(pack.again);
     image.write(pack.image);
     product.shape.w = static_cast<const int8_t*>(w.data());
-    product.start = static_cast<const StartOf<Sum>*>(start.data());
-    product.ratio = static_cast<const Sum*>(ratio.data());
-    product.again = static_cast<const Sum*>(again.data());
+    product.start = static_cast<const SumOf<Ratio>*>(start.data());
+    product.ratio = static_cast<const Ratio*>(ratio.data());
+    product.again = static_cast<const LaneOf<Ratio>*>(again.data());
     product.shape.image = static_cast<const uint8_t*>(image.data());
   }
   template <typename T>
@@ -100,11 +124,11 @@ struct OnDevice {
     return static_cast<int64_t>(values.size() * sizeof(T));
   }
   GuardedDeviceBuffer w, start, ratio, again, image;
-  DeviceProduct<Sum> product;
+  DeviceProduct<Ratio> product;
 };
 
-template <typename Sum>
-std::vector<uint16_t> run(const DeviceProduct<Sum>& product, ProductKernel kernel, const Rows& rows) {
+template <typename Ratio>
+std::vector<uint16_t> run(const DeviceProduct<Ratio>& product, ProductKernel kernel, const Rows& rows) {
   GuardedDeviceBuffer codes(static_cast<int64_t>(rows.codes.size()));
   GuardedDeviceBuffer x(product_x_bytes(product.shape, rows.at.rows));
   GuardedDeviceBuffer out(rows.at.rows * product.shape.n * 2);
@@ -123,8 +147,8 @@ std::vector<uint16_t> run(const DeviceProduct<Sum>& product, ProductKernel kerne
   return out.read<uint16_t>();
 }
 
-template <typename Sum>
-uint16_t expected(const ProductWeights<Sum>& weights, const Rows& rows, int64_t m, int64_t n) {
+template <typename Ratio>
+uint16_t expected(const ProductWeights<Ratio>& weights, const Rows& rows, int64_t m, int64_t n) {
   const uint8_t* x = rows.codes.data() + m / rows.at.batch * rows.at.step + m % rows.at.batch * rows.at.sequence;
   const int8_t* w = weights.w.data() + n * weights.k;
   const auto row = static_cast<size_t>(n);
@@ -135,44 +159,59 @@ uint16_t expected(const ProductWeights<Sum>& weights, const Rows& rows, int64_t 
     if (weights.planes == 2) code = code * 256 + bytes[0];
     sum += w[k] * code;
   }
-  // Products of a sum of at most 36 bits and a ratio of 24 are exact in long double.
-  static_assert(std::numeric_limits<long double>::digits >= 60);
-  const auto exact = [](Sum value, Sum ratio) { return std::nearbyint(static_cast<long double>(value) * ratio); };
-  const Sum value = static_cast<Sum>(exact(static_cast<Sum>(sum), weights.ratio[row]));
-  const Sum clamped = std::clamp(value, weights.low, weights.high);
-  return static_cast<uint16_t>(static_cast<int32_t>(exact(clamped, weights.again[row])) + 32768);
+  // Products of a sum of at most 36 bits and a ratio of 24, and of 32 and 31, are exact in long double.
+  static_assert(std::numeric_limits<long double>::digits >= 63);
+  long double ratio;
+  if constexpr (std::is_same_v<Ratio, Fixed>) {
+    const Fixed fixed = weights.ratio[row];
+    ratio = std::ldexp(static_cast<long double>(fixed.multiplier), -32 - fixed.shift);
+    if (weights.by_shifts) {
+      ratio = std::ldexp(1.0L, -fixed.shift);
+      sum -= (1 << (fixed.shift - 1)) - 1;
+    }
+  } else {
+    ratio = weights.ratio[row];
+  }
+  // In float lanes a sum of more than 24 bits is rounded first.
+  const long double exact = std::is_same_v<Ratio, float> ? static_cast<float>(sum) : static_cast<long double>(sum);
+  const long double value = std::nearbyint(exact * ratio);
+  const auto clamped = std::clamp<long double>(value, weights.low, weights.high);
+  return static_cast<uint16_t>(static_cast<int32_t>(std::nearbyint(clamped * weights.again[row])) + 32768);
 }
 
 class CudaProduct : public ::testing::Test {
  protected:
   void SetUp() override { ISOBIT_NEEDS_CUDA_DEVICE(); }
 
-  /// Either lanes for codes of a byte. Clusters: at most so many at once, so that each has many tiles; 0: as the device
+  /// Any ratios for codes of a byte. Clusters: at most so many at once, so that each has many tiles; 0: as the device
   /// has room.
   void compare(int64_t m, int64_t n, int64_t k, int32_t clusters = 0) {
-    if (random_.one_in(2)) {
-      compare_in<float>(m, n, k, 1, clusters);
-    } else {
-      compare_in<double>(m, n, k, 1, clusters);
+    switch (random_.between(0, 2)) {
+      case 0: compare_in<float>(m, n, k, 1, clusters); break;
+      case 1: compare_in<Fixed>(m, n, k, 1, clusters); break;
+      default: compare_in<double>(m, n, k, 1, clusters);
     }
   }
 
-  template <typename Sum>
+  template <typename Ratio>
   void compare_in(int64_t m, int64_t n, int64_t k, int32_t planes, int32_t clusters,
                   std::set<int32_t>* widths = nullptr) {
-    const ProductWeights<Sum> weights = random_weights<Sum>(random_, n, k, planes);
+    const ProductWeights<Ratio> weights = random_weights<Ratio>(random_, n, k, planes);
     const Rows rows =
         random_rows(random_, m, random_.between(1, 70), k * planes, random_.one_in(2) ? 0 : random_.between(0, 20));
-    Result<ProductPack<Sum>> pack = pack_product(weights);
+    Result<ProductPack<Ratio>> pack = pack_product(weights);
     ASSERT_TRUE(pack.ok()) << pack.status().message();
     ProductShape& shape = pack->product.shape;
     if (clusters > 0) shape.clusters = std::min(shape.clusters, clusters);
-    const OnDevice<Sum> device(*pack);
+    const OnDevice<Ratio> device(*pack);
     const std::string what = "m " + std::to_string(m) + ", n " + std::to_string(n) + ", k " + std::to_string(k) +
-                             ", planes " + std::to_string(planes) + ", lanes of " + std::to_string(8 * sizeof(Sum)) +
-                             " bits, columns " + std::to_string(shape.columns) + ", stages " +
-                             std::to_string(shape.stages) + ", cluster " + std::to_string(shape.cluster) +
-                             ", clusters " + std::to_string(shape.clusters);
+                             ", planes " + std::to_string(planes) + ", ratios " +
+                             (std::is_same_v<Ratio, Fixed>    ? "Fixed"
+                              : std::is_same_v<Ratio, double> ? "double"
+                                                              : "float") +
+                             ", columns " + std::to_string(shape.columns) + ", stages " + std::to_string(shape.stages) +
+                             ", cluster " + std::to_string(shape.cluster) + ", clusters " +
+                             std::to_string(shape.clusters);
     SCOPED_TRACE(what);
     const std::vector<uint16_t> mma = run(device.product, ProductKernel::kMma, rows);
     const auto check_row = [&](int64_t i) {
@@ -234,6 +273,8 @@ TEST_F(CudaProduct, CodesOfTwoBytes) {
         if (sanitized() && !random_.one_in(8)) continue;
         compare_in<double>(m, n, k, 2, 0);
         if (HasFatalFailure()) return;
+        compare_in<Fixed>(m, n, k, 2, 0);
+        if (HasFatalFailure()) return;
       }
 }
 
@@ -267,6 +308,8 @@ TEST_F(CudaProduct, ManyTilesOfEveryWidthAndDepth) {
         if (sanitized() && !random_.one_in(16)) continue;
         compare_in<float>(random_.between(300, 900), n, k, 1, clusters, &widths);
         if (HasFatalFailure()) return;
+        compare_in<Fixed>(random_.between(300, 900), n, k, 1, clusters, &widths);
+        if (HasFatalFailure()) return;
         compare_in<double>(random_.between(300, 900), n, k, 1, clusters, &widths);
         if (HasFatalFailure()) return;
       }
@@ -280,6 +323,7 @@ TEST_F(CudaProduct, LargeShapes) {
   if (sanitized()) GTEST_SKIP() << "the other tests have its cases";
   compare_in<float>(65536, 1536, 512, 1, 0);
   compare_in<float>(40001, 3072, 1024, 1, 0);
+  compare_in<Fixed>(40001, 3072, 1024, 1, 0);
   compare_in<double>(40001, 3072, 1024, 1, 0);
   compare(16384, 768, 256);
   compare(30000, 1152, 384);
@@ -299,6 +343,7 @@ TEST_F(CudaProduct, StreamedWeights) {
       }
   if (!sanitized()) {
     compare_in<float>(4096, 6144, 2048, 1, 0);
+    compare_in<Fixed>(4096, 6144, 2048, 1, 0);
     compare_in<double>(1000, 6144, 2048, 1, 5);
   }
   check_wgmma_ran();

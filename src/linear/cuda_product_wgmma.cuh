@@ -42,19 +42,20 @@ inline constexpr int kDeepThreads = 128 * (kWgmmaGroups + 1);
 inline constexpr int kDeepXBytes = kDeepRowTiles * kWgmmaStageBytes, kDeepWBytes = kDeepColumns * kWgmmaDepth;
 inline constexpr int kDeepStageBytes = kDeepXBytes + kDeepWBytes;
 
-/// What rescales the results of two columns beside each other; Real as in ProductArgs.
-template <typename Real>
+/// What rescales the results of two columns beside each other.
+template <typename Ratio>
 struct alignas(16) WgmmaRatios {
-  Real ratio[2], again[2];
+  Ratio ratio[2];
+  LaneOf<Ratio> again[2];
 };
-template <typename Real>
-struct alignas(2 * sizeof(Real)) WgmmaStarts {
-  StartOf<Real> start[2];
+template <typename Ratio>
+struct alignas(2 * sizeof(SumOf<Ratio>)) WgmmaStarts {
+  SumOf<Ratio> start[2];
 };
-template <typename Real>
-inline constexpr int kWgmmaPairBytes = sizeof(WgmmaRatios<Real>) + sizeof(WgmmaStarts<Real>);
+template <typename Ratio>
+inline constexpr int kWgmmaPairBytes = sizeof(WgmmaRatios<Ratio>) + sizeof(WgmmaStarts<Ratio>);
 
-template <typename Real>
+template <typename Ratio>
 struct WgmmaArgs {
   const uint8_t* x;  // [ceil(m / 64)][k_blocks][64][128], pieces exchanged; what is beyond m and k is read, k times 0
   /// [n_tiles]: [k_blocks][columns][128], pieces exchanged, zeros beyond k and n; then WgmmaRatios of each
@@ -63,7 +64,8 @@ struct WgmmaArgs {
   int64_t m, n;  // n a multiple of 8
   int32_t k_blocks, n_tiles;
   int32_t stages, cluster;  // of product_wgmma: cluster is blocks of a cluster and divides n_tiles
-  Real low, high;
+  bool by_shifts;           // rows of Fixed
+  LimitOf<Ratio> low, high;
   uint16_t* out;  // [m][n], 16-byte aligned
 };
 
@@ -74,22 +76,22 @@ constexpr int32_t wgmma_pitch(int32_t columns) { return columns * 2 + 16; }
 struct WgmmaShared {
   int32_t x, parameters, codes, barriers, total;
 };
-template <typename Real>
+template <typename Ratio>
 __host__ __device__ constexpr WgmmaShared wgmma_shared(int32_t columns, int32_t k_blocks, int32_t stages) {
   WgmmaShared at{};
   at.x = k_blocks * columns * kWgmmaDepth;
   at.parameters = at.x + stages * kWgmmaStageBytes;
-  at.codes = at.parameters + columns / 2 * kWgmmaPairBytes<Real>;
+  at.codes = at.parameters + columns / 2 * kWgmmaPairBytes<Ratio>;
   at.barriers = at.codes + kWgmmaGroups * kWgmmaRows * wgmma_pitch(columns);
   at.total = at.barriers + 8 * (2 * stages + k_blocks);
   return at;
 }
 /// Of product_wgmma_deep.
-template <typename Real>
+template <typename Ratio>
 __host__ __device__ constexpr WgmmaShared deep_shared() {
   WgmmaShared at{};
   at.parameters = kDeepStages * kDeepStageBytes;
-  at.codes = at.parameters + kWgmmaGroups * (kDeepColumns / 2 * kWgmmaPairBytes<Real>);
+  at.codes = at.parameters + kWgmmaGroups * (kDeepColumns / 2 * kWgmmaPairBytes<Ratio>);
   at.barriers = at.codes + kWgmmaGroups * kWgmmaRows * wgmma_pitch(kDeepColumns);
   at.total = at.barriers + 8 * 2 * kDeepStages;
   return at;
@@ -173,15 +175,15 @@ __device__ __forceinline__ int read_lane() {
 }
 /// What becomes of a warp's 16 rows of a tile: rescaled, by way of `codes` (16 rows of wgmma_pitch bytes, the warp's
 /// own), and stored as far as they are within m and n. parameters: WgmmaRatios and WgmmaStarts of the tile.
-template <int Columns, typename Real>
-__device__ __forceinline__ void store_results(const WgmmaArgs<Real>& a, const int32_t (&acc)[Columns / 2],
+template <int Columns, typename Ratio>
+__device__ __forceinline__ void store_results(const WgmmaArgs<Ratio>& a, const int32_t (&acc)[Columns / 2],
                                               const uint8_t* parameters, const uint8_t* codes, int64_t first_row,
                                               int64_t first_column) {
   constexpr int kPitch = wgmma_pitch(Columns);
   const int lane = read_lane();
-  const auto* const all_ratios = reinterpret_cast<const WgmmaRatios<Real>*>(parameters);
+  const auto* const all_ratios = reinterpret_cast<const WgmmaRatios<Ratio>*>(parameters);
   const auto* const ratios = all_ratios + lane % 4;
-  const auto* const starts = reinterpret_cast<const WgmmaStarts<Real>*>(all_ratios + Columns / 2) + lane % 4;
+  const auto* const starts = reinterpret_cast<const WgmmaStarts<Ratio>*>(all_ratios + Columns / 2) + lane % 4;
   // For stmatrix, the row and the half of 16 columns whose address this lane gives.
   const uint32_t codes_to = shared_address(codes) + static_cast<uint32_t>(lane % 16 * kPitch + lane / 16 * 16);
   // How codes leave: kRows rows at a time, a third of a row is kLanes pieces of 16 bytes.
@@ -193,21 +195,25 @@ __device__ __forceinline__ void store_results(const WgmmaArgs<Real>& a, const in
   const uint8_t* const lane_codes = codes + lane_row * kPitch + lane_piece * 16;
 
   // Of the next 16 columns before the codes of these are written: the compiler cannot know that they are apart.
-  WgmmaRatios<Real> ratio[2] = {ratios[0], ratios[4]};
-  WgmmaStarts<Real> start[2] = {starts[0], starts[4]};
+  WgmmaRatios<Ratio> ratio[2] = {ratios[0], ratios[4]};
+  WgmmaStarts<Ratio> start[2] = {starts[0], starts[4]};
 #pragma unroll
   for (int j = 0; j < Columns / 8; j += 2) {
     uint32_t word[4];  // 8 x 8 codes each: rows 0-7 and 8-15 of columns 8 j.., then of columns 8 j + 8..
+    SumOf<Ratio> sum[8];
+    Ratio by[8];
+    LaneOf<Ratio> again[8];
+    uint32_t code[8];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint32_t code[2];
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const Real sum = product_sum<Real>(acc[4 * (j + i / 2) + i % 2 * 2 + c], start[i / 2].start[c]);
-        code[c] = product_code(sum, ratio[i / 2].ratio[c], ratio[i / 2].again[c], a.low, a.high);
-      }
-      word[i] = both_codes(code[0], code[1]);
+    for (int i = 0; i < 8; ++i) {
+      const int32_t accumulator[1] = {acc[4 * j + i]};
+      sum[i] = complete_sum<Ratio>(accumulator, start[i / 4].start[i % 2]);
+      by[i] = ratio[i / 4].ratio[i % 2];
+      again[i] = ratio[i / 4].again[i % 2];
     }
+    product_codes(a, sum, by, again, code);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) word[i] = both_codes(code[2 * i], code[2 * i + 1]);
     if (j + 2 < Columns / 8) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -236,16 +242,16 @@ __device__ __forceinline__ void store_results(const WgmmaArgs<Real>& a, const in
 }
 #endif
 
-template <int Columns, typename Real>
-__global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_constant__ WgmmaArgs<Real> a) {
+template <int Columns, typename Ratio>
+__global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_constant__ WgmmaArgs<Ratio> a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint8_t wgmma_memory[];
   constexpr int kBlockBytes = Columns * kWgmmaDepth;
-  constexpr int kParameters = Columns / 2 * kWgmmaPairBytes<Real>;
+  constexpr int kParameters = Columns / 2 * kWgmmaPairBytes<Ratio>;
   static_assert(kParameters % 16 == 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
-  const WgmmaShared at = wgmma_shared<Real>(Columns, a.k_blocks, a.stages);
+  const WgmmaShared at = wgmma_shared<Ratio>(Columns, a.k_blocks, a.stages);
   const uint32_t w_at = shared_address(wgmma_memory);
   const uint32_t x_at = w_at + static_cast<uint32_t>(at.x);
   const uint32_t x_full = w_at + static_cast<uint32_t>(at.barriers);  // stages: x is there
@@ -356,13 +362,13 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
 #endif
 }
 
-template <typename Real>
-__global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __grid_constant__ WgmmaArgs<Real> a) {
+template <typename Ratio>
+__global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __grid_constant__ WgmmaArgs<Ratio> a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   let_next_grid_start();
   extern __shared__ __align__(1024) uint8_t wgmma_memory[];
-  constexpr WgmmaShared kAt = deep_shared<Real>();
-  constexpr int kParameters = kDeepColumns / 2 * kWgmmaPairBytes<Real>;
+  constexpr WgmmaShared kAt = deep_shared<Ratio>();
+  constexpr int kParameters = kDeepColumns / 2 * kWgmmaPairBytes<Ratio>;
   static_assert(kParameters % 16 == 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
