@@ -23,31 +23,34 @@
 //   2. Two warpgroups wait for these bytes, multiply by half of k each, and leave their sums in shared memory. A warp
 //      has the 16 rows of four units: u, n, r and 4 rows of nothing. What is not wgmma was given to others: the tensor
 //      cores are idle while these warps do something else.
-//   3. Gate warps, a third warpgroup, read the old codes from the slot, add up the sums, compute the gates and leave
-//      new codes in shared memory. A lane has 2 or 4 units of a sequence, whose codes and inputs lie beside each other.
+//   3. Gate warps, two warpgroups, add up the sums, compute the gates and leave new codes in shared memory, where the
+//      old ones are, too. A lane has 1 or 2 units of a sequence, whose codes and inputs lie beside each other.
 //   4. A publishing warp takes the new codes, stores them in global memory, counts at the turn's counter (release), and
 //      writes y. Three of them take turns, so that no one waits for their stores.
-// While the gates of a turn are computed, the next one is multiplied, if its state is there. Whether it is, the
-// multiplying warps look before they hand over the sums of the turn before: if so, its first products come first.
+// While the gates of a turn are computed, the next one is multiplied, if its state is there. To H = 1536 there are
+// registers for more: multiplying warps look whether it is before they hand over the sums of the turn before, and if
+// so, its first products come first.
 //
 // Why what is read is what was written (many). Codes are stored by the lanes of a publishing warp; __syncwarp and the
 // release of its lane 0 make them visible to whoever acquires a count that includes it. The thread that starts the
 // copies has itself acquired the complete count, and fence.proxy.async orders its copies behind that. The copies' bytes
-// are counted at the receivers' barrier `full`, which the multiplying and the gate warps wait for. Sums and new codes
-// are handed over by barriers (release, acquire): `sums_there` of the 8 multiplying warps, `staged_there` of the 4 gate
-// warps.
+// are counted at the receivers' barrier `full`, which the multiplying warps wait for. Sums and new codes are handed over
+// by barriers (release, acquire): `sums_there` of the 8 multiplying warps, `codes_there` of the 8 gate warps.
 //
 // Why nothing is written too early (many). The state of a turn in global memory alternates between two places. State
 // s + 1 is written by a block that had state s from all others, which they wrote after they had received all of state
-// s - 1. A slot of shared memory is filled again when all 12 warps that read it, in all blocks of the cluster, have
-// arrived at `empty` of each of them: multiplying warps when its products are done, gate warps when they have the old
-// codes. Sums lie in two places; those of turn v + 2 are written after `sums_taken` of v, where each gate warp arrives
-// with the sums in registers. New codes lie in four places; those of turn v + 4 are written after `staged_taken` of v.
+// s - 1. A slot of shared memory is filled again when the 8 warps that read it, in all blocks of the cluster, have
+// arrived at `empty` of each of them, with their products done. Sums lie in two places; those of turn v + 2 are written
+// after `sums_taken` of v, where each gate warp arrives with the sums in registers. New codes of turn v lie in place
+// v % places, where those of turn v + places are written after `codes_taken` of v, and by the threads that have read
+// them as old ones, in turn v + turns at the latest. There are more places than publishing warps, so that a publishing
+// warp never waits for a phase while the one before is not over: it has published the third turn before its own, and
+// gate warps take turns in order.
 // Nobody waits for a phase that could be over twice: the next one of `full` needs `empty` from all who wait for this
-// one, and so `sums_there` needs `sums_taken`, and `staged_there` needs `staged_taken`, and the other way round. Phases
-// count from 0: turn v waits for phase v / 2 of `sums_there`, v / 4 of `staged_there`, v / slots of `full`; from turn
-// 2, 4 or `slots` on also for the phase before of `sums_taken`, `staged_taken`, `empty`. Counters only grow: the state
-// s is complete at s + 1 times the number of blocks.
+// one, and so `sums_there` needs `sums_taken`, and `codes_there` needs `codes_taken`, and the other way round. Phases
+// count from 0: turn v waits for phase v / 2 of `sums_there`, v / places of `codes_there`, v / slots of `full`; from
+// turn 2, `places` or `slots` on also for the phase before of `sums_taken`, `codes_taken`, `empty`. Counters only grow:
+// the state s is complete at s + 1 times the number of blocks.
 //
 // Why nobody waits for ever. All blocks are on the device together: the launch is cooperative. All warps take turns in
 // order, and whatever a part of a turn waits for is an earlier part of the same turn or belongs to turns before: its
@@ -408,8 +411,8 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
 struct ManyShared {
   int32_t sums, codes, rows, tables, lengths, barriers, total;
 };
-/// Barriers: a slot's state is there, is read [slot]; new codes are there, are taken [turn of a step]; sums are there,
-/// are taken [turn % 2].
+/// Barriers: a slot's state is there, is read [slot]; new codes are there, are taken [place]; sums are there, are taken
+/// [turn % 2].
 inline constexpr uint32_t kEmptyBarriers = 8 * kMaxSlots;
 inline constexpr uint32_t kCodesBarriers = 2 * kEmptyBarriers;
 inline constexpr uint32_t kTakenBarriers = kCodesBarriers + 8 * kMaxTurns;
