@@ -5,10 +5,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "core/bits.h"
 #include "core/fixed.h"
+#include "core/ratio.h"
 #include "isobit/cpu.h"
 #include "isobit/grid.h"
 #include "isobit/parallel.h"
@@ -28,11 +30,47 @@ TEST(RoundShift, AllSixteenBitValuesAgainstDivision) {
     }
 }
 
+/// nearest_even(sum * multiplier / 2^bits), in integers alone.
+int64_t nearest_even_of(int64_t sum, int64_t multiplier, int bits) {
+  return round_shift(sum * multiplier, bits, Rounding::kNearestEven);
+}
+
+TEST(Ratio, FixedAndShiftEqualTheRescaleWhereTheyExist) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  int fixed = 0, shifts = 0;
+  for (const int32_t multiplier : {1, 2, 3, 1 << 23, (1 << 24) + 1, 1 << 30, kMost - 1, kMost})
+    for (int shift = kMinShift; shift <= kMaxShift; ++shift) {
+      const RescaleParameters r{multiplier, shift};
+      const double ratio = std::ldexp(multiplier, -shift);
+      if (const std::optional<Fixed> f = to_fixed(r)) {
+        ++fixed;
+        ASSERT_LT(ratio, 0.25);
+        ASSERT_TRUE(f->multiplier >= 0 && f->shift >= 1 && f->shift <= 30) << multiplier << " " << shift;
+        for (const int32_t sum : {0, 1, -1, 3, 12345678, -(1 << 24) - 1, 1 << 30, -(1 << 30), kMost, -kMost - 1})
+          ASSERT_EQ(nearest_even_of(sum, f->multiplier, 32 + f->shift),
+                    shift > 62 ? 0 : nearest_even_of(sum, multiplier, shift))
+              << sum << " * " << multiplier << " / 2^" << shift;
+      } else {
+        ASSERT_GE(ratio, 0.2499) << multiplier << " " << shift;
+      }
+      if (const std::optional<Fixed> s = to_shift(r)) {
+        ++shifts;
+        ASSERT_EQ(std::ldexp(1.0, -s->shift), ratio);
+      } else {
+        int exponent = 0;
+        ASSERT_TRUE(std::frexp(ratio, &exponent) != 0.5 || exponent > 0 || exponent < -29) << ratio;
+      }
+    }
+  EXPECT_GT(fixed, 500);
+  EXPECT_EQ(shifts, 4 * 30);
+}
+
 TEST(Bits, EveryCodeOfEveryWidthRoundTrips) {
   for (const int bits : {1, 2, 4, 8}) {
     const int64_t count = 37;
     std::vector<uint8_t> row(static_cast<size_t>(packed_bytes(count, bits)));
-    for (int64_t k = 0; k < count; ++k) pack_code(row.data(), k, bits, static_cast<uint32_t>(k * 7) & ((1U << bits) - 1));
+    for (int64_t k = 0; k < count; ++k)
+      pack_code(row.data(), k, bits, static_cast<uint32_t>(k * 7) & ((1U << bits) - 1));
     for (int64_t k = 0; k < count; ++k)
       ASSERT_EQ(unpack_code(row.data(), k, bits), static_cast<uint32_t>(k * 7) & ((1U << bits) - 1));
   }

@@ -82,7 +82,7 @@ __device__ __forceinline__ float small_to_float(int32_t x) {
   return __fsub_rn(__int_as_float(0x4b400000 + x), kMagic<float>);
 }
 
-/// nearest_even(sum * ratio), clamped. Fixed: to less than 2^22; by_shifts: as said there.
+/// nearest_even(sum * ratio), clamped. Fixed: to less than 2^22; by_shifts: as core/ratio.h says.
 template <typename Ratio, int N>
 __device__ __forceinline__ void rescale_clamped(const SumOf<Ratio> (&sum)[N], const Ratio (&ratio)[N], bool by_shifts,
                                                 LimitOf<Ratio> low, LimitOf<Ratio> high, LaneOf<Ratio> (&result)[N]) {

@@ -56,11 +56,6 @@ __device__ __forceinline__ void publish(uint2* to, uint32_t data, uint32_t step)
 __device__ __forceinline__ void poll(const uint2* from, ulonglong2& two) {
   asm volatile("ld.relaxed.gpu.global.v2.b64 {%0,%1}, [%2];" : "=l"(two.x), "=l"(two.y) : "l"(from) : "memory");
 }
-/// Four such words.
-__device__ __forceinline__ void poll(const uint2* from, ulonglong2& a, ulonglong2& b) {
-  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0,%1}, [%2];" : "=l"(a.x), "=l"(a.y) : "l"(from) : "memory");
-  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0,%1}, [%2];" : "=l"(b.x), "=l"(b.y) : "l"(from + 2) : "memory");
-}
 /// Global to this block's shared memory; 16-byte aligned, a multiple of 16 bytes.
 __device__ __forceinline__ void fetch(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),

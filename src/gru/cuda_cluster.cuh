@@ -71,7 +71,7 @@ namespace isobit::cuda {
 inline constexpr int kMaxTileSequences = 8;      // the columns of an mma
 inline constexpr int kMaxClusterTiles = 7;       // of sequences, a team
 inline constexpr int kMaxMultiplying = 8;        // warps of a block that multiply
-inline constexpr int kMaxIhSlots = 8;            // turns whose ih is in shared memory
+inline constexpr int kMaxIhSlots = 8;            // turns whose ih is in shared memory, at most
 inline constexpr int kIhTileBytes = 3 * 16 * 2;  // of one turn, sequence and group of units
 inline constexpr int kAllCodes = 5;              // the named barrier of the warps that multiply; 1 to 4: of a group
 inline constexpr int kMaxSplitCells = 2;         // of a lane where two warps share a group
@@ -121,7 +121,7 @@ inline __host__ __device__ constexpr int ih_slots(int k_tiles, int planes) {
 
 /// What decides on a block's shared memory, and the offsets in it.
 struct ClusterShape {
-  int32_t k_tiles, k_shared, splits, planes, sum_bytes;
+  int32_t k_tiles, k_shared, splits, planes, ratio_bytes;
   int32_t cluster, unit_blocks, sequence_tiles, tile_sequences;
   int32_t table_entries;
 };
@@ -157,7 +157,7 @@ inline __host__ __device__ ClusterShared cluster_shared(const ClusterShape& shap
   at.weights = at.states + shape.sequence_tiles * 2 * shape.planes * at.plane_bytes;
   at.ih = at.weights + warps * 3 * shape.k_shared * 512;
   at.rows = at.ih + ih_slots(shape.k_tiles, shape.planes) * shape.tile_sequences * ih_row_bytes(shape.unit_blocks);
-  at.sums = at.rows + shape.unit_blocks * 48 * 2 * shape.sum_bytes;  // of each group: ratios, starts of 48 rows
+  at.sums = at.rows + shape.unit_blocks * 48 * 2 * shape.ratio_bytes;  // of each group: ratios, starts of 48 rows
   at.tables = at.sums + (shape.splits == 1 ? 0 : warps * 2 * shape.planes * 3 * kMaxSplitCells * 128);
   at.lengths = at.tables + (shape.table_entries * 4 + 127) / 128 * 128;
   at.total = at.lengths + shape.sequence_tiles * shape.tile_sequences * 4;

@@ -59,16 +59,16 @@ constexpr int many_plane_bytes(int k_tiles) { return 2 * k_tiles * 32 * kMaxTile
 struct ClusterManyShared {
   int32_t states, weights, rows, sums, sum_bytes, tables, lengths, total;
 };
-/// k_tiles: of a warp. sum_bytes: of a lane of the accumulators' rescale. tiles: of sequences.
+/// k_tiles: of a warp. tiles: of sequences.
 struct ClusterManyShape {
-  int32_t k_tiles, k_shared, planes, sum_bytes, tiles, table_entries;
+  int32_t k_tiles, k_shared, planes, ratio_bytes, tiles, table_entries;
 };
 inline __host__ __device__ ClusterManyShared cluster_many_shared(const ClusterManyShape& shape) {
   ClusterManyShared at{};
   at.states = kBarrierBytes;
   at.weights = at.states + shape.tiles * 2 * shape.planes * many_plane_bytes(shape.k_tiles);
   at.rows = at.weights + kManyWarps * 3 * shape.k_shared * 512;
-  at.sums = at.rows + 2 * 3 * kManyUnits * shape.sum_bytes;  // ratios, starts
+  at.sums = at.rows + 2 * 3 * kManyUnits * shape.ratio_bytes;  // ratios, starts
   at.sum_bytes = 2 * shape.planes * 3 * kMaxTileSequences * kManySumRow * 4;
   at.tables = at.sums + 2 * at.sum_bytes;
   at.lengths = at.tables + (shape.table_entries * 4 + 127) / 128 * 128;

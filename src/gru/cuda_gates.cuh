@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gates of one hidden unit on a device, in float or double lanes that hold integers: numerics.md, section 7, for
-// nearest_even. Every tensor is code minus zero point; GruProof::gates_f32 or gates_f64 says that every intermediate is
-// exact. x * ratio + magic rounds to an integer, which is then in the low bits.
+// nearest_even. Every tensor is code minus zero point; GruProof::cell_f32, gates_f32 or gates_f64 says that every
+// intermediate is exact. x * ratio + magic rounds to an integer, which is then in the low bits.
 #ifndef ISOBIT_GRU_CUDA_GATES_CUH_
 #define ISOBIT_GRU_CUDA_GATES_CUH_
 

@@ -34,8 +34,8 @@
 // Why what is read is what was written (many). Codes are stored by the lanes of a publishing warp; __syncwarp and the
 // release of its lane 0 make them visible to whoever acquires a count that includes it. The thread that starts the
 // copies has itself acquired the complete count, and fence.proxy.async orders its copies behind that. The copies' bytes
-// are counted at the receivers' barrier `full`, which the multiplying warps wait for. Sums and new codes are handed over
-// by barriers (release, acquire): `sums_there` of the 8 multiplying warps, `codes_there` of the 8 gate warps.
+// are counted at the receivers' barrier `full`, which the multiplying warps wait for. Sums and new codes are handed
+// over by barriers (release, acquire): `sums_there` of the 8 multiplying warps, `codes_there` of the 8 gate warps.
 //
 // Why nothing is written too early (many). The state of a turn in global memory alternates between two places. State
 // s + 1 is written by a block that had state s from all others, which they wrote after they had received all of state
@@ -43,14 +43,14 @@
 // arrived at `empty` of each of them, with their products done. Sums lie in two places; those of turn v + 2 are written
 // after `sums_taken` of v, where each gate warp arrives with the sums in registers. New codes of turn v lie in place
 // v % places, where those of turn v + places are written after `codes_taken` of v, and by the threads that have read
-// them as old ones, in turn v + turns at the latest. There are more places than publishing warps, so that a publishing
-// warp never waits for a phase while the one before is not over: it has published the third turn before its own, and
-// gate warps take turns in order.
-// Nobody waits for a phase that could be over twice: the next one of `full` needs `empty` from all who wait for this
-// one, and so `sums_there` needs `sums_taken`, and `codes_there` needs `codes_taken`, and the other way round. Phases
-// count from 0: turn v waits for phase v / 2 of `sums_there`, v / places of `codes_there`, v / slots of `full`; from
-// turn 2, `places` or `slots` on also for the phase before of `sums_taken`, `codes_taken`, `empty`. Counters only grow:
-// the state s is complete at s + 1 times the number of blocks.
+// them as old ones, in turn v + turns at the latest. A publishing warp never waits for a phase while the one before is
+// not over: it has published the third turn before its own, gate warps take turns in order, and there are as many
+// places as publishing warps, and one more, so that gates do not wait for a publishing warp. Nobody waits for a phase
+// that could be over twice: the next one of `full` needs `empty` from all who wait for this one, and so `sums_there`
+// needs `sums_taken`, and `codes_there` needs `codes_taken`, and the other way round. Phases count from 0: turn v waits
+// for phase v / 2 of `sums_there`, v / places of `codes_there`, v / slots of `full`; from turn 2, `places` or `slots`
+// on also for the phase before of `sums_taken`, `codes_taken`, `empty`. Counters only grow: the state s is complete at
+// s + 1 times the number of blocks.
 //
 // Why nobody waits for ever. All blocks are on the device together: the launch is cooperative. All warps take turns in
 // order, and whatever a part of a turn waits for is an earlier part of the same turn or belongs to turns before: its

@@ -63,15 +63,17 @@ std::vector<DeviceGru> copies_of(const isobit::GruModel& model, bool one) {
   };
   std::vector<DeviceGru> copies;
   const int64_t count = one ? 1 : isobit::testing::blocks_beyond_cache(bytes_of(layer.W) + bytes_of(layer.R));
-  for (int64_t i = count; i > 0; --i)
-    copies.push_back(required(DeviceGru::create(model)));
+  for (int64_t i = count; i > 0; --i) copies.push_back(required(DeviceGru::create(model)));
   return copies;
 }
 
 class Bench {
  public:
   Bench(const Options& options, std::string bits, const isobit::GruModel& model)
-      : options_(options), bits_(std::move(bits)), size_(model.hidden_size()), grus_(copies_of(model, options.sequences_only)) {
+      : options_(options),
+        bits_(std::move(bits)),
+        size_(model.hidden_size()),
+        grus_(copies_of(model, options.sequences_only)) {
     cudaDeviceProp properties{};
     check_cuda(cudaGetDeviceProperties(&properties, 0), "device");
     device_ = properties.name;

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "core/cuda_status.h"
 #include "gru/cuda_cluster.h"
@@ -113,11 +115,11 @@ Status pack_input_product(const GruLayerParameters& p, PersistentPack& pack) {
 /// Start values are held as double in double lanes.
 bool starts_are_exact(const GruLayerParameters& p, const PersistentLayer& layer) {
   constexpr int64_t kLimit = int64_t{1} << 52;
-  for (const bool of_h : {false, true})
-    for (int64_t row = 0; row < 3 * p.hidden_size; ++row) {
-      if ((of_h ? layer.ratios.h : layer.ratios.x) != RatioType::kDouble) break;
+  for (const bool of_h : {false, true}) {
+    if ((of_h ? layer.ratios.h : layer.ratios.x) != RatioType::kDouble) continue;
+    for (int64_t row = 0; row < 3 * p.hidden_size; ++row)
       if (const int64_t start = start_of(p, of_h, row); start < -kLimit || start > kLimit) return false;
-    }
+  }
   return true;
 }
 
@@ -135,10 +137,17 @@ bool fits_shifts(const GruLayerParameters& p, bool of_h) {
   }
   return true;
 }
-/// Of R (of_h) or W; fit_float: sums and what is made of them, fit_word: sums.
-RatioType ratio_type(const GruLayerParameters& p, bool of_h, bool fit_float, bool fit_word) {
+/// Whether ih * ih_to_gate is exact in float lanes, but for its rounding to an integer of 16 bits.
+bool ih_fits_float(const GruLayerParameters& p) {
+  return largest_difference(p.grids[kIh]) < Int128{1} << 22 &&
+         std::all_of(p.ih_to_gate.begin(), p.ih_to_gate.end(),
+                     [](const RescaleParameters& r) { return ratio_of<float>(r) == ratio_of<double>(r); });
+}
+/// Of R (of_h) or W. fit_float: sums and what is made of them; fit_word: sums; result_fits: what they are rescaled to,
+/// in float lanes.
+RatioType ratio_type(const GruLayerParameters& p, bool of_h, bool fit_float, bool fit_word, bool result_fits) {
   if (fit_float) return RatioType::kFloat;
-  if (!fit_word || largest_difference(p.grids[of_h ? kHh : kIh]) >= Int128{1} << 22) return RatioType::kDouble;
+  if (!fit_word || !result_fits) return RatioType::kDouble;
   if (fits_shifts(p, of_h)) return RatioType::kShift;
   const std::vector<RescaleParameters>& ratios = of_h ? p.acc_to_hh : p.acc_to_ih;
   const bool fixed =
@@ -169,8 +178,10 @@ int64_t chunk_steps(const PersistentLayer& layer, int64_t batch, int64_t steps) 
 LayerRatios choose_ratios(const GruLayerParameters& p, const GruProof& proof) {
   const auto is_byte = [&](GruTensor tensor) { return size_in_bytes(p.grids[tensor].dtype()) == 1; };
   LayerRatios ratios{RatioType::kDouble, RatioType::kDouble};
-  ratios.x = ratio_type(p, false, proof.gates_f32 && is_byte(kX), proof.acc_x_s32);
-  if (is_byte(kH) && proof.cell_f32) ratios.h = ratio_type(p, true, proof.gates_f32, proof.acc_h_s32);
+  ratios.x = ratio_type(p, false, proof.gates_f32 && is_byte(kX), proof.acc_x_s32, ih_fits_float(p));
+  if (is_byte(kH) && proof.cell_f32)
+    ratios.h =
+        ratio_type(p, true, proof.gates_f32, proof.acc_h_s32, largest_difference(p.grids[kHh]) < Int128{1} << 22);
   return ratios;
 }
 

@@ -181,16 +181,21 @@ void pack_image(const ProductWeights<Ratio>& weights, ProductPack<Ratio>& pack) 
   const size_t block_bytes = columns * kWgmmaDepth;
   const size_t matrix_bytes = static_cast<size_t>(p.k_blocks) * block_bytes;
   const size_t tile_bytes = matrix_bytes + columns / 2 * kWgmmaPairBytes<Ratio>;
-  pack.image.assign(static_cast<size_t>(ceil_div(p.n, p.columns)) * tile_bytes, 0);
-  for (size_t row = 0; row < static_cast<size_t>(p.n); ++row) {
+  const size_t tiles = static_cast<size_t>(ceil_div(p.n, p.columns));
+  pack.image.assign(tiles * tile_bytes, 0);
+  for (size_t row = 0; row < tiles * columns; ++row) {
     uint8_t* const tile = pack.image.data() + row / columns * tile_bytes;
     const size_t column = row % columns;
+    auto* const ratios = reinterpret_cast<WgmmaRatios<Ratio>*>(tile + matrix_bytes);
+    if (row >= static_cast<size_t>(p.n)) {  // rescaled as well, and not stored
+      ratios[column / 2].ratio[column % 2] = Ratio{};
+      continue;
+    }
     for (size_t k = 0; k < depth; ++k) {
       const size_t piece = k % kWgmmaDepth / 16 ^ column % 8;
       tile[k / kWgmmaDepth * block_bytes + column * kWgmmaDepth + piece * 16 + k % 16] =
           static_cast<uint8_t>(weights.w[row * depth + k]);
     }
-    auto* const ratios = reinterpret_cast<WgmmaRatios<Ratio>*>(tile + matrix_bytes);
     auto* const starts = reinterpret_cast<WgmmaStarts<Ratio>*>(ratios + columns / 2);
     ratios[column / 2].ratio[column % 2] = weights.ratio[row];
     ratios[column / 2].again[column % 2] = weights.again[row];

@@ -5,8 +5,9 @@
 //   v = min(max(nearest_even(s * ratio[n]), low), high)
 //   out[m][n] = nearest_even(v * again[n]) + 32768                in uint16
 // Exact in float where |s| <= 2^24 and |s * ratio|, |v * again| < 2^22, in double where |s| <= 2^53 and those < 2^51,
-// Fixed where s fits 32 bits and |low|, |high|, |v * again| < 2^22; the same bytes from each kernel in any case. The
-// sum over k of bytes of x fits 32 bits: k at most 2^16.
+// Fixed where s fits 32 bits and |low|, |high|, |v * again| < 2^22; the same bytes from each kernel in any case. By
+// shifts: start has 2^(shift - 1) - 1 more, with which, and one more, s fits. The sum over k of bytes of x fits 32
+// bits: k at most 2^16.
 #ifndef ISOBIT_LINEAR_CUDA_PRODUCT_H_
 #define ISOBIT_LINEAR_CUDA_PRODUCT_H_
 
@@ -39,7 +40,7 @@ struct ProductWeights {
   bool by_shifts = false;  // rows of Fixed
 };
 
-/// What does not depend on the lanes. Pointers are device memory.
+/// What does not depend on the ratios. Pointers are device memory.
 struct ProductShape {
   int64_t n = 0, k = 0;
   int32_t planes = 1;
