@@ -22,7 +22,11 @@ struct Vector {
   using Words = __m512i;
   static constexpr int kLanes = 16;
   static constexpr int kUnits = 4;
+#if defined(ISOBIT_FLOAT_FEW_ROWS)
+  static constexpr int kFewRows = ISOBIT_FLOAT_FEW_ROWS;  // fewer tiles to compile
+#else
   static constexpr int kFewRows = 8;
+#endif
   static constexpr int kFewSums = 24;
   static constexpr int kPanelRows = 28;
   static constexpr int kLookUpBits = 4;
