@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -10,7 +12,9 @@
 
 #include "core/bits.h"
 #include "core/fixed.h"
+#include "core/random.h"
 #include "core/ratio.h"
+#include "core/rescale.h"
 #include "isobit/cpu.h"
 #include "isobit/grid.h"
 #include "isobit/parallel.h"
@@ -46,10 +50,12 @@ TEST(Ratio, FixedAndShiftEqualTheRescaleWhereTheyExist) {
         ++fixed;
         ASSERT_LT(ratio, 0.25);
         ASSERT_TRUE(f->multiplier >= 0 && f->shift >= 1 && f->shift <= 30) << multiplier << " " << shift;
-        for (const int32_t sum : {0, 1, -1, 3, 12345678, -(1 << 24) - 1, 1 << 30, -(1 << 30), kMost, -kMost - 1})
-          ASSERT_EQ(nearest_even_of(sum, f->multiplier, 32 + f->shift),
-                    shift > 62 ? 0 : nearest_even_of(sum, multiplier, shift))
+        for (const int32_t sum : {0, 1, -1, 3, 12345678, -(1 << 24) - 1, 1 << 30, -(1 << 30), kMost, -kMost - 1}) {
+          const int64_t expected = shift > 62 ? 0 : nearest_even_of(sum, multiplier, shift);
+          ASSERT_EQ(nearest_even_of(sum, f->multiplier, 32 + f->shift), expected)
               << sum << " * " << multiplier << " / 2^" << shift;
+          ASSERT_EQ(rescale_even(sum, *f), expected) << sum << " * " << multiplier << " / 2^" << shift;
+        }
       } else {
         ASSERT_GE(ratio, 0.2499) << multiplier << " " << shift;
       }
@@ -63,6 +69,51 @@ TEST(Ratio, FixedAndShiftEqualTheRescaleWhereTheyExist) {
     }
   EXPECT_GT(fixed, 500);
   EXPECT_EQ(shifts, 4 * 30);
+}
+
+/// Sums at ties, beside them and elsewhere; of 32 bits and of 40.
+TEST(Ratio, IntegersRoundLikeTheRescale) {
+  Random random(4711);
+  int ties = 0, fixed = 0, wide = 0, shifts = 0;
+  for (int i = 0; i < 200000; ++i) {
+    const bool is_wide = random.one_in(2);
+    const int bits = is_wide ? WideFixed::kSumBits : Fixed::kSumBits;
+    RescaleParameters r{1, static_cast<int32_t>(random.between(2, 62))};
+    if (random.one_in(2))
+      r.multiplier = static_cast<int32_t>(random.between(1, (int64_t{1} << random.between(1, 31)) - 1));
+    int64_t sum = random.between(0, (int64_t{1} << random.between(1, bits)) - 1);
+    const int zeros = r.shift - 1 - std::countr_zero(static_cast<uint32_t>(r.multiplier));
+    if (zeros >= 0 && zeros < bits) sum = sum >> zeros << zeros | int64_t{1} << zeros;  // times the multiplier: a tie
+    const bool is_tie = zeros >= 0 && zeros < bits;
+    if (random.one_in(4)) sum = std::min(sum + 1, (int64_t{1} << bits) - 1);
+    if (random.one_in(2)) sum = -sum;
+    const Int128 product = static_cast<Int128>(sum) * r.multiplier;
+    const Int128 down = product >> r.shift;
+    const Int128 twice_rest = (product - (down << r.shift)) * 2;  // against one unit, 2^shift
+    const Int128 unit = static_cast<Int128>(1) << r.shift;
+    const auto expected =
+        static_cast<int64_t>(down + (twice_rest > unit || (twice_rest == unit && down % 2 != 0) ? 1 : 0));
+    if (std::abs(expected) > 1 << 29) continue;
+    ties += is_tie ? 1 : 0;
+    if (is_wide) {
+      if (const std::optional<WideFixed> f = to_fixed<WideFixed>(r)) {
+        ++wide;
+        ASSERT_EQ(rescale_even(sum, *f), expected) << sum << " * " << r.multiplier << " / 2^" << r.shift;
+      }
+    } else if (const std::optional<Fixed> f = to_fixed(r)) {
+      ++fixed;
+      ASSERT_EQ(rescale_even(static_cast<int32_t>(sum), *f), expected)
+          << sum << " * " << r.multiplier << " / 2^" << r.shift;
+    }
+    if (const std::optional<WideFixed> s = to_shift<WideFixed>(r)) {
+      ++shifts;
+      ASSERT_EQ(shift_even(sum + (int64_t{1} << (s->shift - 1)) - 1, s->shift), expected) << sum << " / 2^" << s->shift;
+    }
+  }
+  EXPECT_GT(ties, 10000);
+  EXPECT_GT(fixed, 10000);
+  EXPECT_GT(wide, 10000);
+  EXPECT_GT(shifts, 10000);
 }
 
 TEST(Bits, EveryCodeOfEveryWidthRoundTrips) {

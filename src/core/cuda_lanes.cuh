@@ -65,33 +65,20 @@ template <typename Real>
 __device__ __forceinline__ Real rescale_even(Real x, Real ratio) {
   return add(to_magic(x, ratio), -kMagic<Real>);
 }
-/// The nearest integer, ties to even; below 2^30 in magnitude.
-__device__ __forceinline__ int32_t rescale_even(int32_t x, Fixed ratio) {
-  // Said as one instruction: of a product of two converted integers the compiler makes four.
-  int64_t product = 0;
-  asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(x), "r"(ratio.multiplier));
-  const int32_t high = static_cast<int32_t>(static_cast<uint32_t>(product >> 32) + (1u << (ratio.shift - 1)));
-  const int32_t up = high >> ratio.shift;
-  // A tie leaves nothing below the unit.
-  const uint32_t rest =
-      ((static_cast<uint32_t>(up) << ratio.shift) ^ static_cast<uint32_t>(high)) | static_cast<uint32_t>(product);
-  return rest == 0 ? up & ~1 : up;
-}
 /// |x| < 2^22.
 __device__ __forceinline__ float small_to_float(int32_t x) {
   return __fsub_rn(__int_as_float(0x4b400000 + x), kMagic<float>);
 }
 
-/// nearest_even(sum * ratio), clamped. Fixed: to less than 2^22; by_shifts: as core/ratio.h says.
+/// nearest_even(sum * ratio), clamped. Integers: to less than 2^22; by_shifts: as core/ratio.h says.
 template <typename Ratio, int N>
 __device__ __forceinline__ void rescale_clamped(const SumOf<Ratio> (&sum)[N], const Ratio (&ratio)[N], bool by_shifts,
                                                 LimitOf<Ratio> low, LimitOf<Ratio> high, LaneOf<Ratio> (&result)[N]) {
-  if constexpr (std::is_same_v<Ratio, Fixed>) {
+  if constexpr (kIsInteger<Ratio>) {
     int32_t rounded[N];
     if (by_shifts) {
-      // With 2^(shift - 1) - 1 more a sum rounds ties downward; one more makes an odd result of a tie the next one.
 #pragma unroll
-      for (int i = 0; i < N; ++i) rounded[i] = (sum[i] + (sum[i] >> ratio[i].shift & 1)) >> ratio[i].shift;
+      for (int i = 0; i < N; ++i) rounded[i] = static_cast<int32_t>(shift_even(sum[i], ratio[i].shift));
     } else {
 #pragma unroll
       for (int i = 0; i < N; ++i) rounded[i] = rescale_even(sum[i], ratio[i]);
@@ -112,6 +99,13 @@ __device__ __forceinline__ void rescale_clamped(const SumOf<Ratio> (&sum)[N], co
   }
 }
 
+/// What the sums of a plane begin with, so that the complete one begins with `start`: high bytes are the first of two.
+template <typename Ratio, int Planes>
+__device__ __forceinline__ int32_t start_of_plane(SumOf<Ratio> start, int plane) {
+  if constexpr (std::is_same_v<Ratio, WideFixed>) return static_cast<int32_t>(plane == 0 ? start >> 8 : start & 0xff);
+  return plane == Planes - 1 ? static_cast<int32_t>(start) : 0;
+}
+
 /// The complete sum of an accumulator, of one plane of bytes or, high bytes first, of two.
 template <typename Ratio, int Planes>
 __device__ __forceinline__ SumOf<Ratio> complete_sum(const int32_t (&planes)[Planes], SumOf<Ratio> start) {
@@ -119,6 +113,8 @@ __device__ __forceinline__ SumOf<Ratio> complete_sum(const int32_t (&planes)[Pla
     double sum = to_lane<double>(planes[0]);
     if constexpr (Planes == 2) sum = fused(sum, 256.0, to_lane<double>(planes[1]));
     return add(sum, start);
+  } else if constexpr (std::is_same_v<Ratio, WideFixed>) {
+    return int64_t{planes[0]} * 256 + planes[1] + start;
   } else {
     uint32_t sum = static_cast<uint32_t>(planes[0]);
     if constexpr (Planes == 2) sum = sum * 256 + static_cast<uint32_t>(planes[1]);

@@ -29,12 +29,9 @@ Kernel<Ratio> kernel_of_planes(const PersistentLayer& layer) {
   if (layer.k_tiles == 12) return gru_cluster < 12, sizeof(Ratio) == 4 ? 0 : kWideShared12, 2, Planes, Ratio > ;
   return gru_cluster < 16, sizeof(Ratio) == 4 ? kNarrowShared : kWideShared, 2, Planes, Ratio > ;
 }
-/// Two planes take double lanes.
 template <typename Ratio>
 Kernel<Ratio> kernel_of(const PersistentLayer& layer) {
-  if constexpr (std::is_same_v<Ratio, double>)
-    if (layer.h_planes == 2) return kernel_of_planes<2, Ratio>(layer);
-  return kernel_of_planes<1, Ratio>(layer);
+  return with_planes<Ratio>(layer.h_planes, [&](auto planes) { return kernel_of_planes<planes(), Ratio>(layer); });
 }
 
 /// Sequences of a tile, and tiles of a team.
@@ -71,9 +68,7 @@ Kernel<Ratio> many_kernel_of_planes(const PersistentLayer& layer) {
 }
 template <typename Ratio>
 Kernel<Ratio> many_kernel(const PersistentLayer& layer) {
-  if constexpr (std::is_same_v<Ratio, double>)
-    if (layer.h_planes == 2) return many_kernel_of_planes<2, Ratio>(layer);
-  return many_kernel_of_planes<1, Ratio>(layer);
+  return with_planes<Ratio>(layer.h_planes, [&](auto planes) { return many_kernel_of_planes<planes(), Ratio>(layer); });
 }
 template <typename Ratio>
 int32_t many_shared(const PersistentLayer& layer, int32_t tiles) {
@@ -335,6 +330,7 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
   template Status launch_cluster<Ratio>(const PersistentLayer&, const PersistentChunk&, cudaStream_t);
 ISOBIT_CLUSTER_LANES(float)
 ISOBIT_CLUSTER_LANES(Fixed)
+ISOBIT_CLUSTER_LANES(WideFixed)
 ISOBIT_CLUSTER_LANES(double)
 #undef ISOBIT_CLUSTER_LANES
 

@@ -54,8 +54,8 @@
 // The state of a tile is stored by groups of 16 units: 16 codes of each sequence, one sequence after the other, and a
 // gap, so that the 16-byte loads of eight lanes meet no bank twice.
 //
-// Codes of 16 bits are two bytes, in two planes of the state, with a sum each: 256 * high + low is exact in double
-// lanes.
+// Codes of 16 bits are two bytes, in two planes of the state, with a sum each: 256 * high + low is an integer of 64
+// bits, or exact in double lanes.
 #ifndef ISOBIT_GRU_CUDA_CLUSTER_CUH_
 #define ISOBIT_GRU_CUDA_CLUSTER_CUH_
 
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
   const uint32_t h_address = shared_address(h_memory) + static_cast<uint32_t>(rank * a.unit_blocks * group_stride);
   const auto codes_bytes = static_cast<uint32_t>(a.unit_blocks * group_stride);
   const bool extras = a.lengths != nullptr || a.mask != nullptr;
-  const auto zero_code = static_cast<uint32_t>(c.h_to_unsigned);
+  const uint32_t zero_code = c.h_to_unsigned;
   // The sign bit of a code in memory, above its low byte if it has two.
   const uint32_t flip = (a.flip & 0xff) << 8 * (Planes - 1);
   const auto store_code = [](uint8_t* to, uint32_t code) {
@@ -372,7 +372,7 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
     uint8_t* y_at = a.y + (a.reverse ? a.steps - 1 : 0) * a.y_step + (int64_t{first} + row_of(0)) * a.y_sequence +
                     int64_t{unit} * Planes;
     Ratio ratio[3][kHalves];
-    int32_t start[3][2] = {};
+    int32_t start[Planes][3][2] = {};
     const auto load_rows = [&] {
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
@@ -381,7 +381,11 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
         // The tensor instruction adds it; in double lanes the gates do.
         if constexpr (kStartsInProduct<Ratio>)
 #pragma unroll
-          for (int half = 0; half < 2; ++half) start[gate][half] = part == 0 ? row_start[gate * 16 + half * 8] : 0;
+          for (int half = 0; half < 2; ++half)
+#pragma unroll
+            for (int plane = 0; plane < Planes; ++plane)
+              start[plane][gate][half] =
+                  part == 0 ? start_of_plane<Ratio, Planes>(row_start[gate * 16 + half * 8], plane) : 0;
       }
     };
     if constexpr (kKeepsRows) load_rows();
@@ -436,7 +440,7 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
                                        : shared_weights[(gate * KShared + kt - kRegisters + i) * 32];
               // Two chains, so that one warp keeps the tensor cores busy; one where two warps of a scheduler do.
               if (kt == 0) {
-                mma_s8u8(acc[plane][gate], w[0], b.x, b.y, start[gate][0], start[gate][1]);
+                mma_s8u8(acc[plane][gate], w[0], b.x, b.y, start[plane][gate][0], start[plane][gate][1]);
               } else {
                 mma_s8u8(acc[plane][gate], w[0], b.x, b.y);
               }
@@ -486,7 +490,8 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
                                  sums_in[sums_slot * kSumSlotWords + ((plane * 3 + gate) * kMaxSplitCells + i) * 32]);
           sums_slot ^= 1;
         }
-        Real hh[3][kCells], fresh[kCells];
+        Real hh[3][kCells];
+        uint32_t codes[kCells];
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
           SumOf<Ratio> complete[kCells];
@@ -499,7 +504,7 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
           }
           rescale_hh(c, complete, by, hh[gate]);
         }
-        gru_gates(c, tables, ih, hh, h, fresh);
+        gru_gates(c, tables, ih, hh, h, codes);
         const int t = a.reverse ? a.steps - 1 - s : s;
         uint32_t frozen = 0;  // a bit for each row of this lane
         if (extras) {
@@ -511,15 +516,16 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
             if (a.mask != nullptr && unit_there[half_of(i) - half_of(0)])
               keeps = keeps || a.mask[((int64_t{t} + a.first_step) * a.batch + first + row) * a.mask_width + unit +
                                       (half_of(i) - half_of(0)) * 8] == 0;
-            if (keeps) fresh[i] = h[i];
+            if (keeps) {
+              const uint8_t* const from = state + place + (row_of(i) - row_of(0)) * 16 + (half_of(i) - half_of(0)) * 8;
+              codes[i] = Planes == 2 ? uint32_t{from[0]} << 8 | from[plane_bytes] : from[0];
+            }
           }
         }
         // This warp's codes are where this block needs them; all of the block's go to the other blocks.
         const int next_state = j * 2 * state_bytes + next;
-        uint32_t codes[kCells];
 #pragma unroll
         for (int i = 0; i < kCells; ++i) {
-          codes[i] = low_bits(add(fresh[i], c.h_to_code));
           uint8_t* const to =
               h_memory + next_state + place + (row_of(i) - row_of(0)) * 16 + (half_of(i) - half_of(0)) * 8;
           to[0] = static_cast<uint8_t>(codes[i] >> 8 * (Planes - 1));

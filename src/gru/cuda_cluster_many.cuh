@@ -193,13 +193,16 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
     for (int s = 0; s < a.steps; ++s) {
       int buffer = s % 2;  // of all states
       for (int j = 0; j < tiles; ++j, ++turn, buffer += 2) {
-        int32_t start[3][2] = {};  // in double lanes the gates add it
+        int32_t start[Planes][3][2] = {};  // in double lanes the gates add it
         if (kStartsInProduct<Ratio> && part == 0)
 #pragma unroll
           for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
             for (int i = 0; i < 2; ++i)
-              start[gate][i] = static_cast<int32_t>(starts[group * 48 + g + gate * 16 + i * 8]);
+#pragma unroll
+              for (int plane = 0; plane < Planes; ++plane)
+                start[plane][gate][i] =
+                    start_of_plane<Ratio, Planes>(starts[group * 48 + g + gate * 16 + i * 8], plane);
         if (s > 0) barrier_wait(barriers + 8 * static_cast<uint32_t>(buffer), static_cast<uint32_t>(s - 1) / 2 % 2);
         int32_t acc[Planes][3][4];
 #pragma unroll
@@ -217,7 +220,7 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
                 const uint4 w = kt < kRegisters ? weights[gate][kt < kRegisters ? kt + i : 0]
                                                 : shared_weights[(gate * KShared + kt - kRegisters + i) * 32];
                 if (kt == 0 && i == 0) {
-                  mma_s8u8(acc[plane][gate], w, b.x, b.y, start[gate][0], start[gate][1]);
+                  mma_s8u8(acc[plane][gate], w, b.x, b.y, start[plane][gate][0], start[plane][gate][1]);
                 } else if (kTwoChains && i == 1) {
                   mma_s8u8(more[gate], w, b.z, b.w);
                 } else {
@@ -309,7 +312,7 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
       }
     };
     const uint32_t flip_both = a.flip & (Planes == 2 ? 0x80008000u : 0x8080u);
-    const uint32_t zero_both = static_cast<uint32_t>(c.h_to_unsigned) * (Planes == 2 ? 0x10001u : 0x101u);
+    const uint32_t zero_both = c.h_to_unsigned * (Planes == 2 ? 0x10001u : 0x101u);
     const auto load_codes = [&](const uint8_t* from) {
       const uint32_t high = *reinterpret_cast<const uint16_t*>(from);
       if (Planes == 1) return high;
@@ -367,7 +370,8 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
         }
         named_barrier_arrive(kManyEmpty + half, kSumThreads);
         const uint32_t old = load_codes(old_codes);
-        Real h[2], fresh[2];
+        Real h[2];
+        uint32_t fresh[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i)
           h[i] = from_code<Real>(old >> 8 * Planes * i & (Planes == 2 ? 0xffff : 0xff), c.h_from_code);
@@ -379,11 +383,10 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
             const bool masked =
                 a.mask != nullptr && unit + i < a.hidden &&
                 a.mask[((int64_t{t} + a.first_step) * a.batch + n + first_row) * a.mask_width + unit + i] == 0;
-            if (ended || masked) fresh[i] = h[i];
+            if (ended || masked) fresh[i] = load_codes(old_codes) >> 8 * Planes * i;
           }
         }
-        const uint32_t codes = __byte_perm(low_bits(add(fresh[0], c.h_to_code)), low_bits(add(fresh[1], c.h_to_code)),
-                                           Planes == 2 ? 0x5410 : 0x40);
+        const uint32_t codes = __byte_perm(fresh[0], fresh[1], Planes == 2 ? 0x5410 : 0x40);
         store_codes(next_codes, codes);
         shown = (ended ? zero_both : codes) ^ flip_both;
       } else {

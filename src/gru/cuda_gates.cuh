@@ -27,11 +27,10 @@ struct GateLanes {
   Real hh_to_gate[3];                 // [2] is r * hh -> n_in
   Real gate_low[3], gate_high[3];     // plus magic
   uint32_t gate_to_byte[3];  // added to four times the low bits of magic + sum: byte offset in the three tables
-  Real n_to_h, u_to_one, one;
-  Real h_low, h_high;
-  Real h_to_code;    // magic + what makes h an unsigned code
-  Real h_from_code;  // what from_code takes to undo it
-  int32_t h_to_unsigned;
+  Real u_to_one, one;
+  Real h_low, h_high;      // plus magic
+  uint32_t h_to_unsigned;  // added to h, and to the low bits of magic + h: an unsigned code
+  Real h_from_code;        // what from_code takes to undo it
 };
 
 // ---- host
@@ -56,8 +55,20 @@ inline int64_t start_of(const GruLayerParameters& p, bool of_h, int64_t row) {
                                   static_cast<uint64_t>(sum));
 }
 
-/// The constants; and appends the tables of u, r and n: code minus zero point for each code of the gate input, of at
-/// most 16 bits (fit_table), so float holds them.
+/// Of a code of n: rs(n - z_n; n -> h).
+inline int64_t n_on_h(const GruLayerParameters& p, int64_t code) {
+  return rescale(p.n_to_h, code - p.tables[2].output.zero_point, p.rounding);
+}
+/// Whether the table of n can hold it.
+inline bool float_holds_n(const GruLayerParameters& p) {
+  const ActivationTable& table = p.tables[2];
+  for (const int64_t code : {table.low, table.high})
+    if (std::abs(n_on_h(p, code)) > 1 << 24) return false;
+  return true;
+}
+
+/// The constants; and appends the tables: for each code of the gate input u and r as code minus zero point, of at most
+/// 16 bits (fit_table), so float holds them, and n on the scale of h (float_holds_n).
 template <typename Real>
 void pack_gates(const GruLayerParameters& p, GateLanes<Real>& c, std::vector<float>& tables) {
   const auto difference = [](int64_t code, const Grid& grid) { return static_cast<Real>(code - grid.zero_point); };
@@ -77,16 +88,16 @@ void pack_gates(const GruLayerParameters& p, GateLanes<Real>& c, std::vector<flo
     c.gate_high[gate] = kMagic<Real> + difference(in.max(), in);
     const auto first = static_cast<int64_t>(tables.size()) - (in.min() - in.zero_point);
     c.gate_to_byte[gate] = 4 * static_cast<uint32_t>(first) - 4 * magic_bits;
-    for (int64_t q = in.min(); q <= in.max(); ++q)
-      tables.push_back(static_cast<float>(p.tables[gate](q) - out.zero_point));
+    for (int64_t q = in.min(); q <= in.max(); ++q) {
+      const int64_t code = p.tables[gate](q);
+      tables.push_back(static_cast<float>(gate == 2 ? n_on_h(p, code) : code - out.zero_point));
+    }
   }
-  c.n_to_h = ratio_of<Real>(p.n_to_h);
   c.u_to_one = ratio_of<Real>(p.u_to_one);
   c.one = difference(p.one, p.grids[kU]);
-  c.h_low = difference(h.min(), h);
-  c.h_high = difference(h.max(), h);
-  c.h_to_unsigned = static_cast<int32_t>(h.zero_point + storage_offset(h.dtype()));
-  c.h_to_code = kMagic<Real> + static_cast<Real>(c.h_to_unsigned);
+  c.h_low = kMagic<Real> + difference(h.min(), h);
+  c.h_high = kMagic<Real> + difference(h.max(), h);
+  c.h_to_unsigned = static_cast<uint32_t>(h.zero_point + storage_offset(h.dtype()));
   c.h_from_code = kFromCode<Real> + static_cast<Real>(c.h_to_unsigned);
 }
 
@@ -106,19 +117,19 @@ __device__ __forceinline__ void activate(const GateLanes<Real>& c, const uint8_t
 template <typename Real, typename Ratio, int N>
 __device__ __forceinline__ void rescale_hh(const GateLanes<Real>& c, const SumOf<Ratio> (&acc)[N],
                                            const Ratio (&ratio)[N], Real (&hh)[N]) {
-  if constexpr (std::is_same_v<Ratio, Fixed>) {
+  if constexpr (kIsInteger<Ratio>) {
     rescale_clamped(acc, ratio, c.hh_by_shifts, c.hh_low_code, c.hh_high_code, hh);
   } else {
     rescale_clamped(acc, ratio, false, c.hh_low, c.hh_high, hh);
   }
 }
 
-/// The new states of N cells, minus their zero point. from_x: ih rescaled to the gate inputs, hh: of gates u, r, n; h:
-/// the states, minus their zero point, too. Cells go side by side: one's instructions wait for each other.
+/// The new states of N cells: codes in the low 16 bits, or 8. from_x: ih rescaled to the gate inputs, hh: of gates u,
+/// r, n; h: the states, minus their zero point. Cells go side by side: one's instructions wait for each other.
 template <typename Real, int N>
 __device__ __forceinline__ void gru_gates(const GateLanes<Real>& c, const uint8_t* tables, const Real (&from_x)[3][N],
-                                          const Real (&hh)[3][N], const Real (&h)[N], Real (&fresh)[N]) {
-  Real u[N], r[N], n[N];
+                                          const Real (&hh)[3][N], const Real (&h)[N], uint32_t (&codes)[N]) {
+  Real u[N], r[N], n[N], kept[N], left[N];
 #pragma unroll
   for (int i = 0; i < N; ++i) r[i] = add(to_magic(hh[1][i], c.hh_to_gate[1]), from_x[1][i]);
   activate(c, tables, 1, r);
@@ -127,11 +138,16 @@ __device__ __forceinline__ void gru_gates(const GateLanes<Real>& c, const uint8_
   activate(c, tables, 0, u);
 #pragma unroll
   for (int i = 0; i < N; ++i) n[i] = add(to_magic(multiply(r[i], hh[2][i]), c.hh_to_gate[2]), from_x[2][i]);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    kept[i] = multiply(u[i], h[i]);
+    left[i] = add(c.one, -u[i]);
+  }
   activate(c, tables, 2, n);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    const Real from_n = multiply(add(c.one, -u[i]), rescale_even(n[i], c.n_to_h));
-    fresh[i] = clamp_lane(rescale_even(fused(u[i], h[i], from_n), c.u_to_one), c.h_low, c.h_high);
+    const Real mixed = to_magic(fused(left[i], n[i], kept[i]), c.u_to_one);
+    codes[i] = low_bits(clamp_lane(mixed, c.h_low, c.h_high)) + c.h_to_unsigned;
   }
 }
 

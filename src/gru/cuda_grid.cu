@@ -30,9 +30,8 @@ Kernel<Ratio> kernel_of_planes(int32_t columns) {
 }
 template <int Tiles, typename Ratio>
 Kernel<Ratio> kernel_of_tiles(const PersistentLayer& layer, int32_t columns) {
-  if constexpr (std::is_same_v<Ratio, double>)  // two planes take double lanes
-    if (layer.h_planes == 2) return kernel_of_planes<Tiles, 2, Ratio>(columns);
-  return kernel_of_planes<Tiles, 1, Ratio>(columns);
+  return with_planes<Ratio>(layer.h_planes,
+                            [&](auto planes) { return kernel_of_planes<Tiles, planes(), Ratio>(columns); });
 }
 /// Of a turn.
 int32_t most_columns(const PersistentLayer& layer) { return layer.h_planes == 1 ? 32 : 16; }
@@ -154,6 +153,7 @@ Status prepare_grid(PersistentLayer& layer, int shared) {
 }
 template Status prepare_grid<float>(PersistentLayer&, int);
 template Status prepare_grid<Fixed>(PersistentLayer&, int);
+template Status prepare_grid<WideFixed>(PersistentLayer&, int);
 template Status prepare_grid<double>(PersistentLayer&, int);
 
 void pack_grid(const GruLayerParameters& p, PersistentPack& pack) {
@@ -232,6 +232,7 @@ Status launch_grid(const PersistentLayer& layer, const PersistentChunk& chunk, s
 }
 template Status launch_grid<float>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
 template Status launch_grid<Fixed>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
+template Status launch_grid<WideFixed>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
 template Status launch_grid<double>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
 
 void set_grid_delays(uint32_t seed) { delays.store(seed, std::memory_order_relaxed); }

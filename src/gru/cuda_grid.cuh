@@ -334,7 +334,6 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
   // Planes from the high byte down; memory is little endian.
   uint32_t code = exists ? state[Planes - 1] ^ (a.flip & 0xff) : 0;
   if (Planes == 2 && exists) code = code << 8 | state[0];
-  Real h = lane_of_code<Planes>(c, Planes == 2 ? code >> 8 : code, code & 0xff);
   const auto write_words = [&](int s) {
 #pragma unroll
     for (int plane = 0; plane < Planes; ++plane) {
@@ -380,21 +379,21 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
         sum[gate][plane] = part[0];
       }
     if (exists) {
-      Real from_x[3][1], hh[3][1], fresh[1];
+      Real from_x[3][1], hh[3][1];
+      uint32_t fresh[1];
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
         from_x[gate][0] = from_biased<Real>(ih[gate]);
         rescale_hh(c, {complete_sum<Ratio>(sum[gate], start[gate])}, {ratio[gate]}, hh[gate]);
       }
-      gru_gates(c, shared + at.tables, from_x, hh, {h}, fresh);
-      if (!keeps) h = fresh[0];
-      code = low_bits(add(h, c.h_to_code)) & (Planes == 2 ? 0xffff : 0xff);
+      gru_gates(c, shared + at.tables, from_x, hh, {from_code<Real>(code, c.h_from_code)}, fresh);
+      if (!keeps) code = fresh[0] & (Planes == 2 ? 0xffff : 0xff);
     }
     delay(a.delays, s, kDelayWrite);
     if (s + 1 < a.steps) write_words(s + 1);
     if (!exists) continue;
     uint8_t* const y = a.y + t * a.y_step + n * a.y_sequence + unit_of_all * Planes;
-    const uint32_t shown = t >= length ? static_cast<uint32_t>(c.h_to_unsigned) : code;
+    const uint32_t shown = t >= length ? c.h_to_unsigned : code;
     y[Planes - 1] = static_cast<uint8_t>(shown >> 8 * (Planes - 1) ^ a.flip);
     if (Planes == 2) y[0] = static_cast<uint8_t>(shown);
   }
@@ -569,11 +568,14 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
     int32_t* const to =
         sums_of(0, half, 0) + lane % 4 * 2 * kManyPitch + sum_word(lane < 16 ? 0 : 2, warp % 4 * 4 + lane / 4 % 4);
     // Start values of those rows; of one half, and none in double lanes.
-    int32_t start[2]{};
+    int32_t start[Planes][2]{};
     if (kStartsInProduct<Ratio> && half == 0) {
       const int first_unit = warp % 4 * 4 + lane / 4 % 4;
-      start[0] = static_cast<int32_t>(starts[(lane < 16 ? 0 : 2) * kGridUnits + first_unit]);
-      start[1] = static_cast<int32_t>(starts[kGridUnits + first_unit]);
+#pragma unroll
+      for (int plane = 0; plane < Planes; ++plane) {
+        start[plane][0] = start_of_plane<Ratio, Planes>(starts[(lane < 16 ? 0 : 2) * kGridUnits + first_unit], plane);
+        start[plane][1] = start_of_plane<Ratio, Planes>(starts[kGridUnits + first_unit], plane);
+      }
     }
     const int total = a.steps * turns;
     int slot = 0, last_slot = 0;
@@ -594,9 +596,9 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
         for (int i = 0; i < Columns / 2; ++i) {
           const int word = (turn % 2 * 2 * Planes + plane) * (Columns * kManyPitch) + (i / 4 * 8 + i % 2) * kManyPitch;
           if (i % 4 < 2) {
-            to[word] = wrapping_add(sums[plane][i], start[0]);
+            to[word] = wrapping_add(sums[plane][i], start[plane][0]);
           } else if (lane < 16) {
-            to[word + sum_word(1, 0)] = wrapping_add(sums[plane][i], start[1]);
+            to[word + sum_word(1, 0)] = wrapping_add(sums[plane][i], start[plane][1]);
           }
         }
       __syncwarp();
@@ -743,7 +745,8 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
       }
       __syncwarp();
       if (lane == 0) barrier_arrive(sums_taken + 8 * (turn % 2));
-      Real h[kCells], fresh[kCells];
+      Real h[kCells];
+      uint32_t fresh[kCells];
 #pragma unroll
       for (int i = 0; i < kCells; ++i)
         h[i] = lane_of_code<Planes>(c, old[0] >> 8 * i & 0xff, old[Planes - 1] >> 8 * i & 0xff);
@@ -751,7 +754,9 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
       uint32_t codes[Planes]{};
 #pragma unroll
       for (int i = 0; i < kCells; ++i) {
-        const uint32_t code = low_bits(add((keeps >> i & 1) != 0 ? h[i] : fresh[i], c.h_to_code));
+        uint32_t code = fresh[i];
+        if ((keeps >> i & 1) != 0)
+          code = Planes == 2 ? (old[0] >> 8 * i) << 8 | (old[Planes - 1] >> 8 * i & 0xff) : old[0] >> 8 * i;
 #pragma unroll
         for (int plane = 0; plane < Planes; ++plane) codes[plane] |= (code >> 8 * (Planes - 1 - plane) & 0xff) << 8 * i;
       }
@@ -825,7 +830,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
       }
     } else {
       // ---- The publishing warps. A lane has the units of a sequence.
-      const auto zero = static_cast<uint32_t>(c.h_to_unsigned);
+      const uint32_t zero = c.h_to_unsigned;
       const int left = a.hidden - block * kGridUnits;  // units that exist
       const int units = left < kGridUnits ? left : kGridUnits;
       int place = warp - 17, place_phase = 0;

@@ -182,10 +182,16 @@ Status add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer
     upload.add(std::span(pack->fragments), to.fragments);
     upload.add(std::span(pack->tables), to.tables);
     // Nothing of those types that the layer does not have.
-    const auto add_ratios = [&]<typename Ratio>(Ratio) {
+    const auto add_rows = [&]<typename Ratio>(Ratio) {
       const auto& rows = std::get<PersistentRowsPack<Ratio>>(pack->rows);
       upload.add(std::span(rows.start), std::get<PersistentRows<Ratio>>(to.rows).start);
       upload.add(std::span(rows.ratio), std::get<PersistentRows<Ratio>>(to.rows).ratio);
+    };
+    add_rows(float());
+    add_rows(Fixed());
+    add_rows(WideFixed());
+    add_rows(double());
+    const auto add_product = [&]<typename Ratio>(Ratio) {
       const auto& W = std::get<ProductPack<Ratio>>(pack->W);
       auto& product = std::get<DeviceProduct<Ratio>>(to.W);
       upload.add(std::span(W.w), product.shape.w);
@@ -194,9 +200,9 @@ Status add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer
       upload.add(std::span(W.ratio), product.ratio);
       upload.add(std::span(W.again), product.again);
     };
-    add_ratios(float());
-    add_ratios(Fixed());
-    add_ratios(double());
+    add_product(float());
+    add_product(Fixed());
+    add_product(double());
     to.supported = true;
   } else {
     if (pack.status().code() != StatusCode::kUnsupported) return pack.status();

@@ -443,11 +443,11 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
   };
   uint64_t seed = 7100;
   std::map<std::string, int> ratios;  // of the layers that persistent ran: how many
-  enum class Kind { kPow2, kMultipliers, kReal };
-  for (const Kind kind : {Kind::kPow2, Kind::kMultipliers, Kind::kReal})
+  enum class Kind { kPow2, kMultipliers, kReal, kWideGates };
+  for (const Kind kind : {Kind::kPow2, Kind::kMultipliers, Kind::kReal, Kind::kWideGates})
     for (const Size& size : kSizes) {
       if (sanitized() && (size.hidden > 300 || size.batch > 300)) continue;
-      if (kind == Kind::kMultipliers && size.h_bits != 8) continue;  // gates in double lanes, as with kReal
+      if (kind == Kind::kWideGates && size.h_bits == 8) continue;  // of two bytes, u has as many: double lanes
       Random random(++seed);
       Case c;
       if (kind == Kind::kReal) c.shape.kind = ScaleKind::kReal;
@@ -456,7 +456,7 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
       c.shape.x_bits = size.x_bits;
       c.shape.h_bits = size.h_bits;
       c.shape.gate_in_bits = size.gate_in_bits;
-      c.shape.gate_out_bits = size.h_bits;
+      c.shape.gate_out_bits = kind == Kind::kWideGates ? size.h_bits : 8;
       Result<GruModel> model = random_model(random, c.shape);
       ASSERT_TRUE(model.ok()) << model.status().message();
       if (kind == Kind::kMultipliers) model = with_multipliers(random, *model);
@@ -496,14 +496,18 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
                                              : "double";
         };
         ++ratios[std::string("W x, ") + name(of_layer.x)];
-        ++ratios[std::string(size.hidden > 1024 ? "R h, H above 1024, " : "R h, ") + name(of_layer.h)];
+        ++ratios[std::string(size.h_bits > 8 ? "R h of two planes, " : "R h, ") +
+                 (size.hidden > 1024 ? "H above 1024, " : "") + name(of_layer.h)];
       }
     }
   for (const auto& [what, count] : ratios) std::printf("%s: %d layers\n", what.c_str(), count);
   if (!ratios.empty() && !sanitized()) {
-    for (const char* of : {"W x, ", "R h, ", "R h, H above 1024, "})
-      for (const char* type : {"float", "shift", "fixed", "double"})
-        EXPECT_GT(ratios[std::string(of) + type], 0) << of << type;
+    for (const std::string of :
+         {"W x, ", "R h, ", "R h, H above 1024, ", "R h of two planes, ", "R h of two planes, H above 1024, "})
+      for (const std::string type : {"float", "shift", "fixed", "double"})
+        if (type != "float" || of.find("planes") == std::string::npos) {
+          EXPECT_GT(ratios[of + type], 0) << of << type;
+        }
   }
   std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
 }
@@ -536,7 +540,7 @@ TEST_F(DeviceGrus, DelaysInTheExchangeChangeNoByte) {
     shape.input = 8;
     shape.hidden = size.hidden;
     shape.h_bits = size.h_bits;
-    shape.gate_out_bits = size.h_bits;
+    shape.gate_out_bits = size.hidden == 1040 ? size.h_bits : 8;
     Case c = case_of(++seed, shape, size.batch, sanitized() ? 4 : 40);
     c.fast_host = true;
     SCOPED_TRACE(describe(c.shape, c.run, seed, 0));

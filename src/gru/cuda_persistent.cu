@@ -38,6 +38,12 @@ template <typename Body>
 auto with_ratios(RatioType type, Body body) {
   return type == RatioType::kDouble ? body(double()) : type == RatioType::kFloat ? body(float()) : body(Fixed());
 }
+/// The same of R h, where h has so many planes.
+template <typename Body>
+auto with_state_ratios(RatioType type, int32_t planes, Body body) {
+  if (planes == 1) return with_ratios(type, body);
+  return type == RatioType::kDouble ? body(double()) : body(WideFixed());
+}
 
 /// Which cuts find room on the current device; attributes of the kernels there.
 template <typename Ratio>
@@ -58,8 +64,8 @@ template <typename Ratio>
 void pack_row(const GruLayerParameters& p, bool of_h, int64_t row, bool by_shifts, SumOf<Ratio>& start, Ratio& ratio) {
   const RescaleParameters& rescale = (of_h ? p.acc_to_hh : p.acc_to_ih)[static_cast<size_t>(row)];
   int64_t first = start_of(p, of_h, row);
-  if constexpr (std::is_same_v<Ratio, Fixed>) {
-    ratio = (by_shifts ? to_shift(rescale) : to_fixed(rescale)).value();
+  if constexpr (kIsInteger<Ratio>) {
+    ratio = (by_shifts ? to_shift<Ratio>(rescale) : to_fixed<Ratio>(rescale)).value();
     if (by_shifts) first += (int64_t{1} << (ratio.shift - 1)) - 1;
   } else {
     ratio = ratio_of<Ratio>(rescale);
@@ -123,17 +129,37 @@ bool starts_are_exact(const GruLayerParameters& p, const PersistentLayer& layer)
   return true;
 }
 
-/// Whether all ratios of a product are 2^-shift, and no sum with 2^(shift - 1) more exceeds 32 bits.
-bool fits_shifts(const GruLayerParameters& p, bool of_h) {
+/// The largest magnitude of a sum of a row of R (of_h) or W, start value included, or what is left of it on its way.
+int64_t largest_sum(const GruLayerParameters& p, bool of_h, int64_t row) {
   const CodeMatrix& weights = of_h ? p.R : p.W;
   const int64_t most_code = size_in_bytes(p.grids[of_h ? kH : kX].dtype()) == 1 ? 255 : 65535;
-  for (int64_t row = 0; row < weights.rows(); ++row) {
-    const std::optional<Fixed> ratio = to_shift((of_h ? p.acc_to_hh : p.acc_to_ih)[static_cast<size_t>(row)]);
+  int64_t sum = 0;
+  for (int64_t k = 0; k < weights.columns(); ++k) sum += std::abs(weights.at(row, k));
+  return sum * most_code + std::abs(start_of(p, of_h, row));
+}
+/// Whether all ratios of a product are 2^-shift, no sum with 2^(shift - 1) more has too many bits, and results fit.
+template <typename Ratio>
+bool fits_shifts(const GruLayerParameters& p, bool of_h) {
+  const std::vector<RescaleParameters>& ratios = of_h ? p.acc_to_hh : p.acc_to_ih;
+  for (size_t row = 0; row < ratios.size(); ++row) {
+    const std::optional<Ratio> ratio = to_shift<Ratio>(ratios[row]);
     if (!ratio) return false;
-    int64_t sum = 0;
-    for (int64_t k = 0; k < weights.columns(); ++k) sum += std::abs(weights.at(row, k));
-    if (sum * most_code + std::abs(start_of(p, of_h, row)) > INT32_MAX - (int64_t{1} << (ratio->shift - 1)))
-      return false;
+    const int64_t sum = largest_sum(p, of_h, static_cast<int64_t>(row)) + (int64_t{1} << (ratio->shift - 1));
+    if (sum >= int64_t{1} << Ratio::kSumBits || sum >> ratio->shift > 1 << 30) return false;
+  }
+  return true;
+}
+/// The same with multipliers.
+template <typename Ratio>
+bool fits_fixed(const GruLayerParameters& p, bool of_h) {
+  const std::vector<RescaleParameters>& ratios = of_h ? p.acc_to_hh : p.acc_to_ih;
+  for (size_t row = 0; row < ratios.size(); ++row) {
+    if (!to_fixed<Ratio>(ratios[row])) return false;
+    if constexpr (std::is_same_v<Ratio, WideFixed>) {  // others are below a quarter of 32 bits, and proved to fit these
+      const int64_t sum = largest_sum(p, of_h, static_cast<int64_t>(row));
+      if (sum >= int64_t{1} << Ratio::kSumBits || static_cast<double>(sum) * ratio_of<double>(ratios[row]) > 1 << 29)
+        return false;
+    }
   }
   return true;
 }
@@ -148,11 +174,13 @@ bool ih_fits_float(const GruLayerParameters& p) {
 RatioType ratio_type(const GruLayerParameters& p, bool of_h, bool fit_float, bool fit_word, bool result_fits) {
   if (fit_float) return RatioType::kFloat;
   if (!fit_word || !result_fits) return RatioType::kDouble;
-  if (fits_shifts(p, of_h)) return RatioType::kShift;
-  const std::vector<RescaleParameters>& ratios = of_h ? p.acc_to_hh : p.acc_to_ih;
-  const bool fixed =
-      std::all_of(ratios.begin(), ratios.end(), [](const RescaleParameters& r) { return to_fixed(r).has_value(); });
-  return fixed ? RatioType::kFixed : RatioType::kDouble;
+  if (fits_shifts<Fixed>(p, of_h)) return RatioType::kShift;
+  return fits_fixed<Fixed>(p, of_h) ? RatioType::kFixed : RatioType::kDouble;
+}
+/// Of R, for h of two bytes.
+RatioType wide_ratio_type(const GruLayerParameters& p) {
+  if (fits_shifts<WideFixed>(p, true)) return RatioType::kShift;
+  return fits_fixed<WideFixed>(p, true) ? RatioType::kFixed : RatioType::kDouble;
 }
 
 const ProductShape& product_shape(const PersistentLayer& layer) {
@@ -179,9 +207,13 @@ LayerRatios choose_ratios(const GruLayerParameters& p, const GruProof& proof) {
   const auto is_byte = [&](GruTensor tensor) { return size_in_bytes(p.grids[tensor].dtype()) == 1; };
   LayerRatios ratios{RatioType::kDouble, RatioType::kDouble};
   ratios.x = ratio_type(p, false, proof.gates_f32 && is_byte(kX), proof.acc_x_s32, ih_fits_float(p));
-  if (is_byte(kH) && proof.cell_f32)
-    ratios.h =
-        ratio_type(p, true, proof.gates_f32, proof.acc_h_s32, largest_difference(p.grids[kHh]) < Int128{1} << 22);
+  const bool hh_fits = largest_difference(p.grids[kHh]) < Int128{1} << 22;
+  if (!proof.cell_f32) return ratios;
+  if (is_byte(kH)) {
+    ratios.h = ratio_type(p, true, proof.gates_f32, proof.acc_h_s32, hh_fits);
+  } else if (hh_fits) {
+    ratios.h = wide_ratio_type(p);
+  }
   return ratios;
 }
 
@@ -203,6 +235,7 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
       return unsupported("a gate input has " + std::to_string(table.input.bits) + " bits, must have at most 12");
   ISOBIT_ASSIGN_OR_RETURN(const GruProof proof, prove_no_overflow(p, "layer"));
   if (!proof.gates_f32 && !proof.gates_f64) return unsupported("an intermediate is not exact in float64");
+  if (!float_holds_n(p)) return unsupported("n on the scale of h exceeds 24 bits");
   if (p.input_size > kMaxLinearK)  // a plane's sum would not fit 32 bits
     return unsupported("C is " + std::to_string(p.input_size) + ", must be at most " + std::to_string(kMaxLinearK));
   const Grid& ih = p.grids[kIh];
@@ -223,7 +256,7 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
   layer.grid = p.hidden_size > kMaxClusterHidden;
   if (p.hidden_size > kMaxGridHidden)
     return unsupported("H is " + std::to_string(p.hidden_size) + ": R does not fit the registers of the device");
-  ISOBIT_RETURN_IF_ERROR(with_ratios(layer.ratios.h, [&](auto ratio) -> Status {
+  ISOBIT_RETURN_IF_ERROR(with_state_ratios(layer.ratios.h, layer.h_planes, [&](auto ratio) -> Status {
     using Ratio = decltype(ratio);
     pack_gates(p, std::get<GateLanes<LaneOf<Ratio>>>(layer.gates), pack.tables);
     layer.table_entries = static_cast<int32_t>(pack.tables.size());
@@ -304,7 +337,7 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t firs
   chunk.mask = run.mask;
   chunk.mask_width = run.mask_width;
   chunk.reverse = run.reverse;
-  return with_ratios(p.ratios.h, [&](auto ratio) {
+  return with_state_ratios(p.ratios.h, p.h_planes, [&](auto ratio) {
     using Ratio = decltype(ratio);
     return p.grid ? launch_grid<Ratio>(p, chunk, exchange, stream) : launch_cluster<Ratio>(p, chunk, stream);
   });

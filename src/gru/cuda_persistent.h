@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "core/ratio.h"
@@ -54,7 +55,7 @@ struct PersistentLayer {
   int32_t hidden_size = 0, h_planes = 1, x_planes = 1;  // planes: bytes of a code
   // Of each type that there is, one is set.
   std::tuple<GateLanes<float>, GateLanes<double>> gates{};
-  std::tuple<PersistentRows<float>, PersistentRows<Fixed>, PersistentRows<double>> rows{};
+  std::tuple<PersistentRows<float>, PersistentRows<Fixed>, PersistentRows<WideFixed>, PersistentRows<double>> rows{};
   // Accumulator -> ih -> gate input, in the order of PersistentChunk::ih.
   std::tuple<DeviceProduct<float>, DeviceProduct<Fixed>, DeviceProduct<double>> W{};
   const uint4* fragments = nullptr;  // R
@@ -82,10 +83,26 @@ struct PersistentRowsPack {
   std::vector<SumOf<Ratio>> start;
   std::vector<Ratio> ratio;
 };
+/// Calls body with the planes of h as a constant: WideFixed is for two, Fixed and float are for one, double for both.
+template <typename Ratio, typename Body>
+auto with_planes(int32_t planes, Body body) {
+  using One = std::integral_constant<int, 1>;
+  using Two = std::integral_constant<int, 2>;
+  if constexpr (std::is_same_v<Ratio, WideFixed>) {
+    return body(Two());
+  } else if constexpr (std::is_same_v<Ratio, double>) {
+    return planes == 2 ? body(Two()) : body(One());
+  } else {
+    return body(One());
+  }
+}
+
 /// The arrays behind the pointers, on the host.
 struct PersistentPack {
   PersistentLayer layer;
-  std::tuple<PersistentRowsPack<float>, PersistentRowsPack<Fixed>, PersistentRowsPack<double>> rows;
+  std::tuple<PersistentRowsPack<float>, PersistentRowsPack<Fixed>, PersistentRowsPack<WideFixed>,
+             PersistentRowsPack<double>>
+      rows;
   std::tuple<ProductPack<float>, ProductPack<Fixed>, ProductPack<double>> W;
   std::vector<uint8_t> fragments;
   std::vector<float> tables;

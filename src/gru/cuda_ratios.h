@@ -8,7 +8,8 @@
 
 namespace isobit::cuda {
 
-/// kShift: Fixed without multipliers, where all ratios of a matrix are powers of two.
+/// kShift, kFixed: Fixed, or WideFixed for R h of two planes; kShift: without multipliers, where all ratios of a matrix
+/// are powers of two.
 enum class RatioType { kFloat, kShift, kFixed, kDouble };
 
 /// Of W x and R h. kDouble of R h: gates in double lanes, too.

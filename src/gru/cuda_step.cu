@@ -92,7 +92,7 @@ StepLanes lanes_of(const GruLayerParameters& p, const GruProof& proof) {
   if (p.rounding != Rounding::kNearestEven || !small_tables) return StepLanes::kS64;
   const bool bytes = size_in_bytes(p.grids[kX].dtype()) == 1 && size_in_bytes(p.grids[kH].dtype()) == 1;
   if (proof.gates_f32 && proof.acc_x_s32 && proof.acc_h_s32 && bytes) return StepLanes::kF32;
-  return proof.gates_f64 ? StepLanes::kF64 : StepLanes::kS64;
+  return proof.gates_f64 && float_holds_n(p) ? StepLanes::kF64 : StepLanes::kS64;
 }
 
 /// Steps whose x is in memory as planes at once.

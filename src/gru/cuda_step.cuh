@@ -85,10 +85,10 @@ struct RealLanes {
           rescale_even(clamp_lane(rescale_even(acc_x, of_x.ratio), c.ih_low, c.ih_high), c.ih_to_gate[gate]);
       rescale_hh(c.cell, {acc_h}, {of_h.ratio}, hh[gate]);
     }
-    const Real h[1] = {to_lane<Real>(static_cast<int32_t>(code) - c.cell.h_to_unsigned)};
-    Real fresh[1];
+    const Real h[1] = {to_lane<Real>(static_cast<int32_t>(code - c.cell.h_to_unsigned))};
+    uint32_t fresh[1];
     gru_gates(c.cell, tables, from_ih, hh, h, fresh);
-    return low_bits(add(fresh[0], c.cell.h_to_code)) & 0xffff;
+    return fresh[0] & 0xffff;
   }
 };
 using F32Lanes = RealLanes<float, int32_t>;

@@ -31,20 +31,31 @@ class Prover {
 
   /// A rescale after the accumulators: operand and result.
   Int128 add_rescale(const std::string& name, Int128 operand, const RescaleParameters& ratio) {
+    return add_rescale(name, operand, operand, ratio);
+  }
+  /// in_float: a tighter bound of the operand for float and double lanes.
+  Int128 add_rescale(const std::string& name, Int128 operand, Int128 in_float, const RescaleParameters& ratio) {
     const Int128 result = bound_rescale(operand, ratio);
     add(name + " (operand)", bound_multiply(operand, ratio.multiplier));
     add(name, result);
-    note_lanes(operand, ratio);
+    note_integer_lanes(operand, ratio);
+    note_float_lanes(in_float, ratio);
     return result;
   }
 
   /// What the vector kernels need of a rescale: they round by adding at most one half before the shift.
   void note_lanes(Int128 operand, const RescaleParameters& ratio) {
+    note_integer_lanes(operand, ratio);
+    note_float_lanes(operand, ratio);
+  }
+  void note_integer_lanes(Int128 operand, const RescaleParameters& ratio) {
     const Int128 half = ratio.shift > 0 ? static_cast<Int128>(1) << (std::min(ratio.shift, 100) - 1) : 0;
     const Int128 headroom =
         std::max(bound_add(bound_multiply(operand, ratio.multiplier), half), bound_rescale(operand, ratio));
     if (ratio.multiplier != 1 || ratio.shift > 30 || ratio.shift < -30 || headroom > kS32Limit) proof_.gates_s32 = false;
     if (ratio.shift > 62 || headroom > kS64Limit) proof_.gates_s64 = false;
+  }
+  void note_float_lanes(Int128 operand, const RescaleParameters& ratio) {
     const Int128 result = bound_rescale(operand, ratio);
     if (operand > kF32Limit || result > kF32ResultLimit || ratio.multiplier > kF32Limit || ratio.shift > 100)
       proof_.gates_f32 = false;
@@ -52,11 +63,12 @@ class Prover {
   }
 
   /// A sum or product that the kernels hold in a lane.
-  void add_lane(const std::string& name, Int128 bound) {
+  void add_lane(const std::string& name, Int128 bound) { add_lane(name, bound, bound); }
+  void add_lane(const std::string& name, Int128 bound, Int128 in_float) {
     add(name, bound);
     if (bound > kS32Limit) proof_.gates_s32 = false;
-    if (bound > kF32Limit) proof_.gates_f32 = false;
-    if (bound > kF64Limit) proof_.gates_f64 = false;
+    if (in_float > kF32Limit) proof_.gates_f32 = false;
+    if (in_float > kF64Limit) proof_.gates_f64 = false;
   }
 
   [[nodiscard]] const Status& failure() const { return failure_; }
@@ -175,8 +187,14 @@ Result<GruProof> prove_no_overflow(const GruLayerParameters& p, const std::strin
   const Int128 kept = bound_multiply(table_difference(p.tables[0], p.grids[kU].zero_point), largest_difference(p.grids[kH]));
   const Int128 fresh = bound_multiply(table_difference(p.tables[0], p.one), n_on_h);
   const Int128 mixed = bound_add(kept, fresh);
-  prover.add_lane("u * h + (1 - u) * n", mixed);
-  const Int128 h = prover.add_rescale("u -> 1", mixed, p.u_to_one);
+  // Where u and 1 - u are both positive they add up to one - z_u, so the mixture is as large as its larger part at most.
+  const Int128 z_u = p.grids[kU].zero_point;
+  const bool is_between = p.tables[0].low >= z_u && p.tables[0].high <= p.one;
+  const Int128 convex =
+      bound_multiply(p.one - z_u, std::max<Int128>(largest_difference(p.grids[kH]), n_on_h));
+  const Int128 in_float = is_between ? std::min(mixed, convex) : mixed;
+  prover.add_lane("u * h + (1 - u) * n", mixed, in_float);
+  const Int128 h = prover.add_rescale("u -> 1", mixed, in_float, p.u_to_one);
   prover.add_lane("h before its clamp", bound_add(h, absolute(p.grids[kH].zero_point)));
   if (!prover.failure().ok()) return prover.failure();
   proof.cell_f32 = proof.gates_f32;
