@@ -99,14 +99,8 @@ __device__ __forceinline__ void rescale_clamped(const SumOf<Ratio> (&sum)[N], co
   }
 }
 
-/// What the sums of a plane begin with, so that the complete one begins with `start`: high bytes are the first of two.
-template <typename Ratio, int Planes>
-__device__ __forceinline__ int32_t start_of_plane(SumOf<Ratio> start, int plane) {
-  if constexpr (std::is_same_v<Ratio, WideFixed>) return static_cast<int32_t>(plane == 0 ? start >> 8 : start & 0xff);
-  return plane == Planes - 1 ? static_cast<int32_t>(start) : 0;
-}
-
-/// The complete sum of an accumulator, of one plane of bytes or, high bytes first, of two.
+/// The complete sum of an accumulator, of one plane of bytes or, high bytes first, of two. Where the product has
+/// started with `start` (kStartsInProduct), in the plane of low bytes, it is zero here.
 template <typename Ratio, int Planes>
 __device__ __forceinline__ SumOf<Ratio> complete_sum(const int32_t (&planes)[Planes], SumOf<Ratio> start) {
   if constexpr (std::is_same_v<SumOf<Ratio>, double>) {

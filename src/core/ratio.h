@@ -24,6 +24,7 @@ struct Fixed {
   static constexpr int kSumBits = 31;  // of a magnitude
 };
 /// The same for sums of two planes of bytes, below 2^39, whose results are below 2^30; shift to 40, or 30 by shifts.
+/// The start value is one of 32 bits.
 struct WideFixed {
   int32_t multiplier = 0;
   int32_t shift = 1;

@@ -26,8 +26,8 @@ Kernel<Ratio> kernel_of_planes(const PersistentLayer& layer) {
   if (layer.k_tiles == 4) return gru_cluster<4, 0, 1, Planes, Ratio>;
   if (layer.k_tiles == 8 && layer.k_splits == 1) return gru_cluster<8, 0, 1, Planes, Ratio>;
   if (layer.k_tiles == 8) return gru_cluster<8, 0, 2, Planes, Ratio>;
-  if (layer.k_tiles == 12) return gru_cluster < 12, sizeof(Ratio) == 4 ? 0 : kWideShared12, 2, Planes, Ratio > ;
-  return gru_cluster < 16, sizeof(Ratio) == 4 ? kNarrowShared : kWideShared, 2, Planes, Ratio > ;
+  if (layer.k_tiles == 12) return gru_cluster < 12, sizeof(LaneOf<Ratio>) == 4 ? 0 : kWideShared12, 2, Planes, Ratio > ;
+  return gru_cluster < 16, sizeof(LaneOf<Ratio>) == 4 ? kNarrowShared : kWideShared, 2, Planes, Ratio > ;
 }
 template <typename Ratio>
 Kernel<Ratio> kernel_of(const PersistentLayer& layer) {
@@ -104,6 +104,7 @@ int32_t threads_of(const PersistentLayer& layer, const PersistentCut& cut) {
 struct Spread {
   const PersistentCut* cut = nullptr;
   Tiles tiles{};
+  int64_t each = 0;  // sequences of a team
 };
 Spread spread_of(const PersistentLayer& layer, int64_t batch) {
   Spread best;
@@ -117,28 +118,29 @@ Spread spread_of(const PersistentLayer& layer, int64_t batch) {
     const Tiles tiles{in_tile <= least ? least : in_tile <= 4 ? 4 : 8, count};
     if (best.cut == nullptr || tiles.count < best.tiles.count ||
         (tiles.count == best.tiles.count && tiles.sequences < best.tiles.sequences))
-      best = {&cut, tiles};
+      best = {&cut, tiles, count == 1 ? each : int64_t{count} * tiles.sequences};
     if (best.tiles.count == 1 && best.tiles.sequences <= 4) break;
   }
   return best;
 }
 
-/// Whether gru_cluster_many is the faster one, by timing on an H200. Of one sequence its hand-overs take longer than
-/// they save.
-bool takes_many(const PersistentLayer& layer, const Tiles& few, int64_t batch) {
+/// Whether gru_cluster_many is the faster one, by timing on an H200: it is for more sequences a team than this. Of few
+/// its hand-overs take longer than they save.
+bool takes_many(const PersistentLayer& layer, const Spread& few) {
   if (layer.many.room == 0) return false;
-  if (layer.k_tiles == 16 || (layer.k_tiles == 8 && layer.ratios.h != RatioType::kFloat)) return batch > 1;
-  const int32_t most = layer.k_tiles == 12 && layer.ratios.h == RatioType::kFloat
-                           ? 4
-                           : kMaxTileSequences;  // that gru_cluster takes at once
-  return few.count > 1 || few.sequences > most;
+  // For H to 512, 768 and 1024: double lanes, two planes, one.
+  constexpr int64_t kMost[3][3] = {{1, 4, 8}, {0, 2, 4}, {0, 1, 2}};
+  const int size = layer.k_tiles == 8 ? 0 : layer.k_tiles == 12 ? 1 : 2;
+  const int64_t most = kMost[size][layer.ratios.h == RatioType::kDouble ? 0 : layer.h_planes == 2 ? 1 : 2];
+  return few.each > most;
 }
 Spread many_spread(const PersistentLayer& layer, int64_t batch) {
   const PersistentCut& cut = layer.many;
   const int64_t each =
       std::min<int64_t>((batch + cut.room - 1) / cut.room, int64_t{cut.sequence_tiles} * kMaxTileSequences);
   const auto count = static_cast<int32_t>((each + kMaxTileSequences - 1) / kMaxTileSequences);
-  return {&cut, {static_cast<int32_t>((each + count - 1) / count), count}};
+  const int64_t in_tile = (each + count - 1) / count;
+  return {&cut, {static_cast<int32_t>(in_tile), count}, in_tile * count};
 }
 
 /// More messages than this, into each block and step, take longer than copies.
@@ -147,10 +149,10 @@ constexpr int64_t kMostMessages = 192;
 Exchange exchange_of(const PersistentLayer& layer, const Spread& spread, int64_t batch) {
   const PersistentCut& cut = *spread.cut;
   if (cut.cluster == 1) return kAlone;
-  const int64_t sequences = std::min<int64_t>(batch, spread.tiles.sequences);
+  const int64_t sequences = std::min(batch, spread.each);
   const int64_t own = (sequences + layer.k_splits - 1) / layer.k_splits;
   const int64_t lanes = cut.cluster * (own <= 2 ? own : own <= 4 ? 4 : 8);
-  const int64_t messages = sequences * cut.cluster * cut.unit_blocks;
+  const int64_t messages = sequences * cut.cluster * cut.unit_blocks * layer.h_planes;
   return spread.tiles.count == 1 && lanes <= 32 && messages <= kMostMessages ? kSends : kCopies;
 }
 
@@ -167,9 +169,10 @@ void cut(PersistentLayer& layer) {
   };
   layer.k_tiles = hidden <= 128 ? 4 : hidden <= 512 ? 8 : hidden <= 768 ? 12 : 16;
   layer.k_splits = hidden <= 256 ? 1 : 2;
-  layer.k_shared = layer.k_tiles == 16 ? (layer.ratios.h != RatioType::kFloat ? kWideShared : kNarrowShared)
-                   : layer.k_tiles == 12 && layer.ratios.h != RatioType::kFloat ? kWideShared12
-                                                                                : 0;
+  const bool double_lanes = layer.ratios.h == RatioType::kDouble;
+  layer.k_shared = layer.k_tiles == 16                   ? (double_lanes ? kWideShared : kNarrowShared)
+                   : layer.k_tiles == 12 && double_lanes ? kWideShared12
+                                                         : 0;
   if (hidden <= 128) {
     add(1);
   } else if (hidden <= 256) {
@@ -306,18 +309,18 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
   a.mask_width = chunk.mask_width;
   a.reverse = chunk.reverse;
   a.exchange = exchange_of(layer, few, chunk.batch);
-  const bool many = takes_many(layer, few.tiles, chunk.batch);
-  const auto [cut, tiles] = many ? many_spread(layer, chunk.batch) : few;
+  const bool many = takes_many(layer, few);
+  const auto [cut, tiles, each] = many ? many_spread(layer, chunk.batch) : few;
   a.cluster = cut->cluster;
   a.unit_blocks = cut->unit_blocks;
   a.sequence_tiles = tiles.count;
   a.tile_sequences = tiles.sequences;
-  const int64_t of_team = int64_t{tiles.count} * tiles.sequences;
+  a.team_sequences = static_cast<int32_t>(each);
   LaunchAttributes attributes;
   cudaLaunchConfig_t config =
       launch_config(*cut, many ? many_threads(many_sets<Ratio>(layer.k_tiles)) : threads_of(layer, *cut),
                     many ? many_shared<Ratio>(layer, tiles.count) : shared_of<Ratio>(layer, *cut, tiles).total,
-                    (chunk.batch + of_team - 1) / of_team, attributes);
+                    (chunk.batch + each - 1) / each, attributes);
   attributes.values[1] = early_start();
   config.numAttrs = 2;
   config.stream = stream;

@@ -17,6 +17,10 @@
 //
 // Where two warps share a group, warp w of them has the sequences of its parity: each hands the other the sums that are
 // not its own, in shared memory.
+// Codes of 16 bits are two bytes, in two planes of the state, with a sum each: 256 * high + low is an integer of 64
+// bits, or exact in double lanes. Of at most 4 sequences both planes are columns of one mma, beside each other; then
+// both warps of a group leave all of their sums in shared memory. Of more, the planes are multiplied one after the
+// other.
 //
 // A team may have several tiles. They are recurrences of their own, and warps take them in turn, tile after tile, step
 // after step: while the state of one crosses, the next is multiplied. Turn v is tile v % sequence_tiles of step
@@ -53,9 +57,6 @@
 //
 // The state of a tile is stored by groups of 16 units: 16 codes of each sequence, one sequence after the other, and a
 // gap, so that the 16-byte loads of eight lanes meet no bank twice.
-//
-// Codes of 16 bits are two bytes, in two planes of the state, with a sum each: 256 * high + low is an integer of 64
-// bits, or exact in double lanes.
 #ifndef ISOBIT_GRU_CUDA_CLUSTER_CUH_
 #define ISOBIT_GRU_CUDA_CLUSTER_CUH_
 
@@ -99,7 +100,8 @@ struct ClusterArgs {
   int64_t mask_width;
   bool reverse;
   int32_t cluster, unit_blocks, sequence_tiles, tile_sequences;
-  int32_t exchange;  // Exchange
+  int32_t team_sequences;  // fewer than its tiles have room for, where that is all there are
+  int32_t exchange;        // Exchange
 };
 
 /// How new codes cross to the other blocks of a cluster.
@@ -182,9 +184,8 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
   const int rank = static_cast<int>(block_in_cluster());
   const int tile_rows = a.tile_sequences;
   // Sequences of this team: rows of the tiles.
-  const int most_sequences = a.sequence_tiles * tile_rows;
-  const int first = static_cast<int>(blockIdx.x) / cluster * most_sequences;  // of the batch
-  const int sequences = a.batch - first < most_sequences ? a.batch - first : most_sequences;
+  const int first = static_cast<int>(blockIdx.x) / cluster * a.team_sequences;  // of the batch
+  const int sequences = a.batch - first < a.team_sequences ? a.batch - first : a.team_sequences;
   const int sequence_tiles = (sequences + tile_rows - 1) / tile_rows;
   const ClusterShared at = cluster_shared({KT, KShared, kSplits, Planes, static_cast<int32_t>(sizeof(Ratio)), cluster,
                                            a.unit_blocks, a.sequence_tiles, tile_rows, a.table_entries});
@@ -280,8 +281,12 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
   // This lane's accumulators: units g and g + 8 of the group, columns 2q and 2q + 1.
   const int g = lane / 4;
   const int q = lane % 4;
-  const int mma_row = tile_rows == 8 ? g : kSplits == 2 ? g / 4 * 2 + g % 2 : tile_rows == 4 ? g / 2 : g / 4;
-  const int b_offset = mma_row * 16 + (part * KT * 2 + q) * group_stride;
+  const bool one_pass = Planes == 2 && tile_rows < 8;
+  const int mma_row = tile_rows == 8              ? g
+                      : kSplits == 2 && !one_pass ? g / 4 * 2 + g % 2
+                      : tile_rows == 4            ? g / 2
+                                                  : g / 4;
+  const int b_offset = mma_row * 16 + (part * KT * 2 + q) * group_stride + (one_pass ? g % 2 * plane_bytes : 0);
   const auto* const group_rows = reinterpret_cast<const Ratio*>(shared + at.rows) + group * 96;
   const Ratio* const row_ratio = group_rows + g;
   const auto* const row_start = reinterpret_cast<const SumOf<Ratio>*>(group_rows + 48) + g;
@@ -346,6 +351,9 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
     constexpr Exchange kExchange = decltype(how)::value;
     constexpr int kHalves = kCells == 1 ? 1 : 2;  // of a lane
     constexpr int kRows = kCells / kHalves;
+    // Codes of two bytes of at most 4 sequences: the planes are columns beside each other.
+    constexpr bool kOnePass = Planes == 2 && kCells < 4 / kSplits;
+    constexpr int kPasses = kOnePass ? 1 : Planes;
     constexpr bool kKeepsRows = KT <= 8 && sizeof(Ratio) == 4;  // ratios and starts in registers
     const int tiles = kOneTile ? 1 : sequence_tiles;
     const auto half_of = [&](int i) { return kCells == 1 ? q % 2 : kRows == 1 ? i : i / 2; };
@@ -372,7 +380,7 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
     uint8_t* y_at = a.y + (a.reverse ? a.steps - 1 : 0) * a.y_step + (int64_t{first} + row_of(0)) * a.y_sequence +
                     int64_t{unit} * Planes;
     Ratio ratio[3][kHalves];
-    int32_t start[Planes][3][2] = {};
+    int32_t start[3][2] = {};
     const auto load_rows = [&] {
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
@@ -382,10 +390,7 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
         if constexpr (kStartsInProduct<Ratio>)
 #pragma unroll
           for (int half = 0; half < 2; ++half)
-#pragma unroll
-            for (int plane = 0; plane < Planes; ++plane)
-              start[plane][gate][half] =
-                  part == 0 ? start_of_plane<Ratio, Planes>(row_start[gate * 16 + half * 8], plane) : 0;
+            start[gate][half] = part == 0 ? static_cast<int32_t>(row_start[gate * 16 + half * 8]) : 0;
       }
     };
     if constexpr (kKeepsRows) load_rows();
@@ -423,10 +428,11 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
                 (half_of(i) - half_of(0)) * 16 + gate * 32));
         if constexpr (!kKeepsRows) load_rows();
         if (s > 0) barrier_wait(state_barrier(j, s), parity);
-        int32_t acc[Planes][3][4];
+        int32_t acc[kPasses][3][4];
 #pragma unroll
-        for (int plane = 0; plane < Planes; ++plane) {
+        for (int plane = 0; plane < kPasses; ++plane) {
           const uint8_t* const b_from = state + plane * plane_bytes + b_offset;
+          const bool starts = plane == kPasses - 1;
           int32_t more[3][4] = {};
 #pragma unroll
           for (int kt = 0; kt < KT; kt += 2) {
@@ -439,8 +445,12 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
                 w[i] = kt < kRegisters ? weights[gate][kt < kRegisters ? kt + i : 0]
                                        : shared_weights[(gate * KShared + kt - kRegisters + i) * 32];
               // Two chains, so that one warp keeps the tensor cores busy; one where two warps of a scheduler do.
-              if (kt == 0) {
-                mma_s8u8(acc[plane][gate], w[0], b.x, b.y, start[plane][gate][0], start[plane][gate][1]);
+              if (kt == 0 && kOnePass) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) acc[0][gate][i] = i % 2 == 0 ? 0 : start[gate][i / 2];
+                mma_s8u8(acc[0][gate], w[0], b.x, b.y);
+              } else if (kt == 0) {
+                mma_s8u8(acc[plane][gate], w[0], b.x, b.y, starts ? start[gate][0] : 0, starts ? start[gate][1] : 0);
               } else {
                 mma_s8u8(acc[plane][gate], w[0], b.x, b.y);
               }
@@ -466,29 +476,60 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
           h[i] = from_code<Real>(Planes == 2 ? uint32_t{from[0]} << 8 | from[plane_bytes] : from[0], c.h_from_code);
         }
         int32_t sum[kCells][3][Planes];
+        if constexpr (kOnePass && kSplits == 2) {
+          // Both warps' sums lie as they were computed; each lane takes the two planes of its cell.
+          auto* const all = reinterpret_cast<int32_t*>(shared + at.sums) + sums_slot * kSumSlotWords;
 #pragma unroll
-        for (int plane = 0; plane < Planes; ++plane)
+          for (int gate = 0; gate < 3; ++gate) {
+            const int32_t(&d)[4] = acc[0][gate];
+            *reinterpret_cast<int4*>(all + warp * 2 * kSumSlotWords + (gate * 32 + lane) * 4) =
+                int4{d[0], d[1], d[2], d[3]};
+          }
+          named_barrier_sync(1 + group, 64);
+          const int32_t* const cell = all + (g * 4 + row_of(0)) * 4 + half_of(0) * 2;
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate) {
+            const int2 x = *reinterpret_cast<const int2*>(cell + group * 4 * kSumSlotWords + gate * 128);
+            const int2 y = *reinterpret_cast<const int2*>(cell + (group * 4 + 2) * kSumSlotWords + gate * 128);
+            sum[0][gate][0] = wrapping_add(x.x, y.x);
+            sum[0][gate][Planes - 1] = wrapping_add(x.y, y.y);
+          }
+          sums_slot ^= 1;
+        } else if constexpr (kOnePass) {
 #pragma unroll
           for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
             for (int i = 0; i < kCells; ++i) {
-              sum[i][gate][plane] = pick(acc[plane][gate], i, false);
-              if (kSplits == 2)
-                sums_out[sums_slot * kSumSlotWords + ((plane * 3 + gate) * kMaxSplitCells + i) * 32] =
-                    pick(acc[plane][gate], i, true);
+              const bool upper = half_of(i) != 0;
+#pragma unroll
+              for (int plane = 0; plane < Planes; ++plane)
+                sum[i][gate][plane] = upper ? acc[0][gate][2 + plane] : acc[0][gate][plane];
             }
-        if (kSplits == 2) {
-          named_barrier_sync(1 + group, 64);
+        } else {
 #pragma unroll
           for (int plane = 0; plane < Planes; ++plane)
 #pragma unroll
             for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
-              for (int i = 0; i < kCells; ++i)
-                sum[i][gate][plane] =
-                    wrapping_add(sum[i][gate][plane],
-                                 sums_in[sums_slot * kSumSlotWords + ((plane * 3 + gate) * kMaxSplitCells + i) * 32]);
-          sums_slot ^= 1;
+              for (int i = 0; i < kCells; ++i) {
+                sum[i][gate][plane] = pick(acc[plane][gate], i, false);
+                if (kSplits == 2)
+                  sums_out[sums_slot * kSumSlotWords + ((plane * 3 + gate) * kMaxSplitCells + i) * 32] =
+                      pick(acc[plane][gate], i, true);
+              }
+          if (kSplits == 2) {
+            named_barrier_sync(1 + group, 64);
+#pragma unroll
+            for (int plane = 0; plane < Planes; ++plane)
+#pragma unroll
+              for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+                for (int i = 0; i < kCells; ++i)
+                  sum[i][gate][plane] =
+                      wrapping_add(sum[i][gate][plane],
+                                   sums_in[sums_slot * kSumSlotWords + ((plane * 3 + gate) * kMaxSplitCells + i) * 32]);
+            sums_slot ^= 1;
+          }
         }
         Real hh[3][kCells];
         uint32_t codes[kCells];

@@ -80,9 +80,9 @@ inline __host__ __device__ ClusterManyShared cluster_many_shared(const ClusterMa
 struct ManyRegisters {
   int start, multiplying, gates;
 };
-constexpr ManyRegisters many_registers(int k_registers, int sets) {
+constexpr ManyRegisters many_registers(int k_registers, int sets, bool double_lanes) {
   if (sets == 2) return {80, 144, 48};
-  return k_registers <= 8    ? ManyRegisters{128, 144, 112}
+  return k_registers <= 8    ? (double_lanes ? ManyRegisters{128, 144, 112} : ManyRegisters{128, 168, 88})
          : k_registers <= 12 ? ManyRegisters{128, 184, 72}
                              : ManyRegisters{128, 208, 48};
 }
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
   constexpr int kPlaneBytes = many_plane_bytes(KT);
   constexpr int kStateBytes = Planes * kPlaneBytes;
   constexpr int kSumGate = kMaxTileSequences * kManySumRow;
-  constexpr ManyRegisters kRegistersOf = many_registers(kRegisters, Sets);
+  constexpr ManyRegisters kRegistersOf = many_registers(kRegisters, Sets, sizeof(LaneOf<Ratio>) == 8);
   extern __shared__ __align__(128) uint8_t shared[];
   using Real = LaneOf<Ratio>;
   const GateLanes<Real>& c = a.gates;
@@ -109,9 +109,8 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
   const int cluster = a.cluster;
   const int rank = static_cast<int>(block_in_cluster());
   const int tile_rows = a.tile_sequences;
-  const int most_sequences = a.sequence_tiles * tile_rows;
-  const int first = static_cast<int>(blockIdx.x) / cluster * most_sequences;  // of the batch
-  const int sequences = a.batch - first < most_sequences ? a.batch - first : most_sequences;
+  const int first = static_cast<int>(blockIdx.x) / cluster * a.team_sequences;  // of the batch
+  const int sequences = a.batch - first < a.team_sequences ? a.batch - first : a.team_sequences;
   const int tiles = (sequences + tile_rows - 1) / tile_rows;
   const int last_rows = sequences - (tiles - 1) * tile_rows;  // of the last tile
   const ClusterManyShared at = cluster_many_shared(
@@ -185,66 +184,80 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
     load_state();
     const int g = lane / 4;
     const int q = lane % 4;
-    const uint8_t* const codes = states + many_place(g, part * KT * 32 + q * 16);
-    // [place][part][plane][gate][sequence][unit]
-    auto* const sums = reinterpret_cast<int32_t*>(shared + at.sums) + part * Planes * 3 * kSumGate +
-                       2 * q * kManySumRow + group * 16 + g;
-    int turn = 0;
-    for (int s = 0; s < a.steps; ++s) {
-      int buffer = s % 2;  // of all states
-      for (int j = 0; j < tiles; ++j, ++turn, buffer += 2) {
-        int32_t start[Planes][3][2] = {};  // in double lanes the gates add it
-        if (kStartsInProduct<Ratio> && part == 0)
-#pragma unroll
-          for (int gate = 0; gate < 3; ++gate)
-#pragma unroll
-            for (int i = 0; i < 2; ++i)
-#pragma unroll
-              for (int plane = 0; plane < Planes; ++plane)
-                start[plane][gate][i] =
-                    start_of_plane<Ratio, Planes>(starts[group * 48 + g + gate * 16 + i * 8], plane);
-        if (s > 0) barrier_wait(barriers + 8 * static_cast<uint32_t>(buffer), static_cast<uint32_t>(s - 1) / 2 % 2);
-        int32_t acc[Planes][3][4];
-#pragma unroll
-        for (int plane = 0; plane < Planes; ++plane) {
-          constexpr bool kTwoChains = KT <= 8;  // a gate: of one the tensor cores would wait
-          int32_t more[3][4] = {};
-#pragma unroll
-          for (int kt = 0; kt < KT; kt += 2) {
-            const uint4 b = *reinterpret_cast<const uint4*>(codes + buffer * kStateBytes + plane * kPlaneBytes +
-                                                            many_place(0, kt * 32));
-#pragma unroll
-            for (int i = 0; i < 2; ++i)
-#pragma unroll
-              for (int gate = 0; gate < 3; ++gate) {
-                const uint4 w = kt < kRegisters ? weights[gate][kt < kRegisters ? kt + i : 0]
-                                                : shared_weights[(gate * KShared + kt - kRegisters + i) * 32];
-                if (kt == 0 && i == 0) {
-                  mma_s8u8(acc[plane][gate], w, b.x, b.y, start[plane][gate][0], start[plane][gate][1]);
-                } else if (kTwoChains && i == 1) {
-                  mma_s8u8(more[gate], w, b.z, b.w);
-                } else {
-                  mma_s8u8(acc[plane][gate], w, i == 0 ? b.x : b.z, i == 0 ? b.y : b.w);
-                }
-              }
-          }
-          if (kTwoChains)
+    // Of at most 4 sequences both planes are columns of one mma, beside each other.
+    const auto multiply_turns = [&](auto planes_in_columns) {
+      constexpr bool kOnePass = decltype(planes_in_columns)::value;
+      constexpr int kPasses = kOnePass ? 1 : Planes;
+      constexpr int kColumn = kOnePass ? 3 * kSumGate : kManySumRow;  // from the sum of a column to the next one's
+      const uint8_t* const codes =
+          states + many_place(kOnePass ? g / 2 : g, part * KT * 32 + q * 16) + (kOnePass ? g % 2 * kPlaneBytes : 0);
+      // [place][part][plane][gate][sequence][unit]
+      auto* const sums = reinterpret_cast<int32_t*>(shared + at.sums) + part * Planes * 3 * kSumGate +
+                         (kOnePass ? q : 2 * q) * kManySumRow + group * 16 + g;
+      int turn = 0;
+      for (int s = 0; s < a.steps; ++s) {
+        int buffer = s % 2;  // of all states
+        for (int j = 0; j < tiles; ++j, ++turn, buffer += 2) {
+          int32_t start[3][2] = {};  // in double lanes the gates add it
+          if (kStartsInProduct<Ratio> && part == 0)
 #pragma unroll
             for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
-              for (int i = 0; i < 4; ++i) acc[plane][gate][i] = wrapping_add(acc[plane][gate][i], more[gate][i]);
+              for (int i = 0; i < 2; ++i)
+                start[gate][i] = static_cast<int32_t>(starts[group * 48 + g + gate * 16 + i * 8]);
+          if (s > 0) barrier_wait(barriers + 8 * static_cast<uint32_t>(buffer), static_cast<uint32_t>(s - 1) / 2 % 2);
+          int32_t acc[kPasses][3][4];
+#pragma unroll
+          for (int plane = 0; plane < kPasses; ++plane) {
+            constexpr bool kTwoChains = KT <= 8;  // a gate: of one the tensor cores would wait
+            int32_t more[3][4] = {};
+#pragma unroll
+            for (int kt = 0; kt < KT; kt += 2) {
+              const uint4 b = *reinterpret_cast<const uint4*>(codes + buffer * kStateBytes + plane * kPlaneBytes +
+                                                              many_place(0, kt * 32));
+#pragma unroll
+              for (int i = 0; i < 2; ++i)
+#pragma unroll
+                for (int gate = 0; gate < 3; ++gate) {
+                  const uint4 w = kt < kRegisters ? weights[gate][kt < kRegisters ? kt + i : 0]
+                                                  : shared_weights[(gate * KShared + kt - kRegisters + i) * 32];
+                  if (kt == 0 && i == 0 && kOnePass) {
+#pragma unroll
+                    for (int d = 0; d < 4; ++d) acc[0][gate][d] = d % 2 == 0 ? 0 : start[gate][d / 2];
+                    mma_s8u8(acc[0][gate], w, b.x, b.y);
+                  } else if (kt == 0 && i == 0) {
+                    const bool begins = plane == kPasses - 1;
+                    mma_s8u8(acc[plane][gate], w, b.x, b.y, begins ? start[gate][0] : 0, begins ? start[gate][1] : 0);
+                  } else if (kTwoChains && i == 1) {
+                    mma_s8u8(more[gate], w, b.z, b.w);
+                  } else {
+                    mma_s8u8(acc[plane][gate], w, i == 0 ? b.x : b.z, i == 0 ? b.y : b.w);
+                  }
+                }
+            }
+            if (kTwoChains)
+#pragma unroll
+              for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) acc[plane][gate][i] = wrapping_add(acc[plane][gate][i], more[gate][i]);
+          }
+          if (turn >= 2) named_barrier_sync(kManyEmpty + turn % 2, kSumThreads);
+          int32_t* const to = sums + turn % 2 * (at.sum_bytes / 4);
+#pragma unroll
+          for (int plane = 0; plane < kPasses; ++plane)
+#pragma unroll
+            for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+              for (int i = 0; i < 4; ++i)
+                to[(plane * 3 + gate) * kSumGate + i % 2 * kColumn + i / 2 * 8] = acc[plane][gate][i];
+          named_barrier_arrive(kManyFull + turn % 2, kSumThreads);
         }
-        if (turn >= 2) named_barrier_sync(kManyEmpty + turn % 2, kSumThreads);
-        int32_t* const to = sums + turn % 2 * (at.sum_bytes / 4);
-#pragma unroll
-        for (int plane = 0; plane < Planes; ++plane)
-#pragma unroll
-          for (int gate = 0; gate < 3; ++gate)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-              to[(plane * 3 + gate) * kSumGate + i % 2 * kManySumRow + i / 2 * 8] = acc[plane][gate][i];
-        named_barrier_arrive(kManyFull + turn % 2, kSumThreads);
       }
+    };
+    if (Planes == 2 && tile_rows <= 4) {
+      multiply_turns(std::bool_constant<Planes == 2>());
+    } else {
+      multiply_turns(std::false_type());
     }
     // The gate warps' last arrivals.
     for (int i = turns < 2 ? turns : 2; i > 0; --i) named_barrier_sync(kManyEmpty + (turns - i) % 2, kSumThreads);

@@ -235,15 +235,16 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
     const int pair_words = 4 * Planes * columns * 4;
     for (int s = 0; s < a.steps; ++s) {
       delay(a.delays, s, kDelayRead);
-      int32_t acc[Planes][3][4];
-#pragma unroll
-      for (int plane = 0; plane < Planes; ++plane) {
+      // A lane polls both halves of a sequence's words, or, as up to four sequences need half of the lanes only, one.
+      // Of two planes the other lanes have the low bytes then, and both planes are columns of one mma.
+      const auto multiply_plane = [&](int of_pass, auto halves, auto planes_in_columns) {
+        constexpr int kHalves = decltype(halves)::value;
+        constexpr bool kOnePass = decltype(planes_in_columns)::value;
+        const int plane = kOnePass ? g / 4 : of_pass;
         uint4 b[kPairs]{};
-        // A lane polls both halves of a sequence's words, or, as up to four sequences need half of the lanes only, one.
-        const auto poll_all = [&](auto halves) {
-          constexpr int kHalves = decltype(halves)::value;
+        {
           const uint2* const from =
-              words_of(s, block % kFewCopies, warp * kPairs * 4 + q, plane, kHalves == 1 ? g % 4 : g) +
+              words_of(s, block % kFewCopies, warp * kPairs * 4 + q, plane, kHalves == 1 || kOnePass ? g % 4 : g) +
               (kHalves == 1 ? g / 4 * 2 : 0);
           // Of more than two sequences one pair until it is there, so that polling does not fill the second-level
           // cache's queues; then all.
@@ -279,34 +280,43 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
               b[pair].z = __shfl_down_sync(0xffffffffu, b[pair].x, 16);
               b[pair].w = __shfl_down_sync(0xffffffffu, b[pair].y, 16);
             }
-        };
-        if (columns <= 4) {
-          poll_all(std::integral_constant<int, 1>());
-        } else {
-          poll_all(std::integral_constant<int, 2>());
         }
-        int32_t more[3][4];
+        int32_t acc[3][4], more[3][4];
 #pragma unroll
         for (int pair = 0; pair < kPairs; ++pair)
 #pragma unroll
           for (int gate = 0; gate < 3; ++gate) {
             // Two chains, so that one warp keeps the tensor cores busy.
             if (pair == 0) {
-              mma_s8u8(acc[plane][gate], weights[gate][0], b[0].x, b[0].y, 0, 0);
+              mma_s8u8(acc[gate], weights[gate][0], b[0].x, b[0].y, 0, 0);
               mma_s8u8(more[gate], weights[gate][1], b[0].z, b[0].w, 0, 0);
             } else {
-              mma_s8u8(acc[plane][gate], weights[gate][2 * pair], b[pair].x, b[pair].y);
+              mma_s8u8(acc[gate], weights[gate][2 * pair], b[pair].x, b[pair].y);
               mma_s8u8(more[gate], weights[gate][2 * pair + 1], b[pair].z, b[pair].w);
             }
           }
-        int32_t* const to = sums_of_step(s) + (warp * Planes + plane) * 3 * kGatePitch;
+        const int first = kOnePass ? q % 2 * 2 : 2 * q;  // column of this lane's sums
+        int32_t* const to = sums_of_step(s) + (warp * Planes + (kOnePass ? q / 2 : of_pass)) * 3 * kGatePitch;
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            if (2 * q + i % 2 < columns)
-              to[gate * kGatePitch + (2 * q + i % 2) * kFewSumPitch + g + i / 2 * 8] =
-                  wrapping_add(acc[plane][gate][i], more[gate][i]);
+            if (first + i % 2 < columns)
+              to[gate * kGatePitch + (first + i % 2) * kFewSumPitch + g + i / 2 * 8] =
+                  wrapping_add(acc[gate][i], more[gate][i]);
+      };
+      using One = std::integral_constant<int, 1>;
+      using Two = std::integral_constant<int, 2>;
+      if constexpr (Planes == 1) {
+        if (columns <= 4) {
+          multiply_plane(0, One(), std::false_type());
+        } else {
+          multiply_plane(0, Two(), std::false_type());
+        }
+      } else if (columns <= 4) {
+        multiply_plane(0, Two(), std::true_type());
+      } else {
+        for (int plane = 0; plane < Planes; ++plane) multiply_plane(plane, Two(), std::false_type());
       }
       delay(a.delays, s, kDelaySums);
       __syncwarp();
@@ -568,14 +578,11 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
     int32_t* const to =
         sums_of(0, half, 0) + lane % 4 * 2 * kManyPitch + sum_word(lane < 16 ? 0 : 2, warp % 4 * 4 + lane / 4 % 4);
     // Start values of those rows; of one half, and none in double lanes.
-    int32_t start[Planes][2]{};
+    int32_t start[2]{};
     if (kStartsInProduct<Ratio> && half == 0) {
       const int first_unit = warp % 4 * 4 + lane / 4 % 4;
-#pragma unroll
-      for (int plane = 0; plane < Planes; ++plane) {
-        start[plane][0] = start_of_plane<Ratio, Planes>(starts[(lane < 16 ? 0 : 2) * kGridUnits + first_unit], plane);
-        start[plane][1] = start_of_plane<Ratio, Planes>(starts[kGridUnits + first_unit], plane);
-      }
+      start[0] = static_cast<int32_t>(starts[(lane < 16 ? 0 : 2) * kGridUnits + first_unit]);
+      start[1] = static_cast<int32_t>(starts[kGridUnits + first_unit]);
     }
     const int total = a.steps * turns;
     int slot = 0, last_slot = 0;
@@ -596,9 +603,9 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
         for (int i = 0; i < Columns / 2; ++i) {
           const int word = (turn % 2 * 2 * Planes + plane) * (Columns * kManyPitch) + (i / 4 * 8 + i % 2) * kManyPitch;
           if (i % 4 < 2) {
-            to[word] = wrapping_add(sums[plane][i], start[plane][0]);
+            to[word] = plane == Planes - 1 ? wrapping_add(sums[plane][i], start[0]) : sums[plane][i];
           } else if (lane < 16) {
-            to[word + sum_word(1, 0)] = wrapping_add(sums[plane][i], start[plane][1]);
+            to[word + sum_word(1, 0)] = plane == Planes - 1 ? wrapping_add(sums[plane][i], start[1]) : sums[plane][i];
           }
         }
       __syncwarp();

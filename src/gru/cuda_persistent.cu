@@ -179,6 +179,9 @@ RatioType ratio_type(const GruLayerParameters& p, bool of_h, bool fit_float, boo
 }
 /// Of R, for h of two bytes.
 RatioType wide_ratio_type(const GruLayerParameters& p) {
+  // Sums of low bytes begin with the start value, in 32 bits.
+  for (int64_t row = 0; row < 3 * p.hidden_size; ++row)
+    if (std::abs(start_of(p, true, row)) > 1 << 30) return RatioType::kDouble;
   if (fits_shifts<WideFixed>(p, true)) return RatioType::kShift;
   return fits_fixed<WideFixed>(p, true) ? RatioType::kFixed : RatioType::kDouble;
 }
