@@ -29,7 +29,7 @@ Installs the Debian packages that are missing (root only where some are), builds
 Where nvcc is on PATH, g++ builds include isobit::cuda for every architecture of the project; without a device its tests
 are skipped.
 
-ISOBIT_REQUIRE  comma-separated: what must not be skipped (avx2, avxvnni, avx512vnni, nvcc). Default: every
+ISOBIT_REQUIRE  comma-separated: what must not be skipped (avx2, avxvnni, avx512vnni, amx, nvcc). Default: every
                 instruction set of this processor, and nvcc when it is on PATH.
 
 The last line is 'N passed, N failed'. Exit code 0: all passed. 1: something failed. 2: bad usage, or a package is
@@ -209,7 +209,7 @@ tidy() {
 
 # Those names of instruction sets that ISOBIT_CPU takes and this processor has.
 cpu_paths() {
-  local flags flag names=(scalar) avx512=avx512vnni
+  local flags flag names=(scalar) avx512=avx512vnni amx=amx
   flags=" $(grep -m 1 '^flags' /proc/cpuinfo || true) "
   [[ $flags != *" avx2 "* ]] || names+=(avx2)
   [[ $flags != *" avx2 "*" avx_vnni "* ]] || names+=(avxvnni)
@@ -217,6 +217,10 @@ cpu_paths() {
     [[ $flags == *" $flag "* ]] || avx512=
   done
   [[ -z $avx512 ]] || names+=("$avx512")
+  for flag in amx_tile amx_int8; do
+    [[ -n $avx512 && $flags == *" $flag "* ]] || amx=
+  done
+  [[ -z $amx ]] || names+=("$amx")
   echo "${names[@]}"
 }
 

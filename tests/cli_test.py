@@ -19,7 +19,7 @@ import zipfile
 
 ISOBIT = ""
 INPUTS, HIDDEN = 3, 5
-KERNELS = ["reference", "scalar", "avx2", "avxvnni", "avx512vnni"]
+KERNELS = ["reference", "scalar", "avx2", "avxvnni", "avx512vnni", "amx"]
 
 
 def npy(shape, values, descr="<f4", code="f"):

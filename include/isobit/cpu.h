@@ -12,12 +12,12 @@ namespace isobit {
 
 /// Instruction sets that kernels are written for. All give the same bytes. kReference is the normative scalar
 /// code in 64-bit integers; it runs every configuration.
-enum class CpuPath : int32_t { kReference = 0, kScalar = 1, kAvx2 = 2, kAvxVnni = 3, kAvx512Vnni = 4 };
+enum class CpuPath : int32_t { kReference = 0, kScalar = 1, kAvx2 = 2, kAvxVnni = 3, kAvx512Vnni = 4, kAmx = 5 };
 
 inline constexpr CpuPath kAllCpuPaths[] = {CpuPath::kReference, CpuPath::kScalar, CpuPath::kAvx2, CpuPath::kAvxVnni,
-                                           CpuPath::kAvx512Vnni};
+                                           CpuPath::kAvx512Vnni, CpuPath::kAmx};
 
-/// "reference", "scalar", "avx2", "avxvnni", "avx512vnni".
+/// "reference", "scalar", "avx2", "avxvnni", "avx512vnni", "amx".
 std::string_view to_string(CpuPath path);
 std::optional<CpuPath> cpu_path_from_string(std::string_view text);
 

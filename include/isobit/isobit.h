@@ -66,7 +66,8 @@ enum {
   ISOBIT_CPU_SCALAR = 2,
   ISOBIT_CPU_AVX2 = 3,
   ISOBIT_CPU_AVXVNNI = 4,
-  ISOBIT_CPU_AVX512VNNI = 5
+  ISOBIT_CPU_AVX512VNNI = 5,
+  ISOBIT_CPU_AMX = 6
 };
 
 // ISOBIT_OK where cpu_path (ISOBIT_CPU_...) can run here. Errors: ISOBIT_FAILED_PRECONDITION with what is missing;

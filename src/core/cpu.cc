@@ -6,6 +6,10 @@
 
 #if defined(__x86_64__) && !defined(ISOBIT_NO_X86_KERNELS)
 #include <cpuid.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 namespace isobit {
@@ -37,8 +41,29 @@ bool has_avx_vnni() {  // leaf 7, subleaf 1, EAX bit 4; clang++ 14 has no name f
   unsigned edx = 0;
   return has_avx2() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1U << 4)) != 0;
 }
+/// Whether the system lets this process use the tiles' registers, which it asks for: once for all of its threads.
+bool tiles_are_granted() {
+#ifdef __linux__
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
+  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
+#else
+  return false;
+#endif
+}
+
+bool has_amx() {  // leaf 7, EDX: bit 24 tiles, bit 25 products of 8-bit integers
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return has_avx512_vnni() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> 24 & 3) == 3 &&
+         tiles_are_granted();
+}
 #else
 constexpr bool kBuiltForX86 = false;
+bool has_amx() { return false; }
 bool has_avx2() { return false; }
 bool has_avx512_vnni() { return false; }
 bool has_avx_vnni() { return false; }
@@ -53,6 +78,7 @@ std::string_view to_string(CpuPath path) {
     case CpuPath::kAvx2: return "avx2";
     case CpuPath::kAvxVnni: return "avxvnni";
     case CpuPath::kAvx512Vnni: return "avx512vnni";
+    case CpuPath::kAmx: return "amx";
   }
   return "unknown";
 }
@@ -70,6 +96,7 @@ bool cpu_can_run(CpuPath path) {
     case CpuPath::kAvx2: return has_avx2();
     case CpuPath::kAvxVnni: return has_avx_vnni();
     case CpuPath::kAvx512Vnni: return has_avx512_vnni();
+    case CpuPath::kAmx: return has_amx();
   }
   return false;
 }
@@ -80,6 +107,7 @@ std::string_view cpu_cannot_run_reason(CpuPath path) {
   switch (path) {
     case CpuPath::kAvx2: return "the processor lacks one of AVX2, FMA, F16C";
     case CpuPath::kAvxVnni: return "the processor lacks AVX-VNNI";
+    case CpuPath::kAmx: return "the processor or the system lacks AMX of 8-bit integers, or AVX-512";
     default: return "the processor lacks one of AVX-512 F, BW, DQ, VL, VNNI";
   }
 }
@@ -90,7 +118,7 @@ Result<CpuPath> default_cpu_path() {
     if (!path)
       return Status(StatusCode::kInvalidArgument,
                     "environment variable ISOBIT_CPU is '" + std::string(forced) +
-                        "', must be one of reference, scalar, avx2, avxvnni, avx512vnni");
+                        "', must be one of reference, scalar, avx2, avxvnni, avx512vnni, amx");
     if (!cpu_can_run(*path))
       return Status(StatusCode::kUnsupported, "environment variable ISOBIT_CPU asks for '" + std::string(forced) +
                                                   "': " + std::string(cpu_cannot_run_reason(*path)));

@@ -15,6 +15,8 @@
 #if defined(__x86_64__) && !defined(ISOBIT_NO_X86_KERNELS)
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace isobit::testing {
 namespace {
@@ -27,6 +29,8 @@ int fake_cpuid_count(unsigned leaf, unsigned subleaf, unsigned* eax, unsigned* e
   *eax = *ebx = *ecx = *edx = 0;
   if (leaf == 1 && subleaf == 0) {
     *ecx = processor.count("f16c") != 0 ? 1U << 29 : 0;
+  } else if (leaf == 7 && subleaf == 0) {
+    *edx = processor.count("amx") != 0 ? 3U << 24 : processor.count("amx_tile") != 0 ? 1U << 24 : 0;
   } else if (leaf == 7 && subleaf == 1) {
     *eax = processor.count("avxvnni") != 0 ? 1U << 4 : 0;
   } else {
@@ -35,15 +39,20 @@ int fake_cpuid_count(unsigned leaf, unsigned subleaf, unsigned* eax, unsigned* e
   return 1;
 }
 
+/// The system grants the tiles' registers.
+long fake_syscall(long /*number*/, long /*code*/, long /*feature*/) { return 0; }
+
 }  // namespace
 }  // namespace isobit::testing
 
 // NOLINTBEGIN(bugprone-reserved-identifier): what cpu.cc calls
 #define __builtin_cpu_supports(feature) isobit::testing::fake_cpu_supports(feature)
 #define __get_cpuid_count isobit::testing::fake_cpuid_count
+#define syscall isobit::testing::fake_syscall
 #include "core/cpu.cc"  // NOLINT: on purpose, see above
 #undef __builtin_cpu_supports
 #undef __get_cpuid_count
+#undef syscall
 // NOLINTEND(bugprone-reserved-identifier)
 
 namespace isobit {
@@ -123,6 +132,18 @@ TEST(Paths, FollowWhatTheProcessorHas) {
     processor.erase(missing);
     EXPECT_EQ(usable(), "reference scalar avx2") << "without " << missing;
   }
+  for (const bool with_avx512 : {true, false})
+    for (const char* tiles : {"amx", "amx_tile"}) {  // those without products of 8-bit integers are of no use
+      processor = kAvx2;
+      if (with_avx512) processor.insert(kAvx512.begin(), kAvx512.end());
+      processor.insert(tiles);
+      const bool runs = with_avx512 && std::string(tiles) == "amx";
+      EXPECT_EQ(cpu_can_run(CpuPath::kAmx), runs);
+      EXPECT_EQ(*default_cpu_path(), runs ? CpuPath::kAmx : with_avx512 ? CpuPath::kAvx512Vnni : CpuPath::kAvx2);
+    }
+  processor = kAvx2;
+  EXPECT_EQ(cpu_cannot_run_reason(CpuPath::kAmx),
+            "the processor or the system lacks AMX of 8-bit integers, or AVX-512");
   EXPECT_EQ(cpu_cannot_run_reason(CpuPath::kAvx2), "");
   EXPECT_EQ(cpu_cannot_run_reason(CpuPath::kAvxVnni), "the processor lacks AVX-VNNI");
   EXPECT_EQ(cpu_cannot_run_reason(CpuPath::kAvx512Vnni), "the processor lacks one of AVX-512 F, BW, DQ, VL, VNNI");

@@ -145,14 +145,15 @@ Result<PackedLowBit> pack_low_bit(const LowBitMatrix& matrix, bool asymmetric, s
 
 const DynamicKernels* dynamic_kernels(CpuPath path) {
   if (!cpu_can_run(path)) return nullptr;
-#define ISOBIT_DYNAMIC_KERNELS(row_path, name)   \
-  if (path == CpuPath::row_path) {               \
-    static const DynamicKernels kernels{name()}; \
-    return &kernels;                             \
+  const DynamicKernels* nearest = nullptr;
+#define ISOBIT_DYNAMIC_KERNELS(row_path, name)                       \
+  if (CpuPath::row_path <= path && cpu_can_run(CpuPath::row_path)) { \
+    static const DynamicKernels kernels{name()};                     \
+    nearest = &kernels;                                              \
   }
 #include "linear/dynamic_kernels.inc"
 #undef ISOBIT_DYNAMIC_KERNELS
-  return nullptr;
+  return nearest;
 }
 
 bool quantize_row(const DynamicKernels& kernels, const PackedLowBit& weights, const void* x, Dtype dtype, int8_t* codes,

@@ -80,7 +80,8 @@ inline constexpr int64_t kMaxDynamicGroup = 65535;
 Result<PackedLowBit> pack_low_bit(const LowBitMatrix& matrix, bool asymmetric, std::string_view name,
                                   ThreadPool* pool = nullptr);
 
-/// The kernels of a path: of every path that this build and processor can run, except kReference; else null.
+/// The kernels of a path, or of the nearest one before it: of every path that this build and processor can run, except
+/// kReference; else null.
 const DynamicKernels* dynamic_kernels(CpuPath path);
 
 /// Of f32, f16 or bf16.

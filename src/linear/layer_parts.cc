@@ -68,9 +68,9 @@ LinearWorkspace::LinearWorkspace(int64_t size_bytes)
 
 Result<CpuPath> linear_path(std::optional<CpuPath> requested, const std::string& name) {
   if (!requested) return default_cpu_path();
-  if (*requested < CpuPath::kReference || *requested > CpuPath::kAvx512Vnni)
+  if (*requested < CpuPath::kReference || *requested > CpuPath::kAmx)
     return refuse_linear(name + ": path is " + std::to_string(static_cast<int32_t>(*requested)) + ", must be 0.." +
-                         std::to_string(static_cast<int32_t>(CpuPath::kAvx512Vnni)));
+                         std::to_string(static_cast<int32_t>(CpuPath::kAmx)));
   if (!cpu_can_run(*requested))
     return Status(StatusCode::kFailedPrecondition,
                   name + ": path " + std::string(to_string(*requested)) +

@@ -193,7 +193,7 @@ class Commands {
                      "static: 8-bit codes in and out, for 8-bit symmetric weights with one group a row")
         ->type_name("KIND")
         ->capture_default_str();
-    command->add_option("--kernel", o.kernel, "reference, scalar, avx2, avxvnni or avx512vnni; default the best")
+    command->add_option("--kernel", o.kernel, "reference, scalar, avx2, avxvnni, avx512vnni or amx; default the best")
         ->type_name("NAME");
     command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
     command->add_option("--bias", o.bias, "array [N] of the same file to add")->type_name("NAME");
@@ -220,7 +220,7 @@ class Commands {
     command
         ->add_option(
             "--kernel", o.kernel,
-            "reference, scalar, avx2, avxvnni or avx512vnni, or one of the device (isobit supported lists them); "
+            "reference, scalar, avx2, avxvnni, avx512vnni or amx, or one of the device (isobit supported lists them); "
             "default the best")
         ->type_name("NAME");
     command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();

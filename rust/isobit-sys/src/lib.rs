@@ -36,6 +36,8 @@ pub const ISOBIT_CPU_AVX2: i32 = 3;
 pub const ISOBIT_CPU_AVXVNNI: i32 = 4;
 /// `ISOBIT_CPU_AVX512VNNI` of `isobit.h`.
 pub const ISOBIT_CPU_AVX512VNNI: i32 = 5;
+/// `ISOBIT_CPU_AMX` of `isobit.h`.
+pub const ISOBIT_CPU_AMX: i32 = 6;
 
 /// `ISOBIT_S8` of `isobit.h`.
 pub const ISOBIT_S8: i32 = 0;

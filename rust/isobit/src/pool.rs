@@ -50,6 +50,8 @@ pub enum CpuPath {
     AvxVnni = sys::ISOBIT_CPU_AVXVNNI,
     /// AVX-512 VNNI.
     Avx512Vnni = sys::ISOBIT_CPU_AVX512VNNI,
+    /// AMX tiles of 8-bit integers, beside AVX-512 VNNI.
+    Amx = sys::ISOBIT_CPU_AMX,
 }
 
 impl CpuPath {
