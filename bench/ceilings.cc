@@ -54,6 +54,23 @@ ISOBIT_RUN(madd_ymm, "avx2", ISOBIT_MADD_YMM)
 ISOBIT_RUN(dot_ymm, "avx2,avxvnni", ISOBIT_DOT_YMM)
 ISOBIT_RUN(dot_zmm, "avx512f,avx512vnni", ISOBIT_DOT_ZMM)
 
+/// Four tiles of sums. The configuration: 16 rows of 64 bytes each.
+void tiles() {
+  alignas(64) uint8_t config[64] = {1};
+  for (int tile = 0; tile < 8; ++tile) {
+    config[16 + 2 * tile] = 64;
+    config[48 + tile] = 16;
+  }
+  static_assert(kRounds == 1000);
+  asm volatile(
+      "ldtilecfg %0\n\ttilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3\n\t"
+      "tilezero %%tmm4\n\ttilezero %%tmm5\n\tmov $1000, %%eax\n\t1:\n\t"
+      "tdpbusd %%tmm5, %%tmm4, %%tmm0\n\ttdpbusd %%tmm5, %%tmm4, %%tmm1\n\t"
+      "tdpbusd %%tmm5, %%tmm4, %%tmm2\n\ttdpbusd %%tmm5, %%tmm4, %%tmm3\n\t"
+      "dec %%eax\n\tjnz 1b\n\ttilerelease" ::"m"(config)
+      : "eax", "cc");
+}
+
 constexpr int64_t operations(int64_t multiply_adds) { return 2 * multiply_adds * kChains * kRounds; }
 
 constexpr Product kProducts[] = {
@@ -62,6 +79,7 @@ constexpr Product kProducts[] = {
     {"avx2 vpmaddwd", CpuPath::kAvx2, true, operations(16), madd_ymm},
     {"avxvnni", CpuPath::kAvxVnni, true, operations(32), dot_ymm},
     {"avx512vnni", CpuPath::kAvx512Vnni, true, operations(64), dot_zmm},
+    {"amx", CpuPath::kAmx, true, 2 * 4 * kRounds * 16 * 16 * 64, tiles},
 };
 #else
 constexpr std::span<const Product> kProducts;

@@ -341,6 +341,9 @@ def main():
     parser.add_argument("--json", metavar="FILE", help="write the report here as well")
     parser.add_argument("--footprint", type=int, metavar="MIB", help="weights that take turns; default: eight times "
                         "the last-level cache, with --quick 256 MiB")
+    parser.add_argument("--bits", default="2,4,8,row", metavar="LIST",
+                        help="of these weights only: 2, 4, 8 bits in groups of %d, row: 8 bits, a whole row a group; "
+                        "default %%(default)s" % GROUP)
     parser.add_argument("--quick", action="store_true", help="two shapes, fewer rounds, within two minutes")
     parser.add_argument("--rivals-only", action="store_true", help="do not run isobit")
     args = parser.parse_args()
@@ -349,6 +352,11 @@ def main():
     shapes = report.read_shapes(args.shapes)
     if args.quick:
         shapes = [shape for shape in shapes if shape in ((576, 1536), (4096, 4096))]
+    widths = []
+    for width in args.bits.split(","):
+        if width not in ("2", "4", "8", "row"):
+            parser.error("--bits %s: expected some of 2,4,8,row" % args.bits)
+        widths.append(None if width == "row" else int(width))
     args.rows = ROWS
     args.rounds, args.min_time = (3, 0.03) if args.quick else (5, 0.1)
     if args.footprint is None:
@@ -360,7 +368,7 @@ def main():
     document = {"machine": report.machine(), "commit": report.commit(), "versions": versions,
                 "footprint_mib": args.footprint, "cases": []}
     for K, N in shapes:
-        for bits in (2, 4, 8, None):
+        for bits in widths:
             start = time.perf_counter()
             document["cases"] += measure_shape(args, K, N, bits)
             print("K %d, N %d, %s: %.0f s" % (K, N, "%d bits" % bits if bits else "8 bits a row",

@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 usage() {
   cat <<'TEXT'
 usage: scripts/bench.sh gru [--json FILE] [--quick] [--rivals-only] [--with-torch] [--kernel NAME]
-       scripts/bench.sh linear [--json FILE] [--quick] [--rivals-only] [--footprint MIB]
+       scripts/bench.sh linear [--json FILE] [--quick] [--rivals-only] [--footprint MIB] [--bits LIST]
        scripts/bench.sh --cuda|--cuda-built OP [--json FILE] [--hidden LIST] [--batch LIST] [--algorithm LIST]
                         [--sequences-only]
 
@@ -22,6 +22,7 @@ the release preset. Shapes: bench/shapes/OP.txt.
   --kernel NAME  time this kernel instead of the one that isobit chooses
   --rivals-only  do not build or run isobit
   --footprint MIB  of linear: weights that take turns; default eight times the last-level cache, quick: 256
+  --bits LIST    of linear: some of 2,4,8,row; row: 8 bits, a whole row a group
   --cuda         time isobit::cuda, PyTorch where python3 has it and, for gru, every algorithm of cuDNN where that is
                  installed, on the CUDA device of this machine. Without one, build the programs, and say what to copy
                  where
@@ -41,7 +42,7 @@ while (($# > 0)); do
     --with-torch) torch=yes ;;
     --quick | --sequences-only) options+=("$1") ;;
     --rivals-only) isobit=no; options+=(--rivals-only) ;;
-    --json | --kernel | --footprint | --hidden | --batch | --algorithm)
+    --json | --kernel | --footprint | --bits | --hidden | --batch | --algorithm)
       (($# > 1)) || fail "$1 needs a value"
       value=$2
       [[ $1 != --json ]] || value=$(realpath --canonicalize-missing "$2")

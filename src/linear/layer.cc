@@ -86,9 +86,9 @@ Result<LinearLayer> LinearLayer::create(const LowBitMatrix& matrix, const Linear
   impl->columns = matrix.columns();
   impl->activations = options.activations;
   impl->path = path;
-  impl->kernel =
-      &linear_layer_kernel(options.activations == LinearActivations::kFloat ? "linear_float" : "linear_int8", path);
   impl->engine = *std::move(engine);
+  impl->kernel = &linear_layer_kernel(options.activations == LinearActivations::kFloat ? "linear_float" : "linear_int8",
+                                      impl->engine->kernel_path(path));
   LinearLayer layer;
   layer.impl_ = std::move(impl);
   return layer;

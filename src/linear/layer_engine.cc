@@ -139,6 +139,8 @@ class Int8Kernels final : public LinearEngine {
 
   [[nodiscard]] int64_t blocks() const override { return weights_.tiles(); }
   [[nodiscard]] int64_t size_bytes() const override { return weights_.size_bytes(); }
+  /// There are no tiles for groups.
+  [[nodiscard]] CpuPath kernel_path(CpuPath path) const override { return std::min(path, CpuPath::kAvx512Vnni); }
   [[nodiscard]] int64_t rows_bytes(int64_t m) const override { return finite_at(m) + round_up_64(m); }
   [[nodiscard]] int64_t scratch_bytes(int64_t m) const override {
     const int64_t tile = round_up_64(weights_.scratch_bytes()) + std::min(m, kRows) * tile_columns(m) * kFloatBytes;

@@ -52,6 +52,8 @@ class LinearEngine {
   /// Blocks of outputs that can be computed apart.
   [[nodiscard]] virtual int64_t blocks() const = 0;
   [[nodiscard]] virtual int64_t size_bytes() const = 0;
+  /// Of a layer with this path, whose kernel it runs.
+  [[nodiscard]] virtual CpuPath kernel_path(CpuPath path) const { return path; }
   /// Of what quantize_row leaves for m rows: multiples of 64. 0: there is nothing to quantise.
   [[nodiscard]] virtual int64_t rows_bytes(int64_t /*m*/) const { return 0; }
   /// For one thread, in a call with m rows.

@@ -150,6 +150,12 @@ CpuPath path_of(const Layer& layer) {
   return std::visit([](const auto& some) { return some.path(); }, layer);
 }
 
+/// Whose instructions multiply m rows: AMX has tiles of 16, and only some layers use them.
+CpuPath limiting_path(const Layer& layer, int64_t m) {
+  const bool tiles = m >= 16 && kernel_of(layer).ends_with("_amx");
+  return tiles ? path_of(layer) : std::min(path_of(layer), CpuPath::kAvx512Vnni);
+}
+
 int64_t weight_bytes(const Layer& layer) {
   if (const auto* some = std::get_if<LinearLayer>(&layer)) return some->size_bytes();
   return std::get<StaticLinearLayer>(layer).parameters().weights.size();
@@ -219,7 +225,6 @@ Status check_results(const Problem& problem, const Layer& reference, const std::
 /// One kernel and its copies of the layer.
 struct Contestant {
   std::string kernel;
-  CpuPath path = CpuPath::kReference;
   int64_t bytes = 0;  // of the weights of a copy
   std::vector<Layer> copies;
   size_t next = 0;
@@ -259,14 +264,14 @@ Result<std::vector<Contestant>> make_contestants(const BenchOptions& options, co
     // A kernel that cannot run this layer is no candidate.
     if (!first.ok() && options.all_kernels && first.status().code() == StatusCode::kUnsupported) continue;
     if (!first.ok()) return first.status();
-    Contestant c{.kernel = kernel_of(*first), .path = path_of(*first), .bytes = weight_bytes(*first), .copies = {}};
+    Contestant c{.kernel = kernel_of(*first), .bytes = weight_bytes(*first), .copies = {}};
     c.copies.push_back(*std::move(first));
     contestants.push_back(std::move(c));
   }
   const int64_t share = footprint / std::max<int64_t>(1, static_cast<int64_t>(contestants.size()));
   for (Contestant& c : contestants) {
     while (static_cast<int64_t>(c.copies.size()) * c.bytes < share) {
-      ISOBIT_ASSIGN_OR_RETURN(Layer copy, weights.layer(c.path));
+      ISOBIT_ASSIGN_OR_RETURN(Layer copy, weights.layer(path_of(c.copies.front())));
       c.copies.push_back(std::move(copy));
     }
   }
@@ -304,7 +309,7 @@ Result<double> measure(const Weights& weights, const Layer& reference, std::vect
       auto start = Clock::now();
       for (int64_t i = 0; i < calls; ++i) ISOBIT_RETURN_IF_ERROR(c.call(rows, workspace));
       c.seconds.push_back(seconds_since(start) / static_cast<double>(calls));
-      const ceilings::Product* const product = ceilings::product_of(c.path, integers);
+      const ceilings::Product* const product = ceilings::product_of(limiting_path(c.copies.front(), rows.m), integers);
       if (product == nullptr) continue;
       start = Clock::now();
       for (int64_t i = 0; i < kPeakRuns; ++i) product->run();
@@ -347,7 +352,8 @@ void add_cases(const BenchOptions& options, const Problem& problem, int64_t m, c
     if (c.peak_seconds.empty()) {
       entry.set("peak_operations_per_second", Value());
     } else {
-      const ceilings::Product& product = *ceilings::product_of(c.path, problem.activations != "float");
+      const ceilings::Product& product =
+          *ceilings::product_of(limiting_path(c.copies.front(), m), problem.activations != "float");
       const double peak = static_cast<double>(product.operations) / median(c.peak_seconds);
       entry.set("peak_operations_per_second", peak).set("peak", product.name);
       peak_text = format("%.0f", peak / 1e9);
