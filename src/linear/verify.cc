@@ -62,14 +62,20 @@ Sizes random_sizes(Random& random) {
   return sizes;
 }
 
-/// Any codes, S of either sign, any zero points; `ordinary`: weights of about 1.
-Result<LowBitMatrix> random_matrix(Random& random, const Sizes& sizes, bool ordinary) {
+/// Any codes, S of either sign, any zero points; `ordinary`: weights of about 1; `whole_rows`: of 8 bits, symmetric, a
+/// group a row, for which there are kernels of their own.
+Result<LowBitMatrix> random_matrix(Random& random, const Sizes& sizes, bool ordinary, bool whole_rows = false) {
   LowBitParameters p;
   p.rows = sizes.n;
   p.columns = sizes.k;
   p.group = sizes.group;
   p.bits = pick(random, kBits);
   p.kind = static_cast<LowBitKind>(random.between(0, 2));
+  if (whole_rows) {
+    p.group = (p.columns + 7) / 8 * 8;
+    p.bits = 8;
+    p.kind = LowBitKind::kSymmetric;
+  }
   const int64_t groups = low_bit_groups(p.columns, p.group);
   const int64_t row_bytes = low_bit_row_bytes(p.columns, p.bits);
   p.codes = Array::zeros(Dtype::kU8, {p.rows, row_bytes});
@@ -191,6 +197,7 @@ class Pools {
 struct Candidate {
   VerifyKernel report;
   CpuPath path;
+  std::string_view name;  // of linear_layer_kernels()
 };
 
 /// What a run is called in a difference.
@@ -257,7 +264,7 @@ Status verify_int8(Random& random, const std::string& where, const Sizes& sizes,
                    std::vector<Candidate>& kernels) {
   constexpr Dtype kX[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16, Dtype::kF64};
   const bool wild = random.one_in(2);
-  ISOBIT_ASSIGN_OR_RETURN(const LowBitMatrix matrix, random_matrix(random, sizes, !wild));
+  ISOBIT_ASSIGN_OR_RETURN(const LowBitMatrix matrix, random_matrix(random, sizes, !wild, random.one_in(4)));
   const std::vector<float> bias = random_bias(random, sizes.n);
   LinearOptions options{.activations = random.one_in(2) ? LinearActivations::kInt8 : LinearActivations::kInt8Asymmetric,
                         .bias = bias,
@@ -268,20 +275,23 @@ Status verify_int8(Random& random, const std::string& where, const Sizes& sizes,
   Buffers expected(random, sizes.m, sizes.k, x_dtype, sizes.n, y_dtype);
   fill_x(random, expected, sizes.m, sizes.k, x_dtype, wild);
   Buffers actual = expected;
-  const auto run = [&](Buffers& buffers, ThreadPool* pool) -> Status {
-    ISOBIT_ASSIGN_OR_RETURN(const LinearLayer layer, LinearLayer::create(matrix, options, "random"));
+  const auto run = [&](const LinearLayer& layer, Buffers& buffers, ThreadPool* pool) -> Status {
     LinearWorkspace workspace = layer.workspace(sizes.m, pool == nullptr ? 1 : pool->threads());
     return layer.forward(buffers.x(), x_dtype, buffers.y(), y_dtype, sizes.m, workspace,
                          {.pool = pool, .x_stride = buffers.x_stride, .y_stride = buffers.y_stride, .unchecked = true});
   };
-  ISOBIT_RETURN_IF_ERROR(run(expected, pools.all()));
+  ISOBIT_ASSIGN_OR_RETURN(const LinearLayer reference, LinearLayer::create(matrix, options, "random"));
+  ISOBIT_RETURN_IF_ERROR(run(reference, expected, pools.all()));
   const Described described{where + describe(matrix) + " " + std::string(to_string(options.activations)) + ", " +
                                 std::string(to_string(x_dtype)) + " -> " + std::string(to_string(y_dtype)),
                             y_dtype};
   for (Candidate& kernel : kernels) {
     options.path = kernel.path;
+    ISOBIT_ASSIGN_OR_RETURN(const LinearLayer layer, LinearLayer::create(matrix, options, "random"));
+    ThreadPool* const pool = pools.pick(random);
+    if (layer.kernel_name() != kernel.name) continue;  // it has none of its own for this layer
     actual.clear_y();
-    ISOBIT_RETURN_IF_ERROR(run(actual, pools.pick(random)));
+    ISOBIT_RETURN_IF_ERROR(run(layer, actual, pool));
     compare_rows(expected, actual, sizes.m, sizes.n, described, kernel.report);
   }
   return {};
@@ -443,7 +453,7 @@ std::vector<Candidate> candidates(std::string_view operation) {
   std::vector<Candidate> out;
   for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
     if (kernel.operation != operation || kernel.path == CpuPath::kReference || !cpu_can_run(kernel.path)) continue;
-    out.push_back({{}, kernel.path});
+    out.push_back({{}, kernel.path, kernel.name});
     out.back().report.name = "linear_" + std::string(kernel.name);
   }
   return out;

@@ -264,7 +264,11 @@ Result<std::vector<Contestant>> make_contestants(const BenchOptions& options, co
     // A kernel that cannot run this layer is no candidate.
     if (!first.ok() && options.all_kernels && first.status().code() == StatusCode::kUnsupported) continue;
     if (!first.ok()) return first.status();
-    Contestant c{.kernel = kernel_of(*first), .bytes = weight_bytes(*first), .copies = {}};
+    const std::string kernel = kernel_of(*first);
+    // Where a path has no kernel of its own for this layer, that of another path is a contestant already.
+    if (std::any_of(contestants.begin(), contestants.end(), [&](const Contestant& c) { return c.kernel == kernel; }))
+      continue;
+    Contestant c{.kernel = kernel, .bytes = weight_bytes(*first), .copies = {}};
     c.copies.push_back(*std::move(first));
     contestants.push_back(std::move(c));
   }
