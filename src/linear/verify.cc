@@ -72,7 +72,7 @@ Result<LowBitMatrix> random_matrix(Random& random, const Sizes& sizes, bool ordi
   p.bits = pick(random, kBits);
   p.kind = static_cast<LowBitKind>(random.between(0, 2));
   if (whole_rows) {
-    p.group = (p.columns + 7) / 8 * 8;
+    p.group = p.columns;
     p.bits = 8;
     p.kind = LowBitKind::kSymmetric;
   }
