@@ -111,8 +111,8 @@ TEST(CApi, VersionStatusAndPaths) {
     const int32_t status = isobit_cpu_check(static_cast<int32_t>(path) + 1);
     EXPECT_EQ(status, cpu_can_run(path) ? ISOBIT_OK : ISOBIT_FAILED_PRECONDITION);
   }
-  refused(isobit_cpu_check(6), "cpu_path is 6, must be 0..5");
-  refused(isobit_cpu_check(-1), "cpu_path is -1, must be 0..5");
+  refused(isobit_cpu_check(7), "cpu_path is 7, must be 0..6");
+  refused(isobit_cpu_check(-1), "cpu_path is -1, must be 0..6");
 }
 
 TEST(CApi, ErrorsAreOfTheirThread) {
@@ -374,7 +374,7 @@ TEST(CApi, GruRefusals) {
   refused(run(in, 30, out, 40, 5, state, workspace, &options), "options->lengths is NULL, but has 1 elements");
   options.length_count = 0;
   options.cpu_path = 9;
-  refused(run(in, 30, out, 40, 5, state, workspace, &options), "options->cpu_path is 9, must be 0..5");
+  refused(run(in, 30, out, 40, 5, state, workspace, &options), "options->cpu_path is 9, must be 0..6");
   options.cpu_path = 0;
   options.batch_first = 2;
   refused(run(in, 30, out, 40, 5, state, workspace, &options), "options->batch_first is 2, must be 0..1");

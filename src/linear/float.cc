@@ -26,12 +26,12 @@ Place place_of(const FloatLinearArgs& args, int64_t n) {
 
 FloatLinearKernel float_linear_kernel(CpuPath path) {
   if (!cpu_can_run(path)) return nullptr;
-  if (path == CpuPath::kAvxVnni) path = CpuPath::kAvx2;
+  FloatLinearKernel nearest = nullptr;
 #define ISOBIT_FLOAT_KERNEL(name, row_path) \
-  if (path == CpuPath::row_path) return name;
+  if (CpuPath::row_path <= path && cpu_can_run(CpuPath::row_path)) nearest = name;
 #include "linear/float_kernels.inc"
 #undef ISOBIT_FLOAT_KERNEL
-  return nullptr;
+  return nearest;
 }
 
 Result<PackedFloatWeights> pack_float_weights(const LowBitMatrix& matrix) {

@@ -55,8 +55,8 @@ class PackedFloatWeights {
 /// kInvalidArgument where there is no memory.
 Result<PackedFloatWeights> pack_float_weights(const LowBitMatrix& matrix);
 
-/// The kernel of a path: of every path that this build and processor can run, except kReference; else null. kAvxVnni
-/// has that of kAvx2.
+/// The kernel of a path, or of the nearest one before it: of every path that this build and processor can run, except
+/// kReference; else null.
 FloatLinearKernel float_linear_kernel(CpuPath path);
 
 /// Rows of x [m, K] and y [m, N], all f32, f16 or bf16. y is that of output 0 whatever the range of blocks.

@@ -430,10 +430,15 @@ TEST_P(FloatLinear, TheBoundTellsAWrongCode) {
 INSTANTIATE_TEST_SUITE_P(Kernels, FloatLinear, ::testing::ValuesIn(kRows),
                          [](const auto& row) { return std::string(row.param.name); });
 
-TEST(FloatLinearKernels, AvxVnniTakesThatOfAvx2AndTheReferenceHasNone) {
+TEST(FloatLinearKernels, APathTakesThatOfTheNearestBeforeAndTheReferenceHasNone) {
   EXPECT_EQ(float_linear_kernel(CpuPath::kReference), nullptr);
   EXPECT_EQ(float_linear_kernel(CpuPath::kScalar), float_linear_scalar);
+  if (cpu_can_run(CpuPath::kAmx)) {
+    EXPECT_NE(float_linear_kernel(CpuPath::kAmx), nullptr);
+    EXPECT_EQ(float_linear_kernel(CpuPath::kAmx), float_linear_kernel(CpuPath::kAvx512Vnni));
+  }
   if (!cpu_can_run(CpuPath::kAvxVnni)) GTEST_SKIP() << cpu_cannot_run_reason(CpuPath::kAvxVnni);
+  EXPECT_NE(float_linear_kernel(CpuPath::kAvxVnni), nullptr);
   EXPECT_EQ(float_linear_kernel(CpuPath::kAvxVnni), float_linear_kernel(CpuPath::kAvx2));
 }
 

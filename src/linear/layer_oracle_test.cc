@@ -111,7 +111,9 @@ TEST(LinearOracle, OnTheFly) {
            .path = kernel.path},
           "fc");
       ASSERT_TRUE(layer.ok()) << layer.status().message();
-      EXPECT_EQ(layer->kernel_name(), kernel.name);
+      if (kernel.path != CpuPath::kAmx) {  // which has one for whole rows only
+        EXPECT_EQ(layer->kernel_name(), kernel.name);
+      }
       Array y = Array::zeros(expected.dtype, expected.shape);
       ASSERT_TRUE(run(*layer, x, y, true).ok());
       EXPECT_EQ(y, expected) << kernel.name;

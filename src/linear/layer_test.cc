@@ -83,7 +83,7 @@ TEST(LinearLayer, RefusesOptions) {
   expect_refused(status({.activations = static_cast<LinearActivations>(3)}), StatusCode::kInvalidArgument,
                  "fc: activations is 3, must be 0..2");
   expect_refused(status({.path = static_cast<CpuPath>(9)}), StatusCode::kInvalidArgument,
-                 "fc: path is 9, must be 0..4");
+                 "fc: path is 9, must be 0..5");
   for (const CpuPath path : kAllCpuPaths)
     if (!cpu_can_run(path))
       expect_refused(

@@ -62,7 +62,7 @@ impl CpuPath {
     }
 
     pub(crate) fn from_number(number: i32) -> CpuPath {
-        [CpuPath::Reference, CpuPath::Scalar, CpuPath::Avx2, CpuPath::AvxVnni, CpuPath::Avx512Vnni]
+        [CpuPath::Reference, CpuPath::Scalar, CpuPath::Avx2, CpuPath::AvxVnni, CpuPath::Avx512Vnni, CpuPath::Amx]
             .into_iter()
             .find(|path| *path as i32 == number)
             .unwrap_or_default()
