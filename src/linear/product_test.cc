@@ -142,6 +142,18 @@ TEST_P(Linear, EveryRemainderOfK) {
   }
 }
 
+/// From 16 rows and 61 columns on, linear_u8_s8_amx multiplies tiles of 16 x 16 x 64.
+TEST_P(Linear, ManyRows) {
+  for (const int64_t m : {15, 16, 17, 31, 32, 33, 47, 70})
+    for (const int64_t k : {60, 61, 64, 65, 127, 128, 200})
+      for (const int64_t n : {16, 33, 53, 240}) {
+        check_both(GetParam().path, m, n, k, Dtype::kS8, -128, 127);
+        if (n == 53) check_both(GetParam().path, m, n, k, Dtype::kU8, -32768, 65535);  // sums added to those before
+      }
+  for (const Values values : {Values::kLargest, Values::kSmallest})
+    check_both(GetParam().path, 18, 17, kMaxLinearK, Dtype::kU8, -128, 127, values);
+}
+
 TEST_P(Linear, PlanesOfWeights) {
   const std::pair<int32_t, int32_t> ranges[] = {{-128, 127}, {0, 255}, {-32768, 32639}, {-32768, 32767}, {0, 65535}};
   for (const auto& [low, high] : ranges) {
@@ -206,13 +218,14 @@ TEST_P(Linear, BlocksOneAtATime) {
 // kernel is called directly here.
 TEST_P(Linear, ReadsNoByteBeyondTheWeights) {
   for (const int64_t tiles : {1, 2, 3, 5, 9, 12}) {
-    for (const int64_t m : {1, 2, 3, 8}) {
-      for (const int64_t quads : {1, 2, 5}) {
+    for (const int64_t m : {1, 2, 3, 8, 16, 35}) {
+      for (const int64_t quads : {1, 2, 5, 16, 37}) {
+        const int64_t stride = packed_plane_bytes(4 * quads);
         const int64_t bytes = tiles * kTileRows * quads * 4;
         const GuardedBytes weights(bytes);
         std::memset(weights.data(), 0x80, static_cast<size_t>(bytes));  // -128
-        const GuardedBytes activations(m * quads * 4);
-        std::memset(activations.data(), 0xFF, static_cast<size_t>(m * quads * 4));
+        const GuardedBytes activations(m * stride);
+        std::memset(activations.data(), 0xFF, static_cast<size_t>(m * stride));
         std::vector<int32_t> start(static_cast<size_t>(tiles * kTileRows), 5);
         std::vector<int32_t> acc(static_cast<size_t>(m * tiles * kTileRows));
         LinearArgs args{};
@@ -222,7 +235,7 @@ TEST_P(Linear, ReadsNoByteBeyondTheWeights) {
         args.wide_tiles = static_cast<int32_t>(tiles);
         args.activation_planes = 1;
         args.activations = activations.data();
-        args.row_stride_bytes = quads * 4;
+        args.row_stride_bytes = stride;
         args.m = m;
         args.start = start.data();
         args.acc = acc.data();
