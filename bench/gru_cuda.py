@@ -44,7 +44,7 @@ def run(program, arguments):
     return [json.loads(line) for line in done.stdout.splitlines()], problem
 
 
-def torch_cases(hidden, batches, sequences_only):
+def torch_cases(hidden, batches, modes):
     for batch in batches:
         gru = torch.nn.GRU(hidden, hidden).cuda().half().eval()
         x = torch.randn(STEPS, batch, hidden, device="cuda", dtype=torch.float16)
@@ -54,7 +54,9 @@ def torch_cases(hidden, batches, sequences_only):
             for t in range(STEPS):
                 _, state = gru(x[t:t + 1], state)
 
-        for one_step, call in ((False, lambda: gru(x)), (True, one_step_calls))[:1 if sequences_only else 2]:
+        for one_step, call in ((False, lambda: gru(x)), (True, one_step_calls)):
+            if (one_step, "same") not in modes:
+                continue
             us = median_microseconds(torch, call, REPEATS)
             yield {"H": hidden, "N": batch, "T": 1 if one_step else STEPS, "calls": STEPS if one_step else 1,
                    "weights": "same", "us_per_step": us / STEPS}
@@ -131,11 +133,14 @@ def main():
     parser.add_argument("--hidden", default=HIDDEN, help="default: %(default)s")
     parser.add_argument("--batch", default=BATCH, help="default: %(default)s")
     parser.add_argument("--algorithm", help="only these of cuDNN's, e.g. STANDARD,PERSIST_STATIC")
-    parser.add_argument("--sequences-only", action="store_true", help="no calls of one step")
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--sequences-only", action="store_true", help="no calls of one step")
+    part.add_argument("--calls-only", action="store_true", help="only calls of one step")
     parser.add_argument("--json", help="write everything measured to this file as well")
     options = parser.parse_args()
     sizes, batches = ([int(value) for value in text.split(",")] for text in (options.hidden, options.batch))
     shapes = [(size, batch) for size in sizes for batch in batches]
+    modes = [mode for mode in MODES if not (options.sequences_only if mode[0] else options.calls_only)]
     cases, problems = [], []
 
     def add(source, size, lines, problem=None):
@@ -145,8 +150,8 @@ def main():
 
     for size in sizes:
         common = ["--hidden", str(size), "--batch", options.batch, "--steps", str(STEPS), "--repeats", str(REPEATS)]
-        if options.sequences_only:
-            common.append("--sequences-only")
+        common += [flag for flag, given in (("--sequences-only", options.sequences_only),
+                                            ("--calls-only", options.calls_only)) if given]
         times = [time.monotonic()]
         add("isobit", size, *run(options.program, [*common, "--bits", NARROW, WIDE]))
         times.append(time.monotonic())
@@ -155,7 +160,7 @@ def main():
             add("cudnn", size, *run(options.cudnn, [*common, *algorithm]))
         times.append(time.monotonic())
         if torch is not None:
-            add("torch", size, torch_cases(size, batches, options.sequences_only))
+            add("torch", size, torch_cases(size, batches, modes))
         times.append(time.monotonic())
         seconds = [f"{name} {end - begin:.0f} s"
                    for name, begin, end in zip(("isobit", "cuDNN", "PyTorch"), times, times[1:])]
@@ -171,7 +176,7 @@ def main():
     checks = [case["difference_from_float"] for case in cases if "difference_from_float" in case]
     if checks:
         print(f"Largest difference of cuDNN's results from a float GRU, H = 64: {max(checks):.1e}")
-    for one_step, weights in list(MODES)[:1 if options.sequences_only else None]:
+    for one_step, weights in modes:
         print_table(cases, one_step, weights, shapes)
     print_refusals(cases, shapes)
     for problem in problems:

@@ -65,6 +65,7 @@ struct Options {
   int steps = 256;
   int repeats = 11;
   bool sequences_only = false;
+  bool calls_only = false;
 };
 
 Status cudnn_status(cudnnStatus_t status, const std::string& what) {
@@ -367,7 +368,7 @@ class Bench {
       Gru gru(handle_, way, weights.size, batch);
       const Status created = gru.create(weights, true);
       for (const int steps : {options_.steps, 1}) {
-        if (steps == 1 && options_.sequences_only) continue;
+        if (steps == 1 ? options_.sequences_only : options_.calls_only) continue;
         Status prepared = created;
         if (prepared.ok()) prepared = gru.prepare(steps);
         for (const bool rotating : {false, true}) {
@@ -454,7 +455,8 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::IsMember({"STANDARD", "PERSIST_STATIC", "PERSIST_STATIC_SMALL_H", "PERSIST_DYNAMIC"}));
   app.add_option("--steps", options.steps, "of a sequence, and one-step calls in a graph")->check(CLI::Range(2, 65536));
-  app.add_flag("--sequences-only", options.sequences_only, "no one-step calls");
+  auto* const sequences = app.add_flag("--sequences-only", options.sequences_only, "no one-step calls");
+  app.add_flag("--calls-only", options.calls_only, "one-step calls only")->excludes(sequences);
   app.add_option("--repeats", options.repeats, "replays; the figure is their median")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   check_cuda(cudaSetDevice(0), "device");

@@ -300,6 +300,7 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
   a.batch = static_cast<int32_t>(chunk.batch);
   a.hidden = layer.hidden_size;
   a.state = chunk.state;
+  a.next_state = chunk.next_state;
   a.y = chunk.y;
   a.y_step = chunk.y_step;
   a.y_sequence = chunk.y_sequence;

@@ -91,7 +91,8 @@ struct ClusterArgs {
   int32_t groups;      // of 16 units in ih, padded ones included
   int32_t first_step;  // of these steps in the sequence: what lengths and the mask are counted from
   int32_t steps, batch, hidden;
-  uint8_t* state;              // [batch][hidden] codes, in and out
+  const uint8_t* state;        // [batch][hidden] codes
+  uint8_t* next_state;         // after the last step; may be `state`
   uint8_t* y;                  // codes; already offset to this direction's columns
   int64_t y_step, y_sequence;  // bytes
   uint32_t flip;               // the sign bit of signed codes, of the high bytes, in all four bytes
@@ -613,8 +614,9 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
           for (int i = 0; i < kCells; ++i) {
             const int row = j * tile_rows + row_of(i);
             if (row >= sequences || !unit_there[half_of(i) - half_of(0)]) continue;
-            store_code(a.state + ((int64_t{first} + row) * a.hidden + unit + (half_of(i) - half_of(0)) * 8) * Planes,
-                       codes[i] ^ flip);
+            store_code(
+                a.next_state + ((int64_t{first} + row) * a.hidden + unit + (half_of(i) - half_of(0)) * 8) * Planes,
+                codes[i] ^ flip);
           }
         __syncwarp();
         if (++slot == kIhSlots) {

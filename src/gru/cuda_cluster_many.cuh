@@ -312,7 +312,7 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
     using Two = std::conditional_t<Planes == 2, uint32_t, uint16_t>;
     const bool pairs = a.hidden % 2 == 0 && a.y_step % (2 * Planes) == 0 && a.y_sequence % (2 * Planes) == 0 &&
                        reinterpret_cast<uintptr_t>(a.y) % (2 * Planes) == 0 &&
-                       reinterpret_cast<uintptr_t>(a.state) % (2 * Planes) == 0;
+                       reinterpret_cast<uintptr_t>(a.next_state) % (2 * Planes) == 0;
     const int writes = unit >= a.hidden ? 0 : pairs ? 3 : unit + 1 < a.hidden ? 2 : 1;
     // Two codes, one above the other.
     const auto write = [&](uint8_t* to, uint32_t codes) {
@@ -427,7 +427,8 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
       }
       if (own < rows) {
         write(y_now, shown);
-        if (last) write(a.state + ((n + first_row) * a.hidden + unit) * Planes, load_codes(next_codes) ^ flip_both);
+        if (last)
+          write(a.next_state + ((n + first_row) * a.hidden + unit) * Planes, load_codes(next_codes) ^ flip_both);
       }
     }
   }

@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads)
         put_code(run.y, layer.h_dtype, y + i, code);
       }
     }
-    for (int64_t i = threadIdx.x; i < H; i += kThreads) put_code(run.state, layer.h_dtype, b * H + i, h[i]);
+    for (int64_t i = threadIdx.x; i < H; i += kThreads) put_code(run.next_state, layer.h_dtype, b * H + i, h[i]);
   }
 }
 

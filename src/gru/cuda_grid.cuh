@@ -105,7 +105,8 @@ struct GridArgs {
   int32_t first_step;  // of these steps in the sequence: what lengths and the mask are counted from
   int32_t steps, batch, hidden;
   int32_t first_sequence, sequences;  // of this launch
-  uint8_t* state;                     // [batch][hidden] codes, in and out
+  const uint8_t* state;               // [batch][hidden] codes
+  uint8_t* next_state;                // after the last step; may be `state`
   uint8_t* y;                         // codes; already offset to this direction's columns
   int64_t y_step, y_sequence;         // bytes
   uint32_t flip;                      // the sign bit of signed codes, of the high bytes, in all four bytes
@@ -340,7 +341,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
     ratio[gate] = a.ratio[block * 48 + gate * 16 + unit];
     start[gate] = a.start[block * 48 + gate * 16 + unit];
   }
-  uint8_t* const state = a.state + (n * a.hidden + unit_of_all) * Planes;
+  const uint8_t* const state = a.state + (n * a.hidden + unit_of_all) * Planes;
   // Planes from the high byte down; memory is little endian.
   uint32_t code = exists ? state[Planes - 1] ^ (a.flip & 0xff) : 0;
   if (Planes == 2 && exists) code = code << 8 | state[0];
@@ -408,8 +409,9 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
     if (Planes == 2) y[0] = static_cast<uint8_t>(shown);
   }
   if (exists) {
-    state[Planes - 1] = static_cast<uint8_t>(code >> 8 * (Planes - 1) ^ a.flip);
-    if (Planes == 2) state[0] = static_cast<uint8_t>(code);
+    uint8_t* const next_state = a.next_state + (n * a.hidden + unit_of_all) * Planes;
+    next_state[Planes - 1] = static_cast<uint8_t>(code >> 8 * (Planes - 1) ^ a.flip);
+    if (Planes == 2) next_state[0] = static_cast<uint8_t>(code);
   }
 #endif
 }
@@ -895,7 +897,8 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
           };
           const int64_t sequence = int64_t{a.first_sequence} + n;
           write(a.y + t * a.y_step + sequence * a.y_sequence + int64_t{block} * kGridUnits * Planes, t >= lengths[n]);
-          if (s + 1 == a.steps) write(a.state + (sequence * a.hidden + int64_t{block} * kGridUnits) * Planes, false);
+          if (s + 1 == a.steps)
+            write(a.next_state + (sequence * a.hidden + int64_t{block} * kGridUnits) * Planes, false);
         }
         __syncwarp();
         if (lane == 0) barrier_arrive(codes_taken + 8 * static_cast<uint32_t>(place));

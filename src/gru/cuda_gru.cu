@@ -375,7 +375,8 @@ struct DeviceGru::Data {
     const DeviceKernel* kernel;
     int64_t steps;
     int64_t batch;
-    std::byte* state;
+    const std::byte* state;
+    std::byte* next_state;  // may be `state`
     std::byte* workspace;
     Layout layout;
     cudaStream_t stream;
@@ -393,6 +394,7 @@ struct DeviceGru::Data {
                                      std::span<std::byte> state, std::span<std::byte> workspace, cudaStream_t stream,
                                      const GruRunOptions& options) const;
   [[nodiscard]] Status check_state(const char* name, const GruState& state) const;
+  [[nodiscard]] Status copy_state(const Call& call) const;
   [[nodiscard]] Status run_layers(const Call& call, const void* x, void* y) const;
 };
 
@@ -459,26 +461,49 @@ Status DeviceGru::Data::check_state(const char* name, const GruState& state) con
 Result<DeviceGru::Data::Call> DeviceGru::Data::prepare(const Buffer& x, const Buffer& y, int64_t steps, int64_t batch,
                                                        std::span<std::byte> state, std::span<std::byte> workspace,
                                                        cudaStream_t stream, const GruRunOptions& options) const {
-  Call call{nullptr, steps, batch, state.data(), workspace.data(), layout(batch, steps), stream, options};
+  const std::span<std::byte> next_state = options.next_state.empty() ? state : options.next_state;
+  Call call{nullptr, steps,  batch, state.data(), next_state.data(), workspace.data(), layout(batch, steps),
+            stream,  options};
   ISOBIT_RETURN_IF_ERROR(check_room({"state", state}, state_bytes(batch), batch));
+  ISOBIT_RETURN_IF_ERROR(check_room({"next_state", next_state}, state_bytes(batch), batch));
   ISOBIT_RETURN_IF_ERROR(check_room({"workspace", workspace}, call.layout.total, batch));
-  ISOBIT_RETURN_IF_ERROR(check_apart({x, y, {"state", state}, {"workspace", workspace}}));
+  ISOBIT_RETURN_IF_ERROR(
+      check_apart({x, y, {"state", state}, {"workspace", workspace}, {"next_state", options.next_state}}));
   if (options.zoneout_mask != nullptr && model.layer_count() != 1)
     return refuse("a zoneout mask is for models of one layer, this one has " + std::to_string(model.layer_count()));
   if (reinterpret_cast<uintptr_t>(options.lengths) % sizeof(int32_t) != 0)
     return refuse("lengths is not aligned to its elements of 4 bytes");
   ISOBIT_RETURN_IF_ERROR(check_current_device(limits.device, "the model"));
-  const std::pair<const char*, const void*> pointers[] = {
-      {x.name, x.bytes.data()},        {y.name, y.bytes.data()},     {"state", state.data()},
-      {"workspace", workspace.data()}, {"lengths", options.lengths}, {"zoneout_mask", options.zoneout_mask}};
+  const std::pair<const char*, const void*> pointers[] = {{x.name, x.bytes.data()},
+                                                          {y.name, y.bytes.data()},
+                                                          {"state", state.data()},
+                                                          {"next_state", next_state.data()},
+                                                          {"workspace", workspace.data()},
+                                                          {"lengths", options.lengths},
+                                                          {"zoneout_mask", options.zoneout_mask}};
   for (const auto& [name, pointer] : pointers)
     if (pointer != nullptr) ISOBIT_RETURN_IF_ERROR(check_on_device(name, pointer, limits.device));
   ISOBIT_ASSIGN_OR_RETURN(call.kernel, choose(batch, steps, options.kernel));
   return call;
 }
 
+Status DeviceGru::Data::copy_state(const Call& call) const {
+  if (call.next_state == call.state) return {};
+  int64_t at = 0;
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const int64_t bytes = layer_state_bytes(layer, call.batch);
+    ISOBIT_RETURN_IF_ERROR(
+        cuda_status(cudaMemcpyAsync(call.next_state + at, call.state + at, static_cast<size_t>(bytes),
+                                    cudaMemcpyDeviceToDevice, call.stream),
+                    "copying the state"));
+    at += aligned(bytes);
+  }
+  return {};
+}
+
 Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y) const {
-  if (call.steps == 0 || call.batch == 0) return {};
+  if (call.batch == 0) return {};
+  if (call.steps == 0) return copy_state(call);
   const int64_t hidden = model.hidden_size();
   const int64_t output = model.output_size();
   const auto outer = [&](int64_t width) {
@@ -486,8 +511,8 @@ Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y) con
                                     : DeviceStrides{call.batch * width, width};
   };
   const DeviceStrides inner{call.batch * output, output};
-  std::byte* state = call.state;
-  const auto run_layer = [&](int64_t l, int64_t d, std::byte* of_state, cudaStream_t stream) {
+  int64_t state = 0;  // of the layer, in both states
+  const auto run_layer = [&](int64_t l, int64_t d, int64_t of_state, cudaStream_t stream) {
     const DeviceLayer& layer = layers[static_cast<size_t>(l * directions() + d)];
     const bool last = l + 1 == model.layer_count();
     std::byte* const into = last ? static_cast<std::byte*>(y) : call.workspace + call.layout.between[l % 2];
@@ -498,7 +523,8 @@ Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y) con
     run.x_strides = l == 0 ? outer(layer.input_size) : inner;
     run.y = into + d * hidden * size_of(layer.h_dtype);
     run.y_strides = last ? outer(output) : inner;
-    run.state = of_state;
+    run.state = call.state + of_state;
+    run.next_state = call.next_state + of_state;
     run.lengths = call.options.lengths;
     run.mask = call.options.zoneout_mask == nullptr ? nullptr : call.options.zoneout_mask + d * hidden;
     run.mask_width = output;
@@ -508,8 +534,8 @@ Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y) con
   };
   for (int64_t l = 0; l < model.layer_count(); ++l) {
     const auto index = static_cast<size_t>(l * directions());
-    std::byte* const forward = state;
-    std::byte* const backward = forward + aligned(layer_state_bytes(index, call.batch));
+    const int64_t forward = state;
+    const int64_t backward = forward + aligned(layer_state_bytes(index, call.batch));
     state = backward;
     if (directions() == 1) {
       ISOBIT_RETURN_IF_ERROR(run_layer(l, 0, forward, call.stream));
@@ -528,16 +554,24 @@ Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y) con
   return {};
 }
 
+Result<DeviceLimits> current_device_limits() {
+  DeviceLimits limits;
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&limits.device), "the current device"));
+  const auto ask = [&](cudaDeviceAttr attribute, int& value, const char* what) {
+    return cuda_status(cudaDeviceGetAttribute(&value, attribute, limits.device), what);
+  };
+  ISOBIT_RETURN_IF_ERROR(ask(cudaDevAttrMultiProcessorCount, limits.processors, "processors"));
+  ISOBIT_RETURN_IF_ERROR(ask(cudaDevAttrComputeCapabilityMajor, limits.major, "compute capability"));
+  ISOBIT_RETURN_IF_ERROR(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin, limits.block_shared, "shared memory of a block"));
+  ISOBIT_RETURN_IF_ERROR(
+      ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor, limits.processor_shared, "shared memory of a processor"));
+  return limits;
+}
+
 Result<DeviceGru> DeviceGru::create(const GruModel& model) {
   auto data = std::make_shared<Data>();
   data->model = model;
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&data->limits.device), "the current device"));
-  ISOBIT_RETURN_IF_ERROR(
-      cuda_status(cudaDeviceGetAttribute(&data->limits.processors, cudaDevAttrMultiProcessorCount, data->limits.device),
-                  "processors"));
-  ISOBIT_RETURN_IF_ERROR(
-      cuda_status(cudaDeviceGetAttribute(&data->limits.major, cudaDevAttrComputeCapabilityMajor, data->limits.device),
-                  "compute capability"));
+  ISOBIT_ASSIGN_OR_RETURN(data->limits, current_device_limits());
   const std::vector<GruLayerParameters>& layers = model.parameters().layers;
   data->layers.resize(layers.size());
   Upload upload;

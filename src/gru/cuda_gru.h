@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "gru/cuda_limits.h"
 #include "gru/cuda_persistent.h"
 #include "gru/cuda_step.h"
 #include "gru/reference.h"
@@ -63,19 +64,13 @@ struct DeviceRun {
   DeviceStrides x_strides;
   void* y;  // codes of the h grid, already at this direction's columns
   DeviceStrides y_strides;
-  void* state;             // [N, H] codes of the h grid, in and out
+  const void* state;       // [N, H] codes of the h grid
+  void* next_state;        // the same after the last step; may be `state`
   const int32_t* lengths;  // [N], or null
   const uint8_t* mask;     // [T, N, mask_width], already at this direction's columns, or null
   int64_t mask_width;
   bool reverse;
   std::byte* scratch;  // the kernel's scratch_bytes, from a multiple of 256 on
-};
-
-/// The device that a model is on.
-struct DeviceLimits {
-  int device = 0;
-  int processors = 0;
-  int major = 0;  // of the compute capability
 };
 
 struct DeviceKernel {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times of integer GRUs on a device, C = H, one layer, codes in and out. One JSON object a line: T steps a call,
-// `calls` of them in a graph, each going on from the state of the one before. T > 1: one call. T = 1: "same": every
+// `calls` of them in a graph, each going on from the state of the one before. T > 1: one call. T = 1, two states in
+// turn (with --one-state: one, which each call reads and writes over, what takes a second launch): "same": every
 // call is of one model, whose weights stay in the second-level cache; "rotating": of copies in turn, so that weights
 // come from memory. bench/gru_cuda.py puts rivals beside it.
 #include <algorithm>
@@ -30,6 +31,8 @@ struct Options {
   int64_t steps = 256;
   int repeats = 11;
   bool sequences_only = false;
+  bool calls_only = false;
+  bool one_state = false;
 };
 
 /// `generic` takes milliseconds a step for such a layer: fewer steps and replays, and no rotation.
@@ -80,7 +83,7 @@ class Bench {
   }
 
   void time(int64_t batch) const {
-    time(batch, false, 1);
+    if (!options_.calls_only) time(batch, false, 1);
     if (options_.sequences_only) return;
     time(batch, true, 1);
     if (!slow(batch, 1)) time(batch, true, grus_.size());
@@ -108,20 +111,26 @@ class Bench {
     const auto workspace_bytes = static_cast<size_t>(grus_[0].workspace_bytes(batch, call_steps));
     const auto x = isobit::testing::device_memory(count * x_bytes);
     const auto y = isobit::testing::device_memory(count * y_bytes);
-    const auto state = isobit::testing::device_memory(state_bytes);
+    const std::shared_ptr<std::byte> states[2] = {isobit::testing::device_memory(state_bytes),
+                                                  isobit::testing::device_memory(state_bytes)};
     const auto workspace = isobit::testing::device_memory(workspace_bytes);
     std::vector<uint64_t> codes((count * x_bytes + 7) / 8);
     Random random(1);
     for (uint64_t& eight : codes) eight = random.next();
     check_cuda(cudaMemcpy(x.get(), codes.data(), count * x_bytes, cudaMemcpyHostToDevice), "x");
-    required(grus_[0].initial_state({state.get(), state_bytes}, batch, nullptr));
+    required(grus_[0].initial_state({states[0].get(), state_bytes}, batch, nullptr));
     check_cuda(cudaDeviceSynchronize(), "state");
     const double us = isobit::testing::median_microseconds(
         [&](cudaStream_t stream) {
-          for (size_t call = 0; call < static_cast<size_t>(calls); ++call)
-            required(grus_[call % models].forward_codes(
-                {x.get() + call % count * x_bytes, x_bytes}, {y.get() + call % count * y_bytes, y_bytes}, call_steps,
-                batch, {state.get(), state_bytes}, {workspace.get(), workspace_bytes}, stream));
+          for (size_t call = 0; call < static_cast<size_t>(calls); ++call) {
+            isobit::cuda::GruRunOptions run;
+            const bool two_states = one_step && !options_.one_state;
+            if (two_states) run.next_state = {states[1 - call % 2].get(), state_bytes};
+            required(grus_[call % models].forward_codes({x.get() + call % count * x_bytes, x_bytes},
+                                                        {y.get() + call % count * y_bytes, y_bytes}, call_steps, batch,
+                                                        {states[two_states ? call % 2 : 0].get(), state_bytes},
+                                                        {workspace.get(), workspace_bytes}, stream, run));
+          }
         },
         is_slow ? kSlowRepeats : options_.repeats);
     nlohmann::ordered_json line = {{"device", device_}, {"H", size_},     {"N", batch},
@@ -149,7 +158,9 @@ int main(int argc, char** argv) {
   app.add_option("--batch", options.batch, "sequences")->delimiter(',')->check(CLI::PositiveNumber)->required();
   app.add_option("--bits", options.bits, "widths of a model, as apply_bits reads them; one or more");
   app.add_option("--steps", options.steps, "of a sequence, and one-step calls in a graph")->check(CLI::Range(2, 65536));
-  app.add_flag("--sequences-only", options.sequences_only, "no one-step calls");
+  auto* const sequences = app.add_flag("--sequences-only", options.sequences_only, "no one-step calls");
+  app.add_flag("--calls-only", options.calls_only, "one-step calls only")->excludes(sequences);
+  app.add_flag("--one-state", options.one_state, "one-step calls that write over the state that they read");
   app.add_option("--repeats", options.repeats, "replays; the figure is their median")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   for (const int64_t size : options.hidden) {

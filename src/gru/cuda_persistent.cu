@@ -307,12 +307,12 @@ int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t ba
 
 namespace {
 
-/// Steps [first, first + steps) of a run; x and ih: room for them. Three grids: the padding is an ordinary launch, so
-/// all that is before it in the stream has ended when it begins, the chunk before included. The product begins early,
-/// and so do gru_cluster and gru_cluster_many: before they have waited for the grid in front of them they touch nothing
-/// but constants and shared memory. The cooperative launch of gru_grid is an ordinary one.
-Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t first, int64_t steps, uint8_t* x,
-                    uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
+/// Steps [first, first + steps) of a run, from `state` on; x and ih: room for them. Three grids: the padding is an
+/// ordinary launch, so all that is before it in the stream has ended when it begins, the chunk before included. The
+/// product begins early, and so do gru_cluster and gru_cluster_many: before they have waited for the grid in front of
+/// them they touch nothing but constants and shared memory. The cooperative launch of gru_grid is an ordinary one.
+Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, const void* state, int64_t first, int64_t steps,
+                    uint8_t* x, uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
   const ProductShape& shape = product_shape(p);
   ProductRows rows;
   rows.codes = static_cast<const uint8_t*>(run.x) + first * run.x_strides.step * p.x_planes;
@@ -332,7 +332,8 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, int64_t firs
   chunk.first_step = first;
   chunk.steps = steps;
   chunk.batch = run.batch;
-  chunk.state = static_cast<uint8_t*>(run.state);
+  chunk.state = static_cast<const uint8_t*>(state);
+  chunk.next_state = static_cast<uint8_t*>(run.next_state);
   chunk.y_step = run.y_strides.step * p.h_planes;
   chunk.y_sequence = run.y_strides.sequence * p.h_planes;
   chunk.y = static_cast<uint8_t*>(run.y) + first * chunk.y_step;
@@ -363,7 +364,8 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
   for (int64_t done = 0; done < run.steps; done += chunk) {
     const int64_t steps = std::min(chunk, run.steps - done);
     const int64_t first = run.reverse ? run.steps - done - steps : done;
-    ISOBIT_RETURN_IF_ERROR(launch_chunk(p, run, first, steps, x, ih, exchange, stream));
+    const void* const state = done == 0 ? run.state : run.next_state;
+    ISOBIT_RETURN_IF_ERROR(launch_chunk(p, run, state, first, steps, x, ih, exchange, stream));
   }
   return {};
 }

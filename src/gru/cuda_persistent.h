@@ -69,7 +69,8 @@ struct PersistentLayer {
 struct PersistentChunk {
   const uint16_t* ih;
   int64_t first_step, steps, batch;
-  uint8_t* state;              // [batch][hidden] codes, in and out
+  const uint8_t* state;        // [batch][hidden] codes
+  uint8_t* next_state;         // after the last step; may be `state`
   uint8_t* y;                  // of the first of these steps, at this direction's columns
   int64_t y_step, y_sequence;  // bytes
   const int32_t* lengths;      // [batch], or null

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The host's side of the kernel of one launch a step: which layers it runs, packing, launches.
 #include "gru/cuda_step.cuh"
+#include "gru/cuda_step_many.cuh"
+#include "gru/cuda_step_tile.h"
 
 #include <algorithm>
 #include <cstring>
@@ -16,7 +18,7 @@ namespace isobit::cuda {
 namespace {
 
 constexpr int64_t kMaxBatch = INT32_MAX / 512;       // rows are counted in 32 bits
-constexpr int64_t kChunkBytes = int64_t{128} << 20;  // of x as planes
+constexpr int64_t kChunkBytes = int64_t{128} << 20;  // of copied x
 constexpr int64_t kAlignment = 256;
 constexpr int32_t kMaxTableBits = 16;
 constexpr int64_t kBlocksPerProcessor = 2;
@@ -24,9 +26,11 @@ constexpr int64_t kBlocksPerProcessor = 2;
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 Status unsupported(const std::string& what) { return {StatusCode::kUnsupported, what}; }
 
-/// Bytes of a padded row of x or h.
-int32_t plane_bytes(const StepMatrix& matrix) { return matrix.pieces * kStepDepth; }
-int32_t row_bytes(const StepMatrix& matrix) { return matrix.planes * plane_bytes(matrix); }
+/// Bytes of a row of x or h, and of one that is padded.
+int32_t row_bytes(const StepMatrix& matrix) { return matrix.size * matrix.code_bytes; }
+int32_t padded_bytes(const StepMatrix& matrix) {
+  return (row_bytes(matrix) + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
+}
 
 /// Warps share the pieces of W and R so that the largest share is as small as can be.
 void cut(StepLayer& layer) {
@@ -45,7 +49,7 @@ void pack_fragments(const CodeMatrix& weights, int64_t hidden, int64_t groups, c
                     StepMatrix& matrix, std::vector<uint8_t>& fragments) {
   matrix.size = static_cast<int32_t>(weights.columns());
   matrix.pieces = static_cast<int32_t>((weights.columns() + kStepDepth - 1) / kStepDepth);
-  matrix.planes = static_cast<int32_t>(size_in_bytes(activation.dtype()));
+  matrix.code_bytes = static_cast<int32_t>(size_in_bytes(activation.dtype()));
   matrix.flip = static_cast<uint32_t>(storage_offset(activation.dtype()));
   fragments.reserve(static_cast<size_t>(groups * matrix.pieces) * 3 * 512);
   for (int64_t group = 0; group < groups; ++group)
@@ -85,6 +89,15 @@ void pack_lanes(const GruLayerParameters& p, StepGates<Real>& c, std::vector<flo
   for (size_t gate = 0; gate < 3; ++gate) c.ih_to_gate[gate] = ratio_of<Real>(p.ih_to_gate[gate]);
 }
 
+/// Rescales are monotonic, so the ends decide.
+bool float_holds_ih(const GruLayerParameters& p) {
+  const Grid& ih = p.grids[kIh];
+  for (const int64_t code : {ih.min(), ih.max()})
+    for (const RescaleParameters& ratio : p.ih_to_gate)
+      if (std::abs(rescale(ratio, code - ih.zero_point, p.rounding)) > 1 << 24) return false;
+  return true;
+}
+
 StepLanes lanes_of(const GruLayerParameters& p, const GruProof& proof) {
   const bool small_tables = std::all_of(p.tables.begin(), p.tables.end(), [](const ActivationTable& table) {
     return table.input.bits <= kMaxTableBits && table.output.bits <= kMaxTableBits;
@@ -95,50 +108,169 @@ StepLanes lanes_of(const GruLayerParameters& p, const GruProof& proof) {
   return proof.gates_f64 && float_holds_n(p) ? StepLanes::kF64 : StepLanes::kS64;
 }
 
-/// Steps whose x is in memory as planes at once.
+/// Steps whose x is copied at once.
 int64_t chunk_steps(const StepLayer& layer, int64_t batch, int64_t steps) {
-  return std::clamp<int64_t>(kChunkBytes / (batch * row_bytes(layer.W)), 1, steps);
+  return std::clamp<int64_t>(kChunkBytes / (batch * padded_bytes(layer.W)), 1, steps);
 }
 
-/// On devices that can, the grid begins while the one before it ends: see let_next_grid_start.
+/// Whether gru_step can read rows as they are: [steps][batch] of them.
+bool rows_aligned(const void* codes, const StepMatrix& matrix, const DeviceStrides& strides, int64_t steps,
+                  int64_t batch) {
+  const auto odd = [](int64_t bytes) { return bytes % kRowAlignment != 0; };
+  return !odd(static_cast<int64_t>(reinterpret_cast<uintptr_t>(codes) % kRowAlignment)) && !odd(row_bytes(matrix)) &&
+         (steps == 1 || !odd(strides.step * matrix.code_bytes)) &&
+         (batch == 1 || !odd(strides.sequence * matrix.code_bytes));
+}
+
+StepSide side_of(const StepMatrix& matrix) {
+  StepSide side{};
+  side.fragments = matrix.fragments;
+  side.row_bytes = padded_bytes(matrix);
+  side.code_bytes = matrix.code_bytes;
+  side.pieces = matrix.pieces;
+  side.flip = matrix.flip == 0 ? 0 : 0x80808080u;
+  return side;
+}
+
+/// A launch of Args: on devices that can, the grid begins while the one before it ends (let_next_grid_start).
 template <typename Args>
-Status launch_early(void (*kernel)(Args), const char* name, dim3 grid, int32_t threads, const Args& args,
-                    const DeviceLimits& limits, cudaStream_t stream) {
-  cudaLaunchAttribute early = early_start();
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = limits.major >= 9 ? 1 : 0;
-  return cuda_status(cudaLaunchKernelEx(&config, kernel, args), name);
+struct StepLaunch {
+  void (*kernel)(Args) = nullptr;
+  const char* name = nullptr;
+  dim3 grid;
+  int32_t threads = 0;
+  int32_t shared = 0;
+
+  Status operator()(const Args& args, const DeviceLimits& limits, cudaStream_t stream) const {
+    cudaLaunchAttribute early = early_start();
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.dynamicSmemBytes = static_cast<size_t>(shared);
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = limits.major >= 9 ? 1 : 0;
+    return cuda_status(cudaLaunchKernelEx(&config, kernel, args), name);
+  }
+};
+
+unsigned pieces_of(int64_t count, int64_t piece) { return static_cast<unsigned>((count + piece - 1) / piece); }
+
+dim3 grid_of(const StepTile& tile, const StepLayer& layer, int64_t batch) {
+  return dim3(pieces_of(layer.groups, 2 * tile.groups), pieces_of(batch, 32 * tile.row_tiles));
 }
 
-template <typename Lanes, int kPlanes, int kHalves>
-Status run_steps_of(const typename Lanes::Constants& gates, const DeviceLayer& layer, const DeviceRun& run,
-                    const DeviceLimits& limits, cudaStream_t stream) {
+/// Of gru_step_many: the smallest tile with which every block has a processor for itself, or the largest one. None for
+/// so few sequences that gru_step has blocks for all of them at once, or where the memory does not suffice.
+template <typename Lanes, int kPlanes>
+StepTile choose_tile(const StepLayer& layer, int64_t batch, const DeviceLimits& limits) {
+  StepTile chosen{};
+  if (batch <= kStepSequences ||
+      layer.groups * pieces_of(batch, kStepSequences / 2) <= kBlocksPerProcessor * limits.processors)
+    return chosen;
+  for (const StepTile& tile : {StepTile{1, 1}, StepTile{1, 2}, StepTile{2, 2}, StepTile{2, 4}}) {
+    if (tile.row_tiles == 4 && !std::is_same_v<Lanes, F32Lanes>) continue;  // registers
+    if (step_many_shared<Lanes>(tile, kPlanes, layer.table_entries) > limits.block_shared) continue;
+    chosen = tile;
+    const dim3 grid = grid_of(tile, layer, batch);
+    if (int64_t{grid.x} * grid.y <= limits.processors) break;
+  }
+  return chosen;
+}
+
+StepTile tile_of(const StepLayer& layer, int64_t batch, const DeviceLimits& limits) {
+  if (layer.lanes == StepLanes::kS64 || !layer.float_ih) return {};
+  if (layer.lanes == StepLanes::kF32) return choose_tile<F32Lanes, 1>(layer, batch, limits);
+  return layer.W.code_bytes == 1 && layer.R.code_bytes == 1 ? choose_tile<F64Lanes, 1>(layer, batch, limits)
+                                                            : choose_tile<F64Lanes, 2>(layer, batch, limits);
+}
+
+template <typename Lanes, int kPlanes>
+auto step_many_kernel(const StepTile& tile) {
+  if constexpr (std::is_same_v<Lanes, F32Lanes>)
+    if (tile.row_tiles == 4) return gru_step_many<Lanes, kPlanes, 2, 4>;
+  return tile.groups == 2      ? gru_step_many<Lanes, kPlanes, 2, 2>
+         : tile.row_tiles == 2 ? gru_step_many<Lanes, kPlanes, 1, 2>
+                               : gru_step_many<Lanes, kPlanes, 1, 1>;
+}
+
+template <typename Lanes, int kPlanes>
+Result<StepLaunch<StepArgs<Lanes>>> step_launch_of(const StepLayer& layer, int64_t batch, const DeviceLimits& limits) {
+  StepLaunch<StepArgs<Lanes>> launch;
+  if constexpr (!std::is_same_v<Lanes, S64Lanes>) {
+    const StepTile tile = tile_of(layer, batch, limits);
+    if (tile.groups > 0) {
+      launch.kernel = step_many_kernel<Lanes, kPlanes>(tile);
+      launch.name = "kernel gru_step_many";
+      launch.grid = grid_of(tile, layer, batch);
+      launch.threads = kManyStepThreads;
+      // So much that a processor has room for one block: blocks of the next grid begin early, where there is room, and
+      // would share a few processors while others have none.
+      launch.shared = std::max(step_many_shared<Lanes>(tile, kPlanes, layer.table_entries),
+                               std::min(limits.processor_shared / 2, limits.block_shared));
+      ISOBIT_RETURN_IF_ERROR(
+          cuda_status(cudaFuncSetAttribute(launch.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, launch.shared),
+                      launch.name));
+      return launch;
+    }
+  }
+  // Tiles of 8 sequences where all of their blocks are on the device at once, else of 16.
+  const int64_t blocks = kBlocksPerProcessor * limits.processors;
+  const int64_t few = kStepSequences / 2;
+  const int64_t sequences = batch <= few || layer.groups * pieces_of(batch, few) <= blocks ? few : kStepSequences;
+  launch.kernel = sequences == few ? gru_step<Lanes, kPlanes, 1> : gru_step<Lanes, kPlanes, 2>;
+  launch.name = "kernel gru_step";
+  launch.grid = dim3(static_cast<unsigned>(layer.groups),
+                     static_cast<unsigned>(std::clamp<int64_t>(blocks / layer.groups, 1, pieces_of(batch, sequences))));
+  // A sequence's gates are a warp's: more of them than multiply, where there are so many.
+  launch.threads = 32 * static_cast<int32_t>(std::clamp<int64_t>(std::min(batch, sequences), layer.warps, kStepWarps));
+  return launch;
+}
+
+template <typename Lanes, int kPlanes>
+Status run_steps(const typename Lanes::Constants& gates, const DeviceLayer& layer, const DeviceRun& run,
+                 const DeviceLimits& limits, cudaStream_t stream) {
   const StepLayer& p = layer.step;
-  const int64_t chunk = chunk_steps(p, run.batch, run.steps);
+  const int64_t x_padded = padded_bytes(p.W);
+  const int64_t h_padded = padded_bytes(p.R);
+  const auto* const x = static_cast<const uint8_t*>(run.x);
+  const bool copies_x = !rows_aligned(run.x, p.W, run.x_strides, run.steps, run.batch);
+  // Of the first step, which must not read what it writes.
+  const bool copies_h =
+      !rows_aligned(run.state, p.R, {0, p.R.size}, 1, run.batch) || (run.steps == 1 && run.state == run.next_state);
+  const int64_t chunk = copies_x ? chunk_steps(p, run.batch, run.steps) : run.steps;
   uint8_t* const h[2] = {reinterpret_cast<uint8_t*>(run.scratch),
-                         reinterpret_cast<uint8_t*>(run.scratch) + aligned(run.batch * row_bytes(p.R))};
-  uint8_t* const x = h[1] + aligned(run.batch * row_bytes(p.R));
+                         reinterpret_cast<uint8_t*>(run.scratch) + aligned(run.batch * h_padded)};
+  uint8_t* const x_copy = h[1] + aligned(run.batch * h_padded);
   const auto batch = static_cast<int32_t>(run.batch);
 
   PrepareArgs prepare{};
   prepare.batch = static_cast<uint32_t>(batch);
-  CodeRows& x_rows = prepare.sets[0];
-  x_rows = {nullptr, run.x_strides, 0, p.W.size, p.W.planes, p.W.flip, plane_bytes(p.W), x};
+  prepare.sets[0] = {nullptr,
+                     {run.x_strides.step * p.W.code_bytes, run.x_strides.sequence * p.W.code_bytes},
+                     0,
+                     row_bytes(p.W),
+                     padded_bytes(p.W),
+                     x_copy};
   for (int i = 0; i < 2; ++i)
-    prepare.sets[1 + i] = {run.state,  {0, p.R.size}, prepare.batch,    p.R.size,
-                           p.R.planes, p.R.flip,      plane_bytes(p.R), h[i]};
+    prepare.sets[1 + i] = {static_cast<const uint8_t*>(run.state),
+                           {0, row_bytes(p.R)},
+                           copies_h && i < run.steps ? prepare.batch : 0,
+                           row_bytes(p.R),
+                           padded_bytes(p.R),
+                           h[i]};
 
   StepArgs<Lanes> a{};
   a.gates = gates;
-  a.sides[0] = {p.W.fragments, nullptr, row_bytes(p.W), plane_bytes(p.W), p.W.planes, p.W.pieces};
-  a.sides[1] = {p.R.fragments, nullptr, row_bytes(p.R), plane_bytes(p.R), p.R.planes, p.R.pieces};
+  StepSide& of_x = a.sides[0];
+  StepSide& of_h = a.sides[1];
+  of_x = side_of(p.W);
+  of_h = side_of(p.R);
+  of_x.sequence_bytes = copies_x ? x_padded : run.x_strides.sequence * p.W.code_bytes;
   a.rows = p.rows;
   a.tables = p.tables;
   a.table_entries = p.table_entries;
+  a.warps = p.warps;
   a.x_warps = p.x_warps;
   a.batch = batch;
   a.hidden = p.R.size;
@@ -147,45 +279,41 @@ Status run_steps_of(const typename Lanes::Constants& gates, const DeviceLayer& l
   a.h_zero = p.h_zero;
   a.lengths = run.lengths;
   a.mask_width = run.mask_width;
-  constexpr int64_t kSequences = kStepSequences / 2 * kHalves;
-  const int64_t tiles = (run.batch + kSequences - 1) / kSequences;
-  const dim3 grid(static_cast<unsigned>(p.groups), static_cast<unsigned>(std::clamp<int64_t>(
-                                                       kBlocksPerProcessor * limits.processors / p.groups, 1, tiles)));
+  ISOBIT_ASSIGN_OR_RETURN(const StepLaunch<StepArgs<Lanes>> launch,
+                          (step_launch_of<Lanes, kPlanes>(p, run.batch, limits)));
 
-  const int32_t words = std::max(plane_bytes(p.W), plane_bytes(p.R)) / 4;
   for (int64_t done = 0; done < run.steps; done += chunk) {
     const int64_t steps = std::min(chunk, run.steps - done);
     const int64_t first = run.reverse ? run.steps - done - steps : done;
-    x_rows.from = static_cast<const uint8_t*>(run.x) + first * run.x_strides.step * p.W.planes;
-    x_rows.rows = static_cast<uint32_t>(steps * run.batch);
+    prepare.sets[0].from = x + first * prepare.sets[0].strides.step;
+    prepare.sets[0].rows = copies_x ? static_cast<uint32_t>(steps * run.batch) : 0;
     if (done > 0) prepare.sets[1].rows = prepare.sets[2].rows = 0;
-    const int64_t rows = steps * run.batch + prepare.sets[1].rows + prepare.sets[2].rows;
-    const dim3 prepare_grid(static_cast<unsigned>((words + kPrepareThreads - 1) / kPrepareThreads),
-                            static_cast<unsigned>(std::min<int64_t>(rows, int64_t{16} * limits.processors)));
-    ISOBIT_RETURN_IF_ERROR(
-        launch_early(step_prepare, "kernel step_prepare", prepare_grid, kPrepareThreads, prepare, limits, stream));
+    if (const int64_t rows = int64_t{prepare.sets[0].rows} + prepare.sets[1].rows + prepare.sets[2].rows; rows > 0) {
+      StepLaunch<PrepareArgs> copy;
+      copy.kernel = step_prepare;
+      copy.name = "kernel step_prepare";
+      copy.grid = dim3(pieces_of(std::max(x_padded, h_padded), 4 * kPrepareThreads),
+                       static_cast<unsigned>(std::min<int64_t>(rows, int64_t{16} * limits.processors)));
+      copy.threads = kPrepareThreads;
+      ISOBIT_RETURN_IF_ERROR(copy(prepare, limits, stream));
+    }
     for (int64_t i = 0; i < steps; ++i) {
       const int64_t s = done + i;
       const int64_t t = run.reverse ? run.steps - 1 - s : s;
-      a.sides[0].codes = x + (t - first) * run.batch * row_bytes(p.W);
-      a.sides[1].codes = h[s % 2];
-      a.next = h[(s + 1) % 2];
-      a.state = s + 1 == run.steps ? run.state : nullptr;
-      a.y = static_cast<uint8_t*>(run.y) + t * run.y_strides.step * p.R.planes;
+      of_x.codes = copies_x ? x_copy + (t - first) * run.batch * x_padded : x + t * prepare.sets[0].strides.step;
+      const bool callers = s == 0 && !copies_h;
+      of_h.codes = callers ? static_cast<const uint8_t*>(run.state) : h[s % 2];
+      of_h.sequence_bytes = callers ? row_bytes(p.R) : h_padded;
+      const bool last = s + 1 == run.steps;
+      a.next = last ? run.next_state : h[(s + 1) % 2];
+      a.next_sequence = last ? p.R.size : h_padded / p.R.code_bytes;
+      a.y = static_cast<uint8_t*>(run.y) + t * run.y_strides.step * p.R.code_bytes;
       a.t = static_cast<int32_t>(t);
       a.mask = run.mask == nullptr ? nullptr : run.mask + t * run.batch * run.mask_width;
-      ISOBIT_RETURN_IF_ERROR(
-          launch_early(gru_step<Lanes, kPlanes, kHalves>, "kernel gru_step", grid, 32 * p.warps, a, limits, stream));
+      ISOBIT_RETURN_IF_ERROR(launch(a, limits, stream));
     }
   }
   return {};
-}
-
-template <typename Lanes, int kPlanes>
-Status run_steps(const typename Lanes::Constants& gates, const DeviceLayer& layer, const DeviceRun& run,
-                 const DeviceLimits& limits, cudaStream_t stream) {
-  return run.batch <= kStepSequences / 2 ? run_steps_of<Lanes, kPlanes, 1>(gates, layer, run, limits, stream)
-                                         : run_steps_of<Lanes, kPlanes, 2>(gates, layer, run, limits, stream);
 }
 
 }  // namespace
@@ -212,6 +340,7 @@ Result<StepPack> pack_step(const GruLayerParameters& p) {
   layer.groups = static_cast<int32_t>((p.hidden_size + kStepUnits - 1) / kStepUnits);
   layer.h_zero = static_cast<uint32_t>(p.grids[kH].zero_point + storage_offset(p.grids[kH].dtype()));
   layer.lanes = lanes_of(p, proof);
+  layer.float_ih = float_holds_ih(p);
   pack_fragments(p.W, p.hidden_size, layer.groups, p.grids[kX], layer.W, pack.W);
   pack_fragments(p.R, p.hidden_size, layer.groups, p.grids[kH], layer.R, pack.R);
   cut(layer);
@@ -229,6 +358,11 @@ Result<StepPack> pack_step(const GruLayerParameters& p) {
   pack.tables.resize((pack.tables.size() + 3) / 4 * 4);  // copied in pieces of 16 bytes
   layer.table_entries = static_cast<int32_t>(pack.tables.size());
   return pack;
+}
+
+Result<StepTile> step_tile(const GruLayerParameters& p, int64_t batch, const DeviceLimits& limits) {
+  ISOBIT_ASSIGN_OR_RETURN(const StepPack pack, pack_step(p));
+  return tile_of(pack.layer, batch, limits);
 }
 
 Status step_supports(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits&) {
@@ -249,17 +383,17 @@ int64_t step_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch, i
   if (!step_supports(layers, batch, steps, limits).ok()) return 0;
   int64_t bytes = 0;
   for (const DeviceLayer& layer : layers) {
-    const int64_t one = batch * row_bytes(layer.step.W);
+    const int64_t one = batch * padded_bytes(layer.step.W);
     // A smaller batch may run more steps in a chunk: the limit itself, where it can be reached.
     const int64_t x = steps <= kChunkBytes / one ? steps * one : std::max(kChunkBytes, one);
-    bytes = std::max(bytes, aligned(x) + 2 * aligned(batch * row_bytes(layer.step.R)));
+    bytes = std::max(bytes, aligned(x) + 2 * aligned(batch * padded_bytes(layer.step.R)));
   }
   return bytes;
 }
 
 Status step_launch(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits& limits, cudaStream_t stream) {
   const StepLayer& p = layer.step;
-  const bool bytes = p.W.planes == 1 && p.R.planes == 1;
+  const bool bytes = p.W.code_bytes == 1 && p.R.code_bytes == 1;
   const S64Lanes::Constants reference{layer.cell, storage_offset(layer.h_dtype)};
   switch (p.lanes) {
     case StepLanes::kF32: return run_steps<F32Lanes, 1>(p.f32, layer, run, limits, stream);

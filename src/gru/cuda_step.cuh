@@ -12,15 +12,15 @@
 //
 // Time of a single step is latency. So a warp asks for all its weights at once and before it waits for the grid before
 // it (programmatic dependent launch, sm_90 and later): they are constant, all else is read and written after that wait.
-// And x and h come as unsigned bytes in padded rows, one or two planes of them, that step_prepare has made of the
-// caller's codes: 16 aligned bytes of a row are the operand of two products, whatever their type, sign, or stride was.
+// x and h are read as they are, 16 aligned bytes at a time; what lies past the end of a row meets weights of zero.
+// Where the caller's rows are not aligned, step_prepare has copied them to rows that are.
 //
 // Who reads and writes the state. Any block may read all of h after another has finished, so h_(s+1) must not be
-// written over h_s. step_prepare copies the caller's state to the first of two buffers, step s reads buffer s % 2 and
-// writes the other, and the last step writes the caller's state as well, which no step has read. (One launch for T = 1
-// would need a counter of the blocks that have read h, and memory for it that somebody has set to zero: a workspace
-// comes as it is. The copy runs while the first step loads its weights.) Grid s + 1 writes the buffer that grid s reads
-// only after its wait for all of grid s, and every block waits, so the end of a grid is the end of all before it.
+// written over h_s. The first step reads the caller's state, the last one writes the next; between them the state is in
+// one of two buffers in turn. So a run of one step is one launch, unless both states of the caller are one: then
+// step_prepare copies it first. (To do without would take a counter of the blocks that have read h, and memory for it
+// that somebody has set to zero: a workspace comes as it is.) Grid s + 1 writes what grid s reads only after its wait
+// for all of grid s, and every block waits, so the end of a grid is the end of all before it.
 #ifndef ISOBIT_GRU_CUDA_STEP_CUH_
 #define ISOBIT_GRU_CUDA_STEP_CUH_
 
@@ -42,6 +42,7 @@ inline constexpr int kStepUnits = 8;                // of a block
 inline constexpr int kStepSequences = 16;           // of an mma; 8 where that is enough
 inline constexpr int kStepDepth = 64;               // columns of a piece
 inline constexpr int kStepSharedEntries = 3 * 256;  // larger tables stay in global memory
+inline constexpr int kRowAlignment = 16;            // bytes
 inline constexpr int kPrepareThreads = 256;
 
 // ---- Lanes
@@ -62,6 +63,7 @@ __device__ __forceinline__ Acc accumulator(Acc start, const int32_t (&sums)[kPla
 /// Acc: a start value alone may need more bits than the complete accumulator, which fits Real.
 template <typename Real, typename Acc>
 struct RealLanes {
+  using Lane = Real;
   using Constants = StepGates<Real>;
   struct Row {
     Acc start;
@@ -71,24 +73,43 @@ struct RealLanes {
     return {static_cast<Acc>(start), ratio_of<Real>(ratio)};
   }
 
+  /// ih rescaled to the gate inputs.
+  template <int kPlanes>
+  static __device__ __forceinline__ Real from_x(const Constants& c, int gate, const Row& row,
+                                                const int32_t (&sums)[kPlanes]) {
+    const auto acc = static_cast<Real>(accumulator(row.start, sums));
+    return rescale_even(clamp_lane(rescale_even(acc, row.ratio), c.ih_low, c.ih_high), c.ih_to_gate[gate]);
+  }
+  template <int kPlanes>
+  static __device__ __forceinline__ Real hh(const Constants& c, const Row& row, const int32_t (&sums)[kPlanes]) {
+    Real value[1];
+    rescale_hh(c.cell, {static_cast<SumOf<Real>>(accumulator(row.start, sums))}, {row.ratio}, value);
+    return value[0];
+  }
+  template <int N>
+  static __device__ __forceinline__ void cells(const Constants& c, const uint8_t* tables, const Real (&of_x)[3][N],
+                                               const Real (&of_h)[3][N], const uint32_t (&codes)[N],
+                                               uint32_t (&fresh)[N]) {
+    Real h[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) h[i] = to_lane<Real>(static_cast<int32_t>(codes[i] - c.cell.h_to_unsigned));
+    gru_gates(c.cell, tables, of_x, of_h, h, fresh);
+#pragma unroll
+    for (int i = 0; i < N; ++i) fresh[i] &= 0xffff;
+  }
+
   template <int kStride, int kPlanes>
   static __device__ __forceinline__ uint32_t next(const Constants& c, const uint8_t* tables, const Row* rows,
                                                   const int32_t (&sums)[2][3][kPlanes], uint32_t code) {
-    Real from_ih[3][1], hh[3][1];
+    Real of_x[3][1], of_h[3][1];
 #pragma unroll
     for (int gate = 0; gate < 3; ++gate) {
-      const Row& of_x = rows[gate * kStride];
-      const Row& of_h = rows[(3 + gate) * kStride];
-      const auto acc_x = static_cast<Real>(accumulator(of_x.start, sums[0][gate]));
-      const auto acc_h = static_cast<SumOf<Real>>(accumulator(of_h.start, sums[1][gate]));
-      from_ih[gate][0] =
-          rescale_even(clamp_lane(rescale_even(acc_x, of_x.ratio), c.ih_low, c.ih_high), c.ih_to_gate[gate]);
-      rescale_hh(c.cell, {acc_h}, {of_h.ratio}, hh[gate]);
+      of_x[gate][0] = from_x(c, gate, rows[gate * kStride], sums[0][gate]);
+      of_h[gate][0] = hh(c, rows[(3 + gate) * kStride], sums[1][gate]);
     }
-    const Real h[1] = {to_lane<Real>(static_cast<int32_t>(code - c.cell.h_to_unsigned))};
     uint32_t fresh[1];
-    gru_gates(c.cell, tables, from_ih, hh, h, fresh);
-    return fresh[0] & 0xffff;
+    cells(c, tables, of_x, of_h, {code}, fresh);
+    return fresh[0];
   }
 };
 using F32Lanes = RealLanes<float, int32_t>;
@@ -130,8 +151,11 @@ struct S64Lanes {
 /// W and x_t, or R and h.
 struct StepSide {
   const uint4* fragments;  // [groups][pieces][gate][lane]
-  const uint8_t* codes;    // [batch][planes][plane_bytes] unsigned
-  int32_t row_bytes, plane_bytes, planes, pieces;
+  const uint8_t* codes;    // of x or h, from a multiple of kRowAlignment on, as is every row
+  int64_t sequence_bytes;  // from a row to the next one
+  int32_t row_bytes;       // that may be read, a multiple of kRowAlignment
+  int32_t code_bytes, pieces;
+  uint32_t flip;  // of four codes' highest bytes: makes them unsigned
 };
 
 template <typename Lanes>
@@ -141,34 +165,49 @@ struct StepArgs {
   const std::byte* rows;  // Lanes::Row [groups][side][gate][8]
   const float* tables;
   int32_t table_entries;
-  int32_t x_warps;
+  int32_t warps, x_warps;  // that multiply; of them, with W
   int32_t batch, hidden;
-  uint8_t* next;  // the other buffer of h, like sides[1].codes
-  void* state;    // [batch][hidden] codes of the caller, or null before the last step
-  void* y;        // codes of this step
-  int64_t y_sequence;
-  uint32_t flip;  // the sign bit of signed codes of h
-  uint32_t h_zero;
+  void* next;  // codes of the next state
+  void* y;     // codes of this step
+  int64_t next_sequence, y_sequence;
+  uint32_t flip;    // the sign bit of signed codes of h
+  uint32_t h_zero;  // unsigned
   int32_t t;
   const int32_t* lengths;  // [batch], or null
   const uint8_t* mask;     // of this step [batch][mask_width], or null
   int64_t mask_width;
 };
 
-/// Rows of codes to become planes of unsigned bytes, padded with zeros: [steps * batch][planes][plane_bytes].
+/// Rows of codes to be copied to aligned rows, padded with zeros.
 struct CodeRows {
-  const void* from;
-  DeviceStrides strides;
-  uint32_t rows;  // steps * batch
-  int32_t size, planes;
-  uint32_t flip;
-  int32_t plane_bytes;
+  const uint8_t* from;
+  DeviceStrides strides;  // in bytes
+  uint32_t rows;          // steps * batch
+  int32_t bytes;          // of a row
+  int32_t padded_bytes;   // of a copied row
   uint8_t* to;
 };
 struct PrepareArgs {
   CodeRows sets[3];  // x, and the state twice: padding is set in both buffers
   uint32_t batch;
 };
+
+/// The new code of a cell, or where the cell keeps its state the old one, to the next state and to y.
+template <typename Lanes>
+__device__ __forceinline__ void put_state(const StepArgs<Lanes>& a, int64_t n, int unit, uint32_t fresh, uint32_t old) {
+  const bool frozen = a.lengths != nullptr && a.t >= a.lengths[n];
+  const bool keeps = frozen || (a.mask != nullptr && a.mask[n * a.mask_width + unit] == 0);
+  const uint32_t code = keeps ? old : fresh;
+  const auto put = [&](void* codes, int64_t index, uint32_t value) {
+    if (a.sides[1].code_bytes == 2) {
+      static_cast<uint16_t*>(codes)[index] = static_cast<uint16_t>(value ^ a.flip);
+    } else {
+      static_cast<uint8_t*>(codes)[index] = static_cast<uint8_t>(value ^ a.flip);
+    }
+  };
+  put(a.next, n * a.next_sequence + unit, code);
+  put(a.y, n * a.y_sequence + unit, frozen ? a.h_zero : code);
+}
 
 /// A volatile load, so that all are under way before the first product: ptxas moves others behind the conditions of the
 /// products that use them, one wait after the other.
@@ -181,37 +220,29 @@ __device__ __forceinline__ uint4 load_codes(const uint8_t* from) {
   return v;
 }
 
-/// Four codes a thread.
+/// Four bytes a thread.
 static __global__ void __launch_bounds__(kPrepareThreads) step_prepare(const __grid_constant__ PrepareArgs a) {
   let_next_grid_start();
   wait_for_grid_before();
-  const uint32_t k = (blockIdx.x * kPrepareThreads + threadIdx.x) * 4;
+  const int k = static_cast<int>(blockIdx.x * kPrepareThreads + threadIdx.x) * 4;
   const uint32_t rows = a.sets[0].rows + a.sets[1].rows + a.sets[2].rows;
   for (uint32_t i = blockIdx.y; i < rows; i += gridDim.y) {
     uint32_t row = i;
     int set = 0;
     while (row >= a.sets[set].rows) row -= a.sets[set++].rows;
     const CodeRows& s = a.sets[set];
-    if (k >= static_cast<uint32_t>(s.plane_bytes)) continue;
-    const int64_t at = row / a.batch * s.strides.step + row % a.batch * s.strides.sequence + k;
-    uint32_t low = 0;
-    uint32_t high = 0;
+    if (k >= s.padded_bytes) continue;
+    const uint8_t* const from = s.from + row / a.batch * s.strides.step + row % a.batch * s.strides.sequence + k;
+    uint32_t four = 0;
 #pragma unroll
-    for (uint32_t j = 0; j < 4; ++j) {
-      if (k + j >= static_cast<uint32_t>(s.size)) continue;
-      const uint32_t code = (s.planes == 2 ? uint32_t{static_cast<const uint16_t*>(s.from)[at + j]}
-                                           : uint32_t{static_cast<const uint8_t*>(s.from)[at + j]}) ^
-                            s.flip;
-      low |= (code & 0xff) << (8 * j);
-      high |= (code >> 8) << (8 * j);
-    }
-    uint8_t* const to = s.to + static_cast<int64_t>(row) * s.planes * s.plane_bytes + k;
-    *reinterpret_cast<uint32_t*>(to) = low;
-    if (s.planes == 2) *reinterpret_cast<uint32_t*>(to + s.plane_bytes) = high;
+    for (int j = 0; j < 4; ++j)
+      if (k + j < s.bytes) four |= uint32_t{from[j]} << (8 * j);
+    *reinterpret_cast<uint32_t*>(s.to + int64_t{row} * s.padded_bytes + k) = four;
   }
 }
 
-/// kPlanes: the larger of x's and h's. kHalves: 1 for at most 8 sequences, which saves registers, else 2.
+/// kPlanes: bytes of a code, the larger of x's and h's. kHalves: 1 for at most 8 sequences, which saves registers,
+/// else 2.
 template <typename Lanes, int kPlanes, int kHalves>
 __global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_constant__ StepArgs<Lanes> a) {
   using Row = typename Lanes::Row;
@@ -224,7 +255,7 @@ __global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_cons
   __shared__ __align__(16) int32_t partial[kStepWarps][kPartial];
   __shared__ __align__(16) uint8_t row_bytes[kRowBytes];
   __shared__ __align__(16) float shared_tables[kStepSharedEntries];
-  __shared__ __align__(8) uint8_t own[kPlanes][kSequences][kStepUnits];  // this block's units of h
+  __shared__ __align__(16) uint8_t own[kSequences][kStepUnits * kPlanes];  // this block's units of h
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
   const int lane = thread % 32;
@@ -235,8 +266,8 @@ __global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_cons
   const StepSide& side = a.sides[of_h ? 1 : 0];
   const StepSide& h = a.sides[1];
   const int pieces = side.pieces;
-  const int stride = of_h ? warps - a.x_warps : a.x_warps;  // between two pieces of a warp
-  const int first = of_h ? warp - a.x_warps : warp;
+  const int stride = of_h ? a.warps - a.x_warps : a.x_warps;                    // between two pieces of a warp
+  const int first = warp >= a.warps ? pieces : of_h ? warp - a.x_warps : warp;  // of warps for gates only: none
 
   const uint4* const fragments = side.fragments + int64_t{group} * pieces * 96 + lane;
   uint4 weights[kPieces][3];
@@ -264,22 +295,24 @@ __global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_cons
     const int first_sequence = tile * kSequences;
     const int left = a.batch - first_sequence;
     const int sequences = left < kSequences ? left : kSequences;
-    const int own_plane = thread / kSequences;
+    // Pieces of 8 bytes: a code of two bytes takes two pieces.
+    const int own_piece = thread / kSequences;
     const int own_sequence = thread % kSequences;
-    const bool takes_own = own_plane < h.planes && own_sequence < sequences;
+    const bool takes_own = own_piece < h.code_bytes && own_sequence < sequences;
     uint2 own_units{0, 0};
     if (takes_own)
-      own_units = __ldcg(reinterpret_cast<const uint2*>(h.codes + int64_t{first_sequence + own_sequence} * h.row_bytes +
-                                                        own_plane * h.plane_bytes + group * kStepUnits));
+      own_units =
+          __ldcg(reinterpret_cast<const uint2*>(h.codes + (int64_t{first_sequence} + own_sequence) * h.sequence_bytes +
+                                                group * kStepUnits * h.code_bytes + own_piece * 8));
 
     int32_t acc[2][3][4] = {};  // of the planes; with one plane two chains, which are shorter
-    // No load is behind a condition: a sequence, piece or plane that does not exist is read from one that does, and its
-    // sums are not read, or it is not multiplied.
+    // No load is behind a condition: what does not exist is read from where something does; then its sums are not read,
+    // or it is not multiplied, or its weights are zero.
     const uint8_t* codes[kHalves];
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       const int sequence = lane / 4 + 8 * half < sequences ? lane / 4 + 8 * half : 0;
-      codes[half] = side.codes + int64_t{first_sequence + sequence} * side.row_bytes + lane % 4 * 16;
+      codes[half] = side.codes + (int64_t{first_sequence} + sequence) * side.sequence_bytes;
     }
     for (int from = first; from < pieces; from += kPieces * stride) {
       const bool fetched = from == first && (tile == static_cast<int>(blockIdx.y) || pieces <= kPieces * stride);
@@ -291,20 +324,31 @@ __global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_cons
         for (int plane = 0; plane < kPlanes; ++plane)
 #pragma unroll
           for (int half = 0; half < kHalves; ++half) {
-            const int piece = from + i * stride < pieces ? from + i * stride : pieces - 1;
-            const int at = plane < side.planes ? plane * side.plane_bytes : 0;
-            rows[i][plane][half] = load_codes(codes[half] + at + piece * kStepDepth);
+            // With two bytes a code: the first eight codes of a lane's 16, and the others.
+            const int at = ((from + i * stride) * kStepDepth + lane % 4 * 16) * side.code_bytes + 16 * plane;
+            rows[i][plane][half] = load_codes(codes[half] + (at < side.row_bytes ? at : side.row_bytes - 16));
           }
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
         if (from + i * stride >= pieces) break;
 #pragma unroll
         for (int plane = 0; plane < kPlanes; ++plane) {
-          if (plane >= side.planes) break;
+          if (plane >= side.code_bytes) break;
           // The columns of a piece are permuted alike in both operands: lane q of a row has columns 16q to 16q + 15,
           // eight of them in each of two products.
-          const uint4& upper = rows[i][plane][0];
-          const uint4 lower = kHalves == 2 ? rows[i][plane][kHalves - 1] : uint4{0, 0, 0, 0};
+          const auto plane_of = [&](int half) {
+            uint4 v = rows[i][0][half];
+            if (kPlanes == 2 && side.code_bytes == 2) {
+              const uint4& w = rows[i][kPlanes - 1][half];
+              const uint32_t bytes = plane == 0 ? 0x6420 : 0x7531;  // of two words: the low ones, the high ones
+              v = {__byte_perm(v.x, v.y, bytes), __byte_perm(v.z, v.w, bytes), __byte_perm(w.x, w.y, bytes),
+                   __byte_perm(w.z, w.w, bytes)};
+            }
+            const uint32_t flip = side.code_bytes == 1 || plane == 1 ? side.flip : 0;
+            return uint4{v.x ^ flip, v.y ^ flip, v.z ^ flip, v.w ^ flip};
+          };
+          const uint4 upper = plane_of(0);
+          const uint4 lower = kHalves == 2 ? plane_of(kHalves - 1) : uint4{0, 0, 0, 0};
           const uint32_t even[4] = {upper.x, lower.x, upper.y, lower.y};
           const uint32_t odd[4] = {upper.z, lower.z, upper.w, lower.w};
 #pragma unroll
@@ -330,7 +374,7 @@ __global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_cons
           }
           *reinterpret_cast<int2*>(to + (gate * kPlanes + plane) * kTile + half * 8 * kStepUnits) = sum;
         }
-    if (takes_own) *reinterpret_cast<uint2*>(own[own_plane][own_sequence]) = own_units;
+    if (takes_own) *reinterpret_cast<uint2*>(own[own_sequence] + own_piece * 8) = own_units;
     __pipeline_wait_prior(0);
     __syncthreads();
 
@@ -362,27 +406,14 @@ __global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_cons
               sums[i][gate][plane] += __shfl_xor_sync(0xffffffffu, sums[i][gate][plane], offset);
       if (lane % 4 != 0 || unit >= a.hidden) continue;
       const int64_t n = first_sequence + s;
-      const bool frozen = a.lengths != nullptr && a.t >= a.lengths[n];
-      const bool keeps = frozen || (a.mask != nullptr && a.mask[n * a.mask_width + unit] == 0);
-      uint32_t code = own[0][s][unit_in_group];
+      uint32_t code = own[s][unit_in_group];
       if constexpr (kPlanes == 2)
-        if (h.planes == 2) code |= uint32_t{own[1][s][unit_in_group]} << 8;
+        if (h.code_bytes == 2) code = reinterpret_cast<const uint16_t*>(own[s])[unit_in_group];
+      code ^= a.flip;
       const auto* const tables = reinterpret_cast<const uint8_t*>(shares_tables ? shared_tables : a.tables);
       const uint32_t fresh = Lanes::template next<kStepUnits, kPlanes>(
           a.gates, tables, reinterpret_cast<const Row*>(row_bytes) + unit_in_group, sums, code);
-      if (!keeps) code = fresh;
-      uint8_t* const next = a.next + n * h.row_bytes + unit;
-      next[0] = static_cast<uint8_t>(code);
-      const auto put = [&](void* codes, int64_t index, uint32_t value) {
-        if (h.planes == 2) {
-          static_cast<uint16_t*>(codes)[index] = static_cast<uint16_t>(value ^ a.flip);
-        } else {
-          static_cast<uint8_t*>(codes)[index] = static_cast<uint8_t>(value ^ a.flip);
-        }
-      };
-      if (h.planes == 2) next[h.plane_bytes] = static_cast<uint8_t>(code >> 8);
-      put(a.y, n * a.y_sequence + unit, frozen ? a.h_zero : code);
-      if (a.state != nullptr) put(a.state, n * a.hidden + unit, code);
+      put_state(a, n, unit, fresh, code);
     }
     __syncthreads();  // before the sums of the next tile
   }

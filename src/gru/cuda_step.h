@@ -31,7 +31,7 @@ struct StepMatrix {
   const uint4* fragments = nullptr;  // weights in the order in which warps load them
   int32_t size = 0;                  // columns
   int32_t pieces = 0;                // of 64 columns
-  int32_t planes = 1;                // bytes of a code of x or h
+  int32_t code_bytes = 1;            // of x or h
   uint32_t flip = 0;                 // the sign bit of signed codes: code ^ flip is unsigned
 };
 
@@ -46,7 +46,8 @@ struct StepLayer {
   StepGates<double> f64{};
   const float* tables = nullptr;  // of f32 and f64
   int32_t table_entries = 0;
-  uint32_t h_zero = 0;  // the unsigned code of z_h
+  uint32_t h_zero = 0;    // the unsigned code of z_h
+  bool float_ih = false;  // float holds ih rescaled to the gate inputs
 };
 
 /// The arrays behind the pointers, on the host.

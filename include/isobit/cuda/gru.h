@@ -22,6 +22,9 @@ struct GruRunOptions {
   const int32_t* lengths = nullptr;       // device memory, [N]; values outside 0..T count as the nearer end
   const uint8_t* zoneout_mask = nullptr;  // device memory, [T, N, directions * H]; models of one layer
   bool batch_first = false;               // x [N, T, C] and y [N, T, directions * H]
+  /// Device memory as large as `state` and apart from it, where the last state goes instead: `state` is only read, then.
+  /// Runs of one step take half of the time so, if x and the rows of h are multiples of 16 bytes: two buffers in turn.
+  std::span<std::byte> next_state{};
 };
 
 /// A GruModel on one device. Immutable; safe to share between threads and streams; two runs at once need a state and a
@@ -52,7 +55,8 @@ class DeviceGru {
 
   /// Codes in and out: x elements of model().input_grid().dtype() [T, N, C], y of output_grid().dtype()
   /// [T, N, directions * H]. All buffers are device memory of this device; state and workspace aligned to 256 bytes, x
-  /// and y to their elements. Continues from `state` and leaves the last state there.
+  /// and y to their elements. Continues from `state` and leaves the last state there, or in
+  /// options.next_state.
   [[nodiscard]] Status forward_codes(std::span<const std::byte> x, std::span<std::byte> y, int64_t steps, int64_t batch,
                                      std::span<std::byte> state, std::span<std::byte> workspace, cudaStream_t stream,
                                      const GruRunOptions& options = {}) const;
