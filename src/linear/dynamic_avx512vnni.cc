@@ -103,6 +103,15 @@ struct Vector {
     if constexpr (kUnsigned) codes = _mm_xor_si128(codes, _mm_set1_epi8(-128));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), codes);
   }
+  template <bool kUnsigned>
+  ISOBIT_HD static void to_codes(int8_t* to, const Floats (&a)[4]) {
+    const __m512i front = _mm512_packs_epi32(_mm512_cvtps_epi32(a[0]), _mm512_cvtps_epi32(a[1]));
+    const __m512i back = _mm512_packs_epi32(_mm512_cvtps_epi32(a[2]), _mm512_cvtps_epi32(a[3]));
+    const __m512i in_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i codes = _mm512_permutexvar_epi32(in_order, _mm512_packs_epi16(front, back));
+    if constexpr (kUnsigned) codes = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
+    _mm512_storeu_si512(to, codes);
+  }
   /// `count` is a multiple of 32.
   ISOBIT_HD static int32_t sum_codes(const int8_t* codes, int64_t count) {
     const auto add = [codes](__m256i sum, int64_t i) __attribute__((always_inline)) {

@@ -96,6 +96,15 @@ struct AvxLanes {
     if constexpr (kUnsigned) codes = _mm_xor_si128(codes, _mm_set1_epi8(-128));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to), codes);
   }
+  template <bool kUnsigned>
+  ISOBIT_HD static void to_codes(int8_t* to, const Floats (&a)[4]) {
+    const __m256i front = _mm256_packs_epi32(_mm256_cvtps_epi32(a[0]), _mm256_cvtps_epi32(a[1]));
+    const __m256i back = _mm256_packs_epi32(_mm256_cvtps_epi32(a[2]), _mm256_cvtps_epi32(a[3]));
+    const __m256i in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    __m256i codes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(front, back), in_order);
+    if constexpr (kUnsigned) codes = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+    store_bytes(to, codes);
+  }
   /// `count` is a multiple of 32.
   ISOBIT_HD static int32_t sum_codes(const int8_t* codes, int64_t count) {
     __m256i sum = _mm256_setzero_si256();

@@ -620,12 +620,28 @@ bool quantize_row_of(const DynamicQuantizeArgs& args) {
     if (usable) {
       const Floats inverse = Vector::set_float(kSteps / range);
       const Floats offset = Vector::set_float(group.offset);
+      // Conversions saturate at -128 and 127. No symmetric code is below -127: |x| * (127 / amax) is at most 127 (1 +
+      // 2^-22).
+      const auto scaled = [&](Floats v) __attribute__((always_inline)) {
+        if constexpr (kAsymmetric) v = Vector::subtract_float(v, offset);
+        return Vector::multiply_float(v, inverse);
+      };
+      int64_t done = 0;
+      for (; done + 4 * Vector::kLanes <= length; done += 4 * Vector::kLanes) {
+        Floats four[4];
+        // The next row, where rows are dense: its smallest and largest elements wait for memory otherwise.
+        const uint8_t* const next = from + (length + done) * dynamic_float_bytes(kType);
+        unroll<4>(ISOBIT_UNROLLED(i) {
+          constexpr int64_t kUnitBytes = Vector::kLanes * dynamic_float_bytes(kType);
+          if constexpr (i * kUnitBytes % 64 == 0) __builtin_prefetch(next + i * kUnitBytes);
+          four[i] = scaled(Vector::floats(kType, from, done + i * Vector::kLanes));
+        });
+        Vector::to_codes<kUnsigned>(codes + done, four);
+      }
       for_group<kType>(
-          from, length, [&](Floats v, int64_t k, auto) __attribute__((always_inline)) {
-            if constexpr (kAsymmetric) v = Vector::subtract_float(v, offset);
-            // Saturates at -128 and 127. No symmetric code is below -127: |x| * (127 / amax) is at most 127 (1 +
-            // 2^-22).
-            Vector::to_codes<kUnsigned>(codes + k, Vector::multiply_float(v, inverse));
+          from + done * dynamic_float_bytes(kType),
+          length - done, [&](Floats v, int64_t k, auto) __attribute__((always_inline)) {
+            Vector::to_codes<kUnsigned>(codes + done + k, scaled(v));
           });
       std::memset(codes + length, 0, static_cast<size_t>(padded - length));
       if constexpr (!kUnsigned) sum = Vector::sum_codes(codes, padded);
