@@ -230,8 +230,8 @@ class Int8Kernels final : public LinearEngine {
 };
 
 /// Symmetric weights of 8 bits whose rows are one group: the integer product of static codes, u = a + 128, and one
-/// conversion at the end. Workspace: codes of all rows, then their groups. Scratch: a row as float32, and later the
-/// integers of a block and a row of its results.
+/// conversion at the end. Workspace: codes of all rows, then their groups. Scratch: a row as float32 and its codes, and
+/// later the integers of a block and a row of its results.
 class WholeRowKernels final : public LinearEngine {
  public:
   static bool can_run(const LowBitMatrix& matrix) {
@@ -270,10 +270,10 @@ class WholeRowKernels final : public LinearEngine {
            static_cast<int64_t>((scales_.size() + sums_.size() + start_.size()) * kElementBytes);
   }
   [[nodiscard]] int64_t rows_bytes(int64_t m) const override {
-    return m * row_bytes() + round_up_64(m * static_cast<int64_t>(sizeof(DynamicGroup)));
+    return packed_rows(m) * row_bytes() + round_up_64(m * static_cast<int64_t>(sizeof(DynamicGroup)));
   }
   [[nodiscard]] int64_t scratch_bytes(int64_t m) const override {
-    return std::max((std::min(m, kStaticRows) + 1) * kColumns, weights_.k()) * kElementBytes;
+    return std::max((std::min(m, kStaticRows) + 1) * kColumns * kElementBytes, floats_bytes() + row_bytes());
   }
 
   bool quantize_row(const LinearCall& call, int64_t i, std::byte* scratch) const override {
@@ -284,6 +284,8 @@ class WholeRowKernels final : public LinearEngine {
       x = scratch;
       dtype = Dtype::kF32;
     }
+    const bool tiled = takes_tiles(product_, weights_, call.m);
+    auto* const codes = tiled ? scratch + floats_bytes() : call.rows + i * row_bytes();
     DynamicGroup& group = groups(call)[i];
     const bool finite = kernels_.quantize({.x = x,
                                            .type = dynamic_float(dtype),
@@ -292,23 +294,27 @@ class WholeRowKernels final : public LinearEngine {
                                            .factor = 0,
                                            .asymmetric = !sums_.empty(),
                                            .is_unsigned = true,
-                                           .codes = reinterpret_cast<int8_t*>(call.rows + i * row_bytes()),
+                                           .codes = reinterpret_cast<int8_t*>(codes),
                                            .groups = &group});
+    if (tiled)
+      pack_activations_row(codes, Dtype::kU8, weights_.k(),
+                           reinterpret_cast<uint8_t*>(call.rows) + tiled_row_at(i, row_bytes()), kTileBytes);
     if (!finite) group.scale = std::numeric_limits<float>::quiet_NaN();
     return finite;
   }
 
   void run(const LinearCall& call, const LinearRectangle& part, std::byte* scratch) const override {
-    auto* const d = reinterpret_cast<int32_t*>(scratch);
-    for (int64_t m = part.m_begin; m < part.m_end; m += kStaticRows) {
-      const int64_t count = std::min(kStaticRows, part.m_end - m);
-      const ActivationRows rows{reinterpret_cast<const uint8_t*>(call.rows) + m * row_bytes(), row_bytes(), 1, count};
-      for (auto block = static_cast<int32_t>(part.n_begin); block < part.n_end; ++block) {
-        const int64_t n = weights_.first_row(block);
-        linear(product_, weights_, {block, block + 1}, rows, start_.data() + n, d, kColumns, true);
-        finish(call, m, count, n, std::min(weights_.n(), weights_.first_row(block + 1)) - n, d);
-      }
-    }
+    const BlockRange blocks{static_cast<int32_t>(part.n_begin), static_cast<int32_t>(part.n_end)};
+    const int64_t first = weights_.first_row(blocks.begin);
+    const ActivationRows rows{reinterpret_cast<const uint8_t*>(call.rows) + part.m_begin * row_bytes(), row_bytes(), 1,
+                              part.m_end - part.m_begin, takes_tiles(product_, weights_, call.m)};
+    auto* const results = reinterpret_cast<float*>(scratch);
+    product_in_pieces(product_, weights_, blocks, rows, start_.data() + first,
+                      reinterpret_cast<int32_t*>(results + kColumns), [&](LinearSums sums) {
+                        sums.m += part.m_begin;
+                        sums.n += first;
+                        finish(call, sums, results);
+                      });
   }
 
  private:
@@ -322,34 +328,39 @@ class WholeRowKernels final : public LinearEngine {
         epilogue_(std::move(epilogue)) {}
 
   [[nodiscard]] int64_t row_bytes() const { return packed_row_bytes(Dtype::kS8, weights_.k()); }
+  [[nodiscard]] int64_t floats_bytes() const { return round_up_64(weights_.k() * kElementBytes); }
+  /// Of m rows, with those that fill up tiles.
+  [[nodiscard]] int64_t packed_rows(int64_t m) const {
+    return takes_tiles(product_, weights_, m) ? round_up_to_tile(m) : m;
+  }
   [[nodiscard]] DynamicGroup* groups(const LinearCall& call) const {
-    return reinterpret_cast<DynamicGroup*>(call.rows + call.m * row_bytes());
+    return reinterpret_cast<DynamicGroup*>(call.rows + packed_rows(call.m) * row_bytes());
   }
 
-  /// y[m .. m + count - 1, n .. n + width - 1].
-  void finish(const LinearCall& call, int64_t m, int64_t count, int64_t n, int64_t width, int32_t* d) const {
-    DynamicFinishArgs args{.d = d,
-                           .d_stride = kColumns,
-                           .rows = count,
+  /// The rows and columns of y that the sums are of. results: for one row of them.
+  void finish(const LinearCall& call, const LinearSums& sums, float* results) const {
+    const int64_t width = std::min(weights_.n() - sums.n, sums.columns);
+    DynamicFinishArgs args{.d = static_cast<const int32_t*>(sums.acc),
+                           .d_stride = sums.stride,
+                           .rows = sums.rows,
                            .count = width,
-                           .groups = groups(call) + m,
-                           .scales = scales_.data() + n,
-                           .sums = sums_.empty() ? nullptr : sums_.data() + n,
-                           .bias = epilogue_.bias.data() + n,
+                           .groups = groups(call) + sums.m,
+                           .scales = scales_.data() + sums.n,
+                           .sums = sums_.empty() ? nullptr : sums_.data() + sums.n,
+                           .bias = epilogue_.bias.data() + sums.n,
                            .lo = epilogue_.clamp.lo,
                            .hi = epilogue_.clamp.hi,
-                           .y = nullptr,
+                           .y = results,
                            .y_stride = call.y_stride};
     if (call.y_dtype == Dtype::kF32) {
-      args.y = reinterpret_cast<float*>(call.y_row(m)) + n;
+      args.y = reinterpret_cast<float*>(call.y_row(sums.m)) + sums.n;
       return kernels_.finish(args);
     }
     args.rows = 1;
-    args.y = reinterpret_cast<float*>(d + count * kColumns);
-    for (int64_t i = m; i < m + count; ++i, args.d += kColumns, ++args.groups) {
+    for (int64_t i = 0; i < sums.rows; ++i, args.d += sums.stride, ++args.groups) {
       kernels_.finish(args);
-      std::byte* const y = call.y_row(i) + n * static_cast<int64_t>(size_in_bytes(call.y_dtype));
-      for (int64_t j = 0; j < width; ++j) store_float(y, call.y_dtype, j, args.y[j]);
+      std::byte* const y = call.y_row(sums.m + i) + sums.n * static_cast<int64_t>(size_in_bytes(call.y_dtype));
+      for (int64_t j = 0; j < width; ++j) store_float(y, call.y_dtype, j, results[j]);
     }
   }
 

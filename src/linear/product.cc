@@ -22,6 +22,11 @@ Digits split(int32_t w) {
   return digits;
 }
 
+[[gnu::always_inline]] inline void flip_codes(const uint8_t* __restrict in, int64_t count, uint8_t flip,
+                                              uint8_t* __restrict out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = in[i] ^ flip;
+}
+
 /// Keeps every product of sizes within int64.
 constexpr int64_t kMaxN = int64_t{1} << 31;
 
@@ -105,15 +110,27 @@ Result<PackedWeights> pack_weights(const int32_t* weights, int64_t n, int64_t k,
   return packed;
 }
 
-void pack_activations_row(const void* codes, Dtype dtype, int64_t k, uint8_t* out) {
-  const int64_t plane_bytes = packed_plane_bytes(k);
+bool takes_tiles([[maybe_unused]] LinearKernel kernel, [[maybe_unused]] const PackedWeights& weights,
+                 [[maybe_unused]] int64_t m) {
+#if defined(__x86_64__) && !defined(ISOBIT_NO_X86_KERNELS)
+  return kernel == linear_u8_s8_amx && m >= kTileRows && weights.k() > kTileColumns - 4 && weights.planes() == 1;
+#else
+  return false;
+#endif
+}
+
+void pack_activations_row(const void* codes, Dtype dtype, int64_t k, uint8_t* out, int64_t piece_stride) {
   if (activation_planes(dtype) == 1) {
     const uint8_t* in = static_cast<const uint8_t*>(codes);
     const uint8_t flip = dtype == Dtype::kS8 ? 0x80 : 0;  // adding 128 modulo 256
-    for (int64_t i = 0; i < k; ++i) out[i] = in[i] ^ flip;
-    std::memset(out + k, 0, static_cast<size_t>(plane_bytes - k));
+    for (; k >= kTileColumns; k -= kTileColumns, in += kTileColumns, out += piece_stride)
+      flip_codes(in, kTileColumns, flip, out);
+    if (k == 0) return;
+    flip_codes(in, k, flip, out);
+    std::memset(out + k, 0, static_cast<size_t>(kTileColumns - k));
     return;
   }
+  const int64_t plane_bytes = packed_plane_bytes(k);
   const uint16_t* in = static_cast<const uint16_t*>(codes);
   const uint16_t flip = dtype == Dtype::kS16 ? 0x8000 : 0;
   uint8_t* const high = out + plane_bytes;

@@ -37,6 +37,9 @@ struct ActivationRows {
   int64_t stride_bytes;  // usually packed_row_bytes
   int planes;
   int64_t m;
+  // Instead of rows [m / 16][k / 64][16 rows][64 k], one plane, and the stride is packed_row_bytes; where takes_tiles()
+  // is true. The last rows may be missing, but not their memory.
+  bool tiled = false;
 };
 
 class PackedWeights;
@@ -48,7 +51,7 @@ inline constexpr int64_t kSecondLevelBytes = int64_t{2} << 20;
 
 template <typename T>
 void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange blocks, const ActivationRows& u,
-            const T* start, T* acc, int64_t acc_stride, bool cold = false);
+            const T* start, T* acc, int64_t acc_stride, bool cold = false, LinearThen then = {});
 
 /// Weights in the order in which kernels read them; immutable, so a copy shares the memory. Layout, the same for
 /// all paths: [plane][block][quad of k][row of the block][4 k], each block 1 to 12 tiles of 16 rows.
@@ -73,7 +76,7 @@ class PackedWeights {
                                             int32_t max_block_tiles);
   template <typename T>
   friend void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange blocks, const ActivationRows& u,
-                     const T* start, T* acc, int64_t acc_stride, bool cold);
+                     const T* start, T* acc, int64_t acc_stride, bool cold, LinearThen then);
 
   std::shared_ptr<const int8_t> memory_;  // 64-byte aligned
   int64_t n_ = 0;
@@ -104,16 +107,26 @@ constexpr int activation_planes(Dtype dtype) { return static_cast<int>(size_in_b
 constexpr int64_t packed_plane_bytes(int64_t k) { return round_up_64(k); }
 constexpr int64_t packed_row_bytes(Dtype dtype, int64_t k) { return activation_planes(dtype) * packed_plane_bytes(k); }
 
-/// codes: k codes of type s8, u8, s16 or u16. Writes packed_row_bytes(dtype, k) bytes, zero beyond k.
-void pack_activations_row(const void* codes, Dtype dtype, int64_t k, uint8_t* out);
+/// Whether m rows for these weights are best packed as tiles. A part of such a call may have fewer rows.
+bool takes_tiles(LinearKernel kernel, const PackedWeights& weights, int64_t m);
+constexpr int64_t round_up_to_tile(int64_t m) { return (m + kTileRows - 1) / kTileRows * kTileRows; }
+/// Where row m of tiles begins: kTileColumns codes, the next ones kTileBytes further.
+constexpr int64_t tiled_row_at(int64_t m, int64_t row_bytes) {
+  return m / kTileRows * kTileRows * row_bytes + m % kTileRows * kTileColumns;
+}
+
+/// codes: k codes of type s8, u8, s16 or u16. Writes packed_row_bytes(dtype, k) bytes, zero beyond k. 8-bit codes:
+/// 64 bytes at a time, piece_stride bytes apart.
+void pack_activations_row(const void* codes, Dtype dtype, int64_t k, uint8_t* out, int64_t piece_stride = kTileColumns);
 
 /// For every row r of `blocks`: acc[m, r - first] = start[r - first] + product, first = first_row(blocks.begin). T is
 /// int32_t: modulo 2^32, exact when the caller has proved that the final value fits; or int64_t: exact for every input
 /// whose start leaves room (|product| < 2^49). acc: m rows of acc_stride elements. No alignment is needed; 64 bytes is
-/// faster. start and acc do not overlap.
+/// faster. start and acc do not overlap. With `then`, of tiled activations and weights of one plane, it takes the sums
+/// in place of acc, in pieces.
 template <typename T>
 inline void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange blocks, const ActivationRows& u,
-                   const T* start, T* acc, int64_t acc_stride, bool cold) {
+                   const T* start, T* acc, int64_t acc_stride, bool cold, LinearThen then) {
   static_assert(sizeof(T) == sizeof(int32_t) || sizeof(T) == sizeof(int64_t));
   const int32_t wide_end = blocks.end < weights.wide_blocks_ ? blocks.end : weights.wide_blocks_;
   LinearArgs args;
@@ -135,6 +148,8 @@ inline void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange
   args.shift = 0;
   args.wide = sizeof(T) == sizeof(int64_t);
   args.cold = cold && (u.m > kFewRows || weights.size_bytes() > kSecondLevelBytes);
+  args.tiled = u.tiled;
+  args.then = then;
   kernel(args);
   for (int plane = 1; plane < weights.planes_; ++plane) {  // further planes are added to what the first ones left
     args.weights += weights.plane_bytes_;

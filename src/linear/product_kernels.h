@@ -12,6 +12,25 @@ namespace isobit {
 /// product without unrolling k, and 3 * hidden_size is often a multiple of 12 * 16.
 inline constexpr int kMaxBlockTiles = 12;
 inline constexpr int kTileRows = 16;
+/// Of a tile of activations.
+inline constexpr int64_t kTileColumns = 64;
+inline constexpr int64_t kTileBytes = kTileRows * kTileColumns;
+
+/// Sums of rows m .. m + rows - 1 and columns n .. n + columns - 1.
+struct LinearSums {
+  const void* acc;  // int32_t, or int64_t when wide; `columns` rounded up to 16 can be read
+  int64_t stride;   // in elements
+  int64_t m;
+  int64_t rows;
+  int64_t n;
+  int64_t columns;
+};
+
+/// Takes sums while they are in the cache.
+struct LinearThen {
+  void (*call)(const void* context, const LinearSums& sums) = nullptr;
+  const void* context = nullptr;
+};
 
 /// One product of all activation planes with one weight plane: acc = start + 2^shift * product.
 struct LinearArgs {
@@ -32,7 +51,10 @@ struct LinearArgs {
   int64_t acc_stride;    // in elements
   int32_t shift;
   bool wide;
-  bool cold;  // the weights may come from memory: they are fetched ahead of their use
+  bool cold;   // the weights may come from memory: they are fetched ahead of their use
+  bool tiled;  // activations are tiles, see ActivationRows; of kernels for which takes_tiles() is true
+  // Of tiled activations: takes the sums, and acc is not written.
+  LinearThen then;
 };
 
 using LinearKernel = void (*)(const LinearArgs& args);

@@ -96,11 +96,41 @@ struct Product {
 
     std::vector<T> expected(static_cast<size_t>(m * n));
     reference_linear_product(weights.data(), storage.data(), dtype, m, n, k, start, expected.data());
-    for (int64_t row = 0; row < m; ++row) {
-      for (int64_t col = 0; col < n; ++col)
-        ASSERT_EQ(acc[row * stride + col], expected[static_cast<size_t>(row * n + col)]) << "at " << row << ", " << col;
-      for (int64_t col = padded; col < stride && row + 1 < m; ++col)
-        ASSERT_EQ(acc[row * stride + col], canary) << "written beyond padded_n at " << row << ", " << col;
+    const auto compare = [&] {
+      for (int64_t row = 0; row < m; ++row) {
+        for (int64_t col = 0; col < n; ++col)
+          ASSERT_EQ(acc[row * stride + col], expected[static_cast<size_t>(row * n + col)])
+              << "at " << row << ", " << col;
+        for (int64_t col = padded; col < stride && row + 1 < m; ++col)
+          ASSERT_EQ(acc[row * stride + col], canary) << "written beyond padded_n at " << row << ", " << col;
+      }
+    };
+    compare();
+    if (::testing::Test::HasFatalFailure() || !takes_tiles(kernel, *packed, m)) return;
+
+    const GuardedBytes tiles(round_up_to_tile(m) * row_bytes);
+    for (int64_t row = 0; row < m; ++row)
+      pack_activations_row(codes + row * code_bytes, dtype, k, tiles.data() + tiled_row_at(row, row_bytes), kTileBytes);
+    for (int64_t rows = m; rows > 0; rows -= 23) {  // a part of a call may have fewer rows than a tile
+      SCOPED_TRACE(std::to_string(rows) + " rows of tiles");
+      const ActivationRows u{tiles.data(), row_bytes, 1, rows, true};
+      std::fill_n(acc, acc_count, canary);
+      linear(kernel, *packed, packed->all_blocks(), u, start, acc, stride);
+      for (int64_t row = rows; row < m; ++row) std::copy_n(expected.data() + row * n, n, acc + row * stride);
+      compare();
+      std::fill_n(acc, acc_count, canary);
+      const auto copy = [&](const LinearSums& sums) {
+        for (int64_t row = 0; row < sums.rows; ++row)
+          for (int64_t col = 0; col < sums.columns; ++col) {
+            T& to = acc[(sums.m + row) * stride + sums.n + col];
+            ASSERT_EQ(to, canary) << "once more " << sums.m + row << ", " << sums.n + col;
+            to = static_cast<const T*>(sums.acc)[row * sums.stride + col];
+          }
+      };
+      const auto call = [](const void* to, const LinearSums& sums) { (*static_cast<decltype(&copy)>(to))(sums); };
+      linear<T>(kernel, *packed, packed->all_blocks(), u, start, nullptr, 0, true, {call, &copy});
+      for (int64_t row = rows; row < m; ++row) std::copy_n(expected.data() + row * n, n, acc + row * stride);
+      compare();
     }
   }
 };
@@ -142,9 +172,9 @@ TEST_P(Linear, EveryRemainderOfK) {
   }
 }
 
-/// From 16 rows and 61 columns on, linear_u8_s8_amx multiplies tiles of 16 x 16 x 64.
+/// From 16 rows and 61 columns on, linear_u8_s8_amx multiplies tiles of 16 x 16 x 64, of rows or of tiles.
 TEST_P(Linear, ManyRows) {
-  for (const int64_t m : {15, 16, 17, 31, 32, 33, 47, 70})
+  for (const int64_t m : {15, 16, 17, 31, 32, 33, 47, 48, 64, 70})
     for (const int64_t k : {60, 61, 64, 65, 127, 128, 200})
       for (const int64_t n : {16, 33, 53, 240}) {
         check_both(GetParam().path, m, n, k, Dtype::kS8, -128, 127);
@@ -249,6 +279,29 @@ TEST_P(Linear, ReadsNoByteBeyondTheWeights) {
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Linear, ::testing::ValuesIn(kRows),
                          [](const ::testing::TestParamInfo<Row>& row) { return std::string(row.param.name); });
+
+TEST(PackActivations, PiecesOfRows) {
+  std::mt19937 random(5);
+  for (const int64_t k : {0, 1, 15, 16, 63, 64, 65, 127, 128, 200})
+    for (const Dtype dtype : {Dtype::kS8, Dtype::kU8})
+      for (const int64_t stride : {kTileColumns, kTileBytes})
+        for (const bool at_end : {false, true}) {  // aligned, and at an odd address where k is odd
+          SCOPED_TRACE(std::string(to_string(dtype)) + ", k " + std::to_string(k) + ", " + std::to_string(stride));
+          const GuardedBytes codes(k, at_end);
+          for (int64_t i = 0; i < k; ++i) codes.data()[i] = static_cast<uint8_t>(random());
+          const int64_t pieces = (k + kTileColumns - 1) / kTileColumns;
+          const GuardedBytes out(pieces == 0 ? 0 : (pieces - 1) * stride + kTileColumns, at_end);
+          const std::vector<uint8_t> before(out.data(), out.data() + out.bytes().size());
+          pack_activations_row(codes.data(), dtype, k, out.data(), stride);
+          EXPECT_TRUE(out.untouched_around());
+          for (int64_t i = 0; i < static_cast<int64_t>(before.size()); ++i) {
+            const int64_t in_piece = i % stride;
+            const int64_t at = i / stride * kTileColumns + in_piece;
+            const uint8_t u = at >= k ? 0 : static_cast<uint8_t>(codes.data()[at] + storage_offset(dtype));
+            ASSERT_EQ(out.data()[i], in_piece < kTileColumns ? u : before[static_cast<size_t>(i)]) << "byte " << i;
+          }
+        }
+}
 
 TEST(PackWeights, RefusesByName) {
   const std::vector<int32_t> weights = {0, 65536, -32769};

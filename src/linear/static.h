@@ -64,6 +64,35 @@ inline constexpr int32_t kStaticBlockTiles = 3;
 /// Elements of scratch, of T; aligned to 64 bytes it is faster.
 inline constexpr int64_t kStaticScratch = kStaticRows * kMaxBlockTiles * kTileRows;
 
+/// Calls then(sums) for pieces of start + product, the columns of first_row(blocks.begin) being 0, each while it is in
+/// the cache. scratch: kStaticScratch elements at most, of u.m rows and the widest of `blocks`; none for tiles.
+template <typename T, typename Then>
+void product_in_pieces(LinearKernel product, const PackedWeights& weights, BlockRange blocks, const ActivationRows& u,
+                       const T* start, T* scratch, const Then& then) {
+  const int64_t first = weights.first_row(blocks.begin);
+  for (int64_t m = 0; m < u.m; m += kStaticRows) {
+    ActivationRows rows = u;
+    rows.data += m * u.stride_bytes;
+    rows.m = u.m - m < kStaticRows ? u.m - m : kStaticRows;
+    if (u.tiled) {
+      const auto moved = [&](LinearSums sums) {
+        sums.m += m;
+        then(sums);
+      };
+      using Moved = decltype(moved);
+      const auto call = [](const void* context, const LinearSums& sums) { (*static_cast<Moved*>(context))(sums); };
+      linear<T>(product, weights, blocks, rows, start, nullptr, 0, true, {call, &moved});
+      continue;
+    }
+    for (int32_t block = blocks.begin; block < blocks.end; ++block) {
+      const int64_t n = weights.first_row(block) - first;
+      const int64_t columns = weights.first_row(block + 1) - first - n;
+      linear(product, weights, {block, block + 1}, rows, start + n, scratch, columns, true);
+      then({scratch, columns, m, rows.m, n, columns});
+    }
+  }
+}
+
 /// y[m * y_stride + n - first] for the rows m of u and the outputs n of `blocks`, first = first_row(blocks.begin), n
 /// below N. start[n - first], readable up to a multiple of 16. T: int32_t where every acc fits, else int64_t.
 template <typename T>
@@ -71,18 +100,11 @@ void static_product(LinearKernel product, StaticRescale rescale, const PackedWei
                     const ActivationRows& u, const T* start, const StaticOutput& output, uint8_t* y, int64_t y_stride,
                     T* scratch) {
   const int64_t first = weights.first_row(blocks.begin);
-  for (int64_t m = 0; m < u.m; m += kStaticRows) {
-    ActivationRows rows = u;
-    rows.data += m * u.stride_bytes;
-    rows.m = u.m - m < kStaticRows ? u.m - m : kStaticRows;
-    for (int32_t block = blocks.begin; block < blocks.end; ++block) {
-      const int64_t row = weights.first_row(block);
-      const int64_t padded = weights.first_row(block + 1) - row;
-      const int64_t count = weights.n() - row < padded ? weights.n() - row : padded;
-      linear(product, weights, {block, block + 1}, rows, start + row - first, scratch, padded, true);
-      output.rescale(rescale, row, count, rows.m, scratch, padded, y + m * y_stride + row - first, y_stride);
-    }
-  }
+  product_in_pieces(product, weights, blocks, u, start, scratch, [&](const LinearSums& sums) {
+    const int64_t left = weights.n() - first - sums.n;
+    output.rescale(rescale, first + sums.n, left < sums.columns ? left : sums.columns, sums.rows,
+                   static_cast<const T*>(sums.acc), sums.stride, y + sums.m * y_stride + sums.n, y_stride);
+  });
 }
 
 }  // namespace isobit

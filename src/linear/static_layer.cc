@@ -226,7 +226,10 @@ struct StaticLinearLayer::Impl {
   static constexpr int64_t kColumns = kStaticBlockTiles * kTileRows;  // of the widest block
 
   [[nodiscard]] int64_t row_bytes() const { return packed_row_bytes(parameters.x_dtype, parameters.columns); }
-  [[nodiscard]] int64_t rows_bytes(int64_t m) const { return product == nullptr ? 0 : m * row_bytes(); }
+  [[nodiscard]] bool tiled(int64_t m) const { return takes_tiles(product, weights, m); }
+  [[nodiscard]] int64_t rows_bytes(int64_t m) const {
+    return product == nullptr ? 0 : (tiled(m) ? round_up_to_tile(m) : m) * row_bytes();
+  }
   [[nodiscard]] int64_t scratch_stride(int64_t m) const {
     if (product == nullptr) return round_up_64(parameters.columns * static_cast<int64_t>(sizeof(int16_t)));
     return std::min(m, kStaticRows) * kColumns * (wide ? 8 : 4);
@@ -284,20 +287,17 @@ void StaticLinearLayer::Impl::run_accumulators(const LinearCall& call, BlockRang
                                                const ActivationRows& rows, int32_t* acc) const {
   for (int64_t m = 0; m < rows.m; m += kStaticRows) {
     const ActivationRows some{rows.data + m * rows.stride_bytes, rows.stride_bytes, rows.planes,
-                              std::min(kStaticRows, rows.m - m)};
+                              std::min(kStaticRows, rows.m - m), rows.tiled};
     auto* const y = reinterpret_cast<int32_t*>(call.y_row(m_begin + m));
-    for (int32_t block = blocks.begin; block < blocks.end; ++block) {
-      const int64_t first = weights.first_row(block);
-      const int64_t end = weights.first_row(block + 1);
-      if (end <= parameters.rows) {
-        linear(product, weights, {block, block + 1}, some, start.data() + first, y + first, call.y_stride, true);
-        continue;
-      }
-      linear(product, weights, {block, block + 1}, some, start.data() + first, acc, kColumns, true);
-      for (int64_t i = 0; i < some.m; ++i)
-        std::memcpy(y + i * call.y_stride + first, acc + i * kColumns,
-                    static_cast<size_t>(parameters.rows - first) * sizeof *acc);
-    }
+    const int32_t whole = weights.first_row(blocks.end) <= parameters.rows ? blocks.end : blocks.end - 1;
+    const int64_t first = weights.first_row(blocks.begin);
+    linear(product, weights, {blocks.begin, whole}, some, start.data() + first, y + first, call.y_stride, true);
+    if (whole == blocks.end) continue;
+    const int64_t last = weights.first_row(whole);
+    linear(product, weights, {whole, blocks.end}, some, start.data() + last, acc, kColumns, true);
+    for (int64_t i = 0; i < some.m; ++i)
+      std::memcpy(y + i * call.y_stride + last, acc + i * kColumns,
+                  static_cast<size_t>(parameters.rows - last) * sizeof *acc);
   }
 }
 
@@ -305,7 +305,7 @@ void StaticLinearLayer::Impl::run(const LinearCall& call, const LinearRectangle&
   const BlockRange blocks{static_cast<int32_t>(part.n_begin), static_cast<int32_t>(part.n_end)};
   const int64_t first = weights.first_row(blocks.begin);
   const ActivationRows rows{reinterpret_cast<const uint8_t*>(call.rows) + part.m_begin * row_bytes(), row_bytes(), 1,
-                            part.m_end - part.m_begin};
+                            part.m_end - part.m_begin, tiled(call.m)};
   if (!output) return run_accumulators(call, blocks, part.m_begin, rows, reinterpret_cast<int32_t*>(scratch));
   auto* const y = reinterpret_cast<uint8_t*>(call.y_row(part.m_begin)) + first;
   if (wide) {
@@ -369,9 +369,12 @@ Status StaticLinearLayer::forward(std::span<const std::byte> x, std::span<std::b
     return {};
   }
   const auto pack_rows = [&](int, int64_t begin, int64_t end) {
+    const bool tiled = impl.tiled(m);
     for (int64_t i = begin; i < end; ++i)
-      pack_activations_row(call.x_row(i), p.x_dtype, p.columns,
-                           reinterpret_cast<uint8_t*>(call.rows) + i * impl.row_bytes());
+      pack_activations_row(
+          call.x_row(i), p.x_dtype, p.columns,
+          reinterpret_cast<uint8_t*>(call.rows) + (tiled ? tiled_row_at(i, impl.row_bytes()) : i * impl.row_bytes()),
+          tiled ? kTileBytes : kTileColumns);
   };
   if (options.pool == nullptr) {
     pack_rows(0, 0, m);

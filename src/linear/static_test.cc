@@ -61,11 +61,16 @@ void compare(CpuPath path, const Layer& layer, Random& random) {
   }
   const StaticOutput output(rescales, bounds, rounding, zero_y, lo, hi);
   const int64_t row_bytes = packed_row_bytes(dtype, k);
-  std::vector<uint8_t> u(static_cast<size_t>(m * row_bytes));
-  for (int64_t i = 0; i < m; ++i) pack_activations_row(codes.data() + i * k, dtype, k, u.data() + i * row_bytes);
+  const LinearKernel kernel = linear_kernel(path);
+  const bool tiled = takes_tiles(kernel, packed, m);
+  std::vector<uint8_t> u(static_cast<size_t>((tiled ? round_up_to_tile(m) : m) * row_bytes));
+  for (int64_t i = 0; i < m; ++i)
+    pack_activations_row(codes.data() + i * k, dtype, k,
+                         u.data() + (tiled ? tiled_row_at(i, row_bytes) : i * row_bytes),
+                         tiled ? kTileBytes : kTileColumns);
   const GuardedBytes y(m * n);
   std::vector<T> scratch(static_cast<size_t>(kStaticScratch));
-  static_product<T>(linear_kernel(path), static_rescale(path), packed, packed.all_blocks(), {u.data(), row_bytes, 1, m},
+  static_product<T>(kernel, static_rescale(path), packed, packed.all_blocks(), {u.data(), row_bytes, 1, m, tiled},
                     start.data(), output, y.data(), n, scratch.data());
   for (int64_t i = 0; i < m; ++i)
     for (int64_t row = 0; row < n; ++row) {
@@ -90,7 +95,9 @@ TEST(StaticProduct, EveryPathAndRounding) {
       for (int i = 0; i < 12; ++i) {
         const Layer layer{random.between(1, 230),
                           random.between(1, 200),
-                          i == 0 ? kStaticRows + 3 : random.between(1, 9),
+                          i == 0  ? kStaticRows + 3
+                          : i < 4 ? random.between(16, 70)
+                                  : random.between(1, 9),
                           random.one_in(2),
                           rounding,
                           0};
@@ -106,7 +113,8 @@ TEST(StaticProduct, ResultsBeyondFloat64) {
   Random random(22);
   for (const CpuPath path : kAllCpuPaths) {
     if (linear_kernel(path) == nullptr) continue;
-    for (const Rounding rounding : kAllRoundings) compare<int32_t>(path, {40, 100, 3, true, rounding, -38}, random);
+    for (const Rounding rounding : kAllRoundings)
+      for (const int64_t m : {3, 35}) compare<int32_t>(path, {40, 100, m, true, rounding, -38}, random);
   }
 }
 
