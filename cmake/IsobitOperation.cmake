@@ -15,6 +15,9 @@ if(ISOBIT_SANITIZE)
   target_compile_options(isobit_flags INTERFACE -fsanitize=${ISOBIT_SANITIZE} -fno-sanitize-recover=all
     -fno-omit-frame-pointer)
   target_link_options(isobit_flags INTERFACE -fsanitize=${ISOBIT_SANITIZE})
+  # Instrumented tests and tools take longer to compile than to run, most of which is in the library.
+  target_compile_options(isobit_flags INTERFACE
+    $<$<AND:$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>,$<NOT:$<BOOL:$<TARGET_PROPERTY:ISOBIT_COMPUTES>>>>:-O0>)
 endif()
 
 if(ISOBIT_BUILD_FUZZERS)
@@ -66,14 +69,16 @@ function(isobit_isa_source file)
   endif()
 endfunction()
 
-# isobit_test(NAME FILE... [LABELS LABEL...]): a GoogleTest program that may include internal headers.
+# isobit_test(NAME FILE... [COMPUTES] [LABELS LABEL...]): a GoogleTest program that may include internal headers.
+# COMPUTES: it takes its time itself, not the library.
 function(isobit_test name)
-  cmake_parse_arguments(arg "" "" "LABELS" ${ARGN})
+  cmake_parse_arguments(arg "COMPUTES" "" "LABELS" ${ARGN})
   if(NOT ISOBIT_BUILD_TESTS)
     return()
   endif()
   find_package(GTest REQUIRED)
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
+  set_target_properties(${name} PROPERTIES ISOBIT_COMPUTES ${arg_COMPUTES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_compile_definitions(${name} PRIVATE ISOBIT_TESTDATA="${PROJECT_SOURCE_DIR}/testdata"
     ISOBIT_BUILT_VECTORS="${PROJECT_SOURCE_DIR}/build/oracle")

@@ -18,6 +18,7 @@ import unittest
 import zipfile
 
 ISOBIT = ""
+SANITIZED = bool(os.environ.get("ISOBIT_SANITIZED"))  # an instrumented program takes five times as long
 INPUTS, HIDDEN = 3, 5
 KERNELS = ["reference", "scalar", "avx2", "avxvnni", "avx512vnni", "amx"]
 
@@ -531,7 +532,7 @@ class CliTest(ToolTest):
             self.assertRegex(line, r"^[a-z0-9_]+ [0-9a-f]+$")
         expected = dict(line.split() for line in text.splitlines())
         for kernel in self.json("supported")["kernels"]:  # one of them is the default
-            if kernel["usable"]:
+            if kernel["usable"] and (kernel["default"] or not SANITIZED):
                 self.assertEqual(self.json("fingerprint", "--kernel", kernel["name"]), {"fingerprints": expected})
 
     def test_supported(self):
@@ -612,6 +613,7 @@ class CliTest(ToolTest):
         for length in [0, 8, 100, len(content) - 1]:
             self.fails(["cut.safetensors"], "table", "check", self.at("cut.safetensors", content[:length]))
 
+    @unittest.skipIf(SANITIZED, "half a minute of arithmetic that its own tests cover")
     def test_table_check_all(self):
         report = self.json("table", "check", "--all")
         self.assertEqual(report["failed"], 0)
