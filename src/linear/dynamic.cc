@@ -8,6 +8,7 @@
 #include "core/aligned_memory.h"
 #include "core/bits.h"
 #include "linear/low_bit_parts.h"
+#include "linear/product.h"
 
 namespace isobit {
 namespace {
@@ -169,24 +170,34 @@ bool quantize_row(const DynamicKernels& kernels, const PackedLowBit& weights, co
                            .groups = groups});
 }
 
+void dynamic_pack_row(const PackedLowBit& weights, const int8_t* codes, const DynamicGroup* groups, int64_t m,
+                      int8_t* tiled_codes, DynamicGroup* tiled_groups) {
+  pack_activations_row(codes, Dtype::kU8, weights.layout().columns,
+                       reinterpret_cast<uint8_t*>(tiled_codes) + tiled_row_at(m, weights.code_bytes()), kTileBytes);
+  DynamicGroup* const out = tiled_groups + m / kTileRows * kTileRows * weights.groups() + m % kTileRows;
+  for (int64_t g = 0; g < weights.groups(); ++g) out[g * kTileRows] = groups[g];
+}
+
 void dynamic_product(const DynamicKernels& kernels, const PackedLowBit& weights, TileRange tiles, const DynamicRows& x,
                      const DynamicEpilogue& epilogue, float* y, int64_t y_stride, uint8_t* scratch) {
   const int64_t first = tiles.begin * kDynamicTileRows;
-  kernels.product({.layout = weights.layout(),
-                   .weights = weights.data() + tiles.begin * weights.layout().tile_bytes,
-                   .tiles = tiles.end - tiles.begin,
-                   .codes = x.codes,
-                   .code_stride = weights.code_bytes(),
-                   .x_groups = x.groups,
-                   .group_stride = weights.groups(),
-                   .m = x.m,
-                   .count = std::min(weights.rows(), tiles.end * kDynamicTileRows) - first,
-                   .bias = epilogue.bias + first,
-                   .lo = epilogue.lo,
-                   .hi = epilogue.hi,
-                   .y = y,
-                   .y_stride = y_stride,
-                   .scratch = scratch});
+  const auto product = x.tiled ? kernels.tiled : kernels.product;
+  product({.layout = weights.layout(),
+           .weights = weights.data() + tiles.begin * weights.layout().tile_bytes,
+           .tiles = tiles.end - tiles.begin,
+           .factor = weights.factor_,
+           .codes = x.codes,
+           .code_stride = weights.code_bytes(),
+           .x_groups = x.groups,
+           .group_stride = weights.groups(),
+           .m = x.m,
+           .count = std::min(weights.rows(), tiles.end * kDynamicTileRows) - first,
+           .bias = epilogue.bias + first,
+           .lo = epilogue.lo,
+           .hi = epilogue.hi,
+           .y = y,
+           .y_stride = y_stride,
+           .scratch = scratch});
 }
 
 }  // namespace isobit

@@ -18,6 +18,7 @@
 #include "isobit/low_bit.h"
 #include "isobit/parallel.h"
 #include "linear/dynamic_kernels.h"
+#include "linear/product_kernels.h"
 
 namespace isobit {
 
@@ -32,6 +33,9 @@ struct DynamicRows {
   const int8_t* codes;         // [m, code_bytes], 64-byte aligned is faster
   const DynamicGroup* groups;  // [m, groups]
   int64_t m;
+  // Where dynamic_takes_tiles() is true, instead: codes [m / 16][k / 64][16 rows][64 k], zeros beyond K, and groups
+  // [m / 16][groups][16 rows]. The last rows may be missing, but not their memory.
+  bool tiled = false;
 };
 
 /// What follows T: bias [padded_rows], and act, a clamp.
@@ -57,6 +61,11 @@ class PackedLowBit {
   int64_t size_bytes() const { return tiles() * layout_.tile_bytes; }
   /// Of the codes of one row of x.
   int64_t code_bytes() const { return code_bytes_; }
+  /// Whether kernels of tiled rows can multiply them.
+  bool fits_tiles() const {
+    const bool narrow = layout_.bits < 8 || (layout_.zero_points == 0 && factor_ == 128);  // v is an int8
+    return narrow && layout_.group % kTileColumns == 0 && layout_.group <= kDynamicTiledGroup;
+  }
   /// Of the scratch memory of one thread.
   int64_t scratch_bytes() const { return kDynamicScratchBytes; }
 
@@ -64,6 +73,10 @@ class PackedLowBit {
   friend struct LowBitPacker;
   friend bool quantize_row(const DynamicKernels& kernels, const PackedLowBit& weights, const void* x, Dtype dtype,
                            int8_t* codes, DynamicGroup* groups);
+
+  friend void dynamic_product(const DynamicKernels& kernels, const PackedLowBit& weights, TileRange tiles,
+                              const DynamicRows& x, const DynamicEpilogue& epilogue, float* y, int64_t y_stride,
+                              uint8_t* scratch);
 
   std::shared_ptr<const uint8_t> memory_;  // 64-byte aligned
   DynamicLayout layout_{};
@@ -93,6 +106,15 @@ constexpr DynamicFloat dynamic_float(Dtype dtype) {
 /// refuses the row (NaN, infinity, asymmetric D = inf); what was written is then of no use, but may be multiplied.
 bool quantize_row(const DynamicKernels& kernels, const PackedLowBit& weights, const void* x, Dtype dtype, int8_t* codes,
                   DynamicGroup* groups);
+
+/// Whether m rows for these weights are best packed as tiles. A part of such a call may have fewer rows.
+inline bool dynamic_takes_tiles(const DynamicKernels& kernels, const PackedLowBit& weights, int64_t m) {
+  return kernels.tiled != nullptr && m >= kTileRows && weights.fits_tiles();
+}
+
+/// Row m of tiled rows, from quantize_row's codes and groups.
+void dynamic_pack_row(const PackedLowBit& weights, const int8_t* codes, const DynamicGroup* groups, int64_t m,
+                      int8_t* tiled_codes, DynamicGroup* tiled_groups);
 
 /// y[i * y_stride + n - 16 * tiles.begin] = act(T[i, n] + bias[n]) for the m rows i of x and every n < N of `tiles`.
 /// scratch: scratch_bytes(), 64-byte aligned, one for each thread.

@@ -62,15 +62,21 @@ struct DynamicLayout {
   int64_t codes;
 };
 
+/// Largest group of tiled rows of x.
+inline constexpr int64_t kDynamicTiledGroup = 1024;
+
 /// y[m, n] = act(T[m, n] + bias[n]) of section 11 for the outputs n < count of `tiles` tiles.
 struct DynamicProductArgs {
   DynamicLayout layout;
   const uint8_t* weights;  // first tile, 64-byte aligned
   int64_t tiles;
-  const int8_t* codes;  // m rows, each group padded with zeros to dynamic_padded
-  int64_t code_stride;
-  const DynamicGroup* x_groups;
-  int64_t group_stride;  // in elements
+  int32_t factor;  // v = w - factor where there are no zero points
+  // m rows, each group padded with zeros to dynamic_padded; of `tiled`: [m / 16][k / 64][16 rows][64 k], missing
+  // columns are zeros.
+  const int8_t* codes;
+  int64_t code_stride;           // of a row, in both
+  const DynamicGroup* x_groups;  // of `tiled`: [m / 16][groups][16 rows]
+  int64_t group_stride;          // of a row, in elements, in both
   int64_t m;
   int64_t count;      // in the last tile or at its end
   const float* bias;  // [16 * tiles]
@@ -123,6 +129,9 @@ struct DynamicKernels {
   /// then, too, but says nothing.
   bool (*quantize)(const DynamicQuantizeArgs& args);
   void (*finish)(const DynamicFinishArgs& args);
+  /// The product of tiled rows; null where there is none. The memory of x has a multiple of 16 rows. For groups of a
+  /// multiple of 64, at most kDynamicTiledGroup, and v that fit int8.
+  void (*tiled)(const DynamicProductArgs& args) = nullptr;
 };
 
 #define ISOBIT_DYNAMIC_KERNELS(path, name) DynamicKernels name();

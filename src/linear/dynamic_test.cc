@@ -12,12 +12,14 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/bits.h"
 #include "core/half.h"
 #include "core/random.h"
 #include "linear/low_bit_parts.h"
+#include "linear/product.h"
 #include "testing/guarded_bytes.h"
 #include "testing/oracle.h"
 #include "testing/required.h"
@@ -275,12 +277,34 @@ class Dynamic : public ::testing::TestWithParam<Row> {
       dynamic_product(*kernels_, *packed, tiles, {x_codes, x_groups, m}, {bias, lo, hi},
                       results + tiles.begin * kDynamicTileRows, w.rows(), scratch.data());
     }
+    const auto check = [&] {
+      for (int64_t row = 0; row < m; ++row)
+        for (int64_t n = 0; n < w.rows(); ++n) {
+          const float value = finished(promoted(w, n, expected[static_cast<size_t>(row)], asymmetric), bias[n], lo, hi);
+          const float got = results[row * w.rows() + n];
+          ASSERT_EQ(bits_of(got), bits_of(value)) << "y[" << row << ", " << n << "] is " << got << ", not " << value;
+        }
+    };
+    check();
+    if (HasFatalFailure() || !dynamic_takes_tiles(*kernels_, *packed, m)) return;
+    const int64_t padded = round_up_to_tile(m);
+    const GuardedBytes tiled_codes(padded * packed->code_bytes());
+    const GuardedBytes tiled_scales(padded * groups * static_cast<int64_t>(sizeof(DynamicGroup)));
+    auto* t_codes = reinterpret_cast<int8_t*>(tiled_codes.data());
+    auto* t_groups = reinterpret_cast<DynamicGroup*>(tiled_scales.data());
     for (int64_t row = 0; row < m; ++row)
-      for (int64_t n = 0; n < w.rows(); ++n) {
-        const float value = finished(promoted(w, n, expected[static_cast<size_t>(row)], asymmetric), bias[n], lo, hi);
-        const float got = results[row * w.rows() + n];
-        ASSERT_EQ(bits_of(got), bits_of(value)) << "y[" << row << ", " << n << "] is " << got << ", not " << value;
-      }
+      dynamic_pack_row(*packed, x_codes + row * packed->code_bytes(), x_groups + row * groups, row, t_codes, t_groups);
+    std::memset(y.data(), 0xa5, static_cast<size_t>(m * w.rows() * 4));
+    const int64_t split = m / 2 / kTileRows * kTileRows;
+    for (int64_t part = 0; part < parts; ++part) {
+      const TileRange tiles{packed->tiles() * part / parts, packed->tiles() * (part + 1) / parts};
+      float* const at = results + tiles.begin * kDynamicTileRows;
+      for (const auto& [begin, end] : {std::pair{int64_t{0}, split}, std::pair{split, m}})
+        dynamic_product(*kernels_, *packed, tiles,
+                        {t_codes + begin * packed->code_bytes(), t_groups + begin * groups, end - begin, true},
+                        {bias, lo, hi}, at + begin * w.rows(), w.rows(), scratch.data());
+    }
+    check();
   }
 
   const DynamicKernels* kernels_ = nullptr;
@@ -312,6 +336,29 @@ TEST_P(Dynamic, RandomLayers) {
           compare(w, random_input(random, m, columns, real_group, dtype), asymmetric, random.between(1, 3));
           if (HasFatalFailure()) return;
         }
+}
+
+/// From 16 rows on kernels of tiles multiply groups of 64 to 1024.
+TEST_P(Dynamic, TiledGroups) {
+  Random random(17);
+  const LowBitKind kinds[] = {LowBitKind::kSymmetric, LowBitKind::kZeroPoint, LowBitKind::kOffset};
+  for (const int bits : {1, 2, 4, 8})
+    for (const LowBitKind kind : kinds)
+      for (const bool asymmetric : {false, true})
+        for (const int64_t group : {64, 128, 192, 1024}) {
+          if (testing::kSanitized && group > 128) continue;
+          const int64_t columns = std::min<int64_t>(random.between(1, 20) * group + random.between(1, 99), 2200);
+          const int64_t m = random.between(15, 70);
+          const int64_t n = random.between(1, 70);
+          const LowBitMatrix w = random_matrix(random, n, columns, group, bits, kind, Dtype::kF32);
+          SCOPED_TRACE("bits " + std::to_string(bits) + " " + std::string(to_string(kind)) +
+                       (asymmetric ? " asymmetric" : "") + " m " + std::to_string(m) + " n " + std::to_string(n) +
+                       " k " + std::to_string(columns) + " group " + std::to_string(group));
+          compare(w, random_input(random, m, columns, group, Dtype::kF32), asymmetric, random.between(1, 3));
+          if (HasFatalFailure()) return;
+        }
+  const LowBitMatrix w = random_matrix(random, 50, 1200, 64, 4, LowBitKind::kZeroPoint, Dtype::kBF16);
+  compare(w, random_input(random, kDynamicMaxM + 40, 1200, 64, Dtype::kF32), true, 2);
 }
 
 /// More rows of x than are run together, and more outputs than stay in the cache together.

@@ -129,7 +129,7 @@ class FloatKernels final : public LinearEngine {
 };
 
 /// Workspace: codes of all rows, their groups, whether they are finite. Scratch: a row as float32 (float64 has no
-/// kernel of its own), and later what the kernel needs and, where y is not float32, a tile of it that is.
+/// kernel of its own) and, for tiles, its codes and groups, and later what the kernel needs and, where y is not float32, a tile of it that is.
 class Int8Kernels final : public LinearEngine {
  public:
   Int8Kernels(PackedLowBit weights, const DynamicKernels& kernels, LinearEpilogue epilogue)
@@ -139,12 +139,13 @@ class Int8Kernels final : public LinearEngine {
 
   [[nodiscard]] int64_t blocks() const override { return weights_.tiles(); }
   [[nodiscard]] int64_t size_bytes() const override { return weights_.size_bytes(); }
-  /// There are no tiles for groups.
-  [[nodiscard]] CpuPath kernel_path(CpuPath path) const override { return std::min(path, CpuPath::kAvx512Vnni); }
+  [[nodiscard]] CpuPath kernel_path(CpuPath path) const override {
+    return tiled(kTileRows) ? path : std::min(path, CpuPath::kAvx512Vnni);
+  }
   [[nodiscard]] int64_t rows_bytes(int64_t m) const override { return finite_at(m) + round_up_64(m); }
   [[nodiscard]] int64_t scratch_bytes(int64_t m) const override {
     const int64_t tile = round_up_64(weights_.scratch_bytes()) + std::min(m, kRows) * tile_columns(m) * kFloatBytes;
-    return std::max(tile, weights_.layout().columns * kFloatBytes);
+    return std::max(tile, floats_bytes() + weights_.code_bytes() + groups_bytes(1));
   }
 
   bool quantize_row(const LinearCall& call, int64_t i, std::byte* scratch) const override {
@@ -156,8 +157,16 @@ class Int8Kernels final : public LinearEngine {
       dtype = Dtype::kF32;
     }
     const DynamicRows row = rows(call, i, 1);
-    const bool finite = isobit::quantize_row(kernels_, weights_, x, dtype, const_cast<int8_t*>(row.codes),
-                                             const_cast<DynamicGroup*>(row.groups));
+    auto* codes = const_cast<int8_t*>(row.codes);
+    auto* groups = const_cast<DynamicGroup*>(row.groups);
+    if (row.tiled) {
+      codes = reinterpret_cast<int8_t*>(scratch + floats_bytes());
+      groups = reinterpret_cast<DynamicGroup*>(scratch + floats_bytes() + weights_.code_bytes());
+    }
+    const bool finite = isobit::quantize_row(kernels_, weights_, x, dtype, codes, groups);
+    if (row.tiled)
+      dynamic_pack_row(weights_, codes, groups, i, reinterpret_cast<int8_t*>(call.rows),
+                       reinterpret_cast<DynamicGroup*>(call.rows + groups_at(call.m)));
     call.rows[finite_at(call.m) + i] = static_cast<std::byte>(finite);
     return finite;
   }
@@ -187,13 +196,19 @@ class Int8Kernels final : public LinearEngine {
     const int64_t tiles = std::max<int64_t>(2, kElements / (kDynamicTileRows * std::clamp<int64_t>(m, 1, kRows)));
     return kDynamicTileRows * std::min(tiles, weights_.tiles());
   }
-  [[nodiscard]] int64_t groups_at(int64_t m) const { return round_up_64(m * weights_.code_bytes()); }
-  [[nodiscard]] int64_t finite_at(int64_t m) const {
-    return groups_at(m) + round_up_64(m * weights_.groups() * static_cast<int64_t>(sizeof(DynamicGroup)));
+  [[nodiscard]] int64_t floats_bytes() const { return round_up_64(weights_.layout().columns * kFloatBytes); }
+  [[nodiscard]] bool tiled(int64_t m) const { return dynamic_takes_tiles(kernels_, weights_, m); }
+  /// Of m rows, with those that fill up tiles.
+  [[nodiscard]] int64_t packed_rows(int64_t m) const { return tiled(m) ? round_up_to_tile(m) : m; }
+  [[nodiscard]] int64_t groups_at(int64_t m) const { return round_up_64(packed_rows(m) * weights_.code_bytes()); }
+  [[nodiscard]] int64_t groups_bytes(int64_t m) const {
+    return round_up_64(m * weights_.groups() * static_cast<int64_t>(sizeof(DynamicGroup)));
   }
+  [[nodiscard]] int64_t finite_at(int64_t m) const { return groups_at(m) + groups_bytes(packed_rows(m)); }
   [[nodiscard]] DynamicRows rows(const LinearCall& call, int64_t i, int64_t count) const {
     return {reinterpret_cast<const int8_t*>(call.rows) + i * weights_.code_bytes(),
-            reinterpret_cast<const DynamicGroup*>(call.rows + groups_at(call.m)) + i * weights_.groups(), count};
+            reinterpret_cast<const DynamicGroup*>(call.rows + groups_at(call.m)) + i * weights_.groups(), count,
+            tiled(call.m)};
   }
 
   [[nodiscard]] static std::byte* y_at(const LinearCall& call, int64_t i, int64_t n) {

@@ -111,7 +111,7 @@ TEST(LinearOracle, OnTheFly) {
            .path = kernel.path},
           "fc");
       ASSERT_TRUE(layer.ok()) << layer.status().message();
-      if (kernel.path != CpuPath::kAmx) {  // which has one for whole rows only
+      if (kernel.path != CpuPath::kAmx) {  // which has none for some layers
         EXPECT_EQ(layer->kernel_name(), kernel.name);
       }
       Array y = Array::zeros(expected.dtype, expected.shape);

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "linear/amx_config.h"
 #include "linear/product_kernels.h"
 
 namespace isobit {
@@ -22,26 +23,6 @@ constexpr int kRows = 16;         // of a tile; with fewer activations AVX-512 V
 constexpr int kQuads = 16;        // of k of a tile
 constexpr int kQuadBytes = 64;    // of one tile of weights, and of a row of activations or sums
 constexpr int kSide = 2 * kRows;  // of four tiles of sums
-
-/// What _tile_loadconfig takes: 64 bytes a row. Sums 0 1 of the first rows of activations, 4, and 2 3 of the second, 5;
-/// weights 6 and 7.
-struct alignas(64) Config {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t bytes[16] = {};
-  uint8_t rows[16] = {};
-
-  explicit Config(int64_t m) {
-    const auto first = static_cast<uint8_t>(m < kRows ? m : kRows);
-    const auto second = static_cast<uint8_t>(m > kRows ? m - kRows : 1);
-    const uint8_t of_tiles[8] = {first, first, second, second, first, second, kRows, kRows};
-    for (int tile = 0; tile < 8; ++tile) {
-      bytes[tile] = kQuadBytes;
-      rows[tile] = of_tiles[tile];
-    }
-  }
-};
 
 /// out = start + (sums << shift), 16 columns.
 template <typename T>
@@ -172,7 +153,7 @@ void run(const LinearArgs& args) {
     const int64_t steps = (args.m + kSide - 1) / kSide;
     ahead = {args.weights + 2 * args.quads * kQuadBytes, (2 * kQuads + steps - 1) / steps};
   }
-  Config config(args.m < kSide ? args.m : kSide);
+  AmxConfig config(args.m < kSide ? args.m : kSide);
   _tile_loadconfig(&config);
   for (int64_t tile = 0; tile < tiles; tile += 2) {
     const bool both = tile + 1 < tiles;
@@ -188,7 +169,7 @@ void run(const LinearArgs& args) {
       const int64_t rows = args.m - m < kSide ? args.m - m : kSide;
       const int64_t n = tile * kTileRows;
       if (rows < kSide && args.m > kSide) {
-        config = Config(rows);
+        config = AmxConfig(rows);
         _tile_loadconfig(&config);
       }
       if (rows > kRows && both) {
@@ -201,7 +182,7 @@ void run(const LinearArgs& args) {
         multiply<T, 1, 1>(args, weights, rest, m, rows, n, ahead);
       }
       if (rows < kSide && args.m > kSide) {
-        config = Config(kSide);
+        config = AmxConfig(kSide);
         _tile_loadconfig(&config);
       }
     }
