@@ -129,7 +129,8 @@ class FloatKernels final : public LinearEngine {
 };
 
 /// Workspace: codes of all rows, their groups, whether they are finite. Scratch: a row as float32 (float64 has no
-/// kernel of its own) and, for tiles, its codes and groups, and later what the kernel needs and, where y is not float32, a tile of it that is.
+/// kernel of its own) and, for tiles, its codes and groups, and later what the kernel needs and, where y is not
+/// float32, a tile of it that is.
 class Int8Kernels final : public LinearEngine {
  public:
   Int8Kernels(PackedLowBit weights, const DynamicKernels& kernels, LinearEpilogue epilogue)
