@@ -70,7 +70,7 @@ struct DynamicProductArgs {
   DynamicLayout layout;
   const uint8_t* weights;  // first tile, 64-byte aligned
   int64_t tiles;
-  int32_t factor;  // v = w - factor where there are no zero points
+  int32_t factor = 0;  // of `tiled`: v = w - factor where there are no zero points
   // m rows, each group padded with zeros to dynamic_padded; of `tiled`: [m / 16][k / 64][16 rows][64 k], missing
   // columns are zeros.
   const int8_t* codes;
