@@ -169,7 +169,7 @@ StepTile choose_tile(const StepLayer& layer, int64_t batch, const DeviceLimits& 
       layer.groups * pieces_of(batch, kStepSequences / 2) <= kBlocksPerProcessor * limits.processors)
     return chosen;
   for (const StepTile& tile : {StepTile{1, 1}, StepTile{1, 2}, StepTile{2, 2}, StepTile{2, 4}}) {
-    if (tile.row_tiles == 4 && !std::is_same_v<Lanes, F32Lanes>) continue;  // registers
+    if (tile.row_tiles == 4 && kPlanes == 2) continue;  // registers
     if (step_many_shared<Lanes>(tile, kPlanes, layer.table_entries) > limits.block_shared) continue;
     chosen = tile;
     const dim3 grid = grid_of(tile, layer, batch);
@@ -187,7 +187,7 @@ StepTile tile_of(const StepLayer& layer, int64_t batch, const DeviceLimits& limi
 
 template <typename Lanes, int kPlanes>
 auto step_many_kernel(const StepTile& tile) {
-  if constexpr (std::is_same_v<Lanes, F32Lanes>)
+  if constexpr (kPlanes == 1)
     if (tile.row_tiles == 4) return gru_step_many<Lanes, kPlanes, 2, 4>;
   return tile.groups == 2      ? gru_step_many<Lanes, kPlanes, 2, 2>
          : tile.row_tiles == 2 ? gru_step_many<Lanes, kPlanes, 1, 2>

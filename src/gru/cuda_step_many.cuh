@@ -3,12 +3,12 @@
 // and all rows of x and h pass through each block, which is the limit with many of them; here a block has a tile of
 // units and sequences, both streamed through shared memory.
 //
-// The cut. The columns of W, then those of R, come in pieces of 64, two at a time: a stage. Two sets of four warps take
-// the pairs in turn, each with stages and a barrier of its own, kStages - 1 of them under way. In a set two by two
-// warps share the tile: a warp has kGroups groups of 8 units, all gates, and kRowTiles times 16 sequences. Of a piece
-// it loads its rows of x or h once for all units: 16 codes a lane, as in gru_step. After the last piece of W, and of R,
-// each set hands the other the sums of half of its rows: lane 4g + q of set s ends with units 2q and 2q + 1 of rows g +
-// 8s, all gates of them.
+// The cut. The columns of W, then those of R, come in pieces of 64, four a round, of which each of two sets of four
+// warps multiplies two: a stage. A set fetches its own stages, kStages - 1 of them ahead. In a set two by two warps
+// share the tile: a warp has kGroups groups of 8 units, all gates, and kRowTiles times 16 sequences. Of a piece it loads
+// its rows of x or h once for all units: 16 codes a lane, as in gru_step. After the last round of W, and of R, each set
+// hands the other the sums of half of its rows: lane 4g + q of set s ends with units 2q and 2q + 1 of rows g + 8s, all
+// gates of them. Of a round that has no pieces for a set, its weights are zeros: that costs less than a test.
 //
 // Shared memory, a piece: weights [group][gate][lane], codes [sequence][4 times 16 bytes, or 8 of two-byte codes]. Of
 // two-byte codes odd rows have their pairs of 16 bytes exchanged, so that eight lanes meet no bank twice.
@@ -24,7 +24,8 @@ inline constexpr int kStepSets = 2;
 inline constexpr int kStepSetThreads = 128;
 inline constexpr int kManyStepThreads = kStepSets * kStepSetThreads;
 inline constexpr int kManyStepEntries = 3 * 4096;  // larger tables stay in global memory
-inline constexpr int kSetBarrier = 1;              // named barrier of the first set
+inline constexpr int kRoundPieces = 2 * kStepSets;
+inline constexpr int kSetBarrier = 1;  // named barrier of the first set
 
 /// Of one piece, and of a stage, which is two of them.
 constexpr int step_piece_bytes(int groups, int row_tiles, int planes) {
@@ -76,57 +77,51 @@ __global__ void __launch_bounds__(kManyStepThreads) gru_step_many(const __grid_c
   const int groups = (a.hidden + kStepUnits - 1) / kStepUnits;
   const int first_group = static_cast<int>(blockIdx.x) * 2 * kGroups;
   const int first_sequence = static_cast<int>(blockIdx.y) * kSequences;
-  // Two pieces at a time.
-  const int x_pairs = (a.sides[0].pieces + 1) / 2;
-  const int pairs = x_pairs + (a.sides[1].pieces + 1) / 2;
+  const int x_rounds = (a.sides[0].pieces + kRoundPieces - 1) / kRoundPieces;
+  const int rounds = x_rounds + (a.sides[1].pieces + kRoundPieces - 1) / kRoundPieces;
   uint8_t* const stages = shared + set * kStages * kStageBytes;
 
   // Each set fetches its pieces itself, a thread the same places of each. What lies past the end of a row is read from
   // within it, as its weights are zero; sequences that do not exist are not read, nor are their sums.
   constexpr int kWeightLoads = (kWeights + kStepSetThreads - 1) / kStepSetThreads;
   const uint4* weights_from[kWeightLoads];
-  int weights_pair = set, weights_left = 0;  // pieces of the side from there on
-  const auto aim_weights = [&] {
-    const bool of_h = weights_pair >= x_pairs;
-    const StepSide& side = a.sides[of_h ? 1 : 0];
-    const int piece = 2 * (weights_pair - (of_h ? x_pairs : 0));
-    weights_left = side.pieces - piece;
+  int weights_round = 0, weights_left = 0;  // pieces of the side from the next one of this set on
+  const auto aim_weights = [&](const StepSide& side) {
+    weights_left = side.pieces - 2 * set;
 #pragma unroll
     for (int j = 0; j < kWeightLoads; ++j) {
       const int i = in_set + j * kStepSetThreads;
       const int group = first_group + i / 96 < groups ? first_group + i / 96 : groups - 1;
-      weights_from[j] = side.fragments + (int64_t{group} * side.pieces + piece) * 96 + i % 96;
+      weights_from[j] = side.fragments + (int64_t{group} * side.pieces + 2 * set) * 96 + i % 96;
     }
   };
   const auto fetch_weights = [&](int place) {
-    if (weights_pair < pairs) {
+    if (weights_round < rounds) {
+      const unsigned zeros = weights_left > 0 ? 0 : 16;  // no such piece: zeros, not read
 #pragma unroll
       for (int j = 0; j < kWeightLoads; ++j) {
         auto* const to = reinterpret_cast<uint4*>(stages + place * kStageBytes) + in_set + j * kStepSetThreads;
         if (kWeights % kStepSetThreads == 0 || in_set + j * kStepSetThreads < kWeights) {
-          __pipeline_memcpy_async(to, weights_from[j], 16);
+          __pipeline_memcpy_async(to, weights_from[j], 16, zeros);
           if (weights_left > 1) __pipeline_memcpy_async(to + kPieceBytes / 16, weights_from[j] + 96, 16);
         }
-        weights_from[j] += 2 * kStepSets * 96;
+        weights_from[j] += kRoundPieces * 96;
       }
-      weights_left -= 2 * kStepSets;
+      weights_left -= kRoundPieces;
     }
-    const bool of_x = weights_pair < x_pairs;
-    weights_pair += kStepSets;
-    if (of_x && weights_pair >= x_pairs) aim_weights();
+    if (++weights_round == x_rounds) aim_weights(a.sides[1]);
   };
   constexpr int kCodeLoads = kRowTiles * kPlanes;
   const uint8_t* codes_from[kCodeLoads];
   int codes_to[kCodeLoads];  // in a piece, 16 bytes each; < 0: no such sequence
-  int codes_pair = set;
+  int codes_round = 0, codes_left = 0;
   int codes_at = 0, piece_bytes = 0, last_at = 0;  // of a row
-  const auto aim_codes = [&] {
-    const bool of_h = codes_pair >= x_pairs;
-    const StepSide& side = a.sides[of_h ? 1 : 0];
+  const auto aim_codes = [&](const StepSide& side) {
+    codes_left = side.pieces - 2 * set;
     const bool wide = kPlanes == 2 && side.code_bytes == 2;
     const int chunk = in_set % (wide ? 8 : 4);
     piece_bytes = kStepDepth * side.code_bytes;
-    codes_at = 2 * (codes_pair - (of_h ? x_pairs : 0)) * piece_bytes + 16 * chunk;
+    codes_at = 2 * set * piece_bytes + 16 * chunk;
     last_at = side.row_bytes - 16;
 #pragma unroll
     for (int j = 0; j < kCodeLoads; ++j) {
@@ -137,7 +132,7 @@ __global__ void __launch_bounds__(kManyStepThreads) gru_step_many(const __grid_c
     }
   };
   const auto fetch_codes = [&](int place) {
-    if (codes_pair < pairs) {
+    if (codes_left > 0) {
       auto* const to = reinterpret_cast<uint4*>(stages + place * kStageBytes) + kWeights;
       const int at = codes_at < last_at ? codes_at : last_at;
       const int next_at = codes_at + piece_bytes < last_at ? codes_at + piece_bytes : last_at;
@@ -147,13 +142,12 @@ __global__ void __launch_bounds__(kManyStepThreads) gru_step_many(const __grid_c
           __pipeline_memcpy_async(to + codes_to[j], codes_from[j] + at, 16);
           __pipeline_memcpy_async(to + (kPieceBytes / 16 + codes_to[j]), codes_from[j] + next_at, 16);
         }
-      codes_at += 2 * kStepSets * piece_bytes;
+      codes_at += kRoundPieces * piece_bytes;
+      codes_left -= kRoundPieces;
     }
-    const bool of_x = codes_pair < x_pairs;
-    codes_pair += kStepSets;
-    if (of_x && codes_pair >= x_pairs) aim_codes();
+    if (++codes_round == x_rounds) aim_codes(a.sides[1]);
   };
-  aim_weights();
+  aim_weights(a.sides[0]);
   for (int place = 0; place < kStages - 1; ++place) fetch_weights(place);
   let_next_grid_start();
   constexpr int kRowBytes = 6 * kStepUnits * static_cast<int>(sizeof(Row));  // of a group
@@ -165,7 +159,7 @@ __global__ void __launch_bounds__(kManyStepThreads) gru_step_many(const __grid_c
     for (int i = thread * 4; i < a.table_entries; i += kManyStepThreads * 4)
       __pipeline_memcpy_async(shared_tables + i * 4, a.tables + i, 16);
   wait_for_grid_before();
-  aim_codes();
+  aim_codes(a.sides[0]);
   for (int place = 0; place < kStages - 1; ++place) {
     fetch_codes(place);
     __pipeline_commit();
@@ -177,11 +171,11 @@ __global__ void __launch_bounds__(kManyStepThreads) gru_step_many(const __grid_c
     return reinterpret_cast<const Row*>(row_constants + (warp_group + group) * kRowBytes) + 2 * q;
   };
   int32_t acc[kPlanes][kRowTiles][kGroups][3][4] = {};
-  int place = 0;  // of the next pair
-  const auto multiply = [&](const StepSide& side, int pair) {
+  int place = 0;  // of the next stage
+  const auto multiply = [&](const StepSide& side, int round) {
     const bool wide = kPlanes == 2 && side.code_bytes == 2;
     __pipeline_wait_prior(kStages - 2);
-    // All of the set have this pair, and have multiplied the one before, whose place is free now.
+    // All of the set have this stage, and have multiplied the one before, whose place is free now.
     asm volatile("bar.sync %0, %1;" ::"r"(kSetBarrier + set), "n"(kStepSetThreads) : "memory");
     const int free = place == 0 ? kStages - 1 : place - 1;
     fetch_weights(free);
@@ -191,7 +185,7 @@ __global__ void __launch_bounds__(kManyStepThreads) gru_step_many(const __grid_c
     place = place == kStages - 1 ? 0 : place + 1;
 #pragma unroll
     for (int piece = 0; piece < 2; ++piece) {
-      if (piece == 1 && 2 * pair + 1 >= side.pieces) break;
+      if (piece == 1 && kRoundPieces * round + 2 * set + 1 >= side.pieces) break;
       const auto* const weights = reinterpret_cast<const uint4*>(stage + piece * kPieceBytes);
       const uint4* const codes = weights + kWeights;
       uint4 rows[kPlanes][kRowTiles][2];  // unsigned
@@ -248,8 +242,7 @@ __global__ void __launch_bounds__(kManyStepThreads) gru_step_many(const __grid_c
   };
   // Of each two rows of an mma a set keeps one: its sums become the first two of four.
   const auto add_other_set = [&] {
-    __pipeline_wait_prior(kStages - 2);  // a set without a pair of W has not waited for its share of the constants
-    __syncthreads();                     // the sums before have been read
+    __syncthreads();  // the sums before have been read
     for_all_sums([&](int32_t(&sums)[4], int at) {
       int32_t* const to = handed + at + thread;
       to[0] = set == 0 ? sums[2] : sums[0];
@@ -269,8 +262,7 @@ __global__ void __launch_bounds__(kManyStepThreads) gru_step_many(const __grid_c
     for (int plane = 0; plane < kPlanes; ++plane) sums[plane] = acc[plane][tile][group][gate][unit];
   };
 
-  int pair = set;
-  for (; pair < x_pairs; pair += kStepSets) multiply(a.sides[0], pair);
+  for (int round = 0; round < x_rounds; ++round) multiply(a.sides[0], round);
   add_other_set();
   float from_x[kRowTiles][kGroups][3][2];  // exact: `StepLayer::float_ih`
 #pragma unroll
@@ -287,7 +279,7 @@ __global__ void __launch_bounds__(kManyStepThreads) gru_step_many(const __grid_c
               static_cast<float>(Lanes::from_x(a.gates, gate, constants(group)[gate * kStepUnits + i], sums));
         }
   for_all_sums([](int32_t(&sums)[4], int) { sums[0] = sums[1] = sums[2] = sums[3] = 0; });
-  for (; pair < pairs; pair += kStepSets) multiply(a.sides[1], pair - x_pairs);
+  for (int round = 0; round < rounds - x_rounds; ++round) multiply(a.sides[1], round);
   add_other_set();
 
   const StepSide& h = a.sides[1];
