@@ -23,12 +23,10 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 /// Between the asynchronous products and whatever else touches their results.
-template <int kCount, int kRows>
-__device__ __forceinline__ void keep_in_registers(int32_t (&acc)[kRows][kCount]) {
+template <int kCount>
+__device__ __forceinline__ void keep_in_registers(int32_t (&acc)[kCount]) {
 #pragma unroll
-  for (int row = 0; row < kRows; ++row)
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(acc[row][i])::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(acc[i])::"memory");
 }
 /// A matrix of k tiles in shared memory without swizzle: 8 rows of 16 codes are 128 bytes behind each other, and so are
 /// the next 16 codes; `stride` bytes on are the next 8 rows. An address in a cluster has the block's rank above the 18

@@ -147,6 +147,6 @@ Status generic_launch(const DeviceLayer& layer, const DeviceRun& run, const Devi
   return launch_status("gru_generic");
 }
 
-bool generic_beside(const DeviceLayer&) { return true; }
+bool generic_beside(const DeviceLayer&, int64_t) { return true; }
 
 }  // namespace isobit::cuda

@@ -16,52 +16,80 @@ namespace {
 std::atomic<uint32_t> delays{0};
 
 /// k tiles of a layer: of 8 warps or of 2 warpgroups.
-constexpr int32_t kSmallTiles = 48, kLargeTiles = 64;
+constexpr int32_t kTeamTiles = 32, kSmallTiles = 48, kLargeTiles = 64;
 
 template <typename Ratio>
 using Kernel = void (*)(GridArgs<Ratio>);
 
-template <int Tiles, int Planes, typename Ratio>
-Kernel<Ratio> kernel_of_planes(int32_t columns) {
-  constexpr int kMost = Planes == 1 ? 32 : 16;
-  if (columns <= kFewSequences) return gru_grid_few<Tiles / 8, Planes, Ratio>;
-  if (columns == kMost) return gru_grid_many<Tiles / 2, kMost, Planes, Ratio>;
-  return gru_grid_many<Tiles / 2, 16, Planes, Ratio>;
-}
-template <int Tiles, typename Ratio>
-Kernel<Ratio> kernel_of_tiles(const PersistentLayer& layer, int32_t columns) {
-  return with_planes<Ratio>(layer.h_planes,
-                            [&](auto planes) { return kernel_of_planes<Tiles, planes(), Ratio>(columns); });
-}
 /// Of a turn.
 int32_t most_columns(const PersistentLayer& layer) { return layer.h_planes == 1 ? 32 : 16; }
-/// columns: kFewSequences for gru_grid_few, else those of a turn of gru_grid_many.
-template <typename Ratio>
-Kernel<Ratio> kernel_of(const PersistentLayer& layer, int32_t columns) {
-  return layer.k_tiles == kSmallTiles ? kernel_of_tiles<kSmallTiles, Ratio>(layer, columns)
-                                      : kernel_of_tiles<kLargeTiles, Ratio>(layer, columns);
+/// Of gate warps. Two for two planes: of one the gates take longer than the products.
+int32_t sets_of(const PersistentLayer& layer, int32_t turns) {
+  return layer.h_planes == 2 && turns > 2 && turns % 2 == 0 ? 2 : 1;
 }
 
-/// How a batch is spread over launches of `each` sequences.
+template <int Tiles, int Planes, typename Ratio>
+Kernel<Ratio> many_of_planes(int32_t columns, int32_t sets) {
+  if constexpr (Planes == 2) {
+    return sets == 2 ? gru_grid_many<Tiles / 2, 16, 2, 2, Ratio> : gru_grid_many<Tiles / 2, 16, 2, 1, Ratio>;
+  } else {
+    return columns == 32 ? gru_grid_many<Tiles / 2, 32, 1, 1, Ratio> : gru_grid_many<Tiles / 2, 16, 1, 1, Ratio>;
+  }
+}
+/// Calls body with the number of k tiles as a constant.
+template <typename Body>
+auto with_tiles(int32_t k_tiles, Body body) {
+  if (k_tiles == kTeamTiles) return body(std::integral_constant<int, kTeamTiles>());
+  if (k_tiles == kSmallTiles) return body(std::integral_constant<int, kSmallTiles>());
+  return body(std::integral_constant<int, kLargeTiles>());
+}
+template <typename Ratio>
+Kernel<Ratio> many_kernel(const PersistentLayer& layer, int32_t columns, int32_t turns) {
+  return with_tiles(layer.grid_cut.k_tiles, [&](auto tiles) {
+    return with_planes<Ratio>(layer.h_planes, [&](auto planes) {
+      return many_of_planes<tiles(), planes(), Ratio>(columns, sets_of(layer, turns));
+    });
+  });
+}
+/// Of layers above H = 1024.
+template <typename Ratio>
+Kernel<Ratio> few_kernel(const PersistentLayer& layer) {
+  return with_planes<Ratio>(layer.h_planes, [&](auto planes) -> Kernel<Ratio> {
+    return layer.grid_cut.k_tiles == kSmallTiles ? gru_grid_few<kSmallTiles / 8, planes(), Ratio>
+                                                 : gru_grid_few<kLargeTiles / 8, planes(), Ratio>;
+  });
+}
+
+/// How a batch is spread over launches of `each` sequences, and those over teams. columns: kFewSequences for
+/// gru_grid_few, else those of a turn of gru_grid_many.
 struct Spread {
-  int32_t columns, each, turns, slots;
+  int32_t columns, each, teams, team_sequences, turns, slots;
 };
+int32_t pieces_of(int64_t count, int64_t piece) { return static_cast<int32_t>((count + piece - 1) / piece); }
 Spread spread_of(const PersistentLayer& layer, int64_t batch) {
   const GridCut& cut = layer.grid_cut;
-  const bool many = cut.cluster > 0 && batch > kFewSequences;
-  const int32_t columns = !many ? kFewSequences : batch > 16 && cut.slots32 > 0 ? 32 : 16;
-  const int64_t most = many ? kMaxManySequences : kFewSequences;
-  const int64_t launches = (batch + most - 1) / most;
-  const auto turns = static_cast<int32_t>(((batch + launches - 1) / launches + columns - 1) / columns);
-  return {columns, turns * columns, turns, columns == 32 ? cut.slots32 : cut.slots16};
+  if (cut.cluster == 0 || (layer.grid && batch <= kFewSequences)) {
+    const int32_t each = pieces_of(batch, pieces_of(batch, kFewSequences));
+    return {kFewSequences, each, 1, each, 1, 0};
+  }
+  const int32_t each = pieces_of(batch, pieces_of(batch, int64_t{kMaxManySequences} * cut.teams));
+  const int32_t team_sequences = pieces_of(each, cut.teams);
+  const int32_t columns = team_sequences > 16 && cut.slots32 > 0 ? 32 : 16;
+  return {columns,
+          each,
+          pieces_of(each, team_sequences),
+          team_sequences,
+          pieces_of(team_sequences, columns),
+          columns == 32 ? cut.slots32 : cut.slots16};
 }
 
 int64_t counter_bytes(int32_t turns, int32_t cluster) { return int64_t{turns} * cluster * kCounterWords * 4; }
 int64_t exchange_bytes(const PersistentLayer& layer, const Spread& spread) {
   if (spread.columns == kFewSequences)
     return int64_t{2} * kFewCopies * layer.groups * layer.h_planes * kFewSequences * 32;
-  return counter_bytes(spread.turns, layer.grid_cut.cluster) +
-         int64_t{2} * spread.turns * many_slot_bytes(spread.columns, layer.h_planes, layer.groups);
+  const int32_t turns = spread.teams * spread.turns;
+  return counter_bytes(turns, layer.grid_cut.cluster) +
+         int64_t{2} * turns * many_slot_bytes(spread.columns, layer.h_planes, layer.groups);
 }
 
 /// The attributes of a launch: `values` outlives the configuration.
@@ -71,7 +99,7 @@ struct LaunchAttributes {
 template <typename Ratio>
 cudaLaunchConfig_t launch_config(const PersistentLayer& layer, const Spread& spread, LaunchAttributes& attributes) {
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(layer.groups));
+  config.gridDim = dim3(static_cast<unsigned>(layer.groups * spread.teams));
   config.blockDim = dim3(spread.columns == kFewSequences ? kFewThreads : kManyThreads);
   // Blocks wait for each other: all of them are on the device at once, or the launch fails.
   attributes.values[0].id = cudaLaunchAttributeCooperative;
@@ -100,15 +128,19 @@ Status allow_shared(Kernel<Ratio> kernel, int shared) {
 }  // namespace
 
 template <typename Ratio>
-Status prepare_grid(PersistentLayer& layer, int shared) {
-  const int32_t groups = (layer.hidden_size + kGridUnits - 1) / kGridUnits;
-  layer.k_tiles = groups * kGridUnits <= kSmallTiles * 32 ? kSmallTiles : kLargeTiles;
+Status prepare_grid_many(PersistentLayer& layer, int shared) {
+  if (!layer.grid && layer.hidden_size < kLeastGridHidden) return {};
+  const int32_t groups = layer.grid ? pieces_of(layer.hidden_size, kGridUnits) : layer.groups;
   GridCut& cut = layer.grid_cut;
   int32_t compiled = 0;
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMemcpyFromSymbol(&compiled, wgmma_compiled, sizeof compiled), "grid: wgmma"));
+  const int32_t k_tiles = groups <= kTeamTiles * 2 ? kTeamTiles : groups <= kSmallTiles * 2 ? kSmallTiles : kLargeTiles;
+  GridCut best;
+  int32_t best_groups = groups;
   for (const int32_t cluster : {8, 4, 2}) {
     if (compiled == 0) break;
-    layer.groups = (groups + cluster - 1) / cluster * cluster;
+    layer.groups = pieces_of(groups, cluster) * cluster;
+    if (!layer.grid && layer.groups != groups) continue;
     const auto fit = [&](int32_t columns) {
       int32_t slots = 0;
       while (slots < kMaxSlots && many_shared(columns, layer.h_planes, layer.groups, slots + 1,
@@ -117,26 +149,38 @@ Status prepare_grid(PersistentLayer& layer, int shared) {
         ++slots;
       return slots;
     };
-    cut = {cluster, fit(16), most_columns(layer) == 32 ? fit(32) : 0};
-    bool fits = cut.slots16 > 0;
+    cut = {cluster, fit(16), most_columns(layer) == 32 ? fit(32) : 0, INT32_MAX, k_tiles};
+    if (cut.slots16 == 0) continue;
     for (const int32_t columns : {16, 32}) {
       const int32_t slots = columns == 32 ? cut.slots32 : cut.slots16;
       if (slots == 0) continue;
-      const Kernel<Ratio> kernel = kernel_of<Ratio>(layer, columns);
-      ISOBIT_RETURN_IF_ERROR(allow_shared(kernel, shared));
-      LaunchAttributes attributes;
-      const cudaLaunchConfig_t config =
-          launch_config<Ratio>(layer, {columns, kMaxManySequences, kMaxManySequences / columns, slots}, attributes);
-      int clusters = 0;
-      if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess)
-        cudaGetLastError();  // clusters of this size are not to be had there
-      fits = fits && clusters * cluster >= layer.groups;
+      for (const int32_t turns : {1, kMaxManySequences / columns}) {
+        const Kernel<Ratio> kernel = many_kernel<Ratio>(layer, columns, turns);
+        ISOBIT_RETURN_IF_ERROR(allow_shared(kernel, shared));
+        LaunchAttributes attributes;
+        const cudaLaunchConfig_t config =
+            launch_config<Ratio>(layer, {columns, turns * columns, 1, turns * columns, turns, slots}, attributes);
+        int clusters = 0;
+        if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess)
+          cudaGetLastError();  // clusters of this size are not to be had there
+        cut.teams = std::min(cut.teams, clusters / (layer.groups / cluster));
+      }
     }
-    if (fits) break;
-    cut = {};
+    if (layer.grid) cut.teams = std::min(cut.teams, 1);
+    if (cut.teams <= best.teams) continue;  // of as many teams the larger clusters read less
+    best = cut;
+    best_groups = layer.groups;
   }
-  if (cut.cluster == 0) layer.groups = groups;
-  const Kernel<Ratio> few = kernel_of<Ratio>(layer, kFewSequences);
+  cut = best;
+  cut.k_tiles = k_tiles;
+  layer.groups = best_groups;
+  return {};
+}
+
+template <typename Ratio>
+Status prepare_grid(PersistentLayer& layer, int shared) {
+  ISOBIT_RETURN_IF_ERROR(prepare_grid_many<Ratio>(layer, shared));
+  const Kernel<Ratio> few = few_kernel<Ratio>(layer);
   ISOBIT_RETURN_IF_ERROR(allow_shared(few, shared));
   const int32_t needed = few_shared(layer.h_planes, layer.table_entries).total;
   int blocks = 0, device = 0, processors = 0;
@@ -151,31 +195,28 @@ Status prepare_grid(PersistentLayer& layer, int shared) {
     return {StatusCode::kUnsupported, "the device has no room for a team of thread blocks that holds R"};
   return {};
 }
-template Status prepare_grid<float>(PersistentLayer&, int);
-template Status prepare_grid<Fixed>(PersistentLayer&, int);
-template Status prepare_grid<WideFixed>(PersistentLayer&, int);
-template Status prepare_grid<double>(PersistentLayer&, int);
-
 void pack_grid(const GruLayerParameters& p, PersistentPack& pack) {
   const PersistentLayer& layer = pack.layer;
-  pack.fragments.assign(static_cast<size_t>(layer.groups) * static_cast<size_t>(layer.k_tiles) * 2048, 0);
+  const int32_t k_tiles = layer.grid_cut.k_tiles;
+  pack.grid_fragments.assign(static_cast<size_t>(layer.groups) * static_cast<size_t>(k_tiles) * 2048, 0);
   for (int64_t gate = 0; gate < 3; ++gate)
     for (int64_t unit = 0; unit < p.hidden_size; ++unit)
       for (int64_t k = 0; k < p.hidden_size; ++k) {
-        const int64_t word = grid_word(layer.k_tiles, static_cast<int>(unit / kGridUnits), static_cast<int>(gate),
+        const int64_t word = grid_word(k_tiles, static_cast<int>(unit / kGridUnits), static_cast<int>(gate),
                                        static_cast<int>(unit % kGridUnits), static_cast<int>(k / 4 * 4));
-        pack.fragments[static_cast<size_t>(word * 4 + k % 4)] =
+        pack.grid_fragments[static_cast<size_t>(word * 4 + k % 4)] =
             static_cast<uint8_t>(p.R.at(gate * p.hidden_size + unit, k));
       }
 }
 
 int64_t grid_exchange_bytes(const PersistentLayer& layer, int64_t batch) {
-  // A smaller batch may take the other kernel, or more turns a launch.
-  const bool many = layer.grid_cut.cluster > 0 && batch > kFewSequences;
-  int64_t bytes = exchange_bytes(layer, {kFewSequences, 0, 0, 0});
-  if (many) {
-    const auto sequences = static_cast<int32_t>((std::min<int64_t>(batch, kMaxManySequences) + 31) / 32 * 32);
-    bytes = std::max(bytes, exchange_bytes(layer, {16, sequences, sequences / 16, 0}));
+  const GridCut& cut = layer.grid_cut;
+  // A smaller batch may take the other kernel.
+  int64_t bytes = layer.grid ? exchange_bytes(layer, {kFewSequences, 0, 1, 0, 0, 0}) : 0;
+  if (cut.cluster > 0) {
+    // Or turns of 16 instead of 32; each team may have a part of a turn.
+    const auto sequences = static_cast<int32_t>(std::min(batch, int64_t{kMaxManySequences} * cut.teams));
+    bytes = std::max(bytes, exchange_bytes(layer, {16, 0, 1, 0, pieces_of(sequences, 16) + 4 * cut.teams, 0}));
   }
   return bytes;
 }
@@ -187,7 +228,7 @@ Status launch_grid(const PersistentLayer& layer, const PersistentChunk& chunk, s
   const bool few = spread.columns == kFewSequences;
   GridArgs<Ratio> a{};
   a.gates = std::get<GateLanes<LaneOf<Ratio>>>(layer.gates);
-  a.fragments = layer.fragments;
+  a.fragments = layer.grid_fragments;
   a.start = std::get<PersistentRows<Ratio>>(layer.rows).start;
   a.ratio = std::get<PersistentRows<Ratio>>(layer.rows).ratio;
   a.tables = layer.tables;
@@ -208,33 +249,48 @@ Status launch_grid(const PersistentLayer& layer, const PersistentChunk& chunk, s
   a.mask_width = chunk.mask_width;
   a.reverse = chunk.reverse;
   a.delays = delays.load(std::memory_order_relaxed);
+  a.blocks = layer.groups;
+  a.team_sequences = spread.team_sequences;
+  a.turns = spread.turns;
   a.cluster = layer.grid_cut.cluster;
   a.slots = spread.slots;
   // Numbers of states and counts start from zero.
-  const int64_t counters = few ? exchange_bytes(layer, spread) : counter_bytes(spread.turns, a.cluster);
+  const int64_t counters = few ? exchange_bytes(layer, spread) : counter_bytes(spread.teams * spread.turns, a.cluster);
   a.words = reinterpret_cast<uint2*>(exchange);
   a.counters = reinterpret_cast<uint32_t*>(exchange);
   a.codes = reinterpret_cast<uint8_t*>(exchange + counters);
   for (int64_t n = 0; n < chunk.batch; n += spread.each) {
     a.first_sequence = static_cast<int32_t>(n);
     a.sequences = static_cast<int32_t>(std::min<int64_t>(spread.each, chunk.batch - n));
-    a.turns = (a.sequences + spread.columns - 1) / spread.columns;
-    a.ih_turn = int64_t{spread.columns} * layer.groups * 48;
-    a.ih_step = (a.reverse ? -1 : 1) * int64_t{a.batch} * layer.groups * 48 - a.turns * a.ih_turn;
     ISOBIT_RETURN_IF_ERROR(
         cuda_status(cudaMemsetAsync(exchange, 0, static_cast<size_t>(counters), stream), "grid: counters"));
     LaunchAttributes attributes;
     cudaLaunchConfig_t config = launch_config<Ratio>(layer, spread, attributes);
+    config.gridDim = dim3(static_cast<unsigned>(layer.groups * pieces_of(a.sequences, spread.team_sequences)));
     config.stream = stream;
-    ISOBIT_RETURN_IF_ERROR(
-        cuda_status(cudaLaunchKernelEx(&config, kernel_of<Ratio>(layer, spread.columns), a), "kernel gru_grid"));
+    const Kernel<Ratio> kernel =
+        few ? few_kernel<Ratio>(layer) : many_kernel<Ratio>(layer, spread.columns, spread.turns);
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaLaunchKernelEx(&config, kernel, a), "kernel gru_grid"));
   }
   return {};
 }
-template Status launch_grid<float>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
-template Status launch_grid<Fixed>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
-template Status launch_grid<WideFixed>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
-template Status launch_grid<double>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
+
+#define ISOBIT_GRID_LANES(Ratio)                                   \
+  template Status prepare_grid_many<Ratio>(PersistentLayer&, int); \
+  template Status prepare_grid<Ratio>(PersistentLayer&, int);      \
+  template Status launch_grid<Ratio>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
+ISOBIT_GRID_LANES(float)
+ISOBIT_GRID_LANES(Fixed)
+ISOBIT_GRID_LANES(WideFixed)
+ISOBIT_GRID_LANES(double)
+#undef ISOBIT_GRID_LANES
+
+bool takes_grid(const PersistentLayer& layer, int64_t batch) {
+  if (layer.grid || layer.grid_cut.cluster == 0) return layer.grid;
+  // By timing on an H200. More than gru_cluster_many has room for at once, which is half as many of two planes.
+  const int64_t most = layer.h_planes == 1 ? 224 : layer.ratios.h == RatioType::kDouble ? 64 : 112;
+  return batch > most;
+}
 
 void set_grid_delays(uint32_t seed) { delays.store(seed, std::memory_order_relaxed); }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The persistent recurrence of layers whose R needs most of the device, H = 1025 to 2048: all blocks of a launch are
-// one team. Block b has hidden units 16 b to 16 b + 15, their rows of gate u, r and n, in registers for all steps. The
-// state crosses through the second-level cache. There are two kernels, for what limits few sequences is the time until
-// a code written by one block is read by all others, and what limits many is the number of bytes.
+// one team. With many sequences also that of H = 769 to 1024, where there are two teams, which share the sequences and
+// nothing else. Block b of a team has hidden units 16 b to 16 b + 15, their rows of gate u, r and n, in registers for
+// all steps. The state crosses through the second-level cache. There are two kernels, for what limits few sequences is
+// the time until a code written by one block is read by all others, and what limits many is the number of bytes.
 //
 // gru_grid_few: up to 8 sequences, the columns of mma.m16n8k32. The columns of R (k) are split over 8 warps.
 //   1. Each polls the part of the state that it multiplies by, in words of 64 bits, four codes and the number of the
@@ -17,16 +18,19 @@
 // s - 1 of this block from each of its gate warps, after they had read the sums of s - 2.
 //
 // gru_grid_many: turns of 16 or 32 sequences, the columns of wgmma, whose weights come from registers and whose
-// activations from shared memory. Turn v is the sequences of v % turns in step v / turns.
-//   1. The fetching warp waits until the state of the turn is complete, which a counter in global memory says, and
-//      copies the block's share of it to all blocks of its cluster (bulk copies with multicast).
+// activations from shared memory; both planes of 16 sequences are columns beside each other. Turn v is the sequences of
+// v % turns in step v / turns.
+//   1. A fetching warp, which is one thread, waits until the state of the turn is complete, which a counter in global
+//      memory says, and copies the block's share of it to all blocks of its cluster (bulk copies with multicast). There
+//      are two, each with every other slot: reading a counter and starting copies takes longer than a turn may.
 //   2. Two warpgroups wait for these bytes, multiply by half of k each, and leave their sums in shared memory. A warp
 //      has the 16 rows of four units: u, n, r and 4 rows of nothing. What is not wgmma was given to others: the tensor
 //      cores are idle while these warps do something else.
 //   3. Gate warps, two warpgroups, add up the sums, compute the gates and leave new codes in shared memory, where the
-//      old ones are, too. A lane has 1 or 2 units of a sequence, whose codes and inputs lie beside each other.
+//      old ones are, too. A lane has 1 or 2 units of a sequence, whose codes and inputs lie beside each other. The
+//      warpgroups share a turn, or are two sets, each with every other turn.
 //   4. A publishing warp takes the new codes, stores them in global memory, counts at the turn's counter (release), and
-//      writes y. Three of them take turns, so that no one waits for their stores.
+//      writes y. Two of them take turns, so that no one waits for their stores.
 // While the gates of a turn are computed, the next one is multiplied, if its state is there. To H = 1536 there are
 // registers for more: multiplying warps look whether it is before they hand over the sums of the turn before, and if
 // so, its first products come first.
@@ -43,23 +47,24 @@
 // arrived at `empty` of each of them, with their products done. Sums lie in two places; those of turn v + 2 are written
 // after `sums_taken` of v, where each gate warp arrives with the sums in registers. New codes of turn v lie in place
 // v % places, where those of turn v + places are written after `codes_taken` of v, and by the threads that have read
-// them as old ones, in turn v + turns at the latest. A publishing warp never waits for a phase while the one before is
-// not over: it has published the third turn before its own, gate warps take turns in order, and there are as many
-// places as publishing warps, and one more, so that gates do not wait for a publishing warp. Nobody waits for a phase
-// that could be over twice: the next one of `full` needs `empty` from all who wait for this one, and so `sums_there`
-// needs `sums_taken`, and `codes_there` needs `codes_taken`, and the other way round. Phases count from 0: turn v waits
-// for phase v / 2 of `sums_there`, v / places of `codes_there`, v / slots of `full`; from turn 2, `places` or `slots`
-// on also for the phase before of `sums_taken`, `codes_taken`, `empty`. Counters only grow: the state s is complete at
-// s + 1 times the number of blocks.
+// them as old ones, in turn v + turns at the latest. Two sets of gate warps need as many places as turns, an even
+// number: then all turns of a place belong to one set and one publishing warp. A publishing warp never waits for a
+// phase while the one before is not over: it has published the second turn before its own, the gate warps of that take
+// their turns in order, and there is one place more than publishing warps at least, so that gates do not wait for
+// these. Nor does a fetching warp, which has filled its slots itself. Nobody waits for a phase that could be over
+// twice: the next one of `full` needs `empty` from all who wait for this one, and so `sums_there` needs `sums_taken`,
+// and `codes_there` needs `codes_taken`, and the other way round. Phases count from 0: turn v waits for phase v / 2 of
+// `sums_there`, v / places of `codes_there`, v / slots of `full`; from turn 2, `places` or `slots` on also for the
+// phase before of `sums_taken`, `codes_taken`, `empty`. Counters only grow: the state s is complete at s + 1 times the
+// number of blocks of a share.
 //
 // Why nobody waits for ever. All blocks are on the device together: the launch is cooperative. All warps take turns in
 // order, and whatever a part of a turn waits for is an earlier part of the same turn or belongs to turns before: its
 // state to the turn before of the same sequences, a slot, a place for sums or codes to the turn that had it before. The
 // one thing done out of order is that the first products of a turn come before the sums of the one before: only where
 // its state is there already, so that nothing is waited for between them. What is not there may need just those sums,
-// in a launch of one turn, or their slot, where there is only one: then they are handed over first. The last sums
-// follow when all turns are multiplied. State 0 is published by the units' own block, too, so nobody reads the caller's
-// state but those who write it.
+// in a launch of one turn: then they are handed over first. The last sums follow when all turns are multiplied. State 0
+// is published by the units' own block, too, so nobody reads the caller's state but those who write it.
 #ifndef ISOBIT_GRU_CUDA_GRID_CUH_
 #define ISOBIT_GRU_CUDA_GRID_CUH_
 
@@ -83,7 +88,8 @@ inline constexpr int kFewWarps = 8;       // that multiply
 inline constexpr int kFewSumPitch = 20;   // words from one sequence to the next: lanes that write meet no bank twice
 inline constexpr int kGatePitch = kFewSequences * kFewSumPitch;
 inline constexpr int kManyPitch = 52;          // words of sums from one sequence to the next: sum_word
-inline constexpr int kPublishers = 3;          // warps
+inline constexpr int kFetchers = 2;            // warps
+inline constexpr int kPublishers = 2;          // warps
 inline constexpr int kMaxSlots = 8;            // turns whose state is there
 inline constexpr int kMaxManySequences = 256;  // of a launch
 inline constexpr int kMaxTurns = kMaxManySequences / 16;
@@ -120,8 +126,7 @@ struct GridArgs {
   /// many: [s % 2][turn][plane][8 sequences][block][8][16] codes.
   uint8_t* codes;
   uint32_t* counters;  // many: [turn][block of a cluster][kCounterWords], zero at the start: blocks of that share
-  int32_t turns, cluster, slots;
-  int64_t ih_turn, ih_step;  // many: words of ih from a turn to the next, and that the last of a step goes further
+  int32_t blocks, team_sequences, turns, cluster, slots;  // many: of a team
 };
 
 /// A test's hook: up to 2^13 cycles, where there is a seed.
@@ -420,7 +425,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
 
 /// Offsets in dynamic shared memory. Behind the slots, which wgmma reads as far as k is padded, are 4 KB at least.
 struct ManyShared {
-  int32_t sums, codes, rows, tables, lengths, barriers, total;
+  int32_t sums, codes, rows, tables, barriers, total;
 };
 /// Barriers: a slot's state is there, is read [slot]; new codes are there, are taken [place]; sums are there, are taken
 /// [turn % 2].
@@ -435,9 +440,9 @@ inline constexpr uint32_t kSumsTakenBarriers = kSumsBarriers + 8 * 2;
 inline __host__ __device__ int sum_word(int gate, int unit) { return gate * 16 + (gate == 2 ? 4 : 0) + unit; }
 /// Turns whose new codes are in shared memory: those of a step, as the next one needs them, and one more than publish.
 inline __host__ __device__ int32_t many_places(int turns) { return turns > kPublishers ? turns : kPublishers + 1; }
-/// Of a row's ratio and start value.
+/// Of a row's ratio, and of its start value where gates add it.
 template <typename Ratio>
-inline constexpr int kRowBytes = sizeof(Ratio) + sizeof(SumOf<Ratio>);
+inline constexpr int kRowBytes = sizeof(Ratio) + (kStartsInProduct<Ratio> ? 0 : sizeof(SumOf<Ratio>));
 inline __host__ __device__ int32_t many_slot_bytes(int columns, int planes, int blocks) {
   return planes * columns * blocks * kGridUnits;
 }
@@ -448,13 +453,12 @@ inline __host__ __device__ ManyShared many_shared(int columns, int planes, int b
   at.codes = at.sums + 2 * 2 * planes * columns * kManyPitch * 4;
   at.rows = at.codes + many_places(turns) * planes * columns * kGridUnits;
   at.tables = at.rows + 3 * kGridUnits * row_bytes;
-  at.lengths = at.tables + table_entries * 4;
-  at.barriers = (at.lengths + turns * columns * 4 + 7) / 8 * 8;
+  at.barriers = (at.tables + table_entries * 4 + 7) / 8 * 8;
   at.total = at.barriers + static_cast<int32_t>(kSumsTakenBarriers) + 8 * 2;
   return at;
 }
 
-/// Of N: 1 or 2 codes or gate inputs of consecutive units, which lie beside each other.
+/// Of N: 1 or 2 codes, gate inputs or sums of consecutive units, which lie beside each other.
 template <int N>
 using CodesOfUnits = std::conditional_t<N == 2, uint16_t, uint8_t>;
 template <int N>
@@ -462,12 +466,14 @@ using InputsOfUnits = std::conditional_t<N == 2, uint32_t, uint16_t>;
 template <int N>
 using SumsOfUnits = std::conditional_t<N == 2, int2, int1>;
 
-/// KT: k tiles of a warpgroup. Columns: sequences of a turn, 16 or 32.
-template <int KT, int Columns, int Planes, typename Ratio>
+/// KT: k tiles of a warpgroup. Columns: sequences of a turn, 16 or 32. Sets: of gate warps, which take turns in turn.
+template <int KT, int Columns, int Planes, int Sets, typename Ratio>
 __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_constant__ GridArgs<Ratio> a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  constexpr int kTiles = Columns / 8;   // of 8 sequences
-  constexpr int kCells = Columns / 16;  // of a gate thread: units beside each other of a sequence
+  constexpr int kTiles = Columns / 8;          // of 8 sequences
+  constexpr int kCells = Sets * Columns / 16;  // of a gate thread: units beside each other of a sequence
+  constexpr int kSetWarps = 8 / Sets;
+  constexpr int kSums = Planes * Columns / 2;  // of a multiplying thread
   // Whether the first products of a turn come before the sums of the one before, where there are registers for both.
   constexpr bool kOverlaps = KT <= 24;
   // Registers of a thread: 4 KT weights, 16 or 32 sums, and the rest. Those of the five warpgroups are 480.
@@ -480,14 +486,20 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
   const GateLanes<Real>& c = a.gates;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
-  const int blocks = static_cast<int>(gridDim.x);
-  const int block = static_cast<int>(blockIdx.x);
+  const int blocks = a.blocks;
+  const int block = static_cast<int>(blockIdx.x) % blocks;
+  const int team = static_cast<int>(blockIdx.x) / blocks;
+  const int first_sequence = a.first_sequence + team * a.team_sequences;
+  const int after = a.first_sequence + a.sequences - first_sequence;
+  const int sequences = after < a.team_sequences ? after : a.team_sequences;
+  const int turns = a.turns;
+  const int64_t ih_turn = int64_t{Columns} * blocks * 48;  // words from a turn to the next
+  const int64_t ih_step = (a.reverse ? -1 : 1) * int64_t{a.batch} * blocks * 48 - turns * ih_turn;
   const int cluster = a.cluster;
   const int rank = static_cast<int>(block_in_cluster());
-  const int turns = a.turns;
   const int tile_bytes = blocks * 128;  // 8 sequences of a plane
   const int slot_bytes = many_slot_bytes(Columns, Planes, blocks);
-  const ManyShared at = many_shared(Columns, Planes, blocks, a.slots, turns, kRowBytes<Ratio>, a.table_entries);
+  const ManyShared at = many_shared(Columns, Planes, blocks, a.slots, a.turns, kRowBytes<Ratio>, a.table_entries);
   const uint32_t full = shared_address(shared + at.barriers);
   const uint32_t empty = full + kEmptyBarriers;
   const uint32_t codes_there = full + kCodesBarriers;  // new codes of this block
@@ -501,17 +513,20 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
   };
   // Tiles that have sequences.
   const auto tiles_of = [&](int j) {
-    const int left = a.sequences - j * Columns;
-    return left >= Columns ? kTiles : (left + 7) / 8;
+    const int left = sequences - j * Columns;
+    return left >= Columns ? kTiles : left > 0 ? (left + 7) / 8 : 0;
   };
   // Of turn j's state s, in global memory.
-  const auto codes_of = [&](int s, int j) { return a.codes + (int64_t{s % 2} * turns + j) * slot_bytes; };
+  uint8_t* const all_codes = a.codes + int64_t{team} * 2 * a.turns * slot_bytes;
+  const auto codes_of = [&](int s, int j) { return all_codes + (int64_t{s % 2} * turns + j) * slot_bytes; };
   // This block's codes, of turn v in place v % places: [plane][sequence][16].
   const int places = many_places(turns);
   const auto codes_in = [&](int place) { return shared + at.codes + place * (Planes * Columns * kGridUnits); };
   // Each block of a cluster fetches a share: the codes of so many blocks beside each other.
   const int share = blocks / cluster;
-  const auto counter_of = [&](int j, int of_share) { return a.counters + (j * cluster + of_share) * kCounterWords; };
+  const auto counter_of = [&](int j, int of_share) {
+    return a.counters + ((team * a.turns + j) * cluster + of_share) * kCounterWords;
+  };
   const auto count = [&](int j) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter_of(j, block / share)) : "memory");
   };
@@ -519,20 +534,22 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
   for (int i = static_cast<int>(threadIdx.x); i < a.table_entries; i += kManyThreads)
     reinterpret_cast<float*>(shared + at.tables)[i] = a.tables[i];
   auto* const ratios = reinterpret_cast<Ratio*>(shared + at.rows);  // [gate][unit]
-  auto* const starts = reinterpret_cast<SumOf<Ratio>*>(ratios + 3 * kGridUnits);
+  auto* const gate_starts = reinterpret_cast<SumOf<Ratio>*>(ratios + 3 * kGridUnits);
+  const SumOf<Ratio>* const starts = a.start + block * 3 * kGridUnits;
   for (int i = static_cast<int>(threadIdx.x); i < 3 * kGridUnits; i += kManyThreads) {
     ratios[i] = a.ratio[block * 3 * kGridUnits + i];
-    starts[i] = a.start[block * 3 * kGridUnits + i];
+    if (!kStartsInProduct<Ratio>) gate_starts[i] = starts[i];
   }
-  auto* const lengths = reinterpret_cast<int32_t*>(shared + at.lengths);
-  for (int i = static_cast<int>(threadIdx.x); i < turns * Columns; i += kManyThreads)
-    lengths[i] = a.lengths != nullptr && i < a.sequences ? a.lengths[a.first_sequence + i] - a.first_step : INT32_MAX;
+  // Whether sequence n had ended before step t of this launch.
+  const auto has_ended = [&](int n, int t) {
+    return a.lengths != nullptr && n < sequences && t >= a.lengths[first_sequence + n] - a.first_step;
+  };
   // State 0 of this block's units.
-  for (int i = static_cast<int>(threadIdx.x); i < (a.sequences + 7) / 8 * 8 * kGridUnits; i += kManyThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < (sequences + 7) / 8 * 8 * kGridUnits; i += kManyThreads) {
     const int row = i / kGridUnits;
     const int unit = block * kGridUnits + i % kGridUnits;
-    const bool exists = row < a.sequences && unit < a.hidden;
-    const uint8_t* const from = a.state + ((int64_t{a.first_sequence} + row) * a.hidden + unit) * Planes;
+    const bool exists = row < sequences && unit < a.hidden;
+    const uint8_t* const from = a.state + ((int64_t{first_sequence} + row) * a.hidden + unit) * Planes;
     uint8_t* const to =
         codes_of(0, row / Columns) + row % Columns / 8 * tile_bytes + block * 128 + row % 8 * 16 + i % kGridUnits;
     uint8_t* const own =
@@ -547,12 +564,12 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
       barrier_init(empty + 8 * i, 8 * static_cast<uint32_t>(cluster));
     }
     for (uint32_t i = 0; i < static_cast<uint32_t>(places); ++i) {
-      barrier_init(codes_there + 8 * i, 8);
+      barrier_init(codes_there + 8 * i, kSetWarps);
       barrier_init(codes_taken + 8 * i, 1);
     }
     for (uint32_t i = 0; i < 2; ++i) {
       barrier_init(sums_there + 8 * i, 8);
-      barrier_init(sums_taken + 8 * i, 8);
+      barrier_init(sums_taken + 8 * i, kSetWarps);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -595,38 +612,37 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
         barrier_wait(sums_taken + 8 * static_cast<uint32_t>(turn % 2), static_cast<uint32_t>(turn / 2 - 1) % 2);
     };
     // The sums of a turn, which are complete, to the gate warps.
-    const auto hand_over = [&](int turn, const int32_t(&sums)[Planes][Columns / 2]) {
-      leave(last_slot);
+    const auto hand_over = [&](int turn, const int32_t(&sums)[kSums]) {
       delay(a.delays, turn, kDelaySums);
-      // sums[4 tile + 2 r + column % 2] is row lane / 4 + 8 r of column 8 tile + 2 (lane % 4) + column % 2.
+      // Of a plane, sums[4 tile + 2 r + column % 2] is row lane / 4 + 8 r of column 8 tile + 2 (lane % 4) + column % 2.
 #pragma unroll
       for (int plane = 0; plane < Planes; ++plane)
 #pragma unroll
         for (int i = 0; i < Columns / 2; ++i) {
+          const int32_t* const sum = sums + plane * (Columns / 2) + i;
           const int word = (turn % 2 * 2 * Planes + plane) * (Columns * kManyPitch) + (i / 4 * 8 + i % 2) * kManyPitch;
           if (i % 4 < 2) {
-            to[word] = plane == Planes - 1 ? wrapping_add(sums[plane][i], start[0]) : sums[plane][i];
+            to[word] = plane == Planes - 1 ? wrapping_add(*sum, start[0]) : *sum;
           } else if (lane < 16) {
-            to[word + sum_word(1, 0)] = plane == Planes - 1 ? wrapping_add(sums[plane][i], start[1]) : sums[plane][i];
+            to[word + sum_word(1, 0)] = plane == Planes - 1 ? wrapping_add(*sum, start[1]) : *sum;
           }
         }
       __syncwarp();
       if (lane == 0) barrier_arrive(sums_there + 8 * static_cast<uint32_t>(turn % 2));
     };
-    int32_t acc[Planes][Columns / 2]{};
+    int32_t acc[kSums]{};
     for (int turn = 0; turn < total; ++turn) {
       const uint32_t barrier = full + 8 * static_cast<uint32_t>(slot);
       [[maybe_unused]] bool is_there = false;
-      [[maybe_unused]] int32_t last[Planes][Columns / 2];
+      [[maybe_unused]] int32_t last[kSums];
       if constexpr (kOverlaps) {
-        wait_for_gates(turn - 1);
-        is_there = __all_sync(0xffffffffu, barrier_is_complete(barrier, phase)) != 0;
         wgmma_wait<0>();
         keep_in_registers(acc);
+        if (turn > 0) leave(last_slot);
+        wait_for_gates(turn - 1);  // the next state may come meanwhile
+        is_there = __all_sync(0xffffffffu, barrier_is_complete(barrier, phase)) != 0;
 #pragma unroll
-        for (int plane = 0; plane < Planes; ++plane)
-#pragma unroll
-          for (int i = 0; i < Columns / 2; ++i) last[plane][i] = acc[plane][i];
+        for (int i = 0; i < kSums; ++i) last[i] = acc[i];
         keep_in_registers(last);
         // The sums of the turn before go first if the state is not there, as it may need just those; else behind the
         // first products, so that the tensor cores have something to do meanwhile. wgmma depends on no condition.
@@ -638,23 +654,19 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
       keep_in_registers(acc);
       wgmma_fence();
       const uint64_t b = matrix + static_cast<uint32_t>(slot * slot_bytes >> 4);
-      const auto product = [&](int plane, int kt) {
-        wgmma_s8u8(acc[plane], weights[kt], b + static_cast<uint32_t>((plane * kTiles * tile_bytes >> 4) + kt * 16),
-                   kt > 0);
-      };
+      // Both planes are columns of one product: of 16 columns it takes as long as of 32.
+      const auto product = [&](int kt) { wgmma_s8u8(acc, weights[kt], b + static_cast<uint32_t>(kt * 16), kt > 0); };
       constexpr int kFirst = kOverlaps ? 8 : 0;  // products of 17 cycles, and as many of the other warpgroup
       if constexpr (kOverlaps) {
 #pragma unroll
-        for (int kt = 0; kt < kFirst; ++kt) product(0, kt);
+        for (int kt = 0; kt < kFirst; ++kt) product(kt);
         wgmma_commit();
         if (is_there && turn > 0) hand_over(turn - 1, last);
         __syncwarp();
         wgmma_fence();
       }
 #pragma unroll
-      for (int plane = 0; plane < Planes; ++plane)
-#pragma unroll
-        for (int kt = plane == 0 ? kFirst : 0; kt < KT; ++kt) product(plane, kt);
+      for (int kt = kFirst; kt < KT; ++kt) product(kt);
       wgmma_commit();
       last_slot = slot;
       if (++slot == a.slots) {
@@ -662,60 +674,68 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
         phase ^= 1;
       }
       if constexpr (!kOverlaps) {
-        wait_for_gates(turn);
         wgmma_wait<0>();
         keep_in_registers(acc);
+        leave(last_slot);
+        wait_for_gates(turn);
         hand_over(turn, acc);
       }
     }
     if constexpr (kOverlaps) {
-      wait_for_gates(total - 1);
       wgmma_wait<0>();
       keep_in_registers(acc);
+      leave(last_slot);
+      wait_for_gates(total - 1);
       hand_over(total - 1, acc);
     }
   } else if (warp < 16) {
     // ---- The gate warps.
     trade_registers<kGates, kStart>();
     constexpr int kLanes = kGridUnits / kCells;  // of a sequence
+    const int set = (warp - 8) / kSetWarps;
     // Sequences i and i + 4 beside each other: sum_word.
-    const int pair = (warp - 8) * kCells + lane / (2 * kLanes);
+    const int pair = (warp - 8) % kSetWarps * kCells + lane / (2 * kLanes);
     const int column = pair / 4 * 8 + pair % 4 + lane / kLanes % 2 * 4;
     const int unit = lane % kLanes * kCells;
     const int own_code = column * kGridUnits + unit;
     const bool extras = a.lengths != nullptr || a.mask != nullptr;
     // ih of the next turn.
     const uint16_t* ih_at =
-        a.ih + ((int64_t{a.reverse ? a.steps - 1 : 0} * a.batch + a.first_sequence + column) * blocks + block) * 48 +
+        a.ih + ((int64_t{a.reverse ? a.steps - 1 : 0} * a.batch + first_sequence + column) * blocks + block) * 48 +
         unit;
     int ih_sequence = column;
+    const auto one_turn_on = [&] {
+      ih_at += ih_turn;
+      if ((ih_sequence += Columns) >= turns * Columns) {
+        ih_sequence = column;
+        ih_at += ih_step;
+      }
+    };
+    for (int i = 0; i < set; ++i) one_turn_on();
     uint32_t next_ih[3]{};
     const auto load_ih = [&] {
-      if (ih_sequence < a.sequences)
+      if (ih_sequence < sequences)
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate)
           next_ih[gate] = *reinterpret_cast<const InputsOfUnits<kCells>*>(ih_at + gate * 16);
-      ih_at += a.ih_turn;
-      if ((ih_sequence += Columns) >= turns * Columns) {
-        ih_sequence = column;
-        ih_at += a.ih_step;
-      }
+#pragma unroll
+      for (int i = 0; i < Sets; ++i) one_turn_on();
     };
-    load_ih();
-    int s = 0, j = 0, place = 0, old_place = (places - turns) % places;
-    uint32_t place_phase = 1;
     const auto total = static_cast<uint32_t>(a.steps * turns);
-    for (uint32_t turn = 0; turn < total; ++turn) {
+    if (static_cast<uint32_t>(set) < total) load_ih();
+    int s = set / turns, j = set % turns, place = set, old_place = (places - turns + set) % places;
+    uint32_t place_phase = 1;
+    for (uint32_t turn = static_cast<uint32_t>(set); turn < total; turn += Sets) {
       const uint32_t ih[3] = {next_ih[0], next_ih[1], next_ih[2]};
-      if (turn + 1 < total) load_ih();
+      if (turn + Sets < total) load_ih();
       uint32_t keeps = 0;  // cells that keep their state
       if (extras) {
         const int t = a.reverse ? a.steps - 1 - s : s;
         const int n = j * Columns + column;
 #pragma unroll
         for (int i = 0; i < kCells; ++i)
-          if (t >= lengths[n] ||
-              (n < a.sequences && is_masked(a, t, int64_t{a.first_sequence} + n, block * kGridUnits + unit + i)))
+          if (has_ended(n, t) ||
+              (n < sequences && is_masked(a, t, int64_t{first_sequence} + n, block * kGridUnits + unit + i)))
             keeps |= 1u << i;
       }
       uint32_t old[Planes];
@@ -747,7 +767,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
         for (int i = 0; i < kCells; ++i) {
           from_x[gate][i] = from_biased<Real>(ih[gate] >> i * 16 & 0xffff);
           const int row = gate * kGridUnits + unit + i;
-          complete[i] = complete_sum<Ratio>(sum[i], kStartsInProduct<Ratio> ? 0 : starts[row]);
+          complete[i] = complete_sum<Ratio>(sum[i], kStartsInProduct<Ratio> ? 0 : gate_starts[row]);
           by[i] = ratios[row];
         }
         rescale_hh(c, complete, by, hh[gate]);
@@ -776,73 +796,68 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
             static_cast<CodesOfUnits<kCells>>(codes[plane]);
       __syncwarp();
       if (lane == 0) barrier_arrive(codes_there + 8 * static_cast<uint32_t>(place));
-      if (++old_place == places) old_place = 0;
-      if (++place == places) {
-        place = 0;
+      if ((old_place += Sets) >= places) old_place -= places;
+      if ((place += Sets) >= places) {
+        place -= places;
         place_phase ^= 1;
       }
-      if (++j == turns) {
-        j = 0;
-        ++s;
-      }
+      for (j += Sets; j >= turns; j -= turns) ++s;
     }
   } else {
     trade_registers<kPublishing, kStart>();
-    if (warp == 16) {
-      // ---- The fetching warp. Every turn of every block passes through it, so what it computes is additions.
-      const auto everyone = static_cast<uint16_t>((1u << cluster) - 1);
-      const auto piece_bytes = static_cast<uint32_t>(share * 128);
-      const int all_tiles = tiles_of(0), last_tiles = tiles_of(turns - 1);
-      const int64_t state_bytes = int64_t{turns} * slot_bytes;
-      const auto slots_end = static_cast<uint32_t>(a.slots * slot_bytes);
-      const uint32_t first_to = shared_address(shared) + static_cast<uint32_t>(rank) * piece_bytes;
-      const uint8_t* from = a.codes + static_cast<uint32_t>(rank) * piece_bytes;
-      uint32_t slot_at = 0, barrier = full, phase = 1;
-      bool filled = false;  // every slot has been, so that it has to be read first
-      for (int s = 0; s < a.steps; ++s) {
-        const uint32_t* counter = counter_of(0, rank);
-        const auto complete = static_cast<uint32_t>(share) * static_cast<uint32_t>(s + 1);
-        for (int j = 0; j < turns; ++j) {
-          const int tiles = j + 1 == turns ? last_tiles : all_tiles;
+    if (warp < 16 + kFetchers) {
+      // ---- The fetching warps. Every turn of every block passes through one thread.
+      if (is_elected()) {
+        const auto everyone = static_cast<uint16_t>((1u << cluster) - 1);
+        const auto piece_bytes = static_cast<uint32_t>(share * 128);
+        const uint32_t first_to = shared_address(shared) + static_cast<uint32_t>(rank) * piece_bytes;
+        const uint8_t* const first_from = all_codes + static_cast<uint32_t>(rank) * piece_bytes;
+        const uint32_t* const first_counter = counter_of(0, rank);
+        int slot = 0;
+        uint32_t phase = 1;
+        bool filled = false;  // every slot has been, so that it has to be read first
+        int turn = 0;
+        const auto fetch = [&](int s, int j) {
+          const uint32_t barrier = full + 8 * static_cast<uint32_t>(slot);
           if (filled) barrier_wait(barrier + kEmptyBarriers, phase);
-          delay(a.delays, s * turns + j, kDelayRead);
-          if (is_elected()) {
-            barrier_expect(barrier, static_cast<uint32_t>(Planes * tiles * tile_bytes));
-            uint32_t counted = 0;
-            do {
-              asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(counted) : "l"(counter) : "memory");
-            } while (counted < complete);
-            asm volatile("fence.proxy.async.global;" ::: "memory");
+          delay(a.delays, turn, kDelayRead);
+          const int tiles = tiles_of(j);
+          barrier_expect(barrier, static_cast<uint32_t>(Planes * tiles * tile_bytes));
+          const auto complete = static_cast<uint32_t>(share) * static_cast<uint32_t>(s + 1);
+          const uint32_t* const counter = first_counter + j * cluster * kCounterWords;
+          uint32_t counted = 0;
+          do {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(counted) : "l"(counter) : "memory");
+          } while (counted < complete);
+          asm volatile("fence.proxy.async.global;" ::: "memory");
+          const uint32_t to = first_to + static_cast<uint32_t>(slot * slot_bytes);
+          const uint8_t* const from = first_from + int64_t{s % 2 * turns + j} * slot_bytes;
 #pragma unroll
-            for (int plane = 0; plane < Planes; ++plane)
+          for (int plane = 0; plane < Planes; ++plane)
 #pragma unroll
-              for (int tile = 0; tile < kTiles; ++tile) {
-                const int offset = (plane * kTiles + tile) * tile_bytes;
-                if (tile < tiles)
-                  fetch_for_cluster(first_to + slot_at + static_cast<uint32_t>(offset), from + offset, piece_bytes,
-                                    barrier, everyone);
-              }
+            for (int tile = 0; tile < kTiles; ++tile) {
+              const int offset = (plane * kTiles + tile) * tile_bytes;
+              if (tile < tiles)
+                fetch_for_cluster(to + static_cast<uint32_t>(offset), from + offset, piece_bytes, barrier, everyone);
+            }
+        };
+        for (int s = 0; s < a.steps; ++s)
+          for (int j = 0; j < turns; ++j, ++turn) {
+            if (slot % kFetchers == warp - 16) fetch(s, j);
+            if (++slot == a.slots) {
+              slot = 0;
+              phase ^= 1;
+              filled = true;
+            }
           }
-          __syncwarp();
-          counter += cluster * kCounterWords;
-          from += slot_bytes;
-          slot_at += static_cast<uint32_t>(slot_bytes);
-          barrier += 8;
-          if (slot_at == slots_end) {
-            slot_at = 0;
-            barrier = full;
-            phase ^= 1;
-            filled = true;
-          }
-        }
-        if (s % 2 != 0) from -= 2 * state_bytes;
       }
+      __syncwarp();
     } else {
       // ---- The publishing warps. A lane has the units of a sequence.
       const uint32_t zero = c.h_to_unsigned;
       const int left = a.hidden - block * kGridUnits;  // units that exist
       const int units = left < kGridUnits ? left : kGridUnits;
-      int place = warp - 17, place_phase = 0;
+      int place = warp - 16 - kFetchers, place_phase = 0;
       for (int s = 0, j = place;; j += kPublishers, place += kPublishers) {
         for (; j >= turns; j -= turns) ++s;
         if (s >= a.steps) break;
@@ -869,7 +884,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
           __syncwarp();
           if (lane == 0) count(j);
         }
-        if (lane < Columns && n < a.sequences) {
+        if (lane < Columns && n < sequences) {
           const int t = a.reverse ? a.steps - 1 - s : s;
           // Row i of `to`: the units of this sequence.
           const auto write = [&](uint8_t* to, bool frozen) {
@@ -895,8 +910,8 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
                 to[i * Planes + byte] = static_cast<uint8_t>(code ^ (plane == 0 ? a.flip : 0));
               }
           };
-          const int64_t sequence = int64_t{a.first_sequence} + n;
-          write(a.y + t * a.y_step + sequence * a.y_sequence + int64_t{block} * kGridUnits * Planes, t >= lengths[n]);
+          const int64_t sequence = int64_t{first_sequence} + n;
+          write(a.y + t * a.y_step + sequence * a.y_sequence + int64_t{block} * kGridUnits * Planes, has_ended(n, t));
           if (s + 1 == a.steps)
             write(a.next_state + (sequence * a.hidden + int64_t{block} * kGridUnits) * Planes, false);
         }

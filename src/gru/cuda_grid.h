@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host side of the grid kernels (cuda_grid.cuh): layers of H = 1025 to 2048 of the kernel `persistent`.
+// The host side of the grid kernels (cuda_grid.cuh): layers of H = 1025 to 2048 of the kernel `persistent`, and many
+// sequences of H = 769 to 1024.
 #ifndef ISOBIT_GRU_CUDA_GRID_H_
 #define ISOBIT_GRU_CUDA_GRID_H_
 
@@ -15,12 +16,18 @@
 
 namespace isobit::cuda {
 
+inline constexpr int32_t kLeastGridHidden = 769;  // fewer units go as fast or faster in clusters
 inline constexpr int64_t kMaxGridHidden = 2048;
 
-/// Which kernels find room on the current device, which has `shared` bytes for a block; layer.groups and
-/// layer.grid_cut.
+/// Which kernels find room on the current device, which has `shared` bytes for a block: of a layer above H = 1024
+/// layer.groups and layer.grid_cut; of a smaller one, which has its groups, the second.
 template <typename Ratio>
 Status prepare_grid(PersistentLayer& layer, int shared);
+template <typename Ratio>
+Status prepare_grid_many(PersistentLayer& layer, int shared);
+
+/// Whether a run of so many sequences takes these kernels.
+bool takes_grid(const PersistentLayer& layer, int64_t batch);
 
 /// R in the order of GridArgs::fragments.
 void pack_grid(const GruLayerParameters& p, PersistentPack& pack);

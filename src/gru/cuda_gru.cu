@@ -180,6 +180,7 @@ Status add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer
     PersistentLayer& to = layer.persistent;
     to = pack->layer;
     upload.add(std::span(pack->fragments), to.fragments);
+    upload.add(std::span(pack->grid_fragments), to.grid_fragments);
     upload.add(std::span(pack->tables), to.tables);
     // Nothing of those types that the layer does not have.
     const auto add_rows = [&]<typename Ratio>(Ratio) {
@@ -542,7 +543,7 @@ Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y) con
       continue;
     }
     state += aligned(layer_state_bytes(index + 1, call.batch));
-    if (call.kernel->beside(layers[index]) && call.kernel->beside(layers[index + 1])) {
+    if (call.kernel->beside(layers[index], call.batch) && call.kernel->beside(layers[index + 1], call.batch)) {
       ISOBIT_RETURN_IF_ERROR(side.beside(
           call.stream, [&](cudaStream_t stream) { return run_layer(l, 1, backward, stream); },
           [&] { return run_layer(l, 0, forward, call.stream); }));

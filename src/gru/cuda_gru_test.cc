@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "gru/cuda_grid_delays.h"
+#include "gru/cuda_grid_teams.h"
 #include "gru/cuda_limits.h"
 #include "gru/cuda_ratios.h"
 #include "gru/cuda_step_tile.h"
@@ -423,9 +424,12 @@ TEST_F(DeviceGrus, ManySequencesAndLargeSizes) {
   if (!sanitized()) compare(case_of(2, 1531, 1030, 3, 3));
   if (!sanitized()) compare(case_of(3, 1, 2049, 1, 2));
   compare(case_of(4, 9, 1, 40, 20, 2, 2));
-  for (const int64_t batch : {2, 40}) {  // both directions of layers that take the whole device
+  struct Large {
+    int64_t hidden, batch;
+  };
+  for (const Large& size : {Large{1040, 2}, {1040, 40}, {900, 230}}) {  // two directions that take the whole device
     if (sanitized()) continue;
-    Case c = case_of(5, 20, 1040, batch, 6, 2, 2);
+    Case c = case_of(5, 20, size.hidden, size.batch, 6, 2, 2);
     c.fast_host = true;
     compare(c);
   }
@@ -456,7 +460,8 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
       {16, 1024, 33, 7, 8, 16, 12}, {16, 500, 33, 7, 8, 16, 12}, {5, 1040, 128, 5, 8, 8},   {5, 1030, 256, 3, 8, 16},
       {20, 120, 3, 9, 8, 16},       {20, 120, 400, 5, 8, 16},    {20, 240, 40, 7, 8, 16},   {20, 240, 100, 6, 8, 16},
       {9, 500, 90, 5, 8, 16},       {9, 750, 12, 7, 8, 16},      {9, 1000, 5, 9, 8, 16},    {9, 1030, 7, 6, 8, 16},
-      {9, 1000, 12, 7, 8, 8},
+      {9, 1000, 12, 7, 8, 8},       {31, 1024, 150, 5, 8, 16},   {5, 900, 520, 3, 8, 16},   {9, 780, 201, 4, 8, 16, 12},
+      {9, 1000, 530, 3, 8, 8},      {12, 800, 226, 6, 8, 8},
   };
   uint64_t seed = 7100;
   std::map<std::string, int> ratios;  // of the layers that persistent ran: how many
@@ -514,14 +519,17 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
                                              : "double";
         };
         ++ratios[std::string("W x, ") + name(of_layer.x)];
+        const Result<int32_t> teams = grid_teams(layer, size.batch);
+        ASSERT_TRUE(teams.ok()) << teams.status().message();
+        if (*teams > 1) ++ratios[std::string("two teams, ") + name(of_layer.h)];
         ++ratios[std::string(size.h_bits > 8 ? "R h of two planes, " : "R h, ") +
                  (size.hidden > 1024 ? "H above 1024, " : "") + name(of_layer.h)];
       }
     }
   for (const auto& [what, count] : ratios) std::printf("%s: %d layers\n", what.c_str(), count);
   if (!ratios.empty() && !sanitized()) {
-    for (const std::string of :
-         {"W x, ", "R h, ", "R h, H above 1024, ", "R h of two planes, ", "R h of two planes, H above 1024, "})
+    for (const std::string of : {"W x, ", "R h, ", "R h, H above 1024, ", "R h of two planes, ",
+                                 "R h of two planes, H above 1024, ", "two teams, "})
       for (const std::string type : {"float", "shift", "fixed", "double"})
         if (type != "float" || of.find("planes") == std::string::npos) {
           EXPECT_GT(ratios[of + type], 0) << of << type;
@@ -544,8 +552,8 @@ TEST_F(DeviceGrus, DelaysInTheExchangeChangeNoByte) {
     int64_t hidden, batch;
     int32_t h_bits;
   };
-  constexpr Size kSizes[] = {{1025, 1, 8},   {1040, 7, 8},   {2048, 2, 16},   {1030, 16, 8},
-                             {1040, 33, 16}, {1040, 128, 8}, {1030, 256, 16}, {2048, 140, 8}};
+  constexpr Size kSizes[] = {{1025, 1, 8},   {1040, 7, 8},    {2048, 2, 16},  {1030, 16, 8},   {1040, 33, 16},
+                             {1040, 128, 8}, {1030, 256, 16}, {2048, 140, 8}, {1000, 130, 16}, {900, 300, 8}};
   constexpr int64_t kMostBytes = int64_t{6} << 30;  // of y, of each
   constexpr int64_t kCallBytes = int64_t{64} << 20;
   const char* const asked = std::getenv("ISOBIT_DELAYED_STEPS");

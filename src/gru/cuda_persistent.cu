@@ -13,6 +13,7 @@
 #include "core/cuda_status.h"
 #include "gru/cuda_cluster.h"
 #include "gru/cuda_grid.h"
+#include "gru/cuda_grid_teams.h"
 #include "gru/cuda_gru.h"
 #include "gru/kernels.h"
 #include "gru/proof.h"
@@ -56,7 +57,9 @@ Status prepare(PersistentLayer& layer) {
     return unsupported("the device has compute capability " + std::to_string(major) + ", it is made for 9");
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                                      "shared memory of a block"));
-  return layer.grid ? prepare_grid<Ratio>(layer, shared) : prepare_cluster<Ratio>(layer, shared);
+  if (layer.grid) return prepare_grid<Ratio>(layer, shared);
+  ISOBIT_RETURN_IF_ERROR(prepare_cluster<Ratio>(layer, shared));
+  return prepare_grid_many<Ratio>(layer, shared);
 }
 
 /// Of a row of R (of_h) or W, for the device; by_shifts: of Fixed.
@@ -269,12 +272,14 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
   }));
   ISOBIT_RETURN_IF_ERROR(
       with_ratios(layer.ratios.x, [&](auto ratio) { return pack_input_product<decltype(ratio)>(p, pack); }));
-  if (layer.grid) {
-    pack_grid(p, pack);
-  } else {
-    pack_cluster(p, pack);
-  }
+  if (!layer.grid) pack_cluster(p, pack);
+  if (layer.grid || layer.grid_cut.cluster > 0) pack_grid(p, pack);
   return pack;
+}
+
+Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch) {
+  ISOBIT_ASSIGN_OR_RETURN(const PersistentPack pack, pack_persistent(p));
+  return takes_grid(pack.layer, batch) ? pack.layer.grid_cut.teams : 0;
 }
 
 Status persistent_supports(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits&) {
@@ -300,7 +305,7 @@ int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t ba
     const int64_t one = batch * row_bytes(p);
     const int64_t padding = product_x_bytes(product_shape(p), 1) + 2 * kAlignment;
     const int64_t chunk = steps <= kChunkBytes / one ? steps * one : std::max(kChunkBytes, one);
-    bytes = std::max(bytes, chunk + padding + (p.grid ? aligned(grid_exchange_bytes(p, batch)) : 0));
+    bytes = std::max(bytes, chunk + padding + aligned(grid_exchange_bytes(p, batch)));
   }
   return bytes;
 }
@@ -343,7 +348,8 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, const void* 
   chunk.reverse = run.reverse;
   return with_state_ratios(p.ratios.h, p.h_planes, [&](auto ratio) {
     using Ratio = decltype(ratio);
-    return p.grid ? launch_grid<Ratio>(p, chunk, exchange, stream) : launch_cluster<Ratio>(p, chunk, stream);
+    return takes_grid(p, chunk.batch) ? launch_grid<Ratio>(p, chunk, exchange, stream)
+                                      : launch_cluster<Ratio>(p, chunk, stream);
   });
 }
 
@@ -358,7 +364,7 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
     scratch += aligned(bytes);
     return piece;
   };
-  std::byte* const exchange = take(p.grid ? grid_exchange_bytes(p, run.batch) : 0);
+  std::byte* const exchange = take(grid_exchange_bytes(p, run.batch));
   auto* const x = reinterpret_cast<uint8_t*>(take(product_x_bytes(product_shape(p), chunk * run.batch)));
   auto* const ih = reinterpret_cast<uint16_t*>(scratch);
   for (int64_t done = 0; done < run.steps; done += chunk) {
@@ -371,6 +377,6 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
 }
 
 /// A launch that takes the whole device must not meet another one.
-bool persistent_beside(const DeviceLayer& layer) { return !layer.persistent.grid; }
+bool persistent_beside(const DeviceLayer& layer, int64_t batch) { return !takes_grid(layer.persistent, batch); }
 
 }  // namespace isobit::cuda

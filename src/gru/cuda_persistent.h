@@ -36,21 +36,23 @@ struct PersistentCut {
   int32_t least_shared = 0;    // bytes of shared memory of a block, at least
 };
 
-/// How all blocks of a launch, one for each group of 16 units, are a team (cuda_grid.cuh).
+/// How blocks of a launch, one for each group of 16 units, are a team (cuda_grid.cuh).
 struct GridCut {
   int32_t cluster = 0;               // of the kernel for many sequences; 0: it does not run there
   int32_t slots16 = 0, slots32 = 0;  // turns of 16 and 32 sequences whose state fits shared memory
+  int32_t teams = 0;                 // that are on the device at once
+  int32_t k_tiles = 0;               // of a team
 };
 
 struct PersistentLayer {
   bool supported = false;
-  bool grid = false;  // H above 1024: grid_cut instead of cut
+  bool grid = false;  // H above 1024: only grid_cut
   GridCut grid_cut{};
   PersistentCut cut[2]{};
   PersistentCut many{};  // of gru_cluster_many; room 0: it does not run there
   int32_t cuts = 0;      // the first is the fastest for few sequences
   LayerRatios ratios{};
-  int32_t k_tiles = 4, k_shared = 0, k_splits = 1;      // cuda_cluster.cuh, cuda_grid.cuh
+  int32_t k_tiles = 4, k_shared = 0, k_splits = 1;      // cuda_cluster.cuh
   int32_t groups = 1;                                   // of 16 units, padded ones included
   int32_t hidden_size = 0, h_planes = 1, x_planes = 1;  // planes: bytes of a code
   // Of each type that there is, one is set.
@@ -58,8 +60,9 @@ struct PersistentLayer {
   std::tuple<PersistentRows<float>, PersistentRows<Fixed>, PersistentRows<WideFixed>, PersistentRows<double>> rows{};
   // Accumulator -> ih -> gate input, in the order of PersistentChunk::ih.
   std::tuple<DeviceProduct<float>, DeviceProduct<Fixed>, DeviceProduct<double>> W{};
-  const uint4* fragments = nullptr;  // R
-  const float* tables = nullptr;     // u, r, n behind each other: code minus zero point for each gate input
+  const uint4* fragments = nullptr;       // R for cuda_cluster.cuh
+  const uint4* grid_fragments = nullptr;  // and for cuda_grid.cuh
+  const float* tables = nullptr;          // u, r, n behind each other: code minus zero point for each gate input
   int32_t table_entries = 0;
   uint32_t h_flip = 0;  // the sign bit of signed codes, in all four bytes
   uint8_t x_flip = 0;
@@ -105,7 +108,7 @@ struct PersistentPack {
              PersistentRowsPack<double>>
       rows;
   std::tuple<ProductPack<float>, ProductPack<Fixed>, ProductPack<double>> W;
-  std::vector<uint8_t> fragments;
+  std::vector<uint8_t> fragments, grid_fragments;
   std::vector<float> tables;
 };
 

@@ -407,6 +407,6 @@ Status step_launch(const DeviceLayer& layer, const DeviceRun& run, const DeviceL
 }
 
 /// Few microseconds of work: two streams cost more than they bring.
-bool step_beside(const DeviceLayer&) { return false; }
+bool step_beside(const DeviceLayer&, int64_t) { return false; }
 
 }  // namespace isobit::cuda

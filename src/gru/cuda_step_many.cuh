@@ -5,10 +5,10 @@
 //
 // The cut. The columns of W, then those of R, come in pieces of 64, four a round, of which each of two sets of four
 // warps multiplies two: a stage. A set fetches its own stages, kStages - 1 of them ahead. In a set two by two warps
-// share the tile: a warp has kGroups groups of 8 units, all gates, and kRowTiles times 16 sequences. Of a piece it loads
-// its rows of x or h once for all units: 16 codes a lane, as in gru_step. After the last round of W, and of R, each set
-// hands the other the sums of half of its rows: lane 4g + q of set s ends with units 2q and 2q + 1 of rows g + 8s, all
-// gates of them. Of a round that has no pieces for a set, its weights are zeros: that costs less than a test.
+// share the tile: a warp has kGroups groups of 8 units, all gates, and kRowTiles times 16 sequences. Of a piece it
+// loads its rows of x or h once for all units: 16 codes a lane, as in gru_step. After the last round of W, and of R,
+// each set hands the other the sums of half of its rows: lane 4g + q of set s ends with units 2q and 2q + 1 of rows g +
+// 8s, all gates of them. Of a round that has no pieces for a set, its weights are zeros: that costs less than a test.
 //
 // Shared memory, a piece: weights [group][gate][lane], codes [sequence][4 times 16 bytes, or 8 of two-byte codes]. Of
 // two-byte codes odd rows have their pairs of 16 bytes exchanged, so that eight lanes meet no bank twice.

@@ -481,7 +481,7 @@ __global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __gr
       wgmma_wait<0>();
       release(before);
       advance((kWgmmaGroups - 1) * a.k_blocks);  // the other warpgroup's
-      keep_in_registers(acc);
+      for (auto& sums : acc) keep_in_registers(sums);
       named_barrier_sync(kCopied + group, kCopiedThreads);  // parameters are there
 #pragma unroll
       for (int i = 0; i < kDeepRowTiles; ++i)
