@@ -23,7 +23,8 @@ using Kernel = void (*)(GridArgs<Ratio>);
 
 /// Of a turn.
 int32_t most_columns(const PersistentLayer& layer) { return layer.h_planes == 1 ? 32 : 16; }
-/// Of gate warps. Two for two planes: of one the gates take longer than the products.
+/// Of gate warps. Turns of 16 sequences leave a lane of one set one cell; a lane of two sets has two, and twice the
+/// time. One or two turns are not so many that a step waits for gates.
 int32_t sets_of(const PersistentLayer& layer, int32_t turns) {
   return layer.h_planes == 2 && turns > 2 && turns % 2 == 0 ? 2 : 1;
 }
@@ -171,6 +172,7 @@ Status prepare_grid_many(PersistentLayer& layer, int shared) {
     best = cut;
     best_groups = layer.groups;
   }
+  if (!layer.grid && best.teams < 2) best = {};  // slower than clusters
   cut = best;
   cut.k_tiles = k_tiles;
   layer.groups = best_groups;
@@ -195,6 +197,7 @@ Status prepare_grid(PersistentLayer& layer, int shared) {
     return {StatusCode::kUnsupported, "the device has no room for a team of thread blocks that holds R"};
   return {};
 }
+
 void pack_grid(const GruLayerParameters& p, PersistentPack& pack) {
   const PersistentLayer& layer = pack.layer;
   const int32_t k_tiles = layer.grid_cut.k_tiles;

@@ -91,7 +91,7 @@ inline constexpr int kManyPitch = 52;          // words of sums from one sequenc
 inline constexpr int kFetchers = 2;            // warps
 inline constexpr int kPublishers = 2;          // warps
 inline constexpr int kMaxSlots = 8;            // turns whose state is there
-inline constexpr int kMaxManySequences = 256;  // of a launch
+inline constexpr int kMaxManySequences = 256;  // of a team in a launch
 inline constexpr int kMaxTurns = kMaxManySequences / 16;
 inline constexpr int kCounterWords = 32;  // from one counter to the next: a line each
 
@@ -123,9 +123,9 @@ struct GridArgs {
   uint32_t delays;  // 0, or a seed: set_grid_delays
   /// few: [s % 2][copy][block][plane][sequence][4] words of four codes and s + 1, zero at the start.
   uint2* words;
-  /// many: [s % 2][turn][plane][8 sequences][block][8][16] codes.
+  /// many: [team][s % 2][turn][plane][8 sequences][block][8][16] codes.
   uint8_t* codes;
-  uint32_t* counters;  // many: [turn][block of a cluster][kCounterWords], zero at the start: blocks of that share
+  uint32_t* counters;  // many: [team][turn][block of a cluster][kCounterWords], zero at the start: blocks of that share
   int32_t blocks, team_sequences, turns, cluster, slots;  // many: of a team
 };
 
@@ -499,7 +499,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
   const int rank = static_cast<int>(block_in_cluster());
   const int tile_bytes = blocks * 128;  // 8 sequences of a plane
   const int slot_bytes = many_slot_bytes(Columns, Planes, blocks);
-  const ManyShared at = many_shared(Columns, Planes, blocks, a.slots, a.turns, kRowBytes<Ratio>, a.table_entries);
+  const ManyShared at = many_shared(Columns, Planes, blocks, a.slots, turns, kRowBytes<Ratio>, a.table_entries);
   const uint32_t full = shared_address(shared + at.barriers);
   const uint32_t empty = full + kEmptyBarriers;
   const uint32_t codes_there = full + kCodesBarriers;  // new codes of this block
@@ -517,7 +517,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
     return left >= Columns ? kTiles : left > 0 ? (left + 7) / 8 : 0;
   };
   // Of turn j's state s, in global memory.
-  uint8_t* const all_codes = a.codes + int64_t{team} * 2 * a.turns * slot_bytes;
+  uint8_t* const all_codes = a.codes + int64_t{team} * 2 * turns * slot_bytes;
   const auto codes_of = [&](int s, int j) { return all_codes + (int64_t{s % 2} * turns + j) * slot_bytes; };
   // This block's codes, of turn v in place v % places: [plane][sequence][16].
   const int places = many_places(turns);
@@ -525,7 +525,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
   // Each block of a cluster fetches a share: the codes of so many blocks beside each other.
   const int share = blocks / cluster;
   const auto counter_of = [&](int j, int of_share) {
-    return a.counters + ((team * a.turns + j) * cluster + of_share) * kCounterWords;
+    return a.counters + ((team * turns + j) * cluster + of_share) * kCounterWords;
   };
   const auto count = [&](int j) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter_of(j, block / share)) : "memory");
