@@ -26,7 +26,7 @@ int32_t most_columns(const PersistentLayer& layer) { return layer.h_planes == 1 
 /// Of gate warps. Turns of 16 sequences leave a lane of one set one cell; a lane of two sets has two, and twice the
 /// time. One or two turns are not so many that a step waits for gates.
 int32_t sets_of(const PersistentLayer& layer, int32_t turns) {
-  return layer.h_planes == 2 && turns > 2 && turns % 2 == 0 ? 2 : 1;
+  return layer.h_planes == 2 && many_places(turns) == turns && turns % 2 == 0 ? 2 : 1;
 }
 
 template <int Tiles, int Planes, typename Ratio>

@@ -39,7 +39,8 @@
 // release of its lane 0 make them visible to whoever acquires a count that includes it. The thread that starts the
 // copies has itself acquired the complete count, and fence.proxy.async orders its copies behind that. The copies' bytes
 // are counted at the receivers' barrier `full`, which the multiplying warps wait for. Sums and new codes are handed
-// over by barriers (release, acquire): `sums_there` of the 8 multiplying warps, `codes_there` of the 8 gate warps.
+// over by barriers (release, acquire): `sums_there` of the 8 multiplying warps, `codes_there` of the gate warps of a
+// set.
 //
 // Why nothing is written too early (many). The state of a turn in global memory alternates between two places. State
 // s + 1 is written by a block that had state s from all others, which they wrote after they had received all of state
@@ -56,7 +57,8 @@
 // and `codes_there` needs `codes_taken`, and the other way round. Phases count from 0: turn v waits for phase v / 2 of
 // `sums_there`, v / places of `codes_there`, v / slots of `full`; from turn 2, `places` or `slots` on also for the
 // phase before of `sums_taken`, `codes_taken`, `empty`. Counters only grow: the state s is complete at s + 1 times the
-// number of blocks of a share.
+// number of blocks of a share. A team with fewer sequences than others has turns without any: nothing is copied, but
+// all of it is counted.
 //
 // Why nobody waits for ever. All blocks are on the device together: the launch is cooperative. All warps take turns in
 // order, and whatever a part of a turn waits for is an earlier part of the same turn or belongs to turns before: its
@@ -473,6 +475,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
   constexpr int kTiles = Columns / 8;          // of 8 sequences
   constexpr int kCells = Sets * Columns / 16;  // of a gate thread: units beside each other of a sequence
   constexpr int kSetWarps = 8 / Sets;
+  static_assert(kPublishers % Sets == 0);      // a publishing warp has turns of one set
   constexpr int kSums = Planes * Columns / 2;  // of a multiplying thread
   // Whether the first products of a turn come before the sums of the one before, where there are registers for both.
   constexpr bool kOverlaps = KT <= 24;
