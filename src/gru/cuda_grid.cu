@@ -290,7 +290,7 @@ ISOBIT_GRID_LANES(double)
 
 bool takes_grid(const PersistentLayer& layer, int64_t batch) {
   if (layer.grid || layer.grid_cut.cluster == 0) return layer.grid;
-  // By timing on an H200. More than gru_cluster_many has room for at once, which is half as many of two planes.
+  // By timing on an H200, where gru_cluster_many has room for 112 sequences of two planes at once.
   const int64_t most = layer.h_planes == 1 ? 224 : layer.ratios.h == RatioType::kDouble ? 64 : 112;
   return batch > most;
 }

@@ -502,7 +502,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
   const int rank = static_cast<int>(block_in_cluster());
   const int tile_bytes = blocks * 128;  // 8 sequences of a plane
   const int slot_bytes = many_slot_bytes(Columns, Planes, blocks);
-  const ManyShared at = many_shared(Columns, Planes, blocks, a.slots, turns, kRowBytes<Ratio>, a.table_entries);
+  const ManyShared at = many_shared(Columns, Planes, blocks, a.slots, a.turns, kRowBytes<Ratio>, a.table_entries);
   const uint32_t full = shared_address(shared + at.barriers);
   const uint32_t empty = full + kEmptyBarriers;
   const uint32_t codes_there = full + kCodesBarriers;  // new codes of this block
@@ -520,7 +520,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
     return left >= Columns ? kTiles : left > 0 ? (left + 7) / 8 : 0;
   };
   // Of turn j's state s, in global memory.
-  uint8_t* const all_codes = a.codes + int64_t{team} * 2 * turns * slot_bytes;
+  uint8_t* const all_codes = a.codes + int64_t{team} * 2 * a.turns * slot_bytes;
   const auto codes_of = [&](int s, int j) { return all_codes + (int64_t{s % 2} * turns + j) * slot_bytes; };
   // This block's codes, of turn v in place v % places: [plane][sequence][16].
   const int places = many_places(turns);
@@ -528,7 +528,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
   // Each block of a cluster fetches a share: the codes of so many blocks beside each other.
   const int share = blocks / cluster;
   const auto counter_of = [&](int j, int of_share) {
-    return a.counters + ((team * turns + j) * cluster + of_share) * kCounterWords;
+    return a.counters + ((team * a.turns + j) * cluster + of_share) * kCounterWords;
   };
   const auto count = [&](int j) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter_of(j, block / share)) : "memory");
