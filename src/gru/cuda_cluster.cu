@@ -16,22 +16,26 @@ namespace {
 template <typename Ratio>
 using Kernel = void (*)(ClusterArgs<Ratio>);
 
-/// The k tiles that registers do not hold, of 16 and of 12 a warp.
-constexpr int32_t kNarrowShared = 4;
-constexpr int32_t kWideShared = 8;
-constexpr int32_t kWideShared12 = 2;
-
+/// The k tiles of a warp that registers do not hold.
+template <typename Ratio>
+constexpr int32_t k_shared_of(int32_t k_tiles) {
+  constexpr bool kDouble = sizeof(LaneOf<Ratio>) == 8;
+  return k_tiles == 16 ? (kDouble ? 8 : 4) : k_tiles == 12 && kDouble ? 2 : 0;
+}
+template <int KT, int Splits, int Planes, typename Ratio>
+constexpr Kernel<Ratio> kKernel = gru_cluster<KT, k_shared_of<Ratio>(KT), Splits, Planes, Ratio>;
 template <int Planes, typename Ratio>
-Kernel<Ratio> kernel_of_planes(const PersistentLayer& layer) {
-  if (layer.k_tiles == 4) return gru_cluster<4, 0, 1, Planes, Ratio>;
-  if (layer.k_tiles == 8 && layer.k_splits == 1) return gru_cluster<8, 0, 1, Planes, Ratio>;
-  if (layer.k_tiles == 8) return gru_cluster<8, 0, 2, Planes, Ratio>;
-  if (layer.k_tiles == 12) return gru_cluster < 12, sizeof(LaneOf<Ratio>) == 4 ? 0 : kWideShared12, 2, Planes, Ratio > ;
-  return gru_cluster < 16, sizeof(LaneOf<Ratio>) == 4 ? kNarrowShared : kWideShared, 2, Planes, Ratio > ;
+Kernel<Ratio> kernel_of_planes(const PersistentCut& cut) {
+  if (cut.k_tiles == 4) return kKernel<4, 1, Planes, Ratio>;
+  if (cut.k_tiles == 8) return cut.k_splits == 1 ? kKernel<8, 1, Planes, Ratio> : kKernel<8, 2, Planes, Ratio>;
+  if (cut.k_tiles == 12) return kKernel<12, 2, Planes, Ratio>;
+  if constexpr (!std::is_same_v<Ratio, double>)
+    if (cut.k_splits == 1) return kKernel<16, 1, Planes, Ratio>;
+  return kKernel<16, 2, Planes, Ratio>;
 }
 template <typename Ratio>
-Kernel<Ratio> kernel_of(const PersistentLayer& layer) {
-  return with_planes<Ratio>(layer.h_planes, [&](auto planes) { return kernel_of_planes<planes(), Ratio>(layer); });
+Kernel<Ratio> kernel_of(const PersistentLayer& layer, const PersistentCut& cut) {
+  return with_planes<Ratio>(layer.h_planes, [&](auto planes) { return kernel_of_planes<planes(), Ratio>(cut); });
 }
 
 /// Sequences of a tile, and tiles of a team.
@@ -41,9 +45,8 @@ struct Tiles {
 
 template <typename Ratio>
 ClusterShared shared_of(const PersistentLayer& layer, const PersistentCut& cut, Tiles tiles) {
-  return cluster_shared({layer.k_tiles, layer.k_shared, layer.k_splits, layer.h_planes,
-                         static_cast<int32_t>(sizeof(Ratio)), cut.cluster, cut.unit_blocks, tiles.count,
-                         tiles.sequences, layer.table_entries});
+  return cluster_shared({cut.k_tiles, cut.k_shared, cut.k_splits, layer.h_planes, static_cast<int32_t>(sizeof(Ratio)),
+                         cut.cluster, cut.unit_blocks, tiles.count, tiles.sequences, layer.table_entries});
 }
 
 /// The k tiles of a warp that registers do not hold in gru_cluster_many.
@@ -62,8 +65,8 @@ constexpr Kernel<Ratio> kManyKernel =
     gru_cluster_many<KT, many_k_shared<Ratio>(KT), many_sets<Ratio>(KT), Planes, Ratio>;
 template <int Planes, typename Ratio>
 Kernel<Ratio> many_kernel_of_planes(const PersistentLayer& layer) {
-  return layer.k_tiles == 8    ? kManyKernel<8, Planes, Ratio>
-         : layer.k_tiles == 12 ? kManyKernel<12, Planes, Ratio>
+  return layer.k_tiles == 16   ? kManyKernel<8, Planes, Ratio>
+         : layer.k_tiles == 24 ? kManyKernel<12, Planes, Ratio>
                                : kManyKernel<16, Planes, Ratio>;
 }
 template <typename Ratio>
@@ -72,7 +75,7 @@ Kernel<Ratio> many_kernel(const PersistentLayer& layer) {
 }
 template <typename Ratio>
 int32_t many_shared(const PersistentLayer& layer, int32_t tiles) {
-  return cluster_many_shared({layer.k_tiles, many_k_shared<Ratio>(layer.k_tiles), layer.h_planes,
+  return cluster_many_shared({layer.k_tiles / 2, many_k_shared<Ratio>(layer.k_tiles / 2), layer.h_planes,
                               static_cast<int32_t>(sizeof(Ratio)), tiles, layer.table_entries})
       .total;
 }
@@ -95,94 +98,87 @@ cudaLaunchConfig_t launch_config(const PersistentCut& cut, int32_t threads, int3
   return config;
 }
 
-int32_t threads_of(const PersistentLayer& layer, const PersistentCut& cut) {
-  return 32 * block_warps(layer.k_tiles, cut.unit_blocks * layer.k_splits);
-}
+int32_t threads_of(const PersistentCut& cut) { return 32 * block_warps(cut.k_tiles, cut.unit_blocks * cut.k_splits); }
 
-/// How a batch is spread over teams. The first cut that leaves each team one tile of at most 4 sequences; else the one
-/// with the fewest tiles, and then sequences in a tile.
+/// How a batch is spread over teams.
 struct Spread {
   const PersistentCut* cut = nullptr;
   Tiles tiles{};
   int64_t each = 0;  // sequences of a team
 };
-Spread spread_of(const PersistentLayer& layer, int64_t batch) {
-  Spread best;
-  for (int32_t i = 0; i < layer.cuts; ++i) {
-    const PersistentCut& cut = layer.cut[i];
-    const int64_t each =
-        std::min<int64_t>((batch + cut.room - 1) / cut.room, int64_t{cut.sequence_tiles} * kMaxTileSequences);
-    const auto count = static_cast<int32_t>((each + kMaxTileSequences - 1) / kMaxTileSequences);
-    const int64_t in_tile = (each + count - 1) / count;
-    const int32_t least = layer.k_splits == 1 ? 2 : 4;
-    const Tiles tiles{in_tile <= least ? least : in_tile <= 4 ? 4 : 8, count};
-    if (best.cut == nullptr || tiles.count < best.tiles.count ||
-        (tiles.count == best.tiles.count && tiles.sequences < best.tiles.sequences))
-      best = {&cut, tiles, count == 1 ? each : int64_t{count} * tiles.sequences};
-    if (best.tiles.count == 1 && best.tiles.sequences <= 4) break;
-  }
-  return best;
-}
-
-/// Whether gru_cluster_many is the faster one, by timing on an H200: it is for more sequences a team than this. Of few
-/// its hand-overs take longer than they save.
-bool takes_many(const PersistentLayer& layer, const Spread& few) {
-  if (layer.many.room == 0) return false;
-  // For H to 512, 768 and 1024: double lanes, two planes, one.
-  constexpr int64_t kMost[3][3] = {{1, 4, 8}, {0, 2, 4}, {0, 1, 2}};
-  const int size = layer.k_tiles == 8 ? 0 : layer.k_tiles == 12 ? 1 : 2;
-  const int64_t most = kMost[size][layer.ratios.h == RatioType::kDouble ? 0 : layer.h_planes == 2 ? 1 : 2];
-  return few.each > most;
-}
-Spread many_spread(const PersistentLayer& layer, int64_t batch) {
-  const PersistentCut& cut = layer.many;
+Spread spread_over(const PersistentCut& cut, int64_t batch) {
   const int64_t each =
       std::min<int64_t>((batch + cut.room - 1) / cut.room, int64_t{cut.sequence_tiles} * kMaxTileSequences);
   const auto count = static_cast<int32_t>((each + kMaxTileSequences - 1) / kMaxTileSequences);
-  const int64_t in_tile = (each + count - 1) / count;
-  return {&cut, {static_cast<int32_t>(in_tile), count}, in_tile * count};
+  const auto in_tile = static_cast<int32_t>((each + count - 1) / count);
+  if (cut.k_splits == 0) return {&cut, {in_tile, count}, int64_t{count} * in_tile};
+  const int32_t least = cut.k_splits == 1 ? 2 : 4;
+  const Tiles tiles{in_tile <= least ? least : in_tile <= 4 ? 4 : 8, count};
+  return {&cut, tiles, count == 1 ? each : int64_t{count} * tiles.sequences};
+}
+/// The first cut that is the fastest for so few sequences a team; else gru_cluster_many; where that does not run, the
+/// cut with the fewest tiles, and then sequences in a tile.
+Spread spread_of(const PersistentLayer& layer, int64_t batch) {
+  Spread best;
+  for (int32_t i = 0; i < layer.cuts; ++i) {
+    const Spread one = spread_over(layer.cut[i], batch);
+    if (one.each <= layer.cut[i].most) return one;
+    if (best.cut == nullptr || one.tiles.count < best.tiles.count ||
+        (one.tiles.count == best.tiles.count && one.tiles.sequences < best.tiles.sequences))
+      best = one;
+  }
+  return layer.many.room > 0 ? spread_over(layer.many, batch) : best;
 }
 
 /// More messages than this, into each block and step, take longer than copies.
-constexpr int64_t kMostMessages = 192;
+constexpr int32_t kMostMessages = 192;
 
 Exchange exchange_of(const PersistentLayer& layer, const Spread& spread, int64_t batch) {
   const PersistentCut& cut = *spread.cut;
   if (cut.cluster == 1) return kAlone;
+  if (cut.k_splits == 0) return kCopies;
   const int64_t sequences = std::min(batch, spread.each);
-  const int64_t own = (sequences + layer.k_splits - 1) / layer.k_splits;
+  const int64_t own = (sequences + cut.k_splits - 1) / cut.k_splits;
   const int64_t lanes = cut.cluster * (own <= 2 ? own : own <= 4 ? 4 : 8);
   const int64_t messages = sequences * cut.cluster * cut.unit_blocks * layer.h_planes;
   return spread.tiles.count == 1 && lanes <= 32 && messages <= kMostMessages ? kSends : kCopies;
 }
 
-/// The ways to cut a layer into teams, few, found by timing on an H200. More blocks have less to multiply and more to
-/// exchange; smaller clusters leave room for more.
+/// The ways to cut a layer into teams, few, and which is the fastest for how many sequences of a team, found by timing
+/// on an H200. More blocks have less to multiply and more to exchange; smaller clusters leave room for more. Of a
+/// team's sequences the last cut has no limit, or more go to gru_cluster_many.
+template <typename Ratio>
 void cut(PersistentLayer& layer) {
   const int32_t hidden = layer.hidden_size;
   const int32_t groups = (hidden + 15) / 16;
-  const auto add = [&](int32_t cluster) {
+  layer.k_tiles = hidden <= 128 ? 4 : hidden <= 256 ? 8 : hidden <= 512 ? 16 : hidden <= 768 ? 24 : 32;
+  const auto add = [&](int32_t cluster, int32_t splits, int32_t most) {
     PersistentCut& one = layer.cut[layer.cuts++];
     one.cluster = cluster;
     one.unit_blocks = (groups + cluster - 1) / cluster;
+    one.k_tiles = layer.k_tiles / splits;
+    one.k_splits = splits;
+    one.k_shared = k_shared_of<Ratio>(one.k_tiles);
+    one.most = most;
     layer.groups = std::max(layer.groups, cluster * one.unit_blocks);
   };
-  layer.k_tiles = hidden <= 128 ? 4 : hidden <= 512 ? 8 : hidden <= 768 ? 12 : 16;
-  layer.k_splits = hidden <= 256 ? 1 : 2;
-  const bool double_lanes = layer.ratios.h == RatioType::kDouble;
-  layer.k_shared = layer.k_tiles == 16                   ? (double_lanes ? kWideShared : kNarrowShared)
-                   : layer.k_tiles == 12 && double_lanes ? kWideShared12
-                                                         : 0;
+  // Of one plane, two planes, double lanes.
+  const auto by_lanes = [&](int32_t one, int32_t two, int32_t in_doubles) {
+    return std::is_same_v<Ratio, double> ? in_doubles : layer.h_planes == 2 ? two : one;
+  };
   if (hidden <= 128) {
-    add(1);
+    add(1, 1, INT32_MAX);
   } else if (hidden <= 256) {
-    add(4);
-    add(2);
+    add(4, 1, 4);
+    add(2, 1, INT32_MAX);
   } else if (hidden <= 512) {
-    add(16);
-    add(8);
+    add(16, 2, by_lanes(3, 2, 1));
+    add(8, 2, by_lanes(8, kMostMessages / (2 * groups), 0));
+    if (!std::is_same_v<Ratio, double>) add((groups + 7) / 8, 1, 8);
+  } else if (hidden <= 768) {
+    add(16, 2, by_lanes(4, 2, 0));
   } else {
-    add(16);
+    add(16, 2, by_lanes(2, 1, 0));
   }
 }
 
@@ -222,7 +218,7 @@ Status prepare_many(PersistentLayer& layer, int shared) {
   const Kernel<Ratio> kernel = many_kernel<Ratio>(layer);
   ISOBIT_RETURN_IF_ERROR(allow(kernel, shared));
   LaunchAttributes attributes;
-  cut.room = room_of(kernel, launch_config(cut, many_threads(many_sets<Ratio>(layer.k_tiles)),
+  cut.room = room_of(kernel, launch_config(cut, many_threads(many_sets<Ratio>(layer.k_tiles / 2)),
                                            many_shared<Ratio>(layer, cut.sequence_tiles), 1, attributes));
   if (cut.room == 0) return {};
   layer.groups = std::max(layer.groups, cut.cluster * cut.unit_blocks);
@@ -234,14 +230,13 @@ Status prepare_many(PersistentLayer& layer, int shared) {
 
 template <typename Ratio>
 Status prepare_cluster(PersistentLayer& layer, int shared) {
-  cut(layer);
-  const Kernel<Ratio> kernel = kernel_of<Ratio>(layer);
-  ISOBIT_RETURN_IF_ERROR(allow(kernel, shared));
+  cut<Ratio>(layer);
   int32_t fitting = 0;
   for (int32_t i = 0; i < layer.cuts; ++i) {
     PersistentCut cut = layer.cut[i];
-    cut.sequence_tiles = 0;
-    const int most = std::min(kMaxClusterTiles, ih_slots(layer.k_tiles, layer.h_planes) - 1);
+    const Kernel<Ratio> kernel = kernel_of<Ratio>(layer, cut);
+    ISOBIT_RETURN_IF_ERROR(allow(kernel, shared));
+    const int most = std::min(kMaxClusterTiles, ih_slots(cut.k_tiles, layer.h_planes) - 1);
     while (cut.sequence_tiles < most &&
            shared_of<Ratio>(layer, cut, {kMaxTileSequences, cut.sequence_tiles + 1}).total <= shared)
       ++cut.sequence_tiles;
@@ -249,42 +244,39 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
     cut.least_shared = shared / 2 + 1;
     LaunchAttributes attributes;
     const cudaLaunchConfig_t config =
-        launch_config(cut, threads_of(layer, cut),
-                      shared_of<Ratio>(layer, cut, {kMaxTileSequences, cut.sequence_tiles}).total, 1, attributes);
+        launch_config(cut, threads_of(cut), shared_of<Ratio>(layer, cut, {kMaxTileSequences, cut.sequence_tiles}).total,
+                      1, attributes);
     cut.room = room_of(kernel, config);
     if (cut.room > 0) layer.cut[fitting++] = cut;
   }
   layer.cuts = fitting;
   if (fitting == 0)
     return {StatusCode::kUnsupported, "the device has no room for a team of thread blocks that holds R"};
-  if (layer.k_splits == 2) return prepare_many<Ratio>(layer, shared);
+  if (layer.k_tiles >= 16) return prepare_many<Ratio>(layer, shared);
   return {};
 }
 
 void pack_cluster(const GruLayerParameters& p, PersistentPack& pack) {
   const PersistentLayer& layer = pack.layer;
   const int64_t hidden = p.hidden_size;
-  pack.fragments.assign(
-      static_cast<size_t>(layer.groups) * static_cast<size_t>(layer.k_splits * 3 * layer.k_tiles) * 512, 0);
+  pack.fragments.assign(static_cast<size_t>(layer.groups) * static_cast<size_t>(layer.k_tiles) * 3 * 512, 0);
   size_t at = 0;
-  for (int64_t tile = 0; tile < layer.groups; ++tile)
-    for (int64_t split = 0; split < layer.k_splits; ++split)
+  for (int64_t group = 0; group < layer.groups; ++group)
+    for (int64_t kt = 0; kt < layer.k_tiles; ++kt)
       for (int64_t gate = 0; gate < 3; ++gate)
-        for (int64_t kt = 0; kt < layer.k_tiles; ++kt)
-          for (int64_t lane = 0; lane < 32; ++lane)
-            for (int64_t i = 0; i < 16; ++i, ++at) {
-              const int64_t r = i / 4;  // the register: row half, k half
-              const int64_t unit = tile * 16 + lane / 4 + r % 2 * 8;
-              const int64_t k =
-                  (split * layer.k_tiles + kt / 2 * 2) * 32 + lane % 4 * 16 + kt % 2 * 8 + r / 2 * 4 + i % 4;
-              if (unit < hidden && k < hidden)
-                pack.fragments[at] = static_cast<uint8_t>(p.R.at(gate * hidden + unit, k));
-            }
+        for (int64_t lane = 0; lane < 32; ++lane)
+          for (int64_t i = 0; i < 16; ++i, ++at) {
+            const int64_t r = i / 4;  // the register: row half, k half
+            const int64_t unit = group * 16 + lane / 4 + r % 2 * 8;
+            const int64_t k = kt / 2 * 64 + lane % 4 * 16 + kt % 2 * 8 + r / 2 * 4 + i % 4;
+            if (unit < hidden && k < hidden) pack.fragments[at] = static_cast<uint8_t>(p.R.at(gate * hidden + unit, k));
+          }
 }
 
 template <typename Ratio>
 Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, cudaStream_t stream) {
-  const Spread few = spread_of(layer, chunk.batch);
+  const auto [cut, tiles, each] = spread_of(layer, chunk.batch);
+  const bool many = cut == &layer.many;
   const auto& rows = std::get<PersistentRows<Ratio>>(layer.rows);
   ClusterArgs<Ratio> a{};
   a.gates = std::get<GateLanes<LaneOf<Ratio>>>(layer.gates);
@@ -309,9 +301,7 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
   a.mask = chunk.mask;
   a.mask_width = chunk.mask_width;
   a.reverse = chunk.reverse;
-  a.exchange = exchange_of(layer, few, chunk.batch);
-  const bool many = takes_many(layer, few);
-  const auto [cut, tiles, each] = many ? many_spread(layer, chunk.batch) : few;
+  a.exchange = exchange_of(layer, {cut, tiles, each}, chunk.batch);
   a.cluster = cut->cluster;
   a.unit_blocks = cut->unit_blocks;
   a.sequence_tiles = tiles.count;
@@ -319,13 +309,13 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
   a.team_sequences = static_cast<int32_t>(each);
   LaunchAttributes attributes;
   cudaLaunchConfig_t config =
-      launch_config(*cut, many ? many_threads(many_sets<Ratio>(layer.k_tiles)) : threads_of(layer, *cut),
+      launch_config(*cut, many ? many_threads(many_sets<Ratio>(layer.k_tiles / 2)) : threads_of(*cut),
                     many ? many_shared<Ratio>(layer, tiles.count) : shared_of<Ratio>(layer, *cut, tiles).total,
                     (chunk.batch + each - 1) / each, attributes);
   attributes.values[1] = early_start();
   config.numAttrs = 2;
   config.stream = stream;
-  return cuda_status(cudaLaunchKernelEx(&config, many ? many_kernel<Ratio>(layer) : kernel_of<Ratio>(layer), a),
+  return cuda_status(cudaLaunchKernelEx(&config, many ? many_kernel<Ratio>(layer) : kernel_of<Ratio>(layer, *cut), a),
                      many ? "kernel gru_cluster_many" : "kernel gru_cluster");
 }
 

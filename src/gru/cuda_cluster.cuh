@@ -71,9 +71,9 @@ namespace isobit::cuda {
 
 inline constexpr int kMaxTileSequences = 8;      // the columns of an mma
 inline constexpr int kMaxClusterTiles = 7;       // of sequences, a team
-inline constexpr int kMaxMultiplying = 8;        // warps of a block that multiply
 inline constexpr int kMaxIhSlots = 8;            // turns whose ih is in shared memory, at most
 inline constexpr int kIhTileBytes = 3 * 16 * 2;  // of one turn, sequence and group of units
+inline constexpr int kMaxMultiplying = 8;        // warps of a block that multiply
 inline constexpr int kAllCodes = 5;              // the named barrier of the warps that multiply; 1 to 4: of a group
 inline constexpr int kMaxSplitCells = 2;         // of a lane where two warps share a group
 
@@ -270,13 +270,13 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
   uint4 weights[3][kRegisters];
   auto* const shared_weights = reinterpret_cast<uint4*>(shared + at.weights) + warp * 3 * KShared * 32 + lane;
   {
-    const uint4* from = a.fragments + (int64_t{unit_group} * kSplits + part) * 3 * KT * 32 + lane;
+    const uint4* from = a.fragments + (int64_t{unit_group} * kSplits + part) * KT * 96 + lane;
 #pragma unroll
     for (int gate = 0; gate < 3; ++gate) {
 #pragma unroll
-      for (int kt = 0; kt < kRegisters; ++kt) weights[gate][kt] = load_weights(from + (gate * KT + kt) * 32);
+      for (int kt = 0; kt < kRegisters; ++kt) weights[gate][kt] = load_weights(from + (kt * 3 + gate) * 32);
       for (int kt = 0; kt < KShared; ++kt)
-        shared_weights[(gate * KShared + kt) * 32] = from[(gate * KT + kRegisters + kt) * 32];
+        shared_weights[(gate * KShared + kt) * 32] = from[((kRegisters + kt) * 3 + gate) * 32];
     }
   }
   // This lane's accumulators: units g and g + 8 of the group, columns 2q and 2q + 1.

@@ -172,13 +172,13 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
     uint4 weights[3][kRegisters];
     auto* const shared_weights = reinterpret_cast<uint4*>(shared + at.weights) + warp * 3 * KShared * 32 + lane;
     {
-      const uint4* from = a.fragments + (int64_t{rank * 4 + group} * 2 + part) * 3 * KT * 32 + lane;
+      const uint4* from = a.fragments + (int64_t{rank * 4 + group} * 2 + part) * KT * 96 + lane;
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
 #pragma unroll
-        for (int kt = 0; kt < kRegisters; ++kt) weights[gate][kt] = load_weights(from + (gate * KT + kt) * 32);
+        for (int kt = 0; kt < kRegisters; ++kt) weights[gate][kt] = load_weights(from + (kt * 3 + gate) * 32);
         for (int kt = 0; kt < KShared; ++kt)
-          shared_weights[(gate * KShared + kt) * 32] = from[(gate * KT + kRegisters + kt) * 32];
+          shared_weights[(gate * KShared + kt) * 32] = from[((kRegisters + kt) * 3 + gate) * 32];
       }
     }
     load_state();

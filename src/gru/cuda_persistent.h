@@ -34,7 +34,14 @@ struct PersistentCut {
   int32_t room = 0;            // teams
   int32_t sequence_tiles = 0;  // as many as fit shared memory
   int32_t least_shared = 0;    // bytes of shared memory of a block, at least
+  // Of gru_cluster; 0 for gru_cluster_many.
+  int32_t k_tiles = 0;   // of a warp
+  int32_t k_splits = 0;  // warps that share a group
+  int32_t k_shared = 0;  // of k_tiles, those in shared memory
+  int32_t most = 0;      // sequences of a team, while no other cut is faster
 };
+
+inline constexpr int32_t kMaxCuts = 3;
 
 /// How blocks of a launch, one for each group of 16 units, are a team (cuda_grid.cuh).
 struct GridCut {
@@ -48,11 +55,11 @@ struct PersistentLayer {
   bool supported = false;
   bool grid = false;  // H above 1024: only grid_cut
   GridCut grid_cut{};
-  PersistentCut cut[2]{};
+  PersistentCut cut[kMaxCuts]{};
   PersistentCut many{};  // of gru_cluster_many; room 0: it does not run there
   int32_t cuts = 0;      // the first is the fastest for few sequences
   LayerRatios ratios{};
-  int32_t k_tiles = 4, k_shared = 0, k_splits = 1;      // cuda_cluster.cuh
+  int32_t k_tiles = 4;                                  // of all columns of R for cuda_cluster.cuh
   int32_t groups = 1;                                   // of 16 units, padded ones included
   int32_t hidden_size = 0, h_planes = 1, x_planes = 1;  // planes: bytes of a code
   // Of each type that there is, one is set.
