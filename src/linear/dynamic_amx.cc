@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // AMX: one tdpbssd is 16 rows of x x 16 outputs x 64 k, all sums of a group of 64. Blocks of codes have the order of
 // its quads already, so that decoding, which subtracts z, leaves tiles of v.
-#if defined(__GNUC__) && !defined(__clang__)
-// g++ 12 takes the undefined operand of its own unmasked intrinsics for a mistake (GCC bug 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
-#include <immintrin.h>
-
 #include <cstdint>
 
 #include "core/hd.h"
 #include "core/unroll.h"
+#include "core/x86_intrinsics.h"
 #include "linear/amx_config.h"
 #include "linear/dynamic_avx512_lanes.h"
 #include "linear/dynamic_kernels.h"

@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // AVX-512 VNNI: one vpdpbusd is 16 outputs x 4 k. Of 32 registers 12 accumulate integers, 12 floats.
-#if defined(__GNUC__) && !defined(__clang__)
-// g++ 12 takes the undefined operand of its own unmasked intrinsics for a mistake (GCC bug 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
-#include <immintrin.h>
-
 #include <cstdint>
 #include <cstring>
 
 #include "core/hd.h"
+#include "core/x86_intrinsics.h"
 #include "linear/dynamic_avx512_lanes.h"
 #include "linear/dynamic_kernels.h"
 

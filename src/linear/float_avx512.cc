@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // AVX-512: a vector is a tile of 16 outputs. Codes of up to four bits are indices of a vpermps, which ignores the bits
 // above: a shift, a look-up and a multiply-add for 16 weights.
-#if defined(__GNUC__) && !defined(__clang__)
-// g++ 12 takes the undefined operand of its own unmasked intrinsics for a mistake (GCC bug 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
-#include <immintrin.h>
-
 #include <cstdint>
 
 #include "core/hd.h"
+#include "core/x86_intrinsics.h"
 #include "isobit/dtype.h"
 
 namespace isobit {

@@ -2,17 +2,10 @@
 // AMX: one tdpbusd is 16 activation rows x 16 rows of the weights x 64 k. Packed weights are already what it takes: 16
 // quads of k of a tile of 16 rows, 64 bytes each, one block's quad apart; activations are rows, or tiles packed for it.
 // Two by two tiles of sums, maybe of two blocks, share what is loaded.
-#if defined(__GNUC__) && !defined(__clang__)
-// g++ 12 takes the undefined operand of its own unmasked intrinsics for a mistake (GCC bug 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
-#include <immintrin.h>
-
 #include <cstdint>
 #include <cstring>
 
+#include "core/x86_intrinsics.h"
 #include "linear/amx_config.h"
 #include "linear/product_kernels.h"
 

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // AVX-512 VNNI: one vpdpbusd is 16 rows x 4 k. 24 of the 32 registers accumulate: 12 x 1 for one row, 3 x 8 for
 // many; the rest hold the broadcast activations and, where they are used more than once, the weights.
-#if defined(__GNUC__) && !defined(__clang__)
-// g++ 12 takes the undefined operand of its own unmasked intrinsics for a mistake (GCC bug 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
-#include <immintrin.h>
-
 #include <cstdint>
 #include <cstring>
+
+#include "core/x86_intrinsics.h"
 
 namespace isobit {
 namespace {

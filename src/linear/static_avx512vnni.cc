@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rescales in eight lanes of float64: AVX-512 F and BW.
-#if defined(__GNUC__) && !defined(__clang__)
-// g++ 12 takes the undefined operand of its own unmasked intrinsics for a mistake (GCC bug 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
-#include <immintrin.h>
-
 #include <cstdint>
 
 #include "core/rescale_lanes.h"
 #include "core/unroll.h"
+#include "core/x86_intrinsics.h"
 #include "linear/static_kernels.h"
 
 namespace isobit {

@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // AVX2 with FMA and F16C: as AVX-512, with half the lanes, masks in vectors and fewer permutes.
-#if defined(__GNUC__) && !defined(__clang__)
-// g++ 12 takes the undefined operand of its own unmasked intrinsics for a mistake (GCC bug 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
-#include <immintrin.h>
-
 #include <cstdint>
 #include <cstring>
 
+#include "core/x86_intrinsics.h"
 #include "table/fp16_kernels.h"
 
 #define ISOBIT_INLINE [[gnu::always_inline]] static

@@ -2,17 +2,10 @@
 // AVX-512 F, BW, DQ, VL. Intervals are found, and their cut point, scale and base fetched, by permutes, where there are
 // at most 14. The values of a step are gathered as pairs (left, difference) of 64 bits: 0.21 ns an element, where 18
 // permutes of 32 entries each, and the moves that choose among them, take 0.61 for a table of 259.
-#if defined(__GNUC__) && !defined(__clang__)
-// g++ 12 takes the undefined operand of its own unmasked intrinsics for a mistake (GCC bug 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
-#include <immintrin.h>
-
 #include <cstdint>
 #include <cstring>
 
+#include "core/x86_intrinsics.h"
 #include "table/fp16_kernels.h"
 
 #define ISOBIT_INLINE [[gnu::always_inline]] static
