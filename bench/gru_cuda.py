@@ -136,11 +136,14 @@ def main():
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--sequences-only", action="store_true", help="no calls of one step")
     part.add_argument("--calls-only", action="store_true", help="only calls of one step")
+    parser.add_argument("--same-weights", action="store_true",
+                        help="no calls of one step of copies of a model in turn; of small layers there are thousands")
     parser.add_argument("--json", help="write everything measured to this file as well")
     options = parser.parse_args()
     sizes, batches = ([int(value) for value in text.split(",")] for text in (options.hidden, options.batch))
     shapes = [(size, batch) for size in sizes for batch in batches]
-    modes = [mode for mode in MODES if not (options.sequences_only if mode[0] else options.calls_only)]
+    modes = [mode for mode in MODES if not (options.sequences_only if mode[0] else options.calls_only)
+             and not (options.same_weights and mode[1] == "rotating")]
     cases, problems = [], []
 
     def add(source, size, lines, problem=None):
@@ -151,7 +154,8 @@ def main():
     for size in sizes:
         common = ["--hidden", str(size), "--batch", options.batch, "--steps", str(STEPS), "--repeats", str(REPEATS)]
         common += [flag for flag, given in (("--sequences-only", options.sequences_only),
-                                            ("--calls-only", options.calls_only)) if given]
+                                            ("--calls-only", options.calls_only),
+                                            ("--same-weights", options.same_weights)) if given]
         times = [time.monotonic()]
         add("isobit", size, *run(options.program, [*common, "--bits", NARROW, WIDE]))
         times.append(time.monotonic())

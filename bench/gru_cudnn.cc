@@ -66,6 +66,7 @@ struct Options {
   int repeats = 11;
   bool sequences_only = false;
   bool calls_only = false;
+  bool same_weights = false;
 };
 
 Status cudnn_status(cudnnStatus_t status, const std::string& what) {
@@ -366,13 +367,13 @@ class Bench {
     for (const Way& way : kWays) {
       if (!chosen(way)) continue;
       Gru gru(handle_, way, weights.size, batch);
-      const Status created = gru.create(weights, true);
+      const Status created = gru.create(weights, !options_.same_weights);
       for (const int steps : {options_.steps, 1}) {
         if (steps == 1 ? options_.sequences_only : options_.calls_only) continue;
         Status prepared = created;
         if (prepared.ok()) prepared = gru.prepare(steps);
         for (const bool rotating : {false, true}) {
-          if (rotating && steps != 1) continue;
+          if (rotating && (steps != 1 || options_.same_weights)) continue;
           const size_t copies = rotating ? gru.copies() : 1;
           const size_t calls = std::max(data.steps / static_cast<size_t>(steps), copies);
           Json line = line_of(way, weights.size, batch, steps, calls);
@@ -457,6 +458,7 @@ int main(int argc, char** argv) {
   app.add_option("--steps", options.steps, "of a sequence, and one-step calls in a graph")->check(CLI::Range(2, 65536));
   auto* const sequences = app.add_flag("--sequences-only", options.sequences_only, "no one-step calls");
   app.add_flag("--calls-only", options.calls_only, "one-step calls only")->excludes(sequences);
+  app.add_flag("--same-weights", options.same_weights, "no one-step calls of copies of the weights in turn");
   app.add_option("--repeats", options.repeats, "replays; the figure is their median")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   check_cuda(cudaSetDevice(0), "device");

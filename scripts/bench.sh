@@ -8,7 +8,7 @@ usage() {
 usage: scripts/bench.sh gru [--json FILE] [--quick] [--rivals-only] [--with-torch] [--kernel NAME]
        scripts/bench.sh linear [--json FILE] [--quick] [--rivals-only] [--footprint MIB] [--bits LIST]
        scripts/bench.sh --cuda|--cuda-built OP [--json FILE] [--hidden LIST] [--batch LIST] [--algorithm LIST]
-                        [--sequences-only|--calls-only]
+                        [--sequences-only|--calls-only] [--same-weights]
 
 Times isobit and its rivals in one run, one thread, and prints Markdown tables. OP with --cuda: gru, table.
 Installs the Debian packages that are missing and, into build/bench/venv, what bench/requirements.txt pins; builds
@@ -32,6 +32,7 @@ the release preset. Shapes: bench/shapes/OP.txt.
                  of --cuda gru, only these sizes, numbers of sequences, algorithms of cuDNN: --hidden 256,512
   --sequences-only, --calls-only
                  of --cuda gru, no calls of one step, or nothing else
+  --same-weights of --cuda gru, no calls of one step of copies of a model in turn, which of small layers take long to make
 TEXT
 }
 
@@ -40,7 +41,7 @@ while (($# > 0)); do
   case $1 in
     -h | --help) usage; exit 0 ;;
     --with-torch) torch=yes ;;
-    --quick | --sequences-only | --calls-only) options+=("$1") ;;
+    --quick | --sequences-only | --calls-only | --same-weights) options+=("$1") ;;
     --rivals-only) isobit=no; options+=(--rivals-only) ;;
     --json | --kernel | --footprint | --bits | --hidden | --batch | --algorithm)
       (($# > 1)) || fail "$1 needs a value"

@@ -8,7 +8,7 @@
 
 #include "core/cuda_status.h"
 #include "core/cuda_wgmma.cuh"
-#include "gru/cuda_grid_delays.h"
+#include "gru/cuda_persistent_hooks.h"
 
 namespace isobit::cuda {
 namespace {

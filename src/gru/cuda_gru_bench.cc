@@ -3,7 +3,7 @@
 // `calls` of them in a graph, each going on from the state of the one before. T > 1: one call. T = 1, two states in
 // turn (with --one-state: one, which each call reads and writes over, what takes a second launch): "same": every
 // call is of one model, whose weights stay in the second-level cache; "rotating": of copies in turn, so that weights
-// come from memory. bench/gru_cuda.py puts rivals beside it.
+// come from memory (without --same-weights). bench/gru_cuda.py puts rivals beside it.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -33,6 +33,7 @@ struct Options {
   bool sequences_only = false;
   bool calls_only = false;
   bool one_state = false;
+  bool same_weights = false;
 };
 
 /// `generic` takes milliseconds a step for such a layer: fewer steps and replays, and no rotation.
@@ -76,7 +77,7 @@ class Bench {
       : options_(options),
         bits_(std::move(bits)),
         size_(model.hidden_size()),
-        grus_(copies_of(model, options.sequences_only)) {
+        grus_(copies_of(model, options.sequences_only || options.same_weights)) {
     cudaDeviceProp properties{};
     check_cuda(cudaGetDeviceProperties(&properties, 0), "device");
     device_ = properties.name;
@@ -86,7 +87,7 @@ class Bench {
     if (!options_.calls_only) time(batch, false, 1);
     if (options_.sequences_only) return;
     time(batch, true, 1);
-    if (!slow(batch, 1)) time(batch, true, grus_.size());
+    if (!options_.same_weights && !slow(batch, 1)) time(batch, true, grus_.size());
   }
 
  private:
@@ -161,6 +162,7 @@ int main(int argc, char** argv) {
   auto* const sequences = app.add_flag("--sequences-only", options.sequences_only, "no one-step calls");
   app.add_flag("--calls-only", options.calls_only, "one-step calls only")->excludes(sequences);
   app.add_flag("--one-state", options.one_state, "one-step calls that write over the state that they read");
+  app.add_flag("--same-weights", options.same_weights, "no one-step calls of copies in turn, which take long to make");
   app.add_option("--repeats", options.repeats, "replays; the figure is their median")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   for (const int64_t size : options.hidden) {

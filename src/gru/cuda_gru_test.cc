@@ -19,9 +19,8 @@
 #include <thread>
 #include <vector>
 
-#include "gru/cuda_grid_delays.h"
-#include "gru/cuda_grid_teams.h"
 #include "gru/cuda_limits.h"
+#include "gru/cuda_persistent_hooks.h"
 #include "gru/cuda_ratios.h"
 #include "gru/cuda_step_tile.h"
 #include "gru/proof.h"
@@ -538,6 +537,66 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
         if ((type != "float" || of.find("planes") == std::string::npos) && (of != "two teams, " || has_room_for_two)) {
           EXPECT_GT(ratios[of + type], 0) << of << type;
         }
+  }
+  std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
+}
+
+/// Runs of more steps than x and ih have memory for at once: every kernel of `persistent` goes on from the state that
+/// the chunk before it left, forwards and backwards, with lengths that end in any chunk.
+TEST_F(DeviceGrus, ChunksOfStepsChangeNoByte) {
+  struct ChunkBytes {
+    explicit ChunkBytes(int64_t bytes) { set_chunk_bytes(bytes); }
+    ~ChunkBytes() { set_chunk_bytes(0); }
+    ChunkBytes(const ChunkBytes&) = delete;
+    ChunkBytes& operator=(const ChunkBytes&) = delete;
+  };
+  struct Size {
+    int64_t input, hidden, batch;
+    int32_t h_bits, directions, layers;
+  };
+  constexpr int64_t kSteps = 8;
+  constexpr Size kSizes[] = {
+      {9, 100, 3, 8, 2, 1},     {64, 128, 300, 8, 1, 2},  {30, 250, 70, 16, 2, 2},  {48, 512, 60, 8, 1, 1},
+      {9, 500, 300, 16, 2, 1},  {64, 770, 9, 8, 2, 1},    {20, 1000, 200, 8, 2, 2}, {20, 1024, 90, 16, 1, 1},
+      {9, 900, 225, 16, 2, 1},  {16, 1030, 1, 8, 2, 2},   {9, 1100, 7, 16, 2, 1},   {16, 1030, 40, 8, 2, 2},
+      {9, 2000, 100, 8, 1, 1},  {5, 1040, 128, 16, 2, 1},
+  };
+  int major = 0;
+  ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
+  uint64_t seed = 7400;
+  int cases = 0;
+  for (const Size& size : kSizes)
+    for (const int64_t chunk : {1, 3}) {
+      if (sanitized() && (size.hidden > 260 || size.batch > 100)) continue;
+      RandomShape shape;
+      shape.input = size.input;
+      shape.hidden = size.hidden;
+      shape.h_bits = size.h_bits;
+      shape.directions = size.directions;
+      shape.layers = size.layers;
+      Case c = case_of(++seed, shape, size.batch, kSteps);
+      Random random(seed);
+      if (random.one_in(2))
+        for (int64_t n = 0; n < size.batch; ++n) c.run.lengths.push_back(random.between(0, kSteps));
+      if (size.layers == 1 && random.one_in(2))
+        for (int64_t i = 0; i < kSteps * size.batch * c.model.output_size(); ++i)
+          c.run.mask.push_back(static_cast<uint8_t>(random.between(0, 2)));
+      c.batch_first = random.one_in(2);
+      c.two_states = random.one_in(2);
+      c.fast_host = true;
+      SCOPED_TRACE(describe(c.shape, c.run, seed, 0) + ", chunks of at most " + std::to_string(chunk) + " steps");
+      // Rows of x and ih are padded in memory, so at most `chunk` steps find room.
+      const ChunkBytes limit(chunk * size.batch * (size.input + 6 * size.hidden));
+      if (major >= 9) {
+        const Result<int64_t> chunks = chunks_of(c.model.parameters().layers[0], size.batch, kSteps);
+        ASSERT_TRUE(chunks.ok()) << chunks.status().message();
+        EXPECT_GE(*chunks, (kSteps + chunk - 1) / chunk);
+      }
+      compare(c, "persistent");
+      ++cases;
+    }
+  if (major >= 9 && !racecheck()) {
+    EXPECT_EQ(runs_["persistent"], cases);
   }
   std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
 }

@@ -4,6 +4,7 @@
 #include "gru/cuda_persistent.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -13,8 +14,8 @@
 #include "core/cuda_status.h"
 #include "gru/cuda_cluster.h"
 #include "gru/cuda_grid.h"
-#include "gru/cuda_grid_teams.h"
 #include "gru/cuda_gru.h"
+#include "gru/cuda_persistent_hooks.h"
 #include "gru/kernels.h"
 #include "gru/proof.h"
 #include "gru/reference.h"
@@ -25,6 +26,7 @@ namespace isobit::cuda {
 namespace {
 
 constexpr int64_t kChunkBytes = int64_t{512} << 20;  // of x and ih: a chunk more takes some 20 us
+std::atomic<int64_t> chunk_bytes{kChunkBytes};
 constexpr int64_t kAlignment = 256;
 constexpr int32_t kMaxTableBits = 12;  // of a gate input: tables are in shared memory
 // Rows and turns are counted in 32 bits.
@@ -204,7 +206,7 @@ int64_t row_bytes(const PersistentLayer& layer) {
 }
 /// Steps whose x and ih are in memory at once.
 int64_t chunk_steps(const PersistentLayer& layer, int64_t batch, int64_t steps) {
-  return std::clamp<int64_t>(kChunkBytes / (batch * row_bytes(layer)), 1, steps);
+  return std::clamp<int64_t>(chunk_bytes.load(std::memory_order_relaxed) / (batch * row_bytes(layer)), 1, steps);
 }
 
 }  // namespace
@@ -277,6 +279,16 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
   return pack;
 }
 
+void set_chunk_bytes(int64_t bytes) {
+  chunk_bytes.store(bytes == 0 ? kChunkBytes : bytes, std::memory_order_relaxed);
+}
+
+Result<int64_t> chunks_of(const GruLayerParameters& p, int64_t batch, int64_t steps) {
+  ISOBIT_ASSIGN_OR_RETURN(const PersistentPack pack, pack_persistent(p));
+  const int64_t chunk = chunk_steps(pack.layer, batch, steps);
+  return (steps + chunk - 1) / chunk;
+}
+
 Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch) {
   ISOBIT_ASSIGN_OR_RETURN(const PersistentPack pack, pack_persistent(p));
   return takes_grid(pack.layer, batch) ? pack.layer.grid_cut.teams : 0;
@@ -304,7 +316,8 @@ int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t ba
     // A smaller batch may run more steps in a chunk: the limit itself, where it can be reached.
     const int64_t one = batch * row_bytes(p);
     const int64_t padding = product_x_bytes(product_shape(p), 1) + 2 * kAlignment;
-    const int64_t chunk = steps <= kChunkBytes / one ? steps * one : std::max(kChunkBytes, one);
+    const int64_t most = chunk_bytes.load(std::memory_order_relaxed);
+    const int64_t chunk = steps <= most / one ? steps * one : std::max(most, one);
     bytes = std::max(bytes, chunk + padding + aligned(grid_exchange_bytes(p, batch)));
   }
   return bytes;

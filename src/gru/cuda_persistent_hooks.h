@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tests ask of `persistent`, and nothing else does; apart from its kernels.
+#ifndef ISOBIT_GRU_CUDA_PERSISTENT_HOOKS_H_
+#define ISOBIT_GRU_CUDA_PERSISTENT_HOOKS_H_
+
+#include <cstdint>
+
+#include "isobit/gru.h"
+#include "isobit/status.h"
+
+namespace isobit::cuda {
+
+/// From now on every part of the exchange of the grid kernels (cuda_grid.cuh) waits a pseudo-random time first; other
+/// seeds, other times. 0: no more. Bytes do not depend on it.
+void set_grid_delays(uint32_t seed);
+
+/// From now on the x and ih of a chunk of steps have at most so many bytes, or those of one step; workspaces are as
+/// much smaller, so none may be kept across a change. 0: as many as without tests. Bytes do not depend on it.
+void set_chunk_bytes(int64_t bytes);
+/// Chunks of a run of a layer.
+Result<int64_t> chunks_of(const GruLayerParameters& p, int64_t batch, int64_t steps);
+
+/// Teams of gru_grid_many (cuda_grid.cuh) that a run of so many sequences takes on the current device; 0: clusters, or
+/// gru_grid_few, run it. kUnsupported: `persistent` cannot run the layer.
+Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch);
+
+}  // namespace isobit::cuda
+
+#endif  // ISOBIT_GRU_CUDA_PERSISTENT_HOOKS_H_
