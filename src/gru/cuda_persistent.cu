@@ -279,9 +279,7 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
   return pack;
 }
 
-void set_chunk_bytes(int64_t bytes) {
-  chunk_bytes.store(bytes == 0 ? kChunkBytes : bytes, std::memory_order_relaxed);
-}
+void set_chunk_bytes(int64_t bytes) { chunk_bytes.store(bytes == 0 ? kChunkBytes : bytes, std::memory_order_relaxed); }
 
 Result<int64_t> chunks_of(const GruLayerParameters& p, int64_t batch, int64_t steps) {
   ISOBIT_ASSIGN_OR_RETURN(const PersistentPack pack, pack_persistent(p));

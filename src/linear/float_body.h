@@ -138,7 +138,13 @@ struct Decoder {
     }
   }
 
-  /// Code kField of the word.
+  /// Code kField of each word.
+  template <int kField>
+  [[gnu::always_inline]] inline void values(const Words (&word)[kUnits], Floats (&v)[kUnits]) const {
+    unroll<kUnits>(ISOBIT_UNROLLED(u) { v[u] = value<kField>(word[u], u); });
+  }
+
+ private:
   template <int kField>
   [[gnu::always_inline]] inline Floats value(Words word, int unit) const {
     if constexpr (kLookUp) {
@@ -154,6 +160,16 @@ struct Decoder {
     }
   }
 };
+
+/// sum[r] += v * x[4 r] for every row, as one multiply-add each.
+template <int kRows, int kUnits>
+[[gnu::always_inline]] inline void add_products(const Floats (&v)[kUnits], const float* x,
+                                                Floats (&sum)[kRows][kUnits]) {
+  unroll<kRows>(ISOBIT_UNROLLED(r) {
+    const Floats u_x = Vector::set(x[r * 4]);
+    unroll<kUnits>(ISOBIT_UNROLLED(u) { sum[r][u] = Vector::fma(v[u], u_x, sum[r][u]); });
+  });
+}
 
 /// body(k, field, values[kUnits]) for all codes of `count` words: field of the eight or four from k on, counted from
 /// `words`. Words of more than eight codes are shifted from eight to eight, which keeps the code short.
@@ -171,7 +187,7 @@ template <int kBits, int kOutputs, int kUnits, typename TheDecoder, typename Bod
     for (int part = 0; part < kFields<kBits> / kUnrolled; ++part, k += kUnrolled) {
       unroll<kUnrolled>(ISOBIT_UNROLLED(field) {
         Floats v[kUnits];
-        unroll<kUnits>(ISOBIT_UNROLLED(u) { v[u] = decoder.template value<field>(word[u], u); });
+        decoder.template values<field>(word, v);
         body(k, field, v);
       });
       if constexpr (kFields < kBits >> kUnrolled)
@@ -228,8 +244,8 @@ template <Dtype kDtype>
 
 /// Bias, clamp and rounding to the type of y; writes y[m, n .. n + outputs) as far as these outputs exist. totals are
 /// tiles of kFloatTile outputs, tile_stride floats from one to the next.
-inline void finish_row(const FloatLinearArgs& args, const float* totals, int64_t tile_stride, int64_t m, int64_t n,
-                       int64_t outputs) {
+[[gnu::noinline]] void finish_row(const FloatLinearArgs& args, const float* totals, int64_t tile_stride, int64_t m,
+                                  int64_t n, int64_t outputs) {
   const int64_t count = args.n - n < outputs ? args.n - n : outputs;
   switch (args.dtype) {
     case Dtype::kF16: return finish_row_as<Dtype::kF16>(args, totals, tile_stride, m, n, count);
@@ -315,6 +331,15 @@ void take_chunk(const FloatLinearArgs& args, const Chunk& chunk, int64_t first, 
   }
 }
 
+/// For add_chunk. A type of its own, not a lambda of few_rows, so that it is compiled for rows and units only.
+template <int kRows, int kUnits>
+struct RegisterTotals {
+  Floats (&total)[kRows][kUnits];
+  [[gnu::always_inline]] inline void operator()(int r, int u, Floats factor, Floats x_v) const {
+    total[r][u] = Vector::fma(factor, x_v, total[r][u]);
+  }
+};
+
 /// kRows rows with kUnits vectors of outputs of a block, from output `first` of it on.
 template <int kBits, bool kZeroPoints, int kOutputs, int kUnits, int kRows>
 void few_rows(const FloatLinearArgs& args, const Rows& rows, const Block& block, int first) {
@@ -329,17 +354,10 @@ void few_rows(const FloatLinearArgs& args, const Rows& rows, const Block& block,
     unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) { sum[i / kUnits][i % kUnits] = Vector::zero(); });
     decode_words<kBits, kOutputs, kUnits>(
         decoder, block.codes + chunk.word * kOutputs + first,
-        chunk.words, [&](int64_t k, auto field, const Floats(&v)[kUnits]) __attribute__((always_inline)) {
-          unroll<kRows>(ISOBIT_UNROLLED(r) {
-            const Floats u_x = Vector::set(x[k * kRows + (field / 4 * kRows + r) * 4 + field % 4]);
-            unroll<kUnits>(ISOBIT_UNROLLED(u) { sum[r][u] = Vector::fma(v[u], u_x, sum[r][u]); });
-          });
+        chunk.words, [&](int64_t k, int field, const Floats(&v)[kUnits]) __attribute__((always_inline)) {
+          add_products(v, x + k * kRows + field / 4 * kRows * 4 + field % 4, sum);
         });
-    add_chunk(
-        args, scale_index, sum,
-        rows.sums + chunk.index, [&](int r, int u, Floats factor, Floats x_v) __attribute__((always_inline)) {
-          total[r][u] = Vector::fma(factor, x_v, total[r][u]);
-        });
+    add_chunk(args, scale_index, sum, rows.sums + chunk.index, RegisterTotals<kRows, kUnits>{total});
   }
   unroll<kRows>(ISOBIT_UNROLLED(r) {
     float totals[kUnits * kLanes];
@@ -388,10 +406,7 @@ void panel_tile(const FloatLinearArgs& args, const PanelTile& tile) {
     unroll<4>(ISOBIT_UNROLLED(i) {
       Floats v[kUnits];
       unroll<kUnits>(ISOBIT_UNROLLED(u) { v[u] = Vector::load(panel + i * kOutputs + u * kLanes); });
-      unroll<kRows>(ISOBIT_UNROLLED(r) {
-        const Floats u_x = Vector::set(x[r * 4 + i]);
-        unroll<kUnits>(ISOBIT_UNROLLED(u) { sum[r][u] = Vector::fma(v[u], u_x, sum[r][u]); });
-      });
+      add_products(v, x + i, sum);
     });
   }
   constexpr int kTileUnits = kFloatTile / kLanes;
