@@ -99,9 +99,9 @@ struct GroupNumbers {
     }
   }
 
-  /// The terms of a group, for kRows rows of acc = d. change(r, u, f) replaces the sum of row r and unit u by f of it.
-  template <int kRows, typename Change>
-  ISOBIT_HD void promote(const Vector::Ints (&acc)[kRows][kUnits], const Change& change) const {
+  /// Adds the terms of a group to the sums, for kRows rows of acc = d.
+  template <int kRows>
+  ISOBIT_HD void promote(const Vector::Ints (&acc)[kRows][kUnits], Vector::Floats (&sums)[kRows][kUnits]) const {
     using Floats = Vector::Floats;
     Floats scale[kUnits];
     unroll<kUnits>(ISOBIT_UNROLLED(u) { scale[u] = floats(layout.scale_type, u, 0); });
@@ -109,8 +109,7 @@ struct GroupNumbers {
       const Floats own = Vector::set_float(row(r).scale);
       unroll<kUnits>(ISOBIT_UNROLLED(u) {
         const Floats both = Vector::multiply_float(scale[u], own);
-        change(
-            r, u, ISOBIT_UNROLLED(sum) { return Vector::fma(Vector::to_float(acc[r][u]), both, sum); });
+        sums[r][u] = Vector::fma(Vector::to_float(acc[r][u]), both, sums[r][u]);
       });
     });
     if (layout.sums != 0) {
@@ -118,8 +117,7 @@ struct GroupNumbers {
         const Floats v = floats(layout.sum_type, u, layout.sums);
         unroll<kRows>(ISOBIT_UNROLLED(r) {
           const Floats both = Vector::multiply_float(scale[u], Vector::set_float(row(r).offset));
-          change(
-              r, u, ISOBIT_UNROLLED(sum) { return Vector::fma(v, both, sum); });
+          sums[r][u] = Vector::fma(v, both, sums[r][u]);
         });
       });
     }
@@ -128,13 +126,22 @@ struct GroupNumbers {
         const Floats offset = floats(layout.scale_type, u, layout.offsets);
         unroll<kRows>(ISOBIT_UNROLLED(r) {
           const Floats own = Vector::set_float(row(r).affine);
-          change(
-              r, u, ISOBIT_UNROLLED(sum) { return Vector::fma(offset, own, sum); });
+          sums[r][u] = Vector::fma(offset, own, sums[r][u]);
         });
       });
     }
   }
 };
+
+/// Four products of each output, acc[r][u] + w[u] . a[r], where rows of `a` are a_stride bytes apart.
+template <int kBits, int kRows, int kUnits>
+ISOBIT_HD void add_products(const Vector::Operand<kBits> (&w)[kUnits], const int8_t* a, int64_t a_stride,
+                            Vector::Ints (&acc)[kRows][kUnits]) {
+  unroll<kRows>(ISOBIT_UNROLLED(r) {
+    const auto four = Vector::activations<kBits>(a + r * a_stride);
+    unroll<kUnits>(ISOBIT_UNROLLED(u) { acc[r][u] = Vector::dot<kBits>(acc[r][u], w[u], four); });
+  });
+}
 
 /// Outputs, and bytes of decoded codes, that stay in the first-level cache while all rows of x meet them.
 constexpr int kPanelColumns = Vector::kPanelUnits * Vector::kLanes;
@@ -162,7 +169,7 @@ ISOBIT_HD void store_finished(float* y, int64_t n, int64_t count, Vector::Floats
 
 /// A chunk's sums: T = +0 + those of the first, T + those of a later one (-0 becomes +0), y after the last.
 template <int kRows, int kUnits>
-ISOBIT_HD void end_chunk(const TileArgs& args, const Vector::Floats (&sums)[kRows][kUnits]) {
+[[gnu::noinline]] void add_to_totals(const TileArgs& args, const Vector::Floats (&sums)[kRows][kUnits]) {
   Vector::Floats total[kRows][kUnits];
   unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) {
     constexpr int kR = i / kUnits;
@@ -187,6 +194,14 @@ ISOBIT_HD void end_chunk(const TileArgs& args, const Vector::Floats (&sums)[kRow
                      Vector::add_float(total[r][u], bias));
     });
   });
+}
+
+/// The same. Of a copy: sums whose address is known elsewhere would be in memory in the loops before.
+template <int kRows, int kUnits>
+ISOBIT_HD void end_chunk(const TileArgs& args, const Vector::Floats (&sums)[kRows][kUnits]) {
+  Vector::Floats done[kRows][kUnits];
+  unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) { done[i / kUnits][i % kUnits] = sums[i / kUnits][i % kUnits]; });
+  add_to_totals(args, done);
 }
 
 /// Few rows of x and a whole chunk. Codes of kStored bits that are at most kBits bits wide once shifted to the left by
@@ -237,10 +252,7 @@ void run_tile(const TileArgs& args) {
         unroll<kUnits>(ISOBIT_UNROLLED(u) {
           w[u] = Vector::weights<kBits>(Vector::field<field * kStored - kLow, kMask>(bytes[u]));
         });
-        unroll<kRows>(ISOBIT_UNROLLED(r) {
-          const auto four = Vector::activations<kBits>(quad + r * args.a_stride + 4 * (i * kFields + field));
-          unroll<kUnits>(ISOBIT_UNROLLED(u) { acc[kChain][r][u] = Vector::dot<kBits>(acc[kChain][r][u], w[u], four); });
-        });
+        add_products<kBits>(w, quad + 4 * (i * kFields + field), args.a_stride, acc[kChain]);
       });
     };
     int64_t done = 0;
@@ -260,8 +272,7 @@ void run_tile(const TileArgs& args) {
       constexpr int kU = i % kUnits;
       acc[0][kR][kU] = Vector::add(acc[0][kR][kU], acc[1 + i / (kRows * kUnits)][kR][kU]);
     });
-    numbers.promote(
-        acc[0], [&](auto r, auto u, const auto& f) __attribute__((always_inline)) { sums[r][u] = f(sums[r][u]); });
+    numbers.promote(acc[0], sums);
   }
   end_chunk(args, sums);
 }
@@ -299,10 +310,7 @@ void run_panel(const TileArgs& args) {
       unroll<kUnits>(ISOBIT_UNROLLED(u) {
         w[u] = Vector::weights<kBits>(Vector::load_bytes(codes + (i * kUnits + u) * 4 * Vector::kLanes));
       });
-      unroll<kRows>(ISOBIT_UNROLLED(r) {
-        const auto four = Vector::activations<kBits>(quad + r * args.a_stride + 4 * i);
-        unroll<kUnits>(ISOBIT_UNROLLED(u) { acc[r][u] = Vector::dot<kBits>(acc[r][u], w[u], four); });
-      });
+      add_products<kBits>(w, quad + 4 * i, args.a_stride, acc);
     };
     int64_t done = 0;
     for (; done + kUnrolled <= blocks; done += kUnrolled) {
@@ -323,8 +331,7 @@ void run_panel(const TileArgs& args) {
       });
       break;
     }
-    numbers.promote(
-        acc, [&](auto r, auto u, const auto& f) __attribute__((always_inline)) { sums[r][u] = f(sums[r][u]); });
+    numbers.promote(acc, sums);
   }
   if (args.chunk_ends) return end_chunk(args, sums);
   unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) {
