@@ -4,27 +4,54 @@
 if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 86-real 89-real 90-real 90a-real)
 endif()
+# 9.0 and 9.0a are the same devices: files with code for 9.0a are compiled for that, the others for 9.0, none for both.
+list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90(-|$)" "90a\\1" OUTPUT_VARIABLE isobit_architectures_90a)
+list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90a" "90")
+list(REMOVE_DUPLICATES CMAKE_CUDA_ARCHITECTURES)
+list(REMOVE_DUPLICATES isobit_architectures_90a)
+set(isobit_only_90a ${isobit_architectures_90a})
+list(FILTER isobit_only_90a INCLUDE REGEX "^90a")
+if(NOT isobit_only_90a)
+  set(isobit_only_90a ${isobit_architectures_90a})
+endif()
 enable_language(CUDA)
 # CMake 3.25 takes C++20 for the default of nvcc 13, which it is not, and would leave the option out.
 set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} -std=c++20")
 find_package(CUDAToolkit REQUIRED)
 
-add_library(isobit_cuda)
+function(isobit_cuda_library name)
+  add_library(${name} ${ARGN})
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  target_include_directories(${name} PRIVATE src)
+  target_link_libraries(${name} PUBLIC isobit CUDA::cudart_static)
+  # As for the host: no contraction of a*b+c. The header of device functions in CUDA 13 is not clean under -Wpedantic.
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false --expt-relaxed-constexpr
+    -Xcompiler=-Wall,-Wextra,-ffp-contract=off $<$<BOOL:${ISOBIT_WERROR}>:-Werror=all-warnings>>)
+  target_compile_options(${name} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:$<TARGET_PROPERTY:isobit_flags,INTERFACE_COMPILE_OPTIONS>>")
+endfunction()
+isobit_cuda_library(isobit_cuda)
 add_library(isobit::cuda ALIAS isobit_cuda)
-set_target_properties(isobit_cuda PROPERTIES EXPORT_NAME cuda POSITION_INDEPENDENT_CODE ON)
-target_compile_features(isobit_cuda PUBLIC cxx_std_20)
-target_include_directories(isobit_cuda PRIVATE src)
-target_link_libraries(isobit_cuda PUBLIC isobit CUDA::cudart_static)
-# As for the host: no contraction of a*b+c. The header of device functions in CUDA 13 is not clean under -Wpedantic.
-target_compile_options(isobit_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false --expt-relaxed-constexpr
-  -Xcompiler=-Wall,-Wextra,-ffp-contract=off $<$<BOOL:${ISOBIT_WERROR}>:-Werror=all-warnings>>)
-target_compile_options(isobit_cuda PRIVATE
-  "$<$<COMPILE_LANGUAGE:CXX>:$<TARGET_PROPERTY:isobit_flags,INTERFACE_COMPILE_OPTIONS>>")
+set_target_properties(isobit_cuda PROPERTIES EXPORT_NAME cuda)
+isobit_cuda_library(isobit_cuda_also_90a OBJECT)
+set_target_properties(isobit_cuda_also_90a PROPERTIES CUDA_ARCHITECTURES "${isobit_architectures_90a}")
+isobit_cuda_library(isobit_cuda_only_90a OBJECT)
+set_target_properties(isobit_cuda_only_90a PROPERTIES CUDA_ARCHITECTURES "${isobit_only_90a}")
+target_sources(isobit_cuda PRIVATE $<TARGET_OBJECTS:isobit_cuda_also_90a> $<TARGET_OBJECTS:isobit_cuda_only_90a>)
 
-# isobit_cuda_sources(FILE...): adds files of the current folder to isobit::cuda, where that is built.
+# isobit_cuda_sources([ALSO_90A | ONLY_90A] FILE...): adds files of the current folder to isobit::cuda, where that is
+# built. ALSO_90A: which have code for 9.0a, and other code for other devices. ONLY_90A: nothing for other devices.
 function(isobit_cuda_sources)
-  foreach(file ${ARGN})
-    target_sources(isobit_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+  cmake_parse_arguments(PARSE_ARGV 0 arg "ALSO_90A;ONLY_90A" "" "")
+  set(library isobit_cuda)
+  if(arg_ALSO_90A)
+    set(library isobit_cuda_also_90a)
+  elseif(arg_ONLY_90A)
+    set(library isobit_cuda_only_90a)
+  endif()
+  foreach(file ${arg_UNPARSED_ARGUMENTS})
+    target_sources(${library} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/${file})
   endforeach()
 endfunction()
 

@@ -143,7 +143,7 @@ __device__ __forceinline__ bool is_elected() {
   return elected != 0;
 }
 /// Registers a thread of this warpgroup from here on. kStart: what every thread starts with, 168 in a block of 384
-/// threads, 128 in one of 512. Only code for one architecture has the instruction; without it the kernel spills.
+/// threads, 128 in one of 512. Only code for sm_90a has the instruction.
 template <int kCount, int kStart = 168>
 __device__ __forceinline__ void trade_registers() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

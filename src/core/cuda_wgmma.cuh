@@ -1,18 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every user of wgmma needs: code for sm_90a only.
+// What every user of wgmma needs, and to know whether there is code for sm_90a.
 #ifndef ISOBIT_CORE_CUDA_WGMMA_CUH_
 #define ISOBIT_CORE_CUDA_WGMMA_CUH_
 
 #include <cstdint>
 
+#include "core/cuda_status.h"
+
 namespace isobit::cuda {
 
-// Plain code for sm_90 has no wgmma, and which code the driver has loaded is known on the device only.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-static __device__ const int32_t wgmma_compiled = 1;
+static __device__ const int32_t compiled_for_90a = 1;
 #else
-static __device__ const int32_t wgmma_compiled = 0;
+static __device__ const int32_t compiled_for_90a = 0;
 #endif
+/// Whether the kernels of this file are code for sm_90a on the current device, which alone has wgmma and setmaxnreg.
+/// Which code the driver has loaded is known on the device only.
+static inline Result<bool> has_90a_code() {
+  int32_t compiled = 0;
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaMemcpyFromSymbol(&compiled, compiled_for_90a, sizeof compiled), "code for sm_90a"));
+  return compiled != 0;
+}
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -201,13 +201,9 @@ int32_t room_of(Kernel kernel, const cudaLaunchConfig_t& config) {
   return clusters;
 }
 
-/// layer.many, where the device has room for it and its code is for sm_90a.
+/// layer.many, where the device has room for it.
 template <typename Ratio>
 Status prepare_many(PersistentLayer& layer, int shared) {
-  int32_t compiled = 0;
-  ISOBIT_RETURN_IF_ERROR(
-      cuda_status(cudaMemcpyFromSymbol(&compiled, wgmma_compiled, sizeof compiled), "persistent: wgmma"));
-  if (compiled == 0) return {};
   PersistentCut cut;
   cut.unit_blocks = kManyUnits / 16;
   cut.cluster = (layer.hidden_size + kManyUnits - 1) / kManyUnits;
@@ -230,6 +226,8 @@ Status prepare_many(PersistentLayer& layer, int shared) {
 
 template <typename Ratio>
 Status prepare_cluster(PersistentLayer& layer, int shared) {
+  ISOBIT_ASSIGN_OR_RETURN(const bool compiled, has_90a_code());
+  if (!compiled) return {StatusCode::kUnsupported, "the build has no code for compute capability 9.0a"};
   cut<Ratio>(layer);
   int32_t fitting = 0;
   for (int32_t i = 0; i < layer.cuts; ++i) {

@@ -171,7 +171,7 @@ inline __host__ __device__ ClusterShared cluster_shared(const ClusterShape& shap
 template <int KT, int KShared, int kSplits, int Planes, typename Ratio>
 __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) ? 4 : 1)), 1)
     gru_cluster(const __grid_constant__ ClusterArgs<Ratio> a) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kRegisters = KT - KShared;
   static_assert(kRegisters % 2 == 0 && KShared % 2 == 0);
   extern __shared__ __align__(128) uint8_t shared[];

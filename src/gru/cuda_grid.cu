@@ -133,13 +133,10 @@ Status prepare_grid_many(PersistentLayer& layer, int shared) {
   if (!layer.grid && layer.hidden_size < kLeastGridHidden) return {};
   const int32_t groups = layer.grid ? pieces_of(layer.hidden_size, kGridUnits) : layer.groups;
   GridCut& cut = layer.grid_cut;
-  int32_t compiled = 0;
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMemcpyFromSymbol(&compiled, wgmma_compiled, sizeof compiled), "grid: wgmma"));
   const int32_t k_tiles = groups <= kTeamTiles * 2 ? kTeamTiles : groups <= kSmallTiles * 2 ? kSmallTiles : kLargeTiles;
   GridCut best;
   int32_t best_groups = groups;
   for (const int32_t cluster : {8, 4, 2}) {
-    if (compiled == 0) break;
     layer.groups = pieces_of(groups, cluster) * cluster;
     if (!layer.grid && layer.groups != groups) continue;
     const auto fit = [&](int32_t columns) {
@@ -181,6 +178,8 @@ Status prepare_grid_many(PersistentLayer& layer, int shared) {
 
 template <typename Ratio>
 Status prepare_grid(PersistentLayer& layer, int shared) {
+  ISOBIT_ASSIGN_OR_RETURN(const bool compiled, has_90a_code());
+  if (!compiled) return {StatusCode::kUnsupported, "the build has no code for compute capability 9.0a"};
   ISOBIT_RETURN_IF_ERROR(prepare_grid_many<Ratio>(layer, shared));
   const Kernel<Ratio> few = few_kernel<Ratio>(layer);
   ISOBIT_RETURN_IF_ERROR(allow_shared(few, shared));

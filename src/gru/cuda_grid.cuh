@@ -186,7 +186,7 @@ inline __host__ __device__ FewShared few_shared(int planes, int table_entries) {
 /// KT: k tiles of a warp. Planes: bytes of a code of h.
 template <int KT, int Planes, typename Ratio>
 __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_constant__ GridArgs<Ratio> a) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   static_assert(KT % 2 == 0);
   constexpr int kPairs = KT / 2;  // of k tiles: 64 columns, four blocks' units
   extern __shared__ __align__(128) uint8_t shared[];

@@ -151,10 +151,8 @@ void cut_wgmma(int32_t shared, ProductShape& p) {
 template <typename Ratio>
 Status prepare_wgmma(ProductShape& p) {
   if (p.planes != 1) return {};
-  int32_t compiled = 0;
-  ISOBIT_RETURN_IF_ERROR(
-      cuda_status(cudaMemcpyFromSymbol(&compiled, wgmma_compiled, sizeof compiled), "product: wgmma"));
-  if (compiled == 0) return {};
+  ISOBIT_ASSIGN_OR_RETURN(const bool compiled, has_90a_code());
+  if (!compiled) return {};
   int device = 0, shared = 0;
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
