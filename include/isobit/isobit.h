@@ -325,6 +325,8 @@ ISOBIT_API int32_t isobit_low_bit_quantize(const void* weights, int32_t dtype, i
                                            int64_t columns, const isobit_low_bit_options* options, isobit_pool* pool,
                                            isobit_low_bit** matrix);
 // A matrix of a file that isobit_low_bit_save or save_low_bit wrote. name: which one, or NULL for the only one.
+// Where the file says that its columns are in another order than x (GPTQ with groups in the order of activations), the
+// handle knows: weights, products and what is saved are as if they were not.
 // Errors: ISOBIT_IO, ISOBIT_INVALID_FILE, ISOBIT_UNSUPPORTED; ISOBIT_INVALID_ARGUMENT for a name that is not there.
 ISOBIT_API int32_t isobit_low_bit_load(const char* path, const char* name, isobit_low_bit** matrix);
 // One matrix in a file, under that name (UTF-8, not empty); the file appears whole or not at all.

@@ -26,6 +26,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "isobit/arrays.h"
 #include "isobit/dtype.h"
@@ -141,6 +142,8 @@ struct LowBitFile {
 
 /// "NAME.permutation".
 std::string low_bit_permutation_name(std::string_view matrix);
+/// The permutation of a matrix of a file that was loaded; empty: it has none.
+std::vector<int32_t> low_bit_permutation(const LowBitFile& file, std::string_view matrix);
 
 /// The file appears whole or not at all; the same content gives the same bytes. There must be a matrix; names must be
 /// UTF-8 and not empty, and an array must not have the name of a matrix, or of a tensor of one (NAME.codes, ...).

@@ -629,6 +629,102 @@ TEST(CApi, LinearLayersAreTheLibrarys) {
     }
 }
 
+/// A file whose columns are in another order than x, as a GPTQ checkpoint with groups in the order of activations
+/// becomes: through C it is as if they were not.
+TEST(CApi, PermutedColumns) {
+  const int64_t rows = 5, columns = 48, m = 3;
+  Random random(17);
+  const std::vector<float> sorted = random_floats(random, rows * columns);  // column j belongs to x[permutation[j]]
+  std::vector<int32_t> permutation(static_cast<size_t>(columns));
+  for (size_t j = 0; j < permutation.size(); ++j) permutation[j] = static_cast<int32_t>(j * 29 % permutation.size());
+  LowBitOptions how;
+  how.bits = 8;
+  how.group = columns;
+  Result<LowBitMatrix> matrix = quantize_low_bit(Array::copy_of(sorted.data(), {rows, columns}), how, "w");
+  ASSERT_TRUE(matrix.ok()) << matrix.status().message();
+  std::vector<float> in_order(sorted.size()), expected_w(sorted.size());
+  ASSERT_TRUE(matrix->dequantize(in_order).ok());
+  for (size_t i = 0; i < in_order.size(); ++i)
+    expected_w[i / permutation.size() * permutation.size() +
+               static_cast<size_t>(permutation[i % permutation.size()])] = in_order[i];
+  const TemporaryFolder folder;
+  const std::string first = folder.file("permuted.safetensors"), second = folder.file("again.safetensors");
+  LowBitFile file;
+  file.matrices.emplace("w", *matrix);
+  file.arrays["w.permutation"] = Array::copy_of(permutation.data(), {columns});
+  ASSERT_TRUE(save_low_bit(first, file).ok());
+  Matrix loaded, again;
+  ASSERT_DONE(isobit_low_bit_load(first.c_str(), "w", loaded.out()));
+  ASSERT_DONE(isobit_low_bit_save(loaded, "w", second.c_str()));
+  const Result<LowBitFile> saved = load_low_bit(second);
+  ASSERT_TRUE(saved.ok()) << saved.status().message();
+  EXPECT_EQ(*saved, file);
+  ASSERT_DONE(isobit_low_bit_load(second.c_str(), nullptr, again.out()));
+
+  const int64_t stride = columns + 2;
+  const std::vector<float> x = random_floats(random, m * stride);
+  std::vector<float> x_sorted;
+  for (int64_t r = 0; r < m; ++r)
+    for (const int32_t k : permutation) x_sorted.push_back(x[static_cast<size_t>(r * stride + k)]);
+  for (const Matrix* of : {&loaded, &again}) {
+    std::vector<float> w(sorted.size());
+    ASSERT_DONE(isobit_low_bit_dequantize(*of, w.data(), rows * columns, nullptr));
+    EXPECT_EQ(w, expected_w);
+    for (const int32_t activations : {ISOBIT_ACTIVATIONS_FLOAT, ISOBIT_ACTIVATIONS_INT8}) {
+      LinearOptions options;
+      options.activations = static_cast<LinearActivations>(activations);
+      const Result<LinearLayer> layer = LinearLayer::create(*matrix, options, "w");
+      ASSERT_TRUE(layer.ok()) << layer.status().message();
+      std::vector<float> expected(static_cast<size_t>(m * rows)), y(expected.size());
+      LinearWorkspace workspace = layer->workspace(m);
+      ASSERT_TRUE(layer
+                      ->forward(std::as_bytes(std::span(x_sorted)), Dtype::kF32,
+                                std::as_writable_bytes(std::span(expected)), Dtype::kF32, m, workspace)
+                      .ok());
+      auto c_options = sized<isobit_linear_options>();
+      c_options.activations = activations;
+      auto run_options = sized<isobit_linear_run_options>();
+      run_options.x_stride = stride;
+      Linear c_layer;
+      LinearScratch scratch, small;
+      ASSERT_DONE(isobit_linear_create(*of, &c_options, c_layer.out()));
+      ASSERT_DONE(isobit_linear_workspace_create(c_layer, m, 1, scratch.out()));
+      EXPECT_GT(isobit_linear_workspace_size_bytes(scratch), layer->workspace(m).size_bytes());
+      const auto run = [&](int64_t x_count, isobit_linear_workspace* with) {
+        return isobit_linear_forward(c_layer, x.data(), ISOBIT_F32, x_count, y.data(), ISOBIT_F32, m * rows, m, with,
+                                     &run_options);
+      };
+      ASSERT_DONE(run(m * stride - 2, scratch));
+      EXPECT_EQ(y, expected);
+      refused(run(m * stride - 3, scratch), "x");
+      ASSERT_DONE(isobit_linear_workspace_create(c_layer, 0, 1, small.out()));
+      refused(run(m * stride, small), "workspace has 0 bytes for rows of x, must have 576");
+    }
+    const std::vector<std::byte> codes = random_tensor(random, m * columns, Grid{8, true, ScaleKind::kReal, 0, 0.05f, 3});
+    std::vector<std::byte> codes_sorted;
+    for (int64_t r = 0; r < m; ++r)
+      for (const int32_t k : permutation) codes_sorted.push_back(codes[static_cast<size_t>(r * columns + k)]);
+    StaticLinearOptions derive;
+    derive.input = Grid{8, true, ScaleKind::kReal, 0, 0.05f, 3};
+    const Result<StaticLinearParameters> parameters = derive_static_linear(*matrix, derive, "w");
+    ASSERT_TRUE(parameters.ok()) << parameters.status().message();
+    const Result<StaticLinearLayer> layer = StaticLinearLayer::create(*parameters, "w");
+    ASSERT_TRUE(layer.ok()) << layer.status().message();
+    std::vector<int32_t> expected(static_cast<size_t>(m * rows)), y(expected.size());
+    LinearWorkspace workspace = layer->workspace(m);
+    ASSERT_TRUE(layer->forward(codes_sorted, std::as_writable_bytes(std::span(expected)), m, workspace).ok());
+    auto static_options = sized<isobit_static_linear_options>();
+    static_options.input = {8, 1, ISOBIT_SCALE_REAL, 0, 0.05f, 0, 3};
+    StaticLinear c_layer;
+    LinearScratch scratch;
+    ASSERT_DONE(isobit_static_linear_create(*of, &static_options, c_layer.out()));
+    ASSERT_DONE(isobit_static_linear_workspace_create(c_layer, m, 1, scratch.out()));
+    ASSERT_DONE(
+        isobit_static_linear_forward(c_layer, codes.data(), m * columns, y.data(), m * rows, m, scratch, nullptr));
+    EXPECT_EQ(y, expected);
+  }
+}
+
 TEST(CApi, LinearRefusals) {
   const Weights weights(4);
   auto options = sized<isobit_linear_options>();

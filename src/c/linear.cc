@@ -1,21 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "isobit/linear.h"
 
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "c/boundary.h"
 #include "c/low_bit.h"
 
 struct isobit_linear {
   isobit::LinearLayer layer;
+  std::vector<int32_t> permutation;  // of its matrix
+
+  int64_t columns() const { return layer.columns(); }
+  int64_t x_bytes() const { return layer.activations() == isobit::LinearActivations::kFloat ? 4 : 8; }  // at most
 };
 
 struct isobit_static_linear {
   isobit::StaticLinearLayer layer;
+  std::vector<int32_t> permutation;
+
+  int64_t columns() const { return layer.parameters().columns; }
+  int64_t x_bytes() const { return 1; }
 };
 
 struct isobit_linear_workspace {
   isobit::LinearWorkspace workspace;
+  std::vector<std::byte> x;  // rows in the order of columns, of layers that have a permutation
 };
 
 using namespace isobit;     // NOLINT: functions of C have no namespace
@@ -85,8 +102,44 @@ int32_t make_workspace(const Layer* layer, int64_t m, int32_t threads, isobit_li
     ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
     ISOBIT_RETURN_IF_ERROR(check_between(m, 0, kMaxExtent, "m"));
     ISOBIT_RETURN_IF_ERROR(check_between(threads, 1, kMaxThreads, "threads"));
-    return isobit_linear_workspace{layer->layer.workspace(m, threads)};
+    int64_t x_bytes = 0;
+    if (!layer->permutation.empty() && (__builtin_mul_overflow(m * layer->x_bytes(), layer->columns(), &x_bytes) ||
+                                        x_bytes > kMaxCount))
+      return refuse("m is " + std::to_string(m) + ", too many rows of " + std::to_string(layer->columns()) + " elements");
+    return isobit_linear_workspace{layer->layer.workspace(m, threads),
+                                   std::vector<std::byte>(static_cast<size_t>(x_bytes))};
   });
+}
+
+/// Rows of x, elements of `size` bytes, for the layer: in the order of its columns, so in the workspace, where it has a
+/// permutation. What the layer itself refuses is left to it.
+template <typename Layer>
+Status take_rows(const Layer& layer, size_t size, int64_t m, std::span<const std::byte>& x, std::span<std::byte> y,
+                 isobit_linear_workspace& workspace, LinearRunOptions& how) {
+  const std::vector<int32_t>& permutation = layer.permutation;
+  if (permutation.empty() || m == 0) return {};
+  const auto columns = static_cast<int64_t>(permutation.size());
+  const int64_t stride = how.x_stride == 0 ? columns : how.x_stride;
+  const auto count = static_cast<int64_t>(x.size() / size);
+  if (stride < columns || count < columns || (m > 1 && (count - columns) / (m - 1) < stride)) return {};
+  if (!y.empty() && std::less<>()(x.data(), y.data() + y.size()) && std::less<>()(y.data(), x.data() + x.size()))
+    return refuse("y overlaps x, must not");
+  const auto row_bytes = static_cast<size_t>(columns) * size;
+  const size_t needed = static_cast<size_t>(m) * row_bytes;
+  if (workspace.x.size() < needed)
+    return refuse("workspace has " + std::to_string(workspace.x.size()) + " bytes for rows of x, must have " +
+                  std::to_string(needed));
+  std::byte* to = workspace.x.data();
+  for (int64_t row = 0; row < m; ++row) {
+    const std::byte* const from = x.data() + static_cast<size_t>(row * stride) * size;
+    for (const int32_t k : permutation) {
+      std::memcpy(to, from + static_cast<size_t>(k) * size, size);
+      to += size;
+    }
+  }
+  x = std::span(workspace.x).first(needed);
+  how.x_stride = 0;
+  return {};
 }
 
 }  // namespace
@@ -97,7 +150,7 @@ int32_t isobit_linear_create(const isobit_low_bit* matrix, const isobit_linear_o
     ISOBIT_RETURN_IF_ERROR(check_pointer(matrix, "matrix"));
     ISOBIT_ASSIGN_OR_RETURN(const auto how, layer_options(options));
     ISOBIT_ASSIGN_OR_RETURN(auto made, LinearLayer::create(matrix->matrix, how, "layer"));
-    return isobit_linear{std::move(made)};
+    return isobit_linear{std::move(made), matrix->permutation};
   });
 }
 
@@ -129,7 +182,7 @@ int32_t isobit_linear_workspace_create(const isobit_linear* layer, int64_t m, in
 void isobit_linear_workspace_destroy(isobit_linear_workspace* workspace) { delete workspace; }
 
 int64_t isobit_linear_workspace_size_bytes(const isobit_linear_workspace* workspace) {
-  return workspace == nullptr ? 0 : workspace->workspace.size_bytes();
+  return workspace == nullptr ? 0 : workspace->workspace.size_bytes() + static_cast<int64_t>(workspace->x.size());
 }
 
 int32_t isobit_linear_forward(const isobit_linear* layer, const void* x, int32_t x_dtype, int64_t x_count, void* y,
@@ -141,9 +194,10 @@ int32_t isobit_linear_forward(const isobit_linear* layer, const void* x, int32_t
     ISOBIT_RETURN_IF_ERROR(check_between(m, 0, kMaxExtent, "m"));
     ISOBIT_ASSIGN_OR_RETURN(const Dtype x_type, dtype_of(x_dtype, "x_dtype"));
     ISOBIT_ASSIGN_OR_RETURN(const Dtype y_type, dtype_of(y_dtype, "y_dtype"));
-    ISOBIT_ASSIGN_OR_RETURN(const auto in, bytes_of(x, x_count, x_type, "x"));
+    ISOBIT_ASSIGN_OR_RETURN(std::span<const std::byte> in, bytes_of(x, x_count, x_type, "x"));
     ISOBIT_ASSIGN_OR_RETURN(const auto out, writable_bytes_of(y, y_count, y_type, "y"));
-    ISOBIT_ASSIGN_OR_RETURN(const auto how, run_options(options));
+    ISOBIT_ASSIGN_OR_RETURN(auto how, run_options(options));
+    ISOBIT_RETURN_IF_ERROR(take_rows(*layer, size_in_bytes(x_type), m, in, out, *workspace, how));
     return layer->layer.forward(in, x_type, out, y_type, m, workspace->workspace, how);
   });
 }
@@ -155,7 +209,7 @@ int32_t isobit_static_linear_create(const isobit_low_bit* matrix, const isobit_s
     ISOBIT_ASSIGN_OR_RETURN(const auto how, static_layer_options(options));
     ISOBIT_ASSIGN_OR_RETURN(auto parameters, derive_static_linear(matrix->matrix, how.derive, "layer"));
     ISOBIT_ASSIGN_OR_RETURN(auto made, StaticLinearLayer::create(std::move(parameters), "layer", how.path));
-    return isobit_static_linear{std::move(made)};
+    return isobit_static_linear{std::move(made), matrix->permutation};
   });
 }
 
@@ -192,10 +246,11 @@ int32_t isobit_static_linear_forward(const isobit_static_linear* layer, const vo
     ISOBIT_RETURN_IF_ERROR(check_pointer(workspace, "workspace"));
     ISOBIT_RETURN_IF_ERROR(check_between(m, 0, kMaxExtent, "m"));
     const StaticLinearParameters& parameters = layer->layer.parameters();
-    ISOBIT_ASSIGN_OR_RETURN(const auto in, bytes_of(x, x_count, parameters.x_dtype, "x"));
+    ISOBIT_ASSIGN_OR_RETURN(std::span<const std::byte> in, bytes_of(x, x_count, parameters.x_dtype, "x"));
     ISOBIT_ASSIGN_OR_RETURN(const auto out, writable_bytes_of(y, y_count, parameters.y_dtype, "y"));
-    ISOBIT_ASSIGN_OR_RETURN(const auto how, run_options(options));
+    ISOBIT_ASSIGN_OR_RETURN(auto how, run_options(options));
     ISOBIT_RETURN_IF_ERROR(check_zero(how.unchecked ? 1 : 0, "options->unchecked"));
+    ISOBIT_RETURN_IF_ERROR(take_rows(*layer, 1, m, in, out, *workspace, how));
     return layer->layer.forward(in, out, m, workspace->workspace, how);
   });
 }

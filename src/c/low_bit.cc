@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "c/low_bit.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "c/boundary.h"
 
@@ -48,10 +52,10 @@ int32_t isobit_low_bit_load(const char* path, const char* name, isobit_low_bit**
   return make_handle(matrix, "matrix", [&]() -> Result<isobit_low_bit> {
     ISOBIT_RETURN_IF_ERROR(check_pointer(path, "path"));
     ISOBIT_ASSIGN_OR_RETURN(auto file, load_low_bit(path));
-    if (name == nullptr && file.matrices.size() == 1) return isobit_low_bit{std::move(file.matrices.begin()->second)};
     std::string names;
     for (auto& [other, found] : file.matrices) {
-      if (name != nullptr && other == name) return isobit_low_bit{std::move(found)};
+      if (name == nullptr ? file.matrices.size() == 1 : other == name)
+        return isobit_low_bit{std::move(found), low_bit_permutation(file, other)};
       names += (names.empty() ? "\"" : ", \"") + other + "\"";
     }
     return refuse(std::string(path) + ": name is " + (name == nullptr ? "NULL" : "\"" + std::string(name) + "\"") +
@@ -64,7 +68,11 @@ int32_t isobit_low_bit_save(const isobit_low_bit* matrix, const char* name, cons
     ISOBIT_RETURN_IF_ERROR(check_pointer(matrix, "matrix"));
     ISOBIT_RETURN_IF_ERROR(check_pointer(name, "name"));
     ISOBIT_RETURN_IF_ERROR(check_pointer(path, "path"));
-    return save_low_bit(path, {.matrices = {{name, matrix->matrix}}});
+    LowBitFile file{.matrices = {{name, matrix->matrix}}};
+    if (const auto& columns = matrix->permutation; !columns.empty())
+      file.arrays[low_bit_permutation_name(name)] =
+          Array::copy_of(columns.data(), {static_cast<int64_t>(columns.size())});
+    return save_low_bit(path, file);
   });
 }
 
@@ -92,6 +100,13 @@ int32_t isobit_low_bit_dequantize(const isobit_low_bit* matrix, float* weights, 
   return guarded([&]() -> Status {
     ISOBIT_RETURN_IF_ERROR(check_pointer(matrix, "matrix"));
     ISOBIT_ASSIGN_OR_RETURN(const auto values, span_of(weights, count, "weights"));
-    return matrix->matrix.dequantize(values, pool_of(pool));
+    ISOBIT_RETURN_IF_ERROR(matrix->matrix.dequantize(values, pool_of(pool)));
+    const size_t columns = matrix->permutation.size();
+    std::vector<float> row(columns);
+    for (size_t begin = 0; columns > 0 && begin < values.size(); begin += columns) {
+      std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(begin), columns, row.begin());
+      for (size_t j = 0; j < columns; ++j) values[begin + static_cast<size_t>(matrix->permutation[j])] = row[j];
+    }
+    return {};
   });
 }

@@ -11,15 +11,14 @@
 
 namespace isobit::cuda {
 
+/// An error is told once: the runtime would otherwise give it again to whoever asks for the last one.
 inline Status cuda_status(cudaError_t error, const std::string& what) {
   if (error == cudaSuccess) return {};
+  cudaGetLastError();
   return {error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice ? StatusCode::kUnsupported
                                                                              : StatusCode::kFailedPrecondition,
           what + ": " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) + ")"};
 }
-
-/// Of a kernel launch just made: errors of the launch itself, not of what runs.
-inline Status launch_status(const std::string& kernel) { return cuda_status(cudaGetLastError(), "kernel " + kernel); }
 
 }  // namespace isobit::cuda
 

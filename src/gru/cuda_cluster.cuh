@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
   auto* const lengths = reinterpret_cast<int32_t*>(shared + at.lengths);
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < sequence_tiles * tile_rows; i += 32 * multiplying)
-    lengths[i] = a.lengths != nullptr && i < sequences ? a.lengths[first + i] - a.first_step : INT32_MAX;
+    lengths[i] = a.lengths != nullptr && i < sequences ? max(a.lengths[first + i], 0) - a.first_step : INT32_MAX;
   // Of the state some loads under way together; a pair of rows is of one tile.
   constexpr int kUnitsAtOnce = 4;
   for (int unit = thread; unit < a.hidden; unit += kUnitsAtOnce * 32 * multiplying)

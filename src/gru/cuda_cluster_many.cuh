@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
   const auto load_state = [&] {
     wait_for_grid_before();
     for (int i = static_cast<int>(threadIdx.x); i < sequences; i += kThreads)
-      lengths[i] = a.lengths != nullptr ? a.lengths[first + i] - a.first_step : INT32_MAX;
+      lengths[i] = a.lengths != nullptr ? max(a.lengths[first + i], 0) - a.first_step : INT32_MAX;
     const uint32_t flip = (a.flip & 0xff) << 8 * (Planes - 1);
     for (int row = 0; row < sequences; ++row) {
       const uint8_t* const from = a.state + (int64_t{first} + row) * a.hidden * Planes;

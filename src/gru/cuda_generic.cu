@@ -3,6 +3,7 @@
 // row of W or R. Everything between two steps is in global memory, so no size is limited by shared memory.
 #include <algorithm>
 
+#include "core/cuda_launch.h"
 #include "core/cuda_status.h"
 #include "gru/cuda_gru.h"
 
@@ -139,12 +140,9 @@ int64_t generic_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch
 
 Status generic_launch(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits& limits, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(block_count(run.batch, limits));
-  if (layer.x_dtype == Dtype::kU32 || layer.h_dtype == Dtype::kU32) {
-    gru_generic<int64_t><<<blocks, kThreads, 0, stream>>>(layer, run);
-  } else {
-    gru_generic<int32_t><<<blocks, kThreads, 0, stream>>>(layer, run);
-  }
-  return launch_status("gru_generic");
+  const bool wide = layer.x_dtype == Dtype::kU32 || layer.h_dtype == Dtype::kU32;
+  return launch_kernel("gru_generic", wide ? gru_generic<int64_t> : gru_generic<int32_t>, blocks, kThreads, 0, stream,
+                       layer, run);
 }
 
 bool generic_beside(const DeviceLayer&, int64_t) { return true; }

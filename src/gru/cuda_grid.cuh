@@ -340,7 +340,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
   const int unit_of_all = block * kGridUnits + unit;
   const bool exists = column < columns && unit_of_all < a.hidden;
   const int64_t n = int64_t{a.first_sequence} + column;
-  const int length = a.lengths != nullptr && column < columns ? a.lengths[n] - a.first_step : INT32_MAX;
+  const int length = a.lengths != nullptr && column < columns ? max(a.lengths[n], 0) - a.first_step : INT32_MAX;
   Ratio ratio[3];
   SumOf<Ratio> start[3];
 #pragma unroll
@@ -545,7 +545,7 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
   }
   // Whether sequence n had ended before step t of this launch.
   const auto has_ended = [&](int n, int t) {
-    return a.lengths != nullptr && n < sequences && t >= a.lengths[first_sequence + n] - a.first_step;
+    return a.lengths != nullptr && n < sequences && t >= max(a.lengths[first_sequence + n], 0) - a.first_step;
   };
   // State 0 of this block's units.
   for (int i = static_cast<int>(threadIdx.x); i < (sequences + 7) / 8 * 8 * kGridUnits; i += kManyThreads) {

@@ -10,6 +10,7 @@
 
 #include "core/codes.h"
 #include "core/cuda_buffer.h"
+#include "core/cuda_launch.h"
 #include "gru/cuda_gru.h"
 #include "isobit/cuda/gru.h"
 
@@ -286,6 +287,20 @@ Status check_apart(std::initializer_list<Buffer> buffers) {
   return {};
 }
 
+/// A stream of another device would be refused by the first launch, after what came before it. The default streams are
+/// of the current device; in a capture the question is not allowed.
+Status check_stream(cudaStream_t stream, int device) {
+  if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return {};
+  cudaStreamCaptureStatus capture{};
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamIsCapturing(stream, &capture), "stream"));
+  if (capture != cudaStreamCaptureStatusNone) return {};
+  int of_stream = 0;
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamGetDevice(stream, &of_stream), "stream"));
+  if (of_stream == device) return {};
+  return refuse("stream belongs to device " + std::to_string(of_stream) + ", must to that of the model, " +
+                std::to_string(device));
+}
+
 Status check_batch(int64_t batch) {
   if (batch < 0) return refuse("batch is " + std::to_string(batch) + ", must not be negative");
   return {};
@@ -475,6 +490,7 @@ Result<DeviceGru::Data::Call> DeviceGru::Data::prepare(const Buffer& x, const Bu
   if (reinterpret_cast<uintptr_t>(options.lengths) % sizeof(int32_t) != 0)
     return refuse("lengths is not aligned to its elements of 4 bytes");
   ISOBIT_RETURN_IF_ERROR(check_current_device(limits.device, "the model"));
+  ISOBIT_RETURN_IF_ERROR(check_stream(stream, limits.device));
   const std::pair<const char*, const void*> pointers[] = {{x.name, x.bytes.data()},
                                                           {y.name, y.bytes.data()},
                                                           {"state", state.data()},
@@ -573,6 +589,11 @@ Result<DeviceGru> DeviceGru::create(const GruModel& model) {
   auto data = std::make_shared<Data>();
   data->model = model;
   ISOBIT_ASSIGN_OR_RETURN(data->limits, current_device_limits());
+  cudaFuncAttributes attributes{};
+  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, fill_codes); error != cudaSuccess)
+    return Status(StatusCode::kUnsupported, cuda_status(error, "the build has no code for device " +
+                                                                   std::to_string(data->limits.device))
+                                                .message());
   const std::vector<GruLayerParameters>& layers = model.parameters().layers;
   data->layers.resize(layers.size());
   Upload upload;
@@ -608,9 +629,8 @@ Status DeviceGru::initial_state(std::span<std::byte> state, int64_t batch, cudaS
   for (size_t i = 0; i < data.layers.size(); ++i) {
     const DeviceLayer& layer = data.layers[i];
     const int64_t count = batch * layer.hidden_size;
-    fill_codes<<<blocks_for(count, data.limits), kThreads, 0, stream>>>(codes, layer.h_dtype, layer.cell.h.zero_point,
-                                                                        count);
-    ISOBIT_RETURN_IF_ERROR(launch_status("fill_codes"));
+    ISOBIT_RETURN_IF_ERROR(launch_kernel("fill_codes", fill_codes, blocks_for(count, data.limits), kThreads, 0, stream,
+                                         codes, layer.h_dtype, layer.cell.h.zero_point, count));
     codes += aligned(data.layer_state_bytes(i, batch));
   }
   return {};
@@ -677,25 +697,30 @@ Status DeviceGru::forward(std::span<const float> x, std::span<float> y, int64_t 
                           data.prepare(x_buffer, y_buffer, steps, batch, state, workspace, stream, options));
   ISOBIT_RETURN_IF_ERROR(
       cuda_status(cudaMemsetAsync(call.workspace, 0xff, sizeof kNoNan, stream), "resetting check_input"));
-  if (x.empty()) return {};
+  if (x.empty()) return data.run_layers(call, nullptr, nullptr);  // the state of the run may move
   const DeviceLayer& first = data.layers.front();
   const DeviceLayer& last = data.layers.back();
   std::byte* const x_codes = call.workspace + call.layout.x;
   std::byte* const y_codes = call.workspace + call.layout.y;
   const auto x_count = static_cast<int64_t>(x.size());
   const auto y_count = static_cast<int64_t>(y.size());
+  Status status;
   isobit::with_code_type(first.x_dtype, [&](auto zero) {
-    quantize_codes<<<blocks_for(x_count, data.limits), kThreads, 0, stream>>>(
-        x.data(), reinterpret_cast<decltype(zero)*>(x_codes), x_count, first.x_inverse_scale, first.x,
-        reinterpret_cast<unsigned long long*>(call.workspace));
+    // nvcc takes an assignment for a result that is not looked at.
+    static_cast<void>(status = launch_kernel("quantize_codes", quantize_codes<decltype(zero)>,
+                                             blocks_for(x_count, data.limits), kThreads, 0, stream, x.data(),
+                                             reinterpret_cast<decltype(zero)*>(x_codes), x_count, first.x_inverse_scale,
+                                             first.x, reinterpret_cast<unsigned long long*>(call.workspace)));
   });
-  ISOBIT_RETURN_IF_ERROR(launch_status("quantize_codes"));
+  ISOBIT_RETURN_IF_ERROR(status);
   ISOBIT_RETURN_IF_ERROR(data.run_layers(call, x_codes, y_codes));
   isobit::with_code_type(last.h_dtype, [&](auto zero) {
-    dequantize_codes<<<blocks_for(y_count, data.limits), kThreads, 0, stream>>>(
-        reinterpret_cast<const decltype(zero)*>(y_codes), y.data(), y_count, last.cell.h.zero_point, last.h_scale);
+    static_cast<void>(status = launch_kernel("dequantize_codes", dequantize_codes<decltype(zero)>,
+                                             blocks_for(y_count, data.limits), kThreads, 0, stream,
+                                             reinterpret_cast<const decltype(zero)*>(y_codes), y.data(), y_count,
+                                             last.cell.h.zero_point, last.h_scale));
   });
-  return launch_status("dequantize_codes");
+  return status;
 }
 
 Status DeviceGru::check_input(std::span<const std::byte> workspace, cudaStream_t stream) {

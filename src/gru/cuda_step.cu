@@ -17,7 +17,7 @@
 namespace isobit::cuda {
 namespace {
 
-constexpr int64_t kMaxBatch = INT32_MAX / 512;       // rows are counted in 32 bits
+constexpr int64_t kMaxBatch = int64_t{65535} * 32;   // blocks of a grid's second dimension, of 32 sequences
 constexpr int64_t kChunkBytes = int64_t{128} << 20;  // of copied x
 constexpr int64_t kAlignment = 256;
 constexpr int32_t kMaxTableBits = 16;

@@ -44,13 +44,16 @@ Size size_of_case(int64_t index) {
   return index % 32 == 13 ? Size::kLarge : Size::kSmall;
 }
 
-/// The 8-bit layers that the fast kernels are made for, and their neighbourhood.
+/// The layers that the fast kernels are made for, of bytes and of 16-bit states, and their neighbourhood.
 void make_bytes(Random& random, RandomShape& s) {
   s.hidden = random.one_in(2) ? random.between(64, 1024) : 16 * random.between(4, 64);
   s.input = random.one_in(2) ? s.hidden : random.between(1, 1024);
   for (int32_t* bits : {&s.x_bits, &s.h_bits, &s.weight_bits, &s.gate_in_bits, &s.gate_out_bits}) *bits = 8;
   s.linear_bits = random.one_in(3) ? static_cast<int32_t>(random.between(9, 16)) : 8;
   if (random.one_in(3)) s.gate_in_bits = static_cast<int32_t>(random.between(9, 12));
+  if (random.one_in(3)) s.h_bits = static_cast<int32_t>(random.between(9, 16));
+  if (random.one_in(6)) s.x_bits = static_cast<int32_t>(random.between(9, 16));
+  if (random.one_in(4)) s.weight_bits = static_cast<int32_t>(random.between(2, 7));
   s.kind = random.one_in(6) ? ScaleKind::kReal : ScaleKind::kPow2;
   if (!random.one_in(6)) s.rounding = Rounding::kNearestEven;
 }

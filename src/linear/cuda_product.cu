@@ -266,17 +266,16 @@ Status pad_product_x(const ProductShape& p, ProductKernel kernel, const ProductR
     const int64_t words = from.rows * p.k_padded / 4;
     const int64_t blocks = std::min(ceil_div(words, kThreads), int64_t{16} * p.processors);
     const auto pad = p.planes == 1 ? pad_rows<1> : pad_rows<2>;
-    pad<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(from, p.k, p.k_padded, words,
-                                                                reinterpret_cast<uint32_t*>(x));
-    return launch_status("pad_rows");
+    return launch_kernel("pad_rows", pad, static_cast<unsigned>(blocks), kThreads, 0, stream, from, p.k, p.k_padded,
+                         words, reinterpret_cast<uint32_t*>(x));
   }
   const dim3 grid(static_cast<unsigned>(ceil_div(from.rows, kWgmmaRows)), static_cast<unsigned>(p.k_blocks));
   const bool whole = (reinterpret_cast<uintptr_t>(from.codes) | static_cast<uint64_t>(from.step) |
                       static_cast<uint64_t>(from.sequence) | static_cast<uint64_t>(p.k)) %
                          16 ==
                      0;
-  (whole ? pad_stages<true> : pad_stages<false>)<<<grid, kThreads, 0, stream>>>(from, p.k, reinterpret_cast<uint4*>(x));
-  return launch_status("pad_stages");
+  return launch_kernel("pad_stages", whole ? pad_stages<true> : pad_stages<false>, grid, kThreads, 0, stream, from, p.k,
+                       reinterpret_cast<uint4*>(x));
 }
 
 template <typename Ratio>

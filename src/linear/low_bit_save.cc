@@ -145,6 +145,13 @@ LowBitFile content_of(const std::string& path, ArrayFile file) {
 
 std::string low_bit_permutation_name(std::string_view matrix) { return std::string(matrix) + ".permutation"; }
 
+std::vector<int32_t> low_bit_permutation(const LowBitFile& file, std::string_view matrix) {
+  const auto found = file.arrays.find(low_bit_permutation_name(matrix));
+  if (found == file.arrays.end()) return {};
+  const auto* const first = found->second.data<int32_t>();
+  return {first, first + found->second.size()};
+}
+
 Status save_low_bit(const std::string& path, const LowBitFile& file) {
   return without_refusal(path, [&]() -> Status {
     if (file.matrices.empty()) refuse_argument(path + ": no low-bit matrix to save, must be at least 1");

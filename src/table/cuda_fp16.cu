@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/cuda_buffer.h"
+#include "core/cuda_launch.h"
 #include "core/half.h"
 #include "isobit/cuda/fp16_table.h"
 #include "table/cuda_fp16.cuh"
@@ -25,12 +26,12 @@ Status launch(bool shared, int processors, const uint16_t* entries, const void* 
                                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                             kFp16ResultBytes),
                                        "fp16_shared: 128 KiB of shared memory"));
-    fp16_shared<In, Out><<<processors, kFp16Threads, kFp16ResultBytes, stream>>>(entries, in, out, count);
-    return launch_status("fp16_shared");
+    return launch_kernel("fp16_shared", fp16_shared<In, Out>, static_cast<unsigned>(processors), kFp16Threads,
+                         kFp16ResultBytes, stream, entries, in, out, count);
   }
   const int64_t blocks = std::min<int64_t>((count + kThreads - 1) / kThreads, int64_t{64} * processors);
-  fp16_global<In, Out><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(entries, in, out, count);
-  return launch_status("fp16_global");
+  return launch_kernel("fp16_global", fp16_global<In, Out>, static_cast<unsigned>(blocks), kThreads, 0, stream, entries,
+                       in, out, count);
 }
 
 /// The four tables behind each other: entry of x for x f16 or bf16 (index 2) and y f16 or bf16 (index 1). float32 goes

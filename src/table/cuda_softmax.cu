@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/cuda_buffer.h"
+#include "core/cuda_launch.h"
 #include "core/half.h"
 #include "isobit/cuda/fp16_table.h"
 #include "table/fp16_reference.h"
@@ -126,14 +127,10 @@ Status launch(const SoftmaxTables& tables, int processors, const void* x, void* 
               cudaStream_t stream) {
   const uint32_t shared = tables.bytes <= kMaxSharedBytes ? tables.bytes : 0;
   const int64_t most = int64_t{8} * processors;
-  if (columns <= kWarpColumns) {
-    const int64_t blocks = std::min((rows + kThreads / 32 - 1) / (kThreads / 32), most);
-    softmax<kX, kY, false><<<static_cast<unsigned>(blocks), kThreads, shared, stream>>>(tables, x, y, rows, columns);
-  } else {
-    softmax<kX, kY, true>
-        <<<static_cast<unsigned>(std::min(rows, most)), kThreads, shared, stream>>>(tables, x, y, rows, columns);
-  }
-  return launch_status("softmax");
+  const bool by_warps = columns <= kWarpColumns;
+  const int64_t blocks = std::min(by_warps ? (rows + kThreads / 32 - 1) / (kThreads / 32) : rows, most);
+  return launch_kernel("softmax", by_warps ? softmax<kX, kY, false> : softmax<kX, kY, true>,
+                       static_cast<unsigned>(blocks), kThreads, shared, stream, tables, x, y, rows, columns);
 }
 
 template <Dtype kX>

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/cuda_buffer.h"
+#include "core/cuda_launch.h"
 #include "isobit/cuda/table.h"
 #include "table/reference.h"
 
@@ -93,10 +94,9 @@ Status DeviceTable::run(std::span<const std::byte> x, std::span<std::byte> y, cu
   const int64_t blocks = std::min<int64_t>((count + kThreads - 1) / kThreads, int64_t{16} * data.processors);
   return with_code_type(data.input, [&](auto in) {
     return with_code_type(data.output, [&](auto out) {
-      table_codes<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-          data.view, reinterpret_cast<const decltype(in)*>(x.data()), reinterpret_cast<decltype(out)*>(y.data()),
-          count);
-      return launch_status("table_codes");
+      return launch_kernel("table_codes", table_codes<decltype(in), decltype(out)>, static_cast<unsigned>(blocks),
+                           kThreads, 0, stream, data.view, reinterpret_cast<const decltype(in)*>(x.data()),
+                           reinterpret_cast<decltype(out)*>(y.data()), count);
     });
   });
 }

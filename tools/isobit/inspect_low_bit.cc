@@ -45,7 +45,7 @@ void describe_arrays(const std::map<std::string, Array>& arrays, const char* tit
 Result<Outcome> export_tensor(const LowBitFile& content, const InspectOptions& options) {
   Array array;
   if (const auto matrix = content.matrices.find(options.tensor); matrix != content.matrices.end()) {
-    ISOBIT_ASSIGN_OR_RETURN(array, dense_weights(matrix->second, permutation_of(content, options.tensor)));
+    ISOBIT_ASSIGN_OR_RETURN(array, dense_weights(matrix->second, low_bit_permutation(content, options.tensor)));
   } else if (const auto other = content.arrays.find(options.tensor); other != content.arrays.end()) {
     array = Array::copy_of(other->second.to_float().data(), other->second.shape);
   } else {

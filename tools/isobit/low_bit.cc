@@ -48,13 +48,6 @@ Value checkpoint_json(const CheckpointDescription& description) {
   return json;
 }
 
-std::vector<int32_t> permutation_of(const LowBitFile& file, const std::string& matrix) {
-  const auto found = file.arrays.find(low_bit_permutation_name(matrix));
-  if (found == file.arrays.end()) return {};
-  const auto* first = found->second.data<int32_t>();
-  return {first, first + found->second.size()};
-}
-
 Result<Array> dense_weights(const LowBitMatrix& matrix, std::span<const int32_t> permutation) {
   Array out = Array::zeros(Dtype::kF32, {matrix.rows(), matrix.columns()});
   const auto columns = static_cast<size_t>(matrix.columns());

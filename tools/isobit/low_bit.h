@@ -32,8 +32,6 @@ Value shape_json(std::span<const int64_t> shape);
 std::string checkpoint_text(const CheckpointDescription& description);
 Value checkpoint_json(const CheckpointDescription& description);
 
-/// The permutation of a matrix of a file; empty: it has none.
-std::vector<int32_t> permutation_of(const LowBitFile& file, const std::string& matrix);
 /// W [N, K] as float32, its columns in the order of x.
 Result<Array> dense_weights(const LowBitMatrix& matrix, std::span<const int32_t> permutation);
 

@@ -50,7 +50,7 @@ Result<Weights> load_weights(const MatmulOptions& options) {
   const auto found = file.matrices.find(tensor);
   if (found == file.matrices.end())
     return invalid(path + ": no matrix is called '" + escaped(tensor) + "'; isobit inspect lists them");
-  Weights out{tensor, found->second, permutation_of(file, tensor), {}};
+  Weights out{tensor, found->second, low_bit_permutation(file, tensor), {}};
   if (options.bias.empty()) return out;
   const auto bias = file.arrays.find(options.bias);
   if (bias == file.arrays.end())
