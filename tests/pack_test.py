@@ -134,7 +134,22 @@ class PackTest(ToolTest):
                              ("quant_config", {"w_bit": 4, "q_group_size": 32, "zero_point": True,
                                                "version": "GEMM"})]:
             with self.subTest(file=file):
-                self.check_import(self.checkpoint(matrix.awq("m"), **{file: config}), "m.weight", matrix)
+                model = self.checkpoint(matrix.awq("m"), **{file: config})
+                self.check_import(model, "m.weight", matrix)
+                listed = self.json("inspect", model)
+                self.assertEqual([(m["name"], m["bits"], m["permuted"]) for m in listed["matrices"]], [("m", 4, False)])
+
+    def test_nothing_is_ignored(self):
+        """Options that would have no effect, and a tensor that another one would hide."""
+        matrix = Matrix(6, 4, 64, 16, 32)
+        config = {"bits": 4, "group_size": 32, "quant_method": "gptq", "checkpoint_format": "gptq"}
+        model = self.checkpoint(matrix.gptq("m"), quantize_config=config)
+        for option in (["--bits", "8"], ["--group", "64"], ["--method", "absmax"]):
+            self.fails([" ".join(option), "are quantised already", "--requantize"], "pack", model, "--dry-run", *option)
+        self.json("pack", model, "--dry-run", "--bits", "8", "--requantize")
+        weights = tensor("F32", (16, 64), [0.5] * (16 * 64))
+        twice = self.checkpoint({**matrix.gptq("m"), "m.weight": weights}, quantize_config=config)
+        self.fails(["two tensors of the result would be named m.weight"], "pack", twice, "--dry-run", "--requantize")
 
     def test_how_it_is_stored(self):
         matrix = Matrix(6, 4, 64, 16, 32)

@@ -645,8 +645,8 @@ TEST(CApi, PermutedColumns) {
   std::vector<float> in_order(sorted.size()), expected_w(sorted.size());
   ASSERT_TRUE(matrix->dequantize(in_order).ok());
   for (size_t i = 0; i < in_order.size(); ++i)
-    expected_w[i / permutation.size() * permutation.size() +
-               static_cast<size_t>(permutation[i % permutation.size()])] = in_order[i];
+    expected_w[i / permutation.size() * permutation.size() + static_cast<size_t>(permutation[i % permutation.size()])] =
+        in_order[i];
   const TemporaryFolder folder;
   const std::string first = folder.file("permuted.safetensors"), second = folder.file("again.safetensors");
   LowBitFile file;
@@ -700,7 +700,8 @@ TEST(CApi, PermutedColumns) {
       ASSERT_DONE(isobit_linear_workspace_create(c_layer, 0, 1, small.out()));
       refused(run(m * stride, small), "workspace has 0 bytes for rows of x, must have 576");
     }
-    const std::vector<std::byte> codes = random_tensor(random, m * columns, Grid{8, true, ScaleKind::kReal, 0, 0.05f, 3});
+    const std::vector<std::byte> codes =
+        random_tensor(random, m * columns, Grid{8, true, ScaleKind::kReal, 0, 0.05f, 3});
     std::vector<std::byte> codes_sorted;
     for (int64_t r = 0; r < m; ++r)
       for (const int32_t k : permutation) codes_sorted.push_back(codes[static_cast<size_t>(r * columns + k)]);

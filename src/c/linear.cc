@@ -103,9 +103,10 @@ int32_t make_workspace(const Layer* layer, int64_t m, int32_t threads, isobit_li
     ISOBIT_RETURN_IF_ERROR(check_between(m, 0, kMaxExtent, "m"));
     ISOBIT_RETURN_IF_ERROR(check_between(threads, 1, kMaxThreads, "threads"));
     int64_t x_bytes = 0;
-    if (!layer->permutation.empty() && (__builtin_mul_overflow(m * layer->x_bytes(), layer->columns(), &x_bytes) ||
-                                        x_bytes > kMaxCount))
-      return refuse("m is " + std::to_string(m) + ", too many rows of " + std::to_string(layer->columns()) + " elements");
+    if (!layer->permutation.empty() &&
+        (__builtin_mul_overflow(m * layer->x_bytes(), layer->columns(), &x_bytes) || x_bytes > kMaxCount))
+      return refuse("m is " + std::to_string(m) + ", too many rows of " + std::to_string(layer->columns()) +
+                    " elements");
     return isobit_linear_workspace{layer->layer.workspace(m, threads),
                                    std::vector<std::byte>(static_cast<size_t>(x_bytes))};
   });

@@ -129,6 +129,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+int64_t generic_fewest_steps(std::span<const DeviceLayer>, int64_t) { return 0; }
+
 Status generic_supports(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&) { return {}; }
 
 int64_t generic_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch, int64_t, const DeviceLimits& limits) {

@@ -450,7 +450,7 @@ Result<const DeviceKernel*> DeviceGru::Data::choose(int64_t batch, int64_t steps
       names += (names.empty() ? "" : ", ") + std::string(kernel.name);
       continue;
     }
-    if (requested.empty() && steps < kernel.fewest_steps) continue;
+    if (requested.empty() && steps < kernel.fewest_steps(layers, batch)) continue;
     const Status status = kernel.supports(layers, batch, steps, limits);
     if (status.ok()) return &kernel;
     if (!requested.empty())
@@ -591,9 +591,9 @@ Result<DeviceGru> DeviceGru::create(const GruModel& model) {
   ISOBIT_ASSIGN_OR_RETURN(data->limits, current_device_limits());
   cudaFuncAttributes attributes{};
   if (const cudaError_t error = cudaFuncGetAttributes(&attributes, fill_codes); error != cudaSuccess)
-    return Status(StatusCode::kUnsupported, cuda_status(error, "the build has no code for device " +
-                                                                   std::to_string(data->limits.device))
-                                                .message());
+    return Status(
+        StatusCode::kUnsupported,
+        cuda_status(error, "the build has no code for device " + std::to_string(data->limits.device)).message());
   const std::vector<GruLayerParameters>& layers = model.parameters().layers;
   data->layers.resize(layers.size());
   Upload upload;

@@ -76,7 +76,8 @@ struct DeviceRun {
 struct DeviceKernel {
   std::string_view name;
   std::string_view what;
-  int64_t fewest_steps;  // runs of fewer are left to a later row, where no kernel was asked for
+  /// Runs of fewer steps are left to a later row, where no kernel was asked for.
+  int64_t (*fewest_steps)(std::span<const DeviceLayer> layers, int64_t batch);
   /// Whether the kernel runs `steps` steps of `batch` sequences through these layers, and why not.
   Status (*supports)(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits& limits);
   /// Enough for any of the layers, in every run of at most so many sequences and steps that the kernel supports.
@@ -89,6 +90,7 @@ struct DeviceKernel {
 };
 
 #define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch, beside) \
+  int64_t fewest_steps(std::span<const DeviceLayer>, int64_t);                                    \
   Status supports(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&);           \
   int64_t scratch_bytes(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&);     \
   Status launch(const DeviceLayer&, const DeviceRun&, const DeviceLimits&, cudaStream_t);         \

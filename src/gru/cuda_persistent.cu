@@ -292,6 +292,34 @@ Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch) {
   return takes_grid(pack.layer, batch) ? pack.layer.grid_cut.teams : 0;
 }
 
+namespace {
+
+/// Fewer steps are `step`'s: a run of `persistent` begins with a product and with reading R. To so many hidden units
+/// and sequences; the first row that fits. Beside each the time of `persistent` by that of `step` for some numbers of
+/// steps on an H200 (isobit bench gru --device cuda --mode sequence --kernel persistent,step --steps T).
+struct FewestSteps {
+  int64_t hidden, batch, steps;
+};
+constexpr FewestSteps kFewestSteps[] = {
+    {512, INT64_MAX, 4},        // 4: 0.74 to 1.04
+    {768, 15, 7},               // 6: 1.11, 8: 0.94
+    {768, INT64_MAX, 5},        // 4: 1.04 to 1.20, 6: 0.84 to 0.95
+    {1024, 15, 9},              // 8: 1.08, 12: 0.86
+    {1024, 63, 6},              // 4: 1.27, 6: 0.98
+    {1024, INT64_MAX, 4},       // 4: 0.80 to 1.08
+    {1536, 15, 7},              // 6: 1.14, 8: 0.96
+    {INT64_MAX, 63, 5},         // 4: 1.03 to 1.24, 6: 0.77 to 0.89
+    {INT64_MAX, INT64_MAX, 4},  // 4: 0.57 to 0.82
+};
+
+}  // namespace
+
+int64_t persistent_fewest_steps(std::span<const DeviceLayer> layers, int64_t batch) {
+  for (const FewestSteps& row : kFewestSteps)
+    if (layers.front().hidden_size <= row.hidden && batch <= row.batch) return row.steps;
+  return 1;
+}
+
 Status persistent_supports(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits&) {
   for (const DeviceLayer& layer : layers)
     if (!layer.persistent.supported) return unsupported(layer.persistent_refusal);

@@ -365,6 +365,8 @@ Result<StepTile> step_tile(const GruLayerParameters& p, int64_t batch, const Dev
   return tile_of(pack.layer, batch, limits);
 }
 
+int64_t step_fewest_steps(std::span<const DeviceLayer>, int64_t) { return 1; }
+
 Status step_supports(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits&) {
   for (const DeviceLayer& layer : layers)
     if (!layer.step.supported) return unsupported(layer.step_refusal);

@@ -141,7 +141,8 @@ class Packer {
                   " holds no tensors of GPTQ or AWQ (NAME.qweight)");
   }
 
-  /// How GPTQ and AWQ tensors are read: the options count, then what lies beside the file. Nothing is guessed.
+  /// How GPTQ and AWQ tensors are read: --checkpoint-format counts, then what lies beside the file, and where nothing
+  /// does, --bits and --group. Nothing is guessed.
   Status find_checkpoint() {
     if (list_checkpoint_matrices(file_.arrays).empty())
       return options_.checkpoint_format.empty() ? Status() : no_checkpoint();
@@ -182,6 +183,9 @@ class Packer {
   /// Candidates are quantised that --include names. Without it: all; but in a file that holds quantised tensors
   /// already, these only (--requantize).
   Status choose() {
+    std::set<std::string> names;
+    for (const Item& item : items_)
+      if (!names.insert(item.name).second) return same_name(item.name);
     const bool has_imports = std::any_of(items_.begin(), items_.end(), [](const Item& item) { return item.imported; });
     std::vector<bool> included(options_.include.size()), excluded(options_.exclude.size());
     const auto matches = [](const std::vector<std::string>& patterns, const std::string& name,
@@ -203,7 +207,21 @@ class Packer {
     ISOBIT_RETURN_IF_ERROR(all_used("--include", options_.include, included));
     ISOBIT_RETURN_IF_ERROR(all_used("--exclude", options_.exclude, excluded));
     if (!something) return refuse(options_.model + ": holds no matrix to quantise or import");
-    return {};
+    return all_have_a_use();
+  }
+
+  /// What says how to quantise, where nothing is quantised.
+  [[nodiscard]] Status all_have_a_use() const {
+    const bool quantises =
+        std::any_of(items_.begin(), items_.end(), [](const Item& item) { return item.action == Action::kQuantize; });
+    if (quantises || (checkpoint_ && checkpoint_->source.starts_with("--"))) return {};
+    const std::string option = options_.bits              ? "--bits " + std::to_string(*options_.bits)
+                               : options_.group           ? "--group " + std::to_string(*options_.group)
+                               : !options_.method.empty() ? "--method " + options_.method
+                                                          : "";
+    if (option.empty()) return {};
+    return refuse(option + ": the matrices of " + options_.model +
+                  " are quantised already and are taken as they are; leave it out, or give --requantize");
   }
 
   [[nodiscard]] Status all_used(const char* option, const std::vector<std::string>& patterns,
@@ -253,7 +271,7 @@ class Packer {
         packed.bytes += permutation.bytes.size();
         ISOBIT_RETURN_IF_ERROR(put(low_bit_permutation_name(item.name), std::move(permutation)));
       }
-      content_.matrices.emplace(item.name, std::move(imported.matrix));
+      ISOBIT_RETURN_IF_ERROR(put(item.name, std::move(imported.matrix)));
       return packed;
     }
     ISOBIT_ASSIGN_OR_RETURN(Array array, take(item));
@@ -286,7 +304,7 @@ class Packer {
     ISOBIT_ASSIGN_OR_RETURN(packed.matrix, quantize_low_bit(weights, form, label, &pool_));
     ISOBIT_ASSIGN_OR_RETURN(packed.sqnr, sqnr(weights, *packed.matrix, label, &pool_));
     packed.bytes = static_cast<uint64_t>(packed.matrix->size_bytes());
-    content_.matrices.emplace(item.name, *packed.matrix);
+    ISOBIT_RETURN_IF_ERROR(put(item.name, *packed.matrix));
     return packed;
   }
 
@@ -302,7 +320,12 @@ class Packer {
   }
 
   Status put(const std::string& name, Array array) {
-    if (content_.arrays.emplace(name, std::move(array)).second) return {};
+    return content_.arrays.emplace(name, std::move(array)).second ? Status() : same_name(name);
+  }
+  Status put(const std::string& name, LowBitMatrix matrix) {
+    return content_.matrices.emplace(name, std::move(matrix)).second ? Status() : same_name(name);
+  }
+  [[nodiscard]] Status same_name(const std::string& name) const {
     return refuse(options_.model + ": two tensors of the result would be named " + name);
   }
 

@@ -23,7 +23,7 @@ struct GruRunOptions {
   const uint8_t* zoneout_mask = nullptr;  // device memory, [T, N, directions * H]; models of one layer
   bool batch_first = false;               // x [N, T, C] and y [N, T, directions * H]
   /// Device memory as large as `state` and apart from it, where the last state goes instead: `state` is only read, then.
-  /// Runs of one step take half of the time so, if x and the rows of h are multiples of 16 bytes: two buffers in turn.
+  /// Runs of one step are one launch instead of two so, if x and the rows of h are multiples of 16 bytes: two buffers in turn.
   std::span<std::byte> next_state{};
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The safe interface on what needs no file of a model: tables, weights and layers against values that follow from
 //! their definition, refusals by name, and use from several threads. GRUs: examples/g2p.rs, which
-//! examples/c/g2p_c_test.py compares with the program in C, and codes, states and chunks: examples/stream.rs.
+//! examples/c/g2p_c_test.py compares with the program in C, and codes, states and chunks: tests/gru.rs.
 use std::sync::Arc;
 use std::thread;
 
