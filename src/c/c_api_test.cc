@@ -697,6 +697,12 @@ TEST(CApi, PermutedColumns) {
       ASSERT_DONE(run(m * stride - 2, scratch));
       EXPECT_EQ(y, expected);
       refused(run(m * stride - 3, scratch), "x");
+      if (activations == ISOBIT_ACTIVATIONS_FLOAT) {
+        const std::vector<double> wide(x.size());
+        refused(isobit_linear_forward(c_layer, wide.data(), ISOBIT_F64, m * stride, y.data(), ISOBIT_F32, m * rows, m,
+                                      scratch, &run_options),
+                ISOBIT_UNSUPPORTED, "f64");
+      }
       ASSERT_DONE(isobit_linear_workspace_create(c_layer, 0, 1, small.out()));
       refused(run(m * stride, small), "workspace has 0 bytes for rows of x, must have 576");
     }

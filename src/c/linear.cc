@@ -118,7 +118,7 @@ template <typename Layer>
 Status take_rows(const Layer& layer, size_t size, int64_t m, std::span<const std::byte>& x, std::span<std::byte> y,
                  isobit_linear_workspace& workspace, LinearRunOptions& how) {
   const std::vector<int32_t>& permutation = layer.permutation;
-  if (permutation.empty() || m == 0) return {};
+  if (permutation.empty() || m == 0 || static_cast<int64_t>(size) > layer.x_bytes()) return {};
   const auto columns = static_cast<int64_t>(permutation.size());
   const int64_t stride = how.x_stride == 0 ? columns : how.x_stride;
   const auto count = static_cast<int64_t>(x.size() / size);

@@ -297,7 +297,7 @@ Status check_stream(cudaStream_t stream, int device) {
   int of_stream = 0;
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamGetDevice(stream, &of_stream), "stream"));
   if (of_stream == device) return {};
-  return refuse("stream belongs to device " + std::to_string(of_stream) + ", must to that of the model, " +
+  return refuse("stream belongs to device " + std::to_string(of_stream) + ", must belong to that of the model, " +
                 std::to_string(device));
 }
 
