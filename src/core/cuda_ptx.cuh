@@ -35,6 +35,16 @@ __device__ __forceinline__ uint4 load_weights(const uint4* from) {
                : "l"(from));
   return v;
 }
+/// Four codes beside the number of their step, in one word of 64 bits, which is read as it was written: whoever finds
+/// the number has the codes, and no fence is needed.
+__device__ __forceinline__ void publish(uint2* to, uint32_t data, uint32_t step) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(static_cast<uint64_t>(step) << 32 | data)
+               : "memory");
+}
+/// Two such words.
+__device__ __forceinline__ void poll(const uint2* from, ulonglong2& two) {
+  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0,%1}, [%2];" : "=l"(two.x), "=l"(two.y) : "l"(from) : "memory");
+}
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count) {
@@ -45,16 +55,6 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
 }
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-/// Four codes beside the number of their step, in one word of 64 bits, which is read as it was written: whoever finds
-/// the number has the codes, and no fence is needed.
-__device__ __forceinline__ void publish(uint2* to, uint32_t data, uint32_t step) {
-  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(static_cast<uint64_t>(step) << 32 | data)
-               : "memory");
-}
-/// Two such words.
-__device__ __forceinline__ void poll(const uint2* from, ulonglong2& two) {
-  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0,%1}, [%2];" : "=l"(two.x), "=l"(two.y) : "l"(from) : "memory");
 }
 /// Global to this block's shared memory; 16-byte aligned, a multiple of 16 bytes.
 __device__ __forceinline__ void fetch(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {

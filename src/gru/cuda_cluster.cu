@@ -2,6 +2,7 @@
 #include "gru/cuda_cluster.h"
 
 #include <algorithm>
+#include <string>
 #include <type_traits>
 
 #include "core/cuda_launch.h"
@@ -116,10 +117,11 @@ Spread spread_over(const PersistentCut& cut, int64_t batch) {
   const Tiles tiles{in_tile <= least ? least : in_tile <= 4 ? 4 : 8, count};
   return {&cut, tiles, count == 1 ? each : int64_t{count} * tiles.sequences};
 }
-/// The first cut that is the fastest for so few sequences a team; else gru_cluster_many; where that does not run, the
-/// cut with the fewest tiles, and then sequences in a tile.
-Spread spread_of(const PersistentLayer& layer, int64_t batch) {
+/// The first cut that is the fastest for so few sequences a team; else that with the fewest tiles, and then sequences
+/// in a tile. is_fastest: whether gru_cluster_many, where it runs, is no faster.
+Spread spread_of(const PersistentLayer& layer, int64_t batch, bool& is_fastest) {
   Spread best;
+  is_fastest = true;
   for (int32_t i = 0; i < layer.cuts; ++i) {
     const Spread one = spread_over(layer.cut[i], batch);
     if (one.each <= layer.cut[i].most) return one;
@@ -127,7 +129,8 @@ Spread spread_of(const PersistentLayer& layer, int64_t batch) {
         (one.tiles.count == best.tiles.count && one.tiles.sequences < best.tiles.sequences))
       best = one;
   }
-  return layer.many.room > 0 ? spread_over(layer.many, batch) : best;
+  is_fastest = false;
+  return best;
 }
 
 /// More messages than this, into each block and step, take longer than copies.
@@ -151,7 +154,6 @@ template <typename Ratio>
 void cut(PersistentLayer& layer) {
   const int32_t hidden = layer.hidden_size;
   const int32_t groups = (hidden + 15) / 16;
-  layer.k_tiles = hidden <= 128 ? 4 : hidden <= 256 ? 8 : hidden <= 512 ? 16 : hidden <= 768 ? 24 : 32;
   const auto add = [&](int32_t cluster, int32_t splits, int32_t most) {
     PersistentCut& one = layer.cut[layer.cuts++];
     one.cluster = cluster;
@@ -201,33 +203,46 @@ int32_t room_of(Kernel kernel, const cudaLaunchConfig_t& config) {
   return clusters;
 }
 
-/// layer.many, where the device has room for it.
+/// Of a layer to H = 1024, on a device whose code there is.
+Status check_device(const PersistentLayer& layer) {
+  if (layer.hidden_size > kMaxClusterHidden)
+    return {StatusCode::kUnsupported, "H is " + std::to_string(layer.hidden_size) + ", must be at most 1024"};
+  ISOBIT_ASSIGN_OR_RETURN(const bool compiled, has_90a_code());
+  if (!compiled) return {StatusCode::kUnsupported, "the build has no code for compute capability 9.0a"};
+  return {};
+}
+Status no_room() {
+  return {StatusCode::kUnsupported, "the device has no room for a team of thread blocks that holds R"};
+}
+
+}  // namespace
+
 template <typename Ratio>
-Status prepare_many(PersistentLayer& layer, int shared) {
+Status prepare_cluster_many(PersistentLayer& layer, int shared) {
+  ISOBIT_RETURN_IF_ERROR(check_device(layer));
+  if (layer.hidden_size <= 256)
+    return {StatusCode::kUnsupported, "H is " + std::to_string(layer.hidden_size) + ", must be at least 257"};
   PersistentCut cut;
   cut.unit_blocks = kManyUnits / 16;
   cut.cluster = (layer.hidden_size + kManyUnits - 1) / kManyUnits;
   while (cut.sequence_tiles < kMaxClusterTiles && many_shared<Ratio>(layer, cut.sequence_tiles + 1) <= shared)
     ++cut.sequence_tiles;
-  if (cut.sequence_tiles == 0) return {};
+  if (cut.sequence_tiles == 0) return no_room();
   cut.least_shared = shared / 2 + 1;
   const Kernel<Ratio> kernel = many_kernel<Ratio>(layer);
   ISOBIT_RETURN_IF_ERROR(allow(kernel, shared));
   LaunchAttributes attributes;
   cut.room = room_of(kernel, launch_config(cut, many_threads(many_sets<Ratio>(layer.k_tiles / 2)),
                                            many_shared<Ratio>(layer, cut.sequence_tiles), 1, attributes));
-  if (cut.room == 0) return {};
+  if (cut.room == 0) return no_room();
   layer.groups = std::max(layer.groups, cut.cluster * cut.unit_blocks);
   layer.many = cut;
   return {};
 }
 
-}  // namespace
-
 template <typename Ratio>
 Status prepare_cluster(PersistentLayer& layer, int shared) {
-  ISOBIT_ASSIGN_OR_RETURN(const bool compiled, has_90a_code());
-  if (!compiled) return {StatusCode::kUnsupported, "the build has no code for compute capability 9.0a"};
+  ISOBIT_RETURN_IF_ERROR(check_device(layer));
   cut<Ratio>(layer);
   int32_t fitting = 0;
   for (int32_t i = 0; i < layer.cuts; ++i) {
@@ -248,57 +263,23 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
     if (cut.room > 0) layer.cut[fitting++] = cut;
   }
   layer.cuts = fitting;
-  if (fitting == 0)
-    return {StatusCode::kUnsupported, "the device has no room for a team of thread blocks that holds R"};
-  if (layer.k_tiles >= 16) return prepare_many<Ratio>(layer, shared);
-  return {};
+  return fitting == 0 ? no_room() : Status();
 }
 
-void pack_cluster(const GruLayerParameters& p, PersistentPack& pack) {
-  const PersistentLayer& layer = pack.layer;
-  const int64_t hidden = p.hidden_size;
-  pack.fragments.assign(static_cast<size_t>(layer.groups) * static_cast<size_t>(layer.k_tiles) * 3 * 512, 0);
-  size_t at = 0;
-  for (int64_t group = 0; group < layer.groups; ++group)
-    for (int64_t kt = 0; kt < layer.k_tiles; ++kt)
-      for (int64_t gate = 0; gate < 3; ++gate)
-        for (int64_t lane = 0; lane < 32; ++lane)
-          for (int64_t i = 0; i < 16; ++i, ++at) {
-            const int64_t r = i / 4;  // the register: row half, k half
-            const int64_t unit = group * 16 + lane / 4 + r % 2 * 8;
-            const int64_t k = kt / 2 * 64 + lane % 4 * 16 + kt % 2 * 8 + r / 2 * 4 + i % 4;
-            if (unit < hidden && k < hidden) pack.fragments[at] = static_cast<uint8_t>(p.R.at(gate * hidden + unit, k));
-          }
+bool takes_cluster_many(const PersistentLayer& layer, int64_t batch) {
+  bool is_fastest = true;
+  (void)spread_of(layer, batch, is_fastest);
+  return !is_fastest;
 }
 
 template <typename Ratio>
-Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, cudaStream_t stream) {
-  const auto [cut, tiles, each] = spread_of(layer, chunk.batch);
-  const bool many = cut == &layer.many;
-  const auto& rows = std::get<PersistentRows<Ratio>>(layer.rows);
+Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, bool many, cudaStream_t stream) {
+  bool is_fastest = true;
+  const auto [cut, tiles, each] =
+      many ? spread_over(layer.many, chunk.batch) : spread_of(layer, chunk.batch, is_fastest);
   ClusterArgs<Ratio> a{};
-  a.gates = std::get<GateLanes<LaneOf<Ratio>>>(layer.gates);
+  set_recurrence(a, layer, chunk);
   a.fragments = layer.fragments;
-  a.start = rows.start;
-  a.ratio = rows.ratio;
-  a.tables = layer.tables;
-  a.table_entries = layer.table_entries;
-  a.ih = chunk.ih;
-  a.groups = layer.groups;
-  a.first_step = static_cast<int32_t>(chunk.first_step);
-  a.steps = static_cast<int32_t>(chunk.steps);
-  a.batch = static_cast<int32_t>(chunk.batch);
-  a.hidden = layer.hidden_size;
-  a.state = chunk.state;
-  a.next_state = chunk.next_state;
-  a.y = chunk.y;
-  a.y_step = chunk.y_step;
-  a.y_sequence = chunk.y_sequence;
-  a.flip = layer.h_flip;
-  a.lengths = chunk.lengths;
-  a.mask = chunk.mask;
-  a.mask_width = chunk.mask_width;
-  a.reverse = chunk.reverse;
   a.exchange = exchange_of(layer, {cut, tiles, each}, chunk.batch);
   a.cluster = cut->cluster;
   a.unit_blocks = cut->unit_blocks;
@@ -317,9 +298,10 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
                      many ? "kernel gru_cluster_many" : "kernel gru_cluster");
 }
 
-#define ISOBIT_CLUSTER_LANES(Ratio)                              \
-  template Status prepare_cluster<Ratio>(PersistentLayer&, int); \
-  template Status launch_cluster<Ratio>(const PersistentLayer&, const PersistentChunk&, cudaStream_t);
+#define ISOBIT_CLUSTER_LANES(Ratio)                                   \
+  template Status prepare_cluster<Ratio>(PersistentLayer&, int);      \
+  template Status prepare_cluster_many<Ratio>(PersistentLayer&, int); \
+  template Status launch_cluster<Ratio>(const PersistentLayer&, const PersistentChunk&, bool, cudaStream_t);
 ISOBIT_CLUSTER_LANES(float)
 ISOBIT_CLUSTER_LANES(Fixed)
 ISOBIT_CLUSTER_LANES(WideFixed)

@@ -64,7 +64,7 @@
 #include <type_traits>
 
 #include "core/cuda_ptx.cuh"
-#include "gru/cuda_gates.cuh"
+#include "gru/cuda_recurrence.cuh"
 #include "linear/cuda_mma.cuh"
 
 namespace isobit::cuda {
@@ -77,29 +77,9 @@ inline constexpr int kMaxMultiplying = 8;        // warps of a block that multip
 inline constexpr int kAllCodes = 5;              // the named barrier of the warps that multiply; 1 to 4: of a group
 inline constexpr int kMaxSplitCells = 2;         // of a lane where two warps share a group
 
-/// Ratio: core/ratio.h.
 template <typename Ratio>
-struct ClusterArgs {
-  GateLanes<LaneOf<Ratio>> gates;
-  const uint4* fragments;     // R, in the order in which warps load it
-  const SumOf<Ratio>* start;  // of hh's accumulators, tile order (kernels.h)
-  const Ratio* ratio;         // accumulator -> hh, tile order
-  const float* tables;        // u, r, n behind each other: code minus zero point for each gate input
-  int32_t table_entries;      // of all three
-  /// ih rescaled to the gate inputs, plus 32768: [steps][batch][groups of 16 units][gate][unit].
-  const uint16_t* ih;
-  int32_t groups;      // of 16 units in ih, padded ones included
-  int32_t first_step;  // of these steps in the sequence: what lengths and the mask are counted from
-  int32_t steps, batch, hidden;
-  const uint8_t* state;        // [batch][hidden] codes
-  uint8_t* next_state;         // after the last step; may be `state`
-  uint8_t* y;                  // codes; already offset to this direction's columns
-  int64_t y_step, y_sequence;  // bytes
-  uint32_t flip;               // the sign bit of signed codes, of the high bytes, in all four bytes
-  const int32_t* lengths;      // [batch], or null
-  const uint8_t* mask;         // [steps][batch][mask_width], or null
-  int64_t mask_width;
-  bool reverse;
+struct ClusterArgs : RecurrenceArgs<Ratio> {
+  const uint4* fragments;  // R, in the order in which warps load it
   int32_t cluster, unit_blocks, sequence_tiles, tile_sequences;
   int32_t team_sequences;  // fewer than its tiles have room for, where that is all there are
   int32_t exchange;        // Exchange

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host side of gru_cluster (cuda_cluster.cuh): layers to H = 1024 of the kernel `persistent`.
+// The host side of gru_cluster (cuda_cluster.cuh) and gru_cluster_many (cuda_cluster_many.cuh): layers to H = 1024.
 #ifndef ISOBIT_GRU_CUDA_CLUSTER_H_
 #define ISOBIT_GRU_CUDA_CLUSTER_H_
 
@@ -14,17 +14,20 @@ namespace isobit::cuda {
 
 inline constexpr int64_t kMaxClusterHidden = 1024;
 
-/// layer.cut, those that find room on the current device, which has `shared` bytes for a block; k_tiles, k_splits,
-/// k_shared and groups; the kernel's attributes there.
+/// gru_cluster: layer.cut, those that find room on the current device, which has `shared` bytes for a block, and
+/// groups; the kernel's attributes there. kUnsupported: there are none.
 template <typename Ratio>
 Status prepare_cluster(PersistentLayer& layer, int shared);
-
-/// R in the order of ClusterArgs::fragments.
-void pack_cluster(const GruLayerParameters& p, PersistentPack& pack);
-
-/// Just after launch_product in the stream: it begins while that runs.
+/// The same of gru_cluster_many: layer.many.
 template <typename Ratio>
-Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, cudaStream_t stream);
+Status prepare_cluster_many(PersistentLayer& layer, int shared);
+
+/// Whether gru_cluster_many is the faster of both for so many sequences.
+bool takes_cluster_many(const PersistentLayer& layer, int64_t batch);
+
+/// Just after launch_product in the stream: it begins while that runs. many: gru_cluster_many.
+template <typename Ratio>
+Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, bool many, cudaStream_t stream);
 
 }  // namespace isobit::cuda
 

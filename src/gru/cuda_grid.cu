@@ -3,17 +3,14 @@
 #include "gru/cuda_grid.cuh"
 
 #include <algorithm>
-#include <atomic>
+#include <string>
 #include <type_traits>
 
 #include "core/cuda_status.h"
 #include "core/cuda_wgmma.cuh"
-#include "gru/cuda_persistent_hooks.h"
 
 namespace isobit::cuda {
 namespace {
-
-std::atomic<uint32_t> delays{0};
 
 /// k tiles of a layer: of 8 warps or of 2 warpgroups.
 constexpr int32_t kTeamTiles = 32, kSmallTiles = 48, kLargeTiles = 64;
@@ -126,11 +123,9 @@ Status allow_shared(Kernel<Ratio> kernel, int shared) {
                      "grid: shared memory");
 }
 
-}  // namespace
-
+/// gru_grid_many: layer.grid_cut, whose cluster is 0 where it does not run.
 template <typename Ratio>
 Status prepare_grid_many(PersistentLayer& layer, int shared) {
-  if (!layer.grid && layer.hidden_size < kLeastGridHidden) return {};
   const int32_t groups = layer.grid ? pieces_of(layer.hidden_size, kGridUnits) : layer.groups;
   GridCut& cut = layer.grid_cut;
   const int32_t k_tiles = groups <= kTeamTiles * 2 ? kTeamTiles : groups <= kSmallTiles * 2 ? kSmallTiles : kLargeTiles;
@@ -176,11 +171,19 @@ Status prepare_grid_many(PersistentLayer& layer, int shared) {
   return {};
 }
 
+}  // namespace
+
 template <typename Ratio>
 Status prepare_grid(PersistentLayer& layer, int shared) {
+  if (layer.hidden_size < kLeastGridHidden || layer.hidden_size > kMaxGridHidden)
+    return {StatusCode::kUnsupported, "H is " + std::to_string(layer.hidden_size) + ", must be 769 to 2048"};
   ISOBIT_ASSIGN_OR_RETURN(const bool compiled, has_90a_code());
   if (!compiled) return {StatusCode::kUnsupported, "the build has no code for compute capability 9.0a"};
   ISOBIT_RETURN_IF_ERROR(prepare_grid_many<Ratio>(layer, shared));
+  if (!layer.grid)
+    return layer.grid_cut.cluster > 0
+               ? Status()
+               : Status(StatusCode::kUnsupported, "the device has no room for two teams of thread blocks that hold R");
   const Kernel<Ratio> few = few_kernel<Ratio>(layer);
   ISOBIT_RETURN_IF_ERROR(allow_shared(few, shared));
   const int32_t needed = few_shared(layer.h_planes, layer.table_entries).total;
@@ -229,28 +232,8 @@ Status launch_grid(const PersistentLayer& layer, const PersistentChunk& chunk, s
   const Spread spread = spread_of(layer, chunk.batch);
   const bool few = spread.columns == kFewSequences;
   GridArgs<Ratio> a{};
-  a.gates = std::get<GateLanes<LaneOf<Ratio>>>(layer.gates);
+  set_recurrence(a, layer, chunk);
   a.fragments = layer.grid_fragments;
-  a.start = std::get<PersistentRows<Ratio>>(layer.rows).start;
-  a.ratio = std::get<PersistentRows<Ratio>>(layer.rows).ratio;
-  a.tables = layer.tables;
-  a.table_entries = layer.table_entries;
-  a.ih = chunk.ih;
-  a.first_step = static_cast<int32_t>(chunk.first_step);
-  a.steps = static_cast<int32_t>(chunk.steps);
-  a.batch = static_cast<int32_t>(chunk.batch);
-  a.hidden = layer.hidden_size;
-  a.state = chunk.state;
-  a.next_state = chunk.next_state;
-  a.y = chunk.y;
-  a.y_step = chunk.y_step;
-  a.y_sequence = chunk.y_sequence;
-  a.flip = layer.h_flip;
-  a.lengths = chunk.lengths;
-  a.mask = chunk.mask;
-  a.mask_width = chunk.mask_width;
-  a.reverse = chunk.reverse;
-  a.delays = delays.load(std::memory_order_relaxed);
   a.blocks = layer.groups;
   a.team_sequences = spread.team_sequences;
   a.turns = spread.turns;
@@ -277,9 +260,8 @@ Status launch_grid(const PersistentLayer& layer, const PersistentChunk& chunk, s
   return {};
 }
 
-#define ISOBIT_GRID_LANES(Ratio)                                   \
-  template Status prepare_grid_many<Ratio>(PersistentLayer&, int); \
-  template Status prepare_grid<Ratio>(PersistentLayer&, int);      \
+#define ISOBIT_GRID_LANES(Ratio)                              \
+  template Status prepare_grid<Ratio>(PersistentLayer&, int); \
   template Status launch_grid<Ratio>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
 ISOBIT_GRID_LANES(float)
 ISOBIT_GRID_LANES(Fixed)
@@ -288,12 +270,10 @@ ISOBIT_GRID_LANES(double)
 #undef ISOBIT_GRID_LANES
 
 bool takes_grid(const PersistentLayer& layer, int64_t batch) {
-  if (layer.grid || layer.grid_cut.cluster == 0) return layer.grid;
+  if (layer.grid) return true;
   // By timing on an H200, where gru_cluster_many has room for 112 sequences of two planes at once.
   const int64_t most = layer.h_planes == 1 ? 224 : layer.ratios.h == RatioType::kDouble ? 64 : 112;
   return batch > most;
 }
-
-void set_grid_delays(uint32_t seed) { delays.store(seed, std::memory_order_relaxed); }
 
 }  // namespace isobit::cuda

@@ -75,8 +75,8 @@
 
 #include "core/cuda_ptx.cuh"
 #include "core/cuda_wgmma.cuh"
-#include "gru/cuda_gates.cuh"
 #include "gru/cuda_grid.h"
+#include "gru/cuda_recurrence.cuh"
 #include "linear/cuda_mma.cuh"
 
 namespace isobit::cuda {
@@ -97,32 +97,12 @@ inline constexpr int kMaxManySequences = 256;  // of a team in a launch
 inline constexpr int kMaxTurns = kMaxManySequences / 16;
 inline constexpr int kCounterWords = 32;  // from one counter to the next: a line each
 
-/// Ratio: core/ratio.h.
 template <typename Ratio>
-struct GridArgs {
-  GateLanes<LaneOf<Ratio>> gates;
+struct GridArgs : RecurrenceArgs<Ratio> {
   /// R: [block][k tile of 32][4 units by 4][lane][16 bytes], the order of wgmma: bytes 4 r to 4 r + 3 of lane 4 g + q
   /// are columns 16 (r / 2) + 4 q to + 3 of row g + 8 (r % 2); rows 0-3 are u, 4-7 n, 8-11 r of the units, 12-15 zero.
   const uint4* fragments;
-  const SumOf<Ratio>* start;  // of hh's accumulators, tile order (kernels.h)
-  const Ratio* ratio;         // accumulator -> hh, tile order
-  const float* tables;        // u, r, n behind each other: code minus zero point for each gate input
-  int32_t table_entries;      // of all three
-  /// ih rescaled to the gate inputs, plus 32768: [steps][batch][blocks][gate][unit].
-  const uint16_t* ih;
-  int32_t first_step;  // of these steps in the sequence: what lengths and the mask are counted from
-  int32_t steps, batch, hidden;
   int32_t first_sequence, sequences;  // of this launch
-  const uint8_t* state;               // [batch][hidden] codes
-  uint8_t* next_state;                // after the last step; may be `state`
-  uint8_t* y;                         // codes; already offset to this direction's columns
-  int64_t y_step, y_sequence;         // bytes
-  uint32_t flip;                      // the sign bit of signed codes, of the high bytes, in all four bytes
-  const int32_t* lengths;             // [batch], or null
-  const uint8_t* mask;                // [all steps][batch][mask_width], or null
-  int64_t mask_width;
-  bool reverse;
-  uint32_t delays;  // 0, or a seed: set_grid_delays
   /// few: [s % 2][copy][block][plane][sequence][4] words of four codes and s + 1, zero at the start.
   uint2* words;
   /// many: [team][s % 2][turn][plane][8 sequences][block][8][16] codes.
@@ -130,22 +110,6 @@ struct GridArgs {
   uint32_t* counters;  // many: [team][turn][block of a cluster][kCounterWords], zero at the start: blocks of that share
   int32_t blocks, team_sequences, turns, cluster, slots;  // many: of a team
 };
-
-/// A test's hook: up to 2^13 cycles, where there is a seed.
-__device__ __forceinline__ void delay(uint32_t seed, int turn, int part) {
-  if (seed == 0) return;
-  const uint32_t warp = threadIdx.x / 32;
-  uint32_t x = seed ^ (static_cast<uint32_t>(turn) * 0x9e3779b9u + blockIdx.x * 0x85ebca6bu + warp * 0xc2b2ae35u +
-                       static_cast<uint32_t>(part) * 0x27d4eb2fu);
-  x = (x ^ x >> 16) * 0x7feb352du;
-  x = (x ^ x >> 15) * 0x846ca68bu;
-  x ^= x >> 16;
-  if (x % 4 != 0) return;
-  const long long until = clock64() + (x >> 2) % 8192;
-  while (clock64() < until) {
-  }
-}
-enum DelayedPart { kDelayRead, kDelaySums, kDelayGates, kDelayWrite };
 
 /// Of the 16 rows of wgmma for four units.
 inline __host__ __device__ int grid_row(int gate, int unit) { return unit % 4 + (gate == 0 ? 0 : gate == 1 ? 8 : 4); }
@@ -160,13 +124,6 @@ inline __host__ __device__ int64_t grid_word(int k_tiles, int block, int gate, i
 template <int Planes, typename Real>
 __device__ __forceinline__ Real lane_of_code(const GateLanes<Real>& c, uint32_t high, uint32_t low) {
   return from_code<Real>(Planes == 2 ? high << 8 | low : high, c.h_from_code);
-}
-
-/// Whether a cell keeps its state in this step; t: of the steps of the launch.
-template <typename Args>
-__device__ __forceinline__ bool is_masked(const Args& a, int t, int64_t n, int unit) {
-  return a.mask != nullptr && unit < a.hidden &&
-         a.mask[((int64_t{t} + a.first_step) * a.batch + n) * a.mask_width + unit] == 0;
 }
 
 // ---- Few sequences

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host side of the grid kernels (cuda_grid.cuh): layers of H = 1025 to 2048 of the kernel `persistent`, and many
-// sequences of H = 769 to 1024.
+// The host side of the grid kernels (cuda_grid.cuh): layers of H = 1025 to 2048, and many sequences of H = 769 to 1024.
 #ifndef ISOBIT_GRU_CUDA_GRID_H_
 #define ISOBIT_GRU_CUDA_GRID_H_
 
@@ -20,13 +19,11 @@ inline constexpr int32_t kLeastGridHidden = 769;  // fewer units go as fast or f
 inline constexpr int64_t kMaxGridHidden = 2048;
 
 /// Which kernels find room on the current device, which has `shared` bytes for a block: of a layer above H = 1024
-/// layer.groups and layer.grid_cut; of a smaller one, which has its groups, the second.
+/// layer.groups and layer.grid_cut; of a smaller one, which has its groups, the second. kUnsupported: none.
 template <typename Ratio>
 Status prepare_grid(PersistentLayer& layer, int shared);
-template <typename Ratio>
-Status prepare_grid_many(PersistentLayer& layer, int shared);
 
-/// Whether a run of so many sequences takes these kernels.
+/// Whether these kernels are the fastest for so many sequences.
 bool takes_grid(const PersistentLayer& layer, int64_t batch);
 
 /// R in the order of GridArgs::fragments.

@@ -2,6 +2,7 @@
 // The host's side of the GRU on a device: memory, checks, layers and directions; and the float entry, which is
 // numerics.md, section 3, one float operation at a time.
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <initializer_list>
 #include <mutex>
@@ -161,7 +162,8 @@ void add_table(Upload& upload, const ActivationTable& table, TableView& view) {
 
 /// Why kernels cannot run a layer: what the pointers in DeviceLayer point to.
 struct Refusals {
-  std::string persistent, step;
+  std::array<std::string, kPersistentForms> persistent;
+  std::string step;
 };
 
 /// `refusals` outlives the layer.
@@ -177,15 +179,19 @@ Status add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer
   add_matrix(upload, p.W, p.bw, p.grids[kX], p.bw_to_acc, p.acc_to_ih, layer.W);
   add_matrix(upload, p.R, p.br, p.grids[kH], p.br_to_acc, p.acc_to_hh, layer.R);
   for (size_t gate = 0; gate < 3; ++gate) add_table(upload, p.tables[gate], layer.cell.tables[gate]);
-  if (const Result<PersistentPack> pack = pack_persistent(p); pack.ok()) {
+  ISOBIT_ASSIGN_OR_RETURN(const PersistentPack persistent, pack_persistent(p));
+  refusals.persistent = persistent.refusals;
+  for (size_t form = 0; form < kPersistentForms; ++form)
+    layer.persistent_refusals[form] = refusals.persistent[form].c_str();
+  layer.persistent = persistent.layer;
+  if (layer.persistent.fits[static_cast<size_t>(PersistentForm::kChosen)]) {
     PersistentLayer& to = layer.persistent;
-    to = pack->layer;
-    upload.add(std::span(pack->fragments), to.fragments);
-    upload.add(std::span(pack->grid_fragments), to.grid_fragments);
-    upload.add(std::span(pack->tables), to.tables);
+    upload.add(std::span(persistent.fragments), to.fragments);
+    upload.add(std::span(persistent.grid_fragments), to.grid_fragments);
+    upload.add(std::span(persistent.tables), to.tables);
     // Nothing of those types that the layer does not have.
     const auto add_rows = [&]<typename Ratio>(Ratio) {
-      const auto& rows = std::get<PersistentRowsPack<Ratio>>(pack->rows);
+      const auto& rows = std::get<PersistentRowsPack<Ratio>>(persistent.rows);
       upload.add(std::span(rows.start), std::get<PersistentRows<Ratio>>(to.rows).start);
       upload.add(std::span(rows.ratio), std::get<PersistentRows<Ratio>>(to.rows).ratio);
     };
@@ -194,7 +200,7 @@ Status add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer
     add_rows(WideFixed());
     add_rows(double());
     const auto add_product = [&]<typename Ratio>(Ratio) {
-      const auto& W = std::get<ProductPack<Ratio>>(pack->W);
+      const auto& W = std::get<ProductPack<Ratio>>(persistent.W);
       auto& product = std::get<DeviceProduct<Ratio>>(to.W);
       upload.add(std::span(W.w), product.shape.w);
       upload.add(std::span(W.image), product.shape.image);
@@ -205,11 +211,6 @@ Status add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer
     add_product(float());
     add_product(Fixed());
     add_product(double());
-    to.supported = true;
-  } else {
-    if (pack.status().code() != StatusCode::kUnsupported) return pack.status();
-    refusals.persistent = pack.status().message();
-    layer.persistent_refusal = refusals.persistent.c_str();
   }
   if (const Result<StepPack> pack = pack_step(p); pack.ok()) {
     StepLayer& to = layer.step;

@@ -45,9 +45,9 @@ struct DeviceLayer {
   float x_inverse_scale;  // numerics.md, section 3
   float h_scale;
   PersistentLayer persistent;
-  const char* persistent_refusal;  // host memory; why `persistent` cannot run the layer, or null
+  const char* persistent_refusals[kPersistentForms];  // host memory; why a form cannot run the layer
   StepLayer step;
-  const char* step_refusal;  // the same of `step`
+  const char* step_refusal;  // the same of `step`, or null
 };
 
 /// Where the codes of sequence n at step t begin: t * step + n * sequence elements.

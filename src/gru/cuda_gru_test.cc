@@ -35,14 +35,16 @@ using isobit::testing::GuardedDeviceBuffer;
 /// Smaller under compute-sanitizer, which is slow: scripts/test.sh sets it to the name of the tool.
 bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
 
-/// racecheck reports hand-overs of `persistent` that it does not follow: an arrival of one lane for its warp, after
-/// __syncwarp; bulk copies that a barrier was armed for before; in a grid, the exchange through global memory
-/// (cuda_cluster.cuh and cuda_grid.cuh say what orders them). So it does not get that kernel.
+/// racecheck reports hand-overs of `cluster`, `cluster_many` and `grid` that it does not follow: an arrival of one lane
+/// for its warp, after __syncwarp; bulk copies that a barrier was armed for before (cuda_cluster.cuh and cuda_grid.cuh
+/// say what orders them). So it does not get those, nor `persistent`, which is one of them.
 bool racecheck() { return sanitized() && std::string_view(std::getenv("ISOBIT_SANITIZED")) == "racecheck"; }
 
-bool hidden_from_sanitizer(std::string_view kernel) { return racecheck() && kernel == "persistent"; }
+bool hidden_from_sanitizer(std::string_view kernel) {
+  return racecheck() && (kernel == "persistent" || kernel == "cluster" || kernel == "cluster_many" || kernel == "grid");
+}
 
-/// On other devices it has no code.
+/// Whether all of its forms have code for the device.
 bool must_run_persistent() {
   int major = 0;
   EXPECT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
@@ -429,10 +431,23 @@ Case case_of(uint64_t seed, int64_t input, int64_t hidden, int64_t batch, int64_
 struct PersistentSize {
   int64_t hidden, batch;
   int32_t h_bits;
+  std::string_view kernel = "persistent";
 };
-constexpr PersistentSize kPersistentSizes[] = {{120, 40, 8},   {250, 9, 16},  {500, 2, 8},   {500, 60, 16},
-                                               {1000, 2, 8},   {1000, 90, 8}, {760, 90, 16}, {1040, 3, 16},
-                                               {1040, 40, 16}, {1800, 20, 8}, {900, 230, 8}, {900, 120, 16}};
+constexpr PersistentSize kPersistentSizes[] = {{120, 40, 8},
+                                               {250, 9, 16},
+                                               {500, 2, 8},
+                                               {500, 60, 16},
+                                               {1000, 2, 8},
+                                               {1000, 90, 8},
+                                               {760, 90, 16},
+                                               {1040, 3, 16},
+                                               {1040, 40, 16},
+                                               {1800, 20, 8},
+                                               {900, 230, 8},
+                                               {900, 120, 16},
+                                               {120, 40, 16, "portable"},
+                                               {500, 60, 8, "portable"},
+                                               {1040, 9, 8, "portable"}};
 Case case_of(uint64_t seed, const PersistentSize& size) {
   RandomShape shape;
   shape.input = 16;
@@ -564,6 +579,141 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
   std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
 }
 
+/// Each form of `persistent` where it was asked for, of one sequence and of many, and where another would be chosen.
+/// Small enough for the sanitizers.
+TEST_F(DeviceGrus, EveryFormOfPersistent) {
+  struct Size {
+    std::string_view kernel;
+    int64_t hidden, batch;
+    int32_t h_bits, directions = 1, gate_out_bits = 8;
+  };
+  constexpr Size kSizes[] = {
+      {"cluster", 100, 3, 8},
+      {"cluster", 250, 70, 16},
+      {"cluster", 300, 5, 16, 2},
+      {"cluster", 500, 200, 8},
+      {"cluster", 760, 30, 16},
+      {"cluster", 1000, 12, 8},
+      {"cluster", 1024, 9, 16, 1, 16},
+      {"cluster_many", 257, 1, 8},
+      {"cluster_many", 500, 3, 16, 2},
+      {"cluster_many", 760, 30, 16},
+      {"cluster_many", 1000, 50, 8},
+      {"cluster_many", 1024, 1, 16, 1, 16},
+      {"grid", 770, 1, 8},
+      {"grid", 1000, 40, 16},
+      {"grid", 800, 226, 8},
+      {"grid", 1025, 3, 16, 2},
+      {"grid", 1030, 9, 8},
+      {"grid", 1800, 5, 8},
+      {"grid", 1800, 20, 16, 1, 16},
+      {"portable", 1, 1, 8},
+      {"portable", 100, 3, 8, 2},
+      {"portable", 128, 2200, 16},
+      {"portable", 200, 9, 16, 2},
+      {"portable", 256, 300, 8, 1, 16},
+      {"portable", 500, 61, 16, 1, 16},
+      {"portable", 512, 1, 8},
+      {"portable", 760, 30, 8, 2},
+      {"portable", 1000, 12, 16},
+      {"portable", 1025, 3, 8},
+      {"portable", 1500, 9, 16, 1, 16},
+      {"portable", 2048, 17, 8},
+      {"portable", 2041, 2, 16},
+  };
+  uint64_t seed = 7600;
+  int cases = 0;
+  for (const Size& size : kSizes)
+    for (const ScaleKind kind : {ScaleKind::kPow2, ScaleKind::kReal}) {
+      ++seed;
+      if (hidden_from_sanitizer(size.kernel) || (sanitized() && kind == ScaleKind::kReal)) continue;
+      RandomShape shape;
+      shape.input = 9;
+      shape.hidden = size.hidden;
+      shape.h_bits = size.h_bits;
+      shape.directions = size.directions;
+      shape.gate_out_bits = size.gate_out_bits;
+      shape.kind = kind;
+      Case c = case_of(seed, shape, size.batch, sanitized() ? 3 : 7);
+      Random random(seed);
+      for (int64_t n = 0; n < size.batch && seed % 3 == 0; ++n) c.run.lengths.push_back(random.between(0, c.run.steps));
+      for (int64_t i = 0; i < c.run.steps * size.batch * c.model.output_size() && seed % 4 == 0; ++i)
+        c.run.mask.push_back(static_cast<uint8_t>(random.between(0, 2)));
+      c.two_states = seed % 2 == 0;
+      c.fast_host = true;
+      SCOPED_TRACE(describe(c.shape, c.run, seed, 0) + ", kernel " + std::string(size.kernel));
+      const int before = runs_[std::string(size.kernel)];
+      compare(c, size.kernel);
+      ++cases;
+      if (!must_run_persistent()) continue;
+      EXPECT_EQ(runs_[std::string(size.kernel)], before + 1)
+          << DeviceGru::create(c.model)->choose_kernel(size.batch, c.run.steps, size.kernel).status().message();
+    }
+  std::printf("%d runs, %lld outputs compared\n", cases, static_cast<long long>(compared_));
+}
+
+/// Two threads on two streams with launches that take the whole device, each of which waits for all of its own blocks:
+/// a cooperative launch begins when all of them find room, so one waits for the other, and nobody for ever.
+TEST_F(DeviceGrus, TwoStreamsThatWantTheWholeDevice) {
+  if (sanitized()) return;
+  struct Size {
+    std::string_view kernel;
+    int64_t hidden, batch;
+    int32_t h_bits;
+  };
+  struct Pair {
+    Size of[2];
+  };
+  constexpr Pair kPairs[] = {
+      {{{"grid", 1040, 3, 8}, {"grid", 2000, 1, 8}}},      {{{"grid", 1800, 20, 8}, {"grid", 1030, 40, 16}}},
+      {{{"grid", 900, 230, 8}, {"portable", 2048, 5, 8}}}, {{{"portable", 1500, 3, 16}, {"portable", 500, 60, 8}}},
+      {{{"grid", 1040, 3, 8}, {"cluster", 1000, 40, 8}}},  {{{"grid", 1100, 40, 8}, {"cluster_many", 1000, 90, 8}}}};
+  constexpr int kRuns = 40;
+  for (const Pair& pair : kPairs) {
+    std::vector<std::thread> threads;
+    std::atomic<int> equal_runs = 0;
+    for (const Size& size : pair.of) {
+      RandomShape shape;
+      shape.input = 16;
+      shape.hidden = size.hidden;
+      shape.h_bits = size.h_bits;
+      Case c = case_of(43, shape, size.batch, 20);
+      c.fast_host = true;
+      threads.emplace_back([c = std::move(c), &size, &equal_runs] {
+        const Outcome expected = on_host(c);
+        const Result<DeviceGru> gru = DeviceGru::create(c.model);
+        ASSERT_TRUE(gru.ok()) << gru.status().message();
+        if (const Status runs = gru->choose_kernel(size.batch, 20, size.kernel).status(); !runs.ok()) {
+          EXPECT_FALSE(must_run_persistent()) << runs.message();
+          equal_runs += kRuns;
+          return;
+        }
+        cudaStream_t stream = nullptr;
+        ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+        GuardedDeviceBuffer x(static_cast<int64_t>(c.run.x.size())), y(static_cast<int64_t>(expected.y.size()));
+        GuardedDeviceBuffer state(gru->state_bytes(size.batch));
+        GuardedDeviceBuffer workspace(gru->workspace_bytes(size.batch, 20));
+        x.write(c.run.x);
+        GruRunOptions options;
+        options.kernel = size.kernel;
+        for (int run = 0; run < kRuns; ++run) {
+          ASSERT_TRUE(gru->initial_state(state.bytes(), size.batch, stream).ok());
+          const Status status = gru->forward_codes(x.bytes(), y.bytes(), 20, size.batch, state.bytes(),
+                                                   workspace.bytes(), stream, options);
+          ASSERT_TRUE(status.ok()) << status.message();
+          if (run % 8 != 7) continue;  // several in flight
+          ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+          ASSERT_TRUE(y.read<std::byte>() == expected.y) << "H = " << size.hidden << ", run " << run;
+          equal_runs += 8;
+        }
+        EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(equal_runs, 2 * kRuns) << pair.of[0].kernel << " beside " << pair.of[1].kernel;
+  }
+}
+
 /// Runs of more steps than x and ih have memory for at once: every kernel of `persistent` goes on from the state that
 /// the chunk before it left, forwards and backwards, with lengths that end in any chunk.
 TEST_F(DeviceGrus, ChunksOfStepsChangeNoByte) {
@@ -616,10 +766,14 @@ TEST_F(DeviceGrus, ChunksOfStepsChangeNoByte) {
         EXPECT_GE(*chunks, (kSteps + chunk - 1) / chunk);
       }
       compare(c, "persistent");
+      compare(c, "portable");
       ++cases;
     }
   if (major == 9 && !racecheck()) {
     EXPECT_EQ(runs_["persistent"], cases);
+  }
+  if (major >= 8) {
+    EXPECT_EQ(runs_["portable"], cases);
   }
   std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
 }
@@ -629,18 +783,31 @@ TEST_F(DeviceGrus, ChunksOfStepsChangeNoByte) {
 TEST_F(DeviceGrus, DelaysInTheExchangeChangeNoByte) {
   if (racecheck()) return;
   struct Delays {
-    explicit Delays(uint32_t seed) { set_grid_delays(seed); }
-    ~Delays() { set_grid_delays(0); }
+    explicit Delays(uint32_t seed) { set_exchange_delays(seed); }
+    ~Delays() { set_exchange_delays(0); }
     Delays(const Delays&) = delete;
     Delays& operator=(const Delays&) = delete;
   };
   struct Size {
     int64_t hidden, batch;
     int32_t h_bits;
+    std::string_view kernel = "persistent";
   };
-  constexpr Size kSizes[] = {{1025, 1, 8},    {1040, 7, 8},   {2048, 2, 16},   {1030, 16, 8},
-                             {1040, 33, 16},  {1040, 128, 8}, {1030, 256, 16}, {2048, 140, 8},
-                             {1000, 130, 16}, {900, 300, 8},  {900, 225, 16}};
+  constexpr Size kSizes[] = {{1025, 1, 8},
+                             {1040, 7, 8},
+                             {2048, 2, 16},
+                             {1030, 16, 8},
+                             {1040, 33, 16},
+                             {1040, 128, 8},
+                             {1030, 256, 16},
+                             {2048, 140, 8},
+                             {1000, 130, 16},
+                             {900, 300, 8},
+                             {900, 225, 16},
+                             {250, 9, 8, "portable"},
+                             {500, 60, 16, "portable"},
+                             {1000, 3, 8, "portable"},
+                             {2048, 8, 16, "portable"}};
   constexpr int64_t kMostBytes = int64_t{6} << 30;  // of y, of each
   constexpr int64_t kCallBytes = int64_t{64} << 20;
   const char* const asked = std::getenv("ISOBIT_DELAYED_STEPS");
@@ -659,7 +826,7 @@ TEST_F(DeviceGrus, DelaysInTheExchangeChangeNoByte) {
     SCOPED_TRACE(describe(c.shape, c.run, seed, 0));
     {
       const Delays delays(seed);
-      compare(c, "persistent");
+      compare(c, size.kernel);
     }
     if (sanitized()) continue;
     const Result<DeviceGru> gru = DeviceGru::create(c.model);
@@ -679,7 +846,7 @@ TEST_F(DeviceGrus, DelaysInTheExchangeChangeNoByte) {
       const int64_t steps = std::min(most, all - done);
       const auto run = [&](const GuardedDeviceBuffer& state) {
         GruRunOptions options;
-        options.kernel = "persistent";
+        options.kernel = size.kernel;
         const Status status = gru->forward_codes(x.bytes().first(static_cast<size_t>(steps * x_row)),
                                                  y.bytes().first(static_cast<size_t>(steps * y_row)), steps, size.batch,
                                                  state.bytes(), workspace.bytes(), stream_, options);
@@ -692,8 +859,8 @@ TEST_F(DeviceGrus, DelaysInTheExchangeChangeNoByte) {
       const Delays delays(++seed);
       ASSERT_TRUE(run(with) == expected) << "steps from " << done;
     }
-    std::printf("H = %lld, %lld sequences: %lld delayed steps\n", static_cast<long long>(size.hidden),
-                static_cast<long long>(size.batch), static_cast<long long>(all));
+    std::printf("%s, H = %lld, %lld sequences: %lld delayed steps\n", size.kernel.data(),
+                static_cast<long long>(size.hidden), static_cast<long long>(size.batch), static_cast<long long>(all));
   }
 }
 
@@ -1039,16 +1206,20 @@ TEST_F(DeviceGrus, SingleStepsReplayInAGraph) {
 }
 
 TEST_F(DeviceGrus, RunsOfOneInputAreEqual) {
-  std::vector<Case> cases = {case_of(21, 65, 129, 17, 9, 2, 2)};
+  struct Repeated {
+    Case c;
+    std::string_view only;  // kernel; of the others those that can run it
+  };
+  std::vector<Repeated> cases = {{case_of(21, 65, 129, 17, 9, 2, 2), {}}};
   if (!sanitized())
-    for (const PersistentSize& size : kPersistentSizes) cases.push_back(case_of(22, size));
-  for (const Case& c : cases) {
+    for (const PersistentSize& size : kPersistentSizes) cases.push_back({case_of(22, size), size.kernel});
+  for (const auto& [c, only] : cases) {
     const Result<DeviceGru> gru = DeviceGru::create(c.model);
     ASSERT_TRUE(gru.ok()) << gru.status().message();
     for (const DeviceGruKernel& kernel : gru_kernels()) {
-      if (hidden_from_sanitizer(kernel.name) || (&c != &cases.front() && kernel.name != "persistent")) continue;
+      if (hidden_from_sanitizer(kernel.name) || (!only.empty() && kernel.name != only)) continue;
       if (const Status runs = gru->choose_kernel(c.run.batch, c.run.steps, kernel.name).status(); !runs.ok()) {
-        EXPECT_FALSE(&c != &cases.front() && must_run_persistent()) << runs.message();
+        EXPECT_FALSE(!only.empty() && must_run_persistent()) << runs.message();
         continue;
       }
       Outcome first;
@@ -1074,7 +1245,7 @@ TEST_F(DeviceGrus, PersistentRunsReplayInAGraph) {
     const Outcome expected = on_host(c);
     const Result<DeviceGru> gru = DeviceGru::create(c.model);
     ASSERT_TRUE(gru.ok()) << gru.status().message();
-    if (const Status runs = gru->choose_kernel(size.batch, c.run.steps, "persistent").status(); !runs.ok()) {
+    if (const Status runs = gru->choose_kernel(size.batch, c.run.steps, size.kernel).status(); !runs.ok()) {
       EXPECT_FALSE(must_run_persistent()) << runs.message();
       continue;
     }
@@ -1085,7 +1256,7 @@ TEST_F(DeviceGrus, PersistentRunsReplayInAGraph) {
     ASSERT_TRUE(gru->upload_state(c.run.start, state.bytes(), stream_).ok());
     wait();
     GruRunOptions options;
-    options.kernel = "persistent";
+    options.kernel = size.kernel;
     options.next_state = next.bytes();
     ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
     const Status status = gru->forward_codes(x.bytes(), y.bytes(), c.run.steps, size.batch, state.bytes(),

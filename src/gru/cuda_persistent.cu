@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The persistent kernel's host side: which layers it runs, how it is cut, packing, launch. W x of many steps is one
-// product before the recurrence, in chunks of steps, so that memory does not grow with their number without limit.
+// The persistent kernels' host side: which layers they run, which of them runs one, packing, launch. W x of many steps
+// is one product before the recurrence, in chunks of steps, so that memory does not grow with their number without
+// limit.
 #include "gru/cuda_persistent.h"
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "gru/cuda_grid.h"
 #include "gru/cuda_gru.h"
 #include "gru/cuda_persistent_hooks.h"
+#include "gru/cuda_portable.h"
 #include "gru/kernels.h"
 #include "gru/proof.h"
 #include "gru/reference.h"
@@ -27,6 +29,7 @@ namespace {
 
 constexpr int64_t kChunkBytes = int64_t{512} << 20;  // of x and ih: a chunk more takes some 20 us
 std::atomic<int64_t> chunk_bytes{kChunkBytes};
+std::atomic<uint32_t> exchange_delays{0};
 constexpr int64_t kAlignment = 256;
 constexpr int32_t kMaxTableBits = 12;  // of a gate input: tables are in shared memory
 // Rows and turns are counted in 32 bits.
@@ -48,20 +51,60 @@ auto with_state_ratios(RatioType type, int32_t planes, Body body) {
   return type == RatioType::kDouble ? body(double()) : body(WideFixed());
 }
 
-/// Which cuts find room on the current device; attributes of the kernels there.
+/// Which forms find room on the current device, and how they cut the layer; attributes of the kernels there.
 template <typename Ratio>
-Status prepare(PersistentLayer& layer) {
-  int device = 0, major = 0, shared = 0;
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
-  ISOBIT_RETURN_IF_ERROR(
-      cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "compute capability"));
-  if (major != 9)
-    return unsupported("the device has compute capability " + std::to_string(major) + ", it is made for 9");
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-                                     "shared memory of a block"));
-  if (layer.grid) return prepare_grid<Ratio>(layer, shared);
-  ISOBIT_RETURN_IF_ERROR(prepare_cluster<Ratio>(layer, shared));
-  return prepare_grid_many<Ratio>(layer, shared);
+Status prepare(PersistentPack& pack) {
+  PersistentLayer& layer = pack.layer;
+  ISOBIT_ASSIGN_OR_RETURN(const DeviceLimits limits, current_device_limits());
+  layer.grid = layer.hidden_size > kMaxClusterHidden;
+  layer.groups = (layer.hidden_size + 15) / 16;
+  for (const int32_t tiles : {64, 48, 32, 24, 16, 8, 4})  // what kernels are made for
+    if (layer.hidden_size <= tiles * 32) layer.k_tiles = tiles;
+  const auto note = [&](PersistentForm form, const Status& status) -> Status {
+    const auto index = static_cast<size_t>(form);
+    if (!status.ok() && status.code() != StatusCode::kUnsupported) return status;
+    layer.fits[index] = status.ok();
+    if (!status.ok()) pack.refusals[index] = status.message();
+    return {};
+  };
+  const auto only_9 = [&](Status (*prepare_form)(PersistentLayer&, int)) {
+    if (limits.major != 9)
+      return unsupported("the device has compute capability " + std::to_string(limits.major) + ", it is made for 9");
+    return prepare_form(layer, limits.block_shared);
+  };
+  // They may raise the number of groups, which the grid kernels of smaller layers take as it is then.
+  ISOBIT_RETURN_IF_ERROR(note(PersistentForm::kPortable, prepare_portable<Ratio>(layer, limits)));
+  ISOBIT_RETURN_IF_ERROR(note(PersistentForm::kCluster, only_9(prepare_cluster<Ratio>)));
+  ISOBIT_RETURN_IF_ERROR(note(PersistentForm::kClusterMany, only_9(prepare_cluster_many<Ratio>)));
+  ISOBIT_RETURN_IF_ERROR(note(PersistentForm::kGrid, only_9(prepare_grid<Ratio>)));
+  bool& any = layer.fits[static_cast<size_t>(PersistentForm::kChosen)];
+  any = std::find(std::begin(layer.fits), std::end(layer.fits), true) != std::end(layer.fits);
+  if (!any)
+    pack.refusals[static_cast<size_t>(PersistentForm::kChosen)] =
+        pack.refusals[static_cast<size_t>(PersistentForm::kPortable)];
+  return {};
+}
+
+bool fits(const PersistentLayer& layer, PersistentForm form) { return layer.fits[static_cast<size_t>(form)]; }
+/// Where gru_portable is faster than gru_grid_few, by timing on an H200: with several teams, the state of two bytes of
+/// 5 to 8 sequences (H = 1040: 0.79 to 0.85 of the time), or bytes of 9 to 16 (0.88); and bytes of 7 and 8 sequences
+/// from H = 1537 on (0.90 to 0.98).
+bool takes_portable(const PersistentLayer& layer, int64_t batch) {
+  if (!layer.grid || layer.ratios.h == RatioType::kDouble) return false;
+  if (layer.portable.teams > 1) return layer.h_planes == 2 ? batch > 4 && batch <= 8 : batch > 8 && batch <= 16;
+  return layer.h_planes == 1 && layer.hidden_size > 1536 && (batch == 7 || batch == 8);
+}
+/// The fastest form of a run that any form can take.
+PersistentForm fastest_form(const PersistentLayer& layer, int64_t batch) {
+  if (fits(layer, PersistentForm::kPortable) && takes_portable(layer, batch)) return PersistentForm::kPortable;
+  if (fits(layer, PersistentForm::kGrid) && takes_grid(layer, batch)) return PersistentForm::kGrid;
+  const bool many = fits(layer, PersistentForm::kClusterMany);
+  if (fits(layer, PersistentForm::kCluster) && !(many && takes_cluster_many(layer, batch)))
+    return PersistentForm::kCluster;
+  return many ? PersistentForm::kClusterMany : PersistentForm::kPortable;
+}
+PersistentForm form_of(const PersistentLayer& layer, PersistentForm asked, int64_t batch) {
+  return asked == PersistentForm::kChosen ? fastest_form(layer, batch) : asked;
 }
 
 /// Of a row of R (of_h) or W, for the device; by_shifts: of Fixed.
@@ -121,6 +164,24 @@ Status pack_input_product(const GruLayerParameters& p, PersistentPack& pack) {
   ISOBIT_ASSIGN_OR_RETURN(product, pack_product(W));
   std::get<DeviceProduct<Ratio>>(pack.layer.W) = product.product;
   return {};
+}
+
+/// layer.fragments: lane 4 g + q has of a pair of k tiles columns 16 q to 16 q + 15, of rows g and g + 8.
+void pack_fragments(const GruLayerParameters& p, PersistentPack& pack) {
+  const PersistentLayer& layer = pack.layer;
+  const int64_t hidden = p.hidden_size;
+  pack.fragments.assign(static_cast<size_t>(layer.groups) * static_cast<size_t>(layer.k_tiles) * 3 * 512, 0);
+  size_t at = 0;
+  for (int64_t group = 0; group < layer.groups; ++group)
+    for (int64_t kt = 0; kt < layer.k_tiles; ++kt)
+      for (int64_t gate = 0; gate < 3; ++gate)
+        for (int64_t lane = 0; lane < 32; ++lane)
+          for (int64_t i = 0; i < 16; ++i, ++at) {
+            const int64_t r = i / 4;  // the register: row half, k half
+            const int64_t unit = group * 16 + lane / 4 + r % 2 * 8;
+            const int64_t k = kt / 2 * 64 + lane % 4 * 16 + kt % 2 * 8 + r / 2 * 4 + i % 4;
+            if (unit < hidden && k < hidden) pack.fragments[at] = static_cast<uint8_t>(p.R.at(gate * hidden + unit, k));
+          }
 }
 
 /// Start values are held as double in double lanes.
@@ -225,7 +286,10 @@ LayerRatios choose_ratios(const GruLayerParameters& p, const GruProof& proof) {
   return ratios;
 }
 
-Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
+namespace {
+
+/// What all forms ask of a layer; `layer` is what they need to know of it.
+Status describe(const GruLayerParameters& p, PersistentLayer& layer) {
   for (const GruTensor tensor : {kX, kH})
     if (size_in_bytes(p.grids[tensor].dtype()) > 2)
       return unsupported(std::string(kGruTensorNames[tensor]) + " has " + std::to_string(p.grids[tensor].bits) +
@@ -252,8 +316,6 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
       const int64_t value = rescale(r, code - ih.zero_point, p.rounding);
       if (value < INT16_MIN || value > INT16_MAX) return unsupported("ih on the scale of a gate input exceeds 16 bits");
     }
-  PersistentPack pack;
-  PersistentLayer& layer = pack.layer;
   layer.hidden_size = static_cast<int32_t>(p.hidden_size);
   layer.h_planes = static_cast<int32_t>(size_in_bytes(p.grids[kH].dtype()));
   layer.x_planes = static_cast<int32_t>(size_in_bytes(p.grids[kX].dtype()));
@@ -261,70 +323,103 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
   layer.h_flip = p.grids[kH].is_signed ? 0x80808080 : 0;
   layer.ratios = choose_ratios(p, proof);
   if (!starts_are_exact(p, layer)) return unsupported("a bias on the accumulator exceeds 52 bits");
-  layer.grid = p.hidden_size > kMaxClusterHidden;
   if (p.hidden_size > kMaxGridHidden)
     return unsupported("H is " + std::to_string(p.hidden_size) + ": R does not fit the registers of the device");
+  return {};
+}
+
+}  // namespace
+
+Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
+  PersistentPack pack;
+  PersistentLayer& layer = pack.layer;
+  if (const Status status = describe(p, layer); !status.ok()) {
+    if (status.code() != StatusCode::kUnsupported) return status;
+    pack.refusals.fill(status.message());
+    return pack;
+  }
   ISOBIT_RETURN_IF_ERROR(with_state_ratios(layer.ratios.h, layer.h_planes, [&](auto ratio) -> Status {
     using Ratio = decltype(ratio);
     pack_gates(p, std::get<GateLanes<LaneOf<Ratio>>>(layer.gates), pack.tables);
     layer.table_entries = static_cast<int32_t>(pack.tables.size());
-    ISOBIT_RETURN_IF_ERROR((prepare<Ratio>(layer)));
-    pack_rows<Ratio>(p, pack);
+    ISOBIT_RETURN_IF_ERROR(prepare<Ratio>(pack));
+    if (fits(layer, PersistentForm::kChosen)) pack_rows<Ratio>(p, pack);
     return {};
   }));
+  if (!fits(layer, PersistentForm::kChosen)) return pack;
   ISOBIT_RETURN_IF_ERROR(
       with_ratios(layer.ratios.x, [&](auto ratio) { return pack_input_product<decltype(ratio)>(p, pack); }));
-  if (!layer.grid) pack_cluster(p, pack);
-  if (layer.grid || layer.grid_cut.cluster > 0) pack_grid(p, pack);
+  if (!layer.grid || fits(layer, PersistentForm::kPortable)) pack_fragments(p, pack);
+  if (fits(layer, PersistentForm::kGrid)) pack_grid(p, pack);
   return pack;
 }
 
+void set_exchange_delays(uint32_t seed) { exchange_delays.store(seed, std::memory_order_relaxed); }
 void set_chunk_bytes(int64_t bytes) { chunk_bytes.store(bytes == 0 ? kChunkBytes : bytes, std::memory_order_relaxed); }
 
 Result<int64_t> chunks_of(const GruLayerParameters& p, int64_t batch, int64_t steps) {
   ISOBIT_ASSIGN_OR_RETURN(const PersistentPack pack, pack_persistent(p));
+  if (!fits(pack.layer, PersistentForm::kChosen)) return unsupported(pack.refusals[0]);
   const int64_t chunk = chunk_steps(pack.layer, batch, steps);
   return (steps + chunk - 1) / chunk;
 }
 
 Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch) {
   ISOBIT_ASSIGN_OR_RETURN(const PersistentPack pack, pack_persistent(p));
-  return takes_grid(pack.layer, batch) ? pack.layer.grid_cut.teams : 0;
+  if (!fits(pack.layer, PersistentForm::kChosen)) return unsupported(pack.refusals[0]);
+  return fastest_form(pack.layer, batch) == PersistentForm::kGrid ? pack.layer.grid_cut.teams : 0;
 }
 
 namespace {
 
 /// Fewer steps are `step`'s: a run of `persistent` begins with a product and with reading R. To so many hidden units
-/// and sequences; the first row that fits. Beside each the time of `persistent` by that of `step` for some numbers of
-/// steps on an H200 (isobit bench gru --device cuda --mode sequence --kernel persistent,step --steps T).
+/// and sequences; the first row that fits. wide: of h of two bytes. Beside each the time of `persistent` by that of
+/// `step` for some numbers of steps on an H200 (isobit bench gru --device cuda --mode sequence --kernel persistent,step
+/// --steps T); after a semicolon of h of two bytes.
 struct FewestSteps {
-  int64_t hidden, batch, steps;
+  int64_t hidden, batch, steps, wide;
 };
 constexpr FewestSteps kFewestSteps[] = {
-    {512, INT64_MAX, 4},        // 4: 0.74 to 1.04
-    {768, 15, 7},               // 6: 1.11, 8: 0.94
-    {768, INT64_MAX, 5},        // 4: 1.04 to 1.20, 6: 0.84 to 0.95
-    {1024, 15, 9},              // 8: 1.08, 12: 0.86
-    {1024, 63, 6},              // 4: 1.27, 6: 0.98
-    {1024, 64, 5},              // of 64: 4: 1.08, 6: 0.81
-    {1024, INT64_MAX, 4},       // of 256: 4: 0.80
-    {1536, 15, 7},              // 6: 1.14, 8: 0.96
-    {1536, 63, 6},              // 5: 1.13, 6: 0.89
-    {INT64_MAX, 63, 5},         // 4: 1.03 to 1.24, 6: 0.77 to 0.89
-    {INT64_MAX, INT64_MAX, 4},  // 4: 0.57 to 0.82
+    {512, INT64_MAX, 4, 4},        // 4: 0.74 to 1.04
+    {768, 15, 7, 7},               // 6: 1.11, 8: 0.94
+    {768, INT64_MAX, 5, 5},        // 4: 1.04 to 1.20, 6: 0.84 to 0.95
+    {1024, 15, 9, 9},              // 8: 1.08, 12: 0.86
+    {1024, 63, 6, 6},              // 4: 1.27, 6: 0.98
+    {1024, 112, 5, 5},             // of 64: 4: 1.08, 6: 0.81
+    {1024, 224, 4, 3},             // of 128: 3: 1.35; 2: 1.17, 3: 0.91
+    {1024, INT64_MAX, 3, 3},       // of 256: 2: 1.17, 3: 0.93; 2: 1.04, 3: 0.82
+    {1536, 15, 7, 7},              // 6: 1.14, 8: 0.96
+    {1536, 63, 6, 6},              // 5: 1.13, 6: 0.89
+    {INT64_MAX, 63, 5, 5},         // 4: 1.03 to 1.24, 6: 0.77 to 0.89
+    {1536, 127, 3, 3},             // of 64: 2: 1.24, 3: 0.97; 2: 1.01, 3: 0.79
+    {INT64_MAX, 255, 3, 2},        // of 64, 128: 2: 1.00 to 1.23, 3: 0.80 to 0.95; 2: 0.88 to 0.96
+    {INT64_MAX, INT64_MAX, 2, 2},  // of 256: 2: 0.75 and 0.80; 2: 0.64 and 0.66
 };
 
-}  // namespace
+/// Of gru_portable, by the same measure; more launches than `launches` take longer than `step` for any number of steps.
+/// No device of compute capability 8 was at hand.
+struct FewestPortableSteps {
+  int64_t hidden, batch, steps, launches = 2;
+};
+constexpr FewestPortableSteps kFewestPortableSteps[] = {
+    {128, INT64_MAX, 9, INT64_MAX},  // 8: 0.87 to 1.03, 12: 0.77 to 0.90
+    {256, 7, INT64_MAX},             // 256: 1.03
+    {512, 7, 48},                    // 20: 1.22, 256: 0.92
+    {256, 15, 48},                   // 20: 1.15, 256: 0.83
+    {256, 63, 24},                   // 20: 1.02, 256: 0.79
+    {512, 15, 20},                   // 20: 0.97
+    {512, 63, 12},                   // 8: 1.07, 12: 0.92
+    {512, INT64_MAX, 8},             // 6: 0.94 to 1.07, 8: 0.88 to 0.95
+    {1024, 7, 32},                   // 20: 1.07, 256: 0.76
+    {1024, 15, 16},                  // 12: 1.05, 20: 0.87
+    {1024, INT64_MAX, 8},            // 8: 0.96, of four launches 256: 1.22
+    {INT64_MAX, 8, 5},               // 4: 0.94 to 1.01, 6: 0.73 to 0.78
+    {INT64_MAX, INT64_MAX, 7, 3},    // 6: 1.05, 8: 0.77
+};
 
-int64_t persistent_fewest_steps(std::span<const DeviceLayer> layers, int64_t batch) {
-  for (const FewestSteps& row : kFewestSteps)
-    if (layers.front().hidden_size <= row.hidden && batch <= row.batch) return row.steps;
-  return 1;
-}
-
-Status persistent_supports(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits&) {
+Status supports(std::span<const DeviceLayer> layers, PersistentForm form, int64_t batch, int64_t steps) {
   for (const DeviceLayer& layer : layers)
-    if (!layer.persistent.supported) return unsupported(layer.persistent_refusal);
+    if (!fits(layer.persistent, form)) return unsupported(layer.persistent_refusals[static_cast<size_t>(form)]);
   if (batch > kMaxBatch)
     return unsupported("batch is " + std::to_string(batch) + ", must be at most " + std::to_string(kMaxBatch));
   if (steps > kMaxSteps)
@@ -332,12 +427,33 @@ Status persistent_supports(std::span<const DeviceLayer> layers, int64_t batch, i
   return {};
 }
 
+int64_t exchange_bytes(const PersistentLayer& layer, int64_t batch) {
+  return std::max(fits(layer, PersistentForm::kGrid) ? grid_exchange_bytes(layer, batch) : 0,
+                  fits(layer, PersistentForm::kPortable) ? portable_exchange_bytes(layer, batch) : 0);
+}
+
+}  // namespace
+
+int64_t persistent_fewest_steps(std::span<const DeviceLayer> layers, int64_t batch) {
+  const PersistentLayer& layer = layers.front().persistent;
+  if (fits(layer, PersistentForm::kPortable) && fastest_form(layer, batch) == PersistentForm::kPortable) {
+    for (const FewestPortableSteps& row : kFewestPortableSteps)
+      if (layer.hidden_size <= row.hidden && batch <= row.batch)
+        return portable_launches(layer, batch) <= row.launches ? row.steps : INT64_MAX;
+  }
+  for (const FewestSteps& row : kFewestSteps)
+    if (layer.hidden_size <= row.hidden && batch <= row.batch) return layer.h_planes == 1 ? row.steps : row.wide;
+  return 1;
+}
+
+int64_t only_if_asked(std::span<const DeviceLayer>, int64_t) { return INT64_MAX; }
+
 int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps,
-                                 const DeviceLimits& limits) {
+                                 const DeviceLimits&) {
   // Smaller runs are supported, too.
   batch = std::min(batch, kMaxBatch);
   steps = std::min(steps, kMaxSteps);
-  if (!persistent_supports(layers, batch, steps, limits).ok()) return 0;
+  if (!supports(layers, PersistentForm::kChosen, batch, steps).ok()) return 0;
   int64_t bytes = 0;
   for (const DeviceLayer& layer : layers) {
     const PersistentLayer& p = layer.persistent;
@@ -346,7 +462,7 @@ int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t ba
     const int64_t padding = product_x_bytes(product_shape(p), 1) + 2 * kAlignment;
     const int64_t most = chunk_bytes.load(std::memory_order_relaxed);
     const int64_t chunk = steps <= most / one ? steps * one : std::max(most, one);
-    bytes = std::max(bytes, chunk + padding + aligned(grid_exchange_bytes(p, batch)));
+    bytes = std::max(bytes, chunk + padding + aligned(exchange_bytes(p, batch)));
   }
   return bytes;
 }
@@ -356,9 +472,10 @@ namespace {
 /// Steps [first, first + steps) of a run, from `state` on; x and ih: room for them. Three grids: the padding is an
 /// ordinary launch, so all that is before it in the stream has ended when it begins, the chunk before included. The
 /// product begins early, and so do gru_cluster and gru_cluster_many: before they have waited for the grid in front of
-/// them they touch nothing but constants and shared memory. The cooperative launch of gru_grid is an ordinary one.
-Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, const void* state, int64_t first, int64_t steps,
-                    uint8_t* x, uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
+/// them they touch nothing but constants and shared memory. The launches of gru_grid and gru_portable are ordinary
+/// ones.
+Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceRun& run, const void* state,
+                    int64_t first, int64_t steps, uint8_t* x, uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
   const ProductShape& shape = product_shape(p);
   ProductRows rows;
   rows.codes = static_cast<const uint8_t*>(run.x) + first * run.x_strides.step * p.x_planes;
@@ -387,17 +504,20 @@ Status launch_chunk(const PersistentLayer& p, const DeviceRun& run, const void* 
   chunk.mask = run.mask;
   chunk.mask_width = run.mask_width;
   chunk.reverse = run.reverse;
+  chunk.delays = exchange_delays.load(std::memory_order_relaxed);
   return with_state_ratios(p.ratios.h, p.h_planes, [&](auto ratio) {
     using Ratio = decltype(ratio);
-    return takes_grid(p, chunk.batch) ? launch_grid<Ratio>(p, chunk, exchange, stream)
-                                      : launch_cluster<Ratio>(p, chunk, stream);
+    switch (form) {
+      case PersistentForm::kGrid: return launch_grid<Ratio>(p, chunk, exchange, stream);
+      case PersistentForm::kPortable: return launch_portable<Ratio>(p, chunk, exchange, stream);
+      default: return launch_cluster<Ratio>(p, chunk, form == PersistentForm::kClusterMany, stream);
+    }
   });
 }
 
-}  // namespace
-
-Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits&, cudaStream_t stream) {
+Status launch(const DeviceLayer& layer, PersistentForm asked, const DeviceRun& run, cudaStream_t stream) {
   const PersistentLayer& p = layer.persistent;
+  const PersistentForm form = form_of(p, asked, run.batch);
   const int64_t chunk = chunk_steps(p, run.batch, run.steps);
   std::byte* scratch = run.scratch;
   const auto take = [&scratch](int64_t bytes) {
@@ -405,19 +525,41 @@ Status persistent_launch(const DeviceLayer& layer, const DeviceRun& run, const D
     scratch += aligned(bytes);
     return piece;
   };
-  std::byte* const exchange = take(grid_exchange_bytes(p, run.batch));
+  std::byte* const exchange = take(exchange_bytes(p, run.batch));
   auto* const x = reinterpret_cast<uint8_t*>(take(product_x_bytes(product_shape(p), chunk * run.batch)));
   auto* const ih = reinterpret_cast<uint16_t*>(scratch);
   for (int64_t done = 0; done < run.steps; done += chunk) {
     const int64_t steps = std::min(chunk, run.steps - done);
     const int64_t first = run.reverse ? run.steps - done - steps : done;
     const void* const state = done == 0 ? run.state : run.next_state;
-    ISOBIT_RETURN_IF_ERROR(launch_chunk(p, run, state, first, steps, x, ih, exchange, stream));
+    ISOBIT_RETURN_IF_ERROR(launch_chunk(p, form, run, state, first, steps, x, ih, exchange, stream));
   }
   return {};
 }
 
-/// A launch that takes the whole device must not meet another one.
-bool persistent_beside(const DeviceLayer& layer, int64_t batch) { return !takes_grid(layer.persistent, batch); }
+/// Two cooperative launches would only wait for each other's blocks.
+bool runs_beside(const DeviceLayer& layer, PersistentForm asked, int64_t batch) {
+  const PersistentForm form = form_of(layer.persistent, asked, batch);
+  return form != PersistentForm::kGrid && (form != PersistentForm::kPortable || layer.persistent.portable.blocks == 1);
+}
+
+}  // namespace
+
+#define ISOBIT_PERSISTENT_FORM(name, form)                                                                         \
+  Status name##_supports(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits&) { \
+    return supports(layers, PersistentForm::form, batch, steps);                                                   \
+  }                                                                                                                \
+  Status name##_launch(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits&, cudaStream_t stream) { \
+    return launch(layer, PersistentForm::form, run, stream);                                                       \
+  }                                                                                                                \
+  bool name##_beside(const DeviceLayer& layer, int64_t batch) {                                                    \
+    return runs_beside(layer, PersistentForm::form, batch);                                                        \
+  }
+ISOBIT_PERSISTENT_FORM(persistent, kChosen)
+ISOBIT_PERSISTENT_FORM(cluster, kCluster)
+ISOBIT_PERSISTENT_FORM(cluster_many, kClusterMany)
+ISOBIT_PERSISTENT_FORM(grid, kGrid)
+ISOBIT_PERSISTENT_FORM(portable, kPortable)
+#undef ISOBIT_PERSISTENT_FORM
 
 }  // namespace isobit::cuda

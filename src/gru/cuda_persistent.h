@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a layer needs to run on the persistent kernels (cuda_cluster.cuh, cuda_grid.cuh), in device memory.
+// What a layer needs to run on the persistent kernels (cuda_cluster.cuh, cuda_cluster_many.cuh, cuda_grid.cuh,
+// cuda_portable.cuh), in device memory.
 #ifndef ISOBIT_GRU_CUDA_PERSISTENT_H_
 #define ISOBIT_GRU_CUDA_PERSISTENT_H_
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -19,6 +22,10 @@
 #include "linear/cuda_product.h"
 
 namespace isobit::cuda {
+
+/// The ways to run a layer. kChosen: the fastest of the others.
+enum class PersistentForm : size_t { kChosen, kCluster, kClusterMany, kGrid, kPortable };
+inline constexpr size_t kPersistentForms = 5;
 
 /// Of the rows of R. Pointers are device memory.
 template <typename Ratio>
@@ -51,15 +58,24 @@ struct GridCut {
   int32_t k_tiles = 0;               // of a team
 };
 
+/// How a layer is cut for cuda_portable.cuh.
+struct PortableCut {
+  int32_t blocks = 0;       // of a team
+  int32_t unit_blocks = 0;  // groups of 16 units of a block
+  int32_t warp_tiles = 0;   // k tiles of a warp
+  int32_t teams = 0;        // that are on the device at once
+};
+
 struct PersistentLayer {
-  bool supported = false;
-  bool grid = false;  // H above 1024: only grid_cut
+  bool fits[kPersistentForms]{};  // which forms run it; kChosen: any
+  bool grid = false;              // H above 1024: no clusters
   GridCut grid_cut{};
+  PortableCut portable{};
   PersistentCut cut[kMaxCuts]{};
-  PersistentCut many{};  // of gru_cluster_many; room 0: it does not run there
+  PersistentCut many{};  // of gru_cluster_many
   int32_t cuts = 0;      // the first is the fastest for few sequences
   LayerRatios ratios{};
-  int32_t k_tiles = 4;                                  // of all columns of R for cuda_cluster.cuh
+  int32_t k_tiles = 4;                                  // of all columns of R in `fragments`
   int32_t groups = 1;                                   // of 16 units, padded ones included
   int32_t hidden_size = 0, h_planes = 1, x_planes = 1;  // planes: bytes of a code
   // Of each type that there is, one is set.
@@ -67,8 +83,8 @@ struct PersistentLayer {
   std::tuple<PersistentRows<float>, PersistentRows<Fixed>, PersistentRows<WideFixed>, PersistentRows<double>> rows{};
   // Accumulator -> ih -> gate input, in the order of PersistentChunk::ih.
   std::tuple<DeviceProduct<float>, DeviceProduct<Fixed>, DeviceProduct<double>> W{};
-  const uint4* fragments = nullptr;       // R for cuda_cluster.cuh
-  const uint4* grid_fragments = nullptr;  // and for cuda_grid.cuh
+  const uint4* fragments = nullptr;       // R: [groups][k_tiles][gate][lane][16 bytes] (pack_fragments)
+  const uint4* grid_fragments = nullptr;  // R for cuda_grid.cuh
   const float* tables = nullptr;          // u, r, n behind each other: code minus zero point for each gate input
   int32_t table_entries = 0;
   uint32_t h_flip = 0;  // the sign bit of signed codes, in all four bytes
@@ -87,6 +103,7 @@ struct PersistentChunk {
   const uint8_t* mask;         // [all steps][batch][mask_width], or null
   int64_t mask_width;
   bool reverse;
+  uint32_t delays;  // 0, or a seed: set_exchange_delays
 };
 
 template <typename Ratio>
@@ -111,6 +128,7 @@ auto with_planes(int32_t planes, Body body) {
 /// The arrays behind the pointers, on the host.
 struct PersistentPack {
   PersistentLayer layer;
+  std::array<std::string, kPersistentForms> refusals;  // why a form does not run the layer
   std::tuple<PersistentRowsPack<float>, PersistentRowsPack<Fixed>, PersistentRowsPack<WideFixed>,
              PersistentRowsPack<double>>
       rows;
@@ -119,8 +137,8 @@ struct PersistentPack {
   std::vector<float> tables;
 };
 
-/// Packs a layer for the current device, and prepares the device's kernels. kUnsupported says why the layer cannot run
-/// there.
+/// Packs a layer for the current device, and prepares the device's kernels. A layer that none of them runs has the
+/// reasons only.
 Result<PersistentPack> pack_persistent(const GruLayerParameters& p);
 
 }  // namespace isobit::cuda

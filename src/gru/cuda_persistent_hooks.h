@@ -10,9 +10,9 @@
 
 namespace isobit::cuda {
 
-/// From now on every part of the exchange of the grid kernels (cuda_grid.cuh) waits a pseudo-random time first; other
-/// seeds, other times. 0: no more. Bytes do not depend on it.
-void set_grid_delays(uint32_t seed);
+/// From now on every part of an exchange through global memory (cuda_grid.cuh, cuda_portable.cuh) waits a pseudo-random
+/// time first; other seeds, other times. 0: no more. Bytes do not depend on it.
+void set_exchange_delays(uint32_t seed);
 
 /// From now on the x and ih of a chunk of steps have at most so many bytes, or those of one step; workspaces are as
 /// much smaller, so none may be kept across a change. 0: as many as without tests. Bytes do not depend on it.

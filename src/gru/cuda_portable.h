@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host side of gru_portable (cuda_portable.cuh): layers to H = 2048 on devices without clusters.
+#ifndef ISOBIT_GRU_CUDA_PORTABLE_H_
+#define ISOBIT_GRU_CUDA_PORTABLE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gru/cuda_limits.h"
+#include "gru/cuda_persistent.h"
+#include "isobit/status.h"
+
+namespace isobit::cuda {
+
+/// layer.portable and groups, on the current device; the kernel's attributes there. kUnsupported: no room for a team.
+template <typename Ratio>
+Status prepare_portable(PersistentLayer& layer, const DeviceLimits& limits);
+
+/// Device memory that crosses between blocks in runs of up to `batch` sequences.
+int64_t portable_exchange_bytes(const PersistentLayer& layer, int64_t batch);
+
+/// Of a chunk of a run of so many sequences.
+int64_t portable_launches(const PersistentLayer& layer, int64_t batch);
+
+/// `exchange`: portable_exchange_bytes.
+template <typename Ratio>
+Status launch_portable(const PersistentLayer& layer, const PersistentChunk& chunk, std::byte* exchange,
+                       cudaStream_t stream);
+
+}  // namespace isobit::cuda
+
+#endif  // ISOBIT_GRU_CUDA_PORTABLE_H_
