@@ -3,15 +3,16 @@
 """Integer GRUs on a CUDA device beside cuDNN's float16 GRU; scripts/bench.sh --cuda gru starts it.
 
 One layer, C = H: sequences of 256 steps in one call, and calls of one step. For every H it runs isobit's program, that
-of cuDNN (every algorithm; the fastest is taken), and torch.nn.GRU in float16 as called, where torch is importable. All
-are replayed from CUDA graphs on the same device. Prints Markdown.
+of cuDNN (every algorithm; the fastest is taken), and torch.nn.GRU in float16 as called, where torch is importable; for
+sequences also what persistent kernels exchange in a step, and nothing else (every way; the fastest is taken). All are
+replayed from CUDA graphs on the same device. Prints Markdown.
 """
 import argparse
 import json
-import subprocess
 import sys
 import time
 
+from json_lines import run
 from torch_timer import median_microseconds
 
 try:
@@ -29,19 +30,6 @@ MODES = {
     (True, "same"): f"Calls of one step: {STEPS} of them, weights stay in the second-level cache",
     (True, "rotating"): f"Calls of one step: {STEPS} or more, of copies in turn, so that weights come from memory",
 }
-
-
-def run(program, arguments):
-    """The program's JSON lines, and what went wrong, if something did."""
-    try:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
-    except OSError as error:
-        return [], str(error)
-    problem = None
-    if done.returncode != 0:
-        message = done.stderr.strip().splitlines()
-        problem = f"exit status {done.returncode}" + (f": {message[-1]}" if message else "")
-    return [json.loads(line) for line in done.stdout.splitlines()], problem
 
 
 def torch_cases(hidden, batches, modes):
@@ -70,8 +58,8 @@ def figure(case):
     return f"{case['us_per_step']:.3f}" + ("*" if case["T"] * case["calls"] < STEPS else "")
 
 
-def ratio(rival, ours):
-    return "–" if rival is None or ours is None else f"{rival['us_per_step'] / ours['us_per_step']:.2f}"
+def ratio(slower, faster):
+    return "–" if slower is None or faster is None else f"{slower['us_per_step'] / faster['us_per_step']:.2f}"
 
 
 def kernel(case):
@@ -92,14 +80,16 @@ def print_table(cases, one_step, weights, shapes):
         return min(found, key=lambda case: case["us_per_step"], default=None)
 
     names = ["H", "N", "isobit, 8 bits", "kernel", "isobit, 16-bit state", "kernel", "cuDNN float16", "algorithm",
-             "PyTorch float16", "cuDNN / 8 bits", "cuDNN / 16-bit state", "PyTorch / 8 bits"]
+             "PyTorch float16", "cuDNN / 8 bits", "cuDNN / 16-bit state", "PyTorch / 8 bits",
+             "exchange alone", "8 bits / exchange"]
     rows = []
     for shape in shapes:
         narrow, wide = (best("isobit", shape, bits) for bits in (NARROW, WIDE))
-        cudnn, pytorch = (best(source, shape) for source in ("cudnn", "torch"))
+        cudnn, pytorch, exchange = (best(source, shape) for source in ("cudnn", "torch", "exchange"))
         rows.append([str(shape[0]), str(shape[1]), figure(narrow), kernel(narrow), figure(wide), kernel(wide),
                      figure(cudnn), way(cudnn), figure(pytorch),
-                     ratio(cudnn, narrow), ratio(cudnn, wide), ratio(pytorch, narrow)])
+                     ratio(cudnn, narrow), ratio(cudnn, wide), ratio(pytorch, narrow),
+                     figure(exchange), ratio(narrow, exchange)])
     kept = [column for column in range(len(names)) if any(row[column] != "–" for row in rows)]
     print(f"\n{MODES[one_step, weights]}, us a step.\n")
     for row in [names, ["---"] * len(names), *rows]:
@@ -130,6 +120,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("program", help="cuda_gru_bench")
     parser.add_argument("--cudnn", help="gru_cudnn; without it cuDNN is not timed by itself")
+    parser.add_argument("--floor", help="exchange_floor; without it the exchange is not timed by itself")
     parser.add_argument("--hidden", default=HIDDEN, help="default: %(default)s")
     parser.add_argument("--batch", default=BATCH, help="default: %(default)s")
     parser.add_argument("--algorithm", help="only these of cuDNN's, e.g. STANDARD,PERSIST_STATIC")
@@ -152,10 +143,10 @@ def main():
             problems.append(f"{source}, H = {size}: {problem}")
 
     for size in sizes:
-        common = ["--hidden", str(size), "--batch", options.batch, "--steps", str(STEPS), "--repeats", str(REPEATS)]
-        common += [flag for flag, given in (("--sequences-only", options.sequences_only),
-                                            ("--calls-only", options.calls_only),
-                                            ("--same-weights", options.same_weights)) if given]
+        shape = ["--hidden", str(size), "--batch", options.batch, "--steps", str(STEPS), "--repeats", str(REPEATS)]
+        common = shape + [flag for flag, given in (("--sequences-only", options.sequences_only),
+                                                   ("--calls-only", options.calls_only),
+                                                   ("--same-weights", options.same_weights)) if given]
         times = [time.monotonic()]
         add("isobit", size, *run(options.program, [*common, "--bits", NARROW, WIDE]))
         times.append(time.monotonic())
@@ -163,11 +154,16 @@ def main():
             algorithm = ["--algorithm", options.algorithm] if options.algorithm else []
             add("cudnn", size, *run(options.cudnn, [*common, *algorithm]))
         times.append(time.monotonic())
+        if options.floor and not options.calls_only:
+            lines, problem = run(options.floor, shape)
+            # One call of T steps, as the sequences beside it.
+            add("exchange", size, [{**line, "calls": 1, "weights": "same"} for line in lines], problem)
+        times.append(time.monotonic())
         if torch is not None:
             add("torch", size, torch_cases(size, batches, modes))
         times.append(time.monotonic())
         seconds = [f"{name} {end - begin:.0f} s"
-                   for name, begin, end in zip(("isobit", "cuDNN", "PyTorch"), times, times[1:])]
+                   for name, begin, end in zip(("isobit", "cuDNN", "exchange", "PyTorch"), times, times[1:])]
         print(f"H = {size}: {', '.join(seconds)}", file=sys.stderr)
 
     device = next((case["device"] for case in cases if "device" in case), "no device")
