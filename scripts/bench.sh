@@ -10,7 +10,7 @@ usage: scripts/bench.sh gru [--json FILE] [--quick] [--rivals-only] [--with-torc
        scripts/bench.sh --cuda|--cuda-built OP [--json FILE] [--hidden LIST] [--batch LIST] [--algorithm LIST]
                         [--sequences-only|--calls-only] [--same-weights]
 
-Times isobit and its rivals in one run, one thread, and prints Markdown tables. OP with --cuda: gru, table.
+Times isobit and its rivals in one run, one thread, and prints Markdown tables. OP with --cuda: gru, product, table.
 Installs the Debian packages that are missing and, into build/bench/venv, what bench/requirements.txt pins; builds
 the release preset. Shapes: bench/shapes/OP.txt.
 
@@ -24,10 +24,10 @@ the release preset. Shapes: bench/shapes/OP.txt.
   --footprint MIB  of linear: weights that take turns; default eight times the last-level cache, quick: 256
   --bits LIST    of linear: some of 2,4,8,row; row: 8 bits, a whole row a group
   --cuda         time isobit::cuda, PyTorch where python3 has it and, for gru, every algorithm of cuDNN where that is
-                 installed, on the CUDA device of this machine. Without one, build the programs, and say what to copy
-                 where
-  --cuda-built   the same with what --cuda built, maybe elsewhere: needs a CUDA device and python3 only, and cuDNN's
-                 library in the system or in python3's packages for its part
+                 installed, for product those of cuBLASLt, on the CUDA device of this machine. Without one, build the
+                 programs, and say what to copy where
+  --cuda-built   the same with what --cuda built, maybe elsewhere: needs a CUDA device and python3 only, and cuDNN's or
+                 cuBLAS's library in the system or in python3's packages for its part
   --hidden LIST, --batch LIST, --algorithm LIST
                  of --cuda gru, only these sizes, numbers of sequences, algorithms of cuDNN: --hidden 256,512
   --sequences-only, --calls-only
@@ -51,21 +51,22 @@ while (($# > 0)); do
       shift
       ;;
     --cuda | --cuda-built) cuda=${1#--} ;;
-    gru | linear | table) op=$1 ;;
+    gru | linear | product | table) op=$1 ;;
     *) usage >&2; fail "unknown argument '$1'" ;;
   esac
   shift
 done
 if [[ -z $op ]]; then
   usage >&2
-  fail "which operation? gru, linear, or table with --cuda"
+  fail "which operation? gru, linear, or product or table with --cuda"
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ $cuda != no ]]; then
   [[ $op != linear ]] || fail "linear is timed on this processor only; leave out --$cuda"
-  program=build/cuda/cuda/cuda_fp16_bench rival=build/cuda/cuda/gru_cudnn
-  [[ $op == table ]] || program=build/cuda/cuda/cuda_gru_bench
+  declare -A programs=([gru]=cuda_gru_bench [product]=cuda_product_bench [table]=cuda_fp16_bench)
+  built=build/cuda/cuda
+  program=$built/${programs[$op]}
   if [[ $cuda == cuda ]]; then
     { need_packages "${BUILD_PACKAGES[@]}" && build_cuda; } >&2
   fi
@@ -76,11 +77,14 @@ if [[ $cuda != no ]]; then
     exit 0
   fi
   [[ -x $program ]] || fail "$program is missing; scripts/bench.sh --cuda builds it"
-  [[ $op != gru || ! -x $rival ]] || options+=(--cudnn "$rival")
+  [[ $op != gru || ! -x $built/gru_cudnn ]] || options+=(--cudnn "$built/gru_cudnn")
+  [[ $op != gru || ! -x $built/exchange_floor ]] || options+=(--floor "$built/exchange_floor")
+  [[ $op != product || ! -x $built/product_cublaslt ]] || options+=(--cublaslt "$built/product_cublaslt")
   use_cuda_libraries
   exec python3 "bench/${op}_cuda.py" "$program" "${options[@]}"
 fi
 [[ $op != table ]] || fail "table needs --cuda; on this processor: isobit bench table"
+[[ $op != product ]] || fail "product needs --cuda; on this processor it is a part of gru"
 
 # Progress goes to stderr: stdout holds the table.
 {

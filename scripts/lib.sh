@@ -110,10 +110,14 @@ build_cuda() {
     xargs -r cp -L --target-directory build/cuda/cuda/lib
 }
 
-# use_cuda_libraries: what build_cuda copied; and cuDNN, too large to go along, where python3 has its package, as with
-# PyTorch. Otherwise the loader finds it in the system, or the program that needs it does not start.
+# use_cuda_libraries: what build_cuda copied; and cuDNN and cuBLAS, too large to go along, where python3 has their
+# packages, as with PyTorch. Otherwise the loader finds them in the system, or a program that needs one does not start.
 use_cuda_libraries() {
-  local cudnn
-  cudnn=$(python3 -c 'import nvidia.cudnn; print(next(iter(nvidia.cudnn.__path__)) + "/lib")' 2>/dev/null) || cudnn=''
-  export LD_LIBRARY_PATH=$PWD/build/cuda/cuda/lib${cudnn:+:$cudnn}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  local rivals
+  rivals=$(python3 -c '
+import glob, os, nvidia
+names = [f"{path}/*/lib/lib{name}.so*" for path in nvidia.__path__ for name in ("cudnn", "cublasLt")]
+print(":".join(dict.fromkeys(os.path.dirname(file) for name in names for file in glob.glob(name))))
+' 2>/dev/null) || rivals=''
+  export LD_LIBRARY_PATH=$PWD/build/cuda/cuda/lib${rivals:+:$rivals}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 }
