@@ -184,7 +184,8 @@ Status add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer
   for (size_t form = 0; form < kPersistentForms; ++form)
     layer.persistent_refusals[form] = refusals.persistent[form].c_str();
   layer.persistent = persistent.layer;
-  if (layer.persistent.fits[static_cast<size_t>(PersistentForm::kChosen)]) {
+  if (std::find(std::begin(layer.persistent.fits), std::end(layer.persistent.fits), true) !=
+      std::end(layer.persistent.fits)) {
     PersistentLayer& to = layer.persistent;
     upload.add(std::span(persistent.fragments), to.fragments);
     upload.add(std::span(persistent.grid_fragments), to.grid_fragments);
@@ -199,18 +200,22 @@ Status add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer
     add_rows(Fixed());
     add_rows(WideFixed());
     add_rows(double());
-    const auto add_product = [&]<typename Ratio>(Ratio) {
-      const auto& W = std::get<ProductPack<Ratio>>(persistent.W);
-      auto& product = std::get<DeviceProduct<Ratio>>(to.W);
-      upload.add(std::span(W.w), product.shape.w);
-      upload.add(std::span(W.image), product.shape.image);
-      upload.add(std::span(W.start), product.start);
-      upload.add(std::span(W.ratio), product.ratio);
-      upload.add(std::span(W.again), product.again);
+    const auto add_product = [&](const auto& matrix, auto& product) {
+      upload.add(std::span(matrix.w), product.shape.w);
+      upload.add(std::span(matrix.image), product.shape.image);
+      upload.add(std::span(matrix.start), product.start);
+      upload.add(std::span(matrix.ratio), product.ratio);
+      upload.add(std::span(matrix.again), product.again);
     };
-    add_product(float());
-    add_product(Fixed());
-    add_product(double());
+    const auto add_products = [&](const auto& packs, auto& products) {
+      std::apply(
+          [&](const auto&... matrix) {
+            std::apply([&](auto&... product) { (add_product(matrix, product), ...); }, products);
+          },
+          packs);
+    };
+    add_products(persistent.W, to.W);
+    add_products(persistent.R, to.R);
   }
   if (const Result<StepPack> pack = pack_step(p); pack.ok()) {
     StepLayer& to = layer.step;

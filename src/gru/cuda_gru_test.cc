@@ -579,8 +579,8 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
   std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
 }
 
-/// Each form of `persistent` where it was asked for, of one sequence and of many, and where another would be chosen.
-/// Small enough for the sanitizers.
+/// Each form of `persistent`, and `products`, where it was asked for, of one sequence and of many, and where another
+/// would be chosen. Small enough for the sanitizers.
 TEST_F(DeviceGrus, EveryFormOfPersistent) {
   struct Size {
     std::string_view kernel;
@@ -620,6 +620,12 @@ TEST_F(DeviceGrus, EveryFormOfPersistent) {
       {"portable", 1500, 9, 16, 1, 16},
       {"portable", 2048, 17, 8},
       {"portable", 2041, 2, 16},
+      {"products", 513, 9, 8},
+      {"products", 760, 64, 16, 2},
+      {"products", 1000, 130, 8},
+      {"products", 1030, 65, 16, 1, 16},
+      {"products", 2048, 129, 16},
+      {"products", 2100, 3, 8},
   };
   uint64_t seed = 7600;
   int cases = 0;

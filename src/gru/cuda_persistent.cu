@@ -18,6 +18,7 @@
 #include "gru/cuda_gru.h"
 #include "gru/cuda_persistent_hooks.h"
 #include "gru/cuda_portable.h"
+#include "gru/cuda_products.h"
 #include "gru/kernels.h"
 #include "gru/proof.h"
 #include "gru/reference.h"
@@ -31,7 +32,8 @@ constexpr int64_t kChunkBytes = int64_t{512} << 20;  // of x and ih: a chunk mor
 std::atomic<int64_t> chunk_bytes{kChunkBytes};
 std::atomic<uint32_t> exchange_delays{0};
 constexpr int64_t kAlignment = 256;
-constexpr int32_t kMaxTableBits = 12;  // of a gate input: tables are in shared memory
+constexpr int32_t kMaxTableBits = 12;          // of a gate input: tables are in shared memory
+constexpr int64_t kLeastProductsHidden = 513;  // smaller layers take less time in any other way
 // Rows and turns are counted in 32 bits.
 constexpr int64_t kMaxBatch = INT32_MAX / 512;
 constexpr int64_t kMaxSteps = INT32_MAX / 64;
@@ -52,8 +54,15 @@ auto with_state_ratios(RatioType type, int32_t planes, Body body) {
 }
 
 /// Which forms find room on the current device, and how they cut the layer; attributes of the kernels there.
+Status prepare_products(const PersistentLayer& layer, const Grid& hh) {
+  if (layer.hidden_size < kLeastProductsHidden)
+    return unsupported("H is " + std::to_string(layer.hidden_size) + ", must be at least 513");
+  if (hh.min() - hh.zero_point < INT16_MIN || hh.max() - hh.zero_point > INT16_MAX)
+    return unsupported("hh minus its zero point exceeds 16 bits");
+  return {};
+}
 template <typename Ratio>
-Status prepare(PersistentPack& pack) {
+Status prepare(PersistentPack& pack, const Grid& hh) {
   PersistentLayer& layer = pack.layer;
   ISOBIT_ASSIGN_OR_RETURN(const DeviceLimits limits, current_device_limits());
   layer.grid = layer.hidden_size > kMaxClusterHidden;
@@ -79,6 +88,7 @@ Status prepare(PersistentPack& pack) {
   ISOBIT_RETURN_IF_ERROR(note(PersistentForm::kGrid, only_9(prepare_grid<Ratio>)));
   bool& any = layer.fits[static_cast<size_t>(PersistentForm::kChosen)];
   any = std::find(std::begin(layer.fits), std::end(layer.fits), true) != std::end(layer.fits);
+  ISOBIT_RETURN_IF_ERROR(note(PersistentForm::kProducts, prepare_products(layer, hh)));
   if (!any)
     pack.refusals[static_cast<size_t>(PersistentForm::kChosen)] =
         pack.refusals[static_cast<size_t>(PersistentForm::kPortable)];
@@ -86,6 +96,9 @@ Status prepare(PersistentPack& pack) {
 }
 
 bool fits(const PersistentLayer& layer, PersistentForm form) { return layer.fits[static_cast<size_t>(form)]; }
+bool is_runnable(const PersistentLayer& layer) {
+  return fits(layer, PersistentForm::kChosen) || fits(layer, PersistentForm::kProducts);
+}
 /// Where gru_portable is faster than gru_grid_few, by timing on an H200: with several teams, the state of two bytes of
 /// 5 to 8 sequences (H = 1040: 0.79 to 0.85 of the time), or bytes of 9 to 16 (0.88); and bytes of 7 and 8 sequences
 /// from H = 1537 on (0.90 to 0.98).
@@ -136,33 +149,36 @@ void pack_rows(const GruLayerParameters& p, PersistentPack& pack) {
     }
 }
 
-template <typename Ratio>
-Status pack_input_product(const GruLayerParameters& p, PersistentPack& pack) {
-  const PersistentLayer& layer = pack.layer;
+/// W, whose results are rescaled to the gate inputs, or R (of_h), whose are hh as it is.
+template <typename Ratio, typename Packs, typename Products>
+Status pack_matrix_product(const GruLayerParameters& p, bool of_h, const PersistentLayer& layer, Packs& packs,
+                           Products& products) {
   const auto rows = static_cast<size_t>(layer.groups) * 48;
+  const CodeMatrix& matrix = of_h ? p.R : p.W;
+  const Grid& result = p.grids[of_h ? kHh : kIh];
   ProductWeights<Ratio> W;
   W.n = int64_t{layer.groups} * 48;
-  W.k = p.input_size;
-  W.planes = layer.x_planes;
+  W.k = matrix.columns();
+  W.planes = of_h ? layer.h_planes : layer.x_planes;
   W.w.assign(rows * static_cast<size_t>(W.k), 0);
   W.start.assign(rows, 0);
   W.ratio.assign(rows, Ratio{});
   W.again.assign(rows, 0);
-  W.low = static_cast<LimitOf<Ratio>>(p.grids[kIh].min() - p.grids[kIh].zero_point);
-  W.high = static_cast<LimitOf<Ratio>>(p.grids[kIh].max() - p.grids[kIh].zero_point);
-  W.by_shifts = layer.ratios.x == RatioType::kShift;
+  W.low = static_cast<LimitOf<Ratio>>(result.min() - result.zero_point);
+  W.high = static_cast<LimitOf<Ratio>>(result.max() - result.zero_point);
+  W.by_shifts = (of_h ? layer.ratios.h : layer.ratios.x) == RatioType::kShift;
   for (int64_t gate = 0; gate < 3; ++gate)
     for (int64_t unit = 0; unit < p.hidden_size; ++unit) {
       const int64_t row = gate * p.hidden_size + unit;
       const auto to = static_cast<size_t>(tile_row(gate, unit));
-      pack_row(p, false, row, W.by_shifts, W.start[to], W.ratio[to]);
-      W.again[to] = ratio_of<LaneOf<Ratio>>(p.ih_to_gate[static_cast<size_t>(gate)]);
-      for (int64_t k = 0; k < p.input_size; ++k)
-        W.w[to * static_cast<size_t>(W.k) + static_cast<size_t>(k)] = static_cast<int8_t>(p.W.at(row, k));
+      pack_row(p, of_h, row, W.by_shifts, W.start[to], W.ratio[to]);
+      W.again[to] = of_h ? 1 : ratio_of<LaneOf<Ratio>>(p.ih_to_gate[static_cast<size_t>(gate)]);
+      for (int64_t k = 0; k < W.k; ++k)
+        W.w[to * static_cast<size_t>(W.k) + static_cast<size_t>(k)] = static_cast<int8_t>(matrix.at(row, k));
     }
-  auto& product = std::get<ProductPack<Ratio>>(pack.W);
+  auto& product = std::get<ProductPack<Ratio>>(packs);
   ISOBIT_ASSIGN_OR_RETURN(product, pack_product(W));
-  std::get<DeviceProduct<Ratio>>(pack.layer.W) = product.product;
+  std::get<DeviceProduct<Ratio>>(products) = product.product;
   return {};
 }
 
@@ -323,8 +339,6 @@ Status describe(const GruLayerParameters& p, PersistentLayer& layer) {
   layer.h_flip = p.grids[kH].is_signed ? 0x80808080 : 0;
   layer.ratios = choose_ratios(p, proof);
   if (!starts_are_exact(p, layer)) return unsupported("a bias on the accumulator exceeds 52 bits");
-  if (p.hidden_size > kMaxGridHidden)
-    return unsupported("H is " + std::to_string(p.hidden_size) + ": R does not fit the registers of the device");
   return {};
 }
 
@@ -342,14 +356,18 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
     using Ratio = decltype(ratio);
     pack_gates(p, std::get<GateLanes<LaneOf<Ratio>>>(layer.gates), pack.tables);
     layer.table_entries = static_cast<int32_t>(pack.tables.size());
-    ISOBIT_RETURN_IF_ERROR(prepare<Ratio>(pack));
-    if (fits(layer, PersistentForm::kChosen)) pack_rows<Ratio>(p, pack);
-    return {};
+    ISOBIT_RETURN_IF_ERROR(prepare<Ratio>(pack, p.grids[kHh]));
+    if (is_runnable(layer)) pack_rows<Ratio>(p, pack);
+    if (!fits(layer, PersistentForm::kProducts)) return {};
+    return pack_matrix_product<Ratio>(p, true, layer, pack.R, layer.R);
   }));
-  if (!fits(layer, PersistentForm::kChosen)) return pack;
-  ISOBIT_RETURN_IF_ERROR(
-      with_ratios(layer.ratios.x, [&](auto ratio) { return pack_input_product<decltype(ratio)>(p, pack); }));
-  if (!layer.grid || fits(layer, PersistentForm::kPortable)) pack_fragments(p, pack);
+  if (!is_runnable(layer)) return pack;
+  ISOBIT_RETURN_IF_ERROR(with_ratios(layer.ratios.x, [&](auto ratio) {
+    return pack_matrix_product<decltype(ratio)>(p, false, layer, pack.W, layer.W);
+  }));
+  const bool by_fragments = fits(layer, PersistentForm::kCluster) || fits(layer, PersistentForm::kClusterMany) ||
+                            fits(layer, PersistentForm::kPortable);
+  if (by_fragments) pack_fragments(p, pack);
   if (fits(layer, PersistentForm::kGrid)) pack_grid(p, pack);
   return pack;
 }
@@ -382,18 +400,34 @@ struct FewestSteps {
 constexpr FewestSteps kFewestSteps[] = {
     {512, INT64_MAX, 4, 4},        // 4: 0.74 to 1.04
     {768, 15, 7, 7},               // 6: 1.11, 8: 0.94
-    {768, INT64_MAX, 5, 5},        // 4: 1.04 to 1.20, 6: 0.84 to 0.95
+    {768, 383, 5, 5},              // 4: 0.95 to 1.20, 6: 0.84 to 0.95
+    {768, INT64_MAX, 12, 10},      // by that of `products`, of 512: 6: 1.58; 6: 1.28
     {1024, 15, 9, 9},              // 8: 1.08, 12: 0.86
     {1024, 63, 6, 6},              // 4: 1.27, 6: 0.98
     {1024, 112, 5, 5},             // of 64: 4: 1.08, 6: 0.81
     {1024, 224, 4, 3},             // of 128: 3: 1.35; 2: 1.17, 3: 0.91
-    {1024, INT64_MAX, 3, 3},       // of 256: 2: 1.17, 3: 0.93; 2: 1.04, 3: 0.82
+    {1024, 383, 3, 3},             // of 256: 2: 1.17, 3: 0.93; 2: 1.06, 3: 0.78
+    {1024, INT64_MAX, 3, 2},       // of 512: 2: 1.06, 3: 0.85; 2: 0.94
     {1536, 15, 7, 7},              // 6: 1.14, 8: 0.96
     {1536, 63, 6, 6},              // 5: 1.13, 6: 0.89
     {INT64_MAX, 63, 5, 5},         // 4: 1.03 to 1.24, 6: 0.77 to 0.89
     {1536, 127, 3, 3},             // of 64: 2: 1.24, 3: 0.97; 2: 1.01, 3: 0.79
-    {INT64_MAX, 255, 3, 2},        // of 64, 128: 2: 1.00 to 1.23, 3: 0.80 to 0.95; 2: 0.88 to 0.96
-    {INT64_MAX, INT64_MAX, 2, 2},  // of 256: 2: 0.75 and 0.80; 2: 0.64 and 0.66
+    {INT64_MAX, 255, 3, 3},        // of 64, 128: 2: 1.00 to 1.23, 3: 0.80 to 0.95; by `products` 2: 1.06, 3: 0.79
+    {INT64_MAX, 511, 2, 3},        // by that of `products`, of 256: 2: 0.91 and 0.95; 2: 1.05 and 1.08, 3: 1.00
+    {INT64_MAX, INT64_MAX, 6, 5},  // the same of 512: 4: 1.05 and 1.08, 8: 0.93; 4: 0.98 and 1.02
+};
+
+/// From so many sequences on, of layers to so many hidden units, `products` is faster than `step`; what is in brackets
+/// is its time by that of `step`, calls of one step in turn on an H200 (isobit bench gru --device cuda --mode streaming
+/// --kernel products,step --steps 32).
+struct FewestSequences {
+  int64_t hidden, batch, wide;
+};
+constexpr FewestSequences kFewestProductSequences[] = {
+    {640, INT64_MAX, INT64_MAX},  // R h by mma.sync
+    {1024, 257, 129},             // 256 (1.11, 1.12), 512 (0.75, 0.78); 128 (1.04, 1.11), 192 (0.88, 0.95)
+    {2048, 129, 65},              // 128 (1.01, 1.06), 192 (0.66, 0.68); 64 (1.17, 1.24), 128 (0.82, 0.88)
+    {INT64_MAX, 128, 65},         // 64 (1.53, 1.58), 128 (0.93, 0.96); 64 (1.65, 1.68), 128 (0.62, 0.64)
 };
 
 /// Of gru_portable, by the same measure; more launches than `launches` take longer than `step` for any number of steps.
@@ -427,9 +461,11 @@ Status supports(std::span<const DeviceLayer> layers, PersistentForm form, int64_
   return {};
 }
 
+/// Of whichever form.
 int64_t exchange_bytes(const PersistentLayer& layer, int64_t batch) {
-  return std::max(fits(layer, PersistentForm::kGrid) ? grid_exchange_bytes(layer, batch) : 0,
-                  fits(layer, PersistentForm::kPortable) ? portable_exchange_bytes(layer, batch) : 0);
+  return std::max({fits(layer, PersistentForm::kGrid) ? grid_exchange_bytes(layer, batch) : 0,
+                   fits(layer, PersistentForm::kPortable) ? portable_exchange_bytes(layer, batch) : 0,
+                   fits(layer, PersistentForm::kProducts) ? products_scratch_bytes(layer, batch) : 0});
 }
 
 }  // namespace
@@ -446,6 +482,13 @@ int64_t persistent_fewest_steps(std::span<const DeviceLayer> layers, int64_t bat
   return 1;
 }
 
+int64_t products_fewest_steps(std::span<const DeviceLayer> layers, int64_t batch) {
+  const PersistentLayer& layer = layers.front().persistent;
+  for (const FewestSequences& row : kFewestProductSequences)
+    if (layer.hidden_size <= row.hidden) return batch >= (layer.h_planes == 1 ? row.batch : row.wide) ? 1 : INT64_MAX;
+  return INT64_MAX;
+}
+
 int64_t only_if_asked(std::span<const DeviceLayer>, int64_t) { return INT64_MAX; }
 
 int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps,
@@ -453,7 +496,9 @@ int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t ba
   // Smaller runs are supported, too.
   batch = std::min(batch, kMaxBatch);
   steps = std::min(steps, kMaxSteps);
-  if (!supports(layers, PersistentForm::kChosen, batch, steps).ok()) return 0;
+  if (!supports(layers, PersistentForm::kChosen, batch, steps).ok() &&
+      !supports(layers, PersistentForm::kProducts, batch, steps).ok())
+    return 0;
   int64_t bytes = 0;
   for (const DeviceLayer& layer : layers) {
     const PersistentLayer& p = layer.persistent;
@@ -486,9 +531,13 @@ Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceR
   rows.flip = p.x_flip;
   const ProductKernel kernel = choose_product_kernel(shape, rows.rows);
   ISOBIT_RETURN_IF_ERROR(pad_product_x(shape, kernel, rows, x, stream));
-  ISOBIT_RETURN_IF_ERROR(with_ratios(p.ratios.x, [&](auto ratio) {
-    return launch_product(std::get<DeviceProduct<decltype(ratio)>>(p.W), kernel, x, rows.rows, ih, stream);
-  }));
+  const auto input_product = [&](ProductOrder order, int64_t blocks_left) {
+    return with_ratios(p.ratios.x, [&](auto ratio) {
+      return launch_product(std::get<DeviceProduct<decltype(ratio)>>(p.W), kernel, x, rows.rows, ih, stream, order,
+                            blocks_left);
+    });
+  };
+  if (form != PersistentForm::kProducts) ISOBIT_RETURN_IF_ERROR(input_product(ProductOrder::kAlone, 0));
 
   PersistentChunk chunk{};
   chunk.ih = ih;
@@ -510,6 +559,10 @@ Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceR
     switch (form) {
       case PersistentForm::kGrid: return launch_grid<Ratio>(p, chunk, exchange, stream);
       case PersistentForm::kPortable: return launch_portable<Ratio>(p, chunk, exchange, stream);
+      case PersistentForm::kProducts:
+        return launch_products<Ratio>(p, chunk, exchange, stream, [&](int64_t blocks_left) {
+          return input_product(ProductOrder::kFirst, blocks_left);
+        });
       default: return launch_cluster<Ratio>(p, chunk, form == PersistentForm::kClusterMany, stream);
     }
   });
@@ -560,6 +613,7 @@ ISOBIT_PERSISTENT_FORM(cluster, kCluster)
 ISOBIT_PERSISTENT_FORM(cluster_many, kClusterMany)
 ISOBIT_PERSISTENT_FORM(grid, kGrid)
 ISOBIT_PERSISTENT_FORM(portable, kPortable)
+ISOBIT_PERSISTENT_FORM(products, kProducts)
 #undef ISOBIT_PERSISTENT_FORM
 
 }  // namespace isobit::cuda

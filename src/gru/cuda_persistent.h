@@ -23,9 +23,10 @@
 
 namespace isobit::cuda {
 
-/// The ways to run a layer. kChosen: the fastest of the others.
-enum class PersistentForm : size_t { kChosen, kCluster, kClusterMany, kGrid, kPortable };
-inline constexpr size_t kPersistentForms = 5;
+/// The ways to run a layer after the product W x. kChosen: the fastest of those that keep R in registers, all but
+/// kProducts.
+enum class PersistentForm : size_t { kChosen, kCluster, kClusterMany, kGrid, kPortable, kProducts };
+inline constexpr size_t kPersistentForms = 6;
 
 /// Of the rows of R. Pointers are device memory.
 template <typename Ratio>
@@ -67,7 +68,7 @@ struct PortableCut {
 };
 
 struct PersistentLayer {
-  bool fits[kPersistentForms]{};  // which forms run it; kChosen: any
+  bool fits[kPersistentForms]{};  // which forms run it
   bool grid = false;              // H above 1024: no clusters
   GridCut grid_cut{};
   PortableCut portable{};
@@ -83,6 +84,8 @@ struct PersistentLayer {
   std::tuple<PersistentRows<float>, PersistentRows<Fixed>, PersistentRows<WideFixed>, PersistentRows<double>> rows{};
   // Accumulator -> ih -> gate input, in the order of PersistentChunk::ih.
   std::tuple<DeviceProduct<float>, DeviceProduct<Fixed>, DeviceProduct<double>> W{};
+  // Accumulator -> hh, in the same order (cuda_products.h).
+  std::tuple<DeviceProduct<float>, DeviceProduct<Fixed>, DeviceProduct<WideFixed>, DeviceProduct<double>> R{};
   const uint4* fragments = nullptr;       // R: [groups][k_tiles][gate][lane][16 bytes] (pack_fragments)
   const uint4* grid_fragments = nullptr;  // R for cuda_grid.cuh
   const float* tables = nullptr;          // u, r, n behind each other: code minus zero point for each gate input
@@ -133,6 +136,7 @@ struct PersistentPack {
              PersistentRowsPack<double>>
       rows;
   std::tuple<ProductPack<float>, ProductPack<Fixed>, ProductPack<double>> W;
+  std::tuple<ProductPack<float>, ProductPack<Fixed>, ProductPack<WideFixed>, ProductPack<double>> R;
   std::vector<uint8_t> fragments, grid_fragments;
   std::vector<float> tables;
 };

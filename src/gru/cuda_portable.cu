@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <string>
 
 #include "core/cuda_status.h"
 #include "gru/cuda_portable.cuh"
@@ -23,6 +24,8 @@ int32_t shared_of(const PersistentLayer& layer) {
   return portable_shared(layer.portable.warp_tiles, layer.portable.unit_blocks, layer.h_planes, layer.table_entries)
       .total;
 }
+
+constexpr int32_t kMaxPortableHidden = 2048;
 
 int32_t pieces_of(int64_t count, int64_t piece) { return static_cast<int32_t>((count + piece - 1) / piece); }
 /// The next.
@@ -50,6 +53,9 @@ int64_t word_bytes(const PersistentLayer& layer, int64_t teams, int32_t team_seq
 template <typename Ratio>
 Status prepare_portable(PersistentLayer& layer, const DeviceLimits& limits) {
   const int32_t hidden = layer.hidden_size;
+  if (hidden > kMaxPortableHidden)
+    return {StatusCode::kUnsupported,
+            "H is " + std::to_string(hidden) + ", must be at most 2048: more does not fit the registers of a device"};
   PortableCut& cut = layer.portable;
   // The fewest blocks whose warps have room for their part of R in registers.
   cut.unit_blocks = hidden <= 128 ? 8 : hidden <= 256 ? 4 : hidden <= 512 ? 2 : 1;

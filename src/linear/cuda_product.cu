@@ -28,22 +28,34 @@ int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }
 
 template <typename Ratio>
 using MmaKernel = void (*)(ProductArgs<Ratio>);
-/// Sums of two planes do not fit float.
+/// Calls body with the planes of x as a constant: sums of two do not fit float, and WideFixed is for them.
+template <typename Ratio, typename Body>
+auto with_planes(int32_t planes, Body body) {
+  using Two = std::integral_constant<int, 2>;
+  if constexpr (std::is_same_v<Ratio, WideFixed>) {
+    return body(Two());
+  } else {
+    if constexpr (!std::is_same_v<Ratio, float>)
+      if (planes == 2) return body(Two());
+    return body(std::integral_constant<int, 1>());
+  }
+}
 template <typename Ratio>
 MmaKernel<Ratio> mma_kernel(int32_t planes) {
-  if constexpr (!std::is_same_v<Ratio, float>)
-    if (planes == 2) return product_u8s8<2, Ratio>;
-  return product_u8s8<1, Ratio>;
+  return with_planes<Ratio>(planes, [](auto count) -> MmaKernel<Ratio> { return product_u8s8<count(), Ratio>; });
 }
 template <typename Ratio>
 using WgmmaKernel = void (*)(WgmmaArgs<Ratio>);
 template <typename Ratio>
-WgmmaKernel<Ratio> wgmma_kernel(const ProductShape& p) {
-  if (p.deep) return product_wgmma_deep<Ratio>;
-  const int32_t columns = p.columns;
-  return columns == 192   ? product_wgmma<192, Ratio>
-         : columns == 144 ? product_wgmma<144, Ratio>
-                          : product_wgmma<96, Ratio>;
+WgmmaKernel<Ratio> wgmma_kernel(const ProductShape& p, bool shared_tiles) {
+  return with_planes<Ratio>(p.planes, [&](auto planes) -> WgmmaKernel<Ratio> {
+    if constexpr (planes() == 1)
+      if (!p.deep)
+        return p.columns == 192   ? product_wgmma<192, Ratio>
+               : p.columns == 144 ? product_wgmma<144, Ratio>
+                                  : product_wgmma<96, Ratio>;
+    return shared_tiles ? product_wgmma_deep<planes(), true, Ratio> : product_wgmma_deep<planes(), false, Ratio>;
+  });
 }
 
 /// Codes to unsigned rows padded with zeros, planes of high bytes first; four codes a thread.
@@ -69,39 +81,60 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int plane = 0; plane < Planes; ++plane) out[(row * Planes + plane) * row_words + i % row_words] = word[plane];
   }
+  wait_for_grid_before();
 }
 
+/// Byte `first` of each code of two bytes of two words, one pair of words after the other.
+__device__ __forceinline__ uint4 plane_of(const uint4& codes, const uint4& more, bool high) {
+  const uint32_t bytes = high ? 0x7531 : 0x6420;
+  return uint4{__byte_perm(codes.x, codes.y, bytes), __byte_perm(codes.z, codes.w, bytes),
+               __byte_perm(more.x, more.y, bytes), __byte_perm(more.z, more.w, bytes)};
+}
 /// The same in the order of WgmmaArgs::x; a block of threads is 64 rows x 128 codes, 16 codes a thread. Whole: every
 /// 16 codes are there and aligned.
-template <bool Whole>
+template <int Planes, bool Whole>
 __global__ void __launch_bounds__(kThreads)
     pad_stages(const __grid_constant__ ProductRows from, int64_t size, uint4* out) {
   let_next_grid_start();
   const uint32_t flips = from.flip * 0x01010101u;
   const auto batch = static_cast<uint32_t>(from.batch);
-  uint4* const to = out + (int64_t{blockIdx.x} * gridDim.y + blockIdx.y) * (kWgmmaStageBytes / 16);
+  const int64_t plane_pieces = int64_t{gridDim.y} * (kWgmmaStageBytes / 16);
+  uint4* const to = out + int64_t{blockIdx.x} * Planes * plane_pieces + blockIdx.y * (kWgmmaStageBytes / 16);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const auto i = static_cast<int>(threadIdx.x) + half * kThreads;
     const int64_t row = int64_t{blockIdx.x} * kWgmmaRows + i / 8;
     const int64_t k = int64_t{blockIdx.y} * kWgmmaDepth + (i % 8 ^ i / 8 % 8) * 16;
-    uint4 piece{0, 0, 0, 0};
+    uint4 piece[Planes]{};  // high bytes first
     if (row < from.rows && k < size) {
       const uint8_t* codes = from.codes + static_cast<uint32_t>(row) / batch * from.step +
-                             static_cast<uint32_t>(row) % batch * from.sequence + k;
+                             static_cast<uint32_t>(row) % batch * from.sequence + k * Planes;
       if (Whole) {
-        piece = *reinterpret_cast<const uint4*>(codes);
-        piece = uint4{piece.x ^ flips, piece.y ^ flips, piece.z ^ flips, piece.w ^ flips};
+        const auto* const whole = reinterpret_cast<const uint4*>(codes);
+        if constexpr (Planes == 1) {
+          piece[0] = whole[0];
+        } else {
+          const uint4 first = whole[0], second = whole[1];
+          piece[0] = plane_of(first, second, true);
+          piece[1] = plane_of(first, second, false);
+        }
       } else {
-        uint32_t words[4] = {};
 #pragma unroll
-        for (int j = 0; j < 16; ++j)
-          if (k + j < size) words[j / 4] |= static_cast<uint32_t>(codes[j] ^ from.flip) << (j % 4 * 8);
-        piece = uint4{words[0], words[1], words[2], words[3]};
+        for (int plane = 0; plane < Planes; ++plane) {
+          uint32_t words[4] = {};
+#pragma unroll
+          for (int j = 0; j < 16; ++j)
+            if (k + j < size)
+              words[j / 4] |= static_cast<uint32_t>(codes[j * Planes + Planes - 1 - plane]) << (j % 4 * 8);
+          piece[plane] = uint4{words[0], words[1], words[2], words[3]};
+        }
       }
+      piece[0] = uint4{piece[0].x ^ flips, piece[0].y ^ flips, piece[0].z ^ flips, piece[0].w ^ flips};
     }
-    to[i] = piece;
+#pragma unroll
+    for (int plane = 0; plane < Planes; ++plane) to[plane * plane_pieces + i] = piece[plane];
   }
+  wait_for_grid_before();
 }
 
 template <typename Ratio>
@@ -131,6 +164,7 @@ void cut_wgmma(int32_t shared, ProductShape& p) {
     p.cluster = kDeepCluster;
     return;
   }
+  if (p.planes != 1) return;
   int64_t least = INT64_MAX;
   for (const int32_t columns : {192, 144, 96}) {
     if (k_blocks * columns * kWgmmaDepth > shared) continue;
@@ -150,7 +184,6 @@ void cut_wgmma(int32_t shared, ProductShape& p) {
 /// Sets p.columns where the device can run product_wgmma or product_wgmma_deep.
 template <typename Ratio>
 Status prepare_wgmma(ProductShape& p) {
-  if (p.planes != 1) return {};
   ISOBIT_ASSIGN_OR_RETURN(const bool compiled, has_90a_code());
   if (!compiled) return {};
   int device = 0, shared = 0;
@@ -161,13 +194,20 @@ Status prepare_wgmma(ProductShape& p) {
   if (p.columns == 0) return {};
   cudaLaunchAttribute attribute{};
   const cudaLaunchConfig_t config = wgmma_config<Ratio>(p, 1, attribute);
-  const WgmmaKernel<Ratio> kernel = wgmma_kernel<Ratio>(p);
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
-                                     "product_wgmma: shared memory"));
+  const WgmmaKernel<Ratio> kernel = wgmma_kernel<Ratio>(p, false);
+  for (const WgmmaKernel<Ratio> each : {kernel, wgmma_kernel<Ratio>(p, true)})
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(each, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+                                       "product_wgmma: shared memory"));
   ISOBIT_RETURN_IF_ERROR(
       cuda_status(cudaOccupancyMaxActiveClusters(&p.clusters, kernel, &config), "clusters on the device"));
   if (p.clusters == 0) p.columns = 0;
   return {};
+}
+
+/// Of a cluster of product_wgmma_deep.
+int64_t deep_tiles(const ProductShape& p, int64_t rows) {
+  const int64_t row_tiles = ceil_div(rows, kWgmmaRows) * p.planes;
+  return ceil_div(row_tiles, kDeepCluster * kDeepRowTiles) * ceil_div(p.n, p.columns);
 }
 
 /// WgmmaArgs::w.
@@ -246,41 +286,54 @@ Result<ProductPack<Ratio>> pack_product(const ProductWeights<Ratio>& weights) {
 
 template Result<ProductPack<float>> pack_product(const ProductWeights<float>&);
 template Result<ProductPack<Fixed>> pack_product(const ProductWeights<Fixed>&);
+template Result<ProductPack<WideFixed>> pack_product(const ProductWeights<WideFixed>&);
 template Result<ProductPack<double>> pack_product(const ProductWeights<double>&);
 
 ProductKernel choose_product_kernel(const ProductShape& p, int64_t rows) {
-  const bool enough = p.deep ? rows >= kDeepMinRows : rows >= kWgmmaMinRows || p.k >= kWgmmaMinDepth;
+  const bool enough = p.deep ? rows * p.planes >= kDeepMinRows : rows >= kWgmmaMinRows || p.k >= kWgmmaMinDepth;
   return p.columns > 0 && enough ? ProductKernel::kWgmma : ProductKernel::kMma;
 }
 
 int64_t product_x_row_bytes(const ProductShape& p) {
-  return std::max(p.planes * p.k_padded, p.columns > 0 ? int64_t{p.k_blocks} * kWgmmaDepth : 0);
+  return p.planes * std::max(p.k_padded, p.columns > 0 ? int64_t{p.k_blocks} * kWgmmaDepth : 0);
 }
 int64_t product_x_bytes(const ProductShape& p, int64_t rows) {
   return ceil_div(rows, kWgmmaRows) * kWgmmaRows * product_x_row_bytes(p);
 }
 
+int64_t product_blocks_left(const ProductShape& p, ProductKernel kernel, int64_t rows) {
+  if (kernel != ProductKernel::kWgmma || !p.deep) return 0;
+  return std::max<int64_t>(p.clusters - deep_tiles(p, rows), 0) * kDeepCluster;
+}
+
 Status pad_product_x(const ProductShape& p, ProductKernel kernel, const ProductRows& from, uint8_t* x,
-                     cudaStream_t stream) {
+                     cudaStream_t stream, bool beside) {
+  cudaLaunchAttribute early = early_start();
+  cudaLaunchConfig_t config{};
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = beside && p.starts_early ? 1 : 0;
   if (kernel == ProductKernel::kMma) {
     const int64_t words = from.rows * p.k_padded / 4;
-    const int64_t blocks = std::min(ceil_div(words, kThreads), int64_t{16} * p.processors);
+    config.gridDim = dim3(static_cast<unsigned>(std::min(ceil_div(words, kThreads), int64_t{16} * p.processors)));
     const auto pad = p.planes == 1 ? pad_rows<1> : pad_rows<2>;
-    return launch_kernel("pad_rows", pad, static_cast<unsigned>(blocks), kThreads, 0, stream, from, p.k, p.k_padded,
-                         words, reinterpret_cast<uint32_t*>(x));
+    return cuda_status(cudaLaunchKernelEx(&config, pad, from, p.k, p.k_padded, words, reinterpret_cast<uint32_t*>(x)),
+                       "kernel pad_rows");
   }
-  const dim3 grid(static_cast<unsigned>(ceil_div(from.rows, kWgmmaRows)), static_cast<unsigned>(p.k_blocks));
+  config.gridDim = dim3(static_cast<unsigned>(ceil_div(from.rows, kWgmmaRows)), static_cast<unsigned>(p.k_blocks));
   const bool whole = (reinterpret_cast<uintptr_t>(from.codes) | static_cast<uint64_t>(from.step) |
                       static_cast<uint64_t>(from.sequence) | static_cast<uint64_t>(p.k)) %
                          16 ==
                      0;
-  return launch_kernel("pad_stages", whole ? pad_stages<true> : pad_stages<false>, grid, kThreads, 0, stream, from, p.k,
-                       reinterpret_cast<uint4*>(x));
+  const auto pad = p.planes == 1 ? (whole ? pad_stages<1, true> : pad_stages<1, false>)
+                                 : (whole ? pad_stages<2, true> : pad_stages<2, false>);
+  return cuda_status(cudaLaunchKernelEx(&config, pad, from, p.k, reinterpret_cast<uint4*>(x)), "kernel pad_stages");
 }
 
 template <typename Ratio>
 Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel, const uint8_t* x, int64_t rows,
-                      uint16_t* out, cudaStream_t stream) {
+                      uint16_t* out, cudaStream_t stream, ProductOrder order, int64_t blocks_left) {
   const ProductShape& p = product.shape;
   if (kernel == ProductKernel::kMma) {
     ProductArgs<Ratio> a{};
@@ -296,6 +349,7 @@ Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel,
     a.high = product.high;
     a.again = product.again;
     a.out = out;
+    a.order = order;
     cudaLaunchAttribute early = early_start();
     cudaLaunchConfig_t config{};
     // Blocks that run together read the same rows of x. The caller has few enough rows for the second dimension.
@@ -321,10 +375,15 @@ Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel,
   a.low = product.low;
   a.high = product.high;
   a.out = out;
+  a.order = order;
   int64_t clusters = 0;
+  bool shared_tiles = false;
   if (p.deep) {
-    const int64_t tiles = ceil_div(rows, int64_t{kDeepCluster} * kDeepRowTiles * kWgmmaRows) * a.n_tiles;
+    const int64_t tiles = deep_tiles(p, rows);
     clusters = std::min<int64_t>(p.clusters, tiles);
+    if (order == ProductOrder::kFirst && blocks_left / kDeepCluster * 2 >= clusters)
+      clusters = std::min(clusters, blocks_left / kDeepCluster);
+    shared_tiles = tiles <= clusters;
   } else {
     // The same number of clusters for each group of tiles of columns, all at once where there are enough.
     const int64_t groups = a.n_tiles / p.cluster;
@@ -335,14 +394,16 @@ Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel,
   attributes[1] = early_start();
   config.numAttrs = 2;
   config.stream = stream;
-  return cuda_status(cudaLaunchKernelEx(&config, wgmma_kernel<Ratio>(p), a),
+  return cuda_status(cudaLaunchKernelEx(&config, wgmma_kernel<Ratio>(p, shared_tiles), a),
                      p.deep ? "kernel product_wgmma_deep" : "kernel product_wgmma");
 }
 template Status launch_product(const DeviceProduct<float>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
-                               cudaStream_t);
+                               cudaStream_t, ProductOrder, int64_t);
 template Status launch_product(const DeviceProduct<Fixed>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
-                               cudaStream_t);
+                               cudaStream_t, ProductOrder, int64_t);
+template Status launch_product(const DeviceProduct<WideFixed>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
+                               cudaStream_t, ProductOrder, int64_t);
 template Status launch_product(const DeviceProduct<double>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
-                               cudaStream_t);
+                               cudaStream_t, ProductOrder, int64_t);
 
 }  // namespace isobit::cuda

@@ -24,14 +24,19 @@ namespace isobit::cuda {
 
 enum class ProductKernel {
   kMma,    // cuda_product.cuh: every device, every depth
-  kWgmma,  // cuda_product_wgmma.cuh: code for sm_90a, codes of a byte
+  kWgmma,  // cuda_product_wgmma.cuh: code for sm_90a; codes of two bytes from K = 641 on
 };
+
+/// Of two products whose x are both there when the first one begins: they run beside each other where the device has
+/// programmatic dependent launch. kFirst: the next grid begins when x is there. kSecond: this one does not wait for the
+/// first but at its end, so that its end is that of both.
+enum class ProductOrder : int32_t { kAlone, kFirst, kSecond };
 
 /// What a product takes, without padding.
 template <typename Ratio>
 struct ProductWeights {
   int64_t n = 0, k = 0;             // n a multiple of 48, k at least 1
-  int32_t planes = 1;               // bytes of a code of x: 1, or 2 of Fixed and double
+  int32_t planes = 1;               // bytes of a code of x: 1, 2 of WideFixed, either of Fixed and double
   std::vector<int8_t> w;            // [n][k]
   std::vector<SumOf<Ratio>> start;  // [n] each
   std::vector<Ratio> ratio;
@@ -97,14 +102,21 @@ ProductKernel choose_product_kernel(const ProductShape& shape, int64_t rows);
 int64_t product_x_row_bytes(const ProductShape& shape);
 int64_t product_x_bytes(const ProductShape& shape, int64_t rows);
 
-/// Writes the rows into x, 16-byte aligned, in the order of a kernel. At least one row.
+/// Writes the rows into x, 16-byte aligned, in the order of a kernel. At least one row. beside: of another call of this
+/// just before in the stream, which has other rows and another x; the end of this one is that of both.
 Status pad_product_x(const ProductShape& shape, ProductKernel kernel, const ProductRows& from, uint8_t* x,
-                     cudaStream_t stream);
+                     cudaStream_t stream, bool beside = false);
 /// out [rows][n], 16-byte aligned, from what pad_product_x, just before in the stream, has written for that kernel. At
 /// least one row. Where the device can, both let the next grid begin early (let_next_grid_start), and this one does.
+/// blocks_left: of kFirst, what product_blocks_left says of the other; where that is a half at least of those that this
+/// one would take, it takes no more, so that none of both has to wait for a processor.
 template <typename Ratio>
 Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel, const uint8_t* x, int64_t rows,
-                      uint16_t* out, cudaStream_t stream);
+                      uint16_t* out, cudaStream_t stream, ProductOrder order = ProductOrder::kAlone,
+                      int64_t blocks_left = 0);
+
+/// Blocks that the device has room for beside such a product.
+int64_t product_blocks_left(const ProductShape& shape, ProductKernel kernel, int64_t rows);
 
 }  // namespace isobit::cuda
 

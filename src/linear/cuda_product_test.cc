@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/random.h"
+#include "core/rescale.h"
 #include "testing/cuda_buffer.h"
 
 namespace isobit::cuda {
@@ -26,15 +27,15 @@ using isobit::testing::GuardedDeviceBuffer;
 /// Smaller under compute-sanitizer, which is slow.
 bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
 
-/// About this ratio; for Fixed, every third a power of two, so that results lie halfway between integers, too.
+/// About this ratio; of integers every third a power of two, so that results lie halfway between integers, too.
 template <typename Ratio>
 Ratio ratio_near(Random& random, double ratio) {
-  if constexpr (std::is_same_v<Ratio, Fixed>) {
+  if constexpr (kIsInteger<Ratio>) {
     int exponent = 0;
     const double fraction = std::frexp(std::min(ratio, 0.24), &exponent);
     RescaleParameters rescale{1, 1 - exponent};
     if (!random.one_in(3)) rescale = {static_cast<int32_t>(fraction * 0x7fffffff), 31 - exponent};
-    return to_fixed(rescale).value();
+    return to_fixed<Ratio>(rescale).value();
   } else {
     return static_cast<float>(ratio);  // of 24 bits in either case: expected() relies on it
   }
@@ -62,12 +63,12 @@ ProductWeights<Ratio> random_weights(Random& random, int64_t n, int64_t k, int32
       std::ldexp(std::sqrt(static_cast<double>(k)) * static_cast<double>(most + 1), planes == 1 ? 6 : 14);  // of a sum
   // In double lanes a start may have more than 32 bits.
   const int64_t start = std::is_same_v<Ratio, double> && random.one_in(4) ? int64_t{1} << 34 : 1 << 18;
-  weights.by_shifts = std::is_same_v<Ratio, Fixed> && random.one_in(3);
+  weights.by_shifts = kIsInteger<Ratio> && random.one_in(3);
   for (int64_t row = 0; row < n; ++row) {
     const auto uniform = [&] { return static_cast<double>(random.between(1, 1 << 20)) * 0x1p-20; };
     weights.start.push_back(static_cast<SumOf<Ratio>>(random.between(-start, start)));
     weights.ratio.push_back(ratio_near<Ratio>(random, 1.5 * static_cast<double>(weights.high) / typical * uniform()));
-    if constexpr (std::is_same_v<Ratio, Fixed>)
+    if constexpr (kIsInteger<Ratio>)
       if (weights.by_shifts) {
         const int32_t shift = std::clamp(1 - std::ilogb(1.5 * static_cast<double>(weights.high) / typical), 1, 30);
         weights.ratio.back() = {0, shift};
@@ -159,22 +160,24 @@ uint16_t expected(const ProductWeights<Ratio>& weights, const Rows& rows, int64_
     if (weights.planes == 2) code = code * 256 + bytes[0];
     sum += w[k] * code;
   }
-  // Products of a sum of at most 36 bits and a ratio of 24, and of 32 and 31, are exact in long double.
+  // Products of a sum of at most 36 bits and a ratio of 24, and of 32 and 31, are exact in long double; not those of 39
+  // and 31.
   static_assert(std::numeric_limits<long double>::digits >= 63);
-  long double ratio;
-  if constexpr (std::is_same_v<Ratio, Fixed>) {
-    const Fixed fixed = weights.ratio[row];
-    ratio = std::ldexp(static_cast<long double>(fixed.multiplier), -32 - fixed.shift);
-    if (weights.by_shifts) {
-      ratio = std::ldexp(1.0L, -fixed.shift);
-      sum -= (1 << (fixed.shift - 1)) - 1;
-    }
+  long double value;
+  if constexpr (kIsInteger<Ratio>) {
+    const Ratio ratio = weights.ratio[row];
+    if (weights.by_shifts) sum -= (int64_t{1} << (ratio.shift - 1)) - 1;
+    const Int128 product = weights.by_shifts ? Int128{sum} : Int128{sum} * ratio.multiplier;
+    const int shift = weights.by_shifts ? ratio.shift : 32 + ratio.shift;
+    const Int128 down = product >> shift;
+    const Int128 twice_rest = (product - (down << shift)) * 2;
+    const Int128 unit = Int128{1} << shift;
+    value = static_cast<long double>(down + (twice_rest > unit || (twice_rest == unit && down % 2 != 0) ? 1 : 0));
   } else {
-    ratio = weights.ratio[row];
+    // In float lanes a sum of more than 24 bits is rounded first.
+    const long double exact = std::is_same_v<Ratio, float> ? static_cast<float>(sum) : static_cast<long double>(sum);
+    value = std::nearbyint(exact * static_cast<long double>(weights.ratio[row]));
   }
-  // In float lanes a sum of more than 24 bits is rounded first.
-  const long double exact = std::is_same_v<Ratio, float> ? static_cast<float>(sum) : static_cast<long double>(sum);
-  const long double value = std::nearbyint(exact * ratio);
   const auto clamped = std::clamp<long double>(value, weights.low, weights.high);
   return static_cast<uint16_t>(static_cast<int32_t>(std::nearbyint(clamped * weights.again[row])) + 32768);
 }
@@ -206,9 +209,10 @@ class CudaProduct : public ::testing::Test {
     const OnDevice<Ratio> device(*pack);
     const std::string what = "m " + std::to_string(m) + ", n " + std::to_string(n) + ", k " + std::to_string(k) +
                              ", planes " + std::to_string(planes) + ", ratios " +
-                             (std::is_same_v<Ratio, Fixed>    ? "Fixed"
-                              : std::is_same_v<Ratio, double> ? "double"
-                                                              : "float") +
+                             (std::is_same_v<Ratio, Fixed>       ? "Fixed"
+                              : std::is_same_v<Ratio, WideFixed> ? "WideFixed"
+                              : std::is_same_v<Ratio, double>    ? "double"
+                                                                 : "float") +
                              ", columns " + std::to_string(shape.columns) + ", stages " + std::to_string(shape.stages) +
                              ", cluster " + std::to_string(shape.cluster) + ", clusters " +
                              std::to_string(shape.clusters);
@@ -275,7 +279,29 @@ TEST_F(CudaProduct, CodesOfTwoBytes) {
         if (HasFatalFailure()) return;
         compare_in<Fixed>(m, n, k, 2, 0);
         if (HasFatalFailure()) return;
+        compare_in<WideFixed>(m, n, k, 2, 0);
+        if (HasFatalFailure()) return;
       }
+  check_wgmma_ran();
+}
+
+// By wgmma from K = 641 on: rows of neither, one or both blocks of a cluster, and columns beyond n.
+TEST_F(CudaProduct, StreamedWeightsForCodesOfTwoBytes) {
+  for (const int64_t m : {1, 63, 64, 65, 128, 129, 500})
+    for (const int64_t n : {48, 192, 240})
+      for (const int64_t k : {641, 1024, 2048, 2100}) {
+        if (sanitized() && !random_.one_in(16)) continue;
+        for (const int32_t clusters : {0, 1}) {
+          compare_in<Fixed>(m, n, k, 2, clusters);
+          if (HasFatalFailure()) return;
+          compare_in<WideFixed>(m, n, k, 2, clusters);
+          if (HasFatalFailure()) return;
+          compare_in<double>(m, n, k, 2, clusters);
+          if (HasFatalFailure()) return;
+        }
+      }
+  if (!sanitized()) compare_in<WideFixed>(1000, 6144, 2048, 2, 5);
+  check_wgmma_ran();
 }
 
 TEST_F(CudaProduct, DeepOnes) {

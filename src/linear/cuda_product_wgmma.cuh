@@ -18,7 +18,9 @@
 // bytes of x and as deep a piece of W. Tiles are 128 rows x 192 columns, so that the cache keeps up; a warpgroup has
 // all of one, again in turns. The two blocks of a cluster have the same columns and rows beneath each other: each loads
 // half of the piece of W for both. Tiles follow each other along n, so that x comes from memory once. What rescales a
-// tile is copied by its warpgroup.
+// tile is copied by its warpgroup. Of codes of two bytes a tile is 64 rows, both planes of them: a thread has both sums
+// of a result. Where no block has a second tile, its warpgroups share the one: each has 64 of the rows, or, of two
+// planes, half of the columns.
 //
 // x and W come in the order of shared memory: rows of 128 bytes whose 16-byte pieces are exchanged (piece ^ row % 8),
 // which is the 128-byte swizzle of wgmma. So 64 rows of x, or a block of W, are one bulk copy.
@@ -57,7 +59,8 @@ inline constexpr int kWgmmaPairBytes = sizeof(WgmmaRatios<Ratio>) + sizeof(Wgmma
 
 template <typename Ratio>
 struct WgmmaArgs {
-  const uint8_t* x;  // [ceil(m / 64)][k_blocks][64][128], pieces exchanged; what is beyond m and k is read, k times 0
+  /// [ceil(m / 64)][planes][k_blocks][64][128], pieces exchanged; what is beyond m and k is read, k times 0.
+  const uint8_t* x;
   /// [n_tiles]: [k_blocks][columns][128], pieces exchanged, zeros beyond k and n; then WgmmaRatios of each
   /// pair of columns; then WgmmaStarts of each.
   const uint8_t* w;
@@ -67,6 +70,7 @@ struct WgmmaArgs {
   bool by_shifts;           // rows of Fixed
   LimitOf<Ratio> low, high;
   uint16_t* out;  // [m][n], 16-byte aligned
+  ProductOrder order;
 };
 
 /// Bytes of a row of codes in shared memory: those of eight rows are in different banks.
@@ -174,16 +178,16 @@ __device__ __forceinline__ int read_lane() {
   return lane;
 }
 /// What becomes of a warp's 16 rows of a tile: rescaled, by way of `codes` (16 rows of wgmma_pitch bytes, the warp's
-/// own), and stored as far as they are within m and n. parameters: WgmmaRatios and WgmmaStarts of the tile.
-template <int Columns, typename Ratio>
-__device__ __forceinline__ void store_results(const WgmmaArgs<Ratio>& a, const int32_t (&acc)[Columns / 2],
-                                              const uint8_t* parameters, const uint8_t* codes, int64_t first_row,
-                                              int64_t first_column) {
+/// own), and stored as far as they are within m and n. acc: of each plane. pair_ratios, pair_starts: of these columns.
+template <int Columns, int Planes, typename Ratio>
+__device__ __forceinline__ void store_results(const WgmmaArgs<Ratio>& a, const int32_t (*acc)[Columns / 2],
+                                              const WgmmaRatios<Ratio>* pair_ratios,
+                                              const WgmmaStarts<Ratio>* pair_starts, const uint8_t* codes,
+                                              int64_t first_row, int64_t first_column) {
   constexpr int kPitch = wgmma_pitch(Columns);
   const int lane = read_lane();
-  const auto* const all_ratios = reinterpret_cast<const WgmmaRatios<Ratio>*>(parameters);
-  const auto* const ratios = all_ratios + lane % 4;
-  const auto* const starts = reinterpret_cast<const WgmmaStarts<Ratio>*>(all_ratios + Columns / 2) + lane % 4;
+  const WgmmaRatios<Ratio>* const ratios = pair_ratios + lane % 4;
+  const WgmmaStarts<Ratio>* const starts = pair_starts + lane % 4;
   // For stmatrix, the row and the half of 16 columns whose address this lane gives.
   const uint32_t codes_to = shared_address(codes) + static_cast<uint32_t>(lane % 16 * kPitch + lane / 16 * 16);
   // How codes leave: kRows rows at a time, a third of a row is kLanes pieces of 16 bytes.
@@ -206,8 +210,10 @@ __device__ __forceinline__ void store_results(const WgmmaArgs<Ratio>& a, const i
     uint32_t code[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const int32_t accumulator[1] = {acc[4 * j + i]};
-      sum[i] = complete_sum<Ratio>(accumulator, start[i / 4].start[i % 2]);
+      int32_t planes[Planes];
+#pragma unroll
+      for (int plane = 0; plane < Planes; ++plane) planes[plane] = acc[plane][4 * j + i];
+      sum[i] = complete_sum<Ratio>(planes, start[i / 4].start[i % 2]);
       by[i] = ratio[i / 4].ratio[i % 2];
       again[i] = ratio[i / 4].again[i % 2];
     }
@@ -259,7 +265,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
   const uint32_t w_full = x_free + 8 * static_cast<uint32_t>(a.stages);  // k_blocks
   const auto cluster = static_cast<uint32_t>(a.cluster);
   const uint32_t rank = block_in_cluster();
-  let_next_grid_start();
+  begin_product(a.order);
   if (threadIdx.x == 0) {
     for (uint32_t i = 0; i < static_cast<uint32_t>(a.stages); ++i) {
       barrier_init(x_full + 8 * i, 1);
@@ -296,7 +302,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
         fetch(w_at + static_cast<uint32_t>(block * kBlockBytes), w + block * kBlockBytes, kBlockBytes, barrier);
       }
       // W is constant; x comes from the grid before. Nobody writes `out` before x is there.
-      wait_for_grid_before();
+      wait_for_product_inputs(a.order);
       const uint32_t share = kWgmmaStageBytes / cluster;
       const auto everyone = static_cast<uint16_t>((1u << cluster) - 1);
       for (int tile = first_tile; tile < m_tiles; tile += tile_step) {
@@ -329,7 +335,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
     advance(group * a.k_blocks);
     for (int tile = first_tile + group * tile_step; tile < m_tiles; tile += kWgmmaGroups * tile_step) {
       if (tile > first_tile) named_barrier_sync(kTurn + group, kTurnThreads);
-      int32_t acc[Columns / 2];
+      int32_t acc[1][Columns / 2];
       uint32_t before = 0;  // the stage that the products under way but one read
       for (int block = 0; block < a.k_blocks; ++block) {
         if (!w_seen) barrier_wait(w_full + 8 * static_cast<uint32_t>(block), 0);
@@ -338,7 +344,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
         const uint64_t w = wgmma_matrix(w_at + static_cast<uint32_t>(block * kBlockBytes));
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < kWgmmaDepth / 32; ++k) wgmma_u8s8<Columns>(acc, x + 2 * k, w + 2 * k, block > 0 || k > 0);
+        for (int k = 0; k < kWgmmaDepth / 32; ++k)
+          wgmma_u8s8<Columns>(acc[0], x + 2 * k, w + 2 * k, block > 0 || k > 0);
         wgmma_commit();
         wgmma_wait<1>();
         if (block > 0) release(before);
@@ -351,21 +358,24 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
       advance((kWgmmaGroups - 1) * a.k_blocks);  // the other warpgroup's
       w_seen = true;
 #pragma unroll
-      for (int i = 0; i < Columns / 2; ++i) asm volatile("" : "+r"(acc[i])::"memory");  // not read any earlier
+      for (int i = 0; i < Columns / 2; ++i) asm volatile("" : "+r"(acc[0][i])::"memory");  // not read any earlier
 
-      store_results<Columns>(a, acc, wgmma_memory + at.parameters, codes, int64_t{tile} * kWgmmaRows + warp % 4 * 16,
-                             int64_t{n_tile} * Columns);
+      const auto* const ratios = reinterpret_cast<const WgmmaRatios<Ratio>*>(wgmma_memory + at.parameters);
+      store_results<Columns, 1>(a, acc, ratios, reinterpret_cast<const WgmmaStarts<Ratio>*>(ratios + Columns / 2),
+                                codes, int64_t{tile} * kWgmmaRows + warp % 4 * 16, int64_t{n_tile} * Columns);
     }
   }
   // Blocks of the cluster may still write here, or arrive at barriers here.
   cluster_sync();
+  end_product(a.order);
 #endif
 }
 
-template <typename Ratio>
+/// Shared: tiles are shared by the warpgroups of a block.
+template <int Planes, bool Shared, typename Ratio>
 __global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __grid_constant__ WgmmaArgs<Ratio> a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  let_next_grid_start();
+  begin_product(a.order);
   extern __shared__ __align__(1024) uint8_t wgmma_memory[];
   constexpr WgmmaShared kAt = deep_shared<Ratio>();
   constexpr int kParameters = kDeepColumns / 2 * kWgmmaPairBytes<Ratio>;
@@ -379,16 +389,18 @@ __global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __gr
   if (threadIdx.x == 0) {
     for (uint32_t i = 0; i < kDeepStages; ++i) {
       barrier_init(full + 8 * i, 1);
-      barrier_init(released + 8 * i, 4 * kDeepCluster);
+      barrier_init(released + 8 * i, 4 * kDeepCluster * (Shared ? kWgmmaGroups : 1));
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
   cluster_sync();
 
-  // Tiles of both blocks together. Where one has no rows, it does as if it had the last of x, but stores nothing.
+  // Tiles of both blocks together, of 64 rows of a plane each. Where one has no rows, it does as if it had the last of
+  // x, but stores nothing.
   constexpr int kRowTiles = kDeepRowTiles * kDeepCluster;
-  const int m_tiles = static_cast<int>((a.m + kWgmmaRows - 1) / kWgmmaRows);
+  static_assert(kDeepRowTiles % Planes == 0);
+  const int m_tiles = static_cast<int>((a.m + kWgmmaRows - 1) / kWgmmaRows) * Planes;
   const int tiles = (m_tiles + kRowTiles - 1) / kRowTiles * a.n_tiles;
   const int first_tile = static_cast<int>(blockIdx.x) / kDeepCluster;
   const int tile_step = static_cast<int>(gridDim.x) / kDeepCluster;
@@ -409,7 +421,7 @@ __global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __gr
     // ---- The loading warp, and three that do nothing.
     trade_registers<40>();
     if (warp == 4 * kWgmmaGroups && is_elected()) {
-      wait_for_grid_before();  // x; results are written after it has come
+      wait_for_product_inputs(a.order);  // x; results are written after it has come
       constexpr uint32_t kShare = kDeepWBytes / kDeepCluster;
       constexpr uint16_t kEveryone = (1u << kDeepCluster) - 1;
       for (int tile = first_tile; tile < tiles; tile += tile_step) {
@@ -450,47 +462,60 @@ __global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __gr
     static_assert(kWgmmaGroups == 2);
     constexpr int kTurn = 1, kTurnThreads = 128 * kWgmmaGroups;  // named barriers for each warpgroup
     constexpr int kCopied = kTurn + kWgmmaGroups, kCopiedThreads = 128;
-    advance(group * a.k_blocks);
-    for (int tile = first_tile + group * tile_step; tile < tiles; tile += kWgmmaGroups * tile_step) {
-      const int first_row = row_tile_of(tile) * kWgmmaRows + warp % 4 * 16;
+    // What a warpgroup has of a tile, row tiles of 64 rows of a plane.
+    constexpr int kRowTilesOfGroup = Shared && Planes == 1 ? 1 : kDeepRowTiles;
+    constexpr int kColumns = Shared && Planes == 2 ? kDeepColumns / 2 : kDeepColumns;
+    const int x_offset = Shared && Planes == 1 ? group * kWgmmaStageBytes : 0;  // bytes
+    const int w_offset = Shared && Planes == 2 ? group * kColumns * kWgmmaDepth : 0;
+    if (!Shared) advance(group * a.k_blocks);
+    for (int tile = first_tile + (Shared ? 0 : group) * tile_step; tile < tiles;
+         tile += (Shared ? 1 : kWgmmaGroups) * tile_step) {
+      const int first_row = (row_tile_of(tile) / Planes + x_offset / kWgmmaStageBytes) * kWgmmaRows + warp % 4 * 16;
       const int n_tile = tile % a.n_tiles;
       named_barrier_sync(kCopied + group, kCopiedThreads);  // the tile before is done with its parameters
       const auto* const from = reinterpret_cast<const uint4*>(w_of(n_tile) + int64_t{a.k_blocks} * kDeepWBytes);
       for (int i = warp % 4 * 32 + read_lane(); i < kParameters / 16; i += 128)
         reinterpret_cast<uint4*>(parameters)[i] = __ldg(from + i);
-      if (tile > first_tile) named_barrier_sync(kTurn + group, kTurnThreads);
-      int32_t acc[kDeepRowTiles][kDeepColumns / 2];
+      if (!Shared && tile > first_tile) named_barrier_sync(kTurn + group, kTurnThreads);
+      int32_t acc[kRowTilesOfGroup][kColumns / 2];
       uint32_t before = 0;  // the stage that the products under way but one read
       for (int block = 0; block < a.k_blocks; ++block) {
         barrier_wait(full + 8 * stage, phase);
-        const uint64_t x = wgmma_matrix(stages + stage * kDeepStageBytes);
-        const uint64_t w = x + (kDeepXBytes >> 4);
+        const uint64_t at_stage = wgmma_matrix(stages + stage * kDeepStageBytes);
+        const uint64_t x = at_stage + static_cast<uint64_t>(x_offset >> 4);
+        const uint64_t w = at_stage + static_cast<uint64_t>(kDeepXBytes + w_offset >> 4);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < kWgmmaDepth / 32; ++k)
 #pragma unroll
-          for (int i = 0; i < kDeepRowTiles; ++i)
-            wgmma_u8s8<kDeepColumns>(acc[i], x + (i * kWgmmaStageBytes >> 4) + 2 * k, w + 2 * k, block > 0 || k > 0);
+          for (int i = 0; i < kRowTilesOfGroup; ++i)
+            wgmma_u8s8<kColumns>(acc[i], x + (i * kWgmmaStageBytes >> 4) + 2 * k, w + 2 * k, block > 0 || k > 0);
         wgmma_commit();
         wgmma_wait<1>();
         if (block > 0) release(before);
         before = stage;
         advance(1);
       }
-      if (tile + tile_step < tiles) named_barrier_arrive(kTurn + 1 - group, kTurnThreads);
+      if (!Shared && tile + tile_step < tiles) named_barrier_arrive(kTurn + 1 - group, kTurnThreads);
       wgmma_wait<0>();
       release(before);
-      advance((kWgmmaGroups - 1) * a.k_blocks);  // the other warpgroup's
+      if (!Shared) advance((kWgmmaGroups - 1) * a.k_blocks);  // the other warpgroup's
       for (auto& sums : acc) keep_in_registers(sums);
       named_barrier_sync(kCopied + group, kCopiedThreads);  // parameters are there
 #pragma unroll
-      for (int i = 0; i < kDeepRowTiles; ++i)
-        store_results<kDeepColumns>(a, acc[i], parameters, codes, int64_t{first_row} + i * kWgmmaRows,
-                                    int64_t{n_tile} * kDeepColumns);
+      for (int i = 0; i < kRowTilesOfGroup; i += Planes) {
+        const auto* const ratios = reinterpret_cast<const WgmmaRatios<Ratio>*>(parameters);
+        const auto* const starts = reinterpret_cast<const WgmmaStarts<Ratio>*>(ratios + kDeepColumns / 2);
+        const int first_column = w_offset / kWgmmaDepth;
+        store_results<kColumns, Planes>(a, acc + i, ratios + first_column / 2, starts + first_column / 2, codes,
+                                        int64_t{first_row} + i * kWgmmaRows,
+                                        int64_t{n_tile} * kDeepColumns + first_column);
+      }
     }
   }
   // The other block may still write here, or arrive at barriers here.
   cluster_sync();
+  end_product(a.order);
 #endif
 }
 
