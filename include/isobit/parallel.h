@@ -21,7 +21,7 @@ class ThreadPool {
   [[nodiscard]] int threads() const;
 
   /// Calls body(context, part, begin, end) once for every part with begin < end and returns when all have.
-  /// Allocates nothing.
+  /// Allocates nothing. Bodies run in the default floating-point modes, whatever the caller's are.
   void run(int64_t items, void (*body)(void* context, int part, int64_t begin, int64_t end), void* context);
 
   /// The same for any callable (part, begin, end).

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <string>
 
+#include "core/float_mode.h"
 #include "core/number_text.h"
 
 namespace isobit {
@@ -78,6 +79,7 @@ bool parse_method(std::string_view text, CalibrationOptions& options) {
 }  // namespace
 
 Status check_calibration_options(const CalibrationOptions& options) {
+  const DefaultFloatMode mode;
   switch (options.method) {
     case CalibrationMethod::kMinMax:
     case CalibrationMethod::kSqnr: return {};
@@ -104,6 +106,7 @@ Status check_calibration_options(const CalibrationOptions& options) {
 }
 
 std::string to_string(const CalibrationOptions& options) {
+  const DefaultFloatMode mode;
   switch (options.method) {
     case CalibrationMethod::kMinMax: return "minmax";
     case CalibrationMethod::kSqnr: return "sqnr";
@@ -123,6 +126,7 @@ std::string to_string(const CalibrationOptions& options) {
 }
 
 Result<CalibrationOptions> parse_calibration_options(std::string_view text) {
+  const DefaultFloatMode mode;
   CalibrationOptions options;
   if (!parse_method(text, options) || !check_calibration_options(options).ok()) {
     return invalid("calibration \"" + std::string(text) +

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "calibrate/derive_grid.h"
+#include "core/float_mode.h"
 #include "core/number_text.h"
 #include "isobit/calibration.h"
 
@@ -120,6 +121,7 @@ Grid search_grid(const TensorStatistics& statistics, const Grid& covering, bool 
 
 Result<Grid> choose_grid(const TensorStatistics& statistics, const GridOptions& options, ScaleKind kind,
                          const CalibrationOptions& calibration, std::string_view name) {
+  const DefaultFloatMode mode;
   const Status usable = check_calibration_options(calibration);
   if (!usable.ok()) return Status(usable.code(), std::string(name) + ": " + usable.message());
   if (statistics.count() == 0) return not_ready(name, "no samples were observed; a range needs at least 1");

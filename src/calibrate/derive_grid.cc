@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "core/float_mode.h"
 #include "core/number_text.h"
 #include "isobit/calibration.h"
 
@@ -89,12 +90,14 @@ Result<Grid> derive_grid_f64(double min, double max, const GridOptions& options,
 
 Result<Grid> derive_grid(float min, float max, const GridOptions& options, ScaleKind kind, int64_t default_steps,
                          std::string_view name) {
+  const DefaultFloatMode mode;
   return derive_grid_f64(static_cast<double>(min), static_cast<double>(max), options, kind, default_steps, name);
 }
 
 Result<std::vector<Grid>> derive_row_grids(std::span<const float> values, int64_t rows, int64_t columns,
                                            const GridOptions& options, ScaleKind kind, std::string_view name,
                                            bool zero_rows_follow) {
+  const DefaultFloatMode mode;
   const auto size = static_cast<int64_t>(values.size());
   if (rows < 0 || columns < 1 || size % columns != 0 || size / columns != rows) {
     return invalid(name, std::to_string(size) + " values are not " + std::to_string(rows) + " rows of " +

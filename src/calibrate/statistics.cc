@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cmath>
 
+#include "core/float_mode.h"
 #include "isobit/calibration.h"
 
 namespace isobit {
@@ -28,6 +29,7 @@ int floor_to_int(double v) {
 }  // namespace
 
 void TensorStatistics::observe(const float* x, int64_t count) {
+  const DefaultFloatMode mode;
   if (count <= 0) return;
   float low = x[0];
   float high = x[0];
@@ -59,6 +61,7 @@ void TensorStatistics::observe(const float* x, int64_t count) {
 }
 
 void TensorStatistics::observe_sequence_ranges(const float* step_min, const float* step_max, int64_t steps) {
+  const DefaultFloatMode mode;
   if (steps <= 0) return;
   auto low = static_cast<double>(step_min[0]);
   auto high = static_cast<double>(step_max[0]);
@@ -74,6 +77,7 @@ void TensorStatistics::observe_sequence_ranges(const float* step_min, const floa
 }
 
 void TensorStatistics::merge(const TensorStatistics& other) {
+  const DefaultFloatMode mode;
   assert(ema_decay_ == other.ema_decay_);
   if (other.count_ > 0) {
     if (count_ == 0) {

@@ -6,6 +6,7 @@
 
 #include "core/codes.h"
 #include "core/fixed.h"
+#include "core/float_mode.h"
 
 namespace isobit {
 namespace {
@@ -30,7 +31,9 @@ std::optional<ScaleKind> scale_kind_from_string(std::string_view text) {
 
 float Grid::scale() const { return kind == ScaleKind::kPow2 ? std::ldexp(1.0f, -shift) : real_scale; }
 
-float Grid::inverse_scale() const { return kind == ScaleKind::kPow2 ? std::ldexp(1.0f, shift) : 1.0f / real_scale; }
+float Grid::inverse_scale() const {
+  return in_default_float_mode([&] { return kind == ScaleKind::kPow2 ? std::ldexp(1.0f, shift) : 1.0f / real_scale; });
+}
 
 Status check_grid(const Grid& grid, std::string_view name) {
   const auto refuse = [&](const std::string& what, const std::string& value, const std::string& limit) {
@@ -50,13 +53,16 @@ Status check_grid(const Grid& grid, std::string_view name) {
   return {};
 }
 
-int64_t quantize_value(const Grid& grid, float x) { return quantize_scaled(grid, grid.inverse_scale(), x); }
+int64_t quantize_value(const Grid& grid, float x) {
+  return in_default_float_mode([&] { return quantize_scaled(grid, grid.inverse_scale(), x); });
+}
 
 float dequantize_value(const Grid& grid, int64_t code) {
-  return static_cast<float>(code - grid.zero_point) * grid.scale();
+  return in_default_float_mode([&] { return static_cast<float>(code - grid.zero_point) * grid.scale(); });
 }
 
 Status quantize(const Grid& grid, std::span<const float> x, void* codes, std::string_view name) {
+  const DefaultFloatMode mode;
   for (size_t i = 0; i < x.size(); ++i)
     if (std::isnan(x[i]))
       return {StatusCode::kInvalidArgument, std::string(name) + "[" + std::to_string(i) + "] is NaN, must be a number"};
@@ -70,6 +76,7 @@ Status quantize(const Grid& grid, std::span<const float> x, void* codes, std::st
 }
 
 void dequantize(const Grid& grid, const void* codes, std::span<float> x) {
+  const DefaultFloatMode mode;
   const float scale = grid.scale();
   with_code_type(grid.dtype(), [&](auto zero) {
     using T = decltype(zero);

@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/float_mode.h"
+
 namespace isobit {
 
 struct ThreadPool::Impl {
@@ -34,7 +36,9 @@ struct ThreadPool::Impl {
   void run_part(int part) const {
     const int64_t begin = items * part / threads;
     const int64_t end = items * (part + 1) / threads;
-    if (begin < end) body(context, part, begin, end);
+    if (begin >= end) return;
+    const DefaultFloatMode mode;
+    body(context, part, begin, end);
   }
 
   void work(int part) {

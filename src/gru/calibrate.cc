@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/float_mode.h"
 #include "core/number_text.h"
 #include "gru/float.h"
 
@@ -113,6 +114,7 @@ bool same_values(const GruWeights& a, const GruWeights& b) {
 }  // namespace
 
 Result<GruCalibrator> GruCalibrator::create(GruWeights weights, double ema_decay) {
+  const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_weights(weights));
   if (!(ema_decay >= 0 && ema_decay < 1)) {
     return Status(StatusCode::kInvalidArgument,
@@ -126,6 +128,7 @@ Result<GruCalibrator> GruCalibrator::create(GruWeights weights, double ema_decay
 
 Status GruCalibrator::observe(std::span<const float> x, int64_t steps, int64_t batch, std::span<const int64_t> lengths,
                               std::span<const float> h0, ThreadPool* pool) {
+  const DefaultFloatMode mode;
   GruFloatArguments arguments;
   arguments.steps = steps;
   arguments.batch = batch;
@@ -163,6 +166,7 @@ Status GruCalibrator::observe(std::span<const float> x, int64_t steps, int64_t b
 }
 
 Status GruCalibrator::merge(const GruCalibrator& other) {
+  const DefaultFloatMode mode;
   if (weights_.source_hash != other.weights_.source_hash || !same_values(weights_, other.weights_)) {
     return {StatusCode::kInvalidArgument, "the calibrator to merge has other weights (source hash '" +
                                               other.weights_.source_hash + "', must be '" + weights_.source_hash +

@@ -2,6 +2,7 @@
 // From statistics and float weights to the integers of a model: numerics.md, sections 2, 4 and 7.
 #include <cmath>
 
+#include "core/float_mode.h"
 #include "gru/proof.h"
 #include "gru/rescale.h"
 #include "isobit/gru.h"
@@ -108,6 +109,7 @@ Status derive_rescales(GruLayerParameters& p, const std::string& name) {
 }
 
 Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantization) const {
+  const DefaultFloatMode mode;
   GruModelParameters model;
   model.directions = weights_.directions;
   model.name = weights_.name;

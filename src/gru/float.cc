@@ -6,6 +6,7 @@
 #include <cmath>
 #include <initializer_list>
 
+#include "core/float_mode.h"
 #include "core/number_text.h"
 
 namespace isobit {
@@ -218,6 +219,7 @@ void FloatGru::run_direction(const GruFloatArguments& arguments, int64_t index, 
 }
 
 Result<GruFloatModel> GruFloatModel::create(const GruWeights& weights) {
+  const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_weights(weights));
   GruFloatModel model;
   model.gru_ = std::make_shared<const FloatGru>(weights);
@@ -225,6 +227,7 @@ Result<GruFloatModel> GruFloatModel::create(const GruWeights& weights) {
 }
 
 Status GruFloatModel::forward(const GruFloatArguments& arguments, GruObserver* observer) const {
+  const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(gru_->check(arguments));
   std::fill(arguments.y.begin(), arguments.y.end(), 0.0f);  // past a sequence's length
   gru_->run(arguments, 0, arguments.batch, observer);

@@ -8,6 +8,7 @@
 
 #include "core/aligned_memory.h"
 #include "core/codes.h"
+#include "core/float_mode.h"
 #include "gru/layer.h"
 #include "gru/reference.h"
 #include "gru/rescale.h"
@@ -133,6 +134,7 @@ std::string layer_name(int64_t index, int64_t directions) {
 }  // namespace
 
 Result<GruModel> GruModel::create(GruModelParameters parameters) {
+  const DefaultFloatMode mode;
   if (parameters.directions != 1 && parameters.directions != 2)
     return refuse("directions is " + std::to_string(parameters.directions) + ", must be 1 or 2");
   const int64_t directions = parameters.directions;
@@ -243,6 +245,7 @@ void GruModel::state_to_float(const GruState& state, std::span<float> h) const {
 }
 
 Result<GruState> GruModel::state_from(const GruModel& other, const GruState& state) const {
+  const DefaultFloatMode mode;
   if (other.impl_->layers.size() != impl_->layers.size() || other.hidden_size() != hidden_size())
     return refuse("the other model has " + std::to_string(other.impl_->layers.size()) + " layer directions of " +
                   std::to_string(other.hidden_size()) + " hidden units, must have " +
@@ -443,6 +446,7 @@ int threads_of(const GruRunOptions& options) { return options.pool == nullptr ? 
 
 Status GruModel::forward_codes(const void* x, void* y, int64_t steps, GruState& state, GruWorkspace& workspace,
                                const GruRunOptions& options) const {
+  const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
   ISOBIT_RETURN_IF_ERROR(check_state_grids(impl_->layers, state));
   ISOBIT_RETURN_IF_ERROR(check_workspace(workspace.model_ == impl_, state.batch(), steps, threads_of(options),
@@ -470,6 +474,7 @@ Status GruModel::forward_codes(const void* x, void* y, int64_t steps, GruState& 
 
 Status GruModel::forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
                          GruWorkspace& workspace, const GruRunOptions& options) const {
+  const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
   const int64_t batch = state.batch();
   if (static_cast<int64_t>(x.size()) != steps * batch * input_size())
@@ -512,6 +517,7 @@ Status GruModel::forward(std::span<const float> x, std::span<float> y, int64_t s
 
 Status GruModel::forward_observed(const void* x, void* y, int64_t steps, GruState& state, GruCodeObserver& observer,
                                   const GruRunOptions& options) const {
+  const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
   ISOBIT_RETURN_IF_ERROR(check_state_grids(impl_->layers, state));
   const GruWorkspace workspace = this->workspace(state.batch(), steps);

@@ -7,6 +7,7 @@
 
 #include "core/bits.h"
 #include "core/codes.h"
+#include "core/float_mode.h"
 #include "io/container.h"
 #include "io/metadata.h"
 #include "isobit/arrays.h"
@@ -530,6 +531,7 @@ std::vector<ReadGru> read_grus(const std::string& path) {
 }  // namespace
 
 Result<GruModel> GruModel::load(const std::string& path, std::string_view name) {
+  const DefaultFloatMode mode;
   return without_refusal(path, [&]() -> Result<GruModel> {
     std::vector<ReadGru> grus = read_grus(path);
     if (name.empty() && grus.size() == 1) return create_model(path, std::move(grus.front()));
@@ -544,6 +546,7 @@ Result<GruModel> GruModel::load(const std::string& path, std::string_view name) 
 }
 
 Result<std::vector<GruModel>> GruModel::load_all(const std::string& path) {
+  const DefaultFloatMode mode;
   return without_refusal(path, [&]() -> Result<std::vector<GruModel>> {
     std::vector<GruModel> models;
     std::vector<ReadGru> grus = read_grus(path);
@@ -559,6 +562,7 @@ Status GruModel::save(const std::string& path) const {
 }
 
 Status GruModel::save_all(const std::string& path, std::span<const GruModel* const> models) {
+  const DefaultFloatMode mode;
   return without_refusal(path, [&]() -> Status {
     if (models.empty()) refuse_argument(path + ": no model to save, must be at least 1");
     std::set<std::string> names;

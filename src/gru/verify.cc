@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/codes.h"
+#include "core/float_mode.h"
 #include "core/hash.h"
 #include "core/random.h"
 #include "gru/random_model.h"
@@ -47,6 +48,7 @@ void compare_run(const GruModel& model, const RandomRun& run, const RunOutput& e
 
 Result<VerifyReport> verify_gru(uint64_t minimum_outputs, uint64_t seed, void (*progress)(void*, double fraction),
                                 void* context) {
+  const DefaultFloatMode mode;
   VerifyReport report;
   std::vector<CpuPath> paths;
   for (const CpuPath path : kAllCpuPaths) {
@@ -83,6 +85,7 @@ Result<VerifyReport> verify_gru(uint64_t minimum_outputs, uint64_t seed, void (*
 }
 
 Result<Fingerprints> fingerprint_with(const FingerprintRuns& runs) {
+  const DefaultFloatMode mode;
   Fingerprints lines;
   uint64_t tables = kHashStart;
   uint64_t gru = kHashStart;
@@ -112,6 +115,7 @@ Result<Fingerprints> fingerprint_with(const FingerprintRuns& runs) {
 }
 
 Result<Fingerprints> fingerprint_all(std::optional<CpuPath> path) {
+  const DefaultFloatMode mode;
   if (path && !cpu_can_run(*path))
     return Status(StatusCode::kFailedPrecondition,
                   "path " + std::string(to_string(*path)) + ": " + std::string(cpu_cannot_run_reason(*path)));

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "core/float_mode.h"
 #include "core/number_text.h"
 #include "io/container.h"
 #include "isobit/arrays.h"
@@ -320,6 +321,7 @@ Result<std::vector<std::string>> list_grus(const std::string& path) {
 }
 
 Result<GruWeights> load_gru(const std::string& path, const GruLoadOptions& options) {
+  const DefaultFloatMode mode;
   if (!options.reset_after) return refuse_reset_before("reset_after = false");
   const GateOrder order = options.gate_order.value_or(GateOrder::kRun);
   if (to_string(order) == "invalid") {

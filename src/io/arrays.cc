@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/float_mode.h"
 #include "core/half.h"
 #include "io/container.h"
 
@@ -82,6 +83,7 @@ std::vector<float> converted(const Array& array, Convert convert) {
 }  // namespace
 
 std::vector<float> Array::to_float() const {
+  const DefaultFloatMode mode;
   const auto cast = [](auto value) { return static_cast<float>(value); };
   switch (dtype) {
     case Dtype::kS8: return converted<int8_t>(*this, cast);

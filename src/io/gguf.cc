@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <unordered_set>
 
+#include "core/float_mode.h"
 #include "io/container.h"
 #include "io/gguf_types.h"
 
@@ -306,10 +307,12 @@ const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
 }
 
 Result<GgufFile> GgufFile::view(const void* data, size_t size_bytes, const std::string& name) {
+  const DefaultFloatMode mode;
   return without_exceptions(name, [&] { return GgufReader(data, size_bytes, name).run(); });
 }
 
 Result<GgufFile> GgufFile::load(const std::string& path) {
+  const DefaultFloatMode mode;
   return without_exceptions(path, [&]() -> Result<GgufFile> {
     ISOBIT_ASSIGN_OR_RETURN(std::vector<std::byte> content, read_file(path));
     const auto shared = std::make_shared<const std::vector<std::byte>>(std::move(content));
@@ -371,6 +374,7 @@ Result<Array> GgufFile::read(const GgufTensor& tensor) const {
 }
 
 Result<Array> GgufFile::read(std::string_view name) const {
+  const DefaultFloatMode mode;
   return without_exceptions(name_, [&]() -> Result<Array> {
     const GgufTensor* tensor = find_tensor(name);
     if (tensor != nullptr) return read(*tensor);
@@ -380,6 +384,7 @@ Result<Array> GgufFile::read(std::string_view name) const {
 }
 
 Result<ArrayFile> parse_gguf(const void* data, size_t size_bytes, const std::string& name) {
+  const DefaultFloatMode mode;
   return without_exceptions(name, [&]() -> Result<ArrayFile> {
     ISOBIT_ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::view(data, size_bytes, name));
     ArrayFile file;

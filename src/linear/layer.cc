@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/float_mode.h"
 #include "isobit/linear.h"
 #include "linear/layer_engine.h"
 #include "linear/layer_parts.h"
@@ -66,6 +67,7 @@ struct LinearLayer::Impl {
 
 Result<LinearLayer> LinearLayer::create(const LowBitMatrix& matrix, const LinearOptions& options,
                                         std::string_view name) {
+  const DefaultFloatMode mode;
   const std::string text(name);
   if (options.activations < LinearActivations::kFloat || options.activations > LinearActivations::kInt8Asymmetric)
     return refuse_linear(text + ": activations is " + std::to_string(static_cast<int32_t>(options.activations)) +
@@ -107,6 +109,7 @@ LinearWorkspace LinearLayer::workspace(int64_t m, int32_t threads) const {
 
 Status LinearLayer::forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
                             int64_t m, LinearWorkspace& workspace, const LinearRunOptions& options) const {
+  const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_types(x_dtype, y_dtype, impl_->activations));
   LinearRows x_rows{"x", x.data(), x.size(), x_dtype, impl_->columns, options.x_stride};
   LinearRows y_rows{"y", y.data(), y.size(), y_dtype, impl_->rows, options.y_stride};

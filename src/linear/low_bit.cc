@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "core/codes.h"
+#include "core/float_mode.h"
 #include "core/number_text.h"
 #include "io/container.h"
 #include "linear/low_bit_parts.h"
@@ -143,6 +144,7 @@ Status check_low_bit_form(int64_t rows, int64_t columns, int32_t bits, int64_t g
 }
 
 Result<LowBitMatrix> LowBitMatrix::create(LowBitParameters parameters, std::string_view name) {
+  const DefaultFloatMode mode;
   LowBitMatrix matrix(std::move(parameters));
   ISOBIT_RETURN_IF_ERROR(check(matrix, std::string(name)));
   return matrix;
@@ -180,6 +182,7 @@ int32_t LowBitMatrix::zero_point(int64_t n, int64_t g) const {
 }
 
 Status LowBitMatrix::dequantize(std::span<float> w, ThreadPool* pool) const {
+  const DefaultFloatMode mode;
   const auto count = static_cast<uint64_t>(rows()) * static_cast<uint64_t>(columns());
   if (w.size() != count)
     return refuse("dequantize: w has " + std::to_string(w.size()) + " elements, must have " + std::to_string(count) +

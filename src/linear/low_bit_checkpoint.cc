@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/codes.h"
+#include "core/float_mode.h"
 #include "io/metadata.h"
 #include "isobit/low_bit_import.h"
 #include "linear/low_bit_import.h"
@@ -361,6 +362,7 @@ std::vector<std::string> list_checkpoint_matrices(const std::map<std::string, Ar
 
 Result<ImportedLowBit> import_checkpoint(const std::map<std::string, Array>& arrays, const std::string& prefix,
                                          const CheckpointOptions& options, const std::string& name) {
+  const DefaultFloatMode mode;
   return without_refusal(name,
                          [&]() -> Result<ImportedLowBit> { return Importer(arrays, prefix, options, name).run(); });
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/codes.h"
+#include "core/float_mode.h"
 #include "io/container.h"
 #include "io/gguf_types.h"
 #include "isobit/low_bit_import.h"
@@ -122,6 +123,7 @@ bool is_importable(const GgufTensor& tensor) {
 }
 
 Result<ImportedLowBit> import_gguf(const GgufFile& file, std::string_view tensor) {
+  const DefaultFloatMode mode;
   return without_exceptions(file.name(), [&]() -> Result<ImportedLowBit> {
     const GgufTensor* found = file.find_tensor(tensor);
     if (found != nullptr) return import(file, *found);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/codes.h"
+#include "core/float_mode.h"
 #include "core/number_text.h"
 #include "io/container.h"
 #include "linear/low_bit_parts.h"
@@ -187,6 +188,7 @@ std::optional<LowBitMethod> low_bit_method_from_string(std::string_view text) {
 
 Result<LowBitMatrix> quantize_low_bit(const Array& weights, const LowBitOptions& options, std::string_view name,
                                       ThreadPool* pool) {
+  const DefaultFloatMode mode;
   const std::string what(name);
   ISOBIT_RETURN_IF_ERROR(check_weights(weights, what));
   ISOBIT_RETURN_IF_ERROR(check_options(options, weights, what));
@@ -232,6 +234,7 @@ Result<LowBitMatrix> quantize_low_bit(const Array& weights, const LowBitOptions&
 }
 
 Result<double> sqnr(const Array& weights, const LowBitMatrix& matrix, std::string_view name, ThreadPool* pool) {
+  const DefaultFloatMode mode;
   const std::string what(name);
   ISOBIT_RETURN_IF_ERROR(check_weights(weights, what));
   if (weights.shape != std::vector<int64_t>{matrix.rows(), matrix.columns()})

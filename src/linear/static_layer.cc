@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/codes.h"
+#include "core/float_mode.h"
 #include "core/number_text.h"
 #include "core/rescale.h"
 #include "io/container.h"
@@ -157,6 +158,7 @@ Status prove_row(const StaticLinearParameters& p, int64_t n, Int128 acc, const s
 
 Result<StaticLinearParameters> derive_static_linear(const LowBitMatrix& matrix, const StaticLinearOptions& options,
                                                     std::string_view name) {
+  const DefaultFloatMode mode;
   const std::string text(name);
   ISOBIT_RETURN_IF_ERROR(check_weights(matrix.parameters(), text));
   ISOBIT_RETURN_IF_ERROR(check_grid8(options.input, text + ": input"));
@@ -319,6 +321,7 @@ void StaticLinearLayer::Impl::run(const LinearCall& call, const LinearRectangle&
 
 Result<StaticLinearLayer> StaticLinearLayer::create(StaticLinearParameters parameters, std::string_view name,
                                                     std::optional<CpuPath> path) {
+  const DefaultFloatMode mode;
   const std::string text(name);
   ISOBIT_RETURN_IF_ERROR(check(parameters, text));
   const Grid x = grid_of(parameters.x_dtype, parameters.x_zero_point);
@@ -351,6 +354,7 @@ LinearWorkspace StaticLinearLayer::workspace(int64_t m, int32_t threads) const {
 
 Status StaticLinearLayer::forward(std::span<const std::byte> x, std::span<std::byte> y, int64_t m,
                                   LinearWorkspace& workspace, const LinearRunOptions& options) const {
+  const DefaultFloatMode mode;
   const Impl& impl = *impl_;
   const StaticLinearParameters& p = impl.parameters;
   LinearRows x_rows{"x", x.data(), x.size(), p.x_dtype, p.columns, options.x_stride};

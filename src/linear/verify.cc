@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/codes.h"
+#include "core/float_mode.h"
 #include "core/hash.h"
 #include "core/random.h"
 #include "isobit/linear.h"
@@ -469,6 +470,7 @@ uint64_t least_compared(const std::vector<Candidate>& kernels) {
 
 Result<VerifyReport> verify_linear(uint64_t minimum_outputs, uint64_t seed, void (*progress)(void*, double fraction),
                                    void* context) {
+  const DefaultFloatMode mode;
   using Verify = Status (*)(Random&, const std::string&, const Sizes&, Pools&, std::vector<Candidate>&);
   struct Operation {
     Verify verify;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/float_mode.h"
 #include "core/half.h"
 #include "isobit/fp16_table.h"
 
@@ -113,6 +114,7 @@ constexpr Row kRows[] = {
 }  // namespace
 
 Result<Fp16Table> builtin_fp16_table(std::string_view function, Fp16Model model, bool half_values) {
+  const DefaultFloatMode mode;
   const auto found =
       std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.function == function; });
   if (found == std::end(kRows)) {

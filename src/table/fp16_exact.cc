@@ -23,6 +23,7 @@
 #include <optional>
 #include <string>
 
+#include "core/float_mode.h"
 #include "core/half.h"
 #include "isobit/fp16_table.h"
 #include "table/fp16_reference.h"
@@ -296,6 +297,7 @@ std::vector<std::string_view> fp16_functions() {
 }
 
 Result<Fp16Exact> fp16_exact_values(std::string_view name, double beta) {
+  const DefaultFloatMode mode;
   const Function* function = find(name);
   if (function == nullptr)
     return Status(StatusCode::kInvalidArgument,
@@ -340,6 +342,7 @@ Result<std::vector<uint16_t>> fp16_exact(std::string_view function, double beta)
 }
 
 Result<Fp16Exact> fp16_exact_values(const std::vector<double>& values) {
+  const DefaultFloatMode mode;
   if (values.size() != 65536)
     return Status(StatusCode::kInvalidArgument, "values: " + std::to_string(values.size()) + " of them, must be 65536");
   Fp16Exact exact;

@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "core/float_mode.h"
 #include "core/half.h"
 #include "table/fp16_reference.h"
 
@@ -637,6 +638,7 @@ std::string test_text(const Fp16Table& table) {
 }  // namespace
 
 std::string fp16_formula(std::string_view function, double beta) {
+  const DefaultFloatMode mode;
   if (function == "swish") return print("x / (1 + e^(-beta x)), beta = %.17g", beta);
   static constexpr std::pair<std::string_view, std::string_view> kFormulas[] = {
       {"silu", "x / (1 + e^-x)"},
@@ -672,6 +674,7 @@ std::string fp16_formula(std::string_view function, double beta) {
 
 Result<std::vector<ExportedFile>> export_fp16_c(const Fp16Table& table, std::string_view name,
                                                 const Fp16CExportOptions& options) {
+  const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_name(name));
   ISOBIT_RETURN_IF_ERROR(check_fp16_table(table, table.function));
   ISOBIT_RETURN_IF_ERROR(check_differences(table));
@@ -689,6 +692,7 @@ Result<std::vector<ExportedFile>> export_fp16_c(const Fp16Table& table, std::str
 }
 
 Result<std::string> export_fp16_hex(const Fp16Table& table) {
+  const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_fp16_table(table, table.function));
   std::string text = "// Made by isobit. SPDX-License-Identifier: Apache-2.0\n";
   for (const std::string& line : describe(table)) text += "// " + line + "\n";

@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "core/float_mode.h"
 #include "core/half.h"
 #include "isobit/fp16_table.h"
 #include "table/fp16_exact.h"
@@ -1289,11 +1290,13 @@ double fp16_mean_relative(const Fp16Table& table, const Fp16Exact& exact) {
 }
 
 Result<Fp16Table> fit_fp16_table(std::string_view function, const Fp16FitOptions& options) {
+  const DefaultFloatMode mode;
   ISOBIT_ASSIGN_OR_RETURN(const Fp16Exact exact, fp16_exact_values(function, options.beta));
   return fit(function, exact, options);
 }
 
 Result<Fp16Table> fit_fp16_table(const std::vector<double>& values, const Fp16FitOptions& options) {
+  const DefaultFloatMode mode;
   ISOBIT_ASSIGN_OR_RETURN(const Fp16Exact exact, fp16_exact_values(values));
   Fp16FitOptions plain = options;
   plain.plain = true;
@@ -1302,6 +1305,7 @@ Result<Fp16Table> fit_fp16_table(const std::vector<double>& values, const Fp16Fi
 
 Result<Fp16Table> import_fp16_table(std::string_view function, const std::vector<float>& cut_points,
                                     const Fp16FitOptions& options) {
+  const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_options(options));
   ISOBIT_ASSIGN_OR_RETURN(const Fp16Exact exact, fp16_exact_values(function, options.beta));
   Fp16Table table;

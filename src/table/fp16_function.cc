@@ -9,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/float_mode.h"
 #include "table/fp16_kernels.h"
 #include "table/fp16_reference.h"
 
@@ -279,6 +280,7 @@ struct Fp16Function::Data {
 };
 
 Result<Fp16Function> Fp16Function::create(const Fp16Table& table) {
+  const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_fp16_table(table, table.function));
   Fp16Function function;
   function.data_ = std::make_shared<const Data>(table);
@@ -296,6 +298,7 @@ Result<std::string_view> Fp16Function::default_kernel() const {
 
 Status Fp16Function::run(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
                          const Fp16RunOptions& options) const {
+  const DefaultFloatMode mode;
   ISOBIT_ASSIGN_OR_RETURN(const Ends ends, check_ends(x, x_dtype, y, y_dtype));
   ISOBIT_ASSIGN_OR_RETURN(const size_t kernel, data_->choice.choose(options.kernel));
   const Data& data = *data_;
@@ -321,6 +324,7 @@ struct Fp16Softmax::Data {
 };
 
 Result<Fp16Softmax> Fp16Softmax::create(const Fp16Table& exp, const Fp16Table& reciprocal) {
+  const DefaultFloatMode mode;
   const struct {
     const char* name;
     const Fp16Table& table;
@@ -352,6 +356,7 @@ const Fp16Table& Fp16Softmax::reciprocal_table() const { return data_->reciproca
 
 Status Fp16Softmax::run(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
                         int64_t columns, const Fp16RunOptions& options) const {
+  const DefaultFloatMode mode;
   ISOBIT_ASSIGN_OR_RETURN(const Ends ends, check_ends(x, x_dtype, y, y_dtype));
   if (columns < 1 || columns > std::numeric_limits<int32_t>::max())
     return invalid("columns is " + std::to_string(columns) + ", must be in [1, 2147483647]");

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/float_mode.h"
 #include "core/half.h"
 #include "io/metadata.h"
 #include "isobit/arrays.h"
@@ -147,6 +148,7 @@ Result<Fp16Table> table_of(const std::string& path, ArrayFile file) {
 }  // namespace
 
 Status save_fp16_table(const std::string& path, const Fp16Table& table) {
+  const DefaultFloatMode mode;
   return without_refusal(path, [&]() -> Status {
     if (const Status status = check_fp16_table(table, table.function); !status.ok())
       refuse_argument(path + ": " + status.message());
@@ -155,6 +157,7 @@ Status save_fp16_table(const std::string& path, const Fp16Table& table) {
 }
 
 Result<Fp16Table> load_fp16_table(const std::string& path) {
+  const DefaultFloatMode mode;
   return without_refusal(path, [&]() -> Result<Fp16Table> {
     ISOBIT_ASSIGN_OR_RETURN(ArrayFile file, load_arrays(path));
     return table_of(path, std::move(file));
@@ -162,6 +165,7 @@ Result<Fp16Table> load_fp16_table(const std::string& path) {
 }
 
 Result<Fp16Table> parse_fp16_table(const void* data, size_t size_bytes, const std::string& name) {
+  const DefaultFloatMode mode;
   return without_refusal(name, [&]() -> Result<Fp16Table> {
     ISOBIT_ASSIGN_OR_RETURN(ArrayFile file, parse_safetensors(data, size_bytes, name));
     return table_of(name, std::move(file));

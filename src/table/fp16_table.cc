@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "core/float_mode.h"
 #include "core/half.h"
 #include "table/fp16_reference.h"
 
@@ -124,9 +125,12 @@ std::optional<Fp16Model> fp16_model_from_string(std::string_view text) {
 
 std::string_view to_string(Fp16Reduction reduction) { return kReductionNames[static_cast<size_t>(reduction)]; }
 
-uint16_t Fp16Table::operator()(uint16_t x) const { return fp16_evaluate(view_of(*this), x); }
+uint16_t Fp16Table::operator()(uint16_t x) const {
+  return in_default_float_mode([&] { return fp16_evaluate(view_of(*this), x); });
+}
 
 void set_scales(Fp16Pieces& pieces, Fp16Model model) {
+  const DefaultFloatMode mode;
   pieces.scales.assign(pieces.steps.size(), 0.0f);
   for (size_t i = 0; i < pieces.steps.size() && i + 1 < pieces.cut_points.size(); ++i)
     if (pieces.cut_points[i] < pieces.cut_points[i + 1])
@@ -134,6 +138,7 @@ void set_scales(Fp16Pieces& pieces, Fp16Model model) {
 }
 
 Status check_fp16_table(const Fp16Table& table, std::string_view name) {
+  const DefaultFloatMode mode;
   const std::string prefix = "table " + std::string(name) + ": ";
   const Refusal refuse(prefix);
   const std::vector<std::string_view> functions = fp16_functions();
@@ -157,6 +162,7 @@ Status check_fp16_table(const Fp16Table& table, std::string_view name) {
 }
 
 Result<Fp16Certificate> certify(const Fp16Table& table, const std::vector<uint16_t>& exact) {
+  const DefaultFloatMode mode;
   if (exact.size() != 65536)
     return Status(StatusCode::kInvalidArgument,
                   "exact results: " + std::to_string(exact.size()) + " codes, must be 65536");

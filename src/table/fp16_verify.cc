@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "core/float_mode.h"
 #include "core/half.h"
 #include "core/hash.h"
 #include "core/random.h"
@@ -165,6 +166,7 @@ Result<VerifyReport> verify_fp16_candidates(std::vector<Fp16Candidate<Fp16Functi
                                             std::vector<Fp16Candidate<Fp16SoftmaxRun>> softmax_kernels,
                                             uint64_t minimum_outputs, uint64_t seed,
                                             void (*progress)(void*, double fraction), void* context) {
+  const DefaultFloatMode mode;
   const auto functions = fp16_functions();
   const Bytes codes[] = {all_codes(kDtypes[0]), all_codes(kDtypes[1]), all_codes(kDtypes[2])};
   const size_t tables = functions.size() * std::size(kModels) * 2;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/fixed.h"
+#include "core/float_mode.h"
 #include "table/exact.h"
 #include "table/fit.h"
 #include "table/reference.h"
@@ -190,12 +191,14 @@ TableOptions default_table_options(int input_bits) {
 int64_t ActivationTable::operator()(int64_t q) const { return look_up(view_of(*this), q); }
 
 Result<std::vector<int32_t>> exact_codes(Activation function, const Grid& input, const Grid& output) {
+  const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_arguments(function, input, output));
   return exact_function(function, input, output).codes;
 }
 
 Result<ActivationTable> fit_table(Activation function, const Grid& input, const Grid& output,
                                   const TableOptions& options, Rounding rounding) {
+  const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_arguments(function, input, output));
   ISOBIT_RETURN_IF_ERROR(check_rounding(rounding));
   const auto refuse = [](const char* what, int64_t value, const std::string& limit) {
@@ -241,6 +244,7 @@ Result<ActivationTable> fit_table(Activation function, const Grid& input, const 
 }
 
 Status check_table(const ActivationTable& table, std::string_view name) {
+  const DefaultFloatMode mode;
   const Refusal refuse(name);
   if (Status status = check_arguments(table.function, table.input, table.output); !status.ok())
     return refuse.named(status);
