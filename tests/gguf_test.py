@@ -150,11 +150,68 @@ class GgufTest(unittest.TestCase):
         path = self.write("q5.gguf", {"w": (Type.Q8_0, random_blocks(rng, Type.Q8_0, 2, 64)),
                                       "up": (Type.Q5_K, rng.integers(0, 256, (3, size), dtype=np.uint8))})
         output = self.path("refused.safetensors")
-        self.fails(["'up'", "Q5_K", "Q4_K"], "pack", path, "-o", output)
+        self.fails(["'up'", "Q5_K", "Q4_K", "--exclude 'up' leaves it out"], "pack", path, "-o", output)
         infinite = self.write("inf.gguf", {"t": (Type.Q8_0, np.array([[0] * 34, [0, 0x7C] + [0] * 32], np.uint8))})
         self.fails(["inf.gguf", "'t' (Q8_0)", "scales[1, 0] is inf"], "pack", infinite, "-o", output)
         self.fails(["holds no tensors of GPTQ"], "pack", path, "-o", output, "--checkpoint-format", "awq")
         self.assertFalse(os.path.exists(output))
+
+    def test_exclude(self):
+        """What is excluded is neither imported nor quantised; a type that is not read is refused unless it is."""
+        rng = np.random.default_rng(6)
+        elements, size = gguf.GGML_QUANT_SIZES[Type.Q5_K]
+        values = random_floats(rng, (4, 64))
+        path = self.write("mixed.gguf", {"a": (Type.Q8_0, random_blocks(rng, Type.Q8_0, 2, 64)),
+                                         "b": (Type.Q4_0, random_blocks(rng, Type.Q4_0, 2, 64)),
+                                         "row": (Type.Q8_0, random_blocks(rng, Type.Q8_0, 1, 64).reshape(-1)),
+                                         "f": (None, values),
+                                         "odd.1": (Type.Q5_K, rng.integers(0, 256, (3, size), dtype=np.uint8)),
+                                         "odd.2": (None, np.arange(6, dtype=np.int32))})
+        packed = self.path("mixed.safetensors")
+
+        def actions(*options):
+            report = json.loads(self.ok("pack", path, "-o", packed, "--json", *options))
+            for entry in report["tensors"]:
+                self.assertIsNone(entry["refusal"])
+                self.assertEqual(entry["packed_bytes"] == 0, entry["action"] == "leave_out")
+            listed = json.loads(self.ok("inspect", packed, "--json"))
+            held = {entry["name"] for entry in listed["matrices"] + listed["arrays"]}
+            left_out = {entry["name"] for entry in report["tensors"] if entry["action"] == "leave_out"}
+            self.assertEqual(held, {entry["name"] for entry in report["tensors"]} - left_out)
+            os.remove(packed)
+            return {entry["name"]: entry["action"] for entry in report["tensors"]}
+
+        kept = {"a": "import", "b": "import", "row": "dequantize", "f": "keep", "odd.1": "leave_out",
+                "odd.2": "leave_out"}
+        self.assertEqual(actions("--exclude", "odd.*"), kept)
+        self.assertEqual(actions("--exclude", "odd.*", "--exclude", "a", "--exclude", "row"),
+                         {**kept, "a": "leave_out", "row": "leave_out"})
+        self.assertEqual(actions("--exclude", "odd.*", "--include", "f"), {**kept, "f": "quantize"})
+        self.assertEqual(actions("--exclude", "odd.*", "--exclude", "f"), kept)
+        self.assertEqual(actions("--exclude", "odd.*", "--exclude", "a", "--requantize"),
+                         {**kept, "a": "leave_out", "b": "quantize"})
+        self.assertIn("left out", self.ok("pack", path, "--dry-run", "--exclude", "odd.*"))
+
+        # One of two excluded: the real run says which is left, and a dry run lists it, goes on, and fails alike.
+        options = ["--exclude", "odd.1"]
+        words = ["mixed.gguf: tensor 'odd.2' is of type I32; read are F32", "--exclude 'odd.2' leaves it out"]
+        self.fails(words, "pack", path, "-o", packed, *options)
+        self.assertFalse(os.path.exists(packed))
+        for json_option in ([], ["--json"]):
+            result = self.call("pack", path, "--dry-run", *options, *json_option)
+            self.assertEqual(result.returncode, 2)
+            for word in words:
+                self.assertIn(word, result.stderr)
+                self.assertIn(word, result.stdout)
+        entries = {entry["name"]: entry for entry in json.loads(result.stdout)["tensors"]}
+        self.assertEqual({name: entry["action"] for name, entry in entries.items()}, {**kept, "odd.2": "refuse"})
+        self.assertIn("is of type I32", entries["odd.2"]["refusal"])
+        self.assertEqual(entries["b"]["kind"], "symmetric")
+        both = self.call("pack", path, "--dry-run")
+        self.assertEqual((both.returncode, both.stdout.count("refused")), (2, 2))
+        self.fails(["--exclude odd.3", "no matrix of floats or quantised tensor"], "pack", path, "--dry-run",
+                   "--exclude", "odd.3")
+        self.fails(["no matrix to quantise or import"], "pack", path, "--dry-run", "--exclude", "*")
 
     def test_quantized_by_the_package(self):
         rng = np.random.default_rng(1)

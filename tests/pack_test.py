@@ -300,6 +300,14 @@ class PackTest(ToolTest):
         self.assertEqual(actions(), {"m.weight": ("import", 8), "head": ("keep", None)})
         self.assertEqual(actions("--include", "head"), {"m.weight": ("import", 8), "head": ("quantize", 4)})
         self.assertEqual(actions("--requantize", "--bits", "2"), {"m.weight": ("quantize", 2), "head": ("keep", None)})
+        # Neither imported nor quantised: its tensors stay as they are.
+        parts = {"m." + part: ("keep", None) for part in ("qweight", "qzeros", "scales", "g_idx")}
+        for again in ([], ["--requantize"]):
+            self.assertEqual(actions("--include", "head", "--exclude", "m.*", *again),
+                             {**parts, "head": ("quantize", 4)})
+            shape, content = self.values(packed, "m.scales")
+            self.assertEqual(shape, (2, 16))
+            self.assertEqual(content, struct.pack("<32f", *flat(matrix.scales)))
         self.assertEqual(actions("--requantize", "--kind", "zero_point", "--bits", "8", "--group", "8"),
                          {"m.weight": ("quantize", 8), "head": ("keep", None)})
         shape, content = self.values(packed, "m.weight")

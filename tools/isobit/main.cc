@@ -48,6 +48,7 @@ class Commands {
       if (!result->again || !std::getline(std::cin, line)) break;
       result = result->again();
     }
+    if (!result->refusal.empty()) return fail(result->refusal);
     if (result->failure.empty()) return 0;
     std::fprintf(stderr, "isobit %s: %s\n", verb_.c_str(), result->failure.c_str());
     return kExitCheckFailed;
@@ -163,7 +164,11 @@ class Commands {
             "where the model holds quantised tensors")
         ->allow_extra_args(false)
         ->type_name("GLOB");
-    command->add_option("--exclude", o.exclude, "matrices to keep as they are")
+    command
+        ->add_option(
+            "--exclude", o.exclude,
+            "tensors neither to quantise nor to import, also of types that cannot be read: what the result can hold "
+            "stays as it is, quantised tensors of GGUF are left out")
         ->allow_extra_args(false)
         ->type_name("GLOB");
     command
@@ -173,7 +178,7 @@ class Commands {
             "its tensors are stored")
         ->type_name("FORMAT");
     command->add_flag("--requantize", o.requantize, "quantise imported matrices again, too");
-    command->add_flag("--dry-run", o.dry_run, "say what would be done and its bytes, write nothing");
+    command->add_flag("--dry-run", o.dry_run, "say what would be done or refused and its bytes, write nothing");
     command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }
 

@@ -56,8 +56,8 @@ Result<LowBitOptions> parse_options(const PackOptions& options) {
   return refuse("--scales " + options.scales + ": expected f32, f16 or bf16");
 }
 
-enum class Action { kQuantize, kImport, kDequantize, kKeep };
-constexpr const char* kActionNames[] = {"quantize", "import", "dequantize", "keep"};
+enum class Action { kQuantize, kImport, kDequantize, kKeep, kLeaveOut, kRefuse };
+constexpr const char* kActionNames[] = {"quantize", "import", "dequantize", "keep", "leave_out", "refuse"};
 
 /// A tensor of the result.
 struct Item {
@@ -68,6 +68,7 @@ struct Item {
   uint64_t bytes = 0;  // there
   bool imported = false;
   Action action = Action::kKeep;
+  std::string refusal{};  // kRefuse: why
 };
 
 /// What became of it.
@@ -104,7 +105,10 @@ class Packer {
       Item item{tensor.name, tensor.name, std::string(tensor.type), tensor.shape, tensor.size_bytes};
       const bool is_float = tensor.type == "F32" || tensor.type == "F16" || tensor.type == "BF16";
       item.imported = is_importable(tensor);
-      item.action = item.imported ? Action::kImport : is_float ? Action::kKeep : Action::kDequantize;
+      item.action = item.imported     ? Action::kImport
+                    : is_float        ? Action::kKeep
+                    : tensor.readable ? Action::kDequantize
+                                      : Action::kRefuse;
       items_.push_back(std::move(item));
     }
     return {};
@@ -120,20 +124,29 @@ class Packer {
       for (const std::string& prefix : list_checkpoint_matrices(file_.arrays)) {
         Item item{prefix + ".weight", prefix, std::string(to_string(checkpoint_->options.format)), {}, 0, true,
                   Action::kImport};
-        for (const char* suffix : {".qweight", ".qzeros", ".scales", ".g_idx"}) {
-          const auto found = file_.arrays.find(prefix + suffix);
-          if (found == file_.arrays.end()) continue;
-          item.bytes += found->second.bytes.size();
-          used.insert(found->first);
+        for (const std::string& name : parts_of(prefix)) {
+          item.bytes += file_.arrays.at(name).bytes.size();
+          used.insert(name);
         }
         items_.push_back(std::move(item));
       }
     }
-    for (const auto& [name, array] : file_.arrays) {
-      if (used.contains(name)) continue;
-      items_.push_back({name, name, std::string(to_string(array.dtype)), array.shape, array.bytes.size()});
-    }
+    for (const auto& [name, array] : file_.arrays)
+      if (!used.contains(name)) items_.push_back(as_it_is(name));
     return {};
+  }
+
+  /// Names of the tensors of a GPTQ or AWQ matrix.
+  [[nodiscard]] std::vector<std::string> parts_of(const std::string& prefix) const {
+    std::vector<std::string> names;
+    for (const char* suffix : {".qweight", ".qzeros", ".scales", ".g_idx"})
+      if (file_.arrays.contains(prefix + suffix)) names.push_back(prefix + suffix);
+    return names;
+  }
+
+  [[nodiscard]] Item as_it_is(const std::string& name) const {
+    const Array& array = file_.arrays.at(name);
+    return {name, name, std::string(to_string(array.dtype)), array.shape, array.bytes.size()};
   }
 
   [[nodiscard]] Status no_checkpoint() const {
@@ -180,8 +193,8 @@ class Packer {
             item.type == "F16" || item.type == "BF16" || item.type == "F32");
   }
 
-  /// Candidates are quantised that --include names. Without it: all; but in a file that holds quantised tensors
-  /// already, these only (--requantize).
+  /// What --exclude names is neither quantised nor imported. Of the rest, candidates are quantised that --include
+  /// names. Without it: all; but in a file that holds quantised tensors already, these only (--requantize).
   Status choose() {
     std::set<std::string> names;
     for (const Item& item : items_)
@@ -195,19 +208,49 @@ class Packer {
         if (fnmatch(patterns[i].c_str(), name.c_str(), 0) == 0) any = used[i] = true;
       return any;
     };
-    bool something = has_imports;
+    std::vector<Item> chosen;
     for (Item& item : items_) {
-      if (!is_candidate(item)) continue;
-      bool wanted = matches(options_.include, item.name, included);
-      if (options_.include.empty()) wanted = item.imported || !has_imports;
-      if (matches(options_.exclude, item.name, excluded)) wanted = false;
+      const bool candidate = is_candidate(item);
+      bool wanted = candidate && matches(options_.include, item.name, included);
+      if (options_.include.empty()) wanted = candidate && (item.imported || !has_imports);
+      if ((candidate || item.action != Action::kKeep) && matches(options_.exclude, item.name, excluded)) {
+        exclude(std::move(item), chosen);
+        continue;
+      }
       if (wanted) item.action = Action::kQuantize;
-      something = something || wanted;
+      if (item.action == Action::kRefuse) item.refusal = refusal_of(item);
+      chosen.push_back(std::move(item));
     }
-    ISOBIT_RETURN_IF_ERROR(all_used("--include", options_.include, included));
-    ISOBIT_RETURN_IF_ERROR(all_used("--exclude", options_.exclude, excluded));
+    items_ = std::move(chosen);
+    ISOBIT_RETURN_IF_ERROR(all_used("--include", options_.include, included, "matrix of floats"));
+    ISOBIT_RETURN_IF_ERROR(all_used("--exclude", options_.exclude, excluded, "matrix of floats or quantised tensor"));
+    const bool something = std::any_of(items_.begin(), items_.end(), [](const Item& item) {
+      return item.action == Action::kQuantize || item.action == Action::kImport || item.action == Action::kRefuse;
+    });
     if (!something) return refuse(options_.model + ": holds no matrix to quantise or import");
-    return all_have_a_use();
+    ISOBIT_RETURN_IF_ERROR(all_have_a_use());
+    const auto refused =
+        std::find_if(items_.begin(), items_.end(), [](const Item& item) { return item.action == Action::kRefuse; });
+    if (refused == items_.end()) return {};
+    out_.refusal = refused->refusal;
+    return options_.dry_run ? Status() : Status(StatusCode::kUnsupported, out_.refusal);
+  }
+
+  /// As it is, where a safetensors file can hold that: blocks of GGUF it cannot.
+  void exclude(Item item, std::vector<Item>& chosen) const {
+    if (gguf_ && item.action != Action::kKeep) {
+      item.action = Action::kLeaveOut;
+      chosen.push_back(std::move(item));
+    } else if (item.imported) {
+      for (const std::string& name : parts_of(item.source)) chosen.push_back(as_it_is(name));
+    } else {
+      chosen.push_back(std::move(item));
+    }
+  }
+
+  /// Types that are listed but not read.
+  [[nodiscard]] std::string refusal_of(const Item& item) const {
+    return gguf_->read(item.source).status().message() + "; --exclude '" + escaped(item.name) + "' leaves it out";
   }
 
   /// What says how to quantise, where nothing is quantised.
@@ -225,11 +268,11 @@ class Packer {
   }
 
   [[nodiscard]] Status all_used(const char* option, const std::vector<std::string>& patterns,
-                                const std::vector<bool>& used) const {
+                                const std::vector<bool>& used, const char* what) const {
     const auto unused = std::find(used.begin(), used.end(), false);
     if (unused == used.end()) return {};
     return refuse(std::string(option) + " " + patterns[static_cast<size_t>(unused - used.begin())] + ": " +
-                  options_.model + " holds no matrix of floats with such a name");
+                  options_.model + " holds no " + what + " with such a name");
   }
 
   void describe_source() {
@@ -259,6 +302,10 @@ class Packer {
   Result<Packed> pack(const Item& item) {
     if (item.action == Action::kQuantize) return quantize(item);
     Packed packed;
+    if (item.action == Action::kLeaveOut || item.action == Action::kRefuse) {
+      packed.shape = item.shape;
+      return packed;
+    }
     if (item.action == Action::kImport) {
       ISOBIT_ASSIGN_OR_RETURN(ImportedLowBit imported, import(item));
       packed.cleared_groups = imported.cleared_groups;
@@ -346,10 +393,12 @@ class Packer {
     entry.set("sqnr_db", packed.sqnr ? Value(*packed.sqnr) : Value());
     entry.set("bytes", item.bytes).set("packed_bytes", packed.bytes);
     entry.set("cleared_groups", packed.cleared_groups).set("permuted", packed.permuted);
+    entry.set("refusal", item.action == Action::kRefuse ? Value(item.refusal) : Value());
     tensors_.add(std::move(entry));
     bytes_ += item.bytes;
     packed_bytes_ += packed.bytes;
-    std::string becomes = item.action == Action::kKeep ? "as it is" : "f32";
+    const char* const texts[] = {"", "", "f32", "as it is", "left out", "refused"};
+    std::string becomes = texts[static_cast<size_t>(item.action)];
     if (packed.matrix) becomes = form_text(packed.matrix->parameters());
     std::string error;
     if (item.action == Action::kImport) error = "imported";
@@ -358,6 +407,7 @@ class Packer {
         format("%-*s %-14s %-10s %-36s %6s %8s %12llu %12llu\n", name_width_, escaped(item.name).c_str(),
                shape_text(packed.shape).c_str(), item.type.c_str(), becomes.c_str(), bits_text.c_str(), error.c_str(),
                static_cast<unsigned long long>(item.bytes), static_cast<unsigned long long>(packed.bytes));
+    if (item.action == Action::kRefuse) out_.text += "  " + escaped(item.refusal) + "\n";
     if (packed.permuted) out_.text += "  columns sorted by group: its permutation is saved beside it\n";
     if (packed.cleared_groups > 0)
       out_.text += "  " + count_text(packed.cleared_groups, "group") +

@@ -15,11 +15,12 @@
 
 namespace isobit::tool {
 
-/// What a verb has to say. Exit status 0, or 1 when `failure` names the check that failed.
+/// What a verb has to say. Exit status 0, 1 when `failure` names the check that failed, or that of an error when
+/// `refusal` says what a run that is not dry would not do.
 struct Outcome {
   Value json = Value::object();
   std::string text;
-  std::string failure;
+  std::string failure, refusal;
   std::function<Result<Outcome>()> again{};  // --repeat: the same once more, after a line on standard input
 };
 
