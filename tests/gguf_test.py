@@ -307,6 +307,60 @@ class GgufTest(unittest.TestCase):
             self.assertIn(word, text)
         self.assertNotIn("\x1b", text)
 
+    def test_metadata_is_kept(self):
+        """Every value is in the packed file, as inspect shows it of the GGUF file; what JSON cannot hold is named."""
+        tokens = ["<s>", "</s>", "\u2581the", "\x00", "\"\\"] + ["token %d" % i for i in range(50000)]
+
+        def add(writer):
+            writer.add_uint64("test.u64", (1 << 64) - 1)
+            writer.add_float32("test.f32", 0.1)
+            writer.add_float64("test.inf", float("inf"))
+            writer.add_bool("test.bool", False)
+            writer.add_token_list(tokens)
+            writer.add_token_scores([-0.5 * i for i in range(len(tokens))])
+            writer.add_array("test.nested", [[1, 2], [3]])
+            writer.add_key_value("test.bytes", b"\xff\xfe", gguf.GGUFValueType.STRING)
+
+        rng = np.random.default_rng(7)
+        path = self.write("kept.gguf", {"w": (Type.Q8_0, random_blocks(rng, Type.Q8_0, 2, 64))}, add)
+        packed = self.path("kept.safetensors")
+        report = json.loads(self.ok("pack", path, "-o", packed, "--json"))
+        left_out = [{"key": "test.bytes", "reason": "its text is not UTF-8"}]
+        shown = json.loads(self.ok("inspect", path, "--json"))["metadata"]
+        self.assertEqual(report["metadata"], {"kept": len(shown) - 1, "left_out": left_out})
+        for options in (["-o", packed], ["--dry-run"]):
+            text = self.ok("pack", path, *options)
+            self.assertIn("metadata: %d of %d values kept" % (len(shown) - 1, len(shown)), text)
+            self.assertIn("left out: test.bytes, its text is not UTF-8", text)
+        del shown["test.bytes"]
+        self.assertEqual(json.loads(self.ok("inspect", packed, "--json"))["gguf_metadata"], shown)
+        text = self.ok("inspect", packed)
+        for word in ["metadata of the GGUF file", "tokenizer.ggml.tokens", "string[50005]", "f32[50005]",
+                     "18446744073709551615", ", ...]"]:
+            self.assertIn(word, text)
+        with open(packed, "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        values = {entry["key"]: entry for entry in json.loads(header["__metadata__"]["gguf"])}
+        self.assertEqual(list(values), list(shown))
+        self.assertEqual(values["tokenizer.ggml.tokens"]["value"], tokens)
+        self.assertEqual([float.fromhex(v) for v in values["tokenizer.ggml.scores"]["value"]],
+                         [-0.5 * i for i in range(len(tokens))])
+        self.assertEqual((values["general.architecture"]["value"], values["test.inf"]["value"],
+                          float.fromhex(values["test.f32"]["value"]), values["test.bool"]["value"]),
+                         ("llama", "inf", float(np.float32(0.1)), False))
+        self.assertEqual(values["test.nested"]["value"], [{"element_type": "s32", "value": [1, 2]},
+                                                          {"element_type": "s32", "value": [3]}])
+        # A text under that key that is none of ours hinders inspect only.
+        changed = json.dumps({**header, "__metadata__": {**header["__metadata__"], "gguf": "{}"}}).encode()
+        changed += b" " * (-len(changed) % 8)
+        with open(packed, "rb") as file:
+            data = file.read()
+        size = int.from_bytes(data[:8], "little")
+        with open(packed, "wb") as file:
+            file.write(len(changed).to_bytes(8, "little") + changed + data[8 + size:])
+        self.fails(["metadata 'gguf' is an object, must be a list"], "inspect", packed)
+        self.ok("inspect", packed, "--tensor", "w", "-o", self.path("kept.npy"))
+
     def test_refused(self):
         path = self.write("small.gguf", {"t": (None, np.ones((2, 3), np.float32))})
         with open(path, "rb") as file:

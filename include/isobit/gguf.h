@@ -49,6 +49,9 @@ struct GgufValue {
   std::variant<uint64_t, int64_t, double, bool, std::string, List> value;
 };
 
+/// Keys and values, in the order of the file.
+using GgufMetadata = std::vector<std::pair<std::string, GgufValue>>;
+
 struct GgufTensor {
   std::string name;
   std::string_view type;       // the format's own name: "F32", "Q4_K", ...
@@ -71,8 +74,7 @@ class GgufFile {
   [[nodiscard]] uint32_t version() const { return version_; }
   [[nodiscard]] uint32_t alignment() const { return alignment_; }  // of tensors, in bytes
   [[nodiscard]] uint64_t size_bytes() const { return size_bytes_; }
-  /// In the order of the file.
-  [[nodiscard]] const std::vector<std::pair<std::string, GgufValue>>& metadata() const { return metadata_; }
+  [[nodiscard]] const GgufMetadata& metadata() const { return metadata_; }
   [[nodiscard]] const std::vector<GgufTensor>& tensors() const { return tensors_; }
   /// nullptr when there is none of this name.
   [[nodiscard]] const GgufValue* find_metadata(std::string_view key) const;
@@ -97,9 +99,29 @@ class GgufFile {
   std::string name_;
   uint32_t version_ = 0;
   uint32_t alignment_ = 32;
-  std::vector<std::pair<std::string, GgufValue>> metadata_;
+  GgufMetadata metadata_;
   std::vector<GgufTensor> tensors_;
 };
+
+// ---------------------------------------------------------------------------------------------------------------
+// Metadata as JSON text, for the metadata of a saved file: docs/formats.md
+
+struct GgufMetadataText {
+  std::string text;
+  /// Keys and why: entries that the text, or the header of a safetensors file, cannot hold.
+  std::vector<std::pair<std::string, std::string>> left_out;
+};
+
+/// Key of the text in the metadata of a saved file.
+inline constexpr std::string_view kGgufMetadataKey = "gguf";
+/// Characters that the text may have in the header of a safetensors file, which has at most 10^8: entries that do not
+/// fit any more are left out.
+inline constexpr size_t kMaxGgufMetadataBytes = 50000000;
+
+/// Entries whose text is not UTF-8 are left out. Of a NaN only that it is one is kept.
+Result<GgufMetadataText> gguf_metadata_to_text(const GgufMetadata& metadata, size_t max_bytes = kMaxGgufMetadataBytes);
+/// Checks types, ranges and that no key is there twice; `name` stands for the text in messages.
+Result<GgufMetadata> gguf_metadata_from_text(std::string_view text, const std::string& name);
 
 }  // namespace isobit
 

@@ -136,6 +136,8 @@ struct LowBitFile {
   /// What was not quantised (biases, norms), as it was. An array NAME.permutation of a matrix NAME is s32 [K], each of
   /// 0..K-1 once: column j of the matrix belongs to x[permutation[j]] (GPTQ with groups in the order of activations).
   std::map<std::string, Array> arrays{};
+  /// Other texts of the file, UTF-8, by key; "gguf": what GGUF metadata the weights came with (isobit/gguf.h).
+  std::map<std::string, std::string> metadata{};
 
   bool operator==(const LowBitFile&) const = default;
 };

@@ -320,6 +320,136 @@ TEST(Gguf, RefusesBrokenTensors) {
   refused({tensor("a", {1}, kF32Id, 0), tensor("a", {1}, kF32Id, 32)}, "tensor 'a' is there twice");
 }
 
+// ---------------------------------------------------------------------------------------------------------------
+// Metadata as text
+
+std::string raw_f32(float value) { return std::string(reinterpret_cast<const char*>(&value), sizeof value); }
+std::string raw_f64(double value) { return std::string(reinterpret_cast<const char*>(&value), sizeof value); }
+
+/// What text becomes and is again.
+GgufMetadata there_and_back(const GgufMetadata& metadata, const std::string& expected) {
+  const Result<GgufMetadataText> text = gguf_metadata_to_text(metadata);
+  EXPECT_TRUE(text.ok() && text->left_out.empty());
+  EXPECT_EQ(text->text, expected);
+  const Result<GgufMetadata> back = gguf_metadata_from_text(text->text, "text");
+  EXPECT_TRUE(back.ok()) << back.status().message();
+  EXPECT_EQ(gguf_metadata_to_text(*back)->text, expected);
+  return *back;
+}
+
+TEST(GgufMetadataText, HasEveryValue) {
+  using Type = GgufValueType;
+  const float infinity = std::numeric_limits<float>::infinity();
+  Content content;
+  content.metadata = {
+      entry("u8", Type::kU8, "\xff"),
+      entry("s8", Type::kS8, "\x80"),
+      entry("u16", Type::kU16, "\xff\xff"),
+      entry("s16", Type::kS16, std::string("\0\x80", 2)),
+      entry("u32", Type::kU32, number(UINT32_MAX, 4)),
+      entry("s32", Type::kS32, number(0x80000000u, 4)),
+      entry("f32", Type::kF32, raw_f32(0x1.4f8b58p-17f)),
+      entry("bool", Type::kBool, "\1"),
+      entry("string", Type::kString, text(std::string("a\0\n\"\xc3\xbc", 6))),
+      entry("u64", Type::kU64, number(UINT64_MAX, 8)),
+      entry("s64", Type::kS64, number(uint64_t{1} << 63, 8)),
+      entry("f64", Type::kF64, raw_f64(-0.1)),
+      entry("A floats", Type::kArray,
+            list(Type::kF32, 5,
+                 raw_f32(-0.0f) + raw_f32(0x1p-149f) + raw_f32(infinity) + raw_f32(-infinity) +
+                     raw_f32(std::numeric_limits<float>::quiet_NaN()))),
+      entry("strings", Type::kArray, list(Type::kString, 2, text("x") + text(""))),
+      entry("nested", Type::kArray, list(Type::kArray, 2, list(Type::kU8, 1, "\7") + list(Type::kBool, 0, ""))),
+  };
+  const Result<GgufFile> file = view(content.bytes());
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  const GgufMetadata back = there_and_back(
+      file->metadata(),
+      R"([{"key":"u8","type":"u8","value":255},{"key":"s8","type":"s8","value":-128},)"
+      R"({"key":"u16","type":"u16","value":65535},{"key":"s16","type":"s16","value":-32768},)"
+      R"({"key":"u32","type":"u32","value":4294967295},{"key":"s32","type":"s32","value":-2147483648},)"
+      R"({"key":"f32","type":"f32","value":"0x1.4f8b58p-17"},{"key":"bool","type":"bool","value":true},)"
+      R"({"key":"string","type":"string","value":"a\u0000\n\"ü"},)"
+      R"({"key":"u64","type":"u64","value":18446744073709551615},)"
+      R"({"key":"s64","type":"s64","value":-9223372036854775808},)"
+      R"({"key":"f64","type":"f64","value":"-0x1.999999999999ap-4"},)"
+      R"({"element_type":"f32","key":"A floats","type":"array","value":["-0x0p+0","0x1p-149","inf","-inf","nan"]},)"
+      R"({"element_type":"string","key":"strings","type":"array","value":["x",""]},)"
+      R"({"element_type":"array","key":"nested","type":"array",)"
+      R"("value":[{"element_type":"u8","value":[7]},{"element_type":"bool","value":[]}]}])");
+  ASSERT_EQ(back.size(), file->metadata().size());
+  for (size_t i = 0; i < back.size(); ++i) {
+    EXPECT_EQ(back[i].first, file->metadata()[i].first);
+    EXPECT_EQ(back[i].second.type, file->metadata()[i].second.type);
+  }
+  EXPECT_EQ(std::get<uint64_t>(back[9].second.value), UINT64_MAX);
+  EXPECT_EQ(std::get<int64_t>(back[10].second.value), INT64_MIN);
+  EXPECT_EQ(std::get<double>(back[11].second.value), -0.1);
+  there_and_back({}, "[]");
+}
+
+TEST(GgufMetadataText, SaysWhatItLeavesOut) {
+  const GgufValue bad{GgufValueType::kString, {}, std::string("\xff")}, good{GgufValueType::kU8, {}, uint64_t{1}};
+  const GgufMetadata metadata = {{"bad", bad}, {"one", good}, {"\xc3", good}, {"two", good}, {"3", good}};
+  const Result<GgufMetadataText> all = gguf_metadata_to_text(metadata);
+  ASSERT_TRUE(all.ok());
+  const std::string one = R"({"key":"one","type":"u8","value":1})", three = R"({"key":"3","type":"u8","value":1})";
+  EXPECT_EQ(all->text, "[" + one + R"(,{"key":"two","type":"u8","value":1},)" + three + "]");
+  using LeftOut = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(all->left_out, (LeftOut{{"bad", "its text is not UTF-8"}, {"\xc3", "its text is not UTF-8"}}));
+  // As it is in a header: quotes have a backslash, and there are two around it.
+  const size_t room = (one.size() + 10 + 2) + (three.size() + 10 + 2);
+  const Result<GgufMetadataText> some = gguf_metadata_to_text(metadata, room);
+  ASSERT_TRUE(some.ok());
+  EXPECT_EQ(some->text, "[" + one + "," + three + "]");
+  ASSERT_EQ(some->left_out.size(), 3U);
+  EXPECT_EQ(some->left_out[2].first, "two");
+  EXPECT_EQ(some->left_out[2].second, "it has 47 bytes, and of 92 there are 45 left");
+}
+
+TEST(GgufMetadataText, RefusesByName) {
+  const auto refused = [](const std::string& content, const std::string& message) {
+    const Result<GgufMetadata> metadata = gguf_metadata_from_text(content, "text");
+    EXPECT_EQ(metadata.status().code(), StatusCode::kInvalidFile) << content;
+    EXPECT_EQ(metadata.status().message(), message);
+  };
+  const auto value = [&](const std::string& type, const std::string& json, const std::string& message) {
+    refused(R"([{"key":"k","type":")" + type + R"(","value":)" + json + "}]", "text: 'k' is " + message);
+  };
+  refused("[", "text is not JSON");
+  refused("{}", "text is an object, must be a list");
+  refused("[1]", "text: entry 0 is not a JSON object");
+  refused(R"([{"type":"u8","value":1}])", "text: entry 0: field 'key' is missing");
+  refused(R"([{"key":"k","type":"u8"}])", "text: entry 0: field 'value' is missing");
+  refused(R"([{"key":"k","type":"u8","value":1,"x":2}])", "text: entry 0: unknown field 'x'");
+  refused(R"([{"key":"k","type":"u8","value":1},{"key":"k","type":"u8","value":1}])", "text: 'k' is there twice");
+  refused(R"([{"key":"k","type":"u9","value":1}])",
+          "text: entry 0: field 'type' is 'u9', must be u8, s8, u16, s16, u32, s32, f32, bool, string, array, u64, s64 "
+          "or f64");
+  value("u8", "256", "'256', must be an integer in 0..255");
+  value("u8", "-1", "'-1', must be an integer in 0..255");
+  value("s8", "128", "'128', must be an integer in -128..127");
+  value("s8", "-129", "'-129', must be an integer in -128..127");
+  value("u64", "1.0", "'1.0', must be an integer in 0..18446744073709551615");
+  value("s64", "9223372036854775808",
+        "'9223372036854775808', must be an integer in -9223372036854775808..9223372036854775807");
+  value("f32", "1.5", "'1.5', must be a float32 as hexadecimal text");
+  value("f32", R"("0x1.0000001p+0")", "'\"0x1.0000001p+0\"', must be a float32 as hexadecimal text");
+  value("f64", R"("one")", "'\"one\"', must be a float64 as hexadecimal text");
+  value("bool", "0", "'0', must be true or false");
+  value("string", "0", "'0', must be a string");
+  refused(R"([{"key":"k","type":"array","element_type":"u8","value":{}}])",
+          "text: entry 0: field 'value' is an object, must be a list");
+  refused(R"([{"key":"k","type":"array","element_type":"u8","value":[1,256]}])",
+          "text: entry 0: element 1 is '256', must be an integer in 0..255");
+  std::string nested = R"({"element_type":"u8","value":[]})";
+  for (int i = 0; i < 8; ++i) nested.insert(0, R"({"element_type":"array","value":[)").append("]}");
+  const Result<GgufMetadata> deep =
+      gguf_metadata_from_text(R"([{"key":"k","type":"array",)" + nested.substr(1) + "]", "text");
+  EXPECT_NE(deep.status().message().find("arrays are nested more than 8 deep"), std::string::npos)
+      << deep.status().message();
+}
+
 TEST(Gguf, SurvivesDamage) { expect_damage_is_survived(small_file().bytes(), parse_gguf); }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "core/random.h"
 #include "io/fuzz_saved.h"
+#include "isobit/gguf.h"
 #include "isobit/low_bit.h"
 
 namespace isobit {
@@ -42,6 +43,7 @@ std::vector<Bytes> seed_files() {
       file.matrices.emplace(to_string(kind), *std::move(matrix));
     }
     file.arrays["bias"] = Array::zeros(Dtype::kF32, {2});
+    file.metadata["gguf"] = R"([{"key":"k","type":"array","element_type":"f32","value":["0x1p+0"]}])";
     files.push_back(saved(file));
   }
   return files;
@@ -65,6 +67,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::vector<float> w(static_cast<size_t>(matrix.rows() * matrix.columns()));
     isobit::fuzz_require(matrix.dequantize(w).ok());
     for (const float value : w) isobit::fuzz_require(std::isfinite(value));
+  }
+  for (const auto& [key, text] : file->metadata) {
+    const isobit::Result<isobit::GgufMetadata> values = isobit::gguf_metadata_from_text(text, key);
+    if (!values.ok()) continue;
+    const isobit::Result<isobit::GgufMetadataText> written = isobit::gguf_metadata_to_text(*values);
+    isobit::fuzz_require(written.ok() && written->left_out.empty());
+    isobit::fuzz_require(isobit::gguf_metadata_from_text(written->text, key).ok());
   }
   const isobit::Bytes again = isobit::saved(*file);
   const isobit::Result<isobit::LowBitFile> loaded = isobit::parse_low_bit(again.data(), again.size(), "again");

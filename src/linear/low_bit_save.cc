@@ -22,19 +22,20 @@ void put(ArrayFile& file, const std::string& path, const std::string& name, cons
 }
 
 /// Why the permutation of a matrix is none; empty: it is one, or the matrix has none.
-std::string permutation_error(const std::string& matrix, int64_t columns, const LowBitFile& content) {
+std::string permutation_error(const std::string& path, const std::string& matrix, int64_t columns,
+                              const LowBitFile& content) {
   const std::string name = low_bit_permutation_name(matrix);
   const auto found = content.arrays.find(name);
   if (found == content.arrays.end()) return "";
   const Array& array = found->second;
   if (array.dtype != Dtype::kS32 || array.shape != std::vector<int64_t>{columns})
-    return "tensor " + in_quotes(name) + " is " + std::string(to_string(array.dtype)) + " of the shape " +
+    return path + ": tensor " + in_quotes(name) + " is " + std::string(to_string(array.dtype)) + " of the shape " +
            shape_text(array.shape) + ", must be s32 of the shape " + shape_text({columns});
   std::vector<bool> seen(static_cast<size_t>(columns));
   for (int64_t j = 0; j < columns; ++j) {
     const int64_t k = array.data<int32_t>()[j];
     if (k < 0 || k >= columns || seen[static_cast<size_t>(k)])
-      return "tensor " + in_quotes(name) + ": element " + std::to_string(j) + " is " + std::to_string(k) +
+      return path + ": tensor " + in_quotes(name) + ": element " + std::to_string(j) + " is " + std::to_string(k) +
              ", must be another of 0.." + std::to_string(columns - 1);
     seen[static_cast<size_t>(k)] = true;
   }
@@ -47,8 +48,8 @@ ArrayFile file_of(const std::string& path, const LowBitFile& content) {
   for (const auto& [name, matrix] : content.matrices) {
     if (name.empty()) refuse_argument(path + ": a matrix has no name");
     const LowBitParameters& p = matrix.parameters();
-    if (const std::string error = permutation_error(name, p.columns, content); !error.empty())
-      refuse_argument(path + ": " + error);
+    if (const std::string error = permutation_error(path, name, p.columns, content); !error.empty())
+      refuse_argument(error);
     Json json = {{"name", name},
                  {"rows", p.rows},
                  {"columns", p.columns},
@@ -73,7 +74,16 @@ ArrayFile file_of(const std::string& path, const LowBitFile& content) {
     arrays.push_back(name);
   }
   const Json root = {{"format_version", kVersion}, {"matrices", std::move(matrices)}, {"arrays", std::move(arrays)}};
-  file.metadata[kMetadataKey] = root.dump();
+  for (const auto& [key, text] : content.metadata) {
+    try {
+      static_cast<void>(Json({key, text}).dump());
+    } catch (const Json::exception&) {
+      refuse_argument(path + ": metadata " + in_quotes(key) + " is not valid UTF-8");
+    }
+  }
+  file.metadata = content.metadata;
+  if (!file.metadata.emplace(kMetadataKey, root.dump()).second)
+    refuse_argument(path + ": metadata is named " + in_quotes(kMetadataKey) + ", the key of the weights' own");
   return file;
 }
 
@@ -135,9 +145,11 @@ LowBitFile content_of(const std::string& path, ArrayFile file) {
     content.arrays.insert(std::move(node));
   }
   if (!file.arrays.empty()) refuse_file(path + ": unknown tensor " + in_quotes(file.arrays.begin()->first));
+  content.metadata = std::move(file.metadata);
+  content.metadata.erase(kMetadataKey);
   for (const auto& [name, matrix] : content.matrices)
-    if (const std::string error = permutation_error(name, matrix.columns(), content); !error.empty())
-      refuse_file(path + ": " + error);
+    if (const std::string error = permutation_error(path, name, matrix.columns(), content); !error.empty())
+      refuse_file(error);
   return content;
 }
 

@@ -36,6 +36,7 @@ LowBitFile everything() {
             small_matrix(kind, bits, scales));
   file.arrays["bias"] = iota_f32({3});
   file.arrays["ids"] = Array::zeros(Dtype::kS64, {2, 0});
+  file.metadata = {{"format", "pt"}, {"gguf", "[{\"key\": \"\u00fc\\n\"}]"}, {"", ""}};
   return file;
 }
 
@@ -115,6 +116,8 @@ TEST_F(SavedLowBit, WhatCannotBeSavedLeavesNoFile) {
   refused({.matrices = {{"W", matrix}}, .arrays = {{"", iota_f32({1})}}}, "an array has no name");
   refused({.matrices = {{"W", matrix}}, .arrays = {{"W", iota_f32({1})}}}, "a matrix and an array are named 'W'");
   refused({.matrices = {{"W", matrix}}, .arrays = {{"W.codes", iota_f32({1})}}}, "would be named 'W.codes'");
+  refused({.matrices = {{"W", matrix}}, .metadata = {{"isobit", "{}"}}}, "metadata is named 'isobit'");
+  refused({.matrices = {{"W", matrix}}, .metadata = {{"a", "\xff"}}}, "metadata 'a' is not valid UTF-8");
   Array wrong = iota_f32({2});
   wrong.shape = {3};
   refused({.matrices = {{"W", matrix}}, .arrays = {{"b", wrong}}}, "tensor 'b'");

@@ -56,21 +56,24 @@ std::string type_text(const GgufValue& value) {
   return std::string(to_string(value.element_type)) + "[" + std::to_string(list->size()) + "]";
 }
 
-void describe_metadata(const GgufFile& file, Outcome& out) {
-  Value metadata = Value::object();
-  out.text += "\nmetadata\n";
-  for (const auto& [key, value] : file.metadata()) {
+}  // namespace
+
+Value describe_gguf_metadata(const GgufMetadata& metadata, std::string& text) {
+  Value json = Value::object();
+  for (const auto& [key, value] : metadata) {
     Value entry = Value::object();
     entry.set("type", to_string(value.type));
     if (const auto* list = std::get_if<GgufValue::List>(&value.value)) {
       entry.set("element_type", to_string(value.element_type)).set("length", list->size());
     }
     entry.set("value", value_json(value));
-    metadata.set(key, std::move(entry));
-    out.text += format("  %-40s %-14s %s\n", escaped(key).c_str(), type_text(value).c_str(), value_text(value).c_str());
+    json.set(key, std::move(entry));
+    text += format("  %-40s %-14s %s\n", escaped(key).c_str(), type_text(value).c_str(), value_text(value).c_str());
   }
-  out.json.set("metadata", std::move(metadata));
+  return json;
 }
+
+namespace {
 
 struct Total {
   int64_t tensors = 0;
@@ -154,7 +157,8 @@ Result<Outcome> inspect_gguf(const InspectOptions& options) {
              (architecture == nullptr ? "not given" : escaped(*architecture)) + ", " +
              std::to_string(file.size_bytes()) + " bytes, tensors aligned to " + std::to_string(file.alignment()) +
              "\n";
-  describe_metadata(file, out);
+  out.text += "\nmetadata\n";
+  out.json.set("metadata", describe_gguf_metadata(file.metadata(), out.text));
   describe_tensors(file, out);
   return out;
 }

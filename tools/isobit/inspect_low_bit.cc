@@ -75,6 +75,14 @@ Result<Outcome> inspect_low_bit(const InspectOptions& options) {
     describe_matrix(name, matrix, content.arrays.contains(low_bit_permutation_name(name)), out, matrices);
   out.json.set("matrices", std::move(matrices));
   describe_arrays(content.arrays, "\narrays\n", out);
+  Value metadata;
+  if (const auto found = content.metadata.find(std::string(kGgufMetadataKey)); found != content.metadata.end()) {
+    ISOBIT_ASSIGN_OR_RETURN(const GgufMetadata values,
+                            gguf_metadata_from_text(found->second, options.file + ": metadata 'gguf'"));
+    out.text += "\nmetadata of the GGUF file\n";
+    metadata = describe_gguf_metadata(values, out.text);
+  }
+  out.json.set("gguf_metadata", std::move(metadata));
   return out;
 }
 

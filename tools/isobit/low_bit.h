@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "isobit/arrays.h"
+#include "isobit/gguf.h"
 #include "isobit/low_bit.h"
 #include "isobit/low_bit_import.h"
 #include "isobit/status.h"
@@ -31,6 +32,9 @@ Value shape_json(std::span<const int64_t> shape);
 /// What is said about a GPTQ or AWQ checkpoint: "gptq, 4 bits, group 128 (quantize_config.json)".
 std::string checkpoint_text(const CheckpointDescription& description);
 Value checkpoint_json(const CheckpointDescription& description);
+
+/// Appends a row for each value, shortened; returns what --json has of them.
+Value describe_gguf_metadata(const GgufMetadata& metadata, std::string& text);
 
 /// W [N, K] as float32, its columns in the order of x.
 Result<Array> dense_weights(const LowBitMatrix& matrix, std::span<const int32_t> permutation);

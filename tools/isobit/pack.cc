@@ -111,6 +111,10 @@ class Packer {
                                       : Action::kRefuse;
       items_.push_back(std::move(item));
     }
+    ISOBIT_ASSIGN_OR_RETURN(GgufMetadataText metadata, gguf_metadata_to_text(gguf_->metadata()));
+    if (gguf_->metadata().size() > metadata.left_out.size())
+      content_.metadata.emplace(kGgufMetadataKey, std::move(metadata.text));
+    left_out_ = std::move(metadata.left_out);
     return {};
   }
 
@@ -280,10 +284,28 @@ class Packer {
     out_.json.set("checkpoint", checkpoint_ ? checkpoint_json(*checkpoint_) : Value());
     out_.text = options_.model + ": " + count_text(static_cast<int64_t>(items_.size()), "tensor");
     if (checkpoint_) out_.text += "; " + checkpoint_text(*checkpoint_);
+    describe_metadata();
     for (const Item& item : items_)
       name_width_ = std::clamp(static_cast<int>(escaped(item.name).size()), name_width_, kMaxNameWidth);
     out_.text += "\n" + format("%-*s %-14s %-10s %-36s %6s %8s %12s %12s\n", name_width_, "tensor", "shape", "was",
                                "becomes", "bits/w", "SQNR dB", "bytes", "packed");
+  }
+
+  /// What is kept of a GGUF file's, and what is not and why.
+  void describe_metadata() {
+    Value json, left_out = Value::array();
+    if (gguf_) {
+      const auto kept = static_cast<int64_t>(gguf_->metadata().size() - left_out_.size());
+      out_.text += "; metadata: " + std::to_string(kept) + " of " +
+                   count_text(static_cast<int64_t>(gguf_->metadata().size()), "value") + " kept";
+      for (const auto& [key, reason] : left_out_) {
+        out_.text += "\n  left out: " + escaped(key) + ", " + reason;
+        left_out.add(Value::object().set("key", key).set("reason", reason));
+      }
+      json = Value::object();
+      json.set("kept", kept).set("left_out", std::move(left_out));
+    }
+    out_.json.set("metadata", std::move(json));
   }
 
   Status pack_all() {
@@ -440,6 +462,7 @@ class Packer {
   ArrayFile file_;
   std::optional<CheckpointDescription> checkpoint_;
   std::vector<Item> items_;
+  std::vector<std::pair<std::string, std::string>> left_out_;  // metadata: key, reason
   LowBitFile content_;
   Outcome out_;
   int name_width_ = 6;
