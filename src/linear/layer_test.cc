@@ -2,6 +2,7 @@
 // Linear layers at their door: what is refused and how, threads, strides, memory; and the random layers of verify.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -9,9 +10,11 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "core/codes.h"
 #include "isobit/linear.h"
 #include "isobit/verify.h"
 #include "linear/layer_engine.h"
@@ -227,36 +230,60 @@ TEST(LinearLayer, GroupsBeyondInt32RunOnTheReference) {
   EXPECT_EQ(asked.status().code(), StatusCode::kUnsupported);
 }
 
-/// x and y end at pages that cannot be touched, and begin behind one.
+/// Rows of every kind of tile, and what is left of them.
+constexpr int64_t kGuardedRows[] = {1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 64, 70};
+
+/// forward(x, y) of x that ends at a page that cannot be touched, and y that ends at one, or begins behind one: the
+/// bytes of other memory, and nothing else is written.
+template <typename Forward>
+void expect_same_between_pages(const std::vector<std::byte>& x, size_t y_bytes, const Forward& forward) {
+  std::vector<std::byte> expected(y_bytes);
+  forward(std::span<const std::byte>(x), std::span<std::byte>(expected));
+  const GuardedBytes guarded_x(static_cast<int64_t>(x.size()));
+  std::copy(x.begin(), x.end(), guarded_x.bytes().begin());
+  for (const bool at_end : {true, false}) {
+    const GuardedBytes y(static_cast<int64_t>(y_bytes), at_end);
+    forward(std::span<const std::byte>(guarded_x.bytes()), y.bytes());
+    ASSERT_EQ(std::memcmp(y.data(), expected.data(), y_bytes), 0) << (at_end ? "at the end" : "at the beginning");
+    ASSERT_TRUE(y.untouched_around());
+  }
+  ASSERT_TRUE(guarded_x.untouched_around());
+  ASSERT_EQ(std::memcmp(guarded_x.data(), x.data(), x.size()), 0);
+}
+
 TEST(LinearLayer, TouchesNothingElse) {
+  const std::vector<LinearActivations> quantised = {LinearActivations::kInt8, LinearActivations::kInt8Asymmetric};
   for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
     if (!cpu_can_run(kernel.path) || kernel.operation == "linear_static") continue;
-    SCOPED_TRACE(kernel.name);
-    const bool quantised = kernel.operation == "linear_int8";
-    for (const int64_t columns : {1, 8, 33, 100, 257}) {
-      const int64_t group = columns > 32 ? 32 : columns;
-      for (const int64_t rows : {1, 15, 50}) {
-        const LowBitMatrix matrix =
-            random_matrix(rows, columns, {.bits = 4, .group = group, .kind = LowBitKind::kZeroPoint});
-        for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
-          const LinearLayer layer = layer_of(
-              matrix,
-              {.activations = quantised ? LinearActivations::kInt8 : LinearActivations::kFloat, .path = kernel.path});
-          const auto size = static_cast<int64_t>(size_in_bytes(dtype));
-          for (const int64_t m : {1, 3, 8}) {
-            const GuardedBytes x(m * columns * size);
-            const GuardedBytes y(m * rows * size);
-            std::memset(x.data(), 0, static_cast<size_t>(m * columns * size));
-            LinearWorkspace workspace = layer.workspace(m);
-            const Status status = layer.forward(
-                {reinterpret_cast<const std::byte*>(x.data()), static_cast<size_t>(m * columns * size)}, dtype,
-                {reinterpret_cast<std::byte*>(y.data()), static_cast<size_t>(m * rows * size)}, dtype, m, workspace);
-            EXPECT_TRUE(status.ok()) << status.message();
-            for (int64_t i = 0; i < m * rows * size; ++i) ASSERT_EQ(y.data()[i], 0) << i;
-          }
+    for (const LinearActivations activations :
+         kernel.operation == "linear_int8" ? quantised : std::vector{LinearActivations::kFloat})
+      for (const int64_t columns : {1, 8, 33, 100, 257})
+        for (const int64_t rows : {1, 15, 50}) {
+          const LowBitMatrix matrix = random_matrix(
+              rows, columns, {.bits = 4, .group = columns > 32 ? 32 : columns, .kind = LowBitKind::kZeroPoint});
+          const GuardedBytes bias(rows * 4);
+          std::memcpy(bias.data(), random_floats(1, rows, 3).bytes.data(), static_cast<size_t>(rows * 4));
+          const LinearLayer layer =
+              layer_of(matrix, {.activations = activations,
+                                .bias = {reinterpret_cast<const float*>(bias.data()), static_cast<size_t>(rows)},
+                                .path = kernel.path});
+          LinearWorkspace workspace = layer.workspace(70);
+          for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16})
+            for (const int64_t m : kGuardedRows) {
+              SCOPED_TRACE(std::string(kernel.name) + ", " + std::string(to_string(activations)) + ", K " +
+                           std::to_string(columns) + ", N " + std::to_string(rows) + ", M " + std::to_string(m) + ", " +
+                           std::string(to_string(dtype)));
+              const Array floats = random_floats(m, columns, 4);
+              Array x = Array::zeros(dtype, {m, columns});
+              for (int64_t i = 0; i < x.size(); ++i) store_float(x.bytes.data(), dtype, i, floats.data<float>()[i]);
+              expect_same_between_pages(x.bytes, static_cast<size_t>(m * rows) * size_in_bytes(dtype),
+                                        [&](auto from, auto to) {
+                                          const Status status = layer.forward(from, dtype, to, dtype, m, workspace);
+                                          ASSERT_TRUE(status.ok()) << status.message();
+                                        });
+              if (HasFatalFailure()) return;
+            }
         }
-      }
-    }
   }
 }
 
@@ -473,6 +500,40 @@ TEST(StaticLinearLayer, RowsOfZeros) {
   EXPECT_EQ(p->bias.data<int32_t>()[0], 3);
   EXPECT_EQ(p->bias.data<int32_t>()[1], 6);
   EXPECT_EQ(p->bias.data<int32_t>()[2], 6);
+}
+
+/// Codes to codes, and to accumulators.
+TEST(StaticLinearLayer, TouchesNothingElse) {
+  for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
+    if (kernel.operation != "linear_static" || !cpu_can_run(kernel.path)) continue;
+    for (const int64_t columns : {1, 8, 33, 64, 100, 257})
+      for (const int64_t rows : {1, 15, 50, 112})
+        for (const bool codes : {true, false}) {
+          const LowBitMatrix matrix = random_matrix(rows, columns, {.bits = 8, .group = columns});
+          StaticLinearOptions options{
+              .input = {
+                  .bits = 8, .is_signed = rows != 15, .kind = ScaleKind::kReal, .real_scale = 0.01f, .zero_point = 3}};
+          if (codes) options.output = Grid{.bits = 8, .is_signed = rows != 50, .kind = ScaleKind::kReal};
+          const Result<StaticLinearParameters> p = derive_static_linear(matrix, options, "fc");
+          ASSERT_TRUE(p.ok()) << p.status().message();
+          const Result<StaticLinearLayer> layer = StaticLinearLayer::create(*p, "fc", kernel.path);
+          ASSERT_TRUE(layer.ok()) << layer.status().message();
+          LinearWorkspace workspace = layer->workspace(70);
+          for (const int64_t m : kGuardedRows) {
+            SCOPED_TRACE(std::string(kernel.name) + ", K " + std::to_string(columns) + ", N " + std::to_string(rows) +
+                         ", M " + std::to_string(m) + ", " + std::string(to_string(p->y_dtype)));
+            std::mt19937 random(static_cast<uint32_t>(m));
+            std::vector<std::byte> x(static_cast<size_t>(m * columns));
+            for (std::byte& code : x) code = static_cast<std::byte>(random() & 0xff);
+            expect_same_between_pages(x, static_cast<size_t>(m * rows) * size_in_bytes(p->y_dtype),
+                                      [&](auto from, auto to) {
+                                        const Status status = layer->forward(from, to, m, workspace);
+                                        ASSERT_TRUE(status.ok()) << status.message();
+                                      });
+            if (HasFatalFailure()) return;
+          }
+        }
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------

@@ -40,7 +40,9 @@ void compare(CpuPath path, const Layer& layer, Random& random) {
   std::vector<uint8_t> codes(static_cast<size_t>(m * k));
   for (uint8_t& code : codes) code = static_cast<uint8_t>(random.next());
   const PackedWeights packed = pack_weights(weights.data(), n, k).value();
-  std::vector<T> start(static_cast<size_t>(packed.padded_n()));
+  const GuardedBytes start_memory(packed.padded_n() * static_cast<int64_t>(sizeof(T)));
+  T* const start = reinterpret_cast<T*>(start_memory.data());
+  std::fill_n(start, packed.padded_n(), T{0});
   std::vector<RescaleParameters> rescales;
   std::vector<int64_t> bounds;
   std::vector<int64_t> biases;
@@ -52,7 +54,7 @@ void compare(CpuPath path, const Layer& layer, Random& random) {
       magnitude += std::abs(weights[static_cast<size_t>(row * k + i)]);
     }
     biases.push_back(random.between(-100000, 100000));
-    start[static_cast<size_t>(row)] = static_cast<T>(biases.back() - (zero_x + storage_offset(dtype)) * sum);
+    start[row] = static_cast<T>(biases.back() - (zero_x + storage_offset(dtype)) * sum);
     bounds.push_back(magnitude * 255 + 100000);
     // Powers of two have ties; the others have every bit.
     rescales.push_back(
@@ -63,15 +65,17 @@ void compare(CpuPath path, const Layer& layer, Random& random) {
   const int64_t row_bytes = packed_row_bytes(dtype, k);
   const LinearKernel kernel = linear_kernel(path);
   const bool tiled = takes_tiles(kernel, packed, m);
-  std::vector<uint8_t> u(static_cast<size_t>((tiled ? round_up_to_tile(m) : m) * row_bytes));
+  const GuardedBytes u((tiled ? round_up_to_tile(m) : m) * row_bytes);
+  std::fill_n(u.data(), u.bytes().size(), uint8_t{0});
   for (int64_t i = 0; i < m; ++i)
     pack_activations_row(codes.data() + i * k, dtype, k,
                          u.data() + (tiled ? tiled_row_at(i, row_bytes) : i * row_bytes),
                          tiled ? kTileBytes : kTileColumns);
-  const GuardedBytes y(m * n);
-  std::vector<T> scratch(static_cast<size_t>(kStaticScratch));
+  const GuardedBytes y(m * n, random.one_in(2));
+  const GuardedBytes scratch(kStaticScratch * static_cast<int64_t>(sizeof(T)));
   static_product<T>(kernel, static_rescale(path), packed, packed.all_blocks(), {u.data(), row_bytes, 1, m, tiled},
-                    start.data(), output, y.data(), n, scratch.data());
+                    start, output, y.data(), n, reinterpret_cast<T*>(scratch.data()));
+  ASSERT_TRUE(y.untouched_around());
   for (int64_t i = 0; i < m; ++i)
     for (int64_t row = 0; row < n; ++row) {
       const auto r = static_cast<size_t>(row);
