@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Rust crates against a libisobit.so that was built: their tests, their documentation without warnings, and the
-example, which must say what g2p_c says; then against what is installed from the folder of ISOBIT, which pkg-config
-finds.
+"""The Rust crates against a libisobit.so that was built: their tests, among them that the Rust of docs/rust.md compiles,
+their documentation without warnings, and the example, which must say what g2p_c says; then against what is installed
+from the folder of ISOBIT, which pkg-config finds.
 
 usage: rust_test.py CARGO ISOBIT LIBRARY-FOLDER G2P_C TARGET-FOLDER
 """

@@ -33,6 +33,11 @@ pub use low_bit::{BitWidth, Kind, LowBitInfo, LowBitMatrix, LowBitOptions, Metho
 pub use pool::{CpuPath, Grid, Pool, Scale};
 pub use table::{Certificate, Table, TableModel};
 
+// `cargo test` compiles the Rust of that page.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/rust.md")]
+struct PageOfTheDocumentation;
+
 /// Version of the library that runs.
 pub fn version() -> &'static str {
     // SAFETY: a literal of the library, which stays loaded.
