@@ -419,14 +419,15 @@ constexpr FewestSteps kFewestSteps[] = {
 
 /// From so many sequences on, of layers to so many hidden units, `products` is faster than `step`; what is in brackets
 /// is its time by that of `step`, calls of one step in turn on an H200 (isobit bench gru --device cuda --mode streaming
-/// --kernel products,step --steps 32).
+/// --kernel products,step --steps 32). Of wide states, whose tables have 4096 entries, other inputs in each call, which
+/// need more of them, take 4 us more (cuda_gru_bench): so from more sequences on.
 struct FewestSequences {
   int64_t hidden, batch, wide;
 };
 constexpr FewestSequences kFewestProductSequences[] = {
     {640, INT64_MAX, INT64_MAX},  // R h by mma.sync
-    {1024, 257, 129},             // 256 (1.11, 1.12), 512 (0.75, 0.78); 128 (1.04, 1.11), 192 (0.88, 0.95)
-    {2048, 129, 65},              // 128 (1.01, 1.06), 192 (0.66, 0.68); 64 (1.17, 1.24), 128 (0.82, 0.88)
+    {1024, 257, 257},             // 256 (1.11, 1.12), 512 (0.75, 0.78); 256 (0.92, 0.96), 512 (0.78, 0.80)
+    {2048, 129, 129},             // 128 (1.01, 1.06), 192 (0.66, 0.68); 128 (0.82, 0.88), 192 (0.65, 0.67)
     {INT64_MAX, 128, 65},         // 64 (1.53, 1.58), 128 (0.93, 0.96); 64 (1.65, 1.68), 128 (0.62, 0.64)
 };
 
