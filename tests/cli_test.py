@@ -743,6 +743,8 @@ class CliTest(ToolTest):
             self.assertEqual(sum(c["chosen"] for c in cases), 1)
         report = self.json(*arguments, "--kernel", ",".join(names[:2]))
         self.assertEqual([c["kernel"] for c in report["cases"]], names[:2])
+        report = self.json(*arguments, "--kernel", "scalar")
+        self.assertEqual([c["kernel"] for c in report["cases"]], [n for n in names if n.endswith("_scalar")])
         for words, arguments in [(["--shape", "40", "KxN"], ["--shape", "40"]), (["K", "0x3"], ["--shape", "0x3"]),
                                  (["N", "3x3.5"], ["--shape", "3x3.5"]), (["--m 0"], ["--m", "0"]),
                                  (["--bits", "9"], ["--bits", "9"]), (["bits is 3"], ["--bits", "3"]),

@@ -390,7 +390,14 @@ class PackTest(ToolTest):
         for kind in ("int8", "int8_asymmetric"):
             _, y = self.matmul(packed, data, *options, "--activations", kind)
             close(y, expected, 0.02)
-            self.assertEqual(y, self.matmul(packed, data, *options, "--activations", kind, "--kernel", "reference")[1])
+            for kernel in ("reference", "int8_reference", "int8_scalar"):
+                report, same = self.matmul(packed, data, *options, "--activations", kind, "--kernel", kernel)
+                self.assertEqual(y, same)
+                self.assertEqual(report["kernel"], kernel if "_" in kernel else "int8_" + kernel)
+        out = self.path("never.npy")
+        for words, kernel in [(["--kernel float_scalar", "linear_int8", "int8_scalar"], "float_scalar"),
+                              (["--kernel quick", "int8_scalar"], "quick")]:
+            self.fails(words, "matmul", packed, data, "-o", out, "--activations", "int8", "--kernel", kernel)
         report, y = self.matmul(packed, data, *options, "--activations", "static")
         close(y, expected, 0.02)
         self.assertEqual((report["input_grid"]["bits"], report["output_grid"]["bits"]), (8, 8))

@@ -22,6 +22,7 @@
 #include "isobit/cpu.h"
 #include "isobit/linear.h"
 #include "isobit/low_bit.h"
+#include "models.h"
 #include "progress.h"
 #include "random.h"
 #include "text.h"
@@ -250,13 +251,8 @@ Result<std::vector<Contestant>> make_contestants(const BenchOptions& options, co
       paths.emplace_back(kernel.path);
   }
   for (const std::string& name : options.kernel) {
-    const auto kernels = linear_layer_kernels();
-    const auto found = std::find_if(kernels.begin(), kernels.end(), [&](const LinearLayerKernel& kernel) {
-      return kernel.name == name && kernel.operation == problem.operation();
-    });
-    if (found == kernels.end())
-      return invalid("--kernel " + name + ": no kernel of " + problem.operation() + "; isobit supported lists them");
-    paths.emplace_back(found->path);
+    ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_linear_kernel(name, problem.operation()));
+    paths.push_back(path);
   }
   if (paths.empty()) paths.emplace_back(std::nullopt);
   std::vector<Contestant> contestants;

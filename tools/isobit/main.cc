@@ -198,7 +198,11 @@ class Commands {
                      "static: 8-bit codes in and out, for 8-bit symmetric weights with one group a row")
         ->type_name("KIND")
         ->capture_default_str();
-    command->add_option("--kernel", o.kernel, "reference, scalar, avx2, avxvnni, avx512vnni or amx; default the best")
+    command
+        ->add_option(
+            "--kernel", o.kernel,
+            "int8_avx2 and so on, as isobit supported lists them, or what follows the operation in such a name, "
+            "as in avx2; default the best")
         ->type_name("NAME");
     command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
     command->add_option("--bias", o.bias, "array [N] of the same file to add")->type_name("NAME");

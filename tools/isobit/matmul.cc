@@ -221,12 +221,16 @@ Status check_options(const MatmulOptions& options) {
   return {};
 }
 
+std::string_view operation_of(const std::string& activations) {
+  return activations == "float" ? "linear_float" : activations == "static" ? "linear_static" : "linear_int8";
+}
+
 }  // namespace
 
 Result<Outcome> matmul(const MatmulOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_options(options));
   ISOBIT_ASSIGN_OR_RETURN(const LinearClamp clamp, parse_clamp(options.clamp));
-  ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_kernel(options.kernel));
+  ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_linear_kernel(options.kernel, operation_of(options.activations)));
   ISOBIT_ASSIGN_OR_RETURN(const Weights weights, load_weights(options));
   ISOBIT_ASSIGN_OR_RETURN(ArrayFile file, load_arrays(options.input));
   if (file.arrays.size() != 1)

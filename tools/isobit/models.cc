@@ -6,6 +6,7 @@
 #include <fstream>
 #include <utility>
 
+#include "isobit/linear.h"
 #include "text.h"
 
 namespace isobit::tool {
@@ -172,6 +173,19 @@ Result<std::optional<CpuPath>> parse_kernel(const std::string& text) {
                                                 "); isobit supported lists the usable ones");
   }
   return std::optional<CpuPath>(path);
+}
+
+Result<std::optional<CpuPath>> parse_linear_kernel(const std::string& text, std::string_view operation) {
+  std::string names;
+  for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
+    if (kernel.operation != operation) continue;
+    if (kernel.name == text) return parse_kernel(std::string(to_string(kernel.path)));
+    names += std::string(kernel.name) + ", ";
+  }
+  if (text.empty() || cpu_path_from_string(text)) return parse_kernel(text);
+  return Status(StatusCode::kInvalidArgument, "--kernel " + text + ": no kernel of " + std::string(operation) +
+                                                  "; expected one of " + names +
+                                                  "or what follows the operation in one of them, as in avx2");
 }
 
 Status check_threads(int threads) {

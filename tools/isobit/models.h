@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "isobit/arrays.h"
@@ -50,6 +51,9 @@ std::string grid_text(const Grid& grid);
 
 /// Empty text: nothing was asked for.
 Result<std::optional<CpuPath>> parse_kernel(const std::string& text);
+/// The same of linear layers, whose kernels have names of their own (linear_layer_kernels), of an operation: by such a
+/// name, or that of the path.
+Result<std::optional<CpuPath>> parse_linear_kernel(const std::string& text, std::string_view operation);
 Status check_threads(int threads);
 
 }  // namespace isobit::tool
