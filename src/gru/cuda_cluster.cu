@@ -105,7 +105,8 @@ int32_t threads_of(const PersistentCut& cut) { return 32 * block_warps(cut.k_til
 struct Spread {
   const PersistentCut* cut = nullptr;
   Tiles tiles{};
-  int64_t each = 0;  // sequences of a team
+  int64_t each = 0;        // sequences of a team
+  bool is_fastest = true;  // gru_cluster_many, where it runs, is no faster
 };
 Spread spread_over(const PersistentCut& cut, int64_t batch) {
   const int64_t each =
@@ -118,10 +119,9 @@ Spread spread_over(const PersistentCut& cut, int64_t batch) {
   return {&cut, tiles, count == 1 ? each : int64_t{count} * tiles.sequences};
 }
 /// The first cut that is the fastest for so few sequences a team; else that with the fewest tiles, and then sequences
-/// in a tile. is_fastest: whether gru_cluster_many, where it runs, is no faster.
-Spread spread_of(const PersistentLayer& layer, int64_t batch, bool& is_fastest) {
+/// in a tile.
+Spread spread_of(const PersistentLayer& layer, int64_t batch) {
   Spread best;
-  is_fastest = true;
   for (int32_t i = 0; i < layer.cuts; ++i) {
     const Spread one = spread_over(layer.cut[i], batch);
     if (one.each <= layer.cut[i].most) return one;
@@ -129,7 +129,7 @@ Spread spread_of(const PersistentLayer& layer, int64_t batch, bool& is_fastest) 
         (one.tiles.count == best.tiles.count && one.tiles.sequences < best.tiles.sequences))
       best = one;
   }
-  is_fastest = false;
+  best.is_fastest = false;
   return best;
 }
 
@@ -266,31 +266,27 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
   return fitting == 0 ? no_room() : Status();
 }
 
-bool takes_cluster_many(const PersistentLayer& layer, int64_t batch) {
-  bool is_fastest = true;
-  (void)spread_of(layer, batch, is_fastest);
-  return !is_fastest;
-}
+bool takes_cluster_many(const PersistentLayer& layer, int64_t batch) { return !spread_of(layer, batch).is_fastest; }
 
 template <typename Ratio>
 Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, bool many, cudaStream_t stream) {
-  bool is_fastest = true;
-  const auto [cut, tiles, each] =
-      many ? spread_over(layer.many, chunk.batch) : spread_of(layer, chunk.batch, is_fastest);
+  const Spread spread = many ? spread_over(layer.many, chunk.batch) : spread_of(layer, chunk.batch);
+  const PersistentCut* const cut = spread.cut;
+  const Tiles tiles = spread.tiles;
   ClusterArgs<Ratio> a{};
   set_recurrence(a, layer, chunk);
   a.fragments = layer.fragments;
-  a.exchange = exchange_of(layer, {cut, tiles, each}, chunk.batch);
+  a.exchange = exchange_of(layer, spread, chunk.batch);
   a.cluster = cut->cluster;
   a.unit_blocks = cut->unit_blocks;
   a.sequence_tiles = tiles.count;
   a.tile_sequences = tiles.sequences;
-  a.team_sequences = static_cast<int32_t>(each);
+  a.team_sequences = static_cast<int32_t>(spread.each);
   LaunchAttributes attributes;
   cudaLaunchConfig_t config =
       launch_config(*cut, many ? many_threads(many_sets<Ratio>(layer.k_tiles / 2)) : threads_of(*cut),
                     many ? many_shared<Ratio>(layer, tiles.count) : shared_of<Ratio>(layer, *cut, tiles).total,
-                    (chunk.batch + each - 1) / each, attributes);
+                    (chunk.batch + spread.each - 1) / spread.each, attributes);
   attributes.values[1] = early_start();
   config.numAttrs = 2;
   config.stream = stream;

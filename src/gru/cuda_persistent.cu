@@ -419,8 +419,8 @@ constexpr FewestSteps kFewestSteps[] = {
 
 /// From so many sequences on, of layers to so many hidden units, `products` is faster than `step`; what is in brackets
 /// is its time by that of `step`, calls of one step in turn on an H200 (isobit bench gru --device cuda --mode streaming
-/// --kernel products,step --steps 32). Of wide states, whose tables have 4096 entries, other inputs in each call, which
-/// need more of them, take 4 us more (cuda_gru_bench): so from more sequences on.
+/// --kernel products,step --steps 32). Where each call has another input (cuda_gru_bench), wide states take 4 us more
+/// than there, and so the limit is higher.
 struct FewestSequences {
   int64_t hidden, batch, wide;
 };
