@@ -435,7 +435,7 @@ Case case_of(uint64_t seed, int64_t input, int64_t hidden, int64_t batch, int64_
   return case_of(seed, shape, batch, steps);
 }
 
-/// Of each kernel of `persistent`, one block, clusters of every kind, one team and two of the whole device.
+/// Of each kernel of `persistent`, one block, clusters of every kind, one team and two of the whole device; `products`.
 struct PersistentSize {
   int64_t hidden, batch;
   int32_t h_bits;
@@ -455,7 +455,8 @@ constexpr PersistentSize kPersistentSizes[] = {{120, 40, 8},
                                                {900, 120, 16},
                                                {120, 40, 16, "portable"},
                                                {500, 60, 8, "portable"},
-                                               {1040, 9, 8, "portable"}};
+                                               {1040, 9, 8, "portable"},
+                                               {1100, 70, 16, "products"}};
 Case case_of(uint64_t seed, const PersistentSize& size) {
   RandomShape shape;
   shape.input = 16;

@@ -53,7 +53,7 @@ auto with_state_ratios(RatioType type, int32_t planes, Body body) {
   return type == RatioType::kDouble ? body(double()) : body(WideFixed());
 }
 
-/// Which forms find room on the current device, and how they cut the layer; attributes of the kernels there.
+/// Any device has room for these; what their results cross in are 16-bit codes.
 Status prepare_products(const PersistentLayer& layer, const Grid& hh) {
   if (layer.hidden_size < kLeastProductsHidden)
     return unsupported("H is " + std::to_string(layer.hidden_size) + ", must be at least 513");
@@ -61,6 +61,7 @@ Status prepare_products(const PersistentLayer& layer, const Grid& hh) {
     return unsupported("hh minus its zero point exceeds 16 bits");
   return {};
 }
+/// Which forms find room on the current device, and how they cut the layer; attributes of the kernels there.
 template <typename Ratio>
 Status prepare(PersistentPack& pack, const Grid& hh) {
   PersistentLayer& layer = pack.layer;

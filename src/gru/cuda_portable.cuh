@@ -40,8 +40,7 @@ inline constexpr int kPortableSequences = 8;     // of a team: the columns of an
 inline constexpr int kPortableCopies = 4;        // of every word
 inline constexpr int kPortablePolls = 8;         // pairs of words that a thread waits for at once
 inline constexpr int kPortableGroupBytes = 160;  // of 16 units in shared memory: 8 sequences, and a gap for the banks
-inline constexpr int kPortableSumPitch =
-    20;  // words from one sequence to the next: lanes that write meet no bank twice
+inline constexpr int kPortableSumPitch = 20;     // words between sequences: lanes that write meet no bank twice
 inline constexpr int kPortableGatePitch = kPortableSequences * kPortableSumPitch;
 
 template <typename Ratio>
