@@ -722,6 +722,10 @@ class CliTest(ToolTest):
                 self.assertGreater(case[key], 0)
             self.assertGreaterEqual(case["copies"] * case["weight_bytes"], 1 << 20)
             self.assertGreaterEqual(case["weight_bytes"], case["K"] * case["N"] * case["bits"] // 8)
+        # Beside tiles the peak without them.
+        (case,) = self.json(*base, "--shape", "264x257", "--m", "16", "--activations", "static")["cases"]
+        self.assertEqual("vector_peak" in case, case.get("peak") == "amx")
+        self.assertEqual("vector_peak" in case, case.get("vector_peak_operations_per_second", 0) > 0)
         base += ["--shape", "264x257", "--group", "0", "--m", "2"]
         repeated = self.ok(*base, "--repeat", "--json", input="\n\n").splitlines()
         names = [[case["name"] for case in json.loads(line)["cases"]] for line in repeated]

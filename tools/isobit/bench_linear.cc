@@ -158,6 +158,19 @@ CpuPath limiting_path(const Layer& layer, int64_t m) {
   return tiles ? path_of(layer) : std::min(path_of(layer), CpuPath::kAvx512Vnni);
 }
 
+/// What bounds m rows, and the same without tiles, where that is another instruction. Null: not known, no other.
+struct Peaks {
+  const ceilings::Product* used = nullptr;
+  const ceilings::Product* vector = nullptr;
+};
+Peaks peaks_of(const Layer& layer, int64_t m, bool integers) {
+  const CpuPath path = limiting_path(layer, m);
+  Peaks peaks{.used = ceilings::product_of(path, integers),
+              .vector = ceilings::product_of(std::min(path, CpuPath::kAvx512Vnni), integers)};
+  if (peaks.vector == peaks.used) peaks.vector = nullptr;
+  return peaks;
+}
+
 int64_t weight_bytes(const Layer& layer) {
   if (const auto* some = std::get_if<LinearLayer>(&layer)) return some->size_bytes();
   return std::get<StaticLinearLayer>(layer).parameters().weights.size();
@@ -230,7 +243,7 @@ struct Contestant {
   int64_t bytes = 0;  // of the weights of a copy
   std::vector<Layer> copies;
   size_t next = 0;
-  std::vector<double> seconds{}, peak_seconds{};  // a call; a run of the product
+  std::vector<double> seconds{}, peak_seconds{}, vector_peak_seconds{};  // a call; a run of each product
 
   Status call(Rows& rows, LinearWorkspace& workspace) {
     const Layer& layer = copies[next];
@@ -287,6 +300,13 @@ double median(std::vector<double>& values) {
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+void time_peak(const ceilings::Product* product, std::vector<double>& seconds) {
+  if (product == nullptr) return;
+  const auto start = Clock::now();
+  for (int64_t i = 0; i < kPeakRuns; ++i) product->run();
+  seconds.push_back(seconds_since(start) / static_cast<double>(kPeakRuns));
+}
+
 /// Rounds of everybody in turn, for one number of rows. Returns the median bytes a second of reading.
 Result<double> measure(const Weights& weights, const Layer& reference, std::vector<Contestant>& contestants, Rows& rows,
                        ceilings::Memory& memory, double min_time) {
@@ -295,6 +315,7 @@ Result<double> measure(const Weights& weights, const Layer& reference, std::vect
   for (Contestant& c : contestants) {
     c.seconds.clear();
     c.peak_seconds.clear();
+    c.vector_peak_seconds.clear();
     LinearWorkspace own = workspace_of(c.copies.front(), rows.m);
     if (own.size_bytes() > workspace.size_bytes()) workspace = std::move(own);
     ISOBIT_RETURN_IF_ERROR(c.call(rows, workspace));
@@ -310,14 +331,12 @@ Result<double> measure(const Weights& weights, const Layer& reference, std::vect
           std::max<int64_t>(1, kBytesARound / (c.bytes * std::max<int64_t>(1, rows.m / kRowsOfReading)));
       // Reading has put x, y and the workspace out of the cache, where layers before and after would have left them.
       ISOBIT_RETURN_IF_ERROR(c.call(rows, workspace));
-      auto start = Clock::now();
+      const auto start = Clock::now();
       for (int64_t i = 0; i < calls; ++i) ISOBIT_RETURN_IF_ERROR(c.call(rows, workspace));
       c.seconds.push_back(seconds_since(start) / static_cast<double>(calls));
-      const ceilings::Product* const product = ceilings::product_of(limiting_path(c.copies.front(), rows.m), integers);
-      if (product == nullptr) continue;
-      start = Clock::now();
-      for (int64_t i = 0; i < kPeakRuns; ++i) product->run();
-      c.peak_seconds.push_back(seconds_since(start) / static_cast<double>(kPeakRuns));
+      const Peaks peaks = peaks_of(c.copies.front(), rows.m, integers);
+      time_peak(peaks.used, c.peak_seconds);
+      time_peak(peaks.vector, c.vector_peak_seconds);
     }
     const auto start = Clock::now();
     const uint64_t sum = memory.read(read_bytes);
@@ -353,14 +372,17 @@ void add_cases(const BenchOptions& options, const Problem& problem, int64_t m, c
     entry.set("weight_bytes_per_second", weight_rate).set("read_bytes_per_second", read_rate);
     entry.set("operations_per_second", rate);
     std::string peak_text = "-";
-    if (c.peak_seconds.empty()) {
+    const Peaks peaks = peaks_of(c.copies.front(), m, problem.activations != "float");
+    if (peaks.used == nullptr) {
       entry.set("peak_operations_per_second", Value());
     } else {
-      const ceilings::Product& product =
-          *ceilings::product_of(limiting_path(c.copies.front(), m), problem.activations != "float");
-      const double peak = static_cast<double>(product.operations) / median(c.peak_seconds);
-      entry.set("peak_operations_per_second", peak).set("peak", product.name);
+      const double peak = static_cast<double>(peaks.used->operations) / median(c.peak_seconds);
+      entry.set("peak_operations_per_second", peak).set("peak", peaks.used->name);
       peak_text = format("%.0f", peak / 1e9);
+    }
+    if (peaks.vector != nullptr) {
+      const double peak = static_cast<double>(peaks.vector->operations) / median(c.vector_peak_seconds);
+      entry.set("vector_peak_operations_per_second", peak).set("vector_peak", peaks.vector->name);
     }
     entry.set("chosen", is_chosen).set("of_fastest", seconds / fastest);
     cases.add(std::move(entry));
