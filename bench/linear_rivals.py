@@ -5,12 +5,15 @@
 Shape by shape, rounds time every operator of ONNX Runtime and its counterpart of isobit one after the other, so that
 noise and clock changes hit all alike; the figures are medians over the rounds. On both sides copies of the weights
 take turns that total as many bytes: eight times the last-level cache, so that they come from memory, or --footprint.
-Each operator's output is checked once against float64.
+Each operator's output is checked once against float64. bench/linear_report.py prints the tables, also of several runs
+that are parts of one.
 """
 import argparse
+import collections
 import itertools
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -24,12 +27,12 @@ import onnx  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
+import linear_report  # noqa: E402
 import report  # noqa: E402
+from linear_report import CACHE_MULTIPLE, MEBIBYTE  # noqa: E402
 
-ROWS = (1, 8, 64, 256)
 GROUP = 64
-MEBIBYTE = 1 << 20
-CACHE_MULTIPLE = 8
+WIDTHS = {"2": 2, "4": 4, "8": 8, "row": None, "1": 1}
 SESSION_BYTES = 16 * MEBIBYTE  # weights of one session, in nodes side by side
 SESSION_NODES = 256
 SLOW = 4  # times the minimum time
@@ -197,7 +200,9 @@ class Rival:
 
 
 def pairs_of(K, N, bits):
-    """What compares with what: (column, our activations, our group, operator)."""
+    """What compares with what: (column, our activations, our group, operator or None)."""
+    if bits == 1:  # MatMulNBits has none
+        return [("float 1", "float", GROUP, None), ("int8 1", "int8", GROUP, None)]
     if bits:
         return [("float %d" % bits, "float", GROUP, lambda: MatMulNBits(K, N, bits, 1)),
                 ("int8 %d" % bits, "int8", GROUP, lambda: MatMulNBits(K, N, bits, 4))]
@@ -252,6 +257,8 @@ def measure_pairs(args, K, N, bits, pairs):
     ours = {activations: Ours(args, K, N, bits, activations, group) for activations, group in kinds.items()}
     rivals = {}
     for column, _, _, make in pairs:
+        if make is None:
+            continue
         operator = make()
         Rival(operator, operator.bytes()).check()
         rivals[column] = Rival(operator, args.footprint * MEBIBYTE)
@@ -261,7 +268,7 @@ def measure_pairs(args, K, N, bits, pairs):
     for _ in range(args.rounds):
         found = {}
         for column, activations, _, _ in pairs:
-            for m in args.rows:
+            for m in args.rows if column in rivals else ():
                 theirs.setdefault((column, m), []).append(rivals[column].us(m, args.min_time))
             if activations in ours and activations not in found:  # two operators may have one counterpart
                 found[activations] = ours[activations].cases()
@@ -269,69 +276,83 @@ def measure_pairs(args, K, N, bits, pairs):
                 samples.setdefault((column, m), []).append(case)
     for process in ours.values():
         process.close()
-    return [case_of(K, N, m, bits, pair, rivals[pair[0]].operator, theirs[pair[0], m], samples.get((pair[0], m)))
+    return [case_of(K, N, m, bits, pair, rivals.get(pair[0]), theirs.get((pair[0], m)), samples.get((pair[0], m)))
             for pair in pairs for m in args.rows]
 
 
-def case_of(K, N, m, bits, pair, operator, theirs, samples):
+def case_of(K, N, m, bits, pair, rival, theirs, samples):
     """Medians over the rounds."""
     column, activations, group, _ = pair
     case = {"K": K, "N": N, "M": m, "bits": bits or 8, "group": group or K, "column": column,
-            "activations": activations, "rival": operator.node["op_type"], "rival_us": statistics.median(theirs),
-            "rival_weight_bytes": operator.bytes()}
+            "activations": activations}
+    if rival:
+        case.update(rival=rival.operator.node["op_type"], rival_us=statistics.median(theirs),
+                    rival_weight_bytes=rival.operator.bytes())
     if samples:
-        for key in ("us", "read_bytes_per_second", "peak_operations_per_second"):
-            values = [sample[key] for sample in samples]
+        case.update({key: samples[0][key] for key in ("kernel", "weight_bytes", "peak", "vector_peak")
+                     if key in samples[0]})
+        for key in ("us", "read_bytes_per_second", "peak_operations_per_second", "vector_peak_operations_per_second"):
+            values = [sample.get(key) for sample in samples]
             case[key] = None if None in values else statistics.median(values)
-        case.update(kernel=samples[0]["kernel"], weight_bytes=samples[0]["weight_bytes"],
-                    ratio=case["rival_us"] / case["us"])
+    if rival and samples:
+        case["ratio"] = case["rival_us"] / case["us"]
     return case
 
 
-def pivot(cases, title, cell):
-    columns = list(dict.fromkeys(case["column"] for case in cases))
-    rows = dict.fromkeys((case["K"], case["N"], case["M"]) for case in cases)
-    found = {(case["K"], case["N"], case["M"], case["column"]): case for case in cases}
-    print("\n%s\n" % title)
-    print("| K | N | M | " + " | ".join(columns) + " |")
-    print("|" + "---|" * (3 + len(columns)))
-    for row in rows:
-        texts = [cell(found[row + (column,)]) if row + (column,) in found else "–" for column in columns]
-        print("| %d | %d | %d | " % row + " | ".join(texts) + " |")
-
-
-def share_of_limit(case):
-    """The least time, by reading the weights or by multiplying, in parts of ours."""
-    limits = [case["weight_bytes"] / case["read_bytes_per_second"]]
-    if case["peak_operations_per_second"]:
-        limits.append(2 * case["K"] * case["N"] * case["M"] / case["peak_operations_per_second"])
-    return "%.2f" % (max(limits) * 1e6 / case["us"])
-
-
-def tables(document):
-    cases = document["cases"]
-    print("One thread; weights of %d MiB take turns." % document["footprint_mib"])
-    if not any("us" in case for case in cases):
-        pivot(cases, "ONNX Runtime, µs a layer", lambda case: "%.4g" % case["rival_us"])
-    else:
-        pivot(cases, "Time of ONNX Runtime / time of isobit", lambda case: "%.2f" % case["ratio"])
-        pivot(cases, "isobit, µs a layer", lambda case: "%.4g" % case["us"])
-        pivot(cases, "Least possible time / time of isobit: reading the weights once, or multiplying at the peak",
-              share_of_limit)
-        kernels = {(case["activations"], case["kernel"]) for case in cases}
-        print("\nKernels: " + ", ".join("%s %s" % pair for pair in sorted(kernels)))
-        print("Read bandwidth over the same footprint: %.1f GB/s (median over the cases)" %
-              (statistics.median(case["read_bytes_per_second"] for case in cases) / 1e9))
-    print("\n" + report.source(document))
+def models_of(args):
+    """Of each model the matrices that are multiplied with, as isobit reads them, and how many there are of a shape. A
+    shape that is not in the file of shapes is an error: that file is what runs without the models go by."""
+    listed, models = set(report.read_shapes(args.shapes)), {}
+    for word in args.model:
+        name, _, path = word.partition("=")
+        command = [args.isobit, "pack", path, "--dry-run", "--quiet", "--json"]
+        found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)["tensors"]
+        # Embeddings are looked up. SmolLM2's token_embd is a layer, too: its vocabulary.
+        shapes = [tuple(tensor["shape"][::-1]) for tensor in found
+                  if tensor["action"] in ("quantize", "import") and "embeddings" not in tensor["name"]]
+        missing = ["%d %d" % shape for shape in dict.fromkeys(shapes) if shape not in listed]
+        if missing or not shapes:
+            sys.exit("error: %s lacks shapes (K N) of %s: %s" % (args.shapes, name, ", ".join(missing)) if missing
+                     else "error: no matrices in %s" % path)
+        models[name] = {"%dx%d" % shape: count for shape, count in sorted(collections.Counter(shapes).items())}
+    return models or None
 
 
 def cache_bytes():
-    """Of the last level."""
+    """Of the last level; None: this system does not say."""
     for level in (4, 3, 2):
         result = subprocess.run(["getconf", "LEVEL%d_CACHE_SIZE" % level], capture_output=True, text=True, check=False)
         if result.stdout.strip().isdigit() and int(result.stdout) > 0:
             return int(result.stdout)
-    sys.exit("error: this system does not say how large its caches are; name a --footprint")
+    return None
+
+
+def integers_of(parser, option, text, least):
+    try:
+        values = [int(word) for word in text.split(",")]
+    except ValueError:
+        values = [0]
+    if min(values) < least or len(set(values)) < len(values):
+        parser.error("--%s %s: expected different integers, each %d or more" % (option, text, least))
+    return values
+
+
+def shapes_of(parser, args):
+    """Those of the file, those of --quick, or those of --shape."""
+    shapes = report.read_shapes(args.shapes)
+    if args.quick:
+        shapes = [shape for shape in shapes if shape in ((576, 1536), (4096, 4096))]
+    if args.shape:
+        shapes = []
+        for word in args.shape.split(","):
+            sizes = re.fullmatch(r"([1-9][0-9]*)x([1-9][0-9]*)", word)
+            if not sizes:
+                parser.error("--shape %s: expected KxN, such as 4096x14336" % word)
+            shapes.append(tuple(map(int, sizes.groups())))
+    for K, N in shapes:
+        if K % GROUP:
+            parser.error("--shape %dx%d: K is no multiple of %d, the group" % (K, N, GROUP))
+    return list(dict.fromkeys(shapes))
 
 
 def main():
@@ -339,43 +360,53 @@ def main():
     parser.add_argument("--isobit", default="build/release/isobit", help="the isobit program (default %(default)s)")
     parser.add_argument("--shapes", default=os.path.join(os.path.dirname(__file__), "shapes", "linear.txt"))
     parser.add_argument("--json", metavar="FILE", help="write the report here as well")
+    parser.add_argument("--model", metavar="NAME=FILE", action="append", default=[],
+                        help="the file of shapes has to have those of this model; once for each")
     parser.add_argument("--footprint", type=int, metavar="MIB", help="weights that take turns; default: eight times "
                         "the last-level cache, with --quick 256 MiB")
-    parser.add_argument("--bits", default="2,4,8,row", metavar="LIST",
-                        help="of these weights only: 2, 4, 8 bits in groups of %d, row: 8 bits, a whole row a group; "
-                        "default %%(default)s" % GROUP)
+    parser.add_argument("--shape", metavar="LIST", help="only these, of the file or not: 4096x4096,4096x14336")
+    parser.add_argument("--m", default="1,8,64,256", metavar="LIST", help="only these rows; default %(default)s")
+    parser.add_argument("--bits", metavar="LIST",
+                        help="of these weights only: 2, 4, 8 bits in groups of %d, row: 8 bits, a whole row a group, "
+                        "1: 1 bit, for which ONNX Runtime has nothing; default all, with --quick not 1" % GROUP)
     parser.add_argument("--quick", action="store_true", help="two shapes, fewer rounds, within two minutes")
     parser.add_argument("--rivals-only", action="store_true", help="do not run isobit")
     args = parser.parse_args()
     if not args.rivals_only and not os.access(args.isobit, os.X_OK):
         parser.error("no program %s: build it, name it with --isobit, or give --rivals-only" % args.isobit)
-    shapes = report.read_shapes(args.shapes)
-    if args.quick:
-        shapes = [shape for shape in shapes if shape in ((576, 1536), (4096, 4096))]
-    widths = []
-    for width in args.bits.split(","):
-        if width not in ("2", "4", "8", "row"):
-            parser.error("--bits %s: expected some of 2,4,8,row" % args.bits)
-        widths.append(None if width == "row" else int(width))
-    args.rows = ROWS
+    if args.rivals_only and args.model:
+        parser.error("--model: isobit reads the models; not with --rivals-only")
+    shapes = shapes_of(parser, args)
+    args.rows = integers_of(parser, "m", args.m, 1)
+    quick_widths = [width for width in WIDTHS if width != "1" or not args.quick]
+    widths = list(dict.fromkeys(args.bits.split(","))) if args.bits else quick_widths
+    if not set(widths) <= set(WIDTHS):
+        parser.error("--bits %s: expected some of %s" % (args.bits, ",".join(WIDTHS)))
+    if args.rivals_only:
+        widths = [width for width in widths if width != "1"] or parser.error("ONNX Runtime has nothing for --bits 1")
     args.rounds, args.min_time = (3, 0.03) if args.quick else (5, 0.1)
+    cache = cache_bytes()
     if args.footprint is None:
-        args.footprint = 256 if args.quick else CACHE_MULTIPLE * cache_bytes() // MEBIBYTE
+        if not cache and not args.quick:
+            parser.error("this system does not say how large its caches are; name a --footprint")
+        args.footprint = 256 if args.quick else CACHE_MULTIPLE * cache // MEBIBYTE
     if args.footprint < 1:
         parser.error("--footprint %d: expected 1 MiB or more" % args.footprint)
 
     versions = {"python": sys.version.split()[0], "numpy": np.__version__, "onnxruntime": ort.__version__}
-    document = {"machine": report.machine(), "commit": report.commit(), "versions": versions,
-                "footprint_mib": args.footprint, "cases": []}
+    document = {"machine": report.machine(), "commit": report.commit(), "versions": versions, "cache_bytes": cache,
+                "footprint_mib": args.footprint, "rounds": args.rounds, "min_time": args.min_time,
+                "models": models_of(args), "parts": [], "cases": []}
     for K, N in shapes:
-        for bits in widths:
+        for width in widths:
             start = time.perf_counter()
-            document["cases"] += measure_shape(args, K, N, bits)
-            print("K %d, N %d, %s: %.0f s" % (K, N, "%d bits" % bits if bits else "8 bits a row",
-                                              time.perf_counter() - start), file=sys.stderr)
-            if args.json:  # what there is, should the rest be cut off
+            document["cases"] += measure_shape(args, K, N, WIDTHS[width])
+            part = {"K": K, "N": N, "bits": width, "seconds": round(time.perf_counter() - start, 1)}
+            document["parts"].append(part)
+            print("K %(K)d, N %(N)d, bits %(bits)s: %(seconds).0f s" % part, file=sys.stderr)
+            if args.json:  # what there is, should the rest be cut off: bench/linear_report.py prints it
                 report.write_json(args.json, document)
-    tables(document)
+    linear_report.tables(document)
 
 
 if __name__ == "__main__":

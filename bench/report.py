@@ -20,6 +20,10 @@ def machine():
 
 
 def commit():
+    """Of this checkout; where programs were built elsewhere, ISOBIT_COMMIT says of which."""
+    if os.environ.get("ISOBIT_COMMIT"):
+        return os.environ["ISOBIT_COMMIT"]
+
     def git(*words):
         result = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
         return result.stdout.strip() if result.returncode == 0 else ""

