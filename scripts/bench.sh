@@ -103,11 +103,12 @@ if [[ $built == yes ]]; then
   for name in "${needed[@]}"; do
     [[ -x $name ]] || fail "$name is missing; scripts/bench.sh $op builds it, here or elsewhere"
   done
-  lacking=$(python3 -c '
-import importlib.util, sys
-print(*[name for name in sys.argv[1:] if importlib.util.find_spec(name) is None])' numpy onnx onnxruntime) ||
-    fail "--built needs python3"
-  [[ -z $lacking ]] || fail "python3 lacks these packages of bench/requirements.txt: $lacking"
+  # Imported, not looked for: what was installed for another python3 is there and of no use.
+  lacking=''
+  for name in numpy onnx onnxruntime; do
+    python3 -c "import $name" 2>/dev/null || lacking+=" $name"
+  done
+  [[ -z $lacking ]] || fail "$(python3 --version 2>&1) cannot import these of bench/requirements.txt:$lacking"
   exec python3 "bench/${op}_rivals.py" "${options[@]}"
 fi
 
