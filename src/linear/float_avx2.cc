@@ -41,6 +41,9 @@ struct Vector {
   ISOBIT_HD static Floats min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
   ISOBIT_HD static Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
   ISOBIT_HD static Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+  ISOBIT_HD static Floats one_nan(Floats a) {
+    return _mm256_blendv_ps(a, set(__builtin_nanf("")), _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+  }
   ISOBIT_HD static Floats load_table(const float* values) { return _mm256_loadu_ps(values); }
   ISOBIT_HD static Floats look_up(Floats table, Words index) { return _mm256_permutevar8x32_ps(table, index); }
   ISOBIT_HD static Floats select(Words word, uint32_t mask, float bits) {

@@ -44,6 +44,9 @@ struct Vector {
   ISOBIT_HD static Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
   ISOBIT_HD static Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
   ISOBIT_HD static Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+  ISOBIT_HD static Floats one_nan(Floats a) {
+    return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), set(__builtin_nanf("")));
+  }
   ISOBIT_HD static Floats load_table(const float* values) { return _mm512_loadu_ps(values); }
   ISOBIT_HD static Floats look_up(Floats table, Words index) { return _mm512_permutexvar_ps(index, table); }
   ISOBIT_HD static Floats select(Words word, uint32_t mask, float bits) {

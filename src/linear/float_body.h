@@ -18,6 +18,7 @@
 //   zero, set, load, store, load_words, shift_right, add, sub, min, max, load_as, store_as
 //   store_fours(p, stride, a)  lanes 4 i to 4 i + 3 at p + i * stride
 //   fma(a, b, c)               a * b + c
+//   one_nan(a)                 a, or 0x7FC00000 for every NaN
 //   load_table, look_up        values[word modulo 2^kLookUpBits]
 //   select(word, mask, bits)   (word & mask) | bits, as floats
 #ifndef ISOBIT_LINEAR_FLOAT_BODY_H_
@@ -231,7 +232,8 @@ template <Dtype kDtype>
         value = Vector::add(value, Vector::load(bias));
       }
     }
-    value = Vector::min(high, Vector::max(low, value));  // NaN and -0 are the second operand, which is returned
+    // NaN and -0 are the second operand, which is returned. Which NaN a sum becomes is up to the compiler.
+    value = Vector::one_nan(Vector::min(high, Vector::max(low, value)));
     if (left >= kLanes) {
       Vector::store_as<kDtype>(y, i, value);
     } else {

@@ -65,6 +65,9 @@ struct Vector {
   ISOBIT_HD static Floats fma(const Floats& a, const Floats& b, const Floats& c) {
     return of_lanes<Floats>([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; });
   }
+  ISOBIT_HD static Floats one_nan(const Floats& a) {
+    return of_lanes<Floats>([&](int i) { return a.lane[i] == a.lane[i] ? a.lane[i] : __builtin_nanf(""); });
+  }
   ISOBIT_HD static Floats load_table(const float* values) { return load(values); }
   ISOBIT_HD static Floats look_up(const Floats& table, const Words& index) {
     return of_lanes<Floats>([&](int i) { return table.lane[index.lane[i] % 16]; });

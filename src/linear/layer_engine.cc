@@ -44,9 +44,9 @@ class FloatReference final : public LinearEngine {
       widen_row(call, i, weights_.k, x);
       for (int64_t n = part.n_begin; n < part.n_end; ++n)
         store_float(call.y_row(i), call.y_dtype, n,
-                    reference_act(
+                    reference_one_nan(reference_act(
                         static_cast<float>(reference_sum(weights_, n, x, epilogue_.bias[static_cast<size_t>(n)]).value),
-                        epilogue_.clamp));
+                        epilogue_.clamp)));
     }
   }
 

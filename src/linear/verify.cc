@@ -298,6 +298,8 @@ Status verify_int8(Random& random, const std::string& where, const Sizes& sizes,
   return {};
 }
 
+uint32_t bits_of_nan(Dtype dtype) { return dtype == Dtype::kF32 ? 0x7fc00000 : dtype == Dtype::kF16 ? 0x7e00 : 0x7fc0; }
+
 /// One layer of section 10: every row within its bound of float64, and the same bytes alone and among others. Only the
 /// latter of wild layers, of whose results, where they are not ordinary numbers, no bound is claimed.
 Status verify_float(Random& random, const std::string& where, const Sizes& sizes, Pools& pools,
@@ -348,6 +350,8 @@ Status verify_float(Random& random, const std::string& where, const Sizes& sizes
         // lo and hi are numbers of every type, so rounding before act is rounding after it, but for the sign of a 0.
         const float got = load_float(with_act.y_row(i), dtype, n);
         same_act = same_act && (got == clamped(y) || (std::isnan(got) && std::isnan(y)));
+        if (std::isnan(y) && bits_of(buffers.y_row(i), dtype, n) != bits_of_nan(dtype))
+          note(report, 1, text + ": y[" + std::to_string(i) + ", " + std::to_string(n) + "] is another NaN");
       }
       const std::string row = text + ": row " + std::to_string(i);
       if (!wild && !(error.relative(sizes.k) < limit))
