@@ -55,7 +55,6 @@ bool must_run_persistent() {
 bool must_run(std::string_view kernel, int64_t hidden) {
   const Result<DeviceLimits> limits = current_device_limits();
   EXPECT_TRUE(limits.ok()) << limits.status().message();
-  if (kernel == "products") return true;
   return kernel == "portable" ? hidden <= int64_t{16} * limits->processors : must_run_persistent();
 }
 
@@ -440,6 +439,7 @@ struct PersistentSize {
   int64_t hidden, batch;
   int32_t h_bits;
   std::string_view kernel = "persistent";
+  int64_t steps = 6;
 };
 constexpr PersistentSize kPersistentSizes[] = {{120, 40, 8},
                                                {250, 9, 16},
@@ -456,13 +456,15 @@ constexpr PersistentSize kPersistentSizes[] = {{120, 40, 8},
                                                {120, 40, 16, "portable"},
                                                {500, 60, 8, "portable"},
                                                {1040, 9, 8, "portable"},
-                                               {1100, 70, 16, "products"}};
+                                               {1100, 70, 16, "products"},
+                                               {1100, 130, 8, "products", 1},
+                                               {1300, 70, 16, "products", 1}};
 Case case_of(uint64_t seed, const PersistentSize& size) {
   RandomShape shape;
   shape.input = 16;
   shape.hidden = size.hidden;
   shape.h_bits = size.h_bits;
-  return case_of(seed, shape, size.batch, 6);
+  return case_of(seed, shape, size.batch, size.steps);
 }
 
 TEST_F(DeviceGrus, ManySequencesAndLargeSizes) {
@@ -596,6 +598,8 @@ TEST_F(DeviceGrus, EveryFormOfPersistent) {
     std::string_view kernel;
     int64_t hidden, batch;
     int32_t h_bits, directions = 1, gate_out_bits = 8;
+    int64_t input = 9, steps = 7;
+    int32_t x_bits = 8;
   };
   constexpr Size kSizes[] = {
       {"cluster", 100, 3, 8},
@@ -630,12 +634,27 @@ TEST_F(DeviceGrus, EveryFormOfPersistent) {
       {"portable", 1500, 9, 16, 1, 16},
       {"portable", 2048, 17, 8},
       {"portable", 2041, 2, 16},
-      {"products", 513, 9, 8},
+      // Tiles of every width, clusters of 1, 2 and 4, several rounds, rows that are aligned and not, each type of sums
+      // of x and h.
+      {"products", 257, 9, 8},
       {"products", 760, 64, 16, 2},
       {"products", 1000, 130, 8},
       {"products", 1030, 65, 16, 1, 16},
       {"products", 2048, 129, 16},
       {"products", 2100, 3, 8},
+      {"products", 520, 64, 8, 1, 8, 700, 1},
+      {"products", 1100, 257, 8, 1, 16, 1024, 1},
+      {"products", 1536, 256, 8, 1, 8, 1536, 1},
+      {"products", 1536, 255, 16, 1, 8, 1501, 1},
+      {"products", 2048, 256, 16, 2, 8, 2048, 1},
+      {"products", 2048, 600, 16, 1, 8, 40, 1},
+      {"products", 1031, 70, 16, 1, 8, 40, 1},
+      {"products", 3001, 300, 8, 1, 8, 40, 1},
+      {"products", 512, 64, 8, 1, 8, 64, 3, 16},
+      {"products", 512, 200, 8, 1, 8, 1024, 2, 16},
+      {"products", 768, 256, 16, 1, 8, 777, 2, 16},
+      {"products", 1536, 256, 16, 1, 8, 1536, 1, 16},
+      {"products", 400, 70, 16, 1, 8, 32, 3, 16},
   };
   uint64_t seed = 7600;
   int cases = 0;
@@ -644,13 +663,14 @@ TEST_F(DeviceGrus, EveryFormOfPersistent) {
       ++seed;
       if (hidden_from_sanitizer(size.kernel) || (sanitized() && kind == ScaleKind::kReal)) continue;
       RandomShape shape;
-      shape.input = 9;
+      shape.input = size.input;
       shape.hidden = size.hidden;
+      shape.x_bits = size.x_bits;
       shape.h_bits = size.h_bits;
       shape.directions = size.directions;
       shape.gate_out_bits = size.gate_out_bits;
       shape.kind = kind;
-      Case c = case_of(seed, shape, size.batch, sanitized() ? 3 : 7);
+      Case c = case_of(seed, shape, size.batch, sanitized() ? std::min<int64_t>(size.steps, 3) : size.steps);
       Random random(seed);
       for (int64_t n = 0; n < size.batch && seed % 3 == 0; ++n) c.run.lengths.push_back(random.between(0, c.run.steps));
       for (int64_t i = 0; i < c.run.steps * size.batch * c.model.output_size() && seed % 4 == 0; ++i)
@@ -939,7 +959,7 @@ TEST_F(DeviceGrus, ChainsOfSingleStepsEqualTheReference) {
   if (!sanitized()) {
     chains.push_back({1024, 1024, 1, 12});
     chains.push_back({1024, 1024, 1, 4, 4, 4, 4});
-    chains.push_back({300, 1030, 40, 3});
+    chains.push_back({300, 1030, 30, 3});
     chains.push_back({700, 2100, 40, 2});
     chains.push_back({2100, 2100, 2, 3, 8, 16});
     chains.push_back({40, 1030, 33, 2, 16, 8, 7, 1, ScaleKind::kReal, Rounding::kFloor});
@@ -1348,61 +1368,69 @@ TEST_F(DeviceGrus, OtherWorkOnTheDeviceChangesNoByte) {
 TEST_F(DeviceGrus, DirectionsReplayInAGraph) {
   if (racecheck()) return;
   constexpr int64_t kSteps = 6, kBatch = 5;
-  const Case c = case_of(43, 24, 70, kBatch, kSteps, 2, 2);
-  const Outcome expected = on_host(c);
-  const Result<DeviceGru> gru = DeviceGru::create(c.model);
-  ASSERT_TRUE(gru.ok()) << gru.status().message();
-  if (!gru->choose_kernel(kBatch, kSteps, "persistent").ok()) return;
-  struct Run {
-    explicit Run(const Case& of, const DeviceGru& gru, size_t y_bytes)
-        : x(static_cast<int64_t>(of.run.x.size())),
-          y(static_cast<int64_t>(y_bytes)),
-          state(gru.state_bytes(kBatch)),
-          workspace(gru.workspace_bytes(kBatch, kSteps)) {
-      x.write(of.run.x);
+  for (const auto& [kernel, hidden] : {std::pair<std::string_view, int64_t>{"persistent", 70}, {"products", 520}}) {
+    if (sanitized() && kernel == "products") continue;
+    Case c = case_of(43, 24, hidden, kBatch, kSteps, 2, 2);
+    c.fast_host = true;
+    SCOPED_TRACE(kernel);
+    const Outcome expected = on_host(c);
+    const Result<DeviceGru> gru = DeviceGru::create(c.model);
+    ASSERT_TRUE(gru.ok()) << gru.status().message();
+    if (const Status runs = gru->choose_kernel(kBatch, kSteps, kernel).status(); !runs.ok()) {
+      EXPECT_FALSE(must_run(kernel, hidden)) << runs.message();
+      continue;
     }
-    GuardedDeviceBuffer x, y, state, workspace;
-  };
-  const Run captured(c, *gru, expected.y.size()), eager(c, *gru, expected.y.size());
-  GruRunOptions options;
-  options.kernel = "persistent";
-  const auto enqueue = [&](const Run& run, cudaStream_t stream) {
-    const Status start = gru->upload_state(c.run.start, run.state.bytes(), stream);
-    const Status status = gru->forward_codes(run.x.bytes(), run.y.bytes(), kSteps, kBatch, run.state.bytes(),
-                                             run.workspace.bytes(), stream, options);
-    return start.ok() ? status : start;
-  };
-  cudaStream_t other = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
-  ASSERT_TRUE(gru->upload_state(c.run.start, captured.state.bytes(), stream_).ok());
-  ASSERT_TRUE(gru->upload_state(c.run.start, eager.state.bytes(), other).ok());
-  wait();
-  ASSERT_EQ(cudaStreamSynchronize(other), cudaSuccess);
-  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), cudaSuccess);
-  const Status in_graph = gru->forward_codes(captured.x.bytes(), captured.y.bytes(), kSteps, kBatch,
-                                             captured.state.bytes(), captured.workspace.bytes(), stream_, options);
-  const Status at_once = gru->forward_codes(eager.x.bytes(), eager.y.bytes(), kSteps, kBatch, eager.state.bytes(),
-                                            eager.workspace.bytes(), other, options);
-  cudaGraph_t graph = nullptr;
-  ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
-  ASSERT_TRUE(in_graph.ok()) << in_graph.message();
-  ASSERT_TRUE(at_once.ok()) << at_once.message();
-  ASSERT_EQ(cudaStreamSynchronize(other), cudaSuccess);
-  EXPECT_EQ(eager.y.read<std::byte>(), expected.y);
-  cudaGraphExec_t executable = nullptr;
-  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
-  for (int replay = 0; replay < 3; ++replay) {
+    struct Run {
+      explicit Run(const Case& of, const DeviceGru& gru, size_t y_bytes)
+          : x(static_cast<int64_t>(of.run.x.size())),
+            y(static_cast<int64_t>(y_bytes)),
+            state(gru.state_bytes(kBatch)),
+            workspace(gru.workspace_bytes(kBatch, kSteps)) {
+        x.write(of.run.x);
+      }
+      GuardedDeviceBuffer x, y, state, workspace;
+    };
+    const Run captured(c, *gru, expected.y.size()), eager(c, *gru, expected.y.size());
+    GruRunOptions options;
+    options.kernel = kernel;
+    const auto enqueue = [&](const Run& run, cudaStream_t stream) {
+      const Status start = gru->upload_state(c.run.start, run.state.bytes(), stream);
+      const Status status = gru->forward_codes(run.x.bytes(), run.y.bytes(), kSteps, kBatch, run.state.bytes(),
+                                               run.workspace.bytes(), stream, options);
+      return start.ok() ? status : start;
+    };
+    cudaStream_t other = nullptr;
+    ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
     ASSERT_TRUE(gru->upload_state(c.run.start, captured.state.bytes(), stream_).ok());
-    ASSERT_EQ(cudaGraphLaunch(executable, stream_), cudaSuccess);
+    ASSERT_TRUE(gru->upload_state(c.run.start, eager.state.bytes(), other).ok());
     wait();
-    EXPECT_EQ(captured.y.read<std::byte>(), expected.y) << "replay " << replay;
+    ASSERT_EQ(cudaStreamSynchronize(other), cudaSuccess);
+    ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), cudaSuccess);
+    const Status in_graph = gru->forward_codes(captured.x.bytes(), captured.y.bytes(), kSteps, kBatch,
+                                               captured.state.bytes(), captured.workspace.bytes(), stream_, options);
+    const Status at_once = gru->forward_codes(eager.x.bytes(), eager.y.bytes(), kSteps, kBatch, eager.state.bytes(),
+                                              eager.workspace.bytes(), other, options);
+    cudaGraph_t graph = nullptr;
+    ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+    ASSERT_TRUE(in_graph.ok()) << in_graph.message();
+    ASSERT_TRUE(at_once.ok()) << at_once.message();
+    ASSERT_EQ(cudaStreamSynchronize(other), cudaSuccess);
+    EXPECT_EQ(eager.y.read<std::byte>(), expected.y);
+    cudaGraphExec_t executable = nullptr;
+    ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+    for (int replay = 0; replay < 3; ++replay) {
+      ASSERT_TRUE(gru->upload_state(c.run.start, captured.state.bytes(), stream_).ok());
+      ASSERT_EQ(cudaGraphLaunch(executable, stream_), cudaSuccess);
+      wait();
+      EXPECT_EQ(captured.y.read<std::byte>(), expected.y) << "replay " << replay;
+    }
+    ASSERT_TRUE(enqueue(eager, other).ok());
+    ASSERT_EQ(cudaStreamSynchronize(other), cudaSuccess);
+    EXPECT_EQ(eager.y.read<std::byte>(), expected.y);
+    EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
   }
-  ASSERT_TRUE(enqueue(eager, other).ok());
-  ASSERT_EQ(cudaStreamSynchronize(other), cudaSuccess);
-  EXPECT_EQ(eager.y.read<std::byte>(), expected.y);
-  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
-  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
-  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
 }
 
 TEST_F(DeviceGrus, NothingToDo) {

@@ -32,8 +32,7 @@ constexpr int64_t kChunkBytes = int64_t{512} << 20;  // of x and ih: a chunk mor
 std::atomic<int64_t> chunk_bytes{kChunkBytes};
 std::atomic<uint32_t> exchange_delays{0};
 constexpr int64_t kAlignment = 256;
-constexpr int32_t kMaxTableBits = 12;          // of a gate input: tables are in shared memory
-constexpr int64_t kLeastProductsHidden = 513;  // smaller layers take less time in any other way
+constexpr int32_t kMaxTableBits = 12;  // of a gate input: tables are in shared memory
 // Rows and turns are counted in 32 bits.
 constexpr int64_t kMaxBatch = INT32_MAX / 512;
 constexpr int64_t kMaxSteps = INT32_MAX / 64;
@@ -53,17 +52,9 @@ auto with_state_ratios(RatioType type, int32_t planes, Body body) {
   return type == RatioType::kDouble ? body(double()) : body(WideFixed());
 }
 
-/// Any device has room for these; what their results cross in are 16-bit codes.
-Status prepare_products(const PersistentLayer& layer, const Grid& hh) {
-  if (layer.hidden_size < kLeastProductsHidden)
-    return unsupported("H is " + std::to_string(layer.hidden_size) + ", must be at least 513");
-  if (hh.min() - hh.zero_point < INT16_MIN || hh.max() - hh.zero_point > INT16_MAX)
-    return unsupported("hh minus its zero point exceeds 16 bits");
-  return {};
-}
 /// Which forms find room on the current device, and how they cut the layer; attributes of the kernels there.
 template <typename Ratio>
-Status prepare(PersistentPack& pack, const Grid& hh) {
+Status prepare(PersistentPack& pack) {
   PersistentLayer& layer = pack.layer;
   ISOBIT_ASSIGN_OR_RETURN(const DeviceLimits limits, current_device_limits());
   layer.grid = layer.hidden_size > kMaxClusterHidden;
@@ -89,7 +80,7 @@ Status prepare(PersistentPack& pack, const Grid& hh) {
   ISOBIT_RETURN_IF_ERROR(note(PersistentForm::kGrid, only_9(prepare_grid<Ratio>)));
   bool& any = layer.fits[static_cast<size_t>(PersistentForm::kChosen)];
   any = std::find(std::begin(layer.fits), std::end(layer.fits), true) != std::end(layer.fits);
-  ISOBIT_RETURN_IF_ERROR(note(PersistentForm::kProducts, prepare_products(layer, hh)));
+  ISOBIT_RETURN_IF_ERROR(note(PersistentForm::kProducts, prepare_products(layer, limits)));
   if (!any)
     pack.refusals[static_cast<size_t>(PersistentForm::kChosen)] =
         pack.refusals[static_cast<size_t>(PersistentForm::kPortable)];
@@ -151,14 +142,15 @@ void pack_rows(const GruLayerParameters& p, PersistentPack& pack) {
 }
 
 /// W, whose results are rescaled to the gate inputs, or R (of_h), whose are hh as it is.
-template <typename Ratio, typename Packs, typename Products>
-Status pack_matrix_product(const GruLayerParameters& p, bool of_h, const PersistentLayer& layer, Packs& packs,
-                           Products& products) {
-  const auto rows = static_cast<size_t>(layer.groups) * 48;
+template <typename Ratio>
+ProductWeights<Ratio> product_weights(const GruLayerParameters& p, bool of_h, const PersistentLayer& layer) {
+  // The order of ih may have more groups, which other forms ask for.
+  const int64_t groups = of_h ? (p.hidden_size + 15) / 16 : layer.groups;
+  const auto rows = static_cast<size_t>(groups) * 48;
   const CodeMatrix& matrix = of_h ? p.R : p.W;
   const Grid& result = p.grids[of_h ? kHh : kIh];
   ProductWeights<Ratio> W;
-  W.n = int64_t{layer.groups} * 48;
+  W.n = groups * 48;
   W.k = matrix.columns();
   W.planes = of_h ? layer.h_planes : layer.x_planes;
   W.w.assign(rows * static_cast<size_t>(W.k), 0);
@@ -177,10 +169,7 @@ Status pack_matrix_product(const GruLayerParameters& p, bool of_h, const Persist
       for (int64_t k = 0; k < W.k; ++k)
         W.w[to * static_cast<size_t>(W.k) + static_cast<size_t>(k)] = static_cast<int8_t>(matrix.at(row, k));
     }
-  auto& product = std::get<ProductPack<Ratio>>(packs);
-  ISOBIT_ASSIGN_OR_RETURN(product, pack_product(W));
-  std::get<DeviceProduct<Ratio>>(products) = product.product;
-  return {};
+  return W;
 }
 
 /// layer.fragments: lane 4 g + q has of a pair of k tiles columns 16 q to 16 q + 15, of rows g and g + 8.
@@ -269,15 +258,6 @@ RatioType wide_ratio_type(const GruLayerParameters& p) {
   return fits_fixed<WideFixed>(p, true) ? RatioType::kFixed : RatioType::kDouble;
 }
 
-const ProductShape& product_shape(const PersistentLayer& layer) {
-  switch (layer.ratios.x) {
-    case RatioType::kFloat: return std::get<DeviceProduct<float>>(layer.W).shape;
-    case RatioType::kShift:
-    case RatioType::kFixed: return std::get<DeviceProduct<Fixed>>(layer.W).shape;
-    case RatioType::kDouble: break;
-  }
-  return std::get<DeviceProduct<double>>(layer.W).shape;
-}
 /// x and ih of one step of one sequence.
 int64_t row_bytes(const PersistentLayer& layer) {
   return product_x_row_bytes(product_shape(layer)) + int64_t{layer.groups} * 96;
@@ -288,6 +268,16 @@ int64_t chunk_steps(const PersistentLayer& layer, int64_t batch, int64_t steps) 
 }
 
 }  // namespace
+
+const ProductShape& product_shape(const PersistentLayer& layer) {
+  switch (layer.ratios.x) {
+    case RatioType::kFloat: return std::get<DeviceProduct<float>>(layer.W).shape;
+    case RatioType::kShift:
+    case RatioType::kFixed: return std::get<DeviceProduct<Fixed>>(layer.W).shape;
+    case RatioType::kDouble: break;
+  }
+  return std::get<DeviceProduct<double>>(layer.W).shape;
+}
 
 LayerRatios choose_ratios(const GruLayerParameters& p, const GruProof& proof) {
   const auto is_byte = [&](GruTensor tensor) { return size_in_bytes(p.grids[tensor].dtype()) == 1; };
@@ -357,14 +347,22 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
     using Ratio = decltype(ratio);
     pack_gates(p, std::get<GateLanes<LaneOf<Ratio>>>(layer.gates), pack.tables);
     layer.table_entries = static_cast<int32_t>(pack.tables.size());
-    ISOBIT_RETURN_IF_ERROR(prepare<Ratio>(pack, p.grids[kHh]));
+    pack.tables.resize((pack.tables.size() + 3) / 4 * 4);  // bulk copies are multiples of 16 bytes
+    ISOBIT_RETURN_IF_ERROR(prepare<Ratio>(pack));
     if (is_runnable(layer)) pack_rows<Ratio>(p, pack);
     if (!fits(layer, PersistentForm::kProducts)) return {};
-    return pack_matrix_product<Ratio>(p, true, layer, pack.R, layer.R);
+    auto& R = std::get<ProductPack<Ratio>>(pack.R);
+    R = pack_wgmma_weights(product_weights<Ratio>(p, true, layer));
+    std::get<DeviceProduct<Ratio>>(layer.R) = R.product;
+    return {};
   }));
   if (!is_runnable(layer)) return pack;
-  ISOBIT_RETURN_IF_ERROR(with_ratios(layer.ratios.x, [&](auto ratio) {
-    return pack_matrix_product<decltype(ratio)>(p, false, layer, pack.W, layer.W);
+  ISOBIT_RETURN_IF_ERROR(with_ratios(layer.ratios.x, [&](auto ratio) -> Status {
+    using Ratio = decltype(ratio);
+    auto& W = std::get<ProductPack<Ratio>>(pack.W);
+    ISOBIT_ASSIGN_OR_RETURN(W, pack_product(product_weights<Ratio>(p, false, layer)));
+    std::get<DeviceProduct<Ratio>>(layer.W) = W.product;
+    return {};
   }));
   const bool by_fragments = fits(layer, PersistentForm::kCluster) || fits(layer, PersistentForm::kClusterMany) ||
                             fits(layer, PersistentForm::kPortable);
@@ -391,45 +389,51 @@ Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch) {
 
 namespace {
 
-/// Fewer steps are `step`'s: a run of `persistent` begins with a product and with reading R. To so many hidden units
-/// and sequences; the first row that fits. wide: of h of two bytes. Beside each the time of `persistent` by that of
-/// `step` for some numbers of steps on an H200 (isobit bench gru --device cuda --mode sequence --kernel persistent,step
-/// --steps T); after a semicolon of h of two bytes.
+/// Fewer steps are those of `products` or `step`: a run of `persistent` begins with a product and with reading R. To so
+/// many hidden units and sequences; the first row that fits. wide: of h of two bytes. Beside each the time of
+/// `persistent` by that of the other, `step` where nothing else is said, for some numbers of steps on an H200 (isobit
+/// bench gru --device cuda --mode sequence --kernel persistent,products,step --steps T); after a semicolon of h of two
+/// bytes.
 struct FewestSteps {
   int64_t hidden, batch, steps, wide;
 };
 constexpr FewestSteps kFewestSteps[] = {
-    {512, INT64_MAX, 4, 4},        // 4: 0.74 to 1.04
-    {768, 15, 7, 7},               // 6: 1.11, 8: 0.94
-    {768, 383, 5, 5},              // 4: 0.95 to 1.20, 6: 0.84 to 0.95
-    {768, INT64_MAX, 12, 10},      // by that of `products`, of 512: 6: 1.58; 6: 1.28
-    {1024, 15, 9, 9},              // 8: 1.08, 12: 0.86
-    {1024, 63, 6, 6},              // 4: 1.27, 6: 0.98
-    {1024, 112, 5, 5},             // of 64: 4: 1.08, 6: 0.81
-    {1024, 224, 4, 3},             // of 128: 3: 1.35; 2: 1.17, 3: 0.91
-    {1024, 383, 3, 3},             // of 256: 2: 1.17, 3: 0.93; 2: 1.06, 3: 0.78
-    {1024, INT64_MAX, 3, 2},       // of 512: 2: 1.06, 3: 0.85; 2: 0.94
-    {1536, 15, 7, 7},              // 6: 1.14, 8: 0.96
-    {1536, 63, 6, 6},              // 5: 1.13, 6: 0.89
-    {INT64_MAX, 63, 5, 5},         // 4: 1.03 to 1.24, 6: 0.77 to 0.89
-    {1536, 127, 3, 3},             // of 64: 2: 1.24, 3: 0.97; 2: 1.01, 3: 0.79
-    {INT64_MAX, 255, 3, 3},        // of 64, 128: 2: 1.00 to 1.23, 3: 0.80 to 0.95; by `products` 2: 1.06, 3: 0.79
-    {INT64_MAX, 511, 2, 3},        // by that of `products`, of 256: 2: 0.91 and 0.95; 2: 1.05 and 1.08, 3: 1.00
-    {INT64_MAX, INT64_MAX, 6, 5},  // the same of 512: 4: 1.05 and 1.08, 8: 0.93; 4: 0.98 and 1.02
+    {512, INT64_MAX, 4, 4},                  // 4: 0.74 to 1.04
+    {768, 15, 7, 7},                         // 6: 1.11, 8: 0.94
+    {768, 64, 5, 5},                         // 4: 0.95 to 1.20, 6: 0.84 to 0.95
+    {768, 191, 5, 5},                        // by `products`, of 128: 4: 1.12, 6: 0.93; 4: 1.14, 6: 0.95
+    {768, 383, 11, 11},                      // the same of 256: 9: 1.04 to 1.09, 40: 0.76; 9: 1.08
+    {768, INT64_MAX, INT64_MAX, INT64_MAX},  // the same of 512: 40: 1.31, 256: 1.09; 256: 1.06
+    {1024, 15, 9, 9},                        // 8: 1.08, 12: 0.86
+    {1024, 63, 6, 6},                        // 4: 1.27, 6: 0.98
+    {1024, 112, 5, 5},                       // of 64: 4: 1.08, 6: 0.81
+    {1024, 224, 4, 3},                       // of 128: 3: 1.35; by `products` 2: 1.14, 3: 0.93
+    {1024, 383, 3, 4},                       // by `products`, of 256: 2: 1.24, 3: 1.01; 3: 1.06, 4: 0.98
+    {1024, INT64_MAX, 4, 6},                 // the same of 512: 3: 1.11, 4: 0.98; 4: 1.07, 6: 1.04, 16: 0.96
+    {1536, 15, 7, 7},                        // 6: 1.14, 8: 0.96
+    {1536, 63, 6, 6},                        // 5: 1.13, 6: 0.89
+    {INT64_MAX, 63, 5, 5},                   // 4: 1.03 to 1.24, 6: 0.77 to 0.89
+    {INT64_MAX, 127, 3, 3},                  // by `products`, of 64: 2: 1.09 and 1.18, 3: 0.87 and 0.96
+    {INT64_MAX, 255, 4, 4},                  // the same of 128: 3: 1.02 and 1.07, 4: 0.89 and 0.93; 3: 1.12, 4: 1.00
+    {INT64_MAX, 511, 4, 16},                 // of 256: 3: 1.20, 4: 1.04; 9: 1.06 and 1.14, 16: 1.02 and 1.04
+    {INT64_MAX, INT64_MAX, 6, INT64_MAX},    // of 512: 4: 1.06 and 1.10, 6: 0.97 and 1.02; 40: 1.04 and 1.07
 };
 
 /// From so many sequences on, of layers to so many hidden units, `products` is faster than `step`; what is in brackets
-/// is its time by that of `step`, calls of one step in turn on an H200 (isobit bench gru --device cuda --mode streaming
-/// --kernel products,step --steps 32). Where each call has another input (cuda_gru_bench), wide states take 4 us more
-/// than there, and so the limit is higher.
+/// is its time by that of `step` for some numbers of sequences, calls of one step with two states in turn on an H200
+/// (cuda_gru_bench --calls-only --same-weights, with 1 and with INT64_MAX in every row here); after a semicolon of h of
+/// two bytes.
 struct FewestSequences {
   int64_t hidden, batch, wide;
 };
 constexpr FewestSequences kFewestProductSequences[] = {
-    {640, INT64_MAX, INT64_MAX},  // R h by mma.sync
-    {1024, 257, 257},             // 256 (1.11, 1.12), 512 (0.75, 0.78); 256 (0.92, 0.96), 512 (0.78, 0.80)
-    {2048, 129, 129},             // 128 (1.01, 1.06), 192 (0.66, 0.68); 128 (0.82, 0.88), 192 (0.65, 0.67)
-    {INT64_MAX, 128, 65},         // 64 (1.53, 1.58), 128 (0.93, 0.96); 64 (1.65, 1.68), 128 (0.62, 0.64)
+    {384, 257, 129},      // 256 (0.99), 384 (0.81); 128 (1.30), 192 (0.87)
+    {512, 257, 257},      // 256 (1.24), 384 (0.78), 512 (1.00); 256 (1.12), 384 (0.76)
+    {640, 97, 97},        // 96 (1.10), 128 (0.92); 96 (1.16), 128 (0.79)
+    {768, 65, 65},        // 64 (1.20), 96 (0.96); 64 (1.17), 96 (0.80)
+    {1024, 129, 65},      // 128 (1.13), 192 (0.88); 64 (1.13), 96 (0.91)
+    {1536, 33, 33},       // 32 (1.00), 48 (0.92); 32 (0.98), 48 (0.70)
+    {INT64_MAX, 49, 33},  // 48 (1.02), 64 (0.98); 32 (1.10), 48 (0.76)
 };
 
 /// Of gru_portable, by the same measure; more launches than `launches` take longer than `step` for any number of steps.
@@ -466,8 +470,7 @@ Status supports(std::span<const DeviceLayer> layers, PersistentForm form, int64_
 /// Of whichever form.
 int64_t exchange_bytes(const PersistentLayer& layer, int64_t batch) {
   return std::max({fits(layer, PersistentForm::kGrid) ? grid_exchange_bytes(layer, batch) : 0,
-                   fits(layer, PersistentForm::kPortable) ? portable_exchange_bytes(layer, batch) : 0,
-                   fits(layer, PersistentForm::kProducts) ? products_scratch_bytes(layer, batch) : 0});
+                   fits(layer, PersistentForm::kPortable) ? portable_exchange_bytes(layer, batch) : 0});
 }
 
 }  // namespace
@@ -498,9 +501,7 @@ int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t ba
   // Smaller runs are supported, too.
   batch = std::min(batch, kMaxBatch);
   steps = std::min(steps, kMaxSteps);
-  if (!supports(layers, PersistentForm::kChosen, batch, steps).ok() &&
-      !supports(layers, PersistentForm::kProducts, batch, steps).ok())
-    return 0;
+  if (!supports(layers, PersistentForm::kChosen, batch, steps).ok()) return 0;
   int64_t bytes = 0;
   for (const DeviceLayer& layer : layers) {
     const PersistentLayer& p = layer.persistent;
@@ -514,16 +515,18 @@ int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t ba
   return bytes;
 }
 
+int64_t products_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch, int64_t, const DeviceLimits&) {
+  batch = std::min(batch, kMaxBatch);
+  if (!supports(layers, PersistentForm::kProducts, batch, 1).ok()) return 0;
+  int64_t bytes = 0;
+  for (const DeviceLayer& layer : layers) bytes = std::max(bytes, products_padded_bytes(layer.persistent, batch));
+  return bytes;
+}
+
 namespace {
 
-/// Steps [first, first + steps) of a run, from `state` on; x and ih: room for them. Three grids: the padding is an
-/// ordinary launch, so all that is before it in the stream has ended when it begins, the chunk before included. The
-/// product begins early, and so do gru_cluster and gru_cluster_many: before they have waited for the grid in front of
-/// them they touch nothing but constants and shared memory. The launches of gru_grid and gru_portable are ordinary
-/// ones.
-Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceRun& run, const void* state,
-                    int64_t first, int64_t steps, uint8_t* x, uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
-  const ProductShape& shape = product_shape(p);
+/// The rows of x of steps [first, first + steps) of a run.
+ProductRows rows_of(const PersistentLayer& p, const DeviceRun& run, int64_t first, int64_t steps) {
   ProductRows rows;
   rows.codes = static_cast<const uint8_t*>(run.x) + first * run.x_strides.step * p.x_planes;
   rows.rows = steps * run.batch;
@@ -531,18 +534,12 @@ Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceR
   rows.step = run.x_strides.step * p.x_planes;
   rows.sequence = run.x_strides.sequence * p.x_planes;
   rows.flip = p.x_flip;
-  const ProductKernel kernel = choose_product_kernel(shape, rows.rows);
-  ISOBIT_RETURN_IF_ERROR(pad_product_x(shape, kernel, rows, x, stream));
-  const auto input_product = [&](ProductOrder order, int64_t blocks_left) {
-    return with_ratios(p.ratios.x, [&](auto ratio) {
-      return launch_product(std::get<DeviceProduct<decltype(ratio)>>(p.W), kernel, x, rows.rows, ih, stream, order,
-                            blocks_left);
-    });
-  };
-  if (form != PersistentForm::kProducts) ISOBIT_RETURN_IF_ERROR(input_product(ProductOrder::kAlone, 0));
-
+  return rows;
+}
+/// The same steps, from `state` on.
+PersistentChunk chunk_of(const PersistentLayer& p, const DeviceRun& run, const void* state, int64_t first,
+                         int64_t steps) {
   PersistentChunk chunk{};
-  chunk.ih = ih;
   chunk.first_step = first;
   chunk.steps = steps;
   chunk.batch = run.batch;
@@ -556,15 +553,28 @@ Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceR
   chunk.mask_width = run.mask_width;
   chunk.reverse = run.reverse;
   chunk.delays = exchange_delays.load(std::memory_order_relaxed);
+  return chunk;
+}
+
+/// Steps [first, first + steps) of a run, from `state` on; x and ih: room for them. Three grids: the padding, the
+/// product, and gru_cluster or gru_cluster_many begin early: before they have waited for the grid in front of them they
+/// touch nothing but constants and shared memory. The launches of gru_grid and gru_portable are ordinary ones.
+Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceRun& run, const void* state,
+                    int64_t first, int64_t steps, uint8_t* x, uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
+  const ProductShape& shape = product_shape(p);
+  const ProductRows rows = rows_of(p, run, first, steps);
+  const ProductKernel kernel = choose_product_kernel(shape, rows.rows);
+  ISOBIT_RETURN_IF_ERROR(pad_product_x(shape, kernel, rows, x, stream));
+  ISOBIT_RETURN_IF_ERROR(with_ratios(p.ratios.x, [&](auto ratio) {
+    return launch_product(std::get<DeviceProduct<decltype(ratio)>>(p.W), kernel, x, rows.rows, ih, stream);
+  }));
+  PersistentChunk chunk = chunk_of(p, run, state, first, steps);
+  chunk.ih = ih;
   return with_state_ratios(p.ratios.h, p.h_planes, [&](auto ratio) {
     using Ratio = decltype(ratio);
     switch (form) {
       case PersistentForm::kGrid: return launch_grid<Ratio>(p, chunk, exchange, stream);
       case PersistentForm::kPortable: return launch_portable<Ratio>(p, chunk, exchange, stream);
-      case PersistentForm::kProducts:
-        return launch_products<Ratio>(p, chunk, exchange, stream, [&](int64_t blocks_left) {
-          return input_product(ProductOrder::kFirst, blocks_left);
-        });
       default: return launch_cluster<Ratio>(p, chunk, form == PersistentForm::kClusterMany, stream);
     }
   });
@@ -573,6 +583,9 @@ Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceR
 Status launch(const DeviceLayer& layer, PersistentForm asked, const DeviceRun& run, cudaStream_t stream) {
   const PersistentLayer& p = layer.persistent;
   const PersistentForm form = form_of(p, asked, run.batch);
+  if (form == PersistentForm::kProducts)
+    return launch_products(p, chunk_of(p, run, run.state, 0, run.steps), rows_of(p, run, 0, run.steps), run.scratch,
+                           stream);
   const int64_t chunk = chunk_steps(p, run.batch, run.steps);
   std::byte* scratch = run.scratch;
   const auto take = [&scratch](int64_t bytes) {

@@ -84,8 +84,9 @@ struct PersistentLayer {
   std::tuple<PersistentRows<float>, PersistentRows<Fixed>, PersistentRows<WideFixed>, PersistentRows<double>> rows{};
   // Accumulator -> ih -> gate input, in the order of PersistentChunk::ih.
   std::tuple<DeviceProduct<float>, DeviceProduct<Fixed>, DeviceProduct<double>> W{};
-  // Accumulator -> hh, in the same order (cuda_products.h).
+  // Accumulator -> hh, in the same order: what gru_products takes, the image only.
   std::tuple<DeviceProduct<float>, DeviceProduct<Fixed>, DeviceProduct<WideFixed>, DeviceProduct<double>> R{};
+  int32_t products_room = 0;              // blocks of gru_products that are on the device at once
   const uint4* fragments = nullptr;       // R: [groups][k_tiles][gate][lane][16 bytes] (pack_fragments)
   const uint4* grid_fragments = nullptr;  // R for cuda_grid.cuh
   const float* tables = nullptr;          // u, r, n behind each other: code minus zero point for each gate input
@@ -127,6 +128,9 @@ auto with_planes(int32_t planes, Body body) {
     return body(One());
   }
 }
+
+/// The shape of W x.
+const ProductShape& product_shape(const PersistentLayer& layer);
 
 /// The arrays behind the pointers, on the host.
 struct PersistentPack {

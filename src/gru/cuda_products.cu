@@ -1,139 +1,223 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gates after both products (cuda_products.h). Both are 16-bit codes in the order of PersistentChunk::ih: of W x
-// the gate inputs, of R h hh itself, minus zero point, plus 32768.
+// The host side of gru_products: which layers it runs, how a step is cut into tiles, launches.
 #include "gru/cuda_products.h"
 
 #include <algorithm>
+#include <string>
+#include <tuple>
+#include <type_traits>
 
 #include "core/cuda_launch.h"
-#include "core/cuda_ptx.cuh"
-#include "gru/cuda_recurrence.cuh"
+#include "core/cuda_status.h"
+#include "gru/cuda_products.cuh"
 
 namespace isobit::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int32_t kLeastHidden = 257;
 constexpr int64_t kAlignment = 256;
+constexpr int32_t kCluster = 2;  // four read less from the cache, gained nothing, and fewer of them fit the device
+/// What a tile takes beside its products, in columns.
+constexpr int64_t kTileColumns = 48;
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }
+int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlignment) * kAlignment; }
+Status unsupported(const std::string& what) { return {StatusCode::kUnsupported, what}; }
 
-/// Two cells a thread, units u and u + 8 of a group: one's instructions wait for each other. t: the step of the run
-/// that this one is.
-template <int Planes, typename Ratio>
-__global__ void __launch_bounds__(kThreads)
-    gru_gates_of_products(const __grid_constant__ RecurrenceArgs<Ratio> a, int32_t t, const uint16_t* hh) {
-  using Real = LaneOf<Ratio>;
-  const GateLanes<Real>& c = a.gates;
-  const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const int64_t n = index / (a.groups * 8);
-  const int of_sequence = static_cast<int>(index - n * (a.groups * 8));
-  const int group = of_sequence / 8;
-  const int unit = of_sequence % 8;  // and 8 more
-  wait_for_grid_before();
-  if (n >= a.batch) return;
-  const int64_t row = (n * a.groups + group) * 48 + unit;
-  const uint16_t* const from_ih = a.ih + int64_t{t} * a.batch * a.groups * 48 + row;
-  Real from_x[3][2], from_h[3][2], h[2];
-  uint32_t code[2], fresh[2];
-#pragma unroll
-  for (int gate = 0; gate < 3; ++gate)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {  // padded units are there
-      from_x[gate][i] = from_biased<Real>(from_ih[gate * 16 + i * 8]);
-      from_h[gate][i] = from_biased<Real>(hh[row + gate * 16 + i * 8]);
+template <int kValue>
+using Constant = std::integral_constant<int, kValue>;
+/// Calls body with the ratios of W x, the planes of x, and the same of R h. choose_ratios makes a float of x only where
+/// all sums of both fit one, and of bytes no other type beside a float of h.
+template <typename Body>
+Status with_types(const PersistentLayer& layer, Body body) {
+  const bool x_is_double = layer.ratios.x == RatioType::kDouble;
+  const auto with_h = [&](auto planes, auto ratio) -> Status {
+    using Two = Constant<2>;
+    if (layer.x_planes == 2)
+      return x_is_double ? body(double(), Two(), ratio, planes) : body(Fixed(), Two(), ratio, planes);
+    if constexpr (std::is_same_v<decltype(ratio), float>) {
+      return body(float(), Constant<1>(), ratio, planes);
+    } else {
+      return x_is_double ? body(double(), Constant<1>(), ratio, planes) : body(Fixed(), Constant<1>(), ratio, planes);
     }
-  const auto unit_of = [&](int i) { return group * 16 + unit + i * 8; };
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    code[i] = 0;
-    if (unit_of(i) < a.hidden) {
-      // Planes from the high byte down; memory is little endian.
-      const uint8_t* const state = a.state + (n * a.hidden + unit_of(i)) * Planes;
-      code[i] = state[Planes - 1] ^ (a.flip & 0xff);
-      if (Planes == 2) code[i] = code[i] << 8 | state[0];
-    }
-    h[i] = from_code<Real>(code[i], c.h_from_code);
-  }
-  const int length = a.lengths != nullptr ? max(a.lengths[n], 0) - a.first_step : INT32_MAX;
-  gru_gates(c, reinterpret_cast<const uint8_t*>(a.tables), from_x, from_h, h, fresh);
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (unit_of(i) >= a.hidden) break;
-    if (t < length && !is_masked(a, t, n, unit_of(i))) code[i] = fresh[i] & (Planes == 2 ? 0xffff : 0xff);
-    const uint32_t shown = t >= length ? c.h_to_unsigned : code[i];
-    const auto store = [&](uint8_t* to, uint32_t value) {
-      to[Planes - 1] = static_cast<uint8_t>(value >> 8 * (Planes - 1) ^ a.flip);
-      if (Planes == 2) to[0] = static_cast<uint8_t>(value);
-    };
-    store(a.y + t * a.y_step + n * a.y_sequence + int64_t{unit_of(i)} * Planes, shown);
-    store(a.next_state + (n * a.hidden + unit_of(i)) * Planes, code[i]);
-  }
-}
-
-const ProductShape& shape_of(const PersistentLayer& layer) {
+  };
   switch (layer.ratios.h) {
-    case RatioType::kFloat: return std::get<DeviceProduct<float>>(layer.R).shape;
+    case RatioType::kFloat: return with_h(Constant<1>(), float());
     case RatioType::kShift:
     case RatioType::kFixed:
-      return layer.h_planes == 2 ? std::get<DeviceProduct<WideFixed>>(layer.R).shape
-                                 : std::get<DeviceProduct<Fixed>>(layer.R).shape;
+      return layer.h_planes == 2 ? with_h(Constant<2>(), WideFixed()) : with_h(Constant<1>(), Fixed());
     case RatioType::kDouble: break;
   }
-  return std::get<DeviceProduct<double>>(layer.R).shape;
+  return layer.h_planes == 2 ? with_h(Constant<2>(), double()) : with_h(Constant<1>(), double());
+}
+/// Whether with_types finds the layer's own.
+bool has_types(const PersistentLayer& layer) {
+  const bool floats = layer.ratios.h == RatioType::kFloat && layer.x_planes == 1;
+  return (layer.ratios.x == RatioType::kFloat) == floats;
 }
 
-}  // namespace
-
-int64_t products_scratch_bytes(const PersistentLayer& layer, int64_t batch) {
-  return aligned(product_x_bytes(shape_of(layer), batch)) + batch * layer.groups * 96;
+/// Planes of sums: those of x are one where they fit a word.
+int32_t sums_of(const PersistentLayer& layer) {
+  return layer.h_planes + (layer.ratios.x == RatioType::kDouble ? layer.x_planes : 1);
+}
+/// The widest tile whose sums have room.
+constexpr int32_t most_columns(int32_t sums) { return sums <= 3 ? 192 : 96; }
+/// Calls body with a ProductsTile.
+template <typename XRatio, int XPlanes, typename Ratio, int HPlanes, typename Body>
+Status with_tile(int32_t columns, Body body) {
+  if constexpr (most_columns(HPlanes + (std::is_same_v<XRatio, double> ? XPlanes : 1)) == 192) {
+    if (columns == 192) return body(ProductsTile<192, XPlanes, XRatio, HPlanes, Ratio>());
+    if (columns == 144) return body(ProductsTile<144, XPlanes, XRatio, HPlanes, Ratio>());
+  }
+  return columns == 96 ? body(ProductsTile<96, XPlanes, XRatio, HPlanes, Ratio>())
+                       : body(ProductsTile<48, XPlanes, XRatio, HPlanes, Ratio>());
 }
 
-template <typename Ratio>
-Status launch_products(const PersistentLayer& layer, const PersistentChunk& chunk, std::byte* scratch,
-                       cudaStream_t stream, const std::function<Status(int64_t)>& input_product) {
+struct Cut {
+  int32_t columns = 0, cluster = 1;
+  int64_t row_blocks = 1, n_tiles = 1;
+};
+/// The narrowest tiles of which all are on the device at once; of several rounds the ones that take the least time.
+Cut cut_of(const PersistentLayer& layer, int64_t batch) {
+  Cut cut;
+  cut.row_blocks = ceil_div(batch, kWgmmaRows);
+  if (cut.row_blocks > 1) {
+    cut.cluster = kCluster;
+    cut.row_blocks = ceil_div(cut.row_blocks, kCluster) * kCluster;
+  }
+  int64_t least = INT64_MAX;
+  for (const int32_t columns : kProductsColumns) {
+    if (columns > most_columns(sums_of(layer))) break;
+    const int64_t n_tiles = ceil_div(ceil_div(layer.hidden_size, 16) * 48, columns);
+    const int64_t time = ceil_div(cut.row_blocks * n_tiles, layer.products_room) * (columns + kTileColumns);
+    if (time >= least) continue;
+    least = time;
+    cut.columns = columns;
+    cut.n_tiles = n_tiles;
+  }
+  return cut;
+}
+
+template <typename Kernel, typename... Args>
+Status launch_step(Kernel kernel, const Cut& cut, int64_t blocks, int32_t shared, cudaStream_t stream,
+                   const Args&... args) {
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(cut.cluster), 1, 1};
+  attributes[1] = early_start();
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kProductsThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(shared);
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  return cuda_status(cudaLaunchKernelEx(&config, kernel, args...), "kernel gru_products");
+}
+
+template <typename Tile>
+Status launch_steps(const PersistentLayer& layer, const PersistentChunk& chunk, const ProductRows& x,
+                    std::byte* scratch, const Cut& cut, cudaStream_t stream) {
+  using Ratio = typename Tile::Ratio;
+  const auto& W = std::get<DeviceProduct<typename Tile::XRatio>>(layer.W);
   const auto& R = std::get<DeviceProduct<Ratio>>(layer.R);
-  auto* const h = reinterpret_cast<uint8_t*>(scratch);
-  auto* const hh = reinterpret_cast<uint16_t*>(scratch + aligned(product_x_bytes(R.shape, chunk.batch)));
+  auto* const padded_x = reinterpret_cast<uint8_t*>(scratch);
+  auto* const padded_h = padded_x + aligned(product_x_bytes(W.shape, chunk.batch));
   RecurrenceArgs<Ratio> a{};
   set_recurrence(a, layer, chunk);
-  ProductRows rows;
-  rows.rows = chunk.batch;
-  rows.batch = chunk.batch;
-  rows.sequence = int64_t{layer.hidden_size} * layer.h_planes;
-  rows.flip = static_cast<uint8_t>(layer.h_flip);
-  const ProductKernel kernel = choose_product_kernel(R.shape, chunk.batch);
-  cudaLaunchAttribute early = early_start();
-  cudaLaunchConfig_t config{};
-  const int64_t threads = chunk.batch * layer.groups * 8;
-  config.gridDim = dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = R.shape.starts_early ? 1 : 0;
+  ProductRows x_rows = x, h_rows;
+  x_rows.rows = h_rows.rows = h_rows.batch = chunk.batch;
+  h_rows.sequence = int64_t{layer.hidden_size} * layer.h_planes;
+  h_rows.flip = static_cast<uint8_t>(layer.h_flip);
+  ProductsArgs<typename Tile::XRatio, Ratio> p{};
+  p.W = wgmma_weights(W);
+  p.R = wgmma_weights(R);
+  p.x = padded_x;
+  p.h = padded_h;
+  p.n_tiles = static_cast<int32_t>(cut.n_tiles);
+  p.cluster = cut.cluster;
   for (int64_t s = 0; s < chunk.steps; ++s) {
-    rows.codes = a.state;
-    ISOBIT_RETURN_IF_ERROR(pad_product_x(R.shape, kernel, rows, h, stream, s == 0));
-    if (s == 0) ISOBIT_RETURN_IF_ERROR(input_product(product_blocks_left(R.shape, kernel, chunk.batch)));
+    const int64_t t = chunk.reverse ? chunk.steps - 1 - s : s;
+    x_rows.codes = x.codes + t * x.step;
+    h_rows.codes = a.state;
+    ISOBIT_RETURN_IF_ERROR(pad_product_x({&W.shape, x_rows, padded_x}, {&R.shape, h_rows, padded_h}, stream));
+    p.t = static_cast<int32_t>(t);
+    p.pairs = (reinterpret_cast<uintptr_t>(a.state) | reinterpret_cast<uintptr_t>(a.next_state) |
+               reinterpret_cast<uintptr_t>(a.y) | static_cast<uint64_t>(a.y_step) |
+               static_cast<uint64_t>(a.y_sequence) | static_cast<uint64_t>(h_rows.sequence)) %
+                  static_cast<uint64_t>(2 * layer.h_planes) ==
+              0;
     ISOBIT_RETURN_IF_ERROR(
-        launch_product(R, kernel, h, chunk.batch, hh, stream, s == 0 ? ProductOrder::kSecond : ProductOrder::kAlone));
-    const auto t = static_cast<int32_t>(chunk.reverse ? chunk.steps - 1 - s : s);
-    ISOBIT_RETURN_IF_ERROR(with_planes<Ratio>(layer.h_planes, [&](auto planes) {
-      return cuda_status(
-          cudaLaunchKernelEx(&config, gru_gates_of_products<planes(), Ratio>, a, t, static_cast<const uint16_t*>(hh)),
-          "kernel gru_gates_of_products");
-    }));
+        launch_step(gru_products<Tile>, cut, cut.row_blocks * cut.n_tiles, Tile::kTotal, stream, p, a));
     a.state = chunk.next_state;
   }
   return {};
 }
 
-#define ISOBIT_PRODUCTS_LANES(Ratio)                                                                               \
-  template Status launch_products<Ratio>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t, \
-                                         const std::function<Status(int64_t)>&);
-ISOBIT_PRODUCTS_LANES(float)
-ISOBIT_PRODUCTS_LANES(Fixed)
-ISOBIT_PRODUCTS_LANES(WideFixed)
-ISOBIT_PRODUCTS_LANES(double)
-#undef ISOBIT_PRODUCTS_LANES
+/// How many blocks are on the device at once, in clusters: as many with tiles of every width.
+template <typename Tile>
+Result<int32_t> room_in_clusters() {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {kCluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(kCluster);
+  config.blockDim = dim3(kProductsThreads);
+  config.dynamicSmemBytes = Tile::kTotal;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int32_t clusters = 0;
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaOccupancyMaxActiveClusters(&clusters, gru_products<Tile>, &config), "clusters on the device"));
+  if (clusters == 0) return unsupported("no cluster of gru_products fits the device");
+  return clusters * kCluster;
+}
+
+}  // namespace
+
+Status prepare_products(PersistentLayer& layer, const DeviceLimits& limits) {
+  if (layer.hidden_size < kLeastHidden)
+    return unsupported("H is " + std::to_string(layer.hidden_size) + ", must be at least " +
+                       std::to_string(kLeastHidden));
+  if (limits.major != 9)
+    return unsupported("the device has compute capability " + std::to_string(limits.major) + ", it is made for 9");
+  ISOBIT_ASSIGN_OR_RETURN(const bool compiled, has_90a_code());
+  if (!compiled) return unsupported("there is no code for 9.0a in this build");
+  if (limits.block_shared < kProductsShared)
+    return unsupported("a block has " + std::to_string(limits.block_shared) + " bytes of shared memory, must have " +
+                       std::to_string(kProductsShared));
+  if (!has_types(layer)) return unsupported("no kernel has its types of sums");
+  return with_types(layer, [&](auto x_ratio, auto x_planes, auto ratio, auto planes) {
+    for (const int32_t columns : kProductsColumns) {
+      if (columns > most_columns(sums_of(layer))) break;
+      ISOBIT_RETURN_IF_ERROR(
+          (with_tile<decltype(x_ratio), x_planes(), decltype(ratio), planes()>(columns, [&](auto tile) -> Status {
+            using Tile = decltype(tile);
+            ISOBIT_RETURN_IF_ERROR(cuda_status(
+                cudaFuncSetAttribute(gru_products<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kTotal),
+                "gru_products: shared memory"));
+            ISOBIT_ASSIGN_OR_RETURN(layer.products_room, room_in_clusters<Tile>());
+            return {};
+          })));
+    }
+    return Status();
+  });
+}
+
+int64_t products_padded_bytes(const PersistentLayer& layer, int64_t batch) {
+  ProductShape h;
+  h.planes = layer.h_planes;
+  h.k_blocks = static_cast<int32_t>(ceil_div(layer.hidden_size, kWgmmaDepth));
+  return aligned(product_x_bytes(product_shape(layer), batch)) + product_x_bytes(h, batch);
+}
+
+Status launch_products(const PersistentLayer& layer, const PersistentChunk& chunk, const ProductRows& x,
+                       std::byte* scratch, cudaStream_t stream) {
+  const Cut cut = cut_of(layer, chunk.batch);
+  return with_types(layer, [&](auto x_ratio, auto x_planes, auto ratio, auto planes) {
+    return with_tile<decltype(x_ratio), x_planes(), decltype(ratio), planes()>(
+        cut.columns, [&](auto tile) { return launch_steps<decltype(tile)>(layer, chunk, x, scratch, cut, stream); });
+  });
+}
 
 }  // namespace isobit::cuda

@@ -9,6 +9,7 @@
 #include "core/cuda_launch.h"
 #include "core/cuda_status.h"
 #include "linear/cuda_product.cuh"
+#include "linear/cuda_product_one_tile.cuh"
 #include "linear/cuda_product_wgmma.cuh"
 
 namespace isobit::cuda {
@@ -19,7 +20,7 @@ constexpr int kWgmmaMinStages = 4;
 /// Timed on an H200 (cuda_product_bench), padding included: with K = 128 and 256 fewer rows leave most of the device
 /// without a tile of 64, and kMma is as fast; with K = 512 and 768 kWgmma is ahead for all that were timed (64 and
 /// more).
-constexpr int64_t kWgmmaMinRows = 4096, kWgmmaMinDepth = 512;
+constexpr int64_t kWgmmaMinRows = 512, kWgmmaMinDepth = 512;
 /// product_wgmma_deep takes a matrix of this depth, found by timing layers of H = 512 to 2048 on an H200: there it is
 /// as fast or faster than the others with 256 rows and more. A cluster takes 256 of them at once.
 constexpr int64_t kDeepMinDepth = 641, kDeepMinRows = 128;
@@ -28,17 +29,12 @@ int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }
 
 template <typename Ratio>
 using MmaKernel = void (*)(ProductArgs<Ratio>);
-/// Calls body with the planes of x as a constant: sums of two do not fit float, and WideFixed is for them.
+/// Calls body with the planes of x as a constant: sums of two do not fit float.
 template <typename Ratio, typename Body>
 auto with_planes(int32_t planes, Body body) {
-  using Two = std::integral_constant<int, 2>;
-  if constexpr (std::is_same_v<Ratio, WideFixed>) {
-    return body(Two());
-  } else {
-    if constexpr (!std::is_same_v<Ratio, float>)
-      if (planes == 2) return body(Two());
-    return body(std::integral_constant<int, 1>());
-  }
+  if constexpr (!std::is_same_v<Ratio, float>)
+    if (planes == 2) return body(std::integral_constant<int, 2>());
+  return body(std::integral_constant<int, 1>());
 }
 template <typename Ratio>
 MmaKernel<Ratio> mma_kernel(int32_t planes) {
@@ -47,14 +43,14 @@ MmaKernel<Ratio> mma_kernel(int32_t planes) {
 template <typename Ratio>
 using WgmmaKernel = void (*)(WgmmaArgs<Ratio>);
 template <typename Ratio>
-WgmmaKernel<Ratio> wgmma_kernel(const ProductShape& p, bool shared_tiles) {
+WgmmaKernel<Ratio> wgmma_kernel(const ProductShape& p) {
   return with_planes<Ratio>(p.planes, [&](auto planes) -> WgmmaKernel<Ratio> {
     if constexpr (planes() == 1)
       if (!p.deep)
         return p.columns == 192   ? product_wgmma<192, Ratio>
                : p.columns == 144 ? product_wgmma<144, Ratio>
                                   : product_wgmma<96, Ratio>;
-    return shared_tiles ? product_wgmma_deep<planes(), true, Ratio> : product_wgmma_deep<planes(), false, Ratio>;
+    return product_wgmma_deep<planes(), Ratio>;
   });
 }
 
@@ -63,6 +59,7 @@ template <int Planes>
 __global__ void __launch_bounds__(kThreads)
     pad_rows(const __grid_constant__ ProductRows from, int64_t size, int64_t padded, int64_t words, uint32_t* out) {
   let_next_grid_start();
+  wait_for_grid_before();
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   const int64_t row_words = padded / 4;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += stride) {
@@ -81,7 +78,6 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int plane = 0; plane < Planes; ++plane) out[(row * Planes + plane) * row_words + i % row_words] = word[plane];
   }
-  wait_for_grid_before();
 }
 
 /// Byte `first` of each code of two bytes of two words, one pair of words after the other.
@@ -90,23 +86,29 @@ __device__ __forceinline__ uint4 plane_of(const uint4& codes, const uint4& more,
   return uint4{__byte_perm(codes.x, codes.y, bytes), __byte_perm(codes.z, codes.w, bytes),
                __byte_perm(more.x, more.y, bytes), __byte_perm(more.z, more.w, bytes)};
 }
-/// The same in the order of WgmmaArgs::x; a block of threads is 64 rows x 128 codes, 16 codes a thread. Whole: every
-/// 16 codes are there and aligned.
+/// Rows to the order of WgmmaArgs::x. Whole: every 16 codes are there and aligned.
+struct PadStages {
+  ProductRows from;
+  int64_t size;
+  uint4* out;
+  int32_t k_blocks, planes;
+  bool whole;
+};
+/// 64 rows x 128 codes by a block of threads, 16 codes a thread.
 template <int Planes, bool Whole>
-__global__ void __launch_bounds__(kThreads)
-    pad_stages(const __grid_constant__ ProductRows from, int64_t size, uint4* out) {
-  let_next_grid_start();
+__device__ __forceinline__ void pad_stage(const PadStages& pad, int64_t row_tile, int32_t k_block) {
+  const ProductRows& from = pad.from;
   const uint32_t flips = from.flip * 0x01010101u;
   const auto batch = static_cast<uint32_t>(from.batch);
-  const int64_t plane_pieces = int64_t{gridDim.y} * (kWgmmaStageBytes / 16);
-  uint4* const to = out + int64_t{blockIdx.x} * Planes * plane_pieces + blockIdx.y * (kWgmmaStageBytes / 16);
+  const int64_t plane_pieces = int64_t{pad.k_blocks} * (kWgmmaStageBytes / 16);
+  uint4* const to = pad.out + row_tile * Planes * plane_pieces + k_block * (kWgmmaStageBytes / 16);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const auto i = static_cast<int>(threadIdx.x) + half * kThreads;
-    const int64_t row = int64_t{blockIdx.x} * kWgmmaRows + i / 8;
-    const int64_t k = int64_t{blockIdx.y} * kWgmmaDepth + (i % 8 ^ i / 8 % 8) * 16;
+    const int64_t row = row_tile * kWgmmaRows + i / 8;
+    const int64_t k = int64_t{k_block} * kWgmmaDepth + (i % 8 ^ i / 8 % 8) * 16;
     uint4 piece[Planes]{};  // high bytes first
-    if (row < from.rows && k < size) {
+    if (row < from.rows && k < pad.size) {
       const uint8_t* codes = from.codes + static_cast<uint32_t>(row) / batch * from.step +
                              static_cast<uint32_t>(row) % batch * from.sequence + k * Planes;
       if (Whole) {
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
           uint32_t words[4] = {};
 #pragma unroll
           for (int j = 0; j < 16; ++j)
-            if (k + j < size)
+            if (k + j < pad.size)
               words[j / 4] |= static_cast<uint32_t>(codes[j * Planes + Planes - 1 - plane]) << (j % 4 * 8);
           piece[plane] = uint4{words[0], words[1], words[2], words[3]};
         }
@@ -134,7 +136,48 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int plane = 0; plane < Planes; ++plane) to[plane * plane_pieces + i] = piece[plane];
   }
+}
+/// The first `first_blocks` blocks pad one, the others another.
+__global__ void __launch_bounds__(kThreads)
+    pad_stages(const __grid_constant__ PadStages one, const __grid_constant__ PadStages another,
+               uint32_t first_blocks) {
+  let_next_grid_start();
   wait_for_grid_before();
+  const bool is_first = blockIdx.x < first_blocks;
+  const PadStages& pad = is_first ? one : another;
+  const uint32_t index = is_first ? blockIdx.x : blockIdx.x - first_blocks;
+  const auto k_blocks = static_cast<uint32_t>(pad.k_blocks);
+  const auto row_tile = static_cast<int64_t>(index / k_blocks);
+  const auto k_block = static_cast<int32_t>(index % k_blocks);
+  if (pad.planes == 1) {
+    pad.whole ? pad_stage<1, true>(pad, row_tile, k_block) : pad_stage<1, false>(pad, row_tile, k_block);
+  } else {
+    pad.whole ? pad_stage<2, true>(pad, row_tile, k_block) : pad_stage<2, false>(pad, row_tile, k_block);
+  }
+}
+PadStages pad_stages_of(const ProductPadding& padding) {
+  const ProductShape& p = *padding.shape;
+  const ProductRows& from = padding.from;
+  const bool whole = (reinterpret_cast<uintptr_t>(from.codes) | static_cast<uint64_t>(from.step) |
+                      static_cast<uint64_t>(from.sequence) | static_cast<uint64_t>(p.k)) %
+                         16 ==
+                     0;
+  return {from, p.k, reinterpret_cast<uint4*>(padding.x), p.k_blocks, p.planes, whole};
+}
+uint32_t pad_blocks(const PadStages& pad) {
+  return static_cast<uint32_t>(ceil_div(pad.from.rows, kWgmmaRows) * pad.k_blocks);
+}
+/// Blocks beyond those of `one` pad `another`.
+Status launch_pad_stages(const PadStages& one, const PadStages& another, uint32_t blocks, bool starts_early,
+                         cudaStream_t stream) {
+  cudaLaunchAttribute early = early_start();
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = starts_early ? 1 : 0;
+  return cuda_status(cudaLaunchKernelEx(&config, pad_stages, one, another, pad_blocks(one)), "kernel pad_stages");
 }
 
 template <typename Ratio>
@@ -151,15 +194,46 @@ cudaLaunchConfig_t wgmma_config(const ProductShape& p, int64_t clusters, cudaLau
   return config;
 }
 
+template <typename Ratio>
+WgmmaKernel<Ratio> one_tile_kernel(int32_t planes, int32_t columns) {
+  return with_planes<Ratio>(planes, [&](auto count) {
+    return with_columns(columns, [](auto width) -> WgmmaKernel<Ratio> {
+      return product_one_tile<width(), decltype(count)::value, Ratio>;
+    });
+  });
+}
+/// Sets p.tiles_at_once.
+template <typename Ratio>
+Status prepare_one_tile(int32_t shared, ProductShape& p) {
+  if (shared < kOneTileShared) return {};
+  int32_t least = INT32_MAX;
+  for (const int32_t columns : kOneTileColumns) {
+    WgmmaArgs<Ratio> a{};
+    a.m = int64_t{kOneTileMaxCluster} * kOneTileRowTiles * kWgmmaRows;
+    cudaLaunchAttribute attribute{};
+    cudaLaunchConfig_t config{};
+    cut_one_tile(a, p, columns, config, attribute);
+    const WgmmaKernel<Ratio> kernel = one_tile_kernel<Ratio>(p.planes, columns);
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                            static_cast<int>(config.dynamicSmemBytes)),
+                                       "product_one_tile: shared memory"));
+    int32_t clusters = 0;
+    ISOBIT_RETURN_IF_ERROR(
+        cuda_status(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "clusters on the device"));
+    least = std::min(least, clusters);
+  }
+  p.tiles_at_once = least * kOneTileMaxCluster;
+  return {};
+}
+
 /// The tile whose part of W fits shared memory with the least to multiply. A tile reads its 64 rows of x for its
 /// columns: as if they were 16 columns more. From kDeepMinDepth on product_wgmma_deep, if its stages fit.
 template <typename Ratio>
 void cut_wgmma(int32_t shared, ProductShape& p) {
-  const int64_t k_blocks = ceil_div(p.k, kWgmmaDepth);
+  const int64_t k_blocks = p.k_blocks;
   if (p.k >= kDeepMinDepth && deep_shared<Ratio>().total <= shared) {
     p.deep = true;
     p.columns = kDeepColumns;
-    p.k_blocks = static_cast<int32_t>(k_blocks);
     p.stages = kDeepStages;
     p.cluster = kDeepCluster;
     return;
@@ -175,13 +249,16 @@ void cut_wgmma(int32_t shared, ProductShape& p) {
     if (stages < kWgmmaMinStages || work >= least) continue;
     least = work;
     p.columns = columns;
-    p.k_blocks = blocks;
     p.stages = stages;
   }
   if (p.columns > 0) p.cluster = ceil_div(p.n, p.columns) % 2 == 0 ? 2 : 1;
 }
 
-/// Sets p.columns where the device can run product_wgmma or product_wgmma_deep.
+void size_image(ProductShape& p) {
+  p.k_blocks = static_cast<int32_t>(ceil_div(p.k, kWgmmaDepth));
+  p.n_image = p.n + kWgmmaMostColumns - 48;
+}
+/// Sets p.columns where the device can run product_wgmma or product_wgmma_deep, and p.tiles_at_once.
 template <typename Ratio>
 Status prepare_wgmma(ProductShape& p) {
   ISOBIT_ASSIGN_OR_RETURN(const bool compiled, has_90a_code());
@@ -190,14 +267,15 @@ Status prepare_wgmma(ProductShape& p) {
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                                      "shared memory of a block"));
+  size_image(p);
+  ISOBIT_RETURN_IF_ERROR(prepare_one_tile<Ratio>(shared, p));
   cut_wgmma<Ratio>(shared, p);
   if (p.columns == 0) return {};
   cudaLaunchAttribute attribute{};
   const cudaLaunchConfig_t config = wgmma_config<Ratio>(p, 1, attribute);
-  const WgmmaKernel<Ratio> kernel = wgmma_kernel<Ratio>(p, false);
-  for (const WgmmaKernel<Ratio> each : {kernel, wgmma_kernel<Ratio>(p, true)})
-    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(each, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
-                                       "product_wgmma: shared memory"));
+  const WgmmaKernel<Ratio> kernel = wgmma_kernel<Ratio>(p);
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+                                     "product_wgmma: shared memory"));
   ISOBIT_RETURN_IF_ERROR(
       cuda_status(cudaOccupancyMaxActiveClusters(&p.clusters, kernel, &config), "clusters on the device"));
   if (p.clusters == 0) p.columns = 0;
@@ -210,49 +288,50 @@ int64_t deep_tiles(const ProductShape& p, int64_t rows) {
   return ceil_div(row_tiles, kDeepCluster * kDeepRowTiles) * ceil_div(p.n, p.columns);
 }
 
-/// WgmmaArgs::w.
+/// WgmmaMatrix::w.
 template <typename Ratio>
 void pack_image(const ProductWeights<Ratio>& weights, ProductPack<Ratio>& pack) {
   const ProductShape& p = pack.product.shape;
-  const auto columns = static_cast<size_t>(p.columns);
+  const auto columns = static_cast<size_t>(p.n_image);
   const auto depth = static_cast<size_t>(weights.k);
-  const size_t block_bytes = columns * kWgmmaDepth;
-  const size_t matrix_bytes = static_cast<size_t>(p.k_blocks) * block_bytes;
-  const size_t tile_bytes = matrix_bytes + columns / 2 * kWgmmaPairBytes<Ratio>;
-  const size_t tiles = static_cast<size_t>(ceil_div(p.n, p.columns));
-  pack.image.assign(tiles * tile_bytes, 0);
-  for (size_t row = 0; row < tiles * columns; ++row) {
-    uint8_t* const tile = pack.image.data() + row / columns * tile_bytes;
-    const size_t column = row % columns;
-    auto* const ratios = reinterpret_cast<WgmmaRatios<Ratio>*>(tile + matrix_bytes);
-    if (row >= static_cast<size_t>(p.n)) {  // rescaled as well, and not stored
+  const size_t matrix_bytes = static_cast<size_t>(p.k_blocks) * columns * kWgmmaDepth;
+  pack.image.assign(matrix_bytes + columns / 2 * kWgmmaPairBytes<Ratio>, 0);
+  auto* const ratios = reinterpret_cast<WgmmaRatios<Ratio>*>(pack.image.data() + matrix_bytes);
+  auto* const starts = reinterpret_cast<WgmmaStarts<Ratio>*>(ratios + columns / 2);
+  for (size_t column = 0; column < columns; ++column) {
+    if (column >= static_cast<size_t>(p.n)) {  // rescaled as well, and not stored
       ratios[column / 2].ratio[column % 2] = Ratio{};
       continue;
     }
     for (size_t k = 0; k < depth; ++k) {
       const size_t piece = k % kWgmmaDepth / 16 ^ column % 8;
-      tile[k / kWgmmaDepth * block_bytes + column * kWgmmaDepth + piece * 16 + k % 16] =
-          static_cast<uint8_t>(weights.w[row * depth + k]);
+      pack.image[(k / kWgmmaDepth * columns + column) * kWgmmaDepth + piece * 16 + k % 16] =
+          static_cast<uint8_t>(weights.w[column * depth + k]);
     }
-    auto* const starts = reinterpret_cast<WgmmaStarts<Ratio>*>(ratios + columns / 2);
-    ratios[column / 2].ratio[column % 2] = weights.ratio[row];
-    ratios[column / 2].again[column % 2] = weights.again[row];
-    starts[column / 2].start[column % 2] = weights.start[row];
+    ratios[column / 2].ratio[column % 2] = weights.ratio[column];
+    ratios[column / 2].again[column % 2] = weights.again[column];
+    starts[column / 2].start[column % 2] = weights.start[column];
   }
+}
+
+template <typename Ratio>
+ProductPack<Ratio> begin_pack(const ProductWeights<Ratio>& weights) {
+  ProductPack<Ratio> pack;
+  pack.product.shape.n = weights.n;
+  pack.product.shape.k = weights.k;
+  pack.product.shape.planes = weights.planes;
+  pack.product.low = weights.low;
+  pack.product.high = weights.high;
+  pack.product.by_shifts = weights.by_shifts;
+  return pack;
 }
 
 }  // namespace
 
 template <typename Ratio>
 Result<ProductPack<Ratio>> pack_product(const ProductWeights<Ratio>& weights) {
-  ProductPack<Ratio> pack;
+  ProductPack<Ratio> pack = begin_pack(weights);
   ProductShape& p = pack.product.shape;
-  p.n = weights.n;
-  p.k = weights.k;
-  p.planes = weights.planes;
-  pack.product.low = weights.low;
-  pack.product.high = weights.high;
-  pack.product.by_shifts = weights.by_shifts;
   p.n_padded = ceil_div(p.n, kProductColumns) * kProductColumns;
   p.k_padded = ceil_div(p.k, kProductDepth) * kProductDepth;
   int device = 0, major = 0;
@@ -268,6 +347,7 @@ Result<ProductPack<Ratio>> pack_product(const ProductWeights<Ratio>& weights) {
                   "product_u8s8: shared memory"));
   ISOBIT_RETURN_IF_ERROR(prepare_wgmma<Ratio>(p));
 
+  if (p.columns > 0 || p.tiles_at_once > 0) pack_image(weights, pack);
   const auto rows = static_cast<size_t>(p.n_padded);
   const auto depth = static_cast<size_t>(p.k);
   pack.w.assign(rows * static_cast<size_t>(p.k_padded), 0);
@@ -280,60 +360,71 @@ Result<ProductPack<Ratio>> pack_product(const ProductWeights<Ratio>& weights) {
   pack.start.resize(rows, 0);
   pack.ratio.resize(rows, Ratio{});
   pack.again.resize(rows, 0);
-  if (p.columns > 0) pack_image(weights, pack);
   return pack;
 }
 
 template Result<ProductPack<float>> pack_product(const ProductWeights<float>&);
 template Result<ProductPack<Fixed>> pack_product(const ProductWeights<Fixed>&);
-template Result<ProductPack<WideFixed>> pack_product(const ProductWeights<WideFixed>&);
 template Result<ProductPack<double>> pack_product(const ProductWeights<double>&);
 
+template <typename Ratio>
+ProductPack<Ratio> pack_wgmma_weights(const ProductWeights<Ratio>& weights) {
+  ProductPack<Ratio> pack = begin_pack(weights);
+  size_image(pack.product.shape);
+  pack_image(weights, pack);
+  return pack;
+}
+template ProductPack<float> pack_wgmma_weights(const ProductWeights<float>&);
+template ProductPack<Fixed> pack_wgmma_weights(const ProductWeights<Fixed>&);
+template ProductPack<WideFixed> pack_wgmma_weights(const ProductWeights<WideFixed>&);
+template ProductPack<double> pack_wgmma_weights(const ProductWeights<double>&);
+
 ProductKernel choose_product_kernel(const ProductShape& p, int64_t rows) {
+  // kOneTile is ahead of both from that depth on.
+  if (p.k >= kDeepMinDepth && one_tile_columns(p, rows) > 0) return ProductKernel::kOneTile;
   const bool enough = p.deep ? rows * p.planes >= kDeepMinRows : rows >= kWgmmaMinRows || p.k >= kWgmmaMinDepth;
   return p.columns > 0 && enough ? ProductKernel::kWgmma : ProductKernel::kMma;
 }
 
+int32_t one_tile_columns(const ProductShape& p, int64_t rows) {
+  for (const int32_t columns : kOneTileColumns)
+    if (one_tile_row_blocks(p, rows) * ceil_div(p.n, columns) <= p.tiles_at_once) return columns;
+  return 0;
+}
+
 int64_t product_x_row_bytes(const ProductShape& p) {
-  return p.planes * std::max(p.k_padded, p.columns > 0 ? int64_t{p.k_blocks} * kWgmmaDepth : 0);
+  return p.planes * std::max(p.k_padded, int64_t{p.k_blocks} * kWgmmaDepth);
 }
 int64_t product_x_bytes(const ProductShape& p, int64_t rows) {
   return ceil_div(rows, kWgmmaRows) * kWgmmaRows * product_x_row_bytes(p);
 }
 
-int64_t product_blocks_left(const ProductShape& p, ProductKernel kernel, int64_t rows) {
-  if (kernel != ProductKernel::kWgmma || !p.deep) return 0;
-  return std::max<int64_t>(p.clusters - deep_tiles(p, rows), 0) * kDeepCluster;
-}
-
 Status pad_product_x(const ProductShape& p, ProductKernel kernel, const ProductRows& from, uint8_t* x,
-                     cudaStream_t stream, bool beside) {
-  cudaLaunchAttribute early = early_start();
-  cudaLaunchConfig_t config{};
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = beside && p.starts_early ? 1 : 0;
+                     cudaStream_t stream) {
   if (kernel == ProductKernel::kMma) {
     const int64_t words = from.rows * p.k_padded / 4;
+    cudaLaunchAttribute early = early_start();
+    cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(std::min(ceil_div(words, kThreads), int64_t{16} * p.processors)));
+    config.blockDim = dim3(kThreads);
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = p.starts_early ? 1 : 0;
     const auto pad = p.planes == 1 ? pad_rows<1> : pad_rows<2>;
     return cuda_status(cudaLaunchKernelEx(&config, pad, from, p.k, p.k_padded, words, reinterpret_cast<uint32_t*>(x)),
                        "kernel pad_rows");
   }
-  config.gridDim = dim3(static_cast<unsigned>(ceil_div(from.rows, kWgmmaRows)), static_cast<unsigned>(p.k_blocks));
-  const bool whole = (reinterpret_cast<uintptr_t>(from.codes) | static_cast<uint64_t>(from.step) |
-                      static_cast<uint64_t>(from.sequence) | static_cast<uint64_t>(p.k)) %
-                         16 ==
-                     0;
-  const auto pad = p.planes == 1 ? (whole ? pad_stages<1, true> : pad_stages<1, false>)
-                                 : (whole ? pad_stages<2, true> : pad_stages<2, false>);
-  return cuda_status(cudaLaunchKernelEx(&config, pad, from, p.k, reinterpret_cast<uint4*>(x)), "kernel pad_stages");
+  const PadStages pad = pad_stages_of({&p, from, x});
+  return launch_pad_stages(pad, pad, pad_blocks(pad), p.starts_early, stream);
+}
+Status pad_product_x(const ProductPadding& first, const ProductPadding& second, cudaStream_t stream) {
+  const PadStages one = pad_stages_of(first), another = pad_stages_of(second);
+  return launch_pad_stages(one, another, pad_blocks(one) + pad_blocks(another), first.shape->starts_early, stream);
 }
 
 template <typename Ratio>
 Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel, const uint8_t* x, int64_t rows,
-                      uint16_t* out, cudaStream_t stream, ProductOrder order, int64_t blocks_left) {
+                      uint16_t* out, cudaStream_t stream, int32_t columns) {
   const ProductShape& p = product.shape;
   if (kernel == ProductKernel::kMma) {
     ProductArgs<Ratio> a{};
@@ -349,7 +440,6 @@ Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel,
     a.high = product.high;
     a.again = product.again;
     a.out = out;
-    a.order = order;
     cudaLaunchAttribute early = early_start();
     cudaLaunchConfig_t config{};
     // Blocks that run together read the same rows of x. The caller has few enough rows for the second dimension.
@@ -363,47 +453,40 @@ Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel,
     return cuda_status(cudaLaunchKernelEx(&config, mma_kernel<Ratio>(p.planes), a), "kernel product_u8s8");
   }
   WgmmaArgs<Ratio> a{};
+  static_cast<WgmmaMatrix<Ratio>&>(a) = wgmma_weights(product);
   a.x = x;
-  a.w = p.image;
   a.m = rows;
   a.n = p.n;
-  a.k_blocks = p.k_blocks;
-  a.n_tiles = static_cast<int32_t>(ceil_div(p.n, p.columns));
-  a.stages = p.stages;
-  a.cluster = p.cluster;
-  a.by_shifts = product.by_shifts;
-  a.low = product.low;
-  a.high = product.high;
   a.out = out;
-  a.order = order;
-  int64_t clusters = 0;
-  bool shared_tiles = false;
-  if (p.deep) {
-    const int64_t tiles = deep_tiles(p, rows);
-    clusters = std::min<int64_t>(p.clusters, tiles);
-    if (order == ProductOrder::kFirst && blocks_left / kDeepCluster * 2 >= clusters)
-      clusters = std::min(clusters, blocks_left / kDeepCluster);
-    shared_tiles = tiles <= clusters;
-  } else {
-    // The same number of clusters for each group of tiles of columns, all at once where there are enough.
-    const int64_t groups = a.n_tiles / p.cluster;
-    clusters = groups * std::clamp<int64_t>(p.clusters / groups, 1, ceil_div(rows, kWgmmaRows));
-  }
   cudaLaunchAttribute attributes[2]{};
-  cudaLaunchConfig_t config = wgmma_config<Ratio>(p, clusters, attributes[0]);
+  cudaLaunchConfig_t config{};
+  WgmmaKernel<Ratio> run = nullptr;
+  if (kernel == ProductKernel::kOneTile) {
+    if (columns == 0) columns = one_tile_columns(p, rows);
+    run = one_tile_kernel<Ratio>(p.planes, columns);
+    cut_one_tile(a, p, columns, config, attributes[0]);
+  } else {
+    a.n_tiles = static_cast<int32_t>(ceil_div(p.n, p.columns));
+    a.stages = p.stages;
+    a.cluster = p.cluster;
+    // product_wgmma: the same number of clusters for each group of tiles of columns, all at once where there are
+    // enough.
+    const int64_t groups = a.n_tiles / p.cluster;
+    const int64_t clusters = p.deep ? std::min<int64_t>(p.clusters, deep_tiles(p, rows))
+                                    : groups * std::clamp<int64_t>(p.clusters / groups, 1, ceil_div(rows, kWgmmaRows));
+    run = wgmma_kernel<Ratio>(p);
+    config = wgmma_config<Ratio>(p, clusters, attributes[0]);
+  }
   attributes[1] = early_start();
   config.numAttrs = 2;
   config.stream = stream;
-  return cuda_status(cudaLaunchKernelEx(&config, wgmma_kernel<Ratio>(p, shared_tiles), a),
-                     p.deep ? "kernel product_wgmma_deep" : "kernel product_wgmma");
+  return cuda_status(cudaLaunchKernelEx(&config, run, a), "kernel product_wgmma or product_one_tile");
 }
 template Status launch_product(const DeviceProduct<float>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
-                               cudaStream_t, ProductOrder, int64_t);
+                               cudaStream_t, int32_t);
 template Status launch_product(const DeviceProduct<Fixed>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
-                               cudaStream_t, ProductOrder, int64_t);
-template Status launch_product(const DeviceProduct<WideFixed>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
-                               cudaStream_t, ProductOrder, int64_t);
+                               cudaStream_t, int32_t);
 template Status launch_product(const DeviceProduct<double>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
-                               cudaStream_t, ProductOrder, int64_t);
+                               cudaStream_t, int32_t);
 
 }  // namespace isobit::cuda

@@ -14,20 +14,6 @@
 
 namespace isobit::cuda {
 
-/// When the next grid may start, in every thread of a product.
-__device__ __forceinline__ void begin_product(ProductOrder order) {
-  if (order != ProductOrder::kFirst) let_next_grid_start();
-}
-/// Before x is read, in who reads it. kFirst: whoever starts from now on finds all of what the grid before has written.
-__device__ __forceinline__ void wait_for_product_inputs(ProductOrder order) {
-  if (order != ProductOrder::kSecond) wait_for_grid_before();
-  if (order == ProductOrder::kFirst) let_next_grid_start();
-}
-/// In every thread, last.
-__device__ __forceinline__ void end_product(ProductOrder order) {
-  if (order == ProductOrder::kSecond) wait_for_grid_before();
-}
-
 template <typename Ratio>
 struct ProductArgs {
   const uint8_t* x;            // [m][Planes][k_padded] bytes of unsigned codes, high bytes first, 16-byte aligned rows
@@ -40,7 +26,6 @@ struct ProductArgs {
   LimitOf<Ratio> low, high;    // of the result minus zero point
   const LaneOf<Ratio>* again;  // [n_padded]: a second ratio, by which the clamped result is rescaled
   uint16_t* out;               // [m][n]: that + 32768
-  ProductOrder order;
 };
 
 inline constexpr int kProductRows = 128, kProductColumns = 96, kProductDepth = 64, kProductStages = 4,
@@ -116,9 +101,9 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
   int32_t acc[2][6][4] = {};
   int32_t high[Planes == 2 ? 48 : 1];
   // W is constant; x comes from the grid before, which comes after whoever reads `out`.
-  begin_product(a.order);
+  let_next_grid_start();
   for (int tile = 0; tile < kProductStages - 1 && tile < depth_tiles; ++tile) load_w(tile);
-  wait_for_product_inputs(a.order);
+  wait_for_grid_before();
   for (int tile = 0; tile < kProductStages - 1; ++tile) {
     if (tile < depth_tiles) load_x(tile);
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -198,7 +183,6 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
       *reinterpret_cast<uint4*>(a.out + (first_row + row) * a.n + first_column + column) =
           *reinterpret_cast<const uint4*>(codes + row * kPitch + column);
   }
-  end_product(a.order);
 }
 
 }  // namespace isobit::cuda

@@ -23,26 +23,22 @@
 namespace isobit::cuda {
 
 enum class ProductKernel {
-  kMma,    // cuda_product.cuh: every device, every depth
-  kWgmma,  // cuda_product_wgmma.cuh: code for sm_90a; codes of two bytes from K = 641 on
+  kMma,      // cuda_product.cuh: every device, every depth
+  kWgmma,    // cuda_product_wgmma.cuh: code for sm_90a; codes of two bytes from K = 641 on
+  kOneTile,  // cuda_product_one_tile.cuh: code for sm_90a; as many rows as one_tile_columns says
 };
-
-/// Of two products whose x are both there when the first one begins: they run beside each other where the device has
-/// programmatic dependent launch. kFirst: the next grid begins when x is there. kSecond: this one does not wait for the
-/// first but at its end, so that its end is that of both.
-enum class ProductOrder : int32_t { kAlone, kFirst, kSecond };
 
 /// What a product takes, without padding.
 template <typename Ratio>
 struct ProductWeights {
   int64_t n = 0, k = 0;             // n a multiple of 48, k at least 1
-  int32_t planes = 1;               // bytes of a code of x: 1, 2 of WideFixed, either of Fixed and double
+  int32_t planes = 1;               // bytes of a code of x: 1, either of Fixed and double, 2 of WideFixed
   std::vector<int8_t> w;            // [n][k]
   std::vector<SumOf<Ratio>> start;  // [n] each
   std::vector<Ratio> ratio;
   std::vector<LaneOf<Ratio>> again;
   LimitOf<Ratio> low = 0, high = 0;
-  bool by_shifts = false;  // rows of Fixed
+  bool by_shifts = false;  // rows of Fixed and WideFixed
 };
 
 /// What does not depend on the ratios. Pointers are device memory.
@@ -54,10 +50,15 @@ struct ProductShape {
   // For kMma, padded to whole tiles: [n_padded][k_padded].
   int64_t n_padded = 0, k_padded = 0;
   const int8_t* w = nullptr;
-  // For kWgmma: WgmmaArgs::w; columns of a tile, 0 where it cannot run; clusters that the device runs at once.
-  int32_t columns = 0, k_blocks = 0, stages = 0, cluster = 0, clusters = 0;
-  bool deep = false;  // product_wgmma_deep: W does not stay in shared memory
+  // For kWgmma and kOneTile: WgmmaArgs::w and n_image.
   const uint8_t* image = nullptr;
+  int64_t n_image = 0;
+  int32_t k_blocks = 0;
+  // Of kWgmma: columns of a tile, 0 where it cannot run; clusters that the device runs at once.
+  int32_t columns = 0, stages = 0, cluster = 0, clusters = 0;
+  bool deep = false;  // product_wgmma_deep: W does not stay in shared memory
+  // Blocks of kOneTile that the device runs at once, in clusters of two; 0 where it cannot run.
+  int32_t tiles_at_once = 0;
 };
 /// A product on a device.
 template <typename Ratio>
@@ -94,29 +95,39 @@ struct ProductRows {
 template <typename Ratio>
 Result<ProductPack<Ratio>> pack_product(const ProductWeights<Ratio>& weights);
 
+/// Weights for a kernel of one's own, as WgmmaMatrix has them: the image and its shape, nothing else. Any ratios.
+template <typename Ratio>
+ProductPack<Ratio> pack_wgmma_weights(const ProductWeights<Ratio>& weights);
+
 /// The faster kernel for so many rows.
 ProductKernel choose_product_kernel(const ProductShape& shape, int64_t rows);
+/// Columns of a tile of kOneTile: the fewest with which the device takes all tiles of so many rows at once. 0 where
+/// there are none.
+int32_t one_tile_columns(const ProductShape& shape, int64_t rows);
 
-/// Bytes of padded rows, for either kernel: grows with `rows`, and by at most 64 * product_x_row_bytes more than
+/// Bytes of padded rows, for any kernel: grows with `rows`, and by at most 64 * product_x_row_bytes more than
 /// in proportion to them.
 int64_t product_x_row_bytes(const ProductShape& shape);
 int64_t product_x_bytes(const ProductShape& shape, int64_t rows);
 
-/// Writes the rows into x, 16-byte aligned, in the order of a kernel. At least one row. beside: of another call of this
-/// just before in the stream, which has other rows and another x; the end of this one is that of both.
+/// Writes the rows into x, 16-byte aligned, in the order of a kernel. At least one row.
 Status pad_product_x(const ProductShape& shape, ProductKernel kernel, const ProductRows& from, uint8_t* x,
-                     cudaStream_t stream, bool beside = false);
+                     cudaStream_t stream);
+/// What is padded in the order of kWgmma and kOneTile.
+struct ProductPadding {
+  const ProductShape* shape;
+  ProductRows from;
+  uint8_t* x;
+};
+/// The same for two products in one launch.
+Status pad_product_x(const ProductPadding& first, const ProductPadding& second, cudaStream_t stream);
+
 /// out [rows][n], 16-byte aligned, from what pad_product_x, just before in the stream, has written for that kernel. At
 /// least one row. Where the device can, both let the next grid begin early (let_next_grid_start), and this one does.
-/// blocks_left: of kFirst, what product_blocks_left says of the other; where that is a half at least of those that this
-/// one would take, it takes no more, so that none of both has to wait for a processor.
+/// columns: of kOneTile, what one_tile_columns says; 0: it is asked.
 template <typename Ratio>
 Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel, const uint8_t* x, int64_t rows,
-                      uint16_t* out, cudaStream_t stream, ProductOrder order = ProductOrder::kAlone,
-                      int64_t blocks_left = 0);
-
-/// Blocks that the device has room for beside such a product.
-int64_t product_blocks_left(const ProductShape& shape, ProductKernel kernel, int64_t rows);
+                      uint16_t* out, cudaStream_t stream, int32_t columns = 0);
 
 }  // namespace isobit::cuda
 

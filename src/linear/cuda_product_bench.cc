@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The product W x of many steps on a device: both kernels, each with the padding of x before it. One JSON object a
-// line.
+// The product W x of many steps on a device: every kernel, alone and with the padding of x before it in the same graph.
+// One JSON object a line.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <type_traits>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "core/random.h"
 #include "linear/cuda_product.h"
@@ -73,30 +75,33 @@ void time(const char* device, int64_t m, int64_t n, int64_t k) {
   void* out = nullptr;
   check_cuda(cudaMalloc(&x, static_cast<size_t>(cuda::product_x_bytes(shape, m))), "x");
   check_cuda(cudaMalloc(&out, static_cast<size_t>(m * n * 2)), "out");
-  for (const cuda::ProductKernel kernel : {cuda::ProductKernel::kMma, cuda::ProductKernel::kWgmma}) {
-    const bool wgmma = kernel == cuda::ProductKernel::kWgmma;
-    if (wgmma && shape.columns == 0) continue;
-    const double pad_us = median_microseconds([&](cudaStream_t stream) {
+  const auto time_kernel = [&](cuda::ProductKernel kernel, const char* name, int32_t tile_columns) {
+    const auto pad = [&](cudaStream_t stream) {
       required(cuda::pad_product_x(shape, kernel, rows, static_cast<uint8_t*>(x), stream));
-    });
-    const double us = median_microseconds([&](cudaStream_t stream) {
+    };
+    const auto multiply = [&](cudaStream_t stream) {
       required(cuda::launch_product(product, kernel, static_cast<const uint8_t*>(x), m, static_cast<uint16_t*>(out),
-                                    stream));
+                                    stream, tile_columns));
+    };
+    const double padded_us = median_microseconds([&](cudaStream_t stream) {
+      pad(stream);
+      multiply(stream);
     });
-    const double operations = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-    std::printf(
-        "{\"device\": \"%s\", \"M\": %lld, \"N\": %lld, \"K\": %lld, \"kernel\": \"%s\", \"ratios\": \"%s\", \"us\": "
-        "%.2f, "
-        "\"tops\": %.0f, \"pad_us\": %.2f, \"tile_columns\": %d, \"stages\": %d, \"cluster\": %d}\n",
-        device, static_cast<long long>(m), static_cast<long long>(n), static_cast<long long>(k),
-        wgmma ? "wgmma" : "mma",
-        std::is_same_v<Ratio, Fixed>    ? "fixed"
-        : std::is_same_v<Ratio, double> ? "double"
-                                        : "float",
-        us, operations / us * 1e-6, pad_us, wgmma ? shape.columns : 96, wgmma ? shape.stages : 4,
-        wgmma ? shape.cluster : 1);
+    const double us = median_microseconds(multiply);
+    nlohmann::ordered_json line = {{"device", device}, {"M", m}, {"N", n}, {"K", k}, {"kernel", name}};
+    line["ratios"] = std::is_same_v<Ratio, Fixed> ? "fixed" : std::is_same_v<Ratio, double> ? "double" : "float";
+    line["us"] = us;
+    line["tops"] = 2e-6 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / us;
+    line["padded_us"] = padded_us;
+    if (tile_columns > 0) line["tile_columns"] = tile_columns;
+    line["chosen"] = kernel == cuda::choose_product_kernel(shape, m);
+    std::printf("%s\n", line.dump().c_str());
     std::fflush(stdout);
-  }
+  };
+  time_kernel(cuda::ProductKernel::kMma, "mma", 0);
+  if (shape.columns > 0) time_kernel(cuda::ProductKernel::kWgmma, "wgmma", 0);
+  if (const int32_t columns = cuda::one_tile_columns(shape, m); columns > 0)
+    time_kernel(cuda::ProductKernel::kOneTile, "one_tile", columns);
   for (const void* memory : {static_cast<const void*>(shape.w), static_cast<const void*>(product.start),
                              static_cast<const void*>(product.ratio), static_cast<const void*>(product.again),
                              static_cast<const void*>(shape.image), static_cast<const void*>(rows.codes),
@@ -123,7 +128,7 @@ int main() {
   time<double>(properties.name, 65536, 6144, 2048);
   time<float>(properties.name, 4096, 6144, 2048);
   // Where the one becomes faster than the other.
-  for (const int64_t size : {128, 256, 512, 768})
+  for (const int64_t size : {128, 256, 512, 768, 1024, 2048})
     for (const int64_t m : {64, 256, 512, 1024, 2048, 4096, 8192}) time<float>(properties.name, m, 3 * size, size);
   return 0;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Both kernels of the product against a loop on the host, byte for byte.
+// The kernels of the product against a loop on the host, byte for byte.
 #include "linear/cuda_product.h"
 
 #include <gtest/gtest.h>
@@ -129,7 +129,8 @@ struct OnDevice {
 };
 
 template <typename Ratio>
-std::vector<uint16_t> run(const DeviceProduct<Ratio>& product, ProductKernel kernel, const Rows& rows) {
+std::vector<uint16_t> run(const DeviceProduct<Ratio>& product, ProductKernel kernel, const Rows& rows,
+                          int32_t columns = 0) {
   GuardedDeviceBuffer codes(static_cast<int64_t>(rows.codes.size()));
   GuardedDeviceBuffer x(product_x_bytes(product.shape, rows.at.rows));
   GuardedDeviceBuffer out(rows.at.rows * product.shape.n * 2);
@@ -140,7 +141,7 @@ std::vector<uint16_t> run(const DeviceProduct<Ratio>& product, ProductKernel ker
   const Status pad = pad_product_x(product.shape, kernel, from, padded, nullptr);
   EXPECT_TRUE(pad.ok()) << pad.message();
   const Status launch =
-      launch_product(product, kernel, padded, rows.at.rows, static_cast<uint16_t*>(out.data()), nullptr);
+      launch_product(product, kernel, padded, rows.at.rows, static_cast<uint16_t*>(out.data()), nullptr, columns);
   EXPECT_TRUE(launch.ok()) << launch.message();
   const cudaError_t error = cudaDeviceSynchronize();
   EXPECT_EQ(error, cudaSuccess) << cudaGetErrorString(error);
@@ -209,10 +210,9 @@ class CudaProduct : public ::testing::Test {
     const OnDevice<Ratio> device(*pack);
     const std::string what = "m " + std::to_string(m) + ", n " + std::to_string(n) + ", k " + std::to_string(k) +
                              ", planes " + std::to_string(planes) + ", ratios " +
-                             (std::is_same_v<Ratio, Fixed>       ? "Fixed"
-                              : std::is_same_v<Ratio, WideFixed> ? "WideFixed"
-                              : std::is_same_v<Ratio, double>    ? "double"
-                                                                 : "float") +
+                             (std::is_same_v<Ratio, Fixed>    ? "Fixed"
+                              : std::is_same_v<Ratio, double> ? "double"
+                                                              : "float") +
                              ", columns " + std::to_string(shape.columns) + ", stages " + std::to_string(shape.stages) +
                              ", cluster " + std::to_string(shape.cluster) + ", clusters " +
                              std::to_string(shape.clusters);
@@ -231,15 +231,25 @@ class CudaProduct : public ::testing::Test {
     }
     check_row(m - 1);
     if (HasFatalFailure()) return;
+    const auto check_equal = [&](const std::vector<uint16_t>& others, const std::string& name) {
+      ASSERT_EQ(others.size(), mma.size());
+      int64_t wrong = 0;
+      for (size_t i = 0; i < mma.size(); ++i)
+        if (others[i] != mma[i] && wrong++ < 8)
+          ADD_FAILURE() << name << ", row " << static_cast<int64_t>(i) / n << ", column " << static_cast<int64_t>(i) % n
+                        << ": " << others[i] << ", must be " << mma[i];
+      ASSERT_EQ(wrong, 0) << "of " << mma.size();
+    };
+    if (shape.tiles_at_once > 0 && m <= 1000) {
+      const int32_t columns = random_.one_in(2) ? 96 : 144;
+      check_equal(run(device.product, ProductKernel::kOneTile, rows, columns),
+                  "one tile of " + std::to_string(columns));
+      if (HasFatalFailure()) return;
+      one_tile_widths_.insert(columns);
+    }
     if (shape.columns == 0) return;
-    const std::vector<uint16_t> wgmma = run(device.product, ProductKernel::kWgmma, rows);
-    ASSERT_EQ(wgmma.size(), mma.size());
-    int64_t wrong = 0;
-    for (size_t i = 0; i < mma.size(); ++i)
-      if (wgmma[i] != mma[i] && wrong++ < 8)
-        ADD_FAILURE() << "row " << static_cast<int64_t>(i) / n << ", column " << static_cast<int64_t>(i) % n << ": "
-                      << wgmma[i] << ", must be " << mma[i];
-    ASSERT_EQ(wrong, 0) << "of " << mma.size();
+    check_equal(run(device.product, ProductKernel::kWgmma, rows), "wgmma");
+    if (HasFatalFailure()) return;
     ++wgmma_runs_;
     if (widths != nullptr) widths->insert(shape.columns);
   }
@@ -255,8 +265,16 @@ class CudaProduct : public ::testing::Test {
     }
   }
 
+  /// The same of tiles of each width.
+  void check_one_tile_ran() const {
+    if (wgmma_runs_ > 0) {
+      EXPECT_EQ(one_tile_widths_, (std::set<int32_t>{96, 144})) << "columns of a tile";
+    }
+  }
+
   Random random_{20260101};
   int64_t wgmma_runs_ = 0;
+  std::set<int32_t> one_tile_widths_;
 };
 
 TEST_F(CudaProduct, SmallShapes) {
@@ -268,6 +286,7 @@ TEST_F(CudaProduct, SmallShapes) {
         if (HasFatalFailure()) return;
       }
   check_wgmma_ran();
+  check_one_tile_ran();
 }
 
 TEST_F(CudaProduct, CodesOfTwoBytes) {
@@ -279,9 +298,8 @@ TEST_F(CudaProduct, CodesOfTwoBytes) {
         if (HasFatalFailure()) return;
         compare_in<Fixed>(m, n, k, 2, 0);
         if (HasFatalFailure()) return;
-        compare_in<WideFixed>(m, n, k, 2, 0);
-        if (HasFatalFailure()) return;
       }
+  check_one_tile_ran();
 }
 
 // By wgmma from K = 641 on: rows of neither, one or both blocks of a cluster, and columns beyond n.
@@ -293,13 +311,11 @@ TEST_F(CudaProduct, StreamedWeightsForCodesOfTwoBytes) {
         for (const int32_t clusters : {0, 1}) {
           compare_in<Fixed>(m, n, k, 2, clusters);
           if (HasFatalFailure()) return;
-          compare_in<WideFixed>(m, n, k, 2, clusters);
-          if (HasFatalFailure()) return;
           compare_in<double>(m, n, k, 2, clusters);
           if (HasFatalFailure()) return;
         }
       }
-  if (!sanitized()) compare_in<WideFixed>(1000, 6144, 2048, 2, 5);
+  if (!sanitized()) compare_in<double>(1000, 6144, 2048, 2, 5);
   check_wgmma_ran();
 }
 
@@ -374,21 +390,32 @@ TEST_F(CudaProduct, StreamedWeights) {
   check_wgmma_ran();
 }
 
-TEST_F(CudaProduct, DeepOnesChooseWgmmaByRows) {
-  const Result<ProductPack<float>> pack = pack_product(random_weights<float>(random_, 192, 2048, 1));
-  ASSERT_TRUE(pack.ok()) << pack.status().message();
-  const ProductShape& shape = pack->product.shape;
-  EXPECT_EQ(shape.deep, shape.columns > 0);
-  EXPECT_EQ(choose_product_kernel(shape, 64), ProductKernel::kMma);
-  EXPECT_EQ(choose_product_kernel(shape, 1 << 20), shape.deep ? ProductKernel::kWgmma : ProductKernel::kMma);
+TEST_F(CudaProduct, KernelsAreChosenByRows) {
+  const Result<ProductPack<float>> deep = pack_product(random_weights<float>(random_, 192, 2048, 1));
+  const Result<ProductPack<float>> other = pack_product(random_weights<float>(random_, 384, 128, 1));
+  ASSERT_TRUE(deep.ok() && other.ok());
+  const ProductShape &of_deep = deep->product.shape, &of_other = other->product.shape;
+  const bool has_wgmma = of_deep.columns > 0;
+  EXPECT_EQ(of_deep.deep, has_wgmma);
+  EXPECT_EQ(choose_product_kernel(of_deep, 1), has_wgmma ? ProductKernel::kOneTile : ProductKernel::kMma);
+  EXPECT_EQ(choose_product_kernel(of_deep, 1 << 20), has_wgmma ? ProductKernel::kWgmma : ProductKernel::kMma);
+  EXPECT_EQ(choose_product_kernel(of_other, 1), ProductKernel::kMma);
+  EXPECT_EQ(choose_product_kernel(of_other, 1 << 20), has_wgmma ? ProductKernel::kWgmma : ProductKernel::kMma);
 }
 
-TEST_F(CudaProduct, ManyRowsChooseWgmma) {
-  const Result<ProductPack<float>> pack = pack_product(random_weights<float>(random_, 384, 128, 1));
-  ASSERT_TRUE(pack.ok()) << pack.status().message();
-  EXPECT_EQ(choose_product_kernel(pack->product.shape, 1), ProductKernel::kMma);
-  EXPECT_EQ(choose_product_kernel(pack->product.shape, 1 << 20),
-            pack->product.shape.columns > 0 ? ProductKernel::kWgmma : ProductKernel::kMma);
+TEST_F(CudaProduct, TilesAreAsNarrowAsAllFit) {
+  ProductShape shape;
+  shape.n = 3072;
+  shape.tiles_at_once = 132;
+  EXPECT_EQ(one_tile_columns(shape, 128), 96);   // 32
+  EXPECT_EQ(one_tile_columns(shape, 512), 96);   // 4 x 32
+  EXPECT_EQ(one_tile_columns(shape, 513), 144);  // 6 x 22 = 132: a cluster has two blocks
+  EXPECT_EQ(one_tile_columns(shape, 769), 0);    // 8 x 22
+  shape.planes = 2;
+  EXPECT_EQ(one_tile_columns(shape, 256), 96);
+  EXPECT_EQ(one_tile_columns(shape, 257), 144);
+  shape.tiles_at_once = 0;
+  EXPECT_EQ(one_tile_columns(shape, 1), 0);
 }
 
 }  // namespace

@@ -19,11 +19,11 @@
 // all of one, again in turns. The two blocks of a cluster have the same columns and rows beneath each other: each loads
 // half of the piece of W for both. Tiles follow each other along n, so that x comes from memory once. What rescales a
 // tile is copied by its warpgroup. Of codes of two bytes a tile is 64 rows, both planes of them: a thread has both sums
-// of a result. Where no block has a second tile, its warpgroups share the one: each has 64 of the rows, or, of two
-// planes, half of the columns.
+// of a result.
 //
 // x and W come in the order of shared memory: rows of 128 bytes whose 16-byte pieces are exchanged (piece ^ row % 8),
-// which is the 128-byte swizzle of wgmma. So 64 rows of x, or a block of W, are one bulk copy.
+// which is the 128-byte swizzle of wgmma. So 64 rows of x are one bulk copy, and so is the part of W of any columns, a
+// multiple of 8 from a multiple of 8 on, of 128 bytes of k.
 #ifndef ISOBIT_LINEAR_CUDA_PRODUCT_WGMMA_CUH_
 #define ISOBIT_LINEAR_CUDA_PRODUCT_WGMMA_CUH_
 
@@ -35,6 +35,7 @@
 
 namespace isobit::cuda {
 
+inline constexpr int kWgmmaMostColumns = 192;  // of a tile of any kernel
 inline constexpr int kWgmmaRows = 64, kWgmmaDepth = 128, kWgmmaGroups = 2, kWgmmaMaxStages = 8;
 inline constexpr int kWgmmaThreads = 128 * kWgmmaGroups + 32;
 inline constexpr int kWgmmaStageBytes = kWgmmaRows * kWgmmaDepth;
@@ -57,21 +58,42 @@ struct alignas(2 * sizeof(SumOf<Ratio>)) WgmmaStarts {
 template <typename Ratio>
 inline constexpr int kWgmmaPairBytes = sizeof(WgmmaRatios<Ratio>) + sizeof(WgmmaStarts<Ratio>);
 
+/// Weights and what rescales the results.
 template <typename Ratio>
-struct WgmmaArgs {
+struct WgmmaMatrix {
+  /// [k_blocks][n_image][128], pieces exchanged, zeros beyond k and n; then WgmmaRatios of each pair of columns; then
+  /// WgmmaStarts of each.
+  const uint8_t* w;
+  int64_t n_image;  // as many columns as tiles of any width reach
+  int32_t k_blocks;
+  bool by_shifts;  // rows of Fixed
+  LimitOf<Ratio> low, high;
+};
+template <typename Ratio>
+struct WgmmaArgs : WgmmaMatrix<Ratio> {
   /// [ceil(m / 64)][planes][k_blocks][64][128], pieces exchanged; what is beyond m and k is read, k times 0.
   const uint8_t* x;
-  /// [n_tiles]: [k_blocks][columns][128], pieces exchanged, zeros beyond k and n; then WgmmaRatios of each
-  /// pair of columns; then WgmmaStarts of each.
-  const uint8_t* w;
   int64_t m, n;  // n a multiple of 8
-  int32_t k_blocks, n_tiles;
+  int32_t n_tiles;
   int32_t stages, cluster;  // of product_wgmma: cluster is blocks of a cluster and divides n_tiles
-  bool by_shifts;           // rows of Fixed
-  LimitOf<Ratio> low, high;
-  uint16_t* out;  // [m][n], 16-byte aligned
-  ProductOrder order;
+  uint16_t* out;            // [m][n], 16-byte aligned
 };
+
+template <typename Ratio>
+WgmmaMatrix<Ratio> wgmma_weights(const DeviceProduct<Ratio>& product) {
+  const ProductShape& p = product.shape;
+  return {p.image, p.n_image, p.k_blocks, product.by_shifts, product.low, product.high};
+}
+
+/// Of columns from `column` on.
+template <typename Ratio>
+__device__ __forceinline__ const WgmmaRatios<Ratio>* ratios_of(const WgmmaMatrix<Ratio>& a, int64_t column) {
+  return reinterpret_cast<const WgmmaRatios<Ratio>*>(a.w + a.k_blocks * a.n_image * kWgmmaDepth) + column / 2;
+}
+template <typename Ratio>
+__device__ __forceinline__ const WgmmaStarts<Ratio>* starts_of(const WgmmaMatrix<Ratio>& a, int64_t column) {
+  return reinterpret_cast<const WgmmaStarts<Ratio>*>(ratios_of(a, a.n_image)) + column / 2;
+}
 
 /// Bytes of a row of codes in shared memory: those of eight rows are in different banks.
 constexpr int32_t wgmma_pitch(int32_t columns) { return columns * 2 + 16; }
@@ -112,6 +134,64 @@ __device__ __forceinline__ uint64_t wgmma_matrix(uint32_t address) {
 template <int N>
 __device__ __forceinline__ void wgmma_u8s8(int32_t (&d)[N / 2], uint64_t x, uint64_t w, bool add);
 #define ISOBIT_D4(i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
+template <>
+__device__ __forceinline__ void wgmma_u8s8<24>(int32_t (&d)[12], uint64_t x, uint64_t w, bool add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %14, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n24k32.s32.u8.s8 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11"
+      "}, %12, %13, add;\n"
+      "}\n"
+      : ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8)
+      : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));
+}
+template <>
+__device__ __forceinline__ void wgmma_u8s8<48>(int32_t (&d)[24], uint64_t x, uint64_t w, bool add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %26, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n48k32.s32.u8.s8 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23"
+      "}, %24, %25, add;\n"
+      "}\n"
+      : ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20)
+      : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));
+}
+template <>
+__device__ __forceinline__ void wgmma_u8s8<64>(int32_t (&d)[32], uint64_t x, uint64_t w, bool add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+      "}, %32, %33, add;\n"
+      "}\n"
+      : ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20), ISOBIT_D4(24),
+        ISOBIT_D4(28)
+      : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));
+}
+template <>
+__device__ __forceinline__ void wgmma_u8s8<80>(int32_t (&d)[40], uint64_t x, uint64_t w, bool add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, %42, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n80k32.s32.u8.s8 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+      "%32,%33,%34,%35,%36,%37,%38,%39"
+      "}, %40, %41, add;\n"
+      "}\n"
+      : ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20), ISOBIT_D4(24),
+        ISOBIT_D4(28), ISOBIT_D4(32), ISOBIT_D4(36)
+      : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));
+}
 template <>
 __device__ __forceinline__ void wgmma_u8s8<96>(int32_t (&d)[48], uint64_t x, uint64_t w, bool add) {
   asm volatile(
@@ -170,6 +250,16 @@ __device__ __forceinline__ void wgmma_u8s8<192>(int32_t (&d)[96], uint64_t x, ui
 }
 #undef ISOBIT_D4
 
+/// Ratios and starts of a tile behind each other, Columns / 2 * kWgmmaPairBytes.
+template <int Columns, typename Ratio>
+__device__ __forceinline__ void fetch_parameters(const WgmmaMatrix<Ratio>& a, int64_t first_column, uint32_t to,
+                                                 uint32_t barrier) {
+  constexpr auto kRatioBytes = static_cast<uint32_t>(Columns / 2 * sizeof(WgmmaRatios<Ratio>));
+  constexpr auto kStartBytes = static_cast<uint32_t>(Columns / 2 * sizeof(WgmmaStarts<Ratio>));
+  static_assert(kStartBytes % 16 == 0);
+  fetch(to, ratios_of(a, first_column), kRatioBytes, barrier);
+  fetch(to + kRatioBytes, starts_of(a, first_column), kStartBytes, barrier);
+}
 /// The number of the lane, read here and no earlier: in product_wgmma_deep what depends on it would find no registers
 /// during the products.
 __device__ __forceinline__ int read_lane() {
@@ -265,7 +355,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
   const uint32_t w_full = x_free + 8 * static_cast<uint32_t>(a.stages);  // k_blocks
   const auto cluster = static_cast<uint32_t>(a.cluster);
   const uint32_t rank = block_in_cluster();
-  begin_product(a.order);
+  let_next_grid_start();
   if (threadIdx.x == 0) {
     for (uint32_t i = 0; i < static_cast<uint32_t>(a.stages); ++i) {
       barrier_init(x_full + 8 * i, 1);
@@ -293,16 +383,17 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
   if (warp == 4 * kWgmmaGroups) {
     // ---- The loading warp.
     if (lane == 0) {
-      const uint8_t* const w = a.w + int64_t{n_tile} * (a.k_blocks * kBlockBytes + kParameters);
-      for (int block = 0; block < a.k_blocks; ++block) {
+      const int64_t first_column = int64_t{n_tile} * Columns;
+      const uint8_t* w = a.w + first_column * kWgmmaDepth;
+      for (int block = 0; block < a.k_blocks; ++block, w += a.n_image * kWgmmaDepth) {
         const uint32_t barrier = w_full + 8 * static_cast<uint32_t>(block);
         barrier_expect(barrier, kBlockBytes + (block == 0 ? kParameters : 0));
         if (block == 0)
-          fetch(w_at + static_cast<uint32_t>(at.parameters), w + a.k_blocks * kBlockBytes, kParameters, barrier);
-        fetch(w_at + static_cast<uint32_t>(block * kBlockBytes), w + block * kBlockBytes, kBlockBytes, barrier);
+          fetch_parameters<Columns>(a, first_column, w_at + static_cast<uint32_t>(at.parameters), barrier);
+        fetch(w_at + static_cast<uint32_t>(block * kBlockBytes), w, kBlockBytes, barrier);
       }
       // W is constant; x comes from the grid before. Nobody writes `out` before x is there.
-      wait_for_product_inputs(a.order);
+      wait_for_grid_before();
       const uint32_t share = kWgmmaStageBytes / cluster;
       const auto everyone = static_cast<uint16_t>((1u << cluster) - 1);
       for (int tile = first_tile; tile < m_tiles; tile += tile_step) {
@@ -367,15 +458,13 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
   }
   // Blocks of the cluster may still write here, or arrive at barriers here.
   cluster_sync();
-  end_product(a.order);
 #endif
 }
 
-/// Shared: tiles are shared by the warpgroups of a block.
-template <int Planes, bool Shared, typename Ratio>
+template <int Planes, typename Ratio>
 __global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __grid_constant__ WgmmaArgs<Ratio> a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  begin_product(a.order);
+  let_next_grid_start();
   extern __shared__ __align__(1024) uint8_t wgmma_memory[];
   constexpr WgmmaShared kAt = deep_shared<Ratio>();
   constexpr int kParameters = kDeepColumns / 2 * kWgmmaPairBytes<Ratio>;
@@ -389,7 +478,7 @@ __global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __gr
   if (threadIdx.x == 0) {
     for (uint32_t i = 0; i < kDeepStages; ++i) {
       barrier_init(full + 8 * i, 1);
-      barrier_init(released + 8 * i, 4 * kDeepCluster * (Shared ? kWgmmaGroups : 1));
+      barrier_init(released + 8 * i, 4 * kDeepCluster);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -407,9 +496,6 @@ __global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __gr
   const auto row_tile_of = [&](int tile) {
     return tile / a.n_tiles * kRowTiles + static_cast<int>(rank) * kDeepRowTiles;
   };
-  const auto w_of = [&](int n_tile) {
-    return a.w + int64_t{n_tile} * (int64_t{a.k_blocks} * kDeepWBytes + kParameters);
-  };
   uint32_t stage = 0, phase = 0;
   const auto advance = [&](int by) {
     const uint32_t to = stage + static_cast<uint32_t>(by);
@@ -421,11 +507,11 @@ __global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __gr
     // ---- The loading warp, and three that do nothing.
     trade_registers<40>();
     if (warp == 4 * kWgmmaGroups && is_elected()) {
-      wait_for_product_inputs(a.order);  // x; results are written after it has come
+      wait_for_grid_before();  // x; results are written after it has come
       constexpr uint32_t kShare = kDeepWBytes / kDeepCluster;
       constexpr uint16_t kEveryone = (1u << kDeepCluster) - 1;
       for (int tile = first_tile; tile < tiles; tile += tile_step) {
-        const uint8_t* w = w_of(tile % a.n_tiles) + rank * kShare;
+        const uint8_t* w = a.w + int64_t{tile % a.n_tiles} * kDeepWBytes + rank * kShare;
         const uint8_t* x[kDeepRowTiles];
 #pragma unroll
         for (int i = 0; i < kDeepRowTiles; ++i) {
@@ -438,7 +524,7 @@ __global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __gr
           barrier_wait(released + 8 * stage, phase ^ 1);
           barrier_expect(barrier, kDeepStageBytes);
           fetch_for_cluster(to + kDeepXBytes + rank * kShare, w, kShare, barrier, kEveryone);
-          w += kDeepWBytes;
+          w += a.n_image * kWgmmaDepth;
 #pragma unroll
           for (int i = 0; i < kDeepRowTiles; ++i) {
             fetch(to + i * kWgmmaStageBytes, x[i], kWgmmaStageBytes, barrier);
@@ -462,60 +548,52 @@ __global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __gr
     static_assert(kWgmmaGroups == 2);
     constexpr int kTurn = 1, kTurnThreads = 128 * kWgmmaGroups;  // named barriers for each warpgroup
     constexpr int kCopied = kTurn + kWgmmaGroups, kCopiedThreads = 128;
-    // What a warpgroup has of a tile, row tiles of 64 rows of a plane.
-    constexpr int kRowTilesOfGroup = Shared && Planes == 1 ? 1 : kDeepRowTiles;
-    constexpr int kColumns = Shared && Planes == 2 ? kDeepColumns / 2 : kDeepColumns;
-    const int x_offset = Shared && Planes == 1 ? group * kWgmmaStageBytes : 0;  // bytes
-    const int w_offset = Shared && Planes == 2 ? group * kColumns * kWgmmaDepth : 0;
-    if (!Shared) advance(group * a.k_blocks);
-    for (int tile = first_tile + (Shared ? 0 : group) * tile_step; tile < tiles;
-         tile += (Shared ? 1 : kWgmmaGroups) * tile_step) {
-      const int first_row = (row_tile_of(tile) / Planes + x_offset / kWgmmaStageBytes) * kWgmmaRows + warp % 4 * 16;
-      const int n_tile = tile % a.n_tiles;
+    advance(group * a.k_blocks);
+    for (int tile = first_tile + group * tile_step; tile < tiles; tile += kWgmmaGroups * tile_step) {
+      const int first_row = row_tile_of(tile) / Planes * kWgmmaRows + warp % 4 * 16;
+      const int64_t first_column = int64_t{tile % a.n_tiles} * kDeepColumns;
       named_barrier_sync(kCopied + group, kCopiedThreads);  // the tile before is done with its parameters
-      const auto* const from = reinterpret_cast<const uint4*>(w_of(n_tile) + int64_t{a.k_blocks} * kDeepWBytes);
+      constexpr int kRatios = kDeepColumns / 2 * sizeof(WgmmaRatios<Ratio>) / 16;  // pieces
+      const auto* const tile_ratios = reinterpret_cast<const uint4*>(ratios_of(a, first_column));
+      const auto* const tile_starts = reinterpret_cast<const uint4*>(starts_of(a, first_column));
       for (int i = warp % 4 * 32 + read_lane(); i < kParameters / 16; i += 128)
-        reinterpret_cast<uint4*>(parameters)[i] = __ldg(from + i);
-      if (!Shared && tile > first_tile) named_barrier_sync(kTurn + group, kTurnThreads);
-      int32_t acc[kRowTilesOfGroup][kColumns / 2];
+        reinterpret_cast<uint4*>(parameters)[i] = __ldg(i < kRatios ? tile_ratios + i : tile_starts + i - kRatios);
+      if (tile > first_tile) named_barrier_sync(kTurn + group, kTurnThreads);
+      int32_t acc[kDeepRowTiles][kDeepColumns / 2];
       uint32_t before = 0;  // the stage that the products under way but one read
       for (int block = 0; block < a.k_blocks; ++block) {
         barrier_wait(full + 8 * stage, phase);
-        const uint64_t at_stage = wgmma_matrix(stages + stage * kDeepStageBytes);
-        const uint64_t x = at_stage + static_cast<uint64_t>(x_offset >> 4);
-        const uint64_t w = at_stage + static_cast<uint64_t>(kDeepXBytes + w_offset >> 4);
+        const uint64_t x = wgmma_matrix(stages + stage * kDeepStageBytes);
+        const uint64_t w = x + (kDeepXBytes >> 4);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < kWgmmaDepth / 32; ++k)
 #pragma unroll
-          for (int i = 0; i < kRowTilesOfGroup; ++i)
-            wgmma_u8s8<kColumns>(acc[i], x + (i * kWgmmaStageBytes >> 4) + 2 * k, w + 2 * k, block > 0 || k > 0);
+          for (int i = 0; i < kDeepRowTiles; ++i)
+            wgmma_u8s8<kDeepColumns>(acc[i], x + (i * kWgmmaStageBytes >> 4) + 2 * k, w + 2 * k, block > 0 || k > 0);
         wgmma_commit();
         wgmma_wait<1>();
         if (block > 0) release(before);
         before = stage;
         advance(1);
       }
-      if (!Shared && tile + tile_step < tiles) named_barrier_arrive(kTurn + 1 - group, kTurnThreads);
+      if (tile + tile_step < tiles) named_barrier_arrive(kTurn + 1 - group, kTurnThreads);
       wgmma_wait<0>();
       release(before);
-      if (!Shared) advance((kWgmmaGroups - 1) * a.k_blocks);  // the other warpgroup's
+      advance((kWgmmaGroups - 1) * a.k_blocks);  // the other warpgroup's
       for (auto& sums : acc) keep_in_registers(sums);
       named_barrier_sync(kCopied + group, kCopiedThreads);  // parameters are there
 #pragma unroll
-      for (int i = 0; i < kRowTilesOfGroup; i += Planes) {
+      for (int i = 0; i < kDeepRowTiles; i += Planes) {
         const auto* const ratios = reinterpret_cast<const WgmmaRatios<Ratio>*>(parameters);
-        const auto* const starts = reinterpret_cast<const WgmmaStarts<Ratio>*>(ratios + kDeepColumns / 2);
-        const int first_column = w_offset / kWgmmaDepth;
-        store_results<kColumns, Planes>(a, acc + i, ratios + first_column / 2, starts + first_column / 2, codes,
-                                        int64_t{first_row} + i * kWgmmaRows,
-                                        int64_t{n_tile} * kDeepColumns + first_column);
+        store_results<kDeepColumns, Planes>(a, acc + i, ratios,
+                                            reinterpret_cast<const WgmmaStarts<Ratio>*>(ratios + kDeepColumns / 2),
+                                            codes, int64_t{first_row} + i * kWgmmaRows, first_column);
       }
     }
   }
   // The other block may still write here, or arrive at barriers here.
   cluster_sync();
-  end_product(a.order);
 #endif
 }
 
