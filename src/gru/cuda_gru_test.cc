@@ -634,7 +634,7 @@ TEST_F(DeviceGrus, EveryFormOfPersistent) {
       {"portable", 1500, 9, 16, 1, 16},
       {"portable", 2048, 17, 8},
       {"portable", 2041, 2, 16},
-      // Tiles of every width, clusters of 1, 2 and 4, several rounds, rows that are aligned and not, each type of sums
+      // Tiles of every width, clusters of 1 and 2, several rounds, rows that are aligned and not, each type of sums
       // of x and h.
       {"products", 257, 9, 8},
       {"products", 760, 64, 16, 2},

@@ -400,8 +400,7 @@ struct FewestSteps {
 constexpr FewestSteps kFewestSteps[] = {
     {512, INT64_MAX, 4, 4},                  // 4: 0.74 to 1.04
     {768, 15, 7, 7},                         // 6: 1.11, 8: 0.94
-    {768, 64, 5, 5},                         // 4: 0.95 to 1.20, 6: 0.84 to 0.95
-    {768, 191, 5, 5},                        // by `products`, of 128: 4: 1.12, 6: 0.93; 4: 1.14, 6: 0.95
+    {768, 191, 5, 5},                        // 4: 0.95 to 1.20, 6: 0.84 to 0.95; by `products`, of 128, 0.93 and 0.95
     {768, 383, 11, 11},                      // the same of 256: 9: 1.04 to 1.09, 40: 0.76; 9: 1.08
     {768, INT64_MAX, INT64_MAX, INT64_MAX},  // the same of 512: 40: 1.31, 256: 1.09; 256: 1.06
     {1024, 15, 9, 9},                        // 8: 1.08, 12: 0.86
@@ -418,6 +417,9 @@ constexpr FewestSteps kFewestSteps[] = {
     {INT64_MAX, 511, 4, 16},                 // of 256: 3: 1.20, 4: 1.04; 9: 1.06 and 1.14, 16: 1.02 and 1.04
     {INT64_MAX, INT64_MAX, 6, INT64_MAX},    // of 512: 4: 1.06 and 1.10, 6: 0.97 and 1.02; 40: 1.04 and 1.07
 };
+
+/// Of layers that `products` does not run, at most: what rows by `step` have for as many sequences.
+constexpr int64_t kFewestBesideStep = 6;
 
 /// From so many sequences on, of layers to so many hidden units, `products` is faster than `step`; what is in brackets
 /// is its time by that of `step` for some numbers of sequences, calls of one step with two states in turn on an H200
@@ -483,7 +485,10 @@ int64_t persistent_fewest_steps(std::span<const DeviceLayer> layers, int64_t bat
         return portable_launches(layer, batch) <= row.launches ? row.steps : INT64_MAX;
   }
   for (const FewestSteps& row : kFewestSteps)
-    if (layer.hidden_size <= row.hidden && batch <= row.batch) return layer.h_planes == 1 ? row.steps : row.wide;
+    if (layer.hidden_size <= row.hidden && batch <= row.batch) {
+      const int64_t steps = layer.h_planes == 1 ? row.steps : row.wide;
+      return fits(layer, PersistentForm::kProducts) ? steps : std::min(steps, kFewestBesideStep);
+    }
   return 1;
 }
 

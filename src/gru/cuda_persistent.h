@@ -23,8 +23,8 @@
 
 namespace isobit::cuda {
 
-/// The ways to run a layer after the product W x. kChosen: the fastest of those that keep R in registers, all but
-/// kProducts.
+/// The ways to run a layer, but for kProducts after the product W x. kChosen: the fastest of those that keep R in
+/// registers, all but kProducts.
 enum class PersistentForm : size_t { kChosen, kCluster, kClusterMany, kGrid, kPortable, kProducts };
 inline constexpr size_t kPersistentForms = 6;
 

@@ -10,6 +10,7 @@
 #include "core/cuda_launch.h"
 #include "core/cuda_status.h"
 #include "gru/cuda_products.cuh"
+#include "linear/product.h"
 
 namespace isobit::cuda {
 namespace {
@@ -179,6 +180,9 @@ Status prepare_products(PersistentLayer& layer, const DeviceLimits& limits) {
   if (layer.hidden_size < kLeastHidden)
     return unsupported("H is " + std::to_string(layer.hidden_size) + ", must be at least " +
                        std::to_string(kLeastHidden));
+  if (layer.hidden_size > kMaxLinearK)  // a plane's sum would not fit 32 bits
+    return unsupported("H is " + std::to_string(layer.hidden_size) + ", must be at most " +
+                       std::to_string(kMaxLinearK));
   if (limits.major != 9)
     return unsupported("the device has compute capability " + std::to_string(limits.major) + ", it is made for 9");
   ISOBIT_ASSIGN_OR_RETURN(const bool compiled, has_90a_code());
@@ -186,7 +190,8 @@ Status prepare_products(PersistentLayer& layer, const DeviceLimits& limits) {
   if (limits.block_shared < kProductsShared)
     return unsupported("a block has " + std::to_string(limits.block_shared) + " bytes of shared memory, must have " +
                        std::to_string(kProductsShared));
-  if (!has_types(layer)) return unsupported("no kernel has its types of sums");
+  if (!has_types(layer))
+    return unsupported("W x in float32 lanes beside a state of two bytes, or gates in double ones");
   return with_types(layer, [&](auto x_ratio, auto x_planes, auto ratio, auto planes) {
     for (const int32_t columns : kProductsColumns) {
       if (columns > most_columns(sums_of(layer))) break;

@@ -232,7 +232,7 @@ __device__ __forceinline__ void multiply_columns(const Args& p, const ProductsPl
     for (int i = 0; i < N / 2; ++i)
       x[0][i] = static_cast<int32_t>(static_cast<uint32_t>(x[0][i]) * 256 + static_cast<uint32_t>(x[1][i]));
   multiply_blocks<N>(h, at, p.R.k_blocks, first_column, next);
-  named_barrier_sync_apart(1, 128 * kWgmmaGroups);  // both warpgroups have read all stages
+  named_barrier_sync_apart(1, kProductsThreads);  // both warpgroups have read all stages
   meanwhile();
   const int lane = read_lane();
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -466,6 +466,8 @@ __global__ void __launch_bounds__(kProductsThreads, 1)
     if (warp == 4 * kWgmmaGroups && is_elected()) load_tile(p, at);
     __syncwarp();
     gates.begin();
+    // With all warps that multiply: they have their registers, and what they give back is what this trade waits for.
+    named_barrier_sync_apart(1, kProductsThreads);
     trade_registers<kStart, kLoading>();
   } else {
     trade_registers<kMultiplying>();

@@ -413,6 +413,44 @@ TEST_P(FloatLinear, ClampKeepsNan) {
   }
 }
 
+/// Section 10: NaN of whatever sign and bits, and those that sums make of infinities, are one NaN in y.
+TEST_P(FloatLinear, EveryNanIsOneNan) {
+  std::mt19937 random(5);
+  const float kNans[] = {__builtin_bit_cast(float, 0x7fc12345u), __builtin_bit_cast(float, 0xffc00000u),
+                         __builtin_bit_cast(float, 0x7f800001u), kNan};
+  const float clamps[][2] = {{-kInfinity, kInfinity}, {0.0f, 6.0f}};
+  for (const int bits : {1, 2, 4, 8})
+    for (const LowBitKind kind : kKinds) {
+      const Form form{70, 150, 32, bits, kind, Dtype::kF32};
+      const Layer layer{kernel(), *pack_float_weights(random_matrix(form, random))};
+      for (const Dtype dtype : kFloats) {
+        SCOPED_TRACE(form.text() + " " + std::string(to_string(dtype)));
+        constexpr int64_t kM = 9;  // each row has a NaN but the last, whose terms have infinities of both signs
+        Rows x(dtype, kM, form.k, form.k), one(dtype, 1, 1, 1);
+        fill(x, kM, form.k, 0.0f, random);
+        for (int64_t row = 0; row + 1 < kM; ++row) x.set(row, 11 * row, kNans[row % 4]);
+        for (int64_t k = 0; k < form.k; ++k) x.set(kM - 1, k, k % 2 == 0 ? kInfinity : -kInfinity);
+        one.set(0, 0, kNan);
+        for (const auto& [lo, hi] : clamps) {
+          const Rows y(dtype, kM, form.n, form.n), alone(dtype, 1, form.n, form.n);
+          const auto check_row = [&](const Rows& of, int64_t at, int64_t row) {
+            for (int64_t n = 0; n < form.n; ++n)
+              ASSERT_EQ(std::memcmp(of.at(at, n), one.at(0, 0), size_in_bytes(dtype)), 0)
+                  << "row " << row << ", output " << n << " is " << of.get(at, n);
+          };
+          layer.run(x, 0, y, dtype, kM, {nullptr, lo, hi});
+          for (int64_t row = 0; row < kM; ++row) {
+            check_row(y, row, row);
+            if (HasFatalFailure()) return;
+            layer.run(x, row, alone, dtype, 1, {nullptr, lo, hi});
+            check_row(alone, 0, row);
+            if (HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+}
+
 TEST_P(FloatLinear, TheBoundTellsAWrongCode) {
   std::mt19937 random(4);
   const Form form{64, 256, 64, 4, LowBitKind::kSymmetric, Dtype::kF32};
