@@ -23,20 +23,24 @@ constexpr int32_t k_shared_of(int32_t k_tiles) {
   constexpr bool kDouble = sizeof(LaneOf<Ratio>) == 8;
   return k_tiles == 16 ? (kDouble ? 8 : 4) : k_tiles == 12 && kDouble ? 2 : 0;
 }
-template <int KT, int Splits, int Planes, typename Ratio>
-constexpr Kernel<Ratio> kKernel = gru_cluster<KT, k_shared_of<Ratio>(KT), Splits, Planes, Ratio>;
-template <int Planes, typename Ratio>
+template <int KT, int Splits, int Planes, bool Floats, typename Ratio>
+constexpr Kernel<Ratio> kKernel = gru_cluster<KT, k_shared_of<Ratio>(KT), Splits, Planes, Floats, Ratio>;
+template <int Planes, bool Floats, typename Ratio>
 Kernel<Ratio> kernel_of_planes(const PersistentCut& cut) {
-  if (cut.k_tiles == 4) return kKernel<4, 1, Planes, Ratio>;
-  if (cut.k_tiles == 8) return cut.k_splits == 1 ? kKernel<8, 1, Planes, Ratio> : kKernel<8, 2, Planes, Ratio>;
-  if (cut.k_tiles == 12) return kKernel<12, 2, Planes, Ratio>;
+  if (cut.k_tiles == 4) return kKernel<4, 1, Planes, Floats, Ratio>;
+  if (cut.k_tiles == 8)
+    return cut.k_splits == 1 ? kKernel<8, 1, Planes, Floats, Ratio> : kKernel<8, 2, Planes, Floats, Ratio>;
+  if (cut.k_tiles == 12) return kKernel<12, 2, Planes, Floats, Ratio>;
   if constexpr (!std::is_same_v<Ratio, double>)
-    if (cut.k_splits == 1) return kKernel<16, 1, Planes, Ratio>;
-  return kKernel<16, 2, Planes, Ratio>;
+    if (cut.k_splits == 1) return kKernel<16, 1, Planes, Floats, Ratio>;
+  return kKernel<16, 2, Planes, Floats, Ratio>;
 }
+/// floats: of y.
 template <typename Ratio>
-Kernel<Ratio> kernel_of(const PersistentLayer& layer, const PersistentCut& cut) {
-  return with_planes<Ratio>(layer.h_planes, [&](auto planes) { return kernel_of_planes<planes(), Ratio>(cut); });
+Kernel<Ratio> kernel_of(const PersistentLayer& layer, const PersistentCut& cut, bool floats) {
+  return with_planes<Ratio>(layer.h_planes, [&](auto planes) {
+    return floats ? kernel_of_planes<planes(), true, Ratio>(cut) : kernel_of_planes<planes(), false, Ratio>(cut);
+  });
 }
 
 /// Sequences of a tile, and tiles of a team.
@@ -61,18 +65,21 @@ constexpr int32_t many_sets(int32_t k_tiles) {
   return k_tiles == 8 && sizeof(Ratio) == 4 ? 2 : 1;
 }
 
-template <int KT, int Planes, typename Ratio>
+template <int KT, int Planes, bool Floats, typename Ratio>
 constexpr Kernel<Ratio> kManyKernel =
-    gru_cluster_many<KT, many_k_shared<Ratio>(KT), many_sets<Ratio>(KT), Planes, Ratio>;
-template <int Planes, typename Ratio>
+    gru_cluster_many<KT, many_k_shared<Ratio>(KT), many_sets<Ratio>(KT), Planes, Floats, Ratio>;
+template <int Planes, bool Floats, typename Ratio>
 Kernel<Ratio> many_kernel_of_planes(const PersistentLayer& layer) {
-  return layer.k_tiles == 16   ? kManyKernel<8, Planes, Ratio>
-         : layer.k_tiles == 24 ? kManyKernel<12, Planes, Ratio>
-                               : kManyKernel<16, Planes, Ratio>;
+  return layer.k_tiles == 16   ? kManyKernel<8, Planes, Floats, Ratio>
+         : layer.k_tiles == 24 ? kManyKernel<12, Planes, Floats, Ratio>
+                               : kManyKernel<16, Planes, Floats, Ratio>;
 }
 template <typename Ratio>
-Kernel<Ratio> many_kernel(const PersistentLayer& layer) {
-  return with_planes<Ratio>(layer.h_planes, [&](auto planes) { return many_kernel_of_planes<planes(), Ratio>(layer); });
+Kernel<Ratio> many_kernel(const PersistentLayer& layer, bool floats) {
+  return with_planes<Ratio>(layer.h_planes, [&](auto planes) {
+    return floats ? many_kernel_of_planes<planes(), true, Ratio>(layer)
+                  : many_kernel_of_planes<planes(), false, Ratio>(layer);
+  });
 }
 template <typename Ratio>
 int32_t many_shared(const PersistentLayer& layer, int32_t tiles) {
@@ -229,11 +236,11 @@ Status prepare_cluster_many(PersistentLayer& layer, int shared) {
     ++cut.sequence_tiles;
   if (cut.sequence_tiles == 0) return no_room();
   cut.least_shared = shared / 2 + 1;
-  const Kernel<Ratio> kernel = many_kernel<Ratio>(layer);
-  ISOBIT_RETURN_IF_ERROR(allow(kernel, shared));
+  for (const bool floats : {false, true}) ISOBIT_RETURN_IF_ERROR(allow(many_kernel<Ratio>(layer, floats), shared));
   LaunchAttributes attributes;
-  cut.room = room_of(kernel, launch_config(cut, many_threads(many_sets<Ratio>(layer.k_tiles / 2)),
-                                           many_shared<Ratio>(layer, cut.sequence_tiles), 1, attributes));
+  cut.room = room_of(many_kernel<Ratio>(layer, false),
+                     launch_config(cut, many_threads(many_sets<Ratio>(layer.k_tiles / 2)),
+                                   many_shared<Ratio>(layer, cut.sequence_tiles), 1, attributes));
   if (cut.room == 0) return no_room();
   layer.groups = std::max(layer.groups, cut.cluster * cut.unit_blocks);
   layer.many = cut;
@@ -247,8 +254,7 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
   int32_t fitting = 0;
   for (int32_t i = 0; i < layer.cuts; ++i) {
     PersistentCut cut = layer.cut[i];
-    const Kernel<Ratio> kernel = kernel_of<Ratio>(layer, cut);
-    ISOBIT_RETURN_IF_ERROR(allow(kernel, shared));
+    for (const bool floats : {false, true}) ISOBIT_RETURN_IF_ERROR(allow(kernel_of<Ratio>(layer, cut, floats), shared));
     const int most = std::min(kMaxClusterTiles, ih_slots(cut.k_tiles, layer.h_planes) - 1);
     while (cut.sequence_tiles < most &&
            shared_of<Ratio>(layer, cut, {kMaxTileSequences, cut.sequence_tiles + 1}).total <= shared)
@@ -259,7 +265,7 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
     const cudaLaunchConfig_t config =
         launch_config(cut, threads_of(cut), shared_of<Ratio>(layer, cut, {kMaxTileSequences, cut.sequence_tiles}).total,
                       1, attributes);
-    cut.room = room_of(kernel, config);
+    cut.room = room_of(kernel_of<Ratio>(layer, cut, false), config);
     if (cut.room > 0) layer.cut[fitting++] = cut;
   }
   layer.cuts = fitting;
@@ -290,8 +296,9 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
   attributes.values[1] = early_start();
   config.numAttrs = 2;
   config.stream = stream;
-  return cuda_status(cudaLaunchKernelEx(&config, many ? many_kernel<Ratio>(layer) : kernel_of<Ratio>(layer, *cut), a),
-                     many ? "kernel gru_cluster_many" : "kernel gru_cluster");
+  const bool floats = chunk.y_scale != 0;
+  const Kernel<Ratio> kernel = many ? many_kernel<Ratio>(layer, floats) : kernel_of<Ratio>(layer, *cut, floats);
+  return cuda_status(cudaLaunchKernelEx(&config, kernel, a), many ? "kernel gru_cluster_many" : "kernel gru_cluster");
 }
 
 #define ISOBIT_CLUSTER_LANES(Ratio)                                   \

@@ -147,8 +147,9 @@ inline __host__ __device__ ClusterShared cluster_shared(const ClusterShape& shap
   return at;
 }
 
-/// KT: k tiles of a warp, KShared of them in shared memory. Planes: bytes of a code of h.
-template <int KT, int KShared, int kSplits, int Planes, typename Ratio>
+/// KT: k tiles of a warp, KShared of them in shared memory. Planes: bytes of a code of h. Floats: of y; asked in every
+/// turn that took up to 8 % of a step.
+template <int KT, int KShared, int kSplits, int Planes, bool Floats, typename Ratio>
 __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) ? 4 : 1)), 1)
     gru_cluster(const __grid_constant__ ClusterArgs<Ratio> a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -157,6 +158,7 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
   extern __shared__ __align__(128) uint8_t shared[];
   using Real = LaneOf<Ratio>;
   constexpr int kIhSlots = ih_slots(KT, Planes);
+  constexpr int kYUnit = Floats ? 4 : Planes;  // bytes
   const GateLanes<Real>& c = a.gates;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
@@ -359,7 +361,7 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
     const bool unit_there[2] = {unit < a.hidden, unit + 8 < a.hidden};
     const int64_t y_jump = a.reverse ? -a.y_step : a.y_step;
     uint8_t* y_at = a.y + (a.reverse ? a.steps - 1 : 0) * a.y_step + (int64_t{first} + row_of(0)) * a.y_sequence +
-                    int64_t{unit} * Planes;
+                    int64_t{unit} * kYUnit;
     Ratio ratio[3][kHalves];
     int32_t start[3][2] = {};
     const auto load_rows = [&] {
@@ -586,8 +588,13 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
           const int row = row_of(i) - row_of(0);
           if (j * tile_rows + row_of(i) >= sequences || !unit_there[half_of(i) - half_of(0)]) continue;
           const uint32_t code = frozen >> row & 1 ? zero_code : codes[i];
-          store_code(y_at + (int64_t{j} * tile_rows + row) * a.y_sequence + (half_of(i) - half_of(0)) * 8 * Planes,
-                     code ^ flip);
+          uint8_t* const to =
+              y_at + (int64_t{j} * tile_rows + row) * a.y_sequence + (half_of(i) - half_of(0)) * 8 * kYUnit;
+          if constexpr (Floats) {
+            *reinterpret_cast<float*>(to) = y_of<Planes>(a, code);
+          } else {
+            store_code(to, code ^ flip);
+          }
         }
         if (last)  // which nobody multiplies by
 #pragma unroll

@@ -88,7 +88,7 @@ constexpr ManyRegisters many_registers(int k_registers, int sets, bool double_la
 }
 
 /// KT: k tiles of a warp, KShared of them in shared memory. Sets: of gate warps. Planes: bytes of a code of h.
-template <int KT, int KShared, int Sets, int Planes, typename Ratio>
+template <int KT, int KShared, int Sets, int Planes, bool Floats, typename Ratio>
 __global__ void __launch_bounds__(many_threads(Sets), 1)
     gru_cluster_many(const __grid_constant__ ClusterArgs<Ratio> a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -293,7 +293,8 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
         a.ih + ((int64_t{first_t} * a.batch + n) * a.groups + rank * 4 + local / 16) * 48 + local % 16;
     const int64_t y_tile = tile_rows * a.y_sequence;
     const int64_t y_jump = (a.reverse ? -a.y_step : a.y_step) - (tiles - 1) * y_tile;
-    uint8_t* y_at = a.y + first_t * a.y_step + n * a.y_sequence + int64_t{unit} * Planes;
+    constexpr int kYUnit = Floats ? 4 : Planes;  // bytes
+    uint8_t* y_at = a.y + first_t * a.y_step + n * a.y_sequence + int64_t{unit} * kYUnit;
     const auto one_turn_on = [&] {
       const bool last_tile = j + 1 == tiles;
       ih_at += last_tile ? ih_jump : ih_tile;
@@ -310,8 +311,8 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
     };
     using One = std::conditional_t<Planes == 2, uint16_t, uint8_t>;
     using Two = std::conditional_t<Planes == 2, uint32_t, uint16_t>;
-    const bool pairs = a.hidden % 2 == 0 && a.y_step % (2 * Planes) == 0 && a.y_sequence % (2 * Planes) == 0 &&
-                       reinterpret_cast<uintptr_t>(a.y) % (2 * Planes) == 0 &&
+    const bool pairs = a.hidden % 2 == 0 && a.y_step % (2 * kYUnit) == 0 && a.y_sequence % (2 * kYUnit) == 0 &&
+                       reinterpret_cast<uintptr_t>(a.y) % (2 * kYUnit) == 0 &&
                        reinterpret_cast<uintptr_t>(a.next_state) % (2 * Planes) == 0;
     const int writes = unit >= a.hidden ? 0 : pairs ? 3 : unit + 1 < a.hidden ? 2 : 1;
     // Two codes, one above the other.
@@ -322,6 +323,16 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
         auto* const one = reinterpret_cast<One*>(to);
         one[0] = static_cast<One>(codes);
         if (writes == 2) one[1] = static_cast<One>(codes >> 8 * Planes);
+      }
+    };
+    const auto write_floats = [&](uint8_t* to, uint32_t codes) {
+      const float2 two{y_of<Planes>(a, codes), y_of<Planes>(a, codes >> 8 * Planes)};
+      auto* const one = reinterpret_cast<float*>(to);
+      if (writes == 3) {
+        *reinterpret_cast<float2*>(to) = two;
+      } else if (writes > 0) {
+        one[0] = two.x;
+        if (writes == 2) one[1] = two.y;
       }
     };
     const uint32_t flip_both = a.flip & (Planes == 2 ? 0x80008000u : 0x8080u);
@@ -401,7 +412,7 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
         }
         const uint32_t codes = __byte_perm(fresh[0], fresh[1], Planes == 2 ? 0x5410 : 0x40);
         store_codes(next_codes, codes);
-        shown = (ended ? zero_both : codes) ^ flip_both;
+        shown = (ended ? zero_both : codes) ^ (Floats ? 0 : flip_both);
       } else {
         named_barrier_arrive(kManyEmpty + half, kSumThreads);
       }
@@ -426,7 +437,7 @@ __global__ void __launch_bounds__(many_threads(Sets), 1)
         __syncwarp();
       }
       if (own < rows) {
-        write(y_now, shown);
+        Floats ? write_floats(y_now, shown) : write(y_now, shown);
         if (last)
           write(a.next_state + ((n + first_row) * a.hidden + unit) * Planes, load_codes(next_codes) ^ flip_both);
       }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/cuda_launch.h"
+#include "core/cuda_quantize.cuh"
 #include "core/cuda_status.h"
 #include "gru/cuda_gru.h"
 
@@ -55,6 +56,16 @@ __device__ void widen(const void* codes, Dtype dtype, int64_t first, int64_t cou
   });
 }
 
+/// The same of floats, quantised.
+template <typename Wide>
+__device__ void widen_floats(const DeviceFloats& floats, unsigned long long* nan_place, const float* from,
+                             int64_t count, Wide* to) {
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) {
+    to[i] = static_cast<Wide>(quantize_float<int64_t>(floats, from[i]));
+    look_for_nan(floats, nan_place, from + i, from[i]);
+  }
+}
+
 /// sums[row] = sum_k codes[row, k] * v[k]. The proof bounds the sum of magnitudes, so the order is free.
 template <typename Wide>
 __device__ void product(const DeviceMatrix& matrix, int64_t rows, const Wide* v, int64_t* sums) {
@@ -92,17 +103,34 @@ __global__ void __launch_bounds__(kThreads)
   int64_t* const sums_h = sums_x + 3 * H;
   auto* const x = reinterpret_cast<Wide*>(sums_h + 3 * H);
   Wide* const h = x + C;
+  unsigned long long* const nan_place = begin_nan_search(run.floats, blockIdx.x, gridDim.x);
+  const auto put_y = [&](int64_t index, int64_t code) {
+    if (run.y_scale == 0) {
+      put_code(run.y, layer.h_dtype, index, code);
+    } else {
+      static_cast<float*>(run.y)[index] = __fmul_rn(__ll2float_rn(code - layer.cell.h.zero_point), run.y_scale);
+    }
+  };
+  const auto load_x = [&](int64_t t, int64_t b) {
+    const int64_t first = t * run.x_strides.step + b * run.x_strides.sequence;
+    if (run.floats.first == nullptr) {
+      widen(run.x, layer.x_dtype, first, C, x);
+    } else {
+      widen_floats(run.floats, nan_place, static_cast<const float*>(run.x) + first, C, x);
+    }
+  };
   for (int64_t b = blockIdx.x; b < run.batch; b += gridDim.x) {
     int64_t length = run.steps;
     if (run.lengths != nullptr) length = clamp_s64(run.lengths[b], 0, run.steps);
-    for (int64_t t = length; t < run.steps; ++t)
+    for (int64_t t = length; t < run.steps; ++t) {
       for (int64_t i = threadIdx.x; i < H; i += kThreads)
-        put_code(run.y, layer.h_dtype, t * run.y_strides.step + b * run.y_strides.sequence + i,
-                 layer.cell.h.zero_point);
+        put_y(t * run.y_strides.step + b * run.y_strides.sequence + i, layer.cell.h.zero_point);
+      if (run.floats.first != nullptr) load_x(t, b);  // a NaN is one there as well
+    }
     widen(run.state, layer.h_dtype, b * H, H, h);
     for (int64_t s = 0; s < length; ++s) {
       const int64_t t = run.reverse ? length - 1 - s : s;
-      widen(run.x, layer.x_dtype, t * run.x_strides.step + b * run.x_strides.sequence, C, x);
+      load_x(t, b);
       __syncthreads();
       product(layer.W, 3 * H, x, sums_x);
       product(layer.R, 3 * H, h, sums_h);
@@ -120,7 +148,7 @@ __global__ void __launch_bounds__(kThreads)
         int64_t code = h[i];
         if (mask == nullptr || mask[i] != 0) code = reference_cell(layer.cell, ih, hh, code).h;
         h[i] = static_cast<Wide>(code);
-        put_code(run.y, layer.h_dtype, y + i, code);
+        put_y(y + i, code);
       }
     }
     for (int64_t i = threadIdx.x; i < H; i += kThreads) put_code(run.next_state, layer.h_dtype, b * H + i, h[i]);
@@ -143,8 +171,10 @@ int64_t generic_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch
 Status generic_launch(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits& limits, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(block_count(run.batch, limits));
   const bool wide = layer.x_dtype == Dtype::kU32 || layer.h_dtype == Dtype::kU32;
+  DeviceRun begins = run;
+  begins.floats.begins = true;
   return launch_kernel("gru_generic", wide ? gru_generic<int64_t> : gru_generic<int32_t>, blocks, kThreads, 0, stream,
-                       layer, run);
+                       layer, begins);
 }
 
 bool generic_beside(const DeviceLayer&, int64_t) { return true; }

@@ -367,8 +367,12 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
     delay(a.delays, s, kDelayWrite);
     if (s + 1 < a.steps) write_words(s + 1);
     if (!exists) continue;
-    uint8_t* const y = a.y + t * a.y_step + n * a.y_sequence + unit_of_all * Planes;
+    uint8_t* const y = a.y + t * a.y_step + n * a.y_sequence + int64_t{unit_of_all} * a.y_unit;
     const uint32_t shown = t >= length ? c.h_to_unsigned : code;
+    if (a.y_scale != 0) {
+      *reinterpret_cast<float*>(y) = y_of<Planes>(a, shown);
+      continue;
+    }
     y[Planes - 1] = static_cast<uint8_t>(shown >> 8 * (Planes - 1) ^ a.flip);
     if (Planes == 2) y[0] = static_cast<uint8_t>(shown);
   }
@@ -817,66 +821,100 @@ __global__ void __launch_bounds__(kManyThreads, 1) gru_grid_many(const __grid_co
       const uint32_t zero = c.h_to_unsigned;
       const int left = a.hidden - block * kGridUnits;  // units that exist
       const int units = left < kGridUnits ? left : kGridUnits;
-      int place = warp - 16 - kFetchers, place_phase = 0;
-      for (int s = 0, j = place;; j += kPublishers, place += kPublishers) {
-        for (; j >= turns; j -= turns) ++s;
-        if (s >= a.steps) break;
-        if (place >= places) {
-          place -= places;
-          place_phase ^= 1;
-        }
-        barrier_wait(codes_there + 8 * static_cast<uint32_t>(place), static_cast<uint32_t>(place_phase));
-        delay(a.delays, s * turns + j, kDelayWrite);
-        const int row = lane % Columns;
-        const uint8_t* const from = codes_in(place) + row * kGridUnits;
-        uint4 codes[Planes];
+      // floats: of y, as a constant.
+      const auto publish = [&](auto floats) {
+        int place = warp - 16 - kFetchers, place_phase = 0;
+        for (int s = 0, j = place;; j += kPublishers, place += kPublishers) {
+          for (; j >= turns; j -= turns) ++s;
+          if (s >= a.steps) break;
+          if (place >= places) {
+            place -= places;
+            place_phase ^= 1;
+          }
+          barrier_wait(codes_there + 8 * static_cast<uint32_t>(place), static_cast<uint32_t>(place_phase));
+          delay(a.delays, s * turns + j, kDelayWrite);
+          const int row = lane % Columns;
+          const uint8_t* const from = codes_in(place) + row * kGridUnits;
+          uint4 codes[Planes];
 #pragma unroll
-        for (int plane = 0; plane < Planes; ++plane)
-          codes[plane] = *reinterpret_cast<const uint4*>(from + plane * Columns * kGridUnits);
-        const int n = j * Columns + row;
-        if (s + 1 < a.steps) {
-          if (lane < Columns && row / 8 < tiles_of(j)) {
-            uint8_t* const to = codes_of(s + 1, j) + row / 8 * tile_bytes + block * 128 + row % 8 * 16;
+          for (int plane = 0; plane < Planes; ++plane)
+            codes[plane] = *reinterpret_cast<const uint4*>(from + plane * Columns * kGridUnits);
+          const int n = j * Columns + row;
+          if (s + 1 < a.steps) {
+            if (lane < Columns && row / 8 < tiles_of(j)) {
+              uint8_t* const to = codes_of(s + 1, j) + row / 8 * tile_bytes + block * 128 + row % 8 * 16;
 #pragma unroll
-            for (int plane = 0; plane < Planes; ++plane)
-              *reinterpret_cast<uint4*>(to + plane * kTiles * tile_bytes) = codes[plane];
+              for (int plane = 0; plane < Planes; ++plane)
+                *reinterpret_cast<uint4*>(to + plane * kTiles * tile_bytes) = codes[plane];
+            }
+            __syncwarp();
+            if (lane == 0) count(j);
+          }
+          if (lane < Columns && n < sequences) {
+            const int t = a.reverse ? a.steps - 1 - s : s;
+            // Row i of `to`: the units of this sequence.
+            const auto write = [&](uint8_t* to, bool frozen) {
+              if (!frozen && units == kGridUnits && reinterpret_cast<uintptr_t>(to) % 16 == 0) {
+                const uint4 high{codes[0].x ^ a.flip, codes[0].y ^ a.flip, codes[0].z ^ a.flip, codes[0].w ^ a.flip};
+                if constexpr (Planes == 1) {
+                  *reinterpret_cast<uint4*>(to) = high;
+                } else {
+                  const uint4 low = codes[Planes - 1];
+                  auto* const pairs = reinterpret_cast<uint4*>(to);
+                  pairs[0] = uint4{__byte_perm(low.x, high.x, 0x5140), __byte_perm(low.x, high.x, 0x7362),
+                                   __byte_perm(low.y, high.y, 0x5140), __byte_perm(low.y, high.y, 0x7362)};
+                  pairs[1] = uint4{__byte_perm(low.z, high.z, 0x5140), __byte_perm(low.z, high.z, 0x7362),
+                                   __byte_perm(low.w, high.w, 0x5140), __byte_perm(low.w, high.w, 0x7362)};
+                }
+                return;
+              }
+              for (int i = 0; i < units; ++i)
+                for (int plane = 0; plane < Planes; ++plane) {
+                  const int byte = Planes - 1 - plane;
+                  const uint32_t code =
+                      frozen ? zero >> 8 * byte : static_cast<uint32_t>(from[plane * Columns * kGridUnits + i]);
+                  to[i * Planes + byte] = static_cast<uint8_t>(code ^ (plane == 0 ? a.flip : 0));
+                }
+            };
+            const auto write_floats = [&](uint8_t* to, bool frozen) {
+              const bool whole = units == kGridUnits && reinterpret_cast<uintptr_t>(to) % 16 == 0;
+#pragma unroll 1
+              for (int i = 0; i < units; i += 4) {
+                uint32_t four[Planes];
+#pragma unroll
+                for (int plane = 0; plane < Planes; ++plane)
+                  four[plane] = *reinterpret_cast<const uint32_t*>(from + plane * Columns * kGridUnits + i);
+                float values[4];
+#pragma unroll
+                for (int k = 0; k < 4; ++k) {
+                  uint32_t code = four[0] >> 8 * k & 0xff;
+                  if (Planes == 2) code = code << 8 | (four[Planes - 1] >> 8 * k & 0xff);
+                  values[k] = y_of<Planes>(a, frozen ? zero : code);
+                }
+                auto* const floats = reinterpret_cast<float*>(to) + i;
+                if (whole) {
+                  *reinterpret_cast<float4*>(floats) = float4{values[0], values[1], values[2], values[3]};
+                } else {
+#pragma unroll
+                  for (int k = 0; k < 4; ++k)
+                    if (i + k < units) floats[k] = values[k];
+                }
+              }
+            };
+            const int64_t sequence = int64_t{first_sequence} + n;
+            uint8_t* const y = a.y + t * a.y_step + sequence * a.y_sequence + int64_t{block} * kGridUnits * a.y_unit;
+            floats() ? write_floats(y, has_ended(n, t)) : write(y, has_ended(n, t));
+            if (s + 1 == a.steps)
+              write(a.next_state + (sequence * a.hidden + int64_t{block} * kGridUnits) * Planes, false);
           }
           __syncwarp();
-          if (lane == 0) count(j);
+          if (lane == 0) barrier_arrive(codes_taken + 8 * static_cast<uint32_t>(place));
         }
-        if (lane < Columns && n < sequences) {
-          const int t = a.reverse ? a.steps - 1 - s : s;
-          // Row i of `to`: the units of this sequence.
-          const auto write = [&](uint8_t* to, bool frozen) {
-            if (!frozen && units == kGridUnits && reinterpret_cast<uintptr_t>(to) % 16 == 0) {
-              const uint4 high{codes[0].x ^ a.flip, codes[0].y ^ a.flip, codes[0].z ^ a.flip, codes[0].w ^ a.flip};
-              if constexpr (Planes == 1) {
-                *reinterpret_cast<uint4*>(to) = high;
-              } else {
-                const uint4 low = codes[Planes - 1];
-                auto* const pairs = reinterpret_cast<uint4*>(to);
-                pairs[0] = uint4{__byte_perm(low.x, high.x, 0x5140), __byte_perm(low.x, high.x, 0x7362),
-                                 __byte_perm(low.y, high.y, 0x5140), __byte_perm(low.y, high.y, 0x7362)};
-                pairs[1] = uint4{__byte_perm(low.z, high.z, 0x5140), __byte_perm(low.z, high.z, 0x7362),
-                                 __byte_perm(low.w, high.w, 0x5140), __byte_perm(low.w, high.w, 0x7362)};
-              }
-              return;
-            }
-            for (int i = 0; i < units; ++i)
-              for (int plane = 0; plane < Planes; ++plane) {
-                const int byte = Planes - 1 - plane;
-                const uint32_t code =
-                    frozen ? zero >> 8 * byte : static_cast<uint32_t>(from[plane * Columns * kGridUnits + i]);
-                to[i * Planes + byte] = static_cast<uint8_t>(code ^ (plane == 0 ? a.flip : 0));
-              }
-          };
-          const int64_t sequence = int64_t{first_sequence} + n;
-          write(a.y + t * a.y_step + sequence * a.y_sequence + int64_t{block} * kGridUnits * Planes, has_ended(n, t));
-          if (s + 1 == a.steps)
-            write(a.next_state + (sequence * a.hidden + int64_t{block} * kGridUnits) * Planes, false);
-        }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(codes_taken + 8 * static_cast<uint32_t>(place));
+      };
+      if (a.y_scale == 0) {
+        publish(std::false_type());
+      } else {
+        publish(std::true_type());
       }
     }
   }

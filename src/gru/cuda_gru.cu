@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host's side of the GRU on a device: memory, checks, layers and directions; and the float entry, which is
-// numerics.md, section 3, one float operation at a time.
+// The host's side of the GRU on a device: memory, checks, layers and directions.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -20,7 +19,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kAlignment = 256;
-constexpr uint64_t kNoNan = UINT64_MAX;
+constexpr size_t kNanBytes = kNanPlaces * sizeof(unsigned long long);
 
 constexpr DeviceKernel kKernels[] = {
 #define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch, beside) \
@@ -58,7 +57,7 @@ int64_t aligned(int64_t bytes) { return sum(bytes, kAlignment - 1) / kAlignment 
 int64_t size_of(Dtype dtype) { return static_cast<int64_t>(size_in_bytes(dtype)); }
 
 // -------------------------------------------------------------------------------------------------------------------
-// Float entry, initial state
+// Initial state
 
 __global__ void __launch_bounds__(kThreads) fill_codes(void* codes, Dtype dtype, int64_t code, int64_t count) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
@@ -69,34 +68,6 @@ __global__ void __launch_bounds__(kThreads) fill_codes(void* codes, Dtype dtype,
       default: static_cast<uint32_t*>(codes)[i] = static_cast<uint32_t>(code); break;
     }
   }
-}
-
-/// quantize() of core/grid.cc. A NaN becomes the code of zero, and *first_nan at most its index.
-template <typename Code>
-__global__ void __launch_bounds__(kThreads) quantize_codes(const float* x, Code* codes, int64_t count, float inverse,
-                                                           CodeRange range, unsigned long long* first_nan) {
-  constexpr float kLimit = 8589934592.0f;  // 2^33
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += stride) {
-    const float value = x[i];
-    float rounded = 0.0f;
-    if (isnan(value)) {
-      atomicMin(first_nan, static_cast<unsigned long long>(i));
-    } else {
-      rounded = rintf(__fmul_rn(value, inverse));
-      rounded = rounded < -kLimit ? -kLimit : rounded > kLimit ? kLimit : rounded;
-    }
-    codes[i] = static_cast<Code>(clamp_to(range, static_cast<int64_t>(rounded) + range.zero_point));
-  }
-}
-
-/// dequantize() of core/grid.cc.
-template <typename Code>
-__global__ void __launch_bounds__(kThreads)
-    dequantize_codes(const Code* codes, float* y, int64_t count, int64_t zero_point, float scale) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += stride)
-    y[i] = __fmul_rn(__ll2float_rn(static_cast<int64_t>(codes[i]) - zero_point), scale);
 }
 
 unsigned blocks_for(int64_t count, const DeviceLimits& limits) {
@@ -384,10 +355,8 @@ struct DeviceGru::Data {
   std::vector<Refusals> refusals;   // of each
   DeviceLimits limits;
 
-  /// Offsets into a workspace, multiples of 256; the first word is the index of the first NaN.
+  /// Offsets into a workspace, multiples of 256; it begins with the places of NaN (DeviceFloats::nans).
   struct Layout {
-    int64_t x = 0;  // codes of x and y, used by the float entry
-    int64_t y = 0;
     int64_t between[2] = {0, 0};  // codes between layers
     int64_t scratch[2] = {0, 0};  // of each direction
     int64_t total = 0;
@@ -417,7 +386,8 @@ struct DeviceGru::Data {
                                      const GruRunOptions& options) const;
   [[nodiscard]] Status check_state(const char* name, const GruState& state) const;
   [[nodiscard]] Status copy_state(const Call& call) const;
-  [[nodiscard]] Status run_layers(const Call& call, const void* x, void* y) const;
+  /// x and y: codes, or floats.
+  [[nodiscard]] Status run_layers(const Call& call, const void* x, void* y, bool floats) const;
 };
 
 int64_t DeviceGru::Data::state_bytes(int64_t batch) const {
@@ -433,9 +403,7 @@ DeviceGru::Data::Layout DeviceGru::Data::layout(int64_t batch, int64_t steps) co
     layout.total = sum(layout.total, aligned(bytes));
     return offset;
   };
-  take(sizeof kNoNan);
-  layout.x = take(product({steps, batch, model.input_size(), size_of(layers.front().x_dtype)}));
-  layout.y = take(product({steps, batch, model.output_size(), size_of(layers.back().h_dtype)}));
+  take(kNanBytes);
   if (model.layer_count() > 1) {
     int64_t code_bytes = 0;
     for (const DeviceLayer& layer : layers) code_bytes = std::max(code_bytes, size_of(layer.h_dtype));
@@ -524,7 +492,7 @@ Status DeviceGru::Data::copy_state(const Call& call) const {
   return {};
 }
 
-Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y) const {
+Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y, bool floats) const {
   if (call.batch == 0) return {};
   if (call.steps == 0) return copy_state(call);
   const int64_t hidden = model.hidden_size();
@@ -544,7 +512,8 @@ Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y) con
     run.batch = call.batch;
     run.x = l == 0 ? x : call.workspace + call.layout.between[(l + 1) % 2];
     run.x_strides = l == 0 ? outer(layer.input_size) : inner;
-    run.y = into + d * hidden * size_of(layer.h_dtype);
+    run.y_scale = last && floats ? layer.h_scale : 0.0f;
+    run.y = into + d * hidden * (run.y_scale == 0 ? size_of(layer.h_dtype) : int64_t{sizeof(float)});
     run.y_strides = last ? outer(output) : inner;
     run.state = call.state + of_state;
     run.next_state = call.next_state + of_state;
@@ -552,6 +521,15 @@ Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y) con
     run.mask = call.options.zoneout_mask == nullptr ? nullptr : call.options.zoneout_mask + d * hidden;
     run.mask_width = output;
     run.reverse = d == 1;
+    if (l == 0 && floats) {
+      run.floats.first = static_cast<const float*>(x);
+      run.floats.inverse_scale = layer.x_inverse_scale;
+      run.floats.min = layer.x.min;
+      run.floats.max = layer.x.max;
+      run.floats.zero_point = layer.x.zero_point;
+      // Both directions read the same floats.
+      run.floats.nans = d == 0 ? reinterpret_cast<unsigned long long*>(call.workspace) : nullptr;
+    }
     run.scratch = call.workspace + call.layout.scratch[d];
     return call.kernel->launch(layer, run, limits, stream);
   };
@@ -687,7 +665,7 @@ Status DeviceGru::forward_codes(std::span<const std::byte> x, std::span<std::byt
   ISOBIT_RETURN_IF_ERROR(check_size(y_buffer, {steps, batch, data.model.output_size()}, data.layers.back().h_dtype));
   ISOBIT_ASSIGN_OR_RETURN(const Data::Call call,
                           data.prepare(x_buffer, y_buffer, steps, batch, state, workspace, stream, options));
-  return data.run_layers(call, x.data(), y.data());
+  return data.run_layers(call, x.data(), y.data(), false);
 }
 
 Status DeviceGru::forward(std::span<const float> x, std::span<float> y, int64_t steps, int64_t batch,
@@ -701,43 +679,21 @@ Status DeviceGru::forward(std::span<const float> x, std::span<float> y, int64_t 
   ISOBIT_RETURN_IF_ERROR(check_size(y_buffer, {steps, batch, data.model.output_size()}, Dtype::kF32));
   ISOBIT_ASSIGN_OR_RETURN(const Data::Call call,
                           data.prepare(x_buffer, y_buffer, steps, batch, state, workspace, stream, options));
-  ISOBIT_RETURN_IF_ERROR(
-      cuda_status(cudaMemsetAsync(call.workspace, 0xff, sizeof kNoNan, stream), "resetting check_input"));
-  if (x.empty()) return data.run_layers(call, nullptr, nullptr);  // the state of the run may move
-  const DeviceLayer& first = data.layers.front();
-  const DeviceLayer& last = data.layers.back();
-  std::byte* const x_codes = call.workspace + call.layout.x;
-  std::byte* const y_codes = call.workspace + call.layout.y;
-  const auto x_count = static_cast<int64_t>(x.size());
-  const auto y_count = static_cast<int64_t>(y.size());
-  Status status;
-  isobit::with_code_type(first.x_dtype, [&](auto zero) {
-    // nvcc takes an assignment for a result that is not looked at.
-    static_cast<void>(status = launch_kernel("quantize_codes", quantize_codes<decltype(zero)>,
-                                             blocks_for(x_count, data.limits), kThreads, 0, stream, x.data(),
-                                             reinterpret_cast<decltype(zero)*>(x_codes), x_count, first.x_inverse_scale,
-                                             first.x, reinterpret_cast<unsigned long long*>(call.workspace)));
-  });
-  ISOBIT_RETURN_IF_ERROR(status);
-  ISOBIT_RETURN_IF_ERROR(data.run_layers(call, x_codes, y_codes));
-  isobit::with_code_type(last.h_dtype, [&](auto zero) {
-    static_cast<void>(status = launch_kernel("dequantize_codes", dequantize_codes<decltype(zero)>,
-                                             blocks_for(y_count, data.limits), kThreads, 0, stream,
-                                             reinterpret_cast<const decltype(zero)*>(y_codes), y.data(), y_count,
-                                             last.cell.h.zero_point, last.h_scale));
-  });
-  return status;
+  if (x.empty())  // no kernel begins a search
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMemsetAsync(call.workspace, 0xff, kNanBytes, stream), "check_input"));
+  return data.run_layers(call, x.data(), y.data(), true);
 }
 
 Status DeviceGru::check_input(std::span<const std::byte> workspace, cudaStream_t stream) {
   ISOBIT_RETURN_IF_ERROR(check_device_buffer("workspace", workspace, Dtype::kU8));
   ISOBIT_RETURN_IF_ERROR(check_alignment("workspace", workspace.data()));
-  uint64_t first_nan = kNoNan;
-  if (workspace.size() < sizeof first_nan)
+  if (workspace.size() < kNanBytes)
     return refuse("workspace has " + std::to_string(workspace.size()) + " bytes, must be that of a run");
+  std::array<unsigned long long, kNanPlaces> nans{};
   ISOBIT_RETURN_IF_ERROR(cuda_status(
-      cudaMemcpyAsync(&first_nan, workspace.data(), sizeof first_nan, cudaMemcpyDeviceToHost, stream), "check_input"));
+      cudaMemcpyAsync(nans.data(), workspace.data(), kNanBytes, cudaMemcpyDeviceToHost, stream), "check_input"));
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream), "check_input"));
+  const unsigned long long first_nan = *std::min_element(nans.begin(), nans.end());
   if (first_nan == kNoNan) return {};
   return refuse("x[" + std::to_string(first_nan) + "] is NaN, must be a number");
 }

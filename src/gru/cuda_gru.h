@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "core/cuda_floats.h"
 #include "gru/cuda_limits.h"
 #include "gru/cuda_persistent.h"
 #include "gru/cuda_step.h"
@@ -60,7 +61,7 @@ struct DeviceStrides {
 struct DeviceRun {
   int64_t steps;
   int64_t batch;
-  const void* x;  // codes of the x grid
+  const void* x;  // codes of the x grid, or what `floats` quantises
   DeviceStrides x_strides;
   void* y;  // codes of the h grid, already at this direction's columns
   DeviceStrides y_strides;
@@ -70,7 +71,9 @@ struct DeviceRun {
   const uint8_t* mask;     // [T, N, mask_width], already at this direction's columns, or null
   int64_t mask_width;
   bool reverse;
-  std::byte* scratch;  // the kernel's scratch_bytes, from a multiple of 256 on
+  DeviceFloats floats;  // floats.begins is up to the kernel: in the first of its launches that reads x
+  float y_scale;        // 0: y is codes; else floats, differences from z_h by this
+  std::byte* scratch;   // the kernel's scratch_bytes, from a multiple of 256 on
 };
 
 struct DeviceKernel {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times of integer GRUs on a device, C = H, one layer, codes in and out. One JSON object a line: T steps a call,
-// `calls` of them in a graph, each going on from the state of the one before. T > 1: one call. T = 1, two states in
-// turn (with --one-state: one, which each call reads and writes over, what takes a second launch): "same": every
-// call is of one model, whose weights stay in the second-level cache; "rotating": of copies in turn, so that weights
-// come from memory (without --same-weights). bench/gru_cuda.py puts rivals beside it.
+// Times of integer GRUs on a device, C = H, one layer, codes in and out (with --floats: floats). One JSON object a
+// line: T steps a call, `calls` of them in a graph, each going on from the state of the one before. T > 1: one call.
+// T = 1, two states in turn (with --one-state: one, which each call reads and writes over, what takes a second launch):
+// "same": every call is of one model, whose weights stay in the second-level cache; "rotating": of copies in turn, so
+// that weights come from memory (without --same-weights). bench/gru_cuda.py puts rivals beside it.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct Options {
   bool calls_only = false;
   bool one_state = false;
   bool same_weights = false;
+  bool floats = false;
 };
 
 /// `generic` takes milliseconds a step for such a layer: fewer steps and replays, and no rotation.
@@ -104,9 +106,10 @@ class Bench {
     const int64_t steps = is_slow ? std::min(kSlowSteps, options_.steps) : options_.steps;  // of x
     const int64_t call_steps = one_step ? 1 : steps;
     const int64_t calls = one_step ? std::max(steps, static_cast<int64_t>(models)) : 1;
-    const int64_t y_width = static_cast<int64_t>(size_in_bytes(grus_[0].model().output_grid().dtype()));
-    const auto x_bytes = static_cast<size_t>(call_steps * batch * size_);
-    const auto y_bytes = x_bytes * static_cast<size_t>(y_width);
+    const size_t y_width = options_.floats ? 4 : size_in_bytes(grus_[0].model().output_grid().dtype());
+    const auto elements = static_cast<size_t>(call_steps * batch * size_);
+    const size_t x_bytes = elements * (options_.floats ? 4 : 1);
+    const size_t y_bytes = elements * y_width;
     const auto count = static_cast<size_t>(steps / call_steps);
     const auto state_bytes = static_cast<size_t>(grus_[0].state_bytes(batch));
     const auto workspace_bytes = static_cast<size_t>(grus_[0].workspace_bytes(batch, call_steps));
@@ -115,10 +118,16 @@ class Bench {
     const std::shared_ptr<std::byte> states[2] = {isobit::testing::device_memory(state_bytes),
                                                   isobit::testing::device_memory(state_bytes)};
     const auto workspace = isobit::testing::device_memory(workspace_bytes);
-    std::vector<uint64_t> codes((count * x_bytes + 7) / 8);
     Random random(1);
-    for (uint64_t& eight : codes) eight = random.next();
-    check_cuda(cudaMemcpy(x.get(), codes.data(), count * x_bytes, cudaMemcpyHostToDevice), "x");
+    if (options_.floats) {
+      std::vector<float> values(count * elements);
+      for (float& value : values) value = static_cast<float>(random.between(-2'000'000, 2'000'000)) * 1e-6f;
+      check_cuda(cudaMemcpy(x.get(), values.data(), count * x_bytes, cudaMemcpyHostToDevice), "x");
+    } else {
+      std::vector<uint64_t> codes((count * x_bytes + 7) / 8);
+      for (uint64_t& eight : codes) eight = random.next();
+      check_cuda(cudaMemcpy(x.get(), codes.data(), count * x_bytes, cudaMemcpyHostToDevice), "x");
+    }
     required(grus_[0].initial_state({states[0].get(), state_bytes}, batch, nullptr));
     check_cuda(cudaDeviceSynchronize(), "state");
     const double us = isobit::testing::median_microseconds(
@@ -127,15 +136,22 @@ class Bench {
             isobit::cuda::GruRunOptions run;
             const bool two_states = one_step && !options_.one_state;
             if (two_states) run.next_state = {states[1 - call % 2].get(), state_bytes};
-            required(grus_[call % models].forward_codes({x.get() + call % count * x_bytes, x_bytes},
-                                                        {y.get() + call % count * y_bytes, y_bytes}, call_steps, batch,
-                                                        {states[two_states ? call % 2 : 0].get(), state_bytes},
-                                                        {workspace.get(), workspace_bytes}, stream, run));
+            const DeviceGru& gru = grus_[call % models];
+            std::byte* const in = x.get() + call % count * x_bytes;
+            std::byte* const out = y.get() + call % count * y_bytes;
+            const std::span<std::byte> state(states[two_states ? call % 2 : 0].get(), state_bytes);
+            const std::span<std::byte> scratch(workspace.get(), workspace_bytes);
+            required(options_.floats ? gru.forward({reinterpret_cast<const float*>(in), elements},
+                                                   {reinterpret_cast<float*>(out), elements}, call_steps, batch, state,
+                                                   scratch, stream, run)
+                                     : gru.forward_codes({in, x_bytes}, {out, y_bytes}, call_steps, batch, state,
+                                                         scratch, stream, run));
           }
         },
         is_slow ? kSlowRepeats : options_.repeats);
     nlohmann::ordered_json line = {{"device", device_}, {"H", size_},     {"N", batch},
                                    {"T", call_steps},   {"calls", calls}, {"bits", bits_}};
+    line["entry"] = options_.floats ? "floats" : "codes";
     line["weights"] = models > 1 ? "rotating" : "same";
     line["kernel"] = kernel(batch, call_steps);
     line["us_per_step"] = us / static_cast<double>(calls * call_steps);
@@ -163,6 +179,7 @@ int main(int argc, char** argv) {
   app.add_flag("--calls-only", options.calls_only, "one-step calls only")->excludes(sequences);
   app.add_flag("--one-state", options.one_state, "one-step calls that write over the state that they read");
   app.add_flag("--same-weights", options.same_weights, "no one-step calls of copies in turn, which take long to make");
+  app.add_flag("--floats", options.floats, "x and y are floats, not codes");
   app.add_option("--repeats", options.repeats, "replays; the figure is their median")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   for (const int64_t size : options.hidden) {

@@ -14,6 +14,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -25,6 +26,7 @@
 #include "gru/cuda_step_tile.h"
 #include "gru/proof.h"
 #include "gru/random_model.h"
+#include "isobit/grid.h"
 #include "testing/cuda_buffer.h"
 
 namespace isobit::cuda {
@@ -280,11 +282,32 @@ class DeviceGrus : public ::testing::Test {
     GruRunOptions options;
   };
 
-  /// Runs the case in its chunks with one kernel.
-  void on_device(const Case& c, const DeviceGru& gru, std::string_view kernel, Outcome& out) const {
+  /// Floats of the codes of x; here and there NaN in place of a zero, which it counts as.
+  static std::vector<float> floats_of_x(const Case& c) {
+    const Grid& grid = c.model.input_grid();
+    const int64_t count = c.run.steps * c.run.batch * c.model.input_size();
+    std::vector<float> x(static_cast<size_t>(count));
+    dequantize(grid, c.run.x.data(), x);
+    Random random(static_cast<uint64_t>(count));
+    for (float& value : x)
+      if (value == 0 && random.one_in(20)) value = std::numeric_limits<float>::quiet_NaN();
+    return x;
+  }
+  /// What check_input says of floats.
+  static std::string nan_message(std::span<const float> x) {
+    const auto nan = std::find_if(x.begin(), x.end(), [](float value) { return std::isnan(value); });
+    return nan == x.end() ? "" : "x[" + std::to_string(nan - x.begin()) + "] is NaN, must be a number";
+  }
+
+  /// Runs the case in its chunks with one kernel; of floats: x is made of the codes, and y is floats.
+  void on_device(const Case& c, const DeviceGru& gru, std::string_view kernel, bool of_floats, Outcome& out) const {
     const RandomRun& run = c.run;
-    const int64_t x_size = size_of(c.model.input_grid());
-    const int64_t y_size = size_of(c.model.output_grid());
+    const int64_t x_size = of_floats ? 4 : size_of(c.model.input_grid());
+    const int64_t y_size = of_floats ? 4 : size_of(c.model.output_grid());
+    const std::vector<float> floats = of_floats ? floats_of_x(c) : std::vector<float>();
+    const auto* const float_bytes = reinterpret_cast<const std::byte*>(floats.data());
+    const std::vector<std::byte> input =
+        of_floats ? std::vector<std::byte>(float_bytes, float_bytes + floats.size() * 4) : run.x;
     const int64_t x_row = run.batch * c.model.input_size() * x_size;
     const int64_t y_row = run.batch * c.model.output_size() * y_size;
     GuardedDeviceBuffer x(run.steps * x_row, c.two_states ? 0 : x_size);
@@ -297,7 +320,7 @@ class DeviceGrus : public ::testing::Test {
         gru.workspace_bytes(run.batch, *std::max_element(run.chunks.begin(), run.chunks.end())));
     DeviceOptions device(c);
     device.options.kernel = kernel;
-    x.write(run.x);
+    x.write(input);
     out.state = c.model.initial_state(run.batch);
     const Status started = equal(out.state, run.start) ? gru.initial_state(state.bytes(), run.batch, stream_)
                                                        : gru.upload_state(run.start, state.bytes(), stream_);
@@ -305,11 +328,20 @@ class DeviceGrus : public ::testing::Test {
     int64_t first = 0;
     for (const int64_t steps : run.chunks) {
       if (c.two_states) device.options.next_state = next->bytes();
-      const Status status =
-          gru.forward_codes(x.bytes().subspan(static_cast<size_t>(first * x_row), static_cast<size_t>(steps * x_row)),
-                            y.bytes().subspan(static_cast<size_t>(first * y_row), static_cast<size_t>(steps * y_row)),
-                            steps, run.batch, now->bytes(), workspace.bytes(), stream_, device.options);
-      ASSERT_TRUE(status.ok()) << status.message();
+      const auto x_bytes = x.bytes().subspan(static_cast<size_t>(first * x_row), static_cast<size_t>(steps * x_row));
+      const auto y_bytes = y.bytes().subspan(static_cast<size_t>(first * y_row), static_cast<size_t>(steps * y_row));
+      if (of_floats) {
+        const Status status = gru.forward({reinterpret_cast<const float*>(x_bytes.data()), x_bytes.size() / 4},
+                                          {reinterpret_cast<float*>(y_bytes.data()), y_bytes.size() / 4}, steps,
+                                          run.batch, now->bytes(), workspace.bytes(), stream_, device.options);
+        ASSERT_TRUE(status.ok()) << status.message();
+        EXPECT_EQ(DeviceGru::check_input(workspace.bytes(), stream_).message(),
+                  nan_message(std::span(floats).subspan(static_cast<size_t>(first * x_row / 4), x_bytes.size() / 4)));
+      } else {
+        const Status status = gru.forward_codes(x_bytes, y_bytes, steps, run.batch, now->bytes(), workspace.bytes(),
+                                                stream_, device.options);
+        ASSERT_TRUE(status.ok()) << status.message();
+      }
       std::swap(now, next);
       first += steps;
       if (device.options.zoneout_mask != nullptr)
@@ -318,7 +350,7 @@ class DeviceGrus : public ::testing::Test {
     const Status finished = gru.download_state(now->bytes(), out.state, stream_);
     ASSERT_TRUE(finished.ok()) << finished.message();
     out.y = y.read<std::byte>();
-    EXPECT_EQ(x.read<std::byte>(), run.x);
+    EXPECT_EQ(x.read<std::byte>(), input);
     for (const GuardedDeviceBuffer* buffer : {&state, &other_state, &workspace, &device.lengths, &device.mask})
       (void)buffer->read<std::byte>();
   }
@@ -331,8 +363,12 @@ class DeviceGrus : public ::testing::Test {
     for (const DeviceGruKernel& kernel : gru_kernels()) {
       if (hidden_from_sanitizer(kernel.name) || (!only.empty() && kernel.name != only)) continue;
       if (!gru->choose_kernel(c.run.batch, c.run.steps, kernel.name).ok()) continue;
+      if (size_of(c.model.input_grid()) <= 2) {  // the float of a code of more bits is another one's
+        compare_floats(c, *gru, kernel.name, expected);
+        if (HasFatalFailure()) return;
+      }
       Outcome actual;
-      on_device(c, *gru, kernel.name, actual);
+      on_device(c, *gru, kernel.name, false, actual);
       if (HasFatalFailure()) return;
       const int64_t count = c.run.steps * c.run.batch * c.model.output_size();
       compared_ += count;
@@ -354,6 +390,19 @@ class DeviceGrus : public ::testing::Test {
         ASSERT_EQ(load_code(actual.y.data(), dtype, i), load_code(expected.y.data(), dtype, i))
             << kernel.name << ": y[" << i << "] of " << count;
     }
+  }
+
+  void compare_floats(const Case& c, const DeviceGru& gru, std::string_view kernel, const Outcome& expected) {
+    Outcome actual;
+    on_device(c, gru, kernel, true, actual);
+    if (HasFatalFailure()) return;
+    std::vector<float> y(actual.y.size() / 4);
+    dequantize(c.model.output_grid(), expected.y.data(), y);
+    runs_[std::string(kernel) + ", floats"] += 1;
+    EXPECT_TRUE(equal(actual.state, expected.state)) << kernel << ": last state of floats";
+    const auto* const bits = reinterpret_cast<const uint32_t*>(actual.y.data());
+    for (size_t i = 0; i < y.size(); ++i)
+      ASSERT_EQ(bits[i], __builtin_bit_cast(uint32_t, y[i])) << kernel << ": float y[" << i << "] of " << y.size();
   }
 
   void compare_random(uint64_t seed, Widths widths, int cases, int64_t products) {
@@ -684,6 +733,7 @@ TEST_F(DeviceGrus, EveryFormOfPersistent) {
       if (!must_run(size.kernel, size.hidden)) continue;
       EXPECT_EQ(runs_[std::string(size.kernel)], before + 1)
           << DeviceGru::create(c.model)->choose_kernel(size.batch, c.run.steps, size.kernel).status().message();
+      EXPECT_EQ(runs_[std::string(size.kernel) + ", floats"], runs_[std::string(size.kernel)]);
     }
   std::printf("%d runs, %lld outputs compared\n", cases, static_cast<long long>(compared_));
 }
@@ -1259,10 +1309,10 @@ TEST_F(DeviceGrus, RunsOfOneInputAreEqual) {
         continue;
       }
       Outcome first;
-      on_device(c, *gru, kernel.name, first);
+      on_device(c, *gru, kernel.name, false, first);
       for (int repeat = 1; repeat < (sanitized() ? 3 : 1000) && !HasFailure(); ++repeat) {
         Outcome again;
-        on_device(c, *gru, kernel.name, again);
+        on_device(c, *gru, kernel.name, false, again);
         ASSERT_TRUE(again.y == first.y) << kernel.name << ", H = " << c.shape.hidden << ", repeat " << repeat;
         ASSERT_TRUE(equal(again.state, first.state)) << kernel.name << " " << repeat;
       }
@@ -1323,7 +1373,7 @@ TEST_F(DeviceGrus, OtherWorkOnTheDeviceChangesNoByte) {
   const Result<DeviceGru> load_gru = DeviceGru::create(load.model);
   ASSERT_TRUE(load_gru.ok()) << load_gru.status().message();
   Outcome expected_load;
-  on_device(load, *load_gru, {}, expected_load);
+  on_device(load, *load_gru, {}, false, expected_load);
   std::atomic<bool> done = false;
   int64_t load_runs = 0;
   std::thread other([&] {

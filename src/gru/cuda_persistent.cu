@@ -530,15 +530,18 @@ int64_t products_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batc
 
 namespace {
 
-/// The rows of x of steps [first, first + steps) of a run.
-ProductRows rows_of(const PersistentLayer& p, const DeviceRun& run, int64_t first, int64_t steps) {
+/// The rows of x of steps [first, first + steps) of a run; begins: the first ones that are read.
+ProductRows rows_of(const PersistentLayer& p, const DeviceRun& run, int64_t first, int64_t steps, bool begins) {
+  const int64_t width = run.floats.first == nullptr ? p.x_planes : int64_t{sizeof(float)};
   ProductRows rows;
-  rows.codes = static_cast<const uint8_t*>(run.x) + first * run.x_strides.step * p.x_planes;
+  rows.codes = static_cast<const uint8_t*>(run.x) + first * run.x_strides.step * width;
   rows.rows = steps * run.batch;
   rows.batch = run.batch;
-  rows.step = run.x_strides.step * p.x_planes;
-  rows.sequence = run.x_strides.sequence * p.x_planes;
+  rows.step = run.x_strides.step * width;
+  rows.sequence = run.x_strides.sequence * width;
   rows.flip = p.x_flip;
+  rows.floats = run.floats;
+  rows.floats.begins = begins;
   return rows;
 }
 /// The same steps, from `state` on.
@@ -550,8 +553,10 @@ PersistentChunk chunk_of(const PersistentLayer& p, const DeviceRun& run, const v
   chunk.batch = run.batch;
   chunk.state = static_cast<const uint8_t*>(state);
   chunk.next_state = static_cast<uint8_t*>(run.next_state);
-  chunk.y_step = run.y_strides.step * p.h_planes;
-  chunk.y_sequence = run.y_strides.sequence * p.h_planes;
+  chunk.y_unit = run.y_scale == 0 ? p.h_planes : int32_t{sizeof(float)};
+  chunk.y_scale = run.y_scale;
+  chunk.y_step = run.y_strides.step * chunk.y_unit;
+  chunk.y_sequence = run.y_strides.sequence * chunk.y_unit;
   chunk.y = static_cast<uint8_t*>(run.y) + first * chunk.y_step;
   chunk.lengths = run.lengths;
   chunk.mask = run.mask;
@@ -561,19 +566,20 @@ PersistentChunk chunk_of(const PersistentLayer& p, const DeviceRun& run, const v
   return chunk;
 }
 
-/// Steps [first, first + steps) of a run, from `state` on; x and ih: room for them. Three grids: the padding, the
-/// product, and gru_cluster or gru_cluster_many begin early: before they have waited for the grid in front of them they
-/// touch nothing but constants and shared memory. The launches of gru_grid and gru_portable are ordinary ones.
-Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceRun& run, const void* state,
-                    int64_t first, int64_t steps, uint8_t* x, uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
+/// Steps [first, first + steps) of a run, which begins with them or goes on; x and ih: room for them. Three grids: the
+/// padding, the product, and gru_cluster or gru_cluster_many begin early: before they have waited for the grid in front
+/// of them they touch nothing but constants and shared memory. The launches of gru_grid and gru_portable are ordinary
+/// ones.
+Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceRun& run, bool begins, int64_t first,
+                    int64_t steps, uint8_t* x, uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
   const ProductShape& shape = product_shape(p);
-  const ProductRows rows = rows_of(p, run, first, steps);
+  const ProductRows rows = rows_of(p, run, first, steps, begins);
   const ProductKernel kernel = choose_product_kernel(shape, rows.rows);
   ISOBIT_RETURN_IF_ERROR(pad_product_x(shape, kernel, rows, x, stream));
   ISOBIT_RETURN_IF_ERROR(with_ratios(p.ratios.x, [&](auto ratio) {
     return launch_product(std::get<DeviceProduct<decltype(ratio)>>(p.W), kernel, x, rows.rows, ih, stream);
   }));
-  PersistentChunk chunk = chunk_of(p, run, state, first, steps);
+  PersistentChunk chunk = chunk_of(p, run, begins ? run.state : run.next_state, first, steps);
   chunk.ih = ih;
   return with_state_ratios(p.ratios.h, p.h_planes, [&](auto ratio) {
     using Ratio = decltype(ratio);
@@ -589,8 +595,8 @@ Status launch(const DeviceLayer& layer, PersistentForm asked, const DeviceRun& r
   const PersistentLayer& p = layer.persistent;
   const PersistentForm form = form_of(p, asked, run.batch);
   if (form == PersistentForm::kProducts)
-    return launch_products(p, chunk_of(p, run, run.state, 0, run.steps), rows_of(p, run, 0, run.steps), run.scratch,
-                           stream);
+    return launch_products(p, chunk_of(p, run, run.state, 0, run.steps), rows_of(p, run, 0, run.steps, true),
+                           run.scratch, stream);
   const int64_t chunk = chunk_steps(p, run.batch, run.steps);
   std::byte* scratch = run.scratch;
   const auto take = [&scratch](int64_t bytes) {
@@ -604,8 +610,7 @@ Status launch(const DeviceLayer& layer, PersistentForm asked, const DeviceRun& r
   for (int64_t done = 0; done < run.steps; done += chunk) {
     const int64_t steps = std::min(chunk, run.steps - done);
     const int64_t first = run.reverse ? run.steps - done - steps : done;
-    const void* const state = done == 0 ? run.state : run.next_state;
-    ISOBIT_RETURN_IF_ERROR(launch_chunk(p, form, run, state, first, steps, x, ih, exchange, stream));
+    ISOBIT_RETURN_IF_ERROR(launch_chunk(p, form, run, done == 0, first, steps, x, ih, exchange, stream));
   }
   return {};
 }

@@ -103,6 +103,8 @@ struct PersistentChunk {
   uint8_t* next_state;         // after the last step; may be `state`
   uint8_t* y;                  // of the first of these steps, at this direction's columns
   int64_t y_step, y_sequence;  // bytes
+  int32_t y_unit;              // the same
+  float y_scale;               // RecurrenceArgs
   const int32_t* lengths;      // [batch], or null
   const uint8_t* mask;         // [all steps][batch][mask_width], or null
   int64_t mask_width;

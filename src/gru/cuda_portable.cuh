@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kPortableThreads, 1) gru_portable(const __grid
     const int64_t first_t = a.reverse ? a.steps - 1 : 0;
     one.length = a.lengths != nullptr && one.exists ? max(a.lengths[n], 0) - a.first_step : INT32_MAX;
     one.ih = a.ih + ((first_t * a.batch + n) * a.groups + one.unit / 16) * 48 + unit;
-    one.y = a.y + first_t * a.y_step + n * a.y_sequence + int64_t{one.unit} * Planes;
+    one.y = a.y + first_t * a.y_step + n * a.y_sequence + int64_t{one.unit} * a.y_unit;
     one.code = 0;
     if (!one.exists) continue;
 #pragma unroll
@@ -292,8 +292,12 @@ __global__ void __launch_bounds__(kPortableThreads, 1) gru_portable(const __grid
       gru_gates(c, tables, from_x, hh, {from_code<Real>(one.code, c.h_from_code)}, fresh);
       if (!keeps) one.code = fresh[0] & (Planes == 2 ? 0xffff : 0xff);
       const uint32_t shown = t >= one.length ? c.h_to_unsigned : one.code;
-      one.y[Planes - 1] = static_cast<uint8_t>(shown >> 8 * (Planes - 1) ^ a.flip);
-      if (Planes == 2) one.y[0] = static_cast<uint8_t>(shown);
+      if (a.y_scale != 0) {
+        *reinterpret_cast<float*>(one.y) = y_of<Planes>(a, shown);
+      } else {
+        one.y[Planes - 1] = static_cast<uint8_t>(shown >> 8 * (Planes - 1) ^ a.flip);
+        if (Planes == 2) one.y[0] = static_cast<uint8_t>(shown);
+      }
       one.y += y_step;
     }
   };

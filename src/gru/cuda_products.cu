@@ -137,17 +137,21 @@ Status launch_steps(const PersistentLayer& layer, const PersistentChunk& chunk, 
   p.h = padded_h;
   p.n_tiles = static_cast<int32_t>(cut.n_tiles);
   p.cluster = cut.cluster;
+  // Bits that an address, or what is added to it, must not have for two units beside each other to be aligned.
+  const auto odd = [](uint64_t bits, int32_t unit) { return bits % static_cast<uint64_t>(2 * unit) != 0; };
+  const uint64_t y_bits =
+      reinterpret_cast<uintptr_t>(a.y) | static_cast<uint64_t>(a.y_step) | static_cast<uint64_t>(a.y_sequence);
   for (int64_t s = 0; s < chunk.steps; ++s) {
     const int64_t t = chunk.reverse ? chunk.steps - 1 - s : s;
     x_rows.codes = x.codes + t * x.step;
+    x_rows.floats.begins = x.floats.begins && s == 0;
     h_rows.codes = a.state;
     ISOBIT_RETURN_IF_ERROR(pad_product_x({&W.shape, x_rows, padded_x}, {&R.shape, h_rows, padded_h}, stream));
     p.t = static_cast<int32_t>(t);
-    p.pairs = (reinterpret_cast<uintptr_t>(a.state) | reinterpret_cast<uintptr_t>(a.next_state) |
-               reinterpret_cast<uintptr_t>(a.y) | static_cast<uint64_t>(a.y_step) |
-               static_cast<uint64_t>(a.y_sequence) | static_cast<uint64_t>(h_rows.sequence)) %
-                  static_cast<uint64_t>(2 * layer.h_planes) ==
-              0;
+    p.pairs = !odd(y_bits, a.y_unit) &&
+              !odd(reinterpret_cast<uintptr_t>(a.state) | reinterpret_cast<uintptr_t>(a.next_state) |
+                       static_cast<uint64_t>(h_rows.sequence),
+                   layer.h_planes);
     ISOBIT_RETURN_IF_ERROR(
         launch_step(gru_products<Tile>, cut, cut.row_blocks * cut.n_tiles, Tile::kTotal, stream, p, a));
     a.state = chunk.next_state;

@@ -70,7 +70,7 @@ struct ProductsArgs {
   const uint8_t *x, *h;  // in the order of WgmmaArgs::x
   int32_t n_tiles, cluster;
   int32_t t;   // the step of the chunk
-  bool pairs;  // codes of two units beside each other are aligned in state, next_state and y
+  bool pairs;  // two units beside each other are aligned in state, next_state and y
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -290,6 +290,16 @@ __device__ __forceinline__ void write_pair(uint8_t* to, uint32_t pair, bool pair
     if (i < Planes || second) to[i] = static_cast<uint8_t>(pair >> 8 * i);
 }
 
+__device__ __forceinline__ void write_floats(uint8_t* to, float one, float another, bool pairs, bool second) {
+  auto* const floats = reinterpret_cast<float*>(to);
+  if (pairs) {
+    *reinterpret_cast<float2*>(to) = float2{one, another};
+    return;
+  }
+  floats[0] = one;
+  if (second) floats[1] = another;
+}
+
 /// In all threads: each has two units beside each other of some rows, whose sums are in shared memory.
 template <typename Tile, typename Args>
 struct ProductsGates {
@@ -302,9 +312,6 @@ struct ProductsGates {
   static constexpr int kNeeded = (kWgmmaRows + kRowsAtOnce - 1) / kRowsAtOnce;
   static constexpr int kMost = sizeof(Real) == 8 ? 2 : 4, kTurns = (kNeeded + kMost - 1) / kMost;
   static constexpr int kAtOnce = (kNeeded + kTurns - 1) / kTurns;
-  // Rows beyond the last are computed as well, from what is there, and not stored.
-  static_assert(((Tile::kSums - 1) * Tile::kPlane + (kTurns * kAtOnce * kRowsAtOnce) * Tile::kPitch) * 4 <=
-                Tile::kParametersAt);
 
   const Args& p;
   const RecurrenceArgs<Ratio>& a;
@@ -368,9 +375,9 @@ struct ProductsGates {
           h_start[gate][i] = h_starts[index].start[i];
         }
     }
-    uint8_t* y = a.y + p.t * a.y_step + n * a.y_sequence + int64_t{unit} * kHPlanes;
+    uint8_t* y = a.y + p.t * a.y_step + n * a.y_sequence + int64_t{unit} * a.y_unit;
     uint8_t* next_state = a.next_state + n * h_pitch + int64_t{unit} * kHPlanes;
-    const auto* sums = reinterpret_cast<const int32_t*>(shared) + row * Tile::kPitch + column;
+    const auto* const sums = reinterpret_cast<const int32_t*>(shared) + column;
     const bool plain = a.lengths == nullptr && a.mask == nullptr;
     barrier_wait(at.tables, 0);
 #pragma unroll 1
@@ -388,11 +395,14 @@ struct ProductsGates {
         Ratio h_by[kCells];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
+          // A row beyond the last one is computed from it, and not stored.
+          int at_row = row + i * kRowsAtOnce;
+          if (kRowsAtOnce * ((kTurns - 1) * kAtOnce + i + 1) > kWgmmaRows) at_row = min(at_row, kWgmmaRows - 1);
           int2 two[Tile::kSums];
 #pragma unroll
           for (int plane = 0; plane < Tile::kSums; ++plane)
-            two[plane] = *reinterpret_cast<const int2*>(sums + plane * Tile::kPlane + i * kRowsAtOnce * Tile::kPitch +
-                                                        gate * 16);
+            two[plane] =
+                *reinterpret_cast<const int2*>(sums + plane * Tile::kPlane + at_row * Tile::kPitch + gate * 16);
 #pragma unroll
           for (int j = 0; j < 2; ++j) {
             int32_t x[Tile::kXSums], hs[kHPlanes];
@@ -435,14 +445,17 @@ struct ProductsGates {
             codes = (now[i] & keeps) | (codes & ~keeps);
             shown = ended ? c.h_to_unsigned | c.h_to_unsigned << 16 : codes;
           }
-          write_pair<kHPlanes>(y, to_pair<kHPlanes>(shown, a.flip), p.pairs, second);
+          if (__builtin_expect(a.y_scale == 0, 1)) {
+            write_pair<kHPlanes>(y, to_pair<kHPlanes>(shown, a.flip), p.pairs, second);
+          } else {
+            write_floats(y, y_of<kHPlanes>(a, shown), y_of<kHPlanes>(a, shown >> 16), p.pairs, second);
+          }
           write_pair<kHPlanes>(next_state, to_pair<kHPlanes>(codes, a.flip), p.pairs, second);
         }
         n += kRowsAtOnce;
         y += kRowsAtOnce * a.y_sequence;
         next_state += kRowsAtOnce * h_pitch;
       }
-      sums += kAtOnce * kRowsAtOnce * Tile::kPitch;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) now[i] = next[i];
     }

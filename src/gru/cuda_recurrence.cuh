@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <tuple>
 
+#include "core/cuda_quantize.cuh"
 #include "gru/cuda_gates.cuh"
 #include "gru/cuda_persistent.h"
 
@@ -26,8 +27,10 @@ struct RecurrenceArgs {
   int32_t steps, batch, hidden;
   const uint8_t* state;        // [batch][hidden] codes
   uint8_t* next_state;         // after the last step; may be `state`
-  uint8_t* y;                  // codes; already offset to this direction's columns
+  uint8_t* y;                  // codes or floats; already offset to this direction's columns
   int64_t y_step, y_sequence;  // bytes
+  int32_t y_unit;              // the same from a unit to the next one
+  float y_scale;               // 0: codes; else floats, differences from z_h by this
   uint32_t flip;               // the sign bit of signed codes, of the high bytes, in all four bytes
   const int32_t* lengths;      // [batch], or null
   const uint8_t* mask;         // [all steps][batch][mask_width], or null
@@ -54,12 +57,21 @@ void set_recurrence(RecurrenceArgs<Ratio>& a, const PersistentLayer& layer, cons
   a.y = chunk.y;
   a.y_step = chunk.y_step;
   a.y_sequence = chunk.y_sequence;
+  a.y_unit = chunk.y_unit;
+  a.y_scale = chunk.y_scale;
   a.flip = layer.h_flip;
   a.lengths = chunk.lengths;
   a.mask = chunk.mask;
   a.mask_width = chunk.mask_width;
   a.reverse = chunk.reverse;
   a.delays = chunk.delays;
+}
+
+/// A float of y, of an unsigned code of h with anything above it.
+template <int Planes, typename Ratio>
+__device__ __forceinline__ float y_of(const RecurrenceArgs<Ratio>& a, uint32_t code) {
+  return dequantize_difference(static_cast<int32_t>((code & (Planes == 2 ? 0xffff : 0xff)) - a.gates.h_to_unsigned),
+                               a.y_scale);
 }
 
 /// A test's hook: up to 2^13 cycles, where there is a seed.

@@ -234,7 +234,8 @@ Status run_steps(const typename Lanes::Constants& gates, const DeviceLayer& laye
   const int64_t x_padded = padded_bytes(p.W);
   const int64_t h_padded = padded_bytes(p.R);
   const auto* const x = static_cast<const uint8_t*>(run.x);
-  const bool copies_x = !rows_aligned(run.x, p.W, run.x_strides, run.steps, run.batch);
+  const bool of_floats = run.floats.first != nullptr;
+  const bool copies_x = of_floats || !rows_aligned(run.x, p.W, run.x_strides, run.steps, run.batch);
   // Of the first step, which must not read what it writes.
   const bool copies_h =
       !rows_aligned(run.state, p.R, {0, p.R.size}, 1, run.batch) || (run.steps == 1 && run.state == run.next_state);
@@ -246,12 +247,13 @@ Status run_steps(const typename Lanes::Constants& gates, const DeviceLayer& laye
 
   PrepareArgs prepare{};
   prepare.batch = static_cast<uint32_t>(batch);
-  prepare.sets[0] = {nullptr,
-                     {run.x_strides.step * p.W.code_bytes, run.x_strides.sequence * p.W.code_bytes},
-                     0,
-                     row_bytes(p.W),
-                     padded_bytes(p.W),
-                     x_copy};
+  prepare.floats = run.floats;
+  prepare.x_code_bytes = p.W.code_bytes;
+  const int64_t x_width = of_floats ? int64_t{sizeof(float)} : p.W.code_bytes;
+  const int64_t y_width = run.y_scale == 0 ? p.R.code_bytes : int64_t{sizeof(float)};
+  prepare.sets[0] = {
+      nullptr, {run.x_strides.step * x_width, run.x_strides.sequence * x_width}, 0, row_bytes(p.W), padded_bytes(p.W),
+      x_copy};
   for (int i = 0; i < 2; ++i)
     prepare.sets[1 + i] = {static_cast<const uint8_t*>(run.state),
                            {0, row_bytes(p.R)},
@@ -275,6 +277,7 @@ Status run_steps(const typename Lanes::Constants& gates, const DeviceLayer& laye
   a.batch = batch;
   a.hidden = p.R.size;
   a.y_sequence = run.y_strides.sequence;
+  a.y_scale = run.y_scale;
   a.flip = p.R.flip;
   a.h_zero = p.h_zero;
   a.lengths = run.lengths;
@@ -288,12 +291,14 @@ Status run_steps(const typename Lanes::Constants& gates, const DeviceLayer& laye
     prepare.sets[0].from = x + first * prepare.sets[0].strides.step;
     prepare.sets[0].rows = copies_x ? static_cast<uint32_t>(steps * run.batch) : 0;
     if (done > 0) prepare.sets[1].rows = prepare.sets[2].rows = 0;
+    prepare.floats.begins = done == 0;
     if (const int64_t rows = int64_t{prepare.sets[0].rows} + prepare.sets[1].rows + prepare.sets[2].rows; rows > 0) {
       StepLaunch<PrepareArgs> copy;
       copy.kernel = step_prepare;
       copy.name = "kernel step_prepare";
-      copy.grid = dim3(pieces_of(std::max(x_padded, h_padded), 4 * kPrepareThreads),
-                       static_cast<unsigned>(std::min<int64_t>(rows, int64_t{16} * limits.processors)));
+      copy.grid.x = pieces_of(std::max(x_padded, h_padded), 4 * kPrepareThreads);
+      const int64_t most = of_floats ? kNanPlaces / copy.grid.x : int64_t{16} * limits.processors;
+      copy.grid.y = static_cast<unsigned>(std::min(rows, most));
       copy.threads = kPrepareThreads;
       ISOBIT_RETURN_IF_ERROR(copy(prepare, limits, stream));
     }
@@ -307,7 +312,7 @@ Status run_steps(const typename Lanes::Constants& gates, const DeviceLayer& laye
       const bool last = s + 1 == run.steps;
       a.next = last ? run.next_state : h[(s + 1) % 2];
       a.next_sequence = last ? p.R.size : h_padded / p.R.code_bytes;
-      a.y = static_cast<uint8_t*>(run.y) + t * run.y_strides.step * p.R.code_bytes;
+      a.y = static_cast<uint8_t*>(run.y) + t * run.y_strides.step * y_width;
       a.t = static_cast<int32_t>(t);
       a.mask = run.mask == nullptr ? nullptr : run.mask + t * run.batch * run.mask_width;
       ISOBIT_RETURN_IF_ERROR(launch(a, limits, stream));

@@ -30,6 +30,7 @@
 #include <type_traits>
 
 #include "core/cuda_ptx.cuh"
+#include "core/cuda_quantize.cuh"
 #include "gru/cuda_gates.cuh"
 #include "gru/cuda_gru.h"
 #include "gru/reference.h"
@@ -168,8 +169,9 @@ struct StepArgs {
   int32_t warps, x_warps;  // that multiply; of them, with W
   int32_t batch, hidden;
   void* next;  // codes of the next state
-  void* y;     // codes of this step
+  void* y;     // codes or floats of this step
   int64_t next_sequence, y_sequence;
+  float y_scale;    // 0: codes; else floats, differences from z_h by this
   uint32_t flip;    // the sign bit of signed codes of h
   uint32_t h_zero;  // unsigned
   int32_t t;
@@ -189,6 +191,8 @@ struct CodeRows {
 };
 struct PrepareArgs {
   CodeRows sets[3];  // x, and the state twice: padding is set in both buffers
+  DeviceFloats floats;
+  int32_t x_code_bytes;  // what floats of x become
   uint32_t batch;
 };
 
@@ -206,7 +210,13 @@ __device__ __forceinline__ void put_state(const StepArgs<Lanes>& a, int64_t n, i
     }
   };
   put(a.next, n * a.next_sequence + unit, code);
-  put(a.y, n * a.y_sequence + unit, frozen ? a.h_zero : code);
+  const uint32_t shown = frozen ? a.h_zero : code;
+  if (a.y_scale == 0) {
+    put(a.y, n * a.y_sequence + unit, shown);
+  } else {
+    static_cast<float*>(a.y)[n * a.y_sequence + unit] =
+        dequantize_difference(static_cast<int32_t>(shown - a.h_zero), a.y_scale);
+  }
 }
 
 /// A volatile load, so that all are under way before the first product: ptxas moves others behind the conditions of the
@@ -224,6 +234,8 @@ __device__ __forceinline__ uint4 load_codes(const uint8_t* from) {
 static __global__ void __launch_bounds__(kPrepareThreads) step_prepare(const __grid_constant__ PrepareArgs a) {
   let_next_grid_start();
   wait_for_grid_before();
+  unsigned long long* const nan_place =
+      begin_nan_search(a.floats, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
   const int k = static_cast<int>(blockIdx.x * kPrepareThreads + threadIdx.x) * 4;
   const uint32_t rows = a.sets[0].rows + a.sets[1].rows + a.sets[2].rows;
   for (uint32_t i = blockIdx.y; i < rows; i += gridDim.y) {
@@ -232,11 +244,20 @@ static __global__ void __launch_bounds__(kPrepareThreads) step_prepare(const __g
     while (row >= a.sets[set].rows) row -= a.sets[set++].rows;
     const CodeRows& s = a.sets[set];
     if (k >= s.padded_bytes) continue;
-    const uint8_t* const from = s.from + row / a.batch * s.strides.step + row % a.batch * s.strides.sequence + k;
+    const uint8_t* const from = s.from + row / a.batch * s.strides.step + row % a.batch * s.strides.sequence;
     uint32_t four = 0;
+    if (set == 0 && a.floats.first != nullptr) {
+      for (int j = 0; j < 4 && k + j < s.bytes; j += a.x_code_bytes) {
+        const float* const at = reinterpret_cast<const float*>(from) + (k + j) / a.x_code_bytes;
+        const auto code = static_cast<uint32_t>(quantize_float<int32_t>(a.floats, *at));
+        look_for_nan(a.floats, nan_place, at, *at);
+        four |= (a.x_code_bytes == 2 ? code & 0xffff : code & 0xff) << (8 * j);
+      }
+    } else {
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
-      if (k + j < s.bytes) four |= uint32_t{from[j]} << (8 * j);
+      for (int j = 0; j < 4; ++j)
+        if (k + j < s.bytes) four |= uint32_t{from[k + j]} << (8 * j);
+    }
     *reinterpret_cast<uint32_t*>(s.to + int64_t{row} * s.padded_bytes + k) = four;
   }
 }

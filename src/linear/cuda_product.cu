@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "core/cuda_launch.h"
+#include "core/cuda_quantize.cuh"
 #include "core/cuda_status.h"
 #include "linear/cuda_product.cuh"
 #include "linear/cuda_product_one_tile.cuh"
@@ -54,27 +55,58 @@ WgmmaKernel<Ratio> wgmma_kernel(const ProductShape& p) {
   });
 }
 
+template <int Planes>
+__device__ __forceinline__ uint32_t code_at(const uint8_t* row, int64_t k) {
+  uint32_t code = row[k * Planes];
+  if (Planes == 2) code |= static_cast<uint32_t>(row[k * 2 + 1]) << 8;
+  return code;
+}
+/// Bits of the code of a float.
+template <int Planes>
+__device__ __forceinline__ uint32_t code_of(const ProductRows& from, float value) {
+  return static_cast<uint32_t>(quantize_float<int32_t>(from.floats, value)) & (Planes == 2 ? 0xffff : 0xff);
+}
+
 /// Codes to unsigned rows padded with zeros, planes of high bytes first; four codes a thread.
 template <int Planes>
 __global__ void __launch_bounds__(kThreads)
     pad_rows(const __grid_constant__ ProductRows from, int64_t size, int64_t padded, int64_t words, uint32_t* out) {
   let_next_grid_start();
   wait_for_grid_before();
+  unsigned long long* const nan_place = begin_nan_search(from.floats, blockIdx.x, gridDim.x);
+  const bool is_float = from.floats.first != nullptr;
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   const int64_t row_words = padded / 4;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += stride) {
     const int64_t row = i / row_words;
     const int64_t k = i % row_words * 4;
-    const uint8_t* codes = from.codes + row / from.batch * from.step + row % from.batch * from.sequence + k * Planes;
+    const uint8_t* const at = from.codes + row / from.batch * from.step + row % from.batch * from.sequence;
+    uint32_t code[4] = {};
+    if (is_float) {
+      const float* const floats = reinterpret_cast<const float*>(at) + k;
+      float values[4] = {};
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (k + j < size) values[j] = floats[j];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (k + j < size) code[j] = code_of<Planes>(from, values[j]);
+        look_for_nan(from.floats, nan_place, floats + j, values[j]);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (k + j < size) code[j] = code_at<Planes>(at, k + j);
+    }
     uint32_t word[Planes] = {};
-    for (int64_t j = 0; j < 4; ++j) {
-      if (k + j >= size) break;
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
 #pragma unroll
       for (int plane = 0; plane < Planes; ++plane) {
-        const uint32_t byte = codes[j * Planes + Planes - 1 - plane];
+        const uint32_t byte = code[j] >> 8 * (Planes - 1 - plane) & 0xff;
+        // Weights beyond `size` are zero, whatever comes there.
         word[plane] |= (plane == 0 ? byte ^ from.flip : byte) << (8 * j);
       }
-    }
 #pragma unroll
     for (int plane = 0; plane < Planes; ++plane) out[(row * Planes + plane) * row_words + i % row_words] = word[plane];
   }
@@ -86,7 +118,7 @@ __device__ __forceinline__ uint4 plane_of(const uint4& codes, const uint4& more,
   return uint4{__byte_perm(codes.x, codes.y, bytes), __byte_perm(codes.z, codes.w, bytes),
                __byte_perm(more.x, more.y, bytes), __byte_perm(more.z, more.w, bytes)};
 }
-/// Rows to the order of WgmmaArgs::x. Whole: every 16 codes are there and aligned.
+/// Rows to the order of WgmmaArgs::x. whole: every 16 codes, or 4 floats, are there and aligned.
 struct PadStages {
   ProductRows from;
   int64_t size;
@@ -94,90 +126,159 @@ struct PadStages {
   int32_t k_blocks, planes;
   bool whole;
 };
-/// 64 rows x 128 codes by a block of threads, 16 codes a thread.
-template <int Planes, bool Whole>
-__device__ __forceinline__ void pad_stage(const PadStages& pad, int64_t row_tile, int32_t k_block) {
+enum class PadFrom { kWhole, kCodes, kFloats };
+/// 64 rows x 128 codes by a block of threads, 16 codes a thread at a time. What is read for a row or a column that is
+/// not there does not matter: rows are of no use, and weights of such columns are zero.
+template <int Planes, PadFrom From>
+__device__ __forceinline__ void pad_stage(const PadStages& pad, unsigned long long* nan_place, int64_t row_tile,
+                                          int32_t k_block) {
+  constexpr int kHalves = kWgmmaRows * kWgmmaDepth / 16 / kThreads;
   const ProductRows& from = pad.from;
   const uint32_t flips = from.flip * 0x01010101u;
   const auto batch = static_cast<uint32_t>(from.batch);
   const int64_t plane_pieces = int64_t{pad.k_blocks} * (kWgmmaStageBytes / 16);
-  uint4* const to = pad.out + row_tile * Planes * plane_pieces + k_block * (kWgmmaStageBytes / 16);
+  uint4* const to = pad.out + row_tile * Planes * plane_pieces + k_block * (kWgmmaStageBytes / 16) + threadIdx.x;
+  const auto first = static_cast<int>(threadIdx.x);
+  const int64_t k = int64_t{k_block} * kWgmmaDepth + (first % 8 ^ first / 8 % 8) * 16;
+  const uint8_t* rows[kHalves];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const auto i = static_cast<int>(threadIdx.x) + half * kThreads;
-    const int64_t row = row_tile * kWgmmaRows + i / 8;
-    const int64_t k = int64_t{k_block} * kWgmmaDepth + (i % 8 ^ i / 8 % 8) * 16;
-    uint4 piece[Planes]{};  // high bytes first
-    if (row < from.rows && k < pad.size) {
-      const uint8_t* codes = from.codes + static_cast<uint32_t>(row) / batch * from.step +
-                             static_cast<uint32_t>(row) % batch * from.sequence + k * Planes;
-      if (Whole) {
-        const auto* const whole = reinterpret_cast<const uint4*>(codes);
-        if constexpr (Planes == 1) {
-          piece[0] = whole[0];
+  for (int half = 0; half < kHalves; ++half) {
+    const int64_t wanted = row_tile * kWgmmaRows + first / 8 + half * (kThreads / 8);
+    const auto row = static_cast<uint32_t>(min(wanted, from.rows - 1));
+    rows[half] = from.codes + row / batch * from.step + row % batch * from.sequence;
+  }
+  uint4 piece[kHalves][Planes];  // high bytes first
+  // All loads are under way before the first result is looked at.
+  if constexpr (From == PadFrom::kWhole) {
+    uint4 codes[kHalves][Planes];
+    const int64_t there = k < pad.size ? k : 0;
+    wait_for_grid_before();
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int i = 0; i < Planes; ++i) codes[half][i] = reinterpret_cast<const uint4*>(rows[half] + there * Planes)[i];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int plane = 0; plane < Planes; ++plane)
+        piece[half][plane] =
+            Planes == 1 ? codes[half][0] : plane_of(codes[half][0], codes[half][Planes - 1], plane == 0);
+  } else {
+    uint32_t code[kHalves][16] = {};
+    wait_for_grid_before();
+    if constexpr (From == PadFrom::kFloats) {
+      float values[kHalves][16] = {};
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const float* const floats = reinterpret_cast<const float*>(rows[half]) + k;
+        if (pad.whole) {
+#pragma unroll
+          for (int j = 0; j < 16; j += 4)
+            if (k + j < pad.size) {
+              const float4 four = *reinterpret_cast<const float4*>(floats + j);
+              values[half][j] = four.x;
+              values[half][j + 1] = four.y;
+              values[half][j + 2] = four.z;
+              values[half][j + 3] = four.w;
+            }
         } else {
-          const uint4 first = whole[0], second = whole[1];
-          piece[0] = plane_of(first, second, true);
-          piece[1] = plane_of(first, second, false);
-        }
-      } else {
-#pragma unroll
-        for (int plane = 0; plane < Planes; ++plane) {
-          uint32_t words[4] = {};
 #pragma unroll
           for (int j = 0; j < 16; ++j)
-            if (k + j < pad.size)
-              words[j / 4] |= static_cast<uint32_t>(codes[j * Planes + Planes - 1 - plane]) << (j % 4 * 8);
-          piece[plane] = uint4{words[0], words[1], words[2], words[3]};
+            if (k + j < pad.size) values[half][j] = floats[j];
         }
       }
-      piece[0] = uint4{piece[0].x ^ flips, piece[0].y ^ flips, piece[0].z ^ flips, piece[0].w ^ flips};
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const float* const floats = reinterpret_cast<const float*>(rows[half]) + k;
+#pragma unroll
+        for (int j = 0; j < 16; ++j) {
+          code[half][j] = code_of<Planes>(from, values[half][j]);
+          look_for_nan(from.floats, nan_place, floats + j, values[half][j]);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+        for (int j = 0; j < 16; ++j)
+          if (k + j < pad.size) code[half][j] = code_at<Planes>(rows[half], k + j);
     }
 #pragma unroll
-    for (int plane = 0; plane < Planes; ++plane) to[plane * plane_pieces + i] = piece[plane];
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int plane = 0; plane < Planes; ++plane) {
+        uint32_t words[4] = {};
+#pragma unroll
+        for (int j = 0; j < 16; ++j) words[j / 4] |= (code[half][j] >> 8 * (Planes - 1 - plane) & 0xff) << j % 4 * 8;
+        piece[half][plane] = uint4{words[0], words[1], words[2], words[3]};
+      }
+  }
+#pragma unroll
+  for (int half = 0; half < kHalves; ++half) {
+    uint4& high = piece[half][0];
+    high = uint4{high.x ^ flips, high.y ^ flips, high.z ^ flips, high.w ^ flips};
+#pragma unroll
+    for (int plane = 0; plane < Planes; ++plane) to[plane * plane_pieces + half * kThreads] = piece[half][plane];
   }
 }
-/// The first `first_blocks` blocks pad one, the others another.
+template <int Planes>
+__device__ __forceinline__ void pad_codes(const PadStages& pad, int64_t row_tile, int32_t k_block) {
+  pad.whole ? pad_stage<Planes, PadFrom::kWhole>(pad, nullptr, row_tile, k_block)
+            : pad_stage<Planes, PadFrom::kCodes>(pad, nullptr, row_tile, k_block);
+}
+/// The first `first_stages` of all stages are of `one`, which has floats or not, the others of `another`.
+template <bool Floats>
 __global__ void __launch_bounds__(kThreads)
-    pad_stages(const __grid_constant__ PadStages one, const __grid_constant__ PadStages another,
-               uint32_t first_blocks) {
+    pad_stages(const __grid_constant__ PadStages one, const __grid_constant__ PadStages another, uint32_t first_stages,
+               uint32_t all_stages) {
   let_next_grid_start();
-  wait_for_grid_before();
-  const bool is_first = blockIdx.x < first_blocks;
-  const PadStages& pad = is_first ? one : another;
-  const uint32_t index = is_first ? blockIdx.x : blockIdx.x - first_blocks;
-  const auto k_blocks = static_cast<uint32_t>(pad.k_blocks);
-  const auto row_tile = static_cast<int64_t>(index / k_blocks);
-  const auto k_block = static_cast<int32_t>(index % k_blocks);
-  if (pad.planes == 1) {
-    pad.whole ? pad_stage<1, true>(pad, row_tile, k_block) : pad_stage<1, false>(pad, row_tile, k_block);
-  } else {
-    pad.whole ? pad_stage<2, true>(pad, row_tile, k_block) : pad_stage<2, false>(pad, row_tile, k_block);
+  unsigned long long* nan_place = nullptr;
+  if constexpr (Floats) {
+    wait_for_grid_before();
+    nan_place = begin_nan_search(one.from.floats, blockIdx.x, gridDim.x);
+  }
+  for (uint32_t stage = blockIdx.x; stage < all_stages; stage += gridDim.x) {
+    const bool is_first = stage < first_stages;
+    const PadStages& pad = is_first ? one : another;
+    const uint32_t index = is_first ? stage : stage - first_stages;
+    const auto k_blocks = static_cast<uint32_t>(pad.k_blocks);
+    const auto row_tile = static_cast<int64_t>(index / k_blocks);
+    const auto k_block = static_cast<int32_t>(index % k_blocks);
+    if (Floats && is_first) {
+      pad.planes == 1 ? pad_stage<1, PadFrom::kFloats>(pad, nan_place, row_tile, k_block)
+                      : pad_stage<2, PadFrom::kFloats>(pad, nan_place, row_tile, k_block);
+    } else {
+      pad.planes == 1 ? pad_codes<1>(pad, row_tile, k_block) : pad_codes<2>(pad, row_tile, k_block);
+    }
+    if (!Floats) break;  // a block each
   }
 }
 PadStages pad_stages_of(const ProductPadding& padding) {
   const ProductShape& p = *padding.shape;
   const ProductRows& from = padding.from;
+  const int64_t row = from.floats.first != nullptr ? p.k * 4 : p.k;
   const bool whole = (reinterpret_cast<uintptr_t>(from.codes) | static_cast<uint64_t>(from.step) |
-                      static_cast<uint64_t>(from.sequence) | static_cast<uint64_t>(p.k)) %
+                      static_cast<uint64_t>(from.sequence) | static_cast<uint64_t>(row)) %
                          16 ==
                      0;
   return {from, p.k, reinterpret_cast<uint4*>(padding.x), p.k_blocks, p.planes, whole};
 }
-uint32_t pad_blocks(const PadStages& pad) {
+uint32_t stages_of(const PadStages& pad) {
   return static_cast<uint32_t>(ceil_div(pad.from.rows, kWgmmaRows) * pad.k_blocks);
 }
-/// Blocks beyond those of `one` pad `another`.
-Status launch_pad_stages(const PadStages& one, const PadStages& another, uint32_t blocks, bool starts_early,
+/// Stages beyond those of `one` are of `another`.
+Status launch_pad_stages(const PadStages& one, const PadStages& another, uint32_t stages, bool starts_early,
                          cudaStream_t stream) {
   cudaLaunchAttribute early = early_start();
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks);
+  const bool floats = one.from.floats.first != nullptr;
+  config.gridDim = dim3(floats ? std::min(stages, kNanPlaces) : stages);
   config.blockDim = dim3(kThreads);
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = starts_early ? 1 : 0;
-  return cuda_status(cudaLaunchKernelEx(&config, pad_stages, one, another, pad_blocks(one)), "kernel pad_stages");
+  const auto pad = floats ? pad_stages<true> : pad_stages<false>;
+  return cuda_status(cudaLaunchKernelEx(&config, pad, one, another, stages_of(one), stages), "kernel pad_stages");
 }
 
 template <typename Ratio>
@@ -347,7 +448,7 @@ Result<ProductPack<Ratio>> pack_product(const ProductWeights<Ratio>& weights) {
                   "product_u8s8: shared memory"));
   ISOBIT_RETURN_IF_ERROR(prepare_wgmma<Ratio>(p));
 
-  if (p.columns > 0 || p.tiles_at_once > 0) pack_image(weights, pack);
+  if (p.k_blocks > 0) pack_image(weights, pack);
   const auto rows = static_cast<size_t>(p.n_padded);
   const auto depth = static_cast<size_t>(p.k);
   pack.w.assign(rows * static_cast<size_t>(p.k_padded), 0);
@@ -405,7 +506,8 @@ Status pad_product_x(const ProductShape& p, ProductKernel kernel, const ProductR
     const int64_t words = from.rows * p.k_padded / 4;
     cudaLaunchAttribute early = early_start();
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(std::min(ceil_div(words, kThreads), int64_t{16} * p.processors)));
+    const int64_t most = from.floats.first != nullptr ? kNanPlaces : int64_t{16} * p.processors;
+    config.gridDim = dim3(static_cast<unsigned>(std::min(ceil_div(words, kThreads), most)));
     config.blockDim = dim3(kThreads);
     config.stream = stream;
     config.attrs = &early;
@@ -415,11 +517,11 @@ Status pad_product_x(const ProductShape& p, ProductKernel kernel, const ProductR
                        "kernel pad_rows");
   }
   const PadStages pad = pad_stages_of({&p, from, x});
-  return launch_pad_stages(pad, pad, pad_blocks(pad), p.starts_early, stream);
+  return launch_pad_stages(pad, pad, stages_of(pad), p.starts_early, stream);
 }
 Status pad_product_x(const ProductPadding& first, const ProductPadding& second, cudaStream_t stream) {
   const PadStages one = pad_stages_of(first), another = pad_stages_of(second);
-  return launch_pad_stages(one, another, pad_blocks(one) + pad_blocks(another), first.shape->starts_early, stream);
+  return launch_pad_stages(one, another, stages_of(one) + stages_of(another), first.shape->starts_early, stream);
 }
 
 template <typename Ratio>
@@ -463,6 +565,9 @@ Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel,
   WgmmaKernel<Ratio> run = nullptr;
   if (kernel == ProductKernel::kOneTile) {
     if (columns == 0) columns = one_tile_columns(p, rows);
+    if (columns == 0)
+      return {StatusCode::kUnsupported,
+              "product_one_tile: the device does not take the tiles of " + std::to_string(rows) + " rows at once"};
     run = one_tile_kernel<Ratio>(p.planes, columns);
     cut_one_tile(a, p, columns, config, attributes[0]);
   } else {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/cuda_floats.h"
 #include "core/ratio.h"
 #include "isobit/status.h"
 
@@ -89,6 +90,7 @@ struct ProductRows {
   int64_t rows = 0, batch = 1;
   int64_t step = 0, sequence = 0;  // bytes
   uint8_t flip = 0;                // exclusive or with the highest byte: 0x80 makes signed codes unsigned
+  DeviceFloats floats{};           // where `codes` are floats of such codes: quantised on the way
 };
 
 /// Packs for the current device and prepares its kernels there.

@@ -22,8 +22,9 @@ struct GruRunOptions {
   const int32_t* lengths = nullptr;       // device memory, [N]; values outside 0..T count as the nearer end
   const uint8_t* zoneout_mask = nullptr;  // device memory, [T, N, directions * H]; models of one layer
   bool batch_first = false;               // x [N, T, C] and y [N, T, directions * H]
-  /// Device memory as large as `state` and apart from it, where the last state goes instead: `state` is only read, then.
-  /// Runs of one step are one launch instead of two so, if x and the rows of h are multiples of 16 bytes: two buffers in turn.
+  /// Device memory as large as `state` and apart from it, where the last state goes instead: `state` is only read,
+  /// then. Runs of one step of codes are one launch instead of two so, if x and the rows of h are multiples of 16
+  /// bytes: two buffers in turn.
   std::span<std::byte> next_state{};
 };
 
@@ -60,8 +61,8 @@ class DeviceGru {
   [[nodiscard]] Status forward_codes(std::span<const std::byte> x, std::span<std::byte> y, int64_t steps, int64_t batch,
                                      std::span<std::byte> state, std::span<std::byte> workspace, cudaStream_t stream,
                                      const GruRunOptions& options = {}) const;
-  /// Float in and out: x is quantised, y dequantised. A run cannot return what it finds in x later: NaN counts as zero,
-  /// and check_input says where it was.
+  /// Float in and out: the kernels quantise x where they read it, and dequantise y where they write it. A run cannot
+  /// return what it finds in x later: NaN counts as zero, and check_input says where it was.
   [[nodiscard]] Status forward(std::span<const float> x, std::span<float> y, int64_t steps, int64_t batch,
                                std::span<std::byte> state, std::span<std::byte> workspace, cudaStream_t stream,
                                const GruRunOptions& options = {}) const;
