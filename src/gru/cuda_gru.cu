@@ -680,7 +680,8 @@ Status DeviceGru::forward(std::span<const float> x, std::span<float> y, int64_t 
   ISOBIT_ASSIGN_OR_RETURN(const Data::Call call,
                           data.prepare(x_buffer, y_buffer, steps, batch, state, workspace, stream, options));
   if (x.empty())  // no kernel begins a search
-    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMemsetAsync(call.workspace, 0xff, kNanBytes, stream), "check_input"));
+    ISOBIT_RETURN_IF_ERROR(
+        cuda_status(cudaMemsetAsync(call.workspace, 0xff, kNanBytes, stream), "resetting check_input"));
   return data.run_layers(call, x.data(), y.data(), true);
 }
 

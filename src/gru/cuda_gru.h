@@ -63,7 +63,7 @@ struct DeviceRun {
   int64_t batch;
   const void* x;  // codes of the x grid, or what `floats` quantises
   DeviceStrides x_strides;
-  void* y;  // codes of the h grid, already at this direction's columns
+  void* y;  // codes of the h grid, or floats where y_scale is not 0; already at this direction's columns
   DeviceStrides y_strides;
   const void* state;       // [N, H] codes of the h grid
   void* next_state;        // the same after the last step; may be `state`

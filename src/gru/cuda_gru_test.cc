@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/cuda_floats.h"
 #include "gru/cuda_limits.h"
 #include "gru/cuda_persistent_hooks.h"
 #include "gru/cuda_ratios.h"
@@ -282,15 +283,41 @@ class DeviceGrus : public ::testing::Test {
     GruRunOptions options;
   };
 
-  /// Floats of the codes of x; here and there NaN in place of a zero, which it counts as.
+  /// What a run takes and gives: codes; floats, y from 4 bytes past a multiple of 256 on; or from a multiple on.
+  enum class Entry { kCodes, kFloats, kAlignedFloats };
+
+  static int64_t x_count(const Case& c) { return c.run.steps * c.run.batch * c.model.input_size(); }
+  /// Where NaN is among the floats of x: nowhere; in the last place, which may be beyond a length and in a later chunk
+  /// only; in a few places.
+  static std::vector<int64_t> nan_places(const Case& c) {
+    const int64_t count = x_count(c);
+    Random random(static_cast<uint64_t>(count * 31 + c.model.hidden_size() * 7 + c.run.steps));
+    switch (random.between(0, 3)) {
+      case 0: return {};
+      case 1: return {count - 1};
+      case 2: return {random.between(0, count - 1)};
+      default: return {random.between(0, count - 1), random.between(0, count - 1), count - 1};
+    }
+  }
+  /// The same with zeros there, which is what NaN counts as.
+  static Case with_zeros(Case c) {
+    const Grid& grid = c.model.input_grid();
+    for (const int64_t place : nan_places(c)) store_code(c.run.x.data(), grid.dtype(), place, grid.zero_point);
+    return c;
+  }
+  /// Floats that are quantised to the codes of x, or NaN.
   static std::vector<float> floats_of_x(const Case& c) {
     const Grid& grid = c.model.input_grid();
-    const int64_t count = c.run.steps * c.run.batch * c.model.input_size();
-    std::vector<float> x(static_cast<size_t>(count));
-    dequantize(grid, c.run.x.data(), x);
-    Random random(static_cast<uint64_t>(count));
-    for (float& value : x)
-      if (value == 0 && random.one_in(20)) value = std::numeric_limits<float>::quiet_NaN();
+    std::vector<float> x(static_cast<size_t>(x_count(c)));
+    Random random(x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const int64_t code = load_code(c.run.x.data(), grid.dtype(), static_cast<int64_t>(i));
+      const float noise = 0.05f * static_cast<float>(random.between(-8, 8));
+      x[i] = (static_cast<float>(code - grid.zero_point) + noise) * grid.scale();
+      if ((code == grid.min() || code == grid.max()) && random.one_in(4))
+        x[i] = code == grid.min() ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity();
+    }
+    for (const int64_t place : nan_places(c)) x[static_cast<size_t>(place)] = std::numeric_limits<float>::quiet_NaN();
     return x;
   }
   /// What check_input says of floats.
@@ -299,9 +326,10 @@ class DeviceGrus : public ::testing::Test {
     return nan == x.end() ? "" : "x[" + std::to_string(nan - x.begin()) + "] is NaN, must be a number";
   }
 
-  /// Runs the case in its chunks with one kernel; of floats: x is made of the codes, and y is floats.
-  void on_device(const Case& c, const DeviceGru& gru, std::string_view kernel, bool of_floats, Outcome& out) const {
+  /// Runs the case in its chunks with one kernel.
+  void on_device(const Case& c, const DeviceGru& gru, std::string_view kernel, Entry entry, Outcome& out) const {
     const RandomRun& run = c.run;
+    const bool of_floats = entry != Entry::kCodes;
     const int64_t x_size = of_floats ? 4 : size_of(c.model.input_grid());
     const int64_t y_size = of_floats ? 4 : size_of(c.model.output_grid());
     const std::vector<float> floats = of_floats ? floats_of_x(c) : std::vector<float>();
@@ -311,7 +339,7 @@ class DeviceGrus : public ::testing::Test {
     const int64_t x_row = run.batch * c.model.input_size() * x_size;
     const int64_t y_row = run.batch * c.model.output_size() * y_size;
     GuardedDeviceBuffer x(run.steps * x_row, c.two_states ? 0 : x_size);
-    GuardedDeviceBuffer y(run.steps * y_row, y_size);
+    GuardedDeviceBuffer y(run.steps * y_row, entry == Entry::kAlignedFloats ? 0 : y_size);
     GuardedDeviceBuffer state(gru.state_bytes(run.batch));
     GuardedDeviceBuffer other_state(c.two_states ? gru.state_bytes(run.batch) : 0);
     const GuardedDeviceBuffer* now = &state;
@@ -356,7 +384,8 @@ class DeviceGrus : public ::testing::Test {
   }
 
   /// Every kernel that can run the case, or `only` one.
-  void compare(const Case& c, std::string_view only = {}) {
+  void compare(const Case& given, std::string_view only = {}) {
+    const Case c = with_zeros(given);
     const Outcome expected = on_host(c);
     const Result<DeviceGru> gru = DeviceGru::create(c.model);
     ASSERT_TRUE(gru.ok()) << gru.status().message();
@@ -368,7 +397,7 @@ class DeviceGrus : public ::testing::Test {
         if (HasFatalFailure()) return;
       }
       Outcome actual;
-      on_device(c, *gru, kernel.name, false, actual);
+      on_device(c, *gru, kernel.name, Entry::kCodes, actual);
       if (HasFatalFailure()) return;
       const int64_t count = c.run.steps * c.run.batch * c.model.output_size();
       compared_ += count;
@@ -394,11 +423,12 @@ class DeviceGrus : public ::testing::Test {
 
   void compare_floats(const Case& c, const DeviceGru& gru, std::string_view kernel, const Outcome& expected) {
     Outcome actual;
-    on_device(c, gru, kernel, true, actual);
+    const std::string with_floats = std::string(kernel) + ", floats";
+    const bool aligned = runs_[with_floats]++ % 2 == 0;
+    on_device(c, gru, kernel, aligned ? Entry::kAlignedFloats : Entry::kFloats, actual);
     if (HasFatalFailure()) return;
     std::vector<float> y(actual.y.size() / 4);
     dequantize(c.model.output_grid(), expected.y.data(), y);
-    runs_[std::string(kernel) + ", floats"] += 1;
     EXPECT_TRUE(equal(actual.state, expected.state)) << kernel << ": last state of floats";
     const auto* const bits = reinterpret_cast<const uint32_t*>(actual.y.data());
     for (size_t i = 0; i < y.size(); ++i)
@@ -735,6 +765,10 @@ TEST_F(DeviceGrus, EveryFormOfPersistent) {
           << DeviceGru::create(c.model)->choose_kernel(size.batch, c.run.steps, size.kernel).status().message();
       EXPECT_EQ(runs_[std::string(size.kernel) + ", floats"], runs_[std::string(size.kernel)]);
     }
+  for (const char* kernel : {"cluster_many", "grid", "products"})  // floats from aligned addresses on, and others
+    if (must_run_persistent() && !hidden_from_sanitizer(kernel)) {
+      EXPECT_GE(runs_[std::string(kernel) + ", floats"], 2) << kernel;
+    }
   std::printf("%d runs, %lld outputs compared\n", cases, static_cast<long long>(compared_));
 }
 
@@ -947,6 +981,7 @@ TEST_F(DeviceGrus, DelaysInTheExchangeChangeNoByte) {
     }
     std::printf("%s, H = %lld, %lld sequences: %lld delayed steps\n", size.kernel.data(),
                 static_cast<long long>(size.hidden), static_cast<long long>(size.batch), static_cast<long long>(all));
+    std::fflush(stdout);  // a long run may be cut off
   }
 }
 
@@ -1309,10 +1344,10 @@ TEST_F(DeviceGrus, RunsOfOneInputAreEqual) {
         continue;
       }
       Outcome first;
-      on_device(c, *gru, kernel.name, false, first);
+      on_device(c, *gru, kernel.name, Entry::kCodes, first);
       for (int repeat = 1; repeat < (sanitized() ? 3 : 1000) && !HasFailure(); ++repeat) {
         Outcome again;
-        on_device(c, *gru, kernel.name, false, again);
+        on_device(c, *gru, kernel.name, Entry::kCodes, again);
         ASSERT_TRUE(again.y == first.y) << kernel.name << ", H = " << c.shape.hidden << ", repeat " << repeat;
         ASSERT_TRUE(equal(again.state, first.state)) << kernel.name << " " << repeat;
       }
@@ -1320,15 +1355,22 @@ TEST_F(DeviceGrus, RunsOfOneInputAreEqual) {
   }
 }
 
-/// Whatever a launch needs must be in the graph: clusters, cooperative launches, the counters that they start from.
+/// Whatever a launch needs must be in the graph: clusters, cooperative launches, the counters that they start from. Of
+/// floats a NaN of one replay is forgotten in the next.
 TEST_F(DeviceGrus, PersistentRunsReplayInAGraph) {
   if (racecheck()) return;
   for (const PersistentSize& size : kPersistentSizes) {
     if (sanitized() && size.hidden > 300) continue;
     Case c = case_of(23, size);
     c.fast_host = true;
+    const Grid& grid = c.model.input_grid();
+    store_code(c.run.x.data(), grid.dtype(), x_count(c) - 1, grid.zero_point);
     SCOPED_TRACE(describe(c.shape, c.run, 23, 0));
     const Outcome expected = on_host(c);
+    std::vector<float> floats(static_cast<size_t>(x_count(c))),
+        float_y(static_cast<size_t>(c.run.steps * c.run.batch * c.model.output_size()));
+    dequantize(grid, c.run.x.data(), floats);
+    dequantize(c.model.output_grid(), expected.y.data(), float_y);
     const Result<DeviceGru> gru = DeviceGru::create(c.model);
     ASSERT_TRUE(gru.ok()) << gru.status().message();
     if (const Status runs = gru->choose_kernel(size.batch, c.run.steps, size.kernel).status(); !runs.ok()) {
@@ -1338,6 +1380,7 @@ TEST_F(DeviceGrus, PersistentRunsReplayInAGraph) {
     GuardedDeviceBuffer x(static_cast<int64_t>(c.run.x.size())), y(static_cast<int64_t>(expected.y.size()));
     GuardedDeviceBuffer state(gru->state_bytes(size.batch)), next(gru->state_bytes(size.batch));
     GuardedDeviceBuffer workspace(gru->workspace_bytes(size.batch, c.run.steps));
+    GuardedDeviceBuffer x_floats(x_count(c) * 4), y_floats(static_cast<int64_t>(float_y.size()) * 4);
     x.write(c.run.x);
     ASSERT_TRUE(gru->upload_state(c.run.start, state.bytes(), stream_).ok());
     wait();
@@ -1347,16 +1390,25 @@ TEST_F(DeviceGrus, PersistentRunsReplayInAGraph) {
     ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
     const Status status = gru->forward_codes(x.bytes(), y.bytes(), c.run.steps, size.batch, state.bytes(),
                                              workspace.bytes(), stream_, options);
+    const Status of_floats = gru->forward({static_cast<const float*>(x_floats.data()), floats.size()},
+                                          {static_cast<float*>(y_floats.data()), float_y.size()}, c.run.steps,
+                                          size.batch, state.bytes(), workspace.bytes(), stream_, options);
     cudaGraph_t graph = nullptr;
     ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
     ASSERT_TRUE(status.ok()) << status.message();
+    ASSERT_TRUE(of_floats.ok()) << of_floats.message();
     cudaGraphExec_t executable = nullptr;
     ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
     for (int replay = 0; replay < 3; ++replay) {
       y.write(std::vector<std::byte>(expected.y.size()));
+      floats.back() = replay % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
+      x_floats.write(floats);
       ASSERT_EQ(cudaGraphLaunch(executable, stream_), cudaSuccess);
       wait();
       EXPECT_TRUE(y.read<std::byte>() == expected.y) << "replay " << replay;
+      EXPECT_TRUE(y_floats.read<float>() == float_y) << "replay " << replay;
+      EXPECT_EQ(DeviceGru::check_input(workspace.bytes(), stream_).message(), nan_message(floats))
+          << "replay " << replay;
       GruState after = c.model.initial_state(size.batch);
       ASSERT_TRUE(gru->download_state(next.bytes(), after, stream_).ok());
       EXPECT_TRUE(equal(after, expected.state)) << "replay " << replay;
@@ -1373,7 +1425,7 @@ TEST_F(DeviceGrus, OtherWorkOnTheDeviceChangesNoByte) {
   const Result<DeviceGru> load_gru = DeviceGru::create(load.model);
   ASSERT_TRUE(load_gru.ok()) << load_gru.status().message();
   Outcome expected_load;
-  on_device(load, *load_gru, {}, false, expected_load);
+  on_device(load, *load_gru, {}, Entry::kCodes, expected_load);
   std::atomic<bool> done = false;
   int64_t load_runs = 0;
   std::thread other([&] {
@@ -1623,7 +1675,7 @@ TEST_F(DeviceGrus, RefusesByName) {
   expect(gru->forward(floats, results.first(39), 4, 2, h, scratch, stream_), "y has 39 elements of 4 bytes");
   expect(gru->forward(floats, results, 4, 2, h.first(5), scratch, stream_), "state has 5 bytes");
   expect(gru->forward(floats, results, 4, 2, h, scratch.first(256), stream_), "workspace has 256 bytes");
-  expect(DeviceGru::check_input(scratch.first(4), stream_), "workspace has 4 bytes");
+  expect(DeviceGru::check_input(scratch.first(kNanPlaces * 8 - 1), stream_), "workspace has 8191 bytes");
   expect(DeviceGru::check_input(scratch.subspan(8), stream_), "workspace is not aligned");
 
   expect(gru->initial_state(h, -1, stream_), "batch is -1");

@@ -13,7 +13,7 @@
 // Time of a single step is latency. So a warp asks for all its weights at once and before it waits for the grid before
 // it (programmatic dependent launch, sm_90 and later): they are constant, all else is read and written after that wait.
 // x and h are read as they are, 16 aligned bytes at a time; what lies past the end of a row meets weights of zero.
-// Where the caller's rows are not aligned, step_prepare has copied them to rows that are.
+// Where the caller's rows are not aligned, or floats, step_prepare has copied them to rows that are aligned codes.
 //
 // Who reads and writes the state. Any block may read all of h after another has finished, so h_(s+1) must not be
 // written over h_s. The first step reads the caller's state, the last one writes the next; between them the state is in
@@ -182,10 +182,10 @@ struct StepArgs {
 
 /// Rows of codes to be copied to aligned rows, padded with zeros.
 struct CodeRows {
-  const uint8_t* from;
+  const uint8_t* from;    // or floats
   DeviceStrides strides;  // in bytes
   uint32_t rows;          // steps * batch
-  int32_t bytes;          // of a row
+  int32_t bytes;          // of a row of codes
   int32_t padded_bytes;   // of a copied row
   uint8_t* to;
 };

@@ -67,7 +67,8 @@ __device__ __forceinline__ uint32_t code_of(const ProductRows& from, float value
   return static_cast<uint32_t>(quantize_float<int32_t>(from.floats, value)) & (Planes == 2 ? 0xffff : 0xff);
 }
 
-/// Codes to unsigned rows padded with zeros, planes of high bytes first; four codes a thread.
+/// Codes, or floats of codes, to unsigned rows, planes of high bytes first; four codes a thread. What comes beyond a
+/// row does not matter.
 template <int Planes>
 __global__ void __launch_bounds__(kThreads)
     pad_rows(const __grid_constant__ ProductRows from, int64_t size, int64_t padded, int64_t words, uint32_t* out) {

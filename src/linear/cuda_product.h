@@ -90,7 +90,7 @@ struct ProductRows {
   int64_t rows = 0, batch = 1;
   int64_t step = 0, sequence = 0;  // bytes
   uint8_t flip = 0;                // exclusive or with the highest byte: 0x80 makes signed codes unsigned
-  DeviceFloats floats{};           // where `codes` are floats of such codes: quantised on the way
+  DeviceFloats floats{};           // where `codes` are floats: quantised on the way, and NaN looked for
 };
 
 /// Packs for the current device and prepares its kernels there.
@@ -121,7 +121,7 @@ struct ProductPadding {
   ProductRows from;
   uint8_t* x;
 };
-/// The same for two products in one launch.
+/// The same for two products in one launch. Only `first` may be of floats.
 Status pad_product_x(const ProductPadding& first, const ProductPadding& second, cudaStream_t stream);
 
 /// out [rows][n], 16-byte aligned, from what pad_product_x, just before in the stream, has written for that kernel. At

@@ -67,7 +67,7 @@ class DeviceGru {
                                std::span<std::byte> state, std::span<std::byte> workspace, cudaStream_t stream,
                                const GruRunOptions& options = {}) const;
   /// Waits for the stream; kInvalidArgument with the index of the first NaN of x in the last `forward` that used this
-  /// workspace.
+  /// workspace. Of a workspace that none has used it says nothing of use.
   [[nodiscard]] static Status check_input(std::span<const std::byte> workspace, cudaStream_t stream);
 
  private:
