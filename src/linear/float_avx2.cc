@@ -29,6 +29,12 @@ struct Vector {
     _mm_storeu_ps(p, _mm256_castps256_ps128(a));
     _mm_storeu_ps(p + stride, _mm256_extractf128_ps(a, 1));
   }
+  ISOBIT_HD static void store_rows(float* p, int64_t stride, const Floats (&a)[4]) {
+    for (int pair = 0; pair < 4; pair += 2) {
+      store(p + 4 * pair, _mm256_permute2f128_ps(a[pair], a[pair + 1], 0x20));
+      store(p + stride + 4 * pair, _mm256_permute2f128_ps(a[pair], a[pair + 1], 0x31));
+    }
+  }
   ISOBIT_HD static Words load_words(const uint32_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }

@@ -34,6 +34,14 @@ struct Vector {
     _mm_storeu_ps(p + 2 * stride, _mm512_extractf32x4_ps(a, 2));
     _mm_storeu_ps(p + 3 * stride, _mm512_extractf32x4_ps(a, 3));
   }
+  ISOBIT_HD static void store_rows(float* p, int64_t stride, const Floats (&a)[4]) {
+    const Floats low01 = _mm512_shuffle_f32x4(a[0], a[1], 0x44), high01 = _mm512_shuffle_f32x4(a[0], a[1], 0xEE);
+    const Floats low23 = _mm512_shuffle_f32x4(a[2], a[3], 0x44), high23 = _mm512_shuffle_f32x4(a[2], a[3], 0xEE);
+    store(p, _mm512_shuffle_f32x4(low01, low23, 0x88));
+    store(p + stride, _mm512_shuffle_f32x4(low01, low23, 0xDD));
+    store(p + 2 * stride, _mm512_shuffle_f32x4(high01, high23, 0x88));
+    store(p + 3 * stride, _mm512_shuffle_f32x4(high01, high23, 0xDD));
+  }
   ISOBIT_HD static Words load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
   template <int kCount>
   ISOBIT_HD static Words shift_right(Words a) {

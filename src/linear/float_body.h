@@ -17,6 +17,7 @@
 //   kLookUpBits                codes of so many bits are indices of look_up, whatever the bits above
 //   zero, set, load, store, load_words, shift_right, add, sub, min, max, load_as, store_as
 //   store_fours(p, stride, a)  lanes 4 i to 4 i + 3 at p + i * stride
+//   store_rows(p, stride, a)   the same of each a[r], r to 3, at p + 4 r
 //   fma(a, b, c)               a * b + c
 //   one_nan(a)                 a, or 0x7FC00000 for every NaN
 //   load_table, look_up        values[word modulo 2^kLookUpBits]
@@ -297,11 +298,34 @@ void widen(const void* from, int64_t index, int64_t count, float* out, int64_t s
   for (int64_t j = 0; i + j < count; j += 4, out += stride) std::memcpy(out, widened + j, 4 * sizeof(float));
 }
 
-inline void widen_of_type(const void* from, Dtype dtype, int64_t index, int64_t count, float* out, int64_t stride) {
+/// The same of four rows, x_stride elements from one to the next, which fill whole lines together.
+template <Dtype kDtype>
+void widen_four(const void* from, int64_t index, int64_t x_stride, int64_t count, float* out, int64_t stride) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Floats of_rows[4];
+    unroll<4>(ISOBIT_UNROLLED(r) { of_rows[r] = Vector::load_as<kDtype>(from, index + r * x_stride + i); });
+    Vector::store_rows(out + i / 4 * stride, stride, of_rows);
+  }
+  if (i == count) return;
+  for (int64_t r = 0; r < 4; ++r)
+    widen<kDtype>(from, index + r * x_stride + i, count - i, out + i / 4 * stride + r * 4, stride);
+}
+
+/// rows: four, or one.
+template <Dtype kDtype>
+void widen_rows(const void* from, int64_t index, int64_t x_stride, int64_t rows, int64_t count, float* out,
+                int64_t stride) {
+  if (rows == 4) return widen_four<kDtype>(from, index, x_stride, count, out, stride);
+  widen<kDtype>(from, index, count, out, stride);
+}
+
+inline void widen_rows_of_type(const void* from, Dtype dtype, int64_t index, int64_t x_stride, int64_t rows,
+                               int64_t count, float* out, int64_t stride) {
   switch (dtype) {
-    case Dtype::kF16: return widen<Dtype::kF16>(from, index, count, out, stride);
-    case Dtype::kBF16: return widen<Dtype::kBF16>(from, index, count, out, stride);
-    default: return widen<Dtype::kF32>(from, index, count, out, stride);
+    case Dtype::kF16: return widen_rows<Dtype::kF16>(from, index, x_stride, rows, count, out, stride);
+    case Dtype::kBF16: return widen_rows<Dtype::kBF16>(from, index, x_stride, rows, count, out, stride);
+    default: return widen_rows<Dtype::kF32>(from, index, x_stride, rows, count, out, stride);
   }
 }
 
@@ -317,11 +341,16 @@ void take_chunk(const FloatLinearArgs& args, const Chunk& chunk, int64_t first, 
   const int64_t bytes = args.dtype == Dtype::kF32 ? 4 : 2;
   const int64_t stride = 4 * count;
   const int64_t filled = (existing + 3) / 4 * 4;
-  for (int64_t r = 0; r < count; ++r) {
+  for (int64_t r = 0; r < count;) {
+    const int64_t together = count - r < 4 ? 1 : 4;
     const int64_t index = (first + r) * args.x_stride + from;
-    const unsigned char* const next = static_cast<const unsigned char*>(args.x) + (index + existing) * bytes;
-    for (int64_t i = 0; i < existing * bytes; i += 64) __builtin_prefetch(next + i, 0, 2);
-    widen_of_type(args.x, args.dtype, index, existing, out + r * 4, stride);
+    for (int64_t row = 0; row < together; ++row) {
+      const int64_t end = index + row * args.x_stride + existing;
+      const unsigned char* const next = static_cast<const unsigned char*>(args.x) + end * bytes;
+      for (int64_t i = 0; i < existing * bytes; i += 64) __builtin_prefetch(next + i, 0, 2);
+    }
+    widen_rows_of_type(args.x, args.dtype, index, args.x_stride, together, existing, out + r * 4, stride);
+    r += together;
   }
   std::memset(out + filled * count, 0, static_cast<size_t>((floats - filled) * count) * sizeof(float));
   if (args.offsets == nullptr) return;

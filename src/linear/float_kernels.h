@@ -19,7 +19,7 @@ inline constexpr int kFloatWideTiles = 4;
 inline constexpr int kFloatChunk = 128;
 /// Rows of x that are taken together: decoding is paid once for all of them, and what they need beside the weights
 /// stays in half a second-level cache.
-inline constexpr int kFloatRows = 84;
+inline constexpr int kFloatRows = 140;
 /// Wide blocks whose sums over a part of k are collected before the next part of x is read.
 inline constexpr int kFloatBlocks = 4;
 /// Elements of k in such a part: kFloatRows rows of it stay in the second-level cache.

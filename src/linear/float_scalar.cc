@@ -43,6 +43,9 @@ struct Vector {
   ISOBIT_HD static void store_fours(float* p, int64_t stride, const Floats& a) {
     for (int i = 0; i < kLanes; i += 4) std::memcpy(p + i / 4 * stride, a.lane + i, 4 * sizeof(float));
   }
+  ISOBIT_HD static void store_rows(float* p, int64_t stride, const Floats (&a)[4]) {
+    for (int r = 0; r < 4; ++r) store_fours(p + 4 * r, stride, a[r]);
+  }
   ISOBIT_HD static Words load_words(const uint32_t* p) {
     return of_lanes<Words>([&](int i) { return p[i]; });
   }
