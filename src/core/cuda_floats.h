@@ -7,7 +7,7 @@
 
 namespace isobit::cuda {
 
-/// Indices of NaN that a search keeps: one of each block, the least of which is the first.
+/// Indices of NaN that a search keeps, one for each block of its first launch; the least is the first.
 inline constexpr uint32_t kNanPlaces = 1024;
 inline constexpr unsigned long long kNoNan = ~0ull;
 
@@ -17,7 +17,7 @@ struct DeviceFloats {
   float inverse_scale = 0;
   int64_t min = 0, max = 0, zero_point = 0;  // of codes
   unsigned long long* nans = nullptr;        // [kNanPlaces]; null: nobody looks for NaN
-  bool begins = false;                       // the first launch of a search, which sets all places
+  bool begins = false;                       // the search: whoever reads first sets all places
 };
 
 }  // namespace isobit::cuda

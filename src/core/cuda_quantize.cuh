@@ -7,20 +7,30 @@
 
 namespace isobit::cuda {
 
-/// Where a block puts the index of the first NaN that it meets, or null. In every thread of the block, once, after
-/// wait_for_grid_before. A launch that begins a search has at most kNanPlaces blocks, each of one dimension.
-__device__ __forceinline__ unsigned long long* begin_nan_search(const DeviceFloats& floats, uint32_t block,
-                                                                uint32_t blocks) {
-  if (floats.nans == nullptr || !floats.begins) return floats.nans;
+/// Where a block puts the index of the first NaN that it meets; null where nobody looks.
+__device__ __forceinline__ unsigned long long* nan_place_of(const DeviceFloats& floats, uint32_t block) {
+  return floats.nans == nullptr ? nullptr : floats.nans + block % kNanPlaces;
+}
+
+/// Sets all places where a search begins. In every thread of every block, each of one dimension, after
+/// wait_for_grid_before and before look_for_nan. Such a launch has at most kNanPlaces blocks: a block sets its own.
+__device__ __forceinline__ void begin_nan_search(const DeviceFloats& floats, uint32_t block, uint32_t blocks) {
+  if (!floats.begins) return;
   for (uint32_t i = threadIdx.x * blocks + block; i < kNanPlaces; i += blockDim.x * blocks) floats.nans[i] = kNoNan;
   __syncthreads();
-  return floats.nans + block;
 }
 
 /// A float of *at. Apart from quantize_float, so that several loads may be under way before the first is looked at.
 __device__ __forceinline__ void look_for_nan(const DeviceFloats& floats, unsigned long long* nan_place, const float* at,
                                              float value) {
   if (isnan(value) && nan_place != nullptr) atomicMin(nan_place, static_cast<unsigned long long>(at - floats.first));
+}
+/// Four from `at` on, with one branch where none is NaN.
+__device__ __forceinline__ void look_for_nan(const DeviceFloats& floats, unsigned long long* nan_place, const float* at,
+                                             const float (&values)[4]) {
+  if (!(isnan(values[0]) | isnan(values[1]) | isnan(values[2]) | isnan(values[3]))) return;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) look_for_nan(floats, nan_place, at + j, values[j]);
 }
 
 /// quantize() of core/grid.cc; NaN becomes the code of zero. Integer: int32_t for codes of at most 16 bits, else
@@ -37,6 +47,9 @@ __device__ __forceinline__ Integer quantize_float(const DeviceFloats& floats, fl
 /// dequantize() of core/grid.cc; a code minus its zero point.
 __device__ __forceinline__ float dequantize_difference(int32_t difference, float scale) {
   return __fmul_rn(__int2float_rn(difference), scale);
+}
+__device__ __forceinline__ float dequantize_difference(int64_t difference, float scale) {
+  return __fmul_rn(__ll2float_rn(difference), scale);
 }
 
 }  // namespace isobit::cuda

@@ -23,7 +23,7 @@ __host__ __device__ constexpr int64_t block_scratch_bytes(int64_t input_size, in
 }
 
 int64_t block_count(int64_t batch, const DeviceLimits& limits) {
-  return std::min(batch, kBlocksPerProcessor * limits.processors);
+  return std::min({batch, kBlocksPerProcessor * limits.processors, int64_t{kNanPlaces}});
 }
 
 /// core/codes.h on a device.
@@ -103,12 +103,13 @@ __global__ void __launch_bounds__(kThreads)
   int64_t* const sums_h = sums_x + 3 * H;
   auto* const x = reinterpret_cast<Wide*>(sums_h + 3 * H);
   Wide* const h = x + C;
-  unsigned long long* const nan_place = begin_nan_search(run.floats, blockIdx.x, gridDim.x);
+  unsigned long long* const nan_place = nan_place_of(run.floats, blockIdx.x);
+  begin_nan_search(run.floats, blockIdx.x, gridDim.x);
   const auto put_y = [&](int64_t index, int64_t code) {
     if (run.y_scale == 0) {
       put_code(run.y, layer.h_dtype, index, code);
     } else {
-      static_cast<float*>(run.y)[index] = __fmul_rn(__ll2float_rn(code - layer.cell.h.zero_point), run.y_scale);
+      static_cast<float*>(run.y)[index] = dequantize_difference(code - layer.cell.h.zero_point, run.y_scale);
     }
   };
   const auto load_x = [&](int64_t t, int64_t b) {
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t t = length; t < run.steps; ++t) {
       for (int64_t i = threadIdx.x; i < H; i += kThreads)
         put_y(t * run.y_strides.step + b * run.y_strides.sequence + i, layer.cell.h.zero_point);
-      if (run.floats.first != nullptr) load_x(t, b);  // a NaN is one there as well
+      if (nan_place != nullptr) load_x(t, b);  // a NaN is one there as well
     }
     widen(run.state, layer.h_dtype, b * H, H, h);
     for (int64_t s = 0; s < length; ++s) {
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int64_t generic_fewest_steps(std::span<const DeviceLayer>, int64_t) { return 0; }
+int64_t generic_fewest_steps(std::span<const DeviceLayer>, int64_t, bool) { return 0; }
 
 Status generic_supports(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&) { return {}; }
 
@@ -171,10 +172,8 @@ int64_t generic_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch
 Status generic_launch(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits& limits, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(block_count(run.batch, limits));
   const bool wide = layer.x_dtype == Dtype::kU32 || layer.h_dtype == Dtype::kU32;
-  DeviceRun begins = run;
-  begins.floats.begins = true;
   return launch_kernel("gru_generic", wide ? gru_generic<int64_t> : gru_generic<int32_t>, blocks, kThreads, 0, stream,
-                       layer, begins);
+                       layer, run);
 }
 
 bool generic_beside(const DeviceLayer&, int64_t) { return true; }

@@ -380,8 +380,9 @@ struct DeviceGru::Data {
   }
   [[nodiscard]] int64_t state_bytes(int64_t batch) const;
   [[nodiscard]] Layout layout(int64_t batch, int64_t steps) const;
-  [[nodiscard]] Result<const DeviceKernel*> choose(int64_t batch, int64_t steps, std::string_view requested) const;
-  [[nodiscard]] Result<Call> prepare(const Buffer& x, const Buffer& y, int64_t steps, int64_t batch,
+  [[nodiscard]] Result<const DeviceKernel*> choose(int64_t batch, int64_t steps, std::string_view requested,
+                                                   bool codes_with_next_state) const;
+  [[nodiscard]] Result<Call> prepare(const Buffer& x, const Buffer& y, int64_t steps, int64_t batch, bool floats,
                                      std::span<std::byte> state, std::span<std::byte> workspace, cudaStream_t stream,
                                      const GruRunOptions& options) const;
   [[nodiscard]] Status check_state(const char* name, const GruState& state) const;
@@ -417,14 +418,19 @@ DeviceGru::Data::Layout DeviceGru::Data::layout(int64_t batch, int64_t steps) co
   return layout;
 }
 
-Result<const DeviceKernel*> DeviceGru::Data::choose(int64_t batch, int64_t steps, std::string_view requested) const {
+Result<const DeviceKernel*> DeviceGru::Data::choose(int64_t batch, int64_t steps, std::string_view requested,
+                                                    bool codes_with_next_state) const {
+  const DeviceLayer& first = layers.front();
+  const bool aligned_rows = first.input_size * size_of(first.x_dtype) % kRowAlignment == 0 &&
+                            first.hidden_size * size_of(first.h_dtype) % kRowAlignment == 0;
+  const bool copies = steps == 1 && !(codes_with_next_state && aligned_rows);
   std::string names;
   for (const DeviceKernel& kernel : kKernels) {
     if (!requested.empty() && kernel.name != requested) {
       names += (names.empty() ? "" : ", ") + std::string(kernel.name);
       continue;
     }
-    if (requested.empty() && steps < kernel.fewest_steps(layers, batch)) continue;
+    if (requested.empty() && steps < kernel.fewest_steps(layers, batch, copies)) continue;
     const Status status = kernel.supports(layers, batch, steps, limits);
     if (status.ok()) return &kernel;
     if (!requested.empty())
@@ -449,8 +455,9 @@ Status DeviceGru::Data::check_state(const char* name, const GruState& state) con
 
 /// What both entries check before they enqueue anything; their own is the size of x and y.
 Result<DeviceGru::Data::Call> DeviceGru::Data::prepare(const Buffer& x, const Buffer& y, int64_t steps, int64_t batch,
-                                                       std::span<std::byte> state, std::span<std::byte> workspace,
-                                                       cudaStream_t stream, const GruRunOptions& options) const {
+                                                       bool floats, std::span<std::byte> state,
+                                                       std::span<std::byte> workspace, cudaStream_t stream,
+                                                       const GruRunOptions& options) const {
   const std::span<std::byte> next_state = options.next_state.empty() ? state : options.next_state;
   Call call{nullptr, steps,  batch, state.data(), next_state.data(), workspace.data(), layout(batch, steps),
             stream,  options};
@@ -474,7 +481,7 @@ Result<DeviceGru::Data::Call> DeviceGru::Data::prepare(const Buffer& x, const Bu
                                                           {"zoneout_mask", options.zoneout_mask}};
   for (const auto& [name, pointer] : pointers)
     if (pointer != nullptr) ISOBIT_RETURN_IF_ERROR(check_on_device(name, pointer, limits.device));
-  ISOBIT_ASSIGN_OR_RETURN(call.kernel, choose(batch, steps, options.kernel));
+  ISOBIT_ASSIGN_OR_RETURN(call.kernel, choose(batch, steps, options.kernel, !floats && call.next_state != call.state));
   return call;
 }
 
@@ -513,7 +520,7 @@ Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y, boo
     run.x = l == 0 ? x : call.workspace + call.layout.between[(l + 1) % 2];
     run.x_strides = l == 0 ? outer(layer.input_size) : inner;
     run.y_scale = last && floats ? layer.h_scale : 0.0f;
-    run.y = into + d * hidden * (run.y_scale == 0 ? size_of(layer.h_dtype) : int64_t{sizeof(float)});
+    run.y = into + d * hidden * run.y_element_bytes(size_of(layer.h_dtype));
     run.y_strides = last ? outer(output) : inner;
     run.state = call.state + of_state;
     run.next_state = call.next_state + of_state;
@@ -529,6 +536,7 @@ Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y, boo
       run.floats.zero_point = layer.x.zero_point;
       // Both directions read the same floats.
       run.floats.nans = d == 0 ? reinterpret_cast<unsigned long long*>(call.workspace) : nullptr;
+      run.floats.begins = d == 0;
     }
     run.scratch = call.workspace + call.layout.scratch[d];
     return call.kernel->launch(layer, run, limits, stream);
@@ -593,9 +601,10 @@ Result<DeviceGru> DeviceGru::create(const GruModel& model) {
 
 const GruModel& DeviceGru::model() const { return data_->model; }
 
-Result<std::string_view> DeviceGru::choose_kernel(int64_t batch, int64_t steps, std::string_view requested) const {
+Result<std::string_view> DeviceGru::choose_kernel(int64_t batch, int64_t steps, std::string_view requested,
+                                                  bool codes_with_next_state) const {
   ISOBIT_RETURN_IF_ERROR(check_run(batch, steps));
-  ISOBIT_ASSIGN_OR_RETURN(const DeviceKernel* kernel, data_->choose(batch, steps, requested));
+  ISOBIT_ASSIGN_OR_RETURN(const DeviceKernel* kernel, data_->choose(batch, steps, requested, codes_with_next_state));
   return kernel->name;
 }
 
@@ -664,7 +673,7 @@ Status DeviceGru::forward_codes(std::span<const std::byte> x, std::span<std::byt
   ISOBIT_RETURN_IF_ERROR(check_size(x_buffer, {steps, batch, data.model.input_size()}, data.layers.front().x_dtype));
   ISOBIT_RETURN_IF_ERROR(check_size(y_buffer, {steps, batch, data.model.output_size()}, data.layers.back().h_dtype));
   ISOBIT_ASSIGN_OR_RETURN(const Data::Call call,
-                          data.prepare(x_buffer, y_buffer, steps, batch, state, workspace, stream, options));
+                          data.prepare(x_buffer, y_buffer, steps, batch, false, state, workspace, stream, options));
   return data.run_layers(call, x.data(), y.data(), false);
 }
 
@@ -678,7 +687,7 @@ Status DeviceGru::forward(std::span<const float> x, std::span<float> y, int64_t 
   ISOBIT_RETURN_IF_ERROR(check_size(x_buffer, {steps, batch, data.model.input_size()}, Dtype::kF32));
   ISOBIT_RETURN_IF_ERROR(check_size(y_buffer, {steps, batch, data.model.output_size()}, Dtype::kF32));
   ISOBIT_ASSIGN_OR_RETURN(const Data::Call call,
-                          data.prepare(x_buffer, y_buffer, steps, batch, state, workspace, stream, options));
+                          data.prepare(x_buffer, y_buffer, steps, batch, true, state, workspace, stream, options));
   if (x.empty())  // no kernel begins a search
     ISOBIT_RETURN_IF_ERROR(
         cuda_status(cudaMemsetAsync(call.workspace, 0xff, kNanBytes, stream), "resetting check_input"));

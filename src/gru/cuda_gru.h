@@ -71,16 +71,22 @@ struct DeviceRun {
   const uint8_t* mask;     // [T, N, mask_width], already at this direction's columns, or null
   int64_t mask_width;
   bool reverse;
-  DeviceFloats floats;  // floats.begins is up to the kernel: in the first of its launches that reads x
+  DeviceFloats floats;  // floats.begins: for the first launch that reads x; no block of a later one may set places
   float y_scale;        // 0: y is codes; else floats, differences from z_h by this
   std::byte* scratch;   // the kernel's scratch_bytes, from a multiple of 256 on
+
+  int64_t x_element_bytes(int64_t code_bytes) const {
+    return floats.first == nullptr ? code_bytes : int64_t{sizeof(float)};
+  }
+  int64_t y_element_bytes(int64_t code_bytes) const { return y_scale == 0 ? code_bytes : int64_t{sizeof(float)}; }
 };
 
 struct DeviceKernel {
   std::string_view name;
   std::string_view what;
-  /// Runs of fewer steps are left to a later row, where no kernel was asked for.
-  int64_t (*fewest_steps)(std::span<const DeviceLayer> layers, int64_t batch);
+  /// Runs of fewer steps are left to a later row, where no kernel was asked for. copies: a run of one step for
+  /// which `step` has to copy what it reads first.
+  int64_t (*fewest_steps)(std::span<const DeviceLayer> layers, int64_t batch, bool copies);
   /// Whether the kernel runs `steps` steps of `batch` sequences through these layers, and why not.
   Status (*supports)(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits& limits);
   /// Enough for any of the layers, in every run of at most so many sequences and steps that the kernel supports.
@@ -93,7 +99,7 @@ struct DeviceKernel {
 };
 
 #define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch, beside) \
-  int64_t fewest_steps(std::span<const DeviceLayer>, int64_t);                                    \
+  int64_t fewest_steps(std::span<const DeviceLayer>, int64_t, bool);                              \
   Status supports(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&);           \
   int64_t scratch_bytes(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&);     \
   Status launch(const DeviceLayer&, const DeviceRun&, const DeviceLimits&, cudaStream_t);         \

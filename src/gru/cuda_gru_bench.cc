@@ -93,8 +93,9 @@ class Bench {
   }
 
  private:
+  [[nodiscard]] bool two_states(int64_t call_steps) const { return call_steps == 1 && !options_.one_state; }
   [[nodiscard]] std::string kernel(int64_t batch, int64_t steps) const {
-    return std::string(required(grus_[0].choose_kernel(batch, steps)));
+    return std::string(required(grus_[0].choose_kernel(batch, steps, {}, two_states(steps) && !options_.floats)));
   }
   [[nodiscard]] bool slow(int64_t batch, int64_t steps) const {
     return size_ >= kSlowHidden && kernel(batch, steps) == "generic";
@@ -134,12 +135,11 @@ class Bench {
         [&](cudaStream_t stream) {
           for (size_t call = 0; call < static_cast<size_t>(calls); ++call) {
             isobit::cuda::GruRunOptions run;
-            const bool two_states = one_step && !options_.one_state;
-            if (two_states) run.next_state = {states[1 - call % 2].get(), state_bytes};
+            if (two_states(call_steps)) run.next_state = {states[1 - call % 2].get(), state_bytes};
             const DeviceGru& gru = grus_[call % models];
             std::byte* const in = x.get() + call % count * x_bytes;
             std::byte* const out = y.get() + call % count * y_bytes;
-            const std::span<std::byte> state(states[two_states ? call % 2 : 0].get(), state_bytes);
+            const std::span<std::byte> state(states[two_states(call_steps) ? call % 2 : 0].get(), state_bytes);
             const std::span<std::byte> scratch(workspace.get(), workspace_bytes);
             required(options_.floats ? gru.forward({reinterpret_cast<const float*>(in), elements},
                                                    {reinterpret_cast<float*>(out), elements}, call_steps, batch, state,

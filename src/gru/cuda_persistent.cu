@@ -421,21 +421,37 @@ constexpr FewestSteps kFewestSteps[] = {
 /// Of layers that `products` does not run, at most: what rows by `step` have for as many sequences.
 constexpr int64_t kFewestBesideStep = 6;
 
-/// From so many sequences on, of layers to so many hidden units, `products` is faster than `step`; what is in brackets
-/// is its time by that of `step` for some numbers of sequences, calls of one step with two states in turn on an H200
-/// (cuda_gru_bench --calls-only --same-weights, with 1 and with INT64_MAX in every row here); after a semicolon of h of
-/// two bytes.
+/// From so many sequences on, of layers to so many hidden units, `products` is faster than `step`, on an H200
+/// (cuda_gru_bench --calls-only --same-weights, with 1 and with INT64_MAX in every row here). copied: calls of one step
+/// for which `step` takes a second launch, which copies what it reads; also with --one-state, and with --floats.
 struct FewestSequences {
-  int64_t hidden, batch, wide;
+  struct Widths {
+    int64_t bytes, wide;  // of h
+  };
+  int64_t hidden;
+  Widths otherwise, copied;
 };
+/// In brackets the time of `products` by that of `step` for some numbers of sequences, otherwise; copied, the larger of
+/// both; after each semicolon of h of two bytes.
 constexpr FewestSequences kFewestProductSequences[] = {
-    {384, 161, 129},      // 128 (1.12), 192 (0.92); 128 (1.15), 192 (0.78)
-    {512, 257, 161},      // 256 (1.09), 384 (0.74); 128 (1.16), 192 (0.97)
-    {640, 97, 97},        // 96 (1.04), 128 (0.85); 96 (1.04), 128 (0.71)
-    {768, 65, 65},        // 64 (1.07), 96 (0.93); 64 (1.03), 96 (0.73)
-    {1056, 129, 65},      // 128 (1.03), 192 (0.79); 64 (1.00), 96 (0.82); beyond, gru_step has over 132 blocks
-    {1536, 25, 16},       // 24 (1.03), 32 (0.99), 48 (0.85); 16 (0.75), 24 (0.96), 48 (0.65)
-    {INT64_MAX, 33, 16},  // 32 (1.02), 48 (0.93); 16 (0.83), 24 (1.04), 32 (1.03), 48 (0.69)
+    // 48 (1.00), 64 (1.01); 48 (1.11), 64 (0.96)
+    {320, {161, 129}, {48, 64}},
+    // 128 (1.12), 192 (0.92); 128 (1.15), 192 (0.78); 24 (1.05), 32 (0.97); 32 (1.06), 48 (0.89)
+    {384, {161, 129}, {32, 48}},
+    // 256 (1.09), 384 (0.74); 128 (1.16), 192 (0.97); 24 (1.04), 32 (0.94); 32 (1.03), 48 (0.94)
+    {512, {257, 161}, {32, 48}},
+    // 96 (1.04), 128 (0.85); 96 (1.04), 128 (0.71); 16 (1.14), 24 (1.00), 32 (0.85); 16 (1.09), 24 (0.98)
+    {640, {97, 97}, {24, 24}},
+    // 64 (1.07), 96 (0.93); 64 (1.03), 96 (0.73); 16 (1.19), 24 (0.93); 8 (1.17), 16 (0.99), 24 (0.87)
+    {768, {65, 65}, {17, 16}},
+    // 128 (1.03), 192 (0.79); 64 (1.00), 96 (0.82); 16 (1.24), 24 (0.92); 8 (1.03), 16 (0.96)
+    // Beyond, gru_step has over 132 blocks.
+    {1056, {129, 65}, {17, 9}},
+    // 24 (1.03), 32 (0.99), 48 (0.85); 8 (1.09), 9 (0.86), 24 (0.96); 8 (1.28), 16 (0.96); 8 (1.07), 16 (0.82)
+    {1536, {25, 9}, {9, 9}},
+    // 32 (1.02), 48 (0.93); 8 (1.11), 9 (0.88), 24 (1.04), 48 (0.69); 8 (1.30), 16 (0.91), 24 (1.05); 4 (1.15), 8
+    // (0.98)
+    {INT64_MAX, {33, 9}, {9, 8}},
 };
 
 /// Of gru_portable, by the same measure; more launches than `launches` take longer than `step` for any number of steps.
@@ -477,7 +493,7 @@ int64_t exchange_bytes(const PersistentLayer& layer, int64_t batch) {
 
 }  // namespace
 
-int64_t persistent_fewest_steps(std::span<const DeviceLayer> layers, int64_t batch) {
+int64_t persistent_fewest_steps(std::span<const DeviceLayer> layers, int64_t batch, bool) {
   const PersistentLayer& layer = layers.front().persistent;
   if (fits(layer, PersistentForm::kPortable) && fastest_form(layer, batch) == PersistentForm::kPortable) {
     for (const FewestPortableSteps& row : kFewestPortableSteps)
@@ -492,14 +508,17 @@ int64_t persistent_fewest_steps(std::span<const DeviceLayer> layers, int64_t bat
   return 1;
 }
 
-int64_t products_fewest_steps(std::span<const DeviceLayer> layers, int64_t batch) {
+int64_t products_fewest_steps(std::span<const DeviceLayer> layers, int64_t batch, bool copies) {
   const PersistentLayer& layer = layers.front().persistent;
   for (const FewestSequences& row : kFewestProductSequences)
-    if (layer.hidden_size <= row.hidden) return batch >= (layer.h_planes == 1 ? row.batch : row.wide) ? 1 : INT64_MAX;
+    if (layer.hidden_size <= row.hidden) {
+      const FewestSequences::Widths& fewest = copies ? row.copied : row.otherwise;
+      return batch >= (layer.h_planes == 1 ? fewest.bytes : fewest.wide) ? 1 : INT64_MAX;
+    }
   return INT64_MAX;
 }
 
-int64_t only_if_asked(std::span<const DeviceLayer>, int64_t) { return INT64_MAX; }
+int64_t only_if_asked(std::span<const DeviceLayer>, int64_t, bool) { return INT64_MAX; }
 
 int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps,
                                  const DeviceLimits&) {
@@ -530,9 +549,9 @@ int64_t products_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batc
 
 namespace {
 
-/// The rows of x of steps [first, first + steps) of a run; begins: the first ones that are read.
+/// The rows of x of steps [first, first + steps) of a run, which begins with them or goes on.
 ProductRows rows_of(const PersistentLayer& p, const DeviceRun& run, int64_t first, int64_t steps, bool begins) {
-  const int64_t width = run.floats.first == nullptr ? p.x_planes : int64_t{sizeof(float)};
+  const int64_t width = run.x_element_bytes(p.x_planes);
   ProductRows rows;
   rows.codes = static_cast<const uint8_t*>(run.x) + first * run.x_strides.step * width;
   rows.rows = steps * run.batch;
@@ -541,7 +560,7 @@ ProductRows rows_of(const PersistentLayer& p, const DeviceRun& run, int64_t firs
   rows.sequence = run.x_strides.sequence * width;
   rows.flip = p.x_flip;
   rows.floats = run.floats;
-  rows.floats.begins = begins;
+  if (!begins) rows.floats.begins = false;
   return rows;
 }
 /// The same steps, from `state` on.
@@ -553,7 +572,7 @@ PersistentChunk chunk_of(const PersistentLayer& p, const DeviceRun& run, const v
   chunk.batch = run.batch;
   chunk.state = static_cast<const uint8_t*>(state);
   chunk.next_state = static_cast<uint8_t*>(run.next_state);
-  chunk.y_unit = run.y_scale == 0 ? p.h_planes : int32_t{sizeof(float)};
+  chunk.y_unit = static_cast<int32_t>(run.y_element_bytes(p.h_planes));
   chunk.y_scale = run.y_scale;
   chunk.y_step = run.y_strides.step * chunk.y_unit;
   chunk.y_sequence = run.y_strides.sequence * chunk.y_unit;

@@ -144,7 +144,7 @@ Status launch_steps(const PersistentLayer& layer, const PersistentChunk& chunk, 
   for (int64_t s = 0; s < chunk.steps; ++s) {
     const int64_t t = chunk.reverse ? chunk.steps - 1 - s : s;
     x_rows.codes = x.codes + t * x.step;
-    x_rows.floats.begins = x.floats.begins && s == 0;
+    if (s > 0) x_rows.floats.begins = false;
     h_rows.codes = a.state;
     ISOBIT_RETURN_IF_ERROR(pad_product_x({&W.shape, x_rows, padded_x}, {&R.shape, h_rows, padded_h}, stream));
     p.t = static_cast<int32_t>(t);

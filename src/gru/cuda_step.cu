@@ -249,8 +249,9 @@ Status run_steps(const typename Lanes::Constants& gates, const DeviceLayer& laye
   prepare.batch = static_cast<uint32_t>(batch);
   prepare.floats = run.floats;
   prepare.x_code_bytes = p.W.code_bytes;
-  const int64_t x_width = of_floats ? int64_t{sizeof(float)} : p.W.code_bytes;
-  const int64_t y_width = run.y_scale == 0 ? p.R.code_bytes : int64_t{sizeof(float)};
+  prepare.x_code_mask = p.W.code_bytes == 2 ? 0xffff : 0xff;
+  const int64_t x_width = run.x_element_bytes(p.W.code_bytes);
+  const int64_t y_width = run.y_element_bytes(p.R.code_bytes);
   prepare.sets[0] = {
       nullptr, {run.x_strides.step * x_width, run.x_strides.sequence * x_width}, 0, row_bytes(p.W), padded_bytes(p.W),
       x_copy};
@@ -291,13 +292,13 @@ Status run_steps(const typename Lanes::Constants& gates, const DeviceLayer& laye
     prepare.sets[0].from = x + first * prepare.sets[0].strides.step;
     prepare.sets[0].rows = copies_x ? static_cast<uint32_t>(steps * run.batch) : 0;
     if (done > 0) prepare.sets[1].rows = prepare.sets[2].rows = 0;
-    prepare.floats.begins = done == 0;
+    if (done > 0) prepare.floats.begins = false;
     if (const int64_t rows = int64_t{prepare.sets[0].rows} + prepare.sets[1].rows + prepare.sets[2].rows; rows > 0) {
       StepLaunch<PrepareArgs> copy;
       copy.kernel = step_prepare;
       copy.name = "kernel step_prepare";
       copy.grid.x = pieces_of(std::max(x_padded, h_padded), 4 * kPrepareThreads);
-      const int64_t most = of_floats ? kNanPlaces / copy.grid.x : int64_t{16} * limits.processors;
+      const int64_t most = prepare.floats.begins ? int64_t{kNanPlaces} / copy.grid.x : int64_t{16} * limits.processors;
       copy.grid.y = static_cast<unsigned>(std::min(rows, most));
       copy.threads = kPrepareThreads;
       ISOBIT_RETURN_IF_ERROR(copy(prepare, limits, stream));
@@ -370,7 +371,7 @@ Result<StepTile> step_tile(const GruLayerParameters& p, int64_t batch, const Dev
   return tile_of(pack.layer, batch, limits);
 }
 
-int64_t step_fewest_steps(std::span<const DeviceLayer>, int64_t) { return 1; }
+int64_t step_fewest_steps(std::span<const DeviceLayer>, int64_t, bool) { return 1; }
 
 Status step_supports(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits&) {
   for (const DeviceLayer& layer : layers)

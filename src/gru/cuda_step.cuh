@@ -43,7 +43,6 @@ inline constexpr int kStepUnits = 8;                // of a block
 inline constexpr int kStepSequences = 16;           // of an mma; 8 where that is enough
 inline constexpr int kStepDepth = 64;               // columns of a piece
 inline constexpr int kStepSharedEntries = 3 * 256;  // larger tables stay in global memory
-inline constexpr int kRowAlignment = 16;            // bytes
 inline constexpr int kPrepareThreads = 256;
 
 // ---- Lanes
@@ -193,6 +192,7 @@ struct PrepareArgs {
   CodeRows sets[3];  // x, and the state twice: padding is set in both buffers
   DeviceFloats floats;
   int32_t x_code_bytes;  // what floats of x become
+  uint32_t x_code_mask;  // the bits of such a code
   uint32_t batch;
 };
 
@@ -234,8 +234,9 @@ __device__ __forceinline__ uint4 load_codes(const uint8_t* from) {
 static __global__ void __launch_bounds__(kPrepareThreads) step_prepare(const __grid_constant__ PrepareArgs a) {
   let_next_grid_start();
   wait_for_grid_before();
-  unsigned long long* const nan_place =
-      begin_nan_search(a.floats, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
+  const uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
+  unsigned long long* const nan_place = nan_place_of(a.floats, block);
+  begin_nan_search(a.floats, block, gridDim.x * gridDim.y);
   const int k = static_cast<int>(blockIdx.x * kPrepareThreads + threadIdx.x) * 4;
   const uint32_t rows = a.sets[0].rows + a.sets[1].rows + a.sets[2].rows;
   for (uint32_t i = blockIdx.y; i < rows; i += gridDim.y) {
@@ -247,12 +248,17 @@ static __global__ void __launch_bounds__(kPrepareThreads) step_prepare(const __g
     const uint8_t* const from = s.from + row / a.batch * s.strides.step + row % a.batch * s.strides.sequence;
     uint32_t four = 0;
     if (set == 0 && a.floats.first != nullptr) {
-      for (int j = 0; j < 4 && k + j < s.bytes; j += a.x_code_bytes) {
-        const float* const at = reinterpret_cast<const float*>(from) + (k + j) / a.x_code_bytes;
-        const auto code = static_cast<uint32_t>(quantize_float<int32_t>(a.floats, *at));
-        look_for_nan(a.floats, nan_place, at, *at);
-        four |= (a.x_code_bytes == 2 ? code & 0xffff : code & 0xff) << (8 * j);
+      const float* const floats = reinterpret_cast<const float*>(from) + k / a.x_code_bytes;
+      const int there = min(4, s.bytes - k);
+      float values[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) values[j] = j * a.x_code_bytes < there ? floats[j] : 0.0f;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const auto code = static_cast<uint32_t>(quantize_float<int32_t>(a.floats, values[j]));
+        if (j * a.x_code_bytes < there) four |= (code & a.x_code_mask) << (8 * a.x_code_bytes * j);
       }
+      look_for_nan(a.floats, nan_place, floats, values);
     } else {
 #pragma unroll
       for (int j = 0; j < 4; ++j)

@@ -15,6 +15,9 @@
 
 namespace isobit::cuda {
 
+/// Rows of codes are read as they are, without a launch that copies them, where each begins at a multiple of it.
+inline constexpr int kRowAlignment = 16;  // bytes
+
 /// What holds the integers of the gates: F32Lanes, F64Lanes, S64Lanes.
 enum class StepLanes : int32_t { kF32, kF64, kS64 };
 

@@ -83,8 +83,9 @@ int64_t products_per_step(const RandomShape& s) {
 struct Case {
   GruModel model;
   RandomRun run;
+  std::vector<float> x_floats;  // what the codes of run.x are of, or empty: then the run is one of codes
   bool batch_first = false;
-  RunOutput expected;
+  RunOutput expected;  // y: codes, or floats
   std::string expected_by;
   std::string text;
 };
@@ -116,6 +117,11 @@ void cut(Random& random, RandomRun& run) {
     run.chunks.push_back(random.one_in(3) ? 1 : random.between(1, left));
 }
 
+/// Memory of operator new is aligned.
+std::span<float> floats_of(std::span<std::byte> bytes) {
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
 Result<Case> make_case(uint64_t seed, int64_t index) {
   // A generator of its own, so that a case does not depend on which thread makes those before it.
   Random mixed(seed);
@@ -138,6 +144,11 @@ Result<Case> make_case(uint64_t seed, int64_t index) {
     const CpuPath path = actual_products <= kReferenceProducts ? CpuPath::kReference : fastest;
     c.expected_by = to_string(path);
     c.batch_first = random.one_in(3);
+    if (random.one_in(3)) {
+      const Grid& grid = c.model.input_grid();
+      c.x_floats = random_floats(random, grid, c.run.steps * c.run.batch * c.model.input_size());
+      ISOBIT_RETURN_IF_ERROR(quantize(grid, c.x_floats, c.run.x.data(), "x"));
+    }
 
     isobit::GruRunOptions options;
     options.path = path;
@@ -150,21 +161,28 @@ Result<Case> make_case(uint64_t seed, int64_t index) {
     GruWorkspace workspace = c.model.workspace(c.run.batch, c.run.steps);
     ISOBIT_RETURN_IF_ERROR(
         c.model.forward_codes(c.run.x.data(), c.expected.y.data(), c.run.steps, c.expected.state, workspace, options));
+    if (!c.x_floats.empty()) {
+      const std::vector<std::byte> codes = c.expected.y;
+      c.expected.y.resize(static_cast<size_t>(c.run.steps * c.run.batch * c.model.output_size()) * sizeof(float));
+      dequantize(c.model.output_grid(), codes.data(), floats_of(c.expected.y));
+    }
     const bool one_way = shape.directions == 1;
     if (one_way && !c.batch_first && c.run.lengths.empty() && random.one_in(2)) cut(random, c.run);
     if (c.run.chunks.empty()) c.run.chunks.push_back(c.run.steps);
     c.text = describe(shape, c.run, seed, index) + (c.batch_first ? ", batch first" : "") +
-             (c.run.lengths.empty() ? "" : ", lengths") + (c.run.mask.empty() ? "" : ", mask") +
+             (c.x_floats.empty() ? "" : ", floats") + (c.run.lengths.empty() ? "" : ", lengths") +
+             (c.run.mask.empty() ? "" : ", mask") +
              (c.run.chunks.size() > 1 ? ", " + std::to_string(c.run.chunks.size()) + " chunks" : "");
     return c;
   }
 }
 
-/// In the run's chunks.
-Result<RunOutput> execute_on(HostGru& gru, const RandomRun& run, bool batch_first, std::string_view kernel) {
+/// In the run's chunks, from its codes, or from floats where there are any.
+Result<RunOutput> execute_on(HostGru& gru, const RandomRun& run, std::span<const float> x_floats, bool batch_first,
+                             std::string_view kernel) {
   const GruModel& model = gru.device_gru().model();
   const auto row = [&](int64_t width, const Grid& grid) {
-    return run.batch * width * static_cast<int64_t>(size_in_bytes(grid.dtype()));
+    return run.batch * width * static_cast<int64_t>(size_in_bytes(x_floats.empty() ? grid.dtype() : Dtype::kF32));
   };
   const int64_t x_row = row(model.input_size(), model.input_grid());
   const int64_t y_row = row(model.output_size(), model.output_grid());
@@ -181,8 +199,15 @@ Result<RunOutput> execute_on(HostGru& gru, const RandomRun& run, bool batch_firs
     if (!run.mask.empty())
       options.zoneout_mask =
           std::span(run.mask).subspan(static_cast<size_t>(first * masked), static_cast<size_t>(steps * masked));
-    ISOBIT_RETURN_IF_ERROR(
-        gru.forward_codes(run.x.data() + first * x_row, out.y.data() + first * y_row, steps, out.state, options));
+    std::byte* const y = out.y.data() + first * y_row;
+    if (x_floats.empty()) {
+      ISOBIT_RETURN_IF_ERROR(gru.forward_codes(run.x.data() + first * x_row, y, steps, out.state, options));
+    } else {
+      const auto count = static_cast<size_t>(steps * run.batch * model.input_size());
+      const auto at = static_cast<size_t>(first * run.batch * model.input_size());
+      ISOBIT_RETURN_IF_ERROR(gru.forward(
+          x_floats.subspan(at, count), floats_of({y, static_cast<size_t>(steps * y_row)}), steps, out.state, options));
+    }
     first += steps;
   }
   return out;
@@ -287,13 +312,14 @@ Result<VerifyReport> verify_gru(int device, uint64_t minimum_outputs, uint64_t s
       for (size_t k = 0; k < gru_kernels().size(); ++k) {
         const std::string_view kernel = gru_kernels()[k].name;
         if (!can_run(gru.device_gru(), c.run, kernel)) continue;
-        Result<RunOutput> actual = execute_on(gru, c.run, c.batch_first, kernel);
+        Result<RunOutput> actual = execute_on(gru, c.run, c.x_floats, c.batch_first, kernel);
         if (!actual.ok())
           return Status(actual.status().code(),
                         c.text + ", kernel " + std::string(kernel) + ": " + actual.status().message());
         const uint64_t before = report.kernels[k].outputs_compared;
         const std::string by = c.expected_by == "reference" ? "the reference" : c.expected_by;
-        compare_run(c.model, c.run, c.expected, *actual, c.batch_first, c.text, by, report.kernels[k]);
+        const Dtype y_dtype = c.x_floats.empty() ? c.model.output_grid().dtype() : Dtype::kF32;
+        compare_run(c.model, c.run, y_dtype, c.expected, *actual, c.batch_first, c.text, by, report.kernels[k]);
         expected_by[c.expected_by] += report.kernels[k].outputs_compared - before;
       }
       outputs += static_cast<uint64_t>(c.run.steps * c.run.batch * c.model.output_size());
@@ -332,7 +358,7 @@ Result<Fingerprints> fingerprint_all(int device, std::string_view kernel) {
   runs.table = run_table;
   runs.gru = [&](const GruModel& model, const RandomRun& run) -> Result<RunOutput> {
     ISOBIT_ASSIGN_OR_RETURN(HostGru gru, HostGru::create(model, device));
-    return execute_on(gru, run, false, can_run(gru.device_gru(), run, kernel) ? kernel : std::string_view());
+    return execute_on(gru, run, {}, false, can_run(gru.device_gru(), run, kernel) ? kernel : std::string_view());
   };
   return fingerprint_with(runs);
 }

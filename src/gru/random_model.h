@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -160,6 +161,27 @@ inline std::vector<std::byte> random_tensor(Random& random, int64_t count, const
   std::vector<std::byte> codes(static_cast<size_t>(count) * size_in_bytes(grid.dtype()));
   for (int64_t i = 0; i < count; ++i) store_code(codes.data(), grid.dtype(), i, random.between(grid.min(), grid.max()));
   return codes;
+}
+
+/// Values around codes of the grid, ties among them, and some that are far outside.
+inline std::vector<float> random_floats(Random& random, const Grid& grid, int64_t count) {
+  std::vector<float> x(static_cast<size_t>(count));
+  for (float& value : x) {
+    const auto code = static_cast<float>(random.between(grid.min(), grid.max()) - grid.zero_point);
+    value = (code + static_cast<float>(random.between(-4, 4)) / 8.0f) * grid.scale();
+    if (!random.one_in(8)) continue;
+    const float odd[] = {std::numeric_limits<float>::infinity(),
+                         -std::numeric_limits<float>::infinity(),
+                         3e38f,
+                         -3e38f,
+                         1e-40f,
+                         -0.0f,
+                         grid.scale() / 2,
+                         -1.5f * grid.scale(),
+                         grid.scale() * 0x1p33f};
+    value = odd[random.between(0, 8)];
+  }
+  return x;
 }
 
 inline RandomRun random_run(Random& random, const GruModel& model, int64_t outputs) {

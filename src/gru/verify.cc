@@ -6,6 +6,7 @@
 #include "core/codes.h"
 #include "core/float_mode.h"
 #include "core/hash.h"
+#include "core/number_text.h"
 #include "core/random.h"
 #include "gru/random_model.h"
 #include "gru/verify_parts.h"
@@ -15,9 +16,17 @@
 
 namespace isobit {
 
-void compare_run(const GruModel& model, const RandomRun& run, const RunOutput& expected, const RunOutput& actual,
-                 bool batch_first, const std::string& what, std::string_view expected_by, VerifyKernel& kernel) {
-  const Dtype dtype = model.output_grid().dtype();
+void compare_run(const GruModel& model, const RandomRun& run, Dtype y_dtype, const RunOutput& expected,
+                 const RunOutput& actual, bool batch_first, const std::string& what, std::string_view expected_by,
+                 VerifyKernel& kernel) {
+  const bool floats = y_dtype == Dtype::kF32;
+  const auto bits = [&](const RunOutput& run_output, int64_t i) {
+    return load_code(run_output.y.data(), floats ? Dtype::kU32 : y_dtype, i);
+  };
+  const auto text = [&](int64_t value) {
+    return floats ? number_text(double{__builtin_bit_cast(float, static_cast<uint32_t>(value))})
+                  : std::to_string(value);
+  };
   const int64_t width = model.output_size();
   const int64_t count = run.steps * run.batch * width;
   kernel.outputs_compared += static_cast<uint64_t>(count);
@@ -28,14 +37,14 @@ void compare_run(const GruModel& model, const RandomRun& run, const RunOutput& e
   };
   const int64_t differing = expected.y == actual.y ? 0 : count;
   for (int64_t i = 0; i < differing; ++i) {
-    const int64_t want = load_code(expected.y.data(), dtype, i);
-    const int64_t got = load_code(actual.y.data(), dtype, i);
+    const int64_t want = bits(expected, i);
+    const int64_t got = bits(actual, i);
     if (want == got) continue;
     const int64_t row = i / width;
     const int64_t t = batch_first ? row % run.steps : row / run.batch;
     const int64_t n = batch_first ? row / run.steps : row % run.batch;
     report("y[" + std::to_string(t) + ", " + std::to_string(n) + ", " + std::to_string(i % width) + "] is " +
-           std::to_string(got) + ", " + std::string(expected_by) + " gives " + std::to_string(want));
+           text(got) + ", " + std::string(expected_by) + " gives " + text(want));
   }
   bool states_equal = true;
   for (int64_t l = 0; l < expected.state.layer_count(); ++l) {
@@ -77,8 +86,8 @@ Result<VerifyReport> verify_gru(uint64_t minimum_outputs, uint64_t seed, void (*
     for (size_t k = 0; k < paths.size(); ++k) {
       if (!model->supports(paths[k]).ok()) continue;
       ISOBIT_ASSIGN_OR_RETURN(const RunOutput actual, execute(*model, run, paths[k], true));
-      compare_run(*model, run, expected, actual, false, describe(shape, run, seed, index), "the reference",
-                  report.kernels[k]);
+      compare_run(*model, run, model->output_grid().dtype(), expected, actual, false, describe(shape, run, seed, index),
+                  "the reference", report.kernels[k]);
     }
   }
   return report;

@@ -17,10 +17,11 @@
 
 namespace isobit {
 
-/// Counts the outputs of a run that differ, and a different last state as one more. `what` describes the run,
-/// `expected_by` who gave what is expected.
-void compare_run(const GruModel& model, const RandomRun& run, const RunOutput& expected, const RunOutput& actual,
-                 bool batch_first, const std::string& what, std::string_view expected_by, VerifyKernel& kernel);
+/// Counts the outputs of a run that differ, codes or floats by y_dtype, bit by bit; and a different last state as one
+/// more. `what` describes the run, `expected_by` who gave what is expected.
+void compare_run(const GruModel& model, const RandomRun& run, Dtype y_dtype, const RunOutput& expected,
+                 const RunOutput& actual, bool batch_first, const std::string& what, std::string_view expected_by,
+                 VerifyKernel& kernel);
 
 struct FingerprintRuns {
   Fp16FunctionRun function;

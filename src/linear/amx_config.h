@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/x86_intrinsics.h"
 #include "linear/product_kernels.h"
 
 namespace isobit {
@@ -27,6 +28,13 @@ struct alignas(64) AmxConfig {
       bytes[tile] = kTileColumns;
       rows[tile] = of_tiles[tile];
     }
+  }
+
+  /// The tiles of this thread take this shape.
+  void load() const {
+    // GCC says of its _tile_loadconfig that it reads the first 8 bytes only: stores of the others may be left out.
+    __asm__ volatile("" : : "r"(this) : "memory");
+    _tile_loadconfig(this);
   }
 };
 

@@ -66,18 +66,28 @@ template <int Planes>
 __device__ __forceinline__ uint32_t code_of(const ProductRows& from, float value) {
   return static_cast<uint32_t>(quantize_float<int32_t>(from.floats, value)) & (Planes == 2 ? 0xffff : 0xff);
 }
+/// Byte `plane` of each of four codes, high bytes first. What comes beyond a row does not matter.
+template <int Planes>
+__device__ __forceinline__ uint32_t word_of(const uint32_t (&code)[4], int plane) {
+  uint32_t word = 0;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) word |= (code[j] >> 8 * (Planes - 1 - plane) & 0xff) << 8 * j;
+  return word;
+}
 
-/// Codes, or floats of codes, to unsigned rows, planes of high bytes first; four codes a thread. What comes beyond a
-/// row does not matter.
+/// Codes, or floats of codes, to unsigned rows, planes of high bytes first; four codes a thread. What comes beyond
+/// `size` does not matter: weights there are zero.
 template <int Planes>
 __global__ void __launch_bounds__(kThreads)
     pad_rows(const __grid_constant__ ProductRows from, int64_t size, int64_t padded, int64_t words, uint32_t* out) {
   let_next_grid_start();
   wait_for_grid_before();
-  unsigned long long* const nan_place = begin_nan_search(from.floats, blockIdx.x, gridDim.x);
+  unsigned long long* const nan_place = nan_place_of(from.floats, blockIdx.x);
+  begin_nan_search(from.floats, blockIdx.x, gridDim.x);
   const bool is_float = from.floats.first != nullptr;
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   const int64_t row_words = padded / 4;
+  const uint32_t flips = from.flip * 0x01010101u;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += stride) {
     const int64_t row = i / row_words;
     const int64_t k = i % row_words * 4;
@@ -90,26 +100,16 @@ __global__ void __launch_bounds__(kThreads)
       for (int j = 0; j < 4; ++j)
         if (k + j < size) values[j] = floats[j];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (k + j < size) code[j] = code_of<Planes>(from, values[j]);
-        look_for_nan(from.floats, nan_place, floats + j, values[j]);
-      }
+      for (int j = 0; j < 4; ++j) code[j] = code_of<Planes>(from, values[j]);
+      look_for_nan(from.floats, nan_place, floats, values);
     } else {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         if (k + j < size) code[j] = code_at<Planes>(at, k + j);
     }
-    uint32_t word[Planes] = {};
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
-#pragma unroll
-      for (int plane = 0; plane < Planes; ++plane) {
-        const uint32_t byte = code[j] >> 8 * (Planes - 1 - plane) & 0xff;
-        // Weights beyond `size` are zero, whatever comes there.
-        word[plane] |= (plane == 0 ? byte ^ from.flip : byte) << (8 * j);
-      }
-#pragma unroll
-    for (int plane = 0; plane < Planes; ++plane) out[(row * Planes + plane) * row_words + i % row_words] = word[plane];
+    for (int plane = 0; plane < Planes; ++plane)
+      out[(row * Planes + plane) * row_words + i % row_words] = word_of<Planes>(code, plane) ^ (plane == 0 ? flips : 0);
   }
 }
 
@@ -127,30 +127,30 @@ struct PadStages {
   int32_t k_blocks, planes;
   bool whole;
 };
-enum class PadFrom { kWhole, kCodes, kFloats };
+/// A row of pad.from; the last one for rows beyond.
+__device__ __forceinline__ const uint8_t* row_at(const PadStages& pad, int64_t wanted) {
+  const ProductRows& from = pad.from;
+  const auto batch = static_cast<uint32_t>(from.batch);
+  const auto row = static_cast<uint32_t>(min(wanted, from.rows - 1));
+  return from.codes + row / batch * from.step + row % batch * from.sequence;
+}
 /// 64 rows x 128 codes by a block of threads, 16 codes a thread at a time. What is read for a row or a column that is
 /// not there does not matter: rows are of no use, and weights of such columns are zero.
-template <int Planes, PadFrom From>
-__device__ __forceinline__ void pad_stage(const PadStages& pad, unsigned long long* nan_place, int64_t row_tile,
-                                          int32_t k_block) {
+template <int Planes, bool Whole>
+__device__ __forceinline__ void pad_stage(const PadStages& pad, int64_t row_tile, int32_t k_block) {
   constexpr int kHalves = kWgmmaRows * kWgmmaDepth / 16 / kThreads;
-  const ProductRows& from = pad.from;
-  const uint32_t flips = from.flip * 0x01010101u;
-  const auto batch = static_cast<uint32_t>(from.batch);
+  const uint32_t flips = pad.from.flip * 0x01010101u;
   const int64_t plane_pieces = int64_t{pad.k_blocks} * (kWgmmaStageBytes / 16);
   uint4* const to = pad.out + row_tile * Planes * plane_pieces + k_block * (kWgmmaStageBytes / 16) + threadIdx.x;
   const auto first = static_cast<int>(threadIdx.x);
   const int64_t k = int64_t{k_block} * kWgmmaDepth + (first % 8 ^ first / 8 % 8) * 16;
   const uint8_t* rows[kHalves];
 #pragma unroll
-  for (int half = 0; half < kHalves; ++half) {
-    const int64_t wanted = row_tile * kWgmmaRows + first / 8 + half * (kThreads / 8);
-    const auto row = static_cast<uint32_t>(min(wanted, from.rows - 1));
-    rows[half] = from.codes + row / batch * from.step + row % batch * from.sequence;
-  }
+  for (int half = 0; half < kHalves; ++half)
+    rows[half] = row_at(pad, row_tile * kWgmmaRows + first / 8 + half * (kThreads / 8));
   uint4 piece[kHalves][Planes];  // high bytes first
   // All loads are under way before the first result is looked at.
-  if constexpr (From == PadFrom::kWhole) {
+  if constexpr (Whole) {
     uint4 codes[kHalves][Planes];
     const int64_t there = k < pad.size ? k : 0;
     wait_for_grid_before();
@@ -165,54 +165,19 @@ __device__ __forceinline__ void pad_stage(const PadStages& pad, unsigned long lo
         piece[half][plane] =
             Planes == 1 ? codes[half][0] : plane_of(codes[half][0], codes[half][Planes - 1], plane == 0);
   } else {
-    uint32_t code[kHalves][16] = {};
+    uint32_t code[kHalves][4][4] = {};
     wait_for_grid_before();
-    if constexpr (From == PadFrom::kFloats) {
-      float values[kHalves][16] = {};
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        const float* const floats = reinterpret_cast<const float*>(rows[half]) + k;
-        if (pad.whole) {
-#pragma unroll
-          for (int j = 0; j < 16; j += 4)
-            if (k + j < pad.size) {
-              const float4 four = *reinterpret_cast<const float4*>(floats + j);
-              values[half][j] = four.x;
-              values[half][j + 1] = four.y;
-              values[half][j + 2] = four.z;
-              values[half][j + 3] = four.w;
-            }
-        } else {
-#pragma unroll
-          for (int j = 0; j < 16; ++j)
-            if (k + j < pad.size) values[half][j] = floats[j];
-        }
-      }
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        const float* const floats = reinterpret_cast<const float*>(rows[half]) + k;
-#pragma unroll
-        for (int j = 0; j < 16; ++j) {
-          code[half][j] = code_of<Planes>(from, values[half][j]);
-          look_for_nan(from.floats, nan_place, floats + j, values[half][j]);
-        }
-      }
-    } else {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half)
-#pragma unroll
-        for (int j = 0; j < 16; ++j)
-          if (k + j < pad.size) code[half][j] = code_at<Planes>(rows[half], k + j);
-    }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
 #pragma unroll
-      for (int plane = 0; plane < Planes; ++plane) {
-        uint32_t words[4] = {};
+      for (int j = 0; j < 16; ++j)
+        if (k + j < pad.size) code[half][j / 4][j % 4] = code_at<Planes>(rows[half], k + j);
 #pragma unroll
-        for (int j = 0; j < 16; ++j) words[j / 4] |= (code[half][j] >> 8 * (Planes - 1 - plane) & 0xff) << j % 4 * 8;
-        piece[half][plane] = uint4{words[0], words[1], words[2], words[3]};
-      }
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int plane = 0; plane < Planes; ++plane)
+        piece[half][plane] = uint4{word_of<Planes>(code[half][0], plane), word_of<Planes>(code[half][1], plane),
+                                   word_of<Planes>(code[half][2], plane), word_of<Planes>(code[half][3], plane)};
   }
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {
@@ -222,36 +187,96 @@ __device__ __forceinline__ void pad_stage(const PadStages& pad, unsigned long lo
     for (int plane = 0; plane < Planes; ++plane) to[plane * plane_pieces + half * kThreads] = piece[half][plane];
   }
 }
-template <int Planes>
-__device__ __forceinline__ void pad_codes(const PadStages& pad, int64_t row_tile, int32_t k_block) {
-  pad.whole ? pad_stage<Planes, PadFrom::kWhole>(pad, nullptr, row_tile, k_block)
-            : pad_stage<Planes, PadFrom::kCodes>(pad, nullptr, row_tile, k_block);
-}
-/// The first `first_stages` of all stages are of `one`, which has floats or not, the others of `another`.
-template <bool Floats>
-__global__ void __launch_bounds__(kThreads)
-    pad_stages(const __grid_constant__ PadStages one, const __grid_constant__ PadStages another, uint32_t first_stages,
-               uint32_t all_stages) {
-  let_next_grid_start();
-  unsigned long long* nan_place = nullptr;
-  if constexpr (Floats) {
-    wait_for_grid_before();
-    nan_place = begin_nan_search(one.from.floats, blockIdx.x, gridDim.x);
+__device__ __forceinline__ void pad_stage_of_codes(const PadStages& pad, uint32_t stage) {
+  const auto k_blocks = static_cast<uint32_t>(pad.k_blocks);
+  const auto row_tile = static_cast<int64_t>(stage / k_blocks);
+  const auto k_block = static_cast<int32_t>(stage % k_blocks);
+  if (pad.planes == 1) {
+    pad.whole ? pad_stage<1, true>(pad, row_tile, k_block) : pad_stage<1, false>(pad, row_tile, k_block);
+  } else {
+    pad.whole ? pad_stage<2, true>(pad, row_tile, k_block) : pad_stage<2, false>(pad, row_tile, k_block);
   }
-  for (uint32_t stage = blockIdx.x; stage < all_stages; stage += gridDim.x) {
-    const bool is_first = stage < first_stages;
-    const PadStages& pad = is_first ? one : another;
-    const uint32_t index = is_first ? stage : stage - first_stages;
-    const auto k_blocks = static_cast<uint32_t>(pad.k_blocks);
-    const auto row_tile = static_cast<int64_t>(index / k_blocks);
-    const auto k_block = static_cast<int32_t>(index % k_blocks);
-    if (Floats && is_first) {
-      pad.planes == 1 ? pad_stage<1, PadFrom::kFloats>(pad, nan_place, row_tile, k_block)
-                      : pad_stage<2, PadFrom::kFloats>(pad, nan_place, row_tile, k_block);
+}
+/// Stages of `one`, then of `another`, a block each.
+__global__ void __launch_bounds__(kThreads)
+    pad_stages(const __grid_constant__ PadStages one, const __grid_constant__ PadStages another,
+               uint32_t first_stages) {
+  let_next_grid_start();
+  const bool is_first = blockIdx.x < first_stages;
+  pad_stage_of_codes(is_first ? one : another, is_first ? blockIdx.x : blockIdx.x - first_stages);
+}
+
+/// Floats are four times the bytes of codes: a stage is cut into parts for more of the device to read it, where there
+/// are few stages.
+constexpr int kFloatParts = 4;
+/// A part of a stage, 64 / Parts rows, from floats: four of a row a thread, the next four the next thread, a warp a
+/// row.
+template <int Planes, int Parts>
+__device__ __forceinline__ void pad_part(const PadStages& pad, uint32_t part, bool is_first) {
+  constexpr int kWarps = kThreads / 32;
+  constexpr int kRows = kWgmmaRows / Parts / kWarps;  // of a warp, which are kWarps apart
+  static_assert(kWgmmaDepth == 4 * 32 && kWarps % 8 == 0);
+  const ProductRows& from = pad.from;
+  const uint32_t flips = from.flip * 0x01010101u;
+  const auto k_blocks = static_cast<uint32_t>(pad.k_blocks);
+  const uint32_t stage = part / Parts;
+  const int64_t row_tile = stage / k_blocks, k_block = stage % k_blocks;
+  const int64_t plane_words = int64_t{pad.k_blocks} * (kWgmmaStageBytes / 4);
+  const auto lane = static_cast<int>(threadIdx.x) % 32;
+  const auto first = static_cast<int>(part % Parts) * kRows * kWarps + static_cast<int>(threadIdx.x) / 32;
+  uint32_t* const to = reinterpret_cast<uint32_t*>(pad.out) + row_tile * Planes * plane_words +
+                       k_block * (kWgmmaStageBytes / 4) + first * 32 + lane;
+  const int64_t k = k_block * kWgmmaDepth + (lane / 4 ^ first % 8) * 16 + lane % 4 * 4;
+  unsigned long long* const nan_place = nan_place_of(from.floats, blockIdx.x);
+  // A lane divides for a row of the warp, not each lane for all.
+  const auto my_row = reinterpret_cast<uint64_t>(row_at(pad, row_tile * kWgmmaRows + first + lane % kRows * kWarps));
+  const float* floats[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) floats[i] = reinterpret_cast<const float*>(__shfl_sync(0xffffffffu, my_row, i)) + k;
+  wait_for_grid_before();
+  float values[kRows][4] = {};
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if (pad.whole) {
+      if (k < pad.size) {
+        const float4 four = *reinterpret_cast<const float4*>(floats[i]);
+        values[i][0] = four.x;
+        values[i][1] = four.y;
+        values[i][2] = four.z;
+        values[i][3] = four.w;
+      }
     } else {
-      pad.planes == 1 ? pad_codes<1>(pad, row_tile, k_block) : pad_codes<2>(pad, row_tile, k_block);
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (k + j < pad.size) values[i][j] = floats[i][j];
     }
-    if (!Floats) break;  // a block each
+  }
+  if (is_first) begin_nan_search(from.floats, blockIdx.x, gridDim.x);
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    uint32_t code[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) code[j] = code_of<Planes>(from, values[i][j]);
+    look_for_nan(from.floats, nan_place, floats[i], values[i]);
+#pragma unroll
+    for (int plane = 0; plane < Planes; ++plane)
+      to[plane * plane_words + i * kThreads] = word_of<Planes>(code, plane) ^ (plane == 0 ? flips : 0);
+  }
+}
+/// Parts of `one`, which is of floats, then stages of `another`, which is of codes.
+template <int Parts>
+__global__ void __launch_bounds__(kThreads)
+    pad_floats(const __grid_constant__ PadStages one, const __grid_constant__ PadStages another, uint32_t parts,
+               uint32_t parts_and_stages) {
+  let_next_grid_start();
+  for (uint32_t i = blockIdx.x; i < parts_and_stages; i += gridDim.x) {
+    const bool is_first = i == blockIdx.x;
+    if (i < parts) {
+      one.planes == 1 ? pad_part<1, Parts>(one, i, is_first) : pad_part<2, Parts>(one, i, is_first);
+    } else {
+      pad_stage_of_codes(another, i - parts);
+      if (is_first) begin_nan_search(one.from.floats, blockIdx.x, gridDim.x);
+    }
   }
 }
 PadStages pad_stages_of(const ProductPadding& padding) {
@@ -268,18 +293,25 @@ uint32_t stages_of(const PadStages& pad) {
   return static_cast<uint32_t>(ceil_div(pad.from.rows, kWgmmaRows) * pad.k_blocks);
 }
 /// Stages beyond those of `one` are of `another`.
-Status launch_pad_stages(const PadStages& one, const PadStages& another, uint32_t stages, bool starts_early,
+Status launch_pad_stages(const PadStages& one, const PadStages& another, uint32_t another_stages, bool starts_early,
                          cudaStream_t stream) {
   cudaLaunchAttribute early = early_start();
   cudaLaunchConfig_t config{};
-  const bool floats = one.from.floats.first != nullptr;
-  config.gridDim = dim3(floats ? std::min(stages, kNanPlaces) : stages);
+  const uint32_t stages = stages_of(one);
+  config.gridDim = dim3(stages + another_stages);
   config.blockDim = dim3(kThreads);
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = starts_early ? 1 : 0;
-  const auto pad = floats ? pad_stages<true> : pad_stages<false>;
-  return cuda_status(cudaLaunchKernelEx(&config, pad, one, another, stages_of(one), stages), "kernel pad_stages");
+  if (one.from.floats.first == nullptr)
+    return cuda_status(cudaLaunchKernelEx(&config, pad_stages, one, another, stages), "kernel pad_stages");
+  const bool cut = stages * kFloatParts <= kNanPlaces;
+  const uint32_t parts = stages * (cut ? kFloatParts : 1);
+  const uint32_t all = parts + another_stages;
+  config.gridDim = dim3(one.from.floats.begins ? std::min(all, kNanPlaces) : all);
+  return cuda_status(
+      cudaLaunchKernelEx(&config, cut ? pad_floats<kFloatParts> : pad_floats<1>, one, another, parts, all),
+      "kernel pad_floats");
 }
 
 template <typename Ratio>
@@ -507,7 +539,7 @@ Status pad_product_x(const ProductShape& p, ProductKernel kernel, const ProductR
     const int64_t words = from.rows * p.k_padded / 4;
     cudaLaunchAttribute early = early_start();
     cudaLaunchConfig_t config{};
-    const int64_t most = from.floats.first != nullptr ? kNanPlaces : int64_t{16} * p.processors;
+    const int64_t most = from.floats.begins ? int64_t{kNanPlaces} : int64_t{16} * p.processors;
     config.gridDim = dim3(static_cast<unsigned>(std::min(ceil_div(words, kThreads), most)));
     config.blockDim = dim3(kThreads);
     config.stream = stream;
@@ -518,11 +550,11 @@ Status pad_product_x(const ProductShape& p, ProductKernel kernel, const ProductR
                        "kernel pad_rows");
   }
   const PadStages pad = pad_stages_of({&p, from, x});
-  return launch_pad_stages(pad, pad, stages_of(pad), p.starts_early, stream);
+  return launch_pad_stages(pad, pad, 0, p.starts_early, stream);
 }
 Status pad_product_x(const ProductPadding& first, const ProductPadding& second, cudaStream_t stream) {
   const PadStages one = pad_stages_of(first), another = pad_stages_of(second);
-  return launch_pad_stages(one, another, stages_of(one) + stages_of(another), first.shape->starts_early, stream);
+  return launch_pad_stages(one, another, stages_of(another), first.shape->starts_early, stream);
 }
 
 template <typename Ratio>

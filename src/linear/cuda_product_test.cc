@@ -128,26 +128,64 @@ struct OnDevice {
   DeviceProduct<Ratio> product;
 };
 
-template <typename Ratio>
-std::vector<uint16_t> run(const DeviceProduct<Ratio>& product, ProductKernel kernel, const Rows& rows,
-                          int32_t columns = 0) {
-  GuardedDeviceBuffer codes(static_cast<int64_t>(rows.codes.size()));
-  GuardedDeviceBuffer x(product_x_bytes(product.shape, rows.at.rows));
-  GuardedDeviceBuffer out(rows.at.rows * product.shape.n * 2);
-  codes.write(rows.codes);
-  ProductRows from = rows.at;
-  from.codes = static_cast<const uint8_t*>(codes.data());
+/// The product with what pad(x) writes to x.
+template <typename Ratio, typename Pad>
+std::vector<uint16_t> run_padded(const DeviceProduct<Ratio>& product, ProductKernel kernel, int64_t rows,
+                                 int32_t columns, Pad pad) {
+  GuardedDeviceBuffer x(product_x_bytes(product.shape, rows));
+  GuardedDeviceBuffer out(rows * product.shape.n * 2);
   auto* const padded = static_cast<uint8_t*>(x.data());
-  const Status pad = pad_product_x(product.shape, kernel, from, padded, nullptr);
-  EXPECT_TRUE(pad.ok()) << pad.message();
+  const Status padding = pad(padded);
+  EXPECT_TRUE(padding.ok()) << padding.message();
   const Status launch =
-      launch_product(product, kernel, padded, rows.at.rows, static_cast<uint16_t*>(out.data()), nullptr, columns);
+      launch_product(product, kernel, padded, rows, static_cast<uint16_t*>(out.data()), nullptr, columns);
   EXPECT_TRUE(launch.ok()) << launch.message();
   const cudaError_t error = cudaDeviceSynchronize();
   EXPECT_EQ(error, cudaSuccess) << cudaGetErrorString(error);
   static_cast<void>(x.read<uint8_t>());  // guards
   return out.read<uint16_t>();
 }
+
+template <typename Ratio>
+std::vector<uint16_t> run(const DeviceProduct<Ratio>& product, ProductKernel kernel, const Rows& rows,
+                          int32_t columns = 0) {
+  GuardedDeviceBuffer codes(static_cast<int64_t>(rows.codes.size()));
+  codes.write(rows.codes);
+  ProductRows from = rows.at;
+  from.codes = static_cast<const uint8_t*>(codes.data());
+  return run_padded(product, kernel, rows.at.rows, columns,
+                    [&](uint8_t* x) { return pad_product_x(product.shape, kernel, from, x, nullptr); });
+}
+
+/// Floats that are quantised to the codes of `rows`, in rows at the same places; NaN between rows.
+struct FloatRows {
+  FloatRows(Random& random, const Rows& rows, int64_t k, int32_t planes) : at(rows.at) {
+    const bool is_signed = at.flip != 0;
+    DeviceFloats& floats = at.floats;
+    floats.min = is_signed ? -(int64_t{1} << (8 * planes - 1)) : 0;
+    floats.max = floats.min + (int64_t{1} << (8 * planes)) - 1;
+    floats.zero_point = random.between(floats.min, floats.max);
+    floats.inverse_scale = 16.0f;
+    values.assign(rows.codes.size() / static_cast<size_t>(planes), std::numeric_limits<float>::quiet_NaN());
+    at.step = rows.at.step / planes * 4;
+    at.sequence = rows.at.sequence / planes * 4;
+    for (int64_t row = 0; row < at.rows; ++row)
+      for (int64_t i = 0; i < k; ++i) {
+        const uint8_t* const bytes =
+            rows.codes.data() + row / at.batch * rows.at.step + row % at.batch * rows.at.sequence + i * planes;
+        int64_t code = planes == 1 ? bytes[0] : bytes[0] + 256 * bytes[1];
+        if (code > floats.max) code -= int64_t{1} << (8 * planes);
+        const auto steps =
+            static_cast<float>(code - floats.zero_point) + static_cast<float>(random.between(-3, 3)) / 8.0f;  // exact
+        values[index(row, i)] = steps / floats.inverse_scale;
+      }
+  }
+  size_t index(int64_t row, int64_t i) const {
+    return static_cast<size_t>(row / at.batch * at.step / 4 + row % at.batch * at.sequence / 4 + i);
+  }
+  std::vector<float> values;
+  ProductRows at;  // its pointers are set where it is on the device
+};
 
 template <typename Ratio>
 uint16_t expected(const ProductWeights<Ratio>& weights, const Rows& rows, int64_t m, int64_t n) {
@@ -388,6 +426,101 @@ TEST_F(CudaProduct, StreamedWeights) {
     compare_in<double>(1000, 6144, 2048, 1, 5);
   }
   check_wgmma_ran();
+}
+
+// Against the same product of codes, which the other tests compare with the host; alone, and with codes beside them.
+TEST_F(CudaProduct, RowsOfFloatsAreQuantisedAndTheFirstNanIsFound) {
+  int runs = 0;
+  GuardedDeviceBuffer nans(kNanPlaces * 8);
+  const auto check_case = [&](int64_t m, int64_t n, int64_t k, int32_t planes) {
+    SCOPED_TRACE("m " + std::to_string(m) + ", n " + std::to_string(n) + ", k " + std::to_string(k) + ", planes " +
+                 std::to_string(planes));
+    const Result<ProductPack<Fixed>> pack = pack_product(random_weights<Fixed>(random_, n, k, planes));
+    ASSERT_TRUE(pack.ok()) << pack.status().message();
+    const OnDevice<Fixed> device(*pack);
+    const ProductShape& shape = device.product.shape;
+    const int64_t gap = random_.one_in(2) ? 0 : random_.between(1, 9);
+    const Rows rows = random_rows(random_, m, random_.between(1, 70), k * planes, gap * planes);
+    FloatRows of_floats(random_, rows, k, planes);
+    GuardedDeviceBuffer codes(static_cast<int64_t>(rows.codes.size()));
+    codes.write(rows.codes);
+    ProductRows from_codes = rows.at;
+    from_codes.codes = static_cast<const uint8_t*>(codes.data());
+    // From a multiple of 16 on, and from others.
+    const size_t skipped = random_.one_in(2) ? 0 : 1;
+    std::vector<float> values(skipped, std::numeric_limits<float>::quiet_NaN());
+    values.insert(values.end(), of_floats.values.begin(), of_floats.values.end());
+    GuardedDeviceBuffer floats(static_cast<int64_t>(values.size()) * 4);
+    ProductRows from = of_floats.at;
+    from.floats.first = static_cast<const float*>(floats.data()) + skipped;
+    from.floats.nans = static_cast<unsigned long long*>(nans.data());
+    from.codes = reinterpret_cast<const uint8_t*>(from.floats.first);
+    const auto first_nan = [&] {
+      const auto found = nans.read<unsigned long long>();
+      return *std::min_element(found.begin(), found.end());
+    };
+    for (const ProductKernel kernel : {ProductKernel::kMma, ProductKernel::kWgmma}) {
+      if (kernel == ProductKernel::kWgmma && shape.columns == 0) continue;
+      SCOPED_TRACE(kernel == ProductKernel::kMma ? "mma" : "wgmma");
+      floats.write(values);
+      nans.write(std::vector<uint8_t>(kNanPlaces * 8));  // as nobody has begun a search
+      const std::vector<uint16_t> expected = run(device.product, kernel, rows);
+      const auto alone = [&](uint8_t* x) { return pad_product_x(shape, kernel, from, x, nullptr); };
+      from.floats.begins = true;
+      ASSERT_EQ(run_padded(device.product, kernel, m, 0, alone), expected);
+      ASSERT_EQ(first_nan(), kNoNan);
+      // A NaN in a launch that goes on is found, too, and the least of several.
+      from.floats.begins = false;
+      std::vector<float> with_nan = values;
+      size_t least = values.size();
+      for (int i = 0; i < 2; ++i) {
+        const size_t at = of_floats.index(random_.between(0, m - 1), random_.between(0, k - 1));
+        with_nan[skipped + at] = std::numeric_limits<float>::quiet_NaN();
+        least = std::min(least, at);
+      }
+      floats.write(with_nan);
+      static_cast<void>(run_padded(device.product, kernel, m, 0, alone));
+      ASSERT_EQ(first_nan(), least);
+      ++runs;
+      if (kernel == ProductKernel::kMma) continue;
+      from.floats.begins = true;
+      floats.write(values);
+      const auto run_beside = [&](bool of_x) {
+        GuardedDeviceBuffer other(product_x_bytes(shape, m));
+        return run_padded(device.product, kernel, m, 0, [&](uint8_t* x) {
+          auto* const beside = static_cast<uint8_t*>(other.data());
+          return pad_product_x({&shape, from, of_x ? x : beside}, {&shape, from_codes, of_x ? beside : x}, nullptr);
+        });
+      };
+      for (const bool of_x : {true, false}) {
+        ASSERT_EQ(run_beside(of_x), expected) << (of_x ? "floats" : "codes beside them");
+        ASSERT_EQ(first_nan(), kNoNan);
+      }
+    }
+  };
+  for (const int64_t m : {1, 17, 63, 65, 300, 2500})
+    for (const int64_t k : {1, 16, 31, 100, 128, 129, 400, 1024})
+      for (const int32_t planes : {1, 2}) {
+        if (sanitized() && (m > 300 || !random_.one_in(8))) continue;
+        check_case(m, 96, k, planes);
+        if (HasFatalFailure()) return;
+      }
+  for (const int32_t planes : {1, 2}) {
+    if (sanitized()) break;
+    check_case(9000, 96, 1024, planes);  // a block has several stages
+    if (HasFatalFailure()) return;
+  }
+  std::printf("%d products of floats\n", runs);
+  EXPECT_GT(runs, 0);
+}
+
+TEST_F(CudaProduct, TilesThatDoNotFitAtOnceAreRefused) {
+  Result<ProductPack<float>> pack = pack_product(random_weights<float>(random_, 192, 2048, 1));
+  ASSERT_TRUE(pack.ok()) << pack.status().message();
+  pack->product.shape.tiles_at_once = 3;
+  const Status status = launch_product(pack->product, ProductKernel::kOneTile, nullptr, 1000, nullptr, nullptr);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(status.message(), "product_one_tile: the device does not take the tiles of 1000 rows at once");
 }
 
 TEST_F(CudaProduct, KernelsAreChosenByRows) {

@@ -232,7 +232,7 @@ void product_of_rows(const DynamicProductArgs& args, int64_t row, int64_t m) {
 template <int kStored, int kLow>
 void product_of_bits(const DynamicProductArgs& args) {
   const AmxConfig config(2 * kTileRows);
-  _tile_loadconfig(&config);
+  config.load();
   for (int64_t row = 0; row < args.m; row += kDynamicMaxM)
     product_of_rows<kStored, kLow>(args, row, args.m - row < kDynamicMaxM ? args.m - row : kDynamicMaxM);
   _tile_release();

@@ -147,7 +147,7 @@ void run(const LinearArgs& args) {
     ahead = {args.weights + 2 * args.quads * kQuadBytes, (2 * kQuads + steps - 1) / steps};
   }
   AmxConfig config(args.m < kSide ? args.m : kSide);
-  _tile_loadconfig(&config);
+  config.load();
   for (int64_t tile = 0; tile < tiles; tile += 2) {
     const bool both = tile + 1 < tiles;
     const Weights weights[2] = {tile_at(tile), tile_at(both ? tile + 1 : tile)};
@@ -163,7 +163,7 @@ void run(const LinearArgs& args) {
       const int64_t n = tile * kTileRows;
       if (rows < kSide && args.m > kSide) {
         config = AmxConfig(rows);
-        _tile_loadconfig(&config);
+        config.load();
       }
       if (rows > kRows && both) {
         multiply<T, 2, 2>(args, weights, rest, m, rows, n, ahead);
@@ -176,7 +176,7 @@ void run(const LinearArgs& args) {
       }
       if (rows < kSide && args.m > kSide) {
         config = AmxConfig(kSide);
-        _tile_loadconfig(&config);
+        config.load();
       }
     }
   }

@@ -39,8 +39,9 @@ class DeviceGru {
   [[nodiscard]] const GruModel& model() const;
 
   /// The kernel of a run of `steps` steps of `batch` sequences, and why it, or another that was asked for, cannot run.
-  [[nodiscard]] Result<std::string_view> choose_kernel(int64_t batch, int64_t steps,
-                                                       std::string_view requested = {}) const;
+  /// codes_with_next_state: of forward_codes with another options.next_state, for which the fastest may be another one.
+  [[nodiscard]] Result<std::string_view> choose_kernel(int64_t batch, int64_t steps, std::string_view requested = {},
+                                                       bool codes_with_next_state = false) const;
 
   /// Bytes of device memory that hold the codes of h: [layers * directions][N][H] in each layer's h grid, every
   /// [N, H] from a multiple of 256 bytes on.
