@@ -1079,7 +1079,8 @@ TEST_F(DeviceGrus, ChainsOfSingleStepsEqualTheReference) {
   }
 }
 
-/// A step of floats, over its own state or of rows that are not aligned is two launches of `step`, of `products` always.
+/// One step of floats, over its own state, or of rows that are not aligned, is two launches of `step`; of `products`
+/// every step is.
 TEST_F(DeviceGrus, StepsThatCopyAreProductsOfFewerSequences) {
   const auto kernel_of = [](int64_t input, int64_t hidden, int64_t batch, int64_t steps, bool codes_with_next_state) {
     const Case c = case_of(62, input, hidden, 1, 1);

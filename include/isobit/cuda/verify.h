@@ -15,11 +15,11 @@ namespace isobit::cuda {
 /// have given at least `minimum_outputs` outputs (counted once, whatever the number of kernels); y and last states are
 /// compared byte for byte. C and H from 1 to 2100, N to 300, T to 200, widths of 2 to 24 bits, every rounding, chunks,
 /// lengths, masks, both layouts; a third of the runs take floats and give floats, the others codes. Most models are
-/// small; one in 8 has codes of 8 bits, up to 1024 units and many sequences, and gives most of the outputs. The expected
-/// bytes of a run of at most 40 million products come from the reference; those of larger ones from the fastest CPU path
-/// that runs the model, which is compared with the reference first (kFailedPrecondition where it differs);
-/// VerifyReport::expected_by counts both. CPU work is done on all processors. `progress` (optional) receives `context`
-/// and the share done, 0 to 1.
+/// small; one in 8 has codes of 8 bits, up to 1024 units and many sequences, and gives most of the outputs. The
+/// expected bytes of a run of at most 40 million products come from the reference; those of larger ones from the
+/// fastest CPU path that runs the model, which is compared with the reference first (kFailedPrecondition where it
+/// differs); VerifyReport::expected_by counts both. CPU work is done on all processors. `progress` (optional) receives
+/// `context` and the share done, 0 to 1.
 Result<VerifyReport> verify_gru(int device, uint64_t minimum_outputs, uint64_t seed,
                                 void (*progress)(void*, double fraction), void* context);
 
