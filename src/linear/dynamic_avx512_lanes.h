@@ -36,6 +36,10 @@ struct Avx512Lanes {
   ISOBIT_HD static Ints set(int32_t x) { return ints(_mm512_set1_epi32(x)); }
   ISOBIT_HD static Floats set_float(float x) { return _mm512_set1_ps(x); }
   ISOBIT_HD static Ints add(Ints a, Ints b) { return ints(_mm512_add_epi32(bits(a), bits(b))); }
+  template <int kBits>
+  ISOBIT_HD static Ints shift_right(Ints a) {
+    return ints(_mm512_srai_epi32(bits(a), kBits));
+  }
   ISOBIT_HD static Ints multiply(Ints a, Ints b) { return ints(_mm512_mullo_epi32(bits(a), bits(b))); }
   ISOBIT_HD static Floats to_float(Ints a) { return _mm512_cvtepi32_ps(bits(a)); }
   ISOBIT_HD static Floats add_float(Floats a, Floats b) { return _mm512_add_ps(a, b); }

@@ -9,9 +9,9 @@
 //   kUnits, kRows             the largest register tile for few rows: outputs / kLanes, rows of x
 //   kPanelUnits, kPanelRows   and for many
 //   load_bytes, field<shift, mask>, weights<kBits>, activations<kBits>, dot<kBits>
-//   load_ints, store_ints, set, set_float, multiply, add, to_float, multiply_float, fma, load_float, store_float,
-//   floats (of a DynamicFloat), zero_points, one_nan (0x7FC00000 for every NaN) and for the quantiser: absolute_bits,
-//   max_bits, largest_bits, min_float, max_float, smallest, largest, to_codes, sum_codes
+//   load_ints, store_ints, set, set_float, multiply, add, shift_right<bits>, to_float, multiply_float, fma, load_float,
+//   store_float, floats (of a DynamicFloat), zero_points, one_nan (0x7FC00000 for every NaN) and for the quantiser:
+//   absolute_bits, max_bits, largest_bits, min_float, max_float, smallest, largest, to_codes, sum_codes
 #ifndef ISOBIT_LINEAR_DYNAMIC_X86_BODY_H_
 #define ISOBIT_LINEAR_DYNAMIC_X86_BODY_H_
 
@@ -214,6 +214,10 @@ void run_tile(const TileArgs& args) {
   constexpr int kUnrolled = kStored >= 4 ? kStored / 2 : 1;
   // One row's products would wait for each other.
   constexpr int kChains = kRows == 1 ? 4 / kUnits : 1;
+  // Of one row decoding is most of the work. Where an operand has room, every other field stays where it is, next to the
+  // one before it, with which it shares a shift: its codes, and its chain's sums, are 2^kStored times as large. Exact,
+  // as a whole row of such codes fits int32 (kMaxLinearK).
+  constexpr bool kInPlace = kRows == 1 && kChains % 2 == 0 && 2 * kStored + kLow <= kBits;
   Vector::Floats sums[kRows][kUnits];
   unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) { sums[i / kUnits][i % kUnits] = Vector::set_float(0.0f); });
   const uint8_t* codes = args.codes;
@@ -250,7 +254,8 @@ void run_tile(const TileArgs& args) {
         constexpr int kChain = (i * kFields + field) % kChains;
         Vector::Operand<kBits> w[kUnits];
         unroll<kUnits>(ISOBIT_UNROLLED(u) {
-          w[u] = Vector::weights<kBits>(Vector::field<field * kStored - kLow, kMask>(bytes[u]));
+          constexpr int kUp = kInPlace && field % 2 != 0 ? kStored : 0;
+          w[u] = Vector::weights<kBits>(Vector::field<field * kStored - kUp - kLow, kMask << kUp>(bytes[u]));
         });
         add_products<kBits>(w, quad + 4 * (i * kFields + field), args.a_stride, acc[kChain]);
       });
@@ -268,9 +273,12 @@ void run_tile(const TileArgs& args) {
     }
     a += args.a_group_bytes;
     unroll<(kChains - 1) * kRows * kUnits>(ISOBIT_UNROLLED(i) {
+      constexpr int kChain = 1 + i / (kRows * kUnits);
       constexpr int kR = i / kUnits % kRows;
       constexpr int kU = i % kUnits;
-      acc[0][kR][kU] = Vector::add(acc[0][kR][kU], acc[1 + i / (kRows * kUnits)][kR][kU]);
+      Vector::Ints sum = acc[kChain][kR][kU];
+      if constexpr (kInPlace && kChain % 2 != 0) sum = Vector::shift_right<kStored>(sum);
+      acc[0][kR][kU] = Vector::add(acc[0][kR][kU], sum);
     });
     numbers.promote(acc[0], sums);
   }
