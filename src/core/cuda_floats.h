@@ -17,7 +17,7 @@ struct DeviceFloats {
   float inverse_scale = 0;
   int64_t min = 0, max = 0, zero_point = 0;  // of codes
   unsigned long long* nans = nullptr;        // [kNanPlaces]; null: nobody looks for NaN
-  bool begins = false;                       // the search: whoever reads first sets all places
+  bool begins = false;                       // this launch is the first of a search and sets all places
 };
 
 }  // namespace isobit::cuda

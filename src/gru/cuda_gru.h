@@ -85,7 +85,7 @@ struct DeviceKernel {
   std::string_view name;
   std::string_view what;
   /// Runs of fewer steps are left to a later row, where no kernel was asked for. copies: a run of one step for
-  /// which `step` has to copy what it reads first.
+  /// which `step` copies what it reads first, as far as that is known: addresses and later layers are not looked at.
   int64_t (*fewest_steps)(std::span<const DeviceLayer> layers, int64_t batch, bool copies);
   /// Whether the kernel runs `steps` steps of `batch` sequences through these layers, and why not.
   Status (*supports)(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits& limits);

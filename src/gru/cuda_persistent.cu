@@ -421,7 +421,7 @@ constexpr FewestSteps kFewestSteps[] = {
 /// Of layers that `products` does not run, at most: what rows by `step` have for as many sequences.
 constexpr int64_t kFewestBesideStep = 6;
 
-/// From so many sequences on, of layers to so many hidden units, `products` is faster than `step`, on an H200
+/// From so many sequences on, of layers to so many hidden units, `products` is as fast as `step` or faster, on an H200
 /// (cuda_gru_bench --calls-only --same-weights, with 1 and with INT64_MAX in every row here). copied: calls of one step
 /// for which `step` takes a second launch, which copies what it reads; also with --one-state, and with --floats.
 struct FewestSequences {
@@ -431,26 +431,32 @@ struct FewestSequences {
   int64_t hidden;
   Widths otherwise, copied;
 };
-/// In brackets the time of `products` by that of `step` for some numbers of sequences, otherwise; copied, the larger of
-/// both; after each semicolon of h of two bytes.
+/// In brackets the time of `products` by that of `step` for some numbers of sequences; copied: the larger of both.
 constexpr FewestSequences kFewestProductSequences[] = {
-    // 48 (1.00), 64 (1.01); 48 (1.11), 64 (0.96)
+    // Otherwise: as H = 384, which was measured.
+    // Copied: 48 (1.00), 64 (1.01); wide: 48 (1.11), 64 (0.96).
     {320, {161, 129}, {48, 64}},
-    // 128 (1.12), 192 (0.92); 128 (1.15), 192 (0.78); 24 (1.05), 32 (0.97); 32 (1.06), 48 (0.89)
+    // Otherwise: 128 (1.12), 192 (0.92); wide: 128 (1.15), 192 (0.78).
+    // Copied: 24 (1.05), 32 (0.97); wide: 32 (1.06), 48 (0.89).
     {384, {161, 129}, {32, 48}},
-    // 256 (1.09), 384 (0.74); 128 (1.16), 192 (0.97); 24 (1.04), 32 (0.94); 32 (1.03), 48 (0.94)
+    // Otherwise: 256 (1.09), 384 (0.74); wide: 128 (1.16), 192 (0.97).
+    // Copied: 24 (1.04), 32 (0.94); wide: 32 (1.03), 48 (0.94).
     {512, {257, 161}, {32, 48}},
-    // 96 (1.04), 128 (0.85); 96 (1.04), 128 (0.71); 16 (1.14), 24 (1.00), 32 (0.85); 16 (1.09), 24 (0.98)
+    // Otherwise: 96 (1.04), 128 (0.85); wide: 96 (1.04), 128 (0.71).
+    // Copied: 16 (1.14), 24 (1.00), 32 (0.85); wide: 16 (1.09), 24 (0.98).
     {640, {97, 97}, {24, 24}},
-    // 64 (1.07), 96 (0.93); 64 (1.03), 96 (0.73); 16 (1.19), 24 (0.93); 8 (1.17), 16 (0.99), 24 (0.87)
+    // Otherwise: 64 (1.07), 96 (0.93); wide: 64 (1.03), 96 (0.73).
+    // Copied: 16 (1.19), 24 (0.93); wide: 8 (1.17), 16 (0.99), 24 (0.87).
     {768, {65, 65}, {17, 16}},
-    // 128 (1.03), 192 (0.79); 64 (1.00), 96 (0.82); 16 (1.24), 24 (0.92); 8 (1.03), 16 (0.96)
+    // Otherwise: 128 (1.03), 192 (0.79); wide: 64 (1.00), 96 (0.82).
+    // Copied: 16 (1.24), 24 (0.92); wide: 8 (1.03), 16 (0.96).
     // Beyond, gru_step has over 132 blocks.
     {1056, {129, 65}, {17, 9}},
-    // 24 (1.03), 32 (0.99), 48 (0.85); 8 (1.09), 9 (0.86), 24 (0.96); 8 (1.28), 16 (0.96); 8 (1.07), 16 (0.82)
+    // Otherwise: 24 (1.03), 32 (0.99), 48 (0.85); wide: 8 (1.09), 9 (0.86), 24 (0.96).
+    // Copied: 8 (1.28), 16 (0.96); wide: 8 (1.07), 16 (0.82).
     {1536, {25, 9}, {9, 9}},
-    // 32 (1.02), 48 (0.93); 8 (1.11), 9 (0.88), 24 (1.04), 48 (0.69); 8 (1.30), 16 (0.91), 24 (1.05); 4 (1.15), 8
-    // (0.98)
+    // Otherwise: 32 (1.02), 48 (0.93); wide: 8 (1.11), 9 (0.88), 24 (1.04), 48 (0.69).
+    // Copied: 8 (1.30), 16 (0.91), 24 (1.05), 32 (1.02), 48 (0.89); wide: 4 (1.15), 8 (0.98).
     {INT64_MAX, {33, 9}, {9, 8}},
 };
 

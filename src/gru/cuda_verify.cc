@@ -14,6 +14,7 @@
 
 #include "core/codes.h"
 #include "core/cuda_status.h"
+#include "core/float_mode.h"
 #include "core/random.h"
 #include "gru/random_model.h"
 #include "gru/verify_parts.h"
@@ -123,6 +124,7 @@ std::span<float> floats_of(std::span<std::byte> bytes) {
 }
 
 Result<Case> make_case(uint64_t seed, int64_t index) {
+  const DefaultFloatMode mode;
   // A generator of its own, so that a case does not depend on which thread makes those before it.
   Random mixed(seed);
   Random random(mixed.next() + static_cast<uint64_t>(index));

@@ -5,13 +5,12 @@
 
 #include <cstdint>
 
-#include "core/x86_intrinsics.h"
 #include "linear/product_kernels.h"
 
 namespace isobit {
 namespace {
 
-/// What _tile_loadconfig takes, of m rows of activations: 64 bytes a row. Sums 0 1 of the first rows of activations, 4,
+/// What ldtilecfg takes, of m rows of activations: 64 bytes a row. Sums 0 1 of the first rows of activations, 4,
 /// and 2 3 of the second, 5; weights 6 and 7.
 struct alignas(64) AmxConfig {
   uint8_t palette = 1;
@@ -32,9 +31,8 @@ struct alignas(64) AmxConfig {
 
   /// The tiles of this thread take this shape.
   void load() const {
-    // GCC says of its _tile_loadconfig that it reads the first 8 bytes only: stores of the others may be left out.
-    __asm__ volatile("" : : "r"(this) : "memory");
-    _tile_loadconfig(this);
+    // GCC's _tile_loadconfig says that it reads the first 8 bytes only: stores of the others may be left out.
+    __asm__ volatile("ldtilecfg %0" : : "m"(*this));
   }
 };
 

@@ -66,7 +66,7 @@ template <int Planes>
 __device__ __forceinline__ uint32_t code_of(const ProductRows& from, float value) {
   return static_cast<uint32_t>(quantize_float<int32_t>(from.floats, value)) & (Planes == 2 ? 0xffff : 0xff);
 }
-/// Byte `plane` of each of four codes, high bytes first. What comes beyond a row does not matter.
+/// Byte `plane` of each of four codes, high bytes first.
 template <int Planes>
 __device__ __forceinline__ uint32_t word_of(const uint32_t (&code)[4], int plane) {
   uint32_t word = 0;
@@ -209,6 +209,7 @@ __global__ void __launch_bounds__(kThreads)
 /// Floats are four times the bytes of codes: a stage is cut into parts for more of the device to read it, where there
 /// are few stages.
 constexpr int kFloatParts = 4;
+constexpr uint32_t kMostFloatParts = 1024;
 /// A part of a stage, 64 / Parts rows, from floats: four of a row a thread, the next four the next thread, a warp a
 /// row.
 template <int Planes, int Parts>
@@ -298,14 +299,15 @@ Status launch_pad_stages(const PadStages& one, const PadStages& another, uint32_
   cudaLaunchAttribute early = early_start();
   cudaLaunchConfig_t config{};
   const uint32_t stages = stages_of(one);
-  config.gridDim = dim3(stages + another_stages);
   config.blockDim = dim3(kThreads);
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = starts_early ? 1 : 0;
-  if (one.from.floats.first == nullptr)
+  if (one.from.floats.first == nullptr) {
+    config.gridDim = dim3(stages + another_stages);
     return cuda_status(cudaLaunchKernelEx(&config, pad_stages, one, another, stages), "kernel pad_stages");
-  const bool cut = stages * kFloatParts <= kNanPlaces;
+  }
+  const bool cut = stages * kFloatParts <= kMostFloatParts;
   const uint32_t parts = stages * (cut ? kFloatParts : 1);
   const uint32_t all = parts + another_stages;
   config.gridDim = dim3(one.from.floats.begins ? std::min(all, kNanPlaces) : all);

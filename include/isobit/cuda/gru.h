@@ -18,7 +18,7 @@
 namespace isobit::cuda {
 
 struct GruRunOptions {
-  std::string_view kernel{};              // empty: chosen by shape and device (DeviceGru::choose_kernel)
+  std::string_view kernel{};              // empty: the fastest for the run (DeviceGru::choose_kernel)
   const int32_t* lengths = nullptr;       // device memory, [N]; values outside 0..T count as the nearer end
   const uint8_t* zoneout_mask = nullptr;  // device memory, [T, N, directions * H]; models of one layer
   bool batch_first = false;               // x [N, T, C] and y [N, T, directions * H]
@@ -39,7 +39,8 @@ class DeviceGru {
   [[nodiscard]] const GruModel& model() const;
 
   /// The kernel of a run of `steps` steps of `batch` sequences, and why it, or another that was asked for, cannot run.
-  /// codes_with_next_state: of forward_codes with another options.next_state, for which the fastest may be another one.
+  /// codes_with_next_state: of forward_codes with an options.next_state, for one step of which the fastest may be
+  /// another one; false: of forward, or over its own state.
   [[nodiscard]] Result<std::string_view> choose_kernel(int64_t batch, int64_t steps, std::string_view requested = {},
                                                        bool codes_with_next_state = false) const;
 
