@@ -216,7 +216,7 @@ void run_tile(const TileArgs& args) {
   constexpr int kChains = kRows == 1 ? 4 / kUnits : 1;
   // Of one row decoding is most of the work. Where an operand has room, every other field stays where it is, next to the
   // one before it, with which it shares a shift: its codes, and its chain's sums, are 2^kStored times as large. Exact,
-  // as a whole row of such codes fits int32 (kMaxLinearK).
+  // as a group of such codes fits int32 (kMaxDynamicGroup).
   constexpr bool kInPlace = kRows == 1 && kChains % 2 == 0 && 2 * kStored + kLow <= kBits;
   Vector::Floats sums[kRows][kUnits];
   unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) { sums[i / kUnits][i % kUnits] = Vector::set_float(0.0f); });
