@@ -773,6 +773,7 @@ class CliTest(ToolTest):
         self.fails(["lstm"], "bench", "lstm")
         self.fails(["--hidden", "0"], "bench", "gru", "--hidden", "0")
         self.fails(["--mode", "fast"], "bench", "gru", "--mode", "fast")
+        self.fails(["--mode two-states", "--device cuda"], "bench", "gru", "--mode", "two-states")
         usable = [kernel["name"] for kernel in self.json("supported")["kernels"] if kernel["usable"]]
         report = self.json("bench", "gru", "--hidden", "8", "--steps", "4", "--min-time", "0", "--all-kernels")
         self.assertEqual([case["kernel"] for case in report["cases"]], usable)

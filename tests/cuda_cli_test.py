@@ -168,13 +168,13 @@ class CudaCliTest(cli_test.ToolTest):
 
     def test_bench(self):
         arguments = ["bench", "gru", "--device", "cuda", "--hidden", "16,33", "--batch", "1,5", "--steps", "8",
-                     "--mode", "sequence,streaming", "--min-time", "0", "--json"]
+                     "--mode", "sequence,streaming,two-states", "--min-time", "0", "--json"]
         cases = json.loads(self.ok(*arguments))["cases"]
-        self.assertEqual([case["chosen"] for case in cases], [True] * 8)
+        self.assertEqual([case["chosen"] for case in cases], [True] * 12)
         result = self.call(*arguments, "--all-kernels")
         self.assertIn(result.returncode, [0, 1], result.stderr)
         cases = json.loads(result.stdout)["cases"]
-        self.assertEqual(sum(case["chosen"] for case in cases), 8)
+        self.assertEqual(sum(case["chosen"] for case in cases), 12)
         slow = [case for case in cases if case["chosen"] and case["of_fastest"] > 1.05]
         self.assertEqual(result.returncode == 1, bool(slow), result.stderr)
         for case in cases:

@@ -14,6 +14,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -1095,6 +1096,84 @@ TEST_F(DeviceGrus, StepsThatCopyAreProductsOfFewerSequences) {
   EXPECT_EQ(*aligned->choose_kernel(64, 1, {}, true), "step");
   EXPECT_EQ(*aligned->choose_kernel(512, 1, {}, true), many);
   EXPECT_EQ(*odd_rows->choose_kernel(64, 1, {}, true), many);
+}
+
+/// The kernels of what `enqueue(stream)` captures, in the order of the graph's nodes.
+template <typename Enqueue>
+std::vector<const void*> captured_kernels(cudaStream_t stream, const Enqueue& enqueue) {
+  EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  const Status status = enqueue(stream);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  EXPECT_TRUE(status.ok()) << status.message();
+  size_t count = 0;
+  EXPECT_EQ(cudaGraphGetNodes(graph, nullptr, &count), cudaSuccess);
+  std::vector<cudaGraphNode_t> nodes(count);
+  EXPECT_EQ(cudaGraphGetNodes(graph, nodes.data(), &count), cudaSuccess);
+  std::vector<const void*> kernels;
+  for (const cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type{};
+    EXPECT_EQ(cudaGraphNodeGetType(node, &type), cudaSuccess);
+    if (type != cudaGraphNodeTypeKernel) continue;
+    cudaKernelNodeParams parameters{};
+    EXPECT_EQ(cudaGraphKernelNodeGetParams(node, &parameters), cudaSuccess);
+    kernels.push_back(parameters.func);
+  }
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  return kernels;
+}
+
+/// What choose_kernel says of a run is what the run takes, for codes with a next state and without, and for floats.
+TEST_F(DeviceGrus, RunsTakeTheKernelThatChooseKernelNames) {
+  constexpr int64_t kMostSequences = 512;
+  const Case c = case_of(63, 512, 512, 1, 1);
+  const Result<DeviceGru> gru = DeviceGru::create(c.model);
+  ASSERT_TRUE(gru.ok()) << gru.status().message();
+  const int64_t most = kMostSequences * 512 * 4;
+  GuardedDeviceBuffer x(most), y(most);
+  GuardedDeviceBuffer state(gru->state_bytes(kMostSequences)), next_state(gru->state_bytes(kMostSequences));
+  GuardedDeviceBuffer workspace(gru->workspace_bytes(kMostSequences, 2));
+  std::set<std::string> both_ways;  // chosen for the one kind of codes and not for the other
+  for (const int64_t steps : {int64_t{1}, int64_t{2}})
+    for (const int64_t batch : {8, 64, 512}) {
+      if (steps * batch > kMostSequences) continue;
+      const auto count = static_cast<size_t>(steps * batch * 512);
+      const auto kernels = [&](bool floats, bool with_next_state, std::string_view forced) {
+        GruRunOptions options;
+        options.kernel = forced;
+        if (with_next_state) options.next_state = next_state.bytes();
+        return captured_kernels(stream_, [&](cudaStream_t stream) {
+          return floats ? gru->forward({static_cast<const float*>(x.data()), count},
+                                       {static_cast<float*>(y.data()), count}, steps, batch, state.bytes(),
+                                       workspace.bytes(), stream, options)
+                        : gru->forward_codes(x.bytes().first(count), y.bytes().first(count), steps, batch,
+                                             state.bytes(), workspace.bytes(), stream, options);
+        });
+      };
+      std::set<std::string> chosen_for_codes;
+      for (const bool floats : {false, true})
+        for (const bool with_next_state : {false, true}) {
+          SCOPED_TRACE(std::to_string(steps) + " steps of " + std::to_string(batch) +
+                       (floats ? ", floats" : ", codes") + (with_next_state ? ", next_state" : ""));
+          const auto chosen = gru->choose_kernel(batch, steps, {}, !floats && with_next_state);
+          ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+          const std::vector<const void*> taken = kernels(floats, with_next_state, {});
+          ASSERT_FALSE(taken.empty());
+          int equal = 0;
+          for (const DeviceGruKernel& kernel : gru_kernels()) {
+            if (!gru->choose_kernel(batch, steps, kernel.name).ok()) continue;
+            const bool same = taken == kernels(floats, with_next_state, kernel.name);
+            EXPECT_EQ(same, kernel.name == *chosen) << kernel.name << ", chosen " << *chosen;
+            equal += same ? 1 : 0;
+          }
+          EXPECT_EQ(equal, 1);
+          if (!floats) chosen_for_codes.insert(std::string(*chosen));
+        }
+      if (chosen_for_codes.size() > 1) both_ways.insert(chosen_for_codes.begin(), chosen_for_codes.end());
+    }
+  if (gru->choose_kernel(64, 1, "products").ok()) {
+    EXPECT_EQ(both_ways, (std::set<std::string>{"products", "step"}));
+  }
 }
 
 /// Every tile of many sequences, which `step` chooses by the numbers of units, sequences and processors.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device.h"
@@ -23,7 +24,8 @@ namespace {
 constexpr int64_t kMaxSize = 1 << 14;
 constexpr int64_t kMaxSteps = 1'000'000;
 constexpr size_t kMinRepeats = 5;
-constexpr double kSlowestChoice = 1.05;  // of the fastest kernel's time
+constexpr double kSlowestChoice = 1.05;                // of the fastest kernel's time
+constexpr std::string_view kTwoStates = "two-states";  // a value of --mode
 constexpr int64_t kCalibrationSteps = 32, kCalibrationBatch = 8;
 
 Status check_range(const char* option, int64_t value, int64_t low, int64_t high) {
@@ -32,7 +34,7 @@ Status check_range(const char* option, int64_t value, int64_t low, int64_t high)
                                                static_cast<long long>(low), static_cast<long long>(high))};
 }
 
-Status check(const BenchOptions& options) {
+Status check(const BenchOptions& options, bool on_device) {
   if (options.operation != "gru") {
     return {StatusCode::kInvalidArgument,
             "bench " + options.operation + ": no such operation; expected gru, linear or table"};
@@ -45,8 +47,9 @@ Status check(const BenchOptions& options) {
   if (options.input != 0) ISOBIT_RETURN_IF_ERROR(check_range("--input", options.input, 1, kMaxSize));
   ISOBIT_RETURN_IF_ERROR(check_range("--steps", options.steps, 1, kMaxSteps));
   for (const std::string& mode : options.mode) {
-    if (mode == "sequence" || mode == "streaming") continue;
-    return {StatusCode::kInvalidArgument, "--mode " + mode + ": expected sequence or streaming"};
+    if (mode == "sequence" || mode == "streaming" || (mode == kTwoStates && on_device)) continue;
+    return {StatusCode::kInvalidArgument,
+            "--mode " + mode + ": expected sequence or streaming, or with --device cuda " + std::string(kTwoStates)};
   }
   if (!(options.min_time >= 0 && options.min_time <= 3600)) {
     return {StatusCode::kInvalidArgument, format("--min-time %g: expected 0 to 3600 seconds", options.min_time)};
@@ -80,6 +83,7 @@ struct Case {
   int64_t batch = 1;
   int64_t steps = 1;
   bool streaming = false;
+  bool two_states = false;  // streaming on a device
   CpuPath path = CpuPath::kReference;
 };
 
@@ -154,8 +158,8 @@ Result<std::vector<DeviceTime>> measure_on_device(const BenchOptions& options, c
   std::vector<DeviceTime> times;
   for (const std::string& kernel : kernels) {
     ISOBIT_RETURN_IF_ERROR(check_output_bytes(gru, model, c, steps, kernel));
-    ISOBIT_ASSIGN_OR_RETURN(const double us,
-                            gru.microseconds(c.batch, steps, c.streaming ? c.steps : 1, kernel, options.min_time));
+    ISOBIT_ASSIGN_OR_RETURN(const double us, gru.microseconds(c.batch, steps, c.streaming ? c.steps : 1, c.two_states,
+                                                              kernel, options.min_time));
     times.push_back({kernel, us / static_cast<double>(c.steps)});
   }
   return times;
@@ -175,8 +179,10 @@ Result<Outcome> bench_device(const BenchOptions& options, const Device& device) 
     ISOBIT_ASSIGN_OR_RETURN(const auto gru, device.gru(model));
     for (const int64_t batch : options.batch) {
       for (const std::string& mode : options.mode) {
-        const Case c{batch, options.steps, mode == "streaming"};
-        ISOBIT_ASSIGN_OR_RETURN(const std::string chosen, gru->choose_kernel(batch, c.streaming ? 1 : c.steps, ""));
+        const bool two_states = mode == kTwoStates;
+        const Case c{batch, options.steps, two_states || mode == "streaming", two_states};
+        ISOBIT_ASSIGN_OR_RETURN(const std::string chosen,
+                                gru->choose_kernel(batch, c.streaming ? 1 : c.steps, "", two_states));
         ISOBIT_ASSIGN_OR_RETURN(const auto times, measure_on_device(options, device, *gru, model, c, chosen));
         const auto by_time = [](const DeviceTime& a, const DeviceTime& b) { return a.us < b.us; };
         const DeviceTime& fastest = *std::min_element(times.begin(), times.end(), by_time);
@@ -240,7 +246,7 @@ Result<Outcome> bench(const BenchOptions& options) {
     if (device) return refuse_on_device(options.device, "bench linear", "it times the kernels of this processor");
     return bench_linear(options);
   }
-  ISOBIT_RETURN_IF_ERROR(check(options));
+  ISOBIT_RETURN_IF_ERROR(check(options, device != nullptr));
   if (device) return bench_device(options, *device);
   std::vector<std::optional<CpuPath>> requested;
   for (const CpuPath path : kAllCpuPaths)

@@ -24,16 +24,17 @@ namespace isobit::tool {
 class DeviceGru {
  public:
   virtual ~DeviceGru() = default;
-  /// The kernel of a run, and why it, or another that was asked for, cannot run.
-  [[nodiscard]] virtual Result<std::string> choose_kernel(int64_t batch, int64_t steps,
-                                                          const std::string& kernel) const = 0;
+  /// The kernel of a run, and why it, or another that was asked for, cannot run. codes_with_next_state: that of
+  /// isobit::cuda::DeviceGru::choose_kernel.
+  [[nodiscard]] virtual Result<std::string> choose_kernel(int64_t batch, int64_t steps, const std::string& kernel,
+                                                          bool codes_with_next_state = false) const = 0;
   virtual Status forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
                          const std::string& kernel) = 0;
   virtual Status forward_codes(const void* x, void* y, int64_t steps, GruState& state, const std::string& kernel) = 0;
   /// Median microseconds of `calls` calls of `steps` steps each on random codes, replayed from a graph for `min_time`
-  /// seconds at least.
-  virtual Result<double> microseconds(int64_t batch, int64_t steps, int64_t calls, const std::string& kernel,
-                                      double min_time) = 0;
+  /// seconds at least; over one state, or from one of two to the other in turn.
+  virtual Result<double> microseconds(int64_t batch, int64_t steps, int64_t calls, bool two_states,
+                                      const std::string& kernel, double min_time) = 0;
 };
 
 struct DeviceKernel {

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "device.h"
@@ -54,9 +55,10 @@ class CudaGru : public DeviceGru {
  public:
   explicit CudaGru(cuda::HostGru gru) : gru_(std::move(gru)) {}
 
-  [[nodiscard]] Result<std::string> choose_kernel(int64_t batch, int64_t steps,
-                                                  const std::string& kernel) const override {
-    ISOBIT_ASSIGN_OR_RETURN(const std::string_view name, gru_.device_gru().choose_kernel(batch, steps, kernel));
+  [[nodiscard]] Result<std::string> choose_kernel(int64_t batch, int64_t steps, const std::string& kernel,
+                                                  bool codes_with_next_state) const override {
+    ISOBIT_ASSIGN_OR_RETURN(const std::string_view name,
+                            gru_.device_gru().choose_kernel(batch, steps, kernel, codes_with_next_state));
     return std::string(name);
   }
   Status forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
@@ -66,7 +68,7 @@ class CudaGru : public DeviceGru {
   Status forward_codes(const void* x, void* y, int64_t steps, GruState& state, const std::string& kernel) override {
     return gru_.forward_codes(x, y, steps, state, {.kernel = kernel});
   }
-  Result<double> microseconds(int64_t batch, int64_t steps, int64_t calls, const std::string& kernel,
+  Result<double> microseconds(int64_t batch, int64_t steps, int64_t calls, bool two_states, const std::string& kernel,
                               double min_time) override {
     const cuda::DeviceGru& gru = gru_.device_gru();
     const GruModel& model = gru.model();
@@ -79,18 +81,24 @@ class CudaGru : public DeviceGru {
     const int64_t count = calls * steps * batch * model.input_size();
     std::vector<std::byte> codes(static_cast<size_t>(calls) * x_call);
     ISOBIT_RETURN_IF_ERROR(quantize(model.input_grid(), random.vector(count, 2.0f), codes.data(), "x"));
-    DeviceArray x, y, state, workspace;
+    DeviceArray x, y, workspace;
+    std::array<DeviceArray, 2> states;
     ISOBIT_RETURN_IF_ERROR(x.write(codes));
     ISOBIT_RETURN_IF_ERROR(y.allocate(static_cast<size_t>(calls) * y_call));
-    ISOBIT_RETURN_IF_ERROR(state.allocate(static_cast<size_t>(gru.state_bytes(batch))));
     ISOBIT_RETURN_IF_ERROR(workspace.allocate(static_cast<size_t>(gru.workspace_bytes(batch, steps))));
-    ISOBIT_RETURN_IF_ERROR(gru.initial_state(state.bytes(), batch, nullptr));
+    for (DeviceArray& state : states) {
+      ISOBIT_RETURN_IF_ERROR(state.allocate(static_cast<size_t>(gru.state_bytes(batch))));
+      ISOBIT_RETURN_IF_ERROR(gru.initial_state(state.bytes(), batch, nullptr));
+    }
     ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceSynchronize(), "the first state"));
     const auto work = [&](cudaStream_t stream) -> Status {
-      for (size_t call = 0; call < static_cast<size_t>(calls); ++call)
-        ISOBIT_RETURN_IF_ERROR(gru.forward_codes(x.bytes().subspan(call * x_call, x_call),
-                                                 y.bytes().subspan(call * y_call, y_call), steps, batch, state.bytes(),
-                                                 workspace.bytes(), stream, {.kernel = kernel}));
+      for (size_t call = 0; call < static_cast<size_t>(calls); ++call) {
+        cuda::GruRunOptions options{.kernel = kernel};
+        if (two_states) options.next_state = states[(call + 1) % 2].bytes();
+        ISOBIT_RETURN_IF_ERROR(
+            gru.forward_codes(x.bytes().subspan(call * x_call, x_call), y.bytes().subspan(call * y_call, y_call), steps,
+                              batch, states[two_states ? call % 2 : 0].bytes(), workspace.bytes(), stream, options));
+      }
       return {};
     };
     return cuda::median_microseconds(work, {.min_replays = 5, .min_seconds = min_time});

@@ -296,7 +296,11 @@ class Commands {
     command->add_option("--input", o.input, "inputs; default as hidden")->type_name("C");
     command->add_option("--batch", o.batch, "sequences at once, one or a list")->delimiter(',')->type_name("N");
     command->add_option("--steps", o.steps, "steps")->type_name("T")->capture_default_str();
-    command->add_option("--mode", o.mode, "sequence: T steps a call; streaming: one step a call")
+    command
+        ->add_option(
+            "--mode", o.mode,
+            "sequence: T steps a call; streaming: one step a call; two-states: streaming on a device, from one state "
+            "to another in turn")
         ->delimiter(',')
         ->type_name("MODE");
     command->add_option("--bits", o.bits, "as in quantize; linear: 1, 2, 4 or 8, one or a list")
