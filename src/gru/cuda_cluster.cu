@@ -9,6 +9,7 @@
 #include "core/cuda_status.h"
 #include "core/cuda_wgmma.cuh"
 #include "gru/cuda_cluster.cuh"
+#include "gru/cuda_cluster_few.cuh"
 #include "gru/cuda_cluster_many.cuh"
 
 namespace isobit::cuda {
@@ -49,9 +50,44 @@ struct Tiles {
 };
 
 template <typename Ratio>
-ClusterShared shared_of(const PersistentLayer& layer, const PersistentCut& cut, Tiles tiles) {
+int32_t shared_of(const PersistentLayer& layer, const PersistentCut& cut, Tiles tiles) {
   return cluster_shared({cut.k_tiles, cut.k_shared, cut.k_splits, layer.h_planes, static_cast<int32_t>(sizeof(Ratio)),
-                         cut.cluster, cut.unit_blocks, tiles.count, tiles.sequences, layer.table_entries});
+                         cut.cluster, cut.unit_blocks, tiles.count, tiles.sequences, layer.table_entries,
+                         sum_bytes(cut.unit_blocks, cut.k_splits, layer.h_planes)})
+      .total;
+}
+
+/// The same of gru_cluster_few.
+template <typename Ratio>
+constexpr int32_t few_k_shared(int32_t k_tiles) {
+  constexpr bool kDouble = sizeof(LaneOf<Ratio>) == 8;
+  return k_tiles == 16 ? (kDouble ? 8 : 2) : k_tiles == 12 && kDouble ? 2 : 0;
+}
+template <int KT, int Splits, int Planes, bool Floats, typename Ratio>
+constexpr Kernel<Ratio> kFewKernel = gru_cluster_few<KT, few_k_shared<Ratio>(KT), Splits, Planes, Floats, Ratio>;
+/// Where few_of is not 0.
+template <int Planes, bool Floats, typename Ratio>
+Kernel<Ratio> few_kernel_of_planes(const PersistentCut& cut) {
+  if (cut.k_tiles == 4) return kFewKernel<4, 1, Planes, Floats, Ratio>;
+  if (cut.k_tiles == 8)
+    return cut.k_splits == 1 ? kFewKernel<8, 1, Planes, Floats, Ratio> : kFewKernel<8, 2, Planes, Floats, Ratio>;
+  if constexpr (Planes == 1)
+    if (cut.k_tiles == 16) return kFewKernel<16, 2, Planes, Floats, Ratio>;
+  return kFewKernel<12, 2, Planes, Floats, Ratio>;
+}
+template <typename Ratio>
+Kernel<Ratio> few_kernel(const PersistentLayer& layer, const PersistentCut& cut, bool floats) {
+  return with_planes<Ratio>(layer.h_planes, [&](auto planes) {
+    return floats ? few_kernel_of_planes<planes(), true, Ratio>(cut)
+                  : few_kernel_of_planes<planes(), false, Ratio>(cut);
+  });
+}
+template <typename Ratio>
+int32_t few_shared(const PersistentLayer& layer, const PersistentCut& cut) {
+  return cluster_shared({cut.k_tiles, few_k_shared<Ratio>(cut.k_tiles), cut.k_splits, layer.h_planes,
+                         static_cast<int32_t>(sizeof(Ratio)), cut.cluster, cut.unit_blocks, 1, kFewSequences,
+                         layer.table_entries, few_sum_bytes(cut.unit_blocks, cut.k_splits, layer.h_planes)})
+      .total;
 }
 
 /// The k tiles of a warp that registers do not hold in gru_cluster_many.
@@ -154,6 +190,14 @@ Exchange exchange_of(const PersistentLayer& layer, const Spread& spread, int64_t
   return spread.tiles.count == 1 && lanes <= 32 && messages <= kMostMessages ? kSends : kCopies;
 }
 
+/// Of a team, the most that gru_cluster_few is the faster for, found by timing on an H200. Two sequences have gates in
+/// both of the warps that share a group in gru_cluster. With 16 k tiles of a warp the tensor cores are the limit, and
+/// with two planes the longer way of the sums outweighs what the gates' warps save.
+int32_t few_of(int32_t planes, const PersistentCut& cut) {
+  if (cut.unit_blocks > kMaxGateWarps || (cut.k_tiles == 16 && (planes == 2 || cut.k_splits == 1))) return 0;
+  return cut.k_splits == 1 ? kFewSequences : 1;
+}
+
 /// The ways to cut a layer into teams, few, and which is the fastest for how many sequences of a team, found by timing
 /// on an H200. More blocks have less to multiply and more to exchange; smaller clusters leave room for more. Of a
 /// team's sequences the last cut has no limit, or more go to gru_cluster_many.
@@ -169,6 +213,7 @@ void cut(PersistentLayer& layer) {
     one.k_splits = splits;
     one.k_shared = k_shared_of<Ratio>(one.k_tiles);
     one.most = most;
+    one.few = few_of(layer.h_planes, one);
     layer.groups = std::max(layer.groups, cluster * one.unit_blocks);
   };
   // Of one plane, two planes, double lanes.
@@ -185,7 +230,7 @@ void cut(PersistentLayer& layer) {
     add(8, 2, by_lanes(8, kMostMessages / (2 * groups), 0));
     if (!std::is_same_v<Ratio, double>) add((groups + 7) / 8, 1, 8);
   } else if (hidden <= 768) {
-    add(16, 2, by_lanes(4, 2, 0));
+    add(16, 2, by_lanes(4, 2, 1));
   } else {
     add(16, 2, by_lanes(2, 1, 0));
   }
@@ -220,6 +265,22 @@ Status check_device(const PersistentLayer& layer) {
 }
 Status no_room() {
   return {StatusCode::kUnsupported, "the device has no room for a team of thread blocks that holds R"};
+}
+
+/// Whether gru_cluster_few takes as many teams of the same cut, and its attributes.
+template <typename Ratio>
+Status prepare_few(const PersistentLayer& layer, PersistentCut& cut, int shared) {
+  if (cut.few == 0) return {};
+  if (few_shared<Ratio>(layer, cut) > shared) {
+    cut.few = 0;
+    return {};
+  }
+  for (const bool floats : {false, true}) ISOBIT_RETURN_IF_ERROR(allow(few_kernel<Ratio>(layer, cut, floats), shared));
+  LaunchAttributes attributes;
+  const cudaLaunchConfig_t config =
+      launch_config(cut, few_threads(cut.k_tiles), few_shared<Ratio>(layer, cut), 1, attributes);
+  if (room_of(few_kernel<Ratio>(layer, cut, false), config) < cut.room) cut.few = 0;
+  return {};
 }
 
 }  // namespace
@@ -257,16 +318,17 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
     for (const bool floats : {false, true}) ISOBIT_RETURN_IF_ERROR(allow(kernel_of<Ratio>(layer, cut, floats), shared));
     const int most = std::min(kMaxClusterTiles, ih_slots(cut.k_tiles, layer.h_planes) - 1);
     while (cut.sequence_tiles < most &&
-           shared_of<Ratio>(layer, cut, {kMaxTileSequences, cut.sequence_tiles + 1}).total <= shared)
+           shared_of<Ratio>(layer, cut, {kMaxTileSequences, cut.sequence_tiles + 1}) <= shared)
       ++cut.sequence_tiles;
     if (cut.sequence_tiles == 0) continue;
     cut.least_shared = shared / 2 + 1;
     LaunchAttributes attributes;
-    const cudaLaunchConfig_t config =
-        launch_config(cut, threads_of(cut), shared_of<Ratio>(layer, cut, {kMaxTileSequences, cut.sequence_tiles}).total,
-                      1, attributes);
+    const cudaLaunchConfig_t config = launch_config(
+        cut, threads_of(cut), shared_of<Ratio>(layer, cut, {kMaxTileSequences, cut.sequence_tiles}), 1, attributes);
     cut.room = room_of(kernel_of<Ratio>(layer, cut, false), config);
-    if (cut.room > 0) layer.cut[fitting++] = cut;
+    if (cut.room == 0) continue;
+    ISOBIT_RETURN_IF_ERROR(prepare_few<Ratio>(layer, cut, shared));
+    layer.cut[fitting++] = cut;
   }
   layer.cuts = fitting;
   return fitting == 0 ? no_room() : Status();
@@ -277,28 +339,37 @@ bool takes_cluster_many(const PersistentLayer& layer, int64_t batch) { return !s
 template <typename Ratio>
 Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, bool many, cudaStream_t stream) {
   const Spread spread = many ? spread_over(layer.many, chunk.batch) : spread_of(layer, chunk.batch);
-  const PersistentCut* const cut = spread.cut;
-  const Tiles tiles = spread.tiles;
+  const PersistentCut& cut = *spread.cut;
+  const bool few = !many && std::min(chunk.batch, spread.each) <= cut.few;
+  const Tiles tiles = few ? Tiles{kFewSequences, 1} : spread.tiles;
   ClusterArgs<Ratio> a{};
   set_recurrence(a, layer, chunk);
   a.fragments = layer.fragments;
   a.exchange = exchange_of(layer, spread, chunk.batch);
-  a.cluster = cut->cluster;
-  a.unit_blocks = cut->unit_blocks;
+  a.cluster = cut.cluster;
+  a.unit_blocks = cut.unit_blocks;
   a.sequence_tiles = tiles.count;
   a.tile_sequences = tiles.sequences;
   a.team_sequences = static_cast<int32_t>(spread.each);
+  const int32_t threads = few    ? few_threads(cut.k_tiles)
+                          : many ? many_threads(many_sets<Ratio>(layer.k_tiles / 2))
+                                 : threads_of(cut);
+  const int32_t shared = few    ? few_shared<Ratio>(layer, cut)
+                         : many ? many_shared<Ratio>(layer, tiles.count)
+                                : shared_of<Ratio>(layer, cut, tiles);
   LaunchAttributes attributes;
   cudaLaunchConfig_t config =
-      launch_config(*cut, many ? many_threads(many_sets<Ratio>(layer.k_tiles / 2)) : threads_of(*cut),
-                    many ? many_shared<Ratio>(layer, tiles.count) : shared_of<Ratio>(layer, *cut, tiles).total,
-                    (chunk.batch + spread.each - 1) / spread.each, attributes);
+      launch_config(cut, threads, shared, (chunk.batch + spread.each - 1) / spread.each, attributes);
   attributes.values[1] = early_start();
   config.numAttrs = 2;
   config.stream = stream;
   const bool floats = chunk.y_scale != 0;
-  const Kernel<Ratio> kernel = many ? many_kernel<Ratio>(layer, floats) : kernel_of<Ratio>(layer, *cut, floats);
-  return cuda_status(cudaLaunchKernelEx(&config, kernel, a), many ? "kernel gru_cluster_many" : "kernel gru_cluster");
+  const Kernel<Ratio> kernel = few    ? few_kernel<Ratio>(layer, cut, floats)
+                               : many ? many_kernel<Ratio>(layer, floats)
+                                      : kernel_of<Ratio>(layer, cut, floats);
+  return cuda_status(cudaLaunchKernelEx(&config, kernel, a), few    ? "kernel gru_cluster_few"
+                                                             : many ? "kernel gru_cluster_many"
+                                                                    : "kernel gru_cluster");
 }
 
 #define ISOBIT_CLUSTER_LANES(Ratio)                                   \

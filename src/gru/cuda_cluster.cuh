@@ -107,6 +107,7 @@ struct ClusterShape {
   int32_t k_tiles, k_shared, splits, planes, ratio_bytes;
   int32_t cluster, unit_blocks, sequence_tiles, tile_sequences;
   int32_t table_entries;
+  int32_t sum_bytes;
 };
 struct ClusterShared {
   int32_t plane_bytes, states, weights, ih, rows, sums, tables, lengths, total;
@@ -130,6 +131,10 @@ inline __host__ __device__ int32_t block_warps(int32_t k_tiles, int32_t multiply
 /// Of one turn and sequence in shared memory: so that no bank is met twice.
 inline __host__ __device__ int32_t ih_row_bytes(int32_t unit_blocks) { return unit_blocks * kIhTileBytes + 16; }
 
+/// What the warps of a group hand each other, in two slots.
+inline __host__ __device__ int32_t sum_bytes(int32_t unit_blocks, int32_t splits, int32_t planes) {
+  return splits == 1 ? 0 : unit_blocks * splits * 2 * planes * 3 * kMaxSplitCells * 128;
+}
 inline __host__ __device__ ClusterShared cluster_shared(const ClusterShape& shape) {
   ClusterShared at{};
   const int32_t groups = shape.cluster * shape.unit_blocks;
@@ -141,7 +146,7 @@ inline __host__ __device__ ClusterShared cluster_shared(const ClusterShape& shap
   at.ih = at.weights + warps * 3 * shape.k_shared * 512;
   at.rows = at.ih + ih_slots(shape.k_tiles, shape.planes) * shape.tile_sequences * ih_row_bytes(shape.unit_blocks);
   at.sums = at.rows + shape.unit_blocks * 48 * 2 * shape.ratio_bytes;  // of each group: ratios, starts of 48 rows
-  at.tables = at.sums + (shape.splits == 1 ? 0 : warps * 2 * shape.planes * 3 * kMaxSplitCells * 128);
+  at.tables = at.sums + shape.sum_bytes;
   at.lengths = at.tables + (shape.table_entries * 4 + 127) / 128 * 128;
   at.total = at.lengths + shape.sequence_tiles * shape.tile_sequences * 4;
   return at;
@@ -171,7 +176,8 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
   const int sequences = a.batch - first < a.team_sequences ? a.batch - first : a.team_sequences;
   const int sequence_tiles = (sequences + tile_rows - 1) / tile_rows;
   const ClusterShared at = cluster_shared({KT, KShared, kSplits, Planes, static_cast<int32_t>(sizeof(Ratio)), cluster,
-                                           a.unit_blocks, a.sequence_tiles, tile_rows, a.table_entries});
+                                           a.unit_blocks, a.sequence_tiles, tile_rows, a.table_entries,
+                                           sum_bytes(a.unit_blocks, kSplits, Planes)});
   const int group_stride = group_bytes(tile_rows);
   const int plane_bytes = at.plane_bytes;
   const int state_bytes = Planes * plane_bytes;

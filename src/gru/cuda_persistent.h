@@ -47,6 +47,7 @@ struct PersistentCut {
   int32_t k_splits = 0;  // warps that share a group
   int32_t k_shared = 0;  // of k_tiles, those in shared memory
   int32_t most = 0;      // sequences of a team, while no other cut is faster
+  int32_t few = 0;       // sequences of a team, while gru_cluster_few is faster
 };
 
 inline constexpr int32_t kMaxCuts = 3;
