@@ -226,7 +226,7 @@ constexpr int kWordSequences = 8;  // of a team, at most
 constexpr int kWordCopies = 4;     // of every word
 constexpr int kMostBlocks = 128;
 constexpr int kMostPolls = kMostBlocks * 2 * kWordSequences / kWordThreads;  // of a thread, two words each
-static_assert(kMostPolls <= 32 && kWordCopies * 4 * kWordSequences <= kWordThreads);
+static_assert(kMostPolls == 8 && kWordCopies * 4 * kWordSequences <= kWordThreads);
 
 struct WordArgs {
   int32_t steps, blocks, sequences;  // of a team
@@ -235,6 +235,8 @@ struct WordArgs {
   Found* found;
 };
 
+/// Polls: of a thread, at most.
+template <int Polls>
 __global__ void __launch_bounds__(kWordThreads, 1) exchange_words(const __grid_constant__ WordArgs a) {
   extern __shared__ __align__(128) uint8_t shared[];
   const int thread = static_cast<int>(threadIdx.x);
@@ -255,25 +257,23 @@ __global__ void __launch_bounds__(kWordThreads, 1) exchange_words(const __grid_c
   };
   uint32_t all = 0;  // pairs of words that this thread polls
 #pragma unroll
-  for (int i = 0; i < kMostPolls; ++i)
+  for (int i = 0; i < Polls; ++i)
     if (2 * (thread + i * kWordThreads) < all_words) all |= 1u << i;
   if (publishes) publish(0, first_word(team, block, word));
   int region = block;
   for (int s = 0;; ++s) {
     const uint2* const from = words_of(s, block % kWordCopies) + 2 * thread;
     uint32_t* const to = received(s) + 2 * thread;
-    // As gru_grid_few: of more than two sequences one pair until it is there, then all.
     uint32_t missing = all;
-    for (uint32_t wanted = a.sequences > 2 ? 1 : ~0u; __any_sync(0xffffffffu, missing != 0);
-         wanted = (missing & 1) != 0 && a.sequences > 2 ? 1 : ~0u) {
-      ulonglong2 two[kMostPolls];
+    while (__any_sync(0xffffffffu, missing != 0)) {
+      ulonglong2 two[Polls];
 #pragma unroll
-      for (int i = 0; i < kMostPolls; ++i)
-        if ((missing & wanted) >> i & 1) cuda::poll(from + 2 * kWordThreads * i, two[i]);
+      for (int i = 0; i < Polls; ++i)
+        if ((missing >> i & 1) != 0) cuda::poll(from + 2 * kWordThreads * i, two[i]);
 #pragma unroll
-      for (int i = 0; i < kMostPolls; ++i) {
+      for (int i = 0; i < Polls; ++i) {
         const auto is_there = [s](unsigned long long x) { return static_cast<int32_t>(x >> 32) == s + 1; };
-        if (((missing & wanted) >> i & 1) == 0 || !is_there(two[i].x) || !is_there(two[i].y)) continue;
+        if ((missing >> i & 1) == 0 || !is_there(two[i].x) || !is_there(two[i].y)) continue;
         missing &= ~(1u << i);
         *reinterpret_cast<uint2*>(to + 2 * kWordThreads * i) =
             uint2{static_cast<uint32_t>(two[i].x), static_cast<uint32_t>(two[i].y)};
@@ -552,13 +552,17 @@ void time_words(const Case& c, std::vector<Time>& times) {
   const int32_t words = blocks * 4 * sequences;
   const size_t bytes = static_cast<size_t>(teams) * 2 * kWordCopies * static_cast<size_t>(words) * sizeof(uint2);
   const DeviceMemory memory = device_memory(bytes);
-  allow(c, exchange_words);
+  const int32_t polls = pieces_of(words, 2 * kWordThreads);
+  const auto kernel = polls == 1   ? exchange_words<1>
+                      : polls == 2 ? exchange_words<2>
+                      : polls <= 4 ? exchange_words<4>
+                                   : exchange_words<kMostPolls>;
+  allow(c, kernel);
   const char* const way = "words through L2";
   Launch launch(teams * blocks, kWordThreads, at_least_half(c, 2 * words * 4), 1, true);
   const double us = timed(c, way, teams * blocks, [&](cudaStream_t stream, Found* found) {
     check_cuda(cudaMemsetAsync(memory.get(), 0, bytes, stream), "words");
-    launch.run(exchange_words, WordArgs{c.steps, blocks, sequences, reinterpret_cast<uint2*>(memory.get()), found},
-               stream);
+    launch.run(kernel, WordArgs{c.steps, blocks, sequences, reinterpret_cast<uint2*>(memory.get()), found}, stream);
   });
   times.push_back({way, blocks, 1, teams, 1, us});
 }

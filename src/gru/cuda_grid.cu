@@ -82,9 +82,12 @@ Spread spread_of(const PersistentLayer& layer, int64_t batch) {
 }
 
 int64_t counter_bytes(int32_t turns, int32_t cluster) { return int64_t{turns} * cluster * kCounterWords * 4; }
+/// Words of gru_grid_few.
+int64_t word_bytes(const PersistentLayer& layer, int32_t sequences) {
+  return int64_t{2} * kFewCopies * layer.h_planes * layer.groups * few_columns(sequences) * 32;
+}
 int64_t exchange_bytes(const PersistentLayer& layer, const Spread& spread) {
-  if (spread.columns == kFewSequences)
-    return int64_t{2} * kFewCopies * layer.groups * layer.h_planes * kFewSequences * 32;
+  if (spread.columns == kFewSequences) return word_bytes(layer, kFewSequences);
   const int32_t turns = spread.teams * spread.turns;
   return counter_bytes(turns, layer.grid_cut.cluster) +
          int64_t{2} * turns * many_slot_bytes(spread.columns, layer.h_planes, layer.groups);
@@ -240,7 +243,7 @@ Status launch_grid(const PersistentLayer& layer, const PersistentChunk& chunk, s
   a.cluster = layer.grid_cut.cluster;
   a.slots = spread.slots;
   // Numbers of states and counts start from zero.
-  const int64_t counters = few ? exchange_bytes(layer, spread) : counter_bytes(spread.teams * spread.turns, a.cluster);
+  const int64_t counters = few ? word_bytes(layer, spread.each) : counter_bytes(spread.teams * spread.turns, a.cluster);
   a.words = reinterpret_cast<uint2*>(exchange);
   a.counters = reinterpret_cast<uint32_t*>(exchange);
   a.codes = reinterpret_cast<uint8_t*>(exchange + counters);

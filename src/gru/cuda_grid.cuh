@@ -8,14 +8,16 @@
 // gru_grid_few: up to 8 sequences, the columns of mma.m16n8k32. The columns of R (k) are split over 8 warps.
 //   1. Each polls the part of the state that it multiplies by, in words of 64 bits, four codes and the number of the
 //      state, which is read as it was written: whoever finds the number has the codes, and no fence is needed. Lanes
-//      poll what they hold of the mma's operand, so codes do not pass through shared memory.
-//   2. They leave sums in shared memory, and count at a barrier.
+//      poll two words each, all of a warp beside each other; the codes reach the lanes whose operands they are through
+//      shared memory of the warp, as one load of 512 bytes comes sooner than four of 128.
+//   2. They leave sums in shared memory, those of all warps for a unit beside each other, and arrive at a barrier.
 //   3. A gate warp for two sequences, one cell a lane, adds them up, computes the gates and writes the new words, four
 //      copies of each, as whoever polls the same word has to wait for the others.
 // Words of state s are those of state s - 2 overwritten. Whoever writes them has seen all words of state s - 1, as its
 // sums need them, and every block had read all words of s - 2 before it wrote any of s - 1. Sums of step s are where
 // those of s - 2 were: a warp that writes them has words of state s from another block, or its own, which needed state
-// s - 1 of this block from each of its gate warps, after they had read the sums of s - 2.
+// s - 1 of this block from each of its gate warps, after they had read the sums of s - 2. So nobody arrives at the
+// barrier of step s, which is that of s - 2, before all have left that.
 //
 // gru_grid_many: turns of 16 or 32 sequences, the columns of wgmma, whose weights come from registers and whose
 // activations from shared memory; both planes of 16 sequences are columns beside each other. Turn v is the sequences of
@@ -87,8 +89,9 @@ inline constexpr int kManyThreads = 640;  // five: two multiply, two have the ga
 inline constexpr int kFewSequences = 8;   // the columns of an mma
 inline constexpr int kFewCopies = 4;      // of every word: of 128 blocks that poll one, 32 poll the same copy
 inline constexpr int kFewWarps = 8;       // that multiply
-inline constexpr int kFewSumPitch = 20;   // words from one sequence to the next: lanes that write meet no bank twice
-inline constexpr int kGatePitch = kFewSequences * kFewSumPitch;
+inline constexpr int kFewSumPitch = 12;   // words from one unit's sums, of 8 warps, to the next: no bank is met twice
+inline constexpr int kFewSums = kFewSequences * kGridUnits * kFewSumPitch;  // words of a gate and plane
+inline constexpr int kFewSumsThere = 1;        // and the next: the named barriers of a step's parity
 inline constexpr int kManyPitch = 52;          // words of sums from one sequence to the next: sum_word
 inline constexpr int kFetchers = 2;            // warps
 inline constexpr int kPublishers = 2;          // warps
@@ -103,7 +106,7 @@ struct GridArgs : RecurrenceArgs<Ratio> {
   /// are columns 16 (r / 2) + 4 q to + 3 of row g + 8 (r % 2); rows 0-3 are u, 4-7 n, 8-11 r of the units, 12-15 zero.
   const uint4* fragments;
   int32_t first_sequence, sequences;  // of this launch
-  /// few: [s % 2][copy][block][plane][sequence][4] words of four codes and s + 1, zero at the start.
+  /// few: [s % 2][copy][plane][block][few_columns][4] words of four codes and s + 1, zero at the start.
   uint2* words;
   /// many: [team][s % 2][turn][plane][8 sequences][block][8][16] codes.
   uint8_t* codes;
@@ -128,14 +131,25 @@ __device__ __forceinline__ Real lane_of_code(const GateLanes<Real>& c, uint32_t 
 
 // ---- Few sequences
 
+/// Columns for so many sequences, in words and in shared memory: a power of 2, so that a lane's polls are all of the
+/// same sequence.
+inline __host__ __device__ int few_columns(int sequences) {
+  return sequences <= 2 ? sequences : sequences <= 4 ? 4 : 8;
+}
+
 /// Offsets in dynamic shared memory.
 struct FewShared {
-  int32_t sums, tables, total;
+  int32_t sums, received, tables, total;
 };
+/// Of a block's units in received codes: words from one block to the next. 8 lanes of mma's operand, which read codes
+/// of 4 blocks and 2 sequences, meet no bank twice.
+inline __host__ __device__ constexpr int received_pitch(int columns) { return columns * 4 | 8; }
+inline constexpr int kReceivedBytes = 2 * 16 * received_pitch(4) * 4;  // of a warp: two planes of 4 sequences
+static_assert(16 * received_pitch(kFewSequences) * 4 <= kReceivedBytes);
 inline __host__ __device__ FewShared few_shared(int planes, int table_entries) {
   FewShared at{};
-  at.sums = 128;  // barriers
-  at.tables = at.sums + 2 * kFewWarps * planes * 3 * kGatePitch * 4;
+  at.received = at.sums + 2 * planes * 3 * kFewSums * 4;
+  at.tables = at.received + kFewWarps * kReceivedBytes;
   at.total = at.tables + table_entries * 4;
   return at;
 }
@@ -157,135 +171,129 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
   const int columns = a.sequences;
   // Warps that have units to multiply by: one without would not wait for anybody.
   const int multiplying = (blocks + 2 * KT - 1) / (2 * KT);
-  const uint32_t sums_there = shared_address(shared);  // of a step's parity
+  const int waiting = 32 * (multiplying + (columns + 1) / 2);  // threads at the barrier of a step's sums
   const auto sums_of_step = [&](int s) {
-    return reinterpret_cast<int32_t*>(shared + at.sums) + s % 2 * kFewWarps * Planes * 3 * kGatePitch;
+    return reinterpret_cast<int32_t*>(shared + at.sums) + s % 2 * Planes * 3 * kFewSums;
   };
-  const auto words_of = [&](int s, int copy, int of_block, int plane, int column) {
-    return a.words +
-           ((((int64_t{s % 2} * kFewCopies + copy) * blocks + of_block) * Planes + plane) * columns + column) * 4;
-  };
+  const int plane_words = blocks * few_columns(columns) * 4;
+  const int copy_words = Planes * plane_words;
+  const int state_words = kFewCopies * copy_words;
   for (int i = static_cast<int>(threadIdx.x); i < a.table_entries; i += kFewThreads)
     reinterpret_cast<float*>(shared + at.tables)[i] = a.tables[i];
-  if (threadIdx.x == 0)
-    for (uint32_t i = 0; i < 2; ++i) barrier_init(sums_there + 8 * i, static_cast<uint32_t>(multiplying));
+  // Sums of warps that do not multiply stay zero.
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * Planes * 3 * kFewSums; i += kFewThreads) sums_of_step(0)[i] = 0;
   __syncthreads();
 
   if (warp < kFewWarps) {
     // ---- The warps that multiply.
     trade_registers<216>();
     if (warp >= multiplying) return;
-    // Of each mma's operands, lane 4 g + q has columns 16 q to 16 q + 15 of a pair of k tiles: for that the order of k
-    // differs from that in `fragments`.
     const int g = lane / 4;
     const int q = lane % 4;
-    uint4 weights[3][KT];
-    {
-      const auto* const from = reinterpret_cast<const uint32_t*>(a.fragments);
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate)
+    auto* const received = reinterpret_cast<uint32_t*>(shared + at.received + warp * kReceivedBytes);
+    // columns_of: few_columns(columns), as a constant.
+    const auto multiply = [&](auto columns_of) {
+      constexpr int kColumns = decltype(columns_of)::value;
+      constexpr bool kOnePass = Planes == 1 || kColumns <= 4;  // both planes are columns of one product
+      constexpr int kPassPlanes = kOnePass ? Planes : 1;
+      constexpr int kPieces = 4 * KT * kColumns;  // of 16 bytes, two words, of a plane
+      constexpr int kPlanePolls = (kPieces + 31) / 32;
+      constexpr int kPolls = kPassPlanes * kPlanePolls;
+      constexpr int kPitch = received_pitch(kColumns);
+      uint4 weights[3][KT];
+      {
+        const auto* const fragments = reinterpret_cast<const uint32_t*>(a.fragments);
+        const auto word = [&](int gate, int unit, int k) {
+          return fragments[grid_word(KT * kFewWarps, block, gate, unit, warp * KT * 32 + k)];
+        };
 #pragma unroll
         for (int kt = 0; kt < KT; ++kt) {
-          const auto word = [&](int half, int k) {
-            return from[grid_word(KT * kFewWarps, block, gate, g + 8 * half,
-                                  (warp * KT + kt / 2 * 2) * 32 + q * 16 + kt % 2 * 8 + k)];
-          };
-          weights[gate][kt] = uint4{word(0, 0), word(1, 0), word(0, 4), word(1, 4)};
-        }
-    }
-    uint32_t all = 0;  // pairs of which this lane polls words
+          // Of each operand of mma, lane 4 g + q has columns 16 q to 16 q + 15 of a pair of k tiles: for that the order
+          // of k differs from that in `fragments`.
+          const int k = kt / 2 * 64 + q * 16 + kt % 2 * 8;
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair)
-      if ((columns <= 4 ? g % 4 : g) < columns && (warp * kPairs + pair) * 4 + q < blocks) all |= 1u << pair;
-    const int pair_words = 4 * Planes * columns * 4;
-    for (int s = 0; s < a.steps; ++s) {
-      delay(a.delays, s, kDelayRead);
-      // A lane polls both halves of a sequence's words, or, as up to four sequences need half of the lanes only, one.
-      // Of two planes the other lanes have the low bytes then, and both planes are columns of one mma.
-      const auto multiply_plane = [&](int of_pass, auto halves, auto planes_in_columns) {
-        constexpr int kHalves = decltype(halves)::value;
-        constexpr bool kOnePass = decltype(planes_in_columns)::value;
-        const int plane = kOnePass ? g / 4 : of_pass;
-        uint4 b[kPairs]{};
-        {
-          const uint2* const from =
-              words_of(s, block % kFewCopies, warp * kPairs * 4 + q, plane, kHalves == 1 || kOnePass ? g % 4 : g) +
-              (kHalves == 1 ? g / 4 * 2 : 0);
-          // Of more than two sequences one pair until it is there, so that polling does not fill the second-level
-          // cache's queues; then all.
-          uint32_t missing = all;
-          for (uint32_t wanted = columns > 2 ? 1 : ~0u; __any_sync(0xffffffffu, missing != 0);
-               wanted = (missing & 1) != 0 && columns > 2 ? 1 : ~0u) {
-            ulonglong2 word[kPairs][kHalves];
+          for (int gate = 0; gate < 3; ++gate)
+            weights[gate][kt] =
+                uint4{word(gate, g, k), word(gate, g + 8, k), word(gate, g, k + 4), word(gate, g + 8, k + 4)};
+        }
+      }
+      uint32_t all = 0;  // polls of this lane
+#pragma unroll
+      for (int i = 0; i < kPolls; ++i) {
+        const int piece = lane + i % kPlanePolls * 32;
+        if (piece < kPieces && warp * 2 * KT + piece / (2 * kColumns) < blocks && piece / 2 % kColumns < columns)
+          all |= 1u << i;
+      }
+      const uint2* const words = a.words + block % kFewCopies * copy_words + warp * 2 * KT * kColumns * 4 + 2 * lane;
+      for (int s = 0; s < a.steps; ++s) {
+        delay(a.delays, s, kDelayRead);
+        for (int pass = 0; pass < Planes / kPassPlanes; ++pass) {
+          const uint2* const from = words + s % 2 * state_words + pass * plane_words;
+          uint32_t missing = all;  // all at once: one after the other takes as many round trips
+          while (__any_sync(0xffffffffu, missing != 0)) {
+            ulonglong2 two[kPolls];
+#pragma unroll
+            for (int i = 0; i < kPolls; ++i)
+              if (missing >> i & 1) poll(from + i / kPlanePolls * plane_words + i % kPlanePolls * 64, two[i]);
+#pragma unroll
+            for (int i = 0; i < kPolls; ++i) {
+              const auto is_there = [s](unsigned long long x) { return static_cast<int32_t>(x >> 32) == s + 1; };
+              if ((missing >> i & 1) == 0 || !is_there(two[i].x) || !is_there(two[i].y)) continue;
+              missing &= ~(1u << i);
+              const int piece = lane + i % kPlanePolls * 32;
+              *reinterpret_cast<uint2*>(received + (i / kPlanePolls * 2 * KT + piece / (2 * kColumns)) * kPitch +
+                                        piece % (2 * kColumns) * 2) =
+                  uint2{static_cast<uint32_t>(two[i].x), static_cast<uint32_t>(two[i].y)};
+            }
+          }
+          __syncwarp();
+          uint4 b[kPairs];
+          {
+            const uint32_t* const codes =
+                received + (kPassPlanes == 2 ? g / 4 * 2 * KT * kPitch : 0) + q * kPitch + g % kColumns * 4;
 #pragma unroll
             for (int pair = 0; pair < kPairs; ++pair)
+              b[pair] = *reinterpret_cast<const uint4*>(codes + pair * 4 * kPitch);
+          }
+          int32_t acc[3][4], more[3][4];
 #pragma unroll
-              for (int i = 0; i < kHalves; ++i)
-                if ((missing & wanted) >> pair & 1) poll(from + pair * pair_words + 2 * i, word[pair][i]);
+          for (int pair = 0; pair < kPairs; ++pair)
 #pragma unroll
-            for (int pair = 0; pair < kPairs; ++pair) {
-              bool there = ((missing & wanted) >> pair & 1) != 0;
-              uint32_t codes[4]{};
-#pragma unroll
-              for (int i = 0; i < kHalves; ++i) {
-                const ulonglong2& two = word[pair][i];
-                const auto is_there = [s](unsigned long long x) { return static_cast<int32_t>(x >> 32) == s + 1; };
-                there = there && is_there(two.x) && is_there(two.y);
-                codes[2 * i] = static_cast<uint32_t>(two.x);
-                codes[2 * i + 1] = static_cast<uint32_t>(two.y);
+            for (int gate = 0; gate < 3; ++gate) {
+              // Two chains, so that one warp keeps the tensor cores busy.
+              if (pair == 0) {
+                mma_s8u8(acc[gate], weights[gate][0], b[0].x, b[0].y, 0, 0);
+                mma_s8u8(more[gate], weights[gate][1], b[0].z, b[0].w, 0, 0);
+              } else {
+                mma_s8u8(acc[gate], weights[gate][2 * pair], b[pair].x, b[pair].y);
+                mma_s8u8(more[gate], weights[gate][2 * pair + 1], b[pair].z, b[pair].w);
               }
-              if (!there) continue;
-              missing &= ~(1u << pair);
-              b[pair] = uint4{codes[0], codes[1], codes[2], codes[3]};
             }
-          }
-          if (kHalves == 1)
+          int32_t* const sums = sums_of_step(s);
+          const int plane = kPassPlanes == 2 ? q / 2 : pass;
+          const int first = kPassPlanes == 2 ? q % 2 * 2 : 2 * q;  // column of this lane's sums
 #pragma unroll
-            for (int pair = 0; pair < kPairs; ++pair) {
-              b[pair].z = __shfl_down_sync(0xffffffffu, b[pair].x, 16);
-              b[pair].w = __shfl_down_sync(0xffffffffu, b[pair].y, 16);
-            }
+          for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              if (first + i % 2 < columns)
+                // A warp's place, of any order, differs from lane to lane, so that they meet no bank twice.
+                sums[(plane * 3 + gate) * kFewSums + ((first + i % 2) * kGridUnits + g + i / 2 * 8) * kFewSumPitch +
+                     (warp ^ q)] = wrapping_add(acc[gate][i], more[gate][i]);
+          __syncwarp();  // all have read what they received
         }
-        int32_t acc[3][4], more[3][4];
-#pragma unroll
-        for (int pair = 0; pair < kPairs; ++pair)
-#pragma unroll
-          for (int gate = 0; gate < 3; ++gate) {
-            // Two chains, so that one warp keeps the tensor cores busy.
-            if (pair == 0) {
-              mma_s8u8(acc[gate], weights[gate][0], b[0].x, b[0].y, 0, 0);
-              mma_s8u8(more[gate], weights[gate][1], b[0].z, b[0].w, 0, 0);
-            } else {
-              mma_s8u8(acc[gate], weights[gate][2 * pair], b[pair].x, b[pair].y);
-              mma_s8u8(more[gate], weights[gate][2 * pair + 1], b[pair].z, b[pair].w);
-            }
-          }
-        const int first = kOnePass ? q % 2 * 2 : 2 * q;  // column of this lane's sums
-        int32_t* const to = sums_of_step(s) + (warp * Planes + (kOnePass ? q / 2 : of_pass)) * 3 * kGatePitch;
-#pragma unroll
-        for (int gate = 0; gate < 3; ++gate)
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            if (first + i % 2 < columns)
-              to[gate * kGatePitch + (first + i % 2) * kFewSumPitch + g + i / 2 * 8] =
-                  wrapping_add(acc[gate][i], more[gate][i]);
-      };
-      using One = std::integral_constant<int, 1>;
-      using Two = std::integral_constant<int, 2>;
-      if constexpr (Planes == 1) {
-        if (columns <= 4) {
-          multiply_plane(0, One(), std::false_type());
-        } else {
-          multiply_plane(0, Two(), std::false_type());
-        }
-      } else if (columns <= 4) {
-        multiply_plane(0, Two(), std::true_type());
-      } else {
-        for (int plane = 0; plane < Planes; ++plane) multiply_plane(plane, Two(), std::false_type());
+        delay(a.delays, s, kDelaySums);
+        named_barrier_arrive(kFewSumsThere + s % 2, waiting);
       }
-      delay(a.delays, s, kDelaySums);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(sums_there + 8 * static_cast<uint32_t>(s % 2));
+    };
+    if (columns == 1) {
+      multiply(std::integral_constant<int, 1>());
+    } else if (columns == 2) {
+      multiply(std::integral_constant<int, 2>());
+    } else if (columns <= 4) {
+      multiply(std::integral_constant<int, 4>());
+    } else {
+      multiply(std::integral_constant<int, kFewSequences>());
     }
     return;
   }
@@ -309,14 +317,15 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
   // Planes from the high byte down; memory is little endian.
   uint32_t code = exists ? state[Planes - 1] ^ (a.flip & 0xff) : 0;
   if (Planes == 2 && exists) code = code << 8 | state[0];
+  uint2* const words = a.words + unit % 4 * copy_words + (block * few_columns(columns) + column) * 4 + unit / 4;
   const auto write_words = [&](int s) {
 #pragma unroll
     for (int plane = 0; plane < Planes; ++plane) {
-      uint32_t four = (Planes == 2 && plane == 0 ? code >> 8 : code & 0xff) << unit % 4 * 8;
-      four |= __shfl_xor_sync(0xffffffffu, four, 1);
-      four |= __shfl_xor_sync(0xffffffffu, four, 2);
+      const uint32_t one = (Planes == 2 && plane == 0 ? code >> 8 : code & 0xff) << unit % 4 * 8;
+      const uint32_t four = (one | __shfl_xor_sync(0xffffffffu, one, 1)) |
+                            (__shfl_xor_sync(0xffffffffu, one, 2) | __shfl_xor_sync(0xffffffffu, one, 3));
       if (column < columns)
-        publish(words_of(s, unit % 4, block, plane, column) + unit / 4, four, static_cast<uint32_t>(s + 1));
+        publish(words + s % 2 * state_words + plane * plane_words, four, static_cast<uint32_t>(s + 1));
     }
   };
   const auto load_ih = [&](int s, uint32_t(&ih)[3]) {
@@ -335,23 +344,21 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
     load_ih(s + 1, next_ih);
     const int t = a.reverse ? a.steps - 1 - s : s;
     const bool keeps = t >= length || (exists && is_masked(a, t, n, unit_of_all));
-    barrier_wait(sums_there + 8 * static_cast<uint32_t>(s % 2), static_cast<uint32_t>(s / 2 % 2));
+    __syncwarp();
+    named_barrier_sync(kFewSumsThere + s % 2, waiting);
     delay(a.delays, s, kDelayGates);
     int32_t sum[3][Planes];
-    const int32_t* const from = sums_of_step(s) + column * kFewSumPitch + unit;
+    const int32_t* const from = sums_of_step(s) + (column * kGridUnits + unit) * kFewSumPitch;
 #pragma unroll
     for (int plane = 0; plane < Planes; ++plane)
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
-        int32_t part[kFewWarps];
-#pragma unroll
-        for (int i = 0; i < kFewWarps; ++i)
-          part[i] = i < multiplying ? from[((i * Planes + plane) * 3 + gate) * kGatePitch] : 0;
-#pragma unroll
-        for (int width = kFewWarps / 2; width > 0; width /= 2)
-#pragma unroll
-          for (int i = 0; i < width; ++i) part[i] = wrapping_add(part[i], part[i + width]);
-        sum[gate][plane] = part[0];
+        const auto part = [&](int i) {
+          return *reinterpret_cast<const uint4*>(from + (plane * 3 + gate) * kFewSums + 4 * i);
+        };
+        const uint4 first = part(0), second = part(1);
+        sum[gate][plane] = static_cast<int32_t>((first.x + first.y + first.z) + (first.w + second.x + second.y) +
+                                                (second.z + second.w));
       }
     if (exists) {
       Real from_x[3][1], hh[3][1];

@@ -91,13 +91,11 @@ bool fits(const PersistentLayer& layer, PersistentForm form) { return layer.fits
 bool is_runnable(const PersistentLayer& layer) {
   return fits(layer, PersistentForm::kChosen) || fits(layer, PersistentForm::kProducts);
 }
-/// Where gru_portable is faster than gru_grid_few, by timing on an H200: with several teams, the state of two bytes of
-/// 5 to 8 sequences (H = 1040: 0.79 to 0.85 of the time), or bytes of 9 to 16 (0.88); and bytes of 7 and 8 sequences
-/// from H = 1537 on (0.90 to 0.98).
+/// Where gru_portable is faster than the grid kernels, by timing on an H200: with several teams, the state of two bytes
+/// of 5 to 8 sequences (H = 1040: 0.95 to 0.96 of the time), or bytes of 9 to 16 (0.88).
 bool takes_portable(const PersistentLayer& layer, int64_t batch) {
-  if (!layer.grid || layer.ratios.h == RatioType::kDouble) return false;
-  if (layer.portable.teams > 1) return layer.h_planes == 2 ? batch > 4 && batch <= 8 : batch > 8 && batch <= 16;
-  return layer.h_planes == 1 && layer.hidden_size > 1536 && (batch == 7 || batch == 8);
+  if (!layer.grid || layer.ratios.h == RatioType::kDouble || layer.portable.teams < 2) return false;
+  return layer.h_planes == 2 ? batch > 4 && batch <= 8 : batch > 8 && batch <= 16;
 }
 /// The fastest form of a run that any form can take.
 PersistentForm fastest_form(const PersistentLayer& layer, int64_t batch) {
