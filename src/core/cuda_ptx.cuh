@@ -71,6 +71,29 @@ __device__ __forceinline__ void fetch_for_cluster(uint32_t to, const void* from,
       "l"(from), "r"(bytes), "r"(barrier), "h"(blocks)
       : "memory");
 }
+/// A box of a tensor map with three dimensions, at these coordinates, to this block's shared memory, 1024-byte aligned.
+/// map: in a kernel's parameters.
+__device__ __forceinline__ void fetch_box(uint32_t to, const void* map, int32_t column, int32_t row, int32_t step,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4}], "
+      "[%5];" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(step), "r"(barrier)
+      : "memory");
+}
+/// The same to each block of a cluster whose bit is set in `blocks`.
+__device__ __forceinline__ void fetch_box_for_cluster(uint32_t to, const void* map, int32_t column, int32_t row,
+                                                      int32_t step, uint32_t barrier, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%2,%3,%4}], [%5], %6;" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(step), "r"(barrier), "h"(blocks)
+      : "memory");
+}
+/// So that the first box need not wait for the map.
+__device__ __forceinline__ void prefetch_map(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 /// From this block's shared memory to `address`, told to `barrier`: both address_in a block of the cluster. 16-byte
 /// aligned, a multiple of 16 bytes. What was written to `from` has gone through fence_before_copies.
 __device__ __forceinline__ void copy_to_block(uint32_t address, uint32_t from, uint32_t bytes, uint32_t barrier) {

@@ -396,24 +396,29 @@ struct FewestSteps {
   int64_t hidden, batch, steps, wide;
 };
 constexpr FewestSteps kFewestSteps[] = {
-    {512, INT64_MAX, 4, 4},                  // 4: 0.74 to 1.04
+    {512, 895, 4, 4},                        // 4: 0.74 to 1.04; by `products`, of 768, 100: 0.69 and 0.72
+    {512, INT64_MAX, INT64_MAX, INT64_MAX},  // by `products`, of 1024: 256: 1.10; 1.19
     {768, 15, 7, 7},                         // 6: 1.11, 8: 0.94
-    {768, 191, 5, 5},                        // 4: 0.95 to 1.20, 6: 0.84 to 0.95; by `products`, of 128, 0.93 and 0.95
-    {768, 383, 10, 14},                      // the same of 256: 9: 1.02, 12: 0.93; 9: 1.11, 12: 1.04
-    {768, INT64_MAX, INT64_MAX, INT64_MAX},  // the same of 512: 40: 1.31, 256: 1.09; 256: 1.06
+    {768, 127, 5, 5},                        // of 16: 6: 0.75; by `products`, of 64: 4: 1.08, 6: 0.84; 4: 0.91
+    {768, 191, 7, 6},                        // the same of 128: 6: 1.06, 9: 0.88; 6: 1.00
+    {768, 383, 14, 14},                      // the same of 256: 9: 1.15, 14: 1.01; 9: 1.14, 14: 1.03
+    {768, 400, 24, 20},                      // the same of 384: 14: 1.15, 100: 0.83; 14: 1.06, 100: 0.86
+    {768, 640, INT64_MAX, INT64_MAX},        // the same of 448: 100: 1.42; 1.36; of 512: 256: 1.43; 1.43
+    {768, 800, 32, 32},                      // of 768, where `products` has two rounds: 100: 0.86; 0.86
+    {768, INT64_MAX, INT64_MAX, INT64_MAX},  // of 1024: 256: 1.19; 1.24
     {1024, 15, 9, 9},                        // 8: 1.08, 12: 0.86
-    {1024, 63, 6, 6},                        // 4: 1.27, 6: 0.98
-    {1024, 112, 5, 5},                       // of 64: 4: 1.08, 6: 0.81
-    {1024, 224, 4, 3},                       // of 128: 3: 1.35; by `products` 2: 1.14, 3: 0.93
-    {1024, 383, 4, 5},                       // by `products`, of 256: 3: 1.09, 4: 0.95; 4: 1.02, 6: 0.92
-    {1024, INT64_MAX, 5, 12},                // the same of 512: 4: 1.04, 6: 0.98; 9: 1.05, 12: 1.01, 16: 0.96
+    {1024, 63, 5, 4},                        // of 16: 6: 0.85; 6: 0.63; by `products`, of 48: 6: 0.82; 6: 0.72
+    {1024, 112, 5, 4},                       // by `products`, of 64: 4: 1.09, 6: 0.86; 4: 1.00
+    {1024, 224, 7, 4},                       // the same of 128: 6: 1.03, 9: 0.90; 3: 1.04, 4: 0.91
+    {1024, 383, 6, 4},                       // the same of 256: 4: 1.13, 6: 1.01; 3: 1.07, 4: 1.01
+    {1024, INT64_MAX, 8, 12},                // the same of 512: 6: 1.04, 9: 0.99; 9: 1.04, 14: 1.00
     {1536, 15, 7, 7},                        // 6: 1.14, 8: 0.96
-    {1536, 63, 6, 6},                        // 5: 1.13, 6: 0.89
-    {INT64_MAX, 63, 5, 5},                   // 4: 1.03 to 1.24, 6: 0.77 to 0.89
-    {INT64_MAX, 127, 3, 3},                  // by `products`, of 64: 2: 1.09 and 1.18, 3: 0.92; 3: 0.94
-    {INT64_MAX, 255, 4, 4},                  // the same of 128: 3: 1.05, 4: 0.93; 3: 1.14, 4: 1.00
-    {INT64_MAX, 511, 6, 16},                 // of 256: 4: 1.08, 6: 0.99; 9: 1.09, 12: 1.02, 16: 1.02 and 1.04
-    {INT64_MAX, INT64_MAX, 6, INT64_MAX},    // of 512: 4: 1.09, 6: 0.99; 12: 1.07, 40: 1.04 and 1.07
+    {1536, 63, 5, 4},                        // by `products`, of 16 and 48: 6: 0.84 and 0.95; 6: 0.63 and 0.78
+    {INT64_MAX, 63, 5, 4},                   // the same: 7: 0.69 and 0.87; 7: 0.56 and 0.73
+    {INT64_MAX, 127, 4, 3},                  // the same of 64: 3: 1.10, 4: 0.98; 3: 1.00
+    {INT64_MAX, 255, 8, 6},                  // the same of 128: 6: 1.06, 9: 0.99; 4: 1.05, 6: 0.99
+    {INT64_MAX, 511, 9, 16},                 // the same of 256: 6: 1.07, 9: 1.00; 9: 1.09, 14: 1.03
+    {INT64_MAX, INT64_MAX, 8, INT64_MAX},    // the same of 512: 6: 1.03, 9: 0.95; 14: 1.04, 256: 1.03
 };
 
 /// Of layers that `products` does not run, at most: what rows by `step` have for as many sequences.
@@ -431,31 +436,31 @@ struct FewestSequences {
 };
 /// In brackets the time of `products` by that of `step` for some numbers of sequences; copied: the larger of both.
 constexpr FewestSequences kFewestProductSequences[] = {
-    // Otherwise: as H = 384, which was measured.
-    // Copied: 48 (1.00), 64 (1.01); wide: 48 (1.11), 64 (0.96).
-    {320, {161, 129}, {48, 64}},
-    // Otherwise: 128 (1.12), 192 (0.92); wide: 128 (1.15), 192 (0.78).
-    // Copied: 24 (1.05), 32 (0.97); wide: 32 (1.06), 48 (0.89).
-    {384, {161, 129}, {32, 48}},
-    // Otherwise: 256 (1.09), 384 (0.74); wide: 128 (1.16), 192 (0.97).
-    // Copied: 24 (1.04), 32 (0.94); wide: 32 (1.03), 48 (0.94).
-    {512, {257, 161}, {32, 48}},
-    // Otherwise: 96 (1.04), 128 (0.85); wide: 96 (1.04), 128 (0.71).
-    // Copied: 16 (1.14), 24 (1.00), 32 (0.85); wide: 16 (1.09), 24 (0.98).
-    {640, {97, 97}, {24, 24}},
-    // Otherwise: 64 (1.07), 96 (0.93); wide: 64 (1.03), 96 (0.73).
-    // Copied: 16 (1.19), 24 (0.93); wide: 8 (1.17), 16 (0.99), 24 (0.87).
-    {768, {65, 65}, {17, 16}},
-    // Otherwise: 128 (1.03), 192 (0.79); wide: 64 (1.00), 96 (0.82).
-    // Copied: 16 (1.24), 24 (0.92); wide: 8 (1.03), 16 (0.96).
+    // Otherwise: 128 (0.99), 192 (1.06), 256 (0.81); wide: 192 (1.24).
+    // Copied: 32 (1.02), 48 (1.02), 64 (1.01); wide: 48 (1.09), 64 (1.00).
+    {320, {193, 193}, {48, 64}},
+    // Otherwise: 24 (0.96), 32 (0.99), 48 (0.93); wide: 128 (1.21), 192 (0.81).
+    // Copied: 32 (1.04), 48 (0.93); wide: 24 (1.14), 48 (0.93).
+    {384, {24, 161}, {33, 48}},
+    // Otherwise: 24 (1.01), 64 (1.02), 96 (0.99), 128 (0.96); wide: 128 (1.22), 192 (0.88).
+    // Copied: 24 (1.07), 32 (0.94); wide: 24 (1.13), 32 (1.02), 48 (0.99).
+    {512, {65, 161}, {32, 32}},
+    // Otherwise: 24 (1.07), 32 (0.83); wide: 64 (1.09), 96 (1.03).
+    // Copied: 16 (1.06), 24 (0.97); wide: 16 (1.11), 24 (0.97).
+    {640, {25, 97}, {17, 24}},
+    // Otherwise: 16 (1.20), 24 (0.87); wide: 64 (1.09), 96 (0.71).
+    // Copied: 16 (1.09), 24 (0.87); wide: 9 (1.14), 16 (1.01), 24 (0.89).
+    {768, {17, 65}, {17, 16}},
+    // Otherwise: 16 (1.13), 24 (0.80); wide: 16 (1.18), 24 (1.04), 64 (1.02), 96 (0.74).
+    // Copied: 16 (1.10), 24 (0.82); wide: 4 (1.22), 8 (0.93).
     // Beyond, gru_step has over 132 blocks.
-    {1056, {129, 65}, {17, 9}},
-    // Otherwise: 24 (1.03), 32 (0.99), 48 (0.85); wide: 8 (1.09), 9 (0.86), 24 (0.96).
-    // Copied: 8 (1.28), 16 (0.96); wide: 8 (1.07), 16 (0.82).
-    {1536, {25, 9}, {9, 9}},
-    // Otherwise: 32 (1.02), 48 (0.93); wide: 8 (1.11), 9 (0.88), 24 (1.04), 48 (0.69).
-    // Copied: 8 (1.30), 16 (0.91), 24 (1.05), 32 (1.02), 48 (0.89); wide: 4 (1.15), 8 (0.98).
-    {INT64_MAX, {33, 9}, {9, 8}},
+    {1056, {17, 65}, {17, 8}},
+    // Otherwise: 8 (1.03), 9 (0.79); wide: 4 (1.24), 8 (1.00), 9 (0.80).
+    // Copied: 8 (1.01), 9 (0.81); wide: 4 (1.17), 8 (1.01).
+    {1536, {9, 8}, {9, 8}},
+    // Otherwise: 4 (1.14), 8 (0.98); wide: 4 (1.13), 8 (0.99).
+    // Copied: 4 (1.12), 8 (0.96); wide: 3 (1.08), 4 (1.00).
+    {INT64_MAX, {8, 8}, {8, 4}},
 };
 
 /// Of gru_portable, by the same measure; more launches than `launches` take longer than `step` for any number of steps.
@@ -590,17 +595,18 @@ PersistentChunk chunk_of(const PersistentLayer& p, const DeviceRun& run, const v
 }
 
 /// Steps [first, first + steps) of a run, which begins with them or goes on; x and ih: room for them. Three grids: the
-/// padding, the product, and gru_cluster or gru_cluster_many begin early: before they have waited for the grid in front
-/// of them they touch nothing but constants and shared memory. The launches of gru_grid and gru_portable are ordinary
-/// ones.
+/// padding of x, where the product cannot read it as it is, the product, and gru_cluster or gru_cluster_many begin
+/// early: before they have waited for the grid in front of them they touch nothing but constants and shared memory. The
+/// launches of gru_grid and gru_portable are ordinary ones.
 Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceRun& run, bool begins, int64_t first,
                     int64_t steps, uint8_t* x, uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
   const ProductShape& shape = product_shape(p);
   const ProductRows rows = rows_of(p, run, first, steps, begins);
   const ProductKernel kernel = choose_product_kernel(shape, rows.rows);
-  ISOBIT_RETURN_IF_ERROR(pad_product_x(shape, kernel, rows, x, stream));
+  const bool pads = !reads_in_place(shape, kernel, rows);
+  if (pads) ISOBIT_RETURN_IF_ERROR(pad_product_x(shape, kernel, rows, x, stream));
   ISOBIT_RETURN_IF_ERROR(with_ratios(p.ratios.x, [&](auto ratio) {
-    return launch_product(std::get<DeviceProduct<decltype(ratio)>>(p.W), kernel, x, rows.rows, ih, stream);
+    return launch_product(std::get<DeviceProduct<decltype(ratio)>>(p.W), kernel, rows, pads ? x : nullptr, ih, stream);
   }));
   PersistentChunk chunk = chunk_of(p, run, begins ? run.state : run.next_state, first, steps);
   chunk.ih = ih;

@@ -133,20 +133,43 @@ Status launch_steps(const PersistentLayer& layer, const PersistentChunk& chunk, 
   ProductsArgs<typename Tile::XRatio, Ratio> p{};
   p.W = wgmma_weights(W);
   p.R = wgmma_weights(R);
-  p.x = padded_x;
-  p.h = padded_h;
   p.n_tiles = static_cast<int32_t>(cut.n_tiles);
   p.cluster = cut.cluster;
   // Bits that an address, or what is added to it, must not have for two units beside each other to be aligned.
   const auto odd = [](uint64_t bits, int32_t unit) { return bits % static_cast<uint64_t>(2 * unit) != 0; };
   const uint64_t y_bits =
       reinterpret_cast<uintptr_t>(a.y) | static_cast<uint64_t>(a.y_step) | static_cast<uint64_t>(a.y_sequence);
+  // A step that reads its state in place must write the next one elsewhere: to two places in turn, of which the last
+  // step's is the caller's, and the other one where h would be padded.
+  const auto state_has_map = [&](const uint8_t* state) {
+    h_rows.codes = state;
+    return has_map(h_rows, R.shape.planes);
+  };
+  const bool x_has_map = has_map(x_rows, W.shape.planes);
+  // Padded tiles do not begin in the one before: where the last one would, both are padded or none.
+  const bool both_alike = chunk.batch > kWgmmaRows && chunk.batch % kWgmmaRows != 0;
+  const bool has_turns = state_has_map(a.state) && state_has_map(chunk.next_state) && (x_has_map || !both_alike);
+  const int64_t state_bytes = chunk.batch * h_rows.sequence;
+  const auto overlap = [&](const uint8_t* one, const uint8_t* another) {
+    return one < another + state_bytes && another < one + state_bytes;
+  };
   for (int64_t s = 0; s < chunk.steps; ++s) {
     const int64_t t = chunk.reverse ? chunk.steps - 1 - s : s;
+    a.next_state = has_turns && (chunk.steps - s) % 2 == 0 ? padded_h : chunk.next_state;
     x_rows.codes = x.codes + t * x.step;
     if (s > 0) x_rows.floats.begins = false;
-    h_rows.codes = a.state;
-    ISOBIT_RETURN_IF_ERROR(pad_product_x({&W.shape, x_rows, padded_x}, {&R.shape, h_rows, padded_h}, stream));
+    const bool h_is_read = state_has_map(a.state) && !overlap(a.state, a.next_state);
+    const bool pads_x = !x_has_map || (both_alike && !h_is_read), pads_h = !h_is_read || (both_alike && !x_has_map);
+    const ProductPadding x_padding{&W.shape, x_rows, padded_x}, h_padding{&R.shape, h_rows, padded_h};
+    p.x = pads_x ? padded_x : nullptr;
+    p.h = pads_h ? padded_h : nullptr;
+    if (pads_x && pads_h) {
+      ISOBIT_RETURN_IF_ERROR(pad_product_x(x_padding, h_padding, stream));
+    } else if (pads_x || pads_h) {
+      ISOBIT_RETURN_IF_ERROR(pad_product_x(pads_x ? x_padding : h_padding, stream));
+    }
+    if (!pads_x) ISOBIT_RETURN_IF_ERROR(map_rows(x_rows, W.shape.k, kWgmmaRows, p.x_rows));
+    if (!pads_h) ISOBIT_RETURN_IF_ERROR(map_rows(h_rows, R.shape.k, kWgmmaRows, p.h_rows));
     p.t = static_cast<int32_t>(t);
     p.pairs = !odd(y_bits, a.y_unit) &&
               !odd(reinterpret_cast<uintptr_t>(a.state) | reinterpret_cast<uintptr_t>(a.next_state) |
@@ -154,7 +177,7 @@ Status launch_steps(const PersistentLayer& layer, const PersistentChunk& chunk, 
                    layer.h_planes);
     ISOBIT_RETURN_IF_ERROR(
         launch_step(gru_products<Tile>, cut, cut.row_blocks * cut.n_tiles, Tile::kTotal, stream, p, a));
-    a.state = chunk.next_state;
+    a.state = a.next_state;
   }
   return {};
 }

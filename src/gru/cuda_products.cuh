@@ -8,16 +8,17 @@
 // of the same two units. Without that it would be thousands of instructions that run once, which take longer to come
 // from memory than to run.
 //
-// Warp 8 fills a ring of stages: 64 rows x 128 codes of x or h, each plane of bytes, and as deep a piece of W or R.
-// Weights, which are constant, it asks for before x and h are there; those come in the order of WgmmaArgs::x. It and
-// three more warps, which have nothing to do before, take part in the gates; registers are traded twice.
+// Warps 8 and 9 fill a ring of stages: 64 rows x 128 codes of x or h, each plane of bytes, and as deep a piece of W or
+// R. Weights, which are constant, warp 8 asks for before x and h are there. Those come in the order of WgmmaArgs::x,
+// or, where rows of bytes are aligned, from where they are, by a tensor map. Both and two more warps, which have
+// nothing to do before, take part in the gates; registers are traded twice.
 //
 // Blocks of a cluster have the same columns and rows beneath each other: each loads its share of the piece of weights
 // for all. So a stage is free when every block's warps have read their own copy. Nobody's bytes arrive in a phase too
 // early, for the reason that linear/cuda_product_wgmma.cuh gives.
 //
-// That warps read rows of codes as the caller has them, without a launch before that pads them, was slower: what four
-// of them have on its way to registers does not keep up with the tensor cores.
+// That warps read rows of codes as the caller has them was slower than a launch before that pads them: what four of
+// them have on its way to registers does not keep up with the tensor cores.
 #ifndef ISOBIT_GRU_CUDA_PRODUCTS_CUH_
 #define ISOBIT_GRU_CUDA_PRODUCTS_CUH_
 
@@ -67,7 +68,8 @@ template <typename XRatio, typename Ratio>
 struct ProductsArgs {
   WgmmaMatrix<XRatio> W;
   WgmmaMatrix<Ratio> R;
-  const uint8_t *x, *h;  // in the order of WgmmaArgs::x
+  const uint8_t *x, *h;        // in the order of WgmmaArgs::x; or null: they are in place
+  RowsInPlace x_rows, h_rows;  // both or none where a tile may begin in the one before it
   int32_t n_tiles, cluster;
   int32_t t;   // the step of the chunk
   bool pairs;  // two units beside each other are aligned in state, next_state and y
@@ -81,7 +83,8 @@ struct ProductsPlace {
   uint32_t cluster, rank;
   int n_tile, row_tile;  // row_tile: of those that have rows
   int64_t first_row;
-  int rows;  // of the tile, 0 to 64
+  int rows;     // of the tile, 0 to 64
+  int skipped;  // of those, which are the tile's before
 
   /// In every thread, first.
   template <typename Args>
@@ -98,6 +101,12 @@ struct ProductsPlace {
     row_tile = index / p.n_tiles * p.cluster + static_cast<int>(rank);
     first_row = int64_t{row_tile} * kWgmmaRows;
     rows = static_cast<int>(max(min(batch - first_row, int64_t{kWgmmaRows}), int64_t{0}));
+    skipped = 0;
+    if (rows > 0 && p.x == nullptr && p.h == nullptr) {
+      skipped = static_cast<int>(first_row) - begin_tile(p.x_rows, row_tile);
+      first_row -= skipped;
+      rows += skipped;
+    }
     row_tile = min(row_tile, static_cast<int>((batch - 1) / kWgmmaRows));
     if (threadIdx.x == 0) {
       for (uint32_t i = 0; i < Tile::kStages; ++i) {
@@ -113,80 +122,84 @@ struct ProductsPlace {
   }
 };
 
-/// A stage of the ring, and which parity its barriers' phases have.
-struct StagePhase {
-  uint32_t stage = 0, phase = 0;
-  __device__ __forceinline__ void advance(uint32_t stages) {
-    if (++stage < stages) return;
-    stage = 0;
-    phase ^= 1;
-  }
-};
-
 // ---- loading
 
-/// This block's share of a piece of weights, for all blocks of the cluster.
-template <int Planes, typename Tile, typename Matrix>
-__device__ __forceinline__ void fetch_weights(const Matrix& matrix, const ProductsPlace<Tile>& at, int k_block,
-                                              uint32_t stage) {
-  const uint32_t share = Tile::kWeightBytes / at.cluster;
-  const uint8_t* const from =
-      matrix.w + (k_block * matrix.n_image + int64_t{at.n_tile} * Tile::kColumns) * kWgmmaDepth + at.rank * share;
-  const uint32_t to = at.memory + stage * Tile::kStageBytes + Tile::kCodeBytes + at.rank * share;
-  const uint32_t barrier = at.full + 8 * stage;
-  barrier_expect(barrier, Tile::kWeightBytes + Planes * kWgmmaStageBytes);
-  if (at.cluster == 1) {
-    fetch(to, from, share, barrier);
-  } else {
-    fetch_for_cluster(to, from, share, barrier, static_cast<uint16_t>((1u << at.cluster) - 1));
-  }
-}
-/// The block's rows of x or h, each plane. Where it has none they are the last ones, and nothing of them is stored.
-template <int Planes, typename Tile>
-__device__ __forceinline__ void fetch_codes(const uint8_t* codes, int k_blocks, const ProductsPlace<Tile>& at,
-                                            int k_block, uint32_t stage) {
-#pragma unroll
-  for (int plane = 0; plane < Planes; ++plane)
-    fetch(at.memory + stage * Tile::kStageBytes + static_cast<uint32_t>(plane * kWgmmaStageBytes),
-          codes + ((int64_t{at.row_tile} * Planes + plane) * k_blocks + k_block) * kWgmmaStageBytes, kWgmmaStageBytes,
-          at.full + 8 * stage);
+// What a thread does for each stage is on the way of all products, so weights and codes have one each, and what divides
+// or multiplies is done beforehand: one thread for both took half as long again.
+
+/// This block's share of each piece of weights, for all blocks of the cluster. In one thread, which says how many bytes
+/// a stage gets.
+template <typename Tile, typename Args>
+__device__ __forceinline__ void load_weights_of_tile(const Args& p, const ProductsPlace<Tile>& at) {
+  const uint32_t share = Tile::kWeightBytes / at.cluster, offset = at.rank * share;
+  const uint32_t first_to = at.memory + Tile::kCodeBytes + offset;
+  const auto everyone = static_cast<uint16_t>((1u << at.cluster) - 1);
+  StagePhase next;
+  uint32_t to = first_to;
+  const auto load = [&](const auto& matrix, uint32_t code_bytes) {
+    const uint8_t* from = matrix.w + int64_t{at.n_tile} * Tile::kWeightBytes + offset;
+    const int64_t piece = matrix.n_image * kWgmmaDepth;
+    for (int block = 0; block < matrix.k_blocks; ++block, from += piece) {
+      const uint32_t barrier = at.full + 8 * next.stage;
+      barrier_wait(at.released + 8 * next.stage, next.phase ^ 1);
+      barrier_expect(barrier, Tile::kWeightBytes + code_bytes);
+      at.cluster == 1 ? fetch(to, from, share, barrier) : fetch_for_cluster(to, from, share, barrier, everyone);
+      next.advance(Tile::kStages);
+      to = next.stage == 0 ? first_to : to + Tile::kStageBytes;
+    }
+  };
+  const auto bytes_of = [](const uint8_t* padded, const RowsInPlace& rows, int planes) {
+    return static_cast<uint32_t>(padded == nullptr ? rows.box_bytes : planes * kWgmmaStageBytes);
+  };
+  load(p.W, bytes_of(p.x, p.x_rows, Tile::kXPlanes));
+  load(p.R, bytes_of(p.h, p.h_rows, Tile::kHPlanes));
 }
 
-/// In one thread.
+/// The block's rows of x and h, each plane. Where it has none they are the last ones, and nothing of them is stored. In
+/// one thread.
 template <typename Tile, typename Args>
-__device__ __forceinline__ void load_tile(const Args& p, const ProductsPlace<Tile>& at) {
-  constexpr int kStages = Tile::kStages;
-  const int x_blocks = p.W.k_blocks, blocks = x_blocks + p.R.k_blocks;
-  const auto load_weights = [&](int block, uint32_t stage) {
-    if (block < x_blocks) {
-      fetch_weights<Tile::kXPlanes>(p.W, at, block, stage);
-    } else {
-      fetch_weights<Tile::kHPlanes>(p.R, at, block - x_blocks, stage);
-    }
-  };
-  const auto load_codes = [&](int block, uint32_t stage) {
-    if (block < x_blocks) {
-      fetch_codes<Tile::kXPlanes>(p.x, x_blocks, at, block, stage);
-    } else {
-      fetch_codes<Tile::kHPlanes>(p.h, p.R.k_blocks, at, block - x_blocks, stage);
-    }
-  };
-  const int first = min(blocks, kStages);
-  for (int block = 0; block < first; ++block) load_weights(block, static_cast<uint32_t>(block));
+__device__ __forceinline__ void load_codes_of_tile(const Args& p, const ProductsPlace<Tile>& at) {
+  if (p.x == nullptr) prefetch_map(&p.x_rows.map);
+  if (p.h == nullptr) prefetch_map(&p.h_rows.map);
   const int64_t first_column = int64_t{at.n_tile} * Tile::kColumns;
   barrier_expect(at.parameters, Tile::kParameters);
   fetch_parameters<Tile::kColumns>(p.W, first_column, at.memory + Tile::kParametersAt, at.parameters);
   fetch_parameters<Tile::kColumns>(p.R, first_column, at.memory + Tile::kParametersAt + Tile::kXParameters,
                                    at.parameters);
-  wait_for_grid_before();
-  for (int block = 0; block < first; ++block) load_codes(block, static_cast<uint32_t>(block));
   StagePhase next;
-  for (int block = first; block < blocks; ++block) {
-    barrier_wait(at.released + 8 * next.stage, next.phase);
-    load_weights(block, next.stage);
-    load_codes(block, next.stage);
-    next.advance(kStages);
-  }
+  uint32_t to = at.memory;
+  const auto load_blocks = [&](int blocks, auto fetch_block) {
+    for (int block = 0; block < blocks; ++block) {
+      barrier_wait(at.released + 8 * next.stage, next.phase ^ 1);
+      fetch_block(block, at.full + 8 * next.stage);
+      next.advance(Tile::kStages);
+      to = next.stage == 0 ? at.memory : to + Tile::kStageBytes;
+    }
+  };
+  const auto load = [&](auto planes, const uint8_t* codes, const RowsInPlace& rows, const RowInPlace& first,
+                        int blocks) {
+    constexpr int kPlanes = decltype(planes)::value;
+    if (kPlanes == 1 && codes == nullptr) {
+      load_blocks(blocks, [&](int block, uint32_t barrier) {
+        fetch_box(to, &rows.map, block * kWgmmaDepth, first.row, first.step, barrier);
+      });
+      return;
+    }
+    const int64_t plane_bytes = int64_t{blocks} * kWgmmaStageBytes;
+    const uint8_t* from = codes + at.row_tile * kPlanes * plane_bytes;
+    load_blocks(blocks, [&](int, uint32_t barrier) {
+#pragma unroll
+      for (int plane = 0; plane < kPlanes; ++plane)
+        fetch(to + static_cast<uint32_t>(plane * kWgmmaStageBytes), from + plane * plane_bytes, kWgmmaStageBytes,
+              barrier);
+      from += kWgmmaStageBytes;
+    });
+  };
+  const RowInPlace x_first(p.x_rows, begin_tile(p.x_rows, at.row_tile)),
+      h_first(p.h_rows, begin_tile(p.h_rows, at.row_tile));
+  wait_for_grid_before();
+  load(std::integral_constant<int, Tile::kXPlanes>(), p.x, p.x_rows, x_first, p.W.k_blocks);
+  load(std::integral_constant<int, Tile::kHPlanes>(), p.h, p.h_rows, h_first, p.R.k_blocks);
 }
 
 // ---- products
@@ -208,7 +221,8 @@ __device__ __forceinline__ void multiply_blocks(int32_t (&sums)[Planes][N / 2], 
     for (int k = 0; k < kWgmmaDepth / 32; ++k)
 #pragma unroll
       for (int plane = 0; plane < Planes; ++plane)
-        wgmma_u8s8<N>(sums[plane], x + (plane * kWgmmaStageBytes >> 4) + 2 * k, w + 2 * k, block > 0 || k > 0);
+        wgmma_s8<N, Planes == 1>(sums[plane], x + (plane * kWgmmaStageBytes >> 4) + 2 * k, w + 2 * k,
+                                 block > 0 || k > 0);
     wgmma_commit();
     wgmma_wait<1>();
     if (block > 0 && releases) barrier_arrive_in(free_there + 8 * before);
@@ -326,7 +340,7 @@ struct ProductsGates {
       : p(args), a(recurrence), at(place) {
     const int thread = static_cast<int>(threadIdx.x);
     pair = thread % kPairs;
-    row = thread / kPairs;
+    row = at.skipped + thread / kPairs;
     unit = at.n_tile * (Tile::kColumns / 3) + pair * 2;
     column = pair / 8 * 48 + pair % 8 * 2;
     active = thread < kPairs * kRowsAtOnce && unit < a.hidden;
@@ -396,8 +410,7 @@ struct ProductsGates {
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           // A row beyond the last one is computed from it, and not stored.
-          int at_row = row + i * kRowsAtOnce;
-          if (kRowsAtOnce * ((kTurns - 1) * kAtOnce + i + 1) > kWgmmaRows) at_row = min(at_row, kWgmmaRows - 1);
+          const int at_row = min(row + i * kRowsAtOnce, kWgmmaRows - 1);
           int2 two[Tile::kSums];
 #pragma unroll
           for (int plane = 0; plane < Tile::kSums; ++plane)
@@ -476,7 +489,8 @@ __global__ void __launch_bounds__(kProductsThreads, 1)
   ProductsGates<Tile, std::remove_cv_t<std::remove_reference_t<decltype(p)>>> gates(p, a, at);
   if (warp >= 4 * kWgmmaGroups) {
     trade_registers<kLoading>();
-    if (warp == 4 * kWgmmaGroups && is_elected()) load_tile(p, at);
+    if (warp == 4 * kWgmmaGroups && is_elected()) load_weights_of_tile(p, at);
+    if (warp == 4 * kWgmmaGroups + 1 && is_elected()) load_codes_of_tile(p, at);
     __syncwarp();
     gates.begin();
     // With all warps that multiply: they have their registers, and what they give back is what this trade waits for.

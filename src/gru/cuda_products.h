@@ -23,8 +23,9 @@ Status prepare_products(PersistentLayer& layer, const DeviceLimits& limits);
 /// x and h of so many sequences as the kernel takes them.
 int64_t products_padded_bytes(const PersistentLayer& layer, int64_t batch);
 
-/// The steps of the chunk, two launches each: x and h are padded; products and gates. chunk.ih is not read. x: the
-/// chunk's rows. scratch: products_padded_bytes.
+/// The steps of the chunk, one launch each, and one before it for what has to be padded of x and h: what are not bytes
+/// of signed codes in rows of whole pieces of 16 bytes, or a state that the step writes over. chunk.ih is not read. x:
+/// the chunk's rows. scratch: products_padded_bytes.
 Status launch_products(const PersistentLayer& layer, const PersistentChunk& chunk, const ProductRows& x,
                        std::byte* scratch, cudaStream_t stream);
 

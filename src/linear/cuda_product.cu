@@ -12,6 +12,7 @@
 #include "linear/cuda_product.cuh"
 #include "linear/cuda_product_one_tile.cuh"
 #include "linear/cuda_product_wgmma.cuh"
+#include "linear/cuda_rows_in_place.h"
 
 namespace isobit::cuda {
 namespace {
@@ -39,7 +40,7 @@ auto with_planes(int32_t planes, Body body) {
 }
 template <typename Ratio>
 MmaKernel<Ratio> mma_kernel(int32_t planes) {
-  return with_planes<Ratio>(planes, [](auto count) -> MmaKernel<Ratio> { return product_u8s8<count(), Ratio>; });
+  return with_planes<Ratio>(planes, [](auto count) -> MmaKernel<Ratio> { return product_mma<count(), Ratio>; });
 }
 template <typename Ratio>
 using WgmmaKernel = void (*)(WgmmaArgs<Ratio>);
@@ -75,7 +76,13 @@ __device__ __forceinline__ uint32_t word_of(const uint32_t (&code)[4], int plane
   return word;
 }
 
-/// Codes, or floats of codes, to unsigned rows, planes of high bytes first; four codes a thread. What comes beyond
+/// What makes bytes of a plane what kernels take: signed where it is the only one, else the high ones unsigned.
+template <int Planes>
+__device__ __forceinline__ uint32_t flips_of(const ProductRows& from) {
+  return (Planes == 1 ? from.flip ^ 0x80u : from.flip) * 0x01010101u;
+}
+
+/// Codes, or floats of codes, to rows of planes of bytes, high ones first; four codes a thread. What comes beyond
 /// `size` does not matter: weights there are zero.
 template <int Planes>
 __global__ void __launch_bounds__(kThreads)
@@ -87,7 +94,7 @@ __global__ void __launch_bounds__(kThreads)
   const bool is_float = from.floats.first != nullptr;
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   const int64_t row_words = padded / 4;
-  const uint32_t flips = from.flip * 0x01010101u;
+  const uint32_t flips = flips_of<Planes>(from);
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += stride) {
     const int64_t row = i / row_words;
     const int64_t k = i % row_words * 4;
@@ -139,7 +146,7 @@ __device__ __forceinline__ const uint8_t* row_at(const PadStages& pad, int64_t w
 template <int Planes, bool Whole>
 __device__ __forceinline__ void pad_stage(const PadStages& pad, int64_t row_tile, int32_t k_block) {
   constexpr int kHalves = kWgmmaRows * kWgmmaDepth / 16 / kThreads;
-  const uint32_t flips = pad.from.flip * 0x01010101u;
+  const uint32_t flips = flips_of<Planes>(pad.from);
   const int64_t plane_pieces = int64_t{pad.k_blocks} * (kWgmmaStageBytes / 16);
   uint4* const to = pad.out + row_tile * Planes * plane_pieces + k_block * (kWgmmaStageBytes / 16) + threadIdx.x;
   const auto first = static_cast<int>(threadIdx.x);
@@ -218,7 +225,7 @@ __device__ __forceinline__ void pad_part(const PadStages& pad, uint32_t part, bo
   constexpr int kRows = kWgmmaRows / Parts / kWarps;  // of a warp, which are kWarps apart
   static_assert(kWgmmaDepth == 4 * 32 && kWarps % 8 == 0);
   const ProductRows& from = pad.from;
-  const uint32_t flips = from.flip * 0x01010101u;
+  const uint32_t flips = flips_of<Planes>(from);
   const auto k_blocks = static_cast<uint32_t>(pad.k_blocks);
   const uint32_t stage = part / Parts;
   const int64_t row_tile = stage / k_blocks, k_block = stage % k_blocks;
@@ -294,15 +301,14 @@ uint32_t stages_of(const PadStages& pad) {
   return static_cast<uint32_t>(ceil_div(pad.from.rows, kWgmmaRows) * pad.k_blocks);
 }
 /// Stages beyond those of `one` are of `another`.
-Status launch_pad_stages(const PadStages& one, const PadStages& another, uint32_t another_stages, bool starts_early,
-                         cudaStream_t stream) {
+Status launch_pad_stages(const PadStages& one, const PadStages& another, uint32_t another_stages, cudaStream_t stream) {
   cudaLaunchAttribute early = early_start();
   cudaLaunchConfig_t config{};
   const uint32_t stages = stages_of(one);
   config.blockDim = dim3(kThreads);
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = starts_early ? 1 : 0;
+  config.numAttrs = 1;
   if (one.from.floats.first == nullptr) {
     config.gridDim = dim3(stages + another_stages);
     return cuda_status(cudaLaunchKernelEx(&config, pad_stages, one, another, stages), "kernel pad_stages");
@@ -424,6 +430,21 @@ int64_t deep_tiles(const ProductShape& p, int64_t rows) {
   return ceil_div(row_tiles, kDeepCluster * kDeepRowTiles) * ceil_div(p.n, p.columns);
 }
 
+/// What the sum of a row begins with where kernels take bytes as signed: they are less by 128 then.
+template <typename Ratio>
+SumOf<Ratio> start_of_bytes(const ProductWeights<Ratio>& weights, size_t row) {
+  const SumOf<Ratio> start = weights.start[row];
+  if (weights.planes == 2) return start;
+  const auto depth = static_cast<size_t>(weights.k);
+  int32_t sum = 0;
+  for (size_t k = 0; k < depth; ++k) sum += weights.w[row * depth + k];
+  if constexpr (std::is_same_v<SumOf<Ratio>, int32_t>) {  // modulo 2^32, as sums are
+    return static_cast<int32_t>(static_cast<uint32_t>(start) + 128 * static_cast<uint32_t>(sum));
+  } else {
+    return start + 128 * static_cast<SumOf<Ratio>>(sum);
+  }
+}
+
 /// WgmmaMatrix::w.
 template <typename Ratio>
 void pack_image(const ProductWeights<Ratio>& weights, ProductPack<Ratio>& pack) {
@@ -446,7 +467,7 @@ void pack_image(const ProductWeights<Ratio>& weights, ProductPack<Ratio>& pack) 
     }
     ratios[column / 2].ratio[column % 2] = weights.ratio[column];
     ratios[column / 2].again[column % 2] = weights.again[column];
-    starts[column / 2].start[column % 2] = weights.start[column];
+    starts[column / 2].start[column % 2] = start_of_bytes(weights, column);
   }
 }
 
@@ -480,7 +501,7 @@ Result<ProductPack<Ratio>> pack_product(const ProductWeights<Ratio>& weights) {
   ISOBIT_RETURN_IF_ERROR(
       cuda_status(cudaFuncSetAttribute(mma_kernel<Ratio>(p.planes), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        kProductStages * kProductStageBytes),
-                  "product_u8s8: shared memory"));
+                  "product_mma: shared memory"));
   ISOBIT_RETURN_IF_ERROR(prepare_wgmma<Ratio>(p));
 
   if (p.k_blocks > 0) pack_image(weights, pack);
@@ -490,7 +511,7 @@ Result<ProductPack<Ratio>> pack_product(const ProductWeights<Ratio>& weights) {
   for (size_t row = 0; row < static_cast<size_t>(p.n); ++row)
     std::copy_n(weights.w.begin() + static_cast<std::ptrdiff_t>(row * depth), depth,
                 pack.w.begin() + static_cast<std::ptrdiff_t>(row * static_cast<size_t>(p.k_padded)));
-  pack.start = weights.start;
+  for (size_t row = 0; row < static_cast<size_t>(p.n); ++row) pack.start.push_back(start_of_bytes(weights, row));
   pack.ratio = weights.ratio;
   pack.again = weights.again;
   pack.start.resize(rows, 0);
@@ -551,21 +572,41 @@ Status pad_product_x(const ProductShape& p, ProductKernel kernel, const ProductR
     return cuda_status(cudaLaunchKernelEx(&config, pad, from, p.k, p.k_padded, words, reinterpret_cast<uint32_t*>(x)),
                        "kernel pad_rows");
   }
-  const PadStages pad = pad_stages_of({&p, from, x});
-  return launch_pad_stages(pad, pad, 0, p.starts_early, stream);
+  return pad_product_x({&p, from, x}, stream);
+}
+Status pad_product_x(const ProductPadding& only, cudaStream_t stream) {
+  const PadStages pad = pad_stages_of(only);
+  return launch_pad_stages(pad, pad, 0, stream);
 }
 Status pad_product_x(const ProductPadding& first, const ProductPadding& second, cudaStream_t stream) {
   const PadStages one = pad_stages_of(first), another = pad_stages_of(second);
-  return launch_pad_stages(one, another, stages_of(another), first.shape->starts_early, stream);
+  return launch_pad_stages(one, another, stages_of(another), stream);
+}
+
+bool reads_in_place(const ProductShape& p, ProductKernel kernel, const ProductRows& rows) {
+  if (kernel == ProductKernel::kMma) return are_signed_pieces(rows, p.planes) && p.k % 16 == 0;
+  return has_map(rows, p.planes);
 }
 
 template <typename Ratio>
-Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel, const uint8_t* x, int64_t rows,
-                      uint16_t* out, cudaStream_t stream, int32_t columns) {
+Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel, const ProductRows& x,
+                      const uint8_t* padded, uint16_t* out, cudaStream_t stream, int32_t columns) {
   const ProductShape& p = product.shape;
+  const int64_t rows = x.rows;
   if (kernel == ProductKernel::kMma) {
     ProductArgs<Ratio> a{};
-    a.x = x;
+    if (padded != nullptr) {
+      a.x = padded;
+      a.batch = 1;
+      a.step = p.planes * p.k_padded;
+      a.k = p.k_padded;
+    } else {
+      a.x = x.codes;
+      a.batch = x.batch;
+      a.step = x.step;
+      a.sequence = x.sequence;
+      a.k = p.k;
+    }
     a.w = p.w;
     a.m = rows;
     a.n = p.n;
@@ -587,11 +628,11 @@ Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel,
     config.stream = stream;
     config.attrs = &early;
     config.numAttrs = p.starts_early ? 1 : 0;
-    return cuda_status(cudaLaunchKernelEx(&config, mma_kernel<Ratio>(p.planes), a), "kernel product_u8s8");
+    return cuda_status(cudaLaunchKernelEx(&config, mma_kernel<Ratio>(p.planes), a), "kernel product_mma");
   }
   WgmmaArgs<Ratio> a{};
   static_cast<WgmmaMatrix<Ratio>&>(a) = wgmma_weights(product);
-  a.x = x;
+  a.x = padded;
   a.m = rows;
   a.n = p.n;
   a.out = out;
@@ -617,16 +658,20 @@ Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel,
     run = wgmma_kernel<Ratio>(p);
     config = wgmma_config<Ratio>(p, clusters, attributes[0]);
   }
+  if (padded == nullptr) {
+    const int32_t shares = kernel == ProductKernel::kWgmma && !p.deep ? p.cluster : 1;
+    ISOBIT_RETURN_IF_ERROR(map_rows(x, p.k, kWgmmaRows / shares, a.in_place));
+  }
   attributes[1] = early_start();
   config.numAttrs = 2;
   config.stream = stream;
   return cuda_status(cudaLaunchKernelEx(&config, run, a), "kernel product_wgmma or product_one_tile");
 }
-template Status launch_product(const DeviceProduct<float>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
-                               cudaStream_t, int32_t);
-template Status launch_product(const DeviceProduct<Fixed>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
-                               cudaStream_t, int32_t);
-template Status launch_product(const DeviceProduct<double>&, ProductKernel, const uint8_t*, int64_t, uint16_t*,
-                               cudaStream_t, int32_t);
+template Status launch_product(const DeviceProduct<float>&, ProductKernel, const ProductRows&, const uint8_t*,
+                               uint16_t*, cudaStream_t, int32_t);
+template Status launch_product(const DeviceProduct<Fixed>&, ProductKernel, const ProductRows&, const uint8_t*,
+                               uint16_t*, cudaStream_t, int32_t);
+template Status launch_product(const DeviceProduct<double>&, ProductKernel, const ProductRows&, const uint8_t*,
+                               uint16_t*, cudaStream_t, int32_t);
 
 }  // namespace isobit::cuda

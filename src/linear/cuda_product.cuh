@@ -16,7 +16,11 @@ namespace isobit::cuda {
 
 template <typename Ratio>
 struct ProductArgs {
-  const uint8_t* x;            // [m][Planes][k_padded] bytes of unsigned codes, high bytes first, 16-byte aligned rows
+  /// Row r: Planes x k bytes from x + r / batch * step + r % batch * sequence on, 16-byte aligned; of k only whole
+  /// pieces of 16 bytes are read. One plane is signed bytes; two are those of unsigned codes, high bytes first.
+  const uint8_t* x;
+  int64_t batch, step, sequence;
+  int64_t k;
   const int8_t* w;             // [n_padded][k_padded]
   int64_t m, n;                // n a multiple of 48
   int64_t k_padded;            // a multiple of 64
@@ -62,7 +66,7 @@ __device__ __forceinline__ uint32_t tile_offset(int row, int piece) {
 
 /// Planes: bytes of a code of x.
 template <int Planes, typename Ratio>
-__global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_constant__ ProductArgs<Ratio> a) {
+__global__ void __launch_bounds__(kProductThreads) product_mma(const __grid_constant__ ProductArgs<Ratio> a) {
   extern __shared__ __align__(128) uint8_t shared[];
   const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int thread = static_cast<int>(threadIdx.x);
@@ -74,20 +78,27 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
   const int64_t first_column = int64_t{blockIdx.x} * kProductColumns;
   const int plane_tiles = static_cast<int>(a.k_padded / kProductDepth);
   const int depth_tiles = Planes * plane_tiles;
-  const int64_t x_pitch = Planes * a.k_padded;
 
   const auto stage_of = [&](int tile) {
     return base + static_cast<uint32_t>(tile % kProductStages * kProductStageBytes);
   };
+  const uint8_t* rows[2];
+  bool is_row[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int64_t from = first_row + thread / 4 + i * 64;
+    is_row[i] = from < a.m;
+    const auto row = static_cast<uint32_t>(is_row[i] ? from : 0), batch = static_cast<uint32_t>(a.batch);
+    rows[i] = a.x + row / batch * a.step + row % batch * a.sequence + thread % 4 * 16;
+  }
+  const int64_t depth = Planes * a.k - thread % 4 * 16;
   const auto load_x = [&](int tile) {
     const uint32_t stage = stage_of(tile);
+    const int64_t k = int64_t{tile} * kProductDepth;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = thread / 4 + i * 64;
-      const int64_t from = first_row + row;
-      copy_async(stage + tile_offset(row, thread % 4),
-                 a.x + (from < a.m ? from : 0) * x_pitch + tile * kProductDepth + thread % 4 * 16, from < a.m);
-    }
+    for (int i = 0; i < 2; ++i)
+      copy_async(stage + tile_offset(thread / 4 + i * 64, thread % 4), rows[i] + (k < depth ? k : 0),
+                 is_row[i] && k < depth);
   };
   const auto load_w = [&](int tile) {
     const uint32_t stage = stage_of(tile);
@@ -137,7 +148,10 @@ __global__ void __launch_bounds__(kProductThreads) product_u8s8(const __grid_con
 #pragma unroll
       for (int i = 0; i < 2; ++i)
 #pragma unroll
-        for (int j = 0; j < 6; ++j) mma_u8s8(acc[i][j], x[i], w[j / 2][j % 2 * 2], w[j / 2][j % 2 * 2 + 1]);
+        for (int j = 0; j < 6; ++j) {
+          const uint32_t w0 = w[j / 2][j % 2 * 2], w1 = w[j / 2][j % 2 * 2 + 1];
+          Planes == 1 ? mma_s8s8(acc[i][j], x[i], w0, w1) : mma_u8s8(acc[i][j], x[i], w0, w1);
+        }
     }
   }
   // Through shared memory, so that rows are written in pieces of 16 bytes.

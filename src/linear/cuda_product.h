@@ -121,15 +121,20 @@ struct ProductPadding {
   ProductRows from;
   uint8_t* x;
 };
+Status pad_product_x(const ProductPadding& only, cudaStream_t stream);
 /// The same for two products in one launch. Only `first` may be of floats.
 Status pad_product_x(const ProductPadding& first, const ProductPadding& second, cudaStream_t stream);
 
-/// out [rows][n], 16-byte aligned, from what pad_product_x, just before in the stream, has written for that kernel. At
-/// least one row. Where the device can, both let the next grid begin early (let_next_grid_start), and this one does.
-/// columns: of kOneTile, what one_tile_columns says; 0: it is asked.
+/// Whether that kernel can do without padding: bytes of signed codes in rows of whole pieces of 16 bytes, whose layout
+/// it can describe.
+bool reads_in_place(const ProductShape& shape, ProductKernel kernel, const ProductRows& x);
+/// out [rows][n], 16-byte aligned, from what pad_product_x, just before in the stream, has written for that kernel and
+/// these rows, or, where `padded` is null, from the rows, which it reads_in_place. At least one row. Where the device
+/// can, both let the next grid begin early (let_next_grid_start), and this one does. columns: of kOneTile, what
+/// one_tile_columns says; 0: it is asked.
 template <typename Ratio>
-Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel, const uint8_t* x, int64_t rows,
-                      uint16_t* out, cudaStream_t stream, int32_t columns = 0);
+Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel, const ProductRows& x,
+                      const uint8_t* padded, uint16_t* out, cudaStream_t stream, int32_t columns = 0);
 
 }  // namespace isobit::cuda
 

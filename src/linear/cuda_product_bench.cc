@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The product W x of many steps on a device: every kernel, alone and with the padding of x before it in the same graph.
-// One JSON object a line.
+// The product W x of many steps on a device: every kernel, alone, reading x where it is, and with a launch before
+// it in the same graph that pads x. One JSON object a line.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -71,6 +71,7 @@ void time(const char* device, int64_t m, int64_t n, int64_t k) {
   rows.codes = on_device(codes);
   rows.rows = m;
   rows.step = k;
+  rows.flip = 0x80;
   void* x = nullptr;
   void* out = nullptr;
   check_cuda(cudaMalloc(&x, static_cast<size_t>(cuda::product_x_bytes(shape, m))), "x");
@@ -79,15 +80,15 @@ void time(const char* device, int64_t m, int64_t n, int64_t k) {
     const auto pad = [&](cudaStream_t stream) {
       required(cuda::pad_product_x(shape, kernel, rows, static_cast<uint8_t*>(x), stream));
     };
-    const auto multiply = [&](cudaStream_t stream) {
-      required(cuda::launch_product(product, kernel, static_cast<const uint8_t*>(x), m, static_cast<uint16_t*>(out),
-                                    stream, tile_columns));
+    const auto multiply = [&](const void* padded, cudaStream_t stream) {
+      required(cuda::launch_product(product, kernel, rows, static_cast<const uint8_t*>(padded),
+                                    static_cast<uint16_t*>(out), stream, tile_columns));
     };
     const double padded_us = median_microseconds([&](cudaStream_t stream) {
       pad(stream);
-      multiply(stream);
+      multiply(x, stream);
     });
-    const double us = median_microseconds(multiply);
+    const double us = median_microseconds([&](cudaStream_t stream) { multiply(nullptr, stream); });
     nlohmann::ordered_json line = {{"device", device}, {"M", m}, {"N", n}, {"K", k}, {"kernel", name}};
     line["ratios"] = std::is_same_v<Ratio, Fixed> ? "fixed" : std::is_same_v<Ratio, double> ? "double" : "float";
     line["us"] = us;

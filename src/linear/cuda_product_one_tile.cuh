@@ -4,9 +4,9 @@
 // every tile has a block.
 //
 // A tile is 128 rows of x, or 64 of codes of two bytes, both planes, and kOneTileColumns columns. Warps 0-3 and 4-7, a
-// warpgroup each, multiply half of the columns, in groups of 48, by all rows. Warp 8 fills a ring of stages: 128 rows x
-// 128 bytes of x and as deep a piece of W. W, which is constant, it asks for before x is there. Three more warps do
-// nothing, so that registers can be traded.
+// warpgroup each, multiply half of the columns, in groups of 48, by all rows. Warps 8 and 9 fill a ring of stages: 128
+// rows x 128 bytes of x and as deep a piece of W. W, which is constant, warp 8 asks for before x is there. Two more
+// warps do nothing, so that registers can be traded.
 //
 // Sums go to shared memory, where the stages were, and what becomes of them is a loop that each thread goes through for
 // rows of the same columns. Without that it would be thousands of instructions that run once, which take longer to
@@ -115,62 +115,72 @@ struct OneTilePlace {
   }
 };
 
-/// Until the piece `block` of k has been multiplied, in a stage that no later one has filled.
-template <int Columns, typename Ratio>
-__device__ __forceinline__ void wait_for_release(const OneTilePlace<Columns, Ratio>& at, int block) {
-  constexpr int kStages = OneTile<Columns, Ratio>::kStages;
-  barrier_wait(at.released + 8 * static_cast<uint32_t>(block % kStages), static_cast<uint32_t>(block / kStages) & 1);
-}
-/// In one thread. Where a row tile has no rows it is the last of x, and nothing of it is stored.
+// What a thread does for each stage is on the way of all products, so weights and codes have one each.
+
+/// This block's share of each piece of weights, for all blocks of the cluster. In one thread, which says how many bytes
+/// a stage gets.
 template <int Planes, int Columns, typename Ratio>
-__device__ __forceinline__ void load_one_tile(const WgmmaArgs<Ratio>& a, const OneTilePlace<Columns, Ratio>& at) {
+__device__ __forceinline__ void load_weights_of_tile(const WgmmaArgs<Ratio>& a,
+                                                     const OneTilePlace<Columns, Ratio>& at) {
   using Tile = OneTile<Columns, Ratio>;
-  const uint32_t share = Columns * kWgmmaDepth / at.cluster;
+  const uint32_t share = Columns * kWgmmaDepth / at.cluster, offset = at.rank * share;
   const auto everyone = static_cast<uint16_t>((1u << at.cluster) - 1);
-  const int m_tiles = static_cast<int>((a.m + kWgmmaRows - 1) / kWgmmaRows) * Planes;
-  const int64_t first_column = int64_t{at.n_tile} * Columns;
-  const uint8_t* w = a.w + first_column * kWgmmaDepth + at.rank * share;
-  const uint8_t* x[kOneTileRowTiles];
-#pragma unroll
-  for (int i = 0; i < kOneTileRowTiles; ++i) {
-    const int row_tile = min(at.row_block * kOneTileRowTiles + i, m_tiles - 1);
-    x[i] = a.x + int64_t{row_tile} * a.k_blocks * kWgmmaStageBytes;
-  }
-  const auto load_w = [&](int block, uint32_t stage) {
-    const uint32_t barrier = at.full + 8 * stage;
-    barrier_expect(barrier, Tile::kStageBytes + (block == 0 ? Tile::kParameters : 0));
+  const int64_t first_column = int64_t{at.n_tile} * Columns, piece = a.n_image * kWgmmaDepth;
+  const uint8_t* from = a.w + first_column * kWgmmaDepth + offset;
+  const uint32_t bytes =
+      Columns * kWgmmaDepth +
+      (Planes == 1 && a.x == nullptr ? kOneTileRowTiles * static_cast<uint32_t>(a.in_place.box_bytes) : kOneTileXBytes);
+  StagePhase next;
+  for (int block = 0; block < a.k_blocks; ++block, from += piece) {
+    const uint32_t barrier = at.full + 8 * next.stage;
+    const uint32_t to = at.memory + next.stage * Tile::kStageBytes + kOneTileXBytes + offset;
+    barrier_wait(at.released + 8 * next.stage, next.phase ^ 1);
+    barrier_expect(barrier, bytes + (block == 0 ? Tile::kParameters : 0));
+    at.cluster == 1 ? fetch(to, from, share, barrier) : fetch_for_cluster(to, from, share, barrier, everyone);
     if (block == 0) fetch_parameters<Columns>(a, first_column, at.memory + Tile::kParametersAt, barrier);
-    const uint32_t to = at.memory + stage * Tile::kStageBytes + kOneTileXBytes + at.rank * share;
-    if (at.cluster == 1) {
-      fetch(to, w, share, barrier);
-    } else {
-      fetch_for_cluster(to, w, share, barrier, everyone);
+    next.advance(Tile::kStages);
+  }
+}
+/// The rows of x. Where a row tile has no rows it is the last one, and nothing of it is stored. In one thread.
+template <int Planes, int Columns, typename Ratio>
+__device__ __forceinline__ void load_codes_of_tile(const WgmmaArgs<Ratio>& a, const OneTilePlace<Columns, Ratio>& at) {
+  using Tile = OneTile<Columns, Ratio>;
+  static_assert(kOneTileRowTiles == 2);
+  const int m_tiles = static_cast<int>((a.m + kWgmmaRows - 1) / kWgmmaRows) * Planes;
+  const int one = min(at.row_block * 2, m_tiles - 1), another = min(at.row_block * 2 + 1, m_tiles - 1);
+  StagePhase next;
+  // fetch_both(to, block, barrier)
+  const auto load_blocks = [&](auto fetch_both) {
+    for (int block = 0; block < a.k_blocks; ++block) {
+      barrier_wait(at.released + 8 * next.stage, next.phase ^ 1);
+      fetch_both(at.memory + next.stage * Tile::kStageBytes, block, at.full + 8 * next.stage);
+      next.advance(Tile::kStages);
     }
-    w += a.n_image * kWgmmaDepth;
   };
-  const auto load_x = [&](uint32_t stage) {
-#pragma unroll
-    for (int i = 0; i < kOneTileRowTiles; ++i) {
-      fetch(at.memory + stage * Tile::kStageBytes + static_cast<uint32_t>(i * kWgmmaStageBytes), x[i], kWgmmaStageBytes,
-            at.full + 8 * stage);
-      x[i] += kWgmmaStageBytes;
-    }
-  };
-  const int first = min(a.k_blocks, Tile::kStages);
-  for (int block = 0; block < first; ++block) load_w(block, static_cast<uint32_t>(block));
-  wait_for_grid_before();
-  for (int block = 0; block < first; ++block) load_x(static_cast<uint32_t>(block));
-  uint32_t stage = 0;
-  for (int block = first; block < a.k_blocks; ++block) {
-    wait_for_release(at, block - Tile::kStages);
-    load_w(block, stage);
-    load_x(stage);
-    if (++stage == Tile::kStages) stage = 0;
+  if (Planes == 1 && a.x == nullptr) {
+    const void* const map = &a.in_place.map;
+    prefetch_map(map);
+    const RowInPlace row(a.in_place, begin_tile(a.in_place, one)), second(a.in_place, begin_tile(a.in_place, another));
+    wait_for_grid_before();
+    load_blocks([&](uint32_t to, int block, uint32_t barrier) {
+      fetch_box(to, map, block * kWgmmaDepth, row.row, row.step, barrier);
+      fetch_box(to + kWgmmaStageBytes, map, block * kWgmmaDepth, second.row, second.step, barrier);
+    });
+  } else {
+    const int64_t tile_bytes = int64_t{a.k_blocks} * kWgmmaStageBytes;
+    const uint8_t *row = a.x + one * tile_bytes, *second = a.x + another * tile_bytes;
+    wait_for_grid_before();
+    load_blocks([&](uint32_t to, int, uint32_t barrier) {
+      fetch(to, row, kWgmmaStageBytes, barrier);
+      fetch(to + kWgmmaStageBytes, second, kWgmmaStageBytes, barrier);
+      row += kWgmmaStageBytes;
+      second += kWgmmaStageBytes;
+    });
   }
 }
 
 /// In both warpgroups, in one of Groups * 48 columns from `first_column` of the tile on: leaves sums in shared memory.
-template <int Groups, int Columns, typename Ratio>
+template <int Planes, int Groups, int Columns, typename Ratio>
 __device__ __forceinline__ void multiply_columns(const WgmmaArgs<Ratio>& a, const OneTilePlace<Columns, Ratio>& at,
                                                  int first_column, uint8_t* shared) {
   using Tile = OneTile<Columns, Ratio>;
@@ -188,8 +198,8 @@ __device__ __forceinline__ void multiply_columns(const WgmmaArgs<Ratio>& a, cons
     for (int k = 0; k < kWgmmaDepth / 32; ++k)
 #pragma unroll
       for (int i = 0; i < kOneTileRowTiles; ++i)
-        wgmma_u8s8<Groups * kOneTileGroup>(acc[i], x + (i * kWgmmaStageBytes >> 4) + 2 * k, w + 2 * k,
-                                           block > 0 || k > 0);
+        wgmma_s8<Groups * kOneTileGroup, Planes == 1>(acc[i], x + (i * kWgmmaStageBytes >> 4) + 2 * k, w + 2 * k,
+                                                      block > 0 || k > 0);
     wgmma_commit();
     wgmma_wait<1>();
     if (block > 0 && releases) barrier_arrive_in(free_there + 8 * before);
@@ -216,14 +226,14 @@ __device__ __forceinline__ void multiply_columns(const WgmmaArgs<Ratio>& a, cons
             int2{acc[i][4 * j + 2 * r], acc[i][4 * j + 2 * r + 1]};
   named_barrier_sync_apart(1, 128 * kWgmmaGroups);
 }
-template <int Columns, typename Ratio>
+template <int Planes, int Columns, typename Ratio>
 __device__ __forceinline__ void multiply_one_tile(const WgmmaArgs<Ratio>& a, const OneTilePlace<Columns, Ratio>& at,
                                                   int warp, uint8_t* shared) {
   constexpr int kGroups = Columns / kOneTileGroup, kFirst = (kGroups + 1) / 2;
   if (warp < 4) {
-    multiply_columns<kFirst>(a, at, 0, shared);
+    multiply_columns<Planes, kFirst>(a, at, 0, shared);
   } else {
-    multiply_columns<kGroups - kFirst>(a, at, kFirst * kOneTileGroup, shared);
+    multiply_columns<Planes, kGroups - kFirst>(a, at, kFirst * kOneTileGroup, shared);
   }
 }
 
@@ -250,14 +260,22 @@ __device__ __forceinline__ void store_one_tile(const WgmmaArgs<Ratio>& a, const 
   }
   const int64_t first_row = int64_t{at.row_block} * kRows;
   const int rows = static_cast<int>(min(int64_t{kRows}, a.m - first_row));
+  // The last tile may begin in the one before it.
+  int late_from = kRows, late_by = 0;
+  if (Planes == 1 && a.x == nullptr) {
+    const int last = static_cast<int>((a.m - 1) / kWgmmaRows);
+    late_from = last * kWgmmaRows - at.row_block * kRows;
+    late_by = last * kWgmmaRows - begin_tile(a.in_place, last);
+  }
   for (int row = thread / kChunks; row < rows; row += kRowsAtOnce) {
+    const int at_row = row + (row >= late_from ? late_by : 0);
     int4 four[Planes][2];
 #pragma unroll
     for (int plane = 0; plane < Planes; ++plane)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        four[plane][half] = reinterpret_cast<const int4*>(reinterpret_cast<const int32_t*>(shared) +
-                                                          (row + plane * kWgmmaRows) * Tile::kPitch + chunk * 8)[half];
+        four[plane][half] = reinterpret_cast<const int4*>(
+            reinterpret_cast<const int32_t*>(shared) + (at_row + plane * kWgmmaRows) * Tile::kPitch + chunk * 8)[half];
     SumOf<Ratio> sum[8];
     uint32_t code[8];
 #pragma unroll
@@ -287,11 +305,12 @@ __global__ void __launch_bounds__(kOneTileThreads, 1) product_one_tile(const __g
   const OneTilePlace<Columns, Ratio> at(a, wgmma_memory);
   if (warp >= 4 * kWgmmaGroups) {
     trade_registers<40>();
-    if (warp == 4 * kWgmmaGroups && is_elected()) load_one_tile<Planes>(a, at);
+    if (warp == 4 * kWgmmaGroups && is_elected()) load_weights_of_tile<Planes>(a, at);
+    if (warp == 4 * kWgmmaGroups + 1 && is_elected()) load_codes_of_tile<Planes>(a, at);
     __syncwarp();
   } else {
     trade_registers<232>();
-    multiply_one_tile(a, at, warp, wgmma_memory);
+    multiply_one_tile<Planes>(a, at, warp, wgmma_memory);
     store_one_tile<Planes>(a, at, wgmma_memory);
     __syncwarp();
   }

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 #include <type_traits>
@@ -128,22 +129,31 @@ struct OnDevice {
   DeviceProduct<Ratio> product;
 };
 
+/// The product of x, or of `padded`.
+template <typename Ratio>
+std::vector<uint16_t> run_with(const DeviceProduct<Ratio>& product, ProductKernel kernel, const ProductRows& x,
+                               const uint8_t* padded, int32_t columns) {
+  GuardedDeviceBuffer out(x.rows * product.shape.n * 2);
+  const Status launch =
+      launch_product(product, kernel, x, padded, static_cast<uint16_t*>(out.data()), nullptr, columns);
+  EXPECT_TRUE(launch.ok()) << launch.message();
+  const cudaError_t error = cudaDeviceSynchronize();
+  EXPECT_EQ(error, cudaSuccess) << cudaGetErrorString(error);
+  return out.read<uint16_t>();
+}
 /// The product with what pad(x) writes to x.
 template <typename Ratio, typename Pad>
 std::vector<uint16_t> run_padded(const DeviceProduct<Ratio>& product, ProductKernel kernel, int64_t rows,
                                  int32_t columns, Pad pad) {
   GuardedDeviceBuffer x(product_x_bytes(product.shape, rows));
-  GuardedDeviceBuffer out(rows * product.shape.n * 2);
   auto* const padded = static_cast<uint8_t*>(x.data());
   const Status padding = pad(padded);
   EXPECT_TRUE(padding.ok()) << padding.message();
-  const Status launch =
-      launch_product(product, kernel, padded, rows, static_cast<uint16_t*>(out.data()), nullptr, columns);
-  EXPECT_TRUE(launch.ok()) << launch.message();
-  const cudaError_t error = cudaDeviceSynchronize();
-  EXPECT_EQ(error, cudaSuccess) << cudaGetErrorString(error);
+  ProductRows from;
+  from.rows = rows;
+  std::vector<uint16_t> result = run_with(product, kernel, from, padded, columns);
   static_cast<void>(x.read<uint8_t>());  // guards
-  return out.read<uint16_t>();
+  return result;
 }
 
 template <typename Ratio>
@@ -428,6 +438,79 @@ TEST_F(CudaProduct, StreamedWeights) {
   check_wgmma_ran();
 }
 
+// Against the same product of padded rows, which the other tests compare with the host: in every order of sequences and
+// steps that a kernel can describe, and not in others.
+TEST_F(CudaProduct, AlignedRowsAreReadInPlace) {
+  struct Order {
+    const char* name;
+    int64_t batch;
+    bool batch_first;
+    bool has_map;
+  };
+  constexpr Order kOrders[] = {{"one sequence", 1, false, true},
+                               {"steps of 3", 3, false, true},
+                               {"70 sequences", 70, false, true},
+                               {"16 sequences, batch first", 16, true, true},
+                               {"64 sequences, batch first", 64, true, true},
+                               {"192 sequences, batch first", 192, true, true},
+                               {"3 sequences, batch first", 3, true, false},
+                               {"65 sequences, batch first", 65, true, false}};
+  std::map<ProductKernel, int64_t> in_place;
+  const auto check_case = [&](const Order& order, int64_t m, int64_t n, int64_t k, int64_t gap, int32_t clusters) {
+    SCOPED_TRACE(std::string(order.name) + ", m " + std::to_string(m) + ", n " + std::to_string(n) + ", k " +
+                 std::to_string(k) + ", gap " + std::to_string(gap) + ", clusters " + std::to_string(clusters));
+    Result<ProductPack<Fixed>> pack = pack_product(random_weights<Fixed>(random_, n, k, 1));
+    ASSERT_TRUE(pack.ok()) << pack.status().message();
+    ProductShape& shape = pack->product.shape;
+    if (clusters > 0) shape.clusters = std::min(shape.clusters, clusters);
+    const OnDevice<Fixed> device(*pack);
+    Rows rows = random_rows(random_, m, order.batch, k, gap);
+    const int64_t steps = (m + order.batch - 1) / order.batch;
+    if (order.batch_first) {
+      rows.at.step = k + gap;
+      rows.at.sequence = steps * (k + gap);
+    }
+    rows.at.flip = 0x80;
+    GuardedDeviceBuffer codes(static_cast<int64_t>(rows.codes.size()));
+    codes.write(rows.codes);
+    ProductRows from = rows.at;
+    from.codes = static_cast<const uint8_t*>(codes.data());
+    for (const ProductKernel kernel : {ProductKernel::kMma, ProductKernel::kWgmma, ProductKernel::kOneTile}) {
+      if (kernel == ProductKernel::kWgmma && shape.columns == 0) continue;
+      if (kernel == ProductKernel::kOneTile && (shape.tiles_at_once == 0 || m > 500)) continue;
+      SCOPED_TRACE("kernel " + std::to_string(static_cast<int>(kernel)));
+      const bool is_mma = kernel == ProductKernel::kMma;
+      const bool is_simple = steps == 1;  // or as far apart as the sequences of one step
+      ASSERT_EQ(reads_in_place(shape, kernel, from),
+                (k + gap) % 16 == 0 && (is_mma ? k % 16 == 0 : order.has_map || is_simple));
+      for (const auto change : {0, 1, 2}) {  // none of these is in place
+        ProductRows other = from;
+        if (change == 0) other.flip = 0;
+        if (change == 1) ++other.codes;
+        if (change == 2) other.floats.first = reinterpret_cast<const float*>(from.codes);
+        ASSERT_FALSE(reads_in_place(shape, kernel, other)) << change;
+      }
+      if (!reads_in_place(shape, kernel, from)) continue;
+      ++in_place[kernel];
+      const int32_t columns = kernel == ProductKernel::kOneTile ? (random_.one_in(2) ? 96 : 144) : 0;
+      ASSERT_EQ(run_with(device.product, kernel, from, nullptr, columns), run(device.product, kernel, rows, columns));
+    }
+  };
+  for (const Order& order : kOrders)
+    for (const int64_t m : {1, 60, 64, 100, 129, 300, 1000})
+      for (const int64_t k : {16, 33, 64, 80, 128, 200, 512, 640, 656, 1024})
+        for (const int64_t gap : {int64_t{0}, (16 - k % 16) % 16 + 32}) {
+          if (!random_.one_in(sanitized() ? 64 : 2) || (sanitized() && m > 300)) continue;
+          check_case(order, m, random_.one_in(2) ? 192 : 240, k, gap, random_.one_in(2) ? 1 : 0);
+          if (HasFatalFailure()) return;
+        }
+  const bool has_wgmma = in_place[ProductKernel::kWgmma] > 0;
+  EXPECT_GT(in_place[ProductKernel::kMma], 0);
+  EXPECT_EQ(in_place[ProductKernel::kOneTile] > 0, has_wgmma);
+  wgmma_runs_ = in_place[ProductKernel::kWgmma];
+  check_wgmma_ran();
+}
+
 // Against the same product of codes, which the other tests compare with the host; alone, and with codes beside them.
 TEST_F(CudaProduct, RowsOfFloatsAreQuantisedAndTheFirstNanIsFound) {
   GuardedDeviceBuffer nans(kNanPlaces * 8);
@@ -522,7 +605,9 @@ TEST_F(CudaProduct, TilesThatDoNotFitAtOnceAreRefused) {
   Result<ProductPack<float>> pack = pack_product(random_weights<float>(random_, 192, 2048, 1));
   ASSERT_TRUE(pack.ok()) << pack.status().message();
   pack->product.shape.tiles_at_once = 3;
-  const Status status = launch_product(pack->product, ProductKernel::kOneTile, nullptr, 1000, nullptr, nullptr);
+  ProductRows rows;
+  rows.rows = 1000;
+  const Status status = launch_product(pack->product, ProductKernel::kOneTile, rows, nullptr, nullptr, nullptr);
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_EQ(status.message(), "product_one_tile: the device does not take the tiles of 1000 rows at once");
 }

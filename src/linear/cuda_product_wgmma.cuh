@@ -21,9 +21,10 @@
 // tile is copied by its warpgroup. Of codes of two bytes a tile is 64 rows, both planes of them: a thread has both sums
 // of a result.
 //
-// x and W come in the order of shared memory: rows of 128 bytes whose 16-byte pieces are exchanged (piece ^ row % 8),
-// which is the 128-byte swizzle of wgmma. So 64 rows of x are one bulk copy, and so is the part of W of any columns, a
-// multiple of 8 from a multiple of 8 on, of 128 bytes of k.
+// W comes in the order of shared memory: rows of 128 bytes whose 16-byte pieces are exchanged (piece ^ row % 8), which
+// is the 128-byte swizzle of wgmma. So the part of any columns, a multiple of 8 from a multiple of 8 on, of 128 bytes
+// of k is one bulk copy. So is a stage of x: of rows that were padded in the same order, or of the caller's own, by a
+// tensor map.
 #ifndef ISOBIT_LINEAR_CUDA_PRODUCT_WGMMA_CUH_
 #define ISOBIT_LINEAR_CUDA_PRODUCT_WGMMA_CUH_
 
@@ -32,6 +33,7 @@
 #include "core/cuda_ptx.cuh"
 #include "core/cuda_wgmma.cuh"
 #include "linear/cuda_product.cuh"
+#include "linear/cuda_rows_in_place.h"
 
 namespace isobit::cuda {
 
@@ -71,12 +73,14 @@ struct WgmmaMatrix {
 };
 template <typename Ratio>
 struct WgmmaArgs : WgmmaMatrix<Ratio> {
-  /// [ceil(m / 64)][planes][k_blocks][64][128], pieces exchanged; what is beyond m and k is read, k times 0.
+  /// [ceil(m / 64)][planes][k_blocks][64][128], pieces exchanged; what is beyond m and k is read, k times 0. One plane
+  /// is signed bytes; two are those of unsigned codes, high bytes first. Or null: x is in_place.
   const uint8_t* x;
   int64_t m, n;  // n a multiple of 8
   int32_t n_tiles;
   int32_t stages, cluster;  // of product_wgmma: cluster is blocks of a cluster and divides n_tiles
   uint16_t* out;            // [m][n], 16-byte aligned
+  RowsInPlace in_place;     // one plane; a box is a tile's rows, or a block's share of them
 };
 
 template <typename Ratio>
@@ -129,125 +133,71 @@ __host__ __device__ constexpr WgmmaShared deep_shared() {
 __device__ __forceinline__ uint64_t wgmma_matrix(uint32_t address) {
   return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16 | (address & 0x3ffff) >> 4;
 }
-/// d = x (64 x 32 unsigned) * w (N rows of 32, signed), plus d where `add`. Of a warp's 16 rows, d[4 j + 2 r + c] is
-/// row lane / 4 + 8 r, column 8 j + lane % 4 * 2 + c.
-template <int N>
-__device__ __forceinline__ void wgmma_u8s8(int32_t (&d)[N / 2], uint64_t x, uint64_t w, bool add);
+/// d = x (64 x 32, signed or unsigned) * w (N rows of 32, signed), plus d where `add`. Of a warp's 16 rows,
+/// d[4 j + 2 r + c] is row lane / 4 + 8 r, column 8 j + lane % 4 * 2 + c.
+template <int N, bool IsSigned>
+__device__ __forceinline__ void wgmma_s8(int32_t (&d)[N / 2], uint64_t x, uint64_t w, bool add);
 #define ISOBIT_D4(i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
-template <>
-__device__ __forceinline__ void wgmma_u8s8<24>(int32_t (&d)[12], uint64_t x, uint64_t w, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %14, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n24k32.s32.u8.s8 {"
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11"
-      "}, %12, %13, add;\n"
-      "}\n"
-      : ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8)
-      : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));
-}
-template <>
-__device__ __forceinline__ void wgmma_u8s8<48>(int32_t (&d)[24], uint64_t x, uint64_t w, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %26, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n48k32.s32.u8.s8 {"
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23"
-      "}, %24, %25, add;\n"
-      "}\n"
-      : ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20)
-      : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));
-}
-template <>
-__device__ __forceinline__ void wgmma_u8s8<64>(int32_t (&d)[32], uint64_t x, uint64_t w, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 {"
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-      "}, %32, %33, add;\n"
-      "}\n"
-      : ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20), ISOBIT_D4(24),
-        ISOBIT_D4(28)
-      : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));
-}
-template <>
-__device__ __forceinline__ void wgmma_u8s8<80>(int32_t (&d)[40], uint64_t x, uint64_t w, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %42, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n80k32.s32.u8.s8 {"
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-      "%32,%33,%34,%35,%36,%37,%38,%39"
-      "}, %40, %41, add;\n"
-      "}\n"
-      : ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20), ISOBIT_D4(24),
-        ISOBIT_D4(28), ISOBIT_D4(32), ISOBIT_D4(36)
-      : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));
-}
-template <>
-__device__ __forceinline__ void wgmma_u8s8<96>(int32_t (&d)[48], uint64_t x, uint64_t w, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %50, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n96k32.s32.u8.s8 {"
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-      "}, %48, %49, add;\n"
-      "}\n"
-      : ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20), ISOBIT_D4(24),
-        ISOBIT_D4(28), ISOBIT_D4(32), ISOBIT_D4(36), ISOBIT_D4(40), ISOBIT_D4(44)
-      : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));
-}
-template <>
-__device__ __forceinline__ void wgmma_u8s8<144>(int32_t (&d)[72], uint64_t x, uint64_t w, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %74, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n144k32.s32.u8.s8 {"
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
-      "%64,%65,%66,%67,%68,%69,%70,%71"
-      "}, %72, %73, add;\n"
-      "}\n"
-      : ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20), ISOBIT_D4(24),
-        ISOBIT_D4(28), ISOBIT_D4(32), ISOBIT_D4(36), ISOBIT_D4(40), ISOBIT_D4(44), ISOBIT_D4(48), ISOBIT_D4(52),
-        ISOBIT_D4(56), ISOBIT_D4(60), ISOBIT_D4(64), ISOBIT_D4(68)
-      : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));
-}
-template <>
-__device__ __forceinline__ void wgmma_u8s8<192>(int32_t (&d)[96], uint64_t x, uint64_t w, bool add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %98, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n192k32.s32.u8.s8 {"
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
-      "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
-      "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-      "}, %96, %97, add;\n"
-      "}\n"
-      : ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20), ISOBIT_D4(24),
-        ISOBIT_D4(28), ISOBIT_D4(32), ISOBIT_D4(36), ISOBIT_D4(40), ISOBIT_D4(44), ISOBIT_D4(48), ISOBIT_D4(52),
-        ISOBIT_D4(56), ISOBIT_D4(60), ISOBIT_D4(64), ISOBIT_D4(68), ISOBIT_D4(72), ISOBIT_D4(76), ISOBIT_D4(80),
-        ISOBIT_D4(84), ISOBIT_D4(88), ISOBIT_D4(92)
-      : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));
-}
+// registers: of d; x, w, add: the numbers of these operands.
+#define ISOBIT_WGMMA_OF(N, is_signed, type, registers, x_at, w_at, add_at, ...)                                  \
+  template <>                                                                                                    \
+  __device__ __forceinline__ void wgmma_s8<N, is_signed>(int32_t(&d)[N / 2], uint64_t x, uint64_t w, bool add) { \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_at                                                  \
+                 ", 0;\n"                                                                                        \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.s32." type ".s8 {" registers "}, " x_at ", " w_at   \
+                 ", add;\n}\n"                                                                                   \
+                 : __VA_ARGS__                                                                                   \
+                 : "l"(x), "l"(w), "r"(static_cast<int32_t>(add)));                                              \
+  }
+#define ISOBIT_WGMMA(N, ...)                  \
+  ISOBIT_WGMMA_OF(N, true, "s8", __VA_ARGS__) \
+  ISOBIT_WGMMA_OF(N, false, "u8", __VA_ARGS__)
+// clang-format off
+ISOBIT_WGMMA(24,
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11", "%12", "%13", "%14",
+  ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8))
+ISOBIT_WGMMA(48,
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+  "%16,%17,%18,%19,%20,%21,%22,%23", "%24", "%25", "%26",
+  ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20))
+ISOBIT_WGMMA(64,
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+  "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31", "%32", "%33", "%34",
+  ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20), ISOBIT_D4(24), ISOBIT_D4(28))
+ISOBIT_WGMMA(80,
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+  "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+  "%32,%33,%34,%35,%36,%37,%38,%39", "%40", "%41", "%42",
+  ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20), ISOBIT_D4(24), ISOBIT_D4(28),
+  ISOBIT_D4(32), ISOBIT_D4(36))
+ISOBIT_WGMMA(96,
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+  "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47", "%48", "%49", "%50",
+  ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20), ISOBIT_D4(24), ISOBIT_D4(28),
+  ISOBIT_D4(32), ISOBIT_D4(36), ISOBIT_D4(40), ISOBIT_D4(44))
+ISOBIT_WGMMA(144,
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+  "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+  "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+  "%64,%65,%66,%67,%68,%69,%70,%71", "%72", "%73", "%74",
+  ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20), ISOBIT_D4(24), ISOBIT_D4(28),
+  ISOBIT_D4(32), ISOBIT_D4(36), ISOBIT_D4(40), ISOBIT_D4(44), ISOBIT_D4(48), ISOBIT_D4(52), ISOBIT_D4(56), ISOBIT_D4(60),
+  ISOBIT_D4(64), ISOBIT_D4(68))
+ISOBIT_WGMMA(192,
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+  "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+  "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+  "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
+  "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95", "%96", "%97", "%98",
+  ISOBIT_D4(0), ISOBIT_D4(4), ISOBIT_D4(8), ISOBIT_D4(12), ISOBIT_D4(16), ISOBIT_D4(20), ISOBIT_D4(24), ISOBIT_D4(28),
+  ISOBIT_D4(32), ISOBIT_D4(36), ISOBIT_D4(40), ISOBIT_D4(44), ISOBIT_D4(48), ISOBIT_D4(52), ISOBIT_D4(56), ISOBIT_D4(60),
+  ISOBIT_D4(64), ISOBIT_D4(68), ISOBIT_D4(72), ISOBIT_D4(76), ISOBIT_D4(80), ISOBIT_D4(84), ISOBIT_D4(88), ISOBIT_D4(92))
+// clang-format on
+#undef ISOBIT_WGMMA
+#undef ISOBIT_WGMMA_OF
 #undef ISOBIT_D4
 
 /// Ratios and starts of a tile behind each other, Columns / 2 * kWgmmaPairBytes.
@@ -260,6 +210,26 @@ __device__ __forceinline__ void fetch_parameters(const WgmmaMatrix<Ratio>& a, in
   fetch(to, ratios_of(a, first_column), kRatioBytes, barrier);
   fetch(to + kRatioBytes, starts_of(a, first_column), kStartBytes, barrier);
 }
+/// A stage of the ring, and which parity its barriers' phases have.
+struct StagePhase {
+  uint32_t stage = 0, phase = 0;
+  __device__ __forceinline__ void advance(uint32_t stages) {
+    if (++stage < stages) return;
+    stage = 0;
+    phase ^= 1;
+  }
+};
+/// The first row of tile `tile`, or of the 64 last ones.
+__device__ __forceinline__ int begin_tile(const RowsInPlace& rows, int tile) {
+  const int row = tile * kWgmmaRows;
+  return rows.rows >= kWgmmaRows ? min(row, rows.rows - kWgmmaRows) : row;
+}
+/// Where a copy of rows from `row` on begins.
+struct RowInPlace {
+  int32_t row, step;
+  __device__ __forceinline__ RowInPlace(const RowsInPlace& rows, int row_index)
+      : row(row_index % rows.batch), step(row_index / rows.batch) {}
+};
 /// The number of the lane, read here and no earlier: in product_wgmma_deep what depends on it would find no registers
 /// during the products.
 __device__ __forceinline__ int read_lane() {
@@ -392,22 +362,37 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
           fetch_parameters<Columns>(a, first_column, w_at + static_cast<uint32_t>(at.parameters), barrier);
         fetch(w_at + static_cast<uint32_t>(block * kBlockBytes), w, kBlockBytes, barrier);
       }
+      if (a.x == nullptr) prefetch_map(&a.in_place.map);
       // W is constant; x comes from the grid before. Nobody writes `out` before x is there.
       wait_for_grid_before();
       const uint32_t share = kWgmmaStageBytes / cluster;
       const auto everyone = static_cast<uint16_t>((1u << cluster) - 1);
-      for (int tile = first_tile; tile < m_tiles; tile += tile_step) {
-        const uint8_t* x = a.x + int64_t{tile} * a.k_blocks * kWgmmaStageBytes + rank * share;
-        for (int block = 0; block < a.k_blocks; ++block, x += kWgmmaStageBytes) {
+      // fetch_share(to, block, barrier): this block's rows of a stage, for all blocks of the cluster.
+      const uint32_t bytes = a.x != nullptr ? kWgmmaStageBytes : cluster * static_cast<uint32_t>(a.in_place.box_bytes);
+      const auto load_tile = [&](auto fetch_share) {
+        for (int block = 0; block < a.k_blocks; ++block) {
+          const uint32_t barrier = x_full + 8 * stage;
           barrier_wait(x_free + 8 * stage, phase ^ 1);
-          barrier_expect(x_full + 8 * stage, kWgmmaStageBytes);
-          const uint32_t to = x_at + stage * kWgmmaStageBytes + rank * share;
-          if (cluster == 1) {
-            fetch(to, x, share, x_full + 8 * stage);
-          } else {
-            fetch_for_cluster(to, x, share, x_full + 8 * stage, everyone);
-          }
+          barrier_expect(barrier, bytes);
+          fetch_share(x_at + stage * kWgmmaStageBytes + rank * share, block, barrier);
           advance(1);
+        }
+      };
+      for (int tile = first_tile; tile < m_tiles; tile += tile_step) {
+        if (a.x != nullptr) {
+          const uint8_t* const x = a.x + int64_t{tile} * a.k_blocks * kWgmmaStageBytes + rank * share;
+          load_tile([&](uint32_t to, int block, uint32_t barrier) {
+            const uint8_t* const from = x + int64_t{block} * kWgmmaStageBytes;
+            cluster == 1 ? fetch(to, from, share, barrier) : fetch_for_cluster(to, from, share, barrier, everyone);
+          });
+        } else {
+          const RowInPlace at_row(a.in_place, tile * kWgmmaRows + static_cast<int>(rank * share / kWgmmaDepth));
+          load_tile([&](uint32_t to, int block, uint32_t barrier) {
+            const int k = block * kWgmmaDepth;
+            const void* const map = &a.in_place.map;
+            cluster == 1 ? fetch_box(to, map, k, at_row.row, at_row.step, barrier)
+                         : fetch_box_for_cluster(to, map, k, at_row.row, at_row.step, barrier, everyone);
+          });
         }
       }
     }
@@ -436,7 +421,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) product_wgmma(const __grid_c
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < kWgmmaDepth / 32; ++k)
-          wgmma_u8s8<Columns>(acc[0], x + 2 * k, w + 2 * k, block > 0 || k > 0);
+          wgmma_s8<Columns, true>(acc[0], x + 2 * k, w + 2 * k, block > 0 || k > 0);
         wgmma_commit();
         wgmma_wait<1>();
         if (block > 0) release(before);
@@ -504,33 +489,57 @@ __global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __gr
   };
 
   if (warp >= 4 * kWgmmaGroups) {
-    // ---- The loading warp, and three that do nothing.
+    // ---- Two loading warps, as what a thread does for each stage is on the way of all products: one for both was as
+    // slow as the products. And two that do nothing.
     trade_registers<40>();
+    StagePhase next;
+    // fetch_piece(to, block, barrier)
+    const auto load_tile = [&](auto fetch_piece) {
+      for (int block = 0; block < a.k_blocks; ++block) {
+        barrier_wait(released + 8 * next.stage, next.phase ^ 1);
+        fetch_piece(stages + next.stage * kDeepStageBytes, block, full + 8 * next.stage);
+        next.advance(kDeepStages);
+      }
+    };
     if (warp == 4 * kWgmmaGroups && is_elected()) {
-      wait_for_grid_before();  // x; results are written after it has come
       constexpr uint32_t kShare = kDeepWBytes / kDeepCluster;
       constexpr uint16_t kEveryone = (1u << kDeepCluster) - 1;
+      const int64_t piece = a.n_image * kWgmmaDepth;
+      const uint32_t bytes =
+          kDeepWBytes +
+          (Planes == 1 && a.x == nullptr ? kDeepRowTiles * static_cast<uint32_t>(a.in_place.box_bytes) : kDeepXBytes);
       for (int tile = first_tile; tile < tiles; tile += tile_step) {
         const uint8_t* w = a.w + int64_t{tile % a.n_tiles} * kDeepWBytes + rank * kShare;
-        const uint8_t* x[kDeepRowTiles];
-#pragma unroll
-        for (int i = 0; i < kDeepRowTiles; ++i) {
-          const int row_tile = row_tile_of(tile) + i;
-          x[i] = a.x + int64_t{row_tile < m_tiles ? row_tile : m_tiles - 1} * a.k_blocks * kWgmmaStageBytes;
-        }
-        for (int block = 0; block < a.k_blocks; ++block) {
-          const uint32_t barrier = full + 8 * stage;
-          const uint32_t to = stages + stage * kDeepStageBytes;
-          barrier_wait(released + 8 * stage, phase ^ 1);
-          barrier_expect(barrier, kDeepStageBytes);
+        load_tile([&](uint32_t to, int, uint32_t barrier) {
+          barrier_expect(barrier, bytes);
           fetch_for_cluster(to + kDeepXBytes + rank * kShare, w, kShare, barrier, kEveryone);
-          w += a.n_image * kWgmmaDepth;
-#pragma unroll
-          for (int i = 0; i < kDeepRowTiles; ++i) {
-            fetch(to + i * kWgmmaStageBytes, x[i], kWgmmaStageBytes, barrier);
-            x[i] += kWgmmaStageBytes;
-          }
-          advance(1);
+          w += piece;
+        });
+      }
+    }
+    if (warp == 4 * kWgmmaGroups + 1 && is_elected()) {
+      static_assert(kDeepRowTiles == 2);
+      const bool in_place = Planes == 1 && a.x == nullptr;
+      const void* const map = &a.in_place.map;
+      const int64_t tile_bytes = int64_t{a.k_blocks} * kWgmmaStageBytes;
+      if (in_place) prefetch_map(map);
+      wait_for_grid_before();  // x; results are written after it has come
+      for (int tile = first_tile; tile < tiles; tile += tile_step) {
+        const int one = min(row_tile_of(tile), m_tiles - 1), another = min(row_tile_of(tile) + 1, m_tiles - 1);
+        if (in_place) {
+          const RowInPlace row(a.in_place, one * kWgmmaRows), second(a.in_place, another * kWgmmaRows);
+          load_tile([&](uint32_t to, int block, uint32_t barrier) {
+            fetch_box(to, map, block * kWgmmaDepth, row.row, row.step, barrier);
+            fetch_box(to + kWgmmaStageBytes, map, block * kWgmmaDepth, second.row, second.step, barrier);
+          });
+        } else {
+          const uint8_t *row = a.x + one * tile_bytes, *second = a.x + another * tile_bytes;
+          load_tile([&](uint32_t to, int, uint32_t barrier) {
+            fetch(to, row, kWgmmaStageBytes, barrier);
+            fetch(to + kWgmmaStageBytes, second, kWgmmaStageBytes, barrier);
+            row += kWgmmaStageBytes;
+            second += kWgmmaStageBytes;
+          });
         }
       }
     }
@@ -570,7 +579,8 @@ __global__ void __launch_bounds__(kDeepThreads, 1) product_wgmma_deep(const __gr
         for (int k = 0; k < kWgmmaDepth / 32; ++k)
 #pragma unroll
           for (int i = 0; i < kDeepRowTiles; ++i)
-            wgmma_u8s8<kDeepColumns>(acc[i], x + (i * kWgmmaStageBytes >> 4) + 2 * k, w + 2 * k, block > 0 || k > 0);
+            wgmma_s8<kDeepColumns, Planes == 1>(acc[i], x + (i * kWgmmaStageBytes >> 4) + 2 * k, w + 2 * k,
+                                                block > 0 || k > 0);
         wgmma_commit();
         wgmma_wait<1>();
         if (block > 0) release(before);
