@@ -151,9 +151,11 @@ struct Spread {
   int64_t each = 0;        // sequences of a team
   bool is_fastest = true;  // gru_cluster_many, where it runs, is no faster
 };
+/// gru_cluster with 4 k tiles has all of R in one block.
+bool runs_few_only(const PersistentCut& cut) { return cut.k_tiles == 4 && cut.cluster > 1; }
 Spread spread_over(const PersistentCut& cut, int64_t batch) {
-  const int64_t each =
-      std::min<int64_t>((batch + cut.room - 1) / cut.room, int64_t{cut.sequence_tiles} * kMaxTileSequences);
+  const int64_t most = runs_few_only(cut) ? cut.few : int64_t{cut.sequence_tiles} * kMaxTileSequences;
+  const int64_t each = std::min<int64_t>((batch + cut.room - 1) / cut.room, most);
   const auto count = static_cast<int32_t>((each + kMaxTileSequences - 1) / kMaxTileSequences);
   const auto in_tile = static_cast<int32_t>((each + count - 1) / count);
   if (cut.k_splits == 0) return {&cut, {in_tile, count}, int64_t{count} * in_tile};
@@ -167,7 +169,8 @@ Spread spread_of(const PersistentLayer& layer, int64_t batch) {
   Spread best;
   for (int32_t i = 0; i < layer.cuts; ++i) {
     const Spread one = spread_over(layer.cut[i], batch);
-    if (one.each <= layer.cut[i].most) return one;
+    const bool takes_all = !runs_few_only(layer.cut[i]) || one.each * layer.cut[i].room >= batch;
+    if (one.each <= layer.cut[i].most && takes_all) return one;
     if (best.cut == nullptr || one.tiles.count < best.tiles.count ||
         (one.tiles.count == best.tiles.count && one.tiles.sequences < best.tiles.sequences))
       best = one;
@@ -221,8 +224,13 @@ void cut(PersistentLayer& layer) {
     return std::is_same_v<Ratio, double> ? in_doubles : layer.h_planes == 2 ? two : one;
   };
   if (hidden <= 128) {
+    if (hidden > 64) {
+      add((groups + 1) / 2, 1, kFewSequences);
+      add(2, 1, kFewSequences);
+    }
     add(1, 1, INT32_MAX);
   } else if (hidden <= 256) {
+    if (groups > 12) add(8, 1, 1);  // of fewer groups W x would have more to pad
     add(4, 1, 4);
     add(2, 1, INT32_MAX);
   } else if (hidden <= 512) {
@@ -328,6 +336,7 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
     cut.room = room_of(kernel_of<Ratio>(layer, cut, false), config);
     if (cut.room == 0) continue;
     ISOBIT_RETURN_IF_ERROR(prepare_few<Ratio>(layer, cut, shared));
+    if (runs_few_only(cut) && cut.few == 0) continue;
     layer.cut[fitting++] = cut;
   }
   layer.cuts = fitting;
