@@ -219,6 +219,7 @@ Status prepare_products(PersistentLayer& layer, const DeviceLimits& limits) {
                        std::to_string(kProductsShared));
   if (!has_types(layer))
     return unsupported("W x in float32 lanes beside a state of two bytes, or gates in double ones");
+  ISOBIT_RETURN_IF_ERROR(find_tensor_maps());
   return with_types(layer, [&](auto x_ratio, auto x_planes, auto ratio, auto planes) {
     for (const int32_t columns : kProductsColumns) {
       if (columns > most_columns(sums_of(layer))) break;

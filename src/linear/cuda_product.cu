@@ -405,6 +405,9 @@ template <typename Ratio>
 Status prepare_wgmma(ProductShape& p) {
   ISOBIT_ASSIGN_OR_RETURN(const bool compiled, has_90a_code());
   if (!compiled) return {};
+  // A driver that is too old for them leaves all products to kMma.
+  if (const Status maps = find_tensor_maps(); !maps.ok())
+    return maps.code() == StatusCode::kUnsupported ? Status() : maps;
   int device = 0, shared = 0;
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),

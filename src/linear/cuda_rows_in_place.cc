@@ -41,6 +41,10 @@ Result<Driver> find_driver() {
     return Status{StatusCode::kUnsupported, "the CUDA driver has no cuTensorMapEncodeTiled"};
   return Driver{reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function)};
 }
+const Result<Driver>& driver() {
+  static const Result<Driver> found = find_driver();
+  return found;
+}
 
 }  // namespace
 
@@ -58,9 +62,10 @@ bool has_map(const ProductRows& rows, int32_t planes) {
          (at.inner == rows.rows || at.inner % kTileRows == 0 || kTileRows % at.inner == 0);
 }
 
+Status find_tensor_maps() { return driver().status(); }
+
 Status map_rows(const ProductRows& rows, int64_t k, int32_t box_rows, RowsInPlace& result) {
-  static const Result<Driver> driver = find_driver();
-  ISOBIT_RETURN_IF_ERROR(driver.status());
+  ISOBIT_RETURN_IF_ERROR(find_tensor_maps());
   const Layout at = layout_of(rows);
   const bool is_one_step = at.inner == rows.rows;
   if (is_one_step) box_rows = static_cast<int32_t>(std::min<int64_t>(box_rows, rows.rows));
@@ -75,9 +80,9 @@ Status map_rows(const ProductRows& rows, int64_t k, int32_t box_rows, RowsInPlac
   result.rows = is_one_step ? static_cast<int32_t>(rows.rows) : 0;
   result.box_bytes = box_rows * static_cast<int32_t>(kBoxBytes);
   const CUresult error =
-      driver->encode_tiled(&result.map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<uint8_t*>(rows.codes), sizes,
-                           strides, box, kEach, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      driver()->encode_tiled(&result.map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<uint8_t*>(rows.codes), sizes,
+                             strides, box, kEach, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (error != CUDA_SUCCESS)
     return {StatusCode::kFailedPrecondition,
             "cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(error)) + " for " +

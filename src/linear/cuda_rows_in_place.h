@@ -31,6 +31,8 @@ bool are_signed_pieces(const ProductRows& rows, int32_t planes);
 /// Whether a tensor map can describe them: are_signed_pieces, and all as far apart, or of so many sequences that 64
 /// rows are whole steps, or a part of one.
 bool has_map(const ProductRows& rows, int32_t planes);
+/// Looks up the driver's function for maps, when a model is created: its first run may be in a capture.
+Status find_tensor_maps();
 /// Of rows that have one. box_rows: of a copy, a power of two to 64.
 Status map_rows(const ProductRows& rows, int64_t k, int32_t box_rows, RowsInPlace& result);
 
