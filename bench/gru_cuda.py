@@ -6,6 +6,9 @@ One layer, C = H: sequences of 256 steps in one call, and calls of one step. For
 of cuDNN (every algorithm; the fastest is taken), and torch.nn.GRU in float16 as called, where torch is importable; for
 sequences also what persistent kernels exchange in a step, and nothing else (every way; the fastest is taken). All are
 replayed from CUDA graphs on the same device. Prints Markdown.
+
+A run may be cut into parts by --hidden, --batch and kinds of calls: --join prints the tables of their JSON files
+together, of one device and the same versions.
 """
 import argparse
 import json
@@ -116,9 +119,39 @@ def print_refusals(cases, shapes):
         print(f"* {algorithm}, {steps}: {'every shape' if len(found) == len(shapes) else where} ({reason})")
 
 
+def print_report(device, versions, cases, problems):
+    named = [f"cuDNN {versions['cudnn']}" if versions["cudnn"] else "cuDNN not timed",
+             f"PyTorch {versions['torch']} (cuDNN {versions['torch_cudnn']})" if versions["torch"] else "no PyTorch"]
+    print(f"{device}, {', '.join(named)}; C = H, one layer, medians of {REPEATS} graph replays")
+    checks = [case["difference_from_float"] for case in cases if "difference_from_float" in case]
+    if checks:
+        print(f"Largest difference of cuDNN's results from a float GRU, H = 64: {max(checks):.1e}")
+    for mode in MODES:
+        shapes = sorted({(case["H"], case["N"]) for case in cases if case["source"] == "isobit"
+                         and (case["T"] == 1, case["weights"]) == mode})
+        if shapes:
+            print_table(cases, *mode, shapes)
+    print_refusals(cases, {(case["H"], case["N"]) for case in cases if "H" in case})
+    for problem in problems:
+        print(f"\nNot finished: {problem}")
+
+
+def join(names):
+    parts = []
+    for name in names:
+        with open(name, encoding="utf-8") as file:
+            parts.append(json.load(file))
+    for key in ("device", "versions"):
+        if any(part[key] != parts[0][key] for part in parts):
+            sys.exit(f"{' and '.join(names)}: not of one run, they differ in {key}")
+    print_report(parts[0]["device"], parts[0]["versions"], [case for part in parts for case in part["cases"]],
+                 [problem for part in parts for problem in part["problems"]])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("program", help="cuda_gru_bench")
+    parser.add_argument("program", nargs="?", help="cuda_gru_bench")
+    parser.add_argument("--join", nargs="+", metavar="FILE", help="print what --json has written; nothing is timed")
     parser.add_argument("--cudnn", help="gru_cudnn; without it cuDNN is not timed by itself")
     parser.add_argument("--floor", help="exchange_floor; without it the exchange is not timed by itself")
     parser.add_argument("--hidden", default=HIDDEN, help="default: %(default)s")
@@ -131,8 +164,12 @@ def main():
                         help="no calls of one step of copies of a model in turn; of small layers there are thousands")
     parser.add_argument("--json", help="write everything measured to this file as well")
     options = parser.parse_args()
+    if options.join:
+        join(options.join)
+        return
+    if options.program is None:
+        parser.error("which program? Or --join")
     sizes, batches = ([int(value) for value in text.split(",")] for text in (options.hidden, options.batch))
-    shapes = [(size, batch) for size in sizes for batch in batches]
     modes = [mode for mode in MODES if not (options.sequences_only if mode[0] else options.calls_only)
              and not (options.same_weights and mode[1] == "rotating")]
     cases, problems = [], []
@@ -170,17 +207,7 @@ def main():
     cudnn = next((case["cudnn"] for case in cases if "cudnn" in case), None)
     versions = {"cudnn": cudnn, "torch": torch.__version__ if torch else None,
                 "torch_cudnn": torch.backends.cudnn.version() if torch else None}
-    named = [f"cuDNN {cudnn}" if cudnn else "cuDNN not timed",
-             f"PyTorch {torch.__version__} (cuDNN {versions['torch_cudnn']})" if torch else "no PyTorch"]
-    print(f"{device}, {', '.join(named)}; C = H, one layer, medians of {REPEATS} graph replays")
-    checks = [case["difference_from_float"] for case in cases if "difference_from_float" in case]
-    if checks:
-        print(f"Largest difference of cuDNN's results from a float GRU, H = 64: {max(checks):.1e}")
-    for one_step, weights in modes:
-        print_table(cases, one_step, weights, shapes)
-    print_refusals(cases, shapes)
-    for problem in problems:
-        print(f"\nNot finished: {problem}")
+    print_report(device, versions, cases, problems)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"device": device, "versions": versions, "problems": problems, "cases": cases}, file, indent=1)

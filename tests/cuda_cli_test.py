@@ -57,6 +57,15 @@ class CudaCliTest(cli_test.ToolTest):
             self.assertIn(word, text)
         self.fails(["cuda:4096", "CUDA device"], "supported", "--device", "cuda:4096")
 
+    def test_another_device(self):
+        if self.call("supported", "--device", "cuda:1").returncode != 0:
+            self.skipTest("one CUDA device")
+        out = self.path("y1.npy")
+        self.ok("run", self.fixed, self.batch, "-o", out)
+        wanted = read(out)
+        self.ok("run", self.fixed, self.batch, "-o", out, "--device", "cuda:1")
+        self.assertEqual(read(out), wanted)
+
     def test_verify(self):
         report = self.json("verify", "--device", "cuda", "--operation", "gru", "--outputs", str(VERIFIED_OUTPUTS),
                            env={"ISOBIT_REQUIRE": "cuda,avx512vnni"})
@@ -180,6 +189,10 @@ class CudaCliTest(cli_test.ToolTest):
         for case in cases:
             self.assertGreater(case["us_per_step"], 0)
             self.assertGreaterEqual(case["of_fastest"], 1)
+        kernels = self.kernels[-2:]  # step, generic: of every model here
+        cases = json.loads(self.ok(*arguments, "--kernel", ",".join(kernels)))["cases"]
+        self.assertEqual({case["kernel"] for case in cases}, set(kernels))
+        self.assertEqual(len(cases), 24)
         for operation in ["linear", "table"]:
             self.fails(["bench " + operation], "bench", operation, "--device", "cuda")
 

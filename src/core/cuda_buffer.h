@@ -26,15 +26,15 @@ inline Status check_fp16_type(const char* name, Dtype dtype) {
 /// Whole elements, aligned to them, and not null where there are any.
 inline Status check_device_buffer(const char* name, std::span<const std::byte> buffer, Dtype dtype) {
   const size_t size = size_in_bytes(dtype);
-  const std::string elements = " elements of " + std::to_string(size) + " bytes";
+  const auto elements = [&] { return " elements of " + std::to_string(size) + " bytes"; };
   if (buffer.size() % size != 0)
     return {StatusCode::kInvalidArgument,
-            std::string(name) + " has " + std::to_string(buffer.size()) + " bytes, must be whole" + elements};
+            std::string(name) + " has " + std::to_string(buffer.size()) + " bytes, must be whole" + elements()};
   if (buffer.data() == nullptr && !buffer.empty())
     return {StatusCode::kInvalidArgument,
-            std::string(name) + " is null, must hold " + std::to_string(buffer.size() / size) + elements};
+            std::string(name) + " is null, must hold " + std::to_string(buffer.size() / size) + elements()};
   if (reinterpret_cast<uintptr_t>(buffer.data()) % size != 0)
-    return {StatusCode::kInvalidArgument, std::string(name) + " is not aligned to its" + elements};
+    return {StatusCode::kInvalidArgument, std::string(name) + " is not aligned to its" + elements()};
   return {};
 }
 
@@ -64,9 +64,8 @@ inline Status check_current_device(int owner, const char* object = "the table") 
   int device = 0;
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device), "the current device"));
   if (device == owner) return {};
-  return {StatusCode::kFailedPrecondition,
-          "the current device is " + std::to_string(device) + ", must be that of " + object + ", " +
-              std::to_string(owner)};
+  return {StatusCode::kFailedPrecondition, "the current device is " + std::to_string(device) + ", must be that of " +
+                                               object + ", " + std::to_string(owner)};
 }
 
 /// A copy of `bytes` on the current device; returns when it has arrived.

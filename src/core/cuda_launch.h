@@ -24,8 +24,8 @@ Status launch_kernel(const char* name, void (*kernel)(Parameters...), dim3 block
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared;
   config.stream = stream;
-  return cuda_status(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...),
-                     std::string("kernel ") + name);
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+  return error == cudaSuccess ? Status() : cuda_status(error, std::string("kernel ") + name);
 }
 
 /// Of a launch of a kernel that waits for the grid before it by itself (wait_for_grid_before). Compute capability 9.0

@@ -6,18 +6,20 @@
 #include <cuda_runtime_api.h>
 
 #include <string>
+#include <string_view>
 
 #include "isobit/status.h"
 
 namespace isobit::cuda {
 
-/// An error is told once: the runtime would otherwise give it again to whoever asks for the last one.
-inline Status cuda_status(cudaError_t error, const std::string& what) {
+/// An error is told once: the runtime would otherwise give it again to whoever asks for the last one. No text is made
+/// where there is none: runs come here several times.
+inline Status cuda_status(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) return {};
   cudaGetLastError();
   return {error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice ? StatusCode::kUnsupported
                                                                              : StatusCode::kFailedPrecondition,
-          what + ": " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) + ")"};
+          std::string(what) + ": " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) + ")"};
 }
 
 }  // namespace isobit::cuda

@@ -212,18 +212,23 @@ struct Buffer {
   std::span<const std::byte> bytes;
 };
 
-/// Asking for a pointer's attributes enqueues nothing, so it is allowed while a stream is captured.
-Status check_on_device(const char* name, const void* pointer, int device) {
-  cudaPointerAttributes attributes{};
-  if (const cudaError_t error = cudaPointerGetAttributes(&attributes, pointer); error != cudaSuccess) {
-    cudaGetLastError();  // it would be taken for that of the next launch
-    return cuda_status(error, std::string(name) + ": which memory it is");
+/// Of the first and the last of its bytes: memory that is smaller than it was said to be ends the context with an
+/// illegal address, and all work of the process with it. Asking enqueues nothing, so it is allowed in a capture.
+Status check_on_device(const Buffer& buffer, int device) {
+  if (buffer.bytes.empty()) return {};
+  for (const bool is_last : {false, true}) {
+    const auto name = [&] { return std::string(is_last ? "the last byte of " : "") + buffer.name; };
+    const auto wanted = [&] { return ", must be memory of device " + std::to_string(device); };
+    cudaPointerAttributes attributes{};
+    if (const cudaError_t error =
+            cudaPointerGetAttributes(&attributes, is_last ? &buffer.bytes.back() : &buffer.bytes.front());
+        error != cudaSuccess)
+      return cuda_status(error, name() + ": which memory it is");
+    if (attributes.type == cudaMemoryTypeManaged) continue;
+    if (attributes.type != cudaMemoryTypeDevice) return refuse(name() + " is host memory" + wanted());
+    if (attributes.device != device)
+      return refuse(name() + " is memory of device " + std::to_string(attributes.device) + wanted());
   }
-  if (attributes.type == cudaMemoryTypeManaged) return {};
-  const std::string wanted = ", must be memory of device " + std::to_string(device);
-  if (attributes.type != cudaMemoryTypeDevice) return refuse(std::string(name) + " is host memory" + wanted);
-  if (attributes.device != device)
-    return refuse(std::string(name) + " is memory of device " + std::to_string(attributes.device) + wanted);
   return {};
 }
 
@@ -472,15 +477,18 @@ Result<DeviceGru::Data::Call> DeviceGru::Data::prepare(const Buffer& x, const Bu
     return refuse("lengths is not aligned to its elements of 4 bytes");
   ISOBIT_RETURN_IF_ERROR(check_current_device(limits.device, "the model"));
   ISOBIT_RETURN_IF_ERROR(check_stream(stream, limits.device));
-  const std::pair<const char*, const void*> pointers[] = {{x.name, x.bytes.data()},
-                                                          {y.name, y.bytes.data()},
-                                                          {"state", state.data()},
-                                                          {"next_state", next_state.data()},
-                                                          {"workspace", workspace.data()},
-                                                          {"lengths", options.lengths},
-                                                          {"zoneout_mask", options.zoneout_mask}};
-  for (const auto& [name, pointer] : pointers)
-    if (pointer != nullptr) ISOBIT_RETURN_IF_ERROR(check_on_device(name, pointer, limits.device));
+  const auto array = [](const auto* first, int64_t count) {
+    return std::as_bytes(std::span(first, first == nullptr ? 0 : static_cast<size_t>(count)));
+  };
+  for (const Buffer& buffer :
+       {x,
+        y,
+        {"state", state},
+        {"next_state", options.next_state},
+        {"workspace", workspace},
+        {"lengths", array(options.lengths, batch)},
+        {"zoneout_mask", array(options.zoneout_mask, product({steps, batch, model.output_size()}))}})
+    ISOBIT_RETURN_IF_ERROR(check_on_device(buffer, limits.device));
   ISOBIT_ASSIGN_OR_RETURN(call.kernel, choose(batch, steps, options.kernel, !floats && call.next_state != call.state));
   return call;
 }
@@ -617,7 +625,7 @@ Status DeviceGru::initial_state(std::span<std::byte> state, int64_t batch, cudaS
   ISOBIT_RETURN_IF_ERROR(check_room({"state", state}, data.state_bytes(batch), batch));
   ISOBIT_RETURN_IF_ERROR(check_current_device(data.limits.device, "the model"));
   if (batch == 0) return {};
-  ISOBIT_RETURN_IF_ERROR(check_on_device("state", state.data(), data.limits.device));
+  ISOBIT_RETURN_IF_ERROR(check_on_device({"state", state}, data.limits.device));
   std::byte* codes = state.data();
   for (size_t i = 0; i < data.layers.size(); ++i) {
     const DeviceLayer& layer = data.layers[i];
@@ -635,7 +643,7 @@ Status DeviceGru::upload_state(const GruState& from, std::span<std::byte> state,
   ISOBIT_RETURN_IF_ERROR(check_room({"state", state}, data.state_bytes(from.batch()), from.batch()));
   ISOBIT_RETURN_IF_ERROR(check_current_device(data.limits.device, "the model"));
   if (from.batch() == 0) return {};
-  ISOBIT_RETURN_IF_ERROR(check_on_device("state", state.data(), data.limits.device));
+  ISOBIT_RETURN_IF_ERROR(check_on_device({"state", state}, data.limits.device));
   std::byte* codes = state.data();
   for (int64_t i = 0; i < from.layer_count(); ++i) {
     const std::span<const std::byte> layer = from.layer(i);
@@ -652,7 +660,7 @@ Status DeviceGru::download_state(std::span<const std::byte> state, GruState& to,
   ISOBIT_RETURN_IF_ERROR(check_room({"state", state}, data.state_bytes(to.batch()), to.batch()));
   ISOBIT_RETURN_IF_ERROR(check_current_device(data.limits.device, "the model"));
   if (to.batch() == 0) return {};
-  ISOBIT_RETURN_IF_ERROR(check_on_device("state", state.data(), data.limits.device));
+  ISOBIT_RETURN_IF_ERROR(check_on_device({"state", state}, data.limits.device));
   const std::byte* codes = state.data();
   for (int64_t i = 0; i < to.layer_count(); ++i) {
     const std::span<std::byte> layer = to.layer(i);

@@ -3,7 +3,8 @@
 // line: T steps a call, `calls` of them in a graph, each going on from the state of the one before. T > 1: one call.
 // T = 1, two states in turn (with --one-state: one, which each call reads and writes over, what takes a second launch):
 // "same": every call is of one model, whose weights stay in the second-level cache; "rotating": of copies in turn, so
-// that weights come from memory (without --same-weights). bench/gru_cuda.py puts rivals beside it.
+// that weights come from memory (without --same-weights). bench/gru_cuda.py puts rivals beside it. What was timed runs
+// once more, and the first steps are compared with the CPU's bytes.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -42,6 +43,7 @@ struct Options {
 constexpr int64_t kSlowHidden = 512;
 constexpr int64_t kSlowSteps = 16;
 constexpr int kSlowRepeats = 5;
+constexpr int64_t kCheckedSteps = 3;
 
 /// Weights as PyTorch initialises them, uniform in +-1/sqrt(H), calibrated on uniform data.
 isobit::GruCalibrator random_calibrator(int64_t size) {
@@ -131,24 +133,30 @@ class Bench {
     }
     required(grus_[0].initial_state({states[0].get(), state_bytes}, batch, nullptr));
     check_cuda(cudaDeviceSynchronize(), "state");
+    const auto enqueue = [&](size_t call, cudaStream_t stream) {
+      isobit::cuda::GruRunOptions run;
+      if (two_states(call_steps)) run.next_state = {states[1 - call % 2].get(), state_bytes};
+      const DeviceGru& gru = grus_[call % models];
+      std::byte* const in = x.get() + call % count * x_bytes;
+      std::byte* const out = y.get() + call % count * y_bytes;
+      const std::span<std::byte> state(states[two_states(call_steps) ? call % 2 : 0].get(), state_bytes);
+      const std::span<std::byte> scratch(workspace.get(), workspace_bytes);
+      required(options_.floats
+                   ? gru.forward({reinterpret_cast<const float*>(in), elements},
+                                 {reinterpret_cast<float*>(out), elements}, call_steps, batch, state, scratch, stream,
+                                 run)
+                   : gru.forward_codes({in, x_bytes}, {out, y_bytes}, call_steps, batch, state, scratch, stream, run));
+    };
     const double us = isobit::testing::median_microseconds(
         [&](cudaStream_t stream) {
-          for (size_t call = 0; call < static_cast<size_t>(calls); ++call) {
-            isobit::cuda::GruRunOptions run;
-            if (two_states(call_steps)) run.next_state = {states[1 - call % 2].get(), state_bytes};
-            const DeviceGru& gru = grus_[call % models];
-            std::byte* const in = x.get() + call % count * x_bytes;
-            std::byte* const out = y.get() + call % count * y_bytes;
-            const std::span<std::byte> state(states[two_states(call_steps) ? call % 2 : 0].get(), state_bytes);
-            const std::span<std::byte> scratch(workspace.get(), workspace_bytes);
-            required(options_.floats ? gru.forward({reinterpret_cast<const float*>(in), elements},
-                                                   {reinterpret_cast<float*>(out), elements}, call_steps, batch, state,
-                                                   scratch, stream, run)
-                                     : gru.forward_codes({in, x_bytes}, {out, y_bytes}, call_steps, batch, state,
-                                                         scratch, stream, run));
-          }
+          for (size_t call = 0; call < static_cast<size_t>(calls); ++call) enqueue(call, stream);
         },
         is_slow ? kSlowRepeats : options_.repeats);
+    required(grus_[0].initial_state({states[0].get(), state_bytes}, batch, nullptr));
+    const int64_t checked = std::min(kCheckedSteps, steps);
+    for (int64_t call = 0; call * call_steps < checked; ++call) enqueue(static_cast<size_t>(call), nullptr);
+    check_cuda(cudaDeviceSynchronize(), "the checked run");
+    check(x.get(), y.get(), checked, batch);
     nlohmann::ordered_json line = {{"device", device_}, {"H", size_},     {"N", batch},
                                    {"T", call_steps},   {"calls", calls}, {"bits", bits_}};
     line["entry"] = options_.floats ? "floats" : "codes";
@@ -157,6 +165,30 @@ class Bench {
     line["us_per_step"] = us / static_cast<double>(calls * call_steps);
     std::printf("%s\n", line.dump().c_str());
     std::fflush(stdout);
+  }
+
+  /// The first steps of y from the initial state on.
+  void check(const std::byte* x, const std::byte* y, int64_t steps, int64_t batch) const {
+    const isobit::GruModel& model = grus_[0].model();
+    const auto elements = static_cast<size_t>(steps * batch * size_);
+    const auto on_host = [&](const std::byte* from, size_t width) {
+      std::vector<std::byte> bytes(elements * width);
+      check_cuda(cudaMemcpy(bytes.data(), from, bytes.size(), cudaMemcpyDeviceToHost), "copying to the host");
+      return bytes;
+    };
+    const size_t y_width = options_.floats ? 4 : size_in_bytes(model.output_grid().dtype());
+    const std::vector<std::byte> in = on_host(x, options_.floats ? 4 : 1);
+    std::vector<std::byte> expected(elements * y_width);
+    isobit::GruState state = model.initial_state(batch);
+    isobit::GruWorkspace workspace = model.workspace(batch, steps);
+    required(options_.floats
+                 ? model.forward({reinterpret_cast<const float*>(in.data()), elements},
+                                 {reinterpret_cast<float*>(expected.data()), elements}, steps, state, workspace)
+                 : model.forward_codes(in.data(), expected.data(), steps, state, workspace));
+    if (on_host(y, y_width) == expected) return;
+    std::fprintf(stderr, "H %lld, N %lld, bits %s: y differs from the CPU's\n", static_cast<long long>(size_),
+                 static_cast<long long>(batch), bits_.c_str());
+    std::exit(1);
   }
 
   const Options& options_;

@@ -28,6 +28,7 @@
 #include "gru/cuda_step_tile.h"
 #include "gru/proof.h"
 #include "gru/random_model.h"
+#include "isobit/cuda/host_gru.h"
 #include "isobit/grid.h"
 #include "testing/cuda_buffer.h"
 
@@ -514,6 +515,32 @@ Case case_of(uint64_t seed, int64_t input, int64_t hidden, int64_t batch, int64_
   return case_of(seed, shape, batch, steps);
 }
 
+/// Gate inputs of 13 to 16 bits, whose tables are interpolated, and of 2 and 3: `step` and `generic` look them up.
+TEST_F(DeviceGrus, GateInputsOfEveryWidth) {
+  uint64_t seed = 7900;
+  int interpolated = 0;
+  for (const int32_t gate_in_bits : {2, 3, 13, 14, 16})
+    for (const ScaleKind kind : {ScaleKind::kPow2, ScaleKind::kReal}) {
+      if (sanitized() && (gate_in_bits > 13 || kind == ScaleKind::kReal)) continue;
+      RandomShape shape;
+      shape.input = 12;
+      shape.hidden = 33;
+      shape.h_bits = shape.gate_out_bits = gate_in_bits > 8 ? 16 : 8;
+      shape.gate_in_bits = gate_in_bits;
+      shape.kind = kind;
+      shape.rounding = kAllRoundings[++seed % 4];
+      const Case c = case_of(seed, shape, 7, 20);
+      SCOPED_TRACE(describe(c.shape, c.run, seed, 0) + ", gate inputs of " + std::to_string(gate_in_bits) + " bits");
+      for (const ActivationTable& table : c.model.parameters().layers.front().tables)
+        if (table.kind == TableKind::kInterpolated) ++interpolated;
+      const int step = runs_["step"], generic = runs_["generic"];
+      compare(c);
+      EXPECT_EQ(runs_["step"], step + 1);
+      EXPECT_EQ(runs_["generic"], generic + 1);
+    }
+  EXPECT_GE(interpolated, sanitized() ? 1 : 9);
+}
+
 /// Of each kernel of `persistent`, one block, clusters of every kind, one team and two of the whole device; `products`.
 struct PersistentSize {
   int64_t hidden, batch;
@@ -735,6 +762,13 @@ TEST_F(DeviceGrus, EveryFormOfPersistent) {
       {"products", 768, 256, 16, 1, 8, 777, 2, 16},
       {"products", 1536, 256, 16, 1, 8, 1536, 1, 16},
       {"products", 400, 70, 16, 1, 8, 32, 3, 16},
+      // One or two sequences of a team.
+      {"cluster", 70, 1, 8},
+      {"cluster", 128, 50, 16},
+      {"cluster", 120, 100, 8},
+      {"cluster", 200, 2, 16},
+      {"cluster", 700, 2, 16},
+      {"cluster", 1000, 3, 8},
   };
   uint64_t seed = 7600;
   int cases = 0;
@@ -1192,8 +1226,21 @@ TEST_F(DeviceGrus, OneOrTwoSequencesOfATeamHaveWarpsForGates) {
   enum class Kind { kPow2, kMultipliers, kReal, kWideGates };
   uint64_t seed = 9100;
   int cases = 0;
-  for (const Size& size :
-       {Size{40, 1}, {64, 200}, {130, 1}, {256, 50}, {300, 2}, {512, 4}, {600, 1}, {768, 5}, {785, 1}, {1024, 3}})
+  for (const Size& size : {Size{40, 1},
+                           {64, 200},
+                           {66, 30},
+                           {100, 1},
+                           {128, 50},
+                           {128, 100},
+                           {130, 1},
+                           {240, 15},
+                           {256, 50},
+                           {300, 2},
+                           {512, 4},
+                           {600, 1},
+                           {768, 5},
+                           {785, 1},
+                           {1024, 3}})
     for (const int32_t h_bits : {8, 16})
       for (const Kind kind : {Kind::kPow2, Kind::kMultipliers, Kind::kReal, Kind::kWideGates}) {
         ++seed;
@@ -1246,7 +1293,7 @@ TEST_F(DeviceGrus, OneOrTwoSequencesOfATeamHaveWarpsForGates) {
         EXPECT_EQ(found > 0, h_bits == 8 || size.hidden <= 768);
       }
   if (!hidden_from_sanitizer("cluster")) {
-    EXPECT_EQ(cases, sanitized() ? 5 * 5 : 10 * 7);
+    EXPECT_EQ(cases, sanitized() ? 10 * 5 : 15 * 7);
   }
   std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
 }
@@ -1654,12 +1701,16 @@ TEST_F(DeviceGrus, OtherWorkOnTheDeviceChangesNoByte) {
     int32_t directions;
   };
   for (const Size& size : {Size{64, 300, 20, 2}, Size{300, 40, 20, 2}, Size{1000, 90, 12, 1}, Size{1040, 5, 12, 2},
-                           Size{1100, 40, 12, 1}}) {
+                           Size{1100, 40, 12, 1}, Size{2048, 3, 12, 1}}) {
     Case c = case_of(42, 24, size.hidden, size.batch, size.steps, 1, size.directions);
     c.fast_host = true;
     SCOPED_TRACE(describe(c.shape, c.run, 42, 0));
-    for (int repeat = 0; repeat < 3 && !HasFailure(); ++repeat) compare(c, "persistent");
+    for (const char* kernel : {"persistent", "portable", "products", "step"})
+      for (int repeat = kernel == std::string_view("persistent") ? 0 : 2; repeat < 3 && !HasFailure(); ++repeat)
+        compare(c, kernel);
   }
+  for (const char* kernel : {"persistent", "portable", "products", "step"})
+    EXPECT_TRUE(runs_[kernel] > 0 || !must_run(kernel, 1100)) << kernel;
   done = true;
   other.join();
   EXPECT_GT(load_runs, 0);
@@ -1733,6 +1784,13 @@ TEST_F(DeviceGrus, DirectionsReplayInAGraph) {
     EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
     EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
     EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
+    // In this mode CUDA refuses what allocates or waits, which `relaxed` lets pass.
+    ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
+    const Status strict = gru->forward_codes(captured.x.bytes(), captured.y.bytes(), kSteps, kBatch,
+                                             captured.state.bytes(), captured.workspace.bytes(), stream_, options);
+    ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+    EXPECT_TRUE(strict.ok()) << strict.message();
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   }
 }
 
@@ -1792,6 +1850,51 @@ TEST_F(DeviceGrus, ErrorsOfOthersAreNotTold) {
     wait();
     EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
   }
+}
+
+/// Arrays of the host: what finds no room on the device is refused, and the same object runs what does.
+TEST_F(DeviceGrus, HostArraysThatDoNotFitAreRefused) {
+  if (sanitized()) return;  // memcheck tells the failed allocation
+  Case c = case_of(45, 64, 64, 4000, 200);
+  c.fast_host = true;
+  const Outcome expected = on_host(c);
+  Result<HostGru> gru = HostGru::create(c.model, 0);
+  ASSERT_TRUE(gru.ok()) << gru.status().message();
+  std::vector<std::byte> y(expected.y.size(), std::byte{7});
+  const std::vector<std::byte> untouched = y;
+  GruState state = c.run.start;
+  size_t free_bytes = 0, total_bytes = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+  void* others = nullptr;
+  ASSERT_EQ(cudaMalloc(&others, free_bytes - (size_t{64} << 20)), cudaSuccess);
+  const Status refused = gru->forward_codes(c.run.x.data(), y.data(), c.run.steps, state);
+  EXPECT_NE(refused.message().find(" bytes of memory of device 0: cudaErrorMemoryAllocation"), std::string::npos)
+      << refused.message();
+  EXPECT_EQ(y, untouched);
+  EXPECT_TRUE(equal(state, c.run.start));
+  ASSERT_EQ(cudaFree(others), cudaSuccess);
+  const Status status = gru->forward_codes(c.run.x.data(), y.data(), c.run.steps, state);
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(y, expected.y);
+  EXPECT_TRUE(equal(state, expected.state));
+}
+
+/// A model on the device with the highest number.
+TEST_F(DeviceGrus, OtherDevicesGiveTheSameBytes) {
+  int devices = 0;
+  ASSERT_EQ(cudaGetDeviceCount(&devices), cudaSuccess);
+  Case c = case_of(46, 40, 300, 9, 12);
+  const Outcome expected = on_host(c);
+  Result<HostGru> gru = HostGru::create(c.model, devices - 1);
+  ASSERT_TRUE(gru.ok()) << gru.status().message();
+  std::vector<std::byte> y(expected.y.size());
+  GruState state = c.run.start;
+  const Status status = gru->forward_codes(c.run.x.data(), y.data(), c.run.steps, state);
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(y, expected.y);
+  EXPECT_TRUE(equal(state, expected.state));
+  EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
+  std::printf("device %d of %d\n", devices - 1, devices);
 }
 
 TEST_F(DeviceGrus, RefusesByName) {
@@ -1869,6 +1972,44 @@ TEST_F(DeviceGrus, RefusesByName) {
   GruRunOptions on_host;
   on_host.lengths = reinterpret_cast<const int32_t*>(host);
   expect(codes(in, out, 4, 2, h, scratch, on_host), "lengths is host memory");
+  alignas(256) static std::byte host_workspace[1 << 20];
+  ASSERT_LE(scratch.size(), sizeof(host_workspace));
+  expect(codes(in, out, 4, 2, h, host_workspace), "workspace is host memory");
+  void* pinned = nullptr;
+  ASSERT_EQ(cudaMallocHost(&pinned, in.size()), cudaSuccess);
+  expect(codes({static_cast<const std::byte*>(pinned), in.size()}, out, 4, 2, h, scratch), "x is host memory");
+  ASSERT_EQ(cudaFreeHost(pinned), cudaSuccess);
+  {  // What ends sooner than it is said to: the first allocation behind which there is none.
+    std::vector<void*> blocks;
+    const size_t block = size_t{64} << 20;
+    const auto end = [&] { return static_cast<const std::byte*>(blocks.back()) + block; };
+    cudaPointerAttributes behind{};
+    do {
+      ASSERT_LT(blocks.size(), 16U);
+      void* memory = nullptr;
+      ASSERT_EQ(cudaMalloc(&memory, block), cudaSuccess);
+      blocks.push_back(memory);
+      ASSERT_EQ(cudaPointerGetAttributes(&behind, end() + 8), cudaSuccess);
+    } while (behind.type == cudaMemoryTypeDevice);
+    expect(codes({end() - 8, in.size()}, out, 4, 2, h, scratch), "the last byte of x is host memory");
+    GruRunOptions few;
+    few.lengths = reinterpret_cast<const int32_t*>(end() - 4);
+    expect(codes(in, out, 4, 2, h, scratch, few), "the last byte of lengths is host memory");
+    for (void* memory : blocks) ASSERT_EQ(cudaFree(memory), cudaSuccess);
+  }
+  const Case masked_case = case_of(44, 3, 5, 2, 4);
+  const Result<DeviceGru> one_layer_gru = DeviceGru::create(masked_case.model);
+  ASSERT_TRUE(one_layer_gru.ok()) << one_layer_gru.status().message();
+  GruRunOptions host_mask;
+  host_mask.zoneout_mask = reinterpret_cast<const uint8_t*>(host);
+  expect(
+      one_layer_gru->forward_codes(x.bytes().first(24 * static_cast<size_t>(size_of(masked_case.model.input_grid()))),
+                                   y.bytes().first(40 * static_cast<size_t>(size_of(masked_case.model.output_grid()))),
+                                   4, 2, h, scratch, stream_, host_mask),
+      "zoneout_mask is host memory");
+  for (const char* kernel : {"persistent", "step"})  // more than its grids and integers hold: another row runs it
+    expect(gru->choose_kernel(int64_t{1} << 30, 1, kernel).status(), "batch is 1073741824, must be at most ");
+  EXPECT_EQ(*gru->choose_kernel(int64_t{1} << 30, 1), "generic");
 
   const std::span<const float> floats(static_cast<const float*>(x_float.data()), 24);
   const std::span<float> results(static_cast<float*>(y_float.data()), 40);
@@ -1900,6 +2041,14 @@ TEST_F(DeviceGrus, RefusesByName) {
     ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
     expect(gru->forward_codes(in, out, 4, 2, h, scratch, elsewhere), "stream belongs to device 1, must belong to");
     EXPECT_EQ(cudaStreamDestroy(elsewhere), cudaSuccess);
+    ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+    void* of_another = nullptr;
+    ASSERT_EQ(cudaMalloc(&of_another, 4096), cudaSuccess);
+    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+    expect(codes({static_cast<const std::byte*>(of_another), in.size()}, out, 4, 2, h, scratch),
+           "x is memory of device 1, must be memory of device 0");
+    EXPECT_EQ(cudaFree(of_another), cudaSuccess);
+    EXPECT_TRUE(codes(in, out, 4, 2, h, scratch).ok());
   }
   wait();
   for (const GuardedDeviceBuffer* buffer : {&x, &y, &x_float, &y_float, &state, &workspace})

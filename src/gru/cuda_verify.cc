@@ -64,11 +64,14 @@ RandomShape shape_of(Random& random, Size size) {
   const int64_t most = random.one_in(3) ? 300 : 40;
   s.input = random.between(1, most);
   s.hidden = random.between(1, most);
+  if (random.one_in(8))  // the fewest, and those of interpolated tables, which take long to fit
+    s.gate_in_bits = static_cast<int32_t>(random.one_in(3) ? random.between(13, 16) : random.between(2, 3));
   if (size == Size::kBytes || (size == Size::kLarge && random.one_in(2))) make_bytes(random, s);
   if (size == Size::kLarge) {
     s.hidden = random.between(1025, 2100);
     s.input = random.between(1, 2100);
-    s.layers = s.directions = 1;
+    s.layers = 1;
+    s.directions = random.one_in(4) ? 2 : 1;
   }
   return s;
 }

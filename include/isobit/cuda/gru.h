@@ -29,8 +29,9 @@ struct GruRunOptions {
 };
 
 /// A GruModel on one device. Immutable; safe to share between threads and streams; two runs at once need a state and a
-/// workspace each. Runs are asynchronous on the caller's stream: no allocation, no synchronisation, no copy between
-/// host and device; all of them can be captured in a graph.
+/// workspace each. Runs are asynchronous on the caller's stream: no allocation of device memory, no synchronisation, no
+/// copy between host and device; all of them can be captured in a graph. (CUDA itself loads the code of a kernel before
+/// its first launch, unless CUDA_MODULE_LOADING is EAGER.)
 class DeviceGru {
  public:
   /// Copies the model to the current device, and waits for that.
