@@ -585,15 +585,20 @@ Result<DeviceLimits> current_device_limits() {
   return limits;
 }
 
+Status DeviceGru::check_device() {
+  ISOBIT_ASSIGN_OR_RETURN(const DeviceLimits limits, current_device_limits());
+  cudaFuncAttributes attributes{};
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, fill_codes);
+  if (error == cudaSuccess) return {};
+  return {StatusCode::kUnsupported,
+          cuda_status(error, "the build has no code for device " + std::to_string(limits.device)).message()};
+}
+
 Result<DeviceGru> DeviceGru::create(const GruModel& model) {
+  ISOBIT_RETURN_IF_ERROR(check_device());
   auto data = std::make_shared<Data>();
   data->model = model;
   ISOBIT_ASSIGN_OR_RETURN(data->limits, current_device_limits());
-  cudaFuncAttributes attributes{};
-  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, fill_codes); error != cudaSuccess)
-    return Status(
-        StatusCode::kUnsupported,
-        cuda_status(error, "the build has no code for device " + std::to_string(data->limits.device)).message());
   const std::vector<GruLayerParameters>& layers = model.parameters().layers;
   data->layers.resize(layers.size());
   Upload upload;

@@ -34,6 +34,8 @@ struct GruRunOptions {
 /// its first launch, unless CUDA_MODULE_LOADING is EAGER.)
 class DeviceGru {
  public:
+  /// kUnsupported where the build has no code for the current device, of any kernel of isobit::cuda.
+  [[nodiscard]] static Status check_device();
   /// Copies the model to the current device, and waits for that.
   static Result<DeviceGru> create(const GruModel& model);
 
