@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <optional>
@@ -61,6 +62,19 @@ void refused(int32_t status, int32_t code, const std::string& words) {
 }
 void refused(int32_t status, const std::string& words) { refused(status, ISOBIT_INVALID_ARGUMENT, words); }
 
+/// A call that fails, and its whole message.
+struct Refusal {
+  std::string message;
+  std::function<int32_t()> call;
+  int32_t code = ISOBIT_INVALID_ARGUMENT;
+};
+void expect_refusals(std::initializer_list<Refusal> refusals) {
+  for (const Refusal& refusal : refusals) {
+    EXPECT_EQ(refusal.call(), refusal.code) << refusal.message;
+    EXPECT_EQ(std::string(isobit_last_error()), refusal.message);
+  }
+}
+
 RandomShape shape_of(int64_t input, int64_t hidden, int32_t layers = 1, int32_t directions = 1) {
   RandomShape shape;
   shape.input = input;
@@ -93,6 +107,13 @@ T sized() {
   T value{};
   value.struct_size = sizeof(T);
   return value;
+}
+
+/// The refusal of a structure T whose struct_size is one less than it must be.
+template <typename T>
+std::string too_small(const std::string& name) {
+  return name + "->struct_size is " + std::to_string(sizeof(T) - 1) + ", must be " + std::to_string(sizeof(T)) +
+         " (sizeof of the structure), or for later versions at most 1024";
 }
 
 std::vector<float> random_floats(Random& random, int64_t count) {
@@ -312,7 +333,7 @@ TEST(CApi, GruStatesAreSetReadAndHandedOver) {
   refused(isobit_gru_state_set(a, nullptr, 12), "h is NULL");
   std::vector<float> nan = h;
   nan[7] = std::numeric_limits<float>::quiet_NaN();
-  refused(isobit_gru_state_set(a, nan.data(), 12), "NaN");
+  refused(isobit_gru_state_set(a, nan.data(), 12), "state of layer 0[7] is NaN, must be a number");
   refused(isobit_gru_state_reset(nullptr), "state is NULL");
 }
 
@@ -360,7 +381,7 @@ TEST(CApi, GruRefusals) {
   const auto* odd = reinterpret_cast<const float*>(reinterpret_cast<const char*>(in) + 2);
   refused(run(odd, 30, out, 40, 5, state, workspace, nullptr), "must be a multiple of 4");
   x[17] = std::numeric_limits<float>::quiet_NaN();
-  refused(run(in, 30, out, 40, 5, state, workspace, nullptr), "17");
+  refused(run(in, 30, out, 40, 5, state, workspace, nullptr), "x[17] is NaN, must be a number");
   x[17] = 0.5f;
 
   const std::vector<int64_t> lengths = {5, 6};
@@ -527,23 +548,100 @@ TEST(CApi, LowBitWeights) {
       ASSERT_DONE(isobit_low_bit_dequantize(*matrix, values.data(), 240, nullptr));
       EXPECT_EQ(values, expected_values);
     }
-    refused(isobit_low_bit_dequantize(made, expected_values.data(), 239, nullptr), "239");
   }
+}
+
+TEST(CApi, LowBitRefusals) {
+  std::vector<float> w(6 * 40, 1.0f);
   isobit_low_bit* none = nullptr;
-  refused(isobit_low_bit_load(path.c_str(), "fd", &none), "name is \"fd\", must be one of: \"fc\"");
-  auto options = sized<isobit_low_bit_options>();
-  refused(isobit_low_bit_quantize(w.data(), ISOBIT_F32, 240, 6, 40, nullptr, nullptr, &none), "options is NULL");
-  refused(isobit_low_bit_quantize(w.data(), ISOBIT_F32, 240, 6, 41, &options, nullptr, &none),
-          "weights has 240 elements, must have 6 * 41");
-  options.scale_dtype = ISOBIT_F32;
-  refused(isobit_low_bit_quantize(w.data(), ISOBIT_F32, 240, 6, 40, &options, nullptr, &none), "bits");
-  options.bits = 4;
-  refused(isobit_low_bit_quantize(w.data(), ISOBIT_F32, 240, 6, 40, &options, nullptr, &none), "group");
-  options.group = 8;
-  options.kind = 3;
-  refused(isobit_low_bit_quantize(w.data(), ISOBIT_F32, 240, 6, 40, &options, nullptr, &none),
-          "options->kind is 3, must be 0..2");
-  refused(isobit_low_bit_save(nullptr, "a", path.c_str()), "matrix is NULL");
+  // Arguments of a call that is right, of which each refusal changes what it is about.
+  struct Call {
+    const void* weights;
+    int32_t dtype;
+    int64_t count;
+    int64_t rows;
+    int64_t columns;
+    isobit_low_bit_options options;
+  };
+  const auto quantize = [&](auto&& change) {
+    return [&, change] {
+      Call c{w.data(), ISOBIT_F32, 240, 6, 40, sized<isobit_low_bit_options>()};
+      c.options.bits = 4;
+      c.options.group = 8;
+      c.options.scale_dtype = ISOBIT_F32;
+      change(c);
+      return isobit_low_bit_quantize(c.weights, c.dtype, c.count, c.rows, c.columns, &c.options, nullptr, &none);
+    };
+  };
+  const auto with = [&](float value) {
+    return [&, value] {
+      std::vector<float> bad = w;
+      bad[47] = value;
+      return quantize([&](Call& c) { c.weights = bad.data(); })();
+    };
+  };
+  expect_refusals({
+      {"options is NULL",
+       [&] { return isobit_low_bit_quantize(w.data(), ISOBIT_F32, 240, 6, 40, nullptr, nullptr, &none); }},
+      {"matrix is NULL, must point to where the handle goes",
+       [&] { return isobit_low_bit_quantize(w.data(), ISOBIT_F32, 240, 6, 40, nullptr, nullptr, nullptr); }},
+      {"weights is NULL, but has 240 elements", quantize([](Call& c) { c.weights = nullptr; })},
+      {"dtype is 11, must be 0..10", quantize([](Call& c) { c.dtype = 11; })},
+      {"weights: weights are f64, must be f32, f16 or bf16", quantize([](Call& c) {
+         c.dtype = ISOBIT_F64;
+         c.rows = 3;
+         c.count = 120;
+       })},
+      {"weights has 240 elements, must have 6 * 41", quantize([](Call& c) { c.columns = 41; })},
+      {"rows is 0, must be 1..2147483647", quantize([](Call& c) { c.rows = c.count = 0; })},
+      {"columns is 0, must be 1..2147483647", quantize([](Call& c) { c.columns = c.count = 0; })},
+      {"weights[1, 7] is nan, must be finite", with(std::numeric_limits<float>::quiet_NaN())},
+      {"weights[1, 7] is -inf, must be finite", with(-std::numeric_limits<float>::infinity())},
+      {too_small<isobit_low_bit_options>("options"),
+       quantize([](Call& c) { c.options.struct_size = sizeof c.options - 1; })},
+      {"weights: bits is 0, must be 1, 2, 4 or 8", quantize([](Call& c) { c.options.bits = 0; })},
+      {"weights: group is 0, must be K, 40, or a multiple of 8 below it",
+       quantize([](Call& c) { c.options.group = 0; })},
+      {"options->kind is 3, must be 0..2", quantize([](Call& c) { c.options.kind = 3; })},
+      {"options->method is 3, must be 0..2", quantize([](Call& c) { c.options.method = 3; })},
+      {"options->scale_dtype is 11, must be 0..10", quantize([](Call& c) { c.options.scale_dtype = 11; })},
+      {"weights: scales are s8, must be f32, f16 or bf16",
+       quantize([](Call& c) { c.options.scale_dtype = ISOBIT_S8; })},
+      {"options->reserved is 1, must be 0..0", quantize([](Call& c) { c.options.reserved = 1; })},
+  });
+  EXPECT_EQ(none, nullptr);
+
+  const TemporaryFolder folder;
+  const std::string one = folder.file("one.safetensors"), two = folder.file("two.safetensors");
+  const Result<LowBitMatrix> made = quantize_low_bit(Array::copy_of(w.data(), {6, 40}), {.bits = 4, .group = 8}, "w");
+  ASSERT_TRUE(made.ok());
+  ASSERT_TRUE(save_low_bit(one, {.matrices = {{"fc", *made}}}).ok());
+  ASSERT_TRUE(save_low_bit(two, {.matrices = {{"fc", *made}, {"out", *made}}}).ok());
+  Matrix matrix;
+  ASSERT_DONE(isobit_low_bit_load(one.c_str(), nullptr, matrix.out()));
+  isobit_low_bit_info info{};
+  info.struct_size = sizeof info - 1;
+  expect_refusals({
+      {"matrix is NULL, must point to where the handle goes",
+       [&] { return isobit_low_bit_load(one.c_str(), nullptr, nullptr); }},
+      {"path is NULL", [&] { return isobit_low_bit_load(nullptr, "fc", &none); }},
+      {one + ": name is \"fd\", must be one of: \"fc\"", [&] { return isobit_low_bit_load(one.c_str(), "fd", &none); }},
+      {two + ": name is NULL, must be one of: \"fc\", \"out\"",
+       [&] { return isobit_low_bit_load(two.c_str(), nullptr, &none); }},
+      {"matrix is NULL", [&] { return isobit_low_bit_save(nullptr, "a", one.c_str()); }},
+      {"name is NULL", [&] { return isobit_low_bit_save(matrix, nullptr, one.c_str()); }},
+      {"path is NULL", [&] { return isobit_low_bit_save(matrix, "a", nullptr); }},
+      {one + ": a matrix has no name", [&] { return isobit_low_bit_save(matrix, "", one.c_str()); }},
+      {"matrix is NULL", [&] { return isobit_low_bit_get_info(nullptr, &info); }},
+      {"info is NULL", [&] { return isobit_low_bit_get_info(matrix, nullptr); }},
+      {too_small<isobit_low_bit_info>("info"), [&] { return isobit_low_bit_get_info(matrix, &info); }},
+      {"matrix is NULL", [&] { return isobit_low_bit_dequantize(nullptr, w.data(), 240, nullptr); }},
+      {"weights is NULL, but has 240 elements",
+       [&] { return isobit_low_bit_dequantize(matrix, nullptr, 240, nullptr); }},
+      {"weights has 239 elements, must have 6 * 40",
+       [&] { return isobit_low_bit_dequantize(matrix, w.data(), 239, nullptr); }},
+  });
+  EXPECT_EQ(none, nullptr);
 }
 
 /// Random weights of N = 5, K = 48 in `bits`, here and in C.
@@ -696,15 +794,22 @@ TEST(CApi, PermutedColumns) {
       };
       ASSERT_DONE(run(m * stride - 2, scratch));
       EXPECT_EQ(y, expected);
-      refused(run(m * stride - 3, scratch), "x");
+      refused(run(m * stride - 3, scratch),
+              "x has 588 bytes, must have at least 592: 3 rows of 48 elements of f32, 50");
       if (activations == ISOBIT_ACTIVATIONS_FLOAT) {
         const std::vector<double> wide(x.size());
         refused(isobit_linear_forward(c_layer, wide.data(), ISOBIT_F64, m * stride, y.data(), ISOBIT_F32, m * rows, m,
                                       scratch, &run_options),
-                ISOBIT_UNSUPPORTED, "f64");
+                ISOBIT_UNSUPPORTED, "x is of type f64, must be f32, f16 or bf16");
       }
       ASSERT_DONE(isobit_linear_workspace_create(c_layer, 0, 1, small.out()));
       refused(run(m * stride, small), "workspace has 0 bytes for rows of x, must have 576");
+      // The layer sees the rows that were put in order, so it cannot know that y was written over them.
+      std::vector<float> both = x;
+      refused(isobit_linear_forward(c_layer, both.data(), ISOBIT_F32, m * stride, both.data() + m * stride - 1,
+                                    ISOBIT_F32, m * rows, m, scratch, &run_options),
+              "y overlaps x, must not");
+      EXPECT_EQ(both, x);
     }
     const std::vector<std::byte> codes =
         random_tensor(random, m * columns, Grid{8, true, ScaleKind::kReal, 0, 0.05f, 3});
@@ -729,60 +834,137 @@ TEST(CApi, PermutedColumns) {
     ASSERT_DONE(
         isobit_static_linear_forward(c_layer, codes.data(), m * columns, y.data(), m * rows, m, scratch, nullptr));
     EXPECT_EQ(y, expected);
+    refused(isobit_static_linear_forward(c_layer, y.data(), m * columns, y.data(), m * rows, m, scratch, nullptr),
+            "y overlaps x, must not");
+    EXPECT_EQ(y, expected);
   }
 }
 
 TEST(CApi, LinearRefusals) {
   const Weights weights(4);
-  auto options = sized<isobit_linear_options>();
   isobit_linear* none = nullptr;
-  options.activations = 3;
-  refused(isobit_linear_create(weights.c_matrix, &options, &none), "options->activations is 3, must be 0..2");
-  options.activations = ISOBIT_ACTIVATIONS_INT8;
-  options.clamp_hi = 6.0f;
-  refused(isobit_linear_create(weights.c_matrix, &options, &none), "options->has_clamp is 0, so clamp_lo and clamp_hi");
-  options.has_clamp = 1;
-  options.clamp_lo = 7.0f;
-  refused(isobit_linear_create(weights.c_matrix, &options, &none), "clamp");
-  options.clamp_lo = 0.0f;
-  options.bias_count = 4;
-  refused(isobit_linear_create(weights.c_matrix, &options, &none), "options->bias is NULL, but has 4 elements");
-  options.bias = weights.values.data();
-  refused(isobit_linear_create(weights.c_matrix, &options, &none), "bias");
-  options.bias_count = 0;
-  refused(isobit_linear_create(nullptr, &options, &none), "matrix is NULL");
+  const auto create = [&](auto&& change) {
+    return [&, change] {
+      auto options = sized<isobit_linear_options>();
+      change(options);
+      return isobit_linear_create(weights.c_matrix, &options, &none);
+    };
+  };
+  using Options = isobit_linear_options;
+  expect_refusals({
+      {"layer is NULL, must point to where the handle goes",
+       [&] { return isobit_linear_create(weights.c_matrix, nullptr, nullptr); }},
+      {"matrix is NULL", [&] { return isobit_linear_create(nullptr, nullptr, &none); }},
+      {too_small<Options>("options"), create([](Options& o) { o.struct_size = sizeof o - 1; })},
+      {"options->activations is 3, must be 0..2", create([](Options& o) { o.activations = 3; })},
+      {"options->cpu_path is 7, must be 0..6", create([](Options& o) { o.cpu_path = 7; })},
+      {"options->has_clamp is 2, must be 0..1", create([](Options& o) { o.has_clamp = 2; })},
+      {"options->has_clamp is 0, so clamp_lo and clamp_hi must be 0", create([](Options& o) { o.clamp_hi = 6.0f; })},
+      {"layer: clamp.lo is 7, must be at most clamp.hi, 6", create([](Options& o) {
+         o.has_clamp = 1;
+         o.clamp_lo = 7.0f;
+         o.clamp_hi = 6.0f;
+       })},
+      {"layer: clamp.hi is NaN, must be a number", create([](Options& o) {
+         o.has_clamp = 1;
+         o.clamp_hi = std::numeric_limits<float>::quiet_NaN();
+       })},
+      {"options->bias is NULL, but has 5 elements", create([](Options& o) { o.bias_count = 5; })},
+      {"layer: bias has 4 elements, must have 5 or none", create([&](Options& o) {
+         o.bias = weights.values.data();
+         o.bias_count = 4;
+       })},
+  });
+  EXPECT_EQ(none, nullptr);
 
+  auto options = sized<isobit_linear_options>();
+  options.activations = ISOBIT_ACTIVATIONS_INT8;
+  options.cpu_path = ISOBIT_CPU_REFERENCE;
   Linear layer;
   LinearScratch scratch;
+  LinearScratch small;
   ASSERT_DONE(isobit_linear_create(weights.c_matrix, &options, layer.out()));
   ASSERT_DONE(isobit_linear_workspace_create(layer, 2, 1, scratch.out()));
+  ASSERT_DONE(isobit_linear_workspace_create(layer, 0, 1, small.out()));
+  isobit_linear_workspace* nowhere = nullptr;
+  isobit_linear_info info{};
+  info.struct_size = sizeof info - 1;
+  expect_refusals({
+      {"layer is NULL", [&] { return isobit_linear_get_info(nullptr, &info); }},
+      {"info is NULL", [&] { return isobit_linear_get_info(layer, nullptr); }},
+      {too_small<isobit_linear_info>("info"), [&] { return isobit_linear_get_info(layer, &info); }},
+      {"workspace is NULL, must point to where the handle goes",
+       [&] { return isobit_linear_workspace_create(layer, 1, 1, nullptr); }},
+      {"layer is NULL", [&] { return isobit_linear_workspace_create(nullptr, 1, 1, &nowhere); }},
+      {"m is -1, must be 0..2147483647", [&] { return isobit_linear_workspace_create(layer, -1, 1, &nowhere); }},
+      {"threads is 0, must be 1..1024", [&] { return isobit_linear_workspace_create(layer, 1, 0, &nowhere); }},
+      {"threads is 1025, must be 1..1024", [&] { return isobit_linear_workspace_create(layer, 1, 1025, &nowhere); }},
+  });
+  EXPECT_EQ(nowhere, nullptr);
+
+  // Arguments of a call that is right, of which each refusal changes what it is about.
   std::vector<float> x(96, 1.0f);
   std::vector<float> y(10, -9.0f);
-  const auto run = [&](int32_t x_dtype, int64_t x_count, int64_t y_count, int64_t m) {
-    return isobit_linear_forward(layer, x.data(), x_dtype, x_count, y.data(), ISOBIT_F32, y_count, m, scratch, nullptr);
+  struct Call {
+    const isobit_linear* layer;
+    const void* x;
+    int32_t x_dtype;
+    int64_t x_count;
+    void* y;
+    int32_t y_dtype;
+    int64_t y_count;
+    int64_t m;
+    isobit_linear_workspace* workspace;
+    isobit_linear_run_options options;
   };
-  refused(run(ISOBIT_F32, 95, 10, 2), "x");
-  refused(run(ISOBIT_F32, 96, 9, 2), "y");
-  refused(run(ISOBIT_F32, 96, 10, -1), "m is -1");
-  refused(run(99, 96, 10, 2), "x_dtype is 99, must be 0..10");
-  refused(run(ISOBIT_U8, 96, 10, 2), ISOBIT_UNSUPPORTED, "u8");
-  refused(isobit_linear_forward(layer, x.data(), ISOBIT_F32, 96, x.data() + 90, ISOBIT_F32, 10, 2, scratch, nullptr),
-          "overlap");
-  refused(isobit_linear_forward(layer, x.data(), ISOBIT_F32, 96, y.data(), ISOBIT_F32, 10, 2, nullptr, nullptr),
-          "workspace is NULL");
-  refused(isobit_linear_forward(nullptr, x.data(), ISOBIT_F32, 96, y.data(), ISOBIT_F32, 10, 2, scratch, nullptr),
-          "layer is NULL");
+  const auto forward = [&](auto&& change) {
+    return [&, change] {
+      Call c{layer, x.data(), ISOBIT_F32, 96, y.data(), ISOBIT_F32, 10, 2, scratch, sized<isobit_linear_run_options>()};
+      change(c);
+      return isobit_linear_forward(c.layer, c.x, c.x_dtype, c.x_count, c.y, c.y_dtype, c.y_count, c.m, c.workspace,
+                                   &c.options);
+    };
+  };
+  const auto odd = reinterpret_cast<uintptr_t>(x.data()) + 2;
+  expect_refusals({
+      {"layer is NULL", forward([](Call& c) { c.layer = nullptr; })},
+      {"workspace is NULL", forward([](Call& c) { c.workspace = nullptr; })},
+      {"workspace has " + std::to_string(isobit_linear_workspace_size_bytes(small)) + " bytes, must have at least " +
+           std::to_string(isobit_linear_workspace_size_bytes(scratch)) +
+           " for 2 rows on 1 thread; make it with workspace(m, threads)",
+       forward([&](Call& c) { c.workspace = small; })},
+      {"m is -1, must be 0..2147483647", forward([](Call& c) { c.m = -1; })},
+      {"x is NULL, but has 96 elements", forward([](Call& c) { c.x = nullptr; })},
+      {"y is NULL, but has 10 elements", forward([](Call& c) { c.y = nullptr; })},
+      {"x has -1 elements, must have 0..576460752303423487", forward([](Call& c) { c.x_count = -1; })},
+      {"x has 380 bytes, must have at least 384: 2 rows of 48 elements of f32, 48 from one to the next",
+       forward([](Call& c) { c.x_count = 95; })},
+      {"y has 36 bytes, must have at least 40: 2 rows of 5 elements of f32, 5 from one to the next",
+       forward([](Call& c) { c.y_count = 9; })},
+      {"x is at address " + std::to_string(odd) + ", must be a multiple of 4",
+       forward([&](Call& c) { c.x = reinterpret_cast<const void*>(odd); })},
+      {"x_dtype is 99, must be 0..10", forward([](Call& c) { c.x_dtype = 99; })},
+      {"y_dtype is -1, must be 0..10", forward([](Call& c) { c.y_dtype = -1; })},
+      {"x is of type u8, must be f32, f16, bf16 or f64", forward([](Call& c) { c.x_dtype = ISOBIT_U8; }),
+       ISOBIT_UNSUPPORTED},
+      {"y is of type s32, must be f32, f16 or bf16", forward([](Call& c) { c.y_dtype = ISOBIT_S32; }),
+       ISOBIT_UNSUPPORTED},
+      {"y overlaps x, must be apart from it", forward([&](Call& c) { c.y = x.data() + 90; })},
+      {too_small<isobit_linear_run_options>("options"),
+       forward([](Call& c) { c.options.struct_size = sizeof c.options - 1; })},
+      {"options->unchecked is 2, must be 0..1", forward([](Call& c) { c.options.unchecked = 2; })},
+      {"x_stride is 47, must be at least 48, or 0", forward([](Call& c) { c.options.x_stride = 47; })},
+      {"y_stride is -5, must be at least 5, or 0", forward([](Call& c) { c.options.y_stride = -5; })},
+  });
   x[50] = std::numeric_limits<float>::infinity();
-  refused(run(ISOBIT_F32, 96, 10, 2), "1");
+  const auto unchanged = [](Call&) {};
+  expect_refusals(
+      {{"x[1] has a NaN, an infinity, or a group whose range is infinite, must be finite, or the call unchecked",
+        forward(unchanged)}});
   EXPECT_EQ(y, std::vector<float>(10, -9.0f));
-  auto unchecked = sized<isobit_linear_run_options>();
-  unchecked.unchecked = 1;
-  ASSERT_DONE(isobit_linear_forward(layer, x.data(), ISOBIT_F32, 96, y.data(), ISOBIT_F32, 10, 2, scratch, &unchecked));
+  ASSERT_DONE(forward([](Call& c) { c.options.unchecked = 1; })());
   EXPECT_EQ(y[4], y[4]);
   EXPECT_NE(y[5], y[5]);  // NaN
-  isobit_linear_workspace* nowhere = nullptr;
-  refused(isobit_linear_workspace_create(layer, 1, 1025, &nowhere), "threads is 1025");
-  refused(isobit_linear_workspace_create(nullptr, 1, 1, &nowhere), "layer is NULL");
   EXPECT_EQ(isobit_linear_workspace_size_bytes(nullptr), 0);
   EXPECT_STREQ(isobit_linear_kernel(nullptr), "");
 }
@@ -837,26 +1019,125 @@ TEST(CApi, StaticLinearLayersAreTheLibrarys) {
     ASSERT_TRUE(layer->forward(x, std::span(expected).first(bytes), 2, workspace).ok());
     ASSERT_DONE(isobit_static_linear_forward(c_layer, x.data(), 96, y, 10, 2, scratch, nullptr));
     EXPECT_EQ(std::memcmp(y, expected, sizeof y), 0);
-    auto run = sized<isobit_linear_run_options>();
-    run.unchecked = 1;
-    refused(isobit_static_linear_forward(c_layer, x.data(), 96, y, 10, 2, scratch, &run),
-            "options->unchecked is 1, must be 0..0");
-    refused(isobit_static_linear_forward(c_layer, x.data(), 95, y, 10, 2, scratch, nullptr), "x");
   }
-  isobit_static_linear* none = nullptr;
-  refused(isobit_static_linear_create(weights.c_matrix, nullptr, &none), "options is NULL");
-  options.input.is_signed = 2;
-  refused(isobit_static_linear_create(weights.c_matrix, &options, &none),
-          "options->input.is_signed is 2, must be 0..1");
-  options.input.is_signed = 1;
-  options.input.zero_point = 200;
-  refused(isobit_static_linear_create(weights.c_matrix, &options, &none), "options->input");
-  options.input.zero_point = 0;
-  options.rounding = 4;
-  refused(isobit_static_linear_create(weights.c_matrix, &options, &none), "options->rounding is 4, must be 0..3");
-  options.rounding = 0;
+}
+
+TEST(CApi, StaticLinearRefusals) {
+  const Weights weights(8, 48);
   const Weights other(4);
-  refused(isobit_static_linear_create(other.c_matrix, &options, &none), "bits");
+  isobit_static_linear* none = nullptr;
+  using Options = isobit_static_linear_options;
+  const auto right = [] {
+    auto options = sized<Options>();
+    options.input = {8, 1, ISOBIT_SCALE_POW2, 5, 0.0f, 0, 3};
+    return options;
+  };
+  const auto create = [&](auto&& change) {
+    return [&, change] {
+      Options options = right();
+      change(options);
+      return isobit_static_linear_create(weights.c_matrix, &options, &none);
+    };
+  };
+  const Options options = right();
+  expect_refusals({
+      {"layer is NULL, must point to where the handle goes",
+       [&] { return isobit_static_linear_create(weights.c_matrix, &options, nullptr); }},
+      {"matrix is NULL", [&] { return isobit_static_linear_create(nullptr, &options, &none); }},
+      {"options is NULL", [&] { return isobit_static_linear_create(weights.c_matrix, nullptr, &none); }},
+      {"layer: bits is 4, must be 8", [&] { return isobit_static_linear_create(other.c_matrix, &options, &none); }},
+      {too_small<Options>("options"), create([](Options& o) { o.struct_size = sizeof o - 1; })},
+      {"options->cpu_path is -1, must be 0..6", create([](Options& o) { o.cpu_path = -1; })},
+      {"options->has_output is 2, must be 0..1", create([](Options& o) { o.has_output = 2; })},
+      {"options->has_clamp is -1, must be 0..1", create([](Options& o) { o.has_clamp = -1; })},
+      {"options->has_clamp is 0, so clamp_lo and clamp_hi must be 0", create([](Options& o) { o.clamp_lo = -1.0f; })},
+      {"layer: a clamp of 0..1 was given, must be none without an output grid", create([](Options& o) {
+         o.has_clamp = 1;
+         o.clamp_hi = 1.0f;
+       })},
+      {"options->rounding is 4, must be 0..3", create([](Options& o) { o.rounding = 4; })},
+      {"options->reserved is 1, must be 0..0", create([](Options& o) { o.reserved = 1; })},
+      {"options->input.is_signed is 2, must be 0..1", create([](Options& o) { o.input.is_signed = 2; })},
+      {"options->input.scale_kind is 2, must be 0..1", create([](Options& o) { o.input.scale_kind = 2; })},
+      {"options->input.reserved is 1, must be 0..0", create([](Options& o) { o.input.reserved = 1; })},
+      {"grid of options->input: zero point is 200, must be -128..127",
+       create([](Options& o) { o.input.zero_point = 200; })},
+      {"layer: input: bits is 16, must be 8", create([](Options& o) { o.input.bits = 16; })},
+      {"grid of options->output: bits is 0, must be 1..32", create([](Options& o) { o.has_output = 1; })},
+      {"options->bias is NULL, but has 5 elements", create([](Options& o) { o.bias_count = 5; })},
+      {"layer: bias has 4 elements, must have 5 or none", create([&](Options& o) {
+         o.bias = weights.values.data();
+         o.bias_count = 4;
+       })},
+  });
+  EXPECT_EQ(none, nullptr);
+
+  StaticLinear layer;
+  LinearScratch scratch;
+  LinearScratch small;
+  ASSERT_DONE(isobit_static_linear_create(weights.c_matrix, &options, layer.out()));
+  ASSERT_DONE(isobit_static_linear_workspace_create(layer, 2, 1, scratch.out()));
+  ASSERT_DONE(isobit_static_linear_workspace_create(layer, 0, 1, small.out()));
+  isobit_linear_workspace* nowhere = nullptr;
+  isobit_static_linear_info info{};
+  info.struct_size = sizeof info - 1;
+  expect_refusals({
+      {"layer is NULL", [&] { return isobit_static_linear_get_info(nullptr, &info); }},
+      {"info is NULL", [&] { return isobit_static_linear_get_info(layer, nullptr); }},
+      {too_small<isobit_static_linear_info>("info"), [&] { return isobit_static_linear_get_info(layer, &info); }},
+      {"workspace is NULL, must point to where the handle goes",
+       [&] { return isobit_static_linear_workspace_create(layer, 1, 1, nullptr); }},
+      {"layer is NULL", [&] { return isobit_static_linear_workspace_create(nullptr, 1, 1, &nowhere); }},
+      {"m is -1, must be 0..2147483647", [&] { return isobit_static_linear_workspace_create(layer, -1, 1, &nowhere); }},
+      {"threads is 0, must be 1..1024", [&] { return isobit_static_linear_workspace_create(layer, 1, 0, &nowhere); }},
+  });
+  EXPECT_EQ(nowhere, nullptr);
+
+  alignas(8) std::byte x[96] = {};
+  std::vector<int32_t> y(10, -9);
+  struct Call {
+    const isobit_static_linear* layer;
+    const void* x;
+    int64_t x_count;
+    void* y;
+    int64_t y_count;
+    int64_t m;
+    isobit_linear_workspace* workspace;
+    isobit_linear_run_options options;
+  };
+  const auto forward = [&](auto&& change) {
+    return [&, change] {
+      Call c{layer, x, 96, y.data(), 10, 2, scratch, sized<isobit_linear_run_options>()};
+      change(c);
+      return isobit_static_linear_forward(c.layer, c.x, c.x_count, c.y, c.y_count, c.m, c.workspace, &c.options);
+    };
+  };
+  const auto odd = reinterpret_cast<uintptr_t>(y.data()) + 1;
+  expect_refusals({
+      {"layer is NULL", forward([](Call& c) { c.layer = nullptr; })},
+      {"workspace is NULL", forward([](Call& c) { c.workspace = nullptr; })},
+      {"workspace has " + std::to_string(isobit_linear_workspace_size_bytes(small)) + " bytes, must have at least " +
+           std::to_string(isobit_linear_workspace_size_bytes(scratch)) +
+           " for 2 rows on 1 thread; make it with workspace(m, threads)",
+       forward([&](Call& c) { c.workspace = small; })},
+      {"m is -1, must be 0..2147483647", forward([](Call& c) { c.m = -1; })},
+      {"x is NULL, but has 96 elements", forward([](Call& c) { c.x = nullptr; })},
+      {"y is NULL, but has 10 elements", forward([](Call& c) { c.y = nullptr; })},
+      {"x has 95 bytes, must have at least 96: 2 rows of 48 elements of s8, 48 from one to the next",
+       forward([](Call& c) { c.x_count = 95; })},
+      {"y has 36 bytes, must have at least 40: 2 rows of 5 elements of s32, 5 from one to the next",
+       forward([](Call& c) { c.y_count = 9; })},
+      {"y is at address " + std::to_string(odd) + ", must be a multiple of 4",
+       forward([&](Call& c) { c.y = reinterpret_cast<void*>(odd); })},
+      {"y overlaps x, must be apart from it", forward([&](Call& c) { c.y = x + 92; })},
+      {too_small<isobit_linear_run_options>("options"),
+       forward([](Call& c) { c.options.struct_size = sizeof c.options - 1; })},
+      {"options->unchecked is 1, must be 0..0", forward([](Call& c) { c.options.unchecked = 1; })},
+      {"x_stride is 47, must be at least 48, or 0", forward([](Call& c) { c.options.x_stride = 47; })},
+      {"y_stride is 4, must be at least 5, or 0", forward([](Call& c) { c.options.y_stride = 4; })},
+  });
+  EXPECT_EQ(y, std::vector<int32_t>(10, -9));
+  EXPECT_STREQ(isobit_static_linear_kernel(nullptr), "");
 }
 
 TEST(CApi, ArraysOfAFile) {

@@ -29,6 +29,12 @@ Result<LowBitOptions> quantise_options(const isobit_low_bit_options* in) {
   return out;
 }
 
+Status check_count(int64_t count, int64_t rows, int64_t columns) {
+  if (rows * columns == count) return {};
+  return refuse("weights has " + std::to_string(count) + " elements, must have " + std::to_string(rows) + " * " +
+                std::to_string(columns));
+}
+
 }  // namespace
 
 int32_t isobit_low_bit_quantize(const void* weights, int32_t dtype, int64_t count, int64_t rows, int64_t columns,
@@ -38,9 +44,7 @@ int32_t isobit_low_bit_quantize(const void* weights, int32_t dtype, int64_t coun
     ISOBIT_ASSIGN_OR_RETURN(const auto values, bytes_of(weights, count, type, "weights"));
     ISOBIT_RETURN_IF_ERROR(check_between(rows, 1, kMaxExtent, "rows"));
     ISOBIT_RETURN_IF_ERROR(check_between(columns, 1, kMaxExtent, "columns"));
-    if (rows * columns != count)
-      return refuse("weights has " + std::to_string(count) + " elements, must have " + std::to_string(rows) + " * " +
-                    std::to_string(columns));
+    ISOBIT_RETURN_IF_ERROR(check_count(count, rows, columns));
     ISOBIT_ASSIGN_OR_RETURN(const auto how, quantise_options(options));
     const Array array{type, {rows, columns}, {values.begin(), values.end()}};
     ISOBIT_ASSIGN_OR_RETURN(auto made, quantize_low_bit(array, how, "weights", pool_of(pool)));
@@ -100,6 +104,7 @@ int32_t isobit_low_bit_dequantize(const isobit_low_bit* matrix, float* weights, 
   return guarded([&]() -> Status {
     ISOBIT_RETURN_IF_ERROR(check_pointer(matrix, "matrix"));
     ISOBIT_ASSIGN_OR_RETURN(const auto values, span_of(weights, count, "weights"));
+    ISOBIT_RETURN_IF_ERROR(check_count(count, matrix->matrix.rows(), matrix->matrix.columns()));
     ISOBIT_RETURN_IF_ERROR(matrix->matrix.dequantize(values, pool_of(pool)));
     const size_t columns = matrix->permutation.size();
     std::vector<float> row(columns);
