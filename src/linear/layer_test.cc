@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -334,6 +335,30 @@ TEST(LinearLayer, WholeRows) {
   }
 }
 
+/// More rows than a kernel takes at a time (256): every pass writes its own rows of y, also those of floats that y is
+/// too narrow to hold the sums of.
+TEST(LinearLayer, SeveralPassesOfRows) {
+  const int64_t m = 300, rows = 400, columns = 72;  // enough blocks that a thread has all rows
+  const LowBitMatrix matrix = random_matrix(rows, columns, {.bits = 8, .group = 32});
+  const Array x = random_floats(m, columns, 2);
+  ThreadPool pool(2);
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
+    const auto run = [&](CpuPath path, ThreadPool* on) {
+      const LinearLayer layer = layer_of(matrix, {.activations = LinearActivations::kInt8, .path = path});
+      LinearWorkspace workspace = layer.workspace(m, threads_of(on));
+      std::vector<std::byte> y(static_cast<size_t>(m * rows) * size_in_bytes(dtype));
+      EXPECT_TRUE(layer.forward(x.bytes, x.dtype, y, dtype, m, workspace, {.pool = on}).ok());
+      return y;
+    };
+    const std::vector<std::byte> expected = run(CpuPath::kReference, nullptr);
+    for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
+      if (kernel.operation != "linear_int8" || !cpu_can_run(kernel.path)) continue;
+      EXPECT_EQ(run(kernel.path, nullptr), expected) << kernel.name << ", " << to_string(dtype);
+      EXPECT_EQ(run(kernel.path, &pool), expected) << kernel.name << ", " << to_string(dtype) << ", two threads";
+    }
+  }
+}
+
 /// Every output is computed once, whatever the sizes and the number of threads.
 TEST(LinearLayer, RectanglesCoverY) {
   for (const int threads : {1, 2, 3, 7}) {
@@ -533,6 +558,34 @@ TEST(StaticLinearLayer, TouchesNothingElse) {
             if (HasFatalFailure()) return;
           }
         }
+  }
+}
+
+TEST(StaticLinearLayer, SeveralPassesOfRows) {
+  const int64_t m = 300, rows = 400, columns = 72;  // enough blocks that a thread has all rows
+  const LowBitMatrix matrix = random_matrix(rows, columns, {.bits = 8, .group = columns});
+  const Grid grid{.bits = 8, .kind = ScaleKind::kReal, .real_scale = 0.01f, .zero_point = 3};
+  std::vector<std::byte> x(static_cast<size_t>(m * columns));
+  std::mt19937 random(1);
+  for (std::byte& code : x) code = static_cast<std::byte>(random() & 0xff);
+  ThreadPool pool(2);
+  for (const std::optional<Grid>& output : {std::optional(grid), std::optional<Grid>()}) {
+    const Result<StaticLinearParameters> p = derive_static_linear(matrix, {.input = grid, .output = output}, "fc");
+    ASSERT_TRUE(p.ok()) << p.status().message();
+    const auto run = [&](CpuPath path, ThreadPool* on) {
+      const Result<StaticLinearLayer> layer = StaticLinearLayer::create(*p, "fc", path);
+      EXPECT_TRUE(layer.ok()) << layer.status().message();
+      LinearWorkspace workspace = layer->workspace(m, threads_of(on));
+      std::vector<std::byte> y(static_cast<size_t>(m * rows) * size_in_bytes(p->y_dtype));
+      EXPECT_TRUE(layer->forward(x, y, m, workspace, {.pool = on}).ok());
+      return y;
+    };
+    const std::vector<std::byte> expected = run(CpuPath::kReference, nullptr);
+    for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
+      if (kernel.operation != "linear_static" || !cpu_can_run(kernel.path)) continue;
+      EXPECT_EQ(run(kernel.path, nullptr), expected) << kernel.name << ", " << to_string(p->y_dtype);
+      EXPECT_EQ(run(kernel.path, &pool), expected) << kernel.name << ", " << to_string(p->y_dtype) << ", two threads";
+    }
   }
 }
 
