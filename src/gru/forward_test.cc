@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run promises besides its numbers: it allocates nothing, and the bytes do not depend on the threads. A program
-// of its own, because it counts every allocation of the process.
+// What a run promises besides its numbers: it allocates nothing, and the bytes do not depend on the threads.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -12,64 +9,12 @@
 
 #include "core/random.h"
 #include "isobit/gru.h"
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ISOBIT_TEST_ADDRESS_SANITIZER
-#endif
-#elif defined(__SANITIZE_ADDRESS__)
-#define ISOBIT_TEST_ADDRESS_SANITIZER
-#endif
-
-namespace {
-
-std::atomic<bool> counting{false};
-std::atomic<int> allocations{0};
-
-void count_allocation() {
-  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
-}
-
-}  // namespace
-
-// Below operator new, so that C libraries are seen, too.
-// NOLINTBEGIN(bugprone-reserved-identifier): the names are those of glibc and of the sanitizer
-#if defined(ISOBIT_TEST_ADDRESS_SANITIZER)
-extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void*, size_t),
-                                                         void (*on_free)(const volatile void*));
-namespace {
-const int kHooks = __sanitizer_install_malloc_and_free_hooks(
-    [](const volatile void*, size_t) { count_allocation(); }, [](const volatile void*) {});
-}  // namespace
-#else
-extern "C" {
-void* __libc_malloc(size_t size);
-void* __libc_calloc(size_t count, size_t size);
-void* __libc_realloc(void* old, size_t size);
-void* __libc_memalign(size_t alignment, size_t size);
-
-void* malloc(size_t size) noexcept {
-  count_allocation();
-  return __libc_malloc(size);
-}
-void* calloc(size_t count, size_t size) noexcept {
-  count_allocation();
-  return __libc_calloc(count, size);
-}
-void* realloc(void* old, size_t size) noexcept {
-  count_allocation();
-  return __libc_realloc(old, size);
-}
-void* aligned_alloc(size_t alignment, size_t size) noexcept {
-  count_allocation();
-  return __libc_memalign(alignment, size);
-}
-}
-#endif
-// NOLINTEND(bugprone-reserved-identifier)
+#include "testing/allocations.h"
 
 namespace isobit {
 namespace {
+
+using testing::allocations_of;
 
 constexpr int64_t kInputs = 5;
 constexpr int64_t kHidden = 19;  // no multiple of a vector
@@ -127,41 +72,6 @@ std::vector<CpuPath> paths_of(const GruModel& model) {
   return paths;
 }
 
-/// Waits until every thread of the pool runs: under a sanitizer its first steps allocate.
-void start(ThreadPool& pool) {
-  pool.for_ranges(pool.threads(), [](int, int64_t, int64_t) {});
-}
-
-/// Allocations of all threads while `body` runs.
-template <typename Body>
-int allocations_of(Body body) {
-  allocations = 0;
-  counting = true;
-  body();
-  counting = false;
-  return allocations;
-}
-
-TEST(Allocations, AreCounted) {
-  EXPECT_EQ(allocations_of([] {}), 0);
-  void* volatile kept = nullptr;  // or the compiler leaves the allocation out
-  EXPECT_EQ(allocations_of([&] { kept = std::malloc(10); }), 1);
-  std::free(kept);
-  EXPECT_EQ(allocations_of([&] { kept = ::operator new(10); }), 1);
-  ::operator delete(kept);
-  EXPECT_EQ(allocations_of([&] { kept = ::operator new(64, std::align_val_t{64}); }), 1);
-  ::operator delete(kept, std::align_val_t{64});
-  std::vector<float> values;
-  EXPECT_GE(allocations_of([&] { values.resize(100); }), 1);
-  ThreadPool pool(2);
-  start(pool);
-  void* volatile of_threads[2] = {nullptr, nullptr};
-  const int counted = allocations_of(
-      [&] { pool.for_ranges(2, [&](int part, int64_t, int64_t) { of_threads[part] = std::malloc(10); }); });
-  EXPECT_EQ(counted, 2);
-  for (void* one : of_threads) std::free(one);
-}
-
 class Forward : public ::testing::TestWithParam<Spec> {};
 
 TEST_P(Forward, AllocatesNothing) {
@@ -187,7 +97,7 @@ TEST_P(Forward, AllocatesNothing) {
   runs.emplace_back();
   for (const int threads : {0, 1, 2, 3, 7}) {  // 0: no pool
     std::optional<ThreadPool> pool;
-    if (threads > 0) start(pool.emplace(threads));
+    if (threads > 0) testing::start(pool.emplace(threads));
     GruWorkspace workspace = model->workspace(kBatch, kSteps, threads);
     GruState state = model->initial_state(kBatch);
     for (GruRunOptions& options : runs) {
@@ -208,8 +118,8 @@ TEST_P(Forward, AllocatesNothing) {
       const auto out = static_cast<size_t>(kBatch * model->output_size());
       EXPECT_EQ(allocations_of([&] {
                   for (size_t t = 0; t < 3 && status.ok(); ++t)
-                    status = model->forward(std::span(x).subspan(t * in, in), std::span(y).subspan(t * out, out), 1, state,
-                                            workspace, options);
+                    status = model->forward(std::span(x).subspan(t * in, in), std::span(y).subspan(t * out, out), 1,
+                                            state, workspace, options);
                 }),
                 0);
       ASSERT_TRUE(status.ok()) << status.message();
