@@ -218,8 +218,7 @@ pub struct StaticLinearOptions<'a> {
 #[derive(Debug)]
 pub struct StaticLinear {
     handle: StaticLinearHandle,
-    x_dtype: i32,
-    y_dtype: i32,
+    info: sys::isobit_static_linear_info,
 }
 
 // SAFETY: a layer never changes, and the library ties it to no thread.
@@ -253,7 +252,22 @@ impl StaticLinear {
         let mut info = sized!(isobit_static_linear_info);
         // SAFETY: handle and structure live.
         check(unsafe { sys::isobit_static_linear_get_info(handle.get(), &mut info) })?;
-        Ok(StaticLinear { handle, x_dtype: info.x_dtype, y_dtype: info.y_dtype })
+        Ok(StaticLinear { handle, info })
+    }
+
+    /// N.
+    pub fn rows(&self) -> i64 {
+        self.info.rows
+    }
+
+    /// K.
+    pub fn columns(&self) -> i64 {
+        self.info.columns
+    }
+
+    /// The instruction set that it was packed for.
+    pub fn path(&self) -> CpuPath {
+        CpuPath::from_number(self.info.cpu_path)
     }
 
     /// The kernel that it runs.
@@ -280,8 +294,8 @@ impl StaticLinear {
         workspace: &mut LinearWorkspace,
         run: &LinearRun,
     ) -> Result<()> {
-        check_dtype::<X>(self.x_dtype, "x")?;
-        check_dtype::<Y>(self.y_dtype, "y")?;
+        check_dtype::<X>(self.info.x_dtype, "x")?;
+        check_dtype::<Y>(self.info.y_dtype, "y")?;
         let options = run.to_c();
         // SAFETY: as in Linear::forward, and the types are the layer's.
         check(unsafe {

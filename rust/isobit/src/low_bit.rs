@@ -38,6 +38,12 @@ pub enum Kind {
     Offset = sys::ISOBIT_OFFSET,
 }
 
+impl Kind {
+    fn from_number(number: i32) -> Kind {
+        [Kind::ZeroPoint, Kind::Offset].into_iter().find(|kind| *kind as i32 == number).unwrap_or_default()
+    }
+}
+
 /// How scales are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(i32)]
@@ -62,6 +68,12 @@ pub enum ScaleType {
     F16 = sys::ISOBIT_F16,
     /// bfloat16.
     Bf16 = sys::ISOBIT_BF16,
+}
+
+impl ScaleType {
+    fn from_number(number: i32) -> ScaleType {
+        [ScaleType::F16, ScaleType::Bf16].into_iter().find(|kind| *kind as i32 == number).unwrap_or_default()
+    }
 }
 
 /// How weights are quantised.
@@ -96,6 +108,10 @@ pub struct LowBitInfo {
     pub row_bytes: i64,
     /// Bytes of codes, scales, zero points and offsets.
     pub size_bytes: i64,
+    /// What codes stand for.
+    pub kind: Kind,
+    /// Type of scales.
+    pub scales: ScaleType,
 }
 
 /// Weights `[N, K]` of 1, 2, 4 or 8 bits.
@@ -123,6 +139,8 @@ impl LowBitMatrix {
             groups: c.groups,
             row_bytes: c.row_bytes,
             size_bytes: c.size_bytes,
+            kind: Kind::from_number(c.kind),
+            scales: ScaleType::from_number(c.scale_dtype),
         };
         Ok(LowBitMatrix { handle, info })
     }

@@ -50,6 +50,14 @@ fn weights_are_quantised_saved_and_read() {
     let matrix = LowBitMatrix::quantize(&weights, 3, 16, &options(BitWidth::Four, 16), None).unwrap();
     let info = *matrix.info();
     assert_eq!((info.bits, info.rows, info.columns, info.group, info.groups, info.row_bytes), (4, 3, 16, 16, 1, 8));
+    assert_eq!((info.kind, info.scales), (Kind::Symmetric, ScaleType::F32));
+    for kind in [Kind::ZeroPoint, Kind::Offset] {
+        for scales in [ScaleType::F16, ScaleType::Bf16] {
+            let how = LowBitOptions { kind, method: Method::Minmax, scales, ..options(BitWidth::Four, 8) };
+            let info = *LowBitMatrix::quantize(&weights, 3, 16, &how, None).unwrap().info();
+            assert_eq!((info.kind, info.scales, info.groups), (kind, scales, 2));
+        }
+    }
     assert_eq!(matrix.dequantize(None).unwrap(), weights);
     let path = std::env::temp_dir().join(format!("isobit-rust-{}.safetensors", std::process::id()));
     matrix.save("fc", &path).unwrap();
@@ -65,13 +73,13 @@ fn weights_are_quantised_saved_and_read() {
     assert_eq!((scales, shape), (&[1.0f32; 3][..], vec![3, 1]));
     assert_eq!(message(arrays.get::<f64>("fc.scales")), "fc.scales is f64, must be f32");
 
-    assert!(message(LowBitMatrix::quantize(&weights, 3, 17, &options(BitWidth::Four, 16), None)).contains("3 * 17"));
-    assert!(message(LowBitMatrix::quantize(&weights, 3, 16, &options(BitWidth::Four, 5), None)).contains("group"));
-    let nan = [f32::NAN; 16];
-    assert_eq!(
-        LowBitMatrix::quantize(&nan, 1, 16, &options(BitWidth::Two, 16), None).unwrap_err().code(),
-        StatusCode::InvalidArgument
-    );
+    let refused = |weights: &[f32], rows, group| {
+        message(LowBitMatrix::quantize(weights, rows, 16, &options(BitWidth::Four, group), None))
+    };
+    assert_eq!(refused(&weights[1..], 3, 16), "weights has 47 elements, must have 3 * 16");
+    assert_eq!(refused(&[], 0, 16), "rows is 0, must be 1..2147483647");
+    assert_eq!(refused(&weights, 3, 5), "weights: group is 5, must be K, 16, or a multiple of 8 below it");
+    assert_eq!(refused(&[f32::NAN; 16], 1, 16), "weights[0, 0] is nan, must be finite");
 }
 
 #[test]
@@ -107,12 +115,23 @@ fn layers_give_the_sums() {
         assert_eq!(*value, if n < 3 { expected[m * 3 + n].max(0.0).min(6.0) } else { -9.0 });
     }
 
-    assert!(message(layer.forward(&x[1..], &mut y, 2, &mut workspace, &run)).contains('x'));
-    assert!(message(layer.forward(&x, &mut y, -1, &mut workspace, &run)).contains("m is -1"));
-    let empty = LinearOptions { bias: Some(&[]), ..Default::default() };
-    assert_eq!(message(Linear::new(&matrix, &empty)), "bias is empty, must be None or have N elements");
-    let reversed = LinearOptions { clamp: Some((1.0, 0.0)), ..Default::default() };
-    assert!(message(Linear::new(&matrix, &reversed)).contains("clamp"));
+    let mut untouched = [-9.0f32; 6];
+    let mut refused =
+        |x: &[f32], y: &mut [f32], m| message(layer.forward(x, y, m, &mut workspace, &LinearRun::default()));
+    assert_eq!(
+        refused(&x[1..], &mut untouched, 2),
+        "x has 124 bytes, must have at least 128: 2 rows of 16 elements of f32, 16 from one to the next"
+    );
+    assert_eq!(
+        refused(&x, &mut untouched[1..], 2),
+        "y has 20 bytes, must have at least 24: 2 rows of 3 elements of f32, 3 from one to the next"
+    );
+    assert_eq!(refused(&x, &mut untouched, -1), "m is -1, must be 0..2147483647");
+    assert_eq!(untouched, [-9.0; 6]);
+    let refused = |bias, clamp| message(Linear::new(&matrix, &LinearOptions { bias, clamp, ..Default::default() }));
+    assert_eq!(refused(Some(&[]), None), "bias is empty, must be None or have N elements");
+    assert_eq!(refused(Some(&bias[1..]), None), "layer: bias has 2 elements, must have 3 or none");
+    assert_eq!(refused(None, Some((1.0, 0.0))), "layer: clamp.lo is 1, must be at most clamp.hi, 0");
 }
 
 #[test]
@@ -148,7 +167,8 @@ fn static_layers_are_integers() {
         rounding: Rounding::NearestEven,
     };
     let layer = StaticLinear::new(&matrix, &options).unwrap();
-    assert!(layer.kernel().starts_with("static_"));
+    assert_eq!((layer.rows(), layer.columns()), (2, 16));
+    assert!(layer.kernel().starts_with("static_") && layer.path() != CpuPath::Default);
     let x: Vec<i8> = (0..16).map(|i| i * 3 - 20).collect();
     let mut y = [0i32; 2];
     let mut workspace = layer.workspace(1, 1).unwrap();
@@ -160,8 +180,19 @@ fn static_layers_are_integers() {
     let mut wrong = [0i8; 2];
     let run = LinearRun::default();
     assert_eq!(message(layer.forward(&x, &mut wrong, 1, &mut workspace, &run)), "y is s8, must be s32");
-    let wide = StaticLinearOptions { input: Grid { bits: 9, ..input }, ..options };
-    assert!(StaticLinear::new(&matrix, &wide).is_err());
+    let mut untouched = [-9; 2];
+    assert_eq!(
+        message(layer.forward(&x[1..], &mut untouched, 1, &mut workspace, &run)),
+        "x has 15 bytes, must have at least 16: 1 rows of 16 elements of s8, 16 from one to the next"
+    );
+    assert_eq!(
+        message(layer.forward(&x, &mut untouched[1..], 1, &mut workspace, &run)),
+        "y has 4 bytes, must have at least 8: 1 rows of 2 elements of s32, 2 from one to the next"
+    );
+    assert_eq!(untouched, [-9; 2]);
+    let refused = |input, bias| message(StaticLinear::new(&matrix, &StaticLinearOptions { input, bias, ..options }));
+    assert_eq!(refused(Grid { bits: 9, ..input }, None), "layer: input: bits is 9, must be 8");
+    assert_eq!(refused(input, Some(&[0.5])), "layer: bias has 1 elements, must have 2 or none");
 }
 
 #[test]
