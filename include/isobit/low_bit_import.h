@@ -79,7 +79,8 @@ struct CheckpointDescription {
 Result<std::optional<CheckpointDescription>> find_checkpoint_description(
     const std::string& path, const std::map<std::string, std::string>& metadata);
 
-/// Prefixes P of the tensors P.qweight, sorted.
+/// Prefixes P of the tensors P.qweight and P.qzeros, sorted: of a matrix without one of them, too, which
+/// import_checkpoint refuses.
 std::vector<std::string> list_checkpoint_matrices(const std::map<std::string, Array>& arrays);
 
 /// The matrix [N, K] of the tensors `prefix`.qweight, .qzeros, .scales and, GPTQ, .g_idx: zero_point, or symmetric

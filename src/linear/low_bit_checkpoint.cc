@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iterator>
 #include <numeric>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,7 +23,8 @@ namespace isobit {
 namespace {
 
 constexpr std::string_view kFormatNames[] = {"gptq", "gptq_v2", "awq"};
-constexpr std::string_view kSuffix = ".qweight";
+// What only these checkpoints have; .scales alone may be anything.
+constexpr std::string_view kSuffixes[] = {".qweight", ".qzeros"};
 // AWQ: place i of a word holds column kAwqOrder[i] of the eight.
 constexpr std::array<int64_t, 8> kAwqOrder = {0, 2, 4, 6, 1, 3, 5, 7};
 
@@ -129,7 +131,8 @@ class Importer {
   void set_permutation() {
     place_.resize(static_cast<size_t>(p_.columns));
     std::iota(place_.begin(), place_.end(), 0);
-    if (awq_ || !arrays_.contains(prefix_ + ".g_idx")) return;
+    if (!arrays_.contains(prefix_ + ".g_idx")) return;
+    if (awq_) refuse_file(tensor_text(".g_idx") + " is there, must not be: AWQ has groups of consecutive columns");
     const int32_t* group_of = integers(".g_idx", {p_.columns});
     std::vector<int64_t> counts(static_cast<size_t>(groups_));
     bool sorted = true;
@@ -353,11 +356,12 @@ Result<std::optional<CheckpointDescription>> parse_checkpoint_description(std::s
 }
 
 std::vector<std::string> list_checkpoint_matrices(const std::map<std::string, Array>& arrays) {
-  std::vector<std::string> prefixes;
+  std::set<std::string> prefixes;
   for (const auto& [name, array] : arrays)
-    if (name.size() > kSuffix.size() && name.ends_with(kSuffix))
-      prefixes.push_back(name.substr(0, name.size() - kSuffix.size()));
-  return prefixes;
+    for (const std::string_view suffix : kSuffixes)
+      if (name.size() > suffix.size() && name.ends_with(suffix))
+        prefixes.insert(name.substr(0, name.size() - suffix.size()));
+  return {prefixes.begin(), prefixes.end()};
 }
 
 Result<ImportedLowBit> import_checkpoint(const std::map<std::string, Array>& arrays, const std::string& prefix,

@@ -183,7 +183,8 @@ TEST(ImportCheckpoint, RefusesByName) {
 TEST(ImportCheckpoint, ListsMatrices) {
   Arrays arrays = gptq(8, 1);
   arrays[".qweight"] = arrays["b.qweight"] = arrays["b.qweights"] = arrays["m.qweight"];
-  EXPECT_EQ(list_checkpoint_matrices(arrays), (std::vector<std::string>{"b", "m"}));
+  arrays["c.qzeros"] = arrays["m.qzeros"];
+  EXPECT_EQ(list_checkpoint_matrices(arrays), (std::vector<std::string>{"b", "c", "m"}));
 }
 
 }  // namespace
