@@ -144,8 +144,13 @@ class PackTest(ToolTest):
         matrix = Matrix(6, 4, 64, 16, 32)
         config = {"bits": 4, "group_size": 32, "quant_method": "gptq", "checkpoint_format": "gptq"}
         model = self.checkpoint(matrix.gptq("m"), quantize_config=config)
-        for option in (["--bits", "8"], ["--group", "64"], ["--method", "absmax"]):
+        ways = (["--kind", "symmetric"], ["--method", "absmax"], ["--scales", "f32"])
+        for option in (["--bits", "8"], ["--group", "64"], *ways):
             self.fails([" ".join(option), "are quantised already", "--requantize"], "pack", model, "--dry-run", *option)
+        stored = ["--checkpoint-format", "gptq", "--bits", "4", "--group", "32"]  # what no file says
+        for option in ways:
+            self.fails([" ".join(option), "are quantised already"], "pack", self.checkpoint(matrix.gptq("m")),
+                       "--dry-run", *stored, *option)
         self.json("pack", model, "--dry-run", "--bits", "8", "--requantize")
         weights = tensor("F32", (16, 64), [0.5] * (16 * 64))
         twice = self.checkpoint({**matrix.gptq("m"), "m.weight": weights}, quantize_config=config)
@@ -193,20 +198,21 @@ class PackTest(ToolTest):
         write(os.path.join(os.path.dirname(model), "quantize_config.json"), deep)
         self.fails(["quantize_config.json", "'bits' is an array"], "pack", model, "--dry-run")
 
-    def test_checkpoints_refused(self):
-        config = {"bits": 4, "group_size": 32, "quant_method": "gptq", "checkpoint_format": "gptq"}
-        matrix = Matrix(6, 4, 64, 16, 32)
-        good = matrix.gptq("m")
-
+    def refuses_parts_of(self, good, config):
+        """A function: these tensors of `m` with changes, None for a missing one, are refused with these words."""
         def refused(words, **changes):
             tensors = {**good, **{"m." + name: value for name, value in changes.items()}}
             model = self.checkpoint({k: v for k, v in tensors.items() if v}, quantize_config=config)
             output = self.path("refused.safetensors")
             self.fails(["model.safetensors", *words], "pack", model, "-o", output)
             self.assertFalse(os.path.exists(output))
+        return refused
 
-        refused(["'m.qzeros' is missing"], qzeros=None)
-        refused(["'m.scales' is missing"], scales=None)
+    def test_gptq_refused(self):
+        config = {"bits": 4, "group_size": 32, "quant_method": "gptq", "checkpoint_format": "gptq"}
+        refused = self.refuses_parts_of(Matrix(6, 4, 64, 16, 32).gptq("m"), config)
+        for part in ("qweight", "qzeros", "scales"):
+            refused(["'m.%s' is missing" % part], **{part: None})
         refused(["'m.qweight'", "2 dimensions"], qweight=tensor("I32", (8,), [0] * 8))
         refused(["'m.qweight' is s64, must be s32"], qweight=tensor("I64", (8, 16), [0] * 128))
         refused(["'m.qweight'", "(8, 15), must be (8, 16) (gptq, 4 bits, group 32)"],
@@ -220,6 +226,23 @@ class PackTest(ToolTest):
         refused(["'m.g_idx': element 0 is -1"], g_idx=tensor("I32", (64,), [-1] * 64))
         refused(["'m.g_idx' names group 0 64 times, must be 32"], g_idx=tensor("I32", (64,), [0] * 64))
         refused(["'m'", "scales[0, 0] is inf, must be finite"], scales=tensor("F16", (2, 16), [math.inf] * 32))
+
+    def test_awq_refused(self):
+        matrix = Matrix(6, 4, 64, 16, 32)
+        config = {"bits": 4, "group_size": 32, "quant_method": "awq", "version": "gemm"}
+        refused = self.refuses_parts_of(matrix.awq("m"), config)
+        for part in ("qweight", "qzeros", "scales"):
+            refused(["'m.%s' is missing" % part], **{part: None})
+        refused(["'m.qweight' is s64, must be s32"], qweight=tensor("I64", (64, 2), [0] * 128))
+        refused(["'m.qweight'", "(64, 3), must be (64, 2) (awq, 4 bits, group 32)"],
+                qweight=tensor("I32", (64, 3), [0] * 192))
+        refused(["'m.scales'", "(2, 16), must have 3 rows for K = 72"], qweight=tensor("I32", (72, 2), [0] * 144))
+        refused(["'m.qzeros'", "(1, 2), must be (2, 2)"], qzeros=tensor("I32", (1, 2), [0] * 2))
+        refused(["'m.qzeros'", "(2, 16), must be (2, 2)"], qzeros=tensor("I32", (2, 16), [0] * 32))
+        refused(["'m.scales' is s32, must be f32, f16 or bf16"], scales=tensor("I32", (2, 16), [1] * 32))
+        refused(["'m.scales'", "multiple of 8"], scales=tensor("F16", (2, 15), [1] * 30))
+        refused(["'m'", "scales[0, 0] is inf, must be finite"], scales=tensor("F16", (2, 16), [math.inf] * 32))
+        refused(["'m.g_idx' is there, must not be"], g_idx=tensor("I32", (64,), matrix.group_of))
 
     def test_scale_of_zero(self):
         matrix = Matrix(8, 4, 64, 16, 32)
@@ -263,9 +286,8 @@ class PackTest(ToolTest):
                 self.assertGreater(decibels, floor)
                 self.assertEqual(self.values(packed, "emb.weight")[1], struct.pack("<96f", *values[:96]))
                 dry = self.json("pack", model, "--dry-run", *options)
-                self.assertEqual(dry["total"], report["total"])
-                self.assertEqual((dry["output"], entries["fc.weight"]["packed_bytes"]),
-                                 (None, [e for e in dry["tensors"] if e["name"] == "fc.weight"][0]["packed_bytes"]))
+                self.assertEqual((dry["output"], dry["tensors"], dry["total"]),
+                                 (None, report["tensors"], report["total"]))
         text = self.ok("pack", model, "-o", packed, "--include", "fc.*", "--kind", "offset", "--method", "mse",
                        "--scales", "f16", "--threads", "2")
         for word in ["4 bits offset, group 48, f16", "4.667", "as it is", "SQNR", "saved " + packed]:
@@ -422,9 +444,11 @@ class PackTest(ToolTest):
         self.ok("pack", self.checkpoint(matrix.gptq("m"), quantize_config=config), "-o", packed)
         x = [float(v) for v in struct.unpack("<128f", struct.pack("<128f", *self.floats(14, 2, 64)))]
         expected = flat(self.product(packed, "m.weight", x, [0] * 16, 2))
-        _, y = self.matmul(packed, self.at("order.npy", npy((2, 64), x)))
-        for a, b in zip(y, expected, strict=True):
-            self.assertLess(abs(a - b), 1e-5 * max(map(abs, expected)))
+        data = self.at("order.npy", npy((2, 64), x))
+        for activations, tolerance in [("float", 1e-5), ("int8", 0.02), ("int8_asymmetric", 0.02)]:
+            _, y = self.matmul(packed, data, "--activations", activations)
+            for a, b in zip(y, expected, strict=True):
+                self.assertLess(abs(a - b), tolerance * max(map(abs, expected)), activations)
 
     def test_matmul_refused(self):
         model = self.at("two.npz", npz({"a": npy((2, 16), self.floats(6, 2, 16)), "b": npy((3, 16), [1.0] * 48),
@@ -457,7 +481,7 @@ class PackTest(ToolTest):
         self.fails(["n.npy", "x[0]", "NaN"], "matmul", packed + ":a", nan, "-o", y, "--activations", "int8")
 
     def test_bad_usage(self):
-        model = self.at("usage.npz", npz({"w": npy((2, 16), self.floats(6, 2, 16)), "b": npy((2,), [1, 2])}))
+        usage = self.at("usage.npz", npz({"w": npy((2, 16), self.floats(6, 2, 16)), "b": npy((2,), [1, 2])}))
         output = self.path("usage.safetensors")
         for words, options in [(["--kind", "symmetric"], ["--kind", "odd"]), (["--method", "mse"], ["--method", "odd"]),
                                (["--scales", "bf16"], ["--scales", "s8"]),
@@ -468,12 +492,30 @@ class PackTest(ToolTest):
                                (["no matrix to quantise"], ["--exclude", "w"]),
                                (["symmetric"], ["--method", "minmax"]), (["--threads"], ["--threads", "-1"])]:
             with self.subTest(options=options):
-                self.fails(words, "pack", model, "-o", output, *options)
+                self.fails(words, "pack", usage, "-o", output, *options)
                 self.assertFalse(os.path.exists(output))
-        self.fails(["-o OUT is missing"], "pack", model)
-        nan = self.at("nan.npz", npz({"w": npy((2, 16), [0.0] * 17 + [math.nan] + [0.0] * 14)}))
-        self.fails(["nan.npz", "w"], "pack", nan, "-o", output)
-        self.ok("pack", model, "-o", output)
+        self.fails(["-o OUT is missing"], "pack", usage)
+        for bad, words, options in [(math.nan, '"w"[1, 1] is nan, must be finite', []),
+                                    (math.inf, '"w"[1, 1] is inf, must be finite', []),
+                                    (1e30, '"w": row 1, group 0: the scale is above', ["--scales", "f16"])]:
+            model = self.at("bad.npz", npz({"w": npy((2, 16), [0.0] * 17 + [bad] + [0.0] * 14)}))
+            for where in (["-o", output], ["--dry-run"]):
+                self.fails(["bad.npz", words], "pack", model, *where, *options)
+                self.assertFalse(os.path.exists(output))
+        for shape in ((4, 0), (0, 4)):
+            empty = self.at("empty.npz", npz({"w": npy((2, 16), [1.0] * 32), "none": npy(shape, [])}))
+            words = ["empty.npz", "none", "has the shape [%d, %d], must have elements" % shape, "--exclude 'none'"]
+            self.fails(words, "pack", empty, "-o", output)
+            self.assertFalse(os.path.exists(output))
+            dry = self.call("pack", empty, "--dry-run", "--bits", "8")
+            self.assertEqual((dry.returncode, "refused" in dry.stdout), (2, True))
+            only = self.at("only.npz", npz({"none": npy(shape, [])}))
+            self.fails(words[1:], "pack", only, "-o", output, "--bits", "8")
+            report = self.json("pack", empty, "-o", output, "--exclude", "none")
+            self.assertEqual([(e["name"], e["action"], e["shape"]) for e in report["tensors"]],
+                             [("none", "keep", list(shape)), ("w", "quantize", [2, 16])])
+            os.remove(output)
+        self.ok("pack", usage, "-o", output)
         self.fails(["of isobit already"], "pack", output, "-o", self.path("twice.safetensors"))
         self.fails(["no tensor is called 'x'"], "inspect", output, "--tensor", "x", "-o", self.path("x.npy"))
         content = read(output)

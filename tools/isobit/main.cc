@@ -151,12 +151,11 @@ class Commands {
     command->add_option("--bits", o.bits, "of a code: 1, 2, 4 (default) or 8")->type_name("N");
     command->add_option("--group", o.group, "weights that share a scale, default 64; 0, or more than a row: a row")
         ->type_name("N");
-    command->add_option("--kind", o.kind, "symmetric, zero_point or offset")->type_name("KIND")->capture_default_str();
+    command->add_option("--kind", o.kind, "symmetric (default), zero_point or offset")->type_name("KIND");
     command->add_option("--method", o.method, "absmax (symmetric; its default), minmax (the others'), mse")
         ->type_name("METHOD");
-    command->add_option("--scales", o.scales, "type of scales and offsets: f32, f16 or bf16")
-        ->type_name("TYPE")
-        ->capture_default_str();
+    command->add_option("--scales", o.scales, "type of scales and offsets: f32 (default), f16 or bf16")
+        ->type_name("TYPE");
     command
         ->add_option(
             "--include", o.include,
@@ -178,7 +177,7 @@ class Commands {
             "its tensors are stored")
         ->type_name("FORMAT");
     command->add_flag("--requantize", o.requantize, "quantise imported matrices again, too");
-    command->add_flag("--dry-run", o.dry_run, "say what would be done or refused and its bytes, write nothing");
+    command->add_flag("--dry-run", o.dry_run, "all of it but writing: the report, and what would be refused");
     command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }
 

@@ -39,15 +39,18 @@ Result<LowBitOptions> parse_options(const PackOptions& options) {
   out.bits = options.bits.value_or(kDefaultBits);
   out.group = options.group.value_or(kDefaultGroup);
   if (out.group < 0) return refuse("--group " + std::to_string(out.group) + ": expected 0, a whole row, or more");
-  const auto kind = low_bit_kind_from_string(options.kind);
-  if (!kind) return refuse("--kind " + options.kind + ": expected symmetric, zero_point or offset");
-  out.kind = *kind;
-  out.method = *kind == LowBitKind::kSymmetric ? LowBitMethod::kAbsmax : LowBitMethod::kMinmax;
+  if (!options.kind.empty()) {
+    const auto kind = low_bit_kind_from_string(options.kind);
+    if (!kind) return refuse("--kind " + options.kind + ": expected symmetric, zero_point or offset");
+    out.kind = *kind;
+  }
+  out.method = out.kind == LowBitKind::kSymmetric ? LowBitMethod::kAbsmax : LowBitMethod::kMinmax;
   if (!options.method.empty()) {
     const auto method = low_bit_method_from_string(options.method);
     if (!method) return refuse("--method " + options.method + ": expected absmax, minmax or mse");
     out.method = *method;
   }
+  if (options.scales.empty()) return out;
   for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
     if (options.scales != to_string(dtype)) continue;
     out.scales = dtype;
@@ -73,7 +76,7 @@ struct Item {
 
 /// What became of it.
 struct Packed {
-  std::optional<LowBitMatrix> matrix;  // of a dry run that quantises: one row of zeros
+  std::optional<LowBitMatrix> matrix;
   std::vector<int64_t> shape;
   uint64_t bytes = 0;
   std::optional<double> sqnr;
@@ -192,7 +195,7 @@ class Packer {
 
   [[nodiscard]] bool is_candidate(const Item& item) const {
     if (item.imported) return options_.requantize;
-    return item.action == Action::kKeep && item.shape.size() == 2 && item.shape[0] > 0 && item.shape[1] > 0 &&
+    return item.action == Action::kKeep && item.shape.size() == 2 &&
            (item.type == "f16" || item.type == "bf16" || item.type == "f32" || item.type == "f64" ||
             item.type == "F16" || item.type == "BF16" || item.type == "F32");
   }
@@ -221,7 +224,7 @@ class Packer {
         exclude(std::move(item), chosen);
         continue;
       }
-      if (wanted) item.action = Action::kQuantize;
+      if (wanted) item.action = is_empty(item) ? Action::kRefuse : Action::kQuantize;
       if (item.action == Action::kRefuse) item.refusal = refusal_of(item);
       chosen.push_back(std::move(item));
     }
@@ -252,20 +255,31 @@ class Packer {
     }
   }
 
-  /// Types that are listed but not read.
+  [[nodiscard]] static bool is_empty(const Item& item) {
+    return !item.imported && std::find(item.shape.begin(), item.shape.end(), 0) != item.shape.end();
+  }
+
+  /// Matrices of floats without an element, and types that are listed but not read.
   [[nodiscard]] std::string refusal_of(const Item& item) const {
+    if (is_empty(item))
+      return array_label(options_.model, item.name) + " has the shape " + shape_text(item.shape) +
+             ", must have elements; --exclude '" + escaped(item.name) + "' keeps it as it is";
     return gguf_->read(item.source).status().message() + "; --exclude '" + escaped(item.name) + "' leaves it out";
   }
 
-  /// What says how to quantise, where nothing is quantised.
+  /// What says how to quantise, where nothing is quantised. What is refused might have been.
   [[nodiscard]] Status all_have_a_use() const {
-    const bool quantises =
-        std::any_of(items_.begin(), items_.end(), [](const Item& item) { return item.action == Action::kQuantize; });
-    if (quantises || (checkpoint_ && checkpoint_->source.starts_with("--"))) return {};
-    const std::string option = options_.bits              ? "--bits " + std::to_string(*options_.bits)
-                               : options_.group           ? "--group " + std::to_string(*options_.group)
-                               : !options_.method.empty() ? "--method " + options_.method
-                                                          : "";
+    const bool quantises = std::any_of(items_.begin(), items_.end(), [](const Item& item) {
+      return item.action == Action::kQuantize || item.action == Action::kRefuse;
+    });
+    if (quantises) return {};
+    const bool described = checkpoint_ && checkpoint_->source.starts_with("--");  // by --bits and --group
+    const std::string option = options_.bits && !described    ? "--bits " + std::to_string(*options_.bits)
+                               : options_.group && !described ? "--group " + std::to_string(*options_.group)
+                               : !options_.kind.empty()       ? "--kind " + options_.kind
+                               : !options_.method.empty()     ? "--method " + options_.method
+                               : !options_.scales.empty()     ? "--scales " + options_.scales
+                                                              : "";
     if (option.empty()) return {};
     return refuse(option + ": the matrices of " + options_.model +
                   " are quantised already and are taken as they are; leave it out, or give --requantize");
@@ -364,12 +378,6 @@ class Packer {
     LowBitOptions form = form_;
     if (form.group == 0 || form.group > weights.shape[1]) form.group = weights.shape[1];
     const std::string label = array_label(options_.model, item.name);
-    if (options_.dry_run) {  // all rows have the size of one
-      const Array row = Array::zeros(Dtype::kF32, {1, weights.shape[1]});
-      ISOBIT_ASSIGN_OR_RETURN(packed.matrix, quantize_low_bit(row, form, label));
-      packed.bytes = static_cast<uint64_t>(packed.matrix->size_bytes() * weights.shape[0]);
-      return packed;
-    }
     ISOBIT_ASSIGN_OR_RETURN(packed.matrix, quantize_low_bit(weights, form, label, &pool_));
     ISOBIT_ASSIGN_OR_RETURN(packed.sqnr, sqnr(weights, *packed.matrix, label, &pool_));
     packed.bytes = static_cast<uint64_t>(packed.matrix->size_bytes());
