@@ -41,12 +41,12 @@ def share_of_limit(case):
 
 
 def share_of_one_bit_limit(case):
-    """One row of 1-bit codes: 64 bytes of them take 7 shifts, 8 ands and 8 products (src/linear/dynamic_x86_body.h) at
-    the rate of the product that was measured, 128 operations each. Reading may take longer. Of other instruction sets
-    nobody has counted."""
+    """One row of symmetric 1-bit codes: 64 bytes of them take 4 shifts, 8 ands and 8 products (run_tile in
+    src/linear/dynamic_x86_body.h) at the rate of the product that was measured, 128 operations each. Reading may take
+    longer. Of other instruction sets nobody has counted."""
     if case.get("peak") != "avx512vnni":
         return None
-    instructions = (7 + 8 + 8) * case["K"] * case["N"] / 8 / 64
+    instructions = (4 + 8 + 8) * case["K"] * case["N"] / 8 / 64
     return max(share_of_reading(case), instructions / (case["peak_operations_per_second"] / 128) * 1e6 / case["us"])
 
 
