@@ -10,7 +10,6 @@ that are parts of one.
 """
 import argparse
 import collections
-import itertools
 import json
 import os
 import re
@@ -207,7 +206,7 @@ def pairs_of(K, N, bits):
         return [("float %d" % bits, "float", GROUP, lambda: MatMulNBits(K, N, bits, 1)),
                 ("int8 %d" % bits, "int8", GROUP, lambda: MatMulNBits(K, N, bits, 4))]
     return [("dynamic", "int8_asymmetric", 0, lambda: DynamicQuantizeMatMul(K, N)),
-            ("accumulators", "static", 0, lambda: MatMulInteger(K, N)),
+            ("accumulators", "accumulators", 0, lambda: MatMulInteger(K, N)),
             ("codes", "static", 0, lambda: QLinearMatMul(K, N))]
 
 
@@ -243,41 +242,31 @@ class Ours:
 
 
 def measure_shape(args, K, N, bits):
-    """A list of cases. Pairs with the same counterpart are timed together, then the next: all at once take more memory
-    than machines with large caches may have."""
-    cases = []
-    for _, pairs in itertools.groupby(pairs_of(K, N, bits), key=lambda pair: pair[1]):
-        cases += measure_pairs(args, K, N, bits, list(pairs))
-    return cases
+    """A list of cases. One pair after the other: all at once take more memory than machines with large caches may
+    have."""
+    return [case for pair in pairs_of(K, N, bits) for case in measure_pair(args, K, N, bits, pair)]
 
 
-def measure_pairs(args, K, N, bits, pairs):
-    """Rounds over some pairs of a shape; a list of cases."""
-    kinds = {} if args.rivals_only else {activations: group for _, activations, group, _ in pairs}
-    ours = {activations: Ours(args, K, N, bits, activations, group) for activations, group in kinds.items()}
-    rivals = {}
-    for column, _, _, make in pairs:
-        if make is None:
-            continue
+def measure_pair(args, K, N, bits, pair):
+    """Rounds over the two of a pair; a list of cases, one for each number of rows."""
+    _, activations, group, make = pair
+    ours = None if args.rivals_only else Ours(args, K, N, bits, activations, group)
+    rival = None
+    if make:
         operator = make()
         Rival(operator, operator.bytes()).check()
-        rivals[column] = Rival(operator, args.footprint * MEBIBYTE)
-    for process in ours.values():
-        process.ready()
-    samples, theirs = {}, {}
+        rival = Rival(operator, args.footprint * MEBIBYTE)
+    if ours:
+        ours.ready()
+    theirs, samples = ({m: [] for m in args.rows} for _ in range(2))
     for _ in range(args.rounds):
-        found = {}
-        for column, activations, _, _ in pairs:
-            for m in args.rows if column in rivals else ():
-                theirs.setdefault((column, m), []).append(rivals[column].us(m, args.min_time))
-            if activations in ours and activations not in found:  # two operators may have one counterpart
-                found[activations] = ours[activations].cases()
-            for m, case in found.get(activations, {}).items():
-                samples.setdefault((column, m), []).append(case)
-    for process in ours.values():
-        process.close()
-    return [case_of(K, N, m, bits, pair, rivals.get(pair[0]), theirs.get((pair[0], m)), samples.get((pair[0], m)))
-            for pair in pairs for m in args.rows]
+        for m in args.rows if rival else ():
+            theirs[m].append(rival.us(m, args.min_time))
+        for m, case in ours.cases().items() if ours else ():
+            samples[m].append(case)
+    if ours:
+        ours.close()
+    return [case_of(K, N, m, bits, pair, rival, theirs[m], samples[m]) for m in args.rows]
 
 
 def case_of(K, N, m, bits, pair, rival, theirs, samples):

@@ -732,10 +732,12 @@ class CliTest(ToolTest):
         self.assertEqual(len(names[0]), 1)
         self.assertEqual(names, names[:1] * 3)
         # Codes have 8 bits and one group a row.
-        (case,) = self.json(*base, "--activations", "static")["cases"]
-        self.assertEqual((case["bits"], case["group"]), (8, 264))
+        for kind, y_dtype in [("static", "u8"), ("accumulators", "s32")]:
+            (case,) = self.json(*base, "--activations", kind)["cases"]
+            self.assertEqual([case[key] for key in ("activations", "y_dtype", "bits", "group")],
+                             [kind, y_dtype, 8, 264])
         kernels = [k for k in self.json("supported")["linear_kernels"] if k["usable"] and k["path"] != "reference"]
-        for kind, operation in {**kinds, "static": "linear_static"}.items():
+        for kind, operation in {**kinds, "static": "linear_static", "accumulators": "linear_static"}.items():
             arguments = [*base, "--activations", kind]
             # At this size the choice need not be the fastest.
             result = self.call(*arguments, "--all-kernels", "--json")
@@ -755,6 +757,7 @@ class CliTest(ToolTest):
                                  (["--group -1"], ["--group", "-1"]), (["group"], ["--group", "12"]),
                                  (["--activations u8"], ["--activations", "u8"]),
                                  (["--bits 4", "static"], ["--activations", "static", "--bits", "4"]),
+                                 (["--bits 4", "static"], ["--activations", "accumulators", "--bits", "4"]),
                                  (["int8_reference", "linear_float"],
                                   ["--kernel", "int8_reference", "--activations", "float"]),
                                  (["--footprint -1"], ["--footprint", "-1"]),

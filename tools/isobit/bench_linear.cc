@@ -64,7 +64,9 @@ struct Problem {
   int64_t group = 64;
   std::string activations;
 
-  [[nodiscard]] bool is_static() const { return activations == "static"; }
+  /// A static layer without a grid of y.
+  [[nodiscard]] bool is_accumulators() const { return activations == "accumulators"; }
+  [[nodiscard]] bool is_static() const { return activations == "static" || is_accumulators(); }
   [[nodiscard]] std::string operation() const {
     return is_static() ? "linear_static" : activations == "float" ? "linear_float" : "linear_int8";
   }
@@ -85,8 +87,8 @@ Result<Problem> make_problem(const BenchOptions& options, const std::string& sha
   ISOBIT_ASSIGN_OR_RETURN(const int64_t width, parse_size("--bits " + bits, bits, 1, 8));
   problem.bits = static_cast<int32_t>(width);
   problem.activations = activations;
-  if (activations != "static" && !linear_activations_from_string(activations))
-    return invalid("--activations " + activations + ": expected float, int8, int8_asymmetric or static");
+  if (!problem.is_static() && !linear_activations_from_string(activations))
+    return invalid("--activations " + activations + ": expected float, int8, int8_asymmetric, static or accumulators");
   if (problem.is_static() && problem.bits != 8) return invalid("--bits " + bits + ": static codes have 8 bits");
   problem.group = problem.is_static() || options.group == 0 ? problem.columns : options.group;
   return problem;
@@ -104,8 +106,8 @@ std::vector<std::string> split(const std::string& list) {
   return parts;
 }
 
-/// Weights uniform in +-1/sqrt(K), quantised; for static codes with the grids of x in [-1, 1) and of y in [-2, 2), six
-/// times its deviation.
+/// Weights uniform in +-1/sqrt(K), quantised; for static codes with the grids of x in [-1, 1) and, where it has one, of
+/// y in [-2, 2), six times its deviation.
 class Weights {
  public:
   static Result<Weights> create(const Problem& problem) {
@@ -118,7 +120,8 @@ class Weights {
     Weights weights(problem, std::move(matrix));
     if (!problem.is_static()) return weights;
     const Grid input{.is_signed = false, .shift = 7, .zero_point = 128};
-    const Grid output{.is_signed = false, .shift = 6, .zero_point = 128};
+    std::optional<Grid> output;
+    if (!problem.is_accumulators()) output = Grid{.is_signed = false, .shift = 6, .zero_point = 128};
     ISOBIT_ASSIGN_OR_RETURN(weights.parameters_,
                             derive_static_linear(weights.matrix_, {.input = input, .output = output}, problem.name()));
     return weights;
@@ -176,6 +179,11 @@ int64_t weight_bytes(const Layer& layer) {
   return std::get<StaticLinearLayer>(layer).parameters().weights.size();
 }
 
+Dtype y_dtype_of(const Layer& layer) {
+  const auto* some = std::get_if<StaticLinearLayer>(&layer);
+  return some == nullptr ? Dtype::kF32 : some->parameters().y_dtype;
+}
+
 LinearWorkspace workspace_of(const Layer& layer, int64_t m) {
   return std::visit([m](const auto& some) { return some.workspace(m); }, layer);
 }
@@ -188,11 +196,10 @@ Status forward(const Layer& layer, const Bytes& x, Bytes& y, int64_t m, LinearWo
 
 /// Rows of one number of them: floats in [-1, 1), or codes.
 struct Rows {
-  Rows(const Problem& problem, int64_t count) : m(count) {
+  Rows(const Problem& problem, Dtype y_dtype, int64_t count) : m(count) {
     Random random(7);
-    element_bytes = problem.is_static() ? 1 : sizeof(float);
-    x.resize(static_cast<size_t>(m * problem.columns) * element_bytes);
-    y.resize(static_cast<size_t>(m * problem.rows) * element_bytes);
+    x.resize(static_cast<size_t>(m * problem.columns) * (problem.is_static() ? 1 : sizeof(float)));
+    y.resize(static_cast<size_t>(m * problem.rows) * size_in_bytes(y_dtype));
     if (problem.is_static()) {
       for (std::byte& code : x) code = static_cast<std::byte>(random.between(0, 255));
     } else {
@@ -202,7 +209,6 @@ struct Rows {
   }
 
   int64_t m;
-  size_t element_bytes;
   Bytes x, y;
 };
 
@@ -368,6 +374,7 @@ void add_cases(const BenchOptions& options, const Problem& problem, int64_t m, c
     Value entry = Value::object();
     entry.set("name", name).set("K", problem.columns).set("N", problem.rows).set("bits", problem.bits);
     entry.set("group", problem.group).set("activations", problem.activations).set("M", m).set("kernel", c.kernel);
+    entry.set("y_dtype", to_string(y_dtype_of(c.copies.front())));
     entry.set("us", seconds * 1e6).set("weight_bytes", c.bytes).set("copies", c.copies.size());
     entry.set("weight_bytes_per_second", weight_rate).set("read_bytes_per_second", read_rate);
     entry.set("operations_per_second", rate);
@@ -438,7 +445,7 @@ class LinearBench {
       }
       Prepared& p = *prepared_[i];
       for (const int64_t m : options_.m) {
-        Rows rows(problems_[i], m);
+        Rows rows(problems_[i], y_dtype_of(p.reference), m);
         ISOBIT_ASSIGN_OR_RETURN(const double read_rate,
                                 measure(p.weights, p.reference, p.contestants, rows, memory_, options_.min_time));
         add_cases(options_, problems_[i], m, p.chosen, p.contestants, read_rate, out, cases);

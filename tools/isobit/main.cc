@@ -332,7 +332,8 @@ class Commands {
         ->capture_default_str();
     command
         ->add_option("--activations", o.activations,
-                     "linear: float, int8, int8_asymmetric or static (8 bits), one or a list")
+                     "linear: float, int8, int8_asymmetric, static (8-bit codes in and out) or accumulators (static, "
+                     "int32 out), one or a list")
         ->delimiter(',')
         ->type_name("KIND")
         ->capture_default_str();
