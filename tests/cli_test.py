@@ -448,12 +448,18 @@ class CliTest(ToolTest):
         folder = self.path("full")
         os.mkdir(folder)
         long = self.at("long.npy", npy((4000, INPUTS), [0.25] * (4000 * INPUTS)))
+        square = npy((64, 64), [0.25] * (64 * 64))
+        matrix, rows = self.at("matrix.npz", npz({"w": square})), self.at("rows.npy", square)
+        packed = self.path("packed.safetensors")
+        self.ok("pack", matrix, "-o", packed)
 
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
 
         commands = [(["run", self.fixed, long], "y.npy"), (["run", self.fixed, long], "y.npz"),
-                    (["quantize", self.model, "--calibrate", self.data], "q.safetensors")]
+                    (["quantize", self.model, "--calibrate", self.data], "q.safetensors"),
+                    (["pack", matrix], "p.safetensors"), (["matmul", packed, rows], "y.npy"),
+                    (["inspect", packed, "--tensor", "w"], "w.npy")]
         for command, name in commands:
             out = os.path.join(folder, name)
             for old in [None, b"old"]:

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <vector>
 
+#include "data.h"
 #include "isobit/arrays.h"
 #include "isobit/gru.h"
 #include "isobit/low_bit_import.h"
@@ -291,6 +292,7 @@ Result<Outcome> inspect_table(const InspectOptions& options) {
 }  // namespace
 
 Result<Outcome> inspect(const InspectOptions& options) {
+  if (!options.output.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
   if (is_gguf(options.file)) {
     const FloatModelOptions& source = options.source;
     if (source.layer.empty() && source.gate_order.empty() && source.reset.empty()) return inspect_gguf(options);
