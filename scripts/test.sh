@@ -145,10 +145,17 @@ PYTHON
 # Debian's own Python, for which python3-mpmath is, even where another one comes first on PATH.
 oracle_python() { if [[ -x /usr/bin/python3 ]]; then echo /usr/bin/python3; else echo python3; fi; }
 
-# rust FOLDER: the crates on the library that was built there; with Debian's own Rust, even where another comes first.
+# rust FOLDER: the crates on the library that was built there; with Debian's own Rust, even where another comes first: that
+# of Debian 12 is the oldest that the crates promise to compile with.
 rust() {
-  local cargo=/usr/bin/cargo
+  local cargo=/usr/bin/cargo version
   [[ -x $cargo ]] || cargo=$(command -v cargo) || return 1
+  version=$("${cargo%/*}/rustc" --version) || return 1
+  echo "$version"
+  if [[ $cargo == /usr/bin/cargo && $(cat /etc/debian_version 2>/dev/null) == 12.* && $version != "rustc 1.63."* ]]; then
+    echo "Debian 12 has $version, must be 1.63, the oldest that rust-version in rust/*/Cargo.toml promises"
+    return 1
+  fi
   python3 tests/rust_test.py "$cargo" "$1/isobit" "$1/src/c" "$1/examples/c/g2p_c" build/rust
 }
 
