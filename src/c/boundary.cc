@@ -135,7 +135,8 @@ Result<Dtype> dtype_of(int32_t dtype, const char* name) {
 }
 
 Result<std::optional<CpuPath>> cpu_path_of(int32_t cpu_path, const char* name) {
-  static_assert(number_of(CpuPath::kReference) == ISOBIT_CPU_REFERENCE && number_of(CpuPath::kAmx) == ISOBIT_CPU_AMX);
+  static_assert(number_of(CpuPath::kReference) == ISOBIT_CPU_REFERENCE &&
+                number_of(CpuPath::kAmx) == ISOBIT_CPU_AMX);
   ISOBIT_RETURN_IF_ERROR(check_between(cpu_path, ISOBIT_CPU_DEFAULT, ISOBIT_CPU_AMX, name));
   if (cpu_path == ISOBIT_CPU_DEFAULT) return std::optional<CpuPath>();
   return std::optional(static_cast<CpuPath>(cpu_path - 1));

@@ -110,6 +110,8 @@ T sized() {
   return value;
 }
 
+std::string address_text(const void* address) { return std::to_string(reinterpret_cast<uintptr_t>(address)); }
+
 /// The refusal of a structure T whose struct_size is one less than it must be.
 template <typename T>
 std::string too_small(const std::string& name) {
@@ -929,7 +931,7 @@ TEST(CApi, LinearRefusals) {
                                    &c.options);
     };
   };
-  const auto odd = reinterpret_cast<uintptr_t>(x.data()) + 2;
+  const auto* odd = reinterpret_cast<const char*>(x.data()) + 2;
   expect_refusals({
       {"layer is NULL", forward([](Call& c) { c.layer = nullptr; })},
       {"workspace is NULL", forward([](Call& c) { c.workspace = nullptr; })},
@@ -945,8 +947,7 @@ TEST(CApi, LinearRefusals) {
        forward([](Call& c) { c.x_count = 95; })},
       {"y has 36 bytes, must have at least 40: 2 rows of 5 elements of f32, 5 from one to the next",
        forward([](Call& c) { c.y_count = 9; })},
-      {"x is at address " + std::to_string(odd) + ", must be a multiple of 4",
-       forward([&](Call& c) { c.x = reinterpret_cast<const void*>(odd); })},
+      {"x is at address " + address_text(odd) + ", must be a multiple of 4", forward([&](Call& c) { c.x = odd; })},
       {"x_dtype is 99, must be 0..10", forward([](Call& c) { c.x_dtype = 99; })},
       {"y_dtype is -1, must be 0..10", forward([](Call& c) { c.y_dtype = -1; })},
       {"x is of type u8, must be f32, f16, bf16 or f64", forward([](Call& c) { c.x_dtype = ISOBIT_U8; }),
@@ -1116,7 +1117,7 @@ TEST(CApi, StaticLinearRefusals) {
       return isobit_static_linear_forward(c.layer, c.x, c.x_count, c.y, c.y_count, c.m, c.workspace, &c.options);
     };
   };
-  const auto odd = reinterpret_cast<uintptr_t>(y.data()) + 1;
+  auto* odd = reinterpret_cast<char*>(y.data()) + 1;
   expect_refusals({
       {"layer is NULL", forward([](Call& c) { c.layer = nullptr; })},
       {"workspace is NULL", forward([](Call& c) { c.workspace = nullptr; })},
@@ -1131,8 +1132,7 @@ TEST(CApi, StaticLinearRefusals) {
        forward([](Call& c) { c.x_count = 95; })},
       {"y has 36 bytes, must have at least 40: 2 rows of 5 elements of s32, 5 from one to the next",
        forward([](Call& c) { c.y_count = 9; })},
-      {"y is at address " + std::to_string(odd) + ", must be a multiple of 4",
-       forward([&](Call& c) { c.y = reinterpret_cast<void*>(odd); })},
+      {"y is at address " + address_text(odd) + ", must be a multiple of 4", forward([&](Call& c) { c.y = odd; })},
       {"y overlaps x, must be apart from it", forward([&](Call& c) { c.y = x + 52; })},
       {too_small<isobit_linear_run_options>("options"),
        forward([](Call& c) { c.options.struct_size = sizeof c.options - 1; })},
