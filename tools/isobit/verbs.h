@@ -53,9 +53,9 @@ struct QuantizeOptions : CommonOptions {
 
 struct PackOptions : CommonOptions {
   std::string model, output;
-  std::optional<int32_t> bits;   // default 4
-  std::optional<int64_t> group;  // default 64; 0: a whole row
-  std::string kind, method, scales;  // empty: symmetric, the kind's own, f32
+  std::optional<int32_t> bits;                // default 4
+  std::optional<int64_t> group;               // default 64; 0: a whole row
+  std::string kind, method, scales;           // empty: symmetric, the kind's own, f32
   std::vector<std::string> include, exclude;  // patterns of names
   std::string checkpoint_format;              // of GPTQ and AWQ; empty: what lies beside the model says
   bool requantize = false;
