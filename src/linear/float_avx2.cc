@@ -18,7 +18,7 @@ struct Vector {
   static constexpr int kUnits = 4;
   static constexpr int kFewRows = 4;
   static constexpr int kFewSums = 8;
-  static constexpr int kPanelRows = 6;
+  static constexpr int kPanelRows = 6, kPanelSums = 6;
   static constexpr int kLookUpBits = 3;
 
   ISOBIT_HD static Floats zero() { return _mm256_setzero_ps(); }

@@ -21,7 +21,7 @@ struct Vector {
   static constexpr int kFewRows = 8;
 #endif
   static constexpr int kFewSums = 24;
-  static constexpr int kPanelRows = 28;
+  static constexpr int kPanelRows = 14, kPanelSums = 28;
   static constexpr int kLookUpBits = 4;
 
   ISOBIT_HD static Floats zero() { return _mm512_setzero_ps(); }

@@ -5,15 +5,15 @@
 //
 // A few rows decode weights in registers, for every product. More rows decode a chunk of a block to a panel of floats
 // first, which all rows then read from the first-level cache: an ordinary product of matrices. Both do the same
-// operations for each output. A register tile of many rows and one vector of outputs needs hardly an instruction but
-// its multiply-adds, since AVX-512 broadcasts an element of x within one: another thread of the core takes less from
-// it.
+// operations for each output. A register tile of 14 rows and two vectors of outputs loads each element of x once for two
+// multiply-adds: 16 loads for 28 of these. 28 rows and one vector take 29, where AVX-512 broadcasts an element within a
+// multiply-add, and a processor that does two of either in a cycle is 5 % slower.
 //
 // Vector has
 //   Floats, Words              kLanes floats, or words of codes
 //   kUnits                     vectors of outputs that are decoded together
 //   kFewRows, kFewSums         rows that decode in registers, and how many sums fit beside that
-//   kPanelRows                 rows of the product with a panel; times kFloatTile outputs they fit the registers
+//   kPanelRows, kPanelSums     rows of the product with a panel; rows times tiles of outputs that fit the registers
 //   kLookUpBits                codes of so many bits are indices of look_up, whatever the bits above
 //   zero, set, load, store, load_words, shift_right, add, sub, min, max, load_as, store_as
 //   store_fours(p, stride, a)  lanes 4 i to 4 i + 3 at p + i * stride
@@ -460,7 +460,7 @@ void panel_tile(const FloatLinearArgs& args, const PanelTile& tile) {
 /// Tiles of outputs that so many rows take at once.
 template <int kOutputs>
 constexpr int tiles_together(int rows) {
-  return units_together<kOutputs / kFloatTile>(rows, Vector::kPanelRows);
+  return units_together<kOutputs / kFloatTile>(rows, Vector::kPanelSums);
 }
 
 using PanelTileFunction = void (*)(const FloatLinearArgs&, const PanelTile&);

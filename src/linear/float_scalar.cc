@@ -16,7 +16,7 @@ struct Vector {
   static constexpr int kUnits = 1;
   static constexpr int kFewRows = 1;
   static constexpr int kFewSums = 1;
-  static constexpr int kPanelRows = 2;
+  static constexpr int kPanelRows = 2, kPanelSums = 2;
   static constexpr int kLookUpBits = 4;
   struct Floats {
     float lane[kLanes];
