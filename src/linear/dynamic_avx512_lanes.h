@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/hd.h"
+#include "core/unroll.h"
 #include "linear/dynamic_kernels.h"
 
 namespace isobit {
@@ -80,14 +81,20 @@ struct Avx512Lanes {
     if constexpr (kUnsigned) codes = _mm_xor_si128(codes, _mm_set1_epi8(-128));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), codes);
   }
-  template <bool kUnsigned>
-  ISOBIT_HD static void to_codes(int8_t* to, const Floats (&a)[4]) {
+  ISOBIT_HD static __m512i codes_of(const Floats (&a)[4]) {
     const __m512i front = _mm512_packs_epi32(_mm512_cvtps_epi32(a[0]), _mm512_cvtps_epi32(a[1]));
     const __m512i back = _mm512_packs_epi32(_mm512_cvtps_epi32(a[2]), _mm512_cvtps_epi32(a[3]));
     const __m512i in_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    __m512i codes = _mm512_permutexvar_epi32(in_order, _mm512_packs_epi16(front, back));
+    return _mm512_permutexvar_epi32(in_order, _mm512_packs_epi16(front, back));
+  }
+  template <bool kUnsigned>
+  ISOBIT_HD static void store_codes(int8_t* to, __m512i codes) {
     if constexpr (kUnsigned) codes = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
     _mm512_storeu_si512(to, codes);
+  }
+  template <bool kUnsigned>
+  ISOBIT_HD static void to_codes(int8_t* to, const Floats (&a)[4]) {
+    store_codes<kUnsigned>(to, codes_of(a));
   }
   /// `count` is a multiple of 32.
   ISOBIT_HD static int32_t sum_codes(const int8_t* codes, int64_t count) {
@@ -107,6 +114,57 @@ struct Avx512Lanes {
     }
     for (; i < count; i += 32) sum = add(sum, i);
     return _mm512_reduce_add_epi32(_mm512_zextsi256_si512(sum));
+  }
+
+  static constexpr int kGroupsTogether = 4;
+  /// In all of lanes 4 i to 4 i + 3: the 16 lanes of a[i], combined.
+  template <typename Combine>
+  ISOBIT_HD static __m512i combine_lanes(const __m512i (&a)[4], const Combine& combine) {
+    const __m512i front = combine(_mm512_shuffle_i32x4(a[0], a[1], 0x44), _mm512_shuffle_i32x4(a[0], a[1], 0xEE));
+    const __m512i back = combine(_mm512_shuffle_i32x4(a[2], a[3], 0x44), _mm512_shuffle_i32x4(a[2], a[3], 0xEE));
+    const __m512i fours = combine(_mm512_shuffle_i32x4(front, back, 0x88), _mm512_shuffle_i32x4(front, back, 0xDD));
+    const __m512i twos = combine(fours, _mm512_shuffle_epi32(fours, _MM_PERM_BADC));
+    return combine(twos, _mm512_shuffle_epi32(twos, _MM_PERM_CDAB));
+  }
+  template <DynamicFloat kType, bool kUnsigned>
+  ISOBIT_HD static Ints quantize_groups(const uint8_t* x, int64_t length, int32_t factor, int8_t* codes,
+                                        DynamicGroup* groups) {
+    static_assert(sizeof(DynamicGroup) == 16);
+    const auto lanes = [x](int64_t i) __attribute__((always_inline)) { return floats(kType, x, i); };
+    __m512i largest[4], sums[4];
+    unroll<4>(ISOBIT_UNROLLED(g) {
+      Ints most = set(0);
+      for (int64_t k = g * length; k < (g + 1) * length; k += 64)
+        unroll<4>(ISOBIT_UNROLLED(i) { most = max_bits(most, absolute_bits(lanes(k + i * kLanes))); });
+      largest[g] = bits(most);
+    });
+    const __m512i range_bits = combine_lanes(
+        largest, [](__m512i a, __m512i b) __attribute__((always_inline)) { return _mm512_max_epi32(a, b); });
+    const Floats range = _mm512_castsi512_ps(range_bits);
+    const Floats steps = set_float(127.0f);
+    const __mmask16 usable = _mm512_cmp_ps_mask(range, set_float(0x1p-118f), _CMP_GE_OQ);
+    const Floats scale = _mm512_maskz_div_ps(usable, range, steps);
+    const Floats inverse = _mm512_maskz_div_ps(usable, steps, range);
+    unroll<4>(ISOBIT_UNROLLED(g) {
+      const Floats own = _mm512_shuffle_f32x4(inverse, inverse, g * 0x55);
+      sums[g] = _mm512_setzero_si512();
+      for (int64_t k = g * length; k < (g + 1) * length; k += 64) {
+        Floats four[4];
+        unroll<4>(ISOBIT_UNROLLED(i) { four[i] = multiply_float(lanes(k + i * kLanes), own); });
+        const __m512i of_four = codes_of(four);
+        store_codes<kUnsigned>(codes + k, of_four);
+        if constexpr (!kUnsigned) sums[g] = _mm512_dpbusd_epi32(sums[g], _mm512_set1_epi8(1), of_four);
+      }
+    });
+    const __m512i sum = combine_lanes(
+        sums, [](__m512i a, __m512i b) __attribute__((always_inline)) { return _mm512_add_epi32(a, b); });
+    const __m512i start = _mm512_mullo_epi32(_mm512_set1_epi32(-factor), sum);
+    const Floats affine = multiply_float(scale, _mm512_cvtepi32_ps(sum));
+    __m512i out = _mm512_maskz_mov_epi32(0x1111, _mm512_castps_si512(scale));
+    out = _mm512_mask_mov_epi32(out, 0x4444, start);
+    out = _mm512_mask_mov_epi32(out, 0x8888, _mm512_castps_si512(affine));
+    _mm512_storeu_si512(groups, out);
+    return ints(range_bits);
   }
 };
 

@@ -21,6 +21,10 @@ struct AvxLanes {
   static constexpr int kLanes = 8;
   static constexpr int kUnits = 2;
   static constexpr int kPanelUnits = 2;
+  static constexpr int kGroupsTogether = 1;
+  /// Named where it is not used.
+  template <DynamicFloat, bool>
+  static Ints quantize_groups(const uint8_t* x, int64_t length, int32_t factor, int8_t* codes, DynamicGroup* groups);
 
   ISOBIT_HD static __m256i bits(Ints a) { return reinterpret_cast<__m256i>(a); }
   ISOBIT_HD static Ints ints(__m256i a) { return reinterpret_cast<Ints>(a); }

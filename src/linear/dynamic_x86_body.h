@@ -12,6 +12,10 @@
 //   load_ints, store_ints, set, set_float, multiply, add, shift_right<bits>, to_float, multiply_float, fma, load_float,
 //   store_float, floats (of a DynamicFloat), zero_points, one_nan (0x7FC00000 for every NaN) and for the quantiser:
 //   absolute_bits, max_bits, largest_bits, min_float, max_float, smallest, largest, to_codes, sum_codes
+//   kGroupsTogether           1, or so many groups quantised by
+//   quantize_groups           symmetric, of `length` elements each, a multiple of 4 * kLanes: their codes and numbers,
+//   and
+//                             in some lane of the result the bits of each group's largest magnitude
 #ifndef ISOBIT_LINEAR_DYNAMIC_X86_BODY_H_
 #define ISOBIT_LINEAR_DYNAMIC_X86_BODY_H_
 
@@ -214,9 +218,9 @@ void run_tile(const TileArgs& args) {
   constexpr int kUnrolled = kStored >= 4 ? kStored / 2 : 1;
   // One row's products would wait for each other.
   constexpr int kChains = kRows == 1 ? 4 / kUnits : 1;
-  // Of one row decoding is most of the work. Where an operand has room, every other field stays where it is, next to the
-  // one before it, with which it shares a shift: its codes, and its chain's sums, are 2^kStored times as large. Exact,
-  // as a group of such codes fits int32 (kMaxDynamicGroup).
+  // Of one row decoding is most of the work. Where an operand has room, every other field stays where it is, next to
+  // the one before it, with which it shares a shift: its codes, and its chain's sums, are 2^kStored times as large.
+  // Exact, as a group of such codes fits int32 (kMaxDynamicGroup).
   constexpr bool kInPlace = kRows == 1 && kChains % 2 == 0 && 2 * kStored + kLow <= kBits;
   Vector::Floats sums[kRows][kUnits];
   unroll<kRows * kUnits>(ISOBIT_UNROLLED(i) { sums[i / kUnits][i % kUnits] = Vector::set_float(0.0f); });
@@ -596,7 +600,20 @@ bool quantize_row_of(const DynamicQuantizeArgs& args) {
   int8_t* codes = args.codes;
   DynamicGroup* out = args.groups;
   uint32_t worst = 0;
-  for (int64_t begin = 0; begin < args.columns; begin += args.group) {
+  int64_t begin = 0;
+  if constexpr (!kAsymmetric && Vector::kGroupsTogether > 1) {
+    // One by one, a group's lanes are combined by instructions that wait for each other, twice, and divided alone.
+    const int64_t together = Vector::kGroupsTogether * args.group;
+    Vector::Ints bits = Vector::set(0);
+    for (; args.group % (4 * Vector::kLanes) == 0 && begin + together <= args.columns; begin += together) {
+      bits = Vector::max_bits(bits, Vector::template quantize_groups<kType, kUnsigned>(
+                                        x + begin * dynamic_float_bytes(kType), args.group, args.factor, codes, out));
+      codes += together;
+      out += Vector::kGroupsTogether;
+    }
+    worst = Vector::largest_bits(bits);
+  }
+  for (; begin < args.columns; begin += args.group) {
     const int64_t length = args.columns - begin < args.group ? args.columns - begin : args.group;
     const uint8_t* from = x + begin * dynamic_float_bytes(kType);
     // Magnitudes compare as integers do, and a NaN is above infinity.

@@ -5,9 +5,9 @@
 //
 // A few rows decode weights in registers, for every product. More rows decode a chunk of a block to a panel of floats
 // first, which all rows then read from the first-level cache: an ordinary product of matrices. Both do the same
-// operations for each output. A register tile of 14 rows and two vectors of outputs loads each element of x once for two
-// multiply-adds: 16 loads for 28 of these. 28 rows and one vector take 29, where AVX-512 broadcasts an element within a
-// multiply-add, and a processor that does two of either in a cycle is 5 % slower.
+// operations for each output. A register tile of 14 rows and two vectors of outputs loads each element of x once for
+// two multiply-adds: 16 loads for 28 of these. 28 rows and one vector take 29, where AVX-512 broadcasts an element
+// within a multiply-add, and a processor that does two of either in a cycle is 5 % slower.
 //
 // Vector has
 //   Floats, Words              kLanes floats, or words of codes
