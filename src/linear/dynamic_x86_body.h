@@ -29,8 +29,12 @@
 namespace isobit {
 namespace {
 
-/// Bytes ahead of loads of weights that come from memory, of all tiles that are read abreast.
-constexpr int64_t kPrefetchBytes = 4096;
+/// Bytes ahead of loads of weights that come from memory, of all tiles that are read abreast. Of narrow codes there are
+/// numbers between them more often, whose loads are further apart.
+template <int kStored>
+constexpr int64_t kPrefetchBytes = kStored == 1   ? 16384
+                                   : kStored == 2 ? 8192
+                                                  : 4096;
 
 /// What a register tile reads: kUnits units for kRows rows of x, groups of one chunk.
 struct TileArgs {
@@ -229,9 +233,10 @@ void run_tile(const TileArgs& args) {
   // Past the end of a tile come those after its neighbours. Numbers are not loaded in their order: what follows them by
   // as much is asked for now.
   constexpr int kAbreast = (kUnits + kUnitsPerTile - 1) / kUnitsPerTile;
-  const uint8_t* const turn = args.tile_end - kPrefetchBytes / kAbreast;
+  constexpr int64_t kPrefetch = kPrefetchBytes<kStored> / kAbreast;
+  const uint8_t* const turn = args.tile_end - kPrefetch;
   const auto ahead = [&](const uint8_t* from) {
-    return kPrefetchBytes / kAbreast + (from < turn ? 0 : (kAbreast - 1) * args.layout->tile_bytes);
+    return kPrefetch + (from < turn ? 0 : (kAbreast - 1) * args.layout->tile_bytes);
   };
   for (int64_t i = 0; i < args.layout->codes; i += 64)
     unroll<kAbreast>(ISOBIT_UNROLLED(t) {
@@ -404,7 +409,7 @@ ISOBIT_HD void decode(const uint8_t* from, int64_t blocks, uint8_t* to, int64_t 
   for (int64_t i = 0; i < blocks; ++i, from += kDynamicBlockBytes) {
     unroll<kUnitsPerTile>(ISOBIT_UNROLLED(u) {
       const Vector::Bytes bytes = Vector::load_bytes(from + 4 * unit_lane(u));
-      __builtin_prefetch(from + kPrefetchBytes / 2);
+      __builtin_prefetch(from + kPrefetchBytes<kStored> / 2);
       unroll<kFields>(ISOBIT_UNROLLED(field) {
         Vector::store_bytes(to + field * stride + 4 * unit_lane(u),
                             Vector::field<field * kStored - kLow, kMask>(bytes));
