@@ -13,9 +13,8 @@
 //   store_float, floats (of a DynamicFloat), zero_points, one_nan (0x7FC00000 for every NaN) and for the quantiser:
 //   absolute_bits, max_bits, largest_bits, min_float, max_float, smallest, largest, to_codes, sum_codes
 //   kGroupsTogether           1, or so many groups quantised by
-//   quantize_groups           symmetric, of `length` elements each, a multiple of 4 * kLanes: their codes and numbers,
-//   and
-//                             in some lane of the result the bits of each group's largest magnitude
+//   quantize_groups           symmetric, of `length` elements each, a multiple of 4 * kLanes: codes and numbers of all;
+//                             in some lane of the result are the bits of each group's largest magnitude
 #ifndef ISOBIT_LINEAR_DYNAMIC_X86_BODY_H_
 #define ISOBIT_LINEAR_DYNAMIC_X86_BODY_H_
 
@@ -29,8 +28,8 @@
 namespace isobit {
 namespace {
 
-/// Bytes ahead of loads of weights that come from memory, of all tiles that are read abreast. Of narrow codes there are
-/// numbers between them more often, whose loads are further apart.
+/// Bytes ahead of loads of weights that come from memory, of all tiles that are read abreast: found by timing, for each
+/// width (docs/performance.md).
 template <int kStored>
 constexpr int64_t kPrefetchBytes = kStored == 1   ? 16384
                                    : kStored == 2 ? 8192
