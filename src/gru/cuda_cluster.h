@@ -22,8 +22,8 @@ Status prepare_cluster(PersistentLayer& layer, int shared);
 template <typename Ratio>
 Status prepare_cluster_many(PersistentLayer& layer, int shared);
 
-/// Whether gru_cluster_many is the faster of both for so many sequences.
-bool takes_cluster_many(const PersistentLayer& layer, int64_t batch);
+/// Whether gru_cluster_many is the faster of both for so many sequences and steps.
+bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t steps);
 
 /// Just after launch_product in the stream: it begins while that runs. many: gru_cluster_many.
 template <typename Ratio>

@@ -176,6 +176,6 @@ Status generic_launch(const DeviceLayer& layer, const DeviceRun& run, const Devi
                        layer, run);
 }
 
-bool generic_beside(const DeviceLayer&, int64_t) { return true; }
+bool generic_beside(const DeviceLayer&, int64_t, int64_t) { return true; }
 
 }  // namespace isobit::cuda

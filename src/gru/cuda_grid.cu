@@ -272,11 +272,17 @@ ISOBIT_GRID_LANES(WideFixed)
 ISOBIT_GRID_LANES(double)
 #undef ISOBIT_GRID_LANES
 
-bool takes_grid(const PersistentLayer& layer, int64_t batch) {
+bool takes_grid(const PersistentLayer& layer, int64_t batch, int64_t steps) {
   if (layer.grid) return true;
   // By timing on an H200, where gru_cluster_many has room for 112 sequences of two planes at once.
   const int64_t most = layer.h_planes == 1 ? 224 : layer.ratios.h == RatioType::kDouble ? 64 : 112;
-  return batch > most;
+  if (batch > most) return true;
+  if (layer.ratios.h == RatioType::kDouble) return false;
+  // Of few steps (the time by that of gru_cluster_many, H = 1024). Two planes, 64 sequences: 4: 0.92, 8: 0.95, 16:
+  // 0.99.
+  if (layer.h_planes == 2) return batch > 56 && steps <= 8;
+  // 128: 6: 0.91, 8: 0.97, 16: 1.05; 192: 8: 0.87, 16: 0.94, 64: 1.00.
+  return batch > 112 && steps <= (batch > 168 ? 16 : 8);
 }
 
 }  // namespace isobit::cuda

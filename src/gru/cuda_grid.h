@@ -23,8 +23,8 @@ inline constexpr int64_t kMaxGridHidden = 2048;
 template <typename Ratio>
 Status prepare_grid(PersistentLayer& layer, int shared);
 
-/// Whether these kernels are the fastest for so many sequences.
-bool takes_grid(const PersistentLayer& layer, int64_t batch);
+/// Whether these kernels are the fastest for so many sequences and steps.
+bool takes_grid(const PersistentLayer& layer, int64_t batch, int64_t steps);
 
 /// R in the order of GridArgs::fragments.
 void pack_grid(const GruLayerParameters& p, PersistentPack& pack);

@@ -559,7 +559,8 @@ Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y, boo
       continue;
     }
     state += aligned(layer_state_bytes(index + 1, call.batch));
-    if (call.kernel->beside(layers[index], call.batch) && call.kernel->beside(layers[index + 1], call.batch)) {
+    if (call.kernel->beside(layers[index], call.batch, call.steps) &&
+        call.kernel->beside(layers[index + 1], call.batch, call.steps)) {
       ISOBIT_RETURN_IF_ERROR(side.beside(
           call.stream, [&](cudaStream_t stream) { return run_layer(l, 1, backward, stream); },
           [&] { return run_layer(l, 0, forward, call.stream); }));

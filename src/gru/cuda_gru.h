@@ -95,7 +95,7 @@ struct DeviceKernel {
   /// `run.steps` and `run.batch` are at least 1.
   Status (*launch)(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits& limits, cudaStream_t stream);
   /// Whether the two directions of a layer should run beside each other.
-  bool (*beside)(const DeviceLayer& layer, int64_t batch);
+  bool (*beside)(const DeviceLayer& layer, int64_t batch, int64_t steps);
 };
 
 #define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch, beside) \
@@ -103,7 +103,7 @@ struct DeviceKernel {
   Status supports(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&);           \
   int64_t scratch_bytes(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&);     \
   Status launch(const DeviceLayer&, const DeviceRun&, const DeviceLimits&, cudaStream_t);         \
-  bool beside(const DeviceLayer&, int64_t);
+  bool beside(const DeviceLayer&, int64_t, int64_t);
 #include "gru/cuda_kernels.inc"
 #undef ISOBIT_CUDA_GRU_KERNEL
 

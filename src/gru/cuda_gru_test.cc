@@ -618,6 +618,7 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
       {9, 1000, 12, 7, 8, 8},       {31, 1024, 150, 5, 8, 16},   {5, 900, 520, 3, 8, 16},   {9, 780, 201, 4, 8, 16, 12},
       {9, 1000, 530, 3, 8, 8},      {12, 800, 226, 6, 8, 8},     {5, 900, 257, 3, 8, 16},   {9, 900, 225, 4, 8, 16},
       {20, 500, 200, 6, 8, 16},     {12, 512, 50, 7, 8, 16, 12}, {9, 380, 127, 6, 8, 8},    {9, 270, 300, 5, 8, 16},
+      {40, 640, 12, 5, 8, 8},       {64, 512, 24, 6, 8, 8},      {100, 1000, 31, 5, 8, 8},
   };
   uint64_t seed = 7100;
   std::map<std::string, int> ratios;  // of the layers that persistent ran: how many
@@ -675,7 +676,7 @@ TEST_F(DeviceGrus, LayersOfEverySize) {
                                              : "double";
         };
         ++ratios[std::string("W x, ") + name(of_layer.x)];
-        const Result<int32_t> teams = grid_teams(layer, size.batch);
+        const Result<int32_t> teams = grid_teams(layer, size.batch, size.steps);
         ASSERT_TRUE(teams.ok()) << teams.status().message();
         if (*teams > 1) ++ratios[std::string("two teams, ") + name(of_layer.h)];
         ++ratios[std::string(size.h_bits > 8 ? "R h of two planes, " : "R h, ") +

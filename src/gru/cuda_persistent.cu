@@ -97,17 +97,17 @@ bool takes_portable(const PersistentLayer& layer, int64_t batch) {
   if (!layer.grid || layer.ratios.h == RatioType::kDouble || layer.portable.teams < 2) return false;
   return layer.h_planes == 2 ? batch > 4 && batch <= 8 : batch > 8 && batch <= 16;
 }
-/// The fastest form of a run that any form can take.
-PersistentForm fastest_form(const PersistentLayer& layer, int64_t batch) {
+/// The fastest form of a run that any form can take. That it is gru_portable does not depend on the steps.
+PersistentForm fastest_form(const PersistentLayer& layer, int64_t batch, int64_t steps) {
   if (fits(layer, PersistentForm::kPortable) && takes_portable(layer, batch)) return PersistentForm::kPortable;
-  if (fits(layer, PersistentForm::kGrid) && takes_grid(layer, batch)) return PersistentForm::kGrid;
+  if (fits(layer, PersistentForm::kGrid) && takes_grid(layer, batch, steps)) return PersistentForm::kGrid;
   const bool many = fits(layer, PersistentForm::kClusterMany);
-  if (fits(layer, PersistentForm::kCluster) && !(many && takes_cluster_many(layer, batch)))
+  if (fits(layer, PersistentForm::kCluster) && !(many && takes_cluster_many(layer, batch, steps)))
     return PersistentForm::kCluster;
   return many ? PersistentForm::kClusterMany : PersistentForm::kPortable;
 }
-PersistentForm form_of(const PersistentLayer& layer, PersistentForm asked, int64_t batch) {
-  return asked == PersistentForm::kChosen ? fastest_form(layer, batch) : asked;
+PersistentForm form_of(const PersistentLayer& layer, PersistentForm asked, int64_t batch, int64_t steps) {
+  return asked == PersistentForm::kChosen ? fastest_form(layer, batch, steps) : asked;
 }
 
 /// Of a row of R (of_h) or W, for the device; by_shifts: of Fixed.
@@ -379,10 +379,10 @@ Result<int64_t> chunks_of(const GruLayerParameters& p, int64_t batch, int64_t st
   return (steps + chunk - 1) / chunk;
 }
 
-Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch) {
+Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch, int64_t steps) {
   ISOBIT_ASSIGN_OR_RETURN(const PersistentPack pack, pack_persistent(p));
   if (!fits(pack.layer, PersistentForm::kChosen)) return unsupported(pack.refusals[0]);
-  return fastest_form(pack.layer, batch) == PersistentForm::kGrid ? pack.layer.grid_cut.teams : 0;
+  return fastest_form(pack.layer, batch, steps) == PersistentForm::kGrid ? pack.layer.grid_cut.teams : 0;
 }
 
 namespace {
@@ -399,17 +399,24 @@ constexpr FewestSteps kFewestSteps[] = {
     {512, 895, 4, 4},                        // 4: 0.74 to 1.04; by `products`, of 768, 100: 0.69 and 0.72
     {512, INT64_MAX, INT64_MAX, INT64_MAX},  // by `products`, of 1024: 256: 1.10; 1.19
     {768, 15, 7, 7},                         // 6: 1.11, 8: 0.94
-    {768, 127, 5, 5},                        // of 16: 6: 0.75; by `products`, of 64: 4: 1.08, 6: 0.84; 4: 0.91
-    {768, 191, 7, 6},                        // the same of 128: 6: 1.06, 9: 0.88; 6: 1.00
+    {768, 56, 4, 3},                         // by `products`, of 48: 3: 1.04, 4: 0.89; 3: 0.95
+    {768, 112, 5, 4},                        // the same of 64: 4: 1.06, 5: 0.92; 3: 1.11, 4: 0.93
+    {768, 144, 7, 6},                        // the same of 120: 6: 1.02, 8: 0.88; 5: 1.06, 6: 0.96
+    {768, 191, 6, 6},                        // the same of 160: 5: 0.96, 6: 0.92; 5: 0.98, 6: 0.91
+    {768, 224, 9, 8},                        // the same of 192: 8: 0.98, 10: 0.89; 8: 0.94
     {768, 383, 14, 14},                      // the same of 256: 9: 1.15, 14: 1.01; 9: 1.14, 14: 1.03
     {768, 400, 24, 20},                      // the same of 384: 14: 1.15, 100: 0.83; 14: 1.06, 100: 0.86
     {768, 640, INT64_MAX, INT64_MAX},        // the same of 448: 100: 1.42; 1.36; of 512: 256: 1.43; 1.43
     {768, 800, 32, 32},                      // of 768, where `products` has two rounds: 100: 0.86; 0.86
     {768, INT64_MAX, INT64_MAX, INT64_MAX},  // of 1024: 256: 1.19; 1.24
     {1024, 15, 9, 9},                        // 8: 1.08, 12: 0.86
-    {1024, 63, 5, 4},                        // of 16: 6: 0.85; 6: 0.63; by `products`, of 48: 6: 0.82; 6: 0.72
-    {1024, 112, 5, 4},                       // by `products`, of 64: 4: 1.09, 6: 0.86; 4: 1.00
-    {1024, 224, 7, 4},                       // the same of 128: 6: 1.03, 9: 0.90; 3: 1.04, 4: 0.91
+    {1024, 23, 5, 4},                        // of 16: 4: 1.07; 3: 1.06; by `products`, 6: 0.85; 6: 0.63
+    {1024, 56, 4, 3},                        // by `products`, of 48: 3: 1.10, 4: 0.94; 2: 1.23, 3: 0.98
+    {1024, 112, 5, 4},                       // the same of 64: 4: 1.07, 5: 0.97; 3: 1.05, 4: 0.93
+    {1024, 144, 6, 4},                       // the same of 128: 5: 0.98, 6: 0.93; 3: 1.04, 4: 0.92
+    {1024, 191, 6, 3},                       // the same of 160: 5: 0.96, 6: 0.90; 3: 0.91, 4: 0.83
+    {1024, 208, 6, 4},                       // the same of 192: 5: 0.95, 6: 0.97; 3: 1.00, 4: 0.89
+    {1024, 224, 7, 5},                       // the same of 224: 6: 1.00, 8: 0.88; 4: 0.97, 5: 0.93
     {1024, 383, 6, 4},                       // the same of 256: 4: 1.13, 6: 1.01; 3: 1.07, 4: 1.01
     {1024, INT64_MAX, 8, 12},                // the same of 512: 6: 1.04, 9: 0.99; 9: 1.04, 14: 1.00
     {1536, 15, 7, 7},                        // 6: 1.14, 8: 0.96
@@ -435,6 +442,7 @@ struct FewestSequences {
   Widths otherwise, copied;
 };
 /// In brackets the time of `products` by that of `step` for some numbers of sequences; copied: the larger of both.
+/// Timed with C = H.
 constexpr FewestSequences kFewestProductSequences[] = {
     // Otherwise: 128 (0.99), 192 (1.06), 256 (0.81); wide: 192 (1.24).
     // Copied: 32 (1.02), 48 (1.02), 64 (1.01); wide: 48 (1.09), 64 (1.00).
@@ -442,25 +450,45 @@ constexpr FewestSequences kFewestProductSequences[] = {
     // Otherwise: 24 (0.96), 32 (0.99), 48 (0.93); wide: 128 (1.21), 192 (0.81).
     // Copied: 32 (1.04), 48 (0.93); wide: 24 (1.14), 48 (0.93).
     {384, {24, 161}, {33, 48}},
-    // Otherwise: 24 (1.01), 64 (1.02), 96 (0.99), 128 (0.96); wide: 128 (1.22), 192 (0.88).
+    // Otherwise: 24 (1.01), 64 (1.02), 96 (0.99), 128 (0.96), with C = 2 H 48 (0.88); wide: 128 (1.22), 192 (0.88).
     // Copied: 24 (1.07), 32 (0.94); wide: 24 (1.13), 32 (1.02), 48 (0.99).
-    {512, {65, 161}, {32, 32}},
+    {512, {33, 161}, {32, 32}},
     // Otherwise: 24 (1.07), 32 (0.83); wide: 64 (1.09), 96 (1.03).
     // Copied: 16 (1.06), 24 (0.97); wide: 16 (1.11), 24 (0.97).
     {640, {25, 97}, {17, 24}},
     // Otherwise: 16 (1.20), 24 (0.87); wide: 64 (1.09), 96 (0.71).
     // Copied: 16 (1.09), 24 (0.87); wide: 9 (1.14), 16 (1.01), 24 (0.89).
     {768, {17, 65}, {17, 16}},
-    // Otherwise: 16 (1.13), 24 (0.80); wide: 16 (1.18), 24 (1.04), 64 (1.02), 96 (0.74).
+    // Otherwise: 16 (1.13), 24 (0.80); wide: 16 (1.18), 24 (1.04), 64 (1.02), 96 (0.74), of two steps 48 (0.92).
     // Copied: 16 (1.10), 24 (0.82); wide: 4 (1.22), 8 (0.93).
     // Beyond, gru_step has over 132 blocks.
-    {1056, {17, 65}, {17, 8}},
+    {1056, {17, 24}, {17, 8}},
     // Otherwise: 8 (1.03), 9 (0.79); wide: 4 (1.24), 8 (1.00), 9 (0.80).
     // Copied: 8 (1.01), 9 (0.81); wide: 4 (1.17), 8 (1.01).
     {1536, {9, 8}, {9, 8}},
     // Otherwise: 4 (1.14), 8 (0.98); wide: 4 (1.13), 8 (0.99).
     // Copied: 4 (1.12), 8 (0.96); wide: 3 (1.08), 4 (1.00).
     {INT64_MAX, {8, 8}, {8, 4}},
+};
+/// The same with C to 3 H / 4 (isobit bench gru --device cuda --kernel step,products --input 64 --mode
+/// two-states,streaming).
+constexpr FewestSequences kFewestSequencesOfFewInputs[] = {
+    {320, {193, 193}, {129, 64}},  // otherwise: 128 (1.18); copied: 64 (1.10), 128 (1.06)
+    {384, {161, 161}, {33, 48}},   // 128 (1.14); wide: 128 (1.27); copied: 48 (0.96), 96 (1.03); wide: 48 (1.00)
+    {512, {161, 161}, {65, 129}},  // 128 (1.13); wide: 128 (1.34); copied: 64 (1.11), 96 (1.03); wide: 64 (1.08)
+    {640, {97, 97}, {17, 25}},     // 96 (1.12), 128 (0.83); wide: 128 (0.83); copied: 24 (0.84); wide: 32 (0.96)
+    {768, {65, 65}, {17, 17}},     // 64 (1.16), 96 (0.88); wide: 96 (0.80); copied: 24 (1.00); wide: 24 (1.03)
+    {1056, {17, 65}, {17, 17}},    // 24 (0.92); wide: 64 (1.24), 96 (0.87); wide copied: 8 (1.27), 24 (1.01)
+    {INT64_MAX, {9, 9}, {9, 9}},   // 1536, 8 (1.22), 16 (0.89); wide: 8 (1.23), 16 (0.92); copied: 8 (1.11); 8 (1.06)
+};
+/// The same with C above 5 H / 2 (--input 2048).
+constexpr FewestSequences kFewestSequencesOfManyInputs[] = {
+    {320, {49, 33}, {49, 33}},    // otherwise: 48 (1.25), 64 (0.83); copied: 48 (1.17), 64 (0.81)
+    {384, {33, 33}, {33, 33}},    // 32 (1.20), 48 (0.80); wide: 32 (1.03), 48 (0.85); copied: 32 (1.11); 32 (0.96)
+    {512, {33, 33}, {32, 24}},    // 32 (1.06), 48 (0.79); wide: 48 (0.92); copied: 32 (0.99); wide: 24 (0.93)
+    {640, {25, 17}, {17, 17}},    // 24 (0.99), 32 (0.72); wide: 24 (0.97); copied: 24 (0.95); wide: 16 (0.96)
+    {1056, {17, 17}, {17, 8}},    // 768: 16 (1.06), 24 (0.75); wide: 16 (0.96); copied: 16 (1.04); wide: 8 (1.05)
+    {INT64_MAX, {9, 8}, {9, 8}},  // not timed, as 1536 with fewer inputs
 };
 
 /// Of gru_portable, by the same measure; more launches than `launches` take longer than `step` for any number of steps.
@@ -504,7 +532,7 @@ int64_t exchange_bytes(const PersistentLayer& layer, int64_t batch) {
 
 int64_t persistent_fewest_steps(std::span<const DeviceLayer> layers, int64_t batch, bool) {
   const PersistentLayer& layer = layers.front().persistent;
-  if (fits(layer, PersistentForm::kPortable) && fastest_form(layer, batch) == PersistentForm::kPortable) {
+  if (fits(layer, PersistentForm::kPortable) && fastest_form(layer, batch, 1) == PersistentForm::kPortable) {
     for (const FewestPortableSteps& row : kFewestPortableSteps)
       if (layer.hidden_size <= row.hidden && batch <= row.batch)
         return portable_launches(layer, batch) <= row.launches ? row.steps : INT64_MAX;
@@ -519,7 +547,11 @@ int64_t persistent_fewest_steps(std::span<const DeviceLayer> layers, int64_t bat
 
 int64_t products_fewest_steps(std::span<const DeviceLayer> layers, int64_t batch, bool copies) {
   const PersistentLayer& layer = layers.front().persistent;
-  for (const FewestSequences& row : kFewestProductSequences)
+  const int64_t inputs = layers.front().input_size;
+  std::span<const FewestSequences> rows = kFewestProductSequences;
+  if (4 * inputs <= 3 * layer.hidden_size) rows = kFewestSequencesOfFewInputs;
+  if (2 * inputs > 5 * layer.hidden_size) rows = kFewestSequencesOfManyInputs;
+  for (const FewestSequences& row : rows)
     if (layer.hidden_size <= row.hidden) {
       const FewestSequences::Widths& fewest = copies ? row.copied : row.otherwise;
       return batch >= (layer.h_planes == 1 ? fewest.bytes : fewest.wide) ? 1 : INT64_MAX;
@@ -622,7 +654,7 @@ Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceR
 
 Status launch(const DeviceLayer& layer, PersistentForm asked, const DeviceRun& run, cudaStream_t stream) {
   const PersistentLayer& p = layer.persistent;
-  const PersistentForm form = form_of(p, asked, run.batch);
+  const PersistentForm form = form_of(p, asked, run.batch, run.steps);
   if (form == PersistentForm::kProducts)
     return launch_products(p, chunk_of(p, run, run.state, 0, run.steps), rows_of(p, run, 0, run.steps, true),
                            run.scratch, stream);
@@ -645,8 +677,8 @@ Status launch(const DeviceLayer& layer, PersistentForm asked, const DeviceRun& r
 }
 
 /// Two cooperative launches would only wait for each other's blocks.
-bool runs_beside(const DeviceLayer& layer, PersistentForm asked, int64_t batch) {
-  const PersistentForm form = form_of(layer.persistent, asked, batch);
+bool runs_beside(const DeviceLayer& layer, PersistentForm asked, int64_t batch, int64_t steps) {
+  const PersistentForm form = form_of(layer.persistent, asked, batch, steps);
   return form != PersistentForm::kGrid && (form != PersistentForm::kPortable || layer.persistent.portable.blocks == 1);
 }
 
@@ -659,8 +691,8 @@ bool runs_beside(const DeviceLayer& layer, PersistentForm asked, int64_t batch) 
   Status name##_launch(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits&, cudaStream_t stream) { \
     return launch(layer, PersistentForm::form, run, stream);                                                       \
   }                                                                                                                \
-  bool name##_beside(const DeviceLayer& layer, int64_t batch) {                                                    \
-    return runs_beside(layer, PersistentForm::form, batch);                                                        \
+  bool name##_beside(const DeviceLayer& layer, int64_t batch, int64_t steps) {                                     \
+    return runs_beside(layer, PersistentForm::form, batch, steps);                                                 \
   }
 ISOBIT_PERSISTENT_FORM(persistent, kChosen)
 ISOBIT_PERSISTENT_FORM(cluster, kCluster)

@@ -22,7 +22,7 @@ Result<int64_t> chunks_of(const GruLayerParameters& p, int64_t batch, int64_t st
 
 /// Teams of gru_grid_many (cuda_grid.cuh) that a run of so many sequences takes on the current device; 0: clusters, or
 /// gru_grid_few, run it. kUnsupported: `persistent` cannot run the layer.
-Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch);
+Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch, int64_t steps);
 
 }  // namespace isobit::cuda
 

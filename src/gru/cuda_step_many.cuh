@@ -81,8 +81,9 @@ __global__ void __launch_bounds__(kManyStepThreads) gru_step_many(const __grid_c
   const int rounds = x_rounds + (a.sides[1].pieces + kRoundPieces - 1) / kRoundPieces;
   uint8_t* const stages = shared + set * kStages * kStageBytes;
 
-  // Each set fetches its pieces itself, a thread the same places of each. What lies past the end of a row is read from
-  // within it, as its weights are zero; sequences that do not exist are not read, nor are their sums.
+  // Each set fetches its pieces itself, a thread the same places of each. What lies past the end of a row is not read,
+  // as its weights are zero: all blocks read the same rows, and few bytes that all of them ask for several times are
+  // slow to come. Sequences that do not exist are not read, nor are their sums.
   constexpr int kWeightLoads = (kWeights + kStepSetThreads - 1) / kStepSetThreads;
   const uint4* weights_from[kWeightLoads];
   int weights_round = 0, weights_left = 0;  // pieces of the side from the next one of this set on
@@ -134,13 +135,13 @@ __global__ void __launch_bounds__(kManyStepThreads) gru_step_many(const __grid_c
   const auto fetch_codes = [&](int place) {
     if (codes_left > 0) {
       auto* const to = reinterpret_cast<uint4*>(stages + place * kStageBytes) + kWeights;
-      const int at = codes_at < last_at ? codes_at : last_at;
-      const int next_at = codes_at + piece_bytes < last_at ? codes_at + piece_bytes : last_at;
+      const bool exists = codes_at <= last_at, next_exists = codes_at + piece_bytes <= last_at;
 #pragma unroll
       for (int j = 0; j < kCodeLoads; ++j)
         if (codes_to[j] >= 0) {
-          __pipeline_memcpy_async(to + codes_to[j], codes_from[j] + at, 16);
-          __pipeline_memcpy_async(to + (kPieceBytes / 16 + codes_to[j]), codes_from[j] + next_at, 16);
+          if (exists) __pipeline_memcpy_async(to + codes_to[j], codes_from[j] + codes_at, 16);
+          if (next_exists)
+            __pipeline_memcpy_async(to + (kPieceBytes / 16 + codes_to[j]), codes_from[j] + codes_at + piece_bytes, 16);
         }
       codes_at += kRoundPieces * piece_bytes;
       codes_left -= kRoundPieces;

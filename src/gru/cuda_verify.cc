@@ -23,6 +23,7 @@
 #include "isobit/cuda/host_gru.h"
 #include "isobit/cuda/table.h"
 #include "isobit/parallel.h"
+#include "linear/verify.h"
 
 namespace isobit::cuda {
 namespace {
@@ -365,7 +366,10 @@ Result<Fingerprints> fingerprint_all(int device, std::string_view kernel) {
     ISOBIT_ASSIGN_OR_RETURN(HostGru gru, HostGru::create(model, device));
     return execute_on(gru, run, {}, false, can_run(gru.device_gru(), run, kernel) ? kernel : std::string_view());
   };
-  return fingerprint_with(runs);
+  ISOBIT_ASSIGN_OR_RETURN(Fingerprints lines, fingerprint_with(runs));
+  // Of linear layers devices have no kernel. The text is still that of other machines, to be compared as a whole.
+  ISOBIT_RETURN_IF_ERROR(fingerprint_linear(std::nullopt, lines));
+  return lines;
 }
 
 }  // namespace isobit::cuda

@@ -31,9 +31,7 @@ namespace {
 /// Bytes ahead of loads of weights that come from memory, of all tiles that are read abreast: found by timing, for each
 /// width (docs/performance.md).
 template <int kStored>
-constexpr int64_t kPrefetchBytes = kStored == 1   ? 16384
-                                   : kStored == 2 ? 8192
-                                                  : 4096;
+constexpr int64_t kPrefetchBytes = kStored == 1 ? 16384 : 8192;
 
 /// What a register tile reads: kUnits units for kRows rows of x, groups of one chunk.
 struct TileArgs {
@@ -494,8 +492,8 @@ void product_of_bits(const DynamicProductArgs& args) {
   for (int64_t row = 0; row < args.m; row += kDynamicMaxM) {
     const int64_t m = args.m - row < kDynamicMaxM ? args.m - row : kDynamicMaxM;
     const bool few = m <= Vector::kRows;
-    // Narrow codes of one row are read slowly enough for one stream, two of wide ones are faster.
-    const int64_t abreast = !few ? kPanelTiles : m == 1 && kStored <= 2 ? 1 : kTilesAbreast;
+    // Two streams share what they load of x. One, of one row, is read faster from memory and the third-level cache.
+    const int64_t abreast = !few ? kPanelTiles : m == 1 ? 1 : kTilesAbreast;
     for (int64_t t = 0; t < args.tiles; t += abreast) {
       const int64_t tiles = args.tiles - t < abreast ? args.tiles - t : abreast;
       for (int64_t c = 0; c < chunks; ++c) {

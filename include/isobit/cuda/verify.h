@@ -28,7 +28,8 @@ Result<VerifyReport> verify_gru(int device, uint64_t minimum_outputs, uint64_t s
 Result<VerifyReport> verify_fp16(int device, uint64_t minimum_outputs, uint64_t seed,
                                  void (*progress)(void*, double fraction), void* context);
 
-/// isobit::fingerprint_all, every operation that a device computes; the same lines. (It has none of linear layers.)
+/// isobit::fingerprint_all, the same text: every operation that a device computes on the device, linear layers, of which
+/// it has no kernels, on this processor.
 /// `kernel`: of the GRU; models that it cannot run, and all of them where it is empty, take that of
 /// DeviceGru::choose_kernel.
 Result<Fingerprints> fingerprint_all(int device, std::string_view kernel = {});
