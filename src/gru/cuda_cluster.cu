@@ -346,13 +346,14 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
 bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t steps) {
   const Spread spread = spread_of(layer, batch);
   if (spread.is_fastest) return false;
-  // By timing on an H200, H = 640 to 1024: where a team has one tile that is nearly full gru_cluster takes 0.92 to 1.03
-  // of the time, with 640 units 7 sequences up to 1.12, and with 768 6 sequences 0.91 of 5 steps and 1.06 of 256. Of
-  // few steps it has less to begin with: 128 sequences of 768 0.95 of 5 steps and 1.34 of 256.
+  // By timing on an H200, H = 640 to 1024, the time of gru_cluster by that of gru_cluster_many. One tile a team that is
+  // nearly full: 0.92 to 1.03, with 640 units 7 sequences up to 1.12, and with 768 6 sequences 1.05 of 3 steps, 0.91 of
+  // 5 and 1.06 of 256.
   if (spread.tiles.count == 1) {
     if (layer.hidden_size <= 640) return !(spread.each == kMaxTileSequences && steps <= 16);
-    return !(spread.each >= 7 || (spread.each >= 5 && steps >= 4 && steps <= 8));
+    return !(spread.each >= 7 || (spread.each == 6 && steps >= 4 && steps <= 8));
   }
+  // Of few steps it has less to begin with: 128 sequences of 768 0.95 of 5 steps and 1.34 of 256.
   return !(layer.hidden_size <= 768 && layer.h_planes == 1 && batch > 96 && steps <= 6);
 }
 

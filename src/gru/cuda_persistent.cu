@@ -450,9 +450,9 @@ constexpr FewestSequences kFewestProductSequences[] = {
     // Otherwise: 24 (0.96), 32 (0.99), 48 (0.93); wide: 128 (1.21), 192 (0.81).
     // Copied: 32 (1.04), 48 (0.93); wide: 24 (1.14), 48 (0.93).
     {384, {24, 161}, {33, 48}},
-    // Otherwise: 24 (1.01), 64 (1.02), 96 (0.99), 128 (0.96), with C = 2 H 48 (0.88); wide: 128 (1.22), 192 (0.88).
+    // Otherwise: 24 (1.01), 64 (1.02), 96 (0.99), 128 (0.96); wide: 128 (1.22), 192 (0.88).
     // Copied: 24 (1.07), 32 (0.94); wide: 24 (1.13), 32 (1.02), 48 (0.99).
-    {512, {33, 161}, {32, 32}},
+    {512, {65, 161}, {32, 32}},
     // Otherwise: 24 (1.07), 32 (0.83); wide: 64 (1.09), 96 (1.03).
     // Copied: 16 (1.06), 24 (0.97); wide: 16 (1.11), 24 (0.97).
     {640, {25, 97}, {17, 24}},
@@ -481,11 +481,12 @@ constexpr FewestSequences kFewestSequencesOfFewInputs[] = {
     {1056, {17, 65}, {17, 17}},    // 24 (0.92); wide: 64 (1.24), 96 (0.87); wide copied: 8 (1.27), 24 (1.01)
     {INT64_MAX, {9, 9}, {9, 9}},   // 1536, 8 (1.22), 16 (0.89); wide: 8 (1.23), 16 (0.92); copied: 8 (1.11); 8 (1.06)
 };
-/// The same with C above 5 H / 2 (--input 2048).
+/// The same with C above 5 H / 4, of h of two bytes above 5 H / 2 (--input 1024, 2048).
 constexpr FewestSequences kFewestSequencesOfManyInputs[] = {
     {320, {49, 33}, {49, 33}},    // otherwise: 48 (1.25), 64 (0.83); copied: 48 (1.17), 64 (0.81)
     {384, {33, 33}, {33, 33}},    // 32 (1.20), 48 (0.80); wide: 32 (1.03), 48 (0.85); copied: 32 (1.11); 32 (0.96)
-    {512, {33, 33}, {32, 24}},    // 32 (1.06), 48 (0.79); wide: 48 (0.92); copied: 32 (0.99); wide: 24 (0.93)
+    {512, {33, 33}, {32, 24}},    // C = 1024: 32 (1.12), 48 (0.88), 2048: 32 (1.06), 48 (0.79); wide: 48 (0.92);
+                                  // copied: 32 (1.03), 32 (0.99); wide: 24 (0.93)
     {640, {25, 17}, {17, 17}},    // 24 (0.99), 32 (0.72); wide: 24 (0.97); copied: 24 (0.95); wide: 16 (0.96)
     {1056, {17, 17}, {17, 8}},    // 768: 16 (1.06), 24 (0.75); wide: 16 (0.96); copied: 16 (1.04); wide: 8 (1.05)
     {INT64_MAX, {9, 8}, {9, 8}},  // not timed, as 1536 with fewer inputs
@@ -550,7 +551,7 @@ int64_t products_fewest_steps(std::span<const DeviceLayer> layers, int64_t batch
   const int64_t inputs = layers.front().input_size;
   std::span<const FewestSequences> rows = kFewestProductSequences;
   if (4 * inputs <= 3 * layer.hidden_size) rows = kFewestSequencesOfFewInputs;
-  if (2 * inputs > 5 * layer.hidden_size) rows = kFewestSequencesOfManyInputs;
+  if (4 * inputs > 5 * layer.h_planes * layer.hidden_size) rows = kFewestSequencesOfManyInputs;
   for (const FewestSequences& row : rows)
     if (layer.hidden_size <= row.hidden) {
       const FewestSequences::Widths& fewest = copies ? row.copied : row.otherwise;

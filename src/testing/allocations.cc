@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <new>
 #include <vector>
@@ -59,6 +60,18 @@ void* realloc(void* old, size_t size) noexcept {
 void* aligned_alloc(size_t alignment, size_t size) noexcept {
   count_allocation();
   return __libc_memalign(alignment, size);
+}
+void* memalign(size_t alignment, size_t size) noexcept {
+  count_allocation();
+  return __libc_memalign(alignment, size);
+}
+// What aligned operator new calls differs between versions of libstdc++.
+int posix_memalign(void** out, size_t alignment, size_t size) noexcept {
+  count_allocation();
+  void* const memory = __libc_memalign(alignment, size);
+  if (memory == nullptr) return ENOMEM;
+  *out = memory;
+  return 0;
 }
 }
 #endif
