@@ -149,7 +149,7 @@ struct Spread {
   const PersistentCut* cut = nullptr;
   Tiles tiles{};
   int64_t each = 0;        // sequences of a team
-  bool is_fastest = true;  // gru_cluster_many, where it runs, is no faster
+  bool is_fastest = true;  // gru_cluster_many, where it runs, is no faster of any number of steps
 };
 /// gru_cluster with 4 k tiles has all of R in one block.
 bool runs_few_only(const PersistentCut& cut) { return cut.k_tiles == 4 && cut.cluster > 1; }
@@ -203,7 +203,7 @@ int32_t few_of(int32_t planes, const PersistentCut& cut) {
 
 /// The ways to cut a layer into teams, few, and which is the fastest for how many sequences of a team, found by timing
 /// on an H200. More blocks have less to multiply and more to exchange; smaller clusters leave room for more. Of a
-/// team's sequences the last cut has no limit, or more go to gru_cluster_many.
+/// team's sequences the last cut has no limit, or of more takes_cluster_many decides.
 template <typename Ratio>
 void cut(PersistentLayer& layer) {
   const int32_t hidden = layer.hidden_size;
@@ -346,14 +346,16 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
 bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t steps) {
   const Spread spread = spread_of(layer, batch);
   if (spread.is_fastest) return false;
+  if (layer.hidden_size <= 512 || layer.ratios.h == RatioType::kDouble)
+    return true;  // what follows was not timed there
   // By timing on an H200, H = 640 to 1024, the time of gru_cluster by that of gru_cluster_many. One tile a team that is
-  // nearly full: 0.92 to 1.03, with 640 units 7 sequences up to 1.12, and with 768 6 sequences 1.05 of 3 steps, 0.91 of
-  // 5 and 1.06 of 256.
+  // nearly full: 0.92 to 1.03; with 640 units 7 sequences up to 1.12, 8 0.95 of 5 to 16 steps and 1.08 of 256; 6 with
+  // 768 1.05 of 3 steps, 0.91 of 5 and 1.06 of 256, with 1024 0.95 to 1.05.
   if (spread.tiles.count == 1) {
     if (layer.hidden_size <= 640) return !(spread.each == kMaxTileSequences && steps <= 16);
     return !(spread.each >= 7 || (spread.each == 6 && steps >= 4 && steps <= 8));
   }
-  // Of few steps it has less to begin with: 128 sequences of 768 0.95 of 5 steps and 1.34 of 256.
+  // Of few steps its shorter start counts: 128 sequences of 768 0.95 of 5 steps and 1.34 of 256.
   return !(layer.hidden_size <= 768 && layer.h_planes == 1 && batch > 96 && steps <= 6);
 }
 

@@ -97,7 +97,8 @@ bool takes_portable(const PersistentLayer& layer, int64_t batch) {
   if (!layer.grid || layer.ratios.h == RatioType::kDouble || layer.portable.teams < 2) return false;
   return layer.h_planes == 2 ? batch > 4 && batch <= 8 : batch > 8 && batch <= 16;
 }
-/// The fastest form of a run that any form can take. That it is gru_portable does not depend on the steps.
+/// The fastest form of a run that any form can take. That it is gru_portable does not depend on the
+/// steps, but where no cluster finds room.
 PersistentForm fastest_form(const PersistentLayer& layer, int64_t batch, int64_t steps) {
   if (fits(layer, PersistentForm::kPortable) && takes_portable(layer, batch)) return PersistentForm::kPortable;
   if (fits(layer, PersistentForm::kGrid) && takes_grid(layer, batch, steps)) return PersistentForm::kGrid;
@@ -470,25 +471,25 @@ constexpr FewestSequences kFewestProductSequences[] = {
     // Copied: 4 (1.12), 8 (0.96); wide: 3 (1.08), 4 (1.00).
     {INT64_MAX, {8, 8}, {8, 4}},
 };
-/// The same with C to 3 H / 4 (isobit bench gru --device cuda --kernel step,products --input 64 --mode
-/// two-states,streaming).
+/// The same, in the order otherwise, wide, copied, wide copied, with C to 3 H / 4 (isobit bench gru --device cuda
+/// --kernel step,products --input 64 --mode two-states,streaming).
 constexpr FewestSequences kFewestSequencesOfFewInputs[] = {
-    {320, {193, 193}, {129, 64}},  // otherwise: 128 (1.18); copied: 64 (1.10), 128 (1.06)
-    {384, {161, 161}, {33, 48}},   // 128 (1.14); wide: 128 (1.27); copied: 48 (0.96), 96 (1.03); wide: 48 (1.00)
-    {512, {161, 161}, {65, 129}},  // 128 (1.13); wide: 128 (1.34); copied: 64 (1.11), 96 (1.03); wide: 64 (1.08)
-    {640, {97, 97}, {17, 25}},     // 96 (1.12), 128 (0.83); wide: 128 (0.83); copied: 24 (0.84); wide: 32 (0.96)
-    {768, {65, 65}, {17, 17}},     // 64 (1.16), 96 (0.88); wide: 96 (0.80); copied: 24 (1.00); wide: 24 (1.03)
-    {1056, {17, 65}, {17, 17}},    // 24 (0.92); wide: 64 (1.24), 96 (0.87); wide copied: 8 (1.27), 24 (1.01)
-    {INT64_MAX, {9, 9}, {9, 9}},   // 1536, 8 (1.22), 16 (0.89); wide: 8 (1.23), 16 (0.92); copied: 8 (1.11); 8 (1.06)
+    {320, {193, 193}, {129, 64}},  // 128 (1.18); 128 (1.33); 64 (1.10), 128 (1.04); 48 (1.10), 64 (1.05)
+    {384, {161, 161}, {33, 48}},   // 128 (1.14); 128 (1.27); 48 (0.96), 96 (1.03); 48 (1.00)
+    {512, {161, 161}, {65, 129}},  // 128 (1.13); 128 (1.34); 64 (1.11), 96 (1.03); 64 (1.08), 128 (1.04)
+    {640, {97, 97}, {17, 25}},     // 96 (1.12), 128 (0.83); 128 (0.83); 24 (0.97); 24 (1.10), 32 (0.96)
+    {768, {65, 65}, {17, 17}},     // 64 (1.16), 96 (0.88); 96 (0.80); 16 (1.01), 24 (1.00); 16 (1.16), 24 (1.03)
+    {1056, {17, 65}, {17, 17}},    // 24 (1.03); 64 (1.24), 96 (0.87); 16 (1.02), 24 (0.99); 8 (1.27), 24 (1.01)
+    {INT64_MAX, {9, 9}, {9, 9}},   // 1536, 8 (1.22), 12 (1.00); 8 (1.23), 12 (0.90); 8 (1.11); 8 (1.06)
 };
 /// The same with C above 5 H / 4, of h of two bytes above 5 H / 2 (--input 1024, 2048).
 constexpr FewestSequences kFewestSequencesOfManyInputs[] = {
-    {320, {49, 33}, {49, 33}},    // otherwise: 48 (1.25), 64 (0.83); copied: 48 (1.17), 64 (0.81)
-    {384, {33, 33}, {33, 33}},    // 32 (1.20), 48 (0.80); wide: 32 (1.03), 48 (0.85); copied: 32 (1.11); 32 (0.96)
-    {512, {33, 33}, {32, 24}},    // C = 1024: 32 (1.12), 48 (0.88), 2048: 32 (1.06), 48 (0.79); wide: 48 (0.92);
-                                  // copied: 32 (1.03), 32 (0.99); wide: 24 (0.93)
-    {640, {25, 17}, {17, 17}},    // 24 (0.99), 32 (0.72); wide: 24 (0.97); copied: 24 (0.95); wide: 16 (0.96)
-    {1056, {17, 17}, {17, 8}},    // 768: 16 (1.06), 24 (0.75); wide: 16 (0.96); copied: 16 (1.04); wide: 8 (1.05)
+    {320, {49, 33}, {49, 33}},    // 48 (1.25), 64 (0.83); as 384; 48 (1.17), 64 (0.81); as 384
+    {384, {33, 33}, {33, 33}},    // 32 (1.20), 48 (0.80); 32 (1.03), 48 (0.85); 32 (1.11), 48 (0.77); 32 (0.96)
+    {512, {33, 33}, {32, 24}},    // C = 1024: 32 (1.12), 48 (0.88); 2048: 32 (1.06), 48 (0.79); 48 (0.92); 32 (0.99);
+                                  // 24 (0.93)
+    {640, {25, 17}, {17, 17}},    // 24 (0.99), 32 (0.72); 24 (0.97); 24 (0.95); 16 (0.96), 24 (0.85)
+    {1056, {17, 17}, {17, 8}},    // 768: 16 (1.06), 24 (0.75); 16 (0.96), 24 (0.83); 16 (1.04), 24 (0.73); 8 (1.05)
     {INT64_MAX, {9, 8}, {9, 8}},  // not timed, as 1536 with fewer inputs
 };
 
@@ -548,7 +549,7 @@ int64_t persistent_fewest_steps(std::span<const DeviceLayer> layers, int64_t bat
 
 int64_t products_fewest_steps(std::span<const DeviceLayer> layers, int64_t batch, bool copies) {
   const PersistentLayer& layer = layers.front().persistent;
-  const int64_t inputs = layers.front().input_size;
+  const int64_t inputs = layers.front().input_size;  // later layers have H or 2 H
   std::span<const FewestSequences> rows = kFewestProductSequences;
   if (4 * inputs <= 3 * layer.hidden_size) rows = kFewestSequencesOfFewInputs;
   if (4 * inputs > 5 * layer.h_planes * layer.hidden_size) rows = kFewestSequencesOfManyInputs;

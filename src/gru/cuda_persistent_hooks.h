@@ -20,8 +20,8 @@ void set_chunk_bytes(int64_t bytes);
 /// Chunks of a run of a layer.
 Result<int64_t> chunks_of(const GruLayerParameters& p, int64_t batch, int64_t steps);
 
-/// Teams of gru_grid_many (cuda_grid.cuh) that a run of so many sequences takes on the current device; 0: clusters, or
-/// gru_grid_few, run it. kUnsupported: `persistent` cannot run the layer.
+/// Teams of gru_grid_many (cuda_grid.cuh) that a run of so many sequences and steps takes on the current device; 0:
+/// clusters, or gru_grid_few, run it. kUnsupported: `persistent` cannot run the layer.
 Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch, int64_t steps);
 
 }  // namespace isobit::cuda

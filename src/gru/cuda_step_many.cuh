@@ -81,9 +81,9 @@ __global__ void __launch_bounds__(kManyStepThreads) gru_step_many(const __grid_c
   const int rounds = x_rounds + (a.sides[1].pieces + kRoundPieces - 1) / kRoundPieces;
   uint8_t* const stages = shared + set * kStages * kStageBytes;
 
-  // Each set fetches its pieces itself, a thread the same places of each. What lies past the end of a row is not read,
-  // as its weights are zero: all blocks read the same rows, and few bytes that all of them ask for several times are
-  // slow to come. Sequences that do not exist are not read, nor are their sums.
+  // Each set fetches its pieces itself, a thread the same places of each. What lies past the end of a row is not read:
+  // its weights are zero, and all blocks read the same rows, so that few bytes are slow to come if each asks for them
+  // several times. Sequences that do not exist are not read, nor are their sums.
   constexpr int kWeightLoads = (kWeights + kStepSetThreads - 1) / kStepSetThreads;
   const uint4* weights_from[kWeightLoads];
   int weights_round = 0, weights_left = 0;  // pieces of the side from the next one of this set on

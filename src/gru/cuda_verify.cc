@@ -352,6 +352,7 @@ Result<VerifyReport> verify_fp16(int device, uint64_t minimum_outputs, uint64_t 
 }
 
 Result<Fingerprints> fingerprint_all(int device, std::string_view kernel) {
+  const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(use_device(device));
   const std::span<const DeviceGruKernel> rows = gru_kernels();
   std::string names;

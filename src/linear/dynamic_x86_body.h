@@ -32,6 +32,11 @@ namespace {
 /// width (docs/performance.md).
 template <int kStored>
 constexpr int64_t kPrefetchBytes = kStored == 1 ? 16384 : 8192;
+/// The same of each tile of a panel.
+template <int kStored>
+constexpr int64_t kPanelPrefetchBytes = kStored == 1   ? 8192
+                                        : kStored == 4 ? 2048
+                                                       : 4096;
 
 /// What a register tile reads: kUnits units for kRows rows of x, groups of one chunk.
 struct TileArgs {
@@ -406,7 +411,7 @@ ISOBIT_HD void decode(const uint8_t* from, int64_t blocks, uint8_t* to, int64_t 
   for (int64_t i = 0; i < blocks; ++i, from += kDynamicBlockBytes) {
     unroll<kUnitsPerTile>(ISOBIT_UNROLLED(u) {
       const Vector::Bytes bytes = Vector::load_bytes(from + 4 * unit_lane(u));
-      __builtin_prefetch(from + kPrefetchBytes<kStored> / 2);
+      __builtin_prefetch(from + kPanelPrefetchBytes<kStored>);
       unroll<kFields>(ISOBIT_UNROLLED(field) {
         Vector::store_bytes(to + field * stride + 4 * unit_lane(u),
                             Vector::field<field * kStored - kLow, kMask>(bytes));
@@ -492,7 +497,8 @@ void product_of_bits(const DynamicProductArgs& args) {
   for (int64_t row = 0; row < args.m; row += kDynamicMaxM) {
     const int64_t m = args.m - row < kDynamicMaxM ? args.m - row : kDynamicMaxM;
     const bool few = m <= Vector::kRows;
-    // Two streams share what they load of x. One, of one row, is read faster from memory and the third-level cache.
+    // Two streams share what they load of x. A single row is read in one, which is faster from memory and the
+    // third-level cache, slower from the second (docs/performance.md).
     const int64_t abreast = !few ? kPanelTiles : m == 1 ? 1 : kTilesAbreast;
     for (int64_t t = 0; t < args.tiles; t += abreast) {
       const int64_t tiles = args.tiles - t < abreast ? args.tiles - t : abreast;
