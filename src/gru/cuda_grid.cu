@@ -86,6 +86,10 @@ int64_t counter_bytes(int32_t turns, int32_t cluster) { return int64_t{turns} * 
 int64_t word_bytes(const PersistentLayer& layer, int32_t sequences) {
   return int64_t{2} * kFewCopies * layer.h_planes * layer.groups * few_columns(sequences) * 32;
 }
+int64_t zeroed_bytes(const PersistentLayer& layer, const Spread& spread) {
+  if (spread.columns == kFewSequences) return word_bytes(layer, spread.each);
+  return counter_bytes(spread.teams * spread.turns, layer.grid_cut.cluster);
+}
 int64_t exchange_bytes(const PersistentLayer& layer, const Spread& spread) {
   if (spread.columns == kFewSequences) return word_bytes(layer, kFewSequences);
   const int32_t turns = spread.teams * spread.turns;
@@ -229,6 +233,10 @@ int64_t grid_exchange_bytes(const PersistentLayer& layer, int64_t batch) {
   return bytes;
 }
 
+int64_t grid_zeroed_bytes(const PersistentLayer& layer, int64_t batch) {
+  return zeroed_bytes(layer, spread_of(layer, batch));
+}
+
 template <typename Ratio>
 Status launch_grid(const PersistentLayer& layer, const PersistentChunk& chunk, std::byte* exchange,
                    cudaStream_t stream) {
@@ -242,16 +250,16 @@ Status launch_grid(const PersistentLayer& layer, const PersistentChunk& chunk, s
   a.turns = spread.turns;
   a.cluster = layer.grid_cut.cluster;
   a.slots = spread.slots;
-  // Numbers of states and counts start from zero.
-  const int64_t counters = few ? word_bytes(layer, spread.each) : counter_bytes(spread.teams * spread.turns, a.cluster);
+  const int64_t counters = zeroed_bytes(layer, spread);
   a.words = reinterpret_cast<uint2*>(exchange);
   a.counters = reinterpret_cast<uint32_t*>(exchange);
   a.codes = reinterpret_cast<uint8_t*>(exchange + counters);
   for (int64_t n = 0; n < chunk.batch; n += spread.each) {
     a.first_sequence = static_cast<int32_t>(n);
     a.sequences = static_cast<int32_t>(std::min<int64_t>(spread.each, chunk.batch - n));
-    ISOBIT_RETURN_IF_ERROR(
-        cuda_status(cudaMemsetAsync(exchange, 0, static_cast<size_t>(counters), stream), "grid: counters"));
+    if (n > 0)
+      ISOBIT_RETURN_IF_ERROR(
+          cuda_status(cudaMemsetAsync(exchange, 0, static_cast<size_t>(counters), stream), "grid: counters"));
     LaunchAttributes attributes;
     cudaLaunchConfig_t config = launch_config<Ratio>(layer, spread, attributes);
     config.gridDim = dim3(static_cast<unsigned>(layer.groups * pieces_of(a.sequences, spread.team_sequences)));

@@ -154,6 +154,51 @@ inline __host__ __device__ FewShared few_shared(int planes, int table_entries) {
   return at;
 }
 
+inline constexpr int kTilePieces = 4 * 32;  // of 16 bytes: those of a block and k tile in GridArgs::fragments
+/// A warp's operands of mma, from its k tiles in the order of wgmma. Of each operand lane 4 g + q has columns 16 q to
+/// 16 q + 15 of a pair of k tiles. A pair passes through the 3 KB of shared memory at `words`, as whole pieces of 16
+/// bytes on the way to lanes and back: as words straight from global memory they took 3 us for each block's 96 KB.
+template <int KT>
+__device__ __forceinline__ void gather_few_weights(const uint4* fragments, uint32_t* words, uint4 (&weights)[3][KT]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  // Words of 16 columns of a unit, which lane q multiplies by. Shifts keep 16 lanes' words, or 8 lanes' pieces, in
+  // banks of their own.
+  const auto at = [](int q, int gate, int unit) {
+    return q * 192 + gate * 64 + (unit * 4 + q * 8 + (gate == 2 ? 16 : 0)) % 64;
+  };
+  const int row = lane / 4;  // of grid_row: 0 to 3 gate u and, 8 further, r; 4 to 7 gate n and nothing
+  const int g = row, q = lane % 4;
+  uint4 next[8];  // of a pair: [k tile][4 units by 4]
+#pragma unroll
+  for (int i = 0; i < 8; ++i) next[i] = load_weights(fragments + i * 32 + lane);
+#pragma unroll
+  for (int pair = 0; pair < KT / 2; ++pair) {
+    __syncwarp();  // the pair before has been read
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int unit = i % 4 * 4 + row % 4, column = i / 4 * 2;
+      words[at(column, row < 4 ? 0 : 2, unit) + q] = next[i].x;
+      words[at(column + 1, row < 4 ? 0 : 2, unit) + q] = next[i].z;
+      if (row >= 4) continue;
+      words[at(column, 1, unit) + q] = next[i].y;
+      words[at(column + 1, 1, unit) + q] = next[i].w;
+    }
+    if (pair + 1 < KT / 2) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) next[i] = load_weights(fragments + (pair + 1) * 2 * kTilePieces + i * 32 + lane);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate) {
+      const uint4 low = *reinterpret_cast<const uint4*>(words + at(q, gate, g));
+      const uint4 high = *reinterpret_cast<const uint4*>(words + at(q, gate, g + 8));
+      weights[gate][2 * pair] = uint4{low.x, high.x, low.y, high.y};
+      weights[gate][2 * pair + 1] = uint4{low.z, high.z, low.w, high.w};
+    }
+  }
+  __syncwarp();
+}
+
 /// KT: k tiles of a warp. Planes: bytes of a code of h.
 template <int KT, int Planes, typename Ratio>
 __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_constant__ GridArgs<Ratio> a) {
@@ -201,22 +246,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
       constexpr int kPolls = kPassPlanes * kPlanePolls;
       constexpr int kPitch = received_pitch(kColumns);
       uint4 weights[3][KT];
-      {
-        const auto* const fragments = reinterpret_cast<const uint32_t*>(a.fragments);
-        const auto word = [&](int gate, int unit, int k) {
-          return fragments[grid_word(KT * kFewWarps, block, gate, unit, warp * KT * 32 + k)];
-        };
-#pragma unroll
-        for (int kt = 0; kt < KT; ++kt) {
-          // Of each operand of mma, lane 4 g + q has columns 16 q to 16 q + 15 of a pair of k tiles: for that the order
-          // of k differs from that in `fragments`.
-          const int k = kt / 2 * 64 + q * 16 + kt % 2 * 8;
-#pragma unroll
-          for (int gate = 0; gate < 3; ++gate)
-            weights[gate][kt] =
-                uint4{word(gate, g, k), word(gate, g + 8, k), word(gate, g, k + 4), word(gate, g + 8, k + 4)};
-        }
-      }
+      gather_few_weights<KT>(a.fragments + (int64_t{block} * kFewWarps + warp) * KT * kTilePieces, received, weights);
       uint32_t all = 0;  // polls of this lane
 #pragma unroll
       for (int i = 0; i < kPolls; ++i) {

@@ -32,7 +32,10 @@ void pack_grid(const GruLayerParameters& p, PersistentPack& pack);
 /// Device memory that crosses between blocks in runs of up to `batch` sequences.
 int64_t grid_exchange_bytes(const PersistentLayer& layer, int64_t batch);
 
-/// `exchange`: grid_exchange_bytes.
+/// Of these, from the first one on, those that are zero when a run of so many sequences begins: numbers of states, counts.
+int64_t grid_zeroed_bytes(const PersistentLayer& layer, int64_t batch);
+
+/// `exchange`: grid_exchange_bytes, of which the first grid_zeroed_bytes are zero.
 template <typename Ratio>
 Status launch_grid(const PersistentLayer& layer, const PersistentChunk& chunk, std::byte* exchange,
                    cudaStream_t stream);

@@ -12,6 +12,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/cuda_launch.h"
+#include "core/cuda_ptx.cuh"
 #include "core/cuda_status.h"
 #include "gru/cuda_cluster.h"
 #include "gru/cuda_grid.h"
@@ -628,16 +630,44 @@ PersistentChunk chunk_of(const PersistentLayer& p, const DeviceRun& run, const v
   return chunk;
 }
 
-/// Steps [first, first + steps) of a run, which begins with them or goes on; x and ih: room for them. Three grids: the
-/// padding of x, where the product cannot read it as it is, the product, and gru_cluster or gru_cluster_many begin
-/// early: before they have waited for the grid in front of them they touch nothing but constants and shared memory. The
-/// launches of gru_grid and gru_portable are ordinary ones.
+constexpr int kZeroThreads = 128;
+__global__ void __launch_bounds__(kZeroThreads) zero_exchange(uint4* pieces, uint32_t count) {
+  let_next_grid_start();
+  wait_for_grid_before();
+  const uint32_t i = blockIdx.x * kZeroThreads + threadIdx.x;
+  if (i < count) pieces[i] = uint4{};
+}
+/// What numbers of states and counts begin with. Before the product, which begins meanwhile: between it and the
+/// recurrence nothing would overlap. A launch of our own, as the product waits for no other work early.
+Status launch_zero_exchange(const PersistentLayer& p, PersistentForm form, int64_t batch, std::byte* exchange,
+                            cudaStream_t stream) {
+  const int64_t bytes = form == PersistentForm::kGrid       ? grid_zeroed_bytes(p, batch)
+                        : form == PersistentForm::kPortable ? portable_zeroed_bytes(p, batch)
+                                                            : 0;
+  if (bytes == 0) return {};
+  const auto pieces = static_cast<uint32_t>(bytes / 16);
+  cudaLaunchAttribute early = early_start();
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3((pieces + kZeroThreads - 1) / kZeroThreads);
+  config.blockDim = dim3(kZeroThreads);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = product_shape(p).starts_early ? 1 : 0;
+  return cuda_status(cudaLaunchKernelEx(&config, zero_exchange, reinterpret_cast<uint4*>(exchange), pieces),
+                     "kernel zero_exchange");
+}
+
+/// Steps [first, first + steps) of a run, which begins with them or goes on; x and ih: room for them. Up to four grids:
+/// zeros where gru_grid or gru_portable count, the padding of x, where the product cannot read it as it is, the
+/// product, and gru_cluster or gru_cluster_many begin early: before they have waited for the grid in front of them they
+/// touch nothing but constants and shared memory. The launches of gru_grid and gru_portable are ordinary ones.
 Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceRun& run, bool begins, int64_t first,
                     int64_t steps, uint8_t* x, uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
   const ProductShape& shape = product_shape(p);
   const ProductRows rows = rows_of(p, run, first, steps, begins);
   const ProductKernel kernel = choose_product_kernel(shape, rows.rows);
   const bool pads = !reads_in_place(shape, kernel, rows);
+  ISOBIT_RETURN_IF_ERROR(launch_zero_exchange(p, form, run.batch, exchange, stream));
   if (pads) ISOBIT_RETURN_IF_ERROR(pad_product_x(shape, kernel, rows, x, stream));
   ISOBIT_RETURN_IF_ERROR(with_ratios(p.ratios.x, [&](auto ratio) {
     return launch_product(std::get<DeviceProduct<decltype(ratio)>>(p.W), kernel, rows, pads ? x : nullptr, ih, stream);

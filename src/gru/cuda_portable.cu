@@ -88,6 +88,12 @@ int64_t portable_exchange_bytes(const PersistentLayer& layer, int64_t batch) {
                     batch > most ? kPortableSequences : pieces_of(most, cut.teams));
 }
 
+int64_t portable_zeroed_bytes(const PersistentLayer& layer, int64_t batch) {
+  if (layer.portable.blocks == 1) return 0;
+  const Spread spread = spread_of(layer.portable, batch);
+  return word_bytes(layer, pieces_of(spread.each, spread.team_sequences), spread.team_sequences);
+}
+
 int64_t portable_launches(const PersistentLayer& layer, int64_t batch) {
   return pieces_of(batch, spread_of(layer.portable, batch).each);
 }
@@ -120,10 +126,9 @@ Status launch_portable(const PersistentLayer& layer, const PersistentChunk& chun
     cooperative.id = cudaLaunchAttributeCooperative;
     cooperative.val.cooperative = 1;
     if (cut.blocks > 1) {
-      // Numbers of states start from zero.
-      const int64_t bytes = word_bytes(layer, teams, spread.team_sequences);
-      ISOBIT_RETURN_IF_ERROR(
-          cuda_status(cudaMemsetAsync(exchange, 0, static_cast<size_t>(bytes), stream), "portable: words"));
+      const auto bytes = static_cast<size_t>(word_bytes(layer, teams, spread.team_sequences));
+      if (n > 0)
+        ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMemsetAsync(exchange, 0, bytes, stream), "portable: words"));
       config.attrs = &cooperative;
       config.numAttrs = 1;
     }

@@ -24,7 +24,10 @@ int64_t portable_exchange_bytes(const PersistentLayer& layer, int64_t batch);
 /// Of a chunk of a run of so many sequences.
 int64_t portable_launches(const PersistentLayer& layer, int64_t batch);
 
-/// `exchange`: portable_exchange_bytes.
+/// Of these, from the first one on, those that are zero when a run of so many sequences begins: numbers of states.
+int64_t portable_zeroed_bytes(const PersistentLayer& layer, int64_t batch);
+
+/// `exchange`: portable_exchange_bytes, of which the first portable_zeroed_bytes are zero.
 template <typename Ratio>
 Status launch_portable(const PersistentLayer& layer, const PersistentChunk& chunk, std::byte* exchange,
                        cudaStream_t stream);
