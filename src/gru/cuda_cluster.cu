@@ -345,9 +345,18 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
 
 bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t steps) {
   const Spread spread = spread_of(layer, batch);
+  const bool timed = layer.hidden_size > 512 && layer.ratios.h != RatioType::kDouble;  // what follows
+  // Of few steps what counts is whether the clusters find room beside the blocks of the product, which are few for few
+  // rows. By timing, H = 640 and 768, 1 to 36 sequences, the time of gru_cluster_many by that of gru_cluster: 640 units
+  // with seven teams or over 64 rows 0.86 to 0.99, else 1.06 to 1.16; 768 with three sequences or more and to 128 rows
+  // 0.85 to 1.02, else 1.00 to 1.18 (with two planes and 16 sequences or more 0.97 to 1.04).
+  if (timed && layer.hidden_size <= 768 && batch <= 36 && steps <= 10) {
+    const int64_t rows = batch * steps;
+    if (layer.hidden_size > 640) return batch > 2 && rows <= 128;
+    return rows > 64 || (batch + spread.each - 1) / spread.each == spread.cut->room;
+  }
   if (spread.is_fastest) return false;
-  if (layer.hidden_size <= 512 || layer.ratios.h == RatioType::kDouble)
-    return true;  // what follows was not timed there
+  if (!timed) return true;
   // By timing on an H200, H = 640 to 1024, the time of gru_cluster by that of gru_cluster_many. One tile a team that is
   // nearly full: 0.92 to 1.03; with 640 units 7 sequences up to 1.12, 8 0.95 of 5 to 16 steps and 1.08 of 256; 6 with
   // 768 1.05 of 3 steps, 0.91 of 5 and 1.06 of 256, with 1024 0.95 to 1.05.
