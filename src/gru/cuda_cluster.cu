@@ -346,10 +346,10 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
 bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t steps) {
   const Spread spread = spread_of(layer, batch);
   const bool timed = layer.hidden_size > 512 && layer.ratios.h != RatioType::kDouble;  // what follows
-  // Of few steps what counts is whether the clusters find room beside the blocks of the product, which are few for few
-  // rows. By timing, H = 640 and 768, 1 to 36 sequences, the time of gru_cluster_many by that of gru_cluster: 640 units
-  // with seven teams or over 64 rows 0.86 to 0.99, else 1.06 to 1.16; 768 with three sequences or more and to 128 rows
-  // 0.85 to 1.02, else 1.00 to 1.18 (with two planes and 16 sequences or more 0.97 to 1.04).
+  // Of few steps what counts, it seems, is whether the clusters find room beside the blocks of the product, which are
+  // few for few rows. By timing, H = 640 and 768, 1 to 36 sequences, the time of gru_cluster_many by that of
+  // gru_cluster: 640 units with seven teams or over 64 rows 0.86 to 0.99, else 1.06 to 1.16; 768 with three sequences
+  // or more and to 128 rows 0.85 to 1.02, else 1.00 to 1.18 (with two planes and 16 sequences or more 0.97 to 1.04).
   if (timed && layer.hidden_size <= 768 && batch <= 36 && steps <= 10) {
     const int64_t rows = batch * steps;
     if (layer.hidden_size > 640) return batch > 2 && rows <= 128;

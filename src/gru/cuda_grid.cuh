@@ -157,7 +157,7 @@ inline __host__ __device__ FewShared few_shared(int planes, int table_entries) {
 inline constexpr int kTilePieces = 4 * 32;  // of 16 bytes: those of a block and k tile in GridArgs::fragments
 /// A warp's operands of mma, from its k tiles in the order of wgmma. Of each operand lane 4 g + q has columns 16 q to
 /// 16 q + 15 of a pair of k tiles. A pair passes through the 3 KB of shared memory at `words`, as whole pieces of 16
-/// bytes on the way to lanes and back: as words straight from global memory they took 3 us for each block's 96 KB.
+/// bytes on the way to lanes and back: words straight from global memory took 1 to 2 us more.
 template <int KT>
 __device__ __forceinline__ void gather_few_weights(const uint4* fragments, uint32_t* words, uint4 (&weights)[3][KT]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

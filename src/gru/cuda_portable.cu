@@ -127,8 +127,7 @@ Status launch_portable(const PersistentLayer& layer, const PersistentChunk& chun
     cooperative.val.cooperative = 1;
     if (cut.blocks > 1) {
       const auto bytes = static_cast<size_t>(word_bytes(layer, teams, spread.team_sequences));
-      if (n > 0)
-        ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMemsetAsync(exchange, 0, bytes, stream), "portable: words"));
+      if (n > 0) ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMemsetAsync(exchange, 0, bytes, stream), "portable: words"));
       config.attrs = &cooperative;
       config.numAttrs = 1;
     }
