@@ -4,9 +4,10 @@
 // every tile has a block.
 //
 // A tile is 128 rows of x, or 64 of codes of two bytes, both planes, and kOneTileColumns columns. Warps 0-3 and 4-7, a
-// warpgroup each, multiply half of the columns, in groups of 48, by all rows. Warps 8 and 9 fill a ring of stages: 128
-// rows x 128 bytes of x and as deep a piece of W. W, which is constant, warp 8 asks for before x is there. Two more
-// warps do nothing, so that registers can be traded.
+// warpgroup each, multiply 64 of the rows, or one of the planes, by all columns: half of 96 columns by all rows would
+// read 146 bytes of shared memory a cycle at the rate of the tensor cores, which is more than there are. Warps 8 and 9
+// fill a ring of stages: 128 rows x 128 bytes of x and as deep a piece of W. W, which is constant, warp 8 asks for
+// before x is there. Two more warps do nothing, so that registers can be traded.
 //
 // Sums go to shared memory, where the stages were, and what becomes of them is a loop that each thread goes through for
 // rows of the same columns. Without that it would be thousands of instructions that run once, which take longer to
@@ -29,8 +30,7 @@
 
 namespace isobit::cuda {
 
-inline constexpr int32_t kOneTileColumns[] = {96, 144};
-inline constexpr int kOneTileGroup = 48;  // columns
+inline constexpr int32_t kOneTileColumns[] = {48, 96, 144};
 inline constexpr int kOneTileThreads = 128 * (kWgmmaGroups + 1), kOneTileRowTiles = 2, kOneTileMaxCluster = 2;
 inline constexpr int kOneTileXBytes = kOneTileRowTiles * kWgmmaStageBytes;
 inline constexpr int kOneTileShared = 227 * 1024;  // that a block has on sm_90
@@ -56,7 +56,9 @@ struct OneTile {
 /// Calls body with one of kOneTileColumns as a constant.
 template <typename Body>
 auto with_columns(int32_t columns, Body body) {
-  return columns == 96 ? body(std::integral_constant<int, 96>()) : body(std::integral_constant<int, 144>());
+  return columns == 48   ? body(std::integral_constant<int, 48>())
+         : columns == 96 ? body(std::integral_constant<int, 96>())
+                         : body(std::integral_constant<int, 144>());
 }
 /// Blocks for all rows of a tile's columns, in whole clusters.
 inline int64_t one_tile_row_blocks(const ProductShape& p, int64_t rows) {
@@ -179,27 +181,27 @@ __device__ __forceinline__ void load_codes_of_tile(const WgmmaArgs<Ratio>& a, co
   }
 }
 
-/// In both warpgroups, in one of Groups * 48 columns from `first_column` of the tile on: leaves sums in shared memory.
-template <int Planes, int Groups, int Columns, typename Ratio>
-__device__ __forceinline__ void multiply_columns(const WgmmaArgs<Ratio>& a, const OneTilePlace<Columns, Ratio>& at,
-                                                 int first_column, uint8_t* shared) {
+/// In a warpgroup each, of 64 rows or of a plane of them: leaves sums in shared memory.
+template <int Planes, int Columns, typename Ratio>
+__device__ __forceinline__ void multiply_one_tile(const WgmmaArgs<Ratio>& a, const OneTilePlace<Columns, Ratio>& at,
+                                                  int warp, uint8_t* shared) {
   using Tile = OneTile<Columns, Ratio>;
-  int32_t acc[kOneTileRowTiles][Groups * kOneTileGroup / 2];
+  static_assert(kOneTileRowTiles == kWgmmaGroups);
+  int32_t acc[Columns / 2];
   const int lane = read_lane();
+  const int rows = warp / 4;
   const bool releases = static_cast<uint32_t>(lane) < at.cluster;
   const uint32_t free_there = address_in(at.released, releases ? static_cast<uint32_t>(lane) : 0);
   uint32_t stage = 0, phase = 0, before = 0;  // before: the stage that the products under way but one read
   for (int block = 0; block < a.k_blocks; ++block) {
     barrier_wait(at.full + 8 * stage, phase);
-    const uint64_t x = wgmma_matrix(at.memory + stage * Tile::kStageBytes);
-    const uint64_t w = x + static_cast<uint64_t>((kOneTileXBytes + first_column * kWgmmaDepth) >> 4);
+    const uint64_t pieces = wgmma_matrix(at.memory + stage * Tile::kStageBytes);
+    const uint64_t x = pieces + static_cast<uint64_t>(rows * kWgmmaStageBytes >> 4);
+    const uint64_t w = pieces + (kOneTileXBytes >> 4);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kWgmmaDepth / 32; ++k)
-#pragma unroll
-      for (int i = 0; i < kOneTileRowTiles; ++i)
-        wgmma_s8<Groups * kOneTileGroup, Planes == 1>(acc[i], x + (i * kWgmmaStageBytes >> 4) + 2 * k, w + 2 * k,
-                                                      block > 0 || k > 0);
+      wgmma_s8<Columns, Planes == 1>(acc, x + 2 * k, w + 2 * k, block > 0 || k > 0);
     wgmma_commit();
     wgmma_wait<1>();
     if (block > 0 && releases) barrier_arrive_in(free_there + 8 * before);
@@ -211,30 +213,16 @@ __device__ __forceinline__ void multiply_columns(const WgmmaArgs<Ratio>& a, cons
   }
   wgmma_wait<0>();
   if (releases) barrier_arrive_in(free_there + 8 * before);
-  for (auto& sums : acc) keep_in_registers(sums);
+  keep_in_registers(acc);
   named_barrier_sync_apart(1, 128 * kWgmmaGroups);  // both warpgroups have read all stages
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  auto* const to =
-      reinterpret_cast<int32_t*>(shared) + (warp % 4 * 16 + lane / 4) * Tile::kPitch + first_column + lane % 4 * 2;
+  auto* const to = reinterpret_cast<int32_t*>(shared) +
+                   (rows * kWgmmaRows + warp % 4 * 16 + lane / 4) * Tile::kPitch + lane % 4 * 2;
 #pragma unroll
-  for (int i = 0; i < kOneTileRowTiles; ++i)
+  for (int j = 0; j < Columns / 8; ++j)
 #pragma unroll
-    for (int j = 0; j < Groups * kOneTileGroup / 8; ++j)
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        *reinterpret_cast<int2*>(to + (i * kWgmmaRows + r * 8) * Tile::kPitch + 8 * j) =
-            int2{acc[i][4 * j + 2 * r], acc[i][4 * j + 2 * r + 1]};
+    for (int r = 0; r < 2; ++r)
+      *reinterpret_cast<int2*>(to + r * 8 * Tile::kPitch + 8 * j) = int2{acc[4 * j + 2 * r], acc[4 * j + 2 * r + 1]};
   named_barrier_sync_apart(1, 128 * kWgmmaGroups);
-}
-template <int Planes, int Columns, typename Ratio>
-__device__ __forceinline__ void multiply_one_tile(const WgmmaArgs<Ratio>& a, const OneTilePlace<Columns, Ratio>& at,
-                                                  int warp, uint8_t* shared) {
-  constexpr int kGroups = Columns / kOneTileGroup, kFirst = (kGroups + 1) / 2;
-  if (warp < 4) {
-    multiply_columns<Planes, kFirst>(a, at, 0, shared);
-  } else {
-    multiply_columns<Planes, kGroups - kFirst>(a, at, kFirst * kOneTileGroup, shared);
-  }
 }
 
 /// In 256 threads: each has eight columns of some rows.

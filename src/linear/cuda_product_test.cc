@@ -289,7 +289,7 @@ class CudaProduct : public ::testing::Test {
       ASSERT_EQ(wrong, 0) << "of " << mma.size();
     };
     if (shape.tiles_at_once > 0 && m <= 1000) {
-      const int32_t columns = random_.one_in(2) ? 96 : 144;
+      const int32_t columns = tile_columns();
       check_equal(run(device.product, ProductKernel::kOneTile, rows, columns),
                   "one tile of " + std::to_string(columns));
       if (HasFatalFailure()) return;
@@ -313,10 +313,12 @@ class CudaProduct : public ::testing::Test {
     }
   }
 
+  /// Of product_one_tile, any.
+  int32_t tile_columns() { return random_.one_in(3) ? 48 : random_.one_in(2) ? 96 : 144; }
   /// The same of tiles of each width.
   void check_one_tile_ran() const {
     if (wgmma_runs_ > 0) {
-      EXPECT_EQ(one_tile_widths_, (std::set<int32_t>{96, 144})) << "columns of a tile";
+      EXPECT_EQ(one_tile_widths_, (std::set<int32_t>{48, 96, 144})) << "columns of a tile";
     }
   }
 
@@ -492,7 +494,7 @@ TEST_F(CudaProduct, AlignedRowsAreReadInPlace) {
       }
       if (!reads_in_place(shape, kernel, from)) continue;
       ++in_place[kernel];
-      const int32_t columns = kernel == ProductKernel::kOneTile ? (random_.one_in(2) ? 96 : 144) : 0;
+      const int32_t columns = kernel == ProductKernel::kOneTile ? tile_columns() : 0;
       ASSERT_EQ(run_with(device.product, kernel, from, nullptr, columns), run(device.product, kernel, rows, columns));
     }
   };
@@ -614,13 +616,15 @@ TEST_F(CudaProduct, TilesThatDoNotFitAtOnceAreRefused) {
 
 TEST_F(CudaProduct, KernelsAreChosenByRows) {
   const Result<ProductPack<float>> deep = pack_product(random_weights<float>(random_, 192, 2048, 1));
+  const Result<ProductPack<float>> medium = pack_product(random_weights<float>(random_, 768, 256, 1));
   const Result<ProductPack<float>> other = pack_product(random_weights<float>(random_, 384, 128, 1));
-  ASSERT_TRUE(deep.ok() && other.ok());
+  ASSERT_TRUE(deep.ok() && medium.ok() && other.ok());
   const ProductShape &of_deep = deep->product.shape, &of_other = other->product.shape;
   const bool has_wgmma = of_deep.columns > 0;
   EXPECT_EQ(of_deep.deep, has_wgmma);
   EXPECT_EQ(choose_product_kernel(of_deep, 1), has_wgmma ? ProductKernel::kOneTile : ProductKernel::kMma);
   EXPECT_EQ(choose_product_kernel(of_deep, 1 << 20), has_wgmma ? ProductKernel::kWgmma : ProductKernel::kMma);
+  EXPECT_EQ(choose_product_kernel(medium->product.shape, 1), has_wgmma ? ProductKernel::kOneTile : ProductKernel::kMma);
   EXPECT_EQ(choose_product_kernel(of_other, 1), ProductKernel::kMma);
   EXPECT_EQ(choose_product_kernel(of_other, 1 << 20), has_wgmma ? ProductKernel::kWgmma : ProductKernel::kMma);
 }
@@ -629,11 +633,13 @@ TEST_F(CudaProduct, TilesAreAsNarrowAsAllFit) {
   ProductShape shape;
   shape.n = 3072;
   shape.tiles_at_once = 132;
-  EXPECT_EQ(one_tile_columns(shape, 128), 96);   // 32
+  EXPECT_EQ(one_tile_columns(shape, 128), 48);   // 64
+  EXPECT_EQ(one_tile_columns(shape, 256), 48);   // 2 x 64
   EXPECT_EQ(one_tile_columns(shape, 512), 96);   // 4 x 32
   EXPECT_EQ(one_tile_columns(shape, 513), 144);  // 6 x 22 = 132: a cluster has two blocks
   EXPECT_EQ(one_tile_columns(shape, 769), 0);    // 8 x 22
   shape.planes = 2;
+  EXPECT_EQ(one_tile_columns(shape, 128), 48);
   EXPECT_EQ(one_tile_columns(shape, 256), 96);
   EXPECT_EQ(one_tile_columns(shape, 257), 144);
   shape.tiles_at_once = 0;
