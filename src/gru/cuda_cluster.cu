@@ -345,27 +345,25 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
 
 bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t steps) {
   const Spread spread = spread_of(layer, batch);
+  const int64_t each = spread.each;
+  const bool to_640 = layer.hidden_size <= 640, to_768 = layer.hidden_size <= 768;
   const bool timed = layer.hidden_size > 512 && layer.ratios.h != RatioType::kDouble;  // what follows
-  // Of few steps what counts, it seems, is whether the clusters find room beside the blocks of the product, which are
-  // few for few rows. By timing, H = 640 and 768, 1 to 36 sequences, the time of gru_cluster_many by that of
-  // gru_cluster: 640 units with seven teams or over 64 rows 0.86 to 0.99, else 1.06 to 1.16; 768 with three sequences
-  // or more and to 128 rows 0.85 to 1.02, else 1.00 to 1.18 (with two planes and 16 sequences or more 0.97 to 1.04).
-  if (timed && layer.hidden_size <= 768 && batch <= 36 && steps <= 10) {
-    const int64_t rows = batch * steps;
-    if (layer.hidden_size > 640) return batch > 2 && rows <= 128;
-    return rows > 64 || (batch + spread.each - 1) / spread.each == spread.cut->room;
-  }
+  // By timing on an H100 to ten steps, and an H200 more, H = 640 to 1024, the time of gru_cluster_many by that of
+  // gru_cluster. Two planes of two sequences a team: 0.88 to 0.94 of 3 to 8 steps.
+  if (timed && to_640 && layer.h_planes == 2 && each == 2 && steps <= 10) return true;
   if (spread.is_fastest) return false;
   if (!timed) return true;
-  // By timing on an H200, H = 640 to 1024, the time of gru_cluster by that of gru_cluster_many. One tile a team that is
-  // nearly full: 0.92 to 1.03; with 640 units 7 sequences up to 1.12, 8 0.95 of 5 to 16 steps and 1.08 of 256; 6 with
-  // 768 1.05 of 3 steps, 0.91 of 5 and 1.06 of 256, with 1024 0.95 to 1.05.
+  // One tile a team, 3 to 8 steps. To 640 units 0.85 to 1.02, six sequences or more 0.97 to 1.13; of 256 steps seven
+  // 0.89, eight 0.93. To 768 units 0.99 to 1.14 to six steps, 0.95 of eight. Else 0.90 to 1.05, six 1.01 to 1.07, and
+  // 0.94 of 256 steps, more 1.01 to 1.10.
   if (spread.tiles.count == 1) {
-    if (layer.hidden_size <= 640) return !(spread.each == kMaxTileSequences && steps <= 16);
-    return !(spread.each >= 7 || (spread.each == 6 && steps >= 4 && steps <= 8));
+    if (to_640) return each < 6 || steps > (each == kMaxTileSequences ? 16 : 6);
+    if (to_768 && steps <= 6) return false;
+    return each < 6 || (each == 6 && (steps < 4 || steps > 8));
   }
-  // Of few steps its shorter start counts: 128 sequences of 768 0.95 of 5 steps and 1.34 of 256.
-  return !(layer.hidden_size <= 768 && layer.h_planes == 1 && batch > 96 && steps <= 6);
+  // Of few steps the shorter start of gru_cluster counts: of 4 steps 96 and 112 sequences 1.03 to 1.11, of 6 0.98 to
+  // 1.06, 128 of 768 0.75 of 256.
+  return !(layer.h_planes == 1 && batch >= 96 && steps <= (to_768 ? 6 : 4));
 }
 
 template <typename Ratio>

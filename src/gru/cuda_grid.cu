@@ -244,7 +244,7 @@ Status launch_grid(const PersistentLayer& layer, const PersistentChunk& chunk, s
   const bool few = spread.columns == kFewSequences;
   GridArgs<Ratio> a{};
   set_recurrence(a, layer, chunk);
-  a.fragments = layer.grid_fragments;
+  a.fragments = few ? layer.fragments : layer.grid_fragments;
   a.blocks = layer.groups;
   a.team_sequences = spread.team_sequences;
   a.turns = spread.turns;

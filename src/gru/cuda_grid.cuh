@@ -102,8 +102,9 @@ inline constexpr int kCounterWords = 32;  // from one counter to the next: a lin
 
 template <typename Ratio>
 struct GridArgs : RecurrenceArgs<Ratio> {
-  /// R: [block][k tile of 32][4 units by 4][lane][16 bytes], the order of wgmma: bytes 4 r to 4 r + 3 of lane 4 g + q
-  /// are columns 16 (r / 2) + 4 q to + 3 of row g + 8 (r % 2); rows 0-3 are u, 4-7 n, 8-11 r of the units, 12-15 zero.
+  /// R. few: PersistentLayer::fragments, 8 KT k tiles. many: [block][k tile of 32][4 units by 4][lane][16 bytes], the
+  /// order of wgmma: bytes 4 r to 4 r + 3 of lane 4 g + q are columns 16 (r / 2) + 4 q to + 3 of row g + 8 (r % 2);
+  /// rows 0-3 are u, 4-7 n, 8-11 r of the units, 12-15 zero.
   const uint4* fragments;
   int32_t first_sequence, sequences;  // of this launch
   /// few: [s % 2][copy][plane][block][few_columns][4] words of four codes and s + 1, zero at the start.
@@ -116,7 +117,7 @@ struct GridArgs : RecurrenceArgs<Ratio> {
 
 /// Of the 16 rows of wgmma for four units.
 inline __host__ __device__ int grid_row(int gate, int unit) { return unit % 4 + (gate == 0 ? 0 : gate == 1 ? 8 : 4); }
-/// The word of GridArgs::fragments with columns k to k + 3, k a multiple of 4.
+/// The word of many's GridArgs::fragments with columns k to k + 3, k a multiple of 4.
 inline __host__ __device__ int64_t grid_word(int k_tiles, int block, int gate, int unit, int k) {
   const int row = grid_row(gate, unit);
   const int lane = row % 8 * 4 + k % 16 / 4;
@@ -152,51 +153,6 @@ inline __host__ __device__ FewShared few_shared(int planes, int table_entries) {
   at.tables = at.received + kFewWarps * kReceivedBytes;
   at.total = at.tables + table_entries * 4;
   return at;
-}
-
-inline constexpr int kTilePieces = 4 * 32;  // of 16 bytes: those of a block and k tile in GridArgs::fragments
-/// A warp's operands of mma, from its k tiles in the order of wgmma. Of each operand lane 4 g + q has columns 16 q to
-/// 16 q + 15 of a pair of k tiles. A pair passes through the 3 KB of shared memory at `words`, as whole pieces of 16
-/// bytes on the way to lanes and back: words straight from global memory took 1 to 2 us more.
-template <int KT>
-__device__ __forceinline__ void gather_few_weights(const uint4* fragments, uint32_t* words, uint4 (&weights)[3][KT]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  // Words of 16 columns of a unit, which lane q multiplies by. Shifts keep 16 lanes' words, or 8 lanes' pieces, in
-  // banks of their own.
-  const auto at = [](int q, int gate, int unit) {
-    return q * 192 + gate * 64 + (unit * 4 + q * 8 + (gate == 2 ? 16 : 0)) % 64;
-  };
-  const int row = lane / 4;  // of grid_row: 0 to 3 gate u and, 8 further, r; 4 to 7 gate n and nothing
-  const int g = row, q = lane % 4;
-  uint4 next[8];  // of a pair: [k tile][4 units by 4]
-#pragma unroll
-  for (int i = 0; i < 8; ++i) next[i] = load_weights(fragments + i * 32 + lane);
-#pragma unroll
-  for (int pair = 0; pair < KT / 2; ++pair) {
-    __syncwarp();  // the pair before has been read
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int unit = i % 4 * 4 + row % 4, column = i / 4 * 2;
-      words[at(column, row < 4 ? 0 : 2, unit) + q] = next[i].x;
-      words[at(column + 1, row < 4 ? 0 : 2, unit) + q] = next[i].z;
-      if (row >= 4) continue;
-      words[at(column, 1, unit) + q] = next[i].y;
-      words[at(column + 1, 1, unit) + q] = next[i].w;
-    }
-    if (pair + 1 < KT / 2) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) next[i] = load_weights(fragments + (pair + 1) * 2 * kTilePieces + i * 32 + lane);
-    }
-    __syncwarp();
-#pragma unroll
-    for (int gate = 0; gate < 3; ++gate) {
-      const uint4 low = *reinterpret_cast<const uint4*>(words + at(q, gate, g));
-      const uint4 high = *reinterpret_cast<const uint4*>(words + at(q, gate, g + 8));
-      weights[gate][2 * pair] = uint4{low.x, high.x, low.y, high.y};
-      weights[gate][2 * pair + 1] = uint4{low.z, high.z, low.w, high.w};
-    }
-  }
-  __syncwarp();
 }
 
 /// KT: k tiles of a warp. Planes: bytes of a code of h.
@@ -246,7 +202,13 @@ __global__ void __launch_bounds__(kFewThreads, 1) gru_grid_few(const __grid_cons
       constexpr int kPolls = kPassPlanes * kPlanePolls;
       constexpr int kPitch = received_pitch(kColumns);
       uint4 weights[3][KT];
-      gather_few_weights<KT>(a.fragments + (int64_t{block} * kFewWarps + warp) * KT * kTilePieces, received, weights);
+      {
+        const uint4* const from = a.fragments + (int64_t{block} * kFewWarps + warp) * KT * 96 + lane;
+#pragma unroll
+        for (int kt = 0; kt < KT; ++kt)
+#pragma unroll
+          for (int gate = 0; gate < 3; ++gate) weights[gate][kt] = load_weights(from + (kt * 3 + gate) * 32);
+      }
       uint32_t all = 0;  // polls of this lane
 #pragma unroll
       for (int i = 0; i < kPolls; ++i) {

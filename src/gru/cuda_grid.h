@@ -26,7 +26,7 @@ Status prepare_grid(PersistentLayer& layer, int shared);
 /// Whether these kernels are the fastest for so many sequences and steps.
 bool takes_grid(const PersistentLayer& layer, int64_t batch, int64_t steps);
 
-/// R in the order of GridArgs::fragments.
+/// PersistentLayer::grid_fragments.
 void pack_grid(const GruLayerParameters& p, PersistentPack& pack);
 
 /// Device memory that crosses between blocks in runs of up to `batch` sequences.

@@ -365,10 +365,11 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
     std::get<DeviceProduct<Ratio>>(layer.W) = W.product;
     return {};
   }));
+  const bool has_few = layer.grid && fits(layer, PersistentForm::kGrid);
   const bool by_fragments = fits(layer, PersistentForm::kCluster) || fits(layer, PersistentForm::kClusterMany) ||
-                            fits(layer, PersistentForm::kPortable);
+                            fits(layer, PersistentForm::kPortable) || has_few;
   if (by_fragments) pack_fragments(p, pack);
-  if (fits(layer, PersistentForm::kGrid)) pack_grid(p, pack);
+  if (fits(layer, PersistentForm::kGrid) && layer.grid_cut.cluster > 0) pack_grid(p, pack);
   return pack;
 }
 
@@ -392,50 +393,55 @@ namespace {
 
 /// Fewer steps are those of `products` or `step`: a run of `persistent` begins with a product and with reading R. To so
 /// many hidden units and sequences; the first row that fits. wide: of h of two bytes. Beside each the time of
-/// `persistent` by that of the other, `step` where nothing else is said, for some numbers of steps on an H200 (isobit
-/// bench gru --device cuda --mode sequence --kernel persistent,products,step --steps T); after a semicolon of h of two
-/// bytes.
+/// `persistent` by that of the faster of the others, for some numbers of steps; after a semicolon of h of two bytes
+/// (isobit bench gru --device cuda --mode sequence --kernel persistent,products,step --steps T). Two figures for one
+/// number of sequences are those of the smaller H timed, 640, 896 or 1536, and the larger. Timed on an H100 are rows of
+/// H above 512 to 224 sequences, and above 1024 to 127; others on an H200.
 struct FewestSteps {
   int64_t hidden, batch, steps, wide;
 };
 constexpr FewestSteps kFewestSteps[] = {
-    {512, 895, 4, 4},                        // 4: 0.74 to 1.04; by `products`, of 768, 100: 0.69 and 0.72
-    {512, INT64_MAX, INT64_MAX, INT64_MAX},  // by `products`, of 1024: 256: 1.10; 1.19
-    {640, 7, 5, 4},                          // of 1 to 7: 4: 1.02 to 1.15, 5: 0.91 to 0.98; 3: 1.02 to 1.15, 4: 0.94
-    {640, 56, 4, 3},                         // of 8 to 14: 3: 1.03 to 1.16, 4: 0.89 to 1.02; 2: 1.10, 3: 0.85 to 0.98
-    {768, 7, 5, 3},                          // of 3 to 7: 4: 1.02 to 1.08, 5: 0.86 to 0.97; 2: 1.14, 3: 0.92 to 1.04
-    {768, 16, 4, 3},                         // of 8 to 14: 3: 1.02 to 1.22, 4: 0.90 to 1.02; 2: 1.03, 3: 0.81 to 0.90
-    {768, 31, 3, 2},                         // of 20 and 28, by the faster: 3: 0.91, 0.93; 2: 0.91, 0.94
-    {768, 56, 4, 3},                         // by `products`, of 48: 3: 1.04, 4: 0.89; 3: 0.95
-    {768, 112, 5, 4},                        // the same of 64: 4: 1.06, 5: 0.92; 3: 1.11, 4: 0.93
-    {768, 144, 7, 6},                        // the same of 120: 6: 1.02, 8: 0.88; 5: 1.06, 6: 0.96
-    {768, 191, 6, 6},                        // the same of 160: 5: 0.96, 6: 0.92; 5: 0.98, 6: 0.91
-    {768, 224, 9, 8},                        // the same of 192: 8: 0.98, 10: 0.89; 8: 0.94
-    {768, 383, 14, 14},                      // the same of 256: 9: 1.15, 14: 1.01; 9: 1.14, 14: 1.03
-    {768, 400, 24, 20},                      // the same of 384: 14: 1.15, 100: 0.83; 14: 1.06, 100: 0.86
-    {768, 640, INT64_MAX, INT64_MAX},        // the same of 448: 100: 1.42; 1.36; of 512: 256: 1.43; 1.43
+    {512, 895, 4, 4},                        // 4: 0.74 to 1.04; of 768, 100: 0.69 and 0.72
+    {512, INT64_MAX, INT64_MAX, INT64_MAX},  // of 1024: 256: 1.10; 1.19
+    {640, 7, 5, 4},                          // of 1 and 4: 4: 1.12, 1.07, 5: 1.02, 0.93; 3: 1.14, 1.10, 4: 0.98, 0.90
+    {640, 28, 4, 3},                         // of 8 to 24: 3: 1.08 to 1.27, 4: 0.90 to 1.02; 3: 0.76 to 1.00
+    {640, 56, 3, 3},                         // of 32: 3: 0.94, 4: 0.81; 3: 0.81; of 40 to 56: 4: 0.88; 0.80 to 0.84
+    {768, 7, 5, 4},                          // of 1 and 4: 4: 1.09, 1.05, 5: 0.82, 0.94; 3: 1.07, 1.03, 4: 0.92, 0.88
+    {768, 16, 4, 3},                         // of 8 to 16: 3: 1.07 to 1.16, 4: 0.92 to 1.02; 3: 0.94 to 1.03
+    {768, 31, 3, 2},                         // of 24: 3: 0.90; 0.84; on an H200 2: 0.94
+    {768, 56, 4, 3},                         // of 32: 3: 0.98, 4: 0.85; 3: 0.88; of 40 to 56: 4: 0.83; 0.78
+    {768, 112, 5, 4},                        // of 64 to 112, H = 640: 4: 1.03 to 1.06, 6: 0.87; 4: 0.92 to 1.00
+                                             // H = 768: 4: 0.97 to 1.02, 6: 0.79 to 0.85; 4: 0.89 to 0.98
+    {768, 144, 7, 6},                        // of 128: 4: 1.19, 1.15, 6: 1.05, 1.03; 4: 1.18, 6: 1.02, 0.98
+    {768, 191, 6, 6},                        // of 160: 4: 1.14, 1.05, 6: 0.95, 0.88; 4: 1.11, 1.09, 6: 0.92, 0.87
+    {768, 224, 9, 8},                        // of 192 and 224: 6: 1.08 to 1.15; 1.05 to 1.13
+    {768, 383, 14, 14},                      // of 256: 9: 1.15, 14: 1.01; 9: 1.14, 14: 1.03
+    {768, 400, 24, 20},                      // of 384: 14: 1.15, 100: 0.83; 14: 1.06, 100: 0.86
+    {768, 640, INT64_MAX, INT64_MAX},        // of 448: 100: 1.42; 1.36; of 512: 256: 1.43; 1.43
     {768, 800, 32, 32},                      // of 768, where `products` has two rounds: 100: 0.86; 0.86
     {768, INT64_MAX, INT64_MAX, INT64_MAX},  // of 1024: 256: 1.19; 1.24
-    {1024, 8, 6, 5},                         // 5: 0.97 to 1.10, 6: 0.87 to 1.00; 4: 0.97 to 1.12, 5: 0.83 to 0.99
-    {1024, 16, 5, 4},                        // of 9 to 14: 4: 0.99 to 1.11, 5: 0.90 to 0.99; 3: 1.00, 4: 0.84 to 0.95
-    {1024, 56, 4, 3},                        // by `products`, of 48: 3: 1.10, 4: 0.94; 2: 1.23, 3: 0.98
-    {1024, 112, 5, 4},                       // the same of 64: 4: 1.07, 5: 0.97; 3: 1.05, 4: 0.93
-    {1024, 144, 5, 4},                       // the same of 128, H = 896 and 1024: 4: 1.03, 0.99, 5: 0.97, 0.92; 4: 0.95
-    {1024, 191, 5, 3},                       // the same of 160: 4: 1.01, 0.97, 5: 0.95, 0.90; 3: 0.95, 0.85
-    {1024, 200, 5, 4},                       // the same of 192: 4: 1.00, 0.96, 5: 0.94, 0.90; 3: 1.07, 0.95, 4: 0.95
-    {1024, 224, 6, 4},                       // the same of 224: 5: 1.06, 1.01, 6: 1.00, 0.96; 3: 1.10, 0.98, 4: 1.05
-    {1024, 383, 6, 5},                       // the same of 256: 5: 1.06, 1.02, 6: 1.00, 0.96; 4: 1.10, 0.94, 5: 1.08
-    {1024, INT64_MAX, 8, 12},                // the same of 512: 6: 1.04, 9: 0.99; 9: 1.04, 14: 1.00
-    {1279, 15, 5, 4},                        // H = 1040: 4: 1.00 to 1.12, 5: 0.92 to 1.01; 3: 0.96 to 1.12, 4: 0.95
-    {1536, 15, 4, 3},                        // H = 1536: 3: 1.00 to 1.10, 4: 0.85 to 0.95; 2: 1.04 to 1.17, 3: 0.95
-    {INT64_MAX, 15, 3, 2},                   // 2: 1.04 to 1.24, 3: 0.77 to 0.97; 2: 0.92 to 1.02
-    {1279, 63, 4, 4},                        // by `products`, of 16: 4: 0.99; of 64: 4: 1.00
-    {INT64_MAX, 31, 4, 3},                   // the same of 16, H = 1536 and 2048: 3: 1.05, 0.96, 4: 0.95, 0.89
-    {INT64_MAX, 63, 4, 4},                   // the same of 64: 3: 1.10, 1.05, 4: 0.98, 0.94
-    {INT64_MAX, 127, 4, 3},                  // the same of 64: 3: 1.10, 4: 0.98; 3: 1.00
-    {INT64_MAX, 255, 8, 6},                  // the same of 128: 6: 1.06, 9: 0.99; 4: 1.05, 6: 0.99
-    {INT64_MAX, 511, 9, 16},                 // the same of 256: 6: 1.07, 9: 1.00; 9: 1.09, 14: 1.03
-    {INT64_MAX, INT64_MAX, 8, INT64_MAX},    // the same of 512: 6: 1.03, 9: 0.95; 14: 1.04, 256: 1.03
+    {1024, 1, 6, 5},                         // 5: 1.10, 1.00, 6: 0.98, 0.93; 4: 1.04, 1.02, 5: 0.92, 0.88
+    {1024, 8, 5, 4},                         // of 2 to 8: 4: 1.04 to 1.15, 5: 0.95 to 1.02; 3: 1.05, 4: 0.91 to 1.04
+    {1024, 16, 4, 3},                        // of 12 and 16: 3: 1.06 to 1.20, 4: 0.96 to 1.00; 3: 0.94 to 0.99
+    {1024, 56, 4, 3},                        // of 24 and 32: 3: 1.05 to 1.09, 4: 0.90 to 0.93; 3: 0.88, 0.93
+    {1024, 112, 5, 4},                       // of 64 to 112: 4: 0.96 to 1.05, 6: 0.75 to 0.88; 4: 0.78 to 0.96
+    {1024, 144, 5, 4},                       // of 128: 4: 1.02, 0.99, 6: 0.94, 0.87; 4: 0.93, 0.86
+    {1024, 200, 4, 3},                       // of 160 and 192: 4: 0.95 to 1.02; 4: 0.77 to 0.92
+    {896, 224, 6, 5},                        // of 224: 4: 1.09, 6: 1.01; 4: 1.05, 6: 0.96
+    {1024, 224, 6, 4},                       // of 224: 4: 1.04, 6: 0.93; 4: 0.89
+    {1024, 383, 6, 5},                       // of 256: 5: 1.06, 1.02, 6: 1.00, 0.96; 4: 1.10, 0.94, 5: 1.08
+    {1024, INT64_MAX, 8, 12},                // of 512: 6: 1.04, 9: 0.99; 9: 1.04, 14: 1.00
+    {1279, 3, 5, 4},                         // H = 1040, of 1: 4: 1.08, 6: 0.88; 3: 1.05, 4: 0.91
+    {1279, 15, 4, 4},                        // of 4 and 8: 3: 1.18, 1.13, 4: 0.99, 0.94; 3: 0.96 to 1.04, 4: 0.85
+    {1536, 15, 3, 3},                        // H = 1536: 3: 0.88 to 1.00; 0.77 to 0.82
+    {INT64_MAX, 8, 2, 2},                    // H = 2048: 3: 0.78 to 0.87; 0.65 to 0.78
+    {INT64_MAX, 15, 3, 2},                   // of 12: 3: 0.91; 0.77
+    {1279, 127, 4, 4},                       // of 64: 3: 1.18, 4: 1.01; 3: 1.05, 4: 0.91
+    {INT64_MAX, 31, 3, 3},                   // of 16, H = 1536 and 2048: 3: 1.01, 0.92; 0.83, 0.77
+    {INT64_MAX, 127, 4, 3},                  // of 64: 3: 1.05, 0.98, 4: 0.93, 0.89; 3: 0.98, 0.93
+    {INT64_MAX, 255, 8, 6},                  // of 128: 6: 1.06, 9: 0.99; 4: 1.05, 6: 0.99
+    {INT64_MAX, 511, 9, 16},                 // of 256: 6: 1.07, 9: 1.00; 9: 1.09, 14: 1.03
+    {INT64_MAX, INT64_MAX, 8, INT64_MAX},    // of 512: 6: 1.03, 9: 0.95; 14: 1.04, 256: 1.03
 };
 
 /// Of layers that `products` does not run, at most: what rows by `step` have for as many sequences.
@@ -519,7 +525,7 @@ constexpr FewestPortableSteps kFewestPortableSteps[] = {
     {1024, 7, 32},                   // 20: 1.07, 256: 0.76
     {1024, 15, 16},                  // 12: 1.05, 20: 0.87
     {1024, INT64_MAX, 8},            // 8: 0.96, of four launches 256: 1.22
-    {INT64_MAX, 8, 5},               // 4: 0.94 to 1.01, 6: 0.73 to 0.78
+    {INT64_MAX, 16, 4},              // H = 1040, of 12 and 16: 3: 1.13, 1.07, 4: 1.03, 0.93, 6: 0.84, 0.77
     {INT64_MAX, INT64_MAX, 7, 3},    // 6: 1.05, 8: 0.77
 };
 

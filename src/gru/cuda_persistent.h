@@ -89,7 +89,7 @@ struct PersistentLayer {
   std::tuple<DeviceProduct<float>, DeviceProduct<Fixed>, DeviceProduct<WideFixed>, DeviceProduct<double>> R{};
   int32_t products_room = 0;              // blocks of gru_products that are on the device at once
   const uint4* fragments = nullptr;       // R: [groups][k_tiles][gate][lane][16 bytes] (pack_fragments)
-  const uint4* grid_fragments = nullptr;  // R for cuda_grid.cuh
+  const uint4* grid_fragments = nullptr;  // R for gru_grid_many
   const float* tables = nullptr;          // u, r, n behind each other: code minus zero point for each gate input
   int32_t table_entries = 0;
   uint32_t h_flip = 0;  // the sign bit of signed codes, in all four bytes
