@@ -93,16 +93,16 @@ bool fits(const PersistentLayer& layer, PersistentForm form) { return layer.fits
 bool is_runnable(const PersistentLayer& layer) {
   return fits(layer, PersistentForm::kChosen) || fits(layer, PersistentForm::kProducts);
 }
-/// Where gru_portable is faster than the grid kernels, by timing on an H200: with several teams, the state of two bytes
-/// of 5 to 8 sequences (H = 1040: 0.95 to 0.96 of the time), or bytes of 9 to 16 (0.88).
-bool takes_portable(const PersistentLayer& layer, int64_t batch) {
+/// Where gru_portable is faster than the grid kernels, H = 1040: with several teams, bytes of 9 to 16 sequences (on an
+/// H200 0.88 of the time), or the state of two bytes of 5 to 8 (0.95 to 0.96; on an H100 of 2 to 6 steps 1.01 to 1.05).
+bool takes_portable(const PersistentLayer& layer, int64_t batch, int64_t steps) {
   if (!layer.grid || layer.ratios.h == RatioType::kDouble || layer.portable.teams < 2) return false;
-  return layer.h_planes == 2 ? batch > 4 && batch <= 8 : batch > 8 && batch <= 16;
+  return layer.h_planes == 2 ? batch > 4 && batch <= 8 && steps > 6 : batch > 8 && batch <= 16;
 }
-/// The fastest form of a run that any form can take. That it is gru_portable does not depend on the
-/// steps, but where no cluster finds room.
+/// The fastest form of a run that any form can take.
 PersistentForm fastest_form(const PersistentLayer& layer, int64_t batch, int64_t steps) {
-  if (fits(layer, PersistentForm::kPortable) && takes_portable(layer, batch)) return PersistentForm::kPortable;
+  if (fits(layer, PersistentForm::kPortable) && takes_portable(layer, batch, steps))
+    return PersistentForm::kPortable;
   if (fits(layer, PersistentForm::kGrid) && takes_grid(layer, batch, steps)) return PersistentForm::kGrid;
   const bool many = fits(layer, PersistentForm::kClusterMany);
   if (fits(layer, PersistentForm::kCluster) && !(many && takes_cluster_many(layer, batch, steps)))
@@ -431,14 +431,15 @@ constexpr FewestSteps kFewestSteps[] = {
     {1024, 224, 6, 4},                       // of 224: 4: 1.04, 6: 0.93; 4: 0.89
     {1024, 383, 6, 5},                       // of 256: 5: 1.06, 1.02, 6: 1.00, 0.96; 4: 1.10, 0.94, 5: 1.08
     {1024, INT64_MAX, 8, 12},                // of 512: 6: 1.04, 9: 0.99; 9: 1.04, 14: 1.00
-    {1279, 3, 5, 4},                         // H = 1040, of 1: 4: 1.08, 6: 0.88; 3: 1.05, 4: 0.91
-    {1279, 15, 4, 4},                        // of 4 and 8: 3: 1.18, 1.13, 4: 0.99, 0.94; 3: 0.96 to 1.04, 4: 0.85
-    {1536, 15, 3, 3},                        // H = 1536: 3: 0.88 to 1.00; 0.77 to 0.82
-    {INT64_MAX, 8, 2, 2},                    // H = 2048: 3: 0.78 to 0.87; 0.65 to 0.78
-    {INT64_MAX, 15, 3, 2},                   // of 12: 3: 0.91; 0.77
-    {1279, 127, 4, 4},                       // of 64: 3: 1.18, 4: 1.01; 3: 1.05, 4: 0.91
-    {INT64_MAX, 31, 3, 3},                   // of 16, H = 1536 and 2048: 3: 1.01, 0.92; 0.83, 0.77
-    {INT64_MAX, 127, 4, 3},                  // of 64: 3: 1.05, 0.98, 4: 0.93, 0.89; 3: 0.98, 0.93
+    {1279, 31, 4, 3},                        // H = 1040: 3: 1.04 to 1.14, 4: 0.91 to 1.03; 2: 1.17, 3: 0.92 to 1.04
+    {1279, 127, 4, 4},                       // of 32 and 64: 3: 1.18, 4: 1.02, 1.01; 3: 0.99, 1.05, 4: 0.87, 0.92
+    {1407, 31, 3, 3},                        // between those before and after
+    {1536, 4, 3, 2},                         // H = 1536, of 1 and 4: 2: 1.04, 1.00, 3: 0.85, 0.80; 2: 0.91, 0.90
+    {1536, 8, 2, 2},                         // of 8: 2: 0.94; 0.84
+    {INT64_MAX, 8, 2, 2},                    // H = 2048: 2: 0.85 to 0.91; 0.68 to 0.81
+    {INT64_MAX, 31, 3, 2},                   // of 12 and 16: 2: 1.21, 1.15, 3: 1.00, 0.92; 2: 1.00, 0.94
+    {INT64_MAX, 63, 3, 3},                   // of 32, H = 1536 and 2048: 2: 1.21, 1.16, 3: 0.99, 0.91; 2: 1.08, 1.03
+    {INT64_MAX, 127, 4, 3},                  // of 64: 3: 1.05, 0.98, 4: 0.93, 0.89; 2: 1.16, 1.08, 3: 0.99, 0.94
     {INT64_MAX, 255, 8, 6},                  // of 128: 6: 1.06, 9: 0.99; 4: 1.05, 6: 0.99
     {INT64_MAX, 511, 9, 16},                 // of 256: 6: 1.07, 9: 1.00; 9: 1.09, 14: 1.03
     {INT64_MAX, INT64_MAX, 8, INT64_MAX},    // of 512: 6: 1.03, 9: 0.95; 14: 1.04, 256: 1.03
@@ -525,7 +526,8 @@ constexpr FewestPortableSteps kFewestPortableSteps[] = {
     {1024, 7, 32},                   // 20: 1.07, 256: 0.76
     {1024, 15, 16},                  // 12: 1.05, 20: 0.87
     {1024, INT64_MAX, 8},            // 8: 0.96, of four launches 256: 1.22
-    {INT64_MAX, 16, 4},              // H = 1040, of 12 and 16: 3: 1.13, 1.07, 4: 1.03, 0.93, 6: 0.84, 0.77
+    {INT64_MAX, 8, 5},               // H = 1040, of 1 to 8: 4: 1.05 to 1.21, 6: 0.95 to 1.04; 2048: 3: 0.63 to 0.74
+    {INT64_MAX, 16, 4},              // H = 1040, of 12 and 16: 3: 1.14, 1.07, 4: 1.03, 0.92
     {INT64_MAX, INT64_MAX, 7, 3},    // 6: 1.05, 8: 0.77
 };
 
