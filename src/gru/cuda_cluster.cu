@@ -349,8 +349,9 @@ bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t ste
   const bool to_640 = layer.hidden_size <= 640, to_768 = layer.hidden_size <= 768;
   const bool timed = layer.hidden_size > 512 && layer.ratios.h != RatioType::kDouble;  // what follows
   // By timing on an H100 to ten steps, and an H200 more, H = 640 to 1024, the time of gru_cluster_many by that of
-  // gru_cluster. Two planes of two sequences a team: 0.88 to 0.94 of 3 to 8 steps.
-  if (timed && to_640 && layer.h_planes == 2 && each == 2 && steps <= 10) return true;
+  // gru_cluster. Two planes of two sequences a team: 0.88 to 0.94 of 3 to 8 steps; of one 0.95 to 0.99 of 3 to 6, 1.00
+  // and 1.02 of 8.
+  if (timed && to_640 && layer.h_planes == 2 && each <= 2 && steps <= (each == 2 ? 10 : 6)) return true;
   if (spread.is_fastest) return false;
   if (!timed) return true;
   // One tile a team, 3 to 8 steps. To 640 units 0.85 to 1.02, six sequences or more 0.97 to 1.13; of 256 steps seven
