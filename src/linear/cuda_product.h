@@ -29,6 +29,9 @@ enum class ProductKernel {
   kOneTile,  // cuda_product_one_tile.cuh: code for sm_90a; as many rows as one_tile_columns says
 };
 
+/// That a tile of kOneTile can have.
+inline constexpr int32_t kOneTileColumns[] = {48, 96, 144};
+
 /// What a product takes, without padding.
 template <typename Ratio>
 struct ProductWeights {
@@ -130,8 +133,8 @@ Status pad_product_x(const ProductPadding& first, const ProductPadding& second, 
 bool reads_in_place(const ProductShape& shape, ProductKernel kernel, const ProductRows& x);
 /// out [rows][n], 16-byte aligned, from what pad_product_x, just before in the stream, has written for that kernel and
 /// these rows, or, where `padded` is null, from the rows, which it reads_in_place. At least one row. Where the device
-/// can, both let the next grid begin early (let_next_grid_start), and this one does. columns: of kOneTile, what
-/// one_tile_columns says; 0: it is asked.
+/// can, both let the next grid begin early (let_next_grid_start), and this one does. columns: of kOneTile, one of
+/// kOneTileColumns; 0: what one_tile_columns says.
 template <typename Ratio>
 Status launch_product(const DeviceProduct<Ratio>& product, ProductKernel kernel, const ProductRows& x,
                       const uint8_t* padded, uint16_t* out, cudaStream_t stream, int32_t columns = 0);

@@ -95,14 +95,17 @@ void time(const char* device, int64_t m, int64_t n, int64_t k) {
     line["tops"] = 2e-6 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / us;
     line["padded_us"] = padded_us;
     if (tile_columns > 0) line["tile_columns"] = tile_columns;
-    line["chosen"] = kernel == cuda::choose_product_kernel(shape, m);
+    line["chosen"] = kernel == cuda::choose_product_kernel(shape, m) &&
+                     (tile_columns == 0 || tile_columns == cuda::one_tile_columns(shape, m));
     std::printf("%s\n", line.dump().c_str());
     std::fflush(stdout);
   };
   time_kernel(cuda::ProductKernel::kMma, "mma", 0);
   if (shape.columns > 0) time_kernel(cuda::ProductKernel::kWgmma, "wgmma", 0);
-  if (const int32_t columns = cuda::one_tile_columns(shape, m); columns > 0)
-    time_kernel(cuda::ProductKernel::kOneTile, "one_tile", columns);
+  // Of every width with which all tiles are on the device at once.
+  if (const int32_t least = cuda::one_tile_columns(shape, m); least > 0)
+    for (const int32_t columns : cuda::kOneTileColumns)
+      if (columns >= least) time_kernel(cuda::ProductKernel::kOneTile, "one_tile", columns);
   for (const void* memory : {static_cast<const void*>(shape.w), static_cast<const void*>(product.start),
                              static_cast<const void*>(product.ratio), static_cast<const void*>(product.again),
                              static_cast<const void*>(shape.image), static_cast<const void*>(rows.codes),

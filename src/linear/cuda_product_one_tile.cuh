@@ -30,7 +30,6 @@
 
 namespace isobit::cuda {
 
-inline constexpr int32_t kOneTileColumns[] = {48, 96, 144};
 inline constexpr int kOneTileThreads = 128 * (kWgmmaGroups + 1), kOneTileRowTiles = 2, kOneTileMaxCluster = 2;
 inline constexpr int kOneTileXBytes = kOneTileRowTiles * kWgmmaStageBytes;
 inline constexpr int kOneTileShared = 227 * 1024;  // that a block has on sm_90
