@@ -346,14 +346,25 @@ Status prepare_cluster(PersistentLayer& layer, int shared) {
 bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t steps) {
   const Spread spread = spread_of(layer, batch);
   const int64_t each = spread.each;
-  const bool to_640 = layer.hidden_size <= 640, to_768 = layer.hidden_size <= 768;
-  const bool timed = layer.hidden_size > 512 && layer.ratios.h != RatioType::kDouble;  // what follows
-  // By timing on an H100 to ten steps, and an H200 more, H = 640 to 1024, the time of gru_cluster_many by that of
-  // gru_cluster. Two planes of two sequences a team: 0.88 to 0.94 of 3 to 8 steps; of one 0.95 to 0.99 of 3 to 6, 1.00
-  // and 1.02 of 8.
-  if (timed && to_640 && layer.h_planes == 2 && each <= 2 && steps <= (each == 2 ? 10 : 6)) return true;
+  const int32_t hidden = layer.hidden_size;
+  const bool to_640 = hidden <= 640, to_768 = hidden <= 768;
+  const bool in_floats = layer.ratios.h != RatioType::kDouble;
+  // By timing on H100s to ten steps, and an H200 more, the time of gru_cluster_many by that of gru_cluster. Two planes:
+  // to 384 units, 8 to 14 sequences 0.84 to 0.96 of 3 to 8 steps, 0.97 to 1.05 of 10, 1.03 to 1.07 of 16; 17 to 40 of 3
+  // and 4 0.77 to 1.02, of 6 0.91 to 1.04; to 448, 8 to 14 0.86 to 1.03 of 3 to 6; 480 and 512 1.00 to 1.06; 640: two a
+  // team 0.88 to 0.94 of 3 to 8, one 0.95 to 0.99 of 3 to 6.
+  if (in_floats && layer.h_planes == 2 && to_640) {
+    int64_t most_steps = 0;
+    if (hidden > 512)
+      most_steps = each == 1 ? 6 : each == 2 ? 10 : 0;
+    else if (hidden <= 448 && batch >= 8 && batch <= 14)
+      most_steps = hidden <= 384 ? 8 : 6;
+    else if (hidden <= 384 && batch > 14 && batch <= 40)
+      most_steps = 4;
+    if (steps <= most_steps) return true;
+  }
   if (spread.is_fastest) return false;
-  if (!timed) return true;
+  if (hidden <= 512 || !in_floats) return true;
   // One tile a team, 3 to 8 steps. To 640 units 0.85 to 1.02, six sequences or more 0.97 to 1.13; of 256 steps seven
   // 0.89, eight 0.93. To 768 units 0.99 to 1.14 to six steps, 0.95 of eight. Else 0.90 to 1.05, six 1.01 to 1.07, and
   // 0.94 of 256 steps, more 1.01 to 1.10.

@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int64_t generic_fewest_steps(std::span<const DeviceLayer>, int64_t, bool) { return 0; }
+bool generic_is_taken(std::span<const DeviceLayer>, int64_t, int64_t, bool) { return true; }
 
 Status generic_supports(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&) { return {}; }
 

@@ -22,13 +22,13 @@ constexpr int64_t kAlignment = 256;
 constexpr size_t kNanBytes = kNanPlaces * sizeof(unsigned long long);
 
 constexpr DeviceKernel kKernels[] = {
-#define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch, beside) \
-  {name, what, fewest_steps, supports, scratch_bytes, launch, beside},
+#define ISOBIT_CUDA_GRU_KERNEL(name, what, is_taken, supports, scratch_bytes, launch, beside) \
+  {name, what, is_taken, supports, scratch_bytes, launch, beside},
 #include "gru/cuda_kernels.inc"
 #undef ISOBIT_CUDA_GRU_KERNEL
 };
 constexpr DeviceGruKernel kKernelNames[] = {
-#define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch, beside) {name, what},
+#define ISOBIT_CUDA_GRU_KERNEL(name, what, is_taken, supports, scratch_bytes, launch, beside) {name, what},
 #include "gru/cuda_kernels.inc"
 #undef ISOBIT_CUDA_GRU_KERNEL
 };
@@ -435,7 +435,7 @@ Result<const DeviceKernel*> DeviceGru::Data::choose(int64_t batch, int64_t steps
       names += (names.empty() ? "" : ", ") + std::string(kernel.name);
       continue;
     }
-    if (requested.empty() && steps < kernel.fewest_steps(layers, batch, copies)) continue;
+    if (requested.empty() && !kernel.is_taken(layers, batch, steps, copies)) continue;
     const Status status = kernel.supports(layers, batch, steps, limits);
     if (status.ok()) return &kernel;
     if (!requested.empty())

@@ -84,9 +84,9 @@ struct DeviceRun {
 struct DeviceKernel {
   std::string_view name;
   std::string_view what;
-  /// Runs of fewer steps are left to a later row, where no kernel was asked for. copies: a run of one step for
-  /// which `step` copies what it reads first, as far as that is known: addresses and later layers are not looked at.
-  int64_t (*fewest_steps)(std::span<const DeviceLayer> layers, int64_t batch, bool copies);
+  /// Whether a run takes it where no kernel was asked for; else it is left to a later row. copies: a run of one step
+  /// for which `step` copies what it reads first; addresses and later layers are not looked at.
+  bool (*is_taken)(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, bool copies);
   /// Whether the kernel runs `steps` steps of `batch` sequences through these layers, and why not.
   Status (*supports)(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits& limits);
   /// Enough for any of the layers, in every run of at most so many sequences and steps that the kernel supports.
@@ -98,11 +98,11 @@ struct DeviceKernel {
   bool (*beside)(const DeviceLayer& layer, int64_t batch, int64_t steps);
 };
 
-#define ISOBIT_CUDA_GRU_KERNEL(name, what, fewest_steps, supports, scratch_bytes, launch, beside) \
-  int64_t fewest_steps(std::span<const DeviceLayer>, int64_t, bool);                              \
-  Status supports(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&);           \
-  int64_t scratch_bytes(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&);     \
-  Status launch(const DeviceLayer&, const DeviceRun&, const DeviceLimits&, cudaStream_t);         \
+#define ISOBIT_CUDA_GRU_KERNEL(name, what, is_taken, supports, scratch_bytes, launch, beside) \
+  bool is_taken(std::span<const DeviceLayer>, int64_t, int64_t, bool);                        \
+  Status supports(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&);       \
+  int64_t scratch_bytes(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&); \
+  Status launch(const DeviceLayer&, const DeviceRun&, const DeviceLimits&, cudaStream_t);     \
   bool beside(const DeviceLayer&, int64_t, int64_t);
 #include "gru/cuda_kernels.inc"
 #undef ISOBIT_CUDA_GRU_KERNEL

@@ -1480,12 +1480,14 @@ TEST_F(DeviceGrus, ReplaysInAGraphWithAMovingState) {
   codes.write(c.run.x);
   ASSERT_TRUE(gru->initial_state(state.bytes(), 5, stream_).ok());
   wait();
+  GruRunOptions options;
+  if (racecheck()) options.kernel = "step";
   ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
   const Status floats = gru->forward({static_cast<const float*>(x.data()), static_cast<size_t>(x_count)},
                                      {static_cast<float*>(y.data()), static_cast<size_t>(y_count)}, 3, 5, state.bytes(),
-                                     workspace.bytes(), stream_);
+                                     workspace.bytes(), stream_, options);
   const Status integers =
-      gru->forward_codes(codes.bytes(), y_codes.bytes(), 3, 5, state.bytes(), workspace.bytes(), stream_);
+      gru->forward_codes(codes.bytes(), y_codes.bytes(), 3, 5, state.bytes(), workspace.bytes(), stream_, options);
   cudaGraph_t graph = nullptr;
   ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
   ASSERT_TRUE(floats.ok()) << floats.message();

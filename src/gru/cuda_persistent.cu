@@ -395,13 +395,26 @@ namespace {
 /// many hidden units and sequences; the first row that fits. wide: of h of two bytes. Beside each the time of
 /// `persistent` by that of the faster of the others, for some numbers of steps; after a semicolon of h of two bytes
 /// (isobit bench gru --device cuda --mode sequence --kernel persistent,products,step --steps T). Two figures for one
-/// number of sequences are those of the smaller H timed, 640, 896 or 1536, and the larger. Timed on an H100 are rows of
-/// H above 512 to 224 sequences, and above 1024 to 127; others on an H200.
+/// number of sequences are those of the smaller H timed, 640, 896 or 1536, and the larger. Timed on H100s are rows to
+/// 224 sequences, of H to 512 to 256, above 1024 to 127; others on an H200.
 struct FewestSteps {
   int64_t hidden, batch, steps, wide;
 };
 constexpr FewestSteps kFewestSteps[] = {
-    {512, 895, 4, 4},                        // 4: 0.74 to 1.04; of 768, 100: 0.69 and 0.72
+    {256, 64, 3, 3},                         // 2: 0.99 to 1.17, 3: 0.79 to 1.01; 2: 0.98 to 1.31, 3: 0.76 to 1.04
+    {128, 192, 3, 3},                        // of 96 to 192: 3: 0.72 to 1.01; 0.81 to 1.02
+    {256, 895, 4, 4},                        // of 256: 3: 1.06 to 1.13, 4: 0.88 to 0.97; 3: 1.02 to 1.07
+                                             // H = 256, of 96 to 192: 3: 1.04 to 1.12; 0.97 to 1.06
+    {512, 23, 4, 4},                         // of 1 to 16: 3: 1.08 to 1.21, 4: 0.92 to 1.03; 3: 1.04 to 1.27
+    {352, 63, 3, 4},                         // H = 320, of 24 to 48: 3: 0.99, 1.00; 1.03 to 1.07
+    {400, 31, 3, 4},                         // H = 384, of 24: 3: 0.95; 1.12
+    {400, 64, 3, 3},                         // of 32 to 64: 3: 0.94 to 1.01; 0.84 to 1.01; of 64: 2: 1.20; 1.10
+    {352, 895, 4, 4},                        // of 96 to 192: 3: 1.05 to 1.14; 0.96 to 1.30
+    {512, 63, 3, 3},                         // of 24 to 48: 3: 0.93 to 1.02; 0.88 to 1.01; 2: 1.20; 1.07 to 1.25
+    {512, 64, 3, 2},                         // 2: 1.25; 0.90 and 0.93, of 60 and 72 1.11 to 1.19
+    {512, 128, 4, 4},                        // of 96 and 128: 3: 0.98 to 1.10; 0.94 to 1.08
+    {512, 192, 3, 3},                        // 3: 0.93 to 0.95; 0.94 to 1.00
+    {512, 895, 4, 4},                        // of 256: 3: 0.96, 1.18, 4: 0.89, 1.02; 3: 1.03, 1.14, 4: 0.90, 0.99
     {512, INT64_MAX, INT64_MAX, INT64_MAX},  // of 1024: 256: 1.10; 1.19
     {640, 7, 5, 4},                          // of 1 and 4: 4: 1.12, 1.07, 5: 1.02, 0.93; 3: 1.14, 1.10, 4: 0.98, 0.90
     {640, 28, 4, 3},                         // of 8 to 24: 3: 1.08 to 1.27, 4: 0.90 to 1.02; 3: 0.76 to 1.00
@@ -433,10 +446,12 @@ constexpr FewestSteps kFewestSteps[] = {
     {1024, INT64_MAX, 8, 12},                // of 512: 6: 1.04, 9: 0.99; 9: 1.04, 14: 1.00
     {1279, 31, 4, 3},                        // H = 1040: 3: 1.04 to 1.14, 4: 0.91 to 1.03; 2: 1.17, 3: 0.92 to 1.04
     {1279, 127, 4, 4},                       // of 32 and 64: 3: 1.18, 4: 1.02, 1.01; 3: 0.99, 1.05, 4: 0.87, 0.92
-    {1407, 31, 3, 3},                        // between those before and after
-    {1536, 4, 3, 2},                         // H = 1536, of 1 and 4: 2: 1.04, 1.00, 3: 0.85, 0.80; 2: 0.91, 0.90
-    {1536, 8, 2, 2},                         // of 8: 2: 0.94; 0.84
-    {INT64_MAX, 8, 2, 2},                    // H = 2048: 2: 0.85 to 0.91; 0.68 to 0.81
+    {1407, 8, 3, 3},                         // H = 1280: 2: 0.98 to 1.20, 3: 0.90 to 1.00; 2: 1.06, 1.12, 3: 0.84
+    {1407, 31, 4, 3},                        // of 12 and 16: 3: 1.07, 1.08, 4: 0.98; 3: 0.87
+    {1536, 4, 3, 3},                         // H = 1536: 2: 1.16, 1.08, 3: 0.96, 0.92; 2: 1.06, 1.02, 3: 0.86
+    {1536, 8, 2, 2},                         // of 8: 2: 1.02; 0.93
+    {1919, 8, 3, 2},                         // H = 1792: 2: 1.03 to 1.12, 3: 0.74 to 0.89; 2: 0.84 to 0.97
+    {INT64_MAX, 8, 2, 2},                    // H = 2048: 2: 0.91 to 0.99; 0.78 to 0.86
     {INT64_MAX, 31, 3, 2},                   // of 12 and 16: 2: 1.21, 1.15, 3: 1.00, 0.92; 2: 1.00, 0.94
     {INT64_MAX, 63, 3, 3},                   // of 32, H = 1536 and 2048: 2: 1.21, 1.16, 3: 0.99, 0.91; 2: 1.08, 1.03
     {INT64_MAX, 127, 4, 3},                  // of 64: 3: 1.05, 0.98, 4: 0.93, 0.89; 2: 1.16, 1.08, 3: 0.99, 0.94
@@ -457,46 +472,70 @@ struct FewestSequences {
   };
   int64_t hidden;
   Widths otherwise, copied;
+  Widths several = otherwise;  // of runs of two steps and more that are too few for `persistent`
 };
-/// In brackets the time of `products` by that of `step` for some numbers of sequences; copied: the larger of both.
-/// Timed with C = H.
+/// In brackets the time of `products` by that of `step` for some numbers of sequences; copied: the larger of both;
+/// several: of two steps, on an H100. Timed with C = H.
 constexpr FewestSequences kFewestProductSequences[] = {
     // Otherwise: 128 (0.99), 192 (1.06), 256 (0.81); wide: 192 (1.24).
     // Copied: 32 (1.02), 48 (1.02), 64 (1.01); wide: 48 (1.09), 64 (1.00).
     {320, {193, 193}, {48, 64}},
     // Otherwise: 24 (0.96), 32 (0.99), 48 (0.93); wide: 128 (1.21), 192 (0.81).
     // Copied: 32 (1.04), 48 (0.93); wide: 24 (1.14), 48 (0.93).
-    {384, {24, 161}, {33, 48}},
+    // Several: 24 (1.14), 64 (1.11), 128 (1.08), 256 (0.95); wide: 128 (1.11).
+    {384, {24, 161}, {33, 48}, {161, 161}},
     // Otherwise: 24 (1.01), 64 (1.02), 96 (0.99), 128 (0.96); wide: 128 (1.22), 192 (0.88).
     // Copied: 24 (1.07), 32 (0.94); wide: 24 (1.13), 32 (1.02), 48 (0.99).
-    {512, {65, 161}, {32, 32}},
+    // Several: 64 (1.13), 96 (1.11), 128 (1.08); wide: 128 (1.15).
+    {512, {65, 161}, {32, 32}, {161, 161}},
     // Otherwise: 24 (1.07), 32 (0.83); wide: 64 (1.09), 96 (1.03).
     // Copied: 16 (1.06), 24 (0.97); wide: 16 (1.11), 24 (0.97).
-    {640, {25, 97}, {17, 24}},
+    // Several: 24 (1.13), 32 (1.00), 64 (1.02), 96 (1.06), 128 (0.88); wide: 96 (1.05), 128 (0.76).
+    {640, {25, 97}, {17, 24}, {97, 97}},
     // Otherwise: 16 (1.20), 24 (0.87); wide: 64 (1.09), 96 (0.71).
     // Copied: 16 (1.09), 24 (0.87); wide: 9 (1.14), 16 (1.01), 24 (0.89).
-    {768, {17, 65}, {17, 16}},
-    // Otherwise: 16 (1.13), 24 (0.80); wide: 16 (1.18), 24 (1.04), 64 (1.02), 96 (0.74), of two steps 48 (0.92).
+    // Several: 17 (1.07), 24 (1.04), 64 (1.04), 96 (0.91); wide: 64 (1.05), 96 (0.79).
+    {768, {17, 65}, {17, 16}, {65, 65}},
+    // Otherwise: 16 (1.13), 24 (0.80); wide: 16 (1.18), 24 (1.04), 64 (1.02), 96 (0.74).
     // Copied: 16 (1.10), 24 (0.82); wide: 4 (1.22), 8 (0.93).
+    // Several: 17 (0.99, 1.02), 64 (0.96, 0.97); wide: 17 (1.00, 1.01), 24 (0.98, 1.00), 64 (0.96, 0.97).
+    {1024, {17, 24}, {17, 8}},
+    // H = 1040. Several: 24 (0.99), 48 (1.04), 64 (1.03 to 1.09), 96 (1.00), 128 (0.96); wide: 24 (0.97), 64 (0.98).
     // Beyond, gru_step has over 132 blocks.
-    {1056, {17, 24}, {17, 8}},
-    // Otherwise: 8 (1.03), 9 (0.79); wide: 4 (1.24), 8 (1.00), 9 (0.80).
-    // Copied: 8 (1.01), 9 (0.81); wide: 4 (1.17), 8 (1.01).
+    {1056, {17, 24}, {17, 8}, {96, 24}},
+    // From here on an H100. H = 1280. Otherwise: 6 (1.10), 8 (0.95); wide: 6 (1.06), 8 (0.94).
+    // Copied: 6 (1.04), 8 (0.92); wide: 6 (1.05), 8 (0.96). Several: 8 (1.05), 12 (0.87); wide: 8 (1.22), 12 (0.93).
+    {1407, {8, 8}, {8, 8}, {9, 9}},
+    // Otherwise: 8 (1.03), 10 (0.80); wide: 6 (1.07), 8 (0.96).
+    // Copied: 8 (1.03), 10 (0.83); wide: 6 (1.05), 8 (0.94).
     {1536, {9, 8}, {9, 8}},
-    // Otherwise: 4 (1.14), 8 (0.98); wide: 4 (1.13), 8 (0.99).
-    // Copied: 4 (1.12), 8 (0.96); wide: 3 (1.08), 4 (1.00).
-    {INT64_MAX, {8, 8}, {8, 4}},
+    // H = 1792 and 2048. Otherwise: 8 (1.11, 1.07), 10 (0.94, 0.93); wide: 6 (0.98, 1.04), 8 (0.91, 0.94).
+    // Copied: 8 (1.08, 1.09), 10 (0.91, 0.93); wide: 1 (1.19, 1.27), 4 (1.03, 0.98), 6 (0.96, 0.93).
+    {INT64_MAX, {9, 8}, {9, 4}},
 };
-/// The same, in the order otherwise, wide, copied, wide copied, with C to 3 H / 4 (isobit bench gru --device cuda
-/// --kernel step,products --input 64 --mode two-states,streaming).
-constexpr FewestSequences kFewestSequencesOfFewInputs[] = {
+/// The same, in the order otherwise, wide, copied, wide copied, with C to 64, of which a stage of `products` is half
+/// empty (isobit bench gru --device cuda --kernel step,products --input 64 --mode two-states,streaming).
+constexpr int64_t kVeryFewInputs = 64;
+constexpr FewestSequences kFewestSequencesOfVeryFewInputs[] = {
     {320, {193, 193}, {129, 64}},  // 128 (1.18); 128 (1.33); 64 (1.10), 128 (1.04); 48 (1.10), 64 (1.05)
-    {384, {161, 161}, {24, 48}},   // 128 (1.14); 128 (1.27); 16 (1.01), 24 (0.97), 64 (1.07); 48 (1.00)
+    {384, {161, 161}, {97, 48}},   // 128 (1.14); 128 (1.27); 64 (1.06), 80 (1.07), 96 (1.02), 128 (1.00); 48 (1.00)
     {512, {161, 161}, {65, 129}},  // 128 (1.13); 128 (1.34); 64 (1.11), 96 (1.03); 64 (1.08), 128 (1.04)
-    {640, {97, 97}, {17, 25}},     // 96 (1.12), 128 (0.83); 128 (0.83); 24 (0.97); 24 (1.10), 32 (0.96)
-    {768, {65, 65}, {17, 17}},     // 64 (1.16), 96 (0.88); 96 (0.80); 16 (1.01), 24 (1.00); 16 (1.16), 24 (1.03)
-    {1056, {17, 65}, {16, 17}},    // 24 (1.03); 64 (1.24), 96 (0.87); 8 (1.14), 16 (0.97); 8 (1.27), 24 (1.01)
+    {640, {97, 97}, {17, 25}},     // 96 (1.12), 128 (0.83); 128 (0.83); 24 (1.01); 24 (1.10), 32 (0.96)
+    {768, {65, 65}, {65, 17}},     // 64 (1.16), 72 (0.95); 96 (0.80); 24 (1.05), 72 (0.83); 16 (1.16), 24 (1.03)
+    {1056, {65, 65}, {12, 17}},    // 896 and 1024: 24 (1.09), 64 (1.09, 1.04), 72 (0.94, 1.03), 128 (0.87, 0.91);
+                                   // 64 (1.24), 96 (0.87); 8 (1.14), 12 (0.98, 0.99); 8 (1.27), 24 (1.01)
     {INT64_MAX, {9, 9}, {9, 9}},   // 1536, 8 (1.22), 12 (1.00); 8 (1.23), 12 (0.90); 8 (1.11); 8 (1.06)
+};
+/// The same with C to 3 H / 4, on an H100 (--input 256, or as said).
+constexpr FewestSequences kFewestSequencesOfFewInputs[] = {
+    {320, {193, 193}, {129, 64}},  // as with C to 64
+    {384, {161, 161}, {24, 48}},   // 128 (1.12), 160 (1.19); as 64; 24 (1.00, 1.02), 64 (1.03); as 64
+    {512, {161, 161}, {65, 129}},  // 96 (1.05), 128 (1.03), 160 (0.97); as 64; 64 (1.03), 96 (0.98); as 64
+    {640, {97, 97}, {17, 25}},     // 64 (0.97), 80 (1.09), 96 (1.06); 96 (1.12); 17 (0.99); 24 (1.03), 32 (0.91)
+    {768, {65, 65}, {17, 17}},     // 48 (1.05); 64 (1.17), 96 (0.81); 17 (1.04), 24 (1.01), 48 (0.95); 17 (0.98)
+    {1056, {17, 65}, {12, 17}},    // C = 128 to 640: 17 (0.94 to 1.06), 24 (0.90 to 1.00); C = 256: 64 (1.05, 1.07),
+                                   // 96 (0.76, 0.88); C = 768: 12 (0.87), 128: 17 (0.95); 17 (0.91, 0.95)
+    {INT64_MAX, {9, 9}, {9, 9}},   // as with C to 64
 };
 /// The same with C above 5 H / 4, of h of two bytes above 5 H / 2 (--input 1024, 2048).
 constexpr FewestSequences kFewestSequencesOfManyInputs[] = {
@@ -547,10 +586,8 @@ int64_t exchange_bytes(const PersistentLayer& layer, int64_t batch) {
                    fits(layer, PersistentForm::kPortable) ? portable_exchange_bytes(layer, batch) : 0});
 }
 
-}  // namespace
-
-int64_t persistent_fewest_steps(std::span<const DeviceLayer> layers, int64_t batch, bool) {
-  const PersistentLayer& layer = layers.front().persistent;
+/// Of `persistent`, that make it the fastest.
+int64_t fewest_steps(const PersistentLayer& layer, int64_t batch) {
   if (fits(layer, PersistentForm::kPortable) && fastest_form(layer, batch, 1) == PersistentForm::kPortable) {
     for (const FewestPortableSteps& row : kFewestPortableSteps)
       if (layer.hidden_size <= row.hidden && batch <= row.batch)
@@ -564,21 +601,32 @@ int64_t persistent_fewest_steps(std::span<const DeviceLayer> layers, int64_t bat
   return 1;
 }
 
-int64_t products_fewest_steps(std::span<const DeviceLayer> layers, int64_t batch, bool copies) {
-  const PersistentLayer& layer = layers.front().persistent;
-  const int64_t inputs = layers.front().input_size;  // later layers have H or 2 H
-  std::span<const FewestSequences> rows = kFewestProductSequences;
-  if (4 * inputs <= 3 * layer.hidden_size) rows = kFewestSequencesOfFewInputs;
-  if (4 * inputs > 5 * layer.h_planes * layer.hidden_size) rows = kFewestSequencesOfManyInputs;
-  for (const FewestSequences& row : rows)
-    if (layer.hidden_size <= row.hidden) {
-      const FewestSequences::Widths& fewest = copies ? row.copied : row.otherwise;
-      return batch >= (layer.h_planes == 1 ? fewest.bytes : fewest.wide) ? 1 : INT64_MAX;
-    }
-  return INT64_MAX;
+std::span<const FewestSequences> product_rules(int64_t inputs, const PersistentLayer& layer) {
+  if (4 * inputs > 5 * layer.h_planes * layer.hidden_size) return kFewestSequencesOfManyInputs;
+  if (4 * inputs > 3 * layer.hidden_size) return kFewestProductSequences;
+  if (inputs > kVeryFewInputs) return kFewestSequencesOfFewInputs;
+  return kFewestSequencesOfVeryFewInputs;
 }
 
-int64_t only_if_asked(std::span<const DeviceLayer>, int64_t, bool) { return INT64_MAX; }
+}  // namespace
+
+bool persistent_is_taken(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, bool) {
+  return steps >= fewest_steps(layers.front().persistent, batch);
+}
+
+bool products_is_taken(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, bool copies) {
+  if (steps == 0) return false;
+  const PersistentLayer& layer = layers.front().persistent;
+  // Later layers have H inputs, or 2 H.
+  for (const FewestSequences& row : product_rules(layers.front().input_size, layer))
+    if (layer.hidden_size <= row.hidden) {
+      const FewestSequences::Widths& fewest = steps > 1 ? row.several : copies ? row.copied : row.otherwise;
+      return batch >= (layer.h_planes == 1 ? fewest.bytes : fewest.wide);
+    }
+  return false;
+}
+
+bool only_if_asked(std::span<const DeviceLayer>, int64_t, int64_t, bool) { return false; }
 
 int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps,
                                  const DeviceLimits&) {

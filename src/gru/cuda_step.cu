@@ -376,7 +376,7 @@ Result<StepTile> step_tile(const GruLayerParameters& p, int64_t batch, const Dev
   return tile_of(pack.layer, batch, limits);
 }
 
-int64_t step_fewest_steps(std::span<const DeviceLayer>, int64_t, bool) { return 1; }
+bool step_is_taken(std::span<const DeviceLayer>, int64_t, int64_t steps, bool) { return steps > 0; }
 
 Status step_supports(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits&) {
   for (const DeviceLayer& layer : layers)
