@@ -76,17 +76,19 @@ function(isobit_cuda_tool name)
   add_dependencies(isobit_cuda_programs ${name})
 endfunction()
 
-# isobit_cuda_test(NAME FILE... [HOST SUITE]): a GoogleTest program labelled cuda. Without a device its tests are skipped,
-# or fail where ISOBIT_REQUIRE names cuda. SUITE: its tests that need no device, once more by themselves, as CTest takes a
-# program that skips one test for skipped, whatever the others say.
+# isobit_cuda_test(NAME FILE... [HOST SUITE...]): a GoogleTest program labelled cuda. Without a device its tests are
+# skipped, or fail where ISOBIT_REQUIRE names cuda. SUITE: its tests that need no device, once more by themselves, as
+# CTest takes a program that skips one test for skipped, whatever the others say.
 function(isobit_cuda_test name)
-  cmake_parse_arguments(arg "" "HOST" "" ${ARGN})
+  cmake_parse_arguments(arg "" "" "HOST" ${ARGN})
   isobit_test(${name} ${arg_UNPARSED_ARGUMENTS} LABELS cuda)
   if(TARGET ${name})
     isobit_cuda_program(${name})
     set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "no CUDA device")
     if(arg_HOST)
-      add_test(NAME ${name}_host COMMAND ${name} --gtest_filter=${arg_HOST}.*)
+      list(TRANSFORM arg_HOST APPEND ".*")
+      list(JOIN arg_HOST ":" filter)
+      add_test(NAME ${name}_host COMMAND ${name} --gtest_filter=${filter})
     endif()
   endif()
 endfunction()

@@ -149,7 +149,7 @@ struct Spread {
   const PersistentCut* cut = nullptr;
   Tiles tiles{};
   int64_t each = 0;        // sequences of a team
-  bool is_fastest = true;  // gru_cluster_many, where it runs, is no faster of any number of steps
+  bool is_fastest = true;  // gru_cluster_many is no faster, but of few steps of two planes (takes_cluster_many)
 };
 /// gru_cluster with 4 k tiles has all of R in one block.
 bool runs_few_only(const PersistentCut& cut) { return cut.k_tiles == 4 && cut.cluster > 1; }
@@ -203,7 +203,7 @@ int32_t few_of(int32_t planes, const PersistentCut& cut) {
 
 /// The ways to cut a layer into teams, few, and which is the fastest for how many sequences of a team, found by timing
 /// on an H200. More blocks have less to multiply and more to exchange; smaller clusters leave room for more. Of a
-/// team's sequences the last cut has no limit, or of more takes_cluster_many decides.
+/// team's sequences the last cut has no limit, or of more takes_cluster_many decides, as of few steps of two planes.
 template <typename Ratio>
 void cut(PersistentLayer& layer) {
   const int32_t hidden = layer.hidden_size;
@@ -349,10 +349,10 @@ bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t ste
   const int32_t hidden = layer.hidden_size;
   const bool to_640 = hidden <= 640, to_768 = hidden <= 768;
   const bool in_floats = layer.ratios.h != RatioType::kDouble;
-  // By timing on H100s to ten steps, and an H200 more, the time of gru_cluster_many by that of gru_cluster. Two planes:
-  // to 384 units, 8 to 14 sequences 0.84 to 0.96 of 3 to 8 steps, 0.97 to 1.05 of 10, 1.03 to 1.07 of 16; 17 to 40 of 3
-  // and 4 0.77 to 1.02, of 6 0.91 to 1.04; to 448, 8 to 14 0.86 to 1.03 of 3 to 6; 480 and 512 1.00 to 1.06; 640: two a
-  // team 0.88 to 0.94 of 3 to 8, one 0.95 to 0.99 of 3 to 6.
+  // By timing on H100s to 16 steps, and an H200 more, the time of gru_cluster_many by that of gru_cluster. Two planes:
+  // to 384 units, 8 to 14 sequences 0.84 to 0.96 of 3 to 8 steps, 0.97 to 1.05 of 10, 1.03 to 1.07 of 16; 16 to 40 of 3
+  // and 4 0.77 to 1.03, of 6 0.91 to 1.04; 448: 8 to 14 0.86 to 1.03 of 3 to 6, 17 to 40 0.84 to 1.18; 480 and 512 1.00
+  // to 1.06; 640: two a team 0.88 to 0.94 of 3 to 8, one 0.95 to 0.99 of 3 to 6.
   if (in_floats && layer.h_planes == 2 && to_640) {
     int64_t most_steps = 0;
     if (hidden > 512)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The persistent kernels' host side: which layers they run, which of them runs one, packing, launch. W x of many steps
-// is one product before the recurrence, in chunks of steps, so that memory does not grow with their number without
-// limit.
+// The persistent kernels' host side: which layers they run, packing, launch. W x of many steps is one product before the
+// recurrence, in chunks of steps, so that memory does not grow with their number without limit.
 #include "gru/cuda_persistent.h"
 
 #include <algorithm>
@@ -89,25 +88,8 @@ Status prepare(PersistentPack& pack) {
   return {};
 }
 
-bool fits(const PersistentLayer& layer, PersistentForm form) { return layer.fits[static_cast<size_t>(form)]; }
 bool is_runnable(const PersistentLayer& layer) {
   return fits(layer, PersistentForm::kChosen) || fits(layer, PersistentForm::kProducts);
-}
-/// Where gru_portable is faster than the grid kernels, H = 1040: with several teams, bytes of 9 to 16 sequences (on an
-/// H200 0.88 of the time), or the state of two bytes of 5 to 8 (0.95 to 0.96; on an H100 of 2 to 6 steps 1.01 to 1.05).
-bool takes_portable(const PersistentLayer& layer, int64_t batch, int64_t steps) {
-  if (!layer.grid || layer.ratios.h == RatioType::kDouble || layer.portable.teams < 2) return false;
-  return layer.h_planes == 2 ? batch > 4 && batch <= 8 && steps > 6 : batch > 8 && batch <= 16;
-}
-/// The fastest form of a run that any form can take.
-PersistentForm fastest_form(const PersistentLayer& layer, int64_t batch, int64_t steps) {
-  if (fits(layer, PersistentForm::kPortable) && takes_portable(layer, batch, steps))
-    return PersistentForm::kPortable;
-  if (fits(layer, PersistentForm::kGrid) && takes_grid(layer, batch, steps)) return PersistentForm::kGrid;
-  const bool many = fits(layer, PersistentForm::kClusterMany);
-  if (fits(layer, PersistentForm::kCluster) && !(many && takes_cluster_many(layer, batch, steps)))
-    return PersistentForm::kCluster;
-  return many ? PersistentForm::kClusterMany : PersistentForm::kPortable;
 }
 PersistentForm form_of(const PersistentLayer& layer, PersistentForm asked, int64_t batch, int64_t steps) {
   return asked == PersistentForm::kChosen ? fastest_form(layer, batch, steps) : asked;
@@ -391,185 +373,6 @@ Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch, int64_t s
 
 namespace {
 
-/// Fewer steps are those of `products` or `step`: a run of `persistent` begins with a product and with reading R. To so
-/// many hidden units and sequences; the first row that fits. wide: of h of two bytes. Beside each the time of
-/// `persistent` by that of the faster of the others, for some numbers of steps; after a semicolon of h of two bytes
-/// (isobit bench gru --device cuda --mode sequence --kernel persistent,products,step --steps T). Two figures for one
-/// number of sequences are those of the smaller H timed, 640, 896 or 1536, and the larger. Timed on H100s are rows to
-/// 224 sequences, of H to 512 to 256, above 1024 to 127; others on an H200.
-struct FewestSteps {
-  int64_t hidden, batch, steps, wide;
-};
-constexpr FewestSteps kFewestSteps[] = {
-    {256, 64, 3, 3},                         // 2: 0.99 to 1.17, 3: 0.79 to 1.01; 2: 0.98 to 1.31, 3: 0.76 to 1.04
-    {128, 192, 3, 3},                        // of 96 to 192: 3: 0.72 to 1.01; 0.81 to 1.02
-    {256, 895, 4, 4},                        // of 256: 3: 1.06 to 1.13, 4: 0.88 to 0.97; 3: 1.02 to 1.07
-                                             // H = 256, of 96 to 192: 3: 1.04 to 1.12; 0.97 to 1.06
-    {512, 23, 4, 4},                         // of 1 to 16: 3: 1.08 to 1.21, 4: 0.92 to 1.03; 3: 1.04 to 1.27
-    {352, 63, 3, 4},                         // H = 320, of 24 to 48: 3: 0.99, 1.00; 1.03 to 1.07
-    {400, 31, 3, 4},                         // H = 384, of 24: 3: 0.95; 1.12
-    {400, 64, 3, 3},                         // of 32 to 64: 3: 0.94 to 1.01; 0.84 to 1.01; of 64: 2: 1.20; 1.10
-    {352, 895, 4, 4},                        // of 96 to 192: 3: 1.05 to 1.14; 0.96 to 1.30
-    {512, 63, 3, 3},                         // of 24 to 48: 3: 0.93 to 1.02; 0.88 to 1.01; 2: 1.20; 1.07 to 1.25
-    {512, 64, 3, 2},                         // 2: 1.25; 0.90 and 0.93, of 60 and 72 1.11 to 1.19
-    {512, 128, 4, 4},                        // of 96 and 128: 3: 0.98 to 1.10; 0.94 to 1.08
-    {512, 192, 3, 3},                        // 3: 0.93 to 0.95; 0.94 to 1.00
-    {512, 895, 4, 4},                        // of 256: 3: 0.96, 1.18, 4: 0.89, 1.02; 3: 1.03, 1.14, 4: 0.90, 0.99
-    {512, INT64_MAX, INT64_MAX, INT64_MAX},  // of 1024: 256: 1.10; 1.19
-    {640, 7, 5, 4},                          // of 1 and 4: 4: 1.12, 1.07, 5: 1.02, 0.93; 3: 1.14, 1.10, 4: 0.98, 0.90
-    {640, 28, 4, 3},                         // of 8 to 24: 3: 1.08 to 1.27, 4: 0.90 to 1.02; 3: 0.76 to 1.00
-    {640, 56, 3, 3},                         // of 32: 3: 0.94, 4: 0.81; 3: 0.81; of 40 to 56: 4: 0.88; 0.80 to 0.84
-    {768, 7, 5, 4},                          // of 1 and 4: 4: 1.09, 1.05, 5: 0.82, 0.94; 3: 1.07, 1.03, 4: 0.92, 0.88
-    {768, 16, 4, 3},                         // of 8 to 16: 3: 1.07 to 1.16, 4: 0.92 to 1.02; 3: 0.94 to 1.03
-    {768, 31, 3, 2},                         // of 24: 3: 0.90; 0.84; on an H200 2: 0.94
-    {768, 56, 4, 3},                         // of 32: 3: 0.98, 4: 0.85; 3: 0.88; of 40 to 56: 4: 0.83; 0.78
-    {768, 112, 5, 4},                        // of 64 to 112, H = 640: 4: 1.03 to 1.06, 6: 0.87; 4: 0.92 to 1.00
-                                             // H = 768: 4: 0.97 to 1.02, 6: 0.79 to 0.85; 4: 0.89 to 0.98
-    {768, 144, 7, 6},                        // of 128: 4: 1.19, 1.15, 6: 1.05, 1.03; 4: 1.18, 6: 1.02, 0.98
-    {768, 191, 6, 6},                        // of 160: 4: 1.14, 1.05, 6: 0.95, 0.88; 4: 1.11, 1.09, 6: 0.92, 0.87
-    {768, 224, 9, 8},                        // of 192 and 224: 6: 1.08 to 1.15; 1.05 to 1.13
-    {768, 383, 14, 14},                      // of 256: 9: 1.15, 14: 1.01; 9: 1.14, 14: 1.03
-    {768, 400, 24, 20},                      // of 384: 14: 1.15, 100: 0.83; 14: 1.06, 100: 0.86
-    {768, 640, INT64_MAX, INT64_MAX},        // of 448: 100: 1.42; 1.36; of 512: 256: 1.43; 1.43
-    {768, 800, 32, 32},                      // of 768, where `products` has two rounds: 100: 0.86; 0.86
-    {768, INT64_MAX, INT64_MAX, INT64_MAX},  // of 1024: 256: 1.19; 1.24
-    {1024, 1, 6, 5},                         // 5: 1.10, 1.00, 6: 0.98, 0.93; 4: 1.04, 1.02, 5: 0.92, 0.88
-    {1024, 8, 5, 4},                         // of 2 to 8: 4: 1.04 to 1.15, 5: 0.95 to 1.02; 3: 1.05, 4: 0.91 to 1.04
-    {1024, 16, 4, 3},                        // of 12 and 16: 3: 1.06 to 1.20, 4: 0.96 to 1.00; 3: 0.94 to 0.99
-    {1024, 56, 4, 3},                        // of 24 and 32: 3: 1.05 to 1.09, 4: 0.90 to 0.93; 3: 0.88, 0.93
-    {1024, 112, 5, 4},                       // of 64 to 112: 4: 0.96 to 1.05, 6: 0.75 to 0.88; 4: 0.78 to 0.96
-    {1024, 144, 5, 4},                       // of 128: 4: 1.02, 0.99, 6: 0.94, 0.87; 4: 0.93, 0.86
-    {1024, 200, 4, 3},                       // of 160 and 192: 4: 0.95 to 1.02; 4: 0.77 to 0.92
-    {896, 224, 6, 5},                        // of 224: 4: 1.09, 6: 1.01; 4: 1.05, 6: 0.96
-    {1024, 224, 6, 4},                       // of 224: 4: 1.04, 6: 0.93; 4: 0.89
-    {1024, 383, 6, 5},                       // of 256: 5: 1.06, 1.02, 6: 1.00, 0.96; 4: 1.10, 0.94, 5: 1.08
-    {1024, INT64_MAX, 8, 12},                // of 512: 6: 1.04, 9: 0.99; 9: 1.04, 14: 1.00
-    {1279, 31, 4, 3},                        // H = 1040: 3: 1.04 to 1.14, 4: 0.91 to 1.03; 2: 1.17, 3: 0.92 to 1.04
-    {1279, 127, 4, 4},                       // of 32 and 64: 3: 1.18, 4: 1.02, 1.01; 3: 0.99, 1.05, 4: 0.87, 0.92
-    {1407, 8, 3, 3},                         // H = 1280: 2: 0.98 to 1.20, 3: 0.90 to 1.00; 2: 1.06, 1.12, 3: 0.84
-    {1407, 31, 4, 3},                        // of 12 and 16: 3: 1.07, 1.08, 4: 0.98; 3: 0.87
-    {1536, 4, 3, 3},                         // H = 1536: 2: 1.16, 1.08, 3: 0.96, 0.92; 2: 1.06, 1.02, 3: 0.86
-    {1536, 8, 2, 2},                         // of 8: 2: 1.02; 0.93
-    {1919, 8, 3, 2},                         // H = 1792: 2: 1.03 to 1.12, 3: 0.74 to 0.89; 2: 0.84 to 0.97
-    {INT64_MAX, 8, 2, 2},                    // H = 2048: 2: 0.91 to 0.99; 0.78 to 0.86
-    {INT64_MAX, 31, 3, 2},                   // of 12 and 16: 2: 1.21, 1.15, 3: 1.00, 0.92; 2: 1.00, 0.94
-    {INT64_MAX, 63, 3, 3},                   // of 32, H = 1536 and 2048: 2: 1.21, 1.16, 3: 0.99, 0.91; 2: 1.08, 1.03
-    {INT64_MAX, 127, 4, 3},                  // of 64: 3: 1.05, 0.98, 4: 0.93, 0.89; 2: 1.16, 1.08, 3: 0.99, 0.94
-    {INT64_MAX, 255, 8, 6},                  // of 128: 6: 1.06, 9: 0.99; 4: 1.05, 6: 0.99
-    {INT64_MAX, 511, 9, 16},                 // of 256: 6: 1.07, 9: 1.00; 9: 1.09, 14: 1.03
-    {INT64_MAX, INT64_MAX, 8, INT64_MAX},    // of 512: 6: 1.03, 9: 0.95; 14: 1.04, 256: 1.03
-};
-
-/// Of layers that `products` does not run, at most: what rows by `step` have for as many sequences.
-constexpr int64_t kFewestBesideStep = 6;
-
-/// From so many sequences on, of layers to so many hidden units, `products` is as fast as `step` or faster, on an H200
-/// (cuda_gru_bench --calls-only --same-weights, with 1 and with INT64_MAX in every row here). copied: calls of one step
-/// for which `step` takes a second launch, which copies what it reads; also with --one-state, and with --floats.
-struct FewestSequences {
-  struct Widths {
-    int64_t bytes, wide;  // of h
-  };
-  int64_t hidden;
-  Widths otherwise, copied;
-  Widths several = otherwise;  // of runs of two steps and more that are too few for `persistent`
-};
-/// In brackets the time of `products` by that of `step` for some numbers of sequences; copied: the larger of both;
-/// several: of two steps, on an H100. Timed with C = H.
-constexpr FewestSequences kFewestProductSequences[] = {
-    // Otherwise: 128 (0.99), 192 (1.06), 256 (0.81); wide: 192 (1.24).
-    // Copied: 32 (1.02), 48 (1.02), 64 (1.01); wide: 48 (1.09), 64 (1.00).
-    {320, {193, 193}, {48, 64}},
-    // Otherwise: 24 (0.96), 32 (0.99), 48 (0.93); wide: 128 (1.21), 192 (0.81).
-    // Copied: 32 (1.04), 48 (0.93); wide: 24 (1.14), 48 (0.93).
-    // Several: 24 (1.14), 64 (1.11), 128 (1.08), 256 (0.95); wide: 128 (1.11).
-    {384, {24, 161}, {33, 48}, {161, 161}},
-    // Otherwise: 24 (1.01), 64 (1.02), 96 (0.99), 128 (0.96); wide: 128 (1.22), 192 (0.88).
-    // Copied: 24 (1.07), 32 (0.94); wide: 24 (1.13), 32 (1.02), 48 (0.99).
-    // Several: 64 (1.13), 96 (1.11), 128 (1.08); wide: 128 (1.15).
-    {512, {65, 161}, {32, 32}, {161, 161}},
-    // Otherwise: 24 (1.07), 32 (0.83); wide: 64 (1.09), 96 (1.03).
-    // Copied: 16 (1.06), 24 (0.97); wide: 16 (1.11), 24 (0.97).
-    // Several: 24 (1.13), 32 (1.00), 64 (1.02), 96 (1.06), 128 (0.88); wide: 96 (1.05), 128 (0.76).
-    {640, {25, 97}, {17, 24}, {97, 97}},
-    // Otherwise: 16 (1.20), 24 (0.87); wide: 64 (1.09), 96 (0.71).
-    // Copied: 16 (1.09), 24 (0.87); wide: 9 (1.14), 16 (1.01), 24 (0.89).
-    // Several: 17 (1.07), 24 (1.04), 64 (1.04), 96 (0.91); wide: 64 (1.05), 96 (0.79).
-    {768, {17, 65}, {17, 16}, {65, 65}},
-    // Otherwise: 16 (1.13), 24 (0.80); wide: 16 (1.18), 24 (1.04), 64 (1.02), 96 (0.74).
-    // Copied: 16 (1.10), 24 (0.82); wide: 4 (1.22), 8 (0.93).
-    // Several: 17 (0.99, 1.02), 64 (0.96, 0.97); wide: 17 (1.00, 1.01), 24 (0.98, 1.00), 64 (0.96, 0.97).
-    {1024, {17, 24}, {17, 8}},
-    // H = 1040. Several: 24 (0.99), 48 (1.04), 64 (1.03 to 1.09), 96 (1.00), 128 (0.96); wide: 24 (0.97), 64 (0.98).
-    // Beyond, gru_step has over 132 blocks.
-    {1056, {17, 24}, {17, 8}, {96, 24}},
-    // From here on an H100. H = 1280. Otherwise: 6 (1.10), 8 (0.95); wide: 6 (1.06), 8 (0.94).
-    // Copied: 6 (1.04), 8 (0.92); wide: 6 (1.05), 8 (0.96). Several: 8 (1.05), 12 (0.87); wide: 8 (1.22), 12 (0.93).
-    {1407, {8, 8}, {8, 8}, {9, 9}},
-    // Otherwise: 8 (1.03), 10 (0.80); wide: 6 (1.07), 8 (0.96).
-    // Copied: 8 (1.03), 10 (0.83); wide: 6 (1.05), 8 (0.94).
-    {1536, {9, 8}, {9, 8}},
-    // H = 1792 and 2048. Otherwise: 8 (1.11, 1.07), 10 (0.94, 0.93); wide: 6 (0.98, 1.04), 8 (0.91, 0.94).
-    // Copied: 8 (1.08, 1.09), 10 (0.91, 0.93); wide: 1 (1.19, 1.27), 4 (1.03, 0.98), 6 (0.96, 0.93).
-    {INT64_MAX, {9, 8}, {9, 4}},
-};
-/// The same, in the order otherwise, wide, copied, wide copied, with C to 64, of which a stage of `products` is half
-/// empty (isobit bench gru --device cuda --kernel step,products --input 64 --mode two-states,streaming).
-constexpr int64_t kVeryFewInputs = 64;
-constexpr FewestSequences kFewestSequencesOfVeryFewInputs[] = {
-    {320, {193, 193}, {129, 64}},  // 128 (1.18); 128 (1.33); 64 (1.10), 128 (1.04); 48 (1.10), 64 (1.05)
-    {384, {161, 161}, {97, 48}},   // 128 (1.14); 128 (1.27); 64 (1.06), 80 (1.07), 96 (1.02), 128 (1.00); 48 (1.00)
-    {512, {161, 161}, {65, 129}},  // 128 (1.13); 128 (1.34); 64 (1.11), 96 (1.03); 64 (1.08), 128 (1.04)
-    {640, {97, 97}, {17, 25}},     // 96 (1.12), 128 (0.83); 128 (0.83); 24 (1.01); 24 (1.10), 32 (0.96)
-    {768, {65, 65}, {65, 17}},     // 64 (1.16), 72 (0.95); 96 (0.80); 24 (1.05), 72 (0.83); 16 (1.16), 24 (1.03)
-    {1056, {65, 65}, {12, 17}},    // 896 and 1024: 24 (1.09), 64 (1.09, 1.04), 72 (0.94, 1.03), 128 (0.87, 0.91);
-                                   // 64 (1.24), 96 (0.87); 8 (1.14), 12 (0.98, 0.99); 8 (1.27), 24 (1.01)
-    {INT64_MAX, {9, 9}, {9, 9}},   // 1536, 8 (1.22), 12 (1.00); 8 (1.23), 12 (0.90); 8 (1.11); 8 (1.06)
-};
-/// The same with C to 3 H / 4, on an H100 (--input 256, or as said).
-constexpr FewestSequences kFewestSequencesOfFewInputs[] = {
-    {320, {193, 193}, {129, 64}},  // as with C to 64
-    {384, {161, 161}, {24, 48}},   // 128 (1.12), 160 (1.19); as 64; 24 (1.00, 1.02), 64 (1.03); as 64
-    {512, {161, 161}, {65, 129}},  // 96 (1.05), 128 (1.03), 160 (0.97); as 64; 64 (1.03), 96 (0.98); as 64
-    {640, {97, 97}, {17, 25}},     // 64 (0.97), 80 (1.09), 96 (1.06); 96 (1.12); 17 (0.99); 24 (1.03), 32 (0.91)
-    {768, {65, 65}, {17, 17}},     // 48 (1.05); 64 (1.17), 96 (0.81); 17 (1.04), 24 (1.01), 48 (0.95); 17 (0.98)
-    {1056, {17, 65}, {12, 17}},    // C = 128 to 640: 17 (0.94 to 1.06), 24 (0.90 to 1.00); C = 256: 64 (1.05, 1.07),
-                                   // 96 (0.76, 0.88); C = 768: 12 (0.87), 128: 17 (0.95); 17 (0.91, 0.95)
-    {INT64_MAX, {9, 9}, {9, 9}},   // as with C to 64
-};
-/// The same with C above 5 H / 4, of h of two bytes above 5 H / 2 (--input 1024, 2048).
-constexpr FewestSequences kFewestSequencesOfManyInputs[] = {
-    {320, {49, 33}, {49, 33}},    // 48 (1.25), 64 (0.83); as 384; 48 (1.17), 64 (0.81); as 384
-    {384, {41, 33}, {41, 33}},    // 40 (1.22), 41 (0.90); 32 (1.03), 48 (0.85); 40 (1.10), 41 (0.84); 32 (0.96)
-    {512, {33, 33}, {32, 24}},    // C = 1024: 32 (1.12), 48 (0.88); 2048: 32 (1.06), 48 (0.79); 48 (0.92); 32 (0.99);
-                                  // 24 (0.93)
-    {640, {25, 17}, {17, 17}},    // 24 (0.99), 32 (0.72); 24 (0.97); 24 (0.95); 16 (0.96), 24 (0.85)
-    {1056, {17, 17}, {17, 8}},    // 768: 16 (1.06), 24 (0.75); 16 (0.96), 24 (0.83); 16 (1.04), 24 (0.73); 8 (1.05)
-    {INT64_MAX, {9, 8}, {9, 8}},  // not timed, as 1536 with fewer inputs
-};
-
-/// Of gru_portable, by the same measure; more launches than `launches` take longer than `step` for any number of steps.
-/// No device of compute capability 8 was at hand.
-struct FewestPortableSteps {
-  int64_t hidden, batch, steps, launches = 2;
-};
-constexpr FewestPortableSteps kFewestPortableSteps[] = {
-    {128, INT64_MAX, 9, INT64_MAX},  // 8: 0.87 to 1.03, 12: 0.77 to 0.90
-    {256, 7, INT64_MAX},             // 256: 1.03
-    {512, 7, 48},                    // 20: 1.22, 256: 0.92
-    {256, 15, 48},                   // 20: 1.15, 256: 0.83
-    {256, 63, 24},                   // 20: 1.02, 256: 0.79
-    {512, 15, 20},                   // 20: 0.97
-    {512, 63, 12},                   // 8: 1.07, 12: 0.92
-    {512, INT64_MAX, 8},             // 6: 0.94 to 1.07, 8: 0.88 to 0.95
-    {1024, 7, 32},                   // 20: 1.07, 256: 0.76
-    {1024, 15, 16},                  // 12: 1.05, 20: 0.87
-    {1024, INT64_MAX, 8},            // 8: 0.96, of four launches 256: 1.22
-    {INT64_MAX, 8, 5},               // H = 1040, of 1 to 8: 4: 1.05 to 1.21, 6: 0.95 to 1.04; 2048: 3: 0.63 to 0.74
-    {INT64_MAX, 16, 4},              // H = 1040, of 12 and 16: 3: 1.14, 1.07, 4: 1.03, 0.92
-    {INT64_MAX, INT64_MAX, 7, 3},    // 6: 1.05, 8: 0.77
-};
-
 Status supports(std::span<const DeviceLayer> layers, PersistentForm form, int64_t batch, int64_t steps) {
   for (const DeviceLayer& layer : layers)
     if (!fits(layer.persistent, form)) return unsupported(layer.persistent_refusals[static_cast<size_t>(form)]);
@@ -586,47 +389,7 @@ int64_t exchange_bytes(const PersistentLayer& layer, int64_t batch) {
                    fits(layer, PersistentForm::kPortable) ? portable_exchange_bytes(layer, batch) : 0});
 }
 
-/// Of `persistent`, that make it the fastest.
-int64_t fewest_steps(const PersistentLayer& layer, int64_t batch) {
-  if (fits(layer, PersistentForm::kPortable) && fastest_form(layer, batch, 1) == PersistentForm::kPortable) {
-    for (const FewestPortableSteps& row : kFewestPortableSteps)
-      if (layer.hidden_size <= row.hidden && batch <= row.batch)
-        return portable_launches(layer, batch) <= row.launches ? row.steps : INT64_MAX;
-  }
-  for (const FewestSteps& row : kFewestSteps)
-    if (layer.hidden_size <= row.hidden && batch <= row.batch) {
-      const int64_t steps = layer.h_planes == 1 ? row.steps : row.wide;
-      return fits(layer, PersistentForm::kProducts) ? steps : std::min(steps, kFewestBesideStep);
-    }
-  return 1;
-}
-
-std::span<const FewestSequences> product_rules(int64_t inputs, const PersistentLayer& layer) {
-  if (4 * inputs > 5 * layer.h_planes * layer.hidden_size) return kFewestSequencesOfManyInputs;
-  if (4 * inputs > 3 * layer.hidden_size) return kFewestProductSequences;
-  if (inputs > kVeryFewInputs) return kFewestSequencesOfFewInputs;
-  return kFewestSequencesOfVeryFewInputs;
-}
-
 }  // namespace
-
-bool persistent_is_taken(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, bool) {
-  return steps >= fewest_steps(layers.front().persistent, batch);
-}
-
-bool products_is_taken(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, bool copies) {
-  if (steps == 0) return false;
-  const PersistentLayer& layer = layers.front().persistent;
-  // Later layers have H inputs, or 2 H.
-  for (const FewestSequences& row : product_rules(layers.front().input_size, layer))
-    if (layer.hidden_size <= row.hidden) {
-      const FewestSequences::Widths& fewest = steps > 1 ? row.several : copies ? row.copied : row.otherwise;
-      return batch >= (layer.h_planes == 1 ? fewest.bytes : fewest.wide);
-    }
-  return false;
-}
-
-bool only_if_asked(std::span<const DeviceLayer>, int64_t, int64_t, bool) { return false; }
 
 int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps,
                                  const DeviceLimits&) {

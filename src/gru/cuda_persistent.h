@@ -96,6 +96,11 @@ struct PersistentLayer {
   uint8_t x_flip = 0;
 };
 
+inline bool fits(const PersistentLayer& layer, PersistentForm form) { return layer.fits[static_cast<size_t>(form)]; }
+
+/// The fastest form of a run that any form can take.
+PersistentForm fastest_form(const PersistentLayer& layer, int64_t batch, int64_t steps);
+
 /// Steps of a run, of which ih holds those from `first_step` on.
 struct PersistentChunk {
   const uint16_t* ih;
