@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernel of the GRU on a device is the fastest for a run: rules made by timing. Of persistent's forms on a device
-// see fastest_form (cuda_persistent.h), which is in the same file.
+// Which kernel of the GRU on a device is the fastest for a run: rules made by timing. cuda_choice.cu has fastest_form of
+// `persistent` (cuda_persistent.h), too.
 #ifndef ISOBIT_GRU_CUDA_CHOICE_H_
 #define ISOBIT_GRU_CUDA_CHOICE_H_
 
