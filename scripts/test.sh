@@ -13,7 +13,8 @@ usage: scripts/test.sh [--quick | --matrix | --cuda | --cuda-built] [--help]
 Installs the Debian packages that are missing (root only where some are), builds and tests. Runs from any folder.
 
   (no option)  what CI runs: the oracle and testdata/; g++ release and clang++ asan, built and tested; the same
-               fingerprint from both and from every instruction set; every kernel verified; two built-in FP16 tables
+               fingerprint from both, from every instruction set and on an emulated processor without AVX; every kernel
+               verified; two built-in FP16 tables
                fitted again; GGUF files against the gguf package, which pip puts into build/test/venv; the Rust crates;
                clang-tidy on the C++ files that changed
   --matrix     every compiler (g++, clang++) with every preset (dev, release, asan), the fingerprint of all, the
@@ -187,6 +188,13 @@ same_fingerprint() {
   diff <(printf '%s\n' "$first_fingerprint") <(printf '%s\n' "$text") && [[ -n $text ]]
 }
 
+# emulated_fingerprint PROGRAM: as on a processor without AVX, where code for later ones must not run at all.
+emulated_fingerprint() {
+  local text
+  text=$(qemu-x86_64 -cpu Nehalem "$1" fingerprint) || return 1
+  diff <(printf '%s\n' "$first_fingerprint") <(printf '%s\n' "$text") && [[ -n $text ]]
+}
+
 # The files that changed since this branch left the main one; on the main branch, in the last commit. Together with
 # what is not committed.
 changed_files() {
@@ -314,6 +322,8 @@ for pair in "${pairs[@]}"; do
       --outputs 100000000
     check "$pair: rust" rust "$(folder_of "$compiler" "$preset")"
     check "$pair: fingerprint" fingerprint "$program"
+    [[ $(uname -m) != x86_64 ]] ||
+      check "$pair: the same fingerprint on an emulated processor without AVX" emulated_fingerprint "$program"
     for path in "${paths[@]}"; do
       check "$pair: the same fingerprint with ISOBIT_CPU=$path" same_fingerprint "$program" "$path"
     done

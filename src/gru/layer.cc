@@ -147,17 +147,18 @@ Status GruLayer::pack() {
   GruKernels kernels{};  // of this path, or of the nearest one before it
   for (const CpuPath path : kAllCpuPaths) {
     if (path == CpuPath::kReference || !cpu_can_run(path)) continue;
-    const auto choose = [&](CpuPath row, const GruKernels& found) {
+    // The function is compiled for the row's instruction set: it may only be called where that is.
+    const auto choose = [&](CpuPath row, GruKernels (*kernels_of_row)()) {
       if (row != path) return;
       const GruKernels before = kernels;
-      kernels = found;
+      kernels = kernels_of_row();
       if (kernels.gates_s32 == nullptr) kernels.gates_s32 = before.gates_s32;
       if (kernels.gates_s64 == nullptr) kernels.gates_s64 = before.gates_s64;
       if (bytes && kernels.gates_f32_bytes != nullptr) kernels.gates_f32 = kernels.gates_f32_bytes;
       if (!proof_.gates_f32) kernels.gates_f32 = nullptr;
       if (!proof_.gates_f64) kernels.gates_f64 = nullptr;
     };
-#define ISOBIT_GRU_KERNELS(row, name) choose(CpuPath::row, name());
+#define ISOBIT_GRU_KERNELS(row, name) choose(CpuPath::row, name);
 #include "gru/kernels.inc"
 #undef ISOBIT_GRU_KERNELS
     paths_[static_cast<size_t>(path)] = {linear_kernel(path), kernels};
