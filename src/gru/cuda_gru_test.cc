@@ -1352,6 +1352,21 @@ TEST_F(DeviceGrus, RunsTakeTheKernelThatChooseKernelNames) {
   }
 }
 
+/// A first layer of few inputs does not decide for those after it, which have H.
+TEST_F(DeviceGrus, TheLastLayersInputsDecide) {
+  for (const int32_t layers : {1, 2}) {
+    const Result<DeviceGru> gru = DeviceGru::create(case_of(64, 16, 512, 1, 1, layers).model);
+    ASSERT_TRUE(gru.ok()) << gru.status().message();
+    if (!gru->choose_kernel(100, 1, "products").ok()) {
+      EXPECT_FALSE(must_run("products", 512));
+      return;
+    }
+    const auto chosen = gru->choose_kernel(100, 1, {}, true);
+    ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+    EXPECT_EQ(*chosen, layers == 1 ? "step" : "products") << layers << " layers";
+  }
+}
+
 /// Every tile of many sequences, which `step` chooses by the numbers of units, sequences and processors.
 TEST_F(DeviceGrus, StepsOfManySequences) {
   struct Kind {
