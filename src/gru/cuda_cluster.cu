@@ -2,6 +2,10 @@
 #include "gru/cuda_cluster.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <type_traits>
 
@@ -11,6 +15,7 @@
 #include "gru/cuda_cluster.cuh"
 #include "gru/cuda_cluster_few.cuh"
 #include "gru/cuda_cluster_many.cuh"
+#include "gru/cuda_persistent_hooks.h"
 
 namespace isobit::cuda {
 namespace {
@@ -101,18 +106,31 @@ constexpr int32_t many_sets(int32_t k_tiles) {
   return k_tiles == 8 && sizeof(Ratio) == 4 ? 2 : 1;
 }
 
-template <int KT, int Planes, bool Floats, typename Ratio>
+template <int KT, int Planes, bool Floats, bool Guests, typename Ratio>
 constexpr Kernel<Ratio> kManyKernel =
-    gru_cluster_many<KT, many_k_shared<Ratio>(KT), many_sets<Ratio>(KT), Planes, Floats, Ratio>;
+    gru_cluster_many<KT, many_k_shared<Ratio>(KT), many_sets<Ratio>(KT), Planes, Floats, Guests, Ratio>;
+/// Where guests_of has any.
+template <int Planes, bool Floats, typename Ratio>
+Kernel<Ratio> guest_kernel_of_planes(const PersistentLayer& layer) {
+  if constexpr (std::is_same_v<Ratio, double>) {
+    return nullptr;
+  } else {
+    return layer.k_tiles == 16 ? kManyKernel<8, Planes, Floats, true, Ratio>
+                               : kManyKernel<12, Planes, Floats, true, Ratio>;
+  }
+}
 template <int Planes, bool Floats, typename Ratio>
 Kernel<Ratio> many_kernel_of_planes(const PersistentLayer& layer) {
-  return layer.k_tiles == 16   ? kManyKernel<8, Planes, Floats, Ratio>
-         : layer.k_tiles == 24 ? kManyKernel<12, Planes, Floats, Ratio>
-                               : kManyKernel<16, Planes, Floats, Ratio>;
+  return layer.k_tiles == 16   ? kManyKernel<8, Planes, Floats, false, Ratio>
+         : layer.k_tiles == 24 ? kManyKernel<12, Planes, Floats, false, Ratio>
+                               : kManyKernel<16, Planes, Floats, false, Ratio>;
 }
 template <typename Ratio>
-Kernel<Ratio> many_kernel(const PersistentLayer& layer, bool floats) {
+Kernel<Ratio> many_kernel(const PersistentLayer& layer, bool floats, bool guests) {
   return with_planes<Ratio>(layer.h_planes, [&](auto planes) {
+    if (guests)
+      return floats ? guest_kernel_of_planes<planes(), true, Ratio>(layer)
+                    : guest_kernel_of_planes<planes(), false, Ratio>(layer);
     return floats ? many_kernel_of_planes<planes(), true, Ratio>(layer)
                   : many_kernel_of_planes<planes(), false, Ratio>(layer);
   });
@@ -126,7 +144,7 @@ int32_t many_shared(const PersistentLayer& layer, int32_t tiles) {
 
 /// The attributes of a launch: `values` outlives the configuration.
 struct LaunchAttributes {
-  cudaLaunchAttribute values[2]{};
+  cudaLaunchAttribute values[3]{};
 };
 cudaLaunchConfig_t launch_config(const PersistentCut& cut, int32_t threads, int32_t shared, int64_t teams,
                                  LaunchAttributes& attributes) {
@@ -291,6 +309,52 @@ Status prepare_few(const PersistentLayer& layer, PersistentCut& cut, int shared)
   return {};
 }
 
+constexpr int32_t kMaxVisits = 64;
+constexpr int32_t kMostGuestTiles = 2;
+std::atomic<int64_t> fewest_guest_steps{0};
+
+/// Whether there is a kernel for teams that take turns with guests.
+bool can_have_guests(const PersistentLayer& layer) {
+  return layer.k_tiles <= 24 && layer.ratios.h != RatioType::kDouble;
+}
+
+/// Fewest steps of a run with guests, whose teams have so many tiles of their own. In brackets the time by that without
+/// guests, on an H100 (cuda_gru_bench --sequences-only --steps T, H of 272 to 768, 1 to 16 guests).
+int64_t fewest_steps_with_guests(const PersistentLayer& layer, int64_t tiles) {
+  const bool two = tiles == 2;
+  // 32 (0.90 to 1.00), 256 (0.85 to 0.91); of more tiles 32 (0.96 to 1.03), 64 and 96 (0.91 to 0.98), 256 (0.88 to
+  // 0.97).
+  if (layer.h_planes == 1) return two ? 32 : 64;
+  // 32 (0.87 to 1.02), 256 (0.78 to 0.94).
+  if (layer.hidden_size <= 512) return 32;
+  // 32 (1.00 to 1.01), 96 (0.93 to 1.01), 256 (0.90 to 0.96); of more tiles 96 (0.98 to 1.03), 256 (0.97 to 1.01).
+  return two ? 96 : INT64_MAX;
+}
+
+/// The sequences beyond whole tiles of 8 for every team, where a run takes less if teams take turns with them: 1 to 16,
+/// of teams with two tiles or more of their own. Otherwise every team would have a tile more. With one tile of its own
+/// gru_cluster is faster. By timing of 256 steps: about sqrt(steps / 2) visits, and two steps of a team's own sequences
+/// for what a visit takes beside its steps, so that guests come about when it stops for them.
+ClusterGuests guests_of(const PersistentLayer& layer, int64_t batch, int64_t steps) {
+  const PersistentCut& cut = layer.many;
+  if (!can_have_guests(layer) || cut.room == 0) return {};
+  const int64_t tiles = batch / (int64_t{cut.room} * kMaxTileSequences);
+  const int64_t guests = batch % (int64_t{cut.room} * kMaxTileSequences);
+  const int64_t guest_tiles = (guests + kMaxTileSequences - 1) / kMaxTileSequences;
+  if (guests == 0 || guest_tiles > kMostGuestTiles || tiles < 2 || tiles + guest_tiles > cut.sequence_tiles) return {};
+  const int64_t asked = fewest_guest_steps.load(std::memory_order_relaxed);
+  if (steps < std::max<int64_t>(asked > 0 ? asked : fewest_steps_with_guests(layer, tiles), 2)) return {};
+  const int64_t visits =
+      std::clamp<int64_t>(std::lround(std::sqrt(0.5 * static_cast<double>(steps))), 1, std::min(kMaxVisits, cut.room));
+  ClusterGuests of{};
+  of.sequences = static_cast<int32_t>(guests);
+  of.steps = static_cast<int32_t>((steps + visits - 1) / visits);
+  // Each visit has two steps or more. The last one has: of so few visits none is so long that one step is left.
+  of.visits = static_cast<int32_t>((steps + of.steps - 1) / of.steps);
+  of.pause = of.steps + 2;
+  return of;
+}
+
 }  // namespace
 
 template <typename Ratio>
@@ -305,9 +369,12 @@ Status prepare_cluster_many(PersistentLayer& layer, int shared) {
     ++cut.sequence_tiles;
   if (cut.sequence_tiles == 0) return no_room();
   cut.least_shared = shared / 2 + 1;
-  for (const bool floats : {false, true}) ISOBIT_RETURN_IF_ERROR(allow(many_kernel<Ratio>(layer, floats), shared));
+  for (const bool floats : {false, true})
+    for (const bool guests : {false, true})
+      if (!guests || can_have_guests(layer))
+        ISOBIT_RETURN_IF_ERROR(allow(many_kernel<Ratio>(layer, floats, guests), shared));
   LaunchAttributes attributes;
-  cut.room = room_of(many_kernel<Ratio>(layer, false),
+  cut.room = room_of(many_kernel<Ratio>(layer, false, false),
                      launch_config(cut, many_threads(many_sets<Ratio>(layer.k_tiles / 2)),
                                    many_shared<Ratio>(layer, cut.sequence_tiles), 1, attributes));
   if (cut.room == 0) return no_room();
@@ -378,12 +445,28 @@ bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t ste
   return !(layer.h_planes == 1 && batch >= 96 && steps <= (to_768 ? 6 : 4));
 }
 
+int64_t cluster_exchange_bytes(const PersistentLayer& layer) {
+  return can_have_guests(layer) ? kMaxVisits * static_cast<int64_t>(sizeof(uint32_t)) : 0;
+}
+int64_t cluster_zeroed_bytes(const PersistentLayer& layer, int64_t batch, int64_t steps) {
+  return cluster_guests(layer, batch, steps) > 0 ? cluster_exchange_bytes(layer) : 0;
+}
+int32_t cluster_guests(const PersistentLayer& layer, int64_t batch, int64_t steps) {
+  return guests_of(layer, batch, steps).sequences;
+}
+void set_fewest_guest_steps(int64_t steps) { fewest_guest_steps.store(steps, std::memory_order_relaxed); }
+
 template <typename Ratio>
-Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, bool many, cudaStream_t stream) {
-  const Spread spread = many ? spread_over(layer.many, chunk.batch) : spread_of(layer, chunk.batch);
+Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, bool many, std::byte* exchange,
+                      cudaStream_t stream) {
+  ClusterGuests guests = many ? guests_of(layer, chunk.batch, chunk.steps) : ClusterGuests{};
+  guests.arrivals = reinterpret_cast<uint32_t*>(exchange);
+  const bool has_guests = guests.sequences > 0;
+  const Spread spread = many ? spread_over(layer.many, chunk.batch - guests.sequences) : spread_of(layer, chunk.batch);
   const PersistentCut& cut = *spread.cut;
   const bool few = !many && std::min(chunk.batch, spread.each) <= cut.few;
-  const Tiles tiles = few ? Tiles{kFewSequences, 1} : spread.tiles;
+  Tiles tiles = few ? Tiles{kFewSequences, 1} : spread.tiles;
+  tiles.count += (guests.sequences + kMaxTileSequences - 1) / kMaxTileSequences;
   ClusterArgs<Ratio> a{};
   set_recurrence(a, layer, chunk);
   a.fragments = layer.fragments;
@@ -393,6 +476,7 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
   a.sequence_tiles = tiles.count;
   a.tile_sequences = tiles.sequences;
   a.team_sequences = static_cast<int32_t>(spread.each);
+  a.guests = guests;
   const int32_t threads = few    ? few_threads(cut.k_tiles)
                           : many ? many_threads(many_sets<Ratio>(layer.k_tiles / 2))
                                  : threads_of(cut);
@@ -401,13 +485,19 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
                                 : shared_of<Ratio>(layer, cut, tiles);
   LaunchAttributes attributes;
   cudaLaunchConfig_t config =
-      launch_config(cut, threads, shared, (chunk.batch + spread.each - 1) / spread.each, attributes);
+      launch_config(cut, threads, shared, (chunk.batch - guests.sequences + spread.each - 1) / spread.each, attributes);
   attributes.values[1] = early_start();
   config.numAttrs = 2;
+  // A team waits for guests of the one before: all of them are on the device at once, or the launch fails.
+  if (has_guests) {
+    attributes.values[2].id = cudaLaunchAttributeCooperative;
+    attributes.values[2].val.cooperative = 1;
+    config.numAttrs = 3;
+  }
   config.stream = stream;
   const bool floats = chunk.y_scale != 0;
   const Kernel<Ratio> kernel = few    ? few_kernel<Ratio>(layer, cut, floats)
-                               : many ? many_kernel<Ratio>(layer, floats)
+                               : many ? many_kernel<Ratio>(layer, floats, has_guests)
                                       : kernel_of<Ratio>(layer, cut, floats);
   return cuda_status(cudaLaunchKernelEx(&config, kernel, a), few    ? "kernel gru_cluster_few"
                                                              : many ? "kernel gru_cluster_many"
@@ -417,7 +507,7 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
 #define ISOBIT_CLUSTER_LANES(Ratio)                                   \
   template Status prepare_cluster<Ratio>(PersistentLayer&, int);      \
   template Status prepare_cluster_many<Ratio>(PersistentLayer&, int); \
-  template Status launch_cluster<Ratio>(const PersistentLayer&, const PersistentChunk&, bool, cudaStream_t);
+  template Status launch_cluster<Ratio>(const PersistentLayer&, const PersistentChunk&, bool, std::byte*, cudaStream_t);
 ISOBIT_CLUSTER_LANES(float)
 ISOBIT_CLUSTER_LANES(Fixed)
 ISOBIT_CLUSTER_LANES(WideFixed)

@@ -77,12 +77,24 @@ inline constexpr int kMaxMultiplying = 8;        // warps of a block that multip
 inline constexpr int kAllCodes = 5;              // the named barrier of the warps that multiply; 1 to 4: of a group
 inline constexpr int kMaxSplitCells = 2;         // of a lane where two warps share a group
 
+/// The last sequences of a batch, with which teams of gru_cluster_many take turns so that not each of them has a tile
+/// more. Team k < visits has them for `steps` steps, the last one for those that are left, two or more. Before these it
+/// has k * pause steps of its own sequences, or all.
+struct ClusterGuests {
+  int32_t sequences;  // 0: there are none
+  int32_t visits, steps, pause;
+  /// [visits - 1]: how often a sequence's part of the state with which visit k + 1 begins has been written, once by
+  /// each block of team k; zeros at the start.
+  uint32_t* arrivals;
+};
+
 template <typename Ratio>
 struct ClusterArgs : RecurrenceArgs<Ratio> {
   const uint4* fragments;  // R, in the order in which warps load it
   int32_t cluster, unit_blocks, sequence_tiles, tile_sequences;
   int32_t team_sequences;  // fewer than its tiles have room for, where that is all there are
   int32_t exchange;        // Exchange
+  ClusterGuests guests;
 };
 
 /// How new codes cross to the other blocks of a cluster.
@@ -175,9 +187,9 @@ __global__ void __launch_bounds__(32 * (kMaxMultiplying + (trades_registers(KT) 
   const int first = static_cast<int>(blockIdx.x) / cluster * a.team_sequences;  // of the batch
   const int sequences = a.batch - first < a.team_sequences ? a.batch - first : a.team_sequences;
   const int sequence_tiles = (sequences + tile_rows - 1) / tile_rows;
-  const ClusterShared at = cluster_shared({KT, KShared, kSplits, Planes, static_cast<int32_t>(sizeof(Ratio)), cluster,
-                                           a.unit_blocks, a.sequence_tiles, tile_rows, a.table_entries,
-                                           sum_bytes(a.unit_blocks, kSplits, Planes)});
+  const ClusterShared at =
+      cluster_shared({KT, KShared, kSplits, Planes, static_cast<int32_t>(sizeof(Ratio)), cluster, a.unit_blocks,
+                      a.sequence_tiles, tile_rows, a.table_entries, sum_bytes(a.unit_blocks, kSplits, Planes)});
   const int group_stride = group_bytes(tile_rows);
   const int plane_bytes = at.plane_bytes;
   const int state_bytes = Planes * plane_bytes;

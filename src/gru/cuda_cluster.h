@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "gru/cuda_persistent.h"
@@ -25,9 +26,21 @@ Status prepare_cluster_many(PersistentLayer& layer, int shared);
 /// Whether gru_cluster_many is the faster of both for so many sequences and steps.
 bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t steps);
 
-/// Just after launch_product in the stream: it begins while that runs. many: gru_cluster_many.
+/// Sequences with which the teams of gru_cluster_many take turns in a run of so many sequences and steps; 0: each
+/// sequence has its team.
+int32_t cluster_guests(const PersistentLayer& layer, int64_t batch, int64_t steps);
+
+/// Device memory that crosses between the teams of gru_cluster_many.
+int64_t cluster_exchange_bytes(const PersistentLayer& layer);
+
+/// Of these, those that are zero when a run of so many sequences and steps begins.
+int64_t cluster_zeroed_bytes(const PersistentLayer& layer, int64_t batch, int64_t steps);
+
+/// Just after launch_product in the stream: it begins while that runs. many: gru_cluster_many; `exchange`: its
+/// cluster_exchange_bytes, of which the first cluster_zeroed_bytes are zero.
 template <typename Ratio>
-Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, bool many, cudaStream_t stream);
+Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, bool many, std::byte* exchange,
+                      cudaStream_t stream);
 
 }  // namespace isobit::cuda
 

@@ -542,6 +542,31 @@ TEST_F(DeviceGrus, GateInputsOfEveryWidth) {
 }
 
 /// Of each kernel of `persistent`, one block, clusters of every kind, one team and two of the whole device; `products`.
+/// Lets teams of gru_cluster_many have guests in short runs.
+struct ShortVisits {
+  ShortVisits() { set_fewest_guest_steps(2); }
+  ~ShortVisits() { set_fewest_guest_steps(0); }
+  ShortVisits(const ShortVisits&) = delete;
+  ShortVisits& operator=(const ShortVisits&) = delete;
+};
+/// Of a batch: so many sequences that teams of gru_cluster_many take turns with ten of them.
+constexpr int64_t kWithGuests = -1;
+int64_t batch_of(int64_t batch, uint64_t seed, const RandomShape& shape, int64_t steps) {
+  if (batch != kWithGuests) return batch;
+  const Case one = case_of(seed, shape, 1, 1);
+  const GruLayerParameters& layer = one.model.parameters().layers[0];
+  const Result<int32_t> teams = cluster_many_teams(layer);
+  if (!teams.ok()) {
+    EXPECT_FALSE(must_run("cluster_many", shape.hidden)) << teams.status().message();
+    return 250;
+  }
+  const int64_t with_guests = 2 * 8 * *teams + 10;
+  const Result<int32_t> guests = guests_of_run(layer, with_guests, steps);
+  EXPECT_TRUE(guests.ok()) << guests.status().message();
+  EXPECT_EQ(*guests, 10) << with_guests << " sequences";
+  return with_guests;
+}
+
 struct PersistentSize {
   int64_t hidden, batch;
   int32_t h_bits;
@@ -560,6 +585,8 @@ constexpr PersistentSize kPersistentSizes[] = {{120, 40, 8},
                                                {1800, 20, 8},
                                                {900, 230, 8},
                                                {900, 120, 16},
+                                               {500, kWithGuests, 8, "cluster_many", 40},
+                                               {512, kWithGuests, 16, "cluster_many", 40},
                                                {120, 40, 16, "portable"},
                                                {500, 60, 8, "portable"},
                                                {1040, 9, 8, "portable"},
@@ -571,7 +598,7 @@ Case case_of(uint64_t seed, const PersistentSize& size) {
   shape.input = 16;
   shape.hidden = size.hidden;
   shape.h_bits = size.h_bits;
-  return case_of(seed, shape, size.batch, size.steps);
+  return case_of(seed, shape, batch_of(size.batch, seed, shape, size.steps), size.steps);
 }
 
 TEST_F(DeviceGrus, ManySequencesAndLargeSizes) {
@@ -808,6 +835,104 @@ TEST_F(DeviceGrus, EveryFormOfPersistent) {
   std::printf("%d runs, %lld outputs compared\n", cases, static_cast<long long>(compared_));
 }
 
+/// At most so many bytes of x and ih at once.
+struct ChunkBytes {
+  explicit ChunkBytes(int64_t bytes) { set_chunk_bytes(bytes); }
+  ~ChunkBytes() { set_chunk_bytes(0); }
+  ChunkBytes(const ChunkBytes&) = delete;
+  ChunkBytes& operator=(const ChunkBytes&) = delete;
+};
+/// Delays every part of an exchange through global memory.
+struct Delays {
+  explicit Delays(uint32_t seed) { set_exchange_delays(seed); }
+  ~Delays() { set_exchange_delays(0); }
+  Delays(const Delays&) = delete;
+  Delays& operator=(const Delays&) = delete;
+};
+/// A batch that is a little more than whole tiles for each team of gru_cluster_many: these take turns with the last
+/// sequences, forwards and backwards, of one visit and of several, with lengths and masks that end in any of them, and
+/// with every part of the hand-over delayed.
+TEST_F(DeviceGrus, TeamsTakeTurnsWithGuests) {
+  if (racecheck()) return;  // it does not follow gru_cluster_many
+  struct Size {
+    int64_t hidden;
+    int32_t h_bits, directions = 1, layers = 1;
+    int64_t tiles = 2, guests = 9, steps = 13;
+    int64_t chunk = 0;  // steps at once, about; 0: all
+  };
+  constexpr Size kSizes[] = {{300, 8},
+                             {270, 16, 2},
+                             {300, 16, 2, 1, 2, 9, 13, 5},
+                             {320, 8, 1, 1, 2, 12, 13, 6},
+                             {320, 8, 1, 1, 2, 9, 130},
+                             {270, 16, 1, 1, 3, 4, 130, 70},
+                             {512, 8, 1, 1, 2, 16, 40},
+                             {500, 16, 1, 2, 3, 1, 8},
+                             {509, 8, 2, 1, 2, 8, 9},
+                             {400, 8, 1, 2, 3, 11, 3},
+                             {512, 16, 1, 1, 2, 16, 33},
+                             {640, 8, 1, 1, 2, 5, 17},
+                             {768, 16, 2, 1, 2, 16, 7},
+                             {701, 8, 1, 1, 2, 10, 2}};
+  uint64_t seed = 8300;
+  int cases = 0, with_guests = 0;
+  for (const Size& size : kSizes)
+    for (const ScaleKind kind : {ScaleKind::kPow2, ScaleKind::kReal}) {
+      if (sanitized() && (size.hidden > 300 || kind == ScaleKind::kReal)) continue;
+      RandomShape shape;
+      shape.input = 9;
+      shape.hidden = size.hidden;
+      shape.h_bits = size.h_bits;
+      shape.directions = size.directions;
+      shape.layers = size.layers;
+      shape.kind = kind;
+      Random random(++seed);
+      const int64_t steps = sanitized() ? 8 : size.steps;
+      const Case small = case_of(seed, shape, 1, steps);
+      const GruLayerParameters& layer = small.model.parameters().layers[0];
+      const Result<int32_t> teams = cluster_many_teams(layer);
+      if (!teams.ok()) {
+        EXPECT_FALSE(must_run("cluster_many", size.hidden)) << teams.status().message();
+        continue;
+      }
+      const int64_t batch = size.tiles * 8 * *teams + size.guests;
+      Case c = case_of(seed, shape, batch, steps);
+      if (random.one_in(2))
+        for (int64_t n = 0; n < batch; ++n) c.run.lengths.push_back(random.between(0, steps));
+      if (size.layers == 1 && random.one_in(2))
+        for (int64_t i = 0; i < steps * batch * c.model.output_size(); ++i)
+          c.run.mask.push_back(static_cast<uint8_t>(random.between(0, 2)));
+      for (int64_t l = 0; l < c.run.start.layer_count(); ++l) {
+        const Grid& grid = c.model.parameters().layers[static_cast<size_t>(l)].grids[kH];
+        const std::vector<std::byte> h = random_tensor(random, batch * size.hidden, grid);
+        std::copy(h.begin(), h.end(), c.run.start.layer(l).begin());
+      }
+      c.batch_first = random.one_in(2);
+      c.two_states = random.one_in(2);
+      c.fast_host = true;
+      SCOPED_TRACE(describe(c.shape, c.run, seed, 0));
+      const ShortVisits visits;
+      // Padding included, a chunk is no longer than this.
+      const ChunkBytes limit(size.chunk * batch * (shape.input + 6 * size.hidden));
+      const int64_t at_once = size.chunk > 0 ? std::min(size.chunk, steps) : steps;
+      const Result<int32_t> guests = guests_of_run(layer, batch, at_once);
+      ASSERT_TRUE(guests.ok()) << guests.status().message();
+      const Result<GruProof> proof = prove_no_overflow(layer, "layer");
+      ASSERT_TRUE(proof.ok()) << proof.status().message();
+      EXPECT_EQ(*guests, choose_ratios(layer, *proof).h == RatioType::kDouble ? 0 : size.guests);
+      with_guests += *guests > 0 ? 1 : 0;
+      cases += 2;
+      compare(c, "cluster_many");
+      const Delays delays(static_cast<uint32_t>(seed));
+      compare(c, "cluster_many");
+    }
+  EXPECT_EQ(runs_["cluster_many"], cases);
+  if (must_run("cluster_many", 300)) {
+    EXPECT_GE(with_guests, sanitized() ? 3 : 14);
+  }
+  std::printf("%d layers with guests, %lld outputs compared\n", with_guests, static_cast<long long>(compared_));
+}
+
 /// Two threads on two streams with launches that take the whole device, each of which waits for all of its own blocks:
 /// a cooperative launch begins when all of them find room, so one waits for the other, and nobody for ever.
 TEST_F(DeviceGrus, TwoStreamsThatWantTheWholeDevice) {
@@ -820,10 +945,15 @@ TEST_F(DeviceGrus, TwoStreamsThatWantTheWholeDevice) {
   struct Pair {
     Size of[2];
   };
-  constexpr Pair kPairs[] = {
-      {{{"grid", 1040, 3, 8}, {"grid", 2000, 1, 8}}},      {{{"grid", 1800, 20, 8}, {"grid", 1030, 40, 16}}},
-      {{{"grid", 900, 230, 8}, {"portable", 2048, 5, 8}}}, {{{"portable", 1500, 3, 16}, {"portable", 500, 60, 8}}},
-      {{{"grid", 1040, 3, 8}, {"cluster", 1000, 40, 8}}},  {{{"grid", 1100, 40, 8}, {"cluster_many", 1000, 90, 8}}}};
+  constexpr Pair kPairs[] = {{{{"grid", 1040, 3, 8}, {"grid", 2000, 1, 8}}},
+                             {{{"grid", 1800, 20, 8}, {"grid", 1030, 40, 16}}},
+                             {{{"grid", 900, 230, 8}, {"portable", 2048, 5, 8}}},
+                             {{{"portable", 1500, 3, 16}, {"portable", 500, 60, 8}}},
+                             {{{"grid", 1040, 3, 8}, {"cluster", 1000, 40, 8}}},
+                             {{{"grid", 1100, 40, 8}, {"cluster_many", 1000, 90, 8}}},
+                             {{{"grid", 1040, 3, 8}, {"cluster_many", 512, kWithGuests, 8}}},
+                             {{{"cluster_many", 500, kWithGuests, 16}, {"cluster_many", 512, kWithGuests, 8}}}};
+  const ShortVisits visits;
   constexpr int kRuns = 40;
   for (const Pair& pair : kPairs) {
     std::vector<std::thread> threads;
@@ -833,13 +963,14 @@ TEST_F(DeviceGrus, TwoStreamsThatWantTheWholeDevice) {
       shape.input = 16;
       shape.hidden = size.hidden;
       shape.h_bits = size.h_bits;
-      Case c = case_of(43, shape, size.batch, 20);
+      const int64_t batch = batch_of(size.batch, 43, shape, 20);
+      Case c = case_of(43, shape, batch, 20);
       c.fast_host = true;
-      threads.emplace_back([c = std::move(c), &size, &equal_runs] {
+      threads.emplace_back([c = std::move(c), batch, &size, &equal_runs] {
         const Outcome expected = on_host(c);
         const Result<DeviceGru> gru = DeviceGru::create(c.model);
         ASSERT_TRUE(gru.ok()) << gru.status().message();
-        if (const Status runs = gru->choose_kernel(size.batch, 20, size.kernel).status(); !runs.ok()) {
+        if (const Status runs = gru->choose_kernel(batch, 20, size.kernel).status(); !runs.ok()) {
           EXPECT_FALSE(must_run(size.kernel, size.hidden)) << runs.message();
           equal_runs += kRuns;
           return;
@@ -847,15 +978,15 @@ TEST_F(DeviceGrus, TwoStreamsThatWantTheWholeDevice) {
         cudaStream_t stream = nullptr;
         ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
         GuardedDeviceBuffer x(static_cast<int64_t>(c.run.x.size())), y(static_cast<int64_t>(expected.y.size()));
-        GuardedDeviceBuffer state(gru->state_bytes(size.batch));
-        GuardedDeviceBuffer workspace(gru->workspace_bytes(size.batch, 20));
+        GuardedDeviceBuffer state(gru->state_bytes(batch));
+        GuardedDeviceBuffer workspace(gru->workspace_bytes(batch, 20));
         x.write(c.run.x);
         GruRunOptions options;
         options.kernel = size.kernel;
         for (int run = 0; run < kRuns; ++run) {
-          ASSERT_TRUE(gru->initial_state(state.bytes(), size.batch, stream).ok());
-          const Status status = gru->forward_codes(x.bytes(), y.bytes(), 20, size.batch, state.bytes(),
-                                                   workspace.bytes(), stream, options);
+          ASSERT_TRUE(gru->initial_state(state.bytes(), batch, stream).ok());
+          const Status status =
+              gru->forward_codes(x.bytes(), y.bytes(), 20, batch, state.bytes(), workspace.bytes(), stream, options);
           ASSERT_TRUE(status.ok()) << status.message();
           if (run % 8 != 7) continue;  // several in flight
           ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
@@ -873,12 +1004,6 @@ TEST_F(DeviceGrus, TwoStreamsThatWantTheWholeDevice) {
 /// Runs of more steps than x and ih have memory for at once: every kernel of `persistent` goes on from the state that
 /// the chunk before it left, forwards and backwards, with lengths that end in any chunk.
 TEST_F(DeviceGrus, ChunksOfStepsChangeNoByte) {
-  struct ChunkBytes {
-    explicit ChunkBytes(int64_t bytes) { set_chunk_bytes(bytes); }
-    ~ChunkBytes() { set_chunk_bytes(0); }
-    ChunkBytes(const ChunkBytes&) = delete;
-    ChunkBytes& operator=(const ChunkBytes&) = delete;
-  };
   struct Size {
     int64_t input, hidden, batch;
     int32_t h_bits, directions, layers;
@@ -938,12 +1063,6 @@ TEST_F(DeviceGrus, ChunksOfStepsChangeNoByte) {
 /// of the host, and over many steps those of a run without delays. ISOBIT_DELAYED_STEPS: how many.
 TEST_F(DeviceGrus, DelaysInTheExchangeChangeNoByte) {
   if (racecheck()) return;
-  struct Delays {
-    explicit Delays(uint32_t seed) { set_exchange_delays(seed); }
-    ~Delays() { set_exchange_delays(0); }
-    Delays(const Delays&) = delete;
-    Delays& operator=(const Delays&) = delete;
-  };
   struct Size {
     int64_t hidden, batch;
     int32_t h_bits;
@@ -960,6 +1079,8 @@ TEST_F(DeviceGrus, DelaysInTheExchangeChangeNoByte) {
                              {1000, 130, 16},
                              {900, 300, 8},
                              {900, 225, 16},
+                             {512, kWithGuests, 8, "cluster_many"},
+                             {500, kWithGuests, 16, "cluster_many"},
                              {250, 9, 8, "portable"},
                              {500, 60, 16, "portable"},
                              {1000, 3, 8, "portable"},
@@ -969,15 +1090,18 @@ TEST_F(DeviceGrus, DelaysInTheExchangeChangeNoByte) {
   const char* const asked = std::getenv("ISOBIT_DELAYED_STEPS");
   const int64_t most_steps = asked != nullptr ? std::strtoll(asked, nullptr, 10) : 5000;
   ASSERT_GT(most_steps, 0) << "ISOBIT_DELAYED_STEPS";
+  const ShortVisits visits;
   uint32_t seed = 7300;
   for (const Size& size : kSizes) {
-    if (sanitized() && (size.hidden > 1040 || size.batch > 33)) continue;
+    if (sanitized() && (size.hidden > 1040 || size.batch > 33 || size.batch == kWithGuests)) continue;
     RandomShape shape;
     shape.input = 8;
     shape.hidden = size.hidden;
     shape.h_bits = size.h_bits;
     shape.gate_out_bits = size.hidden == 1040 ? size.h_bits : 8;
-    Case c = case_of(++seed, shape, size.batch, sanitized() ? 4 : 40);
+    const int64_t checked = sanitized() ? 4 : 40;
+    const int64_t batch = batch_of(size.batch, ++seed, shape, checked);
+    Case c = case_of(seed, shape, batch, checked);
     c.fast_host = true;
     SCOPED_TRACE(describe(c.shape, c.run, seed, 0));
     {
@@ -987,36 +1111,40 @@ TEST_F(DeviceGrus, DelaysInTheExchangeChangeNoByte) {
     if (sanitized()) continue;
     const Result<DeviceGru> gru = DeviceGru::create(c.model);
     ASSERT_TRUE(gru.ok()) << gru.status().message();
-    const int64_t x_row = size.batch * shape.input * size_of(c.model.input_grid());
-    const int64_t y_row = size.batch * size.hidden * size_of(c.model.output_grid());
+    if (!gru->choose_kernel(batch, checked, size.kernel).ok()) {
+      EXPECT_FALSE(must_run(size.kernel, size.hidden)) << size.kernel;
+      continue;
+    }
+    const int64_t x_row = batch * shape.input * size_of(c.model.input_grid());
+    const int64_t y_row = batch * size.hidden * size_of(c.model.output_grid());
     const int64_t all = std::min(most_steps, kMostBytes / y_row);
     const int64_t most = std::min(all, kCallBytes / y_row);
     Random random(seed);
     GuardedDeviceBuffer x(most * x_row);
     GuardedDeviceBuffer y(most * y_row);
-    GuardedDeviceBuffer workspace(gru->workspace_bytes(size.batch, most));
-    GuardedDeviceBuffer with(gru->state_bytes(size.batch)), without(gru->state_bytes(size.batch));
+    GuardedDeviceBuffer workspace(gru->workspace_bytes(batch, most));
+    GuardedDeviceBuffer with(gru->state_bytes(batch)), without(gru->state_bytes(batch));
     for (GuardedDeviceBuffer* state : {&with, &without})
-      ASSERT_TRUE(gru->initial_state(state->bytes(), size.batch, stream_).ok());
+      ASSERT_TRUE(gru->initial_state(state->bytes(), batch, stream_).ok());
     for (int64_t done = 0; done < all && !HasFailure(); done += most) {
       const int64_t steps = std::min(most, all - done);
       const auto run = [&](const GuardedDeviceBuffer& state) {
         GruRunOptions options;
         options.kernel = size.kernel;
         const Status status = gru->forward_codes(x.bytes().first(static_cast<size_t>(steps * x_row)),
-                                                 y.bytes().first(static_cast<size_t>(steps * y_row)), steps, size.batch,
+                                                 y.bytes().first(static_cast<size_t>(steps * y_row)), steps, batch,
                                                  state.bytes(), workspace.bytes(), stream_, options);
         EXPECT_TRUE(status.ok()) << status.message();
         EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
         return y.read<std::byte>();
       };
-      x.write(random_tensor(random, most * size.batch * shape.input, c.model.input_grid()));
+      x.write(random_tensor(random, most * batch * shape.input, c.model.input_grid()));
       const std::vector<std::byte> expected = run(without);
       const Delays delays(++seed);
       ASSERT_TRUE(run(with) == expected) << "steps from " << done;
     }
     std::printf("%s, H = %lld, %lld sequences: %lld delayed steps\n", size.kernel.data(),
-                static_cast<long long>(size.hidden), static_cast<long long>(size.batch), static_cast<long long>(all));
+                static_cast<long long>(size.hidden), static_cast<long long>(batch), static_cast<long long>(all));
     std::fflush(stdout);  // a long run may be cut off
   }
 }
@@ -1639,13 +1767,13 @@ TEST_F(DeviceGrus, PersistentRunsReplayInAGraph) {
     dequantize(c.model.output_grid(), expected.y.data(), float_y);
     const Result<DeviceGru> gru = DeviceGru::create(c.model);
     ASSERT_TRUE(gru.ok()) << gru.status().message();
-    if (const Status runs = gru->choose_kernel(size.batch, c.run.steps, size.kernel).status(); !runs.ok()) {
+    if (const Status runs = gru->choose_kernel(c.run.batch, c.run.steps, size.kernel).status(); !runs.ok()) {
       EXPECT_FALSE(must_run(size.kernel, size.hidden)) << runs.message();
       continue;
     }
     GuardedDeviceBuffer x(static_cast<int64_t>(c.run.x.size())), y(static_cast<int64_t>(expected.y.size()));
-    GuardedDeviceBuffer state(gru->state_bytes(size.batch)), next(gru->state_bytes(size.batch));
-    GuardedDeviceBuffer workspace(gru->workspace_bytes(size.batch, c.run.steps));
+    GuardedDeviceBuffer state(gru->state_bytes(c.run.batch)), next(gru->state_bytes(c.run.batch));
+    GuardedDeviceBuffer workspace(gru->workspace_bytes(c.run.batch, c.run.steps));
     GuardedDeviceBuffer x_floats(x_count(c) * 4), y_floats(static_cast<int64_t>(float_y.size()) * 4);
     x.write(c.run.x);
     ASSERT_TRUE(gru->upload_state(c.run.start, state.bytes(), stream_).ok());
@@ -1654,11 +1782,11 @@ TEST_F(DeviceGrus, PersistentRunsReplayInAGraph) {
     options.kernel = size.kernel;
     options.next_state = next.bytes();
     ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
-    const Status status = gru->forward_codes(x.bytes(), y.bytes(), c.run.steps, size.batch, state.bytes(),
+    const Status status = gru->forward_codes(x.bytes(), y.bytes(), c.run.steps, c.run.batch, state.bytes(),
                                              workspace.bytes(), stream_, options);
     const Status of_floats = gru->forward({static_cast<const float*>(x_floats.data()), floats.size()},
                                           {static_cast<float*>(y_floats.data()), float_y.size()}, c.run.steps,
-                                          size.batch, state.bytes(), workspace.bytes(), stream_, options);
+                                          c.run.batch, state.bytes(), workspace.bytes(), stream_, options);
     cudaGraph_t graph = nullptr;
     ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
     ASSERT_TRUE(status.ok()) << status.message();
@@ -1675,7 +1803,7 @@ TEST_F(DeviceGrus, PersistentRunsReplayInAGraph) {
       EXPECT_TRUE(y_floats.read<float>() == float_y) << "replay " << replay;
       EXPECT_EQ(DeviceGru::check_input(workspace.bytes(), stream_).message(), nan_message(floats))
           << "replay " << replay;
-      GruState after = c.model.initial_state(size.batch);
+      GruState after = c.model.initial_state(c.run.batch);
       ASSERT_TRUE(gru->download_state(next.bytes(), after, stream_).ok());
       EXPECT_TRUE(equal(after, expected.state)) << "replay " << replay;
     }

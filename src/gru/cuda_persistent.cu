@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The persistent kernels' host side: which layers they run, packing, launch. W x of many steps is one product before the
-// recurrence, in chunks of steps, so that memory does not grow with their number without limit.
+// The persistent kernels' host side: which layers they run, packing, launch. W x of many steps is one product before
+// the recurrence, in chunks of steps, so that memory does not grow with their number without limit.
 #include "gru/cuda_persistent.h"
 
 #include <algorithm>
@@ -365,6 +365,23 @@ Result<int64_t> chunks_of(const GruLayerParameters& p, int64_t batch, int64_t st
   return (steps + chunk - 1) / chunk;
 }
 
+namespace {
+Result<PersistentLayer> of_cluster_many(const GruLayerParameters& p) {
+  ISOBIT_ASSIGN_OR_RETURN(const PersistentPack pack, pack_persistent(p));
+  if (!fits(pack.layer, PersistentForm::kClusterMany))
+    return unsupported(pack.refusals[static_cast<size_t>(PersistentForm::kClusterMany)]);
+  return pack.layer;
+}
+}  // namespace
+Result<int32_t> cluster_many_teams(const GruLayerParameters& p) {
+  ISOBIT_ASSIGN_OR_RETURN(const PersistentLayer layer, of_cluster_many(p));
+  return layer.many.room;
+}
+Result<int32_t> guests_of_run(const GruLayerParameters& p, int64_t batch, int64_t steps) {
+  ISOBIT_ASSIGN_OR_RETURN(const PersistentLayer layer, of_cluster_many(p));
+  return cluster_guests(layer, batch, steps);
+}
+
 Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch, int64_t steps) {
   ISOBIT_ASSIGN_OR_RETURN(const PersistentPack pack, pack_persistent(p));
   if (!fits(pack.layer, PersistentForm::kChosen)) return unsupported(pack.refusals[0]);
@@ -385,7 +402,8 @@ Status supports(std::span<const DeviceLayer> layers, PersistentForm form, int64_
 
 /// Of whichever form.
 int64_t exchange_bytes(const PersistentLayer& layer, int64_t batch) {
-  return std::max({fits(layer, PersistentForm::kGrid) ? grid_exchange_bytes(layer, batch) : 0,
+  return std::max({fits(layer, PersistentForm::kClusterMany) ? cluster_exchange_bytes(layer) : 0,
+                   fits(layer, PersistentForm::kGrid) ? grid_exchange_bytes(layer, batch) : 0,
                    fits(layer, PersistentForm::kPortable) ? portable_exchange_bytes(layer, batch) : 0});
 }
 
@@ -465,11 +483,12 @@ __global__ void __launch_bounds__(kZeroThreads) zero_exchange(uint4* pieces, uin
 }
 /// What numbers of states and counts begin with. Before the product, which begins meanwhile: between it and the
 /// recurrence nothing would overlap. A launch of our own, as the product waits for no other work early.
-Status launch_zero_exchange(const PersistentLayer& p, PersistentForm form, int64_t batch, std::byte* exchange,
-                            cudaStream_t stream) {
-  const int64_t bytes = form == PersistentForm::kGrid       ? grid_zeroed_bytes(p, batch)
-                        : form == PersistentForm::kPortable ? portable_zeroed_bytes(p, batch)
-                                                            : 0;
+Status launch_zero_exchange(const PersistentLayer& p, PersistentForm form, int64_t batch, int64_t steps,
+                            std::byte* exchange, cudaStream_t stream) {
+  const int64_t bytes = form == PersistentForm::kGrid          ? grid_zeroed_bytes(p, batch)
+                        : form == PersistentForm::kPortable    ? portable_zeroed_bytes(p, batch)
+                        : form == PersistentForm::kClusterMany ? cluster_zeroed_bytes(p, batch, steps)
+                                                               : 0;
   if (bytes == 0) return {};
   const auto pieces = static_cast<uint32_t>(bytes / 16);
   cudaLaunchAttribute early = early_start();
@@ -484,16 +503,17 @@ Status launch_zero_exchange(const PersistentLayer& p, PersistentForm form, int64
 }
 
 /// Steps [first, first + steps) of a run, which begins with them or goes on; x and ih: room for them. Up to four grids:
-/// zeros where gru_grid or gru_portable count, the padding of x, where the product cannot read it as it is, the
-/// product, and gru_cluster or gru_cluster_many begin early: before they have waited for the grid in front of them they
-/// touch nothing but constants and shared memory. The launches of gru_grid and gru_portable are ordinary ones.
+/// zeros where gru_grid, gru_portable or guests of gru_cluster_many are counted, the padding of x, where the product
+/// cannot read it as it is, the product, and gru_cluster or gru_cluster_many begin early: before they have waited for
+/// the grid in front of them they touch nothing but constants and shared memory. The launches of gru_grid and
+/// gru_portable are ordinary ones.
 Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceRun& run, bool begins, int64_t first,
                     int64_t steps, uint8_t* x, uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
   const ProductShape& shape = product_shape(p);
   const ProductRows rows = rows_of(p, run, first, steps, begins);
   const ProductKernel kernel = choose_product_kernel(shape, rows.rows);
   const bool pads = !reads_in_place(shape, kernel, rows);
-  ISOBIT_RETURN_IF_ERROR(launch_zero_exchange(p, form, run.batch, exchange, stream));
+  ISOBIT_RETURN_IF_ERROR(launch_zero_exchange(p, form, run.batch, steps, exchange, stream));
   if (pads) ISOBIT_RETURN_IF_ERROR(pad_product_x(shape, kernel, rows, x, stream));
   ISOBIT_RETURN_IF_ERROR(with_ratios(p.ratios.x, [&](auto ratio) {
     return launch_product(std::get<DeviceProduct<decltype(ratio)>>(p.W), kernel, rows, pads ? x : nullptr, ih, stream);
@@ -505,7 +525,7 @@ Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceR
     switch (form) {
       case PersistentForm::kGrid: return launch_grid<Ratio>(p, chunk, exchange, stream);
       case PersistentForm::kPortable: return launch_portable<Ratio>(p, chunk, exchange, stream);
-      default: return launch_cluster<Ratio>(p, chunk, form == PersistentForm::kClusterMany, stream);
+      default: return launch_cluster<Ratio>(p, chunk, form == PersistentForm::kClusterMany, exchange, stream);
     }
   });
 }
@@ -536,8 +556,10 @@ Status launch(const DeviceLayer& layer, PersistentForm asked, const DeviceRun& r
 
 /// Two cooperative launches would only wait for each other's blocks.
 bool runs_beside(const DeviceLayer& layer, PersistentForm asked, int64_t batch, int64_t steps) {
-  const PersistentForm form = form_of(layer.persistent, asked, batch, steps);
-  return form != PersistentForm::kGrid && (form != PersistentForm::kPortable || layer.persistent.portable.blocks == 1);
+  const PersistentLayer& p = layer.persistent;
+  const PersistentForm form = form_of(p, asked, batch, steps);
+  if (form == PersistentForm::kClusterMany) return cluster_guests(p, batch, chunk_steps(p, batch, steps)) == 0;
+  return form != PersistentForm::kGrid && (form != PersistentForm::kPortable || p.portable.blocks == 1);
 }
 
 }  // namespace

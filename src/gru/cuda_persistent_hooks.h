@@ -10,8 +10,9 @@
 
 namespace isobit::cuda {
 
-/// From now on every part of an exchange through global memory (cuda_grid.cuh, cuda_portable.cuh) waits a pseudo-random
-/// time first; other seeds, other times. 0: no more. Bytes do not depend on it.
+/// From now on every part of an exchange through global memory (cuda_grid.cuh, cuda_portable.cuh, the guests of
+/// cuda_cluster_many.cuh) waits a pseudo-random time first; other seeds, other times. 0: no more. Bytes do not depend
+/// on it.
 void set_exchange_delays(uint32_t seed);
 
 /// From now on the x and ih of a chunk of steps have at most so many bytes, or those of one step; workspaces are as
@@ -19,6 +20,14 @@ void set_exchange_delays(uint32_t seed);
 void set_chunk_bytes(int64_t bytes);
 /// Chunks of a run of a layer.
 Result<int64_t> chunks_of(const GruLayerParameters& p, int64_t batch, int64_t steps);
+
+/// Teams of gru_cluster_many (cuda_cluster_many.cuh) that the current device has room for, and the sequences with which
+/// they take turns in a run of a layer. kUnsupported: it cannot run the layer.
+Result<int32_t> cluster_many_teams(const GruLayerParameters& p);
+Result<int32_t> guests_of_run(const GruLayerParameters& p, int64_t batch, int64_t steps);
+/// From now on there may be guests in runs, or chunks, of this many steps and more. 0: where it is faster. Bytes do not
+/// depend on it.
+void set_fewest_guest_steps(int64_t steps);
 
 /// Teams of gru_grid_many (cuda_grid.cuh) that a run of so many sequences and steps takes on the current device; 0:
 /// clusters, or gru_grid_few, run it. kUnsupported: `persistent` cannot run the layer.
