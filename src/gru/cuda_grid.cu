@@ -286,12 +286,11 @@ bool takes_grid(const PersistentLayer& layer, int64_t batch, int64_t steps) {
   const int64_t most = layer.h_planes == 1 ? 224 : layer.ratios.h == RatioType::kDouble ? 64 : 112;
   if (batch > most) return true;
   if (layer.ratios.h == RatioType::kDouble) return false;
-  // Of few steps (the time by that of gru_cluster_many, H = 1024). Two planes, 64 sequences: 4: 0.92, 8: 0.95, 16:
-  // 0.99.
-  if (layer.h_planes == 2) return batch > 56 && steps <= 8;
-  // 128: 6: 0.91, 8: 0.97, 16: 1.05; 192: 8: 0.87, 16: 0.94; on an H100 176 to 224, H = 832 to 1024: 24: 0.92 to 0.97,
-  // 32: 0.94 to 0.96, 48: 0.98 to 1.04.
-  return batch > 112 && steps <= (batch > 168 ? 32 : 8);
+  // Few steps of two planes, 64 sequences of H = 1024, the time by that of gru_cluster_many: 4: 0.92, 8: 0.95, 16:
+  // 0.99. Of bytes, 176 to 224 of H = 896 and 1024, 32 steps take 1.03 to 1.08 on an H100, now that gru_cluster_many
+  // loads the states of a tile together, before that 0.94 to 0.96. It saves some 14 us a call, so of 8 steps, which
+  // took 0.87 to 0.97, it should be the faster one, too.
+  return layer.h_planes == 2 && batch > 56 && steps <= 8;
 }
 
 }  // namespace isobit::cuda

@@ -585,8 +585,8 @@ constexpr PersistentSize kPersistentSizes[] = {{120, 40, 8},
                                                {1800, 20, 8},
                                                {900, 230, 8},
                                                {900, 120, 16},
-                                               {500, kWithGuests, 8, "cluster_many", 40},
-                                               {512, kWithGuests, 16, "cluster_many", 40},
+                                               {500, kWithGuests, 8, "cluster_many", 8},
+                                               {512, kWithGuests, 16, "cluster_many", 8},
                                                {120, 40, 16, "portable"},
                                                {500, 60, 8, "portable"},
                                                {1040, 9, 8, "portable"},
@@ -1725,6 +1725,7 @@ TEST_F(DeviceGrus, RunsOfOneInputAreEqual) {
     Case c;
     std::string_view only;  // kernel; of the others those that can run it
   };
+  const ShortVisits visits;
   std::vector<Repeated> cases = {{case_of(21, 65, 129, 17, 9, 2, 2), {}}};
   if (!sanitized())
     for (const PersistentSize& size : kPersistentSizes) cases.push_back({case_of(22, size), size.kernel});
@@ -1753,6 +1754,7 @@ TEST_F(DeviceGrus, RunsOfOneInputAreEqual) {
 /// floats a NaN of one replay is forgotten in the next.
 TEST_F(DeviceGrus, PersistentRunsReplayInAGraph) {
   if (racecheck()) return;
+  const ShortVisits visits;
   for (const PersistentSize& size : kPersistentSizes) {
     if (sanitized() && size.hidden > 300) continue;
     Case c = case_of(23, size);
