@@ -14,9 +14,8 @@ Installs the Debian packages that are missing (root only where some are), builds
 
   (no option)  what CI runs: the oracle and testdata/; g++ release and clang++ asan, built and tested; the same
                fingerprint from both, from every instruction set and on an emulated processor without AVX; every kernel
-               verified; two built-in FP16 tables
-               fitted again; GGUF files against the gguf package, which pip puts into build/test/venv; the Rust crates;
-               clang-tidy on the C++ files that changed
+               verified; two built-in FP16 tables fitted again; GGUF files against the gguf package, which pip puts into
+               build/test/venv; the Rust crates; clang-tidy on the C++ files that changed
   --matrix     every compiler (g++, clang++) with every preset (dev, release, asan), the fingerprint of all, the
                oracle, and clang-tidy
   --quick      the dev preset with g++, tests labelled fast
@@ -181,17 +180,10 @@ fingerprint() {
   first_fingerprint=$("$1" fingerprint) && [[ -n $first_fingerprint ]] && printf '%s\n' "$first_fingerprint"
 }
 
-# same_fingerprint PROGRAM [ISOBIT_CPU]
+# same_fingerprint COMMAND...: a program, maybe behind another one that runs it.
 same_fingerprint() {
   local text
-  text=$(ISOBIT_CPU=${2-} "$1" fingerprint) || return 1
-  diff <(printf '%s\n' "$first_fingerprint") <(printf '%s\n' "$text") && [[ -n $text ]]
-}
-
-# emulated_fingerprint PROGRAM: as on a processor without AVX, where code for later ones must not run at all.
-emulated_fingerprint() {
-  local text
-  text=$(qemu-x86_64 -cpu Nehalem "$1" fingerprint) || return 1
+  text=$("$@" fingerprint) || return 1
   diff <(printf '%s\n' "$first_fingerprint") <(printf '%s\n' "$text") && [[ -n $text ]]
 }
 
@@ -322,10 +314,13 @@ for pair in "${pairs[@]}"; do
       --outputs 100000000
     check "$pair: rust" rust "$(folder_of "$compiler" "$preset")"
     check "$pair: fingerprint" fingerprint "$program"
+    # Where code for later processors must not run at all.
     [[ $(uname -m) != x86_64 ]] ||
-      check "$pair: the same fingerprint on an emulated processor without AVX" emulated_fingerprint "$program"
+      check "$pair: the same fingerprint on an emulated processor without AVX" same_fingerprint \
+        qemu-x86_64 -cpu Nehalem "$program"
     for path in "${paths[@]}"; do
-      check "$pair: the same fingerprint with ISOBIT_CPU=$path" same_fingerprint "$program" "$path"
+      check "$pair: the same fingerprint with ISOBIT_CPU=$path" same_fingerprint env ISOBIT_CPU="$path" \
+        "$program"
     done
   else
     check "$pair: the same fingerprint as ${pairs[0]}" same_fingerprint "$program"

@@ -2,6 +2,7 @@
 #include "gru/cuda_choice.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -46,7 +47,7 @@ constexpr FewestSteps kFewestSteps[] = {
     {512, 128, 4, 4},                        // of 96 and 128: 3: 0.98 to 1.10; 0.94 to 1.08
     {512, 192, 3, 3},                        // 3: 0.93 to 0.95; 0.94 to 1.00
     {512, 256, 3, 4},                        // of 256, H = 384 and 512: 3: 0.93 to 1.00, 2: 1.24, 1.14; 3: 1.03, 1.14
-    {512, 895, 4, 4},                        // between these and the next row: as of 256 before 9ed5eb8
+    {512, 895, 4, 4},                        // not timed; of 256 with a longer start 3: 0.96, 1.18, 4: 0.89, 1.02
     {512, INT64_MAX, INT64_MAX, INT64_MAX},  // of 1024: 256: 1.10; 1.19
     {640, 7, 5, 4},                          // of 1 and 4: 4: 1.12, 1.07, 5: 1.02, 0.93; 3: 1.14, 1.10, 4: 0.98, 0.90
     {640, 28, 4, 3},                         // of 8 to 24: 3: 1.08 to 1.27, 4: 0.90 to 1.02; 3: 0.76 to 1.00
@@ -220,6 +221,20 @@ std::span<const FewestSequences> product_rules(const LayerSize& layer) {
   return kFewestSequencesOfVeryFewInputs;
 }
 
+/// Fewest steps of a run with guests, whose teams have so many tiles of their own. In brackets the time by that without
+/// guests, on an H100 (cuda_gru_bench --sequences-only --steps T, H of 272 to 768, 1 to 16 guests, beside a copy
+/// without).
+int64_t fewest_steps_with_guests(int64_t hidden, bool wide, int64_t tiles) {
+  const bool two = tiles == 2;
+  // 32 (0.90 to 1.00), 256 (0.85 to 0.91); of more tiles 32 (0.96 to 1.03), 64 and 96 (0.91 to 0.98), 256 (0.88 to
+  // 0.97).
+  if (!wide) return two ? 32 : 64;
+  // 32 (0.87 to 1.02), 256 (0.78 to 0.94).
+  if (hidden <= 512) return 32;
+  // 32 (1.00 to 1.01), 96 (0.93 to 1.01), 256 (0.90 to 0.96); of more tiles 96 (0.98 to 1.03), 256 (0.97 to 1.01).
+  return two ? 96 : INT64_MAX;
+}
+
 /// Of several the last one's inputs: all but the first have H, or 2 H.
 LayerSize size_of(std::span<const DeviceLayer> layers) {
   return {layers.back().input_size, layers.front().hidden_size, layers.front().persistent.h_planes == 2};
@@ -244,6 +259,24 @@ bool products_are_faster(const LayerSize& layer, int64_t batch, int64_t steps, b
       return batch >= (layer.wide ? fewest.wide : fewest.bytes);
     }
   return false;  // not reached, as above
+}
+
+Guests guests_of(int64_t hidden, bool wide, const TeamRoom& room, int64_t batch, int64_t steps, int64_t fewest_steps) {
+  // The sequences beyond whole tiles for every team, which otherwise would all have a tile more: to 16 of them, of
+  // teams with two tiles or more of their own. With one of its own gru_cluster is faster.
+  constexpr int64_t kMostGuestTiles = 2, kFewestOwnTiles = 2;
+  const int64_t one_tile_each = int64_t{room.teams} * room.tile_sequences;
+  const int64_t tiles = batch / one_tile_each, sequences = batch % one_tile_each;
+  const int64_t guest_tiles = (sequences + room.tile_sequences - 1) / room.tile_sequences;
+  if (sequences == 0 || guest_tiles > kMostGuestTiles || tiles < kFewestOwnTiles || tiles + guest_tiles > room.tiles)
+    return {};
+  if (steps < std::max<int64_t>(fewest_steps > 0 ? fewest_steps : fewest_steps_with_guests(hidden, wide, tiles), 2))
+    return {};
+  // More visits than this make a run of 256 steps longer again. So few leave no single step to the last one.
+  const int64_t most = std::min(kMostVisits, room.teams);
+  const int64_t visits = std::clamp<int64_t>(std::lround(std::sqrt(0.5 * static_cast<double>(steps))), 1, most);
+  const int64_t each = (steps + visits - 1) / visits;
+  return {static_cast<int32_t>(sequences), static_cast<int32_t>((steps + each - 1) / each), static_cast<int32_t>(each)};
 }
 
 PersistentForm fastest_form(const PersistentLayer& layer, int64_t batch, int64_t steps) {

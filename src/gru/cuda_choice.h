@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernel of the GRU on a device is the fastest for a run: rules made by timing. cuda_choice.cu has fastest_form of
-// `persistent` (cuda_persistent.h), too.
+// Which kernel of the GRU on a device is the fastest for a run: rules made by timing. cuda_choice.cu has fastest_form
+// of `persistent` (cuda_persistent.h), too.
 #ifndef ISOBIT_GRU_CUDA_CHOICE_H_
 #define ISOBIT_GRU_CUDA_CHOICE_H_
 
@@ -19,6 +19,20 @@ int64_t persistent_fewest_steps(const LayerSize& layer, int64_t batch, bool has_
 
 /// Whether `products` is faster than `step`. copies: as is_taken (cuda_gru.h) says.
 bool products_are_faster(const LayerSize& layer, int64_t batch, int64_t steps, bool copies);
+
+/// How many teams of gru_cluster_many are on the device at once, and what each has room for.
+struct TeamRoom {
+  int32_t teams, tiles, tile_sequences;
+};
+inline constexpr int32_t kMostVisits = 64;
+/// The last sequences of a batch, with which these teams take turns (ClusterGuests in cuda_cluster.cuh): `visits` of
+/// them have the guests, for `steps` steps, the last one for those that are left. Each has two steps or more.
+struct Guests {
+  int32_t sequences = 0;  // 0: there are none
+  int32_t visits = 0, steps = 0;
+};
+/// Where a run is faster with guests. wide: h of two bytes. fewest_steps: 0, or what is asked of steps instead of that.
+Guests guests_of(int64_t hidden, bool wide, const TeamRoom& room, int64_t batch, int64_t steps, int64_t fewest_steps);
 
 }  // namespace isobit::cuda
 

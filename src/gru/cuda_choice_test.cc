@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace isobit::cuda {
@@ -24,6 +25,9 @@ TEST(CudaChoice, PersistentTakesRunsOfEnoughSteps) {
     EXPECT_EQ(fewest(768, wide, 640, false), 6) << "what products does not run";
     EXPECT_EQ(fewest(128, wide, 1, false), 3);
   }
+  EXPECT_EQ(fewest(512, false, 256), 3);
+  EXPECT_EQ(fewest(512, false, 257), 4);
+  EXPECT_EQ(fewest(512, true, 256), 4);
   EXPECT_EQ(fewest(1792, false, 1), 3);
   EXPECT_EQ(fewest(1792, true, 1), 2);
 }
@@ -57,6 +61,45 @@ TEST(CudaChoice, ProductsGoByTheInputs) {
   EXPECT_TRUE(takes(641, 512, false, 33));
   EXPECT_FALSE(takes(1280, 512, true, 33));
   EXPECT_TRUE(takes(1281, 512, true, 33));
+}
+
+constexpr TeamRoom kRoom = {15, 7, 8};  // of H = 512 on an H100
+
+TEST(CudaChoice, GuestsAreALittleMoreThanWholeTiles) {
+  const auto guests = [](int64_t hidden, bool wide, int64_t batch, int64_t steps) {
+    return guests_of(hidden, wide, kRoom, batch, steps, 0).sequences;
+  };
+  EXPECT_EQ(guests(512, false, 240, 256), 0) << "whole tiles";
+  EXPECT_EQ(guests(512, false, 241, 256), 1);
+  EXPECT_EQ(guests(512, false, 256, 256), 16);
+  EXPECT_EQ(guests(512, false, 257, 256), 0) << "more than two tiles of them";
+  EXPECT_EQ(guests(512, false, 121, 256), 0) << "one tile for each team";
+  EXPECT_EQ(guests(512, false, 5 * 120 + 16, 256), 16);
+  EXPECT_EQ(guests(512, false, 6 * 120 + 16, 256), 0) << "no room for eight tiles";
+  EXPECT_EQ(guests(512, false, 256, 31), 0);
+  EXPECT_EQ(guests(512, false, 256, 32), 16);
+  EXPECT_EQ(guests(512, false, 376, 63), 0) << "three tiles";
+  EXPECT_EQ(guests(512, true, 376, 32), 16);
+  EXPECT_EQ(guests(640, true, 256, 95), 0);
+  EXPECT_EQ(guests(640, true, 256, 96), 16);
+  EXPECT_EQ(guests(640, true, 376, 4096), 0);
+}
+
+TEST(CudaChoice, EachVisitHasTwoStepsOrMore) {
+  EXPECT_EQ(guests_of(512, false, kRoom, 256, 1, 1).sequences, 0);
+  const auto check = [](int32_t teams, int64_t steps) {
+    const Guests guests = guests_of(512, false, {teams, 7, 8}, int64_t{teams} * 16 + 1, steps, 1);
+    ASSERT_EQ(guests.sequences, 1);
+    ASSERT_GE(guests.steps, 2);
+    ASSERT_LE(guests.visits, std::min(teams, kMostVisits));
+    const int64_t of_the_last = steps - int64_t{guests.steps} * (guests.visits - 1);
+    ASSERT_TRUE(of_the_last >= 2 && of_the_last <= guests.steps) << teams << " teams, " << steps << " steps";
+  };
+  for (const int32_t teams : {1, 2, 3, 7, 9, 15, 16, 22, 30, 63, 64, 66}) {
+    for (int64_t steps = 2; steps < 20000; ++steps) check(teams, steps);
+    for (int64_t steps = 1 << 16; steps < int64_t{1} << 25; steps *= 2)
+      for (const int64_t more : {-1, 0, 1}) check(teams, steps + more);
+  }
 }
 
 }  // namespace

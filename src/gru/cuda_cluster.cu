@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -12,6 +11,7 @@
 #include "core/cuda_launch.h"
 #include "core/cuda_status.h"
 #include "core/cuda_wgmma.cuh"
+#include "gru/cuda_choice.h"
 #include "gru/cuda_cluster.cuh"
 #include "gru/cuda_cluster_few.cuh"
 #include "gru/cuda_cluster_many.cuh"
@@ -109,7 +109,7 @@ constexpr int32_t many_sets(int32_t k_tiles) {
 template <int KT, int Planes, bool Floats, bool Guests, typename Ratio>
 constexpr Kernel<Ratio> kManyKernel =
     gru_cluster_many<KT, many_k_shared<Ratio>(KT), many_sets<Ratio>(KT), Planes, Floats, Guests, Ratio>;
-/// Where guests_of has any.
+/// Where can_have_guests.
 template <int Planes, bool Floats, typename Ratio>
 Kernel<Ratio> guest_kernel_of_planes(const PersistentLayer& layer) {
   if constexpr (std::is_same_v<Ratio, double>) {
@@ -309,51 +309,22 @@ Status prepare_few(const PersistentLayer& layer, PersistentCut& cut, int shared)
   return {};
 }
 
-constexpr int32_t kMaxVisits = 64;
-constexpr int32_t kMostGuestTiles = 2;
 std::atomic<int64_t> fewest_guest_steps{0};
 
 /// Whether there is a kernel for teams that take turns with guests.
 bool can_have_guests(const PersistentLayer& layer) {
   return layer.k_tiles <= 24 && layer.ratios.h != RatioType::kDouble;
 }
-
-/// Fewest steps of a run with guests, whose teams have so many tiles of their own. In brackets the time by that without
-/// guests, on an H100 (cuda_gru_bench --sequences-only --steps T, H of 272 to 768, 1 to 16 guests).
-int64_t fewest_steps_with_guests(const PersistentLayer& layer, int64_t tiles) {
-  const bool two = tiles == 2;
-  // 32 (0.90 to 1.00), 256 (0.85 to 0.91); of more tiles 32 (0.96 to 1.03), 64 and 96 (0.91 to 0.98), 256 (0.88 to
-  // 0.97).
-  if (layer.h_planes == 1) return two ? 32 : 64;
-  // 32 (0.87 to 1.02), 256 (0.78 to 0.94).
-  if (layer.hidden_size <= 512) return 32;
-  // 32 (1.00 to 1.01), 96 (0.93 to 1.01), 256 (0.90 to 0.96); of more tiles 96 (0.98 to 1.03), 256 (0.97 to 1.01).
-  return two ? 96 : INT64_MAX;
-}
-
-/// The sequences beyond whole tiles of 8 for every team, where a run takes less if teams take turns with them: 1 to 16,
-/// of teams with two tiles or more of their own. Otherwise every team would have a tile more. With one tile of its own
-/// gru_cluster is faster. By timing of 256 steps: about sqrt(steps / 2) visits, and two steps of a team's own sequences
-/// for what a visit takes beside its steps, so that guests come about when it stops for them.
-ClusterGuests guests_of(const PersistentLayer& layer, int64_t batch, int64_t steps) {
+Guests guests_of_layer(const PersistentLayer& layer, int64_t batch, int64_t steps) {
   const PersistentCut& cut = layer.many;
   if (!can_have_guests(layer) || cut.room == 0) return {};
-  const int64_t tiles = batch / (int64_t{cut.room} * kMaxTileSequences);
-  const int64_t guests = batch % (int64_t{cut.room} * kMaxTileSequences);
-  const int64_t guest_tiles = (guests + kMaxTileSequences - 1) / kMaxTileSequences;
-  if (guests == 0 || guest_tiles > kMostGuestTiles || tiles < 2 || tiles + guest_tiles > cut.sequence_tiles) return {};
-  const int64_t asked = fewest_guest_steps.load(std::memory_order_relaxed);
-  if (steps < std::max<int64_t>(asked > 0 ? asked : fewest_steps_with_guests(layer, tiles), 2)) return {};
-  const int64_t visits =
-      std::clamp<int64_t>(std::lround(std::sqrt(0.5 * static_cast<double>(steps))), 1, std::min(kMaxVisits, cut.room));
-  ClusterGuests of{};
-  of.sequences = static_cast<int32_t>(guests);
-  of.steps = static_cast<int32_t>((steps + visits - 1) / visits);
-  // Each visit has two steps or more. The last one has: of so few visits none is so long that one step is left.
-  of.visits = static_cast<int32_t>((steps + of.steps - 1) / of.steps);
-  of.pause = of.steps + 2;
-  return of;
+  const int64_t fewest_steps = fewest_guest_steps.load(std::memory_order_relaxed);
+  return guests_of(layer.hidden_size, layer.h_planes == 2, {cut.room, cut.sequence_tiles, kMaxTileSequences}, batch,
+                   steps, fewest_steps);
 }
+/// What a visit takes beside its steps, in steps of a team's own sequences, so that guests come about when it stops for
+/// them: by timing.
+constexpr int32_t kHandOverSteps = 2;
 
 }  // namespace
 
@@ -446,21 +417,20 @@ bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t ste
 }
 
 int64_t cluster_exchange_bytes(const PersistentLayer& layer) {
-  return can_have_guests(layer) ? kMaxVisits * static_cast<int64_t>(sizeof(uint32_t)) : 0;
+  return can_have_guests(layer) ? kMostVisits * static_cast<int64_t>(sizeof(uint32_t)) : 0;
 }
 int64_t cluster_zeroed_bytes(const PersistentLayer& layer, int64_t batch, int64_t steps) {
   return cluster_guests(layer, batch, steps) > 0 ? cluster_exchange_bytes(layer) : 0;
 }
 int32_t cluster_guests(const PersistentLayer& layer, int64_t batch, int64_t steps) {
-  return guests_of(layer, batch, steps).sequences;
+  return guests_of_layer(layer, batch, steps).sequences;
 }
 void set_fewest_guest_steps(int64_t steps) { fewest_guest_steps.store(steps, std::memory_order_relaxed); }
 
 template <typename Ratio>
 Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk, bool many, std::byte* exchange,
                       cudaStream_t stream) {
-  ClusterGuests guests = many ? guests_of(layer, chunk.batch, chunk.steps) : ClusterGuests{};
-  guests.arrivals = reinterpret_cast<uint32_t*>(exchange);
+  const Guests guests = many ? guests_of_layer(layer, chunk.batch, chunk.steps) : Guests{};
   const bool has_guests = guests.sequences > 0;
   const Spread spread = many ? spread_over(layer.many, chunk.batch - guests.sequences) : spread_of(layer, chunk.batch);
   const PersistentCut& cut = *spread.cut;
@@ -476,7 +446,8 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
   a.sequence_tiles = tiles.count;
   a.tile_sequences = tiles.sequences;
   a.team_sequences = static_cast<int32_t>(spread.each);
-  a.guests = guests;
+  a.guests = {guests.sequences, guests.visits, guests.steps, guests.steps + kHandOverSteps,
+              reinterpret_cast<uint32_t*>(exchange)};
   const int32_t threads = few    ? few_threads(cut.k_tiles)
                           : many ? many_threads(many_sets<Ratio>(layer.k_tiles / 2))
                                  : threads_of(cut);

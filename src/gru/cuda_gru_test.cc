@@ -541,7 +541,6 @@ TEST_F(DeviceGrus, GateInputsOfEveryWidth) {
   EXPECT_GE(interpolated, sanitized() ? 1 : 9);
 }
 
-/// Of each kernel of `persistent`, one block, clusters of every kind, one team and two of the whole device; `products`.
 /// Lets teams of gru_cluster_many have guests in short runs.
 struct ShortVisits {
   ShortVisits() { set_fewest_guest_steps(2); }
@@ -567,6 +566,7 @@ int64_t batch_of(int64_t batch, uint64_t seed, const RandomShape& shape, int64_t
   return with_guests;
 }
 
+/// Of each kernel of `persistent`, one block, clusters of every kind, one team and two of the whole device; `products`.
 struct PersistentSize {
   int64_t hidden, batch;
   int32_t h_bits;
@@ -912,10 +912,15 @@ TEST_F(DeviceGrus, TeamsTakeTurnsWithGuests) {
       c.fast_host = true;
       SCOPED_TRACE(describe(c.shape, c.run, seed, 0));
       const ShortVisits visits;
-      // Padding included, a chunk is no longer than this.
+      // Rows are padded in memory, so at most so many steps find room.
       const ChunkBytes limit(size.chunk * batch * (shape.input + 6 * size.hidden));
-      const int64_t at_once = size.chunk > 0 ? std::min(size.chunk, steps) : steps;
-      const Result<int32_t> guests = guests_of_run(layer, batch, at_once);
+      const bool is_cut = size.chunk > 0 && size.chunk < steps;
+      if (is_cut) {
+        const Result<int64_t> chunks = chunks_of(layer, batch, steps);
+        ASSERT_TRUE(chunks.ok()) << chunks.status().message();
+        EXPECT_TRUE(*chunks > 1 && *chunks < steps) << *chunks << " chunks must have two steps or more";
+      }
+      const Result<int32_t> guests = guests_of_run(layer, batch, is_cut ? 2 : steps);
       ASSERT_TRUE(guests.ok()) << guests.status().message();
       const Result<GruProof> proof = prove_no_overflow(layer, "layer");
       ASSERT_TRUE(proof.ok()) << proof.status().message();
