@@ -167,7 +167,7 @@ struct Spread {
   const PersistentCut* cut = nullptr;
   Tiles tiles{};
   int64_t each = 0;        // sequences of a team
-  bool is_fastest = true;  // gru_cluster_many is no faster, but of few steps of two planes (takes_cluster_many)
+  bool is_fastest = true;  // gru_cluster_many is no faster, but of few steps (takes_cluster_many)
 };
 /// gru_cluster with 4 k tiles has all of R in one block.
 bool runs_few_only(const PersistentCut& cut) { return cut.k_tiles == 4 && cut.cluster > 1; }
@@ -221,7 +221,7 @@ int32_t few_of(int32_t planes, const PersistentCut& cut) {
 
 /// The ways to cut a layer into teams, few, and which is the fastest for how many sequences of a team, found by timing
 /// on an H200. More blocks have less to multiply and more to exchange; smaller clusters leave room for more. Of a
-/// team's sequences the last cut has no limit, or of more takes_cluster_many decides, as of few steps of two planes.
+/// team's sequences the last cut has no limit, or of more gru_cluster_many is faster, as it may be of few steps.
 template <typename Ratio>
 void cut(PersistentLayer& layer) {
   const int32_t hidden = layer.hidden_size;
@@ -254,7 +254,13 @@ void cut(PersistentLayer& layer) {
   } else if (hidden <= 512) {
     add(16, 2, by_lanes(3, 2, 1));
     add(8, 2, by_lanes(8, kMostMessages / (2 * groups), 0));
-    if (!std::is_same_v<Ratio, double>) add((groups + 7) / 8, 1, 8);
+    if (!std::is_same_v<Ratio, double>) {
+      // Bytes that have to cross in copies gru_cluster_many is faster with: of 192 to 240 sequences of H = 448 and 512
+      // 16 steps take 0.92 to 0.97, 128 steps 0.97 to 1.01 of the time (H100).
+      const int32_t blocks = (groups + 7) / 8;
+      const int32_t sent = kMostMessages / (blocks * ((groups + blocks - 1) / blocks));
+      add(blocks, 1, std::min(8, by_lanes(sent, 8, 0)));
+    }
   } else if (hidden <= 768) {
     add(16, 2, by_lanes(4, 2, 1));
   } else {
@@ -385,35 +391,36 @@ bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t ste
   const Spread spread = spread_of(layer, batch);
   const int64_t each = spread.each;
   const int32_t hidden = layer.hidden_size;
-  const bool to_640 = hidden <= 640, to_768 = hidden <= 768;
+  const bool wide = layer.h_planes == 2;
   const bool in_floats = layer.ratios.h != RatioType::kDouble;
-  // By timing on H100s to 16 steps, and an H200 more, the time of gru_cluster_many by that of gru_cluster. Two planes:
-  // to 384 units, 8 to 14 sequences 0.84 to 0.96 of 3 to 8 steps, 0.97 to 1.05 of 10, 1.03 to 1.07 of 16; 16 to 40 of 3
-  // and 4 0.77 to 1.03, of 6 0.91 to 1.04; 448: 8 to 14 0.86 to 1.03 of 3 to 6, 17 to 40 0.84 to 1.18; 480 and 512 1.00
-  // to 1.06; 640: two a team 0.88 to 0.94 of 3 to 8, one 0.95 to 0.99 of 3 to 6.
-  if (in_floats && layer.h_planes == 2 && to_640) {
-    int64_t most_steps = 0;
-    if (hidden > 512)
-      most_steps = each == 1 ? 6 : each == 2 ? 10 : 0;
-    else if (hidden <= 448 && batch >= 8 && batch <= 14)
-      most_steps = hidden <= 384 ? 8 : 6;
-    else if (hidden <= 384 && batch > 14 && batch <= 40)
-      most_steps = 4;
-    if (steps <= most_steps) return true;
+  // Beside each the time of gru_cluster_many by that of gru_cluster, on H100s (isobit bench gru --device cuda --mode
+  // sequence --steps T --kernel cluster,cluster_many).
+  if (!spread.is_fastest) {
+    // Two planes, H = 960 and 1024, 40 to 56 sequences, all in one tile a team: to 4 steps 0.99 to 1.00, 6 to 16 1.00
+    // to 1.03. All others, H of 576 to 1024, to 16 steps: bytes 0.48 to 1.03, two planes 0.50 to 1.04 (each but one).
+    return !(in_floats && wide && hidden > 928 && spread.tiles.count == 1 && each > 6 && steps > 8);
   }
-  if (spread.is_fastest) return false;
-  if (hidden <= 512 || !in_floats) return true;
-  // One tile a team, 3 to 8 steps. To 640 units 0.85 to 1.02, six sequences or more 0.97 to 1.13; of 256 steps seven
-  // 0.89, eight 0.93. To 768 units 0.99 to 1.14 to six steps, 0.95 of eight. Else 0.90 to 1.05, six 1.01 to 1.07, and
-  // 0.94 of 256 steps, more 1.01 to 1.10.
-  if (spread.tiles.count == 1) {
-    if (to_640) return each < 6 || steps > (each == kMaxTileSequences ? 16 : 6);
-    if (to_768 && steps <= 6) return false;
-    return each < 6 || (each == 6 && (steps < 4 || steps > 8));
+  if (!in_floats) return false;
+  // Of few steps it may be the faster one for fewer sequences, too, as its start takes less.
+  int64_t most_steps = 0;
+  if (hidden <= 512 && wide) {
+    if (batch > 72)
+      most_steps = hidden <= 448 ? 6 : 8;  // 0.83 to 1.07; H = 512: 0.89 to 1.06, 16: 0.97 to 1.03
+    else if (hidden <= 384 && batch >= 8)
+      most_steps = batch <= 14 ? 8 : 4;  // of 12: 0.77 to 0.95; of 16 to 64: 0.86 to 1.08, 6 and 8: 0.95 to 1.06
+    else if (hidden <= 448 && batch >= 8 && batch <= 16)
+      most_steps = 4;  // of 12 and 16: 0.88 to 1.02; of 12: 6 and 8: 1.06, 1.07
+  } else if (hidden > 512 && hidden <= 704) {
+    if (wide)
+      most_steps = each == 1 ? 6 : 10;  // of 8 and 12: 3 to 6: 0.84 to 1.04
+    else if (each == 2 && batch > 8)
+      most_steps = 6;  // of 12: 0.80 to 1.05; of 8: 0.95 to 1.09
+    else if (each == 3)
+      most_steps = 8;  // of 16 and 20: 0.88 to 1.06; 12 and 16: 1.07
+    else if (each == 4)
+      most_steps = 4;  // of 24 and 28: 0.89 to 0.95; 6 to 16: 1.02 to 1.06
   }
-  // Of few steps the shorter start of gru_cluster counts: of 4 steps 96 and 112 sequences 1.03 to 1.11, of 6 0.98 to
-  // 1.06, 128 of 768 0.75 of 256.
-  return !(layer.h_planes == 1 && batch >= 96 && steps <= (to_768 ? 6 : 4));
+  return steps <= most_steps;
 }
 
 int64_t cluster_exchange_bytes(const PersistentLayer& layer) {

@@ -286,11 +286,10 @@ bool takes_grid(const PersistentLayer& layer, int64_t batch, int64_t steps) {
   const int64_t most = layer.h_planes == 1 ? 224 : layer.ratios.h == RatioType::kDouble ? 64 : 112;
   if (batch > most) return true;
   if (layer.ratios.h == RatioType::kDouble) return false;
-  // Few steps of two planes, 64 sequences of H = 1024, the time by that of gru_cluster_many: 4: 0.92, 8: 0.95, 16:
-  // 0.99. Of bytes, 176 to 224 of H = 896 and 1024, 32 steps take 1.03 to 1.08 on an H100, now that gru_cluster_many
-  // loads the states of a tile together, before that 0.94 to 0.96. It saves some 14 us a call, so of 8 steps, which
-  // took 0.87 to 0.97, it should be the faster one, too.
-  return layer.h_planes == 2 && batch > 56 && steps <= 8;
+  // Few steps of two planes, the time by that of gru_cluster_many on H100s, H = 832 to 1024: 64 sequences 2: 0.87 and
+  // 0.93, 3: 0.92 and 0.94, 4: 0.96 and 0.98, 6: 0.98 and 0.99; 80 and 96 2 to 4: 0.93 to 1.03, 6 and 8: 1.02 to 1.04;
+  // 112 3 and 4: 1.01 to 1.03 (each but one or two that stand alone).
+  return layer.h_planes == 2 && batch > 56 && batch <= 96 && steps <= 4;
 }
 
 }  // namespace isobit::cuda
