@@ -396,9 +396,10 @@ bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t ste
   // Beside each the time of gru_cluster_many by that of gru_cluster, on H100s (isobit bench gru --device cuda --mode
   // sequence --steps T --kernel cluster,cluster_many).
   if (!spread.is_fastest) {
-    // Two planes, H = 960 and 1024, 40 to 56 sequences, all in one tile a team: to 4 steps 0.99 to 1.00, 6 to 16 1.00
-    // to 1.03. All others, H of 576 to 1024, to 16 steps: bytes 0.48 to 1.03, two planes 0.50 to 1.04 (each but one).
-    return !(in_floats && wide && hidden > 928 && spread.tiles.count == 1 && each > 6 && steps > 8);
+    // Two planes, all of a team's 7 or 8 in one tile: H = 896 to 1024 to 16 steps 0.96 to 1.03, 896 and 1024 256
+    // steps 1.04 to 1.07 (768: 0.99, 1.03). All others, H of 576 to 1024, to 16 steps: bytes 0.48 to 1.03, two planes
+    // 0.50 to 1.04 (each but one); 32 to 56 sequences, 256 steps: 0.80 to 1.03.
+    return !(in_floats && wide && hidden > 832 && spread.tiles.count == 1 && each > 6 && steps > 16);
   }
   if (!in_floats) return false;
   // Of few steps it may be the faster one for fewer sequences, too, as its start takes less.
