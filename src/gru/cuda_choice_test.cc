@@ -29,8 +29,9 @@ TEST(CudaChoice, PersistentTakesRunsOfEnoughSteps) {
   EXPECT_EQ(fewest(512, false, 257), 4);
   EXPECT_EQ(fewest(512, true, 256), 3);
   EXPECT_EQ(fewest(640, true, 56), 2);
-  EXPECT_EQ(fewest(640, false, 280), 8);
+  EXPECT_EQ(fewest(640, false, 280), 5);
   EXPECT_EQ(fewest(640, true, 281), kNever) << "two launches";
+  EXPECT_EQ(fewest(896, true, 112), 4);
   EXPECT_EQ(fewest(896, false, 2000), 7);
   EXPECT_EQ(fewest(1792, false, 1), 3);
   EXPECT_EQ(fewest(1792, true, 1), 2);
