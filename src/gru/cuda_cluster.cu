@@ -256,7 +256,7 @@ void cut(PersistentLayer& layer) {
     add(8, 2, by_lanes(8, kMostMessages / (2 * groups), 0));
     if (!std::is_same_v<Ratio, double>) {
       // Bytes that have to cross in copies gru_cluster_many is faster with: of 192 to 240 sequences of H = 448 and 512
-      // 16 steps take 0.92 to 0.97, 128 steps 0.97 to 1.01 of the time (H100).
+      // 16 steps take 0.92 to 0.97, 128 steps 0.95 to 1.01 of the time (H100).
       const int32_t blocks = (groups + 7) / 8;
       const int32_t sent = kMostMessages / (blocks * ((groups + blocks - 1) / blocks));
       add(blocks, 1, std::min(8, by_lanes(sent, 8, 0)));
@@ -396,13 +396,13 @@ bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t ste
   // Beside each the time of gru_cluster_many by that of gru_cluster, on H100s (isobit bench gru --device cuda --mode
   // sequence --steps T --kernel cluster,cluster_many).
   if (!spread.is_fastest) {
-    // Two planes, all of a team's 7 or 8 in one tile: H = 896 to 1024 to 16 steps 0.96 to 1.03, 896 and 1024 256
-    // steps 1.04 to 1.07 (768: 0.99, 1.03). All others, H of 576 to 1024, to 16 steps: bytes 0.48 to 1.03, two planes
-    // 0.50 to 1.04 (each but one); 32 to 56 sequences, 256 steps: 0.80 to 1.03.
+    // Two planes, all of a team's 7 or 8 in one tile: H = 896 to 1024 to 16 steps 0.96 to 1.03, 896 and 1024 24 and 64
+    // steps 0.97 to 1.04, 256 steps 1.04 to 1.07 (768: 0.99, 1.03). All others, H of 576 to 1024, to 16 steps: bytes
+    // 0.48 to 1.03, two planes 0.50 to 1.04 (each but one); 32 to 56 sequences, 256 steps: 0.80 to 1.03.
     return !(in_floats && wide && hidden > 832 && spread.tiles.count == 1 && each > 6 && steps > 16);
   }
   if (!in_floats) return false;
-  // Of few steps it may be the faster one for fewer sequences, too, as its start takes less.
+  // Of few steps it may be the faster one for fewer sequences, too.
   int64_t most_steps = 0;
   if (hidden <= 512 && wide) {
     if (batch > 72)
@@ -410,10 +410,10 @@ bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t ste
     else if (hidden <= 384 && batch >= 8)
       most_steps = batch <= 14 ? 8 : 4;  // of 12: 0.77 to 0.95; of 16 to 64: 0.86 to 1.08, 6 and 8: 0.95 to 1.06
     else if (hidden <= 448 && batch >= 8 && batch <= 16)
-      most_steps = 4;  // of 12 and 16: 0.88 to 1.02; of 12: 6 and 8: 1.06, 1.07
+      most_steps = 4;  // of 12 and 16: 0.88 to 1.02; of 12: 6 and 8: 1.07, 1.06
   } else if (hidden > 512 && hidden <= 704) {
     if (wide)
-      most_steps = each == 1 ? 6 : 10;  // of 8 and 12: 3 to 6: 0.84 to 1.04
+      most_steps = each == 1 ? 6 : 10;  // of 8 and 12: 3 to 6: 0.84 to 1.04; of fewer before 9ed5eb8: 0.95 to 0.99
     else if (each == 2 && batch > 8)
       most_steps = 6;  // of 12: 0.80 to 1.05; of 8: 0.95 to 1.09
     else if (each == 3)
