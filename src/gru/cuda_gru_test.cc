@@ -1064,95 +1064,102 @@ TEST_F(DeviceGrus, ChunksOfStepsChangeNoByte) {
   std::printf("%lld outputs compared\n", static_cast<long long>(compared_));
 }
 
+struct DelayedLayer {
+  int64_t hidden, batch;
+  int32_t h_bits;
+  std::string_view kernel = "persistent";
+};
+constexpr DelayedLayer kDelayedLayers[] = {{1025, 1, 8},
+                                           {1040, 7, 8},
+                                           {2048, 2, 16},
+                                           {1030, 16, 8},
+                                           {1040, 33, 16},
+                                           {1040, 128, 8},
+                                           {1030, 256, 16},
+                                           {2048, 140, 8},
+                                           {1000, 130, 16},
+                                           {900, 300, 8},
+                                           {900, 225, 16},
+                                           {512, kWithGuests, 8, "cluster_many"},
+                                           {500, kWithGuests, 16, "cluster_many"},
+                                           {250, 9, 8, "portable"},
+                                           {500, 60, 16, "portable"},
+                                           {1000, 3, 8, "portable"},
+                                           {2048, 8, 16, "portable"}};
+class DelayedExchange : public DeviceGrus, public ::testing::WithParamInterface<DelayedLayer> {};
+
 /// Layers that take the whole device, with every part of the exchange between its blocks delayed at random: the bytes
 /// of the host, and over many steps those of a run without delays. ISOBIT_DELAYED_STEPS: how many.
-TEST_F(DeviceGrus, DelaysInTheExchangeChangeNoByte) {
+TEST_P(DelayedExchange, ChangesNoByte) {
   if (racecheck()) return;
-  struct Size {
-    int64_t hidden, batch;
-    int32_t h_bits;
-    std::string_view kernel = "persistent";
-  };
-  constexpr Size kSizes[] = {{1025, 1, 8},
-                             {1040, 7, 8},
-                             {2048, 2, 16},
-                             {1030, 16, 8},
-                             {1040, 33, 16},
-                             {1040, 128, 8},
-                             {1030, 256, 16},
-                             {2048, 140, 8},
-                             {1000, 130, 16},
-                             {900, 300, 8},
-                             {900, 225, 16},
-                             {512, kWithGuests, 8, "cluster_many"},
-                             {500, kWithGuests, 16, "cluster_many"},
-                             {250, 9, 8, "portable"},
-                             {500, 60, 16, "portable"},
-                             {1000, 3, 8, "portable"},
-                             {2048, 8, 16, "portable"}};
-  constexpr int64_t kMostBytes = int64_t{6} << 30;  // of y, of each
+  constexpr int64_t kMostBytes = int64_t{6} << 30;  // of y
   constexpr int64_t kCallBytes = int64_t{64} << 20;
   const char* const asked = std::getenv("ISOBIT_DELAYED_STEPS");
   const int64_t most_steps = asked != nullptr ? std::strtoll(asked, nullptr, 10) : 5000;
   ASSERT_GT(most_steps, 0) << "ISOBIT_DELAYED_STEPS";
+  const DelayedLayer& size = GetParam();
+  if (sanitized() && (size.hidden > 1040 || size.batch > 33 || size.batch == kWithGuests)) return;
   const ShortVisits visits;
   uint32_t seed = 7300;
-  for (const Size& size : kSizes) {
-    if (sanitized() && (size.hidden > 1040 || size.batch > 33 || size.batch == kWithGuests)) continue;
-    RandomShape shape;
-    shape.input = 8;
-    shape.hidden = size.hidden;
-    shape.h_bits = size.h_bits;
-    shape.gate_out_bits = size.hidden == 1040 ? size.h_bits : 8;
-    const int64_t checked = sanitized() ? 4 : 40;
-    const int64_t batch = batch_of(size.batch, ++seed, shape, checked);
-    Case c = case_of(seed, shape, batch, checked);
-    c.fast_host = true;
-    SCOPED_TRACE(describe(c.shape, c.run, seed, 0));
-    {
-      const Delays delays(seed);
-      compare(c, size.kernel);
-    }
-    if (sanitized()) continue;
-    const Result<DeviceGru> gru = DeviceGru::create(c.model);
-    ASSERT_TRUE(gru.ok()) << gru.status().message();
-    if (!gru->choose_kernel(batch, checked, size.kernel).ok()) {
-      EXPECT_FALSE(must_run(size.kernel, size.hidden)) << size.kernel;
-      continue;
-    }
-    const int64_t x_row = batch * shape.input * size_of(c.model.input_grid());
-    const int64_t y_row = batch * size.hidden * size_of(c.model.output_grid());
-    const int64_t all = std::min(most_steps, kMostBytes / y_row);
-    const int64_t most = std::min(all, kCallBytes / y_row);
-    Random random(seed);
-    GuardedDeviceBuffer x(most * x_row);
-    GuardedDeviceBuffer y(most * y_row);
-    GuardedDeviceBuffer workspace(gru->workspace_bytes(batch, most));
-    GuardedDeviceBuffer with(gru->state_bytes(batch)), without(gru->state_bytes(batch));
-    for (GuardedDeviceBuffer* state : {&with, &without})
-      ASSERT_TRUE(gru->initial_state(state->bytes(), batch, stream_).ok());
-    for (int64_t done = 0; done < all && !HasFailure(); done += most) {
-      const int64_t steps = std::min(most, all - done);
-      const auto run = [&](const GuardedDeviceBuffer& state) {
-        GruRunOptions options;
-        options.kernel = size.kernel;
-        const Status status = gru->forward_codes(x.bytes().first(static_cast<size_t>(steps * x_row)),
-                                                 y.bytes().first(static_cast<size_t>(steps * y_row)), steps, batch,
-                                                 state.bytes(), workspace.bytes(), stream_, options);
-        EXPECT_TRUE(status.ok()) << status.message();
-        EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
-        return y.read<std::byte>();
-      };
-      x.write(random_tensor(random, most * batch * shape.input, c.model.input_grid()));
-      const std::vector<std::byte> expected = run(without);
-      const Delays delays(++seed);
-      ASSERT_TRUE(run(with) == expected) << "steps from " << done;
-    }
-    std::printf("%s, H = %lld, %lld sequences: %lld delayed steps\n", size.kernel.data(),
-                static_cast<long long>(size.hidden), static_cast<long long>(batch), static_cast<long long>(all));
-    std::fflush(stdout);  // a long run may be cut off
+  RandomShape shape;
+  shape.input = 8;
+  shape.hidden = size.hidden;
+  shape.h_bits = size.h_bits;
+  shape.gate_out_bits = size.hidden == 1040 ? size.h_bits : 8;
+  const int64_t checked = sanitized() ? 4 : 40;
+  const int64_t batch = batch_of(size.batch, seed, shape, checked);
+  Case c = case_of(seed, shape, batch, checked);
+  c.fast_host = true;
+  SCOPED_TRACE(describe(c.shape, c.run, seed, 0));
+  {
+    const Delays delays(seed);
+    compare(c, size.kernel);
   }
+  if (sanitized()) return;
+  const Result<DeviceGru> gru = DeviceGru::create(c.model);
+  ASSERT_TRUE(gru.ok()) << gru.status().message();
+  if (!gru->choose_kernel(batch, checked, size.kernel).ok()) {
+    EXPECT_FALSE(must_run(size.kernel, size.hidden)) << size.kernel;
+    return;
+  }
+  const int64_t x_row = batch * shape.input * size_of(c.model.input_grid());
+  const int64_t y_row = batch * size.hidden * size_of(c.model.output_grid());
+  const int64_t all = std::min(most_steps, kMostBytes / y_row);
+  const int64_t most = std::min(all, kCallBytes / y_row);
+  Random random(seed);
+  GuardedDeviceBuffer x(most * x_row);
+  GuardedDeviceBuffer y(most * y_row);
+  GuardedDeviceBuffer workspace(gru->workspace_bytes(batch, most));
+  GuardedDeviceBuffer with(gru->state_bytes(batch)), without(gru->state_bytes(batch));
+  for (GuardedDeviceBuffer* state : {&with, &without})
+    ASSERT_TRUE(gru->initial_state(state->bytes(), batch, stream_).ok());
+  for (int64_t done = 0; done < all && !HasFailure(); done += most) {
+    const int64_t steps = std::min(most, all - done);
+    const auto run = [&](const GuardedDeviceBuffer& state) {
+      GruRunOptions options;
+      options.kernel = size.kernel;
+      const Status status = gru->forward_codes(x.bytes().first(static_cast<size_t>(steps * x_row)),
+                                               y.bytes().first(static_cast<size_t>(steps * y_row)), steps, batch,
+                                               state.bytes(), workspace.bytes(), stream_, options);
+      EXPECT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+      return y.read<std::byte>();
+    };
+    x.write(random_tensor(random, most * batch * shape.input, c.model.input_grid()));
+    const std::vector<std::byte> expected = run(without);
+    const Delays delays(++seed);
+    ASSERT_TRUE(run(with) == expected) << "steps from " << done;
+  }
+  std::printf("%s, H = %lld, %lld sequences: %lld delayed steps\n", size.kernel.data(),
+              static_cast<long long>(size.hidden), static_cast<long long>(batch), static_cast<long long>(all));
+  std::fflush(stdout);  // a long run may be cut off
 }
+
+INSTANTIATE_TEST_SUITE_P(Layers, DelayedExchange, ::testing::ValuesIn(kDelayedLayers), [](const auto& test) {
+  const DelayedLayer& layer = test.param;
+  return std::string(layer.kernel) + "_H" + std::to_string(layer.hidden) + "_" + std::to_string(layer.h_bits) +
+         "_bits_" + (layer.batch == kWithGuests ? "guests" : std::to_string(layer.batch) + "_sequences");
+});
 
 /// Whether float holds a ratio: its multiplier without trailing zeros has at most 24 bits.
 bool is_float(const RescaleParameters& r) {
