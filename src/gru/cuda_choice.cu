@@ -12,6 +12,8 @@
 #include "gru/cuda_gru.h"
 #include "gru/cuda_persistent.h"
 #include "gru/cuda_portable.h"
+#include "gru/cuda_products.h"
+#include "gru/cuda_step_tile.h"
 
 namespace isobit::cuda {
 namespace {
@@ -25,102 +27,42 @@ bool takes_portable(const PersistentLayer& layer, int64_t batch, int64_t steps) 
 
 /// Fewer steps are those of `products` or `step`: a run of `persistent` begins with a product and with reading R. To so
 /// many hidden units and sequences; the first row that fits. wide: of h of two bytes. Beside each the time of
-/// `persistent` by that of the faster of the others, for numbers of steps on both sides of the row's; after a semicolon
-/// of h of two bytes (isobit bench gru --device cuda --mode sequence --kernel cluster,cluster_many,grid,products,step
-/// --steps T, of the form that fastest_form takes). Two figures are those of the smaller and the larger H timed, or of
-/// 1 and 4 sequences where a row says so. Timed on H100s are H to 256 to 256 sequences, to 1024, above to 127; others
-/// on an H200.
+/// `persistent` by that of the faster of the others, for numbers of steps on both sides of the row's, with H of 257 to
+/// 1024 how many sizes were timed; after a semicolon of h of two bytes (isobit bench gru --device cuda --mode sequence
+/// --steps T --kernel persistent,products,step, or with the form that fastest_form takes). Short times differ by up to
+/// a third from run to run, which the least and the largest of many show. Two figures are those of the smaller and the
+/// larger H timed, or of 1 and 4 sequences where a row says so. On an H200: H to 256 of more than 256 sequences, H
+/// above 1024 of more than 127; others on H100s.
 struct FewestSteps {
   int64_t hidden, batch, steps, wide;
 };
 constexpr FewestSteps kFewestSteps[] = {
-    {256, 64, 3, 3},   // 2: 0.99 to 1.17, 3: 0.79 to 1.01; 2: 0.98 to 1.31, 3: 0.76 to 1.04
-    {128, 192, 3, 3},  // of 96 to 192: 3: 0.72 to 1.01; 0.81 to 1.02
-    {256, 895, 4, 4},  // of 256: 3: 1.06 to 1.13, 4: 0.88 to 0.97; 3: 1.02 to 1.07
-                       // H = 256, of 96 to 192: 3: 1.04 to 1.12; 0.97 to 1.06
-    {512, 23, 4, 4},   // of 12 to 20: 3: 0.99 to 1.16, 4: 0.85 to 1.05; 3: 0.89 to 1.13, 4: 0.78 to 0.98
-                       // of 1 to 8: 3: 1.08 to 1.21, 4: 0.92 to 1.03; 3: 1.04 to 1.27
-    {400, 64, 3, 3},   // H = 320 and 384, of 24 to 64: 2: 1.15 to 1.26, 3: 0.94 to 1.02;
-                       // 2: 1.03 to 1.29, 3: 0.86 to 1.03
-    {512, 63, 3, 3},   // H = 448 and 512, of 24 to 48: 2: 1.12 to 1.29, 3: 0.92 to 1.10;
-                       // 2: 1.06 to 1.26, 3: 0.90 to 1.04
-    {512, 64, 3, 2},   // H = 448 and 512, of 64: 2: 1.21 to 1.25, 3: 1.02 to 1.03; 2: 0.91 to 0.92
-    {352, 104, 3, 3},  // of 80 and 96: 2: 1.29, 3: 0.98 to 1.01; 2: 1.14, 3: 0.89 to 0.93
-    {352, 184, 4, 3},  // of 112 to 176: 3: 1.04 to 1.16, 4: 0.88 to 0.98; 2: 1.10, 3: 0.82 to 1.00
-    {352, 192, 4, 4},  // of 192: 3: 1.16, 4: 0.99; 3: 1.09, 4: 0.95
-    {400, 256, 3, 3},  // H = 320 and 384, of 80 to 256: 2: 1.16 to 1.51, 3: 0.93 to 1.06;
-                       // 2: 1.11 to 1.27, 3: 0.88 to 0.99; H = 320, of 200: 3: 0.91
-    {512, 88, 3, 3},   // H = 448 and 512, of 80: 3: 0.97 to 1.00; 3: 0.76 to 0.89
-    {512, 136, 4, 3},  // H = 448 and 512, of 96 to 128: 3: 0.99 to 1.09, 4: 0.81 to 0.96;
-                       // 2: 1.11 to 1.38, 3: 0.90 to 1.02
-    {512, 256, 3, 3},  // H = 448 and 512, of 144 to 256: 2: 1.11 to 1.25, 3: 0.87 to 0.97;
-                       // 2: 1.01 to 1.19, 3: 0.79 to 1.00
-    {512, 895, 4, 4},  // H = 512, of 320 to 768: 4: 0.83 to 0.98; 4: 0.82 to 0.93
-    {512, INT64_MAX, INT64_MAX, INT64_MAX},  // H = 512, of 1024: 16: 1.14; 16: 1.23
-    // H = 640, of 1 and 4: 4: 1.12, 1.07, 5: 1.02, 0.93; 3: 1.14, 1.10, 4: 0.98, 0.90
-    {704, 8, 5, 4},             // of 8: 4: 1.02 to 1.07, 6: 0.76 to 0.85; 3: 0.95 to 1.16, 4: 0.85 to 1.03
-    {704, 19, 4, 3},            // of 12 and 16: 3: 1.00 to 1.18, 4: 0.81 to 1.01; 2: 1.07 to 1.35, 3: 0.84 to 1.09
-    {576, 56, 3, 3},            // of 20 to 56: 3: 0.85 to 0.99; 2: 0.92 to 1.34, 3: 0.74 to 0.91
-    {640, 27, 3, 3},            // of 20 and 24: 2: 1.17, 3: 0.95 to 1.01; 2: 1.04, 3: 0.85 to 0.86
-    {640, 56, 3, 2},            // of 28 to 56: 2: 1.06, 3: 0.77 to 0.97; 2: 0.89 to 0.94
-    {704, 56, 3, 3},            // H = 704, of 20 to 56: 3: 0.85 to 0.98; 3: 0.71 to 0.89
-    {704, 112, 4, 3},           // of 64 to 112: 3: 1.00 to 1.10, 4: 0.88 to 0.96; 2: 1.05 to 1.20, 3: 0.92 to 0.99
-    {704, 128, 4, 4},           // H = 640, of 128: 3: 1.14, 4: 1.00; 3: 1.11, 4: 0.96
-    {704, 160, 4, 3},           // of 144 and 160: 3: 0.96 to 1.03, 4: 0.86 to 0.94; 2: 1.17, 3: 0.87 to 0.97
-    {704, 224, 4, 4},           // of 176 to 224: 3: 1.08 to 1.19, 4: 0.95 to 1.04; 3: 1.02 to 1.14, 4: 0.89 to 1.02
-    {704, 240, 5, 5},           // H = 576 and 704, of 240: 4: 1.07 to 1.09, 6: 0.94 to 0.97;
-                                // 4: 1.04 to 1.08, 6: 0.91 to 0.99
-    {704, 256, 6, 7},           // H = 640, of 256: 4: 1.16, 6: 0.99; 6: 1.04, 8: 0.99
-    {704, 280, 5, 6},           // H = 640, of 280: 5: 0.99; not timed; more than 280 of two planes take two launches
-    {704, 336, 8, INT64_MAX},   // H = 640, of 320: 4: 1.20, 8: 0.97; 16: 1.48
-    {704, 392, 24, INT64_MAX},  // H = 640, of 384: 16: 1.02; 16: 1.51
-    {704, INT64_MAX, INT64_MAX, INT64_MAX},  // H = 640, of 448 to 1024: 16: 1.26 to 1.58; 16: 1.17 to 1.57
-    {768, 8, 5, 4},                          // of 8: 4: 1.01, 6: 0.81; 3: 1.01, 4: 0.87
-                                             // of 1 and 4: 4: 1.09, 1.05, 5: 0.82, 0.94; 3: 1.07, 1.03, 4: 0.92, 0.88
-    {768, 19, 4, 3},                         // of 12 and 16: 3: 1.05 to 1.07, 4: 0.88 to 0.90; 2: 1.22, 3: 0.94 to 0.96
-    {768, 56, 3, 3},            // of 20 to 56: 2: 1.25 to 1.42, 3: 0.88 to 1.02; 2: 1.08 to 1.12, 3: 0.85 to 0.90
-    {768, 64, 4, 3},            // of 64: 3: 1.05, 4: 0.91; 2: 1.21, 3: 0.95
-    {768, 112, 3, 3},           // of 80 to 112: 2: 1.15 to 1.16, 3: 0.83 to 0.96; 2: 1.10 to 1.12, 3: 0.73 to 0.97
-    {768, 128, 4, 4},           // of 128: 3: 1.07, 4: 0.96; 3: 1.09, 4: 0.95
-    {768, 160, 3, 3},           // of 144 and 160: 2: 1.20, 3: 0.97; 2: 1.16, 3: 0.93
-    {768, 224, 4, 4},           // of 176 to 224: 3: 1.07 to 1.08, 4: 0.96 to 0.98; 3: 1.07 to 1.09, 4: 0.95 to 0.96
-    {768, 256, 6, 6},           // of 256: 4: 1.10, 6: 0.98; 4: 1.11, 6: 1.00
-    {768, 280, 5, 6},           // of 280: 5: 0.88; not timed
-    {768, 336, 7, INT64_MAX},   // of 320: 4: 1.13, 8: 0.87; 16: 1.15
-    {768, 392, 10, INT64_MAX},  // of 384: 8: 1.02, 16: 0.91; 16: 1.18
-    {768, 560, INT64_MAX, 24},  // of 448 and 512: 16: 1.45 to 1.48; 16: 1.03 to 1.04
-    {768, 640, INT64_MAX, INT64_MAX},        // not timed; of more `products` has two rounds
-    {768, 784, 12, 12},                      // of 768: 8: 1.08, 16: 0.94; 8: 1.07, 16: 0.93
-    {768, INT64_MAX, INT64_MAX, INT64_MAX},  // of 1024: 16: 1.18; 16: 1.10
-    {1024, 1, 6, 5},    // H = 896 and 1024: 5: 1.10, 1.00, 6: 0.98, 0.93; 4: 1.04, 1.02, 5: 0.92, 0.88
-    {1024, 8, 5, 4},    // of 8: 4: 1.09 to 1.16, 6: 0.90 to 0.95; 3: 1.11 to 1.14, 4: 0.91 to 0.98
-    {1024, 19, 4, 3},   // of 12 and 16: 3: 1.14 to 1.53, 4: 0.86 to 1.03; 2: 1.24 to 1.25, 3: 0.85 to 1.07
-    {1024, 56, 3, 3},   // of 20 to 56: 2: 1.20 to 1.24, 3: 0.97 to 1.05; 2: 1.09 to 1.16, 3: 0.84 to 0.95
-    {1024, 64, 4, 3},   // H = 896 and 1024, of 64: 3: 1.09, 4: 0.89 to 0.92;
-                        // 2: 1.16 to 1.19, 3: 0.97 to 1.00
-    {928, 88, 3, 3},    // H = 832 and 896, of 80: 3: 0.93 and 0.94; 3: 0.96 and 0.99
-    {928, 112, 3, 4},   // H = 896, of 96 and 112: 2: 1.22 and 1.23, 3: 0.98 and 0.97; 3: 1.03 to 1.08, 4: 0.91 and 0.92
-    {1024, 112, 3, 3},  // H = 960 and 1024, of 80 to 112: 2: 1.18 and 1.20, 3: 0.90 to 0.95;
-                        // 2: 1.04 to 1.10, 3: 0.86 to 0.93
-    {928, 128, 4, 4},   // H = 896, of 120 and 128: 3: 1.08, 4: 0.97; 3: 1.05 to 1.09, 4: 0.92
-    {1024, 128, 4, 3},  // H = 1024, of 128: 3: 1.00, 4: 0.90; 2: 1.13, 3: 0.98
-    {1024, 160, 3, 3},  // of 144 and 160: 2: 1.21 to 1.22, 3: 0.76 to 0.99; 2: 1.06 to 1.16, 3: 0.84 to 0.99
-    {992, 192, 4, 4},   // H = 832 to 960, of 176 and 192: 3: 1.06 to 1.13, 4: 0.93 to 1.01;
-                        // 3: 1.04 to 1.07, 4: 0.89 to 0.98
-    {1024, 192, 4, 3},  // H = 1024, of 176 and 192: 3: 1.08 to 1.10, 4: 0.95 to 0.96;
-                        // 2: 1.09, 3: 0.94 to 0.95
-    {928, 256, 5, 5},   // H = 832 and 896, of 208 to 256: 4: 1.06 to 1.10, 6: 0.88 to 0.99;
-                        // 4: 1.04 to 1.13, 6: 0.94 to 1.01
-    {992, 256, 5, 4},   // of 208 and 240: 4: 0.99 to 1.02, 6: 0.87 to 0.90; 3: 1.01 to 1.04, 4: 0.93 to 0.98
-    {1024, 256, 5, 3},  // H = 1024, of 208 to 256: 4: 1.02 to 1.03, 6: 0.90 to 0.92;
-                        // 2: 1.09, 3: 0.94 to 0.96
-    {928, 383, 7, 6},   // H = 832 and 896, of 320: 4: 1.08, 8: 0.89; 4: 1.02, 8: 0.95
-    {928, 640, 7, INT64_MAX},  // H = 832 and 896, of 384 to 512: 4: 1.04 to 1.14, 8: 0.92 to 0.98; 128: 1.01 to 1.05
-    {928, 800, 7, 8},          // of 768: 4: 1.11, 8: 0.97; 4: 1.09, 8: 0.98
-    {928, INT64_MAX, 7, INT64_MAX},  // H = 832 and 896, of 1024: 4: 1.12, 8: 0.98; 128: 1.02 to 1.04
-    {992, 448, 5, 5},                // of 320: bytes not timed; 32: 0.75
-    {1024, 448, 5, 4},               // H = 1024, of 320 to 448: 4: 0.95 to 1.02, 8: 0.79 to 0.86; 4: 0.87 to 0.93
-    {1024, INT64_MAX, 5, 8},  // of 512 to 1024: 4: 1.00 to 1.05, 8: 0.85 to 0.92; 4: 0.96 to 1.08, 8: 0.89 to 1.00
+    {256, 64, 3, 3},          // 2: 0.99 to 1.17, 3: 0.79 to 1.01; 2: 0.98 to 1.31, 3: 0.76 to 1.04
+    {128, 192, 3, 3},         // of 96 to 192: 3: 0.72 to 1.01; 0.81 to 1.02
+    {256, 895, 4, 4},         // of 256: 3: 1.06 to 1.13, 4: 0.88 to 0.97; 3: 1.02 to 1.07
+                              // H = 256, of 96 to 192: 3: 1.04 to 1.12; 0.97 to 1.06
+    {1024, 8, 5, 4},          // 4: 1.01 to 1.18 (28), 5: 0.91 to 1.06 (15); 3: 0.92 to 1.29 (25), 4: 0.85 to 1.09 (27)
+    {512, 27, 4, 4},          // 3: 0.97 to 1.70 (25), 4: 0.81 to 1.05 (22); 3: 0.89 to 1.13 (19), 4: 0.56 to 0.98 (20)
+    {1024, 19, 4, 3},         // 3: 0.95 to 1.53 (26), 4: 0.78 to 1.07 (30); 2: 1.01 to 1.85 (16), 3: 0.80 to 1.14 (29)
+    {400, 208, 4, 3},         // 3: 0.93 to 1.16 (45), 4: 0.76 to 1.04 (34); 2: 1.04 to 1.29 (15), 3: 0.82 to 1.18 (35)
+    {512, 80, 3, 3},          // 2: 1.08 to 1.26 (6), 3: 0.92 to 1.03 (8); 2: 0.91 to 1.24 (7), 3: 0.76 to 0.96 (10)
+    {512, 128, 4, 3},         // 3: 0.99 to 1.09 (9), 4: 0.81 to 0.96 (10); 2: 1.11 to 1.38 (7), 3: 0.89 to 1.02 (8)
+    {512, 640, 3, 3},         // 2: 1.11 to 1.26 (10), 3: 0.87 to 1.08 (27); 2: 1.01 to 1.19 (8), 3: 0.79 to 1.00 (23)
+    {576, 64, 3, 3},          // 2: 1.26 to 1.29 (3), 3: 0.85 to 0.99 (4); 2: 0.92 to 1.34 (11), 3: 0.74 to 0.97 (9)
+    {704, 56, 3, 2},          // 2: 1.05 to 1.22 (9), 3: 0.77 to 1.01 (11); 2: 0.89 to 1.05 (9)
+    {1024, 56, 3, 3},         // 2: 1.15 to 1.42 (15), 3: 0.88 to 1.05 (34); 2: 0.74 to 1.16 (14), 3: 0.84 to 0.95 (34)
+    {1024, 64, 4, 3},         // 3: 1.02 to 1.12 (10), 4: 0.89 to 0.92 (10); 2: 1.05 to 1.26 (8), 3: 0.92 to 1.02 (10)
+    {1024, 80, 3, 3},         // 2: 1.13 to 1.22 (7), 3: 0.83 to 1.10 (14); 2: 1.04 to 1.13 (3), 3: 0.73 to 1.01 (13)
+    {928, 128, 4, 4},         // 3: 0.96 to 1.30 (29), 4: 0.84 to 1.00 (27); 3: 0.93 to 1.36 (50), 4: 0.80 to 0.99 (27)
+    {1024, 168, 3, 3},        // 2: 1.17 to 1.36 (28), 3: 0.76 to 1.05 (39); 2: 1.04 to 1.27 (22), 3: 0.84 to 1.04 (41)
+    {928, 192, 4, 4},         // 3: 1.07 to 1.19 (14), 4: 0.85 to 1.01 (15); 3: 0.92 to 1.13 (15), 4: 0.79 to 1.00 (15)
+    {704, 224, 5, 4},         // 4: 0.96 to 1.07 (6); 3: 0.92 to 1.16 (7), 4: 0.91 to 1.04 (6)
+    {576, INT64_MAX, 5, 4},   // 4: 0.95 to 1.08 (8), 5: 0.87 (3); 3: 1.07 to 1.15 (3), 4: 0.93 to 1.04 (2)
+    {768, 256, 5, 6},         // 4: 0.98 to 1.16 (10), 5: 1.00 to 1.05 (6); 5: 0.90 to 1.31 (6), 6: 0.85 to 1.04 (9)
+    {928, 352, 5, 5},         // 4: 0.99 to 1.20 (27), 5: 0.77 to 1.01 (19); 4: 0.92 to 1.13 (15), 5: 0.85 to 1.03 (12)
+    {1024, 336, 4, 3},        // 3: 1.00 to 1.10 (15), 4: 0.92 to 1.03 (12); 2: 1.06 to 1.15 (6), 3: 0.94 to 1.04 (11)
+    {928, INT64_MAX, 7, 16},  // 6: 0.99 to 1.18 (8), 7: 0.92 to 1.03 (10); 16: 0.79 to 1.09 (6)
+    {1024, INT64_MAX, 5, 6},  // 4: 0.95 to 1.08 (10), 5: 0.93 to 1.00 (6); not timed
     {1279, 31, 4, 3},         // H = 1040: 3: 1.04 to 1.14, 4: 0.91 to 1.03; 2: 1.17, 3: 0.92 to 1.04
     {1279, 127, 4, 4},        // of 32 and 64: 3: 1.18, 4: 1.02, 1.01; 3: 0.99, 1.05, 4: 0.87, 0.92
     {1407, 8, 3, 3},          // H = 1280: 2: 0.98 to 1.20, 3: 0.90 to 1.00; 2: 0.97 to 1.12, 3: 0.84
@@ -145,6 +87,21 @@ constexpr bool every_row_is_met(std::span<const FewestSteps> rows) {
 }
 static_assert(every_row_is_met(kFewestSteps));
 
+/// The same where the teams of gru_cluster_many run in waves, to so many hidden units and tiles of all waves by rounds
+/// of `products`. Beside each the time of `persistent` by that of `products`, of both widths, on an H100 (--kernel
+/// persistent,products).
+struct FewestStepsInWaves {
+  int64_t hidden, tiles, steps;
+};
+constexpr FewestStepsInWaves kFewestStepsInWaves[] = {
+    {512, 10, 12},  // H = 384 and 512: 8: 0.96 to 1.11, 16: 0.83 to 0.98, 64: 0.69 to 0.83
+    // H of 528 to 768, 6 to 8 tiles: 8: 0.89 to 1.36, 16: 0.78 to 1.26, 64: 0.67 to 1.07; beyond 1.01 with 16 steps are
+    // 641 sequences of H = 528, and of two bytes 384 and 448 of H = 640.
+    {INT64_MAX, 8, 16},
+    {INT64_MAX, 10, 48},  // H of 576 to 768, 10 tiles: 16: 1.04 to 1.28, 32: 1.05 and 1.12, 64: 0.93 to 1.09
+    // H of 640 to 768, 10.5 to 14 tiles: 64: 1.00 to 1.19, but of 1024 sequences of two bytes, H = 768, 0.98.
+};
+
 /// Of layers that `products` does not run, at most: what rows by `step` have for as many sequences.
 constexpr int64_t kFewestBesideStep = 6;
 
@@ -157,10 +114,8 @@ struct FewestSequences {
   };
   int64_t hidden;
   Widths otherwise, copied;
-  Widths several = otherwise;  // of runs of two steps and more that are too few for `persistent`
 };
-/// In brackets the time of `products` by that of `step` for some numbers of sequences; copied: the larger of both;
-/// several: of two steps, on an H100 (isobit bench gru --device cuda --mode sequence --steps 2 --kernel products,step).
+/// In brackets the time of `products` by that of `step` for some numbers of sequences; copied: the larger of both.
 /// Timed with C = H.
 constexpr FewestSequences kFewestProductSequences[] = {
     // Otherwise: 128 (0.99), 192 (1.06), 256 (0.81); wide: 192 (1.24).
@@ -168,31 +123,22 @@ constexpr FewestSequences kFewestProductSequences[] = {
     {320, {193, 193}, {48, 64}},
     // Otherwise: 24 (0.96), 32 (0.99), 48 (0.93); wide: 128 (1.21), 192 (0.81).
     // Copied: 32 (1.04), 48 (0.93); wide: 24 (1.14), 48 (0.93).
-    // Several: 24 (1.14), 64 (1.11), 128 (1.08), 256 (0.95); wide: 128 (1.11).
-    {384, {24, 161}, {33, 48}, {161, 161}},
+    {384, {24, 161}, {33, 48}},
     // Otherwise: 24 (1.01), 64 (1.02), 96 (0.99), 128 (0.96); wide: 128 (1.22), 192 (0.88).
     // Copied: 24 (1.07), 32 (0.94); wide: 24 (1.13), 32 (1.02), 48 (0.99).
-    // Several: 64 (1.13), 96 (1.11), 128 (1.08); wide: 128 (1.15).
-    {512, {65, 161}, {32, 32}, {161, 161}},
+    {512, {65, 161}, {32, 32}},
     // Otherwise: 24 (1.07), 32 (0.83); wide: 64 (1.09), 96 (1.03).
     // Copied: 16 (1.06), 24 (0.97); wide: 16 (1.11), 24 (0.97).
-    // Several: 24 (1.13), 32 (1.00), 64 (1.02), 96 (1.06), 128 (0.88); wide: 96 (1.05), 128 (0.76).
-    {640, {25, 97}, {17, 24}, {97, 97}},
+    {640, {25, 97}, {17, 24}},
     // Otherwise: 16 (1.20), 24 (0.87); wide: 64 (1.09), 96 (0.71).
     // Copied: 16 (1.09), 24 (0.87); wide: 9 (1.14), 16 (1.01), 24 (0.89).
-    // Several: 17 (1.07), 24 (1.04), 64 (1.04), 96 (0.91); wide: 64 (1.05), 96 (0.79).
-    {768, {17, 65}, {17, 16}, {65, 65}},
+    {768, {17, 65}, {17, 16}},
     // Otherwise: 16 (1.13), 24 (0.80); wide: 16 (1.18), 24 (1.04), 64 (1.02), 96 (0.74).
     // Copied: 16 (1.10), 24 (0.82); wide: 4 (1.22), 8 (0.93).
-    // Several, H = 896 and 1024: 17 (0.99, 1.02), 64 (0.96, 0.97); wide: 17 (1.00, 1.01), 24 (0.98, 1.00).
-    {1024, {17, 24}, {17, 8}},
-    // H = 1040, otherwise and copied as 1024. Several: 24 (0.99), 48 (1.04), 64 (1.03 to 1.09), 96 (1.00), 128 (0.96);
-    // wide: 24 (0.97), 64 (0.98).
-    // Beyond, gru_step has over 132 blocks.
-    {1056, {17, 24}, {17, 8}, {96, 24}},
+    {1056, {17, 24}, {17, 8}},  // H = 1040 as 1024; beyond, gru_step has over 132 blocks
     // From here on an H100 throughout. H = 1280. Otherwise: 6 (1.10), 8 (0.95); wide: 6 (1.06), 8 (0.94).
-    // Copied: 6 (1.04), 8 (0.92); wide: 6 (1.05), 8 (0.96). Several: 8 (1.05), 12 (0.87); wide: 8 (1.22), 12 (0.93).
-    {1407, {8, 8}, {8, 8}, {9, 9}},
+    // Copied: 6 (1.04), 8 (0.92); wide: 6 (1.05), 8 (0.96).
+    {1407, {8, 8}, {8, 8}},
     // Otherwise: 8 (1.03), 10 (0.80); wide: 6 (1.07), 8 (0.96).
     // Copied: 8 (1.03), 10 (0.83); wide: 6 (1.05), 8 (0.94).
     {1536, {9, 8}, {9, 8}},
@@ -202,7 +148,7 @@ constexpr FewestSequences kFewestProductSequences[] = {
 };
 /// The same, in the order otherwise, wide, copied, wide copied, with C to 64, of which a stage of `products` is half
 /// empty (isobit bench gru --device cuda --kernel step,products --input 64 --mode two-states,streaming; bytes of H from
-/// 384 to 1056 on an H100). Several: not timed with these inputs, nor with those of the next tables.
+/// 384 to 1056 on an H100).
 constexpr int64_t kVeryFewInputs = 64;
 constexpr FewestSequences kFewestSequencesOfVeryFewInputs[] = {
     {320, {193, 193}, {129, 64}},  // 128 (1.18); 128 (1.33); 64 (1.10), 128 (1.04); 48 (1.10), 64 (1.05)
@@ -258,9 +204,22 @@ constexpr FewestPortableSteps kFewestPortableSteps[] = {
     {INT64_MAX, INT64_MAX, 7, 3},    // 6: 1.05, 8: 0.77
 };
 
+/// A run of several steps, too few for `persistent`: `step` is the faster while all blocks of its smallest tile are on
+/// the device at once. Two steps on an H100 (--mode sequence --steps 2 --kernel products,step, also with --input 64 to
+/// 1024), H of 320 to 1040: with all blocks there `products` was over 5 % faster in 3 of 354 cases, else `step` in 12
+/// of 171. With C = 2048 `products` was in 28 of 46. From H = 1072 on 9 to 32 sequences of `products` took 0.74 to 1.06
+/// of the time of `step`, with few inputs 0.93 to 1.46, more of these 0.59 to 0.96.
+constexpr int64_t kMostStepInputs = 1536, kMostStepHidden = 1056, kMostStepSequences = 8;
+int64_t step_blocks(int64_t hidden, int64_t batch) {
+  const auto pieces = [](int64_t count, int64_t piece) { return (count + piece - 1) / piece; };
+  return pieces(hidden, kStepTileUnits) * pieces(batch, kStepTileSequences);
+}
+
+bool has_few_inputs(const LayerSize& layer) { return 4 * layer.inputs <= 3 * layer.hidden; }
+
 std::span<const FewestSequences> product_rules(const LayerSize& layer) {
   if (4 * layer.inputs > 5 * (layer.wide ? 2 : 1) * layer.hidden) return kFewestSequencesOfManyInputs;
-  if (4 * layer.inputs > 3 * layer.hidden) return kFewestProductSequences;
+  if (!has_few_inputs(layer)) return kFewestProductSequences;
   if (layer.inputs > kVeryFewInputs) return kFewestSequencesOfFewInputs;
   return kFewestSequencesOfVeryFewInputs;
 }
@@ -295,11 +254,20 @@ int64_t persistent_fewest_steps(const LayerSize& layer, int64_t batch, bool has_
   return INT64_MAX;  // not reached: the last row takes all
 }
 
-bool products_are_faster(const LayerSize& layer, int64_t batch, int64_t steps, bool copies) {
+int64_t persistent_fewest_steps_in_waves(int64_t hidden, int64_t tiles, int64_t rounds) {
+  for (const FewestStepsInWaves& row : kFewestStepsInWaves)
+    if (hidden <= row.hidden && tiles <= row.tiles * rounds) return row.steps;
+  return INT64_MAX;
+}
+
+bool products_are_faster(const LayerSize& layer, int64_t batch, int64_t steps, bool copies, int64_t room) {
   if (steps == 0) return false;
+  if (steps > 1 && (layer.inputs <= kMostStepInputs || layer.hidden > kMostStepHidden))
+    return batch > kMostStepSequences &&
+           ((layer.hidden > kMostStepHidden && !has_few_inputs(layer)) || step_blocks(layer.hidden, batch) > room);
   for (const FewestSequences& row : product_rules(layer))
     if (layer.hidden <= row.hidden) {
-      const FewestSequences::Widths& fewest = steps > 1 ? row.several : copies ? row.copied : row.otherwise;
+      const FewestSequences::Widths& fewest = copies ? row.copied : row.otherwise;
       return batch >= (layer.wide ? fewest.wide : fewest.bytes);
     }
   return false;  // not reached, as above
@@ -339,11 +307,18 @@ bool persistent_is_taken(std::span<const DeviceLayer> layers, int64_t batch, int
       if (layer.hidden_size <= row.hidden && batch <= row.batch)
         return portable_launches(layer, batch) <= row.launches && steps >= row.steps;
   }
-  return steps >= persistent_fewest_steps(size_of(layers), batch, fits(layer, PersistentForm::kProducts));
+  const bool has_products = fits(layer, PersistentForm::kProducts);
+  if (has_products && fastest_form(layer, batch, steps) == PersistentForm::kClusterMany) {
+    const ClusterWaves waves = cluster_many_waves(layer, batch, steps);
+    if (waves.count > 1)
+      return steps >= persistent_fewest_steps_in_waves(layer.hidden_size, waves.count * waves.tiles,
+                                                       products_rounds(layer, batch));
+  }
+  return steps >= persistent_fewest_steps(size_of(layers), batch, has_products);
 }
 
 bool products_is_taken(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, bool copies) {
-  return products_are_faster(size_of(layers), batch, steps, copies);
+  return products_are_faster(size_of(layers), batch, steps, copies, layers.front().persistent.products_room);
 }
 
 bool only_if_asked(std::span<const DeviceLayer>, int64_t, int64_t, bool) { return false; }

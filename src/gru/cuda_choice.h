@@ -17,8 +17,13 @@ struct LayerSize {
 /// of none. has_products: `products` runs the layer.
 int64_t persistent_fewest_steps(const LayerSize& layer, int64_t batch, bool has_products);
 
-/// Whether `products` is faster than `step`. copies: as is_taken (cuda_gru.h) says.
-bool products_are_faster(const LayerSize& layer, int64_t batch, int64_t steps, bool copies);
+/// The same where its teams are not all on the device at once. tiles: of all waves (ClusterWaves in cuda_cluster.h).
+/// rounds: of `products` (products_rounds).
+int64_t persistent_fewest_steps_in_waves(int64_t hidden, int64_t tiles, int64_t rounds);
+
+/// Whether `products` is faster than `step`. copies: as is_taken (cuda_gru.h) says. room: blocks that are on the device
+/// at once, one a processor.
+bool products_are_faster(const LayerSize& layer, int64_t batch, int64_t steps, bool copies, int64_t room);
 
 /// How many teams of gru_cluster_many are on the device at once, and what each has room for.
 struct TeamRoom {

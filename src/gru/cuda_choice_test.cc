@@ -11,6 +11,7 @@ namespace isobit::cuda {
 namespace {
 
 constexpr int64_t kNever = INT64_MAX;
+constexpr int64_t kBlocks = 132;  // of an H100, one a processor
 
 TEST(CudaChoice, PersistentTakesRunsOfEnoughSteps) {
   const auto fewest = [](int64_t hidden, bool wide, int64_t batch, bool has_products = true) {
@@ -19,44 +20,54 @@ TEST(CudaChoice, PersistentTakesRunsOfEnoughSteps) {
   for (const bool wide : {false, true}) {
     EXPECT_EQ(fewest(128, wide, 1), 3);
     EXPECT_EQ(fewest(2048, wide, 1), 2);
-    EXPECT_EQ(fewest(512, wide, 895), 4);
-    EXPECT_EQ(fewest(512, wide, 896), kNever) << "several rounds";
-    EXPECT_EQ(fewest(768, wide, 640), kNever) << "several rounds";
-    EXPECT_EQ(fewest(768, wide, 640, false), 6) << "what products does not run";
+    EXPECT_EQ(fewest(512, wide, 640), 3);
+    EXPECT_EQ(fewest(928, true, 353, false), 6) << "what products does not run";
     EXPECT_EQ(fewest(128, wide, 1, false), 3);
   }
-  EXPECT_EQ(fewest(512, false, 256), 3);
-  EXPECT_EQ(fewest(512, false, 257), 4);
-  EXPECT_EQ(fewest(512, true, 256), 3);
+  EXPECT_EQ(fewest(512, false, 128), 4);
+  EXPECT_EQ(fewest(512, false, 129), 3);
+  EXPECT_EQ(fewest(512, true, 128), 3);
   EXPECT_EQ(fewest(640, true, 56), 2);
+  EXPECT_EQ(fewest(640, true, 57), 3);
   EXPECT_EQ(fewest(640, false, 280), 5);
-  EXPECT_EQ(fewest(640, true, 281), kNever) << "two launches";
   EXPECT_EQ(fewest(896, true, 112), 4);
   EXPECT_EQ(fewest(896, false, 2000), 7);
+  EXPECT_EQ(fewest(896, true, 2000), 16);
   EXPECT_EQ(fewest(1792, false, 1), 3);
   EXPECT_EQ(fewest(1792, true, 1), 2);
+}
+
+TEST(CudaChoice, PersistentTakesLongerRunsInWaves) {
+  EXPECT_EQ(persistent_fewest_steps_in_waves(512, 10, 1), 12);
+  EXPECT_EQ(persistent_fewest_steps_in_waves(513, 8, 1), 16);
+  EXPECT_EQ(persistent_fewest_steps_in_waves(513, 9, 1), 48);
+  EXPECT_EQ(persistent_fewest_steps_in_waves(768, 15, 2), 16);
+  EXPECT_EQ(persistent_fewest_steps_in_waves(768, 20, 2), 48);
+  EXPECT_EQ(persistent_fewest_steps_in_waves(768, 21, 2), kNever);
 }
 
 TEST(CudaChoice, ProductsTakeManySequencesByStepsAndCopies) {
   const auto fewest = [](int64_t hidden, bool wide, int64_t steps, bool copies) {
     int64_t batch = 1;
-    while (!products_are_faster({hidden, hidden, wide}, batch, steps, copies)) ++batch;
+    while (!products_are_faster({hidden, hidden, wide}, batch, steps, copies, kBlocks)) ++batch;
     return batch;
   };
   EXPECT_EQ(fewest(512, false, 1, false), 65);
   EXPECT_EQ(fewest(512, true, 1, false), 161);
   EXPECT_EQ(fewest(512, false, 1, true), 32);
-  EXPECT_EQ(fewest(512, false, 2, false), 161);
+  EXPECT_EQ(fewest(352, false, 2, false), 193) << "beyond 22 x 6 blocks of step";
+  EXPECT_EQ(fewest(512, false, 2, true), 129) << "beyond 32 x 4";
+  EXPECT_EQ(fewest(1024, true, 2, false), 65) << "beyond 64 x 2";
+  EXPECT_EQ(fewest(1280, true, 2, false), 9);
   EXPECT_EQ(fewest(1024, false, 1, false), 17);
-  EXPECT_EQ(fewest(1024, false, 2, false), 17) << "as calls of one step, where a row has nothing else";
   EXPECT_EQ(fewest(1024, true, 1, true), 8);
   EXPECT_EQ(fewest(5000, false, 1, false), 9) << "beyond what persistent runs";
-  EXPECT_FALSE(products_are_faster({512, 512, false}, 1000, 0, false));
+  EXPECT_FALSE(products_are_faster({512, 512, false}, 1000, 0, false, kBlocks));
 }
 
 TEST(CudaChoice, ProductsGoByTheInputs) {
   const auto takes = [](int64_t inputs, int64_t hidden, bool wide, int64_t batch) {
-    return products_are_faster({inputs, hidden, wide}, batch, 1, false);
+    return products_are_faster({inputs, hidden, wide}, batch, 1, false, kBlocks);
   };
   EXPECT_FALSE(takes(64, 1024, false, 64));
   EXPECT_TRUE(takes(65, 1024, false, 64));
@@ -66,6 +77,19 @@ TEST(CudaChoice, ProductsGoByTheInputs) {
   EXPECT_TRUE(takes(641, 512, false, 33));
   EXPECT_FALSE(takes(1280, 512, true, 33));
   EXPECT_TRUE(takes(1281, 512, true, 33));
+}
+
+TEST(CudaChoice, ProductsOfSeveralStepsGoByTheInputs) {
+  const auto takes = [](int64_t inputs, int64_t hidden, int64_t batch) {
+    return products_are_faster({inputs, hidden, false}, batch, 2, false, kBlocks);
+  };
+  EXPECT_FALSE(takes(1536, 512, 128));
+  EXPECT_TRUE(takes(1537, 512, 33)) << "as calls of one step";
+  EXPECT_FALSE(takes(960, 1280, 32));
+  EXPECT_TRUE(takes(960, 1280, 33));
+  EXPECT_TRUE(takes(961, 1280, 9));
+  EXPECT_FALSE(takes(64, 5000, 8));
+  EXPECT_TRUE(takes(64, 5000, 9));
 }
 
 constexpr TeamRoom kRoom = {15, 7, 8};  // of H = 512 on an H100

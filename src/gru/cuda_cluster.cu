@@ -167,30 +167,35 @@ struct Spread {
   const PersistentCut* cut = nullptr;
   Tiles tiles{};
   int64_t each = 0;        // sequences of a team
+  int64_t waves = 1;       // of teams that are on the device at once
   bool is_fastest = true;  // gru_cluster_many is no faster, but of few steps (takes_cluster_many)
 };
+int64_t pieces_of(int64_t count, int64_t piece) { return (count + piece - 1) / piece; }
+int64_t tiles_of_waves(const Spread& spread) { return spread.waves * spread.tiles.count; }
 /// gru_cluster with 4 k tiles has all of R in one block.
 bool runs_few_only(const PersistentCut& cut) { return cut.k_tiles == 4 && cut.cluster > 1; }
 Spread spread_over(const PersistentCut& cut, int64_t batch) {
   const int64_t most = runs_few_only(cut) ? cut.few : int64_t{cut.sequence_tiles} * kMaxTileSequences;
-  const int64_t each = std::min<int64_t>((batch + cut.room - 1) / cut.room, most);
-  const auto count = static_cast<int32_t>((each + kMaxTileSequences - 1) / kMaxTileSequences);
-  const auto in_tile = static_cast<int32_t>((each + count - 1) / count);
-  if (cut.k_splits == 0) return {&cut, {in_tile, count}, int64_t{count} * in_tile};
+  // The waves are alike: a last one of few teams would take as long as the others.
+  const int64_t waves = pieces_of(batch, cut.room * most);
+  const int64_t each = pieces_of(batch, cut.room * waves);
+  const auto count = static_cast<int32_t>(pieces_of(each, kMaxTileSequences));
+  const auto in_tile = static_cast<int32_t>(pieces_of(each, count));
+  if (cut.k_splits == 0) return {&cut, {in_tile, count}, int64_t{count} * in_tile, waves};
   const int32_t least = cut.k_splits == 1 ? 2 : 4;
   const Tiles tiles{in_tile <= least ? least : in_tile <= 4 ? 4 : 8, count};
-  return {&cut, tiles, count == 1 ? each : int64_t{count} * tiles.sequences};
+  return {&cut, tiles, count == 1 ? each : int64_t{count} * tiles.sequences, waves};
 }
-/// The first cut that is the fastest for so few sequences a team; else that with the fewest tiles, and then sequences
-/// in a tile.
+/// The first cut that is the fastest for so few sequences a team; else that with the fewest tiles in all waves, and
+/// then sequences in a tile.
 Spread spread_of(const PersistentLayer& layer, int64_t batch) {
   Spread best;
   for (int32_t i = 0; i < layer.cuts; ++i) {
     const Spread one = spread_over(layer.cut[i], batch);
     const bool takes_all = !runs_few_only(layer.cut[i]) || one.each * layer.cut[i].room >= batch;
     if (one.each <= layer.cut[i].most && takes_all) return one;
-    if (best.cut == nullptr || one.tiles.count < best.tiles.count ||
-        (one.tiles.count == best.tiles.count && one.tiles.sequences < best.tiles.sequences))
+    if (best.cut == nullptr || tiles_of_waves(one) < tiles_of_waves(best) ||
+        (tiles_of_waves(one) == tiles_of_waves(best) && one.tiles.sequences < best.tiles.sequences))
       best = one;
   }
   best.is_fastest = false;
@@ -328,6 +333,13 @@ Guests guests_of_layer(const PersistentLayer& layer, int64_t batch, int64_t step
   return guests_of(layer.hidden_size, layer.h_planes == 2, {cut.room, cut.sequence_tiles, kMaxTileSequences}, batch,
                    steps, fewest_steps);
 }
+/// Of a team that has them.
+int32_t guest_tiles(const Guests& guests) {
+  return static_cast<int32_t>(pieces_of(guests.sequences, kMaxTileSequences));
+}
+Spread many_spread(const PersistentLayer& layer, int64_t batch, const Guests& guests) {
+  return spread_over(layer.many, batch - guests.sequences);
+}
 /// What a visit takes beside its steps, in steps of a team's own sequences, so that guests come about when it stops for
 /// them: by timing.
 constexpr int32_t kHandOverSteps = 2;
@@ -424,6 +436,12 @@ bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t ste
   return steps <= most_steps;
 }
 
+ClusterWaves cluster_many_waves(const PersistentLayer& layer, int64_t batch, int64_t steps) {
+  const Guests guests = guests_of_layer(layer, batch, steps);
+  const Spread spread = many_spread(layer, batch, guests);
+  return {spread.waves, spread.tiles.count + guest_tiles(guests)};
+}
+
 int64_t cluster_exchange_bytes(const PersistentLayer& layer) {
   return can_have_guests(layer) ? kMostVisits * static_cast<int64_t>(sizeof(uint32_t)) : 0;
 }
@@ -440,11 +458,11 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
                       cudaStream_t stream) {
   const Guests guests = many ? guests_of_layer(layer, chunk.batch, chunk.steps) : Guests{};
   const bool has_guests = guests.sequences > 0;
-  const Spread spread = many ? spread_over(layer.many, chunk.batch - guests.sequences) : spread_of(layer, chunk.batch);
+  const Spread spread = many ? many_spread(layer, chunk.batch, guests) : spread_of(layer, chunk.batch);
   const PersistentCut& cut = *spread.cut;
   const bool few = !many && std::min(chunk.batch, spread.each) <= cut.few;
   Tiles tiles = few ? Tiles{kFewSequences, 1} : spread.tiles;
-  tiles.count += (guests.sequences + kMaxTileSequences - 1) / kMaxTileSequences;
+  tiles.count += guest_tiles(guests);
   ClusterArgs<Ratio> a{};
   set_recurrence(a, layer, chunk);
   a.fragments = layer.fragments;
@@ -464,7 +482,7 @@ Status launch_cluster(const PersistentLayer& layer, const PersistentChunk& chunk
                                 : shared_of<Ratio>(layer, cut, tiles);
   LaunchAttributes attributes;
   cudaLaunchConfig_t config =
-      launch_config(cut, threads, shared, (chunk.batch - guests.sequences + spread.each - 1) / spread.each, attributes);
+      launch_config(cut, threads, shared, pieces_of(chunk.batch - guests.sequences, spread.each), attributes);
   attributes.values[1] = early_start();
   config.numAttrs = 2;
   // A team waits for guests of the one before: all of them are on the device at once, or the launch fails.

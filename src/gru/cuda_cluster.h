@@ -26,6 +26,13 @@ Status prepare_cluster_many(PersistentLayer& layer, int shared);
 /// Whether gru_cluster_many is the faster of both for so many sequences and steps.
 bool takes_cluster_many(const PersistentLayer& layer, int64_t batch, int64_t steps);
 
+/// How gru_cluster_many goes through so many sequences and steps: teams that are on the device at once make a wave, and
+/// a team has so many tiles, those of guests included.
+struct ClusterWaves {
+  int64_t count, tiles;
+};
+ClusterWaves cluster_many_waves(const PersistentLayer& layer, int64_t batch, int64_t steps);
+
 /// Sequences with which the teams of gru_cluster_many take turns in a run of so many sequences and steps; 0: each
 /// sequence has its team.
 int32_t cluster_guests(const PersistentLayer& layer, int64_t batch, int64_t steps);

@@ -20,6 +20,9 @@ namespace isobit::cuda {
 /// there.
 Status prepare_products(PersistentLayer& layer, const DeviceLimits& limits);
 
+/// How often the blocks of a step fill the device.
+int64_t products_rounds(const PersistentLayer& layer, int64_t batch);
+
 /// x and h of so many sequences as the kernel takes them.
 int64_t products_padded_bytes(const PersistentLayer& layer, int64_t batch);
 

@@ -157,7 +157,8 @@ struct StepLaunch {
 unsigned pieces_of(int64_t count, int64_t piece) { return static_cast<unsigned>((count + piece - 1) / piece); }
 
 dim3 grid_of(const StepTile& tile, const StepLayer& layer, int64_t batch) {
-  return dim3(pieces_of(layer.groups, 2 * tile.groups), pieces_of(batch, 32 * tile.row_tiles));
+  return dim3(pieces_of(kStepUnits * layer.groups, kStepTileUnits * tile.groups),
+              pieces_of(batch, kStepTileSequences * tile.row_tiles));
 }
 
 /// Of gru_step_many: the smallest tile with which every block has a processor for itself, or the largest one. None

@@ -11,8 +11,9 @@
 
 namespace isobit::cuda {
 
-/// What a block of gru_step_many (cuda_step_many.cuh) takes: 16 groups units, 32 row_tiles sequences. No groups: the
-/// step is left to gru_step.
+/// What a block of gru_step_many (cuda_step_many.cuh) takes: `groups` times so many units, `row_tiles` times so many
+/// sequences. No groups: the step is left to gru_step.
+inline constexpr int64_t kStepTileUnits = 16, kStepTileSequences = 32;
 struct StepTile {
   int32_t groups = 0, row_tiles = 0;
 };
