@@ -95,11 +95,11 @@ struct FewestStepsInWaves {
 };
 constexpr FewestStepsInWaves kFewestStepsInWaves[] = {
     {512, 10, 12},  // H = 384 and 512: 8: 0.96 to 1.11, 16: 0.83 to 0.98, 64: 0.69 to 0.83
-    // H of 528 to 768, 6 to 8 tiles: 8: 0.89 to 1.36, 16: 0.78 to 1.26, 64: 0.67 to 1.07; beyond 1.01 with 16 steps are
+    // H of 528 to 768, 6 to 8 tiles: 8: 0.89 to 1.36, 16: 0.78 to 1.26, 64: 0.67 to 1.07; beyond 1.03 with 16 steps are
     // 641 sequences of H = 528, and of two bytes 384 and 448 of H = 640.
     {INT64_MAX, 8, 16},
     {INT64_MAX, 10, 48},  // H of 576 to 768, 10 tiles: 16: 1.04 to 1.28, 32: 1.05 and 1.12, 64: 0.93 to 1.09
-    // H of 640 to 768, 10.5 to 14 tiles: 64: 1.00 to 1.19, but of 1024 sequences of two bytes, H = 768, 0.98.
+    // H of 640 to 768, 10.5 to 14 tiles: 64: 1.00 to 1.19.
 };
 
 /// Of layers that `products` does not run, at most: what rows by `step` have for as many sequences.
