@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "gru/cuda_persistent_hooks.h"
+
 namespace isobit::cuda {
 namespace {
 
 constexpr int64_t kNever = INT64_MAX;
-constexpr int64_t kBlocks = 132;  // of an H100, one a processor
+constexpr int32_t kBlocks = 132;  // of an H100, one a processor
 
 TEST(CudaChoice, PersistentTakesRunsOfEnoughSteps) {
   const auto fewest = [](int64_t hidden, bool wide, int64_t batch, bool has_products = true) {
@@ -112,6 +114,31 @@ TEST(CudaChoice, GuestsAreALittleMoreThanWholeTiles) {
   EXPECT_EQ(guests(640, true, 256, 95), 0);
   EXPECT_EQ(guests(640, true, 256, 96), 16);
   EXPECT_EQ(guests(640, true, 376, 4096), 0);
+}
+
+TEST(CudaChoice, WavesOfTeamsAreAlike) {
+  const auto expect = [](int64_t batch, int64_t steps, int64_t waves, int64_t tiles) {
+    const BatchSpread spread = batch_spread(640, 7, 7, kBlocks, batch, steps);  // as on an H100
+    EXPECT_EQ(spread.waves, waves) << batch << " sequences, " << steps << " steps";
+    EXPECT_EQ(spread.tiles, tiles) << batch << " sequences, " << steps << " steps";
+  };
+  expect(392, 1, 1, 7);
+  expect(393, 1, 2, 4);  // not seven, and seven again for the last sequence
+  expect(448, 1, 2, 4);
+  expect(784, 1, 2, 7);
+  expect(785, 1, 3, 5);
+  expect(113, 1, 1, 3);
+  expect(113, 256, 1, 3);  // two tiles, and one of guests
+}
+
+TEST(CudaChoice, ProductsTakeFewRounds) {
+  const auto rounds = [](int32_t hidden, int64_t batch) {
+    return batch_spread(hidden, 7, 7, kBlocks, batch, 1).product_rounds;
+  };
+  EXPECT_EQ(rounds(528, 1024), 2) << "not four of 48 columns";
+  EXPECT_EQ(rounds(768, 512), 1);
+  EXPECT_EQ(rounds(768, 513), 1);
+  EXPECT_EQ(rounds(768, 641), 2);
 }
 
 TEST(CudaChoice, EachVisitHasTwoStepsOrMore) {

@@ -749,8 +749,8 @@ TEST_F(DeviceGrus, EveryFormOfPersistent) {
       {"cluster_many", 760, 30, 16},
       {"cluster_many", 1000, 50, 8},
       {"cluster_many", 1024, 1, 16, 1, 16},
-      // Teams in waves, the last of which have fewer sequences, or none.
       {"cluster", 270, 1100, 16},
+      // Teams in waves, on an H100, the last of which have fewer sequences, or none.
       {"cluster", 640, 401, 8},
       {"cluster_many", 300, 1500, 8},
       {"cluster_many", 640, 301, 16},

@@ -388,6 +388,18 @@ Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch, int64_t s
   return fastest_form(pack.layer, batch, steps) == PersistentForm::kGrid ? pack.layer.grid_cut.teams : 0;
 }
 
+BatchSpread batch_spread(int32_t hidden, int32_t teams, int32_t team_tiles, int32_t blocks, int64_t batch,
+                         int64_t steps) {
+  PersistentLayer layer;
+  layer.hidden_size = hidden;
+  layer.k_tiles = 24;
+  layer.many.room = teams;
+  layer.many.sequence_tiles = team_tiles;
+  layer.products_room = blocks;
+  const ClusterWaves waves = cluster_many_waves(layer, batch, steps);
+  return {waves.count, waves.tiles, products_rounds(layer, batch)};
+}
+
 namespace {
 
 Status supports(std::span<const DeviceLayer> layers, PersistentForm form, int64_t batch, int64_t steps) {

@@ -33,6 +33,14 @@ void set_fewest_guest_steps(int64_t steps);
 /// clusters, or gru_grid_few, run it. kUnsupported: `persistent` cannot run the layer.
 Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch, int64_t steps);
 
+/// How a batch of bytes with H from 513 to 768 is spread where so many teams of gru_cluster_many, with so many tiles
+/// each, and so many blocks of gru_products are on a device at once; no device is needed. tiles: of a team.
+struct BatchSpread {
+  int64_t waves, tiles, product_rounds;
+};
+BatchSpread batch_spread(int32_t hidden, int32_t teams, int32_t team_tiles, int32_t blocks, int64_t batch,
+                         int64_t steps);
+
 }  // namespace isobit::cuda
 
 #endif  // ISOBIT_GRU_CUDA_PERSISTENT_HOOKS_H_
