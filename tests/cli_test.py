@@ -296,7 +296,7 @@ class CliTest(ToolTest):
             arrays = gru_arrays(rng, "gru.")
             values = [0.0] * 12 + [value] + [0.0] * (3 * HIDDEN * HIDDEN - 13)
             arrays["gru.weight_hh_l0"] = npy((3 * HIDDEN, HIDDEN), values)
-            refuse(["bad.npz", "R[", str(value), "finite"], model=self.at("bad.npz", npz(arrays)))
+            refuse(["bad.npz", "gru.weight_hh_l0[2, 2]", str(value), "finite"], model=self.at("bad.npz", npz(arrays)))
         arrays = gru_arrays(rng, "gru.")
         arrays["gru.weight_hh_l0"] = floats(rng, (3 * HIDDEN, HIDDEN + 1))
         refuse(["shape.npz", "weight_hh_l0", "(15, 6)"], model=self.at("shape.npz", npz(arrays)))
@@ -787,6 +787,258 @@ class CliTest(ToolTest):
         report = self.json("bench", "gru", "--hidden", "8", "--steps", "4", "--min-time", "0", "--all-kernels")
         self.assertEqual([case["kernel"] for case in report["cases"]], usable)
         self.fails(["--all-kernels", "--kernel"], "bench", "gru", "--all-kernels", "--kernel", "scalar")
+
+
+def safetensors(tensors, metadata=None):
+    """tensors: name, (dtype as the format has it, shape, bytes)."""
+    header, data = {"__metadata__": metadata} if metadata else {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def as_tensors(arrays):
+    """npy contents of float32 as tensors of safetensors."""
+    return {name: ("F32",) + parse_npy(content)[1:] for name, content in arrays.items()}
+
+
+class ReadingTest(ToolTest):
+    """Files as other programs write them: what is beside the GRU, names, layouts, containers, mistakes."""
+
+    def arrays(self, prefix="gru.", **options):
+        return gru_arrays(random.Random(20), prefix, **options)
+
+    def quantized(self, model, *arguments):
+        out = self.path("reading.safetensors")
+        self.ok("quantize", model, "--calibrate", self.data, "-o", out, "--bits", "8,linear=16", *arguments)
+        return out
+
+    def outputs(self, model, *arguments):
+        """What the integer model of a float model gives."""
+        result = self.path("reading.npy")
+        self.ok("run", self.quantized(model, *arguments), self.batch, "-o", result)
+        return read(result)
+
+    def expected(self, fixed=None):
+        result = self.path("expected.npy")
+        self.ok("run", fixed or self.fixed, self.batch, "-o", result)
+        return read(result)
+
+    def test_foreign_tensors(self):
+        """A tensor of a type that is not read spoils no other one."""
+        expected = self.expected()
+        for dtype, shape, size in [("F8_E4M3", [5], 5), ("F8_E5M2", [2, 2], 4), ("F4", [4], 2), ("C64", [2], 16),
+                                   ("U64", [1], 8)]:
+            model = self.at("foreign.safetensors", safetensors({"gru.table": (dtype, shape, b"x" * size),
+                                                                **as_tensors(self.arrays())}))
+            text = self.ok("inspect", model)
+            for word in ['GRU "gru"', "not read", "gru.table", dtype]:
+                self.assertIn(word, text)
+            report = self.json("inspect", model)
+            self.assertEqual(report["not_read"], [{"name": "gru.table", "type": dtype, "shape": shape, "bytes": size}])
+            self.assertEqual(report["grus"][0]["unused"], ["gru.table"])
+            self.assertEqual(self.outputs(model), expected)
+            self.assertIn("gru.table", self.ok("compare", model, self.fixed, "--data", self.single))
+            self.fails(["foreign.safetensors", "gru.table", dtype], "inspect", model, "--layer",
+                       "x=gru.weight_ih_l0,gru.weight_hh_l0,gru.table,gru.bias_hh_l0")
+            self.fails(["gru.table", dtype, "--exclude 'gru.table'"], "pack", model, "--group", "0", "--bits", "8",
+                       "-o", self.path("packed.safetensors"))
+            self.assertFalse(os.path.exists(self.path("packed.safetensors")))
+            packed = self.json("pack", model, "--group", "0", "--bits", "8", "--exclude", "gru.table", "--include",
+                               "gru.weight_*", "--dry-run")
+            actions = {tensor["name"]: tensor["action"] for tensor in packed["tensors"]}
+            self.assertEqual(actions["gru.table"], "leave_out")
+            self.assertEqual(actions["gru.bias_ih_l0"], "keep")
+            # As data every array counts.
+            self.fails(["table", dtype], "run", self.fixed, self.at("data.safetensors", safetensors(
+                {"table": (dtype, shape, b"x" * size)})), "-o", self.path("y.npz"))
+        others = {"names": npy((14,), [0] * 14, "<U1", "I"), "objects": npy((3,), list(b"pickle"), "|O", "B"),
+                  "complex": npy((2,), [0] * 4, "<c8", "f"), "uint64": npy((2,), [1, 2], "<u8", "Q"),
+                  "bfloat16": npy((2,), [1, 2], "<V2", "H")}
+        model = self.at("foreign.npz", npz({**others, **self.arrays()}))
+        self.assertEqual({entry["name"] for entry in self.json("inspect", model)["not_read"]}, set(others))
+        self.assertEqual(self.outputs(model), expected)
+        arguments = [word for name in others for word in ("--exclude", name)]
+        self.ok("pack", model, "--bits", "8", "--group", "0", "--dry-run", "--include", "gru.weight_*", *arguments)
+        self.fails(["'<V2'", "bfloat16", "float32"], "run", self.fixed, self.at("b.npy", others["bfloat16"]), "-o",
+                   self.path("y.npy"))
+
+    def test_networks_of_another_kind(self):
+        rng = random.Random(1)
+        others = {"proj.weight_ih_l0": floats(rng, (20, 3)), "proj.weight_hh_l0": floats(rng, (20, 2)),
+                  "proj.weight_hr_l0": floats(rng, (2, 5)), "lstm.weight_ih_l0": floats(rng, (20, 3)),
+                  "lstm.weight_hh_l0": floats(rng, (20, 5)), "rnn.weight_ih_l0": floats(rng, (5, 3)),
+                  "rnn.weight_hh_l0": floats(rng, (5, 5)), "half.weight_ih_l0": floats(rng, (15, 3)),
+                  "flat.weight_ih_l0": floats(rng, (15,)), "flat.weight_hh_l0": floats(rng, (15,)),
+                  "nan.weight_ih_l0": npy((3, 1), [0, float("nan"), 0]), "nan.weight_hh_l0": npy((3, 1), [0] * 3)}
+        model = self.at("kinds.npz", npz({**others, **self.arrays()}))
+        report = self.json("inspect", model)
+        self.assertEqual([gru["name"] for gru in report["grus"]], ["gru"])
+        problems = {other["name"]: other["problem"] for other in report["others"]}
+        text = self.ok("inspect", model)
+        for name, word in [("proj", "LSTM with proj_size"), ("lstm", "an LSTM"), ("rnn", "a plain RNN"),
+                           ("half", "no array weight_hh_l0"), ("flat", "(15,)"), ("nan", "weight_ih_l0[1, 0] is nan")]:
+            self.assertIn(word, problems[name])
+            self.assertIn(word, text)
+            self.fails(["kinds.npz", word], "inspect", model, "--layer", name)
+        self.assertEqual(set(problems), {"proj", "lstm", "rnn", "half", "flat", "nan"})
+        del others["nan.weight_ih_l0"], others["nan.weight_hh_l0"]
+        self.assertEqual(self.outputs(self.at("kinds.npz", npz({**others, **self.arrays()}))), self.expected())
+        self.fails(["no GRU found", "LSTM", "plain RNN"], "inspect", self.at("none.npz", npz(others)))
+
+    def test_arrays_that_are_not_used(self):
+        rng = random.Random(1)
+        arrays = {"gru.layernorm.weight": floats(rng, (5,)), "gru.ln_ih.bias": floats(rng, (15,)),
+                  "fc.weight": floats(rng, (2, 5)), **self.arrays()}
+        model = self.at("norm.npz", npz(arrays))
+        out = self.path("reading.safetensors")
+        for command in [["inspect", model], ["compare", model, self.fixed, "--data", self.single],
+                        ["quantize", model, "--calibrate", self.data, "-o", out]]:
+            text = self.ok(*command)
+            for word in ["warning", "gru.layernorm.weight", "gru.ln_ih.bias", "gate order: pytorch", "reset: after",
+                         "activations: sigmoid (u), sigmoid (r), tanh (n)", "layout: rows"]:
+                self.assertIn(word, text)
+            self.assertNotIn("fc.weight", text)
+        self.assertEqual(self.json("quantize", model, "--calibrate", self.data, "-o", out)["unused"],
+                         ["gru.layernorm.weight", "gru.ln_ih.bias"])
+        stale = self.at("drop.npz", npz({**self.arrays(), "gru.weight_hh_l0_raw": floats(rng, (15, 5))}))
+        choice = "gru=gru.weight_ih_l0,gru.weight_hh_l0_raw,gru.bias_ih_l0,gru.bias_hh_l0"
+        self.fails(["gru.weight_hh_l0_raw", "stale copy", "--layer " + choice], "quantize", stale, "--calibrate",
+                   self.data, "-o", out)
+        self.assertIn("gru.weight_hh_l0", self.json("inspect", stale, "--layer", choice)["grus"][0]["unused"])
+        self.assertNotEqual(self.outputs(stale, "--layer", choice), self.expected())
+        hard = self.at("hard.safetensors", safetensors(as_tensors(self.arrays()),
+                                                       {"gru.recurrent_activation": "hard_sigmoid"}))
+        self.fails(["gru.recurrent_activation", "hard_sigmoid"], "quantize", hard, "--calibrate", self.data, "-o", out)
+
+    def test_names_and_layouts(self):
+        """GRUCell, ONNX, Keras, Haste, and the layout that the shapes show: the same outputs."""
+        usual = self.arrays()
+        tensors = ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+        expected = self.expected()
+        cell = {"rnn." + tensor: usual["gru.%s_l0" % tensor] for tensor in tensors}
+        self.assertEqual(self.outputs(self.at("cell.npz", npz(cell))), expected)
+
+        values = {}
+        for tensor in tensors:  # PyTorch's r z n as z r n, in rows
+            _, shape, content = parse_npy(usual["gru.%s_l0" % tensor])
+            flat = struct.unpack("<%df" % (len(content) // 4), content)
+            block = len(flat) // 3
+            values[tensor] = list(flat[block:2 * block] + flat[:block] + flat[2 * block:])
+        columns = {tensor: [values[tensor][row * n + column] for column in range(n) for row in range(3 * HIDDEN)]
+                   for tensor, n in [("weight_ih", INPUTS), ("weight_hh", HIDDEN)]}
+        biases = values["bias_ih"] + values["bias_hh"]
+        rows = 3 * HIDDEN
+        onnx = {"net.W": npy((1, rows, INPUTS), values["weight_ih"]), "net.R": npy((1, rows, HIDDEN), values["weight_hh"]),
+                "net.B": npy((1, 2 * rows), biases)}
+        keras = {"gru/kernel": npy((INPUTS, rows), columns["weight_ih"]), "gru/bias": npy((2, rows), biases),
+                 "gru/recurrent_kernel": npy((HIDDEN, rows), columns["weight_hh"])}
+        haste = {**keras, "gru/bias": npy((rows,), values["bias_ih"]),
+                 "gru/recurrent_bias": npy((rows,), values["bias_hh"])}
+        text = self.ok("inspect", self.at("named.npz", npz(onnx)))
+        for word in ["gate order: onnx", "'net.W' (1, 15, 3)", "leading 1", "layout: rows"]:
+            self.assertIn(word, text)
+        for model in [onnx, keras, haste]:
+            self.assertEqual(self.outputs(self.at("named.npz", npz(model))), expected)
+        text = self.ok("inspect", self.at("named.npz", npz(keras)))
+        for word in ["gate order: onnx", "layout: columns", "Keras"]:
+            self.assertIn(word, text)
+        own = {"1": onnx["net.W"], "2": onnx["net.R"], "3": onnx["net.B"]}
+        self.assertEqual(self.outputs(self.at("named.npz", npz(own)), "--layer", "gru=1,2,3"), expected)
+        self.assertEqual(self.outputs(self.at("named.npz", npz({
+            "gru.weight_ih_l0": keras["gru/kernel"], "gru.weight_hh_l0": keras["gru/recurrent_kernel"],
+            "gru.bias_ih_l0": haste["gru/bias"], "gru.bias_hh_l0": haste["gru/recurrent_bias"]})),
+            "--gate-order", "urn"), expected)
+        text = self.ok("inspect", self.path("named.npz"))
+        for word in ["layout: columns", "(3, 15)", "as the shapes"]:
+            self.assertIn(word, text)
+        self.assertIn("layout: columns, W [C, 3H] and R [H, 3H], as given",
+                      self.ok("inspect", self.path("named.npz"), "--layout", "columns"))
+        self.fails(["(5, 15)", "--layout"], "inspect", self.path("named.npz"), "--layout", "rows")
+        self.fails(["--layout diagonal", "rows or columns"], "inspect", self.path("named.npz"), "--layout", "diagonal")
+
+    def test_values_are_named_as_in_the_file(self):
+        arrays = self.arrays(prefix="", layers=2)
+        _, shape, content = parse_npy(arrays["weight_ih_l1"])
+        values = list(struct.unpack("<%df" % (len(content) // 4), content))
+        values[3 * shape[1] + 3] = float("nan")
+        arrays["weight_ih_l1"] = npy(shape, values)
+        out = self.path("reading.safetensors")
+        model = self.at("nan.npz", npz(arrays))
+        self.fails(["nan.npz", "weight_ih_l1[3, 3] is nan"], "quantize", model, "--calibrate", self.data, "-o", out)
+        self.fails(["weight_ih_l1[3, 3] is nan"], "inspect", model)
+
+    def test_pipes(self):
+        """A pipe is read once, whatever it holds."""
+        expected = self.expected()
+
+        def piped(path, *arguments):
+            with subprocess.Popen(["cat", path], stdout=subprocess.PIPE) as cat:
+                return self.ok(*arguments, stdin=cat.stdout)
+
+        for path, word in [(self.model, 'GRU "gru"'), (self.fixed, "overflow proof")]:
+            self.assertIn(word, piped(path, "inspect", "/dev/stdin"))
+        out, y = self.path("piped.safetensors"), self.path("piped.npy")
+        piped(self.model, "quantize", "/dev/stdin", "--calibrate", self.data, "-o", out, "--bits", "8,linear=16")
+        self.assertEqual(read(out), read(self.fixed))
+        whole = self.path("part.npz")
+        write(whole, read(os.path.join(self.data, "part0.npz")))
+        self.ok("quantize", self.model, "--calibrate", whole, "-o", out)
+        content = read(out)
+        piped(whole, "quantize", self.model, "--calibrate", "/dev/stdin", "-o", out)
+        self.assertEqual(read(out), content)
+        piped(self.fixed, "run", "/dev/stdin", self.batch, "-o", y)
+        self.assertEqual(read(y), expected)
+        piped(self.batch, "run", self.fixed, "/dev/stdin", "-o", y)
+        self.assertEqual(read(y), expected)
+        for arguments in [["/dev/stdin", self.fixed, "--data", self.single],
+                          [self.model, self.fixed, "--data", "/dev/stdin"]]:
+            source = self.model if arguments[0] == "/dev/stdin" else self.single
+            self.assertIn("SQNR", piped(source, "compare", *arguments))
+        self.fails(["/dev/stdin", "empty", "0 bytes"], "inspect", "/dev/stdin", stdin=subprocess.DEVNULL)
+
+    def test_containers(self):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("folder/", b"")
+            for name, content in self.arrays("folder/gru.").items():
+                archive.writestr(name + ".npy", content)
+        self.assertEqual(self.outputs(self.at("folder.npz", buffer.getvalue())), self.expected())
+        index = self.at("m.safetensors.index.json", json.dumps({"weight_map": {
+            "a": "m-00001-of-00002.safetensors", "b": "m-00002-of-00002.safetensors"}}).encode())
+        self.at("m-00001-of-00002.safetensors", safetensors({"a": ("F32", [1], b"1234")}))
+        self.fails(["m-00002-of-00002.safetensors", "m.safetensors.index.json", "No such file"], "inspect", index)
+        torch = io.BytesIO()
+        with zipfile.ZipFile(torch, "w") as archive:
+            archive.writestr("archive/data.pkl", b"x")
+        out = self.path("reading.safetensors")
+        for name, content, words in [
+                ("lfs", b"version https://git-lfs.github.com/spec/v1\noid sha256:4\nsize 1\n", ["git lfs pull"]),
+                ("model.pt", torch.getvalue(), ["PyTorch", "torch.load"]), ("old.pt", b"\x80\x02\x8a", ["pickle"]),
+                ("model.h5", b"\x89HDF\r\n\x1a\n", ["HDF5"]), ("page.npz", b"<!doctype html>", ["HTML"]),
+                ("empty.npz", b"", ["empty"]), ("m.npz.gz", b"\x1f\x8b\x08", ["gzip"]),
+                ("m.onnx", b"\x08\x07\x12\x07pytorch", ["ONNX"]), ("m.tar", b"x" * 257 + b"ustar", ["tar archive"])]:
+            path = self.at(name, content)
+            self.fails([name, *words], "inspect", path)
+            self.fails([name, *words], "quantize", path, "--calibrate", self.data, "-o", out)
+            self.fails([name, *words], "quantize", self.model, "--calibrate", path, "-o", out)
+            self.fails([name, *words], "run", path, self.batch, "-o", self.path("y.npy"))
+            self.fails([name, *words], "pack", path, "-o", self.path("packed.safetensors"))
+
+    def test_split_gguf(self):
+        def text(content):
+            return struct.pack("<Q", len(content)) + content
+
+        values = [(b"split.no", 0), (b"split.count", 3)]
+        content = b"GGUF" + struct.pack("<IQQ", 3, 0, len(values))
+        for key, value in values:
+            content += text(key) + struct.pack("<IH", 2, value)  # u16
+        path = self.at("m-00001-of-00003.gguf", content)
+        self.assertIn("part 1 of 3", self.ok("inspect", path))
+        self.fails(["holds no matrix", "part 1 of 3"], "pack", path, "-o", self.path("packed.safetensors"))
+        self.fails(["'x'", "part 1 of 3"], "inspect", path, "--tensor", "x", "-o", self.path("x.npy"))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "isobit/dtype.h"
@@ -52,10 +55,79 @@ struct ArrayFile {
   bool operator==(const ArrayFile&) const = default;
 };
 
-/// Reads .npy (one array named ""), .npz, .safetensors or .gguf, recognised by content; of a name that ends in
-/// .safetensors.index.json all the safetensors files in its folder that it lists, without their metadata. Errors name
-/// the file, the array, the value and the limit. Nothing is allocated from a size that has not been checked against the
-/// file.
+/// What a file is. The first five are read; of the others messages say what to do.
+enum class FileKind : int32_t {
+  kNpy,
+  kNpz,
+  kSafetensors,
+  kSafetensorsIndex,  // a name that ends in .safetensors.index.json
+  kGguf,
+  kEmpty,
+  kGitLfsPointer,
+  kPytorch,  // what torch.save writes, a zip archive
+  kPickle,
+  kHdf5,
+  kKeras,  // a zip archive
+  kOnnx,
+  kTfLite,
+  kHtml,
+  kJson,
+  kTar,
+  kZip,         // without an array in it
+  kCompressed,  // gzip, bzip2, xz or zstd
+  kUnknown,
+};
+/// "npy", "npz", "safetensors", "safetensors index", "GGUF"; "a PyTorch checkpoint", ...
+std::string_view to_string(FileKind kind);
+/// Judged by the beginning of the file and, of zip archives, by what they hold. It takes away what a pipe holds:
+/// ArrayReader reads that once and knows the kind, too.
+Result<FileKind> file_kind(const std::string& path);
+
+/// What the directory of a file says of an array.
+struct ArrayEntry {
+  std::string name;
+  std::string type;            // as the file has it: "F8_E4M3", "<U7", "Q4_K"
+  std::optional<Dtype> dtype;  // of what read() gives; nothing: a type that isobit does not read
+  std::vector<int64_t> shape;  // empty where the directory has none
+  uint64_t size_bytes = 0;     // of the elements in the file, before compression
+};
+
+class GgufFile;
+struct Container;
+
+/// A file of arrays, npy (one array named ""), npz, safetensors, a safetensors index or GGUF: its directory, and single
+/// arrays when somebody asks for them. So an array of a type that is not read spoils no other one. Sizes are checked
+/// against the file when it is opened. Copies share the content; safe to share between threads.
+class ArrayReader {
+ public:
+  /// Recognised by content, and a safetensors index by its name. A pipe is read once, into memory.
+  static Result<ArrayReader> open(const std::string& path);
+  /// Over memory that the caller keeps; `name` stands for the file in messages.
+  static Result<ArrayReader> view(const void* data, size_t size_bytes, const std::string& name);
+
+  [[nodiscard]] const std::string& name() const { return name_; }  // of the file
+  [[nodiscard]] FileKind kind() const { return kind_; }
+  [[nodiscard]] const std::vector<ArrayEntry>& entries() const;  // in the order of their names
+  [[nodiscard]] const std::map<std::string, std::string>& metadata() const;  // of a safetensors file, else empty
+  [[nodiscard]] const ArrayEntry* find(std::string_view name) const;         // nullptr: there is none
+  /// kUnsupported, by name and type, for an array without a dtype; kInvalidArgument when there is no such array.
+  [[nodiscard]] Result<Array> read(std::string_view name) const;
+  /// Every array: one without a dtype refuses the file.
+  [[nodiscard]] Result<ArrayFile> read_all() const;
+  /// Of a GGUF file, as long as this reader lives; else nullptr.
+  [[nodiscard]] const GgufFile* gguf() const;
+
+ private:
+  ArrayReader(std::string name, FileKind kind, std::shared_ptr<const Container> container)
+      : name_(std::move(name)), kind_(kind), container_(std::move(container)) {}
+
+  std::string name_;
+  FileKind kind_ = FileKind::kUnknown;
+  std::shared_ptr<const Container> container_;
+};
+
+/// ArrayReader::open and read_all in one. Errors name the file, the array, the value and the limit. Nothing is
+/// allocated from a size that has not been checked against the file.
 Result<ArrayFile> load_arrays(const std::string& path);
 
 /// Parsers over memory; `name` stands for the file in messages. Booleans are read as kU8. What has no Dtype (uint64,

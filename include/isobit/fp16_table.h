@@ -15,6 +15,8 @@
 
 namespace isobit {
 
+class ArrayReader;
+
 /// How a table is evaluated.
 enum class Fp16Model : int32_t {
   kF32 = 0,     // "f32": float32 throughout, one fused multiply-add
@@ -143,6 +145,7 @@ Result<Fp16Table> builtin_fp16_table(std::string_view function, Fp16Model model 
 /// check_fp16_table does. It does not compute the certificate again; that needs the exact function (`certify`).
 Status save_fp16_table(const std::string& path, const Fp16Table& table);
 Result<Fp16Table> load_fp16_table(const std::string& path);
+Result<Fp16Table> load_fp16_table(const ArrayReader& file);
 /// The same from memory; `name` stands for the file in messages.
 Result<Fp16Table> parse_fp16_table(const void* data, size_t size_bytes, const std::string& name);
 

@@ -79,6 +79,8 @@ class GgufFile {
   /// nullptr when there is none of this name.
   [[nodiscard]] const GgufValue* find_metadata(std::string_view key) const;
   [[nodiscard]] const GgufTensor* find_tensor(std::string_view name) const;
+  /// "part 1 of 3 of a model that was split, ...", by metadata "split.count"; empty for a model in one file.
+  [[nodiscard]] std::string split_text() const;
 
   /// The tensor called `name`: F32, F16 and BF16 as they are; Q4_0, Q4_1, Q8_0, Q2_K, Q4_K, Q6_K and TQ2_0 as float32,
   /// the same bits on every machine. kUnsupported for every other type, kInvalidFile for a block whose scale is
@@ -90,7 +92,6 @@ class GgufFile {
 
  private:
   friend class GgufReader;
-  friend Result<ArrayFile> parse_gguf(const void* data, size_t size_bytes, const std::string& name);
   [[nodiscard]] Result<Array> read(const GgufTensor& tensor) const;
 
   std::shared_ptr<const std::vector<std::byte>> content_;  // of load; data_ points into it

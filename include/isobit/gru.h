@@ -30,6 +30,7 @@
 
 namespace isobit {
 
+class ArrayReader;
 class FloatGru;
 
 /// Order of the three gate blocks in W, R and the biases of a file. isobit computes in kUrn.
@@ -41,6 +42,23 @@ enum class GateOrder : int32_t {
 /// "urn", "pytorch", "onnx".
 std::string_view to_string(GateOrder order);
 std::optional<GateOrder> gate_order_from_string(std::string_view text);
+
+/// How the matrices of a file lie.
+enum class GruLayout : int32_t {
+  kRows = 0,     // W [3H, C], R [3H, H]: PyTorch, ONNX
+  kColumns = 1,  // W [C, 3H], R [H, 3H]: Keras, Haste
+};
+/// "rows", "columns".
+std::string_view to_string(GruLayout layout);
+std::optional<GruLayout> gru_layout_from_string(std::string_view text);
+
+/// What load_gru found out about a file, for those who check it.
+struct GruLoadReport {
+  GateOrder gate_order = GateOrder::kRun;
+  GruLayout layout = GruLayout::kRows;
+  std::vector<std::string> notes;   // what was recognised and done, a clause each: "W (1, 48, 16): ..."
+  std::vector<std::string> unused;  // arrays under the prefix that are no part of the GRU
+};
 
 /// Float weights of one layer in one direction; gate order u, r, n.
 struct GruLayerWeights {
@@ -58,6 +76,7 @@ struct GruWeights {
   int32_t directions = 1;
   std::string name;         // prefix of the arrays in the file, e.g. "enc"
   std::string source_hash;  // of the arrays as read, hexadecimal; part of a saved model
+  GruLoadReport report;     // of load_gru
 
   [[nodiscard]] int64_t layer_count() const { return static_cast<int64_t>(layers.size()) / directions; }
   [[nodiscard]] int64_t input_size() const { return layers[0].input_size; }
@@ -70,16 +89,37 @@ Status check_weights(const GruWeights& weights);
 
 struct GruLoadOptions {
   std::string prefix;                     // empty: the only GRU of the file, else an error that lists the prefixes
-  std::optional<GateOrder> gate_order{};  // default pytorch (r, z, n) for npz and safetensors
+  std::optional<GateOrder> gate_order{};  // default: that of the names, see load_gru
   bool reset_after = true;                // false is refused by name
   /// Arrays with names of their own: the PyTorch name that each stands for (PREFIX.weight_ih_l0, ...), and its name in
-  /// the file.
+  /// the file. A bias_ih without bias_hh holds both biases: [6H] or [2, 3H].
   std::map<std::string, std::string> arrays{};
+  std::optional<GruLayout> layout{};  // default: what the shapes say, else that of the names
+  bool unprefixed = false;            // an empty prefix means the GRU whose arrays have none, also beside others
 };
-/// Reads npz or safetensors with PyTorch names (PREFIX.weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, _reverse,
-/// further layers) or names ending in w_ih w_hh b_ih b_hh. Missing biases are zero.
+/// Reads a GRU of npz, safetensors or GGUF. Names, what follows the prefix, and their defaults:
+///
+///   weight_ih_l0 weight_hh_l0 bias_ih_l0 bias_hh_l0   further layers, _reverse; pytorch, rows
+///   weight_ih weight_hh bias_ih bias_hh               GRUCell; pytorch, rows
+///   w_ih w_hh b_ih b_hh                               pytorch, rows
+///   W R B                                             ONNX, [directions, ...]; onnx, rows
+///   kernel recurrent_kernel bias [recurrent_bias]     Keras and Haste; onnx, columns
+///
+/// Missing biases are zero. Arrays that make the network another function are refused by name: copies beside
+/// reparametrised weights (weight_hh_l0_raw, _g and _v, ...), projections, activations other than sigmoid and tanh in
+/// the metadata. Other arrays under the prefix are in the report. Errors name the file's own arrays and indices.
 Result<GruWeights> load_gru(const std::string& path, const GruLoadOptions& options = {});
-/// The prefixes of every GRU in a file of float arrays, sorted.
+Result<GruWeights> load_gru(const ArrayReader& file, const GruLoadOptions& options = {});
+
+/// Arrays with the names of a recurrent network.
+struct GruCandidate {
+  std::string prefix;
+  bool is_gru = false;  // by names and shapes; load_gru may still refuse its values
+  std::string problem;  // why it is none: "an LSTM, ...", "has no array ..."
+};
+/// Every one in a file, sorted by prefix.
+Result<std::vector<GruCandidate>> find_grus(const ArrayReader& file);
+/// The prefixes of those that are GRUs.
 Result<std::vector<std::string>> list_grus(const std::string& path);
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -274,7 +314,9 @@ class GruModel {
   /// intermediate and its bound.
   static Result<GruModel> create(GruModelParameters parameters);
   static Result<GruModel> load(const std::string& path, std::string_view name = {});  // name: of several GRUs in a file
+  static Result<GruModel> load(const ArrayReader& file, std::string_view name = {});
   static Result<std::vector<GruModel>> load_all(const std::string& path);
+  static Result<std::vector<GruModel>> load_all(const ArrayReader& file);
   [[nodiscard]] Status save(const std::string& path) const;
   static Status save_all(const std::string& path, std::span<const GruModel* const> models);
 

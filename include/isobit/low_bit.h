@@ -152,6 +152,7 @@ std::vector<int32_t> low_bit_permutation(const LowBitFile& file, std::string_vie
 Status save_low_bit(const std::string& path, const LowBitFile& file);
 /// Checks all that LowBitMatrix::create does: a file gets no more trust than a caller.
 Result<LowBitFile> load_low_bit(const std::string& path);
+Result<LowBitFile> load_low_bit(const ArrayReader& file);
 /// The same from memory; `name` stands for the file in messages.
 Result<LowBitFile> parse_low_bit(const void* data, size_t size_bytes, const std::string& name);
 

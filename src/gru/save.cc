@@ -522,18 +522,24 @@ GruModel create_model(const std::string& path, ReadGru gru) {
   return *std::move(model);
 }
 
-std::vector<ReadGru> read_grus(const std::string& path) {
-  Result<ArrayFile> file = load_arrays(path);
-  if (!file.ok()) throw Refusal{file.status()};
-  return Reader(path, *std::move(file)).read();
+std::vector<ReadGru> read_grus(const ArrayReader& file) {
+  Result<ArrayFile> arrays = file.read_all();
+  if (!arrays.ok()) throw Refusal{arrays.status()};
+  return Reader(file.name(), *std::move(arrays)).read();
 }
 
 }  // namespace
 
 Result<GruModel> GruModel::load(const std::string& path, std::string_view name) {
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::open(path));
+  return load(file, name);
+}
+
+Result<GruModel> GruModel::load(const ArrayReader& file, std::string_view name) {
   const DefaultFloatMode mode;
+  const std::string& path = file.name();
   return without_refusal(path, [&]() -> Result<GruModel> {
-    std::vector<ReadGru> grus = read_grus(path);
+    std::vector<ReadGru> grus = read_grus(file);
     if (name.empty() && grus.size() == 1) return create_model(path, std::move(grus.front()));
     std::string names;
     for (ReadGru& gru : grus) {
@@ -546,10 +552,16 @@ Result<GruModel> GruModel::load(const std::string& path, std::string_view name) 
 }
 
 Result<std::vector<GruModel>> GruModel::load_all(const std::string& path) {
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::open(path));
+  return load_all(file);
+}
+
+Result<std::vector<GruModel>> GruModel::load_all(const ArrayReader& file) {
   const DefaultFloatMode mode;
+  const std::string& path = file.name();
   return without_refusal(path, [&]() -> Result<std::vector<GruModel>> {
     std::vector<GruModel> models;
-    std::vector<ReadGru> grus = read_grus(path);
+    std::vector<ReadGru> grus = read_grus(file);
     models.reserve(grus.size());
     for (ReadGru& gru : grus) models.push_back(create_model(path, std::move(gru)));
     return models;

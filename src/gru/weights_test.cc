@@ -2,8 +2,10 @@
 // Loading of float weights, their checks, and the grammar of bit widths.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <tuple>
 
 #include "isobit/arrays.h"
 #include "isobit/gru.h"
@@ -181,7 +183,7 @@ TEST(LoadGru, Refusals) {
   expect_error(load(bad), StatusCode::kInvalidFile, {"'g.weight_hh_l0'", "(7, 2)", "(3 * H, H)"});
   bad = good;
   bad["g.weight_ih_l1"] = counting({6, 3}, 0);  // the layer below has 2 outputs
-  expect_error(load(bad), StatusCode::kInvalidFile, {"layer 1", "C is 3", "must be 2"});
+  expect_error(load(bad), StatusCode::kInvalidFile, {"'g.weight_ih_l1'", "layer 1", "C is 3", "must be 2"});
   bad = good;
   bad.erase("g.weight_hh_l1");
   expect_error(load(bad), StatusCode::kInvalidFile, {"'g'", "weight_hh_l1"});
@@ -196,7 +198,358 @@ TEST(LoadGru, Refusals) {
   expect_error(load(bad), StatusCode::kInvalidFile, {"'g.weight_ih_l0'", "'g_w_ih'", "same tensor"});
   bad = good;
   bad["g.weight_hh_l1"].data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
-  expect_error(load(bad, {"", GateOrder::kUrn, true}), StatusCode::kInvalidFile, {"layer 1: R[2, 1]", "nan"});
+  expect_error(load(bad, {"", GateOrder::kUrn, true}), StatusCode::kInvalidFile,
+               {"g.weight_hh_l1[2, 1] is nan", "must be finite"});
+}
+
+/// A file of `header` (its braces are left out) and, after it, the bytes of W, R and both biases, H = 2, C = 3.
+std::string with_foreign_tensor(const std::string& type, int64_t elements, size_t bytes) {
+  const std::pair<const char*, std::vector<int64_t>> parts[] = {
+      {"weight_ih", {6, 3}}, {"weight_hh", {6, 2}}, {"bias_ih", {6}}, {"bias_hh", {6}}};
+  std::string header = R"({"other":{"dtype":")" + type + R"(","shape":[)" + std::to_string(elements) +
+                       R"(],"data_offsets":[0,)" + std::to_string(bytes) + "]}";
+  std::string data(bytes, 'x');
+  for (const auto& [name, shape] : parts) {
+    const Array array = counting(shape, 0);
+    header += std::string(R"(,"g.)") + name + R"(_l0":{"dtype":"F32","shape":[)" + std::to_string(shape[0]) +
+              (shape.size() == 2 ? "," + std::to_string(shape[1]) : "") + R"(],"data_offsets":[)" +
+              std::to_string(data.size()) + "," + std::to_string(data.size() + array.bytes.size()) + "]}";
+    data.append(reinterpret_cast<const char*>(array.bytes.data()), array.bytes.size());
+  }
+  header += "}";
+  std::string length(8, '\0');
+  for (size_t i = 0; i < 4; ++i) length[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
+  return length + header + data;
+}
+
+TEST(LoadGru, IgnoresArraysOfTypesThatAreNotRead) {
+  const TemporaryFile file(".safetensors");
+  for (const auto& [type, elements, bytes] :
+       {std::tuple{"F8_E4M3", 5, 5}, {"F4", 4, 2}, {"C64", 1, 8}, {"U64", 2, 16}, {"FUTURE", 3, 7}}) {
+    const std::string content = with_foreign_tensor(type, elements, static_cast<size_t>(bytes));
+    ASSERT_TRUE(write_file_atomically(file.path(), content.data(), content.size()).ok());
+    const auto weights = load_gru(file.path());
+    ASSERT_TRUE(weights.ok()) << weights.status().message();
+    EXPECT_EQ(weights->name, "g");
+    // Who asks for it is told its name and type.
+    expect_error(load_gru(file.path(), {.prefix = "x",
+                                        .arrays = {{"x.weight_ih_l0", "g.weight_ih_l0"},
+                                                   {"x.weight_hh_l0", "g.weight_hh_l0"},
+                                                   {"x.bias_ih_l0", "other"}}}),
+                 StatusCode::kUnsupported, {"'other'", type});
+  }
+}
+
+TEST(FindGrus, NamesOtherNetworks) {
+  Arrays arrays;
+  add_pytorch(arrays, "good.", "_l0", 3, 2, 0);
+  arrays["projected.weight_ih_l0"] = counting({8, 3}, 0);
+  arrays["projected.weight_hh_l0"] = counting({8, 1}, 0);
+  arrays["projected.weight_hr_l0"] = counting({1, 2}, 0);
+  arrays["lstm.weight_ih_l0"] = counting({8, 3}, 0);
+  arrays["lstm.weight_hh_l0"] = counting({8, 2}, 0);
+  arrays["rnn.weight_ih_l0"] = counting({2, 3}, 0);
+  arrays["rnn.weight_hh_l0"] = counting({2, 2}, 0);
+  arrays["half.weight_ih_l0"] = counting({6, 3}, 0);
+  arrays["odd.weight_ih_l0"] = counting({6}, 0);
+  arrays["odd.weight_hh_l0"] = counting({6, 2, 1, 1}, 0);
+  arrays["twice.weight_ih_l0"] = counting({6, 3}, 0);
+  arrays["twice.weight_ih"] = counting({6, 3}, 0);
+  arrays["twice.weight_hh"] = counting({6, 2}, 0);
+  arrays["dense/kernel"] = counting({3, 6}, 0);
+  arrays["head.W"] = counting({3, 6}, 0);
+  const TemporaryFile file(".npz");
+  ASSERT_TRUE(save_npz(file.path(), arrays).ok());
+  const auto reader = ArrayReader::open(file.path());
+  ASSERT_TRUE(reader.ok());
+  const auto found = find_grus(*reader);
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  const std::pair<const char*, const char*> expected[] = {{"good", ""},
+                                                          {"half", "no array weight_hh_l0"},
+                                                          {"lstm", "LSTM"},
+                                                          {"odd", "(6, 2, 1, 1)"},
+                                                          {"projected", "LSTM with proj_size"},
+                                                          {"rnn", "plain RNN"},
+                                                          {"twice", "name the same tensor"}};
+  ASSERT_EQ(found->size(), std::size(expected));
+  for (size_t i = 0; i < found->size(); ++i) {
+    const GruCandidate& candidate = (*found)[i];
+    EXPECT_EQ(candidate.prefix, expected[i].first);
+    EXPECT_EQ(candidate.is_gru, i == 0) << candidate.problem;
+    EXPECT_NE(candidate.problem.find(expected[i].second), std::string::npos) << candidate.problem;
+    if (i > 0) {
+      expect_error(load_gru(*reader, {.prefix = candidate.prefix}), StatusCode::kInvalidFile, {expected[i].second});
+    }
+  }
+  EXPECT_EQ(load_gru(*reader)->name, "good");
+  EXPECT_EQ(*list_grus(file.path()), std::vector<std::string>{"good"});
+}
+
+TEST(LoadGru, ListsArraysThatAreNotUsed) {
+  Arrays arrays;
+  add_pytorch(arrays, "gru.", "_l0", 3, 2, 0);
+  const auto plain = load(arrays);
+  ASSERT_TRUE(plain.ok());
+  EXPECT_TRUE(plain->report.unused.empty());
+  arrays["gru.layernorm.weight"] = counting({6}, 0);
+  arrays["gru.ln_ih_l0"] = counting({6}, 0);
+  arrays["gru.peephole"] = counting({2}, 0);
+  arrays["gru.other.weight_ih_l0"] = counting({8, 3}, 0);  // of an LSTM: a network of its own
+  arrays["gru.other.weight_hh_l0"] = counting({8, 2}, 0);
+  arrays["gru.other.scale"] = counting({1}, 0);
+  arrays["gru_2.bias"] = counting({2}, 0);
+  arrays["fc.weight"] = counting({2, 2}, 0);
+  const auto weights = load(arrays);
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+  EXPECT_EQ(weights->report.unused, (std::vector<std::string>{"gru.layernorm.weight", "gru.ln_ih_l0", "gru.peephole"}));
+  EXPECT_EQ(weights->source_hash, plain->source_hash);
+}
+
+TEST(LoadGru, RefusesStaleCopies) {
+  Arrays good;
+  add_pytorch(good, "gru.", "_l0", 3, 2, 0);
+  for (const char* name : {"gru.weight_hh_l0_raw", "gru.weight_hh_l0_g", "gru.weight_ih_l0_v", "gru.weight_hh_l0_orig",
+                           "gru.weight_hh_l0_mask", "gru.parametrizations.weight_hh_l0.original0"}) {
+    Arrays arrays = good;
+    arrays[name] = counting({6, 2}, 500);
+    expect_error(load(arrays), StatusCode::kUnsupported, {name, "stale copy", "--layer gru=gru.weight_ih_l0,"});
+    const std::map<std::string, std::string> chosen = {{"gru.weight_ih_l0", "gru.weight_ih_l0"},
+                                                       {"gru.weight_hh_l0", "gru.weight_hh_l0"}};
+    const auto copy = load(arrays, {.prefix = "gru", .arrays = chosen});
+    ASSERT_TRUE(copy.ok()) << copy.status().message();
+    EXPECT_EQ(copy->layers[0].R[0], 104.0f);
+    EXPECT_EQ(copy->layers[0].bw, std::vector<float>(6));  // only what was given
+    EXPECT_NE(std::find(copy->report.unused.begin(), copy->report.unused.end(), name), copy->report.unused.end());
+  }
+  // The trained one, beside the copy and without it.
+  Arrays arrays = good;
+  arrays["gru.weight_hh_l0_raw"] = counting({6, 2}, 500);
+  const std::map<std::string, std::string> trained = {{"gru.weight_ih_l0", "gru.weight_ih_l0"},
+                                                      {"gru.weight_hh_l0", "gru.weight_hh_l0_raw"}};
+  EXPECT_EQ(load(arrays, {.prefix = "gru", .arrays = trained})->layers[0].R[0], 504.0f);
+  arrays.erase("gru.weight_hh_l0");
+  expect_error(load(arrays), StatusCode::kInvalidFile,
+               {"no array weight_hh_l0", "'gru.weight_hh_l0_raw'",
+                "--layer gru=gru.weight_ih_l0,gru.weight_hh_l0_raw,gru.bias_ih_l0,gru.bias_hh_l0"});
+  EXPECT_EQ(load(arrays, {.prefix = "gru", .arrays = trained})->layers[0].R[0], 504.0f);
+}
+
+TEST(LoadGru, RefusesOtherActivations) {
+  ArrayFile content;
+  add_pytorch(content.arrays, "g.", "_l0", 3, 2, 0);
+  const TemporaryFile file(".safetensors");
+  const auto load_with = [&](const std::string& key, const std::string& value) {
+    content.metadata = {{key, value}};
+    EXPECT_TRUE(save_safetensors(file.path(), content).ok());
+    return load_gru(file.path());
+  };
+  for (const auto& [key, value] : {std::pair{"activation", "relu"},
+                                   {"g.recurrent_activation", "hard_sigmoid"},
+                                   {"gate_activation", "tanh"},
+                                   {"activations", "[\"Sigmoid\", \"Relu\"]"},
+                                   {"g.activations", "HardSigmoid,Tanh"}}) {
+    expect_error(load_with(key, value), StatusCode::kUnsupported, {key, "sigmoid for u and r and tanh for n"});
+  }
+  for (const auto& [key, value] : {std::pair{"activation", "tanh"},
+                                   {"g.recurrent_activation", "sigmoid"},
+                                   {"gate_activation", "Sigmoid"},
+                                   {"activations", "[\"Sigmoid\", \"Tanh\", \"Sigmoid\", \"Tanh\"]"},
+                                   {"h.activation", "relu"}}) {
+    EXPECT_TRUE(load_with(key, value).ok()) << key;
+  }
+}
+
+TEST(LoadGru, NamesOfGruCell) {
+  Arrays usual, cell;
+  add_pytorch(usual, "cells.0.", "_l0", 3, 2, 0);
+  add_pytorch(cell, "cells.0.", "", 3, 2, 0);
+  const auto weights = load(cell);
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+  EXPECT_EQ(weights->name, "cells.0");
+  EXPECT_EQ(weights->layers[0].W, load(usual)->layers[0].W);
+  EXPECT_EQ(weights->layers[0].br, load(usual)->layers[0].br);
+  EXPECT_EQ(weights->report.gate_order, GateOrder::kRun);
+  EXPECT_EQ(weights->report.layout, GruLayout::kRows);
+}
+
+/// A weight in row 3H of isobit's order, column c: no two are alike.
+GruLayerWeights distinct_layer(int64_t C, int64_t H, float first) {
+  GruLayerWeights layer;
+  layer.input_size = C;
+  layer.hidden_size = H;
+  const auto values = [&first](int64_t count) {
+    std::vector<float> out(static_cast<size_t>(count));
+    for (float& value : out) value = first++;
+    return out;
+  };
+  layer.W = values(3 * H * C);
+  layer.R = values(3 * H * H);
+  layer.bw = values(3 * H);
+  layer.br = values(3 * H);
+  return layer;
+}
+
+std::vector<float> joined(std::vector<float> a, const std::vector<float>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+std::vector<float> transposed(const std::vector<float>& values, int64_t rows, int64_t columns) {
+  std::vector<float> out(values.size());
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c)
+      out[static_cast<size_t>(c * rows + r)] = values[static_cast<size_t>(r * columns + c)];
+  return out;
+}
+
+Array array_of(const std::vector<float>& values, const std::vector<int64_t>& shape) {
+  return Array::copy_of(values.data(), shape);
+}
+
+void expect_layer(const GruLayerWeights& layer, const GruLayerWeights& wanted) {
+  EXPECT_EQ(layer.input_size, wanted.input_size);
+  EXPECT_EQ(layer.W, wanted.W);
+  EXPECT_EQ(layer.R, wanted.R);
+  EXPECT_EQ(layer.bw, wanted.bw);
+  EXPECT_EQ(layer.br, wanted.br);
+}
+
+bool has_note(const GruWeights& weights, const char* text) {
+  return std::any_of(weights.report.notes.begin(), weights.report.notes.end(),
+                     [text](const std::string& note) { return note.find(text) != std::string::npos; });
+}
+
+TEST(LoadGru, ArraysOfOnnx) {
+  const GruLayerWeights forward = distinct_layer(4, 2, 1), reverse = distinct_layer(4, 2, 1000);
+  Arrays one;
+  one["net.W"] = array_of(forward.W, {1, 6, 4});
+  one["net.R"] = array_of(forward.R, {1, 6, 2});
+  one["net.B"] = array_of(joined(forward.bw, forward.br), {1, 12});
+  const auto weights = load(one);
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+  EXPECT_EQ(weights->name, "net");
+  expect_layer(weights->layers[0], forward);
+  EXPECT_EQ(weights->report.gate_order, GateOrder::kOnnx);
+  EXPECT_TRUE(has_note(*weights, "'net.W' (1, 6, 4): its leading 1 is removed"));
+  EXPECT_TRUE(has_note(*weights, "'net.B' (1, 12): the bias of W, then that of R"));
+  EXPECT_TRUE(has_note(*weights, "gate order is onnx"));
+
+  const Arrays two = {{"W", array_of(joined(forward.W, reverse.W), {2, 6, 4})},
+                      {"R", array_of(joined(forward.R, reverse.R), {2, 6, 2})},
+                      {"B", array_of(joined(joined(forward.bw, forward.br), joined(reverse.bw, reverse.br)), {2, 12})}};
+  const auto both = load(two);
+  ASSERT_TRUE(both.ok()) << both.status().message();
+  EXPECT_EQ(both->directions, 2);
+  ASSERT_EQ(both->layers.size(), 2U);
+  expect_layer(both->layers[0], forward);
+  expect_layer(both->layers[1], reverse);
+  EXPECT_TRUE(has_note(*both, "counts directions"));
+
+  // Under names of their own, with a gate order that is given.
+  const Arrays own = {{"onnx::GRU_1", one.at("net.W")}, {"onnx::GRU_2", one.at("net.R")}, {"3", one.at("net.B")}};
+  std::map<std::string, std::string> names = {
+      {"g.weight_ih_l0", "onnx::GRU_1"}, {"g.weight_hh_l0", "onnx::GRU_2"}, {"g.bias_ih_l0", "3"}};
+  expect_layer(load(own, {.prefix = "g", .arrays = names})->layers[0], forward);
+  const auto swapped = load(own, {.prefix = "g", .gate_order = GateOrder::kRun, .arrays = names});
+  ASSERT_TRUE(swapped.ok());
+  EXPECT_EQ(swapped->layers[0].bw, (std::vector<float>{forward.bw[2], forward.bw[3], forward.bw[0], forward.bw[1],
+                                                       forward.bw[4], forward.bw[5]}));
+
+  Arrays single = own;
+  single["3"] = counting({6}, 0);
+  expect_error(load(single, {.prefix = "g", .arrays = names}), StatusCode::kInvalidFile,
+               {"'3'", "(6,)", "(1, 12)", "no second bias"});
+
+  Arrays bad = one;
+  bad["net.B"] = counting({1, 6}, 0);
+  expect_error(load(bad), StatusCode::kInvalidFile, {"'net.B'", "(1, 6)", "(1, 12)"});
+  bad = one;
+  bad["net.R"] = counting({3, 6, 2}, 0);
+  expect_error(load(bad), StatusCode::kInvalidFile, {"'net.R'", "(3, 6, 2)"});
+  bad = two;
+  bad["W"] = counting({1, 6, 4}, 0);
+  expect_error(load(bad), StatusCode::kInvalidFile, {"'W'", "(1, 6, 4)"});
+}
+
+TEST(LoadGru, LayoutsOfKerasAndHaste) {
+  const GruLayerWeights layer = distinct_layer(4, 2, 1);
+  const Array W = array_of(transposed(layer.W, 6, 4), {4, 6}), R = array_of(transposed(layer.R, 6, 2), {2, 6});
+  const Array bw = array_of(layer.bw, {6}), br = array_of(layer.br, {6});
+  const Arrays haste = {{"h/kernel", W}, {"h/recurrent_kernel", R}, {"h/bias", bw}, {"h/recurrent_bias", br}};
+  const Arrays keras = {{"gru/cell/kernel:0", W},
+                        {"gru/cell/recurrent_kernel:0", R},
+                        {"gru/cell/bias:0", array_of(joined(layer.bw, layer.br), {2, 6})}};
+  for (const Arrays& arrays : {haste, keras}) {
+    const auto weights = load(arrays);
+    ASSERT_TRUE(weights.ok()) << weights.status().message();
+    expect_layer(weights->layers[0], layer);
+    EXPECT_EQ(weights->report.layout, GruLayout::kColumns);
+    EXPECT_EQ(weights->report.gate_order, GateOrder::kOnnx);
+    EXPECT_TRUE(has_note(*weights, "Keras and Haste"));
+  }
+  Arrays before = haste;  // a single bias: Keras with reset_after = False
+  before.erase("h/recurrent_bias");
+  expect_error(load(before), StatusCode::kUnsupported, {"'h/bias'", "reset_after = False"});
+
+  // Names of PyTorch, whose order they keep.
+  Arrays columns = {{"g.weight_ih_l0", W}, {"g.weight_hh_l0", R}, {"g.bias_ih_l0", bw}, {"g.bias_hh_l0", br}};
+  const GruLoadOptions urn{.prefix = "", .gate_order = GateOrder::kUrn};
+  const auto recognised = load(columns, urn);
+  ASSERT_TRUE(recognised.ok()) << recognised.status().message();
+  expect_layer(recognised->layers[0], layer);
+  EXPECT_TRUE(has_note(*recognised, "layout columns, as the shapes"));
+  EXPECT_EQ(load(columns)->report.gate_order, GateOrder::kRun);
+  expect_error(load(columns, {.prefix = "", .layout = GruLayout::kRows}), StatusCode::kInvalidFile,
+               {"'g.weight_hh_l0'", "(2, 6)", "layout columns"});
+
+  // C = 3H: the shape of W fits both, so the default of the names holds.
+  const GruLayerWeights square = distinct_layer(6, 2, 1);
+  columns["g.weight_ih_l0"] = array_of(transposed(square.W, 6, 6), {6, 6});
+  expect_error(load(columns, urn), StatusCode::kInvalidFile, {"'g.weight_hh_l0'", "layout columns"});
+  const auto given = load(columns, {.prefix = "", .gate_order = GateOrder::kUrn, .layout = GruLayout::kColumns});
+  ASSERT_TRUE(given.ok()) << given.status().message();
+  EXPECT_EQ(given->layers[0].W, square.W);
+  Arrays named = haste;
+  named["h/kernel"] = columns["g.weight_ih_l0"];
+  EXPECT_EQ(load(named)->layers[0].W, square.W);
+
+  columns["g.weight_ih_l0"] = W;
+  columns["g.weight_hh_l0"].data<float>()[1 * 6 + 4] = std::numeric_limits<float>::infinity();
+  expect_error(load(columns), StatusCode::kInvalidFile, {"g.weight_hh_l0[1, 4] is inf"});
+}
+
+TEST(LoadGru, ErrorsHaveTheIndicesOfTheFile) {
+  Arrays good;
+  add_pytorch(good, "g.", "_l0", 4, 2, 0);
+  Arrays bad = good;
+  bad["g.weight_ih_l0"].data<float>()[3 * 4 + 3] = std::numeric_limits<float>::quiet_NaN();
+  expect_error(load(bad), StatusCode::kInvalidFile, {"g.weight_ih_l0[3, 3] is nan"});
+  bad = good;
+  bad["g.bias_hh_l0"].data<float>()[1] = -std::numeric_limits<float>::infinity();
+  expect_error(load(bad), StatusCode::kInvalidFile, {"g.bias_hh_l0[1] is -inf"});
+  bad = good;
+  const double wide[] = {0, 0, 1e300, 0, 0, 0};
+  bad["g.bias_ih_l0"] = Array::copy_of(wide, {6});
+  expect_error(load(bad), StatusCode::kInvalidFile, {"g.bias_ih_l0[2] is 1e+300", "inf as float32"});
+  bad = good;
+  Array half = Array::zeros(Dtype::kF16, {6});
+  half.data<uint16_t>()[4] = 0x7c00;
+  bad["g.bias_ih_l0"] = half;
+  expect_error(load(bad), StatusCode::kInvalidFile, {"g.bias_ih_l0[4] is inf"});
+  const Arrays own = {{"a", good["g.weight_ih_l0"]}, {"b", counting({6, 2}, std::numeric_limits<float>::infinity())}};
+  expect_error(load(own, {.prefix = "g", .arrays = {{"g.weight_ih_l0", "a"}, {"g.weight_hh_l0", "b"}}}),
+               StatusCode::kInvalidFile, {"b[0, 0] is inf"});
+}
+
+TEST(LoadGru, AnEmptyPrefixBesideOthers) {
+  Arrays arrays;
+  add_pytorch(arrays, "", "_l0", 3, 2, 0);
+  add_pytorch(arrays, "dec.", "_l0", 4, 2, 0);
+  expect_error(load(arrays), StatusCode::kInvalidArgument, {"2 GRUs", "'', 'dec'"});
+  const auto weights = load(arrays, {.prefix = "", .unprefixed = true});
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+  EXPECT_EQ(weights->input_size(), 3);
+  EXPECT_TRUE(weights->report.unused.empty());
 }
 
 TEST(LoadGru, SourceHash) {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "isobit/arrays.h"
 
+#include <algorithm>
 #include <bit>
-#include <cstring>
 #include <limits>
+#include <numeric>
+#include <type_traits>
+#include <utility>
 
 #include "core/float_mode.h"
 #include "core/half.h"
@@ -13,21 +16,38 @@ namespace isobit {
 
 static_assert(std::endian::native == std::endian::little, "all formats are read and written as they lie in memory");
 
-std::optional<size_t> array_size_bytes(Dtype dtype, const std::vector<int64_t>& shape) {
+namespace {
+
+/// `unit` times every dimension but zeros; nothing where that exceeds 2^63 - 1.
+std::optional<int64_t> product(int64_t unit, const std::vector<int64_t>& shape) {
   if (shape.size() > kMaxDimensions) return std::nullopt;
-  auto bytes = static_cast<int64_t>(size_in_bytes(dtype));
-  bool empty = false;
   for (const int64_t dimension : shape) {
-    if (dimension < 0) return std::nullopt;
-    if (dimension == 0) {
-      empty = true;
-    } else if (bytes > std::numeric_limits<int64_t>::max() / dimension) {
-      return std::nullopt;
-    } else {
-      bytes *= dimension;
-    }
+    if (dimension < 0 || (dimension > 0 && unit > std::numeric_limits<int64_t>::max() / dimension)) return std::nullopt;
+    if (dimension > 0) unit *= dimension;
   }
-  return empty ? 0 : static_cast<size_t>(bytes);
+  return unit;
+}
+
+bool is_empty(const std::vector<int64_t>& shape) { return std::find(shape.begin(), shape.end(), 0) != shape.end(); }
+
+}  // namespace
+
+std::optional<size_t> array_size_bytes(Dtype dtype, const std::vector<int64_t>& shape) {
+  const std::optional<int64_t> bytes = product(static_cast<int64_t>(size_in_bytes(dtype)), shape);
+  if (!bytes) return std::nullopt;
+  return is_empty(shape) ? 0 : static_cast<size_t>(*bytes);
+}
+
+std::optional<uint64_t> stored_size_bytes(uint64_t bits, const std::vector<int64_t>& shape) {
+  if (bits % 8 == 0) {
+    const std::optional<int64_t> bytes = product(static_cast<int64_t>(bits / 8), shape);
+    if (!bytes) return std::nullopt;
+    return is_empty(shape) ? 0 : static_cast<uint64_t>(*bytes);
+  }
+  // Elements of less than a byte: an odd number of them fills the last one in part.
+  const std::optional<int64_t> elements = product(1, shape);
+  if (!elements || *elements > std::numeric_limits<int64_t>::max() / static_cast<int64_t>(bits)) return std::nullopt;
+  return is_empty(shape) ? 0 : (static_cast<uint64_t>(*elements) * bits + 7) / 8;
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
@@ -101,37 +121,112 @@ std::vector<float> Array::to_float() const {
   return {};
 }
 
+void Container::add(ArrayEntry entry, Status refusal, uint64_t place) {
+  entries.push_back(std::move(entry));
+  refusals.push_back(std::move(refusal));
+  places.push_back(place);
+}
+
+Status Container::finish(const std::string& name) {
+  std::vector<size_t> order(entries.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return entries[a].name < entries[b].name; });
+  const auto sorted = [&order](auto& items) {
+    std::remove_reference_t<decltype(items)> out;
+    out.reserve(items.size());
+    for (const size_t i : order) out.push_back(std::move(items[i]));
+    items = std::move(out);
+  };
+  sorted(entries);
+  sorted(refusals);
+  sorted(places);
+  for (size_t i = 1; i < entries.size(); ++i)
+    if (entries[i].name == entries[i - 1].name)
+      return {StatusCode::kInvalidFile, name + ": two arrays have the same name"};
+  return {};
+}
+
+std::optional<size_t> Container::find(std::string_view name) const {
+  const auto found = std::lower_bound(entries.begin(), entries.end(), name,
+                                      [](const ArrayEntry& entry, std::string_view text) { return entry.name < text; });
+  if (found == entries.end() || found->name != name) return std::nullopt;
+  return static_cast<size_t>(found - entries.begin());
+}
+
+Result<ArrayFile> read_all(const Container& container) {
+  for (const Status& refusal : container.refusals) ISOBIT_RETURN_IF_ERROR(refusal);
+  ArrayFile file;
+  file.metadata = container.metadata;
+  for (size_t i = 0; i < container.entries.size(); ++i) {
+    ISOBIT_ASSIGN_OR_RETURN(Array array, container.read(i));
+    file.arrays.emplace_hint(file.arrays.end(), container.entries[i].name, std::move(array));
+  }
+  return file;
+}
+
 namespace {
 
-Result<ArrayFile> parse_any(const std::vector<std::byte>& content, const std::string& path) {
-  const auto begins_with = [&content](std::string_view magic) {
-    return content.size() >= magic.size() && std::memcmp(content.data(), magic.data(), magic.size()) == 0;
-  };
-  if (begins_with("\x93NUMPY")) {
-    ISOBIT_ASSIGN_OR_RETURN(Array array, parse_npy(content.data(), content.size(), path));
-    ArrayFile file;
-    file.arrays.emplace("", std::move(array));
-    return file;
+Result<SharedContainer> open_container(FileKind kind, const SharedContent& content) {
+  switch (kind) {
+    case FileKind::kNpy: return open_npy(content);
+    case FileKind::kNpz: return open_npz(content);
+    case FileKind::kSafetensors: return open_safetensors(content);
+    case FileKind::kSafetensorsIndex: return open_shards(content);
+    case FileKind::kGguf: return open_gguf(content);
+    default: return refuse_kind(kind, *content);
   }
-  if (begins_with("PK\x03\x04") || begins_with("PK\x05\x06")) {
-    return parse_npz(content.data(), content.size(), path);
-  }
-  if (begins_with("GGUF")) return parse_gguf(content.data(), content.size(), path);
-  if (content.size() > 8 && content[8] == std::byte{'{'}) {
-    return parse_safetensors(content.data(), content.size(), path);
-  }
-  return Status(StatusCode::kInvalidFile, path + ": neither npy nor npz nor safetensors nor GGUF (" +
-                                              std::to_string(content.size()) + " bytes, unknown beginning)");
 }
 
 }  // namespace
 
-Result<ArrayFile> load_arrays(const std::string& path) {
-  return without_exceptions(path, [&]() -> Result<ArrayFile> {
-    ISOBIT_ASSIGN_OR_RETURN(const std::vector<std::byte> content, read_file(path));
-    if (path.ends_with(".safetensors.index.json")) return load_shards(content.data(), content.size(), path);
-    return parse_any(content, path);
+Result<ArrayReader> ArrayReader::open(const std::string& path) {
+  return without_exceptions(path, [&]() -> Result<ArrayReader> {
+    ISOBIT_ASSIGN_OR_RETURN(const SharedContent content, FileContent::open(path));
+    ISOBIT_ASSIGN_OR_RETURN(const FileKind kind, kind_of(content));
+    ISOBIT_ASSIGN_OR_RETURN(SharedContainer container, open_container(kind, content));
+    return ArrayReader(path, kind, std::move(container));
   });
+}
+
+Result<ArrayReader> ArrayReader::view(const void* data, size_t size_bytes, const std::string& name) {
+  return without_exceptions(name, [&]() -> Result<ArrayReader> {
+    const SharedContent content = FileContent::view(data, size_bytes, name);
+    ISOBIT_ASSIGN_OR_RETURN(const FileKind kind, kind_of(content));
+    ISOBIT_ASSIGN_OR_RETURN(SharedContainer container, open_container(kind, content));
+    return ArrayReader(name, kind, std::move(container));
+  });
+}
+
+const std::vector<ArrayEntry>& ArrayReader::entries() const { return container_->entries; }
+
+const std::map<std::string, std::string>& ArrayReader::metadata() const { return container_->metadata; }
+
+const ArrayEntry* ArrayReader::find(std::string_view name) const {
+  const std::optional<size_t> index = container_->find(name);
+  return index ? &container_->entries[*index] : nullptr;
+}
+
+Result<Array> ArrayReader::read(std::string_view name) const {
+  return without_exceptions(name_, [&]() -> Result<Array> {
+    const std::optional<size_t> index = container_->find(name);
+    if (!index) {
+      return Status(StatusCode::kInvalidArgument, name_ + ": no array is called " + in_quotes(name) + "; it holds " +
+                                                      std::to_string(entries().size()) + " others");
+    }
+    if (const Status& refusal = container_->refusals[*index]; !refusal.ok()) return refusal;
+    return container_->read(*index);
+  });
+}
+
+Result<ArrayFile> ArrayReader::read_all() const {
+  return without_exceptions(name_, [&] { return isobit::read_all(*container_); });
+}
+
+const GgufFile* ArrayReader::gguf() const { return container_->gguf(); }
+
+Result<ArrayFile> load_arrays(const std::string& path) {
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayReader reader, ArrayReader::open(path));
+  return reader.read_all();
 }
 
 Status save_npy(const std::string& path, const Array& array) {

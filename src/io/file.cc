@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "io/container.h"
 
@@ -24,9 +26,9 @@ class FileDescriptor {
   FileDescriptor& operator=(const FileDescriptor&) = delete;
 
   [[nodiscard]] int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
   int close() {
-    const int fd = fd_;
-    fd_ = -1;
+    const int fd = release();
     return fd >= 0 ? ::close(fd) : 0;
   }
 
@@ -121,12 +123,10 @@ Status write_atomically(const std::string& path, const void* data, size_t size_b
   return {};
 }
 
-Result<std::vector<std::byte>> read_all(const std::string& path) {
+Result<std::vector<std::byte>> read_all(int fd, const std::string& path) {
   constexpr size_t kChunk = size_t{1} << 20;
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) return io_error(path, "cannot open", errno);
   struct stat status = {};
-  if (::fstat(file.get(), &status) != 0) return io_error(path, "cannot read", errno);
+  if (::fstat(fd, &status) != 0) return io_error(path, "cannot read", errno);
   std::vector<std::byte> content;
   // One byte more than the file has, to see its end without growing; pipes and /proc have no size and grow.
   if (S_ISREG(status.st_mode)) content.reserve(static_cast<size_t>(status.st_size) + 1);
@@ -134,7 +134,7 @@ Result<std::vector<std::byte>> read_all(const std::string& path) {
     const size_t old_size = content.size();
     const size_t room = content.capacity() - old_size;
     content.resize(old_size + (room > 0 ? std::min(room, kChunk) : kChunk));
-    const ssize_t count = ::read(file.get(), content.data() + old_size, content.size() - old_size);
+    const ssize_t count = ::read(fd, content.data() + old_size, content.size() - old_size);
     const int error = errno;
     content.resize(old_size + static_cast<size_t>(std::max<ssize_t>(count, 0)));
     if (count == 0) return content;
@@ -142,14 +142,86 @@ Result<std::vector<std::byte>> read_all(const std::string& path) {
   }
 }
 
+/// Until the end of the file or of `size_bytes`; gives how many bytes there were.
+Result<uint64_t> read_at(int fd, uint64_t offset, void* out, uint64_t size_bytes, const std::string& path) {
+  uint64_t done = 0;
+  while (done < size_bytes) {
+    const ssize_t count =
+        ::pread(fd, static_cast<std::byte*>(out) + done, size_bytes - done, static_cast<off_t>(offset + done));
+    if (count == 0) break;
+    if (count < 0 && errno != EINTR) return io_error(path, "cannot read", errno);
+    done += static_cast<uint64_t>(std::max<ssize_t>(count, 0));
+  }
+  return done;
+}
+
 }  // namespace
+
+Result<SharedContent> FileContent::open(const std::string& path) {
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return io_error(path, "cannot open", errno);
+  struct stat status = {};
+  if (::fstat(file.get(), &status) != 0) return io_error(path, "cannot read", errno);
+  const std::shared_ptr<FileContent> content(new FileContent(path));
+  if (S_ISREG(status.st_mode) && status.st_size > 0) {
+    content->size_bytes_ = static_cast<uint64_t>(status.st_size);
+    content->fd_ = file.release();
+    return SharedContent(content);
+  }
+  ISOBIT_ASSIGN_OR_RETURN(content->own_, read_all(file.get(), path));
+  content->data_ = content->own_.data();
+  content->size_bytes_ = content->own_.size();
+  return SharedContent(content);
+}
+
+SharedContent FileContent::view(const void* data, size_t size_bytes, const std::string& name) {
+  const std::shared_ptr<FileContent> content(new FileContent(name));
+  content->data_ = static_cast<const std::byte*>(data);
+  content->size_bytes_ = size_bytes;
+  return content;
+}
+
+Result<SharedContent> FileContent::load(SharedContent content) {
+  if (content->fd_ < 0) return content;
+  const std::shared_ptr<FileContent> loaded(new FileContent(content->name_));
+  loaded->own_.resize(content->size_bytes_);
+  ISOBIT_RETURN_IF_ERROR(content->read(0, loaded->own_.data(), content->size_bytes_));
+  loaded->data_ = loaded->own_.data();
+  loaded->size_bytes_ = content->size_bytes_;
+  return SharedContent(loaded);
+}
+
+FileContent::~FileContent() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Status FileContent::read(uint64_t offset, void* out, uint64_t size_bytes) const {
+  if (size_bytes == 0) return {};
+  if (fd_ < 0) {
+    std::memcpy(out, data_ + offset, size_bytes);
+    return {};
+  }
+  ISOBIT_ASSIGN_OR_RETURN(const uint64_t count, read_at(fd_, offset, out, size_bytes, name_));
+  if (count == size_bytes) return {};
+  return {StatusCode::kIo, name_ + ": became shorter while it was read"};
+}
+
+Result<std::string> FileContent::beginning(uint64_t limit) const {
+  std::string text(std::min(limit, size_bytes_), '\0');
+  ISOBIT_RETURN_IF_ERROR(read(0, text.data(), text.size()));
+  return text;
+}
 
 Status write_file_atomically(const std::string& path, const void* data, size_t size_bytes) {
   return without_exceptions(path, [&] { return write_atomically(path, data, size_bytes); });
 }
 
 Result<std::vector<std::byte>> read_file(const std::string& path) {
-  return without_exceptions(path, [&] { return read_all(path); });
+  return without_exceptions(path, [&]() -> Result<std::vector<std::byte>> {
+    const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (file.get() < 0) return io_error(path, "cannot open", errno);
+    return read_all(file.get(), path);
+  });
 }
 
 }  // namespace isobit

@@ -27,6 +27,19 @@ inline void fuzz_require_consistent(const Array& array) {
   fuzz_require(array.to_float().size() == static_cast<size_t>(array.size()));
 }
 
+/// A directory is one, whatever the types: each array is read as it says, or refused.
+inline void fuzz_require_readable(const uint8_t* data, size_t size) {
+  const Result<ArrayReader> reader = ArrayReader::view(data, size, "fuzz");
+  if (!reader.ok()) return;
+  for (const ArrayEntry& entry : reader->entries()) {
+    const Result<Array> array = reader->read(entry.name);
+    fuzz_require(entry.dtype || !array.ok());
+    if (!array.ok()) continue;
+    fuzz_require_consistent(*array);
+    fuzz_require(array->dtype == *entry.dtype && array->shape == entry.shape);
+  }
+}
+
 inline std::map<std::string, Array> fuzz_seed_arrays() {
   const float weights[6] = {0, 1, -2.5f, 3, 4, 5};
   const int8_t bias[2] = {1, -2};

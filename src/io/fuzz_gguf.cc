@@ -9,6 +9,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  isobit::fuzz_require_readable(data, size);
   static const auto valid_file = isobit::gguf_seed_file();
   isobit::fuzz_require(isobit::parse_gguf(valid_file.data(), valid_file.size(), "seed").ok());
   const isobit::Result<isobit::GgufFile> file = isobit::GgufFile::view(data, size, "fuzz");

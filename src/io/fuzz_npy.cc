@@ -9,6 +9,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  isobit::fuzz_require_readable(data, size);
   const isobit::Result<Array> array = isobit::parse_npy(data, size, "fuzz");
   if (!array.ok()) return 0;
   isobit::fuzz_require_consistent(*array);

@@ -10,6 +10,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  isobit::fuzz_require_readable(data, size);
   const isobit::Result<ArrayFile> file = isobit::parse_safetensors(data, size, "fuzz");
   if (!file.ok()) return 0;
   for (const auto& [name, array] : file->arrays) isobit::fuzz_require_consistent(array);

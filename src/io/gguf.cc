@@ -378,21 +378,66 @@ Result<Array> GgufFile::read(std::string_view name) const {
   return without_exceptions(name_, [&]() -> Result<Array> {
     const GgufTensor* tensor = find_tensor(name);
     if (tensor != nullptr) return read(*tensor);
-    return Status(StatusCode::kInvalidArgument, name_ + ": no tensor is called " + in_quotes(name) + "; it holds " +
-                                                    std::to_string(tensors_.size()) + " others");
+    return Status(StatusCode::kInvalidArgument,
+                  name_ + ": no tensor is called " + in_quotes(name) + "; " +
+                      (split_text().empty() ? "it holds " + std::to_string(tensors_.size()) + " others"
+                                            : "the file is " + split_text()));
   });
 }
 
-Result<ArrayFile> parse_gguf(const void* data, size_t size_bytes, const std::string& name) {
-  const DefaultFloatMode mode;
-  return without_exceptions(name, [&]() -> Result<ArrayFile> {
-    ISOBIT_ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::view(data, size_bytes, name));
-    ArrayFile file;
-    for (const GgufTensor& tensor : gguf.tensors()) {
-      ISOBIT_ASSIGN_OR_RETURN(Array array, gguf.read(tensor));
-      file.arrays.emplace(tensor.name, std::move(array));
+std::string GgufFile::split_text() const {
+  const auto number = [this](std::string_view key) -> int64_t {
+    const GgufValue* value = find_metadata(key);
+    if (value == nullptr) return 0;
+    if (const auto* count = std::get_if<uint64_t>(&value->value)) return static_cast<int64_t>(*count);
+    const auto* count = std::get_if<int64_t>(&value->value);
+    return count == nullptr ? 0 : *count;
+  };
+  const int64_t count = number("split.count");
+  if (count < 2) return "";
+  const int64_t all = number("split.tensors.count");
+  return "part " + std::to_string(number("split.no") + 1) + " of " + std::to_string(count) +
+         " of a model that was split; it holds " + std::to_string(tensors_.size()) +
+         (all > 0 ? " of " + std::to_string(all) : "") + " tensors, the other parts hold the rest";
+}
+
+namespace {
+
+class GgufContainer : public Container {
+ public:
+  GgufContainer(SharedContent content, GgufFile file) : content_(std::move(content)), file_(std::move(file)) {
+    for (const GgufTensor& tensor : file_.tensors()) {
+      const GgufType& type = *find_gguf_type(tensor.type);
+      std::optional<Dtype> dtype;
+      if (tensor.readable) dtype = type.dtype ? *type.dtype : Dtype::kF32;
+      add({tensor.name, std::string(tensor.type), dtype, tensor.shape, tensor.size_bytes},
+          dtype ? Status() : file_.read(tensor.name).status(), 0);
     }
-    return file;
+  }
+  [[nodiscard]] Result<Array> read(size_t index) const override { return file_.read(entries[index].name); }
+  [[nodiscard]] const GgufFile* gguf() const override { return &file_; }
+
+ private:
+  SharedContent content_;  // file_ points into it
+  GgufFile file_;
+};
+
+Result<SharedContainer> open(const SharedContent& content) {
+  ISOBIT_ASSIGN_OR_RETURN(SharedContent whole, FileContent::load(content));
+  ISOBIT_ASSIGN_OR_RETURN(GgufFile file, GgufFile::view(whole->data(), whole->size_bytes(), whole->name()));
+  const auto container = std::make_shared<GgufContainer>(std::move(whole), std::move(file));
+  ISOBIT_RETURN_IF_ERROR(container->finish(content->name()));
+  return SharedContainer(container);
+}
+
+}  // namespace
+
+Result<SharedContainer> open_gguf(const SharedContent& content) { return open(content); }
+
+Result<ArrayFile> parse_gguf(const void* data, size_t size_bytes, const std::string& name) {
+  return without_exceptions(name, [&]() -> Result<ArrayFile> {
+    ISOBIT_ASSIGN_OR_RETURN(const SharedContainer container, open(FileContent::view(data, size_bytes, name)));
+    return read_all(*container);
   });
 }
 

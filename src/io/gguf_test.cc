@@ -452,5 +452,23 @@ TEST(GgufMetadataText, RefusesByName) {
 
 TEST(Gguf, SurvivesDamage) { expect_damage_is_survived(small_file().bytes(), parse_gguf); }
 
+TEST(Gguf, SaysWhichPartOfASplitModelItIs) {
+  const auto content = [](uint64_t no, uint64_t count) {
+    Content out;
+    out.metadata = {entry("split.no", GgufValueType::kU16, number(no, 2)),
+                    entry("split.count", GgufValueType::kU16, number(count, 2)),
+                    entry("split.tensors.count", GgufValueType::kS32, number(7, 4))};
+    return out.bytes();
+  };
+  const std::string part = content(1, 3), whole = content(0, 1);
+  const Result<GgufFile> file = view(part);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  EXPECT_EQ(file->split_text(),
+            "part 2 of 3 of a model that was split; it holds 0 of 7 tensors, the other parts hold the rest");
+  EXPECT_NE(file->read("a").status().message().find("no tensor is called 'a'; the file is part 2 of 3"),
+            std::string::npos);
+  EXPECT_EQ(view(whole)->split_text(), "");
+}
+
 }  // namespace
 }  // namespace isobit

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <iterator>
 #include <system_error>
+#include <utility>
 
 #include "io/container.h"
 
@@ -28,27 +29,51 @@ Status invalid(const std::string& name, const std::string& text) {
   return {StatusCode::kInvalidFile, name + ": " + text};
 }
 
-Result<Dtype> dtype_of_descr(std::string_view descr, const std::string& name) {
-  if (descr.empty()) return invalid(name, "the npy header's descr is empty");
-  if (descr[0] == '>') {
-    return Status(StatusCode::kUnsupported, name + ": big-endian dtype " + in_quotes(descr) +
-                                                "; convert it with array.astype(array.dtype.newbyteorder('<'))");
-  }
-  if (descr[0] == '<' || descr[0] == '|' || descr[0] == '=') {
-    for (const DescrName& known : kDescrNames) {
-      if (known.name == descr.substr(1)) return known.dtype;
-    }
-  }
-  return Status(StatusCode::kUnsupported, name + ": dtype " + in_quotes(descr) +
-                                              " is not one of f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 b1" +
-                                              (descr.substr(1) == "O" ? " (pickled Python objects)" : ""));
+/// Of an element: strings of n characters have 4 bytes each, dates ("M8[ns]") and the others say their bytes.
+std::optional<uint64_t> element_bits_of(std::string_view descr) {
+  if (descr.size() < 3) return std::nullopt;
+  const std::string_view digits = descr.substr(2);
+  const char* const end = digits.data() + digits.size();
+  uint32_t count = 0;
+  const std::from_chars_result read = std::from_chars(digits.data(), end, count);
+  const bool is_date = descr[1] == 'M' || descr[1] == 'm';
+  if (read.ec != std::errc() || (read.ptr != end && !(is_date && *read.ptr == '['))) return std::nullopt;
+  return uint64_t{count} * (descr[1] == 'U' ? 32 : 8);
 }
 
-struct NpyHeader {
-  Dtype dtype = Dtype::kF32;
-  bool fortran_order = false;
-  std::vector<int64_t> shape;
-};
+std::string_view hint_of(std::string_view type) {
+  if (type == "O") return " (pickled Python objects)";
+  if (type.starts_with('U') || type.starts_with('S')) return " (strings)";
+  if (type == "V2")
+    return " (probably bfloat16, which npy cannot say; save array.astype('float32'), or a safetensors file)";
+  if (type == "V1") return " (probably an 8-bit float, which npy cannot say; save array.astype('float32'))";
+  return "";
+}
+
+/// Fills type, dtype, element_bits and refusal.
+Status read_descr(std::string_view descr, const std::string& name, NpyHeader& header) {
+  if (descr.empty()) return invalid(name, "the npy header's descr is empty");
+  header.type = descr;
+  if (descr[0] == '<' || descr[0] == '|' || descr[0] == '=') {
+    for (const DescrName& known : kDescrNames) {
+      if (known.name != descr.substr(1)) continue;
+      header.dtype = known.dtype;
+      header.element_bits = 8 * size_in_bytes(known.dtype);
+      return {};
+    }
+  }
+  header.element_bits = element_bits_of(descr);
+  std::string why;
+  if (descr[0] == '>') {
+    why.append("big-endian dtype ").append(in_quotes(descr));
+    why += "; convert it with array.astype(array.dtype.newbyteorder('<'))";
+  } else {
+    why.append("dtype ").append(in_quotes(descr)).append(" is not one of f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 b1");
+    why += hint_of(descr.substr(1));
+  }
+  header.refusal = {StatusCode::kUnsupported, name + ": " + why};
+  return {};
+}
 
 // Reads {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }, the keys in any order. No recursion.
 class HeaderParser {
@@ -72,7 +97,7 @@ class HeaderParser {
       if (*seen) return invalid(name_, "the npy header has " + in_quotes(key) + " twice");
       *seen = true;
       if (key == "descr") {
-        ISOBIT_RETURN_IF_ERROR(parse_descr(header.dtype));
+        ISOBIT_RETURN_IF_ERROR(parse_descr(header));
       } else if (key == "fortran_order") {
         header.fortran_order = take_word("True");
         if (!header.fortran_order && !take_word("False")) return error("True or False");
@@ -121,15 +146,34 @@ class HeaderParser {
     return true;
   }
 
-  Status parse_descr(Dtype& dtype) {
+  Status parse_descr(NpyHeader& header) {
     if (peek() == '[' || peek() == '(' || peek() == '{') {
-      return {StatusCode::kUnsupported, name_ + ": structured dtype " + in_quotes(text_.substr(position_)) +
-                                            "; save one plain array for each field"};
+      const size_t begin = position_;
+      header.refusal = {StatusCode::kUnsupported, name_ + ": structured dtype " + in_quotes(text_.substr(position_)) +
+                                                      "; save one plain array for each field"};
+      if (!skip_list()) return error("the end of a structured dtype");
+      header.type = text_.substr(begin, position_ - begin);
+      return {};
     }
     std::string_view descr;
     if (!take_string(descr)) return error("the dtype as a string");
-    ISOBIT_ASSIGN_OR_RETURN(dtype, dtype_of_descr(descr, name_));
-    return {};
+    return read_descr(descr, name_, header);
+  }
+
+  // Lists, tuples and dictionaries in each other, with strings in them.
+  bool skip_list() {
+    size_t depth = 0;
+    for (char c = peek(); c != '\0'; c = peek()) {
+      std::string_view text;
+      if (c == '\'' || c == '"') {
+        if (!take_string(text)) return false;
+        continue;
+      }
+      ++position_;
+      if (c == '[' || c == '(' || c == '{') ++depth;
+      if ((c == ']' || c == ')' || c == '}') && --depth == 0) return true;
+    }
+    return false;
   }
 
   Status parse_shape(std::vector<int64_t>& shape) {
@@ -183,47 +227,34 @@ void copy_from_fortran_order(const char* in, const std::vector<int64_t>& shape, 
 }
 
 Result<Array> parse(const char* data, size_t size_bytes, const std::string& name) {
-  constexpr size_t kVersionEnd = 8;
-  if (size_bytes < kVersionEnd || std::memcmp(data, kMagic.data(), kMagic.size()) != 0) {
-    return invalid(name, "does not begin with the npy magic");
-  }
-  const int version = static_cast<unsigned char>(data[6]);
-  const int minor = static_cast<unsigned char>(data[7]);
-  if (version < 1 || version > 3 || minor != 0) {
-    return Status(StatusCode::kUnsupported, name + ": npy version " + std::to_string(version) + "." +
-                                                std::to_string(minor) + "; known are 1.0, 2.0 and 3.0");
-  }
-  const size_t length_bytes = version == 1 ? 2 : 4;
-  uint32_t length = 0;
-  if (size_bytes - kVersionEnd < length_bytes) return invalid(name, "ends inside the npy header");
-  std::memcpy(&length, data + kVersionEnd, length_bytes);
-  const size_t header_begin = kVersionEnd + length_bytes;
-  if (length > size_bytes - header_begin) {
-    return invalid(name, "npy header of " + std::to_string(length) + " bytes, but only " +
-                             std::to_string(size_bytes - header_begin) + " follow");
-  }
-  NpyHeader header;
-  ISOBIT_RETURN_IF_ERROR(HeaderParser({data + header_begin, length}, name).parse(header));
-
-  const size_t available = size_bytes - header_begin - length;
-  const std::optional<size_t> needed = array_size_bytes(header.dtype, header.shape);
-  if (!needed || *needed != available) {
-    return invalid(name, "shape " + shape_text(header.shape) + " of " + std::string(to_string(header.dtype)) +
-                             " needs " + (needed ? std::to_string(*needed) : "2^63 or more") +
-                             " bytes, but the file has " + std::to_string(available));
-  }
-  const char* elements = data + header_begin + length;
+  ISOBIT_ASSIGN_OR_RETURN(NpyHeader header, parse_npy_header({data, size_bytes}, size_bytes, name));
+  if (!header.dtype) return header.refusal;
+  const char* elements = data + header.size_bytes;
   Array array;
-  array.dtype = header.dtype;
+  array.dtype = *header.dtype;
   array.shape = std::move(header.shape);
-  array.bytes.resize(available);
+  array.bytes.resize(size_bytes - header.size_bytes);
   if (header.fortran_order && array.shape.size() > 1) {
-    copy_from_fortran_order(elements, array.shape, size_in_bytes(array.dtype), available, array.bytes.data());
-  } else if (available > 0) {
-    std::memcpy(array.bytes.data(), elements, available);
+    copy_from_fortran_order(elements, array.shape, size_in_bytes(array.dtype), array.bytes.size(), array.bytes.data());
+  } else if (!array.bytes.empty()) {
+    std::memcpy(array.bytes.data(), elements, array.bytes.size());
   }
   return array;
 }
+
+class NpyContainer : public Container {
+ public:
+  NpyContainer(SharedContent content, NpyHeader header) : content_(std::move(content)) {
+    add({"", std::move(header.type), header.dtype, std::move(header.shape), content_->size_bytes() - header.size_bytes},
+        std::move(header.refusal), header.size_bytes);
+  }
+  [[nodiscard]] Result<Array> read(size_t /*index*/) const override {
+    return parse(reinterpret_cast<const char*>(content_->data()), content_->size_bytes(), content_->name());
+  }
+
+ private:
+  SharedContent content_;
+};
 
 Result<std::vector<std::byte>> encode(const Array& array, const std::string& what) {
   ISOBIT_RETURN_IF_ERROR(check_array(array, what));
@@ -256,6 +287,57 @@ Result<std::vector<std::byte>> encode(const Array& array, const std::string& wha
 }
 
 }  // namespace
+
+Result<uint64_t> npy_header_bytes(std::string_view beginning, uint64_t file_bytes, const std::string& name) {
+  constexpr size_t kVersionEnd = 8;
+  if (beginning.size() < kVersionEnd || beginning.substr(0, kMagic.size()) != kMagic) {
+    return invalid(name, "does not begin with the npy magic");
+  }
+  const int version = static_cast<unsigned char>(beginning[6]);
+  if (version < 1 || version > 3 || beginning[7] != 0) return uint64_t{0};
+  const size_t length_bytes = version == 1 ? 2 : 4;
+  uint32_t length = 0;
+  if (beginning.size() - kVersionEnd < length_bytes) return invalid(name, "ends inside the npy header");
+  std::memcpy(&length, beginning.data() + kVersionEnd, length_bytes);
+  const uint64_t header_begin = kVersionEnd + length_bytes;
+  if (length > file_bytes - header_begin) {
+    return invalid(name, "npy header of " + std::to_string(length) + " bytes, but only " +
+                             std::to_string(file_bytes - header_begin) + " follow");
+  }
+  return header_begin + length;
+}
+
+Result<NpyHeader> parse_npy_header(std::string_view beginning, uint64_t file_bytes, const std::string& name) {
+  NpyHeader header;
+  ISOBIT_ASSIGN_OR_RETURN(header.size_bytes, npy_header_bytes(beginning, file_bytes, name));
+  if (header.size_bytes == 0) {
+    const auto number = [&](size_t i) { return std::to_string(static_cast<unsigned char>(beginning[i])); };
+    header.type = "npy version " + number(6) + "." + number(7);
+    header.refusal = {StatusCode::kUnsupported, name + ": " + header.type + "; known are 1.0, 2.0 and 3.0"};
+    return header;
+  }
+  const size_t text_begin = beginning[6] == 1 ? 10 : 12;
+  ISOBIT_RETURN_IF_ERROR(
+      HeaderParser(beginning.substr(text_begin, header.size_bytes - text_begin), name).parse(header));
+  if (!header.element_bits) return header;
+  const uint64_t available = file_bytes - header.size_bytes;
+  const std::optional<uint64_t> needed = stored_size_bytes(*header.element_bits, header.shape);
+  if (needed && *needed == available) return header;
+  const std::string why = "shape " + shape_text(header.shape) + " of " +
+                          (header.dtype ? std::string(to_string(*header.dtype)) : in_quotes(header.type)) + " needs " +
+                          (needed ? std::to_string(*needed) : "2^63 or more") + " bytes, but the file has " +
+                          std::to_string(available);
+  if (header.dtype) return invalid(name, why);
+  header.refusal = {StatusCode::kUnsupported, header.refusal.message() + "; " + why};
+  return header;
+}
+
+Result<SharedContainer> open_npy(const SharedContent& content) {
+  ISOBIT_ASSIGN_OR_RETURN(SharedContent whole, FileContent::load(content));
+  const std::string_view text(reinterpret_cast<const char*>(whole->data()), whole->size_bytes());
+  ISOBIT_ASSIGN_OR_RETURN(NpyHeader header, parse_npy_header(text, whole->size_bytes(), whole->name()));
+  return SharedContainer(std::make_shared<NpyContainer>(std::move(whole), std::move(header)));
+}
 
 Result<Array> parse_npy(const void* data, size_t size_bytes, const std::string& name) {
   return without_exceptions(name, [&] { return parse(static_cast<const char*>(data), size_bytes, name); });

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "io/container.h"
 
@@ -13,6 +15,7 @@ namespace isobit {
 namespace {
 
 constexpr std::string_view kSuffix = ".npy";
+constexpr uint64_t kChunk = uint64_t{1} << 20;
 constexpr size_t kSmallestArchive = 22;  // the record that ends the directory, and nothing else
 
 struct ZipError {
@@ -41,7 +44,6 @@ Status invalid(const std::string& name, const std::string& text) {
 // Unpacks one entry. The size in the directory is a claim: memory grows with what is really unpacked.
 Result<std::vector<std::byte>> unpack(zip_t* archive, zip_uint64_t index, uint64_t claimed_size,
                                       const std::string& what) {
-  constexpr uint64_t kChunk = uint64_t{1} << 20;
   const EntryFile file(zip_fopen_index(archive, index, 0));
   if (!file) return invalid(what, std::string("cannot be unpacked: ") + zip_strerror(archive));
   std::vector<std::byte> content;
@@ -62,50 +64,127 @@ Result<std::vector<std::byte>> unpack(zip_t* archive, zip_uint64_t index, uint64
   }
 }
 
-Result<ArrayFile> parse(const void* data, size_t size_bytes, const std::string& name) {
+// The header of the npy in an entry, without what follows it.
+Result<NpyHeader> read_header(zip_t* archive, zip_uint64_t index, uint64_t claimed_size, const std::string& what) {
+  const EntryFile file(zip_fopen_index(archive, index, 0));
+  if (!file) return invalid(what, std::string("cannot be unpacked: ") + zip_strerror(archive));
+  std::string text;
+  const auto read_until = [&](uint64_t end) -> Status {
+    while (text.size() < end) {
+      const size_t old_size = text.size();
+      text.resize(old_size + static_cast<size_t>(std::min(end - old_size, kChunk)));
+      const zip_int64_t count = zip_fread(file.get(), text.data() + old_size, text.size() - old_size);
+      text.resize(old_size + static_cast<size_t>(std::max<zip_int64_t>(count, 0)));
+      if (count < 0)
+        return invalid(what, std::string("cannot be unpacked: ") + zip_error_strerror(zip_file_get_error(file.get())));
+      if (count == 0) break;
+    }
+    return {};
+  };
+  ISOBIT_RETURN_IF_ERROR(read_until(std::min<uint64_t>(kNpyPreambleBytes, claimed_size)));
+  ISOBIT_ASSIGN_OR_RETURN(const uint64_t header_bytes, npy_header_bytes(text, claimed_size, what));
+  ISOBIT_RETURN_IF_ERROR(read_until(header_bytes));
+  if (text.size() < header_bytes) return invalid(what, "ends inside the npy header");
+  return parse_npy_header(text, claimed_size, what);
+}
+
+class NpzContainer : public Container {
+ public:
+  NpzContainer(SharedContent content, Archive archive) : content_(std::move(content)), archive_(std::move(archive)) {}
+
+  Status read_directory() {
+    const zip_int64_t count = zip_get_num_entries(archive_.get(), 0);
+    for (zip_uint64_t i = 0; i < static_cast<zip_uint64_t>(count); ++i) ISOBIT_RETURN_IF_ERROR(add_entry(i));
+    if (has_array_ || entries.empty()) return finish(content_->name());
+    std::vector<std::string> names;
+    for (const ArrayEntry& entry : entries) names.push_back(entry.name);
+    const FileKind kind = kind_of_archive(names);
+    if (kind != FileKind::kZip) return refuse_kind(kind, *content_);
+    return invalid(content_->name(),
+                   "zip entry " + in_quotes(names[0]) + " is not an array (.npy), and none of the others is one");
+  }
+
+  [[nodiscard]] Result<Array> read(size_t index) const override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::string what = label(entries[index].name);
+    zip_stat_t entry;
+    if (zip_stat_index(archive_.get(), places[index], 0, &entry) != 0) return invalid(what, "is damaged");
+    ISOBIT_ASSIGN_OR_RETURN(const std::vector<std::byte> content,
+                            unpack(archive_.get(), places[index], entry.size, what));
+    return parse_npy(content.data(), content.size(), what);
+  }
+
+ private:
+  [[nodiscard]] std::string label(const std::string& array) const {
+    return content_->name() + ": array " + in_quotes(array);
+  }
+
+  Status add_entry(zip_uint64_t index) {
+    zip_stat_t entry;
+    constexpr zip_uint64_t kWanted = ZIP_STAT_NAME | ZIP_STAT_SIZE | ZIP_STAT_COMP_METHOD | ZIP_STAT_ENCRYPTION_METHOD;
+    if (zip_stat_index(archive_.get(), index, 0, &entry) != 0 || (entry.valid & kWanted) != kWanted) {
+      return invalid(content_->name(), "zip entry " + std::to_string(index) + " is damaged");
+    }
+    std::string name = entry.name;
+    if (name.ends_with('/')) return {};  // a folder
+    const bool is_array = name.ends_with(kSuffix);
+    if (is_array) name.resize(name.size() - kSuffix.size());
+    const std::string what = label(name);
+    NpyHeader header;
+    const auto refuse = [&header](std::string type, const std::string& why) {
+      header.type = std::move(type);
+      header.refusal = {StatusCode::kUnsupported, why};
+    };
+    if (!is_array) {
+      refuse("no npy", content_->name() + ": zip entry " + in_quotes(name) + " is not an array (.npy)");
+    } else if (entry.encryption_method != ZIP_EM_NONE) {
+      refuse("encrypted", what + " is encrypted");
+    } else if (entry.comp_method != ZIP_CM_STORE && entry.comp_method != ZIP_CM_DEFLATE) {
+      const std::string method = "zip compression method " + std::to_string(entry.comp_method);
+      refuse(method, what + ": " + method + "; known are 0 (stored) and 8 (deflated)");
+    } else {
+      ISOBIT_ASSIGN_OR_RETURN(header, read_header(archive_.get(), index, entry.size, what));
+    }
+    has_array_ = has_array_ || is_array;
+    add({std::move(name), std::move(header.type), header.dtype, std::move(header.shape),
+         entry.size - header.size_bytes},
+        std::move(header.refusal), index);
+    return {};
+  }
+
+  SharedContent content_;
+  Archive archive_;           // reads content_
+  mutable std::mutex mutex_;  // of archive_
+  bool has_array_ = false;
+};
+
+/// `content` is in memory, and must outlive the archive.
+Result<Archive> open_archive(const FileContent& content) {
+  const std::string& name = content.name();
   // libzip takes no bytes at all for an archive without entries.
-  if (size_bytes < kSmallestArchive) return invalid(name, "not a whole zip archive: it is too short");
+  if (content.size_bytes() < kSmallestArchive) return invalid(name, "not a whole zip archive: it is too short");
   ZipError error;
-  Source source(zip_source_buffer_create(data, size_bytes, 0, &error.error));
+  Source source(zip_source_buffer_create(content.data(), content.size_bytes(), 0, &error.error));
   if (!source) return invalid(name, error.text());
-  const Archive archive(zip_open_from_source(source.get(), ZIP_RDONLY | ZIP_CHECKCONS, &error.error));
+  Archive archive(zip_open_from_source(source.get(), ZIP_RDONLY | ZIP_CHECKCONS, &error.error));
   if (!archive) {
     const bool twice = zip_error_code_zip(&error.error) == ZIP_ER_EXISTS;
     return invalid(name, twice ? "two arrays have the same name" : "not a whole zip archive: " + error.text());
   }
   (void)source.release();  // the archive owns it now
-
-  ArrayFile file;
-  const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
-  for (zip_uint64_t i = 0; i < static_cast<zip_uint64_t>(count); ++i) {
-    zip_stat_t entry;
-    constexpr zip_uint64_t kWanted = ZIP_STAT_NAME | ZIP_STAT_SIZE | ZIP_STAT_COMP_METHOD | ZIP_STAT_ENCRYPTION_METHOD;
-    if (zip_stat_index(archive.get(), i, 0, &entry) != 0 || (entry.valid & kWanted) != kWanted) {
-      return invalid(name, "zip entry " + std::to_string(i) + " is damaged");
-    }
-    std::string array_name = entry.name;
-    if (array_name.size() < kSuffix.size() ||
-        array_name.compare(array_name.size() - kSuffix.size(), kSuffix.size(), kSuffix) != 0) {
-      return invalid(name, "zip entry " + in_quotes(array_name) +
-                               " is not an array (.npy); if this is a PyTorch checkpoint, save it as safetensors");
-    }
-    array_name.resize(array_name.size() - kSuffix.size());
-    const std::string what = name + ": array " + in_quotes(array_name);
-    if (entry.encryption_method != ZIP_EM_NONE) return Status(StatusCode::kUnsupported, what + " is encrypted");
-    if (entry.comp_method != ZIP_CM_STORE && entry.comp_method != ZIP_CM_DEFLATE) {
-      return Status(StatusCode::kUnsupported, what + ": zip compression method " + std::to_string(entry.comp_method) +
-                                                  "; known are 0 (stored) and 8 (deflated)");
-    }
-    if (file.arrays.count(array_name) != 0) return invalid(name, "two arrays have the same name");
-    ISOBIT_ASSIGN_OR_RETURN(const std::vector<std::byte> content, unpack(archive.get(), i, entry.size, what));
-    ISOBIT_ASSIGN_OR_RETURN(Array array, parse_npy(content.data(), content.size(), what));
-    file.arrays.emplace(std::move(array_name), std::move(array));
-  }
-  return file;
+  return archive;
 }
 
-Status add_entry(zip_t* archive, const std::string& name, const std::vector<std::byte>& content,
-                 const std::string& what) {
+Result<SharedContainer> open(const SharedContent& content) {
+  ISOBIT_ASSIGN_OR_RETURN(SharedContent whole, FileContent::load(content));
+  ISOBIT_ASSIGN_OR_RETURN(Archive archive, open_archive(*whole));
+  const auto container = std::make_shared<NpzContainer>(std::move(whole), std::move(archive));
+  ISOBIT_RETURN_IF_ERROR(container->read_directory());
+  return SharedContainer(container);
+}
+
+Status write_entry(zip_t* archive, const std::string& name, const std::vector<std::byte>& content,
+                   const std::string& what) {
   const auto failed = [&] { return Status(StatusCode::kInvalidArgument, what + ": " + zip_strerror(archive)); };
   Source source(zip_source_buffer(archive, content.data(), content.size(), 0));
   if (!source) return failed();
@@ -146,7 +225,7 @@ Result<std::vector<std::byte>> encode(const std::map<std::string, Array>& arrays
     }
     ISOBIT_ASSIGN_OR_RETURN(std::vector<std::byte> content, encode_npy(array, entry));
     contents.push_back(std::move(content));
-    ISOBIT_RETURN_IF_ERROR(add_entry(archive.get(), name, contents.back(), entry));
+    ISOBIT_RETURN_IF_ERROR(write_entry(archive.get(), name, contents.back(), entry));
   }
   if (zip_close(archive.get()) != 0) return Status(StatusCode::kIo, what + ": " + zip_strerror(archive.get()));
   (void)archive.release();  // zip_close freed it
@@ -167,8 +246,25 @@ Result<std::vector<std::byte>> encode(const std::map<std::string, Array>& arrays
 
 }  // namespace
 
+Result<SharedContainer> open_npz(const SharedContent& content) { return open(content); }
+
+Result<std::vector<std::string>> names_in_archive(const SharedContent& content) {
+  ISOBIT_ASSIGN_OR_RETURN(const SharedContent whole, FileContent::load(content));
+  ISOBIT_ASSIGN_OR_RETURN(const Archive archive, open_archive(*whole));
+  std::vector<std::string> names;
+  const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
+  for (zip_uint64_t i = 0; i < static_cast<zip_uint64_t>(count); ++i) {
+    const char* name = zip_get_name(archive.get(), i, 0);
+    if (name != nullptr) names.emplace_back(name);
+  }
+  return names;
+}
+
 Result<ArrayFile> parse_npz(const void* data, size_t size_bytes, const std::string& name) {
-  return without_exceptions(name, [&] { return parse(data, size_bytes, name); });
+  return without_exceptions(name, [&]() -> Result<ArrayFile> {
+    ISOBIT_ASSIGN_OR_RETURN(const SharedContainer container, open(FileContent::view(data, size_bytes, name)));
+    return read_all(*container);
+  });
 }
 
 Result<std::vector<std::byte>> encode_npz(const std::map<std::string, Array>& arrays, const std::string& what) {

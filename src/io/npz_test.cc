@@ -101,8 +101,10 @@ TEST(Npz, RoundTripsNoArrays) {
 TEST(Npz, RefusesOtherArchives) {
   const std::string array = as_string(*encode_npy(iota_f32({2}), "out"));
   expect_refused("PK\x03\x04", StatusCode::kInvalidFile, "test.npz: not a whole zip archive");
-  expect_refused(zip_of({{"archive/data.pkl", "x"}}), StatusCode::kInvalidFile,
-                 "zip entry 'archive/data.pkl' is not an array");
+  expect_refused(zip_of({{"archive/data.pkl", "x"}}), StatusCode::kUnsupported, "test.npz: is a PyTorch checkpoint");
+  expect_refused(zip_of({{"README", "x"}}), StatusCode::kInvalidFile, "zip entry 'README' is not an array");
+  expect_refused(zip_of({{"README", "x"}, {"a.npy", array}}), StatusCode::kUnsupported,
+                 "zip entry 'README' is not an array");
   expect_refused(zip_of({{"a.npy", "x"}}), StatusCode::kInvalidFile,
                  "test.npz: array 'a': does not begin with the npy magic");
   std::string twice = zip_of({{"a.npy", array}, {"b.npy", array}});

@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "io/container.h"
 
@@ -28,6 +29,14 @@ constexpr DtypeName kDtypeNames[] = {
     {"I8", Dtype::kS8},   {"U8", Dtype::kU8},     {"I16", Dtype::kS16}, {"U16", Dtype::kU16},
     {"I32", Dtype::kS32}, {"U32", Dtype::kU32},   {"I64", Dtype::kS64}, {"BOOL", Dtype::kU8},
 };  // BOOL last: the writer takes the first name of a dtype
+
+struct OtherType {
+  const char* name;
+  uint64_t bits;  // of an element
+};
+constexpr OtherType kOtherTypes[] = {{"F4", 4},      {"F6_E2M3", 6},     {"F6_E3M2", 6},     {"F8_E4M3", 8},
+                                     {"F8_E5M2", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F8_E8M0", 8},
+                                     {"U64", 64},    {"C64", 64},        {"C128", 128}};
 
 Status invalid(const std::string& name, const std::string& text) {
   return {StatusCode::kInvalidFile, name + ": " + text};
@@ -135,98 +144,182 @@ class HeaderReader {
   std::string key_;
 };
 
-struct Span {
-  uint64_t begin = 0;
-  uint64_t end = 0;
-  const std::string* name = nullptr;
-};
-
-// Fills dtype and shape of `array`, and checks them against the offsets.
-Status read_entry(const Entry& entry, uint64_t data_bytes, const std::string& what, Array& array, Span& span) {
+/// Begin and end of a tensor in the data; `out` gets its type and shape, checked against them.
+Result<std::pair<uint64_t, uint64_t>> read_entry(const Entry& entry, uint64_t data_bytes, const std::string& what,
+                                                 ArrayEntry& out, Status& refusal) {
   if (!entry.dtype || !entry.shape || !entry.offsets) {
     return invalid(what, std::string("has no '") + (!entry.dtype   ? "dtype'"
                                                     : !entry.shape ? "shape'"
                                                                    : "data_offsets'"));
   }
-  const auto* known = std::find_if(std::begin(kDtypeNames), std::end(kDtypeNames),
-                                   [&entry](const DtypeName& row) { return row.name == *entry.dtype; });
-  if (known == std::end(kDtypeNames)) {
-    return {StatusCode::kUnsupported, what + ": dtype " + in_quotes(*entry.dtype) +
-                                          " is not one of F16 BF16 F32 F64 I8 U8 I16 U16 I32 U32 I64 BOOL"};
+  std::optional<uint64_t> bits;
+  for (const DtypeName& known : kDtypeNames)
+    if (known.name == *entry.dtype) out.dtype = known.dtype;
+  for (const OtherType& known : kOtherTypes)
+    if (known.name == *entry.dtype) bits = known.bits;
+  if (out.dtype) {
+    bits = 8 * size_in_bytes(*out.dtype);
+  } else {
+    refusal = {StatusCode::kUnsupported, what + ": dtype " + in_quotes(*entry.dtype) +
+                                             " is not one of F16 BF16 F32 F64 I8 U8 I16 U16 I32 U32 I64 BOOL"};
   }
-  array.dtype = known->dtype;
-  // A dimension of 2^63 or more becomes negative, which array_size_bytes refuses.
-  array.shape.assign(entry.shape->begin(), entry.shape->end());
+  out.type = *entry.dtype;
+  // A dimension of 2^63 or more becomes negative, which stored_size_bytes refuses.
+  out.shape.assign(entry.shape->begin(), entry.shape->end());
   if (entry.offsets->size() != 2) {
     return invalid(what, "'data_offsets' has " + std::to_string(entry.offsets->size()) + " numbers, not 2");
   }
-  span.begin = (*entry.offsets)[0];
-  span.end = (*entry.offsets)[1];
-  if (span.begin > span.end || span.end > data_bytes) {
-    return invalid(what, "data_offsets [" + std::to_string(span.begin) + ", " + std::to_string(span.end) +
+  const uint64_t begin = (*entry.offsets)[0], end = (*entry.offsets)[1];
+  if (begin > end || end > data_bytes) {
+    return invalid(what, "data_offsets [" + std::to_string(begin) + ", " + std::to_string(end) +
                              "] do not lie in the file's " + std::to_string(data_bytes) + " bytes of data");
   }
-  const std::optional<size_t> needed = array_size_bytes(array.dtype, array.shape);
-  if (!needed || *needed != span.end - span.begin) {
-    return invalid(what, "shape " + shape_text(array.shape) + " of " + *entry.dtype + " needs " +
+  out.size_bytes = end - begin;
+  const std::optional<uint64_t> needed = stored_size_bytes(bits.value_or(8), out.shape);
+  if (!needed || (bits && *needed != out.size_bytes)) {
+    return invalid(what, "shape " + shape_text(out.shape) + " of " + *entry.dtype + " needs " +
                              (needed ? std::to_string(*needed) : "2^63 or more") + " bytes, but data_offsets span " +
-                             std::to_string(span.end - span.begin));
+                             std::to_string(out.size_bytes));
   }
-  return {};
+  return std::pair{begin, end};
 }
 
-Result<ArrayFile> parse(const char* data, size_t size_bytes, const std::string& name) {
-  if (size_bytes < kLengthBytes) return invalid(name, "ends before the length of the safetensors header");
-  uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, data, kLengthBytes);
-  const uint64_t limit = std::min<uint64_t>(size_bytes - kLengthBytes, kMaxHeaderBytes);
-  if (header_bytes > limit) {
-    return invalid(name, "safetensors header of " + std::to_string(header_bytes) + " bytes; at most " +
-                             std::to_string(limit) + " are possible");
-  }
-  const char* header = data + kLengthBytes;
-  // The JSON library takes a zero byte for the end and skips a byte order mark.
-  if (header_bytes == 0 || header[0] != '{' || std::memchr(header, 0, header_bytes) != nullptr) {
-    return invalid(name, "the safetensors header does not begin with '{' or holds a zero byte");
-  }
-  HeaderReader reader;
-  if (!nlohmann::json::sax_parse(header, header + header_bytes, &reader)) return invalid(name, reader.error);
+class SafetensorsContainer : public Container {
+ public:
+  explicit SafetensorsContainer(SharedContent content) : content_(std::move(content)) {}
 
-  const char* elements = header + header_bytes;
-  const uint64_t data_bytes = size_bytes - kLengthBytes - header_bytes;
-  ArrayFile file;
-  file.metadata = std::move(reader.metadata);
-  std::vector<Span> spans;
-  spans.reserve(reader.entries.size());
-  for (const auto& [tensor, entry] : reader.entries) {
-    Array array;
-    Span span;
-    ISOBIT_RETURN_IF_ERROR(read_entry(entry, data_bytes, name + ": tensor " + in_quotes(tensor), array, span));
-    span.name = &file.arrays.emplace(tensor, std::move(array)).first->first;
-    spans.push_back(span);
-  }
-  std::sort(spans.begin(), spans.end(),
-            [](const Span& a, const Span& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
-  uint64_t position = 0;
-  for (const Span& span : spans) {
-    if (span.begin != position) {
-      return invalid(name, "tensor " + in_quotes(*span.name) + " begins at " + std::to_string(span.begin) +
-                               ", but the tensor before it ends at " + std::to_string(position));
+  Status read_directory() {
+    const std::string& name = content_->name();
+    HeaderReader reader;
+    ISOBIT_ASSIGN_OR_RETURN(const uint64_t begin, read_header(reader));
+    const uint64_t data_bytes = content_->size_bytes() - begin;
+    metadata = std::move(reader.metadata);
+    std::vector<std::pair<std::pair<uint64_t, uint64_t>, const std::string*>> spans;
+    spans.reserve(reader.entries.size());
+    for (const auto& [tensor, entry] : reader.entries) {
+      ArrayEntry out;
+      Status refusal;
+      out.name = tensor;
+      ISOBIT_ASSIGN_OR_RETURN(const auto span,
+                              read_entry(entry, data_bytes, name + ": tensor " + in_quotes(tensor), out, refusal));
+      spans.emplace_back(span, &tensor);
+      add(std::move(out), std::move(refusal), begin + span.first);
     }
-    position = span.end;
+    std::sort(spans.begin(), spans.end());
+    uint64_t position = 0;
+    for (const auto& [span, tensor] : spans) {
+      if (span.first != position) {
+        return invalid(name, "tensor " + in_quotes(*tensor) + " begins at " + std::to_string(span.first) +
+                                 ", but the tensor before it ends at " + std::to_string(position));
+      }
+      position = span.second;
+    }
+    if (position != data_bytes) {
+      return invalid(name, "the tensors end at " + std::to_string(position) + ", but the file has " +
+                               std::to_string(data_bytes) + " bytes of data");
+    }
+    return finish(name);
   }
-  if (position != data_bytes) {
-    return invalid(name, "the tensors end at " + std::to_string(position) + ", but the file has " +
-                             std::to_string(data_bytes) + " bytes of data");
+
+  [[nodiscard]] Result<Array> read(size_t index) const override {
+    Array array;
+    array.dtype = *entries[index].dtype;
+    array.shape = entries[index].shape;
+    array.bytes.resize(entries[index].size_bytes);
+    ISOBIT_RETURN_IF_ERROR(content_->read(places[index], array.bytes.data(), array.bytes.size()));
+    return array;
   }
-  // Only now, when the spans are known not to overlap: together they are no larger than the file.
-  for (const Span& span : spans) {
-    std::vector<std::byte>& bytes = file.arrays.at(*span.name).bytes;
-    bytes.resize(span.end - span.begin);
-    if (!bytes.empty()) std::memcpy(bytes.data(), elements + span.begin, bytes.size());
+
+ private:
+  /// Where the data begin.
+  Result<uint64_t> read_header(HeaderReader& reader) const {
+    const std::string& name = content_->name();
+    if (content_->size_bytes() < kLengthBytes) return invalid(name, "ends before the length of the safetensors header");
+    uint64_t header_bytes = 0;
+    ISOBIT_RETURN_IF_ERROR(content_->read(0, &header_bytes, kLengthBytes));
+    const uint64_t limit = std::min<uint64_t>(content_->size_bytes() - kLengthBytes, kMaxHeaderBytes);
+    if (header_bytes > limit) {
+      return invalid(name, "safetensors header of " + std::to_string(header_bytes) + " bytes; at most " +
+                               std::to_string(limit) + " are possible");
+    }
+    std::string header(header_bytes, '\0');
+    ISOBIT_RETURN_IF_ERROR(content_->read(kLengthBytes, header.data(), header_bytes));
+    // The JSON library takes a zero byte for the end and skips a byte order mark.
+    if (!header.starts_with('{') || header.find('\0') != std::string::npos) {
+      return invalid(name, "the safetensors header does not begin with '{' or holds a zero byte");
+    }
+    if (!nlohmann::json::sax_parse(header.begin(), header.end(), &reader)) return invalid(name, reader.error);
+    return kLengthBytes + header_bytes;
   }
-  return file;
+
+  SharedContent content_;
+};
+
+Result<SharedContainer> open(const SharedContent& content) {
+  const auto container = std::make_shared<SafetensorsContainer>(content);
+  ISOBIT_RETURN_IF_ERROR(container->read_directory());
+  return SharedContainer(container);
 }
+
+/// The files of an index; places are their numbers.
+class ShardsContainer : public Container {
+ public:
+  explicit ShardsContainer(std::string path) : path_(std::move(path)) {}
+
+  Status read_directory(std::string_view text) {
+    const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const auto map = json.is_object() ? json.find("weight_map") : json.end();
+    if (!json.is_object() || map == json.end() || !map->is_object() || map->empty())
+      return invalid(path_, "no object 'weight_map' that names tensors and their files");
+    std::map<std::string, std::set<std::string>> shards;
+    for (const auto& [tensor, file] : map->items()) {
+      // A name with a folder in it could be any file of this machine.
+      if (!file.is_string() || file.get_ref<const std::string&>().find('/') != std::string::npos)
+        return invalid(path_, "tensor " + in_quotes(tensor) + " is in the file " +
+                                  in_quotes(file.is_structured() ? file.type_name() : file.dump()) +  // dump() recurses
+                                  ", must be the name of a file in the same folder");
+      shards[file.get<std::string>()].insert(tensor);
+    }
+    for (const auto& [shard, tensors] : shards) ISOBIT_RETURN_IF_ERROR(add_shard(shard, tensors));
+    return finish(path_);
+  }
+
+  [[nodiscard]] Result<Array> read(size_t index) const override {
+    const Container& shard = *shards_[places[index]];
+    return shard.read(*shard.find(entries[index].name));
+  }
+
+ private:
+  Status add_shard(const std::string& shard, const std::set<std::string>& tensors) {
+    const std::string shard_path = (std::filesystem::path(path_).parent_path() / shard).string();
+    const Result<SharedContent> content = FileContent::open(shard_path);
+    if (!content.ok()) {
+      return {content.status().code(), path_ + ": the shard " + in_quotes(shard) + ", of " +
+                                           std::to_string(tensors.size()) + " tensors such as " +
+                                           in_quotes(*tensors.begin()) + ": " + content.status().message()};
+    }
+    ISOBIT_ASSIGN_OR_RETURN(const FileKind kind, kind_of(*content));
+    if (kind != FileKind::kSafetensors) {
+      const Status refusal = refuse_kind(kind, **content);
+      return {refusal.code(), path_ + ": the shard " + in_quotes(shard) + ": " + refusal.message()};
+    }
+    ISOBIT_ASSIGN_OR_RETURN(SharedContainer file, open(*content));
+    for (const std::string& tensor : tensors)
+      if (!file->find(tensor))
+        return invalid(path_, "tensor " + in_quotes(tensor) + " is missing in " + in_quotes(shard));
+    for (size_t i = 0; i < file->entries.size(); ++i) {
+      const ArrayEntry& entry = file->entries[i];
+      if (!tensors.contains(entry.name))
+        return invalid(path_, "'weight_map' does not name tensor " + in_quotes(entry.name) + " of " + in_quotes(shard));
+      add(entry, file->refusals[i], shards_.size());
+    }
+    shards_.push_back(std::move(file));
+    return {};
+  }
+
+  std::string path_;
+  std::vector<SharedContainer> shards_;
+};
 
 std::string json_string(const std::string& text) { return nlohmann::json(text).dump(); }
 
@@ -282,42 +375,20 @@ Result<std::vector<std::byte>> encode(const ArrayFile& file, const std::string& 
 
 }  // namespace
 
-Result<ArrayFile> parse_safetensors(const void* data, size_t size_bytes, const std::string& name) {
-  return without_exceptions(name, [&] { return parse(static_cast<const char*>(data), size_bytes, name); });
+Result<SharedContainer> open_safetensors(const SharedContent& content) { return open(content); }
+
+Result<SharedContainer> open_shards(const SharedContent& content) {
+  ISOBIT_ASSIGN_OR_RETURN(const std::string text, content->beginning(content->size_bytes()));
+  const auto container = std::make_shared<ShardsContainer>(content->name());
+  ISOBIT_RETURN_IF_ERROR(container->read_directory(text));
+  return SharedContainer(container);
 }
 
-Result<ArrayFile> load_shards(const void* data, size_t size_bytes, const std::string& path) {
-  const auto invalid_index = [&path](const std::string& what) {
-    return Status(StatusCode::kInvalidFile, path + ": " + what);
-  };
-  const auto* text = static_cast<const char*>(data);
-  const auto json = nlohmann::json::parse(text, text + size_bytes, nullptr, /*allow_exceptions=*/false);
-  const auto map = json.is_object() ? json.find("weight_map") : json.end();
-  if (!json.is_object() || map == json.end() || !map->is_object() || map->empty())
-    return invalid_index("no object 'weight_map' that names tensors and their files");
-  std::map<std::string, std::set<std::string>> shards;
-  for (const auto& [tensor, file] : map->items()) {
-    // A name with a folder in it could be any file of this machine.
-    if (!file.is_string() || file.get_ref<const std::string&>().find('/') != std::string::npos)
-      return invalid_index("tensor " + in_quotes(tensor) + " is in the file " +
-                           in_quotes(file.is_structured() ? file.type_name() : file.dump()) +  // dump() recurses
-                           ", must be the name of a file in the same folder");
-    shards[file.get<std::string>()].insert(tensor);
-  }
-  ArrayFile out;
-  for (const auto& [shard, tensors] : shards) {
-    const std::string shard_path = (std::filesystem::path(path).parent_path() / shard).string();
-    ISOBIT_ASSIGN_OR_RETURN(const std::vector<std::byte> content, read_file(shard_path));
-    ISOBIT_ASSIGN_OR_RETURN(ArrayFile file, parse_safetensors(content.data(), content.size(), shard_path));
-    for (const std::string& tensor : tensors)
-      if (!file.arrays.contains(tensor))
-        return invalid_index("tensor " + in_quotes(tensor) + " is missing in " + in_quotes(shard));
-    for (const auto& [tensor, array] : file.arrays)
-      if (!tensors.contains(tensor))
-        return invalid_index("'weight_map' does not name tensor " + in_quotes(tensor) + " of " + in_quotes(shard));
-    out.arrays.merge(file.arrays);
-  }
-  return out;
+Result<ArrayFile> parse_safetensors(const void* data, size_t size_bytes, const std::string& name) {
+  return without_exceptions(name, [&]() -> Result<ArrayFile> {
+    ISOBIT_ASSIGN_OR_RETURN(const SharedContainer container, open(FileContent::view(data, size_bytes, name)));
+    return read_all(*container);
+  });
 }
 
 Result<std::vector<std::byte>> encode_safetensors(const ArrayFile& file, const std::string& what) {

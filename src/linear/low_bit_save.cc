@@ -172,9 +172,14 @@ Status save_low_bit(const std::string& path, const LowBitFile& file) {
 }
 
 Result<LowBitFile> load_low_bit(const std::string& path) {
-  return without_refusal(path, [&]() -> Result<LowBitFile> {
-    ISOBIT_ASSIGN_OR_RETURN(ArrayFile file, load_arrays(path));
-    return content_of(path, std::move(file));
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::open(path));
+  return load_low_bit(file);
+}
+
+Result<LowBitFile> load_low_bit(const ArrayReader& file) {
+  return without_refusal(file.name(), [&]() -> Result<LowBitFile> {
+    ISOBIT_ASSIGN_OR_RETURN(ArrayFile arrays, file.read_all());
+    return content_of(file.name(), std::move(arrays));
   });
 }
 

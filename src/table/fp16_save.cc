@@ -157,10 +157,15 @@ Status save_fp16_table(const std::string& path, const Fp16Table& table) {
 }
 
 Result<Fp16Table> load_fp16_table(const std::string& path) {
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::open(path));
+  return load_fp16_table(file);
+}
+
+Result<Fp16Table> load_fp16_table(const ArrayReader& file) {
   const DefaultFloatMode mode;
-  return without_refusal(path, [&]() -> Result<Fp16Table> {
-    ISOBIT_ASSIGN_OR_RETURN(ArrayFile file, load_arrays(path));
-    return table_of(path, std::move(file));
+  return without_refusal(file.name(), [&]() -> Result<Fp16Table> {
+    ISOBIT_ASSIGN_OR_RETURN(ArrayFile arrays, file.read_all());
+    return table_of(file.name(), std::move(arrays));
   });
 }
 

@@ -270,8 +270,8 @@ Result<Outcome> compare(const CompareOptions& options) {
     return Status(StatusCode::kInvalidArgument, format("--part %g: expected a number of codes above 0", options.part));
   }
   ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
-  ISOBIT_ASSIGN_OR_RETURN(const bool first_is_integer, is_integer_model(options.float_model));
-  if (first_is_integer) {
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayReader float_file, ArrayReader::open(options.float_model));
+  if (is_integer_model(float_file)) {
     return Status(StatusCode::kInvalidArgument, options.float_model +
                                                     ": is an integer model; give the float model first, then the "
                                                     "integer one");
@@ -280,7 +280,7 @@ Result<Outcome> compare(const CompareOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(options.fixed_model, prefix));
   FloatModelOptions source = options.source;
   if (source.layer.empty()) source.layer.push_back(model.parameters().name);
-  ISOBIT_ASSIGN_OR_RETURN(const FloatModel float_model, load_float_model(options.float_model, source));
+  ISOBIT_ASSIGN_OR_RETURN(const FloatModel float_model, load_float_model(float_file, source));
   const GruWeights& weights = float_model.weights;
   ISOBIT_RETURN_IF_ERROR(check_same_shape(weights, model, options));
   ISOBIT_ASSIGN_OR_RETURN(const auto files, find_data_files(options.data));

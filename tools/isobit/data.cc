@@ -85,11 +85,12 @@ Result<SequenceShape> sequence_shape(const Array& array, int64_t channels, const
 }
 
 Status for_each_array(const std::string& path, int64_t channels, const std::function<Status(const Sequences&)>& use) {
-  ISOBIT_ASSIGN_OR_RETURN(ArrayFile file, load_arrays(path));
-  if (file.arrays.empty()) return {StatusCode::kInvalidFile, path + ": the file holds no array"};
-  for (auto& [name, array] : file.arrays) {
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::open(path));
+  if (file.entries().empty()) return {StatusCode::kInvalidFile, path + ": the file holds no array"};
+  for (const ArrayEntry& entry : file.entries()) {
     Sequences sequences;
-    sequences.name = array_label(path, name);
+    sequences.name = array_label(path, entry.name);
+    ISOBIT_ASSIGN_OR_RETURN(Array array, file.read(entry.name));
     ISOBIT_ASSIGN_OR_RETURN(const SequenceShape shape, sequence_shape(array, channels, sequences.name));
     sequences.steps = shape.steps;
     sequences.batch = shape.batch;

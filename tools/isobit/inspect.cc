@@ -175,13 +175,13 @@ void describe_layer(const GruModel& model, int64_t index, Value& layers, std::st
   layers.add(std::move(json));
 }
 
-Result<Outcome> inspect_integer(const InspectOptions& options) {
+Result<Outcome> inspect_integer(const InspectOptions& options, const ArrayReader& file) {
   std::vector<GruModel> models;
   if (options.source.layer.empty()) {
-    ISOBIT_ASSIGN_OR_RETURN(models, GruModel::load_all(options.file));
+    ISOBIT_ASSIGN_OR_RETURN(models, GruModel::load_all(file));
   } else {
     ISOBIT_ASSIGN_OR_RETURN(const std::string prefix, gru_prefix(options.source));
-    ISOBIT_ASSIGN_OR_RETURN(GruModel model, GruModel::load(options.file, prefix));
+    ISOBIT_ASSIGN_OR_RETURN(GruModel model, GruModel::load(file, prefix));
     models.push_back(std::move(model));
   }
   Outcome out;
@@ -220,61 +220,79 @@ Result<Outcome> inspect_integer(const InspectOptions& options) {
   return out;
 }
 
-Result<Outcome> inspect_float(const InspectOptions& options) {
-  std::vector<std::string> prefixes;
-  if (options.source.layer.empty()) {
-    ISOBIT_ASSIGN_OR_RETURN(prefixes, list_grus(options.file));
-  } else {
-    ISOBIT_ASSIGN_OR_RETURN(const std::string prefix, gru_prefix(options.source));
-    prefixes.push_back(prefix);
+void describe_float(const FloatModel& model, Value& grus, std::string& text) {
+  const GruWeights& weights = model.weights;
+  Value gru = Value::object();
+  gru.set("name", weights.name).set("directions", weights.directions);
+  gru.set("input_size", weights.input_size()).set("hidden_size", weights.hidden_size());
+  gru.set("output_size", weights.output_size());
+  set_assumptions(model, gru);
+  gru.set("source_hash", weights.source_hash);
+  text += "\n" + gru_text(weights.name, weights.layer_count(), weights.directions, weights.input_size(),
+                          weights.output_size());
+  text += "\n" + assumptions_text(model) + "source " + weights.source_hash + "\n";
+  Value layers = Value::array();
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    const GruLayerWeights& layer = weights.layers[i];
+    const std::string label = layer_label(static_cast<int64_t>(i), weights.directions);
+    const std::vector<int64_t> w = {3 * layer.hidden_size, layer.input_size};
+    const std::vector<int64_t> r = {3 * layer.hidden_size, layer.hidden_size};
+    const size_t parameters = layer.W.size() + layer.R.size() + layer.bw.size() + layer.br.size();
+    Value entry = Value::object();
+    entry.set("layer", label).set("input_size", layer.input_size).set("hidden_size", layer.hidden_size);
+    entry.set("parameters", parameters);
+    layers.add(std::move(entry));
+    text += format("layer %s: W %s, R %s, bw and br [%lld], %zu parameters\n", label.c_str(), shape_text(w).c_str(),
+                   shape_text(r).c_str(), static_cast<long long>(3 * layer.hidden_size), parameters);
   }
+  gru.set("layers", std::move(layers));
+  grus.add(std::move(gru));
+}
+
+/// One GRU that is asked for, or all; what is beside them and no GRU is named.
+Result<Outcome> inspect_float(const InspectOptions& options, const ArrayReader& file) {
   Outcome out;
-  out.json.set("file", options.file).set("kind", "float");
-  out.text = options.file + ": float model, " + count_text(static_cast<int64_t>(prefixes.size()), "GRU") + "\n";
-  if (prefixes.empty()) {
-    return Status(StatusCode::kInvalidFile, options.file +
-                                                ": no GRU found; expected names ending in weight_ih_l0 weight_hh_l0 "
-                                                "or w_ih w_hh, or an integer model of isobit");
-  }
-  Value grus = Value::array();
-  for (const std::string& prefix : prefixes) {
-    FloatModelOptions source = options.source;
-    if (source.layer.empty()) source.layer.push_back(prefix);
-    ISOBIT_ASSIGN_OR_RETURN(const FloatModel model, load_float_model(options.file, source));
-    const GruWeights& weights = model.weights;
-    Value gru = Value::object();
-    gru.set("name", weights.name).set("directions", weights.directions);
-    gru.set("input_size", weights.input_size()).set("hidden_size", weights.hidden_size());
-    gru.set("output_size", weights.output_size());
-    set_assumptions(model, gru);
-    gru.set("source_hash", weights.source_hash);
-    out.text += "\n" + gru_text(weights.name, weights.layer_count(), weights.directions, weights.input_size(),
-                                weights.output_size());
-    out.text += "\n" + assumptions_text(model) + "source " + weights.source_hash + "\n";
-    Value layers = Value::array();
-    for (size_t i = 0; i < weights.layers.size(); ++i) {
-      const GruLayerWeights& layer = weights.layers[i];
-      const std::string label = layer_label(static_cast<int64_t>(i), weights.directions);
-      const std::vector<int64_t> w = {3 * layer.hidden_size, layer.input_size};
-      const std::vector<int64_t> r = {3 * layer.hidden_size, layer.hidden_size};
-      const size_t parameters = layer.W.size() + layer.R.size() + layer.bw.size() + layer.br.size();
-      Value entry = Value::object();
-      entry.set("layer", label).set("input_size", layer.input_size).set("hidden_size", layer.hidden_size);
-      entry.set("parameters", parameters);
-      layers.add(std::move(entry));
-      out.text +=
-          format("layer %s: W %s, R %s, bw and br [%lld], %zu parameters\n", label.c_str(), shape_text(w).c_str(),
-                 shape_text(r).c_str(), static_cast<long long>(3 * layer.hidden_size), parameters);
+  Value grus = Value::array(), others = Value::array();
+  std::string grus_text, others_text;
+  int64_t count = 0;
+  if (!options.source.layer.empty()) {
+    ISOBIT_ASSIGN_OR_RETURN(const FloatModel model, load_float_model(file, options.source));
+    describe_float(model, grus, grus_text);
+    count = 1;
+  } else {
+    ISOBIT_ASSIGN_OR_RETURN(const auto candidates, find_grus(file));
+    const bool alone = candidates.size() == 1;
+    for (const GruCandidate& candidate : candidates) {
+      std::string problem = candidate.problem;
+      if (candidate.is_gru) {
+        const Result<FloatModel> model = load_float_model(file, options.source, candidate.prefix);
+        if (!model.ok() && alone) return model.status();
+        if (model.ok()) {
+          describe_float(*model, grus, grus_text);
+          ++count;
+          continue;
+        }
+        problem = model.status().message();
+        if (problem.starts_with(file.name() + ": ")) problem.erase(0, file.name().size() + 2);
+      }
+      others.add(Value::object().set("name", candidate.prefix).set("problem", problem));
+      others_text += "\nnot a GRU that isobit converts: \"" + escaped(candidate.prefix) + "\"\n  " + problem + "\n";
     }
-    gru.set("layers", std::move(layers));
-    grus.add(std::move(gru));
   }
-  out.json.set("grus", std::move(grus));
+  if (count == 0) {
+    return Status(StatusCode::kInvalidFile,
+                  options.file +
+                      ": no GRU found; expected names ending in weight_ih_l0 weight_hh_l0, weight_ih weight_hh, w_ih "
+                      "w_hh, W R or kernel recurrent_kernel, --layer NAME=W,R,BW,BR, or an integer model of isobit" +
+                      others_text);
+  }
+  out.json.set("file", options.file).set("kind", "float").set("grus", std::move(grus)).set("others", std::move(others));
+  out.text = options.file + ": float model, " + count_text(count, "GRU") + "\n" + grus_text + others_text;
   return out;
 }
 
-Result<Outcome> inspect_table(const InspectOptions& options) {
-  ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, load_fp16_table(options.file));
+Result<Outcome> inspect_table(const ArrayReader& file) {
+  ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, load_fp16_table(file));
   Outcome out;
   out.json = fp16_table_json(table);
   out.text = "FP16 table: " + fp16_table_text(table) + "\n";
@@ -289,28 +307,71 @@ Result<Outcome> inspect_table(const InspectOptions& options) {
   return out;
 }
 
-}  // namespace
-
-Result<Outcome> inspect(const InspectOptions& options) {
-  if (!options.output.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
-  if (is_gguf(options.file)) {
-    const FloatModelOptions& source = options.source;
-    if (source.layer.empty() && source.gate_order.empty() && source.reset.empty()) return inspect_gguf(options);
-    return Status(StatusCode::kInvalidArgument,
-                  options.file + ": is a GGUF file; --layer, --gate-order and --reset are for float models");
+/// Arrays of types that isobit does not read.
+void describe_unread(const ArrayReader& file, Outcome& out) {
+  Value unread = Value::array();
+  std::string text;
+  for (const ArrayEntry& entry : file.entries()) {
+    if (entry.dtype) continue;
+    Value item = Value::object();
+    item.set("name", entry.name).set("type", entry.type).set("shape", shape_json(entry.shape));
+    item.set("bytes", entry.size_bytes);
+    unread.add(std::move(item));
+    text += format("  %-44s %-14s %-12s %12llu bytes\n", escaped(entry.name).c_str(), shape_text(entry.shape).c_str(),
+                   escaped(entry.type).c_str(), static_cast<unsigned long long>(entry.size_bytes));
   }
-  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_arrays(options.file));
-  if (is_low_bit_file(file)) return inspect_low_bit(options);
+  out.json.set("not_read", std::move(unread));
+  if (!text.empty()) out.text += "\narrays of types that isobit does not read\n" + text;
+}
+
+/// Those that are read.
+Result<ArrayFile> read_arrays(const ArrayReader& file) {
+  ArrayFile out;
+  out.metadata = file.metadata();
+  for (const ArrayEntry& entry : file.entries()) {
+    if (!entry.dtype) continue;
+    ISOBIT_ASSIGN_OR_RETURN(Array array, file.read(entry.name));
+    out.arrays.emplace(entry.name, std::move(array));
+  }
+  return out;
+}
+
+bool has_checkpoint(const ArrayReader& file) {
+  return std::any_of(file.entries().begin(), file.entries().end(), [](const ArrayEntry& entry) {
+    return entry.name.ends_with(".qweight") || entry.name.ends_with(".qzeros");
+  });
+}
+
+Result<Outcome> inspect_arrays(const InspectOptions& options, const ArrayReader& file) {
+  if (is_low_bit_file(file)) return inspect_low_bit(options, file);
   if (!options.tensor.empty() || !options.output.empty()) {
     return Status(StatusCode::kInvalidArgument, options.file +
                                                     ": is neither a GGUF file nor low-bit weights; --tensor " +
                                                     options.tensor + " is for those only");
   }
-  if (!list_checkpoint_matrices(file.arrays).empty()) return inspect_checkpoint(options, file);
-  ISOBIT_ASSIGN_OR_RETURN(const bool table, is_fp16_table(options.file));
-  if (table) return inspect_table(options);
-  ISOBIT_ASSIGN_OR_RETURN(const bool integer, is_integer_model(options.file));
-  return integer ? inspect_integer(options) : inspect_float(options);
+  if (has_checkpoint(file)) {
+    ISOBIT_ASSIGN_OR_RETURN(const ArrayFile arrays, read_arrays(file));
+    return inspect_checkpoint(options, arrays);
+  }
+  if (is_fp16_table(file)) return inspect_table(file);
+  return is_integer_model(file) ? inspect_integer(options, file) : inspect_float(options, file);
+}
+
+}  // namespace
+
+Result<Outcome> inspect(const InspectOptions& options) {
+  if (!options.output.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::open(options.file));
+  if (file.gguf() != nullptr) {
+    const FloatModelOptions& source = options.source;
+    if (source.layer.empty() && source.gate_order.empty() && source.layout.empty() && source.reset.empty())
+      return inspect_gguf(options, *file.gguf());
+    return Status(StatusCode::kInvalidArgument,
+                  options.file + ": is a GGUF file; --layer, --gate-order, --layout and --reset are for float models");
+  }
+  ISOBIT_ASSIGN_OR_RETURN(Outcome out, inspect_arrays(options, file));
+  describe_unread(file, out);
+  return out;
 }
 
 }  // namespace isobit::tool

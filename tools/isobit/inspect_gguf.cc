@@ -144,8 +144,7 @@ Result<Outcome> export_tensor(const GgufFile& file, const InspectOptions& option
 
 }  // namespace
 
-Result<Outcome> inspect_gguf(const InspectOptions& options) {
-  ISOBIT_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::load(options.file));
+Result<Outcome> inspect_gguf(const InspectOptions& options, const GgufFile& file) {
   if (!options.tensor.empty() || !options.output.empty()) return export_tensor(file, options);
   Outcome out;
   const GgufValue* entry = file.find_metadata("general.architecture");
@@ -157,6 +156,9 @@ Result<Outcome> inspect_gguf(const InspectOptions& options) {
              (architecture == nullptr ? "not given" : escaped(*architecture)) + ", " +
              std::to_string(file.size_bytes()) + " bytes, tensors aligned to " + std::to_string(file.alignment()) +
              "\n";
+  const std::string split = file.split_text();
+  if (!split.empty()) out.text += split + "\n";
+  out.json.set("split", split.empty() ? Value() : Value(split));
   out.text += "\nmetadata\n";
   out.json.set("metadata", describe_gguf_metadata(file.metadata(), out.text));
   describe_tensors(file, out);

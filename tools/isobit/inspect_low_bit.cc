@@ -62,8 +62,8 @@ Result<Outcome> export_tensor(const LowBitFile& content, const InspectOptions& o
 
 }  // namespace
 
-Result<Outcome> inspect_low_bit(const InspectOptions& options) {
-  ISOBIT_ASSIGN_OR_RETURN(const LowBitFile content, load_low_bit(options.file));
+Result<Outcome> inspect_low_bit(const InspectOptions& options, const ArrayReader& file) {
+  ISOBIT_ASSIGN_OR_RETURN(const LowBitFile content, load_low_bit(file));
   if (!options.tensor.empty()) return export_tensor(content, options);
   Outcome out;
   out.json.set("file", options.file).set("kind", "low_bit");

@@ -5,9 +5,9 @@
 
 namespace isobit::tool {
 
-bool is_low_bit_file(const ArrayFile& file) {
-  const auto found = file.metadata.find("isobit");
-  return found != file.metadata.end() && found->second.find("\"matrices\":") != std::string::npos;
+bool is_low_bit_file(const ArrayReader& file) {
+  const auto found = file.metadata().find("isobit");
+  return found != file.metadata().end() && found->second.find("\"matrices\":") != std::string::npos;
 }
 
 double bits_per_weight(const LowBitMatrix& matrix) {

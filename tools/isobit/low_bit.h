@@ -18,8 +18,8 @@
 
 namespace isobit::tool {
 
-/// Whether metadata is that of saved low-bit weights.
-bool is_low_bit_file(const ArrayFile& file);
+/// Whether its metadata is that of saved low-bit weights.
+bool is_low_bit_file(const ArrayReader& file);
 
 /// Bits of codes, scales, zero points and offsets together, for each weight.
 double bits_per_weight(const LowBitMatrix& matrix);

@@ -86,11 +86,18 @@ class Commands {
         ->add_option(
             "--layer", source.layer,
             "prefix of the GRU's arrays, where a file holds several; NAME=W,R[,BW,BR] for arrays with names of "
-            "their own (NAME_l1, NAME_l0_reverse, ... for more layers and directions)")
+            "their own (NAME_l1, NAME_l0_reverse, ... for more layers and directions; NAME=W,R,B: both biases in B)")
         ->allow_extra_args(false)
         ->type_name("NAME");
-    command->add_option("--gate-order", source.gate_order, "gate order of a float model: pytorch (default), urn, onnx")
+    command
+        ->add_option("--gate-order", source.gate_order,
+                     "gate order of a float model: pytorch, urn or onnx; default: that of its names")
         ->type_name("ORDER");
+    command
+        ->add_option("--layout", source.layout,
+                     "of a float model's matrices: rows, W [3H, C] (PyTorch, ONNX), or columns, W [C, 3H] (Keras, "
+                     "Haste); default: what the shapes say")
+        ->type_name("LAYOUT");
     command->add_option("--reset", source.reset, "reset variant of a float model: after (default) or before")
         ->type_name("WHEN");
   }

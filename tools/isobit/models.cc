@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "isobit/linear.h"
@@ -23,16 +22,7 @@ std::string gate_order_text(GateOrder order) {
 
 }  // namespace
 
-bool is_gguf(const std::string& path) {
-  char magic[4] = {};
-  std::ifstream file(path, std::ios::binary);
-  return file.read(magic, sizeof magic) && std::memcmp(magic, "GGUF", sizeof magic) == 0;
-}
-
-Result<bool> is_integer_model(const std::string& path) {
-  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_arrays(path));
-  return file.metadata.count("isobit") > 0;
-}
+bool is_integer_model(const ArrayReader& file) { return file.metadata().count("isobit") > 0; }
 
 namespace {
 
@@ -47,7 +37,7 @@ std::vector<std::string> split_list(const std::string& text) {
   return parts;
 }
 
-/// One --layer: the prefix, or NAME=W,R[,BW,BR] where NAME may end in _lK or _lK_reverse.
+/// One --layer: the prefix, or NAME=W,R[,BW,BR] or NAME=W,R,B where NAME may end in _lK or _lK_reverse.
 Status add_layer(const std::string& text, GruLoadOptions& load) {
   const auto refuse = [&](const std::string& why) {
     return Status(StatusCode::kInvalidArgument, "--layer " + text + ": " + why);
@@ -63,9 +53,9 @@ Status add_layer(const std::string& text, GruLoadOptions& load) {
       prefix.resize(digits - 2);
     }
     const std::vector<std::string> names = split_list(text.substr(equals + 1));
-    if (prefix.empty() || (names.size() != 2 && names.size() != 4) ||
+    if (prefix.empty() || names.size() < 2 || names.size() > 4 ||
         std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.empty(); }))
-      return refuse("expected NAME=W,R or NAME=W,R,BW,BR");
+      return refuse("expected NAME=W,R, NAME=W,R,BW,BR, or NAME=W,R,B with both biases in B");
     const char* const tensors[] = {".weight_ih", ".weight_hh", ".bias_ih", ".bias_hh"};
     for (size_t i = 0; i < names.size(); ++i) {
       std::string meaning = prefix;
@@ -87,19 +77,25 @@ Result<std::string> gru_prefix(const FloatModelOptions& options) {
   return load.prefix;
 }
 
-Result<FloatModel> load_float_model(const std::string& path, const FloatModelOptions& options) {
+namespace {
+
+Result<FloatModel> load_float_model(const ArrayReader& file, const FloatModelOptions& options, GruLoadOptions load) {
   FloatModel model;
-  GruLoadOptions load;
   for (const std::string& layer : options.layer) ISOBIT_RETURN_IF_ERROR(add_layer(layer, load));
   if (!options.gate_order.empty()) {
-    const auto order = gate_order_from_string(options.gate_order);
-    if (!order) {
+    load.gate_order = gate_order_from_string(options.gate_order);
+    if (!load.gate_order) {
       return Status(StatusCode::kInvalidArgument,
                     "--gate-order " + options.gate_order + ": expected urn, pytorch or onnx");
     }
-    model.gate_order = *order;
     model.gate_order_assumed = false;
-    load.gate_order = *order;
+  }
+  if (!options.layout.empty()) {
+    load.layout = gru_layout_from_string(options.layout);
+    if (!load.layout) {
+      return Status(StatusCode::kInvalidArgument, "--layout " + options.layout + ": expected rows or columns");
+    }
+    model.layout_assumed = false;
   }
   if (!options.reset.empty()) {
     if (options.reset != "after" && options.reset != "before") {
@@ -108,31 +104,74 @@ Result<FloatModel> load_float_model(const std::string& path, const FloatModelOpt
     model.reset_assumed = false;
     load.reset_after = options.reset == "after";
   }
-  ISOBIT_ASSIGN_OR_RETURN(model.weights, load_gru(path, load));
+  ISOBIT_ASSIGN_OR_RETURN(model.weights, load_gru(file, load));
   return model;
 }
 
+std::string given_text(bool assumed, const char* option) {
+  return assumed ? std::string(", assumed (") + option + " says otherwise)\n" : ", as given\n";
+}
+
+}  // namespace
+
+Result<FloatModel> load_float_model(const ArrayReader& file, const FloatModelOptions& options) {
+  return load_float_model(file, options, GruLoadOptions{});
+}
+
+Result<FloatModel> load_float_model(const std::string& path, const FloatModelOptions& options) {
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::open(path));
+  return load_float_model(file, options);
+}
+
+Result<FloatModel> load_float_model(const ArrayReader& file, const FloatModelOptions& options,
+                                    const std::string& prefix) {
+  GruLoadOptions load;
+  load.prefix = prefix;
+  load.unprefixed = prefix.empty();
+  return load_float_model(file, options, load);
+}
+
 std::string assumptions_text(const FloatModel& model) {
-  return "gate order: " + gate_order_text(model.gate_order) +
-         (model.gate_order_assumed ? ", assumed (--gate-order says otherwise)\n" : ", as given\n") +
-         "reset: after the matrix product, r * (R h + br)" +
-         (model.reset_assumed ? ", assumed (--reset says otherwise)\n" : ", as given\n");
+  const GruLoadReport& report = model.weights.report;
+  const bool rows = report.layout == GruLayout::kRows;
+  std::string text =
+      "gate order: " + gate_order_text(report.gate_order) + given_text(model.gate_order_assumed, "--gate-order") +
+      "layout: " + (rows ? "rows, W [3H, C] and R [3H, H]" : "columns, W [C, 3H] and R [H, 3H]") +
+      given_text(model.layout_assumed, "--layout") + "reset: after the matrix product, r * (R h + br)" +
+      given_text(model.reset_assumed, "--reset") + "activations: sigmoid (u), sigmoid (r), tanh (n), assumed\n";
+  for (const std::string& note : report.notes) text += "read: " + note + "\n";
+  if (report.unused.empty()) return text;
+  text += "warning: arrays under \"" + escaped(model.weights.name) + "\" that are not used:";
+  for (const std::string& name : report.unused) text += (name == report.unused[0] ? " " : ", ") + escaped(name);
+  return text + "; if the network computes with them, it is another one\n";
 }
 
 void set_assumptions(const FloatModel& model, Value& json) {
-  json.set("gate_order", to_string(model.gate_order))
+  const GruLoadReport& report = model.weights.report;
+  Value notes = Value::array(), unused = Value::array();
+  for (const std::string& note : report.notes) notes.add(note);
+  for (const std::string& name : report.unused) unused.add(name);
+  json.set("gate_order", to_string(report.gate_order))
       .set("gate_order_assumed", model.gate_order_assumed)
+      .set("layout", to_string(report.layout))
+      .set("layout_assumed", model.layout_assumed)
       .set("reset", "after")
-      .set("reset_assumed", model.reset_assumed);
+      .set("reset_assumed", model.reset_assumed)
+      .set("notes", std::move(notes))
+      .set("unused", std::move(unused));
 }
 
 Result<GruModel> load_integer_model(const std::string& path, const std::string& layer) {
-  ISOBIT_ASSIGN_OR_RETURN(const bool integer, is_integer_model(path));
-  if (!integer) {
-    return Status(StatusCode::kInvalidFile, path + ": holds no integer model (no \"isobit\" in its metadata); " +
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::open(path));
+  return load_integer_model(file, layer);
+}
+
+Result<GruModel> load_integer_model(const ArrayReader& file, const std::string& layer) {
+  if (!is_integer_model(file)) {
+    return Status(StatusCode::kInvalidFile, file.name() + ": holds no integer model (no \"isobit\" in its metadata); " +
                                                 "isobit quantize makes one from a float model");
   }
-  return GruModel::load(path, layer);
+  return GruModel::load(file, layer);
 }
 
 std::string layer_label(int64_t index, int32_t directions) {

@@ -17,27 +17,30 @@
 
 namespace isobit::tool {
 
-/// Whether a file begins as GGUF does; a file that cannot be read does not.
-bool is_gguf(const std::string& path);
-
 /// Whether a file holds an integer model (metadata "isobit") rather than float arrays.
-Result<bool> is_integer_model(const std::string& path);
+bool is_integer_model(const ArrayReader& file);
 
 struct FloatModel {
   GruWeights weights;
-  GateOrder gate_order = GateOrder::kRun;
   bool gate_order_assumed = true;
+  bool layout_assumed = true;
   bool reset_assumed = true;
 };
 /// The prefix that --layer names; empty without one.
 Result<std::string> gru_prefix(const FloatModelOptions& options);
+Result<FloatModel> load_float_model(const ArrayReader& file, const FloatModelOptions& options);
 Result<FloatModel> load_float_model(const std::string& path, const FloatModelOptions& options);
-/// Two lines: gate order and reset variant, each given or assumed.
+/// The same of the GRU with this prefix, which may be empty.
+Result<FloatModel> load_float_model(const ArrayReader& file, const FloatModelOptions& options,
+                                    const std::string& prefix);
+/// A line for each of gate order, layout, reset variant and activations, given or assumed; what was recognised; a
+/// warning that names the arrays under the prefix that are not used.
 std::string assumptions_text(const FloatModel& model);
 void set_assumptions(const FloatModel& model, Value& json);
 
 /// One integer GRU; a float model is refused with the verb that makes an integer one.
 Result<GruModel> load_integer_model(const std::string& path, const std::string& layer);
+Result<GruModel> load_integer_model(const ArrayReader& file, const std::string& layer);
 
 /// "l0", "l0_reverse", "l1": as PyTorch names them. index: l * directions + d.
 std::string layer_label(int64_t index, int32_t directions);

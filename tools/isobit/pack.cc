@@ -90,7 +90,8 @@ class Packer {
       : options_(options), form_(form), pool_(options.threads) {}
 
   Result<Outcome> run() {
-    ISOBIT_RETURN_IF_ERROR(is_gguf(options_.model) ? open_gguf() : open_arrays());
+    ISOBIT_ASSIGN_OR_RETURN(reader_, ArrayReader::open(options_.model));
+    ISOBIT_RETURN_IF_ERROR(reader_->gguf() != nullptr ? open_gguf() : open_arrays());
     ISOBIT_RETURN_IF_ERROR(choose());
     describe_source();
     ISOBIT_RETURN_IF_ERROR(pack_all());
@@ -103,7 +104,7 @@ class Packer {
 
   Status open_gguf() {
     if (!options_.checkpoint_format.empty()) return no_checkpoint();
-    ISOBIT_ASSIGN_OR_RETURN(gguf_, GgufFile::load(options_.model));
+    gguf_ = *reader_->gguf();
     for (const GgufTensor& tensor : gguf_->tensors()) {
       Item item{tensor.name, tensor.name, std::string(tensor.type), tensor.shape, tensor.size_bytes};
       const bool is_float = tensor.type == "F32" || tensor.type == "F16" || tensor.type == "BF16";
@@ -122,7 +123,12 @@ class Packer {
   }
 
   Status open_arrays() {
-    ISOBIT_ASSIGN_OR_RETURN(file_, load_arrays(options_.model));
+    file_.metadata = reader_->metadata();
+    for (const ArrayEntry& entry : reader_->entries()) {
+      if (!entry.dtype) continue;
+      ISOBIT_ASSIGN_OR_RETURN(Array array, reader_->read(entry.name));
+      file_.arrays.emplace(entry.name, std::move(array));
+    }
     if (file_.metadata.contains("isobit"))
       return refuse(options_.model + ": is a file of isobit already; isobit inspect says what it holds");
     ISOBIT_RETURN_IF_ERROR(find_checkpoint());
@@ -140,6 +146,9 @@ class Packer {
     }
     for (const auto& [name, array] : file_.arrays)
       if (!used.contains(name)) items_.push_back(as_it_is(name));
+    for (const ArrayEntry& entry : reader_->entries())
+      if (!entry.dtype)
+        items_.push_back({entry.name, entry.name, entry.type, entry.shape, entry.size_bytes, false, Action::kRefuse});
     return {};
   }
 
@@ -234,7 +243,9 @@ class Packer {
     const bool something = std::any_of(items_.begin(), items_.end(), [](const Item& item) {
       return item.action == Action::kQuantize || item.action == Action::kImport || item.action == Action::kRefuse;
     });
-    if (!something) return refuse(options_.model + ": holds no matrix to quantise or import");
+    if (!something)
+      return refuse(options_.model + ": holds no matrix to quantise or import" +
+                    (gguf_ && !gguf_->split_text().empty() ? "; it is " + gguf_->split_text() : ""));
     ISOBIT_RETURN_IF_ERROR(all_have_a_use());
     const auto refused =
         std::find_if(items_.begin(), items_.end(), [](const Item& item) { return item.action == Action::kRefuse; });
@@ -243,9 +254,9 @@ class Packer {
     return options_.dry_run ? Status() : Status(StatusCode::kUnsupported, out_.refusal);
   }
 
-  /// As it is, where a safetensors file can hold that: blocks of GGUF it cannot.
+  /// As it is, where a safetensors file can hold that: blocks of GGUF and types that are not read it cannot.
   void exclude(Item item, std::vector<Item>& chosen) const {
-    if (gguf_ && item.action != Action::kKeep) {
+    if (item.action == Action::kRefuse || (gguf_ && item.action != Action::kKeep)) {
       item.action = Action::kLeaveOut;
       chosen.push_back(std::move(item));
     } else if (item.imported) {
@@ -264,7 +275,7 @@ class Packer {
     if (is_empty(item))
       return array_label(options_.model, item.name) + " has the shape " + shape_text(item.shape) +
              ", must have elements; --exclude '" + escaped(item.name) + "' keeps it as it is";
-    return gguf_->read(item.source).status().message() + "; --exclude '" + escaped(item.name) + "' leaves it out";
+    return reader_->read(item.source).status().message() + "; --exclude '" + escaped(item.name) + "' leaves it out";
   }
 
   /// What says how to quantise, where nothing is quantised. What is refused might have been.
@@ -466,7 +477,8 @@ class Packer {
   const PackOptions& options_;
   const LowBitOptions form_;
   ThreadPool pool_;
-  std::optional<GgufFile> gguf_;  // the model: this, or file_
+  std::optional<ArrayReader> reader_;
+  std::optional<GgufFile> gguf_;  // the model: this, which points into reader_, or file_
   ArrayFile file_;
   std::optional<CheckpointDescription> checkpoint_;
   std::vector<Item> items_;

@@ -204,13 +204,13 @@ Result<Outcome> table_check(const TableCheckOptions& options) {
   Progress progress("checking", options.quiet);
   Checker checker;
   for (const std::string& file : options.tables) {
-    ISOBIT_ASSIGN_OR_RETURN(const bool fp16, is_fp16_table(file));
-    if (!fp16) {
-      ISOBIT_ASSIGN_OR_RETURN(const auto models, GruModel::load_all(file));
+    ISOBIT_ASSIGN_OR_RETURN(const ArrayReader reader, ArrayReader::open(file));
+    if (!is_fp16_table(reader)) {
+      ISOBIT_ASSIGN_OR_RETURN(const auto models, GruModel::load_all(reader));
       for (const GruModel& model : models) ISOBIT_RETURN_IF_ERROR(checker.check(file, model));
       continue;
     }
-    ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, load_fp16_table(file));
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, load_fp16_table(reader));
     ISOBIT_ASSIGN_OR_RETURN(const auto exact, exact_results(table, options.exact));
     ISOBIT_RETURN_IF_ERROR(checker.check(file, table, exact, std::numeric_limits<double>::infinity()));
   }
@@ -244,7 +244,8 @@ Result<Outcome> table_show(const TableShowOptions& options) {
   const auto functions = fp16_functions();
   bool fp16 = std::find(functions.begin(), functions.end(), options.table) != functions.end();
   if (!fp16) {
-    ISOBIT_ASSIGN_OR_RETURN(fp16, is_fp16_table(options.table));
+    ISOBIT_ASSIGN_OR_RETURN(const ArrayReader reader, ArrayReader::open(options.table));
+    fp16 = is_fp16_table(reader);
   }
   if (fp16) {
     if (!options.gate.empty()) return invalid("--gate " + options.gate + ": " + options.table + " is no integer model");

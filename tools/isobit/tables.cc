@@ -41,9 +41,8 @@ Result<bool> parse_value_type(const std::string& text) {
   return Status(StatusCode::kInvalidArgument, "--values " + text + ": expected f32 or f16");
 }
 
-Result<bool> is_fp16_table(const std::string& path) {
-  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_arrays(path));
-  return file.metadata.contains("isobit") && file.arrays.contains("pieces.0.values");
+bool is_fp16_table(const ArrayReader& file) {
+  return file.metadata().contains("isobit") && file.find("pieces.0.values") != nullptr;
 }
 
 Result<Fp16Table> find_fp16_table(const std::string& table, const TableSourceOptions& source) {

@@ -23,7 +23,7 @@ double value_of_f16(uint16_t code);
 Result<bool> parse_value_type(const std::string& text);
 
 /// Whether a file holds a saved FP16 table.
-Result<bool> is_fp16_table(const std::string& path);
+bool is_fp16_table(const ArrayReader& file);
 /// A built-in table when `table` names a function, else a saved one.
 Result<Fp16Table> find_fp16_table(const std::string& table, const TableSourceOptions& source);
 /// The correctly rounded results of the table's function; `values_file` (npy, 65536 float64) for a custom one.

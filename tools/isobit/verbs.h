@@ -33,6 +33,7 @@ struct CommonOptions {
 struct FloatModelOptions {
   std::vector<std::string> layer;  // prefix of the GRU's arrays; or NAME=W,R[,BW,BR], once for each layer and direction
   std::string gate_order;          // urn, pytorch, onnx
+  std::string layout;              // rows, columns
   std::string reset;               // after, before
 };
 
@@ -165,8 +166,8 @@ struct TableRunOptions : DeviceOptions {
 };
 
 Result<Outcome> inspect(const InspectOptions& options);
-Result<Outcome> inspect_gguf(const InspectOptions& options);     // inspect, for a GGUF file
-Result<Outcome> inspect_low_bit(const InspectOptions& options);  // inspect, for saved low-bit weights
+Result<Outcome> inspect_gguf(const InspectOptions& options, const GgufFile& file);         // inspect, for GGUF
+Result<Outcome> inspect_low_bit(const InspectOptions& options, const ArrayReader& file);   // for low-bit weights
 Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFile& file);  // for GPTQ, AWQ
 Result<Outcome> quantize(const QuantizeOptions& options);
 Result<Outcome> pack(const PackOptions& options);
