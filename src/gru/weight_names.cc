@@ -105,6 +105,9 @@ Status add_given(const ArrayReader& file, const std::map<std::string, std::strin
     network.given.insert(parsed->place);
     network.layers[parsed->place][parsed->part] = entry;
     names.insert(entry->name);
+    const std::optional<ParsedName> own = parse_name(name);
+    if (own && own->naming == Naming::kKeras && own->part == parsed->part && own->part == kWeightHh)
+      network.has_keras_names = true;
   }
   return {};
 }
@@ -174,6 +177,7 @@ Result<Networks> find_networks(const ArrayReader& file, const std::map<std::stri
     const Parts& parts = network.layers.begin()->second;
     if (parts[kWeightIh] == nullptr || parts[kWeightHh] == nullptr || networks.count(key.first) > 0) continue;
     network.naming = key.second;
+    network.has_keras_names = key.second == Naming::kKeras;
     networks.emplace(key.first, std::move(network));
   }
   return networks;

@@ -34,6 +34,7 @@ struct Network {
   std::map<Place, Parts> layers;
   Naming naming = Naming::kPytorch;
   std::set<Place> given;                   // by the caller
+  bool has_keras_names = false;            // also where the caller gave them
   const ArrayEntry* projection = nullptr;  // weight_hr_l0
   std::string clash;                       // "arrays 'a' and 'b' name the same tensor"
 

@@ -139,7 +139,7 @@ class LayerReader {
     const ArrayEntry& R = *parts[kWeightHh];
     const MatrixShape r = *shape_of(&R);
     const bool is_onnx = network_.naming == Naming::kOnnx || R.shape.size() == 3;
-    const bool is_keras = network_.naming == Naming::kKeras;
+    const bool is_keras = network_.has_keras_names;
     report.gate_order = options_.gate_order.value_or(is_onnx || is_keras ? GateOrder::kOnnx : GateOrder::kRun);
     if (is_keras) note("names of Keras and Haste (" + in_quotes(R.name) + "): their gate order is onnx (z r h)");
     if (is_onnx) note("names or shapes of ONNX (" + in_quotes(R.name) + "): its gate order is onnx (z r h)");
@@ -271,7 +271,7 @@ class LayerReader {
     std::string index;
     int64_t rest = flat;
     for (size_t d = entry.shape.size(); d-- > 0; rest /= entry.shape[d])
-      index = std::to_string(rest % entry.shape[d]) + (index.empty() ? "" : ", ") + index;
+      index.insert(0, std::to_string(rest % entry.shape[d]) + (index.empty() ? "" : ", "));
     const float value = array.to_float()[static_cast<size_t>(flat)];
     std::string text = number_text(static_cast<double>(value));
     if (const double* wide = array.dtype == Dtype::kF64 ? array.data<double>() + flat : nullptr;

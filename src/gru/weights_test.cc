@@ -487,6 +487,11 @@ TEST(LoadGru, LayoutsOfKerasAndHaste) {
     EXPECT_EQ(weights->report.gate_order, GateOrder::kOnnx);
     EXPECT_TRUE(has_note(*weights, "Keras and Haste"));
   }
+  const std::map<std::string, std::string> by_name = {{"g.weight_ih_l0", "h/kernel"},
+                                                      {"g.weight_hh_l0", "h/recurrent_kernel"},
+                                                      {"g.bias_ih_l0", "h/bias"},
+                                                      {"g.bias_hh_l0", "h/recurrent_bias"}};
+  expect_layer(load(haste, {.prefix = "g", .arrays = by_name})->layers[0], layer);
   Arrays before = haste;  // a single bias: Keras with reset_after = False
   before.erase("h/recurrent_bias");
   expect_error(load(before), StatusCode::kUnsupported, {"'h/bias'", "reset_after = False"});

@@ -280,6 +280,7 @@ Result<Outcome> inspect_float(const InspectOptions& options, const ArrayReader& 
     }
   }
   if (count == 0) {
+    if (!others_text.empty()) others_text.pop_back();  // a message ends without a newline
     return Status(StatusCode::kInvalidFile,
                   options.file +
                       ": no GRU found; expected names ending in weight_ih_l0 weight_hh_l0, weight_ih weight_hh, w_ih "
