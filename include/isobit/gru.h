@@ -133,20 +133,41 @@ enum GruTensor : int32_t {
 inline constexpr std::array<std::string_view, kGruTensorCount> kGruTensorNames = {
     "x", "h", "W", "R", "bw", "br", "ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n"};
 
-struct GruQuantization {
+/// What is wanted of one layer, both directions alike.
+struct GruLayerQuantization {
   std::array<GridOptions, kGruTensorCount> tensors = default_tensors();
-  ScaleKind scale = ScaleKind::kPow2;
-  Rounding rounding = Rounding::kNearestEven;
-  CalibrationOptions method{};
-  std::optional<TableOptions> table{};  // default_table_options(bits of the gate input)
+  std::array<CalibrationOptions, kGruTensorCount> methods{};  // of calibrated tensors: x h ih hh u_in r_in n_in
+  std::optional<TableOptions> table{};                        // default_table_options(bits of the gate input)
 
   static std::array<GridOptions, kGruTensorCount> default_tensors();
 };
 
-/// "8", or a list where later entries win: "8,linear=16,gate_in=12,h=16:symmetric,x=8:unsigned". Each entry is
-/// [NAME=]BITS[:signed|unsigned|symmetric|asymmetric|steps=N]...; NAME is a tensor or a group (all, weights, biases,
-/// linear, gate_in, gate_out). A bare number sets every tensor but the biases' and weights' symmetry.
+/// What is wanted of a model: of every layer, or of those in `layers` instead.
+struct GruQuantization : GruLayerQuantization {
+  ScaleKind scale = ScaleKind::kPow2;
+  Rounding rounding = Rounding::kNearestEven;
+  std::map<int64_t, GruLayerQuantization> layers{};
+
+  [[nodiscard]] const GruLayerQuantization& layer(int64_t l) const;
+};
+
+/// Bit widths as a list where later entries win: "8,linear=16,gate_in=12,l1.h=16:symmetric,x=8:unsigned". Each entry is
+/// a named setting (below), or [[lL.]NAME=]BITS[:signed|unsigned|symmetric|asymmetric|steps=N]...; NAME is a tensor or a
+/// group (all, weights, biases, linear, gate_in, gate_out), lL. restricts it to layer L. lL=BITS is a bare width of one
+/// layer. A bare width sets every tensor but the weights' symmetry, and the biases only above 8 bits, to 16. Of the
+/// layers above the first, x is the h of the layer below and cannot be set.
 Status apply_bits(std::string_view text, GruQuantization& quantization);
+/// Calibration methods as a list where later entries win: "minmax,x=ema:0.9,l1.h=sqnr"; NAME as in apply_bits, calibrated
+/// tensors only.
+Status apply_methods(std::string_view text, GruQuantization& quantization);
+/// Kinds of tables as a list where later entries win: "direct,l1=segments:16"; "default" for default_table_options().
+Status apply_tables(std::string_view text, GruQuantization& quantization);
+/// A list of widths with a name: an entry of apply_bits().
+struct NamedBits {
+  std::string_view name;  // small, balanced, precise
+  std::string_view bits;  // what it stands for
+};
+std::span<const NamedBits> named_bits();
 
 // ---------------------------------------------------------------------------------------------------------------
 // Integer model
@@ -204,6 +225,8 @@ struct GruModelParameters {
   int32_t directions = 1;
   std::string name;
   std::string source_hash;
+  /// How the model was made, as text by key (bits, method, scale, rounding, table, reason). Saved; decides nothing.
+  std::map<std::string, std::string> notes{};
 };
 
 class GruModel;
@@ -322,6 +345,8 @@ class GruModel {
 class GruCalibrator {
  public:
   static Result<GruCalibrator> create(GruWeights weights, double ema_decay = 0.9);
+  /// The same with the decay of each tensor's method where that is `ema`, else 0.9.
+  static Result<GruCalibrator> create(GruWeights weights, const GruQuantization& quantization);
 
   /// x [T, N, C]; h0 (optional) is observed as a value of h. NaN and infinity are refused with their index.
   Status observe(std::span<const float> x, int64_t steps, int64_t batch, std::span<const int64_t> lengths = {},
