@@ -128,6 +128,7 @@ class Runner {
     GruRunOptions run_options;
     run_options.path = path_;
     run_options.pool = &pool_;
+    run_options.whole_sequence = chunk == shape.steps;
     const int64_t in_row = shape.batch * model_.input_size(), out_row = shape.batch * model_.output_size();
     Progress progress("running", options_.quiet);
     for (int64_t begin = 0; begin < shape.steps; begin += chunk) {
