@@ -229,6 +229,14 @@ struct GruModelParameters {
   std::map<std::string, std::string> notes{};
 };
 
+/// Bytes of a saved model.
+struct GruSizes {
+  int64_t weights_bytes = 0;  // codes of W, R, bw and br
+  int64_t tables_bytes = 0;   // values of the activation tables
+  int64_t other_bytes = 0;    // grids and rescales of rows, names, metadata
+  [[nodiscard]] int64_t total_bytes() const { return weights_bytes + tables_bytes + other_bytes; }
+};
+
 class GruModel;
 
 /// Scratch memory of forward, for the model whose GruModel::workspace made it.
@@ -281,6 +289,9 @@ struct GruRunOptions {
   std::span<const uint8_t> zoneout_mask{};  // [T, N, directions * H] of one layer: 1 takes h', 0 keeps h; single layer
   bool batch_first = false;                 // x [N, T, C] and y [N, T, directions * H]
   ThreadPool* pool = nullptr;               // default: the caller's thread
+  /// The caller's word that x holds whole sequences, not pieces of them. Bidirectional models want it: their reverse
+  /// direction begins at the last step, so pieces one by one give other results.
+  bool whole_sequence = false;
 };
 
 /// Receives codes of every tensor of the reference forward; widened to int64. See GruObserver.
@@ -300,6 +311,8 @@ class GruModel {
   static Result<std::vector<GruModel>> load_all(const std::string& path);
   [[nodiscard]] Status save(const std::string& path) const;
   static Status save_all(const std::string& path, std::span<const GruModel* const> models);
+  /// Of the file that save() writes.
+  [[nodiscard]] Result<GruSizes> sizes() const;
 
   [[nodiscard]] const GruModelParameters& parameters() const;
   [[nodiscard]] int64_t layer_count() const;
@@ -326,7 +339,7 @@ class GruModel {
 
   /// Float in and out: x is quantised on input_grid(), y dequantised. x [T, N, C], y [T, N, directions * H].
   /// Continues from `state` and leaves the last state there (bidirectional models: the reverse direction starts anew
-  /// from `state` in each call). Allocates nothing.
+  /// from `state` in each call, and options.whole_sequence must be set). Allocates nothing.
   Status forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state, GruWorkspace& workspace,
                  const GruRunOptions& options = {}) const;
   /// Codes in and out: x elements of input_grid().dtype(), y of output_grid().dtype().

@@ -141,10 +141,12 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
     return Status(StatusCode::kInvalidArgument, "-o OUT is missing; --dry-run calibrates without writing");
   }
   ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
-  if (!options.dry_run) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
+  FileClaims claims;
+  if (!options.dry_run) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", claims));
+  ISOBIT_RETURN_IF_ERROR(claims.reads(options.model, "MODEL"));
   ISOBIT_ASSIGN_OR_RETURN(const GruQuantization quantization, parse_quantization(options));
+  ISOBIT_ASSIGN_OR_RETURN(const auto files, find_data_files(options.data, "--calibrate", claims));
   ISOBIT_ASSIGN_OR_RETURN(const FloatModel source, load_float_model(options.model, options.source));
-  ISOBIT_ASSIGN_OR_RETURN(const auto files, find_data_files(options.data));
   const GruWeights& weights = source.weights;
 
   Outcome out;
