@@ -108,12 +108,13 @@ Status derive_rescales(GruLayerParameters& p, const std::string& name) {
   return {};
 }
 
-Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantization) const {
+Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantization, TableCache* tables) const {
   const DefaultFloatMode mode;
   GruModelParameters model;
   model.directions = weights_.directions;
   model.name = weights_.name;
   model.source_hash = weights_.source_hash;
+  model.notes = quantization.notes;
   const ScaleKind kind = quantization.scale;
   const int64_t directions = weights_.directions;
   if (!quantization.layers.empty() && quantization.layers.rbegin()->first >= weights_.layer_count()) {
@@ -172,10 +173,13 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
 
       for (int gate = 0; gate < 3; ++gate) {
         const Grid& in = p.grids[kUIn + gate];
+        const Activation function = gate == 2 ? Activation::kTanh : Activation::kSigmoid;
+        const TableOptions options_of_table = wanted.table.value_or(default_table_options(in.bits));
         ISOBIT_ASSIGN_OR_RETURN(
             p.tables[gate],
-            fit_table(gate == 2 ? Activation::kTanh : Activation::kSigmoid, in, p.grids[kU + gate],
-                      wanted.table.value_or(default_table_options(in.bits)), quantization.rounding));
+            tables != nullptr
+                ? tables->fit(function, in, p.grids[kU + gate], options_of_table, quantization.rounding)
+                : fit_table(function, in, p.grids[kU + gate], options_of_table, quantization.rounding));
       }
 
       ISOBIT_RETURN_IF_ERROR(derive_rescales(p, name));
@@ -186,9 +190,9 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
   return model;
 }
 
-Result<GruModel> GruCalibrator::finish(const GruQuantization& quantization) const {
-  ISOBIT_ASSIGN_OR_RETURN(GruModelParameters parameters, derive(quantization));
-  return GruModel::create(std::move(parameters));
+Result<GruModel> GruCalibrator::finish(const GruQuantization& quantization, TableCache* tables) const {
+  ISOBIT_ASSIGN_OR_RETURN(GruModelParameters parameters, derive(quantization, tables));
+  return GruModel::create(std::move(parameters), tables);
 }
 
 }  // namespace isobit

@@ -125,14 +125,16 @@ class Writer {
     return std::move(file_);
   }
 
-  /// Without other_bytes.
+  /// Without header_bytes.
   [[nodiscard]] const GruSizes& sizes() const { return sizes_; }
 
  private:
   void put(const std::string& name, Array array) {
     const auto bytes = static_cast<int64_t>(array.bytes.size());
-    if (name == "W" || name == "R" || name == "bw" || name == "br") sizes_.weights_bytes += bytes;
-    if (name.starts_with("table.")) sizes_.tables_bytes += bytes;
+    const bool is_weight = name == "W" || name == "R" || name == "bw" || name == "br";
+    (is_weight                    ? sizes_.weights_bytes
+     : name.starts_with("table.") ? sizes_.tables_bytes
+                                  : sizes_.other_bytes) += bytes;
     if (!file_.arrays.emplace(prefix_ + name, std::move(array)).second)
       refuse_argument("two GRUs of the file have a tensor " + in_quotes(prefix_ + name));
   }
@@ -575,7 +577,7 @@ Result<GruSizes> GruModel::sizes() const {
     writer.add(*this);
     GruSizes sizes = writer.sizes();
     ISOBIT_ASSIGN_OR_RETURN(const auto content, encode_safetensors(writer.finish(), parameters().name));
-    sizes.other_bytes = static_cast<int64_t>(content.size()) - sizes.weights_bytes - sizes.tables_bytes;
+    sizes.header_bytes = static_cast<int64_t>(content.size()) - sizes.total_bytes();
     return sizes;
   });
 }

@@ -38,7 +38,7 @@ Status check_same_shape(const GruWeights& weights, const GruModelParameters& mod
 Status check_zoneout(float zoneout);
 
 /// One layer of a model, with its directions, as a model of its own.
-Result<GruModel> layer_model(const GruModelParameters& model, int64_t layer);
+Result<GruModel> layer_model(const GruModelParameters& model, int64_t layer, const TableCache* tables = nullptr);
 
 /// 10 log10(signal / error), see isobit/compare.h.
 double sqnr_db(double signal, double error);
