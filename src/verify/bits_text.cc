@@ -22,6 +22,20 @@ WidthTexts texts_of(const GruLayerParameters& layer) {
   return texts;
 }
 
+/// Whether a SPEC gives a model's widths and signs.
+bool gives(const std::string& bits, const GruModelParameters& model) {
+  GruQuantization quantization;
+  if (!apply_bits(bits, quantization).ok()) return false;
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const auto& tensors = quantization.layer(static_cast<int64_t>(i) / model.directions).tensors;
+    for (size_t t = i < static_cast<size_t>(model.directions) ? kX : kH; t < tensors.size(); ++t) {
+      const Grid& grid = model.layers[i].grids[t];
+      if (tensors[t].bits != grid.bits || tensors[t].is_signed != grid.is_signed) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string entries_text(GruTensorSet wanted, GruTensorSet covered, const WidthTexts& texts,
@@ -52,6 +66,8 @@ std::string entries_text(GruTensorSet wanted, GruTensorSet covered, const WidthT
 }
 
 std::string bits_text(const GruModelParameters& model) {
+  const auto note = model.notes.find("bits");
+  if (note != model.notes.end() && gives(note->second, model)) return note->second;
   const GruLayerParameters& first = model.layers[0];
   std::map<int32_t, int> tensors_of_width;
   for (int32_t t = 0; t < kGruTensorCount; ++t) {
@@ -65,9 +81,9 @@ std::string bits_text(const GruModelParameters& model) {
   const WidthTexts texts = texts_of(first);
   GruTensorSet others = 0;
   for (int32_t t = 0; t < kGruTensorCount; ++t) {
-    // Biases have a default of their own up to 8 bits, and are named above.
+    // A bare width leaves biases at 8 bits, or sets them to 16.
     const bool is_bias = (kBiasSet & set_of(t)) != 0;
-    const std::string expected = !is_bias ? width : bare.first <= 8 ? "8" : "";
+    const std::string expected = !is_bias ? width : bare.first <= 8 ? "8" : "16";
     if (texts[static_cast<size_t>(t)] != expected) others |= set_of(t);
   }
   std::string out = width;
