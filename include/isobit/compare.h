@@ -64,8 +64,8 @@ struct TensorComparison {
   double cosine = 1;               // sum a b / sqrt(sum a^2 sum b^2)
   double largest_error = 0;        // max |a - b|
   ComparePlace largest_error_at;
-  /// Values more than half a step beyond what the grid is meant to cover: [0, 1] for u and r, [-1, 1] for n, the grid's
-  /// own ends for the others.
+  /// Values more than half a step beyond what the grid is meant to cover: [0, 1] for u and r, [-1, 1] for n, 2^bits
+  /// steps for weights and biases, the grid's own ends for the others.
   uint64_t clipped = 0;
   ComparePlace first_part;         // the earliest step with |a - b| > part_codes * scale; weights: none
 };
@@ -169,8 +169,8 @@ using GruTensorSet = uint32_t;
 Result<GruModelParameters> widen(const GruWeights& weights, const GruModelParameters& model,
                                  std::span<const GruTensorSet> sets, int32_t bits = 16);
 
-/// The widths and signs of a model as a SPEC for apply_bits: "8,linear=16,l1.h=16". Symmetry, steps, method, scale and
-/// tables are no part of it.
+/// The widths and signs of a model as a SPEC for apply_bits, "8,linear=16,l1.h=16": its note "bits" where that gives
+/// them, else without symmetry and steps. Method, scale and tables are no part of it.
 std::string bits_text(const GruModelParameters& model);
 
 /// One set of tensors at 16 bits, everything else as it is.

@@ -23,6 +23,20 @@ WidthTexts texts_of(const GruLayerParameters& layer) {
   return texts;
 }
 
+/// Whether a SPEC gives a model's widths and signs.
+bool gives(const std::string& bits, const GruModelParameters& model) {
+  GruQuantization quantization;
+  if (!apply_bits(bits, quantization).ok()) return false;
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const auto& tensors = quantization.layer(static_cast<int64_t>(i) / model.directions).tensors;
+    for (size_t t = i < static_cast<size_t>(model.directions) ? kX : kH; t < tensors.size(); ++t) {
+      const Grid& grid = model.layers[i].grids[t];
+      if (tensors[t].bits != grid.bits || tensors[t].is_signed != grid.is_signed) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string entries_text(GruTensorSet wanted, GruTensorSet covered, const WidthTexts& texts,
@@ -86,6 +100,8 @@ std::string spec_text(std::span<const WidthTexts> layers) {
 }
 
 std::string bits_text(const GruModelParameters& model) {
+  const auto note = model.notes.find("bits");
+  if (note != model.notes.end() && gives(note->second, model)) return note->second;
   std::vector<WidthTexts> layers;
   for (size_t i = 0; i < model.layers.size(); i += static_cast<size_t>(model.directions)) {
     layers.push_back(texts_of(model.layers[i]));

@@ -43,8 +43,10 @@ Covered covered_by(const Grid& grid, int32_t tensor) {
   const double half = scale * (0.5 + static_cast<double>(grid.max() - grid.min()) * 0x1p-24);
   if (tensor == kU || tensor == kRGate) return {-half, 1 + half};
   if (tensor == kN) return {-1 - half, 1 + half};
+  // Rows of weights have 2^bits steps, whose upper end has no code.
+  const int64_t end = tensor >= kW && tensor <= kBr ? grid.max() + 1 : grid.max();
   return {static_cast<double>(grid.min() - grid.zero_point) * scale - half,
-          static_cast<double>(grid.max() - grid.zero_point) * scale + half};
+          static_cast<double>(end - grid.zero_point) * scale + half};
 }
 
 /// Sums over the values of one tensor: a float, b fixed, q the float on the tensor's grid.
@@ -348,6 +350,7 @@ struct GruComparison::Impl {
                      size_in_bytes(model.output_grid().dtype()));
       GruRunOptions run;
       run.lengths = lengths;
+      run.whole_sequence = true;  // in pieces where there is one direction only
       ISOBIT_RETURN_IF_ERROR(
           model.forward_observed(x_codes.data(), y_codes.data(), piece_steps, state, comparer, run));
     }

@@ -166,6 +166,7 @@ struct GruValidation::Impl {
             layer.workspace(batch.count, batch.steps, options.pool == nullptr ? 1 : options.pool->threads());
         GruRunOptions run;
         run.lengths = batch.lengths;
+        run.whole_sequence = true;
         run.pool = options.pool;
         run.whole_sequence = true;
         y.resize(batch.h[l].size() * size_in_bytes(layer.output_grid().dtype()));

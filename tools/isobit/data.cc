@@ -97,9 +97,11 @@ Status for_each_array(const std::string& path, int64_t channels, const std::func
   for (auto& [name, array] : file.arrays) {
     Sequences sequences;
     sequences.name = array_label(path, name);
+    sequences.array = name;
     ISOBIT_ASSIGN_OR_RETURN(const SequenceShape shape, sequence_shape(array, channels, sequences.name));
     sequences.steps = shape.steps;
     sequences.batch = shape.batch;
+    sequences.single = shape.single;
     sequences.x = array.to_float();
     array.bytes = {};
     for (size_t i = 0; i < sequences.x.size(); ++i) {

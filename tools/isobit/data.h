@@ -24,8 +24,10 @@ Result<std::vector<std::string>> find_data_files(const std::vector<std::string>&
 /// Sequences of one array.
 struct Sequences {
   std::string name;      // file and array
+  std::string array;     // the array's own name; empty for an npy
   int64_t steps = 0;     // T
   int64_t batch = 0;     // N; 1 for [T, C]
+  bool single = false;   // [T, C]
   std::vector<float> x;  // [T, N, C], finite
 };
 

@@ -250,9 +250,19 @@ class Commands {
         ->type_name("DATA");
     add_source(command, o.source);
     add_device(command, o);
+    command->add_flag("--ablate", o.ablate, "also which tensors to widen: SQNR of the outputs with each set at 16 bits");
     command->add_option("--part", o.part, "they part where the difference exceeds so many codes of the tensor's grid")
         ->type_name("CODES")
         ->capture_default_str();
+    command->add_flag("--batch-first", o.sequences.batch_first, "the data is [N, T, C]");
+    command->add_option("--lengths", o.sequences.lengths, "whole numbers [N]: the steps of each sequence")
+        ->type_name("FILE");
+    command->add_option("--state", o.sequences.state, "first state: floats [layers * directions, N, H]")
+        ->type_name("FILE");
+    command->add_option("--zoneout", o.zoneout, "probability of the float side: h' = P * h + (1 - P) * h'")
+        ->type_name("P")
+        ->capture_default_str();
+    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }
 
   void add_verify() {

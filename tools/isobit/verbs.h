@@ -84,11 +84,22 @@ struct RunOptions : DeviceOptions {
   bool integer = false;
 };
 
+/// What is said of sequences beside the data.
+struct SequenceOptions {
+  bool batch_first = false;  // [N, T, C]
+  std::string lengths;       // file with [N]
+  std::string state;         // file with [layers * directions, N, H]
+};
+
 struct CompareOptions : DeviceOptions {
   std::string float_model, fixed_model;
   std::vector<std::string> data;
+  SequenceOptions sequences;
   FloatModelOptions source;
   double part = 1.0;  // codes
+  float zoneout = 0.0f;
+  bool ablate = false;
+  int threads = 0;
 };
 
 struct VerifyOptions : DeviceOptions {
