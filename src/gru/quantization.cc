@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "isobit/gru.h"
+#include "isobit/nearest.h"
 
 namespace isobit {
 namespace {
@@ -18,6 +19,8 @@ constexpr TensorMask kLinear = mask_of(kIh) | mask_of(kHh);
 constexpr TensorMask kGateIn = mask_of(kUIn) | mask_of(kRIn) | mask_of(kNIn);
 constexpr TensorMask kGateOut = mask_of(kU) | mask_of(kRGate) | mask_of(kN);
 constexpr TensorMask kAll = mask_of(kGruTensorCount) - 1;
+
+constexpr std::string_view kOptionNames[] = {"signed", "unsigned", "symmetric", "asymmetric", "steps=N"};
 
 struct Group {
   std::string_view name;
@@ -76,7 +79,12 @@ Status apply_entry(std::string_view entry, std::array<GridOptions, kGruTensorCou
   if (!is_bare) {
     const std::string_view name = width.substr(0, equals);
     const std::optional<TensorMask> named = tensors_of(name);
-    if (!named) return invalid(entry, "unknown tensor '" + std::string(name) + "', must be one of " + known_names());
+    if (!named) {
+      std::vector<std::string_view> names(kGruTensorNames.begin(), kGruTensorNames.end());
+      for (const Group& group : kGroups) names.push_back(group.name);
+      return invalid(entry, "unknown tensor '" + std::string(name) + "', must be one of " + known_names() +
+                                nearest_hint(name, names));
+    }
     chosen = *named;
     width = width.substr(equals + 1);
   }
@@ -97,7 +105,8 @@ Status apply_entry(std::string_view entry, std::array<GridOptions, kGruTensorCou
       steps = integer_of(option.substr(6));
     } else {
       return invalid(entry, "unknown option '" + std::string(option) +
-                                "', must be signed, unsigned, symmetric, asymmetric or steps=N");
+                                "', must be signed, unsigned, symmetric, asymmetric or steps=N" +
+                                nearest_hint(option, kOptionNames));
     }
   }
   for (int32_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
