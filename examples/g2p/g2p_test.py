@@ -120,6 +120,14 @@ class G2pTest(unittest.TestCase):
         self.refused(["--rounding up"], self.checkpoint, self.dictionary, "--rounding", "up")
         self.refused(['"l8"', "letters a-z"], self.checkpoint, self.dictionary, "l8")
 
+    def test_no_output_replaces_an_input(self):
+        for option, path in [("--checkpoint", self.checkpoint), ("--dictionary", self.dictionary)]:
+            with open(path, "rb") as file:
+                before = file.read()
+            self.refused(["--json", option, "is the same file"], self.checkpoint, self.dictionary, "--json", path)
+            with open(path, "rb") as file:
+                self.assertEqual(file.read(), before)
+
     def test_bad_files(self):
         self.refused(["none.npz"], os.path.join(self.folder, "none.npz"), self.dictionary)
         self.refused(["words.dict"], self.dictionary, self.dictionary)

@@ -9,7 +9,10 @@
 #include <iostream>
 #include <new>
 #include <string>
+#include <vector>
 
+#include "help.h"
+#include "text.h"
 #include "verbs.h"
 
 namespace isobit::tool {
@@ -31,6 +34,9 @@ class Commands {
     add_supported();
     add_bench();
     add_table();
+    add_help();
+    add_completion();
+    describe_verbs(app);
   }
 
   /// Runs the verb that the parser met.
@@ -38,6 +44,8 @@ class Commands {
     Result<Outcome> result = action_();
     for (;;) {
       if (!result.ok()) return fail(result.status().message());
+      if (!common_->quiet)
+        for (const std::string& warning : result->warnings) say("warning: " + warning, Style::kWarning);
       if (common_->json) {
         std::fputs((result->json.to_json() + "\n").c_str(), stdout);
       } else if (!common_->quiet) {
@@ -50,16 +58,20 @@ class Commands {
     }
     if (!result->refusal.empty()) return fail(result->refusal);
     if (result->failure.empty()) return 0;
-    std::fprintf(stderr, "isobit %s: %s\n", verb_.c_str(), result->failure.c_str());
+    say(result->failure, Style::kError);
     return kExitCheckFailed;
   }
 
   int fail(const std::string& message) const {
-    std::fprintf(stderr, "isobit %s: %s\n", verb_.c_str(), message.c_str());
+    say(message, Style::kError);
     return kExitBadUsage;
   }
 
  private:
+  void say(const std::string& message, Style style) const {
+    std::fprintf(stderr, "%s %s\n", styled("isobit " + verb_ + ":", style, stderr).c_str(), message.c_str());
+  }
+
   /// A subcommand with the options of all verbs; `verb` runs after parsing.
   template <typename Options, typename Verb>
   CLI::App* add(const std::string& name, const std::string& help, Options& options, Verb verb,
@@ -79,6 +91,10 @@ class Commands {
     command->add_option("--device", options.device, "cpu, or cuda, cuda:N: CUDA device 0, N; the bytes are the same")
         ->type_name("DEVICE")
         ->capture_default_str();
+  }
+
+  static void add_batch_first(CLI::App* command, bool& batch_first) {
+    command->add_flag("--batch-first", batch_first, "arrays of three dimensions are [N, T, C], the outputs too");
   }
 
   static void add_source(CLI::App* command, FloatModelOptions& source) {
@@ -107,6 +123,7 @@ class Commands {
             ->add_option("--tensor", inspect_.tensor, "tensor of a GGUF file or of low-bit weights to write as float32")
             ->type_name("NAME");
     auto* output = command->add_option("-o,--output", inspect_.output, "npy to write")->type_name("OUT");
+    command->add_flag("--full", inspect_.full, "integer models: rescales and the whole overflow proof, too");
     tensor->needs(output);
     output->needs(tensor);
     add_source(command, inspect_.source);
@@ -134,6 +151,10 @@ class Commands {
     command->add_option("--table", o.table, "direct, interpolated or segments:N; default by the width of its input")
         ->type_name("KIND");
     add_source(command, o.source);
+    add_batch_first(command, o.batch_first);
+    command->add_option("--lengths", o.lengths, "integers [N]: steps of each sequence; what follows is padding")
+        ->type_name("FILE");
+    command->add_option("--h0", o.h0, "first states, floats [layers * directions, N, H]")->type_name("FILE");
     command->add_flag("--dry-run", o.dry_run, "calibrate and report, write nothing");
     command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }
@@ -238,6 +259,16 @@ class Commands {
         ->type_name("IN");
     command->add_option("--save-state", o.save_state, "npz for the codes of the last state")->type_name("OUT");
     command->add_option("--chunk", o.chunk, "steps a call; the bytes do not depend on it")->type_name("T");
+    add_batch_first(command, o.batch_first);
+    command
+        ->add_option("--lengths", o.lengths,
+                     "integers [N]: steps of each sequence; past them its state stays and the output is 0")
+        ->type_name("FILE");
+    command
+        ->add_option("--zoneout-mask", o.zoneout_mask,
+                     "u8 or bool, the shape of the output, for models of one layer: 1 takes the new state, 0 keeps the "
+                     "old one")
+        ->type_name("FILE");
   }
 
   void add_compare() {
@@ -460,6 +491,27 @@ class Commands {
     command->add_option("--threads", run.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }
 
+  void add_help() {
+    auto* command = add("help", "what a verb does, its options and an example", help_, [this]() -> Result<Outcome> {
+      Outcome out;
+      ISOBIT_ASSIGN_OR_RETURN(out.text, help_text(app_, words_));
+      out.json.set("text", out.text);
+      return out;
+    });
+    command->add_option("VERB", words_, "one verb, as in: table fit; default the list of all");
+  }
+
+  void add_completion() {
+    auto* command = add("completion", "a script that lets a shell complete verbs and options", completion_,
+                        [this]() -> Result<Outcome> {
+                          Outcome out;
+                          ISOBIT_ASSIGN_OR_RETURN(out.text, completion_script(app_, words_.front()));
+                          out.json.set("text", out.text);
+                          return out;
+                        });
+    command->add_option("SHELL", words_, "bash, zsh or fish")->required()->expected(1);
+  }
+
   CLI::App& app_;
   std::string verb_;
   const CommonOptions* common_ = nullptr;
@@ -480,6 +532,8 @@ class Commands {
   TableCompareOptions table_compare_;
   TableExportOptions table_export_;
   TableRunOptions table_run_;
+  CommonOptions help_, completion_;
+  std::vector<std::string> words_;  // of help and completion
 };
 
 int main_function(int argc, char** argv) {
@@ -493,12 +547,7 @@ int main_function(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    std::string name = "isobit";
-    for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
-      at = at->get_subcommands().front();
-      name += " " + at->get_name();
-    }
-    std::fprintf(stderr, "%s: %s\n%s --help lists what it takes\n", name.c_str(), error.what(), name.c_str());
+    std::fputs(usage_error(app, error).c_str(), stderr);
     return kExitBadUsage;
   }
   // The library reports by Status; only an allocation can still throw.

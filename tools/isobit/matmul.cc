@@ -13,6 +13,7 @@
 #include "data.h"
 #include "isobit/linear.h"
 #include "isobit/low_bit.h"
+#include "isobit/nearest.h"
 #include "isobit/parallel.h"
 #include "low_bit.h"
 #include "models.h"
@@ -217,13 +218,13 @@ class Product {
 Status check_options(const MatmulOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
   FileClaims files;
-  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", files));
+  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", FileKind::kArray, files));
   ISOBIT_RETURN_IF_ERROR(files.reads(split_weights(options.weights).first, "WEIGHTS"));
   ISOBIT_RETURN_IF_ERROR(files.reads(options.input, "X"));
-  if (!options.output.ends_with(".npy")) return invalid("-o " + options.output + ": the name must end in .npy");
   const bool is_static = options.activations == "static";
   if (!is_static && !linear_activations_from_string(options.activations))
-    return invalid("--activations " + options.activations + ": expected float, int8, int8_asymmetric or static");
+    return invalid("--activations " + options.activations + ": " +
+                   expected_one_of(options.activations, {"float", "int8", "int8_asymmetric", "static"}));
   if (!is_static && (options.codes || !options.input_range.empty() || !options.output_range.empty()))
     return invalid("--codes, --input-range and --output-range are for --activations static, not " +
                    options.activations);

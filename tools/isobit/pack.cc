@@ -18,6 +18,7 @@
 #include "isobit/gguf.h"
 #include "isobit/low_bit.h"
 #include "isobit/low_bit_import.h"
+#include "isobit/nearest.h"
 #include "isobit/parallel.h"
 #include "low_bit.h"
 #include "models.h"
@@ -41,13 +42,16 @@ Result<LowBitOptions> parse_options(const PackOptions& options) {
   if (out.group < 0) return refuse("--group " + std::to_string(out.group) + ": expected 0, a whole row, or more");
   if (!options.kind.empty()) {
     const auto kind = low_bit_kind_from_string(options.kind);
-    if (!kind) return refuse("--kind " + options.kind + ": expected symmetric, zero_point or offset");
+    if (!kind)
+      return refuse("--kind " + options.kind + ": " +
+                    expected_one_of(options.kind, {"symmetric", "zero_point", "offset"}));
     out.kind = *kind;
   }
   out.method = out.kind == LowBitKind::kSymmetric ? LowBitMethod::kAbsmax : LowBitMethod::kMinmax;
   if (!options.method.empty()) {
     const auto method = low_bit_method_from_string(options.method);
-    if (!method) return refuse("--method " + options.method + ": expected absmax, minmax or mse");
+    if (!method)
+      return refuse("--method " + options.method + ": " + expected_one_of(options.method, {"absmax", "minmax", "mse"}));
     out.method = *method;
   }
   if (options.scales.empty()) return out;
@@ -56,7 +60,7 @@ Result<LowBitOptions> parse_options(const PackOptions& options) {
     out.scales = dtype;
     return out;
   }
-  return refuse("--scales " + options.scales + ": expected f32, f16 or bf16");
+  return refuse("--scales " + options.scales + ": " + expected_one_of(options.scales, {"f32", "f16", "bf16"}));
 }
 
 enum class Action { kQuantize, kImport, kDequantize, kKeep, kLeaveOut, kRefuse };
@@ -170,7 +174,8 @@ class Packer {
     if (!options_.checkpoint_format.empty()) {
       format = checkpoint_format_from_string(options_.checkpoint_format);
       if (!format)
-        return refuse("--checkpoint-format " + options_.checkpoint_format + ": expected gptq, gptq_v2 or awq");
+        return refuse("--checkpoint-format " + options_.checkpoint_format + ": " +
+                      expected_one_of(options_.checkpoint_format, {"gptq", "gptq_v2", "awq"}));
     }
     ISOBIT_ASSIGN_OR_RETURN(checkpoint_, find_checkpoint_description(options_.model, file_.metadata));
     if (!checkpoint_) {
@@ -484,7 +489,7 @@ Result<Outcome> pack(const PackOptions& options) {
   if (options.output.empty() && !options.dry_run) return refuse("-o OUT is missing; --dry-run reports without writing");
   ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
   FileClaims files;
-  if (!options.dry_run) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", files));
+  if (!options.dry_run) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", FileKind::kSafetensors, files));
   ISOBIT_RETURN_IF_ERROR(claim_checkpoint(options.model, "MODEL", files));
   ISOBIT_ASSIGN_OR_RETURN(const LowBitOptions form, parse_options(options));
   return Packer(options, form).run();

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "data.h"
 #include "isobit/gru.h"
+#include "isobit/nearest.h"
 #include "isobit/parallel.h"
 #include "models.h"
 #include "progress.h"
@@ -17,7 +20,8 @@
 namespace isobit::tool {
 namespace {
 
-// Single sequences of a file are observed together, so that threads have something to share.
+// Single sequences of a file are observed together, so that threads have something to share, and many of an array in
+// parts, so that the bar moves.
 constexpr size_t kMaxTogether = 64;
 constexpr int64_t kMaxTogetherFloats = int64_t{1} << 24;
 
@@ -26,12 +30,15 @@ Result<GruQuantization> parse_quantization(const QuantizeOptions& options) {
   ISOBIT_RETURN_IF_ERROR(apply_bits(options.bits, out));
   ISOBIT_RETURN_IF_ERROR(apply_methods(options.method, out));
   const auto scale = scale_kind_from_string(options.scale);
-  if (!scale) return Status(StatusCode::kInvalidArgument, "--scale " + options.scale + ": expected pow2 or real");
+  if (!scale)
+    return Status(StatusCode::kInvalidArgument,
+                  "--scale " + options.scale + ": " + expected_one_of(options.scale, {"pow2", "real"}));
   out.scale = *scale;
   const auto rounding = rounding_from_string(options.rounding);
   if (!rounding) {
     return Status(StatusCode::kInvalidArgument,
-                  "--rounding " + options.rounding + ": expected nearest_even, nearest_up, nearest_away or floor");
+                  "--rounding " + options.rounding + ": " +
+                      expected_one_of(options.rounding, {"nearest_even", "nearest_up", "nearest_away", "floor"}));
   }
   out.rounding = *rounding;
   if (!options.table.empty()) {
@@ -49,12 +56,21 @@ class Feeder {
  public:
   Feeder(GruCalibrator& calibrator, ThreadPool& pool) : calibrator_(calibrator), pool_(pool) {}
 
-  Status add(const Sequences& sequences) {
+  /// `lengths` [N] and `h0` [layers * directions, N, H] may be empty. `progress` gets the share that was observed.
+  Status add(const Sequences& sequences, const std::vector<int64_t>& lengths, const std::vector<float>& h0,
+             const std::function<void(double)>& progress) {
     count_.sequences += sequences.batch;
-    count_.steps += sequences.batch * sequences.steps;
+    if (lengths.empty()) count_.steps += sequences.batch * sequences.steps;
+    for (const int64_t length : lengths) count_.steps += length;
     if (sequences.steps == 0 || sequences.batch == 0) return {};
-    if (sequences.batch > 1) {
-      return calibrator_.observe(sequences.x, sequences.steps, sequences.batch, {}, {}, &pool_);
+    if (sequences.batch > 1 || !lengths.empty() || !h0.empty()) {
+      const int64_t part = std::max<int64_t>(kMaxTogether, int64_t{16} * pool_.threads());
+      for (int64_t n = 0; n < sequences.batch; n += part) {
+        const int64_t count = std::min(part, sequences.batch - n);
+        ISOBIT_RETURN_IF_ERROR(observe(sequences, lengths, h0, n, count));
+        progress(static_cast<double>(n + count) / static_cast<double>(sequences.batch));
+      }
+      return {};
     }
     const int64_t steps = std::max(longest_, sequences.steps);
     const auto together = static_cast<int64_t>(pending_.size()) + 1;
@@ -89,12 +105,44 @@ class Feeder {
   void count_file() { ++count_.files; }
 
  private:
+  /// Sequences [n, n + count).
+  Status observe(const Sequences& all, const std::vector<int64_t>& lengths, const std::vector<float>& h0, int64_t n,
+                 int64_t count) {
+    const std::vector<int64_t> some_lengths =
+        lengths.empty() ? lengths : std::vector<int64_t>(lengths.begin() + n, lengths.begin() + n + count);
+    const GruWeights& weights = calibrator_.weights();
+    const std::vector<float> x = columns(all.x, all.batch, weights.input_size(), n, count);
+    return calibrator_.observe(x, all.steps, count, some_lengths,
+                               columns(h0, all.batch, weights.hidden_size(), n, count), &pool_);
+  }
+
+  /// [rows, N, width] to its sequences [n, n + count).
+  static std::vector<float> columns(const std::vector<float>& values, int64_t batch, int64_t width, int64_t n,
+                                    int64_t count) {
+    std::vector<float> out;
+    const int64_t row = batch * width;
+    for (auto at = values.begin(); at != values.end(); at += row)
+      out.insert(out.end(), at + n * width, at + (n + count) * width);
+    return out;
+  }
+
   GruCalibrator& calibrator_;
   ThreadPool& pool_;
   std::vector<Sequences> pending_;
   int64_t longest_ = 0;
   DataCount count_;
 };
+
+/// First states [layers * directions, N, H] for the array `name`; none without a file.
+Result<std::vector<float>> load_h0(const Companion& file, const Sequences& sequences, const GruWeights& weights) {
+  if (file.empty()) return std::vector<float>();
+  ISOBIT_ASSIGN_OR_RETURN(const Array* array, file.find(sequences.array));
+  const std::vector<int64_t> wanted = {std::ssize(weights.layers), sequences.batch, weights.hidden_size()};
+  if (array->shape == wanted && is_float(array->dtype)) return array->to_float();
+  return Status(StatusCode::kInvalidArgument,
+                file.label(sequences.array) + " is " + std::string(to_string(array->dtype)) + " " +
+                    shape_text(array->shape) + "; expected floats [layers * directions, N, H] = " + shape_text(wanted));
+}
 
 bool is_activation(int32_t tensor) { return tensor != kW && tensor != kR && tensor != kBw && tensor != kBr; }
 
@@ -142,10 +190,20 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
   }
   ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
   FileClaims claims;
-  if (!options.dry_run) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", claims));
+  if (!options.dry_run) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", FileKind::kSafetensors, claims));
   ISOBIT_RETURN_IF_ERROR(claims.reads(options.model, "MODEL"));
   ISOBIT_ASSIGN_OR_RETURN(const GruQuantization quantization, parse_quantization(options));
   ISOBIT_ASSIGN_OR_RETURN(const auto files, find_data_files(options.data, "--calibrate", claims));
+  for (const auto& [option, path] : {std::pair{"--lengths", &options.lengths}, std::pair{"--h0", &options.h0}}) {
+    if (path->empty()) continue;
+    ISOBIT_RETURN_IF_ERROR(claims.reads(*path, option));
+    if (files.size() > 1)
+      return Status(StatusCode::kInvalidArgument, std::string(option) + " " + *path +
+                                                      ": belongs to one file of data, " + "but --calibrate names " +
+                                                      count_text(std::ssize(files), "file"));
+  }
+  ISOBIT_ASSIGN_OR_RETURN(const Companion all_lengths, Companion::load("--lengths", options.lengths));
+  ISOBIT_ASSIGN_OR_RETURN(const Companion states, Companion::load("--h0", options.h0));
   ISOBIT_ASSIGN_OR_RETURN(const FloatModel source, load_float_model(options.model, options.source));
   const GruWeights& weights = source.weights;
 
@@ -165,10 +223,19 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
   {
     Progress progress("calibrating", options.quiet);
     for (size_t i = 0; i < files.size(); ++i) {
-      progress.update(static_cast<double>(i) / static_cast<double>(files.size()));
+      const auto update = [&](double share) {
+        progress.update((static_cast<double>(i) + share) / static_cast<double>(files.size()));
+      };
       feeder.count_file();
-      ISOBIT_RETURN_IF_ERROR(for_each_array(files[i], weights.input_size(),
-                                            [&](const Sequences& sequences) { return feeder.add(sequences); }));
+      const auto add = [&](const Sequences& sequences) -> Status {
+        const SequenceShape shape{sequences.steps, sequences.batch, false};
+        ISOBIT_ASSIGN_OR_RETURN(const auto lengths, all_lengths.lengths(sequences.array, shape));
+        ISOBIT_ASSIGN_OR_RETURN(const auto h0, load_h0(states, sequences, weights));
+        update(sequences.done);
+        return feeder.add(sequences, lengths, h0,
+                          [&](double share) { update(sequences.done + share * sequences.share); });
+      };
+      ISOBIT_RETURN_IF_ERROR(for_each_array(files[i], weights.input_size(), add, options.batch_first, &out.warnings));
       ISOBIT_RETURN_IF_ERROR(feeder.flush());
     }
   }
@@ -188,6 +255,7 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
   out.json.set("scale", to_string(quantization.scale)).set("rounding", to_string(quantization.rounding));
   out.json.set("table", options.table.empty() ? Value() : Value(options.table));
   describe_grids(model, calibrator, out);
+  ISOBIT_RETURN_IF_ERROR(describe_sizes(model, out.json, out.text));
   if (options.dry_run) {
     out.json.set("output", Value()).set("bytes", Value());
     out.text += "dry run: nothing written\n";

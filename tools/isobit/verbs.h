@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs: options in, an Outcome out. main.cc alone knows the argument parser, value.cc alone the JSON library.
+// The verbs: options in, an Outcome out. main.cc and help.cc alone know the argument parser, value.cc alone the JSON
+// library.
 #ifndef ISOBIT_TOOLS_VERBS_H_
 #define ISOBIT_TOOLS_VERBS_H_
 
@@ -21,6 +22,7 @@ struct Outcome {
   Value json = Value::object();
   std::string text;
   std::string failure, refusal;
+  std::vector<std::string> warnings{};       // about what was done all the same; exit status 0
   std::function<Result<Outcome>()> again{};  // --repeat: the same once more, after a line on standard input
 };
 
@@ -39,6 +41,7 @@ struct FloatModelOptions {
 struct InspectOptions : CommonOptions {
   std::string file;
   std::string tensor, output;  // GGUF, low-bit weights: write this tensor there; both or none
+  bool full = false;           // integer models: rescales and every row of the proof, too
   FloatModelOptions source;
 };
 
@@ -46,9 +49,11 @@ struct QuantizeOptions : CommonOptions {
   std::string model, output;
   std::vector<std::string> data;
   std::string bits = "8", method = "minmax", scale = "pow2", rounding = "nearest_even", table;
+  std::string lengths, h0;  // of the one file of data
   FloatModelOptions source;
+  bool batch_first = false;
   bool dry_run = false;
-  int threads = 1;
+  int threads = 0;
 };
 
 struct PackOptions : CommonOptions {
@@ -78,10 +83,11 @@ struct DeviceOptions : CommonOptions {
 };
 
 struct RunOptions : DeviceOptions {
-  std::string model, input, output, layer, kernel, state, save_state;
+  std::string model, input, output, layer, kernel, state, save_state, lengths, zoneout_mask;
   int threads = 1;
   int64_t chunk = 0;
   bool integer = false;
+  bool batch_first = false;
 };
 
 /// What is said of sequences beside the data.
