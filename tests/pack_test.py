@@ -127,6 +127,96 @@ class PackTest(ToolTest):
         self.fails(["'m.qzeros'", "row 0, group 0 is 9, must be 8", "gptq_v2"], "pack", model, "--dry-run")
         self.check_import(model, "m.weight", matrix, "--checkpoint-format", "gptq_v2", kind="symmetric")
 
+    def test_one_off_where_nobody_says_symmetric(self):
+        """The zero points show the wrong name of the format, too, where `sym` is missing: its default is true."""
+        matrix = Matrix(3, 4, 64, 16, 32, zero=8)
+        base = {"bits": 4, "group_size": 32, "quant_method": "gptq"}
+        for files, metadata in [({"quantize_config": {**base, "checkpoint_format": "gptq"}}, None),
+                                ({"quantize_config": base}, None),
+                                ({"config": {"quantization_config": {**base, "meta": {"quantizer": ["q:1"]}}}}, None),
+                                ({}, {"gptq_bits": "4", "gptq_group_size": "32"})]:
+            with self.subTest(files=files):
+                model = self.checkpoint(matrix.gptq("m", v2=True), metadata, **files)
+                self.fails(["'m.qzeros'", "row 0, group 0 is 9, must be 8", "gptq_v2?", "--checkpoint-format"],
+                           "pack", model, "--dry-run")
+                self.check_import(model, "m.weight", matrix, "--checkpoint-format", "gptq_v2", kind="symmetric")
+                # An explicit word is not doubted, but the report names the other format.
+                report = self.json("pack", model, "--dry-run", "--checkpoint-format", "gptq")
+                self.assertEqual([e["suspected_format"] for e in report["tensors"]], ["gptq_v2"])
+                self.assertIn("is its format gptq_v2?",
+                              self.ok("pack", model, "--dry-run", "--checkpoint-format", "gptq"))
+        # Said the other way round, and every spelling of it.
+        for spelling in ({"checkpoint_format": "gptq_v2"}, {"checkpoint_format": "GPTQ-v2"}, {"format": "gptq_v2"},
+                         {"quant_method": "gptq_v2"}, {"quant_method": "gptq_v2", "checkpoint_format": "gptq_v2"}):
+            with self.subTest(spelling=spelling):
+                right = self.checkpoint(matrix.gptq("m", v2=True), quantize_config={**base, **spelling})
+                report = self.check_import(right, "m.weight", matrix, kind="symmetric")
+                self.assertEqual((report["checkpoint"]["format"], report["checkpoint"]["format_assumed"]),
+                                 ("gptq_v2", False))
+                wrong = self.checkpoint(matrix.gptq("m"), quantize_config={**base, **spelling})
+                self.fails(["row 0, group 0 is 7, must be 8", "is its format gptq?"], "pack", wrong, "--dry-run")
+        # No zero point tells anything where some differ, and where the file says that it is not symmetric.
+        mixed = Matrix(4, 4, 64, 16, 32, zeros=(7, 9))
+        self.check_import(self.checkpoint(mixed.gptq("m"), quantize_config=base), "m.weight", mixed)
+        nine = Matrix(3, 4, 64, 16, 32, zero=9)
+        model = self.checkpoint(nine.gptq("m"), quantize_config={**base, "sym": False})
+        report = self.check_import(model, "m.weight", nine)
+        self.assertEqual([e["suspected_format"] for e in report["tensors"]], ["gptq_v2"])
+
+    def test_option_overrules_the_file(self):
+        matrix = Matrix(6, 4, 64, 16, 32)
+        good = {"bits": 4, "group_size": 32, "quant_method": "gptq", "checkpoint_format": "gptq", "sym": False}
+        for change, said in [({"quant_method": "auto-round"}, "quant_method 'auto-round'"),
+                             ({"quant_method": "AWQ", "checkpoint_format": None}, "AWQ"),
+                             ({"checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
+                             ({"checkpoint_format": "gptq_v2"}, "checkpoint_format 'gptq_v2'"),
+                             ({"quant_method": "gptq_v2"},
+                              "quant_method 'gptq_v2' and checkpoint_format 'gptq'"),
+                             ({"is_marlin_format": True}, "is_marlin_format"), ({"sym": True}, None)]:
+            with self.subTest(change=change):
+                model = self.checkpoint(matrix.gptq("m"), quantize_config={**good, **change})
+                report = self.check_import(model, "m.weight", matrix, "--checkpoint-format", "gptq")
+                self.assertEqual(report["checkpoint"]["overruled"], [said] if said else [])
+                if said:
+                    text = self.ok("pack", model, "--dry-run", "--checkpoint-format", "gptq")
+                    self.assertIn("quantize_config.json says otherwise: " + said, text)
+                if said and said != "checkpoint_format 'gptq_v2'":
+                    self.fails([] if said == "AWQ" else ["--checkpoint-format"], "pack", model, "--dry-run")
+        # Widths and groups, too, which without --checkpoint-format are those of --requantize.
+        for change, said in [({"bits": 8}, ["bits '8'"]), ({"bits": None}, []), ({"group_size": 64}, ["group_size '64'"]),
+                             ({"bits": "4", "group_size": "32"}, ["bits '\"4\"'", "group_size '\"32\"'"])]:
+            with self.subTest(change=change):
+                model = self.checkpoint(matrix.gptq("m"), quantize_config={**good, **change})
+                self.fails([], "pack", model, "--dry-run")
+                report = self.check_import(model, "m.weight", matrix, "--checkpoint-format", "gptq", "--bits", "4",
+                                           "--group", "32")
+                self.assertEqual(report["checkpoint"]["overruled"], said)
+        again = self.json("pack", self.checkpoint(matrix.gptq("m"), quantize_config=good), "--dry-run",
+                          "--checkpoint-format", "gptq", "--requantize", "--bits", "2", "--group", "16")
+        self.assertEqual([(e["action"], e["bits"], e["group"]) for e in again["tensors"]], [("quantize", 2, 16)])
+        self.assertEqual((again["checkpoint"]["bits"], again["checkpoint"]["group"]), (4, 32))
+
+    def test_dynamic(self):
+        """Patterns that leave modules out change no width; patterns that give fields of their own do."""
+        matrix = Matrix(6, 4, 64, 16, 32)
+        good = {"bits": 4, "group_size": 32, "quant_method": "gptq", "checkpoint_format": "gptq", "sym": False}
+        head = tensor("F32", (4, 64), self.floats(3, 4, 64))
+        for dynamic in ({"-:lm_head": {}}, {"-:lm_head": {"bits": 8}}, {"+:m": {"bits": 4, "group_size": 32}},
+                        {"m": {"damp_percent": 0.1, "sym": False}}, {}, None):
+            with self.subTest(dynamic=dynamic):
+                model = self.checkpoint({**matrix.gptq("m"), "lm_head.weight": head},
+                                        quantize_config={**good, "dynamic": dynamic})
+                report = self.check_import(model, "m.weight", matrix)
+                self.assertEqual({e["name"]: e["action"] for e in report["tensors"]},
+                                 {"m.weight": "import", "lm_head.weight": "keep"})
+        for dynamic, words in [({"-:lm_head": {}, "+:.*up": {"bits": 8}}, ["'bits'", "'+:.*up'", "'8'"]),
+                               ({".*up": {"group_size": 64}}, ["'group_size'", "'.*up'"]),
+                               ({".*up": {"checkpoint_format": "gptq_v2"}}, ["'checkpoint_format'"]),
+                               ({"up": 8}, ["'up'"]), (["up"], ["widths"])]:
+            with self.subTest(dynamic=dynamic):
+                model = self.checkpoint(matrix.gptq("m"), quantize_config={**good, "dynamic": dynamic})
+                self.fails(["'dynamic'", *words], "pack", model, "--dry-run")
+
     def test_awq(self):
         matrix = Matrix(5, 4, 64, 24, 32, zeros=(0, 15))
         for file, config in [("config", {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32,
@@ -307,6 +397,28 @@ class PackTest(ToolTest):
                 self.assertEqual((entry["bits"], entry["kind"], entry["group"]), (bits, kind, 64))
                 errors.append(entry["sqnr_db"])
             self.assertEqual(errors, sorted(errors))
+
+    def test_default_method(self):
+        """At 1 and 2 bits the least squared error, which no other method beats; the report says which one it was."""
+        values = self.floats(20, 8, 256)
+        model = self.at("method.npz", npz({"w": npy((8, 256), values)}))
+
+        def entry(*options):
+            (entry,) = self.json("pack", model, "--dry-run", *options)["tensors"]
+            return entry["method"], entry["sqnr_db"]
+
+        for kind, own in (("symmetric", "absmax"), ("zero_point", "minmax"), ("offset", "minmax")):
+            for bits in (1, 2, 4, 8):
+                with self.subTest(kind=kind, bits=bits):
+                    options = ["--kind", kind, "--bits", str(bits)]
+                    method, decibels = entry(*options)
+                    self.assertEqual(method, "mse" if bits <= 2 else own)
+                    self.assertEqual(entry(*options, "--method", method), (method, decibels))
+                    self.assertGreaterEqual(decibels, entry(*options, "--method", own)[1])
+                    self.assertIn("quantised by %s, the default at %d bit" % (method, bits),
+                                  self.ok("pack", model, "--dry-run", *options))
+        self.assertGreater(entry("--bits", "2")[1], entry("--bits", "2", "--method", "absmax")[1] + 2)
+        self.assertGreater(entry("--bits", "2")[1], entry("--bits", "1")[1])
 
     def test_requantize(self):
         matrix = Matrix(9, 8, 64, 16, 32, act_order=True)

@@ -21,6 +21,15 @@
 
 namespace isobit {
 
+enum class CheckpointFormat : int32_t {
+  kGptq = 0,    // zero points are stored minus one
+  kGptqV2 = 1,  // zero points are stored as they are
+  kAwq = 2,     // the layout "gemm"
+};
+/// "gptq", "gptq_v2" or "awq".
+std::string_view to_string(CheckpointFormat format);
+std::optional<CheckpointFormat> checkpoint_format_from_string(std::string_view text);
+
 struct ImportedLowBit {
   LowBitMatrix matrix;
   /// Column j of the matrix belongs to x[permutation[j]]; empty: to x[j]. s32 in LowBitFile::arrays, under
@@ -29,6 +38,9 @@ struct ImportedLowBit {
   /// Groups with a scale of 0 that had codes other than z. Their weights are 0 (or O) whatever the codes; the canonical
   /// form wants z there. Only the sign of such a 0 can change.
   int64_t cleared_groups = 0;
+  /// GPTQ: the other one of its two formats, where every zero point is one off 2^(bits-1) and that format would give
+  /// 2^(bits-1).
+  std::optional<CheckpointFormat> suspected{};
 };
 
 /// Of the file's 2-D tensors [N, K]. Dequantised it has the bits of GgufFile::read, but for cleared groups.
@@ -45,15 +57,6 @@ Result<ImportedLowBit> import_gguf(const GgufFile& file, std::string_view tensor
 /// Whether import_gguf takes tensors of this type.
 bool is_importable(const GgufTensor& tensor);
 
-enum class CheckpointFormat : int32_t {
-  kGptq = 0,    // zero points are stored minus one
-  kGptqV2 = 1,  // zero points are stored as they are
-  kAwq = 2,     // the layout "gemm"
-};
-/// "gptq", "gptq_v2" or "awq".
-std::string_view to_string(CheckpointFormat format);
-std::optional<CheckpointFormat> checkpoint_format_from_string(std::string_view text);
-
 struct CheckpointOptions {
   CheckpointFormat format = CheckpointFormat::kGptq;
   int32_t bits = 4;     // 2, 4 or 8; AWQ: 4
@@ -61,6 +64,9 @@ struct CheckpointOptions {
   /// GPTQ: every zero point shall be 2^(bits-1); others are refused. Files exist that name the wrong one of the first
   /// two formats, which this shows.
   bool symmetric = false;
+  /// GPTQ that does not say whether it is symmetric, which its writers make it by default: a matrix is refused if all
+  /// of its zero points are one off (ImportedLowBit::suspected).
+  bool symmetric_by_default = false;
 
   bool operator==(const CheckpointOptions&) const = default;
 };
@@ -69,15 +75,27 @@ struct CheckpointOptions {
 struct CheckpointDescription {
   CheckpointOptions options;
   bool format_assumed = false;  // GPTQ without a checkpoint_format: older writers, which had the first one only
-  std::string source;           // path of the JSON file, or of the checkpoint for its own metadata
+  std::string
+      source;  // path of the JSON file, or of the checkpoint for its own metadata; empty: the caller's word only
+  /// What the source says otherwise than the caller, whose word counts: "quant_method 'auto-round'".
+  std::vector<std::string> overruled;
+};
+
+/// What the caller of find_checkpoint_description says.
+struct CheckpointOverrides {
+  std::optional<CheckpointFormat> format;
+  std::optional<int32_t> bits;
+  std::optional<int64_t> group;
 };
 
 /// Looks beside the checkpoint at `path` for quantize_config.json, quant_config.json and config.json (its
 /// "quantization_config"), then into `metadata` of safetensors (gptq_bits, gptq_group_size); the first that says
-/// something counts. Nothing: none does. kUnsupported, by name, for what would be read wrongly: other methods, widths
-/// and layouts, widths that differ by layer.
+/// something counts. Nothing: none does, and `overrides` lacks a field. kUnsupported, by name, for what would be read
+/// wrongly: other methods, widths and layouts, widths that differ by layer. `overrides` count before all of them; with
+/// a format no zero point is refused.
 Result<std::optional<CheckpointDescription>> find_checkpoint_description(
-    const std::string& path, const std::map<std::string, std::string>& metadata);
+    const std::string& path, const std::map<std::string, std::string>& metadata,
+    const CheckpointOverrides& overrides = {});
 
 /// Prefixes P of the tensors P.qweight and P.qzeros, sorted: of a matrix without one of them, too, which
 /// import_checkpoint refuses.

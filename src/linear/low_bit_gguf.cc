@@ -83,7 +83,7 @@ Result<ImportedLowBit> import(const GgufFile& file, const GgufTensor& tensor) {
   const int64_t cleared = clear_zero_scales(p);
   Result<LowBitMatrix> matrix = LowBitMatrix::create(std::move(p), what + " (" + std::string(type.name) + ")");
   if (!matrix.ok()) return Status(StatusCode::kInvalidFile, matrix.status().message());
-  return ImportedLowBit{*std::move(matrix), {}, cleared};
+  return ImportedLowBit{*std::move(matrix), {}, cleared, {}};
 }
 
 }  // namespace

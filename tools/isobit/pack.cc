@@ -44,7 +44,7 @@ Result<LowBitOptions> parse_options(const PackOptions& options) {
     if (!kind) return refuse("--kind " + options.kind + ": expected symmetric, zero_point or offset");
     out.kind = *kind;
   }
-  out.method = out.kind == LowBitKind::kSymmetric ? LowBitMethod::kAbsmax : LowBitMethod::kMinmax;
+  out.method = default_low_bit_method(out.bits, out.kind);
   if (!options.method.empty()) {
     const auto method = low_bit_method_from_string(options.method);
     if (!method) return refuse("--method " + options.method + ": expected absmax, minmax or mse");
@@ -82,6 +82,7 @@ struct Packed {
   std::optional<double> sqnr;
   int64_t cleared_groups = 0;
   bool permuted = false;
+  std::optional<CheckpointFormat> suspected;  // ImportedLowBit::suspected
 };
 
 class Packer {
@@ -161,32 +162,37 @@ class Packer {
                   " holds no tensors of GPTQ or AWQ (NAME.qweight)");
   }
 
-  /// How GPTQ and AWQ tensors are read: --checkpoint-format counts, then what lies beside the file, and where nothing
-  /// does, --bits and --group. Nothing is guessed.
+  /// How GPTQ and AWQ tensors are read: what options say counts, then what lies beside the file. With
+  /// --checkpoint-format, --bits and --group are options of that kind, unless they are those of --requantize. Nothing
+  /// is guessed.
   Status find_checkpoint() {
     if (list_checkpoint_matrices(file_.arrays).empty())
       return options_.checkpoint_format.empty() ? Status() : no_checkpoint();
-    std::optional<CheckpointFormat> format;
+    CheckpointOverrides overrides;
     if (!options_.checkpoint_format.empty()) {
-      format = checkpoint_format_from_string(options_.checkpoint_format);
-      if (!format)
+      overrides.format = checkpoint_format_from_string(options_.checkpoint_format);
+      if (!overrides.format)
         return refuse("--checkpoint-format " + options_.checkpoint_format + ": expected gptq, gptq_v2 or awq");
     }
-    ISOBIT_ASSIGN_OR_RETURN(checkpoint_, find_checkpoint_description(options_.model, file_.metadata));
-    if (!checkpoint_) {
-      if (!format || !options_.bits || !options_.group)
-        return refuse(options_.model +
-                      ": holds GPTQ or AWQ tensors, and neither a JSON file beside it nor its metadata says how they "
-                      "are stored; give --checkpoint-format, --bits and --group");
-      checkpoint_ = CheckpointDescription{};
-      checkpoint_->options.bits = *options_.bits;
-      checkpoint_->options.group = *options_.group == 0 ? -1 : *options_.group;
-      checkpoint_->source = "--checkpoint-format, --bits and --group say";
+    if (options_.requantize) ISOBIT_RETURN_IF_ERROR(describe_checkpoint(overrides));
+    if (!checkpoint_ && overrides.format) {
+      overrides.bits = options_.bits;
+      overrides.group = options_.group == 0 ? -1 : options_.group;
+      stored_by_options_ = true;
     }
-    if (format) {
-      checkpoint_->options.format = *format;
-      checkpoint_->format_assumed = false;
-    }
+    if (!checkpoint_) ISOBIT_RETURN_IF_ERROR(describe_checkpoint(overrides));
+    if (checkpoint_) return {};
+    return refuse(options_.model +
+                  ": holds GPTQ or AWQ tensors, and neither a JSON file beside it nor its metadata says how they "
+                  "are stored; give --checkpoint-format, --bits and --group");
+  }
+
+  Status describe_checkpoint(const CheckpointOverrides& overrides) {
+    auto found = find_checkpoint_description(options_.model, file_.metadata, overrides);
+    if (!found.ok() && found.status().code() == StatusCode::kUnsupported && !overrides.format)
+      return {StatusCode::kUnsupported,
+              found.status().message() + "; --checkpoint-format gptq, gptq_v2 or awq overrules what a file says"};
+    ISOBIT_ASSIGN_OR_RETURN(checkpoint_, std::move(found));
     return {};
   }
 
@@ -273,13 +279,12 @@ class Packer {
       return item.action == Action::kQuantize || item.action == Action::kRefuse;
     });
     if (quantises) return {};
-    const bool described = checkpoint_ && checkpoint_->source.starts_with("--");  // by --bits and --group
-    const std::string option = options_.bits && !described    ? "--bits " + std::to_string(*options_.bits)
-                               : options_.group && !described ? "--group " + std::to_string(*options_.group)
-                               : !options_.kind.empty()       ? "--kind " + options_.kind
-                               : !options_.method.empty()     ? "--method " + options_.method
-                               : !options_.scales.empty()     ? "--scales " + options_.scales
-                                                              : "";
+    const std::string option = options_.bits && !stored_by_options_    ? "--bits " + std::to_string(*options_.bits)
+                               : options_.group && !stored_by_options_ ? "--group " + std::to_string(*options_.group)
+                               : !options_.kind.empty()                ? "--kind " + options_.kind
+                               : !options_.method.empty()              ? "--method " + options_.method
+                               : !options_.scales.empty()              ? "--scales " + options_.scales
+                                                                       : "";
     if (option.empty()) return {};
     return refuse(option + ": the matrices of " + options_.model +
                   " are quantised already and are taken as they are; leave it out, or give --requantize");
@@ -298,6 +303,11 @@ class Packer {
     out_.json.set("checkpoint", checkpoint_ ? checkpoint_json(*checkpoint_) : Value());
     out_.text = options_.model + ": " + count_text(static_cast<int64_t>(items_.size()), "tensor");
     if (checkpoint_) out_.text += "; " + checkpoint_text(*checkpoint_);
+    const bool quantises =
+        std::any_of(items_.begin(), items_.end(), [](const Item& item) { return item.action == Action::kQuantize; });
+    if (quantises)
+      out_.text += "; quantised by " + std::string(to_string(form_.method)) +
+                   (options_.method.empty() ? ", the default at " + count_text(form_.bits, "bit") : "");
     describe_metadata();
     for (const Item& item : items_)
       name_width_ = std::clamp(static_cast<int>(escaped(item.name).size()), name_width_, kMaxNameWidth);
@@ -346,6 +356,7 @@ class Packer {
       ISOBIT_ASSIGN_OR_RETURN(ImportedLowBit imported, import(item));
       packed.cleared_groups = imported.cleared_groups;
       packed.permuted = !imported.permutation.empty();
+      packed.suspected = imported.suspected;
       packed.bytes = static_cast<uint64_t>(imported.matrix.size_bytes());
       packed.matrix = imported.matrix;
       packed.shape = {imported.matrix.rows(), imported.matrix.columns()};
@@ -387,7 +398,10 @@ class Packer {
 
   Result<ImportedLowBit> import(const Item& item) const {
     if (gguf_) return import_gguf(*gguf_, item.source);
-    return import_checkpoint(file_.arrays, item.source, checkpoint_->options, options_.model);
+    auto imported = import_checkpoint(file_.arrays, item.source, checkpoint_->options, options_.model);
+    if (imported.ok() || !options_.checkpoint_format.empty()) return imported;
+    return Status(imported.status().code(), imported.status().message() + " (read as " + checkpoint_text(*checkpoint_) +
+                                                "; --checkpoint-format overrules that)");
   }
 
   /// A tensor as an array; each is asked for once.
@@ -422,7 +436,9 @@ class Packer {
     }
     entry.set("sqnr_db", packed.sqnr ? Value(*packed.sqnr) : Value());
     entry.set("bytes", item.bytes).set("packed_bytes", packed.bytes);
+    entry.set("method", item.action == Action::kQuantize ? Value(to_string(form_.method)) : Value());
     entry.set("cleared_groups", packed.cleared_groups).set("permuted", packed.permuted);
+    entry.set("suspected_format", packed.suspected ? Value(to_string(*packed.suspected)) : Value());
     entry.set("refusal", item.action == Action::kRefuse ? Value(item.refusal) : Value());
     tensors_.add(std::move(entry));
     bytes_ += item.bytes;
@@ -439,6 +455,9 @@ class Packer {
                static_cast<unsigned long long>(item.bytes), static_cast<unsigned long long>(packed.bytes));
     if (item.action == Action::kRefuse) out_.text += "  " + escaped(item.refusal) + "\n";
     if (packed.permuted) out_.text += "  columns sorted by group: its permutation is saved beside it\n";
+    if (packed.suspected)
+      out_.text += "  every zero point is one off the middle: is its format " +
+                   std::string(to_string(*packed.suspected)) + "?\n";
     if (packed.cleared_groups > 0)
       out_.text += "  " + count_text(packed.cleared_groups, "group") +
                    " of scale 0 with codes that counted for nothing: they are the code of zero now\n";
@@ -469,6 +488,7 @@ class Packer {
   std::optional<GgufFile> gguf_;  // the model: this, or file_
   ArrayFile file_;
   std::optional<CheckpointDescription> checkpoint_;
+  bool stored_by_options_ = false;  // --bits and --group say how the checkpoint is stored
   std::vector<Item> items_;
   std::vector<std::pair<std::string, std::string>> left_out_;  // metadata: key, reason
   LowBitFile content_;
