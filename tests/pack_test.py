@@ -183,7 +183,8 @@ class PackTest(ToolTest):
                 if said and said != "checkpoint_format 'gptq_v2'":
                     self.fails([] if said == "AWQ" else ["--checkpoint-format"], "pack", model, "--dry-run")
         # Widths and groups, too, which without --checkpoint-format are those of --requantize.
-        for change, said in [({"bits": 8}, ["bits '8'"]), ({"bits": None}, []), ({"group_size": 64}, ["group_size '64'"]),
+        for change, said in [({"bits": 8}, ["bits '8'"]), ({"bits": None}, []),
+                             ({"group_size": 64}, ["group_size '64'"]),
                              ({"bits": "4", "group_size": "32"}, ["bits '\"4\"'", "group_size '\"32\"'"])]:
             with self.subTest(change=change):
                 model = self.checkpoint(matrix.gptq("m"), quantize_config={**good, **change})
@@ -397,6 +398,100 @@ class PackTest(ToolTest):
                 self.assertEqual((entry["bits"], entry["kind"], entry["group"]), (bits, kind, 64))
                 errors.append(entry["sqnr_db"])
             self.assertEqual(errors, sorted(errors))
+
+    # What each tool writes for a matrix "fc" of 8 rows and 64 columns: names (after "fc"), types and shapes. The floats
+    # among them have two dimensions where a tool may have that, so that they look like matrices.
+    FOREIGN = {
+        "MLX": {".weight": ("U32", (8, 8)), ".scales": ("BF16", (8, 1)), ".biases": ("BF16", (8, 1))},
+        "bitsandbytes (4 bits)": {
+            ".weight": ("U8", (256, 1)), ".weight.absmax": ("F32", (8, 1)), ".weight.quant_map": ("F32", (16,)),
+            ".weight.quant_state.bitsandbytes__nf4": ("U8", (80,))},
+        "bitsandbytes (LLM.int8)": {".weight": ("I8", (8, 64)), ".SCB": ("F32", (8, 1)), ".weight_format": ("U8", ())},
+        "compressed-tensors": {".weight_packed": ("I32", (8, 8)), ".weight_scale": ("BF16", (8, 2)),
+                               ".weight_shape": ("I64", (2,))},
+        "MXFP4": {"_blocks": ("U8", (8, 2, 16)), "_scales": ("U8", (8, 2))},
+        "HQQ": {".W_q": ("U8", (8, 32)), ".scale": ("F16", (8, 1)), ".zero": ("F16", (8, 1))},
+        "AQLM": {".codes": ("I16", (8, 8, 1)), ".codebooks": ("F16", (1, 256, 1, 8)), ".scales": ("F16", (8, 1))},
+        "EETQ": {".weight": ("I8", (64, 8)), ".weight_scales": ("F16", (8, 1))},
+        "quanto": {".weight._data": ("U8", (8, 32)), ".weight._scale": ("F16", (8, 1)), ".input_scale": ("F32", ())},
+        "torchao": {"._weight_qdata": ("I8", (8, 64)), "._weight_scale": ("F32", (8, 1))},
+        "VPTQ": {".indices": ("I32", (1, 8, 8)), ".centroids.weight": ("F16", (1, 512)),
+                 ".weight_scale": ("F16", (8,))},
+        "SqueezeLLM": {".qweight": ("I32", (8, 8)), ".lookup_table": ("F16", (8, 16))},
+        "EXL2": {".q_weight": ("I32", (8, 8)), ".q_scale": ("I32", (1, 1)), ".q_scale_max": ("F16", (1, 1))},
+        "Marlin": {".B": ("I32", (4, 16)), ".s": ("F16", (1, 8))},
+        "ONNX": {"_quantized": ("I8", (8, 64)), "_scale": ("F32", (8, 1)), "_zero_point": ("I8", (8, 1))},
+        "another tool": {".weight": ("I8", (8, 64)), ".weight_scale": ("F32", (8, 1))}}
+
+    def foreign(self, parts, prefix="fc", **files):
+        """With a float head and a float norm."""
+        sizes = {"U8": 1, "I8": 1, "I16": 2, "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4, "I64": 8}
+        tensors = {prefix + suffix: (dtype, list(shape), bytes(sizes[dtype] * math.prod(shape)))
+                   for suffix, (dtype, shape) in parts.items()}
+        head = {"lm_head.weight": tensor("F32", (4, 64), self.floats(3, 4, 64)),
+                "norm.weight": tensor("F32", (4,), [1] * 4)}
+        return self.checkpoint({**tensors, **head}, **files), set(tensors)
+
+    def test_foreign(self):
+        """What other tools quantised is refused by the name of the format; its scales never become weights."""
+        for name, parts in self.FOREIGN.items():
+            with self.subTest(name=name):
+                model, names = self.foreign(parts)
+                output = self.path("foreign.safetensors")
+                first = next(iter(parts))
+                self.fails(["quantised by " + name, "'fc%s' is " % first, "--include"], "pack", model, "-o", output)
+                self.assertFalse(os.path.exists(output))
+                dry = self.call("pack", model, "--dry-run", "--json")
+                actions = {e["name"]: e["action"] for e in json.loads(dry.stdout)["tensors"]}
+                protected = {name for name, action in actions.items() if action == "refuse"}
+                self.assertEqual(dry.returncode, 2)
+                self.assertLessEqual(protected, names)
+                self.assertLessEqual({"fc" + suffix for suffix, (_, shape) in parts.items() if len(shape) == 2},
+                                     protected)
+                report = self.json("inspect", model)
+                self.assertEqual((report["kind"], [f["matrices"] for f in report["formats"]]), ("foreign", [1]))
+                self.assertTrue(report["formats"][0]["name"].startswith(name))
+                self.assertIn("weights quantised by " + name, self.ok("inspect", model))
+                # The true floats may be taken; everything else stays as it is.
+                for options in (["--include", "lm_head.weight"], ["--exclude", "fc*"]):
+                    entries = self.json("pack", model, "-o", output, *options)["tensors"]
+                    self.assertEqual({e["name"] for e in entries if e["action"] != "keep"}, {"lm_head.weight"})
+                    self.assertEqual({e["name"] for e in entries}, names | {"lm_head.weight", "norm.weight"})
+                    os.remove(output)
+                self.fails(["quantised by " + name], "pack", model, "-o", output, "--include", "*")
+
+    def test_foreign_description(self):
+        """config.json says it, though the tensors beside it show nothing."""
+        plain = {".magic": ("F16", (8, 2)), ".weight": ("U8", (8, 32))}
+        for files, words in [
+                ({"config": {"quantization": {"group_size": 64, "bits": 4}}}, ["config.json", "'quantization'", "MLX"]),
+                ({"config": {"quantization_config": {"quant_method": "fp8"}}}, ["config.json", "quant_method 'fp8'"]),
+                ({"config": {"quantization_config": {"load_in_4bit": True}}}, ["load_in_4bit", "bitsandbytes"]),
+                ({"quantize_config": {"quant_method": "hqq"}}, ["quantize_config.json", "'hqq'"]),
+                ({"hf_quant_config": {"quantization": {"quant_algo": "NVFP4"}}}, ["hf_quant_config.json", "'NVFP4'"])]:
+            with self.subTest(files=files):
+                model, _ = self.foreign(plain, **files)
+                self.fails([*words, "--include"], "pack", model, "--dry-run")
+                report = self.json("inspect", model)
+                self.assertEqual((report["kind"], report["formats"]), ("foreign", []))
+                for word in words:
+                    self.assertIn(word, report["description"])
+                report = self.json("pack", model, "--dry-run", "--include", "lm_head.*")
+                self.assertEqual([e["name"] for e in report["tensors"] if e["action"] == "quantize"],
+                                 ["lm_head.weight"])
+        for harmless in ({"model_type": "llama", "quantization_config": None}, {"quantization_config": {
+                "quant_method": "gptq", "bits": 4}}, [], {"quantization": "none"}):
+            model, _ = self.foreign(plain, config=harmless)
+            self.json("pack", model, "--dry-run", "--group", "0")
+
+    def test_not_foreign(self):
+        """Floats with names such as those, and integers without scales, are what they were."""
+        matrix = tensor("F32", (4, 64), self.floats(3, 4, 64))
+        scale, ids = tensor("F32", (4, 8), [1.0] * 32), tensor("I64", (1, 8), [0] * 8)
+        model = self.checkpoint({"fc.weight": matrix, "fc.scales": scale, "fc.scale": scale, "fc.weight_scale": scale,
+                                 "vq.codebooks": scale, "att.W_q": matrix, "att.scale": scale, "position_ids": ids})
+        report = self.json("pack", model, "--dry-run", "--group", "8")
+        self.assertEqual({e["action"] for e in report["tensors"] if e["name"] != "position_ids"}, {"quantize"})
 
     def test_default_method(self):
         """At 1 and 2 bits the least squared error, which no other method beats; the report says which one it was."""

@@ -47,8 +47,12 @@ struct ImportedLowBit {
 ///
 ///   Q4_0, Q8_0     symmetric, 4 and 8 bits, group 32, scales f16 as in the file
 ///   Q4_1           offset, 4 bits, group 32, f16
+///   Q5_0, Q5_1     symmetric and offset, 8 bits (there is no canonical form of 5), group 32, f16
 ///   Q2_K, Q4_K     offset, 2 and 4 bits, group 16 and 32; S = d * sc and O = -(dmin * m) are products, so f32
-///   Q6_K           symmetric, 8 bits (there is no canonical form of 6), group 16, f32
+///   Q3_K           symmetric, 4 bits, group 16, f32
+///   Q5_K           offset, 8 bits, group 32, f32
+///   Q6_K           symmetric, 8 bits, group 16, f32
+///   IQ4_NL         symmetric, 8 bits: 16 of their 256 codes; group 32, f16
 ///   TQ2_0          2 bits, group 256, f16; symmetric, or zero_point with z = 1 where a code stands for +2
 ///
 /// kUnsupported, by name, for every other type and number of dimensions; kInvalidFile for a scale that is not finite;
@@ -107,6 +111,34 @@ std::vector<std::string> list_checkpoint_matrices(const std::map<std::string, Ar
 /// or `options`, which the message names. `name` stands for the file in messages.
 Result<ImportedLowBit> import_checkpoint(const std::map<std::string, Array>& arrays, const std::string& prefix,
                                          const CheckpointOptions& options, const std::string& name);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Weights that other tools quantised in formats that are not imported (MLX, bitsandbytes, compressed-tensors, FP8, ...)
+
+/// A tensor as a file lists it.
+struct ListedTensor {
+  std::string name;
+  std::string type;  // as isobit spells it ("s8"), or as the file does ("I8", "F8_E4M3")
+  std::vector<int64_t> shape;
+};
+std::vector<ListedTensor> list_tensors(const std::map<std::string, Array>& arrays);
+
+/// What a file holds in one of these formats.
+struct ForeignFormat {
+  std::string name;      // "MLX"
+  std::string sign;      // what shows it, of the first matrix: "'fc.weight' is u32 beside 'fc.scales' and 'fc.biases'"
+  int64_t matrices = 0;  // tensors of codes
+  /// Codes, scales and what else belongs to them, sorted: none of them holds weights as floats.
+  std::vector<std::string> tensors;
+};
+
+/// By names and types alone: whatever has no float type and has scales beside it is found, under a name of its own or
+/// as that of another tool. GPTQ and AWQ are left out.
+std::vector<ForeignFormat> find_foreign_formats(const std::vector<ListedTensor>& tensors);
+
+/// What a JSON file beside the model at `path` says of a quantisation other than GPTQ and AWQ: "DIR/config.json says
+/// quant_method 'fp8'". Nothing: none does.
+Result<std::optional<std::string>> find_foreign_description(const std::string& path);
 
 }  // namespace isobit
 

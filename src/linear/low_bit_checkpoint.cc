@@ -25,6 +25,8 @@ namespace {
 constexpr std::string_view kFormatNames[] = {"gptq", "gptq_v2", "awq"};
 // What only these checkpoints have; .scales alone may be anything.
 constexpr std::string_view kSuffixes[] = {".qweight", ".qzeros"};
+// What EETQ and SqueezeLLM have beside a .qweight of their own.
+constexpr std::string_view kForeign[] = {".weight_scales", ".lookup_table"};
 // AWQ: place i of a word holds column kAwqOrder[i] of the eight.
 constexpr std::array<int64_t, 8> kAwqOrder = {0, 2, 4, 6, 1, 3, 5, 7};
 
@@ -460,8 +462,13 @@ std::vector<std::string> list_checkpoint_matrices(const std::map<std::string, Ar
   std::set<std::string> prefixes;
   for (const auto& [name, array] : arrays)
     for (const std::string_view suffix : kSuffixes)
-      if (name.size() > suffix.size() && name.ends_with(suffix))
-        prefixes.insert(name.substr(0, name.size() - suffix.size()));
+      if (name.size() > suffix.size() && name.ends_with(suffix)) {
+        const std::string prefix = name.substr(0, name.size() - suffix.size());
+        const bool foreign = std::any_of(std::begin(kForeign), std::end(kForeign), [&](std::string_view other) {
+          return arrays.contains(prefix + std::string(other));
+        });
+        if (!foreign) prefixes.insert(prefix);
+      }
   return {prefixes.begin(), prefixes.end()};
 }
 

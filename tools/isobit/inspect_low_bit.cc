@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// isobit inspect of saved low-bit weights, and of GPTQ and AWQ checkpoints.
+// isobit inspect of saved low-bit weights, of GPTQ and AWQ checkpoints, and of weights that others quantised.
 #include <string>
 #include <utility>
 #include <vector>
@@ -109,6 +109,24 @@ Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFil
   }
   out.json.set("matrices", std::move(matrices));
   describe_arrays(others, "\narrays\n", out);
+  return out;
+}
+
+Result<Outcome> inspect_foreign(const InspectOptions& options, const ArrayFile& file,
+                                const std::vector<ForeignFormat>& formats, const std::string& said) {
+  Outcome out;
+  Value entries = Value::array();
+  out.json.set("file", options.file).set("kind", "foreign");
+  for (const ForeignFormat& format : formats) {
+    out.text += options.file + ": " + foreign_text(format) + "\n";
+    Value entry = Value::object();
+    entry.set("name", format.name).set("matrices", format.matrices).set("sign", format.sign);
+    entries.add(std::move(entry));
+  }
+  if (!said.empty()) out.text += options.file + ": " + said + "\n";
+  out.text += "isobit does not import that; isobit pack --include takes float weights of the file\n";
+  out.json.set("formats", std::move(entries)).set("description", said.empty() ? Value() : Value(said));
+  describe_arrays(file.arrays, "\ntensors\n", out);
   return out;
 }
 

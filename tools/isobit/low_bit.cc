@@ -60,6 +60,11 @@ Value checkpoint_json(const CheckpointDescription& description) {
   return json;
 }
 
+std::string foreign_text(const ForeignFormat& format) {
+  return "weights quantised by " + format.name + " (" + std::to_string(format.matrices) +
+         (format.matrices == 1 ? " matrix; " : " matrices; ") + format.sign + ")";
+}
+
 Result<Array> dense_weights(const LowBitMatrix& matrix, std::span<const int32_t> permutation) {
   Array out = Array::zeros(Dtype::kF32, {matrix.rows(), matrix.columns()});
   const auto columns = static_cast<size_t>(matrix.columns());

@@ -71,6 +71,7 @@ struct Item {
   uint64_t bytes = 0;  // there
   bool imported = false;
   Action action = Action::kKeep;
+  std::string foreign{};  // the format of another tool that it belongs to
   std::string refusal{};  // kRefuse: why
 };
 
@@ -141,7 +142,29 @@ class Packer {
     }
     for (const auto& [name, array] : file_.arrays)
       if (!used.contains(name)) items_.push_back(as_it_is(name));
-    return {};
+    return find_foreign();
+  }
+
+  /// What another tool quantised is refused. Where only a file beside the model says that it is quantised, its floats
+  /// may be anything, and are taken by name.
+  Status find_foreign() {
+    foreign_ = find_foreign_formats(list_tensors(file_.arrays));
+    std::map<std::string, std::string> format_of;
+    for (const ForeignFormat& format : foreign_)
+      for (const std::string& name : format.tensors) format_of.emplace(name, format.name);
+    for (Item& item : items_) {
+      const auto found = format_of.find(item.source);
+      if (item.imported || found == format_of.end()) continue;
+      item.foreign = found->second;
+      item.action = Action::kRefuse;
+    }
+    if (!foreign_.empty() || checkpoint_ || !options_.include.empty()) return {};
+    ISOBIT_ASSIGN_OR_RETURN(const std::optional<std::string> said, find_foreign_description(options_.model));
+    if (!said) return {};
+    return {StatusCode::kUnsupported,
+            options_.model + ": " + *said +
+                ", which is not imported, so its floats may be scales of quantised weights; " +
+                "pack the float model, or name the float weights to take with --include"};
   }
 
   /// Names of the tensors of a GPTQ or AWQ matrix.
@@ -223,6 +246,14 @@ class Packer {
     };
     std::vector<Item> chosen;
     for (Item& item : items_) {
+      if (!item.foreign.empty()) {
+        const bool named = matches(options_.include, item.name, included);
+        if (matches(options_.exclude, item.name, excluded) || (!named && !options_.include.empty()))
+          item.action = Action::kKeep;
+        if (item.action == Action::kRefuse) item.refusal = refusal_of(item);
+        chosen.push_back(std::move(item));
+        continue;
+      }
       const bool candidate = is_candidate(item);
       bool wanted = candidate && matches(options_.include, item.name, included);
       if (options_.include.empty()) wanted = candidate && (item.imported || !has_imports);
@@ -242,11 +273,32 @@ class Packer {
     });
     if (!something) return refuse(options_.model + ": holds no matrix to quantise or import");
     ISOBIT_RETURN_IF_ERROR(all_have_a_use());
-    const auto refused =
-        std::find_if(items_.begin(), items_.end(), [](const Item& item) { return item.action == Action::kRefuse; });
-    if (refused == items_.end()) return {};
-    out_.refusal = refused->refusal;
-    return options_.dry_run ? Status() : Status(StatusCode::kUnsupported, out_.refusal);
+    out_.refusal = refusals();
+    return options_.dry_run || out_.refusal.empty() ? Status() : Status(StatusCode::kUnsupported, out_.refusal);
+  }
+
+  /// All of them: of another tool's weights one for each format, of everything else one for each tensor.
+  [[nodiscard]] std::string refusals() const {
+    std::string text;
+    const auto add = [&text](const std::string& line) { text += (text.empty() ? "" : "\n") + line; };
+    for (const ForeignFormat& format : foreign_) {
+      const auto of_it = [&format](const Item& item) {
+        return item.action == Action::kRefuse && item.foreign == format.name;
+      };
+      if (std::any_of(items_.begin(), items_.end(), of_it))
+        add(options_.model + ": holds " + foreign_text(format) +
+            ", which are not imported; pack the float model, or name float weights of this file to take with "
+            "--include");
+    }
+    bool unreadable = false;  // the message with the types that are read, once
+    for (const Item& item : items_) {
+      if (item.action != Action::kRefuse || !item.foreign.empty()) continue;
+      const bool again = unreadable && !is_empty(item);
+      add(again ? "--exclude '" + escaped(item.name) + "' leaves out the next one, of type " + item.type
+                : item.refusal);
+      unreadable = unreadable || !is_empty(item);
+    }
+    return text;
   }
 
   /// As it is, where a safetensors file can hold that: blocks of GGUF it cannot.
@@ -267,6 +319,9 @@ class Packer {
 
   /// Matrices of floats without an element, and types that are listed but not read.
   [[nodiscard]] std::string refusal_of(const Item& item) const {
+    if (!item.foreign.empty())
+      return array_label(options_.model, item.name) + " belongs to weights quantised by " + item.foreign +
+             ", which are not imported; --exclude '" + escaped(item.name) + "' keeps it as it is";
     if (is_empty(item))
       return array_label(options_.model, item.name) + " has the shape " + shape_text(item.shape) +
              ", must have elements; --exclude '" + escaped(item.name) + "' keeps it as it is";
@@ -488,6 +543,7 @@ class Packer {
   std::optional<GgufFile> gguf_;  // the model: this, or file_
   ArrayFile file_;
   std::optional<CheckpointDescription> checkpoint_;
+  std::vector<ForeignFormat> foreign_;
   bool stored_by_options_ = false;  // --bits and --group say how the checkpoint is stored
   std::vector<Item> items_;
   std::vector<std::pair<std::string, std::string>> left_out_;  // metadata: key, reason
