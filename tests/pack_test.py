@@ -180,6 +180,10 @@ class PackTest(ToolTest):
                 if said:
                     text = self.ok("pack", model, "--dry-run", "--checkpoint-format", "gptq")
                     self.assertIn("quantize_config.json says otherwise: " + said, text)
+                    # Without the option the file is listed, with what it says.
+                    if said not in ("AWQ", "checkpoint_format 'gptq_v2'"):
+                        self.assertIn(said, self.json("inspect", model)["refusal"])
+                        self.assertIn(said, self.ok("inspect", model))
                 if said and said != "checkpoint_format 'gptq_v2'":
                     self.fails([] if said == "AWQ" else ["--checkpoint-format"], "pack", model, "--dry-run")
         # Widths and groups, too, which without --checkpoint-format are those of --requantize.
@@ -479,6 +483,11 @@ class PackTest(ToolTest):
                 report = self.json("pack", model, "--dry-run", "--include", "lm_head.*")
                 self.assertEqual([e["name"] for e in report["tensors"] if e["action"] == "quantize"],
                                  ["lm_head.weight"])
+        # Where tensors show it, too, both are named.
+        model, _ = self.foreign(self.FOREIGN["another tool"],
+                                config={"quantization_config": {"quant_method": "compressed-tensors"}})
+        self.fails(["another tool", "'fc.weight' is s8", "quant_method 'compressed-tensors'"], "pack", model, "-o",
+                   self.path("never.safetensors"))
         for harmless in ({"model_type": "llama", "quantization_config": None}, {"quantization_config": {
                 "quant_method": "gptq", "bits": 4}}, [], {"quantization": "none"}):
             model, _ = self.foreign(plain, config=harmless)

@@ -306,7 +306,8 @@ SaidFormat said_gptq(const Json& json) {
     out = {.format = *format, .words = words};
   }
   if (const Json* marlin = find_field(json, {"is_marlin_format"}); marlin != nullptr && *marlin == true)
-    return {.words = "is_marlin_format", .refusal = "the layout of Marlin; imported are gptq and gptq_v2"};
+    return {.words = "is_marlin_format",
+            .refusal = "is_marlin_format is true, the layout of Marlin; imported are gptq and gptq_v2"};
   return out;
 }
 

@@ -87,14 +87,18 @@ Result<Outcome> inspect_low_bit(const InspectOptions& options) {
 }
 
 Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFile& file) {
-  ISOBIT_ASSIGN_OR_RETURN(const std::optional<CheckpointDescription> description,
-                          find_checkpoint_description(options.file, file.metadata));
+  const auto found = find_checkpoint_description(options.file, file.metadata);
+  if (!found.ok() && found.status().code() != StatusCode::kUnsupported) return found.status();
+  const std::optional<CheckpointDescription> description = found.ok() ? *found : std::nullopt;
   Outcome out;
   out.json.set("file", options.file).set("kind", "checkpoint");
   out.json.set("checkpoint", description ? checkpoint_json(*description) : Value());
   if (!description) {
-    out.text = options.file +
-               ": GPTQ or AWQ checkpoint; neither a JSON file beside it nor its metadata says how it is stored\n";
+    out.json.set("refusal", found.ok() ? Value() : Value(found.status().message()));
+    out.text = options.file + ": GPTQ or AWQ checkpoint; " +
+               (found.ok() ? "neither a JSON file beside it nor its metadata says how it is stored"
+                           : found.status().message() + "; isobit pack --checkpoint-format overrules that") +
+               "\n";
     describe_arrays(file.arrays, "\ntensors\n", out);
     return out;
   }

@@ -158,11 +158,11 @@ class Packer {
       item.foreign = found->second;
       item.action = Action::kRefuse;
     }
-    if (!foreign_.empty() || checkpoint_ || !options_.include.empty()) return {};
-    ISOBIT_ASSIGN_OR_RETURN(const std::optional<std::string> said, find_foreign_description(options_.model));
-    if (!said) return {};
+    if (checkpoint_) return {};
+    ISOBIT_ASSIGN_OR_RETURN(foreign_said_, find_foreign_description(options_.model));
+    if (!foreign_said_ || !foreign_.empty() || !options_.include.empty()) return {};
     return {StatusCode::kUnsupported,
-            options_.model + ": " + *said +
+            options_.model + ": " + *foreign_said_ +
                 ", which is not imported, so its floats may be scales of quantised weights; " +
                 "pack the float model, or name the float weights to take with --include"};
   }
@@ -286,9 +286,8 @@ class Packer {
         return item.action == Action::kRefuse && item.foreign == format.name;
       };
       if (std::any_of(items_.begin(), items_.end(), of_it))
-        add(options_.model + ": holds " + foreign_text(format) +
-            ", which are not imported; pack the float model, or name float weights of this file to take with "
-            "--include");
+        add(options_.model + ": holds " + foreign_text(format) + (foreign_said_ ? "; " + *foreign_said_ : "") +
+            "; that is not imported: pack the float model, or name float weights of this file to take with --include");
     }
     bool unreadable = false;  // the message with the types that are read, once
     for (const Item& item : items_) {
@@ -544,7 +543,8 @@ class Packer {
   ArrayFile file_;
   std::optional<CheckpointDescription> checkpoint_;
   std::vector<ForeignFormat> foreign_;
-  bool stored_by_options_ = false;  // --bits and --group say how the checkpoint is stored
+  std::optional<std::string> foreign_said_;  // by a file beside the model
+  bool stored_by_options_ = false;           // --bits and --group say how the checkpoint is stored
   std::vector<Item> items_;
   std::vector<std::pair<std::string, std::string>> left_out_;  // metadata: key, reason
   LowBitFile content_;
