@@ -173,7 +173,9 @@ class Commands {
     command->add_option("--group", o.group, "weights that share a scale, default 64; 0, or more than a row: a row")
         ->type_name("N");
     command->add_option("--kind", o.kind, "symmetric (default), zero_point or offset")->type_name("KIND");
-    command->add_option("--method", o.method, "absmax (symmetric; its default), minmax (the others'), mse")
+    command
+        ->add_option("--method", o.method,
+                     "mse (default at 1 and 2 bits), absmax (symmetric; its default at 4 and 8), minmax (the others')")
         ->type_name("METHOD");
     command->add_option("--scales", o.scales, "type of scales and offsets: f32 (default), f16 or bf16")
         ->type_name("TYPE");
@@ -194,8 +196,8 @@ class Commands {
     command
         ->add_option(
             "--checkpoint-format", o.checkpoint_format,
-            "gptq, gptq_v2 or awq, where no JSON file beside the model says so; then --bits and --group say how "
-            "its tensors are stored")
+            "gptq, gptq_v2 or awq: how GPTQ and AWQ tensors are stored, whatever a JSON file beside the model says; "
+            "--bits and --group then say it, too")
         ->type_name("FORMAT");
     command->add_flag("--requantize", o.requantize, "quantise imported matrices again, too");
     command->add_flag("--dry-run", o.dry_run, "all of it but writing: the report, and what would be refused");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "isobit/arrays.h"
+#include "isobit/low_bit_import.h"
 #include "isobit/status.h"
 #include "value.h"
 
@@ -185,6 +186,9 @@ Result<Outcome> inspect(const InspectOptions& options);
 Result<Outcome> inspect_gguf(const InspectOptions& options);     // inspect, for a GGUF file
 Result<Outcome> inspect_low_bit(const InspectOptions& options);  // inspect, for saved low-bit weights
 Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFile& file);  // for GPTQ, AWQ
+/// inspect, for weights that other tools quantised; `said`: what a file beside them says.
+Result<Outcome> inspect_foreign(const InspectOptions& options, const ArrayFile& file,
+                                const std::vector<ForeignFormat>& formats, const std::string& said);
 Result<Outcome> quantize(const QuantizeOptions& options);
 Result<Outcome> pack(const PackOptions& options);
 Result<Outcome> matmul(const MatmulOptions& options);
