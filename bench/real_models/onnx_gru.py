@@ -64,12 +64,12 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 0.5 * (1 + np.tanh(0.5 * x))
 
 
-def forward(layer: list[np.ndarray], x: np.ndarray) -> np.ndarray:
-    """A GRU of float32, written from the formula: [T, C] -> [T, D * H]."""
+def forward(layer: list[np.ndarray], x: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
+    """A GRU of float32, written from the formula: [T, C] -> [T, D * H]. Starts from `start` [H] or zeros."""
     out = []
     for direction, (w, r, b) in enumerate(zip(*layer)):
         bw, br = np.split(b, 2)
-        h = np.zeros(r.shape[1], dtype=np.float32)
+        h = np.zeros(r.shape[1], dtype=np.float32) if start is None else start
         y = np.empty((len(x), len(h)), dtype=np.float32)
         ih = x @ w.T + bw
         for t in range(len(x))[:: -1 if direction else 1]:
