@@ -9,7 +9,8 @@ FUNCTION = {"u": "sigmoid", "r": "sigmoid", "n": "tanh"}
 
 def output_grid(function, bits, signed, symmetric, power_of_two, steps=None):
     lo, hi = map(float, BOUNDS[function])
-    steps = default_steps(bits, "output") if steps is None else steps
+    if steps is None:
+        steps = default_steps(bits, "output" if function == "tanh" else "gate", power_of_two)
     return range_to_grid(lo, hi, bits, signed, symmetric, power_of_two, steps)
 
 

@@ -89,6 +89,12 @@ class Grids(unittest.TestCase):
         self.assertEqual((g.shift, g.z), (7, 0))
         g = output_grid("tanh", 8, False, False, True)
         self.assertEqual((g.shift, g.z), (7, 128))
+        # general scales: u and r in 255 steps, so that 1 has a code, n in 256
+        g = output_grid("sigmoid", 8, False, False, False)
+        self.assertEqual((g.scale, g.z, rint(1 / g.S)), (f32(1 / 255), 0, 255))
+        g = output_grid("sigmoid", 8, True, True, False)
+        self.assertEqual((g.scale, g.z), (f32(1 / 127), 0))
+        self.assertEqual(output_grid("tanh", 8, True, False, False).scale, 2.0 ** -7)
 
     def test_activation_keeps_its_largest_value(self):
         # [-1, 1] in 255 steps: raw = 2/255 > 1/128, so shift 6
@@ -151,11 +157,27 @@ class Calibration(unittest.TestCase):
             self.assertEqual(vars(a), vars(other))
 
     def test_percentile(self):
-        st = self.stats([float(v) for v in range(1, 101)])      # E = 7, bins 1/16 wide
-        self.assertEqual(calibrate.percentile(st, "100"), (1.0, 100.0))
+        # bins of 2^-7 of a power of two; 99 is in [99, 99.5), 2 in [2, 2.015625)
+        st = self.stats([float(v) for v in range(1, 101)])
+        self.assertEqual(calibrate.percentile(st, "100"), (1 + 2.0 ** -7 - 2.0 ** -23, 100.0))
         # m = floor(100 * 2 / 200) = 1: one sample may lie outside on each side
-        self.assertEqual(calibrate.percentile(st, "98"), (2.0, 99.0625))
-        self.assertEqual(calibrate.percentile(st, "98.01"), (1.0, 100.0))
+        self.assertEqual(calibrate.percentile(st, "98"),
+                         (2 + 2.0 ** -6 - 2.0 ** -22, 99.5 - 2.0 ** -17))
+        self.assertEqual(calibrate.percentile(st, "98.01")[1], 100.0)
+        st = self.stats([-1.0] * 3 + [-2.0 ** 60] + [1.5] * 3 + [2.0 ** 90])
+        self.assertEqual(calibrate.percentile(st, "75"),
+                         (-(1 + 2.0 ** -7 - 2.0 ** -23), 1.5 + 2.0 ** -7 - 2.0 ** -23))
+
+    def test_high_bits(self):
+        tiny = 2.0 ** -149
+        st = self.stats([0.0, -0.0, tiny, -tiny, 1.0, -1.0, from_bits32("3f80ffff"), 2.0 ** -126])
+        self.assertEqual([(b, st.bins16[b]) for b in calibrate.in_order(st.bins16)],
+                         [(0xBF80, 1), (0x8000, 1), (0, 3), (0x80, 1), (0x3F80, 2)])
+        self.assertEqual(calibrate.percentile(self.stats([0.0, -0.0]), "90"), (0.0, 0.0))
+        # the bin of zero has subnormal numbers, too
+        self.assertEqual(calibrate.percentile(self.stats([-1.0] + [0.0] * 9 + [1.0]), "60"),
+                         (from_bits32("0000ffff"),) * 2)
+        self.assertEqual(calibrate.percentile(self.stats([-1.0] + [0.0] * 9), "60"), (0.0, 0.0))
 
     def test_ema(self):
         self.assertEqual(calibrate.ema([[[1.0], [2.0]]]), (0.9 + 0.2, 0.9 + 0.2))
@@ -178,7 +200,25 @@ class Calibration(unittest.TestCase):
         st = self.stats([3.75 * 2.0 ** -126])
         for power in (True, False):
             found = list(calibrate.sqnr_candidates(st, 2, False, False, power, 3))
-            self.assertEqual({j for j, _, _ in found}, set(range(4 if power else 2)))
+            # the shift is at its cap of 32
+            self.assertEqual({j for j, _, _ in found}, set(range(1 if power else 2)))
+
+    def test_sqnr_reaches_down_to_percentile_99(self):
+        def tried(st, *config):
+            return max(j for j, _, _ in calibrate.sqnr_candidates(st, *config))
+
+        bulk = [1.0] * 300
+        self.assertEqual(tried(self.stats(bulk), 8, True, True, True, 255), 3)
+        self.assertEqual(tried(self.stats(bulk), 8, True, True, False, 255), 12)
+        # 2^20 against 2 - 2^-8 or so, the end of the bin of 1.99
+        st = self.stats([f32(1.99)] * 300 + [2.0 ** 20])
+        self.assertEqual(tried(st, 8, True, True, True, 256), 19)
+        self.assertEqual(tried(st, 8, True, True, False, 256), 77)  # 2^(76/4) leaves a scale of 2
+        st = self.stats([0.0] * 300 + [-1.0])  # percentile:99 is [0, 0]
+        self.assertEqual(tried(st, 8, True, True, False, 256), 12)
+        st = self.stats([0.0] * 300 + [1.0])   # it is in bin 0000: refused, or the cap of 38
+        self.assertEqual(tried(st, 8, True, True, False, 256), 12)
+        self.assertEqual(tried(st, 8, True, True, True, 256), 38 - 7)
 
 
 class Tables(unittest.TestCase):

@@ -416,7 +416,193 @@ def make_calibrate():
               for _ in range(15)] + [3.75 * smallest]
     add([[values[4 * t:4 * t + 4] for t in range(4)]], (2, False, False, False), at_the_end, ())
     assert len(cases) == 48 + 5 + 1
+    cases += percentile_cases() + far_sqnr_cases()
     return {"description": "statistics and calibration methods (section 5)", "cases": cases}
+
+
+def gathered(sequences, copies=None):
+    """Statistics of sequences, sequence s seen copies[s] times."""
+    st = calibrate.Statistics()
+    for seq, n in zip(sequences, copies or [1] * len(sequences)):
+        part = calibrate.Statistics()
+        for step in seq:
+            for x in step:
+                part.add(x)
+        for _ in range(n):
+            st.merge(part)
+    return st
+
+
+def outlier_case(name, sequences, config, copies=None, merge=None, percentiles=(), sqnr=False,
+                 steps=None, **expect):
+    """A case with the second histogram. merge: an order of the sequences in which statistics made
+    of each alone are merged. expect: of sqnr, j: the least winning j; of percentiles, refused:
+    how many grids are refused; last: whether the next scale would win if it were tried."""
+    st = gathered(sequences, copies)
+    steps = default_steps(config[0], "activation") if steps is None else steps
+    case = {"name": name, "sequences": [[[bits32(x) for x in step] for step in seq]
+                                        for seq in sequences]}
+    if copies:
+        case["copies"] = copies
+    if merge:
+        case["merge"] = merge
+        again = gathered([sequences[s] for s in merge])
+        assert sorted(merge) == list(range(len(sequences))) and vars(again) == vars(st)
+    case.update(zip(("bits", "signed", "symmetric", "power_of_two"), config))
+    case.update({"steps": steps, "count": st.count, "min": bits32(st.lo), "max": bits32(st.hi),
+                 "E": st.E, "bins": [[i, st.bins[i]] for i in sorted(st.bins)],
+                 "bins16": [[b, st.bins16[b]] for b in calibrate.in_order(st.bins16)]})
+    results, refused = [], 0
+    for p in percentiles:
+        lo, hi = calibrate.percentile(st, p)
+        entry = {"method": "percentile", "p": p, "lo": bits64(lo), "hi": bits64(hi)}
+        try:
+            entry["grid"] = range_to_grid(lo, hi, *config, steps).json()
+        except Refused as error:
+            entry["refused"] = str(error)
+            refused += 1
+        results.append(entry)
+    assert refused == expect.get("refused", 0), (name, refused)
+    if sqnr:
+        grid, j, i, margin = calibrate.sqnr(st, *config, steps)
+        assert (margin >= 1e-6 or margin == 0.0) and j >= expect.get("j", 0), (name, margin, j)
+        if "last" in expect:
+            assert calibrate.sqnr(st, *config, steps, beyond=1)[1] == j + 1, name
+        results.append({"method": "sqnr", "j": j, "i": i, "grid": grid.json()})
+    case["results"] = results
+    return case
+
+
+def percentile_cases():
+    rng, cases = Rng(61), []
+    signed8, unsigned8 = (8, True, False), (8, False, False)
+
+    def rows(values, features=5):
+        return [list(values[i:i + features]) for i in range(0, len(values), features)]
+
+    def add(name, *args, **kw):
+        cases.append(outlier_case(name, *args, **kw))
+
+    usual = ("100", "99.99", "99.9", "99.8", "99.5", "99", "98", "90")
+    bulk = [rng.bell(1.0) for _ in range(25)]
+    for factor in (1e4, 1e6):
+        far = [[f32(factor), f32(-0.75 * factor)]]
+        for power in (True, False):
+            add("outliers of %g" % factor, [rows(bulk), far], signed8 + (power,), [40, 1],
+                percentiles=usual)
+        add("an outlier of %g above" % factor, [rows(bulk), far[:1]], unsigned8 + (False,), [20, 3],
+            percentiles=usual)
+        add("positive only, an outlier of %g" % factor,
+            [rows([abs(v) for v in bulk]), [[f32(factor)]]], unsigned8 + (False,), [20, 1],
+            percentiles=usual)
+        add("negative only, an outlier of %g" % factor,
+            [rows([-abs(v) for v in bulk]), [[f32(-factor)]]], signed8 + (True,), [20, 1],
+            percentiles=usual)
+    add("symmetric, outliers", [rows(bulk), [[1000.0], [f32(-1e5)]]], (8, True, True, False), [12, 1],
+        percentiles=usual)
+    add("small shares of 25 samples", [rows(bulk)], signed8 + (True,), percentiles=(
+        "50", "20", "8.000000001", "8", "4", "0.000000001"))
+    # zeros
+    small = [f32(0.01), f32(-0.02), f32(0.03), f32(0.05), f32(0.7)]
+    add("zeros and -0, few other numbers", [rows([0.0, -0.0, 0.0, -0.0, -0.0]), rows(small)],
+        signed8 + (True,), [8, 1], percentiles=("99", "80", "60"))
+    add("nearly all zeros: the range ends in bin 0000", [rows([0.0, -0.0]), rows(small)],
+        signed8 + (False,), [200, 1], percentiles=("100", "99.5", "99", "97", "50"), refused=2)
+    add("zeros only", [rows([0.0, -0.0, 0.0])], signed8 + (False,), percentiles=("100", "50"))
+    add("-0 only", [rows([-0.0, -0.0])], unsigned8 + (True,), percentiles=("99",))
+    add("zeros and positive numbers", [rows([0.0, -0.0, 0.25, 1.5])], unsigned8 + (False,),
+        percentiles=("100", "60", "40"))
+    add("zeros and negative numbers", [rows([0.0, -0.0, -0.25, -1.5])], unsigned8 + (False,),
+        percentiles=("100", "60", "40"))
+    # subnormal numbers: bins 0000..007f and 8000..807f
+    tiny = [from_bits32(b) for b in ("00000001", "0000ffff", "00010000", "007fffff", "00800000",
+                                     "80000001", "8000ffff", "80010000", "807fffff", "80800000")]
+    ends = ("100", "80", "70", "60", "40", "20", "10")
+    add("subnormal numbers of either sign", [rows(tiny)], signed8 + (True,), percentiles=ends)
+    add("subnormal numbers of either sign and zeros", [rows(tiny + [0.0, -0.0])], signed8 + (True,),
+        percentiles=ends)
+    add("subnormal numbers, general scale", [rows(tiny)], signed8 + (False,), percentiles=("100",
+        "40"), refused=2)
+    add("subnormal and large numbers", [rows(tiny + [1.0, -1.0, 3e4, f32(-1e5)])], signed8 + (True,),
+        percentiles=ends)
+    # the ends of bins: the last number of one, the first of the next
+    edges = [from_bits32(b) for b in ("3f80ffff", "3f810000", "3f810001", "3f80fffe", "3f7fffff",
+                                      "3f800000", "bf80ffff", "bf810000", "bf7fffff", "bf800000")]
+    for power in (True, False):
+        add("ends of bins", [rows(edges), rows([5.0, -5.0])], signed8 + (power,), [3, 1],
+            percentiles=("100", "94", "93", "80", "75", "60", "55", "50", "45", "40", "30"))
+    add("ends of bins, positive only", [rows([v for v in edges if v > 0])], unsigned8 + (True,),
+        percentiles=("100", "67", "66", "50", "33"))
+    add("ends of bins, negative only", [rows([v for v in edges if v < 0])], signed8 + (True,),
+        percentiles=("100", "67", "66", "50", "49"))
+    add("ties: m samples and one more", [rows([1.0] * 5 + [2.0] * 5 + [3.0] * 5 + [-1.0] * 5)],
+        signed8 + (False,), percentiles=("50.1", "50", "49.999999999", "10"))
+    add("the largest numbers", [[[from_bits32("7f7fffff"), from_bits32("ff7fffff")],
+                                 [from_bits32("7f7f0000"), from_bits32("ff7effff")]]],
+        signed8 + (False,), percentiles=("100", "40"))
+    # parts
+    parts = [rows([0.0, -0.0, 0.0]), rows([f32(1e-30), f32(-3e-31), 1.0]),
+             rows([f32(7e8), f32(-1.5), f32(2.0 ** -140)]), rows(bulk[:10]),
+             rows([f32(-1e-44), f32(1e-44)]), rows([-4096.0, 4095.9])]
+    parts = [[[f32(v) for v in step] for step in part] for part in parts]
+    for order in ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [2, 0, 4, 5, 1, 3]):
+        add("parts", parts, signed8 + (True,), merge=order, percentiles=("100", "90", "60"))
+    return cases
+
+
+def far_sqnr_cases():
+    """Searches with outliers; where j is asked for, a winner beyond the first 4 shifts or 13
+    scales, which takes few codes and an outlier that is rare enough."""
+    rng, cases = Rng(62), []
+
+    def rows(values, features=5):
+        return [list(values[i:i + features]) for i in range(0, len(values), features)]
+
+    def near(v, n=15):
+        return [f32(v * (1 + Fraction(rng.int(-40, 40), 1000))) for _ in range(n)]
+
+    def add(name, *args, **kw):
+        cases.append(outlier_case(name, *args, sqnr=True, percentiles=("99",), **kw))
+
+    def codes(*steps):  # a little below each number of steps, so that a scale of 1 covers them
+        return rows(sum((near(Fraction(47 * k, 50), 5) for k in steps), []))
+
+    for power in (True, False):
+        least = 4 if power else 13
+        for bits, signed in ((1, False), (1, True), (2, False), (2, True)):
+            n = (1 << bits) - 1
+            add("asymmetric, %d bit, an outlier above" % bits,
+                [codes(*range(1, n + 1)), [[15.25 * n]]], (bits, signed, False, power), [250, 1], j=least)
+        add("asymmetric, 1 bit, an outlier below", [codes(-1), [[-15.5]]],
+            (1, True, False, power), [100, 1], j=least)
+        add("asymmetric, 2 bits, an outlier on either side",
+            [codes(1, -1, -2), [[14.0, -29.0]]], (2, False, False, power), [200, 1], j=least)
+        add("symmetric, 2 bits, outliers", [codes(1, -2, -1), [[-29.0, 1.0]]],
+            (2, True, True, power), [150, 1], j=least)
+        add("symmetric, 3 bits, outliers", [codes(3, -3, 1, -2), [[47.0, -30.0]]],
+            (3, True, True, power), [250, 1], j=least)
+        add("symmetric unsigned, 1 bit, an outlier", [codes(1), [[15.5]]],
+            (1, False, True, power), [100, 1], j=least)
+        for symmetric, side in ((False, 1), (False, -1), (True, 1)):
+            add("the search ends at percentile:99", [rows([side * v for v in near(1.125, 19) + [1.875]]),
+                                                     [[31.0 * side]]],
+                (1, False, symmetric, power), [150, 1], j=least, last=True)
+        for factor in (1e4, 1e6):
+            bulk = [rng.bell(1.0) for _ in range(20)]
+            for signed, symmetric in ((True, False), (True, True), (False, False)):
+                add("8 bits, outliers of %g" % factor, [rows(bulk), [[f32(factor)], [f32(-0.6 * factor)]]],
+                    (8, signed, symmetric, power), [30, 1])
+        # where percentile:99 is no guide: zeros, a range that section 4 refuses, a cap of shifts
+        add("percentile:99 is [0, 0]", [rows([0.0] * 5), [[-0.5], [-0.25], [-2.5]]],
+            (4, True, False, power), [200, 1])
+        add("percentile:99 in bin 0000", [rows([0.0] * 5), [[0.5], [-0.25], [2.5]]],
+            (4, True, False, power), [200, 1], refused=0 if power else 1)
+        add("percentile:99 at the cap of shifts", [rows([f32(1e-37), f32(-1e-37)]),
+                                                   [[0.5], [0.25], [-2.5]]],
+            (4, True, False, power), [500, 1])
+        add("outliers of 12 times, 4 bits", [rows([rng.bell(1.0) for _ in range(20)]), [[11.5, -12.5]]],
+            (4, False, False, power), [40, 1])
+    return cases
 
 
 # ---------------------------------------------------------------- section 6
@@ -442,6 +628,9 @@ def make_table():
     def add_direct(table):
         cases.append({**table.json(grids=True), "outputs_fnv1a64": table.digests()})
 
+    def out_grid(function, bits, signed, power):
+        return output_grid(function, bits, signed, False, power, 1 << bits)
+
     for function in ("sigmoid", "tanh"):
         for index in range(20):
             bits_in = (8, 8, 8, 8, 8, 7, 6, 5, 4, 3, 2, 1, 8, 8, 8, 8, 8, 8, 8, 8)[index]
@@ -461,7 +650,7 @@ def make_table():
             bits_in = (12, 16, 9, 16)[index % 4]
             power = index < 4
             gin = gate_input(rng, bits_in, bool(index % 2), power)
-            gout = output_grid(function, (8, 16, 12, 8)[index % 4], index % 3 == 0, False, power)
+            gout = out_grid(function, (8, 16, 12, 8)[index % 4], index % 3 == 0, power)
             lo, hi = output_bounds(function, gout)
             qs = [gin.qmin, gin.qmin + 1, gin.z - 1, gin.z, gin.z + 1, gin.qmax - 1, gin.qmax]
             qs = sorted(set(qs + [rng.int(gin.qmin, gin.qmax) for _ in range(120)]))
@@ -496,8 +685,8 @@ def make_table():
         function = ("sigmoid", "tanh")[index % 2]
         bits_in = (16, 12, 10, 9, 16, 14, 8, 6, 16)[index % 9]
         gin = gate_input(rng, bits_in, bool(index % 3), index % 4 < 2)
-        gout = output_grid(function, (8, 16, 12, 16, 10, 8, 8, 4, 16)[index % 9],
-                           bool(index // 2 % 2), False, index % 4 < 2)
+        gout = out_grid(function, (8, 16, 12, 16, 10, 8, 8, 4, 16)[index % 9],
+                        bool(index // 2 % 2), index % 4 < 2)
         k = min(rng.int(2, 6), bits_in)
         table = Interpolated.chords(function, gin, gout, k, G=(4, 0, 8, 4, 1)[index % 5])
         evaluated(table)
@@ -505,7 +694,7 @@ def make_table():
             evaluated(table, outside=True)
     for index in range(10):  # anchors out of thin air: slopes of both signs, clamps on both sides
         gin = gate_input(rng, (8, 12, 6, 16)[index % 4], bool(index % 2), True)
-        gout = output_grid(("sigmoid", "tanh")[index // 5], 8, index % 2 == 0, False, True)
+        gout = out_grid(("sigmoid", "tanh")[index // 5], 8, index % 2 == 0, True)
         k, G = rng.int(1, 4), rng.int(0, 6)
         F = gin.bits - k - (index % 3)
         q0 = gin.qmin if index % 3 == 0 else rng.int(gin.qmin, gin.qmin + (1 << (gin.bits - 2)))
@@ -515,15 +704,15 @@ def make_table():
     for index in range(14):
         function = ("sigmoid", "tanh")[index % 2]
         gin = gate_input(rng, (8, 16, 10, 6, 12, 9, 16)[index % 7], bool(index % 3), index % 4 < 2)
-        gout = output_grid(function, (8, 8, 16, 4, 12, 8, 16)[index % 7], bool(index // 2 % 2),
-                           False, index % 4 < 2)
+        gout = out_grid(function, (8, 8, 16, 4, 12, 8, 16)[index % 7], bool(index // 2 % 2),
+                        index % 4 < 2)
         table = Segments.chords(function, gin, gout, rng.int(2, 12), rng.int(8, 16))
         evaluated(table)
         if index % 4 == 0:
             evaluated(table, outside=True)
     for index in range(10):
         gin = gate_input(rng, (8, 16, 6, 12)[index % 4], bool(index % 2), True)
-        gout = output_grid("tanh", 8, index % 2 == 0, False, True)
+        gout = out_grid("tanh", 8, index % 2 == 0, True)
         n = 1 if index == 0 else rng.int(2, 9)
         shift = (0, 31, 3, 1, 16)[index % 5]
         t = sorted({rng.int(gin.qmin, gin.qmax) for _ in range(n - 1)})
@@ -589,9 +778,10 @@ def make_tables(rng, grids, kind):
 
 
 def random_unit(rng, mode, power, C, H, bits=None, signed=None, zero="any", exponent=None,
-                steps=None, table=None, x_grid=None, h_grid=None, sparse=False, fixed=None,
+                steps=0, table=None, x_grid=None, h_grid=None, sparse=False, fixed=None,
                 symmetric_out=False, zero_bias=False):
-    """bits: name -> width ('*' default); signed likewise; fixed: name -> Grid."""
+    """bits: name -> width ('*' default); signed likewise; fixed: name -> Grid; steps: what N of u, r
+    and n is below 2^b, or None: the defaults of section 4."""
     bits, signed, exponent = bits or {}, signed or {}, exponent or {}
     width = lambda n: bits.get(n, bits.get("*", 8))
     is_signed = lambda n: signed.get(n, signed.get("*", n not in ("u", "r")))
