@@ -6,7 +6,7 @@ import unittest
 from fractions import Fraction
 
 from . import calibrate
-from .build import output_grid
+from .build import bias_bound, build_unit, is_dead, output_grid, revived
 from .floats import bits32, div32, f32, from_bits32, mul32
 from .grid import Grid, range_to_grid, raw_scale, rows_to_grids
 from .gru import Unit, run_model
@@ -344,6 +344,74 @@ class Gru(unittest.TestCase):
         self.assertEqual(last, [[[-8]], [[8]]])
         y, last, _ = run_model([[u]], x[:2], masks=[[[[0]], [[1]]]])
         self.assertEqual((y, last), ([[[0]], [[-15]]], [[[-15]]]))
+
+
+class DeadRows(unittest.TestCase):
+    def grids(self, weight, **kw):
+        """weight, bias and x of 2^-s, as shifts or as scales."""
+        shift = lambda bits, s: Grid(bits, True, 0, **({"shift": s} if self.power
+                                                       else {"scale": 2.0 ** -s}))
+        return (shift(16, weight), shift(kw.get("bias_bits", 8), kw.get("bias", 0)),
+                shift(16, kw.get("x", 14)), shift(8, 5))
+
+    def test_powers_of_two(self):
+        self.power = True
+        w, b, x, ih = self.grids(46)
+        # the bias 128 * 2^60 on the accumulator; 128 * 2^23 = 2^30 is the most that may be left
+        self.assertEqual(bias_bound(w, b, 64, x), 1 << 67)
+        self.assertTrue(is_dead([1, -2], w, b, 64, x, ih))
+        self.assertEqual(revived(w, b, 64, x).shift, 9)
+        self.assertFalse(is_dead([1, -2], w, b, 0, x, ih))  # a bias of zero
+        # 2^62 is none that is too large, 2^63 is
+        self.assertFalse(is_dead([1, -2], self.grids(41)[0], b, 64, x, ih))
+        self.assertTrue(is_dead([1, -2], self.grids(42)[0], b, 64, x, ih))
+        # a shift below -62
+        w, b, x, ih = self.grids(46, x=20)
+        self.assertEqual(bias_bound(w, b, 64, x), None)
+        self.assertTrue(is_dead([1, -2], w, b, 64, x, ih))
+        self.assertEqual(revived(w, b, 64, x).shift, 3)
+        # no shift of -32 and above
+        w, b, x, ih = self.grids(46, bias=-32, x=24)
+        self.assertRaises(Refused, revived, w, b, 64, x)
+        w, b, x, ih = self.grids(46, bias=-31, x=24)
+        self.assertEqual(revived(w, b, 64, x).shift, -32)
+
+    def test_general_scales(self):
+        self.power = False
+        w, b, x, ih = self.grids(60, bias=7, x=6)
+        self.assertEqual(bias_bound(w, b, 64, x), 1 << 66)
+        self.assertTrue(is_dead([0], w, b, 64, x, ih))
+        # at 2^-24 the bound is floor(2^30) + 1
+        self.assertEqual(bias_bound(self.grids(24, bias=7, x=6)[0], b, 64, x), (1 << 30) + 1)
+        self.assertEqual(revived(w, b, 64, x).scale, 2.0 ** -24 * (1 + 2.0 ** -23))
+        # section 2 refuses an accumulator of 2^62
+        self.assertTrue(is_dead([0], self.grids(56)[0], b, 64, x, ih))
+        self.assertFalse(is_dead([0], self.grids(55)[0], b, 64, x, ih))
+        # a scale that is coarse enough stays, though the row is dead: its own codes do not fit
+        wide = Grid(32, True, 0, scale=1.0)
+        self.assertTrue(is_dead([1 << 31], Grid(32, True, 0, scale=1.0), b, 64, wide, ih))
+        self.assertEqual(revived(Grid(32, True, 0, scale=1.0), b, 64, wide).scale, 1.0)
+        self.assertRaises(Refused, revived, w, self.grids(0, bias=-127)[1], 64,
+                          self.grids(0, x=100)[2])
+
+    def test_model(self):
+        act = {"bits": 8, "signed": True, "symmetric": False, "steps": None, "min": -1.0, "max": 1.0}
+        tensors = {k: dict(act) for k in ("x", "h", "ih", "hh", "u_in", "r_in", "n_in")}
+        for k in "urn":
+            tensors[k] = {"bits": 8, "signed": k == "n", "symmetric": False, "steps": None}
+        rows = {k: {"bits": 8, "signed": True, "steps": None} for k in ("W", "R", "bw", "br")}
+        args = ([[1.0], [f32(1e-20)], [0.0]], [[0.0], [0.0], [1.0]], [0.5, 0.25, 0.5], [0.0] * 3,
+                tensors, rows, False, "nearest_even")
+        self.assertRaises(Refused, build_unit, *args, dead_rule=False)
+        unit = build_unit(*args)
+        # the row of zeros took the scale of row 1, and twice the bias needs twice the scale
+        self.assertEqual(unit.dead, {"W": [1, 2], "R": []})
+        S = [g.scale for g in unit.row_grids["W"]]
+        self.assertEqual((S[0], S[2], unit.W), (2.0 ** -7, 2 * S[1], [[127], [0], [0]]))
+        # 127/128 of 0.25 and of 0.5 arrive: 31.6 and 63.3 steps of 2/255
+        o = run_model([[unit]], [[[0]]])[2][0][0][0]
+        z = unit.grids["ih"].z
+        self.assertEqual([q - z for q in o["ih"][1:]], [32, 63])
 
 
 class Small(unittest.TestCase):

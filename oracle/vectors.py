@@ -991,6 +991,40 @@ def make_gru():
     for k in ("ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n", "h"):
         for end in (0, 1):
             assert counts[k, end] > 0, (k, end)
+    # general scales with the steps of section 4: u and r in 2^b - 1, n in 2^b
+    rng = Rng(81)
+    own = dict(steps=None)
+    one("u and r of 2^b - 1 steps", EVEN, False, 4, 3, 4, 2, {"trace": True, "h0": True}, **own)
+    one("u and r of 2^b - 1 steps, signed", "nearest_up", False, 4, 3, 4, 2, {"trace": True},
+        signed={"*": True}, **own)
+    one("u and r of 2^b - 1 steps, symmetric outputs", "floor", False, 4, 3, 4, 2, {"h0": True},
+        signed={"*": True}, symmetric_out=True, **own)
+    one("u and r of 2^b - 1 steps, 16 bits, interpolated", "nearest_away", False, 3, 3, 4, 2,
+        {"h0": True}, bits={"u_in": 16, "r_in": 16, "n_in": 16, "u": 16, "r": 16, "n": 16, "ih": 16,
+                            "hh": 16, "h": 16}, **own)
+    one("u and r of 2^b - 1 steps, 1 and 2 bits", EVEN, False, 3, 3, 5, 2, {"h0": True, "trace": True},
+        bits={"u_in": 6, "r_in": 6, "n_in": 6, "u": 1, "r": 2, "n": 4}, **own)
+    one("u and r of 2^b - 1 steps, zoneout, chunks", EVEN, False, 3, 3, 6, 2,
+        {"h0": True, "masks": 60, "chunks": [2, 3, 1]}, bits={"u_in": 6, "r_in": 6, "n_in": 6}, **own)
+    cases.append(gru_case(rng, "u and r of 2^b - 1 steps, bidirectional, lengths", stack(
+        rng, EVEN, False, 3, 3, 1, 2, bits={"u_in": 6, "r_in": 6, "n_in": 6}, **own), 5, 3,
+        lengths=[5, 2, 4], h0=True))
+    # u = 1 has a code: where the gate is open to its end, a state stays for good
+    top = random_unit(rng, EVEN, False, 2, 3, signed={"u": False}, fixed={
+        "u_in": Grid(8, True, -120, scale=0.0625), "ih": Grid(8, True, -120, scale=0.125)},
+        exponent={"W": -6, "R": -6, "bw": 4, "br": -6}, **own)
+    top.bw[:3] = [127] * 3
+    top.derive()
+    cases.append(gru_case(rng, "u and r of 2^b - 1 steps, u of 1 holds the state", [[top]], 5, 2,
+                          h0=True, trace=True))
+    held = cases[-1]
+    assert top.one == 255 and all(step == held["h0"][0] for step in held["y"])
+    for case in cases[-8:]:
+        for unit in sum(case["layers"], []):
+            u = unit["grids"]["u"]
+            n = (1 << u["bits"]) - 1
+            assert unit["one"] - u["zero_point"] == (
+                n // 2 if u["signed"] and u["zero_point"] == 0 else n)
     return {"description": "the GRU in integers (section 7)", "cases": cases}
 
 
@@ -1071,24 +1105,158 @@ def make_gru_float():
                     sum((unit.rs[k] for k in ("bw_to_acc", "acc_to_ih", "br_to_acc", "acc_to_hh")), []):
                 assert r.m >= 1 << 30
         xf = [[[rng.bell(1.0) for _ in range(C)] for _ in range(N)] for _ in range(T)]
-        gx, gh = unit.grids["x"], unit.grids["h"]
-        xq = [[[gx.quantize(v) for v in row] for row in step] for step in xf]
-        y, last, _ = run_model([[unit]], xq)
-        config = {}
-        for name, t in tensors.items():
-            config[name] = dict(t)
-            if name not in GATES:
-                config[name].update({"min": bits32(t["min"]), "max": bits32(t["max"])})
-        cases.append({
-            "name": special.get(index, "float model %d" % index), "power_of_two": power, "mode": mode, "C": C, "H": H,
-            "T": T, "N": N, "tensors": config, "rows": rows,
-            "W": [[bits32(v) for v in r] for r in W], "R": [[bits32(v) for v in r] for r in R],
-            "bw": [bits32(v) for v in bw], "br": [bits32(v) for v in br],
-            "unit": unit.json(), "x": [[[bits32(v) for v in r] for r in s] for s in xf],
-            "x_codes": xq, "y_codes": y, "h_last_codes": last[0],
-            "y": [[[bits32(gh.dequantize(q)) for q in r] for r in s] for s in y]})
+        cases.append(float_case(special.get(index, "float model %d" % index), power, mode, tensors, rows,
+                                (W, R, bw, br), xf, unit))
     return {"description": "float weights and ranges to the integer model, and its outputs",
-            "cases": cases}
+            "cases": cases + dead_row_cases()}
+
+
+def float_case(name, power, mode, tensors, rows, weights, xf, unit):
+    W, R, bw, br = weights
+    config = {}
+    for key, t in tensors.items():
+        config[key] = dict(t)
+        if key not in GATES:
+            config[key].update({"min": bits32(t["min"]), "max": bits32(t["max"])})
+    case = {
+        "name": name, "power_of_two": power, "mode": mode, "C": len(W[0]), "H": len(R[0]),
+        "T": len(xf), "N": len(xf[0]), "tensors": config, "rows": rows,
+        "W": [[bits32(v) for v in r] for r in W], "R": [[bits32(v) for v in r] for r in R],
+        "bw": [bits32(v) for v in bw], "br": [bits32(v) for v in br]}
+    if isinstance(unit, Refused):
+        case["refused"] = str(unit)
+        return case
+    gx, gh = unit.grids["x"], unit.grids["h"]
+    xq = [[[gx.quantize(v) for v in row] for row in step] for step in xf]
+    y, last, _ = run_model([[unit]], xq)
+    case.update({
+        "unit": unit.json(), "x": [[[bits32(v) for v in r] for r in s] for s in xf],
+        "x_codes": xq, "y_codes": y, "h_last_codes": last[0],
+        "y": [[[bits32(gh.dequantize(q)) for q in r] for r in s] for s in y]})
+    return case
+
+
+def dead_row_cases():
+    """Float models with rows of W and R that are nearly dead, and one of the steps of u."""
+    rng, cases = Rng(91), []
+    C, H, T, N = 3, 2, 3, 2
+    ones = [1.0] * (3 * H)
+
+    def add(name, power, w=ones, r=ones, bits=None, ranges=None, biases=None, bias=0.25, dead=None,
+            refused=False, revives=True, weights=None, x=None, cols=C, steps=None):
+        """w, r: factors of the rows of W and R; bits, ranges: name -> width, largest magnitude;
+        biases: (bw, br), None: drawn from a bell of width `bias`; dead: the rows whose scale
+        changes; revives: whether the model would be refused without the rule."""
+        bits, ranges = bits or {}, ranges or {}
+        mode = MODES[len(cases) % 4]
+        rows = {k: {"bits": bits.get(k, 8), "signed": True, "steps": None}
+                for k in ("W", "R", "bw", "br")}
+        tensors = {}
+        for t in ("x", "h", "ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n"):
+            signed = t not in ("u", "r") and bool(rng.int(0, 3))
+            tensors[t] = {"bits": bits.get(t, 5 if t.endswith("_in") else 8), "signed": signed,
+                          "symmetric": signed and t != "n" and rng.int(0, 2) == 0,
+                          "steps": (steps or {}).get(t)}
+            if t not in GATES:
+                top = ranges.get(t, 2.0 ** EXPONENT[t])
+                tensors[t]["min"] = f32(-top * rng.real(0.75, 1))
+                tensors[t]["max"] = f32(top * rng.real(0.75, 1))
+        W = [[f32(Fraction(rng.bell(0.5)) * Fraction(f)) for _ in range(cols)] for f in w]
+        R = [[f32(Fraction(rng.bell(0.5)) * Fraction(f)) for _ in range(H)] for f in r]
+        bw, br = ([rng.bell(bias) for _ in range(3 * H)] for _ in "xh")
+        bw, br = biases or (bw, br)
+        W, R = weights or (W, R)
+        xf = x or [[[f32(rng.bell(0.5) * ranges.get("x", 2.0)) for _ in range(cols)] for _ in range(N)]
+                   for _ in range(T)]
+        args = W, R, bw, br, tensors, rows, power, mode
+        plain = None
+        try:
+            plain = build_unit(*args, dead_rule=False)
+        except Refused:
+            pass
+        try:
+            unit = build_unit(*args)
+        except Refused as error:
+            unit = error
+        assert isinstance(unit, Refused) == refused, (name, unit)
+        assert (plain is None) == revives, name
+        case = float_case(name, power, mode, tensors, rows, (W, R, bw, br), xf, unit)
+        if not refused:
+            assert dead is None or unit.dead == dict(zip("WR", dead)), (name, unit.dead)
+            case["dead"] = unit.dead
+        cases.append(case)
+        return unit
+
+    some = ([1, 1e-18, 1, 1e-22, 1, 1e-26], [1e-30, 1, 1e-24, 1, 1e-20, 1])
+    rows_of = ([1, 3, 5], [0, 2, 4])
+    wide = {"bw": 16, "br": 16}
+    add("dead rows, biases of 8 bits", False, *some, dead=rows_of)
+    add("dead rows, biases of 16 bits", False, *some, bits=wide, dead=rows_of)
+    add("dead rows, biases of 32 bits", False, *some, bits={"bw": 32, "br": 32}, dead=rows_of)
+    add("all rows are dead", False, [1e-18] * 6, [1e-25] * 6, bits={"bw": 8, "br": 16},
+        dead=(list(range(6)),) * 2)
+    add("dead rows of R only, of 16 bits, wide x and h", False, ones, some[1],
+        bits={"x": 16, "h": 16, "W": 12, "R": 16, **wide}, dead=([], rows_of[1]))
+    b = [0.25, f32(-0.3), 0.0, f32(0.4), f32(-0.2), -0.0]
+    add("rows of zeros beside dead rows, zero biases", False, [0, 1e-20, 0, 1, 1e-27, 1e-27],
+        [1e-19, 0, 0, 1e-29, 1, 1e-22], biases=(b, b), dead=([0, 1, 4], [0, 1, 3]))
+    add("rows of zeros only beside zeros", False, [0] * 6, [0, 0, 1e-30, 0, 0, 0], biases=(b, b),
+        dead=([], [0, 1, 3, 4]))
+    # the last factors of two at which a row is not dead, and the first at which it is
+    edge = [2.0 ** -k for k in (45, 46, 47, 48, 49, 50)]
+    one, half = [[1.0, 0.5, 0.25]] * 6, [[1.0, 0.5]] * 6
+    scaled = lambda rows, by: [[f32(v * f) for v in row] for row, f in zip(rows, by)]
+    found = add("rows near the edge", False, weights=(scaled(one, edge), scaled(half, edge)),
+                biases=([1.0] * 6,) * 2)
+    for k in "WR":
+        assert 0 < len(found.dead[k]) < 6, found.dead
+    found = add("rows near the edge, biases of 16 bits", False, bits=wide,
+                weights=(scaled(one, edge), scaled(half, edge)), biases=([1.0] * 6,) * 2)
+    for k in "WR":
+        assert 0 < len(found.dead[k]) < 6, found.dead
+    # an accumulator that fits once the bias does: the codes of the row remain
+    found = add("dead rows of 32 bits that keep their codes", False, bits={"W": 32, "x": 31, "bw": 32},
+                weights=([[2.0 ** -8, 2.0 ** -8], [2.0 ** -8, 0.0]] * 3, half), cols=2,
+                biases=([2.0 ** -k for k in (34, 34, 35, 35, 36, 36)], [0.0] * 6))
+    assert found.dead == {"W": [0, 2, 4], "R": []} and min(map(max, found.W)) > 1 << 20
+    # refused
+    big = [f32(1e38)] * 6
+    add("refused: no scale will do", False, *some, biases=(big, big), ranges={"x": f32(1e-30)},
+        refused=True)
+    add("refused: a scale that is not normal", False, [1, 1, 1e-37, 1, 1, 1], refused=True)
+    add("refused: an accumulator too wide without its bias", False, bits={"W": 32, "x": 32},
+        biases=([0.0] * 6,) * 2, refused=True)
+    # powers of two
+    hundred = [100.0, f32(-90.5), 70.0, f32(120.3), -64.0, 99.0]
+    loud = {"ih": 128.0, "hh": 128.0, "u_in": 16.0}
+    add("dead rows, 16 bits, large biases", True, *some, bits={"x": 16, "h": 16, "W": 16, "R": 16},
+        biases=(hundred, hundred), ranges=loud, dead=rows_of)
+    add("dead rows, 8 bits, a tiny x", True, some[0], ones, ranges={"x": f32(2e-9)}, dead=(rows_of[0], []))
+    add("dead rows, biases of 16 bits", True, *some, dead=rows_of,
+        bits={"x": 16, "h": 16, "W": 24, "R": 24, **wide})
+    add("dead rows, biases of 32 bits", True, *some, dead=rows_of,
+        bits={"x": 16, "h": 16, "W": 20, "R": 32, "bw": 32, "br": 24},
+        biases=(hundred, hundred), ranges=loud)
+    add("rows of zeros beside dead rows, zero biases", True, [0, 1e-20, 0, 1, 1e-27, 1e-27],
+        [1e-19, 0, 0, 1e-29, 1, 1e-22], biases=(b, b), bits={"x": 16, "h": 16, "W": 24, "R": 32},
+        dead=([0, 1, 4], [0, 1, 3]))
+    add("tiny rows that are not dead", True, *some, dead=([], []), revives=False)
+    edge = [2.0 ** -k for k in (17, 18, 19, 20, 21, 22)]
+    found = add("rows near the edge", True, weights=(scaled(one, edge), scaled(half, edge)),
+                bits={"x": 16, "h": 16, "W": 24, "R": 24}, biases=([64.0] * 6,) * 2, ranges=loud)
+    for k in "WR":
+        assert 0 < len(found.dead[k]) < 6, found.dead
+    add("refused: no shift will do", True, some[0], ones, biases=([2.0 ** 37] * 6, hundred),
+        ranges={"x": f32(1e-11)}, refused=True)
+    # u in 2^b - 1 steps: 1 has a code and holds the state, from the second step on
+    hold = [[10.0, 0.0, 0.0]] * H + [[0.5, 1.0, -1.0]] * H + [[0.0, 1.0, 0.5], [0.25, -0.5, 1.0]]
+    go = [[[1.0 if t else -1.0, rng.bell(1.0), rng.bell(1.0)] for _ in range(N)] for t in range(4)]
+    found = add("u of 1 holds the state", False, weights=(hold, half), biases=([0.0] * 6,) * 2, x=go,
+                bits={"u_in": 7}, ranges={"ih": 16.0, "u_in": 16.0}, dead=([], []), revives=False)
+    y = cases[-1]["y_codes"]
+    assert found.one == found.grids["u"].qmax and y[0] == y[1] == y[2] == y[3]
+    assert all(q != found.grids["h"].z for row in y[0] for q in row)
+    return cases
 
 
 def make_handover():
