@@ -6,9 +6,11 @@ usage: cli_test.py ISOBIT [unittest arguments]
 import ctypes
 import glob
 import io
+import itertools
 import json
 import os
 import random
+import re
 import resource
 import struct
 import subprocess
@@ -442,6 +444,131 @@ class CliTest(ToolTest):
         refuse(["hidden_size"], b'\\"hidden_size\\":5', b'\\"hidden_size\\":0')
         refuse(["shape"], b'\\"hidden_size\\":5', b'\\"hidden_size\\":16777216')
         refuse([], b'"data_offsets":[', b'"data_offsets":[1')
+
+    def verbs(self):
+        """Every verb of --help, ["table", "fit"] for those of a group."""
+        def below(*names):
+            found = [[*names, name] for name in re.findall(r"^  ([a-z]+)  ", self.ok(*names, "--help"), re.MULTILINE)]
+            return [verb for name in found for verb in (below(*name) or [name])]
+        return below()
+
+    def test_no_output_replaces_an_input(self):
+        """Every verb with an output, every pair of (input, output) and (output, output), under every name of the file:
+        refused before anything is computed, and all files stay as they were. {} is where a path goes."""
+        rng = random.Random(5)
+        matrix = self.at("claims_matrix.npz", npz({"w": floats(rng, (64, 64))}))
+        packed = self.path("claims_packed.safetensors")
+        self.ok("pack", matrix, "-o", packed)
+        state = self.path("claims_state.npz")
+        self.ok("run", self.fixed, self.single, "-o", self.path("claims.npy"), "--save-state", state)
+        rows = self.at("claims_rows.npy", floats(rng, (2, 64)))
+        own = self.at("claims_own.npy", npy((65536,), [0.0] * 65536, "<f8", "d"))
+        table = self.published()
+        shard = os.path.basename(self.at("claims_shard.safetensors", read(self.fixed)))
+        index = self.at("claims.safetensors.index.json",
+                        json.dumps({"weight_map": {"a": shard, "b": os.path.basename(self.single)}}).encode())
+        config = self.at("config.json", b"{}")
+        self.addCleanup(os.remove, config)
+        # verb: arguments, files read (which arguments may name or not), options that name outputs
+        commands = {
+            "inspect": (["inspect", packed, "--tensor", "w"], [packed, config], ["-o"]),
+            "quantize": (["quantize", self.model, "--calibrate", self.data, self.single],
+                         [self.model, self.single] + glob.glob(self.data + "/*"), ["-o"]),
+            "pack": (["pack", matrix], [matrix, config], ["-o"]),
+            "matmul": (["matmul", packed + ":w", rows], [packed, rows], ["-o"]),
+            "run": (["run", self.fixed, self.single, "--state", state], [self.fixed, self.single, state],
+                    ["-o", "--save-state"]),
+            "table fit": (["table", "fit", own, "--steps", "1,8x4,1"], [own], ["-o"]),
+            "table show": (["table", "show", table, "--exact", own], [table, own], ["--svg"]),
+            "table export": (["table", "export", table, "--name", "t"], [table], ["--c", "--hex"]),
+            "table run": (["table", "run", table, self.single], [table, self.single], ["-o"]),
+        }
+        short = {"--output": "-o"}
+        for verb in self.verbs():
+            help_text = self.ok(*verb, "--help")
+            marked = re.findall(r"^ +(?:-\w,)?(--[\w-]+) OUT", help_text, re.MULTILINE)
+            expected = commands.get(" ".join(verb), ((), (), ()))[2]
+            self.assertEqual(sorted(short.get(option, option) for option in marked), sorted(expected), verb)
+            # An option that is not marked OUT writes nothing.
+            for option in re.findall(r"^ +(?:-\w,)?(--[\w-]+) (?!OUT)", help_text, re.MULTILINE):
+                self.assertNotRegex(option, "output$|save|svg", verb)
+
+        names = self.path("claims_names")
+        os.makedirs(names)
+        os.symlink(".", os.path.join(names, "here"))
+
+        def other_names(path):
+            """Other names of a file: relative, through a folder that is a link, a link, a hard link."""
+            folder, name = os.path.split(path)
+            yield path
+            yield os.path.relpath(path, self.folder)
+            yield os.path.join(folder, ".", name)
+            yield os.path.join(names, "here", "..", os.path.relpath(path, self.folder))
+            for make, extension in [(os.symlink, ".link"), (os.link, ".hard")]:
+                alias = os.path.join(names, name + extension)
+                if not os.path.lexists(alias):
+                    make(path, alias)
+                yield alias
+
+        def everything():
+            return {name: read(name) for name in glob.glob(self.folder + "/**", recursive=True) if os.path.isfile(name)}
+
+        def written(option, path):
+            """Lets a command write to this path: below --c names are given."""
+            if option != "--c":
+                return [option, path]
+            folder = os.path.join(names, "c")
+            os.makedirs(folder, exist_ok=True)
+            for name in ["t.c", "t.h", "t_test.c"]:
+                alias = os.path.join(folder, name)
+                if os.path.lexists(alias):
+                    os.remove(alias)
+            os.symlink(os.path.join(self.folder, path), os.path.join(folder, "t.h"))
+            return [option, folder]
+
+        def refuse(words, *command):
+            # Some names are refused for what they end in; which of the two says so does not matter here.
+            result = self.call(*command, cwd=self.folder)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), command)
+            if "name must end in" not in result.stderr:
+                self.assertIn("is the same file as", result.stderr, command)
+                for word in words:
+                    self.assertIn(word, result.stderr, command)
+            return result.stderr
+
+        said = set()
+        before = None
+        for verb, (command, inputs, outputs) in commands.items():
+            for option in outputs:
+                for path in inputs:
+                    for name in other_names(path):
+                        arguments = [*command, *written(option, name)]
+                        if verb == "run" and option != "-o":
+                            arguments += ["-o", self.path("claims_y.npy")]
+                        before = everything()
+                        if "is the same file as" in refuse([option + " ", "read"], *arguments):
+                            said.add((verb, option))
+                        self.assertEqual(everything(), before, arguments)
+            for first, second in itertools.combinations(outputs, 2):
+                for old in [None, b"old"]:
+                    new = os.path.join(self.folder, "claims_new.npz")
+                    if old is not None:
+                        write(new, old)
+                    link = os.path.join(names, "new%s.npz" % (old is None))
+                    os.symlink(new, link)  # of a file that does not exist yet, or does
+                    for name in [new, os.path.relpath(new, self.folder), os.path.join(names, "..", "claims_new.npz"),
+                                 link]:
+                        refuse([first + " ", second + " ", "another output"], *command, *written(first, new),
+                               *written(second, name))
+                        self.assertEqual(os.path.exists(new) and read(new), old or False)
+        self.assertEqual(said, {(verb, option) for verb, (_, _, outputs) in commands.items() for option in outputs})
+        # Files that an index lists are read, too.
+        for path in [index, self.path(shard), self.single]:
+            refuse(["MODEL"], "pack", index, "-o", path)
+        # The state cannot be replaced by the next one; devices may be written to, and read, by all.
+        refuse(["--save-state", "--state"], "run", self.fixed, self.single, "-o", self.path("claims.npy"), "--state",
+               state, "--save-state", state)
+        self.ok("table", "export", "silu", "--hex", "/dev/null", "--c", names)
 
     def test_no_half_files(self):
         """A file limit stands for a full disk: an old output stays as it was and nothing else is left."""

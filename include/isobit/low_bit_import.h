@@ -7,6 +7,7 @@
 #ifndef ISOBIT_LOW_BIT_IMPORT_H_
 #define ISOBIT_LOW_BIT_IMPORT_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -72,8 +73,11 @@ struct CheckpointDescription {
   std::string source;           // path of the JSON file, or of the checkpoint for its own metadata
 };
 
-/// Looks beside the checkpoint at `path` for quantize_config.json, quant_config.json and config.json (its
-/// "quantization_config"), then into `metadata` of safetensors (gptq_bits, gptq_group_size); the first that says
+/// Where a checkpoint is described, beside it.
+inline constexpr std::array<std::string_view, 3> kCheckpointDescriptionFiles = {"quantize_config.json",
+                                                                                "quant_config.json", "config.json"};
+
+/// Looks beside the checkpoint at `path` for kCheckpointDescriptionFiles (of config.json its "quantization_config"), then into `metadata` of safetensors (gptq_bits, gptq_group_size); the first that says
 /// something counts. Nothing: none does. kUnsupported, by name, for what would be read wrongly: other methods, widths
 /// and layouts, widths that differ by layer.
 Result<std::optional<CheckpointDescription>> find_checkpoint_description(

@@ -228,7 +228,7 @@ TEST(CApi, GruFloatsAreTheLibrarys) {
     std::vector<int64_t> lengths;
     if (random.one_in(2))
       for (int64_t n = 0; n < batch; ++n) lengths.push_back(random.between(0, steps));
-    GruRunOptions options;
+    GruRunOptions options{.whole_sequence = true};
     options.lengths = lengths;
     options.batch_first = random.one_in(2);
     std::vector<float> expected(static_cast<size_t>(steps * batch * model.output_size()));
@@ -244,6 +244,7 @@ TEST(CApi, GruFloatsAreTheLibrarys) {
       c.lengths = lengths.data();
       c.length_count = std::ssize(lengths);
       c.batch_first = options.batch_first ? 1 : 0;
+      c.whole_sequence = 1;
       c.pool = pool;
       State c_state;
       Workspace c_workspace;
@@ -403,8 +404,8 @@ TEST(CApi, GruRefusals) {
   options.batch_first = 2;
   refused(run(in, 30, out, 40, 5, state, workspace, &options), "options->batch_first is 2, must be 0..1");
   options.batch_first = 0;
-  options.reserved = 1;
-  refused(run(in, 30, out, 40, 5, state, workspace, &options), "options->reserved is 1");
+  options.whole_sequence = 2;
+  refused(run(in, 30, out, 40, 5, state, workspace, &options), "options->whole_sequence is 2, must be 0..1");
   EXPECT_EQ(y, std::vector<float>(40, -7.0f));  // nothing was written
 
   isobit_gru_state* none = state;

@@ -116,6 +116,11 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
   model.source_hash = weights_.source_hash;
   const ScaleKind kind = quantization.scale;
   const int64_t directions = weights_.directions;
+  if (!quantization.layers.empty() && quantization.layers.rbegin()->first >= weights_.layer_count()) {
+    return Status(StatusCode::kInvalidArgument, "layer l" + std::to_string(quantization.layers.rbegin()->first) +
+                                                    " is named, the GRU has l0 to l" +
+                                                    std::to_string(weights_.layer_count() - 1));
+  }
   Grid chained_x;  // the h grid of the layer below
   for (int64_t l = 0; l < weights_.layer_count(); ++l) {
     const std::string layer = "layer " + std::to_string(l);
@@ -126,13 +131,14 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
       x_statistics.merge(statistics(l * directions + d, kX));
       h_statistics.merge(statistics(l * directions + d, kH));
     }
-    const auto& options = quantization.tensors;
+    const GruLayerQuantization& wanted = quantization.layer(l);
+    const auto& options = wanted.tensors;
     if (l == 0) {
-      ISOBIT_ASSIGN_OR_RETURN(chained_x, choose_grid(x_statistics, options[kX], kind, quantization.method, "x"));
+      ISOBIT_ASSIGN_OR_RETURN(chained_x, choose_grid(x_statistics, options[kX], kind, wanted.methods[kX], "x"));
     }
     const Grid x_grid = chained_x;
     ISOBIT_ASSIGN_OR_RETURN(const Grid h_grid,
-                            choose_grid(h_statistics, options[kH], kind, quantization.method, layer + " h"));
+                            choose_grid(h_statistics, options[kH], kind, wanted.methods[kH], layer + " h"));
     for (int64_t d = 0; d < directions; ++d) {
       const GruLayerWeights& w = weights_.layers[static_cast<size_t>(l * directions + d)];
       const std::string name = layer + (d == 1 ? " reverse" : "");
@@ -145,7 +151,7 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
       for (const GruTensor tensor : {kIh, kHh, kUIn, kRIn, kNIn}) {
         ISOBIT_ASSIGN_OR_RETURN(p.grids[tensor],
                                 choose_grid(statistics(l * directions + d, tensor), options[tensor], kind,
-                                            quantization.method, name + " " + std::string(kGruTensorNames[tensor])));
+                                            wanted.methods[tensor], name + " " + std::string(kGruTensorNames[tensor])));
       }
       for (const GruTensor tensor : {kU, kRGate, kN}) {
         ISOBIT_ASSIGN_OR_RETURN(
@@ -169,7 +175,7 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
         ISOBIT_ASSIGN_OR_RETURN(
             p.tables[gate],
             fit_table(gate == 2 ? Activation::kTanh : Activation::kSigmoid, in, p.grids[kU + gate],
-                      quantization.table.value_or(default_table_options(in.bits)), quantization.rounding));
+                      wanted.table.value_or(default_table_options(in.bits)), quantization.rounding));
       }
 
       ISOBIT_RETURN_IF_ERROR(derive_rescales(p, name));

@@ -277,8 +277,6 @@ Result<GruState> GruModel::state_from(const GruModel& other, const GruState& sta
   return out;
 }
 
-namespace {}
-
 void GruWorkspace::Free::operator()(std::byte* p) const { ::operator delete[](p, kMemoryAlignment); }
 
 GruWorkspace GruModel::workspace(int64_t batch, int64_t steps, int32_t threads) const {
@@ -336,6 +334,10 @@ Status check_run(const GruModel& model, int64_t steps, const GruState& state, in
       return refuse("the zoneout mask has " + std::to_string(options.zoneout_mask.size()) + " values, must have " +
                     std::to_string(steps * batch * model.output_size()) + " ([T, N, directions * H])");
   }
+  if (model.parameters().directions == 2 && !options.whole_sequence)
+    return refuse(
+        "the model is bidirectional, and its reverse direction begins at the last step: x must hold whole sequences, "
+        "not pieces; set whole_sequence where it does");
   return {};
 }
 

@@ -342,9 +342,8 @@ Result<std::optional<CheckpointDescription>> find_checkpoint_description(
     const std::string& path, const std::map<std::string, std::string>& metadata) {
   return without_refusal(path, [&]() -> Result<std::optional<CheckpointDescription>> {
     const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-    for (const auto& [file, whole_model] : {std::pair{"quantize_config.json", false},
-                                            std::pair{"quant_config.json", false}, std::pair{"config.json", true}})
-      if (auto found = describe_file(folder / file, whole_model)) return found;
+    for (const std::string_view file : kCheckpointDescriptionFiles)
+      if (auto found = describe_file(folder / file, file == "config.json")) return found;
     return describe_metadata(path, metadata);
   });
 }

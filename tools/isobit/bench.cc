@@ -92,6 +92,7 @@ Status run_once(const GruModel& model, const Case& c, std::span<const float> x, 
                 GruWorkspace& workspace) {
   GruRunOptions options;
   options.path = c.path;
+  options.whole_sequence = true;
   if (!c.streaming) return model.forward(x, y, c.steps, state, workspace, options);
   const auto in_row = static_cast<size_t>(c.batch * model.input_size());
   const auto out_row = static_cast<size_t>(c.batch * model.output_size());

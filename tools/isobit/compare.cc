@@ -229,9 +229,9 @@ Status compare_sequence(const GruWeights& weights, const GruModel& model, Device
     y_codes.resize(static_cast<size_t>(count * model.output_size()) * size_in_bytes(model.output_grid().dtype()));
     ISOBIT_RETURN_IF_ERROR(isobit::quantize(model.input_grid(), x_piece, x_codes.data(), name));
     comparer.begin(recorder, name, begin);
-    ISOBIT_RETURN_IF_ERROR(device != nullptr
-                               ? device->forward_observed(x_codes, count, comparer)
-                               : model.forward_observed(x_codes.data(), y_codes.data(), count, state, comparer));
+    ISOBIT_RETURN_IF_ERROR(device != nullptr ? device->forward_observed(x_codes, count, comparer)
+                                             : model.forward_observed(x_codes.data(), y_codes.data(), count, state,
+                                                                      comparer, {.whole_sequence = true}));
   }
   return {};
 }

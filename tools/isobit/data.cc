@@ -70,6 +70,13 @@ Result<std::vector<std::string>> find_data_files(const std::vector<std::string>&
   return files;
 }
 
+Result<std::vector<std::string>> find_data_files(const std::vector<std::string>& arguments, const std::string& option,
+                                                 FileClaims& claims) {
+  ISOBIT_ASSIGN_OR_RETURN(auto files, find_data_files(arguments));
+  for (const std::string& file : files) ISOBIT_RETURN_IF_ERROR(claims.reads(file, option));
+  return files;
+}
+
 std::string array_label(const std::string& path, const std::string& name) {
   return name.empty() ? path : path + ": array \"" + name + "\"";
 }
@@ -121,7 +128,7 @@ int64_t code_at(const std::byte* codes, Dtype dtype, size_t index) {
   }
 }
 
-Status check_output(const std::string& path, const std::string& option) {
+Status check_output(const std::string& path, const std::string& option, FileClaims& files) {
   std::error_code error;
   if (path.empty()) return {StatusCode::kInvalidArgument, option + " must not be empty"};
   if (fs::is_directory(path, error)) {
@@ -135,7 +142,7 @@ Status check_output(const std::string& path, const std::string& option) {
   if (access(folder.c_str(), W_OK) != 0) {
     return {StatusCode::kIo, option + " " + path + ": the folder " + folder + " is not writable"};
   }
-  return {};
+  return files.writes(path, option);
 }
 
 }  // namespace isobit::tool

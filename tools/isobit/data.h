@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "isobit/arrays.h"
+#include "isobit/files.h"
 #include "isobit/status.h"
 
 namespace isobit::tool {
@@ -16,6 +17,9 @@ namespace isobit::tool {
 /// Files, folders (every .npy, .npz and .safetensors below them) and glob patterns, in the order given; what a folder
 /// or a pattern stands for is sorted. An argument that stands for nothing is an error.
 Result<std::vector<std::string>> find_data_files(const std::vector<std::string>& arguments);
+/// The same, and all of them are read: `option` names the arguments.
+Result<std::vector<std::string>> find_data_files(const std::vector<std::string>& arguments, const std::string& option,
+                                                 FileClaims& claims);
 
 /// Sequences of one array.
 struct Sequences {
@@ -41,8 +45,9 @@ Status for_each_array(const std::string& path, int64_t channels, const std::func
 /// One of an array of codes, whose type is that of a grid.
 int64_t code_at(const std::byte* codes, Dtype dtype, size_t index);
 
-/// Fails early when a file cannot be created at `path`, before hours of work. `option` names the argument.
-Status check_output(const std::string& path, const std::string& option);
+/// Fails early when a file cannot be created at `path`, or is among `files` already, before hours of work. `option`
+/// names the argument.
+Status check_output(const std::string& path, const std::string& option, FileClaims& files);
 
 }  // namespace isobit::tool
 

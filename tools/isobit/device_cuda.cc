@@ -63,10 +63,10 @@ class CudaGru : public DeviceGru {
   }
   Status forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
                  const std::string& kernel) override {
-    return gru_.forward(x, y, steps, state, {.kernel = kernel});
+    return gru_.forward(x, y, steps, state, {.kernel = kernel, .whole_sequence = true});
   }
   Status forward_codes(const void* x, void* y, int64_t steps, GruState& state, const std::string& kernel) override {
-    return gru_.forward_codes(x, y, steps, state, {.kernel = kernel});
+    return gru_.forward_codes(x, y, steps, state, {.kernel = kernel, .whole_sequence = true});
   }
   Result<double> microseconds(int64_t batch, int64_t steps, int64_t calls, bool two_states, const std::string& kernel,
                               double min_time) override {
@@ -93,7 +93,7 @@ class CudaGru : public DeviceGru {
     ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceSynchronize(), "the first state"));
     const auto work = [&](cudaStream_t stream) -> Status {
       for (size_t call = 0; call < static_cast<size_t>(calls); ++call) {
-        cuda::GruRunOptions options{.kernel = kernel};
+        cuda::GruRunOptions options{.kernel = kernel, .whole_sequence = true};
         if (two_states) options.next_state = states[(call + 1) % 2].bytes();
         ISOBIT_RETURN_IF_ERROR(
             gru.forward_codes(x.bytes().subspan(call * x_call, x_call), y.bytes().subspan(call * y_call, y_call), steps,

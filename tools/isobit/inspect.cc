@@ -292,7 +292,9 @@ Result<Outcome> inspect_table(const InspectOptions& options) {
 }  // namespace
 
 Result<Outcome> inspect(const InspectOptions& options) {
-  if (!options.output.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
+  FileClaims files;
+  if (!options.output.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", files));
+  ISOBIT_RETURN_IF_ERROR(claim_checkpoint(options.file, "FILE", files));
   if (is_gguf(options.file)) {
     const FloatModelOptions& source = options.source;
     if (source.layer.empty() && source.gate_order.empty() && source.reset.empty()) return inspect_gguf(options);

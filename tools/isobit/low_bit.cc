@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "low_bit.h"
 
+#include <filesystem>
+
 #include "text.h"
 
 namespace isobit::tool {
@@ -30,6 +32,14 @@ Value shape_json(std::span<const int64_t> shape) {
   Value json = Value::array();
   for (const int64_t dimension : shape) json.add(dimension);
   return json;
+}
+
+Status claim_checkpoint(const std::string& path, const std::string& option, FileClaims& files) {
+  ISOBIT_RETURN_IF_ERROR(files.reads(path, option));
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  for (const std::string_view name : kCheckpointDescriptionFiles)
+    ISOBIT_RETURN_IF_ERROR(files.reads((folder / name).string(), "beside " + option));
+  return {};
 }
 
 std::string checkpoint_text(const CheckpointDescription& description) {

@@ -413,7 +413,7 @@ class Commands {
         "show", "the error of a table over its inputs", show, [this] { return table_show(table_show_); }, table);
     command->add_option("TABLE", show.table, std::string(which) + ", or an integer model")->required();
     add_table_source(command, show.source);
-    command->add_option("--svg", show.svg, "picture to write; needs gnuplot")->type_name("FILE");
+    command->add_option("--svg", show.svg, "picture to write; needs gnuplot")->type_name("OUT");
     command->add_option("--exact", show.exact, "npy with the values of a function of one's own")->type_name("FILE");
     command->add_option("--layer", show.layer, "which GRU, where an integer model holds several")->type_name("NAME");
     command->add_option("--gate", show.gate, "table of an integer model: l0.u, l0.r, l0.n, l1.u, ...")
@@ -432,8 +432,8 @@ class Commands {
         "export", "a table as C source or memory image", out, [this] { return table_export(table_export_); }, table);
     command->add_option("TABLE", out.table, which)->required();
     add_table_source(command, out.source);
-    command->add_option("--c", out.c, "folder for NAME.h, NAME.c and NAME_test.c: C99 without libm")->type_name("DIR");
-    command->add_option("--hex", out.hex, "file for the memory image, one word a line")->type_name("FILE");
+    command->add_option("--c", out.c, "folder for NAME.h, NAME.c and NAME_test.c: C99 without libm")->type_name("OUTDIR");
+    command->add_option("--hex", out.hex, "file for the memory image, one word a line")->type_name("OUT");
     command->add_option("--name", out.name, "C identifier; default isobit_FUNCTION")->type_name("NAME");
 
     auto& run = table_run_;

@@ -32,14 +32,20 @@ struct Weights {
 };
 
 /// FILE or FILE:TENSOR; a path may hold colons, a name too.
-Result<Weights> load_weights(const MatmulOptions& options) {
+/// FILE and TENSOR, which may be empty.
+std::pair<std::string, std::string> split_weights(const std::string& weights) {
   std::error_code error;
-  std::string path = options.weights, tensor;
+  std::string path = weights, tensor;
   for (size_t colon = path.rfind(':'); colon != std::string::npos && !std::filesystem::exists(path, error);
        colon = path.rfind(':')) {
-    tensor = options.weights.substr(colon + 1);
+    tensor = weights.substr(colon + 1);
     path.resize(colon);
   }
+  return {path, tensor};
+}
+
+Result<Weights> load_weights(const MatmulOptions& options) {
+  auto [path, tensor] = split_weights(options.weights);
   ISOBIT_ASSIGN_OR_RETURN(LowBitFile file, load_low_bit(path));
   if (tensor.empty()) {
     if (file.matrices.size() != 1)
@@ -210,7 +216,10 @@ class Product {
 
 Status check_options(const MatmulOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
-  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
+  FileClaims files;
+  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", files));
+  ISOBIT_RETURN_IF_ERROR(files.reads(split_weights(options.weights).first, "WEIGHTS"));
+  ISOBIT_RETURN_IF_ERROR(files.reads(options.input, "X"));
   if (!options.output.ends_with(".npy")) return invalid("-o " + options.output + ": the name must end in .npy");
   const bool is_static = options.activations == "static";
   if (!is_static && !linear_activations_from_string(options.activations))

@@ -483,7 +483,9 @@ class Packer {
 Result<Outcome> pack(const PackOptions& options) {
   if (options.output.empty() && !options.dry_run) return refuse("-o OUT is missing; --dry-run reports without writing");
   ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
-  if (!options.dry_run) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
+  FileClaims files;
+  if (!options.dry_run) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", files));
+  ISOBIT_RETURN_IF_ERROR(claim_checkpoint(options.model, "MODEL", files));
   ISOBIT_ASSIGN_OR_RETURN(const LowBitOptions form, parse_options(options));
   return Packer(options, form).run();
 }

@@ -24,7 +24,7 @@ constexpr int64_t kMaxTogetherFloats = int64_t{1} << 24;
 Result<GruQuantization> parse_quantization(const QuantizeOptions& options) {
   GruQuantization out;
   ISOBIT_RETURN_IF_ERROR(apply_bits(options.bits, out));
-  ISOBIT_ASSIGN_OR_RETURN(out.method, parse_calibration_options(options.method));
+  ISOBIT_RETURN_IF_ERROR(apply_methods(options.method, out));
   const auto scale = scale_kind_from_string(options.scale);
   if (!scale) return Status(StatusCode::kInvalidArgument, "--scale " + options.scale + ": expected pow2 or real");
   out.scale = *scale;
@@ -35,7 +35,7 @@ Result<GruQuantization> parse_quantization(const QuantizeOptions& options) {
   }
   out.rounding = *rounding;
   if (!options.table.empty()) {
-    ISOBIT_ASSIGN_OR_RETURN(out.table, parse_table_options(options.table));
+    ISOBIT_RETURN_IF_ERROR(apply_tables(options.table, out));
   }
   return out;
 }
@@ -141,10 +141,12 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
     return Status(StatusCode::kInvalidArgument, "-o OUT is missing; --dry-run calibrates without writing");
   }
   ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
-  if (!options.dry_run) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
+  FileClaims claims;
+  if (!options.dry_run) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", claims));
+  ISOBIT_RETURN_IF_ERROR(claims.reads(options.model, "MODEL"));
   ISOBIT_ASSIGN_OR_RETURN(const GruQuantization quantization, parse_quantization(options));
+  ISOBIT_ASSIGN_OR_RETURN(const auto files, find_data_files(options.data, "--calibrate", claims));
   ISOBIT_ASSIGN_OR_RETURN(const FloatModel source, load_float_model(options.model, options.source));
-  ISOBIT_ASSIGN_OR_RETURN(const auto files, find_data_files(options.data));
   const GruWeights& weights = source.weights;
 
   Outcome out;
@@ -157,7 +159,7 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
       gru_text(weights.name, weights.layer_count(), weights.directions, weights.input_size(), weights.output_size());
   out.text += "\n" + assumptions_text(source);
 
-  ISOBIT_ASSIGN_OR_RETURN(GruCalibrator calibrator, GruCalibrator::create(weights, quantization.method.ema_decay));
+  ISOBIT_ASSIGN_OR_RETURN(GruCalibrator calibrator, GruCalibrator::create(weights, quantization));
   ThreadPool pool(options.threads);
   Feeder feeder(calibrator, pool);
   {
@@ -182,9 +184,9 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
               ", " + count_text(count.steps, "step") + "\n";
 
   ISOBIT_ASSIGN_OR_RETURN(const GruModel model, calibrator.finish(quantization));
-  out.json.set("bits", options.bits).set("method", to_string(quantization.method));
+  out.json.set("bits", options.bits).set("method", options.method);
   out.json.set("scale", to_string(quantization.scale)).set("rounding", to_string(quantization.rounding));
-  out.json.set("table", quantization.table ? Value(to_string(*quantization.table)) : Value());
+  out.json.set("table", options.table.empty() ? Value() : Value(options.table));
   describe_grids(model, calibrator, out);
   if (options.dry_run) {
     out.json.set("output", Value()).set("bytes", Value());

@@ -128,6 +128,7 @@ class Runner {
     GruRunOptions run_options;
     run_options.path = path_;
     run_options.pool = &pool_;
+    run_options.whole_sequence = chunk == shape.steps;
     const int64_t in_row = shape.batch * model_.input_size(), out_row = shape.batch * model_.output_size();
     Progress progress("running", options_.quiet);
     for (int64_t begin = 0; begin < shape.steps; begin += chunk) {
@@ -175,8 +176,12 @@ class Runner {
 
 Result<Outcome> run(const RunOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
-  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
-  if (!options.save_state.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.save_state, "--save-state"));
+  FileClaims files;
+  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", files));
+  if (!options.save_state.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.save_state, "--save-state", files));
+  ISOBIT_RETURN_IF_ERROR(files.reads(options.model, "MODEL"));
+  ISOBIT_RETURN_IF_ERROR(files.reads(options.input, "INPUT"));
+  if (!options.state.empty()) ISOBIT_RETURN_IF_ERROR(files.reads(options.state, "--state"));
   if (options.chunk < 0) return invalid("--chunk " + std::to_string(options.chunk) + ": expected at least 1 step");
   const bool npz = options.output.ends_with(".npz");
   if (!npz && !options.output.ends_with(".npy")) {

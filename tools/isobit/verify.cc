@@ -66,6 +66,7 @@ ModelKernel path_kernel(const GruModel& model, CpuPath path) {
     GruWorkspace workspace = model.workspace(state.batch(), steps);
     GruRunOptions options;
     options.path = path;
+    options.whole_sequence = true;
     return model.forward_codes(x, y, steps, state, workspace, options);
   };
   return {[](int64_t, int64_t) { return true; }, run};
