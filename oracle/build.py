@@ -30,8 +30,9 @@ def bias_bound(weight, bias, bias_code, gin):
         return None
 
 
-def is_dead(codes, weight, bias, bias_code, gin, gout):
-    """Section 4, nearly dead rows; codes: those of the row; gout: the grid of ih or hh."""
+def overflows(codes, weight, bias, bias_code, gin, gout):
+    """Whether section 2 refuses a rescale of the row, or a bound of section 8 with the bias in it
+    is too large; codes: those of the row; gout: the grid of ih or hh."""
     added, X = bias_bound(weight, bias, bias_code, gin), bias_operand(bias_code, bias)
     if added is None:
         return True
@@ -41,6 +42,12 @@ def is_dead(codes, weight, bias, bias_code, gin, gout):
     except Refused:
         return True
     return max(X * rescale_of([bias], [weight, gin], X).m, added, acc, acc * m) > INT64_MAX
+
+
+def is_dead(codes, weight, bias, bias_code, gin, gout):
+    """Section 4, nearly dead rows: the row overflows, and by its bias alone."""
+    return (overflows(codes, weight, bias, bias_code, gin, gout)
+            and not overflows(codes, weight, bias, 0, gin, gout))
 
 
 def revived(weight, bias, bias_code, gin):
@@ -70,11 +77,12 @@ def revived(weight, bias, bias_code, gin):
     return of(low)
 
 
-def build_unit(W, R, bw, br, tensors, rows, power_of_two, mode, dead_rule=True):
+def build_unit(W, R, bw, br, tensors, rows, power_of_two, mode, dead=is_dead):
     """W, R: rows of floats; bw, br: floats. tensors: name -> dict bits, signed, symmetric,
     steps (None: the default), and min, max for the calibrated ones. rows: W, R, bw, br ->
-    dict bits, signed, steps. dead_rule False leaves the scales of dead rows as they are, to show
-    what they would do. The unit has `dead`: W, R -> the dead rows whose scale was changed."""
+    dict bits, signed, steps. dead: which rows are dead; another rule than is_dead, or None for
+    no row, to make vectors that tell. The unit has `dead`: W, R -> the dead rows whose scale was
+    changed."""
     grids = {}
     for name, t in tensors.items():
         if name in GATES:
@@ -89,17 +97,17 @@ def build_unit(W, R, bw, br, tensors, rows, power_of_two, mode, dead_rule=True):
                                   rows[k]["steps"], all_zero_rule=k in ("W", "R"))
                  for k, v in values.items()}
     codes = {k: quantize_rows(v, row_grids[k]) for k, v in values.items()}
-    dead = {"W": [], "R": []}
+    changed = {"W": [], "R": []}
     for name, bias, gin, gout in (("W", "bw", "x", "ih"), ("R", "br", "h", "hh")):
-        for c, row in enumerate(values[name] if dead_rule else []):
+        for c, row in enumerate(values[name] if dead else []):
             old = row_grids[name][c], row_grids[bias][c], codes[bias][c][0], grids[gin]
-            if is_dead(codes[name][c], *old, grids[gout]):
+            if dead(codes[name][c], *old, grids[gout]):
                 new = revived(*old)
                 if new.S != old[0].S:
-                    dead[name].append(c)
+                    changed[name].append(c)
                 row_grids[name][c], codes[name][c] = new, quantize_rows([row], [new])[0]
     tables = {g: Direct(FUNCTION[g], grids[g + "_in"], grids[g]) for g in GATES}
     unit = Unit(grids, row_grids, codes["W"], codes["R"], [c[0] for c in codes["bw"]],
                 [c[0] for c in codes["br"]], tables, mode)
-    unit.dead = dead
+    unit.dead = changed
     return unit

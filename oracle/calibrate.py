@@ -71,7 +71,7 @@ def minmax(st):
 
 
 def percentile(st, p):
-    """p is a decimal string, 0 < p <= 100."""
+    """p is a decimal string, 0 < p <= 100. The range may be one that percentile_grid refuses."""
     m = floor_fraction(st.count * (100 - Fraction(p)) / 200)
     if st.E is None:
         return st.lo, st.hi
@@ -81,19 +81,26 @@ def percentile(st, p):
         for b in order:
             total += st.bins16[b]
             if total > m:
-                return min(max(from_bits32("%04xffff" % b), st.lo), st.hi)
+                return min(max(from_bits32("%04xffff" % b), st.lo), st.hi) if b else 0.0
 
     order = in_order(st.bins16)
     return made(order), made(reversed(order))
 
 
+def percentile_grid(st, p, *config):
+    """config: as of range_to_grid."""
+    lo, hi = percentile(st, p)
+    if lo == hi == 0 and st.E is not None:
+        raise Refused("a percentile range of [0, 0] though not all samples are 0")
+    return range_to_grid(lo, hi, *config)
+
+
 def finest_needed(st, bits, signed, symmetric, power_of_two, steps):
     """The grid of percentile:99, to which the sqnr search reaches down; None where it does not."""
-    lo, hi = percentile(st, "99")
-    if raw_scale(lo, hi, signed, symmetric, steps) == 0.0:
+    if raw_scale(*percentile(st, "99"), signed, symmetric, steps) == 0.0:
         return None
     try:
-        return range_to_grid(lo, hi, bits, signed, symmetric, power_of_two, steps)
+        return percentile_grid(st, "99", bits, signed, symmetric, power_of_two, steps)
     except Refused:
         return None
 

@@ -6,7 +6,7 @@ import unittest
 from fractions import Fraction
 
 from . import calibrate
-from .build import bias_bound, build_unit, is_dead, output_grid, revived
+from .build import bias_bound, build_unit, is_dead, output_grid, overflows, revived
 from .floats import bits32, div32, f32, from_bits32, mul32
 from .grid import Grid, range_to_grid, raw_scale, rows_to_grids
 from .gru import Unit, run_model
@@ -174,10 +174,27 @@ class Calibration(unittest.TestCase):
         self.assertEqual([(b, st.bins16[b]) for b in calibrate.in_order(st.bins16)],
                          [(0xBF80, 1), (0x8000, 1), (0, 3), (0x80, 1), (0x3F80, 2)])
         self.assertEqual(calibrate.percentile(self.stats([0.0, -0.0]), "90"), (0.0, 0.0))
-        # the bin of zero has subnormal numbers, too
-        self.assertEqual(calibrate.percentile(self.stats([-1.0] + [0.0] * 9 + [1.0]), "60"),
-                         (from_bits32("0000ffff"),) * 2)
-        self.assertEqual(calibrate.percentile(self.stats([-1.0] + [0.0] * 9), "60"), (0.0, 0.0))
+
+    def test_percentile_at_zero(self):
+        config = 8, True, False, True, 255
+        for values in ([-1.0] + [0.0] * 9 + [1.0], [-1.0] + [0.0] * 9, [2.0 ** -149]):
+            st = self.stats(values)
+            self.assertEqual(calibrate.percentile(st, "60"), (0.0, 0.0))
+            self.assertRaises(Refused, calibrate.percentile_grid, st, "60", *config)
+        zeros = self.stats([0.0, -0.0])
+        self.assertEqual(calibrate.percentile_grid(zeros, "60", *config).shift, 0)
+        # m = 2 of 11: an end in the bin of +0 is 0, whatever subnormal numbers it has
+        st = self.stats([-1.0] * 5 + [0.0] * 5 + [1.0])
+        self.assertEqual(calibrate.percentile(st, "60"), (-1.0, 0.0))
+        self.assertEqual(calibrate.percentile_grid(st, "60", *config).shift, 7)
+        st = self.stats([2.0 ** -149] * 6 + [1.0] * 5)
+        self.assertEqual(calibrate.percentile(st, "60"), (0.0, 1.0))
+        # the bin of negative subnormal numbers is another
+        st = self.stats([-2.0 ** -149] * 6 + [1.0] * 5)
+        self.assertEqual(calibrate.percentile(st, "60"), (-2.0 ** -149, 1.0))
+        # nothing is refused where only the real step is 0
+        st = self.stats([-1.0] * 3)
+        self.assertEqual(calibrate.percentile_grid(st, "60", 8, False, True, True, 255).shift, 0)
 
     def test_ema(self):
         self.assertEqual(calibrate.ema([[[1.0], [2.0]]]), (0.9 + 0.2, 0.9 + 0.2))
@@ -214,10 +231,15 @@ class Calibration(unittest.TestCase):
         st = self.stats([f32(1.99)] * 300 + [2.0 ** 20])
         self.assertEqual(tried(st, 8, True, True, True, 256), 19)
         self.assertEqual(tried(st, 8, True, True, False, 256), 77)  # 2^(76/4) leaves a scale of 2
-        st = self.stats([0.0] * 300 + [-1.0])  # percentile:99 is [0, 0]
-        self.assertEqual(tried(st, 8, True, True, False, 256), 12)
-        st = self.stats([0.0] * 300 + [1.0])   # it is in bin 0000: refused, or the cap of 38
-        self.assertEqual(tried(st, 8, True, True, False, 256), 12)
+        for outlier in (-1.0, 1.0):  # percentile:99 is [0, 0] and refused
+            st = self.stats([0.0] * 300 + [outlier])
+            self.assertEqual(tried(st, 8, True, True, False, 256), 12)
+            self.assertEqual(tried(st, 8, True, True, True, 256), 3)
+        st = self.stats([-1.0] * 300 + [2.0 ** 20])  # an unsigned symmetric grid: its real step is 0
+        self.assertEqual(tried(st, 8, False, True, False, 255), 12)
+        self.assertEqual(tried(st, 8, False, True, True, 255), 3)
+        # the least shift of the bin of +-2^-126, beyond which nothing is tried: the cap of 38
+        st = self.stats([2.0 ** -126] * 300 + [1.0])
         self.assertEqual(tried(st, 8, True, True, True, 256), 38 - 7)
 
 
@@ -365,6 +387,14 @@ class DeadRows(unittest.TestCase):
         # 2^62 is none that is too large, 2^63 is
         self.assertFalse(is_dead([1, -2], self.grids(41)[0], b, 64, x, ih))
         self.assertTrue(is_dead([1, -2], self.grids(42)[0], b, 64, x, ih))
+        # 2^48 * 2^15 is too large without the bias
+        self.assertTrue(overflows([1 << 48], w, b, 64, x, ih))
+        self.assertFalse(is_dead([1 << 48], w, b, 64, x, ih))
+        self.assertTrue(is_dead([(1 << 48) - 1], w, b, 64, x, ih))
+        # acc -> ih is refused for weights, and for a bias beside zeros
+        coarse = Grid(8, True, 0, shift=-32), b, 64, x, Grid(8, True, 0, shift=45)
+        self.assertFalse(is_dead([1], *coarse))
+        self.assertTrue(is_dead([0], *coarse))
         # a shift below -62
         w, b, x, ih = self.grids(46, x=20)
         self.assertEqual(bias_bound(w, b, 64, x), None)
@@ -387,10 +417,15 @@ class DeadRows(unittest.TestCase):
         # section 2 refuses an accumulator of 2^62
         self.assertTrue(is_dead([0], self.grids(56)[0], b, 64, x, ih))
         self.assertFalse(is_dead([0], self.grids(55)[0], b, 64, x, ih))
-        # a scale that is coarse enough stays, though the row is dead: its own codes do not fit
-        wide = Grid(32, True, 0, scale=1.0)
-        self.assertTrue(is_dead([1 << 31], Grid(32, True, 0, scale=1.0), b, 64, wide, ih))
-        self.assertEqual(revived(Grid(32, True, 0, scale=1.0), b, 64, wide).scale, 1.0)
+        # 2^31 * 2^31 is refused without the bias: that row is not dead, whatever its bias
+        w1, wide = Grid(32, True, 0, scale=1.0), Grid(32, True, 0, scale=1.0)
+        self.assertTrue(overflows([1 << 31], w1, b, 64, wide, ih))
+        self.assertFalse(is_dead([1 << 31], w1, b, 64, wide, ih))
+        self.assertFalse(is_dead([1 << 31], w1, self.grids(0, bias=-60)[1], 64, wide, ih))
+        # (2^31 - 1) * (2^31 + 1) is one below: the bias is at fault, but it is below 2^30 already
+        wide = Grid(32, True, -2, scale=1.0)
+        self.assertTrue(is_dead([(1 << 31) - 1], w1, b, 64, wide, ih))
+        self.assertEqual(revived(w1, b, 64, wide).scale, 1.0)
         self.assertRaises(Refused, revived, w, self.grids(0, bias=-127)[1], 64,
                           self.grids(0, x=100)[2])
 
@@ -402,7 +437,7 @@ class DeadRows(unittest.TestCase):
         rows = {k: {"bits": 8, "signed": True, "steps": None} for k in ("W", "R", "bw", "br")}
         args = ([[1.0], [f32(1e-20)], [0.0]], [[0.0], [0.0], [1.0]], [0.5, 0.25, 0.5], [0.0] * 3,
                 tensors, rows, False, "nearest_even")
-        self.assertRaises(Refused, build_unit, *args, dead_rule=False)
+        self.assertRaises(Refused, build_unit, *args, dead=None)
         unit = build_unit(*args)
         # the row of zeros took the scale of row 1, and twice the bias needs twice the scale
         self.assertEqual(unit.dead, {"W": [1, 2], "R": []})

@@ -5,7 +5,7 @@ import math
 from fractions import Fraction
 
 from . import calibrate
-from .build import FUNCTION, build_unit, output_grid
+from .build import FUNCTION, build_unit, output_grid, overflows
 from .floats import READERS, bits32, bits64, div32, f32, from_bits32, from_bits64, is_normal32
 from .grid import Grid, code_range, default_steps, range_to_grid, rows_to_grids
 from .gru import GATES, Unit, run_model
@@ -345,17 +345,18 @@ def make_calibrate():
         steps = default_steps(bits, "activation")
         results = []
 
-        def ranged(entry, lohi):
+        def ranged(entry, lohi, make=None):
             try:
                 entry.update({"lo": bits64(lohi[0]), "hi": bits64(lohi[1])})
-                entry["grid"] = range_to_grid(lohi[0], lohi[1], *config, steps).json()
-                results.append(entry)
+                grid = make() if make else range_to_grid(lohi[0], lohi[1], *config, steps)
+                results.append({**entry, "grid": grid.json()})
             except Refused:
                 pass
 
         ranged({"method": "minmax"}, calibrate.minmax(st))
         for p in percentiles:
-            ranged({"method": "percentile", "p": p}, calibrate.percentile(st, p))
+            ranged({"method": "percentile", "p": p}, calibrate.percentile(st, p),
+                   lambda: calibrate.percentile_grid(st, p, *config, steps))
         ranged({"method": "ema", "reverse": False}, calibrate.ema(data))
         ranged({"method": "ema", "reverse": True}, calibrate.ema(data, True))
         if check:
@@ -457,7 +458,7 @@ def outlier_case(name, sequences, config, copies=None, merge=None, percentiles=(
         lo, hi = calibrate.percentile(st, p)
         entry = {"method": "percentile", "p": p, "lo": bits64(lo), "hi": bits64(hi)}
         try:
-            entry["grid"] = range_to_grid(lo, hi, *config, steps).json()
+            entry["grid"] = calibrate.percentile_grid(st, p, *config, steps).json()
         except Refused as error:
             entry["refused"] = str(error)
             refused += 1
@@ -505,8 +506,8 @@ def percentile_cases():
     # zeros
     small = [f32(0.01), f32(-0.02), f32(0.03), f32(0.05), f32(0.7)]
     add("zeros and -0, few other numbers", [rows([0.0, -0.0, 0.0, -0.0, -0.0]), rows(small)],
-        signed8 + (True,), [8, 1], percentiles=("99", "80", "60"))
-    add("nearly all zeros: the range ends in bin 0000", [rows([0.0, -0.0]), rows(small)],
+        signed8 + (True,), [8, 1], percentiles=("99", "80", "60"), refused=2)
+    add("nearly all zeros: the range ends at 0 on one side, or on both", [rows([0.0, -0.0]), rows(small)],
         signed8 + (False,), [200, 1], percentiles=("100", "99.5", "99", "97", "50"), refused=2)
     add("zeros only", [rows([0.0, -0.0, 0.0])], signed8 + (False,), percentiles=("100", "50"))
     add("-0 only", [rows([-0.0, -0.0])], unsigned8 + (True,), percentiles=("99",))
@@ -520,7 +521,7 @@ def percentile_cases():
     ends = ("100", "80", "70", "60", "40", "20", "10")
     add("subnormal numbers of either sign", [rows(tiny)], signed8 + (True,), percentiles=ends)
     add("subnormal numbers of either sign and zeros", [rows(tiny + [0.0, -0.0])], signed8 + (True,),
-        percentiles=ends)
+        percentiles=ends, refused=1)
     add("subnormal numbers, general scale", [rows(tiny)], signed8 + (False,), percentiles=("100",
         "40"), refused=2)
     add("subnormal and large numbers", [rows(tiny + [1.0, -1.0, 3e4, f32(-1e5)])], signed8 + (True,),
@@ -547,6 +548,22 @@ def percentile_cases():
     parts = [[[f32(v) for v in step] for step in part] for part in parts]
     for order in ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [2, 0, 4, 5, 1, 3]):
         add("parts", parts, signed8 + (True,), merge=order, percentiles=("100", "90", "60"))
+    # ranges that end at zero
+    few = rows([f32(-0.3), f32(0.01), f32(0.7), f32(0.02)])
+    for config in (signed8, (8, False, True)):
+        for power in (True, False):
+            # 1 of 404 is negative, 3 are positive: m is 0, 1, 2, 3 and so on
+            add("[0, 0] is refused for its zeros", [rows([0.0, -0.0]), few], config + (power,),
+                [200, 1], percentiles=("100", "99.5", "99", "98.5", "98", "50"), refused=3)
+            add("the range ends at 0 above only", [rows([0.0, -0.0, -0.5, -0.25, -0.5, -1.5]), few],
+                config + (power,), [20, 1], percentiles=("95", "60", "40"))
+            add("the range ends at 0 below only", [rows([0.0, -0.0, 0.5, 0.25, 0.5, 1.5]), few],
+                config + (power,), [20, 1], percentiles=("95", "60", "40"))
+    for power in (True, False):
+        add("bin 0000 without zeros", [rows(tiny[:2])], signed8 + (power,), percentiles=("100", "50"),
+            refused=2)
+        add("bin 0000 and a positive number", [rows(tiny[:2] + [0.5])], signed8 + (power,),
+            percentiles=("100", "30"), refused=1)
     return cases
 
 
@@ -592,16 +609,26 @@ def far_sqnr_cases():
             for signed, symmetric in ((True, False), (True, True), (False, False)):
                 add("8 bits, outliers of %g" % factor, [rows(bulk), [[f32(factor)], [f32(-0.6 * factor)]]],
                     (8, signed, symmetric, power), [30, 1])
-        # where percentile:99 is no guide: zeros, a range that section 4 refuses, a cap of shifts
-        add("percentile:99 is [0, 0]", [rows([0.0] * 5), [[-0.5], [-0.25], [-2.5]]],
-            (4, True, False, power), [200, 1])
-        add("percentile:99 in bin 0000", [rows([0.0] * 5), [[0.5], [-0.25], [2.5]]],
-            (4, True, False, power), [200, 1], refused=0 if power else 1)
+        # where percentile:99 is no guide: it is refused for its zeros; a cap of shifts
+        add("percentile:99 is refused for its zeros, negative numbers",
+            [rows([0.0] * 5), [[-0.5], [-0.25], [-2.5]]], (4, True, False, power), [200, 1], refused=1)
+        add("percentile:99 is refused for its zeros", [rows([0.0] * 5), [[0.5], [-0.25], [2.5]]],
+            (4, True, False, power), [200, 1], refused=1)
         add("percentile:99 at the cap of shifts", [rows([f32(1e-37), f32(-1e-37)]),
                                                    [[0.5], [0.25], [-2.5]]],
             (4, True, False, power), [500, 1])
         add("outliers of 12 times, 4 bits", [rows([rng.bell(1.0) for _ in range(20)]), [[11.5, -12.5]]],
             (4, False, False, power), [40, 1])
+    # the search ends at j = 3 (12), though the next scale would win
+    for power in (True, False):
+        last = 3 if power else 12
+        for symmetric in (False, True):
+            add("the search ends early: percentile:99 is refused for its zeros", [
+                rows([0.0] * 20), rows([f32(2.8)] * 8), [[31.0]]], (1, False, symmetric, power),
+                [1650, 20, 1], j=last, last=True, refused=1)
+        add("the search ends early: percentile:99 has the real step 0", [
+            rows([0.0] * 10 + [-2.0 ** -10] * 10), rows([f32(2.8)] * 8), [[31.0]]],
+            (1, False, True, power), [1650, 20, 1], j=last, last=True)
     return cases
 
 
@@ -1143,10 +1170,11 @@ def dead_row_cases():
     ones = [1.0] * (3 * H)
 
     def add(name, power, w=ones, r=ones, bits=None, ranges=None, biases=None, bias=0.25, dead=None,
-            refused=False, revives=True, weights=None, x=None, cols=C, steps=None):
+            refused=False, revives=True, weights=None, x=None, cols=C, steps=None, tells=False):
         """w, r: factors of the rows of W and R; bits, ranges: name -> width, largest magnitude;
         biases: (bw, br), None: drawn from a bell of width `bias`; dead: the rows whose scale
-        changes; revives: whether the model would be refused without the rule."""
+        changes; revives: whether the model would be refused without the rule; tells: a rule that
+        does not ask whether the bias alone is at fault would change rows and accept the model."""
         bits, ranges = bits or {}, ranges or {}
         mode = MODES[len(cases) % 4]
         rows = {k: {"bits": bits.get(k, 8), "signed": True, "steps": None}
@@ -1171,7 +1199,7 @@ def dead_row_cases():
         args = W, R, bw, br, tensors, rows, power, mode
         plain = None
         try:
-            plain = build_unit(*args, dead_rule=False)
+            plain = build_unit(*args, dead=None)
         except Refused:
             pass
         try:
@@ -1180,6 +1208,7 @@ def dead_row_cases():
             unit = error
         assert isinstance(unit, Refused) == refused, (name, unit)
         assert (plain is None) == revives, name
+        assert not tells or sum(build_unit(*args, dead=overflows).dead.values(), [])
         case = float_case(name, power, mode, tensors, rows, (W, R, bw, br), xf, unit)
         if not refused:
             assert dead is None or unit.dead == dict(zip("WR", dead)), (name, unit.dead)
@@ -1214,10 +1243,10 @@ def dead_row_cases():
                 weights=(scaled(one, edge), scaled(half, edge)), biases=([1.0] * 6,) * 2)
     for k in "WR":
         assert 0 < len(found.dead[k]) < 6, found.dead
-    # an accumulator that fits once the bias does: the codes of the row remain
+    # dot products of almost 2^62 fit without the bias, so it is at fault; the weights keep many digits
+    small = [2.0 ** -k for k in (34, 34, 35, 35, 36, 36)], [0.0] * 6
     found = add("dead rows of 32 bits that keep their codes", False, bits={"W": 32, "x": 31, "bw": 32},
-                weights=([[2.0 ** -8, 2.0 ** -8], [2.0 ** -8, 0.0]] * 3, half), cols=2,
-                biases=([2.0 ** -k for k in (34, 34, 35, 35, 36, 36)], [0.0] * 6))
+                weights=([[2.0 ** -8, 2.0 ** -8], [2.0 ** -8, 0.0]] * 3, half), cols=2, biases=small)
     assert found.dead == {"W": [0, 2, 4], "R": []} and min(map(max, found.W)) > 1 << 20
     # refused
     big = [f32(1e38)] * 6
@@ -1256,6 +1285,13 @@ def dead_row_cases():
     y = cases[-1]["y_codes"]
     assert found.one == found.grids["u"].qmax and y[0] == y[1] == y[2] == y[3]
     assert all(q != found.grids["h"].z for row in y[0] for q in row)
+    # dot products alone overflow, so the rows are not dead
+    add("refused: rows of 32 bits are too wide without their biases", False,
+        bits={"W": 32, "x": 31, "bw": 32}, biases=small, refused=True, tells=True,
+        weights=([[2.0 ** -8] * 3, [2.0 ** -8, 0.0, 0.0]] * 3, half))
+    add("refused: rows of 32 bits are too wide without their biases", True, bits={"W": 32, "x": 32},
+        weights=([[1.0, -1.0, 1.0]] * 6, half), biases=([0.25] * 6, [0.0] * 6), refused=True,
+        tells=True)
     return cases
 
 
