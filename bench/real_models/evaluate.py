@@ -28,7 +28,8 @@ MODELS = (
     ("names", "onnx", "arabic-name-romanizer 0.2.0"),
     ("g2p_encoder", "pytorch", "g2p-en 2.1.0"),
 )
-BITS = ("small", "8,linear=16,gate_in=12", "8,linear=16,gate_in=12,h=16", "balanced", "precise", "16,weights=12", "16")
+BITS = ("small", "8,linear=16,gate_in=12", "8,linear=16,gate_in=12,h=16", "8,linear=16,gate_in=12,h=12,gate_out=12",
+        "8,linear=16,gate_in=12,x=12,h=12,gate_out=12", "balanced", "precise", "16")
 TARGETS = (35, 60)
 G2P_WORDS = (4000, 4001, 4002)  # other numbers of words are other samples of the dictionary
 
