@@ -47,7 +47,10 @@ struct GruSettings {
   [[nodiscard]] std::string command_options() const;
 };
 
-struct TunePoint {
+/// `text` as one word of a shell: as it is where nothing in it needs quotes.
+std::string shell_quoted(const std::string& text);
+
+struct GruTunePoint {
   GruSettings settings;
   double quality = 0;             // dB, or the metric's number
   GruOutputSqnr sqnr;
@@ -55,14 +58,14 @@ struct TunePoint {
   SpeedClass speed = SpeedClass::kReference;
 };
 
-struct TuneProgress {
+struct GruTuneProgress {
   double fraction = 0;            // 0 to 1, an estimate
   int64_t evaluations = 0;
-  const TunePoint* best = nullptr;  // what would be chosen now; null before the first model
+  const GruTunePoint* best = nullptr;  // what would be chosen now; null before the first model
 };
 
 /// At most one of target, max_bytes and like; none of them is target = 35. With a metric the target is in its units.
-struct TuneOptions {
+struct GruTuneOptions {
   std::optional<double> target{};            // least quality, at the fewest bytes
   std::optional<int64_t> max_bytes{};        // most bytes, at the best quality
   std::optional<GruSettings> like{};         // at most the bytes of these settings, at least their quality
@@ -74,14 +77,14 @@ struct TuneOptions {
   /// of its front, cheapest first. An error ends the search.
   std::function<Result<double>(const GruModel&)> metric{};
   /// Called after every model; false ends the search with what was found so far.
-  std::function<bool(const TuneProgress&)> progress{};
+  std::function<bool(const GruTuneProgress&)> progress{};
   ThreadPool* pool = nullptr;
 };
 
-struct TuneResult {
+struct GruTuneResult {
   /// The models that no other one beats in quality, bytes and speed class at once, by descending quality.
-  std::vector<TunePoint> front;
-  TunePoint chosen;               // settings.reason says why
+  std::vector<GruTunePoint> front;
+  GruTunePoint chosen;               // settings.reason says why
   bool reached = false;           // whether the target, or the limit of bytes, is met
   bool interrupted = false;
   int64_t evaluations = 0;
@@ -95,7 +98,7 @@ struct TuneResult {
 /// The result depends on weights, data and options alone, not on threads or time.
 /// Errors: kInvalidArgument for options that contradict each other or that no model can have; kFailedPrecondition
 /// without calibration or validation data; the metric's own. A target that nothing reaches is no error: `reached`.
-Result<TuneResult> tune(const GruCalibrator& calibrator, GruValidation& validation, const TuneOptions& options = {});
+Result<GruTuneResult> tune_gru(const GruCalibrator& calibrator, GruValidation& validation, const GruTuneOptions& options = {});
 
 }  // namespace isobit
 

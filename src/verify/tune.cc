@@ -133,10 +133,10 @@ class CostModel {
 
 class Search {
  public:
-  Search(const GruCalibrator& calibrator, GruValidation& validation, const TuneOptions& options)
+  Search(const GruCalibrator& calibrator, GruValidation& validation, const GruTuneOptions& options)
       : calibrator_(calibrator), validation_(validation), options_(options) {}
 
-  Result<TuneResult> run() {
+  Result<GruTuneResult> run() {
     ISOBIT_RETURN_IF_ERROR(prepare());
     const Status status = search();
     if (!status.ok() && !interrupted_) return status;
@@ -148,7 +148,7 @@ class Search {
 
   /// A point, or why there is none.
   struct Evaluated {
-    std::optional<TunePoint> point;
+    std::optional<GruTunePoint> point;
     int64_t tensor_bytes = 0;
     Status refused;
   };
@@ -260,7 +260,7 @@ class Search {
       out.refused = made.status();
     } else {
       const GruModel& model = made->model;
-      TunePoint point;
+      GruTunePoint point;
       point.settings = settings;
       ISOBIT_ASSIGN_OR_RETURN(point.sqnr, validation_.measure(made->layers));
       point.quality = *std::min_element(point.sqnr.layer_db.begin(), point.sqnr.layer_db.end());
@@ -277,7 +277,7 @@ class Search {
   Status report() {
     if (!options_.progress) return {};
     const Evaluated* best = goal_ == Goal::kMetric ? nullptr : best_of(order_);
-    TuneProgress progress;
+    GruTuneProgress progress;
     progress.evaluations = evaluations_;
     progress.fraction = std::min(0.99, static_cast<double>(evaluations_) / static_cast<double>(expected_));
     progress.best = best == nullptr ? nullptr : &*best->point;
@@ -316,7 +316,7 @@ class Search {
       });
     }
     const auto rank = [](const Evaluated* e) {
-      const TunePoint& p = *e->point;
+      const GruTunePoint& p = *e->point;
       return std::tuple(p.speed, p.settings.scale, -p.quality, p.bytes);
     };
     return *std::min_element(good.begin(), good.end(),
@@ -553,9 +553,9 @@ class Search {
 
   // ---- the result
 
-  Result<TuneResult> finish() {
+  Result<GruTuneResult> finish() {
     if (order_.empty()) return Status(StatusCode::kFailedPrecondition, "interrupted before the first model");
-    TuneResult result;
+    GruTuneResult result;
     result.interrupted = interrupted_;
     result.evaluations = evaluations_;
     std::vector<const Evaluated*> front;
@@ -592,14 +592,14 @@ class Search {
   }
 
   /// The metric on the front, cheapest first, until one reaches the target.
-  Result<const Evaluated*> judge(std::vector<const Evaluated*> front, TuneResult& result) {
+  Result<const Evaluated*> judge(std::vector<const Evaluated*> front, GruTuneResult& result) {
     std::stable_sort(front.begin(), front.end(), [](const Evaluated* a, const Evaluated* b) {
       return std::pair(a->point->bytes, a->point->speed) < std::pair(b->point->bytes, b->point->speed);
     });
     const Evaluated* chosen = nullptr;
     for (const Evaluated* e : front) {
       ISOBIT_ASSIGN_OR_RETURN(const GruModel model, model_of(e->point->settings));
-      TunePoint point = *e->point;
+      GruTunePoint point = *e->point;
       ISOBIT_ASSIGN_OR_RETURN(point.quality, options_.metric(model));
       if (!std::isfinite(point.quality)) {
         return invalid("the metric is " + number_text(point.quality) + ", must be a finite number");
@@ -617,13 +617,13 @@ class Search {
       }
     }
     std::stable_sort(result.front.begin(), result.front.end(),
-                     [](const TunePoint& a, const TunePoint& b) { return a.quality > b.quality; });
+                     [](const GruTunePoint& a, const GruTunePoint& b) { return a.quality > b.quality; });
     return chosen;
   }
 
   const GruCalibrator& calibrator_;
   GruValidation& validation_;
-  const TuneOptions& options_;
+  const GruTuneOptions& options_;
   Goal goal_ = Goal::kTarget;
   double target_ = kDefaultTargetDb;
   GruSettings settings_;  // method, scale and table in use
@@ -636,16 +636,6 @@ class Search {
   int64_t expected_ = 1;
   bool interrupted_ = false;
 };
-
-/// 'text' for a shell; bare where nothing in it needs quotes.
-std::string quoted(const std::string& text) {
-  const bool plain = !text.empty() && text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                                             "0123456789,=:._-") == std::string::npos;
-  if (plain) return text;
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
 
 }  // namespace
 
@@ -700,18 +690,27 @@ Result<GruQuantization> GruSettings::quantization() const {
   return out;
 }
 
+std::string shell_quoted(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789,=:._-/+@%";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
 std::string GruSettings::command_options() const {
   const GruSettings defaults;
-  std::string out = "--bits " + quoted(bits);
-  if (method != defaults.method) out += " --method " + quoted(method);
-  if (table != defaults.table) out += " --table " + quoted(table);
+  std::string out = "--bits " + shell_quoted(bits);
+  if (method != defaults.method) out += " --method " + shell_quoted(method);
+  if (table != defaults.table) out += " --table " + shell_quoted(table);
   if (scale != defaults.scale) out += " --scale " + std::string(to_string(scale));
   if (rounding != defaults.rounding) out += " --rounding " + std::string(to_string(rounding));
-  if (!reason.empty()) out += " --reason " + quoted(reason);
+  if (!reason.empty()) out += " --reason " + shell_quoted(reason);
   return out;
 }
 
-Result<TuneResult> tune(const GruCalibrator& calibrator, GruValidation& validation, const TuneOptions& options) {
+Result<GruTuneResult> tune_gru(const GruCalibrator& calibrator, GruValidation& validation, const GruTuneOptions& options) {
   const DefaultFloatMode mode;
   if (validation.steps() == 0) {
     return Status(StatusCode::kFailedPrecondition, "no validation data was added; the search needs at least one step");

@@ -67,10 +67,10 @@ Tuned make_tuned(uint32_t seed, int64_t layers = 1, int32_t directions = 1, Thre
 
 TEST(Tune, Smoke) {
   Tuned t = make_tuned(1, 2);
-  TuneOptions options;
-  auto result = tune(t.calibrator, t.validation, options);
+  GruTuneOptions options;
+  auto result = tune_gru(t.calibrator, t.validation, options);
   ASSERT_TRUE(result.ok()) << result.status().message();
-  for (const TunePoint& p : result->front)
+  for (const GruTunePoint& p : result->front)
     std::printf("%6.2f dB %6lld %d  %s\n", p.quality, (long long)p.bytes, (int)p.speed, p.settings.command_options().c_str());
   std::printf("chosen %6.2f %lld evals %lld\n", result->chosen.quality, (long long)result->chosen.bytes, (long long)result->evaluations);
 }

@@ -46,11 +46,29 @@ struct InspectOptions : CommonOptions {
   FloatModelOptions source;
 };
 
+/// What is said of calibration data beside it.
+struct CalibrationDataOptions {
+  bool batch_first = false;  // [N, T, C]
+  std::string lengths, h0;   // of the one file of data
+};
+
 struct QuantizeOptions : CommonOptions {
   std::string model, output;
-  std::vector<std::string> data;
-  std::string bits = "8", method = "minmax", scale = "pow2", rounding = "nearest_even", table;
-  std::string lengths, h0;  // of the one file of data
+  std::vector<std::string> data, validate;  // validate: default the last tenth of data
+  std::string bits = "8", method = "minmax", scale = "pow2", rounding = "nearest_even", table = "default", reason;
+  CalibrationDataOptions of_data;
+  FloatModelOptions source;
+  bool dry_run = false;
+  int threads = 0;
+};
+
+struct TuneOptions : CommonOptions {
+  std::string model, output, svg, metric, like;
+  std::vector<std::string> data, validate;
+  std::optional<double> target;
+  std::optional<int64_t> max_bytes;
+  std::string method, scale, table;  // empty: searched
+  std::string rounding = "nearest_even";
   FloatModelOptions source;
   bool batch_first = false;
   bool dry_run = false;
@@ -190,6 +208,7 @@ Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFil
 Result<Outcome> inspect_foreign(const InspectOptions& options, const ArrayFile& file,
                                 const std::vector<ForeignFormat>& formats, const std::string& said);
 Result<Outcome> quantize(const QuantizeOptions& options);
+Result<Outcome> tune(const TuneOptions& options);
 Result<Outcome> pack(const PackOptions& options);
 Result<Outcome> matmul(const MatmulOptions& options);
 Result<Outcome> run(const RunOptions& options);
