@@ -133,6 +133,8 @@ class Commands {
         ->capture_default_str();
     command->add_option("--table", o.table, "direct, interpolated or segments:N; default by the width of its input")
         ->type_name("KIND");
+    command->add_option("--reason", o.reason, "why these settings: kept in the model, printed by isobit inspect")
+        ->type_name("TEXT");
     add_source(command, o.source);
     command->add_flag("--dry-run", o.dry_run, "calibrate and report, write nothing");
     command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();

@@ -37,7 +37,25 @@ Result<GruQuantization> parse_quantization(const QuantizeOptions& options) {
   if (!options.table.empty()) {
     ISOBIT_RETURN_IF_ERROR(apply_tables(options.table, out));
   }
+  out.notes = {{"bits", options.bits},
+               {"method", options.method},
+               {"scale", std::string(to_string(out.scale))},
+               {"rounding", std::string(to_string(out.rounding))}};
+  if (!options.table.empty()) out.notes["table"] = options.table;
+  if (!options.reason.empty()) out.notes["reason"] = options.reason;
   return out;
+}
+
+/// That a bare width widened the biases, where it did and no entry names them.
+std::string biases_text(const std::string& bits, const GruModelParameters& parameters) {
+  for (const char* name : {"biases=", "bw=", "br=", "all="}) {
+    if (bits.find(name) != std::string::npos) return {};
+  }
+  int32_t widest = 0;
+  for (const GruLayerParameters& layer : parameters.layers) widest = std::max(widest, layer.grids[kBw].bits);
+  if (widest <= 8) return {};
+  return "biases have " + std::to_string(widest) + " bits, as with every bare width above 8; --bits " + bits +
+         ",biases=8 keeps 8\n";
 }
 
 struct DataCount {
@@ -185,7 +203,9 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
   out.json.set("bits", options.bits).set("method", options.method);
   out.json.set("scale", to_string(quantization.scale)).set("rounding", to_string(quantization.rounding));
   out.json.set("table", options.table.empty() ? Value() : Value(options.table));
+  out.json.set("reason", options.reason.empty() ? Value() : Value(options.reason));
   describe_grids(model, calibrator, out);
+  out.text += biases_text(options.bits, model.parameters());
   if (options.dry_run) {
     out.json.set("output", Value()).set("bytes", Value());
     out.text += "dry run: nothing written\n";

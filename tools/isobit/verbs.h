@@ -45,7 +45,7 @@ struct InspectOptions : CommonOptions {
 struct QuantizeOptions : CommonOptions {
   std::string model, output;
   std::vector<std::string> data;
-  std::string bits = "8", method = "minmax", scale = "pow2", rounding = "nearest_even", table;
+  std::string bits = "8", method = "minmax", scale = "pow2", rounding = "nearest_even", table, reason;
   FloatModelOptions source;
   bool dry_run = false;
   int threads = 1;
