@@ -231,6 +231,15 @@ struct GruModelParameters {
   std::map<std::string, std::string> notes{};
 };
 
+/// Bytes of a saved model.
+struct GruSizes {
+  int64_t weights_bytes = 0;  // codes of W, R, bw and br
+  int64_t tables_bytes = 0;   // values of the activation tables
+  int64_t other_bytes = 0;    // grids and rescales of rows
+  int64_t header_bytes = 0;   // names, shapes and metadata, as text
+  [[nodiscard]] int64_t total_bytes() const { return weights_bytes + tables_bytes + other_bytes + header_bytes; }
+};
+
 class GruModel;
 
 /// Scratch memory of forward, for the model whose GruModel::workspace made it.
@@ -283,6 +292,9 @@ struct GruRunOptions {
   std::span<const uint8_t> zoneout_mask{};  // [T, N, directions * H] of one layer: 1 takes h', 0 keeps h; single layer
   bool batch_first = false;                 // x [N, T, C] and y [N, T, directions * H]
   ThreadPool* pool = nullptr;               // default: the caller's thread
+  /// The caller's word that x holds whole sequences, not pieces of them. Bidirectional models want it: their reverse
+  /// direction begins at the last step, so pieces one by one give other results.
+  bool whole_sequence = false;
 };
 
 /// Receives codes of every tensor of the reference forward; widened to int64. See GruObserver.
@@ -296,12 +308,14 @@ class GruCodeObserver {
 class GruModel {
  public:
   /// Validates every field, derives the overflow proof, packs the weights for each path. kOverflow names the
-  /// intermediate and its bound.
-  static Result<GruModel> create(GruModelParameters parameters);
+  /// intermediate and its bound. Tables that `tables` has made are not checked again.
+  static Result<GruModel> create(GruModelParameters parameters, const TableCache* tables = nullptr);
   static Result<GruModel> load(const std::string& path, std::string_view name = {});  // name: of several GRUs in a file
   static Result<std::vector<GruModel>> load_all(const std::string& path);
   [[nodiscard]] Status save(const std::string& path) const;
   static Status save_all(const std::string& path, std::span<const GruModel* const> models);
+  /// Of the file that save() writes.
+  [[nodiscard]] Result<GruSizes> sizes() const;
 
   [[nodiscard]] const GruModelParameters& parameters() const;
   [[nodiscard]] int64_t layer_count() const;
@@ -328,7 +342,7 @@ class GruModel {
 
   /// Float in and out: x is quantised on input_grid(), y dequantised. x [T, N, C], y [T, N, directions * H].
   /// Continues from `state` and leaves the last state there (bidirectional models: the reverse direction starts anew
-  /// from `state` in each call). Allocates nothing.
+  /// from `state` in each call, and options.whole_sequence must be set). Allocates nothing.
   Status forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state, GruWorkspace& workspace,
                  const GruRunOptions& options = {}) const;
   /// Codes in and out: x elements of input_grid().dtype(), y of output_grid().dtype().
@@ -359,8 +373,10 @@ class GruCalibrator {
   [[nodiscard]] const GruWeights& weights() const { return weights_; }
 
   /// Grids, codes, rescales and tables; the overflow proof decides. kFailedPrecondition when nothing was observed.
-  [[nodiscard]] Result<GruModelParameters> derive(const GruQuantization& quantization) const;
-  [[nodiscard]] Result<GruModel> finish(const GruQuantization& quantization) const;
+  /// `tables` (optional) fits the tables.
+  [[nodiscard]] Result<GruModelParameters> derive(const GruQuantization& quantization,
+                                                  TableCache* tables = nullptr) const;
+  [[nodiscard]] Result<GruModel> finish(const GruQuantization& quantization, TableCache* tables = nullptr) const;
 
  private:
   GruCalibrator() = default;

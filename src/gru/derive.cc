@@ -153,7 +153,7 @@ Status derive_rescales(GruLayerParameters& p, const std::string& name) {
   return keep(encode_ratio(1.0 / one, mixed), name + ": rescale u -> 1", h_advice, p.u_to_one);
 }
 
-Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantization) const {
+Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantization, TableCache* tables) const {
   const DefaultFloatMode mode;
   GruModelParameters model;
   model.directions = weights_.directions;
@@ -226,10 +226,13 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
 
       for (int gate = 0; gate < 3; ++gate) {
         const Grid& in = p.grids[kUIn + gate];
+        const Activation function = gate == 2 ? Activation::kTanh : Activation::kSigmoid;
+        const TableOptions options_of_table = wanted.table.value_or(default_table_options(in.bits));
         ISOBIT_ASSIGN_OR_RETURN(
             p.tables[gate],
-            fit_table(gate == 2 ? Activation::kTanh : Activation::kSigmoid, in, p.grids[kU + gate],
-                      wanted.table.value_or(default_table_options(in.bits)), quantization.rounding));
+            tables != nullptr
+                ? tables->fit(function, in, p.grids[kU + gate], options_of_table, quantization.rounding)
+                : fit_table(function, in, p.grids[kU + gate], options_of_table, quantization.rounding));
       }
 
       ISOBIT_RETURN_IF_ERROR(derive_rescales(p, name));
@@ -240,9 +243,9 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
   return model;
 }
 
-Result<GruModel> GruCalibrator::finish(const GruQuantization& quantization) const {
-  ISOBIT_ASSIGN_OR_RETURN(GruModelParameters parameters, derive(quantization));
-  return GruModel::create(std::move(parameters));
+Result<GruModel> GruCalibrator::finish(const GruQuantization& quantization, TableCache* tables) const {
+  ISOBIT_ASSIGN_OR_RETURN(GruModelParameters parameters, derive(quantization, tables));
+  return GruModel::create(std::move(parameters), tables);
 }
 
 }  // namespace isobit

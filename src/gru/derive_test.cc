@@ -203,7 +203,7 @@ TEST(Derive, EqualsTheOracleAndRunsTheSame) {
         continue;
       }
       ASSERT_TRUE(model->supports(path).ok()) << model->supports(path).message();
-      GruRunOptions options;
+      GruRunOptions options{.whole_sequence = true};
       options.path = path;
       GruWorkspace workspace = model->workspace(N, T);
       GruState state = model->initial_state(N);

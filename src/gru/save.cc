@@ -126,8 +126,16 @@ class Writer {
     return std::move(file_);
   }
 
+  /// Without header_bytes.
+  [[nodiscard]] const GruSizes& sizes() const { return sizes_; }
+
  private:
   void put(const std::string& name, Array array) {
+    const auto bytes = static_cast<int64_t>(array.bytes.size());
+    const bool is_weight = name == "W" || name == "R" || name == "bw" || name == "br";
+    (is_weight                    ? sizes_.weights_bytes
+     : name.starts_with("table.") ? sizes_.tables_bytes
+                                  : sizes_.other_bytes) += bytes;
     if (!file_.arrays.emplace(prefix_ + name, std::move(array)).second)
       refuse_argument("two GRUs of the file have a tensor " + in_quotes(prefix_ + name));
   }
@@ -248,6 +256,7 @@ class Writer {
   }
 
   ArrayFile file_;
+  GruSizes sizes_;
   Json grus_ = Json::array();
   std::string prefix_;  // of the layer being written
 };
@@ -568,6 +577,18 @@ Result<std::vector<GruModel>> GruModel::load_all(const std::string& path) {
 Status GruModel::save(const std::string& path) const {
   const GruModel* const self = this;
   return save_all(path, {&self, 1});
+}
+
+Result<GruSizes> GruModel::sizes() const {
+  const DefaultFloatMode mode;
+  return without_refusal(parameters().name, [&]() -> Result<GruSizes> {
+    Writer writer;
+    writer.add(*this);
+    GruSizes sizes = writer.sizes();
+    ISOBIT_ASSIGN_OR_RETURN(const auto content, encode_safetensors(writer.finish(), parameters().name));
+    sizes.header_bytes = static_cast<int64_t>(content.size()) - sizes.total_bytes();
+    return sizes;
+  });
 }
 
 Status GruModel::save_all(const std::string& path, std::span<const GruModel* const> models) {

@@ -73,7 +73,7 @@ std::vector<float> run(const GruModel& model) {
   GruState state = model.initial_state(kBatch);
   GruWorkspace workspace = model.workspace(kBatch, kSteps);
   std::vector<float> y(static_cast<size_t>(kSteps * kBatch * model.output_size()));
-  GruRunOptions options;
+  GruRunOptions options{.whole_sequence = true};
   options.path = CpuPath::kReference;
   const Status status = model.forward(input(), y, kSteps, state, workspace, options);
   EXPECT_TRUE(status.ok()) << status.message();
@@ -246,6 +246,28 @@ TEST(SaveNotes, Limits) {
 }
 
 /// A model with every kind of table, a packed tensor and two directions.
+TEST_P(SaveRoundTrip, SizesAreThoseOfTheFile) {
+  const Result<GruModel> model = make_model(GetParam());
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const TemporaryFolder folder;
+  ASSERT_TRUE(model->save(folder.file("m.safetensors")).ok());
+  const Result<GruSizes> sizes = model->sizes();
+  ASSERT_TRUE(sizes.ok()) << sizes.status().message();
+  EXPECT_EQ(sizes->total_bytes(), std::ssize(content(folder.file("m.safetensors"))));
+  const Result<ArrayFile> file = load_arrays(folder.file("m.safetensors"));
+  ASSERT_TRUE(file.ok());
+  int64_t weights = 0, tables = 0;
+  for (const auto& [name, array] : file->arrays) {
+    const bool is_weights = name.ends_with(".W") || name.ends_with(".R") || name.ends_with(".bw") || name.ends_with(".br");
+    (is_weights ? weights : name.find(".table.") != std::string::npos ? tables : 0LL) += std::ssize(array.bytes);
+  }
+  EXPECT_EQ(sizes->weights_bytes, weights);
+  EXPECT_EQ(sizes->tables_bytes, tables);
+  EXPECT_GT(weights, 0);
+  EXPECT_GT(tables, 0);
+  EXPECT_GT(sizes->other_bytes, 0);
+}
+
 class SaveTampered : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -129,7 +129,7 @@ Result<ArrayFile> parse_any(const std::vector<std::byte>& content, const std::st
 Result<ArrayFile> load_arrays(const std::string& path) {
   return without_exceptions(path, [&]() -> Result<ArrayFile> {
     ISOBIT_ASSIGN_OR_RETURN(const std::vector<std::byte> content, read_file(path));
-    if (path.ends_with(".safetensors.index.json")) return load_shards(content.data(), content.size(), path);
+    if (is_index_name(path)) return load_shards(content.data(), content.size(), path);
     return parse_any(content, path);
   });
 }

@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <map>
 #include <new>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,8 +40,16 @@ Result<std::vector<std::byte>> encode_npy(const Array& array, const std::string&
 Result<std::vector<std::byte>> encode_npz(const std::map<std::string, Array>& arrays, const std::string& what);
 Result<std::vector<std::byte>> encode_safetensors(const ArrayFile& file, const std::string& what);
 
-/// The safetensors files beside `path` that its content, a safetensors index, names.
+/// Whether a name is that of a safetensors index.
+inline bool is_index_name(const std::string& path) { return path.ends_with(".safetensors.index.json"); }
+/// Names of the safetensors files beside `path` that its content, a safetensors index, lists, and the tensors of each.
+Result<std::map<std::string, std::set<std::string>>> list_shards(const void* data, size_t size_bytes,
+                                                                 const std::string& path);
+/// Their arrays.
 Result<ArrayFile> load_shards(const void* data, size_t size_bytes, const std::string& path);
+
+/// What a symbolic link at `path` points to, even where that does not exist yet; `path` itself where it is no link.
+std::filesystem::path follow_links(const std::filesystem::path& path);
 
 /// Runs `body`; an exception of the standard library becomes a Status, because nothing throws across the API.
 template <typename Body>

@@ -286,24 +286,36 @@ Result<ArrayFile> parse_safetensors(const void* data, size_t size_bytes, const s
   return without_exceptions(name, [&] { return parse(static_cast<const char*>(data), size_bytes, name); });
 }
 
-Result<ArrayFile> load_shards(const void* data, size_t size_bytes, const std::string& path) {
-  const auto invalid_index = [&path](const std::string& what) {
-    return Status(StatusCode::kInvalidFile, path + ": " + what);
-  };
+namespace {
+
+Status invalid_index(const std::string& path, const std::string& what) {
+  return {StatusCode::kInvalidFile, path + ": " + what};
+}
+
+}  // namespace
+
+Result<std::map<std::string, std::set<std::string>>> list_shards(const void* data, size_t size_bytes,
+                                                                 const std::string& path) {
   const auto* text = static_cast<const char*>(data);
   const auto json = nlohmann::json::parse(text, text + size_bytes, nullptr, /*allow_exceptions=*/false);
   const auto map = json.is_object() ? json.find("weight_map") : json.end();
   if (!json.is_object() || map == json.end() || !map->is_object() || map->empty())
-    return invalid_index("no object 'weight_map' that names tensors and their files");
+    return invalid_index(path, "no object 'weight_map' that names tensors and their files");
   std::map<std::string, std::set<std::string>> shards;
   for (const auto& [tensor, file] : map->items()) {
     // A name with a folder in it could be any file of this machine.
     if (!file.is_string() || file.get_ref<const std::string&>().find('/') != std::string::npos)
-      return invalid_index("tensor " + in_quotes(tensor) + " is in the file " +
-                           in_quotes(file.is_structured() ? file.type_name() : file.dump()) +  // dump() recurses
-                           ", must be the name of a file in the same folder");
+      return invalid_index(path,
+                           "tensor " + in_quotes(tensor) + " is in the file " +
+                               in_quotes(file.is_structured() ? file.type_name() : file.dump()) +  // dump() recurses
+                               ", must be the name of a file in the same folder");
     shards[file.get<std::string>()].insert(tensor);
   }
+  return shards;
+}
+
+Result<ArrayFile> load_shards(const void* data, size_t size_bytes, const std::string& path) {
+  ISOBIT_ASSIGN_OR_RETURN(const auto shards, list_shards(data, size_bytes, path));
   ArrayFile out;
   for (const auto& [shard, tensors] : shards) {
     const std::string shard_path = (std::filesystem::path(path).parent_path() / shard).string();
@@ -311,10 +323,11 @@ Result<ArrayFile> load_shards(const void* data, size_t size_bytes, const std::st
     ISOBIT_ASSIGN_OR_RETURN(ArrayFile file, parse_safetensors(content.data(), content.size(), shard_path));
     for (const std::string& tensor : tensors)
       if (!file.arrays.contains(tensor))
-        return invalid_index("tensor " + in_quotes(tensor) + " is missing in " + in_quotes(shard));
+        return invalid_index(path, "tensor " + in_quotes(tensor) + " is missing in " + in_quotes(shard));
     for (const auto& [tensor, array] : file.arrays)
       if (!tensors.contains(tensor))
-        return invalid_index("'weight_map' does not name tensor " + in_quotes(tensor) + " of " + in_quotes(shard));
+        return invalid_index(path,
+                             "'weight_map' does not name tensor " + in_quotes(tensor) + " of " + in_quotes(shard));
     out.arrays.merge(file.arrays);
   }
   return out;

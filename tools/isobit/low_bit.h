@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "isobit/arrays.h"
+#include "isobit/files.h"
 #include "isobit/gguf.h"
 #include "isobit/low_bit.h"
 #include "isobit/low_bit_import.h"
@@ -29,9 +30,14 @@ std::string form_text(const LowBitParameters& parameters);
 void set_form(const LowBitParameters& parameters, Value& json);
 Value shape_json(std::span<const int64_t> shape);
 
+/// A model that may be GPTQ or AWQ is read, and what lies beside it.
+Status claim_checkpoint(const std::string& path, const std::string& option, FileClaims& files);
 /// What is said about a GPTQ or AWQ checkpoint: "gptq, 4 bits, group 128 (quantize_config.json)".
 std::string checkpoint_text(const CheckpointDescription& description);
 Value checkpoint_json(const CheckpointDescription& description);
+
+/// "weights quantised by MLX (2 matrices; 'fc.weight' is u32 beside 'fc.scales')".
+std::string foreign_text(const ForeignFormat& format);
 
 /// Appends a row for each value, shortened; returns what --json has of them.
 Value describe_gguf_metadata(const GgufMetadata& metadata, std::string& text);

@@ -13,6 +13,7 @@
 #include "data.h"
 #include "isobit/linear.h"
 #include "isobit/low_bit.h"
+#include "isobit/nearest.h"
 #include "isobit/parallel.h"
 #include "low_bit.h"
 #include "models.h"
@@ -32,14 +33,20 @@ struct Weights {
 };
 
 /// FILE or FILE:TENSOR; a path may hold colons, a name too.
-Result<Weights> load_weights(const MatmulOptions& options) {
+/// FILE and TENSOR, which may be empty.
+std::pair<std::string, std::string> split_weights(const std::string& weights) {
   std::error_code error;
-  std::string path = options.weights, tensor;
+  std::string path = weights, tensor;
   for (size_t colon = path.rfind(':'); colon != std::string::npos && !std::filesystem::exists(path, error);
        colon = path.rfind(':')) {
-    tensor = options.weights.substr(colon + 1);
+    tensor = weights.substr(colon + 1);
     path.resize(colon);
   }
+  return {path, tensor};
+}
+
+Result<Weights> load_weights(const MatmulOptions& options) {
+  auto [path, tensor] = split_weights(options.weights);
   ISOBIT_ASSIGN_OR_RETURN(LowBitFile file, load_low_bit(path));
   if (tensor.empty()) {
     if (file.matrices.size() != 1)
@@ -210,11 +217,14 @@ class Product {
 
 Status check_options(const MatmulOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
-  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
-  if (!options.output.ends_with(".npy")) return invalid("-o " + options.output + ": the name must end in .npy");
+  FileClaims files;
+  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", FileKind::kArray, files));
+  ISOBIT_RETURN_IF_ERROR(files.reads(split_weights(options.weights).first, "WEIGHTS"));
+  ISOBIT_RETURN_IF_ERROR(files.reads(options.input, "X"));
   const bool is_static = options.activations == "static";
   if (!is_static && !linear_activations_from_string(options.activations))
-    return invalid("--activations " + options.activations + ": expected float, int8, int8_asymmetric or static");
+    return invalid("--activations " + options.activations + ": " +
+                   expected_one_of(options.activations, {"float", "int8", "int8_asymmetric", "static"}));
   if (!is_static && (options.codes || !options.input_range.empty() || !options.output_range.empty()))
     return invalid("--codes, --input-range and --output-range are for --activations static, not " +
                    options.activations);

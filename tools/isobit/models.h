@@ -45,6 +45,9 @@ std::string layer_label(int64_t index, int32_t directions);
 /// "GRU "enc", 2 layers, bidirectional, 256 -> 512".
 std::string gru_text(const std::string& name, int64_t layers, int32_t directions, int64_t input, int64_t output);
 
+/// Bytes of the saved model and of a workspace: a line of text, and "sizes".
+Status describe_sizes(const GruModel& model, Value& json, std::string& text);
+
 Value grid_json(const Grid& grid);
 /// "8 bits signed, scale 2^-7, zero point 0".
 std::string grid_text(const Grid& grid);
