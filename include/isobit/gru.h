@@ -227,6 +227,7 @@ struct GruModelParameters {
   std::string name;
   std::string source_hash;
   /// How the model was made, as text by key (bits, method, scale, rounding, table, reason). Saved; decides nothing.
+  /// At most 64 notes, keys of 1 to 64 bytes, texts of at most 65536 bytes, all UTF-8.
   std::map<std::string, std::string> notes{};
 };
 

@@ -32,6 +32,9 @@ struct GruModel::Impl {
 namespace {
 
 constexpr int64_t kMaxSize = int64_t{1} << 24;  // of C, H and the batch: keeps every index far inside int64
+constexpr size_t kMaxNotes = 64;
+constexpr size_t kMaxNoteKeyBytes = 64;
+constexpr size_t kMaxNoteBytes = 65536;
 
 Status refuse(const std::string& what) { return {StatusCode::kInvalidArgument, what}; }
 
@@ -128,6 +131,20 @@ Status check_layer(const GruLayerParameters& p, const std::string& name, const T
   return {};
 }
 
+Status check_notes(const std::map<std::string, std::string>& notes) {
+  if (notes.size() > kMaxNotes)
+    return refuse(std::to_string(notes.size()) + " notes, must be at most " + std::to_string(kMaxNotes));
+  for (const auto& [key, text] : notes) {
+    if (key.empty() || key.size() > kMaxNoteKeyBytes)
+      return refuse("the key of a note has " + std::to_string(key.size()) + " bytes, must have 1 to " +
+                    std::to_string(kMaxNoteKeyBytes));
+    if (text.size() > kMaxNoteBytes)
+      return refuse("note " + key + " has " + std::to_string(text.size()) + " bytes, must have at most " +
+                    std::to_string(kMaxNoteBytes));
+  }
+  return {};
+}
+
 std::string layer_name(int64_t index, int64_t directions) {
   return "layer " + std::to_string(index / directions) + (index % directions == 1 ? " reverse" : "");
 }
@@ -138,6 +155,7 @@ Result<GruModel> GruModel::create(GruModelParameters parameters, const TableCach
   const DefaultFloatMode mode;
   if (parameters.directions != 1 && parameters.directions != 2)
     return refuse("directions is " + std::to_string(parameters.directions) + ", must be 1 or 2");
+  ISOBIT_RETURN_IF_ERROR(check_notes(parameters.notes));
   const int64_t directions = parameters.directions;
   const auto count = static_cast<int64_t>(parameters.layers.size());
   if (count == 0 || count % directions != 0)

@@ -118,6 +118,7 @@ class Writer {
                      {"rounding", std::string(to_string(p.layers[0].rounding))},
                      {"source_hash", p.source_hash},
                      {"layers", std::move(layers)}});
+    if (!p.notes.empty()) grus_.back()["notes"] = p.notes;
   }
 
   ArrayFile finish() {
@@ -321,6 +322,7 @@ class Reader {
     p.name = name;
     p.directions = fields.integer32("directions", 1, kMaxDirections);
     p.source_hash = fields.string("source_hash");
+    if (fields.has("notes")) p.notes = read_notes(fields.object("notes"));
     const auto rounding =
         fields.choice("rounding", rounding_from_string, "nearest_even, nearest_up, nearest_away or floor");
     const Json& layers = fields.list("layers");
@@ -335,6 +337,13 @@ class Reader {
       layer.finish();
     }
     return gru;
+  }
+
+  static std::map<std::string, std::string> read_notes(Fields fields) {
+    std::map<std::string, std::string> notes;
+    if (fields.keys().empty()) refuse_file(fields.where() + " is empty, must have a note or be left out");
+    for (const std::string& key : fields.keys()) notes.emplace(key, fields.string(key));
+    return notes;
   }
 
   static AccumulatorBounds read_bounds(Fields& layer) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/float_mode.h"
+#include "gru/dead_rows.h"
 #include "gru/rescale.h"
 #include "isobit/compare.h"
 #include "verify/sequences.h"
@@ -81,6 +82,7 @@ Status widen_layer(const GruLayerWeights& w, GruTensorSet set, int32_t bits, con
     if (table.input == in && table.output == out) continue;
     ISOBIT_ASSIGN_OR_RETURN(table, fit_table(table.function, in, out, table_options(table, in), p.rounding));
   }
+  rescale_dead_rows(w, p);
   return derive_rescales(p, name);
 }
 

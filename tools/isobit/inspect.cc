@@ -229,7 +229,12 @@ Result<Outcome> inspect_integer(const InspectOptions& options) {
       out.text += " " + std::string(to_string(path));
     }
     out.text += "\n";
-    gru.set("kernels", std::move(kernels));
+    Value notes = Value::object();
+    for (const auto& [key, text] : parameters.notes) {
+      notes.set(key, text);
+      out.text += "note " + key + ": " + text + "\n";
+    }
+    gru.set("kernels", std::move(kernels)).set("notes", std::move(notes));
     ISOBIT_RETURN_IF_ERROR(describe_sizes(model, gru, out.text));
     Value layers = Value::array();
     for (size_t i = 0; i < parameters.layers.size(); ++i) {

@@ -33,6 +33,18 @@ Result<GruSettings> parse_settings(const QuantizeOptions& options) {
   return out;
 }
 
+/// That a bare width widened the biases, where it did and no entry names them.
+std::string biases_text(const std::string& bits, const GruModelParameters& parameters) {
+  for (const char* name : {"biases=", "bw=", "br=", "all="}) {
+    if (bits.find(name) != std::string::npos) return {};
+  }
+  int32_t widest = 0;
+  for (const GruLayerParameters& layer : parameters.layers) widest = std::max(widest, layer.grids[kBw].bits);
+  if (widest <= 8) return {};
+  return "biases have " + std::to_string(widest) + " bits, as with every bare width above 8; --bits " + bits +
+         ",biases=8 keeps 8\n";
+}
+
 /// The SQNR of the outputs on --validate, or else on the last tenth of the calibration data.
 Status validate(const QuantizeOptions& options, const GruWeights& weights, const GruModel& model,
                 const std::optional<SequenceFiles>& files, const LastTenth& last_tenth, ThreadPool& pool,
@@ -155,7 +167,9 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
   out.json.set("bits", options.bits).set("method", options.method);
   out.json.set("scale", to_string(quantization.scale)).set("rounding", to_string(quantization.rounding));
   out.json.set("table", options.table);
+  out.json.set("reason", options.reason.empty() ? Value() : Value(options.reason));
   describe_grids(model, calibrator, out);
+  out.text += biases_text(options.bits, model.parameters());
   ISOBIT_RETURN_IF_ERROR(describe_sizes(model, out.json, out.text));
   ISOBIT_RETURN_IF_ERROR(validate(options, weights, model, validation, last_tenth, pool, out));
   if (options.dry_run) {
