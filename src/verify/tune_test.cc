@@ -138,8 +138,8 @@ TEST(Tune, NeverBelowItsTargetWithoutSayingSo) {
     const GruTuneResult result = tuned(t, options);
     EXPECT_EQ(result.reached, result.chosen.quality >= *options.target) << seed;
     EXPECT_EQ(least_db(t, *result.model), result.chosen.quality) << seed;
-    if (*options.target < 40) EXPECT_TRUE(result.reached) << seed << ": " << result.chosen.quality;
-    if (*options.target > 100) EXPECT_FALSE(result.reached) << seed;
+    if (*options.target < 40) { EXPECT_TRUE(result.reached) << seed << ": " << result.chosen.quality; }
+    if (*options.target > 100) { EXPECT_FALSE(result.reached) << seed; }
   }
 }
 
@@ -155,7 +155,7 @@ TEST(Tune, MostQualityInAnyNumberOfBytes) {
   EXPECT_LE(result.chosen.bytes, some_bytes);
   EXPECT_EQ(static_cast<int64_t>(saved(*result.model).size()), result.chosen.bytes);
   for (const GruTunePoint& point : result.front) {
-    if (point.bytes <= some_bytes) EXPECT_GE(result.chosen.quality + 0.5, point.quality) << point.settings.bits;
+    if (point.bytes <= some_bytes) { EXPECT_GE(result.chosen.quality + 0.5, point.quality) << point.settings.bits; }
   }
   options.max_bytes = 100;
   EXPECT_FALSE(tuned(t, options).reached);
