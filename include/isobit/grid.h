@@ -65,6 +65,9 @@ float dequantize_value(const Grid& grid, int64_t code);
 /// Whole tensors; `codes` has grid.dtype() elements. A NaN is refused with its index; `name` names the tensor.
 Status quantize(const Grid& grid, std::span<const float> x, void* codes, std::string_view name);
 void dequantize(const Grid& grid, const void* codes, std::span<float> x);
+/// How many values lie beyond the grid's range by more than half a step, so that their codes are the nearest end. NaN
+/// does not count.
+int64_t count_clipped(const Grid& grid, std::span<const float> x);
 
 /// What is wanted of one tensor before its range is known.
 struct GridOptions {

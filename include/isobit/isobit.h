@@ -181,7 +181,7 @@ typedef struct isobit_gru_run_options {
   const uint8_t* zoneout_mask;  // [T, N, D * H], models of one layer: 1 takes h', 0 keeps h
   int64_t zoneout_count;        // T * N * D * H, or 0: no mask
   int32_t batch_first;          // 1: x is [N, T, C] and y [N, T, D * H]
-  int32_t reserved;
+  int32_t whole_sequence;       // 1: x holds whole sequences, not pieces; bidirectional models are refused without it
   isobit_pool* pool;  // NULL: the caller's thread
 } isobit_gru_run_options;
 

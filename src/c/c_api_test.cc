@@ -228,7 +228,7 @@ TEST(CApi, GruFloatsAreTheLibrarys) {
     std::vector<int64_t> lengths;
     if (random.one_in(2))
       for (int64_t n = 0; n < batch; ++n) lengths.push_back(random.between(0, steps));
-    GruRunOptions options;
+    GruRunOptions options{.whole_sequence = true};
     options.lengths = lengths;
     options.batch_first = random.one_in(2);
     std::vector<float> expected(static_cast<size_t>(steps * batch * model.output_size()));
@@ -244,6 +244,7 @@ TEST(CApi, GruFloatsAreTheLibrarys) {
       c.lengths = lengths.data();
       c.length_count = std::ssize(lengths);
       c.batch_first = options.batch_first ? 1 : 0;
+      c.whole_sequence = 1;
       c.pool = pool;
       State c_state;
       Workspace c_workspace;
@@ -305,6 +306,26 @@ TEST(CApi, GruCodesStreamAsTheyRun) {
     run(c_state, 0, 8);
     EXPECT_EQ(y, expected);
   }
+}
+
+TEST(CApi, BidirectionalGrusWantWholeSequences) {
+  const Pair pair(shape_of(3, 4, 1, 2), 9);
+  State state;
+  Workspace workspace;
+  ASSERT_DONE(isobit_gru_state_create(pair.gru, 2, state.out()));
+  ASSERT_DONE(isobit_gru_workspace_create(pair.gru, 2, 5, 1, workspace.out()));
+  const std::vector<float> x(5 * 2 * 3, 0.5f);
+  std::vector<float> y(5 * 2 * 8, -7.0f);
+  const auto run = [&](const isobit_gru_run_options* options) {
+    return isobit_gru_forward(pair.gru, x.data(), 30, y.data(), 80, 5, state, workspace, options);
+  };
+  auto options = sized<isobit_gru_run_options>();
+  refused(run(nullptr), "the model is bidirectional");
+  refused(run(&options), "set whole_sequence");
+  EXPECT_EQ(y, std::vector<float>(80, -7.0f));
+  options.whole_sequence = 1;
+  ASSERT_DONE(run(&options));
+  EXPECT_NE(y, std::vector<float>(80, -7.0f));
 }
 
 TEST(CApi, GruStatesAreSetReadAndHandedOver) {
@@ -403,8 +424,8 @@ TEST(CApi, GruRefusals) {
   options.batch_first = 2;
   refused(run(in, 30, out, 40, 5, state, workspace, &options), "options->batch_first is 2, must be 0..1");
   options.batch_first = 0;
-  options.reserved = 1;
-  refused(run(in, 30, out, 40, 5, state, workspace, &options), "options->reserved is 1");
+  options.whole_sequence = 2;
+  refused(run(in, 30, out, 40, 5, state, workspace, &options), "options->whole_sequence is 2, must be 0..1");
   EXPECT_EQ(y, std::vector<float>(40, -7.0f));  // nothing was written
 
   isobit_gru_state* none = state;

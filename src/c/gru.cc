@@ -61,8 +61,9 @@ Result<GruRunOptions> run_options(const isobit_gru_run_options* in) {
   ISOBIT_ASSIGN_OR_RETURN(out.lengths, span_of(c.lengths, c.length_count, "options->lengths"));
   ISOBIT_ASSIGN_OR_RETURN(out.zoneout_mask, span_of(c.zoneout_mask, c.zoneout_count, "options->zoneout_mask"));
   ISOBIT_RETURN_IF_ERROR(check_flag(c.batch_first, "options->batch_first"));
-  ISOBIT_RETURN_IF_ERROR(check_zero(c.reserved, "options->reserved"));
+  ISOBIT_RETURN_IF_ERROR(check_flag(c.whole_sequence, "options->whole_sequence"));
   out.batch_first = c.batch_first == 1;
+  out.whole_sequence = c.whole_sequence == 1;
   out.pool = pool_of(c.pool);
   return out;
 }

@@ -75,6 +75,19 @@ Status quantize(const Grid& grid, std::span<const float> x, void* codes, std::st
   return {};
 }
 
+int64_t count_clipped(const Grid& grid, std::span<const float> x) {
+  const DefaultFloatMode mode;
+  const double scale = static_cast<double>(grid.scale());
+  const double low = (static_cast<double>(grid.min() - grid.zero_point) - 0.5) * scale;
+  const double high = (static_cast<double>(grid.max() - grid.zero_point) + 0.5) * scale;
+  int64_t count = 0;
+  for (const float value : x) {
+    const auto v = static_cast<double>(value);
+    count += v < low || v > high ? 1 : 0;
+  }
+  return count;
+}
+
 void dequantize(const Grid& grid, const void* codes, std::span<float> x) {
   const DefaultFloatMode mode;
   const float scale = grid.scale();

@@ -473,6 +473,10 @@ Result<DeviceGru::Data::Call> DeviceGru::Data::prepare(const Buffer& x, const Bu
       check_apart({x, y, {"state", state}, {"workspace", workspace}, {"next_state", options.next_state}}));
   if (options.zoneout_mask != nullptr && model.layer_count() != 1)
     return refuse("a zoneout mask is for models of one layer, this one has " + std::to_string(model.layer_count()));
+  if (directions() == 2 && !options.whole_sequence)
+    return refuse(
+        "the model is bidirectional, and its reverse direction begins at the last step: x must hold whole sequences, "
+        "not pieces; set whole_sequence where it does");
   if (reinterpret_cast<uintptr_t>(options.lengths) % sizeof(int32_t) != 0)
     return refuse("lengths is not aligned to its elements of 4 bytes");
   ISOBIT_RETURN_IF_ERROR(check_current_device(limits.device, "the model"));

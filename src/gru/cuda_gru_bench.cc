@@ -134,7 +134,7 @@ class Bench {
     required(grus_[0].initial_state({states[0].get(), state_bytes}, batch, nullptr));
     check_cuda(cudaDeviceSynchronize(), "state");
     const auto enqueue = [&](size_t call, cudaStream_t stream) {
-      isobit::cuda::GruRunOptions run;
+      isobit::cuda::GruRunOptions run{.whole_sequence = true};
       if (two_states(call_steps)) run.next_state = {states[1 - call % 2].get(), state_bytes};
       const DeviceGru& gru = grus_[call % models];
       std::byte* const in = x.get() + call % count * x_bytes;

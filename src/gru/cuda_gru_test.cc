@@ -227,7 +227,7 @@ struct Outcome {
 };
 
 isobit::GruRunOptions host_options(const Case& c) {
-  isobit::GruRunOptions options;
+  isobit::GruRunOptions options{.whole_sequence = true};
   if (!c.fast_host) options.path = CpuPath::kReference;
   options.lengths = c.run.lengths;
   options.zoneout_mask = c.run.mask;
@@ -282,7 +282,7 @@ class DeviceGrus : public ::testing::Test {
       if (racecheck()) options.kernel = "generic";  // where a test does not ask for one
     }
     GuardedDeviceBuffer lengths, mask;
-    GruRunOptions options;
+    GruRunOptions options{.whole_sequence = true};
   };
 
   /// What a run takes and gives: codes; floats, y from 4 bytes past a multiple of 256 on; or from a multiple on.
@@ -992,7 +992,7 @@ TEST_F(DeviceGrus, TwoStreamsThatWantTheWholeDevice) {
         GuardedDeviceBuffer state(gru->state_bytes(batch));
         GuardedDeviceBuffer workspace(gru->workspace_bytes(batch, 20));
         x.write(c.run.x);
-        GruRunOptions options;
+        GruRunOptions options{.whole_sequence = true};
         options.kernel = size.kernel;
         for (int run = 0; run < kRuns; ++run) {
           ASSERT_TRUE(gru->initial_state(state.bytes(), batch, stream).ok());
@@ -1142,7 +1142,7 @@ TEST_P(DelayedExchange, ChangesNoByte) {
   for (int64_t done = 0; done < all && !HasFailure(); done += most) {
     const int64_t steps = std::min(most, all - done);
     const auto run = [&](const GuardedDeviceBuffer& state) {
-      GruRunOptions options;
+      GruRunOptions options{.whole_sequence = true};
       options.kernel = size.kernel;
       const Status status = gru->forward_codes(x.bytes().first(static_cast<size_t>(steps * x_row)),
                                                y.bytes().first(static_cast<size_t>(steps * y_row)), steps, batch,
@@ -1349,7 +1349,7 @@ TEST_F(DeviceGrus, AlignedStepsOfProductsAreOneLaunch) {
       GuardedDeviceBuffer y(codes * size.hidden * size_of(c.model.output_grid()));
       GuardedDeviceBuffer state(gru->state_bytes(size.batch)), next(gru->state_bytes(size.batch));
       GuardedDeviceBuffer workspace(gru->workspace_bytes(size.batch, size.steps));
-      GruRunOptions options;
+      GruRunOptions options{.whole_sequence = true};
       options.kernel = "products";
       options.batch_first = size.batch_first;
       if (size.two_states) options.next_state = next.bytes();
@@ -1426,7 +1426,7 @@ TEST_F(DeviceGrus, OneOrTwoSequencesOfATeamHaveWarpsForGates) {
         const int64_t y_bytes = c.run.steps * size.batch * size.hidden * size_of(c.model.output_grid());
         GuardedDeviceBuffer x(x_bytes), y(y_bytes), state(gru->state_bytes(size.batch));
         GuardedDeviceBuffer workspace(gru->workspace_bytes(size.batch, c.run.steps));
-        GruRunOptions options;
+        GruRunOptions options{.whole_sequence = true};
         options.kernel = "cluster";
         int found = 0;
         for (const void* kernel : captured_kernels(stream_, [&](cudaStream_t stream) {
@@ -1461,7 +1461,7 @@ TEST_F(DeviceGrus, RunsTakeTheKernelThatChooseKernelNames) {
       if (steps * batch > kMostSequences) continue;
       const auto count = static_cast<size_t>(steps * batch * 512);
       const auto kernels = [&](bool floats, bool with_next_state, std::string_view forced) {
-        GruRunOptions options;
+        GruRunOptions options{.whole_sequence = true};
         options.kernel = forced;
         if (with_next_state) options.next_state = next_state.bytes();
         return captured_kernels(stream_, [&](cudaStream_t stream) {
@@ -1641,7 +1641,7 @@ TEST_F(DeviceGrus, ReplaysInAGraphWithAMovingState) {
   codes.write(c.run.x);
   ASSERT_TRUE(gru->initial_state(state.bytes(), 5, stream_).ok());
   wait();
-  GruRunOptions options;
+  GruRunOptions options{.whole_sequence = true};
   if (racecheck()) options.kernel = "step";
   ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
   const Status floats = gru->forward({static_cast<const float*>(x.data()), static_cast<size_t>(x_count)},
@@ -1710,7 +1710,7 @@ TEST_F(DeviceGrus, SingleStepsReplayInAGraph) {
   Status status;
   for (int64_t s = 0; s < 4 && status.ok(); ++s) {  // from one state to the other, in place, back, in place
     const size_t from = s == 1 || s == 2 ? 1 : 0;
-    GruRunOptions options;
+    GruRunOptions options{.whole_sequence = true};
     if (s % 2 == 0) options.next_state = states[1 - from].bytes();
     status = gru->forward_codes(x.bytes().subspan(static_cast<size_t>(s * x_row), static_cast<size_t>(x_row)),
                                 y.bytes().subspan(static_cast<size_t>(s * y_row), static_cast<size_t>(y_row)), 1,
@@ -1798,7 +1798,7 @@ TEST_F(DeviceGrus, PersistentRunsReplayInAGraph) {
     x.write(c.run.x);
     ASSERT_TRUE(gru->upload_state(c.run.start, state.bytes(), stream_).ok());
     wait();
-    GruRunOptions options;
+    GruRunOptions options{.whole_sequence = true};
     options.kernel = size.kernel;
     options.next_state = next.bytes();
     ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
@@ -1911,7 +1911,7 @@ TEST_F(DeviceGrus, DirectionsReplayInAGraph) {
       GuardedDeviceBuffer x, y, state, workspace;
     };
     const Run captured(c, *gru, expected.y.size()), eager(c, *gru, expected.y.size());
-    GruRunOptions options;
+    GruRunOptions options{.whole_sequence = true};
     options.kernel = kernel;
     const auto enqueue = [&](const Run& run, cudaStream_t stream) {
       const Status start = gru->upload_state(c.run.start, run.state.bytes(), stream);
@@ -1974,7 +1974,7 @@ TEST_F(DeviceGrus, NothingToDo) {
   }
   EXPECT_TRUE(gru->initial_state({}, 0, stream_).ok());
   GuardedDeviceBuffer other(gru->state_bytes(2));
-  GruRunOptions moves;  // no step: still the state of the run
+  GruRunOptions moves{.whole_sequence = true};  // no step: still the state of the run
   moves.next_state = other.bytes();
   EXPECT_TRUE(gru->forward_codes({}, {}, 0, 2, state.bytes(), workspace.bytes(), stream_, moves).ok());
   GruState moved = c.model.initial_state(2);
@@ -2006,7 +2006,7 @@ TEST_F(DeviceGrus, ErrorsOfOthersAreNotTold) {
     }
     void* memory = nullptr;
     ASSERT_NE(cudaMalloc(&memory, size_t{1} << 60), cudaSuccess);
-    GruRunOptions options;
+    GruRunOptions options{.whole_sequence = true};
     options.kernel = kernel.name;
     const Status start = gru->initial_state(state.bytes(), 2, stream_);
     EXPECT_TRUE(start.ok()) << start.message();
@@ -2107,7 +2107,7 @@ TEST_F(DeviceGrus, RefusesByName) {
   expect(codes(in, out, 4, 2, scratch.first(512), scratch), "workspace overlaps state, must not");
   expect(codes(in, scratch.subspan(scratch.size() - out.size()), 4, 2, h, scratch), "workspace overlaps y, must not");
   const auto moving = [&](std::span<std::byte> next) {
-    GruRunOptions options;
+    GruRunOptions options{.whole_sequence = true};
     options.next_state = next;
     return codes(in, out, 4, 2, h, scratch, options);
   };
@@ -2119,16 +2119,16 @@ TEST_F(DeviceGrus, RefusesByName) {
   expect(moving(h), "next_state overlaps state, must not");
   expect(moving(h.subspan(256)), "next_state overlaps state, must not");
   expect(moving(scratch.first(512)), "next_state overlaps workspace, must not");
-  GruRunOptions unknown;
+  GruRunOptions unknown{.whole_sequence = true};
   unknown.kernel = "fast";
   expect(codes(in, out, 4, 2, h, scratch, unknown), "kernel is 'fast', must be one of ");
   expect(gru->choose_kernel(2, 4, "fast").status(), "kernel is 'fast', must be one of ");
   EXPECT_TRUE(gru->choose_kernel(2, 4).ok());
   EXPECT_EQ(*gru->choose_kernel(2, 4, "generic"), "generic");
-  GruRunOptions masked;
+  GruRunOptions masked{.whole_sequence = true};
   masked.zoneout_mask = reinterpret_cast<const uint8_t*>(in.data());
   expect(codes(in, out, 4, 2, h, scratch, masked), "a zoneout mask is for models of one layer, this one has 2");
-  GruRunOptions odd;
+  GruRunOptions odd{.whole_sequence = true};
   odd.lengths = reinterpret_cast<const int32_t*>(in.data() + 1);
   expect(codes(in, out, 4, 2, h, scratch, odd), "lengths is not aligned");
 
@@ -2137,7 +2137,7 @@ TEST_F(DeviceGrus, RefusesByName) {
   expect(codes(in, std::span(host).first(out.size()), 4, 2, h, scratch), "y is host memory");
   expect(codes(in, out, 4, 2, std::span(host).first(512), scratch), "state is host memory");
   expect(moving(std::span(host).first(512)), "next_state is host memory");
-  GruRunOptions on_host;
+  GruRunOptions on_host{.whole_sequence = true};
   on_host.lengths = reinterpret_cast<const int32_t*>(host);
   expect(codes(in, out, 4, 2, h, scratch, on_host), "lengths is host memory");
   alignas(256) static std::byte host_workspace[1 << 20];
@@ -2160,15 +2160,23 @@ TEST_F(DeviceGrus, RefusesByName) {
       ASSERT_EQ(cudaPointerGetAttributes(&behind, end() + 8), cudaSuccess);
     } while (behind.type == cudaMemoryTypeDevice);
     expect(codes({end() - 8, in.size()}, out, 4, 2, h, scratch), "the last byte of x is host memory");
-    GruRunOptions few;
+    GruRunOptions few{.whole_sequence = true};
     few.lengths = reinterpret_cast<const int32_t*>(end() - 4);
     expect(codes(in, out, 4, 2, h, scratch, few), "the last byte of lengths is host memory");
     for (void* memory : blocks) ASSERT_EQ(cudaFree(memory), cudaSuccess);
   }
+  const Case both_case = case_of(44, 3, 5, 2, 4, 1, 2);
+  const Result<DeviceGru> both_gru = DeviceGru::create(both_case.model);
+  ASSERT_TRUE(both_gru.ok()) << both_gru.status().message();
+  GuardedDeviceBuffer both_y(static_cast<int64_t>(4 * 2 * 10 * size_of(both_case.model.output_grid())));
+  GuardedDeviceBuffer both_state(both_gru->state_bytes(2)), both_scratch(both_gru->workspace_bytes(2, 4));
+  expect(both_gru->forward_codes(x.bytes().first(24 * static_cast<size_t>(size_of(both_case.model.input_grid()))),
+                                 both_y.bytes(), 4, 2, both_state.bytes(), both_scratch.bytes(), stream_),
+         "set whole_sequence");
   const Case masked_case = case_of(44, 3, 5, 2, 4);
   const Result<DeviceGru> one_layer_gru = DeviceGru::create(masked_case.model);
   ASSERT_TRUE(one_layer_gru.ok()) << one_layer_gru.status().message();
-  GruRunOptions host_mask;
+  GruRunOptions host_mask{.whole_sequence = true};
   host_mask.zoneout_mask = reinterpret_cast<const uint8_t*>(host);
   expect(
       one_layer_gru->forward_codes(x.bytes().first(24 * static_cast<size_t>(size_of(masked_case.model.input_grid()))),

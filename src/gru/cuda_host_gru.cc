@@ -129,6 +129,7 @@ Status HostGru::Data::run(const Call& call, GruState& state, const HostGruOption
   GruRunOptions run;
   run.kernel = options.kernel;
   run.batch_first = options.batch_first;
+  run.whole_sequence = options.whole_sequence;
   if (!lengths.empty()) run.lengths = reinterpret_cast<const int32_t*>(at(length).data());
   if (mask.second > 0) run.zoneout_mask = reinterpret_cast<const uint8_t*>(at(mask).data());
   if (call.floats) {

@@ -161,6 +161,7 @@ Result<Case> make_case(uint64_t seed, int64_t index) {
     options.lengths = c.run.lengths;
     options.zoneout_mask = c.run.mask;
     options.batch_first = c.batch_first;
+    options.whole_sequence = true;
     c.expected.state = c.run.start;
     c.expected.y.resize(static_cast<size_t>(c.run.steps * c.run.batch * c.model.output_size()) *
                         size_in_bytes(c.model.output_grid().dtype()));
@@ -199,6 +200,7 @@ Result<RunOutput> execute_on(HostGru& gru, const RandomRun& run, std::span<const
   options.kernel = kernel;
   options.lengths = run.lengths;
   options.batch_first = batch_first;
+  options.whole_sequence = true;
   int64_t first = 0;
   for (const int64_t steps : run.chunks) {
     const int64_t masked = run.batch * model.output_size();

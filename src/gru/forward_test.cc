@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/random.h"
+#include "gru/layer.h"
 #include "isobit/gru.h"
 #include "testing/allocations.h"
 
@@ -87,14 +88,14 @@ TEST_P(Forward, AllocatesNothing) {
 
   std::vector<GruRunOptions> runs;
   for (const CpuPath path : paths_of(*model)) {
-    runs.emplace_back().path = path;
+    runs.emplace_back(GruRunOptions{.whole_sequence = true}).path = path;
     runs.emplace_back(runs.back()).lengths = lengths;
     runs.emplace_back(runs.back()).batch_first = true;
     if (GetParam().layers == 1) runs.emplace_back(runs.back()).zoneout_mask = mask;
   }
   ASSERT_FALSE(runs.empty());
   // The default path.
-  runs.emplace_back();
+  runs.emplace_back(GruRunOptions{.whole_sequence = true});
   for (const int threads : {0, 1, 2, 3, 7}) {  // 0: no pool
     std::optional<ThreadPool> pool;
     if (threads > 0) testing::start(pool.emplace(threads));
@@ -140,7 +141,7 @@ TEST_P(Forward, DoesNotDependOnTheThreads) {
         SCOPED_TRACE(std::string(to_string(path)) + ", threads " + std::to_string(threads));
         std::optional<ThreadPool> pool;
         if (threads > 0) pool.emplace(threads);
-        GruRunOptions options;
+        GruRunOptions options{.whole_sequence = true};
         options.path = path;
         options.lengths = lengths;
         options.pool = pool ? &*pool : nullptr;
@@ -166,7 +167,7 @@ TEST_P(Forward, RefusesMoreThreadsThanTheWorkspaceIsFor) {
   const Result<GruModel> model = make_model(GetParam());
   ASSERT_TRUE(model.ok()) << model.status().message();
   ThreadPool pool(3);
-  GruRunOptions options;
+  GruRunOptions options{.whole_sequence = true};
   options.pool = &pool;
   GruWorkspace workspace = model->workspace(kBatch, kSteps, 2);
   GruState state = model->initial_state(kBatch);
@@ -174,6 +175,46 @@ TEST_P(Forward, RefusesMoreThreadsThanTheWorkspaceIsFor) {
   const Status status = model->forward(input(), y, kSteps, state, workspace, options);
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.message().find("2 threads"), std::string::npos) << status.message();
+}
+
+TEST_P(Forward, BidirectionalModelsWantWholeSequences) {
+  const Result<GruModel> model = make_model(GetParam());
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const bool bidirectional = model->parameters().directions == 2;
+  const std::vector<float> x = input();
+  const std::vector<std::byte> x_codes(x.size() * size_in_bytes(model->input_grid().dtype()));
+  std::vector<float> y(static_cast<size_t>(kSteps * kBatch * model->output_size()), 7.0f);
+  std::vector<std::byte> y_codes(y.size() * size_in_bytes(model->output_grid().dtype()));
+  GruWorkspace workspace = model->workspace(kBatch, kSteps);
+  GruState state = model->initial_state(kBatch);
+  class Nobody : public GruCodeObserver {
+    void observe(int32_t, int64_t, int64_t, int64_t, std::span<const int64_t>) override {}
+  } nobody;
+  for (const bool whole : {false, true}) {
+    const GruRunOptions options{.whole_sequence = whole};
+    for (const Status& status : {model->forward(x, y, kSteps, state, workspace, options),
+                                 model->forward_codes(x_codes.data(), y_codes.data(), kSteps, state, workspace, options),
+                                 model->forward_observed(x_codes.data(), y_codes.data(), kSteps, state, nobody, options)}) {
+      EXPECT_EQ(status.ok(), whole || !bidirectional) << status.message();
+      if (status.ok()) continue;
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+      EXPECT_NE(status.message().find("set whole_sequence"), std::string::npos) << status.message();
+      EXPECT_EQ(y, std::vector<float>(y.size(), 7.0f));  // nothing was written
+    }
+  }
+}
+
+// A thread's part of the batch takes more steps together than the whole batch does.
+TEST_P(Forward, ScratchOfABatchIsEnoughForEveryPartOfIt) {
+  const Result<GruModel> model = make_model(GetParam());
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const Result<GruLayer> layer = GruLayer::create(model->parameters().layers[0], "layer 0");
+  ASSERT_TRUE(layer.ok()) << layer.status().message();
+  for (const int64_t steps : {1, 2, 7, 40}) {
+    for (int64_t batch = 2; batch <= 70; ++batch) {
+      EXPECT_GE(layer->scratch_bytes(batch, steps), layer->scratch_bytes(batch - 1, steps)) << batch << ", " << steps;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, Forward, ::testing::ValuesIn(kSpecs),

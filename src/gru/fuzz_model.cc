@@ -66,6 +66,7 @@ GruModel seed_model(const Spec& spec, const std::string& name) {
   quantization.scale = spec.scale;
   fuzz_require(apply_bits(spec.bits, quantization).ok());
   quantization.table = required(parse_table_options(spec.table));
+  if (!name.empty()) quantization.notes = {{"bits", spec.bits}, {"reason", "a seed"}};
   return required(calibrator.finish(quantization));
 }
 
@@ -95,7 +96,7 @@ std::vector<Bytes> run(const GruModel& model, const Bytes& x, std::optional<CpuP
   const Grid& grid = model.output_grid();
   std::vector<Bytes> out = {
       Bytes(static_cast<size_t>(kSteps * kBatch * model.output_size()) * size_in_bytes(grid.dtype()))};
-  GruRunOptions options;
+  GruRunOptions options{.whole_sequence = true};
   options.path = path;
   fuzz_require(model.forward_codes(x.data(), out[0].data(), kSteps, state, workspace, options).ok());
   for (int64_t i = 0; i < kSteps * kBatch * model.output_size(); ++i) {

@@ -226,6 +226,7 @@ inline Result<RunOutput> execute(const GruModel& model, const RandomRun& run, Cp
   options.path = path;
   options.lengths = run.lengths;
   options.zoneout_mask = run.mask;
+  options.whole_sequence = true;
   int64_t first = 0;
   for (const int64_t steps : chunked ? run.chunks : std::vector<int64_t>{run.steps}) {
     ISOBIT_RETURN_IF_ERROR(model.forward_codes(run.x.data() + first * x_row, out.y.data() + first * y_row, steps,

@@ -13,6 +13,7 @@
 #include "io/container.h"
 #include "isobit/arrays.h"
 #include "isobit/gru.h"
+#include "isobit/nearest.h"
 
 namespace isobit {
 namespace {
@@ -153,8 +154,8 @@ class LayerReader {
     const GruLayout shown = r.rows > r.columns ? GruLayout::kRows : GruLayout::kColumns;
     if (shown == report.layout || w->rows == w->columns) return {};
     report.layout = shown;
-    note("layout " + std::string(to_string(shown)) + ", as the shapes of " + in_quotes(W.name) + " " +
-         shape_text(W.shape) + " and " + in_quotes(R.name) + " " + shape_text(R.shape) + " say");
+    report.layout_note = "layout " + std::string(to_string(shown)) + ", as the shapes of " + in_quotes(W.name) + " " +
+                         shape_text(W.shape) + " and " + in_quotes(R.name) + " " + shape_text(R.shape) + " say";
     return {};
   }
 
@@ -418,9 +419,11 @@ Result<std::string> choose_prefix(const ArrayReader& file, const Networks& netwo
     (check_is_gru(prefix, network, file).ok() ? grus : others).push_back(prefix);
   if (!wanted.empty() || options.unprefixed) {
     if (find_named(networks, wanted) != nullptr) return wanted;
+    const std::vector<std::string_view> known(grus.begin(), grus.end());
     return Status(StatusCode::kInvalidArgument,
                   file.name() + ": no GRU " + in_quotes(wanted) +
-                      (grus.empty() ? "; the file holds none" : "; the prefix must be one of " + quoted_list(grus)));
+                      (grus.empty() ? "; the file holds none" : "; the prefix must be one of " + quoted_list(grus)) +
+                      nearest_hint(wanted, known));
   }
   if (grus.size() == 1) return grus[0];
   if (grus.size() > 1) {

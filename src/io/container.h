@@ -7,10 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <new>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -103,6 +105,11 @@ Result<SharedContainer> open_gguf(const SharedContent& content);
 /// The safetensors files beside it that a safetensors index names.
 Result<SharedContainer> open_shards(const SharedContent& content);
 
+/// Whether a name is that of a safetensors index.
+inline bool is_index_name(const std::string& path) { return path.ends_with(".safetensors.index.json"); }
+/// Names of the safetensors files beside the index `path` that its text lists, and the tensors of each.
+Result<std::map<std::string, std::set<std::string>>> list_shards(std::string_view text, const std::string& path);
+
 /// Every array of a file; the first that is refused refuses it.
 Result<ArrayFile> read_all(const Container& container);
 
@@ -133,6 +140,9 @@ Result<FileKind> kind_of(const SharedContent& content);
 Result<std::vector<std::string>> names_in_archive(const SharedContent& content);
 /// Refuses a file of a kind that is not read, and says what to do.
 Status refuse_kind(FileKind kind, const FileContent& content);
+
+/// What a symbolic link at `path` points to, even where that does not exist yet; `path` itself where it is no link.
+std::filesystem::path follow_links(const std::filesystem::path& path);
 
 /// Runs `body`; an exception of the standard library becomes a Status, because nothing throws across the API.
 template <typename Body>

@@ -93,7 +93,7 @@ class TemporaryFile {
 };
 
 Status write_atomically(const std::string& path, const void* data, size_t size_bytes) {
-  std::filesystem::path target = path;
+  const std::filesystem::path target = follow_links(path);  // replace what a symbolic link points to, not the link
   struct stat old = {};
   const bool exists = ::stat(path.c_str(), &old) == 0;
   if (exists && S_ISDIR(old.st_mode)) return io_error(path, "cannot write", EISDIR);
@@ -103,7 +103,6 @@ Status write_atomically(const std::string& path, const void* data, size_t size_b
     ISOBIT_RETURN_IF_ERROR(write_all(device.get(), data, size_bytes, path));
     return device.close() == 0 ? Status() : io_error(path, "cannot close", errno);
   }
-  if (exists) target = std::filesystem::canonical(target);  // replace what a symbolic link points to, not the link
 
   TemporaryFile temporary(target);
   if (temporary.error() != 0) return io_error(path, "cannot create a file in its folder", temporary.error());
@@ -210,6 +209,18 @@ Result<std::string> FileContent::beginning(uint64_t limit) const {
   std::string text(std::min(limit, size_bytes_), '\0');
   ISOBIT_RETURN_IF_ERROR(read(0, text.data(), text.size()));
   return text;
+}
+
+std::filesystem::path follow_links(const std::filesystem::path& path) {
+  constexpr int kMaxLinks = 40;  // as Linux: then it is a loop, and opening it says so
+  std::filesystem::path at = path;
+  std::error_code error;
+  for (int i = 0; i < kMaxLinks && std::filesystem::is_symlink(at, error); ++i) {
+    const std::filesystem::path target = std::filesystem::read_symlink(at, error);
+    if (error) break;
+    at = at.parent_path() / target;  // an absolute target replaces it
+  }
+  return at;
 }
 
 Status write_file_atomically(const std::string& path, const void* data, size_t size_bytes) {

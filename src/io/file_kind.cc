@@ -98,7 +98,7 @@ FileKind kind_of_archive(const std::vector<std::string>& names) {
 }
 
 Result<FileKind> kind_of(const SharedContent& content) {
-  if (content->name().ends_with(".safetensors.index.json") && content->size_bytes() > 0)
+  if (is_index_name(content->name()) && content->size_bytes() > 0)
     return FileKind::kSafetensorsIndex;
   ISOBIT_ASSIGN_OR_RETURN(const std::string beginning, content->beginning(kBeginningBytes));
   // Which zip archive it is, open_npz says: an empty one is an npz of no arrays.

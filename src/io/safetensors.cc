@@ -267,19 +267,7 @@ class ShardsContainer : public Container {
   explicit ShardsContainer(std::string path) : path_(std::move(path)) {}
 
   Status read_directory(std::string_view text) {
-    const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-    const auto map = json.is_object() ? json.find("weight_map") : json.end();
-    if (!json.is_object() || map == json.end() || !map->is_object() || map->empty())
-      return invalid(path_, "no object 'weight_map' that names tensors and their files");
-    std::map<std::string, std::set<std::string>> shards;
-    for (const auto& [tensor, file] : map->items()) {
-      // A name with a folder in it could be any file of this machine.
-      if (!file.is_string() || file.get_ref<const std::string&>().find('/') != std::string::npos)
-        return invalid(path_, "tensor " + in_quotes(tensor) + " is in the file " +
-                                  in_quotes(file.is_structured() ? file.type_name() : file.dump()) +  // dump() recurses
-                                  ", must be the name of a file in the same folder");
-      shards[file.get<std::string>()].insert(tensor);
-    }
+    ISOBIT_ASSIGN_OR_RETURN(const auto shards, list_shards(text, path_));
     for (const auto& [shard, tensors] : shards) ISOBIT_RETURN_IF_ERROR(add_shard(shard, tensors));
     return finish(path_);
   }
@@ -376,6 +364,23 @@ Result<std::vector<std::byte>> encode(const ArrayFile& file, const std::string& 
 }  // namespace
 
 Result<SharedContainer> open_safetensors(const SharedContent& content) { return open(content); }
+
+Result<std::map<std::string, std::set<std::string>>> list_shards(std::string_view text, const std::string& path) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto map = json.is_object() ? json.find("weight_map") : json.end();
+  if (!json.is_object() || map == json.end() || !map->is_object() || map->empty())
+    return invalid(path, "no object 'weight_map' that names tensors and their files");
+  std::map<std::string, std::set<std::string>> shards;
+  for (const auto& [tensor, file] : map->items()) {
+    // A name with a folder in it could be any file of this machine.
+    if (!file.is_string() || file.get_ref<const std::string&>().find('/') != std::string::npos)
+      return invalid(path, "tensor " + in_quotes(tensor) + " is in the file " +
+                               in_quotes(file.is_structured() ? file.type_name() : file.dump()) +  // dump() recurses
+                               ", must be the name of a file in the same folder");
+    shards[file.get<std::string>()].insert(tensor);
+  }
+  return shards;
+}
 
 Result<SharedContainer> open_shards(const SharedContent& content) {
   ISOBIT_ASSIGN_OR_RETURN(const std::string text, content->beginning(content->size_bytes()));

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -143,7 +145,34 @@ void describe_tables(const GruLayerParameters& layer, Value& json, std::string& 
   json.set("tables", std::move(tables));
 }
 
-void describe_layer(const GruModel& model, int64_t index, Value& layers, std::string& text) {
+/// Bits of the limit that a bound leaves unused.
+double spare_bits(const OverflowBound& row) {
+  return row.bits - 1 - std::log2(std::max(1.0, std::strtod(row.bound.c_str(), nullptr)));
+}
+
+void describe_proof(const std::vector<OverflowBound>& rows, bool full, Value& json, std::string& text) {
+  Value proof = Value::array();
+  for (const OverflowBound& bound : rows) {
+    Value entry = Value::object();
+    entry.set("intermediate", bound.intermediate).set("bound", bound.bound).set("bits", bound.bits);
+    proof.add(std::move(entry));
+  }
+  json.set("overflow_proof", std::move(proof));
+  if (!full) {
+    const auto nearest = std::min_element(rows.begin(), rows.end(), [](const OverflowBound& a, const OverflowBound& b) {
+      return spare_bits(a) < spare_bits(b);
+    });
+    if (nearest == rows.end()) return;
+    text += format("  overflow proof of %zu intermediates; nearest to its limit: %s, at most %s in %d bits\n",
+                   rows.size(), nearest->intermediate.c_str(), nearest->bound.c_str(), nearest->bits);
+    return;
+  }
+  text += "  overflow proof\n";
+  for (const OverflowBound& bound : rows)
+    text += format("    %-28s at most %20s in %d bits\n", bound.intermediate.c_str(), bound.bound.c_str(), bound.bits);
+}
+
+void describe_layer(const GruModel& model, int64_t index, bool full, Value& layers, std::string& text) {
   const GruModelParameters& parameters = model.parameters();
   const GruLayerParameters& layer = parameters.layers[static_cast<size_t>(index)];
   Value json = Value::object();
@@ -155,23 +184,15 @@ void describe_layer(const GruModel& model, int64_t index, Value& layers, std::st
   describe_grids(layer, json, text);
 
   Value rescales = Value::object();
-  text += "  rescales, multiplier * x / 2^shift\n";
+  if (full) text += "  rescales, multiplier * x / 2^shift\n";
   for (const auto& [name, values] : rescales_of(layer)) {
     rescales.set(std::string(name), rescales_json(values));
-    text += rescales_text(name, values);
+    if (full) text += rescales_text(name, values);
   }
   json.set("rescales", std::move(rescales));
   describe_tables(layer, json, text);
 
-  Value proof = Value::array();
-  text += "  overflow proof\n";
-  for (const OverflowBound& bound : model.overflow_proof(index)) {
-    Value entry = Value::object();
-    entry.set("intermediate", bound.intermediate).set("bound", bound.bound).set("bits", bound.bits);
-    proof.add(std::move(entry));
-    text += format("    %-28s at most %20s in %d bits\n", bound.intermediate.c_str(), bound.bound.c_str(), bound.bits);
-  }
-  json.set("overflow_proof", std::move(proof));
+  describe_proof(model.overflow_proof(index), full, json, text);
   layers.add(std::move(json));
 }
 
@@ -208,19 +229,27 @@ Result<Outcome> inspect_integer(const InspectOptions& options, const ArrayReader
       out.text += " " + std::string(to_string(path));
     }
     out.text += "\n";
-    gru.set("kernels", std::move(kernels));
+    Value notes = Value::object();
+    for (const auto& [key, text] : parameters.notes) {
+      notes.set(key, text);
+      out.text += "note " + key + ": " + text + "\n";
+    }
+    gru.set("kernels", std::move(kernels)).set("notes", std::move(notes));
+    ISOBIT_RETURN_IF_ERROR(describe_sizes(model, gru, out.text));
     Value layers = Value::array();
     for (size_t i = 0; i < parameters.layers.size(); ++i) {
-      describe_layer(model, static_cast<int64_t>(i), layers, out.text);
+      describe_layer(model, static_cast<int64_t>(i), options.full, layers, out.text);
     }
     gru.set("layers", std::move(layers));
     grus.add(std::move(gru));
   }
   out.json.set("grus", std::move(grus));
+  if (!options.full) out.text += "\n--full shows rescales and the whole overflow proof\n";
   return out;
 }
 
-void describe_float(const FloatModel& model, Value& grus, std::string& text) {
+void describe_float(const FloatModel& model, const std::string& file, Value& grus, std::string& text,
+                    std::vector<std::string>& warnings) {
   const GruWeights& weights = model.weights;
   Value gru = Value::object();
   gru.set("name", weights.name).set("directions", weights.directions);
@@ -231,6 +260,7 @@ void describe_float(const FloatModel& model, Value& grus, std::string& text) {
   text += "\n" + gru_text(weights.name, weights.layer_count(), weights.directions, weights.input_size(),
                           weights.output_size());
   text += "\n" + assumptions_text(model) + "source " + weights.source_hash + "\n";
+  warn_of_doubts(model, file, warnings);
   Value layers = Value::array();
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const GruLayerWeights& layer = weights.layers[i];
@@ -257,7 +287,7 @@ Result<Outcome> inspect_float(const InspectOptions& options, const ArrayReader& 
   int64_t count = 0;
   if (!options.source.layer.empty()) {
     ISOBIT_ASSIGN_OR_RETURN(const FloatModel model, load_float_model(file, options.source));
-    describe_float(model, grus, grus_text);
+    describe_float(model, options.file, grus, grus_text, out.warnings);
     count = 1;
   } else {
     ISOBIT_ASSIGN_OR_RETURN(const auto candidates, find_grus(file));
@@ -268,7 +298,7 @@ Result<Outcome> inspect_float(const InspectOptions& options, const ArrayReader& 
         const Result<FloatModel> model = load_float_model(file, options.source, candidate.prefix);
         if (!model.ok() && alone) return model.status();
         if (model.ok()) {
-          describe_float(*model, grus, grus_text);
+          describe_float(*model, options.file, grus, grus_text, out.warnings);
           ++count;
           continue;
         }
@@ -337,10 +367,17 @@ Result<ArrayFile> read_arrays(const ArrayReader& file) {
   return out;
 }
 
-bool has_checkpoint(const ArrayReader& file) {
+bool may_hold_checkpoint(const ArrayReader& file) {
   return std::any_of(file.entries().begin(), file.entries().end(), [](const ArrayEntry& entry) {
     return entry.name.ends_with(".qweight") || entry.name.ends_with(".qzeros");
   });
+}
+
+/// Or may, where find_grus() refuses the file.
+bool holds_gru(const ArrayReader& file) {
+  const auto candidates = find_grus(file);
+  return !candidates.ok() || std::any_of(candidates->begin(), candidates->end(),
+                                         [](const GruCandidate& candidate) { return candidate.is_gru; });
 }
 
 Result<Outcome> inspect_arrays(const InspectOptions& options, const ArrayReader& file) {
@@ -350,18 +387,26 @@ Result<Outcome> inspect_arrays(const InspectOptions& options, const ArrayReader&
                                                     ": is neither a GGUF file nor low-bit weights; --tensor " +
                                                     options.tensor + " is for those only");
   }
-  if (has_checkpoint(file)) {
+  if (may_hold_checkpoint(file)) {
     ISOBIT_ASSIGN_OR_RETURN(const ArrayFile arrays, read_arrays(file));
-    return inspect_checkpoint(options, arrays);
+    if (!list_checkpoint_matrices(arrays.arrays).empty()) return inspect_checkpoint(options, arrays);
   }
   if (is_fp16_table(file)) return inspect_table(file);
-  return is_integer_model(file) ? inspect_integer(options, file) : inspect_float(options, file);
+  if (is_integer_model(file)) return inspect_integer(options, file);
+  if (options.source.layer.empty() && !holds_gru(file)) {
+    const std::vector<ForeignFormat> foreign = find_foreign_formats(list_tensors(file));
+    ISOBIT_ASSIGN_OR_RETURN(const std::optional<std::string> said, find_foreign_description(options.file));
+    if (!foreign.empty() || said) return inspect_foreign(options, file, foreign, said.value_or(""));
+  }
+  return inspect_float(options, file);
 }
 
 }  // namespace
 
 Result<Outcome> inspect(const InspectOptions& options) {
-  if (!options.output.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
+  FileClaims files;
+  if (!options.output.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", OutputKind::kTensor, files));
+  ISOBIT_RETURN_IF_ERROR(claim_checkpoint(options.file, "FILE", files));
   ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::open(options.file));
   if (file.gguf() != nullptr) {
     const FloatModelOptions& source = options.source;

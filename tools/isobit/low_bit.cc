@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "low_bit.h"
 
+#include <filesystem>
+
 #include "text.h"
 
 namespace isobit::tool {
@@ -32,20 +34,45 @@ Value shape_json(std::span<const int64_t> shape) {
   return json;
 }
 
+Status claim_checkpoint(const std::string& path, const std::string& option, FileClaims& files) {
+  ISOBIT_RETURN_IF_ERROR(files.reads(path, option));
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  for (const std::string_view name : kCheckpointDescriptionFiles)
+    ISOBIT_RETURN_IF_ERROR(files.reads((folder / name).string(), "beside " + option));
+  return {};
+}
+
+namespace {
+constexpr const char* kOptionsSay = "--checkpoint-format, --bits and --group say";
+}  // namespace
+
 std::string checkpoint_text(const CheckpointDescription& description) {
   const CheckpointOptions& options = description.options;
-  return format("%s%s, %d bits, group %s, as %s", std::string(to_string(options.format)).c_str(),
-                description.format_assumed ? " (assumed)" : "", options.bits,
-                options.group == -1 ? "K" : std::to_string(options.group).c_str(), description.source.c_str()) +
-         (description.source.starts_with("--") ? "" : " says");
+  const std::string group = options.group == -1 ? "K" : std::to_string(options.group);
+  std::string text = format("%s%s, %d bits, group %s, as ", std::string(to_string(options.format)).c_str(),
+                            description.format_assumed ? " (assumed)" : "", options.bits, group.c_str());
+  if (description.source.empty()) return text + kOptionsSay;
+  if (description.overruled.empty()) return text + description.source + " says";
+  text += "options say";
+  text += "; " + description.source + " says otherwise: ";
+  for (size_t i = 0; i < description.overruled.size(); ++i) text += (i > 0 ? ", " : "") + description.overruled[i];
+  return text;
 }
 
 Value checkpoint_json(const CheckpointDescription& description) {
   const CheckpointOptions& options = description.options;
-  Value json = Value::object();
+  Value json = Value::object(), overruled = Value::array();
+  for (const std::string& what : description.overruled) overruled.add(what);
   json.set("format", to_string(options.format)).set("format_assumed", description.format_assumed);
-  json.set("bits", options.bits).set("group", options.group).set("source", description.source);
+  json.set("bits", options.bits).set("group", options.group);
+  json.set("source", description.source.empty() ? kOptionsSay : description.source);
+  json.set("overruled", std::move(overruled));
   return json;
+}
+
+std::string foreign_text(const ForeignFormat& format) {
+  return "weights quantised by " + format.name + " (" + std::to_string(format.matrices) +
+         (format.matrices == 1 ? " matrix; " : " matrices; ") + format.sign + ")";
 }
 
 Result<Array> dense_weights(const LowBitMatrix& matrix, std::span<const int32_t> permutation) {

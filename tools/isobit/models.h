@@ -33,9 +33,10 @@ Result<FloatModel> load_float_model(const std::string& path, const FloatModelOpt
 /// The same of the GRU with this prefix, which may be empty.
 Result<FloatModel> load_float_model(const ArrayReader& file, const FloatModelOptions& options,
                                     const std::string& prefix);
-/// A line for each of gate order, layout, reset variant and activations, given or assumed; what was recognised; a
-/// warning that names the arrays under the prefix that are not used.
+/// A line for each of gate order, layout, reset variant and activations, given or assumed; and what was recognised.
 std::string assumptions_text(const FloatModel& model);
+/// Where another reading may be meant: arrays under the prefix that are not used, a layout that the names do not have.
+void warn_of_doubts(const FloatModel& model, const std::string& file, std::vector<std::string>& warnings);
 void set_assumptions(const FloatModel& model, Value& json);
 
 /// One integer GRU; a float model is refused with the verb that makes an integer one.
@@ -47,6 +48,14 @@ std::string layer_label(int64_t index, int32_t directions);
 
 /// "GRU "enc", 2 layers, bidirectional, 256 -> 512".
 std::string gru_text(const std::string& name, int64_t layers, int32_t directions, int64_t input, int64_t output);
+
+/// Bytes of the saved model and of a workspace: a line of text, and "sizes".
+Status describe_sizes(const GruModel& model, Value& json, std::string& text);
+
+/// How many of `count` values of `input` the grid does not reach: "clipped", "clipped_percent", a line of text, and
+/// above 1 % a warning that says what is `likely`.
+void describe_clipping(int64_t clipped, int64_t count, const Grid& grid, const std::string& input, const char* likely,
+                       Outcome& out);
 
 Value grid_json(const Grid& grid);
 /// "8 bits signed, scale 2^-7, zero point 0".

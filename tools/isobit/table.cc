@@ -16,6 +16,7 @@
 #include "isobit/fp16_export.h"
 #include "isobit/fp16_function.h"
 #include "isobit/fp16_table.h"
+#include "isobit/nearest.h"
 #include "isobit/parallel.h"
 #include "models.h"
 #include "plot.h"
@@ -64,7 +65,7 @@ Result<Fp16FitOptions> fit_options(const TableFitOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(fit.half_values, parse_value_type(options.values));
   ISOBIT_ASSIGN_OR_RETURN(fit.steps, parse_steps(options.steps));
   if (options.goal != "max_ulp" && options.goal != "mean_relative")
-    return invalid("--goal " + options.goal + ": expected max_ulp or mean_relative");
+    return invalid("--goal " + options.goal + ": " + expected_one_of(options.goal, {"max_ulp", "mean_relative"}));
   fit.goal = options.goal == "max_ulp" ? Fp16Goal::kMaxUlp : Fp16Goal::kMeanRelative;
   fit.beta = options.beta;
   if (!options.range.empty()) {
@@ -165,6 +166,13 @@ double promised_ulp(std::string_view function, Fp16Model model, bool half_values
   return promised ? 1.0 : std::numeric_limits<double>::infinity();
 }
 
+/// What `table` names is read, unless it is built in.
+Status claim_table(const std::string& table, const std::string& option, FileClaims& files) {
+  const auto functions = fp16_functions();
+  const bool built_in = std::find(functions.begin(), functions.end(), table) != functions.end();
+  return built_in ? Status() : files.reads(table, option);
+}
+
 /// The directory is there afterwards.
 Status make_directory(const std::string& path, const char* option) {
   std::error_code error;
@@ -176,7 +184,9 @@ Status make_directory(const std::string& path, const char* option) {
 }  // namespace
 
 Result<Outcome> table_fit(const TableFitOptions& options) {
-  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
+  FileClaims files;
+  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", OutputKind::kSafetensors, files));
+  ISOBIT_RETURN_IF_ERROR(claim_table(options.function, "FUNCTION", files));
   ISOBIT_ASSIGN_OR_RETURN(Fp16FitOptions fit, fit_options(options));
   Progress progress("fitting", options.quiet);
   fit.progress = [](void* context, double fraction) { static_cast<Progress*>(context)->update(fraction); };
@@ -204,7 +214,7 @@ Result<Outcome> table_check(const TableCheckOptions& options) {
   Progress progress("checking", options.quiet);
   Checker checker;
   for (const std::string& file : options.tables) {
-    ISOBIT_ASSIGN_OR_RETURN(const ArrayReader reader, ArrayReader::open(file));
+    ISOBIT_ASSIGN_OR_RETURN(const ArrayReader reader, open_table_file(file));
     if (!is_fp16_table(reader)) {
       ISOBIT_ASSIGN_OR_RETURN(const auto models, GruModel::load_all(reader));
       for (const GruModel& model : models) ISOBIT_RETURN_IF_ERROR(checker.check(file, model));
@@ -238,18 +248,21 @@ Result<Outcome> table_check(const TableCheckOptions& options) {
 }
 
 Result<Outcome> table_show(const TableShowOptions& options) {
-  if (!options.svg.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.svg, "--svg"));
+  FileClaims files;
+  if (!options.svg.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.svg, "--svg", OutputKind::kSvg, files));
+  ISOBIT_RETURN_IF_ERROR(claim_table(options.table, "TABLE", files));
+  if (!options.exact.empty()) ISOBIT_RETURN_IF_ERROR(files.reads(options.exact, "--exact"));
   Outcome out;
   std::string svg;
   const auto functions = fp16_functions();
-  bool fp16 = std::find(functions.begin(), functions.end(), options.table) != functions.end();
-  if (!fp16) {
-    ISOBIT_ASSIGN_OR_RETURN(const ArrayReader reader, ArrayReader::open(options.table));
-    fp16 = is_fp16_table(reader);
+  std::optional<ArrayReader> file;  // none: a function
+  if (std::find(functions.begin(), functions.end(), options.table) == functions.end()) {
+    ISOBIT_ASSIGN_OR_RETURN(file, open_table_file(options.table));
   }
-  if (fp16) {
+  if (!file || is_fp16_table(*file)) {
     if (!options.gate.empty()) return invalid("--gate " + options.gate + ": " + options.table + " is no integer model");
-    ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, find_fp16_table(options.table, options.source));
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table,
+                            file ? load_fp16_table(*file) : find_fp16_table(options.table, options.source));
     ISOBIT_ASSIGN_OR_RETURN(const auto exact, exact_results(table, options.exact));
     ISOBIT_ASSIGN_OR_RETURN(const std::string plot, text_plot(table, exact));
     out.text = fp16_table_text(table) + "\n" + certificate_head() + "\n" + certificate_row(table.function, table) +
@@ -259,14 +272,15 @@ Result<Outcome> table_show(const TableShowOptions& options) {
       ISOBIT_ASSIGN_OR_RETURN(svg, svg_of_table(table, exact));
     }
   } else {
-    ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(options.table, options.layer));
-    std::string names;
+    ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(*file, options.layer));
+    std::vector<std::string_view> names;
     const ActivationTable* table = nullptr;
-    for (const GateTable& gate : gate_tables(model)) {
-      names += (names.empty() ? "" : ", ") + gate.name;
+    const std::vector<GateTable> gates = gate_tables(model);
+    for (const GateTable& gate : gates) {
+      names.push_back(gate.name);
       if (gate.name == options.gate) table = gate.table;
     }
-    if (table == nullptr) return invalid("--gate " + options.gate + ": expected one of " + names);
+    if (table == nullptr) return invalid("--gate " + options.gate + ": " + expected_one_of(options.gate, names));
     ISOBIT_ASSIGN_OR_RETURN(const auto exact, exact_codes(table->function, table->input, table->output));
     ISOBIT_ASSIGN_OR_RETURN(const IntegerErrors errors, integer_errors(*table));
     ISOBIT_ASSIGN_OR_RETURN(const std::string plot, text_plot(*table, exact));
@@ -317,7 +331,9 @@ Result<Outcome> table_compare(const TableCompareOptions& options) {
 
 Result<Outcome> table_export(const TableExportOptions& options) {
   if (options.c.empty() && options.hex.empty()) return invalid("nothing to write; expected --c DIR or --hex FILE");
-  if (!options.hex.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.hex, "--hex"));
+  FileClaims claims;
+  if (!options.hex.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.hex, "--hex", OutputKind::kHex, claims));
+  ISOBIT_RETURN_IF_ERROR(claim_table(options.table, "TABLE", claims));
   ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, find_fp16_table(options.table, options.source));
   Outcome out;
   Value files = Value::array();
@@ -327,7 +343,10 @@ Result<Outcome> table_export(const TableExportOptions& options) {
     const std::string name = options.name.empty() ? "isobit_" + table.function : options.name;
     const auto sources = export_fp16_c(table, name);
     if (!sources.ok()) return Status(sources.status().code(), "--name " + name + ": " + sources.status().message());
-    for (const ExportedFile& file : *sources) texts.emplace_back(options.c + "/" + file.name, file.text);
+    for (const ExportedFile& file : *sources) {
+      texts.emplace_back(options.c + "/" + file.name, file.text);
+      ISOBIT_RETURN_IF_ERROR(claims.writes(texts.back().first, "--c"));
+    }
   }
   if (!options.hex.empty()) {
     ISOBIT_ASSIGN_OR_RETURN(std::string hex, export_fp16_hex(table));
@@ -345,8 +364,10 @@ Result<Outcome> table_export(const TableExportOptions& options) {
 
 Result<Outcome> table_run(const TableRunOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
-  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o"));
-  if (!options.output.ends_with(".npy")) return invalid("-o " + options.output + ": the name must end in .npy");
+  FileClaims files;
+  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", OutputKind::kArray, files));
+  ISOBIT_RETURN_IF_ERROR(files.reads(options.input, "INPUT"));
+  if (options.table != "softmax") ISOBIT_RETURN_IF_ERROR(claim_table(options.table, "TABLE", files));
   ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_arrays(options.input));
   if (file.arrays.size() != 1)
     return invalid(options.input + ": holds " + std::to_string(file.arrays.size()) + " arrays; expected one");

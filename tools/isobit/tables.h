@@ -22,6 +22,8 @@ double value_of_f16(uint16_t code);
 /// "f32" or "f16"; whether values are float16 numbers.
 Result<bool> parse_value_type(const std::string& text);
 
+/// A file whose name may have been meant for a function's.
+Result<ArrayReader> open_table_file(const std::string& path);
 /// Whether a file holds a saved FP16 table.
 bool is_fp16_table(const ArrayReader& file);
 /// A built-in table when `table` names a function, else a saved one.

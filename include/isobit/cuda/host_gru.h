@@ -20,6 +20,7 @@ struct HostGruOptions {
   std::span<const int64_t> lengths{};       // [N], 0..T
   std::span<const uint8_t> zoneout_mask{};  // [T, N, directions * H]; models of one layer
   bool batch_first = false;
+  bool whole_sequence = false;
 };
 
 /// GruModel::forward and forward_codes with the arithmetic on a device: the same arguments, the same bytes. Keeps

@@ -196,8 +196,8 @@ pub struct isobit_gru_run_options {
     pub zoneout_count: i64,
     /// 1: x is `[N, T, C]` and y `[N, T, D * H]`
     pub batch_first: i32,
-    /// Zero
-    pub reserved: i32,
+    /// 1: x holds whole sequences, not pieces; bidirectional models are refused without it
+    pub whole_sequence: i32,
     /// NULL: the caller's thread
     pub pool: *mut isobit_pool,
 }

@@ -144,7 +144,7 @@ fn structures_lie_in_memory_as_in_c() {
         zoneout_mask: *const u8,
         zoneout_count: i64,
         batch_first: i32,
-        reserved: i32,
+        whole_sequence: i32,
         pool: *mut isobit_pool,
     });
     structure!(

@@ -80,6 +80,8 @@ pub struct GruRun<'a> {
     pub zoneout_mask: Option<&'a [u8]>,
     /// x is `[N, T, C]` and y `[N, T, D * H]`.
     pub batch_first: bool,
+    /// x holds whole sequences, not pieces of them. Bidirectional models are refused without it.
+    pub whole_sequence: bool,
     /// None: the caller's thread.
     pub pool: Option<&'a Pool>,
 }
@@ -99,6 +101,7 @@ impl GruRun<'_> {
             c.zoneout_count = count(mask);
         }
         c.batch_first = self.batch_first as i32;
+        c.whole_sequence = self.whole_sequence as i32;
         c.pool = pool::raw(self.pool);
         Ok(c)
     }
