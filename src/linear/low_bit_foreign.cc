@@ -198,6 +198,7 @@ std::optional<std::string> foreign_model(const Json& json) {
 
 std::vector<ListedTensor> list_tensors(const std::map<std::string, Array>& arrays) {
   std::vector<ListedTensor> tensors;
+  tensors.reserve(arrays.size());
   for (const auto& [name, array] : arrays) tensors.push_back({name, std::string(to_string(array.dtype)), array.shape});
   return tensors;
 }

@@ -212,9 +212,8 @@ class Packer {
 
   Status describe_checkpoint(const CheckpointOverrides& overrides) {
     auto found = find_checkpoint_description(options_.model, file_.metadata, overrides);
-    if (!found.ok() && found.status().code() == StatusCode::kUnsupported && !overrides.format)
-      return {StatusCode::kUnsupported,
-              found.status().message() + "; --checkpoint-format gptq, gptq_v2 or awq overrules what a file says"};
+    if (!found.ok() && !overrides.format)
+      return {found.status().code(), checkpoint_refusal(found.status(), options_.model, file_.metadata)};
     ISOBIT_ASSIGN_OR_RETURN(checkpoint_, std::move(found));
     return {};
   }
