@@ -318,8 +318,8 @@ class Packer {
   /// Matrices of floats without an element, and types that are listed but not read.
   [[nodiscard]] std::string refusal_of(const Item& item) const {
     if (!item.foreign.empty())
-      return array_label(options_.model, item.name) + " belongs to weights quantised by " + item.foreign +
-             ", which are not imported; --exclude '" + escaped(item.name) + "' keeps it as it is";
+      return "belongs to weights quantised by " + item.foreign + "; --exclude '" + escaped(item.name) +
+             "' keeps it as it is";
     if (is_empty(item))
       return array_label(options_.model, item.name) + " has the shape " + shape_text(item.shape) +
              ", must have elements; --exclude '" + escaped(item.name) + "' keeps it as it is";
