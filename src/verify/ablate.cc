@@ -30,8 +30,10 @@ constexpr GruTensorSet kTriedSets[] = {
     kLinearSet | kGateInSet, set_of(kX) | kLinearSet | kGateInSet,
     set_of(kH) | kLinearSet | kGateInSet | kGateOutSet};
 
-// The dearest first: bytes, then slower products, then the rest.
-constexpr GruTensorSet kTakenBack[] = {kWeightSet, set_of(kX), set_of(kH), kBiasSet, kLinearSet, kGateInSet, kGateOutSet};
+// The dearest first: bytes, then slower products, then the rest, whose groups stay whole: what a SPEC names is short, and
+// other data has some room.
+constexpr GruTensorSet kTakenBack[] = {set_of(kW), set_of(kR), set_of(kX),  set_of(kH),
+                                       kBiasSet,   kLinearSet, kGateInSet, kGateOutSet};
 
 struct Cost {
   int64_t matrix_bytes = 0;  // of W and R
@@ -63,7 +65,7 @@ class Ablation {
     for (int32_t t = 0; t < kGruTensorCount; ++t) sets.emplace_back(layers, set_of(t));
     for (const GruTensorSet set : kTriedSets) sets.emplace_back(layers, set);
     for (size_t l = 0; layers > 1 && l < layers; ++l) sets.push_back(only(l, kAllSet));
-    expected_ = sets.size() + 2 * std::size(kTakenBack) + 2 * layers;
+    expected_ = sets.size() + std::size(kTakenBack) + layers;
     for (const LayerSets& set : sets) ISOBIT_RETURN_IF_ERROR(measure(set).status());
 
     double best = out_.sqnr.output_db;
@@ -180,7 +182,10 @@ class Ablation {
   }
 
   Result<GruOutputSqnr> measure_widened(const LayerSets& sets) {
-    ISOBIT_ASSIGN_OR_RETURN(const GruModelParameters wide, widen(validation_.weights(), parameters_, sets, kWide));
+    const auto fit = [this](Activation function, const Grid& input, const Grid& output, const TableOptions& options,
+                            Rounding rounding) { return fitted(function, input, output, options, rounding); };
+    ISOBIT_ASSIGN_OR_RETURN(const GruModelParameters wide,
+                            widen_with(fit, validation_.weights(), parameters_, sets, kWide));
     std::vector<GruModel> models;
     for (size_t l = 0; l < sets.size(); ++l) {
       if (sets[l] == 0 && (l == 0 || (sets[l - 1] & set_of(kH)) == 0)) {
@@ -193,6 +198,17 @@ class Ablation {
     return validation_.measure(models);
   }
 
+  /// fit_table(), each table once: sets share them.
+  Result<ActivationTable> fitted(Activation function, const Grid& input, const Grid& output,
+                                 const TableOptions& options, Rounding rounding) {
+    for (const auto& [with, table] : tables_) {
+      if (table.function == function && table.input == input && table.output == output && with == options) return table;
+    }
+    ISOBIT_ASSIGN_OR_RETURN(ActivationTable table, fit_table(function, input, output, options, rounding));
+    tables_.emplace_back(options, table);
+    return table;
+  }
+
   [[nodiscard]] bool reaches_goal(size_t row) const {
     return row < out_.rows.size() && out_.rows[row].refused.empty() && out_.rows[row].sqnr.output_db >= out_.goal_db;
   }
@@ -200,21 +216,12 @@ class Ablation {
   /// From all tensors at 16 bits back to few.
   Status take_back() {
     LayerSets kept(layer_count(), kAllSet);
-    const auto without = [&](GruTensorSet set) -> Result<bool> {
+    for (const GruTensorSet set : kTakenBack) {
       LayerSets fewer = kept;
       for (GruTensorSet& one : fewer) one &= ~set;
-      if (effective(fewer) == effective(kept)) return true;
+      if (effective(fewer) == effective(kept)) continue;
       ISOBIT_ASSIGN_OR_RETURN(const size_t row, measure(fewer));
-      if (!reaches_goal(row)) return false;
-      kept = fewer;
-      return true;
-    };
-    for (const GruTensorSet set : kTakenBack) {
-      ISOBIT_ASSIGN_OR_RETURN(const bool all_of_it, without(set));
-      for (int32_t t = 0; t < kGruTensorCount; ++t) {
-        if (all_of_it || (set & set_of(t)) == 0 || set == set_of(t)) continue;
-        ISOBIT_RETURN_IF_ERROR(without(set_of(t)).status());
-      }
+      if (reaches_goal(row)) kept = fewer;
     }
     return {};
   }
@@ -266,6 +273,7 @@ class Ablation {
   const GruModelParameters& parameters_;
   const GruAblationOptions& options_;
   std::vector<GruModel> layers_;
+  std::vector<std::pair<TableOptions, ActivationTable>> tables_;
   std::map<LayerSets, size_t> index_;
   std::vector<LayerSets> sets_;  // of each row
   std::vector<Cost> costs_;

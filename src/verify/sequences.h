@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Internal to verify: sequences of a caller, checked and one by one.
+// Internal to verify: sequences of a caller, checked and one by one, and what else its files share.
 #ifndef ISOBIT_VERIFY_SEQUENCES_H_
 #define ISOBIT_VERIFY_SEQUENCES_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "isobit/compare.h"
@@ -39,6 +40,14 @@ Status check_zoneout(float zoneout);
 
 /// One layer of a model, with its directions, as a model of its own.
 Result<GruModel> layer_model(const GruModelParameters& model, int64_t layer);
+
+/// fit_table(), which takes most of the time of widen(), or a memory of it.
+using TableFitter = std::function<Result<ActivationTable>(Activation function, const Grid& input, const Grid& output,
+                                                          const TableOptions& options, Rounding rounding)>;
+/// widen() with such a function.
+Result<GruModelParameters> widen_with(const TableFitter& fit, const GruWeights& weights,
+                                      const GruModelParameters& model, std::span<const GruTensorSet> sets,
+                                      int32_t bits);
 
 /// 10 log10(signal / error), see isobit/compare.h.
 double sqnr_db(double signal, double error);

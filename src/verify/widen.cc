@@ -63,8 +63,8 @@ Status widen_rows(std::span<const float> values, GruTensor tensor, int32_t bits,
   return {};
 }
 
-Status widen_layer(const GruLayerWeights& w, GruTensorSet set, int32_t bits, const std::string& name,
-                   GruLayerParameters& p) {
+Status widen_layer(const TableFitter& fit, const GruLayerWeights& w, GruTensorSet set, int32_t bits,
+                   const std::string& name, GruLayerParameters& p) {
   const auto chosen = [&](int32_t tensor) {
     return contains(set, tensor) && p.grids[static_cast<size_t>(tensor)].bits < bits;
   };
@@ -79,7 +79,7 @@ Status widen_layer(const GruLayerWeights& w, GruTensorSet set, int32_t bits, con
     ActivationTable& table = p.tables[gate];
     const Grid &in = p.grids[kUIn + gate], &out = p.grids[kU + gate];
     if (table.input == in && table.output == out) continue;
-    ISOBIT_ASSIGN_OR_RETURN(table, fit_table(table.function, in, out, table_options(table, in), p.rounding));
+    ISOBIT_ASSIGN_OR_RETURN(table, fit(table.function, in, out, table_options(table, in), p.rounding));
   }
   return derive_rescales(p, name);
 }
@@ -89,6 +89,12 @@ Status widen_layer(const GruLayerWeights& w, GruTensorSet set, int32_t bits, con
 Result<GruModelParameters> widen(const GruWeights& weights, const GruModelParameters& model,
                                  std::span<const GruTensorSet> sets, int32_t bits) {
   const DefaultFloatMode mode;
+  return widen_with(fit_table, weights, model, sets, bits);
+}
+
+Result<GruModelParameters> widen_with(const TableFitter& fit, const GruWeights& weights,
+                                      const GruModelParameters& model, std::span<const GruTensorSet> sets,
+                                      int32_t bits) {
   ISOBIT_RETURN_IF_ERROR(check_weights(weights));
   ISOBIT_RETURN_IF_ERROR(check_same_shape(weights, model));
   const auto refuse = [](const std::string& message) { return Status(StatusCode::kInvalidArgument, message); };
@@ -110,8 +116,9 @@ Result<GruModelParameters> widen(const GruWeights& weights, const GruModelParame
       p.grids[kX] = widened(p.grids[kX], bits);
     }
     if (sets[l] == 0 && p.grids[kX] == model.layers[i].grids[kX]) continue;
-    const std::string name = "layer " + std::to_string(l) + (i % static_cast<size_t>(out.directions) == 1 ? " reverse" : "");
-    ISOBIT_RETURN_IF_ERROR(widen_layer(weights.layers[i], sets[l], bits, name, p));
+    const bool reverse = i % static_cast<size_t>(out.directions) == 1;
+    const std::string name = "layer " + std::to_string(l) + (reverse ? " reverse" : "");
+    ISOBIT_RETURN_IF_ERROR(widen_layer(fit, weights.layers[i], sets[l], bits, name, p));
   }
   return out;
 }
