@@ -49,9 +49,8 @@ Status widen_rows(std::span<const float> values, GruTensor tensor, int32_t bits,
   options.is_signed = p.grids[tensor].is_signed;
   options.symmetric = true;
   const int64_t rows = codes.rows(), columns = codes.columns();
-  ISOBIT_ASSIGN_OR_RETURN(
-      grids, derive_row_grids(values, rows, columns, options, p.grids[tensor].kind,
-                              name + " " + std::string(kGruTensorNames[tensor]), is_weight));
+  ISOBIT_ASSIGN_OR_RETURN(grids, derive_row_grids(values, rows, columns, options, p.grids[tensor].kind,
+                                                  name + " " + std::string(kGruTensorNames[tensor]), is_weight));
   p.grids[tensor].bits = bits;
   codes = CodeMatrix(p.grids[tensor].dtype(), rows, columns);
   for (int64_t row = 0; row < rows; ++row) {

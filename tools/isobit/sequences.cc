@@ -29,14 +29,15 @@ Result<std::vector<int64_t>> lengths_of(const Array& array, const std::string& l
                                         int64_t batch, int64_t steps) {
   const std::vector<int64_t> wanted = {batch};
   if (array.shape != wanted) {
-    return invalid(label + " has the shape " + shape_text(array.shape) + "; " + data.name + " needs [N] = " +
-                   shape_text(wanted));
+    return invalid(label + " has the shape " + shape_text(array.shape) + "; " + data.name +
+                   " needs [N] = " + shape_text(wanted));
   }
   std::vector<int64_t> lengths;
   for (const float value : array.to_float()) {
     if (!(value >= 0) || value > static_cast<float>(steps) || value != std::floor(value)) {
-      return invalid(label + format("[%zu] is %g; expected a whole number from 0 to %lld, the steps of ",
-                                    lengths.size(), static_cast<double>(value), static_cast<long long>(steps)) +
+      return invalid(label +
+                     format("[%zu] is %g; expected a whole number from 0 to %lld, the steps of ", lengths.size(),
+                            static_cast<double>(value), static_cast<long long>(steps)) +
                      data.name);
     }
     lengths.push_back(static_cast<int64_t>(value));
@@ -80,8 +81,7 @@ Status SequenceFiles::for_each(const std::function<Status(const GruSequences&, c
     std::vector<float> h0;
     if (!options_.lengths.empty()) {
       ISOBIT_ASSIGN_OR_RETURN(const Array* array, array_for(lengths_, options_.lengths, "--lengths", data));
-      ISOBIT_ASSIGN_OR_RETURN(lengths,
-                              lengths_of(*array, "--lengths " + options_.lengths, data, out.batch, out.steps));
+      ISOBIT_ASSIGN_OR_RETURN(lengths, lengths_of(*array, "--lengths " + options_.lengths, data, out.batch, out.steps));
       out.lengths = lengths;
     }
     if (!options_.state.empty()) {
