@@ -12,6 +12,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import struct
 import subprocess
 import sys
@@ -158,14 +159,329 @@ class CliTest(ToolTest):
         self.fails(["--threads", "-3", "1024"], "run", self.fixed, self.single, "-o", self.path("y.npy"),
                    "--threads=-3")
 
+    def test_mistyped_words(self):
+        """The wrong word and the nearest right one: verbs, options, values of lists, names."""
+        out = self.path("refused.npy")
+        model = self.path("refused.safetensors")
+        quantize = ["quantize", self.model, "--calibrate", self.data, "-o", model]
+        run = ["run", self.fixed, self.single, "-o", out]
+        for wrong, right, command in [
+                ("quantise", "quantize", ["quantise", self.model, "--calibrate", self.data]),
+                ("quantise", "quantize", ["help", "quantise"]), ("fitt", "fit", ["table", "fitt", "silu"]),
+                ("expotr", "export", ["help", "table", "expotr"]), ("fit", "table fit", ["fit", "silu"]),
+                ("--chunks", "--chunk", ["run", "--chunks", "3"]), ("--chunks", "--chunk", [*run, "--chunks=3"]),
+                ("--bit", "--bits", [*quantize, "--bit", "8"]), ("--gat", "--gate", ["table", "show", "silu", "--gat"]),
+                ("--versoin", "--version", ["--versoin"]), ("sillu", "silu", ["table", "fit", "sillu", "-o", model]),
+                ("sillu", "silu", ["table", "show", "sillu"]), ("sillu", "silu", ["table", "run", "sillu", self.single,
+                                                                                  "-o", out]),
+                ("nearest_evn", "nearest_even", [*quantize, "--rounding", "nearest_evn"]),
+                ("pow3", "pow2", [*quantize, "--scale", "pow3"]), ("onx", "onnx", [*quantize, "--gate-order", "onx"]),
+                ("befor", "before", [*quantize, "--reset", "befor"]), ("min_max", "minmax", [*quantize, "--method",
+                                                                                              "min_max"]),
+                ("percentle", "percentile", [*quantize, "--method", "percentle:99"]),
+                ("segmens:8", "segments", [*quantize, "--table", "segmens:8"]),
+                ("liner", "linear", [*quantize, "--bits", "8,liner=16"]),
+                ("simmetric", "symmetric", [*quantize, "--bits", "8,h=8:simmetric"]),
+                ("avx3", "avx2", [*run, "--kernel", "avx3"]), ("grus", "gru", ["bench", "grus"]),
+                ("steaming", "streaming", ["bench", "gru", "--mode", "steaming"]),
+                ("linaer", "linear", ["verify", "--operation", "linaer"]),
+                ("nli_gpus", "nli_gpu", ["table", "show", "silu", "--model", "nli_gpus"]),
+                ("max_ulps", "max_ulp", ["table", "fit", "silu", "-o", model, "--goal", "max_ulps"]),
+                ("l0.nn", "l0.n", ["table", "show", self.fixed, "--gate", "l0.nn"]),
+                ("encc", "enc", ["quantize", self.two, "--layer", "encc", "--calibrate", self.data, "-o", model]),
+                ("fisch", "fish", ["completion", "fisch"])]:
+            with self.subTest(command=command):
+                message = self.fails([wrong], *command)
+                self.assertRegex(message, "nearest: '?%s" % re.escape(right))
+        self.fails(["no verb frobnicate", "inspect", "quantize"], "frobnicate")
+
+    def test_help(self):
+        """Verbs in groups; each has an example and a document, in lines that are not too long."""
+        text = self.ok("--help")
+        for group in ["GRUs:", "Low-bit weights:", "Activation tables:", "Checks and measurements:"]:
+            self.assertIn(group, text)
+        self.assertEqual(self.ok("help"), text)
+        root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        for verb in self.verbs():
+            text = self.ok(*verb, "--help")
+            self.assertEqual(self.ok("help", *verb), text)
+            self.assertIn("Example:\n  ", text, verb)
+            example = text.split("Example:\n  ")[1].splitlines()[0]
+            if verb != ["completion"]:
+                self.assertTrue(example.startswith("isobit " + " ".join(verb)), example)
+            document = re.search(r"^More: (\S+)", text, re.MULTILINE).group(1)
+            self.assertTrue(os.path.exists(os.path.join(root, document)), document)
+            for option in re.findall(r" (--[a-z][\w-]*)", example):
+                self.assertIn(option, text.split("Example:")[0], verb)
+            for line in text.split("Example:")[0].splitlines():
+                self.assertLessEqual(len(line), 100, verb)
+        self.assertNotIn("\033", text)
+
+    def on_terminal(self, *arguments, env=None):
+        """What a command writes to a terminal on standard error."""
+        first, second = os.openpty()
+        process = subprocess.Popen([ISOBIT, *arguments], stdout=subprocess.DEVNULL, stderr=second,
+                                   env={**os.environ, "TERM": "xterm", **(env or {})})
+        os.close(second)
+        text = b""
+        while True:
+            try:
+                part = os.read(first, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            text += part
+        os.close(first)
+        process.wait()
+        return text.decode()
+
+    def test_colour(self):
+        environment = {"NO_COLOR": ""}
+        self.assertIn("\033[1;31m", self.on_terminal("inspect", self.path("missing"), env=environment))
+        for plain in [{"NO_COLOR": "1"}, {"TERM": "dumb"}]:
+            self.assertNotIn("\033[1", self.on_terminal("inspect", self.path("missing"), env={**environment, **plain}))
+        self.assertNotIn("\033", self.fails(["missing"], "inspect", self.path("missing")))
+
+    def test_completion(self):
+        """Every verb and option of every verb is in each script; bash is asked."""
+        words = {"": [verb[0] for verb in self.verbs()]}
+        for verb in self.verbs():
+            words[" ".join(verb)] = re.findall(r"^  (?:-\w,)?(--[\w-]+)", self.ok(*verb, "--help"), re.MULTILINE)
+        for shell in ["bash", "zsh", "fish"]:
+            script = self.ok("completion", shell)
+            for verb, options in words.items():
+                for option in options:
+                    self.assertIn("-l " + option[2:] if shell == "fish" and option.startswith("--") else option, script)
+            if shutil.which(shell):
+                subprocess.run([shell, "-n"], input=script, text=True, check=True)
+        script = self.ok("completion", "bash")
+        for line, expected in [("isobit q", ["quantize"]), ("isobit table ex", ["export"]),
+                               ("isobit run m.st --save", ["--save-state"]), ("isobit table run --sa", []),
+                               ("isobit compare --f", []), ("isobit table fit silu --go", ["--goal"])]:
+            program = script + """
+COMP_WORDS=(%s)
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_isobit
+printf '%%s\\n' "${COMPREPLY[@]}"
+""" % line
+            found = subprocess.run(["bash", "-c", program], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+            self.assertEqual(found, expected, line)
+
+    def test_endings(self):
+        """No output gets the name of another kind of file."""
+        self.ok("pack", self.at("endings.npz", npz({"w": npy((8, 64), [0.5] * 512)})), "-o", self.path("p.st"))
+        packed, rows = self.path("p.st"), self.at("endings.npy", npy((2, 64), [0.5] * 128))
+        quantize = ["quantize", self.model, "--calibrate", self.data, "-o"]
+        other = ["m.onnx", "m.gguf", "m.npz", "m.npy", "m.json", "m.pt", "m.tflite", "m.svg", "m.H5", "m.wav"]
+        for i, (command, refused, taken) in enumerate([
+                (quantize, other, ["m.safetensors", "m.st", "m", "m.int8", "m.v1.2"]),
+                (["pack", self.path("endings.npz"), "-o"], other, ["m.safetensors", "m.st", "m", "m.q4"]),
+                (["table", "fit", "relu", "--steps", "1,8x4,1", "-o"], other, ["t.safetensors", "t"]),
+                (["run", self.fixed, self.single, "-o"], ["y.safetensors", "y.onnx", "y", "y.1"], ["y.npy", "y.npz"]),
+                (["run", self.fixed, self.single, "-o", self.path("y.npy"), "--save-state"],
+                 ["s.npy", "s.safetensors", "s.json"], ["s.npz", "s"]),
+                (["matmul", packed, rows, "-o"], ["y.npz", "y.txt", "y"], ["y.npy"]),
+                (["inspect", packed, "--tensor", "w", "-o"], ["w.npz", "w.safetensors", "w.gguf"], ["w.npy", "w"]),
+                (["table", "show", "relu", "--svg"], ["s.png", "s.html", "s.picture", "s.npy"], []),
+                (["table", "export", "relu", "--hex"], ["t.npy", "t.c", "t.bin"], ["t.hex", "t.mem", "t"]),
+                (["table", "run", "relu", self.single, "-o"], ["y.npz", "y"], ["y.npy"])]):
+            for name in refused:
+                name = self.path("ending%d_%s" % (i, name))
+                self.fails([name, "the name must end in ."], *command, name)
+                self.assertFalse(os.path.exists(name))
+            for name in taken:
+                name = self.path("ending%d_%s" % (i, name))
+                self.ok(*command, name)
+                self.assertTrue(os.path.exists(name))
+
+    def test_clipped_inputs(self):
+        """Inputs that the input grid does not reach are counted, and warned of above 1 %."""
+        out = self.path("clipped.npy")
+        self.assertLess(self.json("run", self.fixed, self.single, "-o", out)["clipped_percent"], 1)
+        grid = self.json("inspect", self.fixed)["grus"][0]["layers"][0]["grids"]["x"]
+        top = (127 - grid["zero_point"]) * grid["scale"]
+        for values, clipped in [([0.0] * 297 + [1e30] * 3, 3), ([0.0] * 296 + [-1e30] * 4, 4),
+                                ([top + 0.49 * grid["scale"]] * 300, 0), ([top + 0.51 * grid["scale"]] * 300, 300),
+                                ([float("inf")] * 300, 300)]:
+            x = self.at("far.npy", npy((100, 3), values))
+            result = self.call("run", self.fixed, x, "-o", out, "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            report = json.loads(result.stdout)
+            self.assertEqual((report["clipped"], report["clipped_percent"]), (clipped, 100 * clipped / 300))
+            if clipped > 3:
+                for word in ["warning", "far.npy", "%", "clipped", "calibration"]:
+                    self.assertIn(word, result.stderr)
+            else:
+                self.assertEqual(result.stderr, "")
+            self.assertIn("clipped %.3g %%" % (clipped / 3), self.call("run", self.fixed, x, "-o", out).stdout)
+            self.assertEqual(self.call("run", self.fixed, x, "-o", out, "--quiet").stderr, "")
+        # int16 samples and codes without --integer.
+        x = self.at("samples.npy", npy((100, 3), [100 * (i % 300) for i in range(300)], "<i2", "h"))
+        result = self.call("run", self.fixed, x, "-o", out)
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("--integer", result.stderr)
+        # Padding does not count.
+        x = self.at("padded.npy", npy((10, 2, 3), [0.0] * 30 + [1e9] * 30))
+        lengths = self.at("five.npy", npy((2,), [5, 4], "<i8", "q"))
+        self.assertEqual(self.call("run", self.fixed, x, "-o", out, "--lengths", lengths).stderr, "")
+
+    def test_batch_first(self):
+        """[N, T, C] with --batch-first is [T, N, C] without; a hint where it may have been forgotten."""
+        rng = random.Random(8)
+        steps, batch = 5, 40
+        values = [[[rng.uniform(-1, 1) for _ in range(INPUTS)] for _ in range(batch)] for _ in range(steps)]
+        time = self.at("time.npy", npy((steps, batch, INPUTS), [v for t in values for n in t for v in n]))
+        first = self.at("first.npy", npy((batch, steps, INPUTS),
+                                         [v for n in range(batch) for t in range(steps) for v in values[t][n]]))
+        y, z, m, k = [self.path("layout_" + name) for name in ["y.npy", "z.npy", "m.st", "k.st"]]
+
+        def hinted(*command):
+            result = self.call(*command)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(self.call(*command, "--quiet").stderr, "")
+            return "hint" in result.stderr and "--batch-first" in result.stderr
+
+        for model in [self.fixed, self.fixed_deep]:
+            self.assertTrue(hinted("run", model, time, "-o", y))
+            self.ok("run", model, first, "-o", z, "--batch-first")
+            (_, shape, body), (_, other, swapped) = parse_npy(read(y)), parse_npy(read(z))
+            self.assertEqual((shape[0], shape[1], shape[2]), (other[1], other[0], other[2]))
+            row = 4 * shape[2]
+            self.assertEqual([body[(t * batch + n) * row:][:row] for n in range(batch) for t in range(steps)],
+                             [swapped[i * row:][:row] for i in range(batch * steps)])
+        self.assertFalse(hinted("run", self.fixed, self.batch, "-o", y))
+        self.ok("run", self.fixed, self.single, "-o", y, "--batch-first")  # [T, C] is what it is
+        self.assertTrue(hinted("quantize", self.model, "--calibrate", time, "-o", m))
+        self.ok("quantize", self.model, "--calibrate", first, "-o", k, "--batch-first")
+        self.assertEqual(read(m), read(k))
+        bad = [0.5] * (4 * 2 * INPUTS)
+        bad[2 * 2 * INPUTS + 1 * INPUTS + 2] = float("nan")
+        self.fails(["[2, 1, 2]"], "quantize", self.model, "--calibrate", self.at("bad.npy", npy((4, 2, INPUTS), bad)),
+                   "-o", m, "--batch-first")
+        # Masks and lengths go with the layout of the input.
+        mask = [rng.randint(0, 1) for _ in range(steps * batch * HIDDEN)]
+        row = lambda t, n: mask[(t * batch + n) * HIDDEN:][:HIDDEN]
+        mask_first = [v for n in range(batch) for t in range(steps) for v in row(t, n)]
+        self.call("run", self.fixed, time, "-o", y, "--zoneout-mask",
+                  self.at("mask.npy", npy((steps, batch, HIDDEN), mask, "|u1", "B")))
+        self.ok("run", self.fixed, first, "-o", z, "--batch-first", "--zoneout-mask",
+                self.at("mask_first.npy", npy((batch, steps, HIDDEN), mask_first, "|b1", "B")))
+        body, swapped = parse_npy(read(y))[2], parse_npy(read(z))[2]
+        row = 4 * HIDDEN
+        self.assertEqual([body[(t * batch + n) * row:][:row] for n in range(batch) for t in range(steps)],
+                         [swapped[i * row:][:row] for i in range(batch * steps)])
+
+    def test_lengths_masks_and_first_states(self):
+        out, alone = self.path("lengths.npy"), self.path("alone.npy")
+        steps, batch = 11, 4
+        values = struct.unpack("<%df" % (steps * batch * INPUTS), parse_npy(read(self.batch))[2])
+        lengths = [11, 0, 3, 7]
+        file = self.at("lengths_of.npy", npy((batch,), lengths, "<i4", "i"))
+        for model, width in [(self.fixed, HIDDEN), (self.fixed_deep, 2 * HIDDEN)]:
+            for extra in [[], ["--threads", "3"], ["--kernel", "reference"]] + ([["--chunk", "2"]] * (width == HIDDEN)):
+                self.ok("run", model, self.batch, "-o", out, "--lengths", file, *extra)
+                body = parse_npy(read(out))[2]
+                for n, length in enumerate(lengths):
+                    got = b"".join(body[(t * batch + n) * 4 * width:][:4 * width] for t in range(steps))
+                    x = [v for t in range(length) for v in values[(t * batch + n) * INPUTS:][:INPUTS]]
+                    self.ok("run", model, self.at("one.npy", npy((length, INPUTS), x)), "-o", alone)
+                    expected = parse_npy(read(alone))[2]
+                    self.assertEqual(got, expected + b"\0" * (4 * width * (steps - length)), (model, n, extra))
+        # A mask of ones changes nothing, one of zeros keeps the first state, and each takes its own way in pieces.
+        self.ok("run", self.fixed, self.batch, "-o", alone)
+        size = steps * batch * HIDDEN
+        ones = self.at("ones.npy", npy((steps, batch, HIDDEN), [1] * size, "|u1", "B"))
+        self.ok("run", self.fixed, self.batch, "-o", out, "--zoneout-mask", ones)
+        self.assertEqual(read(out), read(alone))
+        zeros = self.at("zeros.npy", npy((steps, batch, HIDDEN), [0] * size, "|b1", "B"))
+        self.ok("run", self.fixed, self.batch, "-o", out, "--zoneout-mask", zeros)
+        self.assertEqual(set(struct.unpack("<%df" % size, parse_npy(read(out))[2])), {0.0})
+        rng = random.Random(9)
+        mask = self.at("some.npy", npy((steps, batch, HIDDEN), [rng.randint(0, 1) for _ in range(size)], "|u1", "B"))
+        self.ok("run", self.fixed, self.batch, "-o", alone, "--zoneout-mask", mask)
+        self.ok("run", self.fixed, self.batch, "-o", out, "--zoneout-mask", mask, "--chunk", "3")
+        self.assertEqual(read(out), read(alone))
+        # Calibration: padding beyond the lengths does not count, and h0 does.
+        model, other = self.path("of_lengths.st"), self.path("without.st")
+        padded = list(values)
+        for n, length in enumerate(lengths):
+            for t in range(length, steps):
+                padded[(t * batch + n) * INPUTS:][:INPUTS] = [1e9] * INPUTS
+                for c in range(INPUTS):
+                    padded[(t * batch + n) * INPUTS + c] = 1e9
+        padded = self.at("padded.npz", npz({"x": npy((steps, batch, INPUTS), padded)}))
+        sequences = {"s%d" % n: npy((length, INPUTS), [v for t in range(length) for v in
+                                                       values[(t * batch + n) * INPUTS:][:INPUTS]])
+                     for n, length in enumerate(lengths)}
+        by_name = self.at("by_name.npz", npz({"x": read(file)}))
+        for given in [file, by_name]:
+            report = self.json("quantize", self.model, "--calibrate", padded, "--lengths", given, "-o", model)
+            self.assertEqual(report["calibration"], {"files": 1, "sequences": 4, "steps": sum(lengths)})
+            self.ok("quantize", self.model, "--calibrate", self.at("cut_sequences.npz", npz(sequences)), "-o", other)
+            self.assertEqual(read(model), read(other))
+        h0 = self.at("h0_of.npy", npy((1, batch, HIDDEN), [3.0] * (batch * HIDDEN)))
+        report = self.json("quantize", self.model, "--calibrate", self.batch, "--h0", h0, "-o", model)
+        observed = {grid["tensor"]: grid.get("observed_max") for grid in report["grids"]}
+        self.assertEqual(observed["h"], 3.0)
+
+        run = ["run", self.fixed, self.batch, "-o", out]
+        quantize = ["quantize", self.model, "-o", model, "--calibrate"]
+        long = self.at("long_lengths.npy", npy((batch,), [12, 0, 3, 7], "<i4", "i"))
+        negative = self.at("negative.npy", npy((batch,), [1, -1, 3, 7], "<i4", "i"))
+        for words, command in [(["--lengths", "12", "sequence 0", "11"], [*run, "--lengths", long]),
+                               (["--lengths", "-1", "sequence 1"], [*run, "--lengths", negative]),
+                               (["--lengths", "[11, 4, 3]", "[4]"], [*run, "--lengths", self.batch]),
+                               (["--lengths", "12"], [*quantize, self.batch, "--lengths", long]),
+                               (["--lengths", "one file"], [*quantize, self.data, "--lengths", file]),
+                               (["--h0", "one file"], [*quantize, self.data, "--h0", h0]),
+                               (["--h0", "[1, 4, 5]", "[4]"], [*quantize, self.batch, "--h0", file]),
+                               (["--lengths", 'no array "x"'], [*quantize, padded, "--lengths", self.at(
+                                   "y.npz", npz({"y": read(file), "z": read(file)}))]),
+                               (["--zoneout-mask", "[11, 4, 5]", "[11, 4, 3]"], [*run, "--zoneout-mask", self.batch]),
+                               (["--zoneout-mask", "value 2"], [*run, "--zoneout-mask", self.at(
+                                   "twos.npy", npy((steps, batch, HIDDEN), [2] * size, "|u1", "B"))]),
+                               (["one layer"], ["run", self.fixed_deep, self.batch, "-o", out, "--zoneout-mask", self.at(
+                                   "wide_mask.npy", npy((steps, batch, 2 * HIDDEN), [1] * (2 * size), "|u1", "B"))]),
+                               (["missing.npy"], [*run, "--lengths", self.path("missing.npy")])]:
+            with self.subTest(command=command):
+                self.fails(words, *command)
+
+    def test_threads_and_bars(self):
+        """One array of many sequences: threads share it, and the bar counts sequences, not files."""
+        steps, batch = 300 if SANITIZED else 1500, 240
+        row = struct.pack("<%df" % (batch * INPUTS), *[(i * 37 % 200 - 100) / 100 for i in range(batch * INPUTS)])
+        content = npy((steps, batch, INPUTS), [])
+        data = self.at("many.npy", content + row * steps)
+        model = self.path("many.st")
+        bar = self.on_terminal("quantize", self.model, "--calibrate", data, "-o", model, "--threads", "1")
+        shares = {int(share) for share in re.findall(r"(\d+) %", bar)}
+        self.assertTrue(any(0 < share < 100 for share in shares), bar)
+        wanted = read(model)
+        for threads in ["3", "0"]:
+            self.ok("quantize", self.model, "--calibrate", data, "-o", model, "--threads", threads)
+            self.assertEqual(read(model), wanted)
+
     def test_inspect(self):
         text = self.ok("inspect", self.two)
         for word in ["enc", "dec", "pytorch", "assumed", "[15, 3]"]:
             self.assertIn(word, text)
         self.assertEqual([gru["name"] for gru in self.json("inspect", self.two, "--layer", "enc")["grus"]], ["enc"])
         text = self.ok("inspect", self.fixed)
-        for word in ["overflow proof", "tables", "rescales", "nearest_even"]:
+        for word in ["overflow proof", "tables", "nearest_even", "sizes: weights", "--full"]:
             self.assertIn(word, text)
+        self.assertLessEqual(len(text.splitlines()), 40)
+        self.assertEqual(self.json("inspect", self.fixed), self.json("inspect", self.fixed, "--full"))
+        text = self.ok("inspect", self.fixed, "--full")
+        for word in ["overflow proof\n", "tables", "rescales, ", "nearest_even"]:
+            self.assertIn(word, text)
+        sizes = self.json("inspect", self.fixed)["grus"][0]["sizes"]
+        self.assertEqual(sizes["total_bytes"], os.path.getsize(self.fixed))
+        self.assertEqual(sizes["total_bytes"],
+                         sizes["weights_bytes"] + sizes["tables_bytes"] + sizes["other_bytes"])
+        self.assertEqual(sizes["weights_bytes"], 3 * HIDDEN * (INPUTS + HIDDEN + 2))
+        self.assertEqual(sizes["tables_bytes"], 3 * 256)
+        self.assertGreater(sizes["workspace_bytes"], 0)
         gru = self.json("inspect", self.fixed)["grus"][0]
         self.assertEqual((gru["input_size"], gru["hidden_size"]), (INPUTS, HIDDEN))
         layer = gru["layers"][0]
@@ -201,6 +517,7 @@ class CliTest(ToolTest):
         self.assertEqual((report["method"], report["scale"], report["rounding"], report["table"]),
                          ("percentile:99.9", "real", "nearest_up", "segments:8"))
         self.assertEqual(report["bytes"], os.path.getsize(out))
+        self.assertEqual(report["sizes"]["total_bytes"], os.path.getsize(out))
         dry = self.path("dry.safetensors")
         self.assertIn("nothing written", self.ok("quantize", self.model, "--calibrate", self.data, "--dry-run", "-o", dry))
         self.assertFalse(os.path.exists(dry))
@@ -309,7 +626,8 @@ class CliTest(ToolTest):
         refuse(["cut.npy"], data=self.at("cut.npy", read(self.batch)[:-1]))
         refuse(["lying.npy"], data=self.at("lying.npy", npy((1 << 40, INPUTS), [0.0] * INPUTS)))
         # What could overflow is refused, with the intermediate, its bound and the limit.
-        refuse(["layer 0", "can reach", "9223372036854775807"], "--bits", "32,gate_in=16,gate_out=16")
+        refuse(["layer 0", "of W row", "(gate", "can reach", "9223372036854775807"], "--bits",
+               "32,gate_in=16,gate_out=16")
         refuse(["gate_in=17", "16"], "--bits", "8,gate_in=17")
         refuse(["0 bits", "1 to 32"], "--bits", "0")
         empty = self.path("empty")
@@ -463,6 +781,9 @@ class CliTest(ToolTest):
         self.ok("run", self.fixed, self.single, "-o", self.path("claims.npy"), "--save-state", state)
         rows = self.at("claims_rows.npy", floats(rng, (2, 64)))
         own = self.at("claims_own.npy", npy((65536,), [0.0] * 65536, "<f8", "d"))
+        lengths = self.at("claims_lengths.npy", npy((1,), [13], "<i4", "i"))
+        mask = self.at("claims_mask.npy", npy((13, HIDDEN), [1] * (13 * HIDDEN), "|u1", "B"))
+        h0 = self.at("claims_h0.npy", npy((1, 1, HIDDEN), [0.0] * HIDDEN))
         table = self.published()
         shard = os.path.basename(self.at("claims_shard.safetensors", read(self.fixed)))
         index = self.at("claims.safetensors.index.json",
@@ -472,12 +793,12 @@ class CliTest(ToolTest):
         # verb: arguments, files read (which arguments may name or not), options that name outputs
         commands = {
             "inspect": (["inspect", packed, "--tensor", "w"], [packed, config], ["-o"]),
-            "quantize": (["quantize", self.model, "--calibrate", self.data, self.single],
-                         [self.model, self.single] + glob.glob(self.data + "/*"), ["-o"]),
+            "quantize": (["quantize", self.model, "--calibrate", self.single, "--lengths", lengths, "--h0", h0],
+                         [self.model, self.single, lengths, h0], ["-o"]),
             "pack": (["pack", matrix], [matrix, config], ["-o"]),
             "matmul": (["matmul", packed + ":w", rows], [packed, rows], ["-o"]),
-            "run": (["run", self.fixed, self.single, "--state", state], [self.fixed, self.single, state],
-                    ["-o", "--save-state"]),
+            "run": (["run", self.fixed, self.single, "--state", state, "--lengths", lengths, "--zoneout-mask", mask],
+                    [self.fixed, self.single, state, lengths, mask], ["-o", "--save-state"]),
             "table fit": (["table", "fit", own, "--steps", "1,8x4,1"], [own], ["-o"]),
             "table show": (["table", "show", table, "--exact", own], [table, own], ["--svg"]),
             "table export": (["table", "export", table, "--name", "t"], [table], ["--c", "--hex"]),
@@ -504,14 +825,20 @@ class CliTest(ToolTest):
             yield os.path.relpath(path, self.folder)
             yield os.path.join(folder, ".", name)
             yield os.path.join(names, "here", "..", os.path.relpath(path, self.folder))
-            for make, extension in [(os.symlink, ".link"), (os.link, ".hard")]:
+            for make, extension in [(os.symlink, ".link"), (os.link, ".hard"), (os.symlink, ".link.npy"),
+                                    (os.symlink, ".link.svg")]:  # each output takes one of these endings
                 alias = os.path.join(names, name + extension)
                 if not os.path.lexists(alias):
                     make(path, alias)
                 yield alias
 
         def everything():
-            return {name: read(name) for name in glob.glob(self.folder + "/**", recursive=True) if os.path.isfile(name)}
+            found = {}
+            for name in glob.glob(self.folder + "/**", recursive=True):
+                status = os.lstat(name)
+                if not os.path.isdir(name):
+                    found[name] = (status.st_ino, status.st_size, status.st_mtime_ns)
+            return found
 
         def written(option, path):
             """Lets a command write to this path: below --c names are given."""
@@ -554,15 +881,21 @@ class CliTest(ToolTest):
                     new = os.path.join(self.folder, "claims_new.npz")
                     if old is not None:
                         write(new, old)
-                    link = os.path.join(names, "new%s.npz" % (old is None))
+                    link = os.path.join(names, "%s-%s.npz" % (verb, old))
                     os.symlink(new, link)  # of a file that does not exist yet, or does
                     for name in [new, os.path.relpath(new, self.folder), os.path.join(names, "..", "claims_new.npz"),
                                  link]:
                         refuse([first + " ", second + " ", "another output"], *command, *written(first, new),
                                *written(second, name))
                         self.assertEqual(os.path.exists(new) and read(new), old or False)
+                if os.path.exists(new):
+                    os.remove(new)
         self.assertEqual(said, {(verb, option) for verb, (_, _, outputs) in commands.items() for option in outputs})
-        # Files that an index lists are read, too.
+        # Files that a folder or a pattern stands for are read, too, and those that an index lists.
+        part = os.path.join(names, "part")
+        os.symlink(os.path.join(self.data, "part1.npz"), part)
+        for data in [self.data, os.path.join(self.data, "part?.npz")]:
+            refuse(["--calibrate"], "quantize", self.model, "--calibrate", data, "-o", part)
         for path in [index, self.path(shard), self.single]:
             refuse(["MODEL"], "pack", index, "-o", path)
         # The state cannot be replaced by the next one; devices may be written to, and read, by all.
@@ -680,12 +1013,12 @@ class CliTest(ToolTest):
         self.fails(["--threads -1"], *arguments, "--threads", "-1")
         self.fails(["--lengths", "[5]", "[N] = [4]"], *arguments, "--lengths",
                    self.at("five.npy", npy((5,), [1, 2, 3, 4, 5], "<i4", "i")))
-        self.fails(["long.npy[2] is 10", "0 to 9"], *arguments, "--lengths",
+        self.fails(["long.npy", "length 10 of sequence 2", "0 to T = 9"], *arguments, "--lengths",
                    self.at("long.npy", npy((4,), [1, 2, 10, 4], "<i4", "i")))
         self.fails(["--state", "s8", "not codes"], *arguments, "--state",
                    self.at("codes_h0.npy", npy((1, 4, HIDDEN), [0] * 4 * HIDDEN, "|i1", "b")))
         self.fails(["h0 has 5 values"], *arguments, "--state", self.at("few.npy", npy((1, 1, HIDDEN), h0[0])))
-        self.fails(["no array \"\"", "time_first.npy"], *arguments, "--state", states)
+        self.fails(["states.npz", "no array \"\""], *arguments, "--state", states)
         # Many more sequences than steps are a hint that the axes are exchanged.
         many = self.at("many.npy", floats(rng, (2, 16, INPUTS)))
         self.assertIn("--batch-first", self.ok("compare", self.model, self.fixed, "--data", many))
@@ -1014,6 +1347,51 @@ class CliTest(ToolTest):
         report = self.json("bench", "gru", "--hidden", "8", "--steps", "4", "--min-time", "0", "--all-kernels")
         self.assertEqual([case["kernel"] for case in report["cases"]], usable)
         self.fails(["--all-kernels", "--kernel"], "bench", "gru", "--all-kernels", "--kernel", "scalar")
+
+    def test_quantize_settings_are_kept(self):
+        out = self.path("noted.safetensors")
+        base = ["quantize", self.model, "--calibrate", self.data, "-o", out]
+        text = self.ok(*base, "--bits", "16", "--reason", "speech, 16 kHz")
+        self.assertIn("biases have 16 bits", text)
+        self.assertIn("--bits 16,biases=8 keeps 8", text)
+        notes = {"bits": "16", "method": "minmax", "scale": "pow2", "rounding": "nearest_even", "table": "default",
+                 "reason": "speech, 16 kHz"}
+        (gru,) = self.json("inspect", out)["grus"]
+        self.assertEqual(gru["notes"], notes)
+        for key, value in notes.items():
+            self.assertIn("note %s: %s\n" % (key, value), self.ok("inspect", out))
+        for bits in ["8", "16,biases=8", "16,biases=12", "8,linear=16"]:
+            self.assertNotIn("biases have", self.ok(*base, "--bits", bits))
+        report = self.json(*base, "--table", "segments:8", "--method", "minmax,h=ema:0.9", "--scale", "real")
+        self.assertIsNone(report["reason"])
+        (gru,) = self.json("inspect", out)["grus"]
+        self.assertEqual(gru["notes"], {"bits": "8", "method": "minmax,h=ema:0.9", "scale": "real",
+                                        "rounding": "nearest_even", "table": "segments:8"})
+        self.fails(["note reason has 65537 bytes", "65536"], *base, "--reason", "a" * 65537)
+        self.fails(["noted.safetensors", "UTF-8"], *base, "--reason", b"\xe4")
+
+    def test_quantize_nearly_dead_rows(self):
+        out = self.path("dead.safetensors")
+        rng = random.Random(30)
+        arrays = gru_arrays(rng, "gru.")
+        values = [rng.uniform(-0.8, 0.8) for _ in range(3 * HIDDEN * INPUTS)]
+        row = HIDDEN + 2  # PyTorch's z is the gate u
+
+        def with_row(factor):
+            scaled = [v * (factor if i // INPUTS == row else 1) for i, v in enumerate(values)]
+            arrays["gru.weight_ih_l0"] = npy((3 * HIDDEN, INPUTS), scaled)
+            return self.at("dead.npz", npz(arrays))
+
+        for scale in ["pow2", "real"]:
+            for bits in ["8", "16", "8,linear=16"]:
+                arguments = ["--calibrate", self.data, "-o", out, "--scale", scale, "--bits", bits]
+                model = with_row(1e-18)
+                self.ok("quantize", model, *arguments)
+                tensors = self.json("compare", model, out, "--data", self.batch)["tensors"]
+                (h,) = [tensor for tensor in tensors if tensor["tensor"] == "h"]
+                self.assertGreater(h["sqnr_db"], 25)
+        self.fails(["layer 0 W row 2 (gate u, unit 2)", "normal float32", "set values this small to 0"], "quantize",
+                   with_row(1e-40), "--calibrate", self.data, "--dry-run", "--scale", "real")
 
 
 if __name__ == "__main__":

@@ -109,6 +109,19 @@ class G2pTest(unittest.TestCase):
                 self.assertEqual([line.split(maxsplit=1) for line in said],
                                  [["float", SAID], ["mixed", SAID], ["all8", SAID]])
 
+    def test_bits(self):
+        report = os.path.join(self.folder, "bits.json")
+        text = self.call("--checkpoint", self.checkpoint, "--dictionary", self.dictionary, "--words", str(WORDS),
+                         "--bits", "8", "--bits", "8,h=16", "--json", report, "abc")
+        with open(report, encoding="ascii") as file:
+            rows = json.load(file)["configurations"]
+        self.assertEqual([(row["name"], row["bits"]) for row in rows],
+                         [("float", "float32"), ("bits1", "8"), ("bits2", "8,h=16")])
+        self.assertLess(rows[1]["model_bytes"], rows[2]["model_bytes"])
+        said = text.split("\nabc\n")[1].splitlines()
+        self.assertEqual([line.split()[0] for line in said], ["float", "bits1", "bits2"])
+        self.refused(["hh2=8"], self.checkpoint, self.dictionary, "--bits", "8,hh2=8")
+
     def test_usage(self):
         self.assertIn("--checkpoint", self.call("--help"))
         self.assertIn("--checkpoint is missing", self.call(status=2))
@@ -119,6 +132,14 @@ class G2pTest(unittest.TestCase):
         self.refused(["--device gpu", "cpu, cuda or cuda:N"], self.checkpoint, self.dictionary, "--device", "gpu")
         self.refused(["--rounding up"], self.checkpoint, self.dictionary, "--rounding", "up")
         self.refused(['"l8"', "letters a-z"], self.checkpoint, self.dictionary, "l8")
+
+    def test_no_output_replaces_an_input(self):
+        for option, path in [("--checkpoint", self.checkpoint), ("--dictionary", self.dictionary)]:
+            with open(path, "rb") as file:
+                before = file.read()
+            self.refused(["--json", option, "is the same file"], self.checkpoint, self.dictionary, "--json", path)
+            with open(path, "rb") as file:
+                self.assertEqual(file.read(), before)
 
     def test_bad_files(self):
         self.refused(["none.npz"], os.path.join(self.folder, "none.npz"), self.dictionary)

@@ -165,9 +165,9 @@ using GruTensorSet = uint32_t;
 /// The model with the tensors of sets[l] of each layer l at `bits` bits over the same range, where they are narrower.
 /// Activations: scale / 2^k and zero point * 2^k, k = bits - own width (less where no scale is so fine). Weights and
 /// biases: quantised anew from `weights`. Tables are fitted anew where their gate's grids changed; all rescales follow.
-/// x of a layer above the first is h of the layer below: sets[l] without it.
+/// x of a layer above the first is h of the layer below: sets[l] without it. `tables` (optional) fits the tables.
 Result<GruModelParameters> widen(const GruWeights& weights, const GruModelParameters& model,
-                                 std::span<const GruTensorSet> sets, int32_t bits = 16);
+                                 std::span<const GruTensorSet> sets, int32_t bits = 16, TableCache* tables = nullptr);
 
 /// The widths and signs of a model as a SPEC for apply_bits, "8,linear=16,l1.h=16": its note "bits" where that gives
 /// them, else without symmetry and steps. Method, scale and tables are no part of it.

@@ -147,6 +147,7 @@ struct GruQuantization : GruLayerQuantization {
   ScaleKind scale = ScaleKind::kPow2;
   Rounding rounding = Rounding::kNearestEven;
   std::map<int64_t, GruLayerQuantization> layers{};
+  std::map<std::string, std::string> notes{};  // of GruModelParameters
 
   [[nodiscard]] const GruLayerQuantization& layer(int64_t l) const;
 };
@@ -226,6 +227,7 @@ struct GruModelParameters {
   std::string name;
   std::string source_hash;
   /// How the model was made, as text by key (bits, method, scale, rounding, table, reason). Saved; decides nothing.
+  /// At most 64 notes, keys of 1 to 64 bytes, texts of at most 65536 bytes, all UTF-8.
   std::map<std::string, std::string> notes{};
 };
 
@@ -233,8 +235,9 @@ struct GruModelParameters {
 struct GruSizes {
   int64_t weights_bytes = 0;  // codes of W, R, bw and br
   int64_t tables_bytes = 0;   // values of the activation tables
-  int64_t other_bytes = 0;    // grids and rescales of rows, names, metadata
-  [[nodiscard]] int64_t total_bytes() const { return weights_bytes + tables_bytes + other_bytes; }
+  int64_t other_bytes = 0;    // grids and rescales of rows
+  int64_t header_bytes = 0;   // names, shapes and metadata, as text
+  [[nodiscard]] int64_t total_bytes() const { return weights_bytes + tables_bytes + other_bytes + header_bytes; }
 };
 
 class GruModel;
@@ -305,8 +308,8 @@ class GruCodeObserver {
 class GruModel {
  public:
   /// Validates every field, derives the overflow proof, packs the weights for each path. kOverflow names the
-  /// intermediate and its bound.
-  static Result<GruModel> create(GruModelParameters parameters);
+  /// intermediate and its bound. Tables that `tables` has made are not checked again.
+  static Result<GruModel> create(GruModelParameters parameters, const TableCache* tables = nullptr);
   static Result<GruModel> load(const std::string& path, std::string_view name = {});  // name: of several GRUs in a file
   static Result<std::vector<GruModel>> load_all(const std::string& path);
   [[nodiscard]] Status save(const std::string& path) const;
@@ -370,8 +373,10 @@ class GruCalibrator {
   [[nodiscard]] const GruWeights& weights() const { return weights_; }
 
   /// Grids, codes, rescales and tables; the overflow proof decides. kFailedPrecondition when nothing was observed.
-  [[nodiscard]] Result<GruModelParameters> derive(const GruQuantization& quantization) const;
-  [[nodiscard]] Result<GruModel> finish(const GruQuantization& quantization) const;
+  /// `tables` (optional) fits the tables.
+  [[nodiscard]] Result<GruModelParameters> derive(const GruQuantization& quantization,
+                                                  TableCache* tables = nullptr) const;
+  [[nodiscard]] Result<GruModel> finish(const GruQuantization& quantization, TableCache* tables = nullptr) const;
 
  private:
   GruCalibrator() = default;

@@ -308,6 +308,26 @@ TEST(CApi, GruCodesStreamAsTheyRun) {
   }
 }
 
+TEST(CApi, BidirectionalGrusWantWholeSequences) {
+  const Pair pair(shape_of(3, 4, 1, 2), 9);
+  State state;
+  Workspace workspace;
+  ASSERT_DONE(isobit_gru_state_create(pair.gru, 2, state.out()));
+  ASSERT_DONE(isobit_gru_workspace_create(pair.gru, 2, 5, 1, workspace.out()));
+  const std::vector<float> x(5 * 2 * 3, 0.5f);
+  std::vector<float> y(5 * 2 * 8, -7.0f);
+  const auto run = [&](const isobit_gru_run_options* options) {
+    return isobit_gru_forward(pair.gru, x.data(), 30, y.data(), 80, 5, state, workspace, options);
+  };
+  auto options = sized<isobit_gru_run_options>();
+  refused(run(nullptr), "the model is bidirectional");
+  refused(run(&options), "set whole_sequence");
+  EXPECT_EQ(y, std::vector<float>(80, -7.0f));
+  options.whole_sequence = 1;
+  ASSERT_DONE(run(&options));
+  EXPECT_NE(y, std::vector<float>(80, -7.0f));
+}
+
 TEST(CApi, GruStatesAreSetReadAndHandedOver) {
   const Pair from(shape_of(3, 6), 1);
   const Pair to(shape_of(4, 6), 2);

@@ -7,6 +7,7 @@
 
 #include "core/float_mode.h"
 #include "core/number_text.h"
+#include "isobit/nearest.h"
 
 namespace isobit {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 constexpr int kMaxDecimals = 9;
 constexpr std::string_view kPercentilePrefix = "percentile:";
 constexpr std::string_view kEmaPrefix = "ema:";
+constexpr std::string_view kMethodNames[] = {"minmax", "percentile", "sqnr", "ema"};
 
 Status invalid(const std::string& message) { return {StatusCode::kInvalidArgument, message}; }
 
@@ -131,7 +133,8 @@ Result<CalibrationOptions> parse_calibration_options(std::string_view text) {
   if (!parse_method(text, options) || !check_calibration_options(options).ok()) {
     return invalid("calibration \"" + std::string(text) +
                    "\": it must be minmax, percentile:P with 0 < P <= 100 and at most 9 decimals, sqnr, or ema:D with "
-                   "0 <= D < 1");
+                   "0 <= D < 1" +
+                   nearest_hint(text.substr(0, text.find(':')), kMethodNames));
   }
   return options;
 }

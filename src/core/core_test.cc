@@ -8,6 +8,9 @@
 #include <cstdlib>
 #include <limits>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/bits.h"
@@ -17,6 +20,7 @@
 #include "core/rescale.h"
 #include "isobit/cpu.h"
 #include "isobit/grid.h"
+#include "isobit/nearest.h"
 #include "isobit/parallel.h"
 #include "testing/oracle.h"
 
@@ -158,11 +162,49 @@ TEST(Grid, NanIsRefusedWithItsIndex) {
   EXPECT_EQ(codes[0], 1);  // nothing half-written
 }
 
+TEST(Grid, ClippedIsWhatLiesHalfAStepBeyondTheEnds) {
+  Grid grid;
+  grid.zero_point = -28;  // -100 to 155 steps of 2^-shift
+  grid.shift = 2;
+  const float low = -25.125f, high = 38.875f;
+  const float beyond = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> x = {0,   low,    std::nextafter(low, -beyond), high, std::nextafter(high, beyond), beyond,
+                                nan, -beyond};
+  EXPECT_EQ(count_clipped(grid, x), 4);
+  EXPECT_EQ(count_clipped(grid, {}), 0);
+  grid.kind = ScaleKind::kReal;
+  grid.real_scale = 0.25f;
+  EXPECT_EQ(count_clipped(grid, x), 4);
+}
+
 TEST(Grid, ChecksNameTheFieldAndTheLimit) {
   EXPECT_NE(check_grid({33, true}, "h").message().find("1..32"), std::string::npos);
   EXPECT_NE(check_grid({8, true, ScaleKind::kPow2, 63}, "h").message().find("-32..62"), std::string::npos);
   EXPECT_NE(check_grid({8, true, ScaleKind::kPow2, 0, 1.0f, 128}, "h").message().find("-128..127"), std::string::npos);
   EXPECT_FALSE(check_grid({8, true, ScaleKind::kReal, 0, 0.0f}, "h").ok());
+}
+
+TEST(Nearest, TheNameThatWasMeant) {
+  const std::vector<std::string_view> names = {"quantize",   "run",  "compare", "nearest_even",
+                                               "nearest_up", "silu", "elu"};
+  const std::pair<const char*, const char*> cases[] = {{"quantise", "quantize"},
+                                                       {"quntaize", "quantize"},
+                                                       {"RUN", "run"},
+                                                       {"urn", "run"},
+                                                       {"compar", "compare"},
+                                                       {"nearest_evn", "nearest_even"},
+                                                       {"up", "nearest_up"},
+                                                       {"sillu", "silu"},
+                                                       {"sil", "silu"},
+                                                       {"export", ""},
+                                                       {"x", ""},
+                                                       {"", ""},
+                                                       {"compare", "compare"},
+                                                       {"quant", "quantize"}};
+  for (const auto& [word, expected] : cases) EXPECT_EQ(nearest_name(word, names), expected) << word;
+  EXPECT_EQ(nearest_name(std::string(1000, 'q'), names), "");
+  EXPECT_EQ(expected_one_of("pow3", {"pow2", "real"}), "expected pow2 or real; nearest: pow2");
+  EXPECT_EQ(expected_one_of("log", {"pow2", "real", "own"}), "expected pow2, real or own");
 }
 
 TEST(ThreadPool, EveryItemOnceForAnyNumberOfThreads) {

@@ -2165,6 +2165,14 @@ TEST_F(DeviceGrus, RefusesByName) {
     expect(codes(in, out, 4, 2, h, scratch, few), "the last byte of lengths is host memory");
     for (void* memory : blocks) ASSERT_EQ(cudaFree(memory), cudaSuccess);
   }
+  const Case both_case = case_of(44, 3, 5, 2, 4, 1, 2);
+  const Result<DeviceGru> both_gru = DeviceGru::create(both_case.model);
+  ASSERT_TRUE(both_gru.ok()) << both_gru.status().message();
+  GuardedDeviceBuffer both_y(static_cast<int64_t>(4 * 2 * 10 * size_of(both_case.model.output_grid())));
+  GuardedDeviceBuffer both_state(both_gru->state_bytes(2)), both_scratch(both_gru->workspace_bytes(2, 4));
+  expect(both_gru->forward_codes(x.bytes().first(24 * static_cast<size_t>(size_of(both_case.model.input_grid()))),
+                                 both_y.bytes(), 4, 2, both_state.bytes(), both_scratch.bytes(), stream_),
+         "set whole_sequence");
   const Case masked_case = case_of(44, 3, 5, 2, 4);
   const Result<DeviceGru> one_layer_gru = DeviceGru::create(masked_case.model);
   ASSERT_TRUE(one_layer_gru.ok()) << one_layer_gru.status().message();

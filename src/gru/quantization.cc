@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "isobit/gru.h"
+#include "isobit/nearest.h"
 
 namespace isobit {
 namespace {
@@ -21,6 +22,8 @@ constexpr TensorMask kGateIn = mask_of(kUIn) | mask_of(kRIn) | mask_of(kNIn);
 constexpr TensorMask kGateOut = mask_of(kU) | mask_of(kRGate) | mask_of(kN);
 constexpr TensorMask kAll = mask_of(kGruTensorCount) - 1;
 constexpr TensorMask kCalibrated = mask_of(kX) | mask_of(kH) | kLinear | kGateIn;
+
+constexpr std::string_view kOptionNames[] = {"signed", "unsigned", "symmetric", "asymmetric", "steps=N"};
 
 struct Group {
   std::string_view name;
@@ -103,7 +106,10 @@ Result<Entry> parse_entry(std::string_view list, std::string_view text) {
     if (dot == std::string_view::npos) return entry;
   }
   if (!tensors_of(entry.name)) {
-    return entry.refuse("unknown tensor '" + std::string(entry.name) + "', must be one of " + known_names());
+    std::vector<std::string_view> names(kGruTensorNames.begin(), kGruTensorNames.end());
+    for (const Group& group : kGroups) names.push_back(group.name);
+    return entry.refuse("unknown tensor '" + std::string(entry.name) + "', must be one of " + known_names() +
+                        nearest_hint(entry.name, names));
   }
   if (entry.name == "x" && entry.layer.value_or(0) > 0) {
     return entry.refuse("x of layer " + std::to_string(*entry.layer) + " is the h of the layer below; set l" +
@@ -165,7 +171,8 @@ Result<Width> parse_width(const Entry& entry) {
       width.steps = integer_of(option.substr(6));
     } else {
       return entry.refuse("unknown option '" + std::string(option) +
-                          "', must be signed, unsigned, symmetric, asymmetric or steps=N");
+                          "', must be signed, unsigned, symmetric, asymmetric or steps=N" +
+                          nearest_hint(option, kOptionNames));
     }
   }
   return width;

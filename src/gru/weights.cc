@@ -10,6 +10,7 @@
 #include "io/container.h"
 #include "isobit/arrays.h"
 #include "isobit/gru.h"
+#include "isobit/nearest.h"
 
 namespace isobit {
 namespace {
@@ -139,6 +140,12 @@ std::string prefixes_of(const std::map<std::string, FoundGru>& grus) {
   std::string text;
   for (const auto& [prefix, gru] : grus) text += (text.empty() ? "" : ", ") + in_quotes(prefix);
   return text;
+}
+
+std::string nearest_prefix(const std::map<std::string, FoundGru>& grus, std::string_view prefix) {
+  std::vector<std::string_view> prefixes;
+  for (const auto& [known, gru] : grus) prefixes.push_back(known);
+  return nearest_hint(prefix, prefixes);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -344,8 +351,9 @@ Result<GruWeights> load_gru(const std::string& path, const GruLoadOptions& optio
   }
   const auto found = options.prefix.empty() ? grus.begin() : grus.find(options.prefix);
   if (found == grus.end()) {
-    return Status(StatusCode::kInvalidArgument,
-                  path + ": no GRU " + in_quotes(options.prefix) + "; the prefix must be one of " + prefixes_of(grus));
+    return Status(StatusCode::kInvalidArgument, path + ": no GRU " + in_quotes(options.prefix) +
+                                                    "; the prefix must be one of " + prefixes_of(grus) +
+                                                    nearest_prefix(grus, options.prefix));
   }
   const auto& [prefix, gru] = *found;
   ISOBIT_RETURN_IF_ERROR(check_metadata(file, prefix, path));

@@ -11,6 +11,7 @@
 #include "core/float_mode.h"
 #include "core/half.h"
 #include "isobit/fp16_table.h"
+#include "isobit/nearest.h"
 
 namespace isobit {
 namespace {
@@ -120,8 +121,8 @@ Result<Fp16Table> builtin_fp16_table(std::string_view function, Fp16Model model,
   if (found == std::end(kRows)) {
     std::string names;
     for (const Row& r : kRows) names += (names.empty() ? "" : ", ") + std::string(r.function);
-    return Status(StatusCode::kInvalidArgument,
-                  "function is \"" + std::string(function) + "\", must be one of: " + names);
+    return Status(StatusCode::kInvalidArgument, "function is \"" + std::string(function) + "\", must be one of: " +
+                                                    names + nearest_hint(function, fp16_functions()));
   }
   const int32_t model_number = static_cast<int32_t>(model);
   if (model_number < 0 || model_number > 2)

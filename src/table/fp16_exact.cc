@@ -26,6 +26,7 @@
 #include "core/float_mode.h"
 #include "core/half.h"
 #include "isobit/fp16_table.h"
+#include "isobit/nearest.h"
 #include "table/fp16_reference.h"
 
 namespace isobit {
@@ -300,8 +301,9 @@ Result<Fp16Exact> fp16_exact_values(std::string_view name, double beta) {
   const DefaultFloatMode mode;
   const Function* function = find(name);
   if (function == nullptr)
-    return Status(StatusCode::kInvalidArgument,
-                  "function is \"" + std::string(name) + "\", not one of fp16_functions()");
+    return Status(StatusCode::kInvalidArgument, "function is \"" + std::string(name) +
+                                                    "\", not one of fp16_functions()" +
+                                                    nearest_hint(name, fp16_functions()));
   if (!std::isfinite(beta))
     return Status(StatusCode::kInvalidArgument, "beta is " + std::to_string(beta) + ", must be finite");
   uint16_t ends[2] = {function->at_infinity, function->at_minus_infinity};

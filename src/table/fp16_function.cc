@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/float_mode.h"
+#include "isobit/nearest.h"
 #include "table/fp16_kernels.h"
 #include "table/fp16_reference.h"
 
@@ -71,8 +72,12 @@ class KernelChoice {
                                                            std::string(cpu_cannot_run_reason(kernels_[i].path)));
       return i;
     }
-    for (const Fp16Kernel& kernel : kernels_) names += (names.empty() ? "" : ", ") + std::string(kernel.name);
-    return invalid("kernel is '" + std::string(name) + "', must be one of " + names);
+    std::vector<std::string_view> known;
+    for (const Fp16Kernel& kernel : kernels_) {
+      names += (names.empty() ? "" : ", ") + std::string(kernel.name);
+      known.push_back(kernel.name);
+    }
+    return invalid("kernel is '" + std::string(name) + "', must be one of " + names + nearest_hint(name, known));
   }
 
  private:

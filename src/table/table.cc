@@ -7,6 +7,7 @@
 
 #include "core/fixed.h"
 #include "core/float_mode.h"
+#include "isobit/nearest.h"
 #include "table/exact.h"
 #include "table/fit.h"
 #include "table/reference.h"
@@ -23,6 +24,7 @@ constexpr int kMinSegments = 2;
 constexpr int kMaxSegments = 256;
 constexpr int kMaxGuardBits = 8;
 constexpr int kMaxSegmentShift = 31;
+constexpr std::string_view kTableNames[] = {"direct", "interpolated", "segments"};
 
 Status check_function(Activation function) {
   if (function == Activation::kSigmoid || function == Activation::kTanh) return {};
@@ -178,8 +180,9 @@ Result<TableOptions> parse_table_options(std::string_view text) {
         options.segments <= kMaxSegments)
       return options;
   }
-  return Status(StatusCode::kInvalidArgument,
-                "table is \"" + std::string(text) + "\", must be direct, interpolated or segments:N with N in 2..256");
+  return Status(StatusCode::kInvalidArgument, "table is \"" + std::string(text) +
+                                                  "\", must be direct, interpolated or segments:N with N in 2..256" +
+                                                  nearest_hint(text.substr(0, text.find(':')), kTableNames));
 }
 
 TableOptions default_table_options(int input_bits) {

@@ -185,31 +185,18 @@ class Ablation {
   }
 
   Result<GruOutputSqnr> measure_widened(const LayerSets& sets) {
-    const auto fit = [this](Activation function, const Grid& input, const Grid& output, const TableOptions& options,
-                            Rounding rounding) { return fitted(function, input, output, options, rounding); };
     ISOBIT_ASSIGN_OR_RETURN(const GruModelParameters wide,
-                            widen_with(fit, validation_.weights(), parameters_, sets, kWide));
+                            widen(validation_.weights(), parameters_, sets, kWide, &tables_));
     std::vector<GruModel> models;
     for (size_t l = 0; l < sets.size(); ++l) {
       if (sets[l] == 0 && (l == 0 || (sets[l - 1] & set_of(kH)) == 0)) {
         models.push_back(layers_[l]);
         continue;
       }
-      ISOBIT_ASSIGN_OR_RETURN(GruModel model, layer_model(wide, static_cast<int64_t>(l)));
+      ISOBIT_ASSIGN_OR_RETURN(GruModel model, layer_model(wide, static_cast<int64_t>(l), &tables_));
       models.push_back(std::move(model));
     }
     return validation_.measure(models);
-  }
-
-  /// fit_table(), each table once: sets share them.
-  Result<ActivationTable> fitted(Activation function, const Grid& input, const Grid& output,
-                                 const TableOptions& options, Rounding rounding) {
-    for (const auto& [with, table] : tables_) {
-      if (table.function == function && table.input == input && table.output == output && with == options) return table;
-    }
-    ISOBIT_ASSIGN_OR_RETURN(ActivationTable table, fit_table(function, input, output, options, rounding));
-    tables_.emplace_back(options, table);
-    return table;
   }
 
   [[nodiscard]] bool reaches_goal(size_t row) const {
@@ -281,7 +268,7 @@ class Ablation {
   const GruModelParameters& parameters_;
   const GruAblationOptions& options_;
   std::vector<GruModel> layers_;
-  std::vector<std::pair<TableOptions, ActivationTable>> tables_;
+  TableCache tables_;
   std::map<LayerSets, size_t> index_;
   std::vector<LayerSets> sets_;  // of each row
   std::vector<Cost> costs_;

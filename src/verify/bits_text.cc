@@ -3,6 +3,7 @@
 
 #include <map>
 #include <utility>
+#include <vector>
 
 namespace isobit {
 namespace {
@@ -65,41 +66,47 @@ std::string entries_text(GruTensorSet wanted, GruTensorSet covered, const WidthT
   return out;
 }
 
-std::string bits_text(const GruModelParameters& model) {
-  const auto note = model.notes.find("bits");
-  if (note != model.notes.end() && gives(note->second, model)) return note->second;
-  const GruLayerParameters& first = model.layers[0];
-  std::map<int32_t, int> tensors_of_width;
+std::string spec_text(std::span<const WidthTexts> layers) {
+  const WidthTexts& first = layers[0];
+  std::map<int, int> tensors_of_width;
   for (int32_t t = 0; t < kGruTensorCount; ++t) {
-    if ((kBiasSet & set_of(t)) == 0) ++tensors_of_width[first.grids[static_cast<size_t>(t)].bits];
+    if ((kBiasSet & set_of(t)) == 0) ++tensors_of_width[std::stoi(first[static_cast<size_t>(t)])];
   }
-  std::pair<int32_t, int> bare{0, 0};  // the most frequent width
+  std::pair<int, int> bare{0, 0};  // the most frequent width
   for (const auto& entry : tensors_of_width) {
     if (entry.second > bare.second) bare = entry;
   }
   const std::string width = std::to_string(bare.first);
-  const WidthTexts texts = texts_of(first);
   GruTensorSet others = 0;
   for (int32_t t = 0; t < kGruTensorCount; ++t) {
-    // A bare width leaves biases at 8 bits, or sets them to 16.
+    // A bare width gives biases 8 or 16 bits.
     const bool is_bias = (kBiasSet & set_of(t)) != 0;
     const std::string expected = !is_bias ? width : bare.first <= 8 ? "8" : "16";
-    if (texts[static_cast<size_t>(t)] != expected) others |= set_of(t);
+    if (first[static_cast<size_t>(t)] != expected) others |= set_of(t);
   }
   std::string out = width;
   const auto add = [&](const std::string& entries) { out.append(entries.empty() ? "" : ",").append(entries); };
-  add(entries_text(others, others, texts, ""));
-  for (size_t i = static_cast<size_t>(model.directions); i < model.layers.size();
-       i += static_cast<size_t>(model.directions)) {
-    const WidthTexts above = texts_of(model.layers[i]);
+  add(entries_text(others, others, first, ""));
+  for (size_t l = 1; l < layers.size(); ++l) {
+    const WidthTexts& above = layers[l];
     GruTensorSet differ = 0;
     for (int32_t t = 0; t < kGruTensorCount; ++t) {
       const auto at = static_cast<size_t>(t);
-      if (t != kX && above[at] != texts[at]) differ |= set_of(t);  // x is h of the layer below
+      if (t != kX && above[at] != first[at]) differ |= set_of(t);  // x is h of the layer below
     }
-    add(entries_text(differ, differ, above, "l" + std::to_string(i / static_cast<size_t>(model.directions)) + "."));
+    add(entries_text(differ, differ, above, "l" + std::to_string(l) + "."));
   }
   return out;
+}
+
+std::string bits_text(const GruModelParameters& model) {
+  const auto note = model.notes.find("bits");
+  if (note != model.notes.end() && gives(note->second, model)) return note->second;
+  std::vector<WidthTexts> layers;
+  for (size_t i = 0; i < model.layers.size(); i += static_cast<size_t>(model.directions)) {
+    layers.push_back(texts_of(model.layers[i]));
+  }
+  return spec_text(layers);
 }
 
 }  // namespace isobit

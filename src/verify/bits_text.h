@@ -4,6 +4,7 @@
 #define ISOBIT_VERIFY_BITS_TEXT_H_
 
 #include <array>
+#include <span>
 #include <string>
 
 #include "isobit/compare.h"
@@ -24,6 +25,9 @@ using WidthTexts = std::array<std::string, kGruTensorCount>;
 /// "h=16,gate_out=12" for the tensors of `wanted`, each name preceded by `prefix`. A group stands for its tensors where
 /// all of them are in `covered` with one text.
 std::string entries_text(GruTensorSet wanted, GruTensorSet covered, const WidthTexts& texts, const std::string& prefix);
+
+/// A whole SPEC for the texts of each layer. x of the layers above the first is left out.
+std::string spec_text(std::span<const WidthTexts> layers);
 
 }  // namespace isobit
 

@@ -102,12 +102,12 @@ Status check_zoneout(float zoneout) {
   return invalid("zoneout is " + number_text(static_cast<double>(zoneout)) + ", must be 0 to 1");
 }
 
-Result<GruModel> layer_model(const GruModelParameters& model, int64_t layer) {
+Result<GruModel> layer_model(const GruModelParameters& model, int64_t layer, const TableCache* tables) {
   GruModelParameters parameters;
   parameters.directions = model.directions;
   const auto first = model.layers.begin() + layer * model.directions;
   parameters.layers.assign(first, first + model.directions);
-  return GruModel::create(std::move(parameters));
+  return GruModel::create(std::move(parameters), tables);
 }
 
 double sqnr_db(double signal, double error) {

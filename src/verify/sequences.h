@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Internal to verify: sequences of a caller, checked and one by one, and what else its files share.
+// Internal to verify: sequences of a caller, checked and one by one.
 #ifndef ISOBIT_VERIFY_SEQUENCES_H_
 #define ISOBIT_VERIFY_SEQUENCES_H_
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "isobit/compare.h"
@@ -39,15 +38,7 @@ Status check_same_shape(const GruWeights& weights, const GruModelParameters& mod
 Status check_zoneout(float zoneout);
 
 /// One layer of a model, with its directions, as a model of its own.
-Result<GruModel> layer_model(const GruModelParameters& model, int64_t layer);
-
-/// fit_table(), which takes most of the time of widen(), or a memory of it.
-using TableFitter = std::function<Result<ActivationTable>(Activation function, const Grid& input, const Grid& output,
-                                                          const TableOptions& options, Rounding rounding)>;
-/// widen() with such a function.
-Result<GruModelParameters> widen_with(const TableFitter& fit, const GruWeights& weights,
-                                      const GruModelParameters& model, std::span<const GruTensorSet> sets,
-                                      int32_t bits);
+Result<GruModel> layer_model(const GruModelParameters& model, int64_t layer, const TableCache* tables = nullptr);
 
 /// 10 log10(signal / error), see isobit/compare.h.
 double sqnr_db(double signal, double error);

@@ -171,6 +171,7 @@ struct GruValidation::Impl {
         run.lengths = batch.lengths;
         run.whole_sequence = true;
         run.pool = options.pool;
+        run.whole_sequence = true;
         y.resize(batch.h[l].size() * size_in_bytes(layer.output_grid().dtype()));
         ISOBIT_RETURN_IF_ERROR(layer.forward_codes(x.data(), y.data(), batch.steps, state, workspace, run));
         add_errors(batch, l, layer.output_grid(), y, errors[l]);

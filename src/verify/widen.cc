@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/float_mode.h"
+#include "gru/dead_rows.h"
 #include "gru/rescale.h"
 #include "isobit/compare.h"
 #include "verify/sequences.h"
@@ -62,8 +63,8 @@ Status widen_rows(std::span<const float> values, GruTensor tensor, int32_t bits,
   return {};
 }
 
-Status widen_layer(const TableFitter& fit, const GruLayerWeights& w, GruTensorSet set, int32_t bits,
-                   const std::string& name, GruLayerParameters& p) {
+Status widen_layer(const GruLayerWeights& w, GruTensorSet set, int32_t bits, const std::string& name,
+                   TableCache* tables, GruLayerParameters& p) {
   const auto chosen = [&](int32_t tensor) {
     return contains(set, tensor) && p.grids[static_cast<size_t>(tensor)].bits < bits;
   };
@@ -78,22 +79,19 @@ Status widen_layer(const TableFitter& fit, const GruLayerWeights& w, GruTensorSe
     ActivationTable& table = p.tables[gate];
     const Grid &in = p.grids[kUIn + gate], &out = p.grids[kU + gate];
     if (table.input == in && table.output == out) continue;
-    ISOBIT_ASSIGN_OR_RETURN(table, fit(table.function, in, out, table_options(table, in), p.rounding));
+    const TableOptions options = table_options(table, in);
+    ISOBIT_ASSIGN_OR_RETURN(table, tables != nullptr ? tables->fit(table.function, in, out, options, p.rounding)
+                                                     : fit_table(table.function, in, out, options, p.rounding));
   }
+  rescale_dead_rows(w, p);
   return derive_rescales(p, name);
 }
 
 }  // namespace
 
 Result<GruModelParameters> widen(const GruWeights& weights, const GruModelParameters& model,
-                                 std::span<const GruTensorSet> sets, int32_t bits) {
+                                 std::span<const GruTensorSet> sets, int32_t bits, TableCache* tables) {
   const DefaultFloatMode mode;
-  return widen_with(fit_table, weights, model, sets, bits);
-}
-
-Result<GruModelParameters> widen_with(const TableFitter& fit, const GruWeights& weights,
-                                      const GruModelParameters& model, std::span<const GruTensorSet> sets,
-                                      int32_t bits) {
   ISOBIT_RETURN_IF_ERROR(check_weights(weights));
   ISOBIT_RETURN_IF_ERROR(check_same_shape(weights, model));
   const auto refuse = [](const std::string& message) { return Status(StatusCode::kInvalidArgument, message); };
@@ -117,7 +115,7 @@ Result<GruModelParameters> widen_with(const TableFitter& fit, const GruWeights& 
     if (sets[l] == 0 && p.grids[kX] == model.layers[i].grids[kX]) continue;
     const bool reverse = i % static_cast<size_t>(out.directions) == 1;
     const std::string name = "layer " + std::to_string(l) + (reverse ? " reverse" : "");
-    ISOBIT_RETURN_IF_ERROR(widen_layer(fit, weights.layers[i], sets[l], bits, name, p));
+    ISOBIT_RETURN_IF_ERROR(widen_layer(weights.layers[i], sets[l], bits, name, tables, p));
   }
   return out;
 }

@@ -31,6 +31,16 @@ run_consumer() {
 
 rm -rf "$work"
 mkdir -p "$work"
+# A build without what is installed is refused before anything is written.
+logged unbuilt.log "$cmake" -G Ninja -S "$source" -B "$work/unbuilt" -DCMAKE_C_COMPILER="$cc" \
+  -DCMAKE_CXX_COMPILER="$cxx" -DISOBIT_BUILD_TESTS=OFF -DISOBIT_BUILD_BENCHMARKS=OFF
+! "$cmake" --install "$work/unbuilt" --prefix "$work/half" >"$work/half.log" 2>&1 ||
+  fail "a build without its libraries is installed"
+grep -q "cmake --build $work/unbuilt --target isobit isobit_c isobit_cli" "$work/half.log" ||
+  { cat "$work/half.log"; fail "the refusal does not say what to build"; }
+[[ ! -e $work/half ]] || fail "half an installation is left: $(find "$work/half")"
+echo "nothing built, nothing installed: ok"
+
 logged install.log "$cmake" --install "$build" --prefix "$work/first"
 mv "$work/first" "$work/moved"  # nothing may remember where it was
 prefix=$work/moved

@@ -12,6 +12,7 @@
 #include "device.h"
 #include "isobit/cpu.h"
 #include "isobit/gru.h"
+#include "isobit/nearest.h"
 #include "models.h"
 #include "progress.h"
 #include "random.h"
@@ -26,6 +27,7 @@ constexpr int64_t kMaxSteps = 1'000'000;
 constexpr size_t kMinRepeats = 5;
 constexpr double kSlowestChoice = 1.05;                // of the fastest kernel's time
 constexpr std::string_view kTwoStates = "two-states";  // a value of --mode
+constexpr std::string_view kModes[] = {"sequence", "streaming", kTwoStates};
 constexpr int64_t kCalibrationSteps = 32, kCalibrationBatch = 8;
 
 Status check_range(const char* option, int64_t value, int64_t low, int64_t high) {
@@ -36,8 +38,8 @@ Status check_range(const char* option, int64_t value, int64_t low, int64_t high)
 
 Status check(const BenchOptions& options, bool on_device) {
   if (options.operation != "gru") {
-    return {StatusCode::kInvalidArgument,
-            "bench " + options.operation + ": no such operation; expected gru, linear or table"};
+    return {StatusCode::kInvalidArgument, "bench " + options.operation + ": no such operation; " +
+                                              expected_one_of(options.operation, {"gru", "linear", "table"})};
   }
   for (const int64_t hidden : options.hidden) ISOBIT_RETURN_IF_ERROR(check_range("--hidden", hidden, 1, kMaxSize));
   for (const int64_t batch : options.batch) ISOBIT_RETURN_IF_ERROR(check_range("--batch", batch, 1, kMaxSize));
@@ -48,8 +50,9 @@ Status check(const BenchOptions& options, bool on_device) {
   ISOBIT_RETURN_IF_ERROR(check_range("--steps", options.steps, 1, kMaxSteps));
   for (const std::string& mode : options.mode) {
     if (mode == "sequence" || mode == "streaming" || (mode == kTwoStates && on_device)) continue;
-    return {StatusCode::kInvalidArgument,
-            "--mode " + mode + ": expected sequence or streaming, or with --device cuda " + std::string(kTwoStates)};
+    return {StatusCode::kInvalidArgument, "--mode " + mode +
+                                              ": expected sequence or streaming, or with --device cuda " +
+                                              std::string(kTwoStates) + nearest_hint(mode, kModes)};
   }
   if (!(options.min_time >= 0 && options.min_time <= 3600)) {
     return {StatusCode::kInvalidArgument, format("--min-time %g: expected 0 to 3600 seconds", options.min_time)};

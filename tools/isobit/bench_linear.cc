@@ -22,6 +22,7 @@
 #include "isobit/cpu.h"
 #include "isobit/linear.h"
 #include "isobit/low_bit.h"
+#include "isobit/nearest.h"
 #include "models.h"
 #include "progress.h"
 #include "random.h"
@@ -88,7 +89,8 @@ Result<Problem> make_problem(const BenchOptions& options, const std::string& sha
   problem.bits = static_cast<int32_t>(width);
   problem.activations = activations;
   if (!problem.is_static() && !linear_activations_from_string(activations))
-    return invalid("--activations " + activations + ": expected float, int8, int8_asymmetric, static or accumulators");
+    return invalid("--activations " + activations + ": " +
+                   expected_one_of(activations, {"float", "int8", "int8_asymmetric", "static", "accumulators"}));
   if (problem.is_static() && problem.bits != 8) return invalid("--bits " + bits + ": static codes have 8 bits");
   problem.group = problem.is_static() || options.group == 0 ? problem.columns : options.group;
   return problem;

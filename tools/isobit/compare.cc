@@ -306,7 +306,7 @@ Result<Outcome> compare(const CompareOptions& options) {
   if (!same_source) {
     out.text += options.fixed_model + " was made from other weights than " + options.float_model + "\n";
   }
-  if (!extents.hint.empty()) out.text += "hint: " + extents.hint + "\n";
+  if (!extents.hint.empty()) out.warnings.push_back(extents.hint);
   if (device) {
     out.json.set("device", options.device);
     out.text +=

@@ -5,11 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <filesystem>
+#include <span>
 #include <system_error>
 #include <utility>
 
+#include "isobit/nearest.h"
 #include "text.h"
 
 namespace isobit::tool {
@@ -81,36 +84,109 @@ std::string array_label(const std::string& path, const std::string& name) {
   return name.empty() ? path : path + ": array \"" + name + "\"";
 }
 
-Result<SequenceShape> sequence_shape(const Array& array, int64_t channels, const std::string& label) {
+Result<SequenceShape> sequence_shape(const Array& array, int64_t channels, const std::string& label, bool batch_first) {
   const size_t rank = array.shape.size();
   if ((rank != 2 && rank != 3) || array.shape.back() != channels) {
     const std::string c = std::to_string(channels);
     return Status(StatusCode::kInvalidArgument, label + " has the shape " + shape_text(array.shape) +
-                                                    "; the model takes [T, " + c + "] or [T, N, " + c + "]");
+                                                    "; the model takes [T, " + c + "] or [" +
+                                                    (batch_first ? "N, T, " : "T, N, ") + c + "]");
   }
-  return SequenceShape{array.shape[0], rank == 3 ? array.shape[1] : 1, rank == 2};
+  if (rank == 2) return SequenceShape{array.shape[0], 1, true};
+  return SequenceShape{array.shape[batch_first ? 1 : 0], array.shape[batch_first ? 0 : 1], false};
 }
 
-Status for_each_array(const std::string& path, int64_t channels, const std::function<Status(const Sequences&)>& use) {
+Array swap_batch_and_time(const Array& array) {
+  std::vector<int64_t> shape = array.shape;
+  std::swap(shape[0], shape[1]);
+  Array out = Array::zeros(array.dtype, shape);
+  const auto rows = static_cast<size_t>(array.shape[0]), columns = static_cast<size_t>(array.shape[1]);
+  const size_t bytes = rows * columns == 0 ? 0 : array.bytes.size() / (rows * columns);
+  for (size_t row = 0; row < rows; ++row)
+    for (size_t column = 0; column < columns; ++column)
+      std::copy_n(&array.bytes[(row * columns + column) * bytes], bytes, &out.bytes[(column * rows + row) * bytes]);
+  return out;
+}
+
+std::string layout_hint(const SequenceShape& shape, const std::string& label) {
+  constexpr int64_t kManyTimes = 8;
+  if (shape.single || shape.steps == 0 || shape.batch / kManyTimes < shape.steps) return "";
+  return "hint: " + label + " is taken as " + count_text(shape.steps, "step") + " of " +
+         count_text(shape.batch, "sequence") + ", [T, N, C]; where it is [N, T, C], give --batch-first";
+}
+
+Result<Companion> Companion::load(const std::string& option, const std::string& path) {
+  Companion out;
+  if (path.empty()) return out;
+  out.option_ = option + " " + path;
+  ISOBIT_ASSIGN_OR_RETURN(out.file_, load_arrays(path));
+  return out;
+}
+
+std::string Companion::label(const std::string& name) const {
+  return file_.arrays.contains(name) ? array_label(option_, name) : option_;
+}
+
+Result<const Array*> Companion::find(const std::string& name) const {
+  auto found = file_.arrays.find(name);
+  if (found == file_.arrays.end() && file_.arrays.size() == 1 && (name.empty() || file_.arrays.contains("")))
+    found = file_.arrays.begin();
+  if (found != file_.arrays.end()) return &found->second;
+  std::vector<std::string_view> names;
+  for (const auto& [known, array] : file_.arrays) names.push_back(known);
+  return Status(StatusCode::kInvalidArgument,
+                option_ + ": no array \"" + escaped(name) + "\", as the data has one" + nearest_hint(name, names));
+}
+
+Result<std::vector<int64_t>> Companion::lengths(const std::string& name, const SequenceShape& shape) const {
+  std::vector<int64_t> out;
+  if (empty()) return out;
+  ISOBIT_ASSIGN_OR_RETURN(const Array* array, find(name));
+  const std::vector<int64_t> wanted = {shape.batch};
+  if (array->shape != wanted || is_float(array->dtype)) {
+    return Status(StatusCode::kInvalidArgument, label(name) + " is " + std::string(to_string(array->dtype)) + " " +
+                                                    shape_text(array->shape) +
+                                                    "; expected integers [N] = " + shape_text(wanted));
+  }
+  for (int64_t n = 0; n < shape.batch; ++n) {
+    const int64_t length = code_at(array->bytes.data(), array->dtype, static_cast<size_t>(n));
+    if (length < 0 || length > shape.steps) {
+      return Status(StatusCode::kInvalidArgument, label(name) + ": length " + std::to_string(length) + " of sequence " +
+                                                      std::to_string(n) +
+                                                      "; expected 0 to T = " + std::to_string(shape.steps));
+    }
+    out.push_back(length);
+  }
+  return out;
+}
+
+Status for_each_array(const std::string& path, int64_t channels, const std::function<Status(const Sequences&)>& use,
+                      bool batch_first, std::vector<std::string>* hints) {
   ISOBIT_ASSIGN_OR_RETURN(ArrayFile file, load_arrays(path));
   if (file.arrays.empty()) return {StatusCode::kInvalidFile, path + ": the file holds no array"};
+  size_t array_index = 0;
   for (auto& [name, array] : file.arrays) {
     Sequences sequences;
     sequences.name = array_label(path, name);
     sequences.array = name;
-    ISOBIT_ASSIGN_OR_RETURN(const SequenceShape shape, sequence_shape(array, channels, sequences.name));
+    sequences.share = 1 / static_cast<double>(file.arrays.size());
+    sequences.done = static_cast<double>(array_index++) * sequences.share;
+    ISOBIT_ASSIGN_OR_RETURN(const SequenceShape shape, sequence_shape(array, channels, sequences.name, batch_first));
+    if (batch_first && !shape.single) array = swap_batch_and_time(array);
+    if (const std::string hint = batch_first ? "" : layout_hint(shape, sequences.name);
+        hints != nullptr && !hint.empty())
+      hints->push_back(hint);
     sequences.steps = shape.steps;
     sequences.batch = shape.batch;
-    sequences.single = shape.single;
     sequences.x = array.to_float();
     array.bytes = {};
     for (size_t i = 0; i < sequences.x.size(); ++i) {
       if (std::isfinite(sequences.x[i])) continue;
       const auto index = static_cast<int64_t>(i);
       const int64_t row = index / channels;
-      const std::vector<int64_t> at =
-          shape.single ? std::vector<int64_t>{row, index % channels}
-                       : std::vector<int64_t>{row / shape.batch, row % shape.batch, index % channels};
+      std::vector<int64_t> at = {row / shape.batch, row % shape.batch, index % channels};
+      if (shape.single) at = {row, index % channels};
+      if (batch_first && !shape.single) std::swap(at[0], at[1]);
       return {StatusCode::kInvalidArgument, sequences.name + ": value " + (std::isnan(sequences.x[i]) ? "nan" : "inf") +
                                                 " at " + shape_text(at) + "; every value must be finite"};
     }
@@ -126,16 +202,65 @@ int64_t code_at(const std::byte* codes, Dtype dtype, size_t index) {
     case Dtype::kS16: return reinterpret_cast<const int16_t*>(codes)[index];
     case Dtype::kU16: return reinterpret_cast<const uint16_t*>(codes)[index];
     case Dtype::kU32: return reinterpret_cast<const uint32_t*>(codes)[index];
+    case Dtype::kS64: return reinterpret_cast<const int64_t*>(codes)[index];
     default: return reinterpret_cast<const int32_t*>(codes)[index];
   }
 }
 
-Status check_output(const std::string& path, const std::string& option, FileClaims& files) {
+namespace {
+
+struct OutputKind {
+  FileKind kind;
+  const char* what;
+  std::vector<std::string_view> endings;  // those of its own
+  bool needs_one;                         // no other, and not none
+  bool no_other;                          // no other
+};
+const OutputKind& output_kind(FileKind kind) {
+  static const OutputKind kKinds[] = {
+      {FileKind::kSafetensors, "safetensors", {".safetensors", ".st"}, false, false},
+      {FileKind::kTensor, "npy", {".npy"}, false, false},
+      {FileKind::kArray, "npy", {".npy"}, true, true},
+      {FileKind::kArrays, "npy or npz", {".npy", ".npz"}, true, true},
+      {FileKind::kState, "npz", {".npz"}, false, false},
+      {FileKind::kSvg, "an SVG picture", {".svg"}, false, true},
+      {FileKind::kHex, "a memory image, text", {".hex", ".mem", ".txt"}, false, false},
+  };
+  return kKinds[static_cast<size_t>(kind)];
+}
+
+/// Endings of formats that people keep models, data, pictures and sources in. Any other is a part of the name.
+constexpr std::string_view kKnownEndings[] = {
+    ".safetensors", ".st",  ".npy",  ".npz",   ".gguf",   ".ggml",    ".onnx", ".pt",  ".pth", ".ckpt", ".bin",  ".pkl",
+    ".pb",          ".h5",  ".hdf5", ".keras", ".tflite", ".mlmodel", ".json", ".csv", ".txt", ".wav",  ".flac", ".mp3",
+    ".svg",         ".png", ".jpg",  ".pdf",   ".html",   ".c",       ".h",    ".hex", ".mem", ".zip"};
+
+Status check_ending(const std::string& path, const std::string& option, FileKind kind) {
+  const OutputKind& output = output_kind(kind);
+  std::string ending = fs::path(path).extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto has = [&](const auto& list) { return std::find(list.begin(), list.end(), ending) != list.end(); };
+  if (has(output.endings)) return {};
+  const bool known = has(std::span(kKnownEndings));
+  if (!output.needs_one && (ending.empty() || (!known && !output.no_other))) return {};
+  std::string expected;
+  for (const std::string_view own : output.endings) expected.append(expected.empty() ? "" : " or ").append(own);
+  return {StatusCode::kInvalidArgument, option + " " + path + ": what is written is " + output.what +
+                                            ", so the name must end in " + expected +
+                                            (output.needs_one ? "" : ", or have no ending")};
+}
+
+}  // namespace
+
+Status check_output(const std::string& path, const std::string& option, FileKind kind, FileClaims& files) {
   std::error_code error;
   if (path.empty()) return {StatusCode::kInvalidArgument, option + " must not be empty"};
   if (fs::is_directory(path, error)) {
     return {StatusCode::kInvalidArgument, option + " " + path + ": is a folder; give a file name"};
   }
+  const auto type = fs::status(path, error).type();
+  const bool is_device = type != fs::file_type::not_found && type != fs::file_type::regular;
+  if (output_kind(kind).needs_one || !is_device) ISOBIT_RETURN_IF_ERROR(check_ending(path, option, kind));
   const fs::path parent = fs::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
   if (!fs::is_directory(folder, error)) {

@@ -24,11 +24,12 @@ Result<std::vector<std::string>> find_data_files(const std::vector<std::string>&
 /// Sequences of one array.
 struct Sequences {
   std::string name;      // file and array
-  std::string array;     // the array's own name; empty for an npy
+  std::string array;     // the array's own name, empty in an npy
   int64_t steps = 0;     // T
   int64_t batch = 0;     // N; 1 for [T, C]
-  bool single = false;   // [T, C]
   std::vector<float> x;  // [T, N, C], finite
+  double done = 0;       // share of the file's arrays before this one
+  double share = 1;      // this one's
 };
 
 /// "FILE: array "NAME"", or the file alone for an npy.
@@ -39,17 +40,46 @@ struct SequenceShape {
   int64_t batch = 0;
   bool single = false;
 };
-Result<SequenceShape> sequence_shape(const Array& array, int64_t channels, const std::string& label);
+Result<SequenceShape> sequence_shape(const Array& array, int64_t channels, const std::string& label,
+                                     bool batch_first = false);
 
-/// Calls `use` for every array of a file in the order of names.
-Status for_each_array(const std::string& path, int64_t channels, const std::function<Status(const Sequences&)>& use);
+/// [N, T, ...] to [T, N, ...], and back. The array has at least two dimensions.
+Array swap_batch_and_time(const Array& array);
+/// "hint: ..." where [T, N, C] may well be [N, T, C]: there are at least 8 times as many sequences as steps. Else
+/// empty.
+std::string layout_hint(const SequenceShape& shape, const std::string& label);
+
+/// Calls `use` for every array of a file in the order of names. batch_first: arrays of three dimensions are [N, T, C].
+/// `hints` receives layout_hint() otherwise.
+Status for_each_array(const std::string& path, int64_t channels, const std::function<Status(const Sequences&)>& use,
+                      bool batch_first = false, std::vector<std::string>* hints = nullptr);
+
+/// A file that holds one more array for each array of the data: lengths, first states, masks.
+class Companion {
+ public:
+  /// `option` names the argument; an empty path is a companion of nothing.
+  static Result<Companion> load(const std::string& option, const std::string& path);
+  [[nodiscard]] bool empty() const { return option_.empty(); }
+  /// The array for the array `name` of the data: that of the same name, or the only one of an npy.
+  [[nodiscard]] Result<const Array*> find(const std::string& name) const;
+  /// [N] lengths, 0..T; none without a file.
+  [[nodiscard]] Result<std::vector<int64_t>> lengths(const std::string& name, const SequenceShape& shape) const;
+  /// "--lengths FILE: array "NAME"".
+  [[nodiscard]] std::string label(const std::string& name) const;
+
+ private:
+  std::string option_;  // --lengths FILE
+  ArrayFile file_;
+};
 
 /// One of an array of codes, whose type is that of a grid.
 int64_t code_at(const std::byte* codes, Dtype dtype, size_t index);
 
-/// Fails early when a file cannot be created at `path`, or is among `files` already, before hours of work. `option`
-/// names the argument.
-Status check_output(const std::string& path, const std::string& option, FileClaims& files);
+/// What is written, and so how its name may end.
+enum class FileKind { kSafetensors, kTensor, kArray, kArrays, kState, kSvg, kHex };
+/// Fails early when a file cannot be created at `path`, is among `files` already, or has the ending of another kind,
+/// before hours of work. `option` names the argument.
+Status check_output(const std::string& path, const std::string& option, FileKind kind, FileClaims& files);
 
 }  // namespace isobit::tool
 

@@ -62,11 +62,12 @@ class CudaGru : public DeviceGru {
     return std::string(name);
   }
   Status forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
-                 const std::string& kernel) override {
-    return gru_.forward(x, y, steps, state, {.kernel = kernel, .whole_sequence = true});
+                 const std::string& kernel, const GruRunOptions& options) override {
+    return gru_.forward(x, y, steps, state, on_device(kernel, options));
   }
-  Status forward_codes(const void* x, void* y, int64_t steps, GruState& state, const std::string& kernel) override {
-    return gru_.forward_codes(x, y, steps, state, {.kernel = kernel, .whole_sequence = true});
+  Status forward_codes(const void* x, void* y, int64_t steps, GruState& state, const std::string& kernel,
+                       const GruRunOptions& options) override {
+    return gru_.forward_codes(x, y, steps, state, on_device(kernel, options));
   }
   Result<double> microseconds(int64_t batch, int64_t steps, int64_t calls, bool two_states, const std::string& kernel,
                               double min_time) override {
@@ -105,6 +106,10 @@ class CudaGru : public DeviceGru {
   }
 
  private:
+  static cuda::HostGruOptions on_device(const std::string& kernel, const GruRunOptions& options) {
+    return {.kernel = kernel, .lengths = options.lengths, .zoneout_mask = options.zoneout_mask, .whole_sequence = true};
+  }
+
   cuda::HostGru gru_;
 };
 

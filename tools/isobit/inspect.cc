@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -143,7 +145,34 @@ void describe_tables(const GruLayerParameters& layer, Value& json, std::string& 
   json.set("tables", std::move(tables));
 }
 
-void describe_layer(const GruModel& model, int64_t index, Value& layers, std::string& text) {
+/// Bits of the limit that a bound leaves unused.
+double spare_bits(const OverflowBound& row) {
+  return row.bits - 1 - std::log2(std::max(1.0, std::strtod(row.bound.c_str(), nullptr)));
+}
+
+void describe_proof(const std::vector<OverflowBound>& rows, bool full, Value& json, std::string& text) {
+  Value proof = Value::array();
+  for (const OverflowBound& bound : rows) {
+    Value entry = Value::object();
+    entry.set("intermediate", bound.intermediate).set("bound", bound.bound).set("bits", bound.bits);
+    proof.add(std::move(entry));
+  }
+  json.set("overflow_proof", std::move(proof));
+  if (!full) {
+    const auto nearest = std::min_element(rows.begin(), rows.end(), [](const OverflowBound& a, const OverflowBound& b) {
+      return spare_bits(a) < spare_bits(b);
+    });
+    if (nearest == rows.end()) return;
+    text += format("  overflow proof of %zu intermediates; nearest to its limit: %s, at most %s in %d bits\n",
+                   rows.size(), nearest->intermediate.c_str(), nearest->bound.c_str(), nearest->bits);
+    return;
+  }
+  text += "  overflow proof\n";
+  for (const OverflowBound& bound : rows)
+    text += format("    %-28s at most %20s in %d bits\n", bound.intermediate.c_str(), bound.bound.c_str(), bound.bits);
+}
+
+void describe_layer(const GruModel& model, int64_t index, bool full, Value& layers, std::string& text) {
   const GruModelParameters& parameters = model.parameters();
   const GruLayerParameters& layer = parameters.layers[static_cast<size_t>(index)];
   Value json = Value::object();
@@ -155,23 +184,15 @@ void describe_layer(const GruModel& model, int64_t index, Value& layers, std::st
   describe_grids(layer, json, text);
 
   Value rescales = Value::object();
-  text += "  rescales, multiplier * x / 2^shift\n";
+  if (full) text += "  rescales, multiplier * x / 2^shift\n";
   for (const auto& [name, values] : rescales_of(layer)) {
     rescales.set(std::string(name), rescales_json(values));
-    text += rescales_text(name, values);
+    if (full) text += rescales_text(name, values);
   }
   json.set("rescales", std::move(rescales));
   describe_tables(layer, json, text);
 
-  Value proof = Value::array();
-  text += "  overflow proof\n";
-  for (const OverflowBound& bound : model.overflow_proof(index)) {
-    Value entry = Value::object();
-    entry.set("intermediate", bound.intermediate).set("bound", bound.bound).set("bits", bound.bits);
-    proof.add(std::move(entry));
-    text += format("    %-28s at most %20s in %d bits\n", bound.intermediate.c_str(), bound.bound.c_str(), bound.bits);
-  }
-  json.set("overflow_proof", std::move(proof));
+  describe_proof(model.overflow_proof(index), full, json, text);
   layers.add(std::move(json));
 }
 
@@ -208,15 +229,22 @@ Result<Outcome> inspect_integer(const InspectOptions& options) {
       out.text += " " + std::string(to_string(path));
     }
     out.text += "\n";
-    gru.set("kernels", std::move(kernels));
+    Value notes = Value::object();
+    for (const auto& [key, text] : parameters.notes) {
+      notes.set(key, text);
+      out.text += "note " + key + ": " + text + "\n";
+    }
+    gru.set("kernels", std::move(kernels)).set("notes", std::move(notes));
+    ISOBIT_RETURN_IF_ERROR(describe_sizes(model, gru, out.text));
     Value layers = Value::array();
     for (size_t i = 0; i < parameters.layers.size(); ++i) {
-      describe_layer(model, static_cast<int64_t>(i), layers, out.text);
+      describe_layer(model, static_cast<int64_t>(i), options.full, layers, out.text);
     }
     gru.set("layers", std::move(layers));
     grus.add(std::move(gru));
   }
   out.json.set("grus", std::move(grus));
+  if (!options.full) out.text += "\n--full shows rescales and the whole overflow proof\n";
   return out;
 }
 
@@ -293,7 +321,7 @@ Result<Outcome> inspect_table(const InspectOptions& options) {
 
 Result<Outcome> inspect(const InspectOptions& options) {
   FileClaims files;
-  if (!options.output.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", files));
+  if (!options.output.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", FileKind::kTensor, files));
   ISOBIT_RETURN_IF_ERROR(claim_checkpoint(options.file, "FILE", files));
   if (is_gguf(options.file)) {
     const FloatModelOptions& source = options.source;
@@ -312,7 +340,14 @@ Result<Outcome> inspect(const InspectOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const bool table, is_fp16_table(options.file));
   if (table) return inspect_table(options);
   ISOBIT_ASSIGN_OR_RETURN(const bool integer, is_integer_model(options.file));
-  return integer ? inspect_integer(options) : inspect_float(options);
+  if (integer) return inspect_integer(options);
+  const Result<std::vector<std::string>> grus = list_grus(options.file);
+  if (options.source.layer.empty() && grus.ok() && grus->empty()) {
+    const std::vector<ForeignFormat> foreign = find_foreign_formats(list_tensors(file.arrays));
+    ISOBIT_ASSIGN_OR_RETURN(const std::optional<std::string> said, find_foreign_description(options.file));
+    if (!foreign.empty() || said) return inspect_foreign(options, file, foreign, said.value_or(""));
+  }
+  return inspect_float(options);
 }
 
 }  // namespace isobit::tool

@@ -9,7 +9,10 @@
 #include <iostream>
 #include <new>
 #include <string>
+#include <vector>
 
+#include "help.h"
+#include "text.h"
 #include "verbs.h"
 
 namespace isobit::tool {
@@ -22,6 +25,7 @@ class Commands {
   explicit Commands(CLI::App& app) : app_(app) {
     add_inspect();
     add_quantize();
+    add_tune();
     add_pack();
     add_matmul();
     add_run();
@@ -31,6 +35,9 @@ class Commands {
     add_supported();
     add_bench();
     add_table();
+    add_help();
+    add_completion();
+    describe_verbs(app);
   }
 
   /// Runs the verb that the parser met.
@@ -38,6 +45,8 @@ class Commands {
     Result<Outcome> result = action_();
     for (;;) {
       if (!result.ok()) return fail(result.status().message());
+      if (!common_->quiet)
+        for (const std::string& warning : result->warnings) say("warning: " + warning, Style::kWarning);
       if (common_->json) {
         std::fputs((result->json.to_json() + "\n").c_str(), stdout);
       } else if (!common_->quiet) {
@@ -50,16 +59,20 @@ class Commands {
     }
     if (!result->refusal.empty()) return fail(result->refusal);
     if (result->failure.empty()) return 0;
-    std::fprintf(stderr, "isobit %s: %s\n", verb_.c_str(), result->failure.c_str());
+    say(result->failure, Style::kError);
     return kExitCheckFailed;
   }
 
   int fail(const std::string& message) const {
-    std::fprintf(stderr, "isobit %s: %s\n", verb_.c_str(), message.c_str());
+    say(message, Style::kError);
     return kExitBadUsage;
   }
 
  private:
+  void say(const std::string& message, Style style) const {
+    std::fprintf(stderr, "%s %s\n", styled("isobit " + verb_ + ":", style, stderr).c_str(), message.c_str());
+  }
+
   /// A subcommand with the options of all verbs; `verb` runs after parsing.
   template <typename Options, typename Verb>
   CLI::App* add(const std::string& name, const std::string& help, Options& options, Verb verb,
@@ -79,6 +92,10 @@ class Commands {
     command->add_option("--device", options.device, "cpu, or cuda, cuda:N: CUDA device 0, N; the bytes are the same")
         ->type_name("DEVICE")
         ->capture_default_str();
+  }
+
+  static void add_batch_first(CLI::App* command, bool& batch_first) {
+    command->add_flag("--batch-first", batch_first, "arrays of three dimensions are [N, T, C], the outputs too");
   }
 
   static void add_source(CLI::App* command, FloatModelOptions& source) {
@@ -107,6 +124,7 @@ class Commands {
             ->add_option("--tensor", inspect_.tensor, "tensor of a GGUF file or of low-bit weights to write as float32")
             ->type_name("NAME");
     auto* output = command->add_option("-o,--output", inspect_.output, "npy to write")->type_name("OUT");
+    command->add_flag("--full", inspect_.full, "integer models: rescales and the whole overflow proof, too");
     tensor->needs(output);
     output->needs(tensor);
     add_source(command, inspect_.source);
@@ -121,20 +139,77 @@ class Commands {
         ->required()
         ->type_name("DATA");
     command->add_option("-o,--output", o.output, "integer model to write (safetensors)")->type_name("OUT");
-    command->add_option("--bits", o.bits, "8, or a list where later entries win: 8,linear=16,gate_in=12,h=16:symmetric")
+    command
+        ->add_option("--bits", o.bits,
+                     "small, balanced, precise, or a list of widths where later entries win: 8,linear=16,l1.h=16")
         ->type_name("SPEC")
         ->capture_default_str();
-    command->add_option("--method", o.method, "minmax, percentile:P, sqnr or ema:A")
+    command->add_option("--method", o.method, "minmax, percentile:P, sqnr or ema:A, or a list: minmax,x=ema:0.9")
         ->type_name("METHOD")
         ->capture_default_str();
     command->add_option("--scale", o.scale, "pow2 or real")->type_name("KIND")->capture_default_str();
     command->add_option("--rounding", o.rounding, "nearest_even, nearest_up, nearest_away or floor")
         ->type_name("MODE")
         ->capture_default_str();
-    command->add_option("--table", o.table, "direct, interpolated or segments:N; default by the width of its input")
-        ->type_name("KIND");
+    command
+        ->add_option("--table", o.table,
+                     "direct, interpolated or segments:N; default: by the width of its input; or a list: direct,l1=segments:16")
+        ->type_name("KIND")
+        ->capture_default_str();
+    command->add_option("--reason", o.reason, "why these settings: kept in the model, printed by isobit inspect")
+        ->type_name("TEXT");
+    command
+        ->add_option("--validate", o.validate,
+                     "data to measure the outputs' SQNR on; default the last tenth of --calibrate")
+        ->type_name("DATA");
     add_source(command, o.source);
+    add_batch_first(command, o.of_data.batch_first);
+    command->add_option("--lengths", o.of_data.lengths, "integers [N]: steps of each sequence; what follows is padding")
+        ->type_name("FILE");
+    command->add_option("--h0", o.of_data.h0, "first states, floats [layers * directions, N, H]")->type_name("FILE");
     command->add_flag("--dry-run", o.dry_run, "calibrate and report, write nothing");
+    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+  }
+
+  void add_tune() {
+    auto& o = tune_;
+    auto* command = add("tune", "find bit widths, methods, scales and tables for a quality or a size", o,
+                        [this] { return tune(tune_); });
+    command->add_option("MODEL", o.model, "float model: npz or safetensors with PyTorch names")->required();
+    command->add_option("--calibrate", o.data, "npy or npz with [T, C] or [T, N, C]; files, folders, patterns")
+        ->required()
+        ->type_name("DATA");
+    command->add_option("--validate", o.validate, "other data, to measure quality on")->required()->type_name("DATA");
+    command->add_option("-o,--output", o.output, "integer model to write (safetensors)")->type_name("OUT");
+    auto* target =
+        command
+            ->add_option("--target", o.target,
+                         "least SQNR in dB of every layer's output, at the fewest bytes; default 35; or of --metric")
+            ->type_name("DB");
+    auto* bytes = command->add_option("--max-bytes", o.max_bytes, "most bytes of the model, at the best quality")
+                      ->type_name("N");
+    auto* like = command
+                     ->add_option("--like", o.like,
+                                  "widths as in quantize --bits: at most the bytes of its tensors, its quality or better")
+                     ->type_name("SPEC");
+    target->excludes(bytes)->excludes(like);
+    bytes->excludes(like);
+    command
+        ->add_option("--metric", o.metric,
+                     "your own quality, higher is better: COMMAND FLOAT.npz INTEGER.npz MODEL prints a number last")
+        ->type_name("COMMAND")
+        ->excludes(bytes)
+        ->excludes(like);
+    command->add_option("--svg", o.svg, "picture of quality over bytes to write; needs gnuplot")->type_name("FILE");
+    command->add_option("--method", o.method, "methods as in quantize; default: searched")->type_name("METHOD");
+    command->add_option("--scale", o.scale, "pow2 or real; default: searched, pow2 preferred")->type_name("KIND");
+    command->add_option("--table", o.table, "tables as in quantize; default: searched")->type_name("KIND");
+    command->add_option("--rounding", o.rounding, "nearest_even, nearest_up, nearest_away or floor")
+        ->type_name("MODE")
+        ->capture_default_str();
+    add_source(command, o.source);
+    add_batch_first(command, o.batch_first);
+    command->add_flag("--dry-run", o.dry_run, "search and report, write no model");
     command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }
 
@@ -152,7 +227,9 @@ class Commands {
     command->add_option("--group", o.group, "weights that share a scale, default 64; 0, or more than a row: a row")
         ->type_name("N");
     command->add_option("--kind", o.kind, "symmetric (default), zero_point or offset")->type_name("KIND");
-    command->add_option("--method", o.method, "absmax (symmetric; its default), minmax (the others'), mse")
+    command
+        ->add_option("--method", o.method,
+                     "mse (default at 1 and 2 bits), absmax (symmetric; its default at 4 and 8), minmax (the others')")
         ->type_name("METHOD");
     command->add_option("--scales", o.scales, "type of scales and offsets: f32 (default), f16 or bf16")
         ->type_name("TYPE");
@@ -173,8 +250,8 @@ class Commands {
     command
         ->add_option(
             "--checkpoint-format", o.checkpoint_format,
-            "gptq, gptq_v2 or awq, where no JSON file beside the model says so; then --bits and --group say how "
-            "its tensors are stored")
+            "gptq, gptq_v2 or awq: how GPTQ and AWQ tensors are stored, whatever a JSON file beside the model says; "
+            "--bits and --group then say it, too")
         ->type_name("FORMAT");
     command->add_flag("--requantize", o.requantize, "quantise imported matrices again, too");
     command->add_flag("--dry-run", o.dry_run, "all of it but writing: the report, and what would be refused");
@@ -238,6 +315,16 @@ class Commands {
         ->type_name("IN");
     command->add_option("--save-state", o.save_state, "npz for the codes of the last state")->type_name("OUT");
     command->add_option("--chunk", o.chunk, "steps a call; the bytes do not depend on it")->type_name("T");
+    add_batch_first(command, o.batch_first);
+    command
+        ->add_option("--lengths", o.lengths,
+                     "integers [N]: steps of each sequence; past them its state stays and the output is 0")
+        ->type_name("FILE");
+    command
+        ->add_option("--zoneout-mask", o.zoneout_mask,
+                     "u8 or bool, the shape of the output, for models of one layer: 1 takes the new state, 0 keeps the "
+                     "old one")
+        ->type_name("FILE");
   }
 
   void add_compare() {
@@ -460,12 +547,34 @@ class Commands {
     command->add_option("--threads", run.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }
 
+  void add_help() {
+    auto* command = add("help", "what a verb does, its options and an example", help_, [this]() -> Result<Outcome> {
+      Outcome out;
+      ISOBIT_ASSIGN_OR_RETURN(out.text, help_text(app_, words_));
+      out.json.set("text", out.text);
+      return out;
+    });
+    command->add_option("VERB", words_, "one verb, as in: table fit; default the list of all");
+  }
+
+  void add_completion() {
+    auto* command = add("completion", "a script that lets a shell complete verbs and options", completion_,
+                        [this]() -> Result<Outcome> {
+                          Outcome out;
+                          ISOBIT_ASSIGN_OR_RETURN(out.text, completion_script(app_, words_.front()));
+                          out.json.set("text", out.text);
+                          return out;
+                        });
+    command->add_option("SHELL", words_, "bash, zsh or fish")->required()->expected(1);
+  }
+
   CLI::App& app_;
   std::string verb_;
   const CommonOptions* common_ = nullptr;
   std::function<Result<Outcome>()> action_;
   InspectOptions inspect_;
   QuantizeOptions quantize_;
+  TuneOptions tune_;
   PackOptions pack_;
   MatmulOptions matmul_;
   RunOptions run_;
@@ -480,6 +589,8 @@ class Commands {
   TableCompareOptions table_compare_;
   TableExportOptions table_export_;
   TableRunOptions table_run_;
+  CommonOptions help_, completion_;
+  std::vector<std::string> words_;  // of help and completion
 };
 
 int main_function(int argc, char** argv) {
@@ -493,12 +604,7 @@ int main_function(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    std::string name = "isobit";
-    for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
-      at = at->get_subcommands().front();
-      name += " " + at->get_name();
-    }
-    std::fprintf(stderr, "%s: %s\n%s --help lists what it takes\n", name.c_str(), error.what(), name.c_str());
+    std::fputs(usage_error(app, error).c_str(), stderr);
     return kExitBadUsage;
   }
   // The library reports by Status; only an allocation can still throw.

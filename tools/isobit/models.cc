@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "isobit/linear.h"
+#include "isobit/nearest.h"
 #include "text.h"
 
 namespace isobit::tool {
@@ -94,8 +95,8 @@ Result<FloatModel> load_float_model(const std::string& path, const FloatModelOpt
   if (!options.gate_order.empty()) {
     const auto order = gate_order_from_string(options.gate_order);
     if (!order) {
-      return Status(StatusCode::kInvalidArgument,
-                    "--gate-order " + options.gate_order + ": expected urn, pytorch or onnx");
+      return Status(StatusCode::kInvalidArgument, "--gate-order " + options.gate_order + ": " +
+                                                      expected_one_of(options.gate_order, {"urn", "pytorch", "onnx"}));
     }
     model.gate_order = *order;
     model.gate_order_assumed = false;
@@ -103,7 +104,8 @@ Result<FloatModel> load_float_model(const std::string& path, const FloatModelOpt
   }
   if (!options.reset.empty()) {
     if (options.reset != "after" && options.reset != "before") {
-      return Status(StatusCode::kInvalidArgument, "--reset " + options.reset + ": expected after or before");
+      return Status(StatusCode::kInvalidArgument,
+                    "--reset " + options.reset + ": " + expected_one_of(options.reset, {"after", "before"}));
     }
     model.reset_assumed = false;
     load.reset_after = options.reset == "after";
@@ -144,6 +146,40 @@ std::string gru_text(const std::string& name, int64_t layers, int32_t directions
          std::to_string(input) + " -> " + std::to_string(output);
 }
 
+Status describe_sizes(const GruModel& model, Value& json, std::string& text) {
+  ISOBIT_ASSIGN_OR_RETURN(const GruSizes sizes, model.sizes());
+  const int64_t workspace = model.workspace(/*batch=*/1, /*steps=*/1).size_bytes();
+  Value entry = Value::object();
+  entry.set("weights_bytes", sizes.weights_bytes).set("tables_bytes", sizes.tables_bytes);
+  entry.set("other_bytes", sizes.other_bytes).set("header_bytes", sizes.header_bytes);
+  entry.set("total_bytes", sizes.total_bytes());
+  entry.set("workspace_bytes", workspace);
+  json.set("sizes", std::move(entry));
+  text += format(
+      "sizes: weights %lld, tables %lld, rest %lld, names and settings %lld, together %lld bytes; workspace for one "
+      "step of one sequence %lld bytes\n",
+      static_cast<long long>(sizes.weights_bytes), static_cast<long long>(sizes.tables_bytes),
+      static_cast<long long>(sizes.other_bytes), static_cast<long long>(sizes.header_bytes),
+      static_cast<long long>(sizes.total_bytes()),
+      static_cast<long long>(workspace));
+  return {};
+}
+
+void describe_clipping(int64_t clipped, int64_t count, const Grid& grid, const std::string& input, const char* likely,
+                       Outcome& out) {
+  constexpr double kWarnPercent = 1.0;
+  const double percent = count == 0 ? 0.0 : 100.0 * static_cast<double>(clipped) / static_cast<double>(count);
+  out.json.set("clipped", clipped).set("clipped_percent", percent);
+  const std::string range = format("%.5g..%.5g", static_cast<double>(dequantize_value(grid, grid.min())),
+                                   static_cast<double>(dequantize_value(grid, grid.max())));
+  out.text += format("clipped %.3g %% of the inputs to the range of the input grid, %s\n", percent, range.c_str());
+  if (percent <= kWarnPercent) return;
+  out.warnings.push_back(
+      format("warning: %.3g %% of the inputs of %s lie outside the range of the input grid, %s, and "
+             "are clipped; likely: %s",
+             percent, input.c_str(), range.c_str(), likely));
+}
+
 Value grid_json(const Grid& grid) {
   Value json = Value::object();
   json.set("bits", grid.bits).set("signed", grid.is_signed).set("kind", to_string(grid.kind));
@@ -163,9 +199,10 @@ Result<std::optional<CpuPath>> parse_kernel(const std::string& text) {
   if (text.empty()) return std::optional<CpuPath>();
   const auto path = cpu_path_from_string(text);
   if (!path) {
-    std::string names;
-    for (const CpuPath known : kAllCpuPaths) names += (names.empty() ? "" : ", ") + std::string(to_string(known));
-    return Status(StatusCode::kInvalidArgument, "--kernel " + text + ": no such kernel; expected one of " + names);
+    std::vector<std::string_view> names;
+    for (const CpuPath known : kAllCpuPaths) names.push_back(to_string(known));
+    return Status(StatusCode::kInvalidArgument,
+                  "--kernel " + text + ": no such kernel; " + expected_one_of(text, names));
   }
   if (!cpu_can_run(*path)) {
     return Status(StatusCode::kUnsupported, "--kernel " + text + ": this machine cannot run it (" +
@@ -176,16 +213,16 @@ Result<std::optional<CpuPath>> parse_kernel(const std::string& text) {
 }
 
 Result<std::optional<CpuPath>> parse_linear_kernel(const std::string& text, std::string_view operation) {
-  std::string names;
+  std::vector<std::string_view> names;
   for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
     if (kernel.operation != operation) continue;
     if (kernel.name == text) return parse_kernel(std::string(to_string(kernel.path)));
-    names += std::string(kernel.name) + ", ";
+    names.push_back(kernel.name);
   }
   if (text.empty() || cpu_path_from_string(text)) return parse_kernel(text);
-  return Status(StatusCode::kInvalidArgument, "--kernel " + text + ": no kernel of " + std::string(operation) +
-                                                  "; expected one of " + names +
-                                                  "or what follows the operation in one of them, as in avx2");
+  return Status(StatusCode::kInvalidArgument, "--kernel " + text + ": no kernel of " + std::string(operation) + "; " +
+                                                  expected_one_of(text, names) +
+                                                  "; what follows the operation in one of them will do, as in avx2");
 }
 
 Status check_threads(int threads) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -104,8 +105,14 @@ class Runner {
     return text;
   }
 
+  /// Values of x that the input grid does not reach, and all that were looked at.
+  [[nodiscard]] int64_t clipped() const { return clipped_; }
+  [[nodiscard]] int64_t inputs() const { return inputs_; }
+
   /// One array of the input to the same array of the output; `state` continues.
-  Result<Array> run(const Array& input, const std::string& label, const SequenceShape& shape, GruState& state) {
+  Result<Array> run(const Array& input, const std::string& label, const SequenceShape& shape,
+                    std::span<const int64_t> lengths, std::span<const uint8_t> mask, GruState& state,
+                    Progress& progress, double first_share, double share) {
     std::vector<int64_t> out_shape = input.shape;
     out_shape.back() = model_.output_size();
     Array output = Array::zeros(options_.integer ? model_.output_grid().dtype() : Dtype::kF32, out_shape);
@@ -118,8 +125,9 @@ class Runner {
       if (bad != x.end()) {
         return invalid(label + ": nan at flat index " + std::to_string(bad - x.begin()) + "; it has no code");
       }
+      count_clipped_inputs(x, shape, lengths);
     }
-    const int64_t chunk = options_.chunk > 0 ? std::min(options_.chunk, shape.steps) : shape.steps;
+    const int64_t chunk = chunk_of(shape);
     ISOBIT_RETURN_IF_ERROR(note_kernel(shape.batch, chunk));
     if (shape.steps == 0 || shape.batch == 0) return output;
 
@@ -129,31 +137,57 @@ class Runner {
     run_options.path = path_;
     run_options.pool = &pool_;
     run_options.whole_sequence = chunk == shape.steps;
+    std::vector<int64_t> rest;  // of each length, from the chunk's first step on
     const int64_t in_row = shape.batch * model_.input_size(), out_row = shape.batch * model_.output_size();
-    Progress progress("running", options_.quiet);
     for (int64_t begin = 0; begin < shape.steps; begin += chunk) {
       const int64_t steps = std::min(chunk, shape.steps - begin);
       if (steps != chunk) ISOBIT_RETURN_IF_ERROR(note_kernel(shape.batch, steps));
+      rest.clear();
+      for (const int64_t length : lengths) rest.push_back(std::clamp<int64_t>(length - begin, 0, steps));
+      run_options.lengths = rest;
+      if (!mask.empty())
+        run_options.zoneout_mask =
+            mask.subspan(static_cast<size_t>(begin * out_row), static_cast<size_t>(steps * out_row));
       if (options_.integer) {
         const auto in_size = static_cast<int64_t>(size_in_bytes(input.dtype));
         const auto out_size = static_cast<int64_t>(size_in_bytes(output.dtype));
         const std::byte* in = input.bytes.data() + begin * in_row * in_size;
         std::byte* out = output.bytes.data() + begin * out_row * out_size;
         ISOBIT_RETURN_IF_ERROR(device_ != nullptr
-                                   ? device_->forward_codes(in, out, steps, state, options_.kernel)
+                                   ? device_->forward_codes(in, out, steps, state, options_.kernel, run_options)
                                    : model_.forward_codes(in, out, steps, state, workspace, run_options));
       } else {
         const std::span<const float> in(x.data() + begin * in_row, static_cast<size_t>(steps * in_row));
         const std::span<float> out(output.data<float>() + begin * out_row, static_cast<size_t>(steps * out_row));
-        ISOBIT_RETURN_IF_ERROR(device_ != nullptr ? device_->forward(in, out, steps, state, options_.kernel)
-                                                  : model_.forward(in, out, steps, state, workspace, run_options));
+        ISOBIT_RETURN_IF_ERROR(device_ != nullptr
+                                   ? device_->forward(in, out, steps, state, options_.kernel, run_options)
+                                   : model_.forward(in, out, steps, state, workspace, run_options));
       }
-      progress.update(static_cast<double>(begin + steps) / static_cast<double>(shape.steps));
+      progress.update(first_share + share * static_cast<double>(begin + steps) / static_cast<double>(shape.steps));
     }
     return output;
   }
 
  private:
+  /// Steps a call. Without --chunk pieces of a length that lets the bar move, where pieces change neither bytes nor
+  /// kernels.
+  [[nodiscard]] int64_t chunk_of(const SequenceShape& shape) const {
+    constexpr int64_t kPieces = 100, kLeastSteps = 64;
+    if (options_.chunk > 0) return std::min(options_.chunk, shape.steps);
+    if (device_ != nullptr || model_.parameters().directions == 2) return shape.steps;
+    return std::min(shape.steps, std::max(kLeastSteps, (shape.steps + kPieces - 1) / kPieces));
+  }
+
+  void count_clipped_inputs(std::span<const float> x, const SequenceShape& shape, std::span<const int64_t> lengths) {
+    const auto width = static_cast<size_t>(model_.input_size());
+    for (size_t row = 0; row * width < x.size(); ++row) {
+      const auto t = static_cast<int64_t>(row) / shape.batch, n = static_cast<int64_t>(row) % shape.batch;
+      if (!lengths.empty() && t >= lengths[static_cast<size_t>(n)]) continue;
+      clipped_ += count_clipped(model_.input_grid(), x.subspan(row * width, width));
+      inputs_ += model_.input_size();
+    }
+  }
+
   /// A device may choose another kernel for another number of steps.
   Status note_kernel(int64_t batch, int64_t steps) {
     std::string name(to_string(path_));
@@ -170,23 +204,43 @@ class Runner {
   CpuPath path_;
   DeviceGru* device_;
   std::set<std::string> kernels_;
+  int64_t clipped_ = 0, inputs_ = 0;
 };
+
+/// [T, N, directions * H] of zeros and ones, as the input's layout has it; none without a file.
+Result<std::vector<uint8_t>> load_mask(const Companion& file, const std::string& name, const SequenceShape& shape,
+                                       const GruModel& model, bool batch_first) {
+  if (file.empty()) return std::vector<uint8_t>();
+  ISOBIT_ASSIGN_OR_RETURN(const Array* array, file.find(name));
+  std::vector<int64_t> wanted = {shape.steps, shape.batch, model.output_size()};
+  if (shape.single) wanted = {shape.steps, model.output_size()};
+  if (batch_first && !shape.single) std::swap(wanted[0], wanted[1]);
+  if (array->dtype != Dtype::kU8 || array->shape != wanted) {
+    return invalid(file.label(name) + " is " + std::string(to_string(array->dtype)) + " " + shape_text(array->shape) +
+                   "; expected u8 or bool " + shape_text(wanted) + ": 1 takes the new state, 0 keeps the old one");
+  }
+  const Array time_major = batch_first && !shape.single ? swap_batch_and_time(*array) : *array;
+  std::vector<uint8_t> mask(time_major.data<uint8_t>(), time_major.data<uint8_t>() + time_major.size());
+  const auto bad = std::find_if(mask.begin(), mask.end(), [](uint8_t value) { return value > 1; });
+  if (bad == mask.end()) return mask;
+  return invalid(file.label(name) + ": value " + std::to_string(*bad) + "; expected 0 (keep the state) or 1");
+}
 
 }  // namespace
 
 Result<Outcome> run(const RunOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
   FileClaims files;
-  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", files));
-  if (!options.save_state.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.save_state, "--save-state", files));
+  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", FileKind::kArrays, files));
+  if (!options.save_state.empty())
+    ISOBIT_RETURN_IF_ERROR(check_output(options.save_state, "--save-state", FileKind::kState, files));
   ISOBIT_RETURN_IF_ERROR(files.reads(options.model, "MODEL"));
   ISOBIT_RETURN_IF_ERROR(files.reads(options.input, "INPUT"));
-  if (!options.state.empty()) ISOBIT_RETURN_IF_ERROR(files.reads(options.state, "--state"));
+  for (const auto& [option, path] : {std::pair{"--state", &options.state}, std::pair{"--lengths", &options.lengths},
+                                     std::pair{"--zoneout-mask", &options.zoneout_mask}})
+    if (!path->empty()) ISOBIT_RETURN_IF_ERROR(files.reads(*path, option));
   if (options.chunk < 0) return invalid("--chunk " + std::to_string(options.chunk) + ": expected at least 1 step");
   const bool npz = options.output.ends_with(".npz");
-  if (!npz && !options.output.ends_with(".npy")) {
-    return invalid("-o " + options.output + ": the name must end in .npy (one array) or .npz");
-  }
   ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
   if (device && options.threads != 1)
     return refuse_on_device(options.device, "--threads " + std::to_string(options.threads), "they are the CPU's");
@@ -211,20 +265,38 @@ Result<Outcome> run(const RunOptions& options) {
                    (npz ? "--state and --save-state take an input with one" : "-o must name an .npz to hold as many"));
   }
 
+  ISOBIT_ASSIGN_OR_RETURN(const Companion all_lengths, Companion::load("--lengths", options.lengths));
+  ISOBIT_ASSIGN_OR_RETURN(const Companion masks, Companion::load("--zoneout-mask", options.zoneout_mask));
+
   Runner runner(model, options, path, device_gru.get());
   Outcome out;
   Value arrays = Value::array();
   std::map<std::string, Array> outputs;
   GruState last_state;
   int64_t sequences = 0, steps = 0;
+  bool integers = false;
+  std::optional<Progress> progress(std::in_place, "running", options.quiet);
+  double done = 0, all = 0;  // values of x
+  for (const auto& [name, array] : input.arrays) all += static_cast<double>(array.size());
   for (const auto& [name, array] : input.arrays) {
     const std::string label = array_label(options.input, name);
-    ISOBIT_ASSIGN_OR_RETURN(const SequenceShape shape, sequence_shape(array, model.input_size(), label));
+    ISOBIT_ASSIGN_OR_RETURN(const SequenceShape shape,
+                            sequence_shape(array, model.input_size(), label, options.batch_first));
+    const bool swapped = options.batch_first && !shape.single;
+    if (const std::string hint = options.batch_first ? "" : layout_hint(shape, label); !hint.empty())
+      out.warnings.push_back(hint);
+    integers |= !is_float(array.dtype);
+    ISOBIT_ASSIGN_OR_RETURN(const std::vector<int64_t> lengths, all_lengths.lengths(name, shape));
+    ISOBIT_ASSIGN_OR_RETURN(const std::vector<uint8_t> mask, load_mask(masks, name, shape, model, options.batch_first));
     GruState state = model.initial_state(shape.batch);
     if (!options.state.empty()) {
       ISOBIT_ASSIGN_OR_RETURN(state, load_state(options.state, model, shape.batch));
     }
-    ISOBIT_ASSIGN_OR_RETURN(Array output, runner.run(array, label, shape, state));
+    const double share = static_cast<double>(array.size()) / std::max(all, 1.0);
+    ISOBIT_ASSIGN_OR_RETURN(Array output, runner.run(swapped ? swap_batch_and_time(array) : array, label, shape,
+                                                     lengths, mask, state, *progress, done, share));
+    if (swapped) output = swap_batch_and_time(output);
+    done += share;
     if (!options.save_state.empty()) last_state = std::move(state);
     sequences += shape.batch;
     steps += shape.batch * shape.steps;
@@ -234,6 +306,7 @@ Result<Outcome> run(const RunOptions& options) {
     arrays.add(std::move(entry));
     outputs[name] = std::move(output);
   }
+  progress.reset();
   if (npz) {
     // An npy has no name; in an npz it needs one.
     if (auto unnamed = outputs.extract(""); !unnamed.empty()) {
@@ -249,7 +322,17 @@ Result<Outcome> run(const RunOptions& options) {
   if (device) out.json.set("device", options.device);
   out.json.set("steps", steps).set("arrays", std::move(arrays));
   out.text = "ran " + count_text(sequences, "sequence") + ", " + count_text(steps, "step") + " with kernel " +
-             runner.kernels() + (device ? " on " + device->text() : "") + "\nsaved " + options.output + "\n";
+             runner.kernels() + (device ? " on " + device->text() : "") + "\n";
+  if (options.integer) {
+    out.json.set("clipped", Value()).set("clipped_percent", Value());
+  } else {
+    describe_clipping(
+        runner.clipped(), runner.inputs(), model.input_grid(), options.input,
+        integers ? "integers that stand for codes (--integer), or samples that were not scaled as in calibration"
+                 : "other units, scaling or normalisation than the calibration data has",
+        out);
+  }
+  out.text += "saved " + options.output + "\n";
   if (!options.save_state.empty()) {
     out.json.set("state", options.save_state);
     out.text += "saved " + options.save_state + "\n";

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "data.h"
 #include "isobit/compare.h"
 #include "isobit/files.h"
 #include "isobit/status.h"
@@ -34,10 +35,13 @@ class SequenceFiles {
   [[nodiscard]] Result<Extents> extents() const;
 
  private:
-  SequenceOptions options_;
+  Status for_each(const std::function<Status(const GruSequences&, const std::string& name)>& use,
+                  std::vector<std::string>* hints) const;
+
+  bool batch_first_ = false;
   int64_t channels_ = 0;
   std::vector<std::string> files_;
-  ArrayFile lengths_, state_;
+  Companion lengths_, state_;
 };
 
 }  // namespace isobit::tool

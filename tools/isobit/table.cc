@@ -16,6 +16,7 @@
 #include "isobit/fp16_export.h"
 #include "isobit/fp16_function.h"
 #include "isobit/fp16_table.h"
+#include "isobit/nearest.h"
 #include "isobit/parallel.h"
 #include "models.h"
 #include "plot.h"
@@ -64,7 +65,7 @@ Result<Fp16FitOptions> fit_options(const TableFitOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(fit.half_values, parse_value_type(options.values));
   ISOBIT_ASSIGN_OR_RETURN(fit.steps, parse_steps(options.steps));
   if (options.goal != "max_ulp" && options.goal != "mean_relative")
-    return invalid("--goal " + options.goal + ": expected max_ulp or mean_relative");
+    return invalid("--goal " + options.goal + ": " + expected_one_of(options.goal, {"max_ulp", "mean_relative"}));
   fit.goal = options.goal == "max_ulp" ? Fp16Goal::kMaxUlp : Fp16Goal::kMeanRelative;
   fit.beta = options.beta;
   if (!options.range.empty()) {
@@ -184,7 +185,7 @@ Status make_directory(const std::string& path, const char* option) {
 
 Result<Outcome> table_fit(const TableFitOptions& options) {
   FileClaims files;
-  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", files));
+  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", FileKind::kSafetensors, files));
   ISOBIT_RETURN_IF_ERROR(claim_table(options.function, "FUNCTION", files));
   ISOBIT_ASSIGN_OR_RETURN(Fp16FitOptions fit, fit_options(options));
   Progress progress("fitting", options.quiet);
@@ -248,7 +249,7 @@ Result<Outcome> table_check(const TableCheckOptions& options) {
 
 Result<Outcome> table_show(const TableShowOptions& options) {
   FileClaims files;
-  if (!options.svg.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.svg, "--svg", files));
+  if (!options.svg.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.svg, "--svg", FileKind::kSvg, files));
   ISOBIT_RETURN_IF_ERROR(claim_table(options.table, "TABLE", files));
   if (!options.exact.empty()) ISOBIT_RETURN_IF_ERROR(files.reads(options.exact, "--exact"));
   Outcome out;
@@ -271,13 +272,14 @@ Result<Outcome> table_show(const TableShowOptions& options) {
     }
   } else {
     ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(options.table, options.layer));
-    std::string names;
+    std::vector<std::string_view> names;
     const ActivationTable* table = nullptr;
-    for (const GateTable& gate : gate_tables(model)) {
-      names += (names.empty() ? "" : ", ") + gate.name;
+    const std::vector<GateTable> gates = gate_tables(model);
+    for (const GateTable& gate : gates) {
+      names.push_back(gate.name);
       if (gate.name == options.gate) table = gate.table;
     }
-    if (table == nullptr) return invalid("--gate " + options.gate + ": expected one of " + names);
+    if (table == nullptr) return invalid("--gate " + options.gate + ": " + expected_one_of(options.gate, names));
     ISOBIT_ASSIGN_OR_RETURN(const auto exact, exact_codes(table->function, table->input, table->output));
     ISOBIT_ASSIGN_OR_RETURN(const IntegerErrors errors, integer_errors(*table));
     ISOBIT_ASSIGN_OR_RETURN(const std::string plot, text_plot(*table, exact));
@@ -329,7 +331,7 @@ Result<Outcome> table_compare(const TableCompareOptions& options) {
 Result<Outcome> table_export(const TableExportOptions& options) {
   if (options.c.empty() && options.hex.empty()) return invalid("nothing to write; expected --c DIR or --hex FILE");
   FileClaims claims;
-  if (!options.hex.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.hex, "--hex", claims));
+  if (!options.hex.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.hex, "--hex", FileKind::kHex, claims));
   ISOBIT_RETURN_IF_ERROR(claim_table(options.table, "TABLE", claims));
   ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, find_fp16_table(options.table, options.source));
   Outcome out;
@@ -362,10 +364,9 @@ Result<Outcome> table_export(const TableExportOptions& options) {
 Result<Outcome> table_run(const TableRunOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
   FileClaims files;
-  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", files));
+  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", FileKind::kArray, files));
   ISOBIT_RETURN_IF_ERROR(files.reads(options.input, "INPUT"));
   if (options.table != "softmax") ISOBIT_RETURN_IF_ERROR(claim_table(options.table, "TABLE", files));
-  if (!options.output.ends_with(".npy")) return invalid("-o " + options.output + ": the name must end in .npy");
   ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_arrays(options.input));
   if (file.arrays.size() != 1)
     return invalid(options.input + ": holds " + std::to_string(file.arrays.size()) + " arrays; expected one");

@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "data.h"
 #include "isobit/arrays.h"
+#include "isobit/nearest.h"
 #include "models.h"
 #include "text.h"
 
@@ -19,6 +22,11 @@ constexpr size_t kCodes = 65536;
 bool is_function(const std::string& name) {
   const auto functions = fp16_functions();
   return std::find(functions.begin(), functions.end(), name) != functions.end();
+}
+
+Status no_table(const std::string& name) {
+  return {StatusCode::kIo,
+          name + ": no such file, and no function of this name" + nearest_hint(name, fp16_functions())};
 }
 
 }  // namespace
@@ -33,21 +41,25 @@ double value_of_f16(uint16_t code) {
 Result<Fp16Model> parse_fp16_model(const std::string& text) {
   const auto model = fp16_model_from_string(text);
   if (model) return *model;
-  return Status(StatusCode::kInvalidArgument, "--model " + text + ": expected f32, nli_gpu or nli_cpu");
+  return Status(StatusCode::kInvalidArgument,
+                "--model " + text + ": " + expected_one_of(text, {"f32", "nli_gpu", "nli_cpu"}));
 }
 
 Result<bool> parse_value_type(const std::string& text) {
   if (text == "f32" || text == "f16") return text == "f16";
-  return Status(StatusCode::kInvalidArgument, "--values " + text + ": expected f32 or f16");
+  return Status(StatusCode::kInvalidArgument, "--values " + text + ": " + expected_one_of(text, {"f32", "f16"}));
 }
 
 Result<bool> is_fp16_table(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return no_table(path);
   ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_arrays(path));
   return file.metadata.contains("isobit") && file.arrays.contains("pieces.0.values");
 }
 
 Result<Fp16Table> find_fp16_table(const std::string& table, const TableSourceOptions& source) {
-  if (!is_function(table)) return load_fp16_table(table);
+  std::error_code error;
+  if (!is_function(table)) return std::filesystem::exists(table, error) ? load_fp16_table(table) : no_table(table);
   ISOBIT_ASSIGN_OR_RETURN(const Fp16Model model, parse_fp16_model(source.model));
   ISOBIT_ASSIGN_OR_RETURN(const bool half_values, parse_value_type(source.values));
   return builtin_fp16_table(table, model, half_values);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 
 #include "value.h"
 
@@ -19,6 +22,16 @@ std::string format(const char* pattern, ...) {
   if (length > 0) std::vsnprintf(text.data(), text.size() + 1, pattern, again);
   va_end(again);
   return text;
+}
+
+std::string styled(std::string_view text, Style style, std::FILE* stream) {
+  const char* no_colour = std::getenv("NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  const bool plain = (no_colour != nullptr && *no_colour != 0) || isatty(fileno(stream)) == 0 ||
+                     (terminal != nullptr && std::string_view(terminal) == "dumb");
+  if (plain) return std::string(text);
+  const char* const codes[] = {"1", "1;31", "1;33"};
+  return format("\033[%sm%s\033[0m", codes[static_cast<size_t>(style)], std::string(text).c_str());
 }
 
 std::string count_text(int64_t count, std::string_view noun) {

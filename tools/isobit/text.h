@@ -3,6 +3,7 @@
 #define ISOBIT_TOOLS_TEXT_H_
 
 #include <cstdint>
+#include <cstdio>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,10 @@ namespace isobit::tool {
 
 /// printf into a string.
 __attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ...);
+
+enum class Style { kHeading, kError, kWarning };
+/// In colour where the stream is a terminal and NO_COLOR (no-color.org) is not set; else the text as it is.
+std::string styled(std::string_view text, Style style, std::FILE* stream);
 
 /// "1 file", "3 files".
 std::string count_text(int64_t count, std::string_view noun);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs: options in, an Outcome out. main.cc alone knows the argument parser, value.cc alone the JSON library.
+// The verbs: options in, an Outcome out. main.cc and help.cc alone know the argument parser, value.cc alone the JSON
+// library.
 #ifndef ISOBIT_TOOLS_VERBS_H_
 #define ISOBIT_TOOLS_VERBS_H_
 
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "isobit/arrays.h"
+#include "isobit/low_bit_import.h"
 #include "isobit/status.h"
 #include "value.h"
 
@@ -21,6 +23,7 @@ struct Outcome {
   Value json = Value::object();
   std::string text;
   std::string failure, refusal;
+  std::vector<std::string> warnings{};       // about what was done all the same; exit status 0
   std::function<Result<Outcome>()> again{};  // --repeat: the same once more, after a line on standard input
 };
 
@@ -39,16 +42,37 @@ struct FloatModelOptions {
 struct InspectOptions : CommonOptions {
   std::string file;
   std::string tensor, output;  // GGUF, low-bit weights: write this tensor there; both or none
+  bool full = false;           // integer models: rescales and every row of the proof, too
   FloatModelOptions source;
+};
+
+/// What is said of calibration data beside it.
+struct CalibrationDataOptions {
+  bool batch_first = false;  // [N, T, C]
+  std::string lengths, h0;   // of the one file of data
 };
 
 struct QuantizeOptions : CommonOptions {
   std::string model, output;
-  std::vector<std::string> data;
-  std::string bits = "8", method = "minmax", scale = "pow2", rounding = "nearest_even", table;
+  std::vector<std::string> data, validate;  // validate: default the last tenth of data
+  std::string bits = "8", method = "minmax", scale = "pow2", rounding = "nearest_even", table = "default", reason;
+  CalibrationDataOptions of_data;
   FloatModelOptions source;
   bool dry_run = false;
-  int threads = 1;
+  int threads = 0;
+};
+
+struct TuneOptions : CommonOptions {
+  std::string model, output, svg, metric, like;
+  std::vector<std::string> data, validate;
+  std::optional<double> target;
+  std::optional<int64_t> max_bytes;
+  std::string method, scale, table;  // empty: searched
+  std::string rounding = "nearest_even";
+  FloatModelOptions source;
+  bool batch_first = false;
+  bool dry_run = false;
+  int threads = 0;
 };
 
 struct PackOptions : CommonOptions {
@@ -78,10 +102,11 @@ struct DeviceOptions : CommonOptions {
 };
 
 struct RunOptions : DeviceOptions {
-  std::string model, input, output, layer, kernel, state, save_state;
+  std::string model, input, output, layer, kernel, state, save_state, lengths, zoneout_mask;
   int threads = 1;
   int64_t chunk = 0;
   bool integer = false;
+  bool batch_first = false;
 };
 
 /// What is said of sequences beside the data.
@@ -179,7 +204,11 @@ Result<Outcome> inspect(const InspectOptions& options);
 Result<Outcome> inspect_gguf(const InspectOptions& options);     // inspect, for a GGUF file
 Result<Outcome> inspect_low_bit(const InspectOptions& options);  // inspect, for saved low-bit weights
 Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFile& file);  // for GPTQ, AWQ
+/// inspect, for weights that other tools quantised; `said`: what a file beside them says.
+Result<Outcome> inspect_foreign(const InspectOptions& options, const ArrayFile& file,
+                                const std::vector<ForeignFormat>& formats, const std::string& said);
 Result<Outcome> quantize(const QuantizeOptions& options);
+Result<Outcome> tune(const TuneOptions& options);
 Result<Outcome> pack(const PackOptions& options);
 Result<Outcome> matmul(const MatmulOptions& options);
 Result<Outcome> run(const RunOptions& options);

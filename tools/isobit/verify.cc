@@ -15,6 +15,7 @@
 #include "isobit/cpu.h"
 #include "isobit/fp16_function.h"
 #include "isobit/gru.h"
+#include "isobit/nearest.h"
 #include "models.h"
 #include "progress.h"
 #include "random.h"
@@ -221,7 +222,9 @@ Result<Outcome> verify(const VerifyOptions& options) {
       const bool all = options.operation.empty();
       if (!all && options.operation != "gru" && options.operation != "fp16_table" && options.operation != "linear")
         return Status(StatusCode::kInvalidArgument,
-                      "--operation " + options.operation + ": expected gru, fp16_table (with softmax) or linear");
+                      "--operation " + options.operation + ": " +
+                          expected_one_of(options.operation, {"gru", "fp16_table", "linear"}) +
+                          "; softmax belongs to fp16_table");
       if (options.operation == "linear" && device)
         return Status(StatusCode::kUnsupported, "--operation linear: has no kernels on a device");
       if (all || options.operation == "gru") {
