@@ -84,8 +84,8 @@ class GruCodeSource {
   virtual ~GruCodeSource() = default;
   /// Begins a sequence. h0: [layers * directions, H], or empty for 0.
   virtual Status start(std::span<const float> h0) = 0;
-  /// Its next steps (bidirectional models: all of them): x [steps, C] in codes of the input grid. Shows the tensors that
-  /// it has, in the order of forward_observed.
+  /// Its next steps (bidirectional models: all of them): x [steps, C] in codes of the input grid. Shows the tensors
+  /// that it has, in the order of forward_observed.
   virtual Status run(const std::byte* x, int64_t steps, GruCodeObserver& observer) = 0;
 };
 
@@ -201,9 +201,9 @@ struct GruAblationOptions {
 /// gain of some tensors shows only when others are wide as well), each layer, all, and the set that is left when, from
 /// all at 16 bits, W, R, x, h, biases, linear, gate_in and gate_out are taken back to their own width, one after the
 /// other, wherever the output stays at the goal. The set of the advice also for each layer alone.
-/// Goal: target_db and 1 dB for data that was not measured, or, where all at 16 bits give less than 3 dB more than that,
-/// 3 dB below the best set. Advice: of the sets that reach it, the one that adds the fewest bytes of W and R, then makes
-/// the fewest products slower (x and h above 8 bits), then widens the fewest tensors; then the one with the highest SQNR.
+/// Goal: target_db and 1 dB for data that was not measured, or, where the best set gives less than 3 dB more than that,
+/// 3 dB below that set. Advice: of the sets that reach it, the one that adds the fewest bytes of W and R; then makes
+/// the fewest products slower (x and h above 8 bits); then widens the fewest tensors; then has the highest SQNR.
 Result<GruAblation> ablate(GruValidation& validation, const GruModel& model, const GruAblationOptions& options = {});
 
 }  // namespace isobit
