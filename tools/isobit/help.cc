@@ -35,7 +35,7 @@ constexpr VerbText kVerbs[] = {
      "isobit tune checkpoint.npz --layer enc --calibrate data.npz --validate other.npz --target 35 -o enc.safetensors",
      "docs/tutorial.md"},
     {"run", kGrus, "isobit run enc.safetensors input.npy -o output.npy", "docs/tutorial.md"},
-    {"compare", kGrus, "isobit compare checkpoint.npz enc.safetensors --data data.npz", "docs/tutorial.md"},
+    {"compare", kGrus, "isobit compare checkpoint.npz enc.safetensors --data data.npz --ablate", "docs/tutorial.md"},
     {"pack", kWeights, "isobit pack model.safetensors -o packed.safetensors --bits 4 --group 64",
      "docs/low_bit_import.md"},
     {"matmul", kWeights, "isobit matmul packed.safetensors:fc.weight x.npy -o y.npy --activations int8",
