@@ -639,6 +639,7 @@ class PackTest(ToolTest):
         report, y = self.matmul(packed, data, *options, "--activations", "static")
         close(y, expected, 0.02)
         self.assertEqual((report["input_grid"]["bits"], report["output_grid"]["bits"]), (8, 8))
+        self.assertEqual(report["clipped"], 0)
         _, codes = self.matmul(packed, data, *options, "--activations", "static", "--codes", descr="|i1", code="b")
         grid = report["output_grid"]
         close([(c - grid["zero_point"]) * grid["scale"] for c in codes], y, 1e-6)
@@ -649,6 +650,13 @@ class PackTest(ToolTest):
         report, y = self.matmul(packed, wide, *options)
         self.assertEqual(report["output_shape"], [1, rows, N])
         close(y, expected, 1e-5)
+        # Values of x beyond a range that was given are counted, and warned of.
+        result = self.call("matmul", packed, data, "-o", self.path("y.npy"), "--activations", "static",
+                           "--input-range=-0.01:0.01", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertGreater(json.loads(result.stdout)["clipped_percent"], 1)
+        self.assertIn("warning: ", result.stderr)
+        self.assertIn("--input-range", result.stderr)
         text = self.ok("matmul", packed, data, "-o", self.path("y.npy"), "--activations", "static")
         for word in ["fc.weight: [6, 64], 8 bits symmetric, group 64, f32", "activations static", "x:  8 bits signed"]:
             self.assertIn(word, text)

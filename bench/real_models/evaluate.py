@@ -28,8 +28,10 @@ MODELS = (
     ("names", "onnx", "arabic-name-romanizer 0.2.0"),
     ("g2p_encoder", "pytorch", "g2p-en 2.1.0"),
 )
-BITS = ("small", "8,linear=16,gate_in=12", "8,linear=16,gate_in=12,h=16", "balanced", "precise", "16,weights=12", "16")
+BITS = ("small", "8,linear=16,gate_in=12", "8,linear=16,gate_in=12,h=16", "8,linear=16,gate_in=12,h=12,gate_out=12",
+        "8,linear=16,gate_in=12,x=12,h=12,gate_out=12", "balanced", "precise", "16")
 TARGETS = (35, 60)
+DEFAULTS = (("method", "minmax"), ("scale", "pow2"), ("table", "default"))  # of what tune chooses, not worth a word
 G2P_WORDS = (4000, 4001, 4002)  # other numbers of words are other samples of the dictionary
 
 
@@ -73,8 +75,12 @@ class Evaluation:
             made = call(self.isobit, "tune", folder / "weights.npz", "--gate-order", order, "--calibrate",
                         folder / "calibration.npz", "--validate", folder / "validation.npz", "--target", target,
                         "-o", self.out, "--json")
-            bits = json.loads(made)["chosen"]["options"] if made is not None else ""
-            self.add(name, order, "tune --target %d" % target, bits, made)
+            settings = ""
+            if made is not None:
+                chosen = json.loads(made)["chosen"]
+                settings = " ".join([chosen["bits"]] + ["--%s %s" % (key, chosen[key]) for key, default in DEFAULTS
+                                                        if chosen[key] != default])
+            self.add(name, order, "tune --target %d" % target, settings, made)
 
 
 def g2p_rows(program, checkpoint, dictionary):
@@ -101,8 +107,8 @@ def markdown(document):
     lines = ["<!-- SPDX-License-Identifier: Apache-2.0 -->", "# Real GRUs in integers", "",
              "`scripts/real_models.sh` wrote this file; [README.md](README.md) says what the models are.",
              report.source(document) + ".", "",
-             "SQNR of h in dB of each layer (both directions of a layer after each other), on sequences that nothing was "
-             "chosen on.", ""]
+             "SQNR of h in dB of each layer (both directions of a layer after each other), on sequences that neither "
+             "calibration nor tune saw.", ""]
     for name, _, package in MODELS:
         rows = [row for row in document["models"] if row["model"] == name]
         if not rows:
@@ -110,9 +116,9 @@ def markdown(document):
         lines += ["## %s (%s)" % (name, package), "", "| made by | setting | dB | bytes |", "|---|---|---|---|"]
         for row in rows:
             reached = "bytes" in row
-            lines.append("| `%s` | %s | %s | %s |" % (row["how"], "`%s`" % row["bits"] if row["bits"] else "",
-                                                      layers_text(row["sqnr_db"]) if reached else "not reached",
-                                                      row["bytes"] if reached else ""))
+            lines.append("| `%s` | %s | %s | %s |" % (
+                row["how"], "`%s`" % row["bits"] if row["bits"] else "",
+                layers_text(row["sqnr_db"]) if reached else "not reached", row["bytes"] if reached else ""))
         lines.append("")
     if document["g2p"]:
         lines += ["## g2p_en as a whole (g2p-en 2.1.0)", "",

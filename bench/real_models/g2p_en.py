@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """g2p_en's encoder and decoder GRU, and what they see: letters of a word, and phonemes that the float model chose.
 
-The decoder begins with the encoder's last state, which a file of inputs cannot say: PART_h0.npz hold it, in the
-order of the sequences. examples/g2p runs the two together.
+The decoder begins with the encoder's last state: PART_h0.npz hold it for `isobit quantize --h0`. examples/g2p runs the
+two together.
 """
 
 import pathlib
@@ -60,7 +60,7 @@ def main(checkpoint: pathlib.Path, dictionary: pathlib.Path, out: pathlib.Path) 
                                        ("bias_hh", "b_hh"))}
         onnx_gru.save(out / name, arrays, sequences)
     for part, rows in states.items():
-        np.savez(out / "g2p_decoder" / f"{part}_h0.npz", **{f"s{i:04}": h for i, h in enumerate(rows)})
+        np.savez(out / "g2p_decoder" / f"{part}_h0.npz", **{f"s{i:04}": h[None, None] for i, h in enumerate(rows)})
 
 
 if __name__ == "__main__":

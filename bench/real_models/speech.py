@@ -2,6 +2,7 @@
 """Noisy speech that is the same on every run: sentences of espeak-ng, and noise from seeded generators."""
 
 import dataclasses
+import io
 import subprocess
 import wave
 
@@ -73,7 +74,7 @@ def say(text: str, voice: str, speed: int, rate: int) -> np.ndarray:
     done = subprocess.run(["espeak-ng", "-v", voice, "-s", str(speed), "--stdout", text], check=True,
                           stdout=subprocess.PIPE)
     # The header of a stream has no true length: everything behind it is samples, mono, 16 bits.
-    with wave.open(__import__("io").BytesIO(done.stdout)) as file:
+    with wave.open(io.BytesIO(done.stdout)) as file:
         own_rate = file.getframerate()
         samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2").astype(np.float64) / 32768
     return resample(samples, own_rate, rate)

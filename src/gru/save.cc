@@ -12,6 +12,7 @@
 #include "io/metadata.h"
 #include "isobit/arrays.h"
 #include "isobit/gru.h"
+#include "isobit/nearest.h"
 
 namespace isobit {
 namespace {
@@ -554,12 +555,14 @@ Result<GruModel> GruModel::load(const std::string& path, std::string_view name) 
     std::vector<ReadGru> grus = read_grus(path);
     if (name.empty() && grus.size() == 1) return create_model(path, std::move(grus.front()));
     std::string names;
+    std::vector<std::string_view> known;
     for (ReadGru& gru : grus) {
       if (!name.empty() && gru.parameters.name == name) return create_model(path, std::move(gru));
       names += (names.empty() ? "" : ", ") + in_quotes(gru.parameters.name);
+      known.push_back(gru.parameters.name);
     }
     refuse_argument(path + ": " + (name.empty() ? std::to_string(grus.size()) + " GRUs" : "no GRU " + in_quotes(name)) +
-                    "; the name must be one of " + names);
+                    "; the name must be one of " + names + nearest_hint(name, known));
   });
 }
 

@@ -259,7 +259,8 @@ TEST_P(SaveRoundTrip, SizesAreThoseOfTheFile) {
   int64_t weights = 0, tables = 0;
   for (const auto& [name, array] : file->arrays) {
     const bool is_weights = name.ends_with(".W") || name.ends_with(".R") || name.ends_with(".bw") || name.ends_with(".br");
-    (is_weights ? weights : name.find(".table.") != std::string::npos ? tables : 0LL) += std::ssize(array.bytes);
+    if (is_weights) weights += std::ssize(array.bytes);
+    if (name.find(".table.") != std::string::npos) tables += std::ssize(array.bytes);
   }
   EXPECT_EQ(sizes->weights_bytes, weights);
   EXPECT_EQ(sizes->tables_bytes, tables);

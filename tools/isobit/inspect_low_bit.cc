@@ -49,8 +49,10 @@ Result<Outcome> export_tensor(const LowBitFile& content, const InspectOptions& o
   } else if (const auto other = content.arrays.find(options.tensor); other != content.arrays.end()) {
     array = Array::copy_of(other->second.to_float().data(), other->second.shape);
   } else {
-    return Status(StatusCode::kInvalidArgument,
-                  options.file + ": no tensor is called '" + escaped(options.tensor) + "'; isobit inspect lists them");
+    std::string hint = nearest_key(options.tensor, content.matrices);
+    if (hint.empty()) hint = nearest_key(options.tensor, content.arrays);
+    return Status(StatusCode::kInvalidArgument, options.file + ": no tensor is called '" + escaped(options.tensor) +
+                                                    "'; isobit inspect lists them" + hint);
   }
   ISOBIT_RETURN_IF_ERROR(save_npy(options.output, array));
   Outcome out;

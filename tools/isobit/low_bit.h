@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "isobit/arrays.h"
@@ -14,10 +15,20 @@
 #include "isobit/gguf.h"
 #include "isobit/low_bit.h"
 #include "isobit/low_bit_import.h"
+#include "isobit/nearest.h"
 #include "isobit/status.h"
+#include "text.h"
 #include "value.h"
 
 namespace isobit::tool {
+
+/// nearest_hint() among the keys of a map.
+template <typename Map>
+std::string nearest_key(const std::string& name, const Map& map) {
+  std::vector<std::string_view> names;
+  for (const auto& [key, value] : map) names.push_back(key);
+  return escaped(nearest_hint(name, names));
+}
 
 /// Whether metadata is that of saved low-bit weights.
 bool is_low_bit_file(const ArrayFile& file);

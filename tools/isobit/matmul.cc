@@ -56,12 +56,14 @@ Result<Weights> load_weights(const MatmulOptions& options) {
   }
   const auto found = file.matrices.find(tensor);
   if (found == file.matrices.end())
-    return invalid(path + ": no matrix is called '" + escaped(tensor) + "'; isobit inspect lists them");
+    return invalid(path + ": no matrix is called '" + escaped(tensor) + "'; isobit inspect lists them" +
+                   nearest_key(tensor, file.matrices));
   Weights out{tensor, found->second, low_bit_permutation(file, tensor), {}};
   if (options.bias.empty()) return out;
   const auto bias = file.arrays.find(options.bias);
   if (bias == file.arrays.end())
-    return invalid("--bias " + options.bias + ": " + path + " holds no such array; isobit inspect lists them");
+    return invalid("--bias " + options.bias + ": " + path + " holds no such array; isobit inspect lists them" +
+                   nearest_key(options.bias, file.arrays));
   out.bias = bias->second.to_float();
   return out;
 }
@@ -115,6 +117,7 @@ class Product {
     ISOBIT_ASSIGN_OR_RETURN(options.input, grid("--input-range", options_.input_range, values, "X"));
     Array codes = Array::zeros(options.input.dtype(), x.shape);
     ISOBIT_RETURN_IF_ERROR(isobit::quantize(options.input, values, codes.bytes.data(), "X"));
+    clipped_ = count_clipped(options.input, values);
     std::vector<float> results;
     if (options_.output_range.empty()) {  // from the accumulators, which are exact: the same grid on every machine
       ISOBIT_ASSIGN_OR_RETURN(results, accumulators(codes, options));
@@ -145,7 +148,10 @@ class Product {
                shape_text(std::vector<int64_t>{weights_.matrix.rows(), weights_.matrix.columns()}) + ", " +
                form_text(weights_.matrix.parameters()) + "; activations " + options_.activations + ", kernel " +
                std::string(kernel_) + "\n";
-    if (is_static) out.text += "x: " + grid_text(input_) + "\ny: " + grid_text(output_) + "\n";
+    if (is_static) {
+      out.text += "x: " + grid_text(input_) + "\ny: " + grid_text(output_) + "\n";
+      describe_clipping(clipped_, x.size(), input_, options_.input, "an --input-range that is not that of X", out);
+    }
     out.text += options_.output + ": " + shape_text(y.shape) + ", " + std::string(to_string(y.dtype)) + "\n";
   }
 
@@ -213,6 +219,7 @@ class Product {
   LinearRunOptions run_;
   std::string_view kernel_;
   Grid input_, output_;
+  int64_t clipped_ = 0;  // static: values of x beyond the input grid
 };
 
 Status check_options(const MatmulOptions& options) {

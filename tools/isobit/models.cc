@@ -165,6 +165,21 @@ Status describe_sizes(const GruModel& model, Value& json, std::string& text) {
   return {};
 }
 
+void describe_clipping(int64_t clipped, int64_t count, const Grid& grid, const std::string& input, const char* likely,
+                       Outcome& out) {
+  constexpr double kWarnPercent = 1.0;
+  const double percent = count == 0 ? 0.0 : 100.0 * static_cast<double>(clipped) / static_cast<double>(count);
+  out.json.set("clipped", clipped).set("clipped_percent", percent);
+  const std::string range = format("%.5g..%.5g", static_cast<double>(dequantize_value(grid, grid.min())),
+                                   static_cast<double>(dequantize_value(grid, grid.max())));
+  out.text += format("clipped %.3g %% of the inputs to the range of the input grid, %s\n", percent, range.c_str());
+  if (percent <= kWarnPercent) return;
+  out.warnings.push_back(
+      format("warning: %.3g %% of the inputs of %s lie outside the range of the input grid, %s, and "
+             "are clipped; likely: %s",
+             percent, input.c_str(), range.c_str(), likely));
+}
+
 Value grid_json(const Grid& grid) {
   Value json = Value::object();
   json.set("bits", grid.bits).set("signed", grid.is_signed).set("kind", to_string(grid.kind));

@@ -48,6 +48,11 @@ std::string gru_text(const std::string& name, int64_t layers, int32_t directions
 /// Bytes of the saved model and of a workspace: a line of text, and "sizes".
 Status describe_sizes(const GruModel& model, Value& json, std::string& text);
 
+/// How many of `count` values of `input` the grid does not reach: "clipped", "clipped_percent", a line of text, and
+/// above 1 % a warning that says what is `likely`.
+void describe_clipping(int64_t clipped, int64_t count, const Grid& grid, const std::string& input, const char* likely,
+                       Outcome& out);
+
 Value grid_json(const Grid& grid);
 /// "8 bits signed, scale 2^-7, zero point 0".
 std::string grid_text(const Grid& grid);

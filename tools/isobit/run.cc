@@ -226,30 +226,6 @@ Result<std::vector<uint8_t>> load_mask(const Companion& file, const std::string&
   return invalid(file.label(name) + ": value " + std::to_string(*bad) + "; expected 0 (keep the state) or 1");
 }
 
-/// What is said of inputs that the grid does not reach.
-void describe_clipping(const Runner& runner, const GruModel& model, const RunOptions& options, bool integers,
-                       Outcome& out) {
-  constexpr double kWarnPercent = 1.0;
-  if (options.integer) {
-    out.json.set("clipped", Value()).set("clipped_percent", Value());
-    return;
-  }
-  const double percent =
-      runner.inputs() == 0 ? 0.0 : 100.0 * static_cast<double>(runner.clipped()) / static_cast<double>(runner.inputs());
-  out.json.set("clipped", runner.clipped()).set("clipped_percent", percent);
-  const Grid& grid = model.input_grid();
-  const std::string range = format("%.5g..%.5g", static_cast<double>(dequantize_value(grid, grid.min())),
-                                   static_cast<double>(dequantize_value(grid, grid.max())));
-  out.text += format("clipped %.3g %% of the inputs to the range of the input grid, %s\n", percent, range.c_str());
-  if (percent <= kWarnPercent) return;
-  out.warnings.push_back(format(
-      "warning: %.3g %% of the inputs of %s lie outside the range that the model was calibrated for, %s, and are "
-      "clipped; likely: %s",
-      percent, options.input.c_str(), range.c_str(),
-      integers ? "integers that stand for codes (--integer), or samples that were not scaled as in calibration"
-               : "other units, scaling or normalisation than the calibration data has"));
-}
-
 }  // namespace
 
 Result<Outcome> run(const RunOptions& options) {
@@ -347,7 +323,15 @@ Result<Outcome> run(const RunOptions& options) {
   out.json.set("steps", steps).set("arrays", std::move(arrays));
   out.text = "ran " + count_text(sequences, "sequence") + ", " + count_text(steps, "step") + " with kernel " +
              runner.kernels() + (device ? " on " + device->text() : "") + "\n";
-  describe_clipping(runner, model, options, integers, out);
+  if (options.integer) {
+    out.json.set("clipped", Value()).set("clipped_percent", Value());
+  } else {
+    describe_clipping(
+        runner.clipped(), runner.inputs(), model.input_grid(), options.input,
+        integers ? "integers that stand for codes (--integer), or samples that were not scaled as in calibration"
+                 : "other units, scaling or normalisation than the calibration data has",
+        out);
+  }
   out.text += "saved " + options.output + "\n";
   if (!options.save_state.empty()) {
     out.json.set("state", options.save_state);

@@ -178,7 +178,6 @@ std::string source_words(const TuneOptions& options) {
   for (const std::string& layer : options.source.layer) out += " --layer " + shell_quoted(layer);
   if (!options.source.gate_order.empty()) out += " --gate-order " + options.source.gate_order;
   if (!options.source.reset.empty()) out += " --reset " + options.source.reset;
-  if (!options.source.layout.empty()) out += " --layout " + options.source.layout;
   if (options.batch_first) out += " --batch-first";
   return out;
 }
