@@ -61,11 +61,11 @@ Status derive_linear(const GruLayerParameters& p, const std::string& layer, cons
     const auto keep_row = [&](const Result<RescaleParameters>& encoded, const std::string& rescale,
                               RescaleParameters& out) {
       if (encoded.ok()) return keep(encoded, {}, {}, out);
-      return keep(encoded,
-                  layer + " " + name_of(linear.weights) + " " + row_text(static_cast<int64_t>(c), p.hidden_size) +
-                      ": rescale " + rescale,
-                  "use fewer bits for " + name_of(linear.weights) + ", " + name_of(linear.activation) + " or " +
-                      name_of(linear.bias),
+      const std::string matrix = name_of(linear.weights);
+      std::string name = layer;
+      name.append(" ").append(matrix).append(" ").append(row_text(static_cast<int64_t>(c), p.hidden_size));
+      return keep(encoded, name.append(": rescale ").append(rescale),
+                  "use fewer bits for " + matrix + ", " + name_of(linear.activation) + " or " + name_of(linear.bias),
                   out);
     };
     const Grid& weights = linear.weight_grids[c];
