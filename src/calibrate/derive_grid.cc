@@ -98,9 +98,8 @@ Result<std::vector<Grid>> derive_row_grids(std::span<const float> values, int64_
                                            const GridOptions& options, ScaleKind kind, std::string_view name,
                                            bool zero_rows_follow) {
   const DefaultFloatMode mode;
-  return derive_named_row_grids(values, rows, columns, options, kind, name, zero_rows_follow, [&](int64_t row) {
-    return std::string(name) + "[" + std::to_string(row) + "]";
-  });
+  return derive_named_row_grids(values, rows, columns, options, kind, name, zero_rows_follow,
+                                [&](int64_t row) { return std::string(name) + "[" + std::to_string(row) + "]"; });
 }
 
 Result<std::vector<Grid>> derive_named_row_grids(std::span<const float> values, int64_t rows, int64_t columns,

@@ -504,6 +504,23 @@ TEST(Widen, CoversTheSameRangeAndLeavesTheRest) {
   }
 }
 
+TEST(Widen, NearlyDeadRowsToo) {
+  GruWeights weights = random_weights(3, 4, 5, 1, 1);
+  for (size_t k = 0; k < 4; ++k) weights.layers[0].W[7 * 4 + k] *= 1e-18f;
+  const std::vector<float> x = random_data(4, 30, 2, 4);
+  for (const ScaleKind scale : {ScaleKind::kPow2, ScaleKind::kReal}) {
+    const Result<GruModel> model = quantized(weights, x, 30, 2, "8", scale);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    for (const GruTensor tensor : {kX, kH, kW, kR, kBw, kBr}) {
+      const std::vector<GruTensorSet> sets = {GruTensorSet{1} << tensor};
+      const auto wide = widen(weights, model->parameters(), sets);
+      ASSERT_TRUE(wide.ok()) << wide.status().message();
+      const Result<GruModel> made = GruModel::create(*wide);
+      EXPECT_TRUE(made.ok()) << made.status().message();
+    }
+  }
+}
+
 TEST(BitsText, GivesTheWidthsBack) {
   const GruWeights weights = random_weights(20, 4, 5, 2, 1);
   const std::vector<float> x = random_data(21, 30, 2, 4);
