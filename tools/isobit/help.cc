@@ -29,7 +29,7 @@ constexpr std::string_view kGrus = "GRUs", kWeights = "Low-bit weights", kTables
 constexpr VerbText kVerbs[] = {
     {"inspect", kGrus, "isobit inspect checkpoint.npz", "docs/tutorial.md"},
     {"quantize", kGrus,
-     "isobit quantize checkpoint.npz --layer enc --calibrate data.npz --bits 8,linear=16,gate_in=12 -o enc.safetensors",
+     "isobit quantize checkpoint.npz --layer enc --calibrate data.npz --bits balanced -o enc.safetensors",
      "docs/tutorial.md"},
     {"tune", kGrus,
      "isobit tune checkpoint.npz --layer enc --calibrate data.npz --validate other.npz --target 35 -o enc.safetensors",
