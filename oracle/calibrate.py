@@ -1,21 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Section 5: order-free statistics and the choice of a range or of a grid."""
 import math
+import struct
 from decimal import Decimal, getcontext
 from fractions import Fraction
 
-from .floats import div32, f32, is_normal32, mul32
+from .floats import div32, f32, from_bits32, is_normal32, mul32
 from .grid import Grid, code_range, range_to_grid, raw_scale
-from .rounding import floor_fraction, rint
+from .rounding import Refused, floor_fraction, rint
 
 getcontext().prec = 120
 
 
+def high_bits(x):
+    """The 16 high bits of a float32; those of +0 for -0."""
+    return struct.unpack(">I", struct.pack(">f", x))[0] >> 16 if x else 0
+
+
+def in_order(bins16):
+    """The bins in the order of their numbers: negative ones by descending magnitude, then
+    positive ones. (8000 holds negative subnormal numbers and comes before 0000.)"""
+    return sorted(bins16, key=lambda b: 0x7FFF - b if b & 0x8000 else b)
+
+
 class Statistics:
-    """Exact minimum and maximum, and the histogram of 4096 bins."""
+    """Exact minimum and maximum, the histogram of 4096 bins, and the one of 16 high bits."""
 
     def __init__(self):
         self.lo, self.hi, self.E, self.bins, self.count = math.inf, -math.inf, None, {}, 0
+        self.bins16 = {}
 
     def grow(self, E):
         if self.E is None:  # only zeros so far: bin 0 whatever E is
@@ -36,6 +49,8 @@ class Statistics:
             i = floor_fraction(Fraction(x) * Fraction(2) ** (11 - self.E))
         assert -2048 <= i <= 2047
         self.bins[i] = self.bins.get(i, 0) + 1
+        b = high_bits(x)
+        self.bins16[b] = self.bins16.get(b, 0) + 1
 
     def merge(self, other):
         if other.E is not None:
@@ -45,6 +60,8 @@ class Statistics:
             if i != 0 and other.E < self.E:
                 k = i >> (self.E - other.E)
             self.bins[k] = self.bins.get(k, 0) + n
+        for b, n in other.bins16.items():
+            self.bins16[b] = self.bins16.get(b, 0) + n
         self.lo, self.hi = min(self.lo, other.lo), max(self.hi, other.hi)
         self.count += other.count
 
@@ -54,42 +71,71 @@ def minmax(st):
 
 
 def percentile(st, p):
-    """p is a decimal string, 0 < p <= 100."""
+    """p is a decimal string, 0 < p <= 100. The range may be one that percentile_grid refuses."""
     m = floor_fraction(st.count * (100 - Fraction(p)) / 200)
     if st.E is None:
         return st.lo, st.hi
-    width = Fraction(2) ** (st.E - 11)
 
-    def first(order):  # the bin in which the running count first exceeds m
+    def made(order):  # from the bin in which the running count first exceeds m
         total = 0
-        for i in order:
-            total += st.bins[i]
+        for b in order:
+            total += st.bins16[b]
             if total > m:
-                return i
+                return min(max(from_bits32("%04xffff" % b), st.lo), st.hi) if b else 0.0
 
-    lo = first(sorted(st.bins)) * width
-    hi = (first(sorted(st.bins, reverse=True)) + 1) * width
-    return max(float(lo), st.lo), min(float(hi), st.hi)
+    order = in_order(st.bins16)
+    return made(order), made(reversed(order))
+
+
+def percentile_grid(st, p, *config):
+    """config: as of range_to_grid."""
+    lo, hi = percentile(st, p)
+    if lo == hi == 0 and st.E is not None:
+        raise Refused("a percentile range of [0, 0] though not all samples are 0")
+    return range_to_grid(lo, hi, *config)
+
+
+def finest_needed(st, bits, signed, symmetric, power_of_two, steps):
+    """The grid of percentile:99, to which the sqnr search reaches down; None where it does not."""
+    if raw_scale(*percentile(st, "99"), signed, symmetric, steps) == 0.0:
+        return None
+    try:
+        return percentile_grid(st, "99", bits, signed, symmetric, power_of_two, steps)
+    except Refused:
+        return None
+
+
+def sqnr_scales(st, bits, signed, symmetric, power_of_two, steps, normal_only=True, beyond=0):
+    """(j, scale as keywords of Grid, S); `beyond` scales more than section 5 has."""
+    config = bits, signed, symmetric, power_of_two, steps
+    cover, fine = range_to_grid(st.lo, st.hi, *config), finest_needed(st, *config)
+    if power_of_two:
+        last = 3 if fine is None else max(3, fine.shift - cover.shift)
+        for j in range(last + beyond + 1):
+            if cover.shift + j > min(62, bits + 30):
+                return
+            yield j, {"shift": cover.shift + j}, 2.0 ** -(cover.shift + j)
+        return
+    j, last = 0, None
+    while last is None or j <= last + beyond:
+        S = f32(cover.scale / float(Decimal(2) ** (Decimal(j) / 4)))
+        if normal_only and not is_normal32(S):
+            return
+        yield j, {"scale": S}, S
+        if last is None and j >= 12 and (fine is None or S <= fine.scale):
+            last = j
+        j += 1
 
 
 def sqnr_candidates(st, bits, signed, symmetric, power_of_two, steps, clamp_ends=True,
-                    normal_only=True):
-    """(j, i, grid) in order of preference. Two misreadings, to make vectors that tell: without
+                    normal_only=True, beyond=0):
+    """(j, i, grid) in order of preference. Misreadings, to make vectors that tell: without
     clamp_ends not z_a and z_b are clamped but only each z_i; without normal_only the search
-    does not end at a scale that is not normal."""
-    cover = range_to_grid(st.lo, st.hi, bits, signed, symmetric, power_of_two, steps)
+    does not end at a scale that is not normal; with beyond it takes so many scales more."""
     qmin, qmax = code_range(bits, signed)
     lo, hi = min(st.lo, 0.0), max(st.hi, 0.0)
-    for j in range(4 if power_of_two else 13):
-        if power_of_two:
-            s = min(cover.shift + j, min(62, bits + 30))
-            S, par = 2.0 ** -s, {"shift": s}
-        else:
-            root = float(Decimal(2) ** (Decimal(j) / 4))
-            S = f32(cover.scale / root)
-            if normal_only and not is_normal32(S):
-                return
-            par = {"scale": S}
+    for j, par, S in sqnr_scales(st, bits, signed, symmetric, power_of_two, steps, normal_only,
+                                 beyond):
         if symmetric:
             yield j, 0, Grid(bits, signed, 0, **par)
             continue

@@ -64,9 +64,11 @@ class Grid:
         return out
 
 
-def default_steps(bits, kind):
-    """kind 'activation' (calibrated): 2^b - 1; 'weight', 'bias', 'output': 2^b."""
-    return (1 << bits) - 1 if kind == "activation" else 1 << bits
+def default_steps(bits, kind, power_of_two=True):
+    """kind 'activation' (calibrated), and 'gate' (u, r) with general scales: 2^b - 1; 'weight',
+    'bias', 'output' (n), and 'gate' with powers of two: 2^b."""
+    fewer = kind == "activation" or (kind == "gate" and not power_of_two)
+    return (1 << bits) - 1 if fewer else 1 << bits
 
 
 def raw_scale(lo, hi, signed, symmetric, steps):

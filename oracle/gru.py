@@ -9,6 +9,31 @@ SCALAR_RESCALES = ("ih_to_u", "ih_to_r", "ih_to_n", "hh_to_u", "hh_to_r", "rhh_t
 ROW_RESCALES = ("bw_to_acc", "acc_to_ih", "br_to_acc", "acc_to_hh")
 
 
+def rescale_of(over, under, bound):
+    """Rescale of the ratio prod(over) / prod(under) of the scales of grids, for an operand of
+    magnitude at most `bound` (section 2)."""
+    if (over + under)[0].scale is None:
+        return power_rescale(sum(g.shift for g in over) - sum(g.shift for g in under), bound)
+    a = b = 1.0
+    for g in over:
+        a *= g.scale
+    for g in under:
+        b *= g.scale
+    return encode_ratio(a / b, bound)
+
+
+def rescaled_bound(r, bound):
+    """Of an operand of magnitude at most `bound` after the rescale r (section 2)."""
+    if bound == 0:
+        return 0
+    return bound * r.m << -r.n if r.n <= 0 else (bound * r.m >> r.n) + 1
+
+
+def bias_operand(code, grid):
+    """X of a bias with this code."""
+    return 0 if code == 0 else max(-grid.qmin, grid.qmax)
+
+
 class Unit:
     """One layer in one direction. grids: dict of Grid; W, R, bw, br: codes; row_grids:
     dict W, R, bw, br -> list of 3H Grid (symmetric); tables: dict u, r, n."""
@@ -30,15 +55,7 @@ class Unit:
         self.derive()
 
     def ratio(self, over, under, bound):
-        """Rescale of ratio prod(over)/prod(under), grids or None."""
-        if self.power:
-            return power_rescale(sum(g.shift for g in over) - sum(g.shift for g in under), bound)
-        a = b = 1.0
-        for g in over:
-            a *= g.scale
-        for g in under:
-            b *= g.scale
-        return encode_ratio(a / b, bound * self.margin)
+        return rescale_of(over, under, bound if self.power else bound * self.margin)
 
     def derive(self):
         """All rescales with the operand bounds of section 2, and the worst magnitude of every
@@ -51,10 +68,9 @@ class Unit:
 
         def after(r, bound):
             """Bound of a rescaled value."""
-            if bound == 0:
-                return 0
-            note(bound * r.m)
-            out = bound * r.m << -r.n if r.n <= 0 else (bound * r.m >> r.n) + 1
+            if bound:
+                note(bound * r.m)
+            out = rescaled_bound(r, bound)
             note(out)
             return out
 
@@ -66,10 +82,10 @@ class Unit:
             for c, row in enumerate(mat):
                 sm, sb = rows[mname][c], rows[bname][c]
                 total = sum(abs(w) for w in row)
-                largest_code = 0 if bias[c] == 0 else max(-sb.qmin, sb.qmax)
+                largest_code = bias_operand(bias[c], sb)
                 rb = self.ratio([sb], [sm, g[grid]], largest_code)
                 added = after(rb, largest_code)
-                assert abs(rb(bias[c], mode)) <= added
+                assert added > INT64_MAX or abs(rb(bias[c], mode)) <= added
                 acc = total * g[grid].reach + added
                 note(total * max(abs(g[grid].qmin), g[grid].qmax)
                      + abs(g[grid].z * sum(row)) + added + 1)

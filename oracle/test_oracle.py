@@ -6,7 +6,7 @@ import unittest
 from fractions import Fraction
 
 from . import calibrate
-from .build import output_grid
+from .build import bias_bound, build_unit, is_dead, output_grid, overflows, revived
 from .floats import bits32, div32, f32, from_bits32, mul32
 from .grid import Grid, range_to_grid, raw_scale, rows_to_grids
 from .gru import Unit, run_model
@@ -89,6 +89,12 @@ class Grids(unittest.TestCase):
         self.assertEqual((g.shift, g.z), (7, 0))
         g = output_grid("tanh", 8, False, False, True)
         self.assertEqual((g.shift, g.z), (7, 128))
+        # general scales: u and r in 255 steps, so that 1 has a code, n in 256
+        g = output_grid("sigmoid", 8, False, False, False)
+        self.assertEqual((g.scale, g.z, rint(1 / g.S)), (f32(1 / 255), 0, 255))
+        g = output_grid("sigmoid", 8, True, True, False)
+        self.assertEqual((g.scale, g.z), (f32(1 / 127), 0))
+        self.assertEqual(output_grid("tanh", 8, True, False, False).scale, 2.0 ** -7)
 
     def test_activation_keeps_its_largest_value(self):
         # [-1, 1] in 255 steps: raw = 2/255 > 1/128, so shift 6
@@ -151,11 +157,44 @@ class Calibration(unittest.TestCase):
             self.assertEqual(vars(a), vars(other))
 
     def test_percentile(self):
-        st = self.stats([float(v) for v in range(1, 101)])      # E = 7, bins 1/16 wide
-        self.assertEqual(calibrate.percentile(st, "100"), (1.0, 100.0))
+        # bins of 2^-7 of a power of two; 99 is in [99, 99.5), 2 in [2, 2.015625)
+        st = self.stats([float(v) for v in range(1, 101)])
+        self.assertEqual(calibrate.percentile(st, "100"), (1 + 2.0 ** -7 - 2.0 ** -23, 100.0))
         # m = floor(100 * 2 / 200) = 1: one sample may lie outside on each side
-        self.assertEqual(calibrate.percentile(st, "98"), (2.0, 99.0625))
-        self.assertEqual(calibrate.percentile(st, "98.01"), (1.0, 100.0))
+        self.assertEqual(calibrate.percentile(st, "98"),
+                         (2 + 2.0 ** -6 - 2.0 ** -22, 99.5 - 2.0 ** -17))
+        self.assertEqual(calibrate.percentile(st, "98.01")[1], 100.0)
+        st = self.stats([-1.0] * 3 + [-2.0 ** 60] + [1.5] * 3 + [2.0 ** 90])
+        self.assertEqual(calibrate.percentile(st, "75"),
+                         (-(1 + 2.0 ** -7 - 2.0 ** -23), 1.5 + 2.0 ** -7 - 2.0 ** -23))
+
+    def test_high_bits(self):
+        tiny = 2.0 ** -149
+        st = self.stats([0.0, -0.0, tiny, -tiny, 1.0, -1.0, from_bits32("3f80ffff"), 2.0 ** -126])
+        self.assertEqual([(b, st.bins16[b]) for b in calibrate.in_order(st.bins16)],
+                         [(0xBF80, 1), (0x8000, 1), (0, 3), (0x80, 1), (0x3F80, 2)])
+        self.assertEqual(calibrate.percentile(self.stats([0.0, -0.0]), "90"), (0.0, 0.0))
+
+    def test_percentile_at_zero(self):
+        config = 8, True, False, True, 255
+        for values in ([-1.0] + [0.0] * 9 + [1.0], [-1.0] + [0.0] * 9, [2.0 ** -149]):
+            st = self.stats(values)
+            self.assertEqual(calibrate.percentile(st, "60"), (0.0, 0.0))
+            self.assertRaises(Refused, calibrate.percentile_grid, st, "60", *config)
+        zeros = self.stats([0.0, -0.0])
+        self.assertEqual(calibrate.percentile_grid(zeros, "60", *config).shift, 0)
+        # m = 2 of 11: an end in the bin of +0 is 0, whatever subnormal numbers it has
+        st = self.stats([-1.0] * 5 + [0.0] * 5 + [1.0])
+        self.assertEqual(calibrate.percentile(st, "60"), (-1.0, 0.0))
+        self.assertEqual(calibrate.percentile_grid(st, "60", *config).shift, 7)
+        st = self.stats([2.0 ** -149] * 6 + [1.0] * 5)
+        self.assertEqual(calibrate.percentile(st, "60"), (0.0, 1.0))
+        # the bin of negative subnormal numbers is another
+        st = self.stats([-2.0 ** -149] * 6 + [1.0] * 5)
+        self.assertEqual(calibrate.percentile(st, "60"), (-2.0 ** -149, 1.0))
+        # nothing is refused where only the real step is 0
+        st = self.stats([-1.0] * 3)
+        self.assertEqual(calibrate.percentile_grid(st, "60", 8, False, True, True, 255).shift, 0)
 
     def test_ema(self):
         self.assertEqual(calibrate.ema([[[1.0], [2.0]]]), (0.9 + 0.2, 0.9 + 0.2))
@@ -178,7 +217,30 @@ class Calibration(unittest.TestCase):
         st = self.stats([3.75 * 2.0 ** -126])
         for power in (True, False):
             found = list(calibrate.sqnr_candidates(st, 2, False, False, power, 3))
-            self.assertEqual({j for j, _, _ in found}, set(range(4 if power else 2)))
+            # the shift is at its cap of 32
+            self.assertEqual({j for j, _, _ in found}, set(range(1 if power else 2)))
+
+    def test_sqnr_reaches_down_to_percentile_99(self):
+        def tried(st, *config):
+            return max(j for j, _, _ in calibrate.sqnr_candidates(st, *config))
+
+        bulk = [1.0] * 300
+        self.assertEqual(tried(self.stats(bulk), 8, True, True, True, 255), 3)
+        self.assertEqual(tried(self.stats(bulk), 8, True, True, False, 255), 12)
+        # 2^20 against 2 - 2^-8 or so, the end of the bin of 1.99
+        st = self.stats([f32(1.99)] * 300 + [2.0 ** 20])
+        self.assertEqual(tried(st, 8, True, True, True, 256), 19)
+        self.assertEqual(tried(st, 8, True, True, False, 256), 77)  # 2^(76/4) leaves a scale of 2
+        for outlier in (-1.0, 1.0):  # percentile:99 is [0, 0] and refused
+            st = self.stats([0.0] * 300 + [outlier])
+            self.assertEqual(tried(st, 8, True, True, False, 256), 12)
+            self.assertEqual(tried(st, 8, True, True, True, 256), 3)
+        st = self.stats([-1.0] * 300 + [2.0 ** 20])  # an unsigned symmetric grid: its real step is 0
+        self.assertEqual(tried(st, 8, False, True, False, 255), 12)
+        self.assertEqual(tried(st, 8, False, True, True, 255), 3)
+        # the least shift of the bin of +-2^-126, beyond which nothing is tried: the cap of 38
+        st = self.stats([2.0 ** -126] * 300 + [1.0])
+        self.assertEqual(tried(st, 8, True, True, True, 256), 38 - 7)
 
 
 class Tables(unittest.TestCase):
@@ -304,6 +366,87 @@ class Gru(unittest.TestCase):
         self.assertEqual(last, [[[-8]], [[8]]])
         y, last, _ = run_model([[u]], x[:2], masks=[[[[0]], [[1]]]])
         self.assertEqual((y, last), ([[[0]], [[-15]]], [[[-15]]]))
+
+
+class DeadRows(unittest.TestCase):
+    def grids(self, weight, **kw):
+        """weight, bias and x of 2^-s, as shifts or as scales."""
+        shift = lambda bits, s: Grid(bits, True, 0, **({"shift": s} if self.power
+                                                       else {"scale": 2.0 ** -s}))
+        return (shift(16, weight), shift(kw.get("bias_bits", 8), kw.get("bias", 0)),
+                shift(16, kw.get("x", 14)), shift(8, 5))
+
+    def test_powers_of_two(self):
+        self.power = True
+        w, b, x, ih = self.grids(46)
+        # the bias 128 * 2^60 on the accumulator; 128 * 2^23 = 2^30 is the most that may be left
+        self.assertEqual(bias_bound(w, b, 64, x), 1 << 67)
+        self.assertTrue(is_dead([1, -2], w, b, 64, x, ih))
+        self.assertEqual(revived(w, b, 64, x).shift, 9)
+        self.assertFalse(is_dead([1, -2], w, b, 0, x, ih))  # a bias of zero
+        # 2^62 is none that is too large, 2^63 is
+        self.assertFalse(is_dead([1, -2], self.grids(41)[0], b, 64, x, ih))
+        self.assertTrue(is_dead([1, -2], self.grids(42)[0], b, 64, x, ih))
+        # 2^48 * 2^15 is too large without the bias
+        self.assertTrue(overflows([1 << 48], w, b, 64, x, ih))
+        self.assertFalse(is_dead([1 << 48], w, b, 64, x, ih))
+        self.assertTrue(is_dead([(1 << 48) - 1], w, b, 64, x, ih))
+        # acc -> ih is refused for weights, and for a bias beside zeros
+        coarse = Grid(8, True, 0, shift=-32), b, 64, x, Grid(8, True, 0, shift=45)
+        self.assertFalse(is_dead([1], *coarse))
+        self.assertTrue(is_dead([0], *coarse))
+        # a shift below -62
+        w, b, x, ih = self.grids(46, x=20)
+        self.assertEqual(bias_bound(w, b, 64, x), None)
+        self.assertTrue(is_dead([1, -2], w, b, 64, x, ih))
+        self.assertEqual(revived(w, b, 64, x).shift, 3)
+        # no shift of -32 and above
+        w, b, x, ih = self.grids(46, bias=-32, x=24)
+        self.assertRaises(Refused, revived, w, b, 64, x)
+        w, b, x, ih = self.grids(46, bias=-31, x=24)
+        self.assertEqual(revived(w, b, 64, x).shift, -32)
+
+    def test_general_scales(self):
+        self.power = False
+        w, b, x, ih = self.grids(60, bias=7, x=6)
+        self.assertEqual(bias_bound(w, b, 64, x), 1 << 66)
+        self.assertTrue(is_dead([0], w, b, 64, x, ih))
+        # at 2^-24 the bound is floor(2^30) + 1
+        self.assertEqual(bias_bound(self.grids(24, bias=7, x=6)[0], b, 64, x), (1 << 30) + 1)
+        self.assertEqual(revived(w, b, 64, x).scale, 2.0 ** -24 * (1 + 2.0 ** -23))
+        # section 2 refuses an accumulator of 2^62
+        self.assertTrue(is_dead([0], self.grids(56)[0], b, 64, x, ih))
+        self.assertFalse(is_dead([0], self.grids(55)[0], b, 64, x, ih))
+        # 2^31 * 2^31 is refused without the bias: that row is not dead, whatever its bias
+        w1, wide = Grid(32, True, 0, scale=1.0), Grid(32, True, 0, scale=1.0)
+        self.assertTrue(overflows([1 << 31], w1, b, 64, wide, ih))
+        self.assertFalse(is_dead([1 << 31], w1, b, 64, wide, ih))
+        self.assertFalse(is_dead([1 << 31], w1, self.grids(0, bias=-60)[1], 64, wide, ih))
+        # (2^31 - 1) * (2^31 + 1) is one below: the bias is at fault, but it is below 2^30 already
+        wide = Grid(32, True, -2, scale=1.0)
+        self.assertTrue(is_dead([(1 << 31) - 1], w1, b, 64, wide, ih))
+        self.assertEqual(revived(w1, b, 64, wide).scale, 1.0)
+        self.assertRaises(Refused, revived, w, self.grids(0, bias=-127)[1], 64,
+                          self.grids(0, x=100)[2])
+
+    def test_model(self):
+        act = {"bits": 8, "signed": True, "symmetric": False, "steps": None, "min": -1.0, "max": 1.0}
+        tensors = {k: dict(act) for k in ("x", "h", "ih", "hh", "u_in", "r_in", "n_in")}
+        for k in "urn":
+            tensors[k] = {"bits": 8, "signed": k == "n", "symmetric": False, "steps": None}
+        rows = {k: {"bits": 8, "signed": True, "steps": None} for k in ("W", "R", "bw", "br")}
+        args = ([[1.0], [f32(1e-20)], [0.0]], [[0.0], [0.0], [1.0]], [0.5, 0.25, 0.5], [0.0] * 3,
+                tensors, rows, False, "nearest_even")
+        self.assertRaises(Refused, build_unit, *args, dead=None)
+        unit = build_unit(*args)
+        # the row of zeros took the scale of row 1, and twice the bias needs twice the scale
+        self.assertEqual(unit.dead, {"W": [1, 2], "R": []})
+        S = [g.scale for g in unit.row_grids["W"]]
+        self.assertEqual((S[0], S[2], unit.W), (2.0 ** -7, 2 * S[1], [[127], [0], [0]]))
+        # 127/128 of 0.25 and of 0.5 arrive: 31.6 and 63.3 steps of 2/255
+        o = run_model([[unit]], [[[0]]])[2][0][0][0]
+        z = unit.grids["ih"].z
+        self.assertEqual([q - z for q in o["ih"][1:]], [32, 63])
 
 
 class Small(unittest.TestCase):

@@ -5,7 +5,7 @@ import math
 from fractions import Fraction
 
 from . import calibrate
-from .build import FUNCTION, build_unit, output_grid
+from .build import FUNCTION, build_unit, output_grid, overflows
 from .floats import READERS, bits32, bits64, div32, f32, from_bits32, from_bits64, is_normal32
 from .grid import Grid, code_range, default_steps, range_to_grid, rows_to_grids
 from .gru import GATES, Unit, run_model
@@ -345,17 +345,18 @@ def make_calibrate():
         steps = default_steps(bits, "activation")
         results = []
 
-        def ranged(entry, lohi):
+        def ranged(entry, lohi, make=None):
             try:
                 entry.update({"lo": bits64(lohi[0]), "hi": bits64(lohi[1])})
-                entry["grid"] = range_to_grid(lohi[0], lohi[1], *config, steps).json()
-                results.append(entry)
+                grid = make() if make else range_to_grid(lohi[0], lohi[1], *config, steps)
+                results.append({**entry, "grid": grid.json()})
             except Refused:
                 pass
 
         ranged({"method": "minmax"}, calibrate.minmax(st))
         for p in percentiles:
-            ranged({"method": "percentile", "p": p}, calibrate.percentile(st, p))
+            ranged({"method": "percentile", "p": p}, calibrate.percentile(st, p),
+                   lambda: calibrate.percentile_grid(st, p, *config, steps))
         ranged({"method": "ema", "reverse": False}, calibrate.ema(data))
         ranged({"method": "ema", "reverse": True}, calibrate.ema(data, True))
         if check:
@@ -416,7 +417,219 @@ def make_calibrate():
               for _ in range(15)] + [3.75 * smallest]
     add([[values[4 * t:4 * t + 4] for t in range(4)]], (2, False, False, False), at_the_end, ())
     assert len(cases) == 48 + 5 + 1
+    cases += percentile_cases() + far_sqnr_cases()
     return {"description": "statistics and calibration methods (section 5)", "cases": cases}
+
+
+def gathered(sequences, copies=None):
+    """Statistics of sequences, sequence s seen copies[s] times."""
+    st = calibrate.Statistics()
+    for seq, n in zip(sequences, copies or [1] * len(sequences)):
+        part = calibrate.Statistics()
+        for step in seq:
+            for x in step:
+                part.add(x)
+        for _ in range(n):
+            st.merge(part)
+    return st
+
+
+def outlier_case(name, sequences, config, copies=None, merge=None, percentiles=(), sqnr=False,
+                 steps=None, **expect):
+    """A case with the second histogram. merge: an order of the sequences in which statistics made
+    of each alone are merged. expect: of sqnr, j: the least winning j; of percentiles, refused:
+    how many grids are refused; last: whether the next scale would win if it were tried."""
+    st = gathered(sequences, copies)
+    steps = default_steps(config[0], "activation") if steps is None else steps
+    case = {"name": name, "sequences": [[[bits32(x) for x in step] for step in seq]
+                                        for seq in sequences]}
+    if copies:
+        case["copies"] = copies
+    if merge:
+        case["merge"] = merge
+        again = gathered([sequences[s] for s in merge])
+        assert sorted(merge) == list(range(len(sequences))) and vars(again) == vars(st)
+    case.update(zip(("bits", "signed", "symmetric", "power_of_two"), config))
+    case.update({"steps": steps, "count": st.count, "min": bits32(st.lo), "max": bits32(st.hi),
+                 "E": st.E, "bins": [[i, st.bins[i]] for i in sorted(st.bins)],
+                 "bins16": [[b, st.bins16[b]] for b in calibrate.in_order(st.bins16)]})
+    results, refused = [], 0
+    for p in percentiles:
+        lo, hi = calibrate.percentile(st, p)
+        entry = {"method": "percentile", "p": p, "lo": bits64(lo), "hi": bits64(hi)}
+        try:
+            entry["grid"] = calibrate.percentile_grid(st, p, *config, steps).json()
+        except Refused as error:
+            entry["refused"] = str(error)
+            refused += 1
+        results.append(entry)
+    assert refused == expect.get("refused", 0), (name, refused)
+    if sqnr:
+        grid, j, i, margin = calibrate.sqnr(st, *config, steps)
+        assert (margin >= 1e-6 or margin == 0.0) and j >= expect.get("j", 0), (name, margin, j)
+        if "last" in expect:
+            assert calibrate.sqnr(st, *config, steps, beyond=1)[1] == j + 1, name
+        results.append({"method": "sqnr", "j": j, "i": i, "grid": grid.json()})
+    case["results"] = results
+    return case
+
+
+def percentile_cases():
+    rng, cases = Rng(61), []
+    signed8, unsigned8 = (8, True, False), (8, False, False)
+
+    def rows(values, features=5):
+        return [list(values[i:i + features]) for i in range(0, len(values), features)]
+
+    def add(name, *args, **kw):
+        cases.append(outlier_case(name, *args, **kw))
+
+    usual = ("100", "99.99", "99.9", "99.8", "99.5", "99", "98", "90")
+    bulk = [rng.bell(1.0) for _ in range(25)]
+    for factor in (1e4, 1e6):
+        far = [[f32(factor), f32(-0.75 * factor)]]
+        for power in (True, False):
+            add("outliers of %g" % factor, [rows(bulk), far], signed8 + (power,), [40, 1],
+                percentiles=usual)
+        add("an outlier of %g above" % factor, [rows(bulk), far[:1]], unsigned8 + (False,), [20, 3],
+            percentiles=usual)
+        add("positive only, an outlier of %g" % factor,
+            [rows([abs(v) for v in bulk]), [[f32(factor)]]], unsigned8 + (False,), [20, 1],
+            percentiles=usual)
+        add("negative only, an outlier of %g" % factor,
+            [rows([-abs(v) for v in bulk]), [[f32(-factor)]]], signed8 + (True,), [20, 1],
+            percentiles=usual)
+    add("symmetric, outliers", [rows(bulk), [[1000.0], [f32(-1e5)]]], (8, True, True, False), [12, 1],
+        percentiles=usual)
+    add("small shares of 25 samples", [rows(bulk)], signed8 + (True,), percentiles=(
+        "50", "20", "8.000000001", "8", "4", "0.000000001"))
+    # zeros
+    small = [f32(0.01), f32(-0.02), f32(0.03), f32(0.05), f32(0.7)]
+    add("zeros and -0, few other numbers", [rows([0.0, -0.0, 0.0, -0.0, -0.0]), rows(small)],
+        signed8 + (True,), [8, 1], percentiles=("99", "80", "60"), refused=2)
+    add("nearly all zeros: the range ends at 0 on one side, or on both", [rows([0.0, -0.0]), rows(small)],
+        signed8 + (False,), [200, 1], percentiles=("100", "99.5", "99", "97", "50"), refused=2)
+    add("zeros only", [rows([0.0, -0.0, 0.0])], signed8 + (False,), percentiles=("100", "50"))
+    add("-0 only", [rows([-0.0, -0.0])], unsigned8 + (True,), percentiles=("99",))
+    add("zeros and positive numbers", [rows([0.0, -0.0, 0.25, 1.5])], unsigned8 + (False,),
+        percentiles=("100", "60", "40"))
+    add("zeros and negative numbers", [rows([0.0, -0.0, -0.25, -1.5])], unsigned8 + (False,),
+        percentiles=("100", "60", "40"))
+    # subnormal numbers: bins 0000..007f and 8000..807f
+    tiny = [from_bits32(b) for b in ("00000001", "0000ffff", "00010000", "007fffff", "00800000",
+                                     "80000001", "8000ffff", "80010000", "807fffff", "80800000")]
+    ends = ("100", "80", "70", "60", "40", "20", "10")
+    add("subnormal numbers of either sign", [rows(tiny)], signed8 + (True,), percentiles=ends)
+    add("subnormal numbers of either sign and zeros", [rows(tiny + [0.0, -0.0])], signed8 + (True,),
+        percentiles=ends, refused=1)
+    add("subnormal numbers, general scale", [rows(tiny)], signed8 + (False,), percentiles=("100",
+        "40"), refused=2)
+    add("subnormal and large numbers", [rows(tiny + [1.0, -1.0, 3e4, f32(-1e5)])], signed8 + (True,),
+        percentiles=ends)
+    # the ends of bins: the last number of one, the first of the next
+    edges = [from_bits32(b) for b in ("3f80ffff", "3f810000", "3f810001", "3f80fffe", "3f7fffff",
+                                      "3f800000", "bf80ffff", "bf810000", "bf7fffff", "bf800000")]
+    for power in (True, False):
+        add("ends of bins", [rows(edges), rows([5.0, -5.0])], signed8 + (power,), [3, 1],
+            percentiles=("100", "94", "93", "80", "75", "60", "55", "50", "45", "40", "30"))
+    add("ends of bins, positive only", [rows([v for v in edges if v > 0])], unsigned8 + (True,),
+        percentiles=("100", "67", "66", "50", "33"))
+    add("ends of bins, negative only", [rows([v for v in edges if v < 0])], signed8 + (True,),
+        percentiles=("100", "67", "66", "50", "49"))
+    add("ties: m samples and one more", [rows([1.0] * 5 + [2.0] * 5 + [3.0] * 5 + [-1.0] * 5)],
+        signed8 + (False,), percentiles=("50.1", "50", "49.999999999", "10"))
+    add("the largest numbers", [[[from_bits32("7f7fffff"), from_bits32("ff7fffff")],
+                                 [from_bits32("7f7f0000"), from_bits32("ff7effff")]]],
+        signed8 + (False,), percentiles=("100", "40"))
+    # parts
+    parts = [rows([0.0, -0.0, 0.0]), rows([f32(1e-30), f32(-3e-31), 1.0]),
+             rows([f32(7e8), f32(-1.5), f32(2.0 ** -140)]), rows(bulk[:10]),
+             rows([f32(-1e-44), f32(1e-44)]), rows([-4096.0, 4095.9])]
+    parts = [[[f32(v) for v in step] for step in part] for part in parts]
+    for order in ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [2, 0, 4, 5, 1, 3]):
+        add("parts", parts, signed8 + (True,), merge=order, percentiles=("100", "90", "60"))
+    # ranges that end at zero
+    few = rows([f32(-0.3), f32(0.01), f32(0.7), f32(0.02)])
+    for config in (signed8, (8, False, True)):
+        for power in (True, False):
+            # 1 of 404 is negative, 3 are positive: m is 0, 1, 2, 3 and so on
+            add("[0, 0] is refused for its zeros", [rows([0.0, -0.0]), few], config + (power,),
+                [200, 1], percentiles=("100", "99.5", "99", "98.5", "98", "50"), refused=3)
+            add("the range ends at 0 above only", [rows([0.0, -0.0, -0.5, -0.25, -0.5, -1.5]), few],
+                config + (power,), [20, 1], percentiles=("95", "60", "40"))
+            add("the range ends at 0 below only", [rows([0.0, -0.0, 0.5, 0.25, 0.5, 1.5]), few],
+                config + (power,), [20, 1], percentiles=("95", "60", "40"))
+    for power in (True, False):
+        add("bin 0000 without zeros", [rows(tiny[:2])], signed8 + (power,), percentiles=("100", "50"),
+            refused=2)
+        add("bin 0000 and a positive number", [rows(tiny[:2] + [0.5])], signed8 + (power,),
+            percentiles=("100", "30"), refused=1)
+    return cases
+
+
+def far_sqnr_cases():
+    """Searches with outliers; where j is asked for, a winner beyond the first 4 shifts or 13
+    scales, which takes few codes and an outlier that is rare enough."""
+    rng, cases = Rng(62), []
+
+    def rows(values, features=5):
+        return [list(values[i:i + features]) for i in range(0, len(values), features)]
+
+    def near(v, n=15):
+        return [f32(v * (1 + Fraction(rng.int(-40, 40), 1000))) for _ in range(n)]
+
+    def add(name, *args, **kw):
+        cases.append(outlier_case(name, *args, sqnr=True, percentiles=("99",), **kw))
+
+    def codes(*steps):  # a little below each number of steps, so that a scale of 1 covers them
+        return rows(sum((near(Fraction(47 * k, 50), 5) for k in steps), []))
+
+    for power in (True, False):
+        least = 4 if power else 13
+        for bits, signed in ((1, False), (1, True), (2, False), (2, True)):
+            n = (1 << bits) - 1
+            add("asymmetric, %d bit, an outlier above" % bits,
+                [codes(*range(1, n + 1)), [[15.25 * n]]], (bits, signed, False, power), [250, 1], j=least)
+        add("asymmetric, 1 bit, an outlier below", [codes(-1), [[-15.5]]],
+            (1, True, False, power), [100, 1], j=least)
+        add("asymmetric, 2 bits, an outlier on either side",
+            [codes(1, -1, -2), [[14.0, -29.0]]], (2, False, False, power), [200, 1], j=least)
+        add("symmetric, 2 bits, outliers", [codes(1, -2, -1), [[-29.0, 1.0]]],
+            (2, True, True, power), [150, 1], j=least)
+        add("symmetric, 3 bits, outliers", [codes(3, -3, 1, -2), [[47.0, -30.0]]],
+            (3, True, True, power), [250, 1], j=least)
+        add("symmetric unsigned, 1 bit, an outlier", [codes(1), [[15.5]]],
+            (1, False, True, power), [100, 1], j=least)
+        for symmetric, side in ((False, 1), (False, -1), (True, 1)):
+            add("the search ends at percentile:99", [rows([side * v for v in near(1.125, 19) + [1.875]]),
+                                                     [[31.0 * side]]],
+                (1, False, symmetric, power), [150, 1], j=least, last=True)
+        for factor in (1e4, 1e6):
+            bulk = [rng.bell(1.0) for _ in range(20)]
+            for signed, symmetric in ((True, False), (True, True), (False, False)):
+                add("8 bits, outliers of %g" % factor, [rows(bulk), [[f32(factor)], [f32(-0.6 * factor)]]],
+                    (8, signed, symmetric, power), [30, 1])
+        # where percentile:99 is no guide: it is refused for its zeros; a cap of shifts
+        add("percentile:99 is refused for its zeros, negative numbers",
+            [rows([0.0] * 5), [[-0.5], [-0.25], [-2.5]]], (4, True, False, power), [200, 1], refused=1)
+        add("percentile:99 is refused for its zeros", [rows([0.0] * 5), [[0.5], [-0.25], [2.5]]],
+            (4, True, False, power), [200, 1], refused=1)
+        add("percentile:99 at the cap of shifts", [rows([f32(1e-37), f32(-1e-37)]),
+                                                   [[0.5], [0.25], [-2.5]]],
+            (4, True, False, power), [500, 1])
+        add("outliers of 12 times, 4 bits", [rows([rng.bell(1.0) for _ in range(20)]), [[11.5, -12.5]]],
+            (4, False, False, power), [40, 1])
+    # the search ends at j = 3 (12), though the next scale would win
+    for power in (True, False):
+        last = 3 if power else 12
+        for symmetric in (False, True):
+            add("the search ends early: percentile:99 is refused for its zeros", [
+                rows([0.0] * 20), rows([f32(2.8)] * 8), [[31.0]]], (1, False, symmetric, power),
+                [1650, 20, 1], j=last, last=True, refused=1)
+        add("the search ends early: percentile:99 has the real step 0", [
+            rows([0.0] * 10 + [-2.0 ** -10] * 10), rows([f32(2.8)] * 8), [[31.0]]],
+            (1, False, True, power), [1650, 20, 1], j=last, last=True)
+    return cases
 
 
 # ---------------------------------------------------------------- section 6
@@ -442,6 +655,9 @@ def make_table():
     def add_direct(table):
         cases.append({**table.json(grids=True), "outputs_fnv1a64": table.digests()})
 
+    def out_grid(function, bits, signed, power):
+        return output_grid(function, bits, signed, False, power, 1 << bits)
+
     for function in ("sigmoid", "tanh"):
         for index in range(20):
             bits_in = (8, 8, 8, 8, 8, 7, 6, 5, 4, 3, 2, 1, 8, 8, 8, 8, 8, 8, 8, 8)[index]
@@ -461,7 +677,7 @@ def make_table():
             bits_in = (12, 16, 9, 16)[index % 4]
             power = index < 4
             gin = gate_input(rng, bits_in, bool(index % 2), power)
-            gout = output_grid(function, (8, 16, 12, 8)[index % 4], index % 3 == 0, False, power)
+            gout = out_grid(function, (8, 16, 12, 8)[index % 4], index % 3 == 0, power)
             lo, hi = output_bounds(function, gout)
             qs = [gin.qmin, gin.qmin + 1, gin.z - 1, gin.z, gin.z + 1, gin.qmax - 1, gin.qmax]
             qs = sorted(set(qs + [rng.int(gin.qmin, gin.qmax) for _ in range(120)]))
@@ -496,8 +712,8 @@ def make_table():
         function = ("sigmoid", "tanh")[index % 2]
         bits_in = (16, 12, 10, 9, 16, 14, 8, 6, 16)[index % 9]
         gin = gate_input(rng, bits_in, bool(index % 3), index % 4 < 2)
-        gout = output_grid(function, (8, 16, 12, 16, 10, 8, 8, 4, 16)[index % 9],
-                           bool(index // 2 % 2), False, index % 4 < 2)
+        gout = out_grid(function, (8, 16, 12, 16, 10, 8, 8, 4, 16)[index % 9],
+                        bool(index // 2 % 2), index % 4 < 2)
         k = min(rng.int(2, 6), bits_in)
         table = Interpolated.chords(function, gin, gout, k, G=(4, 0, 8, 4, 1)[index % 5])
         evaluated(table)
@@ -505,7 +721,7 @@ def make_table():
             evaluated(table, outside=True)
     for index in range(10):  # anchors out of thin air: slopes of both signs, clamps on both sides
         gin = gate_input(rng, (8, 12, 6, 16)[index % 4], bool(index % 2), True)
-        gout = output_grid(("sigmoid", "tanh")[index // 5], 8, index % 2 == 0, False, True)
+        gout = out_grid(("sigmoid", "tanh")[index // 5], 8, index % 2 == 0, True)
         k, G = rng.int(1, 4), rng.int(0, 6)
         F = gin.bits - k - (index % 3)
         q0 = gin.qmin if index % 3 == 0 else rng.int(gin.qmin, gin.qmin + (1 << (gin.bits - 2)))
@@ -515,15 +731,15 @@ def make_table():
     for index in range(14):
         function = ("sigmoid", "tanh")[index % 2]
         gin = gate_input(rng, (8, 16, 10, 6, 12, 9, 16)[index % 7], bool(index % 3), index % 4 < 2)
-        gout = output_grid(function, (8, 8, 16, 4, 12, 8, 16)[index % 7], bool(index // 2 % 2),
-                           False, index % 4 < 2)
+        gout = out_grid(function, (8, 8, 16, 4, 12, 8, 16)[index % 7], bool(index // 2 % 2),
+                        index % 4 < 2)
         table = Segments.chords(function, gin, gout, rng.int(2, 12), rng.int(8, 16))
         evaluated(table)
         if index % 4 == 0:
             evaluated(table, outside=True)
     for index in range(10):
         gin = gate_input(rng, (8, 16, 6, 12)[index % 4], bool(index % 2), True)
-        gout = output_grid("tanh", 8, index % 2 == 0, False, True)
+        gout = out_grid("tanh", 8, index % 2 == 0, True)
         n = 1 if index == 0 else rng.int(2, 9)
         shift = (0, 31, 3, 1, 16)[index % 5]
         t = sorted({rng.int(gin.qmin, gin.qmax) for _ in range(n - 1)})
@@ -589,9 +805,10 @@ def make_tables(rng, grids, kind):
 
 
 def random_unit(rng, mode, power, C, H, bits=None, signed=None, zero="any", exponent=None,
-                steps=None, table=None, x_grid=None, h_grid=None, sparse=False, fixed=None,
+                steps=0, table=None, x_grid=None, h_grid=None, sparse=False, fixed=None,
                 symmetric_out=False, zero_bias=False):
-    """bits: name -> width ('*' default); signed likewise; fixed: name -> Grid."""
+    """bits: name -> width ('*' default); signed likewise; fixed: name -> Grid; steps: what N of u, r
+    and n is below 2^b, or None: the defaults of section 4."""
     bits, signed, exponent = bits or {}, signed or {}, exponent or {}
     width = lambda n: bits.get(n, bits.get("*", 8))
     is_signed = lambda n: signed.get(n, signed.get("*", n not in ("u", "r")))
@@ -801,6 +1018,40 @@ def make_gru():
     for k in ("ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n", "h"):
         for end in (0, 1):
             assert counts[k, end] > 0, (k, end)
+    # general scales with the steps of section 4: u and r in 2^b - 1, n in 2^b
+    rng = Rng(81)
+    own = dict(steps=None)
+    one("u and r of 2^b - 1 steps", EVEN, False, 4, 3, 4, 2, {"trace": True, "h0": True}, **own)
+    one("u and r of 2^b - 1 steps, signed", "nearest_up", False, 4, 3, 4, 2, {"trace": True},
+        signed={"*": True}, **own)
+    one("u and r of 2^b - 1 steps, symmetric outputs", "floor", False, 4, 3, 4, 2, {"h0": True},
+        signed={"*": True}, symmetric_out=True, **own)
+    one("u and r of 2^b - 1 steps, 16 bits, interpolated", "nearest_away", False, 3, 3, 4, 2,
+        {"h0": True}, bits={"u_in": 16, "r_in": 16, "n_in": 16, "u": 16, "r": 16, "n": 16, "ih": 16,
+                            "hh": 16, "h": 16}, **own)
+    one("u and r of 2^b - 1 steps, 1 and 2 bits", EVEN, False, 3, 3, 5, 2, {"h0": True, "trace": True},
+        bits={"u_in": 6, "r_in": 6, "n_in": 6, "u": 1, "r": 2, "n": 4}, **own)
+    one("u and r of 2^b - 1 steps, zoneout, chunks", EVEN, False, 3, 3, 6, 2,
+        {"h0": True, "masks": 60, "chunks": [2, 3, 1]}, bits={"u_in": 6, "r_in": 6, "n_in": 6}, **own)
+    cases.append(gru_case(rng, "u and r of 2^b - 1 steps, bidirectional, lengths", stack(
+        rng, EVEN, False, 3, 3, 1, 2, bits={"u_in": 6, "r_in": 6, "n_in": 6}, **own), 5, 3,
+        lengths=[5, 2, 4], h0=True))
+    # u = 1 has a code: where the gate is open to its end, a state stays for good
+    top = random_unit(rng, EVEN, False, 2, 3, signed={"u": False}, fixed={
+        "u_in": Grid(8, True, -120, scale=0.0625), "ih": Grid(8, True, -120, scale=0.125)},
+        exponent={"W": -6, "R": -6, "bw": 4, "br": -6}, **own)
+    top.bw[:3] = [127] * 3
+    top.derive()
+    cases.append(gru_case(rng, "u and r of 2^b - 1 steps, u of 1 holds the state", [[top]], 5, 2,
+                          h0=True, trace=True))
+    held = cases[-1]
+    assert top.one == 255 and all(step == held["h0"][0] for step in held["y"])
+    for case in cases[-8:]:
+        for unit in sum(case["layers"], []):
+            u = unit["grids"]["u"]
+            n = (1 << u["bits"]) - 1
+            assert unit["one"] - u["zero_point"] == (
+                n // 2 if u["signed"] and u["zero_point"] == 0 else n)
     return {"description": "the GRU in integers (section 7)", "cases": cases}
 
 
@@ -881,24 +1132,167 @@ def make_gru_float():
                     sum((unit.rs[k] for k in ("bw_to_acc", "acc_to_ih", "br_to_acc", "acc_to_hh")), []):
                 assert r.m >= 1 << 30
         xf = [[[rng.bell(1.0) for _ in range(C)] for _ in range(N)] for _ in range(T)]
-        gx, gh = unit.grids["x"], unit.grids["h"]
-        xq = [[[gx.quantize(v) for v in row] for row in step] for step in xf]
-        y, last, _ = run_model([[unit]], xq)
-        config = {}
-        for name, t in tensors.items():
-            config[name] = dict(t)
-            if name not in GATES:
-                config[name].update({"min": bits32(t["min"]), "max": bits32(t["max"])})
-        cases.append({
-            "name": special.get(index, "float model %d" % index), "power_of_two": power, "mode": mode, "C": C, "H": H,
-            "T": T, "N": N, "tensors": config, "rows": rows,
-            "W": [[bits32(v) for v in r] for r in W], "R": [[bits32(v) for v in r] for r in R],
-            "bw": [bits32(v) for v in bw], "br": [bits32(v) for v in br],
-            "unit": unit.json(), "x": [[[bits32(v) for v in r] for r in s] for s in xf],
-            "x_codes": xq, "y_codes": y, "h_last_codes": last[0],
-            "y": [[[bits32(gh.dequantize(q)) for q in r] for r in s] for s in y]})
+        cases.append(float_case(special.get(index, "float model %d" % index), power, mode, tensors, rows,
+                                (W, R, bw, br), xf, unit))
     return {"description": "float weights and ranges to the integer model, and its outputs",
-            "cases": cases}
+            "cases": cases + dead_row_cases()}
+
+
+def float_case(name, power, mode, tensors, rows, weights, xf, unit):
+    W, R, bw, br = weights
+    config = {}
+    for key, t in tensors.items():
+        config[key] = dict(t)
+        if key not in GATES:
+            config[key].update({"min": bits32(t["min"]), "max": bits32(t["max"])})
+    case = {
+        "name": name, "power_of_two": power, "mode": mode, "C": len(W[0]), "H": len(R[0]),
+        "T": len(xf), "N": len(xf[0]), "tensors": config, "rows": rows,
+        "W": [[bits32(v) for v in r] for r in W], "R": [[bits32(v) for v in r] for r in R],
+        "bw": [bits32(v) for v in bw], "br": [bits32(v) for v in br]}
+    if isinstance(unit, Refused):
+        case["refused"] = str(unit)
+        return case
+    gx, gh = unit.grids["x"], unit.grids["h"]
+    xq = [[[gx.quantize(v) for v in row] for row in step] for step in xf]
+    y, last, _ = run_model([[unit]], xq)
+    case.update({
+        "unit": unit.json(), "x": [[[bits32(v) for v in r] for r in s] for s in xf],
+        "x_codes": xq, "y_codes": y, "h_last_codes": last[0],
+        "y": [[[bits32(gh.dequantize(q)) for q in r] for r in s] for s in y]})
+    return case
+
+
+def dead_row_cases():
+    """Float models with rows of W and R that are nearly dead, and one of the steps of u."""
+    rng, cases = Rng(91), []
+    C, H, T, N = 3, 2, 3, 2
+    ones = [1.0] * (3 * H)
+
+    def add(name, power, w=ones, r=ones, bits=None, ranges=None, biases=None, bias=0.25, dead=None,
+            refused=False, revives=True, weights=None, x=None, cols=C, steps=None, tells=False):
+        """w, r: factors of the rows of W and R; bits, ranges: name -> width, largest magnitude;
+        biases: (bw, br), None: drawn from a bell of width `bias`; dead: the rows whose scale
+        changes; revives: whether the model would be refused without the rule; tells: a rule that
+        does not ask whether the bias alone is at fault would change rows and accept the model."""
+        bits, ranges = bits or {}, ranges or {}
+        mode = MODES[len(cases) % 4]
+        rows = {k: {"bits": bits.get(k, 8), "signed": True, "steps": None}
+                for k in ("W", "R", "bw", "br")}
+        tensors = {}
+        for t in ("x", "h", "ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n"):
+            signed = t not in ("u", "r") and bool(rng.int(0, 3))
+            tensors[t] = {"bits": bits.get(t, 5 if t.endswith("_in") else 8), "signed": signed,
+                          "symmetric": signed and t != "n" and rng.int(0, 2) == 0,
+                          "steps": (steps or {}).get(t)}
+            if t not in GATES:
+                top = ranges.get(t, 2.0 ** EXPONENT[t])
+                tensors[t]["min"] = f32(-top * rng.real(0.75, 1))
+                tensors[t]["max"] = f32(top * rng.real(0.75, 1))
+        W = [[f32(Fraction(rng.bell(0.5)) * Fraction(f)) for _ in range(cols)] for f in w]
+        R = [[f32(Fraction(rng.bell(0.5)) * Fraction(f)) for _ in range(H)] for f in r]
+        bw, br = ([rng.bell(bias) for _ in range(3 * H)] for _ in "xh")
+        bw, br = biases or (bw, br)
+        W, R = weights or (W, R)
+        xf = x or [[[f32(rng.bell(0.5) * ranges.get("x", 2.0)) for _ in range(cols)] for _ in range(N)]
+                   for _ in range(T)]
+        args = W, R, bw, br, tensors, rows, power, mode
+        plain = None
+        try:
+            plain = build_unit(*args, dead=None)
+        except Refused:
+            pass
+        try:
+            unit = build_unit(*args)
+        except Refused as error:
+            unit = error
+        assert isinstance(unit, Refused) == refused, (name, unit)
+        assert (plain is None) == revives, name
+        assert not tells or sum(build_unit(*args, dead=overflows).dead.values(), [])
+        case = float_case(name, power, mode, tensors, rows, (W, R, bw, br), xf, unit)
+        if not refused:
+            assert dead is None or unit.dead == dict(zip("WR", dead)), (name, unit.dead)
+            case["dead"] = unit.dead
+        cases.append(case)
+        return unit
+
+    some = ([1, 1e-18, 1, 1e-22, 1, 1e-26], [1e-30, 1, 1e-24, 1, 1e-20, 1])
+    rows_of = ([1, 3, 5], [0, 2, 4])
+    wide = {"bw": 16, "br": 16}
+    add("dead rows, biases of 8 bits", False, *some, dead=rows_of)
+    add("dead rows, biases of 16 bits", False, *some, bits=wide, dead=rows_of)
+    add("dead rows, biases of 32 bits", False, *some, bits={"bw": 32, "br": 32}, dead=rows_of)
+    add("all rows are dead", False, [1e-18] * 6, [1e-25] * 6, bits={"bw": 8, "br": 16},
+        dead=(list(range(6)),) * 2)
+    add("dead rows of R only, of 16 bits, wide x and h", False, ones, some[1],
+        bits={"x": 16, "h": 16, "W": 12, "R": 16, **wide}, dead=([], rows_of[1]))
+    b = [0.25, f32(-0.3), 0.0, f32(0.4), f32(-0.2), -0.0]
+    add("rows of zeros beside dead rows, zero biases", False, [0, 1e-20, 0, 1, 1e-27, 1e-27],
+        [1e-19, 0, 0, 1e-29, 1, 1e-22], biases=(b, b), dead=([0, 1, 4], [0, 1, 3]))
+    add("rows of zeros only beside zeros", False, [0] * 6, [0, 0, 1e-30, 0, 0, 0], biases=(b, b),
+        dead=([], [0, 1, 3, 4]))
+    # the last factors of two at which a row is not dead, and the first at which it is
+    edge = [2.0 ** -k for k in (45, 46, 47, 48, 49, 50)]
+    one, half = [[1.0, 0.5, 0.25]] * 6, [[1.0, 0.5]] * 6
+    scaled = lambda rows, by: [[f32(v * f) for v in row] for row, f in zip(rows, by)]
+    found = add("rows near the edge", False, weights=(scaled(one, edge), scaled(half, edge)),
+                biases=([1.0] * 6,) * 2)
+    for k in "WR":
+        assert 0 < len(found.dead[k]) < 6, found.dead
+    found = add("rows near the edge, biases of 16 bits", False, bits=wide,
+                weights=(scaled(one, edge), scaled(half, edge)), biases=([1.0] * 6,) * 2)
+    for k in "WR":
+        assert 0 < len(found.dead[k]) < 6, found.dead
+    # dot products of almost 2^62 fit without the bias, so it is at fault; the weights keep many digits
+    small = [2.0 ** -k for k in (34, 34, 35, 35, 36, 36)], [0.0] * 6
+    found = add("dead rows of 32 bits that keep their codes", False, bits={"W": 32, "x": 31, "bw": 32},
+                weights=([[2.0 ** -8, 2.0 ** -8], [2.0 ** -8, 0.0]] * 3, half), cols=2, biases=small)
+    assert found.dead == {"W": [0, 2, 4], "R": []} and min(map(max, found.W)) > 1 << 20
+    # refused
+    big = [f32(1e38)] * 6
+    add("refused: no scale will do", False, *some, biases=(big, big), ranges={"x": f32(1e-30)},
+        refused=True)
+    add("refused: a scale that is not normal", False, [1, 1, 1e-37, 1, 1, 1], refused=True)
+    add("refused: an accumulator too wide without its bias", False, bits={"W": 32, "x": 32},
+        biases=([0.0] * 6,) * 2, refused=True)
+    # powers of two
+    hundred = [100.0, f32(-90.5), 70.0, f32(120.3), -64.0, 99.0]
+    loud = {"ih": 128.0, "hh": 128.0, "u_in": 16.0}
+    add("dead rows, 16 bits, large biases", True, *some, bits={"x": 16, "h": 16, "W": 16, "R": 16},
+        biases=(hundred, hundred), ranges=loud, dead=rows_of)
+    add("dead rows, 8 bits, a tiny x", True, some[0], ones, ranges={"x": f32(2e-9)}, dead=(rows_of[0], []))
+    add("dead rows, biases of 16 bits", True, *some, dead=rows_of,
+        bits={"x": 16, "h": 16, "W": 24, "R": 24, **wide})
+    add("dead rows, biases of 32 bits", True, *some, dead=rows_of,
+        bits={"x": 16, "h": 16, "W": 20, "R": 32, "bw": 32, "br": 24},
+        biases=(hundred, hundred), ranges=loud)
+    add("rows of zeros beside dead rows, zero biases", True, [0, 1e-20, 0, 1, 1e-27, 1e-27],
+        [1e-19, 0, 0, 1e-29, 1, 1e-22], biases=(b, b), bits={"x": 16, "h": 16, "W": 24, "R": 32},
+        dead=([0, 1, 4], [0, 1, 3]))
+    add("tiny rows that are not dead", True, *some, dead=([], []), revives=False)
+    edge = [2.0 ** -k for k in (17, 18, 19, 20, 21, 22)]
+    found = add("rows near the edge", True, weights=(scaled(one, edge), scaled(half, edge)),
+                bits={"x": 16, "h": 16, "W": 24, "R": 24}, biases=([64.0] * 6,) * 2, ranges=loud)
+    for k in "WR":
+        assert 0 < len(found.dead[k]) < 6, found.dead
+    add("refused: no shift will do", True, some[0], ones, biases=([2.0 ** 37] * 6, hundred),
+        ranges={"x": f32(1e-11)}, refused=True)
+    # u in 2^b - 1 steps: 1 has a code and holds the state, from the second step on
+    hold = [[10.0, 0.0, 0.0]] * H + [[0.5, 1.0, -1.0]] * H + [[0.0, 1.0, 0.5], [0.25, -0.5, 1.0]]
+    go = [[[1.0 if t else -1.0, rng.bell(1.0), rng.bell(1.0)] for _ in range(N)] for t in range(4)]
+    found = add("u of 1 holds the state", False, weights=(hold, half), biases=([0.0] * 6,) * 2, x=go,
+                bits={"u_in": 7}, ranges={"ih": 16.0, "u_in": 16.0}, dead=([], []), revives=False)
+    y = cases[-1]["y_codes"]
+    assert found.one == found.grids["u"].qmax and y[0] == y[1] == y[2] == y[3]
+    assert all(q != found.grids["h"].z for row in y[0] for q in row)
+    # dot products alone overflow, so the rows are not dead
+    add("refused: rows of 32 bits are too wide without their biases", False,
+        bits={"W": 32, "x": 31, "bw": 32}, biases=small, refused=True, tells=True,
+        weights=([[2.0 ** -8] * 3, [2.0 ** -8, 0.0, 0.0]] * 3, half))
+    add("refused: rows of 32 bits are too wide without their biases", True, bits={"W": 32, "x": 32},
+        weights=([[1.0, -1.0, 1.0]] * 6, half), biases=([0.25] * 6, [0.0] * 6), refused=True,
+        tells=True)
+    return cases
 
 
 def make_handover():

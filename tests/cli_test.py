@@ -626,7 +626,8 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         refuse(["cut.npy"], data=self.at("cut.npy", read(self.batch)[:-1]))
         refuse(["lying.npy"], data=self.at("lying.npy", npy((1 << 40, INPUTS), [0.0] * INPUTS)))
         # What could overflow is refused, with the intermediate, its bound and the limit.
-        refuse(["layer 0", "can reach", "9223372036854775807"], "--bits", "32,gate_in=16,gate_out=16")
+        refuse(["layer 0", "of W row", "(gate", "can reach", "9223372036854775807"], "--bits",
+               "32,gate_in=16,gate_out=16")
         refuse(["gate_in=17", "16"], "--bits", "8,gate_in=17")
         refuse(["0 bits", "1 to 32"], "--bits", "0")
         empty = self.path("empty")
@@ -1246,6 +1247,51 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         report = self.json("bench", "gru", "--hidden", "8", "--steps", "4", "--min-time", "0", "--all-kernels")
         self.assertEqual([case["kernel"] for case in report["cases"]], usable)
         self.fails(["--all-kernels", "--kernel"], "bench", "gru", "--all-kernels", "--kernel", "scalar")
+
+    def test_quantize_settings_are_kept(self):
+        out = self.path("noted.safetensors")
+        base = ["quantize", self.model, "--calibrate", self.data, "-o", out]
+        text = self.ok(*base, "--bits", "16", "--reason", "speech, 16 kHz")
+        self.assertIn("biases have 16 bits", text)
+        self.assertIn("--bits 16,biases=8 keeps 8", text)
+        notes = {"bits": "16", "method": "minmax", "scale": "pow2", "rounding": "nearest_even", "table": "default",
+                 "reason": "speech, 16 kHz"}
+        (gru,) = self.json("inspect", out)["grus"]
+        self.assertEqual(gru["notes"], notes)
+        for key, value in notes.items():
+            self.assertIn("note %s: %s\n" % (key, value), self.ok("inspect", out))
+        for bits in ["8", "16,biases=8", "16,biases=12", "8,linear=16"]:
+            self.assertNotIn("biases have", self.ok(*base, "--bits", bits))
+        report = self.json(*base, "--table", "segments:8", "--method", "minmax,h=ema:0.9", "--scale", "real")
+        self.assertIsNone(report["reason"])
+        (gru,) = self.json("inspect", out)["grus"]
+        self.assertEqual(gru["notes"], {"bits": "8", "method": "minmax,h=ema:0.9", "scale": "real",
+                                        "rounding": "nearest_even", "table": "segments:8"})
+        self.fails(["note reason has 65537 bytes", "65536"], *base, "--reason", "a" * 65537)
+        self.fails(["noted.safetensors", "UTF-8"], *base, "--reason", b"\xe4")
+
+    def test_quantize_nearly_dead_rows(self):
+        out = self.path("dead.safetensors")
+        rng = random.Random(30)
+        arrays = gru_arrays(rng, "gru.")
+        values = [rng.uniform(-0.8, 0.8) for _ in range(3 * HIDDEN * INPUTS)]
+        row = HIDDEN + 2  # PyTorch's z is the gate u
+
+        def with_row(factor):
+            scaled = [v * (factor if i // INPUTS == row else 1) for i, v in enumerate(values)]
+            arrays["gru.weight_ih_l0"] = npy((3 * HIDDEN, INPUTS), scaled)
+            return self.at("dead.npz", npz(arrays))
+
+        for scale in ["pow2", "real"]:
+            for bits in ["8", "16", "8,linear=16"]:
+                arguments = ["--calibrate", self.data, "-o", out, "--scale", scale, "--bits", bits]
+                model = with_row(1e-18)
+                self.ok("quantize", model, *arguments)
+                tensors = self.json("compare", model, out, "--data", self.batch)["tensors"]
+                (h,) = [tensor for tensor in tensors if tensor["tensor"] == "h"]
+                self.assertGreater(h["sqnr_db"], 25)
+        self.fails(["layer 0 W row 2 (gate u, unit 2)", "normal float32", "set values this small to 0"], "quantize",
+                   with_row(1e-40), "--calibrate", self.data, "--dry-run", "--scale", "real")
 
 
 if __name__ == "__main__":

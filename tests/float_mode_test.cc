@@ -240,6 +240,10 @@ Bytes bytes_of(const TensorStatistics& statistics) {
   Bytes all = bytes_of(std::vector<float>{statistics.min(), statistics.max()});
   append(all, bytes_of_one(statistics.exponent()));
   append(all, bytes_of(statistics.bins()));
+  for (const TensorStatistics::FloatBin& bin : statistics.float_bins()) {
+    append(all, bytes_of_one(bin.high_bits));
+    append(all, bytes_of_one(bin.count));
+  }
   if (const auto range = statistics.ema_range())
     append(all, bytes_of(std::vector<double>{range->first, range->second}));
   return all;

@@ -16,10 +16,11 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 
 ISOBIT = ""
-READABLE = [Type.F32, Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q8_0, Type.Q2_K, Type.Q4_K, Type.Q6_K, Type.TQ2_0]
+READABLE = [Type.F32, Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.Q2_K, Type.Q3_K,
+            Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.IQ4_NL, Type.TQ2_0]
 # Where a block has its float16 scales; all other bytes may be any.
-SCALES = {Type.Q4_0: [0], Type.Q4_1: [0, 2], Type.Q8_0: [0], Type.Q2_K: [80, 82], Type.Q4_K: [0, 2], Type.Q6_K: [208],
-          Type.TQ2_0: [64]}
+SCALES = {Type.Q4_0: [0], Type.Q4_1: [0, 2], Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.Q8_0: [0], Type.Q2_K: [80, 82],
+          Type.Q3_K: [108], Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208], Type.IQ4_NL: [0], Type.TQ2_0: [64]}
 # The package counts the sums of Q8_1 in float32, the format in float16; no file holds this type.
 NOT_STORED = {Type.Q8_1}
 
@@ -128,9 +129,11 @@ class GgufTest(unittest.TestCase):
     def test_imported(self):
         rng = np.random.default_rng(4)
         forms = {Type.Q4_0: ("symmetric", 4, 32, "f16"), Type.Q4_1: ("offset", 4, 32, "f16"),
+                 Type.Q5_0: ("symmetric", 8, 32, "f16"), Type.Q5_1: ("offset", 8, 32, "f16"),
                  Type.Q8_0: ("symmetric", 8, 32, "f16"), Type.Q2_K: ("offset", 2, 16, "f32"),
-                 Type.Q4_K: ("offset", 4, 32, "f32"), Type.Q6_K: ("symmetric", 8, 16, "f32"),
-                 Type.TQ2_0: ("zero_point", 2, 256, "f16")}
+                 Type.Q3_K: ("symmetric", 4, 16, "f32"), Type.Q4_K: ("offset", 4, 32, "f32"),
+                 Type.Q5_K: ("offset", 8, 32, "f32"), Type.Q6_K: ("symmetric", 8, 16, "f32"),
+                 Type.IQ4_NL: ("symmetric", 8, 32, "f16"), Type.TQ2_0: ("zero_point", 2, 256, "f16")}
         tensors = {dtype.name: (dtype, random_blocks(rng, dtype, 64, 1024)) for dtype in SCALES}
         for dtype in (Type.F32, Type.F16, Type.BF16):
             tensors[dtype.name] = (dtype, gguf.quantize(random_floats(rng, (4, 256)), dtype))
@@ -139,18 +142,18 @@ class GgufTest(unittest.TestCase):
         # As quantisers write them: ternary weights have no code for +2, and fit the symmetric kind.
         forms[Type.TQ2_0] = ("symmetric", 2, 256, "f16")
         tensors = {}
-        for dtype in (Type.Q4_0, Type.Q4_1, Type.Q8_0, Type.TQ2_0):
+        for dtype in (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.TQ2_0):
             for shape in [(512,), (7, 256), (7, 768), (3, 2, 512)]:
                 tensors["%s.%s" % (dtype.name, shape)] = (dtype, gguf.quantize(random_floats(rng, shape), dtype))
         self.check_import(self.write("quantized_import.gguf", tensors), forms)
 
     def test_import_refused(self):
         rng = np.random.default_rng(5)
-        elements, size = gguf.GGML_QUANT_SIZES[Type.Q5_K]
-        path = self.write("q5.gguf", {"w": (Type.Q8_0, random_blocks(rng, Type.Q8_0, 2, 64)),
-                                      "up": (Type.Q5_K, rng.integers(0, 256, (3, size), dtype=np.uint8))})
+        size = gguf.GGML_QUANT_SIZES[Type.IQ3_S][1]
+        path = self.write("q3.gguf", {"w": (Type.Q8_0, random_blocks(rng, Type.Q8_0, 2, 64)),
+                                      "up": (Type.IQ3_S, rng.integers(0, 256, (3, size), dtype=np.uint8))})
         output = self.path("refused.safetensors")
-        self.fails(["'up'", "Q5_K", "Q4_K", "--exclude 'up' leaves it out"], "pack", path, "-o", output)
+        self.fails(["'up'", "IQ3_S", "Q4_K", "--exclude 'up' leaves it out"], "pack", path, "-o", output)
         infinite = self.write("inf.gguf", {"t": (Type.Q8_0, np.array([[0] * 34, [0, 0x7C] + [0] * 32], np.uint8))})
         self.fails(["inf.gguf", "'t' (Q8_0)", "scales[1, 0] is inf"], "pack", infinite, "-o", output)
         self.fails(["holds no tensors of GPTQ"], "pack", path, "-o", output, "--checkpoint-format", "awq")
@@ -159,13 +162,13 @@ class GgufTest(unittest.TestCase):
     def test_exclude(self):
         """What is excluded is neither imported nor quantised; a type that is not read is refused unless it is."""
         rng = np.random.default_rng(6)
-        elements, size = gguf.GGML_QUANT_SIZES[Type.Q5_K]
+        size = gguf.GGML_QUANT_SIZES[Type.IQ3_S][1]
         values = random_floats(rng, (4, 64))
         path = self.write("mixed.gguf", {"a": (Type.Q8_0, random_blocks(rng, Type.Q8_0, 2, 64)),
                                          "b": (Type.Q4_0, random_blocks(rng, Type.Q4_0, 2, 64)),
                                          "row": (Type.Q8_0, random_blocks(rng, Type.Q8_0, 1, 64).reshape(-1)),
                                          "f": (None, values),
-                                         "odd.1": (Type.Q5_K, rng.integers(0, 256, (3, size), dtype=np.uint8)),
+                                         "odd.1": (Type.IQ3_S, rng.integers(0, 256, (3, size), dtype=np.uint8)),
                                          "odd.2": (None, np.arange(6, dtype=np.int32))})
         packed = self.path("mixed.safetensors")
 
@@ -209,6 +212,9 @@ class GgufTest(unittest.TestCase):
         self.assertEqual(entries["b"]["kind"], "symmetric")
         both = self.call("pack", path, "--dry-run")
         self.assertEqual((both.returncode, both.stdout.count("refused")), (2, 2))
+        # All of them at once, with what to do.
+        self.fails(["tensor 'odd.1' is of type IQ3_S; read are F32", "--exclude 'odd.1' leaves it out",
+                    "--exclude 'odd.2' leaves out the next one, of type I32"], "pack", path, "-o", packed)
         self.fails(["--exclude odd.3", "no matrix of floats or quantised tensor"], "pack", path, "--dry-run",
                    "--exclude", "odd.3")
         self.fails(["no matrix to quantise or import"], "pack", path, "--dry-run", "--exclude", "*")
@@ -216,7 +222,7 @@ class GgufTest(unittest.TestCase):
     def test_quantized_by_the_package(self):
         rng = np.random.default_rng(1)
         tensors = {}
-        for dtype in [Type.F32, Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q8_0, Type.TQ2_0]:
+        for dtype in [Type.F32, Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.TQ2_0]:
             for shape in [(512,), (7, 256), (3, 2, 512), (2, 1, 3, 256)]:
                 values = random_floats(rng, shape)
                 tensors["%s.%dd" % (dtype.name, len(shape))] = (dtype, gguf.quantize(values, dtype))
@@ -269,6 +275,47 @@ class GgufTest(unittest.TestCase):
                 self.assertFalse(os.path.exists(output))
         self.assertEqual(report["total"], {"tensors": len(expected), "elements": 768 * len(expected),
                                            "bytes": sum(int(tensor.n_bytes) for tensor in expected)})
+
+    def test_mixed_rows(self):
+        """Rows of 640 are no whole blocks of 256: such files fall back to types with blocks of 32, and are packed."""
+        rng = np.random.default_rng(9)
+        tensors = {"attn_q": (Type.Q5_0, gguf.quantize(random_floats(rng, (8, 640)), Type.Q5_0)),
+                   "attn_v": (Type.Q8_0, gguf.quantize(random_floats(rng, (8, 640)), Type.Q8_0)),
+                   "attn_k": (Type.Q5_1, gguf.quantize(random_floats(rng, (8, 640)), Type.Q5_1)),
+                   "ffn_gate": (Type.IQ4_NL, random_blocks(rng, Type.IQ4_NL, 8, 640)),
+                   "ffn_down": (Type.Q4_K, random_blocks(rng, Type.Q4_K, 8, 2048)),
+                   "ffn_up": (Type.Q5_K, random_blocks(rng, Type.Q5_K, 8, 2048)),
+                   "output": (Type.Q6_K, random_blocks(rng, Type.Q6_K, 8, 2048)),
+                   "norm": (None, np.ones(640, np.float32))}
+        path = self.write("mixed_rows.gguf", tensors)
+        self.check_values(path, tensors)
+        text = self.ok("pack", path, "-o", self.path("mixed_rows.safetensors"))
+        for words in (["attn_q", "Q5_0", "8 bits symmetric, group 32, f16"], ["attn_k", "Q5_1", "8 bits offset"],
+                      ["ffn_up", "Q5_K", "8 bits offset, group 32, f32"], ["ffn_gate", "IQ4_NL", "8 bits symmetric"]):
+            (row,) = [line for line in text.splitlines() if line.startswith(words[0])]
+            for word in words:
+                self.assertIn(word, row)
+
+    def test_unknown_type(self):
+        """A type of a later version has a number only: it is listed, and what else the file holds is packed."""
+        path = self.write("later.gguf", {"known": (Type.Q8_0, gguf.quantize(np.ones((2, 64), np.float32), Type.Q8_0)),
+                                         "later": (Type.I8, np.ones((3, 64), np.int8))})
+        with open(path, "rb") as file:
+            content = file.read()
+        at = content.index(b"later") + len("later") + 4 + 2 * 8
+        self.assertEqual(content[at:at + 4], int(Type.I8).to_bytes(4, "little"))
+        with open(path, "wb") as file:
+            file.write(content[:at] + (99).to_bytes(4, "little") + content[at + 4:])
+        report = json.loads(self.ok("inspect", path, "--json"))
+        self.assertEqual([(t["name"], t["type"], t["readable"], t["bytes"]) for t in report["tensors"]],
+                         [("known", "Q8_0", True, 136), ("later", "99", False, 192)])
+        self.assertIn("99", self.ok("inspect", path))
+        output = self.path("later.npy")
+        self.fails(["'later' is of type 99; read are F32"], "inspect", path, "--tensor", "later", "-o", output)
+        self.ok("inspect", path, "--tensor", "known", "-o", output)
+        packed = self.path("later.safetensors")
+        self.fails(["'later' is of type 99", "--exclude 'later' leaves it out"], "pack", path, "-o", packed)
+        self.ok("pack", path, "-o", packed, "--exclude", "later")
 
     def test_metadata(self):
         def add(writer):

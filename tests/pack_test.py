@@ -127,6 +127,101 @@ class PackTest(ToolTest):
         self.fails(["'m.qzeros'", "row 0, group 0 is 9, must be 8", "gptq_v2"], "pack", model, "--dry-run")
         self.check_import(model, "m.weight", matrix, "--checkpoint-format", "gptq_v2", kind="symmetric")
 
+    def test_one_off_where_nobody_says_symmetric(self):
+        """The zero points show the wrong name of the format, too, where `sym` is missing: its default is true."""
+        matrix = Matrix(3, 4, 64, 16, 32, zero=8)
+        base = {"bits": 4, "group_size": 32, "quant_method": "gptq"}
+        for files, metadata in [({"quantize_config": {**base, "checkpoint_format": "gptq"}}, None),
+                                ({"quantize_config": base}, None),
+                                ({"config": {"quantization_config": {**base, "meta": {"quantizer": ["q:1"]}}}}, None),
+                                ({}, {"gptq_bits": "4", "gptq_group_size": "32"})]:
+            with self.subTest(files=files):
+                model = self.checkpoint(matrix.gptq("m", v2=True), metadata, **files)
+                self.fails(["'m.qzeros'", "row 0, group 0 is 9, must be 8", "gptq_v2?", "--checkpoint-format"],
+                           "pack", model, "--dry-run")
+                self.check_import(model, "m.weight", matrix, "--checkpoint-format", "gptq_v2", kind="symmetric")
+                # An explicit word is not doubted, but the report names the other format.
+                report = self.json("pack", model, "--dry-run", "--checkpoint-format", "gptq")
+                self.assertEqual([e["suspected_format"] for e in report["tensors"]], ["gptq_v2"])
+                self.assertIn("is its format gptq_v2?",
+                              self.ok("pack", model, "--dry-run", "--checkpoint-format", "gptq"))
+        # Said the other way round, and every spelling of it.
+        for spelling in ({"checkpoint_format": "gptq_v2"}, {"checkpoint_format": "GPTQ-v2"}, {"format": "gptq_v2"},
+                         {"quant_method": "gptq_v2"}, {"quant_method": "gptq_v2", "checkpoint_format": "gptq_v2"}):
+            with self.subTest(spelling=spelling):
+                right = self.checkpoint(matrix.gptq("m", v2=True), quantize_config={**base, **spelling})
+                report = self.check_import(right, "m.weight", matrix, kind="symmetric")
+                self.assertEqual((report["checkpoint"]["format"], report["checkpoint"]["format_assumed"]),
+                                 ("gptq_v2", False))
+                wrong = self.checkpoint(matrix.gptq("m"), quantize_config={**base, **spelling})
+                self.fails(["row 0, group 0 is 7, must be 8", "is its format gptq?"], "pack", wrong, "--dry-run")
+        # No zero point tells anything where some differ, and where the file says that it is not symmetric.
+        mixed = Matrix(4, 4, 64, 16, 32, zeros=(7, 9))
+        self.check_import(self.checkpoint(mixed.gptq("m"), quantize_config=base), "m.weight", mixed)
+        nine = Matrix(3, 4, 64, 16, 32, zero=9)
+        model = self.checkpoint(nine.gptq("m"), quantize_config={**base, "sym": False})
+        report = self.check_import(model, "m.weight", nine)
+        self.assertEqual([e["suspected_format"] for e in report["tensors"]], ["gptq_v2"])
+
+    def test_option_overrules_the_file(self):
+        matrix = Matrix(6, 4, 64, 16, 32)
+        good = {"bits": 4, "group_size": 32, "quant_method": "gptq", "checkpoint_format": "gptq", "sym": False}
+        for change, said in [({"quant_method": "auto-round"}, "quant_method 'auto-round'"),
+                             ({"quant_method": "AWQ", "checkpoint_format": None}, "AWQ"),
+                             ({"checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
+                             ({"checkpoint_format": "gptq_v2"}, "checkpoint_format 'gptq_v2'"),
+                             ({"quant_method": "gptq_v2"},
+                              "quant_method 'gptq_v2' and checkpoint_format 'gptq'"),
+                             ({"is_marlin_format": True}, "is_marlin_format"), ({"sym": True}, None)]:
+            with self.subTest(change=change):
+                model = self.checkpoint(matrix.gptq("m"), quantize_config={**good, **change})
+                report = self.check_import(model, "m.weight", matrix, "--checkpoint-format", "gptq")
+                self.assertEqual(report["checkpoint"]["overruled"], [said] if said else [])
+                if said:
+                    text = self.ok("pack", model, "--dry-run", "--checkpoint-format", "gptq")
+                    self.assertIn("quantize_config.json says otherwise: " + said, text)
+                    # Without the option the file is listed, with what it says.
+                    if said not in ("AWQ", "checkpoint_format 'gptq_v2'"):
+                        self.assertIn(said, self.json("inspect", model)["refusal"])
+                        self.assertIn(said, self.ok("inspect", model))
+                if said and said != "checkpoint_format 'gptq_v2'":
+                    self.fails([] if said == "AWQ" else ["--checkpoint-format"], "pack", model, "--dry-run")
+        # Widths and groups, too, which without --checkpoint-format are those of --requantize.
+        for change, said in [({"bits": 8}, ["bits '8'"]), ({"bits": None}, []),
+                             ({"group_size": 64}, ["group_size '64'"]),
+                             ({"bits": "4", "group_size": "32"}, ["bits '\"4\"'", "group_size '\"32\"'"])]:
+            with self.subTest(change=change):
+                model = self.checkpoint(matrix.gptq("m"), quantize_config={**good, **change})
+                self.fails([], "pack", model, "--dry-run")
+                report = self.check_import(model, "m.weight", matrix, "--checkpoint-format", "gptq", "--bits", "4",
+                                           "--group", "32")
+                self.assertEqual(report["checkpoint"]["overruled"], said)
+        again = self.json("pack", self.checkpoint(matrix.gptq("m"), quantize_config=good), "--dry-run",
+                          "--checkpoint-format", "gptq", "--requantize", "--bits", "2", "--group", "16")
+        self.assertEqual([(e["action"], e["bits"], e["group"]) for e in again["tensors"]], [("quantize", 2, 16)])
+        self.assertEqual((again["checkpoint"]["bits"], again["checkpoint"]["group"]), (4, 32))
+
+    def test_dynamic(self):
+        """Patterns that leave modules out change no width; patterns that give fields of their own do."""
+        matrix = Matrix(6, 4, 64, 16, 32)
+        good = {"bits": 4, "group_size": 32, "quant_method": "gptq", "checkpoint_format": "gptq", "sym": False}
+        head = tensor("F32", (4, 64), self.floats(3, 4, 64))
+        for dynamic in ({"-:lm_head": {}}, {"-:lm_head": {"bits": 8}}, {"+:m": {"bits": 4, "group_size": 32}},
+                        {"m": {"damp_percent": 0.1, "sym": False}}, {}, None):
+            with self.subTest(dynamic=dynamic):
+                model = self.checkpoint({**matrix.gptq("m"), "lm_head.weight": head},
+                                        quantize_config={**good, "dynamic": dynamic})
+                report = self.check_import(model, "m.weight", matrix)
+                self.assertEqual({e["name"]: e["action"] for e in report["tensors"]},
+                                 {"m.weight": "import", "lm_head.weight": "keep"})
+        for dynamic, words in [({"-:lm_head": {}, "+:.*up": {"bits": 8}}, ["'bits'", "'+:.*up'", "'8'"]),
+                               ({".*up": {"group_size": 64}}, ["'group_size'", "'.*up'"]),
+                               ({".*up": {"checkpoint_format": "gptq_v2"}}, ["'checkpoint_format'"]),
+                               ({"up": 8}, ["'up'"]), (["up"], ["widths"])]:
+            with self.subTest(dynamic=dynamic):
+                model = self.checkpoint(matrix.gptq("m"), quantize_config={**good, "dynamic": dynamic})
+                self.fails(["'dynamic'", *words], "pack", model, "--dry-run")
+
     def test_awq(self):
         matrix = Matrix(5, 4, 64, 24, 32, zeros=(0, 15))
         for file, config in [("config", {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32,
@@ -307,6 +402,127 @@ class PackTest(ToolTest):
                 self.assertEqual((entry["bits"], entry["kind"], entry["group"]), (bits, kind, 64))
                 errors.append(entry["sqnr_db"])
             self.assertEqual(errors, sorted(errors))
+
+    # What each tool writes for a matrix "fc" of 8 rows and 64 columns: names (after "fc"), types and shapes. The floats
+    # among them have two dimensions where a tool may have that, so that they look like matrices.
+    FOREIGN = {
+        "MLX": {".weight": ("U32", (8, 8)), ".scales": ("BF16", (8, 1)), ".biases": ("BF16", (8, 1))},
+        "bitsandbytes (4 bits)": {
+            ".weight": ("U8", (256, 1)), ".weight.absmax": ("F32", (8, 1)), ".weight.quant_map": ("F32", (16,)),
+            ".weight.quant_state.bitsandbytes__nf4": ("U8", (80,))},
+        "bitsandbytes (LLM.int8)": {".weight": ("I8", (8, 64)), ".SCB": ("F32", (8, 1)), ".weight_format": ("U8", ())},
+        "compressed-tensors": {".weight_packed": ("I32", (8, 8)), ".weight_scale": ("BF16", (8, 2)),
+                               ".weight_shape": ("I64", (2,))},
+        "MXFP4": {"_blocks": ("U8", (8, 2, 16)), "_scales": ("U8", (8, 2))},
+        "HQQ": {".W_q": ("U8", (8, 32)), ".scale": ("F16", (8, 1)), ".zero": ("F16", (8, 1))},
+        "AQLM": {".codes": ("I16", (8, 8, 1)), ".codebooks": ("F16", (1, 256, 1, 8)), ".scales": ("F16", (8, 1))},
+        "EETQ": {".weight": ("I8", (64, 8)), ".weight_scales": ("F16", (8, 1))},
+        "quanto": {".weight._data": ("U8", (8, 32)), ".weight._scale": ("F16", (8, 1)), ".input_scale": ("F32", ())},
+        "torchao": {"._weight_qdata": ("I8", (8, 64)), "._weight_scale": ("F32", (8, 1))},
+        "VPTQ": {".indices": ("I32", (1, 8, 8)), ".centroids.weight": ("F16", (1, 512)),
+                 ".weight_scale": ("F16", (8,))},
+        "SqueezeLLM": {".qweight": ("I32", (8, 8)), ".lookup_table": ("F16", (8, 16))},
+        "EXL2": {".q_weight": ("I32", (8, 8)), ".q_scale": ("I32", (1, 1)), ".q_scale_max": ("F16", (1, 1))},
+        "Marlin": {".B": ("I32", (4, 16)), ".s": ("F16", (1, 8))},
+        "ONNX": {"_quantized": ("I8", (8, 64)), "_scale": ("F32", (8, 1)), "_zero_point": ("I8", (8, 1))},
+        "another tool": {".weight": ("I8", (8, 64)), ".weight_scale": ("F32", (8, 1))}}
+
+    def foreign(self, parts, prefix="fc", **files):
+        """With a float head and a float norm."""
+        sizes = {"U8": 1, "I8": 1, "I16": 2, "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4, "I64": 8}
+        tensors = {prefix + suffix: (dtype, list(shape), bytes(sizes[dtype] * math.prod(shape)))
+                   for suffix, (dtype, shape) in parts.items()}
+        head = {"lm_head.weight": tensor("F32", (4, 64), self.floats(3, 4, 64)),
+                "norm.weight": tensor("F32", (4,), [1] * 4)}
+        return self.checkpoint({**tensors, **head}, **files), set(tensors)
+
+    def test_foreign(self):
+        """What other tools quantised is refused by the name of the format; its scales never become weights."""
+        for name, parts in self.FOREIGN.items():
+            with self.subTest(name=name):
+                model, names = self.foreign(parts)
+                output = self.path("foreign.safetensors")
+                first = next(iter(parts))
+                self.fails(["quantised by " + name, "'fc%s' is " % first, "--include"], "pack", model, "-o", output)
+                self.assertFalse(os.path.exists(output))
+                dry = self.call("pack", model, "--dry-run", "--json")
+                actions = {e["name"]: e["action"] for e in json.loads(dry.stdout)["tensors"]}
+                protected = {name for name, action in actions.items() if action == "refuse"}
+                self.assertEqual(dry.returncode, 2)
+                self.assertLessEqual(protected, names)
+                self.assertLessEqual({"fc" + suffix for suffix, (_, shape) in parts.items() if len(shape) == 2},
+                                     protected)
+                report = self.json("inspect", model)
+                self.assertEqual((report["kind"], [f["matrices"] for f in report["formats"]]), ("foreign", [1]))
+                self.assertTrue(report["formats"][0]["name"].startswith(name))
+                self.assertIn("weights quantised by " + name, self.ok("inspect", model))
+                # The true floats may be taken; everything else stays as it is.
+                for options in (["--include", "lm_head.weight"], ["--exclude", "fc*"]):
+                    entries = self.json("pack", model, "-o", output, *options)["tensors"]
+                    self.assertEqual({e["name"] for e in entries if e["action"] != "keep"}, {"lm_head.weight"})
+                    self.assertEqual({e["name"] for e in entries}, names | {"lm_head.weight", "norm.weight"})
+                    os.remove(output)
+                self.fails(["quantised by " + name], "pack", model, "-o", output, "--include", "*")
+
+    def test_foreign_description(self):
+        """config.json says it, though the tensors beside it show nothing."""
+        plain = {".magic": ("F16", (8, 2)), ".weight": ("U8", (8, 32))}
+        for files, words in [
+                ({"config": {"quantization": {"group_size": 64, "bits": 4}}}, ["config.json", "'quantization'", "MLX"]),
+                ({"config": {"quantization_config": {"quant_method": "fp8"}}}, ["config.json", "quant_method 'fp8'"]),
+                ({"config": {"quantization_config": {"load_in_4bit": True}}}, ["load_in_4bit", "bitsandbytes"]),
+                ({"quantize_config": {"quant_method": "hqq"}}, ["quantize_config.json", "'hqq'"]),
+                ({"hf_quant_config": {"quantization": {"quant_algo": "NVFP4"}}}, ["hf_quant_config.json", "'NVFP4'"])]:
+            with self.subTest(files=files):
+                model, _ = self.foreign(plain, **files)
+                self.fails([*words, "--include"], "pack", model, "--dry-run")
+                report = self.json("inspect", model)
+                self.assertEqual((report["kind"], report["formats"]), ("foreign", []))
+                for word in words:
+                    self.assertIn(word, report["description"])
+                report = self.json("pack", model, "--dry-run", "--include", "lm_head.*")
+                self.assertEqual([e["name"] for e in report["tensors"] if e["action"] == "quantize"],
+                                 ["lm_head.weight"])
+        # Where tensors show it, too, both are named.
+        model, _ = self.foreign(self.FOREIGN["another tool"],
+                                config={"quantization_config": {"quant_method": "compressed-tensors"}})
+        self.fails(["another tool", "'fc.weight' is s8", "quant_method 'compressed-tensors'"], "pack", model, "-o",
+                   self.path("never.safetensors"))
+        for harmless in ({"model_type": "llama", "quantization_config": None}, {"quantization_config": {
+                "quant_method": "gptq", "bits": 4}}, [], {"quantization": "none"}):
+            model, _ = self.foreign(plain, config=harmless)
+            self.json("pack", model, "--dry-run", "--group", "0")
+
+    def test_not_foreign(self):
+        """Floats with names such as those, and integers without scales, are what they were."""
+        matrix = tensor("F32", (4, 64), self.floats(3, 4, 64))
+        scale, ids = tensor("F32", (4, 8), [1.0] * 32), tensor("I64", (1, 8), [0] * 8)
+        model = self.checkpoint({"fc.weight": matrix, "fc.scales": scale, "fc.scale": scale, "fc.weight_scale": scale,
+                                 "vq.codebooks": scale, "att.W_q": matrix, "att.scale": scale, "position_ids": ids})
+        report = self.json("pack", model, "--dry-run", "--group", "8")
+        self.assertEqual({e["action"] for e in report["tensors"] if e["name"] != "position_ids"}, {"quantize"})
+
+    def test_default_method(self):
+        """At 1 and 2 bits the least squared error, which no other method beats; the report says which one it was."""
+        values = self.floats(20, 8, 256)
+        model = self.at("method.npz", npz({"w": npy((8, 256), values)}))
+
+        def entry(*options):
+            (entry,) = self.json("pack", model, "--dry-run", *options)["tensors"]
+            return entry["method"], entry["sqnr_db"]
+
+        for kind, own in (("symmetric", "absmax"), ("zero_point", "minmax"), ("offset", "minmax")):
+            for bits in (1, 2, 4, 8):
+                with self.subTest(kind=kind, bits=bits):
+                    options = ["--kind", kind, "--bits", str(bits)]
+                    method, decibels = entry(*options)
+                    self.assertEqual(method, "mse" if bits <= 2 else own)
+                    self.assertEqual(entry(*options, "--method", method), (method, decibels))
+                    self.assertGreaterEqual(decibels, entry(*options, "--method", own)[1])
+                    self.assertIn("quantised by %s, the default at %d bit" % (method, bits),
+                                  self.ok("pack", model, "--dry-run", *options))
+        self.assertGreater(entry("--bits", "2")[1], entry("--bits", "2", "--method", "absmax")[1] + 2)
+        self.assertGreater(entry("--bits", "2")[1], entry("--bits", "1")[1])
 
     def test_requantize(self):
         matrix = Matrix(9, 8, 64, 16, 32, act_order=True)

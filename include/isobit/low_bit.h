@@ -107,6 +107,9 @@ enum class LowBitMethod : int32_t {
 /// "absmax", "minmax" or "mse".
 std::string_view to_string(LowBitMethod method);
 std::optional<LowBitMethod> low_bit_method_from_string(std::string_view text);
+/// What isobit pack takes: kMse at 1 and 2 bits, where a range that no weight leaves costs most of the codes; else
+/// kAbsmax for kSymmetric, kMinmax for the other kinds.
+LowBitMethod default_low_bit_method(int32_t bits, LowBitKind kind);
 
 struct LowBitOptions {
   int32_t bits = 4;    // 1, 2, 4 or 8

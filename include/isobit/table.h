@@ -4,6 +4,7 @@
 #define ISOBIT_TABLE_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -94,6 +95,25 @@ Result<std::vector<int32_t>> exact_codes(Activation function, const Grid& input,
 /// Checks sizes, order, overflow of every intermediate and widths of a table that came from a file, and that its
 /// certificate is true.
 Status check_table(const ActivationTable& table, std::string_view name);
+
+/// Remembers tables, for callers that make many models of one GRU. Safe to share between threads.
+class TableCache {
+ public:
+  TableCache();
+  ~TableCache();
+  TableCache(const TableCache&) = delete;
+  TableCache& operator=(const TableCache&) = delete;
+
+  /// fit_table(), once for the same arguments.
+  Result<ActivationTable> fit(Activation function, const Grid& input, const Grid& output, const TableOptions& options,
+                              Rounding rounding);
+  /// Whether fit() has made exactly this table, so that check_table() would pass.
+  [[nodiscard]] bool made(const ActivationTable& table) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace isobit
 

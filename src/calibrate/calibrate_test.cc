@@ -71,6 +71,20 @@ std::map<int, uint64_t> bins_of(const TensorStatistics& statistics) {
   return bins;
 }
 
+/// The float32 with the 16 high bits of x and all low bits set, the end of its bin of the second histogram; 0 for +0.
+float bin_end(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return bits < 0x10000 ? 0 : std::bit_cast<float>(bits | 0xffffu);
+}
+
+/// The range of a percentile straight from the samples: the ends of the bins of the first and the last sample that
+/// are not among the m outside.
+std::pair<float, float> range_without(std::vector<float> x, size_t m) {
+  std::sort(x.begin(), x.end());
+  return {std::clamp(bin_end(x[m]), x.front(), x.back()),
+          std::clamp(bin_end(x[x.size() - 1 - m]), x.front(), x.back())};
+}
+
 // ---------------------------------------------------------------------------------------------- derive_grid
 
 TEST(DeriveGrid, OutputsOfTheActivations) {
@@ -132,7 +146,7 @@ TEST(DeriveGrid, CapAndFloor) {
   EXPECT_EQ(derived(0, 0x1p32f, make_options(1, false, false), kPow2, 1).shift, -32);
   const auto options = make_options(1, false, false);
   expect_refused(derive_grid(0, 0x1p33f, options, kPow2, 1, "h").status(), StatusCode::kInvalidArgument,
-                 {"h", "8589934592", "-33", "-32"});
+                 {"h", "8589934592", "-33", "-32", "use general scales"});
 }
 
 TEST(DeriveGrid, RealScalesAreNormal) {
@@ -140,7 +154,7 @@ TEST(DeriveGrid, RealScalesAreNormal) {
   EXPECT_EQ(derived(0, FLT_MIN, options, kReal, 1).real_scale, FLT_MIN);
   EXPECT_EQ(derived(0, FLT_MAX, options, kReal, 1).real_scale, FLT_MAX);
   expect_refused(derive_grid(0, std::nextafter(FLT_MIN, 0.0f), options, kReal, 1, "h").status(),
-                 StatusCode::kInvalidArgument, {"h", "normal float32", "1.1754943508222875e-38"});
+                 StatusCode::kInvalidArgument, {"h", "normal float32", "1.1754943508222875e-38", "set values this small to 0"});
   expect_refused(derive_grid(-FLT_MAX, FLT_MAX, options, kReal, 1, "h").status(), StatusCode::kInvalidArgument,
                  {"h", "6.805646932770577e+38", "3.4028234663852886e+38"});
 }
@@ -390,6 +404,18 @@ TEST(Statistics, EqualsTheDefinition) {
       ++expected[low];
     }
     RC_ASSERT(bins_of(statistics) == expected);
+
+    std::map<uint32_t, uint64_t> by_high_bits;
+    for (const float v : x) ++by_high_bits[v == 0 ? 0 : std::bit_cast<uint32_t>(v) >> 16];
+    float last = -INFINITY;
+    for (const TensorStatistics::FloatBin& bin : statistics.float_bins()) {
+      RC_ASSERT(by_high_bits.at(bin.high_bits) == bin.count);
+      by_high_bits.erase(bin.high_bits);
+      const float end = bin_end(std::bit_cast<float>(uint32_t{bin.high_bits} << 16));
+      RC_ASSERT(last < end);  // in the order of the numbers
+      last = end;
+    }
+    RC_ASSERT(by_high_bits.empty());
   }));
 }
 
@@ -440,17 +466,16 @@ TEST(ChooseGrid, MinMaxHasACodeForTheLargest) {
 }
 
 TEST(ChooseGrid, PercentileByHand) {
-  // 200 samples 1/2048, 2/2048, ..., each in a bin of its own: E = -3 has bins of 2^-14, 8 a sample's distance.
+  // 200 samples 1/2048, 2/2048, ..., each in a bin of its own: 8 bits hold each k.
   std::vector<float> x;
   for (int k = 1; k <= 200; ++k) x.push_back(static_cast<float>(k) / 2048);
   const TensorStatistics statistics = observed(x);
-  ASSERT_EQ(statistics.exponent(), -3);
-  const float bin = 0x1p-14f;
+  ASSERT_EQ(statistics.float_bins().size(), 200u);
   EXPECT_EQ(upper_end(statistics, "percentile:100"), 200.0f / 2048);
   EXPECT_EQ(upper_end(statistics, "percentile:99.000001"), 200.0f / 2048);          // m = 0
-  EXPECT_EQ(upper_end(statistics, "percentile:99"), 199.0f / 2048 + bin);           // m = 1, the upper edge of its bin
-  EXPECT_EQ(upper_end(statistics, "percentile:90"), 190.0f / 2048 + bin);           // m = 10
-  EXPECT_EQ(upper_end(statistics, "percentile:0.000000001"), 101.0f / 2048 + bin);  // m = 99
+  EXPECT_EQ(upper_end(statistics, "percentile:99"), bin_end(199.0f / 2048));           // m = 1
+  EXPECT_EQ(upper_end(statistics, "percentile:90"), bin_end(190.0f / 2048));           // m = 10
+  EXPECT_EQ(upper_end(statistics, "percentile:0.000000001"), bin_end(101.0f / 2048));  // m = 99
 }
 
 TEST(ChooseGrid, PercentileByDefinition) {
@@ -463,30 +488,67 @@ TEST(ChooseGrid, PercentileByDefinition) {
     calibration.method = CalibrationMethod::kPercentile;
     calibration.percentile_numerator = numerator;
     calibration.percentile_denominator = 10;
-    const auto m = static_cast<int64_t>(x.size()) * (1000 - numerator) / 2000;
-    // Every edge in turn: the innermost with at most m samples beyond it. Edges separate samples as bins do.
-    const double width = std::ldexp(1.0, statistics.exponent() - 11);
-    double low = 0;
-    double high = 0;
-    bool high_found = false;
-    for (int edge = -2048; edge <= 2048; ++edge) {
-      const double value = edge * width;
-      const auto below = std::count_if(x.begin(), x.end(), [&](float v) { return static_cast<double>(v) < value; });
-      const auto above = std::count_if(x.begin(), x.end(), [&](float v) { return static_cast<double>(v) >= value; });
-      if (below <= m) low = value;
-      if (above <= m && !high_found) {
-        high = value;
-        high_found = true;
-      }
-    }
-    low = std::max(low, static_cast<double>(statistics.min()));
-    high = std::min(high, static_cast<double>(statistics.max()));
+    const auto [low, high] = range_without(x, x.size() * static_cast<size_t>(1000 - numerator) / 2000);
     const auto options = make_options(8, true, false);
     const auto grid = choose_grid(statistics, options, kReal, calibration, "t");
-    const auto expected = derive_grid_f64(low, high, options, kReal, 255, "t");
-    RC_ASSERT(grid.ok() && expected.ok());
+    const auto expected = derive_grid(low, high, options, kReal, 255, "t");
+    const bool zeros_only = statistics.min() == 0 && statistics.max() == 0;
+    RC_ASSERT(grid.ok() == (zeros_only || low != 0 || high != 0));
+    if (!grid.ok()) return;
+    RC_ASSERT(expected.ok());
     RC_ASSERT(*grid == *expected);
   }));
+}
+
+/// In dB, over all samples but the last.
+double sqnr_but_last(const std::vector<float>& x, const Grid& grid) {
+  double signal = 0;
+  double noise = 0;
+  for (size_t k = 0; k + 1 < x.size(); ++k) {
+    const auto value = static_cast<double>(x[k]);
+    const double error = static_cast<double>(dequantize_value(grid, quantize_value(grid, x[k]))) - value;
+    signal += value * value;
+    noise += error * error;
+  }
+  return 10 * std::log10(signal / noise);
+}
+
+TEST(ChooseGrid, AnOutlierDoesNotRuleAPercentile) {
+  std::vector<float> x;
+  uint32_t state = 1;
+  for (int k = 0; k < 12800; ++k) {
+    float sum = 0;  // of four: a bell
+    for (int part = 0; part < 4; ++part) {
+      state = state * 1664525 + 1013904223;
+      sum += static_cast<float>(state >> 8) * 0x1p-24f - 0.5f;
+    }
+    x.push_back(sum);
+  }
+  x.back() = 1;
+  for (const ScaleKind kind : {kPow2, kReal}) {
+    const auto sqnr = [&](float outlier) {
+      x.back() = outlier;
+      return sqnr_but_last(x, chosen(observed(x), make_options(8, true, false), kind, "percentile:99.9"));
+    };
+    const double without = sqnr(1);
+    EXPECT_GT(without, 33);
+    for (const float outlier : {1e4f, -1e4f, 1e6f, -1e6f, FLT_MAX}) EXPECT_NEAR(sqnr(outlier), without, 0.5) << outlier;
+  }
+}
+
+TEST(ChooseGrid, PercentileOfNearlyAllZeros) {
+  std::vector<float> x(1000, 0.0f);
+  x[0] = 1;
+  x[1] = -2;
+  const auto options = make_options(8, true, false);
+  for (const ScaleKind kind : {kPow2, kReal}) {
+    expect_refused(choose_grid(observed(x), options, kind, parsed("percentile:99"), "x").status(),
+                   StatusCode::kInvalidArgument, {"x: ", "percentile:99 is [0, 0]", "higher percentile"});
+    EXPECT_EQ(chosen(observed(x), options, kind, "percentile:99.9"), chosen(observed(x), options, kind, "minmax"));
+    EXPECT_TRUE(choose_grid(observed({0, 0}), options, kind, parsed("percentile:50"), "x").ok());
+    // The search goes as far as without outliers: percentile 99 has no step.
+    EXPECT_TRUE(choose_grid(observed(x), options, kind, parsed("sqnr"), "x").ok());
+  }
 }
 
 TEST(ChooseGrid, PercentileIsCountedInIntegers) {
@@ -497,7 +559,7 @@ TEST(ChooseGrid, PercentileIsCountedInIntegers) {
   for (int k = 0; k < 25; ++k) few.merge(few);
   ASSERT_EQ(many.count(), uint64_t{1} << 63);
   many.merge(few);  // 2^25 = 33554432 samples of 0.75 lie outside
-  EXPECT_EQ(upper_end(many, "percentile:99.999999999"), 0.5f + 0x1p-11f);
+  EXPECT_EQ(upper_end(many, "percentile:99.999999999"), bin_end(0.5f));
   many.merge(few);  // 2^26 = 67108864 do not
   EXPECT_EQ(upper_end(many, "percentile:99.999999999"), 0.75f);
 }
@@ -583,7 +645,14 @@ TEST(ChooseGrid, SqnrIsTheLeastOfItsCandidates) {
     if (statistics.min() == 0 && statistics.max() == 0) return;
     const long double least = error(*best) * (1 + 1e-9L);
     bool is_candidate = false;
-    for (int j = 0; j < (kind == kPow2 ? 4 : 13); ++j) {
+    // Candidates go down to the scale of percentile 99.
+    const auto [low, high] = range_without(x, x.size() / 200);
+    const auto last = derive_grid(low, high, options, kind, (int64_t{1} << bits) - 1, "t");
+    RC_ASSERT(last.ok());
+    const bool has_step = high > 0 || (low < 0 && (is_signed || !symmetric));
+    const double last_scale = has_step ? scale_f64(*last) : INFINITY;
+    double reached = INFINITY;
+    for (int j = 0; j < (kind == kPow2 ? 4 : 13) || reached > last_scale; ++j) {
       Grid grid = *covering;
       if (kind == kPow2) {
         grid.shift += j;
@@ -594,6 +663,7 @@ TEST(ChooseGrid, SqnrIsTheLeastOfItsCandidates) {
         return std::clamp(code, static_cast<double>(grid.min()), static_cast<double>(grid.max()));
       };
       const double scale = scale_f64(grid);
+      reached = scale;
       const double z_a = clamped(static_cast<double>(grid.min()) -
                                  std::nearbyint(std::min(static_cast<double>(statistics.min()), 0.0) / scale));
       const double z_b = clamped(static_cast<double>(grid.max()) -
@@ -746,10 +816,13 @@ TEST(Oracle, PerChannel) {
   }
 }
 
-/// One TensorStatistics per sequence, merged; `reverse` is the other direction's time order.
-TensorStatistics statistics_of(const nlohmann::json& sequences, bool reverse) {
+/// One TensorStatistics per sequence, merged as often as the case has copies; `reverse` is the other direction's time
+/// order.
+TensorStatistics statistics_of(const nlohmann::json& item, bool reverse) {
   TensorStatistics merged;
-  for (const auto& sequence : sequences) {
+  const auto& sequences = item.at("sequences");
+  for (size_t k = 0; k < sequences.size(); ++k) {
+    const auto& sequence = sequences[k];
     TensorStatistics statistics;
     std::vector<float> lows;
     std::vector<float> highs;
@@ -765,7 +838,8 @@ TensorStatistics statistics_of(const nlohmann::json& sequences, bool reverse) {
       std::reverse(highs.begin(), highs.end());
     }
     statistics.observe_sequence_ranges(lows.data(), highs.data(), static_cast<int64_t>(lows.size()));
-    merged.merge(statistics);
+    const int copies = item.contains("copies") ? item.at("copies").at(k).get<int>() : 1;
+    for (int copy = 0; copy < copies; ++copy) merged.merge(statistics);
   }
   return merged;
 }
@@ -773,7 +847,7 @@ TensorStatistics statistics_of(const nlohmann::json& sequences, bool reverse) {
 TEST(Oracle, Calibrate) {
   for (const auto& item : load_cases("calibrate.json")) {
     SCOPED_TRACE(item.dump());
-    const TensorStatistics statistics = statistics_of(item.at("sequences"), false);
+    const TensorStatistics statistics = statistics_of(item, false);
     EXPECT_EQ(statistics.count(), item.at("count").get<uint64_t>());
     EXPECT_EQ(statistics.min(), float_of(item.at("min")));
     EXPECT_EQ(statistics.max(), float_of(item.at("max")));
@@ -781,14 +855,20 @@ TEST(Oracle, Calibrate) {
     std::map<int, uint64_t> bins;
     for (const auto& bin : item.at("bins")) bins[bin.at(0)] = bin.at(1);
     EXPECT_EQ(bins_of(statistics), bins);
+    if (item.contains("bins16")) {
+      std::vector<TensorStatistics::FloatBin> float_bins;
+      for (const auto& bin : item.at("bins16")) float_bins.push_back({bin.at(0), bin.at(1)});
+      EXPECT_EQ(statistics.float_bins(), float_bins);
+    }
     for (const auto& result : item.at("results")) {
       SCOPED_TRACE(result.dump());
       std::string method = result.at("method");
       if (method == "percentile") method.append(":").append(result.at("p"));
       const bool reverse = result.value("reverse", false);
-      expect_grid(chosen(reverse ? statistics_of(item.at("sequences"), true) : statistics, options_of(item),
-                         kind_of(item), method),
-                  result.at("grid"));
+      const auto grid = choose_grid(reverse ? statistics_of(item, true) : statistics, options_of(item), kind_of(item),
+                                    parsed(method), "t");
+      ASSERT_EQ(grid.ok(), !result.contains("refused")) << grid.status().message();
+      if (grid.ok()) expect_grid(*grid, result.at("grid"));
     }
   }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // numerics.md, section 5: the methods that choose a range from statistics.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -25,22 +26,25 @@ Status not_ready(std::string_view name, const std::string& message) {
 /// The width of a bin in units of the tensor.
 double bin_width(const TensorStatistics& statistics) { return std::ldexp(1.0, statistics.exponent() - 11); }
 
-/// The innermost bin edges with at most m samples outside each, m = floor(count * (100 - P) / 200), intersected
-/// with [min, max]. P > 0 makes 2m < count, so lo lies below hi.
+/// The ends, all low bits set, of the innermost bins with at most m samples outside each, m = floor(count * (100 - P) /
+/// 200), cut to [min, max]; 0 for the bin of +0. P > 0 makes 2m < count, so lo's bin does not lie above hi's.
 std::pair<double, double> percentile_range(const TensorStatistics& statistics, const CalibrationOptions& calibration) {
   const auto denominator = static_cast<uint64_t>(calibration.percentile_denominator);
   const uint64_t excluded_hundredths = 100 * denominator - static_cast<uint64_t>(calibration.percentile_numerator);
   const auto m =
       static_cast<uint64_t>(static_cast<Uint128>(statistics.count()) * excluded_hundredths / (200 * denominator));
-  const auto& bins = statistics.bins();
+  const std::vector<TensorStatistics::FloatBin> bins = statistics.float_bins();
   // Stops at the first bin whose samples no longer fit outside; there is one, because m < count.
-  int lo = 0;
-  for (uint64_t outside = bins[0]; outside <= m; outside += bins[static_cast<size_t>(lo)]) ++lo;
-  int hi = 2 * kHalfBins - 1;
-  for (uint64_t outside = bins.back(); outside <= m; outside += bins[static_cast<size_t>(hi)]) --hi;
-  const double width = bin_width(statistics);
-  return {std::max((lo - kHalfBins) * width, static_cast<double>(statistics.min())),
-          std::min((hi + 1 - kHalfBins) * width, static_cast<double>(statistics.max()))};
+  auto lo = bins.begin();
+  for (uint64_t outside = lo->count; outside <= m; outside += lo->count) ++lo;
+  auto hi = bins.rbegin();
+  for (uint64_t outside = hi->count; outside <= m; outside += hi->count) ++hi;
+  const auto end_of = [&](const TensorStatistics::FloatBin& bin) {
+    if (bin.high_bits == 0) return 0.0;
+    const auto end = std::bit_cast<float>(uint32_t{bin.high_bits} << 16 | 0xffff);
+    return static_cast<double>(std::clamp(end, statistics.min(), statistics.max()));
+  };
+  return {end_of(*lo), end_of(*hi)};
 }
 
 /// The samples of a bin, all taken to lie at its centre.
@@ -82,9 +86,21 @@ std::optional<Grid> finer(const Grid& covering, int j) {
   return grid;
 }
 
-/// The grid with the least squared error over the histogram: the scale of the covering grid and finer ones, each
-/// with 17 zero points. Ties go to the smaller j, then to the smaller i.
-Grid search_grid(const TensorStatistics& statistics, const Grid& covering, bool symmetric) {
+/// The scale at which the search may end: that of the range of percentile 99, infinite where there is none.
+double searched_scale(const TensorStatistics& statistics, const GridOptions& options, ScaleKind kind,
+                      int64_t default_steps) {
+  CalibrationOptions most;
+  most.method = CalibrationMethod::kPercentile;
+  most.percentile_numerator = 99;
+  const auto [min, max] = percentile_range(statistics, most);
+  const bool has_step = max > 0 || (min < 0 && (options.is_signed || !options.symmetric));
+  const Result<Grid> grid = derive_grid_f64(min, max, options, kind, default_steps, "percentile 99");
+  return has_step && grid.ok() ? scale_f64(*grid) : std::numeric_limits<double>::infinity();
+}
+
+/// The grid with the least squared error over the histogram: the scale of the covering grid and finer ones down to
+/// `last_scale`, each with 17 zero points. Ties go to the smaller j, then to the smaller i.
+Grid search_grid(const TensorStatistics& statistics, const Grid& covering, bool symmetric, double last_scale) {
   std::vector<Centre> centres;
   const double width = bin_width(statistics);
   for (int i = -kHalfBins; i < kHalfBins; ++i) {
@@ -93,11 +109,11 @@ Grid search_grid(const TensorStatistics& statistics, const Grid& covering, bool 
   }
   const double min = std::min(static_cast<double>(statistics.min()), 0.0);
   const double max = std::max(static_cast<double>(statistics.max()), 0.0);
-  const int last_j = covering.kind == ScaleKind::kPow2 ? 3 : 12;
+  const int least_last_j = covering.kind == ScaleKind::kPow2 ? 3 : 12;
   const int last_i = symmetric ? 0 : 16;
   Grid best = covering;
   double least = std::numeric_limits<double>::infinity();
-  for (int j = 0; j <= last_j; ++j) {
+  for (int j = 0;; ++j) {
     std::optional<Grid> grid = finer(covering, j);
     if (!grid) break;
     // z_a = clamp(qmin - rint(min/S)): the minimum just has a code, so a scale too fine clips only the top.
@@ -113,6 +129,7 @@ Grid search_grid(const TensorStatistics& statistics, const Grid& covering, bool 
         best = *grid;
       }
     }
+    if (j >= least_last_j && scale_f64(*grid) <= last_scale) break;
   }
   return best;
 }
@@ -130,7 +147,13 @@ Result<Grid> choose_grid(const TensorStatistics& statistics, const GridOptions& 
   auto min = static_cast<double>(statistics.min());
   auto max = static_cast<double>(statistics.max());
   if (calibration.method == CalibrationMethod::kPercentile) {
+    const bool zeros_only = min == 0 && max == 0;
     std::tie(min, max) = percentile_range(statistics, calibration);
+    if (min == 0 && max == 0 && !zeros_only) {
+      return Status(StatusCode::kInvalidArgument, std::string(name) + ": the range of " + to_string(calibration) +
+                                                      " is [0, 0], as nearly all samples are 0; use a higher "
+                                                      "percentile, or minmax");
+    }
   } else if (calibration.method == CalibrationMethod::kEma) {
     if (!statistics.ema_range()) return not_ready(name, "no sequence was observed; the method ema needs at least 1");
     if (statistics.ema_decay() != calibration.ema_decay) {
@@ -142,7 +165,8 @@ Result<Grid> choose_grid(const TensorStatistics& statistics, const GridOptions& 
   ISOBIT_ASSIGN_OR_RETURN(const Grid covering, derive_grid_f64(min, max, options, kind, default_steps, name));
   const bool all_zero = min == 0 && max == 0;
   if (calibration.method != CalibrationMethod::kSqnr || all_zero) return covering;
-  return search_grid(statistics, covering, options.symmetric);
+  return search_grid(statistics, covering, options.symmetric,
+                     searched_scale(statistics, options, kind, default_steps));
 }
 
 }  // namespace isobit

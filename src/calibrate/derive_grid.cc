@@ -11,7 +11,6 @@
 namespace isobit {
 namespace {
 
-constexpr int kMinDerivedShift = -32;
 constexpr double kMinRealScale = 0x1p-126;             // the smallest normal float32
 constexpr double kMaxRealScale = 0x1.fffffep127;       // the largest
 constexpr double kRealScaleOverflow = 0x1.ffffffp127;  // from here on float64 rounds to an infinite float32
@@ -75,13 +74,14 @@ Result<Grid> derive_grid_f64(double min, double max, const GridOptions& options,
     grid.shift = std::min(covering_shift(raw), derived_shift_limit(options.bits));
     if (grid.shift < kMinDerivedShift) {
       return invalid(name, range_text(min, max) + " needs the shift " + std::to_string(grid.shift) +
-                               "; the smallest is " + std::to_string(kMinDerivedShift));
+                               "; the smallest is " + std::to_string(kMinDerivedShift) + ", so use general scales");
     }
   } else {
     if (raw < kRealScaleOverflow) grid.real_scale = static_cast<float>(raw);
     if (raw >= kRealScaleOverflow || static_cast<double>(grid.real_scale) < kMinRealScale) {
       return invalid(name, range_text(min, max) + " needs the scale " + number_text(raw) + "; it must be a normal " +
-                               "float32, " + number_text(kMinRealScale) + " to " + number_text(kMaxRealScale));
+                               "float32, " + number_text(kMinRealScale) + " to " + number_text(kMaxRealScale) +
+                               (raw < 1 ? "; set values this small to 0, or use power-of-two scales" : ""));
     }
   }
   if (!options.symmetric) grid.zero_point = zero_point_for(grid, min, grid.min());
@@ -98,6 +98,14 @@ Result<std::vector<Grid>> derive_row_grids(std::span<const float> values, int64_
                                            const GridOptions& options, ScaleKind kind, std::string_view name,
                                            bool zero_rows_follow) {
   const DefaultFloatMode mode;
+  return derive_named_row_grids(values, rows, columns, options, kind, name, zero_rows_follow, [&](int64_t row) {
+    return std::string(name) + "[" + std::to_string(row) + "]";
+  });
+}
+
+Result<std::vector<Grid>> derive_named_row_grids(std::span<const float> values, int64_t rows, int64_t columns,
+                                                 const GridOptions& options, ScaleKind kind, std::string_view name,
+                                                 bool zero_rows_follow, const RowName& row_name) {
   const auto size = static_cast<int64_t>(values.size());
   if (rows < 0 || columns < 1 || size % columns != 0 || size / columns != rows) {
     return invalid(name, std::to_string(size) + " values are not " + std::to_string(rows) + " rows of " +
@@ -123,7 +131,7 @@ Result<std::vector<Grid>> derive_row_grids(std::span<const float> values, int64_
       min = std::min(min, x[column]);
       max = std::max(max, x[column]);
     }
-    auto grid = derive_grid(min, max, options, kind, steps, std::string(name) + "[" + std::to_string(row) + "]");
+    auto grid = derive_grid(min, max, options, kind, steps, row_name(row));
     if (!grid.ok()) return grid.status();
     grids.push_back(*grid);
     is_zero[static_cast<size_t>(row)] =

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // numerics.md, section 5: statistics that do not depend on the order of the data and merge exactly.
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <cmath>
 
@@ -12,6 +13,8 @@ namespace {
 
 constexpr int kBinBits = 11;  // bins -2^11 .. 2^11 - 1
 constexpr int kHalfBins = 1 << kBinBits;
+constexpr size_t kFloatRows = 512;  // of the second histogram: a sign and an exponent each
+constexpr size_t kFloatColumns = 128;
 
 /// The least E such that magnitude < 2^E; magnitude > 0 and finite, subnormals included: -148..128.
 int least_exponent(float magnitude) {
@@ -43,6 +46,7 @@ void TensorStatistics::observe(const float* x, int64_t count) {
   high += 0.0f;
   if (count_ == 0) {
     bins_.assign(2 * kHalfBins, 0);
+    float_bins_.resize(kFloatRows);
     min_ = low;
     max_ = high;
   } else {
@@ -57,7 +61,13 @@ void TensorStatistics::observe(const float* x, int64_t count) {
   // factor does.
   const double factor = std::ldexp(1.0, kBinBits - exponent_);
   uint64_t* const zero_bin = bins_.data() + kHalfBins;
-  for (int64_t k = 0; k < count; ++k) ++zero_bin[floor_to_int(static_cast<double>(x[k]) * factor)];
+  for (int64_t k = 0; k < count; ++k) {
+    ++zero_bin[floor_to_int(static_cast<double>(x[k]) * factor)];
+    const auto bits = std::bit_cast<uint32_t>(x[k] + 0.0f);
+    std::vector<uint64_t>& row = float_bins_[bits >> 23];
+    if (row.empty()) row.assign(kFloatColumns, 0);
+    ++row[(bits >> 16) % kFloatColumns];
+  }
 }
 
 void TensorStatistics::observe_sequence_ranges(const float* step_min, const float* step_max, int64_t steps) {
@@ -82,6 +92,7 @@ void TensorStatistics::merge(const TensorStatistics& other) {
   if (other.count_ > 0) {
     if (count_ == 0) {
       bins_.assign(2 * kHalfBins, 0);
+      float_bins_.resize(kFloatRows);
       min_ = other.min_;
       max_ = other.max_;
     } else {
@@ -94,6 +105,13 @@ void TensorStatistics::merge(const TensorStatistics& other) {
     const int halvings = other.has_exponent_ ? std::min(exponent_ - other.exponent_, kBinBits) : 0;
     for (int i = -kHalfBins; i < kHalfBins; ++i) {
       bins_[static_cast<size_t>((i >> halvings) + kHalfBins)] += other.bins_[static_cast<size_t>(i + kHalfBins)];
+    }
+    for (size_t row = 0; row < kFloatRows; ++row) {
+      const std::vector<uint64_t>& from = other.float_bins_[row];
+      if (from.empty()) continue;
+      std::vector<uint64_t>& to = float_bins_[row];
+      if (to.empty()) to.assign(kFloatColumns, 0);
+      for (size_t column = 0; column < kFloatColumns; ++column) to[column] += from[column];
     }
   }
   if (other.has_ema_) {
@@ -122,6 +140,20 @@ void TensorStatistics::grow_exponent(int exponent) {
   // Outwards from 0 on both sides: a bin's target was emptied before it.
   for (int i = 0; i < kHalfBins; ++i) move(i);
   for (int i = -1; i >= -kHalfBins; --i) move(i);
+}
+
+std::vector<TensorStatistics::FloatBin> TensorStatistics::float_bins() const {
+  std::vector<FloatBin> bins;
+  if (count_ == 0) return bins;
+  const auto append = [&](uint32_t high_bits) {
+    const std::vector<uint64_t>& row = float_bins_[high_bits / kFloatColumns];
+    const uint64_t samples = row.empty() ? 0 : row[high_bits % kFloatColumns];
+    if (samples > 0) bins.push_back({static_cast<uint16_t>(high_bits), samples});
+  };
+  // Sign and magnitude: below zero the largest bits are the least number.
+  for (uint32_t bits = 0xffff; bits >= 0x8000; --bits) append(bits);
+  for (uint32_t bits = 0; bits < 0x8000; ++bits) append(bits);
+  return bins;
 }
 
 std::optional<std::pair<double, double>> TensorStatistics::ema_range() const {

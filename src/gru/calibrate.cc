@@ -13,6 +13,8 @@ namespace {
 
 using LayerStatistics = std::vector<std::array<TensorStatistics, kGruTensorCount>>;
 
+constexpr double kDefaultDecay = 0.9;
+
 LayerStatistics no_statistics(size_t layers, double ema_decay) {
   std::array<TensorStatistics, kGruTensorCount> empty;
   empty.fill(TensorStatistics(ema_decay));
@@ -33,9 +35,9 @@ bool all_finite(std::span<const float> values) {
 /// One thread's statistics over its range of sequences.
 class StatisticsObserver : public GruObserver {
  public:
-  StatisticsObserver(size_t layers, double ema_decay)
-      : statistics_(no_statistics(layers, ema_decay)),
-        ranges_(static_cast<size_t>(FloatGru::kSequences) * layers * kGruTensorCount) {}
+  /// empty: statistics without samples, with the decays to use.
+  explicit StatisticsObserver(const LayerStatistics& empty)
+      : statistics_(empty), ranges_(static_cast<size_t>(FloatGru::kSequences) * empty.size() * kGruTensorCount) {}
 
   void begin(int64_t first_sequence) { first_sequence_ = first_sequence; }
 
@@ -126,6 +128,20 @@ Result<GruCalibrator> GruCalibrator::create(GruWeights weights, double ema_decay
   return calibrator;
 }
 
+Result<GruCalibrator> GruCalibrator::create(GruWeights weights, const GruQuantization& quantization) {
+  ISOBIT_ASSIGN_OR_RETURN(GruCalibrator calibrator, create(std::move(weights)));
+  for (size_t i = 0; i < calibrator.statistics_.size(); ++i) {
+    const auto layer = static_cast<int64_t>(i) / calibrator.weights_.directions;
+    for (size_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
+      const CalibrationOptions& method = quantization.layer(layer).methods[tensor];
+      ISOBIT_RETURN_IF_ERROR(check_calibration_options(method));
+      const double decay = method.method == CalibrationMethod::kEma ? method.ema_decay : kDefaultDecay;
+      calibrator.statistics_[i][tensor] = TensorStatistics(decay);
+    }
+  }
+  return calibrator;
+}
+
 Status GruCalibrator::observe(std::span<const float> x, int64_t steps, int64_t batch, std::span<const int64_t> lengths,
                               std::span<const float> h0, ThreadPool* pool) {
   const DefaultFloatMode mode;
@@ -140,7 +156,11 @@ Status GruCalibrator::observe(std::span<const float> x, int64_t steps, int64_t b
 
   const auto threads = static_cast<size_t>(pool == nullptr ? 1 : pool->threads());
   const size_t layers = weights_.layers.size();
-  std::vector<StatisticsObserver> parts(threads, StatisticsObserver(layers, statistics_[0][0].ema_decay()));
+  LayerStatistics empty = statistics_;
+  for (auto& tensors : empty) {
+    for (TensorStatistics& tensor : tensors) tensor = TensorStatistics(tensor.ema_decay());
+  }
+  std::vector<StatisticsObserver> parts(threads, StatisticsObserver(empty));
   const auto run_part = [&](int part, int64_t begin, int64_t end) {
     StatisticsObserver& observer = parts[static_cast<size_t>(part)];
     for (int64_t first = begin; first < end; first += FloatGru::kSequences) {
@@ -172,11 +192,15 @@ Status GruCalibrator::merge(const GruCalibrator& other) {
                                               other.weights_.source_hash + "', must be '" + weights_.source_hash +
                                               "' with the same shapes and values)"};
   }
-  const double decay = statistics_[0][0].ema_decay();
-  const double other_decay = other.statistics_[0][0].ema_decay();
-  if (decay != other_decay) {
-    return {StatusCode::kInvalidArgument, "the calibrator to merge has the ema decay " + number_text(other_decay) +
-                                              ", must be " + number_text(decay)};
+  for (size_t i = 0; i < statistics_.size(); ++i) {
+    for (size_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
+      const double decay = statistics_[i][tensor].ema_decay();
+      const double other_decay = other.statistics_[i][tensor].ema_decay();
+      if (decay == other_decay) continue;
+      return {StatusCode::kInvalidArgument, "the calibrator to merge has the ema decay " + number_text(other_decay) +
+                                                " for " + std::string(kGruTensorNames[tensor]) + ", must be " +
+                                                number_text(decay)};
+    }
   }
   merge_into(statistics_, other.statistics_);
   return {};

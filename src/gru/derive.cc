@@ -2,7 +2,10 @@
 // From statistics and float weights to the integers of a model: numerics.md, sections 2, 4 and 7.
 #include <cmath>
 
+#include "calibrate/derive_grid.h"
 #include "core/float_mode.h"
+#include "core/number_text.h"
+#include "gru/dead_rows.h"
 #include "gru/proof.h"
 #include "gru/rescale.h"
 #include "isobit/gru.h"
@@ -10,34 +13,72 @@
 namespace isobit {
 namespace {
 
-int64_t default_steps(const GridOptions& options, bool calibrated) {
-  return (int64_t{1} << options.bits) - (calibrated ? 1 : 0);
+/// N of the gate outputs u, r and n.
+int64_t gate_output_steps(const GridOptions& options, ScaleKind kind, GruTensor tensor) {
+  // With general scales 1 gets a code, so that u can hold the state. A power of two would double the step for it.
+  const bool has_code_of_one = kind == ScaleKind::kReal && tensor != kN;
+  return (int64_t{1} << options.bits) - (has_code_of_one ? 1 : 0);
 }
 
-/// Rescales of one layer: every call names what it derives, the operand's bound and the scales.
-class RescaleDeriver {
- public:
-  RescaleDeriver(ScaleKind kind, std::string layer) : kind_(kind), layer_(std::move(layer)) {}
+/// The absent factor of a ratio.
+Grid unit_grid(ScaleKind kind) { return Grid{1, false, kind, 0, 1.0f, 0}; }
 
-  /// numerator[0] * numerator[1] / (denominator[0] * denominator[1]); absent factors are one().
-  Status derive(const std::string& name, Int128 operand, const Grid& n0, const Grid& n1, const Grid& d0, const Grid& d1,
-                RescaleParameters& out) const {
-    Result<RescaleParameters> ratio =
-        kind_ == ScaleKind::kPow2
-            ? encode_shift(static_cast<int64_t>(d0.shift) * -1 - d1.shift + n0.shift + n1.shift, operand)
-            : encode_ratio(static_cast<double>(n0.scale()) * static_cast<double>(n1.scale()) /
-                               (static_cast<double>(d0.scale()) * static_cast<double>(d1.scale())),
-                           operand);
-    if (!ratio.ok()) return {ratio.status().code(), layer_ + ": rescale " + name + ": " + ratio.status().message()};
-    out = *ratio;
-    return {};
-  }
-  [[nodiscard]] Grid one() const { return Grid{1, false, kind_, 0, 1.0f, 0}; }
+/// The rescale n0 * n1 / (d0 * d1) of scales.
+Result<RescaleParameters> encode_scales(Int128 operand, const Grid& n0, const Grid& n1, const Grid& d0,
+                                        const Grid& d1) {
+  if (n0.kind == ScaleKind::kPow2)
+    return encode_shift(static_cast<int64_t>(d0.shift) * -1 - d1.shift + n0.shift + n1.shift, operand);
+  return encode_ratio(static_cast<double>(n0.scale()) * static_cast<double>(n1.scale()) /
+                          (static_cast<double>(d0.scale()) * static_cast<double>(d1.scale())),
+                      operand);
+}
 
- private:
-  ScaleKind kind_;
-  std::string layer_;
+/// Keeps what was encoded; a refusal names what was to be derived, and what to do.
+Status keep(const Result<RescaleParameters>& encoded, const std::string& name, const std::string& advice,
+            RescaleParameters& out) {
+  if (!encoded.ok()) return {encoded.status().code(), name + ": " + encoded.status().message() + "; " + advice};
+  out = *encoded;
+  return {};
+}
+
+/// W x + bw -> ih, or R h + br -> hh.
+struct Linear {
+  GruTensor weights, activation, bias, result;
+  const std::vector<Grid>& weight_grids;
+  const std::vector<Grid>& bias_grids;
+  const std::vector<Int128>& bias_operands;
+  const std::vector<Int128>& dots;
+  std::vector<RescaleParameters>& bias_to_acc;
+  std::vector<RescaleParameters>& acc_to_result;
 };
+
+Status derive_linear(const GruLayerParameters& p, const std::string& layer, const Linear& linear) {
+  const auto name_of = [](GruTensor tensor) { return std::string(kGruTensorNames[tensor]); };
+  const size_t rows = linear.weight_grids.size();
+  linear.bias_to_acc.resize(rows);
+  linear.acc_to_result.resize(rows);
+  for (size_t c = 0; c < rows; ++c) {
+    const auto keep_row = [&](const Result<RescaleParameters>& encoded, const std::string& rescale,
+                              RescaleParameters& out) {
+      if (encoded.ok()) return keep(encoded, {}, {}, out);
+      return keep(encoded,
+                  layer + " " + name_of(linear.weights) + " " + row_text(static_cast<int64_t>(c), p.hidden_size) +
+                      ": rescale " + rescale,
+                  "use fewer bits for " + name_of(linear.weights) + ", " + name_of(linear.activation) + " or " +
+                      name_of(linear.bias),
+                  out);
+    };
+    const Grid& weights = linear.weight_grids[c];
+    const Grid& activation = p.grids[linear.activation];
+    const Int128 bias = linear.bias_operands[c];
+    ISOBIT_RETURN_IF_ERROR(keep_row(encode_bias_to_acc(linear.bias_grids[c], weights, activation, bias),
+                                    name_of(linear.bias) + " -> accumulator", linear.bias_to_acc[c]));
+    const Int128 accumulator = bound_add(linear.dots[c], bound_rescale(bias, linear.bias_to_acc[c]));
+    ISOBIT_RETURN_IF_ERROR(keep_row(encode_acc_to_result(weights, activation, p.grids[linear.result], accumulator),
+                                    "accumulator -> " + name_of(linear.result), linear.acc_to_result[c]));
+  }
+  return {};
+}
 
 CodeMatrix quantize_rows(const std::vector<float>& values, int64_t rows, int64_t columns, const std::vector<Grid>& grids) {
   CodeMatrix codes(grids[0].dtype(), rows, columns);
@@ -54,11 +95,19 @@ Grid without_scale(const GridOptions& options, ScaleKind kind) {
 
 }  // namespace
 
+Result<RescaleParameters> encode_bias_to_acc(const Grid& bias, const Grid& weights, const Grid& activation,
+                                             Int128 operand) {
+  return encode_scales(operand, bias, unit_grid(bias.kind), weights, activation);
+}
+
+Result<RescaleParameters> encode_acc_to_result(const Grid& weights, const Grid& activation, const Grid& result,
+                                               Int128 operand) {
+  return encode_scales(operand, weights, activation, result, unit_grid(result.kind));
+}
+
 Status derive_rescales(GruLayerParameters& p, const std::string& name) {
-  const Grid& x_grid = p.grids[kX];
   const Grid& h_grid = p.grids[kH];
   const ScaleKind kind = h_grid.kind;
-  const int64_t rows = 3 * p.hidden_size;
   const Grid& u = p.grids[kU];
   const double one = std::rint(1.0 / static_cast<double>(u.scale()));
   if (!(one >= 1))
@@ -66,56 +115,58 @@ Status derive_rescales(GruLayerParameters& p, const std::string& name) {
                   name + ": one step of u is " + std::to_string(u.scale()) + ", must be at most 1; use more bits for u");
   p.one = static_cast<int64_t>(one) + u.zero_point;
 
-  const RescaleDeriver ratios(kind, name);
-  const Grid unit = ratios.one();
   const GruOperandBounds bounds = operand_bounds(p);
-  for (std::vector<RescaleParameters>* rescales : {&p.bw_to_acc, &p.br_to_acc, &p.acc_to_ih, &p.acc_to_hh})
-    rescales->resize(static_cast<size_t>(rows));
-  for (size_t c = 0; c < static_cast<size_t>(rows); ++c) {
-    ISOBIT_RETURN_IF_ERROR(ratios.derive("bw -> accumulator", bounds.bias_w[c], p.bw_grid[c], unit, p.W_grid[c], x_grid, p.bw_to_acc[c]));
-    ISOBIT_RETURN_IF_ERROR(ratios.derive("br -> accumulator", bounds.bias_r[c], p.br_grid[c], unit, p.R_grid[c], h_grid, p.br_to_acc[c]));
-    const Int128 acc_x = bound_add(bounds.dot_x[c], bound_rescale(bounds.bias_w[c], p.bw_to_acc[c]));
-    const Int128 acc_h = bound_add(bounds.dot_h[c], bound_rescale(bounds.bias_r[c], p.br_to_acc[c]));
-    ISOBIT_RETURN_IF_ERROR(
-        ratios.derive("accumulator -> ih", acc_x, p.W_grid[c], x_grid, p.grids[kIh], unit, p.acc_to_ih[c]));
-    ISOBIT_RETURN_IF_ERROR(
-        ratios.derive("accumulator -> hh", acc_h, p.R_grid[c], h_grid, p.grids[kHh], unit, p.acc_to_hh[c]));
-  }
+  ISOBIT_RETURN_IF_ERROR(derive_linear(p, name, {kW, kX, kBw, kIh, p.W_grid, p.bw_grid, bounds.bias_w, bounds.dot_x,
+                                                 p.bw_to_acc, p.acc_to_ih}));
+  ISOBIT_RETURN_IF_ERROR(derive_linear(p, name, {kR, kH, kBr, kHh, p.R_grid, p.br_grid, bounds.bias_r, bounds.dot_h,
+                                                 p.br_to_acc, p.acc_to_hh}));
+  const Grid unit = unit_grid(kind);
+  /// The rescale from * factor -> to.
+  const auto derive = [&](const std::string& rescale, Int128 operand, const Grid& from, const Grid& factor,
+                          const Grid& to, const std::string& advice, RescaleParameters& out) {
+    return keep(encode_scales(operand, from, factor, to, unit), name + ": rescale " + rescale, advice, out);
+  };
   const Int128 ih = largest_difference(p.grids[kIh]);
   const Int128 hh = largest_difference(p.grids[kHh]);
-  for (int gate = 0; gate < 3; ++gate)
-    ISOBIT_RETURN_IF_ERROR(ratios.derive("ih -> gate input", ih, p.grids[kIh], unit, p.grids[kUIn + gate], unit,
-                                         p.ih_to_gate[gate]));
-  for (int gate = 0; gate < 2; ++gate)
-    ISOBIT_RETURN_IF_ERROR(ratios.derive("hh -> gate input", hh, p.grids[kHh], unit, p.grids[kUIn + gate], unit,
-                                         p.hh_to_gate[gate]));
+  for (size_t gate = 0; gate < 3; ++gate) {
+    const std::string input(kGruTensorNames[kUIn + gate]);
+    const Grid& to = p.grids[kUIn + gate];
+    const std::string advice = "use fewer bits for " + input;
+    ISOBIT_RETURN_IF_ERROR(derive("ih -> " + input, ih, p.grids[kIh], unit, to, advice, p.ih_to_gate[gate]));
+    if (gate < 2)
+      ISOBIT_RETURN_IF_ERROR(derive("hh -> " + input, hh, p.grids[kHh], unit, to, advice, p.hh_to_gate[gate]));
+  }
   const Grid& r = p.grids[kRGate];
   const Grid& n = p.grids[kN];
   const Int128 r_hh = bound_multiply(largest_difference(r), hh);
-  ISOBIT_RETURN_IF_ERROR(ratios.derive("r * hh -> n_in", r_hh, r, p.grids[kHh], p.grids[kNIn], unit, p.rhh_to_n));
-  ISOBIT_RETURN_IF_ERROR(ratios.derive("n -> h", largest_difference(n), n, unit, h_grid, unit, p.n_to_h));
-  if (kind == ScaleKind::kPow2) {
-    ISOBIT_RETURN_IF_ERROR(ratios.derive("u -> 1", 1, u, unit, unit, unit, p.u_to_one));
-  } else {
-    const Int128 n_on_h = bound_rescale(largest_difference(n), p.n_to_h);
-    const Int128 mixed = bound_add(bound_multiply(largest_difference(u), largest_difference(h_grid)),
-                                   bound_multiply(bound_add(largest_difference(u), static_cast<Int128>(one)), n_on_h));
-    // 1 / (one - z_u), whatever S_u is: u and 1 - u then sum to exactly 1 and a held state does not decay.
-    Result<RescaleParameters> ratio = encode_ratio(1.0 / one, mixed);
-    if (!ratio.ok()) return Status(ratio.status().code(), name + ": rescale u -> 1: " + ratio.status().message());
-    p.u_to_one = *ratio;
-  }
-  return {};
+  const std::string h_advice = "one step of h is " + number_text(static_cast<double>(h_grid.scale())) +
+                               "; calibrate on data where h is larger, or use fewer bits for h";
+  ISOBIT_RETURN_IF_ERROR(derive("r * hh -> n_in", r_hh, r, p.grids[kHh], p.grids[kNIn],
+                                "use fewer bits for r, hh or n_in", p.rhh_to_n));
+  ISOBIT_RETURN_IF_ERROR(
+      derive("n -> h", largest_difference(n), n, unit, h_grid, h_advice, p.n_to_h));
+  if (kind == ScaleKind::kPow2) return derive("u -> 1", 1, u, unit, unit, "use more bits for u", p.u_to_one);
+  const Int128 n_on_h = bound_rescale(largest_difference(n), p.n_to_h);
+  const Int128 mixed = bound_add(bound_multiply(largest_difference(u), largest_difference(h_grid)),
+                                 bound_multiply(bound_add(largest_difference(u), static_cast<Int128>(one)), n_on_h));
+  // 1 / (one - z_u), whatever S_u is: u and 1 - u then sum to exactly 1 and a held state does not decay.
+  return keep(encode_ratio(1.0 / one, mixed), name + ": rescale u -> 1", h_advice, p.u_to_one);
 }
 
-Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantization) const {
+Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantization, TableCache* tables) const {
   const DefaultFloatMode mode;
   GruModelParameters model;
   model.directions = weights_.directions;
   model.name = weights_.name;
   model.source_hash = weights_.source_hash;
+  model.notes = quantization.notes;
   const ScaleKind kind = quantization.scale;
   const int64_t directions = weights_.directions;
+  if (!quantization.layers.empty() && quantization.layers.rbegin()->first >= weights_.layer_count()) {
+    return Status(StatusCode::kInvalidArgument, "layer l" + std::to_string(quantization.layers.rbegin()->first) +
+                                                    " is named, the GRU has l0 to l" +
+                                                    std::to_string(weights_.layer_count() - 1));
+  }
   Grid chained_x;  // the h grid of the layer below
   for (int64_t l = 0; l < weights_.layer_count(); ++l) {
     const std::string layer = "layer " + std::to_string(l);
@@ -126,13 +177,14 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
       x_statistics.merge(statistics(l * directions + d, kX));
       h_statistics.merge(statistics(l * directions + d, kH));
     }
-    const auto& options = quantization.tensors;
+    const GruLayerQuantization& wanted = quantization.layer(l);
+    const auto& options = wanted.tensors;
     if (l == 0) {
-      ISOBIT_ASSIGN_OR_RETURN(chained_x, choose_grid(x_statistics, options[kX], kind, quantization.method, "x"));
+      ISOBIT_ASSIGN_OR_RETURN(chained_x, choose_grid(x_statistics, options[kX], kind, wanted.methods[kX], "x"));
     }
     const Grid x_grid = chained_x;
     ISOBIT_ASSIGN_OR_RETURN(const Grid h_grid,
-                            choose_grid(h_statistics, options[kH], kind, quantization.method, layer + " h"));
+                            choose_grid(h_statistics, options[kH], kind, wanted.methods[kH], layer + " h"));
     for (int64_t d = 0; d < directions; ++d) {
       const GruLayerWeights& w = weights_.layers[static_cast<size_t>(l * directions + d)];
       const std::string name = layer + (d == 1 ? " reverse" : "");
@@ -145,31 +197,42 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
       for (const GruTensor tensor : {kIh, kHh, kUIn, kRIn, kNIn}) {
         ISOBIT_ASSIGN_OR_RETURN(p.grids[tensor],
                                 choose_grid(statistics(l * directions + d, tensor), options[tensor], kind,
-                                            quantization.method, name + " " + std::string(kGruTensorNames[tensor])));
+                                            wanted.methods[tensor], name + " " + std::string(kGruTensorNames[tensor])));
       }
       for (const GruTensor tensor : {kU, kRGate, kN}) {
         ISOBIT_ASSIGN_OR_RETURN(
             p.grids[tensor],
-            derive_grid(tensor == kN ? -1.0f : 0.0f, 1.0f, options[tensor], kind, default_steps(options[tensor], false),
-                        name + " " + std::string(kGruTensorNames[tensor])));
+            derive_grid(tensor == kN ? -1.0f : 0.0f, 1.0f, options[tensor], kind,
+                        gate_output_steps(options[tensor], kind, tensor), name + " " + std::string(kGruTensorNames[tensor])));
       }
       const int64_t rows = 3 * w.hidden_size;
-      ISOBIT_ASSIGN_OR_RETURN(p.W_grid, derive_row_grids(w.W, rows, w.input_size, options[kW], kind, name + " W", true));
-      ISOBIT_ASSIGN_OR_RETURN(p.R_grid, derive_row_grids(w.R, rows, w.hidden_size, options[kR], kind, name + " R", true));
-      ISOBIT_ASSIGN_OR_RETURN(p.bw_grid, derive_row_grids(w.bw, rows, 1, options[kBw], kind, name + " bw", false));
-      ISOBIT_ASSIGN_OR_RETURN(p.br_grid, derive_row_grids(w.br, rows, 1, options[kBr], kind, name + " br", false));
+      const auto row_grids = [&](GruTensor tensor, const std::vector<float>& values, int64_t columns) {
+        const std::string matrix = name + " " + std::string(kGruTensorNames[tensor]);
+        const bool zero_rows_follow = tensor == kW || tensor == kR;
+        return derive_named_row_grids(
+            values, rows, columns, options[tensor], kind, matrix, zero_rows_follow,
+            [&](int64_t row) { return matrix + " " + row_text(row, w.hidden_size); });
+      };
+      ISOBIT_ASSIGN_OR_RETURN(p.W_grid, row_grids(kW, w.W, w.input_size));
+      ISOBIT_ASSIGN_OR_RETURN(p.R_grid, row_grids(kR, w.R, w.hidden_size));
+      ISOBIT_ASSIGN_OR_RETURN(p.bw_grid, row_grids(kBw, w.bw, 1));
+      ISOBIT_ASSIGN_OR_RETURN(p.br_grid, row_grids(kBr, w.br, 1));
       for (const GruTensor tensor : {kW, kR, kBw, kBr}) p.grids[tensor] = without_scale(options[tensor], kind);
       p.W = quantize_rows(w.W, rows, w.input_size, p.W_grid);
       p.R = quantize_rows(w.R, rows, w.hidden_size, p.R_grid);
       p.bw = quantize_rows(w.bw, rows, 1, p.bw_grid);
       p.br = quantize_rows(w.br, rows, 1, p.br_grid);
+      rescale_dead_rows(w, p);
 
       for (int gate = 0; gate < 3; ++gate) {
         const Grid& in = p.grids[kUIn + gate];
+        const Activation function = gate == 2 ? Activation::kTanh : Activation::kSigmoid;
+        const TableOptions options_of_table = wanted.table.value_or(default_table_options(in.bits));
         ISOBIT_ASSIGN_OR_RETURN(
             p.tables[gate],
-            fit_table(gate == 2 ? Activation::kTanh : Activation::kSigmoid, in, p.grids[kU + gate],
-                      quantization.table.value_or(default_table_options(in.bits)), quantization.rounding));
+            tables != nullptr
+                ? tables->fit(function, in, p.grids[kU + gate], options_of_table, quantization.rounding)
+                : fit_table(function, in, p.grids[kU + gate], options_of_table, quantization.rounding));
       }
 
       ISOBIT_RETURN_IF_ERROR(derive_rescales(p, name));
@@ -180,9 +243,9 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
   return model;
 }
 
-Result<GruModel> GruCalibrator::finish(const GruQuantization& quantization) const {
-  ISOBIT_ASSIGN_OR_RETURN(GruModelParameters parameters, derive(quantization));
-  return GruModel::create(std::move(parameters));
+Result<GruModel> GruCalibrator::finish(const GruQuantization& quantization, TableCache* tables) const {
+  ISOBIT_ASSIGN_OR_RETURN(GruModelParameters parameters, derive(quantization, tables));
+  return GruModel::create(std::move(parameters), tables);
 }
 
 }  // namespace isobit

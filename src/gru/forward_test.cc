@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/random.h"
+#include "gru/layer.h"
 #include "isobit/gru.h"
 #include "testing/allocations.h"
 
@@ -199,6 +200,19 @@ TEST_P(Forward, BidirectionalModelsWantWholeSequences) {
       EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
       EXPECT_NE(status.message().find("set whole_sequence"), std::string::npos) << status.message();
       EXPECT_EQ(y, std::vector<float>(y.size(), 7.0f));  // nothing was written
+    }
+  }
+}
+
+// A thread's part of the batch takes more steps together than the whole batch does.
+TEST_P(Forward, ScratchOfABatchIsEnoughForEveryPartOfIt) {
+  const Result<GruModel> model = make_model(GetParam());
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const Result<GruLayer> layer = GruLayer::create(model->parameters().layers[0], "layer 0");
+  ASSERT_TRUE(layer.ok()) << layer.status().message();
+  for (const int64_t steps : {1, 2, 7, 40}) {
+    for (int64_t batch = 2; batch <= 70; ++batch) {
+      EXPECT_GE(layer->scratch_bytes(batch, steps), layer->scratch_bytes(batch - 1, steps)) << batch << ", " << steps;
     }
   }
 }

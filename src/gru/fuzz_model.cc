@@ -66,6 +66,7 @@ GruModel seed_model(const Spec& spec, const std::string& name) {
   quantization.scale = spec.scale;
   fuzz_require(apply_bits(spec.bits, quantization).ok());
   quantization.table = required(parse_table_options(spec.table));
+  if (!name.empty()) quantization.notes = {{"bits", spec.bits}, {"reason", "a seed"}};
   return required(calibrator.finish(quantization));
 }
 

@@ -269,11 +269,12 @@ int64_t GruLayer::scratch_bytes(int64_t sequences, int64_t steps) const {
   reference.take<int64_t>(p_.input_size + 14 * p_.hidden_size);
   if (!packed_reason_.ok()) return reference.used();
   Scratch packed(nullptr);
-  const int64_t block = steps_per_block(sequences, steps);
-  packed.take<uint8_t>(block * sequences * x_planes_.row_bytes);
+  // Of as many sequences or fewer, which take more steps together: a thread's part of the batch.
+  const int64_t rows = std::min(std::max(kTargetRows, sequences), steps * sequences);
+  packed.take<uint8_t>(rows * x_planes_.row_bytes);
   for (int turn = 0; turn < 2; ++turn) packed.take<uint8_t>(sequences * h_planes_.row_bytes);
-  for (const int64_t rows : {block * sequences * 3 * padded_, sequences * kBlockTiles * kTileRows})
-    packed.take<int64_t>(std::max<int64_t>(rows, kBlockTiles * kTileRows));
+  for (const int64_t values : {rows * 3 * padded_, sequences * kBlockTiles * kTileRows})
+    packed.take<int64_t>(std::max<int64_t>(values, kBlockTiles * kTileRows));
   for (int turn = 0; turn < 2; ++turn) packed.take<int32_t>(sequences * padded_);
   return std::max(reference.used(), packed.used());
 }

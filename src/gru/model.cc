@@ -32,6 +32,9 @@ struct GruModel::Impl {
 namespace {
 
 constexpr int64_t kMaxSize = int64_t{1} << 24;  // of C, H and the batch: keeps every index far inside int64
+constexpr size_t kMaxNotes = 64;
+constexpr size_t kMaxNoteKeyBytes = 64;
+constexpr size_t kMaxNoteBytes = 65536;
 
 Status refuse(const std::string& what) { return {StatusCode::kInvalidArgument, what}; }
 
@@ -59,7 +62,7 @@ Status check_rescale(const RescaleParameters& r, const std::string& name) {
   return {};
 }
 
-Status check_layer(const GruLayerParameters& p, const std::string& name) {
+Status check_layer(const GruLayerParameters& p, const std::string& name, const TableCache* tables) {
   if (p.input_size < 1 || p.input_size > kMaxSize)
     return refuse(name + ": input size is " + std::to_string(p.input_size) + ", must be 1..16777216");
   if (p.hidden_size < 1 || p.hidden_size > kMaxSize)
@@ -115,7 +118,8 @@ Status check_layer(const GruLayerParameters& p, const std::string& name) {
                   std::to_string(p.grids[kU].zero_point));
   for (int gate = 0; gate < 3; ++gate) {
     const std::string table = name + " table of " + std::string(kGruTensorNames[static_cast<size_t>(kU + gate)]);
-    ISOBIT_RETURN_IF_ERROR(check_table(p.tables[static_cast<size_t>(gate)], table));
+    if (tables == nullptr || !tables->made(p.tables[static_cast<size_t>(gate)]))
+      ISOBIT_RETURN_IF_ERROR(check_table(p.tables[static_cast<size_t>(gate)], table));
     if (p.tables[static_cast<size_t>(gate)].input != p.grids[static_cast<size_t>(kUIn + gate)] ||
         p.tables[static_cast<size_t>(gate)].output != p.grids[static_cast<size_t>(kU + gate)])
       return refuse(table + " is for other grids than the layer's");
@@ -127,16 +131,31 @@ Status check_layer(const GruLayerParameters& p, const std::string& name) {
   return {};
 }
 
+Status check_notes(const std::map<std::string, std::string>& notes) {
+  if (notes.size() > kMaxNotes)
+    return refuse(std::to_string(notes.size()) + " notes, must be at most " + std::to_string(kMaxNotes));
+  for (const auto& [key, text] : notes) {
+    if (key.empty() || key.size() > kMaxNoteKeyBytes)
+      return refuse("the key of a note has " + std::to_string(key.size()) + " bytes, must have 1 to " +
+                    std::to_string(kMaxNoteKeyBytes));
+    if (text.size() > kMaxNoteBytes)
+      return refuse("note " + key + " has " + std::to_string(text.size()) + " bytes, must have at most " +
+                    std::to_string(kMaxNoteBytes));
+  }
+  return {};
+}
+
 std::string layer_name(int64_t index, int64_t directions) {
   return "layer " + std::to_string(index / directions) + (index % directions == 1 ? " reverse" : "");
 }
 
 }  // namespace
 
-Result<GruModel> GruModel::create(GruModelParameters parameters) {
+Result<GruModel> GruModel::create(GruModelParameters parameters, const TableCache* tables) {
   const DefaultFloatMode mode;
   if (parameters.directions != 1 && parameters.directions != 2)
     return refuse("directions is " + std::to_string(parameters.directions) + ", must be 1 or 2");
+  ISOBIT_RETURN_IF_ERROR(check_notes(parameters.notes));
   const int64_t directions = parameters.directions;
   const auto count = static_cast<int64_t>(parameters.layers.size());
   if (count == 0 || count % directions != 0)
@@ -145,7 +164,7 @@ Result<GruModel> GruModel::create(GruModelParameters parameters) {
   for (int64_t i = 0; i < count; ++i) {
     const GruLayerParameters& p = parameters.layers[static_cast<size_t>(i)];
     const std::string name = layer_name(i, directions);
-    ISOBIT_RETURN_IF_ERROR(check_layer(p, name));
+    ISOBIT_RETURN_IF_ERROR(check_layer(p, name, tables));
     const GruLayerParameters& first = parameters.layers[static_cast<size_t>(i / directions * directions)];
     if (p.input_size != first.input_size || p.hidden_size != first.hidden_size || p.grids[kX] != first.grids[kX] ||
         p.grids[kH] != first.grids[kH])

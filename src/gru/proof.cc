@@ -20,11 +20,11 @@ class Prover {
  public:
   Prover(GruProof& proof, const std::string& layer) : proof_(proof), layer_(layer) {}
 
-  /// An intermediate with its largest magnitude.
-  void add(const std::string& name, Int128 bound) {
+  /// An intermediate with its largest magnitude; `where` is the row that has it, for the message.
+  void add(const std::string& name, Int128 bound, const std::string& where = {}) {
     proof_.rows.push_back({name, to_decimal(bound), bound <= kS32Limit ? 32 : 64});
     if (bound > kS64Limit && failure_.ok())
-      failure_ = Status(StatusCode::kOverflow, layer_ + ": " + name + " can reach " + to_decimal(bound) +
+      failure_ = Status(StatusCode::kOverflow, layer_ + ": " + name + where + " can reach " + to_decimal(bound) +
                                                    ", must stay within 9223372036854775807 (int64); use fewer bits "
                                                    "for its operands");
   }
@@ -79,43 +79,53 @@ class Prover {
   Status failure_;
 };
 
+/// The largest bound over the rows, and the first row that has it.
+struct Worst {
+  Int128 bound = 0;
+  int64_t row = 0;
+  void see(Int128 other, int64_t other_row) {
+    if (other <= bound) return;
+    bound = other;
+    row = other_row;
+  }
+};
+
 /// One linear result: the dot product, the zero-point term, the bias and their sum over all rows, then the rescale.
 /// Returns whether every accumulator fits int32.
 bool add_linear(Prover& prover, const std::string& out, const CodeMatrix& weights, const Grid& activation,
                 const std::vector<Int128>& bias, const std::vector<RescaleParameters>& bias_to_acc, const std::vector<RescaleParameters>& acc_to_out,
                 const std::vector<Int128>& dot, const Grid& grid) {
-  Int128 worst_product = 0;
-  Int128 worst_zero = 0;
-  Int128 worst_bias = 0;
-  Int128 worst_acc = 0;
-  Int128 worst_result = 0;
-  Int128 worst_operand = 0;
+  const std::string matrix = out == kGruTensorNames[kIh] ? " of W " : " of R ";
+  Worst product, zero, biased, accumulator, operand, result;
   for (size_t c = 0; c < acc_to_out.size(); ++c) {
+    const auto row = static_cast<int64_t>(c);
     Int128 magnitude = 0;
     Int128 sum = 0;
     for (int64_t k = 0; k < weights.columns(); ++k) {
-      const Int128 w = weights.at(static_cast<int64_t>(c), k);
+      const Int128 w = weights.at(row, k);
       magnitude += absolute(w);
       sum += w;
     }
-    worst_product = std::max(worst_product, bound_multiply(magnitude, largest_code(activation)));
-    worst_zero = std::max(worst_zero, bound_multiply(absolute(sum), absolute(activation.zero_point)));
-    const Int128 on_acc = bound_rescale(bias[c], bias_to_acc[c]);
-    worst_bias = std::max({worst_bias, on_acc, bound_multiply(bias[c], bias_to_acc[c].multiplier)});
-    const Int128 acc = bound_add(dot[c], on_acc);
-    worst_acc = std::max(worst_acc, acc);
-    worst_operand = std::max(worst_operand, bound_multiply(acc, acc_to_out[c].multiplier));
-    worst_result = std::max(worst_result, bound_rescale(acc, acc_to_out[c]));
-    prover.note_lanes(acc, acc_to_out[c]);
+    const LinearRowBounds bounds = linear_row_bounds(bias[c], bias_to_acc[c], dot[c], acc_to_out[c]);
+    product.see(bound_multiply(magnitude, largest_code(activation)), row);
+    zero.see(bound_multiply(absolute(sum), absolute(activation.zero_point)), row);
+    biased.see(std::max(bounds.bias, bounds.bias_product), row);
+    accumulator.see(bounds.accumulator, row);
+    operand.see(bounds.product, row);
+    result.see(bound_rescale(bounds.accumulator, acc_to_out[c]), row);
+    prover.note_lanes(bounds.accumulator, acc_to_out[c]);
   }
-  prover.add(out + ": sum of weight * code", worst_product);
-  prover.add(out + ": zero point * sum of weights", worst_zero);
-  prover.add(out + ": bias on the accumulator", worst_bias);
-  prover.add(out + ": accumulator", worst_acc);
-  prover.add(out + ": accumulator * multiplier", worst_operand);
-  prover.add(out + ": rescaled accumulator", worst_result);
-  prover.add_lane(out + ": before its clamp", bound_add(worst_result, absolute(grid.zero_point)));
-  return worst_acc <= kS32Limit;
+  const auto add = [&](const char* name, const Worst& worst) {
+    prover.add(out + name, worst.bound, matrix + row_text(worst.row, weights.rows() / 3));
+  };
+  add(": sum of weight * code", product);
+  add(": zero point * sum of weights", zero);
+  add(": bias on the accumulator", biased);
+  add(": accumulator", accumulator);
+  add(": accumulator * multiplier", operand);
+  add(": rescaled accumulator", result);
+  prover.add_lane(out + ": before its clamp", bound_add(result.bound, absolute(grid.zero_point)));
+  return accumulator.bound <= kS32Limit;
 }
 
 std::vector<Int128> dot_bounds(const CodeMatrix& weights, const Grid& activation) {
@@ -150,6 +160,21 @@ GruOperandBounds operand_bounds(const GruLayerParameters& p) {
   bounds.dot_x = dot_bounds(p.W, p.grids[kX]);
   bounds.dot_h = dot_bounds(p.R, p.grids[kH]);
   return bounds;
+}
+
+LinearRowBounds linear_row_bounds(Int128 bias, const RescaleParameters& bias_to_acc, Int128 dot,
+                                  const RescaleParameters& acc_to_result) {
+  LinearRowBounds bounds;
+  bounds.bias_product = bound_multiply(bias, bias_to_acc.multiplier);
+  bounds.bias = bound_rescale(bias, bias_to_acc);
+  bounds.accumulator = bound_add(dot, bounds.bias);
+  bounds.product = bound_multiply(bounds.accumulator, acc_to_result.multiplier);
+  return bounds;
+}
+
+std::string row_text(int64_t row, int64_t hidden_size) {
+  return "row " + std::to_string(row) + " (gate " + "urn"[row / hidden_size] + ", unit " +
+         std::to_string(row % hidden_size) + ")";
 }
 
 Result<GruProof> prove_no_overflow(const GruLayerParameters& p, const std::string& layer_name) {

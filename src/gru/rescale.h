@@ -10,6 +10,13 @@
 
 namespace isobit {
 
+/// bw -> acc_x[c] and br -> acc_h[c]: the rescale of one row's bias to its accumulator, for codes up to `operand`.
+Result<RescaleParameters> encode_bias_to_acc(const Grid& bias, const Grid& weights, const Grid& activation,
+                                             Int128 operand);
+/// acc_x[c] -> ih and acc_h[c] -> hh: the rescale of one row's accumulator, for values up to `operand`.
+Result<RescaleParameters> encode_acc_to_result(const Grid& weights, const Grid& activation, const Grid& result,
+                                               Int128 operand);
+
 /// Fills every rescale of a layer, and the code of 1, from its grids, row grids and codes (numerics.md, section 7).
 Status derive_rescales(GruLayerParameters& p, const std::string& name);
 

@@ -118,6 +118,7 @@ class Writer {
                      {"rounding", std::string(to_string(p.layers[0].rounding))},
                      {"source_hash", p.source_hash},
                      {"layers", std::move(layers)}});
+    if (!p.notes.empty()) grus_.back()["notes"] = p.notes;
   }
 
   ArrayFile finish() {
@@ -126,14 +127,16 @@ class Writer {
     return std::move(file_);
   }
 
-  /// Without other_bytes.
+  /// Without header_bytes.
   [[nodiscard]] const GruSizes& sizes() const { return sizes_; }
 
  private:
   void put(const std::string& name, Array array) {
     const auto bytes = static_cast<int64_t>(array.bytes.size());
-    if (name == "W" || name == "R" || name == "bw" || name == "br") sizes_.weights_bytes += bytes;
-    if (name.starts_with("table.")) sizes_.tables_bytes += bytes;
+    const bool is_weight = name == "W" || name == "R" || name == "bw" || name == "br";
+    (is_weight                    ? sizes_.weights_bytes
+     : name.starts_with("table.") ? sizes_.tables_bytes
+                                  : sizes_.other_bytes) += bytes;
     if (!file_.arrays.emplace(prefix_ + name, std::move(array)).second)
       refuse_argument("two GRUs of the file have a tensor " + in_quotes(prefix_ + name));
   }
@@ -319,6 +322,7 @@ class Reader {
     p.name = name;
     p.directions = fields.integer32("directions", 1, kMaxDirections);
     p.source_hash = fields.string("source_hash");
+    if (fields.has("notes")) p.notes = read_notes(fields.object("notes"));
     const auto rounding =
         fields.choice("rounding", rounding_from_string, "nearest_even, nearest_up, nearest_away or floor");
     const Json& layers = fields.list("layers");
@@ -333,6 +337,13 @@ class Reader {
       layer.finish();
     }
     return gru;
+  }
+
+  static std::map<std::string, std::string> read_notes(Fields fields) {
+    std::map<std::string, std::string> notes;
+    if (fields.keys().empty()) refuse_file(fields.where() + " is empty, must have a note or be left out");
+    for (const std::string& key : fields.keys()) notes.emplace(key, fields.string(key));
+    return notes;
   }
 
   static AccumulatorBounds read_bounds(Fields& layer) {
@@ -578,7 +589,7 @@ Result<GruSizes> GruModel::sizes() const {
     writer.add(*this);
     GruSizes sizes = writer.sizes();
     ISOBIT_ASSIGN_OR_RETURN(const auto content, encode_safetensors(writer.finish(), parameters().name));
-    sizes.other_bytes = static_cast<int64_t>(content.size()) - sizes.weights_bytes - sizes.tables_bytes;
+    sizes.header_bytes = static_cast<int64_t>(content.size()) - sizes.total_bytes();
     return sizes;
   });
 }

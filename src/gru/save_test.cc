@@ -84,6 +84,7 @@ void expect_equal(const GruModelParameters& a, const GruModelParameters& b) {
   EXPECT_EQ(a.name, b.name);
   EXPECT_EQ(a.source_hash, b.source_hash);
   EXPECT_EQ(a.directions, b.directions);
+  EXPECT_EQ(a.notes, b.notes);
   ASSERT_EQ(a.layers.size(), b.layers.size());
   for (size_t i = 0; i < a.layers.size(); ++i) {
     SCOPED_TRACE("layer direction " + std::to_string(i));
@@ -191,6 +192,59 @@ TEST(Save, RefusesAFileThatIsNoModel) {
   EXPECT_NE(GruModel::load(path).status().message().find("not a saved isobit model"), std::string::npos);
 }
 
+Result<GruModel> with_notes(const GruModel& model, std::map<std::string, std::string> notes) {
+  GruModelParameters parameters = model.parameters();
+  parameters.notes = std::move(notes);
+  return GruModel::create(std::move(parameters));
+}
+
+TEST(SaveNotes, AreKeptAndDecideNothing) {
+  const Result<GruModel> plain = make_model(Spec{"plain"});
+  ASSERT_TRUE(plain.ok()) << plain.status().message();
+  const std::map<std::string, std::string> notes = {{"bits", "8"}, {"reason", "\"quoted\",\n\u00e4 \t\\"}, {"empty", ""}};
+  const Result<GruModel> noted = with_notes(*plain, notes);
+  ASSERT_TRUE(noted.ok()) << noted.status().message();
+  const TemporaryFolder folder;
+  const std::string path = folder.file("noted.safetensors");
+  ASSERT_TRUE(noted->save(path).ok());
+  const Result<GruModel> loaded = GruModel::load(path);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ(loaded->parameters().notes, notes);
+  EXPECT_EQ(run(*loaded), run(*plain));
+
+  // Without notes the field is not there, as in files that were saved before there were any.
+  const std::string without = folder.file("plain.safetensors");
+  ASSERT_TRUE(plain->save(without).ok());
+  Result<ArrayFile> file = load_arrays(path);
+  Result<ArrayFile> plain_file = load_arrays(without);
+  ASSERT_TRUE(file.ok() && plain_file.ok());
+  Json json = Json::parse(file->metadata.at("isobit"));
+  EXPECT_EQ(json["grus"][0].erase("notes"), 1u);
+  EXPECT_EQ(json.dump(), plain_file->metadata.at("isobit"));
+}
+
+TEST(SaveNotes, Limits) {
+  const Result<GruModel> plain = make_model(Spec{"plain"});
+  ASSERT_TRUE(plain.ok()) << plain.status().message();
+  const auto refuses = [&](const std::map<std::string, std::string>& notes, const std::string& expected) {
+    EXPECT_EQ(with_notes(*plain, notes).status().message(), expected);
+  };
+  refuses({{"", "a"}}, "the key of a note has 0 bytes, must have 1 to 64");
+  refuses({{std::string(65, 'k'), "a"}}, "the key of a note has 65 bytes, must have 1 to 64");
+  refuses({{"reason", std::string(65537, 'a')}}, "note reason has 65537 bytes, must have at most 65536");
+  std::map<std::string, std::string> many;
+  for (int i = 0; i < 65; ++i) many[std::to_string(i)] = "a";
+  refuses(many, "65 notes, must be at most 64");
+  many.erase("0");
+  many["1"] = std::string(65536, 'a');
+  EXPECT_TRUE(with_notes(*plain, many).ok());
+
+  const Result<GruModel> latin = with_notes(*plain, {{"reason", "\xe4"}});
+  ASSERT_TRUE(latin.ok());
+  const TemporaryFolder folder;
+  EXPECT_NE(latin->save(folder.file("m.safetensors")).message().find("not valid UTF-8"), std::string::npos);
+}
+
 /// A model with every kind of table, a packed tensor and two directions.
 TEST_P(SaveRoundTrip, SizesAreThoseOfTheFile) {
   const Result<GruModel> model = make_model(GetParam());
@@ -282,6 +336,12 @@ TEST_F(SaveTampered, EveryFieldIsNeededAndTyped) {
   }
   refuses([](ArrayFile&, Json& json) { json["grus"][0]["layers"][0]["one"] = -1000; }, "the code of 1");
   refuses([](ArrayFile&, Json& json) { json["grus"][0]["layers"][0]["extra"] = 1; }, "unknown field 'extra'");
+  for (const Json& wrong : {Json(), Json(1), Json("text"), Json::array({"text"})})
+    refuses([&](ArrayFile&, Json& json) { json["grus"][0]["notes"] = wrong; }, "notes is not a JSON object");
+  refuses([](ArrayFile&, Json& json) { json["grus"][0]["notes"] = Json::object(); }, "notes is empty");
+  for (const Json& wrong : {Json(), Json(1), Json::array(), Json::object()})
+    refuses([&](ArrayFile&, Json& json) { json["grus"][0]["notes"]["bits"] = wrong; }, "field 'bits' is a");
+  refuses([](ArrayFile&, Json& json) { json["grus"][0]["notes"][""] = "text"; }, "the key of a note has 0 bytes");
   refuses([](ArrayFile&, Json& json) { json["grus"].push_back(json["grus"][0]); }, "two GRUs are named 'enc'");
   ArrayFile file = file_;
   file.metadata["isobit"] = "{";

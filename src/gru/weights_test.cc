@@ -249,14 +249,66 @@ TEST(ApplyBits, Defaults) {
 TEST(ApplyBits, NamesAndGroups) {
   using Bits = std::array<int32_t, kGruTensorCount>;
   //                                 x   h   W   R   bw  br  ih  hh  ui  ri  ni  u   r   n
-  EXPECT_EQ(bits_of("16"), (Bits{16, 16, 16, 16, 8, 8, 16, 16, 16, 16, 16, 16, 16, 16}));
+  EXPECT_EQ(bits_of("16"), (Bits{16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16}));
+  EXPECT_EQ(bits_of("7"), (Bits{7, 7, 7, 7, 8, 8, 7, 7, 7, 7, 7, 7, 7, 7}));
+  EXPECT_EQ(bits_of("16,biases=8"), (Bits{16, 16, 16, 16, 8, 8, 16, 16, 16, 16, 16, 16, 16, 16}));
   EXPECT_EQ(bits_of("all=16"), (Bits{16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16}));
   EXPECT_EQ(bits_of("8,linear=16,gate_in=12"), (Bits{8, 8, 8, 8, 8, 8, 16, 16, 12, 12, 12, 8, 8, 8}));
   EXPECT_EQ(bits_of("weights=4,biases=32,gate_out=7"), (Bits{8, 8, 4, 4, 32, 32, 8, 8, 8, 8, 8, 7, 7, 7}));
   EXPECT_EQ(bits_of("r=3,R=5,u_in=1"), (Bits{8, 8, 8, 5, 8, 8, 8, 8, 1, 8, 8, 8, 3, 8}));
   // Later entries win, also over what would be refused alone.
   EXPECT_EQ(bits_of("bw=12,32,gate_in=16,gate_out=16,W=6"),
-            (Bits{32, 32, 6, 32, 12, 8, 32, 32, 16, 16, 16, 16, 16, 16}));
+            (Bits{32, 32, 6, 32, 16, 16, 32, 32, 16, 16, 16, 16, 16, 16}));
+}
+
+TEST(ApplyBits, NamedSettings) {
+  for (const NamedBits& named : named_bits()) EXPECT_EQ(bits_of(named.name), bits_of(named.bits)) << named.name;
+  EXPECT_EQ(bits_of("small"), bits_of("8"));
+  auto widened = bits_of("small");
+  widened[kH] = 16;
+  EXPECT_EQ(bits_of("precise,small,h=16"), widened);
+}
+
+TEST(ApplyBits, Layers) {
+  GruQuantization q;
+  ASSERT_TRUE(apply_bits("8,l1.h=16,l2=12,linear=10,l1.gate_out=9:steps=300,l3=small", q).ok());
+  EXPECT_EQ(q.tensors[kH].bits, 8);
+  EXPECT_EQ(q.tensors[kIh].bits, 10);
+  EXPECT_EQ(&q.layer(0), &q);
+  EXPECT_EQ(q.layer(1).tensors[kH].bits, 16);
+  EXPECT_EQ(q.layer(1).tensors[kX].bits, 8);
+  EXPECT_EQ(q.layer(1).tensors[kIh].bits, 10) << "a later entry for all layers reaches layer 1";
+  EXPECT_EQ(q.layer(1).tensors[kU], (GridOptions{9, false, false, 300}));
+  EXPECT_EQ(q.layer(2).tensors[kH].bits, 12);
+  EXPECT_EQ(q.layer(2).tensors[kBw].bits, 16) << "a bare width above 8 widens the layer's biases";
+  EXPECT_EQ(q.layer(3).tensors[kIh].bits, 8);
+  EXPECT_EQ(q.tensors[kBw].bits, 8);
+}
+
+TEST(ApplyMethods, TensorsAndLayers) {
+  GruQuantization q;
+  ASSERT_TRUE(apply_methods("sqnr,x=ema:0.95,l1.h=percentile:99.9,l1.gate_in=minmax", q).ok());
+  EXPECT_EQ(to_string(q.methods[kX]), "ema:0.95");
+  EXPECT_EQ(to_string(q.methods[kH]), "sqnr");
+  EXPECT_EQ(to_string(q.layer(1).methods[kH]), "percentile:99.9");
+  EXPECT_EQ(to_string(q.layer(1).methods[kNIn]), "minmax");
+  EXPECT_EQ(to_string(q.layer(1).methods[kHh]), "sqnr");
+  for (const char* text : {"W=sqnr", "biases=minmax", "u=minmax", "gate_out=sqnr", "best", "h=", "", "l=sqnr",
+                           "l1.x=sqnr", "l1.=sqnr", "l99999.h=sqnr", "y=sqnr"}) {
+    GruQuantization same = q;
+    const Status status = apply_methods(std::string("minmax,") + text, q);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << text;
+    EXPECT_EQ(q.methods, same.methods) << text;
+  }
+}
+
+TEST(ApplyTables, Layers) {
+  GruQuantization q;
+  ASSERT_TRUE(apply_tables("direct,l1=segments:16,l2=default", q).ok());
+  EXPECT_EQ(to_string(*q.table), "direct");
+  EXPECT_EQ(to_string(*q.layer(1).table), "segments:16");
+  EXPECT_FALSE(q.layer(2).table);
+  for (const char* text : {"u=direct", "l1.u=direct", "table", ""}) EXPECT_FALSE(apply_tables(text, q).ok()) << text;
 }
 
 TEST(ApplyBits, Options) {
@@ -286,6 +338,12 @@ TEST(ApplyBits, Refusals) {
       {"h=99999999999999999999", {"1 to 32"}},
       {"=8", {"unknown tensor ''"}},
       {"8,q=4", {"'q=4'", "unknown tensor 'q'", "u_in", "gate_out"}},
+      {"l1.x=8", {"'l1.x=8'", "l0.h"}},
+      {"l1.q=4", {"unknown tensor 'q'"}},
+      {"lx.h=4", {"unknown tensor 'lx.h'"}},
+      {"l1.h=17:steps=0", {"h has 0 steps"}},
+      {"h=small", {"'h=small'", "leave the name out"}},
+      {"smal", {"'smal'", "small", "precise"}},
       {"h=8:odd", {"'h=8:odd'", "'odd'", "asymmetric"}},
       {"h=8:", {"unknown option ''"}},
       {"h=8:steps=", {"'steps='"}},

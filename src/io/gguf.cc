@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <set>
 #include <type_traits>
 #include <unordered_set>
 
@@ -234,13 +235,16 @@ class GgufReader {
       ISOBIT_RETURN_IF_ERROR(read(tensor.shape[i], what));
     }
     ISOBIT_RETURN_IF_ERROR(read(type_id, what));
-    const GgufType* type = find_gguf_type(type_id);
-    if (type == nullptr) return invalid(what, "has the unknown type " + std::to_string(type_id));
-    tensor.type = type->name;
-    tensor.readable = type->dtype || type->quantization != nullptr;
     // A dimension of 2^63 or more has become negative. As float32 it must fit, too, so no product below overflows.
     const std::optional<size_t> float_bytes = array_size_bytes(Dtype::kF32, tensor.shape);
     if (!float_bytes) return invalid(what, "has the shape " + shape_text(tensor.shape) + ", beyond 2^63 bytes");
+    const GgufType* type = find_gguf_type(type_id);
+    if (type == nullptr) {
+      tensor.type = std::to_string(type_id);
+      return read(tensor.offset, what);
+    }
+    tensor.type = type->name;
+    tensor.readable = type->dtype || type->quantization != nullptr;
     const int64_t row = tensor.shape.empty() ? 1 : tensor.shape.back();
     if (row % type->block_elements != 0) {
       return invalid(what, "has rows of " + std::to_string(row) + " elements; " + std::string(type->name) +
@@ -268,8 +272,10 @@ class GgufReader {
                                               std::to_string(data_bytes));
       }
       tensor.offset += begin;
-      if (tensor.size_bytes > 0) order.push_back(&tensor);
     }
+    measure_unknown_types();
+    for (const GgufTensor& tensor : file_.tensors_)
+      if (tensor.size_bytes > 0) order.push_back(&tensor);
     std::sort(order.begin(), order.end(),
               [](const GgufTensor* a, const GgufTensor* b) { return a->offset < b->offset; });
     for (size_t i = 1; i < order.size(); ++i) {
@@ -281,6 +287,17 @@ class GgufReader {
       }
     }
     return {};
+  }
+
+  /// Nothing says how long a block of an unknown type is.
+  void measure_unknown_types() {
+    std::set<uint64_t> begins;
+    for (const GgufTensor& tensor : file_.tensors_) begins.insert(tensor.offset);
+    for (GgufTensor& tensor : file_.tensors_) {
+      if (find_gguf_type(tensor.type) != nullptr) continue;
+      const auto next = begins.upper_bound(tensor.offset);
+      tensor.size_bytes = (next == begins.end() ? file_.size_bytes_ : *next) - tensor.offset;
+    }
   }
 
   GgufFile file_;
@@ -349,16 +366,17 @@ std::span<const std::byte> GgufFile::stored(const GgufTensor& tensor) const {
 
 Result<Array> GgufFile::read(const GgufTensor& tensor) const {
   const std::string what = name_ + ": tensor " + in_quotes(tensor.name);
-  const GgufType& type = *find_gguf_type(tensor.type);
+  const GgufType* known = find_gguf_type(tensor.type);
+  if (!tensor.readable || known == nullptr) {
+    return Status(StatusCode::kUnsupported,
+                  what + " is of type " + tensor.type + "; read are " + readable_gguf_types());
+  }
+  const GgufType& type = *known;
   const std::byte* bytes = data_ + tensor.offset;
   if (type.dtype) {
     Array array = Array::zeros(*type.dtype, tensor.shape);
     if (!array.bytes.empty()) std::memcpy(array.bytes.data(), bytes, array.bytes.size());
     return array;
-  }
-  if (type.quantization == nullptr) {
-    return Status(StatusCode::kUnsupported,
-                  what + " is of type " + std::string(type.name) + "; read are " + readable_gguf_types());
   }
   Array array = Array::zeros(Dtype::kF32, tensor.shape);
   const auto* block = reinterpret_cast<const uint8_t*>(bytes);

@@ -17,9 +17,10 @@ namespace isobit {
 struct GgufSeedTensor {
   uint32_t type, elements, bytes;
 };
-inline constexpr GgufSeedTensor kGgufSeedTensors[] = {{0, 2, 8},      {1, 2, 4},    {30, 2, 4},    {2, 32, 18},
-                                                      {3, 32, 20},    {8, 32, 34},  {10, 256, 84}, {12, 256, 144},
-                                                      {14, 256, 210}, {35, 256, 66}};
+inline constexpr GgufSeedTensor kGgufSeedTensors[] = {{0, 2, 8},      {1, 2, 4},      {30, 2, 4},     {2, 32, 18},
+                                                      {3, 32, 20},    {6, 32, 22},    {7, 32, 24},    {8, 32, 34},
+                                                      {10, 256, 84},  {11, 256, 110}, {12, 256, 144}, {13, 256, 176},
+                                                      {14, 256, 210}, {20, 32, 18},   {35, 256, 66}};
 inline constexpr uint64_t kGgufSeedAlignment = 32;
 
 /// Matrices of one row, named by the number of their type, all of whose bytes are `fill`.

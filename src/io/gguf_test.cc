@@ -10,8 +10,9 @@
 namespace isobit {
 namespace {
 
-constexpr uint32_t kF32Id = 0, kF16Id = 1, kQ4_0Id = 2, kQ4_1Id = 3, kQ5_0Id = 6, kQ8_0Id = 8, kQ2_KId = 10;
-constexpr uint32_t kQ4_KId = 12, kQ6_KId = 14, kI8Id = 24, kBF16Id = 30, kTQ2_0Id = 35;
+constexpr uint32_t kF32Id = 0, kF16Id = 1, kQ4_0Id = 2, kQ4_1Id = 3, kQ5_0Id = 6, kQ5_1Id = 7, kQ8_0Id = 8;
+constexpr uint32_t kQ8_1Id = 9, kQ2_KId = 10, kQ3_KId = 11, kQ4_KId = 12, kQ5_KId = 13, kQ6_KId = 14, kIQ4_NLId = 20;
+constexpr uint32_t kI8Id = 24, kBF16Id = 30, kTQ2_0Id = 35;
 
 std::string text(const std::string& content) { return number(content.size(), 8) + content; }
 
@@ -172,9 +173,9 @@ TEST(Gguf, KeepsPlainFloatsAndEmptyTensors) {
                      tensor("brain", {1, 1, 1, 2}, kBF16Id, 64),
                      tensor("empty", {32, 0}, kQ4_0Id, 64),
                      tensor("bytes", {3}, kI8Id, 96),
-                     tensor("q5", {32}, kQ5_0Id, 128)};
+                     tensor("q8", {32}, kQ8_1Id, 128)};
   content.data = number(0x7fa00001, 4) + std::string(28, '\0') + from_hex("003c017c") + std::string(28, '\0') +
-                 from_hex("803f81ff") + std::string(28, '\0') + std::string(32 + 22, '\1');
+                 from_hex("803f81ff") + std::string(28, '\0') + std::string(32 + 36, '\1');
   const std::string bytes = content.bytes();
   const Result<GgufFile> file = view(bytes);
   ASSERT_TRUE(file.ok()) << file.status().message();
@@ -186,11 +187,36 @@ TEST(Gguf, KeepsPlainFloatsAndEmptyTensors) {
   EXPECT_EQ(file->read("brain")->shape, (std::vector<int64_t>{2, 1, 1, 1}));
   EXPECT_EQ(*file->read("empty"), Array::zeros(Dtype::kF32, {0, 32}));
   EXPECT_FALSE(file->find_tensor("bytes")->readable);
-  const Result<Array> refused = file->read("q5");
+  const Result<Array> refused = file->read("q8");
   EXPECT_EQ(refused.status().code(), StatusCode::kUnsupported);
-  EXPECT_EQ(refused.status().message(),
-            "test.gguf: tensor 'q5' is of type Q5_0; read are F32 F16 Q4_0 Q4_1 Q8_0 Q2_K Q4_K Q6_K BF16 TQ2_0");
+  EXPECT_EQ(
+      refused.status().message(),
+      "test.gguf: tensor 'q8' is of type Q8_1; read are F32 F16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K "
+      "IQ4_NL BF16 TQ2_0");
   EXPECT_EQ(parse_gguf(bytes.data(), bytes.size(), "test.gguf").status().code(), StatusCode::kUnsupported);
+}
+
+/// They are listed, and what is known can be read beside them.
+TEST(Gguf, ListsUnknownTypes) {
+  Content content;
+  content.tensors = {tensor("new", {7}, UINT32_MAX, 32), tensor("f", {2}, kF32Id, 0), tensor("old", {3, 5}, 4, 96)};
+  content.data = std::string(128, '\0');
+  const std::string bytes = content.bytes();
+  const Result<GgufFile> file = view(bytes);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  for (const auto& [name, type, size] : {std::tuple{"new", "4294967295", 64U}, std::tuple{"old", "4", 32U}}) {
+    const GgufTensor& tensor = *file->find_tensor(name);
+    EXPECT_EQ(tensor.type, type);
+    EXPECT_EQ(tensor.size_bytes, size);
+    EXPECT_FALSE(tensor.readable);
+    const Result<Array> refused = file->read(name);
+    EXPECT_EQ(refused.status().code(), StatusCode::kUnsupported);
+    EXPECT_NE(refused.status().message().find(std::string("is of type ") + type + "; read are F32"), std::string::npos)
+        << refused.status().message();
+  }
+  EXPECT_EQ(*file->read("f"), Array::zeros(Dtype::kF32, {2}));
+  content.tensors.push_back(tensor("g", {2}, kF32Id, 96));
+  expect_refused(content, "tensor 'g' begins at byte");
 }
 
 struct Bits {
@@ -238,17 +264,31 @@ void expect_block(uint32_t type, size_t elements, size_t block_bytes,
 TEST(Gguf, FindsTheBitsOfEveryElement) {
   expect_block(kQ4_0Id, 32, 18, {{0, 0.5f}}, {{2 + 3, 0xf1}}, {{3, -3.5f}, {19, 3.5f}, {0, -4}, {31, -4}});
   expect_block(kQ4_1Id, 32, 20, {{0, 0.5f}, {2, -1}}, {{4 + 15, 0x2e}}, {{15, 6}, {31, 0}, {0, -1}});
+  // The fifth bit of element 3 is bit 3 of byte 2, that of element 31 bit 7 of byte 5.
+  expect_block(kQ5_0Id, 32, 22, {{0, 0.5f}}, {{2, 0x08}, {5, 0x80}, {6 + 3, 0xf1}, {6 + 15, 0x20}},
+               {{3, 0.5f}, {19, -0.5f}, {31, 1}, {15, -8}, {0, -8}});
+  expect_block(kQ5_1Id, 32, 24, {{0, 0.5f}, {2, -1}}, {{4 + 2, 0x08}, {8 + 3, 0x2e}}, {{3, 6}, {19, 8}, {0, -1}});
   expect_block(kQ8_0Id, 32, 34, {{0, 0.25f}}, {{2, 0x80}, {33, 0x7f}}, {{0, -32}, {31, 31.75f}, {1, 0}});
   // Group 5 has the scale 2 and the minimum 3 * 0.25; group 15 1 and 0.25.
   expect_block(kQ2_KId, 256, 84, {{80, 1}, {82, 0.25f}}, {{5, 0x32}, {15, 0x11}, {16 + 16, 0x30}, {16 + 63, 0x80}},
                {{80, 5.25f}, {81, -0.75f}, {255, 1.75f}, {254, -0.25f}, {16, 0}});
+  // Group 5 has the scale 10 + 48 - 32, group 12 15 - 32, group 0 -32.
+  expect_block(kQ3_KId, 256, 110, {{108, 0.25f}},
+               {{96 + 5, 0x0a}, {96 + 8 + 1, 0x0c}, {96 + 4, 0xf0}, {16, 0x04}, {32 + 16, 0x30}, {32 + 32, 0x20}},
+               {{80, 19.5f}, {81, -26}, {192, 8.5f}, {208, 32}, {0, 32}});
   // Group 0: scale 5, minimum 3; group 5: scale 1 + 3 * 16, minimum 2 + 16, each in two places.
   expect_block(kQ4_KId, 256, 144, {{0, 1}, {2, 0.5f}},
                {{4, 5}, {4 + 4, 3}, {4 + 9, 0x21}, {4 + 1, 0xc0}, {4 + 5, 0x40}, {16, 7}, {16 + 65, 0xa0}},
                {{0, 33.5f}, {1, -1.5f}, {161, 481}, {160, -9}, {129, 0}, {32, 0}});
+  expect_block(
+      kQ5_KId, 256, 176, {{0, 1}, {2, 0.5f}},
+      {{4, 5}, {4 + 4, 3}, {4 + 9, 0x21}, {4 + 1, 0xc0}, {4 + 5, 0x40}, {48, 7}, {16, 1}, {48 + 65, 0xa0}, {17, 0x20}},
+      {{0, 113.5f}, {1, -1.5f}, {161, 1265}, {160, -9}, {129, 0}, {32, 0}});
   // Group 0 has the scale 1, group 10 the scale -2; the code of element 165 is 11 + 3 * 16 - 32.
   expect_block(kQ6_KId, 256, 210, {{208, 0.5f}}, {{192, 1}, {192 + 10, 0xfe}, {101, 0x0b}, {128 + 37, 0x0c}},
                {{165, -27}, {164, 32}, {0, -16}, {16, 0}});
+  expect_block(kIQ4_NLId, 32, 18, {{0, 0.5f}}, {{2 + 3, 0xf1}, {2 + 15, 0x87}},
+               {{3, -52}, {19, 56.5f}, {15, -5}, {31, 0.5f}, {0, -63.5f}});
   expect_block(kTQ2_0Id, 256, 66, {{64, 2}}, {{33, 0x92}}, {{129, 2}, {161, -2}, {193, 0}, {225, 2}, {0, -2}});
 }
 
@@ -301,8 +341,7 @@ TEST(Gguf, RefusesBrokenTensors) {
   };
   const uint64_t huge = uint64_t{1} << 32;
   refused({tensor("a", {1, 1, 1, 1, 1}, kF32Id, 0)}, "tensor 'a' has 5 dimensions; at most 4 are allowed");
-  refused({tensor("a", {1}, 4, 0)}, "tensor 'a' has the unknown type 4");
-  refused({tensor("a", {1}, UINT32_MAX, 0)}, "tensor 'a' has the unknown type 4294967295");
+  refused({tensor("a", {1}, 4, 128)}, "tensor 'a' has 0 bytes from byte 128 of the data, which has 96");
   refused({tensor("a", {33}, kQ4_0Id, 0)}, "tensor 'a' has rows of 33 elements; Q4_0 needs a multiple of 32");
   refused({tensor("a", {}, kQ4_0Id, 0)}, "tensor 'a' has rows of 1 elements");
   refused({tensor("a", {huge, huge}, kF32Id, 0)},

@@ -38,7 +38,7 @@ struct GgufType {
   const GgufQuantization* quantization;
 };
 
-/// nullptr when the format has no such type, or no longer has it.
+/// nullptr when no type of this number or name is known.
 const GgufType* find_gguf_type(uint32_t id);
 const GgufType* find_gguf_type(std::string_view name);
 

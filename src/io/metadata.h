@@ -45,7 +45,7 @@ auto without_refusal(const std::string& path, Body body) -> decltype(body()) {
     } catch (const Refusal& refusal) {
       return refusal.status;
     } catch (const Json::exception&) {
-      return Status(StatusCode::kInvalidArgument, path + ": a name or hash is not valid UTF-8");
+      return Status(StatusCode::kInvalidArgument, path + ": a name, hash or note is not valid UTF-8");
     }
   });
 }
@@ -134,6 +134,16 @@ class Fields {
     const std::optional<T> value = parse(text);
     if (!value) refuse_file(where_ + ": field " + in_quotes(name) + " is " + in_quotes(text) + ", must be " + choices);
     return *value;
+  }
+
+  /// Whether an optional field is there.
+  [[nodiscard]] bool has(const std::string& name) const { return json_.contains(name); }
+
+  /// The names of all fields, of an object whose keys are content.
+  [[nodiscard]] std::vector<std::string> keys() const {
+    std::vector<std::string> names;
+    for (const auto& item : json_.items()) names.push_back(item.key());
+    return names;
   }
 
   void finish() const {

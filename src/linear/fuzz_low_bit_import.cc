@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,7 +22,8 @@ namespace {
 
 constexpr const char* kDescriptions[] = {
     R"({"bits": 4, "group_size": 32, "desc_act": true, "sym": false, "quant_method": "gptq", "checkpoint_format":
-        "gptq_v2", "pack_dtype": "int32", "is_marlin_format": false, "dynamic": {}})",
+        "gptq_v2", "pack_dtype": "int32", "is_marlin_format": false,
+        "dynamic": {"-:head": {}, "+:up": {"bits": 4, "sym": false}}})",
     R"({"w_bit": 4, "q_group_size": 32, "zero_point": true, "version": "GEMM"})",
     R"({"model_type": "llama", "quantization_config": {"bits": 4, "group_size": 32, "quant_method": "awq",
         "version": "gemm", "zero_point": true, "modules_to_not_convert": null}})"};
@@ -93,7 +95,17 @@ void import_described(const ArrayFile& file, std::string_view text) {
     import_described(file, parse_checkpoint_description(text, whole_model, "/dev/null/fuzz"));
 }
 
+/// Each tensor that is found is one of the file and belongs to one format only.
+void require_sound(const ArrayFile& file, const std::vector<ForeignFormat>& formats) {
+  std::set<std::string> seen;
+  for (const ForeignFormat& format : formats) {
+    fuzz_require(format.matrices > 0 && !format.sign.empty());
+    for (const std::string& name : format.tensors) fuzz_require(file.arrays.contains(name) && seen.insert(name).second);
+  }
+}
+
 void import_all(const ArrayFile& file) {
+  require_sound(file, find_foreign_formats(list_tensors(file.arrays)));
   import_described(file, find_checkpoint_description("/dev/null/fuzz", file.metadata));  // there are no files
   if (const auto text = file.metadata.find("isobit"); text != file.metadata.end()) import_described(file, text->second);
   for (const std::string& prefix : list_checkpoint_matrices(file.arrays))

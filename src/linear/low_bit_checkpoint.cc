@@ -25,6 +25,8 @@ namespace {
 constexpr std::string_view kFormatNames[] = {"gptq", "gptq_v2", "awq"};
 // What only these checkpoints have; .scales alone may be anything.
 constexpr std::string_view kSuffixes[] = {".qweight", ".qzeros"};
+// What EETQ and SqueezeLLM have beside a .qweight of their own.
+constexpr std::string_view kForeign[] = {".weight_scales", ".lookup_table"};
 // AWQ: place i of a word holds column kAwqOrder[i] of the eight.
 constexpr std::array<int64_t, 8> kAwqOrder = {0, 2, 4, 6, 1, 3, 5, 7};
 
@@ -49,10 +51,10 @@ class Importer {
     fill_codes();
     fill_groups();
     const int64_t cleared = clear_zero_scales(p_);
-    simplify();
+    const std::optional<CheckpointFormat> suspected = simplify();
     Result<LowBitMatrix> matrix = LowBitMatrix::create(std::move(p_), name_ + ": matrix " + in_quotes(prefix_));
     if (!matrix.ok()) refuse_file(matrix.status().message());
-    return {*std::move(matrix), std::move(permutation_), cleared};
+    return {*std::move(matrix), std::move(permutation_), cleared, suspected};
   }
 
  private:
@@ -193,21 +195,33 @@ class Importer {
     return code_in(row[n / 8], place - kAwqOrder.begin());
   }
 
-  /// Symmetric, where every zero point says so.
-  void simplify() {
+  /// Symmetric, where every zero point says so. Returns the other format of GPTQ, if with that one each of them would.
+  std::optional<CheckpointFormat> simplify() {
     const int32_t middle = 1 << (p_.bits - 1);
-    for (int64_t i = 0; i < p_.rows * groups_; ++i) {
+    const bool first = options_.format == CheckpointFormat::kGptq;
+    const int64_t one_off = middle + (first ? 1 : -1);
+    int64_t at_middle = 0, off = 0, odd = -1;  // `odd`: the first that is not in the middle
+    const int64_t count = p_.rows * groups_;
+    for (int64_t i = 0; i < count; ++i) {
       const int64_t z = load_code(p_.zero_points.bytes.data(), p_.zero_points.dtype, i);
-      if (z == middle) continue;
-      if (options_.symmetric)
-        refuse_file(tensor_text(".qzeros") + ": the zero point of row " + std::to_string(i / groups_) + ", group " +
-                    std::to_string(i % groups_) + " is " + std::to_string(z) + ", must be " + std::to_string(middle) +
-                    " in a symmetric checkpoint; is its format " +
-                    (options_.format == CheckpointFormat::kGptq ? "gptq_v2?" : "gptq?"));
-      return;
+      at_middle += z == middle ? 1 : 0;
+      off += z == one_off ? 1 : 0;
+      if (odd < 0 && z != middle) odd = i;
     }
-    p_.kind = LowBitKind::kSymmetric;
-    p_.zero_points = {};
+    if (at_middle == count) {
+      p_.kind = LowBitKind::kSymmetric;
+      p_.zero_points = {};
+      return std::nullopt;
+    }
+    const bool suspected = !awq_ && off == count;
+    if (options_.symmetric || (options_.symmetric_by_default && suspected))
+      refuse_file(tensor_text(".qzeros") + ": the zero point of row " + std::to_string(odd / groups_) + ", group " +
+                  std::to_string(odd % groups_) + " is " +
+                  std::to_string(load_code(p_.zero_points.bytes.data(), p_.zero_points.dtype, odd)) + ", must be " +
+                  std::to_string(middle) + " in a symmetric checkpoint; is its format " +
+                  (first ? "gptq_v2?" : "gptq?"));
+    if (!suspected) return std::nullopt;
+    return first ? CheckpointFormat::kGptqV2 : CheckpointFormat::kGptq;
   }
 
   const std::map<std::string, Array>& arrays_;
@@ -234,8 +248,9 @@ const Json* find_field(const Json& json, std::initializer_list<const char*> name
   return nullptr;
 }
 
-std::string lower_text(const Json& json, const char* name, const std::string& where) {
-  if (!json.is_string()) refuse_file(where + ": field '" + name + "' is a " + json.type_name() + ", must be a string");
+/// A text in small letters, as messages and comparisons have it; of anything else what json_text() has.
+std::string spelling(const Json& json) {
+  if (!json.is_string()) return json_text(json);
   std::string text = json.get<std::string>();
   std::transform(text.begin(), text.end(), text.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
@@ -251,68 +266,150 @@ int64_t small_integer(const Json* json, const char* name, const std::string& whe
   return json->get<int64_t>();
 }
 
-void set_format(const Json& json, const std::string& where, bool awq, CheckpointDescription& out) {
-  const Json* layout = find_field(json, {"checkpoint_format", "format", "version"});
-  if (awq) {
-    out.options.format = CheckpointFormat::kAwq;
-    const std::string text = layout == nullptr ? "gemm" : lower_text(*layout, "version", where);
-    if (text != "gemm") refuse_unsupported(where + ": AWQ layout " + in_quotes(text) + "; imported is 'gemm'");
-    if (const Json* zeros = find_field(json, {"zero_point"}); zeros != nullptr && *zeros == false)
-      refuse_unsupported(where + ": AWQ without zero points; imported are checkpoints with them");
-    return;
-  }
-  out.format_assumed = layout == nullptr;
-  if (layout == nullptr) return;
-  const std::string text = lower_text(*layout, "checkpoint_format", where);
-  const std::optional<CheckpointFormat> format = checkpoint_format_from_string(text);
-  if (!format || *format == CheckpointFormat::kAwq)
-    refuse_unsupported(where + ": checkpoint_format " + in_quotes(text) + "; imported are gptq and gptq_v2");
-  out.options.format = *format;
-}
+/// How a file says that the tensors are laid out.
+struct SaidFormat {
+  CheckpointFormat format = CheckpointFormat::kGptq;
+  bool assumed = false;
+  std::string words;      // "quant_method 'gptq'"
+  std::string refusal{};  // why this is not imported; empty: it is
+};
 
-CheckpointDescription description_of(const Json& json, const std::string& where) {
-  const Json* method = find_field(json, {"quant_method"});
-  const std::string name = method == nullptr ? "" : lower_text(*method, "quant_method", where);
-  if (method != nullptr && name != "gptq" && name != "awq")
-    refuse_unsupported(where + ": quant_method " + in_quotes(name) + "; imported are gptq and awq");
-  const bool awq = name == "awq" || (method == nullptr && json.contains("w_bit"));
-  if (const Json* dynamic = find_field(json, {"dynamic"}); dynamic != nullptr && !dynamic->empty())
-    refuse_unsupported(where + ": 'dynamic' gives layers widths of their own; imported is one width for all");
-  if (const Json* type = find_field(json, {"pack_dtype"}); type != nullptr && *type != "int32")
-    refuse_unsupported(where + ": pack_dtype is " + json_text(*type) + "; imported is int32");
-  if (const Json* marlin = find_field(json, {"is_marlin_format"}); marlin != nullptr && *marlin == true)
-    refuse_unsupported(where + ": the layout of Marlin; imported are gptq and gptq_v2");
-  CheckpointDescription out;
-  out.options.bits = static_cast<int32_t>(small_integer(find_field(json, {"bits", "w_bit"}), "bits", where));
-  out.options.group = small_integer(find_field(json, {"group_size", "q_group_size"}), "group_size", where);
-  if (const Json* symmetric = find_field(json, {"sym"}); !awq && symmetric != nullptr)
-    out.options.symmetric = *symmetric == true;
-  set_format(json, where, awq, out);
+SaidFormat said_awq(const Json& json) {
+  SaidFormat out{.format = CheckpointFormat::kAwq, .words = "AWQ"};
+  const Json* layout = find_field(json, {"checkpoint_format", "format", "version"});
+  if (layout != nullptr && spelling(*layout) != "gemm") {
+    out.words = "AWQ layout " + in_quotes(spelling(*layout));
+    out.refusal = out.words + "; imported is 'gemm'";
+  } else if (const Json* zeros = find_field(json, {"zero_point"}); zeros != nullptr && *zeros == false) {
+    out.words = "AWQ without zero points";
+    out.refusal = out.words + "; imported are checkpoints with them";
+  }
   return out;
 }
 
-std::optional<CheckpointDescription> describe_text(std::string_view text, bool whole_model, const std::string& where) {
+SaidFormat said_gptq(const Json& json) {
+  SaidFormat out{.assumed = true, .words = "GPTQ without a checkpoint_format"};
+  for (const char* name : {"quant_method", "checkpoint_format", "format", "version"}) {
+    const Json* field = find_field(json, {name});
+    if (field == nullptr || (!out.assumed && name == std::string_view("version"))) continue;
+    std::string text = spelling(*field);
+    const std::string words = std::string(name) + " " + in_quotes(text);
+    std::replace(text.begin(), text.end(), '-', '_');
+    if (name == std::string_view("quant_method") && text != to_string(CheckpointFormat::kGptqV2)) continue;
+    const std::optional<CheckpointFormat> format = checkpoint_format_from_string(text);
+    if (!format || *format == CheckpointFormat::kAwq)
+      return {.words = words, .refusal = words + "; imported are gptq and gptq_v2"};
+    if (!out.assumed && *format != out.format) {
+      const std::string both = out.words + " and " + words;
+      return {.words = both, .refusal = both + " are two formats, must be one"};
+    }
+    out = {.format = *format, .words = words};
+  }
+  if (const Json* marlin = find_field(json, {"is_marlin_format"}); marlin != nullptr && *marlin == true)
+    return {.words = "is_marlin_format",
+            .refusal = "is_marlin_format is true, the layout of Marlin; imported are gptq and gptq_v2"};
+  return out;
+}
+
+SaidFormat said_format(const Json& json) {
+  const Json* method = find_field(json, {"quant_method"});
+  const std::string name = method == nullptr ? "" : spelling(*method);
+  if (name == "awq" || (method == nullptr && json.contains("w_bit"))) return said_awq(json);
+  if (method == nullptr || name == "gptq" || name == "gptq_v2" || name == "gptq-v2") return said_gptq(json);
+  const std::string words = "quant_method " + in_quotes(name);
+  return {.words = words, .refusal = words + "; imported are gptq and awq"};
+}
+
+void set_format(const Json& json, const std::string& where, const CheckpointOverrides& overrides,
+                CheckpointDescription& out) {
+  const SaidFormat said = said_format(json);
+  if (!overrides.format) {
+    if (!said.refusal.empty()) refuse_unsupported(where + ": " + said.refusal);
+    out.options.format = said.format;
+    out.format_assumed = said.assumed;
+    return;
+  }
+  out.options.format = *overrides.format;
+  if (!said.refusal.empty() || (!said.assumed && said.format != *overrides.format)) out.overruled.push_back(said.words);
+}
+
+/// `override`, or else the field.
+int64_t said_integer(const Json& json, std::initializer_list<const char*> names, const std::string& where,
+                     std::optional<int64_t> override, CheckpointDescription& out) {
+  const Json* field = find_field(json, names);
+  const char* name = *names.begin();
+  if (!override) return small_integer(field, name, where);
+  if (field != nullptr && *field != *override) out.overruled.push_back(std::string(name) + " " + json_text(*field));
+  return *override;
+}
+
+/// 'dynamic' of GPTQModel: "-:PATTERN" leaves modules as floats; "+:PATTERN", or PATTERN alone, gives fields of their
+/// own to modules.
+void check_dynamic(const Json& json, const std::string& where, CheckpointDescription& out) {
+  const Json* dynamic = find_field(json, {"dynamic"});
+  if (dynamic == nullptr || dynamic->empty()) return;
+  const auto refuse = [&where](const std::string& what) {
+    refuse_unsupported(where + ": 'dynamic' gives layers " + what + "; imported is one width for all");
+  };
+  if (!dynamic->is_object()) refuse("widths of their own");
+  for (const auto& [pattern, rule] : dynamic->items()) {
+    if (pattern.starts_with("-:")) continue;
+    if (!rule.is_object()) refuse("widths of their own (" + in_quotes(pattern) + ")");
+    const auto check = [&, &fields = rule, &modules = pattern](const char* name, const Json& same) {
+      if (const Json* field = find_field(fields, {name}); field != nullptr && *field != same)
+        refuse("a '" + std::string(name) + "' of their own (" + in_quotes(modules) + ": " + json_text(*field) + ")");
+    };
+    check("bits", out.options.bits);
+    check("group_size", out.options.group);
+    for (const char* name : {"quant_method", "checkpoint_format", "format", "pack_dtype"})
+      if (const Json* same = find_field(json, {name}); same != nullptr) check(name, *same);
+    if (const Json* symmetric = find_field(rule, {"sym"}); symmetric != nullptr && *symmetric == false)
+      out.options.symmetric = out.options.symmetric_by_default = false;
+  }
+}
+
+CheckpointDescription description_of(const Json& json, const std::string& where, const CheckpointOverrides& overrides) {
+  CheckpointDescription out;
+  set_format(json, where, overrides, out);
+  if (const Json* type = find_field(json, {"pack_dtype"}); type != nullptr && *type != "int32")
+    refuse_unsupported(where + ": pack_dtype is " + json_text(*type) + "; imported is int32");
+  out.options.bits = static_cast<int32_t>(said_integer(json, {"bits", "w_bit"}, where, overrides.bits, out));
+  out.options.group = said_integer(json, {"group_size", "q_group_size"}, where, overrides.group, out);
+  if (out.options.format != CheckpointFormat::kAwq && !overrides.format) {
+    const Json* symmetric = find_field(json, {"sym"});
+    out.options.symmetric = symmetric != nullptr && *symmetric == true;
+    out.options.symmetric_by_default = symmetric == nullptr;
+  }
+  check_dynamic(json, where, out);
+  return out;
+}
+
+std::optional<CheckpointDescription> describe_text(std::string_view text, bool whole_model, const std::string& where,
+                                                   const CheckpointOverrides& overrides) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) refuse_file(where + ": is not a JSON object");
   const Json* description = whole_model ? find_field(json, {"quantization_config"}) : &json;
   if (description == nullptr) return std::nullopt;
   if (!description->is_object()) refuse_file(where + ": 'quantization_config' is not a JSON object");
-  CheckpointDescription out = description_of(*description, where);
+  CheckpointDescription out = description_of(*description, where, overrides);
   out.source = where;
   return out;
 }
 
-std::optional<CheckpointDescription> describe_file(const std::filesystem::path& path, bool whole_model) {
+std::optional<CheckpointDescription> describe_file(const std::filesystem::path& path, bool whole_model,
+                                                   const CheckpointOverrides& overrides) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
   const Result<std::vector<std::byte>> content = read_file(path.string());
   if (!content.ok()) throw Refusal{content.status()};
-  return describe_text({reinterpret_cast<const char*>(content->data()), content->size()}, whole_model, path.string());
+  return describe_text({reinterpret_cast<const char*>(content->data()), content->size()}, whole_model, path.string(),
+                       overrides);
 }
 
-/// As AutoGPTQ leaves it, which has no field for the format.
+/// As AutoGPTQ leaves it, which has no fields for the format and for symmetry.
 std::optional<CheckpointDescription> describe_metadata(const std::string& path,
-                                                       const std::map<std::string, std::string>& metadata) {
+                                                       const std::map<std::string, std::string>& metadata,
+                                                       const CheckpointOverrides& overrides) {
   if (!metadata.contains("gptq_bits") || !metadata.contains("gptq_group_size")) return std::nullopt;
   Json json = Json::object();
   for (const auto& [key, name] : {std::pair{"gptq_bits", "bits"}, std::pair{"gptq_group_size", "group_size"}}) {
@@ -323,7 +420,9 @@ std::optional<CheckpointDescription> describe_metadata(const std::string& path,
       refuse_file(path + ": metadata '" + key + "' is " + in_quotes(text) + ", must be an integer");
     json[name] = value;
   }
-  CheckpointDescription out = description_of(json, path + ": metadata");
+  if (const auto marlin = metadata.find("gptq_is_marlin_format"); marlin != metadata.end())
+    json["is_marlin_format"] = marlin->second == "True";
+  CheckpointDescription out = description_of(json, path + ": metadata", overrides);
   out.source = path;
   return out;
 }
@@ -339,27 +438,37 @@ std::optional<CheckpointFormat> checkpoint_format_from_string(std::string_view t
 }
 
 Result<std::optional<CheckpointDescription>> find_checkpoint_description(
-    const std::string& path, const std::map<std::string, std::string>& metadata) {
+    const std::string& path, const std::map<std::string, std::string>& metadata, const CheckpointOverrides& overrides) {
   return without_refusal(path, [&]() -> Result<std::optional<CheckpointDescription>> {
     const std::filesystem::path folder = std::filesystem::path(path).parent_path();
     for (const std::string_view file : kCheckpointDescriptionFiles)
-      if (auto found = describe_file(folder / file, file == "config.json")) return found;
-    return describe_metadata(path, metadata);
+      if (auto found = describe_file(folder / file, file == "config.json", overrides)) return found;
+    if (auto found = describe_metadata(path, metadata, overrides)) return found;
+    std::optional<CheckpointDescription> out;
+    if (overrides.format && overrides.bits && overrides.group)
+      out.emplace().options = {.format = *overrides.format, .bits = *overrides.bits, .group = *overrides.group};
+    return out;
   });
 }
 
 Result<std::optional<CheckpointDescription>> parse_checkpoint_description(std::string_view text, bool whole_model,
                                                                           const std::string& where) {
-  return without_refusal(
-      where, [&]() -> Result<std::optional<CheckpointDescription>> { return describe_text(text, whole_model, where); });
+  return without_refusal(where, [&]() -> Result<std::optional<CheckpointDescription>> {
+    return describe_text(text, whole_model, where, {});
+  });
 }
 
 std::vector<std::string> list_checkpoint_matrices(const std::map<std::string, Array>& arrays) {
   std::set<std::string> prefixes;
   for (const auto& [name, array] : arrays)
     for (const std::string_view suffix : kSuffixes)
-      if (name.size() > suffix.size() && name.ends_with(suffix))
-        prefixes.insert(name.substr(0, name.size() - suffix.size()));
+      if (name.size() > suffix.size() && name.ends_with(suffix)) {
+        const std::string prefix = name.substr(0, name.size() - suffix.size());
+        const bool foreign = std::any_of(std::begin(kForeign), std::end(kForeign), [&](std::string_view other) {
+          return arrays.contains(prefix + std::string(other));
+        });
+        if (!foreign) prefixes.insert(prefix);
+      }
   return {prefixes.begin(), prefixes.end()};
 }
 

@@ -2,6 +2,7 @@
 // Quantised tensors of GGUF files in the canonical form.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <string>
 #include <utility>
 
@@ -48,16 +49,16 @@ bool exceeds_symmetric(const GgufFile& file, const GgufTensor& tensor, const Ggu
 
 Result<ImportedLowBit> import(const GgufFile& file, const GgufTensor& tensor) {
   const std::string what = file.name() + ": tensor " + in_quotes(tensor.name);
+  if (!is_importable(tensor))
+    return Status(StatusCode::kUnsupported,
+                  what + " is " + tensor.type + " of the shape " + shape_text(tensor.shape) +
+                      "; imported are matrices of Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL TQ2_0");
   const GgufType& type = *find_gguf_type(tensor.type);
-  if (type.quantization == nullptr || tensor.shape.size() != 2)
-    return Status(StatusCode::kUnsupported, what + " is " + std::string(type.name) + " of the shape " +
-                                                shape_text(tensor.shape) +
-                                                "; imported are matrices of Q4_0 Q4_1 Q8_0 Q2_K Q4_K Q6_K TQ2_0");
   const GgufQuantization& q = *type.quantization;
   LowBitParameters p;
   p.rows = tensor.shape[0];
   p.columns = tensor.shape[1];
-  p.bits = q.bits == 6 ? 8 : q.bits;
+  p.bits = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(q.bits)));  // the next width that there is
   p.group = q.group;
   if (q.has_offsets) {
     p.kind = LowBitKind::kOffset;
@@ -83,7 +84,7 @@ Result<ImportedLowBit> import(const GgufFile& file, const GgufTensor& tensor) {
   const int64_t cleared = clear_zero_scales(p);
   Result<LowBitMatrix> matrix = LowBitMatrix::create(std::move(p), what + " (" + std::string(type.name) + ")");
   if (!matrix.ok()) return Status(StatusCode::kInvalidFile, matrix.status().message());
-  return ImportedLowBit{*std::move(matrix), {}, cleared};
+  return ImportedLowBit{*std::move(matrix), {}, cleared, {}};
 }
 
 }  // namespace

@@ -26,9 +26,11 @@ GgufFile seed_view(const std::vector<std::byte>& bytes) {
 }
 
 TEST(ImportGguf, HasTheBitsOfRead) {
-  const std::map<std::string, std::string> forms = {{"Q4_0", "symmetric 4 32 f16"}, {"Q4_1", "offset 4 32 f16"},
-                                                    {"Q8_0", "symmetric 8 32 f16"}, {"Q2_K", "offset 2 16 f32"},
-                                                    {"Q4_K", "offset 4 32 f32"},    {"Q6_K", "symmetric 8 16 f32"}};
+  const std::map<std::string, std::string> forms = {
+      {"Q4_0", "symmetric 4 32 f16"}, {"Q4_1", "offset 4 32 f16"},     {"Q5_0", "symmetric 8 32 f16"},
+      {"Q5_1", "offset 8 32 f16"},    {"Q8_0", "symmetric 8 32 f16"},  {"Q2_K", "offset 2 16 f32"},
+      {"Q3_K", "symmetric 4 16 f32"}, {"Q4_K", "offset 4 32 f32"},     {"Q5_K", "offset 8 32 f32"},
+      {"Q6_K", "symmetric 8 16 f32"}, {"IQ4_NL", "symmetric 8 32 f16"}};
   for (const int fill : {0x11, 0x92, 0x35}) {
     const std::vector<std::byte> bytes = gguf_seed_file(static_cast<std::byte>(fill));
     const GgufFile file = seed_view(bytes);
@@ -85,7 +87,7 @@ TEST(ImportGguf, RefusesByName) {
   std::vector<std::byte> bytes = gguf_seed_file();
   Result<ImportedLowBit> imported = import_gguf(seed_view(bytes), "none");
   EXPECT_EQ(imported.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(imported.status().message(), "seed.gguf: no tensor is called 'none'; it holds 10 others");
+  EXPECT_EQ(imported.status().message(), "seed.gguf: no tensor is called 'none'; it holds 15 others");
   bytes[seed_view(bytes).find_tensor("2")->offset + 1] = std::byte{0x7c};
   imported = import_gguf(seed_view(bytes), "2");
   EXPECT_EQ(imported.status().code(), StatusCode::kInvalidFile);
@@ -180,11 +182,86 @@ TEST(ImportCheckpoint, RefusesByName) {
   EXPECT_NE(with("m.scales", Array::zeros(Dtype::kF32, {1, 0})).find("N is 0, must be 1.."), std::string::npos);
 }
 
+TEST(ImportCheckpoint, SuspectsZeroPointsThatAreOneOff) {
+  const CheckpointOptions said = {.format = CheckpointFormat::kGptqV2, .symmetric_by_default = true};
+  EXPECT_NE(message(gptq(8, 1), said).find("is 7, must be 8 in a symmetric checkpoint; is its format gptq?"),
+            std::string::npos);
+  Arrays mixed = gptq(8, 1);
+  mixed["m.qzeros"] = filled<uint32_t>(Dtype::kS32, {1, 1}, 0x77787777);
+  EXPECT_EQ(message(mixed, said), "");
+  const auto suspected = [](const Arrays& arrays, CheckpointFormat format) {
+    return import_checkpoint(arrays, "m", {.format = format}, "file")->suspected;
+  };
+  EXPECT_EQ(suspected(gptq(8, 1), CheckpointFormat::kGptqV2), CheckpointFormat::kGptq);
+  EXPECT_EQ(suspected(gptq(8, 1), CheckpointFormat::kGptq), std::nullopt);  // 7 + 1
+  EXPECT_EQ(suspected(mixed, CheckpointFormat::kGptqV2), std::nullopt);
+  Arrays eights = gptq(8, 1);
+  eights["m.qzeros"] = filled<uint32_t>(Dtype::kS32, {1, 1}, 0x88888888);
+  EXPECT_EQ(suspected(eights, CheckpointFormat::kGptq), CheckpointFormat::kGptqV2);
+}
+
 TEST(ImportCheckpoint, ListsMatrices) {
   Arrays arrays = gptq(8, 1);
+  arrays["eetq.qweight"] = arrays["eetq.weight_scales"] = arrays["m.scales"];
   arrays[".qweight"] = arrays["b.qweight"] = arrays["b.qweights"] = arrays["m.qweight"];
   arrays["c.qzeros"] = arrays["m.qzeros"];
   EXPECT_EQ(list_checkpoint_matrices(arrays), (std::vector<std::string>{"b", "c", "m"}));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+
+/// "FORMAT: tensor tensor ...; FORMAT: ..." of a list in which every tensor has two dimensions.
+std::string foreign(const std::vector<std::pair<std::string, std::string>>& tensors) {
+  std::vector<ListedTensor> list;
+  for (const auto& [name, type] : tensors) list.push_back({name, type, {8, 8}});
+  std::string text;
+  for (const ForeignFormat& format : find_foreign_formats(list)) {
+    text += (text.empty() ? "" : "; ") + format.name + " " + std::to_string(format.matrices) + ":";
+    for (const std::string& name : format.tensors) text += " " + name;
+  }
+  return text;
+}
+
+TEST(FindForeignFormats, KnowsTypesThatNoArrayHas) {
+  EXPECT_EQ(foreign({{"a.weight", "F8_E4M3"},
+                     {"a.weight_scale_inv", "F32"},
+                     {"b.weight", "f8_e5m2"},
+                     {"b.weight_scale", "BF16"},
+                     {"c.weight", "F8_E4M3"},
+                     {"c.scale_weight", "F32"},
+                     {"d.weight", "F32"}}),
+            "FP8 3: a.weight a.weight_scale_inv b.weight b.weight_scale c.scale_weight c.weight");
+  EXPECT_EQ(foreign({{"a.weight", "U8"}, {"a.weight_scale", "F8_E4M3"}, {"a.weight_scale_2", "F32"}}),
+            "NVFP4 1: a.weight a.weight_scale a.weight_scale_2");
+  EXPECT_EQ(foreign({{"a.weight", "F4"}, {"a.weight.scale", "F32"}}),
+            "another tool (codes and scales) 1: a.weight a.weight.scale");
+  EXPECT_EQ(foreign({{"a.weight", "U64"}, {"b.weight", "BOOL"}, {"c.weight", "C64"}}), "");
+}
+
+TEST(FindForeignFormats, SpellsTypesEitherWay) {
+  for (const char* type : {"I8", "i8", "s8"})
+    EXPECT_EQ(foreign({{"a.weight", type}, {"a.SCB", "f32"}}), "bitsandbytes (LLM.int8) 1: a.SCB a.weight");
+}
+
+TEST(FindForeignFormats, TellsFormatsApart) {
+  EXPECT_EQ(foreign({{"a.weight", "U32"},
+                     {"a.scales", "F16"},
+                     {"a.biases", "F16"},
+                     {"b.weight", "U32"},
+                     {"b.scales", "U8"},
+                     {"c.weight", "U8"},
+                     {"c.weight.absmax", "F32"},
+                     {"c.bias", "F16"}}),
+            "bitsandbytes (4 bits) 1: c.weight c.weight.absmax; MLX 2: a.biases a.scales a.weight b.scales b.weight");
+  // GPTQ and AWQ are imported; floats are no codes, and codes without scales are no weights.
+  EXPECT_EQ(foreign({{"a.qweight", "I32"},
+                     {"a.qzeros", "I32"},
+                     {"a.scales", "F16"},
+                     {"a.g_idx", "I32"},
+                     {"b.weight", "F16"},
+                     {"b.scales", "F16"},
+                     {"c.weight", "I8"}}),
+            "");
 }
 
 }  // namespace

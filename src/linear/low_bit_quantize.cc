@@ -162,6 +162,10 @@ Status read_row(const Array& weights, int64_t n, std::span<double> row, const st
   return {};
 }
 
+LowBitMethod own_method(LowBitKind kind) {
+  return kind == LowBitKind::kSymmetric ? LowBitMethod::kAbsmax : LowBitMethod::kMinmax;
+}
+
 Status check_options(const LowBitOptions& options, const Array& weights, const std::string& name) {
   ISOBIT_RETURN_IF_ERROR(
       check_low_bit_form(weights.shape[0], weights.shape[1], options.bits, options.group, options.kind, name));
@@ -169,7 +173,7 @@ Status check_options(const LowBitOptions& options, const Array& weights, const s
     return refuse(name + ": scales are " + std::string(to_string(options.scales)) + ", must be f32, f16 or bf16");
   if (options.method < LowBitMethod::kAbsmax || options.method > LowBitMethod::kMse)
     return refuse(name + ": method is " + std::to_string(static_cast<int32_t>(options.method)) + ", must be 0..2");
-  const LowBitMethod own = options.kind == LowBitKind::kSymmetric ? LowBitMethod::kAbsmax : LowBitMethod::kMinmax;
+  const LowBitMethod own = own_method(options.kind);
   if (options.method != own && options.method != LowBitMethod::kMse)
     return refuse(name + ": method is " + std::string(to_string(options.method)) + ", must be " +
                   std::string(to_string(own)) + " or mse for the kind " + std::string(to_string(options.kind)));
@@ -184,6 +188,10 @@ std::optional<LowBitMethod> low_bit_method_from_string(std::string_view text) {
   for (size_t i = 0; i < std::size(kMethodNames); ++i)
     if (kMethodNames[i] == text) return static_cast<LowBitMethod>(i);
   return std::nullopt;
+}
+
+LowBitMethod default_low_bit_method(int32_t bits, LowBitKind kind) {
+  return bits <= 2 ? LowBitMethod::kMse : own_method(kind);
 }
 
 Result<LowBitMatrix> quantize_low_bit(const Array& weights, const LowBitOptions& options, std::string_view name,

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Float and integer forward side by side on the same data, tensor by tensor.
+// Float and integer forward side by side on the same data, tensor by tensor, and what wider tensors would give.
+#include "isobit/compare.h"
+
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,125 +15,18 @@
 #include "data.h"
 #include "device.h"
 #include "isobit/gru.h"
+#include "isobit/parallel.h"
 #include "models.h"
 #include "progress.h"
+#include "sequences.h"
 #include "text.h"
 #include "verbs.h"
 
 namespace isobit::tool {
 namespace {
 
-// Both forwards carry their state across pieces of this many steps, so that memory does not grow with a sequence.
-constexpr int64_t kPieceSteps = 512;
 constexpr double kFullBarDb = 60.0;
-constexpr int kBarWidth = 20;
-
-struct Place {
-  std::string sequence;
-  int64_t step = -1;
-  int64_t index = -1;
-};
-
-/// Sums over every value of one tensor.
-struct TensorComparison {
-  uint64_t count = 0;
-  uint64_t clipped = 0;
-  double signal = 0, error = 0, fixed = 0, product = 0;  // sums of a^2, (a-b)^2, b^2, a*b: a float, b fixed
-  double largest = 0;
-  Place largest_at, first_part;
-
-  [[nodiscard]] double sqnr_db() const {
-    if (error == 0) return std::numeric_limits<double>::infinity();
-    return signal == 0 ? -std::numeric_limits<double>::infinity() : 10 * std::log10(signal / error);
-  }
-  [[nodiscard]] double cosine() const {
-    if (signal == 0 || fixed == 0) return signal == fixed ? 1 : 0;
-    return std::min(1.0, product / std::sqrt(signal * fixed));
-  }
-  [[nodiscard]] double clipped_percent() const {
-    return count == 0 ? 0 : 100.0 * static_cast<double>(clipped) / static_cast<double>(count);
-  }
-};
-
-using Slot = size_t;
-Slot slot_of(int32_t tensor, int64_t layer) {
-  return static_cast<size_t>(layer) * kGruTensorCount + static_cast<size_t>(tensor);
-}
-
-/// Keeps the float tensors of one piece of one sequence.
-class Recorder : public GruObserver {
- public:
-  Recorder(size_t slots, int64_t max_steps) : max_steps_(static_cast<size_t>(max_steps)), values_(slots) {}
-
-  void observe(int32_t tensor, int64_t layer, int64_t, int64_t step, std::span<const float> values) override {
-    auto& stored = values_[slot_of(tensor, layer)];
-    stored.resize(max_steps_ * values.size());
-    std::copy(values.begin(), values.end(), stored.begin() + step * static_cast<int64_t>(values.size()));
-  }
-  [[nodiscard]] std::span<const float> at(Slot slot, int64_t step, size_t width) const {
-    const auto& stored = values_[slot];
-    const size_t begin = static_cast<size_t>(step) * width;
-    if (begin + width > stored.size()) return {};
-    return {stored.data() + begin, width};
-  }
-
- private:
-  size_t max_steps_;
-  std::vector<std::vector<float>> values_;
-};
-
-/// Sees the codes of the same piece and compares.
-class Comparer : public GruCodeObserver {
- public:
-  Comparer(const GruModel& model, double part)
-      : model_(model), part_(part), tensors_(model.parameters().layers.size() * kGruTensorCount) {}
-
-  void begin(const Recorder& recorder, const std::string& sequence, int64_t first_step) {
-    recorder_ = &recorder;
-    sequence_ = &sequence;
-    first_step_ = first_step;
-  }
-
-  void observe(int32_t tensor, int64_t layer, int64_t, int64_t step, std::span<const int64_t> codes) override {
-    const Slot slot = slot_of(tensor, layer);
-    const std::span<const float> wanted = recorder_->at(slot, step, codes.size());
-    if (wanted.empty()) return;  // a tensor that the float forward does not show
-    const Grid& grid = model_.parameters().layers[static_cast<size_t>(layer)].grids[static_cast<size_t>(tensor)];
-    const double scale = static_cast<double>(grid.scale());
-    const double low = (static_cast<double>(grid.min() - grid.zero_point) - 0.5) * scale;
-    const double high = (static_cast<double>(grid.max() - grid.zero_point) + 0.5) * scale;
-    TensorComparison& sums = tensors_[slot];
-    const int64_t at = first_step_ + step;
-    for (size_t i = 0; i < codes.size(); ++i) {
-      const double a = static_cast<double>(wanted[i]);
-      const double b = static_cast<double>(codes[i] - grid.zero_point) * scale;
-      const double difference = std::abs(a - b);
-      ++sums.count;
-      if (a < low || a > high) ++sums.clipped;
-      sums.signal += a * a;
-      sums.fixed += b * b;
-      sums.product += a * b;
-      sums.error += difference * difference;
-      if (difference > sums.largest) {
-        sums.largest = difference;
-        sums.largest_at = {*sequence_, at, static_cast<int64_t>(i)};
-      }
-      if (difference > part_ * scale && (sums.first_part.step < 0 || at < sums.first_part.step)) {
-        sums.first_part = {*sequence_, at, static_cast<int64_t>(i)};
-      }
-    }
-  }
-
-  [[nodiscard]] const TensorComparison& tensor(Slot slot) const { return tensors_[slot]; }
-
- private:
-  const GruModel& model_;
-  double part_;
-  std::vector<TensorComparison> tensors_;
-  const Recorder* recorder_ = nullptr;
-  const std::string* sequence_ = nullptr;
-  int64_t first_step_ = 0;
-};
+constexpr int kBarWidth = 10;
 
 /// One layer of a model, with its directions, as a model of its own.
 Result<GruModel> layer_model(const GruModel& model, int64_t layer) {
@@ -142,8 +37,8 @@ Result<GruModel> layer_model(const GruModel& model, int64_t layer) {
   return GruModel::create(std::move(parameters));
 }
 
-/// The fixed-point side on a device, layer by layer. x and h of every layer are seen, what lies between stays there.
-class DeviceLayers {
+/// The integer side on a device, layer by layer. x and h of every layer are seen, what lies between stays there.
+class DeviceLayers : public GruCodeSource {
  public:
   static Result<DeviceLayers> create(const GruModel& model, const Device& device) {
     DeviceLayers out;
@@ -155,13 +50,21 @@ class DeviceLayers {
     return out;
   }
 
-  void start() {
-    for (Layer& layer : layers_) layer.state = layer.model.initial_state(1);
+  Status start(std::span<const float> h0) override {
+    for (size_t l = 0; l < layers_.size(); ++l) {
+      Layer& layer = layers_[l];
+      layer.state = layer.model.initial_state(1);
+      if (h0.empty()) continue;
+      const auto count = static_cast<size_t>(layer.model.output_size());  // of all directions
+      ISOBIT_ASSIGN_OR_RETURN(layer.state, layer.model.state_from_float(h0.subspan(l * count, count), 1));
+    }
+    return {};
   }
 
-  /// GruModel::forward_observed for one sequence, states kept here; `x` becomes y.
-  Status forward_observed(std::vector<std::byte>& x, int64_t steps, GruCodeObserver& observer) {
-    std::vector<std::byte> y;
+  Status run(const std::byte* x_codes, int64_t steps, GruCodeObserver& observer) override {
+    const Grid& x_grid = layers_[0].model.input_grid();
+    const auto x_bytes = static_cast<size_t>(steps * layers_[0].model.input_size()) * size_in_bytes(x_grid.dtype());
+    std::vector<std::byte> x(x_codes, x_codes + x_bytes), y;
     for (size_t l = 0; l < layers_.size(); ++l) {
       Layer& layer = layers_[l];
       const GruModel& model = layer.model;
@@ -201,60 +104,19 @@ class DeviceLayers {
   std::vector<Layer> layers_;
 };
 
-/// x [T, C] of one sequence through both. `device`: null for the reference.
-Status compare_sequence(const GruWeights& weights, const GruModel& model, DeviceLayers* device,
-                        std::span<const float> x, int64_t steps, const std::string& name, Comparer& comparer) {
-  const int64_t channels = model.input_size();
-  // The reverse direction starts at the end, so a bidirectional model sees the whole sequence at once.
-  const int64_t piece = model.parameters().directions == 2 ? steps : std::min(steps, kPieceSteps);
-  const size_t slots = model.parameters().layers.size();
-  std::vector<float> h0(slots * static_cast<size_t>(model.hidden_size())), h_last(h0.size());
-  GruState state = model.initial_state(1);
-  if (device != nullptr) device->start();
-  std::vector<std::byte> x_codes, y_codes;
-  for (int64_t begin = 0; begin < steps; begin += piece) {
-    const int64_t count = std::min(piece, steps - begin);
-    const auto x_piece = x.subspan(static_cast<size_t>(begin * channels), static_cast<size_t>(count * channels));
-    Recorder recorder(slots * kGruTensorCount, count);
-    GruFloatArguments arguments;
-    arguments.steps = count;
-    arguments.batch = 1;
-    arguments.x = x_piece;
-    arguments.h0 = h0;
-    arguments.h_last = h_last;
-    ISOBIT_RETURN_IF_ERROR(gru_forward_float(weights, arguments, &recorder));
-    h0 = h_last;
-
-    x_codes.resize(x_piece.size() * size_in_bytes(model.input_grid().dtype()));
-    y_codes.resize(static_cast<size_t>(count * model.output_size()) * size_in_bytes(model.output_grid().dtype()));
-    ISOBIT_RETURN_IF_ERROR(isobit::quantize(model.input_grid(), x_piece, x_codes.data(), name));
-    comparer.begin(recorder, name, begin);
-    ISOBIT_RETURN_IF_ERROR(device != nullptr ? device->forward_observed(x_codes, count, comparer)
-                                             : model.forward_observed(x_codes.data(), y_codes.data(), count, state,
-                                                                      comparer, {.whole_sequence = true}));
-  }
-  return {};
-}
-
-Status check_same_shape(const GruWeights& weights, const GruModel& model, const CompareOptions& options) {
-  const auto shape = [](int64_t layers, int32_t directions, int64_t input, int64_t hidden) {
-    return count_text(layers, "layer") + ", " + count_text(directions, "direction") + ", " + std::to_string(input) +
-           " inputs, " + std::to_string(hidden) + " hidden units";
-  };
-  const std::string a = shape(weights.layer_count(), weights.directions, weights.input_size(), weights.hidden_size());
-  const std::string b =
-      shape(model.layer_count(), model.parameters().directions, model.input_size(), model.hidden_size());
-  if (a == b) return {};
-  return {StatusCode::kInvalidArgument, options.float_model + " and " + options.fixed_model + " differ in shape: " + a +
-                                            " against " + b +
-                                            "; compare an integer model with the float model it was made from"};
-}
-
-Value place_json(const Place& place) {
+Value place_json(const ComparePlace& place, const std::vector<std::string>& names) {
   if (place.step < 0) return {};
   Value json = Value::object();
-  json.set("sequence", place.sequence).set("step", place.step).set("index", place.index);
-  return json;
+  if (place.sequence < 0) return std::move(json.set("row", place.step).set("column", place.index));
+  return std::move(json.set("sequence", names[static_cast<size_t>(place.sequence)])
+                       .set("step", place.step)
+                       .set("index", place.index));
+}
+
+Value channel_json(const ChannelSqnr& worst) {
+  if (worst.channel < 0) return {};
+  Value json = Value::object();
+  return std::move(json.set("channel", worst.channel).set("sqnr_db", worst.sqnr_db));
 }
 
 std::string bar_text(double db) {
@@ -263,13 +125,143 @@ std::string bar_text(double db) {
   return std::string(filled, '#') + std::string(kBarWidth - filled, '.');
 }
 
+std::string db_text(double db) { return std::isfinite(db) ? format("%.1f", db) : (db > 0 ? "exact" : "-inf"); }
+
+void describe_tensors(const GruComparisonReport& report, int32_t directions, const std::vector<std::string>& names,
+                      Outcome& out) {
+  out.text += format("%-11s %-5s %8s  %-*s %9s %12s %8s  %-16s %9s  %s\n", "layer", "name", "SQNR dB", kBarWidth, "",
+                     "cosine", "largest err", "own dB", "worst channel", "clipped", "parts");
+  Value tensors = Value::array();
+  for (const TensorComparison& row : report.tensors) {
+    const std::string layer = layer_label(row.layer, directions);
+    const std::string name(kGruTensorNames[row.tensor]);
+    const double clipped = 100.0 * static_cast<double>(row.clipped) / static_cast<double>(row.count);
+    const bool is_weight = row.tensor >= kW && row.tensor <= kBr;
+    Value entry = Value::object();
+    entry.set("layer", layer).set("tensor", name).set("values", row.count).set("exact", row.exact);
+    entry.set("sqnr_db", row.sqnr_db).set("worst_channel", channel_json(row.worst));
+    entry.set("own_sqnr_db", row.own_sqnr_db).set("own_worst_channel", channel_json(row.own_worst));
+    entry.set("cosine", row.cosine).set("largest_error", row.largest_error);
+    entry.set("largest_error_at", place_json(row.largest_error_at, names)).set("clipped_percent", clipped);
+    entry.set("first_part", place_json(row.first_part, names));
+    tensors.add(std::move(entry));
+    const ChannelSqnr& worst = row.own_worst;
+    const std::string parts =
+        is_weight ? ""
+        : row.first_part.step < 0
+            ? "never"
+            : format("step %lld (%s)", static_cast<long long>(row.first_part.step),
+                     names[static_cast<size_t>(row.first_part.sequence)].c_str());
+    const std::string channel =
+        worst.channel < 0 ? ""
+                          : format("%s %lld: %s", is_weight ? "row" : "", static_cast<long long>(worst.channel),
+                                   db_text(worst.sqnr_db).c_str());
+    out.text += format("%-11s %-5s %8s  %s %9.6f %12.5g %8s  %-16s %7.3f %%  %s\n", layer.c_str(), name.c_str(),
+                       db_text(row.sqnr_db).c_str(), bar_text(row.sqnr_db).c_str(), row.cosine, row.largest_error,
+                       db_text(row.own_sqnr_db).c_str(), channel.c_str(), clipped, parts.c_str());
+  }
+  out.json.set("tensors", std::move(tensors));
+}
+
+/// Its numbers as cells of a table, and as JSON.
+void describe_sqnr(const GruOutputSqnr& sqnr, std::string& text, Value& json) {
+  Value layers = Value::array();
+  for (const double db : sqnr.layer_db) {
+    text += format(" %8s", db_text(db).c_str());
+    layers.add(db);
+  }
+  json.set("sqnr_db", sqnr.output_db).set("layer_sqnr_db", std::move(layers));
+}
+
+void describe_ablation(const GruAblation& ablation, Outcome& out) {
+  size_t width = ablation.bits.size();
+  for (const GruAblationRow& row : ablation.rows) width = std::max(width, row.set.size());
+  const auto line = [&](const std::string& set) { return format("%-*s", static_cast<int>(width), set.c_str()); };
+  Value json = Value::object(), rows = Value::array();
+  out.text += "\nwith these tensors at 16 bits over the same range, everything else as it is: SQNR of h in dB\n" +
+              line("");
+  for (size_t l = 0; l < ablation.sqnr.layer_db.size(); ++l) out.text += format(" %8s", format("l%zu", l).c_str());
+  out.text += format(" %8s %14s\n", "gain", "weights grow") + line(ablation.bits);
+  json.set("bits", ablation.bits);
+  describe_sqnr(ablation.sqnr, out.text, json);
+  out.text += "\n";
+  for (const GruAblationRow& row : ablation.rows) {
+    Value entry = Value::object();
+    entry.set("set", row.set).set("bits", row.bits);
+    out.text += line(row.set);
+    if (row.refused.empty()) {
+      describe_sqnr(row.sqnr, out.text, entry);
+      out.text += format(" %+8.1f %8lld bytes\n", row.gain_db, static_cast<long long>(row.weight_bytes));
+      entry.set("gain_db", row.gain_db);
+    } else {
+      entry.set("refused", row.refused);
+      out.text += "  refused: " + row.refused + "\n";
+    }
+    entry.set("weight_bytes", row.weight_bytes);
+    rows.add(std::move(entry));
+  }
+  json.set("goal_db", ablation.goal_db).set("rows", std::move(rows));
+  Value advice;
+  if (ablation.advice >= 0) {
+    const GruAblationRow& row = ablation.rows[static_cast<size_t>(ablation.advice)];
+    advice = Value::object();
+    advice.set("set", row.set).set("bits", row.bits).set("sqnr_db", row.sqnr.output_db);
+  }
+  json.set("advice", std::move(advice)).set("sentence", ablation.sentence);
+  out.json.set("ablation", std::move(json));
+  out.text += "\n" + ablation.sentence + "\n";
+}
+
+Result<GruComparisonReport> compare_on(const SequenceFiles& files, int64_t sequences, const GruWeights& weights,
+                                       const GruModel& model, const CompareOptions& options,
+                                       GruCompareOptions compare_options, std::vector<std::string>& names) {
+  Progress progress("comparing", options.quiet);
+  compare_options.progress = [&](int64_t done) {
+    progress.update(static_cast<double>(done) / static_cast<double>(sequences));
+  };
+  Result<GruComparison> comparison = GruComparison::create(weights, model, compare_options);
+  if (!comparison.ok()) {
+    return Status(comparison.status().code(),
+                  options.float_model + ", " + options.fixed_model + ": " + comparison.status().message());
+  }
+  ISOBIT_RETURN_IF_ERROR(files.for_each([&](const GruSequences& data, const std::string& name) -> Status {
+    for (int64_t n = 0; n < data.batch; ++n) {
+      names.push_back(data.batch > 1 ? name + ", sequence " + std::to_string(n) : name);
+    }
+    return comparison->add(data);
+  }));
+  return comparison->finish();
+}
+
+Result<GruAblation> ablate_on(const SequenceFiles& files, const GruWeights& weights, const GruModel& model,
+                              const CompareOptions& options, ThreadPool& pool) {
+  Progress progress("trying wider tensors", options.quiet);
+  GruValidationOptions validation_options;
+  validation_options.zoneout = options.zoneout;
+  validation_options.pool = &pool;
+  ISOBIT_ASSIGN_OR_RETURN(GruValidation validation, GruValidation::create(weights, validation_options));
+  ISOBIT_RETURN_IF_ERROR(
+      files.for_each([&](const GruSequences& data, const std::string&) { return validation.add(data); }));
+  GruAblationOptions ablation_options;
+  ablation_options.progress = [&](double fraction) { progress.update(fraction); };
+  return ablate(validation, model, ablation_options);
+}
+
 }  // namespace
 
 Result<Outcome> compare(const CompareOptions& options) {
   if (!(options.part > 0) || !std::isfinite(options.part)) {
     return Status(StatusCode::kInvalidArgument, format("--part %g: expected a number of codes above 0", options.part));
   }
+  if (!(options.zoneout >= 0.0f && options.zoneout <= 1.0f)) {
+    return Status(StatusCode::kInvalidArgument,
+                  format("--zoneout %g: expected a probability, 0 to 1", static_cast<double>(options.zoneout)));
+  }
+  ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
   ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
+  if (device && options.threads != 0 && !options.ablate) {
+    return refuse_on_device(options.device, "--threads " + std::to_string(options.threads), "they are the CPU's");
+  }
   ISOBIT_ASSIGN_OR_RETURN(const bool first_is_integer, is_integer_model(options.float_model));
   if (first_is_integer) {
     return Status(StatusCode::kInvalidArgument, options.float_model +
@@ -282,89 +274,54 @@ Result<Outcome> compare(const CompareOptions& options) {
   if (source.layer.empty()) source.layer.push_back(model.parameters().name);
   ISOBIT_ASSIGN_OR_RETURN(const FloatModel float_model, load_float_model(options.float_model, source));
   const GruWeights& weights = float_model.weights;
-  ISOBIT_RETURN_IF_ERROR(check_same_shape(weights, model, options));
-  ISOBIT_ASSIGN_OR_RETURN(const auto files, find_data_files(options.data));
 
   std::optional<DeviceLayers> device_layers;
   if (device) {
     ISOBIT_ASSIGN_OR_RETURN(device_layers, DeviceLayers::create(model, *device));
   }
-  Comparer comparer(model, options.part);
-  int64_t sequences = 0, steps = 0;
-  {
-    Progress progress("comparing", options.quiet);
-    size_t file = 0;
-    const auto compare_array = [&](const Sequences& data) -> Status {
-      const auto channels = static_cast<size_t>(weights.input_size());
-      const auto batch = static_cast<size_t>(data.batch);
-      std::vector<float> x(static_cast<size_t>(data.steps) * channels);
-      for (size_t n = 0; n < batch; ++n) {
-        for (size_t t = 0; t < static_cast<size_t>(data.steps); ++t) {
-          std::copy_n(&data.x[(t * batch + n) * channels], channels, &x[t * channels]);
-        }
-        const std::string name = batch > 1 ? data.name + ", sequence " + std::to_string(n) : data.name;
-        ISOBIT_RETURN_IF_ERROR(
-            compare_sequence(weights, model, device_layers ? &*device_layers : nullptr, x, data.steps, name, comparer));
-        ++sequences;
-        steps += data.steps;
-        const double in_file = static_cast<double>(n + 1) / static_cast<double>(batch);
-        progress.update((static_cast<double>(file) + in_file) / static_cast<double>(files.size()));
-      }
-      return {};
-    };
-    for (; file < files.size(); ++file) {
-      ISOBIT_RETURN_IF_ERROR(for_each_array(files[file], weights.input_size(), compare_array));
-    }
-  }
-  if (steps == 0) {
+  FileClaims claims;
+  ISOBIT_ASSIGN_OR_RETURN(const SequenceFiles files, SequenceFiles::open(options.data, "--data", options.sequences,
+                                                                         weights.input_size(), claims));
+  ISOBIT_ASSIGN_OR_RETURN(const SequenceFiles::Extents extents, files.extents());
+  if (extents.steps == 0) {
     return Status(StatusCode::kInvalidArgument, "--data " + options.data.front() + ": the data has no time step");
   }
+  ThreadPool pool(options.threads);
+  GruCompareOptions compare_options;
+  compare_options.part_codes = options.part;
+  compare_options.zoneout = options.zoneout;
+  compare_options.pool = &pool;
+  compare_options.source = device_layers ? &*device_layers : nullptr;
+  std::vector<std::string> names;  // of sequences
+  ISOBIT_ASSIGN_OR_RETURN(const GruComparisonReport report,
+                          compare_on(files, extents.sequences, weights, model, options, compare_options, names));
 
   Outcome out;
   out.json.set("float_model", options.float_model).set("fixed_model", options.fixed_model);
   set_assumptions(float_model, out.json);
-  out.json.set("sequences", sequences).set("steps", steps).set("part_codes", options.part);
+  out.json.set("sequences", report.sequences).set("steps", report.steps).set("part_codes", options.part);
   const bool same_source = weights.source_hash == model.parameters().source_hash;
   out.json.set("same_source", same_source);
+  out.json.set("hint", extents.hint.empty() ? Value() : Value(extents.hint));
   out.text = assumptions_text(float_model);
   if (!same_source) {
     out.text += options.fixed_model + " was made from other weights than " + options.float_model + "\n";
   }
+  if (!extents.hint.empty()) out.warnings.push_back(extents.hint);
   if (device) {
     out.json.set("device", options.device);
     out.text +=
         "fixed on " + device->text() + ": x and h of every layer; what lies between does not leave the device\n";
   }
-  out.text += count_text(sequences, "sequence") + ", " + count_text(steps, "step") +
-              format("; bars: SQNR, full at %.0f dB; parts: first step with |float - fixed| > %g codes\n", kFullBarDb,
-                     options.part);
-  out.text += format("%-11s %-5s %8s  %-*s %9s %12s %9s  %s\n", "layer", "name", "SQNR dB", kBarWidth, "", "cosine",
-                     "largest err", "clipped", "parts");
-  Value tensors = Value::array();
-  for (size_t i = 0; i < model.parameters().layers.size(); ++i) {
-    const std::string layer = layer_label(static_cast<int64_t>(i), model.parameters().directions);
-    for (int32_t t = 0; t < kGruTensorCount; ++t) {
-      const TensorComparison& sums = comparer.tensor(slot_of(t, static_cast<int64_t>(i)));
-      if (sums.count == 0) continue;
-      const std::string name(kGruTensorNames[static_cast<size_t>(t)]);
-      const double db = sums.sqnr_db();
-      Value entry = Value::object();
-      entry.set("layer", layer).set("tensor", name).set("values", sums.count).set("exact", sums.error == 0);
-      entry.set("sqnr_db", db).set("cosine", sums.cosine()).set("largest_error", sums.largest);
-      entry.set("largest_error_at", place_json(sums.largest_at)).set("clipped_percent", sums.clipped_percent());
-      entry.set("first_part", place_json(sums.first_part));
-      tensors.add(std::move(entry));
-      out.text += format(
-          "%-11s %-5s %8s  %s %9.6f %12.5g %7.3f %%  %s\n", layer.c_str(), name.c_str(),
-          std::isfinite(db) ? format("%.1f", db).c_str() : (db > 0 ? "exact" : "-inf"), bar_text(db).c_str(),
-          sums.cosine(), sums.largest, sums.clipped_percent(),
-          sums.first_part.step < 0
-              ? "never"
-              : format("step %lld (%s)", static_cast<long long>(sums.first_part.step), sums.first_part.sequence.c_str())
-                    .c_str());
-    }
+  out.text += count_text(report.sequences, "sequence") + ", " + count_text(report.steps, "step") +
+              format("; bars: SQNR, full at %.0f dB; own: of the tensor's float values on its own grid, and the worst "
+                     "channel of that; parts: first step with |float - fixed| > %g codes\n",
+                     kFullBarDb, options.part);
+  describe_tensors(report, model.parameters().directions, names, out);
+  if (options.ablate) {
+    ISOBIT_ASSIGN_OR_RETURN(const GruAblation ablation, ablate_on(files, weights, model, options, pool));
+    describe_ablation(ablation, out);
   }
-  out.json.set("tensors", std::move(tensors));
   return out;
 }
 

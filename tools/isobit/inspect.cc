@@ -229,7 +229,12 @@ Result<Outcome> inspect_integer(const InspectOptions& options) {
       out.text += " " + std::string(to_string(path));
     }
     out.text += "\n";
-    gru.set("kernels", std::move(kernels));
+    Value notes = Value::object();
+    for (const auto& [key, text] : parameters.notes) {
+      notes.set(key, text);
+      out.text += "note " + key + ": " + text + "\n";
+    }
+    gru.set("kernels", std::move(kernels)).set("notes", std::move(notes));
     ISOBIT_RETURN_IF_ERROR(describe_sizes(model, gru, out.text));
     Value layers = Value::array();
     for (size_t i = 0; i < parameters.layers.size(); ++i) {
@@ -335,7 +340,14 @@ Result<Outcome> inspect(const InspectOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const bool table, is_fp16_table(options.file));
   if (table) return inspect_table(options);
   ISOBIT_ASSIGN_OR_RETURN(const bool integer, is_integer_model(options.file));
-  return integer ? inspect_integer(options) : inspect_float(options);
+  if (integer) return inspect_integer(options);
+  const Result<std::vector<std::string>> grus = list_grus(options.file);
+  if (options.source.layer.empty() && grus.ok() && grus->empty()) {
+    const std::vector<ForeignFormat> foreign = find_foreign_formats(list_tensors(file.arrays));
+    ISOBIT_ASSIGN_OR_RETURN(const std::optional<std::string> said, find_foreign_description(options.file));
+    if (!foreign.empty() || said) return inspect_foreign(options, file, foreign, said.value_or(""));
+  }
+  return inspect_float(options);
 }
 
 }  // namespace isobit::tool

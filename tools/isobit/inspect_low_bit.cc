@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// isobit inspect of saved low-bit weights, and of GPTQ and AWQ checkpoints.
+// isobit inspect of saved low-bit weights, of GPTQ and AWQ checkpoints, and of weights that others quantised.
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,14 +89,18 @@ Result<Outcome> inspect_low_bit(const InspectOptions& options) {
 }
 
 Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFile& file) {
-  ISOBIT_ASSIGN_OR_RETURN(const std::optional<CheckpointDescription> description,
-                          find_checkpoint_description(options.file, file.metadata));
+  const auto found = find_checkpoint_description(options.file, file.metadata);
+  if (!found.ok() && found.status().code() != StatusCode::kUnsupported) return found.status();
+  const std::optional<CheckpointDescription> description = found.ok() ? *found : std::nullopt;
   Outcome out;
   out.json.set("file", options.file).set("kind", "checkpoint");
   out.json.set("checkpoint", description ? checkpoint_json(*description) : Value());
   if (!description) {
-    out.text = options.file +
-               ": GPTQ or AWQ checkpoint; neither a JSON file beside it nor its metadata says how it is stored\n";
+    out.json.set("refusal", found.ok() ? Value() : Value(found.status().message()));
+    out.text = options.file + ": GPTQ or AWQ checkpoint; " +
+               (found.ok() ? "neither a JSON file beside it nor its metadata says how it is stored"
+                           : found.status().message() + "; isobit pack --checkpoint-format overrules that") +
+               "\n";
     describe_arrays(file.arrays, "\ntensors\n", out);
     return out;
   }
@@ -111,6 +115,24 @@ Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFil
   }
   out.json.set("matrices", std::move(matrices));
   describe_arrays(others, "\narrays\n", out);
+  return out;
+}
+
+Result<Outcome> inspect_foreign(const InspectOptions& options, const ArrayFile& file,
+                                const std::vector<ForeignFormat>& formats, const std::string& said) {
+  Outcome out;
+  Value entries = Value::array();
+  out.json.set("file", options.file).set("kind", "foreign");
+  for (const ForeignFormat& format : formats) {
+    out.text += options.file + ": " + foreign_text(format) + "\n";
+    Value entry = Value::object();
+    entry.set("name", format.name).set("matrices", format.matrices).set("sign", format.sign);
+    entries.add(std::move(entry));
+  }
+  if (!said.empty()) out.text += options.file + ": " + said + "\n";
+  out.text += "isobit does not import that; isobit pack --include takes float weights of the file\n";
+  out.json.set("formats", std::move(entries)).set("description", said.empty() ? Value() : Value(said));
+  describe_arrays(file.arrays, "\ntensors\n", out);
   return out;
 }
 

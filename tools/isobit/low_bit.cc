@@ -42,20 +42,37 @@ Status claim_checkpoint(const std::string& path, const std::string& option, File
   return {};
 }
 
+namespace {
+constexpr const char* kOptionsSay = "--checkpoint-format, --bits and --group say";
+}  // namespace
+
 std::string checkpoint_text(const CheckpointDescription& description) {
   const CheckpointOptions& options = description.options;
-  return format("%s%s, %d bits, group %s, as %s", std::string(to_string(options.format)).c_str(),
-                description.format_assumed ? " (assumed)" : "", options.bits,
-                options.group == -1 ? "K" : std::to_string(options.group).c_str(), description.source.c_str()) +
-         (description.source.starts_with("--") ? "" : " says");
+  const std::string group = options.group == -1 ? "K" : std::to_string(options.group);
+  std::string text = format("%s%s, %d bits, group %s, as ", std::string(to_string(options.format)).c_str(),
+                            description.format_assumed ? " (assumed)" : "", options.bits, group.c_str());
+  if (description.source.empty()) return text + kOptionsSay;
+  if (description.overruled.empty()) return text + description.source + " says";
+  text += "options say";
+  text += "; " + description.source + " says otherwise: ";
+  for (size_t i = 0; i < description.overruled.size(); ++i) text += (i > 0 ? ", " : "") + description.overruled[i];
+  return text;
 }
 
 Value checkpoint_json(const CheckpointDescription& description) {
   const CheckpointOptions& options = description.options;
-  Value json = Value::object();
+  Value json = Value::object(), overruled = Value::array();
+  for (const std::string& what : description.overruled) overruled.add(what);
   json.set("format", to_string(options.format)).set("format_assumed", description.format_assumed);
-  json.set("bits", options.bits).set("group", options.group).set("source", description.source);
+  json.set("bits", options.bits).set("group", options.group);
+  json.set("source", description.source.empty() ? kOptionsSay : description.source);
+  json.set("overruled", std::move(overruled));
   return json;
+}
+
+std::string foreign_text(const ForeignFormat& format) {
+  return "weights quantised by " + format.name + " (" + std::to_string(format.matrices) +
+         (format.matrices == 1 ? " matrix; " : " matrices; ") + format.sign + ")";
 }
 
 Result<Array> dense_weights(const LowBitMatrix& matrix, std::span<const int32_t> permutation) {

@@ -47,6 +47,9 @@ Status claim_checkpoint(const std::string& path, const std::string& option, File
 std::string checkpoint_text(const CheckpointDescription& description);
 Value checkpoint_json(const CheckpointDescription& description);
 
+/// "weights quantised by MLX (2 matrices; 'fc.weight' is u32 beside 'fc.scales')".
+std::string foreign_text(const ForeignFormat& format);
+
 /// Appends a row for each value, shortened; returns what --json has of them.
 Value describe_gguf_metadata(const GgufMetadata& metadata, std::string& text);
 

@@ -25,6 +25,7 @@ class Commands {
   explicit Commands(CLI::App& app) : app_(app) {
     add_inspect();
     add_quantize();
+    add_tune();
     add_pack();
     add_matmul();
     add_run();
@@ -138,24 +139,77 @@ class Commands {
         ->required()
         ->type_name("DATA");
     command->add_option("-o,--output", o.output, "integer model to write (safetensors)")->type_name("OUT");
-    command->add_option("--bits", o.bits, "8, or a list where later entries win: 8,linear=16,gate_in=12,h=16:symmetric")
+    command
+        ->add_option("--bits", o.bits,
+                     "small, balanced, precise, or a list of widths where later entries win: 8,linear=16,l1.h=16")
         ->type_name("SPEC")
         ->capture_default_str();
-    command->add_option("--method", o.method, "minmax, percentile:P, sqnr or ema:A")
+    command->add_option("--method", o.method, "minmax, percentile:P, sqnr or ema:A, or a list: minmax,x=ema:0.9")
         ->type_name("METHOD")
         ->capture_default_str();
     command->add_option("--scale", o.scale, "pow2 or real")->type_name("KIND")->capture_default_str();
     command->add_option("--rounding", o.rounding, "nearest_even, nearest_up, nearest_away or floor")
         ->type_name("MODE")
         ->capture_default_str();
-    command->add_option("--table", o.table, "direct, interpolated or segments:N; default by the width of its input")
-        ->type_name("KIND");
+    command
+        ->add_option("--table", o.table,
+                     "direct, interpolated or segments:N; default: by the width of its input; or a list: direct,l1=segments:16")
+        ->type_name("KIND")
+        ->capture_default_str();
+    command->add_option("--reason", o.reason, "why these settings: kept in the model, printed by isobit inspect")
+        ->type_name("TEXT");
+    command
+        ->add_option("--validate", o.validate,
+                     "data to measure the outputs' SQNR on; default the last tenth of --calibrate")
+        ->type_name("DATA");
+    add_source(command, o.source);
+    add_batch_first(command, o.of_data.batch_first);
+    command->add_option("--lengths", o.of_data.lengths, "integers [N]: steps of each sequence; what follows is padding")
+        ->type_name("FILE");
+    command->add_option("--h0", o.of_data.h0, "first states, floats [layers * directions, N, H]")->type_name("FILE");
+    command->add_flag("--dry-run", o.dry_run, "calibrate and report, write nothing");
+    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+  }
+
+  void add_tune() {
+    auto& o = tune_;
+    auto* command = add("tune", "find bit widths, methods, scales and tables for a quality or a size", o,
+                        [this] { return tune(tune_); });
+    command->add_option("MODEL", o.model, "float model: npz or safetensors with PyTorch names")->required();
+    command->add_option("--calibrate", o.data, "npy or npz with [T, C] or [T, N, C]; files, folders, patterns")
+        ->required()
+        ->type_name("DATA");
+    command->add_option("--validate", o.validate, "other data, to measure quality on")->required()->type_name("DATA");
+    command->add_option("-o,--output", o.output, "integer model to write (safetensors)")->type_name("OUT");
+    auto* target =
+        command
+            ->add_option("--target", o.target,
+                         "least SQNR in dB of every layer's output, at the fewest bytes; default 35; or of --metric")
+            ->type_name("DB");
+    auto* bytes = command->add_option("--max-bytes", o.max_bytes, "most bytes of the model, at the best quality")
+                      ->type_name("N");
+    auto* like = command
+                     ->add_option("--like", o.like,
+                                  "widths as in quantize --bits: at most the bytes of its tensors, its quality or better")
+                     ->type_name("SPEC");
+    target->excludes(bytes)->excludes(like);
+    bytes->excludes(like);
+    command
+        ->add_option("--metric", o.metric,
+                     "your own quality, higher is better: COMMAND FLOAT.npz INTEGER.npz MODEL prints a number last")
+        ->type_name("COMMAND")
+        ->excludes(bytes)
+        ->excludes(like);
+    command->add_option("--svg", o.svg, "picture of quality over bytes to write; needs gnuplot")->type_name("FILE");
+    command->add_option("--method", o.method, "methods as in quantize; default: searched")->type_name("METHOD");
+    command->add_option("--scale", o.scale, "pow2 or real; default: searched, pow2 preferred")->type_name("KIND");
+    command->add_option("--table", o.table, "tables as in quantize; default: searched")->type_name("KIND");
+    command->add_option("--rounding", o.rounding, "nearest_even, nearest_up, nearest_away or floor")
+        ->type_name("MODE")
+        ->capture_default_str();
     add_source(command, o.source);
     add_batch_first(command, o.batch_first);
-    command->add_option("--lengths", o.lengths, "integers [N]: steps of each sequence; what follows is padding")
-        ->type_name("FILE");
-    command->add_option("--h0", o.h0, "first states, floats [layers * directions, N, H]")->type_name("FILE");
-    command->add_flag("--dry-run", o.dry_run, "calibrate and report, write nothing");
+    command->add_flag("--dry-run", o.dry_run, "search and report, write no model");
     command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }
 
@@ -173,7 +227,9 @@ class Commands {
     command->add_option("--group", o.group, "weights that share a scale, default 64; 0, or more than a row: a row")
         ->type_name("N");
     command->add_option("--kind", o.kind, "symmetric (default), zero_point or offset")->type_name("KIND");
-    command->add_option("--method", o.method, "absmax (symmetric; its default), minmax (the others'), mse")
+    command
+        ->add_option("--method", o.method,
+                     "mse (default at 1 and 2 bits), absmax (symmetric; its default at 4 and 8), minmax (the others')")
         ->type_name("METHOD");
     command->add_option("--scales", o.scales, "type of scales and offsets: f32 (default), f16 or bf16")
         ->type_name("TYPE");
@@ -194,8 +250,8 @@ class Commands {
     command
         ->add_option(
             "--checkpoint-format", o.checkpoint_format,
-            "gptq, gptq_v2 or awq, where no JSON file beside the model says so; then --bits and --group say how "
-            "its tensors are stored")
+            "gptq, gptq_v2 or awq: how GPTQ and AWQ tensors are stored, whatever a JSON file beside the model says; "
+            "--bits and --group then say it, too")
         ->type_name("FORMAT");
     command->add_flag("--requantize", o.requantize, "quantise imported matrices again, too");
     command->add_flag("--dry-run", o.dry_run, "all of it but writing: the report, and what would be refused");
@@ -281,9 +337,19 @@ class Commands {
         ->type_name("DATA");
     add_source(command, o.source);
     add_device(command, o);
+    command->add_flag("--ablate", o.ablate, "also which tensors to widen: SQNR of the outputs with each set at 16 bits");
     command->add_option("--part", o.part, "they part where the difference exceeds so many codes of the tensor's grid")
         ->type_name("CODES")
         ->capture_default_str();
+    command->add_flag("--batch-first", o.sequences.batch_first, "the data is [N, T, C]");
+    command->add_option("--lengths", o.sequences.lengths, "whole numbers [N]: the steps of each sequence")
+        ->type_name("FILE");
+    command->add_option("--state", o.sequences.state, "first state: floats [layers * directions, N, H]")
+        ->type_name("FILE");
+    command->add_option("--zoneout", o.zoneout, "probability of the float side: h' = P * h + (1 - P) * h'")
+        ->type_name("P")
+        ->capture_default_str();
+    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }
 
   void add_verify() {
@@ -508,6 +574,7 @@ class Commands {
   std::function<Result<Outcome>()> action_;
   InspectOptions inspect_;
   QuantizeOptions quantize_;
+  TuneOptions tune_;
   PackOptions pack_;
   MatmulOptions matmul_;
   RunOptions run_;

@@ -151,14 +151,16 @@ Status describe_sizes(const GruModel& model, Value& json, std::string& text) {
   const int64_t workspace = model.workspace(/*batch=*/1, /*steps=*/1).size_bytes();
   Value entry = Value::object();
   entry.set("weights_bytes", sizes.weights_bytes).set("tables_bytes", sizes.tables_bytes);
-  entry.set("other_bytes", sizes.other_bytes).set("total_bytes", sizes.total_bytes());
+  entry.set("other_bytes", sizes.other_bytes).set("header_bytes", sizes.header_bytes);
+  entry.set("total_bytes", sizes.total_bytes());
   entry.set("workspace_bytes", workspace);
   json.set("sizes", std::move(entry));
   text += format(
-      "sizes: weights %lld, tables %lld, rest %lld, together %lld bytes; workspace for one step of one "
-      "sequence %lld bytes\n",
+      "sizes: weights %lld, tables %lld, rest %lld, names and settings %lld, together %lld bytes; workspace for one "
+      "step of one sequence %lld bytes\n",
       static_cast<long long>(sizes.weights_bytes), static_cast<long long>(sizes.tables_bytes),
-      static_cast<long long>(sizes.other_bytes), static_cast<long long>(sizes.total_bytes()),
+      static_cast<long long>(sizes.other_bytes), static_cast<long long>(sizes.header_bytes),
+      static_cast<long long>(sizes.total_bytes()),
       static_cast<long long>(workspace));
   return {};
 }

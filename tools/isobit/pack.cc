@@ -47,7 +47,7 @@ Result<LowBitOptions> parse_options(const PackOptions& options) {
                     expected_one_of(options.kind, {"symmetric", "zero_point", "offset"}));
     out.kind = *kind;
   }
-  out.method = out.kind == LowBitKind::kSymmetric ? LowBitMethod::kAbsmax : LowBitMethod::kMinmax;
+  out.method = default_low_bit_method(out.bits, out.kind);
   if (!options.method.empty()) {
     const auto method = low_bit_method_from_string(options.method);
     if (!method)
@@ -75,6 +75,7 @@ struct Item {
   uint64_t bytes = 0;  // there
   bool imported = false;
   Action action = Action::kKeep;
+  std::string foreign{};  // the format of another tool that it belongs to
   std::string refusal{};  // kRefuse: why
 };
 
@@ -86,6 +87,7 @@ struct Packed {
   std::optional<double> sqnr;
   int64_t cleared_groups = 0;
   bool permuted = false;
+  std::optional<CheckpointFormat> suspected;  // ImportedLowBit::suspected
 };
 
 class Packer {
@@ -144,7 +146,29 @@ class Packer {
     }
     for (const auto& [name, array] : file_.arrays)
       if (!used.contains(name)) items_.push_back(as_it_is(name));
-    return {};
+    return find_foreign();
+  }
+
+  /// What another tool quantised is refused. Where only a file beside the model says that it is quantised, its floats
+  /// may be anything, and are taken by name.
+  Status find_foreign() {
+    foreign_ = find_foreign_formats(list_tensors(file_.arrays));
+    std::map<std::string, std::string> format_of;
+    for (const ForeignFormat& format : foreign_)
+      for (const std::string& name : format.tensors) format_of.emplace(name, format.name);
+    for (Item& item : items_) {
+      const auto found = format_of.find(item.source);
+      if (item.imported || found == format_of.end()) continue;
+      item.foreign = found->second;
+      item.action = Action::kRefuse;
+    }
+    if (checkpoint_) return {};
+    ISOBIT_ASSIGN_OR_RETURN(foreign_said_, find_foreign_description(options_.model));
+    if (!foreign_said_ || !foreign_.empty() || !options_.include.empty()) return {};
+    return {StatusCode::kUnsupported,
+            options_.model + ": " + *foreign_said_ +
+                ", which is not imported, so its floats may be scales of quantised weights; " +
+                "pack the float model, or name the float weights to take with --include"};
   }
 
   /// Names of the tensors of a GPTQ or AWQ matrix.
@@ -165,33 +189,38 @@ class Packer {
                   " holds no tensors of GPTQ or AWQ (NAME.qweight)");
   }
 
-  /// How GPTQ and AWQ tensors are read: --checkpoint-format counts, then what lies beside the file, and where nothing
-  /// does, --bits and --group. Nothing is guessed.
+  /// How GPTQ and AWQ tensors are read: what options say counts, then what lies beside the file. With
+  /// --checkpoint-format, --bits and --group are options of that kind, unless they are those of --requantize. Nothing
+  /// is guessed.
   Status find_checkpoint() {
     if (list_checkpoint_matrices(file_.arrays).empty())
       return options_.checkpoint_format.empty() ? Status() : no_checkpoint();
-    std::optional<CheckpointFormat> format;
+    CheckpointOverrides overrides;
     if (!options_.checkpoint_format.empty()) {
-      format = checkpoint_format_from_string(options_.checkpoint_format);
-      if (!format)
+      overrides.format = checkpoint_format_from_string(options_.checkpoint_format);
+      if (!overrides.format)
         return refuse("--checkpoint-format " + options_.checkpoint_format + ": " +
                       expected_one_of(options_.checkpoint_format, {"gptq", "gptq_v2", "awq"}));
     }
-    ISOBIT_ASSIGN_OR_RETURN(checkpoint_, find_checkpoint_description(options_.model, file_.metadata));
-    if (!checkpoint_) {
-      if (!format || !options_.bits || !options_.group)
-        return refuse(options_.model +
-                      ": holds GPTQ or AWQ tensors, and neither a JSON file beside it nor its metadata says how they "
-                      "are stored; give --checkpoint-format, --bits and --group");
-      checkpoint_ = CheckpointDescription{};
-      checkpoint_->options.bits = *options_.bits;
-      checkpoint_->options.group = *options_.group == 0 ? -1 : *options_.group;
-      checkpoint_->source = "--checkpoint-format, --bits and --group say";
+    if (options_.requantize) ISOBIT_RETURN_IF_ERROR(describe_checkpoint(overrides));
+    if (!checkpoint_ && overrides.format) {
+      overrides.bits = options_.bits;
+      overrides.group = options_.group == 0 ? -1 : options_.group;
+      stored_by_options_ = true;
     }
-    if (format) {
-      checkpoint_->options.format = *format;
-      checkpoint_->format_assumed = false;
-    }
+    if (!checkpoint_) ISOBIT_RETURN_IF_ERROR(describe_checkpoint(overrides));
+    if (checkpoint_) return {};
+    return refuse(options_.model +
+                  ": holds GPTQ or AWQ tensors, and neither a JSON file beside it nor its metadata says how they "
+                  "are stored; give --checkpoint-format, --bits and --group");
+  }
+
+  Status describe_checkpoint(const CheckpointOverrides& overrides) {
+    auto found = find_checkpoint_description(options_.model, file_.metadata, overrides);
+    if (!found.ok() && found.status().code() == StatusCode::kUnsupported && !overrides.format)
+      return {StatusCode::kUnsupported,
+              found.status().message() + "; --checkpoint-format gptq, gptq_v2 or awq overrules what a file says"};
+    ISOBIT_ASSIGN_OR_RETURN(checkpoint_, std::move(found));
     return {};
   }
 
@@ -222,6 +251,14 @@ class Packer {
     };
     std::vector<Item> chosen;
     for (Item& item : items_) {
+      if (!item.foreign.empty()) {
+        const bool named = matches(options_.include, item.name, included);
+        if (matches(options_.exclude, item.name, excluded) || (!named && !options_.include.empty()))
+          item.action = Action::kKeep;
+        if (item.action == Action::kRefuse) item.refusal = refusal_of(item);
+        chosen.push_back(std::move(item));
+        continue;
+      }
       const bool candidate = is_candidate(item);
       bool wanted = candidate && matches(options_.include, item.name, included);
       if (options_.include.empty()) wanted = candidate && (item.imported || !has_imports);
@@ -241,11 +278,31 @@ class Packer {
     });
     if (!something) return refuse(options_.model + ": holds no matrix to quantise or import");
     ISOBIT_RETURN_IF_ERROR(all_have_a_use());
-    const auto refused =
-        std::find_if(items_.begin(), items_.end(), [](const Item& item) { return item.action == Action::kRefuse; });
-    if (refused == items_.end()) return {};
-    out_.refusal = refused->refusal;
-    return options_.dry_run ? Status() : Status(StatusCode::kUnsupported, out_.refusal);
+    out_.refusal = refusals();
+    return options_.dry_run || out_.refusal.empty() ? Status() : Status(StatusCode::kUnsupported, out_.refusal);
+  }
+
+  /// All of them: of another tool's weights one for each format, of everything else one for each tensor.
+  [[nodiscard]] std::string refusals() const {
+    std::string text;
+    const auto add = [&text](const std::string& line) { text += (text.empty() ? "" : "\n") + line; };
+    for (const ForeignFormat& format : foreign_) {
+      const auto of_it = [&format](const Item& item) {
+        return item.action == Action::kRefuse && item.foreign == format.name;
+      };
+      if (std::any_of(items_.begin(), items_.end(), of_it))
+        add(options_.model + ": holds " + foreign_text(format) + (foreign_said_ ? "; " + *foreign_said_ : "") +
+            "; that is not imported: pack the float model, or name float weights of this file to take with --include");
+    }
+    bool unreadable = false;  // the message with the types that are read, once
+    for (const Item& item : items_) {
+      if (item.action != Action::kRefuse || !item.foreign.empty()) continue;
+      const bool again = unreadable && !is_empty(item);
+      add(again ? "--exclude '" + escaped(item.name) + "' leaves out the next one, of type " + item.type
+                : item.refusal);
+      unreadable = unreadable || !is_empty(item);
+    }
+    return text;
   }
 
   /// As it is, where a safetensors file can hold that: blocks of GGUF it cannot.
@@ -266,6 +323,9 @@ class Packer {
 
   /// Matrices of floats without an element, and types that are listed but not read.
   [[nodiscard]] std::string refusal_of(const Item& item) const {
+    if (!item.foreign.empty())
+      return array_label(options_.model, item.name) + " belongs to weights quantised by " + item.foreign +
+             ", which are not imported; --exclude '" + escaped(item.name) + "' keeps it as it is";
     if (is_empty(item))
       return array_label(options_.model, item.name) + " has the shape " + shape_text(item.shape) +
              ", must have elements; --exclude '" + escaped(item.name) + "' keeps it as it is";
@@ -278,13 +338,12 @@ class Packer {
       return item.action == Action::kQuantize || item.action == Action::kRefuse;
     });
     if (quantises) return {};
-    const bool described = checkpoint_ && checkpoint_->source.starts_with("--");  // by --bits and --group
-    const std::string option = options_.bits && !described    ? "--bits " + std::to_string(*options_.bits)
-                               : options_.group && !described ? "--group " + std::to_string(*options_.group)
-                               : !options_.kind.empty()       ? "--kind " + options_.kind
-                               : !options_.method.empty()     ? "--method " + options_.method
-                               : !options_.scales.empty()     ? "--scales " + options_.scales
-                                                              : "";
+    const std::string option = options_.bits && !stored_by_options_    ? "--bits " + std::to_string(*options_.bits)
+                               : options_.group && !stored_by_options_ ? "--group " + std::to_string(*options_.group)
+                               : !options_.kind.empty()                ? "--kind " + options_.kind
+                               : !options_.method.empty()              ? "--method " + options_.method
+                               : !options_.scales.empty()              ? "--scales " + options_.scales
+                                                                       : "";
     if (option.empty()) return {};
     return refuse(option + ": the matrices of " + options_.model +
                   " are quantised already and are taken as they are; leave it out, or give --requantize");
@@ -303,6 +362,11 @@ class Packer {
     out_.json.set("checkpoint", checkpoint_ ? checkpoint_json(*checkpoint_) : Value());
     out_.text = options_.model + ": " + count_text(static_cast<int64_t>(items_.size()), "tensor");
     if (checkpoint_) out_.text += "; " + checkpoint_text(*checkpoint_);
+    const bool quantises =
+        std::any_of(items_.begin(), items_.end(), [](const Item& item) { return item.action == Action::kQuantize; });
+    if (quantises)
+      out_.text += "; quantised by " + std::string(to_string(form_.method)) +
+                   (options_.method.empty() ? ", the default at " + count_text(form_.bits, "bit") : "");
     describe_metadata();
     for (const Item& item : items_)
       name_width_ = std::clamp(static_cast<int>(escaped(item.name).size()), name_width_, kMaxNameWidth);
@@ -351,6 +415,7 @@ class Packer {
       ISOBIT_ASSIGN_OR_RETURN(ImportedLowBit imported, import(item));
       packed.cleared_groups = imported.cleared_groups;
       packed.permuted = !imported.permutation.empty();
+      packed.suspected = imported.suspected;
       packed.bytes = static_cast<uint64_t>(imported.matrix.size_bytes());
       packed.matrix = imported.matrix;
       packed.shape = {imported.matrix.rows(), imported.matrix.columns()};
@@ -392,7 +457,10 @@ class Packer {
 
   Result<ImportedLowBit> import(const Item& item) const {
     if (gguf_) return import_gguf(*gguf_, item.source);
-    return import_checkpoint(file_.arrays, item.source, checkpoint_->options, options_.model);
+    auto imported = import_checkpoint(file_.arrays, item.source, checkpoint_->options, options_.model);
+    if (imported.ok() || !options_.checkpoint_format.empty()) return imported;
+    return Status(imported.status().code(), imported.status().message() + " (read as " + checkpoint_text(*checkpoint_) +
+                                                "; --checkpoint-format overrules that)");
   }
 
   /// A tensor as an array; each is asked for once.
@@ -427,7 +495,9 @@ class Packer {
     }
     entry.set("sqnr_db", packed.sqnr ? Value(*packed.sqnr) : Value());
     entry.set("bytes", item.bytes).set("packed_bytes", packed.bytes);
+    entry.set("method", item.action == Action::kQuantize ? Value(to_string(form_.method)) : Value());
     entry.set("cleared_groups", packed.cleared_groups).set("permuted", packed.permuted);
+    entry.set("suspected_format", packed.suspected ? Value(to_string(*packed.suspected)) : Value());
     entry.set("refusal", item.action == Action::kRefuse ? Value(item.refusal) : Value());
     tensors_.add(std::move(entry));
     bytes_ += item.bytes;
@@ -444,6 +514,9 @@ class Packer {
                static_cast<unsigned long long>(item.bytes), static_cast<unsigned long long>(packed.bytes));
     if (item.action == Action::kRefuse) out_.text += "  " + escaped(item.refusal) + "\n";
     if (packed.permuted) out_.text += "  columns sorted by group: its permutation is saved beside it\n";
+    if (packed.suspected)
+      out_.text += "  every zero point is one off the middle: is its format " +
+                   std::string(to_string(*packed.suspected)) + "?\n";
     if (packed.cleared_groups > 0)
       out_.text += "  " + count_text(packed.cleared_groups, "group") +
                    " of scale 0 with codes that counted for nothing: they are the code of zero now\n";
@@ -474,6 +547,9 @@ class Packer {
   std::optional<GgufFile> gguf_;  // the model: this, or file_
   ArrayFile file_;
   std::optional<CheckpointDescription> checkpoint_;
+  std::vector<ForeignFormat> foreign_;
+  std::optional<std::string> foreign_said_;  // by a file beside the model
+  bool stored_by_options_ = false;           // --bits and --group say how the checkpoint is stored
   std::vector<Item> items_;
   std::vector<std::pair<std::string, std::string>> left_out_;  // metadata: key, reason
   LowBitFile content_;

@@ -18,7 +18,7 @@ Progress::~Progress() {
   if (drawn_) std::fputs("\r\033[K", stderr);
 }
 
-void Progress::update(double fraction) {
+void Progress::update(double fraction, const std::string& note) {
   if (!shown_) return;
   const auto now = Clock::now();
   if (now - last_ < std::chrono::milliseconds(100)) return;
@@ -34,8 +34,9 @@ void Progress::update(double fraction) {
     left =
         seconds < 60 ? format(", %lld s left", seconds) : format(", %lld min %lld s left", seconds / 60, seconds % 60);
   }
-  std::fprintf(stderr, "\r\033[K%s [%s%s] %3d %%%s", label_.c_str(), std::string(filled, '#').c_str(),
-               std::string(kWidth - filled, '.').c_str(), static_cast<int>(fraction * 100), left.c_str());
+  std::fprintf(stderr, "\r\033[K%s [%s%s] %3d %%%s%s%s", label_.c_str(), std::string(filled, '#').c_str(),
+               std::string(kWidth - filled, '.').c_str(), static_cast<int>(fraction * 100), left.c_str(),
+               note.empty() ? "" : "; best ", note.c_str());
   std::fflush(stderr);
 }
 

@@ -15,8 +15,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// fraction: 0 to 1.
-  void update(double fraction);
+  /// fraction: 0 to 1. note: after the remaining time.
+  void update(double fraction, const std::string& note = {});
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -1,147 +1,84 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
+#include "calibrate.h"
 #include "data.h"
 #include "isobit/gru.h"
-#include "isobit/nearest.h"
 #include "isobit/parallel.h"
+#include "isobit/tune.h"
 #include "models.h"
-#include "progress.h"
+#include "sequences.h"
 #include "text.h"
 #include "verbs.h"
 
 namespace isobit::tool {
 namespace {
 
-// Single sequences of a file are observed together, so that threads have something to share, and many of an array in
-// parts, so that the bar moves.
-constexpr size_t kMaxTogether = 64;
-constexpr int64_t kMaxTogetherFloats = int64_t{1} << 24;
+constexpr double kGoodDb = 30;
 
-Result<GruQuantization> parse_quantization(const QuantizeOptions& options) {
-  GruQuantization out;
-  ISOBIT_RETURN_IF_ERROR(apply_bits(options.bits, out));
-  ISOBIT_ASSIGN_OR_RETURN(out.method, parse_calibration_options(options.method));
-  const auto scale = scale_kind_from_string(options.scale);
-  if (!scale)
-    return Status(StatusCode::kInvalidArgument,
-                  "--scale " + options.scale + ": " + expected_one_of(options.scale, {"pow2", "real"}));
-  out.scale = *scale;
-  const auto rounding = rounding_from_string(options.rounding);
-  if (!rounding) {
-    return Status(StatusCode::kInvalidArgument,
-                  "--rounding " + options.rounding + ": " +
-                      expected_one_of(options.rounding, {"nearest_even", "nearest_up", "nearest_away", "floor"}));
-  }
-  out.rounding = *rounding;
-  if (!options.table.empty()) {
-    ISOBIT_ASSIGN_OR_RETURN(out.table, parse_table_options(options.table));
-  }
+Result<GruSettings> parse_settings(const QuantizeOptions& options) {
+  GruSettings out;
+  out.bits = options.bits;
+  out.method = options.method;
+  out.table = options.table;
+  ISOBIT_ASSIGN_OR_RETURN(out.scale, parse_scale(options.scale));
+  ISOBIT_ASSIGN_OR_RETURN(out.rounding, parse_rounding(options.rounding));
+  out.reason = options.reason;
   return out;
 }
 
-struct DataCount {
-  int64_t files = 0, sequences = 0, steps = 0;
-};
-
-/// Feeds a calibrator, single sequences of one file padded to one batch.
-class Feeder {
- public:
-  Feeder(GruCalibrator& calibrator, ThreadPool& pool) : calibrator_(calibrator), pool_(pool) {}
-
-  /// `lengths` [N] and `h0` [layers * directions, N, H] may be empty. `progress` gets the share that was observed.
-  Status add(const Sequences& sequences, const std::vector<int64_t>& lengths, const std::vector<float>& h0,
-             const std::function<void(double)>& progress) {
-    count_.sequences += sequences.batch;
-    if (lengths.empty()) count_.steps += sequences.batch * sequences.steps;
-    for (const int64_t length : lengths) count_.steps += length;
-    if (sequences.steps == 0 || sequences.batch == 0) return {};
-    if (sequences.batch > 1 || !lengths.empty() || !h0.empty()) {
-      const int64_t part = std::max<int64_t>(kMaxTogether, int64_t{16} * pool_.threads());
-      for (int64_t n = 0; n < sequences.batch; n += part) {
-        const int64_t count = std::min(part, sequences.batch - n);
-        ISOBIT_RETURN_IF_ERROR(observe(sequences, lengths, h0, n, count));
-        progress(static_cast<double>(n + count) / static_cast<double>(sequences.batch));
-      }
-      return {};
-    }
-    const int64_t steps = std::max(longest_, sequences.steps);
-    const auto together = static_cast<int64_t>(pending_.size()) + 1;
-    const int64_t channels = calibrator_.weights().input_size();
-    if (pending_.size() == kMaxTogether || steps > kMaxTogetherFloats / (together * channels)) {
-      ISOBIT_RETURN_IF_ERROR(flush());
-    }
-    longest_ = std::max(longest_, sequences.steps);
-    pending_.push_back(sequences);
-    return {};
+/// That a bare width widened the biases, where it did and no entry names them.
+std::string biases_text(const std::string& bits, const GruModelParameters& parameters) {
+  for (const char* name : {"biases=", "bw=", "br=", "all="}) {
+    if (bits.find(name) != std::string::npos) return {};
   }
+  int32_t widest = 0;
+  for (const GruLayerParameters& layer : parameters.layers) widest = std::max(widest, layer.grids[kBw].bits);
+  if (widest <= 8) return {};
+  return "biases have " + std::to_string(widest) + " bits, as with every bare width above 8; --bits " + bits +
+         ",biases=8 keeps 8\n";
+}
 
-  Status flush() {
-    if (pending_.empty()) return {};
-    const size_t batch = pending_.size();
-    const auto channels = static_cast<size_t>(calibrator_.weights().input_size());
-    std::vector<float> x(static_cast<size_t>(longest_) * batch * channels);
-    std::vector<int64_t> lengths;
-    for (size_t n = 0; n < batch; ++n) {
-      lengths.push_back(pending_[n].steps);
-      for (size_t t = 0; t < static_cast<size_t>(pending_[n].steps); ++t) {
-        std::copy_n(&pending_[n].x[t * channels], channels, &x[(t * batch + n) * channels]);
-      }
-    }
-    const int64_t steps = longest_;
-    pending_.clear();
-    longest_ = 0;
-    return calibrator_.observe(x, steps, static_cast<int64_t>(batch), lengths, {}, &pool_);
+/// The SQNR of the outputs on --validate, or else on the last tenth of the calibration data.
+Status validate(const QuantizeOptions& options, const GruWeights& weights, const GruModel& model,
+                const std::optional<SequenceFiles>& files, const LastTenth& last_tenth, ThreadPool& pool,
+                Outcome& out) {
+  GruValidationOptions validation_options;
+  validation_options.pool = &pool;
+  ISOBIT_ASSIGN_OR_RETURN(GruValidation validation, GruValidation::create(weights, validation_options));
+  ISOBIT_RETURN_IF_ERROR(
+      files ? files->for_each([&](const GruSequences& data, const std::string&) { return validation.add(data); })
+            : last_tenth.add_to(validation));
+  if (validation.steps() == 0) {
+    return {StatusCode::kInvalidArgument, "--validate " + options.validate.front() + ": the data has no time step"};
   }
-
-  [[nodiscard]] const DataCount& count() const { return count_; }
-  void count_file() { ++count_.files; }
-
- private:
-  /// Sequences [n, n + count).
-  Status observe(const Sequences& all, const std::vector<int64_t>& lengths, const std::vector<float>& h0, int64_t n,
-                 int64_t count) {
-    const std::vector<int64_t> some_lengths =
-        lengths.empty() ? lengths : std::vector<int64_t>(lengths.begin() + n, lengths.begin() + n + count);
-    const GruWeights& weights = calibrator_.weights();
-    const std::vector<float> x = columns(all.x, all.batch, weights.input_size(), n, count);
-    return calibrator_.observe(x, all.steps, count, some_lengths,
-                               columns(h0, all.batch, weights.hidden_size(), n, count), &pool_);
+  ISOBIT_ASSIGN_OR_RETURN(const GruOutputSqnr sqnr, validation.measure(model));
+  Value layers = Value::array();
+  std::string text;
+  for (const double db : sqnr.layer_db) {
+    layers.add(db);
+    text += (text.empty() ? "" : ", ") + (std::isfinite(db) ? format("%.1f", db) : db > 0 ? "exact" : "-inf");
   }
-
-  /// [rows, N, width] to its sequences [n, n + count).
-  static std::vector<float> columns(const std::vector<float>& values, int64_t batch, int64_t width, int64_t n,
-                                    int64_t count) {
-    std::vector<float> out;
-    const int64_t row = batch * width;
-    for (auto at = values.begin(); at != values.end(); at += row)
-      out.insert(out.end(), at + n * width, at + (n + count) * width);
-    return out;
+  Value json = Value::object();
+  json.set("unseen", files.has_value()).set("sequences", validation.sequences()).set("steps", validation.steps());
+  json.set("output_sqnr_db", sqnr.output_db).set("layer_sqnr_db", std::move(layers));
+  out.json.set("validation", std::move(json));
+  out.text += "SQNR of the output" + std::string(sqnr.layer_db.size() > 1 ? "s of each layer: " : ": ") + text + " dB, on " +
+              count_text(validation.sequences(), "sequence") +
+              (files ? " of --validate\n" : ", the last tenth of the calibration data (--validate takes other data)\n");
+  const double least = *std::min_element(sqnr.layer_db.begin(), sqnr.layer_db.end());
+  if (least < kGoodDb) {
+    out.text += "below " + format("%.0f", kGoodDb) +
+                " dB: isobit tune with this data, --validate DATA and --target DB finds widths that give more; "
+                "isobit compare --ablate says which tensors are at fault\n";
   }
-
-  GruCalibrator& calibrator_;
-  ThreadPool& pool_;
-  std::vector<Sequences> pending_;
-  int64_t longest_ = 0;
-  DataCount count_;
-};
-
-/// First states [layers * directions, N, H] for the array `name`; none without a file.
-Result<std::vector<float>> load_h0(const Companion& file, const Sequences& sequences, const GruWeights& weights) {
-  if (file.empty()) return std::vector<float>();
-  ISOBIT_ASSIGN_OR_RETURN(const Array* array, file.find(sequences.array));
-  const std::vector<int64_t> wanted = {std::ssize(weights.layers), sequences.batch, weights.hidden_size()};
-  if (array->shape == wanted && is_float(array->dtype)) return array->to_float();
-  return Status(StatusCode::kInvalidArgument,
-                file.label(sequences.array) + " is " + std::string(to_string(array->dtype)) + " " +
-                    shape_text(array->shape) + "; expected floats [layers * directions, N, H] = " + shape_text(wanted));
+  return {};
 }
 
 bool is_activation(int32_t tensor) { return tensor != kW && tensor != kR && tensor != kBw && tensor != kBr; }
@@ -192,20 +129,18 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
   FileClaims claims;
   if (!options.dry_run) ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", FileKind::kSafetensors, claims));
   ISOBIT_RETURN_IF_ERROR(claims.reads(options.model, "MODEL"));
-  ISOBIT_ASSIGN_OR_RETURN(const GruQuantization quantization, parse_quantization(options));
-  ISOBIT_ASSIGN_OR_RETURN(const auto files, find_data_files(options.data, "--calibrate", claims));
-  for (const auto& [option, path] : {std::pair{"--lengths", &options.lengths}, std::pair{"--h0", &options.h0}}) {
-    if (path->empty()) continue;
-    ISOBIT_RETURN_IF_ERROR(claims.reads(*path, option));
-    if (files.size() > 1)
-      return Status(StatusCode::kInvalidArgument, std::string(option) + " " + *path +
-                                                      ": belongs to one file of data, " + "but --calibrate names " +
-                                                      count_text(std::ssize(files), "file"));
-  }
-  ISOBIT_ASSIGN_OR_RETURN(const Companion all_lengths, Companion::load("--lengths", options.lengths));
-  ISOBIT_ASSIGN_OR_RETURN(const Companion states, Companion::load("--h0", options.h0));
+  ISOBIT_ASSIGN_OR_RETURN(const GruSettings settings, parse_settings(options));
+  ISOBIT_ASSIGN_OR_RETURN(const GruQuantization quantization, settings.quantization());
+  ISOBIT_ASSIGN_OR_RETURN(const CalibrationData data, CalibrationData::open(options.data, options.of_data, claims));
   ISOBIT_ASSIGN_OR_RETURN(const FloatModel source, load_float_model(options.model, options.source));
   const GruWeights& weights = source.weights;
+  std::optional<SequenceFiles> validation;
+  if (!options.validate.empty()) {
+    SequenceOptions sequences;
+    sequences.batch_first = options.of_data.batch_first;
+    ISOBIT_ASSIGN_OR_RETURN(
+        validation, SequenceFiles::open(options.validate, "--validate", sequences, weights.input_size(), claims));
+  }
 
   Outcome out;
   out.json.set("model", options.model).set("name", weights.name).set("layers", weights.layer_count());
@@ -217,45 +152,26 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
       gru_text(weights.name, weights.layer_count(), weights.directions, weights.input_size(), weights.output_size());
   out.text += "\n" + assumptions_text(source);
 
-  ISOBIT_ASSIGN_OR_RETURN(GruCalibrator calibrator, GruCalibrator::create(weights, quantization.method.ema_decay));
+  ISOBIT_ASSIGN_OR_RETURN(GruCalibrator calibrator, GruCalibrator::create(weights, quantization));
   ThreadPool pool(options.threads);
-  Feeder feeder(calibrator, pool);
-  {
-    Progress progress("calibrating", options.quiet);
-    for (size_t i = 0; i < files.size(); ++i) {
-      const auto update = [&](double share) {
-        progress.update((static_cast<double>(i) + share) / static_cast<double>(files.size()));
-      };
-      feeder.count_file();
-      const auto add = [&](const Sequences& sequences) -> Status {
-        const SequenceShape shape{sequences.steps, sequences.batch, false};
-        ISOBIT_ASSIGN_OR_RETURN(const auto lengths, all_lengths.lengths(sequences.array, shape));
-        ISOBIT_ASSIGN_OR_RETURN(const auto h0, load_h0(states, sequences, weights));
-        update(sequences.done);
-        return feeder.add(sequences, lengths, h0,
-                          [&](double share) { update(sequences.done + share * sequences.share); });
-      };
-      ISOBIT_RETURN_IF_ERROR(for_each_array(files[i], weights.input_size(), add, options.batch_first, &out.warnings));
-      ISOBIT_RETURN_IF_ERROR(feeder.flush());
-    }
-  }
-  const DataCount& count = feeder.count();
-  if (count.steps == 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "--calibrate " + options.data.front() + ": the data has no time step; ranges need at least one");
-  }
-  Value data = Value::object();
-  data.set("files", count.files).set("sequences", count.sequences).set("steps", count.steps);
-  out.json.set("calibration", std::move(data));
-  out.text += "calibrated on " + count_text(count.files, "file") + ", " + count_text(count.sequences, "sequence") +
-              ", " + count_text(count.steps, "step") + "\n";
+  LastTenth last_tenth;
+  ISOBIT_ASSIGN_OR_RETURN(
+      const CalibrationData::Count count,
+      data.observe(calibrator, pool, options.quiet, out.warnings, validation ? nullptr : &last_tenth, nullptr));
+  Value counts = Value::object();
+  counts.set("files", count.files).set("sequences", count.sequences).set("steps", count.steps);
+  out.json.set("calibration", std::move(counts));
+  out.text += "calibrated on " + count.text() + "\n";
 
   ISOBIT_ASSIGN_OR_RETURN(const GruModel model, calibrator.finish(quantization));
-  out.json.set("bits", options.bits).set("method", to_string(quantization.method));
+  out.json.set("bits", options.bits).set("method", options.method);
   out.json.set("scale", to_string(quantization.scale)).set("rounding", to_string(quantization.rounding));
-  out.json.set("table", quantization.table ? Value(to_string(*quantization.table)) : Value());
+  out.json.set("table", options.table);
+  out.json.set("reason", options.reason.empty() ? Value() : Value(options.reason));
   describe_grids(model, calibrator, out);
+  out.text += biases_text(options.bits, model.parameters());
   ISOBIT_RETURN_IF_ERROR(describe_sizes(model, out.json, out.text));
+  ISOBIT_RETURN_IF_ERROR(validate(options, weights, model, validation, last_tenth, pool, out));
   if (options.dry_run) {
     out.json.set("output", Value()).set("bytes", Value());
     out.text += "dry run: nothing written\n";

