@@ -793,8 +793,10 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         # verb: arguments, files read (which arguments may name or not), options that name outputs
         commands = {
             "inspect": (["inspect", packed, "--tensor", "w"], [packed, config], ["-o"]),
-            "quantize": (["quantize", self.model, "--calibrate", self.single, "--lengths", lengths, "--h0", h0],
-                         [self.model, self.single, lengths, h0], ["-o"]),
+            "quantize": (["quantize", self.model, "--calibrate", self.single, "--lengths", lengths, "--h0", h0,
+                          "--validate", self.batch], [self.model, self.single, lengths, h0, self.batch], ["-o"]),
+            "tune": (["tune", self.model, "--calibrate", self.single, "--validate", self.batch],
+                     [self.model, self.single, self.batch], ["-o", "--svg"]),
             "pack": (["pack", matrix], [matrix, config], ["-o"]),
             "matmul": (["matmul", packed + ":w", rows], [packed, rows], ["-o"]),
             "run": (["run", self.fixed, self.single, "--state", state, "--lengths", lengths, "--zoneout-mask", mask],
