@@ -478,7 +478,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         sizes = self.json("inspect", self.fixed)["grus"][0]["sizes"]
         self.assertEqual(sizes["total_bytes"], os.path.getsize(self.fixed))
         self.assertEqual(sizes["total_bytes"],
-                         sizes["weights_bytes"] + sizes["tables_bytes"] + sizes["other_bytes"])
+                         sum(sizes[part + "_bytes"] for part in ["weights", "tables", "other", "header"]))
         self.assertEqual(sizes["weights_bytes"], 3 * HIDDEN * (INPUTS + HIDDEN + 2))
         self.assertEqual(sizes["tables_bytes"], 3 * 256)
         self.assertGreater(sizes["workspace_bytes"], 0)
@@ -626,7 +626,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         refuse(["cut.npy"], data=self.at("cut.npy", read(self.batch)[:-1]))
         refuse(["lying.npy"], data=self.at("lying.npy", npy((1 << 40, INPUTS), [0.0] * INPUTS)))
         # What could overflow is refused, with the intermediate, its bound and the limit.
-        refuse(["layer 0", "of W row", "(gate", "can reach", "9223372036854775807"], "--bits",
+        refuse(["layer 0", " row ", "(gate", "can reach", "9223372036854775807"], "--bits",
                "32,gate_in=16,gate_out=16")
         refuse(["gate_in=17", "16"], "--bits", "8,gate_in=17")
         refuse(["0 bits", "1 to 32"], "--bits", "0")
@@ -872,8 +872,8 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                 for path in inputs:
                     for name in other_names(path):
                         arguments = [*command, *written(option, name)]
-                        if verb == "run" and option != "-o":
-                            arguments += ["-o", self.path("claims_y.npy")]
+                        if option in ["--save-state", "--svg"] and "-o" in outputs:
+                            arguments += ["-o", self.path("claims_y.npy" if verb == "run" else "claims_y.st")]
                         before = everything()
                         if "is the same file as" in refuse([option + " ", "read"], *arguments):
                             said.add((verb, option))
@@ -953,7 +953,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         report = self.json("compare", self.model, self.fixed, "--data", self.data, self.batch)
         self.assertEqual((report["sequences"], report["same_source"]), (16, True))
         names = [entry["tensor"] for entry in report["tensors"]]
-        self.assertEqual(names, ["x", "h", "ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n"])
+        self.assertEqual(names, ["x", "W", "bw", "ih", "R", "br", "hh", "u_in", "r_in", "n_in", "u", "r", "n", "h"])
         for entry in report["tensors"]:
             self.assertGreater(entry["sqnr_db"], 15, entry)
             self.assertGreater(entry["cosine"], 0.99)
