@@ -478,7 +478,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         sizes = self.json("inspect", self.fixed)["grus"][0]["sizes"]
         self.assertEqual(sizes["total_bytes"], os.path.getsize(self.fixed))
         self.assertEqual(sizes["total_bytes"],
-                         sizes["weights_bytes"] + sizes["tables_bytes"] + sizes["other_bytes"])
+                         sum(sizes[part + "_bytes"] for part in ["weights", "tables", "other", "header"]))
         self.assertEqual(sizes["weights_bytes"], 3 * HIDDEN * (INPUTS + HIDDEN + 2))
         self.assertEqual(sizes["tables_bytes"], 3 * 256)
         self.assertGreater(sizes["workspace_bytes"], 0)
@@ -793,8 +793,10 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         # verb: arguments, files read (which arguments may name or not), options that name outputs
         commands = {
             "inspect": (["inspect", packed, "--tensor", "w"], [packed, config], ["-o"]),
-            "quantize": (["quantize", self.model, "--calibrate", self.single, "--lengths", lengths, "--h0", h0],
-                         [self.model, self.single, lengths, h0], ["-o"]),
+            "quantize": (["quantize", self.model, "--calibrate", self.single, "--lengths", lengths, "--h0", h0,
+                          "--validate", self.batch], [self.model, self.single, lengths, h0, self.batch], ["-o"]),
+            "tune": (["tune", self.model, "--calibrate", self.single, "--validate", self.batch],
+                     [self.model, self.single, self.batch], ["-o", "--svg"]),
             "pack": (["pack", matrix], [matrix, config], ["-o"]),
             "matmul": (["matmul", packed + ":w", rows], [packed, rows], ["-o"]),
             "run": (["run", self.fixed, self.single, "--state", state, "--lengths", lengths, "--zoneout-mask", mask],
@@ -870,8 +872,8 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                 for path in inputs:
                     for name in other_names(path):
                         arguments = [*command, *written(option, name)]
-                        if verb == "run" and option != "-o":
-                            arguments += ["-o", self.path("claims_y.npy")]
+                        if option in ["--save-state", "--svg"] and "-o" in outputs:
+                            arguments += ["-o", self.path("claims_y.npy" if verb == "run" else "claims_y.st")]
                         before = everything()
                         if "is the same file as" in refuse([option + " ", "read"], *arguments):
                             said.add((verb, option))

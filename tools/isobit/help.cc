@@ -204,7 +204,7 @@ std::string quoted(const std::string& text) {
 }
 
 std::string zsh_script(const CLI::App& app) {
-  const auto item = [](std::string name, const std::string& description) {
+  const auto item = [](const std::string& name, const std::string& description) {
     std::string text;
     for (const char c : name) text += c == ':' ? std::string("\\:") : std::string(1, c);
     return "\n      " + quoted(text + ":" + description);
