@@ -484,7 +484,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         sizes = self.json("inspect", self.fixed)["grus"][0]["sizes"]
         self.assertEqual(sizes["total_bytes"], os.path.getsize(self.fixed))
         self.assertEqual(sizes["total_bytes"],
-                         sizes["weights_bytes"] + sizes["tables_bytes"] + sizes["other_bytes"])
+                         sum(sizes[part + "_bytes"] for part in ["weights", "tables", "other", "header"]))
         self.assertEqual(sizes["weights_bytes"], 3 * HIDDEN * (INPUTS + HIDDEN + 2))
         self.assertEqual(sizes["tables_bytes"], 3 * 256)
         self.assertGreater(sizes["workspace_bytes"], 0)
@@ -632,7 +632,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         refuse(["cut.npy"], data=self.at("cut.npy", read(self.batch)[:-1]))
         refuse(["lying.npy"], data=self.at("lying.npy", npy((1 << 40, INPUTS), [0.0] * INPUTS)))
         # What could overflow is refused, with the intermediate, its bound and the limit.
-        refuse(["layer 0", "of W row", "(gate", "can reach", "9223372036854775807"], "--bits",
+        refuse(["layer 0", " row ", "(gate", "can reach", "9223372036854775807"], "--bits",
                "32,gate_in=16,gate_out=16")
         refuse(["gate_in=17", "16"], "--bits", "8,gate_in=17")
         refuse(["0 bits", "1 to 32"], "--bits", "0")
@@ -799,8 +799,10 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         # verb: arguments, files read (which arguments may name or not), options that name outputs
         commands = {
             "inspect": (["inspect", packed, "--tensor", "w"], [packed, config], ["-o"]),
-            "quantize": (["quantize", self.model, "--calibrate", self.single, "--lengths", lengths, "--h0", h0],
-                         [self.model, self.single, lengths, h0], ["-o"]),
+            "quantize": (["quantize", self.model, "--calibrate", self.single, "--lengths", lengths, "--h0", h0,
+                          "--validate", self.batch], [self.model, self.single, lengths, h0, self.batch], ["-o"]),
+            "tune": (["tune", self.model, "--calibrate", self.single, "--validate", self.batch],
+                     [self.model, self.single, self.batch], ["-o", "--svg"]),
             "pack": (["pack", matrix], [matrix, config], ["-o"]),
             "matmul": (["matmul", packed + ":w", rows], [packed, rows], ["-o"]),
             "run": (["run", self.fixed, self.single, "--state", state, "--lengths", lengths, "--zoneout-mask", mask],
@@ -876,8 +878,8 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                 for path in inputs:
                     for name in other_names(path):
                         arguments = [*command, *written(option, name)]
-                        if verb == "run" and option != "-o":
-                            arguments += ["-o", self.path("claims_y.npy")]
+                        if option in ["--save-state", "--svg"] and "-o" in outputs:
+                            arguments += ["-o", self.path("claims_y.npy" if verb == "run" else "claims_y.st")]
                         before = everything()
                         if "is the same file as" in refuse([option + " ", "read"], *arguments):
                             said.add((verb, option))
@@ -957,11 +959,15 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         report = self.json("compare", self.model, self.fixed, "--data", self.data, self.batch)
         self.assertEqual((report["sequences"], report["same_source"]), (16, True))
         names = [entry["tensor"] for entry in report["tensors"]]
-        self.assertEqual(names, ["x", "h", "ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n"])
+        self.assertEqual(names, ["x", "W", "bw", "ih", "R", "br", "hh", "u_in", "r_in", "n_in", "u", "r", "n", "h"])
         for entry in report["tensors"]:
             self.assertGreater(entry["sqnr_db"], 15, entry)
+            self.assertGreater(entry["own_sqnr_db"], 15, entry)
+            self.assertLessEqual(entry["own_worst_channel"]["sqnr_db"], entry["own_sqnr_db"] + 1e-9)
+            self.assertGreaterEqual(entry["worst_channel"]["channel"], 0)
             self.assertGreater(entry["cosine"], 0.99)
             self.assertGreaterEqual(entry["clipped_percent"], 0)
+            self.assertEqual("row" in entry["largest_error_at"], entry["tensor"] in ("W", "R", "bw", "br"))
             if entry["first_part"]:
                 self.assertGreaterEqual(entry["first_part"]["step"], 0)
         text = self.ok("compare", self.model, self.fixed, "--data", self.batch, "--part", "0.5")
@@ -972,6 +978,104 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         self.fails(["float model first"], "compare", self.fixed, self.model, "--data", self.batch)
         self.fails(["differ in shape"], "compare", self.deep, self.fixed, "--data", self.batch)
         self.fails(["--part"], "compare", self.model, self.fixed, "--data", self.batch, "--part", "0")
+        for entry in self.json("compare", self.model, self.fixed, "--data", self.data)["tensors"]:
+            self.assertEqual(entry["clipped_percent"], 0, entry)  # what it was calibrated on
+
+    def test_compare_sequences(self):
+        rng = random.Random(31)
+        steps, batch = 9, 4
+        x = [[[rng.uniform(-1, 1) for _ in range(INPUTS)] for _ in range(batch)] for _ in range(steps)]
+        lengths = [9, 0, 3, 5]
+        h0 = [[rng.uniform(-0.9, 0.9) for _ in range(HIDDEN)] for _ in range(batch)]
+
+        def flat(rows):
+            return [value for row in rows for value in (flat(row) if isinstance(row, list) else [row])]
+
+        def compare(name, shape, values, *options):
+            data = self.at(name, npy(shape, flat(values)))
+            report = self.json("compare", self.model, self.fixed, "--data", data, *options)
+            return [{**row, "largest_error_at": 0, "first_part": 0} for row in report["tensors"]]
+
+        time_first = compare("time_first.npy", (steps, batch, INPUTS), x)
+        batched = [[x[t][n] for t in range(steps)] for n in range(batch)]
+        for threads in ["1", "3"]:
+            self.assertEqual(time_first, compare("batch_first.npy", (batch, steps, INPUTS), batched, "--batch-first",
+                                                 "--threads", threads))
+        # Lengths and states: the same as sequences one by one.
+        npy_lengths = self.at("lengths.npy", npy((batch,), lengths, "<i8", "q"))
+        state = self.at("h0.npy", npy((1, batch, HIDDEN), flat(h0)))
+        together = compare("time_first.npy", (steps, batch, INPUTS), x, "--lengths", npy_lengths, "--state", state)
+        parts, states = {}, {}
+        for n in range(batch):
+            parts["s%d" % n] = npy((lengths[n], INPUTS), flat([x[t][n] for t in range(lengths[n])]))
+            states["s%d" % n] = npy((1, 1, HIDDEN), h0[n])
+        parts, states = self.at("parts.npz", npz(parts)), self.at("states.npz", npz(states))
+        report = self.json("compare", self.model, self.fixed, "--data", parts, "--state", states)
+        self.assertEqual((report["sequences"], report["steps"]), (4, 17))
+        self.assertEqual(together, [{**row, "largest_error_at": 0, "first_part": 0} for row in report["tensors"]])
+        held = compare("time_first.npy", (steps, batch, INPUTS), x, "--zoneout", "0.5")
+        self.assertLess(held[-1]["sqnr_db"], time_first[-1]["sqnr_db"] - 5)  # zoneout is the float side's
+
+        arguments = ["compare", self.model, self.fixed, "--data", self.path("time_first.npy")]
+        self.fails(["--zoneout 2", "0 to 1"], *arguments, "--zoneout", "2")
+        self.fails(["--threads -1"], *arguments, "--threads", "-1")
+        self.fails(["--lengths", "[5]", "[N] = [4]"], *arguments, "--lengths",
+                   self.at("five.npy", npy((5,), [1, 2, 3, 4, 5], "<i4", "i")))
+        self.fails(["long.npy", "length 10 of sequence 2", "0 to T = 9"], *arguments, "--lengths",
+                   self.at("long.npy", npy((4,), [1, 2, 10, 4], "<i4", "i")))
+        self.fails(["--state", "s8", "not codes"], *arguments, "--state",
+                   self.at("codes_h0.npy", npy((1, 4, HIDDEN), [0] * 4 * HIDDEN, "|i1", "b")))
+        self.fails(["h0 has 5 values"], *arguments, "--state", self.at("few.npy", npy((1, 1, HIDDEN), h0[0])))
+        self.fails(["states.npz", "no array \"\""], *arguments, "--state", states)
+        # Many more sequences than steps are a hint that the axes are exchanged.
+        many = self.at("many.npy", floats(rng, (2, 16, INPUTS)))
+        result = self.call("compare", self.model, self.fixed, "--data", many)
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("--batch-first", result.stderr)
+        self.assertIsNone(self.json("compare", self.model, self.fixed, "--data", many, "--batch-first")["hint"])
+
+    def test_compare_ablate(self):
+        # One channel sixty times as loud as the others: they have no bits left.
+        rng = random.Random(32)
+        hidden, inputs = 8, 6
+        arrays = {}
+        for name, shape in [("weight_ih", (3 * hidden, inputs)), ("weight_hh", (3 * hidden, hidden)),
+                            ("bias_ih", (3 * hidden,)), ("bias_hh", (3 * hidden,))]:
+            arrays["gru." + name + "_l0"] = floats(rng, shape, 0.9)
+        model = self.at("loud.npz", npz(arrays))
+
+        def data(name):
+            values = [rng.uniform(-1, 1) * (60 if i % inputs == 4 else 1) for i in range(40 * 5 * inputs)]
+            return self.at(name, npy((40, 5, inputs), values))
+
+        seen, unseen, fixed = data("seen.npy"), data("unseen.npy"), self.path("loud.st")
+        bits = "8,linear=16,gate_in=12"
+        self.ok("quantize", model, "--calibrate", seen, "--bits", bits, "-o", fixed)
+        arguments = ["compare", model, fixed, "--data", seen, "--ablate"]
+        ablation = self.json(*arguments)["ablation"]
+        self.assertEqual(ablation["bits"], bits)
+        self.assertEqual(ablation["sqnr_db"], ablation["layer_sqnr_db"][-1])
+        gains = [row["gain_db"] for row in ablation["rows"]]
+        self.assertEqual(gains, sorted(gains, reverse=True))
+        sets = {row["set"]: row for row in ablation["rows"]}
+        for name in ["x=16", "h=16", "W=16", "weights=16", "biases=16", "h=16,u=16", "h=16,gate_out=16", "all=16"]:
+            self.assertIn(name, sets)
+        self.assertEqual(sets["weights=16"]["weight_bytes"], 3 * hidden * (inputs + hidden))
+        self.assertEqual(sets["x=16"]["weight_bytes"], 0)
+        self.assertIn("x=16", ablation["advice"]["set"])
+        self.assertEqual(ablation["advice"]["bits"], bits + "," + ablation["advice"]["set"])
+        text = self.ok(*arguments, "--threads", "1")
+        self.assertEqual(text.splitlines()[-1], ablation["sentence"])  # on any number of threads
+        self.assertIn("--bits " + ablation["advice"]["bits"], ablation["sentence"])
+        # The SPEC that it prints does what it says, on other data too.
+        self.ok("quantize", model, "--calibrate", seen, "--bits", ablation["advice"]["bits"], "-o", fixed)
+        after = self.json("compare", model, fixed, "--data", unseen)["tensors"][-1]
+        self.assertEqual(after["tensor"], "h")
+        self.assertGreaterEqual(after["sqnr_db"], 35)
+        # Layers by themselves.
+        deep = self.json("compare", self.deep, self.fixed_deep, "--data", self.batch, "--ablate")["ablation"]
+        self.assertEqual(len(deep["layer_sqnr_db"]), 2)
+        self.assertIn("l1.all=16", [row["set"] for row in deep["rows"]])
 
     def test_verify(self):
         report = self.json("verify", "--outputs", "20000")
@@ -1274,7 +1378,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         self.assertEqual(gru["notes"], {"bits": "8", "method": "minmax,h=ema:0.9", "scale": "real",
                                         "rounding": "nearest_even", "table": "segments:8"})
         self.fails(["note reason has 65537 bytes", "65536"], *base, "--reason", "a" * 65537)
-        self.fails(["noted.safetensors", "UTF-8"], *base, "--reason", b"\xe4")
+        self.fails(["UTF-8"], *base, "--reason", b"\xe4")
 
     def test_quantize_nearly_dead_rows(self):
         out = self.path("dead.safetensors")

@@ -27,6 +27,7 @@
 #include "io/gguf_seed.h"
 #include "isobit/arrays.h"
 #include "isobit/calibration.h"
+#include "isobit/compare.h"
 #include "isobit/cpu.h"
 #include "isobit/fp16_export.h"
 #include "isobit/fp16_function.h"
@@ -507,7 +508,11 @@ GruModel gru_model(ScaleKind kind, uint64_t seed = 18) {
   return value_of(calibrator(nullptr, seed).finish(quantization));
 }
 Call gru_derived() {
-  return [made = calibrator()](ThreadPool*) {
+  GruWeights weights = gru_weights();
+  for (size_t k = 0; k < kC; ++k) weights.layers[0].W[k] *= 1e-18f;  // a nearly dead row
+  GruCalibrator dead = value_of(GruCalibrator::create(weights));
+  expect_ok(dead.observe(numbers(kSteps * kBatch * kC, 22), kSteps, kBatch));
+  return [made = std::move(dead)](ThreadPool*) {
     GruQuantization quantization;
     quantization.scale = ScaleKind::kReal;
     const GruModel model = value_of(made.finish(quantization));
@@ -564,6 +569,46 @@ Call gru_state() {
     to.state_to_float(handed, back);
     Bytes all(state.layer(0).begin(), state.layer(0).end());
     append(all, bytes_of(back));
+    return all;
+  };
+}
+
+GruSequences gru_sequences(const std::vector<float>& x) {
+  GruSequences data;
+  data.steps = kSteps;
+  data.batch = kBatch;
+  data.x = x;
+  return data;
+}
+Call gru_compared() {
+  return [model = gru_model(ScaleKind::kReal), x = numbers(kSteps * kBatch * kC, 23)](ThreadPool* pool) {
+    GruCompareOptions options;
+    options.pool = pool;
+    GruComparison comparison = value_of(GruComparison::create(gru_weights(), model, options));
+    expect_ok(comparison.add(gru_sequences(x)));
+    std::vector<double> all;
+    for (const TensorComparison& row : value_of(comparison.finish()).tensors) {
+      for (const double value : {row.sqnr_db, row.own_sqnr_db, row.cosine, row.largest_error, row.worst.sqnr_db})
+        all.push_back(value);
+    }
+    return bytes_of(all);
+  };
+}
+Call gru_ablated() {
+  GruQuantization quantization;
+  expect_ok(apply_bits("16,x=8", quantization));
+  const GruModel model = value_of(calibrator().finish(quantization));
+  return [model, x = numbers(kSteps * kBatch * kC, 23)](ThreadPool* pool) {
+    GruValidationOptions options;
+    options.pool = pool;
+    GruValidation validation = value_of(GruValidation::create(gru_weights(), options));
+    expect_ok(validation.add(gru_sequences(x)));
+    Bytes all = bytes_of_one(value_of(validation.measure(model)).output_db);
+    const std::vector<GruTensorSet> sets = {GruTensorSet{1} << kX};
+    const GruModelParameters wide = value_of(widen(gru_weights(), model.parameters(), sets));
+    append(all, bytes_of(wide.layers[0].grids[kX]));
+    for (const RescaleParameters& r : wide.layers[0].acc_to_ih) append(all, bytes_of_one(r.multiplier));
+    append(all, bytes_of(value_of(ablate(validation, model)).sentence));
     return all;
   };
 }
@@ -709,6 +754,8 @@ std::vector<Operation> operations() {
       {"gru_derive", gru_derived},
       {"gru_load", gru_loaded},
       {"gru_state", gru_state},
+      {"gru_compare", gru_compared, true},
+      {"gru_ablate", gru_ablated, true},
       {"table_fit", table_fitted},
       {"fp16_look_up", fp16_look_up},
       {"fp16_create", fp16_created},

@@ -147,19 +147,22 @@ def main():
         if name not in names:
             parser.error("--only %s: the models are %s" % (name, ", ".join(names)))
     evaluation = Evaluation(options.isobit, options.models)
+    espeak = subprocess.run(["espeak-ng", "--version"], capture_output=True, text=True, check=True).stdout
+    document = {"machine": report.machine(), "commit": report.commit(),
+                "versions": {"espeak-ng": espeak.split(":")[1].split()[0]}, "models": evaluation.rows, "g2p": []}
+
+    def write():  # after each model, so that an interrupted run leaves what it has
+        report.write_json(str(options.folder / "results.json"), document)
+        (options.folder / "results.md").write_text(markdown(document), encoding="utf-8")
+
     for name, order, _ in MODELS:
         if not options.only or name in options.only:
             evaluation.quantize(name, order)
             evaluation.tune(name, order)
-    g2p = g2p_rows(options.g2p, options.g2p_checkpoint, options.g2p_dictionary) \
-        if not options.only or "g2p" in options.only else []
-    espeak = subprocess.run(["espeak-ng", "--version"], capture_output=True, text=True, check=True).stdout
-    document = {"machine": report.machine(), "commit": report.commit(),
-                "versions": {"espeak-ng": espeak.split(":")[1].split()[0]},
-                "models": evaluation.rows, "g2p": g2p}
-    options.folder.mkdir(parents=True, exist_ok=True)
-    report.write_json(str(options.folder / "results.json"), document)
-    (options.folder / "results.md").write_text(markdown(document), encoding="utf-8")
+            write()
+    if not options.only or "g2p" in options.only:
+        document["g2p"] = g2p_rows(options.g2p, options.g2p_checkpoint, options.g2p_dictionary)
+        write()
     print(markdown(document))
 
 

@@ -629,7 +629,7 @@ constexpr char kUsage[] =
     "  --rounding MODE    of the integer models: nearest_even (default), nearest_up, nearest_away, floor\n"
     "  --device DEVICE    of the integer models: cpu (default), cuda or cuda:N; what they say is the same\n"
     "  --json FILE        writes the table as JSON\n"
-    "  WORD...            pronounced by the float model and by the integer models (without --bits: mixed and all8)\n";
+    "  WORD...            pronounced by the float model and by the integer models (without --bits: balanced and small)\n";
 
 struct Arguments {
   std::string checkpoint, dictionary, json;
@@ -715,10 +715,10 @@ Status run(const Arguments& arguments) {
   ISOBIT_ASSIGN_OR_RETURN(const Calibrators calibrators, calibrate(checkpoint, split.calibration, pool));
 
   std::vector<std::pair<std::string, std::string>> names_and_bits = {{"float", "float32"}};
-  std::vector<size_t> speakers = {0, 2, 1};  // float, mixed, all8
+  std::vector<size_t> speakers = {0, 2, 1};  // float, balanced, small
   if (arguments.bits.empty()) {
-    names_and_bits.insert(names_and_bits.end(),
-                          {{"all8", "8"}, {"mixed", "8,linear=16,gate_in=12"}, {"w4", "16,weights=4,x=8"}});
+    for (const isobit::NamedBits& named : isobit::named_bits()) names_and_bits.emplace_back(named.name, named.bits);
+    names_and_bits.emplace_back("w4", "16,weights=4,x=8");
   } else {
     speakers = {0};
     for (const std::string& bits : arguments.bits) {

@@ -95,7 +95,7 @@ class G2pTest(unittest.TestCase):
                              "--json", report, "Hello", "abc")
             with open(report, encoding="ascii") as file:
                 rows = json.load(file)["configurations"]
-            self.assertEqual([row["name"] for row in rows], ["float", "all8", "mixed", "w4"])
+            self.assertEqual([row["name"] for row in rows], ["float", "small", "balanced", "precise", "w4"])
             for row in rows:
                 self.assertIn(row["name"] + " ", text)
                 self.assertEqual((row["words_right"], row["same_as_float"]), (right, 100), row)
@@ -103,11 +103,11 @@ class G2pTest(unittest.TestCase):
                 self.assertGreater(row["us_per_word"], 0)
             self.assertEqual(rows[0]["model_bytes"], 2 * 4 * (2 * 3 * UNITS * UNITS + 2 * 3 * UNITS))
             self.assertLess(rows[1]["model_bytes"], rows[0]["model_bytes"] / 3)
-            self.assertLess(rows[3]["model_bytes"], rows[1]["model_bytes"])
+            self.assertLess(rows[4]["model_bytes"], rows[1]["model_bytes"])
             for word in ["hello", "abc"]:
                 said = text.split("\n" + word + "\n")[1].splitlines()[:3]
                 self.assertEqual([line.split(maxsplit=1) for line in said],
-                                 [["float", SAID], ["mixed", SAID], ["all8", SAID]])
+                                 [["float", SAID], ["balanced", SAID], ["small", SAID]])
 
     def test_bits(self):
         report = os.path.join(self.folder, "bits.json")

@@ -111,7 +111,7 @@ Result<Grid> choose_grid(const TensorStatistics& statistics, const GridOptions& 
 
 /// One symmetric grid for each row of a rows x columns matrix (weights), or for each value when columns is 1
 /// (biases), from the row's minimum and maximum: section 4 with N = 2^bits steps unless options.steps is set.
-/// A row without anything to represent has shift 0 or S = 1; if `zero_rows_follow` (W and R) it has the smallest
+/// A row without anything to represent, or with values too small for a normal float32 scale, has shift 0 or S = 1; if `zero_rows_follow` (W and R) it has the smallest
 /// scale of the other rows instead, so that its bias keeps its precision.
 /// Errors name the tensor, and the row where there is one: options.symmetric is false, a value is not finite, the
 /// sizes disagree, or derive_grid() refuses.

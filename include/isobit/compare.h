@@ -84,8 +84,8 @@ class GruCodeSource {
   virtual ~GruCodeSource() = default;
   /// Begins a sequence. h0: [layers * directions, H], or empty for 0.
   virtual Status start(std::span<const float> h0) = 0;
-  /// Its next steps (bidirectional models: all of them): x [steps, C] in codes of the input grid. Shows the tensors that
-  /// it has, in the order of forward_observed.
+  /// Its next steps (bidirectional models: all of them): x [steps, C] in codes of the input grid. Shows the tensors
+  /// that it has, in the order of forward_observed.
   virtual Status run(const std::byte* x, int64_t steps, GruCodeObserver& observer) = 0;
 };
 
@@ -165,9 +165,9 @@ using GruTensorSet = uint32_t;
 /// The model with the tensors of sets[l] of each layer l at `bits` bits over the same range, where they are narrower.
 /// Activations: scale / 2^k and zero point * 2^k, k = bits - own width (less where no scale is so fine). Weights and
 /// biases: quantised anew from `weights`. Tables are fitted anew where their gate's grids changed; all rescales follow.
-/// x of a layer above the first is h of the layer below: sets[l] without it.
+/// x of a layer above the first is h of the layer below: sets[l] without it. `tables` (optional) fits the tables.
 Result<GruModelParameters> widen(const GruWeights& weights, const GruModelParameters& model,
-                                 std::span<const GruTensorSet> sets, int32_t bits = 16);
+                                 std::span<const GruTensorSet> sets, int32_t bits = 16, TableCache* tables = nullptr);
 
 /// The widths and signs of a model as a SPEC for apply_bits, "8,linear=16,l1.h=16": its note "bits" where that gives
 /// them, else without symmetry and steps. Method, scale and tables are no part of it.
@@ -199,11 +199,11 @@ struct GruAblationOptions {
 
 /// Measures the model with sets of tensors at 16 bits: each tensor alone, each group, sets that belong together (the
 /// gain of some tensors shows only when others are wide as well), each layer, all, and the set that is left when, from
-/// all at 16 bits, tensors are taken back to their own width, the dearest first, for as long as the output stays at the
-/// goal; this one also for each layer alone.
-/// Goal: target_db and 1 dB for data that was not measured, or, where all at 16 bits give less than 3 dB more than that,
-/// 3 dB below the best set. Advice: of the sets that reach it, the one that adds the fewest bytes of W and R, then makes
-/// the fewest products slower (x and h above 8 bits), then widens the fewest tensors; then the one with the highest SQNR.
+/// all at 16 bits, W, R, x, h, biases, linear, gate_in and gate_out are taken back to their own width, one after the
+/// other, wherever the output stays at the goal. The set of the advice also for each layer alone.
+/// Goal: target_db and 1 dB for data that was not measured, or, where the best set gives less than 3 dB more than that,
+/// 3 dB below that set. Advice: of the sets that reach it, the one that adds the fewest bytes of W and R; then makes
+/// the fewest products slower (x and h above 8 bits); then widens the fewest tensors; then has the highest SQNR.
 Result<GruAblation> ablate(GruValidation& validation, const GruModel& model, const GruAblationOptions& options = {});
 
 }  // namespace isobit

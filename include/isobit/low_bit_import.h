@@ -87,9 +87,9 @@ struct CheckpointDescription {
 
 /// What the caller of find_checkpoint_description says.
 struct CheckpointOverrides {
-  std::optional<CheckpointFormat> format;
-  std::optional<int32_t> bits;
-  std::optional<int64_t> group;
+  std::optional<CheckpointFormat> format{};
+  std::optional<int32_t> bits{};
+  std::optional<int64_t> group{};
 };
 
 /// Where a checkpoint is described, beside it.

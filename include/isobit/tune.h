@@ -82,7 +82,8 @@ struct GruTuneOptions {
 };
 
 struct GruTuneResult {
-  /// The models that no other one beats in quality, bytes and speed class at once, by descending quality.
+  /// The models that no other one beats in quality, bytes, speed class and kind of scale (powers of two are better) at
+  /// once, by descending quality.
   std::vector<GruTunePoint> front;
   GruTunePoint chosen;               // settings.reason says why
   bool reached = false;           // whether the target, or the limit of bytes, is met

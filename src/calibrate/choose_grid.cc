@@ -165,8 +165,7 @@ Result<Grid> choose_grid(const TensorStatistics& statistics, const GridOptions& 
   ISOBIT_ASSIGN_OR_RETURN(const Grid covering, derive_grid_f64(min, max, options, kind, default_steps, name));
   const bool all_zero = min == 0 && max == 0;
   if (calibration.method != CalibrationMethod::kSqnr || all_zero) return covering;
-  return search_grid(statistics, covering, options.symmetric,
-                     searched_scale(statistics, options, kind, default_steps));
+  return search_grid(statistics, covering, options.symmetric, searched_scale(statistics, options, kind, default_steps));
 }
 
 }  // namespace isobit

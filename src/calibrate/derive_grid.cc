@@ -98,9 +98,8 @@ Result<std::vector<Grid>> derive_row_grids(std::span<const float> values, int64_
                                            const GridOptions& options, ScaleKind kind, std::string_view name,
                                            bool zero_rows_follow) {
   const DefaultFloatMode mode;
-  return derive_named_row_grids(values, rows, columns, options, kind, name, zero_rows_follow, [&](int64_t row) {
-    return std::string(name) + "[" + std::to_string(row) + "]";
-  });
+  return derive_named_row_grids(values, rows, columns, options, kind, name, zero_rows_follow,
+                                [&](int64_t row) { return std::string(name) + "[" + std::to_string(row) + "]"; });
 }
 
 Result<std::vector<Grid>> derive_named_row_grids(std::span<const float> values, int64_t rows, int64_t columns,
@@ -131,11 +130,13 @@ Result<std::vector<Grid>> derive_named_row_grids(std::span<const float> values, 
       min = std::min(min, x[column]);
       max = std::max(max, x[column]);
     }
+    const double raw = raw_step(static_cast<double>(min), static_cast<double>(max), options, steps);
+    const bool too_small = kind == ScaleKind::kReal && static_cast<double>(static_cast<float>(raw)) < kMinRealScale;
+    if (too_small) min = max = 0;
     auto grid = derive_grid(min, max, options, kind, steps, row_name(row));
     if (!grid.ok()) return grid.status();
     grids.push_back(*grid);
-    is_zero[static_cast<size_t>(row)] =
-        raw_step(static_cast<double>(min), static_cast<double>(max), options, steps) == 0;
+    is_zero[static_cast<size_t>(row)] = raw == 0 || too_small;
     if (is_zero[static_cast<size_t>(row)]) continue;
     if (finest < 0 || scale_f64(*grid) < scale_f64(grids[static_cast<size_t>(finest)])) finest = row;
   }

@@ -61,11 +61,11 @@ Status derive_linear(const GruLayerParameters& p, const std::string& layer, cons
     const auto keep_row = [&](const Result<RescaleParameters>& encoded, const std::string& rescale,
                               RescaleParameters& out) {
       if (encoded.ok()) return keep(encoded, {}, {}, out);
-      return keep(encoded,
-                  layer + " " + name_of(linear.weights) + " " + row_text(static_cast<int64_t>(c), p.hidden_size) +
-                      ": rescale " + rescale,
-                  "use fewer bits for " + name_of(linear.weights) + ", " + name_of(linear.activation) + " or " +
-                      name_of(linear.bias),
+      const std::string matrix = name_of(linear.weights);
+      std::string name = layer;
+      name.append(" ").append(matrix).append(" ").append(row_text(static_cast<int64_t>(c), p.hidden_size));
+      return keep(encoded, name.append(": rescale ").append(rescale),
+                  "use fewer bits for " + matrix + ", " + name_of(linear.activation) + " or " + name_of(linear.bias),
                   out);
     };
     const Grid& weights = linear.weight_grids[c];
@@ -80,7 +80,8 @@ Status derive_linear(const GruLayerParameters& p, const std::string& layer, cons
   return {};
 }
 
-CodeMatrix quantize_rows(const std::vector<float>& values, int64_t rows, int64_t columns, const std::vector<Grid>& grids) {
+CodeMatrix quantize_rows(const std::vector<float>& values, int64_t rows, int64_t columns,
+                         const std::vector<Grid>& grids) {
   CodeMatrix codes(grids[0].dtype(), rows, columns);
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t column = 0; column < columns; ++column)
@@ -111,17 +112,17 @@ Status derive_rescales(GruLayerParameters& p, const std::string& name) {
   const Grid& u = p.grids[kU];
   const double one = std::rint(1.0 / static_cast<double>(u.scale()));
   if (!(one >= 1))
-    return Status(StatusCode::kInvalidArgument,
-                  name + ": one step of u is " + std::to_string(u.scale()) + ", must be at most 1; use more bits for u");
+    return Status(StatusCode::kInvalidArgument, name + ": one step of u is " + std::to_string(u.scale()) +
+                                                    ", must be at most 1; use more bits for u");
   p.one = static_cast<int64_t>(one) + u.zero_point;
 
   const GruOperandBounds bounds = operand_bounds(p);
-  ISOBIT_RETURN_IF_ERROR(derive_linear(p, name, {kW, kX, kBw, kIh, p.W_grid, p.bw_grid, bounds.bias_w, bounds.dot_x,
-                                                 p.bw_to_acc, p.acc_to_ih}));
-  ISOBIT_RETURN_IF_ERROR(derive_linear(p, name, {kR, kH, kBr, kHh, p.R_grid, p.br_grid, bounds.bias_r, bounds.dot_h,
-                                                 p.br_to_acc, p.acc_to_hh}));
+  ISOBIT_RETURN_IF_ERROR(derive_linear(
+      p, name, {kW, kX, kBw, kIh, p.W_grid, p.bw_grid, bounds.bias_w, bounds.dot_x, p.bw_to_acc, p.acc_to_ih}));
+  ISOBIT_RETURN_IF_ERROR(derive_linear(
+      p, name, {kR, kH, kBr, kHh, p.R_grid, p.br_grid, bounds.bias_r, bounds.dot_h, p.br_to_acc, p.acc_to_hh}));
   const Grid unit = unit_grid(kind);
-  /// The rescale from * factor -> to.
+  // The rescale from * factor -> to.
   const auto derive = [&](const std::string& rescale, Int128 operand, const Grid& from, const Grid& factor,
                           const Grid& to, const std::string& advice, RescaleParameters& out) {
     return keep(encode_scales(operand, from, factor, to, unit), name + ": rescale " + rescale, advice, out);
@@ -141,10 +142,9 @@ Status derive_rescales(GruLayerParameters& p, const std::string& name) {
   const Int128 r_hh = bound_multiply(largest_difference(r), hh);
   const std::string h_advice = "one step of h is " + number_text(static_cast<double>(h_grid.scale())) +
                                "; calibrate on data where h is larger, or use fewer bits for h";
-  ISOBIT_RETURN_IF_ERROR(derive("r * hh -> n_in", r_hh, r, p.grids[kHh], p.grids[kNIn],
-                                "use fewer bits for r, hh or n_in", p.rhh_to_n));
   ISOBIT_RETURN_IF_ERROR(
-      derive("n -> h", largest_difference(n), n, unit, h_grid, h_advice, p.n_to_h));
+      derive("r * hh -> n_in", r_hh, r, p.grids[kHh], p.grids[kNIn], "use fewer bits for r, hh or n_in", p.rhh_to_n));
+  ISOBIT_RETURN_IF_ERROR(derive("n -> h", largest_difference(n), n, unit, h_grid, h_advice, p.n_to_h));
   if (kind == ScaleKind::kPow2) return derive("u -> 1", 1, u, unit, unit, "use more bits for u", p.u_to_one);
   const Int128 n_on_h = bound_rescale(largest_difference(n), p.n_to_h);
   const Int128 mixed = bound_add(bound_multiply(largest_difference(u), largest_difference(h_grid)),
@@ -200,18 +200,16 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
                                             wanted.methods[tensor], name + " " + std::string(kGruTensorNames[tensor])));
       }
       for (const GruTensor tensor : {kU, kRGate, kN}) {
-        ISOBIT_ASSIGN_OR_RETURN(
-            p.grids[tensor],
-            derive_grid(tensor == kN ? -1.0f : 0.0f, 1.0f, options[tensor], kind,
-                        gate_output_steps(options[tensor], kind, tensor), name + " " + std::string(kGruTensorNames[tensor])));
+        ISOBIT_ASSIGN_OR_RETURN(p.grids[tensor], derive_grid(tensor == kN ? -1.0f : 0.0f, 1.0f, options[tensor], kind,
+                                                             gate_output_steps(options[tensor], kind, tensor),
+                                                             name + " " + std::string(kGruTensorNames[tensor])));
       }
       const int64_t rows = 3 * w.hidden_size;
       const auto row_grids = [&](GruTensor tensor, const std::vector<float>& values, int64_t columns) {
         const std::string matrix = name + " " + std::string(kGruTensorNames[tensor]);
         const bool zero_rows_follow = tensor == kW || tensor == kR;
-        return derive_named_row_grids(
-            values, rows, columns, options[tensor], kind, matrix, zero_rows_follow,
-            [&](int64_t row) { return matrix + " " + row_text(row, w.hidden_size); });
+        return derive_named_row_grids(values, rows, columns, options[tensor], kind, matrix, zero_rows_follow,
+                                      [&](int64_t row) { return matrix + " " + row_text(row, w.hidden_size); });
       };
       ISOBIT_ASSIGN_OR_RETURN(p.W_grid, row_grids(kW, w.W, w.input_size));
       ISOBIT_ASSIGN_OR_RETURN(p.R_grid, row_grids(kR, w.R, w.hidden_size));
@@ -229,10 +227,9 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
         const Activation function = gate == 2 ? Activation::kTanh : Activation::kSigmoid;
         const TableOptions options_of_table = wanted.table.value_or(default_table_options(in.bits));
         ISOBIT_ASSIGN_OR_RETURN(
-            p.tables[gate],
-            tables != nullptr
-                ? tables->fit(function, in, p.grids[kU + gate], options_of_table, quantization.rounding)
-                : fit_table(function, in, p.grids[kU + gate], options_of_table, quantization.rounding));
+            p.tables[gate], tables != nullptr
+                                ? tables->fit(function, in, p.grids[kU + gate], options_of_table, quantization.rounding)
+                                : fit_table(function, in, p.grids[kU + gate], options_of_table, quantization.rounding));
       }
 
       ISOBIT_RETURN_IF_ERROR(derive_rescales(p, name));

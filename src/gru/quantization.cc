@@ -34,7 +34,7 @@ constexpr Group kGroups[] = {{"all", kAll},       {"weights", kWeights}, {"biase
 
 constexpr NamedBits kNamedBits[] = {
     {"small", "8"},
-    {"balanced", "8,linear=16,gate_in=12,h=16,gate_out=12"},
+    {"balanced", "8,x=12,h=12,linear=16,gate_in=12,gate_out=12"},
     {"precise", "16,weights=8"},
 };
 

@@ -294,7 +294,8 @@ class GgufReader {
     std::set<uint64_t> begins;
     for (const GgufTensor& tensor : file_.tensors_) begins.insert(tensor.offset);
     for (GgufTensor& tensor : file_.tensors_) {
-      if (find_gguf_type(tensor.type) != nullptr) continue;
+      const bool empty = std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end();
+      if (empty || find_gguf_type(tensor.type) != nullptr) continue;
       const auto next = begins.upper_bound(tensor.offset);
       tensor.size_bytes = (next == begins.end() ? file_.size_bytes_ : *next) - tensor.offset;
     }

@@ -199,7 +199,8 @@ TEST(Gguf, KeepsPlainFloatsAndEmptyTensors) {
 /// They are listed, and what is known can be read beside them.
 TEST(Gguf, ListsUnknownTypes) {
   Content content;
-  content.tensors = {tensor("new", {7}, UINT32_MAX, 32), tensor("f", {2}, kF32Id, 0), tensor("old", {3, 5}, 4, 96)};
+  content.tensors = {tensor("new", {7}, UINT32_MAX, 32), tensor("f", {2}, kF32Id, 0), tensor("old", {3, 5}, 4, 96),
+                     tensor("none", {0}, 99, 32)};
   content.data = std::string(128, '\0');
   const std::string bytes = content.bytes();
   const Result<GgufFile> file = view(bytes);
@@ -215,6 +216,7 @@ TEST(Gguf, ListsUnknownTypes) {
         << refused.status().message();
   }
   EXPECT_EQ(*file->read("f"), Array::zeros(Dtype::kF32, {2}));
+  EXPECT_EQ(file->find_tensor("none")->size_bytes, 0U);
   const Result<ArrayReader> reader = ArrayReader::view(bytes.data(), bytes.size(), "test.gguf");
   ASSERT_TRUE(reader.ok()) << reader.status().message();
   EXPECT_EQ(reader->find("new")->type, "4294967295");

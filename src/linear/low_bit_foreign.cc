@@ -187,7 +187,7 @@ std::optional<std::string> foreign_method(const Json& json) {
 
 std::optional<std::string> foreign_model(const Json& json) {
   if (const auto mlx = json.find("quantization"); mlx != json.end() && plain_field(*mlx, "bits") != nullptr)
-    return "'quantization' of " + json_text(*plain_field(*mlx, "bits")) + " bits, as MLX has it";
+    return "'quantization' with bits " + json_text(*plain_field(*mlx, "bits")) + ", as MLX has it";
   for (const char* name : {"quantization_config", "compression_config", "quantization"})
     if (const auto found = json.find(name); found != json.end())
       if (auto method = foreign_method(*found)) return method;
@@ -198,6 +198,7 @@ std::optional<std::string> foreign_model(const Json& json) {
 
 std::vector<ListedTensor> list_tensors(const ArrayReader& file) {
   std::vector<ListedTensor> tensors;
+  tensors.reserve(file.entries().size());
   for (const ArrayEntry& entry : file.entries())
     tensors.push_back({entry.name, entry.dtype ? std::string(to_string(*entry.dtype)) : entry.type, entry.shape});
   return tensors;

@@ -320,5 +320,15 @@ TEST(QuantizeLowBit, BadValuesAreNamed) {
   EXPECT_NE(refusal(matrix_of(values, 2), options).find("W: row 0, group 0: the offset is above"), std::string::npos);
 }
 
+TEST(QuantizeLowBit, DefaultMethodIsOneThatTheKindHas) {
+  const Array weights = matrix_of(random_weights(7, 83, 5), 7);
+  for (const LowBitKind kind : {LowBitKind::kSymmetric, LowBitKind::kZeroPoint, LowBitKind::kOffset})
+    for (const int32_t bits : {1, 2, 4, 8}) {
+      const LowBitMethod method = default_low_bit_method(bits, kind);
+      EXPECT_EQ(method == LowBitMethod::kMse, bits <= 2);
+      EXPECT_TRUE(quantize_low_bit(weights, {.bits = bits, .group = 8, .kind = kind, .method = method}, "w").ok());
+    }
+}
+
 }  // namespace
 }  // namespace isobit

@@ -2,6 +2,7 @@
 // Which tensors to widen: isobit/compare.h.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <string>
 #include <tuple>
@@ -17,8 +18,8 @@ namespace isobit {
 namespace {
 
 constexpr int32_t kWide = 16;
-constexpr double kOtherDataDb = 1;   // what other data may give less
-constexpr double kNearBestDb = 3;    // the goal where the target is out of reach
+constexpr double kOtherDataDb = 1;  // what other data may give less
+constexpr double kNearBestDb = 3;   // the goal where the target is out of reach
 
 using LayerSets = std::vector<GruTensorSet>;  // of each layer
 
@@ -27,17 +28,17 @@ constexpr GruTensorSet kTriedSets[] = {
     // Faults that show together only: a state needs fine steps and gates that can hold it, a sum is as good as the
     // worse of its operands, and a result as good as the grid that it is rounded to next.
     set_of(kH) | set_of(kU), set_of(kH) | set_of(kU) | set_of(kN), set_of(kH) | kGateOutSet, set_of(kX) | kWeightSet,
-    kLinearSet | kGateInSet, set_of(kX) | kLinearSet | kGateInSet,
-    set_of(kH) | kLinearSet | kGateInSet | kGateOutSet};
+    kLinearSet | kGateInSet, set_of(kX) | kLinearSet | kGateInSet, set_of(kH) | kLinearSet | kGateInSet | kGateOutSet};
 
-// The dearest first: bytes, then slower products, then the rest.
-constexpr GruTensorSet kTakenBack[] = {kWeightSet, set_of(kX), set_of(kH), kBiasSet, kLinearSet, kGateInSet, kGateOutSet};
+// The dearest first: bytes, then slower products, then the rest, whose groups stay whole: what a SPEC names is short,
+// and other data has some room.
+constexpr GruTensorSet kTakenBack[] = {set_of(kW), set_of(kR), set_of(kX), set_of(kH),
+                                       kBiasSet,   kLinearSet, kGateInSet, kGateOutSet};
 
 struct Cost {
   int64_t matrix_bytes = 0;  // of W and R
   int64_t products = 0;      // with an operand that comes to need more than 8 bits
   int64_t tensors = 0;
-  auto operator<=>(const Cost&) const = default;
 };
 
 std::string db_text(double db) {
@@ -60,10 +61,11 @@ class Ablation {
     ISOBIT_ASSIGN_OR_RETURN(out_.sqnr, validation_.measure(layers_));
 
     std::vector<LayerSets> sets;
+    sets.reserve(kGruTensorCount + std::size(kTriedSets) + layers);
     for (int32_t t = 0; t < kGruTensorCount; ++t) sets.emplace_back(layers, set_of(t));
     for (const GruTensorSet set : kTriedSets) sets.emplace_back(layers, set);
     for (size_t l = 0; layers > 1 && l < layers; ++l) sets.push_back(only(l, kAllSet));
-    expected_ = sets.size() + 2 * std::size(kTakenBack) + 2 * layers;
+    expected_ = sets.size() + std::size(kTakenBack) + layers;
     for (const LayerSets& set : sets) ISOBIT_RETURN_IF_ERROR(measure(set).status());
 
     double best = out_.sqnr.output_db;
@@ -81,7 +83,9 @@ class Ablation {
   }
 
  private:
-  [[nodiscard]] size_t layer_count() const { return parameters_.layers.size() / static_cast<size_t>(parameters_.directions); }
+  [[nodiscard]] size_t layer_count() const {
+    return parameters_.layers.size() / static_cast<size_t>(parameters_.directions);
+  }
   [[nodiscard]] const GruLayerParameters& layer(size_t l) const {
     return parameters_.layers[l * static_cast<size_t>(parameters_.directions)];
   }
@@ -106,7 +110,8 @@ class Ablation {
   [[nodiscard]] std::string text_of(const LayerSets& sets) const {
     WidthTexts texts;
     texts.fill(std::to_string(kWide));
-    // A name without a layer, or of a group, may stand for what is 16 bits wide already, or for x above the first layer.
+    // A name without a layer, or of a group, may stand for what is 16 bits wide already, or for x above the first
+    // layer.
     LayerSets covered = sets;
     for (size_t l = 0; l < sets.size(); ++l) {
       if (l > 0) covered[l] |= set_of(kX);
@@ -142,8 +147,8 @@ class Ablation {
       for (const auto& [tensor, codes] : matrices) {
         if ((sets[l] & set_of(tensor)) == 0) continue;
         const size_t wide = size_in_bytes(code_dtype(kWide, p.grids[tensor].is_signed));
-        const int64_t bytes = directions * codes->rows() * codes->columns() *
-                              static_cast<int64_t>(wide - size_in_bytes(codes->dtype()));
+        const int64_t bytes =
+            directions * codes->rows() * codes->columns() * static_cast<int64_t>(wide - size_in_bytes(codes->dtype()));
         weight_bytes += bytes;
         if ((kWeightSet & set_of(tensor)) != 0) cost.matrix_bytes += bytes;
       }
@@ -180,14 +185,15 @@ class Ablation {
   }
 
   Result<GruOutputSqnr> measure_widened(const LayerSets& sets) {
-    ISOBIT_ASSIGN_OR_RETURN(const GruModelParameters wide, widen(validation_.weights(), parameters_, sets, kWide));
+    ISOBIT_ASSIGN_OR_RETURN(const GruModelParameters wide,
+                            widen(validation_.weights(), parameters_, sets, kWide, &tables_));
     std::vector<GruModel> models;
     for (size_t l = 0; l < sets.size(); ++l) {
       if (sets[l] == 0 && (l == 0 || (sets[l - 1] & set_of(kH)) == 0)) {
         models.push_back(layers_[l]);
         continue;
       }
-      ISOBIT_ASSIGN_OR_RETURN(GruModel model, layer_model(wide, static_cast<int64_t>(l)));
+      ISOBIT_ASSIGN_OR_RETURN(GruModel model, layer_model(wide, static_cast<int64_t>(l), &tables_));
       models.push_back(std::move(model));
     }
     return validation_.measure(models);
@@ -200,21 +206,12 @@ class Ablation {
   /// From all tensors at 16 bits back to few.
   Status take_back() {
     LayerSets kept(layer_count(), kAllSet);
-    const auto without = [&](GruTensorSet set) -> Result<bool> {
+    for (const GruTensorSet set : kTakenBack) {
       LayerSets fewer = kept;
       for (GruTensorSet& one : fewer) one &= ~set;
-      if (effective(fewer) == effective(kept)) return true;
+      if (effective(fewer) == effective(kept)) continue;
       ISOBIT_ASSIGN_OR_RETURN(const size_t row, measure(fewer));
-      if (!reaches_goal(row)) return false;
-      kept = fewer;
-      return true;
-    };
-    for (const GruTensorSet set : kTakenBack) {
-      ISOBIT_ASSIGN_OR_RETURN(const bool all_of_it, without(set));
-      for (int32_t t = 0; t < kGruTensorCount; ++t) {
-        if (all_of_it || (set & set_of(t)) == 0 || set == set_of(t)) continue;
-        ISOBIT_RETURN_IF_ERROR(without(set_of(t)).status());
-      }
+      if (reaches_goal(row)) kept = fewer;
     }
     return {};
   }
@@ -222,7 +219,10 @@ class Ablation {
   /// The cheapest row that reaches the goal; rows.size() if none does.
   [[nodiscard]] size_t cheapest() const {
     size_t found = out_.rows.size();
-    const auto rank = [&](size_t row) { return std::make_tuple(costs_[row], -out_.rows[row].sqnr.output_db); };
+    const auto rank = [&](size_t row) {
+      const Cost& cost = costs_[row];
+      return std::make_tuple(cost.matrix_bytes, cost.products, cost.tensors, -out_.rows[row].sqnr.output_db);
+    };
     for (size_t row = 0; row < out_.rows.size(); ++row) {
       if (reaches_goal(row) && (found == out_.rows.size() || rank(row) < rank(found))) found = row;
     }
@@ -234,7 +234,9 @@ class Ablation {
     const size_t chosen = own < out_.goal_db ? cheapest() : out_.rows.size();
     std::vector<size_t> order(out_.rows.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    const auto rank = [&](size_t row) { return std::make_pair(!out_.rows[row].refused.empty(), -out_.rows[row].gain_db); };
+    const auto rank = [&](size_t row) {
+      return std::make_pair(!out_.rows[row].refused.empty(), -out_.rows[row].gain_db);
+    };
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rank(a) < rank(b); });
     std::vector<GruAblationRow> rows;
     for (const size_t row : order) {
@@ -245,9 +247,9 @@ class Ablation {
 
     if (out_.advice >= 0) {
       const GruAblationRow& row = out_.rows[static_cast<size_t>(out_.advice)];
-      out_.sentence = "Widen " + row.set + ": --bits " + row.bits + " gives the output " +
-                      db_text(row.sqnr.output_db) + " instead of " + db_text(own) + ", with " +
-                      std::to_string(row.weight_bytes) + " bytes of weights more";
+      out_.sentence = "Widen " + row.set + ": --bits " + row.bits + " gives the output " + db_text(row.sqnr.output_db) +
+                      " instead of " + db_text(own) + ", with " + std::to_string(row.weight_bytes) +
+                      " bytes of weights more";
       if (best < options_.target_db) {
         out_.sentence += " (" + db_text(options_.target_db) + " are out of reach of wider tensors, which give " +
                          db_text(best) + " at most)";
@@ -266,6 +268,7 @@ class Ablation {
   const GruModelParameters& parameters_;
   const GruAblationOptions& options_;
   std::vector<GruModel> layers_;
+  TableCache tables_;
   std::map<LayerSets, size_t> index_;
   std::vector<LayerSets> sets_;  // of each row
   std::vector<Cost> costs_;

@@ -8,9 +8,9 @@
 namespace isobit {
 namespace {
 
-constexpr std::pair<const char*, GruTensorSet> kGroups[] = {{"all", kAllSet},         {"weights", kWeightSet},
-                                                            {"biases", kBiasSet},     {"linear", kLinearSet},
-                                                            {"gate_in", kGateInSet},  {"gate_out", kGateOutSet}};
+constexpr std::pair<const char*, GruTensorSet> kGroups[] = {{"all", kAllSet},        {"weights", kWeightSet},
+                                                            {"biases", kBiasSet},    {"linear", kLinearSet},
+                                                            {"gate_in", kGateInSet}, {"gate_out", kGateOutSet}};
 
 WidthTexts texts_of(const GruLayerParameters& layer) {
   const auto defaults = GruQuantization::default_tensors();

@@ -351,8 +351,7 @@ struct GruComparison::Impl {
       GruRunOptions run;
       run.lengths = lengths;
       run.whole_sequence = true;  // in pieces where there is one direction only
-      ISOBIT_RETURN_IF_ERROR(
-          model.forward_observed(x_codes.data(), y_codes.data(), piece_steps, state, comparer, run));
+      ISOBIT_RETURN_IF_ERROR(model.forward_observed(x_codes.data(), y_codes.data(), piece_steps, state, comparer, run));
     }
     return {};
   }

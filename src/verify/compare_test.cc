@@ -239,10 +239,10 @@ TEST_P(Comparison, EqualsSimpleSums) {
     }
     const Key key = {row.layer, row.tensor, at.sequence, at.step};
     const Grid& grid = model->parameters().layers[static_cast<size_t>(row.layer)].grids[row.tensor];
-    EXPECT_NEAR(std::abs(static_cast<double>(floats.values.at(key)[static_cast<size_t>(at.index)]) -
-                         static_cast<double>(
-                             dequantize_value(grid, fixed.codes.at(key)[static_cast<size_t>(at.index)]))),
-                sums.largest, 1e-9);
+    EXPECT_NEAR(
+        std::abs(static_cast<double>(floats.values.at(key)[static_cast<size_t>(at.index)]) -
+                 static_cast<double>(dequantize_value(grid, fixed.codes.at(key)[static_cast<size_t>(at.index)]))),
+        sums.largest, 1e-9);
   }
   EXPECT_GT(row_of(*report, 0, kX).clipped, 0U);
 }
@@ -504,11 +504,28 @@ TEST(Widen, CoversTheSameRangeAndLeavesTheRest) {
   }
 }
 
+TEST(Widen, NearlyDeadRowsToo) {
+  GruWeights weights = random_weights(3, 4, 5, 1, 1);
+  for (size_t k = 0; k < 4; ++k) weights.layers[0].W[7 * 4 + k] *= 1e-18f;
+  const std::vector<float> x = random_data(4, 30, 2, 4);
+  for (const ScaleKind scale : {ScaleKind::kPow2, ScaleKind::kReal}) {
+    const Result<GruModel> model = quantized(weights, x, 30, 2, "8", scale);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    for (const GruTensor tensor : {kX, kH, kW, kR, kBw, kBr}) {
+      const std::vector<GruTensorSet> sets = {GruTensorSet{1} << tensor};
+      const auto wide = widen(weights, model->parameters(), sets);
+      ASSERT_TRUE(wide.ok()) << wide.status().message();
+      const Result<GruModel> made = GruModel::create(*wide);
+      EXPECT_TRUE(made.ok()) << made.status().message();
+    }
+  }
+}
+
 TEST(BitsText, GivesTheWidthsBack) {
   const GruWeights weights = random_weights(20, 4, 5, 2, 1);
   const std::vector<float> x = random_data(21, 30, 2, 4);
-  for (const std::string bits :
-       {"8", "6,biases=4", "8,x=8:unsigned,linear=16,gate_in=12", "16,weights=8,r=8", "8,h=16,l1.ih=12,l1.gate_out=10"}) {
+  for (const std::string bits : {"8", "6,biases=4", "8,x=8:unsigned,linear=16,gate_in=12", "16,weights=8,r=8",
+                                 "8,h=16,l1.ih=12,l1.gate_out=10"}) {
     const auto model = quantized(weights, x, 30, 2, bits);
     ASSERT_TRUE(model.ok()) << model.status().message();
     EXPECT_EQ(bits_text(model->parameters()), bits);
@@ -559,7 +576,8 @@ TEST(Ablation, NamesTheInputWithALoudChannel) {
   ASSERT_TRUE(advice.ok()) << advice.status().message();
   const GruAblation& ablation = advice->ablation;
   ASSERT_GE(ablation.advice, 0) << ablation.sentence;
-  EXPECT_NE(ablation.rows[static_cast<size_t>(ablation.advice)].set.find("x=16"), std::string::npos) << ablation.sentence;
+  EXPECT_NE(ablation.rows[static_cast<size_t>(ablation.advice)].set.find("x=16"), std::string::npos)
+      << ablation.sentence;
   EXPECT_GE(advice->after_db, 35) << ablation.sentence;
   EXPECT_LT(advice->before_db, 25) << ablation.sentence;
 }
@@ -568,13 +586,15 @@ TEST(Ablation, FindsTensorsThatHelpTogetherOnly) {
   const auto advice = advice_for(random_weights(23, 16, 24, 2, 1, 5), 1, "8,linear=16,gate_in=12");
   ASSERT_TRUE(advice.ok()) << advice.status().message();
   const GruAblation& ablation = advice->ablation;
-  const GruAblationRow *h = row_of(ablation, "h=16"), *u = row_of(ablation, "u=16"), *both = row_of(ablation, "h=16,u=16");
+  const GruAblationRow *h = row_of(ablation, "h=16"), *u = row_of(ablation, "u=16"),
+                       *both = row_of(ablation, "h=16,u=16");
   ASSERT_TRUE(h != nullptr && u != nullptr && both != nullptr);
   EXPECT_GT(both->gain_db, std::max(h->gain_db, 0.0) + std::max(u->gain_db, 0.0) + 5);
   ASSERT_GE(ablation.advice, 0) << ablation.sentence;
   const std::string& set = ablation.rows[static_cast<size_t>(ablation.advice)].set;
   EXPECT_NE(set.find("h=16"), std::string::npos) << ablation.sentence;
-  EXPECT_TRUE(set.find("u=16") != std::string::npos || set.find("gate_out=16") != std::string::npos) << ablation.sentence;
+  EXPECT_TRUE(set.find("u=16") != std::string::npos || set.find("gate_out=16") != std::string::npos)
+      << ablation.sentence;
   EXPECT_EQ(both->weight_bytes, 0);
   EXPECT_EQ(both->bits, "8,linear=16,gate_in=12,h=16,u=16");
   EXPECT_GE(advice->after_db, 35) << ablation.sentence;
@@ -586,7 +606,8 @@ TEST(Ablation, SaysWhereNothingHasToBeWider) {
   const auto advice = advice_for(random_weights(24, 6, 8, 1, 2), 1, "16");
   ASSERT_TRUE(advice.ok()) << advice.status().message();
   EXPECT_EQ(advice->ablation.advice, -1);
-  EXPECT_NE(advice->ablation.sentence.find("Nothing needs to be wider"), std::string::npos) << advice->ablation.sentence;
+  EXPECT_NE(advice->ablation.sentence.find("Nothing needs to be wider"), std::string::npos)
+      << advice->ablation.sentence;
   EXPECT_TRUE(advice->ablation.rows.empty());
 }
 

@@ -24,7 +24,8 @@ Status check_size(const std::string& name, size_t size, const std::string& axes,
     text += (text.empty() ? "" : ", ") + std::to_string(dimension);
   }
   if (!overflow && size == static_cast<size_t>(expected)) return {};
-  return invalid(name + " has " + std::to_string(size) + " values, must have the shape [" + axes + "] = [" + text + "]");
+  return invalid(name + " has " + std::to_string(size) + " values, must have the shape [" + axes + "] = [" + text +
+                 "]");
 }
 
 /// Refuses values of [outer, middle, columns] that are not finite.
@@ -55,8 +56,8 @@ Status check_sequences(const GruSequences& data, const GruShape& shape) {
   ISOBIT_RETURN_IF_ERROR(
       check_size("x", data.x.size(), data.batch_first ? "N, T, C" : "T, N, C", {outer, middle, shape.input}));
   if (!data.h0.empty()) {
-    ISOBIT_RETURN_IF_ERROR(check_size("h0", data.h0.size(), "layers * directions, N, H",
-                                      {shape.states, data.batch, shape.hidden}));
+    ISOBIT_RETURN_IF_ERROR(
+        check_size("h0", data.h0.size(), "layers * directions, N, H", {shape.states, data.batch, shape.hidden}));
   }
   if (!data.lengths.empty()) {
     ISOBIT_RETURN_IF_ERROR(check_size("lengths", data.lengths.size(), "N", {data.batch}));
@@ -87,8 +88,8 @@ Sequence sequence_of(const GruSequences& data, const GruShape& shape, int64_t n)
 }
 
 Status check_same_shape(const GruWeights& weights, const GruModelParameters& model) {
-  const std::string a = shape_text(weights.layer_count(), weights.directions, weights.input_size(),
-                                   weights.hidden_size());
+  const std::string a =
+      shape_text(weights.layer_count(), weights.directions, weights.input_size(), weights.hidden_size());
   const std::string b = shape_text(static_cast<int64_t>(model.layers.size()) / model.directions, model.directions,
                                    model.layers[0].input_size, model.layers[0].hidden_size);
   if (a == b) return {};

@@ -11,7 +11,7 @@
 namespace isobit {
 
 struct Sequence {
-  int64_t number = 0;     // in the order of add()
+  int64_t number = 0;  // in the order of add()
   int64_t steps = 0;
   std::vector<float> x;   // [steps, C]
   std::vector<float> h0;  // [layers * directions, H]; empty: 0

@@ -27,6 +27,8 @@ constexpr double kSameSize = 1.02;
 constexpr double kSameDb = 0.5;
 // Another method is worth a search of its own from this gain on.
 constexpr double kVariantGainDb = 1;
+// What the reason adds to the file of the chosen model, at most.
+constexpr int64_t kReasonBytes = 256;
 // Quality, by SQNR, of the models that a metric is shown beside those on the way down.
 constexpr double kMetricRungsDb[] = {15, 25, 35, 45};
 
@@ -172,10 +174,9 @@ class Search {
     settings_.scale = options_.scale.value_or(ScaleKind::kPow2);
     settings_.method = options_.method.value_or("minmax");
     settings_.table = options_.table.value_or("default");
-    settings_.reason = reason();
     if (options_.like) {
       like_ = *options_.like;
-      like_.reason = settings_.reason;
+      like_.reason.clear();
       ISOBIT_ASSIGN_OR_RETURN(const Evaluated* like, evaluate_one(like_));
       if (!like->point) return Status(like->refused.code(), "like: " + like->refused.message());
       target_ = like->point->quality;
@@ -183,16 +184,14 @@ class Search {
     return {};
   }
 
-  [[nodiscard]] std::string reason() const {
-    std::string text = "isobit tune: ";
-    if (options_.max_bytes) {
-      text += "the best quality in at most " + std::to_string(*options_.max_bytes) + " bytes";
-    } else if (options_.like) {
-      text += "the best quality in the bytes of " + options_.like->bits;
-    } else {
-      text += "the fewest bytes that reach " + number_text(target_) + (options_.metric ? " by the metric" : " dB");
-    }
-    return text + ", on " + std::to_string(validation_.sequences()) + " sequences of validation data";
+  /// Why `chosen` was chosen.
+  [[nodiscard]] std::string reason(const GruTunePoint& chosen) const {
+    std::string goal = "the fewest bytes that reach " + number_text(target_) + (options_.metric ? "" : " dB");
+    if (options_.max_bytes) goal = "the best quality in at most " + std::to_string(*options_.max_bytes) + " bytes";
+    if (options_.like) goal = "the best quality in the bytes of " + options_.like->bits;
+    const double tenths = std::round(chosen.quality * 10) / 10;
+    return "isobit tune: " + number_text(tenths) + (options_.metric ? " by the metric on " : " dB on ") +
+           std::to_string(validation_.sequences()) + " sequences of validation data; " + goal;
   }
 
   // ---- evaluation
@@ -289,7 +288,7 @@ class Search {
   // ---- what is better
 
   [[nodiscard]] bool qualifies(const Evaluated& e) const {
-    if (options_.max_bytes) return e.point->bytes <= *options_.max_bytes;
+    if (options_.max_bytes) return e.point->bytes + kReasonBytes <= *options_.max_bytes;
     if (options_.like) return e.tensor_bytes <= like_bytes() && e.point->quality >= target_;
     return e.point->quality >= target_;
   }
@@ -558,13 +557,17 @@ class Search {
     GruTuneResult result;
     result.interrupted = interrupted_;
     result.evaluations = evaluations_;
+    const auto cost = [](const Evaluated* e) {
+      const GruTunePoint& p = *e->point;
+      return std::tuple(-p.quality, p.bytes, p.speed, p.settings.scale);
+    };
     std::vector<const Evaluated*> front;
     for (const Evaluated* e : order_) {
-      const auto beats = [&](const Evaluated* other) {
-        const auto cost = [](const Evaluated* p) { return std::tuple(-p->point->quality, p->point->bytes, p->point->speed); };
-        const auto [q, b, s] = cost(e);
-        const auto [oq, ob, os] = cost(other);
-        return oq <= q && ob <= b && os <= s && cost(other) != cost(e);
+      const auto beats = [&, at = cost(e)](const Evaluated* other) {
+        const auto [quality, bytes, speed, scale] = cost(other);
+        const bool as_good = quality <= std::get<0>(at) && bytes <= std::get<1>(at) && speed <= std::get<2>(at) &&
+                             scale <= std::get<3>(at);
+        return as_good && (cost(other) != at || other < e);
       };
       if (std::none_of(order_.begin(), order_.end(), beats)) front.push_back(e);
     }
@@ -581,7 +584,10 @@ class Search {
       for (const Evaluated* e : front) result.front.push_back(*e->point);
       result.chosen = *chosen->point;
     }
+    if (result.reached) result.chosen.settings.reason = reason(result.chosen);
     ISOBIT_ASSIGN_OR_RETURN(result.model, model_of(result.chosen.settings));
+    ISOBIT_ASSIGN_OR_RETURN(const GruSizes sizes, result.model->sizes());
+    result.chosen.bytes = sizes.total_bytes();
     return result;
   }
 

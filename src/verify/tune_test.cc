@@ -8,6 +8,7 @@
 #include <random>
 
 #include "isobit/arrays.h"
+#include "testing/sanitized.h"
 
 namespace isobit {
 namespace {
@@ -89,7 +90,7 @@ double least_db(Tuned& t, const GruModel& model) {
 }
 
 std::vector<std::byte> saved(const GruModel& model) {
-  const std::string path = testing::TempDir() + "tune_test.safetensors";
+  const std::string path = ::testing::TempDir() + "tune_test.safetensors";
   EXPECT_TRUE(model.save(path).ok());
   return *read_file(path);
 }
@@ -102,10 +103,13 @@ TEST(Tune, FewestBytesThatReachTheTarget) {
   EXPECT_TRUE(result.reached);
   EXPECT_GE(result.chosen.quality, 32);
   EXPECT_EQ(least_db(t, *result.model), result.chosen.quality);
+  int64_t least = result.chosen.bytes, without_reason = 0;
   for (const GruTunePoint& point : result.front) {
-    if (point.quality < 32) continue;
-    EXPECT_LE(static_cast<double>(result.chosen.bytes), 1.02 * static_cast<double>(point.bytes)) << point.settings.bits;
+    if (point.quality >= 32) least = std::min(least, point.bytes);
+    if (point.settings.bits == result.chosen.settings.bits) without_reason = point.bytes;
   }
+  EXPECT_GT(without_reason, 0) << "the chosen model is on the front";
+  EXPECT_LE(static_cast<double>(without_reason), 1.02 * static_cast<double>(least));
   // The front: by descending quality, and no point beats another.
   for (size_t i = 1; i < result.front.size(); ++i) {
     const GruTunePoint &a = result.front[i - 1], &b = result.front[i];
@@ -126,12 +130,17 @@ TEST(Tune, TheSettingsGiveTheBytesOfTheModel) {
   EXPECT_EQ(saved(*again), saved(*result.model));
   EXPECT_EQ(static_cast<int64_t>(saved(*result.model).size()), result.chosen.bytes);
   EXPECT_EQ(result.model->parameters().notes.at("reason"), result.chosen.settings.reason);
-  EXPECT_NE(result.chosen.settings.reason.find("38 dB"), std::string::npos) << result.chosen.settings.reason;
+  EXPECT_TRUE(result.chosen.settings.reason.ends_with("the fewest bytes that reach 38 dB"))
+      << result.chosen.settings.reason;
 }
 
 TEST(Tune, NeverBelowItsTargetWithoutSayingSo) {
-  for (const uint32_t seed : {3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597, 2584, 4181, 6765, 10946, 17711,
-                              28657}) {
+  std::vector<uint32_t> seeds = {3,   5,   8,   13,  21,   34,   55,   89,    144,   233,
+                                 377, 610, 987, 1597, 2584, 4181, 6765, 10946, 17711, 28657};
+#ifdef ISOBIT_TESTING_SANITIZED
+  seeds.resize(4);  // each takes ten times as long
+#endif
+  for (const uint32_t seed : seeds) {
     Tuned t = make_tuned(seed, 1 + seed % 2, 1 + static_cast<int32_t>(seed / 2 % 2));
     GruTuneOptions options = narrow_options();
     options.target = seed % 3 == 0 ? 30 : seed % 3 == 1 ? 45 : 200;
@@ -147,7 +156,7 @@ TEST(Tune, MostQualityInAnyNumberOfBytes) {
   Tuned t = make_tuned(4);
   GruTuneOptions options = narrow_options();
   options.target = 20;
-  const int64_t some_bytes = tuned(t, options).chosen.bytes;
+  const int64_t some_bytes = tuned(t, options).chosen.bytes + 256;
   options.target.reset();
   options.max_bytes = some_bytes;
   const GruTuneResult result = tuned(t, options);
@@ -155,7 +164,7 @@ TEST(Tune, MostQualityInAnyNumberOfBytes) {
   EXPECT_LE(result.chosen.bytes, some_bytes);
   EXPECT_EQ(static_cast<int64_t>(saved(*result.model).size()), result.chosen.bytes);
   for (const GruTunePoint& point : result.front) {
-    if (point.bytes <= some_bytes) { EXPECT_GE(result.chosen.quality + 0.5, point.quality) << point.settings.bits; }
+    if (point.bytes + 256 <= some_bytes) { EXPECT_GE(result.chosen.quality + 0.5, point.quality) << point.settings.bits; }
   }
   options.max_bytes = 100;
   EXPECT_FALSE(tuned(t, options).reached);

@@ -24,11 +24,11 @@ constexpr int64_t kSortedFloats = int64_t{1} << 24;
 struct Batch {
   int64_t steps = 0;
   int64_t count = 0;
-  std::vector<float> x;                // [T, N, C]
-  std::vector<int64_t> lengths;        // [N]
-  std::vector<int64_t> numbers;        // [N]
-  std::vector<float> h0;               // [layers * directions, N, H]
-  std::vector<std::vector<float>> h;   // [layers] of [T, N, directions * H]
+  std::vector<float> x;               // [T, N, C]
+  std::vector<int64_t> lengths;       // [N]
+  std::vector<int64_t> numbers;       // [N]
+  std::vector<float> h0;              // [layers * directions, N, H]
+  std::vector<std::vector<float>> h;  // [layers] of [T, N, directions * H]
 };
 
 /// Keeps h of every layer of a batch.
@@ -60,7 +60,10 @@ void for_ranges(ThreadPool* pool, int64_t items, const Body& body) {
 
 struct GruValidation::Impl {
   Impl(GruWeights float_weights, GruValidationOptions validation_options)
-      : weights(std::move(float_weights)), options(std::move(validation_options)), gru(weights), signals(static_cast<size_t>(weights.layer_count())) {}
+      : weights(std::move(float_weights)),
+        options(std::move(validation_options)),
+        gru(weights),
+        signals(static_cast<size_t>(weights.layer_count())) {}
 
   [[nodiscard]] int64_t width() const { return weights.output_size(); }
 

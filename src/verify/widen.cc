@@ -50,9 +50,8 @@ Status widen_rows(std::span<const float> values, GruTensor tensor, int32_t bits,
   options.is_signed = p.grids[tensor].is_signed;
   options.symmetric = true;
   const int64_t rows = codes.rows(), columns = codes.columns();
-  ISOBIT_ASSIGN_OR_RETURN(
-      grids, derive_row_grids(values, rows, columns, options, p.grids[tensor].kind,
-                              name + " " + std::string(kGruTensorNames[tensor]), is_weight));
+  ISOBIT_ASSIGN_OR_RETURN(grids, derive_row_grids(values, rows, columns, options, p.grids[tensor].kind,
+                                                  name + " " + std::string(kGruTensorNames[tensor]), is_weight));
   p.grids[tensor].bits = bits;
   codes = CodeMatrix(p.grids[tensor].dtype(), rows, columns);
   for (int64_t row = 0; row < rows; ++row) {
@@ -65,7 +64,7 @@ Status widen_rows(std::span<const float> values, GruTensor tensor, int32_t bits,
 }
 
 Status widen_layer(const GruLayerWeights& w, GruTensorSet set, int32_t bits, const std::string& name,
-                   GruLayerParameters& p) {
+                   TableCache* tables, GruLayerParameters& p) {
   const auto chosen = [&](int32_t tensor) {
     return contains(set, tensor) && p.grids[static_cast<size_t>(tensor)].bits < bits;
   };
@@ -80,7 +79,9 @@ Status widen_layer(const GruLayerWeights& w, GruTensorSet set, int32_t bits, con
     ActivationTable& table = p.tables[gate];
     const Grid &in = p.grids[kUIn + gate], &out = p.grids[kU + gate];
     if (table.input == in && table.output == out) continue;
-    ISOBIT_ASSIGN_OR_RETURN(table, fit_table(table.function, in, out, table_options(table, in), p.rounding));
+    const TableOptions options = table_options(table, in);
+    ISOBIT_ASSIGN_OR_RETURN(table, tables != nullptr ? tables->fit(table.function, in, out, options, p.rounding)
+                                                     : fit_table(table.function, in, out, options, p.rounding));
   }
   rescale_dead_rows(w, p);
   return derive_rescales(p, name);
@@ -89,7 +90,7 @@ Status widen_layer(const GruLayerWeights& w, GruTensorSet set, int32_t bits, con
 }  // namespace
 
 Result<GruModelParameters> widen(const GruWeights& weights, const GruModelParameters& model,
-                                 std::span<const GruTensorSet> sets, int32_t bits) {
+                                 std::span<const GruTensorSet> sets, int32_t bits, TableCache* tables) {
   const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_weights(weights));
   ISOBIT_RETURN_IF_ERROR(check_same_shape(weights, model));
@@ -112,8 +113,9 @@ Result<GruModelParameters> widen(const GruWeights& weights, const GruModelParame
       p.grids[kX] = widened(p.grids[kX], bits);
     }
     if (sets[l] == 0 && p.grids[kX] == model.layers[i].grids[kX]) continue;
-    const std::string name = "layer " + std::to_string(l) + (i % static_cast<size_t>(out.directions) == 1 ? " reverse" : "");
-    ISOBIT_RETURN_IF_ERROR(widen_layer(weights.layers[i], sets[l], bits, name, p));
+    const bool reverse = i % static_cast<size_t>(out.directions) == 1;
+    const std::string name = "layer " + std::to_string(l) + (reverse ? " reverse" : "");
+    ISOBIT_RETURN_IF_ERROR(widen_layer(weights.layers[i], sets[l], bits, name, tables, p));
   }
   return out;
 }

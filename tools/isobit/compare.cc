@@ -146,16 +146,15 @@ void describe_tensors(const GruComparisonReport& report, int32_t directions, con
     entry.set("first_part", place_json(row.first_part, names));
     tensors.add(std::move(entry));
     const ChannelSqnr& worst = row.own_worst;
-    const std::string parts =
-        is_weight ? ""
-        : row.first_part.step < 0
-            ? "never"
-            : format("step %lld (%s)", static_cast<long long>(row.first_part.step),
-                     names[static_cast<size_t>(row.first_part.sequence)].c_str());
-    const std::string channel =
-        worst.channel < 0 ? ""
-                          : format("%s %lld: %s", is_weight ? "row" : "", static_cast<long long>(worst.channel),
-                                   db_text(worst.sqnr_db).c_str());
+    const std::string parts = is_weight ? ""
+                              : row.first_part.step < 0
+                                  ? "never"
+                                  : format("step %lld (%s)", static_cast<long long>(row.first_part.step),
+                                           names[static_cast<size_t>(row.first_part.sequence)].c_str());
+    const std::string channel = worst.channel < 0
+                                    ? ""
+                                    : format("%s %lld: %s", is_weight ? "row" : "",
+                                             static_cast<long long>(worst.channel), db_text(worst.sqnr_db).c_str());
     out.text += format("%-11s %-5s %8s  %s %9.6f %12.5g %8s  %-16s %7.3f %%  %s\n", layer.c_str(), name.c_str(),
                        db_text(row.sqnr_db).c_str(), bar_text(row.sqnr_db).c_str(), row.cosine, row.largest_error,
                        db_text(row.own_sqnr_db).c_str(), channel.c_str(), clipped, parts.c_str());
@@ -178,8 +177,8 @@ void describe_ablation(const GruAblation& ablation, Outcome& out) {
   for (const GruAblationRow& row : ablation.rows) width = std::max(width, row.set.size());
   const auto line = [&](const std::string& set) { return format("%-*s", static_cast<int>(width), set.c_str()); };
   Value json = Value::object(), rows = Value::array();
-  out.text += "\nwith these tensors at 16 bits over the same range, everything else as it is: SQNR of h in dB\n" +
-              line("");
+  out.text +=
+      "\nwith these tensors at 16 bits over the same range, everything else as it is: SQNR of h in dB\n" + line("");
   for (size_t l = 0; l < ablation.sqnr.layer_db.size(); ++l) out.text += format(" %8s", format("l%zu", l).c_str());
   out.text += format(" %8s %14s\n", "gain", "weights grow") + line(ablation.bits);
   json.set("bits", ablation.bits);
@@ -280,8 +279,8 @@ Result<Outcome> compare(const CompareOptions& options) {
     ISOBIT_ASSIGN_OR_RETURN(device_layers, DeviceLayers::create(model, *device));
   }
   FileClaims claims;
-  ISOBIT_ASSIGN_OR_RETURN(const SequenceFiles files, SequenceFiles::open(options.data, "--data", options.sequences,
-                                                                         weights.input_size(), claims));
+  ISOBIT_ASSIGN_OR_RETURN(const SequenceFiles files,
+                          SequenceFiles::open(options.data, "--data", options.sequences, weights.input_size(), claims));
   ISOBIT_ASSIGN_OR_RETURN(const SequenceFiles::Extents extents, files.extents());
   if (extents.steps == 0) {
     return Status(StatusCode::kInvalidArgument, "--data " + options.data.front() + ": the data has no time step");
@@ -315,9 +314,10 @@ Result<Outcome> compare(const CompareOptions& options) {
         "fixed on " + device->text() + ": x and h of every layer; what lies between does not leave the device\n";
   }
   out.text += count_text(report.sequences, "sequence") + ", " + count_text(report.steps, "step") +
-              format("; bars: SQNR, full at %.0f dB; own: of the tensor's float values on its own grid, and the worst "
-                     "channel of that; parts: first step with |float - fixed| > %g codes\n",
-                     kFullBarDb, options.part);
+              format(
+                  "; bars: SQNR, full at %.0f dB; own: of the tensor's float values on its own grid, and the worst "
+                  "channel of that; parts: first step with |float - fixed| > %g codes\n",
+                  kFullBarDb, options.part);
   describe_tensors(report, model.parameters().directions, names, out);
   if (options.ablate) {
     ISOBIT_ASSIGN_OR_RETURN(const GruAblation ablation, ablate_on(files, weights, model, options, pool));

@@ -111,8 +111,8 @@ Array swap_batch_and_time(const Array& array) {
 std::string layout_hint(const SequenceShape& shape, const std::string& label) {
   constexpr int64_t kManyTimes = 8;
   if (shape.single || shape.steps == 0 || shape.batch / kManyTimes < shape.steps) return "";
-  return label + " is taken as " + count_text(shape.steps, "step") + " of " +
-         count_text(shape.batch, "sequence") + ", [T, N, C]; where it is [N, T, C], give --batch-first";
+  return label + " is taken as " + count_text(shape.steps, "step") + " of " + count_text(shape.batch, "sequence") +
+         ", [T, N, C]; where it is [N, T, C], give --batch-first";
 }
 
 Result<Companion> Companion::load(const std::string& option, const std::string& path) {

@@ -45,11 +45,12 @@ Result<SequenceShape> sequence_shape(const Array& array, int64_t channels, const
 
 /// [N, T, ...] to [T, N, ...], and back. The array has at least two dimensions.
 Array swap_batch_and_time(const Array& array);
-/// What to give where [T, N, C] may well be [N, T, C]: there are at least 8 times as many sequences as steps. Else empty.
+/// What to give where [T, N, C] may well be [N, T, C]: there are at least 8 times as many sequences as steps. Else
+/// empty.
 std::string layout_hint(const SequenceShape& shape, const std::string& label);
 
-/// Calls `use` for every array of a file in the order of names, one in memory at a time. batch_first: arrays of three dimensions are [N, T, C].
-/// `hints` receives layout_hint() otherwise.
+/// Calls `use` for every array of a file in the order of names, one in memory at a time. batch_first: arrays of three
+/// dimensions are [N, T, C]. `hints` receives layout_hint() otherwise.
 Status for_each_array(const std::string& path, int64_t channels, const std::function<Status(const Sequences&)>& use,
                       bool batch_first = false, std::vector<std::string>* hints = nullptr);
 Status for_each_array(const ArrayReader& file, int64_t channels, const std::function<Status(const Sequences&)>& use,

@@ -29,13 +29,13 @@ constexpr std::string_view kGrus = "GRUs", kWeights = "Low-bit weights", kTables
 constexpr VerbText kVerbs[] = {
     {"inspect", kGrus, "isobit inspect checkpoint.npz", "docs/tutorial.md"},
     {"quantize", kGrus,
-     "isobit quantize checkpoint.npz --layer enc --calibrate data.npz --bits 8,linear=16,gate_in=12 -o enc.safetensors",
+     "isobit quantize checkpoint.npz --layer enc --calibrate data.npz --bits balanced -o enc.safetensors",
      "docs/tutorial.md"},
     {"tune", kGrus,
      "isobit tune checkpoint.npz --layer enc --calibrate data.npz --validate other.npz --target 35 -o enc.safetensors",
      "docs/tutorial.md"},
     {"run", kGrus, "isobit run enc.safetensors input.npy -o output.npy", "docs/tutorial.md"},
-    {"compare", kGrus, "isobit compare checkpoint.npz enc.safetensors --data data.npz", "docs/tutorial.md"},
+    {"compare", kGrus, "isobit compare checkpoint.npz enc.safetensors --data data.npz --ablate", "docs/tutorial.md"},
     {"pack", kWeights, "isobit pack model.safetensors -o packed.safetensors --bits 4 --group 64",
      "docs/low_bit_import.md"},
     {"matmul", kWeights, "isobit matmul packed.safetensors:fc.weight x.npy -o y.npy --activations int8",
@@ -204,7 +204,7 @@ std::string quoted(const std::string& text) {
 }
 
 std::string zsh_script(const CLI::App& app) {
-  const auto item = [](std::string name, const std::string& description) {
+  const auto item = [](const std::string& name, const std::string& description) {
     std::string text;
     for (const char c : name) text += c == ':' ? std::string("\\:") : std::string(1, c);
     return "\n      " + quoted(text + ":" + description);

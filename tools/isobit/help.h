@@ -16,7 +16,7 @@ class ParseError;
 
 namespace isobit::tool {
 
-/// Groups, an example and a document for every verb, lines as wide as the terminal. Before verbs are added: nothing.
+/// Groups, an example and a document for every verb that the app has by now; lines as wide as the terminal.
 void describe_verbs(CLI::App& app);
 
 /// --help of the app, or of the verb whose words are given ("table", "fit"); an unknown one is refused with the nearest.

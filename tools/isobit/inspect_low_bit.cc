@@ -100,11 +100,10 @@ Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFil
   out.json.set("file", options.file).set("kind", "checkpoint");
   out.json.set("checkpoint", description ? checkpoint_json(*description) : Value());
   if (!description) {
-    out.json.set("refusal", found.ok() ? Value() : Value(found.status().message()));
+    const std::string refusal = found.ok() ? "" : checkpoint_refusal(found.status(), options.file, file.metadata);
+    out.json.set("refusal", found.ok() ? Value() : Value(refusal));
     out.text = options.file + ": GPTQ or AWQ checkpoint; " +
-               (found.ok() ? "neither a JSON file beside it nor its metadata says how it is stored"
-                           : found.status().message() + "; isobit pack --checkpoint-format overrules that") +
-               "\n";
+               (found.ok() ? "neither a JSON file beside it nor its metadata says how it is stored" : refusal) + "\n";
     describe_arrays(file.arrays, "\ntensors\n", out);
     return out;
   }

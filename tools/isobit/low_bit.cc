@@ -70,6 +70,12 @@ Value checkpoint_json(const CheckpointDescription& description) {
   return json;
 }
 
+std::string checkpoint_refusal(const Status& status, const std::string& path,
+                               const std::map<std::string, std::string>& metadata) {
+  if (!find_checkpoint_description(path, metadata, {.format = CheckpointFormat::kGptq}).ok()) return status.message();
+  return status.message() + "; isobit pack --checkpoint-format gptq, gptq_v2 or awq overrules that";
+}
+
 std::string foreign_text(const ForeignFormat& format) {
   return "weights quantised by " + format.name + " (" + std::to_string(format.matrices) +
          (format.matrices == 1 ? " matrix; " : " matrices; ") + format.sign + ")";

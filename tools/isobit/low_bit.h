@@ -4,6 +4,7 @@
 #define ISOBIT_TOOLS_LOW_BIT_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -43,9 +44,12 @@ Value shape_json(std::span<const int64_t> shape);
 
 /// A model that may be GPTQ or AWQ is read, and what lies beside it.
 Status claim_checkpoint(const std::string& path, const std::string& option, FileClaims& files);
-/// What is said about a GPTQ or AWQ checkpoint: "gptq, 4 bits, group 128 (quantize_config.json)".
+/// What is said about a GPTQ or AWQ checkpoint: "gptq, 4 bits, group 128, as quantize_config.json says".
 std::string checkpoint_text(const CheckpointDescription& description);
 Value checkpoint_json(const CheckpointDescription& description);
+/// What is refused about a checkpoint, with the option that overrules it if there is one.
+std::string checkpoint_refusal(const Status& status, const std::string& path,
+                               const std::map<std::string, std::string>& metadata);
 
 /// "weights quantised by MLX (2 matrices; 'fc.weight' is u32 beside 'fc.scales')".
 std::string foreign_text(const ForeignFormat& format);

@@ -207,7 +207,7 @@ class Commands {
         ->type_name("COMMAND")
         ->excludes(bytes)
         ->excludes(like);
-    command->add_option("--svg", o.svg, "picture of quality over bytes to write; needs gnuplot")->type_name("FILE");
+    command->add_option("--svg", o.svg, "picture of quality over bytes to write; needs gnuplot")->type_name("OUT");
     command->add_option("--method", o.method, "methods as in quantize; default: searched")->type_name("METHOD");
     command->add_option("--scale", o.scale, "pow2 or real; default: searched, pow2 preferred")->type_name("KIND");
     command->add_option("--table", o.table, "tables as in quantize; default: searched")->type_name("KIND");

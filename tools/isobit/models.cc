@@ -209,8 +209,7 @@ Status describe_sizes(const GruModel& model, Value& json, std::string& text) {
       "step of one sequence %lld bytes\n",
       static_cast<long long>(sizes.weights_bytes), static_cast<long long>(sizes.tables_bytes),
       static_cast<long long>(sizes.other_bytes), static_cast<long long>(sizes.header_bytes),
-      static_cast<long long>(sizes.total_bytes()),
-      static_cast<long long>(workspace));
+      static_cast<long long>(sizes.total_bytes()), static_cast<long long>(workspace));
   return {};
 }
 

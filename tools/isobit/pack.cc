@@ -230,9 +230,8 @@ class Packer {
 
   Status describe_checkpoint(const CheckpointOverrides& overrides) {
     auto found = find_checkpoint_description(options_.model, file_.metadata, overrides);
-    if (!found.ok() && found.status().code() == StatusCode::kUnsupported && !overrides.format)
-      return {StatusCode::kUnsupported,
-              found.status().message() + "; --checkpoint-format gptq, gptq_v2 or awq overrules what a file says"};
+    if (!found.ok() && !overrides.format)
+      return {found.status().code(), checkpoint_refusal(found.status(), options_.model, file_.metadata)};
     ISOBIT_ASSIGN_OR_RETURN(checkpoint_, std::move(found));
     return {};
   }
@@ -339,8 +338,7 @@ class Packer {
   /// Matrices of floats without an element, and types that are listed but not read.
   [[nodiscard]] std::string refusal_of(const Item& item) const {
     if (!item.foreign.empty())
-      return array_label(options_.model, item.name) + " belongs to weights quantised by " + item.foreign +
-             ", which are not imported; --exclude '" + escaped(item.name) +
+      return "belongs to weights quantised by " + item.foreign + "; --exclude '" + escaped(item.name) +
              (item.unread ? "' leaves it out" : "' keeps it as it is");
     if (is_empty(item))
       return array_label(options_.model, item.name) + " has the shape " + shape_text(item.shape) +

@@ -171,7 +171,8 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
   out.json.set("reason", options.reason.empty() ? Value() : Value(options.reason));
   describe_grids(model, calibrator, out);
   out.text += biases_text(options.bits, model.parameters());
-  ISOBIT_RETURN_IF_ERROR(describe_sizes(model, out.json, out.text));
+  if (const Status sized = describe_sizes(model, out.json, out.text); !sized.ok())
+    return Status(sized.code(), (options.output.empty() ? options.model : options.output) + ": " + sized.message());
   ISOBIT_RETURN_IF_ERROR(validate(options, weights, model, validation, last_tenth, pool, out));
   if (options.dry_run) {
     out.json.set("output", Value()).set("bytes", Value());

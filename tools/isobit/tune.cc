@@ -205,13 +205,16 @@ Value point_json(const TuneOptions& options, const GruTunePoint& point) {
 
 std::string front_text(const TuneOptions& options, const GruTuneResult& result) {
   const bool is_metric = !options.metric.empty();
-  std::string out = format("   %9s %10s  %-34s %s\n", is_metric ? "metric" : "quality", "bytes", "speed class", "widths");
+  std::string out =
+      format("   %9s %10s  %-36s %s\n", is_metric ? "metric" : "quality", "bytes", "speed class", "settings");
   for (const GruTunePoint& point : result.front) {
-    const bool chosen = point.settings.command_options() == result.chosen.settings.command_options();
-    out += format("%-2s %9s %10lld  %-34s %s\n", chosen ? "->" : "", quality_text(point.quality, is_metric).c_str(),
+    GruSettings of_chosen = result.chosen.settings;
+    of_chosen.reason.clear();
+    const bool chosen = point.settings.command_options() == of_chosen.command_options();
+    out += format("%-2s %9s %10lld  %-36s %s\n", chosen ? "->" : "", quality_text(point.quality, is_metric).c_str(),
                   static_cast<long long>(point.bytes),
                   format("%d %s", static_cast<int>(point.speed), std::string(to_string(point.speed)).c_str()).c_str(),
-                  point.settings.bits.c_str());
+                  point.settings.command_options().c_str());
   }
   out += "commands, in the order of the table:\n";
   for (const GruTunePoint& point : result.front) out += "  " + command_of(options, point.settings) + "\n";

@@ -38,7 +38,7 @@ fn streams_as_it_runs() {
     for state in [&mut state, &mut saved] {
         y[2 * row..].fill(0.0);
         let pool = Pool::new(2).unwrap();
-        let run = GruRun { path: CpuPath::Reference, pool: Some(&pool), ..Default::default() };
+        let run = GruRun { path: CpuPath::Reference, pool: Some(&pool), whole_sequence: true, ..Default::default() };
         gru.forward(&x[2 * row..], &mut y[2 * row..], 3, state, &mut workspace, &run).unwrap();
         assert_eq!(y, whole);
     }
