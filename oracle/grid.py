@@ -120,12 +120,14 @@ def range_to_grid(lo, hi, bits, signed, symmetric, power_of_two, steps):
 
 def rows_to_grids(rows, bits, signed, power_of_two, steps=None, all_zero_rule=True):
     """One symmetric grid per row (weights; a bias is a row of one number, without the
-    all-zero rule)."""
+    all-zero rule). A raw too small for a normal general scale counts as 0."""
     steps = default_steps(bits, "weight") if steps is None else steps
     grids, zero = [], []
     for row in rows:
-        zero.append(raw_scale(min(row), max(row), signed, True, steps) == 0.0)
-        grids.append(range_to_grid(min(row), max(row), bits, signed, True, power_of_two, steps))
+        raw = raw_scale(min(row), max(row), signed, True, steps)
+        zero.append(raw == 0.0 or (not power_of_two and f32(raw) < 2.0 ** -126))
+        lo, hi = (0.0, 0.0) if zero[-1] else (min(row), max(row))
+        grids.append(range_to_grid(lo, hi, bits, signed, True, power_of_two, steps))
     others = [g for g, is_zero in zip(grids, zero) if not is_zero]
     if all_zero_rule and others:
         if power_of_two:

@@ -128,6 +128,36 @@ class Grids(unittest.TestCase):
         self.assertEqual([g.shift for g in rows_to_grids([[0.0], [1.0]], 8, True, True,
                                                          all_zero_rule=False)], [0, 7])
 
+    def test_rows_too_small(self):
+        def scales(rows, **kw):
+            return [g.scale for g in rows_to_grids(rows, kw.pop("bits", 8), True, False, **kw)]
+
+        for bits in (8, 16):
+            S = 2.0 ** (1 - bits)
+            self.assertEqual(scales([[1.0, 0.0], [f32(1e-38), 0.0], [0.5, -0.25], [2.0 ** -149, -0.0]],
+                                    bits=bits), [S, S / 2, S / 2, S / 2])
+            for few in ([[f32(1e-38)], [2.0 ** -149], [0.0]], [[f32(-1e-40)]]):
+                self.assertEqual(scales(few, bits=bits), [1.0] * len(few))
+            self.assertEqual(scales([[f32(1e-40)], [1.0], [f32(-1e-38)]], bits=bits, all_zero_rule=False),
+                             [1.0, S, 1.0])
+        # 2^-126 - 2^-150 is a tie and goes up to 2^-126; 2^-126 - 2^-149 is a float32, not normal
+        least, up, under = 2.0 ** -119, 2.0 ** -119 - 2.0 ** -143, 2.0 ** -119 - 2.0 ** -142
+        for sign in (1, -1):
+            self.assertEqual(scales([[sign * v] for v in (least, up, under)], all_zero_rule=False),
+                             [2.0 ** -126, 2.0 ** -126, 1.0])
+        rows = [[up, 0.0], [under, -under], [1.0, 0.0], [2.0 ** -127, f32(1.5 * 2.0 ** -126)]]
+        grids = rows_to_grids(rows, 8, True, False)
+        self.assertEqual([g.scale for g in grids], [2.0 ** -126, 2.0 ** -126, 2.0 ** -7, 2.0 ** -126])
+        self.assertEqual([[g.quantize(v) for v in row] for row, g in zip(rows, grids)],
+                         [[127, 0], [127, -128], [127, 0], [0, 2]])
+        # 3 steps: the positive side has one of them, the negative side two
+        self.assertEqual(scales([[2.0 ** -126], [-(2.0 ** -126)]], steps=3, all_zero_rule=False),
+                         [2.0 ** -126, 1.0])
+        # powers of two have a cap, other tensors are refused
+        self.assertEqual([g.shift for g in rows_to_grids([[f32(1e-40)], [1.0]], 8, True, True)], [38, 7])
+        for symmetric in (True, False):
+            self.assertRaises(Refused, range_to_grid, 0.0, f32(1e-38), 8, True, symmetric, False, 255)
+
     def test_codes(self):
         g = Grid(8, True, 3, shift=1)
         self.assertEqual([g.quantize(v) for v in (0.25, 0.75, -0.25, 1e9, -math.inf, math.nan)],

@@ -263,6 +263,17 @@ def make_grid():
 
 def make_per_channel():
     rng, cases = Rng(5), []
+
+    def add(rows, bits, power, rule):
+        grids = rows_to_grids(rows, bits, True, power, all_zero_rule=rule)
+        key = "shift" if power else "scale"
+        cases.append({"bits": bits, "signed": True, "steps": 1 << bits, "power_of_two": power,
+                      "all_zero_rule": rule,
+                      "rows": [[bits32(v) for v in row] for row in rows],
+                      key: [g.json()[key] for g in grids],
+                      "codes": [[g.quantize(v) for v in row] for row, g in zip(rows, grids)]})
+        return cases[-1]
+
     for index in range(36):
         bits = (8, 4, 2, 1, 16, 8, 12, 8, 32)[index % 9]
         power = index % 2 == 0
@@ -280,16 +291,36 @@ def make_per_channel():
             rows = [[0.0] * n, [-0.0] * n]
         if index == 20:
             rows[0] = [0.0, 1.0, -1.0, 0.25, 0.5]
-        rule = index % 6 != 5
-        grids = rows_to_grids(rows, bits, True, power, all_zero_rule=rule)
-        key = "shift" if power else "scale"
-        cases.append({"bits": bits, "signed": True, "steps": 1 << bits, "power_of_two": power,
-                      "all_zero_rule": rule,
-                      "rows": [[bits32(v) for v in row] for row in rows],
-                      key: [g.json()[key] for g in grids],
-                      "codes": [[g.quantize(v) for v in row] for row, g in zip(rows, grids)]})
-    return {"description": "symmetric grids per row, with the rule for all-zero rows; rows of one "
-            "number are biases, for which the rule does not hold", "cases": cases}
+        add(rows, bits, power, index % 6 != 5)
+    # rows too small for a normal general scale; powers of two have no such limit
+    rng = Rng(51)
+    lowest = 2.0 ** -149
+
+    def by(factors):
+        return [[f32(Fraction(rng.bell(0.5)) * Fraction(f)) for _ in range(5)] for f in factors]
+
+    for bits in (8, 16):
+        half = 1 << (bits - 1)
+        least = half * 2.0 ** -126                     # raw is 2^-126
+        up, under = least * (1 - 2.0 ** -24), least * (1 - 2.0 ** -23)  # 2^-126 once rounded, and not
+        subnormal = [1234 * lowest, -lowest, 0.0, -0.0, -(2.0 ** -126 - lowest)]
+        beside = by([1, 1e-38, 0.25]) + [subnormal, [0.0] * 5]
+        add(beside, bits, False, True)
+        add(beside, bits, True, True)
+        add([[0.0, lowest], [-lowest, 0.0], [f32(1e-40), f32(-1e-39)], [0.0, 0.0]], bits, False, True)
+        edge = [[under, -under / 2], [0.75, -0.5], [up, 0.0], [0.0, -up], [0.0, -under], [lowest, 0.0],
+                [0.0, least / half]]
+        # on the smallest scale, 2^-126, rows that are too small keep their codes
+        case = add(edge, bits, False, True)
+        assert case["scale"].count(bits32(2.0 ** -126)) == 6
+        assert [max(map(abs, row)) for row in case["codes"]] == [half - 1] * 3 + [half] * 2 + [0, 1]
+        add([edge[0], edge[4], edge[5]], bits, False, True)  # without a scale to follow: 1
+        add(edge, bits, True, True)
+        biases = [f32(1e-40), 0.25, f32(-1e-38), lowest, up, -up, under, -under, 0.0, 2 * least]
+        add([[v] for v in biases], bits, False, False)
+        add([[v] for v in biases], bits, True, False)
+    return {"description": "symmetric grids per row, with the rule for rows of zeros and of numbers "
+            "too small; rows of one number are biases, for which the rule does not hold", "cases": cases}
 
 
 # ---------------------------------------------------------------- section 5
@@ -1252,7 +1283,7 @@ def dead_row_cases():
     big = [f32(1e38)] * 6
     add("refused: no scale will do", False, *some, biases=(big, big), ranges={"x": f32(1e-30)},
         refused=True)
-    add("refused: a scale that is not normal", False, [1, 1, 1e-37, 1, 1, 1], refused=True)
+    add("a row too small for a normal scale", False, [1, 1, 1e-37, 1, 1, 1], dead=([], []), revives=False)
     add("refused: an accumulator too wide without its bias", False, bits={"W": 32, "x": 32},
         biases=([0.0] * 6,) * 2, refused=True)
     # powers of two
@@ -1292,6 +1323,37 @@ def dead_row_cases():
     add("refused: rows of 32 bits are too wide without their biases", True, bits={"W": 32, "x": 32},
         weights=([[1.0, -1.0, 1.0]] * 6, half), biases=([0.25] * 6, [0.0] * 6), refused=True,
         tells=True)
+    # rows and biases too small for a normal scale; they follow the smallest one, which may be that of
+    # a dead row
+    w, r = [1, 1e-38, 1, 1e-45, 0.5, 0], [1e-40, 0.5, 1, 1e-38, 0, 0.25]
+    tiny = [f32(1e-40), 0.25, f32(-1e-38), f32(0.4), -0.25, 2.0 ** -149]
+    wider = {"W": 16, "R": 16, **wide}
+    for bits in ({}, wider):
+        text = ", 16 bits" if bits else ", 8 bits"
+        add("rows and biases too small for a normal scale" + text, False, w, r, bits=bits,
+            biases=(tiny, tiny[::-1]), dead=([], []), revives=False)
+        found = add("all rows and biases too small for a normal scale" + text, False, [1e-39] * 6,
+                    [1e-38] * 6, bits=bits, biases=([f32(1e-40)] * 6,) * 2, dead=([], []), revives=False)
+        for k in ("W", "R", "bw", "br"):
+            assert {g.scale for g in found.row_grids[k]} == {1.0}
+        add("all rows too small for a normal scale" + text, False, [1e-39] * 6, [1e-38] * 6, bits=bits,
+            dead=([], []), revives=False)
+        add("rows too small for a normal scale beside dead rows" + text, False,
+            [1, 1e-38, 1, 1e-22, 1, 1e-40], [1e-30, 1, 1e-38, 1, 1e-45, 1], bits=bits,
+            biases=([0.25, f32(-0.3), tiny[0], f32(0.4), f32(-0.2), 0.5],
+                    [0.25, f32(-0.3), f32(0.4), tiny[2], tiny[0], 0.5]), dead=([1, 3, 5], [0, 2]))
+    # raw rounds up to 2^-126, which is normal; rows that are a little less follow it with codes not 0
+    for bits, half in (({}, 128), (wider, 1 << 15)):
+        up, under = half * 2.0 ** -126 * (1 - 2.0 ** -24), half * 2.0 ** -126 * (1 - 2.0 ** -23)
+        found = add("rows at the smallest normal scale, %d bits" % half.bit_length(), False, bits=bits,
+                    weights=([[1.0, -0.5], [up, -up / 2], [under, -under], [0.25, 0.5], [0.0, -under],
+                              [0.0, 0.0]], [[0.5, -1.0], [0.0, under], [1.0, 0.25], [-up, 0.0],
+                                            [2.0 ** -149, 2.0 ** -126], [0.5, 0.5]]), cols=2,
+                    biases=([0.25, 0.0, up, f32(-0.5), under, -0.0], [f32(0.3), up, 0.5, 0.0, 0.0, -under]),
+                    revives=False)
+        assert [g.scale == 2.0 ** -126 for g in found.row_grids["W"]] == [0, 1, 1, 0, 1, 1]
+        assert [found.W[1][0], found.W[2], found.R[4]] == [half - 1, [half - 1, -half], [0, 1]]
+    add("refused: x too small for a normal scale", False, ranges={"x": f32(1e-38)}, refused=True)
     return cases
 
 

@@ -396,7 +396,10 @@ TEST(CApi, GruRefusals) {
   refused(run(in, 30, out, 41, 5, state, workspace, nullptr), "y has 41 elements, must have 5 * 2 * 4");
   refused(run(in, -1, out, 40, 5, state, workspace, nullptr), "x has -1 elements");
   refused(run(in, 30, out, 40, -1, state, workspace, nullptr), "steps is -1");
-  refused(run(in, 36, out, 48, 6, state, workspace, nullptr), "the workspace is for 2 sequences, 5 steps");
+  const std::vector<float> longer_x(36, 0.5f);
+  std::vector<float> longer_y(48);
+  refused(run(longer_x.data(), 36, longer_y.data(), 48, 6, state, workspace, nullptr),
+          "the workspace is for 2 sequences, 5 steps");
   refused(run(in, 30, out, 40, 5, nullptr, workspace, nullptr), "state is NULL");
   refused(run(in, 30, out, 40, 5, other_state, workspace, nullptr), "state was made by another model");
   refused(run(in, 30, out, 40, 5, state, nullptr, nullptr), "workspace is NULL");
