@@ -802,8 +802,9 @@ printf '%%s\\n' "${COMPREPLY[@]}"
             "inspect": (["inspect", packed, "--tensor", "w"], [packed, config], ["-o"]),
             "quantize": (["quantize", self.model, "--calibrate", self.single, "--lengths", lengths, "--h0", h0,
                           "--validate", self.batch], [self.model, self.single, lengths, h0, self.batch], ["-o"]),
-            "tune": (["tune", self.model, "--calibrate", self.single, "--validate", self.batch],
-                     [self.model, self.single, self.batch], ["-o", "--svg"]),
+            "tune": (["tune", self.model, "--calibrate", self.single, "--validate", self.batch, "--lengths", lengths,
+                      "--h0", h0, "--validate-h0", state],
+                     [self.model, self.single, self.batch, lengths, h0, state], ["-o", "--svg"]),
             "pack": (["pack", matrix], [matrix, config], ["-o"]),
             "matmul": (["matmul", packed + ":w", rows], [packed, rows], ["-o"]),
             "run": (["run", self.fixed, self.single, "--state", state, "--lengths", lengths, "--zoneout-mask", mask],
@@ -1452,6 +1453,23 @@ class TuneTest(ToolTest):
         like = self.json("quantize", self.model, "--calibrate", self.data, "--validate", self.batch, "--dry-run", "--bits",
                          "8,linear=16", "--table", "direct")["validation"]
         self.assertGreaterEqual(report["chosen"]["quality"], like["output_sqnr_db"])
+
+    def test_first_states_and_lengths(self):
+        rng = random.Random(31)
+        h0 = self.at("tune_h0.npy", floats(rng, (1, 1, HIDDEN)))
+        lengths = self.at("tune_lengths.npy", npy((4,), [11, 3, 5, 1], "<i4", "i"))
+        states = self.at("tune_states.npy", floats(rng, (1, 4, HIDDEN)))
+        search = list(self.search)
+        search[search.index("--calibrate") + 1] = self.single
+        search += ["--h0", h0, "--validate-h0", states, "--validate-lengths", lengths, "--target", "30"]
+        out = self.path("states.safetensors")
+        chosen = self.json(*search, "-o", out)["chosen"]
+        self.assertEqual(self.quantized(chosen["command"], "states_again.safetensors"), read(out))
+        h = [t for t in self.json("compare", self.model, out, "--data", self.batch, "--lengths", lengths, "--state",
+                                  states)["tensors"] if t["tensor"] == "h"]
+        self.assertAlmostEqual(h[-1]["sqnr_db"], chosen["quality"], places=6)
+        self.fails(["--validate-h0 " + h0, "[1, 4, 5]"], *self.search, "--dry-run", "--validate-h0", h0)
+        self.fails(["--validate-lengths " + h0], *self.search, "--dry-run", "--validate-lengths", h0)
 
     def test_goals_that_nothing_reaches(self):
         out = self.path("never.safetensors")

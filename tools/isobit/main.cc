@@ -119,6 +119,21 @@ class Commands {
         ->type_name("WHEN");
   }
 
+  /// What is said of the data of --calibrate and --validate beside it.
+  static void add_data(CLI::App* command, CalibrationDataOptions& data, std::string& validate_lengths,
+                       std::string& validate_h0) {
+    add_batch_first(command, data.batch_first);
+    const std::string lengths = "integers [N]: steps of each sequence; what follows is padding";
+    const std::string states = "first states, floats [layers * directions, N, H]";
+    command->add_option("--lengths", data.lengths, lengths)->type_name("FILE");
+    command->add_option("--h0", data.h0, states)->type_name("FILE");
+    auto* validate = command->get_option("--validate");
+    command->add_option("--validate-lengths", validate_lengths, "the same of --validate")
+        ->type_name("FILE")
+        ->needs(validate);
+    command->add_option("--validate-h0", validate_h0, states + ", of --validate")->type_name("FILE")->needs(validate);
+  }
+
   void add_inspect() {
     auto* command = add("inspect", "what a file of weights holds", inspect_, [this] { return inspect(inspect_); });
     command
@@ -170,10 +185,7 @@ class Commands {
                      "data to measure the outputs' SQNR on; default the last tenth of --calibrate")
         ->type_name("DATA");
     add_source(command, o.source);
-    add_batch_first(command, o.of_data.batch_first);
-    command->add_option("--lengths", o.of_data.lengths, "integers [N]: steps of each sequence; what follows is padding")
-        ->type_name("FILE");
-    command->add_option("--h0", o.of_data.h0, "first states, floats [layers * directions, N, H]")->type_name("FILE");
+    add_data(command, o.of_data, o.validate_lengths, o.validate_h0);
     command->add_flag("--dry-run", o.dry_run, "calibrate and report, write nothing");
     command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }
@@ -215,7 +227,7 @@ class Commands {
         ->type_name("MODE")
         ->capture_default_str();
     add_source(command, o.source);
-    add_batch_first(command, o.batch_first);
+    add_data(command, o.of_data, o.validate_lengths, o.validate_h0);
     command->add_flag("--dry-run", o.dry_run, "search and report, write no model");
     command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }

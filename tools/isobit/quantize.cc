@@ -136,10 +136,9 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
   const GruWeights& weights = source.weights;
   std::optional<SequenceFiles> validation;
   if (!options.validate.empty()) {
-    SequenceOptions sequences;
-    sequences.batch_first = options.of_data.batch_first;
-    ISOBIT_ASSIGN_OR_RETURN(
-        validation, SequenceFiles::open(options.validate, "--validate", sequences, weights.input_size(), claims));
+    ISOBIT_ASSIGN_OR_RETURN(validation,
+                            open_validation(options.validate, options.of_data.batch_first, options.validate_lengths,
+                                            options.validate_h0, weights.input_size(), claims));
   }
 
   Outcome out;

@@ -19,10 +19,10 @@ Result<SequenceFiles> SequenceFiles::open(const std::vector<std::string>& data, 
     ISOBIT_ASSIGN_OR_RETURN(ArrayReader reader, ArrayReader::open(file));
     out.pipes_.emplace(file, std::move(reader));
   }
-  if (!options.lengths.empty()) ISOBIT_RETURN_IF_ERROR(claims.reads(options.lengths, "--lengths"));
-  if (!options.state.empty()) ISOBIT_RETURN_IF_ERROR(claims.reads(options.state, "--state"));
-  ISOBIT_ASSIGN_OR_RETURN(out.lengths_, Companion::load("--lengths", options.lengths));
-  ISOBIT_ASSIGN_OR_RETURN(out.state_, Companion::load("--state", options.state));
+  if (!options.lengths.empty()) ISOBIT_RETURN_IF_ERROR(claims.reads(options.lengths, options.lengths_option));
+  if (!options.state.empty()) ISOBIT_RETURN_IF_ERROR(claims.reads(options.state, options.state_option));
+  ISOBIT_ASSIGN_OR_RETURN(out.lengths_, Companion::load(options.lengths_option, options.lengths));
+  ISOBIT_ASSIGN_OR_RETURN(out.state_, Companion::load(options.state_option, options.state));
   return out;
 }
 

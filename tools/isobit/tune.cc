@@ -95,11 +95,15 @@ class Metric {
     one.steps = data.steps;
     one.batch = data.batch;
     one.x.assign(data.x.begin(), data.x.end());
+    one.lengths.assign(data.lengths.begin(), data.lengths.end());
+    one.h0.assign(data.h0.begin(), data.h0.end());
     Array y = Array::zeros(Dtype::kF32, {data.steps, data.batch, outputs_});
     GruFloatArguments arguments;
     arguments.steps = data.steps;
     arguments.batch = data.batch;
     arguments.x = one.x;
+    arguments.lengths = one.lengths;
+    arguments.h0 = one.h0;
     arguments.y = {y.data<float>(), static_cast<size_t>(y.size())};
     ISOBIT_RETURN_IF_ERROR(float_.forward(arguments));
     float_outputs_.emplace(one.name, std::move(y));
@@ -114,9 +118,13 @@ class Metric {
     for (const Validation& one : validation_) {
       Array y = Array::zeros(Dtype::kF32, {one.steps, one.batch, outputs_});
       GruState state = model.initial_state(one.batch);
+      if (!one.h0.empty()) {
+        ISOBIT_ASSIGN_OR_RETURN(state, model.state_from_float(one.h0, one.batch));
+      }
       GruWorkspace workspace = model.workspace(one.batch, one.steps);
       GruRunOptions options;
       options.whole_sequence = true;
+      options.lengths = one.lengths;
       ISOBIT_RETURN_IF_ERROR(model.forward(one.x, {y.data<float>(), static_cast<size_t>(y.size())}, one.steps, state,
                                            workspace, options));
       outputs.emplace(one.name, std::move(y));
@@ -132,7 +140,8 @@ class Metric {
   struct Validation {
     std::string name;
     int64_t steps = 0, batch = 0;
-    std::vector<float> x;
+    std::vector<float> x, h0;
+    std::vector<int64_t> lengths;
   };
 
   Metric(std::string command, TemporaryFolder folder, GruFloatModel model, int64_t outputs)
@@ -179,7 +188,9 @@ std::string source_words(const TuneOptions& options) {
   if (!options.source.gate_order.empty()) out += " --gate-order " + options.source.gate_order;
   if (!options.source.layout.empty()) out += " --layout " + options.source.layout;
   if (!options.source.reset.empty()) out += " --reset " + options.source.reset;
-  if (options.batch_first) out += " --batch-first";
+  if (options.of_data.batch_first) out += " --batch-first";
+  if (!options.of_data.lengths.empty()) out += " --lengths " + shell_quoted(options.of_data.lengths);
+  if (!options.of_data.h0.empty()) out += " --h0 " + shell_quoted(options.of_data.h0);
   return out;
 }
 
@@ -270,15 +281,13 @@ Result<Outcome> tune(const TuneOptions& options) {
   if (!options.svg.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.svg, "--svg", OutputKind::kSvg, claims));
   ISOBIT_RETURN_IF_ERROR(claims.reads(options.model, "MODEL"));
   ISOBIT_ASSIGN_OR_RETURN(GruTuneOptions search, parse_options(options));
-  CalibrationDataOptions data_options;
-  data_options.batch_first = options.batch_first;
-  ISOBIT_ASSIGN_OR_RETURN(const CalibrationData data, CalibrationData::open(options.data, data_options, claims));
+  ISOBIT_ASSIGN_OR_RETURN(const CalibrationData data, CalibrationData::open(options.data, options.of_data, claims));
   ISOBIT_ASSIGN_OR_RETURN(const FloatModel source, load_float_model(options.model, options.source));
   const GruWeights& weights = source.weights;
-  SequenceOptions sequence_options;
-  sequence_options.batch_first = options.batch_first;
-  ISOBIT_ASSIGN_OR_RETURN(const SequenceFiles files, SequenceFiles::open(options.validate, "--validate", sequence_options,
-                                                                         weights.input_size(), claims));
+  ISOBIT_ASSIGN_OR_RETURN(
+      const SequenceFiles files,
+      open_validation(options.validate, options.of_data.batch_first, options.validate_lengths, options.validate_h0,
+                      weights.input_size(), claims));
 
   Outcome out;
   out.json.set("model", options.model).set("name", weights.name);

@@ -47,6 +47,14 @@ struct InspectOptions : CommonOptions {
   FloatModelOptions source;
 };
 
+/// What is said of sequences beside the data.
+struct SequenceOptions {
+  bool batch_first = false;  // [N, T, C]
+  std::string lengths;       // file with [N]
+  std::string state;         // file with [layers * directions, N, H]
+  std::string lengths_option = "--lengths", state_option = "--state";
+};
+
 /// What is said of calibration data beside it.
 struct CalibrationDataOptions {
   bool batch_first = false;  // [N, T, C]
@@ -58,6 +66,7 @@ struct QuantizeOptions : CommonOptions {
   std::vector<std::string> data, validate;  // validate: default the last tenth of data
   std::string bits = "8", method = "minmax", scale = "pow2", rounding = "nearest_even", table = "default", reason;
   CalibrationDataOptions of_data;
+  std::string validate_lengths, validate_h0;
   FloatModelOptions source;
   bool dry_run = false;
   int threads = 0;
@@ -70,8 +79,9 @@ struct TuneOptions : CommonOptions {
   std::optional<int64_t> max_bytes;
   std::string method, scale, table;  // empty: searched
   std::string rounding = "nearest_even";
+  CalibrationDataOptions of_data;
+  std::string validate_lengths, validate_h0;
   FloatModelOptions source;
-  bool batch_first = false;
   bool dry_run = false;
   int threads = 0;
 };
@@ -108,13 +118,6 @@ struct RunOptions : DeviceOptions {
   int64_t chunk = 0;
   bool integer = false;
   bool batch_first = false;
-};
-
-/// What is said of sequences beside the data.
-struct SequenceOptions {
-  bool batch_first = false;  // [N, T, C]
-  std::string lengths;       // file with [N]
-  std::string state;         // file with [layers * directions, N, H]
 };
 
 struct CompareOptions : DeviceOptions {
