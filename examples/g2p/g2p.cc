@@ -590,10 +590,10 @@ __attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ..
 }
 
 void print_table(const std::vector<Configuration>& configurations) {
-  std::printf("%-6s  %-25s %12s %14s %14s %12s %12s\n", "name", "bits", "words right", "phoneme error", "same as float",
+  std::printf("%-8s %-44s %11s %13s %13s %11s %11s\n", "name", "bits", "words right", "phoneme error", "same as float",
               "model bytes", "us per word");
   for (const Configuration& c : configurations) {
-    std::printf("%-6s  %-25s %10.2f %% %12.2f %% %12.2f %% %12lld %12.1f\n", c.name.c_str(), c.bits.c_str(),
+    std::printf("%-8s %-44s %9.2f %% %11.2f %% %11.2f %% %11lld %11.1f\n", c.name.c_str(), c.bits.c_str(),
                 c.words_right, c.phoneme_error, c.same_as_float, static_cast<long long>(c.model_bytes), c.us_per_word);
   }
 }
@@ -759,7 +759,7 @@ Status run(const Arguments& arguments) {
     for (const size_t c : speakers) {
       ISOBIT_ASSIGN_OR_RETURN(const auto backend, configurations[c].backend(checkpoint, arguments.device));
       ISOBIT_ASSIGN_OR_RETURN(const auto outputs, pronounce(checkpoint, *backend, word));
-      std::printf("  %-6s %s\n", configurations[c].name.c_str(), phonemes_text(outputs[0]).c_str());
+      std::printf("  %-8s %s\n", configurations[c].name.c_str(), phonemes_text(outputs[0]).c_str());
     }
   }
   if (std::fflush(stdout) != 0) return Status(StatusCode::kIo, "standard output: it cannot be written");
