@@ -1461,7 +1461,7 @@ class TuneTest(ToolTest):
         states = self.at("tune_states.npy", floats(rng, (1, 4, HIDDEN)))
         search = list(self.search)
         search[search.index("--calibrate") + 1] = self.single
-        search += ["--h0", h0, "--validate-h0", states, "--validate-lengths", lengths, "--target", "30"]
+        search += ["--h0", h0, "--validate-h0", states, "--validate-lengths", lengths, "--target", "15"]
         out = self.path("states.safetensors")
         chosen = self.json(*search, "-o", out)["chosen"]
         self.assertEqual(self.quantized(chosen["command"], "states_again.safetensors"), read(out))
