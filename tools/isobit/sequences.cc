@@ -53,7 +53,9 @@ Status SequenceFiles::for_each(const std::function<Status(const GruSequences&, c
       out.h0 = h0;
     }
     const Status status = use(out, data.name);
-    return status.ok() ? status : Status(status.code(), data.name + ": " + status.message());
+    if (status.ok()) return status;
+    const bool is_state = status.message().starts_with("h0 ");
+    return {status.code(), (is_state ? state_.label(data.array) : data.name) + ": " + status.message()};
   };
   for (const std::string& file : files_) {
     const auto pipe = pipes_.find(file);
