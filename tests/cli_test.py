@@ -14,10 +14,12 @@ import re
 import resource
 import shlex
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import zipfile
 
@@ -1473,8 +1475,8 @@ class TuneTest(ToolTest):
 
     def test_goals_that_nothing_reaches(self):
         out = self.path("never.safetensors")
-        for words, goal in [(["no model reaches 300", "dB"], ["--target", "300"]),
-                            (["no model has at most 10 bytes"], ["--max-bytes", "10"])]:
+        for words, goal in [(["no model that was tried reaches 300", "dB"], ["--target", "300"]),
+                            (["no model that was tried has at most 10 bytes"], ["--max-bytes", "10"])]:
             result = self.call(*self.search, *goal, "-o", out)
             self.assertEqual(result.returncode, 1)
             for word in words:
@@ -1519,16 +1521,35 @@ print(os.path.getsize(sys.argv[3]) / 1000)
         search[search.index("--validate") + 1] = self.data
         result = self.call(*search, "--target", "20", "--dry-run")
         self.assertEqual(result.returncode, 0)
-        self.assertIn("12 sequences of --validate is in --calibrate, too", result.stderr.replace(" are ", " is "))
+        self.assertIn("12 sequences of --validate are in --calibrate, too", result.stderr)
+        result = self.call("quantize", self.model, "--calibrate", self.data, "--validate", self.data, "--dry-run")
+        self.assertIn("12 sequences of --validate are in --calibrate, too", result.stderr)
 
     def test_interrupted(self):
         out = self.path("interrupted.safetensors")
-        judge = "kill -INT $PPID; sleep 0.2; echo 0 #"  # the command's parent is the tool
-        result = self.call(*self.search, "--metric", judge, "--target", "1", "-o", out)
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("interrupted; nothing was written", result.stderr)
-        self.assertIn("best so far: ", result.stdout)
-        self.assertFalse(os.path.exists(out))
+        # As a terminal does it, to all processes, the command too; and to the tool alone, $PPID of the command.
+        for judge in ["trap - INT; kill -INT 0; sleep 5; echo 0 #", "kill -INT $PPID; sleep 0.2; echo 0 #"]:
+            result = self.call(*self.search, "--metric", judge, "--target", "1", "-o", out, start_new_session=True)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("interrupted; nothing was written", result.stderr)
+            self.assertIn("best so far: ", result.stdout)
+            self.assertFalse(os.path.exists(out))
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("ISOBIT_")}
+        with subprocess.Popen([ISOBIT, *self.search, "--target", "30", "-o", out], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, env=environment) as search:
+            time.sleep(0.3)  # whatever it is doing: it ends as asked, or has not begun to search
+            search.send_signal(signal.SIGINT)
+            text, errors = search.communicate(timeout=60)
+        self.assertIn(search.returncode, (0, 1, -signal.SIGINT), errors)
+        if search.returncode == 1:
+            self.assertIn("best so far: ", text)
+            self.assertFalse(os.path.exists(out))
+
+    def test_svg_without_gnuplot(self):
+        result = self.call(*self.search, "--target", "20", "-o", self.path("no.st"), "--svg", self.path("no.svg"),
+                           env={"PATH": self.folder})
+        self.assertEqual((result.returncode, result.stdout), (2, ""), "said before the search")
+        self.assertIn("gnuplot", result.stderr)
 
     def test_quantize_measures(self):
         out = self.path("measured.safetensors")

@@ -39,6 +39,7 @@
 #include "isobit/low_bit_import.h"
 #include "isobit/parallel.h"
 #include "isobit/table.h"
+#include "isobit/tune.h"
 #include "isobit/verify.h"
 
 #if defined(__x86_64__)
@@ -613,6 +614,25 @@ Call gru_ablated() {
   };
 }
 
+Call gru_tuned() {
+  return [x = numbers(kSteps * kBatch * kC, 24)](ThreadPool* pool) {
+    GruValidationOptions options;
+    options.pool = pool;
+    GruValidation validation = value_of(GruValidation::create(gru_weights(), options));
+    expect_ok(validation.add(gru_sequences(x)));
+    GruTuneOptions search;
+    search.pool = pool;
+    search.target = 20;
+    search.method = "minmax";
+    search.scale = ScaleKind::kPow2;
+    search.table = "segments:4";
+    const GruTuneResult result = value_of(tune_gru(calibrator(), validation, search));
+    Bytes all = bytes_of(result.chosen.settings.command_options());
+    for (const GruTunePoint& point : result.front) append(all, bytes_of_one(point.quality));
+    return all;
+  };
+}
+
 // Tables --------------------------------------------------------------------------------------------------------
 
 Call table_fitted() {
@@ -756,6 +776,7 @@ std::vector<Operation> operations() {
       {"gru_state", gru_state},
       {"gru_compare", gru_compared, true},
       {"gru_ablate", gru_ablated, true},
+      {"gru_tune", gru_tuned, true},
       {"table_fit", table_fitted},
       {"fp16_look_up", fp16_look_up},
       {"fp16_create", fp16_created},

@@ -30,6 +30,7 @@ enum class SpeedClass : int32_t {
 };
 /// "8-bit states, tables in registers", ...
 std::string_view to_string(SpeedClass speed);
+/// By the widths of x, h, weights, gate inputs and outputs, and of the sums in the overflow proof.
 SpeedClass speed_class(const GruModel& model);
 
 /// The options of `isobit quantize` as text, and what they mean.
@@ -50,31 +51,32 @@ struct GruSettings {
 /// `text` as one word of a shell: as it is where nothing in it needs quotes.
 std::string shell_quoted(const std::string& text);
 
+/// A model that was tried.
 struct GruTunePoint {
   GruSettings settings;
   double quality = 0;             // dB, or the metric's number
-  GruOutputSqnr sqnr;
-  int64_t bytes = 0;
+  GruOutputSqnr sqnr;             // on the validation data
+  int64_t bytes = 0;              // of the saved model
   SpeedClass speed = SpeedClass::kReference;
 };
 
 struct GruTuneProgress {
-  double fraction = 0;            // 0 to 1, an estimate
-  int64_t evaluations = 0;
-  const GruTunePoint* best = nullptr;  // what would be chosen now; null before the first model
+  double fraction = 0;                 // 0 to 1, an estimate
+  int64_t evaluations = 0;             // models tried
+  const GruTunePoint* best = nullptr;  // by SQNR: what would be chosen now, or the best quality; null before the first
 };
 
 /// At most one of target, max_bytes and like; none of them is target = 35. With a metric the target is in its units.
 struct GruTuneOptions {
   std::optional<double> target{};            // least quality, at the fewest bytes
   std::optional<int64_t> max_bytes{};        // most bytes, at the best quality
-  std::optional<GruSettings> like{};         // at most the bytes of these settings, at least their quality
+  std::optional<GruSettings> like{};         // at most the bytes of their tensors, at least their quality
   std::optional<ScaleKind> scale{};          // the only kind to try; default both, power of two first
   std::optional<std::string> method{};       // the only methods to try, as in GruSettings
   std::optional<std::string> table{};        // the only tables to try, as in GruSettings
   Rounding rounding = Rounding::kNearestEven;
   /// The user's own quality of a model, higher is better. The search itself goes by SQNR; the metric judges the models
-  /// of its front, cheapest first. An error ends the search.
+  /// of its front, cheapest first, until one reaches the target. An error ends the search.
   std::function<Result<double>(const GruModel&)> metric{};
   /// Called after every model; false ends the search with what was found so far.
   std::function<bool(const GruTuneProgress&)> progress{};
@@ -85,19 +87,24 @@ struct GruTuneResult {
   /// The models that no other one beats in quality, bytes, speed class and kind of scale (powers of two are better) at
   /// once, by descending quality.
   std::vector<GruTunePoint> front;
-  GruTunePoint chosen;               // settings.reason says why
+  GruTunePoint chosen;            // settings.reason says why, where that fits into max_bytes
   bool reached = false;           // whether the target, or the limit of bytes, is met
+  bool judged = false;            // qualities are the metric's; else dB
   bool interrupted = false;
-  int64_t evaluations = 0;
+  int64_t evaluations = 0;        // models tried
   std::optional<GruModel> model;  // the chosen one
 };
+
+/// What tune_gru() refuses of options alone.
+Status check_tune_options(const GruTuneOptions& options);
 
 /// Searches. Starts with 16 bits for every tensor and takes away, since what narrow tensors do to each other cannot be
 /// seen by widening them one by one. Widths are 16, 12 and 8 bits for x, h, gate inputs and outputs, 16, 8, 4, 2 and 1 for
 /// W and R, 16 and 8 for biases; ih and hh keep 16, as fewer make nothing smaller or faster. u may have 8 bits with 255
 /// steps, so that 1 has a code.
 /// The result depends on weights, data and options alone, not on threads or time.
-/// Errors: kInvalidArgument for options that contradict each other or that no model can have; kFailedPrecondition
+/// Errors: kInvalidArgument for options that contradict each other or that no model can have, and for a validation of
+/// other weights than the calibrator's; kFailedPrecondition
 /// without calibration or validation data; the metric's own. A target that nothing reaches is no error: `reached`.
 Result<GruTuneResult> tune_gru(const GruCalibrator& calibrator, GruValidation& validation, const GruTuneOptions& options = {});
 

@@ -25,10 +25,13 @@ constexpr double kWorstDb = 6;
 constexpr double kSameSize = 1.02;
 // Qualities that differ by less are alike: the faster model is better.
 constexpr double kSameDb = 0.5;
+// A guess at the bytes of an interpolated table, and what a look-up in memory costs in bytes of weights read.
+constexpr double kInterpolatedBytes = 8 * 1025;
+constexpr double kGatherBytes = 4;
+// What reading a byte of weights in every step costs in bytes of the model.
+constexpr double kWorkWeight = 0.25;
 // Another method is worth a search of its own from this gain on.
 constexpr double kVariantGainDb = 1;
-// What the reason adds to the file of the chosen model, at most.
-constexpr int64_t kReasonBytes = 256;
 // Quality, by SQNR, of the models that a metric is shown beside those on the way down.
 constexpr double kMetricRungsDb[] = {15, 25, 35, 45};
 
@@ -118,9 +121,9 @@ class CostModel {
     double work = W * planes(bits[kW]) * planes(bits[kX]) + R * planes(bits[kR]) * planes(bits[kH]);
     for (int gate = 0; gate < 3; ++gate) {
       const int in = bits[static_cast<size_t>(kUIn + gate)], out = bits[static_cast<size_t>(kU + gate)];
-      const bool interpolated = in > 12;
-      bytes += interpolated ? 8.0 * 1025 : std::ldexp(planes(out), in);
-      if (in > 8 || out > 8) work += 4 * rows;  // a look-up each, where registers would do
+      const bool is_direct = default_table_options(in).kind == TableKind::kDirect;
+      bytes += is_direct ? std::ldexp(planes(out), in) : kInterpolatedBytes;
+      if (in > 8 || out > 8) work += kGatherBytes * rows;
     }
     return bytes + work_weight_ * work;
   }
@@ -152,35 +155,35 @@ class Search {
   struct Evaluated {
     std::optional<GruTunePoint> point;
     int64_t tensor_bytes = 0;
+    int64_t number = 0;  // in the order of evaluation
     Status refused;
   };
 
   Status prepare() {
-    if (int{options_.target.has_value()} + int{options_.max_bytes.has_value()} + int{options_.like.has_value()} > 1) {
-      return invalid("target, max_bytes and like exclude each other; give one of them");
+    ISOBIT_RETURN_IF_ERROR(check_tune_options(options_));
+    const GruWeights &calibrated = calibrator_.weights(), &validated = validation_.weights();
+    const bool alike = std::equal(calibrated.layers.begin(), calibrated.layers.end(), validated.layers.begin(),
+                                  validated.layers.end(), [](const GruLayerWeights& a, const GruLayerWeights& b) {
+                                    return a.W == b.W && a.R == b.R && a.bw == b.bw && a.br == b.br;
+                                  });
+    if (!alike || calibrated.directions != validated.directions) {
+      return invalid("the calibrator and the validation have other weights; make both from the same");
     }
-    if (options_.target && !std::isfinite(*options_.target)) {
-      return invalid("target is " + number_text(*options_.target) + ", must be a finite number");
-    }
-    if (options_.max_bytes && *options_.max_bytes < 1) {
-      return invalid("max_bytes is " + std::to_string(*options_.max_bytes) + ", must be at least 1");
-    }
-    target_ = options_.target.value_or(kDefaultTargetDb);
+    goal_db_ = target_ = options_.target.value_or(kDefaultTargetDb);
     goal_ = options_.metric ? Goal::kMetric : options_.max_bytes || options_.like ? Goal::kBytes : Goal::kTarget;
-    if (options_.metric && (options_.max_bytes || options_.like || !options_.target)) {
-      return invalid("a metric needs a target in its own units, and neither max_bytes nor like");
-    }
     settings_.rounding = options_.rounding;
     settings_.scale = options_.scale.value_or(ScaleKind::kPow2);
     settings_.method = options_.method.value_or("minmax");
     settings_.table = options_.table.value_or("default");
-    if (options_.like) {
-      like_ = *options_.like;
-      like_.reason.clear();
-      ISOBIT_ASSIGN_OR_RETURN(const Evaluated* like, evaluate_one(like_));
-      if (!like->point) return Status(like->refused.code(), "like: " + like->refused.message());
-      target_ = like->point->quality;
-    }
+    return {};
+  }
+
+  Status measure_like() {
+    like_ = *options_.like;
+    like_.reason.clear();
+    ISOBIT_ASSIGN_OR_RETURN(const Evaluated* like, evaluate_one(like_));
+    if (!like->point) return {like->refused.code(), "like: " + like->refused.message()};
+    goal_db_ = like->point->quality;
     return {};
   }
 
@@ -268,6 +271,7 @@ class Search {
       point.speed = speed_class(model);
       out.tensor_bytes = sizes.total_bytes() - sizes.header_bytes;
       out.point = std::move(point);
+      out.number = evaluations_;
       order_.push_back(&out);
     }
     return report();
@@ -275,7 +279,8 @@ class Search {
 
   Status report() {
     if (!options_.progress) return {};
-    const Evaluated* best = goal_ == Goal::kMetric ? nullptr : best_of(order_);
+    const Evaluated* best = best_of(order_);
+    if (best == nullptr) best = best_quality(order_);
     GruTuneProgress progress;
     progress.evaluations = evaluations_;
     progress.fraction = std::min(0.99, static_cast<double>(evaluations_) / static_cast<double>(expected_));
@@ -288,9 +293,9 @@ class Search {
   // ---- what is better
 
   [[nodiscard]] bool qualifies(const Evaluated& e) const {
-    if (options_.max_bytes) return e.point->bytes + kReasonBytes <= *options_.max_bytes;
-    if (options_.like) return e.tensor_bytes <= like_bytes() && e.point->quality >= target_;
-    return e.point->quality >= target_;
+    if (options_.max_bytes) return e.point->bytes <= *options_.max_bytes;
+    if (options_.like) return e.tensor_bytes <= like_bytes() && e.point->quality >= goal_db_;
+    return e.point->quality >= goal_db_;
   }
 
   [[nodiscard]] int64_t like_bytes() const { return done_.at(like_.command_options()).tensor_bytes; }
@@ -322,12 +327,12 @@ class Search {
                              [&](const Evaluated* a, const Evaluated* b) { return rank(a) < rank(b); });
   }
 
-  /// The best quality of all, whatever it costs.
-  [[nodiscard]] const Evaluated* best_quality() const {
-    const auto best = std::max_element(order_.begin(), order_.end(), [](const Evaluated* a, const Evaluated* b) {
-      return a->point->quality < b->point->quality;
-    });
-    return best == order_.end() ? nullptr : *best;
+  /// The best quality, whatever it costs; of equal ones the fewest bytes, then the fastest. Null: there is none.
+  [[nodiscard]] static const Evaluated* best_quality(const std::vector<const Evaluated*>& all) {
+    const auto rank = [](const Evaluated* e) { return std::tuple(-e->point->quality, e->point->bytes, e->point->speed); };
+    const auto best = std::min_element(all.begin(), all.end(),
+                                       [&](const Evaluated* a, const Evaluated* b) { return rank(a) < rank(b); });
+    return best == all.end() ? nullptr : *best;
   }
 
   // ---- the way down
@@ -346,16 +351,18 @@ class Search {
   }
 
   Status search() {
+    knobs_ = knobs_of(calibrator_.weights().layer_count(), settings_.scale);
+    expected_ = 40 + static_cast<int64_t>(4 * knobs_.size() * 3);
+    if (options_.like) ISOBIT_RETURN_IF_ERROR(measure_like());
     ISOBIT_RETURN_IF_ERROR(start());
     std::vector<Choice> path;
     ISOBIT_RETURN_IF_ERROR(descend(path));
     if (goal_ == Goal::kMetric) {
-      const double target = target_;
       for (const double rung : kMetricRungsDb) {
-        target_ = rung;
+        goal_db_ = rung;
         ISOBIT_RETURN_IF_ERROR(refine(path));
+        ISOBIT_RETURN_IF_ERROR(try_variants(path));
       }
-      target_ = target;
       return {};
     }
     ISOBIT_RETURN_IF_ERROR(refine(path));
@@ -364,17 +371,16 @@ class Search {
 
   /// The widest model; with other methods and scales where the target is out of its reach.
   Status start() {
-    knobs_ = knobs_of(calibrator_.weights().layer_count(), settings_.scale);
-    expected_ = 40 + static_cast<int64_t>(4 * knobs_.size() * 3);
     const Choice widest(knobs_.size(), 0);
     ISOBIT_ASSIGN_OR_RETURN(const Evaluated* first, evaluate_one(settings_of(widest)));
-    if (goal_ != Goal::kTarget || (first->point && qualifies(*first))) {
-      return first->point ? Status() : Status(first->refused.code(), first->refused.message());
-    }
+    if (first->point && (goal_ != Goal::kTarget || qualifies(*first))) return {};
     std::vector<const Evaluated*> variants;
     ISOBIT_RETURN_IF_ERROR(evaluate(variants_of(settings_of(widest)), variants));
-    const Evaluated* best = best_quality();
-    if (best == nullptr) return {first->refused.code(), first->refused.message()};
+    std::erase_if(variants, [](const Evaluated* e) { return !e->point; });
+    if (variants.empty() && !first->point) return first->refused;
+    if (first->point) variants.push_back(first);
+    const Evaluated* best = goal_ == Goal::kTarget ? best_of(variants) : nullptr;
+    if (best == nullptr) best = best_quality(variants);
     take_variant(best->point->settings);
     return {};
   }
@@ -409,7 +415,7 @@ class Search {
   /// From the widest model on, each time the step with the least noise for what it saves, by what each step alone does
   /// to the widest model; a step that does far more in company is not taken.
   Status descend(std::vector<Choice>& path) {
-    const CostModel cost(calibrator_.weights(), knobs_, goal_ == Goal::kBytes ? 0.0 : 0.25);
+    const CostModel cost(calibrator_.weights(), knobs_, goal_ == Goal::kBytes ? 0.0 : kWorkWeight);
     const Choice widest(knobs_.size(), 0);
     std::vector<Choice> singles = {widest};
     std::vector<std::pair<size_t, size_t>> steps = {{0, 0}};
@@ -567,28 +573,24 @@ class Search {
         const auto [quality, bytes, speed, scale] = cost(other);
         const bool as_good = quality <= std::get<0>(at) && bytes <= std::get<1>(at) && speed <= std::get<2>(at) &&
                              scale <= std::get<3>(at);
-        return as_good && (cost(other) != at || other < e);
+        return as_good && (cost(other) != at || other->number < e->number);
       };
       if (std::none_of(order_.begin(), order_.end(), beats)) front.push_back(e);
     }
     std::stable_sort(front.begin(), front.end(), [](const Evaluated* a, const Evaluated* b) {
       return a->point->quality > b->point->quality;
     });
-    const Evaluated* chosen = nullptr;
-    if (goal_ == Goal::kMetric) {
-      ISOBIT_ASSIGN_OR_RETURN(chosen, judge(front, result));
+    result.judged = goal_ == Goal::kMetric && !interrupted_;
+    if (result.judged) {
+      ISOBIT_RETURN_IF_ERROR(judge(front, result));
     } else {
-      chosen = best_of(order_);
+      const Evaluated* chosen = goal_ == Goal::kMetric ? nullptr : best_of(order_);
       result.reached = chosen != nullptr;
-      if (chosen == nullptr) chosen = options_.max_bytes ? smallest() : best_quality();
+      if (chosen == nullptr) chosen = options_.max_bytes ? smallest() : best_quality(order_);
       for (const Evaluated* e : front) result.front.push_back(*e->point);
       result.chosen = *chosen->point;
     }
-    if (result.reached) result.chosen.settings.reason = reason(result.chosen);
-    ISOBIT_ASSIGN_OR_RETURN(result.model, model_of(result.chosen.settings));
-    ISOBIT_ASSIGN_OR_RETURN(const GruSizes sizes, result.model->sizes());
-    result.chosen.bytes = sizes.total_bytes();
-    return result;
+    return with_reason(std::move(result));
   }
 
   [[nodiscard]] const Evaluated* smallest() const {
@@ -597,41 +599,66 @@ class Search {
     });
   }
 
+  /// The model of a result. The reason is left out where a limit of bytes has no room for it.
+  Result<GruTuneResult> with_reason(GruTuneResult result) {
+    const auto finish_with = [&](std::string reason) -> Status {
+      result.chosen.settings.reason = std::move(reason);
+      ISOBIT_ASSIGN_OR_RETURN(result.model, model_of(result.chosen.settings));
+      ISOBIT_ASSIGN_OR_RETURN(const GruSizes sizes, result.model->sizes());
+      result.chosen.bytes = sizes.total_bytes();
+      return {};
+    };
+    ISOBIT_RETURN_IF_ERROR(finish_with(result.reached ? reason(result.chosen) : ""));
+    if (result.reached && options_.max_bytes && result.chosen.bytes > *options_.max_bytes) {
+      ISOBIT_RETURN_IF_ERROR(finish_with(""));
+    }
+    return result;
+  }
+
   /// The metric on the front, cheapest first, until one reaches the target.
-  Result<const Evaluated*> judge(std::vector<const Evaluated*> front, GruTuneResult& result) {
+  Status judge(std::vector<const Evaluated*> front, GruTuneResult& result) {
     std::stable_sort(front.begin(), front.end(), [](const Evaluated* a, const Evaluated* b) {
       return std::pair(a->point->bytes, a->point->speed) < std::pair(b->point->bytes, b->point->speed);
     });
-    const Evaluated* chosen = nullptr;
     for (const Evaluated* e : front) {
       ISOBIT_ASSIGN_OR_RETURN(const GruModel model, model_of(e->point->settings));
-      GruTunePoint point = *e->point;
-      ISOBIT_ASSIGN_OR_RETURN(point.quality, options_.metric(model));
-      if (!std::isfinite(point.quality)) {
-        return invalid("the metric is " + number_text(point.quality) + ", must be a finite number");
+      const Result<double> quality = options_.metric(model);
+      // What interrupts the search may have ended the metric, too.
+      const bool stop = !report().ok();
+      if (quality.ok() && !std::isfinite(*quality)) {
+        return invalid("the metric is " + number_text(*quality) + ", must be a finite number");
       }
-      result.front.push_back(point);
-      if (chosen == nullptr || point.quality > result.chosen.quality) {
-        chosen = e;
-        result.chosen = point;
+      if (quality.ok()) {
+        GruTunePoint point = *e->point;
+        point.quality = *quality;
+        if (result.front.empty() || point.quality > result.chosen.quality) result.chosen = point;
+        result.front.push_back(std::move(point));
+        result.reached = *quality >= target_;
+        if (result.reached) break;
+      } else if (!stop) {
+        return quality.status();
       }
-      result.reached = point.quality >= target_;
-      if (result.reached) break;
-      if (const Status status = report(); !status.ok()) {
+      if (stop) {
         result.interrupted = true;
         break;
       }
     }
+    if (result.front.empty()) {  // interrupted during the first
+      result.judged = false;
+      for (const Evaluated* e : front) result.front.push_back(*e->point);
+      result.chosen = *best_quality(order_)->point;
+    }
     std::stable_sort(result.front.begin(), result.front.end(),
                      [](const GruTunePoint& a, const GruTunePoint& b) { return a.quality > b.quality; });
-    return chosen;
+    return {};
   }
 
   const GruCalibrator& calibrator_;
   GruValidation& validation_;
   const GruTuneOptions& options_;
   Goal goal_ = Goal::kTarget;
-  double target_ = kDefaultTargetDb;
+  double target_ = kDefaultTargetDb;   // the caller's, in dB or of the metric
+  double goal_db_ = kDefaultTargetDb;  // what the search goes for
   GruSettings settings_;  // method, scale and table in use
   GruSettings like_;
   std::vector<Knob> knobs_;
@@ -714,6 +741,29 @@ std::string GruSettings::command_options() const {
   if (rounding != defaults.rounding) out += " --rounding " + std::string(to_string(rounding));
   if (!reason.empty()) out += " --reason " + shell_quoted(reason);
   return out;
+}
+
+Status check_tune_options(const GruTuneOptions& options) {
+  const DefaultFloatMode mode;
+  if (int{options.target.has_value()} + int{options.max_bytes.has_value()} + int{options.like.has_value()} > 1) {
+    return invalid("target, max_bytes and like exclude each other; give one of them");
+  }
+  if (options.target && !std::isfinite(*options.target)) {
+    return invalid("target is " + number_text(*options.target) + ", must be a finite number");
+  }
+  if (options.max_bytes && *options.max_bytes < 1) {
+    return invalid("max_bytes is " + std::to_string(*options.max_bytes) + ", must be at least 1");
+  }
+  if (options.metric && (options.max_bytes || options.like || !options.target)) {
+    return invalid("a metric needs a target in its own units, and neither max_bytes nor like");
+  }
+  GruSettings settings;
+  settings.method = options.method.value_or(settings.method);
+  settings.table = options.table.value_or(settings.table);
+  for (const GruSettings& wanted : {settings, options.like.value_or(settings)}) {
+    if (const auto quantization = wanted.quantization(); !quantization.ok()) return quantization.status();
+  }
+  return {};
 }
 
 Result<GruTuneResult> tune_gru(const GruCalibrator& calibrator, GruValidation& validation, const GruTuneOptions& options) {

@@ -156,7 +156,7 @@ TEST(Tune, MostQualityInAnyNumberOfBytes) {
   Tuned t = make_tuned(4);
   GruTuneOptions options = narrow_options();
   options.target = 20;
-  const int64_t some_bytes = tuned(t, options).chosen.bytes + 256;
+  const int64_t some_bytes = tuned(t, options).chosen.bytes;
   options.target.reset();
   options.max_bytes = some_bytes;
   const GruTuneResult result = tuned(t, options);
@@ -164,8 +164,11 @@ TEST(Tune, MostQualityInAnyNumberOfBytes) {
   EXPECT_LE(result.chosen.bytes, some_bytes);
   EXPECT_EQ(static_cast<int64_t>(saved(*result.model).size()), result.chosen.bytes);
   for (const GruTunePoint& point : result.front) {
-    if (point.bytes + 256 <= some_bytes) { EXPECT_GE(result.chosen.quality + 0.5, point.quality) << point.settings.bits; }
+    if (point.bytes <= some_bytes) { EXPECT_GE(result.chosen.quality + 0.5, point.quality) << point.settings.bits; }
   }
+  options.max_bytes = result.chosen.bytes - 1;  // room for the model perhaps, but not for its reason
+  EXPECT_TRUE(tuned(t, options).reached);
+  EXPECT_LE(tuned(t, options).chosen.bytes, *options.max_bytes);
   options.max_bytes = 100;
   EXPECT_FALSE(tuned(t, options).reached);
 }
@@ -260,6 +263,8 @@ TEST(Tune, Refusals) {
   options.like = GruSettings{};
   options.like->bits = "8,q=4";
   refused(options, "unknown tensor 'q'");
+  GruValidation other = make_tuned(11).validation;
+  EXPECT_NE(tune_gru(t.calibrator, other, {}).status().message().find("other weights"), std::string::npos);
   auto nothing = GruValidation::create(random_weights(9, 1, 1, 5, 7), {});
   EXPECT_EQ(tune_gru(t.calibrator, *nothing, {}).status().code(), StatusCode::kFailedPrecondition);
   auto uncalibrated = GruCalibrator::create(random_weights(9, 1, 1, 5, 7));

@@ -71,8 +71,11 @@ struct GruValidation::Impl {
   void flush() {
     std::stable_sort(pending.begin(), pending.end(),
                      [](const Sequence& a, const Sequence& b) { return a.steps > b.steps; });
-    for (size_t first = 0; first < pending.size(); first += kBatch) {
-      const size_t end = std::min(first + kBatch, pending.size());
+    for (size_t first = 0, end = 0; first < pending.size(); first = end) {
+      // Padding at most doubles a batch.
+      for (end = first; end < std::min(first + kBatch, pending.size()); ++end) {
+        if (2 * pending[end].steps < pending[first].steps) break;
+      }
       batches.push_back(batch_of(std::span<const Sequence>(pending).subspan(first, end - first)));
       done += static_cast<int64_t>(end - first);
       if (options.progress) options.progress(done);
@@ -169,7 +172,6 @@ struct GruValidation::Impl {
             layer.workspace(batch.count, batch.steps, options.pool == nullptr ? 1 : options.pool->threads());
         GruRunOptions run;
         run.lengths = batch.lengths;
-        run.whole_sequence = true;
         run.pool = options.pool;
         run.whole_sequence = true;
         y.resize(batch.h[l].size() * size_in_bytes(layer.output_grid().dtype()));

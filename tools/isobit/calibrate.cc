@@ -18,6 +18,22 @@ namespace {
 constexpr size_t kMaxTogether = 64;
 constexpr int64_t kMaxTogetherFloats = int64_t{1} << 24;
 
+/// Tells sequences [T, C] apart, by their values.
+uint64_t sequence_hash(const std::vector<float>& x) {
+  return std::hash<std::string_view>()({reinterpret_cast<const char*>(x.data()), x.size() * sizeof(float)});
+}
+
+/// Sequence n of [T, N, C] in its first `steps` steps.
+std::vector<float> one_sequence(std::span<const float> x, int64_t batch, int64_t channels, int64_t n, int64_t steps) {
+  std::vector<float> out;
+  out.reserve(static_cast<size_t>(steps * channels));
+  for (int64_t t = 0; t < steps; ++t) {
+    const auto row = x.subspan(static_cast<size_t>((t * batch + n) * channels), static_cast<size_t>(channels));
+    out.insert(out.end(), row.begin(), row.end());
+  }
+  return out;
+}
+
 /// Feeds a calibrator, single sequences of one file padded to one batch.
 class Feeder {
  public:
@@ -211,18 +227,19 @@ Result<SequenceFiles> open_validation(const std::vector<std::string>& data, bool
   return SequenceFiles::open(data, "--validate", options, channels, claims);
 }
 
-uint64_t sequence_hash(const std::vector<float>& x) {
-  return std::hash<std::string_view>()({reinterpret_cast<const char*>(x.data()), x.size() * sizeof(float)});
+int64_t count_repeated(const GruSequences& data, int64_t channels, const std::set<uint64_t>& seen) {
+  int64_t repeated = 0;
+  for (int64_t n = 0; n < data.batch; ++n) {
+    const int64_t steps = data.lengths.empty() ? data.steps : data.lengths[static_cast<size_t>(n)];
+    if (steps == 0) continue;
+    repeated += static_cast<int64_t>(seen.count(sequence_hash(one_sequence(data.x, data.batch, channels, n, steps))));
+  }
+  return repeated;
 }
 
-std::vector<float> one_sequence(std::span<const float> x, int64_t batch, int64_t channels, int64_t n, int64_t steps) {
-  std::vector<float> out;
-  out.reserve(static_cast<size_t>(steps * channels));
-  for (int64_t t = 0; t < steps; ++t) {
-    const auto row = x.subspan(static_cast<size_t>((t * batch + n) * channels), static_cast<size_t>(channels));
-    out.insert(out.end(), row.begin(), row.end());
-  }
-  return out;
+std::string repeated_text(int64_t repeated) {
+  return count_text(repeated, "sequence") + " of --validate " + (repeated == 1 ? "is" : "are") +
+         " in --calibrate, too: what is measured there says little about other data";
 }
 
 Result<ScaleKind> parse_scale(const std::string& text) {

@@ -46,7 +46,7 @@ class CalibrationData {
     int64_t files = 0, sequences = 0, steps = 0;
     [[nodiscard]] std::string text() const;  // "1 file, 3 sequences, 120 steps"
   };
-  /// Observes every sequence. Optional: the last tenth of them, and the fingerprints of all (sequence_hash()).
+  /// Observes every sequence. Optional: the last tenth of them, and hashes of all, for count_repeated().
   Result<Count> observe(GruCalibrator& calibrator, ThreadPool& pool, bool quiet, std::vector<std::string>& warnings,
                         LastTenth* last_tenth, std::set<uint64_t>* hashes) const;
 
@@ -60,10 +60,10 @@ class CalibrationData {
 Result<SequenceFiles> open_validation(const std::vector<std::string>& data, bool batch_first, const std::string& lengths,
                                       const std::string& h0, int64_t channels, FileClaims& claims);
 
-/// Tells sequences [T, C] apart, by their values.
-uint64_t sequence_hash(const std::vector<float>& x);
-/// Sequence n of [T, N, C] in its first `steps` steps.
-std::vector<float> one_sequence(std::span<const float> x, int64_t batch, int64_t channels, int64_t n, int64_t steps);
+/// How many of the sequences are among those that CalibrationData::observe() saw.
+int64_t count_repeated(const GruSequences& data, int64_t channels, const std::set<uint64_t>& seen);
+/// The warning about them.
+std::string repeated_text(int64_t repeated);
 
 /// The settings that the options of quantize and tune stand for; refuses a scale or rounding mode that there is none of.
 Result<ScaleKind> parse_scale(const std::string& text);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plot_front.h"
 
-#include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "gnuplot.h"
 #include "text.h"
@@ -27,15 +27,17 @@ Result<std::string> svg_of_front(const GruTuneResult& result, bool is_metric) {
     const auto speed = static_cast<SpeedClass>(i + 1);
     std::string rows;
     for (const GruTunePoint& point : result.front) {
-      if (point.speed == speed) rows += format("%.9g %.9g\n", static_cast<double>(point.bytes) / 1000, point.quality);
+      const bool is_shown = point.speed == speed && std::isfinite(point.quality);
+      if (is_shown) rows += format("%.9g %.9g\n", static_cast<double>(point.bytes) / 1000, point.quality);
     }
     if (rows.empty()) continue;
     script += format("$class%zu << EOD\n", i + 1) + rows + "EOD\n";
     plots += format("$class%zu using 1:2 with points pt 7 ps 0.8 lc rgb '%s' title '%zu %s', ", i + 1, kColours[i], i + 1,
                     std::string(to_string(speed)).c_str());
   }
+  const double chosen = std::isfinite(result.chosen.quality) ? result.chosen.quality : 0;
   script += format("$chosen << EOD\n%.9g %.9g\nEOD\n", static_cast<double>(result.chosen.bytes) / 1000,
-                   result.chosen.quality);
+                   chosen);
   return run_gnuplot(script + "plot " + plots + "$chosen using 1:2 with points pt 6 ps 2 lw 2 lc rgb '#212529' title 'chosen'\n");
 }
 

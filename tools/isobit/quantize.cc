@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -47,14 +48,19 @@ std::string biases_text(const std::string& bits, const GruModelParameters& param
 
 /// The SQNR of the outputs on --validate, or else on the last tenth of the calibration data.
 Status validate(const QuantizeOptions& options, const GruWeights& weights, const GruModel& model,
-                const std::optional<SequenceFiles>& files, const LastTenth& last_tenth, ThreadPool& pool,
-                Outcome& out) {
+                const std::optional<SequenceFiles>& files, const LastTenth& last_tenth, const std::set<uint64_t>& seen,
+                ThreadPool& pool, Outcome& out) {
   GruValidationOptions validation_options;
   validation_options.pool = &pool;
   ISOBIT_ASSIGN_OR_RETURN(GruValidation validation, GruValidation::create(weights, validation_options));
+  int64_t repeated = 0;
   ISOBIT_RETURN_IF_ERROR(
-      files ? files->for_each([&](const GruSequences& data, const std::string&) { return validation.add(data); })
+      files ? files->for_each([&](const GruSequences& data, const std::string&) {
+        repeated += count_repeated(data, weights.input_size(), seen);
+        return validation.add(data);
+      })
             : last_tenth.add_to(validation));
+  if (repeated > 0) out.warnings.push_back(repeated_text(repeated));
   if (validation.steps() == 0) {
     return {StatusCode::kInvalidArgument, "--validate " + options.validate.front() + ": the data has no time step"};
   }
@@ -66,7 +72,7 @@ Status validate(const QuantizeOptions& options, const GruWeights& weights, const
     text += (text.empty() ? "" : ", ") + (std::isfinite(db) ? format("%.1f", db) : db > 0 ? "exact" : "-inf");
   }
   Value json = Value::object();
-  json.set("unseen", files.has_value()).set("sequences", validation.sequences()).set("steps", validation.steps());
+  json.set("unseen", files.has_value() && repeated == 0).set("sequences", validation.sequences()).set("steps", validation.steps());
   json.set("output_sqnr_db", sqnr.output_db).set("layer_sqnr_db", std::move(layers));
   out.json.set("validation", std::move(json));
   out.text += "SQNR of the output" + std::string(sqnr.layer_db.size() > 1 ? "s of each layer: " : ": ") + text + " dB, on " +
@@ -155,9 +161,11 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(GruCalibrator calibrator, GruCalibrator::create(weights, quantization));
   ThreadPool pool(options.threads);
   LastTenth last_tenth;
+  std::set<uint64_t> seen;
   ISOBIT_ASSIGN_OR_RETURN(
       const CalibrationData::Count count,
-      data.observe(calibrator, pool, options.quiet, out.warnings, validation ? nullptr : &last_tenth, nullptr));
+      data.observe(calibrator, pool, options.quiet, out.warnings, validation ? nullptr : &last_tenth,
+                   validation ? &seen : nullptr));
   Value counts = Value::object();
   counts.set("files", count.files).set("sequences", count.sequences).set("steps", count.steps);
   out.json.set("calibration", std::move(counts));
@@ -172,7 +180,7 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
   out.text += biases_text(options.bits, model.parameters());
   if (const Status sized = describe_sizes(model, out.json, out.text); !sized.ok())
     return Status(sized.code(), (options.output.empty() ? options.model : options.output) + ": " + sized.message());
-  ISOBIT_RETURN_IF_ERROR(validate(options, weights, model, validation, last_tenth, pool, out));
+  ISOBIT_RETURN_IF_ERROR(validate(options, weights, model, validation, last_tenth, seen, pool, out));
   if (options.dry_run) {
     out.json.set("output", Value()).set("bytes", Value());
     out.text += "dry run: nothing written\n";

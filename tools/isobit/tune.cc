@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -20,6 +21,7 @@
 
 #include "calibrate.h"
 #include "data.h"
+#include "gnuplot.h"
 #include "models.h"
 #include "plot_front.h"
 #include "progress.h"
@@ -37,7 +39,9 @@ Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std:
 /// The first Ctrl-C asks the search to end, the next one ends the program.
 class Interruption {
  public:
-  Interruption() : before_(std::signal(SIGINT, on_signal)) {}
+  Interruption() : before_(std::signal(SIGINT, on_signal)) {
+    if (before_ == SIG_IGN) std::signal(SIGINT, SIG_IGN);
+  }
   ~Interruption() { std::signal(SIGINT, before_); }
   Interruption(const Interruption&) = delete;
   Interruption& operator=(const Interruption&) = delete;
@@ -82,9 +86,8 @@ class TemporaryFolder {
 class Metric {
  public:
   static Result<Metric> create(std::string command, const GruWeights& weights) {
-    ISOBIT_ASSIGN_OR_RETURN(TemporaryFolder folder, TemporaryFolder::create());
     ISOBIT_ASSIGN_OR_RETURN(GruFloatModel model, GruFloatModel::create(weights));
-    return Metric(std::move(command), std::move(folder), std::move(model), weights.output_size());
+    return Metric(std::move(command), std::move(model), weights.output_size());
   }
 
   Status add(const GruSequences& data, const std::string& name) {
@@ -111,7 +114,12 @@ class Metric {
     return {};
   }
 
-  Status start() { return save_npz(folder_.file("float.npz"), float_outputs_); }
+  /// All data was added: writes the outputs of the float model.
+  Status start() {
+    ISOBIT_ASSIGN_OR_RETURN(TemporaryFolder folder, TemporaryFolder::create());
+    folder_.emplace(std::move(folder));
+    return save_npz(folder_->file("float.npz"), float_outputs_);
+  }
 
   Result<double> operator()(const GruModel& model) const {
     std::map<std::string, Array> outputs;
@@ -129,10 +137,10 @@ class Metric {
                                            workspace, options));
       outputs.emplace(one.name, std::move(y));
     }
-    const std::string integer = folder_.file("integer.npz"), path = folder_.file("model.safetensors");
+    const std::string integer = folder_->file("integer.npz"), path = folder_->file("model.safetensors");
     ISOBIT_RETURN_IF_ERROR(save_npz(integer, outputs));
     ISOBIT_RETURN_IF_ERROR(model.save(path));
-    return run(command_ + " " + shell_quoted(folder_.file("float.npz")) + " " + shell_quoted(integer) + " " +
+    return run(command_ + " " + shell_quoted(folder_->file("float.npz")) + " " + shell_quoted(integer) + " " +
                shell_quoted(path));
   }
 
@@ -144,8 +152,8 @@ class Metric {
     std::vector<int64_t> lengths;
   };
 
-  Metric(std::string command, TemporaryFolder folder, GruFloatModel model, int64_t outputs)
-      : command_(std::move(command)), folder_(std::move(folder)), float_(std::move(model)), outputs_(outputs) {}
+  Metric(std::string command, GruFloatModel model, int64_t outputs)
+      : command_(std::move(command)), float_(std::move(model)), outputs_(outputs) {}
 
   [[nodiscard]] Result<double> run(const std::string& line) const {
     std::FILE* const pipe = ::popen(line.c_str(), "r");
@@ -172,7 +180,7 @@ class Metric {
   }
 
   std::string command_;
-  TemporaryFolder folder_;
+  std::optional<TemporaryFolder> folder_;
   GruFloatModel float_;
   int64_t outputs_;
   std::set<std::string> names_;
@@ -215,7 +223,7 @@ Value point_json(const TuneOptions& options, const GruTunePoint& point) {
 }
 
 std::string front_text(const TuneOptions& options, const GruTuneResult& result) {
-  const bool is_metric = !options.metric.empty();
+  const bool is_metric = result.judged;
   std::string out =
       format("   %9s %10s  %-36s %s\n", is_metric ? "metric" : "quality", "bytes", "speed class", "settings");
   for (const GruTunePoint& point : result.front) {
@@ -249,21 +257,20 @@ Result<GruTuneOptions> parse_options(const TuneOptions& options) {
     like.table = out.table.value_or(like.table);
     like.scale = out.scale.value_or(like.scale);
     like.rounding = out.rounding;
-    ISOBIT_RETURN_IF_ERROR(like.quantization().ok() ? Status() : like.quantization().status());
     out.like = like;
   }
   return out;
 }
 
-std::string goal_text(const TuneOptions& options, const GruTunePoint& chosen) {
-  const std::string has = quality_text(chosen.quality, !options.metric.empty());
+std::string goal_text(const TuneOptions& options, const GruTuneResult& result) {
+  const GruTunePoint& chosen = result.chosen;
+  const std::string has = quality_text(chosen.quality, result.judged);
   if (options.max_bytes) {
-    return format("no model has at most %lld bytes; the smallest has %lld, with %s",
+    return format("no model that was tried has at most %lld bytes; the smallest has %lld, with %s",
                   static_cast<long long>(*options.max_bytes), static_cast<long long>(chosen.bytes), has.c_str());
   }
-  const std::string target = !options.like.empty() ? "the quality and the bytes of " + options.like
-                                                   : format("%.6g", options.target.value_or(35));
-  return "no model reaches " + target + "; the best has " + has + " with --bits " + chosen.settings.bits;
+  return format("no model that was tried reaches %.6g; the best has ", options.target.value_or(35)) + has +
+         " with --bits " + chosen.settings.bits;
 }
 
 }  // namespace
@@ -281,6 +288,8 @@ Result<Outcome> tune(const TuneOptions& options) {
   if (!options.svg.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.svg, "--svg", OutputKind::kSvg, claims));
   ISOBIT_RETURN_IF_ERROR(claims.reads(options.model, "MODEL"));
   ISOBIT_ASSIGN_OR_RETURN(GruTuneOptions search, parse_options(options));
+  ISOBIT_RETURN_IF_ERROR(check_tune_options(search));
+  if (!options.svg.empty()) ISOBIT_RETURN_IF_ERROR(run_gnuplot("set terminal svg\nplot 0\n").status());
   ISOBIT_ASSIGN_OR_RETURN(const CalibrationData data, CalibrationData::open(options.data, options.of_data, claims));
   ISOBIT_ASSIGN_OR_RETURN(const FloatModel source, load_float_model(options.model, options.source));
   const GruWeights& weights = source.weights;
@@ -315,19 +324,13 @@ Result<Outcome> tune(const TuneOptions& options) {
   }
   int64_t repeated = 0;
   const auto add = [&](const GruSequences& sequences, const std::string& name) -> Status {
-    for (int64_t n = 0; n < sequences.batch; ++n) {
-      repeated += static_cast<int64_t>(
-          seen.count(sequence_hash(one_sequence(sequences.x, sequences.batch, weights.input_size(), n, sequences.steps))));
-    }
+    repeated += count_repeated(sequences, weights.input_size(), seen);
     if (metric != nullptr) ISOBIT_RETURN_IF_ERROR(metric->add(sequences, name));
     return validation.add(sequences);
   };
   ISOBIT_RETURN_IF_ERROR(files.for_each(add));
   if (validation.steps() == 0) return invalid("--validate " + options.validate.front() + ": the data has no time step");
-  if (repeated > 0) {
-    out.warnings.push_back(count_text(repeated, "sequence") + " of --validate is in --calibrate, too: what is measured on "
-                           "it says little about other data");
-  }
+  if (repeated > 0) out.warnings.push_back(repeated_text(repeated));
   out.text += "calibrated on " + count.text() + "; validated on " + count_text(validation.sequences(), "sequence") + ", " +
               count_text(validation.steps(), "step") + "\n";
 
@@ -359,24 +362,24 @@ Result<Outcome> tune(const TuneOptions& options) {
   out.json.set("front", std::move(front)).set("chosen", point_json(options, result.chosen));
   out.text += "models tried: " + std::to_string(result.evaluations) + "\n" + front_text(options, result);
   out.text += std::string(result.interrupted ? "best so far: " : result.reached ? "chosen: " : "best: ") +
-              quality_text(result.chosen.quality, metric != nullptr) + ", " + std::to_string(result.chosen.bytes) +
+              quality_text(result.chosen.quality, result.judged) + ", " + std::to_string(result.chosen.bytes) +
               " bytes, " + std::string(to_string(result.chosen.speed)) + "\n  " +
               command_of(options, result.chosen.settings) + "\n";
   const bool write = result.reached && !result.interrupted;
-  if (!options.svg.empty() && !result.interrupted) {
-    ISOBIT_ASSIGN_OR_RETURN(const std::string svg, svg_of_front(result, !options.metric.empty()));
-    ISOBIT_RETURN_IF_ERROR(write_file_atomically(options.svg, svg.data(), svg.size()));
-    out.text += "saved " + options.svg + "\n";
-  }
   if (write && !options.dry_run) {
     ISOBIT_RETURN_IF_ERROR(result.model->save(options.output));
     out.text += "saved " + options.output + ", " + std::to_string(result.chosen.bytes) + " bytes\n";
+  }
+  if (!options.svg.empty() && !result.interrupted) {
+    ISOBIT_ASSIGN_OR_RETURN(const std::string svg, svg_of_front(result, result.judged));
+    ISOBIT_RETURN_IF_ERROR(write_file_atomically(options.svg, svg.data(), svg.size()));
+    out.text += "saved " + options.svg + "\n";
   }
   out.json.set("output", write && !options.dry_run ? Value(options.output) : Value());
   if (result.interrupted) {
     out.failure = "interrupted; nothing was written";
   } else if (!result.reached) {
-    out.failure = goal_text(options, result.chosen) + "; nothing was written";
+    out.failure = goal_text(options, result) + "; no model was written";
   }
   return out;
 }
