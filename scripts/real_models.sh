@@ -18,7 +18,8 @@ neither calibration nor tune saw. Takes about half an hour on two cores.
 
   --data-only   stop before the build
   --out FOLDER  results.json and results.md go there (default bench/results/real_models)
-  --only NAME   one model: nsnet2_16k nsnet2_48k dfn3_enc dfn3_erb_dec dfn3_df_dec names g2p_encoder g2p
+  --only NAME   one model: nsnet2_16k nsnet2_48k dfn3_enc dfn3_erb_dec dfn3_df_dec names g2p_encoder
+                g2p_decoder g2p (the whole of g2p_en)
 TEXT
 }
 

@@ -715,12 +715,15 @@ Status run(const Arguments& arguments) {
   ISOBIT_ASSIGN_OR_RETURN(const Calibrators calibrators, calibrate(checkpoint, split.calibration, pool));
 
   std::vector<std::pair<std::string, std::string>> names_and_bits = {{"float", "float32"}};
-  std::vector<size_t> speakers = {0, 2, 1};  // float, balanced, small
+  std::vector<size_t> speakers = {0};  // float, balanced, small
   if (arguments.bits.empty()) {
-    for (const isobit::NamedBits& named : isobit::named_bits()) names_and_bits.emplace_back(named.name, named.bits);
+    for (const isobit::NamedBits& named : isobit::named_bits()) {
+      if (named.name == "balanced") speakers.insert(speakers.begin() + 1, names_and_bits.size());
+      if (named.name == "small") speakers.push_back(names_and_bits.size());
+      names_and_bits.emplace_back(named.name, named.bits);
+    }
     names_and_bits.emplace_back("w4", "16,weights=4,x=8");
   } else {
-    speakers = {0};
     for (const std::string& bits : arguments.bits) {
       speakers.push_back(names_and_bits.size());
       names_and_bits.emplace_back("bits" + std::to_string(names_and_bits.size()), bits);

@@ -100,10 +100,10 @@ class TensorStatistics {
 /// A grid for a calibrated activation: a range by the method, then section 4 with N = 2^bits - 1 steps unless
 /// options.steps is set.
 /// minmax: [min, max]. percentile: the ends of the innermost bins of 16 high bits with at most m samples outside each,
-/// cut to [min, max]; [0, 0] is refused unless all samples are 0. ema: the EMA range. sqnr: of the grid of minmax and those with finer scales (shift + j, or
-/// S / 2^(j/4); j up to 3 or 12, or to the scale of percentile 99 where that is finer; none above the limits of section
-/// 4) and, if asymmetric, 17 zero points each, the one with the least squared error of the first histogram, every
-/// sample taken to lie at the centre of its bin.
+/// cut to [min, max]; [0, 0] is refused unless all samples are 0. ema: the EMA range. sqnr: of the grid of minmax and
+/// those with finer scales (shift + j, or S / 2^(j/4); j up to 3 or 12, or to the scale of percentile 99 where that is
+/// finer; none above the limits of section 4) and, if asymmetric, 17 zero points each, the one with the least squared
+/// error of the first histogram, every sample taken to lie at the centre of its bin.
 /// Errors: the options' limits, those of derive_grid(), and kFailedPrecondition for statistics without samples, or
 /// for ema without sequences or with another decay than they were observed with. All name the tensor `name`.
 Result<Grid> choose_grid(const TensorStatistics& statistics, const GridOptions& options, ScaleKind kind,
@@ -111,8 +111,9 @@ Result<Grid> choose_grid(const TensorStatistics& statistics, const GridOptions& 
 
 /// One symmetric grid for each row of a rows x columns matrix (weights), or for each value when columns is 1
 /// (biases), from the row's minimum and maximum: section 4 with N = 2^bits steps unless options.steps is set.
-/// A row without anything to represent, or with values too small for a normal float32 scale, has shift 0 or S = 1; if `zero_rows_follow` (W and R) it has the smallest
-/// scale of the other rows instead, so that its bias keeps its precision.
+/// A row without anything to represent, or with values too small for a normal float32 scale, has shift 0 or S = 1; if
+/// `zero_rows_follow` (W and R) it has the smallest scale of the other rows instead, so that its bias keeps its
+/// precision.
 /// Errors name the tensor, and the row where there is one: options.symmetric is false, a value is not finite, the
 /// sizes disagree, or derive_grid() refuses.
 Result<std::vector<Grid>> derive_row_grids(std::span<const float> values, int64_t rows, int64_t columns,

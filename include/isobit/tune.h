@@ -99,14 +99,15 @@ struct GruTuneResult {
 Status check_tune_options(const GruTuneOptions& options);
 
 /// Searches. Starts with 16 bits for every tensor and takes away, since what narrow tensors do to each other cannot be
-/// seen by widening them one by one. Widths are 16, 12 and 8 bits for x, h, gate inputs and outputs, 16, 8, 4, 2 and 1 for
-/// W and R, 16 and 8 for biases; ih and hh keep 16, as fewer make nothing smaller or faster. u may have 8 bits with 255
-/// steps, so that 1 has a code.
+/// seen by widening them one by one. Widths are 16, 12 and 8 bits for x, h, gate inputs and outputs, 16, 8, 4, 2 and 1
+/// for W and R, 16 and 8 for biases; ih and hh keep 16, as fewer make nothing smaller or faster. u may have 8 bits with
+/// 255 steps, so that 1 has a code.
 /// The result depends on weights, data and options alone, not on threads or time.
 /// Errors: kInvalidArgument for options that contradict each other or that no model can have, and for a validation of
-/// other weights than the calibrator's; kFailedPrecondition
-/// without calibration or validation data; the metric's own. A target that nothing reaches is no error: `reached`.
-Result<GruTuneResult> tune_gru(const GruCalibrator& calibrator, GruValidation& validation, const GruTuneOptions& options = {});
+/// other weights than the calibrator's; kFailedPrecondition without calibration or validation data; the metric's own. A
+/// target that nothing reaches is no error: `reached`.
+Result<GruTuneResult> tune_gru(const GruCalibrator& calibrator, GruValidation& validation,
+                               const GruTuneOptions& options = {});
 
 }  // namespace isobit
 

@@ -300,8 +300,9 @@ class Search {
 
   [[nodiscard]] int64_t like_bytes() const { return done_.at(like_.command_options()).tensor_bytes; }
 
-  /// Of those that qualify, the fewest bytes (goal: target) or the best quality (goal: bytes); almost equal ones by speed
-  /// class, power-of-two scales before general ones, quality, bytes, and the order of evaluation. Null: none qualifies.
+  /// Of those that qualify, the fewest bytes (goal: target) or the best quality (goal: bytes); almost equal ones by
+  /// speed class, power-of-two scales before general ones, quality, bytes, and the order of evaluation. Null: none
+  /// qualifies.
   [[nodiscard]] const Evaluated* best_of(const std::vector<const Evaluated*>& all) const {
     std::vector<const Evaluated*> good;
     for (const Evaluated* e : all) {
@@ -329,7 +330,9 @@ class Search {
 
   /// The best quality, whatever it costs; of equal ones the fewest bytes, then the fastest. Null: there is none.
   [[nodiscard]] static const Evaluated* best_quality(const std::vector<const Evaluated*>& all) {
-    const auto rank = [](const Evaluated* e) { return std::tuple(-e->point->quality, e->point->bytes, e->point->speed); };
+    const auto rank = [](const Evaluated* e) {
+      return std::tuple(-e->point->quality, e->point->bytes, e->point->speed);
+    };
     const auto best = std::min_element(all.begin(), all.end(),
                                        [&](const Evaluated* a, const Evaluated* b) { return rank(a) < rank(b); });
     return best == all.end() ? nullptr : *best;
@@ -577,9 +580,8 @@ class Search {
       };
       if (std::none_of(order_.begin(), order_.end(), beats)) front.push_back(e);
     }
-    std::stable_sort(front.begin(), front.end(), [](const Evaluated* a, const Evaluated* b) {
-      return a->point->quality > b->point->quality;
-    });
+    std::stable_sort(front.begin(), front.end(),
+                     [](const Evaluated* a, const Evaluated* b) { return a->point->quality > b->point->quality; });
     result.judged = goal_ == Goal::kMetric && !interrupted_;
     if (result.judged) {
       ISOBIT_RETURN_IF_ERROR(judge(front, result));
@@ -594,9 +596,8 @@ class Search {
   }
 
   [[nodiscard]] const Evaluated* smallest() const {
-    return *std::min_element(order_.begin(), order_.end(), [](const Evaluated* a, const Evaluated* b) {
-      return a->point->bytes < b->point->bytes;
-    });
+    return *std::min_element(order_.begin(), order_.end(),
+                             [](const Evaluated* a, const Evaluated* b) { return a->point->bytes < b->point->bytes; });
   }
 
   /// The model of a result. The reason is left out where a limit of bytes has no room for it.
@@ -659,7 +660,7 @@ class Search {
   Goal goal_ = Goal::kTarget;
   double target_ = kDefaultTargetDb;   // the caller's, in dB or of the metric
   double goal_db_ = kDefaultTargetDb;  // what the search goes for
-  GruSettings settings_;  // method, scale and table in use
+  GruSettings settings_;               // method, scale and table in use
   GruSettings like_;
   std::vector<Knob> knobs_;
   TableCache tables_;
@@ -724,8 +725,7 @@ Result<GruQuantization> GruSettings::quantization() const {
 }
 
 std::string shell_quoted(const std::string& text) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789,=:._-/+@%";
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789,=:._-/+@%";
   if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -766,7 +766,8 @@ Status check_tune_options(const GruTuneOptions& options) {
   return {};
 }
 
-Result<GruTuneResult> tune_gru(const GruCalibrator& calibrator, GruValidation& validation, const GruTuneOptions& options) {
+Result<GruTuneResult> tune_gru(const GruCalibrator& calibrator, GruValidation& validation,
+                               const GruTuneOptions& options) {
   const DefaultFloatMode mode;
   if (validation.steps() == 0) {
     return Status(StatusCode::kFailedPrecondition, "no validation data was added; the search needs at least one step");

@@ -135,7 +135,7 @@ TEST(Tune, TheSettingsGiveTheBytesOfTheModel) {
 }
 
 TEST(Tune, NeverBelowItsTargetWithoutSayingSo) {
-  std::vector<uint32_t> seeds = {3,   5,   8,   13,  21,   34,   55,   89,    144,   233,
+  std::vector<uint32_t> seeds = {3,   5,   8,   13,   21,   34,   55,   89,    144,   233,
                                  377, 610, 987, 1597, 2584, 4181, 6765, 10946, 17711, 28657};
 #ifdef ISOBIT_TESTING_SANITIZED
   seeds.resize(4);  // each takes ten times as long
@@ -147,8 +147,12 @@ TEST(Tune, NeverBelowItsTargetWithoutSayingSo) {
     const GruTuneResult result = tuned(t, options);
     EXPECT_EQ(result.reached, result.chosen.quality >= *options.target) << seed;
     EXPECT_EQ(least_db(t, *result.model), result.chosen.quality) << seed;
-    if (*options.target < 40) { EXPECT_TRUE(result.reached) << seed << ": " << result.chosen.quality; }
-    if (*options.target > 100) { EXPECT_FALSE(result.reached) << seed; }
+    if (*options.target < 40) {
+      EXPECT_TRUE(result.reached) << seed << ": " << result.chosen.quality;
+    }
+    if (*options.target > 100) {
+      EXPECT_FALSE(result.reached) << seed;
+    }
   }
 }
 
@@ -164,7 +168,9 @@ TEST(Tune, MostQualityInAnyNumberOfBytes) {
   EXPECT_LE(result.chosen.bytes, some_bytes);
   EXPECT_EQ(static_cast<int64_t>(saved(*result.model).size()), result.chosen.bytes);
   for (const GruTunePoint& point : result.front) {
-    if (point.bytes <= some_bytes) { EXPECT_GE(result.chosen.quality + 0.5, point.quality) << point.settings.bits; }
+    if (point.bytes <= some_bytes) {
+      EXPECT_GE(result.chosen.quality + 0.5, point.quality) << point.settings.bits;
+    }
   }
   options.max_bytes = result.chosen.bytes - 1;  // room for the model perhaps, but not for its reason
   EXPECT_TRUE(tuned(t, options).reached);
@@ -297,9 +303,10 @@ TEST(GruSettings, CommandOptionsGiveTheSettings) {
   settings.scale = ScaleKind::kReal;
   settings.rounding = Rounding::kFloor;
   settings.reason = "it's enough";
-  EXPECT_EQ(settings.command_options(),
-            "--bits 8,u=8:steps=255 --method minmax,x=ema:0.9 --table interpolated --scale real --rounding floor --reason "
-            "'it'\\''s enough'");
+  EXPECT_EQ(
+      settings.command_options(),
+      "--bits 8,u=8:steps=255 --method minmax,x=ema:0.9 --table interpolated --scale real --rounding floor --reason "
+      "'it'\\''s enough'");
 }
 
 }  // namespace

@@ -216,8 +216,9 @@ Result<CalibrationData::Count> CalibrationData::observe(GruCalibrator& calibrato
   return feeder.count();
 }
 
-Result<SequenceFiles> open_validation(const std::vector<std::string>& data, bool batch_first, const std::string& lengths,
-                                      const std::string& h0, int64_t channels, FileClaims& claims) {
+Result<SequenceFiles> open_validation(const std::vector<std::string>& data, bool batch_first,
+                                      const std::string& lengths, const std::string& h0, int64_t channels,
+                                      FileClaims& claims) {
   SequenceOptions options;
   options.batch_first = batch_first;
   options.lengths = lengths;
@@ -251,9 +252,9 @@ Result<ScaleKind> parse_scale(const std::string& text) {
 Result<Rounding> parse_rounding(const std::string& text) {
   const auto rounding = rounding_from_string(text);
   if (rounding) return *rounding;
-  return Status(StatusCode::kInvalidArgument,
-                "--rounding " + text + ": " +
-                    expected_one_of(text, {"nearest_even", "nearest_up", "nearest_away", "floor"}));
+  return Status(
+      StatusCode::kInvalidArgument,
+      "--rounding " + text + ": " + expected_one_of(text, {"nearest_even", "nearest_up", "nearest_away", "floor"}));
 }
 
 }  // namespace isobit::tool

@@ -57,15 +57,17 @@ class CalibrationData {
 };
 
 /// The sequences of --validate.
-Result<SequenceFiles> open_validation(const std::vector<std::string>& data, bool batch_first, const std::string& lengths,
-                                      const std::string& h0, int64_t channels, FileClaims& claims);
+Result<SequenceFiles> open_validation(const std::vector<std::string>& data, bool batch_first,
+                                      const std::string& lengths, const std::string& h0, int64_t channels,
+                                      FileClaims& claims);
 
 /// How many of the sequences are among those that CalibrationData::observe() saw.
 int64_t count_repeated(const GruSequences& data, int64_t channels, const std::set<uint64_t>& seen);
 /// The warning about them.
 std::string repeated_text(int64_t repeated);
 
-/// The settings that the options of quantize and tune stand for; refuses a scale or rounding mode that there is none of.
+/// The settings that the options of quantize and tune stand for; refuses a scale or rounding mode that there is none
+/// of.
 Result<ScaleKind> parse_scale(const std::string& text);
 Result<Rounding> parse_rounding(const std::string& text);
 

@@ -175,7 +175,8 @@ class Commands {
         ->capture_default_str();
     command
         ->add_option("--table", o.table,
-                     "direct, interpolated or segments:N; default: by the width of its input; or a list: direct,l1=segments:16")
+                     "direct, interpolated or segments:N; default: by the width of its input; or a list, as in "
+                     "direct,l1=segments:16")
         ->type_name("KIND")
         ->capture_default_str();
     command->add_option("--reason", o.reason, "why these settings: kept in the model, printed by isobit inspect")
@@ -209,7 +210,7 @@ class Commands {
                       ->type_name("N");
     auto* like = command
                      ->add_option("--like", o.like,
-                                  "widths as in quantize --bits: at most the bytes of its tensors, its quality or better")
+                                  "widths as in quantize --bits: at most the bytes of its tensors, at least its quality")
                      ->type_name("SPEC");
     target->excludes(bytes)->excludes(like);
     bytes->excludes(like);

@@ -32,13 +32,13 @@ Result<std::string> svg_of_front(const GruTuneResult& result, bool is_metric) {
     }
     if (rows.empty()) continue;
     script += format("$class%zu << EOD\n", i + 1) + rows + "EOD\n";
-    plots += format("$class%zu using 1:2 with points pt 7 ps 0.8 lc rgb '%s' title '%zu %s', ", i + 1, kColours[i], i + 1,
-                    std::string(to_string(speed)).c_str());
+    plots += format("$class%zu using 1:2 with points pt 7 ps 0.8 lc rgb '%s' title '%zu %s', ", i + 1, kColours[i],
+                    i + 1, std::string(to_string(speed)).c_str());
   }
   const double chosen = std::isfinite(result.chosen.quality) ? result.chosen.quality : 0;
-  script += format("$chosen << EOD\n%.9g %.9g\nEOD\n", static_cast<double>(result.chosen.bytes) / 1000,
-                   chosen);
-  return run_gnuplot(script + "plot " + plots + "$chosen using 1:2 with points pt 6 ps 2 lw 2 lc rgb '#212529' title 'chosen'\n");
+  script += format("$chosen << EOD\n%.9g %.9g\nEOD\n", static_cast<double>(result.chosen.bytes) / 1000, chosen);
+  return run_gnuplot(script + "plot " + plots +
+                     "$chosen using 1:2 with points pt 6 ps 2 lw 2 lc rgb '#212529' title 'chosen'\n");
 }
 
 }  // namespace isobit::tool

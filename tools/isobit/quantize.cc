@@ -54,12 +54,11 @@ Status validate(const QuantizeOptions& options, const GruWeights& weights, const
   validation_options.pool = &pool;
   ISOBIT_ASSIGN_OR_RETURN(GruValidation validation, GruValidation::create(weights, validation_options));
   int64_t repeated = 0;
-  ISOBIT_RETURN_IF_ERROR(
-      files ? files->for_each([&](const GruSequences& data, const std::string&) {
-        repeated += count_repeated(data, weights.input_size(), seen);
-        return validation.add(data);
-      })
-            : last_tenth.add_to(validation));
+  ISOBIT_RETURN_IF_ERROR(files ? files->for_each([&](const GruSequences& data, const std::string&) {
+    repeated += count_repeated(data, weights.input_size(), seen);
+    return validation.add(data);
+  })
+                               : last_tenth.add_to(validation));
   if (repeated > 0) out.warnings.push_back(repeated_text(repeated));
   if (validation.steps() == 0) {
     return {StatusCode::kInvalidArgument, "--validate " + options.validate.front() + ": the data has no time step"};
@@ -72,11 +71,13 @@ Status validate(const QuantizeOptions& options, const GruWeights& weights, const
     text += (text.empty() ? "" : ", ") + (std::isfinite(db) ? format("%.1f", db) : db > 0 ? "exact" : "-inf");
   }
   Value json = Value::object();
-  json.set("unseen", files.has_value() && repeated == 0).set("sequences", validation.sequences()).set("steps", validation.steps());
+  json.set("unseen", files.has_value() && repeated == 0)
+      .set("sequences", validation.sequences())
+      .set("steps", validation.steps());
   json.set("output_sqnr_db", sqnr.output_db).set("layer_sqnr_db", std::move(layers));
   out.json.set("validation", std::move(json));
-  out.text += "SQNR of the output" + std::string(sqnr.layer_db.size() > 1 ? "s of each layer: " : ": ") + text + " dB, on " +
-              count_text(validation.sequences(), "sequence") +
+  out.text += "SQNR of the output" + std::string(sqnr.layer_db.size() > 1 ? "s of each layer: " : ": ") + text +
+              " dB, on " + count_text(validation.sequences(), "sequence") +
               (files ? " of --validate\n" : ", the last tenth of the calibration data (--validate takes other data)\n");
   const double least = *std::min_element(sqnr.layer_db.begin(), sqnr.layer_db.end());
   if (least < kGoodDb) {
@@ -162,10 +163,9 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
   ThreadPool pool(options.threads);
   LastTenth last_tenth;
   std::set<uint64_t> seen;
-  ISOBIT_ASSIGN_OR_RETURN(
-      const CalibrationData::Count count,
-      data.observe(calibrator, pool, options.quiet, out.warnings, validation ? nullptr : &last_tenth,
-                   validation ? &seen : nullptr));
+  ISOBIT_ASSIGN_OR_RETURN(const CalibrationData::Count count,
+                          data.observe(calibrator, pool, options.quiet, out.warnings,
+                                       validation ? nullptr : &last_tenth, validation ? &seen : nullptr));
   Value counts = Value::object();
   counts.set("files", count.files).set("sequences", count.sequences).set("steps", count.steps);
   out.json.set("calibration", std::move(counts));

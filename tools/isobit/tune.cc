@@ -81,8 +81,8 @@ class TemporaryFolder {
   std::string path_;
 };
 
-/// The user's own quality: COMMAND gets two npz files, the outputs of the float and of the integer model on every array of
-/// the validation data, and the integer model; the last word that it prints is the number.
+/// The user's own quality: COMMAND gets two npz files, the outputs of the float and of the integer model on every array
+/// of the validation data, and the integer model; the last word that it prints is the number.
 class Metric {
  public:
   static Result<Metric> create(std::string command, const GruWeights& weights) {
@@ -133,8 +133,8 @@ class Metric {
       GruRunOptions options;
       options.whole_sequence = true;
       options.lengths = one.lengths;
-      ISOBIT_RETURN_IF_ERROR(model.forward(one.x, {y.data<float>(), static_cast<size_t>(y.size())}, one.steps, state,
-                                           workspace, options));
+      ISOBIT_RETURN_IF_ERROR(
+          model.forward(one.x, {y.data<float>(), static_cast<size_t>(y.size())}, one.steps, state, workspace, options));
       outputs.emplace(one.name, std::move(y));
     }
     const std::string integer = folder_->file("integer.npz"), path = folder_->file("model.safetensors");
@@ -293,10 +293,9 @@ Result<Outcome> tune(const TuneOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const CalibrationData data, CalibrationData::open(options.data, options.of_data, claims));
   ISOBIT_ASSIGN_OR_RETURN(const FloatModel source, load_float_model(options.model, options.source));
   const GruWeights& weights = source.weights;
-  ISOBIT_ASSIGN_OR_RETURN(
-      const SequenceFiles files,
-      open_validation(options.validate, options.of_data.batch_first, options.validate_lengths, options.validate_h0,
-                      weights.input_size(), claims));
+  ISOBIT_ASSIGN_OR_RETURN(const SequenceFiles files,
+                          open_validation(options.validate, options.of_data.batch_first, options.validate_lengths,
+                                          options.validate_h0, weights.input_size(), claims));
 
   Outcome out;
   out.json.set("model", options.model).set("name", weights.name);
@@ -331,8 +330,8 @@ Result<Outcome> tune(const TuneOptions& options) {
   ISOBIT_RETURN_IF_ERROR(files.for_each(add));
   if (validation.steps() == 0) return invalid("--validate " + options.validate.front() + ": the data has no time step");
   if (repeated > 0) out.warnings.push_back(repeated_text(repeated));
-  out.text += "calibrated on " + count.text() + "; validated on " + count_text(validation.sequences(), "sequence") + ", " +
-              count_text(validation.steps(), "step") + "\n";
+  out.text += "calibrated on " + count.text() + "; validated on " + count_text(validation.sequences(), "sequence") +
+              ", " + count_text(validation.steps(), "step") + "\n";
 
   search.pool = &pool;
   if (metric != nullptr) {
@@ -361,7 +360,9 @@ Result<Outcome> tune(const TuneOptions& options) {
   out.json.set("evaluations", result.evaluations).set("reached", result.reached).set("interrupted", result.interrupted);
   out.json.set("front", std::move(front)).set("chosen", point_json(options, result.chosen));
   out.text += "models tried: " + std::to_string(result.evaluations) + "\n" + front_text(options, result);
-  out.text += std::string(result.interrupted ? "best so far: " : result.reached ? "chosen: " : "best: ") +
+  out.text += std::string(result.interrupted ? "best so far: "
+                          : result.reached   ? "chosen: "
+                                             : "best: ") +
               quality_text(result.chosen.quality, result.judged) + ", " + std::to_string(result.chosen.bytes) +
               " bytes, " + std::string(to_string(result.chosen.speed)) + "\n  " +
               command_of(options, result.chosen.settings) + "\n";
