@@ -430,7 +430,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
             self.ok("quantize", self.model, "--calibrate", self.at("cut_sequences.npz", npz(sequences)), "-o", other)
             self.assertEqual(read(model), read(other))
         h0 = self.at("h0_of.npy", npy((1, batch, HIDDEN), [3.0] * (batch * HIDDEN)))
-        report = self.json("quantize", self.model, "--calibrate", self.batch, "--h0", h0, "-o", model)
+        report = self.json("quantize", self.model, "--calibrate", self.batch, "--state", h0, "-o", model)
         observed = {grid["tensor"]: grid.get("observed_max") for grid in report["grids"]}
         self.assertEqual(observed["h"], 3.0)
 
@@ -443,8 +443,8 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                                (["--lengths", "[11, 4, 3]", "[4]"], [*run, "--lengths", self.batch]),
                                (["--lengths", "12"], [*quantize, self.batch, "--lengths", long]),
                                (["--lengths", "one file"], [*quantize, self.data, "--lengths", file]),
-                               (["--h0", "one file"], [*quantize, self.data, "--h0", h0]),
-                               (["--h0", "[1, 4, 5]", "[4]"], [*quantize, self.batch, "--h0", file]),
+                               (["--state", "one file"], [*quantize, self.data, "--state", h0]),
+                               (["--state", "[1, 4, 5]", "[4]"], [*quantize, self.batch, "--state", file]),
                                (["--lengths", 'no array "x"'], [*quantize, padded, "--lengths", self.at(
                                    "y.npz", npz({"y": read(file), "z": read(file)}))]),
                                (["--zoneout-mask", "[11, 4, 5]", "[11, 4, 3]"], [*run, "--zoneout-mask", self.batch]),
@@ -802,10 +802,10 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         # verb: arguments, files read (which arguments may name or not), options that name outputs
         commands = {
             "inspect": (["inspect", packed, "--tensor", "w"], [packed, config], ["-o"]),
-            "quantize": (["quantize", self.model, "--calibrate", self.single, "--lengths", lengths, "--h0", h0,
+            "quantize": (["quantize", self.model, "--calibrate", self.single, "--lengths", lengths, "--state", h0,
                           "--validate", self.batch], [self.model, self.single, lengths, h0, self.batch], ["-o"]),
             "tune": (["tune", self.model, "--calibrate", self.single, "--validate", self.batch, "--lengths", lengths,
-                      "--h0", h0, "--validate-h0", state],
+                      "--state", h0, "--validate-state", state],
                      [self.model, self.single, self.batch, lengths, h0, state], ["-o", "--svg"]),
             "pack": (["pack", matrix], [matrix, config], ["-o"]),
             "matmul": (["matmul", packed + ":w", rows], [packed, rows], ["-o"]),
@@ -1463,14 +1463,14 @@ class TuneTest(ToolTest):
         states = self.at("tune_states.npy", floats(rng, (1, 4, HIDDEN)))
         search = list(self.search)
         search[search.index("--calibrate") + 1] = self.single
-        search += ["--h0", h0, "--validate-h0", states, "--validate-lengths", lengths, "--target", "15"]
+        search += ["--state", h0, "--validate-state", states, "--validate-lengths", lengths, "--target", "15"]
         out = self.path("states.safetensors")
         chosen = self.json(*search, "-o", out)["chosen"]
         self.assertEqual(self.quantized(chosen["command"], "states_again.safetensors"), read(out))
         h = [t for t in self.json("compare", self.model, out, "--data", self.batch, "--lengths", lengths, "--state",
                                   states)["tensors"] if t["tensor"] == "h"]
         self.assertAlmostEqual(h[-1]["sqnr_db"], chosen["quality"], places=6)
-        self.fails(["--validate-h0 " + h0, "[1, 4, 5]"], *self.search, "--dry-run", "--validate-h0", h0)
+        self.fails(["--validate-state " + h0, "[1, 4, 5]"], *self.search, "--dry-run", "--validate-state", h0)
         self.fails(["--validate-lengths " + h0], *self.search, "--dry-run", "--validate-lengths", h0)
 
     def test_goals_that_nothing_reaches(self):

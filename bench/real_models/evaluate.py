@@ -61,14 +61,14 @@ class Evaluation:
 
     def words(self, name, order):
         return [self.models / name / "weights.npz", "--gate-order", order,
-                *self.data(name, "--calibrate", "calibration", "--h0")]
+                *self.data(name, "--calibrate", "calibration", "--state")]
 
     def quantize(self, name, order, how="quantize", settings=None, size=None):
         """A row: what `isobit quantize` makes with these settings, measured on the test data."""
         for chosen in [settings] if settings else [{"bits": bits} for bits in BITS]:
             options = [word for key, value in chosen.items() for word in ("--" + key, value)]
             report_text = call(self.isobit, "quantize", *self.words(name, order), *options, "-o", self.out, "--json",
-                               *self.data(name, "--validate", "test", "--validate-h0"))
+                               *self.data(name, "--validate", "test", "--validate-state"))
             sqnr = json.loads(report_text)["validation"]["layer_sqnr_db"]
             self.add(name, how, " ".join([chosen["bits"]] + ["--%s %s" % (key, chosen[key]) for key, default in DEFAULTS
                                                              if chosen.get(key, default) != default]),
@@ -84,7 +84,7 @@ class Evaluation:
     def tune(self, name, order, *goal):
         how = "tune " + " ".join(map(str, goal))
         made = call(self.isobit, "tune", *self.words(name, order), *goal, "-o", self.out, "--json",
-                    *self.data(name, "--validate", "validation", "--validate-h0"))
+                    *self.data(name, "--validate", "validation", "--validate-state"))
         if made is None:
             return self.add(name, how, "")
         chosen = json.loads(made)["chosen"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """g2p_en's encoder and decoder GRU, and what they see: letters of a word, and phonemes that the float model chose.
 
-The decoder begins with the encoder's last state: PART_h0.npz hold it for `isobit quantize --h0`. examples/g2p runs the
+The decoder begins with the encoder's last state: PART_h0.npz hold it for `isobit quantize --state`. examples/g2p runs the
 two together.
 """
 

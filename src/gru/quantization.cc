@@ -155,9 +155,14 @@ Result<Width> parse_width(const Entry& entry) {
   const std::optional<int64_t> bits = integer_of(digits);
   if (!bits || *bits < 1 || *bits > kMaxBits) {
     std::string names;
-    for (const NamedBits& named : kNamedBits) names += ", " + std::string(named.name);
+    std::vector<std::string_view> known;
+    for (const NamedBits& named : kNamedBits) {
+      names += ", " + std::string(named.name);
+      known.push_back(named.name);
+    }
     return entry.refuse(std::string(digits) + " bits, must be a whole number from 1 to 32" +
-                        (entry.value == entry.text ? ", or one of the named settings" + names.substr(1) : ""));
+                        (entry.value != entry.text ? "" : ", or one of the named settings" + names.substr(1) +
+                                                                  nearest_hint(entry.value, known)));
   }
   Width width;
   width.bits = static_cast<int32_t>(*bits);

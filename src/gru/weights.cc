@@ -340,11 +340,25 @@ Status check_metadata(const ArrayReader& file, const std::string& prefix) {
 constexpr std::string_view kReparametrised[] = {"_raw", "_g",     "_v",      "_orig",      "_mask",
                                                 "_u",   "_scale", "_scales", "_zero_point"};
 
+/// A name without the parts "module" that wrappers of a network add: "enc.weight_hh_l0" for "enc.module.weight_hh_l0".
+std::string without_wrappers(const std::string& name) {
+  constexpr std::string_view kWrapper = "module.";
+  std::string out = name;
+  for (size_t at = 0; (at = out.find(kWrapper, at)) != std::string::npos;) {
+    if (at > 0 && out[at - 1] != '.') {
+      at += kWrapper.size();
+    } else {
+      out.erase(at, kWrapper.size());
+    }
+  }
+  return out;
+}
+
 /// The weight that `name` would replace; nullptr: none.
 const ArrayEntry* replaced_by(const std::string& name, const std::string& prefix, const Network& network, Place& place,
                               Part& part) {
   const size_t skip = prefix.empty() ? 0 : prefix.size() + 1;
-  const std::string own = name.substr(skip);
+  const std::string own = is_under(name, prefix) ? name.substr(skip) : "";
   for (const auto& [at, parts] : network.layers) {
     if (network.given.count(at) > 0) continue;  // the caller chose
     for (size_t i = 0; i < kPartCount; ++i) {
@@ -353,7 +367,7 @@ const ArrayEntry* replaced_by(const std::string& name, const std::string& prefix
       place = at;
       part = static_cast<Part>(i);
       for (const std::string_view end : kReparametrised)
-        if (name == entry->name + std::string(end)) return entry;
+        if (without_wrappers(name) == without_wrappers(entry->name) + std::string(end)) return entry;
       if (own.starts_with("parametrizations." + entry->name.substr(skip) + ".")) return entry;
     }
   }
@@ -375,8 +389,10 @@ Status check_unused(const ArrayReader& file, const std::string& prefix, const Ne
   const Network& network = networks.at(prefix);
   const std::string separators = separators_of(prefix, network);
   for (const ArrayEntry& entry : file.entries()) {
-    if (!is_under(entry.name, prefix) || network.is_used(entry.name)) continue;
-    if (!prefix.empty() && separators.find(entry.name[prefix.size()]) == std::string::npos) continue;
+    if (network.is_used(entry.name)) continue;
+    const bool is_own = is_under(entry.name, prefix) &&
+                        (prefix.empty() || separators.find(entry.name[prefix.size()]) != std::string::npos);
+    if (!is_own && !is_under(without_wrappers(entry.name), without_wrappers(prefix))) continue;
     const bool is_others = std::any_of(networks.begin(), networks.end(), [&](const auto& other) {
       return other.second.is_used(entry.name) || other.second.projection == &entry ||
              (other.first.size() > prefix.size() && is_under(entry.name, other.first));
@@ -386,7 +402,7 @@ Status check_unused(const ArrayReader& file, const std::string& prefix, const Ne
     Part part = kWeightIh;
     const ArrayEntry* const weight = replaced_by(entry.name, prefix, network, place, part);
     if (weight == nullptr) {
-      unused.push_back(entry.name);
+      if (is_own) unused.push_back(entry.name);
       continue;
     }
     const Parts& parts = network.layers.at(place);

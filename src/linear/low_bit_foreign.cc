@@ -43,12 +43,15 @@ const std::vector<Signature>& signatures() {
       {"FP8", ".weight", Codes::kF8, {".scale"}, {".input_scale"}},
       {"NVFP4", "", Codes::kU8, {"_scale", "_scale_2"}, {}},
       {"MXFP4", "_blocks", Codes::kU8, {"_scales"}, {}},
+      {"SINQ", ".W_q", Codes::kAny, {".scale", ".scale2"}, {".zero*", ".meta*", ".nbits", ".shape"}},
       {"HQQ", ".W_q", Codes::kAny, {".scale*", ".zero*"}, {".meta*", ".nbits", ".group_size", ".shape", ".axis"}},
       {"AQLM", ".codes", Codes::kAny, {".codebooks", ".scales"}, {}},
       {"EETQ", ".weight", Codes::kS8, {".weight_scales"}, {}},
       {"EETQ", ".qweight", Codes::kS8, {".weight_scales"}, {}},
+      {"quanto", "._data._data", Codes::kAny, {"._scale"}, {"._shift"}},
       {"quanto", "._data", Codes::kAny, {"._scale"}, {"._shift"}},
       {"torchao", "_qdata", Codes::kAny, {"_scale"}, {"_zero_point"}},
+      {"torchao", ":tensor_impl:int_data", Codes::kAny, {":tensor_impl:scale"}, {":tensor_impl:zero_point"}},
       {"torchao", ":_data", Codes::kAny, {":_scale"}, {":_zero_point"}},
       {"VPTQ",
        ".indices",
@@ -59,8 +62,20 @@ const std::vector<Signature>& signatures() {
       {"EXL2", ".q_weight", Codes::kAny, {".q_scale"}, {".q_scale_max", ".q_group*", ".q_perm", ".q_invperm"}},
       {"EXL3", ".trellis", Codes::kAny, {".svh"}, {".suh", ".su", ".sv"}},
       {"SqueezeLLM", ".qweight", Codes::kS32, {".lookup_table"}, {}},
+      {"Marlin 2:4", ".B_24", Codes::kAny, {".s"}, {".B_meta", ".workspace"}},
+      {"TensorRT-LLM", ".weight", Codes::kAny, {".per_channel_scale"}, {}},
+      {"TensorRT-LLM",
+       ".weight",
+       Codes::kAny,
+       {".weights_scaling_factor"},
+       {".activation_scaling_factor", ".prequant_scaling_factor", ".weights_scaling_factor_2", ".alpha"}},
+      {"FasterTransformer", ".int8.col", Codes::kS8, {".scale"}, {}},
       {"Marlin", ".B", Codes::kS32, {".s"}, {".workspace"}},
       {"ONNX", "_quantized", Codes::kAny, {"_scale"}, {"_zero_point"}},
+      {"another tool (codes and scales)", "_int8", Codes::kAny, {"_scale"}, {"_zero_point", "_zero"}},
+      {"another tool (codes and scales)", "_q", Codes::kAny, {"_scale"}, {"_zero_point", "_zero", "_z"}},
+      {"another tool (codes and scales)", "_q", Codes::kAny, {"_s"}, {"_zero", "_z"}},
+      {"another tool (codes and scales)", "q", Codes::kAny, {"scale"}, {"zero"}},
       {"another tool (codes and scales)", "", Codes::kAny, {"_scale"}, {"_zero_point", "_zero", "_offset"}},
       {"another tool (codes and scales)", "", Codes::kAny, {"_scales"}, {"_zero_points", "_zeros", "_biases"}},
       {"another tool (codes and scales)", "", Codes::kAny, {".scale"}, {".zero_point", ".zero"}},
@@ -186,6 +201,10 @@ std::optional<std::string> foreign_method(const Json& json) {
 }
 
 std::optional<std::string> foreign_model(const Json& json) {
+  // A model of several parts describes its text model in an object of its own.
+  for (const char* part : {"text_config", "language_config", "llm_config"})
+    if (const auto found = json.find(part); found != json.end() && found->is_object())
+      if (auto method = foreign_model(*found)) return method;
   if (const auto mlx = json.find("quantization"); mlx != json.end() && plain_field(*mlx, "bits") != nullptr)
     return "'quantization' with bits " + json_text(*plain_field(*mlx, "bits")) + ", as MLX has it";
   for (const char* name : {"quantization_config", "compression_config", "quantization"})

@@ -170,7 +170,7 @@ Result<CalibrationData> CalibrationData::open(const std::vector<std::string>& da
   CalibrationData out;
   out.batch_first_ = options.batch_first;
   ISOBIT_ASSIGN_OR_RETURN(out.files_, find_data_files(data, "--calibrate", claims));
-  for (const auto& [option, path] : {std::pair{"--lengths", &options.lengths}, std::pair{"--h0", &options.h0}}) {
+  for (const auto& [option, path] : {std::pair{"--lengths", &options.lengths}, std::pair{"--state", &options.h0}}) {
     if (path->empty()) continue;
     ISOBIT_RETURN_IF_ERROR(claims.reads(*path, option));
     if (out.files_.size() > 1)
@@ -179,7 +179,7 @@ Result<CalibrationData> CalibrationData::open(const std::vector<std::string>& da
                                                       count_text(std::ssize(out.files_), "file"));
   }
   ISOBIT_ASSIGN_OR_RETURN(out.lengths_, Companion::load("--lengths", options.lengths));
-  ISOBIT_ASSIGN_OR_RETURN(out.states_, Companion::load("--h0", options.h0));
+  ISOBIT_ASSIGN_OR_RETURN(out.states_, Companion::load("--state", options.h0));
   return out;
 }
 
@@ -224,7 +224,7 @@ Result<SequenceFiles> open_validation(const std::vector<std::string>& data, bool
   options.lengths = lengths;
   options.state = h0;
   options.lengths_option = "--validate-lengths";
-  options.state_option = "--validate-h0";
+  options.state_option = "--validate-state";
   return SequenceFiles::open(data, "--validate", options, channels, claims);
 }
 

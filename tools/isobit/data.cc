@@ -96,6 +96,14 @@ Result<SequenceShape> sequence_shape(const Array& array, int64_t channels, const
   return SequenceShape{array.shape[batch_first ? 1 : 0], array.shape[batch_first ? 0 : 1], false};
 }
 
+std::string place_text(int64_t index, const SequenceShape& shape, int64_t channels, bool batch_first) {
+  const int64_t row = index / channels;
+  std::vector<int64_t> at = {row / shape.batch, row % shape.batch, index % channels};
+  if (shape.single) at = {row, index % channels};
+  if (batch_first && !shape.single) std::swap(at[0], at[1]);
+  return shape_text(at);
+}
+
 Array swap_batch_and_time(const Array& array) {
   std::vector<int64_t> shape = array.shape;
   std::swap(shape[0], shape[1]);
@@ -189,13 +197,9 @@ Status for_each_array(const ArrayReader& file, int64_t channels, const std::func
     array.bytes = {};
     for (size_t i = 0; i < sequences.x.size(); ++i) {
       if (std::isfinite(sequences.x[i])) continue;
-      const auto index = static_cast<int64_t>(i);
-      const int64_t row = index / channels;
-      std::vector<int64_t> at = {row / shape.batch, row % shape.batch, index % channels};
-      if (shape.single) at = {row, index % channels};
-      if (batch_first && !shape.single) std::swap(at[0], at[1]);
-      return {StatusCode::kInvalidArgument, sequences.name + ": value " + (std::isnan(sequences.x[i]) ? "nan" : "inf") +
-                                                " at " + shape_text(at) + "; every value must be finite"};
+      return {StatusCode::kInvalidArgument,
+              sequences.name + ": value " + (std::isnan(sequences.x[i]) ? "nan" : "inf") + " at " +
+                  place_text(static_cast<int64_t>(i), shape, channels, batch_first) + "; every value must be finite"};
     }
     ISOBIT_RETURN_IF_ERROR(use(sequences));
   }

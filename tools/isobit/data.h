@@ -43,6 +43,9 @@ struct SequenceShape {
 Result<SequenceShape> sequence_shape(const Array& array, int64_t channels, const std::string& label,
                                      bool batch_first = false);
 
+/// Where element `index` of [T, N, C] is in the array as it was given.
+std::string place_text(int64_t index, const SequenceShape& shape, int64_t channels, bool batch_first);
+
 /// [N, T, ...] to [T, N, ...], and back. The array has at least two dimensions.
 Array swap_batch_and_time(const Array& array);
 /// What to give where [T, N, C] may well be [N, T, C]: there are at least 8 times as many sequences as steps. Else

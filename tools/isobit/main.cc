@@ -126,12 +126,12 @@ class Commands {
     const std::string lengths = "integers [N]: steps of each sequence; what follows is padding";
     const std::string states = "first states, floats [layers * directions, N, H]";
     command->add_option("--lengths", data.lengths, lengths)->type_name("FILE");
-    command->add_option("--h0", data.h0, states)->type_name("FILE");
+    command->add_option("--state", data.h0, states)->type_name("FILE");
     auto* validate = command->get_option("--validate");
     command->add_option("--validate-lengths", validate_lengths, "the same of --validate")
         ->type_name("FILE")
         ->needs(validate);
-    command->add_option("--validate-h0", validate_h0, states + ", of --validate")->type_name("FILE")->needs(validate);
+    command->add_option("--validate-state", validate_h0, states + ", of --validate")->type_name("FILE")->needs(validate);
   }
 
   void add_inspect() {

@@ -81,6 +81,10 @@ Result<std::string> gru_prefix(const FloatModelOptions& options) {
 namespace {
 
 Result<FloatModel> load_float_model(const ArrayReader& file, const FloatModelOptions& options, GruLoadOptions load) {
+  if (is_integer_model(file)) {
+    return Status(StatusCode::kInvalidArgument,
+                  file.name() + ": is an integer model already; give the float model that it was made from");
+  }
   FloatModel model;
   for (const std::string& layer : options.layer) ISOBIT_RETURN_IF_ERROR(add_layer(layer, load));
   if (!options.gate_order.empty()) {

@@ -291,6 +291,9 @@ class Packer {
     if (!something)
       return refuse(options_.model + ": holds no matrix to quantise or import" +
                     (gguf_ && !gguf_->split_text().empty() ? "; it is " + gguf_->split_text() : ""));
+    if (gguf_ && !gguf_->split_text().empty() && options_.include.empty())
+      return refuse(options_.model + ": the file is " + gguf_->split_text() +
+                    "; --include GLOB packs tensors of this part all the same");
     ISOBIT_RETURN_IF_ERROR(all_have_a_use());
     out_.refusal = refusals();
     return options_.dry_run || out_.refusal.empty() ? Status() : Status(StatusCode::kUnsupported, out_.refusal);

@@ -47,8 +47,22 @@ const Grid& state_grid(const GruModel& model, int64_t index) {
 
 int64_t state_count(const GruModel& model) { return static_cast<int64_t>(model.parameters().layers.size()); }
 
+/// Where more than a hundredth of first states lies beyond the grids of h.
+void warn_of_clipped_states(std::span<const float> h, const GruModel& model, const std::string& label,
+                            std::vector<std::string>& warnings) {
+  const size_t layers = model.parameters().layers.size(), each = h.size() / layers;
+  int64_t clipped = 0;
+  for (size_t i = 0; i < layers; ++i)
+    clipped += count_clipped(state_grid(model, static_cast<int64_t>(i)), h.subspan(i * each, each));
+  const double percent = h.empty() ? 0 : 100.0 * static_cast<double>(clipped) / static_cast<double>(h.size());
+  if (percent <= 1) return;
+  warnings.push_back(format("%.3g %% of the values of %s lie outside the range of h and are clipped", percent,
+                            label.c_str()));
+}
+
 /// Codes as --save-state writes them (h0, h1, ... [N, H]), or one float array [layers * directions, N, H].
-Result<GruState> load_state(const std::string& path, const GruModel& model, int64_t batch) {
+Result<GruState> load_state(const std::string& path, const GruModel& model, int64_t batch,
+                            std::vector<std::string>& warnings) {
   ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_arrays(path));
   const int64_t count = state_count(model), hidden = model.hidden_size();
   if (file.arrays.size() == 1 && is_float(file.arrays.begin()->second.dtype)) {
@@ -59,7 +73,10 @@ Result<GruState> load_state(const std::string& path, const GruModel& model, int6
                      "; expected [layers * directions, N, H] = " + shape_text(wanted));
     }
     const std::vector<float> h = array.to_float();
-    return model.state_from_float(h, batch);
+    warn_of_clipped_states(h, model, "--state " + array_label(path, name), warnings);
+    Result<GruState> state = model.state_from_float(h, batch);
+    if (state.ok()) return state;
+    return Status(state.status().code(), "--state " + array_label(path, name) + ": " + state.status().message());
   }
   GruState state = model.initial_state(batch);
   if (static_cast<int64_t>(file.arrays.size()) != count) {
@@ -123,7 +140,9 @@ class Runner {
       x = input.to_float();
       const auto bad = std::find_if(x.begin(), x.end(), [](float value) { return std::isnan(value); });
       if (bad != x.end()) {
-        return invalid(label + ": nan at flat index " + std::to_string(bad - x.begin()) + "; it has no code");
+        return invalid(label + ": value nan at " +
+                       place_text(bad - x.begin(), shape, model_.input_size(), options_.batch_first) +
+                       "; it has no code");
       }
       count_clipped_inputs(x, shape, lengths);
     }
@@ -270,6 +289,10 @@ Result<Outcome> run(const RunOptions& options) {
 
   Runner runner(model, options, path, device_gru.get());
   Outcome out;
+  if (uses_state && model.parameters().directions == 2) {
+    out.warnings.push_back(options.model + " is bidirectional: a sequence that is run in pieces, with states between them, "
+                           "gives other results than the whole one");
+  }
   Value arrays = Value::array();
   std::map<std::string, Array> outputs;
   GruState last_state;
@@ -290,7 +313,7 @@ Result<Outcome> run(const RunOptions& options) {
     ISOBIT_ASSIGN_OR_RETURN(const std::vector<uint8_t> mask, load_mask(masks, name, shape, model, options.batch_first));
     GruState state = model.initial_state(shape.batch);
     if (!options.state.empty()) {
-      ISOBIT_ASSIGN_OR_RETURN(state, load_state(options.state, model, shape.batch));
+      ISOBIT_ASSIGN_OR_RETURN(state, load_state(options.state, model, shape.batch, out.warnings));
     }
     const double share = static_cast<double>(array.size()) / std::max(all, 1.0);
     ISOBIT_ASSIGN_OR_RETURN(Array output, runner.run(swapped ? swap_batch_and_time(array) : array, label, shape,

@@ -198,7 +198,7 @@ std::string source_words(const TuneOptions& options) {
   if (!options.source.reset.empty()) out += " --reset " + options.source.reset;
   if (options.of_data.batch_first) out += " --batch-first";
   if (!options.of_data.lengths.empty()) out += " --lengths " + shell_quoted(options.of_data.lengths);
-  if (!options.of_data.h0.empty()) out += " --h0 " + shell_quoted(options.of_data.h0);
+  if (!options.of_data.h0.empty()) out += " --state " + shell_quoted(options.of_data.h0);
   return out;
 }
 
