@@ -735,7 +735,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         self.fails(["--chunk"], "run", self.fixed, self.single, "-o", out, "--chunk=-1")
 
         bad = self.at("nan.npy", npy((2, INPUTS), [0.5, 0.5, 0.5, 0.5, float("nan"), 0.5]))
-        self.fails(["nan.npy", "nan", "index 4"], "run", self.fixed, bad, "-o", out)
+        self.fails(["nan.npy", "nan at [1, 1]"], "run", self.fixed, bad, "-o", out)
         wide = self.at("wide.npy", npy((6, 4), [0.5] * 24))
         self.fails(["wide.npy", "[6, 4]", "[T, 3]"], "run", self.fixed, wide, "-o", out)
         self.fails(["absent.npz"], "run", self.fixed, self.single, "-o", out, "--state", self.path("absent.npz"))
@@ -1470,6 +1470,12 @@ class TuneTest(ToolTest):
         h = [t for t in self.json("compare", self.model, out, "--data", self.batch, "--lengths", lengths, "--state",
                                   states)["tensors"] if t["tensor"] == "h"]
         self.assertAlmostEqual(h[-1]["sqnr_db"], chosen["quality"], places=6)
+        search[search.index("--target") + 1] = "10"  # an integer model without masks knows no zoneout
+        zoned = self.json(*search, "--zoneout", "0.25", "-o", out)["chosen"]
+        self.assertIn(" --zoneout 0.25 ", zoned["command"])
+        self.assertNotEqual(zoned["quality"], chosen["quality"])
+        self.assertEqual(self.quantized(zoned["command"], "states_again.safetensors"), read(out))
+        self.fails(["--zoneout 2", "0 to 1"], *search, "--dry-run", "--zoneout", "2")
         self.fails(["--validate-state " + h0, "[1, 4, 5]"], *self.search, "--dry-run", "--validate-state", h0)
         self.fails(["--validate-lengths " + h0], *self.search, "--dry-run", "--validate-lengths", h0)
 
@@ -1513,6 +1519,11 @@ print(os.path.getsize(sys.argv[3]) / 1000)
         self.fails(["--target", "--max-bytes"], *self.search, *out, "--target", "3", "--max-bytes", "3000")
         self.fails(["unknown tensor 'q'"], *self.search, *out, "--like", "8,q=4")
         self.fails(["max_bytes is 0"], *self.search, *out, "--max-bytes", "0")
+        self.fails(["--metric", "must not be empty"], *self.search, *out, "--metric", "", "--target", "0")
+        self.fails(["is an integer model already"], "tune", self.fixed, *self.search[2:], *out)
+        self.fails(["is an integer model already"], "quantize", self.fixed, "--calibrate", self.data, "--dry-run")
+        self.fails(["'ballanced'", "balanced"], "quantize", self.model, "--calibrate", self.data, "--dry-run", "--bits",
+                   "ballanced")
         self.fails(["--scale reel", "real"], *self.search[:-4], *out, "--scale", "reel")
         self.assertFalse(os.path.exists(out[1]))
 

@@ -407,9 +407,10 @@ class GruCalibrator {
   /// The same with the decay of each tensor's method where that is `ema`, else 0.9.
   static Result<GruCalibrator> create(GruWeights weights, const GruQuantization& quantization);
 
-  /// x [T, N, C]; h0 (optional) is observed as a value of h. NaN and infinity are refused with their index.
+  /// x [T, N, C]; h0 (optional) is observed as a value of h; zoneout as in GruFloatArguments. NaN and infinity are
+  /// refused with their index.
   Status observe(std::span<const float> x, int64_t steps, int64_t batch, std::span<const int64_t> lengths = {},
-                 std::span<const float> h0 = {}, ThreadPool* pool = nullptr);
+                 std::span<const float> h0 = {}, ThreadPool* pool = nullptr, float zoneout = 0.0f);
   /// Adds statistics of a calibrator with the same weights; exact, in any order.
   Status merge(const GruCalibrator& other);
   [[nodiscard]] const TensorStatistics& statistics(int64_t layer, GruTensor tensor) const;

@@ -143,7 +143,7 @@ Result<GruCalibrator> GruCalibrator::create(GruWeights weights, const GruQuantiz
 }
 
 Status GruCalibrator::observe(std::span<const float> x, int64_t steps, int64_t batch, std::span<const int64_t> lengths,
-                              std::span<const float> h0, ThreadPool* pool) {
+                              std::span<const float> h0, ThreadPool* pool, float zoneout) {
   const DefaultFloatMode mode;
   GruFloatArguments arguments;
   arguments.steps = steps;
@@ -151,6 +151,7 @@ Status GruCalibrator::observe(std::span<const float> x, int64_t steps, int64_t b
   arguments.x = x;
   arguments.lengths = lengths;
   arguments.h0 = h0;
+  arguments.zoneout = zoneout;
   const FloatGru gru(weights_);
   ISOBIT_RETURN_IF_ERROR(gru.check(arguments));
 

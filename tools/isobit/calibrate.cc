@@ -37,8 +37,8 @@ std::vector<float> one_sequence(std::span<const float> x, int64_t batch, int64_t
 /// Feeds a calibrator, single sequences of one file padded to one batch.
 class Feeder {
  public:
-  Feeder(GruCalibrator& calibrator, ThreadPool& pool, LastTenth* last_tenth, std::set<uint64_t>* hashes)
-      : calibrator_(calibrator), pool_(pool), last_tenth_(last_tenth), hashes_(hashes) {}
+  Feeder(GruCalibrator& calibrator, ThreadPool& pool, float zoneout, LastTenth* last_tenth, std::set<uint64_t>* hashes)
+      : calibrator_(calibrator), pool_(pool), zoneout_(zoneout), last_tenth_(last_tenth), hashes_(hashes) {}
 
   /// `lengths` [N] and `h0` [layers * directions, N, H] may be empty. `progress` gets the share that was observed.
   Status add(const Sequences& sequences, const std::vector<int64_t>& lengths, const std::vector<float>& h0,
@@ -83,7 +83,7 @@ class Feeder {
     const int64_t steps = longest_;
     pending_.clear();
     longest_ = 0;
-    return calibrator_.observe(x, steps, static_cast<int64_t>(batch), lengths, {}, &pool_);
+    return calibrator_.observe(x, steps, static_cast<int64_t>(batch), lengths, {}, &pool_, zoneout_);
   }
 
   [[nodiscard]] const CalibrationData::Count& count() const { return count_; }
@@ -110,7 +110,7 @@ class Feeder {
     const GruWeights& weights = calibrator_.weights();
     const std::vector<float> x = columns(all.x, all.batch, weights.input_size(), n, count);
     return calibrator_.observe(x, all.steps, count, some_lengths,
-                               columns(h0, all.batch, weights.hidden_size(), n, count), &pool_);
+                               columns(h0, all.batch, weights.hidden_size(), n, count), &pool_, zoneout_);
   }
 
   /// [rows, N, width] to its sequences [n, n + count).
@@ -125,6 +125,7 @@ class Feeder {
 
   GruCalibrator& calibrator_;
   ThreadPool& pool_;
+  float zoneout_;
   LastTenth* last_tenth_;
   std::set<uint64_t>* hashes_;
   std::vector<Sequences> pending_;
@@ -169,6 +170,11 @@ Result<CalibrationData> CalibrationData::open(const std::vector<std::string>& da
                                               const CalibrationDataOptions& options, FileClaims& claims) {
   CalibrationData out;
   out.batch_first_ = options.batch_first;
+  out.zoneout_ = options.zoneout;
+  if (!(options.zoneout >= 0.0f && options.zoneout <= 1.0f)) {
+    return Status(StatusCode::kInvalidArgument,
+                  format("--zoneout %g: expected a probability, 0 to 1", static_cast<double>(options.zoneout)));
+  }
   ISOBIT_ASSIGN_OR_RETURN(out.files_, find_data_files(data, "--calibrate", claims));
   for (const auto& [option, path] : {std::pair{"--lengths", &options.lengths}, std::pair{"--state", &options.h0}}) {
     if (path->empty()) continue;
@@ -190,7 +196,7 @@ std::string CalibrationData::Count::text() const {
 Result<CalibrationData::Count> CalibrationData::observe(GruCalibrator& calibrator, ThreadPool& pool, bool quiet,
                                                         std::vector<std::string>& warnings, LastTenth* last_tenth,
                                                         std::set<uint64_t>* hashes) const {
-  Feeder feeder(calibrator, pool, last_tenth, hashes);
+  Feeder feeder(calibrator, pool, zoneout_, last_tenth, hashes);
   const GruWeights& weights = calibrator.weights();
   Progress progress("calibrating", quiet);
   for (size_t i = 0; i < files_.size(); ++i) {

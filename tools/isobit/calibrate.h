@@ -54,6 +54,7 @@ class CalibrationData {
   std::vector<std::string> files_;
   Companion lengths_, states_;
   bool batch_first_ = false;
+  float zoneout_ = 0.0f;
 };
 
 /// The sequences of --validate.

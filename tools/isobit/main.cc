@@ -127,6 +127,9 @@ class Commands {
     const std::string states = "first states, floats [layers * directions, N, H]";
     command->add_option("--lengths", data.lengths, lengths)->type_name("FILE");
     command->add_option("--state", data.h0, states)->type_name("FILE");
+    command->add_option("--zoneout", data.zoneout, "probability of the float side: h' = P * h + (1 - P) * h'")
+        ->type_name("P")
+        ->capture_default_str();
     auto* validate = command->get_option("--validate");
     command->add_option("--validate-lengths", validate_lengths, "the same of --validate")
         ->type_name("FILE")
@@ -217,6 +220,7 @@ class Commands {
     command
         ->add_option("--metric", o.metric,
                      "your own quality, higher is better: COMMAND FLOAT.npz INTEGER.npz MODEL prints a number last")
+        ->check([](const std::string& text) { return text.empty() ? "must not be empty" : ""; })
         ->type_name("COMMAND")
         ->excludes(bytes)
         ->excludes(like);

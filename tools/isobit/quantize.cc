@@ -52,14 +52,21 @@ Status validate(const QuantizeOptions& options, const GruWeights& weights, const
                 ThreadPool& pool, Outcome& out) {
   GruValidationOptions validation_options;
   validation_options.pool = &pool;
+  validation_options.zoneout = options.of_data.zoneout;
   ISOBIT_ASSIGN_OR_RETURN(GruValidation validation, GruValidation::create(weights, validation_options));
-  int64_t repeated = 0;
+  int64_t repeated = 0, clipped = 0, inputs = 0;
   ISOBIT_RETURN_IF_ERROR(files ? files->for_each([&](const GruSequences& data, const std::string&) {
     repeated += count_repeated(data, weights.input_size(), seen);
+    inputs += static_cast<int64_t>(data.x.size());
+    clipped += count_clipped(model.input_grid(), data.x);
     return validation.add(data);
   })
                                : last_tenth.add_to(validation));
   if (repeated > 0) out.warnings.push_back(repeated_text(repeated));
+  if (files) {
+    describe_clipping(clipped, inputs, model.input_grid(), "--validate",
+                      "other units, scaling or normalisation than the calibration data has", out);
+  }
   if (validation.steps() == 0) {
     return {StatusCode::kInvalidArgument, "--validate " + options.validate.front() + ": the data has no time step"};
   }

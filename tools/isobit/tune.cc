@@ -85,9 +85,9 @@ class TemporaryFolder {
 /// of the validation data, and the integer model; the last word that it prints is the number.
 class Metric {
  public:
-  static Result<Metric> create(std::string command, const GruWeights& weights) {
+  static Result<Metric> create(std::string command, const GruWeights& weights, float zoneout) {
     ISOBIT_ASSIGN_OR_RETURN(GruFloatModel model, GruFloatModel::create(weights));
-    return Metric(std::move(command), std::move(model), weights.output_size());
+    return Metric(std::move(command), std::move(model), weights.output_size(), zoneout);
   }
 
   Status add(const GruSequences& data, const std::string& name) {
@@ -107,6 +107,7 @@ class Metric {
     arguments.x = one.x;
     arguments.lengths = one.lengths;
     arguments.h0 = one.h0;
+    arguments.zoneout = zoneout_;
     arguments.y = {y.data<float>(), static_cast<size_t>(y.size())};
     ISOBIT_RETURN_IF_ERROR(float_.forward(arguments));
     float_outputs_.emplace(one.name, std::move(y));
@@ -152,8 +153,8 @@ class Metric {
     std::vector<int64_t> lengths;
   };
 
-  Metric(std::string command, GruFloatModel model, int64_t outputs)
-      : command_(std::move(command)), float_(std::move(model)), outputs_(outputs) {}
+  Metric(std::string command, GruFloatModel model, int64_t outputs, float zoneout)
+      : command_(std::move(command)), float_(std::move(model)), outputs_(outputs), zoneout_(zoneout) {}
 
   [[nodiscard]] Result<double> run(const std::string& line) const {
     std::FILE* const pipe = ::popen(line.c_str(), "r");
@@ -183,6 +184,7 @@ class Metric {
   std::optional<TemporaryFolder> folder_;
   GruFloatModel float_;
   int64_t outputs_;
+  float zoneout_;
   std::set<std::string> names_;
   std::vector<Validation> validation_;
   std::map<std::string, Array> float_outputs_;
@@ -197,6 +199,7 @@ std::string source_words(const TuneOptions& options) {
   if (!options.source.layout.empty()) out += " --layout " + options.source.layout;
   if (!options.source.reset.empty()) out += " --reset " + options.source.reset;
   if (options.of_data.batch_first) out += " --batch-first";
+  if (options.of_data.zoneout != 0.0f) out += format(" --zoneout %.9g", static_cast<double>(options.of_data.zoneout));
   if (!options.of_data.lengths.empty()) out += " --lengths " + shell_quoted(options.of_data.lengths);
   if (!options.of_data.h0.empty()) out += " --state " + shell_quoted(options.of_data.h0);
   return out;
@@ -315,10 +318,11 @@ Result<Outcome> tune(const TuneOptions& options) {
                           data.observe(calibrator, pool, options.quiet, out.warnings, nullptr, &seen));
   GruValidationOptions validation_options;
   validation_options.pool = &pool;
+  validation_options.zoneout = options.of_data.zoneout;
   ISOBIT_ASSIGN_OR_RETURN(GruValidation validation, GruValidation::create(weights, validation_options));
   std::unique_ptr<Metric> metric;
   if (!options.metric.empty()) {
-    ISOBIT_ASSIGN_OR_RETURN(Metric created, Metric::create(options.metric, weights));
+    ISOBIT_ASSIGN_OR_RETURN(Metric created, Metric::create(options.metric, weights, options.of_data.zoneout));
     metric = std::make_unique<Metric>(std::move(created));
   }
   int64_t repeated = 0;

@@ -59,6 +59,7 @@ struct SequenceOptions {
 struct CalibrationDataOptions {
   bool batch_first = false;  // [N, T, C]
   std::string lengths, h0;   // of the one file of data
+  float zoneout = 0.0f;      // of the float forward, of --validate too
 };
 
 struct QuantizeOptions : CommonOptions {
