@@ -725,6 +725,19 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                 self.fails(["--device " + device] + words, *verb, "--device", device, env={"CUDA_VISIBLE_DEVICES": ""})
         self.assertFalse(os.path.exists(out))
 
+    def test_run_warns_of_states(self):
+        first, rest = self.path("first.npz"), self.path("rest.npy")
+        self.ok("run", self.fixed_deep, self.single, "-o", rest, "--save-state", first,
+                warnings=["is bidirectional: a sequence that is run in pieces"])
+        self.ok("run", self.fixed, self.single, "-o", rest, "--save-state", first)
+        big = self.at("big_states.npy", npy((1, 1, HIDDEN), [50.0] * HIDDEN))
+        self.ok("run", self.fixed, self.single, "-o", rest, "--state", big, warnings=["100 % of the values of --state " + big])
+        nan = self.at("nan_states.npy", npy((1, 1, HIDDEN), [float("nan")] * HIDDEN))
+        self.fails(["--state " + nan, "NaN"], "run", self.fixed, self.single, "-o", rest, "--state", nan)
+        far = self.at("far.npy", npy((2, INPUTS), [1e30] * 2 * INPUTS))
+        self.ok("quantize", self.model, "--calibrate", self.data, "--validate", far, "--dry-run",
+                warnings=["100 % of the inputs of --validate lie outside"])
+
     def test_run_refuses(self):
         out = self.path("refused.npy")
         self.fails(["model.npz", "quantize"], "run", self.model, self.single, "-o", self.path("o.npy"))

@@ -342,14 +342,12 @@ constexpr std::string_view kReparametrised[] = {"_raw", "_g",     "_v",      "_o
 
 /// A name without the parts "module" that wrappers of a network add: "enc.weight_hh_l0" for "enc.module.weight_hh_l0".
 std::string without_wrappers(const std::string& name) {
-  constexpr std::string_view kWrapper = "module.";
-  std::string out = name;
-  for (size_t at = 0; (at = out.find(kWrapper, at)) != std::string::npos;) {
-    if (at > 0 && out[at - 1] != '.') {
-      at += kWrapper.size();
-    } else {
-      out.erase(at, kWrapper.size());
-    }
+  std::string out;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string part = name.substr(begin, end - begin);
+    if (part != "module") out.append(out.empty() ? "" : ".").append(part);
+    begin = end + 1;
   }
   return out;
 }

@@ -321,6 +321,15 @@ TEST(LoadGru, RefusesStaleCopies) {
     EXPECT_EQ(copy->layers[0].bw, std::vector<float>(6));  // only what was given
     EXPECT_NE(std::find(copy->report.unused.begin(), copy->report.unused.end(), name), copy->report.unused.end());
   }
+  // Wrappers put the copy one level below the trained array, or above it.
+  for (const auto& [prefix, raw] : {std::pair{"gru.module.", "gru.weight_hh_l0_raw"},
+                                    std::pair{"gru.", "gru.module.weight_hh_l0_raw"},
+                                    std::pair{"0.gru.0.module.", "0.gru.0.weight_hh_l0_raw"}}) {
+    Arrays arrays;
+    add_pytorch(arrays, prefix, "_l0", 3, 2, 0);
+    arrays[raw] = counting({6, 2}, 500);
+    expect_error(load(arrays), StatusCode::kUnsupported, {raw, "stale copy"});
+  }
   // The trained one, beside the copy and without it.
   Arrays arrays = good;
   arrays["gru.weight_hh_l0_raw"] = counting({6, 2}, 500);

@@ -238,6 +238,22 @@ TEST(FindForeignFormats, KnowsTypesThatNoArrayHas) {
   EXPECT_EQ(foreign({{"a.weight", "U64"}, {"b.weight", "BOOL"}, {"c.weight", "C64"}}), "");
 }
 
+TEST(FindForeignFormats, KnowsMoreTools) {
+  EXPECT_EQ(foreign({{"a.B_24", "I32"}, {"a.s", "F16"}, {"a.B_meta", "I16"}}), "Marlin 2:4 1: a.B_24 a.B_meta a.s");
+  EXPECT_EQ(foreign({{"a.weight", "I8"}, {"a.per_channel_scale", "F32"}}),
+            "TensorRT-LLM 1: a.per_channel_scale a.weight");
+  EXPECT_EQ(foreign({{"a.weight._data._data", "U8"}, {"a.weight._scale", "F16"}, {"a.weight._shift", "F16"}}),
+            "quanto 1: a.weight._data._data a.weight._scale a.weight._shift");
+  EXPECT_EQ(foreign({{"a.W_q", "U8"}, {"a.scale", "F16"}, {"a.scale2", "F16"}}), "SINQ 1: a.W_q a.scale a.scale2");
+  EXPECT_EQ(foreign({{"a.W_q", "U8"}, {"a.scale", "F16"}, {"a.zero", "F16"}}), "HQQ 1: a.W_q a.scale a.zero");
+  for (const auto& [codes, scale] : {std::pair{"a.weight_int8", "a.weight_scale"}, std::pair{"a.w_q", "a.w_scale"},
+                                     std::pair{"a.weight_q", "a.weight_s"}, std::pair{"a.wq", "a.wscale"}}) {
+    EXPECT_EQ(foreign({{codes, "I8"}, {scale, "F32"}, {"b.weight", "F32"}}),
+              std::string("another tool (codes and scales) 1: ") + codes + " " + scale);
+    EXPECT_EQ(foreign({{codes, "F32"}, {scale, "F32"}}), "") << "floats are no codes";
+  }
+}
+
 TEST(FindForeignFormats, SpellsTypesEitherWay) {
   for (const char* type : {"I8", "i8", "s8"})
     EXPECT_EQ(foreign({{"a.weight", type}, {"a.SCB", "f32"}}), "bitsandbytes (LLM.int8) 1: a.SCB a.weight");
