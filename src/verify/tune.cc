@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -493,7 +494,7 @@ class Search {
     };
     for (size_t k = 0; k < knobs_.size(); ++k) {
       for (size_t width = 0; width < knobs_[k].widths.size(); ++width) {
-        const bool down = goal_ != Goal::kBytes && width > choice[k] && width <= choice[k] + 2;
+        const bool down = width > choice[k] && width <= choice[k] + 2;
         const bool up = goal_ == Goal::kBytes && width + 1 == choice[k];
         if (!down && !up) continue;
         Choice next = choice;
@@ -517,31 +518,36 @@ class Search {
     return out;
   }
 
+  /// The best that qualifies; where none does and bytes are the limit, the fewest bytes that keep the quality.
+  [[nodiscard]] const Evaluated* best_or_nearest(const std::vector<const Evaluated*>& all) const {
+    const Evaluated* best = best_of(all);
+    if (best != nullptr || goal_ != Goal::kBytes) return best;
+    const double least_db = options_.like ? goal_db_ : kWorstDb;
+    for (const Evaluated* e : all) {
+      if (e->point->quality < least_db || (best != nullptr && e->tensor_bytes >= best->tensor_bytes)) continue;
+      best = e;
+    }
+    return best;
+  }
+
   /// From the best choice of the path, neighbour by neighbour, for as long as one is better.
   Status refine(const std::vector<Choice>& path) {
-    std::vector<const Evaluated*> evaluated;
-    ISOBIT_RETURN_IF_ERROR(evaluate_choices(path, evaluated));
-    std::erase_if(evaluated, [](const Evaluated* e) { return !e->point; });
-    const Evaluated* best = best_of(evaluated);
-    if (best == nullptr) return {};
-    Choice choice;
-    for (const Choice& on_path : path) {
-      if (settings_of(on_path).bits == best->point->settings.bits) choice = on_path;
-    }
+    std::vector<Choice> choices = path;
+    const Evaluated* best = nullptr;
+    std::set<const Evaluated*> passed;  // what is better depends on the company: the way must not be a circle
     for (;;) {
-      const std::vector<Choice> choices = neighbours(choice);
-      std::vector<const Evaluated*> around;
-      ISOBIT_RETURN_IF_ERROR(evaluate_choices(choices, around));
-      std::vector<const Evaluated*> usable = {best};
-      for (const Evaluated* e : around) {
+      std::vector<const Evaluated*> evaluated;
+      ISOBIT_RETURN_IF_ERROR(evaluate_choices(choices, evaluated));
+      std::vector<const Evaluated*> usable;
+      if (best != nullptr) usable.push_back(best);
+      for (const Evaluated* e : evaluated) {
         if (e->point) usable.push_back(e);
       }
-      const Evaluated* better = best_of(usable);
-      if (better == best) return {};
+      const Evaluated* better = best_or_nearest(usable);
+      if (better == nullptr || better == best || !passed.insert(better).second) return {};
       best = better;
-      for (size_t i = 0; i < choices.size(); ++i) {
-        if (around[i] == best) choice = choices[i];
-      }
+      const auto at = std::find(evaluated.begin(), evaluated.end(), best) - evaluated.begin();
+      choices = neighbours(Choice(choices[static_cast<size_t>(at)]));
     }
   }
 
