@@ -56,8 +56,8 @@ class G2pCTest(unittest.TestCase):
         data = cls.at("data.npy", g2p.npy(shape, values))
         for gru in ["enc", "dec"]:
             paths.append(os.path.join(cls.temporary.name, name + "." + gru + ".safetensors"))
-            run([ISOBIT, "quantize", paths[0], "--layer", gru, "--calibrate", data, "--bits", "balanced", "-o",
-                 paths[-1]])
+            run([ISOBIT, "quantize", paths[0], "--layer", gru, "--calibrate", data, "--bits", "8,linear=16,gate_in=12",
+                 "-o", paths[-1]])
         return paths
 
     def test_known_words(self):
