@@ -195,8 +195,8 @@ std::string part_name(Part part, const Place& place) {
 std::optional<MatrixShape> matrix_shape(const ArrayEntry& entry, Naming naming) {
   const std::vector<int64_t>& shape = entry.shape;
   if (shape.size() == 2) return MatrixShape{1, shape[0], shape[1]};
-  const bool counts = naming == Naming::kOnnx || naming == Naming::kOwn;
-  if (shape.size() != 3 || !counts || shape[0] < 1 || shape[0] > 2) return std::nullopt;
+  const int64_t most = naming == Naming::kOnnx || naming == Naming::kOwn ? 2 : 1;
+  if (shape.size() != 3 || shape[0] < 1 || shape[0] > most) return std::nullopt;
   return MatrixShape{shape[0], shape[1], shape[2]};
 }
 

@@ -139,7 +139,8 @@ class LayerReader {
     const ArrayEntry& W = *parts[kWeightIh];
     const ArrayEntry& R = *parts[kWeightHh];
     const MatrixShape r = *shape_of(&R);
-    const bool is_onnx = network_.naming == Naming::kOnnx || R.shape.size() == 3;
+    const bool is_onnx =
+        network_.naming == Naming::kOnnx || (network_.naming == Naming::kOwn && R.shape.size() == 3);
     const bool is_keras = network_.has_keras_names;
     report.gate_order = options_.gate_order.value_or(is_onnx || is_keras ? GateOrder::kOnnx : GateOrder::kRun);
     if (is_keras) note("names of Keras and Haste (" + in_quotes(R.name) + "): their gate order is onnx (z r h)");
@@ -237,7 +238,7 @@ class LayerReader {
     const std::pair<const ArrayEntry*, std::vector<float>*> biases[] = {{first, &layer.bw}, {second, &layer.br}};
     for (const auto& [entry, values] : biases) {
       if (entry == nullptr) continue;
-      const bool has_count = !by_pytorch && entry->shape == std::vector<int64_t>{count, rows};
+      const bool has_count = (!by_pytorch || count == 1) && entry->shape == std::vector<int64_t>{count, rows};
       if (!has_count && (count != 1 || entry->shape != std::vector<int64_t>{rows}))
         return invalid(label(*entry) + ", must be " + shape_text({rows}));
       ISOBIT_ASSIGN_OR_RETURN(*values, read_blocks(*entry, has_count ? index * rows : 0, rows, 1));

@@ -305,6 +305,21 @@ TEST(LoadGru, ListsArraysThatAreNotUsed) {
   EXPECT_EQ(weights->source_hash, plain->source_hash);
 }
 
+TEST(LoadGru, RemovesALeadingOneWhateverTheNames) {
+  Arrays plain, leading;
+  add_pytorch(plain, "gru.", "_l0", 3, 2, 0);
+  for (const auto& [name, array] : plain) {
+    leading[name] = array;
+    leading[name].shape.insert(leading[name].shape.begin(), 1);
+  }
+  const auto wanted = load(plain), weights = load(leading);
+  ASSERT_TRUE(wanted.ok() && weights.ok()) << weights.status().message();
+  EXPECT_EQ(weights->layers[0].W, wanted->layers[0].W);
+  EXPECT_EQ(weights->layers[0].R, wanted->layers[0].R);
+  EXPECT_EQ(weights->layers[0].bw, wanted->layers[0].bw);
+  EXPECT_FALSE(weights->report.notes.empty());
+}
+
 TEST(LoadGru, RefusesStaleCopies) {
   Arrays good;
   add_pytorch(good, "gru.", "_l0", 3, 2, 0);
