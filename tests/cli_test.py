@@ -1458,6 +1458,7 @@ class TuneTest(ToolTest):
         self.assertIn("\n-> ", text)
         self.assertIn("chosen: ", text)
 
+    @unittest.skipIf(SANITIZED, "many searches")
     def test_other_goals(self):
         out = self.path("tuned.safetensors")
         fixed = os.path.getsize(self.fixed)
@@ -1492,6 +1493,7 @@ class TuneTest(ToolTest):
         self.fails(["--validate-state " + h0, "[1, 4, 5]"], *self.search, "--dry-run", "--validate-state", h0)
         self.fails(["--validate-lengths " + h0], *self.search, "--dry-run", "--validate-lengths", h0)
 
+    @unittest.skipIf(SANITIZED, "many searches")
     def test_goals_that_nothing_reaches(self):
         out = self.path("never.safetensors")
         for words, goal in [(["no model that was tried reaches 300", "dB"], ["--target", "300"]),
@@ -1503,6 +1505,7 @@ class TuneTest(ToolTest):
             self.assertIn("isobit quantize", result.stdout, "the best is printed all the same")
             self.assertFalse(os.path.exists(out))
 
+    @unittest.skipIf(SANITIZED, "many searches")
     def test_metric(self):
         judge = self.at("judge.py", b"""import os, sys, zipfile
 for path in sys.argv[1:3]:
