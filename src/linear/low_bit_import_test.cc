@@ -213,6 +213,7 @@ TEST(ImportCheckpoint, ListsMatrices) {
 /// "FORMAT: tensor tensor ...; FORMAT: ..." of a list in which every tensor has two dimensions.
 std::string foreign(const std::vector<std::pair<std::string, std::string>>& tensors) {
   std::vector<ListedTensor> list;
+  list.reserve(tensors.size());
   for (const auto& [name, type] : tensors) list.push_back({name, type, {8, 8}});
   std::string text;
   for (const ForeignFormat& format : find_foreign_formats(list)) {

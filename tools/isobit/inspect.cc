@@ -232,7 +232,7 @@ Result<Outcome> inspect_integer(const InspectOptions& options, const ArrayReader
     Value notes = Value::object();
     for (const auto& [key, text] : parameters.notes) {
       notes.set(key, text);
-      out.text += "note " + key + ": " + text + "\n";
+      out.text.append("note ").append(key).append(": ").append(text).append("\n");
     }
     gru.set("kernels", std::move(kernels)).set("notes", std::move(notes));
     ISOBIT_RETURN_IF_ERROR(describe_sizes(model, gru, out.text));

@@ -27,6 +27,7 @@ namespace isobit::tool {
 template <typename Map>
 std::string nearest_key(const std::string& name, const Map& map) {
   std::vector<std::string_view> names;
+  names.reserve(map.size());
   for (const auto& [key, value] : map) names.push_back(key);
   return escaped(nearest_hint(name, names));
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -30,7 +31,7 @@ void Progress::update(double fraction, const std::string& note) {
   std::string left;
   if (fraction > 0.01) {
     const double elapsed = std::chrono::duration<double>(now - start_).count();
-    const auto seconds = static_cast<long long>(elapsed * (1 - fraction) / fraction + 0.5);
+    const auto seconds = std::llround(elapsed * (1 - fraction) / fraction);
     left =
         seconds < 60 ? format(", %lld s left", seconds) : format(", %lld min %lld s left", seconds / 60, seconds % 60);
   }

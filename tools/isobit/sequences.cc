@@ -52,7 +52,7 @@ Status SequenceFiles::for_each(const std::function<Status(const GruSequences&, c
       h0 = array->to_float();
       out.h0 = h0;
     }
-    const Status status = use(out, data.name);
+    Status status = use(out, data.name);
     if (status.ok()) return status;
     const bool is_state = status.message().starts_with("h0 ");
     return {status.code(), (is_state ? state_.label(data.array) : data.name) + ": " + status.message()};
