@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways in which the state crosses in src/gru/cuda_cluster.cuh and cuda_grid.cuh, without products and gates. Codes
-// are bytes; four of them are a word. A team's state is so many regions, one written by each block. From state s on,
-// block b makes its region of state s + 1: that of block b + 1 + s, each word plus kAdvance. So no region can be sent
-// before another has come, which one changes in every step, and what the last state must be is known without a run:
-// all blocks compare all of it, in every launch.
+// The ways in which the state crosses in src/gru/cuda/cluster.cuh and gru/cuda/grid.cuh, without products and gates.
+// Codes are bytes; four of them are a word. A team's state is so many regions, one written by each block. From state s
+// on, block b makes its region of state s + 1: that of block b + 1 + s, each word plus kAdvance. So no region can be
+// sent before another has come, which one changes in every step, and what the last state must be is known without a
+// run: all blocks compare all of it, in every launch.
 //
 // exchange_sends, exchange_copies: a team is a cluster, and the state is in the shared memory of every block, twice.
 // State s + 1 of a turn goes where state s - 1 was, as soon as state s is complete: it has come from all blocks, each
@@ -26,7 +26,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "core/cuda_ptx.cuh"
+#include "core/cuda/ptx.cuh"
 #include "testing/cuda_timer.h"
 
 namespace isobit::exchange {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times of cuDNN's GRU in float16 (one layer, C = H, inference, sums in float32), by algorithm and layout of x and y;
-// what cuDNN refuses is a line that says why. Shapes, graphs and lines are those of src/gru/cuda_gru_bench.cc. Before
+// what cuDNN refuses is a line that says why. Shapes, graphs and lines are those of src/gru/cuda/gru_bench.cc. Before
 // anything is timed, a small layer is compared with isobit's float GRU; after it, every last state with that of the
 // first way.
 #include <cudnn.h>

@@ -42,7 +42,7 @@ def share_of_limit(case):
 
 def share_of_one_bit_limit(case):
     """One row of symmetric 1-bit codes: 64 bytes of them take 4 shifts, 8 ands and 8 products (run_tile in
-    src/linear/dynamic_x86_body.h) at the rate of the product that was measured, 128 operations each. Reading may take
+    src/linear/int8/x86_body.h) at the rate of the product that was measured, 128 operations each. Reading may take
     longer. Of other instruction sets nobody has counted."""
     if case.get("peak") != "avx512vnni":
         return None

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times of cuBLASLt's product of int8 codes with sums in int32, out[m][n] = sum over k of x[m][k] * w[n][k], on shapes
-// of src/linear/cuda_product_bench.cc: every algorithm that its heuristic proposes, of which the fastest counts. Rows
+// of src/product/cuda/product_bench.cc: every algorithm that its heuristic proposes, of which the fastest counts. Rows
 // of its result are compared with the host's. One JSON object a line.
 #include <cublasLt.h>
 

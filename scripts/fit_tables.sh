@@ -9,7 +9,7 @@ usage() {
   cat <<'TEXT'
 usage: scripts/fit_tables.sh [--check] [FUNCTION...]
 
-Fits the built-in FP16 tables again and writes src/table/fitted/FUNCTION.inc, for all functions or for those that are
+Fits the built-in FP16 tables again and writes src/table/fp16/fitted/FUNCTION.inc, for all functions or for those that are
 named: three models with float32 and with float16 values each. Builds the release preset first. All functions take half
 an hour of one processor.
 
@@ -46,9 +46,9 @@ for function in "${functions[@]}"; do
   heading "$function"
   "$tool" "$function" >"$folder/$function.inc" || fail "$function was not fitted"
   if ! $check; then
-    cp "$folder/$function.inc" "src/table/fitted/$function.inc"
-  elif ! cmp "$folder/$function.inc" "src/table/fitted/$function.inc"; then
-    different+=("src/table/fitted/$function.inc")
+    cp "$folder/$function.inc" "src/table/fp16/fitted/$function.inc"
+  elif ! cmp "$folder/$function.inc" "src/table/fp16/fitted/$function.inc"; then
+    different+=("src/table/fp16/fitted/$function.inc")
   fi
 done
 if ((${#different[@]} > 0)); then

@@ -755,7 +755,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         self.assertFalse(os.path.exists(out))
 
     def test_kernels_that_cannot_run(self):
-        """Only where the machine lacks one; src/gru/path_test.cc lets processors lack them everywhere."""
+        """Only where the machine lacks one; src/gru/cpu/path_test.cc lets processors lack them everywhere."""
         out = self.path("refused.npy")
         for kernel in self.json("supported")["kernels"]:
             if not kernel["usable"]:

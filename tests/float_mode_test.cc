@@ -24,7 +24,7 @@
 
 #include "core/half.h"
 #include "core/random.h"
-#include "io/gguf_seed.h"
+#include "io/gguf/seed.h"
 #include "isobit/arrays.h"
 #include "isobit/calibration.h"
 #include "isobit/compare.h"

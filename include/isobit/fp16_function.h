@@ -19,7 +19,7 @@
 
 namespace isobit {
 
-/// One row of src/table/fp16_kernels.inc.
+/// One row of src/table/fp16/kernels.inc.
 struct Fp16Kernel {
   std::string_view name;  // "reference", "avx2", "avx512vnni", "direct_scalar", "direct_avx2", "direct_avx512vnni"
   CpuPath path = CpuPath::kReference;

@@ -136,7 +136,7 @@ Result<Fp16Table> fit_fp16_table(const std::vector<double>& values, const Fp16Fi
 Result<Fp16Table> import_fp16_table(std::string_view function, const std::vector<float>& cut_points,
                                     const Fp16FitOptions& options);
 
-/// A table that isobit carries (src/table/fitted/): every function of fp16_functions() with its range reduction, every
+/// A table that isobit carries (src/table/fp16/fitted/): every function of fp16_functions() with its range reduction, every
 /// model, float32 and float16 values, 259 of them a piece, fitted for kMaxUlp; swish with beta 1.
 Result<Fp16Table> builtin_fp16_table(std::string_view function, Fp16Model model = Fp16Model::kF32,
                                      bool half_values = false);

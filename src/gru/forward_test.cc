@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/random.h"
-#include "gru/layer.h"
+#include "gru/cpu/layer.h"
 #include "isobit/gru.h"
 #include "testing/allocations.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/codes.h"
-#include "gru/layer.h"
+#include "gru/cpu/layer.h"
 #include "gru/rescale.h"
 #include "testing/oracle.h"
 

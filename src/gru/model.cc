@@ -9,7 +9,7 @@
 #include "core/aligned_memory.h"
 #include "core/codes.h"
 #include "core/float_mode.h"
-#include "gru/layer.h"
+#include "gru/cpu/layer.h"
 #include "gru/reference.h"
 #include "gru/rescale.h"
 

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "io/gguf_seed.h"
+#include "io/gguf/seed.h"
 #include "io/test_files.h"
 #include "isobit/gguf.h"
 

@@ -9,7 +9,7 @@
 #include "isobit/linear.h"
 #include "linear/layer_engine.h"
 #include "linear/layer_parts.h"
-#include "linear/low_bit_parts.h"
+#include "low_bit/parts.h"
 
 namespace isobit {
 namespace {

@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "core/codes.h"
-#include "linear/dynamic.h"
-#include "linear/float.h"
+#include "linear/float/float.h"
+#include "linear/int8/int8.h"
 #include "linear/layer_parts.h"
 #include "linear/layer_reference.h"
-#include "linear/product.h"
-#include "linear/static.h"
+#include "linear/static/static.h"
+#include "product/product.h"
 
 namespace isobit {
 namespace {
@@ -28,9 +28,9 @@ int64_t bytes_of(const ReferenceWeights& w) {
                               w.sums.size() * sizeof(int64_t));
 }
 
-class FloatReference final : public LinearEngine {
+class FloatReferenceEngine final : public LinearEngine {
  public:
-  FloatReference(const LowBitMatrix& matrix, LinearEpilogue epilogue)
+  FloatReferenceEngine(const LowBitMatrix& matrix, LinearEpilogue epilogue)
       : weights_(reference_weights(matrix)), epilogue_(std::move(epilogue)) {}
 
   [[nodiscard]] int64_t blocks() const override { return weights_.n; }
@@ -55,9 +55,9 @@ class FloatReference final : public LinearEngine {
   LinearEpilogue epilogue_;
 };
 
-class Int8Reference final : public LinearEngine {
+class Int8ReferenceEngine final : public LinearEngine {
  public:
-  Int8Reference(const LowBitMatrix& matrix, bool asymmetric, LinearEpilogue epilogue)
+  Int8ReferenceEngine(const LowBitMatrix& matrix, bool asymmetric, LinearEpilogue epilogue)
       : weights_(reference_weights(matrix)), asymmetric_(asymmetric), epilogue_(std::move(epilogue)) {}
 
   [[nodiscard]] int64_t blocks() const override { return weights_.n; }
@@ -107,9 +107,9 @@ class Int8Reference final : public LinearEngine {
   LinearEpilogue epilogue_;
 };
 
-class FloatKernels final : public LinearEngine {
+class FloatEngine final : public LinearEngine {
  public:
-  FloatKernels(PackedFloatWeights weights, FloatLinearKernel kernel, LinearEpilogue epilogue)
+  FloatEngine(PackedFloatWeights weights, FloatLinearKernel kernel, LinearEpilogue epilogue)
       : weights_(std::move(weights)), kernel_(kernel), epilogue_(std::move(epilogue)) {}
 
   [[nodiscard]] int64_t blocks() const override { return weights_.all_blocks().end; }
@@ -131,9 +131,9 @@ class FloatKernels final : public LinearEngine {
 /// Workspace: codes of all rows, their groups, whether they are finite. Scratch: a row as float32 (float64 has no
 /// kernel of its own) and, for tiles, its codes and groups, and later what the kernel needs and, where y is not
 /// float32, a tile of it that is.
-class Int8Kernels final : public LinearEngine {
+class Int8Engine final : public LinearEngine {
  public:
-  Int8Kernels(PackedLowBit weights, const DynamicKernels& kernels, LinearEpilogue epilogue)
+  Int8Engine(PackedLowBit weights, const Int8Kernels& kernels, LinearEpilogue epilogue)
       : weights_(std::move(weights)), kernels_(kernels), epilogue_(std::move(epilogue)) {
     epilogue_.bias.resize(static_cast<size_t>(weights_.padded_rows()));
   }
@@ -157,24 +157,24 @@ class Int8Kernels final : public LinearEngine {
       x = scratch;
       dtype = Dtype::kF32;
     }
-    const DynamicRows row = rows(call, i, 1);
+    const Int8Rows row = rows(call, i, 1);
     auto* codes = const_cast<int8_t*>(row.codes);
-    auto* groups = const_cast<DynamicGroup*>(row.groups);
+    auto* groups = const_cast<Int8Group*>(row.groups);
     if (row.tiled) {
       codes = reinterpret_cast<int8_t*>(scratch + floats_bytes());
-      groups = reinterpret_cast<DynamicGroup*>(scratch + floats_bytes() + weights_.code_bytes());
+      groups = reinterpret_cast<Int8Group*>(scratch + floats_bytes() + weights_.code_bytes());
     }
     const bool finite = isobit::quantize_row(kernels_, weights_, x, dtype, codes, groups);
     if (row.tiled)
-      dynamic_pack_row(weights_, codes, groups, i, reinterpret_cast<int8_t*>(call.rows),
-                       reinterpret_cast<DynamicGroup*>(call.rows + groups_at(call.m)));
+      int8_pack_row(weights_, codes, groups, i, reinterpret_cast<int8_t*>(call.rows),
+                    reinterpret_cast<Int8Group*>(call.rows + groups_at(call.m)));
     call.rows[finite_at(call.m) + i] = static_cast<std::byte>(finite);
     return finite;
   }
 
   void run(const LinearCall& call, const LinearRectangle& part, std::byte* scratch) const override {
-    const int64_t n = part.n_begin * kDynamicTileRows;
-    const int64_t width = std::min(weights_.rows(), part.n_end * kDynamicTileRows) - n;
+    const int64_t n = part.n_begin * kInt8TileRows;
+    const int64_t width = std::min(weights_.rows(), part.n_end * kInt8TileRows) - n;
     if (call.y_dtype == Dtype::kF32) {
       product(call, part, reinterpret_cast<float*>(y_at(call, part.m_begin, n)), call.y_stride, scratch);
     } else {
@@ -188,27 +188,27 @@ class Int8Kernels final : public LinearEngine {
   }
 
  private:
-  static constexpr int64_t kRows = kDynamicMaxM;
+  static constexpr int64_t kRows = kInt8MaxM;
   static constexpr int64_t kFloatBytes = sizeof(float);
 
   /// Of a tile of y: 64 KB for any number of rows, two tiles of weights at least.
   [[nodiscard]] int64_t tile_columns(int64_t m) const {
     constexpr int64_t kElements = 16384;
-    const int64_t tiles = std::max<int64_t>(2, kElements / (kDynamicTileRows * std::clamp<int64_t>(m, 1, kRows)));
-    return kDynamicTileRows * std::min(tiles, weights_.tiles());
+    const int64_t tiles = std::max<int64_t>(2, kElements / (kInt8TileRows * std::clamp<int64_t>(m, 1, kRows)));
+    return kInt8TileRows * std::min(tiles, weights_.tiles());
   }
   [[nodiscard]] int64_t floats_bytes() const { return round_up_64(weights_.layout().columns * kFloatBytes); }
-  [[nodiscard]] bool tiled(int64_t m) const { return dynamic_takes_tiles(kernels_, weights_, m); }
+  [[nodiscard]] bool tiled(int64_t m) const { return int8_takes_tiles(kernels_, weights_, m); }
   /// Of m rows, with those that fill up tiles.
   [[nodiscard]] int64_t packed_rows(int64_t m) const { return tiled(m) ? round_up_to_tile(m) : m; }
   [[nodiscard]] int64_t groups_at(int64_t m) const { return round_up_64(packed_rows(m) * weights_.code_bytes()); }
   [[nodiscard]] int64_t groups_bytes(int64_t m) const {
-    return round_up_64(m * weights_.groups() * static_cast<int64_t>(sizeof(DynamicGroup)));
+    return round_up_64(m * weights_.groups() * static_cast<int64_t>(sizeof(Int8Group)));
   }
   [[nodiscard]] int64_t finite_at(int64_t m) const { return groups_at(m) + groups_bytes(packed_rows(m)); }
-  [[nodiscard]] DynamicRows rows(const LinearCall& call, int64_t i, int64_t count) const {
+  [[nodiscard]] Int8Rows rows(const LinearCall& call, int64_t i, int64_t count) const {
     return {reinterpret_cast<const int8_t*>(call.rows) + i * weights_.code_bytes(),
-            reinterpret_cast<const DynamicGroup*>(call.rows + groups_at(call.m)) + i * weights_.groups(), count,
+            reinterpret_cast<const Int8Group*>(call.rows + groups_at(call.m)) + i * weights_.groups(), count,
             tiled(call.m)};
   }
 
@@ -218,21 +218,21 @@ class Int8Kernels final : public LinearEngine {
 
   void product(const LinearCall& call, const LinearRectangle& part, float* y, int64_t y_stride,
                std::byte* scratch) const {
-    dynamic_product(kernels_, weights_, {part.n_begin, part.n_end}, rows(call, part.m_begin, part.m_end - part.m_begin),
-                    {epilogue_.bias.data(), epilogue_.clamp.lo, epilogue_.clamp.hi}, y, y_stride,
-                    reinterpret_cast<uint8_t*>(scratch));
+    int8_product(kernels_, weights_, {part.n_begin, part.n_end}, rows(call, part.m_begin, part.m_end - part.m_begin),
+                 {epilogue_.bias.data(), epilogue_.clamp.lo, epilogue_.clamp.hi}, y, y_stride,
+                 reinterpret_cast<uint8_t*>(scratch));
   }
 
   void run_narrow(const LinearCall& call, const LinearRectangle& part, std::byte* scratch) const {
     auto* const results = reinterpret_cast<float*>(scratch + round_up_64(weights_.scratch_bytes()));
     const int64_t columns = tile_columns(call.m);
-    const int64_t tiles = columns / kDynamicTileRows;
+    const int64_t tiles = columns / kInt8TileRows;
     for (int64_t first = part.n_begin; first < part.n_end; first += tiles) {
-      const int64_t n = first * kDynamicTileRows;
+      const int64_t n = first * kInt8TileRows;
       for (int64_t m = part.m_begin; m < part.m_end; m += kRows) {
         const LinearRectangle tile{m, std::min(part.m_end, m + kRows), first, std::min(part.n_end, first + tiles)};
         product(call, tile, results, columns, scratch);
-        const int64_t width = std::min(weights_.rows(), tile.n_end * kDynamicTileRows) - n;
+        const int64_t width = std::min(weights_.rows(), tile.n_end * kInt8TileRows) - n;
         for (int64_t i = m; i < tile.m_end; ++i)
           for (int64_t j = 0; j < width; ++j)
             store_float(y_at(call, i, n), call.y_dtype, j, results[(i - m) * columns + j]);
@@ -241,18 +241,18 @@ class Int8Kernels final : public LinearEngine {
   }
 
   PackedLowBit weights_;
-  const DynamicKernels& kernels_;
+  const Int8Kernels& kernels_;
   LinearEpilogue epilogue_;
 };
 
 /// Symmetric weights of 8 bits whose rows are one group: the integer product of static codes, u = a + 128, and one
 /// conversion at the end. Workspace: codes of all rows, then their groups. Scratch: a row as float32 and its codes, and
 /// later the integers of a block and a row of its results.
-class WholeRowKernels final : public LinearEngine {
+class WholeRowEngine final : public LinearEngine {
  public:
   static bool can_run(const LowBitMatrix& matrix) {
     const LowBitParameters& p = matrix.parameters();
-    return p.bits == 8 && p.kind == LowBitKind::kSymmetric && matrix.groups() == 1 && p.columns <= kMaxDynamicGroup;
+    return p.bits == 8 && p.kind == LowBitKind::kSymmetric && matrix.groups() == 1 && p.columns <= kMaxInt8Group;
   }
 
   static Result<std::unique_ptr<const LinearEngine>> create(const LowBitMatrix& matrix, bool asymmetric, CpuPath path,
@@ -265,7 +265,7 @@ class WholeRowKernels final : public LinearEngine {
     ISOBIT_ASSIGN_OR_RETURN(PackedWeights weights, pack_weights(codes.data(), N, K, 1, kStaticBlockTiles));
     const auto padded = static_cast<size_t>(weights.padded_n());
     epilogue.bias.resize(padded);
-    auto engine = std::unique_ptr<WholeRowKernels>(new WholeRowKernels(std::move(weights), path, std::move(epilogue)));
+    auto engine = std::unique_ptr<WholeRowEngine>(new WholeRowEngine(std::move(weights), path, std::move(epilogue)));
     engine->scales_.resize(padded);
     engine->start_.resize(padded);
     if (asymmetric) engine->sums_.resize(padded);
@@ -286,7 +286,7 @@ class WholeRowKernels final : public LinearEngine {
            static_cast<int64_t>((scales_.size() + sums_.size() + start_.size()) * kElementBytes);
   }
   [[nodiscard]] int64_t rows_bytes(int64_t m) const override {
-    return packed_rows(m) * row_bytes() + round_up_64(m * static_cast<int64_t>(sizeof(DynamicGroup)));
+    return packed_rows(m) * row_bytes() + round_up_64(m * static_cast<int64_t>(sizeof(Int8Group)));
   }
   [[nodiscard]] int64_t scratch_bytes(int64_t m) const override {
     return std::max((std::min(m, kStaticRows) + 1) * kColumns * kElementBytes, floats_bytes() + row_bytes());
@@ -302,9 +302,9 @@ class WholeRowKernels final : public LinearEngine {
     }
     const bool tiled = takes_tiles(product_, weights_, call.m);
     auto* const codes = tiled ? scratch + floats_bytes() : call.rows + i * row_bytes();
-    DynamicGroup& group = groups(call)[i];
+    Int8Group& group = groups(call)[i];
     const bool finite = kernels_.quantize({.x = x,
-                                           .type = dynamic_float(dtype),
+                                           .type = int8_float(dtype),
                                            .columns = weights_.k(),
                                            .group = weights_.k(),
                                            .factor = 0,
@@ -337,10 +337,10 @@ class WholeRowKernels final : public LinearEngine {
   static constexpr int64_t kColumns = kStaticBlockTiles * kTileRows;  // of the widest block
   static constexpr int64_t kElementBytes = 4;
 
-  WholeRowKernels(PackedWeights weights, CpuPath path, LinearEpilogue epilogue)
+  WholeRowEngine(PackedWeights weights, CpuPath path, LinearEpilogue epilogue)
       : weights_(std::move(weights)),
         product_(linear_kernel(path)),
-        kernels_(*dynamic_kernels(path)),
+        kernels_(*int8_kernels(path)),
         epilogue_(std::move(epilogue)) {}
 
   [[nodiscard]] int64_t row_bytes() const { return packed_row_bytes(Dtype::kS8, weights_.k()); }
@@ -349,25 +349,25 @@ class WholeRowKernels final : public LinearEngine {
   [[nodiscard]] int64_t packed_rows(int64_t m) const {
     return takes_tiles(product_, weights_, m) ? round_up_to_tile(m) : m;
   }
-  [[nodiscard]] DynamicGroup* groups(const LinearCall& call) const {
-    return reinterpret_cast<DynamicGroup*>(call.rows + packed_rows(call.m) * row_bytes());
+  [[nodiscard]] Int8Group* groups(const LinearCall& call) const {
+    return reinterpret_cast<Int8Group*>(call.rows + packed_rows(call.m) * row_bytes());
   }
 
   /// The rows and columns of y that the sums are of. results: for one row of them.
   void finish(const LinearCall& call, const LinearSums& sums, float* results) const {
     const int64_t width = std::min(weights_.n() - sums.n, sums.columns);
-    DynamicFinishArgs args{.d = static_cast<const int32_t*>(sums.acc),
-                           .d_stride = sums.stride,
-                           .rows = sums.rows,
-                           .count = width,
-                           .groups = groups(call) + sums.m,
-                           .scales = scales_.data() + sums.n,
-                           .sums = sums_.empty() ? nullptr : sums_.data() + sums.n,
-                           .bias = epilogue_.bias.data() + sums.n,
-                           .lo = epilogue_.clamp.lo,
-                           .hi = epilogue_.clamp.hi,
-                           .y = results,
-                           .y_stride = call.y_stride};
+    Int8FinishArgs args{.d = static_cast<const int32_t*>(sums.acc),
+                        .d_stride = sums.stride,
+                        .rows = sums.rows,
+                        .count = width,
+                        .groups = groups(call) + sums.m,
+                        .scales = scales_.data() + sums.n,
+                        .sums = sums_.empty() ? nullptr : sums_.data() + sums.n,
+                        .bias = epilogue_.bias.data() + sums.n,
+                        .lo = epilogue_.clamp.lo,
+                        .hi = epilogue_.clamp.hi,
+                        .y = results,
+                        .y_stride = call.y_stride};
     if (call.y_dtype == Dtype::kF32) {
       args.y = reinterpret_cast<float*>(call.y_row(sums.m)) + sums.n;
       return kernels_.finish(args);
@@ -382,7 +382,7 @@ class WholeRowKernels final : public LinearEngine {
 
   PackedWeights weights_;
   LinearKernel product_;
-  const DynamicKernels& kernels_;
+  const Int8Kernels& kernels_;
   LinearEpilogue epilogue_;
   std::vector<float> scales_, sums_;  // [padded N]; no sums: the activations are symmetric
   std::vector<int32_t> start_;        // [padded N]
@@ -396,15 +396,15 @@ Result<std::unique_ptr<const LinearEngine>> make_linear_engine(const LowBitMatri
   using Engine = std::unique_ptr<const LinearEngine>;
   const bool asymmetric = activations == LinearActivations::kInt8Asymmetric;
   if (activations == LinearActivations::kFloat) {
-    if (path == CpuPath::kReference) return Engine(std::make_unique<FloatReference>(matrix, std::move(epilogue)));
+    if (path == CpuPath::kReference) return Engine(std::make_unique<FloatReferenceEngine>(matrix, std::move(epilogue)));
     ISOBIT_ASSIGN_OR_RETURN(PackedFloatWeights weights, pack_float_weights(matrix));
-    return Engine(std::make_unique<FloatKernels>(std::move(weights), float_linear_kernel(path), std::move(epilogue)));
+    return Engine(std::make_unique<FloatEngine>(std::move(weights), float_linear_kernel(path), std::move(epilogue)));
   }
   if (path == CpuPath::kReference)
-    return Engine(std::make_unique<Int8Reference>(matrix, asymmetric, std::move(epilogue)));
-  if (WholeRowKernels::can_run(matrix)) return WholeRowKernels::create(matrix, asymmetric, path, std::move(epilogue));
+    return Engine(std::make_unique<Int8ReferenceEngine>(matrix, asymmetric, std::move(epilogue)));
+  if (WholeRowEngine::can_run(matrix)) return WholeRowEngine::create(matrix, asymmetric, path, std::move(epilogue));
   ISOBIT_ASSIGN_OR_RETURN(PackedLowBit weights, pack_low_bit(matrix, asymmetric, name));
-  return Engine(std::make_unique<Int8Kernels>(std::move(weights), *dynamic_kernels(path), std::move(epilogue)));
+  return Engine(std::make_unique<Int8Engine>(std::move(weights), *int8_kernels(path), std::move(epilogue)));
 }
 
 }  // namespace isobit

@@ -82,7 +82,7 @@ class DeviceGru {
   std::shared_ptr<const Data> data_;
 };
 
-/// One row of src/gru/cuda_kernels.inc: name and what it computes.
+/// One row of src/gru/cuda/kernels.inc: name and what it computes.
 struct DeviceGruKernel {
   std::string_view name;
   std::string_view what;

@@ -1,0 +1,731 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host's side of the GRU on a device: memory, checks, layers and directions.
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <initializer_list>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "core/codes.h"
+#include "core/cuda/buffer.h"
+#include "core/cuda/launch.h"
+#include "gru/cuda/gru.h"
+#include "isobit/cuda/gru.h"
+
+namespace isobit::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kAlignment = 256;
+constexpr size_t kNanBytes = kNanPlaces * sizeof(unsigned long long);
+
+constexpr DeviceKernel kKernels[] = {
+#define ISOBIT_CUDA_GRU_KERNEL(name, what, is_taken, supports, scratch_bytes, launch, beside) \
+  {name, what, is_taken, supports, scratch_bytes, launch, beside},
+#include "gru/cuda/kernels.inc"
+#undef ISOBIT_CUDA_GRU_KERNEL
+};
+constexpr DeviceGruKernel kKernelNames[] = {
+#define ISOBIT_CUDA_GRU_KERNEL(name, what, is_taken, supports, scratch_bytes, launch, beside) {name, what},
+#include "gru/cuda/kernels.inc"
+#undef ISOBIT_CUDA_GRU_KERNEL
+};
+
+Status refuse(const std::string& what) { return {StatusCode::kInvalidArgument, what}; }
+
+// -------------------------------------------------------------------------------------------------------------------
+// Sizes: what does not fit int64 becomes INT64_MAX, which no buffer has.
+
+int64_t sum(int64_t a, int64_t b) {
+  int64_t result = 0;
+  return __builtin_add_overflow(a, b, &result) ? INT64_MAX : result;
+}
+
+int64_t product(std::initializer_list<int64_t> factors) {
+  for (const int64_t factor : factors)
+    if (factor <= 0) return 0;
+  int64_t result = 1;
+  for (const int64_t factor : factors)
+    if (__builtin_mul_overflow(result, factor, &result)) return INT64_MAX;
+  return result;
+}
+
+int64_t aligned(int64_t bytes) { return sum(bytes, kAlignment - 1) / kAlignment * kAlignment; }
+
+int64_t size_of(Dtype dtype) { return static_cast<int64_t>(size_in_bytes(dtype)); }
+
+// -------------------------------------------------------------------------------------------------------------------
+// Initial state
+
+__global__ void __launch_bounds__(kThreads) fill_codes(void* codes, Dtype dtype, int64_t code, int64_t count) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += stride) {
+    switch (size_in_bytes(dtype)) {
+      case 1: static_cast<uint8_t*>(codes)[i] = static_cast<uint8_t>(code); break;
+      case 2: static_cast<uint16_t*>(codes)[i] = static_cast<uint16_t>(code); break;
+      default: static_cast<uint32_t*>(codes)[i] = static_cast<uint32_t>(code); break;
+    }
+  }
+}
+
+unsigned blocks_for(int64_t count, const DeviceLimits& limits) {
+  return static_cast<unsigned>(std::min((count - 1) / kThreads + 1, int64_t{16} * limits.processors));
+}
+
+// -------------------------------------------------------------------------------------------------------------------
+// Upload
+
+/// Collects arrays on the host; then one copy, after which every pointer is set.
+class Upload {
+ public:
+  template <typename T, typename Pointee>
+  void add(std::span<const T> values, const Pointee*& pointer) {
+    const auto at = static_cast<size_t>(aligned(static_cast<int64_t>(bytes_.size())));
+    const std::span<const std::byte> source = std::as_bytes(values);
+    bytes_.resize(at + source.size());
+    std::copy(source.begin(), source.end(), bytes_.begin() + static_cast<std::ptrdiff_t>(at));
+    set_.emplace_back([&pointer, at](const std::byte* base) { pointer = reinterpret_cast<const Pointee*>(base + at); });
+  }
+  /// The references given to add() must still hold.
+  Result<std::shared_ptr<const std::byte>> finish() {
+    ISOBIT_ASSIGN_OR_RETURN(auto memory, copy_to_device(bytes_));
+    for (const auto& set : set_) set(memory.get());
+    return memory;
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::vector<std::function<void(const std::byte*)>> set_;
+};
+
+void add_matrix(Upload& upload, const CodeMatrix& codes, const CodeMatrix& biases, const Grid& activation,
+                const std::vector<RescaleParameters>& bias_to_acc, const std::vector<RescaleParameters>& acc_to_out,
+                DeviceMatrix& matrix) {
+  matrix.dtype = codes.dtype();
+  matrix.columns = codes.columns();
+  matrix.zero_point = activation.zero_point;
+  const auto rows = static_cast<size_t>(codes.rows());
+  std::vector<int64_t> row_sums(rows);
+  std::vector<int64_t> bias_codes(rows);
+  isobit::with_code_type(codes.dtype(), [&](auto zero) {
+    const auto* code = reinterpret_cast<const decltype(zero)*>(codes.data());
+    for (size_t row = 0; row < rows; ++row)
+      for (int64_t k = 0; k < codes.columns(); ++k) row_sums[row] += static_cast<int64_t>(*code++);
+  });
+  for (size_t row = 0; row < rows; ++row) bias_codes[row] = biases.at(static_cast<int64_t>(row), 0);
+  const auto bytes = static_cast<size_t>(codes.rows() * codes.columns()) * size_in_bytes(codes.dtype());
+  upload.add(std::span(codes.data(), bytes), matrix.codes);
+  upload.add(std::span<const int64_t>(row_sums), matrix.row_sums);
+  upload.add(std::span<const int64_t>(bias_codes), matrix.biases);
+  upload.add(std::span(bias_to_acc), matrix.bias_to_acc);
+  upload.add(std::span(acc_to_out), matrix.acc_to_out);
+}
+
+void add_table(Upload& upload, const ActivationTable& table, TableView& view) {
+  upload.add(std::span(table.entries), view.entries);
+  upload.add(std::span(table.anchors), view.anchors);
+  upload.add(std::span(table.thresholds), view.thresholds);
+  upload.add(std::span(table.slopes), view.slopes);
+  upload.add(std::span(table.intercepts), view.intercepts);
+}
+
+/// Why kernels cannot run a layer: what the pointers in DeviceLayer point to.
+struct Refusals {
+  std::array<std::string, kPersistentForms> persistent;
+  std::string step;
+};
+
+/// `refusals` outlives the layer.
+Status add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer, Refusals& refusals) {
+  layer.input_size = p.input_size;
+  layer.hidden_size = p.hidden_size;
+  layer.x_dtype = p.grids[kX].dtype();
+  layer.h_dtype = p.grids[kH].dtype();
+  layer.cell = view_of(p);
+  layer.x = range_of(p.grids[kX]);
+  layer.x_inverse_scale = p.grids[kX].inverse_scale();
+  layer.h_scale = p.grids[kH].scale();
+  add_matrix(upload, p.W, p.bw, p.grids[kX], p.bw_to_acc, p.acc_to_ih, layer.W);
+  add_matrix(upload, p.R, p.br, p.grids[kH], p.br_to_acc, p.acc_to_hh, layer.R);
+  for (size_t gate = 0; gate < 3; ++gate) add_table(upload, p.tables[gate], layer.cell.tables[gate]);
+  ISOBIT_ASSIGN_OR_RETURN(const PersistentPack persistent, pack_persistent(p));
+  refusals.persistent = persistent.refusals;
+  for (size_t form = 0; form < kPersistentForms; ++form)
+    layer.persistent_refusals[form] = refusals.persistent[form].c_str();
+  layer.persistent = persistent.layer;
+  if (std::find(std::begin(layer.persistent.fits), std::end(layer.persistent.fits), true) !=
+      std::end(layer.persistent.fits)) {
+    PersistentLayer& to = layer.persistent;
+    upload.add(std::span(persistent.fragments), to.fragments);
+    upload.add(std::span(persistent.grid_fragments), to.grid_fragments);
+    upload.add(std::span(persistent.tables), to.tables);
+    // Nothing of those types that the layer does not have.
+    const auto add_rows = [&]<typename Ratio>(Ratio) {
+      const auto& rows = std::get<PersistentRowsPack<Ratio>>(persistent.rows);
+      upload.add(std::span(rows.start), std::get<PersistentRows<Ratio>>(to.rows).start);
+      upload.add(std::span(rows.ratio), std::get<PersistentRows<Ratio>>(to.rows).ratio);
+    };
+    add_rows(float());
+    add_rows(Fixed());
+    add_rows(WideFixed());
+    add_rows(double());
+    const auto add_product = [&](const auto& matrix, auto& product) {
+      upload.add(std::span(matrix.w), product.shape.w);
+      upload.add(std::span(matrix.image), product.shape.image);
+      upload.add(std::span(matrix.start), product.start);
+      upload.add(std::span(matrix.ratio), product.ratio);
+      upload.add(std::span(matrix.again), product.again);
+    };
+    const auto add_products = [&](const auto& packs, auto& products) {
+      std::apply(
+          [&](const auto&... matrix) {
+            std::apply([&](auto&... product) { (add_product(matrix, product), ...); }, products);
+          },
+          packs);
+    };
+    add_products(persistent.W, to.W);
+    add_products(persistent.R, to.R);
+  }
+  if (const Result<StepPack> pack = pack_step(p); pack.ok()) {
+    StepLayer& to = layer.step;
+    to = pack->layer;
+    upload.add(std::span(pack->W), to.W.fragments);
+    upload.add(std::span(pack->R), to.R.fragments);
+    upload.add(std::span(pack->rows), to.rows);
+    upload.add(std::span(pack->tables), to.tables);
+    to.supported = true;
+  } else {
+    if (pack.status().code() != StatusCode::kUnsupported) return pack.status();
+    refusals.step = pack.status().message();
+    layer.step_refusal = refusals.step.c_str();
+  }
+  return {};
+}
+
+// -------------------------------------------------------------------------------------------------------------------
+// Checks
+
+struct Buffer {
+  const char* name;
+  std::span<const std::byte> bytes;
+};
+
+/// Of the first and the last of its bytes: memory that is smaller than it was said to be ends the context with an
+/// illegal address, and all work of the process with it. Asking enqueues nothing, so it is allowed in a capture.
+Status check_on_device(const Buffer& buffer, int device) {
+  if (buffer.bytes.empty()) return {};
+  for (const bool is_last : {false, true}) {
+    const auto name = [&] { return std::string(is_last ? "the last byte of " : "") + buffer.name; };
+    const auto wanted = [&] { return ", must be memory of device " + std::to_string(device); };
+    cudaPointerAttributes attributes{};
+    if (const cudaError_t error =
+            cudaPointerGetAttributes(&attributes, is_last ? &buffer.bytes.back() : &buffer.bytes.front());
+        error != cudaSuccess)
+      return cuda_status(error, name() + ": which memory it is");
+    if (attributes.type == cudaMemoryTypeManaged) continue;
+    if (attributes.type != cudaMemoryTypeDevice) return refuse(name() + " is host memory" + wanted());
+    if (attributes.device != device)
+      return refuse(name() + " is memory of device " + std::to_string(attributes.device) + wanted());
+  }
+  return {};
+}
+
+Status check_alignment(const char* name, const void* pointer) {
+  if (reinterpret_cast<uintptr_t>(pointer) % kAlignment == 0) return {};
+  return refuse(std::string(name) + " is not aligned to 256 bytes");
+}
+
+/// `shape` after its size: "2 * 3 * 5 elements of 4 bytes".
+Status check_size(const Buffer& buffer, std::initializer_list<int64_t> shape, Dtype dtype) {
+  ISOBIT_RETURN_IF_ERROR(check_device_buffer(buffer.name, buffer.bytes, dtype));
+  const int64_t expected = product(shape);
+  const auto actual = static_cast<int64_t>(buffer.bytes.size() / size_in_bytes(dtype));
+  if (actual == expected) return {};
+  std::string factors;
+  for (const int64_t factor : shape) factors += (factors.empty() ? "" : " * ") + std::to_string(factor);
+  return refuse(std::string(buffer.name) + " has " + std::to_string(actual) + " elements of " +
+                std::to_string(size_in_bytes(dtype)) + " bytes, must have " + factors);
+}
+
+Status check_room(const Buffer& buffer, int64_t needed, int64_t batch) {
+  ISOBIT_RETURN_IF_ERROR(check_device_buffer(buffer.name, buffer.bytes, Dtype::kU8));
+  ISOBIT_RETURN_IF_ERROR(check_alignment(buffer.name, buffer.bytes.data()));
+  if (static_cast<int64_t>(buffer.bytes.size()) >= needed) return {};
+  return refuse(std::string(buffer.name) + " has " + std::to_string(buffer.bytes.size()) + " bytes, must have " +
+                std::to_string(needed) + " for " + std::to_string(batch) + " sequences");
+}
+
+Status check_apart(std::initializer_list<Buffer> buffers) {
+  for (const Buffer* a = buffers.begin(); a != buffers.end(); ++a)
+    for (const Buffer* b = buffers.begin(); b != a; ++b) {
+      if (a->bytes.empty() || b->bytes.empty()) continue;
+      const auto a_begin = reinterpret_cast<uintptr_t>(a->bytes.data());
+      const auto b_begin = reinterpret_cast<uintptr_t>(b->bytes.data());
+      if (a_begin + a->bytes.size() <= b_begin || b_begin + b->bytes.size() <= a_begin) continue;
+      return refuse(std::string(a->name) + " overlaps " + b->name + ", must not");
+    }
+  return {};
+}
+
+/// A stream of another device would be refused by the first launch, after what came before it. The default streams are
+/// of the current device; in a capture the question is not allowed.
+Status check_stream(cudaStream_t stream, int device) {
+  if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return {};
+  cudaStreamCaptureStatus capture{};
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamIsCapturing(stream, &capture), "stream"));
+  if (capture != cudaStreamCaptureStatusNone) return {};
+  int of_stream = 0;
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamGetDevice(stream, &of_stream), "stream"));
+  if (of_stream == device) return {};
+  return refuse("stream belongs to device " + std::to_string(of_stream) + ", must belong to that of the model, " +
+                std::to_string(device));
+}
+
+Status check_batch(int64_t batch) {
+  if (batch < 0) return refuse("batch is " + std::to_string(batch) + ", must not be negative");
+  return {};
+}
+Status check_run(int64_t batch, int64_t steps) {
+  if (steps < 0) return refuse("steps is " + std::to_string(steps) + ", must not be negative");
+  return check_batch(batch);
+}
+
+}  // namespace
+
+/// A stream beside the caller's for the other direction of a layer. It joins the caller's again before a run returns,
+/// so to the caller it is not there.
+class SideStream {
+ public:
+  SideStream() = default;
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
+  ~SideStream() {
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+    for (const cudaEvent_t event : {begin_, end_})
+      if (event != nullptr) cudaEventDestroy(event);
+  }
+  Status create() {
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "side stream"));
+    for (cudaEvent_t* event : {&begin_, &end_})
+      ISOBIT_RETURN_IF_ERROR(
+          cuda_status(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "side stream's event"));
+    return {};
+  }
+  /// Runs body(another stream), whose work begins after what is in `stream`, then rest(); what comes into `stream` next
+  /// waits for both. One after the other in `stream` where this one belongs to another capture.
+  template <typename Body, typename Rest>
+  Status beside(cudaStream_t stream, Body body, Rest rest) {
+    const std::lock_guard lock(mutex_);  // events are recorded and waited for in pairs
+    bool usable = false;
+    ISOBIT_RETURN_IF_ERROR(usable_with(stream, usable));
+    if (!usable) {
+      ISOBIT_RETURN_IF_ERROR(body(stream));
+      return rest();
+    }
+    ISOBIT_RETURN_IF_ERROR(order(stream, begin_, stream_));
+    const Status first = body(stream_);
+    const Status second = rest();
+    // Joined whatever happened, or a capture could not end.
+    ISOBIT_RETURN_IF_ERROR(order(stream_, end_, stream));
+    return first.ok() ? second : first;
+  }
+
+ private:
+  static Status order(cudaStream_t before, cudaEvent_t event, cudaStream_t after) {
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaEventRecord(event, before), "side stream: an event"));
+    return cuda_status(cudaStreamWaitEvent(after, event, 0), "side stream: waiting");
+  }
+  /// A stream that has joined a capture belongs to it until that ends.
+  Status usable_with(cudaStream_t stream, bool& usable) const {
+    cudaStreamCaptureStatus own{}, other{};
+    unsigned long long own_id = 0, other_id = 0;
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamGetCaptureInfo(stream_, &own, &own_id), "side stream"));
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamGetCaptureInfo(stream, &other, &other_id), "stream"));
+    usable = own == cudaStreamCaptureStatusNone || (own == other && own_id == other_id);
+    return {};
+  }
+
+  std::mutex mutex_;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+struct DeviceGru::Data {
+  GruModel model;
+  mutable SideStream side;  // of models of two directions
+  std::shared_ptr<const std::byte> memory;
+  std::vector<DeviceLayer> layers;  // l * directions + d
+  std::vector<Refusals> refusals;   // of each
+  DeviceLimits limits;
+
+  /// Offsets into a workspace, multiples of 256; it begins with the places of NaN (DeviceFloats::nans).
+  struct Layout {
+    int64_t between[2] = {0, 0};  // codes between layers
+    int64_t scratch[2] = {0, 0};  // of each direction
+    int64_t total = 0;
+  };
+  /// What the layers of a run share.
+  struct Call {
+    const DeviceKernel* kernel;
+    int64_t steps;
+    int64_t batch;
+    const std::byte* state;
+    std::byte* next_state;  // may be `state`
+    std::byte* workspace;
+    Layout layout;
+    cudaStream_t stream;
+    const GruRunOptions& options;
+  };
+
+  [[nodiscard]] int64_t directions() const { return model.parameters().directions; }
+  [[nodiscard]] int64_t layer_state_bytes(size_t layer, int64_t batch) const {
+    return product({batch, model.hidden_size(), size_of(layers[layer].h_dtype)});
+  }
+  [[nodiscard]] int64_t state_bytes(int64_t batch) const;
+  [[nodiscard]] Layout layout(int64_t batch, int64_t steps) const;
+  [[nodiscard]] Result<const DeviceKernel*> choose(int64_t batch, int64_t steps, std::string_view requested,
+                                                   bool codes_with_next_state) const;
+  [[nodiscard]] Result<Call> prepare(const Buffer& x, const Buffer& y, int64_t steps, int64_t batch, bool floats,
+                                     std::span<std::byte> state, std::span<std::byte> workspace, cudaStream_t stream,
+                                     const GruRunOptions& options) const;
+  [[nodiscard]] Status check_state(const char* name, const GruState& state) const;
+  [[nodiscard]] Status copy_state(const Call& call) const;
+  /// x and y: codes, or floats.
+  [[nodiscard]] Status run_layers(const Call& call, const void* x, void* y, bool floats) const;
+};
+
+int64_t DeviceGru::Data::state_bytes(int64_t batch) const {
+  int64_t total = 0;
+  for (size_t layer = 0; layer < layers.size(); ++layer) total = sum(total, aligned(layer_state_bytes(layer, batch)));
+  return total;
+}
+
+DeviceGru::Data::Layout DeviceGru::Data::layout(int64_t batch, int64_t steps) const {
+  Layout layout;
+  const auto take = [&](int64_t bytes) {
+    const int64_t offset = layout.total;
+    layout.total = sum(layout.total, aligned(bytes));
+    return offset;
+  };
+  take(kNanBytes);
+  if (model.layer_count() > 1) {
+    int64_t code_bytes = 0;
+    for (const DeviceLayer& layer : layers) code_bytes = std::max(code_bytes, size_of(layer.h_dtype));
+    for (int64_t& offset : layout.between) offset = take(product({steps, batch, model.output_size(), code_bytes}));
+  }
+  int64_t scratch = 0;  // any kernel may be asked for
+  if (batch > 0 && steps > 0)
+    for (const DeviceKernel& kernel : kKernels)
+      scratch = std::max(scratch, kernel.scratch_bytes(layers, batch, steps, limits));
+  for (int64_t d = 0; d < directions(); ++d) layout.scratch[d] = take(scratch);
+  return layout;
+}
+
+Result<const DeviceKernel*> DeviceGru::Data::choose(int64_t batch, int64_t steps, std::string_view requested,
+                                                    bool codes_with_next_state) const {
+  const DeviceLayer& first = layers.front();
+  const bool aligned_rows = first.input_size * size_of(first.x_dtype) % kRowAlignment == 0 &&
+                            first.hidden_size * size_of(first.h_dtype) % kRowAlignment == 0;
+  const bool copies = steps == 1 && !(codes_with_next_state && aligned_rows);
+  std::string names;
+  for (const DeviceKernel& kernel : kKernels) {
+    if (!requested.empty() && kernel.name != requested) {
+      names += (names.empty() ? "" : ", ") + std::string(kernel.name);
+      continue;
+    }
+    if (requested.empty() && !kernel.is_taken(layers, batch, steps, copies)) continue;
+    const Status status = kernel.supports(layers, batch, steps, limits);
+    if (status.ok()) return &kernel;
+    if (!requested.empty())
+      return Status(status.code(), "kernel '" + std::string(requested) + "': " + status.message());
+  }
+  return refuse("kernel is '" + std::string(requested) + "', must be one of " + names);
+}
+
+Status DeviceGru::Data::check_state(const char* name, const GruState& state) const {
+  if (state.layer_count() != static_cast<int64_t>(layers.size()))
+    return refuse(std::string(name) + " has " + std::to_string(state.layer_count()) + " layer directions, must have " +
+                  std::to_string(layers.size()));
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const auto bytes = static_cast<int64_t>(state.layer(static_cast<int64_t>(layer)).size());
+    const int64_t expected = layer_state_bytes(layer, state.batch());
+    if (bytes != expected)
+      return refuse(std::string(name) + " has " + std::to_string(bytes) + " bytes in layer direction " +
+                    std::to_string(layer) + ", must have " + std::to_string(expected));
+  }
+  return {};
+}
+
+/// What both entries check before they enqueue anything; their own is the size of x and y.
+Result<DeviceGru::Data::Call> DeviceGru::Data::prepare(const Buffer& x, const Buffer& y, int64_t steps, int64_t batch,
+                                                       bool floats, std::span<std::byte> state,
+                                                       std::span<std::byte> workspace, cudaStream_t stream,
+                                                       const GruRunOptions& options) const {
+  const std::span<std::byte> next_state = options.next_state.empty() ? state : options.next_state;
+  Call call{nullptr, steps,  batch, state.data(), next_state.data(), workspace.data(), layout(batch, steps),
+            stream,  options};
+  ISOBIT_RETURN_IF_ERROR(check_room({"state", state}, state_bytes(batch), batch));
+  ISOBIT_RETURN_IF_ERROR(check_room({"next_state", next_state}, state_bytes(batch), batch));
+  ISOBIT_RETURN_IF_ERROR(check_room({"workspace", workspace}, call.layout.total, batch));
+  ISOBIT_RETURN_IF_ERROR(
+      check_apart({x, y, {"state", state}, {"workspace", workspace}, {"next_state", options.next_state}}));
+  if (options.zoneout_mask != nullptr && model.layer_count() != 1)
+    return refuse("a zoneout mask is for models of one layer, this one has " + std::to_string(model.layer_count()));
+  if (directions() == 2 && !options.whole_sequence)
+    return refuse(
+        "the model is bidirectional, and its reverse direction begins at the last step: x must hold whole sequences, "
+        "not pieces; set whole_sequence where it does");
+  if (reinterpret_cast<uintptr_t>(options.lengths) % sizeof(int32_t) != 0)
+    return refuse("lengths is not aligned to its elements of 4 bytes");
+  ISOBIT_RETURN_IF_ERROR(check_current_device(limits.device, "the model"));
+  ISOBIT_RETURN_IF_ERROR(check_stream(stream, limits.device));
+  const auto array = [](const auto* first, int64_t count) {
+    return std::as_bytes(std::span(first, first == nullptr ? 0 : static_cast<size_t>(count)));
+  };
+  for (const Buffer& buffer :
+       {x,
+        y,
+        {"state", state},
+        {"next_state", options.next_state},
+        {"workspace", workspace},
+        {"lengths", array(options.lengths, batch)},
+        {"zoneout_mask", array(options.zoneout_mask, product({steps, batch, model.output_size()}))}})
+    ISOBIT_RETURN_IF_ERROR(check_on_device(buffer, limits.device));
+  ISOBIT_ASSIGN_OR_RETURN(call.kernel, choose(batch, steps, options.kernel, !floats && call.next_state != call.state));
+  return call;
+}
+
+Status DeviceGru::Data::copy_state(const Call& call) const {
+  if (call.next_state == call.state) return {};
+  int64_t at = 0;
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const int64_t bytes = layer_state_bytes(layer, call.batch);
+    ISOBIT_RETURN_IF_ERROR(
+        cuda_status(cudaMemcpyAsync(call.next_state + at, call.state + at, static_cast<size_t>(bytes),
+                                    cudaMemcpyDeviceToDevice, call.stream),
+                    "copying the state"));
+    at += aligned(bytes);
+  }
+  return {};
+}
+
+Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y, bool floats) const {
+  if (call.batch == 0) return {};
+  if (call.steps == 0) return copy_state(call);
+  const int64_t hidden = model.hidden_size();
+  const int64_t output = model.output_size();
+  const auto outer = [&](int64_t width) {
+    return call.options.batch_first ? DeviceStrides{width, call.steps * width}
+                                    : DeviceStrides{call.batch * width, width};
+  };
+  const DeviceStrides inner{call.batch * output, output};
+  int64_t state = 0;  // of the layer, in both states
+  const auto run_layer = [&](int64_t l, int64_t d, int64_t of_state, cudaStream_t stream) {
+    const DeviceLayer& layer = layers[static_cast<size_t>(l * directions() + d)];
+    const bool last = l + 1 == model.layer_count();
+    std::byte* const into = last ? static_cast<std::byte*>(y) : call.workspace + call.layout.between[l % 2];
+    DeviceRun run{};
+    run.steps = call.steps;
+    run.batch = call.batch;
+    run.x = l == 0 ? x : call.workspace + call.layout.between[(l + 1) % 2];
+    run.x_strides = l == 0 ? outer(layer.input_size) : inner;
+    run.y_scale = last && floats ? layer.h_scale : 0.0f;
+    run.y = into + d * hidden * run.y_element_bytes(size_of(layer.h_dtype));
+    run.y_strides = last ? outer(output) : inner;
+    run.state = call.state + of_state;
+    run.next_state = call.next_state + of_state;
+    run.lengths = call.options.lengths;
+    run.mask = call.options.zoneout_mask == nullptr ? nullptr : call.options.zoneout_mask + d * hidden;
+    run.mask_width = output;
+    run.reverse = d == 1;
+    if (l == 0 && floats) {
+      run.floats.first = static_cast<const float*>(x);
+      run.floats.inverse_scale = layer.x_inverse_scale;
+      run.floats.min = layer.x.min;
+      run.floats.max = layer.x.max;
+      run.floats.zero_point = layer.x.zero_point;
+      // Both directions read the same floats.
+      run.floats.nans = d == 0 ? reinterpret_cast<unsigned long long*>(call.workspace) : nullptr;
+      run.floats.begins = d == 0;
+    }
+    run.scratch = call.workspace + call.layout.scratch[d];
+    return call.kernel->launch(layer, run, limits, stream);
+  };
+  for (int64_t l = 0; l < model.layer_count(); ++l) {
+    const auto index = static_cast<size_t>(l * directions());
+    const int64_t forward = state;
+    const int64_t backward = forward + aligned(layer_state_bytes(index, call.batch));
+    state = backward;
+    if (directions() == 1) {
+      ISOBIT_RETURN_IF_ERROR(run_layer(l, 0, forward, call.stream));
+      continue;
+    }
+    state += aligned(layer_state_bytes(index + 1, call.batch));
+    if (call.kernel->beside(layers[index], call.batch, call.steps) &&
+        call.kernel->beside(layers[index + 1], call.batch, call.steps)) {
+      ISOBIT_RETURN_IF_ERROR(side.beside(
+          call.stream, [&](cudaStream_t stream) { return run_layer(l, 1, backward, stream); },
+          [&] { return run_layer(l, 0, forward, call.stream); }));
+    } else {
+      ISOBIT_RETURN_IF_ERROR(run_layer(l, 0, forward, call.stream));
+      ISOBIT_RETURN_IF_ERROR(run_layer(l, 1, backward, call.stream));
+    }
+  }
+  return {};
+}
+
+Result<DeviceLimits> current_device_limits() {
+  DeviceLimits limits;
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&limits.device), "the current device"));
+  const auto ask = [&](cudaDeviceAttr attribute, int& value, const char* what) {
+    return cuda_status(cudaDeviceGetAttribute(&value, attribute, limits.device), what);
+  };
+  ISOBIT_RETURN_IF_ERROR(ask(cudaDevAttrMultiProcessorCount, limits.processors, "processors"));
+  ISOBIT_RETURN_IF_ERROR(ask(cudaDevAttrComputeCapabilityMajor, limits.major, "compute capability"));
+  ISOBIT_RETURN_IF_ERROR(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin, limits.block_shared, "shared memory of a block"));
+  ISOBIT_RETURN_IF_ERROR(
+      ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor, limits.processor_shared, "shared memory of a processor"));
+  return limits;
+}
+
+Status DeviceGru::check_device() {
+  ISOBIT_ASSIGN_OR_RETURN(const DeviceLimits limits, current_device_limits());
+  cudaFuncAttributes attributes{};
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, fill_codes);
+  if (error == cudaSuccess) return {};
+  return {StatusCode::kUnsupported,
+          cuda_status(error, "the build has no code for device " + std::to_string(limits.device)).message()};
+}
+
+Result<DeviceGru> DeviceGru::create(const GruModel& model) {
+  ISOBIT_RETURN_IF_ERROR(check_device());
+  auto data = std::make_shared<Data>();
+  data->model = model;
+  ISOBIT_ASSIGN_OR_RETURN(data->limits, current_device_limits());
+  const std::vector<GruLayerParameters>& layers = model.parameters().layers;
+  data->layers.resize(layers.size());
+  Upload upload;
+  data->refusals.resize(layers.size());
+  for (size_t i = 0; i < layers.size(); ++i)
+    ISOBIT_RETURN_IF_ERROR(add_layer(upload, layers[i], data->layers[i], data->refusals[i]));
+  ISOBIT_ASSIGN_OR_RETURN(data->memory, upload.finish());
+  if (data->directions() == 2) ISOBIT_RETURN_IF_ERROR(data->side.create());
+  DeviceGru gru;
+  gru.data_ = std::move(data);
+  return gru;
+}
+
+const GruModel& DeviceGru::model() const { return data_->model; }
+
+Result<std::string_view> DeviceGru::choose_kernel(int64_t batch, int64_t steps, std::string_view requested,
+                                                  bool codes_with_next_state) const {
+  ISOBIT_RETURN_IF_ERROR(check_run(batch, steps));
+  ISOBIT_ASSIGN_OR_RETURN(const DeviceKernel* kernel, data_->choose(batch, steps, requested, codes_with_next_state));
+  return kernel->name;
+}
+
+int64_t DeviceGru::state_bytes(int64_t batch) const { return data_->state_bytes(batch); }
+int64_t DeviceGru::workspace_bytes(int64_t batch, int64_t steps) const { return data_->layout(batch, steps).total; }
+
+Status DeviceGru::initial_state(std::span<std::byte> state, int64_t batch, cudaStream_t stream) const {
+  const Data& data = *data_;
+  ISOBIT_RETURN_IF_ERROR(check_batch(batch));
+  ISOBIT_RETURN_IF_ERROR(check_room({"state", state}, data.state_bytes(batch), batch));
+  ISOBIT_RETURN_IF_ERROR(check_current_device(data.limits.device, "the model"));
+  if (batch == 0) return {};
+  ISOBIT_RETURN_IF_ERROR(check_on_device({"state", state}, data.limits.device));
+  std::byte* codes = state.data();
+  for (size_t i = 0; i < data.layers.size(); ++i) {
+    const DeviceLayer& layer = data.layers[i];
+    const int64_t count = batch * layer.hidden_size;
+    ISOBIT_RETURN_IF_ERROR(launch_kernel("fill_codes", fill_codes, blocks_for(count, data.limits), kThreads, 0, stream,
+                                         codes, layer.h_dtype, layer.cell.h.zero_point, count));
+    codes += aligned(data.layer_state_bytes(i, batch));
+  }
+  return {};
+}
+
+Status DeviceGru::upload_state(const GruState& from, std::span<std::byte> state, cudaStream_t stream) const {
+  const Data& data = *data_;
+  ISOBIT_RETURN_IF_ERROR(data.check_state("the state of the host", from));
+  ISOBIT_RETURN_IF_ERROR(check_room({"state", state}, data.state_bytes(from.batch()), from.batch()));
+  ISOBIT_RETURN_IF_ERROR(check_current_device(data.limits.device, "the model"));
+  if (from.batch() == 0) return {};
+  ISOBIT_RETURN_IF_ERROR(check_on_device({"state", state}, data.limits.device));
+  std::byte* codes = state.data();
+  for (int64_t i = 0; i < from.layer_count(); ++i) {
+    const std::span<const std::byte> layer = from.layer(i);
+    ISOBIT_RETURN_IF_ERROR(cuda_status(
+        cudaMemcpyAsync(codes, layer.data(), layer.size(), cudaMemcpyHostToDevice, stream), "copying the state"));
+    codes += aligned(static_cast<int64_t>(layer.size()));
+  }
+  return cuda_status(cudaStreamSynchronize(stream), "copying the state");
+}
+
+Status DeviceGru::download_state(std::span<const std::byte> state, GruState& to, cudaStream_t stream) const {
+  const Data& data = *data_;
+  ISOBIT_RETURN_IF_ERROR(data.check_state("the state of the host", to));
+  ISOBIT_RETURN_IF_ERROR(check_room({"state", state}, data.state_bytes(to.batch()), to.batch()));
+  ISOBIT_RETURN_IF_ERROR(check_current_device(data.limits.device, "the model"));
+  if (to.batch() == 0) return {};
+  ISOBIT_RETURN_IF_ERROR(check_on_device({"state", state}, data.limits.device));
+  const std::byte* codes = state.data();
+  for (int64_t i = 0; i < to.layer_count(); ++i) {
+    const std::span<std::byte> layer = to.layer(i);
+    ISOBIT_RETURN_IF_ERROR(cuda_status(
+        cudaMemcpyAsync(layer.data(), codes, layer.size(), cudaMemcpyDeviceToHost, stream), "copying the state"));
+    codes += aligned(static_cast<int64_t>(layer.size()));
+  }
+  return cuda_status(cudaStreamSynchronize(stream), "copying the state");
+}
+
+Status DeviceGru::forward_codes(std::span<const std::byte> x, std::span<std::byte> y, int64_t steps, int64_t batch,
+                                std::span<std::byte> state, std::span<std::byte> workspace, cudaStream_t stream,
+                                const GruRunOptions& options) const {
+  const Data& data = *data_;
+  ISOBIT_RETURN_IF_ERROR(check_run(batch, steps));
+  const Buffer x_buffer{"x", x};
+  const Buffer y_buffer{"y", y};
+  ISOBIT_RETURN_IF_ERROR(check_size(x_buffer, {steps, batch, data.model.input_size()}, data.layers.front().x_dtype));
+  ISOBIT_RETURN_IF_ERROR(check_size(y_buffer, {steps, batch, data.model.output_size()}, data.layers.back().h_dtype));
+  ISOBIT_ASSIGN_OR_RETURN(const Data::Call call,
+                          data.prepare(x_buffer, y_buffer, steps, batch, false, state, workspace, stream, options));
+  return data.run_layers(call, x.data(), y.data(), false);
+}
+
+Status DeviceGru::forward(std::span<const float> x, std::span<float> y, int64_t steps, int64_t batch,
+                          std::span<std::byte> state, std::span<std::byte> workspace, cudaStream_t stream,
+                          const GruRunOptions& options) const {
+  const Data& data = *data_;
+  ISOBIT_RETURN_IF_ERROR(check_run(batch, steps));
+  const Buffer x_buffer{"x", std::as_bytes(x)};
+  const Buffer y_buffer{"y", std::as_bytes(y)};
+  ISOBIT_RETURN_IF_ERROR(check_size(x_buffer, {steps, batch, data.model.input_size()}, Dtype::kF32));
+  ISOBIT_RETURN_IF_ERROR(check_size(y_buffer, {steps, batch, data.model.output_size()}, Dtype::kF32));
+  ISOBIT_ASSIGN_OR_RETURN(const Data::Call call,
+                          data.prepare(x_buffer, y_buffer, steps, batch, true, state, workspace, stream, options));
+  if (x.empty())  // no kernel begins a search
+    ISOBIT_RETURN_IF_ERROR(
+        cuda_status(cudaMemsetAsync(call.workspace, 0xff, kNanBytes, stream), "resetting check_input"));
+  return data.run_layers(call, x.data(), y.data(), true);
+}
+
+Status DeviceGru::check_input(std::span<const std::byte> workspace, cudaStream_t stream) {
+  ISOBIT_RETURN_IF_ERROR(check_device_buffer("workspace", workspace, Dtype::kU8));
+  ISOBIT_RETURN_IF_ERROR(check_alignment("workspace", workspace.data()));
+  if (workspace.size() < kNanBytes)
+    return refuse("workspace has " + std::to_string(workspace.size()) + " bytes, must be that of a run");
+  std::array<unsigned long long, kNanPlaces> nans{};
+  ISOBIT_RETURN_IF_ERROR(cuda_status(
+      cudaMemcpyAsync(nans.data(), workspace.data(), kNanBytes, cudaMemcpyDeviceToHost, stream), "check_input"));
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream), "check_input"));
+  const unsigned long long first_nan = *std::min_element(nans.begin(), nans.end());
+  if (first_nan == kNoNan) return {};
+  return refuse("x[" + std::to_string(first_nan) + "] is NaN, must be a number");
+}
+
+std::span<const DeviceGruKernel> gru_kernels() { return kKernelNames; }
+
+}  // namespace isobit::cuda

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "linear/static/static.h"
+
+#include <cmath>
+#include <cstddef>
+
+#include "core/fixed.h"
+
+namespace isobit {
+namespace {
+
+template <typename T>
+void rescale_scalar(const StaticRescaleArgs& args) {
+  for (int64_t m = 0; m < args.rows; ++m) {
+    const auto* acc = static_cast<const T*>(args.acc) + m * args.acc_stride;
+    uint8_t* const y = args.y + m * args.y_stride;
+    for (int64_t n = 0; n < args.count; ++n) {
+      const int64_t code = Rescale{args.multiplier[n], args.shift[n]}.apply(acc[n], args.rounding);
+      y[n] = static_cast<uint8_t>(clamp_s64(code + args.zero_point, args.lo, args.hi));
+    }
+  }
+}
+
+/// Lanes of float64 give int32 results.
+constexpr double kLargestResult = 0x1p30;
+
+}  // namespace
+
+void static_rescale_scalar(const StaticRescaleArgs& args) {
+  if (args.wide) {
+    rescale_scalar<int64_t>(args);
+  } else {
+    rescale_scalar<int32_t>(args);
+  }
+}
+
+StaticOutput::StaticOutput(const std::vector<RescaleParameters>& rescales, const std::vector<int64_t>& acc_bounds,
+                           Rounding rounding, int32_t zero_point, int32_t lo, int32_t hi)
+    : rounding_(rounding), zero_point_(zero_point), lo_(lo), hi_(hi) {
+  bool exact = true;
+  for (size_t n = 0; n < rescales.size(); ++n) {
+    multipliers_.push_back(rescales[n].multiplier);
+    shifts_.push_back(rescales[n].shift);
+    ratios_.push_back(std::ldexp(static_cast<double>(rescales[n].multiplier), -rescales[n].shift));
+    exact = exact && static_cast<double>(acc_bounds[n]) * ratios_.back() < kLargestResult;
+  }
+  if (!exact) ratios_.clear();
+  if (exact) ratios_.resize((rescales.size() + kTileRows - 1) / kTileRows * kTileRows);
+}
+
+StaticRescale static_rescale(CpuPath path) {
+  StaticRescale nearest = static_rescale_scalar;
+#define ISOBIT_STATIC_RESCALE(name, row_path) \
+  if (CpuPath::row_path <= path) nearest = name;
+#include "linear/static/kernels.inc"
+#undef ISOBIT_STATIC_RESCALE
+  return nearest;
+}
+
+}  // namespace isobit

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saved low-bit matrices: docs/formats.md.
+#include <utility>
+
+#include "io/metadata.h"
+#include "low_bit/parts.h"
+
+namespace isobit {
+namespace {
+
+constexpr int64_t kVersion = 1;
+
+std::optional<Dtype> parse_scale_type(std::string_view text) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16})
+    if (text == to_string(dtype)) return dtype;
+  return std::nullopt;
+}
+
+void put(ArrayFile& file, const std::string& path, const std::string& name, const Array& array) {
+  if (!file.arrays.emplace(name, array).second)
+    refuse_argument(path + ": two tensors of the file would be named " + in_quotes(name));
+}
+
+/// Why the permutation of a matrix is none; empty: it is one, or the matrix has none.
+std::string permutation_error(const std::string& path, const std::string& matrix, int64_t columns,
+                              const LowBitFile& content) {
+  const std::string name = low_bit_permutation_name(matrix);
+  const auto found = content.arrays.find(name);
+  if (found == content.arrays.end()) return "";
+  const Array& array = found->second;
+  if (array.dtype != Dtype::kS32 || array.shape != std::vector<int64_t>{columns})
+    return path + ": tensor " + in_quotes(name) + " is " + std::string(to_string(array.dtype)) + " of the shape " +
+           shape_text(array.shape) + ", must be s32 of the shape " + shape_text({columns});
+  std::vector<bool> seen(static_cast<size_t>(columns));
+  for (int64_t j = 0; j < columns; ++j) {
+    const int64_t k = array.data<int32_t>()[j];
+    if (k < 0 || k >= columns || seen[static_cast<size_t>(k)])
+      return path + ": tensor " + in_quotes(name) + ": element " + std::to_string(j) + " is " + std::to_string(k) +
+             ", must be another of 0.." + std::to_string(columns - 1);
+    seen[static_cast<size_t>(k)] = true;
+  }
+  return "";
+}
+
+ArrayFile file_of(const std::string& path, const LowBitFile& content) {
+  ArrayFile file;
+  Json matrices = Json::array();
+  for (const auto& [name, matrix] : content.matrices) {
+    if (name.empty()) refuse_argument(path + ": a matrix has no name");
+    const LowBitParameters& p = matrix.parameters();
+    if (const std::string error = permutation_error(path, name, p.columns, content); !error.empty())
+      refuse_argument(error);
+    Json json = {{"name", name},
+                 {"rows", p.rows},
+                 {"columns", p.columns},
+                 {"bits", p.bits},
+                 {"group", p.group},
+                 {"kind", std::string(to_string(p.kind))},
+                 {"scales", std::string(to_string(p.scales.dtype))}};
+    put(file, path, name + ".codes", p.codes);
+    put(file, path, name + ".scales", p.scales);
+    if (p.kind == LowBitKind::kZeroPoint) put(file, path, name + ".zero_points", p.zero_points);
+    if (p.kind == LowBitKind::kOffset) {
+      put(file, path, name + ".offsets", p.offsets);
+      json["zero_point"] = p.zero_point;
+    }
+    matrices.push_back(std::move(json));
+  }
+  Json arrays = Json::array();
+  for (const auto& [name, array] : content.arrays) {
+    if (name.empty()) refuse_argument(path + ": an array has no name");
+    if (content.matrices.contains(name)) refuse_argument(path + ": a matrix and an array are named " + in_quotes(name));
+    put(file, path, name, array);
+    arrays.push_back(name);
+  }
+  const Json root = {{"format_version", kVersion}, {"matrices", std::move(matrices)}, {"arrays", std::move(arrays)}};
+  for (const auto& [key, text] : content.metadata) {
+    try {
+      static_cast<void>(Json({key, text}).dump());
+    } catch (const Json::exception&) {
+      refuse_argument(path + ": metadata " + in_quotes(key) + " is not valid UTF-8");
+    }
+  }
+  file.metadata = content.metadata;
+  if (!file.metadata.emplace(kMetadataKey, root.dump()).second)
+    refuse_argument(path + ": metadata is named " + in_quotes(kMetadataKey) + ", the key of the weights' own");
+  return file;
+}
+
+LowBitMatrix read_matrix(const std::string& path, Fields& fields, const std::string& name,
+                         std::map<std::string, Array>& arrays) {
+  LowBitParameters p;
+  p.rows = fields.integer("rows", 1, kMaxLowBitSize);
+  p.columns = fields.integer("columns", 1, kMaxLowBitSize);
+  p.bits = fields.integer32("bits", 1, 8);
+  p.group = fields.integer("group", 1, kMaxLowBitSize);
+  p.kind = fields.choice("kind", low_bit_kind_from_string, "symmetric, zero_point or offset");
+  const Dtype scales = fields.choice("scales", parse_scale_type, "f32, f16 or bf16");
+  if (p.kind == LowBitKind::kOffset) p.zero_point = fields.integer32("zero_point", 0, 128);
+  fields.finish();
+  const std::string where = path + ": matrix " + in_quotes(name);
+  if (const Status status = check_low_bit_form(p.rows, p.columns, p.bits, p.group, p.kind, where); !status.ok())
+    refuse_file(status.message());
+  const auto take = [&](const char* what, Dtype dtype, int64_t columns) {
+    return take_tensor(path, arrays, name + "." + what, dtype, {p.rows, columns});
+  };
+  const int64_t groups = low_bit_groups(p.columns, p.group);
+  p.codes = take("codes", Dtype::kU8, low_bit_row_bytes(p.columns, p.bits));
+  p.scales = take("scales", scales, groups);
+  if (p.kind == LowBitKind::kZeroPoint) p.zero_points = take("zero_points", low_bit_zero_point_dtype(p.bits), groups);
+  if (p.kind == LowBitKind::kOffset) p.offsets = take("offsets", scales, groups);
+  Result<LowBitMatrix> matrix = LowBitMatrix::create(std::move(p), where);
+  if (!matrix.ok()) refuse_file(matrix.status().message());
+  return *std::move(matrix);
+}
+
+LowBitFile content_of(const std::string& path, ArrayFile file) {
+  const Json json = parse_metadata(path, file, "file of low-bit weights");
+  Fields root(json, path + ": metadata 'isobit'");
+  if (const int64_t version = root.integer("format_version", 0, INT64_MAX); version != kVersion)
+    throw Refusal{{StatusCode::kUnsupported, path + ": format version " + std::to_string(version) +
+                                                 " is not supported, this isobit reads format version " +
+                                                 std::to_string(kVersion)}};
+  const Json& matrices = root.list("matrices");
+  const Json& arrays = root.get("arrays");
+  root.finish();
+  LowBitFile content;
+  for (const Json& matrix : matrices) {
+    Fields fields(matrix, root.where() + ": matrix " + std::to_string(content.matrices.size()));
+    const std::string& name = fields.string("name");
+    if (name.empty() || content.matrices.contains(name))
+      refuse_file(fields.where() + ": field 'name' is " + in_quotes(name) + ", must be another for each, not empty");
+    content.matrices.emplace(name, read_matrix(path, fields, name, file.arrays));
+  }
+  if (!arrays.is_array())
+    refuse_file(root.where() + ": field 'arrays' is a " + arrays.type_name() + ", must be a list");
+  for (const Json& item : arrays) {
+    if (!item.is_string() || item.get_ref<const std::string&>().empty())
+      refuse_file(root.where() + ": field 'arrays' holds what is no name of a tensor");
+    const auto& name = item.get_ref<const std::string&>();
+    if (content.matrices.contains(name))
+      refuse_file(root.where() + ": field 'arrays' holds " + in_quotes(name) + ", the name of a matrix");
+    auto node = file.arrays.extract(name);
+    if (node.empty()) refuse_file(path + ": tensor " + in_quotes(name) + " is missing");
+    content.arrays.insert(std::move(node));
+  }
+  if (!file.arrays.empty()) refuse_file(path + ": unknown tensor " + in_quotes(file.arrays.begin()->first));
+  content.metadata = std::move(file.metadata);
+  content.metadata.erase(kMetadataKey);
+  for (const auto& [name, matrix] : content.matrices)
+    if (const std::string error = permutation_error(path, name, matrix.columns(), content); !error.empty())
+      refuse_file(error);
+  return content;
+}
+
+}  // namespace
+
+std::string low_bit_permutation_name(std::string_view matrix) { return std::string(matrix) + ".permutation"; }
+
+std::vector<int32_t> low_bit_permutation(const LowBitFile& file, std::string_view matrix) {
+  const auto found = file.arrays.find(low_bit_permutation_name(matrix));
+  if (found == file.arrays.end()) return {};
+  const auto* const first = found->second.data<int32_t>();
+  return {first, first + found->second.size()};
+}
+
+Status save_low_bit(const std::string& path, const LowBitFile& file) {
+  return without_refusal(path, [&]() -> Status {
+    if (file.matrices.empty()) refuse_argument(path + ": no low-bit matrix to save, must be at least 1");
+    return save_safetensors(path, file_of(path, file));
+  });
+}
+
+Result<LowBitFile> load_low_bit(const std::string& path) {
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::open(path));
+  return load_low_bit(file);
+}
+
+Result<LowBitFile> load_low_bit(const ArrayReader& file) {
+  return without_refusal(file.name(), [&]() -> Result<LowBitFile> {
+    ISOBIT_ASSIGN_OR_RETURN(ArrayFile arrays, file.read_all());
+    return content_of(file.name(), std::move(arrays));
+  });
+}
+
+Result<LowBitFile> parse_low_bit(const void* data, size_t size_bytes, const std::string& name) {
+  return without_refusal(name, [&]() -> Result<LowBitFile> {
+    ISOBIT_ASSIGN_OR_RETURN(ArrayFile file, parse_safetensors(data, size_bytes, name));
+    return content_of(name, std::move(file));
+  });
+}
+
+}  // namespace isobit

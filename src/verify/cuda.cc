@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "isobit/cuda/verify.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/codes.h"
+#include "core/cuda/status.h"
+#include "core/float_mode.h"
+#include "core/random.h"
+#include "gru/random_model.h"
+#include "isobit/cuda/fp16_table.h"
+#include "isobit/cuda/gru.h"
+#include "isobit/cuda/host_gru.h"
+#include "isobit/cuda/table.h"
+#include "isobit/parallel.h"
+#include "verify/gru.h"
+#include "verify/linear.h"
+
+namespace isobit::cuda {
+namespace {
+
+// ---------------------------------------------------------------------------------------------------------------
+// Random runs
+
+// Products of codes. The first is some ten milliseconds of the reference, the others about a second of a vector path.
+constexpr int64_t kReferenceProducts = 40'000'000;
+constexpr int64_t kByteProducts = 6'000'000'000;
+constexpr int64_t kLargeProducts = 2'000'000'000;
+constexpr uint64_t kCpuOutputs = 1'000'000;  // of the CPU paths, before one of them is the measure
+constexpr int64_t kCasesPerThread = 4;       // made at once
+
+enum class Size { kSmall, kBytes, kLarge };
+
+/// By number: most of the bytes belong to kBytes, most of the models to kSmall.
+Size size_of_case(int64_t index) {
+  if (index % 8 == 7) return Size::kBytes;
+  return index % 32 == 13 ? Size::kLarge : Size::kSmall;
+}
+
+/// The layers that the fast kernels are made for, of bytes and of 16-bit states, and their neighbourhood.
+void make_bytes(Random& random, RandomShape& s) {
+  s.hidden = random.one_in(2) ? random.between(64, 1024) : 16 * random.between(4, 64);
+  s.input = random.one_in(2) ? s.hidden : random.between(1, 1024);
+  for (int32_t* bits : {&s.x_bits, &s.h_bits, &s.weight_bits, &s.gate_in_bits, &s.gate_out_bits}) *bits = 8;
+  s.linear_bits = random.one_in(3) ? static_cast<int32_t>(random.between(9, 16)) : 8;
+  if (random.one_in(3)) s.gate_in_bits = static_cast<int32_t>(random.between(9, 12));
+  if (random.one_in(3)) s.h_bits = static_cast<int32_t>(random.between(9, 16));
+  if (random.one_in(6)) s.x_bits = static_cast<int32_t>(random.between(9, 16));
+  if (random.one_in(4)) s.weight_bits = static_cast<int32_t>(random.between(2, 7));
+  s.kind = random.one_in(6) ? ScaleKind::kReal : ScaleKind::kPow2;
+  if (!random.one_in(6)) s.rounding = Rounding::kNearestEven;
+}
+
+RandomShape shape_of(Random& random, Size size) {
+  RandomShape s = random_shape(random);
+  const int64_t most = random.one_in(3) ? 300 : 40;
+  s.input = random.between(1, most);
+  s.hidden = random.between(1, most);
+  if (random.one_in(8))  // the fewest, and those of interpolated tables, which take long to fit
+    s.gate_in_bits = static_cast<int32_t>(random.one_in(3) ? random.between(13, 16) : random.between(2, 3));
+  if (size == Size::kBytes || (size == Size::kLarge && random.one_in(2))) make_bytes(random, s);
+  if (size == Size::kLarge) {
+    s.hidden = random.between(1025, 2100);
+    s.input = random.between(1, 2100);
+    s.layers = 1;
+    s.directions = random.one_in(4) ? 2 : 1;
+  }
+  return s;
+}
+
+int64_t products_per_step(const RandomShape& s) {
+  int64_t count = 0;
+  for (int32_t l = 0; l < s.layers; ++l)
+    count += s.directions * 3 * s.hidden * (s.hidden + (l == 0 ? s.input : s.hidden * s.directions));
+  return count;
+}
+
+/// One model, one run of it, and what the CPU gives.
+struct Case {
+  GruModel model;
+  RandomRun run;
+  std::vector<float> x_floats;  // what the codes of run.x are of, or empty: then the run is one of codes
+  bool batch_first = false;
+  RunOutput expected;  // y: codes, or floats
+  std::string expected_by;
+  std::string text;
+};
+
+RandomRun run_of(Random& random, const GruModel& model, const RandomShape& shape, int64_t products) {
+  const int64_t rows = std::max<int64_t>(products / products_per_step(shape), 1);
+  RandomRun run;
+  run.batch = std::min(random.between(1, random.one_in(3) ? 300 : 40), rows);
+  run.steps = std::min(random.between(1, random.one_in(3) ? 200 : 20), std::max<int64_t>(rows / run.batch, 1));
+  run.x = random_tensor(random, run.steps * run.batch * model.input_size(), model.input_grid());
+  run.start = model.initial_state(run.batch);
+  const bool random_state = random.one_in(2);
+  for (int64_t l = 0; random_state && l < run.start.layer_count(); ++l) {
+    const Grid& grid = model.parameters().layers[static_cast<size_t>(l)].grids[kH];
+    const std::vector<std::byte> h = random_tensor(random, run.batch * model.hidden_size(), grid);
+    std::copy(h.begin(), h.end(), run.start.layer(l).begin());
+  }
+  if (random.one_in(3))
+    for (int64_t n = 0; n < run.batch; ++n) run.lengths.push_back(random.between(0, run.steps));
+  if (shape.layers == 1 && random.one_in(4))
+    for (int64_t i = 0; i < run.steps * run.batch * model.output_size(); ++i)
+      run.mask.push_back(static_cast<uint8_t>(random.between(0, 1)));
+  return run;
+}
+
+/// Pieces of a run, where a device may be given it in pieces.
+void cut(Random& random, RandomRun& run) {
+  for (int64_t left = run.steps; left > 0; left -= run.chunks.back())
+    run.chunks.push_back(random.one_in(3) ? 1 : random.between(1, left));
+}
+
+/// Memory of operator new is aligned.
+std::span<float> floats_of(std::span<std::byte> bytes) {
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
+Result<Case> make_case(uint64_t seed, int64_t index) {
+  const DefaultFloatMode mode;
+  // A generator of its own, so that a case does not depend on which thread makes those before it.
+  Random mixed(seed);
+  Random random(mixed.next() + static_cast<uint64_t>(index));
+  const Size size = size_of_case(index);
+  for (;;) {
+    const RandomShape shape = shape_of(random, size);
+    Result<GruModel> model = random_model(random, shape);
+    if (!model.ok()) {
+      if (model.status().code() == StatusCode::kOverflow) continue;  // refused by the proof, as it must
+      return model.status();
+    }
+    Case c;
+    c.model = *std::move(model);
+    ISOBIT_ASSIGN_OR_RETURN(const CpuPath fastest, c.model.choose_path(std::nullopt));
+    const int64_t products = size == Size::kBytes ? kByteProducts : kLargeProducts;
+    const bool small = size == Size::kSmall || fastest == CpuPath::kReference;
+    c.run = run_of(random, c.model, shape, small ? kReferenceProducts : products);
+    const int64_t actual_products = c.run.steps * c.run.batch * products_per_step(shape);
+    const CpuPath path = actual_products <= kReferenceProducts ? CpuPath::kReference : fastest;
+    c.expected_by = to_string(path);
+    c.batch_first = random.one_in(3);
+    if (random.one_in(3)) {
+      const Grid& grid = c.model.input_grid();
+      c.x_floats = random_floats(random, grid, c.run.steps * c.run.batch * c.model.input_size());
+      ISOBIT_RETURN_IF_ERROR(quantize(grid, c.x_floats, c.run.x.data(), "x"));
+    }
+
+    isobit::GruRunOptions options;
+    options.path = path;
+    options.lengths = c.run.lengths;
+    options.zoneout_mask = c.run.mask;
+    options.batch_first = c.batch_first;
+    options.whole_sequence = true;
+    c.expected.state = c.run.start;
+    c.expected.y.resize(static_cast<size_t>(c.run.steps * c.run.batch * c.model.output_size()) *
+                        size_in_bytes(c.model.output_grid().dtype()));
+    GruWorkspace workspace = c.model.workspace(c.run.batch, c.run.steps);
+    ISOBIT_RETURN_IF_ERROR(
+        c.model.forward_codes(c.run.x.data(), c.expected.y.data(), c.run.steps, c.expected.state, workspace, options));
+    if (!c.x_floats.empty()) {
+      const std::vector<std::byte> codes = c.expected.y;
+      c.expected.y.resize(static_cast<size_t>(c.run.steps * c.run.batch * c.model.output_size()) * sizeof(float));
+      dequantize(c.model.output_grid(), codes.data(), floats_of(c.expected.y));
+    }
+    const bool one_way = shape.directions == 1;
+    if (one_way && !c.batch_first && c.run.lengths.empty() && random.one_in(2)) cut(random, c.run);
+    if (c.run.chunks.empty()) c.run.chunks.push_back(c.run.steps);
+    c.text = describe(shape, c.run, seed, index) + (c.batch_first ? ", batch first" : "") +
+             (c.x_floats.empty() ? "" : ", floats") + (c.run.lengths.empty() ? "" : ", lengths") +
+             (c.run.mask.empty() ? "" : ", mask") +
+             (c.run.chunks.size() > 1 ? ", " + std::to_string(c.run.chunks.size()) + " chunks" : "");
+    return c;
+  }
+}
+
+/// In the run's chunks, from its codes, or from floats where there are any.
+Result<RunOutput> execute_on(HostGru& gru, const RandomRun& run, std::span<const float> x_floats, bool batch_first,
+                             std::string_view kernel) {
+  const GruModel& model = gru.device_gru().model();
+  const auto row = [&](int64_t width, const Grid& grid) {
+    return run.batch * width * static_cast<int64_t>(size_in_bytes(x_floats.empty() ? grid.dtype() : Dtype::kF32));
+  };
+  const int64_t x_row = row(model.input_size(), model.input_grid());
+  const int64_t y_row = row(model.output_size(), model.output_grid());
+  RunOutput out;
+  out.state = run.start;
+  out.y.assign(static_cast<size_t>(run.steps * y_row), std::byte{0xa5});
+  HostGruOptions options;
+  options.kernel = kernel;
+  options.lengths = run.lengths;
+  options.batch_first = batch_first;
+  options.whole_sequence = true;
+  int64_t first = 0;
+  for (const int64_t steps : run.chunks) {
+    const int64_t masked = run.batch * model.output_size();
+    if (!run.mask.empty())
+      options.zoneout_mask =
+          std::span(run.mask).subspan(static_cast<size_t>(first * masked), static_cast<size_t>(steps * masked));
+    std::byte* const y = out.y.data() + first * y_row;
+    if (x_floats.empty()) {
+      ISOBIT_RETURN_IF_ERROR(gru.forward_codes(run.x.data() + first * x_row, y, steps, out.state, options));
+    } else {
+      const auto count = static_cast<size_t>(steps * run.batch * model.input_size());
+      const auto at = static_cast<size_t>(first * run.batch * model.input_size());
+      ISOBIT_RETURN_IF_ERROR(gru.forward(
+          x_floats.subspan(at, count), floats_of({y, static_cast<size_t>(steps * y_row)}), steps, out.state, options));
+    }
+    first += steps;
+  }
+  return out;
+}
+
+/// Whether the kernel runs every chunk.
+bool can_run(const DeviceGru& gru, const RandomRun& run, std::string_view kernel) {
+  return std::all_of(run.chunks.begin(), run.chunks.end(),
+                     [&](int64_t steps) { return gru.choose_kernel(run.batch, steps, kernel).ok(); });
+}
+
+/// No path of the CPU is a measure before it has been measured.
+Status check_cpu(uint64_t seed) {
+  ISOBIT_ASSIGN_OR_RETURN(const VerifyReport report, isobit::verify_gru(kCpuOutputs, seed, nullptr, nullptr));
+  for (const VerifyKernel& kernel : report.kernels)
+    if (kernel.different > 0)
+      return {StatusCode::kFailedPrecondition,
+              "the CPU's " + kernel.name + " differs from the reference: " + kernel.first_difference};
+  return {};
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Tables
+
+struct Free {
+  void operator()(void* p) const { cudaFree(p); }
+};
+using DeviceBytes = std::unique_ptr<std::byte, Free>;
+
+Result<DeviceBytes> copy_of(std::span<const std::byte> bytes) {
+  void* memory = nullptr;
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMalloc(&memory, std::max<size_t>(bytes.size(), 1)),
+                                     std::to_string(bytes.size()) + " bytes of device memory"));
+  DeviceBytes owner(static_cast<std::byte*>(memory));
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaMemcpy(memory, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "copying to the device"));
+  return owner;
+}
+
+/// work(x, y) on copies on the current device, all on its default stream; y comes back.
+template <typename Work>
+Status through_device(std::span<const std::byte> x, std::span<std::byte> y, Work work) {
+  ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes x_device, copy_of(x));
+  ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes y_device, copy_of(y));
+  ISOBIT_RETURN_IF_ERROR(
+      work(std::span<const std::byte>(x_device.get(), x.size()), std::span(y_device.get(), y.size())));
+  return cuda_status(cudaMemcpy(y.data(), y_device.get(), y.size(), cudaMemcpyDeviceToHost), "copying to the host");
+}
+
+Status run_function(const Fp16Function& function, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
+                    Dtype y_dtype) {
+  ISOBIT_ASSIGN_OR_RETURN(const DeviceFp16Function on_device, DeviceFp16Function::create(function.results()));
+  return through_device(x, y, [&](auto from, auto to) { return on_device.run(from, x_dtype, to, y_dtype, nullptr); });
+}
+
+Status run_softmax(const Fp16Softmax& softmax, std::span<const std::byte> x, std::span<std::byte> y, int64_t columns) {
+  ISOBIT_ASSIGN_OR_RETURN(const DeviceFp16Softmax on_device, DeviceFp16Softmax::create(softmax));
+  return through_device(
+      x, y, [&](auto from, auto to) { return on_device.run(from, Dtype::kF16, to, Dtype::kF16, columns, nullptr); });
+}
+
+/// The table at every input code.
+Result<std::vector<int32_t>> run_table(const ActivationTable& table) {
+  ISOBIT_ASSIGN_OR_RETURN(const DeviceTable on_device, DeviceTable::create(table));
+  const Dtype from = table.input.dtype(), to = table.output.dtype();
+  const int64_t count = table.input.max() - table.input.min() + 1;
+  std::vector<std::byte> x(static_cast<size_t>(count) * size_in_bytes(from));
+  std::vector<std::byte> y(static_cast<size_t>(count) * size_in_bytes(to));
+  for (int64_t i = 0; i < count; ++i) store_code(x.data(), from, i, table.input.min() + i);
+  ISOBIT_RETURN_IF_ERROR(through_device(x, y, [&](auto in, auto out) { return on_device.run(in, out, nullptr); }));
+  std::vector<int32_t> codes;
+  for (int64_t i = 0; i < count; ++i) codes.push_back(static_cast<int32_t>(load_code(y.data(), to, i)));
+  return codes;
+}
+
+Status use_device(int device) { return cuda_status(cudaSetDevice(device), "device " + std::to_string(device)); }
+
+}  // namespace
+
+Result<VerifyReport> verify_gru(int device, uint64_t minimum_outputs, uint64_t seed,
+                                void (*progress)(void*, double fraction), void* context) {
+  ISOBIT_RETURN_IF_ERROR(use_device(device));
+  ISOBIT_RETURN_IF_ERROR(check_cpu(seed));
+  VerifyReport report;
+  for (const DeviceGruKernel& row : gru_kernels()) {
+    report.kernels.emplace_back();
+    report.kernels.back().name = "gru_cuda_" + std::string(row.name);
+  }
+  std::map<std::string, uint64_t> expected_by;
+  ThreadPool pool(0);
+  const int64_t wave = kCasesPerThread * pool.threads();
+  uint64_t outputs = 0;
+  for (int64_t first = 0; first == 0 || outputs < minimum_outputs; first += wave) {
+    std::vector<std::optional<Result<Case>>> cases(static_cast<size_t>(wave));
+    std::atomic<int64_t> next = 0;
+    pool.for_ranges(pool.threads(), [&](int, int64_t, int64_t) {
+      for (int64_t i = next++; i < wave; i = next++) cases[static_cast<size_t>(i)] = make_case(seed, first + i);
+    });
+    for (auto& made : cases) {
+      ISOBIT_ASSIGN_OR_RETURN(const Case c, *std::move(made));
+      ISOBIT_ASSIGN_OR_RETURN(HostGru gru, HostGru::create(c.model, device));
+      for (size_t k = 0; k < gru_kernels().size(); ++k) {
+        const std::string_view kernel = gru_kernels()[k].name;
+        if (!can_run(gru.device_gru(), c.run, kernel)) continue;
+        Result<RunOutput> actual = execute_on(gru, c.run, c.x_floats, c.batch_first, kernel);
+        if (!actual.ok())
+          return Status(actual.status().code(),
+                        c.text + ", kernel " + std::string(kernel) + ": " + actual.status().message());
+        const uint64_t before = report.kernels[k].outputs_compared;
+        const std::string by = c.expected_by == "reference" ? "the reference" : c.expected_by;
+        const Dtype y_dtype = c.x_floats.empty() ? c.model.output_grid().dtype() : Dtype::kF32;
+        compare_run(c.model, c.run, y_dtype, c.expected, *actual, c.batch_first, c.text, by, report.kernels[k]);
+        expected_by[c.expected_by] += report.kernels[k].outputs_compared - before;
+      }
+      outputs += static_cast<uint64_t>(c.run.steps * c.run.batch * c.model.output_size());
+      if (progress != nullptr)
+        progress(context, std::min(1.0, static_cast<double>(outputs) /
+                                            static_cast<double>(std::max<uint64_t>(minimum_outputs, 1))));
+      if (outputs >= minimum_outputs) break;
+    }
+  }
+  report.expected_by.assign(expected_by.begin(), expected_by.end());
+  return report;
+}
+
+Result<VerifyReport> verify_fp16(int device, uint64_t minimum_outputs, uint64_t seed,
+                                 void (*progress)(void*, double fraction), void* context) {
+  ISOBIT_RETURN_IF_ERROR(use_device(device));
+  Fp16Candidate<Fp16FunctionRun> function;
+  function.report.name = "fp16_table_cuda_direct";
+  function.run = run_function;
+  Fp16Candidate<Fp16SoftmaxRun> softmax;
+  softmax.report.name = "fp16_softmax_cuda";
+  softmax.run = run_softmax;
+  return verify_fp16_candidates({function}, {softmax}, minimum_outputs, seed, progress, context);
+}
+
+Result<Fingerprints> fingerprint_all(int device, std::string_view kernel) {
+  const DefaultFloatMode mode;
+  ISOBIT_RETURN_IF_ERROR(use_device(device));
+  const std::span<const DeviceGruKernel> rows = gru_kernels();
+  std::string names;
+  for (const DeviceGruKernel& row : rows) names += (names.empty() ? "" : ", ") + std::string(row.name);
+  if (!kernel.empty() && std::none_of(rows.begin(), rows.end(), [&](const auto& row) { return row.name == kernel; }))
+    return Status(StatusCode::kInvalidArgument, "kernel is '" + std::string(kernel) + "', must be one of " + names);
+  FingerprintRuns runs;
+  runs.function = run_function;
+  runs.softmax = run_softmax;
+  runs.table = run_table;
+  runs.gru = [&](const GruModel& model, const RandomRun& run) -> Result<RunOutput> {
+    ISOBIT_ASSIGN_OR_RETURN(HostGru gru, HostGru::create(model, device));
+    return execute_on(gru, run, {}, false, can_run(gru.device_gru(), run, kernel) ? kernel : std::string_view());
+  };
+  ISOBIT_ASSIGN_OR_RETURN(Fingerprints lines, fingerprint_with(runs));
+  // Of linear layers devices have no kernel. The text is still that of other machines, to be compared as a whole.
+  ISOBIT_RETURN_IF_ERROR(fingerprint_linear(std::nullopt, lines));
+  return lines;
+}
+
+}  // namespace isobit::cuda

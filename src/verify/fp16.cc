@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/fp16.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+#include "core/float_mode.h"
+#include "core/half.h"
+#include "core/hash.h"
+#include "core/random.h"
+#include "isobit/cpu.h"
+#include "isobit/fp16_table.h"
+
+namespace isobit {
+namespace {
+
+constexpr Dtype kDtypes[] = {Dtype::kF16, Dtype::kBF16, Dtype::kF32};
+constexpr Fp16Model kModels[] = {Fp16Model::kF32, Fp16Model::kNliGpu, Fp16Model::kNliCpu};
+constexpr size_t kCodes = 65536;
+constexpr size_t kChunk = size_t{1} << 16;
+
+using Bytes = std::vector<std::byte>;
+
+/// All patterns of a 16-bit type; for f32 all float16 numbers.
+Bytes all_codes(Dtype dtype) {
+  Bytes bytes(kCodes * size_in_bytes(dtype));
+  for (uint32_t code = 0; code < kCodes; ++code) {
+    const uint32_t bits =
+        dtype == Dtype::kF32 ? __builtin_bit_cast(uint32_t, f16_to_f32(static_cast<uint16_t>(code))) : code;
+    std::memcpy(bytes.data() + code * size_in_bytes(dtype), &bits, size_in_bytes(dtype));
+  }
+  return bytes;
+}
+
+/// Half of them any bits; half float16 numbers, halfway cases between two, and their neighbours.
+Bytes random_f32(Random& random, size_t count) {
+  Bytes bytes(count * 4);
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t r = random.next();
+    auto bits = static_cast<uint32_t>(r);
+    if ((r >> 63) != 0) {
+      bits = __builtin_bit_cast(uint32_t, f16_to_f32(static_cast<uint16_t>(r)));
+      if ((r & 0x10000) != 0) bits += 0x1000;
+      bits += static_cast<uint32_t>((r >> 17) % 3) - 1;
+    }
+    std::memcpy(bytes.data() + i * 4, &bits, 4);
+  }
+  return bytes;
+}
+
+/// Rows of numbers around 0, some with infinities or NaN.
+Bytes random_rows(Random& random, size_t rows, size_t columns) {
+  Bytes bytes(rows * columns * 2);
+  for (size_t row = 0; row < rows; ++row) {
+    const bool special = random.one_in(16);
+    const float spread = static_cast<float>(1 << random.between(0, 7)) / 4.0f;
+    for (size_t i = 0; i < columns; ++i) {
+      const float x = spread * (static_cast<float>(random.between(0, 1 << 20)) / static_cast<float>(1 << 19) - 1.0f);
+      uint16_t code = f32_to_f16(x);
+      if (special && random.one_in(8)) code = random.one_in(2) ? 0xfc00 : static_cast<uint16_t>(random.next());
+      std::memcpy(bytes.data() + (row * columns + i) * 2, &code, 2);
+    }
+  }
+  return bytes;
+}
+
+/// Counts the elements of two outputs that differ.
+void compare(const std::string& what, const Bytes& expected, const Bytes& actual, Dtype dtype, VerifyKernel& kernel) {
+  const size_t size = size_in_bytes(dtype);
+  const size_t count = expected.size() / size;
+  kernel.outputs_compared += count;
+  kernel.bytes_compared += expected.size();
+  if (expected == actual) return;
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t want = 0;
+    uint32_t got = 0;
+    std::memcpy(&want, expected.data() + i * size, size);
+    std::memcpy(&got, actual.data() + i * size, size);
+    if (want == got) continue;
+    ++kernel.different;
+    if (kernel.first_difference.empty())
+      kernel.first_difference = what + ": element " + std::to_string(i) + " has the bits " + std::to_string(got) +
+                                ", the reference gives " + std::to_string(want);
+  }
+}
+
+std::string describe(const Fp16Table& table, Dtype x, Dtype y) {
+  return table.function + " " + std::string(to_string(table.model)) +
+         (table.half_values ? " f16 values, " : " f32 values, ") + std::string(to_string(x)) + " -> " +
+         std::string(to_string(y));
+}
+
+/// Every kernel that can run here, the reference apart. `run_with` makes what runs a kernel of this name.
+template <typename Run, typename RunWith>
+std::vector<Fp16Candidate<Run>> candidates(std::span<const Fp16Kernel> kernels, const std::string& operation,
+                                           RunWith run_with) {
+  std::vector<Fp16Candidate<Run>> result;
+  for (const Fp16Kernel& kernel : kernels) {
+    if (kernel.path == CpuPath::kReference || !cpu_can_run(kernel.path)) continue;
+    Fp16Candidate<Run> candidate;
+    candidate.report.name = operation + "_" + std::string(kernel.name);
+    candidate.run = run_with(kernel.name);
+    result.push_back(std::move(candidate));
+  }
+  return result;
+}
+
+Fp16FunctionRun function_run(std::string_view kernel) {
+  return [kernel](const Fp16Function& function, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
+                  Dtype y_dtype) { return function.run(x, x_dtype, y, y_dtype, {.kernel = kernel}); };
+}
+
+Fp16SoftmaxRun softmax_run(std::string_view kernel) {
+  return [kernel](const Fp16Softmax& softmax, std::span<const std::byte> x, std::span<std::byte> y, int64_t columns) {
+    return softmax.run(x, Dtype::kF16, y, Dtype::kF16, columns, {.kernel = kernel});
+  };
+}
+
+Status compare_function(const Fp16Function& function, const Bytes& x, Dtype x_dtype, Dtype y_dtype,
+                        std::vector<Fp16Candidate<Fp16FunctionRun>>& kernels) {
+  Bytes expected(x.size() / size_in_bytes(x_dtype) * size_in_bytes(y_dtype));
+  Bytes actual(expected.size());
+  ISOBIT_RETURN_IF_ERROR(function.run(x, x_dtype, expected, y_dtype, {.kernel = "reference"}));
+  for (Fp16Candidate<Fp16FunctionRun>& candidate : kernels) {
+    std::fill(actual.begin(), actual.end(), std::byte{0xa5});
+    ISOBIT_RETURN_IF_ERROR(candidate.run(function, x, x_dtype, actual, y_dtype));
+    compare(describe(function.table(), x_dtype, y_dtype), expected, actual, y_dtype, candidate.report);
+  }
+  return {};
+}
+
+Result<Fp16Softmax> builtin_softmax(Fp16Model model) {
+  ISOBIT_ASSIGN_OR_RETURN(const Fp16Table exp, builtin_fp16_table("exp", model));
+  ISOBIT_ASSIGN_OR_RETURN(const Fp16Table reciprocal, builtin_fp16_table("reciprocal", model));
+  return Fp16Softmax::create(exp, reciprocal);
+}
+
+/// The kernel of a path, or of the nearest path before it. Interpolating rather than direct: it computes more.
+std::string_view kernel_of(std::span<const Fp16Kernel> kernels, CpuPath path) {
+  std::string_view name = "reference";
+  for (const Fp16Kernel& kernel : kernels)
+    if (kernel.path <= path && cpu_can_run(kernel.path) && !kernel.direct) name = kernel.name;
+  return name;
+}
+
+}  // namespace
+
+Fp16FunctionRun fp16_function_run(std::optional<CpuPath> path) {
+  return function_run(path ? kernel_of(fp16_kernels(), *path) : std::string_view());
+}
+
+Fp16SoftmaxRun fp16_softmax_run(std::optional<CpuPath> path) {
+  return softmax_run(path ? kernel_of(fp16_softmax_kernels(), *path) : std::string_view());
+}
+
+Result<VerifyReport> verify_fp16(uint64_t minimum_outputs, uint64_t seed, void (*progress)(void*, double fraction),
+                                 void* context) {
+  return verify_fp16_candidates(candidates<Fp16FunctionRun>(fp16_kernels(), "fp16_table", function_run),
+                                candidates<Fp16SoftmaxRun>(fp16_softmax_kernels(), "fp16_softmax", softmax_run),
+                                minimum_outputs, seed, progress, context);
+}
+
+Result<VerifyReport> verify_fp16_candidates(std::vector<Fp16Candidate<Fp16FunctionRun>> kernels,
+                                            std::vector<Fp16Candidate<Fp16SoftmaxRun>> softmax_kernels,
+                                            uint64_t minimum_outputs, uint64_t seed,
+                                            void (*progress)(void*, double fraction), void* context) {
+  const DefaultFloatMode mode;
+  const auto functions = fp16_functions();
+  const Bytes codes[] = {all_codes(kDtypes[0]), all_codes(kDtypes[1]), all_codes(kDtypes[2])};
+  const size_t tables = functions.size() * std::size(kModels) * 2;
+  Random random(seed);
+  uint64_t outputs = 0;
+  // First every code of every table, in an order that mixes functions, models and types of values; then random inputs.
+  for (size_t visit = 0; visit == 0 || outputs < minimum_outputs; ++visit) {
+    const size_t index = visit % tables;
+    const bool half_values = (index / functions.size()) % 2 != 0;
+    const Fp16Model model = kModels[index / functions.size() / 2];
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table,
+                            builtin_fp16_table(functions[index % functions.size()], model, half_values));
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Function function, Fp16Function::create(table));
+    const auto run = [&](const Bytes& x, Dtype x_dtype, Dtype y_dtype) {
+      outputs += x.size() / size_in_bytes(x_dtype);
+      return compare_function(function, x, x_dtype, y_dtype, kernels);
+    };
+    for (size_t x = 0; visit < tables && x < std::size(kDtypes); ++x)
+      for (const Dtype y_dtype : kDtypes) ISOBIT_RETURN_IF_ERROR(run(codes[x], kDtypes[x], y_dtype));
+    for (size_t chunk = 0; chunk < (visit < tables ? 1 : 16); ++chunk)
+      ISOBIT_RETURN_IF_ERROR(run(random_f32(random, kChunk), Dtype::kF32, Dtype::kF32));
+    if (progress != nullptr && minimum_outputs > 0)
+      progress(context, 0.9 * std::min(1.0, static_cast<double>(outputs) / static_cast<double>(minimum_outputs)));
+  }
+
+  std::vector<Fp16Softmax> softmaxes;
+  for (const Fp16Model model : kModels) {
+    ISOBIT_ASSIGN_OR_RETURN(Fp16Softmax softmax, builtin_softmax(model));
+    softmaxes.push_back(std::move(softmax));
+  }
+  for (outputs = 0; outputs == 0 || outputs < minimum_outputs / 10;) {
+    const Fp16Softmax& softmax = softmaxes[static_cast<size_t>(random.between(0, 2))];
+    const auto columns = static_cast<size_t>(random.one_in(4) ? random.between(1, 5000) : random.between(1, 100));
+    const size_t rows = std::max<size_t>(1, 20000 / columns);
+    const Bytes x = random_rows(random, rows, columns);
+    Bytes expected(x.size());
+    Bytes actual(x.size());
+    const std::string what =
+        "softmax " + std::string(to_string(softmax.exp_table().model)) + ", " + std::to_string(columns) + " columns";
+    ISOBIT_RETURN_IF_ERROR(softmax_run("reference")(softmax, x, expected, static_cast<int64_t>(columns)));
+    for (Fp16Candidate<Fp16SoftmaxRun>& candidate : softmax_kernels) {
+      std::fill(actual.begin(), actual.end(), std::byte{0xa5});
+      ISOBIT_RETURN_IF_ERROR(candidate.run(softmax, x, actual, static_cast<int64_t>(columns)));
+      compare(what, expected, actual, Dtype::kF16, candidate.report);
+    }
+    outputs += rows * columns;
+    if (progress != nullptr)
+      progress(context, 0.9 + 0.1 * std::min(1.0, 10.0 * static_cast<double>(outputs) /
+                                                      static_cast<double>(std::max<uint64_t>(minimum_outputs, 1))));
+  }
+  VerifyReport report;
+  for (const auto& candidate : kernels) report.kernels.push_back(candidate.report);
+  for (const auto& candidate : softmax_kernels) report.kernels.push_back(candidate.report);
+  return report;
+}
+
+Status fingerprint_fp16(const Fp16FunctionRun& run_function, const Fp16SoftmaxRun& run_softmax, Fingerprints& lines) {
+  uint64_t hash = kHashStart;
+  Random random(20261121);
+  const Bytes codes = all_codes(Dtype::kF16);
+  Bytes y(kCodes * 4);
+  for (const std::string_view name : fp16_functions())
+    for (const Fp16Model model : kModels)
+      for (const bool half_values : {false, true}) {
+        ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, builtin_fp16_table(name, model, half_values));
+        ISOBIT_ASSIGN_OR_RETURN(const Fp16Function function, Fp16Function::create(table));
+        const std::span<std::byte> half(y.data(), kCodes * 2);
+        ISOBIT_RETURN_IF_ERROR(run_function(function, codes, Dtype::kF16, half, Dtype::kF16));
+        hash_bytes(hash, half.data(), half.size());
+        const Bytes x = random_f32(random, 4096);
+        const std::span<std::byte> wide(y.data(), x.size());
+        ISOBIT_RETURN_IF_ERROR(run_function(function, x, Dtype::kF32, wide, Dtype::kF32));
+        hash_bytes(hash, wide.data(), wide.size());
+      }
+  lines.emplace_back("fp16_table", hash_text(hash));
+
+  hash = kHashStart;
+  for (const Fp16Model model : kModels) {
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Softmax softmax, builtin_softmax(model));
+    for (const size_t columns : {1, 2, 3, 17, 64, 1000}) {
+      const Bytes x = random_rows(random, 20, columns);
+      Bytes rows(x.size());
+      ISOBIT_RETURN_IF_ERROR(run_softmax(softmax, x, rows, static_cast<int64_t>(columns)));
+      hash_bytes(hash, rows.data(), rows.size());
+    }
+  }
+  lines.emplace_back("fp16_softmax", hash_text(hash));
+  return {};
+}
+
+}  // namespace isobit
