@@ -15,6 +15,7 @@ import json
 import sys
 import time
 
+import report
 from json_lines import run
 from torch_timer import median_microseconds
 
@@ -141,7 +142,7 @@ def join(names):
     for name in names:
         with open(name, encoding="utf-8") as file:
             parts.append(json.load(file))
-    for key in ("device", "versions"):
+    for key in ("device", "machine", "commit", "versions"):
         if any(part[key] != parts[0][key] for part in parts):
             sys.exit(f"{' and '.join(names)}: not of one run, they differ in {key}")
     print_report(parts[0]["device"], parts[0]["versions"], [case for part in parts for case in part["cases"]],
@@ -210,7 +211,8 @@ def main():
     print_report(device, versions, cases, problems)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"device": device, "versions": versions, "problems": problems, "cases": cases}, file, indent=1)
+            json.dump({"device": device, "machine": report.machine(), "commit": report.commit(), "versions": versions,
+                       "problems": problems, "cases": cases}, file, indent=1)
     if any(problem.startswith("isobit") for problem in problems):
         sys.exit("isobit's program failed")
 

@@ -299,6 +299,8 @@ def main():
     parser.add_argument("--ceilings", metavar="PROGRAM", help="bench/ceilings.cc, built: adds the limits")
     parser.add_argument("--kernel", help="time this kernel instead of the one that isobit chooses")
     parser.add_argument("--quick", action="store_true", help="fewer steps and rounds, within 45 seconds")
+    parser.add_argument("--seconds", type=float, default=600,
+                        help="no round begins that would pass this time (default %(default)g)")
     parser.add_argument("--rivals-only", action="store_true", help="do not run isobit")
     args = parser.parse_args()
     if not args.rivals_only and not os.access(args.isobit, os.X_OK):
@@ -307,7 +309,7 @@ def main():
     args.steps = 64 if args.quick else None
     # Many short rounds: a shared machine changes its pace within seconds, and every round meets all of its paces.
     args.rounds, args.min_time = (3, 0.04) if args.quick else (21, 0.08)
-    args.deadline = begin + (35 if args.quick else 600)
+    args.deadline = begin + (min(args.seconds, 35) if args.quick else args.seconds)
 
     versions = {"python": sys.version.split()[0], "numpy": np.__version__, "onnxruntime": ort.__version__,
                 "torch": torch.__version__ if torch is not None else "not installed"}

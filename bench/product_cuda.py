@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 
+import report
 from json_lines import run
 from torch_timer import REPEATS, median_microseconds
 
@@ -80,8 +81,8 @@ def main():
     if options.json:
         versions = {"cublaslt": version, "torch": torch.__version__ if torch else None}
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"device": device, "versions": versions, "problems": problems, "isobit": cases,
-                       "cublaslt": cublaslt, "torch": from_torch}, file, indent=1)
+            json.dump({"device": device, "machine": report.machine(), "commit": report.commit(), "versions": versions,
+                       "problems": problems, "isobit": cases, "cublaslt": cublaslt, "torch": from_torch}, file, indent=1)
     if any(problem.startswith("isobit") for problem in problems):
         sys.exit("isobit's program failed")
 

@@ -10,6 +10,7 @@ import json
 import statistics
 import subprocess
 
+import report
 from torch_timer import REPEATS, median_microseconds
 
 try:
@@ -47,21 +48,21 @@ def main():
         shares = [(case["share_of_copy"], case["name"]) for case in functions if case["x"] == dtype]
         print(f"\n{len(shares)} functions and models, {dtype}: share of the copy's speed {min(shares)[0]:.3f} "
               f"({min(shares)[1]}) to {max(shares)[0]:.3f}, median {statistics.median(s for s, _ in shares):.3f}")
-    report = {"cases": cases}
+    document = {"device": cases[0]["device"], "machine": report.machine(), "commit": report.commit(),
+                "versions": {"torch": torch.__version__ if torch else None}, "cases": cases}
     if torch is None:
         print("\nPyTorch: not importable, not timed")
     else:
         ours = {(case["name"], case["x"]): case["us"] for case in functions}
         times = torch_times(elements)
-        report["torch"] = {f"{function} {dtype}": us for (function, dtype), us in times.items()}
-        report["torch_version"] = torch.__version__
+        document["torch"] = {f"{function} {dtype}": us for (function, dtype), us in times.items()}
         print(f"\n| function | PyTorch {torch.__version__}, us | isobit, us | PyTorch / isobit |\n|---|---|---|---|")
         for (function, dtype), us in times.items():
             mine = ours[f"{function} f32", dtype]
             print(f"| {function} {dtype} | {us:.0f} | {mine:.0f} | {us / mine:.2f} |")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(report, file, indent=1)
+            json.dump(document, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 usage() {
   cat <<'TEXT'
 usage: scripts/bench.sh gru [--json FILE] [--quick] [--rivals-only|--built] [--with-torch] [--kernel NAME]
+                     [--seconds N]
        scripts/bench.sh linear [--json FILE] [--quick] [--rivals-only|--built] [--footprint MIB] [--shape LIST]
                         [--m LIST] [--bits LIST]
        scripts/bench.sh --cuda|--cuda-built OP [--json FILE] [--hidden LIST] [--batch LIST] [--algorithm LIST]
                         [--sequences-only|--calls-only] [--same-weights]
+       scripts/bench.sh --report [--check]
 
 Times isobit and its rivals in one run, one thread, and prints Markdown tables. OP with --cuda: gru, product, table.
 Installs the Debian packages that are missing and, into build/bench/venv, what bench/requirements.txt pins; builds
@@ -22,9 +24,11 @@ once) and checks that this file has all of their shapes.
   --with-torch   install PyTorch too (bench/requirements-torch.txt, several gigabytes) and time its int8 GRU; a
                  PyTorch that python3 has already is timed in any case
   --kernel NAME  time this kernel instead of the one that isobit chooses
+  --seconds N    of gru: no round begins that would pass this time; default 600
   --rivals-only  do not build or run isobit
-  --built        build, install and fetch nothing: needs build/release/isobit, for gru build/release/bench/ceilings too,
-                 maybe built elsewhere, and a python3 with what bench/requirements.txt names
+  --built        build, install and fetch nothing: needs bench/, scripts/, build/release/isobit and, for gru,
+                 build/release/bench/ceilings, maybe built elsewhere; and a python3 with what bench/requirements.txt
+                 names, whose wheels can be carried. The variable ISOBIT_COMMIT says which commit the report names
   --footprint MIB  of linear: weights that take turns; default eight times the last-level cache, quick: 256
   --shape LIST, --m LIST, --bits LIST
                  of linear: only these shapes (KxN), rows of x, widths (some of 2,4,8,row,1; row: 8 bits, a whole row a
@@ -39,18 +43,21 @@ once) and checks that this file has all of their shapes.
   --sequences-only, --calls-only
                  of --cuda gru, no calls of one step, or nothing else
   --same-weights of --cuda gru, no calls of one step of copies of a model in turn, which of small layers take long to make
+  --report       time nothing: write the tables and the picture of README.md and docs/performance.md again from the JSON
+                 files in bench/results/; with --check say which differ from them, exit status 1
 TEXT
 }
 
-op='' torch=no isobit=yes built=no cuda=no options=()
+op='' torch=no isobit=yes built=no cuda=no report=no options=()
 while (($# > 0)); do
   case $1 in
     -h | --help) usage; exit 0 ;;
     --with-torch) torch=yes ;;
-    --quick | --sequences-only | --calls-only | --same-weights) options+=("$1") ;;
+    --report) report=yes ;;
+    --quick | --sequences-only | --calls-only | --same-weights | --check) options+=("$1") ;;
     --rivals-only) isobit=no; options+=(--rivals-only) ;;
     --built) built=yes ;;
-    --json | --kernel | --footprint | --shape | --m | --bits | --hidden | --batch | --algorithm)
+    --json | --kernel | --seconds | --footprint | --shape | --m | --bits | --hidden | --batch | --algorithm)
       (($# > 1)) || fail "$1 needs a value"
       value=$2
       [[ $1 != --json ]] || value=$(realpath --canonicalize-missing "$2")
@@ -63,6 +70,11 @@ while (($# > 0)); do
   esac
   shift
 done
+if [[ $report == yes ]]; then
+  [[ -z $op ]] || fail "--report times nothing; leave out $op"
+  need_packages python3 gnuplot-nox >&2
+  exec python3 "$(dirname "${BASH_SOURCE[0]}")/../bench/render.py" "${options[@]}"
+fi
 if [[ -z $op ]]; then
   usage >&2
   fail "which operation? gru, linear, or product or table with --cuda"

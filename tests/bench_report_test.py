@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/linear_report.py on made-up measurements, and what scripts/bench.sh --built refuses.
+"""bench/linear_report.py and bench/render.py on made-up measurements, and what scripts/bench.sh --built refuses.
 
 usage: bench_report_test.py SOURCE_FOLDER
 """
 import contextlib
 import copy
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ SOURCE = os.path.abspath(sys.argv.pop(1))
 sys.path.insert(0, os.path.join(SOURCE, "bench"))
 sys.dont_write_bytecode = True
 import linear_report  # noqa: E402
+import render  # noqa: E402
 
 GIGA = 1e9
 
@@ -99,6 +101,60 @@ class Targets(unittest.TestCase):
         self.assertIn("int8 8 is there twice", linear_report.merged([one, copy.deepcopy(one)]))
         for key in linear_report.SAME:
             self.assertIn(key + " differs", linear_report.merged([one, {**two, key: "another"}]))
+
+
+MACHINE = {"cpu": "some", "cores": 1, "flags": []}
+
+
+class Render(unittest.TestCase):
+    """bench/render.py on a folder that has one document with one table of bench/results."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.results = os.path.join(self.folder.name, "bench", "results")
+        self.write([self.timed("silu", "f16", 250.0), self.timed("gelu", "f16", 250.0),
+                    self.timed("tanh", "f16", 250.0), self.timed("silu", "f32", 500.0)],
+                   {"silu f16": 300.0, "gelu f16": 300.0, "tanh f16": 300.0, "silu f32": 450.0})
+
+    @staticmethod
+    def timed(function, dtype, us):
+        return {"name": function + " f32", "x": dtype, "y": dtype, "us": us, "copy_us": 200.0, "elements": 8}
+
+    def write(self, cases, torch, name="table_cuda.json", commit="abc"):
+        folder = os.path.join(self.results, render.GPU)
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            json.dump({"device": "card", "machine": MACHINE, "commit": commit, "versions": {"torch": "2"},
+                       "cases": cases, "torch": torch}, file)
+
+    def test_table(self):
+        text = render.table_gpu(self.results)
+        self.assertIn("| silu | f16 | 250 | 300 (PyTorch) | 200 | 1.20 |", text)
+        self.assertIn("| silu | f32 | 500 | 450 (PyTorch) | 200 | 0.90 |", text)
+        self.assertIn("h100: card, commit abc, torch 2, 8 elements.", text)
+
+    def test_document(self):
+        old = "before\n<!-- bench:table-gpu -->\nold\n<!-- /bench -->\nafter\n"
+        new = render.rendered(old, self.results, "x.md")
+        self.assertEqual(new, old.replace("old\n", render.table_gpu(self.results)))
+        self.assertEqual(render.rendered(new, self.results, "x.md"), new)
+        for text, words in (("<!-- bench:other -->\n<!-- /bench -->\n", "no such table"),
+                            ("<!-- bench:table-gpu -->\n", "without its <!-- /bench -->")):
+            with self.assertRaisesRegex(render.Unusable, words):
+                render.rendered(text, self.results, "x.md")
+
+    def test_results(self):
+        case = render.Case(("a",), 2.0, {"one": 3.0, "other": 1.0})
+        self.assertEqual((case.ratio, render.table(("name",), [case], "source").splitlines()[2]),
+                         (0.5, "| a | 2 | 1 (other) | 0.50 |"))
+        with self.assertRaisesRegex(render.Unusable, "13 rows"):
+            render.table(("name",), [case] * 13, "source")
+        with self.assertRaisesRegex(render.Unusable, "no such file"):
+            render.load(self.results, render.CPU, "gru.json")
+        self.write([], {}, "table_cuda_2.json", commit="def")
+        with self.assertRaisesRegex(render.Unusable, "differ in commit"):
+            render.load(self.results, render.GPU, "table_cuda*.json")
 
 
 class Built(unittest.TestCase):

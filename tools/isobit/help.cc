@@ -49,10 +49,10 @@ constexpr VerbText kVerbs[] = {
     {"table run", kTables, "isobit table run gelu x.npy -o y.npy", "docs/tables.md"},
     {"verify", kChecks, "isobit verify enc.safetensors", "docs/tutorial.md"},
     {"fingerprint", kChecks, "isobit fingerprint", "docs/numerics.md"},
-    {"supported", kChecks, "isobit supported", "README.md"},
+    {"supported", kChecks, "isobit supported", "docs/command_line.md"},
     {"bench", kChecks, "isobit bench gru --hidden 256,1024 --batch 1,64", "docs/performance.md"},
-    {"help", kThis, "isobit help table fit", "README.md"},
-    {"completion", kThis, "source <(isobit completion bash)", "README.md"},
+    {"help", kThis, "isobit help table fit", "docs/command_line.md"},
+    {"completion", kThis, "source <(isobit completion bash)", "docs/command_line.md"},
 };
 
 size_t terminal_width() {

@@ -29,7 +29,7 @@ namespace isobit {
 namespace {
 
 /// Bytes ahead of loads of weights that come from memory, of all tiles that are read abreast: found by timing, for each
-/// width (docs/performance.md).
+/// width.
 template <int kStored>
 constexpr int64_t kPrefetchBytes = kStored == 1 ? 16384 : 8192;
 /// The same of each tile of a panel.
@@ -498,7 +498,7 @@ void product_of_bits(const Int8ProductArgs& args) {
     const int64_t m = args.m - row < kInt8MaxM ? args.m - row : kInt8MaxM;
     const bool few = m <= Vector::kRows;
     // Two streams share what they load of x. A single row is read in one, which is faster from memory and the
-    // third-level cache, slower from the second (docs/performance.md).
+    // third-level cache, slower from the second.
     const int64_t abreast = !few ? kPanelTiles : m == 1 ? 1 : kTilesAbreast;
     for (int64_t t = 0; t < args.tiles; t += abreast) {
       const int64_t tiles = args.tiles - t < abreast ? args.tiles - t : abreast;

@@ -1,0 +1,391 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the measured tables and the picture of the documents; scripts/bench.sh --report starts it.
+
+The figures come from bench/results/MACHINE/*.json, as scripts/bench.sh OP --json FILE writes them. In a document a
+table stands between the lines <!-- bench:NAME --> and <!-- /bench -->; NAME is a key of SECTIONS. --check changes nothing,
+names what differs from the results, and exits with 1 if anything does.
+"""
+import argparse
+import dataclasses
+import glob
+import html
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import linear_report
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+DOCUMENTS = ("README.md", "docs/performance.md")
+PICTURE = "docs/speed.svg"
+CPU, GPU = "xeon-emerald-rapids", "h100"  # folders of bench/results
+MOST_ROWS = 12
+MOST_NAMED = 6  # cases of a kind that are slower
+WIDTH = 120  # columns of text
+MARKED = re.compile(r"(<!-- bench:([\w-]+) -->\n).*?(<!-- /bench -->\n)", re.DOTALL)
+NARROW, WIDE = "8", "8,h=16,gate_in=12"
+RIVALS = {"ort_f32": "ONNX Runtime", "ort_f32_streaming": "ONNX Runtime", "torch_int8": "PyTorch int8",
+          "cudnn": "cuDNN float16", "torch": "PyTorch float16"}
+
+
+class Unusable(Exception):
+    """Why the results cannot be shown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One thing that was timed: `key` are its cells in a table, times are microseconds."""
+    key: tuple
+    us: float
+    rivals: dict
+    limit_us: float | None = None
+
+    @property
+    def ratio(self):
+        """How many times as fast as the best rival."""
+        return min(self.rivals.values()) / self.us
+
+
+def load(results, machine, pattern):
+    """The documents of one machine that match, of one commit and the same versions."""
+    names = sorted(glob.glob(os.path.join(results, machine, pattern)))
+    if not names:
+        raise Unusable("bench/results/%s/%s: no such file; scripts/bench.sh OP --json FILE writes it" %
+                       (machine, pattern))
+    found = []
+    for name in names:
+        with open(name, encoding="utf-8") as file:
+            found.append(json.load(file))
+        if found[-1].get("problems"):
+            raise Unusable("%s: not finished: %s" % (name, "; ".join(found[-1]["problems"])))
+        for key in ("machine", "commit", "versions"):
+            if found[-1][key] != found[0][key]:
+                raise Unusable("%s and %s: not of one run, they differ in %s" % (names[0], name, key))
+    return found
+
+
+def chosen(cases, keys):
+    """The cases of these keys, in their order."""
+    found = {case.key: case for case in cases}
+    missing = [key for key in keys if key not in found]
+    if missing:
+        raise Unusable("not in the results: %s" % missing)
+    return [found[key] for key in keys]
+
+
+def figure(us):
+    return "%.0f" % us if us >= 1000 else "%.3g" % us
+
+
+def times(ratio):
+    return "%.0f" % ratio if ratio >= 99.5 else "%.2f" % ratio if ratio < 9.95 else "%.1f" % ratio
+
+
+def table(heads, cases, source):
+    """Markdown: the cells of each key (not those whose head is None), isobit, its best rival, the limit where one is
+    known, the ratio."""
+    if not 0 < len(cases) <= MOST_ROWS:
+        raise Unusable("a table of %d rows (%s); 1 to %d are shown" % (len(cases), ", ".join(filter(None, heads)),
+                                                                       MOST_ROWS))
+    shown = [i for i, head in enumerate(heads) if head]
+    limited = any(case.limit_us for case in cases)
+    heads = [*(heads[i] for i in shown), "isobit, µs", "best rival, µs", *(["limit, µs"] if limited else []),
+             "times as fast"]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for case in cases:
+        rival = min(case.rivals, key=case.rivals.get)
+        limit = [figure(case.limit_us) if case.limit_us else "–"] if limited else []
+        row = [*(str(case.key[i]) for i in shown), figure(case.us), "%s (%s)" % (figure(case.rivals[rival]), rival),
+               *limit, times(case.ratio)]
+        lines.append("| " + " | ".join(row) + " |")
+    return "\n".join(lines) + "\n\n" + source + "\n"
+
+
+def named(rivals):
+    """Rivals by the names of a reader; of two with one name the faster."""
+    best = {}
+    for key, us in rivals.items():
+        if isinstance(us, float):
+            best[RIVALS[key]] = min(us, best.get(RIVALS[key], math.inf))
+    return best
+
+
+def cpu_source(document):
+    versions = ", ".join("%s %s" % item for item in document["versions"].items() if item[0] not in ("python", "numpy"))
+    return "%s: %s, commit %s, %s." % (CPU, document["machine"]["cpu"], document["commit"], versions)
+
+
+def gpu_source(document):
+    versions = ", ".join("%s %s" % (name, version) for name, version in document["versions"].items()
+                         if version and name != "torch_cudnn")
+    return "%s: %s, commit %s, %s." % (GPU, document["device"], document["commit"], versions)
+
+
+def gru_cpu(results, mode):
+    """Microseconds a step. A rival's time is the least that a step takes, in one call for all steps or for one: its
+    calls of one step are made from Python, which takes longer than a small step."""
+    (document,) = load(results, CPU, "gru.json")
+    cases = []
+    for case in document["cases"]:
+        if case["mode"] == mode:
+            bits = "8" if case["bits"] == "8" else "8, state 16"
+            cases.append(Case((case["H"], case["N"], bits), case["us_per_step"], named(case["rivals"]),
+                              case.get("limit_us")))
+    return cases, cpu_source(document)
+
+
+def gru_cpu_sequences(results):
+    """A GRU on a CPU, whole sequences."""
+    cases, source = gru_cpu(results, "sequence")
+    shapes = ((48, 1), (128, 1), (256, 1), (512, 1), (1024, 1), (256, 8), (1024, 8))
+    return table(("H", "N", None), chosen(cases, [(*shape, "8") for shape in shapes]), source)
+
+
+def gru_cpu_calls(results):
+    """A GRU on a CPU, one step a call."""
+    cases, source = gru_cpu(results, "streaming")
+    return table(("H", None, None), chosen(cases, [(size, 1, "8") for size in (48, 128, 256, 512, 1024)]), source)
+
+
+# Columns of bench/linear_rivals.py: bits of the weights, their group, what becomes of x.
+LAYERS = {"float 4": ("4", "64", "float"), "int8 2": ("2", "64", "int8"), "int8 4": ("4", "64", "int8"),
+          "int8 8": ("8", "64", "int8"), "dynamic": ("8", "row", "int8"), "codes": ("8", "row", "static")}
+
+
+def linear_cpu_cases(results):
+    (document,) = load(results, CPU, "linear.json")
+    cases = [Case((case["M"], *LAYERS[case["column"]], "%dx%d" % (case["K"], case["N"])), case["us"],
+                  {"ONNX Runtime": case["rival_us"]}, linear_report.share_of_limit(case) * case["us"])
+             for case in document["cases"] if case["column"] in LAYERS]
+    return cases, cpu_source(document)[:-1] + ", %d MiB of weights." % document["footprint_mib"]
+
+
+def linear_cpu(results):
+    """Linear layers on a CPU."""
+    cases, source = linear_cpu_cases(results)
+    keys = [(m, *layer, "4096x4096") for m in (1, 256) for layer in LAYERS.values()]
+    return table(("M", "bits", "group", "x", None), chosen(cases, keys), source)
+
+
+def gru_gpu(results, one_step, bits=NARROW):
+    """Microseconds a step. The limit of sequences is what the blocks of a persistent kernel must exchange."""
+    documents = load(results, GPU, "gru_cuda*.json")
+    found = {}
+    for case in (case for document in documents for case in document["cases"]):
+        if "us_per_step" not in case or (case["T"] == 1) != one_step or case["weights"] != "same":
+            continue
+        if case["source"] == "isobit" and case["bits"] != bits:
+            continue
+        best = found.setdefault((case["H"], case["N"]), {})
+        best[case["source"]] = min(case["us_per_step"], best.get(case["source"], math.inf))
+    cases = [Case(shape, best["isobit"], named({key: best[key] for key in ("cudnn", "torch") if key in best}),
+                  best.get("exchange")) for shape, best in sorted(found.items()) if "isobit" in best]
+    return cases, gpu_source(documents[0])
+
+
+def gru_gpu_sequences(results):
+    """A GRU on a GPU, whole sequences."""
+    cases, source = gru_gpu(results, one_step=False)
+    shapes = ((128, 1), (256, 1), (256, 64), (512, 1), (512, 256), (1024, 1), (1024, 64), (2048, 64))
+    return table(("H", "N"), chosen(cases, shapes), source)
+
+
+def gru_gpu_calls(results):
+    """A GRU on a GPU, one step a call."""
+    cases, source = gru_gpu(results, one_step=True)
+    return table(("H", "N"), chosen(cases, ((128, 1), (512, 1), (512, 64), (1024, 1), (2048, 64))), source)
+
+
+def product_gpu_cases(results):
+    """The product with its two rescales by `ratios`; rivals write sums of 32 bits and rescale nothing."""
+    (document,) = load(results, GPU, "product_cuda.json")
+    found = {}
+    for name, key in (("isobit", "isobit"), ("cuBLASLt", "cublaslt"), ("PyTorch", "torch")):
+        for case in document[key]:
+            if case.get("chosen", True):
+                found.setdefault((case["M"], case["N"], case["K"]), {})[case.get("ratios", name)] = case["us"]
+    cases = []
+    for shape, best in found.items():
+        rivals = {name: best[name] for name in ("cuBLASLt", "PyTorch") if name in best}
+        cases += [Case((*shape, ratios), best[ratios], rivals) for ratios in ("float", "fixed", "double")
+                  if ratios in best]
+    return cases, gpu_source(document)
+
+
+def product_gpu(results):
+    """The product W x of a GRU on a GPU."""
+    cases, source = product_gpu_cases(results)
+    shapes = ((64, 384, 128), (256, 1536, 512), (256, 3072, 1024), (4096, 6144, 2048), (65536, 1536, 512),
+              (65536, 6144, 2048))
+    return table(("rows", "outputs", "inputs", None), chosen(cases, [(*shape, "float") for shape in shapes]), source)
+
+
+def table_gpu_cases(results):
+    """The limit is a copy of as many bytes."""
+    (document,) = load(results, GPU, "table_cuda.json")
+    timed = {(case["name"], case["x"]): case for case in document["cases"] if case["x"] == case["y"]}
+    cases = []
+    for name, us in document["torch"].items():
+        function, dtype = name.split()
+        ours = timed[function + " f32", dtype]
+        cases.append(Case((function, dtype), ours["us"], {"PyTorch": us}, ours["copy_us"]))
+    return cases, gpu_source(document)[:-1] + ", %d elements." % document["cases"][0]["elements"]
+
+
+def table_gpu(results):
+    """FP16 activation functions on a GPU."""
+    cases, source = table_gpu_cases(results)
+    names = (("silu", "f16"), ("gelu", "f16"), ("tanh", "f16"), ("silu", "f32"))
+    return table(("function", "x and y"), chosen(cases, names), source)
+
+
+def everything(results):
+    """(what, its cases) of everything that was timed beside a rival, in tables or not."""
+    return [("GRU on a CPU, whole sequences (H, N, bits)", gru_cpu(results, "sequence")[0]),
+            ("GRU on a CPU, one step a call (H, N, bits)", gru_cpu(results, "streaming")[0]),
+            ("Linear layers on a CPU (M, bits, group, x, K x N)", linear_cpu_cases(results)[0]),
+            ("GRU on a GPU, whole sequences (H, N)", gru_gpu(results, False)[0]),
+            ("GRU on a GPU, whole sequences, 16-bit state (H, N)", gru_gpu(results, False, WIDE)[0]),
+            ("GRU on a GPU, one step a call (H, N)", gru_gpu(results, True)[0]),
+            ("GRU on a GPU, one step a call, 16-bit state (H, N)", gru_gpu(results, True, WIDE)[0]),
+            ("Product W x on a GPU (rows, outputs, inputs, rescale)", product_gpu_cases(results)[0]),
+            ("FP16 functions on a GPU", table_gpu_cases(results)[0])]
+
+
+def slower(results):
+    """How many cases are slower than their best rival, and the worst of them."""
+    lines = []
+    for what, cases in everything(results):
+        behind = sorted((case for case in cases if round(case.ratio, 2) < 1), key=lambda case: case.ratio)
+        if behind:
+            worst = "; ".join("%s: %.2f" % (", ".join(map(str, case.key)), case.ratio) for case in behind[:MOST_NAMED])
+            more = ", the least" if len(behind) > MOST_NAMED else ""
+            lines += textwrap.wrap("* %s, %d of %d%s: %s" % (what, len(behind), len(cases), more, worst), WIDTH,
+                                   subsequent_indent="  ")
+    return "\n".join(lines or ["Nothing that was timed."]) + "\n"
+
+
+def span(cases):
+    ratios = [case.ratio for case in cases]
+    return "%s to %s times" % (times(min(ratios)), times(max(ratios)))
+
+
+def headline(results):
+    cpu = [case for case in gru_cpu(results, "sequence")[0] if case.key[2] == "8"]
+    return ("**An 8-bit GRU runs %s as fast as ONNX Runtime or PyTorch on a CPU core,\n"
+            "and %s as fast as cuDNN's float16 GRU on a GPU** ([measurements](docs/performance.md)).\n" %
+            (span(cpu), span(gru_gpu(results, one_step=False)[0])))
+
+
+SECTIONS = {"gru-cpu-sequences": gru_cpu_sequences, "gru-cpu-calls": gru_cpu_calls,
+            "linear-cpu": linear_cpu, "gru-gpu-sequences": gru_gpu_sequences, "gru-gpu-calls": gru_gpu_calls,
+            "product-gpu": product_gpu, "table-gpu": table_gpu, "slower": slower, "headline": headline}
+
+
+def bars(results):
+    """(label, ratio) of the picture, from the top."""
+    def one(cases, *key):
+        return chosen(cases, [key])[0].ratio
+
+    cpu, calls = (gru_cpu(results, mode)[0] for mode in ("sequence", "streaming"))
+    gpu, gpu_calls = (gru_gpu(results, one_step)[0] for one_step in (False, True))
+    linear = linear_cpu_cases(results)[0]
+    return [("GRU 256, CPU, sequence", one(cpu, 256, 1, "8")), ("GRU 1024, CPU, sequence", one(cpu, 1024, 1, "8")),
+            ("GRU 256, CPU, one step", one(calls, 256, 1, "8")),
+            ("4-bit linear, CPU, 1 row", one(linear, 1, *LAYERS["int8 4"], "4096x4096")),
+            ("4-bit linear, CPU, 256 rows", one(linear, 256, *LAYERS["int8 4"], "4096x4096")),
+            ("GRU 256, GPU, 64 sequences", one(gpu, 256, 64)), ("GRU 1024, GPU, 64 sequences", one(gpu, 1024, 64)),
+            ("GRU 512, GPU, one step", one(gpu_calls, 512, 1)),
+            ("W x, GPU, 4096 rows", one(product_gpu_cases(results)[0], 4096, 6144, 2048, "float")),
+            ("silu f16, GPU", one(table_gpu_cases(results)[0], "silu", "f16"))]
+
+
+def picture_data(results):
+    """The data of the picture as an SVG comment; what --check compares, as versions of gnuplot draw differently."""
+    rows = ["%s %s" % (times(ratio), label) for label, ratio in bars(results)]
+    return "<!-- times as fast as the best rival\n%s\n-->" % html.escape("\n".join(rows))
+
+
+def draw(results):
+    """The SVG, drawn by gnuplot."""
+    rows = bars(results)
+    data = "\n".join('%d %g "%s" "%s"' % (-i, ratio, label, times(ratio)) for i, (label, ratio) in enumerate(rows))
+    script = """set terminal svg size 760,%d font "sans-serif,14" background rgb "white"
+set title "Times as fast as the best rival"
+set style fill solid 0.9 noborder
+set border 1
+set xtics nomirror out
+set ytics scale 0
+set xrange [0:%g]
+set yrange [%g:0.6]
+set arrow from 1,graph 0 to 1,graph 1 nohead dashtype 2 lc rgb "#444444" front
+$data << END
+%s
+END
+plot $data using ($2/2):1:($2/2):(0.36):ytic(3) with boxxyerror lc rgb "#3465a4" notitle, \\
+  $data using 2:1:4 with labels left offset 0.6,0 notitle
+""" % (70 + 27 * len(rows), 1.12 * max(ratio for _, ratio in rows), 0.4 - len(rows), data)
+    try:
+        done = subprocess.run(["gnuplot", "-d"], input=script, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise Unusable("gnuplot, which draws %s, cannot be run: %s" % (PICTURE, error)) from error
+    if done.returncode != 0:
+        raise Unusable("gnuplot: " + done.stderr.strip())
+    svg = re.sub(r"(<svg[^>]*>)", lambda found: found[1] + "\n" + picture_data(results), done.stdout, count=1)
+    return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
+
+
+def rendered(text, results, where):
+    """The document with all of its tables anew."""
+    def section(found):
+        if found[2] not in SECTIONS:
+            raise Unusable("%s: <!-- bench:%s -->: no such table; there are %s" %
+                           (where, found[2], ", ".join(SECTIONS)))
+        return found[1] + SECTIONS[found[2]](results) + found[3]
+    if len(re.findall("<!-- bench:", text)) != len(MARKED.findall(text)):
+        raise Unusable("%s: a <!-- bench:NAME --> without its <!-- /bench -->" % where)
+    return MARKED.sub(section, text)
+
+
+def differences(root, change):
+    """Names of files that are not what the results give; with `change` they are written, all of them or none."""
+    results, texts = os.path.join(root, "bench", "results"), {}
+    for name in DOCUMENTS:
+        with open(os.path.join(root, name), encoding="utf-8") as file:
+            old = file.read()
+        new = rendered(old, results, name)
+        if new != old:
+            texts[name] = new
+    old = ""
+    if os.path.exists(os.path.join(root, PICTURE)):
+        with open(os.path.join(root, PICTURE), encoding="utf-8") as file:
+            old = file.read()
+    if picture_data(results) not in old:
+        texts[PICTURE] = draw(results) if change else ""
+    for name, text in texts.items() if change else ():
+        with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+            file.write(text)
+    return list(texts)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something differs")
+    parser.add_argument("--root", default=ROOT, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    try:
+        found = differences(args.root, not args.check)
+    except Unusable as problem:
+        sys.exit("error: %s" % problem)
+    for name in found:
+        print(name + (": not what bench/results gives; run scripts/bench.sh --report" if args.check else ": written"))
+    sys.exit(1 if args.check and found else 0)
+
+
+if __name__ == "__main__":
+    main()
