@@ -203,6 +203,54 @@ class CliTest(ToolTest):
                 message = self.fails([wrong], *command)
                 self.assertRegex(message, "nearest: '?%s" % re.escape(right))
         self.fails(["no verb frobnicate", "inspect", "quantize"], "frobnicate")
+        # With --help, too.
+        for right, command in [("quantize", ["quantise", "--help"]), ("quantize", ["--help", "quantise"]),
+                               ("fit", ["table", "fitt", "--help"]), ("fit", ["table", "-h", "fitt"])]:
+            self.assertRegex(self.fails([], *command), "no verb .*nearest: %s" % right)
+        self.fails(["no verb emit", "inspect", "quantize"], "emit", "--help")
+        # No word at all.
+        self.fails(["isobit: a verb is missing", "inspect", "quantize", "table"])
+        self.fails(["isobit table: a verb is missing", "fit", "check", "show", "compare", "export", "run"], "table")
+        for option in ["-v", "-V"]:
+            self.assertEqual(self.ok(option), self.ok("--version"))
+        # Names of functions.
+        for command in [["fit", "nosuch", "-o", model], ["show", "nosuch"], ["run", "nosuch", self.single, "-o", out],
+                        ["compare", "silu", "nosuch"]]:
+            message = self.fails(["nosuch", "silu", "gelu_tanh", "softplus"], "table", *command)
+            self.assertNotIn("()", message)
+
+    def test_numbers(self):
+        """What is no number, or none of its kind, is named with its option and what is expected, whatever the verb."""
+        whole, finite = "expected a whole number", "expected a finite number"
+        out = ["-o", self.path("refused.safetensors")]
+        run = ["run", self.fixed, self.single, "-o", self.path("refused.npy")]
+        quantize = ["quantize", self.model, "--calibrate", self.data, *out]
+        tune = ["tune", self.model, "--calibrate", self.data, "--validate", self.batch, *out]
+        compare = ["compare", self.model, self.fixed, "--data", self.single]
+        matmul = ["matmul", self.fixed, self.single, "-o", self.path("refused.npy")]
+        silu = ["table", "fit", "silu", *out]
+        options = [(quantize, "--threads", whole), (quantize, "--zoneout", finite), (tune, "--target", finite),
+                   (tune, "--max-bytes", whole), (tune, "--threads", whole), (tune, "--zoneout", finite),
+                   (["pack", self.model], "--bits", whole), (["pack", self.model], "--group", whole),
+                   (["pack", self.model], "--threads", whole), (matmul, "--threads", whole), (run, "--threads", whole),
+                   (run, "--chunk", whole), (compare, "--part", finite), (compare, "--zoneout", finite),
+                   (compare, "--threads", whole), (["verify"], "--outputs", whole), (["verify"], "--seed", whole),
+                   *((["bench", "gru"], "--" + name, whole) for name in ("hidden", "input", "batch", "steps")),
+                   (["bench", "gru"], "--min-time", finite), (["bench", "table"], "--elements", whole),
+                   *((["bench", "linear"], "--" + name, whole) for name in ("group", "m", "footprint")),
+                   (silu, "--beta", finite), (silu, "--cut-points", finite),
+                   (["table", "run", "silu", self.single, "-o", self.path("refused.npy")], "--threads", whole)]
+        for command, option, expected in options:
+            values = ["abc", "", "1x"] + (["1.5", "1e3", "9" * 30] if expected == whole else ["nan", "inf"])
+            for value in values:
+                with self.subTest(command=command[:2], option=option, value=value):
+                    message = self.fails([expected], *command, option + "=" + value if value else option, *([] if value
+                                                                                                           else [""]))
+                    self.assertIn("%s %s: %s" % (option, value, expected), message)
+        self.fails(["--outputs -5: expected a whole number, 0 or more"], "verify", "--outputs=-5")
+        self.fails(["--threads 3000000000: expected a whole number, at most 2147483647"], *run, "--threads", "3000000000")
+        self.fails(["--hidden x: expected a whole number"], "bench", "gru", "--hidden", "8,x")
+        self.fails(["--cut-points b: expected a finite number"], *silu, "--cut-points", "1,b")
 
     def test_help(self):
         """Verbs in groups; each has an example and a document, in lines that are not too long."""
@@ -500,7 +548,6 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         self.assertTrue(layer["overflow_proof"])
         self.assertEqual(len(self.json("inspect", self.fixed_deep)["grus"][0]["layers"]), 4)
         self.fails(["missing.npz"], "inspect", self.path("missing.npz"))
-        self.fails(["single.npy"], "inspect", self.single)
         content = read(self.fixed)
         for length in [0, 7, 100, len(content) // 2, len(content) - 1]:
             self.fails(["cut.safetensors"], "inspect", self.at("cut.safetensors", content[:length]))
@@ -1172,7 +1219,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                                  (["--steps", "0"], ["silu", "--steps", "0"]),
                                  (["--steps", "300x2"], ["silu", "--steps", "300x2"]),
                                  (["--range", "1"], ["exp", "--range", "1"]),
-                                 (["cut_points[2]", "inf"], ["silu", "--cut-points=-1,0,inf", "--steps", "4,4"]),
+                                 (["--cut-points inf", "inf"], ["silu", "--cut-points=-1,0,inf", "--steps", "4,4"]),
                                  (["cut_points[2]", "at least"], ["silu", "--cut-points=-1,1,0", "--steps", "4,4"]),
                                  (["cut points"], ["silu", "--cut-points=1,1,1", "--steps", "4,4"]),
                                  (["cut points"], ["silu", "--cut-points=-1,0,1"]),
@@ -1394,6 +1441,19 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         (gru,) = self.json("inspect", out)["grus"]
         self.assertEqual(gru["notes"], {"bits": "8", "method": "minmax,h=ema:0.9", "scale": "real",
                                         "rounding": "nearest_even", "table": "segments:8"})
+        # Spaces around the commas of a list mean nothing.
+        lists = [["--bits", "8,linear=16,h=16:signed"], ["--method", "minmax,x=percentile:99.9"],
+                 ["--table", "direct,l0=segments:8"]]
+        for option, text in lists:
+            for spaced in [text.replace(",", ", "), " " + text.replace(",", "  , ") + " "]:
+                written = []
+                for value in [text, spaced]:
+                    self.ok(*base, option, value)
+                    written.append(self.json("inspect", out)["grus"][0]["layers"])
+                self.assertEqual(*written)
+        self.fails(['calibration ""'], *base, "--method", "minmax, ,x=ema:0.9")
+        tuned = ["tune", self.model, "--calibrate", self.data, "--validate", self.batch, "--dry-run"]
+        self.assertEqual(*(self.json(*tuned, "--like", like)["chosen"]["bytes"] for like in ["8,h=16", "8, h=16"]))
         self.fails(["note reason has 65537 bytes", "65536"], *base, "--reason", "a" * 65537)
         self.fails(["UTF-8"], *base, "--reason", b"\xe4")
 
@@ -1510,6 +1570,7 @@ class TuneTest(ToolTest):
         judge = self.at("judge.py", b"""import os, sys, zipfile
 for path in sys.argv[1:3]:
     assert zipfile.ZipFile(path).testzip() is None
+    assert zipfile.ZipFile(path).namelist() == ["batch.npy"], zipfile.ZipFile(path).namelist()
 print("a word before it")
 print(os.path.getsize(sys.argv[3]) / 1000)
 """)
@@ -1519,6 +1580,13 @@ print(os.path.getsize(sys.argv[3]) / 1000)
         self.assertTrue(report["reached"])
         self.assertEqual(report["chosen"]["quality"], min(p["quality"] for p in report["front"]), "the cheapest will do")
         self.assertEqual(self.call(*self.search, "--metric", command, "--target", "1e9", "-o", out).returncode, 1)
+        at = self.search.index("--validate") + 1
+        several = [*self.search[:at], self.data, self.single, *self.search[at + 1:]]
+        listed = self.at("list.py", b"import sys, zipfile\nprint(','.join(zipfile.ZipFile(sys.argv[1]).namelist()))")
+        result = self.call(*several, "--metric", "%s %s" % (shlex.quote(sys.executable), shlex.quote(listed)), "--target",
+                           "1", "--dry-run")
+        keys = ["s%d%s" % (n, suffix) for n in range(4) for suffix in ["", "_2", "_3"]] + ["single"]
+        self.assertIn("'" + ",".join(key + ".npy" for key in keys)[:80], result.stderr)
         for script, words in [("exit 3", ["it failed", "exit status 3"]), ("true", ["''", "a finite number"]),
                               ("echo nan", ["'nan'", "a finite number"]), ("echo 3 dB", ["'dB'", "a finite number"]),
                               ("no_such_command_here", ["it failed"])]:
@@ -1669,6 +1737,47 @@ class ReadingTest(ToolTest):
         self.fails(["'<V2'", "bfloat16", "float32"], "run", self.fixed, self.at("b.npy", others["bfloat16"]), "-o",
                    self.path("y.npy"))
 
+    def test_foreign_arrays_in_data(self):
+        """What is no data is named and left out, wherever data is read; asked for by name it is refused."""
+        rng = random.Random(7)
+        names = npy((3,), [0] * 12, "<U4", "I")
+        sequences = {"s%d" % n: floats(rng, (6 + n, INPUTS)) for n in range(3)}
+        plain, mixed = self.at("plain_data.npz", npz(sequences)), self.at("mixed.npz", npz({"names": names, **sequences}))
+        tensors = self.at("mixed.safetensors", safetensors({"names": ("F8_E4M3", [3], b"abc"), **as_tensors(sequences)}))
+        warned = ["names", "left out"]
+
+        def written(data, *arguments):
+            out = self.path("out" + (".npz" if arguments[0] == "run" else ".safetensors"))
+            result = self.call(*(data if word == "DATA" else word for word in arguments), "-o", out)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            for word in warned:
+                self.assertEqual(word in result.stderr, data != plain, result.stderr)
+            return read(out)
+
+        for data in [mixed, tensors]:
+            for command in [["run", self.fixed, "DATA"], ["quantize", self.model, "--calibrate", "DATA"],
+                            ["quantize", self.model, "--calibrate", self.single, "--validate", "DATA"],
+                            ["tune", self.model, "--calibrate", "DATA", "--validate", self.batch, "--target", "10"],
+                            ["tune", self.model, "--calibrate", self.single, "--validate", "DATA", "--target", "10"]]:
+                self.assertEqual(written(data, *command), written(plain, *command), command)
+            rows = [self.json("compare", self.model, self.fixed, "--data", path, "--ablate", warnings=warnings)["tensors"]
+                    for path, warnings in [(plain, ()), (data, warned)]]
+            self.assertEqual(*([row["sqnr_db"] for row in tensors] for tensors in rows))
+            message = self.call("compare", self.model, self.fixed, "--data", data, data).stderr
+            self.assertEqual(message.count("names"), 1, "once for each file")
+        lengths = {name: npy((1,), [4], "<i4", "i") for name in sequences}
+        for other in ["note", "s1"]:
+            beside = self.at("lengths.npz", npz({**lengths, other: names}))
+            command = ["compare", self.model, self.fixed, "--data", plain, "--lengths", beside]
+            if other == "note":
+                self.assertIn("SQNR", self.ok(*command))
+            else:
+                self.fails(["lengths.npz", "s1", "<U4"], *command)
+        self.ok("table", "run", "silu", self.at("x.npz", npz({"x": floats(rng, (4,)), "names": names})), "-o",
+                self.path("y.npy"), warnings=warned)
+        self.fails(["names.npz", "names", "<U4"], "run", self.fixed, self.at("names.npz", npz({"names": names})), "-o",
+                   self.path("y.npz"))
+
     def test_networks_of_another_kind(self):
         rng = random.Random(1)
         others = {"proj.weight_ih_l0": floats(rng, (20, 3)), "proj.weight_hh_l0": floats(rng, (20, 2)),
@@ -1690,7 +1799,18 @@ class ReadingTest(ToolTest):
         self.assertEqual(set(problems), {"proj", "lstm", "rnn", "half", "flat", "nan"})
         del others["nan.weight_ih_l0"], others["nan.weight_hh_l0"]
         self.assertEqual(self.outputs(self.at("kinds.npz", npz({**others, **self.arrays()}))), self.expected())
-        self.fails(["no GRU found", "LSTM", "plain RNN"], "inspect", self.at("none.npz", npz(others)))
+        # Without a GRU the arrays are listed all the same.
+        others["text"] = npy((3,), [0] * 12, "<U4", "I")
+        none = self.at("none.npz", npz(others))
+        text = self.ok("inspect", none, warnings=["no GRU found", "weight_ih_l0", "--layer"])
+        for word in ["LSTM", "plain RNN", "proj.weight_ih_l0", "[20, 3]", "f32", "text", "<U4"]:
+            self.assertIn(word, text)
+        report = self.json("inspect", none, warnings=["no GRU found"])
+        self.assertEqual((report["kind"], report["grus"]), ("arrays", []))
+        self.assertIn({"name": "flat.weight_ih_l0", "shape": [15], "dtype": "f32", "bytes": 60}, report["arrays"])
+        self.assertEqual([entry["name"] for entry in report["arrays"] + report["not_read"]], sorted(others))
+        self.fails(["none.npz", "nosuch"], "inspect", none, "--layer", "nosuch")
+        self.assertIn("[13, 3]", self.ok("inspect", self.single, warnings=["no GRU found"]))
 
     def test_arrays_that_are_not_used(self):
         rng = random.Random(1)
@@ -1838,6 +1958,35 @@ class ReadingTest(ToolTest):
             self.fails([name, *words], "quantize", self.model, "--calibrate", path, "-o", out)
             self.fails([name, *words], "run", path, self.batch, "-o", self.path("y.npy"))
             self.fails([name, *words], "pack", path, "-o", self.path("packed.safetensors"))
+
+    def test_cut_short(self):
+        """A download that ended early: how many bytes there are, and how many there should be."""
+        rng = random.Random(3)
+        array, values = floats(rng, (8, 3)), struct.pack("<24f", *range(24))
+        name = b"x.weight"
+        gguf = (b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + struct.pack("<Q", len(name)) + name
+                + struct.pack("<IQQIQ", 2, 3, 8, 0, 0))
+        gguf += bytes(-len(gguf) % 32) + values
+        tensors = safetensors({"a": ("F32", [8, 3], values), "b": ("F32", [8, 3], values)})
+        out = self.path("packed.safetensors")
+        for kind, content, data in [("npy", array, 96), ("npz", npz({"a": array, "b": array}), None),
+                                    ("safetensors", tensors, 192), ("gguf", gguf, 96)]:
+            cuts = [1, 5] if data is None else [1, data // 2, data]
+            for cut in cuts:
+                with self.subTest(kind=kind, cut=cut):
+                    path = self.at("cut." + kind, content[:-cut])
+                    words = ["cut." + kind, "cut short", str(len(content) - cut)]
+                    words += [] if data is None else [str(len(content))]
+                    self.fails(words, "inspect", path)
+                    self.fails(words, "pack", path, "-o", out)
+                    self.fails(words, "quantize", self.model, "--calibrate", path, "-o", out)
+            self.assertEqual(self.call("inspect", self.at("whole." + kind, content)).returncode, 0)
+        for kind, content, length in [("npy", array, 60), ("safetensors", tensors, 40), ("gguf", gguf, 40)]:
+            self.fails(["cut." + kind, "cut short"], "inspect", self.at("cut." + kind, content[:length]))
+        # What is too long or wrong is not called cut short.
+        for kind, content in [("npy", array), ("safetensors", tensors), ("npz", npz({"a": array}))]:
+            result = self.call("inspect", self.at("long." + kind, content + b"more"))
+            self.assertNotIn("cut short", result.stderr)
 
     def test_split_gguf(self):
         def text(content):

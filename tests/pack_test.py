@@ -220,11 +220,19 @@ class PackTest(ToolTest):
                                ({"up": 8}, ["'up'"]), (["up"], ["widths"])]:
             with self.subTest(dynamic=dynamic):
                 model = self.checkpoint(matrix.gptq("m"), quantize_config={**good, "dynamic": dynamic})
-                result = self.call("pack", model, "--dry-run")
-                self.assertEqual(result.returncode, 2)
-                for word in ["'dynamic'", *words]:
-                    self.assertIn(word, result.stderr)
-                self.assertNotIn("--checkpoint-format", result.stderr)  # it would not help
+                self.fails(["'dynamic'", *words, "--checkpoint-format", "with --bits and --group"], "pack", model,
+                           "--dry-run")
+                self.fails(["'dynamic'", *words], "pack", model, "--dry-run", "--checkpoint-format", "gptq")
+                self.check_said_by_options(model, matrix, ["'dynamic'", *words])
+
+    def check_said_by_options(self, model, matrix, words):
+        """Where options say all of it, the file beside the model refuses nothing; what it says is told."""
+        options = ["--checkpoint-format", "gptq", "--bits", str(matrix.bits), "--group", str(matrix.group)]
+        (said,) = self.check_import(model, "m.weight", matrix, *options)["checkpoint"]["overruled"]
+        text = self.ok("pack", model, "--dry-run", *options)
+        for word in words:
+            self.assertIn(word, said)
+            self.assertIn(word, text)
 
     def test_awq(self):
         matrix = Matrix(5, 4, 64, 24, 32, zeros=(0, 15))
@@ -290,12 +298,25 @@ class PackTest(ToolTest):
             with self.subTest(change=change):
                 model = self.checkpoint(matrix.gptq("m"), quantize_config={**good, **change})
                 self.fails(words, "pack", model, "--dry-run")
+                self.check_listed(model, words)
         model = self.checkpoint(matrix.gptq("m"))
         write(os.path.join(os.path.dirname(model), "quantize_config.json"), b"{\"bits\": 4,")
         self.fails(["quantize_config.json", "not a JSON object"], "pack", model, "--dry-run")
+        self.check_listed(model, ["quantize_config.json", "not a JSON object"])
+        self.check_said_by_options(model, matrix, ["quantize_config.json", "not a JSON object"])
+        self.fails(["is a folder", model], "inspect", os.path.dirname(model))
         deep = b"{\"bits\": " + b"[" * 200000 + b"]" * 200000 + b"}"
         write(os.path.join(os.path.dirname(model), "quantize_config.json"), deep)
         self.fails(["quantize_config.json", "'bits' is an array"], "pack", model, "--dry-run")
+
+    def check_listed(self, model, words):
+        """isobit inspect lists the tensors, and says what is wrong."""
+        result = self.call("inspect", model)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for word in ["m.qweight", "m.qzeros", "m.scales", *words]:
+            self.assertIn(word, result.stdout + result.stderr)
+        report = json.loads(self.call("inspect", model, "--json").stdout)
+        self.assertLessEqual({"m.qweight", "m.qzeros", "m.scales"}, {entry["name"] for entry in report["arrays"]})
 
     def refuses_parts_of(self, good, config):
         """A function: these tensors of `m` with changes, None for a missing one, are refused with these words."""
@@ -503,6 +524,26 @@ class PackTest(ToolTest):
                 "quant_method": "gptq", "bits": 4}}, [], {"quantization": "none"}):
             model, _ = self.foreign(plain, config=harmless)
             self.json("pack", model, "--dry-run", "--group", "0")
+
+    def test_json_of_a_users_own(self):
+        """What lies beside floats says nothing of how they are stored."""
+        texts = [json.dumps(text).encode() for text in (
+            {"quantization": {"bits": 8}}, {"quant_method": "mine"}, {"load_in_8bit": True}, {"bits": "many"}, [1], 3)]
+        for name in ("params", "config", "quantize_config", "quant_config", "hf_quant_config"):
+            for text in [*texts, b"{not JSON", b""]:
+                with self.subTest(name=name, text=text):
+                    matrix, ids = tensor("F32", (4, 64), self.floats(3, 4, 64)), tensor("I64", (1, 8), [0] * 8)
+                    model = self.checkpoint({"fc.weight": matrix, "position_ids": ids})
+                    folder = os.path.dirname(model)
+                    write(os.path.join(folder, name + ".json"), text)
+                    report = self.json("pack", model, "--dry-run")
+                    self.assertEqual({e["name"]: e["action"] for e in report["tensors"]},
+                                     {"fc.weight": "quantize", "position_ids": "keep"})
+                    report = self.json("inspect", model, warnings=["no GRU found"])
+                    self.assertEqual([e["name"] for e in report["arrays"]], ["fc.weight", "position_ids"])
+                    gru = write(os.path.join(folder, "gru.npz"), read(self.model))
+                    self.assertEqual(self.json("inspect", gru)["kind"], "float")
+                    self.json("quantize", gru, "--calibrate", self.single, "--dry-run")
 
     def test_not_foreign(self):
         """Floats with names such as those, and integers without scales, are what they were."""
@@ -712,8 +753,11 @@ class PackTest(ToolTest):
                 options = options if "-o" in options else ["-o", y, *options]
                 self.fails(words, "matmul", weights_name, data, *options)
                 self.assertFalse(os.path.exists(y))
-        nan = self.at("n.npy", npy((1, 16), [0.0, math.nan] + [0.0] * 14))
-        self.fails(["n.npy", "x[0]", "NaN"], "matmul", packed + ":a", nan, "-o", y, "--activations", "int8")
+        for bad, word in [(math.nan, "nan"), (-math.inf, "inf")]:
+            path = self.at("n.npy", npy((2, 2, 16), [0.0] * 33 + [bad] + [0.0] * 30))
+            for kind in ["int8", "int8_asymmetric"]:
+                self.fails(["n.npy", "value " + word, "row 2, column 1", kind], "matmul", packed + ":a", path, "-o", y,
+                           "--activations", kind)
 
     def test_bad_usage(self):
         usage = self.at("usage.npz", npz({"w": npy((2, 16), self.floats(6, 2, 16)), "b": npy((2,), [1, 2])}))

@@ -80,7 +80,8 @@ struct CheckpointOptions {
 struct CheckpointDescription {
   CheckpointOptions options;
   bool format_assumed = false;  // GPTQ without a checkpoint_format: older writers, which had the first one only
-  std::string source;  // path of the JSON file, or of the checkpoint for its own metadata; empty: the caller's word only
+  std::string
+      source;  // path of the JSON file, or of the checkpoint for its own metadata; empty: the caller's word only
   /// What the source says otherwise than the caller, whose word counts: "quant_method 'auto-round'".
   std::vector<std::string> overruled;
 };
@@ -100,7 +101,7 @@ inline constexpr std::array<std::string_view, 3> kCheckpointDescriptionFiles = {
 /// then into `metadata` of safetensors (gptq_bits, gptq_group_size); the first that says something counts. Nothing:
 /// none does, and `overrides` lacks a field. kUnsupported, by name, for what would be read wrongly: other methods,
 /// widths and layouts, widths that differ by layer. `overrides` count before all of them; with a format no zero point
-/// is refused.
+/// is refused, and with all three nothing that a description says is refused either.
 Result<std::optional<CheckpointDescription>> find_checkpoint_description(
     const std::string& path, const std::map<std::string, std::string>& metadata,
     const CheckpointOverrides& overrides = {});
@@ -141,8 +142,10 @@ struct ForeignFormat {
 std::vector<ForeignFormat> find_foreign_formats(const std::vector<ListedTensor>& tensors);
 
 /// What a JSON file beside the model at `path` says of a quantisation other than GPTQ and AWQ: "DIR/config.json says
-/// quant_method 'fp8'". Nothing: none does.
-Result<std::optional<std::string>> find_foreign_description(const std::string& path);
+/// quant_method 'fp8'". Nothing: none does, or none of `tensors` can hold codes, so that the file speaks of something
+/// else.
+Result<std::optional<std::string>> find_foreign_description(const std::string& path,
+                                                            const std::vector<ListedTensor>& tensors);
 
 }  // namespace isobit
 

@@ -65,6 +65,11 @@ std::string_view next_part(std::string_view& text, char separator, bool& more) {
   return part;
 }
 
+std::string_view without_spaces_around(std::string_view text) {
+  const size_t begin = std::min(text.find_first_not_of(' '), text.size());
+  return text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
+}
+
 std::optional<int64_t> integer_of(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -132,7 +137,7 @@ Status apply_list(std::string_view list, std::string_view text, GruQuantization&
   GruQuantization changed = quantization;
   bool more = true;
   while (more) {
-    ISOBIT_ASSIGN_OR_RETURN(const Entry entry, parse_entry(list, next_part(text, ',', more)));
+    ISOBIT_ASSIGN_OR_RETURN(const Entry entry, parse_entry(list, without_spaces_around(next_part(text, ',', more))));
     ISOBIT_RETURN_IF_ERROR(apply(entry, changed));
   }
   quantization = std::move(changed);

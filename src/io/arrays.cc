@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
 #include <limits>
 #include <numeric>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 
@@ -64,6 +66,12 @@ std::string in_quotes(std::string_view text) {
   std::string out = "'";
   for (const char c : text.substr(0, kLimit)) out += c >= ' ' && c <= '~' ? c : '?';
   return out + (text.size() > kLimit ? "...'" : "'");
+}
+
+std::string cut_short(uint64_t size_bytes, uint64_t needed_bytes) {
+  if (size_bytes >= needed_bytes) return {};
+  return "; the file is cut short: it has " + std::to_string(size_bytes) + " bytes of at least " +
+         std::to_string(needed_bytes);
 }
 
 Status check_array(const Array& array, const std::string& what) {
@@ -177,10 +185,27 @@ Result<SharedContainer> open_container(FileKind kind, const SharedContent& conte
   }
 }
 
+/// Names the first file of arrays in it, an index before its parts.
+Status is_folder(const std::string& path) {
+  const auto rank = [](const std::filesystem::path& file) {
+    return std::pair(is_index_name(file.string()) ? 0 : 1, file);
+  };
+  std::error_code error;
+  std::optional<std::filesystem::path> first;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    const std::string ending = entry.path().extension().string();
+    const bool arrays = ending == ".safetensors" || ending == ".npz" || ending == ".npy" || ending == ".gguf";
+    if ((arrays || is_index_name(entry.path().string())) && (!first || rank(entry.path()) < rank(*first)))
+      first = entry.path();
+  }
+  return {StatusCode::kIo, path + ": is a folder; give a file" + (first ? " of it, such as " + first->string() : "")};
+}
+
 }  // namespace
 
 Result<ArrayReader> ArrayReader::open(const std::string& path) {
   return without_exceptions(path, [&]() -> Result<ArrayReader> {
+    if (std::error_code error; std::filesystem::is_directory(path, error)) return is_folder(path);
     ISOBIT_ASSIGN_OR_RETURN(const SharedContent content, FileContent::open(path));
     ISOBIT_ASSIGN_OR_RETURN(const FileKind kind, kind_of(content));
     ISOBIT_ASSIGN_OR_RETURN(SharedContainer container, open_container(kind, content));

@@ -38,6 +38,9 @@ std::string shape_text(const std::vector<int64_t>& shape);
 /// cut at 80.
 std::string in_quotes(std::string_view text);
 
+/// "; the file is cut short: it has 24 bytes of at least 32", or nothing where it has as many as it needs.
+std::string cut_short(uint64_t size_bytes, uint64_t needed_bytes);
+
 /// Refuses an array whose bytes do not match its shape, before it is written.
 Status check_array(const Array& array, const std::string& what);
 

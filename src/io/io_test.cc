@@ -89,7 +89,11 @@ TEST(LoadArrays, NamesWhatCannotBeRead) {
   EXPECT_EQ(missing.message(), folder.file("missing.npz") + ": cannot open: No such file or directory");
   const Status directory = load_arrays(folder.file("")).status();
   EXPECT_EQ(directory.code(), StatusCode::kIo);
-  EXPECT_EQ(directory.message(), folder.file("") + ": cannot read: Is a directory");
+  EXPECT_EQ(directory.message(), folder.file("") + ": is a folder; give a file");
+  for (const char* name : {"a.npz", "m.safetensors.index.json", "config.json"})
+    ASSERT_TRUE(write_file_atomically(folder.file(name), "", 0).ok());
+  EXPECT_EQ(load_arrays(folder.file("")).status().message(),
+            folder.file("") + ": is a folder; give a file of it, such as " + folder.file("m.safetensors.index.json"));
 }
 
 TEST(ReadFile, ReadsFilesWithoutASize) {

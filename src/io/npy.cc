@@ -302,7 +302,8 @@ Result<uint64_t> npy_header_bytes(std::string_view beginning, uint64_t file_byte
   const uint64_t header_begin = kVersionEnd + length_bytes;
   if (length > file_bytes - header_begin) {
     return invalid(name, "npy header of " + std::to_string(length) + " bytes, but only " +
-                             std::to_string(file_bytes - header_begin) + " follow");
+                             std::to_string(file_bytes - header_begin) + " follow" +
+                             cut_short(file_bytes, header_begin + length));
   }
   return header_begin + length;
 }
@@ -326,7 +327,8 @@ Result<NpyHeader> parse_npy_header(std::string_view beginning, uint64_t file_byt
   const std::string why = "shape " + shape_text(header.shape) + " of " +
                           (header.dtype ? std::string(to_string(*header.dtype)) : in_quotes(header.type)) + " needs " +
                           (needed ? std::to_string(*needed) : "2^63 or more") + " bytes, but the file has " +
-                          std::to_string(available);
+                          std::to_string(available) +
+                          (needed ? cut_short(file_bytes, header.size_bytes + *needed) : "");
   if (header.dtype) return invalid(name, why);
   header.refusal = {StatusCode::kUnsupported, header.refusal.message() + "; " + why};
   return header;

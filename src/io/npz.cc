@@ -169,7 +169,12 @@ Result<Archive> open_archive(const FileContent& content) {
   Archive archive(zip_open_from_source(source.get(), ZIP_RDONLY | ZIP_CHECKCONS, &error.error));
   if (!archive) {
     const bool twice = zip_error_code_zip(&error.error) == ZIP_ER_EXISTS;
-    return invalid(name, twice ? "two arrays have the same name" : "not a whole zip archive: " + error.text());
+    if (twice) return invalid(name, "two arrays have the same name");
+    const bool cut = zip_error_code_zip(&error.error) == ZIP_ER_NOZIP;  // kind_of() has seen how it begins
+    return invalid(name, "not a whole zip archive: " + error.text() +
+                             (cut ? "; the file is cut short: it has " + std::to_string(content.size_bytes()) +
+                                        " bytes, and the directory after the last array is missing"
+                                  : ""));
   }
   (void)source.release();  // the archive owns it now
   return archive;

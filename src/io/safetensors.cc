@@ -144,9 +144,10 @@ class HeaderReader {
   std::string key_;
 };
 
-/// Begin and end of a tensor in the data; `out` gets its type and shape, checked against them.
-Result<std::pair<uint64_t, uint64_t>> read_entry(const Entry& entry, uint64_t data_bytes, const std::string& what,
-                                                 ArrayEntry& out, Status& refusal) {
+/// Begin and end of a tensor in the data; `out` gets its type and shape, checked against them. `cut`: cut_short() of
+/// the file.
+Result<std::pair<uint64_t, uint64_t>> read_entry(const Entry& entry, uint64_t data_bytes, const std::string& cut,
+                                                 const std::string& what, ArrayEntry& out, Status& refusal) {
   if (!entry.dtype || !entry.shape || !entry.offsets) {
     return invalid(what, std::string("has no '") + (!entry.dtype   ? "dtype'"
                                                     : !entry.shape ? "shape'"
@@ -172,7 +173,7 @@ Result<std::pair<uint64_t, uint64_t>> read_entry(const Entry& entry, uint64_t da
   const uint64_t begin = (*entry.offsets)[0], end = (*entry.offsets)[1];
   if (begin > end || end > data_bytes) {
     return invalid(what, "data_offsets [" + std::to_string(begin) + ", " + std::to_string(end) +
-                             "] do not lie in the file's " + std::to_string(data_bytes) + " bytes of data");
+                             "] do not lie in the file's " + std::to_string(data_bytes) + " bytes of data" + cut);
   }
   out.size_bytes = end - begin;
   const std::optional<uint64_t> needed = stored_size_bytes(bits.value_or(8), out.shape);
@@ -196,12 +197,16 @@ class SafetensorsContainer : public Container {
     metadata = std::move(reader.metadata);
     std::vector<std::pair<std::pair<uint64_t, uint64_t>, const std::string*>> spans;
     spans.reserve(reader.entries.size());
+    uint64_t end = 0;
+    for (const auto& [tensor, entry] : reader.entries)
+      for (const uint64_t offset : entry.offsets.value_or(std::vector<uint64_t>())) end = std::max(end, offset);
+    const std::string cut = cut_short(content_->size_bytes(), end > UINT64_MAX - begin ? UINT64_MAX : begin + end);
     for (const auto& [tensor, entry] : reader.entries) {
       ArrayEntry out;
       Status refusal;
       out.name = tensor;
       ISOBIT_ASSIGN_OR_RETURN(const auto span,
-                              read_entry(entry, data_bytes, name + ": tensor " + in_quotes(tensor), out, refusal));
+                              read_entry(entry, data_bytes, cut, name + ": tensor " + in_quotes(tensor), out, refusal));
       spans.emplace_back(span, &tensor);
       add(std::move(out), std::move(refusal), begin + span.first);
     }
@@ -239,8 +244,11 @@ class SafetensorsContainer : public Container {
     ISOBIT_RETURN_IF_ERROR(content_->read(0, &header_bytes, kLengthBytes));
     const uint64_t limit = std::min<uint64_t>(content_->size_bytes() - kLengthBytes, kMaxHeaderBytes);
     if (header_bytes > limit) {
-      return invalid(name, "safetensors header of " + std::to_string(header_bytes) + " bytes; at most " +
-                               std::to_string(limit) + " are possible");
+      return invalid(
+          name,
+          "safetensors header of " + std::to_string(header_bytes) + " bytes; at most " + std::to_string(limit) +
+              " are possible" +
+              (header_bytes > kMaxHeaderBytes ? "" : cut_short(content_->size_bytes(), kLengthBytes + header_bytes)));
     }
     std::string header(header_bytes, '\0');
     ISOBIT_RETURN_IF_ERROR(content_->read(kLengthBytes, header.data(), header_bytes));

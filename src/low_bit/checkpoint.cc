@@ -439,16 +439,18 @@ std::optional<CheckpointFormat> checkpoint_format_from_string(std::string_view t
 
 Result<std::optional<CheckpointDescription>> find_checkpoint_description(
     const std::string& path, const std::map<std::string, std::string>& metadata, const CheckpointOverrides& overrides) {
-  return without_refusal(path, [&]() -> Result<std::optional<CheckpointDescription>> {
+  auto said = without_refusal(path, [&]() -> Result<std::optional<CheckpointDescription>> {
     const std::filesystem::path folder = std::filesystem::path(path).parent_path();
     for (const std::string_view file : kCheckpointDescriptionFiles)
       if (auto found = describe_file(folder / file, file == "config.json", overrides)) return found;
-    if (auto found = describe_metadata(path, metadata, overrides)) return found;
-    std::optional<CheckpointDescription> out;
-    if (overrides.format && overrides.bits && overrides.group)
-      out.emplace().options = {.format = *overrides.format, .bits = *overrides.bits, .group = *overrides.group};
-    return out;
+    return describe_metadata(path, metadata, overrides);
   });
+  const bool says_all = overrides.format && overrides.bits && overrides.group;
+  if (!says_all || (said.ok() && *said)) return said;
+  CheckpointDescription out;
+  out.options = {.format = *overrides.format, .bits = *overrides.bits, .group = *overrides.group};
+  if (!said.ok()) out.overruled.push_back(said.status().message());
+  return std::optional(std::move(out));
 }
 
 Result<std::optional<CheckpointDescription>> parse_checkpoint_description(std::string_view text, bool whole_model,

@@ -227,7 +227,12 @@ std::vector<ForeignFormat> find_foreign_formats(const std::vector<ListedTensor>&
   return Finder(tensors).run();
 }
 
-Result<std::optional<std::string>> find_foreign_description(const std::string& path) {
+Result<std::optional<std::string>> find_foreign_description(const std::string& path,
+                                                            const std::vector<ListedTensor>& tensors) {
+  const bool has_codes = std::any_of(tensors.begin(), tensors.end(), [](const ListedTensor& tensor) {
+    return tensor.shape.size() > 1 && is_of(Codes::kAny, spelling(tensor.type)) && spelling(tensor.type) != "s64";
+  });
+  if (!has_codes) return std::optional<std::string>();
   return without_refusal(path, [&]() -> Result<std::optional<std::string>> {
     const std::filesystem::path folder = std::filesystem::path(path).parent_path();
     for (const char* file : {"quantize_config.json", "quant_config.json", "config.json", "hf_quant_config.json"}) {

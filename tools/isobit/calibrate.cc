@@ -212,7 +212,7 @@ Result<CalibrationData::Count> CalibrationData::observe(GruCalibrator& calibrato
       return feeder.add(sequences, lengths, h0,
                         [&](double share) { update(sequences.done + share * sequences.share); });
     };
-    ISOBIT_RETURN_IF_ERROR(for_each_array(files_[i], weights.input_size(), add, batch_first_, &warnings));
+    ISOBIT_RETURN_IF_ERROR(for_each_array(files_[i], weights.input_size(), add, batch_first_, warnings));
     ISOBIT_RETURN_IF_ERROR(feeder.flush());
   }
   if (feeder.count().steps == 0) {

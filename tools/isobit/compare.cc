@@ -223,12 +223,14 @@ Result<GruComparisonReport> compare_on(const SequenceFiles& files, int64_t seque
     return Status(comparison.status().code(),
                   options.float_model + ", " + options.fixed_model + ": " + comparison.status().message());
   }
-  ISOBIT_RETURN_IF_ERROR(files.for_each([&](const GruSequences& data, const std::string& name) -> Status {
+  const auto add = [&](const GruSequences& data, const Sequences& source) -> Status {
     for (int64_t n = 0; n < data.batch; ++n) {
-      names.push_back(data.batch > 1 ? name + ", sequence " + std::to_string(n) : name);
+      names.push_back(data.batch > 1 ? source.name + ", sequence " + std::to_string(n) : source.name);
     }
     return comparison->add(data);
-  }));
+  };
+  std::vector<std::string> given;  // by SequenceFiles::extents() already
+  ISOBIT_RETURN_IF_ERROR(files.for_each(add, given));
   return comparison->finish();
 }
 
@@ -239,8 +241,9 @@ Result<GruAblation> ablate_on(const SequenceFiles& files, const GruWeights& weig
   validation_options.zoneout = options.zoneout;
   validation_options.pool = &pool;
   ISOBIT_ASSIGN_OR_RETURN(GruValidation validation, GruValidation::create(weights, validation_options));
+  std::vector<std::string> given;
   ISOBIT_RETURN_IF_ERROR(
-      files.for_each([&](const GruSequences& data, const std::string&) { return validation.add(data); }));
+      files.for_each([&](const GruSequences& data, const Sequences&) { return validation.add(data); }, given));
   GruAblationOptions ablation_options;
   ablation_options.progress = [&](double fraction) { progress.update(fraction); };
   return ablate(validation, model, ablation_options);
@@ -301,13 +304,13 @@ Result<Outcome> compare(const CompareOptions& options) {
   out.json.set("sequences", report.sequences).set("steps", report.steps).set("part_codes", options.part);
   const bool same_source = weights.source_hash == model.parameters().source_hash;
   out.json.set("same_source", same_source);
-  out.json.set("hint", extents.hint.empty() ? Value() : Value(extents.hint));
+  out.json.set("hint", extents.warnings.empty() ? Value() : Value(extents.warnings.front()));
   out.text = assumptions_text(float_model);
   warn_of_doubts(float_model, options.float_model, out.warnings);
   if (!same_source) {
     out.text += options.fixed_model + " was made from other weights than " + options.float_model + "\n";
   }
-  if (!extents.hint.empty()) out.warnings.push_back(extents.hint);
+  out.warnings.insert(out.warnings.end(), extents.warnings.begin(), extents.warnings.end());
   if (device) {
     out.json.set("device", options.device);
     out.text +=

@@ -49,6 +49,40 @@ Status add_path(const std::string& path, std::vector<std::string>& files) {
   return {};
 }
 
+/// A file may be read for more than one purpose.
+void add_once(const std::string& text, std::vector<std::string>& warnings) {
+  if (std::find(warnings.begin(), warnings.end(), text) == warnings.end()) warnings.push_back(text);
+}
+
+/// The arrays of a file of data that can be read; `warnings` names the others.
+Result<std::vector<ArrayEntry>> list_data(const ArrayReader& file, std::vector<std::string>& warnings) {
+  if (file.entries().empty()) return Status(StatusCode::kInvalidFile, file.name() + ": the file holds no array");
+  std::vector<ArrayEntry> out;
+  std::vector<std::string> unread;
+  for (const ArrayEntry& entry : file.entries()) {
+    if (entry.dtype) {
+      out.push_back(entry);
+    } else {
+      unread.push_back(array_label(file.name(), escaped(entry.name)) + " is of type " + escaped(entry.type) +
+                       ", which isobit does not read; it is left out");
+    }
+  }
+  if (out.empty()) return file.read(file.entries().front().name).status();
+  for (const std::string& text : unread) add_once(text, warnings);
+  return out;
+}
+
+Result<ArrayFile> read_data(const ArrayReader& file, std::vector<std::string>& warnings) {
+  ISOBIT_ASSIGN_OR_RETURN(const std::vector<ArrayEntry> entries, list_data(file, warnings));
+  ArrayFile out;
+  out.metadata = file.metadata();
+  for (const ArrayEntry& entry : entries) {
+    ISOBIT_ASSIGN_OR_RETURN(Array array, file.read(entry.name));
+    out.arrays.emplace(entry.name, std::move(array));
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<std::vector<std::string>> find_data_files(const std::vector<std::string>& arguments) {
@@ -123,11 +157,18 @@ std::string layout_hint(const SequenceShape& shape, const std::string& label) {
          ", [T, N, C]; where it is [N, T, C], give --batch-first";
 }
 
+Result<ArrayFile> load_data(const std::string& path, std::vector<std::string>& warnings) {
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::open(path));
+  return read_data(file, warnings);
+}
+
 Result<Companion> Companion::load(const std::string& option, const std::string& path) {
   Companion out;
   if (path.empty()) return out;
   out.option_ = option + " " + path;
-  ISOBIT_ASSIGN_OR_RETURN(out.file_, load_arrays(path));
+  ISOBIT_ASSIGN_OR_RETURN(out.reader_, ArrayReader::open(path));
+  std::vector<std::string> unread;  // refused when find() asks for one
+  ISOBIT_ASSIGN_OR_RETURN(out.file_, read_data(*out.reader_, unread));
   return out;
 }
 
@@ -140,6 +181,7 @@ Result<const Array*> Companion::find(const std::string& name) const {
   if (found == file_.arrays.end() && file_.arrays.size() == 1 && (name.empty() || file_.arrays.contains("")))
     found = file_.arrays.begin();
   if (found != file_.arrays.end()) return &found->second;
+  if (reader_->find(name) != nullptr) return reader_->read(name).status();
   std::vector<std::string_view> names;
   for (const auto& [known, array] : file_.arrays) names.push_back(known);
   return Status(StatusCode::kInvalidArgument,
@@ -169,28 +211,27 @@ Result<std::vector<int64_t>> Companion::lengths(const std::string& name, const S
 }
 
 Status for_each_array(const std::string& path, int64_t channels, const std::function<Status(const Sequences&)>& use,
-                      bool batch_first, std::vector<std::string>* hints) {
+                      bool batch_first, std::vector<std::string>& warnings) {
   ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::open(path));
-  return for_each_array(file, channels, use, batch_first, hints);
+  return for_each_array(file, channels, use, batch_first, warnings);
 }
 
 Status for_each_array(const ArrayReader& file, int64_t channels, const std::function<Status(const Sequences&)>& use,
-                      bool batch_first, std::vector<std::string>* hints) {
+                      bool batch_first, std::vector<std::string>& warnings) {
   const std::string& path = file.name();
-  if (file.entries().empty()) return {StatusCode::kInvalidFile, path + ": the file holds no array"};
+  ISOBIT_ASSIGN_OR_RETURN(const std::vector<ArrayEntry> entries, list_data(file, warnings));
   size_t array_index = 0;
-  for (const ArrayEntry& entry : file.entries()) {
+  for (const ArrayEntry& entry : entries) {
     Sequences sequences;
     sequences.name = array_label(path, entry.name);
     sequences.array = entry.name;
-    sequences.share = 1 / static_cast<double>(file.entries().size());
+    sequences.share = 1 / static_cast<double>(entries.size());
     sequences.done = static_cast<double>(array_index++) * sequences.share;
     ISOBIT_ASSIGN_OR_RETURN(Array array, file.read(entry.name));
     ISOBIT_ASSIGN_OR_RETURN(const SequenceShape shape, sequence_shape(array, channels, sequences.name, batch_first));
     if (batch_first && !shape.single) array = swap_batch_and_time(array);
-    if (const std::string hint = batch_first ? "" : layout_hint(shape, sequences.name);
-        hints != nullptr && !hint.empty())
-      hints->push_back(hint);
+    if (const std::string hint = batch_first ? "" : layout_hint(shape, sequences.name); !hint.empty())
+      add_once(hint, warnings);
     sequences.steps = shape.steps;
     sequences.batch = shape.batch;
     sequences.x = array.to_float();

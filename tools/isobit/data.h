@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,12 +53,16 @@ Array swap_batch_and_time(const Array& array);
 /// empty.
 std::string layout_hint(const SequenceShape& shape, const std::string& label);
 
-/// Calls `use` for every array of a file in the order of names, one in memory at a time. batch_first: arrays of three
-/// dimensions are [N, T, C]. `hints` receives layout_hint() otherwise.
+/// The arrays of a file of data that can be read. `warnings` names the others, such as strings; a file that holds
+/// others only is refused.
+Result<ArrayFile> load_data(const std::string& path, std::vector<std::string>& warnings);
+
+/// Calls `use` for every array of load_data() in the order of names, one in memory at a time. batch_first: arrays of
+/// three dimensions are [N, T, C]; otherwise layout_hint() is among the warnings.
 Status for_each_array(const std::string& path, int64_t channels, const std::function<Status(const Sequences&)>& use,
-                      bool batch_first = false, std::vector<std::string>* hints = nullptr);
+                      bool batch_first, std::vector<std::string>& warnings);
 Status for_each_array(const ArrayReader& file, int64_t channels, const std::function<Status(const Sequences&)>& use,
-                      bool batch_first = false, std::vector<std::string>* hints = nullptr);
+                      bool batch_first, std::vector<std::string>& warnings);
 
 /// A file that holds one more array for each array of the data: lengths, first states, masks.
 class Companion {
@@ -74,7 +79,8 @@ class Companion {
 
  private:
   std::string option_;  // --lengths FILE
-  ArrayFile file_;
+  std::optional<ArrayReader> reader_;
+  ArrayFile file_;  // what can be read of it
 };
 
 /// One of an array of codes, whose type is that of a grid.

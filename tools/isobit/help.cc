@@ -137,16 +137,30 @@ std::vector<std::string> option_names(const CLI::App& app) {
 
 std::vector<std::string_view> views(const std::vector<std::string>& texts) { return {texts.begin(), texts.end()}; }
 
+std::string verb_list(const CLI::App& at) {
+  std::string text;
+  for (const CLI::App* verb : verbs_of(at)) text += " " + verb->get_name();
+  return text;
+}
+
+/// The last verb that the parser met, and the words that lead there.
+const CLI::App& last_verb(const CLI::App& app, std::string& name) {
+  const CLI::App* at = &app;
+  name = app.get_name();
+  while (!at->get_subcommands().empty()) {
+    at = at->get_subcommands().front();
+    name += " " + at->get_name();
+  }
+  return *at;
+}
+
 Status no_verb(const CLI::App& at, const std::string& word) {
   std::vector<std::string> names;
   for_each_verb(at, "", [&](const CLI::App&, const std::string& path) {
     if (!path.empty()) names.push_back(path);
   });
   std::string hint = nearest_hint(word, views(names));
-  if (hint.empty()) {
-    hint = "; one of";
-    for (const CLI::App* verb : verbs_of(at)) hint += " " + verb->get_name();
-  }
+  if (hint.empty()) hint = "; one of" + verb_list(at);
   return {StatusCode::kInvalidArgument, "no verb " + escaped(word) + hint};
 }
 
@@ -300,25 +314,32 @@ Result<std::string> completion_script(const CLI::App& app, const std::string& sh
                 "no completion for " + escaped(shell) + "; " + expected_one_of(shell, {"bash", "zsh", "fish"}));
 }
 
+std::string mistyped_verb(const CLI::App& app) {
+  std::string name;
+  const CLI::App& at = last_verb(app, name);
+  if (verbs_of(at).empty()) return {};
+  for (const std::string& word : at.remaining())
+    if (!word.starts_with('-')) return no_verb(at, word).message();
+  return {};
+}
+
 std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
-  std::string name = app.get_name();
-  const CLI::App* at = &app;
-  while (!at->get_subcommands().empty()) {
-    at = at->get_subcommands().front();
-    name += " " + at->get_name();
-  }
+  std::string name;
+  const CLI::App& at = last_verb(app, name);
   std::string what = error.what();
+  // "--steps: abc: expected ..."
+  if (error.get_name() == "ValidationError" && what.find(": expected ") != std::string::npos)
+    what.erase(what.find(':'), 1);
+  if (error.get_name() == "RequiredError" && !verbs_of(at).empty()) what = "a verb is missing; one of" + verb_list(at);
   // The parser misses a required word first; but what was mistyped explains it.
-  for (const std::string& word : at->remaining()) {
-    if (word.size() > 1 && word.front() == '-') {
-      const std::string option = word.substr(0, word.find('='));
-      what = "no option " + escaped(option) + nearest_hint(option, views(option_names(*at)));
-      break;
-    }
-    if (!verbs_of(*at).empty()) {
-      what = no_verb(*at, word).message();
-      break;
-    }
+  const std::vector<std::string> rest = at.remaining();
+  const auto option = std::find_if(rest.begin(), rest.end(),
+                                   [](const std::string& word) { return word.size() > 1 && word.front() == '-'; });
+  if (const std::string verb = mistyped_verb(app); !verb.empty()) {
+    what = verb;
+  } else if (option != rest.end()) {
+    const std::string word = option->substr(0, option->find('='));
+    what = "no option " + escaped(word) + nearest_hint(word, views(option_names(at)));
   }
   return name + ": " + what + "\n" + name + " --help lists what it takes\n";
 }

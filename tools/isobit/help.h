@@ -25,6 +25,9 @@ Result<std::string> help_text(const CLI::App& app, const std::vector<std::string
 /// A script for `shell`: bash, zsh or fish.
 Result<std::string> completion_script(const CLI::App& app, const std::string& shell);
 
+/// A word where a verb should be, with the nearest one; empty: there is none.
+std::string mistyped_verb(const CLI::App& app);
+
 /// Why a command line was refused: the word that is no verb or option, with the nearest, or else what the parser says.
 std::string usage_error(const CLI::App& app, const CLI::ParseError& error);
 

@@ -309,16 +309,18 @@ Result<Outcome> inspect_float(const InspectOptions& options, const ArrayReader& 
       others_text += "\nnot a GRU that isobit converts: \"" + escaped(candidate.prefix) + "\"\n  " + problem + "\n";
     }
   }
-  if (count == 0) {
-    if (!others_text.empty()) others_text.pop_back();  // a message ends without a newline
-    return Status(StatusCode::kInvalidFile,
-                  options.file +
-                      ": no GRU found; expected names ending in weight_ih_l0 weight_hh_l0, weight_ih weight_hh, w_ih "
-                      "w_hh, W R or kernel recurrent_kernel, --layer NAME=W,R,BW,BR, or an integer model of isobit" +
-                      others_text);
+  out.json.set("file", options.file).set("kind", count > 0 ? "float" : "arrays");
+  out.json.set("grus", std::move(grus)).set("others", std::move(others));
+  if (count > 0) {
+    out.text = options.file + ": float model, " + count_text(count, "GRU") + "\n" + grus_text + others_text;
+    return out;
   }
-  out.json.set("file", options.file).set("kind", "float").set("grus", std::move(grus)).set("others", std::move(others));
-  out.text = options.file + ": float model, " + count_text(count, "GRU") + "\n" + grus_text + others_text;
+  out.text = options.file + ": " + count_text(std::ssize(file.entries()), "array") + ", no GRU found\n" + others_text;
+  out.warnings.push_back(options.file +
+                         ": no GRU found; expected names ending in weight_ih_l0 weight_hh_l0, weight_ih weight_hh, "
+                         "w_ih w_hh, W R or kernel recurrent_kernel, --layer NAME=W,R,BW,BR, or an integer model of "
+                         "isobit");
+  describe_arrays(file, "\narrays\n", out);
   return out;
 }
 
@@ -394,8 +396,9 @@ Result<Outcome> inspect_arrays(const InspectOptions& options, const ArrayReader&
   if (is_fp16_table(file)) return inspect_table(file);
   if (is_integer_model(file)) return inspect_integer(options, file);
   if (options.source.layer.empty() && !holds_gru(file)) {
-    const std::vector<ForeignFormat> foreign = find_foreign_formats(list_tensors(file));
-    ISOBIT_ASSIGN_OR_RETURN(const std::optional<std::string> said, find_foreign_description(options.file));
+    const std::vector<ListedTensor> tensors = list_tensors(file);
+    const std::vector<ForeignFormat> foreign = find_foreign_formats(tensors);
+    ISOBIT_ASSIGN_OR_RETURN(const std::optional<std::string> said, find_foreign_description(options.file, tensors));
     if (!foreign.empty() || said) return inspect_foreign(options, file, foreign, said.value_or(""));
   }
   return inspect_float(options, file);

@@ -35,8 +35,9 @@ void describe_array(const std::string& name, const std::vector<int64_t>& shape, 
   Value entry = Value::object();
   entry.set("name", name).set("shape", shape_json(shape)).set("dtype", to_string(dtype)).set("bytes", bytes);
   arrays.add(std::move(entry));
-  out.text += format("  %-44s %-14s %-36s %34llu bytes\n", escaped(name).c_str(), shape_text(shape).c_str(),
-                     std::string(to_string(dtype)).c_str(), static_cast<unsigned long long>(bytes));
+  out.text +=
+      format("  %-44s %-14s %-36s %34llu bytes\n", name.empty() ? "(no name)" : escaped(name).c_str(),
+             shape_text(shape).c_str(), std::string(to_string(dtype)).c_str(), static_cast<unsigned long long>(bytes));
 }
 
 void describe_arrays(const std::map<std::string, Array>& arrays, const char* title, Outcome& out) {
@@ -68,6 +69,14 @@ Result<Outcome> export_tensor(const LowBitFile& content, const InspectOptions& o
 
 }  // namespace
 
+void describe_arrays(const ArrayReader& file, const char* title, Outcome& out) {
+  Value arrays = Value::array();
+  out.text += title;
+  for (const ArrayEntry& entry : file.entries())
+    if (entry.dtype) describe_array(entry.name, entry.shape, *entry.dtype, out, arrays);
+  out.json.set("arrays", std::move(arrays));
+}
+
 Result<Outcome> inspect_low_bit(const InspectOptions& options, const ArrayReader& file) {
   ISOBIT_ASSIGN_OR_RETURN(const LowBitFile content, load_low_bit(file));
   if (!options.tensor.empty()) return export_tensor(content, options);
@@ -94,7 +103,6 @@ Result<Outcome> inspect_low_bit(const InspectOptions& options, const ArrayReader
 
 Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFile& file) {
   const auto found = find_checkpoint_description(options.file, file.metadata);
-  if (!found.ok() && found.status().code() != StatusCode::kUnsupported) return found.status();
   const std::optional<CheckpointDescription> description = found.ok() ? *found : std::nullopt;
   Outcome out;
   out.json.set("file", options.file).set("kind", "checkpoint");
@@ -109,14 +117,19 @@ Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFil
   }
   out.text = options.file + ": " + checkpoint_text(*description) + "\n\nmatrices\n";
   std::map<std::string, Array> others = file.arrays;
-  Value matrices = Value::array();
+  Value matrices = Value::array(), refused = Value::array();
   for (const std::string& prefix : list_checkpoint_matrices(file.arrays)) {
-    ISOBIT_ASSIGN_OR_RETURN(const ImportedLowBit imported,
-                            import_checkpoint(file.arrays, prefix, description->options, options.file));
-    describe_matrix(prefix, imported.matrix, !imported.permutation.empty(), out, matrices);
+    const Result<ImportedLowBit> imported = import_checkpoint(file.arrays, prefix, description->options, options.file);
+    if (!imported.ok()) {
+      out.warnings.push_back(imported.status().message());
+      refused.add(Value::object().set("name", prefix).set("problem", imported.status().message()));
+      out.text += "  " + escaped(prefix) + ": not read as that\n";
+      continue;
+    }
+    describe_matrix(prefix, imported->matrix, !imported->permutation.empty(), out, matrices);
     for (const char* suffix : {".qweight", ".qzeros", ".scales", ".g_idx"}) others.erase(prefix + suffix);
   }
-  out.json.set("matrices", std::move(matrices));
+  out.json.set("matrices", std::move(matrices)).set("refused", std::move(refused));
   describe_arrays(others, "\narrays\n", out);
   return out;
 }
@@ -135,11 +148,7 @@ Result<Outcome> inspect_foreign(const InspectOptions& options, const ArrayReader
   if (!said.empty()) out.text += options.file + ": " + said + "\n";
   out.text += "isobit does not import that; isobit pack --include takes float weights of the file\n";
   out.json.set("formats", std::move(entries)).set("description", said.empty() ? Value() : Value(said));
-  Value arrays = Value::array();
-  out.text += "\ntensors\n";
-  for (const ArrayEntry& tensor : file.entries())
-    if (tensor.dtype) describe_array(tensor.name, tensor.shape, *tensor.dtype, out, arrays);
-  out.json.set("arrays", std::move(arrays));
+  describe_arrays(file, "\ntensors\n", out);
   return out;
 }
 

@@ -51,10 +51,10 @@ std::string checkpoint_text(const CheckpointDescription& description) {
   const std::string group = options.group == -1 ? "K" : std::to_string(options.group);
   std::string text = format("%s%s, %d bits, group %s, as ", std::string(to_string(options.format)).c_str(),
                             description.format_assumed ? " (assumed)" : "", options.bits, group.c_str());
-  if (description.source.empty()) return text + kOptionsSay;
-  if (description.overruled.empty()) return text + description.source + " says";
-  text += "options say";
-  text += "; " + description.source + " says otherwise: ";
+  if (description.source.empty()) text += kOptionsSay;
+  if (!description.source.empty() && description.overruled.empty()) text += description.source + " says";
+  if (description.overruled.empty()) return text;
+  text += description.source.empty() ? "; overruled: " : "options say; " + description.source + " says otherwise: ";
   for (size_t i = 0; i < description.overruled.size(); ++i) text += (i > 0 ? ", " : "") + description.overruled[i];
   return text;
 }
@@ -72,8 +72,9 @@ Value checkpoint_json(const CheckpointDescription& description) {
 
 std::string checkpoint_refusal(const Status& status, const std::string& path,
                                const std::map<std::string, std::string>& metadata) {
-  if (!find_checkpoint_description(path, metadata, {.format = CheckpointFormat::kGptq}).ok()) return status.message();
-  return status.message() + "; isobit pack --checkpoint-format gptq, gptq_v2 or awq overrules that";
+  const bool format_will_do = find_checkpoint_description(path, metadata, {.format = CheckpointFormat::kGptq}).ok();
+  return status.message() + "; isobit pack --checkpoint-format gptq, gptq_v2 or awq" +
+         (format_will_do ? " overrules that" : " with --bits and --group overrules that");
 }
 
 std::string foreign_text(const ForeignFormat& format) {

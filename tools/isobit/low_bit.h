@@ -48,7 +48,7 @@ Status claim_checkpoint(const std::string& path, const std::string& option, File
 /// What is said about a GPTQ or AWQ checkpoint: "gptq, 4 bits, group 128, as quantize_config.json says".
 std::string checkpoint_text(const CheckpointDescription& description);
 Value checkpoint_json(const CheckpointDescription& description);
-/// What is refused about a checkpoint, with the option that overrules it if there is one.
+/// What is refused about a checkpoint, with the options that overrule it.
 std::string checkpoint_refusal(const Status& status, const std::string& path,
                                const std::map<std::string, std::string>& metadata);
 

@@ -3,12 +3,18 @@
 // usage or input.
 #include <CLI/CLI.hpp>
 
+#include <charconv>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <functional>
 #include <iostream>
+#include <limits>
 #include <new>
+#include <optional>
 #include <string>
+#include <system_error>
+#include <type_traits>
 #include <vector>
 
 #include "help.h"
@@ -19,6 +25,31 @@ namespace isobit::tool {
 namespace {
 
 constexpr int kExitCheckFailed = 1, kExitBadUsage = 2;
+
+template <typename T>
+struct NumberOf {
+  using Type = T;
+};
+template <typename T>
+struct NumberOf<std::optional<T>> : NumberOf<T> {};
+template <typename T>
+struct NumberOf<std::vector<T>> : NumberOf<T> {};
+
+/// What is wrong with the text of a number; empty: nothing.
+template <typename T>
+std::string number_problem(const std::string& text) {
+  using Number = typename NumberOf<T>::Type;
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = std::is_integral_v<Number>;
+  if (error == std::errc() && end == text.data() + text.size() && (whole || std::isfinite(number))) return {};
+  std::string expected = !whole                       ? "a finite number"
+                         : std::is_unsigned_v<Number> ? "a whole number, 0 or more"
+                                                      : "a whole number";
+  if (error == std::errc::result_out_of_range && whole)
+    expected += ", at most " + std::to_string(std::numeric_limits<Number>::max());
+  return text + ": expected " + expected;
+}
 
 class Commands {
  public:
@@ -88,6 +119,12 @@ class Commands {
     return command;
   }
 
+  /// An option of a number, or of a list of them.
+  template <typename T>
+  static CLI::Option* add_number(CLI::App* command, const std::string& name, T& value, const std::string& help) {
+    return command->add_option(name, value, help)->check(number_problem<T>);
+  }
+
   static void add_device(CLI::App* command, DeviceOptions& options) {
     command->add_option("--device", options.device, "cpu, or cuda, cuda:N: CUDA device 0, N; the bytes are the same")
         ->type_name("DEVICE")
@@ -127,7 +164,7 @@ class Commands {
     const std::string states = "first states, floats [layers * directions, N, H]";
     command->add_option("--lengths", data.lengths, lengths)->type_name("FILE");
     command->add_option("--state", data.h0, states)->type_name("FILE");
-    command->add_option("--zoneout", data.zoneout, "probability of the float side: h' = P * h + (1 - P) * h'")
+    add_number(command, "--zoneout", data.zoneout, "probability of the float side: h' = P * h + (1 - P) * h'")
         ->type_name("P")
         ->capture_default_str();
     auto* validate = command->get_option("--validate");
@@ -191,7 +228,7 @@ class Commands {
     add_source(command, o.source);
     add_data(command, o.of_data, o.validate_lengths, o.validate_h0);
     command->add_flag("--dry-run", o.dry_run, "calibrate and report, write nothing");
-    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    add_number(command, "--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }
 
   void add_tune() {
@@ -205,16 +242,16 @@ class Commands {
     command->add_option("--validate", o.validate, "other data, to measure quality on")->required()->type_name("DATA");
     command->add_option("-o,--output", o.output, "integer model to write (safetensors)")->type_name("OUT");
     auto* target =
-        command
-            ->add_option("--target", o.target,
-                         "least SQNR in dB of every layer's output, at the fewest bytes; default 35; or of --metric")
+        add_number(command, "--target", o.target,
+                   "least SQNR in dB of every layer's output, at the fewest bytes; default 35; or of --metric")
             ->type_name("DB");
-    auto* bytes = command->add_option("--max-bytes", o.max_bytes, "most bytes of the model, at the best quality")
-                      ->type_name("N");
-    auto* like = command
-                     ->add_option("--like", o.like,
-                                  "widths as in quantize --bits: at most the bytes of its tensors, at least its quality")
-                     ->type_name("SPEC");
+    auto* bytes =
+        add_number(command, "--max-bytes", o.max_bytes, "most bytes of the model, at the best quality")->type_name("N");
+    auto* like =
+        command
+            ->add_option("--like", o.like,
+                         "widths as in quantize --bits: at most the bytes of its tensors, at least its quality")
+            ->type_name("SPEC");
     target->excludes(bytes)->excludes(like);
     bytes->excludes(like);
     command
@@ -234,7 +271,7 @@ class Commands {
     add_source(command, o.source);
     add_data(command, o.of_data, o.validate_lengths, o.validate_h0);
     command->add_flag("--dry-run", o.dry_run, "search and report, write no model");
-    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    add_number(command, "--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }
 
   void add_pack() {
@@ -247,8 +284,8 @@ class Commands {
             "npz, safetensors, model.safetensors.index.json or GGUF; quantised tensors are imported as they are")
         ->required();
     command->add_option("-o,--output", o.output, "low-bit weights to write (safetensors)")->type_name("OUT");
-    command->add_option("--bits", o.bits, "of a code: 1, 2, 4 (default) or 8")->type_name("N");
-    command->add_option("--group", o.group, "weights that share a scale, default 64; 0, or more than a row: a row")
+    add_number(command, "--bits", o.bits, "of a code: 1, 2, 4 (default) or 8")->type_name("N");
+    add_number(command, "--group", o.group, "weights that share a scale, default 64; 0, or more than a row: a row")
         ->type_name("N");
     command->add_option("--kind", o.kind, "symmetric (default), zero_point or offset")->type_name("KIND");
     command
@@ -279,7 +316,7 @@ class Commands {
         ->type_name("FORMAT");
     command->add_flag("--requantize", o.requantize, "quantise imported matrices again, too");
     command->add_flag("--dry-run", o.dry_run, "all of it but writing: the report, and what would be refused");
-    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    add_number(command, "--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }
 
   void add_matmul() {
@@ -304,7 +341,7 @@ class Commands {
             "int8_avx2 and so on, as isobit supported lists them, or what follows the operation in such a name, "
             "as in avx2; default the best")
         ->type_name("NAME");
-    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    add_number(command, "--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
     command->add_option("--bias", o.bias, "array [N] of the same file to add")->type_name("NAME");
     command->add_option("--clamp", o.clamp, "of the result: none, relu, relu6 or LOW:HIGH")
         ->type_name("ACT")
@@ -332,13 +369,13 @@ class Commands {
             "reference, scalar, avx2, avxvnni, avx512vnni or amx, or one of the device (isobit supported lists them); "
             "default the best")
         ->type_name("NAME");
-    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    add_number(command, "--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
     command->add_flag("--integer", o.integer, "codes in, codes out");
     command
         ->add_option("--state", o.state, "first state: a file of --save-state, or floats [layers * directions, N, H]")
         ->type_name("IN");
     command->add_option("--save-state", o.save_state, "npz for the codes of the last state")->type_name("OUT");
-    command->add_option("--chunk", o.chunk, "steps a call; the bytes do not depend on it")->type_name("T");
+    add_number(command, "--chunk", o.chunk, "steps a call; the bytes do not depend on it")->type_name("T");
     add_batch_first(command, o.batch_first);
     command
         ->add_option("--lengths", o.lengths,
@@ -361,8 +398,9 @@ class Commands {
         ->type_name("DATA");
     add_source(command, o.source);
     add_device(command, o);
-    command->add_flag("--ablate", o.ablate, "also which tensors to widen: SQNR of the outputs with each set at 16 bits");
-    command->add_option("--part", o.part, "they part where the difference exceeds so many codes of the tensor's grid")
+    command->add_flag("--ablate", o.ablate,
+                      "also which tensors to widen: SQNR of the outputs with each set at 16 bits");
+    add_number(command, "--part", o.part, "they part where the difference exceeds so many codes of the tensor's grid")
         ->type_name("CODES")
         ->capture_default_str();
     command->add_flag("--batch-first", o.sequences.batch_first, "the data is [N, T, C]");
@@ -370,10 +408,10 @@ class Commands {
         ->type_name("FILE");
     command->add_option("--state", o.sequences.state, "first state: floats [layers * directions, N, H]")
         ->type_name("FILE");
-    command->add_option("--zoneout", o.zoneout, "probability of the float side: h' = P * h + (1 - P) * h'")
+    add_number(command, "--zoneout", o.zoneout, "probability of the float side: h' = P * h + (1 - P) * h'")
         ->type_name("P")
         ->capture_default_str();
-    command->add_option("--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    add_number(command, "--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }
 
   void add_verify() {
@@ -387,11 +425,11 @@ class Commands {
     add_device(command, o);
     command->add_option("--operation", o.operation, "gru, fp16_table (with softmax) or linear; default all")
         ->type_name("OP");
-    command
-        ->add_option("--outputs", o.outputs, "outputs to compare, at least, for each kernel; on a device of all models")
+    add_number(command, "--outputs", o.outputs,
+               "outputs to compare, at least, for each kernel; on a device of all models")
         ->type_name("N")
         ->capture_default_str();
-    command->add_option("--seed", o.seed, "seed of models and inputs")->type_name("N")->capture_default_str();
+    add_number(command, "--seed", o.seed, "seed of models and inputs")->type_name("N")->capture_default_str();
   }
 
   void add_fingerprint() {
@@ -412,10 +450,10 @@ class Commands {
     auto* command = add("bench", "times kernels on random models, one thread", o, [this] { return bench(bench_); });
     command->add_option("OP", o.operation, "gru, linear or table")->required();
     add_device(command, o);
-    command->add_option("--hidden", o.hidden, "hidden units, one or a list")->delimiter(',')->type_name("H");
-    command->add_option("--input", o.input, "inputs; default as hidden")->type_name("C");
-    command->add_option("--batch", o.batch, "sequences at once, one or a list")->delimiter(',')->type_name("N");
-    command->add_option("--steps", o.steps, "steps")->type_name("T")->capture_default_str();
+    add_number(command, "--hidden", o.hidden, "hidden units, one or a list")->delimiter(',')->type_name("H");
+    add_number(command, "--input", o.input, "inputs; default as hidden")->type_name("C");
+    add_number(command, "--batch", o.batch, "sequences at once, one or a list")->delimiter(',')->type_name("N");
+    add_number(command, "--steps", o.steps, "steps")->type_name("T")->capture_default_str();
     command
         ->add_option(
             "--mode", o.mode,
@@ -429,7 +467,7 @@ class Commands {
     command->add_option("--kernel", o.kernel, "kernels, one or a list; default the best")
         ->delimiter(',')
         ->type_name("NAME");
-    command->add_option("--min-time", o.min_time, "seconds a case, at least")->type_name("S")->capture_default_str();
+    add_number(command, "--min-time", o.min_time, "seconds a case, at least")->type_name("S")->capture_default_str();
     command->add_option("--function", o.function, "table: functions or saved tables, one or a list")
         ->delimiter(',')
         ->type_name("TABLE")
@@ -439,7 +477,7 @@ class Commands {
         ->type_name("TYPE")
         ->capture_default_str();
     add_table_source(command, o.source);
-    command->add_option("--elements", o.elements, "table: elements a call")->type_name("N")->capture_default_str();
+    add_number(command, "--elements", o.elements, "table: elements a call")->type_name("N")->capture_default_str();
     command->add_flag(
         "--all-kernels", o.all_kernels,
         "every kernel that can run here; linear, and gru on a device: exit status 1 when the one that is chosen takes "
@@ -448,7 +486,7 @@ class Commands {
         ->delimiter(',')
         ->type_name("KxN")
         ->capture_default_str();
-    command->add_option("--group", o.group, "linear: elements of K that share a scale; 0: all")
+    add_number(command, "--group", o.group, "linear: elements of K that share a scale; 0: all")
         ->type_name("G")
         ->capture_default_str();
     command
@@ -458,13 +496,12 @@ class Commands {
         ->delimiter(',')
         ->type_name("KIND")
         ->capture_default_str();
-    command->add_option("--m", o.m, "linear: rows of x, one or a list")
+    add_number(command, "--m", o.m, "linear: rows of x, one or a list")
         ->delimiter(',')
         ->type_name("M")
         ->capture_default_str();
-    command
-        ->add_option("--footprint", o.footprint,
-                     "linear: MiB of weights that take turns; 0: eight times the last-level cache")
+    add_number(command, "--footprint", o.footprint,
+               "linear: MiB of weights that take turns; 0: eight times the last-level cache")
         ->type_name("MIB")
         ->capture_default_str();
     command->add_flag("--repeat", o.repeat,
@@ -504,12 +541,11 @@ class Commands {
     command->add_option("--steps", fit.steps, "steps of each interval; 1,8x4,1 and 16x16 are others in use")
         ->type_name("LIST")
         ->capture_default_str();
-    command->add_option("--beta", fit.beta, "of swish")->type_name("B")->capture_default_str();
+    add_number(command, "--beta", fit.beta, "of swish")->type_name("B")->capture_default_str();
     command->add_option("--range", fit.range, "LOW:HIGH: a plain table over this range, without range reduction")
         ->type_name("RANGE");
-    command
-        ->add_option("--cut-points", fit.cut_points,
-                     "a published table: these cut points, values sampled from the function")
+    add_number(command, "--cut-points", fit.cut_points,
+               "a published table: these cut points, values sampled from the function")
         ->delimiter(',')
         ->type_name("LIST");
 
@@ -568,7 +604,7 @@ class Commands {
         ->type_name("TYPE");
     add_device(command, run);
     command->add_option("--kernel", run.kernel, "isobit supported lists them; default the fastest")->type_name("NAME");
-    command->add_option("--threads", run.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    add_number(command, "--threads", run.threads, "0: one per processor")->type_name("N")->capture_default_str();
   }
 
   void add_help() {
@@ -621,13 +657,13 @@ int main_function(int argc, char** argv) {
   // A write beyond `ulimit -f` then fails like one to a full disk, with a message and without leftovers.
   std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("Integer GRUs and activation tables with the same bits everywhere.", "isobit");
-  app.set_version_flag("--version", "isobit " ISOBIT_VERSION);
+  app.set_version_flag("-v,-V,--version", "isobit " ISOBIT_VERSION);
   app.require_subcommand(1);
   Commands commands(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    if (error.get_exit_code() == 0 && mistyped_verb(app).empty()) return app.exit(error);  // --help, --version
     std::fputs(usage_error(app, error).c_str(), stderr);
     return kExitBadUsage;
   }

@@ -77,6 +77,17 @@ Result<LinearClamp> parse_clamp(const std::string& text) {
   return invalid("--clamp " + text + ": expected none, relu, relu6 or LOW:HIGH, two numbers");
 }
 
+/// 8-bit activations have no code for NaN and infinity.
+Status check_finite(const Array& x, const std::string& label, const std::string& activations) {
+  const std::vector<float> values = x.to_float();
+  const auto bad = std::find_if_not(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
+  if (bad == values.end()) return {};
+  const int64_t columns = x.shape.back(), index = bad - values.begin();
+  return invalid(label + ": value " + (std::isnan(*bad) ? "nan" : "inf") + " in row " +
+                 std::to_string(index / columns) + ", column " + std::to_string(index % columns) + "; --activations " +
+                 activations + " takes finite values only");
+}
+
 /// Columns of x in the order of the matrix's.
 void permute(Array& x, std::span<const int32_t> permutation) {
   if (permutation.empty()) return;
@@ -249,7 +260,8 @@ Result<Outcome> matmul(const MatmulOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const LinearClamp clamp, parse_clamp(options.clamp));
   ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_linear_kernel(options.kernel, operation_of(options.activations)));
   ISOBIT_ASSIGN_OR_RETURN(const Weights weights, load_weights(options));
-  ISOBIT_ASSIGN_OR_RETURN(ArrayFile file, load_arrays(options.input));
+  Outcome out;
+  ISOBIT_ASSIGN_OR_RETURN(ArrayFile file, load_data(options.input, out.warnings));
   if (file.arrays.size() != 1)
     return invalid(options.input + ": holds " + std::to_string(file.arrays.size()) + " arrays; expected one, X");
   const std::string label = array_label(options.input, file.arrays.begin()->first);
@@ -261,13 +273,13 @@ Result<Outcome> matmul(const MatmulOptions& options) {
   if (x.shape.empty() || x.shape.back() != weights.matrix.columns())
     return invalid(label + " has the shape " + shape_text(x.shape) +
                    "; its last dimension must be K = " + std::to_string(weights.matrix.columns()));
+  if (options.activations != "float") ISOBIT_RETURN_IF_ERROR(check_finite(x, label, options.activations));
   permute(x, weights.permutation);
   if (x.dtype == Dtype::kF64 && options.activations == "float") x = Array::copy_of(x.to_float().data(), x.shape);
   Product product(options, weights, clamp, path);
   const auto activations = linear_activations_from_string(options.activations);
   ISOBIT_ASSIGN_OR_RETURN(const Array y, activations ? product.floats(x, *activations) : product.statics(x));
   ISOBIT_RETURN_IF_ERROR(save_npy(options.output, y));
-  Outcome out;
   product.describe(x, y, out);
   return out;
 }

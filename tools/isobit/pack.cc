@@ -176,7 +176,7 @@ class Packer {
       item.action = Action::kRefuse;
     }
     if (checkpoint_) return {};
-    ISOBIT_ASSIGN_OR_RETURN(foreign_said_, find_foreign_description(options_.model));
+    ISOBIT_ASSIGN_OR_RETURN(foreign_said_, find_foreign_description(options_.model, list_tensors(*reader_)));
     if (!foreign_said_ || !foreign_.empty() || !options_.include.empty()) return {};
     return {StatusCode::kUnsupported,
             options_.model + ": " + *foreign_said_ +

@@ -55,13 +55,13 @@ Status validate(const QuantizeOptions& options, const GruWeights& weights, const
   validation_options.zoneout = options.of_data.zoneout;
   ISOBIT_ASSIGN_OR_RETURN(GruValidation validation, GruValidation::create(weights, validation_options));
   int64_t repeated = 0, clipped = 0, inputs = 0;
-  ISOBIT_RETURN_IF_ERROR(files ? files->for_each([&](const GruSequences& data, const std::string&) {
+  const auto add = [&](const GruSequences& data, const Sequences&) {
     repeated += count_repeated(data, weights.input_size(), seen);
     inputs += static_cast<int64_t>(data.x.size());
     clipped += count_clipped(model.input_grid(), data.x);
     return validation.add(data);
-  })
-                               : last_tenth.add_to(validation));
+  };
+  ISOBIT_RETURN_IF_ERROR(files ? files->for_each(add, out.warnings) : last_tenth.add_to(validation));
   if (repeated > 0) out.warnings.push_back(repeated_text(repeated));
   if (files) {
     describe_clipping(clipped, inputs, model.input_grid(), "--validate",

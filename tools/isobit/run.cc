@@ -63,7 +63,7 @@ void warn_of_clipped_states(std::span<const float> h, const GruModel& model, con
 /// Codes as --save-state writes them (h0, h1, ... [N, H]), or one float array [layers * directions, N, H].
 Result<GruState> load_state(const std::string& path, const GruModel& model, int64_t batch,
                             std::vector<std::string>& warnings) {
-  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_arrays(path));
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_data(path, warnings));
   const int64_t count = state_count(model), hidden = model.hidden_size();
   if (file.arrays.size() == 1 && is_float(file.arrays.begin()->second.dtype)) {
     const auto& [name, array] = *file.arrays.begin();
@@ -276,8 +276,8 @@ Result<Outcome> run(const RunOptions& options) {
     return invalid("--chunk " + std::to_string(options.chunk) + ": " + options.model +
                    " is bidirectional, and its reverse direction needs the whole sequence; leave --chunk out");
   }
-  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile input, load_arrays(options.input));
-  if (input.arrays.empty()) return invalid(options.input + ": the file holds no array");
+  Outcome out;
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile input, load_data(options.input, out.warnings));
   const bool uses_state = !options.state.empty() || !options.save_state.empty();
   if (input.arrays.size() > 1 && (uses_state || !npz)) {
     return invalid(options.input + ": holds " + std::to_string(input.arrays.size()) + " arrays; " +
@@ -288,7 +288,6 @@ Result<Outcome> run(const RunOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const Companion masks, Companion::load("--zoneout-mask", options.zoneout_mask));
 
   Runner runner(model, options, path, device_gru.get());
-  Outcome out;
   if (uses_state && model.parameters().directions == 2) {
     out.warnings.push_back(options.model + " is bidirectional: a sequence that is run in pieces, with states between them, "
                            "gives other results than the whole one");

@@ -26,12 +26,7 @@ Result<SequenceFiles> SequenceFiles::open(const std::vector<std::string>& data, 
   return out;
 }
 
-Status SequenceFiles::for_each(const std::function<Status(const GruSequences&, const std::string& name)>& use) const {
-  return for_each(use, nullptr);
-}
-
-Status SequenceFiles::for_each(const std::function<Status(const GruSequences&, const std::string& name)>& use,
-                               std::vector<std::string>* hints) const {
+Status SequenceFiles::for_each(const Use& use, std::vector<std::string>& warnings) const {
   const auto use_array = [&](const Sequences& data) -> Status {
     GruSequences out;
     out.steps = data.steps;
@@ -52,7 +47,7 @@ Status SequenceFiles::for_each(const std::function<Status(const GruSequences&, c
       h0 = array->to_float();
       out.h0 = h0;
     }
-    Status status = use(out, data.name);
+    Status status = use(out, data);
     if (status.ok()) return status;
     const bool is_state = status.message().starts_with("h0 ");
     return {status.code(), (is_state ? state_.label(data.array) : data.name) + ": " + status.message()};
@@ -60,24 +55,22 @@ Status SequenceFiles::for_each(const std::function<Status(const GruSequences&, c
   for (const std::string& file : files_) {
     const auto pipe = pipes_.find(file);
     ISOBIT_RETURN_IF_ERROR(pipe != pipes_.end()
-                               ? for_each_array(pipe->second, channels_, use_array, batch_first_, hints)
-                               : for_each_array(file, channels_, use_array, batch_first_, hints));
+                               ? for_each_array(pipe->second, channels_, use_array, batch_first_, warnings)
+                               : for_each_array(file, channels_, use_array, batch_first_, warnings));
   }
   return {};
 }
 
 Result<SequenceFiles::Extents> SequenceFiles::extents() const {
   Extents out;
-  std::vector<std::string> hints;
-  const auto count = [&](const GruSequences& data, const std::string&) -> Status {
+  const auto count = [&](const GruSequences& data, const Sequences&) -> Status {
     out.sequences += data.batch;
     for (int64_t n = 0; n < data.batch; ++n) {
       out.steps += data.lengths.empty() ? data.steps : data.lengths[static_cast<size_t>(n)];
     }
     return {};
   };
-  ISOBIT_RETURN_IF_ERROR(for_each(count, &hints));
-  if (!hints.empty()) out.hint = hints.front();
+  ISOBIT_RETURN_IF_ERROR(for_each(count, out.warnings));
   return out;
 }
 

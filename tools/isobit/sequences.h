@@ -24,21 +24,20 @@ class SequenceFiles {
   static Result<SequenceFiles> open(const std::vector<std::string>& data, const std::string& option,
                                     const SequenceOptions& options, int64_t channels, FileClaims& claims);
 
-  /// Calls `use` for every array, in the order of files and names.
-  Status for_each(const std::function<Status(const GruSequences&, const std::string& name)>& use) const;
+  /// Calls `use` for every array, in the order of files and names; `source` is where the sequences are from. Warnings
+  /// name arrays that are left out, and those whose batch and steps look exchanged.
+  using Use = std::function<Status(const GruSequences&, const Sequences& source)>;
+  Status for_each(const Use& use, std::vector<std::string>& warnings) const;
 
-  /// What for_each() would show; every array is read and checked. A hint where batch and steps look exchanged.
+  /// What for_each() would show; every array is read and checked.
   struct Extents {
     int64_t sequences = 0;
     int64_t steps = 0;  // of all sequences together
-    std::string hint;
+    std::vector<std::string> warnings;
   };
   [[nodiscard]] Result<Extents> extents() const;
 
  private:
-  Status for_each(const std::function<Status(const GruSequences&, const std::string& name)>& use,
-                  std::vector<std::string>* hints) const;
-
   bool batch_first_ = false;
   int64_t channels_ = 0;
   std::vector<std::string> files_;

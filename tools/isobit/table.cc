@@ -168,9 +168,7 @@ double promised_ulp(std::string_view function, Fp16Model model, bool half_values
 
 /// What `table` names is read, unless it is built in.
 Status claim_table(const std::string& table, const std::string& option, FileClaims& files) {
-  const auto functions = fp16_functions();
-  const bool built_in = std::find(functions.begin(), functions.end(), table) != functions.end();
-  return built_in ? Status() : files.reads(table, option);
+  return is_function(table) ? Status() : files.reads(table, option);
 }
 
 /// The directory is there afterwards.
@@ -187,6 +185,9 @@ Result<Outcome> table_fit(const TableFitOptions& options) {
   FileClaims files;
   ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", OutputKind::kSafetensors, files));
   ISOBIT_RETURN_IF_ERROR(claim_table(options.function, "FUNCTION", files));
+  if (!options.function.ends_with(".npy") && !is_function(options.function))
+    return invalid("FUNCTION " + options.function + ": " + expected_one_of(options.function, fp16_functions()) +
+                   "; or an npy with the values of a function of your own");
   ISOBIT_ASSIGN_OR_RETURN(Fp16FitOptions fit, fit_options(options));
   Progress progress("fitting", options.quiet);
   fit.progress = [](void* context, double fraction) { static_cast<Progress*>(context)->update(fraction); };
@@ -254,9 +255,8 @@ Result<Outcome> table_show(const TableShowOptions& options) {
   if (!options.exact.empty()) ISOBIT_RETURN_IF_ERROR(files.reads(options.exact, "--exact"));
   Outcome out;
   std::string svg;
-  const auto functions = fp16_functions();
   std::optional<ArrayReader> file;  // none: a function
-  if (std::find(functions.begin(), functions.end(), options.table) == functions.end()) {
+  if (!is_function(options.table)) {
     ISOBIT_ASSIGN_OR_RETURN(file, open_table_file(options.table));
   }
   if (!file || is_fp16_table(*file)) {
@@ -368,7 +368,8 @@ Result<Outcome> table_run(const TableRunOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", OutputKind::kArray, files));
   ISOBIT_RETURN_IF_ERROR(files.reads(options.input, "INPUT"));
   if (options.table != "softmax") ISOBIT_RETURN_IF_ERROR(claim_table(options.table, "TABLE", files));
-  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_arrays(options.input));
+  Outcome out;
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_data(options.input, out.warnings));
   if (file.arrays.size() != 1)
     return invalid(options.input + ": holds " + std::to_string(file.arrays.size()) + " arrays; expected one");
   const auto& [name, x] = *file.arrays.begin();
@@ -407,7 +408,6 @@ Result<Outcome> table_run(const TableRunOptions& options) {
                                   : function.run(x.bytes, x.dtype, y.bytes, y.dtype, run));
   }
   ISOBIT_RETURN_IF_ERROR(save_npy(options.output, y));
-  Outcome out;
   out.json.set("output", options.output).set("elements", y.size()).set("dtype", to_string(dtype));
   if (!kernel.empty()) out.json.set("kernel", kernel);
   if (device) out.json.set("device", options.device);

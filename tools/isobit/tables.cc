@@ -19,17 +19,17 @@ namespace {
 
 constexpr size_t kCodes = 65536;
 
+Status no_table(const std::string& name) {
+  return {StatusCode::kIo,
+          name + ": no such file, and no function that is built in; " + expected_one_of(name, fp16_functions())};
+}
+
+}  // namespace
+
 bool is_function(const std::string& name) {
   const auto functions = fp16_functions();
   return std::find(functions.begin(), functions.end(), name) != functions.end();
 }
-
-Status no_table(const std::string& name) {
-  return {StatusCode::kIo,
-          name + ": no such file, and no function of this name" + nearest_hint(name, fp16_functions())};
-}
-
-}  // namespace
 
 double value_of_f16(uint16_t code) {
   const int exponent = (code >> 10) & 0x1f;

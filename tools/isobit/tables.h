@@ -16,6 +16,9 @@
 
 namespace isobit::tool {
 
+/// Whether isobit has a function of this name, and so its table.
+bool is_function(const std::string& name);
+
 Result<Fp16Model> parse_fp16_model(const std::string& text);
 /// The value of a float16 code; finite.
 double value_of_f16(uint16_t code);

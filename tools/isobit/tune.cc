@@ -90,11 +90,12 @@ class Metric {
     return Metric(std::move(command), std::move(model), weights.output_size(), zoneout);
   }
 
-  Status add(const GruSequences& data, const std::string& name) {
+  /// The outputs have the array's name, in an npy the file's; where several files have the name, with a number.
+  Status add(const GruSequences& data, const Sequences& from) {
+    const std::string name = from.array.empty() ? fs::path(from.name).stem().string() : from.array;
     Validation one;
     one.name = name;
-    while (names_.count(one.name) > 0) one.name += "_";
-    names_.insert(one.name);
+    for (int64_t i = 2; !names_.insert(one.name).second; ++i) one.name = name + "_" + std::to_string(i);
     one.steps = data.steps;
     one.batch = data.batch;
     one.x.assign(data.x.begin(), data.x.end());
@@ -326,12 +327,12 @@ Result<Outcome> tune(const TuneOptions& options) {
     metric = std::make_unique<Metric>(std::move(created));
   }
   int64_t repeated = 0;
-  const auto add = [&](const GruSequences& sequences, const std::string& name) -> Status {
+  const auto add = [&](const GruSequences& sequences, const Sequences& from) -> Status {
     repeated += count_repeated(sequences, weights.input_size(), seen);
-    if (metric != nullptr) ISOBIT_RETURN_IF_ERROR(metric->add(sequences, name));
+    if (metric != nullptr) ISOBIT_RETURN_IF_ERROR(metric->add(sequences, from));
     return validation.add(sequences);
   };
-  ISOBIT_RETURN_IF_ERROR(files.for_each(add));
+  ISOBIT_RETURN_IF_ERROR(files.for_each(add, out.warnings));
   if (validation.steps() == 0) return invalid("--validate " + options.validate.front() + ": the data has no time step");
   if (repeated > 0) out.warnings.push_back(repeated_text(repeated));
   out.text += "calibrated on " + count.text() + "; validated on " + count_text(validation.sequences(), "sequence") +

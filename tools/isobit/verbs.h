@@ -212,6 +212,8 @@ Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFil
 /// inspect, for weights that other tools quantised; `said`: what a file beside them says.
 Result<Outcome> inspect_foreign(const InspectOptions& options, const ArrayReader& file,
                                 const std::vector<ForeignFormat>& formats, const std::string& said);
+/// For inspect: the arrays of a file that isobit reads.
+void describe_arrays(const ArrayReader& file, const char* title, Outcome& out);
 Result<Outcome> quantize(const QuantizeOptions& options);
 Result<Outcome> tune(const TuneOptions& options);
 Result<Outcome> pack(const PackOptions& options);

@@ -90,13 +90,20 @@ class GgufReader {
   Status need(uint64_t bytes, const std::string& what) const {
     if (bytes <= rest()) return {};
     return invalid(what, "needs " + std::to_string(bytes) + " bytes at byte " + std::to_string(position_) +
-                             ", but the file has " + std::to_string(file_.size_bytes_));
+                             ", but the file has " + std::to_string(file_.size_bytes_) +
+                             cut_short(file_.size_bytes_, end_of(position_, bytes)));
+  }
+
+  /// The largest number where there is no such byte.
+  static uint64_t end_of(uint64_t begin, uint64_t bytes) {
+    return bytes > UINT64_MAX - begin ? UINT64_MAX : begin + bytes;
   }
 
   Status check_count(uint64_t count, uint64_t bytes_each, const std::string& what) const {
     if (count <= rest() / bytes_each) return {};
     return invalid(what, "has " + std::to_string(count) + " entries; the " + std::to_string(rest()) +
-                             " bytes that are left hold at most " + std::to_string(rest() / bytes_each));
+                             " bytes that are left hold at most " + std::to_string(rest() / bytes_each) +
+                             "; that number is wrong, or the file is cut short");
   }
 
   template <typename T>
@@ -260,6 +267,9 @@ class GgufReader {
     const uint64_t begin = (position_ + alignment - 1) / alignment * alignment;
     const uint64_t data_bytes = file_.size_bytes_ > begin ? file_.size_bytes_ - begin : 0;
     std::vector<const GgufTensor*> order;
+    uint64_t end = 0;
+    for (const GgufTensor& tensor : file_.tensors_)
+      end = std::max(end, end_of(begin, end_of(tensor.offset, tensor.size_bytes)));
     for (GgufTensor& tensor : file_.tensors_) {
       if (tensor.offset % alignment != 0) {
         return invalid(in_tensor(tensor), "begins at byte " + std::to_string(tensor.offset) +
@@ -269,7 +279,7 @@ class GgufReader {
       if (tensor.offset > data_bytes || tensor.size_bytes > data_bytes - tensor.offset) {
         return invalid(in_tensor(tensor), "has " + std::to_string(tensor.size_bytes) + " bytes from byte " +
                                               std::to_string(tensor.offset) + " of the data, which has " +
-                                              std::to_string(data_bytes));
+                                              std::to_string(data_bytes) + cut_short(file_.size_bytes_, end));
       }
       tensor.offset += begin;
     }

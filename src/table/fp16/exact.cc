@@ -301,9 +301,8 @@ Result<Fp16Exact> fp16_exact_values(std::string_view name, double beta) {
   const DefaultFloatMode mode;
   const Function* function = find(name);
   if (function == nullptr)
-    return Status(StatusCode::kInvalidArgument, "function is \"" + std::string(name) +
-                                                    "\", not one of fp16_functions()" +
-                                                    nearest_hint(name, fp16_functions()));
+    return Status(StatusCode::kInvalidArgument,
+                  "function is \"" + std::string(name) + "\"; " + expected_one_of(name, fp16_functions()));
   if (!std::isfinite(beta))
     return Status(StatusCode::kInvalidArgument, "beta is " + std::to_string(beta) + ", must be finite");
   uint16_t ends[2] = {function->at_infinity, function->at_minus_infinity};

@@ -8,6 +8,7 @@
 
 #include "core/float_mode.h"
 #include "core/half.h"
+#include "isobit/nearest.h"
 #include "table/fp16/reference.h"
 
 namespace isobit {
@@ -143,7 +144,8 @@ Status check_fp16_table(const Fp16Table& table, std::string_view name) {
   const Refusal refuse(prefix);
   const std::vector<std::string_view> functions = fp16_functions();
   if (table.function != "custom" && std::find(functions.begin(), functions.end(), table.function) == functions.end())
-    return refuse("function", "\"" + table.function + "\"", "\"custom\" or one of fp16_functions()");
+    return refuse("function", "\"" + table.function + "\"",
+                  "\"custom\" or the name of a function" + nearest_hint(table.function, functions));
   if (table.function == "swish" ? !std::isfinite(table.beta) : table.beta != 1.0)
     return refuse("beta", text_of(table.beta), table.function == "swish" ? "finite" : "1, for it belongs to swish");
   const int32_t model = static_cast<int32_t>(table.model);
