@@ -12,12 +12,14 @@ usage: scripts/test.sh [--quick | --matrix | --cuda | --cuda-built] [--help]
 
 Installs the Debian packages that are missing (root only where some are), builds and tests. Runs from any folder.
 
-  (no option)  what CI runs: the oracle and testdata/; g++ release and clang++ asan, built and tested; the same
-               fingerprint from both, from every instruction set and on an emulated processor without AVX; every kernel
-               verified; two built-in FP16 tables fitted again; GGUF files against the gguf package, which pip puts into
-               build/test/venv; the Rust crates; clang-tidy on the C++ files that changed
-  --matrix     every compiler (g++, clang++) with every preset (dev, release, asan), the fingerprint of all, the
-               oracle, and clang-tidy
+  (no option)  what CI runs: the oracle and testdata/; g++ release and clang++ asan, built and tested, asan without
+               programs that others cover (the command's tests, benchmarks, CUDA); the same fingerprint from both, from
+               every instruction set and on an emulated processor without AVX; every kernel verified; two built-in FP16
+               tables fitted again; GGUF files against the gguf package, which pip puts into build/test/venv; the Rust
+               crates; clang-tidy on the C++ files that changed
+  --matrix     the same with every compiler (g++, clang++) and preset (dev, release, asan); isobit::cuda for every
+               architecture; the thread pool under the thread sanitizer; a project that takes isobit with
+               add_subdirectory, without the kernels for x86-64; an emulated aarch64
   --quick      the dev preset with g++, tests labelled fast
   --cuda       builds the programs of isobit::cuda (where nvcc is on PATH; for the architecture of the device, without
                one for all, or for those that CUDAARCHS names), then does what --cuda-built does. Without a device it
@@ -26,8 +28,8 @@ Installs the Debian packages that are missing (root only where some are), builds
                compute-sanitizer (memcheck, racecheck, synccheck, initcheck); then isobit and g2p, whose bytes must be
                the CPU's. Needs a CUDA device, compute-sanitizer and python3 only
 
-Where nvcc is on PATH, g++ builds include isobit::cuda for every architecture of the project; without a device its tests
-are skipped.
+Where nvcc is on PATH, the release build of g++ includes isobit::cuda, for compute capability 9.0a only but in --matrix;
+without a device its tests are skipped.
 
 ISOBIT_REQUIRE  comma-separated: what must not be skipped (avx2, avxvnni, avx512vnni, amx, nvcc). Default: every
                 instruction set of this processor, and nvcc when it is on PATH.
@@ -93,9 +95,11 @@ build() {
   local compiler=$1 preset=$2 folder start=$SECONDS options=()
   folder=$(folder_of "$compiler" "$preset")
   heading "$compiler $preset: build in $folder"
-  if [[ $compiler == g++ ]]; then
-    options+=(-DISOBIT_BUILD_FUZZERS=OFF)
-    ! command -v nvcc >/dev/null || options+=(-DISOBIT_CUDA=ON)
+  [[ $compiler != g++ ]] || options+=(-DISOBIT_BUILD_FUZZERS=OFF)
+  [[ $preset != asan ]] || options+=(-DISOBIT_BUILD_BENCHMARKS=OFF)
+  if [[ $compiler-$preset == g++-release ]] && command -v nvcc >/dev/null; then
+    options+=(-DISOBIT_CUDA=ON)
+    [[ $job == matrix ]] || options+=(-DCMAKE_CUDA_ARCHITECTURES=90a-real)
   fi
   ! command -v ccache >/dev/null || options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   if ! { cmake --preset "$preset" -B "$folder" -DCMAKE_CXX_COMPILER="$compiler" \
@@ -187,6 +191,49 @@ same_fingerprint() {
   diff <(printf '%s\n' "$first_fingerprint") <(printf '%s\n' "$text") && [[ -n $text ]]
 }
 
+# thread_sanitizer: the tests that share a pool between threads.
+thread_sanitizer() {
+  cmake --preset dev -B build/tsan -DCMAKE_CXX_COMPILER=clang++ -DISOBIT_SANITIZE=thread -DISOBIT_BUILD_BENCHMARKS=OFF \
+    -DISOBIT_BUILD_TOOLS=OFF && cmake --build build/tsan --parallel "$(nproc)" --target isobit_threads_tests &&
+    ctest --test-dir build/tsan --label-regex threads --no-tests=error --output-on-failure
+}
+
+# subdirectory: a project that takes the whole library, as processors other than x86-64 build it.
+subdirectory() {
+  local folder=build/subdirectory
+  cmake -G Ninja -S tests/install/consumer -B "$folder" -DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++ \
+    -DISOBIT_SOURCE_DIR="$PWD" -DISOBIT_X86_KERNELS=OFF -DCMAKE_BUILD_TYPE=Debug &&
+    cmake --build "$folder" --parallel "$(nproc)" || return 1
+  [[ $("$folder/consumer" "$folder") == 128 && $("$folder/c_consumer" "$folder") == 3 ]]
+}
+
+# aarch64: the command for that processor and the libraries it needs, in build/aarch64; the host has none of them.
+aarch64() {
+  local root=$PWD/build/aarch64/root debs=$PWD/build/aarch64/debs lists=$PWD/build/aarch64/lists name
+  local apt=(apt-get -qq -o APT::Architectures::=amd64 -o APT::Architectures::=arm64 -o Dir::State::Lists="$lists")
+  mkdir -p "$root/usr/bin" "$debs" "$lists/partial"
+  if [[ ! -e $root/usr/lib/aarch64-linux-gnu/libzip.so.4 ]]; then
+    { "${apt[@]}" update && (cd "$debs" && "${apt[@]}" download {libzip4,libzip-dev,zlib1g,libbz2-1.0,libssl3}:arm64); } ||
+      return 1
+    find "$debs" -name '*.deb' -exec dpkg-deb -x {} "$root" \;
+  fi
+  # libzip's CMake files want its programs, which are not run.
+  for name in zipcmp zipmerge ziptool; do ln -sf "/usr/bin/$name" "$root/usr/bin/$name"; done
+  cmake --preset release -B build/aarch64/build -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64.cmake" \
+    -DISOBIT_AARCH64_ROOT="$root" -DISOBIT_BUILD_TESTS=OFF -DISOBIT_BUILD_BENCHMARKS=OFF &&
+    cmake --build build/aarch64/build --parallel "$(nproc)" --target isobit_cli
+}
+
+# on_aarch64 ARGUMENT...: that command, emulated.
+on_aarch64() {
+  qemu-aarch64 -L /usr/aarch64-linux-gnu \
+    -E LD_LIBRARY_PATH="$PWD/build/aarch64/root/usr/lib/aarch64-linux-gnu:/usr/aarch64-linux-gnu/lib" \
+    build/aarch64/build/isobit "$@"
+}
+
+# The instruction sets that must be compared are this processor's.
+aarch64_verify() { ISOBIT_REQUIRE='' on_aarch64 verify --outputs 1000000; }
+
 # The files that changed since this branch left the main one; on the main branch, in the last commit. Together with
 # what is not committed.
 changed_files() {
@@ -259,6 +306,7 @@ if [[ $job == quick || $job == cuda ]]; then
   need_packages "${BUILD_PACKAGES[@]}"
 else
   need_packages "${BUILD_PACKAGES[@]}" "${CHECK_PACKAGES[@]}"
+  [[ $job != matrix ]] || need_packages "${MATRIX_PACKAGES[@]}"
 fi
 read -ra paths < <(cpu_paths)
 if [[ -z ${ISOBIT_REQUIRE+set} ]]; then
@@ -326,5 +374,12 @@ for pair in "${pairs[@]}"; do
     check "$pair: the same fingerprint as ${pairs[0]}" same_fingerprint "$program"
   fi
 done
+if [[ $job == matrix ]]; then
+  check "thread sanitizer: what shares a pool" thread_sanitizer
+  check "a project that takes isobit with add_subdirectory" subdirectory
+  check "aarch64: build" aarch64
+  check "aarch64: the same fingerprint" same_fingerprint on_aarch64
+  check "aarch64: every kernel equals the reference" aarch64_verify
+fi
 check "clang-tidy on changed files" tidy build/asan
 finish

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # install_test.sh CMAKE CC CXX SOURCE BUILD VERSION: installs BUILD, moves the installation elsewhere, and builds and
-# runs tests/install/consumer against it, in C++ and in C, with find_package and with pkg-config, then from SOURCE with
-# add_subdirectory and without the kernels for x86-64, as other processors build it. Everything lies in
-# BUILD/install_test, which is made anew.
+# runs tests/install/consumer against it, in C++ and in C, with find_package and with pkg-config. Everything lies in
+# BUILD/install_test, which is made anew. scripts/test.sh --matrix builds the consumer with add_subdirectory, too.
 set -euo pipefail
 cmake=$1 cc=$2 cxx=$3 source=$4 build=$5 version=$6
 work=$build/install_test
@@ -95,10 +94,3 @@ if command -v pkg-config >/dev/null; then
 else
   echo "pkg-config: SKIPPED, it is not on PATH"
 fi
-
-# The whole library once more, unoptimised. It must also build without the kernels for x86-64, which take longest.
-logged subdirectory.log "$cmake" -G Ninja -S "$consumer" -B "$work/subdirectory" -DCMAKE_C_COMPILER="$cc" \
-  -DCMAKE_CXX_COMPILER="$cxx" -DISOBIT_SOURCE_DIR="$source" -DISOBIT_X86_KERNELS=OFF -DCMAKE_BUILD_TYPE=Debug
-logged subdirectory_build.log "$cmake" --build "$work/subdirectory" --parallel 2
-run_consumer "$work/subdirectory/consumer" 128 add_subdirectory
-run_consumer "$work/subdirectory/c_consumer" 3 "add_subdirectory, C"
