@@ -226,8 +226,9 @@ aarch64() {
 
 # on_aarch64 ARGUMENT...: that command, emulated.
 on_aarch64() {
+  local root=$PWD/build/aarch64/root
   qemu-aarch64 -L /usr/aarch64-linux-gnu \
-    -E LD_LIBRARY_PATH="$PWD/build/aarch64/root/usr/lib/aarch64-linux-gnu:/usr/aarch64-linux-gnu/lib" \
+    -E LD_LIBRARY_PATH="$root/usr/lib/aarch64-linux-gnu:$root/lib/aarch64-linux-gnu:/usr/aarch64-linux-gnu/lib" \
     build/aarch64/build/isobit "$@"
 }
 
