@@ -616,7 +616,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         refuse(["--layer x=a,b,", "NAME=W,R"], "x=a,b,")
         refuse(["--layer =a,b", "NAME=W,R"], "=a,b")
         refuse(["--layer x=b,a", "l0 is given twice"], "x=a,b", "x=b,a")
-        refuse(["--layer y_l1=a,b", "another --layer names x"], "x=a,b", "y_l1=a,b")
+        refuse(["--layer y_l1=a,b", "another one names x"], "x=a,b", "y_l1=a,b")
         refuse(["weight_ih_l0"], "x_l1=a,b")
         refuse(["array 'a'", "(15, 3)", "(3 * H, H)"], "x=a,a")
 
@@ -1088,7 +1088,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                    self.at("long.npy", npy((4,), [1, 2, 10, 4], "<i4", "i")))
         self.fails(["--state", "s8", "not codes"], *arguments, "--state",
                    self.at("codes_h0.npy", npy((1, 4, HIDDEN), [0] * 4 * HIDDEN, "|i1", "b")))
-        self.fails(["h0 has 5 values"], *arguments, "--state", self.at("few.npy", npy((1, 1, HIDDEN), h0[0])))
+        self.fails(["--state", "f32 [1, 1, 5]", "[1, 4, 5]"], *arguments, "--state", self.at("few.npy", npy((1, 1, HIDDEN), h0[0])))
         self.fails(["states.npz", "no array \"\""], *arguments, "--state", states)
         # Many more sequences than steps are a hint that the axes are exchanged.
         many = self.at("many.npy", floats(rng, (2, 16, INPUTS)))

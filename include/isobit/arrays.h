@@ -55,11 +55,16 @@ struct ArrayFile {
   bool operator==(const ArrayFile&) const = default;
 };
 
-/// What a file is. The first five are read; of the others messages say what to do.
+/// What a file is. The first nine are read; of the others messages say what to do.
 enum class FileKind : int32_t {
   kNpy,
   kNpz,
   kSafetensors,
+  // Safetensors files that isobit writes (docs/formats.md), known by their metadata:
+  kGruModels,   // integer GRUs
+  kFp16Table,   // an activation table
+  kLowBit,      // low-bit weights
+  kOtherSaved,  // damaged, or of a later version
   kSafetensorsIndex,  // a name that ends in .safetensors.index.json
   kGguf,
   kEmpty,
@@ -77,9 +82,9 @@ enum class FileKind : int32_t {
   kCompressed,  // gzip, bzip2, xz or zstd
   kUnknown,
 };
-/// "npy", "npz", "safetensors", "safetensors index", "GGUF"; "a PyTorch checkpoint", ...
+/// "npy", "npz", "safetensors", "integer GRUs of isobit", "safetensors index", "GGUF"; "a PyTorch checkpoint", ...
 std::string_view to_string(FileKind kind);
-/// Judged by the beginning of the file and, of zip archives, by what they hold. It takes away what a pipe holds:
+/// Judged by the beginning of the file, of zip archives by what they hold, of safetensors files by their metadata. It takes away what a pipe holds:
 /// ArrayReader reads that once and knows the kind, too.
 Result<FileKind> file_kind(const std::string& path);
 

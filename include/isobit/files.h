@@ -36,6 +36,12 @@ class FileClaims {
   std::map<Identity, Claim> claims_;
 };
 
+/// What is written, and so how its name may end.
+enum class OutputKind { kSafetensors, kTensor, kArray, kArrays, kState, kSvg, kHex };
+/// For before hours of work: refuses a file that cannot be created at `path`, is among `files` already, or has the ending
+/// of another kind. `what` names the argument. Claims the file.
+Status check_output(const std::string& path, const std::string& what, OutputKind kind, FileClaims& files);
+
 }  // namespace isobit
 
 #endif  // ISOBIT_FILES_H_

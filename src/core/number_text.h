@@ -14,6 +14,12 @@ inline std::string number_text(double value) {
   return std::string(buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr);
 }
 
+/// At most so many digits, as printf's %.*g has them.
+inline std::string short_text(double value, int digits) {
+  char buffer[64];
+  return std::string(buffer, std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::general, digits).ptr);
+}
+
 }  // namespace isobit
 
 #endif  // ISOBIT_CORE_NUMBER_TEXT_H_

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "gru/tensor_groups.h"
 #include "isobit/gru.h"
 #include "isobit/nearest.h"
 
@@ -14,23 +15,9 @@ constexpr int64_t kMaxGateBits = 16;  // tables have at most 2^16 inputs and 16-
 constexpr int64_t kMaxLayer = 9999;
 
 using TensorMask = uint32_t;
-constexpr TensorMask mask_of(int32_t tensor) { return TensorMask{1} << tensor; }
-constexpr TensorMask kWeights = mask_of(kW) | mask_of(kR);
-constexpr TensorMask kBiases = mask_of(kBw) | mask_of(kBr);
-constexpr TensorMask kLinear = mask_of(kIh) | mask_of(kHh);
-constexpr TensorMask kGateIn = mask_of(kUIn) | mask_of(kRIn) | mask_of(kNIn);
-constexpr TensorMask kGateOut = mask_of(kU) | mask_of(kRGate) | mask_of(kN);
-constexpr TensorMask kAll = mask_of(kGruTensorCount) - 1;
-constexpr TensorMask kCalibrated = mask_of(kX) | mask_of(kH) | kLinear | kGateIn;
+constexpr TensorMask kCalibrated = set_of(kX) | set_of(kH) | kLinearSet | kGateInSet;
 
 constexpr std::string_view kOptionNames[] = {"signed", "unsigned", "symmetric", "asymmetric", "steps=N"};
-
-struct Group {
-  std::string_view name;
-  TensorMask tensors;
-};
-constexpr Group kGroups[] = {{"all", kAll},       {"weights", kWeights}, {"biases", kBiases},
-                             {"linear", kLinear}, {"gate_in", kGateIn},  {"gate_out", kGateOut}};
 
 constexpr NamedBits kNamedBits[] = {
     {"small", "8"},
@@ -40,9 +27,9 @@ constexpr NamedBits kNamedBits[] = {
 
 std::optional<TensorMask> tensors_of(std::string_view name) {
   for (int32_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
-    if (kGruTensorNames[static_cast<size_t>(tensor)] == name) return mask_of(tensor);
+    if (kGruTensorNames[static_cast<size_t>(tensor)] == name) return set_of(tensor);
   }
-  for (const Group& group : kGroups) {
+  for (const TensorGroup& group : kTensorGroups) {
     if (group.name == name) return group.tensors;
   }
   return std::nullopt;
@@ -51,7 +38,7 @@ std::optional<TensorMask> tensors_of(std::string_view name) {
 std::string known_names() {
   std::string text;
   for (const std::string_view name : kGruTensorNames) text += std::string(name) + " ";
-  for (const Group& group : kGroups) text += std::string(group.name) + " ";
+  for (const TensorGroup& group : kTensorGroups) text += std::string(group.name) + " ";
   text.pop_back();
   return text;
 }
@@ -112,7 +99,7 @@ Result<Entry> parse_entry(std::string_view list, std::string_view text) {
   }
   if (!tensors_of(entry.name)) {
     std::vector<std::string_view> names(kGruTensorNames.begin(), kGruTensorNames.end());
-    for (const Group& group : kGroups) names.push_back(group.name);
+    for (const TensorGroup& group : kTensorGroups) names.push_back(group.name);
     return entry.refuse("unknown tensor '" + std::string(entry.name) + "', must be one of " + known_names() +
                         nearest_hint(entry.name, names));
   }
@@ -190,12 +177,12 @@ Result<Width> parse_width(const Entry& entry) {
 
 void set_width(const Width& width, bool is_bare, TensorMask chosen, std::array<GridOptions, kGruTensorCount>& tensors) {
   for (int32_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
-    if ((chosen & mask_of(tensor)) == 0) continue;
+    if ((chosen & set_of(tensor)) == 0) continue;
     GridOptions& options = tensors[static_cast<size_t>(tensor)];
     options.bits = width.bits;
     options.steps = width.steps;  // steps belong to a width: without them, the default of the new width
     // What a bare entry says of sign and symmetry is meant for activations.
-    if (is_bare && (mask_of(tensor) & kWeights) != 0) continue;
+    if (is_bare && (set_of(tensor) & kWeightSet) != 0) continue;
     options.is_signed = width.is_signed.value_or(options.is_signed);
     options.symmetric = width.symmetric.value_or(options.symmetric);
   }
@@ -204,15 +191,15 @@ void set_width(const Width& width, bool is_bare, TensorMask chosen, std::array<G
 /// The tensors that an entry of widths sets.
 TensorMask chosen_by(const Entry& entry, int32_t bits) {
   if (!entry.name.empty()) return *tensors_of(entry.name);
-  return bits > 8 ? kAll : kAll & ~kBiases;  // section 4
+  return bits > 8 ? kAllSet : kAllSet & ~kBiasSet;  // section 4
 }
 
 /// Why a tensor cannot have these options; empty if it can.
 std::string objection(int32_t tensor, const GridOptions& options) {
-  if ((mask_of(tensor) & (kGateIn | kGateOut)) != 0 && options.bits > kMaxGateBits) {
+  if ((set_of(tensor) & (kGateInSet | kGateOutSet)) != 0 && options.bits > kMaxGateBits) {
     return " has " + std::to_string(options.bits) + " bits, must have at most 16: it is a gate's input or output";
   }
-  if ((mask_of(tensor) & (kWeights | kBiases)) != 0 && !options.symmetric) {
+  if ((set_of(tensor) & (kWeightSet | kBiasSet)) != 0 && !options.symmetric) {
     return " is asymmetric, must be symmetric: it is a weight or bias";
   }
   const int64_t least = options.symmetric && options.is_signed ? 2 : 1;
@@ -240,8 +227,8 @@ Status apply_bits_entry(const Entry& entry, GruQuantization& quantization) {
   const bool is_bare = entry.name.empty();
   const TensorMask chosen = chosen_by(entry, width.bits);
   for (GruLayerQuantization* layer : layers_of(quantization, entry.layer)) {
-    set_width(width, is_bare, is_bare ? chosen & ~kBiases : chosen, layer->tensors);
-    if (is_bare) set_width(kWideBiases, false, chosen & kBiases, layer->tensors);
+    set_width(width, is_bare, is_bare ? chosen & ~kBiasSet : chosen, layer->tensors);
+    if (is_bare) set_width(kWideBiases, false, chosen & kBiasSet, layer->tensors);
   }
   return {};
 }
@@ -255,7 +242,7 @@ Status apply_method_entry(const Entry& entry, GruQuantization& quantization) {
   }
   for (GruLayerQuantization* layer : layers_of(quantization, entry.layer)) {
     for (int32_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
-      if ((chosen & mask_of(tensor)) != 0) layer->methods[static_cast<size_t>(tensor)] = method;
+      if ((chosen & set_of(tensor)) != 0) layer->methods[static_cast<size_t>(tensor)] = method;
     }
   }
   return {};
@@ -298,7 +285,7 @@ Status apply_bits(std::string_view text, GruQuantization& quantization) {
       for (int32_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
         const GridOptions& options = layer->tensors[static_cast<size_t>(tensor)];
         const std::string why = objection(tensor, options);
-        if (why.empty() || (chosen_by(*entry, options.bits) & mask_of(tensor)) == 0) continue;
+        if (why.empty() || (chosen_by(*entry, options.bits) & set_of(tensor)) == 0) continue;
         return entry->refuse(std::string(kGruTensorNames[static_cast<size_t>(tensor)]) + why);
       }
     }

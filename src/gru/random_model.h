@@ -184,10 +184,8 @@ inline std::vector<float> random_floats(Random& random, const Grid& grid, int64_
   return x;
 }
 
-inline RandomRun random_run(Random& random, const GruModel& model, int64_t outputs) {
-  RandomRun run;
-  run.batch = random.between(1, 9);
-  run.steps = std::clamp<int64_t>(outputs / (run.batch * model.output_size()), 1, 400);
+/// What a run of steps and batch has besides.
+inline void fill_run(Random& random, const GruModel& model, RandomRun& run) {
   run.x = random_tensor(random, run.steps * run.batch * model.input_size(), model.input_grid());
   run.start = model.initial_state(run.batch);
   if (random.one_in(2))
@@ -206,6 +204,13 @@ inline RandomRun random_run(Random& random, const GruModel& model, int64_t outpu
     for (int64_t i = 0; i < run.steps * run.batch * model.output_size(); ++i)
       run.mask.push_back(static_cast<uint8_t>(random.between(0, 1)));
   if (run.chunks.empty()) run.chunks.push_back(run.steps);
+}
+
+inline RandomRun random_run(Random& random, const GruModel& model, int64_t outputs) {
+  RandomRun run;
+  run.batch = random.between(1, 9);
+  run.steps = std::clamp<int64_t>(outputs / (run.batch * model.output_size()), 1, 400);
+  fill_run(random, model, run);
   return run;
 }
 

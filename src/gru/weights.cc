@@ -553,6 +553,9 @@ Result<GruWeights> load_gru(const std::string& path, const GruLoadOptions& optio
 
 Result<GruWeights> load_gru(const ArrayReader& file, const GruLoadOptions& options) {
   const DefaultFloatMode mode;
+  if (file.kind() == FileKind::kGruModels)
+    return Status(StatusCode::kInvalidArgument,
+                  file.name() + ": is an integer model already; give the float model that it was made from");
   if (!options.reset_after) return refuse_reset_before("reset_after = false");
   if (options.gate_order && to_string(*options.gate_order) == "invalid") {
     return Status(StatusCode::kInvalidArgument,

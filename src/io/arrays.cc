@@ -5,6 +5,7 @@
 #include <bit>
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <system_error>
 #include <type_traits>
@@ -59,6 +60,22 @@ std::string shape_text(const std::vector<int64_t>& shape) {
     text += std::to_string(shape[i]);
   }
   return text + (shape.size() == 1 ? ",)" : ")");
+}
+
+std::string list_text(std::span<const int64_t> numbers) {
+  std::string text;
+  for (const int64_t number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
+  return "[" + text + "]";
+}
+
+std::string array_label(const std::string& path, const std::string& name) {
+  return name.empty() ? path : path + ": array \"" + escaped(name) + "\"";
+}
+
+std::string escaped(std::string_view text) {
+  const std::string json =
+      nlohmann::json(text).dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+  return json.substr(1, json.size() - 2);
 }
 
 std::string in_quotes(std::string_view text) {
@@ -207,8 +224,9 @@ Result<ArrayReader> ArrayReader::open(const std::string& path) {
   return without_exceptions(path, [&]() -> Result<ArrayReader> {
     if (std::error_code error; std::filesystem::is_directory(path, error)) return is_folder(path);
     ISOBIT_ASSIGN_OR_RETURN(const SharedContent content, FileContent::open(path));
-    ISOBIT_ASSIGN_OR_RETURN(const FileKind kind, kind_of(content));
+    ISOBIT_ASSIGN_OR_RETURN(FileKind kind, kind_of(content));
     ISOBIT_ASSIGN_OR_RETURN(SharedContainer container, open_container(kind, content));
+    if (kind == FileKind::kSafetensors) kind = kind_of_saved(*container);
     return ArrayReader(path, kind, std::move(container));
   });
 }
@@ -216,8 +234,9 @@ Result<ArrayReader> ArrayReader::open(const std::string& path) {
 Result<ArrayReader> ArrayReader::view(const void* data, size_t size_bytes, const std::string& name) {
   return without_exceptions(name, [&]() -> Result<ArrayReader> {
     const SharedContent content = FileContent::view(data, size_bytes, name);
-    ISOBIT_ASSIGN_OR_RETURN(const FileKind kind, kind_of(content));
+    ISOBIT_ASSIGN_OR_RETURN(FileKind kind, kind_of(content));
     ISOBIT_ASSIGN_OR_RETURN(SharedContainer container, open_container(kind, content));
+    if (kind == FileKind::kSafetensors) kind = kind_of_saved(*container);
     return ArrayReader(name, kind, std::move(container));
   });
 }

@@ -34,6 +34,15 @@ std::optional<uint64_t> stored_size_bytes(uint64_t bits, const std::vector<int64
 /// "(3, 4)".
 std::string shape_text(const std::vector<int64_t>& shape);
 
+/// "[3, 4]".
+std::string list_text(std::span<const int64_t> numbers);
+
+/// "FILE: array "NAME"", or the file alone for an npy, whose array has no name.
+std::string array_label(const std::string& path, const std::string& name);
+
+/// JSON's escapes without the quotes: the whole text, and no control character of a file reaches a terminal.
+std::string escaped(std::string_view text);
+
 /// Text from a file or a caller for a message: quoted, '?' for all but printable ASCII (a message stays valid UTF-8),
 /// cut at 80.
 std::string in_quotes(std::string_view text);
@@ -110,6 +119,8 @@ Result<SharedContainer> open_shards(const SharedContent& content);
 
 /// Whether a name is that of a safetensors index.
 inline bool is_index_name(const std::string& path) { return path.ends_with(".safetensors.index.json"); }
+/// kSafetensors, or what its metadata says.
+FileKind kind_of_saved(const Container& container);
 /// Names of the safetensors files beside the index `path` that its text lists, and the tensors of each.
 Result<std::map<std::string, std::set<std::string>>> list_shards(std::string_view text, const std::string& path);
 

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "io/container.h"
+#include "io/metadata.h"
 
 namespace isobit {
 namespace {
@@ -52,6 +53,10 @@ std::string_view to_string(FileKind kind) {
     case FileKind::kNpy: return "npy";
     case FileKind::kNpz: return "npz";
     case FileKind::kSafetensors: return "safetensors";
+    case FileKind::kGruModels: return "integer GRUs of isobit";
+    case FileKind::kFp16Table: return "an activation table of isobit";
+    case FileKind::kLowBit: return "low-bit weights of isobit";
+    case FileKind::kOtherSaved: return "a file of isobit";
     case FileKind::kSafetensorsIndex: return "safetensors index";
     case FileKind::kGguf: return "GGUF";
     case FileKind::kEmpty: return "empty";
@@ -106,6 +111,24 @@ Result<FileKind> kind_of(const SharedContent& content) {
   return kind_of_beginning(beginning);
 }
 
+FileKind kind_of_saved(const Container& container) {
+  const auto text = container.metadata.find(kMetadataKey);
+  if (text == container.metadata.end()) return FileKind::kSafetensors;
+  constexpr std::pair<std::string_view, FileKind> kKinds[] = {{"grus", FileKind::kGruModels},
+                                                              {"fp16_table", FileKind::kFp16Table},
+                                                              {"matrices", FileKind::kLowBit}};
+  FileKind kind = FileKind::kOtherSaved;
+  // Nothing below the keys is kept.
+  const auto look = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth != 1 || event != Json::parse_event_t::key) return depth == 0;
+    for (const auto& [name, of_name] : kKinds)
+      if (parsed.get_ref<const std::string&>() == name) kind = of_name;
+    return true;
+  };
+  const Json json = Json::parse(text->second, look, /*allow_exceptions=*/false);
+  return json.is_object() ? kind : FileKind::kOtherSaved;
+}
+
 Status refuse_kind(FileKind kind, const FileContent& content) {
   const auto refuse = [&](const std::string& hint) {
     return Status(StatusCode::kUnsupported, content.name() + ": is " + std::string(to_string(kind)) + hint);
@@ -138,6 +161,10 @@ Status refuse_kind(FileKind kind, const FileContent& content) {
     case FileKind::kNpy:
     case FileKind::kNpz:
     case FileKind::kSafetensors:
+    case FileKind::kGruModels:
+    case FileKind::kFp16Table:
+    case FileKind::kLowBit:
+    case FileKind::kOtherSaved:
     case FileKind::kSafetensorsIndex:
     case FileKind::kGguf: return refuse("; expected another kind of file here");
     case FileKind::kUnknown: break;
@@ -150,6 +177,10 @@ Result<FileKind> file_kind(const std::string& path) {
   return without_exceptions(path, [&]() -> Result<FileKind> {
     ISOBIT_ASSIGN_OR_RETURN(const SharedContent content, FileContent::open(path));
     ISOBIT_ASSIGN_OR_RETURN(const FileKind kind, kind_of(content));
+    if (kind == FileKind::kSafetensors) {
+      ISOBIT_ASSIGN_OR_RETURN(const SharedContainer container, open_safetensors(content));
+      return kind_of_saved(*container);
+    }
     if (kind != FileKind::kNpz) return kind;
     ISOBIT_ASSIGN_OR_RETURN(const std::vector<std::string> names, names_in_archive(content));
     return names.empty() ? kind : kind_of_archive(names);

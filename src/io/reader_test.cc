@@ -204,6 +204,26 @@ TEST(ArrayReader, NamesAMissingShardAndItsIndex) {
   expect_message(file->read("b").status(), StatusCode::kUnsupported, {"2.safetensors", "'b'", "F8_E4M3"});
 }
 
+TEST(FileKind, TellsWhatIsobitSaved) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("m.safetensors");
+  const std::pair<const char*, FileKind> texts[] = {{R"({"format_version": 1, "grus": []})", FileKind::kGruModels},
+                                                    {R"({"fp16_table": {"matrices": []}})", FileKind::kFp16Table},
+                                                    {R"({"arrays": [], "matrices": {}})", FileKind::kLowBit},
+                                                    {R"({"x": {"grus": 1}, "y": "matrices"})", FileKind::kOtherSaved},
+                                                    {R"(["grus"])", FileKind::kOtherSaved},
+                                                    {R"({"grus": [)", FileKind::kOtherSaved},
+                                                    {"", FileKind::kOtherSaved}};
+  for (const auto& [text, kind] : texts) {
+    ASSERT_TRUE(save_safetensors(path, {{{"a", iota_f32({2})}}, {{"isobit", text}}}).ok());
+    EXPECT_EQ(*file_kind(path), kind) << text;
+    EXPECT_EQ(ArrayReader::open(path)->kind(), kind) << text;
+    EXPECT_TRUE(load_arrays(path).ok()) << text;
+  }
+  ASSERT_TRUE(save_safetensors(path, {{{"a", iota_f32({2})}}, {{"format", "pt"}}}).ok());
+  EXPECT_EQ(*file_kind(path), FileKind::kSafetensors);
+}
+
 TEST(FileKind, RecognisesWhatPeopleGiveByMistake) {
   const TemporaryFolder folder;
   const std::string path = folder.file("f");

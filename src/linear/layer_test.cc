@@ -592,7 +592,7 @@ TEST(StaticLinearLayer, SeveralPassesOfRows) {
 // ---------------------------------------------------------------------------------------------------------------
 
 TEST(LinearVerify, EveryKernel) {
-  const Result<VerifyReport> report = verify_linear(300000, 5, nullptr, nullptr);
+  const Result<VerifyReport> report = verify_kernels({.operation = "linear", .outputs = 300000, .seed = 5});
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_FALSE(report->kernels.empty());
   for (const VerifyKernel& kernel : report->kernels) {

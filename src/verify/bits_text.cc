@@ -8,10 +8,6 @@
 namespace isobit {
 namespace {
 
-constexpr std::pair<const char*, GruTensorSet> kGroups[] = {{"all", kAllSet},        {"weights", kWeightSet},
-                                                            {"biases", kBiasSet},    {"linear", kLinearSet},
-                                                            {"gate_in", kGateInSet}, {"gate_out", kGateOutSet}};
-
 WidthTexts texts_of(const GruLayerParameters& layer) {
   const auto defaults = GruQuantization::default_tensors();
   WidthTexts texts;
@@ -50,7 +46,7 @@ std::string entries_text(GruTensorSet wanted, GruTensorSet covered, const WidthT
     const std::string& text = texts[static_cast<size_t>(tensor)];
     GruTensorSet done = set_of(tensor);
     std::string name(kGruTensorNames[static_cast<size_t>(tensor)]);
-    for (const auto& [group, members] : kGroups) {
+    for (const auto& [group, members] : kTensorGroups) {
       bool alike = (members & set_of(tensor)) != 0 && (members & ~covered) == 0;
       for (int32_t t = 0; t < kGruTensorCount; ++t) {
         alike = alike && ((members & set_of(t)) == 0 || texts[static_cast<size_t>(t)] == text);

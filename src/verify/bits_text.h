@@ -7,17 +7,10 @@
 #include <span>
 #include <string>
 
+#include "gru/tensor_groups.h"
 #include "isobit/compare.h"
 
 namespace isobit {
-
-constexpr GruTensorSet set_of(int32_t tensor) { return GruTensorSet{1} << tensor; }
-inline constexpr GruTensorSet kWeightSet = set_of(kW) | set_of(kR);
-inline constexpr GruTensorSet kBiasSet = set_of(kBw) | set_of(kBr);
-inline constexpr GruTensorSet kLinearSet = set_of(kIh) | set_of(kHh);
-inline constexpr GruTensorSet kGateInSet = set_of(kUIn) | set_of(kRIn) | set_of(kNIn);
-inline constexpr GruTensorSet kGateOutSet = set_of(kU) | set_of(kRGate) | set_of(kN);
-inline constexpr GruTensorSet kAllSet = set_of(kGruTensorCount) - 1;
 
 /// What follows '=' in the entry of each tensor.
 using WidthTexts = std::array<std::string, kGruTensorCount>;

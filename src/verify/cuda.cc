@@ -22,11 +22,18 @@
 #include "isobit/cuda/host_gru.h"
 #include "isobit/cuda/table.h"
 #include "isobit/parallel.h"
+#include "verify/fp16.h"
 #include "verify/gru.h"
-#include "verify/linear.h"
 
 namespace isobit::cuda {
 namespace {
+
+VerifyKernel device_kernel(const std::string& name) {
+  VerifyKernel kernel;
+  kernel.name = name;
+  kernel.path = "cuda";
+  return kernel;
+}
 
 // ---------------------------------------------------------------------------------------------------------------
 // Random runs
@@ -84,17 +91,6 @@ int64_t products_per_step(const RandomShape& s) {
   return count;
 }
 
-/// One model, one run of it, and what the CPU gives.
-struct Case {
-  GruModel model;
-  RandomRun run;
-  std::vector<float> x_floats;  // what the codes of run.x are of, or empty: then the run is one of codes
-  bool batch_first = false;
-  RunOutput expected;  // y: codes, or floats
-  std::string expected_by;
-  std::string text;
-};
-
 RandomRun run_of(Random& random, const GruModel& model, const RandomShape& shape, int64_t products) {
   const int64_t rows = std::max<int64_t>(products / products_per_step(shape), 1);
   RandomRun run;
@@ -127,7 +123,7 @@ std::span<float> floats_of(std::span<std::byte> bytes) {
   return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
 }
 
-Result<Case> make_case(uint64_t seed, int64_t index) {
+Result<GruCase> make_case(uint64_t seed, int64_t index) {
   const DefaultFloatMode mode;
   // A generator of its own, so that a case does not depend on which thread makes those before it.
   Random mixed(seed);
@@ -140,7 +136,7 @@ Result<Case> make_case(uint64_t seed, int64_t index) {
       if (model.status().code() == StatusCode::kOverflow) continue;  // refused by the proof, as it must
       return model.status();
     }
-    Case c;
+    GruCase c;
     c.model = *std::move(model);
     ISOBIT_ASSIGN_OR_RETURN(const CpuPath fastest, c.model.choose_path(std::nullopt));
     const int64_t products = size == Size::kBytes ? kByteProducts : kLargeProducts;
@@ -148,7 +144,7 @@ Result<Case> make_case(uint64_t seed, int64_t index) {
     c.run = run_of(random, c.model, shape, small ? kReferenceProducts : products);
     const int64_t actual_products = c.run.steps * c.run.batch * products_per_step(shape);
     const CpuPath path = actual_products <= kReferenceProducts ? CpuPath::kReference : fastest;
-    c.expected_by = to_string(path);
+    c.expected_by = path;
     c.batch_first = random.one_in(3);
     if (random.one_in(3)) {
       const Grid& grid = c.model.input_grid();
@@ -227,14 +223,78 @@ bool can_run(const DeviceGru& gru, const RandomRun& run, std::string_view kernel
                      [&](int64_t steps) { return gru.choose_kernel(run.batch, steps, kernel).ok(); });
 }
 
+/// A model on the device until another one is asked for: the kernels of a case share it.
+class Uploaded {
+ public:
+  explicit Uploaded(int device) : device_(device) {}
+  Result<HostGru*> get(const GruModel& model) {
+    if (!gru_ || &gru_->device_gru().model().parameters() != &model.parameters()) {
+      gru_.reset();
+      ISOBIT_ASSIGN_OR_RETURN(gru_, HostGru::create(model, device_));
+    }
+    return &*gru_;
+  }
+
+ private:
+  int device_;
+  std::optional<HostGru> gru_;
+};
+
+/// Every kernel of a device.
+std::vector<Candidate<GruRun>> candidates(int device, const std::string& prefix) {
+  std::vector<Candidate<GruRun>> out;
+  const auto uploaded = std::make_shared<Uploaded>(device);
+  for (const DeviceGruKernel& row : gru_kernels()) {
+    const auto run = [uploaded, kernel = row.name](const GruCase& c) -> Result<std::optional<RunOutput>> {
+      ISOBIT_ASSIGN_OR_RETURN(HostGru* const gru, uploaded->get(c.model));
+      if (!can_run(gru->device_gru(), c.run, kernel)) return std::optional<RunOutput>();
+      ISOBIT_ASSIGN_OR_RETURN(RunOutput y, execute_on(*gru, c.run, c.x_floats, c.batch_first, kernel));
+      return std::optional(std::move(y));
+    };
+    out.push_back({device_kernel(prefix + std::string(row.name)), run});
+  }
+  return out;
+}
+
 /// No path of the CPU is a measure before it has been measured.
 Status check_cpu(uint64_t seed) {
-  ISOBIT_ASSIGN_OR_RETURN(const VerifyReport report, isobit::verify_gru(kCpuOutputs, seed, nullptr, nullptr));
+  VerifyOptions options;
+  options.operation = "gru";
+  options.outputs = kCpuOutputs;
+  options.seed = seed;
+  ISOBIT_ASSIGN_OR_RETURN(const VerifyReport report, isobit::verify_kernels(options));
   for (const VerifyKernel& kernel : report.kernels)
     if (kernel.different > 0)
       return {StatusCode::kFailedPrecondition,
               "the CPU's " + kernel.name + " differs from the reference: " + kernel.first_difference};
   return {};
+}
+
+Result<VerifyReport> verify_gru(int device, const VerifyOptions& options) {
+  ISOBIT_RETURN_IF_ERROR(check_cpu(options.seed));
+  std::vector<Candidate<GruRun>> kernels = candidates(device, "gru_cuda_");
+  std::map<std::string, uint64_t> expected_by;
+  ThreadPool pool(0);
+  const int64_t wave = kCasesPerThread * pool.threads();
+  std::vector<std::optional<Result<GruCase>>> cases(static_cast<size_t>(wave));
+  uint64_t outputs = 0;
+  const auto round = [&](int64_t index) -> Result<uint64_t> {
+    if (index % wave == 0) {
+      std::atomic<int64_t> next = 0;
+      pool.for_ranges(pool.threads(), [&](int, int64_t, int64_t) {
+        for (int64_t i = next++; i < wave; i = next++)
+          cases[static_cast<size_t>(i)] = make_case(options.seed, index + i);
+      });
+    }
+    ISOBIT_ASSIGN_OR_RETURN(const GruCase c, *std::move(cases[static_cast<size_t>(index % wave)]));
+    ISOBIT_RETURN_IF_ERROR(compare_case(c, kernels, expected_by));
+    return outputs += static_cast<uint64_t>(c.run.steps * c.run.batch * c.model.output_size());
+  };
+  ISOBIT_RETURN_IF_ERROR(repeat_until(options.outputs, options.progress, round));
+  VerifyReport report;
+  append_reports(kernels, report);
+  report.expected_by.assign(expected_by.begin(), expected_by.end());
+  return report;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -291,88 +351,60 @@ Result<std::vector<int32_t>> run_table(const ActivationTable& table) {
   return codes;
 }
 
+/// The list of the CPU, with the device in the place of its kernels. Of linear layers a device has none: the text of
+/// the fingerprint is that of other machines all the same, to be compared as a whole. `kernel`: of fingerprint_all.
+std::vector<VerifyOperation> operations(int device, std::string_view kernel) {
+  std::vector<VerifyOperation> rows = cpu_operations(std::nullopt);
+  for (VerifyOperation& row : rows) {
+    row.verify = {};
+    if (row.name == "activation_table") {
+      row.fingerprint = [](Fingerprints& lines) { return fingerprint_tables(run_table, lines); };
+    } else if (row.name == "fp16_table") {
+      row.verify = [](const VerifyOptions& options) {
+        return verify_fp16_with({{device_kernel("fp16_table_cuda_direct"), run_function}},
+                                {{device_kernel("fp16_softmax_cuda"), run_softmax}}, options);
+      };
+      row.fingerprint = [](Fingerprints& lines) { return fingerprint_fp16(run_function, run_softmax, lines); };
+    } else if (row.name == "gru") {
+      row.verify = [device](const VerifyOptions& options) { return verify_gru(device, options); };
+      const auto run = [device, kernel](const GruCase& c) -> Result<RunOutput> {
+        ISOBIT_ASSIGN_OR_RETURN(HostGru gru, HostGru::create(c.model, device));
+        const std::string_view used = can_run(gru.device_gru(), c.run, kernel) ? kernel : std::string_view();
+        return execute_on(gru, c.run, {}, false, used);
+      };
+      row.fingerprint = [run](Fingerprints& lines) { return fingerprint_gru(run, lines); };
+    }
+  }
+  return rows;
+}
+
 Status use_device(int device) { return cuda_status(cudaSetDevice(device), "device " + std::to_string(device)); }
 
 }  // namespace
 
-Result<VerifyReport> verify_gru(int device, uint64_t minimum_outputs, uint64_t seed,
-                                void (*progress)(void*, double fraction), void* context) {
-  ISOBIT_RETURN_IF_ERROR(use_device(device));
-  ISOBIT_RETURN_IF_ERROR(check_cpu(seed));
-  VerifyReport report;
-  for (const DeviceGruKernel& row : gru_kernels()) {
-    report.kernels.emplace_back();
-    report.kernels.back().name = "gru_cuda_" + std::string(row.name);
-  }
-  std::map<std::string, uint64_t> expected_by;
-  ThreadPool pool(0);
-  const int64_t wave = kCasesPerThread * pool.threads();
-  uint64_t outputs = 0;
-  for (int64_t first = 0; first == 0 || outputs < minimum_outputs; first += wave) {
-    std::vector<std::optional<Result<Case>>> cases(static_cast<size_t>(wave));
-    std::atomic<int64_t> next = 0;
-    pool.for_ranges(pool.threads(), [&](int, int64_t, int64_t) {
-      for (int64_t i = next++; i < wave; i = next++) cases[static_cast<size_t>(i)] = make_case(seed, first + i);
-    });
-    for (auto& made : cases) {
-      ISOBIT_ASSIGN_OR_RETURN(const Case c, *std::move(made));
-      ISOBIT_ASSIGN_OR_RETURN(HostGru gru, HostGru::create(c.model, device));
-      for (size_t k = 0; k < gru_kernels().size(); ++k) {
-        const std::string_view kernel = gru_kernels()[k].name;
-        if (!can_run(gru.device_gru(), c.run, kernel)) continue;
-        Result<RunOutput> actual = execute_on(gru, c.run, c.x_floats, c.batch_first, kernel);
-        if (!actual.ok())
-          return Status(actual.status().code(),
-                        c.text + ", kernel " + std::string(kernel) + ": " + actual.status().message());
-        const uint64_t before = report.kernels[k].outputs_compared;
-        const std::string by = c.expected_by == "reference" ? "the reference" : c.expected_by;
-        const Dtype y_dtype = c.x_floats.empty() ? c.model.output_grid().dtype() : Dtype::kF32;
-        compare_run(c.model, c.run, y_dtype, c.expected, *actual, c.batch_first, c.text, by, report.kernels[k]);
-        expected_by[c.expected_by] += report.kernels[k].outputs_compared - before;
-      }
-      outputs += static_cast<uint64_t>(c.run.steps * c.run.batch * c.model.output_size());
-      if (progress != nullptr)
-        progress(context, std::min(1.0, static_cast<double>(outputs) /
-                                            static_cast<double>(std::max<uint64_t>(minimum_outputs, 1))));
-      if (outputs >= minimum_outputs) break;
-    }
-  }
-  report.expected_by.assign(expected_by.begin(), expected_by.end());
-  return report;
+std::vector<std::string_view> verify_operations() {
+  static const std::vector<VerifyOperation> rows = operations(0, {});
+  return names_of_verifiers(rows);
 }
 
-Result<VerifyReport> verify_fp16(int device, uint64_t minimum_outputs, uint64_t seed,
-                                 void (*progress)(void*, double fraction), void* context) {
+Result<VerifyReport> verify_kernels(int device, const VerifyOptions& options) {
   ISOBIT_RETURN_IF_ERROR(use_device(device));
-  Fp16Candidate<Fp16FunctionRun> function;
-  function.report.name = "fp16_table_cuda_direct";
-  function.run = run_function;
-  Fp16Candidate<Fp16SoftmaxRun> softmax;
-  softmax.report.name = "fp16_softmax_cuda";
-  softmax.run = run_softmax;
-  return verify_fp16_candidates({function}, {softmax}, minimum_outputs, seed, progress, context);
+  return verify_with(operations(device, {}), options, true);
+}
+
+Result<VerifyReport> verify_model(const GruModel& model, int device, const VerifyOptions& options) {
+  ISOBIT_RETURN_IF_ERROR(use_device(device));
+  return verify_model_with(model, candidates(device, "cuda_"), options, true);
 }
 
 Result<Fingerprints> fingerprint_all(int device, std::string_view kernel) {
-  const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(use_device(device));
   const std::span<const DeviceGruKernel> rows = gru_kernels();
   std::string names;
   for (const DeviceGruKernel& row : rows) names += (names.empty() ? "" : ", ") + std::string(row.name);
   if (!kernel.empty() && std::none_of(rows.begin(), rows.end(), [&](const auto& row) { return row.name == kernel; }))
     return Status(StatusCode::kInvalidArgument, "kernel is '" + std::string(kernel) + "', must be one of " + names);
-  FingerprintRuns runs;
-  runs.function = run_function;
-  runs.softmax = run_softmax;
-  runs.table = run_table;
-  runs.gru = [&](const GruModel& model, const RandomRun& run) -> Result<RunOutput> {
-    ISOBIT_ASSIGN_OR_RETURN(HostGru gru, HostGru::create(model, device));
-    return execute_on(gru, run, {}, false, can_run(gru.device_gru(), run, kernel) ? kernel : std::string_view());
-  };
-  ISOBIT_ASSIGN_OR_RETURN(Fingerprints lines, fingerprint_with(runs));
-  // Of linear layers devices have no kernel. The text is still that of other machines, to be compared as a whole.
-  ISOBIT_RETURN_IF_ERROR(fingerprint_linear(std::nullopt, lines));
-  return lines;
+  return fingerprint_with(operations(device, kernel));
 }
 
 }  // namespace isobit::cuda

@@ -6,7 +6,6 @@
 #include <span>
 #include <string_view>
 
-#include "core/float_mode.h"
 #include "core/half.h"
 #include "core/hash.h"
 #include "core/random.h"
@@ -79,10 +78,9 @@ void compare(const std::string& what, const Bytes& expected, const Bytes& actual
     std::memcpy(&want, expected.data() + i * size, size);
     std::memcpy(&got, actual.data() + i * size, size);
     if (want == got) continue;
-    ++kernel.different;
-    if (kernel.first_difference.empty())
-      kernel.first_difference = what + ": element " + std::to_string(i) + " has the bits " + std::to_string(got) +
-                                ", the reference gives " + std::to_string(want);
+    note_difference(kernel, 1,
+                    what + ": element " + std::to_string(i) + " has the bits " + std::to_string(got) +
+                        ", the reference gives " + std::to_string(want));
   }
 }
 
@@ -92,18 +90,14 @@ std::string describe(const Fp16Table& table, Dtype x, Dtype y) {
          std::string(to_string(y));
 }
 
-/// Every kernel that can run here, the reference apart. `run_with` makes what runs a kernel of this name.
-template <typename Run, typename RunWith>
-std::vector<Fp16Candidate<Run>> candidates(std::span<const Fp16Kernel> kernels, const std::string& operation,
-                                           RunWith run_with) {
-  std::vector<Fp16Candidate<Run>> result;
-  for (const Fp16Kernel& kernel : kernels) {
-    if (kernel.path == CpuPath::kReference || !cpu_can_run(kernel.path)) continue;
-    Fp16Candidate<Run> candidate;
-    candidate.report.name = operation + "_" + std::string(kernel.name);
-    candidate.run = run_with(kernel.name);
-    result.push_back(std::move(candidate));
-  }
+/// Every kernel that can run here. `run_with` makes what runs a kernel of this name.
+template <typename Run>
+std::vector<Candidate<Run>> candidates(std::span<const Fp16Kernel> kernels, const std::string& operation,
+                                       Run (*run_with)(std::string_view)) {
+  std::vector<Candidate<Run>> result;
+  for (const Fp16Kernel& kernel : kernels)
+    if (auto report = cpu_kernel(operation + "_" + std::string(kernel.name), kernel.path))
+      result.push_back({*std::move(report), run_with(kernel.name)});
   return result;
 }
 
@@ -119,11 +113,11 @@ Fp16SoftmaxRun softmax_run(std::string_view kernel) {
 }
 
 Status compare_function(const Fp16Function& function, const Bytes& x, Dtype x_dtype, Dtype y_dtype,
-                        std::vector<Fp16Candidate<Fp16FunctionRun>>& kernels) {
+                        std::vector<Candidate<Fp16FunctionRun>>& kernels) {
   Bytes expected(x.size() / size_in_bytes(x_dtype) * size_in_bytes(y_dtype));
   Bytes actual(expected.size());
   ISOBIT_RETURN_IF_ERROR(function.run(x, x_dtype, expected, y_dtype, {.kernel = "reference"}));
-  for (Fp16Candidate<Fp16FunctionRun>& candidate : kernels) {
+  for (Candidate<Fp16FunctionRun>& candidate : kernels) {
     std::fill(actual.begin(), actual.end(), std::byte{0xa5});
     ISOBIT_RETURN_IF_ERROR(candidate.run(function, x, x_dtype, actual, y_dtype));
     compare(describe(function.table(), x_dtype, y_dtype), expected, actual, y_dtype, candidate.report);
@@ -155,50 +149,51 @@ Fp16SoftmaxRun fp16_softmax_run(std::optional<CpuPath> path) {
   return softmax_run(path ? kernel_of(fp16_softmax_kernels(), *path) : std::string_view());
 }
 
-Result<VerifyReport> verify_fp16(uint64_t minimum_outputs, uint64_t seed, void (*progress)(void*, double fraction),
-                                 void* context) {
-  return verify_fp16_candidates(candidates<Fp16FunctionRun>(fp16_kernels(), "fp16_table", function_run),
-                                candidates<Fp16SoftmaxRun>(fp16_softmax_kernels(), "fp16_softmax", softmax_run),
-                                minimum_outputs, seed, progress, context);
+bool has_fp16_kernel(CpuPath path) {
+  const auto kernels = fp16_kernels();
+  return std::any_of(kernels.begin(), kernels.end(), [path](const Fp16Kernel& kernel) { return kernel.path == path; });
 }
 
-Result<VerifyReport> verify_fp16_candidates(std::vector<Fp16Candidate<Fp16FunctionRun>> kernels,
-                                            std::vector<Fp16Candidate<Fp16SoftmaxRun>> softmax_kernels,
-                                            uint64_t minimum_outputs, uint64_t seed,
-                                            void (*progress)(void*, double fraction), void* context) {
-  const DefaultFloatMode mode;
-  const auto functions = fp16_functions();
+Result<VerifyReport> verify_fp16(const VerifyOptions& options) {
+  return verify_fp16_with(candidates(fp16_kernels(), "fp16_table", function_run),
+                          candidates(fp16_softmax_kernels(), "fp16_softmax", softmax_run), options);
+}
+
+Result<VerifyReport> verify_fp16_with(std::vector<Candidate<Fp16FunctionRun>> functions,
+                                      std::vector<Candidate<Fp16SoftmaxRun>> softmaxes, const VerifyOptions& options) {
+  const auto names = fp16_functions();
   const Bytes codes[] = {all_codes(kDtypes[0]), all_codes(kDtypes[1]), all_codes(kDtypes[2])};
-  const size_t tables = functions.size() * std::size(kModels) * 2;
-  Random random(seed);
+  const size_t tables = names.size() * std::size(kModels) * 2;
+  Random random(options.seed);
   uint64_t outputs = 0;
   // First every code of every table, in an order that mixes functions, models and types of values; then random inputs.
-  for (size_t visit = 0; visit == 0 || outputs < minimum_outputs; ++visit) {
-    const size_t index = visit % tables;
-    const bool half_values = (index / functions.size()) % 2 != 0;
-    const Fp16Model model = kModels[index / functions.size() / 2];
-    ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table,
-                            builtin_fp16_table(functions[index % functions.size()], model, half_values));
+  const auto visit_table = [&](int64_t visit) -> Result<uint64_t> {
+    const bool first = static_cast<size_t>(visit) < tables;
+    const size_t index = static_cast<size_t>(visit) % tables;
+    const bool half_values = (index / names.size()) % 2 != 0;
+    const Fp16Model model = kModels[index / names.size() / 2];
+    ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, builtin_fp16_table(names[index % names.size()], model, half_values));
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Function function, Fp16Function::create(table));
     const auto run = [&](const Bytes& x, Dtype x_dtype, Dtype y_dtype) {
       outputs += x.size() / size_in_bytes(x_dtype);
-      return compare_function(function, x, x_dtype, y_dtype, kernels);
+      return compare_function(function, x, x_dtype, y_dtype, functions);
     };
-    for (size_t x = 0; visit < tables && x < std::size(kDtypes); ++x)
+    for (size_t x = 0; first && x < std::size(kDtypes); ++x)
       for (const Dtype y_dtype : kDtypes) ISOBIT_RETURN_IF_ERROR(run(codes[x], kDtypes[x], y_dtype));
-    for (size_t chunk = 0; chunk < (visit < tables ? 1 : 16); ++chunk)
+    for (size_t chunk = 0; chunk < (first ? 1 : 16); ++chunk)
       ISOBIT_RETURN_IF_ERROR(run(random_f32(random, kChunk), Dtype::kF32, Dtype::kF32));
-    if (progress != nullptr && minimum_outputs > 0)
-      progress(context, 0.9 * std::min(1.0, static_cast<double>(outputs) / static_cast<double>(minimum_outputs)));
-  }
+    return outputs;
+  };
+  ISOBIT_RETURN_IF_ERROR(repeat_until(options.outputs, part_of(options.progress, 0, 0.9), visit_table));
 
-  std::vector<Fp16Softmax> softmaxes;
+  std::vector<Fp16Softmax> all;
   for (const Fp16Model model : kModels) {
     ISOBIT_ASSIGN_OR_RETURN(Fp16Softmax softmax, builtin_softmax(model));
-    softmaxes.push_back(std::move(softmax));
+    all.push_back(std::move(softmax));
   }
-  for (outputs = 0; outputs == 0 || outputs < minimum_outputs / 10;) {
-    const Fp16Softmax& softmax = softmaxes[static_cast<size_t>(random.between(0, 2))];
+  outputs = 0;
+  const auto run_softmaxes = [&](int64_t) -> Result<uint64_t> {
+    const Fp16Softmax& softmax = all[static_cast<size_t>(random.between(0, 2))];
     const auto columns = static_cast<size_t>(random.one_in(4) ? random.between(1, 5000) : random.between(1, 100));
     const size_t rows = std::max<size_t>(1, 20000 / columns);
     const Bytes x = random_rows(random, rows, columns);
@@ -207,19 +202,17 @@ Result<VerifyReport> verify_fp16_candidates(std::vector<Fp16Candidate<Fp16Functi
     const std::string what =
         "softmax " + std::string(to_string(softmax.exp_table().model)) + ", " + std::to_string(columns) + " columns";
     ISOBIT_RETURN_IF_ERROR(softmax_run("reference")(softmax, x, expected, static_cast<int64_t>(columns)));
-    for (Fp16Candidate<Fp16SoftmaxRun>& candidate : softmax_kernels) {
+    for (Candidate<Fp16SoftmaxRun>& candidate : softmaxes) {
       std::fill(actual.begin(), actual.end(), std::byte{0xa5});
       ISOBIT_RETURN_IF_ERROR(candidate.run(softmax, x, actual, static_cast<int64_t>(columns)));
       compare(what, expected, actual, Dtype::kF16, candidate.report);
     }
-    outputs += rows * columns;
-    if (progress != nullptr)
-      progress(context, 0.9 + 0.1 * std::min(1.0, 10.0 * static_cast<double>(outputs) /
-                                                      static_cast<double>(std::max<uint64_t>(minimum_outputs, 1))));
-  }
+    return outputs += rows * columns;
+  };
+  ISOBIT_RETURN_IF_ERROR(repeat_until(options.outputs / 10, part_of(options.progress, 0.9, 0.1), run_softmaxes));
   VerifyReport report;
-  for (const auto& candidate : kernels) report.kernels.push_back(candidate.report);
-  for (const auto& candidate : softmax_kernels) report.kernels.push_back(candidate.report);
+  append_reports(functions, report);
+  append_reports(softmaxes, report);
   return report;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What FP16 tables are verified and fingerprinted on, whoever computes them: a kernel of the CPU or a device.
+// Internal to verify: what FP16 tables are verified and fingerprinted on, whoever computes them: a kernel of the CPU or
+// a device.
 #ifndef ISOBIT_VERIFY_FP16_H_
 #define ISOBIT_VERIFY_FP16_H_
 
@@ -9,7 +10,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "isobit/cpu.h"
@@ -17,6 +17,7 @@
 #include "isobit/fp16_function.h"
 #include "isobit/status.h"
 #include "isobit/verify.h"
+#include "verify/operations.h"
 
 namespace isobit {
 
@@ -30,18 +31,12 @@ using Fp16SoftmaxRun = std::function<Status(const Fp16Softmax& softmax, std::spa
 Fp16FunctionRun fp16_function_run(std::optional<CpuPath> path);
 Fp16SoftmaxRun fp16_softmax_run(std::optional<CpuPath> path);
 
-/// Somebody who is compared with the reference.
-template <typename Run>
-struct Fp16Candidate {
-  VerifyKernel report;
-  Run run;
-};
-
-/// verify_fp16 for any candidates.
-Result<VerifyReport> verify_fp16_candidates(std::vector<Fp16Candidate<Fp16FunctionRun>> functions,
-                                            std::vector<Fp16Candidate<Fp16SoftmaxRun>> softmaxes,
-                                            uint64_t minimum_outputs, uint64_t seed,
-                                            void (*progress)(void*, double fraction), void* context);
+/// The verifier on the kernels of the CPU, and for any candidates.
+Result<VerifyReport> verify_fp16(const VerifyOptions& options);
+Result<VerifyReport> verify_fp16_with(std::vector<Candidate<Fp16FunctionRun>> functions,
+                                      std::vector<Candidate<Fp16SoftmaxRun>> softmaxes, const VerifyOptions& options);
+/// Whether there is a kernel of this path.
+bool has_fp16_kernel(CpuPath path);
 
 /// Appends the hashes of FP16 tables and softmax to those of the fingerprint.
 Status fingerprint_fp16(const Fp16FunctionRun& run_function, const Fp16SoftmaxRun& run_softmax, Fingerprints& lines);

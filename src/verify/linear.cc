@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "core/codes.h"
-#include "core/float_mode.h"
 #include "core/hash.h"
 #include "core/random.h"
 #include "isobit/linear.h"
 #include "linear/layer_reference.h"
 #include "low_bit/parts.h"
+#include "verify/operations.h"
 
 namespace isobit {
 namespace {
@@ -195,11 +195,7 @@ class Pools {
   ThreadPool all_{0};
 };
 
-struct Candidate {
-  VerifyKernel report;
-  CpuPath path;
-  std::string_view name;  // of linear_layer_kernels()
-};
+using LinearCandidate = Candidate<const LinearLayerKernel*>;
 
 /// What a run is called in a difference.
 struct Described {
@@ -213,11 +209,6 @@ uint32_t bits_of(const std::byte* y, Dtype dtype, int64_t i) {
   return bits;
 }
 
-void note(VerifyKernel& kernel, uint64_t count, const std::string& text) {
-  kernel.different += count;
-  if (kernel.first_difference.empty()) kernel.first_difference = text;
-}
-
 void compare_rows(const Buffers& expected, const Buffers& actual, int64_t m, int64_t n, const Described& run,
                   VerifyKernel& kernel) {
   const size_t size = size_in_bytes(run.y_dtype);
@@ -229,12 +220,12 @@ void compare_rows(const Buffers& expected, const Buffers& actual, int64_t m, int
       const uint32_t want = bits_of(expected.y_row(i), run.y_dtype, j);
       const uint32_t got = bits_of(actual.y_row(i), run.y_dtype, j);
       if (want != got)
-        note(kernel, 1,
-             run.text + ": y[" + std::to_string(i) + ", " + std::to_string(j) + "] has the bits " +
-                 std::to_string(got) + ", the reference gives " + std::to_string(want));
+        note_difference(kernel, 1,
+                        run.text + ": y[" + std::to_string(i) + ", " + std::to_string(j) + "] has the bits " +
+                            std::to_string(got) + ", the reference gives " + std::to_string(want));
     }
   }
-  if (!actual.untouched()) note(kernel, 1, run.text + ": written beside y");
+  if (!actual.untouched()) note_difference(kernel, 1, run.text + ": written beside y");
 }
 
 std::string describe(const Sizes& sizes, uint64_t seed, int64_t index) {
@@ -262,7 +253,7 @@ std::vector<float> random_bias(Random& random, int64_t n) {
 
 /// One layer of section 11, one set of rows: every kernel gives the bytes of the reference.
 Status verify_int8(Random& random, const std::string& where, const Sizes& sizes, Pools& pools,
-                   std::vector<Candidate>& kernels) {
+                   std::vector<LinearCandidate>& kernels) {
   constexpr Dtype kX[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16, Dtype::kF64};
   const bool wild = random.one_in(2);
   ISOBIT_ASSIGN_OR_RETURN(const LowBitMatrix matrix, random_matrix(random, sizes, !wild, random.one_in(4)));
@@ -286,11 +277,11 @@ Status verify_int8(Random& random, const std::string& where, const Sizes& sizes,
   const Described described{where + describe(matrix) + " " + std::string(to_string(options.activations)) + ", " +
                                 std::string(to_string(x_dtype)) + " -> " + std::string(to_string(y_dtype)),
                             y_dtype};
-  for (Candidate& kernel : kernels) {
-    options.path = kernel.path;
+  for (LinearCandidate& kernel : kernels) {
+    options.path = kernel.run->path;
     ISOBIT_ASSIGN_OR_RETURN(const LinearLayer layer, LinearLayer::create(matrix, options, "random"));
     ThreadPool* const pool = pools.pick(random);
-    if (layer.kernel_name() != kernel.name) continue;  // it has none of its own for this layer
+    if (layer.kernel_name() != kernel.run->name) continue;  // it has none of its own for this layer
     actual.clear_y();
     ISOBIT_RETURN_IF_ERROR(run(layer, actual, pool));
     compare_rows(expected, actual, sizes.m, sizes.n, described, kernel.report);
@@ -303,7 +294,7 @@ uint32_t bits_of_nan(Dtype dtype) { return dtype == Dtype::kF32 ? 0x7fc00000 : d
 /// One layer of section 10: every row within its bound of float64, and the same bytes alone and among others. Only the
 /// latter of wild layers, of whose results, where they are not ordinary numbers, no bound is claimed.
 Status verify_float(Random& random, const std::string& where, const Sizes& sizes, Pools& pools,
-                    std::vector<Candidate>& kernels) {
+                    std::vector<LinearCandidate>& kernels) {
   const bool wild = random.one_in(4);
   ISOBIT_ASSIGN_OR_RETURN(const LowBitMatrix matrix, random_matrix(random, sizes, !wild));
   const std::vector<float> bias = random_bias(random, sizes.n);
@@ -325,12 +316,13 @@ Status verify_float(Random& random, const std::string& where, const Sizes& sizes
   const double limit = reference_limit(dtype, sizes.k);
   const std::string text = where + describe(matrix) + ", " + std::string(to_string(dtype));
   const auto clamped = [&](float y) { return reference_act(y, clamp); };
-  for (Candidate& kernel : kernels) {
+  for (LinearCandidate& kernel : kernels) {
     VerifyKernel& report = kernel.report;
     ISOBIT_ASSIGN_OR_RETURN(const LinearLayer plain,
-                            LinearLayer::create(matrix, {.bias = bias, .path = kernel.path}, "random"));
-    ISOBIT_ASSIGN_OR_RETURN(const LinearLayer acted,
-                            LinearLayer::create(matrix, {.bias = bias, .clamp = clamp, .path = kernel.path}, "random"));
+                            LinearLayer::create(matrix, {.bias = bias, .path = kernel.run->path}, "random"));
+    ISOBIT_ASSIGN_OR_RETURN(
+        const LinearLayer acted,
+        LinearLayer::create(matrix, {.bias = bias, .clamp = clamp, .path = kernel.run->path}, "random"));
     ThreadPool* const pool = pools.pick(random);
     LinearWorkspace workspace = plain.workspace(sizes.m, pool == nullptr ? 1 : pool->threads());
     const LinearRunOptions options{.pool = pool, .x_stride = buffers.x_stride, .y_stride = buffers.y_stride};
@@ -351,21 +343,21 @@ Status verify_float(Random& random, const std::string& where, const Sizes& sizes
         const float got = load_float(with_act.y_row(i), dtype, n);
         same_act = same_act && (got == clamped(y) || (std::isnan(got) && std::isnan(y)));
         if (std::isnan(y) && bits_of(buffers.y_row(i), dtype, n) != bits_of_nan(dtype))
-          note(report, 1, text + ": y[" + std::to_string(i) + ", " + std::to_string(n) + "] is another NaN");
+          note_difference(report, 1, text + ": y[" + std::to_string(i) + ", " + std::to_string(n) + "] is another NaN");
       }
       const std::string row = text + ": row " + std::to_string(i);
       if (!wild && !(error.relative(sizes.k) < limit))
-        note(
+        note_difference(
             report, static_cast<uint64_t>(sizes.n),
             row + " is off by " + std::to_string(error.relative(sizes.k)) + ", must be below " + std::to_string(limit));
-      if (!same_act) note(report, static_cast<uint64_t>(sizes.n), row + " is not clamped as it must be");
+      if (!same_act) note_difference(report, static_cast<uint64_t>(sizes.n), row + " is not clamped as it must be");
       ISOBIT_RETURN_IF_ERROR(
           plain.forward(buffers.x().subspan(static_cast<size_t>(buffers.x_row(i) - buffers.x_row(0))), dtype, alone,
                         dtype, 1, workspace));
       if (std::memcmp(alone.data(), buffers.y_row(i), alone.size()) != 0)
-        note(report, static_cast<uint64_t>(sizes.n), row + " has other bytes when it is computed alone");
+        note_difference(report, static_cast<uint64_t>(sizes.n), row + " has other bytes when it is computed alone");
     }
-    if (!buffers.untouched() || !with_act.untouched()) note(report, 1, text + ": written beside y");
+    if (!buffers.untouched() || !with_act.untouched()) note_difference(report, 1, text + ": written beside y");
   }
   return {};
 }
@@ -433,7 +425,7 @@ void fill_codes(Random& random, Buffers& buffers, const StaticLinearParameters& 
 
 /// One layer of section 12.
 Status verify_static(Random& random, const std::string& where, const Sizes& sizes, Pools& pools,
-                     std::vector<Candidate>& kernels) {
+                     std::vector<LinearCandidate>& kernels) {
   const StaticLinearParameters p = random_static(random, sizes);
   Buffers expected(random, sizes.m, sizes.k, p.x_dtype, sizes.n, p.y_dtype);
   fill_codes(random, expected, p, sizes.m);
@@ -449,63 +441,52 @@ Status verify_static(Random& random, const std::string& where, const Sizes& size
   const Described described{where + ", static " + std::string(to_string(p.x_dtype)) + " -> " +
                                 std::string(to_string(p.y_dtype)) + " " + std::string(to_string(p.rounding)),
                             p.y_dtype};
-  for (Candidate& kernel : kernels) {
+  for (LinearCandidate& kernel : kernels) {
     actual.clear_y();
-    ISOBIT_RETURN_IF_ERROR(run(actual, kernel.path, pools.pick(random)));
+    ISOBIT_RETURN_IF_ERROR(run(actual, kernel.run->path, pools.pick(random)));
     compare_rows(expected, actual, sizes.m, sizes.n, described, kernel.report);
   }
   return {};
 }
 
-std::vector<Candidate> candidates(std::string_view operation) {
-  std::vector<Candidate> out;
+std::vector<LinearCandidate> candidates(std::string_view operation) {
+  std::vector<LinearCandidate> out;
   for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
-    if (kernel.operation != operation || kernel.path == CpuPath::kReference || !cpu_can_run(kernel.path)) continue;
-    out.push_back({{}, kernel.path, kernel.name});
-    out.back().report.name = "linear_" + std::string(kernel.name);
+    if (kernel.operation != operation) continue;
+    if (auto report = cpu_kernel("linear_" + std::string(kernel.name), kernel.path))
+      out.push_back({*std::move(report), &kernel});
   }
   return out;
 }
 
-uint64_t least_compared(const std::vector<Candidate>& kernels) {
-  uint64_t least = UINT64_MAX;
-  for (const Candidate& kernel : kernels) least = std::min(least, kernel.report.outputs_compared);
-  return least;
-}
-
 }  // namespace
 
-Result<VerifyReport> verify_linear(uint64_t minimum_outputs, uint64_t seed, void (*progress)(void*, double fraction),
-                                   void* context) {
-  const DefaultFloatMode mode;
-  using Verify = Status (*)(Random&, const std::string&, const Sizes&, Pools&, std::vector<Candidate>&);
-  struct Operation {
+Result<VerifyReport> verify_linear(const VerifyOptions& options) {
+  using Verify = Status (*)(Random&, const std::string&, const Sizes&, Pools&, std::vector<LinearCandidate>&);
+  struct Family {
     Verify verify;
-    std::vector<Candidate> kernels;
+    std::vector<LinearCandidate> kernels;
   };
-  Operation operations[] = {{verify_int8, candidates("linear_int8")},
-                            {verify_float, candidates("linear_float")},
-                            {verify_static, candidates("linear_static")}};
+  Family families[] = {{verify_int8, candidates("linear_int8")},
+                       {verify_float, candidates("linear_float")},
+                       {verify_static, candidates("linear_static")}};
   Pools pools;
-  Random random(seed);
-  uint64_t least = 0;
-  for (int64_t index = 0; index == 0 || least < minimum_outputs; ++index) {
-    least = UINT64_MAX;
-    for (Operation& operation : operations) {
-      if (least_compared(operation.kernels) < std::max<uint64_t>(minimum_outputs, 1)) {
+  Random random(options.seed);
+  const auto round = [&](int64_t index) -> Result<uint64_t> {
+    uint64_t least = UINT64_MAX;
+    for (Family& family : families) {
+      if (least_compared(family.kernels) < std::max<uint64_t>(options.outputs, 1)) {
         const Sizes sizes = random_sizes(random);
-        ISOBIT_RETURN_IF_ERROR(operation.verify(random, describe(sizes, seed, index), sizes, pools, operation.kernels));
+        ISOBIT_RETURN_IF_ERROR(
+            family.verify(random, describe(sizes, options.seed, index), sizes, pools, family.kernels));
       }
-      least = std::min(least, least_compared(operation.kernels));
+      least = std::min(least, least_compared(family.kernels));
     }
-    if (progress != nullptr)
-      progress(context, minimum_outputs == 0
-                            ? 1.0
-                            : std::min(1.0, static_cast<double>(least) / static_cast<double>(minimum_outputs)));
-  }
+    return least;
+  };
+  ISOBIT_RETURN_IF_ERROR(repeat_until(options.outputs, options.progress, round));
   VerifyReport report;
-  for (const Operation& operation : operations)
-    for (const Candidate& kernel : operation.kernels) report.kernels.push_back(kernel.report);
+  for (const Family& family : families) append_reports(family.kernels, report);
   return report;
 }
 

@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "data.h"
+#include "calibrate.h"
 #include "device.h"
 #include "isobit/gru.h"
+#include "isobit/gru_files.h"
 #include "isobit/parallel.h"
 #include "models.h"
 #include "progress.h"
-#include "sequences.h"
 #include "text.h"
 #include "verbs.h"
 
@@ -27,82 +27,6 @@ namespace {
 
 constexpr double kFullBarDb = 60.0;
 constexpr int kBarWidth = 10;
-
-/// One layer of a model, with its directions, as a model of its own.
-Result<GruModel> layer_model(const GruModel& model, int64_t layer) {
-  GruModelParameters parameters;
-  parameters.directions = model.parameters().directions;
-  const auto first = model.parameters().layers.begin() + layer * parameters.directions;
-  parameters.layers.assign(first, first + parameters.directions);
-  return GruModel::create(std::move(parameters));
-}
-
-/// The integer side on a device, layer by layer. x and h of every layer are seen, what lies between stays there.
-class DeviceLayers : public GruCodeSource {
- public:
-  static Result<DeviceLayers> create(const GruModel& model, const Device& device) {
-    DeviceLayers out;
-    for (int64_t l = 0; l < model.layer_count(); ++l) {
-      ISOBIT_ASSIGN_OR_RETURN(GruModel layer, layer_model(model, l));
-      ISOBIT_ASSIGN_OR_RETURN(auto on_device, device.gru(layer));
-      out.layers_.push_back({std::move(layer), std::move(on_device), {}});
-    }
-    return out;
-  }
-
-  Status start(std::span<const float> h0) override {
-    for (size_t l = 0; l < layers_.size(); ++l) {
-      Layer& layer = layers_[l];
-      layer.state = layer.model.initial_state(1);
-      if (h0.empty()) continue;
-      const auto count = static_cast<size_t>(layer.model.output_size());  // of all directions
-      ISOBIT_ASSIGN_OR_RETURN(layer.state, layer.model.state_from_float(h0.subspan(l * count, count), 1));
-    }
-    return {};
-  }
-
-  Status run(const std::byte* x_codes, int64_t steps, GruCodeObserver& observer) override {
-    const Grid& x_grid = layers_[0].model.input_grid();
-    const auto x_bytes = static_cast<size_t>(steps * layers_[0].model.input_size()) * size_in_bytes(x_grid.dtype());
-    std::vector<std::byte> x(x_codes, x_codes + x_bytes), y;
-    for (size_t l = 0; l < layers_.size(); ++l) {
-      Layer& layer = layers_[l];
-      const GruModel& model = layer.model;
-      const int32_t directions = model.parameters().directions;
-      const Dtype x_dtype = model.input_grid().dtype(), y_dtype = model.output_grid().dtype();
-      y.resize(static_cast<size_t>(steps * model.output_size()) * size_in_bytes(y_dtype));
-      ISOBIT_RETURN_IF_ERROR(layer.gru->forward_codes(x.data(), y.data(), steps, layer.state, ""));
-      for (int32_t d = 0; d < directions; ++d) {
-        const auto index = static_cast<int64_t>(l) * directions + d;
-        for (int64_t s = 0; s < steps; ++s) {  // in the reference's order: sums of doubles depend on it
-          const int64_t t = d == 1 ? steps - 1 - s : s;
-          observe(observer, kX, index, t, x, x_dtype, t * model.input_size(), model.input_size());
-          observe(observer, kH, index, t, y, y_dtype, t * model.output_size() + d * model.hidden_size(),
-                  model.hidden_size());
-        }
-      }
-      std::swap(x, y);
-    }
-    return {};
-  }
-
- private:
-  struct Layer {
-    GruModel model;
-    std::unique_ptr<DeviceGru> gru;
-    GruState state;
-  };
-
-  static void observe(GruCodeObserver& observer, int32_t tensor, int64_t layer, int64_t step,
-                      const std::vector<std::byte>& codes, Dtype dtype, int64_t first, int64_t count) {
-    std::vector<int64_t> values;
-    for (int64_t i = first; i < first + count; ++i)
-      values.push_back(code_at(codes.data(), dtype, static_cast<size_t>(i)));
-    observer.observe(tensor, layer, 0, step, values);
-  }
-
-  std::vector<Layer> layers_;
-};
 
 Value place_json(const ComparePlace& place, const std::vector<std::string>& names) {
   if (place.step < 0) return {};
@@ -124,8 +48,6 @@ std::string bar_text(double db) {
   const int filled = static_cast<int>(std::lround(share * kBarWidth));
   return std::string(filled, '#') + std::string(kBarWidth - filled, '.');
 }
-
-std::string db_text(double db) { return std::isfinite(db) ? format("%.1f", db) : (db > 0 ? "exact" : "-inf"); }
 
 void describe_tensors(const GruComparisonReport& report, int32_t directions, const std::vector<std::string>& names,
                       Outcome& out) {
@@ -223,11 +145,11 @@ Result<GruComparisonReport> compare_on(const SequenceFiles& files, int64_t seque
     return Status(comparison.status().code(),
                   options.float_model + ", " + options.fixed_model + ": " + comparison.status().message());
   }
-  const auto add = [&](const GruSequences& data, const Sequences& source) -> Status {
+  const auto add = [&](const Sequences& data) -> Status {
     for (int64_t n = 0; n < data.batch; ++n) {
-      names.push_back(data.batch > 1 ? source.name + ", sequence " + std::to_string(n) : source.name);
+      names.push_back(data.batch > 1 ? data.name + ", sequence " + std::to_string(n) : data.name);
     }
-    return comparison->add(data);
+    return comparison->add(view_of(data));
   };
   std::vector<std::string> given;  // by SequenceFiles::extents() already
   ISOBIT_RETURN_IF_ERROR(files.for_each(add, given));
@@ -243,7 +165,7 @@ Result<GruAblation> ablate_on(const SequenceFiles& files, const GruWeights& weig
   ISOBIT_ASSIGN_OR_RETURN(GruValidation validation, GruValidation::create(weights, validation_options));
   std::vector<std::string> given;
   ISOBIT_RETURN_IF_ERROR(
-      files.for_each([&](const GruSequences& data, const Sequences&) { return validation.add(data); }, given));
+      files.for_each([&](const Sequences& data) { return validation.add(view_of(data)); }, given));
   GruAblationOptions ablation_options;
   ablation_options.progress = [&](double fraction) { progress.update(fraction); };
   return ablate(validation, model, ablation_options);
@@ -255,17 +177,14 @@ Result<Outcome> compare(const CompareOptions& options) {
   if (!(options.part > 0) || !std::isfinite(options.part)) {
     return Status(StatusCode::kInvalidArgument, format("--part %g: expected a number of codes above 0", options.part));
   }
-  if (!(options.zoneout >= 0.0f && options.zoneout <= 1.0f)) {
-    return Status(StatusCode::kInvalidArgument,
-                  format("--zoneout %g: expected a probability, 0 to 1", static_cast<double>(options.zoneout)));
-  }
+  ISOBIT_RETURN_IF_ERROR(check_zoneout(options.zoneout));
   ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
   ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
   if (device && options.threads != 0 && !options.ablate) {
     return refuse_on_device(options.device, "--threads " + std::to_string(options.threads), "they are the CPU's");
   }
   ISOBIT_ASSIGN_OR_RETURN(const ArrayReader float_file, ArrayReader::open(options.float_model));
-  if (is_integer_model(float_file)) {
+  if (float_file.kind() == FileKind::kGruModels) {
     return Status(StatusCode::kInvalidArgument, options.float_model +
                                                     ": is an integer model; give the float model first, then the "
                                                     "integer one");
@@ -277,13 +196,13 @@ Result<Outcome> compare(const CompareOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const FloatModel float_model, load_float_model(float_file, source));
   const GruWeights& weights = float_model.weights;
 
-  std::optional<DeviceLayers> device_layers;
+  std::unique_ptr<GruCodeSource> source_of_codes;
   if (device) {
-    ISOBIT_ASSIGN_OR_RETURN(device_layers, DeviceLayers::create(model, *device));
+    ISOBIT_ASSIGN_OR_RETURN(source_of_codes, device->code_source(model));
   }
   FileClaims claims;
   ISOBIT_ASSIGN_OR_RETURN(const SequenceFiles files,
-                          SequenceFiles::open(options.data, "--data", options.sequences, weights.input_size(), claims));
+                          SequenceFiles::open(options.data, options.sequences, sequence_sizes(weights), claims));
   ISOBIT_ASSIGN_OR_RETURN(const SequenceFiles::Extents extents, files.extents());
   if (extents.steps == 0) {
     return Status(StatusCode::kInvalidArgument, "--data " + options.data.front() + ": the data has no time step");
@@ -293,7 +212,7 @@ Result<Outcome> compare(const CompareOptions& options) {
   compare_options.part_codes = options.part;
   compare_options.zoneout = options.zoneout;
   compare_options.pool = &pool;
-  compare_options.source = device_layers ? &*device_layers : nullptr;
+  compare_options.source = source_of_codes.get();
   std::vector<std::string> names;  // of sequences
   ISOBIT_ASSIGN_OR_RETURN(const GruComparisonReport report,
                           compare_on(files, extents.sequences, weights, model, options, compare_options, names));

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "isobit/compare.h"
 #include "isobit/fp16_function.h"
 #include "isobit/gru.h"
 #include "isobit/status.h"
@@ -54,16 +55,16 @@ class Device {
   /// Those of the GRU in the order in which they are considered.
   [[nodiscard]] virtual std::vector<DeviceKernel> kernels() const = 0;
   [[nodiscard]] virtual Result<std::unique_ptr<DeviceGru>> gru(const GruModel& model) const = 0;
+  /// isobit/cuda/compare.h.
+  [[nodiscard]] virtual Result<std::unique_ptr<GruCodeSource>> code_source(const GruModel& model) const = 0;
   virtual Status run(const Fp16Function& function, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
                      Dtype y_dtype) const = 0;
   virtual Status run(const Fp16Softmax& softmax, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
                      Dtype y_dtype, int64_t columns) const = 0;
   /// isobit/cuda/verify.h.
-  using ProgressFunction = void (*)(void*, double fraction);
-  [[nodiscard]] virtual Result<VerifyReport> verify_gru(uint64_t outputs, uint64_t seed, ProgressFunction progress,
-                                                        void* context) const = 0;
-  [[nodiscard]] virtual Result<VerifyReport> verify_fp16(uint64_t outputs, uint64_t seed, ProgressFunction progress,
-                                                         void* context) const = 0;
+  [[nodiscard]] virtual Result<VerifyReport> verify(const isobit::VerifyOptions& options) const = 0;
+  [[nodiscard]] virtual Result<VerifyReport> verify(const GruModel& model,
+                                                    const isobit::VerifyOptions& options) const = 0;
   [[nodiscard]] virtual Result<Fingerprints> fingerprint(const std::string& kernel) const = 0;
 };
 

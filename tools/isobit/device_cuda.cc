@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "device.h"
+#include "isobit/cuda/compare.h"
 #include "isobit/cuda/fp16_table.h"
 #include "isobit/cuda/gru.h"
 #include "isobit/cuda/host_gru.h"
@@ -141,6 +142,9 @@ class CudaDevice : public Device {
     ISOBIT_ASSIGN_OR_RETURN(cuda::HostGru gru, cuda::HostGru::create(model, index_));
     return std::unique_ptr<DeviceGru>(std::make_unique<CudaGru>(std::move(gru)));
   }
+  [[nodiscard]] Result<std::unique_ptr<GruCodeSource>> code_source(const GruModel& model) const override {
+    return cuda::code_source(model, index_);
+  }
   Status run(const Fp16Function& function, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
              Dtype y_dtype) const override {
     ISOBIT_ASSIGN_OR_RETURN(const auto on_device, cuda::DeviceFp16Function::create(function.results()));
@@ -152,13 +156,12 @@ class CudaDevice : public Device {
     return through_device(
         x, y, [&](auto from, auto to) { return on_device.run(from, x_dtype, to, y_dtype, columns, nullptr); });
   }
-  [[nodiscard]] Result<VerifyReport> verify_gru(uint64_t outputs, uint64_t seed, ProgressFunction progress,
-                                                void* context) const override {
-    return cuda::verify_gru(index_, outputs, seed, progress, context);
+  [[nodiscard]] Result<VerifyReport> verify(const isobit::VerifyOptions& options) const override {
+    return cuda::verify_kernels(index_, options);
   }
-  [[nodiscard]] Result<VerifyReport> verify_fp16(uint64_t outputs, uint64_t seed, ProgressFunction progress,
-                                                 void* context) const override {
-    return cuda::verify_fp16(index_, outputs, seed, progress, context);
+  [[nodiscard]] Result<VerifyReport> verify(const GruModel& model,
+                                            const isobit::VerifyOptions& options) const override {
+    return cuda::verify_model(model, index_, options);
   }
   [[nodiscard]] Result<Fingerprints> fingerprint(const std::string& kernel) const override {
     return cuda::fingerprint_all(index_, kernel);

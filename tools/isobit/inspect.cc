@@ -383,7 +383,7 @@ bool holds_gru(const ArrayReader& file) {
 }
 
 Result<Outcome> inspect_arrays(const InspectOptions& options, const ArrayReader& file) {
-  if (is_low_bit_file(file)) return inspect_low_bit(options, file);
+  if (file.kind() == FileKind::kLowBit) return inspect_low_bit(options, file);
   if (!options.tensor.empty() || !options.output.empty()) {
     return Status(StatusCode::kInvalidArgument, options.file +
                                                     ": is neither a GGUF file nor low-bit weights; --tensor " +
@@ -393,8 +393,8 @@ Result<Outcome> inspect_arrays(const InspectOptions& options, const ArrayReader&
     ISOBIT_ASSIGN_OR_RETURN(const ArrayFile arrays, read_arrays(file));
     if (!list_checkpoint_matrices(arrays.arrays).empty()) return inspect_checkpoint(options, arrays);
   }
-  if (is_fp16_table(file)) return inspect_table(file);
-  if (is_integer_model(file)) return inspect_integer(options, file);
+  if (file.kind() == FileKind::kFp16Table) return inspect_table(file);
+  if (file.kind() == FileKind::kGruModels || file.kind() == FileKind::kOtherSaved) return inspect_integer(options, file);
   if (options.source.layer.empty() && !holds_gru(file)) {
     const std::vector<ListedTensor> tensors = list_tensors(file);
     const std::vector<ForeignFormat> foreign = find_foreign_formats(tensors);

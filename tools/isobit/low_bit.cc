@@ -7,11 +7,6 @@
 
 namespace isobit::tool {
 
-bool is_low_bit_file(const ArrayReader& file) {
-  const auto found = file.metadata().find("isobit");
-  return found != file.metadata().end() && found->second.find("\"matrices\":") != std::string::npos;
-}
-
 double bits_per_weight(const LowBitMatrix& matrix) {
   return 8 * static_cast<double>(matrix.size_bytes()) /
          (static_cast<double>(matrix.rows()) * static_cast<double>(matrix.columns()));

@@ -32,9 +32,6 @@ std::string nearest_key(const std::string& name, const Map& map) {
   return escaped(nearest_hint(name, names));
 }
 
-/// Whether its metadata is that of saved low-bit weights.
-bool is_low_bit_file(const ArrayReader& file);
-
 /// Bits of codes, scales, zero points and offsets together, for each weight.
 double bits_per_weight(const LowBitMatrix& matrix);
 /// "4 bits symmetric, group 64, f16".

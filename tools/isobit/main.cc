@@ -406,7 +406,7 @@ class Commands {
     command->add_flag("--batch-first", o.sequences.batch_first, "the data is [N, T, C]");
     command->add_option("--lengths", o.sequences.lengths, "whole numbers [N]: the steps of each sequence")
         ->type_name("FILE");
-    command->add_option("--state", o.sequences.state, "first state: floats [layers * directions, N, H]")
+    command->add_option("--state", o.sequences.h0, "first state: floats [layers * directions, N, H]")
         ->type_name("FILE");
     add_number(command, "--zoneout", o.zoneout, "probability of the float side: h' = P * h + (1 - P) * h'")
         ->type_name("P")

@@ -2,9 +2,9 @@
 #include "models.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
+#include "isobit/gru_files.h"
 #include "isobit/linear.h"
 #include "isobit/nearest.h"
 #include "text.h"
@@ -23,50 +23,12 @@ std::string gate_order_text(GateOrder order) {
 
 }  // namespace
 
-bool is_integer_model(const ArrayReader& file) { return file.metadata().count("isobit") > 0; }
-
 namespace {
 
-/// Splits at commas; an empty text has no parts.
-std::vector<std::string> split_list(const std::string& text) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size() && !text.empty();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-/// One --layer: the prefix, or NAME=W,R[,BW,BR] or NAME=W,R,B where NAME may end in _lK or _lK_reverse.
-Status add_layer(const std::string& text, GruLoadOptions& load) {
-  const auto refuse = [&](const std::string& why) {
-    return Status(StatusCode::kInvalidArgument, "--layer " + text + ": " + why);
-  };
-  const size_t equals = text.find('=');
-  std::string prefix = text.substr(0, equals);
-  if (equals != std::string::npos) {
-    std::string place = "_l0";
-    const size_t end = prefix.size() - (prefix.ends_with("_reverse") ? std::strlen("_reverse") : 0);
-    const size_t digits = prefix.find_last_not_of("0123456789", end - 1) + 1;
-    if (digits < end && digits >= 2 && prefix.compare(digits - 2, 2, "_l") == 0) {
-      place = prefix.substr(digits - 2);
-      prefix.resize(digits - 2);
-    }
-    const std::vector<std::string> names = split_list(text.substr(equals + 1));
-    if (prefix.empty() || names.size() < 2 || names.size() > 4 ||
-        std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.empty(); }))
-      return refuse("expected NAME=W,R, NAME=W,R,BW,BR, or NAME=W,R,B with both biases in B");
-    const char* const tensors[] = {".weight_ih", ".weight_hh", ".bias_ih", ".bias_hh"};
-    for (size_t i = 0; i < names.size(); ++i) {
-      std::string meaning = prefix;
-      meaning.append(tensors[i]).append(place);
-      if (!load.arrays.emplace(std::move(meaning), names[i]).second)
-        return refuse("layer " + place.substr(1) + " is given twice");
-    }
-  }
-  if (!load.prefix.empty() && load.prefix != prefix) return refuse("another --layer names " + load.prefix);
-  load.prefix = prefix;
+Status apply_layers(const FloatModelOptions& options, GruLoadOptions& load) {
+  for (const std::string& layer : options.layer)
+    if (const Status status = apply_layer(layer, load); !status.ok())
+      return {status.code(), "--" + status.message()};  // "layer ..."
   return {};
 }
 
@@ -74,19 +36,15 @@ Status add_layer(const std::string& text, GruLoadOptions& load) {
 
 Result<std::string> gru_prefix(const FloatModelOptions& options) {
   GruLoadOptions load;
-  for (const std::string& layer : options.layer) ISOBIT_RETURN_IF_ERROR(add_layer(layer, load));
+  ISOBIT_RETURN_IF_ERROR(apply_layers(options, load));
   return load.prefix;
 }
 
 namespace {
 
 Result<FloatModel> load_float_model(const ArrayReader& file, const FloatModelOptions& options, GruLoadOptions load) {
-  if (is_integer_model(file)) {
-    return Status(StatusCode::kInvalidArgument,
-                  file.name() + ": is an integer model already; give the float model that it was made from");
-  }
   FloatModel model;
-  for (const std::string& layer : options.layer) ISOBIT_RETURN_IF_ERROR(add_layer(layer, load));
+  ISOBIT_RETURN_IF_ERROR(apply_layers(options, load));
   if (!options.gate_order.empty()) {
     load.gate_order = gate_order_from_string(options.gate_order);
     if (!load.gate_order) {
@@ -183,7 +141,7 @@ Result<GruModel> load_integer_model(const std::string& path, const std::string& 
 }
 
 Result<GruModel> load_integer_model(const ArrayReader& file, const std::string& layer) {
-  if (!is_integer_model(file)) {
+  if (file.kind() != FileKind::kGruModels && file.kind() != FileKind::kOtherSaved) {
     return Status(StatusCode::kInvalidFile, file.name() + ": holds no integer model (no \"isobit\" in its metadata); " +
                                                 "isobit quantize makes one from a float model");
   }

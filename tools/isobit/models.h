@@ -17,9 +17,6 @@
 
 namespace isobit::tool {
 
-/// Whether a file holds an integer model (metadata "isobit") rather than float arrays.
-bool is_integer_model(const ArrayReader& file);
-
 struct FloatModel {
   GruWeights weights;
   bool gate_order_assumed = true;

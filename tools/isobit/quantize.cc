@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <optional>
-#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -14,7 +12,6 @@
 #include "isobit/parallel.h"
 #include "isobit/tune.h"
 #include "models.h"
-#include "sequences.h"
 #include "text.h"
 #include "verbs.h"
 
@@ -48,18 +45,18 @@ std::string biases_text(const std::string& bits, const GruModelParameters& param
 
 /// The SQNR of the outputs on --validate, or else on the last tenth of the calibration data.
 Status validate(const QuantizeOptions& options, const GruWeights& weights, const GruModel& model,
-                const std::optional<SequenceFiles>& files, const LastTenth& last_tenth, const std::set<uint64_t>& seen,
+                const std::optional<SequenceFiles>& files, const LastTenth& last_tenth, const SeenSequences& seen,
                 ThreadPool& pool, Outcome& out) {
   GruValidationOptions validation_options;
   validation_options.pool = &pool;
   validation_options.zoneout = options.of_data.zoneout;
   ISOBIT_ASSIGN_OR_RETURN(GruValidation validation, GruValidation::create(weights, validation_options));
   int64_t repeated = 0, clipped = 0, inputs = 0;
-  const auto add = [&](const GruSequences& data, const Sequences&) {
-    repeated += count_repeated(data, weights.input_size(), seen);
+  const auto add = [&](const Sequences& data) {
+    repeated += seen.count(data, sequence_sizes(weights));
     inputs += static_cast<int64_t>(data.x.size());
     clipped += count_clipped(model.input_grid(), data.x);
-    return validation.add(data);
+    return validation.add(view_of(data));
   };
   ISOBIT_RETURN_IF_ERROR(files ? files->for_each(add, out.warnings) : last_tenth.add_to(validation));
   if (repeated > 0) out.warnings.push_back(repeated_text(repeated));
@@ -75,7 +72,7 @@ Status validate(const QuantizeOptions& options, const GruWeights& weights, const
   std::string text;
   for (const double db : sqnr.layer_db) {
     layers.add(db);
-    text += (text.empty() ? "" : ", ") + (std::isfinite(db) ? format("%.1f", db) : db > 0 ? "exact" : "-inf");
+    text += (text.empty() ? "" : ", ") + db_text(db);
   }
   Value json = Value::object();
   json.set("unseen", files.has_value() && repeated == 0)
@@ -145,14 +142,16 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
   ISOBIT_RETURN_IF_ERROR(claims.reads(options.model, "MODEL"));
   ISOBIT_ASSIGN_OR_RETURN(const GruSettings settings, parse_settings(options));
   ISOBIT_ASSIGN_OR_RETURN(const GruQuantization quantization, settings.quantization());
-  ISOBIT_ASSIGN_OR_RETURN(const CalibrationData data, CalibrationData::open(options.data, options.of_data, claims));
+  ISOBIT_RETURN_IF_ERROR(check_zoneout(options.of_data.zoneout));
   ISOBIT_ASSIGN_OR_RETURN(const FloatModel source, load_float_model(options.model, options.source));
   const GruWeights& weights = source.weights;
+  const SequenceSizes sizes = sequence_sizes(weights);
+  ISOBIT_ASSIGN_OR_RETURN(const SequenceFiles data, SequenceFiles::open(options.data, options.of_data, sizes, claims));
   std::optional<SequenceFiles> validation;
   if (!options.validate.empty()) {
     ISOBIT_ASSIGN_OR_RETURN(validation,
                             open_validation(options.validate, options.of_data.batch_first, options.validate_lengths,
-                                            options.validate_h0, weights.input_size(), claims));
+                                            options.validate_h0, sizes, claims));
   }
 
   Outcome out;
@@ -169,14 +168,16 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(GruCalibrator calibrator, GruCalibrator::create(weights, quantization));
   ThreadPool pool(options.threads);
   LastTenth last_tenth;
-  std::set<uint64_t> seen;
-  ISOBIT_ASSIGN_OR_RETURN(const CalibrationData::Count count,
-                          data.observe(calibrator, pool, options.quiet, out.warnings,
-                                       validation ? nullptr : &last_tenth, validation ? &seen : nullptr));
+  SeenSequences seen;
+  ObserveOptions observed{.pool = &pool};
+  if (validation) observed.seen = &seen;
+  if (!validation) observed.last_tenth = &last_tenth;
+  ISOBIT_ASSIGN_OR_RETURN(const ObservedCount count, observe(data, calibrator, options.of_data.zoneout, options.quiet,
+                                                             observed, out.warnings));
   Value counts = Value::object();
   counts.set("files", count.files).set("sequences", count.sequences).set("steps", count.steps);
   out.json.set("calibration", std::move(counts));
-  out.text += "calibrated on " + count.text() + "\n";
+  out.text += "calibrated on " + count_text(count) + "\n";
 
   ISOBIT_ASSIGN_OR_RETURN(const GruModel model, calibrator.finish(quantization));
   out.json.set("bits", options.bits).set("method", options.method);

@@ -14,6 +14,7 @@
 #include "device.h"
 #include "isobit/arrays.h"
 #include "isobit/gru.h"
+#include "isobit/gru_files.h"
 #include "isobit/parallel.h"
 #include "models.h"
 #include "progress.h"
@@ -24,90 +25,6 @@ namespace isobit::tool {
 namespace {
 
 Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
-
-/// Codes of the grid's own dtype, all within its range: a 6-bit grid is stored in 8 bits.
-Status check_codes(const Array& array, const Grid& grid, const std::string& label) {
-  if (array.dtype != grid.dtype()) {
-    return invalid(label + " has the dtype " + std::string(to_string(array.dtype)) + "; the model's codes there are " +
-                   std::string(to_string(grid.dtype())) + " (without --integer, floats are quantised)");
-  }
-  for (int64_t i = 0; i < array.size(); ++i) {
-    const int64_t code = code_at(array.bytes.data(), array.dtype, static_cast<size_t>(i));
-    if (code < grid.min() || code > grid.max()) {
-      return invalid(label + ": code " + std::to_string(code) + " at flat index " + std::to_string(i) +
-                     " is outside its grid, " + std::to_string(grid.min()) + " to " + std::to_string(grid.max()));
-    }
-  }
-  return {};
-}
-
-const Grid& state_grid(const GruModel& model, int64_t index) {
-  return model.parameters().layers[static_cast<size_t>(index)].grids[kH];
-}
-
-int64_t state_count(const GruModel& model) { return static_cast<int64_t>(model.parameters().layers.size()); }
-
-/// Where more than a hundredth of first states lies beyond the grids of h.
-void warn_of_clipped_states(std::span<const float> h, const GruModel& model, const std::string& label,
-                            std::vector<std::string>& warnings) {
-  const size_t layers = model.parameters().layers.size(), each = h.size() / layers;
-  int64_t clipped = 0;
-  for (size_t i = 0; i < layers; ++i)
-    clipped += count_clipped(state_grid(model, static_cast<int64_t>(i)), h.subspan(i * each, each));
-  const double percent = h.empty() ? 0 : 100.0 * static_cast<double>(clipped) / static_cast<double>(h.size());
-  if (percent <= 1) return;
-  warnings.push_back(format("%.3g %% of the values of %s lie outside the range of h and are clipped", percent,
-                            label.c_str()));
-}
-
-/// Codes as --save-state writes them (h0, h1, ... [N, H]), or one float array [layers * directions, N, H].
-Result<GruState> load_state(const std::string& path, const GruModel& model, int64_t batch,
-                            std::vector<std::string>& warnings) {
-  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_data(path, warnings));
-  const int64_t count = state_count(model), hidden = model.hidden_size();
-  if (file.arrays.size() == 1 && is_float(file.arrays.begin()->second.dtype)) {
-    const auto& [name, array] = *file.arrays.begin();
-    const std::vector<int64_t> wanted = {count, batch, hidden};
-    if (array.shape != wanted) {
-      return invalid("--state " + array_label(path, name) + " has the shape " + shape_text(array.shape) +
-                     "; expected [layers * directions, N, H] = " + shape_text(wanted));
-    }
-    const std::vector<float> h = array.to_float();
-    warn_of_clipped_states(h, model, "--state " + array_label(path, name), warnings);
-    Result<GruState> state = model.state_from_float(h, batch);
-    if (state.ok()) return state;
-    return Status(state.status().code(), "--state " + array_label(path, name) + ": " + state.status().message());
-  }
-  GruState state = model.initial_state(batch);
-  if (static_cast<int64_t>(file.arrays.size()) != count) {
-    return invalid("--state " + path + ": holds " + std::to_string(file.arrays.size()) + " arrays; expected h0 to h" +
-                   std::to_string(count - 1));
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const std::string name = "h" + std::to_string(i);
-    const auto found = file.arrays.find(name);
-    if (found == file.arrays.end()) return invalid(format("--state %s: no array \"%s\"", path.c_str(), name.c_str()));
-    const std::string label = "--state " + array_label(path, name);
-    const std::vector<int64_t> wanted = {batch, hidden};
-    if (found->second.shape != wanted) {
-      return invalid(label + " has the shape " + shape_text(found->second.shape) +
-                     "; expected [N, H] = " + shape_text(wanted));
-    }
-    ISOBIT_RETURN_IF_ERROR(check_codes(found->second, state_grid(model, i), label));
-    std::copy(found->second.bytes.begin(), found->second.bytes.end(), state.layer(i).begin());
-  }
-  return state;
-}
-
-Status save_state(const std::string& path, const GruModel& model, const GruState& state) {
-  std::map<std::string, Array> arrays;
-  for (int64_t i = 0; i < state_count(model); ++i) {
-    Array array = Array::zeros(state_grid(model, i).dtype(), {state.batch(), model.hidden_size()});
-    std::copy(state.layer(i).begin(), state.layer(i).end(), array.bytes.begin());
-    arrays["h" + std::to_string(i)] = std::move(array);
-  }
-  return save_npz(path, arrays);
-}
 
 class Runner {
  public:
@@ -135,7 +52,10 @@ class Runner {
     Array output = Array::zeros(options_.integer ? model_.output_grid().dtype() : Dtype::kF32, out_shape);
     std::vector<float> x;
     if (options_.integer) {
-      ISOBIT_RETURN_IF_ERROR(check_codes(input, model_.input_grid(), label));
+      if (const Status status = check_codes(input, model_.input_grid(), label); !status.ok())
+        return Status(status.code(), status.message() + (input.dtype == model_.input_grid().dtype()
+                                                             ? ""
+                                                             : " (without --integer, floats are quantised)"));
     } else {
       x = input.to_float();
       const auto bad = std::find_if(x.begin(), x.end(), [](float value) { return std::isnan(value); });
@@ -226,25 +146,6 @@ class Runner {
   int64_t clipped_ = 0, inputs_ = 0;
 };
 
-/// [T, N, directions * H] of zeros and ones, as the input's layout has it; none without a file.
-Result<std::vector<uint8_t>> load_mask(const Companion& file, const std::string& name, const SequenceShape& shape,
-                                       const GruModel& model, bool batch_first) {
-  if (file.empty()) return std::vector<uint8_t>();
-  ISOBIT_ASSIGN_OR_RETURN(const Array* array, file.find(name));
-  std::vector<int64_t> wanted = {shape.steps, shape.batch, model.output_size()};
-  if (shape.single) wanted = {shape.steps, model.output_size()};
-  if (batch_first && !shape.single) std::swap(wanted[0], wanted[1]);
-  if (array->dtype != Dtype::kU8 || array->shape != wanted) {
-    return invalid(file.label(name) + " is " + std::string(to_string(array->dtype)) + " " + shape_text(array->shape) +
-                   "; expected u8 or bool " + shape_text(wanted) + ": 1 takes the new state, 0 keeps the old one");
-  }
-  const Array time_major = batch_first && !shape.single ? swap_batch_and_time(*array) : *array;
-  std::vector<uint8_t> mask(time_major.data<uint8_t>(), time_major.data<uint8_t>() + time_major.size());
-  const auto bad = std::find_if(mask.begin(), mask.end(), [](uint8_t value) { return value > 1; });
-  if (bad == mask.end()) return mask;
-  return invalid(file.label(name) + ": value " + std::to_string(*bad) + "; expected 0 (keep the state) or 1");
-}
-
 }  // namespace
 
 Result<Outcome> run(const RunOptions& options) {
@@ -305,14 +206,14 @@ Result<Outcome> run(const RunOptions& options) {
     ISOBIT_ASSIGN_OR_RETURN(const SequenceShape shape,
                             sequence_shape(array, model.input_size(), label, options.batch_first));
     const bool swapped = options.batch_first && !shape.single;
-    if (const std::string hint = options.batch_first ? "" : layout_hint(shape, label); !hint.empty())
+    if (const std::string hint = options.batch_first ? "" : layout_hint(shape, label, "--batch-first"); !hint.empty())
       out.warnings.push_back(hint);
     integers |= !is_float(array.dtype);
     ISOBIT_ASSIGN_OR_RETURN(const std::vector<int64_t> lengths, all_lengths.lengths(name, shape));
-    ISOBIT_ASSIGN_OR_RETURN(const std::vector<uint8_t> mask, load_mask(masks, name, shape, model, options.batch_first));
+    ISOBIT_ASSIGN_OR_RETURN(const std::vector<uint8_t> mask, zoneout_mask(masks, name, shape, model, options.batch_first));
     GruState state = model.initial_state(shape.batch);
     if (!options.state.empty()) {
-      ISOBIT_ASSIGN_OR_RETURN(state, load_state(options.state, model, shape.batch, out.warnings));
+      ISOBIT_ASSIGN_OR_RETURN(state, load_state(options.state, model, shape.batch, "--state", out.warnings));
     }
     const double share = static_cast<double>(array.size()) / std::max(all, 1.0);
     ISOBIT_ASSIGN_OR_RETURN(Array output, runner.run(swapped ? swap_batch_and_time(array) : array, label, shape,

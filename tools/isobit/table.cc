@@ -216,7 +216,7 @@ Result<Outcome> table_check(const TableCheckOptions& options) {
   Checker checker;
   for (const std::string& file : options.tables) {
     ISOBIT_ASSIGN_OR_RETURN(const ArrayReader reader, open_table_file(file));
-    if (!is_fp16_table(reader)) {
+    if (reader.kind() != FileKind::kFp16Table) {
       ISOBIT_ASSIGN_OR_RETURN(const auto models, GruModel::load_all(reader));
       for (const GruModel& model : models) ISOBIT_RETURN_IF_ERROR(checker.check(file, model));
       continue;
@@ -259,7 +259,7 @@ Result<Outcome> table_show(const TableShowOptions& options) {
   if (!is_function(options.table)) {
     ISOBIT_ASSIGN_OR_RETURN(file, open_table_file(options.table));
   }
-  if (!file || is_fp16_table(*file)) {
+  if (!file || file->kind() == FileKind::kFp16Table) {
     if (!options.gate.empty()) return invalid("--gate " + options.gate + ": " + options.table + " is no integer model");
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table,
                             file ? load_fp16_table(*file) : find_fp16_table(options.table, options.source));

@@ -55,10 +55,6 @@ Result<ArrayReader> open_table_file(const std::string& path) {
   return std::filesystem::exists(path, error) ? ArrayReader::open(path) : no_table(path);
 }
 
-bool is_fp16_table(const ArrayReader& file) {
-  return file.metadata().contains("isobit") && file.find("pieces.0.values") != nullptr;
-}
-
 Result<Fp16Table> find_fp16_table(const std::string& table, const TableSourceOptions& source) {
   if (!is_function(table)) {
     ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, open_table_file(table));

@@ -27,8 +27,6 @@ Result<bool> parse_value_type(const std::string& text);
 
 /// A file whose name may have been meant for a function's.
 Result<ArrayReader> open_table_file(const std::string& path);
-/// Whether a file holds a saved FP16 table.
-bool is_fp16_table(const ArrayReader& file);
 /// A built-in table when `table` names a function, else a saved one.
 Result<Fp16Table> find_fp16_table(const std::string& table, const TableSourceOptions& source);
 /// The correctly rounded results of the table's function; `values_file` (npy, 65536 float64) for a custom one.

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace isobit::tool {
 
@@ -22,6 +23,12 @@ std::string count_text(int64_t count, std::string_view noun);
 
 /// "[3, 4]".
 std::string shape_text(std::span<const int64_t> shape);
+
+/// An SQNR: "35.2", "exact" or "-inf".
+std::string db_text(double db);
+
+/// Splits at commas; an empty text has no parts.
+std::vector<std::string> split_list(const std::string& text);
 
 /// Two floats of "LOW:HIGH"; false for any other text.
 bool parse_range(std::string_view text, float& low, float& high);

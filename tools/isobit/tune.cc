@@ -14,7 +14,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +24,6 @@
 #include "models.h"
 #include "plot_front.h"
 #include "progress.h"
-#include "sequences.h"
 #include "text.h"
 #include "verbs.h"
 
@@ -91,20 +89,14 @@ class Metric {
   }
 
   /// The outputs have the array's name, in an npy the file's; where several files have the name, with a number.
-  Status add(const GruSequences& data, const Sequences& from) {
-    const std::string name = from.array.empty() ? fs::path(from.name).stem().string() : from.array;
-    Validation one;
+  Status add(Sequences one) {
+    const std::string name = one.array.empty() ? fs::path(one.name).stem().string() : one.array;
     one.name = name;
-    for (int64_t i = 2; !names_.insert(one.name).second; ++i) one.name = name + "_" + std::to_string(i);
-    one.steps = data.steps;
-    one.batch = data.batch;
-    one.x.assign(data.x.begin(), data.x.end());
-    one.lengths.assign(data.lengths.begin(), data.lengths.end());
-    one.h0.assign(data.h0.begin(), data.h0.end());
-    Array y = Array::zeros(Dtype::kF32, {data.steps, data.batch, outputs_});
+    for (int64_t i = 2; float_outputs_.contains(one.name); ++i) one.name = name + "_" + std::to_string(i);
+    Array y = Array::zeros(Dtype::kF32, {one.steps, one.batch, outputs_});
     GruFloatArguments arguments;
-    arguments.steps = data.steps;
-    arguments.batch = data.batch;
+    arguments.steps = one.steps;
+    arguments.batch = one.batch;
     arguments.x = one.x;
     arguments.lengths = one.lengths;
     arguments.h0 = one.h0;
@@ -125,7 +117,7 @@ class Metric {
 
   Result<double> operator()(const GruModel& model) const {
     std::map<std::string, Array> outputs;
-    for (const Validation& one : validation_) {
+    for (const Sequences& one : validation_) {
       Array y = Array::zeros(Dtype::kF32, {one.steps, one.batch, outputs_});
       GruState state = model.initial_state(one.batch);
       if (!one.h0.empty()) {
@@ -147,13 +139,6 @@ class Metric {
   }
 
  private:
-  struct Validation {
-    std::string name;
-    int64_t steps = 0, batch = 0;
-    std::vector<float> x, h0;
-    std::vector<int64_t> lengths;
-  };
-
   Metric(std::string command, GruFloatModel model, int64_t outputs, float zoneout)
       : command_(std::move(command)), float_(std::move(model)), outputs_(outputs), zoneout_(zoneout) {}
 
@@ -186,8 +171,7 @@ class Metric {
   GruFloatModel float_;
   int64_t outputs_;
   float zoneout_;
-  std::set<std::string> names_;
-  std::vector<Validation> validation_;
+  std::vector<Sequences> validation_;
   std::map<std::string, Array> float_outputs_;
 };
 
@@ -294,12 +278,14 @@ Result<Outcome> tune(const TuneOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(GruTuneOptions search, parse_options(options));
   ISOBIT_RETURN_IF_ERROR(check_tune_options(search));
   if (!options.svg.empty()) ISOBIT_RETURN_IF_ERROR(run_gnuplot("set terminal svg\nplot 0\n").status());
-  ISOBIT_ASSIGN_OR_RETURN(const CalibrationData data, CalibrationData::open(options.data, options.of_data, claims));
+  ISOBIT_RETURN_IF_ERROR(check_zoneout(options.of_data.zoneout));
   ISOBIT_ASSIGN_OR_RETURN(const FloatModel source, load_float_model(options.model, options.source));
   const GruWeights& weights = source.weights;
+  const SequenceSizes sizes = sequence_sizes(weights);
+  ISOBIT_ASSIGN_OR_RETURN(const SequenceFiles data, SequenceFiles::open(options.data, options.of_data, sizes, claims));
   ISOBIT_ASSIGN_OR_RETURN(const SequenceFiles files,
                           open_validation(options.validate, options.of_data.batch_first, options.validate_lengths,
-                                          options.validate_h0, weights.input_size(), claims));
+                                          options.validate_h0, sizes, claims));
 
   Outcome out;
   out.json.set("model", options.model).set("name", weights.name);
@@ -314,9 +300,9 @@ Result<Outcome> tune(const TuneOptions& options) {
   GruQuantization decays;
   if (search.method) ISOBIT_RETURN_IF_ERROR(apply_methods(*search.method, decays));
   ISOBIT_ASSIGN_OR_RETURN(GruCalibrator calibrator, GruCalibrator::create(weights, decays));
-  std::set<uint64_t> seen;
-  ISOBIT_ASSIGN_OR_RETURN(const CalibrationData::Count count,
-                          data.observe(calibrator, pool, options.quiet, out.warnings, nullptr, &seen));
+  SeenSequences seen;
+  ISOBIT_ASSIGN_OR_RETURN(const ObservedCount count, observe(data, calibrator, options.of_data.zoneout, options.quiet,
+                                                             {.pool = &pool, .seen = &seen}, out.warnings));
   GruValidationOptions validation_options;
   validation_options.pool = &pool;
   validation_options.zoneout = options.of_data.zoneout;
@@ -327,15 +313,15 @@ Result<Outcome> tune(const TuneOptions& options) {
     metric = std::make_unique<Metric>(std::move(created));
   }
   int64_t repeated = 0;
-  const auto add = [&](const GruSequences& sequences, const Sequences& from) -> Status {
-    repeated += count_repeated(sequences, weights.input_size(), seen);
-    if (metric != nullptr) ISOBIT_RETURN_IF_ERROR(metric->add(sequences, from));
-    return validation.add(sequences);
+  const auto add = [&](const Sequences& sequences) -> Status {
+    repeated += seen.count(sequences, sizes);
+    if (metric != nullptr) ISOBIT_RETURN_IF_ERROR(metric->add(sequences));
+    return validation.add(view_of(sequences));
   };
   ISOBIT_RETURN_IF_ERROR(files.for_each(add, out.warnings));
   if (validation.steps() == 0) return invalid("--validate " + options.validate.front() + ": the data has no time step");
   if (repeated > 0) out.warnings.push_back(repeated_text(repeated));
-  out.text += "calibrated on " + count.text() + "; validated on " + count_text(validation.sequences(), "sequence") +
+  out.text += "calibrated on " + count_text(count) + "; validated on " + count_text(validation.sequences(), "sequence") +
               ", " + count_text(validation.steps(), "step") + "\n";
 
   search.pool = &pool;

@@ -12,6 +12,7 @@
 
 #include "isobit/arrays.h"
 #include "isobit/low_bit_import.h"
+#include "isobit/sequences.h"
 #include "isobit/status.h"
 #include "value.h"
 
@@ -47,19 +48,20 @@ struct InspectOptions : CommonOptions {
   FloatModelOptions source;
 };
 
-/// What is said of sequences beside the data.
-struct SequenceOptions {
-  bool batch_first = false;  // [N, T, C]
-  std::string lengths;       // file with [N]
-  std::string state;         // file with [layers * directions, N, H]
-  std::string lengths_option = "--lengths", state_option = "--state";
+/// What is said of sequences beside the data of an option.
+struct DataOptions : SequenceOptions {
+  explicit DataOptions(const std::string& option) {
+    data_name = option;
+    batch_first_name = "--batch-first";
+    lengths_name = "--lengths";
+    h0_name = "--state";
+  }
 };
 
-/// What is said of calibration data beside it.
-struct CalibrationDataOptions {
-  bool batch_first = false;  // [N, T, C]
-  std::string lengths, h0;   // of the one file of data
-  float zoneout = 0.0f;      // of the float forward, of --validate too
+/// The same of --calibrate.
+struct CalibrationDataOptions : DataOptions {
+  CalibrationDataOptions() : DataOptions("--calibrate") { one_file = true; }
+  float zoneout = 0.0f;  // of the float forward, of --validate too
 };
 
 struct QuantizeOptions : CommonOptions {
@@ -124,7 +126,7 @@ struct RunOptions : DeviceOptions {
 struct CompareOptions : DeviceOptions {
   std::string float_model, fixed_model;
   std::vector<std::string> data;
-  SequenceOptions sequences;
+  DataOptions sequences{"--data"};
   FloatModelOptions source;
   double part = 1.0;  // codes
   float zoneout = 0.0f;

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "isobit/verify.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/random.h"
+#include "gru/random_model.h"
+#include "verify/gru.h"
+#include "verify/operations.h"
+
+namespace isobit {
+namespace {
+
+GruModel some_model(int32_t directions = 1) {
+  Random random(3);
+  RandomShape shape;
+  shape.input = 5;
+  shape.hidden = 7;
+  shape.directions = directions;
+  Result<GruModel> model = random_model(random, shape);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return *std::move(model);
+}
+
+/// The reference with one of its bytes changed, where there are any.
+Candidate<GruRun> faulty(const std::string& name, std::function<void(RunOutput&)> change) {
+  VerifyKernel report;
+  report.name = name;
+  report.path = "cuda";
+  return {report, [change](const GruCase& c) -> Result<std::optional<RunOutput>> {
+            RunOutput out = c.expected;
+            change(out);
+            return std::optional(std::move(out));
+          }};
+}
+
+TEST(VerifyKernels, OperationsByName) {
+  EXPECT_EQ(verify_operations(), (std::vector<std::string_view>{"fp16_table", "gru", "linear"}));
+  const Status unknown = verify_kernels({.operation = "grus"}).status();
+  EXPECT_EQ(unknown.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(unknown.message(),
+            "operation grus: expected fp16_table, gru or linear; nearest: gru; softmax belongs to fp16_table");
+  const auto report = verify_kernels({.operation = "gru", .outputs = 1000});
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  ASSERT_FALSE(report->kernels.empty());
+  for (const VerifyKernel& kernel : report->kernels) {
+    EXPECT_EQ(kernel.name, "gru_" + kernel.path);
+    EXPECT_GE(kernel.outputs_compared, 1000u) << kernel.name;
+    EXPECT_EQ(kernel.different, 0u) << kernel.first_difference;
+  }
+}
+
+TEST(VerifyKernels, ProgressGoesUpToOne) {
+  std::vector<double> shares;
+  VerifyOptions options;
+  options.outputs = 1000;
+  options.progress = [&](double share) { shares.push_back(share); };
+  ASSERT_TRUE(verify_kernels(options).ok());
+  ASSERT_FALSE(shares.empty());
+  EXPECT_TRUE(std::is_sorted(shares.begin(), shares.end()));
+  EXPECT_NEAR(shares.back(), 1.0, 1e-9);
+}
+
+TEST(VerifyKernels, NamesRequiredPathsThatWereNotCompared) {
+  VerifyOptions options{.operation = "gru", .outputs = 100};
+  options.required = {"scalar", "cuda", "reference", "sse9"};
+  const auto report = verify_kernels(options);
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->missing, (std::vector<std::string>{"cuda", "sse9"}));
+}
+
+/// A device answers for itself alone; an operation without a kernel of a path is not asked for it.
+TEST(VerifyKernels, AsksOnlyThoseThatHaveTheKernel) {
+  VerifyReport report;
+  VerifyOptions options;
+  options.required = {"amx", "cuda"};
+  EXPECT_EQ(missing_paths(report, options, true, {}), (std::vector<std::string>{"cuda"}));
+  EXPECT_EQ(missing_paths(report, options, false, {}), (std::vector<std::string>{"amx", "cuda"}));
+  EXPECT_EQ(missing_paths(report, options, false, [](CpuPath path) { return path != CpuPath::kAmx; }),
+            (std::vector<std::string>{"cuda"}));
+  report.kernels.emplace_back();
+  report.kernels.back().path = "cuda";
+  EXPECT_EQ(missing_paths(report, options, true, {}), (std::vector<std::string>{"cuda"})) << "nothing was compared";
+  report.kernels.back().outputs_compared = 1;
+  EXPECT_TRUE(missing_paths(report, options, true, {}).empty());
+}
+
+TEST(VerifyKernels, RefusesWhatADeviceDoesNotHave) {
+  const VerifyOperation rows[] = {{"gru", verify_gru, {}, {}}, {"linear", {}, {}, {}}};
+  EXPECT_EQ(verify_with(rows, {.operation = "linear"}, true).status().message(),
+            "operation linear: has no kernels on a device");
+}
+
+TEST(VerifyModel, EveryKernelOfTheModel) {
+  for (const int32_t directions : {1, 2}) {
+    const GruModel model = some_model(directions);
+    const auto report = verify_model(model, {.outputs = 5000});
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    size_t kernels = 0;
+    for (const CpuPath path : kAllCpuPaths)
+      kernels += path != CpuPath::kReference && cpu_can_run(path) && model.supports(path).ok() ? 1 : 0;
+    EXPECT_EQ(report->kernels.size(), kernels);
+    for (const VerifyKernel& kernel : report->kernels) {
+      EXPECT_EQ(kernel.name, kernel.path);
+      EXPECT_GE(kernel.outputs_compared, 5000u);
+      EXPECT_EQ(kernel.different, 0u) << kernel.first_difference;
+    }
+  }
+}
+
+TEST(VerifyModel, FindsAnOutputAndAStateThatDiffer) {
+  const GruModel model = some_model();
+  std::vector<Candidate<GruRun>> candidates;
+  candidates.push_back(faulty("same", [](RunOutput&) {}));
+  candidates.push_back(faulty("output", [](RunOutput& out) { out.y.back() ^= std::byte{1}; }));
+  candidates.push_back(faulty("state", [](RunOutput& out) { out.state.layer(0)[0] ^= std::byte{1}; }));
+  candidates.push_back({VerifyKernel{"never", "", 0, 0, 0, {}},
+                        [](const GruCase&) -> Result<std::optional<RunOutput>> { return std::optional<RunOutput>(); }});
+  const auto report = verify_model_with(model, candidates, {.outputs = 1, .seed = 9}, true);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  ASSERT_EQ(report->kernels.size(), 4u);
+  EXPECT_EQ(report->kernels[0].different, 0u);
+  EXPECT_EQ(report->kernels[0].outputs_compared, 7u);  // one step of one sequence
+  EXPECT_EQ(report->kernels[1].different, 1u);
+  EXPECT_NE(report->kernels[1].first_difference.find("seed 9 run 0, T 1 N 1: y[0, 0, 6] is "), std::string::npos)
+      << report->kernels[1].first_difference;
+  EXPECT_NE(report->kernels[1].first_difference.find(", the reference gives "), std::string::npos);
+  EXPECT_EQ(report->kernels[2].different, 1u);
+  EXPECT_EQ(report->kernels[2].first_difference, "seed 9 run 0, T 1 N 1: the last state");
+  EXPECT_EQ(report->kernels[3].outputs_compared, 0u);
+}
+
+TEST(VerifyModel, AnErrorNamesTheRunAndTheKernel) {
+  std::vector<Candidate<GruRun>> candidates;
+  candidates.push_back(
+      {VerifyKernel{"broken", "", 0, 0, 0, {}},
+       [](const GruCase&) -> Result<std::optional<RunOutput>> { return Status(StatusCode::kIo, "no memory"); }});
+  const Status status = verify_model_with(some_model(), candidates, {.outputs = 1}, true).status();
+  EXPECT_EQ(status.code(), StatusCode::kIo);
+  EXPECT_EQ(status.message(), "seed 1 run 0, T 1 N 1, broken: no memory");
+}
+
+TEST(Fingerprint, IsTheSameForThePathsOfThisMachine) {
+  const auto expected = fingerprint_all(std::nullopt);
+  ASSERT_TRUE(expected.ok());
+  std::vector<std::string> names;
+  for (const auto& [name, hash] : *expected) names.push_back(name);
+  EXPECT_EQ(names, (std::vector<std::string>{"activation_table", "fp16_table", "fp16_softmax", "gru", "linear_int8",
+                                             "linear_static"}));
+  EXPECT_EQ(*fingerprint_all(CpuPath::kScalar), *expected);
+}
+
+}  // namespace
+}  // namespace isobit
