@@ -22,6 +22,7 @@ ALLOWED = {
     "linear": {"core", "io", "product", "low_bit"},
     "gru": {"core", "io", "calibrate", "table", "product"},
     "verify": OPERATIONS,
+    "report": OPERATIONS | {"verify"},
     "c": {"core"},
     "testing": {"core"},
 }

@@ -119,6 +119,8 @@ class ArrayReader {
   [[nodiscard]] Result<Array> read(std::string_view name) const;
   /// Every array: one without a dtype refuses the file.
   [[nodiscard]] Result<ArrayFile> read_all() const;
+  /// Every array with a dtype.
+  [[nodiscard]] Result<ArrayFile> read_readable() const;
   /// Of a GGUF file, as long as this reader lives; else nullptr.
   [[nodiscard]] const GgufFile* gguf() const;
 

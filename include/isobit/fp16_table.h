@@ -88,6 +88,7 @@ Status check_fp16_table(const Fp16Table& table, std::string_view name);
 
 /// Names of the functions that isobit knows, in a fixed order.
 std::vector<std::string_view> fp16_functions();
+bool is_fp16_function(std::string_view name);
 
 /// The correctly rounded float16 result of a function at every float16 code. `beta` is for swish only.
 Result<std::vector<uint16_t>> fp16_exact(std::string_view function, double beta = 1.0);
@@ -95,8 +96,29 @@ Result<std::vector<uint16_t>> fp16_exact(std::string_view function, double beta 
 /// The same for a function of the user's own; `values` as in fit_fp16_table.
 Result<std::vector<uint16_t>> fp16_exact(const std::vector<double>& values);
 
+/// Values of a function of the user's own: an npy file with 65536 float64.
+Result<std::vector<double>> load_fp16_values(const std::string& path);
+
 /// Compares a table with exact results (65536 codes).
 Result<Fp16Certificate> certify(const Fp16Table& table, const std::vector<uint16_t>& exact);
+
+/// Whether the table's certificate is what certify() gives, and its max_ulp at most `limit`. kFailedPrecondition where
+/// it is not.
+Status check_fp16_certificate(const Fp16Table& table, const std::vector<uint16_t>& exact, double limit);
+
+/// What the built-in table of a function promises: its largest max_ulp, infinite where nothing is promised.
+/// docs/tables.md.
+double promised_ulp(std::string_view function, Fp16Model model, bool half_values);
+
+/// Finite float16 inputs at which two tables give other bits.
+struct Fp16Difference {
+  int64_t inputs = 0;
+  int64_t different = 0;
+  std::optional<uint16_t> first_code{};  // the smallest of them, as an unsigned integer, and both results there
+  double first_input = 0;                // what it stands for
+  uint16_t first_result = 0, second_result = 0;
+};
+Result<Fp16Difference> compare_fp16_tables(const Fp16Table& first, const Fp16Table& second);
 
 enum class Fp16Goal : int32_t {
   kMaxUlp = 0,  // "max_ulp": the largest error in ULP of the rounded result
@@ -140,6 +162,13 @@ Result<Fp16Table> import_fp16_table(std::string_view function, const std::vector
 /// model, float32 and float16 values, 259 of them a piece, fitted for kMaxUlp; swish with beta 1.
 Result<Fp16Table> builtin_fp16_table(std::string_view function, Fp16Model model = Fp16Model::kF32,
                                      bool half_values = false);
+
+/// The built-in table of the function that `table` names, else the table that the file `table` holds. Model and type of
+/// the values are those of a built-in table.
+Result<Fp16Table> find_fp16_table(const std::string& table, Fp16Model model = Fp16Model::kF32,
+                                  bool half_values = false);
+/// Opens a file whose name may have been meant for that of a function, which the message of a missing file says.
+Result<ArrayReader> open_table_file(const std::string& path);
 
 /// One safetensors file a table, docs/formats.md. A file gets no more trust than a caller: loading checks all that
 /// check_fp16_table does. It does not compute the certificate again; that needs the exact function (`certify`).

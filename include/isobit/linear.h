@@ -23,6 +23,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "isobit/arrays.h"
@@ -180,6 +181,18 @@ struct StaticLinearOptions {
 /// accumulators that do not fit.
 Result<StaticLinearParameters> derive_static_linear(const LowBitMatrix& matrix, const StaticLinearOptions& options,
                                                     std::string_view name);
+
+/// Ranges of real numbers, lowest and highest, that the grids of a static layer cover; default: those of the data.
+struct StaticLinearRanges {
+  std::optional<std::pair<float, float>> x{}, y{};
+};
+/// `options` with grids of 8 bits and general scales in place of its own, for data `x` [m, K], finite. Without a range
+/// of y the layer computes y of this data in accumulators, which are exact: the same grid on every machine.
+/// Errors: those of derive_static_linear and derive_grid; kInvalidArgument for other sizes and values that are not
+/// finite.
+Result<StaticLinearOptions> choose_static_grids(const LowBitMatrix& matrix, std::span<const float> x,
+                                                const StaticLinearOptions& options, const StaticLinearRanges& ranges,
+                                                std::string_view name, ThreadPool* pool = nullptr);
 
 /// A linear layer of 8-bit codes. Immutable, cheap to copy, safe to share between threads.
 class StaticLinearLayer {

@@ -56,6 +56,8 @@ struct LowBitParameters {
   Array offsets;      // kOffset: O, [N, G] in the type of the scales; else empty
   bool operator==(const LowBitParameters&) const = default;
 };
+/// "4 bits symmetric, group 64, f16".
+std::string form_text(const LowBitParameters& parameters);
 
 /// A checked canonical form; immutable.
 class LowBitMatrix {
@@ -74,6 +76,8 @@ class LowBitMatrix {
   [[nodiscard]] int64_t row_bytes() const;
   /// Codes, scales, zero points and offsets, in memory as in a file.
   [[nodiscard]] int64_t size_bytes() const;
+  /// Bits of size_bytes() for each weight.
+  [[nodiscard]] double bits_per_weight() const;
 
   /// Elements; n in 0..N-1, k in 0..K-1, g in 0..G-1.
   [[nodiscard]] uint32_t code(int64_t n, int64_t k) const;       // w
@@ -149,6 +153,12 @@ struct LowBitFile {
 std::string low_bit_permutation_name(std::string_view matrix);
 /// The permutation of a matrix of a file that was loaded; empty: it has none.
 std::vector<int32_t> low_bit_permutation(const LowBitFile& file, std::string_view matrix);
+
+/// W [N, K] as float32, its columns in the order of x.
+Result<Array> dequantize_low_bit(const LowBitMatrix& matrix, std::span<const int32_t> permutation);
+/// Puts the columns of `x` [..., K] in the order of the columns of a matrix with this permutation; an empty one changes
+/// nothing. kInvalidArgument where the last dimension is not the permutation's.
+Status permute_columns(Array& x, std::span<const int32_t> permutation);
 
 /// The file appears whole or not at all; the same content gives the same bytes. There must be a matrix; names must be
 /// UTF-8 and not empty, and an array must not have the name of a matrix, or of a tensor of one (NAME.codes, ...).

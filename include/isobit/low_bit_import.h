@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "isobit/arrays.h"
+#include "isobit/files.h"
 #include "isobit/gguf.h"
 #include "isobit/low_bit.h"
 #include "isobit/status.h"
@@ -86,6 +87,9 @@ struct CheckpointDescription {
   std::vector<std::string> overruled;
 };
 
+/// "gptq, 4 bits, group 128, as quantize_config.json says".
+std::string checkpoint_text(const CheckpointDescription& description);
+
 /// What the caller of find_checkpoint_description says.
 struct CheckpointOverrides {
   std::optional<CheckpointFormat> format{};
@@ -105,6 +109,9 @@ inline constexpr std::array<std::string_view, 3> kCheckpointDescriptionFiles = {
 Result<std::optional<CheckpointDescription>> find_checkpoint_description(
     const std::string& path, const std::map<std::string, std::string>& metadata,
     const CheckpointOverrides& overrides = {});
+
+/// Claims the checkpoint at `path`, and what lies beside it, as read; `what` names the argument in messages.
+Status claim_checkpoint(const std::string& path, const std::string& what, FileClaims& files);
 
 /// Prefixes P of the tensors P.qweight and P.qzeros, sorted: of a matrix without one of them, too, which
 /// import_checkpoint refuses.

@@ -96,6 +96,17 @@ Result<std::vector<int32_t>> exact_codes(Activation function, const Grid& input,
 /// certificate is true.
 Status check_table(const ActivationTable& table, std::string_view name);
 
+/// Errors of a table over all inputs against exact_codes(), in units of the output's last bit.
+struct TableErrors {
+  int64_t inputs = 0;
+  int64_t max_lsb = 0;
+  int64_t worst_code = 0;  // the smallest input with max_lsb
+  double mean_lsb = 0;
+  double share_exact = 0;  // 0..1
+  double share_within_lsb = 0;
+};
+Result<TableErrors> table_errors(const ActivationTable& table);
+
 /// Remembers tables, for callers that make many models of one GRU. Safe to share between threads.
 class TableCache {
  public:

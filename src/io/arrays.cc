@@ -266,6 +266,17 @@ Result<ArrayFile> ArrayReader::read_all() const {
   return without_exceptions(name_, [&] { return isobit::read_all(*container_); });
 }
 
+Result<ArrayFile> ArrayReader::read_readable() const {
+  ArrayFile file;
+  file.metadata = metadata();
+  for (const ArrayEntry& entry : entries()) {
+    if (!entry.dtype) continue;
+    ISOBIT_ASSIGN_OR_RETURN(Array array, read(entry.name));
+    file.arrays.emplace_hint(file.arrays.end(), entry.name, std::move(array));
+  }
+  return file;
+}
+
 const GgufFile* ArrayReader::gguf() const { return container_->gguf(); }
 
 Result<ArrayFile> load_arrays(const std::string& path) {

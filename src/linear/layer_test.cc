@@ -527,6 +527,44 @@ TEST(StaticLinearLayer, RowsOfZeros) {
   EXPECT_EQ(p->bias.data<int32_t>()[2], 6);
 }
 
+/// Grids cover x and the results of the layer on it, or the ranges that are given.
+TEST(StaticLinearLayer, GridsOfData) {
+  Array floats = Array::zeros(Dtype::kF32, {3, 4});
+  floats.data<float>()[1] = 127.0f;
+  floats.data<float>()[8 + 2] = -63.5f;
+  const LowBitMatrix matrix = *quantize_low_bit(floats, {.bits = 8, .group = 4}, "W");
+  const std::vector<float> bias = {3, 30, -3};
+  const std::vector<float> x = {0, 1, 2, 0, 0, -0.5f, 0, 1};  // y: 130 30 -130, -60.5 30 -3
+  const auto choose = [&](const StaticLinearOptions& options, const StaticLinearRanges& ranges, ThreadPool* pool) {
+    return choose_static_grids(matrix, x, options, ranges, "fc", pool);
+  };
+  ThreadPool pool(2);
+  const Result<StaticLinearOptions> chosen = choose({.bias = bias}, {}, &pool);
+  ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+  EXPECT_EQ(chosen->input, derive_grid(-0.5f, 2, {}, ScaleKind::kReal, 255, "x").value());
+  EXPECT_EQ(chosen->bias.data(), bias.data());
+  ASSERT_TRUE(chosen->output.has_value());
+  const auto step = static_cast<double>(chosen->output->scale());
+  EXPECT_NEAR(step, 260.0 / 255, 0.02);
+  EXPECT_NEAR(dequantize_value(*chosen->output, chosen->output->max()), 130, 2 * step);
+  EXPECT_NEAR(dequantize_value(*chosen->output, chosen->output->min()), -130, 2 * step);
+  EXPECT_TRUE(derive_static_linear(matrix, *chosen, "fc").ok());
+
+  const Result<StaticLinearOptions> clamped = choose({.bias = bias, .clamp = LinearClamp::relu()}, {}, nullptr);
+  ASSERT_TRUE(clamped.ok());
+  EXPECT_EQ(dequantize_value(*clamped->output, clamped->output->min()), 0);
+  const Result<StaticLinearOptions> given = choose({}, {.x = {{-1.0f, 1.0f}}, .y = {{-4.0f, 4.0f}}}, nullptr);
+  ASSERT_TRUE(given.ok());
+  EXPECT_EQ(given->input, derive_grid(-1, 1, {}, ScaleKind::kReal, 255, "x").value());
+  EXPECT_EQ(given->output, derive_grid(-4, 4, {}, ScaleKind::kReal, 255, "y").value());
+
+  const std::vector<float> bad = {0, 1, std::numeric_limits<float>::infinity(), 0};
+  EXPECT_EQ(choose_static_grids(matrix, bad, {}, {}, "fc").status().message(),
+            "X is not finite at flat index 2; it has no grid");
+  EXPECT_EQ(choose_static_grids(matrix, std::span(x).first(5), {}, {}, "fc").status().message(),
+            "fc: x has 5 elements, must have a multiple of K, 4");
+}
+
 /// Codes to codes, and to accumulators.
 TEST(StaticLinearLayer, TouchesNothingElse) {
   for (const LinearLayerKernel& kernel : linear_layer_kernels()) {

@@ -474,6 +474,41 @@ std::vector<std::string> list_checkpoint_matrices(const std::map<std::string, Ar
   return {prefixes.begin(), prefixes.end()};
 }
 
+Status claim_checkpoint(const std::string& path, const std::string& what, FileClaims& files) {
+  ISOBIT_RETURN_IF_ERROR(files.reads(path, what));
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  for (const std::string_view name : kCheckpointDescriptionFiles)
+    ISOBIT_RETURN_IF_ERROR(files.reads((folder / name).string(), "beside " + what));
+  return {};
+}
+
+std::vector<std::string> checkpoint_parts(const std::map<std::string, Array>& arrays, const std::string& prefix) {
+  std::vector<std::string> names;
+  for (const char* suffix : {".qweight", ".qzeros", ".scales", ".g_idx"})
+    if (arrays.contains(prefix + suffix)) names.push_back(prefix + suffix);
+  return names;
+}
+
+std::string checkpoint_text(const CheckpointDescription& description) {
+  const CheckpointOptions& options = description.options;
+  const std::string group = options.group == -1 ? "K" : std::to_string(options.group);
+  std::string text = std::string(to_string(options.format)) + (description.format_assumed ? " (assumed)" : "") + ", " +
+                     std::to_string(options.bits) + " bits, group " + group + ", as ";
+  if (description.source.empty()) text += kCheckpointOptionsSay;
+  if (!description.source.empty() && description.overruled.empty()) text += description.source + " says";
+  if (description.overruled.empty()) return text;
+  text += description.source.empty() ? "; overruled: " : "options say; " + description.source + " says otherwise: ";
+  for (size_t i = 0; i < description.overruled.size(); ++i) text += (i > 0 ? ", " : "") + description.overruled[i];
+  return text;
+}
+
+std::string checkpoint_refusal(const Status& status, const std::string& path,
+                               const std::map<std::string, std::string>& metadata) {
+  const bool format_will_do = find_checkpoint_description(path, metadata, {.format = CheckpointFormat::kGptq}).ok();
+  return status.message() + "; isobit pack --checkpoint-format gptq, gptq_v2 or awq" +
+         (format_will_do ? "" : " with --bits and --group") + " overrules that";
+}
+
 Result<ImportedLowBit> import_checkpoint(const std::map<std::string, Array>& arrays, const std::string& prefix,
                                          const CheckpointOptions& options, const std::string& name) {
   const DefaultFloatMode mode;

@@ -11,6 +11,7 @@
 
 #include "io/metadata.h"
 #include "isobit/low_bit_import.h"
+#include "low_bit/importers.h"
 
 namespace isobit {
 namespace {
@@ -247,6 +248,11 @@ Result<std::optional<std::string>> find_foreign_description(const std::string& p
     }
     return std::optional<std::string>();
   });
+}
+
+std::string foreign_text(const ForeignFormat& format) {
+  return "weights quantised by " + format.name + " (" + std::to_string(format.matrices) +
+         (format.matrices == 1 ? " matrix; " : " matrices; ") + format.sign + ")";
 }
 
 }  // namespace isobit

@@ -159,6 +159,15 @@ int64_t LowBitMatrix::size_bytes() const {
                               p.offsets.bytes.size());
 }
 
+double LowBitMatrix::bits_per_weight() const {
+  return 8 * static_cast<double>(size_bytes()) / (static_cast<double>(rows()) * static_cast<double>(columns()));
+}
+
+std::string form_text(const LowBitParameters& p) {
+  return std::to_string(p.bits) + (p.bits == 1 ? " bit " : " bits ") + std::string(to_string(p.kind)) + ", group " +
+         std::to_string(p.group) + ", " + std::string(to_string(p.scales.dtype));
+}
+
 uint32_t LowBitMatrix::code(int64_t n, int64_t k) const {
   return unpack_code(parameters_.codes.data<uint8_t>() + n * row_bytes(), k, parameters_.bits);
 }

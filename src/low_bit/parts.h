@@ -4,6 +4,7 @@
 #define ISOBIT_LOW_BIT_PARTS_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,9 @@ Status for_rows(ThreadPool* pool, int64_t rows, Body&& body) {
   for (const Status& part : parts) ISOBIT_RETURN_IF_ERROR(part);
   return {};
 }
+
+/// Why `permutation` is none of `columns` columns; empty: it is one.
+std::string permutation_error(std::span<const int32_t> permutation, int64_t columns);
 
 /// "name: what[row, column]".
 inline std::string low_bit_element(std::string_view what, int64_t row, int64_t column) {

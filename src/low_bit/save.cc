@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saved low-bit matrices: docs/formats.md.
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "io/metadata.h"
@@ -21,9 +23,9 @@ void put(ArrayFile& file, const std::string& path, const std::string& name, cons
     refuse_argument(path + ": two tensors of the file would be named " + in_quotes(name));
 }
 
-/// Why the permutation of a matrix is none; empty: it is one, or the matrix has none.
-std::string permutation_error(const std::string& path, const std::string& matrix, int64_t columns,
-                              const LowBitFile& content) {
+/// The same of a matrix of a file, which may have none.
+std::string file_permutation_error(const std::string& path, const std::string& matrix, int64_t columns,
+                                   const LowBitFile& content) {
   const std::string name = low_bit_permutation_name(matrix);
   const auto found = content.arrays.find(name);
   if (found == content.arrays.end()) return "";
@@ -31,15 +33,8 @@ std::string permutation_error(const std::string& path, const std::string& matrix
   if (array.dtype != Dtype::kS32 || array.shape != std::vector<int64_t>{columns})
     return path + ": tensor " + in_quotes(name) + " is " + std::string(to_string(array.dtype)) + " of the shape " +
            shape_text(array.shape) + ", must be s32 of the shape " + shape_text({columns});
-  std::vector<bool> seen(static_cast<size_t>(columns));
-  for (int64_t j = 0; j < columns; ++j) {
-    const int64_t k = array.data<int32_t>()[j];
-    if (k < 0 || k >= columns || seen[static_cast<size_t>(k)])
-      return path + ": tensor " + in_quotes(name) + ": element " + std::to_string(j) + " is " + std::to_string(k) +
-             ", must be another of 0.." + std::to_string(columns - 1);
-    seen[static_cast<size_t>(k)] = true;
-  }
-  return "";
+  const std::string error = permutation_error({array.data<int32_t>(), static_cast<size_t>(columns)}, columns);
+  return error.empty() ? error : path + ": tensor " + in_quotes(name) + ": " + error;
 }
 
 ArrayFile file_of(const std::string& path, const LowBitFile& content) {
@@ -48,7 +43,7 @@ ArrayFile file_of(const std::string& path, const LowBitFile& content) {
   for (const auto& [name, matrix] : content.matrices) {
     if (name.empty()) refuse_argument(path + ": a matrix has no name");
     const LowBitParameters& p = matrix.parameters();
-    if (const std::string error = permutation_error(path, name, p.columns, content); !error.empty())
+    if (const std::string error = file_permutation_error(path, name, p.columns, content); !error.empty())
       refuse_argument(error);
     Json json = {{"name", name},
                  {"rows", p.rows},
@@ -148,12 +143,56 @@ LowBitFile content_of(const std::string& path, ArrayFile file) {
   content.metadata = std::move(file.metadata);
   content.metadata.erase(kMetadataKey);
   for (const auto& [name, matrix] : content.matrices)
-    if (const std::string error = permutation_error(path, name, matrix.columns(), content); !error.empty())
+    if (const std::string error = file_permutation_error(path, name, matrix.columns(), content); !error.empty())
       refuse_file(error);
   return content;
 }
 
 }  // namespace
+
+std::string permutation_error(std::span<const int32_t> permutation, int64_t columns) {
+  if (std::ssize(permutation) != columns)
+    return "has " + std::to_string(permutation.size()) + " elements, must have " + std::to_string(columns);
+  std::vector<bool> seen(permutation.size());
+  for (size_t j = 0; j < permutation.size(); ++j) {
+    const int64_t k = permutation[j];
+    if (k < 0 || k >= columns || seen[static_cast<size_t>(k)])
+      return "element " + std::to_string(j) + " is " + std::to_string(k) + ", must be another of 0.." +
+             std::to_string(columns - 1);
+    seen[static_cast<size_t>(k)] = true;
+  }
+  return "";
+}
+
+Result<Array> dequantize_low_bit(const LowBitMatrix& matrix, std::span<const int32_t> permutation) {
+  if (!permutation.empty())
+    if (const std::string error = permutation_error(permutation, matrix.columns()); !error.empty())
+      return Status(StatusCode::kInvalidArgument, "permutation: " + error);
+  Array out = Array::zeros(Dtype::kF32, {matrix.rows(), matrix.columns()});
+  const std::span<float> w(out.data<float>(), static_cast<size_t>(out.size()));
+  ISOBIT_RETURN_IF_ERROR(matrix.dequantize(w));
+  std::vector<float> row(permutation.size());
+  for (size_t begin = 0; !row.empty() && begin < w.size(); begin += row.size()) {
+    for (size_t j = 0; j < row.size(); ++j) row[static_cast<size_t>(permutation[j])] = w[begin + j];
+    std::copy(row.begin(), row.end(), w.begin() + static_cast<ptrdiff_t>(begin));
+  }
+  return out;
+}
+
+Status permute_columns(Array& x, std::span<const int32_t> permutation) {
+  if (permutation.empty()) return {};
+  if (const std::string error = permutation_error(permutation, x.shape.empty() ? 0 : x.shape.back()); !error.empty())
+    return {StatusCode::kInvalidArgument, "permutation: " + error};
+  const size_t size = size_in_bytes(x.dtype);
+  std::vector<std::byte> row(permutation.size() * size);
+  for (size_t begin = 0; begin < x.bytes.size(); begin += row.size()) {
+    for (size_t j = 0; j < permutation.size(); ++j)
+      std::copy_n(x.bytes.begin() + static_cast<ptrdiff_t>(begin + static_cast<size_t>(permutation[j]) * size), size,
+                  row.begin() + static_cast<ptrdiff_t>(j * size));
+    std::copy(row.begin(), row.end(), x.bytes.begin() + static_cast<ptrdiff_t>(begin));
+  }
+  return {};
+}
 
 std::string low_bit_permutation_name(std::string_view matrix) { return std::string(matrix) + ".permutation"; }
 

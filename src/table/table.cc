@@ -145,6 +145,30 @@ Status check_segments(const ActivationTable& table, const Refusal& refuse) {
   return {};
 }
 
+/// Everything but the certificate.
+Status check_form(const ActivationTable& table, const Refusal& refuse) {
+  if (Status status = check_arguments(table.function, table.input, table.output); !status.ok())
+    return refuse.named(status);
+  if (Status status = check_rounding(table.rounding); !status.ok()) return refuse.named(status);
+  int64_t low = 0;
+  int64_t high = 0;
+  code_bounds(table.function, table.output, &low, &high);
+  if (table.low != low) return refuse("lowest output", table.low, std::to_string(low));
+  if (table.high != high) return refuse("highest output", table.high, std::to_string(high));
+
+  const bool direct = table.kind == TableKind::kDirect;
+  const bool interpolated = table.kind == TableKind::kInterpolated;
+  const bool segments = table.kind == TableKind::kSegments;
+  if (!direct && !interpolated && !segments) return refuse("kind", static_cast<int32_t>(table.kind), "0..2");
+  if ((!direct && !table.entries.empty()) || (!interpolated && !table.anchors.empty()) ||
+      (!segments && (!table.thresholds.empty() || !table.slopes.empty() || !table.intercepts.empty())))
+    return refuse("kind", static_cast<int32_t>(table.kind), "the kind of the values that are present");
+  if (direct) ISOBIT_RETURN_IF_ERROR(check_direct(table, refuse));
+  if (interpolated) ISOBIT_RETURN_IF_ERROR(check_interpolated(table, refuse));
+  if (segments) ISOBIT_RETURN_IF_ERROR(check_segments(table, refuse));
+  return {};
+}
+
 }  // namespace
 
 std::string_view to_string(Activation activation) { return activation == Activation::kSigmoid ? "sigmoid" : "tanh"; }
@@ -249,28 +273,9 @@ Result<ActivationTable> fit_table(Activation function, const Grid& input, const 
 Status check_table(const ActivationTable& table, std::string_view name) {
   const DefaultFloatMode mode;
   const Refusal refuse(name);
-  if (Status status = check_arguments(table.function, table.input, table.output); !status.ok())
-    return refuse.named(status);
-  if (Status status = check_rounding(table.rounding); !status.ok()) return refuse.named(status);
-  int64_t low = 0;
-  int64_t high = 0;
-  code_bounds(table.function, table.output, &low, &high);
-  if (table.low != low) return refuse("lowest output", table.low, std::to_string(low));
-  if (table.high != high) return refuse("highest output", table.high, std::to_string(high));
-
-  const bool direct = table.kind == TableKind::kDirect;
-  const bool interpolated = table.kind == TableKind::kInterpolated;
-  const bool segments = table.kind == TableKind::kSegments;
-  if (!direct && !interpolated && !segments) return refuse("kind", static_cast<int32_t>(table.kind), "0..2");
-  if ((!direct && !table.entries.empty()) || (!interpolated && !table.anchors.empty()) ||
-      (!segments && (!table.thresholds.empty() || !table.slopes.empty() || !table.intercepts.empty())))
-    return refuse("kind", static_cast<int32_t>(table.kind), "the kind of the values that are present");
-  if (direct) ISOBIT_RETURN_IF_ERROR(check_direct(table, refuse));
-  if (interpolated) ISOBIT_RETURN_IF_ERROR(check_interpolated(table, refuse));
-  if (segments) ISOBIT_RETURN_IF_ERROR(check_segments(table, refuse));
-
+  ISOBIT_RETURN_IF_ERROR(check_form(table, refuse));
   const TableCertificate truth = certify(table, exact_function(table.function, table.input, table.output).codes);
-  if (direct && truth.max_error_lsb != 0)
+  if (table.kind == TableKind::kDirect && truth.max_error_lsb != 0)
     return refuse("error of a direct table", truth.max_error_lsb,
                   "0, at input code " + std::to_string(truth.worst_code));
   if (table.certificate.max_error_lsb != truth.max_error_lsb)
@@ -278,6 +283,31 @@ Status check_table(const ActivationTable& table, std::string_view name) {
   if (table.certificate.worst_code != truth.worst_code)
     return refuse("certified worst input", table.certificate.worst_code, std::to_string(truth.worst_code));
   return {};
+}
+
+Result<TableErrors> table_errors(const ActivationTable& table) {
+  const DefaultFloatMode mode;
+  ISOBIT_RETURN_IF_ERROR(check_form(table, Refusal(to_string(table.function))));
+  const std::vector<int32_t> exact = exact_function(table.function, table.input, table.output).codes;
+  const TableView view = view_of(table);
+  TableErrors errors{.inputs = static_cast<int64_t>(exact.size()), .worst_code = view.input_min};
+  int64_t sum = 0, equal = 0, within = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const int64_t q = view.input_min + static_cast<int64_t>(i);
+    const int64_t difference = look_up(view, q) - exact[i];
+    const int64_t error = difference < 0 ? -difference : difference;
+    sum += error;
+    equal += error == 0 ? 1 : 0;
+    within += error <= 1 ? 1 : 0;
+    if (error <= errors.max_lsb) continue;
+    errors.max_lsb = error;
+    errors.worst_code = q;
+  }
+  const auto count = static_cast<double>(exact.size());
+  errors.mean_lsb = static_cast<double>(sum) / count;
+  errors.share_exact = static_cast<double>(equal) / count;
+  errors.share_within_lsb = static_cast<double>(within) / count;
+  return errors;
 }
 
 }  // namespace isobit

@@ -154,6 +154,26 @@ TEST(Table, HandMadeValues) {
   EXPECT_EQ(coarse(127), 207);
 }
 
+TEST(Table, ErrorsOverAllInputs) {
+  ActivationTable table = fit(Activation::kTanh, pow2_grid(8, true, 4), output8(Activation::kTanh), "direct");
+  TableErrors errors = table_errors(table).value();
+  EXPECT_EQ(errors.inputs, 256);
+  EXPECT_EQ(errors.max_lsb, 0);
+  EXPECT_EQ(errors.worst_code, -128);
+  EXPECT_EQ(errors.share_exact, 1);
+  // A wrong entry is found whatever the certificate says.
+  table.entries[128] += 3;
+  table.entries[130] -= 1;
+  errors = table_errors(table).value();
+  EXPECT_EQ(errors.max_lsb, 3);
+  EXPECT_EQ(errors.worst_code, 0);
+  EXPECT_EQ(errors.mean_lsb, 4.0 / 256);
+  EXPECT_EQ(errors.share_exact, 254.0 / 256);
+  EXPECT_EQ(errors.share_within_lsb, 255.0 / 256);
+  table.entries.pop_back();
+  EXPECT_EQ(table_errors(table).status().code(), StatusCode::kInvalidFile);
+}
+
 TEST(Table, TiesOfTheExactFunction) {
   // sigmoid / 1: exactly one half at 0, which goes to even; the smallest step away from it decides otherwise.
   for (const Grid& input : {pow2_grid(8, true, 62), real_grid(8, true, std::ldexp(1.0f, -126))}) {

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <cstring>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "bench/gru.h"
+#include "bench/random.h"
 #include "device.h"
 #include "isobit/cpu.h"
 #include "isobit/gru.h"
 #include "isobit/nearest.h"
 #include "models.h"
 #include "progress.h"
-#include "random.h"
 #include "text.h"
 #include "verbs.h"
 
@@ -24,121 +22,78 @@ namespace {
 
 constexpr int64_t kMaxSize = 1 << 14;
 constexpr int64_t kMaxSteps = 1'000'000;
-constexpr size_t kMinRepeats = 5;
 constexpr double kSlowestChoice = 1.05;                // of the fastest kernel's time
 constexpr std::string_view kTwoStates = "two-states";  // a value of --mode
 constexpr std::string_view kModes[] = {"sequence", "streaming", kTwoStates};
-constexpr int64_t kCalibrationSteps = 32, kCalibrationBatch = 8;
 
 Status check_range(const char* option, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return {};
-  return {StatusCode::kInvalidArgument, format("%s %lld: expected %lld to %lld", option, static_cast<long long>(value),
-                                               static_cast<long long>(low), static_cast<long long>(high))};
+  return bad_option(format("%s %lld: expected %lld to %lld", option, static_cast<long long>(value),
+                           static_cast<long long>(low), static_cast<long long>(high)));
 }
 
-Status check(const BenchOptions& options, bool on_device) {
+/// What every operation has.
+Status check_common(const BenchOptions& options) {
+  if (options.all_kernels && !options.kernel.empty())
+    return bad_option("--all-kernels and --kernel " + options.kernel.front() + ": expected one of them");
+  if (!(options.min_time >= 0 && options.min_time <= 3600))
+    return bad_option(format("--min-time %g: expected 0 to 3600 seconds", options.min_time));
+  return {};
+}
+
+Status check_gru(const BenchOptions& options, bool on_device) {
   if (options.operation != "gru") {
-    return {StatusCode::kInvalidArgument, "bench " + options.operation + ": no such operation; " +
-                                              expected_one_of(options.operation, {"gru", "linear", "table"})};
+    return bad_option("bench " + options.operation + ": no such operation; " +
+                      expected_one_of(options.operation, {"gru", "linear", "table"}));
   }
   for (const int64_t hidden : options.hidden) ISOBIT_RETURN_IF_ERROR(check_range("--hidden", hidden, 1, kMaxSize));
   for (const int64_t batch : options.batch) ISOBIT_RETURN_IF_ERROR(check_range("--batch", batch, 1, kMaxSize));
-  if (options.all_kernels && !options.kernel.empty())
-    return {StatusCode::kInvalidArgument,
-            "--all-kernels and --kernel " + options.kernel.front() + ": expected one of them"};
   if (options.input != 0) ISOBIT_RETURN_IF_ERROR(check_range("--input", options.input, 1, kMaxSize));
   ISOBIT_RETURN_IF_ERROR(check_range("--steps", options.steps, 1, kMaxSteps));
   for (const std::string& mode : options.mode) {
     if (mode == "sequence" || mode == "streaming" || (mode == kTwoStates && on_device)) continue;
-    return {StatusCode::kInvalidArgument, "--mode " + mode +
-                                              ": expected sequence or streaming, or with --device cuda " +
-                                              std::string(kTwoStates) + nearest_hint(mode, kModes)};
-  }
-  if (!(options.min_time >= 0 && options.min_time <= 3600)) {
-    return {StatusCode::kInvalidArgument, format("--min-time %g: expected 0 to 3600 seconds", options.min_time)};
+    return bad_option("--mode " + mode + ": expected sequence or streaming, or with --device cuda " +
+                      std::string(kTwoStates) + nearest_hint(mode, kModes));
   }
   return {};
-}
-
-/// Weights as PyTorch initialises them, uniform in +-1/sqrt(H), calibrated on uniform data.
-Result<GruModel> random_model(int64_t input, int64_t hidden, const std::string& bits) {
-  Random random(static_cast<uint64_t>(input * 1'000'003 + hidden));
-  const float limit = 1.0f / std::sqrt(static_cast<float>(hidden));
-  GruLayerWeights layer;
-  layer.input_size = input;
-  layer.hidden_size = hidden;
-  layer.W = random.vector(3 * hidden * input, limit);
-  layer.R = random.vector(3 * hidden * hidden, limit);
-  layer.bw = random.vector(3 * hidden, limit);
-  layer.br = random.vector(3 * hidden, limit);
-  GruWeights weights;
-  weights.name = "bench";
-  weights.layers.push_back(std::move(layer));
-  GruQuantization quantization;
-  ISOBIT_RETURN_IF_ERROR(apply_bits(bits, quantization));
-  ISOBIT_ASSIGN_OR_RETURN(GruCalibrator calibrator, GruCalibrator::create(std::move(weights)));
-  const auto x = random.vector(kCalibrationSteps * kCalibrationBatch * input, 2.0f);
-  ISOBIT_RETURN_IF_ERROR(calibrator.observe(x, kCalibrationSteps, kCalibrationBatch));
-  return calibrator.finish(quantization);
 }
 
 struct Case {
   int64_t batch = 1;
   int64_t steps = 1;
-  bool streaming = false;
+  bool streaming = false;   // a call a step
   bool two_states = false;  // streaming on a device
-  CpuPath path = CpuPath::kReference;
 };
 
-/// T steps, in one call or in one call a step.
-Status run_once(const GruModel& model, const Case& c, std::span<const float> x, std::span<float> y, GruState& state,
-                GruWorkspace& workspace) {
+/// A time for wrong bytes is worth nothing: the first steps are compared with what the CPU computes.
+Status check_output_bytes(DeviceGru& gru, const GruModel& model, int64_t batch, int64_t steps,
+                          const std::string& kernel) {
+  steps = std::min<int64_t>(steps, 4);
+  const auto x = bench::Random(7).vector(steps * batch * model.input_size(), 2.0f);
+  std::vector<float> wanted(static_cast<size_t>(steps * batch * model.output_size())), got(wanted.size());
+  GruState state = model.initial_state(batch), device_state = state;
+  GruWorkspace workspace = model.workspace(batch, steps);
   GruRunOptions options;
-  options.path = c.path;
   options.whole_sequence = true;
-  if (!c.streaming) return model.forward(x, y, c.steps, state, workspace, options);
-  const auto in_row = static_cast<size_t>(c.batch * model.input_size());
-  const auto out_row = static_cast<size_t>(c.batch * model.output_size());
-  for (size_t t = 0; t < static_cast<size_t>(c.steps); ++t) {
-    ISOBIT_RETURN_IF_ERROR(
-        model.forward(x.subspan(t * in_row, in_row), y.subspan(t * out_row, out_row), 1, state, workspace, options));
-  }
-  return {};
-}
-
-/// A time for wrong bytes is worth nothing: the first steps are compared with the reference.
-Status check_output_bytes(const GruModel& model, Case c, std::span<const float> x) {
-  c.steps = std::min<int64_t>(c.steps, 4);
-  const auto inputs = static_cast<size_t>(c.steps * c.batch * model.input_size());
-  std::vector<float> outputs[2];
-  const CpuPath paths[2] = {CpuPath::kReference, c.path};
-  for (int i = 0; i < 2; ++i) {
-    c.path = paths[i];
-    outputs[i].resize(static_cast<size_t>(c.steps * c.batch * model.output_size()));
-    GruState state = model.initial_state(c.batch);
-    GruWorkspace workspace = model.workspace(c.batch, c.streaming ? 1 : c.steps);
-    ISOBIT_RETURN_IF_ERROR(run_once(model, c, x.first(inputs), outputs[i], state, workspace));
-  }
-  if (std::memcmp(outputs[0].data(), outputs[1].data(), outputs[0].size() * sizeof(float)) == 0) return {};
-  return {StatusCode::kFailedPrecondition, "kernel " + std::string(to_string(paths[1])) +
-                                               " gives other bytes than the reference; isobit verify says where"};
-}
-
-/// The same for a kernel of a device, of which the CPU's default path is the measure.
-Status check_output_bytes(DeviceGru& gru, const GruModel& model, Case c, int64_t steps, const std::string& kernel) {
-  Random random(7);
-  c.steps = std::min<int64_t>(steps, 4);
-  ISOBIT_ASSIGN_OR_RETURN(c.path, model.choose_path(std::nullopt));
-  const auto x = random.vector(c.steps * c.batch * model.input_size(), 2.0f);
-  std::vector<float> wanted(static_cast<size_t>(c.steps * c.batch * model.output_size())), got(wanted.size());
-  GruState state = model.initial_state(c.batch), device_state = state;
-  GruWorkspace workspace = model.workspace(c.batch, c.steps);
-  c.streaming = false;
-  ISOBIT_RETURN_IF_ERROR(run_once(model, c, x, wanted, state, workspace));
-  ISOBIT_RETURN_IF_ERROR(gru.forward(x, got, c.steps, device_state, kernel));
+  ISOBIT_RETURN_IF_ERROR(model.forward(x, wanted, steps, state, workspace, options));
+  ISOBIT_RETURN_IF_ERROR(gru.forward(x, got, steps, device_state, kernel));
   if (std::memcmp(wanted.data(), got.data(), wanted.size() * sizeof(float)) == 0) return {};
   return {StatusCode::kFailedPrecondition,
           "kernel " + kernel + " gives other bytes than the CPU; isobit verify --device says where"};
+}
+
+std::string case_name(const BenchOptions& options, int64_t input, int64_t hidden, const Case& c,
+                      const std::string& mode, const std::string& kernel) {
+  return format("gru/C%lld/H%lld/N%lld/%s/%s/%s", static_cast<long long>(input), static_cast<long long>(hidden),
+                static_cast<long long>(c.batch), mode.c_str(), options.bits.c_str(), kernel.c_str());
+}
+
+Value case_json(const BenchOptions& options, const std::string& name, int64_t input, int64_t hidden, const Case& c,
+                const std::string& mode, const std::string& kernel, double us) {
+  Value entry = Value::object();
+  entry.set("name", name).set("C", input).set("H", hidden).set("N", c.batch).set("T", options.steps);
+  entry.set("mode", mode).set("kernel", kernel).set("bits", options.bits).set("us_per_step", us);
+  return entry;
 }
 
 /// One kernel of a device at one size.
@@ -161,7 +116,7 @@ Result<std::vector<DeviceTime>> measure_on_device(const BenchOptions& options, c
   }
   std::vector<DeviceTime> times;
   for (const std::string& kernel : kernels) {
-    ISOBIT_RETURN_IF_ERROR(check_output_bytes(gru, model, c, steps, kernel));
+    ISOBIT_RETURN_IF_ERROR(check_output_bytes(gru, model, c.batch, steps, kernel));
     ISOBIT_ASSIGN_OR_RETURN(const double us, gru.microseconds(c.batch, steps, c.streaming ? c.steps : 1, c.two_states,
                                                               kernel, options.min_time));
     times.push_back({kernel, us / static_cast<double>(c.steps)});
@@ -179,7 +134,7 @@ Result<Outcome> bench_device(const BenchOptions& options, const Device& device) 
   size_t done = 0;
   for (const int64_t hidden : options.hidden) {
     const int64_t input = options.input > 0 ? options.input : hidden;
-    ISOBIT_ASSIGN_OR_RETURN(const GruModel model, random_model(input, hidden, options.bits));
+    ISOBIT_ASSIGN_OR_RETURN(const GruModel model, bench::random_gru(input, hidden, options.bits));
     ISOBIT_ASSIGN_OR_RETURN(const auto gru, device.gru(model));
     for (const int64_t batch : options.batch) {
       for (const std::string& mode : options.mode) {
@@ -193,19 +148,11 @@ Result<Outcome> bench_device(const BenchOptions& options, const Device& device) 
         for (const DeviceTime& time : times) {
           const bool is_chosen = time.kernel == chosen;
           const double ratio = time.us / fastest.us;
-          const std::string name =
-              format("gru/C%lld/H%lld/N%lld/%s/%s/%s", static_cast<long long>(input), static_cast<long long>(hidden),
-                     static_cast<long long>(batch), mode.c_str(), options.bits.c_str(), time.kernel.c_str());
-          Value entry = Value::object();
-          entry.set("name", name).set("C", input).set("H", hidden).set("N", batch).set("T", options.steps);
-          entry.set("mode", mode).set("kernel", time.kernel).set("bits", options.bits).set("us_per_step", time.us);
-          entry.set("chosen", is_chosen).set("of_fastest", ratio);
-          cases.add(std::move(entry));
+          const std::string name = case_name(options, input, hidden, c, mode, time.kernel);
+          Value entry = case_json(options, name, input, hidden, c, mode, time.kernel, time.us);
+          cases.add(std::move(entry.set("chosen", is_chosen).set("of_fastest", ratio)));
           out.text += format("%-48s %12.3f  %.3f%s\n", name.c_str(), time.us, ratio, is_chosen ? ", chosen" : "");
-          if (!options.all_kernels || !is_chosen || ratio <= kSlowestChoice) continue;
-          if (!out.failure.empty()) out.failure += "\n";
-          out.failure +=
-              format("%s is chosen and takes %.3f times as long as %s", name.c_str(), ratio, fastest.kernel.c_str());
+          if (options.all_kernels && is_chosen) add_slow_choice(name, ratio, fastest.kernel, out);
         }
         progress.update(static_cast<double>(++done) / static_cast<double>(total));
       }
@@ -215,32 +162,16 @@ Result<Outcome> bench_device(const BenchOptions& options, const Device& device) 
   return out;
 }
 
-/// Median microseconds a step, one thread.
-Result<double> measure(const GruModel& model, const Case& c, double min_time) {
-  Random random(7);
-  const auto x = random.vector(c.steps * c.batch * model.input_size(), 2.0f);
-  std::vector<float> y(static_cast<size_t>(c.steps * c.batch * model.output_size()));
-  ISOBIT_RETURN_IF_ERROR(check_output_bytes(model, c, x));
-  GruState state = model.initial_state(c.batch);
-  GruWorkspace workspace = model.workspace(c.batch, c.streaming ? 1 : c.steps);
-  ISOBIT_RETURN_IF_ERROR(run_once(model, c, x, y, state, workspace));
-  using Clock = std::chrono::steady_clock;
-  std::vector<double> times;
-  const auto begin = Clock::now();
-  do {
-    const auto start = Clock::now();
-    ISOBIT_RETURN_IF_ERROR(run_once(model, c, x, y, state, workspace));
-    const std::chrono::duration<double, std::micro> elapsed = Clock::now() - start;
-    times.push_back(elapsed.count() / static_cast<double>(c.steps));
-  } while (times.size() < kMinRepeats || std::chrono::duration<double>(Clock::now() - begin).count() < min_time);
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
-}
-
 }  // namespace
 
+void add_slow_choice(const std::string& name, double ratio, const std::string& fastest, Outcome& out) {
+  if (ratio <= kSlowestChoice) return;
+  if (!out.failure.empty()) out.failure += "\n";
+  out.failure += format("%s is chosen and takes %.3f times as long as %s", name.c_str(), ratio, fastest.c_str());
+}
+
 Result<Outcome> bench(const BenchOptions& options) {
+  ISOBIT_RETURN_IF_ERROR(check_common(options));
   ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
   if (options.operation == "table") {
     if (device) return refuse_on_device(options.device, "bench table", "scripts/bench.sh --cuda table times them");
@@ -250,7 +181,7 @@ Result<Outcome> bench(const BenchOptions& options) {
     if (device) return refuse_on_device(options.device, "bench linear", "it times the kernels of this processor");
     return bench_linear(options);
   }
-  ISOBIT_RETURN_IF_ERROR(check(options, device != nullptr));
+  ISOBIT_RETURN_IF_ERROR(check_gru(options, device != nullptr));
   if (device) return bench_device(options, *device);
   std::vector<std::optional<CpuPath>> requested;
   for (const CpuPath path : kAllCpuPaths)
@@ -269,24 +200,17 @@ Result<Outcome> bench(const BenchOptions& options) {
   size_t done = 0;
   for (const int64_t hidden : options.hidden) {
     const int64_t input = options.input > 0 ? options.input : hidden;
-    ISOBIT_ASSIGN_OR_RETURN(const GruModel model, random_model(input, hidden, options.bits));
+    ISOBIT_ASSIGN_OR_RETURN(const GruModel model, bench::random_gru(input, hidden, options.bits));
     for (const int64_t batch : options.batch) {
       for (const std::string& mode : options.mode) {
         for (const auto& request : requested) {
-          Case c;
-          c.batch = batch;
-          c.steps = options.steps;
-          c.streaming = mode == "streaming";
-          ISOBIT_ASSIGN_OR_RETURN(c.path, model.choose_path(request));
-          ISOBIT_ASSIGN_OR_RETURN(const double us, measure(model, c, options.min_time));
-          const std::string kernel(to_string(c.path));
-          const std::string name =
-              format("gru/C%lld/H%lld/N%lld/%s/%s/%s", static_cast<long long>(input), static_cast<long long>(hidden),
-                     static_cast<long long>(batch), mode.c_str(), options.bits.c_str(), kernel.c_str());
-          Value entry = Value::object();
-          entry.set("name", name).set("C", input).set("H", hidden).set("N", batch).set("T", options.steps);
-          entry.set("mode", mode).set("kernel", kernel).set("bits", options.bits).set("us_per_step", us);
-          cases.add(std::move(entry));
+          const Case c{.batch = batch, .steps = options.steps, .streaming = mode == "streaming"};
+          ISOBIT_ASSIGN_OR_RETURN(const CpuPath path, model.choose_path(request));
+          ISOBIT_ASSIGN_OR_RETURN(const double us,
+                                  bench::time_gru(model, {batch, c.steps, c.streaming, path}, options.min_time));
+          const std::string kernel(to_string(path));
+          const std::string name = case_name(options, input, hidden, c, mode, kernel);
+          cases.add(case_json(options, name, input, hidden, c, mode, kernel, us));
           out.text += format("%-48s %12.3f\n", name.c_str(), us);
           progress.update(static_cast<double>(++done) / static_cast<double>(total));
         }

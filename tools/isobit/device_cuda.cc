@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "bench/random.h"
 #include "device.h"
 #include "isobit/cuda/compare.h"
 #include "isobit/cuda/fp16_table.h"
@@ -13,7 +14,6 @@
 #include "isobit/cuda/host_gru.h"
 #include "isobit/cuda/timer.h"
 #include "isobit/cuda/verify.h"
-#include "random.h"
 #include "text.h"
 
 namespace isobit::tool {
@@ -79,7 +79,7 @@ class CudaGru : public DeviceGru {
     const auto y_call =
         static_cast<size_t>(steps * batch * model.output_size()) * size_in_bytes(model.output_grid().dtype());
     // Codes are those of random floats: the grid may be narrower than its type.
-    Random random(7);
+    bench::Random random(7);
     const int64_t count = calls * steps * batch * model.input_size();
     std::vector<std::byte> codes(static_cast<size_t>(calls) * x_call);
     ISOBIT_RETURN_IF_ERROR(quantize(model.input_grid(), random.vector(count, 2.0f), codes.data(), "x"));

@@ -148,30 +148,10 @@ Result<GruModel> load_integer_model(const ArrayReader& file, const std::string& 
   return GruModel::load(file, layer);
 }
 
-std::string layer_label(int64_t index, int32_t directions) {
-  return "l" + std::to_string(index / directions) + (index % directions == 1 ? "_reverse" : "");
-}
-
-std::string gru_text(const std::string& name, int64_t layers, int32_t directions, int64_t input, int64_t output) {
-  return "GRU \"" + name + "\", " + count_text(layers, "layer") + (directions == 2 ? ", bidirectional" : "") + ", " +
-         std::to_string(input) + " -> " + std::to_string(output);
-}
-
 Status describe_sizes(const GruModel& model, Value& json, std::string& text) {
-  ISOBIT_ASSIGN_OR_RETURN(const GruSizes sizes, model.sizes());
-  const int64_t workspace = model.workspace(/*batch=*/1, /*steps=*/1).size_bytes();
-  Value entry = Value::object();
-  entry.set("weights_bytes", sizes.weights_bytes).set("tables_bytes", sizes.tables_bytes);
-  entry.set("other_bytes", sizes.other_bytes).set("header_bytes", sizes.header_bytes);
-  entry.set("total_bytes", sizes.total_bytes());
-  entry.set("workspace_bytes", workspace);
-  json.set("sizes", std::move(entry));
-  text += format(
-      "sizes: weights %lld, tables %lld, rest %lld, names and settings %lld, together %lld bytes; workspace for one "
-      "step of one sequence %lld bytes\n",
-      static_cast<long long>(sizes.weights_bytes), static_cast<long long>(sizes.tables_bytes),
-      static_cast<long long>(sizes.other_bytes), static_cast<long long>(sizes.header_bytes),
-      static_cast<long long>(sizes.total_bytes()), static_cast<long long>(workspace));
+  ISOBIT_ASSIGN_OR_RETURN(const Description sizes, isobit::describe_sizes(model));
+  json.set("sizes", Value::parsed(sizes.json));
+  text += sizes.text;
   return {};
 }
 
@@ -188,21 +168,6 @@ void describe_clipping(int64_t clipped, int64_t count, const Grid& grid, const s
       format("%.3g %% of the inputs of %s lie outside the range of the input grid, %s, and "
              "are clipped; likely: %s",
              percent, input.c_str(), range.c_str(), likely));
-}
-
-Value grid_json(const Grid& grid) {
-  Value json = Value::object();
-  json.set("bits", grid.bits).set("signed", grid.is_signed).set("kind", to_string(grid.kind));
-  if (grid.kind == ScaleKind::kPow2) json.set("shift", grid.shift);
-  json.set("scale", static_cast<double>(grid.scale())).set("zero_point", grid.zero_point);
-  return json;
-}
-
-std::string grid_text(const Grid& grid) {
-  const std::string scale = grid.kind == ScaleKind::kPow2 ? format("2^%d", -grid.shift)
-                                                          : format("%.7g", static_cast<double>(grid.real_scale));
-  return format("%2d bits %-8s  scale %-12s zero point %lld", grid.bits, grid.is_signed ? "signed" : "unsigned",
-                scale.c_str(), static_cast<long long>(grid.zero_point));
 }
 
 Result<std::optional<CpuPath>> parse_kernel(const std::string& text) {

@@ -11,6 +11,7 @@
 #include "isobit/arrays.h"
 #include "isobit/cpu.h"
 #include "isobit/gru.h"
+#include "isobit/report.h"
 #include "isobit/status.h"
 #include "value.h"
 #include "verbs.h"
@@ -40,12 +41,6 @@ void set_assumptions(const FloatModel& model, Value& json);
 Result<GruModel> load_integer_model(const std::string& path, const std::string& layer);
 Result<GruModel> load_integer_model(const ArrayReader& file, const std::string& layer);
 
-/// "l0", "l0_reverse", "l1": as PyTorch names them. index: l * directions + d.
-std::string layer_label(int64_t index, int32_t directions);
-
-/// "GRU "enc", 2 layers, bidirectional, 256 -> 512".
-std::string gru_text(const std::string& name, int64_t layers, int32_t directions, int64_t input, int64_t output);
-
 /// Bytes of the saved model and of a workspace: a line of text, and "sizes".
 Status describe_sizes(const GruModel& model, Value& json, std::string& text);
 
@@ -53,10 +48,6 @@ Status describe_sizes(const GruModel& model, Value& json, std::string& text);
 /// above 1 % a warning that says what is `likely`.
 void describe_clipping(int64_t clipped, int64_t count, const Grid& grid, const std::string& input, const char* likely,
                        Outcome& out);
-
-Value grid_json(const Grid& grid);
-/// "8 bits signed, scale 2^-7, zero point 0".
-std::string grid_text(const Grid& grid);
 
 /// Empty text: nothing was asked for.
 Result<std::optional<CpuPath>> parse_kernel(const std::string& text);

@@ -112,7 +112,7 @@ void describe_grids(const GruModel& model, const GruCalibrator& calibrator, Outc
                            grid.is_signed ? "signed" : "unsigned");
       } else {
         const TensorStatistics& statistics = calibrator.statistics(layer, static_cast<GruTensor>(t));
-        entry.set("grid", grid_json(grid));
+        entry.set("grid", Value::parsed(grid_json(grid)));
         // The outputs of sigmoid and tanh have fixed ranges and are not observed.
         const bool observed = statistics.count() > 0;
         entry.set("observed_min", observed ? Value(static_cast<double>(statistics.min())) : Value());

@@ -2,6 +2,7 @@
 // isobit table fit, check, show, compare, export, run.
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <optional>
@@ -18,8 +19,8 @@
 #include "isobit/fp16_table.h"
 #include "isobit/nearest.h"
 #include "isobit/parallel.h"
+#include "isobit/report.h"
 #include "models.h"
-#include "plot.h"
 #include "progress.h"
 #include "tables.h"
 #include "text.h"
@@ -31,13 +32,12 @@ namespace {
 constexpr int32_t kMaxSteps = 4096;
 constexpr size_t kMaxIntervals = 256;
 
-Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
-
 /// "1,8x32,1": steps of each interval, NxM for N intervals of M.
 Result<std::vector<int32_t>> parse_steps(const std::string& text) {
   const auto refuse = [&] {
-    return invalid("--steps " + text + ": expected numbers of steps of the intervals, 1.." + std::to_string(kMaxSteps) +
-                   ", at most " + std::to_string(kMaxIntervals) + " of them, NxM for N times M: 1,8x32,1");
+    return bad_option("--steps " + text + ": expected numbers of steps of the intervals, 1.." +
+                      std::to_string(kMaxSteps) + ", at most " + std::to_string(kMaxIntervals) +
+                      " of them, NxM for N times M: 1,8x32,1");
   };
   std::vector<int32_t> steps;
   const char* at = text.data();
@@ -65,55 +65,59 @@ Result<Fp16FitOptions> fit_options(const TableFitOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(fit.half_values, parse_value_type(options.values));
   ISOBIT_ASSIGN_OR_RETURN(fit.steps, parse_steps(options.steps));
   if (options.goal != "max_ulp" && options.goal != "mean_relative")
-    return invalid("--goal " + options.goal + ": " + expected_one_of(options.goal, {"max_ulp", "mean_relative"}));
+    return bad_option("--goal " + options.goal + ": " + expected_one_of(options.goal, {"max_ulp", "mean_relative"}));
   fit.goal = options.goal == "max_ulp" ? Fp16Goal::kMaxUlp : Fp16Goal::kMeanRelative;
   fit.beta = options.beta;
   if (!options.range.empty()) {
     if (!parse_range(options.range, fit.low, fit.high))
-      return invalid("--range " + options.range + ": expected LOW:HIGH, two numbers");
+      return bad_option("--range " + options.range + ": expected LOW:HIGH, two numbers");
     fit.plain = true;
   }
   return fit;
 }
 
 /// A row of an integer table's errors.
-std::string integer_row(const std::string& name, const ActivationTable& table, const IntegerErrors& e) {
+std::string integer_row(const std::string& name, const ActivationTable& table, const TableErrors& e) {
   return format("%-17s %-8s %-12s %2d -> %2d bits %8lld LSB at %6lld %9.4f LSB %8.3f%% %8.3f%%\n", name.c_str(),
                 std::string(to_string(table.function)).c_str(), std::string(to_string(table.kind)).c_str(),
                 table.input.bits, table.output.bits, static_cast<long long>(e.max_lsb),
                 static_cast<long long>(e.worst_code), e.mean_lsb, 100 * e.share_exact, 100 * e.share_within_lsb);
 }
 
-Value integer_json(const std::string& name, const ActivationTable& table, const IntegerErrors& e) {
+Value integer_json(const std::string& name, const ActivationTable& table, const TableErrors& e) {
   Value json = Value::object();
   json.set("name", name).set("function", to_string(table.function)).set("kind", to_string(table.kind));
-  json.set("input", grid_json(table.input)).set("output", grid_json(table.output)).set("inputs", e.inputs);
-  json.set("max_lsb", e.max_lsb).set("worst_code", e.worst_code).set("mean_lsb", e.mean_lsb);
+  json.set("input", Value::parsed(grid_json(table.input))).set("output", Value::parsed(grid_json(table.output)));
+  json.set("inputs", e.inputs).set("max_lsb", e.max_lsb).set("worst_code", e.worst_code).set("mean_lsb", e.mean_lsb);
   json.set("share_exact", e.share_exact).set("share_within_lsb", e.share_within_lsb);
   return json;
 }
+
+/// The correctly rounded results of the table's function; `values_file` (npy, 65536 float64) for a custom one.
+Result<std::vector<uint16_t>> exact_results(const Fp16Table& table, const std::string& values_file) {
+  if (table.function != "custom") {
+    if (values_file.empty()) return fp16_exact(table.function, table.beta);
+    return bad_option("--exact " + values_file + ": the function is " + table.function + ", whose values are known");
+  }
+  if (values_file.empty())
+    return bad_option("the function of the table is the user's own; --exact FILE.npy gives its 65536 values");
+  ISOBIT_ASSIGN_OR_RETURN(const auto values, load_fp16_values(values_file));
+  return fp16_exact(values);
+}
+
+Value fp16_table_json(const Fp16Table& table) { return Value::parsed(describe_table(table).json); }
 
 /// What is checked of a table, and gathered for the report.
 class Checker {
  public:
   /// The stored certificate must be what the table and the exact function give; a built-in table must keep its promise.
   Status check(const std::string& name, const Fp16Table& table, const std::vector<uint16_t>& exact, double limit) {
-    ISOBIT_ASSIGN_OR_RETURN(const Fp16Certificate certificate, certify(table, exact));
-    std::string verdict = "ok";
-    if (!(certificate == table.certificate)) {
-      verdict =
-          format("FAILED: the certificate says %.17g ULP, %.17g on the average; they are %.17g and %.17g",
-                 table.certificate.max_ulp, table.certificate.mean_ulp, certificate.max_ulp, certificate.mean_ulp);
-    } else if (certificate.max_ulp > limit) {
-      verdict = format("FAILED: %.4g ULP, must be at most %g", certificate.max_ulp, limit);
-    } else if (limit < std::numeric_limits<double>::infinity()) {
-      verdict = format("ok, at most %g ULP", limit);
-    }
+    const Status status = check_fp16_certificate(table, exact, limit);
+    if (!status.ok() && status.code() != StatusCode::kFailedPrecondition) return status;
+    const std::string kept = std::isinf(limit) ? "ok" : format("ok, at most %g ULP", limit);
     if (fp16_rows_++ == 0) text_ += certificate_head() + "\n";
-    text_ += certificate_row(table.function, table) + "  " + verdict + "\n";
-    Value json = fp16_table_json(table);
-    json.set("name", name).set("ok", !verdict.starts_with("FAILED"));
-    finish(name, verdict, std::move(json));
+    text_ += certificate_row(table) + "  " + (status.ok() ? kept : "FAILED: " + status.message()) + "\n";
+    finish(name, status.message(), fp16_table_json(table).set("name", name));
     return {};
   }
 
@@ -121,12 +125,11 @@ class Checker {
   Status check(const std::string& file, const GruModel& model) {
     text_ += file + ": largest, mean error, share exact, share within 1 LSB\n";
     for (const GateTable& gate : gate_tables(model)) {
-      ISOBIT_ASSIGN_OR_RETURN(const IntegerErrors errors, integer_errors(*gate.table));
+      ISOBIT_ASSIGN_OR_RETURN(const TableErrors errors, table_errors(*gate.table));
       text_ += integer_row(gate.name, *gate.table, errors);
       const bool same = errors.max_lsb == gate.table->certificate.max_error_lsb;
-      Value json = integer_json(gate.name, *gate.table, errors);
-      json.set("ok", same);
-      finish(file + " " + gate.name, same ? "ok" : "FAILED: the certificate says otherwise", std::move(json));
+      finish(file + " " + gate.name, same ? "" : "the certificate says otherwise",
+             integer_json(gate.name, *gate.table, errors));
     }
     return {};
   }
@@ -141,12 +144,13 @@ class Checker {
   }
 
  private:
-  void finish(const std::string& name, const std::string& verdict, Value json) {
+  /// `problem`: empty where there is none.
+  void finish(const std::string& name, const std::string& problem, Value json) {
     ++tables_;
-    json_.add(std::move(json));
-    if (!verdict.starts_with("FAILED")) return;
+    json_.add(std::move(json.set("ok", problem.empty())));
+    if (problem.empty()) return;
     ++failed_;
-    failure_ += (failure_.empty() ? "" : "\n") + name + ": " + verdict.substr(std::string_view("FAILED: ").size());
+    failure_ += (failure_.empty() ? "" : "\n") + name + ": " + problem;
   }
 
   std::string text_, failure_;
@@ -154,21 +158,9 @@ class Checker {
   size_t tables_ = 0, failed_ = 0, fp16_rows_ = 0;
 };
 
-/// What the built-in tables of model f32 with float32 values promise: docs/tables.md.
-constexpr std::string_view kWithinOneUlp[] = {"silu",       "gelu",  "sigmoid",   "tanh", "exp", "mish",
-                                              "softplus",   "elu",   "hardswish", "sin",  "cos", "log",
-                                              "reciprocal", "rsqrt", "sqrt",      "erf"};
-
-double promised_ulp(std::string_view function, Fp16Model model, bool half_values) {
-  const bool promised =
-      model == Fp16Model::kF32 && !half_values &&
-      std::find(std::begin(kWithinOneUlp), std::end(kWithinOneUlp), function) != std::end(kWithinOneUlp);
-  return promised ? 1.0 : std::numeric_limits<double>::infinity();
-}
-
 /// What `table` names is read, unless it is built in.
 Status claim_table(const std::string& table, const std::string& option, FileClaims& files) {
-  return is_function(table) ? Status() : files.reads(table, option);
+  return is_fp16_function(table) ? Status() : files.reads(table, option);
 }
 
 /// The directory is there afterwards.
@@ -185,9 +177,9 @@ Result<Outcome> table_fit(const TableFitOptions& options) {
   FileClaims files;
   ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", OutputKind::kSafetensors, files));
   ISOBIT_RETURN_IF_ERROR(claim_table(options.function, "FUNCTION", files));
-  if (!options.function.ends_with(".npy") && !is_function(options.function))
-    return invalid("FUNCTION " + options.function + ": " + expected_one_of(options.function, fp16_functions()) +
-                   "; or an npy with the values of a function of your own");
+  if (!options.function.ends_with(".npy") && !is_fp16_function(options.function))
+    return bad_option("FUNCTION " + options.function + ": " + expected_one_of(options.function, fp16_functions()) +
+                      "; or an npy with the values of a function of your own");
   ISOBIT_ASSIGN_OR_RETURN(Fp16FitOptions fit, fit_options(options));
   Progress progress("fitting", options.quiet);
   fit.progress = [](void* context, double fraction) { static_cast<Progress*>(context)->update(fraction); };
@@ -198,20 +190,20 @@ Result<Outcome> table_fit(const TableFitOptions& options) {
       return import_fp16_table(options.function, cuts, fit);
     }
     if (!options.function.ends_with(".npy")) return fit_fp16_table(options.function, fit);
-    ISOBIT_ASSIGN_OR_RETURN(const auto values, load_function_values(options.function));
+    ISOBIT_ASSIGN_OR_RETURN(const auto values, load_fp16_values(options.function));
     return fit_fp16_table(values, fit);
   };
   ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, fit_one());
   ISOBIT_RETURN_IF_ERROR(save_fp16_table(options.output, table));
   Outcome out;
   out.json.set("output", options.output).set("table", fp16_table_json(table));
-  out.text = certificate_head() + "\n" + certificate_row(table.function, table) + "\nsaved " + options.output + "\n";
+  out.text = certificate_head() + "\n" + certificate_row(table) + "\nsaved " + options.output + "\n";
   return out;
 }
 
 Result<Outcome> table_check(const TableCheckOptions& options) {
   if (options.tables.empty() && !options.all)
-    return invalid("nothing to check; expected files with tables, or --all for those that are built in");
+    return bad_option("nothing to check; expected files with tables, or --all for those that are built in");
   Progress progress("checking", options.quiet);
   Checker checker;
   for (const std::string& file : options.tables) {
@@ -256,17 +248,17 @@ Result<Outcome> table_show(const TableShowOptions& options) {
   Outcome out;
   std::string svg;
   std::optional<ArrayReader> file;  // none: a function
-  if (!is_function(options.table)) {
+  if (!is_fp16_function(options.table)) {
     ISOBIT_ASSIGN_OR_RETURN(file, open_table_file(options.table));
   }
   if (!file || file->kind() == FileKind::kFp16Table) {
-    if (!options.gate.empty()) return invalid("--gate " + options.gate + ": " + options.table + " is no integer model");
+    if (!options.gate.empty())
+      return bad_option("--gate " + options.gate + ": " + options.table + " is no integer model");
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table,
                             file ? load_fp16_table(*file) : find_fp16_table(options.table, options.source));
     ISOBIT_ASSIGN_OR_RETURN(const auto exact, exact_results(table, options.exact));
     ISOBIT_ASSIGN_OR_RETURN(const std::string plot, text_plot(table, exact));
-    out.text = fp16_table_text(table) + "\n" + certificate_head() + "\n" + certificate_row(table.function, table) +
-               "\n\n" + plot;
+    out.text = fp16_table_text(table) + "\n" + certificate_head() + "\n" + certificate_row(table) + "\n\n" + plot;
     out.json = fp16_table_json(table);
     if (!options.svg.empty()) {
       ISOBIT_ASSIGN_OR_RETURN(svg, svg_of_table(table, exact));
@@ -280,9 +272,9 @@ Result<Outcome> table_show(const TableShowOptions& options) {
       names.push_back(gate.name);
       if (gate.name == options.gate) table = gate.table;
     }
-    if (table == nullptr) return invalid("--gate " + options.gate + ": " + expected_one_of(options.gate, names));
+    if (table == nullptr) return bad_option("--gate " + options.gate + ": " + expected_one_of(options.gate, names));
     ISOBIT_ASSIGN_OR_RETURN(const auto exact, exact_codes(table->function, table->input, table->output));
-    ISOBIT_ASSIGN_OR_RETURN(const IntegerErrors errors, integer_errors(*table));
+    ISOBIT_ASSIGN_OR_RETURN(const TableErrors errors, table_errors(*table));
     ISOBIT_ASSIGN_OR_RETURN(const std::string plot, text_plot(*table, exact));
     out.text = "input: " + grid_text(table->input) + "\noutput: " + grid_text(table->output) + "\n" +
                integer_row(options.gate, *table, errors) + "\n" + plot;
@@ -302,35 +294,25 @@ Result<Outcome> table_show(const TableShowOptions& options) {
 Result<Outcome> table_compare(const TableCompareOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const Fp16Table first, find_fp16_table(options.first, options.source));
   ISOBIT_ASSIGN_OR_RETURN(const Fp16Table second, find_fp16_table(options.second, options.source));
-  ISOBIT_ASSIGN_OR_RETURN(const Fp16Function a, Fp16Function::create(first));
-  ISOBIT_ASSIGN_OR_RETURN(const Fp16Function b, Fp16Function::create(second));
-  constexpr uint16_t kInfinity = 0x7c00;
-  int64_t finite = 0, different = 0;
-  std::optional<uint16_t> first_difference;
-  for (uint32_t code = 0; code < a.results().size(); ++code) {
-    if ((code & 0x7fff) >= kInfinity) continue;
-    ++finite;
-    if (a.results()[code] == b.results()[code]) continue;
-    ++different;
-    if (!first_difference) first_difference = static_cast<uint16_t>(code);
-  }
+  ISOBIT_ASSIGN_OR_RETURN(const Fp16Difference difference, compare_fp16_tables(first, second));
   Outcome out;
-  const double share = static_cast<double>(different) / static_cast<double>(finite);
-  out.text = "first:  " + fp16_table_text(first) + "\nsecond: " + fp16_table_text(second) + "\n" +
-             format("%lld of %lld finite float16 inputs give other bits: %.2f %%\n", static_cast<long long>(different),
-                    static_cast<long long>(finite), 100 * share);
-  out.json.set("inputs", finite).set("different", different).set("share", share);
-  if (first_difference) {
-    const uint16_t code = *first_difference;
-    out.json.set("first_code", code).set("first_result", a.results()[code]).set("second_result", b.results()[code]);
-    out.text += format("the first of them: code 0x%04x (%g): 0x%04x and 0x%04x\n", code, value_of_f16(code),
-                       a.results()[code], b.results()[code]);
+  const double share = static_cast<double>(difference.different) / static_cast<double>(difference.inputs);
+  out.text =
+      "first:  " + fp16_table_text(first) + "\nsecond: " + fp16_table_text(second) + "\n" +
+      format("%lld of %lld finite float16 inputs give other bits: %.2f %%\n",
+             static_cast<long long>(difference.different), static_cast<long long>(difference.inputs), 100 * share);
+  out.json.set("inputs", difference.inputs).set("different", difference.different).set("share", share);
+  if (difference.first_code) {
+    out.json.set("first_code", *difference.first_code);
+    out.json.set("first_result", difference.first_result).set("second_result", difference.second_result);
+    out.text += format("the first of them: code 0x%04x (%g): 0x%04x and 0x%04x\n", *difference.first_code,
+                       difference.first_input, difference.first_result, difference.second_result);
   }
   return out;
 }
 
 Result<Outcome> table_export(const TableExportOptions& options) {
-  if (options.c.empty() && options.hex.empty()) return invalid("nothing to write; expected --c DIR or --hex FILE");
+  if (options.c.empty() && options.hex.empty()) return bad_option("nothing to write; expected --c DIR or --hex FILE");
   FileClaims claims;
   if (!options.hex.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.hex, "--hex", OutputKind::kHex, claims));
   ISOBIT_RETURN_IF_ERROR(claim_table(options.table, "TABLE", claims));
@@ -371,17 +353,17 @@ Result<Outcome> table_run(const TableRunOptions& options) {
   Outcome out;
   ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_data(options.input, out.warnings));
   if (file.arrays.size() != 1)
-    return invalid(options.input + ": holds " + std::to_string(file.arrays.size()) + " arrays; expected one");
+    return bad_option(options.input + ": holds " + std::to_string(file.arrays.size()) + " arrays; expected one");
   const auto& [name, x] = *file.arrays.begin();
   const std::string label = array_label(options.input, name);
   Dtype dtype = x.dtype == Dtype::kBF16 ? Dtype::kF32 : x.dtype;  // npy has no bfloat16
   if (!options.dtype.empty()) {
     if (options.dtype != "f16" && options.dtype != "f32")
-      return invalid("--dtype " + options.dtype + ": expected f16 or f32, the types of npy that tables give");
+      return bad_option("--dtype " + options.dtype + ": expected f16 or f32, the types of npy that tables give");
     dtype = options.dtype == "f16" ? Dtype::kF16 : Dtype::kF32;
   }
   if (x.dtype != Dtype::kF16 && x.dtype != Dtype::kBF16 && x.dtype != Dtype::kF32)
-    return invalid(label + " is " + std::string(to_string(x.dtype)) + "; a table takes f16, bf16 or f32");
+    return bad_option(label + " is " + std::string(to_string(x.dtype)) + "; a table takes f16, bf16 or f32");
   ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
   if (device && options.threads != 1)
     return refuse_on_device(options.device, "--threads " + std::to_string(options.threads), "they are the CPU's");
@@ -395,7 +377,7 @@ Result<Outcome> table_run(const TableRunOptions& options) {
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Table exp, find_fp16_table("exp", options.source));
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Table reciprocal, find_fp16_table("reciprocal", options.source));
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Softmax softmax, Fp16Softmax::create(exp, reciprocal));
-    if (x.shape.empty()) return invalid(label + " has no dimension to take the softmax over");
+    if (x.shape.empty()) return bad_option(label + " has no dimension to take the softmax over");
     ISOBIT_RETURN_IF_ERROR(device ? device->run(softmax, x.bytes, x.dtype, y.bytes, y.dtype, x.shape.back())
                                   : softmax.run(x.bytes, x.dtype, y.bytes, y.dtype, x.shape.back(), run));
   } else {

@@ -9,6 +9,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "value.h"
 
@@ -66,6 +67,8 @@ bool parse_range(std::string_view text, float& low, float& high) {
   const size_t colon = text.find(':');
   return colon != std::string_view::npos && number(text.substr(0, colon), low) && number(text.substr(colon + 1), high);
 }
+
+Status bad_option(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
 std::string escaped(const std::string& text) {
   const std::string json = Value(text).to_json();

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "isobit/status.h"
+
 namespace isobit::tool {
 
 /// printf into a string.
@@ -32,6 +34,9 @@ std::vector<std::string> split_list(const std::string& text);
 
 /// Two floats of "LOW:HIGH"; false for any other text.
 bool parse_range(std::string_view text, float& low, float& high);
+
+/// kInvalidArgument: what every wrong option is.
+Status bad_option(std::string message);
 
 /// JSON's escapes without the quotes: control characters of a file never reach a terminal.
 std::string escaped(const std::string& text);

@@ -20,9 +20,8 @@
 
 #include "calibrate.h"
 #include "data.h"
-#include "gnuplot.h"
+#include "isobit/report.h"
 #include "models.h"
-#include "plot_front.h"
 #include "progress.h"
 #include "text.h"
 #include "verbs.h"
@@ -277,7 +276,7 @@ Result<Outcome> tune(const TuneOptions& options) {
   ISOBIT_RETURN_IF_ERROR(claims.reads(options.model, "MODEL"));
   ISOBIT_ASSIGN_OR_RETURN(GruTuneOptions search, parse_options(options));
   ISOBIT_RETURN_IF_ERROR(check_tune_options(search));
-  if (!options.svg.empty()) ISOBIT_RETURN_IF_ERROR(run_gnuplot("set terminal svg\nplot 0\n").status());
+  if (!options.svg.empty()) ISOBIT_RETURN_IF_ERROR(check_gnuplot());
   ISOBIT_RETURN_IF_ERROR(check_zoneout(options.of_data.zoneout));
   ISOBIT_ASSIGN_OR_RETURN(const FloatModel source, load_float_model(options.model, options.source));
   const GruWeights& weights = source.weights;

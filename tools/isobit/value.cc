@@ -20,7 +20,7 @@ struct ValueConverter {
         return out;
       }
       case Value::Kind::kObject: {
-        auto out = nlohmann::ordered_json::object();
+        auto out = value.text_.empty() ? nlohmann::ordered_json::object() : nlohmann::ordered_json::parse(value.text_);
         for (size_t i = 0; i < value.items_.size(); ++i) out[value.keys_[i]] = convert(value.items_[i]);
         return out;
       }

@@ -26,6 +26,18 @@ class Value {
 
   static Value array() { return Value(Kind::kArray); }
   static Value object() { return Value(Kind::kObject); }
+  /// What is written there; more keys may be set in an object.
+  static Value parsed(std::string json) {
+    Value out(Kind::kObject);
+    out.text_ = std::move(json);
+    return out;
+  }
+  template <typename Items>
+  static Value list(const Items& items) {
+    Value out(Kind::kArray);
+    for (const auto& item : items) out.add(item);
+    return out;
+  }
 
   Value& add(Value item) {
     items_.push_back(std::move(item));
@@ -47,7 +59,7 @@ class Value {
   Kind kind_ = Kind::kNull;
   int64_t integer_ = 0;  // kUnsigned: its bits
   double real_ = 0;
-  std::string text_;
+  std::string text_;               // kObject: what it begins with
   std::vector<std::string> keys_;  // kObject: of items_
   std::vector<Value> items_;
 };

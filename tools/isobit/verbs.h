@@ -10,8 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "isobit/arrays.h"
-#include "isobit/low_bit_import.h"
 #include "isobit/sequences.h"
 #include "isobit/status.h"
 #include "value.h"
@@ -208,14 +206,6 @@ struct TableRunOptions : DeviceOptions {
 };
 
 Result<Outcome> inspect(const InspectOptions& options);
-Result<Outcome> inspect_gguf(const InspectOptions& options, const GgufFile& file);         // inspect, for GGUF
-Result<Outcome> inspect_low_bit(const InspectOptions& options, const ArrayReader& file);   // for low-bit weights
-Result<Outcome> inspect_checkpoint(const InspectOptions& options, const ArrayFile& file);  // for GPTQ, AWQ
-/// inspect, for weights that other tools quantised; `said`: what a file beside them says.
-Result<Outcome> inspect_foreign(const InspectOptions& options, const ArrayReader& file,
-                                const std::vector<ForeignFormat>& formats, const std::string& said);
-/// For inspect: the arrays of a file that isobit reads.
-void describe_arrays(const ArrayReader& file, const char* title, Outcome& out);
 Result<Outcome> quantize(const QuantizeOptions& options);
 Result<Outcome> tune(const TuneOptions& options);
 Result<Outcome> pack(const PackOptions& options);
@@ -228,6 +218,8 @@ Result<Outcome> supported(const DeviceOptions& options);
 Result<Outcome> bench(const BenchOptions& options);
 Result<Outcome> bench_table(const BenchOptions& options);   // bench, for operation "table"
 Result<Outcome> bench_linear(const BenchOptions& options);  // bench, for operation "linear"
+/// A failure where a kernel that is chosen takes `ratio` times as long as the fastest, and that is too long.
+void add_slow_choice(const std::string& name, double ratio, const std::string& fastest, Outcome& out);
 Result<Outcome> table_fit(const TableFitOptions& options);
 Result<Outcome> table_check(const TableCheckOptions& options);
 Result<Outcome> table_show(const TableShowOptions& options);

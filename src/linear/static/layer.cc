@@ -55,22 +55,6 @@ Status check_weights(const LowBitParameters& weights, const std::string& name) {
   return {};
 }
 
-/// S_w of every row: that of a row of zeros is the smallest of the others.
-Result<std::vector<float>> channel_scales(const LowBitMatrix& matrix, const std::string& name) {
-  std::vector<float> scales;
-  float smallest = std::numeric_limits<float>::infinity();
-  for (int64_t n = 0; n < matrix.rows(); ++n) {
-    scales.push_back(matrix.scale(n, 0));
-    if (scales.back() < 0)
-      return refuse_linear(name + ": " + low_bit_element("scales", n, 0) + " is " + number(scales.back()) +
-                           ", must be positive, or 0 in a row of zeros");
-    if (scales.back() > 0) smallest = std::min(smallest, scales.back());
-  }
-  if (std::isinf(smallest)) smallest = 1.0f;
-  std::replace(scales.begin(), scales.end(), 0.0f, smallest);
-  return scales;
-}
-
 Status check_tensor(const Array& array, Dtype dtype, const std::vector<int64_t>& shape, const std::string& what) {
   if (array.dtype != dtype)
     return refuse_linear(what + " is " + std::string(to_string(array.dtype)) + ", must be " +
@@ -156,6 +140,21 @@ Status prove_row(const StaticLinearParameters& p, int64_t n, Int128 acc, const s
 
 }  // namespace
 
+Result<std::vector<float>> static_channel_scales(const LowBitMatrix& matrix, const std::string& name) {
+  std::vector<float> scales;
+  float smallest = std::numeric_limits<float>::infinity();
+  for (int64_t n = 0; n < matrix.rows(); ++n) {
+    scales.push_back(matrix.scale(n, 0));
+    if (scales.back() < 0)
+      return refuse_linear(name + ": " + low_bit_element("scales", n, 0) + " is " + number(scales.back()) +
+                           ", must be positive, or 0 in a row of zeros");
+    if (scales.back() > 0) smallest = std::min(smallest, scales.back());
+  }
+  if (std::isinf(smallest)) smallest = 1.0f;
+  std::replace(scales.begin(), scales.end(), 0.0f, smallest);
+  return scales;
+}
+
 Result<StaticLinearParameters> derive_static_linear(const LowBitMatrix& matrix, const StaticLinearOptions& options,
                                                     std::string_view name) {
   const DefaultFloatMode mode;
@@ -168,7 +167,7 @@ Result<StaticLinearParameters> derive_static_linear(const LowBitMatrix& matrix, 
     return refuse_linear(text + ": a clamp of " + number(options.clamp.lo) + ".." + number(options.clamp.hi) +
                          " was given, must be none without an output grid");
   ISOBIT_RETURN_IF_ERROR(check_bias(options.bias, matrix.rows(), text));
-  ISOBIT_ASSIGN_OR_RETURN(const std::vector<float> scales, channel_scales(matrix, text));
+  ISOBIT_ASSIGN_OR_RETURN(const std::vector<float> scales, static_channel_scales(matrix, text));
 
   StaticLinearParameters p;
   p.rows = matrix.rows();

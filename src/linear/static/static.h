@@ -10,14 +10,19 @@
 #define ISOBIT_LINEAR_STATIC_STATIC_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "isobit/cpu.h"
+#include "isobit/low_bit.h"
 #include "isobit/rounding.h"
 #include "linear/static/kernels.h"
 #include "product/product.h"
 
 namespace isobit {
+
+/// S_w of every row: that of a row of zeros is the smallest of the others.
+Result<std::vector<float>> static_channel_scales(const LowBitMatrix& matrix, const std::string& name);
 
 /// What turns accumulators of n outputs into codes.
 class StaticOutput {

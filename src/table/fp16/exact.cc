@@ -291,6 +291,8 @@ double to_double(uint16_t code) {
 
 }  // namespace
 
+bool is_fp16_function(std::string_view name) { return find(name) != nullptr; }
+
 std::vector<std::string_view> fp16_functions() {
   std::vector<std::string_view> names;
   for (const Function& function : kFunctions) names.push_back(function.name);

@@ -29,7 +29,8 @@ TEST_P(Builtin, HasItsCertificate) {
       std::printf("%s %s %s max_ulp %g mean_ulp %.5f share_exact %.4f\n", table.function.c_str(),
                   std::string(to_string(model)).c_str(), half ? "float16" : "float32", c.max_ulp, c.mean_ulp,
                   c.share_exact);
-      EXPECT_EQ(certify(table, exact).value(), c);
+      const Status kept = check_fp16_certificate(table, exact, promised_ulp(function, model, half));
+      EXPECT_TRUE(kept.ok()) << kept.message();
       EXPECT_EQ(table(0), exact[0]);  // f(0) is exact in every table
       for (const uint16_t nan : {uint16_t{0x7c01}, uint16_t{0xffff}}) EXPECT_EQ(table(nan), 0x7e00);
     }

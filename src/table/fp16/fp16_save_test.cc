@@ -154,5 +154,31 @@ TEST_F(SavedFp16Table, OtherFilesAreRefused) {
   EXPECT_FALSE(load_fp16_table((folder_ / "absent").string()).ok());
 }
 
+TEST_F(SavedFp16Table, ByNameOrFile) {
+  ASSERT_TRUE(save_fp16_table(path_, small_table()).ok());
+  EXPECT_EQ(find_fp16_table(path_).value(), small_table());
+  EXPECT_EQ(find_fp16_table("tanh", Fp16Model::kNliCpu, true).value(),
+            builtin_fp16_table("tanh", Fp16Model::kNliCpu, true).value());
+  EXPECT_TRUE(is_fp16_function("tanh"));
+  EXPECT_FALSE(is_fp16_function(path_));
+  const Status missing = find_fp16_table("tanj").status();
+  EXPECT_EQ(missing.code(), StatusCode::kIo);
+  EXPECT_NE(missing.message().find("tanj: no such file, and no function that is built in; expected "), std::string::npos);
+  EXPECT_NE(missing.message().find("nearest: tanh"), std::string::npos) << missing.message();
+}
+
+TEST_F(SavedFp16Table, ValuesOfAFunction) {
+  const std::string file = (folder_ / "values.npy").string();
+  Array values = Array::zeros(Dtype::kF64, {65536});
+  values.data<double>()[3] = 0.5;
+  ASSERT_TRUE(save_npy(file, values).ok());
+  const Result<std::vector<double>> loaded = load_fp16_values(file);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ((*loaded)[3], 0.5);
+  ASSERT_TRUE(save_npy(file, Array::zeros(Dtype::kF32, {2, 3})).ok());
+  EXPECT_EQ(load_fp16_values(file).status().message(),
+            file + " is f32 [2, 3]; expected f64 [65536], one value for each float16 code");
+}
+
 }  // namespace
 }  // namespace isobit

@@ -211,6 +211,39 @@ TEST(Fp16Table, ReductionsAtSpecialArguments) {
   }
 }
 
+TEST(Fp16Certificate, MustBeTrueAndKeepThePromise) {
+  Fp16Table table = builtin_fp16_table("silu").value();
+  const std::vector<uint16_t> exact = fp16_exact("silu").value();
+  EXPECT_EQ(promised_ulp("silu", Fp16Model::kF32, false), 1.0);
+  EXPECT_TRUE(std::isinf(promised_ulp("silu", Fp16Model::kF32, true)));
+  EXPECT_TRUE(std::isinf(promised_ulp("silu", Fp16Model::kNliGpu, false)));
+  EXPECT_TRUE(check_fp16_certificate(table, exact, 1.0).ok());
+  Status status = check_fp16_certificate(table, exact, 0.25);
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find(" ULP, must be at most 0.25"), std::string::npos) << status.message();
+  table.certificate.max_ulp = 0.5;
+  status = check_fp16_certificate(table, exact, 1.0);
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message().find("the certificate says 0.5 ULP, "), 0U) << status.message();
+  EXPECT_EQ(check_fp16_certificate(table, {1, 2}, 1.0).code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Fp16Tables, Differences) {
+  const Fp16Table first = table_of({1, 1}, {-1.0f, 0.0f, 1.0f}, {0.0f, 0.0f, 1.0f});
+  const Fp16Table second = table_of({1, 1}, {-1.0f, 0.0f, 1.0f}, {0.0f, 0.0f, 2.0f});
+  Fp16Difference difference = compare_fp16_tables(first, first).value();
+  EXPECT_EQ(difference.inputs, 2 * 0x7c00);
+  EXPECT_EQ(difference.different, 0);
+  EXPECT_FALSE(difference.first_code.has_value());
+  difference = compare_fp16_tables(first, second).value();
+  EXPECT_EQ(difference.different, 0x7bff);  // every positive number
+  EXPECT_EQ(difference.first_code, 1);
+  EXPECT_EQ(difference.first_input, 0x1p-24);
+  EXPECT_EQ(difference.first_result, 1);
+  EXPECT_EQ(difference.second_result, 2);
+  EXPECT_FALSE(compare_fp16_tables(first, Fp16Table{}).ok());
+}
+
 TEST(Fp16Exact, KnownResults) {
   const auto at_code = [](const char* function, uint16_t x) { return fp16_exact(function).value()[x]; };
   EXPECT_EQ(at_code("silu", 0x0001), 0x0001);        // 2^-25 + 2^-50: just above the tie

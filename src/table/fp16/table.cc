@@ -9,6 +9,7 @@
 #include "core/float_mode.h"
 #include "core/half.h"
 #include "isobit/nearest.h"
+#include "table/fp16/error.h"
 #include "table/fp16/reference.h"
 
 namespace isobit {
@@ -142,10 +143,9 @@ Status check_fp16_table(const Fp16Table& table, std::string_view name) {
   const DefaultFloatMode mode;
   const std::string prefix = "table " + std::string(name) + ": ";
   const Refusal refuse(prefix);
-  const std::vector<std::string_view> functions = fp16_functions();
-  if (table.function != "custom" && std::find(functions.begin(), functions.end(), table.function) == functions.end())
+  if (table.function != "custom" && !is_fp16_function(table.function))
     return refuse("function", "\"" + table.function + "\"",
-                  "\"custom\" or the name of a function" + nearest_hint(table.function, functions));
+                  "\"custom\" or the name of a function" + nearest_hint(table.function, fp16_functions()));
   if (table.function == "swish" ? !std::isfinite(table.beta) : table.beta != 1.0)
     return refuse("beta", text_of(table.beta), table.function == "swish" ? "finite" : "1, for it belongs to swish");
   const int32_t model = static_cast<int32_t>(table.model);
@@ -177,17 +177,8 @@ Result<Fp16Certificate> certify(const Fp16Table& table, const std::vector<uint16
     if ((x & 0x7fffu) >= kFp16Infinity) continue;
     const uint16_t truth = exact[x];
     const uint16_t code = fp16_evaluate(view, static_cast<uint16_t>(x));
-    const double truth_value = f16_to_f32(truth);
-    const double value = f16_to_f32(code);
-    double ulp = std::numeric_limits<double>::infinity();
-    double absolute = ulp;
-    if (std::isnan(truth_value) || std::isinf(truth_value) || std::isnan(value) || std::isinf(value)) {
-      if (truth_value == value || (std::isnan(truth_value) && std::isnan(value))) ulp = absolute = 0;
-    } else {
-      absolute = std::abs(value - truth_value);
-      const int32_t exponent = std::max((truth >> 10) & 0x1f, 1);
-      ulp = std::ldexp(absolute, 25 - exponent);
-    }
+    const double absolute = fp16_absolute_error(code, truth);
+    const double ulp = fp16_ulp(absolute, truth);
     ++finite;
     sum += ulp;
     equal += ulp == 0 ? 1 : 0;

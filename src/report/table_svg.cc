@@ -1,116 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plot.h"
-
+// Tables as SVG.
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <limits>
-#include <memory>
 #include <string_view>
-#include <utility>
 
-#include "gnuplot.h"
 #include "isobit/fp16_export.h"
-#include "text.h"
+#include "isobit/report.h"
+#include "report/gnuplot.h"
+#include "report/table_bins.h"
+#include "report/text.h"
 
-namespace isobit::tool {
+namespace isobit {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int kLastFinite = 0x7bff;
 constexpr size_t kSvgBins = 640;
-constexpr int kBarWidth = 28;
-
-// ---------------------------------------------------------------- errors over the input
-
-double half_value(uint16_t code) {
-  const int exponent = code >> 10 & 31;
-  const int fraction = code & 1023;
-  double value = std::ldexp(fraction + (exponent != 0 ? 1024 : 0), std::max(exponent, 1) - 25);
-  if (exponent == 31) value = fraction != 0 ? std::numeric_limits<double>::quiet_NaN() : kInfinity;
-  return (code & 0x8000) != 0 ? -value : value;
-}
-
-/// Finite float16 numbers in ascending order; both zeros have 0.
-uint16_t code_of_order(int order) { return static_cast<uint16_t>(order >= 0 ? order : 0x8000 | -order); }
-double value_of_order(int order) { return half_value(code_of_order(order)); }
-
-/// The order of the last float16 number that is not above x.
-int order_of(double x) {
-  int low = -kLastFinite, high = kLastFinite;
-  while (low < high) {
-    const int middle = low + (high - low + 1) / 2;
-    if (value_of_order(middle) <= x) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
-
-double error_ulp(uint16_t code, uint16_t exact) {
-  const double value = half_value(code);
-  const double truth = half_value(exact);
-  if (!std::isfinite(value) || !std::isfinite(truth))
-    return value == truth || (std::isnan(value) && std::isnan(truth)) ? 0 : kInfinity;
-  return std::ldexp(std::abs(value - truth), 25 - std::max(exact >> 10 & 31, 1));
-}
-
-/// Of a range of inputs. Infinite errors are counted, and are in neither the maximum nor the mean.
-struct Bin {
-  double first = 0;
-  double max = 0, sum = 0;
-  int64_t count = 0, exact = 0, infinite = 0;
-
-  void add(double error) {
-    ++count;
-    if (error == 0) ++exact;
-    if (std::isinf(error)) {
-      ++infinite;
-    } else {
-      max = std::max(max, error);
-      sum += error;
-    }
-  }
-  void add(const Bin& other) {
-    max = std::max(max, other.max);
-    sum += other.sum;
-    count += other.count;
-    exact += other.exact;
-    infinite += other.infinite;
-  }
-  [[nodiscard]] double mean() const { return count == infinite ? 0 : sum / static_cast<double>(count - infinite); }
-};
-
-Bin total_of(const std::vector<Bin>& bins) {
-  Bin total;
-  for (const Bin& bin : bins) total.add(bin);
-  return total;
-}
-
-Status check_exact(size_t size, size_t expected) {
-  if (size == expected) return {};
-  return {StatusCode::kInvalidArgument, format("exact results: %zu codes, must be %zu", size, expected)};
-}
-
-/// Errors at the inputs of order `first` to `last`.
-Bin bin_of_orders(const Fp16Table& table, const std::vector<uint16_t>& exact, int first, int last) {
-  Bin bin;
-  bin.first = first;
-  for (int order = first; order <= last; ++order) {
-    const uint16_t code = code_of_order(order);
-    bin.add(error_ulp(table(code), exact[code]));
-    if (order == 0) bin.add(error_ulp(table(0x8000), exact[0x8000]));
-  }
-  return bin;
-}
-
-// ---------------------------------------------------------------- SVG
-
 constexpr const char* kFunctionColour = "#f4a259";
 constexpr const char* kTableColour = "#1d3557";
 constexpr const char* kMaxColour = "#a8c5da";
@@ -277,10 +182,6 @@ void set_y_range(Picture& picture, std::vector<double> values) {
   picture.y_high = high + margin;
 }
 
-std::string number_text(double value) {
-  return std::abs(value) >= 1000 && std::abs(value) < 1e6 ? format("%.0f", value) : format("%.4g", value);
-}
-
 /// "10^{-3}" and so on at float16 orders.
 std::string order_tics() {
   std::string tics = "'0' 0";
@@ -308,8 +209,8 @@ Result<std::string> svg_of_table(const Fp16Table& table, const std::vector<uint1
                             table.half_values ? "float16" : "float32");
   if (!plain) {
     const std::vector<float>& cuts = table.pieces.front().cut_points;
-    picture.lines[0] += format(", range reduction to [%s, %s]", number_text(static_cast<double>(cuts.front())).c_str(),
-                               number_text(static_cast<double>(cuts.back())).c_str());
+    picture.lines[0] += format(", range reduction to [%s, %s]", short_number(static_cast<double>(cuts.front())).c_str(),
+                               short_number(static_cast<double>(cuts.back())).c_str());
   }
 
   // The lower picture first: its sums are in the text above the upper one.
@@ -323,15 +224,15 @@ Result<std::string> svg_of_table(const Fp16Table& table, const std::vector<uint1
   picture.lines[1] = format("all %lld finite inputs: error ", static_cast<long long>(total.count));
   if (total.infinite > 0)
     picture.lines[1] += format("infinite at %lld of them, elsewhere ", static_cast<long long>(total.infinite));
-  picture.lines[1] +=
-      format("at most %s ULP, on average %.3g ULP; %.2f %% exact", number_text(total.max).c_str(), total.mean(), share);
+  picture.lines[1] += format("at most %s ULP, on average %.3g ULP; %.2f %% exact", short_number(total.max).c_str(),
+                             total.mean(), share);
   picture.tics = order_tics();
   picture.lower_x_label = "x, every float16 number the same width";
   picture.error_label = "error in ULP";
 
   double low = kInfinity, high = -kInfinity;
   for (int order = order_of(-8.0); order <= order_of(8.0); ++order) {
-    if (!std::isfinite(half_value(exact[code_of_order(order)]))) continue;
+    if (!std::isfinite(value_of(exact[code_of_order(order)]))) continue;
     low = std::min(low, value_of_order(order));
     high = std::max(high, value_of_order(order));
   }
@@ -345,13 +246,13 @@ Result<std::string> svg_of_table(const Fp16Table& table, const std::vector<uint1
   constexpr int kSamples = 640;
   for (int i = 0; i <= kSamples; ++i) {
     const uint16_t code = code_of_order(order_of(low + (high - low) * i / kSamples));
-    const double truth = half_value(exact[code]), value = half_value(table(code));
+    const double truth = value_of(exact[code]), value = value_of(table(code));
     if (!std::isfinite(truth) || !std::isfinite(value)) {
       picture.curves += "\n";
       continue;
     }
     heights.push_back(truth);
-    picture.curves += format("%.9g %.9g %.9g\n", half_value(code), truth, value);
+    picture.curves += format("%.9g %.9g %.9g\n", value_of(code), truth, value);
   }
   set_y_range(picture, heights);
   picture.y_label = custom ? "y" : table.function + "(x)";
@@ -360,7 +261,7 @@ Result<std::string> svg_of_table(const Fp16Table& table, const std::vector<uint1
       const auto x = static_cast<double>(cut);
       if (x >= low && x <= high) {
         picture.upper_cuts.push_back(x);
-        const double y = half_value(table(code_of_order(order_of(x))));
+        const double y = value_of(table(code_of_order(order_of(x))));
         if (std::isfinite(y)) picture.cuts += format("%.9g %.9g\n", x, y);
       }
       if (std::abs(x) <= 65504) picture.lower_cuts.push_back(order_of(x));
@@ -398,7 +299,7 @@ Result<std::string> svg_of_table(const ActivationTable& table, const std::vector
   picture.bins_end = static_cast<double>(last + 1);
   const Bin total = total_of(picture.bins);
   picture.lines[1] = format("all %lld inputs: error at most %s LSB of the output, on average %.3g LSB; %.2f %% exact",
-                            static_cast<long long>(total.count), number_text(total.max).c_str(), total.mean(),
+                            static_cast<long long>(total.count), short_number(total.max).c_str(), total.mean(),
                             100.0 * static_cast<double>(total.exact) / static_cast<double>(total.count));
   picture.lower_x_label = "input code";
   picture.error_label = "error in LSB";
@@ -429,99 +330,4 @@ Result<std::string> svg_of_table(const ActivationTable& table, const std::vector
   return run_gnuplot(script_of(picture));
 }
 
-// ---------------------------------------------------------------- text
-namespace {
-
-struct Row {
-  std::string low, high;
-  Bin bin;
-};
-
-/// '#' up to the mean, '=' up to the largest error; a mark for every error that is not 0.
-std::string bar_text(const Bin& bin, double full) {
-  if (bin.infinite > 0) return std::string(kBarWidth, '!');
-  const auto length = [&](double error) {
-    return error == 0 || full == 0 ? 0 : std::max(1, static_cast<int>(std::lround(error / full * kBarWidth)));
-  };
-  const int most = length(bin.max);
-  const int mean = std::min(static_cast<int>(std::lround(full == 0 ? 0 : bin.mean() / full * kBarWidth)), most);
-  std::string bar = std::string(static_cast<size_t>(mean), '#');
-  bar.append(static_cast<size_t>(most - mean), '=');
-  bar.append(static_cast<size_t>(kBarWidth - most), '.');
-  return bar;
-}
-
-std::string rows_text(const std::vector<Row>& all, const std::string& unit) {
-  std::vector<Row> rows;
-  Bin total;
-  for (const Row& row : all) {
-    total.add(row.bin);
-    const auto is_exact = [](const Bin& bin) { return bin.exact == bin.count; };
-    if (!rows.empty() && is_exact(rows.back().bin) && is_exact(row.bin)) {  // neighbours without an error are one row
-      rows.back().high = row.high;
-      rows.back().bin.add(row.bin);
-    } else {
-      rows.push_back(row);
-    }
-  }
-  std::string text;
-  if (total.exact < total.count) {
-    text = "bars: # mean, = largest error, full at " + number_text(total.max) + " " + unit +
-           (total.infinite > 0 ? "; ! infinite\n" : "\n");
-  }
-  text += format("%-23s %9s %8s %7s\n", "input", ("max " + unit).c_str(), "mean", "exact");
-  for (const Row& row : rows) {
-    const Bin& bin = row.bin;
-    const std::string inputs = row.low == row.high ? row.low : row.low + " .. " + row.high;
-    // Rounded down: 100 % means all.
-    const double percent = std::floor(1000.0 * static_cast<double>(bin.exact) / static_cast<double>(bin.count)) / 10;
-    text += format("%-23s %9s %8.3g %5.1f %%  %s\n", inputs.c_str(),
-                   bin.infinite > 0 ? "infinite" : number_text(bin.max).c_str(), bin.mean(), percent,
-                   bar_text(bin, total.max).c_str());
-  }
-  return text;
-}
-
-}  // namespace
-
-Result<std::string> text_plot(const Fp16Table& table, const std::vector<uint16_t>& exact) {
-  ISOBIT_RETURN_IF_ERROR(check_fp16_table(table, table.function));
-  ISOBIT_RETURN_IF_ERROR(check_exact(exact.size(), 65536));
-  // Magnitudes below 2^-10, then two binades a row.
-  std::vector<int> starts = {1};
-  for (int exponent = -10; exponent <= 14; exponent += 2) starts.push_back(order_of(std::ldexp(1.0, exponent)));
-  std::vector<std::pair<int, int>> ranges;
-  for (size_t i = starts.size(); i-- > 0;)
-    ranges.emplace_back(i + 1 < starts.size() ? -(starts[i + 1] - 1) : -kLastFinite, -starts[i]);
-  ranges.emplace_back(0, 0);
-  for (size_t i = 0; i < starts.size(); ++i)
-    ranges.emplace_back(starts[i], i + 1 < starts.size() ? starts[i + 1] - 1 : kLastFinite);
-
-  std::vector<Row> rows;
-  rows.reserve(ranges.size());
-  for (const auto& [low, high] : ranges) {
-    rows.push_back(
-        {number_text(value_of_order(low)), number_text(value_of_order(high)), bin_of_orders(table, exact, low, high)});
-  }
-  return rows_text(rows, "ULP");
-}
-
-Result<std::string> text_plot(const ActivationTable& table, const std::vector<int32_t>& exact) {
-  ISOBIT_RETURN_IF_ERROR(check_table(table, to_string(table.function)));
-  const int64_t first = table.input.min(), last = table.input.max();
-  ISOBIT_RETURN_IF_ERROR(check_exact(exact.size(), static_cast<size_t>(last - first + 1)));
-  const int64_t width = std::max<int64_t>(1, (last - first + 24) / 24);
-  std::vector<Row> rows;
-  for (int64_t begin = first; begin <= last; begin += width) {
-    Row row;
-    const int64_t end = std::min(begin + width - 1, last);
-    for (int64_t q = begin; q <= end; ++q)
-      row.bin.add(std::abs(static_cast<double>(table(q) - exact[static_cast<size_t>(q - first)])));
-    row.low = std::to_string(begin);
-    row.high = std::to_string(end);
-    rows.push_back(row);
-  }
-  return rows_text(rows, "LSB");
-}
-
-}  // namespace isobit::tool
+}  // namespace isobit

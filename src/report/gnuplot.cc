@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gnuplot.h"
+#include "report/gnuplot.h"
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -13,9 +13,10 @@
 #include <cstring>
 #include <memory>
 
-#include "text.h"
+#include "isobit/report.h"
+#include "report/text.h"
 
-namespace isobit::tool {
+namespace isobit {
 namespace {
 
 using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
@@ -69,4 +70,6 @@ Result<std::string> run_gnuplot(const std::string& script) {
   return svg;
 }
 
-}  // namespace isobit::tool
+Status check_gnuplot() { return run_gnuplot("set terminal svg\nplot 0\n").status(); }
+
+}  // namespace isobit

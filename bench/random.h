@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef ISOBIT_TOOLS_RANDOM_H_
-#define ISOBIT_TOOLS_RANDOM_H_
+#ifndef ISOBIT_BENCH_RANDOM_H_
+#define ISOBIT_BENCH_RANDOM_H_
 
 #include <cstdint>
 #include <random>
 #include <vector>
 
-namespace isobit::tool {
+namespace isobit::bench {
 
 /// The same numbers with every standard library, which std::uniform_real_distribution does not promise.
 class Random {
@@ -29,6 +29,6 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-}  // namespace isobit::tool
+}  // namespace isobit::bench
 
-#endif  // ISOBIT_TOOLS_RANDOM_H_
+#endif  // ISOBIT_BENCH_RANDOM_H_

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plot.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <sstream>
 #include <string>
 
-namespace isobit::tool {
+#include "isobit/report.h"
+
+namespace isobit {
 namespace {
 
 const std::vector<float> kCuts = {-20.359375f, -8.3671875f, -1.9755859375f, -0.255615234375f, 0.228515625f, 1.58203125f,
@@ -98,4 +98,4 @@ TEST(Plot, WithoutGnuplot) {
 }
 
 }  // namespace
-}  // namespace isobit::tool
+}  // namespace isobit

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plot_front.h"
-
 #include <array>
 #include <cmath>
+#include <string>
 
-#include "gnuplot.h"
-#include "text.h"
+#include "isobit/report.h"
+#include "report/gnuplot.h"
+#include "report/text.h"
 
-namespace isobit::tool {
+namespace isobit {
 namespace {
 
 constexpr std::array<const char*, 6> kColours = {"#0b7285", "#2b8a3e", "#e67700", "#c2255c", "#5f3dc4", "#495057"};
@@ -41,4 +41,4 @@ Result<std::string> svg_of_front(const GruTuneResult& result, bool is_metric) {
                      "$chosen using 1:2 with points pt 6 ps 2 lw 2 lc rgb '#212529' title 'chosen'\n");
 }
 
-}  // namespace isobit::tool
+}  // namespace isobit

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Integer GRUs on random weights, timed on this processor.
+#ifndef ISOBIT_BENCH_GRU_H_
+#define ISOBIT_BENCH_GRU_H_
+
+#include <cstdint>
+#include <string>
+
+#include "isobit/cpu.h"
+#include "isobit/gru.h"
+#include "isobit/status.h"
+
+namespace isobit::bench {
+
+/// Weights as PyTorch initialises them, uniform in +-1/sqrt(H), calibrated on uniform data. `bits`: apply_bits().
+Result<GruModel> random_gru(int64_t input, int64_t hidden, const std::string& bits);
+
+struct GruCase {
+  int64_t batch = 1;
+  int64_t steps = 1;
+  bool streaming = false;  // a call a step
+  CpuPath path = CpuPath::kReference;
+};
+/// Median microseconds a step on one thread, for `min_time` seconds at least. kFailedPrecondition where the path gives
+/// other bytes than the reference.
+Result<double> time_gru(const GruModel& model, const GruCase& c, double min_time);
+
+}  // namespace isobit::bench
+
+#endif  // ISOBIT_BENCH_GRU_H_

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers on random weights. Copies of a layer take turns, so that weights come from memory as they do in a
+// model, and what bounds a layer is timed in turn with it: reading as many bytes, and the instruction that its kernel
+// multiplies with.
+#ifndef ISOBIT_BENCH_LINEAR_H_
+#define ISOBIT_BENCH_LINEAR_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/ceilings.h"
+#include "isobit/cpu.h"
+#include "isobit/dtype.h"
+#include "isobit/status.h"
+
+namespace isobit::bench {
+
+/// What is the same for every number of rows.
+struct LinearProblem {
+  int64_t columns = 0, rows = 0;  // K, N
+  int32_t bits = 8;
+  int64_t group = 64;
+  std::string activations;  // float, int8, int8_asymmetric, static or accumulators
+
+  /// A static layer without a grid of y.
+  [[nodiscard]] bool is_accumulators() const { return activations == "accumulators"; }
+  [[nodiscard]] bool is_static() const { return activations == "static" || is_accumulators(); }
+  /// As linear_layer_kernels() names it.
+  [[nodiscard]] std::string operation() const {
+    return is_static() ? "linear_static" : activations == "float" ? "linear_float" : "linear_int8";
+  }
+  [[nodiscard]] std::string name() const {
+    return "linear/K" + std::to_string(columns) + "/N" + std::to_string(rows) + "/" + std::to_string(bits) + "bit/g" +
+           std::to_string(group) + "/" + activations;
+  }
+};
+
+/// The paths to time; nothing: the layer's choice.
+struct LinearPaths {
+  std::vector<std::optional<CpuPath>> paths;
+  bool skip_unsupported = false;  // a path that cannot run the layer is no candidate
+};
+
+struct LinearPeak {
+  std::string instruction;
+  double operations_per_second = 0;
+};
+
+/// One kernel and number of rows. Medians.
+struct LinearTime {
+  std::string kernel;
+  Dtype y_dtype = Dtype::kF32;
+  double seconds = 0;        // a call
+  int64_t weight_bytes = 0;  // of one copy
+  int64_t copies = 0;
+  double read_bytes_per_second = 0;
+  std::optional<LinearPeak> peak{}, vector_peak{};  // vector: where tiles are not the only way
+};
+
+/// Bytes that are eight times the last-level cache, over which copies of weights take turns.
+Result<int64_t> default_footprint();
+
+class LinearBench {
+ public:
+  /// Packs the weights, which take `footprint` bytes or more together.
+  static Result<LinearBench> create(const LinearProblem& problem, const LinearPaths& paths, int64_t footprint);
+  LinearBench(LinearBench&&) noexcept;
+  LinearBench& operator=(LinearBench&&) noexcept;
+  ~LinearBench();
+
+  /// What the layer takes where no path is asked for.
+  [[nodiscard]] const std::string& chosen_kernel() const;
+  /// All kernels in turn, m rows, for `min_time` seconds each at least. kFailedPrecondition where one gives other
+  /// results than the reference.
+  Result<std::vector<LinearTime>> time(int64_t m, ceilings::Memory& memory, double min_time);
+
+ private:
+  struct Impl;
+  explicit LinearBench(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace isobit::bench
+
+#endif  // ISOBIT_BENCH_LINEAR_H_

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/table.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "bench/median.h"
+#include "bench/random.h"
+
+namespace isobit::bench {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kElementsARound = 1 << 17;  // a fraction of a millisecond: most rounds are not interrupted
+constexpr size_t kMinRounds = 11;
+
+/// Numbers in [-4, 4): where the functions bend.
+Bytes input_of(Dtype dtype, int64_t count) {
+  Random random(11);
+  const std::vector<float> values = random.vector(count, 4.0f);
+  Bytes bytes(static_cast<size_t>(count) * size_in_bytes(dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, &values[i], sizeof bits);
+    if (dtype == Dtype::kBF16) bits >>= 16;
+    // A float16 number near the value: exponent and mantissa cut off.
+    if (dtype == Dtype::kF16) {
+      const uint32_t magnitude = bits & 0x7fffffff;
+      bits = (bits >> 16 & 0x8000) | (magnitude < 0x38800000 ? 0 : (magnitude - 0x38000000) >> 13);
+    }
+    std::memcpy(bytes.data() + i * size_in_bytes(dtype), &bits, size_in_bytes(dtype));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Result<TableTimes> time_table(const Fp16Function& function, Dtype x_dtype, Dtype y_dtype, const std::string& kernel,
+                              int64_t element_count, double min_time) {
+  const Bytes x = input_of(x_dtype, element_count);
+  Bytes y(static_cast<size_t>(element_count) * size_in_bytes(y_dtype)), expected(y.size());
+  // A time for wrong bytes is worth nothing.
+  ISOBIT_RETURN_IF_ERROR(function.run(x, x_dtype, expected, y_dtype, {.kernel = "reference"}));
+  ISOBIT_RETURN_IF_ERROR(function.run(x, x_dtype, y, y_dtype, {.kernel = kernel}));
+  if (y != expected)
+    return Status(StatusCode::kFailedPrecondition,
+                  "kernel " + kernel + " gives other bytes than the reference; isobit verify says where");
+  const int64_t calls = std::max<int64_t>(1, kElementsARound / element_count);
+  const auto elements = static_cast<double>(calls * element_count);
+  Bytes copy(std::max(x.size(), y.size()));
+  std::vector<double> table_times, copy_times;
+  const auto begin = Clock::now();
+  do {
+    const auto start = Clock::now();
+    for (int64_t i = 0; i < calls; ++i)
+      ISOBIT_RETURN_IF_ERROR(function.run(x, x_dtype, y, y_dtype, {.kernel = kernel}));
+    const auto middle = Clock::now();
+    for (int64_t i = 0; i < calls; ++i) {
+      const Bytes& source = x.size() > y.size() ? x : y;
+      std::memcpy(copy.data(), source.data(), source.size());
+      asm volatile("" : : "r"(copy.data()) : "memory");  // the copy is wanted
+    }
+    const auto end = Clock::now();
+    table_times.push_back(std::chrono::duration<double, std::nano>(middle - start).count() / elements);
+    copy_times.push_back(std::chrono::duration<double, std::nano>(end - middle).count() / elements);
+  } while (table_times.size() < kMinRounds || std::chrono::duration<double>(Clock::now() - begin).count() < min_time);
+  return TableTimes{median(table_times), median(copy_times)};
+}
+
+}  // namespace isobit::bench

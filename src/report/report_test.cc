@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is said of models, tables and weights: the JSON has what the objects have, the text names it.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "gru/random_model.h"
+#include "io/gguf/seed.h"
+#include "io/test_files.h"
+#include "isobit/report.h"
+
+namespace isobit {
+namespace {
+
+using Json = nlohmann::json;
+
+bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(Describe, IntegerModels) {
+  Random random(3);
+  RandomShape shape = random_shape(random);
+  shape.layers = 2;
+  shape.directions = 2;
+  const Result<GruModel> model = random_model(random, shape);
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const TemporaryFolder folder;
+  const std::string path = folder.file("model.safetensors");
+  ASSERT_TRUE(model->save(path).ok());
+  const Result<ArrayReader> file = ArrayReader::open(path);
+  ASSERT_TRUE(file.ok());
+  const Result<Description> shortened = describe_integer_models(*file),
+                            whole = describe_integer_models(*file, {}, true);
+  ASSERT_TRUE(shortened.ok() && whole.ok()) << shortened.status().message();
+  EXPECT_EQ(shortened->json, whole->json);
+  EXPECT_LT(shortened->text.size(), whole->text.size());
+  EXPECT_TRUE(holds(whole->text, "bidirectional, " + std::to_string(shape.input)));
+  const Json gru = Json::parse(whole->json)["grus"].at(0);
+  EXPECT_EQ(gru["hidden_size"], shape.hidden);
+  ASSERT_EQ(gru["layers"].size(), 4U);
+  EXPECT_EQ(gru["layers"][3]["layer"], "l1_reverse");
+  for (size_t i = 0; i < 4; ++i) {
+    const Json& layer = gru["layers"][i];
+    const GruLayerParameters& p = model->parameters().layers[i];
+    EXPECT_EQ(layer["grids"]["x"]["zero_point"], p.grids[kX].zero_point);
+    EXPECT_EQ(layer["grids"]["W"]["rows"], 3 * shape.hidden);
+    EXPECT_EQ(layer["rescales"]["acc_to_ih"]["multiplier"].size(), p.acc_to_ih.size());
+    EXPECT_EQ(layer["tables"][2]["max_error_lsb"], p.tables[2].certificate.max_error_lsb);
+    EXPECT_EQ(layer["overflow_proof"].size(), model->overflow_proof(static_cast<int64_t>(i)).size());
+  }
+  EXPECT_EQ(describe_integer_models(*file, "other").status().code(), StatusCode::kInvalidArgument);
+  const std::vector<GateTable> gates = gate_tables(*model);
+  ASSERT_EQ(gates.size(), 12U);
+  EXPECT_EQ(gates[4].name, "l0_reverse.r");
+  EXPECT_EQ(gates[4].table, &model->parameters().layers[1].tables[1]);
+}
+
+TEST(Describe, Tables) {
+  const Result<Fp16Table> table = builtin_fp16_table("sin", Fp16Model::kNliGpu, true);
+  ASSERT_TRUE(table.ok());
+  const Description description = describe_table(*table);
+  const Json json = Json::parse(description.json);
+  EXPECT_EQ(json["function"], "sin");
+  EXPECT_EQ(json["model"], "nli_gpu");
+  EXPECT_EQ(json["pieces"].size(), 2U);
+  EXPECT_EQ(json["pieces"][1]["cut_points"].get<std::vector<float>>(), table->pieces[1].cut_points);
+  EXPECT_EQ(json["certificate"]["max_ulp"], table->certificate.max_ulp);
+  EXPECT_TRUE(holds(description.text, fp16_table_text(*table)));
+  EXPECT_TRUE(holds(description.text, certificate_row(*table)));
+}
+
+TEST(Describe, Gguf) {
+  const std::vector<std::byte> bytes = gguf_seed_file();
+  const Result<GgufFile> file = GgufFile::view(bytes.data(), bytes.size(), "seed.gguf");
+  ASSERT_TRUE(file.ok());
+  const Description description = describe_gguf(*file);
+  const Json json = Json::parse(description.json);
+  EXPECT_EQ(json["metadata"].size(), file->metadata().size());
+  ASSERT_EQ(json["tensors"].size(), file->tensors().size());
+  uint64_t total = 0;
+  for (size_t i = 0; i < file->tensors().size(); ++i) {
+    EXPECT_EQ(json["tensors"][i]["name"], file->tensors()[i].name);
+    total += file->tensors()[i].size_bytes;
+  }
+  EXPECT_EQ(json["total"]["bytes"], total);
+  EXPECT_TRUE(holds(description.text, "seed.gguf: GGUF version "));
+}
+
+/// Names that are no UTF-8, and control characters, reach neither JSON nor a terminal.
+TEST(Describe, LowBitWeights) {
+  const Result<LowBitMatrix> matrix = quantize_low_bit(iota_f32({3, 24}), {.group = 8}, "W");
+  ASSERT_TRUE(matrix.ok());
+  LowBitFile content;
+  content.matrices.emplace("fc\x1b[31m", *matrix);
+  content.arrays["bias\xff"] = iota_f32({3});
+  const Result<Description> description = describe_low_bit(content, "FILE");
+  ASSERT_TRUE(description.ok());
+  const Json json = Json::parse(description->json);
+  EXPECT_EQ(json["matrices"][0]["bits_per_weight"], matrix->bits_per_weight());
+  EXPECT_EQ(json["matrices"][0]["permuted"], false);
+  EXPECT_EQ(json["arrays"][0]["shape"], Json({3}));
+  EXPECT_TRUE(json["gguf_metadata"].is_null());
+  EXPECT_TRUE(holds(description->text, "4 bits symmetric, group 8, f32")) << description->text;
+  EXPECT_FALSE(holds(description->text, "\x1b"));
+  content.metadata["gguf"] = "{";
+  EXPECT_EQ(describe_low_bit(content, "FILE").status().code(), StatusCode::kInvalidFile);
+}
+
+}  // namespace
+}  // namespace isobit
