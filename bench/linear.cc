@@ -109,7 +109,7 @@ int64_t weight_bytes(const Layer& layer) {
 
 Dtype y_dtype_of(const Layer& layer) {
   const auto* some = std::get_if<StaticLinearLayer>(&layer);
-  return some == nullptr ? Dtype::kF32 : some->parameters().y_dtype;
+  return some == nullptr ? Dtype::kF32 : some->parameters().y_dtype();
 }
 
 LinearWorkspace workspace_of(const Layer& layer, int64_t m) {

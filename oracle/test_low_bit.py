@@ -404,7 +404,8 @@ class Static(unittest.TestCase):
     def test_refused(self):
         x = Grid(8, True, 0, scale=1.0)
         w = self.weights([[1]], [1.0])
-        self.assertRaises(Refused, StaticLinear, w, Grid(9, True, 0, scale=1.0), x)
+        self.assertRaises(Refused, StaticLinear, w, Grid(17, True, 0, scale=1.0), x)
+        self.assertRaises(Refused, StaticLinear, w, x, Grid(1, False, 0, scale=1.0))
         self.assertRaises(Refused, StaticLinear, w, x, None, None, RELU)
         self.assertRaises(Refused, StaticLinear, w, x, x, [math.inf])
         self.assertRaises(Refused, StaticLinear, self.weights([[0]], [0.0]), x, x)

@@ -454,6 +454,40 @@ Call static_derived() {
     return all;
   };
 }
+StaticLinearCalibrator static_calibrator() {
+  const Array weights = array_of(numbers(kN * kK, 31), {kN, kK});
+  return value_of(StaticLinearCalibrator::create(weights, numbers(kN, 32), LinearClamp::none(), "layer"));
+}
+Call static_observed() {
+  return [x = numbers(9 * kK, 33)](ThreadPool* pool) {
+    StaticLinearCalibrator made = static_calibrator();
+    expect_ok(made.observe(x, 3, 3, pool));
+    expect_ok(made.merge(made));
+    const auto [y_min, y_max] = made.y_statistics().ema_range().value();
+    return bytes_of(std::vector<double>{y_min, y_max, static_cast<double>(made.y_statistics().min()),
+                                        static_cast<double>(made.y_statistics().max())});
+  };
+}
+/// Derived by all that rounds: the search for least errors, general scales, a row that is nearly dead.
+Call static_calibrated() {
+  std::vector<float> weights = numbers(kN * kK, 31);
+  for (int64_t k = 0; k < kK; ++k) weights[static_cast<size_t>(k)] *= 0x1p-60f;
+  StaticLinearCalibrator made = value_of(
+      StaticLinearCalibrator::create(array_of(weights, {kN, kK}), numbers(kN, 32), LinearClamp::none(), "layer"));
+  expect_ok(made.observe(numbers(9 * kK, 33), 9));
+  return [made](ThreadPool*) {
+    StaticLinearQuantization q;
+    q.x.bits = q.y->bits = 12;
+    q.scale = ScaleKind::kReal;
+    q.x_method.method = q.y_method.method = CalibrationMethod::kSqnr;
+    q.weight_method = LowBitMethod::kMse;
+    const StaticLinearLayer layer = value_of(made.finish(q));
+    const Bytes file = saved([&](const std::string& to) { return layer.save(to); });
+    const ArrayReader reader = value_of(ArrayReader::view(file.data(), file.size(), "layer"));
+    const StaticLinearLayer loaded = value_of(StaticLinearLayer::load(reader));
+    return saved([&](const std::string& to) { return loaded.save(to); });
+  };
+}
 /// `created`: the layer is made within the modes, too.
 Call static_linear(CpuPath path, bool created) {
   const StaticLinearParameters p =
@@ -769,6 +803,8 @@ std::vector<Operation> operations() {
       {"low_bit_sqnr", low_bit_sqnr, true},
       {"linear_create", linear_created},
       {"static_derive", static_derived},
+      {"static_observe", static_observed, true},
+      {"static_calibrate", static_calibrated},
       {"gru_float", gru_float},
       {"gru_observe", gru_observed, true},
       {"gru_derive", gru_derived},

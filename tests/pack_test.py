@@ -732,6 +732,8 @@ class PackTest(ToolTest):
         packed, y = self.path("two.safetensors"), self.path("none.npy")
         self.ok("pack", model, "-o", packed)
         x = self.at("sixteen.npy", npy((2, 16), [0.5] * 32))
+        groups = self.path("groups.safetensors")
+        self.ok("pack", model, "-o", groups, "--group", "8")
         for words, weights_name, data, options in [
                 (["holds 2 matrices"], packed, x, []),
                 (["no matrix is called 'd'"], packed + ":d", x, []),
@@ -740,7 +742,7 @@ class PackTest(ToolTest):
                 (["--activations odd", "int8_asymmetric"], packed + ":a", x, ["--activations", "odd"]),
                 (["--clamp 2", "relu6"], packed + ":a", x, ["--clamp", "2"]),
                 (["--kernel odd", "reference"], packed + ":a", x, ["--kernel", "odd"]),
-                (["a: ", "bits is 4, must be 8"], packed + ":a", x, ["--activations", "static"]),
+                (["a: ", "group is 8, must be K, 16"], groups + ":a", x, ["--activations", "static"]),
                 (["--codes", "static"], packed + ":a", x, ["--codes"]),
                 (["[1, 2]", "K = 16"], packed + ":a", self.at("s.npy", npy((1, 2), [1, 2])), []),
                 (["s32", "expected floats"], packed + ":a", self.at("i.npy", npy((1, 16), [1] * 16, "<i4", "i")), []),
@@ -801,6 +803,39 @@ class PackTest(ToolTest):
         for size in (8, 100, len(content) - 1):
             cut = self.at("cut.safetensors", content[:size])
             self.fails(["cut.safetensors"], "inspect", cut)
+
+    def test_inspect_static_linear(self):
+        """A file as docs/formats.md has it, written by hand."""
+        text = {"format_version": 1, "static_linears": [
+            {"name": "fc", "rows": 2, "columns": 3, "weight_bits": 4, "rounding": "floor",
+             "input": {"bits": 16, "signed": True, "kind": "pow2", "shift": 12, "zero_point": -7},
+             "output": {"bits": 12, "signed": False, "kind": "real", "scale": "0x1.8p-5", "zero_point": 99},
+             "lo": 99, "hi": 2099, "accumulator": {"bits": 32, "bound": "491616"}},
+            {"name": "", "rows": 1, "columns": 2, "weight_bits": 8, "rounding": "nearest_even",
+             "input": {"bits": 8, "signed": False, "kind": "pow2", "shift": 3, "zero_point": 0},
+             "accumulator": {"bits": 32, "bound": "1275"}}]}
+        tensors = {  # weights of 4 bits: v + 8, low bits first; 2, -1, 3 and -8, 7, 0
+            "fc.weights": ("U8", (2, 2), bytes([0x7a, 0x0b, 0xf0, 0x08])),
+            "fc.scales": tensor("F32", (2,), [0.5, 0.25]), "fc.bias": tensor("I32", (2,), [5, -6]),
+            "fc.multiplier": tensor("I32", (2,), [1 << 30] * 2), "fc.shift": tensor("I32", (2,), [40, 41]),
+            "weights": ("I8", (1, 2), struct.pack("<2b", -2, 3)), "scales": tensor("F32", (1,), [1.0]),
+            "bias": tensor("I32", (1,), [0])}
+        good = self.at("static.safetensors", safetensors(tensors, {"isobit": json.dumps(text)}))
+        report = self.json("inspect", good)
+        self.assertEqual(report["kind"], "static_linear")
+        fc, last = report["layers"]
+        self.assertEqual((fc["name"], fc["rows"], fc["columns"], fc["weight_bits"], fc["lo"], fc["hi"]),
+                         ("fc", 2, 3, 4, 99, 2099))
+        # The largest |q - z| of x is 32767 + 7.
+        self.assertEqual((fc["accumulator_bits"], fc["accumulator_bound"]), (32, (8 + 7) * 32774 + 6))
+        self.assertEqual((fc["input_grid"]["bits"], fc["output_grid"]["zero_point"]), (16, 99))
+        self.assertEqual((last["output_grid"], last["accumulator_bound"]), (None, 5 * 255))
+        shown = self.ok("inspect", good)
+        for words in ('"fc": 3 -> 2, weights 4 bits, floor', "32 bits, at most 491616", "clamped to 99..2099"):
+            self.assertIn(words, shown)
+        text["static_linears"][0]["accumulator"]["bound"] = "491615"
+        wrong = self.at("wrong.safetensors", safetensors(tensors, {"isobit": json.dumps(text)}))
+        self.fails(["wrong.safetensors", "'fc'", "491615", "491616"], "inspect", wrong)
 
 
 if __name__ == "__main__":

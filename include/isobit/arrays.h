@@ -61,10 +61,11 @@ enum class FileKind : int32_t {
   kNpz,
   kSafetensors,
   // Safetensors files that isobit writes (docs/formats.md), known by their metadata:
-  kGruModels,   // integer GRUs
-  kFp16Table,   // an activation table
-  kLowBit,      // low-bit weights
-  kOtherSaved,  // damaged, or of a later version
+  kGruModels,         // integer GRUs
+  kFp16Table,         // an activation table
+  kLowBit,            // low-bit weights
+  kStaticLinear,      // linear layers of static codes
+  kOtherSaved,        // damaged, or of a later version
   kSafetensorsIndex,  // a name that ends in .safetensors.index.json
   kGguf,
   kEmpty,
@@ -84,8 +85,8 @@ enum class FileKind : int32_t {
 };
 /// "npy", "npz", "safetensors", "integer GRUs of isobit", "safetensors index", "GGUF"; "a PyTorch checkpoint", ...
 std::string_view to_string(FileKind kind);
-/// Judged by the beginning of the file, of zip archives by what they hold, of safetensors files by their metadata. It takes away what a pipe holds:
-/// ArrayReader reads that once and knows the kind, too.
+/// Judged by the beginning of the file, of zip archives by what they hold, of safetensors files by their metadata. It
+/// takes away what a pipe holds: ArrayReader reads that once and knows the kind, too.
 Result<FileKind> file_kind(const std::string& path);
 
 /// What the directory of a file says of an array.
@@ -112,7 +113,7 @@ class ArrayReader {
 
   [[nodiscard]] const std::string& name() const { return name_; }  // of the file
   [[nodiscard]] FileKind kind() const { return kind_; }
-  [[nodiscard]] const std::vector<ArrayEntry>& entries() const;  // in the order of their names
+  [[nodiscard]] const std::vector<ArrayEntry>& entries() const;              // in the order of their names
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const;  // of a safetensors file, else empty
   [[nodiscard]] const ArrayEntry* find(std::string_view name) const;         // nullptr: there is none
   /// kUnsupported, by name and type, for an array without a dtype; kInvalidArgument when there is no such array.

@@ -182,7 +182,7 @@ typedef struct isobit_gru_run_options {
   int64_t zoneout_count;        // T * N * D * H, or 0: no mask
   int32_t batch_first;          // 1: x is [N, T, C] and y [N, T, D * H]
   int32_t whole_sequence;       // 1: x holds whole sequences, not pieces; bidirectional models are refused without it
-  isobit_pool* pool;  // NULL: the caller's thread
+  isobit_pool* pool;            // NULL: the caller's thread
 } isobit_gru_run_options;
 
 // A model that `isobit quantize` or GruModel::save wrote. name: which GRU of a file with several, else NULL. Every
@@ -346,7 +346,7 @@ ISOBIT_API int32_t isobit_low_bit_dequantize(const isobit_low_bit* matrix, float
 
 // A layer with floating-point rows in and out. Immutable.
 typedef struct isobit_linear isobit_linear;
-// A layer of 8-bit codes on fixed grids, integers only. Immutable.
+// A layer of codes of 2 to 16 bits on fixed grids, integers only. Immutable.
 typedef struct isobit_static_linear isobit_static_linear;
 // Scratch memory of calls; any layer of either kind may use it that needs no more of it than was asked for.
 typedef struct isobit_linear_workspace isobit_linear_workspace;
@@ -419,8 +419,8 @@ typedef struct isobit_static_linear_options {
   float clamp_hi;
   int32_t rounding;  // ISOBIT_NEAREST_EVEN, ...
   int32_t reserved;
-  isobit_grid input;   // of x: 8 bits; no default
-  isobit_grid output;  // of y: 8 bits; zeros without one
+  isobit_grid input;   // of x: 2 to 16 bits; no default
+  isobit_grid output;  // of y: 2 to 16 bits; zeros without one
   const float* bias;   // [N], finite, copied
   int64_t bias_count;  // N, or 0: no bias
 } isobit_static_linear_options;
@@ -428,18 +428,22 @@ typedef struct isobit_static_linear_options {
 typedef struct isobit_static_linear_info {
   uint32_t struct_size;
   int32_t cpu_path;  // that it was packed for
-  int32_t x_dtype;   // ISOBIT_S8 or ISOBIT_U8
-  int32_t y_dtype;   // ISOBIT_S8, ISOBIT_U8 or ISOBIT_S32
+  int32_t x_dtype;   // ISOBIT_S8, ISOBIT_U8, ISOBIT_S16 or ISOBIT_U16
+  int32_t y_dtype;   // the same, or ISOBIT_S32
   int64_t rows;      // N
   int64_t columns;   // K
 } isobit_static_linear_info;
 
-// matrix: 8 bits, symmetric, one group a row. acc[m, n] = sum over k of (q_x - z_x) * w + bias code, int32; y = acc, or
-// acc rescaled to the output grid and clamped. Errors: ISOBIT_INVALID_ARGUMENT for other weights, grids or options;
-// ISOBIT_OVERFLOW for a ratio of scales without an encoding, or accumulators that do not fit.
+// matrix: 2, 4 or 8 bits, symmetric, one group a row. acc[m, n] = sum over k of (q_x - z_x) * w + bias code, int32; y =
+// acc, or acc rescaled to the output grid and clamped. Errors: ISOBIT_INVALID_ARGUMENT for other weights, grids or
+// options; ISOBIT_OVERFLOW for a ratio of scales without an encoding, or accumulators that do not fit.
 ISOBIT_API int32_t isobit_static_linear_create(const isobit_low_bit* matrix,
                                                const isobit_static_linear_options* options,
                                                isobit_static_linear** layer);
+// A layer that StaticLinearLayer::save wrote. name: which layer of a file with several, else NULL. Every field is
+// checked and the overflow proof made anew. Errors: as of isobit_gru_load, and those of a cpu_path.
+ISOBIT_API int32_t isobit_static_linear_load(const char* path, const char* name, int32_t cpu_path,
+                                             isobit_static_linear** layer);
 ISOBIT_API void isobit_static_linear_destroy(isobit_static_linear* layer);
 ISOBIT_API int32_t isobit_static_linear_get_info(const isobit_static_linear* layer, isobit_static_linear_info* info);
 // As isobit_linear_kernel.
@@ -447,8 +451,8 @@ ISOBIT_API const char* isobit_static_linear_kernel(const isobit_static_linear* l
 // As isobit_linear_workspace_create.
 ISOBIT_API int32_t isobit_static_linear_workspace_create(const isobit_static_linear* layer, int64_t m, int32_t threads,
                                                          isobit_linear_workspace** workspace);
-// x: codes of x_dtype, y: codes of y_dtype; sizes, strides and errors as of isobit_linear_forward (`unchecked` must be
-// 0).
+// x: codes of x_dtype on the input grid, y: codes of y_dtype; sizes, strides and errors as of isobit_linear_forward
+// (`unchecked` must be 0).
 ISOBIT_API int32_t isobit_static_linear_forward(const isobit_static_linear* layer, const void* x, int64_t x_count,
                                                 void* y, int64_t y_count, int64_t m, isobit_linear_workspace* workspace,
                                                 const isobit_linear_run_options* options);

@@ -5,7 +5,7 @@
 //
 // x is [M, K], y is [M, N], W [N, K] a LowBitMatrix. LinearLayer takes floating-point rows: as they are (kFloat), or
 // quantised to 8 bits for each group inside the operation (kInt8, kInt8Asymmetric; the same bytes on every machine).
-// StaticLinearLayer takes and gives 8-bit codes on fixed grids, and is integers only.
+// StaticLinearLayer takes and gives codes of 2 to 16 bits on fixed grids, and is integers only.
 //
 //   ISOBIT_ASSIGN_OR_RETURN(LinearLayer layer,
 //                           LinearLayer::create(matrix, {.activations = LinearActivations::kInt8, .bias = bias},
@@ -22,11 +22,13 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "isobit/arrays.h"
+#include "isobit/calibration.h"
 #include "isobit/cpu.h"
 #include "isobit/dtype.h"
 #include "isobit/grid.h"
@@ -143,39 +145,42 @@ class LinearLayer {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// Static 8-bit codes
+// Static codes
 
-/// Every integer of a layer of static codes:
-///   acc[m, n] = sum over k of x[m, k] * weights[n, k] - x_zero_point * sum over k of weights[n, k] + bias[n]
-///   y[m, n]   = acc[m, n], int32, where there are no rescales; else
-///               clamp(round_shift(acc[m, n] * multiplier[n], shift[n], rounding) + y_zero_point, lo, hi)
+/// Every integer of a layer of static codes, and what the codes stand for:
+///   acc[m, n] = sum over k of (x[m, k] - input.zero_point) * weights[n, k] + bias[n]
+///   y[m, n]   = acc[m, n], int32, without an output grid; else
+///               clamp(round_shift(acc[m, n] * multiplier[n], shift[n], rounding) + output.zero_point, lo, hi)
 struct StaticLinearParameters {
-  int64_t rows = 0;            // N
-  int64_t columns = 0;         // K
-  Array weights;               // s8 [N, K]
-  Array bias;                  // s32 [N]
-  Dtype x_dtype = Dtype::kS8;  // s8 or u8
-  int32_t x_zero_point = 0;    // a code of x_dtype
-  /// [N]; empty: y is the accumulator.
-  std::vector<RescaleParameters> rescales;
-  Dtype y_dtype = Dtype::kS8;  // s8 or u8; s32 without rescales
-  int32_t y_zero_point = 0;    // a code of y_dtype; 0 without rescales
-  int32_t lo = -128;           // codes of y_dtype, lo <= hi; without rescales the ends of int32
+  int64_t rows = 0;         // N
+  int64_t columns = 0;      // K
+  int32_t weight_bits = 8;  // 2, 4 or 8
+  Array weights;            // s8 [N, K], each in -2^(weight_bits - 1)..2^(weight_bits - 1) - 1
+  Array scales;             // f32 [N]: S_w, positive and finite; no result depends on it
+  Array bias;               // s32 [N], on the scale S_x * S_w[n]
+  Grid input{};             // of x: 2 to 16 bits
+  /// Of y: 2 to 16 bits; none: y is acc, on the scale S_x * S_w[n] with zero point 0.
+  std::optional<Grid> output{};
+  std::vector<RescaleParameters> rescales;  // [N]; none without an output grid
+  int32_t lo = -128;                        // codes of y, lo <= hi; without an output grid the ends of int32
   int32_t hi = 127;
   Rounding rounding = Rounding::kNearestEven;
+
+  [[nodiscard]] Dtype x_dtype() const { return input.dtype(); }                           // s8, u8, s16 or u16
+  [[nodiscard]] Dtype y_dtype() const { return output ? output->dtype() : Dtype::kS32; }  // the same, or s32
   bool operator==(const StaticLinearParameters&) const = default;
 };
 
 struct StaticLinearOptions {
-  Grid input{};                   // of x: 8 bits
-  std::optional<Grid> output{};   // of y: 8 bits; none: int32 accumulators on the scale S_x * S_w[n], zero point 0
+  Grid input{};                   // of x: 2 to 16 bits
+  std::optional<Grid> output{};   // of y: 2 to 16 bits; none: int32 accumulators on the scale S_x * S_w[n]
   std::span<const float> bias{};  // [N], finite, or empty: 0
   LinearClamp clamp{};            // in real numbers; none without an output grid
   Rounding rounding = Rounding::kNearestEven;
 };
 
-/// Section 12: from 8-bit symmetric weights with one group a row (quantize_low_bit with bits = 8, group = K) and grids
-/// to integers. A row of zeros takes the smallest scale of the other rows.
+/// Section 12: from symmetric weights of 2, 4 or 8 bits with one group a row (quantize_low_bit with group = K) and
+/// grids to integers. A row of zeros takes the smallest scale of the other rows. A bias beyond int32 is clamped.
 /// Errors: kInvalidArgument for other weights, a scale that is negative, grids of other widths, a bias that is not
 /// finite or has not N elements, a clamp that is not one; kOverflow for a ratio of scales that has no encoding, or
 /// accumulators that do not fit.
@@ -194,16 +199,22 @@ Result<StaticLinearOptions> choose_static_grids(const LowBitMatrix& matrix, std:
                                                 const StaticLinearOptions& options, const StaticLinearRanges& ranges,
                                                 std::string_view name, ThreadPool* pool = nullptr);
 
-/// A linear layer of 8-bit codes. Immutable, cheap to copy, safe to share between threads.
+/// A linear layer of static codes. Immutable, cheap to copy, safe to share between threads.
 class StaticLinearLayer {
  public:
-  /// Checks every field, bounds every intermediate (section 8) and packs the weights. `path` as in LinearOptions.
+  /// Checks every field, bounds every intermediate (section 8) and packs the weights. `path` as in LinearOptions;
+  /// `name` is the layer in messages and in files.
   /// Errors: kInvalidArgument for a field outside its limits; kOverflow for an intermediate beyond int64, or an
   /// accumulator beyond int32 that is the result; those of LinearLayer::create for a path.
   static Result<StaticLinearLayer> create(StaticLinearParameters parameters, std::string_view name,
                                           std::optional<CpuPath> path = {});
 
   [[nodiscard]] const StaticLinearParameters& parameters() const;
+  [[nodiscard]] const std::string& name() const;
+  [[nodiscard]] const Grid& input_grid() const { return parameters().input; }
+  [[nodiscard]] const std::optional<Grid>& output_grid() const { return parameters().output; }
+  /// What the magnitude of an accumulator can reach: the largest X of section 12.
+  [[nodiscard]] int64_t accumulator_bound() const;
   [[nodiscard]] CpuPath path() const;
   /// One of linear_layer_kernels().
   [[nodiscard]] std::string_view kernel_name() const;
@@ -211,14 +222,70 @@ class StaticLinearLayer {
   /// As LinearLayer::workspace.
   [[nodiscard]] LinearWorkspace workspace(int64_t m, int32_t threads = 1) const;
 
-  /// x: codes of parameters().x_dtype, y: of y_dtype; sizes, strides, alignment, overlap and errors as in
-  /// LinearLayer::forward (`unchecked` has no meaning here).
+  /// x: codes of parameters().x_dtype(), y: of y_dtype(); sizes, strides, alignment, overlap and errors as in
+  /// LinearLayer::forward (`unchecked` has no meaning here). A code outside the grid of x is refused by its place.
   [[nodiscard]] Status forward(std::span<const std::byte> x, std::span<std::byte> y, int64_t m,
                                LinearWorkspace& workspace, const LinearRunOptions& options = {}) const;
+
+  /// docs/formats.md. The file appears whole or not at all; the same layers give the same bytes.
+  [[nodiscard]] Status save(const std::string& path) const;
+  /// Names must differ.
+  static Status save_all(const std::string& path, std::span<const StaticLinearLayer* const> layers);
+  /// Checks all that create does: a file gets no more trust than a caller. `name`: of several layers in a file;
+  /// `cpu_path` as in create.
+  static Result<StaticLinearLayer> load(const std::string& path, std::string_view name = {},
+                                        std::optional<CpuPath> cpu_path = {});
+  static Result<StaticLinearLayer> load(const ArrayReader& file, std::string_view name = {},
+                                        std::optional<CpuPath> cpu_path = {});
+  static Result<std::vector<StaticLinearLayer>> load_all(const ArrayReader& file, std::optional<CpuPath> cpu_path = {});
 
  private:
   struct Impl;
   std::shared_ptr<const Impl> impl_;
+};
+
+/// How a layer of static codes is made from float weights and statistics.
+struct StaticLinearQuantization {
+  GridOptions x{};                              // 2 to 16 bits
+  std::optional<Grid> input{};                  // in place of x: the grid of what comes before (GruModel::output_grid)
+  std::optional<GridOptions> y{GridOptions{}};  // 2 to 16 bits; none: int32 accumulators
+  ScaleKind scale = ScaleKind::kPow2;           // of x and y
+  CalibrationOptions x_method{}, y_method{};
+  int32_t weight_bits = 8;                             // 2, 4 or 8
+  LowBitMethod weight_method = LowBitMethod::kAbsmax;  // or kMse
+  Rounding rounding = Rounding::kNearestEven;
+};
+
+/// Statistics of x and of y = act(x W^T + bias), and the layer that is derived from them: section 12. Statistics are
+/// the same on every machine, and depend on neither the order of calls nor threads.
+class StaticLinearCalibrator {
+ public:
+  /// weights: f32, f16 or bf16 [N, K]; bias [N], or empty: none. All are finite. `name` is the layer in messages.
+  static Result<StaticLinearCalibrator> create(const Array& weights, std::span<const float> bias,
+                                               const LinearClamp& clamp, std::string_view name, double ema_decay = 0.9);
+
+  /// x [steps, batch, K]: `batch` sequences (which only the method ema tells apart). An x or y that is not finite is
+  /// refused by its place, and nothing is observed then.
+  Status observe(std::span<const float> x, int64_t steps, int64_t batch = 1, ThreadPool* pool = nullptr);
+  /// Adds statistics of a calibrator of the same weights, bias, clamp and decay; exact, in any order.
+  Status merge(const StaticLinearCalibrator& other);
+  [[nodiscard]] const TensorStatistics& x_statistics() const { return x_; }
+  [[nodiscard]] const TensorStatistics& y_statistics() const { return y_; }
+
+  /// Grids, weights, bias and rescales. A row whose weights are so small that its bias would overflow takes a larger
+  /// scale. Errors: those of choose_grid, quantize_low_bit and derive_static_linear.
+  [[nodiscard]] Result<StaticLinearParameters> derive(const StaticLinearQuantization& quantization) const;
+  [[nodiscard]] Result<StaticLinearLayer> finish(const StaticLinearQuantization& quantization,
+                                                 std::optional<CpuPath> path = {}) const;
+
+ private:
+  StaticLinearCalibrator() = default;
+
+  Array weights_;            // f32 [N, K]
+  std::vector<float> bias_;  // [N], or empty
+  LinearClamp clamp_;
+  std::string name_;
+  TensorStatistics x_, y_;
 };
 
 }  // namespace isobit

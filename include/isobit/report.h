@@ -39,6 +39,9 @@ struct Description {
 /// always has.
 Result<Description> describe_integer_models(const ArrayReader& file, const std::string& name = {}, bool full = false);
 
+/// The static linear layers of a file: grids, bound of the accumulators.
+Result<Description> describe_static_linear(const ArrayReader& file);
+
 /// Metadata, shortened, and tensors.
 Description describe_gguf(const GgufFile& file);
 

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "core/random.h"
@@ -840,33 +841,38 @@ TEST(CApi, PermutedColumns) {
               "y overlaps x, must not");
       EXPECT_EQ(both, x);
     }
-    const std::vector<std::byte> codes =
-        random_tensor(random, m * columns, Grid{8, true, ScaleKind::kReal, 0, 0.05f, 3});
-    std::vector<std::byte> codes_sorted;
-    for (int64_t r = 0; r < m; ++r)
-      for (const int32_t k : permutation) codes_sorted.push_back(codes[static_cast<size_t>(r * columns + k)]);
-    StaticLinearOptions derive;
-    derive.input = Grid{8, true, ScaleKind::kReal, 0, 0.05f, 3};
-    const Result<StaticLinearParameters> parameters = derive_static_linear(*matrix, derive, "w");
-    ASSERT_TRUE(parameters.ok()) << parameters.status().message();
-    const Result<StaticLinearLayer> layer = StaticLinearLayer::create(*parameters, "w");
-    ASSERT_TRUE(layer.ok()) << layer.status().message();
-    std::vector<int32_t> expected(static_cast<size_t>(m * rows)), y(expected.size());
-    LinearWorkspace workspace = layer->workspace(m);
-    ASSERT_TRUE(layer->forward(codes_sorted, std::as_writable_bytes(std::span(expected)), m, workspace).ok());
-    auto static_options = sized<isobit_static_linear_options>();
-    static_options.input = {8, 1, ISOBIT_SCALE_REAL, 0, 0.05f, 0, 3};
-    StaticLinear c_layer;
-    LinearScratch scratch;
-    ASSERT_DONE(isobit_static_linear_create(*of, &static_options, c_layer.out()));
-    ASSERT_DONE(isobit_static_linear_workspace_create(c_layer, m, 1, scratch.out()));
-    ASSERT_DONE(
-        isobit_static_linear_forward(c_layer, codes.data(), m * columns, y.data(), m * rows, m, scratch, nullptr));
-    EXPECT_EQ(y, expected);
-    std::vector<std::byte> both = codes;
-    refused(isobit_static_linear_forward(c_layer, both.data(), m * columns, both.data(), m * rows, m, scratch, nullptr),
-            "y overlaps x, must not");
-    EXPECT_EQ(both, codes);
+    for (const int32_t bits : {8, 16}) {
+      const int64_t size = bits / 8;
+      StaticLinearOptions derive;
+      derive.input = Grid{bits, true, ScaleKind::kReal, 0, 0.05f, 3};
+      const std::vector<std::byte> codes = random_tensor(random, m * columns, derive.input);
+      std::vector<std::byte> codes_sorted;
+      for (int64_t r = 0; r < m; ++r)
+        for (const int32_t k : permutation)
+          for (int64_t i = 0; i < size; ++i)
+            codes_sorted.push_back(codes[static_cast<size_t>((r * columns + k) * size + i)]);
+      const Result<StaticLinearParameters> parameters = derive_static_linear(*matrix, derive, "w");
+      ASSERT_TRUE(parameters.ok()) << parameters.status().message();
+      const Result<StaticLinearLayer> layer = StaticLinearLayer::create(*parameters, "w");
+      ASSERT_TRUE(layer.ok()) << layer.status().message();
+      std::vector<int32_t> expected(static_cast<size_t>(m * rows)), y(expected.size());
+      LinearWorkspace workspace = layer->workspace(m);
+      ASSERT_TRUE(layer->forward(codes_sorted, std::as_writable_bytes(std::span(expected)), m, workspace).ok());
+      auto static_options = sized<isobit_static_linear_options>();
+      static_options.input = {bits, 1, ISOBIT_SCALE_REAL, 0, 0.05f, 0, 3};
+      StaticLinear c_layer;
+      LinearScratch scratch;
+      ASSERT_DONE(isobit_static_linear_create(*of, &static_options, c_layer.out()));
+      ASSERT_DONE(isobit_static_linear_workspace_create(c_layer, m, 1, scratch.out()));
+      ASSERT_DONE(
+          isobit_static_linear_forward(c_layer, codes.data(), m * columns, y.data(), m * rows, m, scratch, nullptr));
+      EXPECT_EQ(y, expected);
+      std::vector<std::byte> both = codes;
+      refused(
+          isobit_static_linear_forward(c_layer, both.data(), m * columns, both.data(), m * rows, m, scratch, nullptr),
+          "y overlaps x, must not");
+      EXPECT_EQ(both, codes);
+    }
   }
 }
 
@@ -1010,12 +1016,14 @@ TEST(CApi, StaticLinearLayersAreTheLibrarys) {
   options.input = {8, 1, ISOBIT_SCALE_POW2, 5, 0.0f, 0, 3};
   options.bias = bias.data();
   options.bias_count = 5;
-  for (const bool has_output : {true, false}) {
+  const std::tuple<int32_t, bool> cases[] = {{8, true}, {8, false}, {16, true}, {16, false}};
+  for (const auto& [bits, has_output] : cases) {
+    how.input.bits = options.input.bits = bits;
     if (has_output) {
-      how.output = Grid{8, false, ScaleKind::kReal, 0, 0.11f, 100};
+      how.output = Grid{bits, false, ScaleKind::kReal, 0, 0.11f, 100};
       how.clamp = {-1.0f, 4.0f};
       options.has_output = options.has_clamp = 1;
-      options.output = {8, 0, ISOBIT_SCALE_REAL, 0, 0.11f, 0, 100};
+      options.output = {bits, 0, ISOBIT_SCALE_REAL, 0, 0.11f, 0, 100};
       options.clamp_lo = -1.0f;
       options.clamp_hi = 4.0f;
     } else {
@@ -1036,18 +1044,37 @@ TEST(CApi, StaticLinearLayersAreTheLibrarys) {
     ASSERT_DONE(isobit_static_linear_get_info(c_layer, &info));
     EXPECT_EQ(info.rows, 5);
     EXPECT_EQ(info.columns, 48);
-    EXPECT_EQ(info.x_dtype, ISOBIT_S8);
-    EXPECT_EQ(info.y_dtype, has_output ? ISOBIT_U8 : ISOBIT_S32);
+    EXPECT_EQ(info.x_dtype, bits == 8 ? ISOBIT_S8 : ISOBIT_S16);
+    EXPECT_EQ(info.y_dtype, !has_output ? ISOBIT_S32 : bits == 8 ? ISOBIT_U8 : ISOBIT_U16);
     EXPECT_EQ(info.cpu_path, static_cast<int32_t>(layer->path()) + 1);
     EXPECT_EQ(std::string(isobit_static_linear_kernel(c_layer)), layer->kernel_name());
     const std::vector<std::byte> x = random_tensor(random, 96, how.input);
     alignas(8) std::byte expected[40] = {};
     alignas(8) std::byte y[40] = {};
     LinearWorkspace workspace = layer->workspace(2);
-    const size_t bytes = has_output ? 10 : 40;
+    const size_t bytes = 10 * size_in_bytes(layer->parameters().y_dtype());
     ASSERT_TRUE(layer->forward(x, std::span(expected).first(bytes), 2, workspace).ok());
     ASSERT_DONE(isobit_static_linear_forward(c_layer, x.data(), 96, y, 10, 2, scratch, nullptr));
     EXPECT_EQ(std::memcmp(y, expected, sizeof y), 0);
+
+    const TemporaryFolder folder;
+    const std::string path = folder.file("fc.safetensors");
+    ASSERT_TRUE(layer->save(path).ok());
+    for (const char* name : {static_cast<const char*>(nullptr), "fc"}) {
+      StaticLinear loaded;
+      ASSERT_DONE(isobit_static_linear_load(path.c_str(), name, ISOBIT_CPU_REFERENCE, loaded.out()));
+      EXPECT_STREQ(isobit_static_linear_kernel(loaded), "static_reference");
+      ASSERT_DONE(isobit_static_linear_workspace_create(loaded, 2, 1, scratch.out()));
+      std::memset(y, 0, sizeof y);
+      ASSERT_DONE(isobit_static_linear_forward(loaded, x.data(), 96, y, 10, 2, scratch, nullptr));
+      EXPECT_EQ(std::memcmp(y, expected, sizeof y), 0);
+    }
+    StaticLinear none;
+    refused(isobit_static_linear_load(path.c_str(), "fd", ISOBIT_CPU_DEFAULT, none.out()), "no layer 'fd'");
+    refused(isobit_static_linear_load(path.c_str(), nullptr, 7, none.out()), "cpu_path is 7, must be 0..6");
+    refused(isobit_static_linear_load(nullptr, nullptr, ISOBIT_CPU_DEFAULT, none.out()), "path is NULL");
+    refused(isobit_static_linear_load("/nowhere/fc", nullptr, ISOBIT_CPU_DEFAULT, none.out()), ISOBIT_IO,
+            "/nowhere/fc");
   }
 }
 
@@ -1074,7 +1101,8 @@ TEST(CApi, StaticLinearRefusals) {
        [&] { return isobit_static_linear_create(weights.c_matrix, &options, nullptr); }},
       {"matrix is NULL", [&] { return isobit_static_linear_create(nullptr, &options, &none); }},
       {"options is NULL", [&] { return isobit_static_linear_create(weights.c_matrix, nullptr, &none); }},
-      {"layer: bits is 4, must be 8", [&] { return isobit_static_linear_create(other.c_matrix, &options, &none); }},
+      {"layer: group is 16, must be K, 48",
+       [&] { return isobit_static_linear_create(other.c_matrix, &options, &none); }},
       {too_small<Options>("options"), create([](Options& o) { o.struct_size = sizeof o - 1; })},
       {"options->cpu_path is -1, must be 0..6", create([](Options& o) { o.cpu_path = -1; })},
       {"options->has_output is 2, must be 0..1", create([](Options& o) { o.has_output = 2; })},
@@ -1091,7 +1119,7 @@ TEST(CApi, StaticLinearRefusals) {
       {"options->input.reserved is 1, must be 0..0", create([](Options& o) { o.input.reserved = 1; })},
       {"grid of options->input: zero point is 200, must be -128..127",
        create([](Options& o) { o.input.zero_point = 200; })},
-      {"layer: input: bits is 16, must be 8", create([](Options& o) { o.input.bits = 16; })},
+      {"layer: input: bits is 17, must be 2..16", create([](Options& o) { o.input.bits = 17; })},
       {"grid of options->output: bits is 0, must be 1..32", create([](Options& o) { o.has_output = 1; })},
       {"options->bias is NULL, but has 5 elements", create([](Options& o) { o.bias_count = 5; })},
       {"layer: bias has 4 elements, must have 5 or none", create([&](Options& o) {

@@ -27,7 +27,7 @@ struct isobit_static_linear {
   std::vector<int32_t> permutation;
 
   int64_t columns() const { return layer.parameters().columns; }
-  int64_t x_bytes() const { return 1; }
+  int64_t x_bytes() const { return static_cast<int64_t>(isobit::size_in_bytes(layer.parameters().x_dtype())); }
 };
 
 struct isobit_linear_workspace {
@@ -214,6 +214,15 @@ int32_t isobit_static_linear_create(const isobit_low_bit* matrix, const isobit_s
   });
 }
 
+int32_t isobit_static_linear_load(const char* path, const char* name, int32_t cpu_path, isobit_static_linear** layer) {
+  return make_handle(layer, "layer", [&]() -> Result<isobit_static_linear> {
+    ISOBIT_RETURN_IF_ERROR(check_pointer(path, "path"));
+    ISOBIT_ASSIGN_OR_RETURN(const auto packed_for, cpu_path_of(cpu_path, "cpu_path"));
+    ISOBIT_ASSIGN_OR_RETURN(auto loaded, StaticLinearLayer::load(path, name == nullptr ? "" : name, packed_for));
+    return isobit_static_linear{std::move(loaded), {}};
+  });
+}
+
 void isobit_static_linear_destroy(isobit_static_linear* layer) { delete layer; }
 
 int32_t isobit_static_linear_get_info(const isobit_static_linear* layer, isobit_static_linear_info* info) {
@@ -222,8 +231,8 @@ int32_t isobit_static_linear_get_info(const isobit_static_linear* layer, isobit_
     const StaticLinearParameters& in = layer->layer.parameters();
     isobit_static_linear_info out{};
     out.cpu_path = number_of(layer->layer.path());
-    out.x_dtype = static_cast<int32_t>(in.x_dtype);
-    out.y_dtype = static_cast<int32_t>(in.y_dtype);
+    out.x_dtype = static_cast<int32_t>(in.x_dtype());
+    out.y_dtype = static_cast<int32_t>(in.y_dtype());
     out.rows = in.rows;
     out.columns = in.columns;
     return write_struct(info, out, "info");
@@ -247,11 +256,11 @@ int32_t isobit_static_linear_forward(const isobit_static_linear* layer, const vo
     ISOBIT_RETURN_IF_ERROR(check_pointer(workspace, "workspace"));
     ISOBIT_RETURN_IF_ERROR(check_between(m, 0, kMaxExtent, "m"));
     const StaticLinearParameters& parameters = layer->layer.parameters();
-    ISOBIT_ASSIGN_OR_RETURN(std::span<const std::byte> in, bytes_of(x, x_count, parameters.x_dtype, "x"));
-    ISOBIT_ASSIGN_OR_RETURN(const auto out, writable_bytes_of(y, y_count, parameters.y_dtype, "y"));
+    ISOBIT_ASSIGN_OR_RETURN(std::span<const std::byte> in, bytes_of(x, x_count, parameters.x_dtype(), "x"));
+    ISOBIT_ASSIGN_OR_RETURN(const auto out, writable_bytes_of(y, y_count, parameters.y_dtype(), "y"));
     ISOBIT_ASSIGN_OR_RETURN(auto how, run_options(options));
     ISOBIT_RETURN_IF_ERROR(check_zero(how.unchecked ? 1 : 0, "options->unchecked"));
-    ISOBIT_RETURN_IF_ERROR(take_rows(*layer, 1, m, in, out, *workspace, how));
+    ISOBIT_RETURN_IF_ERROR(take_rows(*layer, size_in_bytes(parameters.x_dtype()), m, in, out, *workspace, how));
     return layer->layer.forward(in, out, m, workspace->workspace, how);
   });
 }

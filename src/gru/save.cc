@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saved models: docs/formats.md. A file holds integers only; nothing is recomputed in floating point at load.
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <utility>
 
@@ -151,18 +150,11 @@ class Writer {
     for (int32_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
       if (is_per_row(tensor)) continue;
       const Grid& grid = p.grids[static_cast<size_t>(tensor)];
-      Json& out = json["grids"][name_of(tensor)];
-      out = grid_json(grid, grid.kind);
-      out["zero_point"] = grid.zero_point;
-      if (grid.kind == ScaleKind::kPow2) {
-        out["shift"] = grid.shift;
-      } else {
-        out["scale"] = hexadecimal(grid.real_scale);
-      }
+      json["grids"][name_of(tensor)] = json_of_grid(grid);
     }
     for (const auto& matrix : matrices_of(p)) {
       const std::string name = name_of(matrix.tensor);
-      json["grids"][name] = grid_json(p.grids[matrix.tensor], matrix.grids->front().kind);
+      json["grids"][name] = grid_form_json(p.grids[matrix.tensor], matrix.grids->front().kind);
       put_codes(name, *matrix.codes, p.grids[matrix.tensor], matrix.is_vector);
       put_row_grids(name, *matrix.grids);
     }
@@ -182,10 +174,6 @@ class Writer {
       json["tables"][name_of(gate_output(gate))] =
           table_json(p.tables[static_cast<size_t>(gate)], "table." + name_of(gate_output(gate)));
     return json;
-  }
-
-  static Json grid_json(const Grid& grid, ScaleKind kind) {
-    return {{"bits", grid.bits}, {"signed", grid.is_signed}, {"kind", std::string(to_string(kind))}};
   }
 
   void put_codes(const std::string& name, const CodeMatrix& codes, const Grid& grid, bool is_vector) {
@@ -271,14 +259,6 @@ std::optional<TableKind> parse_table_kind(std::string_view text) {
   return std::nullopt;
 }
 
-std::optional<int64_t> parse_bound(std::string_view text) {
-  int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, value);
-  if (parsed.ec != std::errc() || parsed.ptr != end || value < 0) return std::nullopt;
-  return value;
-}
-
 /// What a file says of the accumulators of one layer direction.
 struct AccumulatorBounds {
   int64_t ih = 0;
@@ -297,11 +277,7 @@ class Reader {
 
   std::vector<ReadGru> read() {
     Fields root(json_, path_ + ": metadata 'isobit'");
-    // Before anything else: another version may have other fields.
-    if (const int64_t version = root.integer("format_version", 0, INT64_MAX); version != kVersion)
-      throw Refusal{{StatusCode::kUnsupported, path_ + ": format version " + std::to_string(version) +
-                                                   " is not supported, this isobit reads format version " +
-                                                   std::to_string(kVersion)}};
+    check_format_version(root, path_, kVersion);
     std::vector<ReadGru> grus;
     std::set<std::string> names;
     for (const Json& json : root.list("grus")) {
@@ -348,19 +324,9 @@ class Reader {
 
   static AccumulatorBounds read_bounds(Fields& layer) {
     Fields fields = layer.object("accumulators");
-    const auto read = [&fields](const std::string& result) {
-      Fields accumulator = fields.object(result);
-      const auto bound = accumulator.choice("bound", parse_bound, "a decimal integer in 0..9223372036854775807");
-      const int64_t bits = accumulator.integer("bits", 32, 64);
-      if (bits != (bound <= INT32_MAX ? 32 : 64))
-        refuse_file(accumulator.where() + ": field 'bits' is " + std::to_string(bits) + ", must be " +
-                    (bound <= INT32_MAX ? "32" : "64") + " for the bound " + std::to_string(bound));
-      accumulator.finish();
-      return bound;
-    };
     AccumulatorBounds bounds;
-    bounds.ih = read("ih");
-    bounds.hh = read("hh");
+    bounds.ih = read_accumulator(fields.object("ih"));
+    bounds.hh = read_accumulator(fields.object("hh"));
     fields.finish();
     return bounds;
   }
@@ -374,7 +340,7 @@ class Reader {
     Fields grids = layer.object("grids");
     for (int32_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
       Fields grid = grids.object(name_of(tensor));
-      p.grids[static_cast<size_t>(tensor)] = read_grid(grid, tensor);
+      p.grids[static_cast<size_t>(tensor)] = read_tensor_grid(grid, tensor);
       grid.finish();
     }
     grids.finish();
@@ -415,19 +381,10 @@ class Reader {
     return p;
   }
 
-  static Grid read_grid(Fields& fields, int32_t tensor) {
-    Grid grid;
-    grid.bits = fields.integer32("bits", 1, tensor >= kUIn ? kMaxGateBits : kMaxBits);
-    grid.is_signed = fields.boolean("signed");
-    grid.kind = fields.choice("kind", scale_kind_from_string, "pow2 or real");
-    if (is_per_row(tensor)) return grid;  // scales are in a tensor, zero points are 0
-    grid.zero_point = fields.integer("zero_point", grid.min(), grid.max());
-    if (grid.kind == ScaleKind::kPow2) {
-      grid.shift = fields.integer32("shift");
-    } else {
-      grid.real_scale = fields.choice("scale", parse_hexadecimal<float>, "a hexadecimal float32 such as 0x1.8p-5");
-    }
-    return grid;
+  static Grid read_tensor_grid(Fields& fields, int32_t tensor) {
+    const int32_t most_bits = tensor >= kUIn ? kMaxGateBits : kMaxBits;
+    // Per row, scales are in a tensor, and zero points are 0.
+    return is_per_row(tensor) ? read_grid_form(fields, 1, most_bits) : read_grid(fields, 1, most_bits);
   }
 
   void read_table(Fields& fields, const std::string& name, ActivationTable& table) {

@@ -56,6 +56,7 @@ std::string_view to_string(FileKind kind) {
     case FileKind::kGruModels: return "integer GRUs of isobit";
     case FileKind::kFp16Table: return "an activation table of isobit";
     case FileKind::kLowBit: return "low-bit weights of isobit";
+    case FileKind::kStaticLinear: return "static linear layers of isobit";
     case FileKind::kOtherSaved: return "a file of isobit";
     case FileKind::kSafetensorsIndex: return "safetensors index";
     case FileKind::kGguf: return "GGUF";
@@ -103,8 +104,7 @@ FileKind kind_of_archive(const std::vector<std::string>& names) {
 }
 
 Result<FileKind> kind_of(const SharedContent& content) {
-  if (is_index_name(content->name()) && content->size_bytes() > 0)
-    return FileKind::kSafetensorsIndex;
+  if (is_index_name(content->name()) && content->size_bytes() > 0) return FileKind::kSafetensorsIndex;
   ISOBIT_ASSIGN_OR_RETURN(const std::string beginning, content->beginning(kBeginningBytes));
   // Which zip archive it is, open_npz says: an empty one is an npz of no arrays.
   if (beginning.starts_with("PK\x03\x04") || beginning.starts_with("PK\x05\x06")) return FileKind::kNpz;
@@ -116,7 +116,8 @@ FileKind kind_of_saved(const Container& container) {
   if (text == container.metadata.end()) return FileKind::kSafetensors;
   constexpr std::pair<std::string_view, FileKind> kKinds[] = {{"grus", FileKind::kGruModels},
                                                               {"fp16_table", FileKind::kFp16Table},
-                                                              {"matrices", FileKind::kLowBit}};
+                                                              {"matrices", FileKind::kLowBit},
+                                                              {"static_linears", FileKind::kStaticLinear}};
   FileKind kind = FileKind::kOtherSaved;
   // Nothing below the keys is kept.
   const auto look = [&](int depth, Json::parse_event_t event, Json& parsed) {
@@ -164,6 +165,7 @@ Status refuse_kind(FileKind kind, const FileContent& content) {
     case FileKind::kGruModels:
     case FileKind::kFp16Table:
     case FileKind::kLowBit:
+    case FileKind::kStaticLinear:
     case FileKind::kOtherSaved:
     case FileKind::kSafetensorsIndex:
     case FileKind::kGguf: return refuse("; expected another kind of file here");

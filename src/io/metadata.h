@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "io/container.h"
+#include "isobit/grid.h"
 #include "isobit/status.h"
 
 namespace isobit {
@@ -163,6 +164,67 @@ class Fields {
   std::string where_;
   std::set<std::string> used_;
 };
+
+/// Width, sign and kind of a grid; the whole of it with scale and zero point.
+inline Json grid_form_json(const Grid& grid, ScaleKind kind) {
+  return {{"bits", grid.bits}, {"signed", grid.is_signed}, {"kind", std::string(to_string(kind))}};
+}
+inline Json json_of_grid(const Grid& grid) {
+  Json json = grid_form_json(grid, grid.kind);
+  json["zero_point"] = grid.zero_point;
+  if (grid.kind == ScaleKind::kPow2) {
+    json["shift"] = grid.shift;
+  } else {
+    json["scale"] = hexadecimal(grid.real_scale);
+  }
+  return json;
+}
+
+/// Whoever takes the grid checks shift and scale. finish() is the caller's.
+inline Grid read_grid_form(Fields& fields, int32_t least_bits, int32_t most_bits) {
+  Grid grid;
+  grid.bits = fields.integer32("bits", least_bits, most_bits);
+  grid.is_signed = fields.boolean("signed");
+  grid.kind = fields.choice("kind", scale_kind_from_string, "pow2 or real");
+  return grid;
+}
+inline Grid read_grid(Fields& fields, int32_t least_bits, int32_t most_bits) {
+  Grid grid = read_grid_form(fields, least_bits, most_bits);
+  grid.zero_point = fields.integer("zero_point", grid.min(), grid.max());
+  if (grid.kind == ScaleKind::kPow2) {
+    grid.shift = fields.integer32("shift");
+  } else {
+    grid.real_scale = fields.choice("scale", parse_hexadecimal<float>, "a hexadecimal float32 such as 0x1.8p-5");
+  }
+  return grid;
+}
+
+/// A decimal integer in 0..2^63 - 1.
+inline std::optional<int64_t> parse_bound(std::string_view text) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  if (parsed.ec != std::errc() || parsed.ptr != end || value < 0) return std::nullopt;
+  return value;
+}
+/// The bound of an accumulator, whose `bits` must be those that it needs.
+inline int64_t read_accumulator(Fields accumulator) {
+  const auto bound = accumulator.choice("bound", parse_bound, "a decimal integer in 0..9223372036854775807");
+  const int64_t bits = accumulator.integer("bits", 32, 64);
+  if (bits != (bound <= INT32_MAX ? 32 : 64))
+    refuse_file(accumulator.where() + ": field 'bits' is " + std::to_string(bits) + ", must be " +
+                (bound <= INT32_MAX ? "32" : "64") + " for the bound " + std::to_string(bound));
+  accumulator.finish();
+  return bound;
+}
+
+/// Before all other fields: another version may have other ones.
+inline void check_format_version(Fields& root, const std::string& path, int64_t supported) {
+  if (const int64_t version = root.integer("format_version", 0, INT64_MAX); version != supported)
+    throw Refusal{{StatusCode::kUnsupported, path + ": format version " + std::to_string(version) +
+                                                 " is not supported, this isobit reads format version " +
+                                                 std::to_string(supported)}};
+}
 
 /// The text under "isobit"; `kind` for the message of a file that has none.
 inline Json parse_metadata(const std::string& path, const ArrayFile& file, const char* kind) {

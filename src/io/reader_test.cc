@@ -210,6 +210,7 @@ TEST(FileKind, TellsWhatIsobitSaved) {
   const std::pair<const char*, FileKind> texts[] = {{R"({"format_version": 1, "grus": []})", FileKind::kGruModels},
                                                     {R"({"fp16_table": {"matrices": []}})", FileKind::kFp16Table},
                                                     {R"({"arrays": [], "matrices": {}})", FileKind::kLowBit},
+                                                    {R"({"static_linears": []})", FileKind::kStaticLinear},
                                                     {R"({"x": {"grus": 1}, "y": "matrices"})", FileKind::kOtherSaved},
                                                     {R"(["grus"])", FileKind::kOtherSaved},
                                                     {R"({"grus": [)", FileKind::kOtherSaved},

@@ -191,14 +191,14 @@ TEST(LinearOracle, Static) {
     EXPECT_EQ(p->rescales, rescales);
     const std::vector<int64_t> codes = testing::flatten(one.at("x"));
     const auto m = static_cast<int64_t>(one.at("x").size());
-    Array x = Array::zeros(p->x_dtype, {m, matrix.columns()});
+    Array x = Array::zeros(p->x_dtype(), {m, matrix.columns()});
     for (size_t i = 0; i < codes.size(); ++i) x.bytes[i] = static_cast<std::byte>(codes[i]);
     const std::vector<int64_t> expected = testing::flatten(one.at("y"));
     for (const LinearLayerKernel& kernel : kernels_of("linear_static")) {
       const Result<StaticLinearLayer> layer = StaticLinearLayer::create(*p, "fc", kernel.path);
       ASSERT_TRUE(layer.ok()) << layer.status().message();
       EXPECT_EQ(layer->kernel_name(), kernel.name);
-      Array y = Array::zeros(p->y_dtype, {m, matrix.rows()});
+      Array y = Array::zeros(p->y_dtype(), {m, matrix.rows()});
       LinearWorkspace workspace = layer->workspace(m);
       ASSERT_TRUE(layer->forward(x.bytes, y.bytes, m, workspace).ok());
       for (size_t i = 0; i < expected.size(); ++i)

@@ -191,13 +191,13 @@ inline float reference_finish(float total, float bias, const LinearClamp& clamp)
 }
 
 /// Section 12, one result: a code, or the accumulator. x: a row of codes minus the zero point.
-inline int64_t reference_static(const StaticLinearParameters& p, int64_t n, const int16_t* x) {
+inline int64_t reference_static(const StaticLinearParameters& p, int64_t n, const int32_t* x) {
   const auto* v = p.weights.data<int8_t>() + n * p.columns;
   int64_t acc = p.bias.data<int32_t>()[n];
   for (int64_t k = 0; k < p.columns; ++k) acc += x[k] * v[k];
-  if (p.rescales.empty()) return acc;
+  if (!p.output) return acc;
   const RescaleParameters& r = p.rescales[static_cast<size_t>(n)];
-  return clamp_s64(Rescale{r.multiplier, r.shift}.apply(acc, p.rounding) + p.y_zero_point, p.lo, p.hi);
+  return clamp_s64(Rescale{r.multiplier, r.shift}.apply(acc, p.rounding) + p.output->zero_point, p.lo, p.hi);
 }
 
 }  // namespace isobit

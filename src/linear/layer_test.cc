@@ -388,10 +388,12 @@ StaticLinearParameters static_parameters() {
   const int8_t weights[] = {1, -2, 3, 4, 5, -6};
   const int32_t bias[] = {10, -20};
   p.weights = Array::copy_of(weights, {2, 3});
+  const float scales[] = {1, 1};
+  p.scales = Array::copy_of(scales, {2});
   p.bias = Array::copy_of(bias, {2});
-  p.x_zero_point = 1;
+  p.input.zero_point = 1;
   p.rescales = {{1, 1}, {3, 2}};
-  p.y_zero_point = 5;
+  p.output = Grid{.zero_point = 5};
   return p;
 }
 
@@ -412,12 +414,11 @@ TEST(StaticLinearLayer, ByHand) {
     run(std::as_writable_bytes(std::span(y)));
     EXPECT_EQ(y[0], 14);
     EXPECT_EQ(y[1], -11);
-    p.lo = p.y_zero_point;
+    p.lo = 5;
     run(std::as_writable_bytes(std::span(y)));
     EXPECT_EQ(y[1], 5);
     p.rescales.clear();
-    p.y_dtype = Dtype::kS32;
-    p.y_zero_point = 0;
+    p.output.reset();
     p.lo = INT32_MIN;
     p.hi = INT32_MAX;
     int32_t acc[2] = {};
@@ -441,12 +442,19 @@ TEST(StaticLinearLayer, RefusesParameters) {
   refused([](P& p) { p.weights.shape = {3, 2}; }, "fc: weights has the shape (3, 2), must have (2, 3)");
   refused([](P& p) { p.bias = Array::zeros(Dtype::kF32, {2}); }, "fc: bias is f32, must be s32");
   refused([](P& p) { p.bias = Array::zeros(Dtype::kS32, {3}); }, "fc: bias has the shape (3,), must have (2,)");
-  refused([](P& p) { p.x_dtype = Dtype::kS16; }, "fc: x_dtype is s16, must be s8 or u8");
-  refused([](P& p) { p.x_zero_point = 128; }, "fc: x_zero_point is 128, must be -128..127, a code of s8");
-  refused([](P& p) { p.y_dtype = Dtype::kS32; }, "fc: y_dtype is s32, must be s8 or u8");
-  refused([](P& p) { p.y_zero_point = -129; }, "fc: y_zero_point is -129, must be -128..127, a code of s8");
-  refused([](P& p) { p.hi = 128; }, "fc: hi is 128, must be -128..127, a code of s8");
-  refused([](P& p) { p.lo = -200; }, "fc: lo is -200, must be -128..127, a code of s8");
+  refused([](P& p) { p.scales = Array::zeros(Dtype::kF32, {1}); }, "fc: scales has the shape (1,), must have (2,)");
+  refused([](P& p) { p.scales.data<float>()[1] = 0; }, "fc: scales[1] is 0, must be positive and finite");
+  refused([](P& p) { p.scales.data<float>()[0] = kNan; }, "fc: scales[0] is nan, must be positive and finite");
+  refused([](P& p) { p.scales.data<float>()[0] = kInfinity; }, "fc: scales[0] is inf, must be positive and finite");
+  refused([](P& p) { p.weight_bits = 3; }, "fc: weight_bits is 3, must be 2, 4 or 8");
+  refused([](P& p) { p.weight_bits = 2; }, "fc: weights[0, 2] is 3, must be -2..1");
+  refused([](P& p) { p.weight_bits = 4, p.weights.data<int8_t>()[5] = -9; }, "fc: weights[1, 2] is -9, must be -8..7");
+  refused([](P& p) { p.input.bits = 17; }, "fc: input: bits is 17, must be 2..16");
+  refused([](P& p) { p.input = {.bits = 1}; }, "fc: input: bits is 1, must be 2..16");
+  refused([](P& p) { p.output->bits = 32; }, "fc: output: bits is 32, must be 2..16");
+  refused([](P& p) { p.hi = 128; }, "fc: hi is 128, must be -128..127, a code of the output grid");
+  refused([](P& p) { p.lo = -200; }, "fc: lo is -200, must be -128..127, a code of the output grid");
+  refused([](P& p) { p.output->bits = 4; }, "fc: lo is -128, must be -8..7, a code of the output grid");
   refused(
       [](P& p) {
         p.lo = 4;
@@ -454,25 +462,25 @@ TEST(StaticLinearLayer, RefusesParameters) {
       },
       "fc: lo is 4, must be at most hi, 3");
   refused([](P& p) { p.rounding = static_cast<Rounding>(4); }, "fc: rounding is 4, must be 0..3");
-  refused([](P& p) { p.rescales.pop_back(); }, "fc: there are 1 rescales, must be 2 or none");
+  refused([](P& p) { p.rescales.pop_back(); }, "fc: there are 1 rescales, must be 2");
   refused([](P& p) { p.rescales[1].multiplier = 0; }, "fc: rescales[1].multiplier is 0, must be at least 1");
   refused([](P& p) { p.rescales[0].shift = 128; }, "fc: rescales[0].shift is 128, must be -62..127");
   refused([](P& p) { p.rescales[0].shift = -62; },
           "fc: row 0: y before its clamp can reach 3615561838447072116741, must stay within 9223372036854775807",
           StatusCode::kOverflow);
-  refused([](P& p) { p.rescales.clear(); }, "fc: y_dtype is s8, must be s32 without rescales");
+  refused([](P& p) { p.rescales.clear(); }, "fc: there are 0 rescales, must be 2");
+  refused([](P& p) { p.output.reset(); }, "fc: lo is -128, must be -2147483648 without an output grid");
   refused(
       [](P& p) {
-        p.rescales.clear();
-        p.y_dtype = Dtype::kS32;
-        p.y_zero_point = 0;
+        p.output.reset();
+        p.lo = INT32_MIN;
+        p.hi = INT32_MAX;
       },
-      "fc: lo is -128, must be -2147483648 without rescales");
+      "fc: there are 2 rescales, must be none without an output grid");
   refused(
       [](P& p) {
         p.rescales.clear();
-        p.y_dtype = Dtype::kS32;
-        p.y_zero_point = 0;
+        p.output.reset();
         p.lo = INT32_MIN;
         p.hi = INT32_MAX;
         p.bias.data<int32_t>()[1] = INT32_MIN;
@@ -487,17 +495,17 @@ TEST(StaticLinearLayer, RefusesDerivation) {
     return derive_static_linear(weights, options, "fc").status();
   };
   EXPECT_TRUE(status(matrix, {.input = grid, .output = grid}).ok());
-  expect_refused(status(random_matrix(3, 16, {.bits = 4, .group = 16}), {.input = grid}), StatusCode::kInvalidArgument,
-                 "fc: bits is 4, must be 8");
+  expect_refused(status(random_matrix(3, 16, {.bits = 1, .group = 16}), {.input = grid}), StatusCode::kInvalidArgument,
+                 "fc: bits is 1, must be 2, 4 or 8");
   expect_refused(status(random_matrix(3, 16, {.bits = 8, .group = 8}), {.input = grid}), StatusCode::kInvalidArgument,
                  "fc: group is 8, must be K, 16");
   expect_refused(status(random_matrix(3, 16, {.bits = 8, .group = 16, .kind = LowBitKind::kOffset}), {.input = grid}),
                  StatusCode::kInvalidArgument, "fc: kind is offset, must be symmetric");
   Grid wide = grid;
-  wide.bits = 9;
-  expect_refused(status(matrix, {.input = wide}), StatusCode::kInvalidArgument, "fc: input: bits is 9, must be 8");
+  wide.bits = 17;
+  expect_refused(status(matrix, {.input = wide}), StatusCode::kInvalidArgument, "fc: input: bits is 17, must be 2..16");
   expect_refused(status(matrix, {.input = grid, .output = wide}), StatusCode::kInvalidArgument,
-                 "fc: output: bits is 9, must be 8");
+                 "fc: output: bits is 17, must be 2..16");
   expect_refused(status(matrix, {.input = grid, .clamp = LinearClamp::relu()}), StatusCode::kInvalidArgument,
                  "fc: a clamp of 0..inf was given, must be none without an output grid");
   expect_refused(status(matrix, {.input = grid, .output = grid, .clamp = {1, 0}}), StatusCode::kInvalidArgument,
@@ -565,30 +573,57 @@ TEST(StaticLinearLayer, GridsOfData) {
             "fc: x has 5 elements, must have a multiple of K, 4");
 }
 
-/// Codes to codes, and to accumulators.
+/// Widths of x and y; none: accumulators.
+struct Widths {
+  int32_t x;
+  std::optional<int32_t> y;
+};
+constexpr Widths kWidths[] = {{8, 8}, {8, {}}, {16, 16}, {16, {}}, {8, 16}, {16, 8}, {2, 11}, {12, 5}};
+
+/// A layer of random weights between those widths, signed or not by the number of rows.
+StaticLinearParameters static_of(int64_t rows, int64_t columns, const Widths& widths) {
+  const LowBitMatrix matrix = random_matrix(rows, columns, {.bits = 8, .group = columns});
+  const Grid x{.bits = widths.x,
+               .is_signed = rows != 15,
+               .kind = ScaleKind::kReal,
+               .real_scale = std::ldexp(2.56f, -widths.x),
+               .zero_point = 1};
+  StaticLinearOptions options{.input = x};
+  if (widths.y)
+    options.output = Grid{.bits = *widths.y,
+                          .is_signed = rows != 50,
+                          .kind = ScaleKind::kReal,
+                          .real_scale = std::ldexp(25.6f, -*widths.y)};
+  const Result<StaticLinearParameters> p = derive_static_linear(matrix, options, "fc");
+  EXPECT_TRUE(p.ok()) << p.status().message();
+  return *p;
+}
+
+std::vector<std::byte> random_codes(const Grid& grid, int64_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<std::byte> codes(static_cast<size_t>(count) * size_in_bytes(grid.dtype()));
+  const auto values = static_cast<uint32_t>(grid.max() - grid.min() + 1);
+  for (int64_t i = 0; i < count; ++i)
+    store_code(codes.data(), grid.dtype(), i, grid.min() + static_cast<int64_t>(random() % values));
+  return codes;
+}
+
 TEST(StaticLinearLayer, TouchesNothingElse) {
   for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
     if (kernel.operation != "linear_static" || !cpu_can_run(kernel.path)) continue;
     for (const int64_t columns : {1, 8, 33, 64, 100, 257})
       for (const int64_t rows : {1, 15, 50, 112})
-        for (const bool codes : {true, false}) {
-          const LowBitMatrix matrix = random_matrix(rows, columns, {.bits = 8, .group = columns});
-          StaticLinearOptions options{
-              .input = {
-                  .bits = 8, .is_signed = rows != 15, .kind = ScaleKind::kReal, .real_scale = 0.01f, .zero_point = 3}};
-          if (codes) options.output = Grid{.bits = 8, .is_signed = rows != 50, .kind = ScaleKind::kReal};
-          const Result<StaticLinearParameters> p = derive_static_linear(matrix, options, "fc");
-          ASSERT_TRUE(p.ok()) << p.status().message();
-          const Result<StaticLinearLayer> layer = StaticLinearLayer::create(*p, "fc", kernel.path);
+        for (const Widths& widths : kWidths) {
+          const StaticLinearParameters p = static_of(rows, columns, widths);
+          const Result<StaticLinearLayer> layer = StaticLinearLayer::create(p, "fc", kernel.path);
           ASSERT_TRUE(layer.ok()) << layer.status().message();
           LinearWorkspace workspace = layer->workspace(70);
           for (const int64_t m : kGuardedRows) {
             SCOPED_TRACE(std::string(kernel.name) + ", K " + std::to_string(columns) + ", N " + std::to_string(rows) +
-                         ", M " + std::to_string(m) + ", " + std::string(to_string(p->y_dtype)));
-            std::mt19937 random(static_cast<uint32_t>(m));
-            std::vector<std::byte> x(static_cast<size_t>(m * columns));
-            for (std::byte& code : x) code = static_cast<std::byte>(random() & 0xff);
-            expect_same_between_pages(x, static_cast<size_t>(m * rows) * size_in_bytes(p->y_dtype),
+                         ", M " + std::to_string(m) + ", " + std::to_string(widths.x) + " bits to " +
+                         std::string(to_string(p.y_dtype())));
+            const std::vector<std::byte> x = random_codes(p.input, m * columns, static_cast<uint32_t>(m));
+            expect_same_between_pages(x, static_cast<size_t>(m * rows) * size_in_bytes(p.y_dtype()),
                                       [&](auto from, auto to) {
                                         const Status status = layer->forward(from, to, m, workspace);
                                         ASSERT_TRUE(status.ok()) << status.message();
@@ -601,29 +636,85 @@ TEST(StaticLinearLayer, TouchesNothingElse) {
 
 TEST(StaticLinearLayer, SeveralPassesOfRows) {
   const int64_t m = 300, rows = 400, columns = 72;  // enough blocks that a thread has all rows
-  const LowBitMatrix matrix = random_matrix(rows, columns, {.bits = 8, .group = columns});
-  const Grid grid{.bits = 8, .kind = ScaleKind::kReal, .real_scale = 0.01f, .zero_point = 3};
-  std::vector<std::byte> x(static_cast<size_t>(m * columns));
-  std::mt19937 random(1);
-  for (std::byte& code : x) code = static_cast<std::byte>(random() & 0xff);
   ThreadPool pool(2);
-  for (const std::optional<Grid>& output : {std::optional(grid), std::optional<Grid>()}) {
-    const Result<StaticLinearParameters> p = derive_static_linear(matrix, {.input = grid, .output = output}, "fc");
-    ASSERT_TRUE(p.ok()) << p.status().message();
+  for (const Widths& widths : kWidths) {
+    const StaticLinearParameters p = static_of(rows, columns, widths);
+    const std::vector<std::byte> x = random_codes(p.input, m * columns, 1);
     const auto run = [&](CpuPath path, ThreadPool* on) {
-      const Result<StaticLinearLayer> layer = StaticLinearLayer::create(*p, "fc", path);
+      const Result<StaticLinearLayer> layer = StaticLinearLayer::create(p, "fc", path);
       EXPECT_TRUE(layer.ok()) << layer.status().message();
       LinearWorkspace workspace = layer->workspace(m, threads_of(on));
-      std::vector<std::byte> y(static_cast<size_t>(m * rows) * size_in_bytes(p->y_dtype));
+      std::vector<std::byte> y(static_cast<size_t>(m * rows) * size_in_bytes(p.y_dtype()));
       EXPECT_TRUE(layer->forward(x, y, m, workspace, {.pool = on}).ok());
       return y;
     };
     const std::vector<std::byte> expected = run(CpuPath::kReference, nullptr);
     for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
       if (kernel.operation != "linear_static" || !cpu_can_run(kernel.path)) continue;
-      EXPECT_EQ(run(kernel.path, nullptr), expected) << kernel.name << ", " << to_string(p->y_dtype);
-      EXPECT_EQ(run(kernel.path, &pool), expected) << kernel.name << ", " << to_string(p->y_dtype) << ", two threads";
+      const std::string text = std::string(kernel.name) + ", " + std::to_string(widths.x) + " bits to " +
+                               std::string(to_string(p.y_dtype()));
+      EXPECT_EQ(run(kernel.path, nullptr), expected) << text;
+      EXPECT_EQ(run(kernel.path, &pool), expected) << text << ", two threads";
     }
+  }
+}
+
+/// Sums of K at which the accumulator just fits int32 and just does not, of the largest codes and weights.
+TEST(StaticLinearLayer, LargestSums) {
+  for (const int64_t columns : {258, 259}) {
+    StaticLinearParameters p;
+    p.rows = 2;
+    p.columns = columns;
+    p.weights = Array::zeros(Dtype::kS8, {2, columns});
+    std::fill_n(p.weights.data<int8_t>(), columns, int8_t{127});
+    std::fill_n(p.weights.data<int8_t>() + columns, columns, int8_t{-127});
+    const float scales[] = {1, 1};
+    p.scales = Array::copy_of(scales, {2});
+    p.bias = Array::zeros(Dtype::kS32, {2});
+    p.input = {.bits = 16, .is_signed = false, .zero_point = 65535};
+    p.output = Grid{.bits = 16, .is_signed = true};
+    p.rescales = {{1 << 30, 47}, {1 << 30, 47}};
+    p.lo = -32768;
+    p.hi = 32767;
+    std::vector<uint16_t> x(static_cast<size_t>(columns));  // -65535 each
+    for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
+      if (kernel.operation != "linear_static" || !cpu_can_run(kernel.path)) continue;
+      const Result<StaticLinearLayer> layer = StaticLinearLayer::create(p, "fc", kernel.path);
+      ASSERT_TRUE(layer.ok()) << layer.status().message();
+      EXPECT_EQ(layer->accumulator_bound(), 127 * 65535 * columns);
+      EXPECT_EQ(layer->accumulator_bound() > INT32_MAX, columns == 259);
+      LinearWorkspace workspace = layer->workspace(1);
+      int16_t y[2] = {};
+      ASSERT_TRUE(layer->forward(std::as_bytes(std::span(x)), std::as_writable_bytes(std::span(y)), 1, workspace).ok());
+      const double exact = std::ldexp(127.0 * 65535.0 * static_cast<double>(columns), -17);
+      EXPECT_EQ(y[0], -std::rint(exact)) << kernel.name;
+      EXPECT_EQ(y[1], std::rint(exact)) << kernel.name;
+    }
+  }
+}
+
+TEST(StaticLinearLayer, RefusesCodesOutsideTheGrid) {
+  StaticLinearParameters p = static_parameters();
+  p.input = {.bits = 5, .is_signed = true};
+  for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
+    if (kernel.operation != "linear_static" || !cpu_can_run(kernel.path)) continue;
+    const Result<StaticLinearLayer> layer = StaticLinearLayer::create(p, "fc", kernel.path);
+    ASSERT_TRUE(layer.ok()) << layer.status().message();
+    LinearWorkspace workspace = layer->workspace(2);
+    std::vector<int8_t> x = {-16, 15, 0, 1, 2, 3};
+    std::vector<int8_t> y(4, 77);
+    const auto run = [&] {
+      return layer->forward(std::as_bytes(std::span(x)), std::as_writable_bytes(std::span(y)), 2, workspace,
+                            {.unchecked = true});
+    };
+    for (const auto& [code, text] : {std::pair(16, "16"), std::pair(-17, "-17")}) {
+      x[4] = static_cast<int8_t>(code);
+      expect_refused(run(), StatusCode::kInvalidArgument,
+                     "fc: x[1, 1] is " + std::string(text) + ", must be -16..15, a code of the input grid");
+    }
+    EXPECT_EQ(y, std::vector<int8_t>(4, 77));
+    x[4] = 15;
+    EXPECT_TRUE(run().ok());
   }
 }
 

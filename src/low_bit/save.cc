@@ -112,10 +112,7 @@ LowBitMatrix read_matrix(const std::string& path, Fields& fields, const std::str
 LowBitFile content_of(const std::string& path, ArrayFile file) {
   const Json json = parse_metadata(path, file, "file of low-bit weights");
   Fields root(json, path + ": metadata 'isobit'");
-  if (const int64_t version = root.integer("format_version", 0, INT64_MAX); version != kVersion)
-    throw Refusal{{StatusCode::kUnsupported, path + ": format version " + std::to_string(version) +
-                                                 " is not supported, this isobit reads format version " +
-                                                 std::to_string(kVersion)}};
+  check_format_version(root, path, kVersion);
   const Json& matrices = root.list("matrices");
   const Json& arrays = root.get("arrays");
   root.finish();

@@ -362,40 +362,51 @@ Status verify_float(Random& random, const std::string& where, const Sizes& sizes
   return {};
 }
 
-/// Integers of a layer of section 12, some of them beyond the proof.
-StaticLinearParameters random_static(Random& random, const Sizes& sizes) {
+/// A grid of any width from 2 to 16 bits, more often of more than 8.
+Grid random_code_grid(Random& random) {
+  Grid grid{.bits = static_cast<int32_t>(random.one_in(3) ? random.between(2, 8) : random.between(9, 16)),
+            .is_signed = random.one_in(2)};
+  if (random.one_in(4)) grid.bits = 16;
+  grid.zero_point =
+      random.one_in(4) ? (random.one_in(2) ? grid.min() : grid.max()) : random.between(grid.min(), grid.max());
+  return grid;
+}
+
+/// A grid of 8 bits without its zero point.
+Grid random_byte_grid(Random& random) { return {.bits = 8, .is_signed = random.one_in(2)}; }
+
+/// Integers of a layer of section 12, some of them beyond the proof. Without `any_width` codes of x and y have 8 bits.
+StaticLinearParameters random_static(Random& random, const Sizes& sizes, bool any_width) {
   StaticLinearParameters p;
   p.rows = sizes.n;
   p.columns = sizes.k;
   p.weights = Array::zeros(Dtype::kS8, {sizes.n, sizes.k});
+  p.scales = Array::zeros(Dtype::kF32, {sizes.n});
+  std::fill_n(p.scales.data<float>(), sizes.n, 1.0f);
   p.bias = Array::zeros(Dtype::kS32, {sizes.n});
   const bool ends = random.one_in(8);
   for (int64_t i = 0; i < p.weights.size(); ++i)
     p.weights.data<int8_t>()[i] =
         static_cast<int8_t>(ends ? (random.one_in(2) ? -128 : 127) : random.between(-128, 127));
-  p.x_dtype = random.one_in(2) ? Dtype::kS8 : Dtype::kU8;
-  const auto code = [&](Dtype dtype) {
-    const bool is_signed = dtype == Dtype::kS8;
-    return static_cast<int32_t>(random.between(code_min(8, is_signed), code_max(8, is_signed)));
-  };
-  p.x_zero_point = code(p.x_dtype);
+  const auto code = [&](const Grid& grid) { return static_cast<int32_t>(random.between(grid.min(), grid.max())); };
+  p.input = any_width ? random_code_grid(random) : random_byte_grid(random);
+  if (!any_width) p.input.zero_point = code(p.input);
   p.rounding = pick(random, kAllRoundings);
   const int64_t bias_limit = random.one_in(16) ? INT32_MAX : random.one_in(2) ? 100000 : 0;
   for (int64_t n = 0; n < sizes.n; ++n)
     p.bias.data<int32_t>()[n] = static_cast<int32_t>(random.between(-bias_limit, bias_limit));
   if (random.one_in(4)) {
-    p.y_dtype = Dtype::kS32;
     p.lo = INT32_MIN;
     p.hi = INT32_MAX;
     return p;
   }
-  p.y_dtype = random.one_in(2) ? Dtype::kS8 : Dtype::kU8;
-  p.y_zero_point = code(p.y_dtype);
-  p.lo = random.one_in(2) ? static_cast<int32_t>(code_min(8, p.y_dtype == Dtype::kS8)) : p.y_zero_point;
-  p.hi =
-      random.one_in(2) ? static_cast<int32_t>(code_max(8, p.y_dtype == Dtype::kS8)) : std::max(p.lo, code(p.y_dtype));
-  // Results of a few hundred: the width of acc less 8 bits. Powers of two make ties.
-  const int width = static_cast<int>(std::bit_width(static_cast<uint64_t>(sizes.k))) / 2 + 14;
+  Grid y = any_width ? random_code_grid(random) : random_byte_grid(random);
+  if (!any_width) y.zero_point = code(y);
+  p.output = y;
+  p.lo = static_cast<int32_t>(random.one_in(2) ? y.min() : y.zero_point);
+  p.hi = random.one_in(2) ? static_cast<int32_t>(y.max()) : std::max(p.lo, code(y));
+  // Results of about the range of y: the width of acc less that of y. Powers of two make ties.
+  const int width = static_cast<int>(std::bit_width(static_cast<uint64_t>(sizes.k))) / 2 + 14 + p.input.bits - y.bits;
   const bool powers = random.one_in(3);
   const bool any = random.one_in(8);
   for (int64_t n = 0; n < sizes.n; ++n) {
@@ -416,9 +427,11 @@ void fill_codes(Random& random, Buffers& buffers, const StaticLinearParameters& 
   for (int64_t i = 0; i < m; ++i) {
     const bool ends = i % 4 == 3;
     for (int64_t k = 0; k < p.columns; ++k) {
-      auto code = static_cast<uint8_t>(random.next());
-      if (ends) code = (code & 1) != 0 ? (p.x_dtype == Dtype::kS8 ? 127 : 255) : (p.x_dtype == Dtype::kS8 ? 128 : 0);
-      buffers.x_row(i)[k] = static_cast<std::byte>(code);
+      // The low bits of a random number, in two's complement where codes are signed.
+      auto code = static_cast<int64_t>(random.next() & ((uint64_t{1} << p.input.bits) - 1));
+      if (ends) code = (code & 1) != 0 ? p.input.max() : p.input.min();
+      if (code > p.input.max()) code -= int64_t{1} << p.input.bits;
+      store_code(buffers.x_row(i), p.x_dtype(), k, code);
     }
   }
 }
@@ -426,8 +439,8 @@ void fill_codes(Random& random, Buffers& buffers, const StaticLinearParameters& 
 /// One layer of section 12.
 Status verify_static(Random& random, const std::string& where, const Sizes& sizes, Pools& pools,
                      std::vector<LinearCandidate>& kernels) {
-  const StaticLinearParameters p = random_static(random, sizes);
-  Buffers expected(random, sizes.m, sizes.k, p.x_dtype, sizes.n, p.y_dtype);
+  const StaticLinearParameters p = random_static(random, sizes, random.one_in(2));
+  Buffers expected(random, sizes.m, sizes.k, p.x_dtype(), sizes.n, p.y_dtype());
   fill_codes(random, expected, p, sizes.m);
   Buffers actual = expected;
   const auto run = [&](Buffers& buffers, CpuPath path, ThreadPool* pool) -> Status {
@@ -438,9 +451,11 @@ Status verify_static(Random& random, const std::string& where, const Sizes& size
   };
   if (const Status status = run(expected, CpuPath::kReference, pools.all()); !status.ok())
     return status.code() == StatusCode::kOverflow ? Status() : status;  // refused by the proof, as it must
-  const Described described{where + ", static " + std::string(to_string(p.x_dtype)) + " -> " +
-                                std::string(to_string(p.y_dtype)) + " " + std::string(to_string(p.rounding)),
-                            p.y_dtype};
+  const Described described{where + ", static " + std::to_string(p.input.bits) + " bits " +
+                                std::string(to_string(p.x_dtype())) + " -> " +
+                                (p.output ? std::to_string(p.output->bits) + " bits " : "") +
+                                std::string(to_string(p.y_dtype())) + " " + std::string(to_string(p.rounding)),
+                            p.y_dtype()};
   for (LinearCandidate& kernel : kernels) {
     actual.clear_y();
     ISOBIT_RETURN_IF_ERROR(run(actual, kernel.run->path, pools.pick(random)));
@@ -457,6 +472,31 @@ std::vector<LinearCandidate> candidates(std::string_view operation) {
       out.push_back({*std::move(report), &kernel});
   }
   return out;
+}
+
+/// The hash of 96 layers of section 12, which those beyond the proof do not count among.
+Status fingerprint_static(const std::string& name, Random& random, bool any_width, std::optional<CpuPath> path,
+                          Fingerprints& lines) {
+  uint64_t hash = kHashStart;
+  for (int index = 0; index < 96;) {
+    const Sizes sizes = random_sizes(random);
+    const StaticLinearParameters p = random_static(random, sizes, any_width);
+    const Result<StaticLinearLayer> layer = StaticLinearLayer::create(p, "random", path);
+    if (!layer.ok()) {
+      if (layer.status().code() == StatusCode::kOverflow) continue;
+      return layer.status();
+    }
+    ++index;
+    Buffers buffers(random, sizes.m, sizes.k, p.x_dtype(), sizes.n, p.y_dtype());
+    fill_codes(random, buffers, p, sizes.m);
+    LinearWorkspace workspace = layer->workspace(sizes.m);
+    ISOBIT_RETURN_IF_ERROR(layer->forward(buffers.x(), buffers.y(), sizes.m, workspace,
+                                          {.x_stride = buffers.x_stride, .y_stride = buffers.y_stride}));
+    for (int64_t i = 0; i < sizes.m; ++i)
+      hash_bytes(hash, buffers.y_row(i), static_cast<size_t>(sizes.n) * size_in_bytes(p.y_dtype()));
+  }
+  lines.emplace_back(name, hash_text(hash));
+  return {};
 }
 
 }  // namespace
@@ -518,26 +558,9 @@ Status fingerprint_linear(std::optional<CpuPath> path, Fingerprints& lines) {
   }
   lines.emplace_back("linear_int8", hash_text(hash));
 
-  hash = kHashStart;
-  for (int index = 0; index < 96;) {
-    const Sizes sizes = random_sizes(random);
-    const StaticLinearParameters p = random_static(random, sizes);
-    const Result<StaticLinearLayer> layer = StaticLinearLayer::create(p, "random", path);
-    if (!layer.ok()) {
-      if (layer.status().code() == StatusCode::kOverflow) continue;
-      return layer.status();
-    }
-    ++index;
-    Buffers buffers(random, sizes.m, sizes.k, p.x_dtype, sizes.n, p.y_dtype);
-    fill_codes(random, buffers, p, sizes.m);
-    LinearWorkspace workspace = layer->workspace(sizes.m);
-    ISOBIT_RETURN_IF_ERROR(layer->forward(buffers.x(), buffers.y(), sizes.m, workspace,
-                                          {.x_stride = buffers.x_stride, .y_stride = buffers.y_stride}));
-    for (int64_t i = 0; i < sizes.m; ++i)
-      hash_bytes(hash, buffers.y_row(i), static_cast<size_t>(sizes.n) * size_in_bytes(p.y_dtype));
-  }
-  lines.emplace_back("linear_static", hash_text(hash));
-  return {};
+  ISOBIT_RETURN_IF_ERROR(fingerprint_static("linear_static", random, false, path, lines));
+  Random random_of_widths(20261126);
+  return fingerprint_static("linear_static_16", random_of_widths, true, path, lines);
 }
 
 }  // namespace isobit

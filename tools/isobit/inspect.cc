@@ -202,6 +202,10 @@ Result<Outcome> inspect_arrays(const InspectOptions& options, const ArrayReader&
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, load_fp16_table(file));
     return outcome_of(describe_table(table));
   }
+  if (file.kind() == FileKind::kStaticLinear) {
+    ISOBIT_ASSIGN_OR_RETURN(Description description, describe_static_linear(file));
+    return outcome_of(std::move(description));
+  }
   if (file.kind() == FileKind::kGruModels || file.kind() == FileKind::kOtherSaved) return inspect_integer(options, file);
   if (options.source.layer.empty() && !holds_gru(file)) {
     const std::vector<ListedTensor> tensors = list_tensors(file);

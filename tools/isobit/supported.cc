@@ -25,7 +25,7 @@ constexpr Entry kOperations[] = {
     {"fp16_softmax", "softmax over the last dimension from tables of e^x and 1/x"},
     {"linear_float", "linear layers of 1-, 2-, 4- and 8-bit weights, floating-point activations"},
     {"linear_int8", "the same, activations quantised to 8 bits on the fly: the same bytes everywhere"},
-    {"linear_static", "linear layers of static 8-bit codes, integers only"},
+    {"linear_static", "linear layers of static codes, integers only"},
 };
 constexpr Entry kFiles[] = {
     {"npz", "float models, data, results"},

@@ -316,7 +316,7 @@ pub struct isobit_linear {
     _not_shared: PhantomData<*mut u8>,
 }
 
-/// A layer of 8-bit codes on fixed grids, integers only. Immutable.
+/// A layer of codes of 2 to 16 bits on fixed grids, integers only. Immutable.
 #[repr(C)]
 pub struct isobit_static_linear {
     _opaque: [u8; 0],
@@ -415,9 +415,9 @@ pub struct isobit_static_linear_options {
     pub rounding: i32,
     /// Zero
     pub reserved: i32,
-    /// Of x: 8 bits; no default
+    /// Of x: 2 to 16 bits; no default
     pub input: isobit_grid,
-    /// Of y: 8 bits; zeros without one
+    /// Of y: 2 to 16 bits; zeros without one
     pub output: isobit_grid,
     /// `[N]`, finite, copied
     pub bias: *const f32,
@@ -433,9 +433,9 @@ pub struct isobit_static_linear_info {
     pub struct_size: u32,
     /// That it was packed for
     pub cpu_path: i32,
-    /// ISOBIT_S8 or ISOBIT_U8
+    /// ISOBIT_S8, ISOBIT_U8, ISOBIT_S16 or ISOBIT_U16
     pub x_dtype: i32,
-    /// ISOBIT_S8, ISOBIT_U8 or ISOBIT_S32
+    /// The same, or ISOBIT_S32
     pub y_dtype: i32,
     /// N
     pub rows: i64,
@@ -639,12 +639,21 @@ extern "C" {
         workspace: *mut isobit_linear_workspace,
         options: *const isobit_linear_run_options,
     ) -> i32;
-    /// matrix: 8 bits, symmetric, one group a row. acc`[m, n]` = sum over k of (q_x - z_x) * w + bias code, int32; y =
-    /// acc, or acc rescaled to the output grid and clamped. Errors: ISOBIT_INVALID_ARGUMENT for other weights, grids or
-    /// options; ISOBIT_OVERFLOW for a ratio of scales without an encoding, or accumulators that do not fit.
+    /// matrix: 2, 4 or 8 bits, symmetric, one group a row. acc`[m, n]` = sum over k of (q_x - z_x) * w + bias code,
+    /// int32; y = acc, or acc rescaled to the output grid and clamped. Errors: ISOBIT_INVALID_ARGUMENT for other
+    /// weights, grids or options; ISOBIT_OVERFLOW for a ratio of scales without an encoding, or accumulators that do
+    /// not fit.
     pub fn isobit_static_linear_create(
         matrix: *const isobit_low_bit,
         options: *const isobit_static_linear_options,
+        layer: *mut *mut isobit_static_linear,
+    ) -> i32;
+    /// A layer that StaticLinearLayer::save wrote. name: which layer of a file with several, else NULL. Every field is
+    /// checked and the overflow proof made anew. Errors: as of isobit_gru_load, and those of a cpu_path.
+    pub fn isobit_static_linear_load(
+        path: *const c_char,
+        name: *const c_char,
+        cpu_path: i32,
         layer: *mut *mut isobit_static_linear,
     ) -> i32;
     /// Ends the handle; NULL is fine.

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+use std::path::Path;
+use std::ptr;
+
 use isobit_sys as sys;
 
 use crate::element::{check_dtype, Element};
 use crate::error::{check, Error, Result};
-use crate::handle::{count, handle, sized, text};
+use crate::handle::{c_path, c_text, count, handle, sized, text};
 use crate::low_bit::LowBitMatrix;
 use crate::pool::{self, CpuPath, Grid, Pool};
 
@@ -202,9 +205,9 @@ impl Linear {
 pub struct StaticLinearOptions<'a> {
     /// Instruction set.
     pub path: CpuPath,
-    /// Of x: 8 bits.
+    /// Of x: 2 to 16 bits.
     pub input: Grid,
-    /// Of y: 8 bits; None: y is the accumulators, i32.
+    /// Of y: 2 to 16 bits; None: y is the accumulators, i32.
     pub output: Option<Grid>,
     /// `[N]`, finite.
     pub bias: Option<&'a [f32]>,
@@ -214,7 +217,7 @@ pub struct StaticLinearOptions<'a> {
     pub rounding: Rounding,
 }
 
-/// A layer of 8-bit codes on fixed grids, integers only.
+/// A layer of codes of 2 to 16 bits on fixed grids, integers only.
 #[derive(Debug)]
 pub struct StaticLinear {
     handle: StaticLinearHandle,
@@ -227,7 +230,7 @@ unsafe impl Send for StaticLinear {}
 unsafe impl Sync for StaticLinear {}
 
 impl StaticLinear {
-    /// `matrix`: 8 bits, symmetric, one group a row.
+    /// `matrix`: 2, 4 or 8 bits, symmetric, one group a row.
     pub fn new(matrix: &LowBitMatrix, options: &StaticLinearOptions) -> Result<StaticLinear> {
         let mut c = sized!(isobit_static_linear_options);
         c.cpu_path = options.path as i32;
@@ -249,6 +252,23 @@ impl StaticLinear {
         // SAFETY: a handle, a structure and a slice that live, and where the new handle goes.
         let handle =
             StaticLinearHandle::new(|out| unsafe { sys::isobit_static_linear_create(matrix.handle.get(), &c, out) })?;
+        StaticLinear::with_info(handle)
+    }
+
+    /// A layer that `StaticLinearLayer::save` of C++ wrote. `name`: which layer of a file with several. Every field is
+    /// checked and the overflow proof made anew.
+    pub fn load(path: impl AsRef<Path>, name: Option<&str>, cpu_path: CpuPath) -> Result<StaticLinear> {
+        let path = c_path(path.as_ref())?;
+        let name = name.map(|name| c_text(name, "name")).transpose()?;
+        let name = name.as_ref().map_or(ptr::null(), |name| name.as_ptr());
+        // SAFETY: texts that end with a zero, and where the handle goes.
+        let handle = StaticLinearHandle::new(|out| unsafe {
+            sys::isobit_static_linear_load(path.as_ptr(), name, cpu_path as i32, out)
+        })?;
+        StaticLinear::with_info(handle)
+    }
+
+    fn with_info(handle: StaticLinearHandle) -> Result<StaticLinear> {
         let mut info = sized!(isobit_static_linear_info);
         // SAFETY: handle and structure live.
         check(unsafe { sys::isobit_static_linear_get_info(handle.get(), &mut info) })?;
@@ -285,7 +305,7 @@ impl StaticLinear {
         .map(LinearWorkspace)
     }
 
-    /// `m` rows of codes: x is i8 or u8 as the input grid says, y i8 or u8 as the output grid says, i32 without one.
+    /// `m` rows of codes: x is i8, u8, i16 or u16 as the input grid says, y as the output grid says, i32 without one.
     pub fn forward<X: Element, Y: Element>(
         &self,
         x: &[X],

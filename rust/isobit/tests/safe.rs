@@ -190,8 +190,19 @@ fn static_layers_are_integers() {
         "y has 4 bytes, must have at least 8: 1 rows of 2 elements of s32, 2 from one to the next"
     );
     assert_eq!(untouched, [-9; 2]);
+    let missing = StaticLinear::load("/nowhere/fc.safetensors", None, CpuPath::Default);
+    assert_eq!(missing.unwrap_err().code(), StatusCode::Io);
+    let wide = Grid { bits: 16, is_signed: false, scale: Scale::Pow2(0), zero_point: 40000 };
+    let layer = StaticLinear::new(&matrix, &StaticLinearOptions { input: wide, ..options }).unwrap();
+    let mut workspace = layer.workspace(1, 1).unwrap();
+    let x: Vec<u16> = (0..16).map(|i| i * 4000).collect();
+    layer.forward(&x, &mut y, 1, &mut workspace, &LinearRun::default()).unwrap();
+    for n in 0..2 {
+        let sum: i32 = (0..16).map(|k| (i32::from(x[k]) - 40000) * weights[n * 16 + k] as i32).sum();
+        assert_eq!(y[n], sum);
+    }
     let refused = |input, bias| message(StaticLinear::new(&matrix, &StaticLinearOptions { input, bias, ..options }));
-    assert_eq!(refused(Grid { bits: 9, ..input }, None), "layer: input: bits is 9, must be 8");
+    assert_eq!(refused(Grid { bits: 17, ..input }, None), "layer: input: bits is 17, must be 2..16");
     assert_eq!(refused(input, Some(&[0.5])), "layer: bias has 1 elements, must have 2 or none");
 }
 

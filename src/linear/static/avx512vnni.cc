@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rescales in eight lanes of float64: AVX-512 F and BW.
+// Rescales in eight lanes of float64: AVX-512 F, BW, DQ and VL.
 #include <cstdint>
 
 #include "core/rescale_lanes.h"
@@ -29,8 +29,22 @@ struct Lanes8 {
 
 constexpr int kLanes = 16;
 
-/// kUnits times 16 outputs of all rows, of which `count` exist.
-template <Rounding kMode, int kUnits>
+[[gnu::always_inline]] inline __m512d load(const int32_t* acc) {
+  return _mm512_cvtepi32_pd(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(acc)));
+}
+[[gnu::always_inline]] inline __m512d load(const int64_t* acc) { return _mm512_cvtepi64_pd(_mm512_loadu_si512(acc)); }
+
+/// 16 rescaled accumulators as int32: the low halves of two times eight lanes, which hold integers.
+template <Rounding kMode, typename T>
+[[gnu::always_inline]] inline __m512i rescaled(const T* acc, const __m512d* ratio) {
+  const __m512i low = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512d first = rescale_to_magic<Lanes8, kMode>(load(acc), ratio[0]);
+  const __m512d second = rescale_to_magic<Lanes8, kMode>(load(acc + 8), ratio[1]);
+  return _mm512_permutex2var_epi32(_mm512_castpd_si512(first), low, _mm512_castpd_si512(second));
+}
+
+/// kUnits times 16 outputs of all rows, of which `count` exist, as bytes.
+template <typename T, Rounding kMode, int kUnits>
 void rescale_columns(const StaticRescaleArgs& args, int64_t first, int64_t count) {
   // As unsigned bytes, and back at the end.
   const int offset = args.lo < 0 ? 128 : 0;
@@ -38,24 +52,18 @@ void rescale_columns(const StaticRescaleArgs& args, int64_t first, int64_t count
   const __m512i lo = _mm512_set1_epi8(static_cast<char>(args.lo + offset));
   const __m512i hi = _mm512_set1_epi8(static_cast<char>(args.hi + offset));
   const __m512i flip = _mm512_set1_epi8(static_cast<char>(offset));
-  // The low halves of 16 lanes, which are integers; four bytes of every unit in turn to 16 of each.
-  const __m512i low = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  // Four bytes of every unit in turn to 16 of each.
   const __m512i in_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   const __mmask64 mask = ~uint64_t{0} >> (64 - count);
   __m512d ratio[kUnits][2];
   unroll<2 * kUnits>(ISOBIT_UNROLLED(i) { ratio[i / 2][i % 2] = _mm512_loadu_pd(args.ratio + first + 8 * i); });
-  const auto* acc = static_cast<const int32_t*>(args.acc) + first;
-  uint8_t* y = args.y + first;
+  const auto* acc = static_cast<const T*>(args.acc) + first;
+  uint8_t* y = static_cast<uint8_t*>(args.y) + first;
   for (int64_t m = 0; m < args.rows; ++m, acc += args.acc_stride, y += args.y_stride) {
     __m512i codes[4];
     unroll<4>(ISOBIT_UNROLLED(u) {
       if constexpr (u < kUnits) {
-        const auto half = [&](auto i) __attribute__((always_inline)) {
-          const auto* from = reinterpret_cast<const __m256i*>(acc + kLanes * u + 8 * i);
-          const __m512d x = _mm512_cvtepi32_pd(_mm256_loadu_si256(from));
-          return _mm512_castpd_si512(rescale_to_magic<Lanes8, kMode>(x, ratio[u][i]));
-        };
-        codes[u] = _mm512_permutex2var_epi32(half(Index<0>{}), low, half(Index<1>{}));
+        codes[u] = rescaled<kMode>(acc + kLanes * u, ratio[u]);
       } else {
         codes[u] = codes[u - 1];
       }
@@ -68,15 +76,40 @@ void rescale_columns(const StaticRescaleArgs& args, int64_t first, int64_t count
   }
 }
 
-template <Rounding kMode>
-void rescale_rows(const StaticRescaleArgs& args) {
+template <typename T, Rounding kMode>
+void rescale_to_bytes(const StaticRescaleArgs& args) {
   int64_t n = 0;
   for (; n + 3 * kLanes < args.count; n += 4 * kLanes)
-    rescale_columns<kMode, 4>(args, n, args.count - n < 4 * kLanes ? args.count - n : 4 * kLanes);
+    rescale_columns<T, kMode, 4>(args, n, args.count - n < 4 * kLanes ? args.count - n : 4 * kLanes);
   const int64_t left = args.count - n;
-  if (left > 2 * kLanes) return rescale_columns<kMode, 3>(args, n, left);
-  if (left > kLanes) return rescale_columns<kMode, 2>(args, n, left);
-  if (left > 0) return rescale_columns<kMode, 1>(args, n, left);
+  if (left > 2 * kLanes) return rescale_columns<T, kMode, 3>(args, n, left);
+  if (left > kLanes) return rescale_columns<T, kMode, 2>(args, n, left);
+  if (left > 0) return rescale_columns<T, kMode, 1>(args, n, left);
+}
+
+template <typename T, Rounding kMode>
+void rescale_to_two_bytes(const StaticRescaleArgs& args) {
+  const __m512i zero_point = _mm512_set1_epi32(args.zero_point);
+  const __m512i lo = _mm512_set1_epi32(args.lo);
+  const __m512i hi = _mm512_set1_epi32(args.hi);
+  for (int64_t n = 0; n < args.count; n += kLanes) {
+    const int64_t count = args.count - n < kLanes ? args.count - n : kLanes;
+    const auto mask = static_cast<__mmask16>(0xffff >> (kLanes - count));
+    const __m512d ratio[2] = {_mm512_loadu_pd(args.ratio + n), _mm512_loadu_pd(args.ratio + n + 8)};
+    const auto* acc = static_cast<const T*>(args.acc) + n;
+    uint16_t* y = static_cast<uint16_t*>(args.y) + n;
+    for (int64_t m = 0; m < args.rows; ++m, acc += args.acc_stride, y += args.y_stride) {
+      const __m512i code = _mm512_add_epi32(rescaled<kMode>(acc, ratio), zero_point);
+      _mm256_mask_storeu_epi16(y, mask, _mm512_cvtepi32_epi16(_mm512_min_epi32(_mm512_max_epi32(code, lo), hi)));
+    }
+  }
+}
+
+template <Rounding kMode>
+void rescale_rows(const StaticRescaleArgs& args) {
+  if (args.y_bytes == 2)
+    return args.wide ? rescale_to_two_bytes<int64_t, kMode>(args) : rescale_to_two_bytes<int32_t, kMode>(args);
+  return args.wide ? rescale_to_bytes<int64_t, kMode>(args) : rescale_to_bytes<int32_t, kMode>(args);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include "core/float_mode.h"
 #include "isobit/linear.h"
 #include "linear/layer_parts.h"
-#include "linear/static/static.h"
+#include "linear/static/parts.h"
 
 namespace isobit {
 namespace {
@@ -37,7 +37,7 @@ Result<std::vector<float>> results(const LowBitMatrix& matrix, std::span<const f
   accumulators.clamp = {};
   ISOBIT_ASSIGN_OR_RETURN(StaticLinearParameters parameters, derive_static_linear(matrix, accumulators, name));
   ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer layer, StaticLinearLayer::create(std::move(parameters), name));
-  ISOBIT_ASSIGN_OR_RETURN(const std::vector<float> scales, static_channel_scales(matrix, std::string(name)));
+  ISOBIT_ASSIGN_OR_RETURN(const std::vector<float> scales, channel_scales(matrix, std::string(name)));
   const int64_t m = std::ssize(x) / matrix.columns();
   Array codes = Array::zeros(options.input.dtype(), {m, matrix.columns()});
   ISOBIT_RETURN_IF_ERROR(quantize(options.input, x, codes.bytes.data(), "X"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rescale of accumulators to 8-bit codes: numerics.md, section 12. Included by the files of each instruction set,
-// so it holds plain structs only. linear/static/static.h packs and calls.
+// The rescale of accumulators to codes of 8 or 16 bits: numerics.md, section 12. Included by the files of each
+// instruction set, so it holds plain structs only. linear/static/static.h packs and calls.
 #ifndef ISOBIT_LINEAR_STATIC_KERNELS_H_
 #define ISOBIT_LINEAR_STATIC_KERNELS_H_
 
@@ -19,16 +19,17 @@ struct StaticRescaleArgs {
   int64_t count;
   const int32_t* multiplier;
   const int32_t* shift;
-  // multiplier * 2^-shift; null where float64 lanes are not exact or results not int32, or acc is wide. Else it and
-  // every row of acc can be read up to a multiple of 16.
+  // multiplier * 2^-shift; null where float64 lanes are not exact or results not int32. Else it and every row of acc
+  // can be read up to a multiple of 16.
   const double* ratio;
   Rounding rounding;
   bool wide;
   int32_t zero_point;
   int32_t lo;
   int32_t hi;
-  uint8_t* y;  // the low byte of the code, signed or not
-  int64_t y_stride;
+  void* y;           // the low byte, or two bytes, of the code, signed or not
+  int64_t y_stride;  // in codes
+  int32_t y_bytes;   // of a code: 1 or 2
 };
 
 using StaticRescale = void (*)(const StaticRescaleArgs& args);

@@ -9,19 +9,27 @@
 namespace isobit {
 namespace {
 
-template <typename T>
+/// Code: uint8_t or uint16_t.
+template <typename Code, typename T>
 void rescale_scalar(const StaticRescaleArgs& args) {
   for (int64_t m = 0; m < args.rows; ++m) {
     const auto* acc = static_cast<const T*>(args.acc) + m * args.acc_stride;
-    uint8_t* const y = args.y + m * args.y_stride;
+    Code* const y = static_cast<Code*>(args.y) + m * args.y_stride;
     for (int64_t n = 0; n < args.count; ++n) {
       const int64_t code = Rescale{args.multiplier[n], args.shift[n]}.apply(acc[n], args.rounding);
-      y[n] = static_cast<uint8_t>(clamp_s64(code + args.zero_point, args.lo, args.hi));
+      y[n] = static_cast<Code>(clamp_s64(code + args.zero_point, args.lo, args.hi));
     }
   }
 }
 
-/// Lanes of float64 give int32 results.
+template <typename T>
+void rescale_scalar(const StaticRescaleArgs& args) {
+  if (args.y_bytes == 2) return rescale_scalar<uint16_t, T>(args);
+  rescale_scalar<uint8_t, T>(args);
+}
+
+/// Lanes of float64 hold every accumulator, and give int32 results.
+constexpr int64_t kLargestAccumulator = int64_t{1} << 53;
 constexpr double kLargestResult = 0x1p30;
 
 }  // namespace
@@ -35,14 +43,15 @@ void static_rescale_scalar(const StaticRescaleArgs& args) {
 }
 
 StaticOutput::StaticOutput(const std::vector<RescaleParameters>& rescales, const std::vector<int64_t>& acc_bounds,
-                           Rounding rounding, int32_t zero_point, int32_t lo, int32_t hi)
-    : rounding_(rounding), zero_point_(zero_point), lo_(lo), hi_(hi) {
+                           Rounding rounding, int32_t zero_point, int32_t lo, int32_t hi, int32_t y_bytes)
+    : rounding_(rounding), zero_point_(zero_point), lo_(lo), hi_(hi), y_bytes_(y_bytes) {
   bool exact = true;
   for (size_t n = 0; n < rescales.size(); ++n) {
     multipliers_.push_back(rescales[n].multiplier);
     shifts_.push_back(rescales[n].shift);
     ratios_.push_back(std::ldexp(static_cast<double>(rescales[n].multiplier), -rescales[n].shift));
-    exact = exact && static_cast<double>(acc_bounds[n]) * ratios_.back() < kLargestResult;
+    exact = exact && acc_bounds[n] <= kLargestAccumulator &&
+            static_cast<double>(acc_bounds[n]) * ratios_.back() < kLargestResult;
   }
   if (!exact) ratios_.clear();
   if (exact) ratios_.resize((rescales.size() + kTileRows - 1) / kTileRows * kTileRows);

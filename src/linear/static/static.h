@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Static 8-bit codes: the integer product of product/product.h, each block followed by the rescale of its outputs while
-// they are in the cache. numerics.md, section 12.
+// Static codes of 2 to 16 bits: the integer product of product/product.h, each block followed by the rescale of its
+// outputs while they are in the cache. numerics.md, section 12.
 //
 //   start[n] = bias_s32[n] - (z_a + storage_offset(dtype)) * sum over k of v[n, k]
 //   y[m, n]  = clamp(rs_n(start[n] + sum over k of v[n, k] * u[m, k]) + z_y, lo, hi)
@@ -14,49 +14,48 @@
 #include <vector>
 
 #include "isobit/cpu.h"
-#include "isobit/low_bit.h"
 #include "isobit/rounding.h"
 #include "linear/static/kernels.h"
 #include "product/product.h"
 
 namespace isobit {
 
-/// S_w of every row: that of a row of zeros is the smallest of the others.
-Result<std::vector<float>> static_channel_scales(const LowBitMatrix& matrix, const std::string& name);
-
 /// What turns accumulators of n outputs into codes.
 class StaticOutput {
  public:
-  /// Every acc * multiplier fits int64, shifts are -62..127, multipliers at least 1; acc_bounds: X of every output.
+  /// Every acc * multiplier fits int64, shifts are -62..127, multipliers at least 1; acc_bounds: X of every output;
+  /// y_bytes of a code: 1 or 2.
   StaticOutput(const std::vector<RescaleParameters>& rescales, const std::vector<int64_t>& acc_bounds,
-               Rounding rounding, int32_t zero_point, int32_t lo, int32_t hi);
+               Rounding rounding, int32_t zero_point, int32_t lo, int32_t hi, int32_t y_bytes = 1);
+
+  [[nodiscard]] int32_t y_bytes() const { return y_bytes_; }
 
   /// Outputs [first, first + count) of `rows` rows: acc and y begin at output `first`, a multiple of 16.
   template <typename T>
   void rescale(StaticRescale kernel, int64_t first, int64_t count, int64_t rows, const T* acc, int64_t acc_stride,
-               uint8_t* y, int64_t y_stride) const {
-    constexpr bool kWide = sizeof(T) == sizeof(int64_t);
+               void* y, int64_t y_stride) const {
     kernel({.acc = acc,
             .acc_stride = acc_stride,
             .rows = rows,
             .count = count,
             .multiplier = multipliers_.data() + first,
             .shift = shifts_.data() + first,
-            .ratio = ratios_.empty() || kWide ? nullptr : ratios_.data() + first,
+            .ratio = ratios_.empty() ? nullptr : ratios_.data() + first,
             .rounding = rounding_,
-            .wide = kWide,
+            .wide = sizeof(T) == sizeof(int64_t),
             .zero_point = zero_point_,
             .lo = lo_,
             .hi = hi_,
             .y = y,
-            .y_stride = y_stride});
+            .y_stride = y_stride,
+            .y_bytes = y_bytes_});
   }
 
  private:
   std::vector<int32_t> multipliers_, shifts_;
   std::vector<double> ratios_;  // padded; empty when one of them is not exact enough
   Rounding rounding_;
-  int32_t zero_point_, lo_, hi_;
+  int32_t zero_point_, lo_, hi_, y_bytes_;
 };
 
 /// The kernel of a path: its own, or that of the nearest path before it. The path can run here.
@@ -102,13 +101,14 @@ void product_in_pieces(LinearKernel product, const PackedWeights& weights, Block
 /// below N. start[n - first], readable up to a multiple of 16. T: int32_t where every acc fits, else int64_t.
 template <typename T>
 void static_product(LinearKernel product, StaticRescale rescale, const PackedWeights& weights, BlockRange blocks,
-                    const ActivationRows& u, const T* start, const StaticOutput& output, uint8_t* y, int64_t y_stride,
+                    const ActivationRows& u, const T* start, const StaticOutput& output, void* y, int64_t y_stride,
                     T* scratch) {
   const int64_t first = weights.first_row(blocks.begin);
   product_in_pieces(product, weights, blocks, u, start, scratch, [&](const LinearSums& sums) {
     const int64_t left = weights.n() - first - sums.n;
     output.rescale(rescale, first + sums.n, left < sums.columns ? left : sums.columns, sums.rows,
-                   static_cast<const T*>(sums.acc), sums.stride, y + sums.m * y_stride + sums.n, y_stride);
+                   static_cast<const T*>(sums.acc), sums.stride,
+                   static_cast<uint8_t*>(y) + (sums.m * y_stride + sums.n) * output.y_bytes(), y_stride);
   });
 }
 

@@ -120,10 +120,7 @@ std::optional<bool> parse_value_type(std::string_view text) {
 Result<Fp16Table> table_of(const std::string& path, ArrayFile file) {
   const Json json = parse_metadata(path, file, "table");
   Fields root(json, path + ": metadata 'isobit'");
-  if (const int64_t version = root.integer("format_version", 0, INT64_MAX); version != kVersion)
-    throw Refusal{{StatusCode::kUnsupported, path + ": format version " + std::to_string(version) +
-                                                 " is not supported, this isobit reads format version " +
-                                                 std::to_string(kVersion)}};
+  check_format_version(root, path, kVersion);
   Fields fields = root.object("fp16_table");
   root.finish();
   Fp16Table table;

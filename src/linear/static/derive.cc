@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// From weights and grids to the integers of a layer of static codes: numerics.md, section 12.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/float_mode.h"
+#include "core/number_text.h"
+#include "isobit/linear.h"
+#include "linear/layer_parts.h"
+#include "linear/static/parts.h"
+#include "low_bit/parts.h"
+
+namespace isobit {
+namespace {
+
+std::string number(float value) { return number_text(static_cast<double>(value)); }
+
+}  // namespace
+
+Int128 largest_accumulator(const int8_t* v, int64_t columns, int32_t bias, const Grid& x) {
+  int64_t magnitude = 0;
+  for (int64_t k = 0; k < columns; ++k) magnitude += std::abs(v[k]);
+  return bound_multiply(magnitude, largest_difference(x)) + std::abs(static_cast<int64_t>(bias));
+}
+
+Status check_code_grid(const Grid& grid, const std::string& what) {
+  ISOBIT_RETURN_IF_ERROR(check_grid(grid, what));
+  if (grid.bits >= kLeastStaticBits && grid.bits <= kMostStaticBits) return {};
+  return refuse_linear(what + ": bits is " + std::to_string(grid.bits) + ", must be " +
+                       std::to_string(kLeastStaticBits) + ".." + std::to_string(kMostStaticBits));
+}
+
+Status check_weight_bits(int32_t bits, const std::string& what) {
+  if (bits == 2 || bits == 4 || bits == 8) return {};
+  return refuse_linear(what + " is " + std::to_string(bits) + ", must be 2, 4 or 8");
+}
+
+Status check_static_weights(const LowBitParameters& weights, const std::string& name) {
+  ISOBIT_RETURN_IF_ERROR(check_weight_bits(weights.bits, name + ": bits"));
+  if (weights.kind != LowBitKind::kSymmetric)
+    return refuse_linear(name + ": kind is " + std::string(to_string(weights.kind)) + ", must be symmetric");
+  if (weights.group != weights.columns)
+    return refuse_linear(name + ": group is " + std::to_string(weights.group) + ", must be K, " +
+                         std::to_string(weights.columns));
+  return {};
+}
+
+Result<std::vector<float>> channel_scales(const LowBitMatrix& matrix, const std::string& name) {
+  std::vector<float> scales;
+  float smallest = std::numeric_limits<float>::infinity();
+  for (int64_t n = 0; n < matrix.rows(); ++n) {
+    scales.push_back(matrix.scale(n, 0));
+    if (scales.back() < 0)
+      return refuse_linear(name + ": " + low_bit_element("scales", n, 0) + " is " + number(scales.back()) +
+                           ", must be positive, or 0 in a row of zeros");
+    if (scales.back() > 0) smallest = std::min(smallest, scales.back());
+  }
+  if (std::isinf(smallest)) smallest = 1.0f;
+  std::replace(scales.begin(), scales.end(), 0.0f, smallest);
+  return scales;
+}
+
+double unclamped_bias(float bias, const Grid& x, float scale) {
+  const double product = static_cast<double>(x.scale()) * static_cast<double>(scale);  // exact
+  return std::rint(static_cast<double>(bias) / product);
+}
+
+Result<StaticLinearParameters> derive_static_linear(const LowBitMatrix& matrix, const StaticLinearOptions& options,
+                                                    std::string_view name) {
+  const DefaultFloatMode mode;
+  const std::string text(name);
+  ISOBIT_RETURN_IF_ERROR(check_static_weights(matrix.parameters(), text));
+  ISOBIT_RETURN_IF_ERROR(check_code_grid(options.input, text + ": input"));
+  if (options.output) ISOBIT_RETURN_IF_ERROR(check_code_grid(*options.output, text + ": output"));
+  ISOBIT_RETURN_IF_ERROR(check_clamp(options.clamp, text));
+  if (!options.output && options.clamp != LinearClamp::none())
+    return refuse_linear(text + ": a clamp of " + number(options.clamp.lo) + ".." + number(options.clamp.hi) +
+                         " was given, must be none without an output grid");
+  ISOBIT_RETURN_IF_ERROR(check_bias(options.bias, matrix.rows(), text));
+  ISOBIT_ASSIGN_OR_RETURN(const std::vector<float> scales, channel_scales(matrix, text));
+
+  StaticLinearParameters p;
+  p.rows = matrix.rows();
+  p.columns = matrix.columns();
+  p.weight_bits = matrix.parameters().bits;
+  p.weights = Array::zeros(Dtype::kS8, {p.rows, p.columns});
+  p.scales = Array::copy_of(scales.data(), {p.rows});
+  p.bias = Array::zeros(Dtype::kS32, {p.rows});
+  p.input = options.input;
+  p.output = options.output;
+  p.rounding = options.rounding;
+  if (options.output) {
+    p.lo = static_cast<int32_t>(quantize_value(*options.output, options.clamp.lo));
+    p.hi = static_cast<int32_t>(quantize_value(*options.output, options.clamp.hi));
+  } else {
+    p.lo = INT32_MIN;
+    p.hi = INT32_MAX;
+  }
+  for (int64_t n = 0; n < p.rows; ++n) {
+    auto* v = p.weights.data<int8_t>() + n * p.columns;
+    for (int64_t k = 0; k < p.columns; ++k) v[k] = static_cast<int8_t>(matrix.value(n, k));
+    int32_t& bias = p.bias.data<int32_t>()[n];
+    if (!options.bias.empty()) {
+      const float given = options.bias[static_cast<size_t>(n)];
+      if (!std::isfinite(given))
+        return refuse_linear(text + ": bias[" + std::to_string(n) + "] is " + number(given) + ", must be finite");
+      bias = static_cast<int32_t>(std::clamp(unclamped_bias(given, options.input, scales[static_cast<size_t>(n)]),
+                                             static_cast<double>(INT32_MIN), static_cast<double>(INT32_MAX)));
+    }
+    if (!options.output) continue;
+    const Int128 acc = largest_accumulator(v, p.columns, bias, options.input);
+    const double product =  // exact
+        static_cast<double>(options.input.scale()) * static_cast<double>(scales[static_cast<size_t>(n)]);
+    const Result<RescaleParameters> rescale = encode_ratio(product / static_cast<double>(options.output->scale()), acc);
+    if (!rescale.ok())
+      return Status(rescale.status().code(),
+                    text + ": row " + std::to_string(n) + ": accumulator -> y: " + rescale.status().message());
+    p.rescales.push_back(*rescale);
+  }
+  return p;
+}
+
+}  // namespace isobit

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What checking, deriving and calibrating layers of static codes share: numerics.md, section 12.
+#ifndef ISOBIT_LINEAR_STATIC_PARTS_H_
+#define ISOBIT_LINEAR_STATIC_PARTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/rescale.h"
+#include "isobit/grid.h"
+#include "isobit/low_bit.h"
+#include "isobit/status.h"
+
+namespace isobit {
+
+inline constexpr int32_t kLeastStaticBits = 2;  // of x and y
+inline constexpr int32_t kMostStaticBits = 16;
+
+/// X: what acc of a row can reach. v: the weights of the row.
+Int128 largest_accumulator(const int8_t* v, int64_t columns, int32_t bias, const Grid& x);
+
+/// A grid of 2 to 16 bits.
+Status check_code_grid(const Grid& grid, const std::string& what);
+/// 2, 4 or 8.
+Status check_weight_bits(int32_t bits, const std::string& what);
+/// Symmetric, a group a row.
+Status check_static_weights(const LowBitParameters& weights, const std::string& name);
+
+/// S_w of every row: that of a row of zeros is the smallest of the others.
+Result<std::vector<float>> channel_scales(const LowBitMatrix& matrix, const std::string& name);
+
+/// rint(bias / (S_x * S_w)), before its clamp to int32.
+double unclamped_bias(float bias, const Grid& x, float scale);
+
+}  // namespace isobit
+
+#endif  // ISOBIT_LINEAR_STATIC_PARTS_H_
