@@ -27,7 +27,7 @@ ALLOWED = {
     "testing": {"core"},
 }
 # A program that checks or times, not the library.
-PROGRAM = re.compile(r"(_test|_bench|^fuzz_.*)\.(cc|cu)$|_tool\.cc$")
+PROGRAM = re.compile(r"(_test|_bench|^fuzz_.*)\.(cc|cu|h)$|_tool\.cc$")
 PROGRAMS_TOO = {"testing", "bench"}
 TESTS_TOO = {"c": {"gru", "io"}}  # models and files to call the C interface with
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
@@ -60,6 +60,14 @@ class Includes(unittest.TestCase):
             for include in forbidden(folder, path.name, path.read_text(encoding="utf-8"), ALLOWED):
                 wrong.append("%s includes %s" % (path.relative_to(ROOT), include))
         self.assertEqual([], wrong)
+
+    def test_folders_are_small(self):
+        """Programs that check or time, and lists of CMake, do not count."""
+        for folder in [path for path in (ROOT / "src").rglob("*") if path.is_dir()]:
+            files = [path.name for path in folder.iterdir()
+                     if path.is_file() and path.name != "CMakeLists.txt" and not PROGRAM.search(path.name)]
+            with self.subTest(folder=str(folder.relative_to(ROOT))):
+                self.assertLessEqual(len(files), 30)
 
     def test_the_tools_know_public_headers_only(self):
         for folder in ("tools/isobit", "examples"):

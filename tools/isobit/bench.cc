@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kMaxSize = 1 << 14;
 constexpr int64_t kMaxSteps = 1'000'000;
-constexpr double kSlowestChoice = 1.05;                // of the fastest kernel's time
+constexpr double kSlowestChoice = 1.25;                // of the fastest kernel's time
 constexpr std::string_view kTwoStates = "two-states";  // a value of --mode
 constexpr std::string_view kModes[] = {"sequence", "streaming", kTwoStates};
 

@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-bool generic_is_taken(std::span<const DeviceLayer>, int64_t, int64_t, bool) { return true; }
+bool generic_is_taken(std::span<const DeviceLayer>, int64_t, int64_t, bool, const DeviceLimits&) { return true; }
 
 Status generic_supports(std::span<const DeviceLayer>, int64_t, int64_t, const DeviceLimits&) { return {}; }
 

@@ -2,15 +2,16 @@
 // The host's side of the GRU on a device: memory, checks, layers and directions.
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <initializer_list>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "core/codes.h"
+#include "core/cuda/arguments.h"
 #include "core/cuda/buffer.h"
 #include "core/cuda/launch.h"
+#include "core/cuda/side_stream.h"
+#include "core/cuda/upload.h"
 #include "gru/cuda/gru.h"
 #include "isobit/cuda/gru.h"
 
@@ -18,7 +19,6 @@ namespace isobit::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kAlignment = 256;
 constexpr size_t kNanBytes = kNanPlaces * sizeof(unsigned long long);
 
 constexpr DeviceKernel kKernels[] = {
@@ -33,31 +33,7 @@ constexpr DeviceGruKernel kKernelNames[] = {
 #undef ISOBIT_CUDA_GRU_KERNEL
 };
 
-Status refuse(const std::string& what) { return {StatusCode::kInvalidArgument, what}; }
-
-// -------------------------------------------------------------------------------------------------------------------
-// Sizes: what does not fit int64 becomes INT64_MAX, which no buffer has.
-
-int64_t sum(int64_t a, int64_t b) {
-  int64_t result = 0;
-  return __builtin_add_overflow(a, b, &result) ? INT64_MAX : result;
-}
-
-int64_t product(std::initializer_list<int64_t> factors) {
-  for (const int64_t factor : factors)
-    if (factor <= 0) return 0;
-  int64_t result = 1;
-  for (const int64_t factor : factors)
-    if (__builtin_mul_overflow(result, factor, &result)) return INT64_MAX;
-  return result;
-}
-
-int64_t aligned(int64_t bytes) { return sum(bytes, kAlignment - 1) / kAlignment * kAlignment; }
-
 int64_t size_of(Dtype dtype) { return static_cast<int64_t>(size_in_bytes(dtype)); }
-
-// -------------------------------------------------------------------------------------------------------------------
-// Initial state
 
 __global__ void __launch_bounds__(kThreads) fill_codes(void* codes, Dtype dtype, int64_t code, int64_t count) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
@@ -73,32 +49,6 @@ __global__ void __launch_bounds__(kThreads) fill_codes(void* codes, Dtype dtype,
 unsigned blocks_for(int64_t count, const DeviceLimits& limits) {
   return static_cast<unsigned>(std::min((count - 1) / kThreads + 1, int64_t{16} * limits.processors));
 }
-
-// -------------------------------------------------------------------------------------------------------------------
-// Upload
-
-/// Collects arrays on the host; then one copy, after which every pointer is set.
-class Upload {
- public:
-  template <typename T, typename Pointee>
-  void add(std::span<const T> values, const Pointee*& pointer) {
-    const auto at = static_cast<size_t>(aligned(static_cast<int64_t>(bytes_.size())));
-    const std::span<const std::byte> source = std::as_bytes(values);
-    bytes_.resize(at + source.size());
-    std::copy(source.begin(), source.end(), bytes_.begin() + static_cast<std::ptrdiff_t>(at));
-    set_.emplace_back([&pointer, at](const std::byte* base) { pointer = reinterpret_cast<const Pointee*>(base + at); });
-  }
-  /// The references given to add() must still hold.
-  Result<std::shared_ptr<const std::byte>> finish() {
-    ISOBIT_ASSIGN_OR_RETURN(auto memory, copy_to_device(bytes_));
-    for (const auto& set : set_) set(memory.get());
-    return memory;
-  }
-
- private:
-  std::vector<std::byte> bytes_;
-  std::vector<std::function<void(const std::byte*)>> set_;
-};
 
 void add_matrix(Upload& upload, const CodeMatrix& codes, const CodeMatrix& biases, const Grid& activation,
                 const std::vector<RescaleParameters>& bias_to_acc, const std::vector<RescaleParameters>& acc_to_out,
@@ -204,153 +154,7 @@ Status add_layer(Upload& upload, const GruLayerParameters& p, DeviceLayer& layer
   return {};
 }
 
-// -------------------------------------------------------------------------------------------------------------------
-// Checks
-
-struct Buffer {
-  const char* name;
-  std::span<const std::byte> bytes;
-};
-
-/// Of the first and the last of its bytes: memory that is smaller than it was said to be ends the context with an
-/// illegal address, and all work of the process with it. Asking enqueues nothing, so it is allowed in a capture.
-Status check_on_device(const Buffer& buffer, int device) {
-  if (buffer.bytes.empty()) return {};
-  for (const bool is_last : {false, true}) {
-    const auto name = [&] { return std::string(is_last ? "the last byte of " : "") + buffer.name; };
-    const auto wanted = [&] { return ", must be memory of device " + std::to_string(device); };
-    cudaPointerAttributes attributes{};
-    if (const cudaError_t error =
-            cudaPointerGetAttributes(&attributes, is_last ? &buffer.bytes.back() : &buffer.bytes.front());
-        error != cudaSuccess)
-      return cuda_status(error, name() + ": which memory it is");
-    if (attributes.type == cudaMemoryTypeManaged) continue;
-    if (attributes.type != cudaMemoryTypeDevice) return refuse(name() + " is host memory" + wanted());
-    if (attributes.device != device)
-      return refuse(name() + " is memory of device " + std::to_string(attributes.device) + wanted());
-  }
-  return {};
-}
-
-Status check_alignment(const char* name, const void* pointer) {
-  if (reinterpret_cast<uintptr_t>(pointer) % kAlignment == 0) return {};
-  return refuse(std::string(name) + " is not aligned to 256 bytes");
-}
-
-/// `shape` after its size: "2 * 3 * 5 elements of 4 bytes".
-Status check_size(const Buffer& buffer, std::initializer_list<int64_t> shape, Dtype dtype) {
-  ISOBIT_RETURN_IF_ERROR(check_device_buffer(buffer.name, buffer.bytes, dtype));
-  const int64_t expected = product(shape);
-  const auto actual = static_cast<int64_t>(buffer.bytes.size() / size_in_bytes(dtype));
-  if (actual == expected) return {};
-  std::string factors;
-  for (const int64_t factor : shape) factors += (factors.empty() ? "" : " * ") + std::to_string(factor);
-  return refuse(std::string(buffer.name) + " has " + std::to_string(actual) + " elements of " +
-                std::to_string(size_in_bytes(dtype)) + " bytes, must have " + factors);
-}
-
-Status check_room(const Buffer& buffer, int64_t needed, int64_t batch) {
-  ISOBIT_RETURN_IF_ERROR(check_device_buffer(buffer.name, buffer.bytes, Dtype::kU8));
-  ISOBIT_RETURN_IF_ERROR(check_alignment(buffer.name, buffer.bytes.data()));
-  if (static_cast<int64_t>(buffer.bytes.size()) >= needed) return {};
-  return refuse(std::string(buffer.name) + " has " + std::to_string(buffer.bytes.size()) + " bytes, must have " +
-                std::to_string(needed) + " for " + std::to_string(batch) + " sequences");
-}
-
-Status check_apart(std::initializer_list<Buffer> buffers) {
-  for (const Buffer* a = buffers.begin(); a != buffers.end(); ++a)
-    for (const Buffer* b = buffers.begin(); b != a; ++b) {
-      if (a->bytes.empty() || b->bytes.empty()) continue;
-      const auto a_begin = reinterpret_cast<uintptr_t>(a->bytes.data());
-      const auto b_begin = reinterpret_cast<uintptr_t>(b->bytes.data());
-      if (a_begin + a->bytes.size() <= b_begin || b_begin + b->bytes.size() <= a_begin) continue;
-      return refuse(std::string(a->name) + " overlaps " + b->name + ", must not");
-    }
-  return {};
-}
-
-/// A stream of another device would be refused by the first launch, after what came before it. The default streams are
-/// of the current device; in a capture the question is not allowed.
-Status check_stream(cudaStream_t stream, int device) {
-  if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return {};
-  cudaStreamCaptureStatus capture{};
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamIsCapturing(stream, &capture), "stream"));
-  if (capture != cudaStreamCaptureStatusNone) return {};
-  int of_stream = 0;
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamGetDevice(stream, &of_stream), "stream"));
-  if (of_stream == device) return {};
-  return refuse("stream belongs to device " + std::to_string(of_stream) + ", must belong to that of the model, " +
-                std::to_string(device));
-}
-
-Status check_batch(int64_t batch) {
-  if (batch < 0) return refuse("batch is " + std::to_string(batch) + ", must not be negative");
-  return {};
-}
-Status check_run(int64_t batch, int64_t steps) {
-  if (steps < 0) return refuse("steps is " + std::to_string(steps) + ", must not be negative");
-  return check_batch(batch);
-}
-
 }  // namespace
-
-/// A stream beside the caller's for the other direction of a layer. It joins the caller's again before a run returns,
-/// so to the caller it is not there.
-class SideStream {
- public:
-  SideStream() = default;
-  SideStream(const SideStream&) = delete;
-  SideStream& operator=(const SideStream&) = delete;
-  ~SideStream() {
-    if (stream_ != nullptr) cudaStreamDestroy(stream_);
-    for (const cudaEvent_t event : {begin_, end_})
-      if (event != nullptr) cudaEventDestroy(event);
-  }
-  Status create() {
-    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "side stream"));
-    for (cudaEvent_t* event : {&begin_, &end_})
-      ISOBIT_RETURN_IF_ERROR(
-          cuda_status(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "side stream's event"));
-    return {};
-  }
-  /// Runs body(another stream), whose work begins after what is in `stream`, then rest(); what comes into `stream` next
-  /// waits for both. One after the other in `stream` where this one belongs to another capture.
-  template <typename Body, typename Rest>
-  Status beside(cudaStream_t stream, Body body, Rest rest) {
-    const std::lock_guard lock(mutex_);  // events are recorded and waited for in pairs
-    bool usable = false;
-    ISOBIT_RETURN_IF_ERROR(usable_with(stream, usable));
-    if (!usable) {
-      ISOBIT_RETURN_IF_ERROR(body(stream));
-      return rest();
-    }
-    ISOBIT_RETURN_IF_ERROR(order(stream, begin_, stream_));
-    const Status first = body(stream_);
-    const Status second = rest();
-    // Joined whatever happened, or a capture could not end.
-    ISOBIT_RETURN_IF_ERROR(order(stream_, end_, stream));
-    return first.ok() ? second : first;
-  }
-
- private:
-  static Status order(cudaStream_t before, cudaEvent_t event, cudaStream_t after) {
-    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaEventRecord(event, before), "side stream: an event"));
-    return cuda_status(cudaStreamWaitEvent(after, event, 0), "side stream: waiting");
-  }
-  /// A stream that has joined a capture belongs to it until that ends.
-  Status usable_with(cudaStream_t stream, bool& usable) const {
-    cudaStreamCaptureStatus own{}, other{};
-    unsigned long long own_id = 0, other_id = 0;
-    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamGetCaptureInfo(stream_, &own, &own_id), "side stream"));
-    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamGetCaptureInfo(stream, &other, &other_id), "stream"));
-    usable = own == cudaStreamCaptureStatusNone || (own == other && own_id == other_id);
-    return {};
-  }
-
-  std::mutex mutex_;
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
 
 struct DeviceGru::Data {
   GruModel model;
@@ -381,15 +185,15 @@ struct DeviceGru::Data {
 
   [[nodiscard]] int64_t directions() const { return model.parameters().directions; }
   [[nodiscard]] int64_t layer_state_bytes(size_t layer, int64_t batch) const {
-    return product({batch, model.hidden_size(), size_of(layers[layer].h_dtype)});
+    return product_of_sizes({batch, model.hidden_size(), size_of(layers[layer].h_dtype)});
   }
   [[nodiscard]] int64_t state_bytes(int64_t batch) const;
   [[nodiscard]] Layout layout(int64_t batch, int64_t steps) const;
   [[nodiscard]] Result<const DeviceKernel*> choose(int64_t batch, int64_t steps, std::string_view requested,
                                                    bool codes_with_next_state) const;
-  [[nodiscard]] Result<Call> prepare(const Buffer& x, const Buffer& y, int64_t steps, int64_t batch, bool floats,
-                                     std::span<std::byte> state, std::span<std::byte> workspace, cudaStream_t stream,
-                                     const GruRunOptions& options) const;
+  [[nodiscard]] Result<Call> prepare(const NamedBuffer& x, const NamedBuffer& y, int64_t steps, int64_t batch,
+                                     bool floats, std::span<std::byte> state, std::span<std::byte> workspace,
+                                     cudaStream_t stream, const GruRunOptions& options) const;
   [[nodiscard]] Status check_state(const char* name, const GruState& state) const;
   [[nodiscard]] Status copy_state(const Call& call) const;
   /// x and y: codes, or floats.
@@ -398,7 +202,8 @@ struct DeviceGru::Data {
 
 int64_t DeviceGru::Data::state_bytes(int64_t batch) const {
   int64_t total = 0;
-  for (size_t layer = 0; layer < layers.size(); ++layer) total = sum(total, aligned(layer_state_bytes(layer, batch)));
+  for (size_t layer = 0; layer < layers.size(); ++layer)
+    total = sum_of_sizes(total, aligned_size(layer_state_bytes(layer, batch)));
   return total;
 }
 
@@ -406,14 +211,15 @@ DeviceGru::Data::Layout DeviceGru::Data::layout(int64_t batch, int64_t steps) co
   Layout layout;
   const auto take = [&](int64_t bytes) {
     const int64_t offset = layout.total;
-    layout.total = sum(layout.total, aligned(bytes));
+    layout.total = sum_of_sizes(layout.total, aligned_size(bytes));
     return offset;
   };
   take(kNanBytes);
   if (model.layer_count() > 1) {
     int64_t code_bytes = 0;
     for (const DeviceLayer& layer : layers) code_bytes = std::max(code_bytes, size_of(layer.h_dtype));
-    for (int64_t& offset : layout.between) offset = take(product({steps, batch, model.output_size(), code_bytes}));
+    for (int64_t& offset : layout.between)
+      offset = take(product_of_sizes({steps, batch, model.output_size(), code_bytes}));
   }
   int64_t scratch = 0;  // any kernel may be asked for
   if (batch > 0 && steps > 0)
@@ -435,32 +241,32 @@ Result<const DeviceKernel*> DeviceGru::Data::choose(int64_t batch, int64_t steps
       names += (names.empty() ? "" : ", ") + std::string(kernel.name);
       continue;
     }
-    if (requested.empty() && !kernel.is_taken(layers, batch, steps, copies)) continue;
+    if (requested.empty() && !kernel.is_taken(layers, batch, steps, copies, limits)) continue;
     const Status status = kernel.supports(layers, batch, steps, limits);
     if (status.ok()) return &kernel;
     if (!requested.empty())
       return Status(status.code(), "kernel '" + std::string(requested) + "': " + status.message());
   }
-  return refuse("kernel is '" + std::string(requested) + "', must be one of " + names);
+  return refuse_argument("kernel is '" + std::string(requested) + "', must be one of " + names);
 }
 
 Status DeviceGru::Data::check_state(const char* name, const GruState& state) const {
   if (state.layer_count() != static_cast<int64_t>(layers.size()))
-    return refuse(std::string(name) + " has " + std::to_string(state.layer_count()) + " layer directions, must have " +
-                  std::to_string(layers.size()));
+    return refuse_argument(std::string(name) + " has " + std::to_string(state.layer_count()) +
+                           " layer directions, must have " + std::to_string(layers.size()));
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const auto bytes = static_cast<int64_t>(state.layer(static_cast<int64_t>(layer)).size());
     const int64_t expected = layer_state_bytes(layer, state.batch());
     if (bytes != expected)
-      return refuse(std::string(name) + " has " + std::to_string(bytes) + " bytes in layer direction " +
-                    std::to_string(layer) + ", must have " + std::to_string(expected));
+      return refuse_argument(std::string(name) + " has " + std::to_string(bytes) + " bytes in layer direction " +
+                             std::to_string(layer) + ", must have " + std::to_string(expected));
   }
   return {};
 }
 
 /// What both entries check before they enqueue anything; their own is the size of x and y.
-Result<DeviceGru::Data::Call> DeviceGru::Data::prepare(const Buffer& x, const Buffer& y, int64_t steps, int64_t batch,
-                                                       bool floats, std::span<std::byte> state,
+Result<DeviceGru::Data::Call> DeviceGru::Data::prepare(const NamedBuffer& x, const NamedBuffer& y, int64_t steps,
+                                                       int64_t batch, bool floats, std::span<std::byte> state,
                                                        std::span<std::byte> workspace, cudaStream_t stream,
                                                        const GruRunOptions& options) const {
   const std::span<std::byte> next_state = options.next_state.empty() ? state : options.next_state;
@@ -472,26 +278,27 @@ Result<DeviceGru::Data::Call> DeviceGru::Data::prepare(const Buffer& x, const Bu
   ISOBIT_RETURN_IF_ERROR(
       check_apart({x, y, {"state", state}, {"workspace", workspace}, {"next_state", options.next_state}}));
   if (options.zoneout_mask != nullptr && model.layer_count() != 1)
-    return refuse("a zoneout mask is for models of one layer, this one has " + std::to_string(model.layer_count()));
+    return refuse_argument("a zoneout mask is for models of one layer, this one has " +
+                           std::to_string(model.layer_count()));
   if (directions() == 2 && !options.whole_sequence)
-    return refuse(
+    return refuse_argument(
         "the model is bidirectional, and its reverse direction begins at the last step: x must hold whole sequences, "
         "not pieces; set whole_sequence where it does");
   if (reinterpret_cast<uintptr_t>(options.lengths) % sizeof(int32_t) != 0)
-    return refuse("lengths is not aligned to its elements of 4 bytes");
+    return refuse_argument("lengths is not aligned to its elements of 4 bytes");
   ISOBIT_RETURN_IF_ERROR(check_current_device(limits.device, "the model"));
   ISOBIT_RETURN_IF_ERROR(check_stream(stream, limits.device));
   const auto array = [](const auto* first, int64_t count) {
     return std::as_bytes(std::span(first, first == nullptr ? 0 : static_cast<size_t>(count)));
   };
-  for (const Buffer& buffer :
+  for (const NamedBuffer& buffer :
        {x,
         y,
         {"state", state},
         {"next_state", options.next_state},
         {"workspace", workspace},
         {"lengths", array(options.lengths, batch)},
-        {"zoneout_mask", array(options.zoneout_mask, product({steps, batch, model.output_size()}))}})
+        {"zoneout_mask", array(options.zoneout_mask, product_of_sizes({steps, batch, model.output_size()}))}})
     ISOBIT_RETURN_IF_ERROR(check_on_device(buffer, limits.device));
   ISOBIT_ASSIGN_OR_RETURN(call.kernel, choose(batch, steps, options.kernel, !floats && call.next_state != call.state));
   return call;
@@ -506,7 +313,7 @@ Status DeviceGru::Data::copy_state(const Call& call) const {
         cuda_status(cudaMemcpyAsync(call.next_state + at, call.state + at, static_cast<size_t>(bytes),
                                     cudaMemcpyDeviceToDevice, call.stream),
                     "copying the state"));
-    at += aligned(bytes);
+    at += aligned_size(bytes);
   }
   return {};
 }
@@ -556,13 +363,13 @@ Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y, boo
   for (int64_t l = 0; l < model.layer_count(); ++l) {
     const auto index = static_cast<size_t>(l * directions());
     const int64_t forward = state;
-    const int64_t backward = forward + aligned(layer_state_bytes(index, call.batch));
+    const int64_t backward = forward + aligned_size(layer_state_bytes(index, call.batch));
     state = backward;
     if (directions() == 1) {
       ISOBIT_RETURN_IF_ERROR(run_layer(l, 0, forward, call.stream));
       continue;
     }
-    state += aligned(layer_state_bytes(index + 1, call.batch));
+    state += aligned_size(layer_state_bytes(index + 1, call.batch));
     if (call.kernel->beside(layers[index], call.batch, call.steps) &&
         call.kernel->beside(layers[index + 1], call.batch, call.steps)) {
       ISOBIT_RETURN_IF_ERROR(side.beside(
@@ -642,7 +449,7 @@ Status DeviceGru::initial_state(std::span<std::byte> state, int64_t batch, cudaS
     const int64_t count = batch * layer.hidden_size;
     ISOBIT_RETURN_IF_ERROR(launch_kernel("fill_codes", fill_codes, blocks_for(count, data.limits), kThreads, 0, stream,
                                          codes, layer.h_dtype, layer.cell.h.zero_point, count));
-    codes += aligned(data.layer_state_bytes(i, batch));
+    codes += aligned_size(data.layer_state_bytes(i, batch));
   }
   return {};
 }
@@ -659,7 +466,7 @@ Status DeviceGru::upload_state(const GruState& from, std::span<std::byte> state,
     const std::span<const std::byte> layer = from.layer(i);
     ISOBIT_RETURN_IF_ERROR(cuda_status(
         cudaMemcpyAsync(codes, layer.data(), layer.size(), cudaMemcpyHostToDevice, stream), "copying the state"));
-    codes += aligned(static_cast<int64_t>(layer.size()));
+    codes += aligned_size(static_cast<int64_t>(layer.size()));
   }
   return cuda_status(cudaStreamSynchronize(stream), "copying the state");
 }
@@ -676,7 +483,7 @@ Status DeviceGru::download_state(std::span<const std::byte> state, GruState& to,
     const std::span<std::byte> layer = to.layer(i);
     ISOBIT_RETURN_IF_ERROR(cuda_status(
         cudaMemcpyAsync(layer.data(), codes, layer.size(), cudaMemcpyDeviceToHost, stream), "copying the state"));
-    codes += aligned(static_cast<int64_t>(layer.size()));
+    codes += aligned_size(static_cast<int64_t>(layer.size()));
   }
   return cuda_status(cudaStreamSynchronize(stream), "copying the state");
 }
@@ -686,8 +493,8 @@ Status DeviceGru::forward_codes(std::span<const std::byte> x, std::span<std::byt
                                 const GruRunOptions& options) const {
   const Data& data = *data_;
   ISOBIT_RETURN_IF_ERROR(check_run(batch, steps));
-  const Buffer x_buffer{"x", x};
-  const Buffer y_buffer{"y", y};
+  const NamedBuffer x_buffer{"x", x};
+  const NamedBuffer y_buffer{"y", y};
   ISOBIT_RETURN_IF_ERROR(check_size(x_buffer, {steps, batch, data.model.input_size()}, data.layers.front().x_dtype));
   ISOBIT_RETURN_IF_ERROR(check_size(y_buffer, {steps, batch, data.model.output_size()}, data.layers.back().h_dtype));
   ISOBIT_ASSIGN_OR_RETURN(const Data::Call call,
@@ -700,8 +507,8 @@ Status DeviceGru::forward(std::span<const float> x, std::span<float> y, int64_t 
                           const GruRunOptions& options) const {
   const Data& data = *data_;
   ISOBIT_RETURN_IF_ERROR(check_run(batch, steps));
-  const Buffer x_buffer{"x", std::as_bytes(x)};
-  const Buffer y_buffer{"y", std::as_bytes(y)};
+  const NamedBuffer x_buffer{"x", std::as_bytes(x)};
+  const NamedBuffer y_buffer{"y", std::as_bytes(y)};
   ISOBIT_RETURN_IF_ERROR(check_size(x_buffer, {steps, batch, data.model.input_size()}, Dtype::kF32));
   ISOBIT_RETURN_IF_ERROR(check_size(y_buffer, {steps, batch, data.model.output_size()}, Dtype::kF32));
   ISOBIT_ASSIGN_OR_RETURN(const Data::Call call,
@@ -716,14 +523,14 @@ Status DeviceGru::check_input(std::span<const std::byte> workspace, cudaStream_t
   ISOBIT_RETURN_IF_ERROR(check_device_buffer("workspace", workspace, Dtype::kU8));
   ISOBIT_RETURN_IF_ERROR(check_alignment("workspace", workspace.data()));
   if (workspace.size() < kNanBytes)
-    return refuse("workspace has " + std::to_string(workspace.size()) + " bytes, must be that of a run");
+    return refuse_argument("workspace has " + std::to_string(workspace.size()) + " bytes, must be that of a run");
   std::array<unsigned long long, kNanPlaces> nans{};
   ISOBIT_RETURN_IF_ERROR(cuda_status(
       cudaMemcpyAsync(nans.data(), workspace.data(), kNanBytes, cudaMemcpyDeviceToHost, stream), "check_input"));
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream), "check_input"));
   const unsigned long long first_nan = *std::min_element(nans.begin(), nans.end());
   if (first_nan == kNoNan) return {};
-  return refuse("x[" + std::to_string(first_nan) + "] is NaN, must be a number");
+  return refuse_argument("x[" + std::to_string(first_nan) + "] is NaN, must be a number");
 }
 
 std::span<const DeviceGruKernel> gru_kernels() { return kKernelNames; }

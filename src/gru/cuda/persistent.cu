@@ -11,16 +11,13 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/cuda/launch.h"
+#include "core/cuda/arguments.h"
+#include "core/cuda/grid_launch.h"
 #include "core/cuda/ptx.cuh"
 #include "core/cuda/status.h"
+#include "core/cuda/wgmma.cuh"
 #include "gru/cpu/kernels.h"
-#include "gru/cuda/cluster.h"
-#include "gru/cuda/grid.h"
 #include "gru/cuda/gru.h"
-#include "gru/cuda/persistent_hooks.h"
-#include "gru/cuda/portable.h"
-#include "gru/cuda/products.h"
 #include "gru/proof.h"
 #include "gru/reference.h"
 #include "product/cuda/product.h"
@@ -29,16 +26,14 @@
 namespace isobit::cuda {
 namespace {
 
-constexpr int64_t kChunkBytes = int64_t{512} << 20;  // of x and ih: a chunk more takes some 20 us
+constexpr int64_t kChunkBytes = int64_t{512} << 20;  // of x and ih: each chunk has launches and reads R anew
 std::atomic<int64_t> chunk_bytes{kChunkBytes};
 std::atomic<uint32_t> exchange_delays{0};
-constexpr int64_t kAlignment = 256;
 constexpr int32_t kMaxTableBits = 12;  // of a gate input: tables are in shared memory
 // Rows and turns are counted in 32 bits.
 constexpr int64_t kMaxBatch = INT32_MAX / 512;
 constexpr int64_t kMaxSteps = INT32_MAX / 64;
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 Status unsupported(const std::string& what) { return {StatusCode::kUnsupported, what}; }
 
 /// Calls body with a value of the type of ratios.
@@ -46,45 +41,33 @@ template <typename Body>
 auto with_ratios(RatioType type, Body body) {
   return type == RatioType::kDouble ? body(double()) : type == RatioType::kFloat ? body(float()) : body(Fixed());
 }
-/// The same of R h, where h has so many planes.
-template <typename Body>
-auto with_state_ratios(RatioType type, int32_t planes, Body body) {
-  if (planes == 1) return with_ratios(type, body);
-  return type == RatioType::kDouble ? body(double()) : body(WideFixed());
-}
-
 /// Which forms find room on the current device, and how they cut the layer; attributes of the kernels there.
-template <typename Ratio>
 Status prepare(PersistentPack& pack) {
   PersistentLayer& layer = pack.layer;
   ISOBIT_ASSIGN_OR_RETURN(const DeviceLimits limits, current_device_limits());
-  layer.grid = layer.hidden_size > kMaxClusterHidden;
+  layer.block_shared = limits.block_shared;
   layer.groups = (layer.hidden_size + 15) / 16;
   for (const int32_t tiles : {64, 48, 32, 24, 16, 8, 4})  // what kernels are made for
     if (layer.hidden_size <= tiles * 32) layer.k_tiles = tiles;
-  const auto note = [&](PersistentForm form, const Status& status) -> Status {
-    const auto index = static_cast<size_t>(form);
+  constexpr auto kChosen = static_cast<size_t>(PersistentForm::kChosen);
+  struct Form {
+    PersistentForm form;
+    Status (*prepare)(PersistentLayer&, const DeviceLimits&);
+  };
+  // They may raise the number of groups.
+  for (const Form& one : {Form{PersistentForm::kPortable, prepare_portable},
+                          {PersistentForm::kCluster, prepare_cluster},
+                          {PersistentForm::kClusterMany, prepare_cluster_many},
+                          {PersistentForm::kGrid, prepare_grid},
+                          {PersistentForm::kProducts, prepare_products}}) {
+    const auto index = static_cast<size_t>(one.form);
+    const Status status = one.prepare(layer, limits);
     if (!status.ok() && status.code() != StatusCode::kUnsupported) return status;
     layer.fits[index] = status.ok();
     if (!status.ok()) pack.refusals[index] = status.message();
-    return {};
-  };
-  const auto only_9 = [&](Status (*prepare_form)(PersistentLayer&, int)) {
-    if (limits.major != 9)
-      return unsupported("the device has compute capability " + std::to_string(limits.major) + ", it is made for 9");
-    return prepare_form(layer, limits.block_shared);
-  };
-  // They may raise the number of groups, which the grid kernels of smaller layers take as it is then.
-  ISOBIT_RETURN_IF_ERROR(note(PersistentForm::kPortable, prepare_portable<Ratio>(layer, limits)));
-  ISOBIT_RETURN_IF_ERROR(note(PersistentForm::kCluster, only_9(prepare_cluster<Ratio>)));
-  ISOBIT_RETURN_IF_ERROR(note(PersistentForm::kClusterMany, only_9(prepare_cluster_many<Ratio>)));
-  ISOBIT_RETURN_IF_ERROR(note(PersistentForm::kGrid, only_9(prepare_grid<Ratio>)));
-  bool& any = layer.fits[static_cast<size_t>(PersistentForm::kChosen)];
-  any = std::find(std::begin(layer.fits), std::end(layer.fits), true) != std::end(layer.fits);
-  ISOBIT_RETURN_IF_ERROR(note(PersistentForm::kProducts, prepare_products(layer, limits)));
-  if (!any)
-    pack.refusals[static_cast<size_t>(PersistentForm::kChosen)] =
-        pack.refusals[static_cast<size_t>(PersistentForm::kPortable)];
+    if (one.form != PersistentForm::kProducts) layer.fits[kChosen] = layer.fits[kChosen] || status.ok();
+  }
+  if (!layer.fits[kChosen]) pack.refusals[kChosen] = pack.refusals[static_cast<size_t>(PersistentForm::kPortable)];
   return {};
 }
 
@@ -192,31 +175,27 @@ int64_t largest_sum(const GruLayerParameters& p, bool of_h, int64_t row) {
   for (int64_t k = 0; k < weights.columns(); ++k) sum += std::abs(weights.at(row, k));
   return sum * most_code + std::abs(start_of(p, of_h, row));
 }
-/// Whether all ratios of a product are 2^-shift, no sum with 2^(shift - 1) more has too many bits, and results fit.
+/// Whether all ratios of a product are 2^-shift, no sum with 2^(shift - 1) more has too many bits, and results fit; or
+/// the same with multipliers.
 template <typename Ratio>
-bool fits_shifts(const GruLayerParameters& p, bool of_h) {
+bool fits_integers(const GruLayerParameters& p, bool of_h, bool by_shifts) {
   const std::vector<RescaleParameters>& ratios = of_h ? p.acc_to_hh : p.acc_to_ih;
   for (size_t row = 0; row < ratios.size(); ++row) {
-    const std::optional<Ratio> ratio = to_shift<Ratio>(ratios[row]);
+    const std::optional<Ratio> ratio = by_shifts ? to_shift<Ratio>(ratios[row]) : to_fixed<Ratio>(ratios[row]);
     if (!ratio) return false;
-    const int64_t sum = largest_sum(p, of_h, static_cast<int64_t>(row)) + (int64_t{1} << (ratio->shift - 1));
-    if (sum >= int64_t{1} << Ratio::kSumBits || sum >> ratio->shift > 1 << 30) return false;
+    if (!by_shifts && std::is_same_v<Ratio, Fixed>) continue;  // below a quarter of 32 bits, and proved to fit these
+    int64_t sum = largest_sum(p, of_h, static_cast<int64_t>(row));
+    if (by_shifts) sum += int64_t{1} << (ratio->shift - 1);
+    const bool result_fits = by_shifts ? sum >> ratio->shift <= 1 << 30
+                                       : static_cast<double>(sum) * ratio_of<double>(ratios[row]) <= 1 << 29;
+    if (sum >= int64_t{1} << Ratio::kSumBits || !result_fits) return false;
   }
   return true;
 }
-/// The same with multipliers.
 template <typename Ratio>
-bool fits_fixed(const GruLayerParameters& p, bool of_h) {
-  const std::vector<RescaleParameters>& ratios = of_h ? p.acc_to_hh : p.acc_to_ih;
-  for (size_t row = 0; row < ratios.size(); ++row) {
-    if (!to_fixed<Ratio>(ratios[row])) return false;
-    if constexpr (std::is_same_v<Ratio, WideFixed>) {  // others are below a quarter of 32 bits, and proved to fit these
-      const int64_t sum = largest_sum(p, of_h, static_cast<int64_t>(row));
-      if (sum >= int64_t{1} << Ratio::kSumBits || static_cast<double>(sum) * ratio_of<double>(ratios[row]) > 1 << 29)
-        return false;
-    }
-  }
-  return true;
+RatioType integer_type(const GruLayerParameters& p, bool of_h) {
+  if (fits_integers<Ratio>(p, of_h, true)) return RatioType::kShift;
+  return fits_integers<Ratio>(p, of_h, false) ? RatioType::kFixed : RatioType::kDouble;
 }
 /// Whether ih * ih_to_gate is exact in float lanes, but for its rounding to an integer of 16 bits.
 bool ih_fits_float(const GruLayerParameters& p) {
@@ -229,16 +208,14 @@ bool ih_fits_float(const GruLayerParameters& p) {
 RatioType ratio_type(const GruLayerParameters& p, bool of_h, bool fit_float, bool fit_word, bool result_fits) {
   if (fit_float) return RatioType::kFloat;
   if (!fit_word || !result_fits) return RatioType::kDouble;
-  if (fits_shifts<Fixed>(p, of_h)) return RatioType::kShift;
-  return fits_fixed<Fixed>(p, of_h) ? RatioType::kFixed : RatioType::kDouble;
+  return integer_type<Fixed>(p, of_h);
 }
 /// Of R, for h of two bytes.
 RatioType wide_ratio_type(const GruLayerParameters& p) {
   // Sums of low bytes begin with the start value, in 32 bits.
   for (int64_t row = 0; row < 3 * p.hidden_size; ++row)
     if (std::abs(start_of(p, true, row)) > 1 << 30) return RatioType::kDouble;
-  if (fits_shifts<WideFixed>(p, true)) return RatioType::kShift;
-  return fits_fixed<WideFixed>(p, true) ? RatioType::kFixed : RatioType::kDouble;
+  return integer_type<WideFixed>(p, true);
 }
 
 /// x and ih of one step of one sequence.
@@ -250,47 +227,9 @@ int64_t chunk_steps(const PersistentLayer& layer, int64_t batch, int64_t steps) 
   return std::clamp<int64_t>(chunk_bytes.load(std::memory_order_relaxed) / (batch * row_bytes(layer)), 1, steps);
 }
 
-}  // namespace
-
-const ProductShape& product_shape(const PersistentLayer& layer) {
-  switch (layer.ratios.x) {
-    case RatioType::kFloat: return std::get<DeviceProduct<float>>(layer.W).shape;
-    case RatioType::kShift:
-    case RatioType::kFixed: return std::get<DeviceProduct<Fixed>>(layer.W).shape;
-    case RatioType::kDouble: break;
-  }
-  return std::get<DeviceProduct<double>>(layer.W).shape;
-}
-
-LayerRatios choose_ratios(const GruLayerParameters& p, const GruProof& proof) {
-  const auto is_byte = [&](GruTensor tensor) { return size_in_bytes(p.grids[tensor].dtype()) == 1; };
-  LayerRatios ratios{RatioType::kDouble, RatioType::kDouble};
-  ratios.x = ratio_type(p, false, proof.gates_f32 && is_byte(kX), proof.acc_x_s32, ih_fits_float(p));
-  const bool hh_fits = largest_difference(p.grids[kHh]) < Int128{1} << 22;
-  if (!proof.cell_f32) return ratios;
-  if (is_byte(kH)) {
-    ratios.h = ratio_type(p, true, proof.gates_f32, proof.acc_h_s32, hh_fits);
-  } else if (hh_fits) {
-    ratios.h = wide_ratio_type(p);
-  }
-  return ratios;
-}
-
-namespace {
-
 /// What all forms ask of a layer; `layer` is what they need to know of it.
 Status describe(const GruLayerParameters& p, PersistentLayer& layer) {
-  for (const GruTensor tensor : {kX, kH})
-    if (size_in_bytes(p.grids[tensor].dtype()) > 2)
-      return unsupported(std::string(kGruTensorNames[tensor]) + " has " + std::to_string(p.grids[tensor].bits) +
-                         " bits, must have at most 16");
-  for (const GruTensor tensor : {kW, kR}) {
-    if (size_in_bytes(p.grids[tensor].dtype()) != 1)
-      return unsupported(std::string(kGruTensorNames[tensor]) + " has " + std::to_string(p.grids[tensor].bits) +
-                         " bits, must have at most 8");
-    if (!p.grids[tensor].is_signed && p.grids[tensor].bits == 8)
-      return unsupported(std::string(kGruTensorNames[tensor]) + " has unsigned codes above 127");
-  }
+  ISOBIT_RETURN_IF_ERROR(check_widths(p));
   if (p.rounding != Rounding::kNearestEven) return unsupported("rounding must be nearest_even");
   for (const ActivationTable& table : p.tables)
     if (table.input.bits > kMaxTableBits)
@@ -316,7 +255,48 @@ Status describe(const GruLayerParameters& p, PersistentLayer& layer) {
   return {};
 }
 
+/// Of whichever form.
+int64_t exchange_bytes(const PersistentLayer& layer, int64_t batch) {
+  return std::max(fits(layer, PersistentForm::kGrid) ? grid_exchange_bytes(layer, batch) : 0,
+                  fits(layer, PersistentForm::kPortable) ? portable_exchange_bytes(layer, batch) : 0);
+}
+
 }  // namespace
+
+const ProductShape& product_shape(const PersistentLayer& layer) {
+  if (layer.ratios.x == RatioType::kFloat) return std::get<DeviceProduct<float>>(layer.W).shape;
+  if (layer.ratios.x == RatioType::kDouble) return std::get<DeviceProduct<double>>(layer.W).shape;
+  return std::get<DeviceProduct<Fixed>>(layer.W).shape;
+}
+
+LayerRatios choose_ratios(const GruLayerParameters& p, const GruProof& proof) {
+  const auto is_byte = [&](GruTensor tensor) { return size_in_bytes(p.grids[tensor].dtype()) == 1; };
+  LayerRatios ratios{RatioType::kDouble, RatioType::kDouble};
+  ratios.x = ratio_type(p, false, proof.gates_f32 && is_byte(kX), proof.acc_x_s32, ih_fits_float(p));
+  const bool hh_fits = largest_difference(p.grids[kHh]) < Int128{1} << 22;
+  if (!proof.cell_f32) return ratios;
+  if (is_byte(kH)) {
+    ratios.h = ratio_type(p, true, proof.gates_f32, proof.acc_h_s32, hh_fits);
+  } else if (hh_fits) {
+    ratios.h = wide_ratio_type(p);
+  }
+  return ratios;
+}
+
+Status check_widths(const GruLayerParameters& p) {
+  for (const GruTensor tensor : {kX, kH})
+    if (size_in_bytes(p.grids[tensor].dtype()) > 2)
+      return unsupported(std::string(kGruTensorNames[tensor]) + " has " + std::to_string(p.grids[tensor].bits) +
+                         " bits, must have at most 16");
+  for (const GruTensor tensor : {kW, kR}) {
+    if (size_in_bytes(p.grids[tensor].dtype()) != 1)
+      return unsupported(std::string(kGruTensorNames[tensor]) + " has " + std::to_string(p.grids[tensor].bits) +
+                         " bits, must have at most 8");
+    if (!p.grids[tensor].is_signed && p.grids[tensor].bits == 8)
+      return unsupported(std::string(kGruTensorNames[tensor]) + " has unsigned codes above 127");
+  }
+  return {};
+}
 
 Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
   PersistentPack pack;
@@ -326,12 +306,12 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
     pack.refusals.fill(status.message());
     return pack;
   }
-  ISOBIT_RETURN_IF_ERROR(with_state_ratios(layer.ratios.h, layer.h_planes, [&](auto ratio) -> Status {
+  ISOBIT_RETURN_IF_ERROR(with_lanes(layer, [&](auto ratio, auto) -> Status {
     using Ratio = decltype(ratio);
     pack_gates(p, std::get<GateLanes<LaneOf<Ratio>>>(layer.gates), pack.tables);
     layer.table_entries = static_cast<int32_t>(pack.tables.size());
     pack.tables.resize((pack.tables.size() + 3) / 4 * 4);  // bulk copies are multiples of 16 bytes
-    ISOBIT_RETURN_IF_ERROR(prepare<Ratio>(pack));
+    ISOBIT_RETURN_IF_ERROR(prepare(pack));
     if (is_runnable(layer)) pack_rows<Ratio>(p, pack);
     if (!fits(layer, PersistentForm::kProducts)) return {};
     auto& R = std::get<ProductPack<Ratio>>(pack.R);
@@ -347,10 +327,7 @@ Result<PersistentPack> pack_persistent(const GruLayerParameters& p) {
     std::get<DeviceProduct<Ratio>>(layer.W) = W.product;
     return {};
   }));
-  const bool has_few = layer.grid && fits(layer, PersistentForm::kGrid);
-  const bool by_fragments = fits(layer, PersistentForm::kCluster) || fits(layer, PersistentForm::kClusterMany) ||
-                            fits(layer, PersistentForm::kPortable) || has_few;
-  if (by_fragments) pack_fragments(p, pack);
+  if (fits(layer, PersistentForm::kChosen)) pack_fragments(p, pack);
   if (fits(layer, PersistentForm::kGrid) && layer.grid_cut.cluster > 0) pack_grid(p, pack);
   return pack;
 }
@@ -365,44 +342,25 @@ Result<int64_t> chunks_of(const GruLayerParameters& p, int64_t batch, int64_t st
   return (steps + chunk - 1) / chunk;
 }
 
-namespace {
-Result<PersistentLayer> of_cluster_many(const GruLayerParameters& p) {
-  ISOBIT_ASSIGN_OR_RETURN(const PersistentPack pack, pack_persistent(p));
-  if (!fits(pack.layer, PersistentForm::kClusterMany))
-    return unsupported(pack.refusals[static_cast<size_t>(PersistentForm::kClusterMany)]);
-  return pack.layer;
-}
-}  // namespace
-Result<int32_t> cluster_many_teams(const GruLayerParameters& p) {
-  ISOBIT_ASSIGN_OR_RETURN(const PersistentLayer layer, of_cluster_many(p));
-  return layer.many.room;
-}
-Result<int32_t> guests_of_run(const GruLayerParameters& p, int64_t batch, int64_t steps) {
-  ISOBIT_ASSIGN_OR_RETURN(const PersistentLayer layer, of_cluster_many(p));
-  return cluster_guests(layer, batch, steps);
-}
-
-Result<int32_t> grid_teams(const GruLayerParameters& p, int64_t batch, int64_t steps) {
-  ISOBIT_ASSIGN_OR_RETURN(const PersistentPack pack, pack_persistent(p));
-  if (!fits(pack.layer, PersistentForm::kChosen)) return unsupported(pack.refusals[0]);
-  return fastest_form(pack.layer, batch, steps) == PersistentForm::kGrid ? pack.layer.grid_cut.teams : 0;
-}
-
-BatchSpread batch_spread(int32_t hidden, int32_t teams, int32_t team_tiles, int32_t blocks, int64_t batch,
-                         int64_t steps) {
+BatchSpread batch_spread(int32_t hidden, int32_t teams, int32_t team_tiles, int32_t blocks, int64_t batch) {
   PersistentLayer layer;
   layer.hidden_size = hidden;
-  layer.k_tiles = 24;
   layer.many.room = teams;
   layer.many.sequence_tiles = team_tiles;
   layer.products_room = blocks;
-  const ClusterWaves waves = cluster_many_waves(layer, batch, steps);
+  const ClusterWaves waves = cluster_many_waves(layer, batch);
   return {waves.count, waves.tiles, products_rounds(layer, batch)};
 }
 
-namespace {
+Status check_90a(const DeviceLimits& limits) {
+  if (limits.major != 9)
+    return unsupported("the device has compute capability " + std::to_string(limits.major) + ", it is made for 9");
+  ISOBIT_ASSIGN_OR_RETURN(const bool compiled, has_90a_code());
+  return compiled ? Status() : unsupported("the build has no code for compute capability 9.0a");
+}
+Status no_room() { return unsupported("the device has no room for a team of thread blocks that holds R"); }
 
-Status supports(std::span<const DeviceLayer> layers, PersistentForm form, int64_t batch, int64_t steps) {
+Status persistent_supports(std::span<const DeviceLayer> layers, PersistentForm form, int64_t batch, int64_t steps) {
   for (const DeviceLayer& layer : layers)
     if (!fits(layer.persistent, form)) return unsupported(layer.persistent_refusals[static_cast<size_t>(form)]);
   if (batch > kMaxBatch)
@@ -412,37 +370,28 @@ Status supports(std::span<const DeviceLayer> layers, PersistentForm form, int64_
   return {};
 }
 
-/// Of whichever form.
-int64_t exchange_bytes(const PersistentLayer& layer, int64_t batch) {
-  return std::max({fits(layer, PersistentForm::kClusterMany) ? cluster_exchange_bytes(layer) : 0,
-                   fits(layer, PersistentForm::kGrid) ? grid_exchange_bytes(layer, batch) : 0,
-                   fits(layer, PersistentForm::kPortable) ? portable_exchange_bytes(layer, batch) : 0});
-}
-
-}  // namespace
-
 int64_t persistent_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps,
                                  const DeviceLimits&) {
   // Smaller runs are supported, too.
   batch = std::min(batch, kMaxBatch);
   steps = std::min(steps, kMaxSteps);
-  if (!supports(layers, PersistentForm::kChosen, batch, steps).ok()) return 0;
+  if (!persistent_supports(layers, PersistentForm::kChosen, batch, steps).ok()) return 0;
   int64_t bytes = 0;
   for (const DeviceLayer& layer : layers) {
     const PersistentLayer& p = layer.persistent;
     // A smaller batch may run more steps in a chunk: the limit itself, where it can be reached.
     const int64_t one = batch * row_bytes(p);
-    const int64_t padding = product_x_bytes(product_shape(p), 1) + 2 * kAlignment;
+    const int64_t padding = product_x_bytes(product_shape(p), 1) + 2 * kDeviceAlignment;
     const int64_t most = chunk_bytes.load(std::memory_order_relaxed);
     const int64_t chunk = steps <= most / one ? steps * one : std::max(most, one);
-    bytes = std::max(bytes, chunk + padding + aligned(exchange_bytes(p, batch)));
+    bytes = std::max(bytes, chunk + padding + aligned_size(exchange_bytes(p, batch)));
   }
   return bytes;
 }
 
 int64_t products_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch, int64_t, const DeviceLimits&) {
   batch = std::min(batch, kMaxBatch);
-  if (!supports(layers, PersistentForm::kProducts, batch, 1).ok()) return 0;
+  if (!persistent_supports(layers, PersistentForm::kProducts, batch, 1).ok()) return 0;
   int64_t bytes = 0;
   for (const DeviceLayer& layer : layers) bytes = std::max(bytes, products_padded_bytes(layer.persistent, batch));
   return bytes;
@@ -465,25 +414,31 @@ ProductRows rows_of(const PersistentLayer& p, const DeviceRun& run, int64_t firs
   return rows;
 }
 /// The same steps, from `state` on.
-PersistentChunk chunk_of(const PersistentLayer& p, const DeviceRun& run, const void* state, int64_t first,
-                         int64_t steps) {
-  PersistentChunk chunk{};
-  chunk.first_step = first;
-  chunk.steps = steps;
-  chunk.batch = run.batch;
-  chunk.state = static_cast<const uint8_t*>(state);
-  chunk.next_state = static_cast<uint8_t*>(run.next_state);
-  chunk.y_unit = static_cast<int32_t>(run.y_element_bytes(p.h_planes));
-  chunk.y_scale = run.y_scale;
-  chunk.y_step = run.y_strides.step * chunk.y_unit;
-  chunk.y_sequence = run.y_strides.sequence * chunk.y_unit;
-  chunk.y = static_cast<uint8_t*>(run.y) + first * chunk.y_step;
-  chunk.lengths = run.lengths;
-  chunk.mask = run.mask;
-  chunk.mask_width = run.mask_width;
-  chunk.reverse = run.reverse;
-  chunk.delays = exchange_delays.load(std::memory_order_relaxed);
-  return chunk;
+Recurrence recurrence_of(const PersistentLayer& p, const DeviceRun& run, const void* state, int64_t first,
+                         int64_t steps, const uint16_t* ih) {
+  Recurrence r{};
+  r.ih = ih;
+  r.groups = p.groups;
+  r.first_step = static_cast<int32_t>(first);
+  r.steps = static_cast<int32_t>(steps);
+  r.batch = static_cast<int32_t>(run.batch);
+  r.hidden = p.hidden_size;
+  r.tables = p.tables;
+  r.table_entries = p.table_entries;
+  r.state = static_cast<const uint8_t*>(state);
+  r.next_state = static_cast<uint8_t*>(run.next_state);
+  r.y_unit = static_cast<int32_t>(run.y_element_bytes(p.h_planes));
+  r.y_scale = run.y_scale;
+  r.y_step = run.y_strides.step * r.y_unit;
+  r.y_sequence = run.y_strides.sequence * r.y_unit;
+  r.y = static_cast<uint8_t*>(run.y) + first * r.y_step;
+  r.flip = p.h_flip;
+  r.lengths = run.lengths;
+  r.mask = run.mask;
+  r.mask_width = run.mask_width;
+  r.reverse = run.reverse;
+  r.delays = exchange_delays.load(std::memory_order_relaxed);
+  return r;
 }
 
 constexpr int kZeroThreads = 128;
@@ -495,64 +450,55 @@ __global__ void __launch_bounds__(kZeroThreads) zero_exchange(uint4* pieces, uin
 }
 /// What numbers of states and counts begin with. Before the product, which begins meanwhile: between it and the
 /// recurrence nothing would overlap. A launch of our own, as the product waits for no other work early.
-Status launch_zero_exchange(const PersistentLayer& p, PersistentForm form, int64_t batch, int64_t steps,
-                            std::byte* exchange, cudaStream_t stream) {
-  const int64_t bytes = form == PersistentForm::kGrid          ? grid_zeroed_bytes(p, batch)
-                        : form == PersistentForm::kPortable    ? portable_zeroed_bytes(p, batch)
-                        : form == PersistentForm::kClusterMany ? cluster_zeroed_bytes(p, batch, steps)
-                                                               : 0;
+Status launch_zero_exchange(const PersistentLayer& p, PersistentForm form, int64_t batch, std::byte* exchange,
+                            cudaStream_t stream) {
+  const int64_t bytes = form == PersistentForm::kGrid       ? grid_zeroed_bytes(p, batch)
+                        : form == PersistentForm::kPortable ? portable_zeroed_bytes(p, batch)
+                                                            : 0;
   if (bytes == 0) return {};
   const auto pieces = static_cast<uint32_t>(bytes / 16);
-  cudaLaunchAttribute early = early_start();
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3((pieces + kZeroThreads - 1) / kZeroThreads);
-  config.blockDim = dim3(kZeroThreads);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = product_shape(p).starts_early ? 1 : 0;
-  return cuda_status(cudaLaunchKernelEx(&config, zero_exchange, reinterpret_cast<uint4*>(exchange), pieces),
-                     "kernel zero_exchange");
+  const GridLaunch launch{
+      (pieces + kZeroThreads - 1) / kZeroThreads, kZeroThreads, 0, 0, false, product_shape(p).starts_early};
+  return launch.run("kernel zero_exchange", zero_exchange, stream, reinterpret_cast<uint4*>(exchange), pieces);
 }
 
 /// Steps [first, first + steps) of a run, which begins with them or goes on; x and ih: room for them. Up to four grids:
-/// zeros where gru_grid, gru_portable or guests of gru_cluster_many are counted, the padding of x, where the product
-/// cannot read it as it is, the product, and gru_cluster or gru_cluster_many begin early: before they have waited for
-/// the grid in front of them they touch nothing but constants and shared memory. The launches of gru_grid and
-/// gru_portable are ordinary ones.
+/// zeros where gru_grid or gru_portable count, the padding of x, where the product cannot read it as it is, the
+/// product, and gru_cluster or gru_cluster_many begin early: before they have waited for the grid in front of them they
+/// touch nothing but constants and shared memory. The launches of gru_grid and gru_portable are ordinary ones.
 Status launch_chunk(const PersistentLayer& p, PersistentForm form, const DeviceRun& run, bool begins, int64_t first,
                     int64_t steps, uint8_t* x, uint16_t* ih, std::byte* exchange, cudaStream_t stream) {
   const ProductShape& shape = product_shape(p);
   const ProductRows rows = rows_of(p, run, first, steps, begins);
   const ProductKernel kernel = choose_product_kernel(shape, rows.rows);
   const bool pads = !reads_in_place(shape, kernel, rows);
-  ISOBIT_RETURN_IF_ERROR(launch_zero_exchange(p, form, run.batch, steps, exchange, stream));
+  ISOBIT_RETURN_IF_ERROR(launch_zero_exchange(p, form, run.batch, exchange, stream));
   if (pads) ISOBIT_RETURN_IF_ERROR(pad_product_x(shape, kernel, rows, x, stream));
   ISOBIT_RETURN_IF_ERROR(with_ratios(p.ratios.x, [&](auto ratio) {
     return launch_product(std::get<DeviceProduct<decltype(ratio)>>(p.W), kernel, rows, pads ? x : nullptr, ih, stream);
   }));
-  PersistentChunk chunk = chunk_of(p, run, begins ? run.state : run.next_state, first, steps);
-  chunk.ih = ih;
-  return with_state_ratios(p.ratios.h, p.h_planes, [&](auto ratio) {
-    using Ratio = decltype(ratio);
-    switch (form) {
-      case PersistentForm::kGrid: return launch_grid<Ratio>(p, chunk, exchange, stream);
-      case PersistentForm::kPortable: return launch_portable<Ratio>(p, chunk, exchange, stream);
-      default: return launch_cluster<Ratio>(p, chunk, form == PersistentForm::kClusterMany, exchange, stream);
-    }
-  });
+  const Recurrence recurrence = recurrence_of(p, run, begins ? run.state : run.next_state, first, steps, ih);
+  switch (form) {
+    case PersistentForm::kGrid: return launch_grid(p, recurrence, exchange, stream);
+    case PersistentForm::kPortable: return launch_portable(p, recurrence, exchange, stream);
+    case PersistentForm::kClusterMany: return launch_cluster_many(p, recurrence, stream);
+    default: return launch_cluster(p, recurrence, stream);
+  }
 }
 
-Status launch(const DeviceLayer& layer, PersistentForm asked, const DeviceRun& run, cudaStream_t stream) {
+}  // namespace
+
+Status persistent_launch(const DeviceLayer& layer, PersistentForm asked, const DeviceRun& run, cudaStream_t stream) {
   const PersistentLayer& p = layer.persistent;
   const PersistentForm form = form_of(p, asked, run.batch, run.steps);
   if (form == PersistentForm::kProducts)
-    return launch_products(p, chunk_of(p, run, run.state, 0, run.steps), rows_of(p, run, 0, run.steps, true),
-                           run.scratch, stream);
+    return launch_products(p, recurrence_of(p, run, run.state, 0, run.steps, nullptr),
+                           rows_of(p, run, 0, run.steps, true), run.scratch, stream);
   const int64_t chunk = chunk_steps(p, run.batch, run.steps);
   std::byte* scratch = run.scratch;
   const auto take = [&scratch](int64_t bytes) {
     std::byte* const piece = scratch;
-    scratch += aligned(bytes);
+    scratch += aligned_size(bytes);
     return piece;
   };
   std::byte* const exchange = take(exchange_bytes(p, run.batch));
@@ -567,31 +513,10 @@ Status launch(const DeviceLayer& layer, PersistentForm asked, const DeviceRun& r
 }
 
 /// Two cooperative launches would only wait for each other's blocks.
-bool runs_beside(const DeviceLayer& layer, PersistentForm asked, int64_t batch, int64_t steps) {
+bool persistent_beside(const DeviceLayer& layer, PersistentForm asked, int64_t batch, int64_t steps) {
   const PersistentLayer& p = layer.persistent;
   const PersistentForm form = form_of(p, asked, batch, steps);
-  if (form == PersistentForm::kClusterMany) return cluster_guests(p, batch, chunk_steps(p, batch, steps)) == 0;
   return form != PersistentForm::kGrid && (form != PersistentForm::kPortable || p.portable.blocks == 1);
 }
-
-}  // namespace
-
-#define ISOBIT_PERSISTENT_FORM(name, form)                                                                         \
-  Status name##_supports(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits&) { \
-    return supports(layers, PersistentForm::form, batch, steps);                                                   \
-  }                                                                                                                \
-  Status name##_launch(const DeviceLayer& layer, const DeviceRun& run, const DeviceLimits&, cudaStream_t stream) { \
-    return launch(layer, PersistentForm::form, run, stream);                                                       \
-  }                                                                                                                \
-  bool name##_beside(const DeviceLayer& layer, int64_t batch, int64_t steps) {                                     \
-    return runs_beside(layer, PersistentForm::form, batch, steps);                                                 \
-  }
-ISOBIT_PERSISTENT_FORM(persistent, kChosen)
-ISOBIT_PERSISTENT_FORM(cluster, kCluster)
-ISOBIT_PERSISTENT_FORM(cluster_many, kClusterMany)
-ISOBIT_PERSISTENT_FORM(grid, kGrid)
-ISOBIT_PERSISTENT_FORM(portable, kPortable)
-ISOBIT_PERSISTENT_FORM(products, kProducts)
-#undef ISOBIT_PERSISTENT_FORM
 
 }  // namespace isobit::cuda

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gru/cuda/portable.h"
+// The host side of gru_portable: layers to H = 2048 on devices without clusters.
+#include "gru/cuda/portable.cuh"
 
 #include <algorithm>
 #include <bit>
 #include <string>
 
+#include "core/cuda/grid_launch.h"
 #include "core/cuda/status.h"
-#include "gru/cuda/portable.cuh"
 
 namespace isobit::cuda {
 namespace {
@@ -14,11 +15,9 @@ namespace {
 template <typename Ratio>
 using Kernel = void (*)(PortableArgs<Ratio>);
 
-template <typename Ratio>
+template <int Planes, typename Ratio>
 Kernel<Ratio> kernel_of(const PersistentLayer& layer) {
-  return with_planes<Ratio>(layer.h_planes, [&](auto planes) -> Kernel<Ratio> {
-    return layer.portable.warp_tiles == 4 ? gru_portable<4, planes(), Ratio> : gru_portable<8, planes(), Ratio>;
-  });
+  return layer.portable.warp_tiles == 4 ? gru_portable<4, Planes, Ratio> : gru_portable<8, Planes, Ratio>;
 }
 int32_t shared_of(const PersistentLayer& layer) {
   return portable_shared(layer.portable.warp_tiles, layer.portable.unit_blocks, layer.h_planes, layer.table_entries)
@@ -50,7 +49,6 @@ int64_t word_bytes(const PersistentLayer& layer, int64_t teams, int32_t team_seq
 
 }  // namespace
 
-template <typename Ratio>
 Status prepare_portable(PersistentLayer& layer, const DeviceLimits& limits) {
   const int32_t hidden = layer.hidden_size;
   if (hidden > kMaxPortableHidden)
@@ -62,21 +60,18 @@ Status prepare_portable(PersistentLayer& layer, const DeviceLimits& limits) {
   cut.warp_tiles = hidden <= 1024 ? 4 : 8;
   cut.blocks = pieces_of(hidden, int64_t{16} * cut.unit_blocks);
   layer.groups = std::max(layer.groups, cut.blocks * cut.unit_blocks);
-  const Kernel<Ratio> kernel = kernel_of<Ratio>(layer);
   const int32_t shared = shared_of(layer);
   int blocks = 0;
-  if (shared <= limits.block_shared) {
-    ISOBIT_RETURN_IF_ERROR(
-        cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limits.block_shared),
-                    "portable: shared memory"));
-    ISOBIT_RETURN_IF_ERROR(cuda_status(
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kPortableThreads, static_cast<size_t>(shared)),
-        "blocks on the device"));
-  }
+  if (shared <= limits.block_shared)
+    ISOBIT_RETURN_IF_ERROR(with_lanes(layer, [&](auto ratio, auto planes) -> Status {
+      const auto kernel = kernel_of<planes(), decltype(ratio)>(layer);
+      ISOBIT_RETURN_IF_ERROR(allow_shared(kernel, limits.block_shared, "portable: shared memory"));
+      return cuda_status(
+          cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kPortableThreads, static_cast<size_t>(shared)),
+          "blocks on the device");
+    }));
   cut.teams = blocks * limits.processors / cut.blocks;
-  if (cut.teams == 0)
-    return {StatusCode::kUnsupported, "the device has no room for a team of thread blocks that holds R"};
-  return {};
+  return cut.teams == 0 ? no_room() : Status();
 }
 
 int64_t portable_exchange_bytes(const PersistentLayer& layer, int64_t batch) {
@@ -94,55 +89,36 @@ int64_t portable_zeroed_bytes(const PersistentLayer& layer, int64_t batch) {
   return word_bytes(layer, pieces_of(spread.each, spread.team_sequences), spread.team_sequences);
 }
 
-int64_t portable_launches(const PersistentLayer& layer, int64_t batch) {
-  return pieces_of(batch, spread_of(layer.portable, batch).each);
-}
-
-template <typename Ratio>
-Status launch_portable(const PersistentLayer& layer, const PersistentChunk& chunk, std::byte* exchange,
-                       cudaStream_t stream) {
+Status launch_portable(const PersistentLayer& layer, const Recurrence& run, std::byte* exchange, cudaStream_t stream) {
   const PortableCut& cut = layer.portable;
-  const Spread spread = spread_of(cut, chunk.batch);
-  PortableArgs<Ratio> a{};
-  set_recurrence(a, layer, chunk);
-  a.fragments = layer.fragments;
-  a.k_tiles = layer.k_tiles;
-  a.blocks = cut.blocks;
-  a.groups_log2 = log2_of(cut.unit_blocks);
-  a.team_sequences = spread.team_sequences;
-  a.room_log2 = log2_of(spread.team_sequences);
-  a.words = reinterpret_cast<uint2*>(exchange);
-  for (int64_t n = 0; n < chunk.batch; n += spread.each) {
-    a.first_sequence = static_cast<int32_t>(n);
-    a.sequences = static_cast<int32_t>(std::min(spread.each, chunk.batch - n));
-    const int32_t teams = pieces_of(a.sequences, spread.team_sequences);
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(teams * cut.blocks));
-    config.blockDim = dim3(kPortableThreads);
-    config.dynamicSmemBytes = static_cast<size_t>(shared_of(layer));
-    config.stream = stream;
-    // Blocks of a team wait for each other: all of them are on the device at once, or the launch fails.
-    cudaLaunchAttribute cooperative{};
-    cooperative.id = cudaLaunchAttributeCooperative;
-    cooperative.val.cooperative = 1;
-    if (cut.blocks > 1) {
-      const auto bytes = static_cast<size_t>(word_bytes(layer, teams, spread.team_sequences));
-      if (n > 0) ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMemsetAsync(exchange, 0, bytes, stream), "portable: words"));
-      config.attrs = &cooperative;
-      config.numAttrs = 1;
+  const Spread spread = spread_of(cut, run.batch);
+  return with_lanes(layer, [&](auto ratio, auto planes) -> Status {
+    using Ratio = decltype(ratio);
+    PortableArgs<Ratio> args{recurrence_args<Ratio>(layer, run),
+                             layer.fragments,
+                             layer.k_tiles,
+                             cut.blocks,
+                             log2_of(cut.unit_blocks),
+                             0,
+                             0,
+                             spread.team_sequences,
+                             log2_of(spread.team_sequences),
+                             reinterpret_cast<uint2*>(exchange)};
+    for (int64_t n = 0; n < run.batch; n += spread.each) {
+      args.first_sequence = static_cast<int32_t>(n);
+      args.sequences = static_cast<int32_t>(std::min(spread.each, run.batch - n));
+      const int32_t teams = pieces_of(args.sequences, spread.team_sequences);
+      if (cut.blocks > 1 && n > 0) {
+        const auto bytes = static_cast<size_t>(word_bytes(layer, teams, spread.team_sequences));
+        ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMemsetAsync(exchange, 0, bytes, stream), "portable: words"));
+      }
+      // Blocks of a team wait for each other.
+      const GridLaunch launch{static_cast<unsigned>(teams * cut.blocks), kPortableThreads, shared_of(layer), 0,
+                              cut.blocks > 1};
+      ISOBIT_RETURN_IF_ERROR(launch.run("kernel gru_portable", kernel_of<planes(), Ratio>(layer), stream, args));
     }
-    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaLaunchKernelEx(&config, kernel_of<Ratio>(layer), a), "kernel gru_portable"));
-  }
-  return {};
+    return {};
+  });
 }
-
-#define ISOBIT_PORTABLE_LANES(Ratio)                                              \
-  template Status prepare_portable<Ratio>(PersistentLayer&, const DeviceLimits&); \
-  template Status launch_portable<Ratio>(const PersistentLayer&, const PersistentChunk&, std::byte*, cudaStream_t);
-ISOBIT_PORTABLE_LANES(float)
-ISOBIT_PORTABLE_LANES(Fixed)
-ISOBIT_PORTABLE_LANES(WideFixed)
-ISOBIT_PORTABLE_LANES(double)
-#undef ISOBIT_PORTABLE_LANES
 
 }  // namespace isobit::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The persistent recurrence with nothing that a device of compute capability 8.0 does not have: no clusters, no bulk
-// copies, no trade of registers. Faster kernels take its place where there are those (cluster.cuh, grid.cuh).
+// copies, no trade of registers. Faster kernels take its place where there are those (cluster.cuh, grid_few.cuh).
 //
 // Partition. A team of blocks has all of R, in registers for all steps. A block has 1, 2, 4 or 8 groups of 16 hidden
 // units, their rows of gates u, r and n, and 8 warps, which share the groups: 8, 4, 2 or 1 of them one group, each some
@@ -30,7 +30,6 @@
 
 #include "core/cuda/ptx.cuh"
 #include "gru/cuda/recurrence.cuh"
-#include "product/cuda/mma.cuh"
 
 namespace isobit::cuda {
 
@@ -78,52 +77,13 @@ inline __host__ __device__ PortableShared portable_shared(int32_t warp_tiles, in
 
 /// KT: k tiles of a warp. Planes: bytes of a code of h.
 template <int KT, int Planes, typename Ratio>
-__global__ void __launch_bounds__(kPortableThreads, 1) gru_portable(const __grid_constant__ PortableArgs<Ratio> a) {
-  static_assert(KT % 2 == 0);
-  constexpr int kPairs = KT / 2;           // of k tiles: 64 columns
-  constexpr int kCells = KT == 4 ? 4 : 1;  // of a thread, at most: more k tiles are one group a block
+struct PortableBlock {
   using Real = LaneOf<Ratio>;
-  extern __shared__ __align__(128) uint8_t shared[];
-  const GateLanes<Real>& c = a.gates;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % 32;
-  const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);
-  const int g = lane / 4;
-  const int q = lane % 4;
-  const int block = static_cast<int>(blockIdx.x) % a.blocks;
-  const int team = static_cast<int>(blockIdx.x) / a.blocks;
-  const int first = a.first_sequence + team * a.team_sequences;
-  const int left = a.first_sequence + a.sequences - first;
-  const int columns = left < a.team_sequences ? left : a.team_sequences;
-  const int unit_blocks = 1 << a.groups_log2;
-  const int groups = a.blocks << a.groups_log2;
-  const int splits = kPortableWarps >> a.groups_log2;  // warps of a group
-  const PortableShared at = portable_shared(KT, unit_blocks, Planes, a.table_entries);
-  auto* const sums = reinterpret_cast<int32_t*>(shared + at.sums);
-  uint8_t* const tables = shared + at.tables;
-  const int state_words = portable_words(groups, Planes, a.room_log2);
-  uint2* const team_words = a.words + int64_t{team} * 2 * kPortableCopies * state_words;
+  static_assert(KT % 2 == 0);
+  static constexpr int kPairs = KT / 2;           // of k tiles: 64 columns
+  static constexpr int kCells = KT == 4 ? 4 : 1;  // of a thread, at most: more k tiles are one group a block
 
-  for (int i = thread; i < a.table_entries; i += kPortableThreads) reinterpret_cast<float*>(tables)[i] = a.tables[i];
-  // What is padding stays zero.
-  for (int i = thread * 16; i < at.sums; i += kPortableThreads * 16)
-    *reinterpret_cast<uint4*>(shared + i) = uint4{0, 0, 0, 0};
-  uint4 weights[3][KT];
-  {
-    const int group = block * unit_blocks + warp / splits;
-#pragma unroll
-    for (int kt = 0; kt < KT; ++kt) {
-      const int k = warp % splits * KT + kt;
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate)
-        weights[gate][kt] =
-            k < a.k_tiles ? a.fragments[((int64_t{group} * a.k_tiles + k) * 3 + gate) * 32 + lane] : uint4{0, 0, 0, 0};
-    }
-  }
-
-  // Cells of this thread: 16 units of a sequence lie beside each other in a warp.
-  const int cells = (unit_blocks * 16) << a.room_log2;
-  const int unit = thread % 16;
+  /// 16 units of a sequence lie beside each other in a warp.
   struct Cell {
     int group, column;  // of the block, of the team
     bool exists;
@@ -136,40 +96,72 @@ __global__ void __launch_bounds__(kPortableThreads, 1) gru_portable(const __grid
     SumOf<Ratio> start[3];
     uint32_t next_ih[3];
   };
+
+  const PortableArgs<Ratio>& a;
+  uint8_t* const shared;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);
+  const int unit = thread % 16;  // of a group
+  const int block = static_cast<int>(blockIdx.x) % a.blocks;
+  const int team = static_cast<int>(blockIdx.x) / a.blocks;
+  const int first = a.first_sequence + team * a.team_sequences;
+  const int columns = min(a.first_sequence + a.sequences - first, a.team_sequences);
+  const int unit_blocks = 1 << a.groups_log2;
+  const int groups = a.blocks << a.groups_log2;
+  const int splits = kPortableWarps >> a.groups_log2;  // warps of a group
+  const PortableShared at = portable_shared(KT, unit_blocks, Planes, a.table_entries);
+  int32_t* const sums = reinterpret_cast<int32_t*>(shared + at.sums);
+  uint8_t* const tables = shared + at.tables;
+  const int state_words = portable_words(groups, Planes, a.room_log2);
+  uint2* const team_words = a.words + int64_t{team} * 2 * kPortableCopies * state_words;
   Cell cell[kCells];
-  const int64_t ih_step = (a.reverse ? -1 : 1) * int64_t{a.batch} * a.groups * 48;
-  const int64_t y_step = a.reverse ? -a.y_step : a.y_step;
-  const auto has_cells = [&](int i) { return i * kPortableThreads + warp * 32 < cells; };  // the same in a warp
+
+  __device__ __forceinline__ PortableBlock(const PortableArgs<Ratio>& args, uint8_t* memory) : a(args), shared(memory) {
+    copy_tables(a, tables, kPortableThreads);
+    // What is padding stays zero.
+    for (int i = thread * 16; i < at.sums; i += kPortableThreads * 16)
+      *reinterpret_cast<uint4*>(shared + i) = uint4{0, 0, 0, 0};
 #pragma unroll
-  for (int i = 0; i < kCells; ++i) {
-    Cell& one = cell[i];
-    const int index = (i * kPortableThreads + thread) / 16;
+    for (int i = 0; i < kCells; ++i) begin_cell((i * kPortableThreads + thread) / 16, cell[i]);
+  }
+
+  __device__ __forceinline__ void load_weights_of_warp(uint4 (&weights)[3][KT]) const {
+    const int group = block * unit_blocks + warp / splits;
+#pragma unroll
+    for (int kt = 0; kt < KT; ++kt) {
+      const int k = warp % splits * KT + kt;
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate)
+        weights[gate][kt] =
+            k < a.k_tiles ? a.fragments[((int64_t{group} * a.k_tiles + k) * 3 + gate) * 32 + lane] : uint4{0, 0, 0, 0};
+    }
+  }
+  __device__ __forceinline__ void begin_cell(int index, Cell& one) const {
     one.column = index & ((1 << a.room_log2) - 1);
     one.group = index >> a.room_log2;
     one.unit = (block * unit_blocks + one.group) * 16 + unit;
     one.exists = one.group < unit_blocks && one.column < columns && one.unit < a.hidden;
     const int64_t n = int64_t{first} + one.column;
-    const int64_t first_t = a.reverse ? a.steps - 1 : 0;
-    one.length = a.lengths != nullptr && one.exists ? max(a.lengths[n], 0) - a.first_step : INT32_MAX;
-    one.ih = a.ih + ((first_t * a.batch + n) * a.groups + one.unit / 16) * 48 + unit;
-    one.y = a.y + first_t * a.y_step + n * a.y_sequence + int64_t{one.unit} * a.y_unit;
+    one.length = one.exists ? length_of(a, n) : INT32_MAX;
+    one.ih = a.ih + ((int64_t{time_of(a, 0)} * a.batch + n) * a.groups + one.unit / 16) * 48 + unit;
+    one.y = a.y + time_of(a, 0) * a.y_step + n * a.y_sequence + int64_t{one.unit} * a.y_unit;
     one.code = 0;
-    if (!one.exists) continue;
+    if (!one.exists) return;
 #pragma unroll
     for (int gate = 0; gate < 3; ++gate) {
       one.ratio[gate] = a.ratio[one.unit / 16 * 48 + gate * 16 + unit];
       one.start[gate] = a.start[one.unit / 16 * 48 + gate * 16 + unit];
     }
-    // Planes from the high byte down; memory is little endian.
-    const uint8_t* const state = a.state + (n * a.hidden + one.unit) * Planes;
-    one.code = state[Planes - 1] ^ (a.flip & 0xff);
-    if (Planes == 2) one.code = one.code << 8 | state[0];
+    one.code = read_code<Planes>(a, a.state + (n * a.hidden + one.unit) * Planes);
   }
-  // Of state s, for the others and for this block.
-  const auto write_codes = [&](int s) {
+
+  /// Of state s, for the others and for this block.
+  __device__ __forceinline__ void write_codes(int s) const {
+    const int cells = (unit_blocks * 16) << a.room_log2;
 #pragma unroll
     for (int i = 0; i < kCells; ++i) {
-      if (!has_cells(i)) break;
+      if (i * kPortableThreads + warp * 32 >= cells) break;  // the same in a warp
       const Cell& one = cell[i];
 #pragma unroll
       for (int plane = 0; plane < Planes; ++plane) {
@@ -188,9 +180,9 @@ __global__ void __launch_bounds__(kPortableThreads, 1) gru_portable(const __grid
                   four, static_cast<uint32_t>(s + 1));
       }
     }
-  };
-  // The state of the other blocks.
-  const auto read_codes = [&](int s) {
+  }
+  /// The state of the other blocks.
+  __device__ __forceinline__ void read_codes(int s) const {
     const uint2* const from = team_words + int64_t{s % 2 * kPortableCopies + block % kPortableCopies} * state_words;
     for (int base = thread; base < state_words / 2; base += kPortablePolls * kPortableThreads) {
       const auto pair_of = [&](int i) { return base + i * kPortableThreads; };
@@ -221,8 +213,10 @@ __global__ void __launch_bounds__(kPortableThreads, 1) gru_portable(const __grid
         }
       }
     }
-  };
-  const auto multiply = [&] {
+  }
+  __device__ __forceinline__ void multiply(const uint4 (&weights)[3][KT]) const {
+    const int g = lane / 4;
+    const int q = lane % 4;
 #pragma unroll
     for (int plane = 0; plane < Planes; ++plane) {
       const uint8_t* const from =
@@ -230,11 +224,11 @@ __global__ void __launch_bounds__(kPortableThreads, 1) gru_portable(const __grid
       int32_t acc[3][4]{};
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
-        const uint4 b = *reinterpret_cast<const uint4*>(from + pair * 4 * kPortableGroupBytes);
+        const uint4 codes = *reinterpret_cast<const uint4*>(from + pair * 4 * kPortableGroupBytes);
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
-          mma_s8u8(acc[gate], weights[gate][2 * pair], b.x, b.y);
-          mma_s8u8(acc[gate], weights[gate][2 * pair + 1], b.z, b.w);
+          mma_s8u8(acc[gate], weights[gate][2 * pair], codes.x, codes.y);
+          mma_s8u8(acc[gate], weights[gate][2 * pair + 1], codes.z, codes.w);
         }
       }
       int32_t* const to = sums + (warp * Planes + plane) * 3 * kPortableGatePitch;
@@ -244,10 +238,11 @@ __global__ void __launch_bounds__(kPortableThreads, 1) gru_portable(const __grid
         for (int i = 0; i < 4; ++i)
           to[gate * kPortableGatePitch + (2 * q + i % 2) * kPortableSumPitch + g + i / 2 * 8] = acc[gate][i];
     }
-  };
-  // Asked for a step before it is needed.
-  const auto load_ih = [&](int s) {
+  }
+  /// Asked for a step before it is needed.
+  __device__ __forceinline__ void load_ih(int s) {
     if (s >= a.steps) return;
+    const int64_t ih_step = (a.reverse ? -1 : 1) * int64_t{a.batch} * a.groups * 48;
 #pragma unroll
     for (int i = 0; i < kCells; ++i) {
       if (!cell[i].exists) continue;
@@ -255,89 +250,98 @@ __global__ void __launch_bounds__(kPortableThreads, 1) gru_portable(const __grid
       for (int gate = 0; gate < 3; ++gate) cell[i].next_ih[gate] = cell[i].ih[gate * 16];
       cell[i].ih += ih_step;
     }
-  };
-  uint32_t ih[kCells][3]{};
-  // Splits: of a group, as a constant: what it is not takes instructions, too.
-  const auto update = [&](int s, auto of_group) {
-    constexpr int kSplits = decltype(of_group)::value;
-    const int t = a.reverse ? a.steps - 1 - s : s;
+  }
+  /// The new code of a cell by the sums of Splits warps.
+  template <int Splits>
+  __device__ __forceinline__ uint32_t new_code(const Cell& one, const uint32_t (&ih)[3]) const {
+    Real from_x[3][1], hh[3][1];
+    uint32_t fresh[1];
+    const int32_t* const from =
+        sums + one.group * Splits * Planes * 3 * kPortableGatePitch + one.column * kPortableSumPitch + unit;
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate) {
+      int32_t sum[Planes];
+#pragma unroll
+      for (int plane = 0; plane < Planes; ++plane) {
+        int32_t part[Splits];
+#pragma unroll
+        for (int split = 0; split < Splits; ++split)
+          part[split] = from[((split * Planes + plane) * 3 + gate) * kPortableGatePitch];
+#pragma unroll
+        for (int width = Splits / 2; width > 0; width /= 2)
+#pragma unroll
+          for (int split = 0; split < width; ++split) part[split] = wrapping_add(part[split], part[split + width]);
+        sum[plane] = part[0];
+      }
+      from_x[gate][0] = from_biased<Real>(ih[gate]);
+      rescale_hh(a.gates, {complete_sum<Ratio>(sum, one.start[gate])}, {one.ratio[gate]}, hh[gate]);
+    }
+    gru_gates(a.gates, tables, from_x, hh, {from_code<Real>(one.code, a.gates.h_from_code)}, fresh);
+    return fresh[0] & (Planes == 2 ? 0xffff : 0xff);
+  }
+  /// Splits: of a group, as a constant: what it is not takes instructions, too.
+  template <int Splits>
+  __device__ __forceinline__ void update(int s, const uint32_t (&ih)[kCells][3]) {
+    const int64_t y_step = a.reverse ? -a.y_step : a.y_step;
+    const int t = time_of(a, s);
 #pragma unroll
     for (int i = 0; i < kCells; ++i) {
-      if (2 * i * kSplits >= kPortableWarps) break;  // there are no more
+      if (2 * i * Splits >= kPortableWarps) break;  // there are no more
       Cell& one = cell[i];
       if (!one.exists) continue;
       const bool keeps = t >= one.length || is_masked(a, t, int64_t{first} + one.column, one.unit);
-      Real from_x[3][1], hh[3][1];
-      uint32_t fresh[1];
-      const int32_t* const from =
-          sums + one.group * kSplits * Planes * 3 * kPortableGatePitch + one.column * kPortableSumPitch + unit;
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-        int32_t sum[Planes];
-#pragma unroll
-        for (int plane = 0; plane < Planes; ++plane) {
-          int32_t part[kSplits];
-#pragma unroll
-          for (int split = 0; split < kSplits; ++split)
-            part[split] = from[((split * Planes + plane) * 3 + gate) * kPortableGatePitch];
-#pragma unroll
-          for (int width = kSplits / 2; width > 0; width /= 2)
-#pragma unroll
-            for (int split = 0; split < width; ++split) part[split] = wrapping_add(part[split], part[split + width]);
-          sum[plane] = part[0];
-        }
-        from_x[gate][0] = from_biased<Real>(ih[i][gate]);
-        rescale_hh(c, {complete_sum<Ratio>(sum, one.start[gate])}, {one.ratio[gate]}, hh[gate]);
-      }
-      gru_gates(c, tables, from_x, hh, {from_code<Real>(one.code, c.h_from_code)}, fresh);
-      if (!keeps) one.code = fresh[0] & (Planes == 2 ? 0xffff : 0xff);
-      const uint32_t shown = t >= one.length ? c.h_to_unsigned : one.code;
-      if (a.y_scale != 0) {
-        *reinterpret_cast<float*>(one.y) = y_of<Planes>(a, shown);
-      } else {
-        one.y[Planes - 1] = static_cast<uint8_t>(shown >> 8 * (Planes - 1) ^ a.flip);
-        if (Planes == 2) one.y[0] = static_cast<uint8_t>(shown);
-      }
+      const uint32_t fresh = new_code<Splits>(one, ih[i]);
+      if (!keeps) one.code = fresh;
+      write_y<Planes>(a, a.y_scale != 0, one.y, t >= one.length ? a.gates.h_to_unsigned : one.code);
       one.y += y_step;
     }
-  };
-
-  __syncthreads();  // zeros first
-  write_codes(0);
-  load_ih(0);
-  for (int s = 0; s < a.steps; ++s) {
+  }
+  __device__ __forceinline__ void run(const uint4 (&weights)[3][KT]) {
+    uint32_t ih[kCells][3]{};
+    __syncthreads();  // zeros first
+    write_codes(0);
+    load_ih(0);
+    for (int s = 0; s < a.steps; ++s) {
+#pragma unroll
+      for (int i = 0; i < kCells; ++i)
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate) ih[i][gate] = cell[i].next_ih[gate];
+      load_ih(s + 1);
+      delay(a.delays, s, kDelayRead);
+      if (a.blocks > 1) read_codes(s);
+      __syncthreads();
+      delay(a.delays, s, kDelaySums);
+      multiply(weights);
+      __syncthreads();
+      delay(a.delays, s, kDelayGates);
+      if (KT > 4 || splits == 8) {
+        update<8>(s, ih);
+      } else if (splits == 4) {
+        update<4>(s, ih);
+      } else if (splits == 2) {
+        update<2>(s, ih);
+      } else {
+        update<1>(s, ih);
+      }
+      delay(a.delays, s, kDelayWrite);
+      if (s + 1 < a.steps) write_codes(s + 1);
+    }
 #pragma unroll
     for (int i = 0; i < kCells; ++i)
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) ih[i][gate] = cell[i].next_ih[gate];
-    load_ih(s + 1);
-    delay(a.delays, s, kDelayRead);
-    if (a.blocks > 1) read_codes(s);
-    __syncthreads();
-    delay(a.delays, s, kDelaySums);
-    multiply();
-    __syncthreads();
-    delay(a.delays, s, kDelayGates);
-    if (KT > 4 || splits == 8) {
-      update(s, std::integral_constant<int, 8>());
-    } else if (splits == 4) {
-      update(s, std::integral_constant<int, 4>());
-    } else if (splits == 2) {
-      update(s, std::integral_constant<int, 2>());
-    } else {
-      update(s, std::integral_constant<int, 1>());
-    }
-    delay(a.delays, s, kDelayWrite);
-    if (s + 1 < a.steps) write_codes(s + 1);
+      if (cell[i].exists)
+        write_code<Planes>(a, a.next_state + ((int64_t{first} + cell[i].column) * a.hidden + cell[i].unit) * Planes,
+                           cell[i].code);
   }
-#pragma unroll
-  for (int i = 0; i < kCells; ++i) {
-    const Cell& one = cell[i];
-    if (!one.exists) continue;
-    uint8_t* const next_state = a.next_state + ((int64_t{first} + one.column) * a.hidden + one.unit) * Planes;
-    next_state[Planes - 1] = static_cast<uint8_t>(one.code >> 8 * (Planes - 1) ^ a.flip);
-    if (Planes == 2) next_state[0] = static_cast<uint8_t>(one.code);
-  }
+};
+
+/// KT, Planes: of PortableBlock.
+template <int KT, int Planes, typename Ratio>
+__global__ void __launch_bounds__(kPortableThreads, 1) gru_portable(const __grid_constant__ PortableArgs<Ratio> a) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  PortableBlock<KT, Planes, Ratio> block(a, shared);
+  uint4 weights[3][KT];
+  block.load_weights_of_warp(weights);
+  block.run(weights);
 }
 
 }  // namespace isobit::cuda

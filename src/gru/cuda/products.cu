@@ -1,28 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // The host side of gru_products: which layers it runs, how a step is cut into tiles, launches.
-#include "gru/cuda/products.h"
+#include "gru/cuda/products.cuh"
 
 #include <algorithm>
 #include <string>
 #include <tuple>
 #include <type_traits>
 
-#include "core/cuda/launch.h"
+#include "core/cuda/arguments.h"
+#include "core/cuda/grid_launch.h"
 #include "core/cuda/status.h"
-#include "gru/cuda/products.cuh"
 #include "product/product.h"
 
 namespace isobit::cuda {
 namespace {
 
 constexpr int32_t kLeastHidden = 257;
-constexpr int64_t kAlignment = 256;
 constexpr int32_t kCluster = 2;  // four read less from the cache, gained nothing, and fewer of them fit the device
 /// What a tile takes beside its products, in columns.
 constexpr int64_t kTileColumns = 48;
 
 int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }
-int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlignment) * kAlignment; }
 Status unsupported(const std::string& what) { return {StatusCode::kUnsupported, what}; }
 
 template <int kValue>
@@ -42,14 +40,7 @@ Status with_types(const PersistentLayer& layer, Body body) {
       return x_is_double ? body(double(), Constant<1>(), ratio, planes) : body(Fixed(), Constant<1>(), ratio, planes);
     }
   };
-  switch (layer.ratios.h) {
-    case RatioType::kFloat: return with_h(Constant<1>(), float());
-    case RatioType::kShift:
-    case RatioType::kFixed:
-      return layer.h_planes == 2 ? with_h(Constant<2>(), WideFixed()) : with_h(Constant<1>(), Fixed());
-    case RatioType::kDouble: break;
-  }
-  return layer.h_planes == 2 ? with_h(Constant<2>(), double()) : with_h(Constant<1>(), double());
+  return with_lanes(layer, [&](auto ratio, auto planes) { return with_h(planes, ratio); });
 }
 /// Whether with_types finds the layer's own.
 bool has_types(const PersistentLayer& layer) {
@@ -79,8 +70,7 @@ struct Cut {
   int64_t row_blocks = 1, n_tiles = 1, rounds = 1;
 };
 /// The narrowest tiles of which all are on the device at once; of several rounds the ones that take the least time, and
-/// of those the widest: a step of 1024 sequences of H = 528 took 27 us in four rounds of 48 columns, and takes 15 in
-/// two of 144.
+/// of those the widest.
 Cut cut_of(const PersistentLayer& layer, int64_t batch) {
   Cut cut;
   cut.row_blocks = ceil_div(batch, kWgmmaRows);
@@ -103,35 +93,23 @@ Cut cut_of(const PersistentLayer& layer, int64_t batch) {
   return cut;
 }
 
-template <typename Kernel, typename... Args>
-Status launch_step(Kernel kernel, const Cut& cut, int64_t blocks, int32_t shared, cudaStream_t stream,
-                   const Args&... args) {
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(cut.cluster), 1, 1};
-  attributes[1] = early_start();
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kProductsThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(shared);
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return cuda_status(cudaLaunchKernelEx(&config, kernel, args...), "kernel gru_products");
+template <typename Tile>
+GridLaunch launch_of(const Cut& cut) {
+  return {
+      static_cast<unsigned>(cut.row_blocks * cut.n_tiles), kProductsThreads, Tile::kTotal, cut.cluster, false, true};
 }
 
 template <typename Tile>
-Status launch_steps(const PersistentLayer& layer, const PersistentChunk& chunk, const ProductRows& x,
-                    std::byte* scratch, const Cut& cut, cudaStream_t stream) {
+Status launch_steps(const PersistentLayer& layer, const Recurrence& run, const ProductRows& x, std::byte* scratch,
+                    const Cut& cut, cudaStream_t stream) {
   using Ratio = typename Tile::Ratio;
   const auto& W = std::get<DeviceProduct<typename Tile::XRatio>>(layer.W);
   const auto& R = std::get<DeviceProduct<Ratio>>(layer.R);
   auto* const padded_x = reinterpret_cast<uint8_t*>(scratch);
-  auto* const padded_h = padded_x + aligned(product_x_bytes(W.shape, chunk.batch));
-  RecurrenceArgs<Ratio> a{};
-  set_recurrence(a, layer, chunk);
+  auto* const padded_h = padded_x + aligned_size(product_x_bytes(W.shape, run.batch));
+  RecurrenceArgs<Ratio> a = recurrence_args<Ratio>(layer, run);
   ProductRows x_rows = x, h_rows;
-  x_rows.rows = h_rows.rows = h_rows.batch = chunk.batch;
+  x_rows.rows = h_rows.rows = h_rows.batch = run.batch;
   h_rows.sequence = int64_t{layer.hidden_size} * layer.h_planes;
   h_rows.flip = static_cast<uint8_t>(layer.h_flip);
   ProductsArgs<typename Tile::XRatio, Ratio> p{};
@@ -151,15 +129,15 @@ Status launch_steps(const PersistentLayer& layer, const PersistentChunk& chunk, 
   };
   const bool x_has_map = has_map(x_rows, W.shape.planes);
   // Padded tiles do not begin in the one before: where the last one would, both are padded or none.
-  const bool both_alike = chunk.batch > kWgmmaRows && chunk.batch % kWgmmaRows != 0;
-  const bool has_turns = state_has_map(a.state) && state_has_map(chunk.next_state) && (x_has_map || !both_alike);
-  const int64_t state_bytes = chunk.batch * h_rows.sequence;
+  const bool both_alike = run.batch > kWgmmaRows && run.batch % kWgmmaRows != 0;
+  const bool has_turns = state_has_map(a.state) && state_has_map(run.next_state) && (x_has_map || !both_alike);
+  const int64_t state_bytes = run.batch * h_rows.sequence;
   const auto overlap = [&](const uint8_t* one, const uint8_t* another) {
     return one < another + state_bytes && another < one + state_bytes;
   };
-  for (int64_t s = 0; s < chunk.steps; ++s) {
-    const int64_t t = chunk.reverse ? chunk.steps - 1 - s : s;
-    a.next_state = has_turns && (chunk.steps - s) % 2 == 0 ? padded_h : chunk.next_state;
+  for (int64_t s = 0; s < run.steps; ++s) {
+    const int64_t t = run.reverse ? run.steps - 1 - s : s;
+    a.next_state = has_turns && (run.steps - s) % 2 == 0 ? padded_h : run.next_state;
     x_rows.codes = x.codes + t * x.step;
     if (s > 0) x_rows.floats.begins = false;
     const bool h_is_read = state_has_map(a.state) && !overlap(a.state, a.next_state);
@@ -179,30 +157,10 @@ Status launch_steps(const PersistentLayer& layer, const PersistentChunk& chunk, 
               !odd(reinterpret_cast<uintptr_t>(a.state) | reinterpret_cast<uintptr_t>(a.next_state) |
                        static_cast<uint64_t>(h_rows.sequence),
                    layer.h_planes);
-    ISOBIT_RETURN_IF_ERROR(
-        launch_step(gru_products<Tile>, cut, cut.row_blocks * cut.n_tiles, Tile::kTotal, stream, p, a));
+    ISOBIT_RETURN_IF_ERROR(launch_of<Tile>(cut).run("kernel gru_products", gru_products<Tile>, stream, p, a));
     a.state = a.next_state;
   }
   return {};
-}
-
-/// How many blocks are on the device at once, in clusters: as many with tiles of every width.
-template <typename Tile>
-Result<int32_t> room_in_clusters() {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {kCluster, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kCluster);
-  config.blockDim = dim3(kProductsThreads);
-  config.dynamicSmemBytes = Tile::kTotal;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int32_t clusters = 0;
-  ISOBIT_RETURN_IF_ERROR(
-      cuda_status(cudaOccupancyMaxActiveClusters(&clusters, gru_products<Tile>, &config), "clusters on the device"));
-  if (clusters == 0) return unsupported("no cluster of gru_products fits the device");
-  return clusters * kCluster;
 }
 
 }  // namespace
@@ -214,10 +172,7 @@ Status prepare_products(PersistentLayer& layer, const DeviceLimits& limits) {
   if (layer.hidden_size > kMaxLinearK)  // a plane's sum would not fit 32 bits
     return unsupported("H is " + std::to_string(layer.hidden_size) + ", must be at most " +
                        std::to_string(kMaxLinearK));
-  if (limits.major != 9)
-    return unsupported("the device has compute capability " + std::to_string(limits.major) + ", it is made for 9");
-  ISOBIT_ASSIGN_OR_RETURN(const bool compiled, has_90a_code());
-  if (!compiled) return unsupported("there is no code for 9.0a in this build");
+  ISOBIT_RETURN_IF_ERROR(check_90a(limits));
   if (limits.block_shared < kProductsShared)
     return unsupported("a block has " + std::to_string(limits.block_shared) + " bytes of shared memory, must have " +
                        std::to_string(kProductsShared));
@@ -230,11 +185,11 @@ Status prepare_products(PersistentLayer& layer, const DeviceLimits& limits) {
       ISOBIT_RETURN_IF_ERROR(
           (with_tile<decltype(x_ratio), x_planes(), decltype(ratio), planes()>(columns, [&](auto tile) -> Status {
             using Tile = decltype(tile);
-            ISOBIT_RETURN_IF_ERROR(cuda_status(
-                cudaFuncSetAttribute(gru_products<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kTotal),
-                "gru_products: shared memory"));
-            ISOBIT_ASSIGN_OR_RETURN(layer.products_room, room_in_clusters<Tile>());
-            return {};
+            ISOBIT_RETURN_IF_ERROR(allow_shared(gru_products<Tile>, Tile::kTotal, "gru_products: shared memory"));
+            // As many blocks with tiles of every width.
+            layer.products_room =
+                kCluster * launch_of<Tile>({columns, kCluster, kCluster}).clusters_on_device(gru_products<Tile>);
+            return layer.products_room > 0 ? Status() : unsupported("no cluster of gru_products fits the device");
           })));
     }
     return Status();
@@ -247,15 +202,15 @@ int64_t products_padded_bytes(const PersistentLayer& layer, int64_t batch) {
   ProductShape h;
   h.planes = layer.h_planes;
   h.k_blocks = static_cast<int32_t>(ceil_div(layer.hidden_size, kWgmmaDepth));
-  return aligned(product_x_bytes(product_shape(layer), batch)) + product_x_bytes(h, batch);
+  return aligned_size(product_x_bytes(product_shape(layer), batch)) + product_x_bytes(h, batch);
 }
 
-Status launch_products(const PersistentLayer& layer, const PersistentChunk& chunk, const ProductRows& x,
-                       std::byte* scratch, cudaStream_t stream) {
-  const Cut cut = cut_of(layer, chunk.batch);
+Status launch_products(const PersistentLayer& layer, const Recurrence& run, const ProductRows& x, std::byte* scratch,
+                       cudaStream_t stream) {
+  const Cut cut = cut_of(layer, run.batch);
   return with_types(layer, [&](auto x_ratio, auto x_planes, auto ratio, auto planes) {
     return with_tile<decltype(x_ratio), x_planes(), decltype(ratio), planes()>(
-        cut.columns, [&](auto tile) { return launch_steps<decltype(tile)>(layer, chunk, x, scratch, cut, stream); });
+        cut.columns, [&](auto tile) { return launch_steps<decltype(tile)>(layer, run, x, scratch, cut, stream); });
   });
 }
 

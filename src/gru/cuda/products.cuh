@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A step of many sequences of a large layer as one launch, by wgmma (sm_90a): W x, R h and the gates.
 //
-// A block has a tile of 64 sequences and Columns columns, which are in the order of PersistentChunk::ih, 48 for the
+// A block has a tile of 64 sequences and Columns columns, which are in the order of Recurrence::ih, 48 for the
 // gates u, r and n of 16 units. Its cells need no sum of another block. Warps 0-3 and 4-7, a warpgroup each, multiply
 // about half of the columns: first W x, 128 codes of x at a time, then R h into other registers. Then all sums go to
 // shared memory, where the stages were, and become gates in a loop that each thread of the block goes through for rows
@@ -125,7 +125,7 @@ struct ProductsPlace {
 // ---- loading
 
 // What a thread does for each stage is on the way of all products, so weights and codes have one each, and what divides
-// or multiplies is done beforehand: one thread for both took half as long again.
+// or multiplies is done beforehand.
 
 /// This block's share of each piece of weights, for all blocks of the cluster. In one thread, which says how many bytes
 /// a stage gets.
@@ -325,7 +325,7 @@ struct ProductsGates {
   // Rows whose instructions fill each other's gaps.
   static constexpr int kNeeded = (kWgmmaRows + kRowsAtOnce - 1) / kRowsAtOnce;
   static constexpr int kMost = sizeof(Real) == 8 ? 2 : 4, kTurns = (kNeeded + kMost - 1) / kMost;
-  static constexpr int kAtOnce = (kNeeded + kTurns - 1) / kTurns;
+  static constexpr int kAtOnce = (kNeeded + kTurns - 1) / kTurns, kCells = 2 * kAtOnce;
 
   const Args& p;
   const RecurrenceArgs<Ratio>& a;
@@ -361,110 +361,113 @@ struct ProductsGates {
     wait_for_grid_before();
     read(row, now);
   }
-  __device__ __forceinline__ void run(const uint8_t* shared) {
-    if (!active) return;
-    const GateLanes<Real>& c = a.gates;
-    const uint8_t* const tables = shared + Tile::kSumBytes;
+  /// What rescales the sums of this thread's two units.
+  struct Rows {
     XRatio x_ratio[3][2];
     LaneOf<XRatio> x_again[3][2];
     SumOf<XRatio> x_start[3][2];
     Ratio h_ratio[3][2];
     SumOf<Ratio> h_start[3][2];
-    barrier_wait(at.parameters, 0);
-    {
-      const auto* const x_ratios = reinterpret_cast<const WgmmaRatios<XRatio>*>(shared + Tile::kParametersAt);
-      const auto* const x_starts = reinterpret_cast<const WgmmaStarts<XRatio>*>(x_ratios + Tile::kColumns / 2);
-      const auto* const h_ratios =
-          reinterpret_cast<const WgmmaRatios<Ratio>*>(shared + Tile::kParametersAt + Tile::kXParameters);
-      const auto* const h_starts = reinterpret_cast<const WgmmaStarts<Ratio>*>(h_ratios + Tile::kColumns / 2);
+  };
+  __device__ __forceinline__ void load_rows(const uint8_t* shared, Rows& rows) const {
+    const auto* const x_ratios = reinterpret_cast<const WgmmaRatios<XRatio>*>(shared + Tile::kParametersAt);
+    const auto* const x_starts = reinterpret_cast<const WgmmaStarts<XRatio>*>(x_ratios + Tile::kColumns / 2);
+    const auto* const h_ratios =
+        reinterpret_cast<const WgmmaRatios<Ratio>*>(shared + Tile::kParametersAt + Tile::kXParameters);
+    const auto* const h_starts = reinterpret_cast<const WgmmaStarts<Ratio>*>(h_ratios + Tile::kColumns / 2);
 #pragma unroll
-      for (int gate = 0; gate < 3; ++gate)
+    for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int index = column / 2 + gate * 8;
-          x_ratio[gate][i] = x_ratios[index].ratio[i];
-          x_again[gate][i] = x_ratios[index].again[i];
-          x_start[gate][i] = x_starts[index].start[i];
-          h_ratio[gate][i] = h_ratios[index].ratio[i];
-          h_start[gate][i] = h_starts[index].start[i];
-        }
+      for (int i = 0; i < 2; ++i) {
+        const int index = column / 2 + gate * 8;
+        rows.x_ratio[gate][i] = x_ratios[index].ratio[i];
+        rows.x_again[gate][i] = x_ratios[index].again[i];
+        rows.x_start[gate][i] = x_starts[index].start[i];
+        rows.h_ratio[gate][i] = h_ratios[index].ratio[i];
+        rows.h_start[gate][i] = h_starts[index].start[i];
+      }
+  }
+  /// Of a gate, both inputs of this thread's cells of some rows, by their sums.
+  __device__ __forceinline__ void load_gate(const int32_t* sums, const Rows& rows, int gate, Real (&from_x)[kCells],
+                                            Real (&hh)[kCells]) const {
+    SumOf<XRatio> x_sum[kCells];
+    XRatio x_by[kCells];
+    SumOf<Ratio> h_sum[kCells];
+    Ratio h_by[kCells];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      // A row beyond the last one is computed from it, and not stored.
+      const int at_row = min(row + i * kRowsAtOnce, kWgmmaRows - 1);
+      int2 two[Tile::kSums];
+#pragma unroll
+      for (int plane = 0; plane < Tile::kSums; ++plane)
+        two[plane] = *reinterpret_cast<const int2*>(sums + plane * Tile::kPlane + at_row * Tile::kPitch + gate * 16);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        int32_t x[Tile::kXSums], hs[kHPlanes];
+#pragma unroll
+        for (int plane = 0; plane < Tile::kXSums; ++plane) x[plane] = j == 0 ? two[plane].x : two[plane].y;
+#pragma unroll
+        for (int plane = 0; plane < kHPlanes; ++plane)
+          hs[plane] = j == 0 ? two[Tile::kXSums + plane].x : two[Tile::kXSums + plane].y;
+        x_sum[2 * i + j] = complete_sum<XRatio>(x, rows.x_start[gate][j]);
+        x_by[2 * i + j] = rows.x_ratio[gate][j];
+        h_sum[2 * i + j] = complete_sum<Ratio>(hs, rows.h_start[gate][j]);
+        h_by[2 * i + j] = rows.h_ratio[gate][j];
+      }
     }
+    LaneOf<XRatio> ih[kCells];
+    rescale_clamped(x_sum, x_by, p.W.by_shifts, p.W.low, p.W.high, ih);
+#pragma unroll
+    for (int i = 0; i < kCells; ++i) from_x[i] = static_cast<Real>(rescale_even(ih[i], rows.x_again[gate][i % 2]));
+    rescale_hh(a.gates, h_sum, h_by, hh);
+  }
+  /// The two new codes of sequence n, where cells keep their state the old ones.
+  __device__ __forceinline__ void write_row(uint32_t codes, uint32_t old, uint8_t* y, uint8_t* next_state) const {
+    if (kHPlanes == 1) codes &= 0x00ff00ff;
+    uint32_t shown = codes;
+    if (a.lengths != nullptr || a.mask != nullptr) {
+      const bool ended = p.t >= length_of(a, n);
+      uint32_t keeps = ended ? 0xffffffff : 0;
+      if (is_masked(a, p.t, n, unit)) keeps |= 0xffff;
+      if (is_masked(a, p.t, n, unit + 1)) keeps |= 0xffff0000;
+      codes = (old & keeps) | (codes & ~keeps);
+      shown = ended ? a.gates.h_to_unsigned | a.gates.h_to_unsigned << 16 : codes;
+    }
+    if (__builtin_expect(a.y_scale == 0, 1)) {
+      write_pair<kHPlanes>(y, to_pair<kHPlanes>(shown, a.flip), p.pairs, second);
+    } else {
+      write_floats(y, y_of<kHPlanes>(a, shown), y_of<kHPlanes>(a, shown >> 16), p.pairs, second);
+    }
+    write_pair<kHPlanes>(next_state, to_pair<kHPlanes>(codes, a.flip), p.pairs, second);
+  }
+  __device__ __forceinline__ void run(const uint8_t* shared) {
+    if (!active) return;
+    Rows rows;
+    barrier_wait(at.parameters, 0);
+    load_rows(shared, rows);
     uint8_t* y = a.y + p.t * a.y_step + n * a.y_sequence + int64_t{unit} * a.y_unit;
     uint8_t* next_state = a.next_state + n * h_pitch + int64_t{unit} * kHPlanes;
     const auto* const sums = reinterpret_cast<const int32_t*>(shared) + column;
-    const bool plain = a.lengths == nullptr && a.mask == nullptr;
     barrier_wait(at.tables, 0);
 #pragma unroll 1
     for (; row < at.rows; row += kAtOnce * kRowsAtOnce) {
       read(row + kAtOnce * kRowsAtOnce, next);
-      constexpr int kCells = 2 * kAtOnce;
       Real from_x[3][kCells], hh[3][kCells], h[kCells];
       uint32_t fresh[kCells];
 #pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-        SumOf<XRatio> x_sum[kCells];
-        XRatio x_by[kCells];
-        LaneOf<XRatio> again[kCells];
-        SumOf<Ratio> h_sum[kCells];
-        Ratio h_by[kCells];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          // A row beyond the last one is computed from it, and not stored.
-          const int at_row = min(row + i * kRowsAtOnce, kWgmmaRows - 1);
-          int2 two[Tile::kSums];
-#pragma unroll
-          for (int plane = 0; plane < Tile::kSums; ++plane)
-            two[plane] =
-                *reinterpret_cast<const int2*>(sums + plane * Tile::kPlane + at_row * Tile::kPitch + gate * 16);
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            int32_t x[Tile::kXSums], hs[kHPlanes];
-#pragma unroll
-            for (int plane = 0; plane < Tile::kXSums; ++plane) x[plane] = j == 0 ? two[plane].x : two[plane].y;
-#pragma unroll
-            for (int plane = 0; plane < kHPlanes; ++plane)
-              hs[plane] = j == 0 ? two[Tile::kXSums + plane].x : two[Tile::kXSums + plane].y;
-            x_sum[2 * i + j] = complete_sum<XRatio>(x, x_start[gate][j]);
-            x_by[2 * i + j] = x_ratio[gate][j];
-            again[2 * i + j] = x_again[gate][j];
-            h_sum[2 * i + j] = complete_sum<Ratio>(hs, h_start[gate][j]);
-            h_by[2 * i + j] = h_ratio[gate][j];
-          }
-        }
-        LaneOf<XRatio> ih[kCells];
-        rescale_clamped(x_sum, x_by, p.W.by_shifts, p.W.low, p.W.high, ih);
-#pragma unroll
-        for (int i = 0; i < kCells; ++i) from_x[gate][i] = static_cast<Real>(rescale_even(ih[i], again[i]));
-        rescale_hh(c, h_sum, h_by, hh[gate]);
-      }
+      for (int gate = 0; gate < 3; ++gate) load_gate(sums, rows, gate, from_x[gate], hh[gate]);
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         now[i] = to_halves<kHPlanes>(now[i], a.flip);
-        h[2 * i] = from_code<Real>(now[i] & 0xffff, c.h_from_code);
-        h[2 * i + 1] = from_code<Real>(now[i] >> 16, c.h_from_code);
+        h[2 * i] = from_code<Real>(now[i] & 0xffff, a.gates.h_from_code);
+        h[2 * i + 1] = from_code<Real>(now[i] >> 16, a.gates.h_from_code);
       }
-      gru_gates(c, tables, from_x, hh, h, fresh);
+      gru_gates(a.gates, shared + Tile::kSumBytes, from_x, hh, h, fresh);
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        if (row + i * kRowsAtOnce < at.rows) {
-          uint32_t codes = __byte_perm(fresh[2 * i], fresh[2 * i + 1], 0x5410);
-          if (kHPlanes == 1) codes &= 0x00ff00ff;
-          uint32_t shown = codes;
-          if (!plain) {
-            const bool ended = a.lengths != nullptr && p.t >= max(a.lengths[n], 0) - a.first_step;
-            uint32_t keeps = ended ? 0xffffffff : 0;
-            if (is_masked(a, p.t, n, unit)) keeps |= 0xffff;
-            if (is_masked(a, p.t, n, unit + 1)) keeps |= 0xffff0000;
-            codes = (now[i] & keeps) | (codes & ~keeps);
-            shown = ended ? c.h_to_unsigned | c.h_to_unsigned << 16 : codes;
-          }
-          if (__builtin_expect(a.y_scale == 0, 1)) {
-            write_pair<kHPlanes>(y, to_pair<kHPlanes>(shown, a.flip), p.pairs, second);
-          } else {
-            write_floats(y, y_of<kHPlanes>(a, shown), y_of<kHPlanes>(a, shown >> 16), p.pairs, second);
-          }
-          write_pair<kHPlanes>(next_state, to_pair<kHPlanes>(codes, a.flip), p.pairs, second);
-        }
+        if (row + i * kRowsAtOnce < at.rows)
+          write_row(__byte_perm(fresh[2 * i], fresh[2 * i + 1], 0x5410), now[i], y, next_state);
         n += kRowsAtOnce;
         y += kRowsAtOnce * a.y_sequence;
         next_state += kRowsAtOnce * h_pitch;

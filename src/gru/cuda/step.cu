@@ -2,13 +2,13 @@
 // The host's side of the kernel of one launch a step: which layers it runs, packing, launches.
 #include "gru/cuda/step.cuh"
 #include "gru/cuda/step_many.cuh"
-#include "gru/cuda/step_tile.h"
 
 #include <algorithm>
 #include <cstring>
 #include <string>
 
-#include "core/cuda/launch.h"
+#include "core/cuda/arguments.h"
+#include "core/cuda/grid_launch.h"
 #include "core/cuda/status.h"
 #include "gru/cuda/gru.h"
 #include "gru/proof.h"
@@ -19,11 +19,9 @@ namespace {
 
 constexpr int64_t kMaxBatch = int64_t{65535} * 32;   // blocks of a grid's second dimension, of 32 sequences
 constexpr int64_t kChunkBytes = int64_t{128} << 20;  // of copied x
-constexpr int64_t kAlignment = 256;
 constexpr int32_t kMaxTableBits = 16;
 constexpr int64_t kBlocksPerProcessor = 2;
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 Status unsupported(const std::string& what) { return {StatusCode::kUnsupported, what}; }
 
 /// Bytes of a row of x or h, and of one that is padded.
@@ -132,26 +130,12 @@ StepSide side_of(const StepMatrix& matrix) {
   return side;
 }
 
-/// A launch of Args: on devices that can, the grid begins while the one before it ends (let_next_grid_start).
+/// A launch of Args. On devices that can, the grid begins while the one before it ends (let_next_grid_start).
 template <typename Args>
 struct StepLaunch {
   void (*kernel)(Args) = nullptr;
   const char* name = nullptr;
-  dim3 grid;
-  int32_t threads = 0;
-  int32_t shared = 0;
-
-  Status operator()(const Args& args, const DeviceLimits& limits, cudaStream_t stream) const {
-    cudaLaunchAttribute early = early_start();
-    cudaLaunchConfig_t config{};
-    config.gridDim = grid;
-    config.blockDim = dim3(static_cast<unsigned>(threads));
-    config.dynamicSmemBytes = static_cast<size_t>(shared);
-    config.stream = stream;
-    config.attrs = &early;
-    config.numAttrs = limits.major >= 9 ? 1 : 0;
-    return cuda_status(cudaLaunchKernelEx(&config, kernel, args), name);
-  }
+  GridLaunch grid{};
 };
 
 unsigned pieces_of(int64_t count, int64_t piece) { return static_cast<unsigned>((count + piece - 1) / piece); }
@@ -162,10 +146,9 @@ dim3 grid_of(const StepTile& tile, const StepLayer& layer, int64_t batch) {
 }
 
 /// Of gru_step_many: the smallest tile with which every block has a processor for itself, or the largest one. None
-/// where the memory does not suffice, or gru_step is the faster, by timing on an H200: up to 16 sequences, and further
-/// while all of its blocks are on the device at once; of bytes with C to 3 H / 4 up to 8, and further while each block
-/// has a processor for itself. With H = 512 and C = 64 24 sequences took 3.9 us in its 192 blocks, 48 take 3.2 in
-/// these.
+/// where the memory does not suffice, or gru_step is the faster: up to 16 sequences, and further while all of its
+/// blocks are on the device at once; of bytes with C to 3 H / 4 up to 8, and further while each block has a processor
+/// for itself.
 template <typename Lanes, int kPlanes>
 StepTile choose_tile(const StepLayer& layer, int64_t batch, const DeviceLimits& limits) {
   StepTile chosen{};
@@ -203,20 +186,19 @@ auto step_many_kernel(const StepTile& tile) {
 template <typename Lanes, int kPlanes>
 Result<StepLaunch<StepArgs<Lanes>>> step_launch_of(const StepLayer& layer, int64_t batch, const DeviceLimits& limits) {
   StepLaunch<StepArgs<Lanes>> launch;
+  launch.grid.early = limits.major >= 9;
   if constexpr (!std::is_same_v<Lanes, S64Lanes>) {
     const StepTile tile = tile_of(layer, batch, limits);
     if (tile.groups > 0) {
       launch.kernel = step_many_kernel<Lanes, kPlanes>(tile);
       launch.name = "kernel gru_step_many";
-      launch.grid = grid_of(tile, layer, batch);
-      launch.threads = kManyStepThreads;
+      launch.grid.blocks = grid_of(tile, layer, batch);
+      launch.grid.threads = kManyStepThreads;
       // So much that a processor has room for one block: blocks of the next grid begin early, where there is room, and
       // would share a few processors while others have none.
-      launch.shared = std::max(step_many_shared<Lanes>(tile, kPlanes, layer.table_entries),
-                               std::min(limits.processor_shared / 2, limits.block_shared));
-      ISOBIT_RETURN_IF_ERROR(
-          cuda_status(cudaFuncSetAttribute(launch.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, launch.shared),
-                      launch.name));
+      launch.grid.shared = std::max(step_many_shared<Lanes>(tile, kPlanes, layer.table_entries),
+                                    std::min(limits.processor_shared / 2, limits.block_shared));
+      ISOBIT_RETURN_IF_ERROR(allow_shared(launch.kernel, launch.grid.shared, launch.name));
       return launch;
     }
   }
@@ -226,10 +208,12 @@ Result<StepLaunch<StepArgs<Lanes>>> step_launch_of(const StepLayer& layer, int64
   const int64_t sequences = batch <= few || layer.groups * pieces_of(batch, few) <= blocks ? few : kStepSequences;
   launch.kernel = sequences == few ? gru_step<Lanes, kPlanes, 1> : gru_step<Lanes, kPlanes, 2>;
   launch.name = "kernel gru_step";
-  launch.grid = dim3(static_cast<unsigned>(layer.groups),
-                     static_cast<unsigned>(std::clamp<int64_t>(blocks / layer.groups, 1, pieces_of(batch, sequences))));
+  launch.grid.blocks =
+      dim3(static_cast<unsigned>(layer.groups),
+           static_cast<unsigned>(std::clamp<int64_t>(blocks / layer.groups, 1, pieces_of(batch, sequences))));
   // A sequence's gates are a warp's: more of them than multiply, where there are so many.
-  launch.threads = 32 * static_cast<int32_t>(std::clamp<int64_t>(std::min(batch, sequences), layer.warps, kStepWarps));
+  launch.grid.threads =
+      32 * static_cast<int32_t>(std::clamp<int64_t>(std::min(batch, sequences), layer.warps, kStepWarps));
   return launch;
 }
 
@@ -247,8 +231,8 @@ Status run_steps(const typename Lanes::Constants& gates, const DeviceLayer& laye
       !rows_aligned(run.state, p.R, {0, p.R.size}, 1, run.batch) || (run.steps == 1 && run.state == run.next_state);
   const int64_t chunk = copies_x ? chunk_steps(p, run.batch, run.steps) : run.steps;
   uint8_t* const h[2] = {reinterpret_cast<uint8_t*>(run.scratch),
-                         reinterpret_cast<uint8_t*>(run.scratch) + aligned(run.batch * h_padded)};
-  uint8_t* const x_copy = h[1] + aligned(run.batch * h_padded);
+                         reinterpret_cast<uint8_t*>(run.scratch) + aligned_size(run.batch * h_padded)};
+  uint8_t* const x_copy = h[1] + aligned_size(run.batch * h_padded);
   const auto batch = static_cast<int32_t>(run.batch);
 
   PrepareArgs prepare{};
@@ -300,14 +284,11 @@ Status run_steps(const typename Lanes::Constants& gates, const DeviceLayer& laye
     if (done > 0) prepare.sets[1].rows = prepare.sets[2].rows = 0;
     if (done > 0) prepare.floats.begins = false;
     if (const int64_t rows = int64_t{prepare.sets[0].rows} + prepare.sets[1].rows + prepare.sets[2].rows; rows > 0) {
-      StepLaunch<PrepareArgs> copy;
-      copy.kernel = step_prepare;
-      copy.name = "kernel step_prepare";
-      copy.grid.x = pieces_of(std::max(x_padded, h_padded), 4 * kPrepareThreads);
-      const int64_t most = prepare.floats.begins ? int64_t{kNanPlaces} / copy.grid.x : int64_t{16} * limits.processors;
-      copy.grid.y = static_cast<unsigned>(std::min(rows, most));
-      copy.threads = kPrepareThreads;
-      ISOBIT_RETURN_IF_ERROR(copy(prepare, limits, stream));
+      const unsigned columns = pieces_of(std::max(x_padded, h_padded), 4 * kPrepareThreads);
+      const int64_t most = prepare.floats.begins ? int64_t{kNanPlaces} / columns : int64_t{16} * limits.processors;
+      const dim3 blocks(columns, static_cast<unsigned>(std::min(rows, most)));
+      ISOBIT_RETURN_IF_ERROR(GridLaunch({blocks, kPrepareThreads, 0, 0, false, limits.major >= 9})
+                                 .run("kernel step_prepare", step_prepare, stream, prepare));
     }
     for (int64_t i = 0; i < steps; ++i) {
       const int64_t s = done + i;
@@ -322,7 +303,7 @@ Status run_steps(const typename Lanes::Constants& gates, const DeviceLayer& laye
       a.y = static_cast<uint8_t*>(run.y) + t * run.y_strides.step * y_width;
       a.t = static_cast<int32_t>(t);
       a.mask = run.mask == nullptr ? nullptr : run.mask + t * run.batch * run.mask_width;
-      ISOBIT_RETURN_IF_ERROR(launch(a, limits, stream));
+      ISOBIT_RETURN_IF_ERROR(launch.grid.run(launch.name, launch.kernel, stream, a));
     }
   }
   return {};
@@ -331,17 +312,7 @@ Status run_steps(const typename Lanes::Constants& gates, const DeviceLayer& laye
 }  // namespace
 
 Result<StepPack> pack_step(const GruLayerParameters& p) {
-  for (const GruTensor tensor : {kX, kH})
-    if (size_in_bytes(p.grids[tensor].dtype()) > 2)
-      return unsupported(std::string(kGruTensorNames[tensor]) + " has " + std::to_string(p.grids[tensor].bits) +
-                         " bits, must have at most 16");
-  for (const GruTensor tensor : {kW, kR}) {
-    if (size_in_bytes(p.grids[tensor].dtype()) != 1)
-      return unsupported(std::string(kGruTensorNames[tensor]) + " has " + std::to_string(p.grids[tensor].bits) +
-                         " bits, must have at most 8");
-    if (!p.grids[tensor].is_signed && p.grids[tensor].bits == 8)
-      return unsupported(std::string(kGruTensorNames[tensor]) + " has unsigned codes above 127");
-  }
+  ISOBIT_RETURN_IF_ERROR(check_widths(p));
   for (const CodeMatrix* weights : {&p.W, &p.R})
     if (weights->columns() > kMaxLinearK)  // a plane's sum would not fit 32 bits
       return unsupported("a matrix has " + std::to_string(weights->columns()) + " columns, must have at most " +
@@ -377,7 +348,9 @@ Result<StepTile> step_tile(const GruLayerParameters& p, int64_t batch, const Dev
   return tile_of(pack.layer, batch, limits);
 }
 
-bool step_is_taken(std::span<const DeviceLayer>, int64_t, int64_t steps, bool) { return steps > 0; }
+bool step_is_taken(std::span<const DeviceLayer>, int64_t, int64_t steps, bool, const DeviceLimits&) {
+  return steps > 0;
+}
 
 Status step_supports(std::span<const DeviceLayer> layers, int64_t batch, int64_t steps, const DeviceLimits&) {
   for (const DeviceLayer& layer : layers)
@@ -400,7 +373,7 @@ int64_t step_scratch_bytes(std::span<const DeviceLayer> layers, int64_t batch, i
     const int64_t one = batch * padded_bytes(layer.step.W);
     // A smaller batch may run more steps in a chunk: the limit itself, where it can be reached.
     const int64_t x = steps <= kChunkBytes / one ? steps * one : std::max(kChunkBytes, one);
-    bytes = std::max(bytes, aligned(x) + 2 * aligned(batch * padded_bytes(layer.step.R)));
+    bytes = std::max(bytes, aligned_size(x) + 2 * aligned_size(batch * padded_bytes(layer.step.R)));
   }
   return bytes;
 }

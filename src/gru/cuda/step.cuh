@@ -268,21 +268,30 @@ static __global__ void __launch_bounds__(kPrepareThreads) step_prepare(const __g
   }
 }
 
-/// kPlanes: bytes of a code, the larger of x's and h's. kHalves: 1 for at most 8 sequences, which saves registers,
-/// else 2.
+/// What a block of gru_step hands over. kHalves: 1 for at most 8 sequences a tile, which saves registers, else 2.
 template <typename Lanes, int kPlanes, int kHalves>
-__global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_constant__ StepArgs<Lanes> a) {
-  using Row = typename Lanes::Row;
-  constexpr int kPieces = kPlanes == 1 ? 4 : 2;  // that a warp has in registers
-  constexpr int kSequences = kStepSequences / 2 * kHalves;
-  constexpr int kTile = kSequences * kStepUnits;
+struct StepShared {
+  static constexpr int kSequences = kStepSequences / 2 * kHalves;
+  static constexpr int kTile = kSequences * kStepUnits;
   // The sums of a warp; 8 more, so that those of four warps meet no bank twice.
-  constexpr int kPartial = 3 * kPlanes * kTile + 8;
-  constexpr int kRowBytes = 6 * kStepUnits * static_cast<int>(sizeof(Row));
-  __shared__ __align__(16) int32_t partial[kStepWarps][kPartial];
-  __shared__ __align__(16) uint8_t row_bytes[kRowBytes];
-  __shared__ __align__(16) float shared_tables[kStepSharedEntries];
-  __shared__ __align__(16) uint8_t own[kSequences][kStepUnits * kPlanes];  // this block's units of h
+  static constexpr int kPartial = 3 * kPlanes * kTile + 8;
+  static constexpr int kRowBytes = 6 * kStepUnits * static_cast<int>(sizeof(typename Lanes::Row));
+  alignas(16) int32_t partial[kStepWarps][kPartial];
+  alignas(16) uint8_t row_bytes[kRowBytes];
+  alignas(16) float tables[kStepSharedEntries];
+  alignas(16) uint8_t own[kSequences][kStepUnits * kPlanes];  // this block's units of h
+};
+
+/// kPlanes: bytes of a code, the larger of x's and h's.
+template <typename Lanes, int kPlanes, int kHalves>
+struct StepBlock {
+  using Row = typename Lanes::Row;
+  using Shared = StepShared<Lanes, kPlanes, kHalves>;
+  static constexpr int kPieces = kPlanes == 1 ? 4 : 2;  // that a warp has in registers
+  static constexpr int kSequences = Shared::kSequences, kTile = Shared::kTile, kRowBytes = Shared::kRowBytes;
+
+  const StepArgs<Lanes>& a;
+  Shared& shared;
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
   const int lane = thread % 32;
@@ -295,46 +304,61 @@ __global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_cons
   const int pieces = side.pieces;
   const int stride = of_h ? a.warps - a.x_warps : a.x_warps;                    // between two pieces of a warp
   const int first = warp >= a.warps ? pieces : of_h ? warp - a.x_warps : warp;  // of warps for gates only: none
-
   const uint4* const fragments = side.fragments + int64_t{group} * pieces * 96 + lane;
-  uint4 weights[kPieces][3];
-  const auto fetch_weights = [&](int from) {
+  uint4 weights[kPieces][3] = {};
+  int first_sequence = 0, sequences = 0;  // of the tile
+
+  __device__ __forceinline__ bool shares_tables() const { return a.table_entries <= kStepSharedEntries; }
+  __device__ __forceinline__ void fetch_weights(int from) {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i)
       if (from + i * stride < pieces)
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate)
           weights[i][gate] = load_weights(fragments + ((from + i * stride) * 3 + gate) * 32);
-  };
-  fetch_weights(first);
-  let_next_grid_start();
-  const bool shares_tables = a.table_entries <= kStepSharedEntries;
-  for (int i = thread * 16; i < kRowBytes; i += threads * 16)
-    __pipeline_memcpy_async(row_bytes + i, a.rows + int64_t{group} * kRowBytes + i, 16);
-  if (shares_tables)
-    for (int i = thread * 4; i < a.table_entries; i += threads * 4)
-      __pipeline_memcpy_async(shared_tables + i, a.tables + i, 16);
-  __pipeline_commit();
-  wait_for_grid_before();
+  }
+  /// First: constants, before the grid before this one has ended.
+  __device__ __forceinline__ void begin() {
+    fetch_weights(first);
+    let_next_grid_start();
+    for (int i = thread * 16; i < kRowBytes; i += threads * 16)
+      __pipeline_memcpy_async(shared.row_bytes + i, a.rows + int64_t{group} * kRowBytes + i, 16);
+    if (shares_tables())
+      for (int i = thread * 4; i < a.table_entries; i += threads * 4)
+        __pipeline_memcpy_async(shared.tables + i, a.tables + i, 16);
+    __pipeline_commit();
+    wait_for_grid_before();
+  }
 
-  const int tiles = (a.batch + kSequences - 1) / kSequences;
-  for (int tile = static_cast<int>(blockIdx.y); tile < tiles; tile += static_cast<int>(gridDim.y)) {
-    const int first_sequence = tile * kSequences;
-    const int left = a.batch - first_sequence;
-    const int sequences = left < kSequences ? left : kSequences;
-    // Pieces of 8 bytes: a code of two bytes takes two pieces.
-    const int own_piece = thread / kSequences;
-    const int own_sequence = thread % kSequences;
-    const bool takes_own = own_piece < h.code_bytes && own_sequence < sequences;
-    uint2 own_units{0, 0};
-    if (takes_own)
-      own_units =
-          __ldcg(reinterpret_cast<const uint2*>(h.codes + (int64_t{first_sequence} + own_sequence) * h.sequence_bytes +
-                                                group * kStepUnits * h.code_bytes + own_piece * 8));
-
-    int32_t acc[2][3][4] = {};  // of the planes; with one plane two chains, which are shorter
-    // No load is behind a condition: what does not exist is read from where something does; then its sums are not read,
-    // or it is not multiplied, or its weights are zero.
+  using Codes = uint4[kPieces][kPlanes][kHalves];
+  /// The codes that a warp multiplies by pieces `from` on. No load is behind a condition: what does not exist is read
+  /// from where something does; then its sums are not read, or it is not multiplied, or its weights are zero.
+  __device__ __forceinline__ void load_rows(const uint8_t* const (&codes)[kHalves], int from, Codes& rows) const {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+#pragma unroll
+      for (int plane = 0; plane < kPlanes; ++plane)
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          // With two bytes a code: the first eight codes of a lane's 16, and the others.
+          const int at = ((from + i * stride) * kStepDepth + lane % 4 * 16) * side.code_bytes + 16 * plane;
+          rows[i][plane][half] = load_codes(codes[half] + (at < side.row_bytes ? at : side.row_bytes - 16));
+        }
+  }
+  /// Of a piece, a plane of a half of the sequences, unsigned.
+  __device__ __forceinline__ uint4 plane_of(const uint4 (&rows)[kPlanes][kHalves], int plane, int half) const {
+    uint4 v = rows[0][half];
+    if (kPlanes == 2 && side.code_bytes == 2) {
+      const uint4& w = rows[kPlanes - 1][half];
+      const uint32_t bytes = plane == 0 ? 0x6420 : 0x7531;  // of two words: the low ones, the high ones
+      v = {__byte_perm(v.x, v.y, bytes), __byte_perm(v.z, v.w, bytes), __byte_perm(w.x, w.y, bytes),
+           __byte_perm(w.z, w.w, bytes)};
+    }
+    const uint32_t flip = side.code_bytes == 1 || plane == 1 ? side.flip : 0;
+    return uint4{v.x ^ flip, v.y ^ flip, v.z ^ flip, v.w ^ flip};
+  }
+  /// acc: of the planes; with one plane two chains, which are shorter.
+  __device__ __forceinline__ void multiply(bool first_tile, int32_t (&acc)[2][3][4]) {
     const uint8_t* codes[kHalves];
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
@@ -342,19 +366,10 @@ __global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_cons
       codes[half] = side.codes + (int64_t{first_sequence} + sequence) * side.sequence_bytes;
     }
     for (int from = first; from < pieces; from += kPieces * stride) {
-      const bool fetched = from == first && (tile == static_cast<int>(blockIdx.y) || pieces <= kPieces * stride);
+      const bool fetched = from == first && (first_tile || pieces <= kPieces * stride);
       if (!fetched) fetch_weights(from);
-      uint4 rows[kPieces][kPlanes][kHalves];
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i)
-#pragma unroll
-        for (int plane = 0; plane < kPlanes; ++plane)
-#pragma unroll
-          for (int half = 0; half < kHalves; ++half) {
-            // With two bytes a code: the first eight codes of a lane's 16, and the others.
-            const int at = ((from + i * stride) * kStepDepth + lane % 4 * 16) * side.code_bytes + 16 * plane;
-            rows[i][plane][half] = load_codes(codes[half] + (at < side.row_bytes ? at : side.row_bytes - 16));
-          }
+      Codes rows;
+      load_rows(codes, from, rows);
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
         if (from + i * stride >= pieces) break;
@@ -363,19 +378,8 @@ __global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_cons
           if (plane >= side.code_bytes) break;
           // The columns of a piece are permuted alike in both operands: lane q of a row has columns 16q to 16q + 15,
           // eight of them in each of two products.
-          const auto plane_of = [&](int half) {
-            uint4 v = rows[i][0][half];
-            if (kPlanes == 2 && side.code_bytes == 2) {
-              const uint4& w = rows[i][kPlanes - 1][half];
-              const uint32_t bytes = plane == 0 ? 0x6420 : 0x7531;  // of two words: the low ones, the high ones
-              v = {__byte_perm(v.x, v.y, bytes), __byte_perm(v.z, v.w, bytes), __byte_perm(w.x, w.y, bytes),
-                   __byte_perm(w.z, w.w, bytes)};
-            }
-            const uint32_t flip = side.code_bytes == 1 || plane == 1 ? side.flip : 0;
-            return uint4{v.x ^ flip, v.y ^ flip, v.z ^ flip, v.w ^ flip};
-          };
-          const uint4 upper = plane_of(0);
-          const uint4 lower = kHalves == 2 ? plane_of(kHalves - 1) : uint4{0, 0, 0, 0};
+          const uint4 upper = plane_of(rows[i], plane, 0);
+          const uint4 lower = kHalves == 2 ? plane_of(rows[i], plane, kHalves - 1) : uint4{0, 0, 0, 0};
           const uint32_t even[4] = {upper.x, lower.x, upper.y, lower.y};
           const uint32_t odd[4] = {upper.z, lower.z, upper.w, lower.w};
 #pragma unroll
@@ -387,7 +391,9 @@ __global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_cons
         }
       }
     }
-    int32_t* const to = partial[warp] + lane / 4 * kStepUnits + lane % 4 * 2;
+  }
+  __device__ __forceinline__ void leave_sums(const int32_t (&acc)[2][3][4]) const {
+    int32_t* const to = shared.partial[warp] + lane / 4 * kStepUnits + lane % 4 * 2;
 #pragma unroll
     for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
@@ -401,49 +407,74 @@ __global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_cons
           }
           *reinterpret_cast<int2*>(to + (gate * kPlanes + plane) * kTile + half * 8 * kStepUnits) = sum;
         }
-    if (takes_own) *reinterpret_cast<uint2*>(own[own_sequence] + own_piece * 8) = own_units;
-    __pipeline_wait_prior(0);
-    __syncthreads();
-
-    // A warp: the 8 units of a sequence, four lanes a unit, which share the sums.
+  }
+  /// In a warp: the 8 units of sequence s of the tile, four lanes a unit, which share the sums.
+  __device__ __forceinline__ void gates(int s) const {
     const int unit_in_group = lane / 4;
     const int unit = group * kStepUnits + unit_in_group;
-    for (int s = warp; s < sequences; s += warps) {
-      int32_t sums[2][3][kPlanes] = {};
+    int32_t sums[2][3][kPlanes] = {};
 #pragma unroll
-      for (int i = 0; i < kStepWarps; i += 4) {
-        const int w = lane % 4 + i;
+    for (int i = 0; i < kStepWarps; i += 4) {
+      const int w = lane % 4 + i;
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate)
+#pragma unroll
+        for (int plane = 0; plane < kPlanes; ++plane) {
+          const int32_t sum = shared.partial[w][(gate * kPlanes + plane) * kTile + s * kStepUnits + unit_in_group];
+          sums[0][gate][plane] += w < a.x_warps ? sum : 0;
+          sums[1][gate][plane] += w >= a.x_warps && w < warps ? sum : 0;
+        }
+    }
+#pragma unroll
+    for (int offset = 1; offset < 4; offset *= 2)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate)
 #pragma unroll
-          for (int plane = 0; plane < kPlanes; ++plane) {
-            const int32_t sum = partial[w][(gate * kPlanes + plane) * kTile + s * kStepUnits + unit_in_group];
-            sums[0][gate][plane] += w < a.x_warps ? sum : 0;
-            sums[1][gate][plane] += w >= a.x_warps && w < warps ? sum : 0;
-          }
-      }
-#pragma unroll
-      for (int offset = 1; offset < 4; offset *= 2)
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-#pragma unroll
-          for (int gate = 0; gate < 3; ++gate)
-#pragma unroll
-            for (int plane = 0; plane < kPlanes; ++plane)
-              sums[i][gate][plane] += __shfl_xor_sync(0xffffffffu, sums[i][gate][plane], offset);
-      if (lane % 4 != 0 || unit >= a.hidden) continue;
-      const int64_t n = first_sequence + s;
-      uint32_t code = own[s][unit_in_group];
-      if constexpr (kPlanes == 2)
-        if (h.code_bytes == 2) code = reinterpret_cast<const uint16_t*>(own[s])[unit_in_group];
-      code ^= a.flip;
-      const auto* const tables = reinterpret_cast<const uint8_t*>(shares_tables ? shared_tables : a.tables);
-      const uint32_t fresh = Lanes::template next<kStepUnits, kPlanes>(
-          a.gates, tables, reinterpret_cast<const Row*>(row_bytes) + unit_in_group, sums, code);
-      put_state(a, n, unit, fresh, code);
-    }
+          for (int plane = 0; plane < kPlanes; ++plane)
+            sums[i][gate][plane] += __shfl_xor_sync(0xffffffffu, sums[i][gate][plane], offset);
+    if (lane % 4 != 0 || unit >= a.hidden) return;
+    uint32_t code = shared.own[s][unit_in_group];
+    if constexpr (kPlanes == 2)
+      if (h.code_bytes == 2) code = reinterpret_cast<const uint16_t*>(shared.own[s])[unit_in_group];
+    code ^= a.flip;
+    const auto* const tables = reinterpret_cast<const uint8_t*>(shares_tables() ? shared.tables : a.tables);
+    const uint32_t fresh = Lanes::template next<kStepUnits, kPlanes>(
+        a.gates, tables, reinterpret_cast<const Row*>(shared.row_bytes) + unit_in_group, sums, code);
+    put_state(a, int64_t{first_sequence} + s, unit, fresh, code);
+  }
+  __device__ __forceinline__ void run_tile(int tile) {
+    first_sequence = tile * kSequences;
+    sequences = min(a.batch - first_sequence, kSequences);
+    // Pieces of 8 bytes: a code of two bytes takes two pieces.
+    const int own_piece = thread / kSequences;
+    const int own_sequence = thread % kSequences;
+    const bool takes_own = own_piece < h.code_bytes && own_sequence < sequences;
+    uint2 own_units{0, 0};
+    if (takes_own)
+      own_units =
+          __ldcg(reinterpret_cast<const uint2*>(h.codes + (int64_t{first_sequence} + own_sequence) * h.sequence_bytes +
+                                                group * kStepUnits * h.code_bytes + own_piece * 8));
+    int32_t acc[2][3][4] = {};
+    multiply(tile == static_cast<int>(blockIdx.y), acc);
+    leave_sums(acc);
+    if (takes_own) *reinterpret_cast<uint2*>(shared.own[own_sequence] + own_piece * 8) = own_units;
+    __pipeline_wait_prior(0);
+    __syncthreads();
+    for (int s = warp; s < sequences; s += warps) gates(s);
     __syncthreads();  // before the sums of the next tile
   }
+};
+
+template <typename Lanes, int kPlanes, int kHalves>
+__global__ void __launch_bounds__(32 * kStepWarps, 2) gru_step(const __grid_constant__ StepArgs<Lanes> a) {
+  using Block = StepBlock<Lanes, kPlanes, kHalves>;
+  __shared__ typename Block::Shared shared;
+  Block block{a, shared};
+  block.begin();
+  const int tiles = (a.batch + Block::kSequences - 1) / Block::kSequences;
+  for (int tile = static_cast<int>(blockIdx.y); tile < tiles; tile += static_cast<int>(gridDim.y)) block.run_tile(tile);
 }
 
 }  // namespace isobit::cuda
