@@ -13,8 +13,7 @@ import unittest
 
 SOURCE = os.path.abspath(sys.argv.pop(1))
 WIDTH = 120
-MOST_LINES = {"README.md": 80, "docs/performance.md": 150}
-WIDE = {"docs/gru_cuda.md"}  # not yet in this form
+MOST_LINES = {"README.md": 80, "docs/performance.md": 150, "docs/gru_cuda.md": 200}
 NOT_OURS = {"build", "target", ".git"}
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 
@@ -68,7 +67,7 @@ class Documents(unittest.TestCase):
 
     def test_width(self):
         wide = ["%s:%d: %d columns" % (name, number, len(line)) for name in documents()
-                if (name == "README.md" or name.startswith("docs/")) and name not in WIDE
+                if (name == "README.md" or name.startswith("docs/"))
                 for number, line in text_lines(name) if len(line) > WIDTH and not line.lstrip().startswith("|")]
         self.assertEqual(wide, [])
 
