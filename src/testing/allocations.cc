@@ -11,11 +11,11 @@
 #include <vector>
 
 #if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ISOBIT_TEST_ADDRESS_SANITIZER
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define ISOBIT_TEST_MEMORY_HOOKS
 #endif
-#elif defined(__SANITIZE_ADDRESS__)
-#define ISOBIT_TEST_ADDRESS_SANITIZER
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ISOBIT_TEST_MEMORY_HOOKS
 #endif
 
 namespace {
@@ -31,7 +31,7 @@ void count_allocation() {
 
 // Below operator new, so that C libraries are seen, too.
 // NOLINTBEGIN(bugprone-reserved-identifier): the names are those of glibc and of the sanitizer
-#if defined(ISOBIT_TEST_ADDRESS_SANITIZER)
+#if defined(ISOBIT_TEST_MEMORY_HOOKS)
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void*, size_t),
                                                          void (*on_free)(const volatile void*));
 namespace {
