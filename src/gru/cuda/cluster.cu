@@ -9,6 +9,7 @@
 
 #include "core/cuda/grid_launch.h"
 #include "core/cuda/status.h"
+#include "core/cuda/wgmma.cuh"
 #include "gru/cuda/cluster_few.cuh"
 #include "gru/cuda/cluster_many.cuh"
 
@@ -276,6 +277,16 @@ Status prepare_cut(const PersistentLayer& layer, ClusterCut& cut) {
 }
 
 }  // namespace
+
+/// Here, as this file is compiled for 9.0a like those that ask.
+Status check_90a(const DeviceLimits& limits) {
+  if (limits.major != 9)
+    return {StatusCode::kUnsupported,
+            "the device has compute capability " + std::to_string(limits.major) + ", it is made for 9"};
+  ISOBIT_ASSIGN_OR_RETURN(const bool compiled, has_90a_code());
+  if (compiled) return {};
+  return {StatusCode::kUnsupported, "the build has no code for compute capability 9.0a"};
+}
 
 Status prepare_cluster(PersistentLayer& layer, const DeviceLimits& limits) {
   ISOBIT_RETURN_IF_ERROR(check_layer(layer, 1, limits));

@@ -15,7 +15,6 @@
 #include "core/cuda/grid_launch.h"
 #include "core/cuda/ptx.cuh"
 #include "core/cuda/status.h"
-#include "core/cuda/wgmma.cuh"
 #include "gru/cpu/kernels.h"
 #include "gru/cuda/gru.h"
 #include "gru/proof.h"
@@ -352,12 +351,6 @@ BatchSpread batch_spread(int32_t hidden, int32_t teams, int32_t team_tiles, int3
   return {waves.count, waves.tiles, products_rounds(layer, batch)};
 }
 
-Status check_90a(const DeviceLimits& limits) {
-  if (limits.major != 9)
-    return unsupported("the device has compute capability " + std::to_string(limits.major) + ", it is made for 9");
-  ISOBIT_ASSIGN_OR_RETURN(const bool compiled, has_90a_code());
-  return compiled ? Status() : unsupported("the build has no code for compute capability 9.0a");
-}
 Status no_room() { return unsupported("the device has no room for a team of thread blocks that holds R"); }
 
 Status persistent_supports(std::span<const DeviceLayer> layers, PersistentForm form, int64_t batch, int64_t steps) {
