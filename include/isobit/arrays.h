@@ -55,7 +55,7 @@ struct ArrayFile {
   bool operator==(const ArrayFile&) const = default;
 };
 
-/// What a file is. The first nine are read; of the others messages say what to do.
+/// What a file is. Those before kEmpty are read; of the others messages say what to do.
 enum class FileKind : int32_t {
   kNpy,
   kNpz,

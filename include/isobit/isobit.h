@@ -256,7 +256,7 @@ typedef struct isobit_fp16_table_info {
   double share_within_ulp;  // 0..1
 } isobit_fp16_table_info;
 
-// A table that isobit carries. function: "silu", "gelu", "tanh", "sigmoid", ... (`isobit table show --list`); model:
+// A table that isobit carries. function: "silu", "gelu", "tanh", "sigmoid", ... (`isobit table check --all`); model:
 // ISOBIT_FP16_...; half_values: 0 or 1. Errors: ISOBIT_INVALID_ARGUMENT names what there is.
 ISOBIT_API int32_t isobit_fp16_table_builtin(const char* function, int32_t model, int32_t half_values,
                                              isobit_fp16_table** table);

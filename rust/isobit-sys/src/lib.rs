@@ -537,7 +537,7 @@ extern "C" {
         workspace: *mut isobit_gru_workspace,
         options: *const isobit_gru_run_options,
     ) -> i32;
-    /// A table that isobit carries. function: "silu", "gelu", "tanh", "sigmoid", ... (`isobit table show --list`);
+    /// A table that isobit carries. function: "silu", "gelu", "tanh", "sigmoid", ... (`isobit table check --all`);
     /// model: ISOBIT_FP16_...; half_values: 0 or 1. Errors: ISOBIT_INVALID_ARGUMENT names what there is.
     pub fn isobit_fp16_table_builtin(
         function: *const c_char,

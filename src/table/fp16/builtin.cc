@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables of src/table/fitted/, as constants: nothing is computed before a table is asked for.
+// The tables of src/table/fp16/fitted/, as constants: nothing is computed before a table is asked for.
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
