@@ -151,7 +151,7 @@ TEST(Fingerprint, IsTheSameForThePathsOfThisMachine) {
   std::vector<std::string> names;
   for (const auto& [name, hash] : *expected) names.push_back(name);
   EXPECT_EQ(names, (std::vector<std::string>{"activation_table", "fp16_table", "fp16_softmax", "gru", "linear_int8",
-                                             "linear_static"}));
+                                             "linear_static", "linear_static_16"}));
   EXPECT_EQ(*fingerprint_all(CpuPath::kScalar), *expected);
 }
 
