@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/random.h"
@@ -32,7 +33,11 @@ namespace {
 template <typename Handle, auto Destroy>
 class Owned {
  public:
-  Handle** out() { return &raw_; }
+  /// For a function that makes one; ends the one before.
+  Handle** out() {
+    Destroy(std::exchange(raw_, nullptr));
+    return &raw_;
+  }
   [[nodiscard]] Handle* get() const { return raw_; }
   operator Handle*() const { return raw_; }  // NOLINT: as C passes it
   Owned() = default;

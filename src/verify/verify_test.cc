@@ -28,7 +28,7 @@ GruModel some_model(int32_t directions = 1) {
 }
 
 /// The reference with one of its bytes changed, where there are any.
-Candidate<GruRun> faulty(const std::string& name, std::function<void(RunOutput&)> change) {
+Candidate<GruRun> faulty(const std::string& name, const std::function<void(RunOutput&)>& change) {
   VerifyKernel report;
   report.name = name;
   report.path = "cuda";
