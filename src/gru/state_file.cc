@@ -72,7 +72,7 @@ Result<GruState> load_state(const std::string& path, const GruModel& model, int6
   for (int64_t i = 0; i < count; ++i) {
     const std::string name = "h" + std::to_string(i);
     const auto found = file.arrays.find(name);
-    if (found == file.arrays.end()) return invalid(file_label + ": no array \"" + name + "\"");
+    if (found == file.arrays.end()) return invalid(std::string(file_label).append(": no array \"").append(name) + "\"");
     const std::string label = array_label(file_label, name);
     const std::vector<int64_t> wanted = {batch, hidden};
     if (found->second.shape != wanted)

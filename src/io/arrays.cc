@@ -14,6 +14,7 @@
 #include "core/float_mode.h"
 #include "core/half.h"
 #include "io/container.h"
+#include "isobit/sequences.h"
 
 namespace isobit {
 

@@ -37,9 +37,6 @@ std::string shape_text(const std::vector<int64_t>& shape);
 /// "[3, 4]".
 std::string list_text(std::span<const int64_t> numbers);
 
-/// "FILE: array "NAME"", or the file alone for an npy, whose array has no name.
-std::string array_label(const std::string& path, const std::string& name);
-
 /// JSON's escapes without the quotes: the whole text, and no control character of a file reaches a terminal.
 std::string escaped(std::string_view text);
 

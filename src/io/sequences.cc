@@ -248,8 +248,8 @@ Result<SequenceFiles> SequenceFiles::open(const std::vector<std::string>& data, 
     if (path.empty()) continue;
     ISOBIT_RETURN_IF_ERROR(claims.reads(path, name));
     if (options.one_file && out.files_.size() > 1)
-      return invalid(name + " " + path + ": belongs to one file of data, but " + options.data_name + " names " +
-                     count_text(std::ssize(out.files_), "file"));
+      return invalid(std::string(name).append(" ").append(path) + ": belongs to one file of data, but " +
+                     options.data_name + " names " + count_text(std::ssize(out.files_), "file"));
   }
   ISOBIT_ASSIGN_OR_RETURN(out.lengths_, Companion::load(options.lengths_name, options.lengths));
   ISOBIT_ASSIGN_OR_RETURN(out.h0_, Companion::load(options.h0_name, options.h0));

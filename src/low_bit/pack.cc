@@ -12,6 +12,7 @@
 
 #include "io/container.h"
 #include "isobit/gguf.h"
+#include "isobit/sequences.h"
 #include "low_bit/importers.h"
 
 namespace isobit {

@@ -25,7 +25,7 @@ Actions actions_of(const Packing& packing) {
 class PackPlan : public ::testing::Test {
  protected:
   std::string save(const std::map<std::string, Array>& arrays) {
-    const std::string path = folder_.file("model.safetensors");
+    std::string path = folder_.file("model.safetensors");
     EXPECT_TRUE(save_safetensors(path, {arrays, {}}).ok());
     return path;
   }

@@ -111,7 +111,7 @@ Result<int64_t> footprint_of(const BenchOptions& options) {
     return bad_option(format("--footprint %lld: expected 0 to %lld MiB", static_cast<long long>(options.footprint),
                              static_cast<long long>(kMaxFootprint)));
   if (options.footprint > 0) return options.footprint * kMebibyte;
-  const Result<int64_t> bytes = bench::default_footprint();
+  Result<int64_t> bytes = bench::default_footprint();
   if (bytes.ok()) return bytes;
   return Status(bytes.status().code(), bytes.status().message() + "; name a --footprint of eight times the last one");
 }

@@ -112,7 +112,7 @@ class Checker {
  public:
   /// The stored certificate must be what the table and the exact function give; a built-in table must keep its promise.
   Status check(const std::string& name, const Fp16Table& table, const std::vector<uint16_t>& exact, double limit) {
-    const Status status = check_fp16_certificate(table, exact, limit);
+    Status status = check_fp16_certificate(table, exact, limit);
     if (!status.ok() && status.code() != StatusCode::kFailedPrecondition) return status;
     const std::string kept = std::isinf(limit) ? "ok" : format("ok, at most %g ULP", limit);
     if (fp16_rows_++ == 0) text_ += certificate_head() + "\n";

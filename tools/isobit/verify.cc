@@ -36,7 +36,7 @@ Result<VerifyReport> report_of(const VerifyOptions& options, const Device* devic
     ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(options.model, options.layer));
     return device != nullptr ? device->verify(model, library) : verify_model(model, library);
   }
-  const auto report = device != nullptr ? device->verify(library) : verify_kernels(library);
+  auto report = device != nullptr ? device->verify(library) : verify_kernels(library);
   if (report.ok() || report.status().code() != StatusCode::kInvalidArgument) return report;
   return Status(report.status().code(), "--" + report.status().message());  // "operation ..."
 }

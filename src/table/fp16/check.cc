@@ -11,6 +11,7 @@
 #include "io/container.h"
 #include "isobit/fp16_table.h"
 #include "isobit/nearest.h"
+#include "isobit/sequences.h"
 #include "table/fp16/reference.h"
 
 namespace isobit {
