@@ -20,8 +20,8 @@ constexpr int64_t kCalibrationSteps = 32, kCalibrationBatch = 8;
 
 /// T steps, in one call or in one call a step.
 Status run_once(const GruModel& model, const GruCase& c, std::span<const float> x, std::span<float> y, GruState& state,
-                GruWorkspace& workspace) {
-  GruRunOptions options;
+                Workspace& workspace) {
+  RunOptions options;
   options.path = c.path;
   options.whole_sequence = true;
   if (!c.streaming) return model.forward(x, y, c.steps, state, workspace, options);
@@ -44,7 +44,7 @@ Status check_output_bytes(const GruModel& model, GruCase c, std::span<const floa
     c.path = paths[i];
     outputs[i].resize(static_cast<size_t>(c.steps * c.batch * model.output_size()));
     GruState state = model.initial_state(c.batch);
-    GruWorkspace workspace = model.workspace(c.batch, c.streaming ? 1 : c.steps);
+    Workspace workspace = model.workspace(c.batch, c.streaming ? 1 : c.steps);
     ISOBIT_RETURN_IF_ERROR(run_once(model, c, x.first(inputs), outputs[i], state, workspace));
   }
   if (std::memcmp(outputs[0].data(), outputs[1].data(), outputs[0].size() * sizeof(float)) == 0) return {};
@@ -81,7 +81,7 @@ Result<double> time_gru(const GruModel& model, const GruCase& c, double min_time
   std::vector<float> y(static_cast<size_t>(c.steps * c.batch * model.output_size()));
   ISOBIT_RETURN_IF_ERROR(check_output_bytes(model, c, x));
   GruState state = model.initial_state(c.batch);
-  GruWorkspace workspace = model.workspace(c.batch, c.streaming ? 1 : c.steps);
+  Workspace workspace = model.workspace(c.batch, c.streaming ? 1 : c.steps);
   ISOBIT_RETURN_IF_ERROR(run_once(model, c, x, y, state, workspace));
   using Clock = std::chrono::steady_clock;
   std::vector<double> times;

@@ -112,14 +112,14 @@ Dtype y_dtype_of(const Layer& layer) {
   return some == nullptr ? Dtype::kF32 : some->parameters().y_dtype();
 }
 
-LinearWorkspace workspace_of(const Layer& layer, int64_t m) {
+Workspace workspace_of(const Layer& layer, int64_t m) {
   return std::visit([m](const auto& some) { return some.workspace(m); }, layer);
 }
 
-Status forward(const Layer& layer, const Bytes& x, Bytes& y, int64_t m, LinearWorkspace& workspace) {
+Status forward(const Layer& layer, const Bytes& x, Bytes& y, int64_t m, Workspace& workspace) {
   if (const auto* some = std::get_if<LinearLayer>(&layer))
     return some->forward(x, Dtype::kF32, y, Dtype::kF32, m, workspace);
-  return std::get<StaticLinearLayer>(layer).forward(x, y, m, workspace);
+  return std::get<StaticLinearLayer>(layer).forward_codes(x, y, m, workspace);
 }
 
 /// Rows of one number of them: floats in [-1, 1), or codes.
@@ -146,7 +146,7 @@ Status check_results(const LinearProblem& problem, const Layer& reference, const
                      const Rows& rows) {
   const size_t x_bytes = rows.x.size() / static_cast<size_t>(rows.m);
   const size_t y_bytes = rows.y.size() / static_cast<size_t>(rows.m);
-  LinearWorkspace workspace = workspace_of(reference, 1);
+  Workspace workspace = workspace_of(reference, 1);
   Bytes expected(y_bytes);
   for (const int64_t row : {int64_t{0}, rows.m - 1}) {
     const std::byte* const from = rows.x.data() + static_cast<size_t>(row) * x_bytes;
@@ -180,7 +180,7 @@ struct Contestant {
   size_t next = 0;
   std::vector<double> seconds{}, peak_seconds{}, vector_peak_seconds{};  // a call; a run of each product
 
-  Status call(Rows& rows, LinearWorkspace& workspace) {
+  Status call(Rows& rows, Workspace& workspace) {
     const Layer& layer = copies[next];
     next = (next + 1) % copies.size();
     return forward(layer, rows.x, rows.y, rows.m, workspace);
@@ -226,12 +226,12 @@ void time_peak(const ceilings::Product* product, std::vector<double>& seconds) {
 Result<double> measure(const Weights& weights, const Layer& reference, std::vector<Contestant>& contestants, Rows& rows,
                        ceilings::Memory& memory, double min_time) {
   const bool integers = weights.problem().activations != "float";
-  LinearWorkspace workspace;
+  Workspace workspace;
   for (Contestant& c : contestants) {
     c.seconds.clear();
     c.peak_seconds.clear();
     c.vector_peak_seconds.clear();
-    LinearWorkspace own = workspace_of(c.copies.front(), rows.m);
+    Workspace own = workspace_of(c.copies.front(), rows.m);
     if (own.size_bytes() > workspace.size_bytes()) workspace = std::move(own);
     ISOBIT_RETURN_IF_ERROR(c.call(rows, workspace));
     ISOBIT_RETURN_IF_ERROR(check_results(weights.problem(), reference, c.kernel, rows));

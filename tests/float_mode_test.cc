@@ -409,7 +409,7 @@ Call linear(LinearActivations activations, CpuPath path) {
   std::vector<float> x = numbers(40 * kK, 14);
   for (size_t i = 0; i < x.size(); ++i)
     if (i / kK % 2 == 0) x[i] *= activations == LinearActivations::kFloat ? 0x1p-127f : 0x1p-116f;
-  auto workspace = std::make_shared<LinearWorkspace>();
+  auto workspace = std::make_shared<Workspace>();
   for (const LinearLayer& layer : layers)
     if (layer.workspace(40, 3).size_bytes() > workspace->size_bytes()) *workspace = layer.workspace(40, 3);
   std::vector<uint16_t> half(x.size());
@@ -496,11 +496,11 @@ Call static_linear(CpuPath path, bool created) {
   std::vector<std::byte> x(40 * kK);
   Random random(17);
   for (std::byte& code : x) code = static_cast<std::byte>(random.between(0, 255));
-  auto workspace = std::make_shared<LinearWorkspace>(made.workspace(40, 3));
+  auto workspace = std::make_shared<Workspace>(made.workspace(40, 3));
   return [=](ThreadPool* pool) {
     const StaticLinearLayer layer = created ? value_of(StaticLinearLayer::create(p, "layer", path)) : made;
     Bytes y(40 * kN);
-    expect_ok(layer.forward(x, y, 40, *workspace, {.pool = pool}));
+    expect_ok(layer.forward_codes(x, y, 40, *workspace, {.pool = pool}));
     return y;
   };
 }
@@ -570,7 +570,7 @@ Call gru_loaded() {
 /// Codes from floats and back, both kinds of scales; `floats`: also x and y.
 Call gru_forward(CpuPath path, bool floats) {
   std::vector<GruModel> models{gru_model(ScaleKind::kReal), gru_model(ScaleKind::kPow2)};
-  auto workspaces = std::make_shared<std::vector<GruWorkspace>>();
+  auto workspaces = std::make_shared<std::vector<Workspace>>();
   for (const GruModel& model : models) workspaces->push_back(model.workspace(kBatch, kSteps, 3));
   std::vector<float> x = numbers(kSteps * kBatch * kC, 23);
   std::vector<std::byte> codes(x.size());
@@ -580,14 +580,14 @@ Call gru_forward(CpuPath path, bool floats) {
     Bytes all;
     for (size_t i = 0; i < models.size(); ++i) {
       GruState state = models[i].initial_state(kBatch);
-      const GruRunOptions options{.path = path, .pool = pool};
+      const RunOptions options{.path = path, .pool = pool};
       if (floats) {
         std::vector<float> y(kSteps * kBatch * kH);
         expect_ok(models[i].forward(x, y, kSteps, state, (*workspaces)[i], options));
         append(all, bytes_of(y));
       } else {
         Bytes y(kSteps * kBatch * kH);
-        expect_ok(models[i].forward_codes(codes.data(), y.data(), kSteps, state, (*workspaces)[i], options));
+        expect_ok(models[i].forward_codes(codes, y, kSteps, state, (*workspaces)[i], options));
         append(all, y);
       }
       append(all, Bytes(state.layer(0).begin(), state.layer(0).end()));

@@ -256,7 +256,7 @@ class IntegerBackend : public Backend {
       outputs_.resize(static_cast<size_t>(steps_ * batch * kUnits));
     }
     isobit::GruState state = encoder_.initial_state(batch);
-    isobit::GruRunOptions options;
+    isobit::RunOptions options;
     options.lengths = lengths;
     const std::span<float> y(outputs_.data(), static_cast<size_t>(steps * batch * kUnits));
     ISOBIT_RETURN_IF_ERROR(encoder_.forward(x, y, steps, state, encoder_workspace_, options));
@@ -275,7 +275,7 @@ class IntegerBackend : public Backend {
   int64_t batch_ = 0;
   int64_t steps_ = 0;
   isobit::GruState state_;
-  isobit::GruWorkspace encoder_workspace_, decoder_workspace_;
+  isobit::Workspace encoder_workspace_, decoder_workspace_;
   std::vector<float> outputs_;
 };
 

@@ -25,6 +25,7 @@
 #include "isobit/grid.h"
 #include "isobit/parallel.h"
 #include "isobit/rounding.h"
+#include "isobit/run.h"
 #include "isobit/status.h"
 #include "isobit/table.h"
 
@@ -283,35 +284,6 @@ struct GruSizes {
 
 class GruModel;
 
-/// Scratch memory of forward, for the model whose GruModel::workspace made it.
-class GruWorkspace {
- public:
-  [[nodiscard]] int64_t size_bytes() const { return layout_.total; }
-
- private:
-  friend class GruModel;
-  /// Offsets from bytes_, multiples of 64.
-  struct Layout {
-    int64_t x = 0;  // codes of x and y, used by forward on the reference path
-    int64_t y = 0;
-    int64_t between[2] = {0, 0};  // codes between layers
-    int64_t scratch = 0;          // of one thread
-    int64_t scratch_stride = 0;
-    int64_t total = 0;
-  };
-  struct Free {
-    void operator()(std::byte* p) const;
-  };
-
-  std::unique_ptr<std::byte, Free> bytes_;
-  std::shared_ptr<const void> model_;
-  Layout layout_;
-  int64_t batch_ = 0;
-  int64_t steps_ = 0;
-  int32_t threads_ = 1;
-  bool last_block_first_ = false;  // which end of the weights the next call begins with: the end that is in the cache
-};
-
 /// Codes of h for every layer and direction: [layers * directions, N, H] of each layer's own h grid.
 class GruState {
  public:
@@ -325,17 +297,6 @@ class GruState {
   friend class GruModel;
   int64_t batch_ = 0;
   std::vector<std::vector<std::byte>> layers_;
-};
-
-struct GruRunOptions {
-  std::optional<CpuPath> path{};            // default: default_cpu_path(); reference where only it can run
-  std::span<const int64_t> lengths{};       // [N], 0..T; default T for all
-  std::span<const uint8_t> zoneout_mask{};  // [T, N, directions * H] of one layer: 1 takes h', 0 keeps h; single layer
-  bool batch_first = false;                 // x [N, T, C] and y [N, T, directions * H]
-  ThreadPool* pool = nullptr;               // default: the caller's thread
-  /// The caller's word that x holds whole sequences, not pieces of them. Bidirectional models want it: their reverse
-  /// direction begins at the last step, so pieces one by one give other results.
-  bool whole_sequence = false;
 };
 
 /// Receives codes of every tensor of the reference forward; widened to int64. See GruObserver.
@@ -381,19 +342,36 @@ class GruModel {
   /// The state of another model with as many layers, directions and hidden units, requantised to this one's h grids.
   [[nodiscard]] Result<GruState> state_from(const GruModel& other, const GruState& state) const;
 
-  [[nodiscard]] GruWorkspace workspace(int64_t batch, int64_t steps, int32_t threads = 1) const;
+  /// Enough for calls of up to `steps` steps of `batch` sequences on up to `threads` threads.
+  [[nodiscard]] int64_t workspace_bytes(int64_t batch, int64_t steps, int32_t threads = 1) const;
+  [[nodiscard]] Workspace workspace(int64_t batch, int64_t steps, int32_t threads = 1) const;
 
-  /// Float in and out: x is quantised on input_grid(), y dequantised. x [T, N, C], y [T, N, directions * H].
-  /// Continues from `state` and leaves the last state there (bidirectional models: the reverse direction starts anew
-  /// from `state` in each call, and options.whole_sequence must be set). Allocates nothing.
-  Status forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state, GruWorkspace& workspace,
-                 const GruRunOptions& options = {}) const;
-  /// Codes in and out: x elements of input_grid().dtype(), y of output_grid().dtype().
-  Status forward_codes(const void* x, void* y, int64_t steps, GruState& state, GruWorkspace& workspace,
-                       const GruRunOptions& options = {}) const;
-  /// The reference, with every intermediate shown. Time-major codes.
-  Status forward_observed(const void* x, void* y, int64_t steps, GruState& state, GruCodeObserver& observer,
-                          const GruRunOptions& options = {}) const;
+  /// x [T, N, C], y [T, N, directions * H]; N is the state's. Continues from `state` and leaves the last state there
+  /// (bidirectional models: the reverse direction starts anew from `state` in each call, and options.whole_sequence
+  /// must be set). Allocates nothing.
+  ///   x_dtype and y_dtype f32: x is quantised on input_grid(), y dequantised from output_grid().
+  ///   x_dtype input_grid().dtype(), y_dtype output_grid().dtype(): codes of these grids in and out.
+  /// Errors: kUnsupported for other types; kInvalidArgument for sizes, lengths, masks, strides of rows, a state of
+  /// another model, a workspace that is too small, or a NaN of x, by its index; those of choose_path. Nothing is
+  /// written then.
+  [[nodiscard]] Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                               int64_t steps, GruState& state, Workspace& workspace,
+                               const RunOptions& options = {}) const;
+  /// The same of floats.
+  [[nodiscard]] Status forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
+                               Workspace& workspace, const RunOptions& options = {}) const {
+    return forward(std::as_bytes(x), Dtype::kF32, std::as_writable_bytes(y), Dtype::kF32, steps, state, workspace,
+                   options);
+  }
+  /// The same of codes: elements of input_grid().dtype() and output_grid().dtype().
+  [[nodiscard]] Status forward_codes(std::span<const std::byte> x, std::span<std::byte> y, int64_t steps,
+                                     GruState& state, Workspace& workspace, const RunOptions& options = {}) const {
+    return forward(x, input_grid().dtype(), y, output_grid().dtype(), steps, state, workspace, options);
+  }
+  /// The reference on codes, with every intermediate shown. Time-major.
+  [[nodiscard]] Status forward_observed(std::span<const std::byte> x, std::span<std::byte> y, int64_t steps,
+                                        GruState& state, GruCodeObserver& observer,
+                                        const RunOptions& options = {}) const;
 
  private:
   struct Impl;

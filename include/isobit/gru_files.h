@@ -85,7 +85,7 @@ Result<GruState> load_state(const std::string& path, const GruModel& model, int6
 /// npz with the codes of each layer and direction, h0, h1, ... [N, H].
 Status save_state(const std::string& path, const GruModel& model, const GruState& state);
 
-/// GruRunOptions::zoneout_mask for the array `name` of the data: u8 or bool [T, N, directions * H], [N, T, ...] with
+/// RunOptions::zoneout_mask for the array `name` of the data: u8 or bool [T, N, directions * H], [N, T, ...] with
 /// batch_first, or [T, directions * H] of one sequence; 1 takes the new state, 0 keeps the old one. None without a
 /// file.
 Result<std::vector<uint8_t>> zoneout_mask(const Companion& file, const std::string& name, const SequenceShape& shape,

@@ -10,7 +10,7 @@
 //   ISOBIT_ASSIGN_OR_RETURN(LinearLayer layer,
 //                           LinearLayer::create(matrix, {.activations = LinearActivations::kInt8, .bias = bias},
 //                           "fc"));
-//   LinearWorkspace workspace = layer.workspace(m);
+//   Workspace workspace = layer.workspace(m);
 //   Status status = layer.forward(std::as_bytes(std::span(x)), Dtype::kF32, std::as_writable_bytes(std::span(y)),
 //                                 Dtype::kF32, m, workspace);
 #ifndef ISOBIT_LINEAR_H_
@@ -33,8 +33,8 @@
 #include "isobit/dtype.h"
 #include "isobit/grid.h"
 #include "isobit/low_bit.h"
-#include "isobit/parallel.h"
 #include "isobit/rounding.h"
+#include "isobit/run.h"
 #include "isobit/status.h"
 
 namespace isobit {
@@ -70,34 +70,6 @@ struct LinearLayerKernel {
 /// In a fixed order, those included that cannot run here (cpu_can_run says).
 std::span<const LinearLayerKernel> linear_layer_kernels();
 
-/// Scratch memory of forward. It belongs to no layer: any layer may use it, one call at a time, that needs no more of
-/// it than was asked for.
-class LinearWorkspace {
- public:
-  LinearWorkspace() = default;
-  [[nodiscard]] int64_t size_bytes() const { return size_bytes_; }
-
- private:
-  friend class LinearLayer;
-  friend class StaticLinearLayer;
-  explicit LinearWorkspace(int64_t size_bytes);
-  struct Free {
-    void operator()(std::byte* p) const;
-  };
-
-  std::unique_ptr<std::byte, Free> bytes_;  // 64-byte aligned
-  int64_t size_bytes_ = 0;
-};
-
-struct LinearRunOptions {
-  ThreadPool* pool = nullptr;  // default: the caller's thread. Bytes never depend on it.
-  int64_t x_stride = 0;        // elements from row to row of x, at least K; 0: K
-  int64_t y_stride = 0;  // elements from row to row of y, at least N; 0: N. What lies between rows is not written.
-  /// kInt8 and kInt8Asymmetric: rows of x that are not finite are not looked for; every element of such a row of y
-  /// becomes NaN.
-  bool unchecked = false;
-};
-
 struct LinearOptions {
   LinearActivations activations = LinearActivations::kFloat;
   std::span<const float> bias{};  // [N], or empty: +0. Any float32.
@@ -124,7 +96,7 @@ class LinearLayer {
   [[nodiscard]] int64_t size_bytes() const;
 
   /// Enough for calls with up to m rows on up to `threads` threads. m below 0 counts as 0, threads below 1 as 1.
-  [[nodiscard]] LinearWorkspace workspace(int64_t m, int32_t threads = 1) const;
+  [[nodiscard]] Workspace workspace(int64_t m, int32_t threads = 1) const;
 
   /// y = act(x W^T + bias) for m rows, m >= 0.
   ///   kFloat: x is f32, f16 or bf16, y of the same type. The order of the sums is the kernel's own; a row of y depends
@@ -137,7 +109,7 @@ class LinearLayer {
   /// Errors: kUnsupported for other types; kInvalidArgument for sizes, strides, alignment, overlap, a workspace that is
   /// too small, or rows that are not finite. Nothing is written then.
   [[nodiscard]] Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
-                               int64_t m, LinearWorkspace& workspace, const LinearRunOptions& options = {}) const;
+                               int64_t m, Workspace& workspace, const RunOptions& options = {}) const;
 
  private:
   struct Impl;
@@ -220,12 +192,17 @@ class StaticLinearLayer {
   [[nodiscard]] std::string_view kernel_name() const;
 
   /// As LinearLayer::workspace.
-  [[nodiscard]] LinearWorkspace workspace(int64_t m, int32_t threads = 1) const;
+  [[nodiscard]] Workspace workspace(int64_t m, int32_t threads = 1) const;
 
   /// x: codes of parameters().x_dtype(), y: of y_dtype(); sizes, strides, alignment, overlap and errors as in
   /// LinearLayer::forward (`unchecked` has no meaning here). A code outside the grid of x is refused by its place.
-  [[nodiscard]] Status forward(std::span<const std::byte> x, std::span<std::byte> y, int64_t m,
-                               LinearWorkspace& workspace, const LinearRunOptions& options = {}) const;
+  [[nodiscard]] Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                               int64_t m, Workspace& workspace, const RunOptions& options = {}) const;
+  /// The same, of the only types that there are.
+  [[nodiscard]] Status forward_codes(std::span<const std::byte> x, std::span<std::byte> y, int64_t m,
+                                     Workspace& workspace, const RunOptions& options = {}) const {
+    return forward(x, parameters().x_dtype(), y, parameters().y_dtype(), m, workspace, options);
+  }
 
   /// docs/formats.md. The file appears whole or not at all; the same layers give the same bytes.
   [[nodiscard]] Status save(const std::string& path) const;

@@ -50,7 +50,7 @@ class Owned {
 };
 using Gru = Owned<isobit_gru, isobit_gru_destroy>;
 using State = Owned<isobit_gru_state, isobit_gru_state_destroy>;
-using Workspace = Owned<isobit_gru_workspace, isobit_gru_workspace_destroy>;
+using GruWorkspace = Owned<isobit_gru_workspace, isobit_gru_workspace_destroy>;
 using Pool = Owned<isobit_pool, isobit_pool_destroy>;
 using Table = Owned<isobit_fp16_table, isobit_fp16_table_destroy>;
 using Matrix = Owned<isobit_low_bit, isobit_low_bit_destroy>;
@@ -234,12 +234,12 @@ TEST(CApi, GruFloatsAreTheLibrarys) {
     std::vector<int64_t> lengths;
     if (random.one_in(2))
       for (int64_t n = 0; n < batch; ++n) lengths.push_back(random.between(0, steps));
-    GruRunOptions options{.whole_sequence = true};
+    RunOptions options{.whole_sequence = true};
     options.lengths = lengths;
     options.batch_first = random.one_in(2);
     std::vector<float> expected(static_cast<size_t>(steps * batch * model.output_size()));
     GruState state = model.initial_state(batch);
-    GruWorkspace workspace = model.workspace(batch, steps);
+    isobit::Workspace workspace = model.workspace(batch, steps);
     ASSERT_TRUE(model.forward(x, expected, steps, state, workspace, options).ok());
     std::vector<float> expected_h(static_cast<size_t>(state.layer_count() * batch * model.hidden_size()));
     model.state_to_float(state, expected_h);
@@ -253,7 +253,7 @@ TEST(CApi, GruFloatsAreTheLibrarys) {
       c.whole_sequence = 1;
       c.pool = pool;
       State c_state;
-      Workspace c_workspace;
+      GruWorkspace c_workspace;
       ASSERT_DONE(isobit_gru_state_create(pair.gru, batch, c_state.out()));
       ASSERT_DONE(isobit_gru_workspace_create(pair.gru, batch, steps, 2, c_workspace.out()));
       EXPECT_GE(isobit_gru_workspace_size_bytes(c_workspace), workspace.size_bytes());
@@ -284,12 +284,12 @@ TEST(CApi, GruCodesStreamAsTheyRun) {
     const int64_t y_row = batch * model.output_size();
     std::vector<std::byte> expected(static_cast<size_t>(steps * y_row * y_size));
     GruState state = model.initial_state(batch);
-    GruWorkspace workspace = model.workspace(batch, steps);
-    ASSERT_TRUE(model.forward_codes(x.data(), expected.data(), steps, state, workspace).ok());
+    isobit::Workspace workspace = model.workspace(batch, steps);
+    ASSERT_TRUE(model.forward_codes(x, expected, steps, state, workspace).ok());
 
     State c_state;
     State copy;
-    Workspace c_workspace;
+    GruWorkspace c_workspace;
     ASSERT_DONE(isobit_gru_state_create(pair.gru, batch, c_state.out()));
     ASSERT_DONE(isobit_gru_state_create(pair.gru, batch, copy.out()));
     ASSERT_DONE(isobit_gru_workspace_create(pair.gru, batch, steps, 1, c_workspace.out()));
@@ -317,7 +317,7 @@ TEST(CApi, GruCodesStreamAsTheyRun) {
 TEST(CApi, BidirectionalGrusWantWholeSequences) {
   const Pair pair(shape_of(3, 4, 1, 2), 9);
   State state;
-  Workspace workspace;
+  GruWorkspace workspace;
   ASSERT_DONE(isobit_gru_state_create(pair.gru, 2, state.out()));
   ASSERT_DONE(isobit_gru_workspace_create(pair.gru, 2, 5, 1, workspace.out()));
   const std::vector<float> x(5 * 2 * 3, 0.5f);
@@ -383,7 +383,7 @@ TEST(CApi, GruRefusals) {
   const Pair other(shape_of(3, 4), 2);
   State state;
   State other_state;
-  Workspace workspace;
+  GruWorkspace workspace;
   ASSERT_DONE(isobit_gru_state_create(pair.gru, 2, state.out()));
   ASSERT_DONE(isobit_gru_state_create(other.gru, 2, other_state.out()));
   ASSERT_DONE(isobit_gru_workspace_create(pair.gru, 2, 5, 1, workspace.out()));
@@ -405,7 +405,7 @@ TEST(CApi, GruRefusals) {
   const std::vector<float> longer_x(36, 0.5f);
   std::vector<float> longer_y(48);
   refused(run(longer_x.data(), 36, longer_y.data(), 48, 6, state, workspace, nullptr),
-          "the workspace is for 2 sequences, 5 steps");
+          "bytes, must have at least");
   refused(run(in, 30, out, 40, 5, nullptr, workspace, nullptr), "state is NULL");
   refused(run(in, 30, out, 40, 5, other_state, workspace, nullptr), "state was made by another model");
   refused(run(in, 30, out, 40, 5, state, nullptr, nullptr), "workspace is NULL");
@@ -455,7 +455,7 @@ TEST(CApi, CodesThatAreNotOnTheGrid) {
   const Pair pair(shape);
   const Grid& grid = pair.model->input_grid();
   State state;
-  Workspace workspace;
+  GruWorkspace workspace;
   ASSERT_DONE(isobit_gru_state_create(pair.gru, 1, state.out()));
   ASSERT_DONE(isobit_gru_workspace_create(pair.gru, 1, 1, 1, workspace.out()));
   std::vector<int8_t> x = {static_cast<int8_t>(grid.max()), static_cast<int8_t>(grid.max() + 1)};
@@ -717,7 +717,7 @@ TEST(CApi, LinearLayersAreTheLibrarys) {
       const Result<LinearLayer> layer = LinearLayer::create(*weights.matrix, how, "fc");
       ASSERT_TRUE(layer.ok()) << layer.status().message();
       std::vector<float> expected(static_cast<size_t>(m * 5));
-      LinearWorkspace workspace = layer->workspace(m);
+      isobit::Workspace workspace = layer->workspace(m);
       ASSERT_TRUE(layer
                       ->forward(std::as_bytes(std::span(x)), Dtype::kF32, std::as_writable_bytes(std::span(expected)),
                                 Dtype::kF32, m, workspace)
@@ -807,7 +807,7 @@ TEST(CApi, PermutedColumns) {
       const Result<LinearLayer> layer = LinearLayer::create(*matrix, options, "w");
       ASSERT_TRUE(layer.ok()) << layer.status().message();
       std::vector<float> expected(static_cast<size_t>(m * rows)), y(expected.size());
-      LinearWorkspace workspace = layer->workspace(m);
+      isobit::Workspace workspace = layer->workspace(m);
       ASSERT_TRUE(layer
                       ->forward(std::as_bytes(std::span(x_sorted)), Dtype::kF32,
                                 std::as_writable_bytes(std::span(expected)), Dtype::kF32, m, workspace)
@@ -861,8 +861,8 @@ TEST(CApi, PermutedColumns) {
       const Result<StaticLinearLayer> layer = StaticLinearLayer::create(*parameters, "w");
       ASSERT_TRUE(layer.ok()) << layer.status().message();
       std::vector<int32_t> expected(static_cast<size_t>(m * rows)), y(expected.size());
-      LinearWorkspace workspace = layer->workspace(m);
-      ASSERT_TRUE(layer->forward(codes_sorted, std::as_writable_bytes(std::span(expected)), m, workspace).ok());
+      isobit::Workspace workspace = layer->workspace(m);
+      ASSERT_TRUE(layer->forward_codes(codes_sorted, std::as_writable_bytes(std::span(expected)), m, workspace).ok());
       auto static_options = sized<isobit_static_linear_options>();
       static_options.input = {bits, 1, ISOBIT_SCALE_REAL, 0, 0.05f, 0, 3};
       StaticLinear c_layer;
@@ -1056,9 +1056,9 @@ TEST(CApi, StaticLinearLayersAreTheLibrarys) {
     const std::vector<std::byte> x = random_tensor(random, 96, how.input);
     alignas(8) std::byte expected[40] = {};
     alignas(8) std::byte y[40] = {};
-    LinearWorkspace workspace = layer->workspace(2);
+    isobit::Workspace workspace = layer->workspace(2);
     const size_t bytes = 10 * size_in_bytes(layer->parameters().y_dtype());
-    ASSERT_TRUE(layer->forward(x, std::span(expected).first(bytes), 2, workspace).ok());
+    ASSERT_TRUE(layer->forward_codes(x, std::span(expected).first(bytes), 2, workspace).ok());
     ASSERT_DONE(isobit_static_linear_forward(c_layer, x.data(), 96, y, 10, 2, scratch, nullptr));
     EXPECT_EQ(std::memcmp(y, expected, sizeof y), 0);
 

@@ -18,7 +18,7 @@ struct isobit_gru_state {
 };
 
 struct isobit_gru_workspace {
-  isobit::GruWorkspace workspace;
+  isobit::Workspace workspace;
 };
 
 namespace isobit::c {
@@ -53,10 +53,10 @@ Status check_states(const isobit_gru_state* from, const isobit_gru_state* to) {
                 std::to_string(to->state.batch()) + " as to has");
 }
 
-Result<GruRunOptions> run_options(const isobit_gru_run_options* in) {
+Result<RunOptions> run_options(const isobit_gru_run_options* in) {
   isobit_gru_run_options c;
   ISOBIT_RETURN_IF_ERROR(read_optional_struct(in, c, "options"));
-  GruRunOptions out;
+  RunOptions out;
   ISOBIT_ASSIGN_OR_RETURN(out.path, cpu_path_of(c.cpu_path, "options->cpu_path"));
   ISOBIT_ASSIGN_OR_RETURN(out.lengths, span_of(c.lengths, c.length_count, "options->lengths"));
   ISOBIT_ASSIGN_OR_RETURN(out.zoneout_mask, span_of(c.zoneout_mask, c.zoneout_count, "options->zoneout_mask"));
@@ -72,7 +72,7 @@ Result<GruRunOptions> run_options(const isobit_gru_run_options* in) {
 struct Run {
   std::span<const std::byte> x;
   std::span<std::byte> y;
-  GruRunOptions options;
+  RunOptions options;
 };
 Result<Run> check_run(const isobit_gru* gru, const void* x, int64_t x_count, Dtype x_dtype, void* y, int64_t y_count,
                       Dtype y_dtype, int64_t steps, const isobit_gru_state* state,
@@ -224,8 +224,8 @@ int32_t isobit_gru_forward(const isobit_gru* gru, const float* x, int64_t x_coun
     ISOBIT_RETURN_IF_ERROR(check_pointer(gru, "gru"));
     ISOBIT_ASSIGN_OR_RETURN(const Run run, check_run(gru, x, x_count, Dtype::kF32, y, y_count, Dtype::kF32, steps,
                                                      state, workspace, options));
-    return gru->model.forward({x, static_cast<size_t>(x_count)}, {y, static_cast<size_t>(y_count)}, steps, state->state,
-                              workspace->workspace, run.options);
+    return gru->model.forward(run.x, Dtype::kF32, run.y, Dtype::kF32, steps, state->state, workspace->workspace,
+                              run.options);
   });
 }
 
@@ -239,6 +239,6 @@ int32_t isobit_gru_forward_codes(const isobit_gru* gru, const void* x, int64_t x
                             check_run(gru, x, x_count, in.dtype(), y, y_count, gru->model.output_grid().dtype(), steps,
                                       state, workspace, options));
     ISOBIT_RETURN_IF_ERROR(check_codes(in, run.x));
-    return gru->model.forward_codes(x, y, steps, state->state, workspace->workspace, run.options);
+    return gru->model.forward_codes(run.x, run.y, steps, state->state, workspace->workspace, run.options);
   });
 }

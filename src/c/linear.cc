@@ -31,7 +31,7 @@ struct isobit_static_linear {
 };
 
 struct isobit_linear_workspace {
-  isobit::LinearWorkspace workspace;
+  isobit::Workspace workspace;
   std::vector<std::byte> x;  // rows in the order of columns, of layers that have a permutation
 };
 
@@ -83,11 +83,11 @@ Result<StaticOptions> static_layer_options(const isobit_static_linear_options* i
   return out;
 }
 
-Result<LinearRunOptions> run_options(const isobit_linear_run_options* in) {
+Result<RunOptions> run_options(const isobit_linear_run_options* in) {
   isobit_linear_run_options c;
   ISOBIT_RETURN_IF_ERROR(read_optional_struct(in, c, "options"));
   ISOBIT_RETURN_IF_ERROR(check_flag(c.unchecked, "options->unchecked"));
-  LinearRunOptions out;
+  RunOptions out;
   out.unchecked = c.unchecked == 1;
   out.x_stride = c.x_stride;
   out.y_stride = c.y_stride;
@@ -116,7 +116,7 @@ int32_t make_workspace(const Layer* layer, int64_t m, int32_t threads, isobit_li
 /// permutation. What the layer itself refuses is left to it.
 template <typename Layer>
 Status take_rows(const Layer& layer, size_t size, int64_t m, std::span<const std::byte>& x, std::span<std::byte> y,
-                 isobit_linear_workspace& workspace, LinearRunOptions& how) {
+                 isobit_linear_workspace& workspace, RunOptions& how) {
   const std::vector<int32_t>& permutation = layer.permutation;
   if (permutation.empty() || m == 0 || static_cast<int64_t>(size) > layer.x_bytes()) return {};
   const auto columns = static_cast<int64_t>(permutation.size());
@@ -261,6 +261,6 @@ int32_t isobit_static_linear_forward(const isobit_static_linear* layer, const vo
     ISOBIT_ASSIGN_OR_RETURN(auto how, run_options(options));
     ISOBIT_RETURN_IF_ERROR(check_zero(how.unchecked ? 1 : 0, "options->unchecked"));
     ISOBIT_RETURN_IF_ERROR(take_rows(*layer, size_in_bytes(parameters.x_dtype()), m, in, out, *workspace, how));
-    return layer->layer.forward(in, out, m, workspace->workspace, how);
+    return layer->layer.forward_codes(in, out, m, workspace->workspace, how);
   });
 }

@@ -203,9 +203,9 @@ TEST(Derive, EqualsTheOracleAndRunsTheSame) {
         continue;
       }
       ASSERT_TRUE(model->supports(path).ok()) << model->supports(path).message();
-      GruRunOptions options{.whole_sequence = true};
+      RunOptions options{.whole_sequence = true};
       options.path = path;
-      GruWorkspace workspace = model->workspace(N, T);
+      Workspace workspace = model->workspace(N, T);
       GruState state = model->initial_state(N);
       std::vector<float> y(static_cast<size_t>(outputs));
       ASSERT_TRUE(model->forward(x, y, T, state, workspace, options).ok());
@@ -218,7 +218,7 @@ TEST(Derive, EqualsTheOracleAndRunsTheSame) {
 
       state = model->initial_state(N);
       std::vector<std::byte> y_codes(static_cast<size_t>(outputs) * size_in_bytes(h_grid.dtype()));
-      ASSERT_TRUE(model->forward_codes(x_codes.data(), y_codes.data(), T, state, workspace, options).ok());
+      ASSERT_TRUE(model->forward_codes(x_codes, y_codes, T, state, workspace, options).ok());
       EXPECT_EQ(codes_of(y_codes.data(), h_grid, outputs), testing::flatten(c.at("y_codes")));
       ++runs;
     }
@@ -281,7 +281,7 @@ double output_sqnr(const GruWeights& weights, const GruModel& model) {
   EXPECT_TRUE(gru_forward_float(weights, arguments).ok());
   std::vector<float> y(expected.size());
   GruState state = model.initial_state(1);
-  GruWorkspace workspace = model.workspace(1, kSteps);
+  Workspace workspace = model.workspace(1, kSteps);
   EXPECT_TRUE(model.forward(x, y, kSteps, state, workspace).ok());
   double signal = 0;
   double noise = 0;

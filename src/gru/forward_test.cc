@@ -86,22 +86,22 @@ TEST_P(Forward, AllocatesNothing) {
   const std::vector<int64_t> lengths = {kSteps, 0, 1, 3, kSteps, 17, 5, kSteps - 1, 2};
   const std::vector<uint8_t> mask(outputs, 1);
 
-  std::vector<GruRunOptions> runs;
+  std::vector<RunOptions> runs;
   for (const CpuPath path : paths_of(*model)) {
-    runs.emplace_back(GruRunOptions{.whole_sequence = true}).path = path;
+    runs.emplace_back(RunOptions{.whole_sequence = true}).path = path;
     runs.emplace_back(runs.back()).lengths = lengths;
     runs.emplace_back(runs.back()).batch_first = true;
     if (GetParam().layers == 1) runs.emplace_back(runs.back()).zoneout_mask = mask;
   }
   ASSERT_FALSE(runs.empty());
   // The default path.
-  runs.emplace_back(GruRunOptions{.whole_sequence = true});
+  runs.emplace_back(RunOptions{.whole_sequence = true});
   for (const int threads : {0, 1, 2, 3, 7}) {  // 0: no pool
     std::optional<ThreadPool> pool;
     if (threads > 0) testing::start(pool.emplace(threads));
-    GruWorkspace workspace = model->workspace(kBatch, kSteps, threads);
+    Workspace workspace = model->workspace(kBatch, kSteps, threads);
     GruState state = model->initial_state(kBatch);
-    for (GruRunOptions& options : runs) {
+    for (RunOptions& options : runs) {
       options.pool = pool ? &*pool : nullptr;
       SCOPED_TRACE((options.path ? std::string(to_string(*options.path)) : "default path") + ", threads " +
                    std::to_string(threads));
@@ -109,7 +109,7 @@ TEST_P(Forward, AllocatesNothing) {
       EXPECT_EQ(allocations_of([&] { status = model->forward(x, y, kSteps, state, workspace, options); }), 0);
       ASSERT_TRUE(status.ok()) << status.message();
       EXPECT_EQ(allocations_of([&] {
-                  status = model->forward_codes(x_codes.data(), y_codes.data(), kSteps, state, workspace, options);
+                  status = model->forward_codes(x_codes, y_codes, kSteps, state, workspace, options);
                 }),
                 0);
       ASSERT_TRUE(status.ok()) << status.message();
@@ -141,11 +141,11 @@ TEST_P(Forward, DoesNotDependOnTheThreads) {
         SCOPED_TRACE(std::string(to_string(path)) + ", threads " + std::to_string(threads));
         std::optional<ThreadPool> pool;
         if (threads > 0) pool.emplace(threads);
-        GruRunOptions options{.whole_sequence = true};
+        RunOptions options{.whole_sequence = true};
         options.path = path;
         options.lengths = lengths;
         options.pool = pool ? &*pool : nullptr;
-        GruWorkspace workspace = model->workspace(kBatch, kSteps, threads);
+        Workspace workspace = model->workspace(kBatch, kSteps, threads);
         GruState state = model->initial_state(kBatch);
         std::vector<float> y(static_cast<size_t>(kSteps * kBatch * model->output_size()));
         const Status status = model->forward(x, y, kSteps, state, workspace, options);
@@ -167,14 +167,35 @@ TEST_P(Forward, RefusesMoreThreadsThanTheWorkspaceIsFor) {
   const Result<GruModel> model = make_model(GetParam());
   ASSERT_TRUE(model.ok()) << model.status().message();
   ThreadPool pool(3);
-  GruRunOptions options{.whole_sequence = true};
+  RunOptions options{.whole_sequence = true};
   options.pool = &pool;
-  GruWorkspace workspace = model->workspace(kBatch, kSteps, 2);
+  Workspace workspace = model->workspace(kBatch, kSteps, 2);
   GruState state = model->initial_state(kBatch);
   std::vector<float> y(static_cast<size_t>(kSteps * kBatch * model->output_size()));
   const Status status = model->forward(input(), y, kSteps, state, workspace, options);
   ASSERT_FALSE(status.ok());
-  EXPECT_NE(status.message().find("2 threads"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("on 3 threads; make it with workspace("), std::string::npos) << status.message();
+  workspace = model->workspace(kBatch + 4, kSteps + 1, 3);  // larger than needed
+  EXPECT_TRUE(model->forward(input(), y, kSteps, state, workspace, options).ok());
+}
+
+TEST_P(Forward, RefusesWhatDoesNotFit) {
+  const Result<GruModel> model = make_model(GetParam());
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const Grid& in = model->input_grid();
+  const std::vector<std::byte> x(static_cast<size_t>(kSteps * kBatch * model->input_size()) * size_in_bytes(in.dtype()));
+  std::vector<std::byte> y(static_cast<size_t>(kSteps * kBatch * model->output_size()) *
+                           size_in_bytes(model->output_grid().dtype()));
+  Workspace workspace = model->workspace(kBatch, kSteps);
+  GruState state = model->initial_state(kBatch);
+  const auto refused = [&](const Status& status, const std::string& words) {
+    EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
+  };
+  const RunOptions whole{.whole_sequence = true};
+  refused(model->forward(x, in.dtype(), y, Dtype::kF64, kSteps, state, workspace, whole), "and y f64, must be f32 both");
+  refused(model->forward_codes(std::span(x).first(1), y, kSteps, state, workspace, whole), "x has ");
+  refused(model->forward_codes(x, std::span(y).first(1), kSteps, state, workspace, whole), "y has ");
+  refused(model->forward_codes(x, y, kSteps, state, workspace, {.whole_sequence = true, .x_stride = 64}), "x_stride");
 }
 
 TEST_P(Forward, BidirectionalModelsWantWholeSequences) {
@@ -185,16 +206,16 @@ TEST_P(Forward, BidirectionalModelsWantWholeSequences) {
   const std::vector<std::byte> x_codes(x.size() * size_in_bytes(model->input_grid().dtype()));
   std::vector<float> y(static_cast<size_t>(kSteps * kBatch * model->output_size()), 7.0f);
   std::vector<std::byte> y_codes(y.size() * size_in_bytes(model->output_grid().dtype()));
-  GruWorkspace workspace = model->workspace(kBatch, kSteps);
+  Workspace workspace = model->workspace(kBatch, kSteps);
   GruState state = model->initial_state(kBatch);
   class Nobody : public GruCodeObserver {
     void observe(int32_t, int64_t, int64_t, int64_t, std::span<const int64_t>) override {}
   } nobody;
   for (const bool whole : {false, true}) {
-    const GruRunOptions options{.whole_sequence = whole};
+    const RunOptions options{.whole_sequence = whole};
     for (const Status& status : {model->forward(x, y, kSteps, state, workspace, options),
-                                 model->forward_codes(x_codes.data(), y_codes.data(), kSteps, state, workspace, options),
-                                 model->forward_observed(x_codes.data(), y_codes.data(), kSteps, state, nobody, options)}) {
+                                 model->forward_codes(x_codes, y_codes, kSteps, state, workspace, options),
+                                 model->forward_observed(x_codes, y_codes, kSteps, state, nobody, options)}) {
       EXPECT_EQ(status.ok(), whole || !bidirectional) << status.message();
       if (status.ok()) continue;
       EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);

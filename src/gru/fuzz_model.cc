@@ -92,13 +92,13 @@ std::vector<Bytes> seed_files() {
 /// The codes of every step, and of the last state.
 std::vector<Bytes> run(const GruModel& model, const Bytes& x, std::optional<CpuPath> path) {
   GruState state = model.initial_state(kBatch);
-  GruWorkspace workspace = model.workspace(kBatch, kSteps);
+  Workspace workspace = model.workspace(kBatch, kSteps);
   const Grid& grid = model.output_grid();
   std::vector<Bytes> out = {
       Bytes(static_cast<size_t>(kSteps * kBatch * model.output_size()) * size_in_bytes(grid.dtype()))};
-  GruRunOptions options{.whole_sequence = true};
+  RunOptions options{.whole_sequence = true};
   options.path = path;
-  fuzz_require(model.forward_codes(x.data(), out[0].data(), kSteps, state, workspace, options).ok());
+  fuzz_require(model.forward_codes(x, out[0], kSteps, state, workspace, options).ok());
   for (int64_t i = 0; i < kSteps * kBatch * model.output_size(); ++i) {
     const int64_t code = load_code(out[0].data(), grid.dtype(), i);
     fuzz_require(code >= grid.min() && code <= grid.max());

@@ -296,16 +296,21 @@ Result<GruState> GruModel::state_from(const GruModel& other, const GruState& sta
   return out;
 }
 
-void GruWorkspace::Free::operator()(std::byte* p) const { ::operator delete[](p, kMemoryAlignment); }
+namespace {
 
-GruWorkspace GruModel::workspace(int64_t batch, int64_t steps, int32_t threads) const {
-  GruWorkspace workspace;
-  workspace.batch_ = batch;
-  workspace.steps_ = steps;
-  workspace.threads_ = std::max(threads, 1);
-  workspace.model_ = impl_;
-  const std::vector<GruLayer>& layers = impl_->layers;
-  GruWorkspace::Layout& layout = workspace.layout_;
+/// Offsets in a workspace, multiples of 64.
+struct Layout {
+  int64_t x = 0;  // codes of x and y, where floats run on the reference
+  int64_t y = 0;
+  int64_t between[2] = {0, 0};  // codes between layers
+  int64_t scratch = 0;          // of the first thread
+  int64_t scratch_stride = 0;
+  int64_t total = 0;
+};
+
+Layout layout_of(const std::vector<GruLayer>& layers, int64_t directions, int64_t batch, int64_t steps,
+                 int32_t threads) {
+  Layout layout;
   const auto take = [&](int64_t bytes) {
     const int64_t offset = layout.total;
     layout.total += round_up_64(bytes);
@@ -314,24 +319,32 @@ GruWorkspace GruModel::workspace(int64_t batch, int64_t steps, int32_t threads) 
   const auto size = [](const GruLayer& layer, GruTensor tensor) {
     return static_cast<int64_t>(size_in_bytes(layer.parameters().grids[tensor].dtype()));
   };
-  layout.x = take(steps * batch * input_size() * size(layers.front(), kX));
-  layout.y = take(steps * batch * output_size() * size(layers.back(), kH));
-  if (layer_count() > 1)
-    for (int64_t& offset : layout.between) offset = take(steps * batch * output_size() * 4);
+  const int64_t output = directions * layers.front().parameters().hidden_size;
+  layout.x = take(steps * batch * layers.front().parameters().input_size * size(layers.front(), kX));
+  layout.y = take(steps * batch * output * size(layers.back(), kH));
+  if (static_cast<int64_t>(layers.size()) > directions)
+    for (int64_t& offset : layout.between) offset = take(steps * batch * output * 4);
   for (const GruLayer& layer : layers)
     layout.scratch_stride = std::max(layout.scratch_stride, round_up_64(layer.scratch_bytes(batch, steps)));
-  layout.scratch = take(layout.scratch_stride * workspace.threads_);
-  // Not cleared: memory that no path uses never becomes resident.
-  workspace.bytes_.reset(
-      static_cast<std::byte*>(::operator new[](static_cast<size_t>(layout.total), kMemoryAlignment)));
-  return workspace;
+  layout.scratch = take(layout.scratch_stride * threads);
+  return layout;
+}
+
+}  // namespace
+
+int64_t GruModel::workspace_bytes(int64_t batch, int64_t steps, int32_t threads) const {
+  return layout_of(impl_->layers, impl_->parameters.directions, batch, steps, std::max(threads, 1)).total;
+}
+
+Workspace GruModel::workspace(int64_t batch, int64_t steps, int32_t threads) const {
+  return Workspace(workspace_bytes(batch, steps, threads));
 }
 
 namespace {
 
 /// What every entry checks before it touches anything.
 Status check_run(const GruModel& model, int64_t steps, const GruState& state, int64_t state_layers,
-                 const GruRunOptions& options) {
+                 const RunOptions& options) {
   const int64_t batch = state.batch();
   if (steps < 0) return refuse("steps is " + std::to_string(steps) + ", must not be negative");
   if (state.layer_count() != state_layers)
@@ -353,6 +366,8 @@ Status check_run(const GruModel& model, int64_t steps, const GruState& state, in
       return refuse("the zoneout mask has " + std::to_string(options.zoneout_mask.size()) + " values, must have " +
                     std::to_string(steps * batch * model.output_size()) + " ([T, N, directions * H])");
   }
+  if (options.x_stride != 0 || options.y_stride != 0)
+    return refuse("x_stride and y_stride are for layers over rows; a GRU reads and writes [T, N] without gaps");
   if (model.parameters().directions == 2 && !options.whole_sequence)
     return refuse(
         "the model is bidirectional, and its reverse direction begins at the last step: x must hold whole sequences, "
@@ -372,14 +387,21 @@ Status check_state_grids(const std::vector<GruLayer>& layers, const GruState& st
   return {};
 }
 
-Status check_workspace(bool of_this_model, int64_t batch, int64_t steps, int threads, int64_t max_batch,
-                       int64_t max_steps, int max_threads) {
-  if (!of_this_model) return refuse("the workspace was made by another model");
-  if (batch > max_batch || steps > max_steps || threads > max_threads)
-    return refuse("the workspace is for " + std::to_string(max_batch) + " sequences, " + std::to_string(max_steps) +
-                  " steps and " + std::to_string(max_threads) + " threads; the call has " + std::to_string(batch) +
-                  ", " + std::to_string(steps) + " and " + std::to_string(threads));
-  return {};
+Status check_workspace(const Workspace& workspace, const Layout& layout, int64_t batch, int64_t steps, int threads) {
+  if (workspace.size_bytes() >= layout.total) return {};
+  return refuse("the workspace has " + std::to_string(workspace.size_bytes()) + " bytes, must have at least " +
+                std::to_string(layout.total) + " for " + std::to_string(steps) + " steps of " + std::to_string(batch) +
+                " sequences on " + std::to_string(threads) + (threads == 1 ? " thread" : " threads") +
+                "; make it with workspace(batch, steps, threads)");
+}
+
+/// Of x or y: as many elements as the extents say.
+Status check_elements(const char* name, size_t bytes, Dtype dtype, int64_t steps, int64_t batch, int64_t width) {
+  const Int128 elements = static_cast<Int128>(steps) * batch * width;
+  const auto size = static_cast<Int128>(size_in_bytes(dtype));
+  if (static_cast<Int128>(bytes) == elements * size) return {};
+  return refuse(std::string(name) + " has " + std::to_string(bytes / size_in_bytes(dtype)) + " values, must have " +
+                std::to_string(steps) + " * " + std::to_string(batch) + " * " + std::to_string(width));
 }
 
 /// Input and output of a call: codes or values of each.
@@ -398,7 +420,7 @@ struct Call {
   Ends ends;
   int64_t steps;
   GruState& state;
-  const GruRunOptions& options;
+  const RunOptions& options;
   std::byte* between[2];
   bool last_block_first;
   GruCodeObserver* observer;
@@ -461,66 +483,46 @@ void run_batch(const Call& call, std::byte* scratch, int64_t scratch_stride) {
   call.options.pool->for_ranges(call.state.batch(), part);
 }
 
-int threads_of(const GruRunOptions& options) { return options.pool == nullptr ? 1 : options.pool->threads(); }
+int threads_of(const RunOptions& options) { return options.pool == nullptr ? 1 : options.pool->threads(); }
 
 }  // namespace
 
-Status GruModel::forward_codes(const void* x, void* y, int64_t steps, GruState& state, GruWorkspace& workspace,
-                               const GruRunOptions& options) const {
+Status GruModel::forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                         int64_t steps, GruState& state, Workspace& workspace, const RunOptions& options) const {
   const DefaultFloatMode mode;
-  ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
-  ISOBIT_RETURN_IF_ERROR(check_state_grids(impl_->layers, state));
-  ISOBIT_RETURN_IF_ERROR(check_workspace(workspace.model_ == impl_, state.batch(), steps, threads_of(options),
-                                         workspace.batch_, workspace.steps_, workspace.threads_));
-  ISOBIT_ASSIGN_OR_RETURN(const CpuPath path, choose_path(options.path));
-  std::byte* base = workspace.bytes_.get();
-  const GruWorkspace::Layout& layout = workspace.layout_;
-  Ends ends;
-  ends.x = static_cast<const std::byte*>(x);
-  ends.y = static_cast<std::byte*>(y);
-  run_batch({impl_->layers,
-             impl_->parameters.directions,
-             path,
-             ends,
-             steps,
-             state,
-             options,
-             {base + layout.between[0], base + layout.between[1]},
-             workspace.last_block_first_,
-             nullptr},
-            base + layout.scratch, layout.scratch_stride);
-  workspace.last_block_first_ ^= steps % 2 == 1;
-  return {};
-}
-
-Status GruModel::forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
-                         GruWorkspace& workspace, const GruRunOptions& options) const {
-  const DefaultFloatMode mode;
-  ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
+  const bool floats = x_dtype == Dtype::kF32 && y_dtype == Dtype::kF32;
+  if (!floats && (x_dtype != input_grid().dtype() || y_dtype != output_grid().dtype()))
+    return {StatusCode::kUnsupported,
+            "x is " + std::string(to_string(x_dtype)) + " and y " + std::string(to_string(y_dtype)) +
+                ", must be f32 both, or codes: " + std::string(to_string(input_grid().dtype())) + " and " +
+                std::string(to_string(output_grid().dtype()))};
   const int64_t batch = state.batch();
-  if (static_cast<int64_t>(x.size()) != steps * batch * input_size())
-    return refuse("x has " + std::to_string(x.size()) + " values, must have " + std::to_string(steps) + " * " +
-                  std::to_string(batch) + " * " + std::to_string(input_size()));
-  if (static_cast<int64_t>(y.size()) != steps * batch * output_size())
-    return refuse("y has " + std::to_string(y.size()) + " values, must have " + std::to_string(steps) + " * " +
-                  std::to_string(batch) + " * " + std::to_string(output_size()));
+  ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
+  ISOBIT_RETURN_IF_ERROR(check_elements("x", x.size(), x_dtype, steps, batch, input_size()));
+  ISOBIT_RETURN_IF_ERROR(check_elements("y", y.size(), y_dtype, steps, batch, output_size()));
   ISOBIT_RETURN_IF_ERROR(check_state_grids(impl_->layers, state));
-  ISOBIT_RETURN_IF_ERROR(check_workspace(workspace.model_ == impl_, batch, steps, threads_of(options), workspace.batch_,
-                                         workspace.steps_, workspace.threads_));
+  const int threads = threads_of(options);
+  const Layout layout = layout_of(impl_->layers, impl_->parameters.directions, batch, steps, threads);
+  ISOBIT_RETURN_IF_ERROR(check_workspace(workspace, layout, batch, steps, threads));
   ISOBIT_ASSIGN_OR_RETURN(const CpuPath path, choose_path(options.path));
-  std::byte* base = workspace.bytes_.get();
-  const GruWorkspace::Layout& layout = workspace.layout_;
-  if (path == CpuPath::kReference) {
-    ISOBIT_RETURN_IF_ERROR(quantize(input_grid(), x, base + layout.x, "x"));
-    ISOBIT_RETURN_IF_ERROR(forward_codes(base + layout.x, base + layout.y, steps, state, workspace, options));
-    dequantize(output_grid(), base + layout.y, y);
-    return {};
-  }
-  if (const int64_t i = impl_->layers[0].find_nan(path, x); i < static_cast<int64_t>(x.size()))
-    return refuse("x[" + std::to_string(i) + "] is NaN, must be a number");
+  std::byte* const base = workspace.data();
+  const std::span x_values(reinterpret_cast<const float*>(x.data()), floats ? x.size() / sizeof(float) : 0);
+  const std::span y_values(reinterpret_cast<float*>(y.data()), floats ? y.size() / sizeof(float) : 0);
+  const bool by_reference = floats && path == CpuPath::kReference;
   Ends ends;
-  ends.x_float = x.data();
-  ends.y_float = y.data();
+  if (by_reference) {
+    ISOBIT_RETURN_IF_ERROR(quantize(input_grid(), x_values, base + layout.x, "x"));
+    ends.x = base + layout.x;
+    ends.y = base + layout.y;
+  } else if (floats) {
+    if (const int64_t i = impl_->layers[0].find_nan(path, x_values); i < static_cast<int64_t>(x_values.size()))
+      return refuse("x[" + std::to_string(i) + "] is NaN, must be a number");
+    ends.x_float = x_values.data();
+    ends.y_float = y_values.data();
+  } else {
+    ends.x = x.data();
+    ends.y = y.data();
+  }
   run_batch({impl_->layers,
              impl_->parameters.directions,
              path,
@@ -533,20 +535,24 @@ Status GruModel::forward(std::span<const float> x, std::span<float> y, int64_t s
              nullptr},
             base + layout.scratch, layout.scratch_stride);
   workspace.last_block_first_ ^= steps % 2 == 1;
+  if (by_reference) dequantize(output_grid(), base + layout.y, y_values);
   return {};
 }
 
-Status GruModel::forward_observed(const void* x, void* y, int64_t steps, GruState& state, GruCodeObserver& observer,
-                                  const GruRunOptions& options) const {
+Status GruModel::forward_observed(std::span<const std::byte> x, std::span<std::byte> y, int64_t steps, GruState& state,
+                                  GruCodeObserver& observer, const RunOptions& options) const {
   const DefaultFloatMode mode;
+  const int64_t batch = state.batch();
   ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
+  ISOBIT_RETURN_IF_ERROR(check_elements("x", x.size(), input_grid().dtype(), steps, batch, input_size()));
+  ISOBIT_RETURN_IF_ERROR(check_elements("y", y.size(), output_grid().dtype(), steps, batch, output_size()));
   ISOBIT_RETURN_IF_ERROR(check_state_grids(impl_->layers, state));
-  const GruWorkspace workspace = this->workspace(state.batch(), steps);
-  std::byte* base = workspace.bytes_.get();
-  const GruWorkspace::Layout& layout = workspace.layout_;
+  const Layout layout = layout_of(impl_->layers, impl_->parameters.directions, batch, steps, 1);
+  Workspace workspace(layout.total);
+  std::byte* const base = workspace.data();
   Ends ends;
-  ends.x = static_cast<const std::byte*>(x);
-  ends.y = static_cast<std::byte*>(y);
+  ends.x = x.data();
+  ends.y = y.data();
   run_layers({impl_->layers,
               impl_->parameters.directions,
               CpuPath::kReference,
@@ -557,7 +563,7 @@ Status GruModel::forward_observed(const void* x, void* y, int64_t steps, GruStat
               {base + layout.between[0], base + layout.between[1]},
               false,
               &observer},
-             base + layout.scratch, 0, state.batch());
+             base + layout.scratch, 0, batch);
   return {};
 }
 

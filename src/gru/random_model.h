@@ -226,16 +226,18 @@ inline Result<RunOutput> execute(const GruModel& model, const RandomRun& run, Cp
   const auto y_row = run.batch * model.output_size() * static_cast<int64_t>(size_in_bytes(model.output_grid().dtype()));
   const auto x_row = run.batch * model.input_size() * static_cast<int64_t>(size_in_bytes(model.input_grid().dtype()));
   out.y.resize(static_cast<size_t>(run.steps * y_row));
-  GruWorkspace workspace = model.workspace(run.batch, run.steps);
-  GruRunOptions options;
+  Workspace workspace = model.workspace(run.batch, run.steps);
+  RunOptions options;
   options.path = path;
   options.lengths = run.lengths;
   options.zoneout_mask = run.mask;
   options.whole_sequence = true;
   int64_t first = 0;
   for (const int64_t steps : chunked ? run.chunks : std::vector<int64_t>{run.steps}) {
-    ISOBIT_RETURN_IF_ERROR(model.forward_codes(run.x.data() + first * x_row, out.y.data() + first * y_row, steps,
-                                               out.state, workspace, options));
+    ISOBIT_RETURN_IF_ERROR(model.forward_codes(
+        std::span(run.x).subspan(static_cast<size_t>(first * x_row), static_cast<size_t>(steps * x_row)),
+        std::span(out.y).subspan(static_cast<size_t>(first * y_row), static_cast<size_t>(steps * y_row)), steps,
+        out.state, workspace, options));
     first += steps;
   }
   return out;

@@ -71,9 +71,9 @@ Result<GruModel> make_model(const Spec& spec, const std::string& name = "enc") {
 
 std::vector<float> run(const GruModel& model) {
   GruState state = model.initial_state(kBatch);
-  GruWorkspace workspace = model.workspace(kBatch, kSteps);
+  Workspace workspace = model.workspace(kBatch, kSteps);
   std::vector<float> y(static_cast<size_t>(kSteps * kBatch * model.output_size()));
-  GruRunOptions options{.whole_sequence = true};
+  RunOptions options{.whole_sequence = true};
   options.path = CpuPath::kReference;
   const Status status = model.forward(input(), y, kSteps, state, workspace, options);
   EXPECT_TRUE(status.ok()) << status.message();

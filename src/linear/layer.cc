@@ -103,14 +103,15 @@ CpuPath LinearLayer::path() const { return impl_->path; }
 std::string_view LinearLayer::kernel_name() const { return impl_->kernel->name; }
 int64_t LinearLayer::size_bytes() const { return impl_->engine->size_bytes(); }
 
-LinearWorkspace LinearLayer::workspace(int64_t m, int32_t threads) const {
-  return LinearWorkspace(impl_->workspace_bytes(std::max<int64_t>(m, 0), std::max(threads, 1)));
+Workspace LinearLayer::workspace(int64_t m, int32_t threads) const {
+  return Workspace(impl_->workspace_bytes(std::max<int64_t>(m, 0), std::max(threads, 1)));
 }
 
 Status LinearLayer::forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
-                            int64_t m, LinearWorkspace& workspace, const LinearRunOptions& options) const {
+                            int64_t m, Workspace& workspace, const RunOptions& options) const {
   const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_types(x_dtype, y_dtype, impl_->activations));
+  ISOBIT_RETURN_IF_ERROR(check_row_options(options, impl_->path));
   LinearRows x_rows{"x", x.data(), x.size(), x_dtype, impl_->columns, options.x_stride};
   LinearRows y_rows{"y", y.data(), y.size(), y_dtype, impl_->rows, options.y_stride};
   ISOBIT_RETURN_IF_ERROR(check_linear_rows(x_rows, y_rows, m));
@@ -119,9 +120,9 @@ Status LinearLayer::forward(std::span<const std::byte> x, Dtype x_dtype, std::sp
   ISOBIT_RETURN_IF_ERROR(
       check_linear_workspace(workspace.size_bytes(), impl_->workspace_bytes(m, threads), m, threads));
   const LinearEngine& engine = *impl_->engine;
-  std::byte* const scratch = workspace.bytes_.get() + engine.rows_bytes(m);
+  std::byte* const scratch = workspace.data() + engine.rows_bytes(m);
   const int64_t stride = impl_->scratch_stride(m);
-  const LinearCall call{x.data(), x_dtype, x_rows.stride, y.data(), y_dtype, y_rows.stride, m, workspace.bytes_.get()};
+  const LinearCall call{x.data(), x_dtype, x_rows.stride, y.data(), y_dtype, y_rows.stride, m, workspace.data()};
   if (engine.rows_bytes(m) > 0) {
     const int64_t bad = quantize_rows(engine, call, scratch, stride, options.pool);
     if (bad < m && !options.unchecked)

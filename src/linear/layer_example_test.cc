@@ -66,9 +66,9 @@ TEST(LinearExample, StaticLayer) {
   std::vector<int8_t> codes(x.size());
   ASSERT_TRUE(quantize(x_grid, x, codes.data(), "x").ok());
   std::vector<int8_t> y(static_cast<size_t>(kM * kN));
-  LinearWorkspace workspace = layer->workspace(kM);
+  Workspace workspace = layer->workspace(kM);
   const Status status =
-      layer->forward(std::as_bytes(std::span(codes)), std::as_writable_bytes(std::span(y)), kM, workspace);
+      layer->forward_codes(std::as_bytes(std::span(codes)), std::as_writable_bytes(std::span(y)), kM, workspace);
   ASSERT_TRUE(status.ok()) << status.message();
   for (int64_t m = 0; m < kM; ++m)
     for (int64_t n = 0; n < kN; ++n) {
@@ -100,8 +100,8 @@ TEST(LinearExample, LayerAfterAGru) {
     std::vector<std::byte> codes(x.size() * size_in_bytes(gru->input_grid().dtype()));
     EXPECT_TRUE(quantize(gru->input_grid(), x, codes.data(), "x").ok());
     GruState state = gru->initial_state(kBatch);
-    GruWorkspace workspace = gru->workspace(kBatch, kSteps);
-    EXPECT_TRUE(gru->forward_codes(codes.data(), h.data(), kSteps, state, workspace, {.path = path}).ok());
+    Workspace workspace = gru->workspace(kBatch, kSteps);
+    EXPECT_TRUE(gru->forward_codes(codes, std::as_writable_bytes(std::span(h)), kSteps, state, workspace, {.path = path}).ok());
     if (floats_of_h != nullptr) dequantize(gru->output_grid(), h.data(), *floats_of_h);
     return h;
   };
@@ -121,9 +121,10 @@ TEST(LinearExample, LayerAfterAGru) {
     ASSERT_TRUE(layer.ok()) << layer.status().message();
     EXPECT_EQ(h_of(cpu_path, nullptr), h);
     std::vector<int16_t> y(static_cast<size_t>(kSteps * kBatch * kN));
-    LinearWorkspace workspace = layer->workspace(kSteps * kBatch);
+    Workspace workspace = layer->workspace(kSteps * kBatch);
     const Status status =
-        layer->forward(std::as_bytes(std::span(h)), std::as_writable_bytes(std::span(y)), kSteps * kBatch, workspace);
+        layer->forward_codes(std::as_bytes(std::span(h)), std::as_writable_bytes(std::span(y)), kSteps * kBatch,
+                             workspace);
     ASSERT_TRUE(status.ok()) << status.message();
     if (expected.empty()) expected = y;
     EXPECT_EQ(y, expected) << to_string(cpu_path);

@@ -57,13 +57,13 @@ TEST(LinearLayer, AllocatesNothing) {
         const Result<LinearLayer> layer =
             LinearLayer::create(*matrix, {.activations = activations, .path = path}, "fc");
         ASSERT_TRUE(layer.ok()) << layer.status().message();
-        LinearWorkspace workspace = layer->workspace(kManyRows, 3);
+        Workspace workspace = layer->workspace(kManyRows, 3);
         for (const Dtype dtype : {Dtype::kF32, Dtype::kF16}) {
           SCOPED_TRACE(std::string(to_string(path)) + ", " + std::string(to_string(activations)) + ", bits " +
                        std::to_string(how.bits) + ", " + std::string(to_string(dtype)));
           Array x = Array::zeros(dtype, floats.shape);
           for (int64_t i = 0; i < x.size(); ++i) store_float(x.bytes.data(), dtype, i, floats.data<float>()[i]);
-          expect_no_allocations([&](int64_t m, const LinearRunOptions& options) {
+          expect_no_allocations([&](int64_t m, const RunOptions& options) {
             return layer->forward(x.bytes, dtype, y, dtype, m, workspace, options);
           });
         }
@@ -87,9 +87,9 @@ TEST(StaticLinearLayer, AllocatesNothing) {
       SCOPED_TRACE(std::string(to_string(path)) + (output ? ", codes" : ", accumulators"));
       const Result<StaticLinearLayer> layer = StaticLinearLayer::create(*parameters, "fc", path);
       ASSERT_TRUE(layer.ok()) << layer.status().message();
-      LinearWorkspace workspace = layer->workspace(kManyRows, 3);
+      Workspace workspace = layer->workspace(kManyRows, 3);
       expect_no_allocations(
-          [&](int64_t m, const LinearRunOptions& options) { return layer->forward(x, y, m, workspace, options); });
+          [&](int64_t m, const RunOptions& options) { return layer->forward_codes(x, y, m, workspace, options); });
     }
   }
 }

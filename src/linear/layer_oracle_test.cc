@@ -53,7 +53,7 @@ std::vector<LinearLayerKernel> kernels_of(const std::string& operation) {
 }
 
 Status run(const LinearLayer& layer, const Array& x, Array& y, bool unchecked) {
-  LinearWorkspace workspace = layer.workspace(x.shape[0]);
+  Workspace workspace = layer.workspace(x.shape[0]);
   return layer.forward(x.bytes, x.dtype, y.bytes, y.dtype, x.shape[0], workspace, {.unchecked = unchecked});
 }
 
@@ -199,8 +199,8 @@ TEST(LinearOracle, Static) {
       ASSERT_TRUE(layer.ok()) << layer.status().message();
       EXPECT_EQ(layer->kernel_name(), kernel.name);
       Array y = Array::zeros(p->y_dtype(), {m, matrix.rows()});
-      LinearWorkspace workspace = layer->workspace(m);
-      ASSERT_TRUE(layer->forward(x.bytes, y.bytes, m, workspace).ok());
+      Workspace workspace = layer->workspace(m);
+      ASSERT_TRUE(layer->forward_codes(x.bytes, y.bytes, m, workspace).ok());
       for (size_t i = 0; i < expected.size(); ++i)
         EXPECT_EQ(load_code(y.bytes.data(), y.dtype, static_cast<int64_t>(i)), expected[i]) << kernel.name << " " << i;
     }

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
-#include <new>
 
 #include "core/number_text.h"
 #include "core/rescale.h"
@@ -60,12 +59,6 @@ std::optional<LinearActivations> linear_activations_from_string(std::string_view
 
 std::span<const LinearLayerKernel> linear_layer_kernels() { return kKernels; }
 
-void LinearWorkspace::Free::operator()(std::byte* p) const { ::operator delete[](p, kMemoryAlignment); }
-
-LinearWorkspace::LinearWorkspace(int64_t size_bytes)
-    : bytes_(static_cast<std::byte*>(::operator new[](static_cast<size_t>(size_bytes), kMemoryAlignment))),
-      size_bytes_(size_bytes) {}
-
 Result<CpuPath> linear_path(std::optional<CpuPath> requested, const std::string& name) {
   if (!requested) return default_cpu_path();
   if (*requested < CpuPath::kReference || *requested > CpuPath::kAmx)
@@ -109,6 +102,16 @@ Status check_linear_rows(LinearRows& x, LinearRows& y, int64_t m) {
   const std::byte* y_end = y.data + static_cast<size_t>(extent_bytes(y, m));
   const std::less<const std::byte*> before;
   if (before(x.data, y_end) && before(y.data, x_end)) return refuse_linear("y overlaps x, must be apart from it");
+  return {};
+}
+
+Status check_row_options(const RunOptions& options, CpuPath path) {
+  if (options.path && *options.path != path)
+    return refuse_linear("options.path is " + std::string(to_string(*options.path)) +
+                         ", but the layer is packed for the path " + std::string(to_string(path)) +
+                         "; create it for that path");
+  if (!options.lengths.empty() || !options.zoneout_mask.empty() || options.batch_first)
+    return refuse_linear("lengths, zoneout_mask and batch_first are for layers over sequences; this one takes rows");
   return {};
 }
 

@@ -57,12 +57,12 @@ void expect_refused(const Status& status, StatusCode code, const std::string& me
 struct Small {
   LowBitMatrix matrix = random_matrix(3, 16, {.bits = 4, .group = 8});
   LinearLayer layer = layer_of(matrix, {.activations = LinearActivations::kInt8});
-  LinearWorkspace workspace = layer.workspace(2);
+  Workspace workspace = layer.workspace(2);
   std::vector<float> x = std::vector<float>(32, 0.5f);
   std::vector<float> y = std::vector<float>(6, 7.0f);
 
   Status run(int64_t m = 2, Dtype x_dtype = Dtype::kF32, Dtype y_dtype = Dtype::kF32,
-             const LinearRunOptions& options = {}) {
+             const RunOptions& options = {}) {
     return layer.forward(std::as_bytes(std::span(x)), x_dtype, std::as_writable_bytes(std::span(y)), y_dtype, m,
                          workspace, options);
   }
@@ -141,10 +141,21 @@ TEST(LinearLayer, RefusesPointers) {
   EXPECT_TRUE(run(x, inside.subspan(4)).ok());
 }
 
+TEST(LinearLayer, RefusesOptionsOfOthers) {
+  Small small;
+  const std::vector<int64_t> lengths = {1};
+  const auto run = [&](const RunOptions& options) { return small.run(2, Dtype::kF32, Dtype::kF32, options); };
+  EXPECT_TRUE(run({.path = small.layer.path()}).ok());
+  const CpuPath other = small.layer.path() == CpuPath::kReference ? CpuPath::kScalar : CpuPath::kReference;
+  EXPECT_NE(run({.path = other}).message().find("create it for that path"), std::string::npos);
+  EXPECT_NE(run({.lengths = lengths}).message().find("for layers over sequences"), std::string::npos);
+  EXPECT_NE(run({.batch_first = true}).message().find("for layers over sequences"), std::string::npos);
+}
+
 TEST(LinearLayer, RefusesWorkspaces) {
   Small small;
   const int64_t has = small.workspace.size_bytes();
-  small.workspace = LinearWorkspace();
+  small.workspace = Workspace();
   const std::string text = " bytes, must have at least ";
   expect_refused(
       small.run(2), StatusCode::kInvalidArgument,
@@ -159,7 +170,7 @@ TEST(LinearLayer, RefusesWorkspaces) {
 
 TEST(LinearLayer, NoRows) {
   Small small;
-  LinearWorkspace none;
+  Workspace none;
   EXPECT_TRUE(small.layer.forward({}, Dtype::kF32, {}, Dtype::kF32, 0, none).ok());
   EXPECT_GE(small.layer.workspace(-1, 0).size_bytes(), 0);
 }
@@ -203,7 +214,7 @@ TEST(LinearLayer, FloatRowsStayApart) {
   for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
     if (kernel.operation != "linear_float" || !cpu_can_run(kernel.path)) continue;
     const LinearLayer layer = layer_of(matrix, {.path = kernel.path});
-    LinearWorkspace workspace = layer.workspace(9);
+    Workspace workspace = layer.workspace(9);
     Array x = random_floats(9, 64, 2);
     Array y = Array::zeros(Dtype::kF32, {9, 40});
     Array other = y;
@@ -268,7 +279,7 @@ TEST(LinearLayer, TouchesNothingElse) {
               layer_of(matrix, {.activations = activations,
                                 .bias = {reinterpret_cast<const float*>(bias.data()), static_cast<size_t>(rows)},
                                 .path = kernel.path});
-          LinearWorkspace workspace = layer.workspace(70);
+          Workspace workspace = layer.workspace(70);
           for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16})
             for (const int64_t m : kGuardedRows) {
               SCOPED_TRACE(std::string(kernel.name) + ", " + std::string(to_string(activations)) + ", K " +
@@ -319,8 +330,8 @@ TEST(LinearLayer, WholeRows) {
             const GuardedBytes y(m * rows * size);
             std::memcpy(x.data(), values.bytes.data(), bytes);
             std::vector<std::byte> expected(static_cast<size_t>(m * rows * size));
-            LinearWorkspace workspace = reference.workspace(m);
-            const LinearRunOptions unchecked{.unchecked = true};
+            Workspace workspace = reference.workspace(m);
+            const RunOptions unchecked{.unchecked = true};
             ASSERT_TRUE(reference.forward(values.bytes, Dtype::kF32, expected, y_dtype, m, workspace, unchecked).ok());
             workspace = layer.workspace(m);
             ASSERT_TRUE(layer
@@ -345,7 +356,7 @@ TEST(LinearLayer, SeveralPassesOfRows) {
   for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
     const auto run = [&](CpuPath path, ThreadPool* on) {
       const LinearLayer layer = layer_of(matrix, {.activations = LinearActivations::kInt8, .path = path});
-      LinearWorkspace workspace = layer.workspace(m, threads_of(on));
+      Workspace workspace = layer.workspace(m, threads_of(on));
       std::vector<std::byte> y(static_cast<size_t>(m * rows) * size_in_bytes(dtype));
       EXPECT_TRUE(layer.forward(x.bytes, x.dtype, y, dtype, m, workspace, {.pool = on}).ok());
       return y;
@@ -408,8 +419,8 @@ TEST(StaticLinearLayer, ByHand) {
       const Result<StaticLinearLayer> layer = StaticLinearLayer::create(p, "fc", kernel.path);
       ASSERT_TRUE(layer.ok()) << layer.status().message();
       EXPECT_EQ(layer->parameters(), p);
-      LinearWorkspace workspace = layer->workspace(1);
-      ASSERT_TRUE(layer->forward(std::as_bytes(std::span(x)), out, 1, workspace).ok());
+      Workspace workspace = layer->workspace(1);
+      ASSERT_TRUE(layer->forward_codes(std::as_bytes(std::span(x)), out, 1, workspace).ok());
     };
     run(std::as_writable_bytes(std::span(y)));
     EXPECT_EQ(y[0], 14);
@@ -617,7 +628,7 @@ TEST(StaticLinearLayer, TouchesNothingElse) {
           const StaticLinearParameters p = static_of(rows, columns, widths);
           const Result<StaticLinearLayer> layer = StaticLinearLayer::create(p, "fc", kernel.path);
           ASSERT_TRUE(layer.ok()) << layer.status().message();
-          LinearWorkspace workspace = layer->workspace(70);
+          Workspace workspace = layer->workspace(70);
           for (const int64_t m : kGuardedRows) {
             SCOPED_TRACE(std::string(kernel.name) + ", K " + std::to_string(columns) + ", N " + std::to_string(rows) +
                          ", M " + std::to_string(m) + ", " + std::to_string(widths.x) + " bits to " +
@@ -625,7 +636,7 @@ TEST(StaticLinearLayer, TouchesNothingElse) {
             const std::vector<std::byte> x = random_codes(p.input, m * columns, static_cast<uint32_t>(m));
             expect_same_between_pages(x, static_cast<size_t>(m * rows) * size_in_bytes(p.y_dtype()),
                                       [&](auto from, auto to) {
-                                        const Status status = layer->forward(from, to, m, workspace);
+                                        const Status status = layer->forward_codes(from, to, m, workspace);
                                         ASSERT_TRUE(status.ok()) << status.message();
                                       });
             if (HasFatalFailure()) return;
@@ -643,9 +654,9 @@ TEST(StaticLinearLayer, SeveralPassesOfRows) {
     const auto run = [&](CpuPath path, ThreadPool* on) {
       const Result<StaticLinearLayer> layer = StaticLinearLayer::create(p, "fc", path);
       EXPECT_TRUE(layer.ok()) << layer.status().message();
-      LinearWorkspace workspace = layer->workspace(m, threads_of(on));
+      Workspace workspace = layer->workspace(m, threads_of(on));
       std::vector<std::byte> y(static_cast<size_t>(m * rows) * size_in_bytes(p.y_dtype()));
-      EXPECT_TRUE(layer->forward(x, y, m, workspace, {.pool = on}).ok());
+      EXPECT_TRUE(layer->forward_codes(x, y, m, workspace, {.pool = on}).ok());
       return y;
     };
     const std::vector<std::byte> expected = run(CpuPath::kReference, nullptr);
@@ -683,9 +694,9 @@ TEST(StaticLinearLayer, LargestSums) {
       ASSERT_TRUE(layer.ok()) << layer.status().message();
       EXPECT_EQ(layer->accumulator_bound(), 127 * 65535 * columns);
       EXPECT_EQ(layer->accumulator_bound() > INT32_MAX, columns == 259);
-      LinearWorkspace workspace = layer->workspace(1);
+      Workspace workspace = layer->workspace(1);
       int16_t y[2] = {};
-      ASSERT_TRUE(layer->forward(std::as_bytes(std::span(x)), std::as_writable_bytes(std::span(y)), 1, workspace).ok());
+      ASSERT_TRUE(layer->forward_codes(std::as_bytes(std::span(x)), std::as_writable_bytes(std::span(y)), 1, workspace).ok());
       const double exact = std::ldexp(127.0 * 65535.0 * static_cast<double>(columns), -17);
       EXPECT_EQ(y[0], -std::rint(exact)) << kernel.name;
       EXPECT_EQ(y[1], std::rint(exact)) << kernel.name;
@@ -700,11 +711,11 @@ TEST(StaticLinearLayer, RefusesCodesOutsideTheGrid) {
     if (kernel.operation != "linear_static" || !cpu_can_run(kernel.path)) continue;
     const Result<StaticLinearLayer> layer = StaticLinearLayer::create(p, "fc", kernel.path);
     ASSERT_TRUE(layer.ok()) << layer.status().message();
-    LinearWorkspace workspace = layer->workspace(2);
+    Workspace workspace = layer->workspace(2);
     std::vector<int8_t> x = {-16, 15, 0, 1, 2, 3};
     std::vector<int8_t> y(4, 77);
     const auto run = [&] {
-      return layer->forward(std::as_bytes(std::span(x)), std::as_writable_bytes(std::span(y)), 2, workspace,
+      return layer->forward_codes(std::as_bytes(std::span(x)), std::as_writable_bytes(std::span(y)), 2, workspace,
                             {.unchecked = true});
     };
     for (const auto& [code, text] : {std::pair(16, "16"), std::pair(-17, "-17")}) {

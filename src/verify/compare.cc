@@ -348,10 +348,10 @@ struct GruComparison::Impl {
       }
       y_codes.resize(static_cast<size_t>(piece_steps * count * model.output_size()) *
                      size_in_bytes(model.output_grid().dtype()));
-      GruRunOptions run;
+      RunOptions run;
       run.lengths = lengths;
       run.whole_sequence = true;  // in pieces where there is one direction only
-      ISOBIT_RETURN_IF_ERROR(model.forward_observed(x_codes.data(), y_codes.data(), piece_steps, state, comparer, run));
+      ISOBIT_RETURN_IF_ERROR(model.forward_observed(x_codes, y_codes, piece_steps, state, comparer, run));
     }
     return {};
   }

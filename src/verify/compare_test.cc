@@ -161,14 +161,16 @@ TEST_P(Comparison, EqualsSimpleSums) {
   arguments.h0 = h0;
   ASSERT_TRUE(gru_forward_float(weights, arguments, &floats).ok());
   CodeTensors fixed;
-  std::vector<std::byte> x_codes(x.size() * 4), y(static_cast<size_t>(kSteps * kBatch * directions * kHidden) * 4);
+  std::vector<std::byte> x_codes(x.size() * size_in_bytes(model->input_grid().dtype()));
+  std::vector<std::byte> y(static_cast<size_t>(kSteps * kBatch * directions * kHidden) *
+                           size_in_bytes(model->output_grid().dtype()));
   ASSERT_TRUE(quantize(model->input_grid(), x, x_codes.data(), "x").ok());
   auto state = model->state_from_float(h0, kBatch);
   ASSERT_TRUE(state.ok());
-  GruRunOptions run;
+  RunOptions run;
   run.lengths = lengths;
   run.whole_sequence = true;
-  ASSERT_TRUE(model->forward_observed(x_codes.data(), y.data(), kSteps, *state, fixed, run).ok());
+  ASSERT_TRUE(model->forward_observed(x_codes, y, kSteps, *state, fixed, run).ok());
 
   std::map<std::pair<int64_t, int64_t>, Expected> expected;
   for (const auto& [key, codes] : fixed.codes) {
@@ -353,9 +355,13 @@ class FastSource : public GruCodeSource {
     return {};
   }
   Status run(const std::byte* x, int64_t steps, GruCodeObserver& observer) override {
-    GruWorkspace workspace = model_.workspace(1, steps);
-    std::vector<std::byte> y(static_cast<size_t>(steps * model_.output_size()) * 4);
-    ISOBIT_RETURN_IF_ERROR(model_.forward_codes(x, y.data(), steps, state_, workspace));
+    Workspace workspace = model_.workspace(1, steps);
+    const auto bytes = [&](int64_t width, const Grid& grid) {
+      return static_cast<size_t>(steps * width) * size_in_bytes(grid.dtype());
+    };
+    std::vector<std::byte> y(bytes(model_.output_size(), model_.output_grid()));
+    ISOBIT_RETURN_IF_ERROR(model_.forward_codes({x, bytes(model_.input_size(), model_.input_grid())}, y, steps, state_,
+                                                workspace));
     for (int64_t t = 0; t < steps; ++t) {
       for (const auto& [tensor, codes, grid, width] :
            {std::tuple(kX, x, model_.input_grid(), model_.input_size()),

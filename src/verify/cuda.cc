@@ -152,7 +152,7 @@ Result<GruCase> make_case(uint64_t seed, int64_t index) {
       ISOBIT_RETURN_IF_ERROR(quantize(grid, c.x_floats, c.run.x.data(), "x"));
     }
 
-    isobit::GruRunOptions options;
+    isobit::RunOptions options;
     options.path = path;
     options.lengths = c.run.lengths;
     options.zoneout_mask = c.run.mask;
@@ -161,9 +161,9 @@ Result<GruCase> make_case(uint64_t seed, int64_t index) {
     c.expected.state = c.run.start;
     c.expected.y.resize(static_cast<size_t>(c.run.steps * c.run.batch * c.model.output_size()) *
                         size_in_bytes(c.model.output_grid().dtype()));
-    GruWorkspace workspace = c.model.workspace(c.run.batch, c.run.steps);
+    Workspace workspace = c.model.workspace(c.run.batch, c.run.steps);
     ISOBIT_RETURN_IF_ERROR(
-        c.model.forward_codes(c.run.x.data(), c.expected.y.data(), c.run.steps, c.expected.state, workspace, options));
+        c.model.forward_codes(c.run.x, c.expected.y, c.run.steps, c.expected.state, workspace, options));
     if (!c.x_floats.empty()) {
       const std::vector<std::byte> codes = c.expected.y;
       c.expected.y.resize(static_cast<size_t>(c.run.steps * c.run.batch * c.model.output_size()) * sizeof(float));

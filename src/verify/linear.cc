@@ -268,7 +268,7 @@ Status verify_int8(Random& random, const std::string& where, const Sizes& sizes,
   fill_x(random, expected, sizes.m, sizes.k, x_dtype, wild);
   Buffers actual = expected;
   const auto run = [&](const LinearLayer& layer, Buffers& buffers, ThreadPool* pool) -> Status {
-    LinearWorkspace workspace = layer.workspace(sizes.m, pool == nullptr ? 1 : pool->threads());
+    Workspace workspace = layer.workspace(sizes.m, pool == nullptr ? 1 : pool->threads());
     return layer.forward(buffers.x(), x_dtype, buffers.y(), y_dtype, sizes.m, workspace,
                          {.pool = pool, .x_stride = buffers.x_stride, .y_stride = buffers.y_stride, .unchecked = true});
   };
@@ -324,8 +324,8 @@ Status verify_float(Random& random, const std::string& where, const Sizes& sizes
         const LinearLayer acted,
         LinearLayer::create(matrix, {.bias = bias, .clamp = clamp, .path = kernel.run->path}, "random"));
     ThreadPool* const pool = pools.pick(random);
-    LinearWorkspace workspace = plain.workspace(sizes.m, pool == nullptr ? 1 : pool->threads());
-    const LinearRunOptions options{.pool = pool, .x_stride = buffers.x_stride, .y_stride = buffers.y_stride};
+    Workspace workspace = plain.workspace(sizes.m, pool == nullptr ? 1 : pool->threads());
+    const RunOptions options{.pool = pool, .x_stride = buffers.x_stride, .y_stride = buffers.y_stride};
     Buffers with_act = buffers;
     buffers.clear_y();
     ISOBIT_RETURN_IF_ERROR(plain.forward(buffers.x(), dtype, buffers.y(), dtype, sizes.m, workspace, options));
@@ -445,8 +445,8 @@ Status verify_static(Random& random, const std::string& where, const Sizes& size
   Buffers actual = expected;
   const auto run = [&](Buffers& buffers, CpuPath path, ThreadPool* pool) -> Status {
     ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer layer, StaticLinearLayer::create(p, "random", path));
-    LinearWorkspace workspace = layer.workspace(sizes.m, pool == nullptr ? 1 : pool->threads());
-    return layer.forward(buffers.x(), buffers.y(), sizes.m, workspace,
+    Workspace workspace = layer.workspace(sizes.m, pool == nullptr ? 1 : pool->threads());
+    return layer.forward_codes(buffers.x(), buffers.y(), sizes.m, workspace,
                          {.pool = pool, .x_stride = buffers.x_stride, .y_stride = buffers.y_stride});
   };
   if (const Status status = run(expected, CpuPath::kReference, pools.all()); !status.ok())
@@ -489,8 +489,8 @@ Status fingerprint_static(const std::string& name, Random& random, bool any_widt
     ++index;
     Buffers buffers(random, sizes.m, sizes.k, p.x_dtype(), sizes.n, p.y_dtype());
     fill_codes(random, buffers, p, sizes.m);
-    LinearWorkspace workspace = layer->workspace(sizes.m);
-    ISOBIT_RETURN_IF_ERROR(layer->forward(buffers.x(), buffers.y(), sizes.m, workspace,
+    Workspace workspace = layer->workspace(sizes.m);
+    ISOBIT_RETURN_IF_ERROR(layer->forward_codes(buffers.x(), buffers.y(), sizes.m, workspace,
                                           {.x_stride = buffers.x_stride, .y_stride = buffers.y_stride}));
     for (int64_t i = 0; i < sizes.m; ++i)
       hash_bytes(hash, buffers.y_row(i), static_cast<size_t>(sizes.n) * size_in_bytes(p.y_dtype()));
@@ -549,7 +549,7 @@ Status fingerprint_linear(std::optional<CpuPath> path, Fingerprints& lines) {
     Buffers buffers(random, sizes.m, sizes.k, x_dtype, sizes.n, y_dtype);
     fill_x(random, buffers, sizes.m, sizes.k, x_dtype, wild);
     ISOBIT_ASSIGN_OR_RETURN(const LinearLayer layer, LinearLayer::create(matrix, options, "random"));
-    LinearWorkspace workspace = layer.workspace(sizes.m);
+    Workspace workspace = layer.workspace(sizes.m);
     ISOBIT_RETURN_IF_ERROR(
         layer.forward(buffers.x(), x_dtype, buffers.y(), y_dtype, sizes.m, workspace,
                       {.x_stride = buffers.x_stride, .y_stride = buffers.y_stride, .unchecked = true}));

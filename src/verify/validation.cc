@@ -168,14 +168,14 @@ struct GruValidation::Impl {
         ISOBIT_ASSIGN_OR_RETURN(
             GruState state,
             layer.state_from_float(std::span<const float>(batch.h0).subspan(l * states, states), batch.count));
-        GruWorkspace workspace =
+        Workspace workspace =
             layer.workspace(batch.count, batch.steps, options.pool == nullptr ? 1 : options.pool->threads());
-        GruRunOptions run;
+        RunOptions run;
         run.lengths = batch.lengths;
         run.pool = options.pool;
         run.whole_sequence = true;
         y.resize(batch.h[l].size() * size_in_bytes(layer.output_grid().dtype()));
-        ISOBIT_RETURN_IF_ERROR(layer.forward_codes(x.data(), y.data(), batch.steps, state, workspace, run));
+        ISOBIT_RETURN_IF_ERROR(layer.forward_codes(x, y, batch.steps, state, workspace, run));
         add_errors(batch, l, layer.output_grid(), y, errors[l]);
         x.swap(y);
       }

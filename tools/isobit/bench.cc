@@ -72,8 +72,8 @@ Status check_output_bytes(DeviceGru& gru, const GruModel& model, int64_t batch, 
   const auto x = bench::Random(7).vector(steps * batch * model.input_size(), 2.0f);
   std::vector<float> wanted(static_cast<size_t>(steps * batch * model.output_size())), got(wanted.size());
   GruState state = model.initial_state(batch), device_state = state;
-  GruWorkspace workspace = model.workspace(batch, steps);
-  GruRunOptions options;
+  Workspace workspace = model.workspace(batch, steps);
+  isobit::RunOptions options;
   options.whole_sequence = true;
   ISOBIT_RETURN_IF_ERROR(model.forward(x, wanted, steps, state, workspace, options));
   ISOBIT_RETURN_IF_ERROR(gru.forward(x, got, steps, device_state, kernel));

@@ -31,9 +31,9 @@ class DeviceGru {
                                                           bool codes_with_next_state = false) const = 0;
   /// Of whole sequences. Of `options` lengths and zoneout_mask count.
   virtual Status forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
-                         const std::string& kernel, const GruRunOptions& options = {}) = 0;
+                         const std::string& kernel, const isobit::RunOptions& options = {}) = 0;
   virtual Status forward_codes(const void* x, void* y, int64_t steps, GruState& state, const std::string& kernel,
-                               const GruRunOptions& options = {}) = 0;
+                               const isobit::RunOptions& options = {}) = 0;
   /// Median microseconds of `calls` calls of `steps` steps each on random codes, replayed from a graph for `min_time`
   /// seconds at least; over one state, or from one of two to the other in turn.
   virtual Result<double> microseconds(int64_t batch, int64_t steps, int64_t calls, bool two_states,

@@ -63,11 +63,11 @@ class CudaGru : public DeviceGru {
     return std::string(name);
   }
   Status forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
-                 const std::string& kernel, const GruRunOptions& options) override {
+                 const std::string& kernel, const isobit::RunOptions& options) override {
     return gru_.forward(x, y, steps, state, on_device(kernel, options));
   }
   Status forward_codes(const void* x, void* y, int64_t steps, GruState& state, const std::string& kernel,
-                       const GruRunOptions& options) override {
+                       const isobit::RunOptions& options) override {
     return gru_.forward_codes(x, y, steps, state, on_device(kernel, options));
   }
   Result<double> microseconds(int64_t batch, int64_t steps, int64_t calls, bool two_states, const std::string& kernel,
@@ -107,7 +107,7 @@ class CudaGru : public DeviceGru {
   }
 
  private:
-  static cuda::HostGruOptions on_device(const std::string& kernel, const GruRunOptions& options) {
+  static cuda::HostGruOptions on_device(const std::string& kernel, const isobit::RunOptions& options) {
     return {.kernel = kernel, .lengths = options.lengths, .zoneout_mask = options.zoneout_mask, .whole_sequence = true};
   }
 

@@ -108,7 +108,7 @@ class Product {
     const Dtype y_dtype = x.dtype == Dtype::kF64 ? Dtype::kF32 : x.dtype;
     Array y = Array::zeros(y_dtype, shape_of_y(x));
     const int64_t m = rows_of(x);
-    LinearWorkspace workspace = layer.workspace(m, pool_.threads());
+    Workspace workspace = layer.workspace(m, pool_.threads());
     const Status status = layer.forward(x.bytes, x.dtype, y.bytes, y_dtype, m, workspace, run_);
     if (!status.ok()) return Status(status.code(), options_.input + ": " + status.message());
     return y;
@@ -133,8 +133,8 @@ class Product {
     Array codes = Array::zeros(input_.dtype(), x.shape), y = Array::zeros(output_.dtype(), shape_of_y(x));
     ISOBIT_RETURN_IF_ERROR(isobit::quantize(input_, values, codes.bytes.data(), "X"));
     const int64_t m = rows_of(x);
-    LinearWorkspace workspace = layer.workspace(m, pool_.threads());
-    ISOBIT_RETURN_IF_ERROR(layer.forward(codes.bytes, y.bytes, m, workspace, run_));
+    Workspace workspace = layer.workspace(m, pool_.threads());
+    ISOBIT_RETURN_IF_ERROR(layer.forward_codes(codes.bytes, y.bytes, m, workspace, run_));
     if (options_.codes) return y;
     Array out = Array::zeros(Dtype::kF32, y.shape);
     isobit::dequantize(output_, y.bytes.data(), {out.data<float>(), static_cast<size_t>(out.size())});
@@ -176,7 +176,7 @@ class Product {
   const LinearClamp clamp_;
   const std::optional<CpuPath> path_;
   ThreadPool pool_;
-  LinearRunOptions run_;
+  isobit::RunOptions run_;
   std::string_view kernel_;
   Grid input_, output_;
   int64_t clipped_ = 0;  // static: values of x beyond the input grid

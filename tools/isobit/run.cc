@@ -26,6 +26,13 @@ namespace {
 
 Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
+/// Rows [first, first + count), of `width` elements each.
+template <typename Byte>
+std::span<Byte> rows_of(std::span<Byte> bytes, Dtype dtype, int64_t width, int64_t first, int64_t count) {
+  const auto row = static_cast<size_t>(width) * size_in_bytes(dtype);
+  return bytes.subspan(static_cast<size_t>(first) * row, static_cast<size_t>(count) * row);
+}
+
 class Runner {
  public:
   /// `device`: null for the CPU, which then takes `path`.
@@ -70,9 +77,9 @@ class Runner {
     ISOBIT_RETURN_IF_ERROR(note_kernel(shape.batch, chunk));
     if (shape.steps == 0 || shape.batch == 0) return output;
 
-    GruWorkspace workspace;
+    Workspace workspace;
     if (device_ == nullptr) workspace = model_.workspace(shape.batch, chunk, pool_.threads());
-    GruRunOptions run_options;
+    isobit::RunOptions run_options;
     run_options.path = path_;
     run_options.pool = &pool_;
     run_options.whole_sequence = chunk == shape.steps;
@@ -88,13 +95,12 @@ class Runner {
         run_options.zoneout_mask =
             mask.subspan(static_cast<size_t>(begin * out_row), static_cast<size_t>(steps * out_row));
       if (options_.integer) {
-        const auto in_size = static_cast<int64_t>(size_in_bytes(input.dtype));
-        const auto out_size = static_cast<int64_t>(size_in_bytes(output.dtype));
-        const std::byte* in = input.bytes.data() + begin * in_row * in_size;
-        std::byte* out = output.bytes.data() + begin * out_row * out_size;
-        ISOBIT_RETURN_IF_ERROR(device_ != nullptr
-                                   ? device_->forward_codes(in, out, steps, state, options_.kernel, run_options)
-                                   : model_.forward_codes(in, out, steps, state, workspace, run_options));
+        const auto in = rows_of(std::as_bytes(std::span(input.bytes)), input.dtype, in_row, begin, steps);
+        const auto out = rows_of(std::as_writable_bytes(std::span(output.bytes)), output.dtype, out_row, begin, steps);
+        ISOBIT_RETURN_IF_ERROR(
+            device_ != nullptr
+                ? device_->forward_codes(in.data(), out.data(), steps, state, options_.kernel, run_options)
+                : model_.forward_codes(in, out, steps, state, workspace, run_options));
       } else {
         const std::span<const float> in(x.data() + begin * in_row, static_cast<size_t>(steps * in_row));
         const std::span<float> out(output.data<float>() + begin * out_row, static_cast<size_t>(steps * out_row));

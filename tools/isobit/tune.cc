@@ -122,8 +122,8 @@ class Metric {
       if (!one.h0.empty()) {
         ISOBIT_ASSIGN_OR_RETURN(state, model.state_from_float(one.h0, one.batch));
       }
-      GruWorkspace workspace = model.workspace(one.batch, one.steps);
-      GruRunOptions options;
+      Workspace workspace = model.workspace(one.batch, one.steps);
+      isobit::RunOptions options;
       options.whole_sequence = true;
       options.lengths = one.lengths;
       ISOBIT_RETURN_IF_ERROR(

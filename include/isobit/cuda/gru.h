@@ -26,7 +26,7 @@ struct GruRunOptions {
   /// then. Runs of one step of codes are one launch instead of two so, if x and the rows of h are multiples of 16
   /// bytes: two buffers in turn.
   std::span<std::byte> next_state{};
-  bool whole_sequence = false;  // x holds whole sequences: isobit::GruRunOptions
+  bool whole_sequence = false;  // x holds whole sequences: isobit::RunOptions
 };
 
 /// A GruModel on one device. Immutable; safe to share between threads and streams; two runs at once need a state and a

@@ -14,7 +14,7 @@
 
 namespace isobit::cuda {
 
-/// isobit::GruRunOptions, with a kernel of the device in place of a path.
+/// isobit::RunOptions, with a kernel of the device in place of a path.
 struct HostGruOptions {
   std::string_view kernel{};                // empty: DeviceGru::choose_kernel
   std::span<const int64_t> lengths{};       // [N], 0..T

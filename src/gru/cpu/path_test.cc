@@ -172,10 +172,10 @@ TEST(Paths, AModelRefusesWhatTheProcessorLacks) {
   const Result<GruModel> model = small_model();
   ASSERT_TRUE(model.ok()) << model.status().message();
   EXPECT_EQ(*model->choose_path(std::nullopt), CpuPath::kScalar);
-  GruRunOptions options;
+  RunOptions options;
   options.path = CpuPath::kAvx512Vnni;
   GruState state = model->initial_state(1);
-  GruWorkspace workspace = model->workspace(1, 1);
+  Workspace workspace = model->workspace(1, 1);
   const std::vector<float> x(3, 0.5f);
   std::vector<float> y(4, 7.0f);
   const Status status = model->forward(x, y, 1, state, workspace, options);

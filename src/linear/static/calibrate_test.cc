@@ -187,8 +187,8 @@ TEST(StaticLinearCalibrator, ResultsAreNearTheFloats) {
     Array codes = Array::zeros(in.dtype(), {kSteps, kColumns});
     ASSERT_TRUE(quantize(in, x, codes.bytes.data(), "x").ok());
     Array y = Array::zeros(out.dtype(), {kSteps, kRows});
-    LinearWorkspace workspace = layer->workspace(kSteps);
-    ASSERT_TRUE(layer->forward(codes.bytes, y.bytes, kSteps, workspace).ok());
+    Workspace workspace = layer->workspace(kSteps);
+    ASSERT_TRUE(layer->forward_codes(codes.bytes, y.bytes, kSteps, workspace).ok());
     double signal = 0;
     double noise = 0;
     for (int64_t i = 0; i < kSteps; ++i)

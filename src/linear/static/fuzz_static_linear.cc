@@ -69,8 +69,8 @@ Bytes run(const StaticLinearLayer& layer) {
     }
   }
   Bytes y(static_cast<size_t>(2 * p.rows) * size_in_bytes(p.y_dtype()));
-  LinearWorkspace workspace = layer.workspace(2);
-  fuzz_require(layer.forward(x.bytes, y, 2, workspace).ok());
+  Workspace workspace = layer.workspace(2);
+  fuzz_require(layer.forward_codes(x.bytes, y, 2, workspace).ok());
   return y;
 }
 

@@ -42,8 +42,8 @@ Result<std::vector<float>> results(const LowBitMatrix& matrix, std::span<const f
   Array codes = Array::zeros(options.input.dtype(), {m, matrix.columns()});
   ISOBIT_RETURN_IF_ERROR(quantize(options.input, x, codes.bytes.data(), "X"));
   Array sums = Array::zeros(Dtype::kS32, {m, matrix.rows()});
-  LinearWorkspace workspace = layer.workspace(m, threads_of(pool));
-  ISOBIT_RETURN_IF_ERROR(layer.forward(codes.bytes, sums.bytes, m, workspace, {.pool = pool}));
+  Workspace workspace = layer.workspace(m, threads_of(pool));
+  ISOBIT_RETURN_IF_ERROR(layer.forward_codes(codes.bytes, sums.bytes, m, workspace, {.pool = pool}));
   std::vector<float> out(static_cast<size_t>(sums.size()));
   for (size_t i = 0; i < out.size(); ++i) {
     const double scale = static_cast<double>(options.input.scale()) * static_cast<double>(scales[i % scales.size()]);

@@ -293,22 +293,28 @@ int64_t StaticLinearLayer::accumulator_bound() const { return impl_->acc_bound; 
 CpuPath StaticLinearLayer::path() const { return impl_->path; }
 std::string_view StaticLinearLayer::kernel_name() const { return impl_->kernel->name; }
 
-LinearWorkspace StaticLinearLayer::workspace(int64_t m, int32_t threads) const {
-  return LinearWorkspace(impl_->workspace_bytes(std::max<int64_t>(m, 0), std::max(threads, 1)));
+Workspace StaticLinearLayer::workspace(int64_t m, int32_t threads) const {
+  return Workspace(impl_->workspace_bytes(std::max<int64_t>(m, 0), std::max(threads, 1)));
 }
 
-Status StaticLinearLayer::forward(std::span<const std::byte> x, std::span<std::byte> y, int64_t m,
-                                  LinearWorkspace& workspace, const LinearRunOptions& options) const {
+Status StaticLinearLayer::forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                                  int64_t m, Workspace& workspace, const RunOptions& options) const {
   const DefaultFloatMode mode;
   const Impl& impl = *impl_;
   const StaticLinearParameters& p = impl.parameters;
+  if (x_dtype != p.x_dtype() || y_dtype != p.y_dtype())
+    return {StatusCode::kUnsupported, "x is " + std::string(to_string(x_dtype)) + " and y " +
+                                          std::string(to_string(y_dtype)) + ", must be " +
+                                          std::string(to_string(p.x_dtype())) + " and " +
+                                          std::string(to_string(p.y_dtype()))};
+  ISOBIT_RETURN_IF_ERROR(check_row_options(options, impl.path));
   LinearRows x_rows{"x", x.data(), x.size(), p.x_dtype(), p.columns, options.x_stride};
   LinearRows y_rows{"y", y.data(), y.size(), p.y_dtype(), p.rows, options.y_stride};
   ISOBIT_RETURN_IF_ERROR(check_linear_rows(x_rows, y_rows, m));
   if (m == 0) return {};
   const int threads = threads_of(options.pool);
   ISOBIT_RETURN_IF_ERROR(check_linear_workspace(workspace.size_bytes(), impl.workspace_bytes(m, threads), m, threads));
-  std::byte* const base = workspace.bytes_.get();
+  std::byte* const base = workspace.data();
   const LinearCall call{x.data(), p.x_dtype(), x_rows.stride, y.data(), p.y_dtype(), y_rows.stride, m, base};
   ISOBIT_RETURN_IF_ERROR(impl.check_codes(call));
   const auto scratch = [&](int part) { return base + impl.rows_bytes(m) + part * impl.scratch_stride(m); };

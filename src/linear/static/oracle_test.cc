@@ -86,8 +86,8 @@ std::vector<int64_t> run(const StaticLinearLayer& layer, const Array& x) {
   const StaticLinearParameters& p = layer.parameters();
   const int64_t m = x.shape[0];
   Array y = Array::zeros(p.y_dtype(), {m, p.rows});
-  LinearWorkspace workspace = layer.workspace(m);
-  const Status status = layer.forward(x.bytes, y.bytes, m, workspace);
+  Workspace workspace = layer.workspace(m);
+  const Status status = layer.forward_codes(x.bytes, y.bytes, m, workspace);
   EXPECT_TRUE(status.ok()) << status.message();
   std::vector<int64_t> out;
   for (int64_t i = 0; i < y.size(); ++i) out.push_back(load_code(y.bytes.data(), y.dtype, i));
@@ -220,9 +220,9 @@ TEST(StaticLinearOracle, AfterAGruWith16BitStates) {
       Array h = Array::zeros(gru->output_grid().dtype(), {steps * batch, gru->output_size()});
       wide += h.dtype == Dtype::kS16 || h.dtype == Dtype::kU16 ? 1 : 0;
       GruState state = gru->initial_state(batch);
-      GruWorkspace workspace = gru->workspace(batch, steps);
+      Workspace workspace = gru->workspace(batch, steps);
       const Status status =
-          gru->forward_codes(x.bytes.data(), h.bytes.data(), steps, state, workspace, {.path = cpu_path});
+          gru->forward_codes(x.bytes, h.bytes, steps, state, workspace, {.path = cpu_path});
       ASSERT_TRUE(status.ok()) << status.message();
       std::vector<int64_t> codes;
       for (int64_t i = 0; i < h.size(); ++i) codes.push_back(load_code(h.bytes.data(), h.dtype, i));

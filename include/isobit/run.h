@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a layer is run: the options and the scratch memory that all layers share.
+//
+//   Workspace workspace = layer.workspace(extents);     // once
+//   layer.forward(x, x_dtype, y, y_dtype, extents, workspace, options);
+//
+// Extents are the sizes that a layer does not know itself: rows of a linear layer; steps of a GRU, whose state has the
+// number of sequences. forward allocates nothing, and writes nothing when it returns an error.
+#ifndef ISOBIT_RUN_H_
+#define ISOBIT_RUN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "isobit/cpu.h"
+#include "isobit/parallel.h"
+
+namespace isobit {
+
+/// Scratch memory of forward. It belongs to no layer: any layer may use it, one call at a time, that needs no more of
+/// it than was asked for.
+class Workspace {
+ public:
+  Workspace() = default;
+  /// Not cleared: memory that no path uses never becomes resident.
+  explicit Workspace(int64_t size_bytes);
+
+  [[nodiscard]] int64_t size_bytes() const { return size_bytes_; }
+  [[nodiscard]] std::byte* data() { return bytes_.get(); }  // 64-byte aligned
+
+ private:
+  friend class GruModel;
+  struct Free {
+    void operator()(std::byte* p) const;
+  };
+
+  std::unique_ptr<std::byte, Free> bytes_;
+  int64_t size_bytes_ = 0;
+  bool last_block_first_ = false;  // which end of the weights a GRU's next call begins with: the end in the cache
+};
+
+/// A layer refuses an option that it cannot follow; bytes depend on none but lengths, masks and layouts.
+struct RunOptions {
+  /// Kernels of this path. Default: default_cpu_path(); the reference where only it can run. Linear layers are packed
+  /// for one path when they are created, and run no other.
+  std::optional<CpuPath> path{};
+  ThreadPool* pool = nullptr;  // default: the caller's thread
+
+  // Layers over sequences.
+  std::span<const int64_t> lengths{};       // [N], 0..T; default T for all
+  std::span<const uint8_t> zoneout_mask{};  // [T, N, directions * H] of one layer: 1 takes h', 0 keeps h; single layer
+  bool batch_first = false;                 // x [N, T, C] and y [N, T, directions * H]
+  /// The caller's word that x holds whole sequences, not pieces of them. Bidirectional models want it: their reverse
+  /// direction begins at the last step, so pieces one by one give other results.
+  bool whole_sequence = false;
+
+  // Layers over rows.
+  int64_t x_stride = 0;  // elements from row to row of x, at least K; 0: K
+  int64_t y_stride = 0;  // elements from row to row of y, at least N; 0: N. What lies between rows is not written.
+  /// Rows of x that are not finite are not looked for where x is quantised in the call; every element of such a row of y
+  /// becomes NaN.
+  bool unchecked = false;
+};
+
+}  // namespace isobit
+
+#endif  // ISOBIT_RUN_H_
