@@ -45,8 +45,8 @@ Result<TableTimes> time_table(const Fp16Function& function, Dtype x_dtype, Dtype
   const Bytes x = input_of(x_dtype, element_count);
   Bytes y(static_cast<size_t>(element_count) * size_in_bytes(y_dtype)), expected(y.size());
   // A time for wrong bytes is worth nothing.
-  ISOBIT_RETURN_IF_ERROR(function.run(x, x_dtype, expected, y_dtype, {.kernel = "reference"}));
-  ISOBIT_RETURN_IF_ERROR(function.run(x, x_dtype, y, y_dtype, {.kernel = kernel}));
+  ISOBIT_RETURN_IF_ERROR(function.forward(x, x_dtype, expected, y_dtype, {.kernel = "reference"}));
+  ISOBIT_RETURN_IF_ERROR(function.forward(x, x_dtype, y, y_dtype, {.kernel = kernel}));
   if (y != expected)
     return Status(StatusCode::kFailedPrecondition,
                   "kernel " + kernel + " gives other bytes than the reference; isobit verify says where");
@@ -58,7 +58,7 @@ Result<TableTimes> time_table(const Fp16Function& function, Dtype x_dtype, Dtype
   do {
     const auto start = Clock::now();
     for (int64_t i = 0; i < calls; ++i)
-      ISOBIT_RETURN_IF_ERROR(function.run(x, x_dtype, y, y_dtype, {.kernel = kernel}));
+      ISOBIT_RETURN_IF_ERROR(function.forward(x, x_dtype, y, y_dtype, {.kernel = kernel}));
     const auto middle = Clock::now();
     for (int64_t i = 0; i < calls; ++i) {
       const Bytes& source = x.size() > y.size() ? x : y;

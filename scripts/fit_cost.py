@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fits what src/gru/cuda/choice.cu estimates the time of a run with. Needs Python's standard library only.
+"""Fits what src/gru/cuda/choice.cu estimates the time of a run with. Needs numpy and scipy (tests/requirements.txt).
 
 usage: fit_cost.py [--add COMMIT FILE...]
 
@@ -18,6 +18,9 @@ import csv
 import json
 import pathlib
 from typing import NamedTuple
+
+import numpy
+import scipy.optimize
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIMES = ROOT / "bench/results/h100/gru_kernels.csv"
@@ -127,47 +130,18 @@ def read_times():
                      float(row["microseconds"])) for row in csv.DictReader(file)]
 
 
-def solve(matrix, right):
-    """Gaussian elimination of a symmetric positive system."""
-    size = len(right)
-    rows = [matrix[i][:] + [right[i]] for i in range(size)]
-    for i in range(size):
-        for j in range(i + 1, size):
-            factor = rows[j][i] / rows[i][i]
-            for k in range(i, size + 1):
-                rows[j][k] -= factor * rows[i][k]
-    for i in reversed(range(size)):
-        rows[i][size] = (rows[i][size] - sum(rows[i][k] * rows[k][size] for k in range(i + 1, size))) / rows[i][i]
-    return [row[size] for row in rows]
-
-
 def fit(points):
-    """Constants of the least squares of weight * (terms . constants - 1), none of them negative: while there are
-    negative ones, the lowest is left out."""
-    count = len(points[0][0])
-    scale = [sum(weight * terms[i] for terms, weight in points) / len(points) for i in range(count)]
-    used = [i for i in range(count) if scale[i] > 0]
-    normal = [[0.0] * count for _ in range(count)]
-    right = [0.0] * count
-    for terms, weight in points:
-        scaled = [weight * terms[i] / scale[i] if scale[i] > 0 else 0.0 for i in range(count)]
-        for i in used:
-            right[i] += scaled[i] * weight
-            row = normal[i]
-            for j in used:
-                row[j] += scaled[i] * scaled[j]
-    for i in used:
-        normal[i][i] *= 1 + 1e-6  # of some kernels two terms are the same
-    while True:
-        found = solve([[normal[i][j] for j in used] for i in used], [right[i] for i in used])
-        lowest = min(range(len(found)), key=lambda i: found[i])
-        if found[lowest] >= 0:
-            break
-        del used[lowest]
-    constants = [0.0] * count
-    for i, value in zip(used, found):
-        constants[i] = value / scale[i]
-    return constants
+    """The constants, none of them negative, with the least squares of weight * (terms . constants - 1)."""
+    terms = numpy.array([terms for terms, _ in points], dtype=float)
+    weights = numpy.array([weight for _, weight in points])
+    rows = weights[:, None] * terms
+    scale = numpy.linalg.norm(rows, axis=0)
+    scale[scale == 0] = 1.0  # no case has this term
+    # Of some kernels two terms are the same: the smallest constants, then, are the only solution.
+    smallest = 1e-3 * numpy.identity(len(scale))
+    constants, _ = scipy.optimize.nnls(numpy.vstack([rows / scale, smallest]),
+                                       numpy.concatenate([weights, numpy.zeros(len(scale))]))
+    return (constants / scale).tolist()
 
 
 def render(times):

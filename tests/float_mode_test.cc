@@ -697,7 +697,7 @@ Call fp16_run(std::string_view kernel) {
     for (const Fp16Function& function : functions)
       for (const Dtype to : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
         Bytes y(x.size() * size_in_bytes(to));
-        expect_ok(function.run(std::as_bytes(std::span(x)), Dtype::kF32, y, to, {.kernel = kernel, .pool = pool}));
+        expect_ok(function.forward(std::as_bytes(std::span(x)), Dtype::kF32, y, to, {.kernel = kernel, .pool = pool}));
         append(all, y);
       }
     return all;
@@ -715,7 +715,8 @@ Call fp16_softmax(std::string_view kernel) {
     for (const Fp16Softmax& softmax : softmaxes)
       for (const Dtype to : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
         Bytes y(x.size() * size_in_bytes(to));
-        expect_ok(softmax.run(std::as_bytes(std::span(x)), Dtype::kF32, y, to, 100, {.kernel = kernel, .pool = pool}));
+        expect_ok(
+            softmax.forward(std::as_bytes(std::span(x)), Dtype::kF32, y, to, 100, {.kernel = kernel, .pool = pool}));
         append(all, y);
       }
     return all;

@@ -29,7 +29,7 @@
 #ifdef G2P_CUDA
 #include <cuda_runtime_api.h>
 
-#include "isobit/cuda/host_gru.h"
+#include "isobit/cuda/gru.h"
 #endif
 
 namespace {
@@ -39,6 +39,7 @@ using isobit::GruWeights;
 using isobit::Result;
 using isobit::Status;
 using isobit::StatusCode;
+using isobit::Workspace;
 
 constexpr int64_t kUnits = 256;  // embedding and hidden size of both GRUs
 constexpr int64_t kGraphemes = 29;
@@ -242,26 +243,30 @@ class FloatBackend : public Backend {
   std::vector<float> state_;
 };
 
+/// Gru: GruModel, or isobit::cuda::DeviceGru, whose bytes are the same.
+template <typename Gru>
 class IntegerBackend : public Backend {
  public:
-  IntegerBackend(const GruModel& encoder, const GruModel& decoder) : encoder_(encoder), decoder_(decoder) {}
+  IntegerBackend(const GruModel& encoder_model, const GruModel& decoder_model, Gru encoder, Gru decoder)
+      : encoder_model_(encoder_model),
+        decoder_model_(decoder_model),
+        encoder_(std::move(encoder)),
+        decoder_(std::move(decoder)) {}
 
   Status encode(std::span<const float> x, int64_t steps, std::span<const int64_t> lengths) override {
     const auto batch = static_cast<int64_t>(lengths.size());
     if (batch != batch_ || steps > steps_) {
       steps_ = std::max(steps, steps_);
       batch_ = batch;
-      encoder_workspace_ = encoder_.workspace(batch, steps_);
-      decoder_workspace_ = decoder_.workspace(batch, 1);
+      ISOBIT_ASSIGN_OR_RETURN(encoder_workspace_, Result<Workspace>(encoder_.workspace(batch, steps_)));
+      ISOBIT_ASSIGN_OR_RETURN(decoder_workspace_, Result<Workspace>(decoder_.workspace(batch, 1)));
       outputs_.resize(static_cast<size_t>(steps_ * batch * kUnits));
     }
-    isobit::GruState state = encoder_.initial_state(batch);
-    isobit::RunOptions options;
-    options.lengths = lengths;
+    isobit::GruState state = encoder_model_.initial_state(batch);
     const std::span<float> y(outputs_.data(), static_cast<size_t>(steps * batch * kUnits));
-    ISOBIT_RETURN_IF_ERROR(encoder_.forward(x, y, steps, state, encoder_workspace_, options));
+    ISOBIT_RETURN_IF_ERROR(encoder_.forward(x, y, steps, state, encoder_workspace_, {.lengths = lengths}));
     // From the encoder's grid of h to the decoder's: an integer rescale, no float in between.
-    ISOBIT_ASSIGN_OR_RETURN(state_, decoder_.state_from(encoder_, state));
+    ISOBIT_ASSIGN_OR_RETURN(state_, decoder_model_.state_from(encoder_model_, state));
     return {};
   }
 
@@ -270,12 +275,13 @@ class IntegerBackend : public Backend {
   }
 
  private:
-  const GruModel& encoder_;
-  const GruModel& decoder_;
+  const GruModel& encoder_model_;
+  const GruModel& decoder_model_;
+  Gru encoder_, decoder_;
   int64_t batch_ = 0;
   int64_t steps_ = 0;
   isobit::GruState state_;
-  isobit::Workspace encoder_workspace_, decoder_workspace_;
+  Workspace encoder_workspace_, decoder_workspace_;
   std::vector<float> outputs_;
 };
 
@@ -283,29 +289,6 @@ class IntegerBackend : public Backend {
 using Device = std::optional<int>;
 
 #ifdef G2P_CUDA
-/// IntegerBackend with the arithmetic on a device. The bytes are the same, so the phonemes are.
-class DeviceBackend : public Backend {
- public:
-  DeviceBackend(isobit::cuda::HostGru encoder, isobit::cuda::HostGru decoder)
-      : encoder_(std::move(encoder)), decoder_(std::move(decoder)) {}
-
-  Status encode(std::span<const float> x, int64_t steps, std::span<const int64_t> lengths) override {
-    const GruModel& encoder = encoder_.device_gru().model();
-    isobit::GruState state = encoder.initial_state(static_cast<int64_t>(lengths.size()));
-    outputs_.resize(x.size());  // C = H
-    ISOBIT_RETURN_IF_ERROR(encoder_.forward(x, outputs_, steps, state, {.lengths = lengths}));
-    ISOBIT_ASSIGN_OR_RETURN(state_, decoder_.device_gru().model().state_from(encoder, state));
-    return {};
-  }
-
-  Status decode(std::span<const float> x, std::span<float> h) override { return decoder_.forward(x, h, 1, state_); }
-
- private:
-  isobit::cuda::HostGru encoder_, decoder_;
-  isobit::GruState state_;
-  std::vector<float> outputs_;
-};
-
 Status check_device(const std::string& option, int device) {
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess)
@@ -316,9 +299,11 @@ Status check_device(const std::string& option, int device) {
 }
 
 Result<std::unique_ptr<Backend>> device_backend(const GruModel& encoder, const GruModel& decoder, int device) {
-  ISOBIT_ASSIGN_OR_RETURN(auto on_device, isobit::cuda::HostGru::create(encoder, device));
-  ISOBIT_ASSIGN_OR_RETURN(auto decoder_on_device, isobit::cuda::HostGru::create(decoder, device));
-  return std::unique_ptr<Backend>(std::make_unique<DeviceBackend>(std::move(on_device), std::move(decoder_on_device)));
+  using isobit::cuda::DeviceGru;
+  ISOBIT_ASSIGN_OR_RETURN(DeviceGru on_device, DeviceGru::create(encoder, device));
+  ISOBIT_ASSIGN_OR_RETURN(DeviceGru decoder_on_device, DeviceGru::create(decoder, device));
+  return std::unique_ptr<Backend>(std::make_unique<IntegerBackend<DeviceGru>>(encoder, decoder, std::move(on_device),
+                                                                              std::move(decoder_on_device)));
 }
 #else
 Status check_device(const std::string& option, int) {
@@ -467,7 +452,7 @@ struct Configuration {
   [[nodiscard]] Result<std::unique_ptr<Backend>> backend(const Checkpoint& checkpoint, const Device& device) const {
     if (!encoder) return std::unique_ptr<Backend>(std::make_unique<FloatBackend>(checkpoint));
     if (device) return device_backend(*encoder, *decoder, *device);
-    return std::unique_ptr<Backend>(std::make_unique<IntegerBackend>(*encoder, *decoder));
+    return std::unique_ptr<Backend>(std::make_unique<IntegerBackend<GruModel>>(*encoder, *decoder, *encoder, *decoder));
   }
 };
 
@@ -629,7 +614,8 @@ constexpr char kUsage[] =
     "  --rounding MODE    of the integer models: nearest_even (default), nearest_up, nearest_away, floor\n"
     "  --device DEVICE    of the integer models: cpu (default), cuda or cuda:N; what they say is the same\n"
     "  --json FILE        writes the table as JSON\n"
-    "  WORD...            pronounced by the float model and by the integer models (without --bits: balanced and small)\n";
+    "  WORD...            pronounced by the float model and by the integer models (without --bits: balanced and "
+    "small)\n";
 
 struct Arguments {
   std::string checkpoint, dictionary, json;

@@ -14,7 +14,7 @@
 #include "isobit/cpu.h"
 #include "isobit/dtype.h"
 #include "isobit/fp16_table.h"
-#include "isobit/parallel.h"
+#include "isobit/run.h"
 #include "isobit/status.h"
 
 namespace isobit {
@@ -27,11 +27,6 @@ struct Fp16Kernel {
 };
 /// In a fixed order, those included that cannot run here (cpu_can_run says).
 std::span<const Fp16Kernel> fp16_kernels();
-
-struct Fp16RunOptions {
-  std::string_view kernel;     // empty: the fastest that can run here, or on the path that ISOBIT_CPU named at `create`
-  ThreadPool* pool = nullptr;  // elements (rows of a softmax) are split statically
-};
 
 /// An elementwise function: y = table(x). Immutable, cheap to copy, safe to share between threads.
 class Fp16Function {
@@ -48,11 +43,12 @@ class Fp16Function {
   /// x and y: f16, bf16 or f32, any pair, aligned to their elements, the same number of elements. x is rounded to
   /// float16 (nearest even), y is the float16 result widened, or rounded to bfloat16; NaN comes out as the quiet NaN
   /// 0x7E00, 0x7FC0 or 0x7FC00000. y may be x itself where both types have the same size; other overlaps are refused.
-  /// Allocates nothing.
-  /// Errors: kUnsupported for other types; kInvalidArgument for sizes, alignment, overlap or an unknown kernel;
-  /// kFailedPrecondition for a kernel that this machine cannot run. Nothing is written then.
-  [[nodiscard]] Status run(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
-                           const Fp16RunOptions& options = {}) const;
+  /// Needs no workspace and allocates nothing. Of the options kernel, or path, and pool: elements (rows of a softmax)
+  /// are split statically. Default: the fastest kernel that can run here, or on the path that ISOBIT_CPU named at
+  /// `create`. Errors: kUnsupported for other types; kInvalidArgument for sizes, alignment, overlap, an unknown kernel
+  /// or other options; kFailedPrecondition for a kernel that this machine cannot run. Nothing is written then.
+  [[nodiscard]] Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                               const RunOptions& options = {}) const;
 
  private:
   struct Data;
@@ -72,8 +68,8 @@ class Fp16Softmax {
 
   /// x and y as for Fp16Function, rows of `columns` elements, 1..2^31 - 1, which must divide their number. Kernels:
   /// "reference" and what `fp16_softmax_kernels` adds.
-  [[nodiscard]] Status run(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
-                           int64_t columns, const Fp16RunOptions& options = {}) const;
+  [[nodiscard]] Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                               int64_t columns, const RunOptions& options = {}) const;
 
  private:
   struct Data;

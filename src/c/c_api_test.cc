@@ -404,8 +404,7 @@ TEST(CApi, GruRefusals) {
   refused(run(in, 30, out, 40, -1, state, workspace, nullptr), "steps is -1");
   const std::vector<float> longer_x(36, 0.5f);
   std::vector<float> longer_y(48);
-  refused(run(longer_x.data(), 36, longer_y.data(), 48, 6, state, workspace, nullptr),
-          "bytes, must have at least");
+  refused(run(longer_x.data(), 36, longer_y.data(), 48, 6, state, workspace, nullptr), "bytes, must have at least");
   refused(run(in, 30, out, 40, 5, nullptr, workspace, nullptr), "state is NULL");
   refused(run(in, 30, out, 40, 5, other_state, workspace, nullptr), "state was made by another model");
   refused(run(in, 30, out, 40, 5, state, nullptr, nullptr), "workspace is NULL");
@@ -515,10 +514,10 @@ TEST(CApi, Tables) {
     const std::vector<float> f = {-1.0f, 0.0f, 3.0f};
     std::vector<float> expected(3);
     const Result<Fp16Function> function = Fp16Function::create(*built_in);
-    ASSERT_TRUE(
-        function
-            ->run(std::as_bytes(std::span(f)), Dtype::kF32, std::as_writable_bytes(std::span(expected)), Dtype::kF32)
-            .ok());
+    ASSERT_TRUE(function
+                    ->forward(std::as_bytes(std::span(f)), Dtype::kF32, std::as_writable_bytes(std::span(expected)),
+                              Dtype::kF32)
+                    .ok());
     std::vector<float> g(3);
     ASSERT_DONE(isobit_fp16_table_run(*table, f.data(), ISOBIT_F32, g.data(), ISOBIT_F32, 3, nullptr));
     EXPECT_EQ(g, expected);

@@ -106,8 +106,8 @@ int32_t isobit_fp16_table_run(const isobit_fp16_table* table, const void* x, int
     ISOBIT_ASSIGN_OR_RETURN(const Dtype y_type, dtype_of(y_dtype, "y_dtype"));
     ISOBIT_ASSIGN_OR_RETURN(const auto in, bytes_of(x, count, x_type, "x"));
     ISOBIT_ASSIGN_OR_RETURN(const auto out, writable_bytes_of(y, count, y_type, "y"));
-    Fp16RunOptions options;
+    RunOptions options;
     options.pool = pool_of(pool);
-    return table->function.run(in, x_type, out, y_type, options);
+    return table->function.forward(in, x_type, out, y_type, options);
   });
 }

@@ -18,6 +18,7 @@
 #include "core/random.h"
 #include "core/ratio.h"
 #include "core/rescale.h"
+#include "core/run_options.h"
 #include "isobit/cpu.h"
 #include "isobit/grid.h"
 #include "isobit/nearest.h"
@@ -36,6 +37,57 @@ TEST(RoundShift, AllSixteenBitValuesAgainstDivision) {
       ASSERT_EQ(round_shift(x, n, Rounding::kNearestAway), static_cast<int64_t>(std::round(v)));
       ASSERT_EQ(round_shift(x, n, Rounding::kFloor), static_cast<int64_t>(std::floor(v)));
     }
+}
+
+TEST(RunOptions, WhatIsNotKnownIsRefusedByName) {
+  ThreadPool pool(1);
+  const int64_t lengths[] = {1};
+  const uint8_t mask[] = {1};
+  std::byte state[1];
+  char stream = 0;
+  const struct {
+    RunOptionSet set;
+    const char* name;
+    RunOptions options;
+  } all[] = {
+      {kPathOption, "path", {.path = CpuPath::kScalar}},
+      {kKernelOption, "kernel", {.kernel = "fast"}},
+      {kPoolOption, "pool", {.pool = &pool}},
+      {kStreamOption, "stream", {.stream = reinterpret_cast<CUstream_st*>(&stream)}},
+      {kSequenceOptions, "lengths", {.lengths = lengths}},
+      {kSequenceOptions, "zoneout_mask", {.zoneout_mask = mask}},
+      {kSequenceOptions, "batch_first", {.batch_first = true}},
+      {kSequenceOptions, "whole_sequence", {.whole_sequence = true}},
+      {kNextStateOption, "next_state", {.next_state = state}},
+      {kRowOptions, "x_stride", {.x_stride = 8}},
+      {kRowOptions, "y_stride", {.y_stride = 8}},
+      {kRowOptions, "unchecked", {.unchecked = true}},
+  };
+  EXPECT_TRUE(refuse_options({}, 0, "a layer").ok());
+  for (const auto& one : all) {
+    EXPECT_TRUE(refuse_options(one.options, one.set, "a layer").ok()) << one.name;
+    EXPECT_EQ(refuse_options(one.options, ~one.set, "a layer").message(),
+              std::string("options.") + one.name + " is set, which means nothing to a layer; leave it at its default");
+  }
+}
+
+TEST(Workspace, IsRefusedWhereItDoesNotFit) {
+  static int released = 0;
+  std::byte memory[64];
+  {
+    const Workspace device(memory, 64, 1, [](std::byte*) { ++released; });
+    EXPECT_TRUE(workspace_fits(device, 64, 1));
+    for (const std::optional<int> other : {std::optional<int>(), std::optional<int>(0)})
+      EXPECT_FALSE(workspace_fits(device, 64, other));
+    EXPECT_EQ(refuse_workspace(device, 64, {}, "3 rows", "workspace(m)").message(),
+              "workspace is memory of CUDA device 1, must be of the host; make it with workspace(m)");
+    EXPECT_EQ(refuse_workspace(device, 65, 1, "3 rows", "workspace(m)").message(),
+              "workspace has 64 bytes, must have at least 65 for 3 rows; make it with workspace(m)");
+    EXPECT_EQ(released, 0);
+  }
+  EXPECT_EQ(released, 1);
+  EXPECT_FALSE(workspace_fits(Workspace(64), 64, 0));
+  EXPECT_TRUE(workspace_fits(Workspace(), 0));
 }
 
 /// nearest_even(sum * multiplier / 2^bits), in integers alone.

@@ -108,10 +108,9 @@ TEST_P(Forward, AllocatesNothing) {
       Status status;
       EXPECT_EQ(allocations_of([&] { status = model->forward(x, y, kSteps, state, workspace, options); }), 0);
       ASSERT_TRUE(status.ok()) << status.message();
-      EXPECT_EQ(allocations_of([&] {
-                  status = model->forward_codes(x_codes, y_codes, kSteps, state, workspace, options);
-                }),
-                0);
+      EXPECT_EQ(
+          allocations_of([&] { status = model->forward_codes(x_codes, y_codes, kSteps, state, workspace, options); }),
+          0);
       ASSERT_TRUE(status.ok()) << status.message();
       if (!options.lengths.empty()) continue;
       // Streaming: a step a call, with the workspace of the whole sequence.
@@ -183,7 +182,8 @@ TEST_P(Forward, RefusesWhatDoesNotFit) {
   const Result<GruModel> model = make_model(GetParam());
   ASSERT_TRUE(model.ok()) << model.status().message();
   const Grid& in = model->input_grid();
-  const std::vector<std::byte> x(static_cast<size_t>(kSteps * kBatch * model->input_size()) * size_in_bytes(in.dtype()));
+  const std::vector<std::byte> x(static_cast<size_t>(kSteps * kBatch * model->input_size()) *
+                                 size_in_bytes(in.dtype()));
   std::vector<std::byte> y(static_cast<size_t>(kSteps * kBatch * model->output_size()) *
                            size_in_bytes(model->output_grid().dtype()));
   Workspace workspace = model->workspace(kBatch, kSteps);
@@ -192,7 +192,7 @@ TEST_P(Forward, RefusesWhatDoesNotFit) {
     EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
   };
   const RunOptions whole{.whole_sequence = true};
-  refused(model->forward(x, in.dtype(), y, Dtype::kF64, kSteps, state, workspace, whole), "and y f64, must be f32 both");
+  refused(model->forward(x, in.dtype(), y, Dtype::kF64, kSteps, state, workspace, whole), "and y f64, must be codes");
   refused(model->forward_codes(std::span(x).first(1), y, kSteps, state, workspace, whole), "x has ");
   refused(model->forward_codes(x, std::span(y).first(1), kSteps, state, workspace, whole), "y has ");
   refused(model->forward_codes(x, y, kSteps, state, workspace, {.whole_sequence = true, .x_stride = 64}), "x_stride");

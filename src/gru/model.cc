@@ -9,6 +9,7 @@
 #include "core/aligned_memory.h"
 #include "core/codes.h"
 #include "core/float_mode.h"
+#include "core/run_options.h"
 #include "gru/cpu/layer.h"
 #include "gru/reference.h"
 #include "gru/rescale.h"
@@ -345,6 +346,7 @@ namespace {
 /// What every entry checks before it touches anything.
 Status check_run(const GruModel& model, int64_t steps, const GruState& state, int64_t state_layers,
                  const RunOptions& options) {
+  ISOBIT_RETURN_IF_ERROR(refuse_options(options, kPathOption | kPoolOption | kSequenceOptions, "a GRU on the CPU"));
   const int64_t batch = state.batch();
   if (steps < 0) return refuse("steps is " + std::to_string(steps) + ", must not be negative");
   if (state.layer_count() != state_layers)
@@ -366,8 +368,6 @@ Status check_run(const GruModel& model, int64_t steps, const GruState& state, in
       return refuse("the zoneout mask has " + std::to_string(options.zoneout_mask.size()) + " values, must have " +
                     std::to_string(steps * batch * model.output_size()) + " ([T, N, directions * H])");
   }
-  if (options.x_stride != 0 || options.y_stride != 0)
-    return refuse("x_stride and y_stride are for layers over rows; a GRU reads and writes [T, N] without gaps");
   if (model.parameters().directions == 2 && !options.whole_sequence)
     return refuse(
         "the model is bidirectional, and its reverse direction begins at the last step: x must hold whole sequences, "
@@ -385,14 +385,6 @@ Status check_state_grids(const std::vector<GruLayer>& layers, const GruState& st
                     std::to_string(expected) + "; use state_from() for another model's state");
   }
   return {};
-}
-
-Status check_workspace(const Workspace& workspace, const Layout& layout, int64_t batch, int64_t steps, int threads) {
-  if (workspace.size_bytes() >= layout.total) return {};
-  return refuse("the workspace has " + std::to_string(workspace.size_bytes()) + " bytes, must have at least " +
-                std::to_string(layout.total) + " for " + std::to_string(steps) + " steps of " + std::to_string(batch) +
-                " sequences on " + std::to_string(threads) + (threads == 1 ? " thread" : " threads") +
-                "; make it with workspace(batch, steps, threads)");
 }
 
 /// Of x or y: as many elements as the extents say.
@@ -492,10 +484,7 @@ Status GruModel::forward(std::span<const std::byte> x, Dtype x_dtype, std::span<
   const DefaultFloatMode mode;
   const bool floats = x_dtype == Dtype::kF32 && y_dtype == Dtype::kF32;
   if (!floats && (x_dtype != input_grid().dtype() || y_dtype != output_grid().dtype()))
-    return {StatusCode::kUnsupported,
-            "x is " + std::string(to_string(x_dtype)) + " and y " + std::string(to_string(y_dtype)) +
-                ", must be f32 both, or codes: " + std::string(to_string(input_grid().dtype())) + " and " +
-                std::string(to_string(output_grid().dtype()))};
+    return refuse_types(x_dtype, y_dtype, input_grid().dtype(), output_grid().dtype(), true);
   const int64_t batch = state.batch();
   ISOBIT_RETURN_IF_ERROR(check_run(*this, steps, state, static_cast<int64_t>(impl_->layers.size()), options));
   ISOBIT_RETURN_IF_ERROR(check_elements("x", x.size(), x_dtype, steps, batch, input_size()));
@@ -503,7 +492,11 @@ Status GruModel::forward(std::span<const std::byte> x, Dtype x_dtype, std::span<
   ISOBIT_RETURN_IF_ERROR(check_state_grids(impl_->layers, state));
   const int threads = threads_of(options);
   const Layout layout = layout_of(impl_->layers, impl_->parameters.directions, batch, steps, threads);
-  ISOBIT_RETURN_IF_ERROR(check_workspace(workspace, layout, batch, steps, threads));
+  if (!workspace_fits(workspace, layout.total))
+    return refuse_workspace(
+        workspace, layout.total, {},
+        std::to_string(steps) + " steps of " + std::to_string(batch) + " sequences" + on_threads(threads),
+        "workspace(batch, steps, threads)");
   ISOBIT_ASSIGN_OR_RETURN(const CpuPath path, choose_path(options.path));
   std::byte* const base = workspace.data();
   const std::span x_values(reinterpret_cast<const float*>(x.data()), floats ? x.size() / sizeof(float) : 0);

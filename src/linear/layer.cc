@@ -117,8 +117,7 @@ Status LinearLayer::forward(std::span<const std::byte> x, Dtype x_dtype, std::sp
   ISOBIT_RETURN_IF_ERROR(check_linear_rows(x_rows, y_rows, m));
   if (m == 0) return {};
   const int threads = threads_of(options.pool);
-  ISOBIT_RETURN_IF_ERROR(
-      check_linear_workspace(workspace.size_bytes(), impl_->workspace_bytes(m, threads), m, threads));
+  ISOBIT_RETURN_IF_ERROR(check_linear_workspace(workspace, impl_->workspace_bytes(m, threads), m, threads));
   const LinearEngine& engine = *impl_->engine;
   std::byte* const scratch = workspace.data() + engine.rows_bytes(m);
   const int64_t stride = impl_->scratch_stride(m);

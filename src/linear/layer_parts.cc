@@ -7,6 +7,7 @@
 
 #include "core/number_text.h"
 #include "core/rescale.h"
+#include "core/run_options.h"
 
 namespace isobit {
 namespace {
@@ -106,21 +107,18 @@ Status check_linear_rows(LinearRows& x, LinearRows& y, int64_t m) {
 }
 
 Status check_row_options(const RunOptions& options, CpuPath path) {
+  ISOBIT_RETURN_IF_ERROR(refuse_options(options, kPathOption | kPoolOption | kRowOptions, "a linear layer on the CPU"));
   if (options.path && *options.path != path)
     return refuse_linear("options.path is " + std::string(to_string(*options.path)) +
                          ", but the layer is packed for the path " + std::string(to_string(path)) +
                          "; create it for that path");
-  if (!options.lengths.empty() || !options.zoneout_mask.empty() || options.batch_first)
-    return refuse_linear("lengths, zoneout_mask and batch_first are for layers over sequences; this one takes rows");
   return {};
 }
 
-Status check_linear_workspace(int64_t has_bytes, int64_t needed_bytes, int64_t m, int threads) {
-  if (has_bytes >= needed_bytes) return {};
-  return refuse_linear("workspace has " + std::to_string(has_bytes) + " bytes, must have at least " +
-                       std::to_string(needed_bytes) + " for " + std::to_string(m) + " rows on " +
-                       std::to_string(threads) + (threads == 1 ? " thread" : " threads") +
-                       "; make it with workspace(m, threads)");
+Status check_linear_workspace(const Workspace& workspace, int64_t needed_bytes, int64_t m, int threads) {
+  if (workspace_fits(workspace, needed_bytes)) return {};
+  return refuse_workspace(workspace, needed_bytes, {}, std::to_string(m) + " rows" + on_threads(threads),
+                          "workspace(m, threads)");
 }
 
 }  // namespace isobit

@@ -42,9 +42,9 @@ struct LinearRows {
 };
 /// m, sizes, strides and alignment of both, and that they are apart.
 Status check_linear_rows(LinearRows& x, LinearRows& y, int64_t m);
-/// Refuses options of layers over sequences, and another path than the layer's.
+/// Refuses options that mean nothing here, and another path than the layer's.
 Status check_row_options(const RunOptions& options, CpuPath path);
-Status check_linear_workspace(int64_t has_bytes, int64_t needed_bytes, int64_t m, int threads);
+Status check_linear_workspace(const Workspace& workspace, int64_t needed_bytes, int64_t m, int threads);
 
 /// Calls body(part, rectangle) for rectangles that cover m rows and n blocks of y, both at least 1, on the pool if any.
 /// Rows are divided, at multiples of kRowStep, only where there are too few blocks to keep all threads busy; the

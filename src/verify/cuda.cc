@@ -19,7 +19,6 @@
 #include "gru/random_model.h"
 #include "isobit/cuda/fp16_table.h"
 #include "isobit/cuda/gru.h"
-#include "isobit/cuda/host_gru.h"
 #include "isobit/cuda/table.h"
 #include "isobit/parallel.h"
 #include "verify/fp16.h"
@@ -181,9 +180,9 @@ Result<GruCase> make_case(uint64_t seed, int64_t index) {
 }
 
 /// In the run's chunks, from its codes, or from floats where there are any.
-Result<RunOutput> execute_on(HostGru& gru, const RandomRun& run, std::span<const float> x_floats, bool batch_first,
-                             std::string_view kernel) {
-  const GruModel& model = gru.device_gru().model();
+Result<RunOutput> execute_on(const DeviceGru& gru, Workspace& workspace, const RandomRun& run,
+                             std::span<const float> x_floats, bool batch_first, std::string_view kernel) {
+  const GruModel& model = gru.model();
   const auto row = [&](int64_t width, const Grid& grid) {
     return run.batch * width * static_cast<int64_t>(size_in_bytes(x_floats.empty() ? grid.dtype() : Dtype::kF32));
   };
@@ -192,26 +191,26 @@ Result<RunOutput> execute_on(HostGru& gru, const RandomRun& run, std::span<const
   RunOutput out;
   out.state = run.start;
   out.y.assign(static_cast<size_t>(run.steps * y_row), std::byte{0xa5});
-  HostGruOptions options;
+  RunOptions options;
   options.kernel = kernel;
   options.lengths = run.lengths;
   options.batch_first = batch_first;
   options.whole_sequence = true;
+  const bool floats = !x_floats.empty();
+  const std::span<const std::byte> x = floats ? std::as_bytes(x_floats) : std::span<const std::byte>(run.x);
+  const Dtype x_dtype = floats ? Dtype::kF32 : model.input_grid().dtype();
+  const Dtype y_dtype = floats ? Dtype::kF32 : model.output_grid().dtype();
   int64_t first = 0;
   for (const int64_t steps : run.chunks) {
     const int64_t masked = run.batch * model.output_size();
     if (!run.mask.empty())
       options.zoneout_mask =
           std::span(run.mask).subspan(static_cast<size_t>(first * masked), static_cast<size_t>(steps * masked));
-    std::byte* const y = out.y.data() + first * y_row;
-    if (x_floats.empty()) {
-      ISOBIT_RETURN_IF_ERROR(gru.forward_codes(run.x.data() + first * x_row, y, steps, out.state, options));
-    } else {
-      const auto count = static_cast<size_t>(steps * run.batch * model.input_size());
-      const auto at = static_cast<size_t>(first * run.batch * model.input_size());
-      ISOBIT_RETURN_IF_ERROR(gru.forward(
-          x_floats.subspan(at, count), floats_of({y, static_cast<size_t>(steps * y_row)}), steps, out.state, options));
-    }
+    const auto part = [&](auto all, int64_t bytes) {  // of a step
+      return all.subspan(static_cast<size_t>(first * bytes), static_cast<size_t>(steps * bytes));
+    };
+    ISOBIT_RETURN_IF_ERROR(gru.forward(part(x, x_row), x_dtype, part(std::span(out.y), y_row), y_dtype, steps,
+                                       out.state, workspace, options));
     first += steps;
   }
   return out;
@@ -223,21 +222,32 @@ bool can_run(const DeviceGru& gru, const RandomRun& run, std::string_view kernel
                      [&](int64_t steps) { return gru.choose_kernel(run.batch, steps, kernel).ok(); });
 }
 
-/// A model on the device until another one is asked for: the kernels of a case share it.
+/// A model on the device and a workspace until others are asked for: the kernels of a case share them.
 class Uploaded {
  public:
   explicit Uploaded(int device) : device_(device) {}
-  Result<HostGru*> get(const GruModel& model) {
-    if (!gru_ || &gru_->device_gru().model().parameters() != &model.parameters()) {
+  Status load(const GruModel& model, int64_t batch, int64_t steps) {
+    if (!gru_ || &gru_->model().parameters() != &model.parameters()) {
       gru_.reset();
-      ISOBIT_ASSIGN_OR_RETURN(gru_, HostGru::create(model, device_));
+      workspace_ = {};
+      ISOBIT_ASSIGN_OR_RETURN(gru_, DeviceGru::create(model, device_));
+    } else if (batch == batch_ && steps == steps_) {
+      return {};
     }
-    return &*gru_;
+    workspace_ = {};
+    ISOBIT_ASSIGN_OR_RETURN(workspace_, gru_->workspace(batch, steps));
+    batch_ = batch;
+    steps_ = steps;
+    return {};
   }
+  [[nodiscard]] const DeviceGru& gru() const { return *gru_; }
+  [[nodiscard]] Workspace& workspace() { return workspace_; }
 
  private:
   int device_;
-  std::optional<HostGru> gru_;
+  std::optional<DeviceGru> gru_;
+  Workspace workspace_;
+  int64_t batch_ = 0, steps_ = 0;
 };
 
 /// Every kernel of a device.
@@ -246,9 +256,10 @@ std::vector<Candidate<GruRun>> candidates(int device, const std::string& prefix)
   const auto uploaded = std::make_shared<Uploaded>(device);
   for (const DeviceGruKernel& row : gru_kernels()) {
     const auto run = [uploaded, kernel = row.name](const GruCase& c) -> Result<std::optional<RunOutput>> {
-      ISOBIT_ASSIGN_OR_RETURN(HostGru* const gru, uploaded->get(c.model));
-      if (!can_run(gru->device_gru(), c.run, kernel)) return std::optional<RunOutput>();
-      ISOBIT_ASSIGN_OR_RETURN(RunOutput y, execute_on(*gru, c.run, c.x_floats, c.batch_first, kernel));
+      ISOBIT_RETURN_IF_ERROR(uploaded->load(c.model, c.run.batch, c.run.steps));
+      if (!can_run(uploaded->gru(), c.run, kernel)) return std::optional<RunOutput>();
+      ISOBIT_ASSIGN_OR_RETURN(
+          RunOutput y, execute_on(uploaded->gru(), uploaded->workspace(), c.run, c.x_floats, c.batch_first, kernel));
       return std::optional(std::move(y));
     };
     out.push_back({device_kernel(prefix + std::string(row.name)), run});
@@ -328,13 +339,13 @@ Status through_device(std::span<const std::byte> x, std::span<std::byte> y, Work
 Status run_function(const Fp16Function& function, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
                     Dtype y_dtype) {
   ISOBIT_ASSIGN_OR_RETURN(const DeviceFp16Function on_device, DeviceFp16Function::create(function.results()));
-  return through_device(x, y, [&](auto from, auto to) { return on_device.run(from, x_dtype, to, y_dtype, nullptr); });
+  return through_device(x, y, [&](auto from, auto to) { return on_device.forward(from, x_dtype, to, y_dtype); });
 }
 
 Status run_softmax(const Fp16Softmax& softmax, std::span<const std::byte> x, std::span<std::byte> y, int64_t columns) {
   ISOBIT_ASSIGN_OR_RETURN(const DeviceFp16Softmax on_device, DeviceFp16Softmax::create(softmax));
   return through_device(
-      x, y, [&](auto from, auto to) { return on_device.run(from, Dtype::kF16, to, Dtype::kF16, columns, nullptr); });
+      x, y, [&](auto from, auto to) { return on_device.forward(from, Dtype::kF16, to, Dtype::kF16, columns); });
 }
 
 /// The table at every input code.
@@ -345,7 +356,7 @@ Result<std::vector<int32_t>> run_table(const ActivationTable& table) {
   std::vector<std::byte> x(static_cast<size_t>(count) * size_in_bytes(from));
   std::vector<std::byte> y(static_cast<size_t>(count) * size_in_bytes(to));
   for (int64_t i = 0; i < count; ++i) store_code(x.data(), from, i, table.input.min() + i);
-  ISOBIT_RETURN_IF_ERROR(through_device(x, y, [&](auto in, auto out) { return on_device.run(in, out, nullptr); }));
+  ISOBIT_RETURN_IF_ERROR(through_device(x, y, [&](auto in, auto out) { return on_device.forward(in, from, out, to); }));
   std::vector<int32_t> codes;
   for (int64_t i = 0; i < count; ++i) codes.push_back(static_cast<int32_t>(load_code(y.data(), to, i)));
   return codes;
@@ -368,9 +379,10 @@ std::vector<VerifyOperation> operations(int device, std::string_view kernel) {
     } else if (row.name == "gru") {
       row.verify = [device](const VerifyOptions& options) { return verify_gru(device, options); };
       const auto run = [device, kernel](const GruCase& c) -> Result<RunOutput> {
-        ISOBIT_ASSIGN_OR_RETURN(HostGru gru, HostGru::create(c.model, device));
-        const std::string_view used = can_run(gru.device_gru(), c.run, kernel) ? kernel : std::string_view();
-        return execute_on(gru, c.run, {}, false, used);
+        Uploaded uploaded(device);
+        ISOBIT_RETURN_IF_ERROR(uploaded.load(c.model, c.run.batch, c.run.steps));
+        const std::string_view used = can_run(uploaded.gru(), c.run, kernel) ? kernel : std::string_view();
+        return execute_on(uploaded.gru(), uploaded.workspace(), c.run, {}, false, used);
       };
       row.fingerprint = [run](Fingerprints& lines) { return fingerprint_gru(run, lines); };
     }

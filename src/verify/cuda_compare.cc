@@ -7,7 +7,7 @@
 
 #include "core/codes.h"
 #include "isobit/cuda/compare.h"
-#include "isobit/cuda/host_gru.h"
+#include "isobit/cuda/gru.h"
 #include "verify/sequences.h"
 
 namespace isobit::cuda {
@@ -17,7 +17,7 @@ namespace {
 class DeviceLayers : public GruCodeSource {
  public:
   Status add(const GruModel& model, int device) {
-    ISOBIT_ASSIGN_OR_RETURN(HostGru gru, HostGru::create(model, device));
+    ISOBIT_ASSIGN_OR_RETURN(DeviceGru gru, DeviceGru::create(model, device));
     layers_.push_back({model, std::move(gru), {}});
     return {};
   }
@@ -43,7 +43,8 @@ class DeviceLayers : public GruCodeSource {
       const int32_t directions = model.parameters().directions;
       const Dtype x_dtype = model.input_grid().dtype(), y_dtype = model.output_grid().dtype();
       y.resize(static_cast<size_t>(steps * model.output_size()) * size_in_bytes(y_dtype));
-      ISOBIT_RETURN_IF_ERROR(layer.gru.forward_codes(x.data(), y.data(), steps, layer.state, {.whole_sequence = true}));
+      ISOBIT_ASSIGN_OR_RETURN(Workspace workspace, layer.gru.workspace(1, steps));
+      ISOBIT_RETURN_IF_ERROR(layer.gru.forward_codes(x, y, steps, layer.state, workspace, {.whole_sequence = true}));
       for (int32_t d = 0; d < directions; ++d) {
         const auto index = static_cast<int64_t>(l) * directions + d;
         for (int64_t s = 0; s < steps; ++s) {  // in the reference's order: sums of doubles depend on it
@@ -61,7 +62,7 @@ class DeviceLayers : public GruCodeSource {
  private:
   struct Layer {
     GruModel model;
-    HostGru gru;
+    DeviceGru gru;
     GruState state;
   };
 

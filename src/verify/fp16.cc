@@ -103,12 +103,12 @@ std::vector<Candidate<Run>> candidates(std::span<const Fp16Kernel> kernels, cons
 
 Fp16FunctionRun function_run(std::string_view kernel) {
   return [kernel](const Fp16Function& function, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
-                  Dtype y_dtype) { return function.run(x, x_dtype, y, y_dtype, {.kernel = kernel}); };
+                  Dtype y_dtype) { return function.forward(x, x_dtype, y, y_dtype, {.kernel = kernel}); };
 }
 
 Fp16SoftmaxRun softmax_run(std::string_view kernel) {
   return [kernel](const Fp16Softmax& softmax, std::span<const std::byte> x, std::span<std::byte> y, int64_t columns) {
-    return softmax.run(x, Dtype::kF16, y, Dtype::kF16, columns, {.kernel = kernel});
+    return softmax.forward(x, Dtype::kF16, y, Dtype::kF16, columns, {.kernel = kernel});
   };
 }
 
@@ -116,7 +116,7 @@ Status compare_function(const Fp16Function& function, const Bytes& x, Dtype x_dt
                         std::vector<Candidate<Fp16FunctionRun>>& kernels) {
   Bytes expected(x.size() / size_in_bytes(x_dtype) * size_in_bytes(y_dtype));
   Bytes actual(expected.size());
-  ISOBIT_RETURN_IF_ERROR(function.run(x, x_dtype, expected, y_dtype, {.kernel = "reference"}));
+  ISOBIT_RETURN_IF_ERROR(function.forward(x, x_dtype, expected, y_dtype, {.kernel = "reference"}));
   for (Candidate<Fp16FunctionRun>& candidate : kernels) {
     std::fill(actual.begin(), actual.end(), std::byte{0xa5});
     ISOBIT_RETURN_IF_ERROR(candidate.run(function, x, x_dtype, actual, y_dtype));

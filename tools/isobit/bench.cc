@@ -66,7 +66,7 @@ struct Case {
 };
 
 /// A time for wrong bytes is worth nothing: the first steps are compared with what the CPU computes.
-Status check_output_bytes(DeviceGru& gru, const GruModel& model, int64_t batch, int64_t steps,
+Status check_output_bytes(const DeviceGru& gru, const GruModel& model, int64_t batch, int64_t steps,
                           const std::string& kernel) {
   steps = std::min<int64_t>(steps, 4);
   const auto x = bench::Random(7).vector(steps * batch * model.input_size(), 2.0f);
@@ -76,7 +76,10 @@ Status check_output_bytes(DeviceGru& gru, const GruModel& model, int64_t batch, 
   isobit::RunOptions options;
   options.whole_sequence = true;
   ISOBIT_RETURN_IF_ERROR(model.forward(x, wanted, steps, state, workspace, options));
-  ISOBIT_RETURN_IF_ERROR(gru.forward(x, got, steps, device_state, kernel));
+  ISOBIT_ASSIGN_OR_RETURN(Workspace on_device, gru.workspace(batch, steps));
+  options.kernel = kernel;
+  ISOBIT_RETURN_IF_ERROR(gru.forward(std::as_bytes(std::span(x)), Dtype::kF32, std::as_writable_bytes(std::span(got)),
+                                     Dtype::kF32, steps, device_state, on_device, options));
   if (std::memcmp(wanted.data(), got.data(), wanted.size() * sizeof(float)) == 0) return {};
   return {StatusCode::kFailedPrecondition,
           "kernel " + kernel + " gives other bytes than the CPU; isobit verify --device says where"};

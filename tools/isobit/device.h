@@ -20,8 +20,7 @@
 
 namespace isobit::tool {
 
-/// An integer GRU on a device: arrays of the host in and out, the bytes of GruModel. `kernel`: empty for the device's
-/// choice.
+/// isobit::cuda::DeviceGru, which a tool without CUDA does not link.
 class DeviceGru {
  public:
   virtual ~DeviceGru() = default;
@@ -29,11 +28,11 @@ class DeviceGru {
   /// isobit::cuda::DeviceGru::choose_kernel.
   [[nodiscard]] virtual Result<std::string> choose_kernel(int64_t batch, int64_t steps, const std::string& kernel,
                                                           bool codes_with_next_state = false) const = 0;
-  /// Of whole sequences. Of `options` lengths and zoneout_mask count.
-  virtual Status forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
-                         const std::string& kernel, const isobit::RunOptions& options = {}) = 0;
-  virtual Status forward_codes(const void* x, void* y, int64_t steps, GruState& state, const std::string& kernel,
-                               const isobit::RunOptions& options = {}) = 0;
+  /// isobit::cuda::DeviceGru's of arrays on the host.
+  [[nodiscard]] virtual Result<Workspace> workspace(int64_t batch, int64_t steps) const = 0;
+  virtual Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                         int64_t steps, GruState& state, Workspace& workspace,
+                         const isobit::RunOptions& options) const = 0;
   /// Median microseconds of `calls` calls of `steps` steps each on random codes, replayed from a graph for `min_time`
   /// seconds at least; over one state, or from one of two to the other in turn.
   virtual Result<double> microseconds(int64_t batch, int64_t steps, int64_t calls, bool two_states,
@@ -57,10 +56,10 @@ class Device {
   [[nodiscard]] virtual Result<std::unique_ptr<DeviceGru>> gru(const GruModel& model) const = 0;
   /// isobit/cuda/compare.h.
   [[nodiscard]] virtual Result<std::unique_ptr<GruCodeSource>> code_source(const GruModel& model) const = 0;
-  virtual Status run(const Fp16Function& function, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
-                     Dtype y_dtype) const = 0;
-  virtual Status run(const Fp16Softmax& softmax, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
-                     Dtype y_dtype, int64_t columns) const = 0;
+  virtual Status forward(const Fp16Function& function, std::span<const std::byte> x, Dtype x_dtype,
+                         std::span<std::byte> y, Dtype y_dtype) const = 0;
+  virtual Status forward(const Fp16Softmax& softmax, std::span<const std::byte> x, Dtype x_dtype,
+                         std::span<std::byte> y, Dtype y_dtype, int64_t columns) const = 0;
   /// isobit/cuda/verify.h.
   [[nodiscard]] virtual Result<VerifyReport> verify(const isobit::VerifyOptions& options) const = 0;
   [[nodiscard]] virtual Result<VerifyReport> verify(const GruModel& model,

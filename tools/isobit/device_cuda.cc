@@ -11,7 +11,6 @@
 #include "isobit/cuda/compare.h"
 #include "isobit/cuda/fp16_table.h"
 #include "isobit/cuda/gru.h"
-#include "isobit/cuda/host_gru.h"
 #include "isobit/cuda/timer.h"
 #include "isobit/cuda/verify.h"
 #include "text.h"
@@ -54,26 +53,24 @@ class DeviceArray {
 
 class CudaGru : public DeviceGru {
  public:
-  explicit CudaGru(cuda::HostGru gru) : gru_(std::move(gru)) {}
+  explicit CudaGru(cuda::DeviceGru gru) : gru_(std::move(gru)) {}
 
   [[nodiscard]] Result<std::string> choose_kernel(int64_t batch, int64_t steps, const std::string& kernel,
                                                   bool codes_with_next_state) const override {
     ISOBIT_ASSIGN_OR_RETURN(const std::string_view name,
-                            gru_.device_gru().choose_kernel(batch, steps, kernel, codes_with_next_state));
+                            gru_.choose_kernel(batch, steps, kernel, codes_with_next_state));
     return std::string(name);
   }
-  Status forward(std::span<const float> x, std::span<float> y, int64_t steps, GruState& state,
-                 const std::string& kernel, const isobit::RunOptions& options) override {
-    return gru_.forward(x, y, steps, state, on_device(kernel, options));
+  [[nodiscard]] Result<Workspace> workspace(int64_t batch, int64_t steps) const override {
+    return gru_.workspace(batch, steps);
   }
-  Status forward_codes(const void* x, void* y, int64_t steps, GruState& state, const std::string& kernel,
-                       const isobit::RunOptions& options) override {
-    return gru_.forward_codes(x, y, steps, state, on_device(kernel, options));
+  Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype, int64_t steps,
+                 GruState& state, Workspace& workspace, const isobit::RunOptions& options) const override {
+    return gru_.forward(x, x_dtype, y, y_dtype, steps, state, workspace, options);
   }
   Result<double> microseconds(int64_t batch, int64_t steps, int64_t calls, bool two_states, const std::string& kernel,
                               double min_time) override {
-    const cuda::DeviceGru& gru = gru_.device_gru();
-    const GruModel& model = gru.model();
+    const GruModel& model = gru_.model();
     const auto x_call =
         static_cast<size_t>(steps * batch * model.input_size()) * size_in_bytes(model.input_grid().dtype());
     const auto y_call =
@@ -87,19 +84,19 @@ class CudaGru : public DeviceGru {
     std::array<DeviceArray, 2> states;
     ISOBIT_RETURN_IF_ERROR(x.write(codes));
     ISOBIT_RETURN_IF_ERROR(y.allocate(static_cast<size_t>(calls) * y_call));
-    ISOBIT_RETURN_IF_ERROR(workspace.allocate(static_cast<size_t>(gru.workspace_bytes(batch, steps))));
+    ISOBIT_RETURN_IF_ERROR(workspace.allocate(static_cast<size_t>(gru_.workspace_bytes(batch, steps))));
     for (DeviceArray& state : states) {
-      ISOBIT_RETURN_IF_ERROR(state.allocate(static_cast<size_t>(gru.state_bytes(batch))));
-      ISOBIT_RETURN_IF_ERROR(gru.initial_state(state.bytes(), batch, nullptr));
+      ISOBIT_RETURN_IF_ERROR(state.allocate(static_cast<size_t>(gru_.state_bytes(batch))));
+      ISOBIT_RETURN_IF_ERROR(gru_.initial_state(state.bytes(), batch, nullptr));
     }
     ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceSynchronize(), "the first state"));
     const auto work = [&](cudaStream_t stream) -> Status {
       for (size_t call = 0; call < static_cast<size_t>(calls); ++call) {
-        cuda::GruRunOptions options{.kernel = kernel, .whole_sequence = true};
+        isobit::RunOptions options{.kernel = kernel, .stream = stream, .whole_sequence = true};
         if (two_states) options.next_state = states[(call + 1) % 2].bytes();
         ISOBIT_RETURN_IF_ERROR(
-            gru.forward_codes(x.bytes().subspan(call * x_call, x_call), y.bytes().subspan(call * y_call, y_call), steps,
-                              batch, states[two_states ? call % 2 : 0].bytes(), workspace.bytes(), stream, options));
+            gru_.forward_codes(x.bytes().subspan(call * x_call, x_call), y.bytes().subspan(call * y_call, y_call),
+                               steps, batch, states[two_states ? call % 2 : 0].bytes(), workspace.bytes(), options));
       }
       return {};
     };
@@ -107,11 +104,7 @@ class CudaGru : public DeviceGru {
   }
 
  private:
-  static cuda::HostGruOptions on_device(const std::string& kernel, const isobit::RunOptions& options) {
-    return {.kernel = kernel, .lengths = options.lengths, .zoneout_mask = options.zoneout_mask, .whole_sequence = true};
-  }
-
-  cuda::HostGru gru_;
+  cuda::DeviceGru gru_;
 };
 
 class CudaDevice : public Device {
@@ -139,22 +132,22 @@ class CudaDevice : public Device {
     return list;
   }
   [[nodiscard]] Result<std::unique_ptr<DeviceGru>> gru(const GruModel& model) const override {
-    ISOBIT_ASSIGN_OR_RETURN(cuda::HostGru gru, cuda::HostGru::create(model, index_));
+    ISOBIT_ASSIGN_OR_RETURN(cuda::DeviceGru gru, cuda::DeviceGru::create(model, index_));
     return std::unique_ptr<DeviceGru>(std::make_unique<CudaGru>(std::move(gru)));
   }
   [[nodiscard]] Result<std::unique_ptr<GruCodeSource>> code_source(const GruModel& model) const override {
     return cuda::code_source(model, index_);
   }
-  Status run(const Fp16Function& function, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
-             Dtype y_dtype) const override {
+  Status forward(const Fp16Function& function, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
+                 Dtype y_dtype) const override {
     ISOBIT_ASSIGN_OR_RETURN(const auto on_device, cuda::DeviceFp16Function::create(function.results()));
-    return through_device(x, y, [&](auto from, auto to) { return on_device.run(from, x_dtype, to, y_dtype, nullptr); });
+    return through_device(x, y, [&](auto from, auto to) { return on_device.forward(from, x_dtype, to, y_dtype); });
   }
-  Status run(const Fp16Softmax& softmax, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
-             Dtype y_dtype, int64_t columns) const override {
+  Status forward(const Fp16Softmax& softmax, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
+                 Dtype y_dtype, int64_t columns) const override {
     ISOBIT_ASSIGN_OR_RETURN(const auto on_device, cuda::DeviceFp16Softmax::create(softmax));
-    return through_device(
-        x, y, [&](auto from, auto to) { return on_device.run(from, x_dtype, to, y_dtype, columns, nullptr); });
+    return through_device(x, y,
+                          [&](auto from, auto to) { return on_device.forward(from, x_dtype, to, y_dtype, columns); });
   }
   [[nodiscard]] Result<VerifyReport> verify(const isobit::VerifyOptions& options) const override {
     return cuda::verify_kernels(index_, options);

@@ -77,12 +77,21 @@ class Runner {
     ISOBIT_RETURN_IF_ERROR(note_kernel(shape.batch, chunk));
     if (shape.steps == 0 || shape.batch == 0) return output;
 
-    Workspace workspace;
-    if (device_ == nullptr) workspace = model_.workspace(shape.batch, chunk, pool_.threads());
     isobit::RunOptions run_options;
-    run_options.path = path_;
-    run_options.pool = &pool_;
     run_options.whole_sequence = chunk == shape.steps;
+    Workspace workspace;
+    if (device_ != nullptr) {
+      run_options.kernel = options_.kernel;
+      ISOBIT_ASSIGN_OR_RETURN(workspace, device_->workspace(shape.batch, chunk));
+    } else {
+      run_options.path = path_;
+      run_options.pool = &pool_;
+      workspace = model_.workspace(shape.batch, chunk, pool_.threads());
+    }
+    const std::span<const std::byte> x_bytes =
+        options_.integer ? std::as_bytes(std::span(input.bytes)) : std::as_bytes(std::span(x));
+    const std::span<std::byte> y_bytes(output.bytes);
+    const Dtype x_dtype = options_.integer ? input.dtype : Dtype::kF32;
     std::vector<int64_t> rest;  // of each length, from the chunk's first step on
     const int64_t in_row = shape.batch * model_.input_size(), out_row = shape.batch * model_.output_size();
     for (int64_t begin = 0; begin < shape.steps; begin += chunk) {
@@ -94,20 +103,12 @@ class Runner {
       if (!mask.empty())
         run_options.zoneout_mask =
             mask.subspan(static_cast<size_t>(begin * out_row), static_cast<size_t>(steps * out_row));
-      if (options_.integer) {
-        const auto in = rows_of(std::as_bytes(std::span(input.bytes)), input.dtype, in_row, begin, steps);
-        const auto out = rows_of(std::as_writable_bytes(std::span(output.bytes)), output.dtype, out_row, begin, steps);
-        ISOBIT_RETURN_IF_ERROR(
-            device_ != nullptr
-                ? device_->forward_codes(in.data(), out.data(), steps, state, options_.kernel, run_options)
-                : model_.forward_codes(in, out, steps, state, workspace, run_options));
-      } else {
-        const std::span<const float> in(x.data() + begin * in_row, static_cast<size_t>(steps * in_row));
-        const std::span<float> out(output.data<float>() + begin * out_row, static_cast<size_t>(steps * out_row));
-        ISOBIT_RETURN_IF_ERROR(device_ != nullptr
-                                   ? device_->forward(in, out, steps, state, options_.kernel, run_options)
-                                   : model_.forward(in, out, steps, state, workspace, run_options));
-      }
+      const auto forward = [&](const auto& gru) {
+        return gru.forward(rows_of(x_bytes, x_dtype, in_row, begin, steps), x_dtype,
+                           rows_of(y_bytes, output.dtype, out_row, begin, steps), output.dtype, steps, state, workspace,
+                           run_options);
+      };
+      ISOBIT_RETURN_IF_ERROR(device_ != nullptr ? forward(*device_) : forward(model_));
       progress.update(first_share + share * static_cast<double>(begin + steps) / static_cast<double>(shape.steps));
     }
     return output;
@@ -196,7 +197,8 @@ Result<Outcome> run(const RunOptions& options) {
 
   Runner runner(model, options, path, device_gru.get());
   if (uses_state && model.parameters().directions == 2) {
-    out.warnings.push_back(options.model + " is bidirectional: a sequence that is run in pieces, with states between them, "
+    out.warnings.push_back(options.model +
+                           " is bidirectional: a sequence that is run in pieces, with states between them, "
                            "gives other results than the whole one");
   }
   Value arrays = Value::array();
@@ -216,7 +218,8 @@ Result<Outcome> run(const RunOptions& options) {
       out.warnings.push_back(hint);
     integers |= !is_float(array.dtype);
     ISOBIT_ASSIGN_OR_RETURN(const std::vector<int64_t> lengths, all_lengths.lengths(name, shape));
-    ISOBIT_ASSIGN_OR_RETURN(const std::vector<uint8_t> mask, zoneout_mask(masks, name, shape, model, options.batch_first));
+    ISOBIT_ASSIGN_OR_RETURN(const std::vector<uint8_t> mask,
+                            zoneout_mask(masks, name, shape, model, options.batch_first));
     GruState state = model.initial_state(shape.batch);
     if (!options.state.empty()) {
       ISOBIT_ASSIGN_OR_RETURN(state, load_state(options.state, model, shape.batch, "--state", out.warnings));

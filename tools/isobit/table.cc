@@ -371,23 +371,23 @@ Result<Outcome> table_run(const TableRunOptions& options) {
     return refuse_on_device(options.device, "--kernel " + options.kernel, "the device has one for each operation");
   Array y = Array::zeros(dtype, x.shape);
   ThreadPool pool(options.threads);
-  const Fp16RunOptions run{options.kernel, &pool};
+  const isobit::RunOptions run{.kernel = options.kernel, .pool = &pool};
   std::string kernel = options.kernel;
   if (options.table == "softmax") {
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Table exp, find_fp16_table("exp", options.source));
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Table reciprocal, find_fp16_table("reciprocal", options.source));
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Softmax softmax, Fp16Softmax::create(exp, reciprocal));
     if (x.shape.empty()) return bad_option(label + " has no dimension to take the softmax over");
-    ISOBIT_RETURN_IF_ERROR(device ? device->run(softmax, x.bytes, x.dtype, y.bytes, y.dtype, x.shape.back())
-                                  : softmax.run(x.bytes, x.dtype, y.bytes, y.dtype, x.shape.back(), run));
+    ISOBIT_RETURN_IF_ERROR(device ? device->forward(softmax, x.bytes, x.dtype, y.bytes, y.dtype, x.shape.back())
+                                  : softmax.forward(x.bytes, x.dtype, y.bytes, y.dtype, x.shape.back(), run));
   } else {
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, find_fp16_table(options.table, options.source));
     ISOBIT_ASSIGN_OR_RETURN(const Fp16Function function, Fp16Function::create(table));
     if (!device && kernel.empty()) {
       ISOBIT_ASSIGN_OR_RETURN(kernel, function.default_kernel());
     }
-    ISOBIT_RETURN_IF_ERROR(device ? device->run(function, x.bytes, x.dtype, y.bytes, y.dtype)
-                                  : function.run(x.bytes, x.dtype, y.bytes, y.dtype, run));
+    ISOBIT_RETURN_IF_ERROR(device ? device->forward(function, x.bytes, x.dtype, y.bytes, y.dtype)
+                                  : function.forward(x.bytes, x.dtype, y.bytes, y.dtype, run));
   }
   ISOBIT_RETURN_IF_ERROR(save_npy(options.output, y));
   out.json.set("output", options.output).set("elements", y.size()).set("dtype", to_string(dtype));

@@ -76,12 +76,13 @@ TEST_F(DeviceGrus, OneOrTwoSequencesOfATeamHaveWarpsForGates) {
         const int64_t y_bytes = c.run.steps * size.batch * size.hidden * size_of(c.model.output_grid());
         GuardedDeviceBuffer x(x_bytes), y(y_bytes), state(gru->state_bytes(size.batch));
         GuardedDeviceBuffer workspace(gru->workspace_bytes(size.batch, c.run.steps));
-        GruRunOptions options{.whole_sequence = true};
+        RunOptions options{.whole_sequence = true};
         options.kernel = "cluster";
         int found = 0;
         for (const void* kernel : captured_kernels(stream_, [&](cudaStream_t stream) {
+               options.stream = stream;
                return gru->forward_codes(x.bytes(), y.bytes(), c.run.steps, size.batch, state.bytes(),
-                                         workspace.bytes(), stream, options);
+                                         workspace.bytes(), options);
              })) {
           const char* name = nullptr;
           ASSERT_EQ(cudaFuncGetName(&name, kernel), cudaSuccess);

@@ -34,14 +34,14 @@ TEST_F(DeviceGrus, ReplaysInAGraphWithAMovingState) {
   codes.write(c.run.x);
   ASSERT_TRUE(gru->initial_state(state.bytes(), 5, stream_).ok());
   wait();
-  GruRunOptions options{.whole_sequence = true};
+  RunOptions options{.stream = stream_, .whole_sequence = true};
   if (racecheck()) options.kernel = "step";
   ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
   const Status floats = gru->forward({static_cast<const float*>(x.data()), static_cast<size_t>(x_count)},
                                      {static_cast<float*>(y.data()), static_cast<size_t>(y_count)}, 3, 5, state.bytes(),
-                                     workspace.bytes(), stream_, options);
+                                     workspace.bytes(), options);
   const Status integers =
-      gru->forward_codes(codes.bytes(), y_codes.bytes(), 3, 5, state.bytes(), workspace.bytes(), stream_, options);
+      gru->forward_codes(codes.bytes(), y_codes.bytes(), 3, 5, state.bytes(), workspace.bytes(), options);
   cudaGraph_t graph = nullptr;
   ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
   ASSERT_TRUE(floats.ok()) << floats.message();
@@ -50,15 +50,14 @@ TEST_F(DeviceGrus, ReplaysInAGraphWithAMovingState) {
   ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
 
   GruState expected_state = c.run.start;
-  GruWorkspace host_workspace = c.model.workspace(5, 3);
+  Workspace host_workspace = c.model.workspace(5, 3);
   std::vector<float> expected(static_cast<size_t>(y_count));
   std::vector<std::byte> expected_codes(static_cast<size_t>(y_count * y_size));
   for (int replay = 0; replay < 5; ++replay) {
     std::vector<float> values = random_floats(random, c.model.input_grid(), x_count);
     ASSERT_TRUE(c.model.forward(values, expected, 3, expected_state, host_workspace, host_options(c)).ok());
     ASSERT_TRUE(
-        c.model.forward_codes(c.run.x.data(), expected_codes.data(), 3, expected_state, host_workspace, host_options(c))
-            .ok());
+        c.model.forward_codes(c.run.x, expected_codes, 3, expected_state, host_workspace, host_options(c)).ok());
     x.write(values);
     ASSERT_EQ(cudaGraphLaunch(executable, stream_), cudaSuccess);
     wait();
@@ -103,11 +102,11 @@ TEST_F(DeviceGrus, SingleStepsReplayInAGraph) {
   Status status;
   for (int64_t s = 0; s < 4 && status.ok(); ++s) {  // from one state to the other, in place, back, in place
     const size_t from = s == 1 || s == 2 ? 1 : 0;
-    GruRunOptions options{.whole_sequence = true};
+    RunOptions options{.stream = stream_, .whole_sequence = true};
     if (s % 2 == 0) options.next_state = states[1 - from].bytes();
     status = gru->forward_codes(x.bytes().subspan(static_cast<size_t>(s * x_row), static_cast<size_t>(x_row)),
                                 y.bytes().subspan(static_cast<size_t>(s * y_row), static_cast<size_t>(y_row)), 1,
-                                kBatch, states[from].bytes(), workspace.bytes(), stream_, options);
+                                kBatch, states[from].bytes(), workspace.bytes(), options);
   }
   cudaGraph_t graph = nullptr;
   ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
@@ -160,15 +159,15 @@ TEST_F(DeviceGrus, PersistentRunsReplayInAGraph) {
     x.write(c.run.x);
     ASSERT_TRUE(gru->upload_state(c.run.start, state.bytes(), stream_).ok());
     wait();
-    GruRunOptions options{.whole_sequence = true};
+    RunOptions options{.stream = stream_, .whole_sequence = true};
     options.kernel = size.kernel;
     options.next_state = next.bytes();
     ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
-    const Status status = gru->forward_codes(x.bytes(), y.bytes(), c.run.steps, c.run.batch, state.bytes(),
-                                             workspace.bytes(), stream_, options);
+    const Status status =
+        gru->forward_codes(x.bytes(), y.bytes(), c.run.steps, c.run.batch, state.bytes(), workspace.bytes(), options);
     const Status of_floats = gru->forward({static_cast<const float*>(x_floats.data()), floats.size()},
                                           {static_cast<float*>(y_floats.data()), float_y.size()}, c.run.steps,
-                                          c.run.batch, state.bytes(), workspace.bytes(), stream_, options);
+                                          c.run.batch, state.bytes(), workspace.bytes(), options);
     cudaGraph_t graph = nullptr;
     ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
     ASSERT_TRUE(status.ok()) << status.message();
@@ -221,12 +220,14 @@ TEST_F(DeviceGrus, DirectionsReplayInAGraph) {
       GuardedDeviceBuffer x, y, state, workspace;
     };
     const Run captured(c, *gru, expected.y.size()), eager(c, *gru, expected.y.size());
-    GruRunOptions options{.whole_sequence = true};
+    RunOptions options{.stream = stream_, .whole_sequence = true};
     options.kernel = kernel;
+    RunOptions elsewhere = options;
     const auto enqueue = [&](const Run& run, cudaStream_t stream) {
+      elsewhere.stream = stream;
       const Status start = gru->upload_state(c.run.start, run.state.bytes(), stream);
       const Status status = gru->forward_codes(run.x.bytes(), run.y.bytes(), kSteps, kBatch, run.state.bytes(),
-                                               run.workspace.bytes(), stream, options);
+                                               run.workspace.bytes(), elsewhere);
       return start.ok() ? status : start;
     };
     cudaStream_t other = nullptr;
@@ -237,9 +238,10 @@ TEST_F(DeviceGrus, DirectionsReplayInAGraph) {
     ASSERT_EQ(cudaStreamSynchronize(other), cudaSuccess);
     ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), cudaSuccess);
     const Status in_graph = gru->forward_codes(captured.x.bytes(), captured.y.bytes(), kSteps, kBatch,
-                                               captured.state.bytes(), captured.workspace.bytes(), stream_, options);
+                                               captured.state.bytes(), captured.workspace.bytes(), options);
+    elsewhere.stream = other;
     const Status at_once = gru->forward_codes(eager.x.bytes(), eager.y.bytes(), kSteps, kBatch, eager.state.bytes(),
-                                              eager.workspace.bytes(), other, options);
+                                              eager.workspace.bytes(), elsewhere);
     cudaGraph_t graph = nullptr;
     ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
     ASSERT_TRUE(in_graph.ok()) << in_graph.message();
@@ -263,7 +265,7 @@ TEST_F(DeviceGrus, DirectionsReplayInAGraph) {
     // In this mode CUDA refuses what allocates or waits, which `relaxed` lets pass.
     ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
     const Status strict = gru->forward_codes(captured.x.bytes(), captured.y.bytes(), kSteps, kBatch,
-                                             captured.state.bytes(), captured.workspace.bytes(), stream_, options);
+                                             captured.state.bytes(), captured.workspace.bytes(), options);
     ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
     EXPECT_TRUE(strict.ok()) << strict.message();
     EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);

@@ -201,7 +201,7 @@ struct GridManyBlock {
   }
   /// Whether sequence n had ended before step t of this launch.
   __device__ __forceinline__ bool has_ended(int n, int t) const {
-    return a.lengths != nullptr && n < sequences && t >= max(a.lengths[a.first_sequence + n], 0) - a.first_step;
+    return n < sequences && t >= length_of(a, a.first_sequence + n);
   }
   /// This warp has read a slot.
   __device__ __forceinline__ void leave(int slot) const {

@@ -12,6 +12,7 @@
 #include "core/cuda/launch.h"
 #include "core/cuda/side_stream.h"
 #include "core/cuda/upload.h"
+#include "core/run_options.h"
 #include "gru/cuda/gru.h"
 #include "isobit/cuda/gru.h"
 
@@ -179,8 +180,7 @@ struct DeviceGru::Data {
     std::byte* next_state;  // may be `state`
     std::byte* workspace;
     Layout layout;
-    cudaStream_t stream;
-    const GruRunOptions& options;
+    const RunOptions& options;
   };
 
   [[nodiscard]] int64_t directions() const { return model.parameters().directions; }
@@ -193,7 +193,7 @@ struct DeviceGru::Data {
                                                    bool codes_with_next_state) const;
   [[nodiscard]] Result<Call> prepare(const NamedBuffer& x, const NamedBuffer& y, int64_t steps, int64_t batch,
                                      bool floats, std::span<std::byte> state, std::span<std::byte> workspace,
-                                     cudaStream_t stream, const GruRunOptions& options) const;
+                                     const RunOptions& options) const;
   [[nodiscard]] Status check_state(const char* name, const GruState& state) const;
   [[nodiscard]] Status copy_state(const Call& call) const;
   /// x and y: codes, or floats.
@@ -267,38 +267,42 @@ Status DeviceGru::Data::check_state(const char* name, const GruState& state) con
 /// What both entries check before they enqueue anything; their own is the size of x and y.
 Result<DeviceGru::Data::Call> DeviceGru::Data::prepare(const NamedBuffer& x, const NamedBuffer& y, int64_t steps,
                                                        int64_t batch, bool floats, std::span<std::byte> state,
-                                                       std::span<std::byte> workspace, cudaStream_t stream,
-                                                       const GruRunOptions& options) const {
+                                                       std::span<std::byte> workspace,
+                                                       const RunOptions& options) const {
+  ISOBIT_RETURN_IF_ERROR(refuse_options(options, kKernelOption | kStreamOption | kSequenceOptions | kNextStateOption,
+                                        "a GRU on a device"));
   const std::span<std::byte> next_state = options.next_state.empty() ? state : options.next_state;
-  Call call{nullptr, steps,  batch, state.data(), next_state.data(), workspace.data(), layout(batch, steps),
-            stream,  options};
+  Call call{nullptr, steps, batch, state.data(), next_state.data(), workspace.data(), layout(batch, steps), options};
   ISOBIT_RETURN_IF_ERROR(check_room({"state", state}, state_bytes(batch), batch));
   ISOBIT_RETURN_IF_ERROR(check_room({"next_state", next_state}, state_bytes(batch), batch));
   ISOBIT_RETURN_IF_ERROR(check_room({"workspace", workspace}, call.layout.total, batch));
   ISOBIT_RETURN_IF_ERROR(
       check_apart({x, y, {"state", state}, {"workspace", workspace}, {"next_state", options.next_state}}));
-  if (options.zoneout_mask != nullptr && model.layer_count() != 1)
+  if (!options.lengths.empty() && static_cast<int64_t>(options.lengths.size()) != batch)
+    return refuse_argument("lengths has " + std::to_string(options.lengths.size()) + " values, must have " +
+                           std::to_string(batch) + " (the batch)");
+  if (!options.zoneout_mask.empty() && model.layer_count() != 1)
     return refuse_argument("a zoneout mask is for models of one layer, this one has " +
                            std::to_string(model.layer_count()));
+  const int64_t masked = product_of_sizes({steps, batch, model.output_size()});
+  if (!options.zoneout_mask.empty() && static_cast<int64_t>(options.zoneout_mask.size()) != masked)
+    return refuse_argument("the zoneout mask has " + std::to_string(options.zoneout_mask.size()) +
+                           " values, must have " + std::to_string(masked) + " ([T, N, directions * H])");
   if (directions() == 2 && !options.whole_sequence)
     return refuse_argument(
         "the model is bidirectional, and its reverse direction begins at the last step: x must hold whole sequences, "
         "not pieces; set whole_sequence where it does");
-  if (reinterpret_cast<uintptr_t>(options.lengths) % sizeof(int32_t) != 0)
-    return refuse_argument("lengths is not aligned to its elements of 4 bytes");
+  if (reinterpret_cast<uintptr_t>(options.lengths.data()) % sizeof(int64_t) != 0)
+    return refuse_argument("lengths is not aligned to its elements of 8 bytes");
   ISOBIT_RETURN_IF_ERROR(check_current_device(limits.device, "the model"));
-  ISOBIT_RETURN_IF_ERROR(check_stream(stream, limits.device));
-  const auto array = [](const auto* first, int64_t count) {
-    return std::as_bytes(std::span(first, first == nullptr ? 0 : static_cast<size_t>(count)));
-  };
-  for (const NamedBuffer& buffer :
-       {x,
-        y,
-        {"state", state},
-        {"next_state", options.next_state},
-        {"workspace", workspace},
-        {"lengths", array(options.lengths, batch)},
-        {"zoneout_mask", array(options.zoneout_mask, product_of_sizes({steps, batch, model.output_size()}))}})
+  ISOBIT_RETURN_IF_ERROR(check_stream(options.stream, limits.device));
+  for (const NamedBuffer& buffer : {x,
+                                    y,
+                                    {"state", state},
+                                    {"next_state", options.next_state},
+                                    {"workspace", workspace},
+                                    {"lengths", std::as_bytes(options.lengths)},
+                                    {"zoneout_mask", std::as_bytes(options.zoneout_mask)}})
     ISOBIT_RETURN_IF_ERROR(check_on_device(buffer, limits.device));
   ISOBIT_ASSIGN_OR_RETURN(call.kernel, choose(batch, steps, options.kernel, !floats && call.next_state != call.state));
   return call;
@@ -311,7 +315,7 @@ Status DeviceGru::Data::copy_state(const Call& call) const {
     const int64_t bytes = layer_state_bytes(layer, call.batch);
     ISOBIT_RETURN_IF_ERROR(
         cuda_status(cudaMemcpyAsync(call.next_state + at, call.state + at, static_cast<size_t>(bytes),
-                                    cudaMemcpyDeviceToDevice, call.stream),
+                                    cudaMemcpyDeviceToDevice, call.options.stream),
                     "copying the state"));
     at += aligned_size(bytes);
   }
@@ -343,8 +347,8 @@ Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y, boo
     run.y_strides = last ? outer(output) : inner;
     run.state = call.state + of_state;
     run.next_state = call.next_state + of_state;
-    run.lengths = call.options.lengths;
-    run.mask = call.options.zoneout_mask == nullptr ? nullptr : call.options.zoneout_mask + d * hidden;
+    run.lengths = call.options.lengths.empty() ? nullptr : call.options.lengths.data();
+    run.mask = call.options.zoneout_mask.empty() ? nullptr : call.options.zoneout_mask.data() + d * hidden;
     run.mask_width = output;
     run.reverse = d == 1;
     if (l == 0 && floats) {
@@ -366,18 +370,18 @@ Status DeviceGru::Data::run_layers(const Call& call, const void* x, void* y, boo
     const int64_t backward = forward + aligned_size(layer_state_bytes(index, call.batch));
     state = backward;
     if (directions() == 1) {
-      ISOBIT_RETURN_IF_ERROR(run_layer(l, 0, forward, call.stream));
+      ISOBIT_RETURN_IF_ERROR(run_layer(l, 0, forward, call.options.stream));
       continue;
     }
     state += aligned_size(layer_state_bytes(index + 1, call.batch));
     if (call.kernel->beside(layers[index], call.batch, call.steps) &&
         call.kernel->beside(layers[index + 1], call.batch, call.steps)) {
       ISOBIT_RETURN_IF_ERROR(side.beside(
-          call.stream, [&](cudaStream_t stream) { return run_layer(l, 1, backward, stream); },
-          [&] { return run_layer(l, 0, forward, call.stream); }));
+          call.options.stream, [&](cudaStream_t stream) { return run_layer(l, 1, backward, stream); },
+          [&] { return run_layer(l, 0, forward, call.options.stream); }));
     } else {
-      ISOBIT_RETURN_IF_ERROR(run_layer(l, 0, forward, call.stream));
-      ISOBIT_RETURN_IF_ERROR(run_layer(l, 1, backward, call.stream));
+      ISOBIT_RETURN_IF_ERROR(run_layer(l, 0, forward, call.options.stream));
+      ISOBIT_RETURN_IF_ERROR(run_layer(l, 1, backward, call.options.stream));
     }
   }
   return {};
@@ -406,7 +410,8 @@ Status DeviceGru::check_device() {
           cuda_status(error, "the build has no code for device " + std::to_string(limits.device)).message()};
 }
 
-Result<DeviceGru> DeviceGru::create(const GruModel& model) {
+Result<DeviceGru> DeviceGru::create(const GruModel& model, std::optional<int> device) {
+  if (device) ISOBIT_RETURN_IF_ERROR(cuda_status(cudaSetDevice(*device), "device " + std::to_string(*device)));
   ISOBIT_RETURN_IF_ERROR(check_device());
   auto data = std::make_shared<Data>();
   data->model = model;
@@ -425,6 +430,7 @@ Result<DeviceGru> DeviceGru::create(const GruModel& model) {
 }
 
 const GruModel& DeviceGru::model() const { return data_->model; }
+int DeviceGru::device() const { return data_->limits.device; }
 
 Result<std::string_view> DeviceGru::choose_kernel(int64_t batch, int64_t steps, std::string_view requested,
                                                   bool codes_with_next_state) const {
@@ -488,35 +494,25 @@ Status DeviceGru::download_state(std::span<const std::byte> state, GruState& to,
   return cuda_status(cudaStreamSynchronize(stream), "copying the state");
 }
 
-Status DeviceGru::forward_codes(std::span<const std::byte> x, std::span<std::byte> y, int64_t steps, int64_t batch,
-                                std::span<std::byte> state, std::span<std::byte> workspace, cudaStream_t stream,
-                                const GruRunOptions& options) const {
+Status DeviceGru::forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                          int64_t steps, int64_t batch, std::span<std::byte> state, std::span<std::byte> workspace,
+                          const RunOptions& options) const {
   const Data& data = *data_;
+  const Dtype x_codes = data.layers.front().x_dtype, y_codes = data.layers.back().h_dtype;
+  const bool floats = x_dtype == Dtype::kF32 && y_dtype == Dtype::kF32;
+  if (!floats && (x_dtype != x_codes || y_dtype != y_codes))
+    return refuse_types(x_dtype, y_dtype, x_codes, y_codes, true);
   ISOBIT_RETURN_IF_ERROR(check_run(batch, steps));
   const NamedBuffer x_buffer{"x", x};
   const NamedBuffer y_buffer{"y", y};
-  ISOBIT_RETURN_IF_ERROR(check_size(x_buffer, {steps, batch, data.model.input_size()}, data.layers.front().x_dtype));
-  ISOBIT_RETURN_IF_ERROR(check_size(y_buffer, {steps, batch, data.model.output_size()}, data.layers.back().h_dtype));
+  ISOBIT_RETURN_IF_ERROR(check_size(x_buffer, {steps, batch, data.model.input_size()}, x_dtype));
+  ISOBIT_RETURN_IF_ERROR(check_size(y_buffer, {steps, batch, data.model.output_size()}, y_dtype));
   ISOBIT_ASSIGN_OR_RETURN(const Data::Call call,
-                          data.prepare(x_buffer, y_buffer, steps, batch, false, state, workspace, stream, options));
-  return data.run_layers(call, x.data(), y.data(), false);
-}
-
-Status DeviceGru::forward(std::span<const float> x, std::span<float> y, int64_t steps, int64_t batch,
-                          std::span<std::byte> state, std::span<std::byte> workspace, cudaStream_t stream,
-                          const GruRunOptions& options) const {
-  const Data& data = *data_;
-  ISOBIT_RETURN_IF_ERROR(check_run(batch, steps));
-  const NamedBuffer x_buffer{"x", std::as_bytes(x)};
-  const NamedBuffer y_buffer{"y", std::as_bytes(y)};
-  ISOBIT_RETURN_IF_ERROR(check_size(x_buffer, {steps, batch, data.model.input_size()}, Dtype::kF32));
-  ISOBIT_RETURN_IF_ERROR(check_size(y_buffer, {steps, batch, data.model.output_size()}, Dtype::kF32));
-  ISOBIT_ASSIGN_OR_RETURN(const Data::Call call,
-                          data.prepare(x_buffer, y_buffer, steps, batch, true, state, workspace, stream, options));
-  if (x.empty())  // no kernel begins a search
+                          data.prepare(x_buffer, y_buffer, steps, batch, floats, state, workspace, options));
+  if (floats && x.empty())  // no kernel begins a search
     ISOBIT_RETURN_IF_ERROR(
-        cuda_status(cudaMemsetAsync(call.workspace, 0xff, kNanBytes, stream), "resetting check_input"));
-  return data.run_layers(call, x.data(), y.data(), true);
+        cuda_status(cudaMemsetAsync(call.workspace, 0xff, kNanBytes, options.stream), "resetting check_input"));
+  return data.run_layers(call, x.data(), y.data(), floats);
 }
 
 Status DeviceGru::check_input(std::span<const std::byte> workspace, cudaStream_t stream) {

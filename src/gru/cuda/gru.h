@@ -121,7 +121,7 @@ struct DeviceRun {
   DeviceStrides y_strides;
   const void* state;       // [N, H] codes of the h grid
   void* next_state;        // the same after the last step; may be `state`
-  const int32_t* lengths;  // [N], or null
+  const int64_t* lengths;  // [N], or null
   const uint8_t* mask;     // [T, N, mask_width], already at this direction's columns, or null
   int64_t mask_width;
   bool reverse;

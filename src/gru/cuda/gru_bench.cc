@@ -134,7 +134,7 @@ class Bench {
     required(grus_[0].initial_state({states[0].get(), state_bytes}, batch, nullptr));
     check_cuda(cudaDeviceSynchronize(), "state");
     const auto enqueue = [&](size_t call, cudaStream_t stream) {
-      isobit::cuda::GruRunOptions run{.whole_sequence = true};
+      isobit::RunOptions run{.stream = stream, .whole_sequence = true};
       if (two_states(call_steps)) run.next_state = {states[1 - call % 2].get(), state_bytes};
       const DeviceGru& gru = grus_[call % models];
       std::byte* const in = x.get() + call % count * x_bytes;
@@ -143,9 +143,8 @@ class Bench {
       const std::span<std::byte> scratch(workspace.get(), workspace_bytes);
       required(options_.floats
                    ? gru.forward({reinterpret_cast<const float*>(in), elements},
-                                 {reinterpret_cast<float*>(out), elements}, call_steps, batch, state, scratch, stream,
-                                 run)
-                   : gru.forward_codes({in, x_bytes}, {out, y_bytes}, call_steps, batch, state, scratch, stream, run));
+                                 {reinterpret_cast<float*>(out), elements}, call_steps, batch, state, scratch, run)
+                   : gru.forward_codes({in, x_bytes}, {out, y_bytes}, call_steps, batch, state, scratch, run));
     };
     const double us = isobit::testing::median_microseconds(
         [&](cudaStream_t stream) {
@@ -180,11 +179,11 @@ class Bench {
     const std::vector<std::byte> in = on_host(x, options_.floats ? 4 : 1);
     std::vector<std::byte> expected(elements * y_width);
     isobit::GruState state = model.initial_state(batch);
-    isobit::GruWorkspace workspace = model.workspace(batch, steps);
+    isobit::Workspace workspace = model.workspace(batch, steps);
     required(options_.floats
                  ? model.forward({reinterpret_cast<const float*>(in.data()), elements},
                                  {reinterpret_cast<float*>(expected.data()), elements}, steps, state, workspace)
-                 : model.forward_codes(in.data(), expected.data(), steps, state, workspace));
+                 : model.forward_codes(in, expected, steps, state, workspace));
     if (on_host(y, y_width) == expected) return;
     std::fprintf(stderr, "H %lld, N %lld, bits %s: y differs from the CPU's\n", static_cast<long long>(size_),
                  static_cast<long long>(batch), bits_.c_str());

@@ -117,7 +117,7 @@ TEST_F(DeviceGrus, FloatsEqualTheReferenceAndNanIsReported) {
     GuardedDeviceBuffer y_device(y_count * 4, 4);
     GuardedDeviceBuffer state(gru->state_bytes(batch));
     GuardedDeviceBuffer workspace(gru->workspace_bytes(batch, steps));
-    const DeviceOptions device(c);
+    const DeviceOptions device(c, stream_);
     const auto* x_begin = static_cast<const float*>(x_device.data());
     auto* y_begin = static_cast<float*>(y_device.data());
     for (const int nans : {0, 2, 0}) {
@@ -131,13 +131,13 @@ TEST_F(DeviceGrus, FloatsEqualTheReferenceAndNanIsReported) {
       }
       GruState expected_state = c.run.start;
       std::vector<float> expected(static_cast<size_t>(y_count));
-      GruWorkspace host_workspace = c.model.workspace(batch, steps);
+      Workspace host_workspace = c.model.workspace(batch, steps);
       const Status on_host = c.model.forward(x, expected, steps, expected_state, host_workspace, host_options(c));
       ASSERT_TRUE(on_host.ok()) << on_host.message();
       x_device.write(with_nan);
       ASSERT_TRUE(gru->upload_state(c.run.start, state.bytes(), stream_).ok());
       const Status status = gru->forward({x_begin, with_nan.size()}, {y_begin, expected.size()}, steps, batch,
-                                         state.bytes(), workspace.bytes(), stream_, device.options);
+                                         state.bytes(), workspace.bytes(), device.options);
       ASSERT_TRUE(status.ok()) << status.message();
       GruState actual_state = c.model.initial_state(batch);
       ASSERT_TRUE(gru->download_state(state.bytes(), actual_state, stream_).ok());
@@ -171,15 +171,16 @@ TEST_F(DeviceGrus, RunsTakeTheKernelThatChooseKernelNames) {
       if (steps * batch > kMostSequences) continue;
       const auto count = static_cast<size_t>(steps * batch * 512);
       const auto kernels = [&](bool floats, bool with_next_state, std::string_view forced) {
-        GruRunOptions options{.whole_sequence = true};
+        RunOptions options{.whole_sequence = true};
         options.kernel = forced;
         if (with_next_state) options.next_state = next_state.bytes();
         return captured_kernels(stream_, [&](cudaStream_t stream) {
+          options.stream = stream;
           return floats ? gru->forward({static_cast<const float*>(x.data()), count},
                                        {static_cast<float*>(y.data()), count}, steps, batch, state.bytes(),
-                                       workspace.bytes(), stream, options)
+                                       workspace.bytes(), options)
                         : gru->forward_codes(x.bytes().first(count), y.bytes().first(count), steps, batch,
-                                             state.bytes(), workspace.bytes(), stream, options);
+                                             state.bytes(), workspace.bytes(), options);
         });
       };
       std::set<std::string> chosen_for_codes;
@@ -291,8 +292,8 @@ TEST_F(DeviceGrus, OtherWorkOnTheDeviceChangesNoByte) {
     while (!done && !HasFailure()) {
       for (int run = 0; run < 8; ++run, ++load_runs) {
         ASSERT_TRUE(load_gru->initial_state(state.bytes(), 200, stream).ok());
-        const Status status =
-            load_gru->forward_codes(x.bytes(), y.bytes(), 64, 200, state.bytes(), workspace.bytes(), stream);
+        const Status status = load_gru->forward_codes(x.bytes(), y.bytes(), 64, 200, state.bytes(), workspace.bytes(),
+                                                      {.stream = stream});
         ASSERT_TRUE(status.ok()) << status.message();
       }
       ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);

@@ -222,8 +222,8 @@ struct Outcome {
   GruState state;
 };
 
-inline isobit::GruRunOptions host_options(const Case& c) {
-  isobit::GruRunOptions options{.whole_sequence = true};
+inline isobit::RunOptions host_options(const Case& c) {
+  isobit::RunOptions options{.whole_sequence = true};
   if (!c.fast_host) options.path = CpuPath::kReference;
   options.lengths = c.run.lengths;
   options.zoneout_mask = c.run.mask;
@@ -235,9 +235,8 @@ inline Outcome on_host(const Case& c) {
   Outcome out;
   out.state = c.run.start;
   out.y.resize(static_cast<size_t>(c.run.steps * c.run.batch * c.model.output_size() * size_of(c.model.output_grid())));
-  GruWorkspace workspace = c.model.workspace(c.run.batch, c.run.steps);
-  const Status status =
-      c.model.forward_codes(c.run.x.data(), out.y.data(), c.run.steps, out.state, workspace, host_options(c));
+  Workspace workspace = c.model.workspace(c.run.batch, c.run.steps);
+  const Status status = c.model.forward_codes(c.run.x, out.y, c.run.steps, out.state, workspace, host_options(c));
   EXPECT_TRUE(status.ok()) << status.message();
   return out;
 }
@@ -262,23 +261,24 @@ class DeviceGrus : public ::testing::Test {
 
   /// Options of a run on the device, and the memory behind them.
   struct DeviceOptions {
-    explicit DeviceOptions(const Case& c)
-        : lengths(static_cast<int64_t>(c.run.lengths.size()) * 4 + 4),
+    DeviceOptions(const Case& c, cudaStream_t stream)
+        : lengths(static_cast<int64_t>(c.run.lengths.size()) * 8 + 8),
           mask(static_cast<int64_t>(c.run.mask.size()) + 4) {
-      std::vector<int32_t> values(c.run.lengths.begin(), c.run.lengths.end());
+      std::vector<int64_t> values(c.run.lengths.begin(), c.run.lengths.end());
       for (size_t i = 0; i < values.size(); ++i) {  // outside 0..T: the nearer end
-        if (values[i] == 0 && i % 2 == 0) values[i] = i % 4 == 0 ? -7 : std::numeric_limits<int32_t>::min();
-        if (values[i] == c.run.steps && i % 2 == 0) values[i] = std::numeric_limits<int32_t>::max();
+        if (values[i] == 0 && i % 2 == 0) values[i] = i % 4 == 0 ? -7 : std::numeric_limits<int64_t>::min();
+        if (values[i] == c.run.steps && i % 2 == 0) values[i] = std::numeric_limits<int64_t>::max();
       }
       lengths.write(values);
       mask.write(c.run.mask);
-      if (!values.empty()) options.lengths = static_cast<const int32_t*>(lengths.data());
-      if (!c.run.mask.empty()) options.zoneout_mask = static_cast<const uint8_t*>(mask.data());
+      if (!values.empty()) options.lengths = {static_cast<const int64_t*>(lengths.data()), values.size()};
+      if (!c.run.mask.empty()) options.zoneout_mask = {static_cast<const uint8_t*>(mask.data()), c.run.mask.size()};
       options.batch_first = c.batch_first;
+      options.stream = stream;
       if (racecheck()) options.kernel = "generic";  // where a test does not ask for one
     }
     GuardedDeviceBuffer lengths, mask;
-    GruRunOptions options{.whole_sequence = true};
+    RunOptions options{.whole_sequence = true};
   };
 
   /// What a run takes and gives: codes; floats, y from 4 bytes past a multiple of 256 on; or from a multiple on.
@@ -344,8 +344,9 @@ class DeviceGrus : public ::testing::Test {
     const GuardedDeviceBuffer* next = c.two_states ? &other_state : &state;
     GuardedDeviceBuffer workspace(
         gru.workspace_bytes(run.batch, *std::max_element(run.chunks.begin(), run.chunks.end())));
-    DeviceOptions device(c);
+    DeviceOptions device(c, stream_);
     device.options.kernel = kernel;
+    const std::span<const uint8_t> mask = device.options.zoneout_mask;
     x.write(input);
     out.state = c.model.initial_state(run.batch);
     const Status started = equal(out.state, run.start) ? gru.initial_state(state.bytes(), run.batch, stream_)
@@ -354,24 +355,26 @@ class DeviceGrus : public ::testing::Test {
     int64_t first = 0;
     for (const int64_t steps : run.chunks) {
       if (c.two_states) device.options.next_state = next->bytes();
+      const int64_t masked = run.batch * c.model.output_size();
+      if (!mask.empty())
+        device.options.zoneout_mask =
+            mask.subspan(static_cast<size_t>(first * masked), static_cast<size_t>(steps * masked));
       const auto x_bytes = x.bytes().subspan(static_cast<size_t>(first * x_row), static_cast<size_t>(steps * x_row));
       const auto y_bytes = y.bytes().subspan(static_cast<size_t>(first * y_row), static_cast<size_t>(steps * y_row));
       if (of_floats) {
         const Status status = gru.forward({reinterpret_cast<const float*>(x_bytes.data()), x_bytes.size() / 4},
                                           {reinterpret_cast<float*>(y_bytes.data()), y_bytes.size() / 4}, steps,
-                                          run.batch, now->bytes(), workspace.bytes(), stream_, device.options);
+                                          run.batch, now->bytes(), workspace.bytes(), device.options);
         ASSERT_TRUE(status.ok()) << status.message();
         EXPECT_EQ(DeviceGru::check_input(workspace.bytes(), stream_).message(),
                   nan_message(std::span(floats).subspan(static_cast<size_t>(first * x_row / 4), x_bytes.size() / 4)));
       } else {
-        const Status status = gru.forward_codes(x_bytes, y_bytes, steps, run.batch, now->bytes(), workspace.bytes(),
-                                                stream_, device.options);
+        const Status status =
+            gru.forward_codes(x_bytes, y_bytes, steps, run.batch, now->bytes(), workspace.bytes(), device.options);
         ASSERT_TRUE(status.ok()) << status.message();
       }
       std::swap(now, next);
       first += steps;
-      if (device.options.zoneout_mask != nullptr)
-        device.options.zoneout_mask += steps * run.batch * c.model.output_size();
     }
     const Status finished = gru.download_state(now->bytes(), out.state, stream_);
     ASSERT_TRUE(finished.ok()) << finished.message();

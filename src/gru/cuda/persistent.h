@@ -122,7 +122,7 @@ struct Recurrence {
   int32_t y_unit;              // the same from a unit to the next one
   float y_scale;               // 0: codes; else floats, differences from z_h by this
   uint32_t flip;               // the sign bit of signed codes, of the high bytes, in all four bytes
-  const int32_t* lengths;      // [batch], or null
+  const int64_t* lengths;      // [batch], or null
   const uint8_t* mask;         // [all steps][batch][mask_width], or null
   int64_t mask_width;
   bool reverse;

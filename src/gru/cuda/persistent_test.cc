@@ -294,12 +294,11 @@ TEST_F(DeviceGrus, TwoStreamsThatWantTheWholeDevice) {
         GuardedDeviceBuffer state(gru->state_bytes(batch));
         GuardedDeviceBuffer workspace(gru->workspace_bytes(batch, 20));
         x.write(c.run.x);
-        GruRunOptions options{.whole_sequence = true};
-        options.kernel = size.kernel;
+        RunOptions options{.kernel = size.kernel, .stream = stream, .whole_sequence = true};
         for (int run = 0; run < kRuns; ++run) {
           ASSERT_TRUE(gru->initial_state(state.bytes(), batch, stream).ok());
           const Status status =
-              gru->forward_codes(x.bytes(), y.bytes(), 20, batch, state.bytes(), workspace.bytes(), stream, options);
+              gru->forward_codes(x.bytes(), y.bytes(), 20, batch, state.bytes(), workspace.bytes(), options);
           ASSERT_TRUE(status.ok()) << status.message();
           if (run % 8 != 7) continue;  // several in flight
           ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
@@ -440,11 +439,10 @@ TEST_P(DelayedExchange, ChangesNoByte) {
   for (int64_t done = 0; done < all && !HasFailure(); done += most) {
     const int64_t steps = std::min(most, all - done);
     const auto run = [&](const GuardedDeviceBuffer& state) {
-      GruRunOptions options{.whole_sequence = true};
-      options.kernel = size.kernel;
+      const RunOptions options{.kernel = size.kernel, .stream = stream_, .whole_sequence = true};
       const Status status = gru->forward_codes(x.bytes().first(static_cast<size_t>(steps * x_row)),
                                                y.bytes().first(static_cast<size_t>(steps * y_row)), steps, batch,
-                                               state.bytes(), workspace.bytes(), stream_, options);
+                                               state.bytes(), workspace.bytes(), options);
       EXPECT_TRUE(status.ok()) << status.message();
       EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
       return y.read<std::byte>();

@@ -57,13 +57,14 @@ TEST_F(DeviceGrus, AlignedStepsOfProductsAreOneLaunch) {
       GuardedDeviceBuffer y(codes * size.hidden * size_of(c.model.output_grid()));
       GuardedDeviceBuffer state(gru->state_bytes(size.batch)), next(gru->state_bytes(size.batch));
       GuardedDeviceBuffer workspace(gru->workspace_bytes(size.batch, size.steps));
-      GruRunOptions options{.whole_sequence = true};
+      RunOptions options{.whole_sequence = true};
       options.kernel = "products";
       options.batch_first = size.batch_first;
       if (size.two_states) options.next_state = next.bytes();
       const size_t launches = captured_kernels(stream_, [&](cudaStream_t stream) {
+                                options.stream = stream;
                                 return gru->forward_codes(x.bytes(), y.bytes(), size.steps, size.batch, state.bytes(),
-                                                          workspace.bytes(), stream, options);
+                                                          workspace.bytes(), options);
                               }).size();
       EXPECT_EQ(launches, is_signed ? size.launches : 2 * static_cast<size_t>(size.steps));
     }

@@ -68,7 +68,7 @@ __device__ __forceinline__ bool is_masked(const Recurrence& a, int t, int64_t n,
 }
 /// Steps of sequence n that are left when this launch begins.
 __device__ __forceinline__ int length_of(const Recurrence& a, int64_t n) {
-  return a.lengths != nullptr ? max(a.lengths[n], 0) - a.first_step : INT32_MAX;
+  return a.lengths == nullptr ? INT32_MAX : static_cast<int>(clamp_s64(a.lengths[n], 0, INT32_MAX)) - a.first_step;
 }
 /// Step s of the launch in the order of time.
 __device__ __forceinline__ int time_of(const Recurrence& a, int s) { return a.reverse ? a.steps - 1 - s : s; }

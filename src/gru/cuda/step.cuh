@@ -174,7 +174,7 @@ struct StepArgs {
   uint32_t flip;    // the sign bit of signed codes of h
   uint32_t h_zero;  // unsigned
   int32_t t;
-  const int32_t* lengths;  // [batch], or null
+  const int64_t* lengths;  // [batch], or null
   const uint8_t* mask;     // of this step [batch][mask_width], or null
   int64_t mask_width;
 };

@@ -11,6 +11,7 @@
 #include "core/float_mode.h"
 #include "core/number_text.h"
 #include "core/rescale.h"
+#include "core/run_options.h"
 #include "io/container.h"
 #include "isobit/linear.h"
 #include "linear/layer_parts.h"
@@ -303,17 +304,14 @@ Status StaticLinearLayer::forward(std::span<const std::byte> x, Dtype x_dtype, s
   const Impl& impl = *impl_;
   const StaticLinearParameters& p = impl.parameters;
   if (x_dtype != p.x_dtype() || y_dtype != p.y_dtype())
-    return {StatusCode::kUnsupported, "x is " + std::string(to_string(x_dtype)) + " and y " +
-                                          std::string(to_string(y_dtype)) + ", must be " +
-                                          std::string(to_string(p.x_dtype())) + " and " +
-                                          std::string(to_string(p.y_dtype()))};
+    return refuse_types(x_dtype, y_dtype, p.x_dtype(), p.y_dtype(), false);
   ISOBIT_RETURN_IF_ERROR(check_row_options(options, impl.path));
   LinearRows x_rows{"x", x.data(), x.size(), p.x_dtype(), p.columns, options.x_stride};
   LinearRows y_rows{"y", y.data(), y.size(), p.y_dtype(), p.rows, options.y_stride};
   ISOBIT_RETURN_IF_ERROR(check_linear_rows(x_rows, y_rows, m));
   if (m == 0) return {};
   const int threads = threads_of(options.pool);
-  ISOBIT_RETURN_IF_ERROR(check_linear_workspace(workspace.size_bytes(), impl.workspace_bytes(m, threads), m, threads));
+  ISOBIT_RETURN_IF_ERROR(check_linear_workspace(workspace, impl.workspace_bytes(m, threads), m, threads));
   std::byte* const base = workspace.data();
   const LinearCall call{x.data(), p.x_dtype(), x_rows.stride, y.data(), p.y_dtype(), y_rows.stride, m, base};
   ISOBIT_RETURN_IF_ERROR(impl.check_codes(call));

@@ -6,6 +6,7 @@
 #include "core/cuda/buffer.h"
 #include "core/cuda/launch.h"
 #include "core/half.h"
+#include "core/run_options.h"
 #include "isobit/cuda/fp16_table.h"
 #include "table/cuda/fp16.cuh"
 
@@ -22,10 +23,9 @@ Status launch(bool shared, int processors, const uint16_t* entries, const void* 
   const auto* in = static_cast<const typename In::Type*>(x);
   auto* out = static_cast<typename Out::Type*>(y);
   if (shared) {
-    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaFuncSetAttribute(fp16_shared<In, Out>,
-                                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                            kFp16ResultBytes),
-                                       "fp16_shared: 128 KiB of shared memory"));
+    ISOBIT_RETURN_IF_ERROR(cuda_status(
+        cudaFuncSetAttribute(fp16_shared<In, Out>, cudaFuncAttributeMaxDynamicSharedMemorySize, kFp16ResultBytes),
+        "fp16_shared: 128 KiB of shared memory"));
     return launch_kernel("fp16_shared", fp16_shared<In, Out>, static_cast<unsigned>(processors), kFp16Threads,
                          kFp16ResultBytes, stream, entries, in, out, count);
   }
@@ -64,17 +64,18 @@ Result<DeviceFp16Function> DeviceFp16Function::create(std::span<const uint16_t> 
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&function.device_), "the current device"));
   ISOBIT_RETURN_IF_ERROR(cuda_status(
       cudaDeviceGetAttribute(&function.processors_, cudaDevAttrMultiProcessorCount, function.device_), "processors"));
-  ISOBIT_RETURN_IF_ERROR(cuda_status(
-      cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, function.device_),
-      "shared memory of a block"));
+  ISOBIT_RETURN_IF_ERROR(
+      cuda_status(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, function.device_),
+                  "shared memory of a block"));
   function.fits_shared_ = shared_bytes >= kFp16ResultBytes;
   const std::vector<uint16_t> tables = make_tables(results);
   ISOBIT_ASSIGN_OR_RETURN(function.tables_, copy_to_device(std::as_bytes(std::span(tables))));
   return function;
 }
 
-Status DeviceFp16Function::run(std::span<const std::byte> x_bytes, Dtype x_dtype, std::span<std::byte> y_bytes,
-                               Dtype y_dtype, cudaStream_t stream) const {
+Status DeviceFp16Function::forward(std::span<const std::byte> x_bytes, Dtype x_dtype, std::span<std::byte> y_bytes,
+                                   Dtype y_dtype, const RunOptions& options) const {
+  ISOBIT_RETURN_IF_ERROR(refuse_options(options, kStreamOption, "a table on a device"));
   ISOBIT_RETURN_IF_ERROR(check_fp16_type("x", x_dtype));
   ISOBIT_RETURN_IF_ERROR(check_fp16_type("y", y_dtype));
   ISOBIT_RETURN_IF_ERROR(check_device_buffer("x", x_bytes, x_dtype));
@@ -86,6 +87,7 @@ Status DeviceFp16Function::run(std::span<const std::byte> x_bytes, Dtype x_dtype
   if (count == 0) return {};
   const void* x = x_bytes.data();
   void* y = y_bytes.data();
+  const cudaStream_t stream = options.stream;
   const bool aligned = (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y)) % 16 == 0;
   const bool shared = fits_shared_ && aligned && count >= kSharedFrom;
   const uint16_t* entries =

@@ -75,18 +75,20 @@ class Bench {
           static_cast<const uint4*>(x_), static_cast<uint4*>(y_), static_cast<int64_t>(bytes / 16));
     });
     const double us = median_microseconds([&](cudaStream_t stream) {
-      const isobit::Status status = function.run({static_cast<const std::byte*>(x_), x_bytes}, x_dtype,
-                                                 {static_cast<std::byte*>(y_), y_bytes}, y_dtype, stream);
+      const isobit::Status status =
+          function.forward({static_cast<const std::byte*>(x_), x_bytes}, x_dtype,
+                           {static_cast<std::byte*>(y_), y_bytes}, y_dtype, {.stream = stream});
       if (!status.ok()) {
         std::fprintf(stderr, "%s\n", status.message().c_str());
         std::exit(1);
       }
     });
     const double copy_us = std::min(memcpy_us, kernel_us);
-    std::printf("{\"device\": \"%s\", \"name\": \"%s\", \"x\": \"%s\", \"y\": \"%s\", \"elements\": %lld, "
-                "\"us\": %.1f, \"copy_us\": %.1f, \"share_of_copy\": %.3f}\n",
-                properties_.name, name.c_str(), std::string(to_string(x_dtype)).c_str(),
-                std::string(to_string(y_dtype)).c_str(), static_cast<long long>(kCount), us, copy_us, copy_us / us);
+    std::printf(
+        "{\"device\": \"%s\", \"name\": \"%s\", \"x\": \"%s\", \"y\": \"%s\", \"elements\": %lld, "
+        "\"us\": %.1f, \"copy_us\": %.1f, \"share_of_copy\": %.3f}\n",
+        properties_.name, name.c_str(), std::string(to_string(x_dtype)).c_str(),
+        std::string(to_string(y_dtype)).c_str(), static_cast<long long>(kCount), us, copy_us, copy_us / us);
     std::fflush(stdout);
   }
 
@@ -100,8 +102,8 @@ class Bench {
 DeviceFp16Function builtin(std::string_view function, Fp16Model model) {
   const auto table = isobit::builtin_fp16_table(function, model);
   const auto host = table.ok() ? isobit::Fp16Function::create(*table) : isobit::Result<Fp16Function>(table.status());
-  const auto device = host.ok() ? DeviceFp16Function::create(host->results())
-                                : isobit::Result<DeviceFp16Function>(host.status());
+  const auto device =
+      host.ok() ? DeviceFp16Function::create(host->results()) : isobit::Result<DeviceFp16Function>(host.status());
   if (!device.ok()) {
     std::fprintf(stderr, "%s\n", device.status().message().c_str());
     std::exit(1);

@@ -71,7 +71,8 @@ std::vector<uint8_t> input_of(Dtype dtype, int64_t count) {
       if (i < 65536) {
         bits = __builtin_bit_cast(uint32_t, f16_to_f32(static_cast<uint16_t>(i)));
       } else if ((i & 3) != 0) {  // ties and neighbours of float16 numbers
-        bits = __builtin_bit_cast(uint32_t, f16_to_f32(static_cast<uint16_t>(bits))) + (bits >> 28) - 8 + (bits & 0x1000);
+        bits =
+            __builtin_bit_cast(uint32_t, f16_to_f32(static_cast<uint16_t>(bits))) + (bits >> 28) - 8 + (bits & 0x1000);
       }
     }
     std::memcpy(bytes.data() + static_cast<size_t>(i) * size_in_bytes(dtype), &bits, size_in_bytes(dtype));
@@ -87,8 +88,8 @@ TEST_P(DeviceFp16, EqualsTheResultsByteForByte) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
   int64_t compared = 0;
-  for (const int64_t count : {0, 1, 3, 4, 7, 8, 9, 255, 1021, 65536, 70001, (1 << 20) - 1, 1 << 20, (1 << 20) + 5,
-                              (1 << 22) + 3}) {
+  for (const int64_t count :
+       {0, 1, 3, 4, 7, 8, 9, 255, 1021, 65536, 70001, (1 << 20) - 1, 1 << 20, (1 << 20) + 5, (1 << 22) + 3}) {
     for (const int64_t offset : {0, 1}) {  // in elements: misaligned vectors
       SCOPED_TRACE(std::string(to_string(x_dtype)) + " -> " + std::string(to_string(y_dtype)) + ", count " +
                    std::to_string(count) + ", offset " + std::to_string(offset));
@@ -98,7 +99,7 @@ TEST_P(DeviceFp16, EqualsTheResultsByteForByte) {
       GuardedDeviceBuffer x_device(count * x_size, offset * x_size);
       GuardedDeviceBuffer y_device(count * y_size, offset * y_size);
       x_device.write(x);
-      const Status status = function->run(x_device.bytes(), x_dtype, y_device.bytes(), y_dtype, stream);
+      const Status status = function->forward(x_device.bytes(), x_dtype, y_device.bytes(), y_dtype, {.stream = stream});
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
       const std::vector<uint8_t> y = y_device.read<uint8_t>();
@@ -112,7 +113,8 @@ TEST_P(DeviceFp16, EqualsTheResultsByteForByte) {
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
-INSTANTIATE_TEST_SUITE_P(Pairs, DeviceFp16, ::testing::Combine(::testing::ValuesIn(kDtypes), ::testing::ValuesIn(kDtypes)),
+INSTANTIATE_TEST_SUITE_P(Pairs, DeviceFp16,
+                         ::testing::Combine(::testing::ValuesIn(kDtypes), ::testing::ValuesIn(kDtypes)),
                          [](const auto& pair) {
                            return std::string(to_string(std::get<0>(pair.param))) + "_" +
                                   std::string(to_string(std::get<1>(pair.param)));
@@ -129,16 +131,16 @@ bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
 class DeviceFp16Builtin : public DeviceFp16Rules {
  protected:
   /// Runs `x` through the reference on the host and through the device; every byte must be the same.
-  void compare(const Fp16Function& host, const DeviceFp16Function& device, const std::vector<std::byte>& x, Dtype x_dtype,
-               Dtype y_dtype, std::string_view kernel) {
+  void compare(const Fp16Function& host, const DeviceFp16Function& device, const std::vector<std::byte>& x,
+               Dtype x_dtype, Dtype y_dtype, std::string_view kernel) {
     const size_t count = x.size() / size_in_bytes(x_dtype);
     std::vector<std::byte> expected(count * size_in_bytes(y_dtype));
-    const Status status = host.run(x, x_dtype, expected, y_dtype, {.kernel = kernel});
+    const Status status = host.forward(x, x_dtype, expected, y_dtype, {.kernel = kernel});
     ASSERT_TRUE(status.ok()) << status.message();
     GuardedDeviceBuffer x_device(static_cast<int64_t>(x.size()));
     GuardedDeviceBuffer y_device(static_cast<int64_t>(expected.size()));
     x_device.write(x);
-    const Status run = device.run(x_device.bytes(), x_dtype, y_device.bytes(), y_dtype, nullptr);
+    const Status run = device.forward(x_device.bytes(), x_dtype, y_device.bytes(), y_dtype);
     ASSERT_TRUE(run.ok()) << run.message();
     const std::vector<std::byte> y = y_device.read<std::byte>();
     compared_ += static_cast<int64_t>(count);
@@ -203,7 +205,8 @@ std::vector<std::byte> rows_of(Random& random, Dtype dtype, int64_t rows, int64_
     const bool special = random.one_in(8);
     for (int64_t i = 0; i < columns; ++i) {
       float value = spread * (static_cast<float>(random.between(0, 1 << 20)) / static_cast<float>(1 << 19) - 1.0f);
-      if (special && random.one_in(columns < 8 ? 2 : 8)) value = f16_to_f32(static_cast<uint16_t>(0x7c00 + random.between(-1, 1)));
+      if (special && random.one_in(columns < 8 ? 2 : 8))
+        value = f16_to_f32(static_cast<uint16_t>(0x7c00 + random.between(-1, 1)));
       if (special && random.one_in(4)) value = -__builtin_inff();
       uint32_t bits = __builtin_bit_cast(uint32_t, value);
       if (dtype != Dtype::kF32) bits = dtype == Dtype::kF16 ? f32_to_f16(value) : f32_to_bf16(value);
@@ -233,18 +236,18 @@ TEST_F(DeviceFp16Builtin, SoftmaxEqualsTheReference) {
                        std::string(to_string(y_dtype)) + ", columns " + std::to_string(columns));
           const std::vector<std::byte> x = rows_of(random, x_dtype, rows, columns);
           std::vector<std::byte> expected(static_cast<size_t>(rows * columns) * size_in_bytes(y_dtype));
-          ASSERT_TRUE(host->run(x, x_dtype, expected, y_dtype, columns, {.kernel = "reference"}).ok());
+          ASSERT_TRUE(host->forward(x, x_dtype, expected, y_dtype, columns, {.kernel = "reference"}).ok());
           GuardedDeviceBuffer x_device(static_cast<int64_t>(x.size()));
           GuardedDeviceBuffer y_device(static_cast<int64_t>(expected.size()));
           x_device.write(x);
-          const Status status = device->run(x_device.bytes(), x_dtype, y_device.bytes(), y_dtype, columns, nullptr);
+          const Status status = device->forward(x_device.bytes(), x_dtype, y_device.bytes(), y_dtype, columns);
           ASSERT_TRUE(status.ok()) << status.message();
           ASSERT_TRUE(y_device.read<std::byte>() == expected);
           compared_ += rows * columns;
         }
     }
     GuardedDeviceBuffer x(64);
-    const Status status = device->run(x.bytes(), Dtype::kF16, x.bytes(), Dtype::kF16, 5, nullptr);
+    const Status status = device->forward(x.bytes(), Dtype::kF16, x.bytes(), Dtype::kF16, 5);
     EXPECT_NE(status.message().find("columns is 5"), std::string::npos) << status.message();
     (void)x.read<uint8_t>();
   }
@@ -263,7 +266,7 @@ TEST_F(DeviceFp16Rules, ReplaysInAGraphAndInPlace) {
     cudaStream_t stream = nullptr;
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
-    const Status status = function->run(x.bytes(), Dtype::kF16, x.bytes(), Dtype::kF16, stream);
+    const Status status = function->forward(x.bytes(), Dtype::kF16, x.bytes(), Dtype::kF16, {.stream = stream});
     cudaGraph_t graph = nullptr;
     ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     ASSERT_TRUE(status.ok()) << status.message();
@@ -290,7 +293,7 @@ TEST_F(DeviceFp16Rules, RefusesByName) {
   GuardedDeviceBuffer x(64);
   GuardedDeviceBuffer y(64);
   const auto message = [&](std::span<const std::byte> in, Dtype in_dtype, std::span<std::byte> out, Dtype out_dtype) {
-    return function->run(in, in_dtype, out, out_dtype, nullptr).message();
+    return function->forward(in, in_dtype, out, out_dtype).message();
   };
   const auto f16 = Dtype::kF16;
   const auto expect = [](const std::string& text, const char* part) {

@@ -8,6 +8,7 @@
 #include "core/cuda/buffer.h"
 #include "core/cuda/launch.h"
 #include "core/half.h"
+#include "core/run_options.h"
 #include "isobit/cuda/fp16_table.h"
 #include "table/fp16/reference.h"
 
@@ -182,8 +183,9 @@ Result<DeviceFp16Softmax> DeviceFp16Softmax::create(const Fp16Softmax& softmax) 
   return result;
 }
 
-Status DeviceFp16Softmax::run(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
-                              int64_t columns, cudaStream_t stream) const {
+Status DeviceFp16Softmax::forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                                  int64_t columns, const RunOptions& options) const {
+  ISOBIT_RETURN_IF_ERROR(refuse_options(options, kStreamOption, "a table on a device"));
   ISOBIT_RETURN_IF_ERROR(check_fp16_type("x", x_dtype));
   ISOBIT_RETURN_IF_ERROR(check_fp16_type("y", y_dtype));
   ISOBIT_RETURN_IF_ERROR(check_device_buffer("x", x, x_dtype));
@@ -198,7 +200,8 @@ Status DeviceFp16Softmax::run(std::span<const std::byte> x, Dtype x_dtype, std::
   ISOBIT_RETURN_IF_ERROR(check_current_device(data_->device));
   if (count == 0) return {};
   const auto go = [&](auto run_for) {
-    return run_for(y_dtype, data_->tables, data_->processors, x.data(), y.data(), count / columns, columns, stream);
+    return run_for(y_dtype, data_->tables, data_->processors, x.data(), y.data(), count / columns, columns,
+                   options.stream);
   };
   if (x_dtype == Dtype::kF16) return go(launch_for<Dtype::kF16>);
   if (x_dtype == Dtype::kBF16) return go(launch_for<Dtype::kBF16>);

@@ -7,6 +7,7 @@
 
 #include "core/cuda/buffer.h"
 #include "core/cuda/launch.h"
+#include "core/run_options.h"
 #include "isobit/cuda/table.h"
 #include "table/reference.h"
 
@@ -82,8 +83,12 @@ Result<DeviceTable> DeviceTable::create(const ActivationTable& table) {
   return result;
 }
 
-Status DeviceTable::run(std::span<const std::byte> x, std::span<std::byte> y, cudaStream_t stream) const {
+Status DeviceTable::forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                            const RunOptions& options) const {
   const Data& data = *data_;
+  ISOBIT_RETURN_IF_ERROR(refuse_options(options, kStreamOption, "a table on a device"));
+  if (x_dtype != data.input || y_dtype != data.output)
+    return refuse_types(x_dtype, y_dtype, data.input, data.output, false);
   ISOBIT_RETURN_IF_ERROR(check_device_buffer("x", x, data.input));
   ISOBIT_RETURN_IF_ERROR(check_device_buffer("y", y, data.output));
   ISOBIT_RETURN_IF_ERROR(check_same_count(x, data.input, y, data.output));
@@ -95,7 +100,7 @@ Status DeviceTable::run(std::span<const std::byte> x, std::span<std::byte> y, cu
   return with_code_type(data.input, [&](auto in) {
     return with_code_type(data.output, [&](auto out) {
       return launch_kernel("table_codes", table_codes<decltype(in), decltype(out)>, static_cast<unsigned>(blocks),
-                           kThreads, 0, stream, data.view, reinterpret_cast<const decltype(in)*>(x.data()),
+                           kThreads, 0, options.stream, data.view, reinterpret_cast<const decltype(in)*>(x.data()),
                            reinterpret_cast<decltype(out)*>(y.data()), count);
     });
   });

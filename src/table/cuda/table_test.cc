@@ -62,11 +62,12 @@ TEST_F(DeviceTables, EqualTheReferenceAtEveryCode) {
             GuardedDeviceBuffer x_device(static_cast<int64_t>(x.size()));
             GuardedDeviceBuffer y_device(y_bytes);
             x_device.write(x);
-            const Status status = device->run(x_device.bytes(), y_device.bytes(), nullptr);
+            const Status status = device->forward(x_device.bytes(), input.dtype(), y_device.bytes(), output.dtype());
             ASSERT_TRUE(status.ok()) << status.message();
             const std::vector<std::byte> y = y_device.read<std::byte>();
             for (int64_t i = 0; i < count; ++i)
-              ASSERT_EQ(load_code(y.data(), output.dtype(), i), (*table)(input.min() + i)) << "code " << input.min() + i;
+              ASSERT_EQ(load_code(y.data(), output.dtype(), i), (*table)(input.min() + i))
+                  << "code " << input.min() + i;
             compared += count;
             ++tables;
           }
@@ -92,10 +93,16 @@ TEST_F(DeviceTables, RefusesByName) {
   const auto expect = [](const Status& status, const char* part) {
     EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
   };
-  expect(device->run(x.bytes(), y.bytes().first(31), nullptr), "y has 31 bytes, must be whole elements of 2 bytes");
-  expect(device->run(x.bytes(), y.bytes().first(30), nullptr), "y has 15 elements, must have 16, as x");
-  expect(device->run(x.bytes().first(4), y.bytes().subspan(1, 8), nullptr), "y is not aligned");
-  expect(device->run(y.bytes().first(4), y.bytes().first(8), nullptr), "y overlaps x, must not");
+  expect(device->forward(x.bytes(), Dtype::kU8, y.bytes(), Dtype::kS16),
+         "x u8 and y s16, must be codes: x s8 and y s16");
+  expect(device->forward(x.bytes(), Dtype::kS8, y.bytes(), Dtype::kS16, {.kernel = "direct"}),
+         "options.kernel is set, which means nothing to a table on a device");
+  expect(device->forward(x.bytes(), Dtype::kS8, y.bytes().first(31), Dtype::kS16),
+         "y has 31 bytes, must be whole elements of 2 bytes");
+  expect(device->forward(x.bytes(), Dtype::kS8, y.bytes().first(30), Dtype::kS16),
+         "y has 15 elements, must have 16, as x");
+  expect(device->forward(x.bytes().first(4), Dtype::kS8, y.bytes().subspan(1, 8), Dtype::kS16), "y is not aligned");
+  expect(device->forward(y.bytes().first(4), Dtype::kS8, y.bytes().first(8), Dtype::kS16), "y overlaps x, must not");
 }
 
 }  // namespace

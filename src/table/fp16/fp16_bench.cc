@@ -89,16 +89,16 @@ void function_case(benchmark::State& state, std::string_view kernel, const char*
                    Fp16Model model, Dtype dtype) {
   const Fp16Function function = *Fp16Function::create(table_of(name, reduction, model));
   Buffers buffers(dtype, dtype, kElements);
-  const Fp16RunOptions options{kernel, nullptr};
+  const RunOptions options{.kernel = kernel};
   std::vector<std::byte> expected(buffers.y.size());
-  bool ok = function.run(buffers.x, dtype, expected, dtype, {"reference", nullptr}).ok();
-  ok = ok && function.run(buffers.x, dtype, buffers.y, dtype, options).ok();
+  bool ok = function.forward(buffers.x, dtype, expected, dtype, {.kernel = "reference"}).ok();
+  ok = ok && function.forward(buffers.x, dtype, buffers.y, dtype, options).ok();
   if (!ok || expected != buffers.y) {
     state.SkipWithError("the result differs from the reference");
     return;
   }
   for (auto _ : state) {
-    benchmark::DoNotOptimize(function.run(buffers.x, dtype, buffers.y, dtype, options).ok());
+    benchmark::DoNotOptimize(function.forward(buffers.x, dtype, buffers.y, dtype, options).ok());
     benchmark::ClobberMemory();
   }
   report(state, kElements);
@@ -109,16 +109,16 @@ void softmax_case(benchmark::State& state, std::string_view kernel, Dtype dtype,
       *Fp16Softmax::create(table_of("exp", Fp16Reduction::kExp), table_of("reciprocal", Fp16Reduction::kReciprocal));
   const size_t elements = std::max(kElements, static_cast<size_t>(columns));
   Buffers buffers(dtype, dtype, elements);
-  const Fp16RunOptions options{kernel, nullptr};
+  const RunOptions options{.kernel = kernel};
   std::vector<std::byte> expected(buffers.y.size());
-  bool ok = softmax.run(buffers.x, dtype, expected, dtype, columns, {"reference", nullptr}).ok();
-  ok = ok && softmax.run(buffers.x, dtype, buffers.y, dtype, columns, options).ok();
+  bool ok = softmax.forward(buffers.x, dtype, expected, dtype, columns, {.kernel = "reference"}).ok();
+  ok = ok && softmax.forward(buffers.x, dtype, buffers.y, dtype, columns, options).ok();
   if (!ok || expected != buffers.y) {
     state.SkipWithError("the result differs from the reference");
     return;
   }
   for (auto _ : state) {
-    benchmark::DoNotOptimize(softmax.run(buffers.x, dtype, buffers.y, dtype, columns, options).ok());
+    benchmark::DoNotOptimize(softmax.forward(buffers.x, dtype, buffers.y, dtype, columns, options).ok());
     benchmark::ClobberMemory();
   }
   report(state, elements);

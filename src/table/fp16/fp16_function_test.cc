@@ -240,8 +240,8 @@ const Fp16Table& published_silu(Fp16Model model) {
 void check_all_codes(const Fp16Function& function, std::string_view kernel) {
   static const std::vector<uint16_t> codes = all_codes();
   std::vector<uint16_t> y(codes.size());
-  const Status status =
-      function.run(bytes_of(codes), Dtype::kF16, std::as_writable_bytes(std::span(y)), Dtype::kF16, {kernel, nullptr});
+  const Status status = function.forward(bytes_of(codes), Dtype::kF16, std::as_writable_bytes(std::span(y)),
+                                         Dtype::kF16, {.kernel = kernel});
   ASSERT_TRUE(status.ok()) << status.message();
   for (size_t i = 0; i < codes.size(); ++i)
     ASSERT_EQ(y[i], function.results()[i]) << kernel << ", code " << i << ", " << f16_to_f32(codes[i]);
@@ -262,7 +262,7 @@ class Fp16Kernels : public ::testing::TestWithParam<Fp16Kernel> {
     for (const Dtype y_dtype : kDtypes) {
       const std::vector<std::byte> expected = expected_of(results, x, x_dtype, y_dtype);
       std::vector<std::byte> y(expected.size());
-      const Status status = function.run(x, x_dtype, y, y_dtype, {GetParam().name, nullptr});
+      const Status status = function.forward(x, x_dtype, y, y_dtype, {.kernel = GetParam().name});
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_EQ(first_difference(y, expected, y_dtype), -1) << to_string(x_dtype) << " to " << to_string(y_dtype);
     }
@@ -359,12 +359,12 @@ TEST_P(Fp16Kernels, OddSizesBetweenGuardPages) {
           const GuardedBytes x(static_cast<int64_t>(count * size_in_bytes(x_dtype)), at_end);
           const GuardedBytes y(static_cast<int64_t>(count * size_in_bytes(y_dtype)), at_end);
           for (std::byte& byte : x.bytes()) byte = static_cast<std::byte>(random.next());
-          ASSERT_TRUE(function.run(x.bytes(), x_dtype, y.bytes(), y_dtype, {GetParam().name, nullptr}).ok());
+          ASSERT_TRUE(function.forward(x.bytes(), x_dtype, y.bytes(), y_dtype, {.kernel = GetParam().name}).ok());
           const std::vector<std::byte> expected = expected_of(results, x.bytes(), x_dtype, y_dtype);
           ASSERT_EQ(first_difference(y.bytes(), expected, y_dtype), -1);
           ASSERT_TRUE(x.untouched_around() && y.untouched_around());
           if (size_in_bytes(x_dtype) != size_in_bytes(y_dtype)) continue;
-          ASSERT_TRUE(function.run(x.bytes(), x_dtype, x.bytes(), y_dtype, {GetParam().name, nullptr}).ok());
+          ASSERT_TRUE(function.forward(x.bytes(), x_dtype, x.bytes(), y_dtype, {.kernel = GetParam().name}).ok());
           ASSERT_EQ(first_difference(x.bytes(), expected, y_dtype), -1) << "in place";
           ASSERT_TRUE(x.untouched_around());
         }
@@ -383,8 +383,8 @@ TEST_P(Fp16Kernels, ThreadsDoNotMatter) {
       std::vector<uint16_t> x(count), y(count);
       std::iota(x.begin(), x.end(), static_cast<uint16_t>(count));
       ASSERT_TRUE(function
-                      .run(bytes_of(x), Dtype::kF16, std::as_writable_bytes(std::span(y)), Dtype::kF16,
-                           {GetParam().name, &pool})
+                      .forward(bytes_of(x), Dtype::kF16, std::as_writable_bytes(std::span(y)), Dtype::kF16,
+                               {.kernel = GetParam().name, .pool = &pool})
                       .ok());
       const std::vector<std::byte> expected = expected_of(results, bytes_of(x), Dtype::kF16, Dtype::kF16);
       EXPECT_EQ(first_difference(bytes_of(y), expected, Dtype::kF16), -1) << threads << " threads, " << count;
@@ -465,19 +465,19 @@ TEST_P(Fp16SoftmaxKernels, GiveTheBytesOfTheReference) {
             const std::vector<std::byte> in = elements(x, x_dtype);
             std::vector<std::byte> expected(x.size() * size_in_bytes(y_dtype));
             ASSERT_TRUE(
-                softmax.run(in, x_dtype, expected, y_dtype, static_cast<int64_t>(columns), {"reference", nullptr})
+                softmax.forward(in, x_dtype, expected, y_dtype, static_cast<int64_t>(columns), {.kernel = "reference"})
                     .ok());
             const GuardedBytes guarded_x(static_cast<int64_t>(in.size()));
             const GuardedBytes y(static_cast<int64_t>(expected.size()));
             std::copy(in.begin(), in.end(), guarded_x.bytes().begin());
             ThreadPool pool(2);
-            const Fp16RunOptions options{GetParam().name, columns % 2 == 1 ? &pool : nullptr};
+            const RunOptions options{.kernel = GetParam().name, .pool = columns % 2 == 1 ? &pool : nullptr};
             const int64_t n = static_cast<int64_t>(columns);
-            ASSERT_TRUE(softmax.run(guarded_x.bytes(), x_dtype, y.bytes(), y_dtype, n, options).ok());
+            ASSERT_TRUE(softmax.forward(guarded_x.bytes(), x_dtype, y.bytes(), y_dtype, n, options).ok());
             ASSERT_EQ(first_difference(y.bytes(), expected, y_dtype), -1);
             ASSERT_TRUE(y.untouched_around());
             if (size_in_bytes(x_dtype) != size_in_bytes(y_dtype)) continue;
-            ASSERT_TRUE(softmax.run(guarded_x.bytes(), x_dtype, guarded_x.bytes(), y_dtype, n, options).ok());
+            ASSERT_TRUE(softmax.forward(guarded_x.bytes(), x_dtype, guarded_x.bytes(), y_dtype, n, options).ok());
             ASSERT_EQ(first_difference(guarded_x.bytes(), expected, y_dtype), -1) << "in place";
           }
         }
@@ -497,13 +497,14 @@ TEST_P(Fp16SoftmaxKernels, OrderDoesNotMatterAndTheResultIsRight) {
       std::iota(order.begin(), order.end(), size_t{0});
       for (size_t i = columns; i > 1; --i) std::swap(order[i - 1], order[random.next() % i]);
       for (size_t i = 0; i < columns; ++i) shuffled[i] = x[order[i]];
-      const Fp16RunOptions options{GetParam().name, nullptr};
+      const RunOptions options{.kernel = GetParam().name};
       const int64_t n = static_cast<int64_t>(columns);
       ASSERT_TRUE(
-          softmax.run(bytes_of(x), Dtype::kF16, std::as_writable_bytes(std::span(y)), Dtype::kF16, n, options).ok());
+          softmax.forward(bytes_of(x), Dtype::kF16, std::as_writable_bytes(std::span(y)), Dtype::kF16, n, options)
+              .ok());
       ASSERT_TRUE(softmax
-                      .run(bytes_of(shuffled), Dtype::kF16, std::as_writable_bytes(std::span(y_shuffled)), Dtype::kF16,
-                           n, options)
+                      .forward(bytes_of(shuffled), Dtype::kF16, std::as_writable_bytes(std::span(y_shuffled)),
+                               Dtype::kF16, n, options)
                       .ok());
       double largest = -1e9, sum = 0;
       for (const uint16_t code : x) largest = std::max(largest, static_cast<double>(f16_to_f32(code)));
@@ -520,7 +521,8 @@ TEST_P(Fp16SoftmaxKernels, OrderDoesNotMatterAndTheResultIsRight) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Fp16SoftmaxKernels,
-                         ::testing::ValuesIn(fp16_softmax_kernels().begin(), fp16_softmax_kernels().end()), kernel_name);
+                         ::testing::ValuesIn(fp16_softmax_kernels().begin(), fp16_softmax_kernels().end()),
+                         kernel_name);
 
 /// Section 13 once more, written from the text, for model f32.
 float look_up_by_the_text(const Fp16Pieces& t, float x) {
@@ -545,8 +547,8 @@ TEST(Fp16Softmax, FollowsTheText) {
     for (uint16_t& code : x) code = f32_to_f16(random_f16(random, -20, 20));
     if (columns == 50) x[7] = 0xfc00;
     ASSERT_TRUE(softmax
-                    .run(bytes_of(x), Dtype::kF16, std::as_writable_bytes(std::span(y)), Dtype::kF16,
-                         static_cast<int64_t>(columns), {"reference", nullptr})
+                    .forward(bytes_of(x), Dtype::kF16, std::as_writable_bytes(std::span(y)), Dtype::kF16,
+                             static_cast<int64_t>(columns), {.kernel = "reference"})
                     .ok());
     float m = -std::numeric_limits<float>::infinity();
     for (const uint16_t code : x) m = std::max(m, f16_to_f32(code));
@@ -592,7 +594,8 @@ TEST(Fp16Softmax, RefusesByName) {
   const Fp16Softmax softmax = *Fp16Softmax::create(exp, reciprocal);
   std::vector<uint16_t> x(12), y(12);
   const auto run = [&](int64_t columns, std::string_view kernel = {}, Dtype dtype = Dtype::kF16) {
-    return softmax.run(bytes_of(x), dtype, std::as_writable_bytes(std::span(y)), dtype, columns, {kernel, nullptr});
+    return softmax.forward(bytes_of(x), dtype, std::as_writable_bytes(std::span(y)), dtype, columns,
+                           {.kernel = kernel});
   };
   EXPECT_TRUE(run(4).ok());
   EXPECT_EQ(run(0).message(), "columns is 0, must be in [1, 2147483647]");
@@ -610,8 +613,8 @@ TEST(Fp16Function, RefusesByName) {
   const std::span<std::byte> aligned = std::span(memory).subspan(offset);
   const auto run = [&](size_t x_at, size_t x_bytes, Dtype x_dtype, size_t y_at, size_t y_bytes, Dtype y_dtype,
                        std::string_view kernel = {}) {
-    const Status status = function.run(aligned.subspan(x_at, x_bytes), x_dtype, aligned.subspan(y_at, y_bytes), y_dtype,
-                                       {kernel, nullptr});
+    const Status status = function.forward(aligned.subspan(x_at, x_bytes), x_dtype, aligned.subspan(y_at, y_bytes),
+                                           y_dtype, {.kernel = kernel});
     EXPECT_TRUE(status.ok() || std::all_of(memory.begin(), memory.end(), [](std::byte b) { return b == kCanary; }));
     return std::pair(status.code(), status.message());
   };
@@ -642,6 +645,16 @@ TEST(Fp16Function, RefusesByName) {
     is(run(0, 8, Dtype::kF16, 32, 8, Dtype::kF16, kernel.name), StatusCode::kFailedPrecondition,
        "kernel '" + std::string(kernel.name) + "' cannot run here: the processor lacks");
   }
+  const auto with = [&](const RunOptions& options) {
+    const Status status = function.forward(aligned.first(8), Dtype::kF16, aligned.subspan(8, 8), Dtype::kF16, options);
+    return std::pair(status.code(), status.message());
+  };
+  is(with({.path = CpuPath::kScalar, .kernel = "reference"}), wrong, "kernel and options.path are both set");
+  is(with({.path = static_cast<CpuPath>(99)}), wrong, "path is 99");
+  is(with({.batch_first = true}), wrong, "options.batch_first is set, which means nothing to an FP16 table on the CPU");
+  for (const CpuPath path : kAllCpuPaths)
+    is(with({.path = path}), cpu_can_run(path) ? StatusCode::kOk : StatusCode::kFailedPrecondition,
+       cpu_can_run(path) ? "" : "cannot run here");
   is(run(0, 8, Dtype::kF16, 8, 8, Dtype::kF16), StatusCode::kOk, "");  // neighbours
   is(run(0, 0, Dtype::kF16, 0, 0, Dtype::kF32), StatusCode::kOk, "");
 

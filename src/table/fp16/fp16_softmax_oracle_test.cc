@@ -105,10 +105,11 @@ class Fp16SoftmaxOracle : public testing::Test {
 
   static Codes run(const Fp16Softmax& softmax, const Codes& x, std::string_view kernel) {
     Codes y(x.size(), 0x1234);
-    Fp16RunOptions options;
+    RunOptions options;
     options.kernel = kernel;
-    const Status status = softmax.run(std::as_bytes(std::span(x)), Dtype::kF16, std::as_writable_bytes(std::span(y)),
-                                      Dtype::kF16, static_cast<int64_t>(x.size()), options);
+    const Status status =
+        softmax.forward(std::as_bytes(std::span(x)), Dtype::kF16, std::as_writable_bytes(std::span(y)), Dtype::kF16,
+                        static_cast<int64_t>(x.size()), options);
     EXPECT_TRUE(status.ok()) << status.message();
     return y;
   }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/float_mode.h"
+#include "core/run_options.h"
 #include "isobit/nearest.h"
 #include "table/fp16/kernels.h"
 #include "table/fp16/reference.h"
@@ -56,12 +57,22 @@ class KernelChoice {
     for (const CpuPath path : kAllCpuPaths) runs_[static_cast<size_t>(path)] = cpu_can_run(path);
   }
 
-  [[nodiscard]] Result<size_t> choose(std::string_view name) const {
+  [[nodiscard]] Result<size_t> choose(const RunOptions& options) const {
+    ISOBIT_RETURN_IF_ERROR(
+        refuse_options(options, kPathOption | kKernelOption | kPoolOption, "an FP16 table on the CPU"));
+    const std::string_view name = options.kernel;
+    if (options.path && !name.empty()) return invalid("options.kernel and options.path are both set, must be one");
     if (name.empty()) {
-      if (!path_.ok()) return path_.status();
+      if (!options.path && !path_.ok()) return path_.status();
+      const CpuPath path = options.path ? *options.path : *path_;
+      if (static_cast<size_t>(path) >= std::size(kAllCpuPaths))
+        return invalid("options.path is " + std::to_string(static_cast<int32_t>(path)) + ", must be a CpuPath");
+      if (!runs_[static_cast<size_t>(path)])
+        return Status(StatusCode::kFailedPrecondition, "path " + std::string(to_string(path)) + " cannot run here: " +
+                                                           std::string(cpu_cannot_run_reason(path)));
       size_t best = 0;
       for (size_t i = 0; i < kernels_.size(); ++i)
-        if (kernels_[i].path <= *path_ && runs_[static_cast<size_t>(kernels_[i].path)]) best = i;
+        if (kernels_[i].path <= path && runs_[static_cast<size_t>(kernels_[i].path)]) best = i;
       return best;
     }
     std::string names;
@@ -301,11 +312,11 @@ Result<std::string_view> Fp16Function::default_kernel() const {
   return kFunctionKernels[kernel].name;
 }
 
-Status Fp16Function::run(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
-                         const Fp16RunOptions& options) const {
+Status Fp16Function::forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                             const RunOptions& options) const {
   const DefaultFloatMode mode;
   ISOBIT_ASSIGN_OR_RETURN(const Ends ends, check_ends(x, x_dtype, y, y_dtype));
-  ISOBIT_ASSIGN_OR_RETURN(const size_t kernel, data_->choice.choose(options.kernel));
+  ISOBIT_ASSIGN_OR_RETURN(const size_t kernel, data_->choice.choose(options));
   const Data& data = *data_;
   split(options.pool, ends.count, kGrain, [&](int64_t begin, int64_t end) {
     kFunctionCode[kernel]({&data.view, &data.lanes.lanes(), data.results.data(), x.data() + begin * size_of(ends.x),
@@ -359,8 +370,8 @@ Result<Fp16Softmax> Fp16Softmax::create(const Fp16Table& exp, const Fp16Table& r
 const Fp16Table& Fp16Softmax::exp_table() const { return data_->exp; }
 const Fp16Table& Fp16Softmax::reciprocal_table() const { return data_->reciprocal; }
 
-Status Fp16Softmax::run(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
-                        int64_t columns, const Fp16RunOptions& options) const {
+Status Fp16Softmax::forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                            int64_t columns, const RunOptions& options) const {
   const DefaultFloatMode mode;
   ISOBIT_ASSIGN_OR_RETURN(const Ends ends, check_ends(x, x_dtype, y, y_dtype));
   if (columns < 1 || columns > std::numeric_limits<int32_t>::max())
@@ -368,7 +379,7 @@ Status Fp16Softmax::run(std::span<const std::byte> x, Dtype x_dtype, std::span<s
   if (ends.count % columns != 0)
     return invalid("x has " + std::to_string(ends.count) + " elements, must be a multiple of columns, " +
                    std::to_string(columns));
-  ISOBIT_ASSIGN_OR_RETURN(const size_t kernel, data_->choice.choose(options.kernel));
+  ISOBIT_ASSIGN_OR_RETURN(const size_t kernel, data_->choice.choose(options));
   const Data& data = *data_;
   split(options.pool, ends.count / columns, 1, [&](int64_t begin, int64_t end) {
     kSoftmaxCode[kernel]({&data.exp_view, &data.lanes.lanes(), &data.reciprocal_view,
