@@ -201,6 +201,25 @@ class CliTest(ToolTest):
             with self.subTest(command=command):
                 message = self.fails([wrong], *command)
                 self.assertRegex(message, "nearest: '?%s" % re.escape(right))
+        # The wrong word explains more than an argument that is missing beside it.
+        for wrong, right, command in [
+                ("sillu", "silu", ["table", "fit", "sillu"]), ("sillu", "silu", ["table", "run", "sillu"]),
+                ("sillu", "silu", ["table", "compare", "sillu"]), ("sillu", "silu", ["table", "export", "sillu"]),
+                ("softmx", "softmax", ["table", "run", "softmx"]),
+                ("nli_gpus", "nli_gpu", ["table", "run", "silu", "--model", "nli_gpus"]),
+                ("f33", "f32", ["table", "fit", "silu", "--values", "f33"]),
+                ("pow3", "pow2", ["quantize", "--scale", "pow3"]), ("flor", "floor", ["tune", "--rounding", "flor"]),
+                ("liner", "linear", ["quantize", self.model, "--bits", "8,liner=16"]),
+                ("ballanced", "balanced", ["tune", self.model, "--like", "ballanced"]),
+                ("min_max", "minmax", ["quantize", self.model, "--method", "min_max"]),
+                ("segmens:8", "segments", ["tune", self.model, "--table", "segmens:8"]),
+                ("onx", "onnx", ["inspect", "--gate-order", "onx"]), ("row", "rows", ["compare", "--layout", "row"]),
+                ("befor", "before", ["quantize", "--reset", "befor"]),
+                ("simetric", "symmetric", ["pack", self.model, "--kind", "simetric"])]:
+            with self.subTest(command=command):
+                message = self.fails([wrong], *command)
+                self.assertRegex(message, "nearest: '?%s" % re.escape(right))
+        self.fails(["INPUT is required"], "table", "run", "silu")
         self.fails(["no verb frobnicate", "inspect", "quantize"], "frobnicate")
         # With --help, too.
         for right, command in [("quantize", ["quantise", "--help"]), ("quantize", ["--help", "quantise"]),
@@ -381,6 +400,17 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         x = self.at("padded.npy", npy((10, 2, 3), [0.0] * 30 + [1e9] * 30))
         lengths = self.at("five.npy", npy((2,), [5, 4], "<i8", "q"))
         self.assertEqual(self.call("run", self.fixed, x, "-o", out, "--lengths", lengths).stderr, "")
+        self.ok("quantize", self.model, "--calibrate", self.data, "--validate", x, "--validate-lengths", lengths,
+                "--dry-run")
+        compare = ["compare", self.model, self.fixed, "--data", x]
+        tune = ["tune", self.model, "--calibrate", self.data, "--validate", x, "--target", "90", "--dry-run"]
+        self.ok(*compare, "--lengths", lengths)
+        self.assertNotIn("outside the range", self.call(*tune, "--validate-lengths", lengths).stderr)
+        # What is measured on such inputs says little about the model.
+        for name, command in [("--data", compare), ("--validate", tune)]:
+            result = self.call(*command)
+            self.assertIn("warning: 50 % of the inputs of " + name + " lie outside the range", result.stderr)
+            self.assertEqual(self.call(*command, "--quiet").stderr.count("warning"), 0)
 
     def test_batch_first(self):
         """[N, T, C] with --batch-first is [T, N, C] without; a warning where it may have been forgotten."""
@@ -513,6 +543,8 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         bar = self.on_terminal("quantize", self.model, "--calibrate", data, "-o", model, "--threads", "1")
         shares = {int(share) for share in re.findall(r"(\d+) %", bar)}
         self.assertTrue(any(0 < share < 100 for share in shares), bar)
+        bar = self.on_terminal("compare", self.model, model, "--data", data)
+        self.assertTrue(any(0 < int(share) < 100 for share in re.findall(r"(\d+) %", bar)), bar)
         wanted = read(model)
         for threads in ["3", "0"]:
             self.ok("quantize", self.model, "--calibrate", data, "-o", model, "--threads", threads)
@@ -1472,7 +1504,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                 arguments = ["--calibrate", self.data, "-o", out, "--scale", scale, "--bits", bits]
                 model = with_row(1e-18)
                 self.ok("quantize", model, *arguments)
-                tensors = self.json("compare", model, out, "--data", self.batch)["tensors"]
+                tensors = self.json("compare", model, out, "--data", self.batch, "--quiet")["tensors"]
                 (h,) = [tensor for tensor in tensors if tensor["tensor"] == "h"]
                 self.assertGreater(h["sqnr_db"], 25)
         for factor in [1e-37, 1e-40]:  # no normal float32 is so small a scale: the row counts as zeros
@@ -1538,8 +1570,9 @@ class TuneTest(ToolTest):
         out = self.path("states.safetensors")
         chosen = self.json(*search, "-o", out)["chosen"]
         self.assertEqual(self.quantized(chosen["command"], "states_again.safetensors"), read(out))
-        h = [t for t in self.json("compare", self.model, out, "--data", self.batch, "--lengths", lengths, "--state",
-                                  states)["tensors"] if t["tensor"] == "h"]
+        compared = self.json("compare", self.model, out, "--data", self.batch, "--lengths", lengths, "--state", states,
+                             warnings=["10 % of the inputs of --data"])  # one short sequence calibrated it
+        h = [t for t in compared["tensors"] if t["tensor"] == "h"]
         self.assertAlmostEqual(h[-1]["sqnr_db"], chosen["quality"], places=6)
         search[search.index("--target") + 1] = "10"  # an integer model without masks knows no zoneout
         zoned = self.json(*search, "--zoneout", "0.25", "-o", out)["chosen"]
@@ -1895,7 +1928,57 @@ class ReadingTest(ToolTest):
         out = self.path("reading.safetensors")
         model = self.at("nan.npz", npz(arrays))
         self.fails(["nan.npz", "weight_ih_l1[3, 3] is nan"], "quantize", model, "--calibrate", self.data, "-o", out)
-        self.fails(["weight_ih_l1[3, 3] is nan"], "inspect", model)
+
+    def test_inspect_lists_what_cannot_be_read(self):
+        """A GRU that is refused hides no array: all are listed, with the reason, as where another GRU is readable."""
+        rng = random.Random(3)
+        nan = npy((3, 1), [0, float("nan"), 0])
+        files = {
+            "stale.npz": (npz({**self.arrays(), "gru.weight_hh_l0_raw": floats(rng, (15, 5)),
+                               "names": npy((1,), [65], "<U1", "I")}), ["gru.weight_hh_l0_raw", "stale copy"]),
+            "nan.npz": (npz({"gru.weight_ih_l0": nan, "gru.weight_hh_l0": npy((3, 1), [0] * 3)}),
+                        ["gru.weight_ih_l0[1, 0] is nan"]),
+            "hard.safetensors": (safetensors(as_tensors(self.arrays()), {"gru.recurrent_activation": "hard_sigmoid"}),
+                                 ["hard_sigmoid"]),
+            "narrow.npz": (npz({**self.arrays(), "gru.bias_hh_l0": floats(rng, (14,))}), ["gru.bias_hh_l0", "(14,)"]),
+            "codes.safetensors": (safetensors({
+                "gru.weight_ih_l0": ("I8", [15, 3], bytes(45)), "gru.weight_hh_l0": ("I8", [15, 5], bytes(75)),
+                "gru.weight_ih_l0_scale": ("F32", [15], bytes(60)),
+                "gru.weight_hh_l0_scale": ("F32", [15], bytes(60))}),
+                ["'gru.weight_ih_l0' is s8", "codes of quantised weights"]),
+            "f8.safetensors": (safetensors({**as_tensors(self.arrays()),
+                                            "gru.bias_hh_l0": ("F8_E4M3", [15], b"x" * 15)}),
+                               ["gru.bias_hh_l0", "F8_E4M3"])}
+        for name, (content, words) in files.items():
+            with self.subTest(name=name):
+                model = self.at(name, content)
+                text = self.ok("inspect", model, warnings=[name, '"gru"', "cannot be read", *words])
+                self.assertIn("no GRU that can be read", text)
+                report = self.json("inspect", model, warnings=words)
+                self.assertEqual((report["kind"], report["grus"]), ("arrays", []))
+                (other,) = report["others"]
+                self.assertEqual(other["name"], "gru")
+                for word in words:
+                    self.assertIn(word, text)
+                    self.assertIn(word, other["problem"])
+                listed = [entry["name"] for entry in report["arrays"] + report["not_read"]]
+                self.assertIn("gru.weight_hh_l0", listed)
+                for array in listed:
+                    self.assertIn(array, text)
+                self.assertEqual(self.call("inspect", model, "--quiet").stderr, "")
+                # Who asks for the GRU gets the refusal.
+                self.fails([name, *words], "inspect", model, "--layer", "gru")
+                self.fails([name, *words], "inspect", model, "--gate-order", "pytorch")
+                self.fails([name, *words], "quantize", model, "--calibrate", self.data, "--dry-run")
+        # Beside a readable GRU it is one of the others; a wrong word is wrong however many there are.
+        both = self.at("both.npz", npz({**self.arrays(), "nan.weight_ih_l0": nan,
+                                        "nan.weight_hh_l0": npy((3, 1), [0] * 3)}))
+        report = self.json("inspect", both)
+        self.assertEqual(([gru["name"] for gru in report["grus"]], [other["name"] for other in report["others"]]),
+                         (["gru"], ["nan"]))
+        for model in [self.model, self.two, both]:
+            self.fails(["--gate-order onx", "onnx"], "inspect", model, "--gate-order", "onx")
+            self.fails(["reset_after"], "inspect", model, "--reset", "before")
 
     def test_pipes(self):
         """A pipe is read once, whatever it holds."""

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,13 @@
 #include "isobit/status.h"
 
 namespace isobit {
+
+/// A shape for people: "[3, 4]".
+std::string list_text(std::span<const int64_t> numbers);
+
+/// A name in a file for people: JSON's escapes without the quotes. The whole text, and no control character of a file
+/// reaches a terminal.
+std::string escaped(std::string_view text);
 
 /// A dense little-endian array in C order. bytes.size() == product(shape) * size_in_bytes(dtype).
 struct Array {

@@ -80,6 +80,9 @@ struct Fp16Table {
 /// Steps of the published table: 1, eight times 32, 1; 259 entries.
 inline std::vector<int32_t> fp16_steps_259() { return {1, 32, 32, 32, 32, 32, 32, 32, 32, 1}; }
 
+/// Steps of intervals as text, NxM for N intervals of M: "1,8x32,1". At most 256 intervals of 1 to 4096 steps.
+Result<std::vector<int32_t>> parse_fp16_steps(std::string_view text);
+
 /// Fills the scales from cut points, steps and model.
 void set_scales(Fp16Pieces& pieces, Fp16Model model);
 
@@ -96,6 +99,8 @@ Result<std::vector<uint16_t>> fp16_exact(std::string_view function, double beta 
 /// The same for a function of the user's own; `values` as in fit_fp16_table.
 Result<std::vector<uint16_t>> fp16_exact(const std::vector<double>& values);
 
+/// The same for the function of a table. `values_file`: load_fp16_values() where that is the user's own, else empty.
+Result<std::vector<uint16_t>> fp16_exact(const Fp16Table& table, const std::string& values_file = {});
 /// Values of a function of the user's own: an npy file with 65536 float64.
 Result<std::vector<double>> load_fp16_values(const std::string& path);
 
@@ -167,6 +172,8 @@ Result<Fp16Table> builtin_fp16_table(std::string_view function, Fp16Model model 
 /// the values are those of a built-in table.
 Result<Fp16Table> find_fp16_table(const std::string& table, Fp16Model model = Fp16Model::kF32,
                                   bool half_values = false);
+/// kIo, with the nearest name, for what is neither a function, nor "softmax" where that may stand, nor a file.
+Status check_table_name(const std::string& name, bool or_softmax = false);
 /// Opens a file whose name may have been meant for that of a function, which the message of a missing file says.
 Result<ArrayReader> open_table_file(const std::string& path);
 

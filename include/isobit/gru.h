@@ -57,6 +57,7 @@ std::optional<GruLayout> gru_layout_from_string(std::string_view text);
 struct GruLoadReport {
   GateOrder gate_order = GateOrder::kRun;
   GruLayout layout = GruLayout::kRows;
+  bool gate_order_assumed = true, layout_assumed = true, reset_assumed = true;  // the options did not say
   std::vector<std::string> notes;   // what was recognised and done, a clause each: "W (1, 48, 16): ..."
   std::string layout_note;          // why the layout is not the one of the names, where it was not given either
   std::vector<std::string> unused;  // arrays under the prefix that are no part of the GRU
@@ -92,7 +93,7 @@ Status check_weights(const GruWeights& weights);
 struct GruLoadOptions {
   std::string prefix;                     // empty: the only GRU of the file, else an error that lists the prefixes
   std::optional<GateOrder> gate_order{};  // default: that of the names, see load_gru
-  bool reset_after = true;                // false is refused by name
+  std::optional<bool> reset_after{};      // default true; false is refused by name
   /// Arrays with names of their own: the PyTorch name that each stands for (PREFIX.weight_ih_l0, ...), and its name in
   /// the file. A bias_ih without bias_hh holds both biases: [6H] or [2, 3H].
   std::map<std::string, std::string> arrays{};

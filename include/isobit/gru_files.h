@@ -74,6 +74,10 @@ struct ObservedCount {
 Result<ObservedCount> observe_files(const SequenceFiles& files, GruCalibrator& calibrator,
                                     const ObserveOptions& options, std::vector<std::string>& warnings);
 
+/// GruComparison on the sequences of files; `names` gets theirs, for describe_comparison().
+Result<GruComparisonReport> compare_files(const SequenceFiles& files, const GruWeights& weights, const GruModel& model,
+                                          const GruCompareOptions& options, std::vector<std::string>& names);
+
 /// Refuses an array that is not of the grid's type, and a code outside the grid: one of 6 bits is stored in 8.
 Status check_codes(const Array& array, const Grid& grid, const std::string& label);
 

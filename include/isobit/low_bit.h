@@ -156,6 +156,9 @@ std::vector<int32_t> low_bit_permutation(const LowBitFile& file, std::string_vie
 
 /// W [N, K] as float32, its columns in the order of x.
 Result<Array> dequantize_low_bit(const LowBitMatrix& matrix, std::span<const int32_t> permutation);
+/// A tensor of a file as float32: a matrix as dequantize_low_bit() gives it, or an array. kInvalidArgument with the
+/// nearest name where there is no such tensor.
+Result<Array> low_bit_tensor(const LowBitFile& file, std::string_view name);
 /// Puts the columns of `x` [..., K] in the order of the columns of a matrix with this permutation; an empty one changes
 /// nothing. kInvalidArgument where the last dimension is not the permutation's.
 Status permute_columns(Array& x, std::span<const int32_t> permutation);

@@ -8,11 +8,13 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "isobit/arrays.h"
 #include "isobit/files.h"
+#include "isobit/grid.h"
 #include "isobit/status.h"
 
 namespace isobit {
@@ -80,6 +82,14 @@ struct Sequences {
 
   /// Of all sequences together.
   [[nodiscard]] int64_t total_steps() const;
+};
+
+/// How many of `values` values the grid does not reach, as count_clipped() of a grid counts.
+struct ClippedInputs {
+  int64_t clipped = 0, values = 0;
+
+  /// x [T, N, C]. `lengths` [N], or empty: T for all; what follows a length is padding and does not count.
+  void add(const Grid& grid, std::span<const float> x, int64_t channels, std::span<const int64_t> lengths);
 };
 
 struct SequenceOptions {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 
 #include "isobit/compare.h"
 #include "isobit/gru.h"
+#include "isobit/sequences.h"
 #include "isobit/status.h"
 
 namespace isobit {
@@ -66,8 +68,10 @@ struct GruTuneProgress {
   const GruTunePoint* best = nullptr;  // by SQNR: what would be chosen now, or the best quality; null before the first
 };
 
-/// At most one of target, max_bytes and like; none of them is target = 35. With a metric the target is in its units.
+/// At most one of target, max_bytes and like; none of them is kDefaultTargetDb. With a metric the target is in its
+/// units.
 struct GruTuneOptions {
+  static constexpr double kDefaultTargetDb = 35;
   std::optional<double> target{};            // least quality, at the fewest bytes
   std::optional<int64_t> max_bytes{};        // most bytes, at the best quality
   std::optional<GruSettings> like{};         // at most the bytes of their tensors, at least their quality
@@ -108,6 +112,28 @@ Status check_tune_options(const GruTuneOptions& options);
 /// target that nothing reaches is no error: `reached`.
 Result<GruTuneResult> tune_gru(const GruCalibrator& calibrator, GruValidation& validation,
                                const GruTuneOptions& options = {});
+
+/// GruTuneOptions::metric as a command: a shell runs COMMAND FLOAT.npz INTEGER.npz MODEL, and the last word that it
+/// prints is the quality. The files hold the outputs of the float and of the integer model on every array of the
+/// validation data, [T, N, directions * H], and the integer model.
+class GruCommandMetric {
+ public:
+  /// kIo where there can be no temporary folder. zoneout: of the float model, see GruFloatArguments.
+  static Result<GruCommandMetric> create(std::string command, const GruWeights& weights, float zoneout = 0.0f);
+  GruCommandMetric(GruCommandMetric&&) noexcept;
+  GruCommandMetric& operator=(GruCommandMetric&&) noexcept;
+  ~GruCommandMetric();
+
+  /// The outputs get the array's name, in an npy the file's; where several have the same name, with a number.
+  Status add(Sequences data);
+  /// kInvalidArgument, with the name of the option, where the command fails or its last word is no finite number.
+  Result<double> operator()(const GruModel& model);
+
+ private:
+  struct Impl;
+  explicit GruCommandMetric(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace isobit
 

@@ -123,7 +123,7 @@ class LayerReader {
         if (entry == nullptr || arrays_.count(entry->name) > 0) continue;
         if (entry->dtype && !is_float(*entry->dtype)) {
           return invalid("array " + in_quotes(entry->name) + " is " + std::string(to_string(*entry->dtype)) +
-                         ", must be f16, bf16, f32 or f64");
+                         ", must be f16, bf16, f32 or f64; are these codes of quantised weights? Give the float model");
         }
         ISOBIT_ASSIGN_OR_RETURN(Array array, file_.read(entry->name));
         arrays_.emplace(entry->name, std::move(array));
@@ -142,6 +142,9 @@ class LayerReader {
     const bool is_onnx =
         network_.naming == Naming::kOnnx || (network_.naming == Naming::kOwn && R.shape.size() == 3);
     const bool is_keras = network_.has_keras_names;
+    report.gate_order_assumed = !options_.gate_order;
+    report.layout_assumed = !options_.layout;
+    report.reset_assumed = !options_.reset_after;
     report.gate_order = options_.gate_order.value_or(is_onnx || is_keras ? GateOrder::kOnnx : GateOrder::kRun);
     if (is_keras) note("names of Keras and Haste (" + in_quotes(R.name) + "): their gate order is onnx (z r h)");
     if (is_onnx) note("names or shapes of ONNX (" + in_quotes(R.name) + "): its gate order is onnx (z r h)");
@@ -362,7 +365,7 @@ const ArrayEntry* replaced_by(const std::string& name, const std::string& prefix
     if (network.given.count(at) > 0) continue;  // the caller chose
     for (size_t i = 0; i < kPartCount; ++i) {
       const ArrayEntry* const entry = parts[i];
-      if (entry == nullptr) continue;
+      if (entry == nullptr || (entry->dtype && !is_float(*entry->dtype))) continue;  // refused for its type
       place = at;
       part = static_cast<Part>(i);
       for (const std::string_view end : kReparametrised)
@@ -556,7 +559,7 @@ Result<GruWeights> load_gru(const ArrayReader& file, const GruLoadOptions& optio
   if (file.kind() == FileKind::kGruModels)
     return Status(StatusCode::kInvalidArgument,
                   file.name() + ": is an integer model already; give the float model that it was made from");
-  if (!options.reset_after) return refuse_reset_before("reset_after = false");
+  if (!options.reset_after.value_or(true)) return refuse_reset_before("reset_after = false");
   if (options.gate_order && to_string(*options.gate_order) == "invalid") {
     return Status(StatusCode::kInvalidArgument,
                   "gate_order is " + std::to_string(static_cast<int32_t>(*options.gate_order)) + ", must be 0 to 2");

@@ -163,6 +163,21 @@ TEST(LoadGru, MissingBiasesAreZero) {
   EXPECT_EQ(none->layers[0].bw, std::vector<float>(6));
 }
 
+TEST(LoadGru, WhatWasAssumed) {
+  Arrays arrays;
+  add_pytorch(arrays, "g.", "_l0", 3, 2, 0);
+  const auto given = [&](const GruLoadOptions& options) {
+    const auto weights = load(arrays, options);
+    EXPECT_TRUE(weights.ok()) << weights.status().message();
+    const GruLoadReport& report = weights->report;
+    return std::tuple(!report.gate_order_assumed, !report.layout_assumed, !report.reset_assumed);
+  };
+  EXPECT_EQ(given({}), std::tuple(false, false, false));
+  EXPECT_EQ(given({.prefix = "g", .gate_order = GateOrder::kRun}), std::tuple(true, false, false));
+  EXPECT_EQ(given({.prefix = "g", .layout = GruLayout::kRows}), std::tuple(false, true, false));
+  EXPECT_EQ(given({.prefix = "g", .reset_after = true}), std::tuple(false, false, true));
+}
+
 TEST(LoadGru, Refusals) {
   Arrays good;
   add_pytorch(good, "g.", "_l0", 3, 2, 0);

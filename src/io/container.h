@@ -34,12 +34,6 @@ std::optional<uint64_t> stored_size_bytes(uint64_t bits, const std::vector<int64
 /// "(3, 4)".
 std::string shape_text(const std::vector<int64_t>& shape);
 
-/// "[3, 4]".
-std::string list_text(std::span<const int64_t> numbers);
-
-/// JSON's escapes without the quotes: the whole text, and no control character of a file reaches a terminal.
-std::string escaped(std::string_view text);
-
 /// Text from a file or a caller for a message: quoted, '?' for all but printable ASCII (a message stays valid UTF-8),
 /// cut at 80.
 std::string in_quotes(std::string_view text);

@@ -290,8 +290,9 @@ class ShardsContainer : public Container {
     const std::string shard_path = (std::filesystem::path(path_).parent_path() / shard).string();
     const Result<SharedContent> content = FileContent::open(shard_path);
     if (!content.ok()) {
-      return {content.status().code(), path_ + ": the shard " + in_quotes(shard) + ", of " +
-                                           std::to_string(tensors.size()) + " tensors such as " +
+      const std::string some =
+          tensors.size() == 1 ? "the tensor " : std::to_string(tensors.size()) + " tensors such as ";
+      return {content.status().code(), path_ + ": the shard " + in_quotes(shard) + ", of " + some +
                                            in_quotes(*tensors.begin()) + ": " + content.status().message()};
     }
     ISOBIT_ASSIGN_OR_RETURN(const FileKind kind, kind_of(*content));

@@ -230,6 +230,21 @@ int64_t Sequences::total_steps() const {
   return sum;
 }
 
+void ClippedInputs::add(const Grid& grid, std::span<const float> x, int64_t channels,
+                        std::span<const int64_t> lengths) {
+  if (lengths.empty()) {
+    clipped += count_clipped(grid, x);
+    values += std::ssize(x);
+    return;
+  }
+  const auto width = static_cast<size_t>(channels);
+  for (size_t row = 0; row * width < x.size(); ++row) {
+    if (static_cast<int64_t>(row / lengths.size()) >= lengths[row % lengths.size()]) continue;
+    clipped += count_clipped(grid, x.subspan(row * width, width));
+    values += channels;
+  }
+}
+
 Result<SequenceFiles> SequenceFiles::open(const std::vector<std::string>& data, const SequenceOptions& options,
                                           const SequenceSizes& sizes, FileClaims& claims) {
   SequenceFiles out;

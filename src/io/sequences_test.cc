@@ -77,6 +77,22 @@ TEST(LayoutHint, AtEightTimesAsManySequencesAsSteps) {
   EXPECT_EQ(layout_hint({1, 1, true}, "x", "batch_first"), "");
 }
 
+TEST(ClippedInputs, PaddingDoesNotCount) {
+  Grid grid;
+  grid.bits = 4;
+  const std::vector<float> x = {0, 9, 1, 1, -9, 7.4f, 99, 99, 7.6f, 99, 99, 99};  // [3, 2, 2], on codes -8 to 7
+  ClippedInputs all, cut;
+  all.add(grid, x, 2, {});
+  EXPECT_EQ(all.clipped, 8);
+  EXPECT_EQ(all.values, 12);
+  cut.add(grid, x, 2, std::vector<int64_t>{2, 1});
+  EXPECT_EQ(cut.clipped, 2);
+  EXPECT_EQ(cut.values, 6);
+  cut.add(grid, x, 2, std::vector<int64_t>{0, 0});
+  cut.add(grid, {}, 2, std::vector<int64_t>{0, 0});
+  EXPECT_EQ(cut.values, 6);
+}
+
 TEST(Companion, FindsByNameOrTheOnlyOne) {
   const TemporaryFolder folder;
   save(folder.file("many.npz"), {{"a", integers<int64_t>({1, 2})}, {"b", integers<uint8_t>({3, 0})}});

@@ -222,5 +222,19 @@ TEST_F(SavedLowBit, ChecksPermutations) {
             std::string::npos);
 }
 
+TEST(LowBitTensor, ByName) {
+  const LowBitFile file = everything();
+  const std::string name = "symmetric.4f32";
+  const Result<Array> matrix = low_bit_tensor(file, name);
+  ASSERT_TRUE(matrix.ok()) << matrix.status().message();
+  EXPECT_EQ(*matrix, *dequantize_low_bit(file.matrices.at(name), {}));
+  EXPECT_EQ(*low_bit_tensor(file, "bias"), file.arrays.at("bias"));
+  EXPECT_EQ(low_bit_tensor(file, "ids")->dtype, Dtype::kF32);
+  const Status missing = low_bit_tensor(file, "symetric.4f32").status();
+  EXPECT_EQ(missing.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(missing.message().find("'symetric.4f32'"), std::string::npos);
+  EXPECT_NE(missing.message().find("nearest: symmetric.4f32"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace isobit

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "io/metadata.h"
+#include "isobit/nearest.h"
 #include "low_bit/parts.h"
 
 namespace isobit {
@@ -198,6 +199,19 @@ std::vector<int32_t> low_bit_permutation(const LowBitFile& file, std::string_vie
   if (found == file.arrays.end()) return {};
   const auto* const first = found->second.data<int32_t>();
   return {first, first + found->second.size()};
+}
+
+Result<Array> low_bit_tensor(const LowBitFile& file, std::string_view name) {
+  const std::string key(name);
+  if (const auto matrix = file.matrices.find(key); matrix != file.matrices.end())
+    return dequantize_low_bit(matrix->second, low_bit_permutation(file, name));
+  if (const auto array = file.arrays.find(key); array != file.arrays.end())
+    return Array::copy_of(array->second.to_float().data(), array->second.shape);
+  std::vector<std::string_view> names;
+  for (const auto& [other, matrix] : file.matrices) names.push_back(other);
+  for (const auto& [other, array] : file.arrays) names.push_back(other);
+  return Status(StatusCode::kInvalidArgument, "no tensor is called '" + escaped(name) +
+                                                  "'; isobit inspect lists them" + escaped(nearest_hint(name, names)));
 }
 
 Status save_low_bit(const std::string& path, const LowBitFile& file) {

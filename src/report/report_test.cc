@@ -2,6 +2,7 @@
 // What is said of models, tables and weights: the JSON has what the objects have, the text names it.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -68,6 +69,51 @@ TEST(Describe, Tables) {
   EXPECT_EQ(json["certificate"]["max_ulp"], table->certificate.max_ulp);
   EXPECT_TRUE(holds(description.text, fp16_table_text(*table)));
   EXPECT_TRUE(holds(description.text, certificate_row(*table)));
+}
+
+/// Whatever a file holds is described by its kind, and what cannot be read of it is listed.
+TEST(Describe, Files) {
+  const TemporaryFolder folder;
+  const auto description = [&](const std::string& name, const DescribeOptions& options = {}) {
+    const Result<ArrayReader> file = ArrayReader::open(folder.file(name));
+    EXPECT_TRUE(file.ok()) << file.status().message();
+    return describe_file(*file, options);
+  };
+  std::map<std::string, Array> arrays = {{"a.weight_ih_l0", iota_f32({6, 3})},
+                                         {"a.weight_hh_l0", iota_f32({6, 2})},
+                                         {"b.weight_ih_l0", iota_f32({8, 3})},
+                                         {"b.weight_hh_l0", iota_f32({8, 2})}};
+  ASSERT_TRUE(save_npz(folder.file("float.npz"), arrays).ok());
+  const Result<Description> floats = description("float.npz");
+  ASSERT_TRUE(floats.ok()) << floats.status().message();
+  Json json = Json::parse(floats->json);
+  EXPECT_EQ(json["kind"], "float");
+  EXPECT_EQ(json["not_read"], Json::array());
+  ASSERT_EQ(json["grus"].size(), 1U);
+  EXPECT_EQ(json["grus"][0]["name"], "a");
+  EXPECT_EQ(json["grus"][0]["reset_assumed"], true);
+  EXPECT_EQ(json["grus"][0]["layers"][0]["parameters"], 42);
+  ASSERT_EQ(json["others"].size(), 1U);
+  EXPECT_EQ(json["others"][0]["name"], "b");
+  EXPECT_TRUE(holds(floats->text, "float model, 1 GRU\n"));
+  EXPECT_TRUE(holds(floats->text, "not a GRU that isobit converts: \"b\""));
+  EXPECT_EQ(description("float.npz", {.load = {.prefix = "b"}}).status().code(), StatusCode::kInvalidFile);
+
+  ASSERT_TRUE(save_npz(folder.file("arrays.npz"), {{"x", iota_f32({4})}}).ok());
+  const Result<Description> others = description("arrays.npz");
+  ASSERT_TRUE(others.ok());
+  json = Json::parse(others->json);
+  EXPECT_EQ(json["kind"], "arrays");
+  EXPECT_EQ(json["arrays"][0]["shape"], Json({4}));
+  ASSERT_EQ(others->warnings.size(), 1U);
+  EXPECT_TRUE(holds(others->warnings[0], "no GRU found; expected names ending in"));
+
+  LowBitFile low;
+  low.matrices.emplace("w", *quantize_low_bit(iota_f32({3, 24}), {.group = 8}, "w"));
+  ASSERT_TRUE(save_low_bit(folder.file("low.safetensors"), low).ok());
+  EXPECT_EQ(Json::parse(description("low.safetensors")->json)["kind"], "low_bit");
+  ASSERT_TRUE(save_fp16_table(folder.file("table.safetensors"), *builtin_fp16_table("silu")).ok());
+  EXPECT_EQ(Json::parse(description("table.safetensors")->json)["function"], "silu");
 }
 
 TEST(Describe, Gguf) {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP16 tables as text and JSON.
+// Tables as text and JSON.
+#include <cmath>
+#include <utility>
+
 #include "core/half.h"
 #include "isobit/report.h"
 #include "report/json.h"
@@ -67,6 +70,97 @@ Description describe_table(const Fp16Table& table) {
   }
   out.text += certificate_head() + "\n" + certificate_row(table) + "\n";
   return out;
+}
+
+Description describe_difference(const Fp16Table& first, const Fp16Table& second, const Fp16Difference& difference) {
+  const double share = static_cast<double>(difference.different) / static_cast<double>(difference.inputs);
+  OrderedJson json = {{"inputs", difference.inputs}, {"different", difference.different}, {"share", share}};
+  std::string text =
+      "first:  " + fp16_table_text(first) + "\nsecond: " + fp16_table_text(second) + "\n" +
+      format("%lld of %lld finite float16 inputs give other bits: %.2f %%\n",
+             static_cast<long long>(difference.different), static_cast<long long>(difference.inputs), 100 * share);
+  if (difference.first_code) {
+    json.update({{"first_code", *difference.first_code},
+                 {"first_result", difference.first_result},
+                 {"second_result", difference.second_result}});
+    text += format("the first of them: code 0x%04x (%g): 0x%04x and 0x%04x\n", *difference.first_code,
+                   difference.first_input, difference.first_result, difference.second_result);
+  }
+  return {.text = std::move(text), .json = json_line(json)};
+}
+
+Result<Description> describe_table(const ActivationTable& table, const std::string& name) {
+  ISOBIT_ASSIGN_OR_RETURN(const TableErrors e, table_errors(table));
+  const OrderedJson json = {{"name", name},
+                            {"function", to_string(table.function)},
+                            {"kind", to_string(table.kind)},
+                            {"input", json_of(table.input)},
+                            {"output", json_of(table.output)},
+                            {"inputs", e.inputs},
+                            {"max_lsb", e.max_lsb},
+                            {"worst_code", e.worst_code},
+                            {"mean_lsb", e.mean_lsb},
+                            {"share_exact", e.share_exact},
+                            {"share_within_lsb", e.share_within_lsb}};
+  return Description{
+      .text = format("%-17s %-8s %-12s %2d -> %2d bits %8lld LSB at %6lld %9.4f LSB %8.3f%% %8.3f%%\n", name.c_str(),
+                     std::string(to_string(table.function)).c_str(), std::string(to_string(table.kind)).c_str(),
+                     table.input.bits, table.output.bits, static_cast<long long>(e.max_lsb),
+                     static_cast<long long>(e.worst_code), e.mean_lsb, 100 * e.share_exact, 100 * e.share_within_lsb),
+      .json = json_line(json)};
+}
+
+struct TableChecks::Impl {
+  /// `problem`: empty where there is none.
+  void add(const std::string& name, const std::string& problem, OrderedJson table) {
+    table["ok"] = problem.empty();
+    json.push_back(std::move(table));
+    if (problem.empty()) return;
+    ++failed;
+    failure += (failure.empty() ? "" : "\n") + name + ": " + problem;
+  }
+
+  std::string text, failure;
+  OrderedJson json = OrderedJson::array();
+  size_t failed = 0;
+  bool has_head = false;  // of the certificates of FP16 tables
+};
+
+TableChecks::TableChecks() : impl_(std::make_unique<Impl>()) {}
+TableChecks::TableChecks(TableChecks&&) noexcept = default;
+TableChecks& TableChecks::operator=(TableChecks&&) noexcept = default;
+TableChecks::~TableChecks() = default;
+
+Status TableChecks::add(const std::string& name, const Fp16Table& table, const std::vector<uint16_t>& exact,
+                        double limit) {
+  Status status = check_fp16_certificate(table, exact, limit);
+  if (!status.ok() && status.code() != StatusCode::kFailedPrecondition) return status;
+  const std::string kept = std::isinf(limit) ? "ok" : format("ok, at most %g ULP", limit);
+  if (!std::exchange(impl_->has_head, true)) impl_->text += certificate_head() + "\n";
+  impl_->text += certificate_row(table) + "  " + (status.ok() ? kept : "FAILED: " + status.message()) + "\n";
+  OrderedJson json = json_of(table);
+  json["name"] = name;
+  impl_->add(name, status.message(), std::move(json));
+  return {};
+}
+
+Status TableChecks::add(const std::string& path, const GruModel& model) {
+  impl_->text += path + ": largest, mean error, share exact, share within 1 LSB\n";
+  for (const GateTable& gate : gate_tables(model)) {
+    ISOBIT_ASSIGN_OR_RETURN(const Description table, describe_table(*gate.table, gate.name));
+    OrderedJson json = OrderedJson::parse(table.json);
+    const bool is_true = json["max_lsb"] == gate.table->certificate.max_error_lsb;
+    impl_->text += table.text;
+    impl_->add(path + " " + gate.name, is_true ? "" : "the certificate says otherwise", std::move(json));
+  }
+  return {};
+}
+
+const std::string& TableChecks::failure() const { return impl_->failure; }
+
+Description TableChecks::describe() const {
+  return {.text = impl_->text + format("%zu tables, %zu failed\n", impl_->json.size(), impl_->failed),
+          .json = json_line({{"tables", impl_->json}, {"failed", impl_->failed}})};
 }
 
 }  // namespace isobit

@@ -165,4 +165,17 @@ Result<ObservedCount> observe_files(const SequenceFiles& files, GruCalibrator& c
                 files.files().front() + ": the data has no time step; ranges need at least one");
 }
 
+Result<GruComparisonReport> compare_files(const SequenceFiles& files, const GruWeights& weights, const GruModel& model,
+                                          const GruCompareOptions& options, std::vector<std::string>& names) {
+  ISOBIT_ASSIGN_OR_RETURN(GruComparison comparison, GruComparison::create(weights, model, options));
+  const auto add = [&](const Sequences& data) -> Status {
+    for (int64_t n = 0; n < data.batch; ++n)
+      names.push_back(data.batch > 1 ? data.name + ", sequence " + std::to_string(n) : data.name);
+    return comparison.add(view_of(data));
+  };
+  std::vector<std::string> warnings;  // extents() has them, too
+  ISOBIT_RETURN_IF_ERROR(files.for_each(add, warnings));
+  return comparison.finish();
+}
+
 }  // namespace isobit

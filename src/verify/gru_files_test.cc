@@ -143,6 +143,36 @@ TEST(ObserveFiles, RefusesDataWithoutAStep) {
             folder.file("none.npy") + ": the data has no time step; ranges need at least one");
 }
 
+TEST(CompareFiles, IsAComparisonOnTheSequencesInTheirOrder) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("x.npz");
+  ASSERT_TRUE(save_npz(path, {{"one", floats({5, kInputs})}, {"two", floats({3, 2, kInputs}, 4)}}).ok());
+  const GruWeights weights = some_weights();
+  GruCalibrator calibrator = GruCalibrator::create(weights).value();
+  const Sequences one = sequences(5, 1, 0), two = sequences(3, 2, 4);
+  ASSERT_TRUE(calibrator.observe(one.x, 5, 1).ok());
+  const GruModel model = calibrator.finish({}).value();
+  FileClaims claims;
+  const SequenceFiles files = SequenceFiles::open({path}, {}, sequence_sizes(weights), claims).value();
+  std::vector<std::string> names;
+  const Result<GruComparisonReport> report = compare_files(files, weights, model, {}, names);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  const std::string label = path + ": array ";
+  EXPECT_EQ(names, (std::vector<std::string>{label + "\"one\"", label + "\"two\", sequence 0",
+                                             label + "\"two\", sequence 1"}));
+  GruComparison alone = GruComparison::create(weights, model).value();
+  ASSERT_TRUE(alone.add(view_of(one)).ok());
+  ASSERT_TRUE(alone.add(view_of(two)).ok());
+  const GruComparisonReport expected = alone.finish().value();
+  EXPECT_EQ(report->steps, 11);
+  ASSERT_EQ(report->tensors.size(), expected.tensors.size());
+  for (size_t i = 0; i < expected.tensors.size(); ++i)
+    EXPECT_EQ(report->tensors[i].sqnr_db, expected.tensors[i].sqnr_db);
+  GruWeights other = weights;
+  other.layers[0].input_size = 0;
+  EXPECT_EQ(compare_files(files, other, model, {}, names).status().code(), StatusCode::kInvalidArgument);
+}
+
 TEST(LastTenth, IsRoundedUpAndLeavesOutEmptyOnes) {
   const SequenceSizes sizes = sequence_sizes(some_weights());
   LastTenth last;

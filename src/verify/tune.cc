@@ -19,7 +19,6 @@
 namespace isobit {
 namespace {
 
-constexpr double kDefaultTargetDb = 35;
 // Narrower models than this are no use, and the search need not go on to them.
 constexpr double kWorstDb = 6;
 // Models that differ by less are of one size: the faster one is better.
@@ -170,7 +169,7 @@ class Search {
     if (!alike || calibrated.directions != validated.directions) {
       return invalid("the calibrator and the validation have other weights; make both from the same");
     }
-    goal_db_ = target_ = options_.target.value_or(kDefaultTargetDb);
+    goal_db_ = target_ = options_.target.value_or(GruTuneOptions::kDefaultTargetDb);
     goal_ = options_.metric ? Goal::kMetric : options_.max_bytes || options_.like ? Goal::kBytes : Goal::kTarget;
     settings_.rounding = options_.rounding;
     settings_.scale = options_.scale.value_or(ScaleKind::kPow2);
@@ -665,9 +664,9 @@ class Search {
   GruValidation& validation_;
   const GruTuneOptions& options_;
   Goal goal_ = Goal::kTarget;
-  double target_ = kDefaultTargetDb;   // the caller's, in dB or of the metric
-  double goal_db_ = kDefaultTargetDb;  // what the search goes for
-  GruSettings settings_;               // method, scale and table in use
+  double target_ = 0;     // the caller's, in dB or of the metric
+  double goal_db_ = 0;    // what the search goes for
+  GruSettings settings_;  // method, scale and table in use
   GruSettings like_;
   std::vector<Knob> knobs_;
   TableCache tables_;

@@ -309,5 +309,37 @@ TEST(GruSettings, CommandOptionsGiveTheSettings) {
       "'it'\\''s enough'");
 }
 
+/// The command gets three files, and its last word counts.
+TEST(GruCommandMetric, RunsTheCommand) {
+  const GruWeights weights = random_weights(1, 1, 1, 5, 7);
+  GruCalibrator calibrator = GruCalibrator::create(weights).value();
+  Sequences data;
+  data.name = "x.npy";
+  data.steps = 30;
+  data.batch = 1;
+  data.x = random_sequence(1, 30, 5);
+  ASSERT_TRUE(calibrator.observe(data.x, 30, 1).ok());
+  const GruModel model = calibrator.finish({}).value();
+  const auto quality = [&](const std::string& command) -> Result<double> {
+    ISOBIT_ASSIGN_OR_RETURN(GruCommandMetric metric, GruCommandMetric::create(command, weights));
+    for (int i = 0; i < 2; ++i) ISOBIT_RETURN_IF_ERROR(metric.add(data));  // the second is x_2
+    ISOBIT_RETURN_IF_ERROR(metric(model).status());
+    return metric(model);
+  };
+  const std::string given = "f() { grep -q x_2 \"$1\" && grep -q x_2 \"$2\" && grep -q isobit \"$3\" && ";
+  const Result<double> found = quality(given + "echo quality 4.5; }; f");
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_EQ(*found, 4.5);
+  for (const auto& [command, why] :
+       {std::pair("exit 3 #", "it failed (exit status 3)"), std::pair("kill $$ #", "it failed (ended by a signal)"),
+        std::pair("echo 1 nan #", "the last word it printed is 'nan'"),
+        std::pair("true #", "the last word it printed is ''")}) {
+    const Status status = quality(command).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(std::string("--metric ") + command + ": " + why), std::string::npos)
+        << status.message();
+  }
+}
+
 }  // namespace
 }  // namespace isobit

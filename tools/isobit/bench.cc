@@ -26,12 +26,6 @@ constexpr double kSlowestChoice = 1.25;                // of the fastest kernel'
 constexpr std::string_view kTwoStates = "two-states";  // a value of --mode
 constexpr std::string_view kModes[] = {"sequence", "streaming", kTwoStates};
 
-Status check_range(const char* option, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return {};
-  return bad_option(format("%s %lld: expected %lld to %lld", option, static_cast<long long>(value),
-                           static_cast<long long>(low), static_cast<long long>(high)));
-}
-
 /// What every operation has.
 Status check_common(const BenchOptions& options) {
   if (options.all_kernels && !options.kernel.empty())

@@ -107,9 +107,7 @@ void add_cases(const BenchOptions& options, const LinearProblem& problem, int64_
 }
 
 Result<int64_t> footprint_of(const BenchOptions& options) {
-  if (options.footprint < 0 || options.footprint > kMaxFootprint)
-    return bad_option(format("--footprint %lld: expected 0 to %lld MiB", static_cast<long long>(options.footprint),
-                             static_cast<long long>(kMaxFootprint)));
+  ISOBIT_RETURN_IF_ERROR(check_range("--footprint", options.footprint, 0, kMaxFootprint));
   if (options.footprint > 0) return options.footprint * kMebibyte;
   Result<int64_t> bytes = bench::default_footprint();
   if (bytes.ok()) return bytes;
@@ -166,13 +164,8 @@ Result<Outcome> run_again(const std::shared_ptr<Runs>& runs) {
 }  // namespace
 
 Result<Outcome> bench_linear(const BenchOptions& options) {
-  if (options.group < 0 || options.group > kMaxSize)
-    return bad_option(format("--group %lld: expected 0 (the whole row) to %lld", static_cast<long long>(options.group),
-                             static_cast<long long>(kMaxSize)));
-  for (const int64_t m : options.m)
-    if (m < 1 || m > kMaxSize)
-      return bad_option(
-          format("--m %lld: expected 1 to %lld", static_cast<long long>(m), static_cast<long long>(kMaxSize)));
+  ISOBIT_RETURN_IF_ERROR(check_range("--group", options.group, 0, kMaxSize));
+  for (const int64_t m : options.m) ISOBIT_RETURN_IF_ERROR(check_range("--m", m, 1, kMaxSize));
   ISOBIT_ASSIGN_OR_RETURN(const int64_t footprint, footprint_of(options));
   std::vector<std::string> widths = split_list(options.bits);
   if (widths.empty()) widths.emplace_back();  // which is none

@@ -7,8 +7,8 @@
 #include "bench/table.h"
 #include "isobit/cpu.h"
 #include "isobit/fp16_function.h"
+#include "models.h"
 #include "progress.h"
-#include "tables.h"
 #include "text.h"
 #include "verbs.h"
 
@@ -39,9 +39,7 @@ Result<std::vector<std::string>> kernels_of(const BenchOptions& options, const F
 }  // namespace
 
 Result<Outcome> bench_table(const BenchOptions& options) {
-  if (options.elements < 1 || options.elements > kMaxElements)
-    return bad_option("--elements " + std::to_string(options.elements) + ": expected 1 to " +
-                      std::to_string(kMaxElements));
+  ISOBIT_RETURN_IF_ERROR(check_range("--elements", options.elements, 1, kMaxElements));
   Outcome out;
   out.text = format("%-52s %12s %12s %8s\n", "case", "ns/element", "memcpy", "ratio");
   Value cases = Value::array();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What quantize, tune and compare share: the options about data and settings.
+// What quantize and tune share: the options about data and settings.
 #ifndef ISOBIT_TOOLS_CALIBRATE_H_
 #define ISOBIT_TOOLS_CALIBRATE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,14 +14,21 @@
 
 namespace isobit::tool {
 
-/// The sequences of --validate.
-Result<SequenceFiles> open_validation(const std::vector<std::string>& data, bool batch_first,
-                                      const std::string& lengths, const std::string& h0, const SequenceSizes& sizes,
-                                      FileClaims& claims);
+/// The float model, and the files of --calibrate and --validate.
+struct CalibrationInput {
+  GruWeights weights;
+  SequenceSizes sizes;
+  SequenceFiles data;
+  std::optional<SequenceFiles> validation;
+};
+/// `claims` has the outputs.
+Result<CalibrationInput> open_input(const CalibrationOptions& options, FileClaims& claims);
+/// What there is to say of the float model.
+Outcome outcome_of(const CalibrationOptions& options, const GruWeights& weights);
 
-/// Observes the sequences of --calibrate with a bar. `options`: last_tenth, seen and pool count.
-Result<ObservedCount> observe(const SequenceFiles& data, GruCalibrator& calibrator, float zoneout, bool quiet,
-                              ObserveOptions options, std::vector<std::string>& warnings);
+/// Observes the sequences of --calibrate with a bar. `observed`: last_tenth, seen and pool count.
+Result<ObservedCount> observe(const CalibrationOptions& options, const SequenceFiles& data, GruCalibrator& calibrator,
+                              ObserveOptions observed, std::vector<std::string>& warnings);
 /// "1 file, 3 sequences, 120 steps".
 std::string count_text(const ObservedCount& count);
 

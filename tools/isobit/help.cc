@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "isobit/arrays.h"
 #include "isobit/nearest.h"
 #include "text.h"
 
@@ -126,12 +127,17 @@ void for_each_verb(const CLI::App& app, const std::string& path,
     for_each_verb(*verb, path.empty() ? verb->get_name() : path + " " + verb->get_name(), use);
 }
 
+std::vector<std::string> option_names(const CLI::Option& option) {
+  std::vector<std::string> names;
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  }
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option_names(*option)) names.push_back(name);
   return names;
 }
 
@@ -191,25 +197,6 @@ std::string walk(const CLI::App& app) {
   return text.replace(text.find(place), place.size(), paths);
 }
 
-std::string bash_script(const CLI::App& app) {
-  std::string cases;
-  for_each_verb(app, "", [&](const CLI::App& verb, const std::string& path) {
-    cases += "    '" + slashes(path) + "') list='";
-    for (const CLI::App* below : verbs_of(verb)) cases += below->get_name() + " ";
-    for (const std::string& name : option_names(verb)) cases += name + " ";
-    cases.back() = '\'';
-    cases += " ;;\n";
-  });
-  return "# isobit completion bash; for one shell: source <(isobit completion bash)\n"
-         "_isobit() {\n"
-         "  local list= words_before=(\"${COMP_WORDS[@]:1:COMP_CWORD-1}\")" +
-         walk(app) + "  case \"$verb\" in\n" + cases +
-         "  esac\n"
-         "  COMPREPLY=($(compgen -W \"$list\" -- \"${COMP_WORDS[COMP_CWORD]}\"))\n"
-         "}\n"
-         "complete -o bashdefault -o default -F _isobit isobit\n";
-}
-
 /// In single quotes, for a shell.
 std::string quoted(const std::string& text) {
   std::string out = "'";
@@ -217,26 +204,39 @@ std::string quoted(const std::string& text) {
   return out + "'";
 }
 
-std::string zsh_script(const CLI::App& app) {
-  const auto item = [](const std::string& name, const std::string& description) {
-    std::string text;
-    for (const char c : name) text += c == ':' ? std::string("\\:") : std::string(1, c);
-    return "\n      " + quoted(text + ":" + description);
-  };
-  std::string cases;
+/// For every verb the words that may follow it, each as `item` writes it with its description.
+std::string cases(const CLI::App& app, std::string (*item)(const std::string& word, const std::string& description)) {
+  std::string text = "  case \"$verb\" in\n";
   for_each_verb(app, "", [&](const CLI::App& verb, const std::string& path) {
-    cases += "    '" + slashes(path) + "') list=(";
-    for (const CLI::App* below : verbs_of(verb)) cases += item(below->get_name(), below->get_description());
+    text += "    '" + slashes(path) + "') list=(";
+    for (const CLI::App* below : verbs_of(verb)) text += item(below->get_name(), below->get_description());
     for (const CLI::Option* option : verb.get_options())
-      for (const std::string& name : option->get_lnames()) cases += item("--" + name, option->get_description());
-    cases += ") ;;\n";
+      for (const std::string& name : option_names(*option)) text += item(name, option->get_description());
+    text += ") ;;\n";
   });
+  return text + "  esac\n";
+}
+
+std::string bash_script(const CLI::App& app) {
+  const auto item = [](const std::string& word, const std::string&) { return " " + word; };
+  return "# isobit completion bash; for one shell: source <(isobit completion bash)\n"
+         "_isobit() {\n"
+         "  local list=() words_before=(\"${COMP_WORDS[@]:1:COMP_CWORD-1}\")" +
+         walk(app) + cases(app, item) +
+         "  COMPREPLY=($(compgen -W \"${list[*]}\" -- \"${COMP_WORDS[COMP_CWORD]}\"))\n"
+         "}\n"
+         "complete -o bashdefault -o default -F _isobit isobit\n";
+}
+
+std::string zsh_script(const CLI::App& app) {
+  const auto item = [](const std::string& word, const std::string& description) {
+    return "\n      " + quoted(word + ":" + description);
+  };
   return "#compdef isobit\n"
          "# isobit completion zsh; for one shell: source <(isobit completion zsh)\n"
          "_isobit() {\n"
          "  local -a list words_before=(\"${(@)words[2,CURRENT-1]}\")" +
-         walk(app) + "  case \"$verb\" in\n" + cases +
-         "  esac\n"
+         walk(app) + cases(app, item) +
          "  _describe isobit list\n"
          "  _files\n"
          "}\n"
@@ -290,7 +290,8 @@ void describe_verbs(CLI::App& app) {
       describe(*verb, path.empty() ? verb->get_name() : path + " " + verb->get_name());
   };
   describe(app, "");
-  app.footer("isobit help VERB, or isobit VERB --help: its options and an example\n\nMore: README.md, docs/tutorial.md");
+  app.footer(
+      "isobit help VERB, or isobit VERB --help: its options and an example\n\nMore: README.md, docs/tutorial.md");
 }
 
 Result<std::string> help_text(const CLI::App& app, const std::vector<std::string>& verb) {
@@ -298,7 +299,8 @@ Result<std::string> help_text(const CLI::App& app, const std::vector<std::string
   std::string name = app.get_name();
   for (const std::string& word : verb) {
     const auto verbs = verbs_of(*at);
-    const auto found = std::find_if(verbs.begin(), verbs.end(), [&](const CLI::App* v) { return v->get_name() == word; });
+    const auto found =
+        std::find_if(verbs.begin(), verbs.end(), [&](const CLI::App* v) { return v->get_name() == word; });
     if (found == verbs.end()) return no_verb(*at, word);
     at = *found;
     name += " " + word;
@@ -327,9 +329,8 @@ std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
   std::string name;
   const CLI::App& at = last_verb(app, name);
   std::string what = error.what();
-  // "--steps: abc: expected ..."
-  if (error.get_name() == "ValidationError" && what.find(": expected ") != std::string::npos)
-    what.erase(what.find(':'), 1);
+  // Every check() says itself what it refuses; the parser has put "--steps: " before that.
+  if (error.get_name() == "ValidationError") what.erase(0, what.find(": ") + 2);
   if (error.get_name() == "RequiredError" && !verbs_of(at).empty()) what = "a verb is missing; one of" + verb_list(at);
   // The parser misses a required word first; but what was mistyped explains it.
   const std::vector<std::string> rest = at.remaining();

@@ -10,14 +10,19 @@
 #include <functional>
 #include <iostream>
 #include <limits>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
 #include <system_error>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "calibrate.h"
 #include "help.h"
+#include "isobit/tune.h"
+#include "models.h"
 #include "text.h"
 #include "verbs.h"
 
@@ -37,7 +42,7 @@ struct NumberOf<std::vector<T>> : NumberOf<T> {};
 
 /// What is wrong with the text of a number; empty: nothing.
 template <typename T>
-std::string number_problem(const std::string& text) {
+std::string number_problem(const std::string& name, const std::string& text) {
   using Number = typename NumberOf<T>::Type;
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -48,8 +53,135 @@ std::string number_problem(const std::string& text) {
                                                       : "a whole number";
   if (error == std::errc::result_out_of_range && whole)
     expected += ", at most " + std::to_string(std::numeric_limits<Number>::max());
-  return text + ": expected " + expected;
+  return name + " " + text + ": expected " + expected;
 }
+
+std::string message_of(const Status& status) { return status.message(); }
+template <typename T>
+std::string message_of(const Result<T>& result) {
+  return result.status().message();
+}
+/// For check(): what `parse` refuses. A wrong word explains more than an argument that is missing beside it.
+template <typename Parse>
+auto refused_by(Parse parse) {
+  return [parse](const std::string& text) { return message_of(parse(text)); };
+}
+/// The same of a word of options that are parsed together.
+template <typename Options, typename Parse>
+auto refused_in(std::string Options::*word, Parse parse) {
+  return refused_by([word, parse](const std::string& text) {
+    Options options;
+    options.*word = text;
+    return parse(options);
+  });
+}
+auto refused_setting(std::string GruSettings::*word) {
+  return refused_in(word, [](const GruSettings& settings) { return settings.quantization(); });
+}
+auto refused_table(bool or_softmax) {
+  return refused_by([or_softmax](const std::string& text) { return check_table_name(text, or_softmax); });
+}
+
+/// Whether there is a default to show in the help.
+bool has_default(const auto& value) { return std::is_arithmetic_v<std::remove_cvref_t<decltype(value)>>; }
+bool has_default(const std::string& text) { return !text.empty(); }
+template <typename T>
+bool has_default(const std::vector<T>& list) {
+  return !list.empty();
+}
+
+/// A verb whose options are being added; those that several verbs have are added by one function each.
+class Verb {
+ public:
+  explicit Verb(CLI::App* command) : command_(command) {}
+
+  /// An argument without a name, required unless the caller says otherwise.
+  template <typename T>
+  CLI::Option* word(const std::string& name, T& value, const std::string& help) {
+    return command_->add_option(name, value, help)->required();
+  }
+  /// An option with a value, whose place in the help has the name `type`. Numbers are checked.
+  template <typename T>
+  CLI::Option* value(const std::string& name, T& value, const std::string& type, const std::string& help) {
+    CLI::Option* option = command_->add_option(name, value, help)->type_name(type);
+    if constexpr (std::is_arithmetic_v<typename NumberOf<T>::Type>) {
+      option->check([name](const std::string& text) { return number_problem<T>(name, text); });
+    }
+    if (has_default(value)) option->capture_default_str();
+    return option;
+  }
+  /// The same of values between commas.
+  template <typename T>
+  CLI::Option* list(const std::string& name, std::vector<T>& values, const std::string& type, const std::string& help) {
+    return value(name, values, type, help)->delimiter(',');
+  }
+  CLI::Option* flag(const std::string& name, bool& value, const std::string& help) {
+    return command_->add_flag(name, value, help);
+  }
+
+  CLI::Option* output(std::string& path, const std::string& help) { return value("-o,--output", path, "OUT", help); }
+  void threads(int& count) { value("--threads", count, "N", "0: one per processor"); }
+  void device(DeviceOptions& options) {
+    value("--device", options.device, "DEVICE", "cpu, or cuda, cuda:N: CUDA device 0, N; the bytes are the same");
+  }
+  void layer(std::string& name) { value("--layer", name, "NAME", "which GRU, where the file holds several"); }
+  void batch_first(bool& is_set) {
+    flag("--batch-first", is_set, "arrays of three dimensions are [N, T, C], the outputs too");
+  }
+  void zoneout(float& probability) {
+    value("--zoneout", probability, "P", "probability of the float side: h' = P * h + (1 - P) * h'");
+  }
+  void exact(std::string& path) { value("--exact", path, "FILE", "npy with the values of a function of one's own"); }
+  void table_source(TableSourceOptions& source) {
+    value("--model", source.model, "MODEL", "arithmetic of a built-in table: f32, nli_gpu or nli_cpu")
+        ->check(refused_by(parse_fp16_model));
+    value("--values", source.values, "TYPE", "values of a built-in table: f32 or f16")
+        ->check(refused_by(parse_value_type));
+  }
+
+  /// How a float model is read.
+  void source(FloatModelOptions& source) {
+    value("--layer", source.layer, "NAME",
+          "prefix of the GRU's arrays, where a file holds several; NAME=W,R[,BW,BR] for arrays with names of "
+          "their own (NAME_l1, NAME_l0_reverse, ... for more layers and directions; NAME=W,R,B: both biases in B)")
+        ->allow_extra_args(false);
+    value("--gate-order", source.gate_order, "ORDER",
+          "gate order of a float model: pytorch, urn or onnx; default: that of its names")
+        ->check(refused_in(&FloatModelOptions::gate_order, parse_source));
+    value("--layout", source.layout, "LAYOUT",
+          "of a float model's matrices: rows, W [3H, C] (PyTorch, ONNX), or columns, W [C, 3H] (Keras, Haste); "
+          "default: what the shapes say")
+        ->check(refused_in(&FloatModelOptions::layout, parse_source));
+    value("--reset", source.reset, "WHEN", "reset variant of a float model: after (default) or before")
+        ->check(refused_in(&FloatModelOptions::reset, parse_source));
+  }
+
+  /// What quantize and tune begin with. Returns --validate.
+  CLI::Option* model_and_data(CalibrationOptions& o, const std::string& validate) {
+    word("MODEL", o.model, "float model: npz or safetensors with PyTorch names");
+    value("--calibrate", o.data, "DATA", "npy or npz with [T, C] or [T, N, C]; files, folders, patterns")->required();
+    output(o.output, "integer model to write (safetensors)");
+    return value("--validate", o.validate, "DATA", validate);
+  }
+  /// What they end with: how model and data are read.
+  void reading(CalibrationOptions& o) {
+    value("--rounding", o.rounding, "MODE", "nearest_even, nearest_up, nearest_away or floor")
+        ->check(refused_by(parse_rounding));
+    source(o.source);
+    batch_first(o.of_data.batch_first);
+    const std::string states = "first states, floats [layers * directions, N, H]";
+    value("--lengths", o.of_data.lengths, "FILE", "integers [N]: steps of each sequence; what follows is padding");
+    value("--state", o.of_data.h0, "FILE", states);
+    zoneout(o.of_data.zoneout);
+    auto* validate = command_->get_option("--validate");
+    value("--validate-lengths", o.validate_lengths, "FILE", "the same of --validate")->needs(validate);
+    value("--validate-state", o.validate_h0, "FILE", states + ", of --validate")->needs(validate);
+    threads(o.threads);
+  }
+
+ private:
+  CLI::App* command_;
+};
 
 class Commands {
  public:
@@ -62,12 +194,9 @@ class Commands {
     add_run();
     add_compare();
     add_verify();
-    add_fingerprint();
-    add_supported();
     add_bench();
     add_table();
     add_help();
-    add_completion();
     describe_verbs(app);
   }
 
@@ -104,553 +233,308 @@ class Commands {
     std::fprintf(stderr, "%s %s\n", styled("isobit " + verb_ + ":", style, stderr).c_str(), message.c_str());
   }
 
-  /// A subcommand with the options of all verbs; `verb` runs after parsing.
-  template <typename Options, typename Verb>
-  CLI::App* add(const std::string& name, const std::string& help, Options& options, Verb verb,
-                CLI::App* parent = nullptr) {
+  /// A subcommand with the options of all verbs; `run` gets what was parsed.
+  template <typename Options>
+  std::pair<Verb, Options&> add(const std::string& name, const std::string& help,
+                                std::type_identity_t<std::function<Result<Outcome>(const Options&)>> run,
+                                CLI::App* parent = nullptr) {
     CLI::App* command = (parent != nullptr ? parent : &app_)->add_subcommand(name, help);
-    command->add_flag("--json", options.json, "one JSON document on standard output");
-    command->add_flag("--quiet", options.quiet, "no text and no progress, errors only");
-    command->callback([this, parent, name, &options, verb] {
+    const auto options = std::make_shared<Options>();
+    command->add_flag("--json", options->json, "one JSON document on standard output");
+    command->add_flag("--quiet", options->quiet, "no text and no progress, errors only");
+    command->callback([this, parent, name, options, run] {
       verb_ = (parent != nullptr ? parent->get_name() + " " : "") + name;
-      common_ = &options;
-      action_ = verb;
+      common_ = options.get();
+      action_ = [options, run] { return run(*options); };
     });
-    return command;
-  }
-
-  /// An option of a number, or of a list of them.
-  template <typename T>
-  static CLI::Option* add_number(CLI::App* command, const std::string& name, T& value, const std::string& help) {
-    return command->add_option(name, value, help)->check(number_problem<T>);
-  }
-
-  static void add_device(CLI::App* command, DeviceOptions& options) {
-    command->add_option("--device", options.device, "cpu, or cuda, cuda:N: CUDA device 0, N; the bytes are the same")
-        ->type_name("DEVICE")
-        ->capture_default_str();
-  }
-
-  static void add_batch_first(CLI::App* command, bool& batch_first) {
-    command->add_flag("--batch-first", batch_first, "arrays of three dimensions are [N, T, C], the outputs too");
-  }
-
-  static void add_source(CLI::App* command, FloatModelOptions& source) {
-    command
-        ->add_option(
-            "--layer", source.layer,
-            "prefix of the GRU's arrays, where a file holds several; NAME=W,R[,BW,BR] for arrays with names of "
-            "their own (NAME_l1, NAME_l0_reverse, ... for more layers and directions; NAME=W,R,B: both biases in B)")
-        ->allow_extra_args(false)
-        ->type_name("NAME");
-    command
-        ->add_option("--gate-order", source.gate_order,
-                     "gate order of a float model: pytorch, urn or onnx; default: that of its names")
-        ->type_name("ORDER");
-    command
-        ->add_option("--layout", source.layout,
-                     "of a float model's matrices: rows, W [3H, C] (PyTorch, ONNX), or columns, W [C, 3H] (Keras, "
-                     "Haste); default: what the shapes say")
-        ->type_name("LAYOUT");
-    command->add_option("--reset", source.reset, "reset variant of a float model: after (default) or before")
-        ->type_name("WHEN");
-  }
-
-  /// What is said of the data of --calibrate and --validate beside it.
-  static void add_data(CLI::App* command, CalibrationDataOptions& data, std::string& validate_lengths,
-                       std::string& validate_h0) {
-    add_batch_first(command, data.batch_first);
-    const std::string lengths = "integers [N]: steps of each sequence; what follows is padding";
-    const std::string states = "first states, floats [layers * directions, N, H]";
-    command->add_option("--lengths", data.lengths, lengths)->type_name("FILE");
-    command->add_option("--state", data.h0, states)->type_name("FILE");
-    add_number(command, "--zoneout", data.zoneout, "probability of the float side: h' = P * h + (1 - P) * h'")
-        ->type_name("P")
-        ->capture_default_str();
-    auto* validate = command->get_option("--validate");
-    command->add_option("--validate-lengths", validate_lengths, "the same of --validate")
-        ->type_name("FILE")
-        ->needs(validate);
-    command->add_option("--validate-state", validate_h0, states + ", of --validate")->type_name("FILE")->needs(validate);
+    return {Verb(command), *options};
   }
 
   void add_inspect() {
-    auto* command = add("inspect", "what a file of weights holds", inspect_, [this] { return inspect(inspect_); });
-    command
-        ->add_option(
-            "FILE", inspect_.file,
-            "float model (npz, safetensors), integer model, FP16 table, low-bit weights, GPTQ, AWQ or GGUF file")
-        ->required();
+    auto [verb, o] = add<InspectOptions>("inspect", "what a file of weights holds", inspect);
+    verb.word("FILE", o.file,
+              "float model (npz, safetensors), integer model, FP16 table, low-bit weights, GPTQ, AWQ or GGUF file");
     auto* tensor =
-        command
-            ->add_option("--tensor", inspect_.tensor, "tensor of a GGUF file or of low-bit weights to write as float32")
-            ->type_name("NAME");
-    auto* output = command->add_option("-o,--output", inspect_.output, "npy to write")->type_name("OUT");
-    command->add_flag("--full", inspect_.full, "integer models: rescales and the whole overflow proof, too");
+        verb.value("--tensor", o.tensor, "NAME", "tensor of a GGUF file or of low-bit weights to write as float32");
+    auto* output = verb.output(o.output, "npy to write");
+    verb.flag("--full", o.full, "integer models: rescales and the whole overflow proof, too");
     tensor->needs(output);
     output->needs(tensor);
-    add_source(command, inspect_.source);
+    verb.source(o.source);
   }
 
   void add_quantize() {
-    auto& o = quantize_;
-    auto* command =
-        add("quantize", "float model and data in, integer model out", o, [this] { return quantize(quantize_); });
-    command->add_option("MODEL", o.model, "float model: npz or safetensors with PyTorch names")->required();
-    command->add_option("--calibrate", o.data, "npy or npz with [T, C] or [T, N, C]; files, folders, patterns")
-        ->required()
-        ->type_name("DATA");
-    command->add_option("-o,--output", o.output, "integer model to write (safetensors)")->type_name("OUT");
-    command
-        ->add_option("--bits", o.bits,
-                     "small, balanced, precise, or a list of widths where later entries win: 8,linear=16,l1.h=16")
-        ->type_name("SPEC")
-        ->capture_default_str();
-    command->add_option("--method", o.method, "minmax, percentile:P, sqnr or ema:A, or a list: minmax,x=ema:0.9")
-        ->type_name("METHOD")
-        ->capture_default_str();
-    command->add_option("--scale", o.scale, "pow2 or real")->type_name("KIND")->capture_default_str();
-    command->add_option("--rounding", o.rounding, "nearest_even, nearest_up, nearest_away or floor")
-        ->type_name("MODE")
-        ->capture_default_str();
-    command
-        ->add_option("--table", o.table,
-                     "direct, interpolated or segments:N; default: by the width of its input; or a list, as in "
-                     "direct,l1=segments:16")
-        ->type_name("KIND")
-        ->capture_default_str();
-    command->add_option("--reason", o.reason, "why these settings: kept in the model, printed by isobit inspect")
-        ->type_name("TEXT");
-    command
-        ->add_option("--validate", o.validate,
-                     "data to measure the outputs' SQNR on; default the last tenth of --calibrate")
-        ->type_name("DATA");
-    add_source(command, o.source);
-    add_data(command, o.of_data, o.validate_lengths, o.validate_h0);
-    command->add_flag("--dry-run", o.dry_run, "calibrate and report, write nothing");
-    add_number(command, "--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    auto [verb, o] = add<QuantizeOptions>("quantize", "float model and data in, integer model out", quantize);
+    verb.model_and_data(o, "data to measure the outputs' SQNR on; default the last tenth of --calibrate");
+    verb.value("--bits", o.bits, "SPEC",
+               "small, balanced, precise, or a list of widths where later entries win: 8,linear=16,l1.h=16")
+        ->check(refused_setting(&GruSettings::bits));
+    verb.value("--method", o.method, "METHOD", "minmax, percentile:P, sqnr or ema:A, or a list: minmax,x=ema:0.9")
+        ->check(refused_setting(&GruSettings::method));
+    verb.value("--scale", o.scale, "KIND", "pow2 or real")->check(refused_by(parse_scale));
+    verb.value("--table", o.table, "KIND",
+               "direct, interpolated or segments:N; default: by the width of its input; or a list, as in "
+               "direct,l1=segments:16")
+        ->check(refused_setting(&GruSettings::table));
+    verb.value("--reason", o.reason, "TEXT", "why these settings: kept in the model, printed by isobit inspect");
+    verb.flag("--dry-run", o.dry_run, "calibrate and report, write nothing");
+    verb.reading(o);
   }
 
   void add_tune() {
-    auto& o = tune_;
-    auto* command = add("tune", "find bit widths, methods, scales and tables for a quality or a size", o,
-                        [this] { return tune(tune_); });
-    command->add_option("MODEL", o.model, "float model: npz or safetensors with PyTorch names")->required();
-    command->add_option("--calibrate", o.data, "npy or npz with [T, C] or [T, N, C]; files, folders, patterns")
-        ->required()
-        ->type_name("DATA");
-    command->add_option("--validate", o.validate, "other data, to measure quality on")->required()->type_name("DATA");
-    command->add_option("-o,--output", o.output, "integer model to write (safetensors)")->type_name("OUT");
-    auto* target =
-        add_number(command, "--target", o.target,
-                   "least SQNR in dB of every layer's output, at the fewest bytes; default 35; or of --metric")
-            ->type_name("DB");
-    auto* bytes =
-        add_number(command, "--max-bytes", o.max_bytes, "most bytes of the model, at the best quality")->type_name("N");
-    auto* like =
-        command
-            ->add_option("--like", o.like,
-                         "widths as in quantize --bits: at most the bytes of its tensors, at least its quality")
-            ->type_name("SPEC");
+    auto [verb, o] =
+        add<TuneOptions>("tune", "find bit widths, methods, scales and tables for a quality or a size", tune);
+    verb.model_and_data(o, "other data, to measure quality on")->required();
+    auto* target = verb.value("--target", o.target, "DB",
+                              "least SQNR in dB of every layer's output, at the fewest bytes; default 35; or of "
+                              "--metric");
+    auto* bytes = verb.value("--max-bytes", o.max_bytes, "N", "most bytes of the model, at the best quality");
+    auto* like = verb.value("--like", o.like, "SPEC",
+                            "widths as in quantize --bits: at most the bytes of its tensors, at least its quality")
+                     ->check(refused_setting(&GruSettings::bits));
     target->excludes(bytes)->excludes(like);
     bytes->excludes(like);
-    command
-        ->add_option("--metric", o.metric,
-                     "your own quality, higher is better: COMMAND FLOAT.npz INTEGER.npz MODEL prints a number last")
-        ->check([](const std::string& text) { return text.empty() ? "must not be empty" : ""; })
-        ->type_name("COMMAND")
+    verb.value("--metric", o.metric, "COMMAND",
+               "your own quality, higher is better: COMMAND FLOAT.npz INTEGER.npz MODEL prints a number last")
+        ->check([](const std::string& text) { return text.empty() ? "--metric must not be empty" : ""; })
         ->excludes(bytes)
         ->excludes(like);
-    command->add_option("--svg", o.svg, "picture of quality over bytes to write; needs gnuplot")->type_name("OUT");
-    command->add_option("--method", o.method, "methods as in quantize; default: searched")->type_name("METHOD");
-    command->add_option("--scale", o.scale, "pow2 or real; default: searched, pow2 preferred")->type_name("KIND");
-    command->add_option("--table", o.table, "tables as in quantize; default: searched")->type_name("KIND");
-    command->add_option("--rounding", o.rounding, "nearest_even, nearest_up, nearest_away or floor")
-        ->type_name("MODE")
-        ->capture_default_str();
-    add_source(command, o.source);
-    add_data(command, o.of_data, o.validate_lengths, o.validate_h0);
-    command->add_flag("--dry-run", o.dry_run, "search and report, write no model");
-    add_number(command, "--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    verb.value("--svg", o.svg, "OUT", "picture of quality over bytes to write; needs gnuplot");
+    verb.value("--method", o.method, "METHOD", "methods as in quantize; default: searched")
+        ->check(refused_setting(&GruSettings::method));
+    verb.value("--scale", o.scale, "KIND", "pow2 or real; default: searched, pow2 preferred")
+        ->check(refused_by(parse_scale));
+    verb.value("--table", o.table, "KIND", "tables as in quantize; default: searched")
+        ->check(refused_setting(&GruSettings::table));
+    verb.flag("--dry-run", o.dry_run, "search and report, write no model");
+    verb.reading(o);
   }
 
   void add_pack() {
-    auto& o = pack_;
-    auto* command = add("pack", "weights of 1, 2, 4 and 8 bits: from floats, or imported from GGUF, GPTQ and AWQ", o,
-                        [this] { return pack(pack_); });
-    command
-        ->add_option(
-            "MODEL", o.model,
-            "npz, safetensors, model.safetensors.index.json or GGUF; quantised tensors are imported as they are")
-        ->required();
-    command->add_option("-o,--output", o.output, "low-bit weights to write (safetensors)")->type_name("OUT");
-    add_number(command, "--bits", o.bits, "of a code: 1, 2, 4 (default) or 8")->type_name("N");
-    add_number(command, "--group", o.group, "weights that share a scale, default 64; 0, or more than a row: a row")
-        ->type_name("N");
-    command->add_option("--kind", o.kind, "symmetric (default), zero_point or offset")->type_name("KIND");
-    command
-        ->add_option("--method", o.method,
-                     "mse (default at 1 and 2 bits), absmax (symmetric; its default at 4 and 8), minmax (the others')")
-        ->type_name("METHOD");
-    command->add_option("--scales", o.scales, "type of scales and offsets: f32 (default), f16 or bf16")
-        ->type_name("TYPE");
-    command
-        ->add_option(
-            "--include", o.include,
-            "matrices of floats to quantise, a pattern such as '*.mlp.*', once for each; default all, but none "
-            "where the model holds quantised tensors")
-        ->allow_extra_args(false)
-        ->type_name("GLOB");
-    command
-        ->add_option(
-            "--exclude", o.exclude,
-            "tensors neither to quantise nor to import, also of types that cannot be read: what the result can hold "
-            "stays as it is, quantised tensors of GGUF are left out")
-        ->allow_extra_args(false)
-        ->type_name("GLOB");
-    command
-        ->add_option(
-            "--checkpoint-format", o.checkpoint_format,
-            "gptq, gptq_v2 or awq: how GPTQ and AWQ tensors are stored, whatever a JSON file beside the model says; "
-            "--bits and --group then say it, too")
-        ->type_name("FORMAT");
-    command->add_flag("--requantize", o.requantize, "quantise imported matrices again, too");
-    command->add_flag("--dry-run", o.dry_run, "all of it but writing: the report, and what would be refused");
-    add_number(command, "--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    auto [verb, o] = add<PackOptions>(
+        "pack", "weights of 1, 2, 4 and 8 bits: from floats, or imported from GGUF, GPTQ and AWQ", pack);
+    verb.word("MODEL", o.model,
+              "npz, safetensors, model.safetensors.index.json or GGUF; quantised tensors are imported as they are");
+    verb.output(o.output, "low-bit weights to write (safetensors)");
+    verb.value("--bits", o.bits, "N", "of a code: 1, 2, 4 (default) or 8");
+    verb.value("--group", o.group, "N", "weights that share a scale, default 64; 0, or more than a row: a row");
+    verb.value("--kind", o.kind, "KIND", "symmetric (default), zero_point or offset");
+    verb.value("--method", o.method, "METHOD",
+               "mse (default at 1 and 2 bits), absmax (symmetric; its default at 4 and 8), minmax (the others')");
+    verb.value("--scales", o.scales, "TYPE", "type of scales and offsets: f32 (default), f16 or bf16");
+    verb.value("--include", o.include, "GLOB",
+               "matrices of floats to quantise, a pattern such as '*.mlp.*', once for each; default all, but none "
+               "where the model holds quantised tensors")
+        ->allow_extra_args(false);
+    verb.value("--exclude", o.exclude, "GLOB",
+               "tensors neither to quantise nor to import, also of types that cannot be read: what the result can hold "
+               "stays as it is, quantised tensors of GGUF are left out")
+        ->allow_extra_args(false);
+    verb.value("--checkpoint-format", o.checkpoint_format, "FORMAT",
+               "gptq, gptq_v2 or awq: how GPTQ and AWQ tensors are stored, whatever a JSON file beside the model says; "
+               "--bits and --group then say it, too");
+    verb.flag("--requantize", o.requantize, "quantise imported matrices again, too");
+    verb.flag("--dry-run", o.dry_run, "all of it but writing: the report, and what would be refused");
+    verb.threads(o.threads);
   }
 
   void add_matmul() {
-    auto& o = matmul_;
-    auto* command =
-        add("matmul", "a linear layer of low-bit weights on rows of an array", o, [this] { return matmul(matmul_); });
-    command->add_option("WEIGHTS", o.weights, "FILE:TENSOR, a matrix of isobit pack; FILE where it holds one")
-        ->required();
-    command->add_option("X", o.input, "npy [..., K]: float16, float32, float64")->required();
-    command->add_option("-o,--output", o.output, "npy [..., N] to write: the type of X, float32 for float64")
-        ->required()
-        ->type_name("OUT");
-    command
-        ->add_option("--activations", o.activations,
-                     "float; int8 or int8_asymmetric: each group of a row becomes 8 bits, the same bytes everywhere; "
-                     "static: 8-bit codes in and out, for 8-bit symmetric weights with one group a row")
-        ->type_name("KIND")
-        ->capture_default_str();
-    command
-        ->add_option(
-            "--kernel", o.kernel,
-            "int8_avx2 and so on, as isobit supported lists them, or what follows the operation in such a name, "
-            "as in avx2; default the best")
-        ->type_name("NAME");
-    add_number(command, "--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
-    command->add_option("--bias", o.bias, "array [N] of the same file to add")->type_name("NAME");
-    command->add_option("--clamp", o.clamp, "of the result: none, relu, relu6 or LOW:HIGH")
-        ->type_name("ACT")
-        ->capture_default_str();
-    command->add_option("--input-range", o.input_range, "static: LOW:HIGH of X's codes; default least and largest of X")
-        ->type_name("RANGE");
-    command
-        ->add_option("--output-range", o.output_range,
-                     "static: LOW:HIGH of the result's codes; default least and largest result")
-        ->type_name("RANGE");
-    command->add_flag("--codes", o.codes, "static: write the codes of the result instead of floats");
+    auto [verb, o] = add<MatmulOptions>("matmul", "a linear layer of low-bit weights on rows of an array", matmul);
+    verb.word("WEIGHTS", o.weights, "FILE:TENSOR, a matrix of isobit pack; FILE where it holds one");
+    verb.word("X", o.input, "npy [..., K]: float16, float32, float64");
+    verb.output(o.output, "npy [..., N] to write: the type of X, float32 for float64")->required();
+    verb.value("--activations", o.activations, "KIND",
+               "float; int8 or int8_asymmetric: each group of a row becomes 8 bits, the same bytes everywhere; "
+               "static: 8-bit codes in and out, for 8-bit symmetric weights with one group a row");
+    verb.value("--kernel", o.kernel, "NAME",
+               "int8_avx2 and so on, as isobit supported lists them, or what follows the operation in such a name, "
+               "as in avx2; default the best");
+    verb.threads(o.threads);
+    verb.value("--bias", o.bias, "NAME", "array [N] of the same file to add");
+    verb.value("--clamp", o.clamp, "ACT", "of the result: none, relu, relu6 or LOW:HIGH");
+    verb.value("--input-range", o.input_range, "RANGE",
+               "static: LOW:HIGH of X's codes; default least and largest of X");
+    verb.value("--output-range", o.output_range, "RANGE",
+               "static: LOW:HIGH of the result's codes; default least and largest result");
+    verb.flag("--codes", o.codes, "static: write the codes of the result instead of floats");
   }
 
   void add_run() {
-    auto& o = run_;
-    auto* command = add("run", "run an integer model", o, [this] { return run(run_); });
-    command->add_option("MODEL", o.model, "integer model")->required();
-    command->add_option("INPUT", o.input, "npy or npz with [T, C] or [T, N, C]")->required();
-    command->add_option("-o,--output", o.output, "npy (one array) or npz to write")->required()->type_name("OUT");
-    command->add_option("--layer", o.layer, "which GRU, where the file holds several")->type_name("NAME");
-    add_device(command, o);
-    command
-        ->add_option(
-            "--kernel", o.kernel,
-            "reference, scalar, avx2, avxvnni, avx512vnni or amx, or one of the device (isobit supported lists them); "
-            "default the best")
-        ->type_name("NAME");
-    add_number(command, "--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
-    command->add_flag("--integer", o.integer, "codes in, codes out");
-    command
-        ->add_option("--state", o.state, "first state: a file of --save-state, or floats [layers * directions, N, H]")
-        ->type_name("IN");
-    command->add_option("--save-state", o.save_state, "npz for the codes of the last state")->type_name("OUT");
-    add_number(command, "--chunk", o.chunk, "steps a call; the bytes do not depend on it")->type_name("T");
-    add_batch_first(command, o.batch_first);
-    command
-        ->add_option("--lengths", o.lengths,
-                     "integers [N]: steps of each sequence; past them its state stays and the output is 0")
-        ->type_name("FILE");
-    command
-        ->add_option("--zoneout-mask", o.zoneout_mask,
-                     "u8 or bool, the shape of the output, for models of one layer: 1 takes the new state, 0 keeps the "
-                     "old one")
-        ->type_name("FILE");
+    auto [verb, o] = add<RunOptions>("run", "run an integer model", run);
+    verb.word("MODEL", o.model, "integer model");
+    verb.word("INPUT", o.input, "npy or npz with [T, C] or [T, N, C]");
+    verb.output(o.output, "npy (one array) or npz to write")->required();
+    verb.layer(o.layer);
+    verb.device(o);
+    verb.value("--kernel", o.kernel, "NAME",
+               "reference, scalar, avx2, avxvnni, avx512vnni or amx, or one of the device (isobit supported lists "
+               "them); default the best");
+    verb.threads(o.threads);
+    verb.flag("--integer", o.integer, "codes in, codes out");
+    verb.value("--state", o.state, "IN", "first state: a file of --save-state, or floats [layers * directions, N, H]");
+    verb.value("--save-state", o.save_state, "OUT", "npz for the codes of the last state");
+    verb.value("--chunk", o.chunk, "T", "steps a call, 0: isobit's choice; the bytes do not depend on it");
+    verb.batch_first(o.batch_first);
+    verb.value("--lengths", o.lengths, "FILE",
+               "integers [N]: steps of each sequence; past them its state stays and the output is 0");
+    verb.value("--zoneout-mask", o.zoneout_mask, "FILE",
+               "u8 or bool, the shape of the output, for models of one layer: 1 takes the new state, 0 keeps the "
+               "old one");
   }
 
   void add_compare() {
-    auto& o = compare_;
-    auto* command = add("compare", "where float and integer model part", o, [this] { return compare(compare_); });
-    command->add_option("FLOAT", o.float_model, "float model")->required();
-    command->add_option("FIXED", o.fixed_model, "integer model made from it")->required();
-    command->add_option("--data", o.data, "npy or npz with [T, C] or [T, N, C]; files, folders, patterns")
-        ->required()
-        ->type_name("DATA");
-    add_source(command, o.source);
-    add_device(command, o);
-    command->add_flag("--ablate", o.ablate,
-                      "also which tensors to widen: SQNR of the outputs with each set at 16 bits");
-    add_number(command, "--part", o.part, "they part where the difference exceeds so many codes of the tensor's grid")
-        ->type_name("CODES")
-        ->capture_default_str();
-    command->add_flag("--batch-first", o.sequences.batch_first, "the data is [N, T, C]");
-    command->add_option("--lengths", o.sequences.lengths, "whole numbers [N]: the steps of each sequence")
-        ->type_name("FILE");
-    command->add_option("--state", o.sequences.h0, "first state: floats [layers * directions, N, H]")
-        ->type_name("FILE");
-    add_number(command, "--zoneout", o.zoneout, "probability of the float side: h' = P * h + (1 - P) * h'")
-        ->type_name("P")
-        ->capture_default_str();
-    add_number(command, "--threads", o.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    auto [verb, o] = add<CompareOptions>("compare", "where float and integer model part", compare);
+    verb.word("FLOAT", o.float_model, "float model");
+    verb.word("FIXED", o.fixed_model, "integer model made from it");
+    verb.value("--data", o.data, "DATA", "npy or npz with [T, C] or [T, N, C]; files, folders, patterns")->required();
+    verb.source(o.source);
+    verb.device(o);
+    verb.flag("--ablate", o.ablate, "also which tensors to widen: SQNR of the outputs with each set at 16 bits");
+    verb.value("--part", o.part, "CODES", "they part where the difference exceeds so many codes of the tensor's grid");
+    verb.flag("--batch-first", o.sequences.batch_first, "the data is [N, T, C]");
+    verb.value("--lengths", o.sequences.lengths, "FILE", "whole numbers [N]: the steps of each sequence");
+    verb.value("--state", o.sequences.h0, "FILE", "first state: floats [layers * directions, N, H]");
+    verb.zoneout(o.zoneout);
+    verb.threads(o.threads);
   }
 
   void add_verify() {
-    auto& o = verify_;
-    auto* command = add("verify",
-                        "every kernel this machine, or its CUDA device, can run against the reference; "
-                        "ISOBIT_REQUIRE=avx2,... fails when one was not compared",
-                        o, [this] { return verify(verify_); });
-    command->add_option("MODEL", o.model, "integer model; default: random ones");
-    command->add_option("--layer", o.layer, "which GRU, where the file holds several")->type_name("NAME");
-    add_device(command, o);
-    command->add_option("--operation", o.operation, "gru, fp16_table (with softmax) or linear; default all")
-        ->type_name("OP");
-    add_number(command, "--outputs", o.outputs,
-               "outputs to compare, at least, for each kernel; on a device of all models")
-        ->type_name("N")
-        ->capture_default_str();
-    add_number(command, "--seed", o.seed, "seed of models and inputs")->type_name("N")->capture_default_str();
-  }
+    auto [verb, o] = add<VerifyOptions>("verify",
+                                        "every kernel this machine, or its CUDA device, can run against the reference; "
+                                        "ISOBIT_REQUIRE=avx2,... fails when one was not compared",
+                                        verify);
+    verb.word("MODEL", o.model, "integer model; default: random ones")->required(false);
+    verb.layer(o.layer);
+    verb.device(o);
+    verb.value("--operation", o.operation, "OP", "gru, fp16_table (with softmax) or linear; default all");
+    verb.value("--outputs", o.outputs, "N", "outputs to compare, at least, for each kernel; on a device of all models");
+    verb.value("--seed", o.seed, "N", "seed of models and inputs");
 
-  void add_fingerprint() {
-    auto* command = add("fingerprint", "one hash an operation, the same on every machine", fingerprint_,
-                        [this] { return fingerprint(fingerprint_); });
-    add_device(command, fingerprint_);
-    command->add_option("--kernel", fingerprint_.kernel, "the kernel to run; default the best")->type_name("NAME");
-  }
+    auto [hash, h] =
+        add<FingerprintOptions>("fingerprint", "one hash an operation, the same on every machine", fingerprint);
+    hash.device(h);
+    hash.value("--kernel", h.kernel, "NAME", "the kernel to run; default the best");
 
-  void add_supported() {
-    auto* command = add("supported", "operations, dtypes, file types and kernels", supported_,
-                        [this] { return supported(supported_); });
-    add_device(command, supported_);
+    auto [list, s] = add<DeviceOptions>("supported", "operations, dtypes, file types and kernels", supported);
+    list.device(s);
   }
 
   void add_bench() {
-    auto& o = bench_;
-    auto* command = add("bench", "times kernels on random models, one thread", o, [this] { return bench(bench_); });
-    command->add_option("OP", o.operation, "gru, linear or table")->required();
-    add_device(command, o);
-    add_number(command, "--hidden", o.hidden, "hidden units, one or a list")->delimiter(',')->type_name("H");
-    add_number(command, "--input", o.input, "inputs; default as hidden")->type_name("C");
-    add_number(command, "--batch", o.batch, "sequences at once, one or a list")->delimiter(',')->type_name("N");
-    add_number(command, "--steps", o.steps, "steps")->type_name("T")->capture_default_str();
-    command
-        ->add_option(
-            "--mode", o.mode,
-            "sequence: T steps a call; streaming: one step a call; two-states: streaming on a device, from one state "
-            "to another in turn")
-        ->delimiter(',')
-        ->type_name("MODE");
-    command->add_option("--bits", o.bits, "as in quantize; linear: 1, 2, 4 or 8, one or a list")
-        ->type_name("SPEC")
-        ->capture_default_str();
-    command->add_option("--kernel", o.kernel, "kernels, one or a list; default the best")
-        ->delimiter(',')
-        ->type_name("NAME");
-    add_number(command, "--min-time", o.min_time, "seconds a case, at least")->type_name("S")->capture_default_str();
-    command->add_option("--function", o.function, "table: functions or saved tables, one or a list")
-        ->delimiter(',')
-        ->type_name("TABLE")
-        ->capture_default_str();
-    command->add_option("--dtype", o.dtype, "table: types of x and y, f16, bf16, f32 or a pair such as f32:f16")
-        ->delimiter(',')
-        ->type_name("TYPE")
-        ->capture_default_str();
-    add_table_source(command, o.source);
-    add_number(command, "--elements", o.elements, "table: elements a call")->type_name("N")->capture_default_str();
-    command->add_flag(
-        "--all-kernels", o.all_kernels,
-        "every kernel that can run here; linear, and gru on a device: exit status 1 when the one that is chosen takes "
-        "over 5 % longer than the fastest");
-    command->add_option("--shape", o.shape, "linear: KxN, inputs x outputs, one or a list")
-        ->delimiter(',')
-        ->type_name("KxN")
-        ->capture_default_str();
-    add_number(command, "--group", o.group, "linear: elements of K that share a scale; 0: all")
-        ->type_name("G")
-        ->capture_default_str();
-    command
-        ->add_option("--activations", o.activations,
-                     "linear: float, int8, int8_asymmetric, static (8-bit codes in and out) or accumulators (static, "
-                     "int32 out), one or a list")
-        ->delimiter(',')
-        ->type_name("KIND")
-        ->capture_default_str();
-    add_number(command, "--m", o.m, "linear: rows of x, one or a list")
-        ->delimiter(',')
-        ->type_name("M")
-        ->capture_default_str();
-    add_number(command, "--footprint", o.footprint,
-               "linear: MiB of weights that take turns; 0: eight times the last-level cache")
-        ->type_name("MIB")
-        ->capture_default_str();
-    command->add_flag("--repeat", o.repeat,
-                      "linear: the same again for each line on standard input, for programs that time something else "
-                      "in between; all weights stay in memory");
-  }
-
-  static void add_table_source(CLI::App* command, TableSourceOptions& source) {
-    command->add_option("--model", source.model, "arithmetic of a built-in table: f32, nli_gpu or nli_cpu")
-        ->type_name("MODEL")
-        ->capture_default_str();
-    command->add_option("--values", source.values, "values of a built-in table: f32 or f16")
-        ->type_name("TYPE")
-        ->capture_default_str();
+    auto [verb, o] = add<BenchOptions>("bench", "times kernels on random models, one thread", bench);
+    verb.word("OP", o.operation, "gru, linear or table");
+    verb.device(o);
+    verb.list("--hidden", o.hidden, "H", "hidden units, one or a list");
+    verb.value("--input", o.input, "C", "inputs; 0: as hidden");
+    verb.list("--batch", o.batch, "N", "sequences at once, one or a list");
+    verb.value("--steps", o.steps, "T", "steps");
+    verb.list("--mode", o.mode, "MODE",
+              "sequence: T steps a call; streaming: one step a call; two-states: streaming on a device, from one state "
+              "to another in turn");
+    verb.value("--bits", o.bits, "SPEC", "as in quantize; linear: 1, 2, 4 or 8, one or a list");
+    verb.list("--kernel", o.kernel, "NAME", "kernels, one or a list; default the best");
+    verb.value("--min-time", o.min_time, "S", "seconds a case, at least");
+    verb.list("--function", o.function, "TABLE", "table: functions or saved tables, one or a list");
+    verb.list("--dtype", o.dtype, "TYPE", "table: types of x and y, f16, bf16, f32 or a pair such as f32:f16");
+    verb.table_source(o.source);
+    verb.value("--elements", o.elements, "N", "table: elements a call");
+    verb.flag("--all-kernels", o.all_kernels,
+              "every kernel that can run here; linear, and gru on a device: exit status 1 when the one that is chosen "
+              "takes over 5 % longer than the fastest");
+    verb.list("--shape", o.shape, "KxN", "linear: KxN, inputs x outputs, one or a list");
+    verb.value("--group", o.group, "G", "linear: elements of K that share a scale; 0: all");
+    verb.list("--activations", o.activations, "KIND",
+              "linear: float, int8, int8_asymmetric, static (8-bit codes in and out) or accumulators (static, "
+              "int32 out), one or a list");
+    verb.list("--m", o.m, "M", "linear: rows of x, one or a list");
+    verb.value("--footprint", o.footprint, "MIB",
+               "linear: MiB of weights that take turns; 0: eight times the last-level cache");
+    verb.flag("--repeat", o.repeat,
+              "linear: the same again for each line on standard input, for programs that time something else "
+              "in between; all weights stay in memory");
   }
 
   void add_table() {
     CLI::App* table = app_.add_subcommand("table", "activation tables: fit, check, show, compare, export, run");
     table->require_subcommand(1);
-    const char* const which = "a function whose table is built in (silu, exp, ...), or a file of isobit table fit";
+    const std::string which = "a function whose table is built in (silu, exp, ...), or a file of isobit table fit";
 
-    auto& fit = table_fit_;
-    auto* command = add(
-        "fit", "choose cut points and values of an FP16 table", fit, [this] { return table_fit(table_fit_); }, table);
-    command->add_option("FUNCTION", fit.function, "name, or npy with 65536 float64: f at every float16 code")
-        ->required();
-    command->add_option("-o,--output", fit.output, "file to write (safetensors)")->required()->type_name("OUT");
-    command->add_option("--model", fit.model, "arithmetic: f32, nli_gpu or nli_cpu")
-        ->type_name("MODEL")
-        ->capture_default_str();
-    command->add_option("--values", fit.values, "type of the values: f32 or f16")
-        ->type_name("TYPE")
-        ->capture_default_str();
-    command->add_option("--goal", fit.goal, "what is made small: max_ulp or mean_relative")
-        ->type_name("GOAL")
-        ->capture_default_str();
-    command->add_option("--steps", fit.steps, "steps of each interval; 1,8x4,1 and 16x16 are others in use")
-        ->type_name("LIST")
-        ->capture_default_str();
-    add_number(command, "--beta", fit.beta, "of swish")->type_name("B")->capture_default_str();
-    command->add_option("--range", fit.range, "LOW:HIGH: a plain table over this range, without range reduction")
-        ->type_name("RANGE");
-    add_number(command, "--cut-points", fit.cut_points,
-               "a published table: these cut points, values sampled from the function")
-        ->delimiter(',')
-        ->type_name("LIST");
+    auto [fit, f] = add<TableFitOptions>("fit", "choose cut points and values of an FP16 table", table_fit, table);
+    fit.word("FUNCTION", f.function, "name, or npy with 65536 float64: f at every float16 code")
+        ->check(refused_by(check_function_name));
+    fit.output(f.output, "file to write (safetensors)")->required();
+    fit.value("--model", f.model, "MODEL", "arithmetic: f32, nli_gpu or nli_cpu")->check(refused_by(parse_fp16_model));
+    fit.value("--values", f.values, "TYPE", "type of the values: f32 or f16")->check(refused_by(parse_value_type));
+    fit.value("--goal", f.goal, "GOAL", "what is made small: max_ulp or mean_relative");
+    fit.value("--steps", f.steps, "LIST", "steps of each interval; 1,8x4,1 and 16x16 are others in use");
+    fit.value("--beta", f.beta, "B", "of swish");
+    fit.value("--range", f.range, "RANGE", "LOW:HIGH: a plain table over this range, without range reduction");
+    fit.list("--cut-points", f.cut_points, "LIST",
+             "a published table: these cut points, values sampled from the function");
 
-    auto& check = table_check_;
-    command = add(
-        "check", "compute the certificates of tables again; exit status 1 when one is not true", check,
-        [this] { return table_check(table_check_); }, table);
-    command->add_option("FILE", check.tables, "saved tables, integer models");
-    command->add_flag("--all", check.all, "the built-in tables, and what they promise");
-    command->add_option("--model", check.model, "with --all: one or a list of f32, nli_gpu, nli_cpu")
-        ->delimiter(',')
-        ->type_name("MODEL")
-        ->capture_default_str();
-    command->add_option("--values", check.values, "with --all: one or both of f32, f16")
-        ->delimiter(',')
-        ->type_name("TYPE")
-        ->capture_default_str();
-    command->add_option("--exact", check.exact, "npy with the values of a function of one's own")->type_name("FILE");
+    auto [check, c] = add<TableCheckOptions>(
+        "check", "compute the certificates of tables again; exit status 1 when one is not true", table_check, table);
+    check.word("FILE", c.tables, "saved tables, integer models")->required(false);
+    check.flag("--all", c.all, "the built-in tables, and what they promise");
+    check.list("--model", c.model, "MODEL", "with --all: one or a list of f32, nli_gpu, nli_cpu");
+    check.list("--values", c.values, "TYPE", "with --all: one or both of f32, f16");
+    check.exact(c.exact);
 
-    auto& show = table_show_;
-    command = add(
-        "show", "the error of a table over its inputs", show, [this] { return table_show(table_show_); }, table);
-    command->add_option("TABLE", show.table, std::string(which) + ", or an integer model")->required();
-    add_table_source(command, show.source);
-    command->add_option("--svg", show.svg, "picture to write; needs gnuplot")->type_name("OUT");
-    command->add_option("--exact", show.exact, "npy with the values of a function of one's own")->type_name("FILE");
-    command->add_option("--layer", show.layer, "which GRU, where an integer model holds several")->type_name("NAME");
-    command->add_option("--gate", show.gate, "table of an integer model: l0.u, l0.r, l0.n, l1.u, ...")
-        ->type_name("GATE");
+    auto [show, s] = add<TableShowOptions>("show", "the error of a table over its inputs", table_show, table);
+    show.word("TABLE", s.table, which + ", or an integer model")->check(refused_table(false));
+    show.table_source(s.source);
+    show.value("--svg", s.svg, "OUT", "picture to write; needs gnuplot");
+    show.exact(s.exact);
+    show.value("--layer", s.layer, "NAME", "which GRU, where an integer model holds several");
+    show.value("--gate", s.gate, "GATE", "table of an integer model: l0.u, l0.r, l0.n, l1.u, ...");
 
-    auto& compare = table_compare_;
-    command = add(
-        "compare", "inputs at which two tables differ", compare, [this] { return table_compare(table_compare_); },
-        table);
-    command->add_option("FIRST", compare.first, which)->required();
-    command->add_option("SECOND", compare.second, which)->required();
-    add_table_source(command, compare.source);
+    auto [compare, d] = add<TableCompareOptions>("compare", "inputs at which two tables differ", table_compare, table);
+    compare.word("FIRST", d.first, which)->check(refused_table(false));
+    compare.word("SECOND", d.second, which)->check(refused_table(false));
+    compare.table_source(d.source);
 
-    auto& out = table_export_;
-    command = add(
-        "export", "a table as C source or memory image", out, [this] { return table_export(table_export_); }, table);
-    command->add_option("TABLE", out.table, which)->required();
-    add_table_source(command, out.source);
-    command->add_option("--c", out.c, "folder for NAME.h, NAME.c and NAME_test.c: C99 without libm")->type_name("OUTDIR");
-    command->add_option("--hex", out.hex, "file for the memory image, one word a line")->type_name("OUT");
-    command->add_option("--name", out.name, "C identifier; default isobit_FUNCTION")->type_name("NAME");
+    auto [out, e] = add<TableExportOptions>("export", "a table as C source or memory image", table_export, table);
+    out.word("TABLE", e.table, which)->check(refused_table(false));
+    out.table_source(e.source);
+    out.value("--c", e.c, "OUTDIR", "folder for NAME.h, NAME.c and NAME_test.c: C99 without libm");
+    out.value("--hex", e.hex, "OUT", "file for the memory image, one word a line");
+    out.value("--name", e.name, "NAME", "C identifier; default isobit_FUNCTION");
 
-    auto& run = table_run_;
-    command = add(
-        "run", "apply a table to an array", run, [this] { return table_run(table_run_); }, table);
-    command->add_option("TABLE", run.table, std::string(which) + ", or softmax (last dimension)")->required();
-    command->add_option("INPUT", run.input, "npy with f16 or f32, safetensors with bf16 too")->required();
-    command->add_option("-o,--output", run.output, "npy to write")->required()->type_name("OUT");
-    add_table_source(command, run.source);
-    command->add_option("--dtype", run.dtype, "f16 or f32; default that of the input (f32 for bf16)")
-        ->type_name("TYPE");
-    add_device(command, run);
-    command->add_option("--kernel", run.kernel, "isobit supported lists them; default the fastest")->type_name("NAME");
-    add_number(command, "--threads", run.threads, "0: one per processor")->type_name("N")->capture_default_str();
+    auto [run, r] = add<TableRunOptions>("run", "apply a table to an array", table_run, table);
+    run.word("TABLE", r.table, which + ", or softmax (last dimension)")->check(refused_table(true));
+    run.word("INPUT", r.input, "npy with f16 or f32, safetensors with bf16 too");
+    run.output(r.output, "npy to write")->required();
+    run.table_source(r.source);
+    run.value("--dtype", r.dtype, "TYPE", "f16 or f32; default that of the input (f32 for bf16)");
+    run.device(r);
+    run.value("--kernel", r.kernel, "NAME", "isobit supported lists them; default the fastest");
+    run.threads(r.threads);
   }
 
+  /// Verbs about the command itself, which say some text.
   void add_help() {
-    auto* command = add("help", "what a verb does, its options and an example", help_, [this]() -> Result<Outcome> {
+    struct WordOptions : CommonOptions {
+      std::vector<std::string> words;
+    };
+    const auto said = [](const Result<std::string>& text) -> Result<Outcome> {
+      if (!text.ok()) return text.status();
       Outcome out;
-      ISOBIT_ASSIGN_OR_RETURN(out.text, help_text(app_, words_));
-      out.json.set("text", out.text);
+      out.text = *text;
+      out.json.set("text", *text);
       return out;
-    });
-    command->add_option("VERB", words_, "one verb, as in: table fit; default the list of all");
-  }
-
-  void add_completion() {
-    auto* command = add("completion", "a script that lets a shell complete verbs and options", completion_,
-                        [this]() -> Result<Outcome> {
-                          Outcome out;
-                          ISOBIT_ASSIGN_OR_RETURN(out.text, completion_script(app_, words_.front()));
-                          out.json.set("text", out.text);
-                          return out;
-                        });
-    command->add_option("SHELL", words_, "bash, zsh or fish")->required()->expected(1);
+    };
+    auto [help, h] = add<WordOptions>("help", "what a verb does, its options and an example",
+                                      [this, said](const WordOptions& o) { return said(help_text(app_, o.words)); });
+    help.word("VERB", h.words, "one verb, as in: table fit; default the list of all")->required(false);
+    auto [completion, c] =
+        add<WordOptions>("completion", "a script that lets a shell complete verbs and options",
+                         [this, said](const WordOptions& o) { return said(completion_script(app_, o.words.front())); });
+    completion.word("SHELL", c.words, "bash, zsh or fish")->expected(1);
   }
 
   CLI::App& app_;
   std::string verb_;
   const CommonOptions* common_ = nullptr;
   std::function<Result<Outcome>()> action_;
-  InspectOptions inspect_;
-  QuantizeOptions quantize_;
-  TuneOptions tune_;
-  PackOptions pack_;
-  MatmulOptions matmul_;
-  RunOptions run_;
-  CompareOptions compare_;
-  VerifyOptions verify_;
-  FingerprintOptions fingerprint_;
-  DeviceOptions supported_;
-  BenchOptions bench_;
-  TableFitOptions table_fit_;
-  TableCheckOptions table_check_;
-  TableShowOptions table_show_;
-  TableCompareOptions table_compare_;
-  TableExportOptions table_export_;
-  TableRunOptions table_run_;
-  CommonOptions help_, completion_;
-  std::vector<std::string> words_;  // of help and completion
 };
 
 int main_function(int argc, char** argv) {

@@ -15,7 +15,6 @@
 #include "isobit/nearest.h"
 #include "isobit/parallel.h"
 #include "isobit/report.h"
-#include "low_bit.h"
 #include "models.h"
 #include "text.h"
 #include "verbs.h"
@@ -29,6 +28,15 @@ struct Weights {
   std::vector<int32_t> permutation;
   std::vector<float> bias;
 };
+
+/// nearest_hint() among the keys of a map.
+template <typename Map>
+std::string nearest_key(const std::string& name, const Map& map) {
+  std::vector<std::string_view> names;
+  names.reserve(map.size());
+  for (const auto& [key, value] : map) names.push_back(key);
+  return escaped(nearest_hint(name, names));
+}
 
 /// FILE and TENSOR, which may be empty, of FILE or FILE:TENSOR; a path may hold colons, a name too.
 std::pair<std::string, std::string> split_weights(const std::string& weights) {
@@ -144,23 +152,25 @@ class Product {
   void describe(const Array& x, const Array& y, Outcome& out) const {
     out.json.set("weights", options_.weights).set("matrix", weights_.name).set("rows", weights_.matrix.rows());
     out.json.set("columns", weights_.matrix.columns());
-    set_form(weights_.matrix.parameters(), out.json);
+    const LowBitParameters& p = weights_.matrix.parameters();
+    out.json.set("bits", p.bits).set("kind", to_string(p.kind)).set("group", p.group);
+    out.json.set("scales", to_string(p.scales.dtype));
     out.json.set("activations", options_.activations).set("kernel", kernel_).set("clamp", options_.clamp);
-    out.json.set("input", options_.input).set("input_shape", Value::list(x.shape));
-    out.json.set("output", options_.output).set("output_shape", Value::list(y.shape));
+    out.json.set("input", options_.input).set("input_shape", x.shape);
+    out.json.set("output", options_.output).set("output_shape", y.shape);
     out.json.set("dtype", to_string(y.dtype));
     const bool is_static = options_.activations == "static";
     out.json.set("input_grid", is_static ? Value::parsed(grid_json(input_)) : Value());
     out.json.set("output_grid", is_static ? Value::parsed(grid_json(output_)) : Value());
     out.text = escaped(weights_.name) + ": " +
-               shape_text(std::vector<int64_t>{weights_.matrix.rows(), weights_.matrix.columns()}) + ", " +
+               list_text(std::vector<int64_t>{weights_.matrix.rows(), weights_.matrix.columns()}) + ", " +
                form_text(weights_.matrix.parameters()) + "; activations " + options_.activations + ", kernel " +
                std::string(kernel_) + "\n";
     if (is_static) {
       out.text += "x: " + grid_text(input_) + "\ny: " + grid_text(output_) + "\n";
-      describe_clipping(clipped_, x.size(), input_, options_.input, "an --input-range that is not that of X", out);
+      describe_clipping({clipped_, x.size()}, input_, options_.input, "an --input-range that is not that of X", out);
     }
-    out.text += options_.output + ": " + shape_text(y.shape) + ", " + std::string(to_string(y.dtype)) + "\n";
+    out.text += options_.output + ": " + list_text(y.shape) + ", " + std::string(to_string(y.dtype)) + "\n";
   }
 
  private:
@@ -220,7 +230,7 @@ Result<Outcome> matmul(const MatmulOptions& options) {
     return bad_option(label + " is bf16, and y has the type of X; " + options.output +
                       " is npy, which has no bf16: convert X to f32 or f16");
   if (x.shape.empty() || x.shape.back() != weights.matrix.columns())
-    return bad_option(label + " has the shape " + shape_text(x.shape) +
+    return bad_option(label + " has the shape " + list_text(x.shape) +
                       "; its last dimension must be K = " + std::to_string(weights.matrix.columns()));
   if (options.activations != "float") ISOBIT_RETURN_IF_ERROR(check_finite(x, label, options.activations));
   ISOBIT_RETURN_IF_ERROR(permute_columns(x, weights.permutation));

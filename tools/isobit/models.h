@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models as the verbs read and describe them.
+// What options of several verbs stand for: models, tables, kernels.
 #ifndef ISOBIT_TOOLS_MODELS_H_
 #define ISOBIT_TOOLS_MODELS_H_
 
@@ -10,44 +10,41 @@
 
 #include "isobit/arrays.h"
 #include "isobit/cpu.h"
+#include "isobit/fp16_table.h"
 #include "isobit/gru.h"
 #include "isobit/report.h"
+#include "isobit/sequences.h"
 #include "isobit/status.h"
 #include "value.h"
 #include "verbs.h"
 
 namespace isobit::tool {
 
-struct FloatModel {
-  GruWeights weights;
-  bool gate_order_assumed = true;
-  bool layout_assumed = true;
-  bool reset_assumed = true;
-};
-/// The prefix that --layer names; empty without one.
-Result<std::string> gru_prefix(const FloatModelOptions& options);
-Result<FloatModel> load_float_model(const ArrayReader& file, const FloatModelOptions& options);
-Result<FloatModel> load_float_model(const std::string& path, const FloatModelOptions& options);
-/// The same of the GRU with this prefix, which may be empty.
-Result<FloatModel> load_float_model(const ArrayReader& file, const FloatModelOptions& options,
-                                    const std::string& prefix);
-/// A line for each of gate order, layout, reset variant and activations, given or assumed; and what was recognised.
-std::string assumptions_text(const FloatModel& model);
-/// Where another reading may be meant: arrays under the prefix that are not used, a layout that the names do not have.
-void warn_of_doubts(const FloatModel& model, const std::string& file, std::vector<std::string>& warnings);
-void set_assumptions(const FloatModel& model, Value& json);
+/// How a float GRU is to be read.
+Result<GruLoadOptions> parse_source(const FloatModelOptions& options);
 
 /// One integer GRU; a float model is refused with the verb that makes an integer one.
 Result<GruModel> load_integer_model(const std::string& path, const std::string& layer);
 Result<GruModel> load_integer_model(const ArrayReader& file, const std::string& layer);
 
-/// Bytes of the saved model and of a workspace: a line of text, and "sizes".
-Status describe_sizes(const GruModel& model, Value& json, std::string& text);
-
-/// How many of `count` values of `input` the grid does not reach: "clipped", "clipped_percent", a line of text, and
-/// above 1 % a warning that says what is `likely`.
-void describe_clipping(int64_t clipped, int64_t count, const Grid& grid, const std::string& input, const char* likely,
+constexpr const char* kOtherUnits = "other units, scaling or normalisation than the calibration data has";
+/// isobit::describe_clipping(), and its warning alone.
+void describe_clipping(const ClippedInputs& inputs, const Grid& grid, const std::string& input, const char* likely,
                        Outcome& out);
+void warn_of_clipping(const ClippedInputs& inputs, const Grid& grid, const std::string& input, Outcome& out);
+
+/// check_output() of -o, which only a dry run may lack.
+Status claim_output(const std::string& path, bool dry_run, FileClaims& files);
+/// "output" and "bytes" of what was written; an empty path: of a dry run.
+void add_saved(const std::string& path, Outcome& out);
+
+Result<Fp16Model> parse_fp16_model(const std::string& text);
+/// "f32" or "f16"; whether values are float16 numbers.
+Result<bool> parse_value_type(const std::string& text);
+/// Refuses what is neither a function's name nor that of an npy.
+Status check_function_name(const std::string& function);
+/// A built-in table when `table` names a function, else a saved one.
+Result<Fp16Table> find_fp16_table(const std::string& table, const TableSourceOptions& source);
 
 /// Empty text: nothing was asked for.
 Result<std::optional<CpuPath>> parse_kernel(const std::string& text);

@@ -47,8 +47,7 @@ class Runner {
   }
 
   /// Values of x that the input grid does not reach, and all that were looked at.
-  [[nodiscard]] int64_t clipped() const { return clipped_; }
-  [[nodiscard]] int64_t inputs() const { return inputs_; }
+  [[nodiscard]] const ClippedInputs& inputs() const { return inputs_; }
 
   /// One array of the input to the same array of the output; `state` continues.
   Result<Array> run(const Array& input, const std::string& label, const SequenceShape& shape,
@@ -71,7 +70,7 @@ class Runner {
                        place_text(bad - x.begin(), shape, model_.input_size(), options_.batch_first) +
                        "; it has no code");
       }
-      count_clipped_inputs(x, shape, lengths);
+      inputs_.add(model_.input_grid(), x, model_.input_size(), lengths);
     }
     const int64_t chunk = chunk_of(shape);
     ISOBIT_RETURN_IF_ERROR(note_kernel(shape.batch, chunk));
@@ -124,16 +123,6 @@ class Runner {
     return std::min(shape.steps, std::max(kLeastSteps, (shape.steps + kPieces - 1) / kPieces));
   }
 
-  void count_clipped_inputs(std::span<const float> x, const SequenceShape& shape, std::span<const int64_t> lengths) {
-    const auto width = static_cast<size_t>(model_.input_size());
-    for (size_t row = 0; row * width < x.size(); ++row) {
-      const auto t = static_cast<int64_t>(row) / shape.batch, n = static_cast<int64_t>(row) % shape.batch;
-      if (!lengths.empty() && t >= lengths[static_cast<size_t>(n)]) continue;
-      clipped_ += count_clipped(model_.input_grid(), x.subspan(row * width, width));
-      inputs_ += model_.input_size();
-    }
-  }
-
   /// A device may choose another kernel for another number of steps.
   Status note_kernel(int64_t batch, int64_t steps) {
     std::string name(to_string(path_));
@@ -150,7 +139,7 @@ class Runner {
   CpuPath path_;
   DeviceGru* device_;
   std::set<std::string> kernels_;
-  int64_t clipped_ = 0, inputs_ = 0;
+  ClippedInputs inputs_;
 };
 
 }  // namespace
@@ -259,9 +248,9 @@ Result<Outcome> run(const RunOptions& options) {
     out.json.set("clipped", Value()).set("clipped_percent", Value());
   } else {
     describe_clipping(
-        runner.clipped(), runner.inputs(), model.input_grid(), options.input,
+        runner.inputs(), model.input_grid(), options.input,
         integers ? "integers that stand for codes (--integer), or samples that were not scaled as in calibration"
-                 : "other units, scaling or normalisation than the calibration data has",
+                 : kOtherUnits,
         out);
   }
   out.text += "saved " + options.output + "\n";

@@ -5,13 +5,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
-
-#include "value.h"
 
 namespace isobit::tool {
 
@@ -41,14 +38,6 @@ std::string count_text(int64_t count, std::string_view noun) {
   return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
 }
 
-std::string shape_text(std::span<const int64_t> shape) {
-  std::string text;
-  for (const int64_t n : shape) text += (text.empty() ? "" : ", ") + std::to_string(n);
-  return "[" + text + "]";
-}
-
-std::string db_text(double db) { return std::isfinite(db) ? format("%.1f", db) : (db > 0 ? "exact" : "-inf"); }
-
 std::vector<std::string> split_list(const std::string& text) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= text.size() && !text.empty();) {
@@ -70,9 +59,16 @@ bool parse_range(std::string_view text, float& low, float& high) {
 
 Status bad_option(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
-std::string escaped(const std::string& text) {
-  const std::string json = Value(text).to_json();
-  return json.substr(1, json.size() - 2);
+Status check_range(const std::string& option, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return {};
+  return bad_option(option + " " + std::to_string(value) + ": expected " + std::to_string(low) + " to " +
+                    std::to_string(high));
+}
+
+Result<bool> parse_second(const char* option, const std::string& text, std::string_view first,
+                          std::string_view second) {
+  if (text == first || text == second) return text == second;
+  return bad_option(std::string(option) + " " + text + ": " + expected_one_of(text, {first, second}));
 }
 
 }  // namespace isobit::tool

@@ -4,11 +4,12 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <span>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "isobit/nearest.h"
 #include "isobit/status.h"
 
 namespace isobit::tool {
@@ -23,12 +24,6 @@ std::string styled(std::string_view text, Style style, std::FILE* stream);
 /// "1 file", "3 files".
 std::string count_text(int64_t count, std::string_view noun);
 
-/// "[3, 4]".
-std::string shape_text(std::span<const int64_t> shape);
-
-/// An SQNR: "35.2", "exact" or "-inf".
-std::string db_text(double db);
-
 /// Splits at commas; an empty text has no parts.
 std::vector<std::string> split_list(const std::string& text);
 
@@ -38,8 +33,19 @@ bool parse_range(std::string_view text, float& low, float& high);
 /// kInvalidArgument: what every wrong option is.
 Status bad_option(std::string message);
 
-/// JSON's escapes without the quotes: control characters of a file never reach a terminal.
-std::string escaped(const std::string& text);
+/// Refuses a number that is not `low` to `high`.
+Status check_range(const std::string& option, int64_t value, int64_t low, int64_t high);
+
+/// What `text` means to `parse`, an optional, or a refusal that lists the names.
+template <typename Parse>
+auto parse_word(const char* option, const std::string& text, Parse parse, std::initializer_list<std::string_view> names)
+    -> Result<typename decltype(parse(std::string_view(text)))::value_type> {
+  const auto value = parse(std::string_view(text));
+  if (value) return *value;
+  return bad_option(std::string(option) + " " + text + ": " + expected_one_of(text, names));
+}
+/// Whether `text` is the second of two words; refuses any other.
+Result<bool> parse_second(const char* option, const std::string& text, std::string_view first, std::string_view second);
 
 }  // namespace isobit::tool
 

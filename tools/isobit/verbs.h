@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs: options in, an Outcome out. main.cc and help.cc alone know the argument parser, value.cc alone the JSON
-// library.
+// The verbs: options in, an Outcome out. main.cc and help.cc alone know the argument parser.
 #ifndef ISOBIT_TOOLS_VERBS_H_
 #define ISOBIT_TOOLS_VERBS_H_
 
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "isobit/report.h"
 #include "isobit/sequences.h"
 #include "isobit/status.h"
 #include "value.h"
@@ -24,6 +24,14 @@ struct Outcome {
   std::string failure, refusal;
   std::vector<std::string> warnings{};       // about what was done all the same; exit status 0
   std::function<Result<Outcome>()> again{};  // --repeat: the same once more, after a line on standard input
+
+  /// What there is to say of something more.
+  Outcome& add(const Description& description) {
+    json.update(Value::parsed(description.json));
+    text += description.text;
+    warnings.insert(warnings.end(), description.warnings.begin(), description.warnings.end());
+    return *this;
+  }
 };
 
 struct CommonOptions {
@@ -62,10 +70,10 @@ struct CalibrationDataOptions : DataOptions {
   float zoneout = 0.0f;  // of the float forward, of --validate too
 };
 
-struct QuantizeOptions : CommonOptions {
-  std::string model, output;
-  std::vector<std::string> data, validate;  // validate: default the last tenth of data
-  std::string bits = "8", method = "minmax", scale = "pow2", rounding = "nearest_even", table = "default", reason;
+/// What quantize and tune have: a float model, data, and how they are read.
+struct CalibrationOptions : CommonOptions {
+  std::string model, output, rounding = "nearest_even";
+  std::vector<std::string> data, validate;  // validate: quantize has a default, the last tenth of data
   CalibrationDataOptions of_data;
   std::string validate_lengths, validate_h0;
   FloatModelOptions source;
@@ -73,18 +81,15 @@ struct QuantizeOptions : CommonOptions {
   int threads = 0;
 };
 
-struct TuneOptions : CommonOptions {
-  std::string model, output, svg, metric, like;
-  std::vector<std::string> data, validate;
+struct QuantizeOptions : CalibrationOptions {
+  std::string bits = "8", method = "minmax", scale = "pow2", table = "default", reason;
+};
+
+struct TuneOptions : CalibrationOptions {
+  std::string svg, metric, like;
   std::optional<double> target;
   std::optional<int64_t> max_bytes;
   std::string method, scale, table;  // empty: searched
-  std::string rounding = "nearest_even";
-  CalibrationDataOptions of_data;
-  std::string validate_lengths, validate_h0;
-  FloatModelOptions source;
-  bool dry_run = false;
-  int threads = 0;
 };
 
 struct PackOptions : CommonOptions {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables by name or file, what they promise, and whether they keep it.
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <limits>
 #include <string>
@@ -18,6 +19,8 @@ namespace isobit {
 namespace {
 
 constexpr int64_t kCodes = 65536;
+constexpr int32_t kMaxSteps = 4096;
+constexpr size_t kMaxIntervals = 256;
 
 /// Functions whose built-in tables of model f32 with float32 values are within 1 ULP.
 constexpr std::string_view kWithinOneUlp[] = {"silu",       "gelu",  "sigmoid",   "tanh", "exp", "mish",
@@ -79,17 +82,63 @@ Result<Fp16Difference> compare_fp16_tables(const Fp16Table& first, const Fp16Tab
   return out;
 }
 
+Result<std::vector<int32_t>> parse_fp16_steps(std::string_view text) {
+  const auto refuse = [&] {
+    return Status(StatusCode::kInvalidArgument,
+                  "steps " + std::string(text) + ": expected numbers of steps of the intervals, 1.." +
+                      std::to_string(kMaxSteps) + ", at most " + std::to_string(kMaxIntervals) +
+                      " of them, NxM for N times M: 1,8x32,1");
+  };
+  std::vector<int32_t> steps;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (;;) {
+    int32_t count = 1, length = 0;
+    auto parsed = std::from_chars(at, end, length);
+    if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == 'x') {
+      count = length;
+      parsed = std::from_chars(parsed.ptr + 1, end, length);
+    }
+    if (parsed.ec != std::errc() || length < 1 || length > kMaxSteps || count < 1 ||
+        steps.size() + static_cast<size_t>(count) > kMaxIntervals)
+      return refuse();
+    steps.insert(steps.end(), static_cast<size_t>(count), length);
+    if (parsed.ptr == end) return steps;
+    if (*parsed.ptr != ',') return refuse();
+    at = parsed.ptr + 1;
+  }
+}
+
+Result<std::vector<uint16_t>> fp16_exact(const Fp16Table& table, const std::string& values_file) {
+  if (table.function != "custom") {
+    if (values_file.empty()) return fp16_exact(table.function, table.beta);
+    return Status(StatusCode::kInvalidArgument,
+                  "--exact " + values_file + ": the function is " + table.function + ", whose values are known");
+  }
+  if (values_file.empty())
+    return Status(StatusCode::kInvalidArgument,
+                  "the function of the table is the user's own; --exact FILE.npy gives its 65536 values");
+  ISOBIT_ASSIGN_OR_RETURN(const auto values, load_fp16_values(values_file));
+  return fp16_exact(values);
+}
+
 Result<Fp16Table> find_fp16_table(const std::string& table, Fp16Model model, bool half_values) {
   if (is_fp16_function(table)) return builtin_fp16_table(table, model, half_values);
   ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, open_table_file(table));
   return load_fp16_table(file);
 }
 
-Result<ArrayReader> open_table_file(const std::string& path) {
+Status check_table_name(const std::string& name, bool or_softmax) {
   std::error_code error;
-  if (std::filesystem::exists(path, error)) return ArrayReader::open(path);
-  return Status(StatusCode::kIo,
-                path + ": no such file, and no function that is built in; " + expected_one_of(path, fp16_functions()));
+  if (is_fp16_function(name) || (or_softmax && name == "softmax") || std::filesystem::exists(name, error)) return {};
+  std::vector<std::string_view> names = fp16_functions();
+  if (or_softmax) names.emplace_back("softmax");
+  return {StatusCode::kIo, name + ": no such file, and no function that is built in; " + expected_one_of(name, names)};
+}
+
+Result<ArrayReader> open_table_file(const std::string& path) {
+  ISOBIT_RETURN_IF_ERROR(check_table_name(path));
+  return ArrayReader::open(path);
 }
 
 }  // namespace isobit

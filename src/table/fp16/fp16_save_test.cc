@@ -165,6 +165,36 @@ TEST_F(SavedFp16Table, ByNameOrFile) {
   EXPECT_EQ(missing.code(), StatusCode::kIo);
   EXPECT_NE(missing.message().find("tanj: no such file, and no function that is built in; expected "), std::string::npos);
   EXPECT_NE(missing.message().find("nearest: tanh"), std::string::npos) << missing.message();
+  EXPECT_TRUE(check_table_name(path_).ok());
+  EXPECT_TRUE(check_table_name("tanh").ok());
+  EXPECT_TRUE(check_table_name("softmax", true).ok());
+  EXPECT_EQ(check_table_name("softmax").code(), StatusCode::kIo);
+  EXPECT_NE(check_table_name("softmx", true).message().find("nearest: softmax"), std::string::npos);
+}
+
+TEST(Fp16Steps, Text) {
+  EXPECT_EQ(parse_fp16_steps("1,8x32,1").value(), fp16_steps_259());
+  EXPECT_EQ(parse_fp16_steps("4096").value(), std::vector<int32_t>{4096});
+  EXPECT_EQ(parse_fp16_steps("256x1").value().size(), 256U);
+  for (const char* wrong : {"", "0", "-1", "4097", "257x1", "256x1,1", "2x", "x2", "1,", "1;2", "1 ", "0x1", "a",
+                            "99999999999", "99999999999x1"}) {
+    const Status status = parse_fp16_steps(wrong).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << wrong;
+    EXPECT_EQ(status.message().find("steps " + std::string(wrong) + ": expected "), 0U) << status.message();
+  }
+}
+
+TEST_F(SavedFp16Table, ExactResults) {
+  Fp16Table table = builtin_fp16_table("silu").value();
+  EXPECT_EQ(fp16_exact(table).value(), fp16_exact("silu").value());
+  const std::string file = (folder_ / "values.npy").string();
+  EXPECT_NE(fp16_exact(table, file).status().message().find("the function is silu, whose values are known"),
+            std::string::npos);
+  table.function = "custom";
+  EXPECT_NE(fp16_exact(table).status().message().find("--exact FILE.npy"), std::string::npos);
+  const Array values = Array::zeros(Dtype::kF64, {65536});
+  ASSERT_TRUE(save_npy(file, values).ok());
+  EXPECT_EQ(fp16_exact(table, file).value(), fp16_exact(std::vector<double>(65536)).value());
 }
 
 TEST_F(SavedFp16Table, ValuesOfAFunction) {
