@@ -1868,6 +1868,12 @@ class ReadingTest(ToolTest):
         hard = self.at("hard.safetensors", safetensors(as_tensors(self.arrays()),
                                                        {"gru.recurrent_activation": "hard_sigmoid"}))
         self.fails(["gru.recurrent_activation", "hard_sigmoid"], "quantize", hard, "--calibrate", self.data, "-o", out)
+        # What the file says of the reset gate is overruled by the option.
+        before = self.at("before.safetensors", safetensors(as_tensors(self.arrays()), {"gru.reset_after": "False"}))
+        self.fails(["gru.reset_after", "--reset after overrules"], "quantize", before, "--calibrate", self.data, "-o",
+                   out)
+        self.assertIn("which --reset after overrules", self.ok("inspect", before, "--reset", "after"))
+        self.assertEqual(self.outputs(before, "--reset", "after"), self.expected())
 
     def test_names_and_layouts(self):
         """GRUCell, ONNX, Keras, Haste, and the layout that the shapes show: the same outputs."""

@@ -39,12 +39,13 @@ Status check_tensor(const std::string& name, const std::vector<float>& values, i
   return {};
 }
 
-Status refuse_reset_before(const std::string& what) {
+Status refuse_reset_before(const std::string& what, const std::string& way_out = "") {
   return {StatusCode::kUnsupported,
           what +
               " is not supported: there the reset gate is applied to h before the matrix product, R_n (r * h), "
               "which cannot be computed from isobit's r * (R_n h + br_n); the weights would give other results. "
-              "Use a GRU with reset_after = true (PyTorch, Keras's default) or linear_before_reset = 1 (ONNX)"};
+              "Use a GRU with reset_after = true (PyTorch, Keras's default) or linear_before_reset = 1 (ONNX)" +
+              way_out};
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -318,15 +319,20 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-/// Refuses a file that says of itself that it is another function.
-Status check_metadata(const ArrayReader& file, const std::string& prefix) {
+/// Refuses a file that says of itself that it is another function. `reset_after`: what the caller says, and that wins.
+Status check_metadata(const ArrayReader& file, const std::string& prefix, std::optional<bool> reset_after,
+                      std::vector<std::string>& notes) {
   for (const auto& [name, value] : file.metadata()) {
     std::string key = name;
     if (!prefix.empty() && is_under(name, prefix)) key = name.substr(prefix.size() + 1);
     const std::string what = file.name() + ": metadata " + in_quotes(name) + " = " + in_quotes(value);
     const std::vector<std::string> words = words_of(value);
     const bool is_false = lower_case(value) == "0" || lower_case(value) == "false";
-    if ((key == "reset_after" || key == "linear_before_reset") && is_false) return refuse_reset_before(what);
+    if ((key == "reset_after" || key == "linear_before_reset") && is_false) {
+      if (!reset_after) return refuse_reset_before(what, "; --reset after overrules the file, where it is wrong");
+      notes.push_back("metadata " + in_quotes(name) + " = " + in_quotes(value) + ", which --reset after overrules");
+      continue;
+    }
     const bool both = key == "activations";
     const bool gates = key == "recurrent_activation" || key == "gate_activation" || key == "gate_activations";
     if (!both && !gates && key != "activation") continue;
@@ -573,11 +579,12 @@ Result<GruWeights> load_gru(const ArrayReader& file, const GruLoadOptions& optio
     ISOBIT_ASSIGN_OR_RETURN(const std::string prefix, choose_prefix(file, networks, options));
     const Network& network = networks.at(prefix);
     ISOBIT_RETURN_IF_ERROR(check_is_gru(prefix, network, file));
-    ISOBIT_RETURN_IF_ERROR(check_metadata(file, prefix));
-    std::vector<std::string> unused;
+    std::vector<std::string> unused, notes;
+    ISOBIT_RETURN_IF_ERROR(check_metadata(file, prefix, options.reset_after, notes));
     ISOBIT_RETURN_IF_ERROR(check_unused(file, prefix, networks, unused));
     ISOBIT_ASSIGN_OR_RETURN(GruWeights weights, LayerReader(file, prefix, network, options).read());
     weights.report.unused = std::move(unused);
+    weights.report.notes.insert(weights.report.notes.end(), notes.begin(), notes.end());
     if (const Status status = check_weights(weights); !status.ok()) {
       return Status(StatusCode::kInvalidFile, file.name() + ": GRU " + in_quotes(prefix) + ": " + status.message());
     }

@@ -120,7 +120,13 @@ TEST(LoadGru, SafetensorsWithLayersAndDirections) {
 
   content.metadata["linear_before_reset"] = "0";
   ASSERT_TRUE(save_safetensors(file.path(), content).ok());
-  expect_error(load_gru(file.path()), StatusCode::kUnsupported, {"linear_before_reset", "before the matrix product"});
+  expect_error(load_gru(file.path()), StatusCode::kUnsupported,
+               {"linear_before_reset", "before the matrix product", "--reset after overrules the file"});
+  const auto overruled = load_gru(file.path(), {.prefix = "", .reset_after = true});
+  ASSERT_TRUE(overruled.ok()) << overruled.status().message();
+  EXPECT_EQ(overruled->report.notes,
+            std::vector<std::string>{"metadata 'linear_before_reset' = '0', which --reset after overrules"});
+  EXPECT_EQ(overruled->source_hash, weights->source_hash);
   content.metadata = {{"reset_after", "True"}};
   ASSERT_TRUE(save_safetensors(file.path(), content).ok());
   EXPECT_TRUE(load_gru(file.path()).ok());
