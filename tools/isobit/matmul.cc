@@ -9,12 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "data.h"
+#include "isobit/files.h"
 #include "isobit/linear.h"
 #include "isobit/low_bit.h"
 #include "isobit/nearest.h"
 #include "isobit/parallel.h"
 #include "isobit/report.h"
+#include "isobit/sequences.h"
 #include "models.h"
 #include "text.h"
 #include "verbs.h"

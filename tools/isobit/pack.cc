@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "data.h"
+#include "isobit/files.h"
 #include "isobit/parallel.h"
 #include "isobit/report.h"
 #include "models.h"

@@ -5,9 +5,10 @@
 #include <utility>
 
 #include "calibrate.h"
-#include "data.h"
+#include "isobit/files.h"
 #include "isobit/gru.h"
 #include "isobit/parallel.h"
+#include "isobit/sequences.h"
 #include "isobit/tune.h"
 #include "models.h"
 #include "text.h"

@@ -10,12 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "data.h"
 #include "device.h"
 #include "isobit/arrays.h"
+#include "isobit/files.h"
 #include "isobit/gru.h"
 #include "isobit/gru_files.h"
 #include "isobit/parallel.h"
+#include "isobit/sequences.h"
 #include "models.h"
 #include "progress.h"
 #include "text.h"
@@ -23,8 +24,6 @@
 
 namespace isobit::tool {
 namespace {
-
-Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
 /// Rows [first, first + count), of `width` elements each.
 template <typename Byte>
@@ -66,9 +65,9 @@ class Runner {
       x = input.to_float();
       const auto bad = std::find_if(x.begin(), x.end(), [](float value) { return std::isnan(value); });
       if (bad != x.end()) {
-        return invalid(label + ": value nan at " +
-                       place_text(bad - x.begin(), shape, model_.input_size(), options_.batch_first) +
-                       "; it has no code");
+        return bad_option(label + ": value nan at " +
+                          place_text(bad - x.begin(), shape, model_.input_size(), options_.batch_first) +
+                          "; it has no code");
       }
       inputs_.add(model_.input_grid(), x, model_.input_size(), lengths);
     }
@@ -155,7 +154,7 @@ Result<Outcome> run(const RunOptions& options) {
   for (const auto& [option, path] : {std::pair{"--state", &options.state}, std::pair{"--lengths", &options.lengths},
                                      std::pair{"--zoneout-mask", &options.zoneout_mask}})
     if (!path->empty()) ISOBIT_RETURN_IF_ERROR(files.reads(*path, option));
-  if (options.chunk < 0) return invalid("--chunk " + std::to_string(options.chunk) + ": expected at least 1 step");
+  if (options.chunk < 0) return bad_option("--chunk " + std::to_string(options.chunk) + ": expected at least 1 step");
   const bool npz = options.output.ends_with(".npz");
   ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
   if (device && options.threads != 1)
@@ -170,15 +169,16 @@ Result<Outcome> run(const RunOptions& options) {
     ISOBIT_ASSIGN_OR_RETURN(path, model.choose_path(requested));
   }
   if (options.chunk > 0 && model.parameters().directions == 2) {
-    return invalid("--chunk " + std::to_string(options.chunk) + ": " + options.model +
-                   " is bidirectional, and its reverse direction needs the whole sequence; leave --chunk out");
+    return bad_option("--chunk " + std::to_string(options.chunk) + ": " + options.model +
+                      " is bidirectional, and its reverse direction needs the whole sequence; leave --chunk out");
   }
   Outcome out;
   ISOBIT_ASSIGN_OR_RETURN(const ArrayFile input, load_data(options.input, out.warnings));
   const bool uses_state = !options.state.empty() || !options.save_state.empty();
   if (input.arrays.size() > 1 && (uses_state || !npz)) {
-    return invalid(options.input + ": holds " + std::to_string(input.arrays.size()) + " arrays; " +
-                   (npz ? "--state and --save-state take an input with one" : "-o must name an .npz to hold as many"));
+    return bad_option(
+        options.input + ": holds " + std::to_string(input.arrays.size()) + " arrays; " +
+        (npz ? "--state and --save-state take an input with one" : "-o must name an .npz to hold as many"));
   }
 
   ISOBIT_ASSIGN_OR_RETURN(const Companion all_lengths, Companion::load("--lengths", options.lengths));

@@ -7,15 +7,16 @@
 #include <utility>
 #include <vector>
 
-#include "data.h"
 #include "device.h"
 #include "isobit/arrays.h"
+#include "isobit/files.h"
 #include "isobit/fp16_export.h"
 #include "isobit/fp16_function.h"
 #include "isobit/fp16_table.h"
 #include "isobit/nearest.h"
 #include "isobit/parallel.h"
 #include "isobit/report.h"
+#include "isobit/sequences.h"
 #include "models.h"
 #include "progress.h"
 #include "text.h"

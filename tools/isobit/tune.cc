@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "calibrate.h"
-#include "data.h"
+#include "isobit/files.h"
 #include "isobit/report.h"
+#include "isobit/sequences.h"
 #include "models.h"
 #include "progress.h"
 #include "text.h"
