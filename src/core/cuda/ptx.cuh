@@ -27,9 +27,8 @@ __device__ __forceinline__ void wait_for_grid_before() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// Of constants. Volatile, so that it stays before the wait. Not with .L1::no_allocate, of which the second-level
-/// cache seems to keep as little as with L2::evict_first: calls of one step that read 25 MB each, on an H100 with 50,
-/// took 9.4 to 9.8 us in some processes and 6.1 in others, now 6.1 to 6.2 in all.
+/// Of constants. Volatile, so that it stays before the wait. Not with .L1::no_allocate: the second-level cache keeps
+/// little of what is loaded so, and the next call needs it there.
 __device__ __forceinline__ uint4 load_weights(const uint4* from) {
   uint4 v;
   asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"

@@ -19,16 +19,13 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWgmmaMinStages = 4;
-/// Of kWgmma beside kMma, timed on an H200 (cuda_product_bench), padding included: with K = 128 and 256 fewer rows
-/// leave most of the device without a tile of 64, and kMma is as fast; with K = 512 and 768 kWgmma is ahead for all
-/// that were timed (64 and more).
+/// Where kWgmma is ahead of kMma, padding included: fewer rows of a small depth leave most of the device without a tile
+/// of 64.
 constexpr int64_t kWgmmaMinRows = 512, kWgmmaMinDepth = 512;
-/// product_wgmma_deep takes a matrix of this depth, found by timing layers of H = 512 to 2048 on an H200: there it is
-/// as fast or faster than the others with 256 rows and more. A cluster takes 256 of them at once.
+/// product_wgmma_deep takes matrices from this depth on: its pipeline takes many k blocks to pay. A cluster takes 256 rows
+/// at once.
 constexpr int64_t kDeepMinDepth = 641, kDeepMinRows = 128;
-/// kOneTile of bytes in place by the faster of the others, on an H100, 64, 256, 512 and 1024 rows: K = 128 1.04, 1.18,
-/// 1.00, 1.08; 256 1.00, 0.95, 1.03, 0.91; 512 0.85, 0.86, 0.88, 0.90; 768 0.70, 0.77, 0.84, 0.83. A layer of H = 256
-/// with 1024 rows took 1.5 us more with it than with kWgmma, with 256 rows 0.4 less than with kMma.
+/// kOneTile pays from this depth on: below it the others are as fast.
 constexpr int64_t kOneTileMinDepth = 256;
 
 int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }

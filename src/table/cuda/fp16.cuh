@@ -37,9 +37,8 @@ inline constexpr int kFp16Vector = 16 / static_cast<int>(sizeof(typename In::Typ
                                                              ? sizeof(typename In::Type)
                                                              : sizeof(typename Out::Type));
 
-/// Threads of a block, and vectors of a thread on their way at once: 24 to 36 KB a processor. Timed on an H200 with
-/// 2^28 elements, 256 to 1024 threads, 1 to 8 vectors: with less the loads' latency shows, and with more reads and
-/// writes disturb each other.
+/// Threads of a block, and vectors of a thread on their way at once: 24 to 36 KB a processor. With
+/// less the loads' latency shows; with more, reads and writes disturb each other.
 inline constexpr int kFp16Threads = 768;
 template <typename In, typename Out>
 inline constexpr int kFp16Round = sizeof(typename In::Type) == 4 && sizeof(typename Out::Type) == 4 ? 2 : 3;
