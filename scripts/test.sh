@@ -16,10 +16,11 @@ Installs the Debian packages that are missing (root only where some are), builds
                programs that others cover (the command's tests, benchmarks, CUDA); the same fingerprint from both, from
                every instruction set and on an emulated processor without AVX; every kernel verified; two built-in FP16
                tables fitted again; GGUF files against the gguf package, which pip puts into build/test/venv; the Rust
-               crates; clang-tidy on the C++ files that changed
+               crates; the Python package, built once and tested; clang-tidy on the C++ files that changed
   --matrix     the same with every compiler (g++, clang++) and preset (dev, release, asan); isobit::cuda for every
                architecture; the thread pool under the thread sanitizer; a project that takes isobit with
-               add_subdirectory, without the kernels for x86-64; an emulated aarch64
+               add_subdirectory, without the kernels for x86-64; an emulated aarch64; the Python package on every
+               Python that is installed
   --quick      the dev preset with g++, tests labelled fast
   --cuda       builds the programs of isobit::cuda (where nvcc is on PATH; for the architecture of the device, without
                one for all, or for those that CUDAARCHS names), then does what --cuda-built does. Without a device it
@@ -161,6 +162,40 @@ rust() {
     return 1
   fi
   python3 tests/rust_test.py "$cargo" "$1/isobit" "$1/src/c" "$1/examples/c/g2p_c" build/rust
+}
+
+# python_wheel FOLDER: the Python package on the library that was built there, into build/test/wheel.
+python_wheel() {
+  local prefix=$PWD/build/test/prefix
+  rm -rf build/test/wheel "$prefix"
+  cmake --install "$1" --prefix "$prefix" >/dev/null &&
+    build/test/venv/bin/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/test/wheel ./python \
+      --config-settings "cmake.define.isobit_DIR=$(dirname "$(find "$prefix" -name isobit-config.cmake)")" &&
+    ls -l build/test/wheel
+}
+
+# python_tests VENV PROGRAM: the wheel in that environment, beside the command-line tool.
+python_tests() {
+  "$1/bin/pip" install --quiet --disable-pip-version-check --force-reinstall build/test/wheel/isobit-*.whl &&
+    ISOBIT_COMMAND=$PWD/$2 "$1/bin/python" -m pytest -q -p no:cacheprovider python/tests
+}
+
+# Its types as a user's mypy sees them, and its own.
+python_types() { (cd build/test && venv/bin/mypy --strict --package isobit); }
+
+# other_pythons PROGRAM: the one wheel on every Python from 3.10 on that is installed, those of pyenv included.
+other_pythons() {
+  local python venv
+  build/test/venv/bin/pip install --quiet --disable-pip-version-check abi3audit==0.0.26 &&
+    build/test/venv/bin/abi3audit --strict build/test/wheel/isobit-*.whl || return 1
+  for python in /usr/bin/python3.1[0-9] "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[0-9].*/bin/python; do
+    [[ -x $python ]] || continue
+    "$python" --version
+    venv=build/test/python
+    rm -rf "$venv"
+    "$python" -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check numpy pytest &&
+      python_tests "$venv" "$1" || return 1
+  done
 }
 
 # None of them may be skipped: without mpmath one would be.
@@ -364,6 +399,10 @@ for pair in "${pairs[@]}"; do
     check "$pair: every FP16 table, every code, every pair of types" "$program" verify --operation fp16_table \
       --outputs 100000000
     check "$pair: rust" rust "$(folder_of "$compiler" "$preset")"
+    check "$pair: python: the wheel" python_wheel "$(folder_of "$compiler" "$preset")"
+    check "$pair: python: tests" python_tests build/test/venv "$program"
+    check "$pair: python: types" python_types
+    [[ $job != matrix ]] || check "$pair: python: the same wheel for other Pythons" other_pythons "$program"
     check "$pair: fingerprint" fingerprint "$program"
     # Where code for later processors must not run at all.
     [[ $(uname -m) != x86_64 ]] ||
