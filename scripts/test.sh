@@ -20,7 +20,7 @@ Installs the Debian packages that are missing (root only where some are), builds
   --matrix     the same with every compiler (g++, clang++) and preset (dev, release, asan); isobit::cuda for every
                architecture; the thread pool under the thread sanitizer; a project that takes isobit with
                add_subdirectory, without the kernels for x86-64; an emulated aarch64; the Python package on every
-               Python that is installed
+               Python that is installed, and with PyTorch (several gigabytes, into build/test/torch)
   --quick      the dev preset with g++, tests labelled fast
   --cuda       builds the programs of isobit::cuda (where nvcc is on PATH; for the architecture of the device, without
                one for all, or for those that CUDAARCHS names), then does what --cuda-built does. Without a device it
@@ -181,7 +181,14 @@ python_tests() {
 }
 
 # Its types as a user's mypy sees them, and its own.
-python_types() { (cd build/test && venv/bin/mypy --strict --package isobit); }
+python_types() { (cd build/test && venv/bin/mypy --config-file ../../python/pyproject.toml --package isobit); }
+
+# pytorch PROGRAM: what needs PyTorch, which is too large to be installed in every run.
+pytorch() {
+  need_venv build/test/torch bench/requirements-torch.txt &&
+    build/test/torch/bin/pip install --quiet --disable-pip-version-check numpy pytest &&
+    ISOBIT_REQUIRE=torch python_tests build/test/torch "$1"
+}
 
 # other_pythons PROGRAM: the one wheel on every Python from 3.10 on that is installed, those of pyenv included.
 other_pythons() {
@@ -402,7 +409,10 @@ for pair in "${pairs[@]}"; do
     check "$pair: python: the wheel" python_wheel "$(folder_of "$compiler" "$preset")"
     check "$pair: python: tests" python_tests build/test/venv "$program"
     check "$pair: python: types" python_types
-    [[ $job != matrix ]] || check "$pair: python: the same wheel for other Pythons" other_pythons "$program"
+    if [[ $job == matrix ]]; then
+      check "$pair: python: with PyTorch" pytorch "$program"
+      check "$pair: python: the same wheel for other Pythons" other_pythons "$program"
+    fi
     check "$pair: fingerprint" fingerprint "$program"
     # Where code for later processors must not run at all.
     [[ $(uname -m) != x86_64 ]] ||

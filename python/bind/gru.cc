@@ -230,6 +230,19 @@ std::string model_text(const GruModel& model) {
   return gru_text(p.name, model.layer_count(), p.directions, model.input_size(), model.output_size());
 }
 
+template <bool kCodes>
+void bind_call(nb::class_<GruModel>& gru, const char* name, const char* doc) {
+  gru.def(
+      name,
+      [](const GruModel& self, nb::any x, nb::any state, std::optional<std::vector<int64_t>> lengths, bool batch_first,
+         std::optional<bool> whole_sequence, nb::any out, Pool* pool, std::optional<std::string> path) {
+        return run(self, {x, state, std::move(lengths), batch_first, whole_sequence, out, pool, std::move(path)},
+                   kCodes);
+      },
+      "x"_a, "state"_a = nb::none(), nb::kw_only(), "lengths"_a = nb::none(), "batch_first"_a = false,
+      "whole_sequence"_a = nb::none(), "out"_a = nb::none(), "pool"_a.none() = nb::none(), "path"_a = nb::none(), doc);
+}
+
 constexpr const char* kCallDoc =
     "x [T, N, C] float32 to y [T, N, directions * H]: quantised on input_grid, computed in integers, dequantised from\n"
     "output_grid. x may be [T, C] (one sequence), or [N, T, C] with batch_first; y has its form and belongs to its\n"
@@ -336,8 +349,10 @@ void bind_gru(nb::module_& m) {
         return std::make_unique<State>(self.model, self.state);
       });
 
-  nb::class_<GruModel>(m, "Gru", "An integer GRU. Immutable; any number of threads may use it.")
-      .def_prop_ro("name", [](const GruModel& self) { return self.parameters().name; })
+  nb::class_<GruModel> gru(m, "Gru", "An integer GRU. Immutable; any number of threads may use it.");
+  bind_call<false>(gru, "__call__", kCallDoc);
+  bind_call<true>(gru, "run_codes", kCodesDoc);
+  gru.def_prop_ro("name", [](const GruModel& self) { return self.parameters().name; })
       .def_prop_ro("layers", &GruModel::layer_count)
       .def_prop_ro("directions", [](const GruModel& self) { return self.parameters().directions; })
       .def_prop_ro("input_size", &GruModel::input_size, "C")
@@ -367,28 +382,6 @@ void bind_gru(nb::module_& m) {
           "The state of another model with as many layers, directions and hidden units, requantised in integers to "
           "the\n"
           "grids of this one, as from an encoder to a decoder.")
-      .def(
-          "__call__",
-          [](const GruModel& self, nb::any x, nb::any state, std::optional<std::vector<int64_t>> lengths,
-             bool batch_first, std::optional<bool> whole_sequence, nb::any out, Pool* pool,
-             std::optional<std::string> path) {
-            return run(self, {x, state, std::move(lengths), batch_first, whole_sequence, out, pool, std::move(path)},
-                       false);
-          },
-          "x"_a, "state"_a = nb::none(), nb::kw_only(), "lengths"_a = nb::none(), "batch_first"_a = false,
-          "whole_sequence"_a = nb::none(), "out"_a = nb::none(), "pool"_a.none() = nb::none(), "path"_a = nb::none(),
-          kCallDoc)
-      .def(
-          "run_codes",
-          [](const GruModel& self, nb::any x, nb::any state, std::optional<std::vector<int64_t>> lengths,
-             bool batch_first, std::optional<bool> whole_sequence, nb::any out, Pool* pool,
-             std::optional<std::string> path) {
-            return run(self, {x, state, std::move(lengths), batch_first, whole_sequence, out, pool, std::move(path)},
-                       true);
-          },
-          "x"_a, "state"_a = nb::none(), nb::kw_only(), "lengths"_a = nb::none(), "batch_first"_a = false,
-          "whole_sequence"_a = nb::none(), "out"_a = nb::none(), "pool"_a.none() = nb::none(), "path"_a = nb::none(),
-          kCodesDoc)
       .def(
           "save", [](const GruModel& self, const Path& path) { check(self.save(path.text)); }, "path"_a,
           nb::call_guard<nb::gil_scoped_release>(),
