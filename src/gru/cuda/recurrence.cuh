@@ -109,9 +109,9 @@ __device__ __forceinline__ void multiply_tiles(const uint4 (&weights)[3][KRegist
   for (int kt = 0; kt < KT; kt += 2) {
     const uint4 b = *reinterpret_cast<const uint4*>(codes + kt / 2 * stride);
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
+    for (int gate = 0; gate < 3; ++gate)  // gate by gate: the sums of one are written while the next are multiplied
 #pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
+      for (int i = 0; i < 2; ++i) {
         const uint4 w = kt < KRegisters ? weights[gate][kt < KRegisters ? kt + i : 0]
                                         : shared_weights[(gate * kShared + kt - KRegisters + i) * 32];
         if (kt == 0 && i == 0 && OnePass) {
