@@ -183,6 +183,14 @@ python_tests() {
 # Its types as a user's mypy sees them, and its own.
 python_types() { (cd build/test && venv/bin/mypy --config-file ../../python/pyproject.toml --package isobit); }
 
+# The package as its README says, the library built along: neither numpy nor torch is there.
+python_checkout() {
+  rm -rf build/test/checkout
+  python3 -m venv build/test/checkout &&
+    build/test/checkout/bin/pip install --quiet --disable-pip-version-check ./python &&
+    build/test/checkout/bin/python -c 'import isobit; assert isobit.verify(outputs=100000).ok; print(isobit.fingerprint())'
+}
+
 # pytorch PROGRAM: what needs PyTorch, which is too large to be installed in every run.
 pytorch() {
   need_venv build/test/torch bench/requirements-torch.txt &&
@@ -410,6 +418,7 @@ for pair in "${pairs[@]}"; do
     check "$pair: python: tests" python_tests build/test/venv "$program"
     check "$pair: python: types" python_types
     if [[ $job == matrix ]]; then
+      check "$pair: python: pip install ./python" python_checkout
       check "$pair: python: with PyTorch" pytorch "$program"
       check "$pair: python: the same wheel for other Pythons" other_pythons "$program"
     fi
