@@ -17,6 +17,7 @@ class Value {
   Value() = default;  // null
   /// Numbers (NaN, infinity: null), texts and lists of them.
   template <typename T>
+  // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): the constraint leaves copies and moves alone
   requires(!std::same_as<std::remove_cvref_t<T>, Value>) Value(T&& value)
       : json_(std::forward<T>(value)) {}  // NOLINT: implicit
 
