@@ -30,17 +30,22 @@ if(ISOBIT_BUILD_FUZZERS)
   set(ISOBIT_COVERAGE -fsanitize=fuzzer-no-link)
 endif()
 
-# isobit_sources(FILE...): adds files of the current folder to the library.
+# isobit_sources([COMPUTES] FILE...): adds files of the current folder to the library. COMPUTES: they take their time
+# themselves. Others take longer to compile with sanitizers than to run, so they are not optimised there.
 function(isobit_sources)
-  foreach(file ${ARGN})
+  cmake_parse_arguments(arg "COMPUTES" "" "" ${ARGN})
+  foreach(file ${arg_UNPARSED_ARGUMENTS})
     target_sources(isobit PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+    if(ISOBIT_SANITIZE AND NOT arg_COMPUTES)
+      set_property(SOURCE ${CMAKE_CURRENT_SOURCE_DIR}/${file} TARGET_DIRECTORY isobit APPEND PROPERTY COMPILE_OPTIONS -O0)
+    endif()
   endforeach()
 endfunction()
 
 # isobit_arithmetic_sources(FILE...): the same, without coverage for libFuzzer, which would cost most of the time of a
 # build with sanitizers: for loops over numbers that a caller has checked.
 function(isobit_arithmetic_sources)
-  isobit_sources(${ARGN})
+  isobit_sources(COMPUTES ${ARGN})
   if(ISOBIT_BUILD_FUZZERS)
     list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
     set_property(SOURCE ${ARGN} TARGET_DIRECTORY isobit APPEND PROPERTY COMPILE_OPTIONS

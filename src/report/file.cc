@@ -53,7 +53,7 @@ Result<Description> describe_by_kind(const ArrayReader& file, const DescribeOpti
 Result<Description> describe_file(const ArrayReader& file, const DescribeOptions& options) {
   if (file.gguf() != nullptr) return describe_gguf(*file.gguf());
   ISOBIT_ASSIGN_OR_RETURN(Description out, describe_by_kind(file, options));
-  OrderedJson json = OrderedJson::parse(out.json), unread = OrderedJson::array();
+  OrderedJson json = parse_json(out.json), unread = OrderedJson::array();
   std::string text;
   for (const ArrayEntry& entry : file.entries()) {
     if (entry.dtype) continue;

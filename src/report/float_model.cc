@@ -140,7 +140,7 @@ Result<Description> describe_float_models(const ArrayReader& file, const GruLoad
                others_text;
   } else {
     const Description arrays = describe_arrays(file);
-    json["arrays"] = OrderedJson::parse(arrays.json);
+    json["arrays"] = parse_json(arrays.json);
     out.text = file.name() + ": " + count_text(std::ssize(file.entries()), "array") +
                (refusals.empty() ? ", no GRU found\n" : ", no GRU that can be read\n") + others_text + "\narrays\n" +
                arrays.text;

@@ -14,9 +14,10 @@ namespace isobit {
 using OrderedJson = nlohmann::ordered_json;
 
 /// One line. Names in files need not be UTF-8, JSON must be. NaN and infinity are null.
-inline std::string json_line(const OrderedJson& json) {
-  return json.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
-}
+std::string json_line(const OrderedJson& json);
+
+/// What json_line() wrote.
+OrderedJson parse_json(const std::string& text);
 
 OrderedJson json_of(const Grid& grid);
 OrderedJson json_of(const CheckpointDescription& description);

@@ -210,7 +210,7 @@ Result<OrderedJson> describe_gru(const GruModel& model, bool full, std::string& 
                      {"source_hash", parameters.source_hash},
                      {"kernels", std::move(kernels)},
                      {"notes", std::move(notes)},
-                     {"sizes", OrderedJson::parse(sizes.json)},
+                     {"sizes", parse_json(sizes.json)},
                      {"layers", std::move(layers)}};
 }
 

@@ -148,7 +148,7 @@ Status TableChecks::add(const std::string& path, const GruModel& model) {
   impl_->text += path + ": largest, mean error, share exact, share within 1 LSB\n";
   for (const GateTable& gate : gate_tables(model)) {
     ISOBIT_ASSIGN_OR_RETURN(const Description table, describe_table(*gate.table, gate.name));
-    OrderedJson json = OrderedJson::parse(table.json);
+    OrderedJson json = parse_json(table.json);
     const bool is_true = json["max_lsb"] == gate.table->certificate.max_error_lsb;
     impl_->text += table.text;
     impl_->add(path + " " + gate.name, is_true ? "" : "the certificate says otherwise", std::move(json));
