@@ -118,9 +118,8 @@ int64_t gru_workspace_bytes(const isobit_cuda_gru* gru, int64_t batch, int64_t s
 }
 
 int32_t gru_initial_state(const isobit_cuda_gru* gru, void* state, int64_t state_bytes, int64_t batch, void* stream) {
-  return guarded_on(gru->gru.device(), [&] {
-    return gru->gru.initial_state(bytes_of(state, state_bytes), batch, stream_of(stream));
-  });
+  return guarded_on(gru->gru.device(),
+                    [&] { return gru->gru.initial_state(bytes_of(state, state_bytes), batch, stream_of(stream)); });
 }
 
 int32_t gru_state_from_float(const isobit_cuda_gru* gru, const float* h, int64_t h_count, void* state,
@@ -154,9 +153,8 @@ int32_t gru_run(const isobit_cuda_gru* gru, const isobit_cuda_gru_run* run) {
 }
 
 int32_t gru_check_input(const isobit_cuda_gru* gru, const void* workspace, int64_t workspace_bytes, void* stream) {
-  return guarded_on(gru->gru.device(), [&] {
-    return DeviceGru::check_input(bytes_of(workspace, workspace_bytes), stream_of(stream));
-  });
+  return guarded_on(gru->gru.device(),
+                    [&] { return DeviceGru::check_input(bytes_of(workspace, workspace_bytes), stream_of(stream)); });
 }
 
 // ---- Functions of float16
