@@ -61,13 +61,6 @@ Device device_of(int32_t type, int32_t number, const char* name) {
 
 nb::object arrays_module() { return nb::module_::import_("isobit._arrays"); }
 
-/// Of arrays on a device isobit knows those of torch, whose stream and memory it uses.
-void check_torch(nb::handle object, const char* name, Device device) {
-  if (nb::cast<bool>(arrays_module().attr("is_tensor")(object))) return;
-  refuse_unsupported(std::string(name) + " is " + place_text(device) + " and of type " +
-                     std::string(nb::str(object.type().attr("__name__")).c_str()) + ", must be a torch.Tensor there");
-}
-
 /// What both kinds of arguments must be; which of the types it is.
 template <typename Tensor>
 Dtype check_array(const Tensor& array, nb::handle object, const char* name, std::initializer_list<Dtype> dtypes) {
@@ -124,6 +117,12 @@ Device device_of(nb::handle object, const char* name) {
   return device_of(type, number, name);
 }
 
+void check_tensor(nb::handle object, const char* name, Device device) {
+  if (nb::cast<bool>(arrays_module().attr("is_tensor")(object))) return;
+  refuse_unsupported(std::string(name) + " is " + place_text(device) + " and of type " +
+                     std::string(nb::str(object.type().attr("__name__")).c_str()) + ", must be a torch.Tensor there");
+}
+
 std::string shape_text(std::span<const int64_t> shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
@@ -150,7 +149,7 @@ Input::Input(nb::handle object, const char* name, std::initializer_list<Dtype> d
                        ", must be on the host: devices compute GRUs and tables, and neither linear "
                        "layers nor what quantises");
   dtype_ = check_array(array_, object, name, dtypes);
-  if (device_) check_torch(object, name, device_);
+  if (device_) check_tensor(object, name, device_);
   shape_ = shape_of(array_);
   if (device_ && !is_contiguous(array_, shape_))
     array_ = cast_array<nb::ndarray<nb::ro>>(object.attr("contiguous")(), name, "an array");

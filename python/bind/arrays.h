@@ -27,6 +27,9 @@ std::string place_text(Device device);
 /// Where an array of any library lies; an error that names `name` where that is neither.
 Device device_of(nanobind::handle object, const char* name);
 
+/// Of arrays on a device isobit knows those of torch, whose stream and memory it uses: kUnsupported for others.
+void check_tensor(nanobind::handle object, const char* name, Device device);
+
 /// Where an argument may lie.
 enum class Places { kHost, kHostOrDevice };
 

@@ -81,8 +81,7 @@ const isobit_cuda_gru* Gru::on(int device) const {
   });
 }
 
-DeviceState device_state(const Gru& gru, int64_t batch, nb::handle like, const Input* h) {
-  const int device = *device_of(like, "like");
+DeviceState device_state(const Gru& gru, int64_t batch, nb::handle like, int device, const Input* h) {
   const isobit_cuda_functions& functions = cuda_functions();
   const isobit_cuda_gru* const on_device = gru.on(device);
   DeviceState state = new_device_state(gru, batch, like, device);
@@ -111,7 +110,7 @@ nb::any run_on_device(const Gru& gru, const Call& call, const Input& x, const Ex
     lock = given->lock();
     check_state(*given, gru, extents, device);
   } else {
-    own = device_state(gru, extents.batch, call.x, nullptr);
+    own = device_state(gru, extents.batch, call.x, device, nullptr);
   }
   DeviceState& state = own ? *own : *given->on_device;
   const DeviceLengths lengths(call.lengths, call.x, device, extents);

@@ -188,7 +188,10 @@ std::unique_ptr<State> initial_state(const Gru& gru, int64_t batch, nb::any h, n
   if (batch < 0) refuse("batch is " + std::to_string(batch) + ", must not be negative");
   const Device device = like.is_none() ? std::nullopt : device_of(like, "like");
   if (h.is_none()) {
-    if (device) return std::make_unique<State>(gru, device_state(gru, batch, like, nullptr));
+    if (device) {
+      check_tensor(like, "like", device);
+      return std::make_unique<State>(gru, device_state(gru, batch, like, *device, nullptr));
+    }
     return std::make_unique<State>(gru, gru.initial_state(batch));
   }
   const Input values(h, "h", Dtype::kF32, Places::kHostOrDevice);
@@ -198,14 +201,17 @@ std::unique_ptr<State> initial_state(const Gru& gru, int64_t batch, nb::any h, n
                                          gru.hidden_size()};
   if (values.shape() != expected)
     refuse("h has shape " + shape_text(values.shape()) + ", must be " + shape_text(expected));
-  if (values.device()) return std::make_unique<State>(gru, device_state(gru, batch, h, &values));
+  if (values.device()) return std::make_unique<State>(gru, device_state(gru, batch, h, *values.device(), &values));
   return std::make_unique<State>(gru, take(gru.state_from_float(values.values<float>(), batch)));
 }
 
 nb::any state_values(State& self, nb::any like) {
   if (const Device device = device_of(like, "like"); device != self.device())
     refuse_type("like is " + place_text(device) + ", must be " + place_text(self.device()) + ", as the state");
-  if (self.on_device) return nb::borrow<nb::any>(device_state_values(self, like));
+  if (self.on_device) {
+    check_tensor(like, "like", self.device());
+    return nb::borrow<nb::any>(device_state_values(self, like));
+  }
   NewArray made =
       new_array(like, Dtype::kF32, {self.state.layer_count(), self.state.batch(), self.model.hidden_size()});
   const auto lock = self.lock();

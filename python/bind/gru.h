@@ -109,8 +109,8 @@ std::vector<int64_t> lengths_of(nanobind::handle lengths);
 /// The call with x on a device, in the order of torch's current stream; y of this shape.
 nanobind::any run_on_device(const Gru& gru, const Call& call, const Input& x, const Extents& extents, Dtype y_dtype,
                             const std::vector<int64_t>& y_shape);
-/// h = 0 where `like` lies; or h, an array on a device.
-DeviceState device_state(const Gru& gru, int64_t batch, nanobind::handle like, const Input* h);
+/// h = 0, or the numbers of `h`, in memory of the device where `like` lies, a tensor.
+DeviceState device_state(const Gru& gru, int64_t batch, nanobind::handle like, int device, const Input* h);
 nanobind::object device_state_values(State& state, nanobind::handle like);
 std::unique_ptr<State> copy_device_state(State& state);
 void check_device_input(State& state);

@@ -143,3 +143,4 @@ def test_places_of_arguments(torch, gru):
 
     torch.Tensor = dict  # the array is of another library
     refused(lambda: gru(Cupy(x)), "x is on CUDA device 0 and of type Cupy, must be a torch.Tensor there")
+    refused(lambda: gru.initial_state(3, like=Cupy(x)), "like is on CUDA device 0 and of type Cupy")
