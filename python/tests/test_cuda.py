@@ -149,6 +149,8 @@ def test_in_place_and_asynchronous():
     lengths = [T - n for n in range(8)]
     state = gru.initial_state(8, like=device)
     gru(device, state, out=out, lengths=lengths)  # code is loaded, memory is there
+    state.values(device)
+    state.copy()
     where = device.data_ptr(), out.data_ptr()
     torch.cuda.synchronize()
     torch.cuda._sleep(LONG)
