@@ -17,8 +17,8 @@ def like(array: Any, exporter: Any) -> Any:
     return from_dlpack(exporter)
 
 
-# ---- Tensors of torch on a CUDA device. DLPack says neither which stream their work is in nor how to make more of them;
-# torch does, and whoever has a tensor has imported it.
+# ---- Tensors of torch on a CUDA device. DLPack says neither which stream their work is in nor how to make more of
+# them; torch does, and whoever has a tensor has imported it.
 
 
 def is_tensor(array: Any) -> bool:

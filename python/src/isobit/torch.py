@@ -9,7 +9,8 @@
             model(batch)
     model.gru.freeze(bits="8,linear=16,h=16")                                  # from here on the integer model
 
-Tensors are in float32, on the CPU or, for the integer models of GRUs, on a CUDA device. Training is refused by name until it exists.
+Tensors are in float32, on the CPU or, for the integer models of GRUs, on a CUDA device. Training is refused by name
+until it exists.
 """
 from __future__ import annotations
 
