@@ -13,6 +13,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/isobit DESTINATION ${CMAKE_INSTA
 if(ISOBIT_CUDA)  # an export of its own: find_package(isobit COMPONENTS cuda), so that others need no CUDA toolkit
   install(TARGETS isobit_cuda EXPORT isobit-cuda ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS isobit_cuda_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})  # loaded, never linked
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/isobit/cuda DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/isobit
     FILES_MATCHING PATTERN "*.h")
 endif()

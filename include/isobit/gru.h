@@ -11,6 +11,7 @@
 #define ISOBIT_GRU_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -318,6 +319,8 @@ class GruModel {
   static Result<std::vector<GruModel>> load_all(const std::string& path);
   static Result<std::vector<GruModel>> load_all(const ArrayReader& file);
   [[nodiscard]] Status save(const std::string& path) const;
+  /// The content of the file that save() writes; ArrayReader::view reads it.
+  [[nodiscard]] Result<std::vector<std::byte>> saved_bytes() const;
   static Status save_all(const std::string& path, std::span<const GruModel* const> models);
   /// Of the file that save() writes.
   [[nodiscard]] Result<GruSizes> sizes() const;

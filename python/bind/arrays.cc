@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arrays.h"
 
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -22,7 +25,7 @@ nb::dlpack::dtype dlpack_of(Dtype dtype) {
   return {static_cast<uint8_t>(code), bits, 1};
 }
 
-std::string text_of(const nb::dlpack::dtype& dtype) {
+std::string type_text(const nb::dlpack::dtype& dtype) {
   const char* const kind = dtype.code == static_cast<uint8_t>(Code::Float)    ? "f"
                            : dtype.code == static_cast<uint8_t>(Code::Bfloat) ? "bf"
                            : dtype.code == static_cast<uint8_t>(Code::UInt)   ? "u"
@@ -49,18 +52,24 @@ std::string names_of(std::initializer_list<Dtype> dtypes) {
   return (dtypes.size() > 1 ? "one of " : "") + names;
 }
 
+Device device_of(int32_t type, int32_t number, const char* name) {
+  if (type == nb::device::cpu::value) return std::nullopt;
+  if (type == nb::device::cuda::value) return number;
+  refuse_type(std::string(name) + " is on DLPack device " + std::to_string(type) +
+              ", must be on the host or on a CUDA device; copy it there");
+}
+
+nb::object arrays_module() { return nb::module_::import_("isobit._arrays"); }
+
 /// What both kinds of arguments must be; which of the types it is.
 template <typename Tensor>
 Dtype check_array(const Tensor& array, nb::handle object, const char* name, std::initializer_list<Dtype> dtypes) {
   const std::string text = name;
   if (!is_numpy(object) && nb::hasattr(object, "requires_grad") && nb::cast<bool>(object.attr("requires_grad")))
     refuse_type(text + " requires gradients, which integers do not have; pass " + text + ".detach()");
-  if (array.device_type() != nb::device::cpu::value)
-    refuse_type(text + " is not in the host's memory (DLPack device " + std::to_string(array.device_type()) +
-                "), must be; copy it there");
   for (const Dtype dtype : dtypes)
     if (array.dtype() == dlpack_of(dtype)) return dtype;
-  refuse_type(text + " is " + text_of(array.dtype()) + ", must be " + names_of(dtypes));
+  refuse_type(text + " is " + type_text(array.dtype()) + ", must be " + names_of(dtypes));
 }
 
 template <typename Tensor>
@@ -97,6 +106,23 @@ Tensor cast_array(nb::handle object, const char* name, const char* what) {
 
 }  // namespace
 
+std::string place_text(Device device) { return device ? "on CUDA device " + std::to_string(*device) : "on the host"; }
+
+Device device_of(nb::handle object, const char* name) {
+  if (is_numpy(object)) return std::nullopt;
+  if (!nb::hasattr(object, "__dlpack_device__"))
+    refuse_type(std::string(name) + " is " + std::string(nb::str(object.type().attr("__name__")).c_str()) +
+                ", must be an array (numpy, torch, or another library with DLPack)");
+  const auto [type, number] = nb::cast<std::pair<int32_t, int32_t>>(object.attr("__dlpack_device__")());
+  return device_of(type, number, name);
+}
+
+void check_tensor(nb::handle object, const char* name, Device device) {
+  if (nb::cast<bool>(arrays_module().attr("is_tensor")(object))) return;
+  refuse_unsupported(std::string(name) + " is " + place_text(device) + " and of type " +
+                     std::string(nb::str(object.type().attr("__name__")).c_str()) + ", must be a torch.Tensor there");
+}
+
 std::string shape_text(std::span<const int64_t> shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
@@ -115,10 +141,18 @@ Dtype dtype_named(const char* argument, const std::string& text, std::initialize
   refuse(std::string(argument) + " is '" + text + "', must be " + names_of(dtypes));
 }
 
-Input::Input(nb::handle object, const char* name, std::initializer_list<Dtype> dtypes)
-    : array_(cast_array<nb::ndarray<nb::ro>>(object, name, "an array")) {
+Input::Input(nb::handle object, const char* name, std::initializer_list<Dtype> dtypes, Places places)
+    : array_(cast_array<nb::ndarray<nb::ro>>(object, name, "an array")),
+      device_(device_of(array_.device_type(), array_.device_id(), name)) {
+  if (device_ && places == Places::kHost)
+    refuse_unsupported(std::string(name) + " is " + place_text(device_) +
+                       ", must be on the host: devices compute GRUs and tables, and neither linear "
+                       "layers nor what quantises");
   dtype_ = check_array(array_, object, name, dtypes);
+  if (device_) check_tensor(object, name, device_);
   shape_ = shape_of(array_);
+  if (device_ && !is_contiguous(array_, shape_))
+    array_ = cast_array<nb::ndarray<nb::ro>>(object.attr("contiguous")(), name, "an array");
   const size_t size = size_in_bytes(dtype_);
   const auto count = static_cast<size_t>(product(shape_));
   const auto* const data = static_cast<const std::byte*>(array_.data());
@@ -137,8 +171,10 @@ Input::Input(nb::handle object, const char* name, std::initializer_list<Dtype> d
   bytes_ = copy_;
 }
 
-Output::Output(nb::handle object, const char* name, Dtype dtype, std::span<const int64_t> shape)
+Output::Output(nb::handle object, const char* name, Dtype dtype, std::span<const int64_t> shape, Device device)
     : array_(cast_array<nb::ndarray<>>(object, name, "a writable array")) {
+  if (const Device has = device_of(array_.device_type(), array_.device_id(), name); has != device)
+    refuse_type(std::string(name) + " is " + place_text(has) + ", must be " + place_text(device) + ", as x");
   check_array(array_, object, name, {dtype});
   const std::vector<int64_t> has = shape_of(array_);
   if (!std::equal(has.begin(), has.end(), shape.begin(), shape.end()))
@@ -147,8 +183,13 @@ Output::Output(nb::handle object, const char* name, Dtype dtype, std::span<const
   bytes_ = {static_cast<std::byte*>(array_.data()), static_cast<size_t>(product(has)) * size_in_bytes(dtype)};
 }
 
-NewArray new_array(nb::handle like, Dtype dtype, const std::vector<int64_t>& shape) {
+NewArray new_array(nb::handle like, Dtype dtype, const std::vector<int64_t>& shape, Device device) {
   const auto bytes = static_cast<size_t>(product(shape)) * size_in_bytes(dtype);
+  if (device) {
+    nb::object tensor = arrays_module().attr("empty")(like, std::string(to_string(dtype)).c_str(), shape);
+    const auto data = nb::cast<uintptr_t>(tensor.attr("data_ptr")());
+    return {std::move(tensor), {reinterpret_cast<std::byte*>(data), bytes}};
+  }
   auto* const memory = new std::byte[std::max<size_t>(bytes, 1)];
   const nb::capsule owner(memory, [](void* p) noexcept { delete[] static_cast<std::byte*>(p); });
   std::vector<size_t> extents(shape.begin(), shape.end());
@@ -161,14 +202,15 @@ NewArray new_array(nb::handle like, Dtype dtype, const std::vector<int64_t>& sha
   return {nb::module_::import_("isobit._arrays").attr("like")(like, nb::cast(array)), content};
 }
 
-Returned::Returned(nb::handle like, const nb::object& out, Dtype dtype, const std::vector<int64_t>& shape)
+Returned::Returned(nb::handle like, const nb::object& out, Dtype dtype, const std::vector<int64_t>& shape,
+                   Device device)
     : array_(out) {
   if (out.is_none()) {
-    NewArray made = new_array(like, dtype, shape);
+    NewArray made = new_array(like, dtype, shape, device);
     array_ = std::move(made.array);
     bytes_ = made.bytes;
   } else {
-    bytes_ = given_.emplace(out, "out", dtype, shape).bytes();
+    bytes_ = given_.emplace(out, "out", dtype, shape, device).bytes();
   }
 }
 

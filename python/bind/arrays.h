@@ -20,15 +20,30 @@
 
 namespace isobit::python {
 
-/// An argument that is read. Contiguous in the host's memory, or copied to be. Keeps what it views alive.
+/// The CUDA device with this number; empty: the host.
+using Device = std::optional<int>;
+/// "on CUDA device 0", "on the host".
+std::string place_text(Device device);
+/// Where an array of any library lies; an error that names `name` where that is neither.
+Device device_of(nanobind::handle object, const char* name);
+
+/// Of arrays on a device isobit knows those of torch, whose stream and memory it uses: kUnsupported for others.
+void check_tensor(nanobind::handle object, const char* name, Device device);
+
+/// Where an argument may lie.
+enum class Places { kHost, kHostOrDevice };
+
+/// An argument that is read. Contiguous, or copied to be. Keeps what it views alive. On a device it is a torch.Tensor.
 class Input {
  public:
-  /// TypeError, which names `name`, where `object` is no array, is of none of the types or not in the host's memory, or
-  /// is a tensor that wants gradients.
-  Input(nanobind::handle object, const char* name, std::initializer_list<Dtype> dtypes);
-  Input(nanobind::handle object, const char* name, Dtype dtype) : Input(object, name, {dtype}) {}
+  /// TypeError, which names `name`, where `object` is no array, is of none of the types or in other memory, or is a
+  /// tensor that wants gradients; kUnsupported where it is on a device and must not be.
+  Input(nanobind::handle object, const char* name, std::initializer_list<Dtype> dtypes, Places places = Places::kHost);
+  Input(nanobind::handle object, const char* name, Dtype dtype, Places places = Places::kHost)
+      : Input(object, name, {dtype}, places) {}
 
   [[nodiscard]] Dtype dtype() const { return dtype_; }
+  [[nodiscard]] Device device() const { return device_; }
   [[nodiscard]] const std::vector<int64_t>& shape() const { return shape_; }
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   template <typename T>
@@ -39,15 +54,16 @@ class Input {
  private:
   nanobind::ndarray<nanobind::ro> array_;
   Dtype dtype_ = Dtype::kF32;
+  Device device_;
   std::vector<std::byte> copy_;
   std::vector<int64_t> shape_;
   std::span<const std::byte> bytes_;
 };
 
-/// An argument that is written: contiguous, writable, of this shape; else an error that names it.
+/// An argument that is written: contiguous, writable, of this shape, on this device; else an error that names it.
 class Output {
  public:
-  Output(nanobind::handle object, const char* name, Dtype dtype, std::span<const int64_t> shape);
+  Output(nanobind::handle object, const char* name, Dtype dtype, std::span<const int64_t> shape, Device device);
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
 
  private:
@@ -55,17 +71,19 @@ class Output {
   std::span<std::byte> bytes_;
 };
 
-/// A new array of the library that `like` belongs to, and its memory.
+/// A new array of the library that `like` belongs to, where `like` lies, and its memory. On a device torch allocates
+/// it, on the current stream.
 struct NewArray {
   nanobind::object array;
   std::span<std::byte> bytes;
 };
-NewArray new_array(nanobind::handle like, Dtype dtype, const std::vector<int64_t>& shape);
+NewArray new_array(nanobind::handle like, Dtype dtype, const std::vector<int64_t>& shape, Device device = {});
 
 /// The array that a call returns: `out`, where it is given, or a new one of the library of `like`.
 class Returned {
  public:
-  Returned(nanobind::handle like, const nanobind::object& out, Dtype dtype, const std::vector<int64_t>& shape);
+  Returned(nanobind::handle like, const nanobind::object& out, Dtype dtype, const std::vector<int64_t>& shape,
+           Device device = {});
   [[nodiscard]] const nanobind::object& array() const { return array_; }
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
 

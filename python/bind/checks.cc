@@ -38,7 +38,7 @@ struct Comparison {
 
 void bind_checks(nb::module_& m) {
   nb::class_<Comparison>(m, "GruComparison")
-      .def(nb::new_([](const GruWeights& weights, const GruModel& model, double part_codes, float zoneout) {
+      .def(nb::new_([](const GruWeights& weights, const Gru& model, double part_codes, float zoneout) {
              GruCompareOptions options;
              options.part_codes = part_codes;
              options.zoneout = zoneout;
@@ -68,7 +68,7 @@ void bind_checks(nb::module_& m) {
 
   m.def(
       "verify",
-      [](const GruModel* model, const std::string& operation, uint64_t outputs, uint64_t seed,
+      [](const Gru* model, const std::string& operation, uint64_t outputs, uint64_t seed,
          const std::vector<std::string>& required) {
         VerifyOptions options;
         options.operation = operation;

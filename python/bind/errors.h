@@ -38,6 +38,10 @@ T take(Result<T> result) {
   throw StatusError(Status(StatusCode::kInvalidArgument, std::move(message)));
 }
 
+[[noreturn]] inline void refuse_unsupported(std::string message) {
+  throw StatusError(Status(StatusCode::kUnsupported, std::move(message)));
+}
+
 /// TypeError, as Python says it of arguments of another kind.
 [[noreturn]] inline void refuse_type(const std::string& message) { throw nanobind::type_error(message.c_str()); }
 

@@ -92,11 +92,6 @@ GruWeights weights_of_arrays(const std::vector<std::vector<nb::any>>& layers, in
 
 // ---- Sequences
 
-/// x [T, N, C] or [T, C]; [N, T, C] with batch_first.
-struct Extents {
-  int64_t steps = 0, batch = 1;
-  bool single = false;
-};
 Extents extents_of(std::span<const int64_t> shape, int64_t channels, bool batch_first) {
   const bool single = shape.size() == 2;
   if ((!single && shape.size() != 3) || shape.back() != channels) {
@@ -148,39 +143,27 @@ void observe(Calibrator& self, nb::any x, const std::optional<std::vector<int64_
 
 // ---- Running
 
-struct Call {
-  nb::any x;
-  nb::object state;
-  std::optional<std::vector<int64_t>> lengths;
-  bool batch_first;
-  std::optional<bool> whole_sequence;
-  nb::object out;
-  Pool* pool;
-  std::optional<std::string> path;
-};
-
-nb::any run(const GruModel& model, const Call& call, bool codes) {
-  const Dtype x_dtype = codes ? model.input_grid().dtype() : Dtype::kF32;
-  const Dtype y_dtype = codes ? model.output_grid().dtype() : Dtype::kF32;
-  const Input x(call.x, "x", x_dtype);
-  const Extents extents = extents_of(x.shape(), model.input_size(), call.batch_first);
-  if (codes && model.input_grid().bits != static_cast<int32_t>(8 * size_in_bytes(x_dtype))) {
-    check(check_codes(array_of(x), model.input_grid(), "x"));
+nb::any run(const Gru& gru, const Call& call, bool codes) {
+  const Dtype x_dtype = codes ? gru.input_grid().dtype() : Dtype::kF32;
+  const Dtype y_dtype = codes ? gru.output_grid().dtype() : Dtype::kF32;
+  const Input x(call.x, "x", x_dtype, Places::kHostOrDevice);
+  const Extents extents = extents_of(x.shape(), gru.input_size(), call.batch_first);
+  const std::vector<int64_t> shape = output_shape(extents, gru.output_size(), call.batch_first);
+  if (x.device()) return run_on_device(gru, call, x, extents, y_dtype, shape);
+  if (codes && gru.input_grid().bits != static_cast<int32_t>(8 * size_in_bytes(x_dtype))) {
+    check(check_codes(array_of(x), gru.input_grid(), "x"));
   }
+  State* state = state_of(call);
   std::unique_ptr<State> own;
-  State* state = nullptr;
-  if (call.state.is_none()) {
-    own = std::make_unique<State>(model, model.initial_state(extents.batch));
+  if (state == nullptr) {
+    own = std::make_unique<State>(gru, gru.initial_state(extents.batch));
     state = own.get();
-  } else if (!nb::try_cast(call.state, state) || state == nullptr) {
-    refuse_type("state is " + std::string(nb::str(call.state.type().attr("__name__")).c_str()) +
-                ", must be what initial_state() makes, or None");
   }
-  const std::vector<int64_t> shape = output_shape(extents, model.output_size(), call.batch_first);
   const Returned y(call.x, call.out, y_dtype, shape);
+  const std::vector<int64_t> lengths = lengths_of(call.lengths);
   RunOptions options;
   options.path = path_named(call.path);
-  if (call.lengths) options.lengths = *call.lengths;
+  options.lengths = lengths;
   options.batch_first = call.batch_first && !extents.single;
   options.whole_sequence = call.whole_sequence.value_or(call.state.is_none());
 
@@ -190,39 +173,64 @@ nb::any run(const GruModel& model, const Call& call, bool codes) {
     options.pool = use.pool;
     const int threads = use.threads();
     const std::lock_guard<std::mutex> state_lock(state->mutex);
-    if (&state->model.parameters() != &model.parameters())
-      refuse("state was made by another model; use state_from() for it");
-    if (state->state.batch() != extents.batch)
-      refuse("state has " + std::to_string(state->state.batch()) + " sequences, x has " +
-             std::to_string(extents.batch));
+    check_state(*state, gru, extents, std::nullopt);
     if (extents.steps > state->workspace_steps || threads > state->workspace_threads) {
-      state->workspace = model.workspace(extents.batch, extents.steps, threads);
+      state->workspace = gru.workspace(extents.batch, extents.steps, threads);
       state->workspace_steps = extents.steps;
       state->workspace_threads = threads;
     }
-    check(
-        model.forward(x.bytes(), x_dtype, y.bytes(), y_dtype, extents.steps, state->state, state->workspace, options));
+    check(gru.forward(x.bytes(), x_dtype, y.bytes(), y_dtype, extents.steps, state->state, state->workspace, options));
   }
   return nb::borrow<nb::any>(y.array());
 }
 
-std::unique_ptr<State> initial_state(const GruModel& model, int64_t batch, nb::any h) {
+std::unique_ptr<State> initial_state(const Gru& gru, int64_t batch, nb::any h, nb::any like) {
   if (batch < 0) refuse("batch is " + std::to_string(batch) + ", must not be negative");
-  if (h.is_none()) return std::make_unique<State>(model, model.initial_state(batch));
-  const Input values(h, "h", Dtype::kF32);
-  const std::vector<int64_t> expected = {static_cast<int64_t>(model.parameters().layers.size()), batch,
-                                         model.hidden_size()};
+  const Device device = like.is_none() ? std::nullopt : device_of(like, "like");
+  if (h.is_none()) {
+    if (device) {
+      check_tensor(like, "like", device);
+      return std::make_unique<State>(gru, device_state(gru, batch, like, *device, nullptr));
+    }
+    return std::make_unique<State>(gru, gru.initial_state(batch));
+  }
+  const Input values(h, "h", Dtype::kF32, Places::kHostOrDevice);
+  if (!like.is_none() && values.device() != device)
+    refuse_type("h is " + place_text(values.device()) + ", must be " + place_text(device) + ", as like");
+  const std::vector<int64_t> expected = {static_cast<int64_t>(gru.parameters().layers.size()), batch,
+                                         gru.hidden_size()};
   if (values.shape() != expected)
     refuse("h has shape " + shape_text(values.shape()) + ", must be " + shape_text(expected));
-  return std::make_unique<State>(model, take(model.state_from_float(values.values<float>(), batch)));
+  if (values.device()) return std::make_unique<State>(gru, device_state(gru, batch, h, *values.device(), &values));
+  return std::make_unique<State>(gru, take(gru.state_from_float(values.values<float>(), batch)));
 }
 
 nb::any state_values(State& self, nb::any like) {
+  if (const Device device = device_of(like, "like"); device != self.device())
+    refuse_type("like is " + place_text(device) + ", must be " + place_text(self.device()) + ", as the state");
+  if (self.on_device) {
+    check_tensor(like, "like", self.device());
+    return nb::borrow<nb::any>(device_state_values(self, like));
+  }
   NewArray made =
       new_array(like, Dtype::kF32, {self.state.layer_count(), self.state.batch(), self.model.hidden_size()});
-  const std::lock_guard<std::mutex> lock(self.mutex);
+  const auto lock = self.lock();
   self.model.state_to_float(self.state, {reinterpret_cast<float*>(made.bytes.data()), made.bytes.size() / 4});
   return nb::borrow<nb::any>(made.array);
+}
+
+std::unique_ptr<State> copy_state(State& self) {
+  if (self.on_device) return copy_device_state(self);
+  const auto lock = self.lock();
+  return std::make_unique<State>(self.model, self.state);
+}
+
+std::unique_ptr<State> state_from(const Gru& gru, const Gru& other, State& state) {
+  if (state.on_device)
+    refuse_unsupported("state is " + place_text(state.device()) +
+                       ", must be on the host: devices do not requantise states of another model");
+  const auto lock = state.lock();
+  return std::make_unique<State>(gru, take(gru.state_from(other, state.state)));
 }
 
 std::string model_text(const GruModel& model) {
@@ -231,13 +239,12 @@ std::string model_text(const GruModel& model) {
 }
 
 template <bool kCodes>
-void bind_call(nb::class_<GruModel>& gru, const char* name, const char* doc) {
+void bind_call(nb::class_<Gru>& gru, const char* name, const char* doc) {
   gru.def(
       name,
-      [](const GruModel& self, nb::any x, nb::any state, std::optional<std::vector<int64_t>> lengths, bool batch_first,
+      [](const Gru& self, nb::any x, nb::any state, nb::any lengths, bool batch_first,
          std::optional<bool> whole_sequence, nb::any out, Pool* pool, std::optional<std::string> path) {
-        return run(self, {x, state, std::move(lengths), batch_first, whole_sequence, out, pool, std::move(path)},
-                   kCodes);
+        return run(self, {x, state, lengths, batch_first, whole_sequence, out, pool, std::move(path)}, kCodes);
       },
       "x"_a, "state"_a = nb::none(), nb::kw_only(), "lengths"_a = nb::none(), "batch_first"_a = false,
       "whole_sequence"_a = nb::none(), "out"_a = nb::none(), "pool"_a.none() = nb::none(), "path"_a = nb::none(), doc);
@@ -252,14 +259,47 @@ constexpr const char* kCallDoc =
     "whole_sequence: x holds whole sequences, not pieces. Bidirectional models want it; default: without a state.\n"
     "out: a contiguous array of y's shape, which is returned.\n"
     "pool: of ThreadPool; bytes never depend on it. path: kernels of one instruction set (supported()).\n\n"
+    "On a CUDA device x is a torch.Tensor. state and out must be there, too; lengths may be, in int64, and what lies\n"
+    "outside 0..T then counts as the nearer end; pool and path mean nothing. The call goes to torch's current stream\n"
+    "and waits for nothing, so a NaN counts as zero (GruState.check_input() tells). It needs libisobit_cuda.so.\n\n"
     "Raises InvalidArgumentError for shapes, lengths, a NaN (by its index) and a state of another model, TypeError "
     "for\n"
-    "other types and arrays that are not in the host's memory.";
+    "other types and arrays that are not where x is, NotSupportedError without libisobit_cuda.so.";
 constexpr const char* kCodesDoc =
     "The same of codes: x of input_grid's dtype, y of output_grid's. A code outside input_grid is refused by its "
-    "place.";
+    "place;\n"
+    "on a CUDA device nothing looks for it.";
 
 }  // namespace
+
+State* state_of(const Call& call) {
+  State* state = nullptr;
+  if (!call.state.is_none() && (!nb::try_cast(call.state, state) || state == nullptr))
+    refuse_type("state is " + std::string(nb::str(call.state.type().attr("__name__")).c_str()) +
+                ", must be what initial_state() makes, or None");
+  return state;
+}
+
+void check_state(const State& state, const GruModel& model, const Extents& extents, Device device) {
+  if (state.device() != device)
+    refuse_type("state is " + place_text(state.device()) + ", must be " + place_text(device) +
+                ", as x; initial_state(batch, like=x) makes one there");
+  if (&state.model.parameters() != &model.parameters())
+    refuse("state was made by another model; use state_from() for it");
+  if (state.batch() != extents.batch)
+    refuse("state has " + std::to_string(state.batch()) + " sequences, x has " + std::to_string(extents.batch));
+}
+
+std::vector<int64_t> lengths_of(nb::handle lengths) {
+  std::vector<int64_t> values;
+  if (lengths.is_none() || nb::try_cast(lengths, values)) return values;
+  if (!nb::hasattr(lengths, "__dlpack__"))
+    refuse_type("lengths is " + std::string(nb::str(lengths.type().attr("__name__")).c_str()) +
+                ", must be a sequence of integers or an array of int64");
+  const Input array(lengths, "lengths", Dtype::kS64);
+  values.assign(array.values<int64_t>().begin(), array.values<int64_t>().end());
+  return values;
+}
 
 void bind_gru(nb::module_& m) {
   nb::class_<Pool>(
@@ -326,7 +366,7 @@ void bind_gru(nb::module_& m) {
             settings.rounding = rounding_named(rounding);
             const GruQuantization quantization = take(settings.quantization());
             const nb::gil_scoped_release release;
-            return take(self.calibrator.finish(quantization));
+            return Gru(take(self.calibrator.finish(quantization)));
           },
           nb::kw_only(), "bits"_a = "8", "scale"_a = "pow2", "rounding"_a = "nearest_even", "table"_a = "default",
           "The integer GRU. bits: '8', a named setting ('small', 'balanced', 'precise'), or a list where later "
@@ -338,61 +378,65 @@ void bind_gru(nb::module_& m) {
           "anything\n"
           "was observed.");
 
-  nb::class_<State>(
-      m, "GruState",
-      "Codes of h of every layer and direction. It belongs to one model and is used by one call at a time.")
-      .def_prop_ro("batch", [](const State& self) { return self.state.batch(); })
+  nb::class_<State>(m, "GruState",
+                    "Codes of h of every layer and direction, on the host or on a CUDA device. It belongs to one model "
+                    "and is used by\n"
+                    "one call at a time.")
+      .def_prop_ro("batch", &State::batch)
+      .def_prop_ro("device", &State::device, "The number of the CUDA device; None: the host.")
       .def("values", &state_values, "like"_a,
-           "h as numbers, [layers * directions, N, H] float32, an array of the library that `like` belongs to.")
-      .def("copy", [](State& self) {
-        const std::lock_guard<std::mutex> lock(self.mutex);
-        return std::make_unique<State>(self.model, self.state);
-      });
+           "h as numbers, [layers * directions, N, H] float32, an array of the library that `like` belongs to and "
+           "where\n"
+           "`like` lies, which must be where the state is.")
+      .def("copy", &copy_state)
+      .def(
+          "check_input",
+          [](State& self) {
+            if (self.on_device) check_device_input(self);
+          },
+          "Waits for the last call with this state on a CUDA device, whose x was float32, and raises\n"
+          "InvalidArgumentError with the index of the first NaN of x. On the host the call itself does.");
 
-  nb::class_<GruModel> gru(m, "Gru", "An integer GRU. Immutable; any number of threads may use it.");
+  nb::class_<Gru> gru(m, "Gru", "An integer GRU. Immutable; any number of threads may use it.");
   bind_call<false>(gru, "__call__", kCallDoc);
   bind_call<true>(gru, "run_codes", kCodesDoc);
-  gru.def_prop_ro("name", [](const GruModel& self) { return self.parameters().name; })
+  gru.def_prop_ro("name", [](const Gru& self) { return self.parameters().name; })
       .def_prop_ro("layers", &GruModel::layer_count)
-      .def_prop_ro("directions", [](const GruModel& self) { return self.parameters().directions; })
+      .def_prop_ro("directions", [](const Gru& self) { return self.parameters().directions; })
       .def_prop_ro("input_size", &GruModel::input_size, "C")
       .def_prop_ro("hidden_size", &GruModel::hidden_size, "H")
       .def_prop_ro("output_size", &GruModel::output_size, "directions * H")
       .def_prop_ro(
-          "input_grid", [](const GruModel& self) { return grid_dict(self.input_grid()); },
+          "input_grid", [](const Gru& self) { return grid_dict(self.input_grid()); },
           "value = (code - zero_point) * scale")
-      .def_prop_ro("output_grid", [](const GruModel& self) { return grid_dict(self.output_grid()); })
+      .def_prop_ro("output_grid", [](const Gru& self) { return grid_dict(self.output_grid()); })
       .def_prop_ro(
-          "bits", [](const GruModel& self) { return bits_text(self.parameters()); },
+          "bits", [](const Gru& self) { return bits_text(self.parameters()); },
           "Widths and signs, as Calibrator.finish() takes them.")
       .def_prop_ro(
-          "notes", [](const GruModel& self) { return self.parameters().notes; }, "How the model was made.")
+          "notes", [](const Gru& self) { return self.parameters().notes; }, "How the model was made.")
       .def_prop_ro(
-          "size_bytes", [](const GruModel& self) { return take(self.sizes()).total_bytes(); },
+          "size_bytes", [](const Gru& self) { return take(self.sizes()).total_bytes(); },
           "Of the file that save() writes.")
-      .def("initial_state", &initial_state, "batch"_a = 1, "h"_a = nb::none(),
-           "The state before the first step: h = 0, or h [layers * directions, N, H] in float32, quantised.")
+      .def("initial_state", &initial_state, "batch"_a = 1, "h"_a = nb::none(), nb::kw_only(), "like"_a = nb::none(),
+           "The state before the first step: h = 0, or h [layers * directions, N, H] in float32, quantised. It is "
+           "where\n"
+           "the array `like` or h is: on the host, or on a CUDA device.")
+      .def("state_from", &state_from, "model"_a, "state"_a,
+           "The state of another model with as many layers, directions and hidden units, requantised in integers to "
+           "the\n"
+           "grids of this one, as from an encoder to a decoder. On the host.")
       .def(
-          "state_from",
-          [](const GruModel& self, const GruModel& other, State& state) {
-            const std::lock_guard<std::mutex> lock(state.mutex);
-            return std::make_unique<State>(self, take(self.state_from(other, state.state)));
-          },
-          "model"_a, "state"_a,
-          "The state of another model with as many layers, directions and hidden units, requantised in integers to "
-          "the\n"
-          "grids of this one, as from an encoder to a decoder.")
-      .def(
-          "save", [](const GruModel& self, const Path& path) { check(self.save(path.text)); }, "path"_a,
+          "save", [](const Gru& self, const Path& path) { check(self.save(path.text)); }, "path"_a,
           nb::call_guard<nb::gil_scoped_release>(),
           "One safetensors file (docs/formats.md); it appears whole or not at all. The same model gives the same "
           "bytes.")
-      .def("__repr__", [](const GruModel& self) {
+      .def("__repr__", [](const Gru& self) {
         return "<isobit.Gru " + model_text(self) + ", bits " + bits_text(self.parameters()) + ">";
       });
   m.def(
-      "load", [](const Path& path, const std::string& name) { return take(GruModel::load(path.text, name)); }, "path"_a,
-      "name"_a = "", nb::call_guard<nb::gil_scoped_release>(),
+      "load", [](const Path& path, const std::string& name) { return Gru(take(GruModel::load(path.text, name))); },
+      "path"_a, "name"_a = "", nb::call_guard<nb::gil_scoped_release>(),
       "An integer GRU that Gru.save() or `isobit quantize` wrote. name: of a file with several. Every field is "
       "checked\n"
       "and the overflow proof made anew.");

@@ -208,7 +208,7 @@ void observe_static(StaticCalibrator& self, nb::any x, Pool* pool) {
 std::unique_ptr<StaticLinearLayer> finish_static(const StaticCalibrator& self, int32_t x_bits, int32_t y_bits,
                                                  int32_t weight_bits, const std::string& method,
                                                  const std::string& scale, const std::string& rounding,
-                                                 const GruModel* after) {
+                                                 const Gru* after) {
   StaticLinearQuantization q;
   q.x.bits = x_bits;
   if (after != nullptr) q.input = after->output_grid();

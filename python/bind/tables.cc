@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "cuda.h"
 #include "errors.h"
 #include "gru.h"
 #include "isobit/fp16_function.h"
@@ -33,13 +34,19 @@ Fp16Model model_named(const std::string& text) {
   return parse_name("model", text, fp16_model_from_string, "f32, nli_gpu, nli_cpu");
 }
 
-std::unique_ptr<Fp16Function> builtin(const std::string& function, const std::string& model, bool half_values) {
-  return std::make_unique<Fp16Function>(
+/// A function, and its copies on devices.
+struct Table : Fp16Function {
+  Table(Fp16Function function) : Fp16Function(std::move(function)) {}  // NOLINT: implicit on purpose
+  OnDevices<isobit_cuda_function> copies;
+};
+
+std::unique_ptr<Table> builtin(const std::string& function, const std::string& model, bool half_values) {
+  return std::make_unique<Table>(
       take(Fp16Function::create(take(builtin_fp16_table(function, model_named(model), half_values)))));
 }
 
-std::unique_ptr<Fp16Function> fit(nb::any function, const std::string& model, bool half_values, const std::string& goal,
-                                  double beta) {
+std::unique_ptr<Table> fit(nb::any function, const std::string& model, bool half_values, const std::string& goal,
+                           double beta) {
   Fp16FitOptions options;
   options.model = model_named(model);
   options.half_values = half_values;
@@ -49,21 +56,39 @@ std::unique_ptr<Fp16Function> fit(nb::any function, const std::string& model, bo
   std::string name;
   if (nb::try_cast(function, name)) {
     const nb::gil_scoped_release release;
-    return std::make_unique<Fp16Function>(take(Fp16Function::create(take(fit_fp16_table(name, options)))));
+    return std::make_unique<Table>(take(Fp16Function::create(take(fit_fp16_table(name, options)))));
   }
   const Input values(function, "function", Dtype::kF64);
   const nb::gil_scoped_release release;
   const std::span<const double> numbers = values.values<double>();
-  return std::make_unique<Fp16Function>(
+  return std::make_unique<Table>(
       take(Fp16Function::create(take(fit_fp16_table(std::vector<double>(numbers.begin(), numbers.end()), options)))));
 }
 
-nb::any apply(const Fp16Function& self, nb::any x, nb::any out, const std::optional<std::string>& dtype,
+void apply_on_device(const Table& self, nb::handle x, const Input& input, const Returned& y, Dtype y_dtype) {
+  const isobit_cuda_functions& functions = cuda_functions();
+  const isobit_cuda_function* const function =
+      self.copies.get(*input.device(), functions.function_destroy, [&](isobit_cuda_function** made) {
+        return functions.function_create(self.results().data(), static_cast<int64_t>(self.results().size()),
+                                         *input.device(), made);
+      });
+  check_cuda(functions.function_run(
+      function, input.bytes().data(), static_cast<int64_t>(input.bytes().size()), static_cast<int32_t>(input.dtype()),
+      y.bytes().data(), static_cast<int64_t>(y.bytes().size()), static_cast<int32_t>(y_dtype), Stream(x).handle));
+}
+
+nb::any apply(const Table& self, nb::any x, nb::any out, const std::optional<std::string>& dtype,
               const std::string& kernel, Pool* pool) {
-  const Input input(x, "x", kFloats);
+  const Input input(x, "x", kFloats, Places::kHostOrDevice);
   const Dtype y_dtype = dtype ? dtype_named("dtype", *dtype, kFloats) : input.dtype();
-  const Returned y(x, out, y_dtype, input.shape());
-  {
+  if (input.device()) {
+    refuse_on_device("pool", pool != nullptr);
+    refuse_on_device("kernel", !kernel.empty());
+  }
+  const Returned y(x, out, y_dtype, input.shape(), input.device());
+  if (input.device()) {
+    apply_on_device(self, x, input, y, y_dtype);
+  } else {
     const nb::gil_scoped_release release;
     const PoolUse use(pool);
     check(self.forward(input.bytes(), input.dtype(), y.bytes(), y_dtype, {.kernel = kernel, .pool = use.pool}));
@@ -71,7 +96,7 @@ nb::any apply(const Fp16Function& self, nb::any x, nb::any out, const std::optio
   return nb::borrow<nb::any>(y.array());
 }
 
-Facts certificate(const Fp16Function& self) {
+Facts certificate(const Table& self) {
   const Fp16Certificate& c = self.table().certificate;
   Facts dict;
   dict["max_ulp"] = c.max_ulp;
@@ -86,7 +111,7 @@ Facts certificate(const Fp16Function& self) {
 }  // namespace
 
 void bind_tables(nb::module_& m) {
-  nb::class_<Fp16Function>(
+  nb::class_<Table>(
       m, "Table",
       "y = table(x), float16 to float16, as hardware with a small table of floats computes it. A table\n"
       "that isobit carries: function 'silu', 'gelu', 'tanh', ... (functions()); model 'f32', 'nli_gpu' or\n"
@@ -95,7 +120,7 @@ void bind_tables(nb::module_& m) {
       .def_static(
           "load",
           [](const Path& path) {
-            return std::make_unique<Fp16Function>(take(Fp16Function::create(take(load_fp16_table(path.text)))));
+            return std::make_unique<Table>(take(Fp16Function::create(take(load_fp16_table(path.text)))));
           },
           "path"_a, "A table that save() or `isobit table fit` wrote.")
       .def_static(
@@ -111,18 +136,20 @@ void bind_tables(nb::module_& m) {
             return names;
           },
           "The names of the functions that isobit knows.")
-      .def_prop_ro("function", [](const Fp16Function& self) { return self.table().function; })
+      .def_prop_ro("function", [](const Table& self) { return self.table().function; })
       .def_prop_ro("certificate", &certificate,
                    "Errors over every finite float16 input against the correctly rounded result.")
       .def(
-          "save", [](const Fp16Function& self, const Path& path) { check(save_fp16_table(path.text, self.table())); },
+          "save", [](const Table& self, const Path& path) { check(save_fp16_table(path.text, self.table())); },
           "path"_a)
       .def("__call__", &apply, "x"_a, nb::kw_only(), "out"_a = nb::none(), "dtype"_a = nb::none(), "kernel"_a = "",
            "pool"_a.none() = nb::none(),
            "x float32, float16 or bfloat16, of any shape: rounded to float16; y is the float16 result widened or "
            "rounded to\n"
-           "`dtype` ('f32', 'f16', 'bf16'; default that of x). NaN gives NaN. out: an array of y's shape and dtype.")
-      .def("__repr__", [](const Fp16Function& self) { return "<isobit.Table " + fp16_table_text(self.table()) + ">"; });
+           "`dtype` ('f32', 'f16', 'bf16'; default that of x). NaN gives NaN. out: an array of y's shape and dtype. x "
+           "may\n"
+           "be a torch.Tensor on a CUDA device; pool and kernel mean nothing there.")
+      .def("__repr__", [](const Table& self) { return "<isobit.Table " + fp16_table_text(self.table()) + ">"; });
 }
 
 }  // namespace isobit::python

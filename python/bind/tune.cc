@@ -55,12 +55,12 @@ struct Search {
   std::optional<int64_t> max_bytes;
   std::optional<std::string> like, scale, method, table;
   std::string rounding;
-  std::function<double(const GruModel&)> metric;
+  std::function<double(const Gru&)> metric;
   std::function<bool(double, int64_t, std::optional<double>)> progress;
 };
 
 /// As isobit._reports.Tuning takes it.
-using Tuned = std::tuple<std::optional<GruModel>, bool, bool, Facts, std::vector<Facts>, std::string, Said>;
+using Tuned = std::tuple<std::optional<Gru>, bool, bool, Facts, std::vector<Facts>, std::string, Said>;
 
 Tuned tune(const Calibrator& calibrator, Validation& validation, const Search& search, Pool* pool) {
   GruTuneOptions options;
@@ -85,7 +85,7 @@ Tuned tune(const Calibrator& calibrator, Validation& validation, const Search& s
     options.metric = [&](const GruModel& model) -> isobit::Result<double> {
       const nb::gil_scoped_acquire acquire;
       try {
-        return search.metric(model);
+        return search.metric(Gru(model));
       } catch (nb::python_error& error) {
         raised.emplace(std::move(error));
         return Status(StatusCode::kInvalidArgument, "the metric failed");
@@ -114,7 +114,7 @@ Tuned tune(const Calibrator& calibrator, Validation& validation, const Search& s
   const GruTuneResult result = take(std::move(*found));
   std::vector<Facts> front;
   for (const GruTunePoint& point : result.front) front.push_back(settings_dict(point));
-  return {result.model,
+  return {result.model ? std::optional<Gru>(*result.model) : std::nullopt,
           result.reached,
           result.interrupted,
           settings_dict(result.chosen),
@@ -137,8 +137,8 @@ void bind_tune(nb::module_& m) {
       [](const Calibrator& calibrator, Validation& validation, std::optional<double> target,
          std::optional<int64_t> max_bytes, std::optional<std::string> like, std::optional<std::string> scale,
          std::optional<std::string> method, std::optional<std::string> table, std::string rounding,
-         std::function<double(const GruModel&)> metric,
-         std::function<bool(double, int64_t, std::optional<double>)> progress, Pool* pool) {
+         std::function<double(const Gru&)> metric, std::function<bool(double, int64_t, std::optional<double>)> progress,
+         Pool* pool) {
         return tune(calibrator, validation,
                     {target, max_bytes, std::move(like), std::move(scale), std::move(method), std::move(table),
                      std::move(rounding), std::move(metric), std::move(progress)},

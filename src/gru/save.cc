@@ -551,6 +551,15 @@ Status GruModel::save(const std::string& path) const {
   return save_all(path, {&self, 1});
 }
 
+Result<std::vector<std::byte>> GruModel::saved_bytes() const {
+  const DefaultFloatMode mode;
+  return without_refusal(parameters().name, [&]() -> Result<std::vector<std::byte>> {
+    Writer writer;
+    writer.add(*this);
+    return encode_safetensors(writer.finish(), parameters().name);
+  });
+}
+
 Result<GruSizes> GruModel::sizes() const {
   const DefaultFloatMode mode;
   return without_refusal(parameters().name, [&]() -> Result<GruSizes> {

@@ -69,6 +69,12 @@ class DeviceGru {
 
   /// Every code of h is z_h. Asynchronous.
   [[nodiscard]] Status initial_state(std::span<std::byte> state, int64_t batch, CUstream_st* stream) const;
+  /// Between codes and floats, f32 in device memory: h [layers * directions, N, H]. A NaN counts as zero. Asynchronous;
+  /// the bytes of GruModel::state_from_float and state_to_float.
+  [[nodiscard]] Status state_from_float(std::span<const float> h, std::span<std::byte> state, int64_t batch,
+                                        CUstream_st* stream) const;
+  [[nodiscard]] Status state_to_float(std::span<const std::byte> state, std::span<float> h, int64_t batch,
+                                      CUstream_st* stream) const;
   /// Between host and device; these wait for the stream.
   [[nodiscard]] Status upload_state(const GruState& from, std::span<std::byte> state, CUstream_st* stream) const;
   [[nodiscard]] Status download_state(std::span<const std::byte> state, GruState& to, CUstream_st* stream) const;

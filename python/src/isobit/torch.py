@@ -9,7 +9,8 @@
             model(batch)
     model.gru.freeze(bits="8,linear=16,h=16")                                  # from here on the integer model
 
-Tensors are on the CPU, in float32. Training is refused by name until it exists.
+Tensors are in float32, on the CPU or, for the integer models of GRUs, on a CUDA device. Training is refused by name
+until it exists.
 """
 from __future__ import annotations
 
@@ -158,7 +159,7 @@ class QuantGRU(torch.nn.GRU):
         model = self.to_integer()
         batch = 1 if x.dim() == 2 else x.shape[0 if batch_first else 1]
         single = x.dim() == 2
-        state = model.initial_state(batch, None if hx is None else hx[:, None].contiguous() if single else hx)
+        state = model.initial_state(batch, None if hx is None else hx[:, None].contiguous() if single else hx, like=x)
         y = model(x, state, lengths=lengths, batch_first=batch_first, whole_sequence=True)
         last = state.values(x)
         if single:

@@ -288,6 +288,11 @@ TEST_F(DeviceGrus, RefusesByName) {
   expect(gru->initial_state(h.first(511), 2, stream_), "state has 511 bytes");
   expect(gru->initial_state(std::span(host).first(512), 2, stream_), "state is host memory");
   expect(gru->upload_state(c.run.start, h.first(511), stream_), "state has 511 bytes");
+  const std::span<float> numbers = results.first(20);  // [2 layers, 2, 5]
+  expect(gru->state_from_float(numbers.first(19), h, 2, stream_), "h has 19 elements of 4 bytes, must have 2 * 2 * 5");
+  expect(gru->state_from_float(numbers, h.first(511), 2, stream_), "state has 511 bytes");
+  expect(gru->state_to_float(h, numbers, -1, stream_), "batch is -1");
+  expect(gru->state_to_float(h, {reinterpret_cast<float*>(h.data()), 20}, 2, stream_), "overlaps");
   GruState other = case_of(42, 3, 6, 2, 1, 2, 1).run.start;
   expect(gru->upload_state(other, h, stream_), "the state of the host has 12 bytes in layer direction 0, must have 10");
   expect(gru->download_state(h, other, stream_),

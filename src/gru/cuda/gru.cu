@@ -10,6 +10,7 @@
 #include "core/cuda/arguments.h"
 #include "core/cuda/buffer.h"
 #include "core/cuda/launch.h"
+#include "core/cuda/quantize.cuh"
 #include "core/cuda/side_stream.h"
 #include "core/cuda/upload.h"
 #include "core/run_options.h"
@@ -45,6 +46,22 @@ __global__ void __launch_bounds__(kThreads) fill_codes(void* codes, Dtype dtype,
       default: static_cast<uint32_t*>(codes)[i] = static_cast<uint32_t>(code); break;
     }
   }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    quantize_codes(const float* values, DeviceFloats floats, void* codes, int64_t count) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += stride)
+    static_cast<T*>(codes)[i] = static_cast<T>(quantize_float<int64_t>(floats, values[i]));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    dequantize_codes(const void* codes, int64_t zero_point, float scale, float* values, int64_t count) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += stride)
+    values[i] = dequantize_difference(static_cast<int64_t>(static_cast<const T*>(codes)[i]) - zero_point, scale);
 }
 
 unsigned blocks_for(int64_t count, const DeviceLimits& limits) {
@@ -195,6 +212,7 @@ struct DeviceGru::Data {
                                      bool floats, std::span<std::byte> state, std::span<std::byte> workspace,
                                      const RunOptions& options) const;
   [[nodiscard]] Status check_state(const char* name, const GruState& state) const;
+  [[nodiscard]] Status check_floats(std::span<const float> h, std::span<const std::byte> state, int64_t batch) const;
   [[nodiscard]] Status copy_state(const Call& call) const;
   /// x and y: codes, or floats.
   [[nodiscard]] Status run_layers(const Call& call, const void* x, void* y, bool floats) const;
@@ -262,6 +280,19 @@ Status DeviceGru::Data::check_state(const char* name, const GruState& state) con
                              std::to_string(layer) + ", must have " + std::to_string(expected));
   }
   return {};
+}
+
+/// A state in device memory, and the floats that it becomes or comes of.
+Status DeviceGru::Data::check_floats(std::span<const float> h, std::span<const std::byte> state, int64_t batch) const {
+  ISOBIT_RETURN_IF_ERROR(check_batch(batch));
+  ISOBIT_RETURN_IF_ERROR(check_room({"state", state}, state_bytes(batch), batch));
+  const NamedBuffer floats{"h", std::as_bytes(h)};
+  ISOBIT_RETURN_IF_ERROR(
+      check_size(floats, {static_cast<int64_t>(layers.size()), batch, model.hidden_size()}, Dtype::kF32));
+  ISOBIT_RETURN_IF_ERROR(check_apart({floats, {"state", state}}));
+  ISOBIT_RETURN_IF_ERROR(check_current_device(limits.device, "the model"));
+  ISOBIT_RETURN_IF_ERROR(check_on_device(floats, limits.device));
+  return check_on_device({"state", state}, limits.device);
 }
 
 /// What both entries check before they enqueue anything; their own is the size of x and y.
@@ -456,6 +487,51 @@ Status DeviceGru::initial_state(std::span<std::byte> state, int64_t batch, cudaS
     ISOBIT_RETURN_IF_ERROR(launch_kernel("fill_codes", fill_codes, blocks_for(count, data.limits), kThreads, 0, stream,
                                          codes, layer.h_dtype, layer.cell.h.zero_point, count));
     codes += aligned_size(data.layer_state_bytes(i, batch));
+  }
+  return {};
+}
+
+Status DeviceGru::state_from_float(std::span<const float> h, std::span<std::byte> state, int64_t batch,
+                                   cudaStream_t stream) const {
+  const Data& data = *data_;
+  ISOBIT_RETURN_IF_ERROR(data.check_floats(h, state, batch));
+  if (batch == 0) return {};
+  std::byte* codes = state.data();
+  const float* values = h.data();
+  for (size_t i = 0; i < data.layers.size(); ++i) {
+    const Grid& grid = data.model.parameters().layers[i].grids[kH];
+    const int64_t count = batch * data.model.hidden_size();
+    DeviceFloats floats{};
+    floats.inverse_scale = grid.inverse_scale();
+    floats.min = grid.min();
+    floats.max = grid.max();
+    floats.zero_point = grid.zero_point;
+    void (*kernel)(const float*, DeviceFloats, void*, int64_t) = nullptr;
+    isobit::with_code_type(grid.dtype(), [&]<typename T>(T) { kernel = quantize_codes<T>; });
+    ISOBIT_RETURN_IF_ERROR(launch_kernel("quantize_codes", kernel, blocks_for(count, data.limits), kThreads, 0, stream,
+                                         values, floats, codes, count));
+    codes += aligned_size(data.layer_state_bytes(i, batch));
+    values += count;
+  }
+  return {};
+}
+
+Status DeviceGru::state_to_float(std::span<const std::byte> state, std::span<float> h, int64_t batch,
+                                 cudaStream_t stream) const {
+  const Data& data = *data_;
+  ISOBIT_RETURN_IF_ERROR(data.check_floats(h, state, batch));
+  if (batch == 0) return {};
+  const std::byte* codes = state.data();
+  float* values = h.data();
+  for (size_t i = 0; i < data.layers.size(); ++i) {
+    const Grid& grid = data.model.parameters().layers[i].grids[kH];
+    const int64_t count = batch * data.model.hidden_size();
+    void (*kernel)(const void*, int64_t, float, float*, int64_t) = nullptr;
+    isobit::with_code_type(grid.dtype(), [&]<typename T>(T) { kernel = dequantize_codes<T>; });
+    ISOBIT_RETURN_IF_ERROR(launch_kernel("dequantize_codes", kernel, blocks_for(count, data.limits), kThreads, 0,
+                                         stream, codes, grid.zero_point, grid.scale(), values, count));
+    codes += aligned_size(data.layer_state_bytes(i, batch));
+    values += count;
   }
   return {};
 }

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How libisobit_cuda.so is found and refused, and what is refused before anything computes; without a device."""
+import importlib.metadata
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import fake_torch
+import numpy as np
+import pytest
+from conftest import C, make_checkpoint
+
+import isobit
+
+RELEASE = importlib.metadata.version("isobit")
+HEADER = pathlib.Path(__file__).parents[2] / "src" / "cuda" / "functions.h"
+VERSION = re.search(r"#define ISOBIT_CUDA_FUNCTIONS_VERSION (\d+)", HEADER.read_text(encoding="utf-8"))[1]
+# The first fields of isobit_cuda_functions.
+TABLE = """
+struct functions { int version; const char* release; };
+static const struct functions table = {VERSION, RELEASE};
+const struct functions* isobit_cuda_table(int version) { return &table; }
+"""
+
+
+@pytest.fixture()
+def torch(monkeypatch):
+    """No library is set or beside the package; arrays on devices are fake_torch.Tensor."""
+    monkeypatch.delenv("ISOBIT_CUDA_LIBRARY", raising=False)
+    made = fake_torch.module()
+    monkeypatch.setitem(sys.modules, "torch", made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def gru(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cuda") / "float.npz"
+    make_checkpoint(path)
+    return isobit.quantize(isobit.load_gru(path), np.random.default_rng(1).normal(0, 1, (20, 3, C)).astype("f4"))
+
+
+def x_of(index=0):
+    return fake_torch.Tensor(np.zeros((5, 3, C), "f4"), index)
+
+
+def library(folder, version, release):
+    source = folder / "table.c"
+    source.write_text(TABLE, encoding="utf-8")
+    made = folder / "library.so"
+    subprocess.run([shutil.which("cc"), "-shared", "-fPIC", f"-DVERSION={version}", f'-DRELEASE="{release}"',
+                    str(source), "-o", str(made)], check=True)
+    return made
+
+
+def refused(call, *parts):
+    with pytest.raises(isobit.NotSupportedError) as error:
+        call()
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_no_library(torch, gru, monkeypatch, tmp_path):
+    build = "Build it with nvcc (docs/python.md) and set ISOBIT_CUDA_LIBRARY to its full path"
+    name = "libisobit_cuda.so." + RELEASE.rpartition(".")[0]
+    refused(lambda: gru(x_of()), "an array on a CUDA device needs libisobit_cuda.so", name, build)
+    refused(lambda: gru.run_codes(fake_torch.Tensor(np.zeros((5, C), "i1"))), name, build)
+    refused(lambda: gru.initial_state(3, like=x_of()), name, build)
+    refused(lambda: isobit.Table("silu")(x_of()), name, build)
+    missing = tmp_path / "nothing.so"
+    monkeypatch.setenv("ISOBIT_CUDA_LIBRARY", str(missing))
+    refused(lambda: gru(x_of()), f"which ISOBIT_CUDA_LIBRARY names: {missing}: cannot open", build)
+
+
+def test_other_libraries(torch, gru, monkeypatch, tmp_path):
+    for version, of in ((99, RELEASE), (VERSION, "0.1.7")):
+        monkeypatch.setenv("ISOBIT_CUDA_LIBRARY", str(library(tmp_path, version, of)))
+        refused(lambda v=version, of=of: gru(x_of()), f"is of isobit {of} with functions of version {version}",
+                f"must be of {RELEASE} with functions of version {VERSION}")
+    source = tmp_path / "empty.c"
+    source.write_text("int nothing;", encoding="utf-8")
+    empty = tmp_path / "empty.so"
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(empty)], check=True)
+    monkeypatch.setenv("ISOBIT_CUDA_LIBRARY", str(empty))
+    refused(lambda: gru(x_of()), "empty.so is not libisobit_cuda.so", "isobit_cuda_table")
+
+
+def test_beside_the_package(gru, tmp_path):
+    """A copy of the package with a library beside the extension module, which comes before the loader's search."""
+    folder = pathlib.Path(isobit.__file__).parent
+    shutil.copytree(folder, tmp_path / "isobit")
+    shutil.move(library(tmp_path, 99, RELEASE), tmp_path / "isobit" / "libisobit_cuda.so")
+    program = ("import sys, numpy, fake_torch, isobit\n"
+               "sys.modules['torch'] = fake_torch.module()\n"
+               "assert isobit.__file__.startswith(sys.argv[1])\n"
+               "try: isobit.Table('silu')(fake_torch.Tensor(numpy.zeros(4, 'f4')))\n"
+               "except isobit.NotSupportedError as error: print(error)\n")
+    environment = {name: value for name, value in os.environ.items() if name != "ISOBIT_CUDA_LIBRARY"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(pathlib.Path(__file__).parent)])
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=environment, capture_output=True,
+                          text=True, check=True)
+    assert f"{tmp_path}/isobit/libisobit_cuda.so is of isobit {RELEASE} with functions of version 99" in done.stdout
+
+
+def test_what_is_for_the_host(torch, gru):
+    weights = np.zeros((4, 8), "f4")
+    matrix = isobit.LowBit.quantize(weights, bits=4, group=8)
+    on_device = fake_torch.Tensor(np.zeros((3, 8), "f4"))
+    for call, name in [
+        (lambda: isobit.Linear(matrix)(on_device), "x"),
+        (lambda: isobit.quantize_static(weights, np.ones((5, 8), "f4"))(on_device), "x"),
+        (lambda: isobit.LowBit.quantize(on_device, bits=4, group=8), "weights"),
+        (lambda: isobit.Calibrator(isobit.gru_weights([[np.zeros((3, 1), "f4"), np.zeros((3, 1), "f4"),
+                                                        np.zeros(3, "f4"), np.zeros(3, "f4")]])).observe(on_device),
+         "x"),
+    ]:
+        refused(call, f"{name} is on CUDA device 0, must be on the host", "linear layers")
+
+
+def test_places_of_arguments(torch, gru):
+    x = np.zeros((5, 3, C), "f4")
+    with pytest.raises(TypeError, match="out is on CUDA device 1, must be on the host, as x"):
+        gru(x, out=x_of(1))
+    with pytest.raises(TypeError, match="h is on the host, must be on CUDA device 0, as like"):
+        gru.initial_state(3, np.zeros((1, 3, 12), "f4"), like=x_of())
+    with pytest.raises(TypeError, match="like is on CUDA device 0, must be on the host, as the state"):
+        gru.initial_state(3).values(x_of())
+    with pytest.raises(TypeError, match="like is str, must be an array"):
+        gru.initial_state(3, like="cuda")
+    with pytest.raises(isobit.InvalidArgumentError, match="path is given, which is for x on the host"):
+        gru(x_of(), path="avx2")
+    with pytest.raises(isobit.InvalidArgumentError, match="pool is given, which is for x on the host"):
+        gru(x_of(), pool=isobit.ThreadPool(1))
+    with pytest.raises(TypeError, match="x is f64, must be f32"):
+        gru(fake_torch.Tensor(np.zeros((5, 3, C))))
+    with pytest.raises(isobit.InvalidArgumentError, match=r"x has shape \[5, 3, 7, 1\], must be"):
+        gru(fake_torch.Tensor(np.zeros((5, 3, C, 1), "f4")))
+
+    class Cupy(fake_torch.Tensor):
+        pass
+
+    torch.Tensor = dict  # the array is of another library
+    refused(lambda: gru(Cupy(x)), "x is on CUDA device 0 and of type Cupy, must be a torch.Tensor there")
+    refused(lambda: gru.initial_state(3, like=Cupy(x)), "like is on CUDA device 0 and of type Cupy")

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/functions.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <exception>
+#include <new>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "core/cuda/status.h"
+#include "isobit/arrays.h"
+#include "isobit/cuda/fp16_table.h"
+#include "isobit/cuda/gru.h"
+#include "isobit/dtype.h"
+#include "isobit/gru.h"
+#include "isobit/run.h"
+#include "isobit/status.h"
+
+extern "C" __attribute__((visibility("default"))) isobit_cuda_table_type isobit_cuda_table;
+
+struct isobit_cuda_gru {
+  isobit::cuda::DeviceGru gru;
+};
+struct isobit_cuda_function {
+  isobit::cuda::DeviceFp16Function function;
+  int device;
+};
+
+namespace isobit::cuda {
+namespace {
+
+thread_local std::string last_error_text;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+
+const char* last_error() { return last_error_text.c_str(); }
+
+/// Runs the body of a function, which returns a Status.
+template <typename Body>
+int32_t guarded(Body&& body) noexcept {
+  try {
+    const Status status = std::forward<Body>(body)();
+    if (!status.ok()) last_error_text = status.message();
+    return static_cast<int32_t>(status.code());
+  } catch (const std::bad_alloc&) {
+    last_error_text.clear();
+    last_error_text.append("no memory");  // fits a string's own bytes
+  } catch (const std::exception& error) {
+    last_error_text = error.what();
+  }
+  return static_cast<int32_t>(StatusCode::kIo);
+}
+
+/// The thread's current device as long as this lives.
+class CurrentDevice {
+ public:
+  CurrentDevice() = default;
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+  ~CurrentDevice() {
+    if (changed_) cudaSetDevice(before_);
+  }
+  Status set(int device) {
+    const std::string what = "device " + std::to_string(device);
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&before_), what));
+    if (before_ == device) return {};
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaSetDevice(device), what));
+    changed_ = true;
+    return {};
+  }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+/// The same for a body that needs it.
+template <typename Body>
+int32_t guarded_on(int device, Body&& body) noexcept {
+  return guarded([&]() -> Status {
+    CurrentDevice current;
+    ISOBIT_RETURN_IF_ERROR(current.set(device));
+    return std::forward<Body>(body)();
+  });
+}
+
+std::span<const std::byte> bytes_of(const void* data, int64_t bytes) {
+  return {static_cast<const std::byte*>(data), static_cast<size_t>(bytes)};
+}
+std::span<std::byte> bytes_of(void* data, int64_t bytes) {
+  return {static_cast<std::byte*>(data), static_cast<size_t>(bytes)};
+}
+cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+// ---- GRUs
+
+int32_t gru_create(const void* model, int64_t model_bytes, int32_t device, isobit_cuda_gru** gru) {
+  *gru = nullptr;
+  return guarded([&]() -> Status {
+    ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file,
+                            ArrayReader::view(model, static_cast<size_t>(model_bytes), "the model"));
+    ISOBIT_ASSIGN_OR_RETURN(const GruModel loaded, GruModel::load(file));
+    CurrentDevice current;
+    ISOBIT_RETURN_IF_ERROR(current.set(device));
+    ISOBIT_ASSIGN_OR_RETURN(DeviceGru made, DeviceGru::create(loaded, device));
+    *gru = new isobit_cuda_gru{std::move(made)};
+    return {};
+  });
+}
+
+void gru_destroy(isobit_cuda_gru* gru) { delete gru; }
+
+int64_t gru_state_bytes(const isobit_cuda_gru* gru, int64_t batch) { return gru->gru.state_bytes(batch); }
+
+int64_t gru_workspace_bytes(const isobit_cuda_gru* gru, int64_t batch, int64_t steps) {
+  return gru->gru.workspace_bytes(batch, steps);
+}
+
+int32_t gru_initial_state(const isobit_cuda_gru* gru, void* state, int64_t state_bytes, int64_t batch, void* stream) {
+  return guarded_on(gru->gru.device(),
+                    [&] { return gru->gru.initial_state(bytes_of(state, state_bytes), batch, stream_of(stream)); });
+}
+
+int32_t gru_state_from_float(const isobit_cuda_gru* gru, const float* h, int64_t h_count, void* state,
+                             int64_t state_bytes, int64_t batch, void* stream) {
+  return guarded_on(gru->gru.device(), [&] {
+    return gru->gru.state_from_float({h, static_cast<size_t>(h_count)}, bytes_of(state, state_bytes), batch,
+                                     stream_of(stream));
+  });
+}
+
+int32_t gru_state_to_float(const isobit_cuda_gru* gru, const void* state, int64_t state_bytes, float* h,
+                           int64_t h_count, int64_t batch, void* stream) {
+  return guarded_on(gru->gru.device(), [&] {
+    return gru->gru.state_to_float(bytes_of(state, state_bytes), {h, static_cast<size_t>(h_count)}, batch,
+                                   stream_of(stream));
+  });
+}
+
+int32_t gru_run(const isobit_cuda_gru* gru, const isobit_cuda_gru_run* run) {
+  return guarded_on(gru->gru.device(), [&] {
+    RunOptions options;
+    options.stream = stream_of(run->stream);
+    options.batch_first = run->batch_first != 0;
+    options.whole_sequence = run->whole_sequence != 0;
+    options.lengths = {run->lengths, static_cast<size_t>(run->lengths_count)};
+    return gru->gru.forward(bytes_of(run->x, run->x_bytes), static_cast<Dtype>(run->x_dtype),
+                            bytes_of(run->y, run->y_bytes), static_cast<Dtype>(run->y_dtype), run->steps, run->batch,
+                            bytes_of(run->state, run->state_bytes), bytes_of(run->workspace, run->workspace_bytes),
+                            options);
+  });
+}
+
+int32_t gru_check_input(const isobit_cuda_gru* gru, const void* workspace, int64_t workspace_bytes, void* stream) {
+  return guarded_on(gru->gru.device(),
+                    [&] { return DeviceGru::check_input(bytes_of(workspace, workspace_bytes), stream_of(stream)); });
+}
+
+// ---- Functions of float16
+
+int32_t function_create(const uint16_t* results, int64_t results_count, int32_t device,
+                        isobit_cuda_function** function) {
+  *function = nullptr;
+  return guarded_on(device, [&]() -> Status {
+    ISOBIT_ASSIGN_OR_RETURN(DeviceFp16Function made,
+                            DeviceFp16Function::create({results, static_cast<size_t>(results_count)}));
+    *function = new isobit_cuda_function{std::move(made), device};
+    return {};
+  });
+}
+
+void function_destroy(isobit_cuda_function* function) { delete function; }
+
+int32_t function_run(const isobit_cuda_function* function, const void* x, int64_t x_bytes, int32_t x_dtype, void* y,
+                     int64_t y_bytes, int32_t y_dtype, void* stream) {
+  return guarded_on(function->device, [&] {
+    RunOptions options;
+    options.stream = stream_of(stream);
+    return function->function.forward(bytes_of(x, x_bytes), static_cast<Dtype>(x_dtype), bytes_of(y, y_bytes),
+                                      static_cast<Dtype>(y_dtype), options);
+  });
+}
+
+constexpr isobit_cuda_functions kFunctions = {
+    .version = ISOBIT_CUDA_FUNCTIONS_VERSION,
+    .release = ISOBIT_VERSION,
+    .last_error = last_error,
+    .gru_create = gru_create,
+    .gru_destroy = gru_destroy,
+    .gru_state_bytes = gru_state_bytes,
+    .gru_workspace_bytes = gru_workspace_bytes,
+    .gru_initial_state = gru_initial_state,
+    .gru_state_from_float = gru_state_from_float,
+    .gru_state_to_float = gru_state_to_float,
+    .gru_run = gru_run,
+    .gru_check_input = gru_check_input,
+    .function_create = function_create,
+    .function_destroy = function_destroy,
+    .function_run = function_run,
+};
+
+}  // namespace
+}  // namespace isobit::cuda
+
+const isobit_cuda_functions* isobit_cuda_table(int32_t) { return &isobit::cuda::kFunctions; }

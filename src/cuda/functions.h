@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// libisobit_cuda.so: isobit::cuda for programs that look for it at run time and work without it, such as the Python
+// package. It exports one symbol, isobit_cuda_table(), which gives a table of functions. Both sides are built from one
+// release of isobit, which the table names; nothing of C++ crosses.
+//
+// Status. Functions that return an int32_t give 0 or a number of isobit::StatusCode; last_error()
+// says why. No exception leaves the library. A call leaves the thread's current device as it was.
+//
+// Pointers called device memory are of the object's device; types are numbers of isobit::Dtype, streams cudaStream_t.
+// What "asynchronous on the stream" promises is in include/isobit/cuda/, whose functions these are.
+#ifndef ISOBIT_CUDA_FUNCTIONS_H_
+#define ISOBIT_CUDA_FUNCTIONS_H_
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Of what is below; another number with each change.
+#define ISOBIT_CUDA_FUNCTIONS_VERSION 1
+
+typedef struct isobit_cuda_gru isobit_cuda_gru;            // DeviceGru
+typedef struct isobit_cuda_function isobit_cuda_function;  // DeviceFp16Function
+
+// DeviceGru::forward of arrays in device memory.
+typedef struct isobit_cuda_gru_run {
+  const void* x;  // [T, N, C]; [N, T, C] with batch_first
+  int64_t x_bytes;
+  void* y;
+  int64_t y_bytes;
+  void* state;  // continues from it and leaves the last state there
+  int64_t state_bytes;
+  void* workspace;
+  int64_t workspace_bytes;
+  const int64_t* lengths;  // [N] in device memory; NULL: T for all
+  int64_t lengths_count;
+  int64_t steps, batch;
+  void* stream;
+  int32_t x_dtype, y_dtype;
+  int32_t batch_first, whole_sequence;
+} isobit_cuda_gru_run;
+
+typedef struct isobit_cuda_functions {
+  int32_t version;      // ISOBIT_CUDA_FUNCTIONS_VERSION of the library; the first two fields keep their places for ever
+  const char* release;  // of isobit, "0.2.0": another one may give other bytes
+
+  // Why the last call that failed on this thread did. Valid until the next one fails on it.
+  const char* (*last_error)(void);
+
+  // model: what GruModel::saved_bytes() gave. Checks every field of it, copies it to the device and waits for that.
+  int32_t (*gru_create)(const void* model, int64_t model_bytes, int32_t device, isobit_cuda_gru** gru);
+  void (*gru_destroy)(isobit_cuda_gru* gru);  // NULL does nothing
+  // Bytes of device memory, from a multiple of 256 on: of a state, and for a run.
+  int64_t (*gru_state_bytes)(const isobit_cuda_gru* gru, int64_t batch);
+  int64_t (*gru_workspace_bytes)(const isobit_cuda_gru* gru, int64_t batch, int64_t steps);
+  // h = 0; h [layers * directions, N, H] of f32 to codes and back, all in device memory. Asynchronous on the stream.
+  int32_t (*gru_initial_state)(const isobit_cuda_gru* gru, void* state, int64_t state_bytes, int64_t batch,
+                               void* stream);
+  int32_t (*gru_state_from_float)(const isobit_cuda_gru* gru, const float* h, int64_t h_count, void* state,
+                                  int64_t state_bytes, int64_t batch, void* stream);
+  int32_t (*gru_state_to_float)(const isobit_cuda_gru* gru, const void* state, int64_t state_bytes, float* h,
+                                int64_t h_count, int64_t batch, void* stream);
+  // Asynchronous on the stream.
+  int32_t (*gru_run)(const isobit_cuda_gru* gru, const isobit_cuda_gru_run* run);
+  // Waits for the stream; an error with the index of the first NaN of x in the last run that used this workspace.
+  int32_t (*gru_check_input)(const isobit_cuda_gru* gru, const void* workspace, int64_t workspace_bytes, void* stream);
+
+  // results: those of Fp16Function::results(), 65536 codes of f16. Waits until they are on the device.
+  int32_t (*function_create)(const uint16_t* results, int64_t results_count, int32_t device,
+                             isobit_cuda_function** function);
+  void (*function_destroy)(isobit_cuda_function* function);
+  // y[i] = f(x[i]), f16, bf16 or f32 in and out. Asynchronous on the stream.
+  int32_t (*function_run)(const isobit_cuda_function* function, const void* x, int64_t x_bytes, int32_t x_dtype,
+                          void* y, int64_t y_bytes, int32_t y_dtype, void* stream);
+} isobit_cuda_functions;
+
+static_assert(sizeof(isobit_cuda_gru_run) == 120 && offsetof(isobit_cuda_gru_run, x_dtype) == 104,
+              "isobit_cuda_gru_run");
+static_assert(offsetof(isobit_cuda_functions, version) == 0 && offsetof(isobit_cuda_functions, release) == 8,
+              "what is read before the versions are known to be the same");
+static_assert(sizeof(isobit_cuda_functions) == 15 * 8, "a change of isobit_cuda_functions is another version");
+
+// `version`: that of the caller. A library that has no such table gives its own.
+#define ISOBIT_CUDA_TABLE_SYMBOL "isobit_cuda_table"
+typedef const isobit_cuda_functions* isobit_cuda_table_type(int32_t version);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // ISOBIT_CUDA_FUNCTIONS_H_

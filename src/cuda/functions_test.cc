@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// libisobit_cuda.so as a program finds it that does not link it: by dlopen, here beside the test.
+#include "cuda/functions.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gru/random_model.h"
+#include "isobit/arrays.h"
+#include "isobit/fp16_function.h"
+#include "isobit/fp16_table.h"
+#include "isobit/gru.h"
+#include "testing/cuda_buffer.h"
+
+namespace isobit::cuda {
+namespace {
+
+using isobit::testing::GuardedDeviceBuffer;
+
+const isobit_cuda_functions* load() {
+  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  void* const library = dlopen((folder / "libisobit_cuda.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    ADD_FAILURE() << dlerror();
+    return nullptr;
+  }
+  auto* const table = reinterpret_cast<isobit_cuda_table_type*>(dlsym(library, ISOBIT_CUDA_TABLE_SYMBOL));
+  EXPECT_NE(table, nullptr) << dlerror();
+  return table == nullptr ? nullptr : table(ISOBIT_CUDA_FUNCTIONS_VERSION);
+}
+
+GruModel model_of(uint64_t seed, int32_t bits, int32_t layers, int32_t directions) {
+  Random random(seed);
+  RandomShape shape;
+  shape.input = 9;
+  shape.hidden = 20;
+  shape.layers = layers;
+  shape.directions = directions;
+  shape.x_bits = shape.h_bits = shape.linear_bits = bits;
+  Result<GruModel> model = random_model(random, shape);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return *std::move(model);
+}
+
+// ---- Without a device
+
+TEST(CudaFunctions, VersionAndRelease) {
+  const isobit_cuda_functions* const f = load();
+  ASSERT_NE(f, nullptr);
+  EXPECT_EQ(f->version, ISOBIT_CUDA_FUNCTIONS_VERSION);
+  EXPECT_STREQ(f->release, ISOBIT_VERSION);
+  const auto* const all = reinterpret_cast<void* const*>(f);
+  for (size_t i = 2; i < sizeof(*f) / sizeof(void*); ++i) EXPECT_NE(all[i], nullptr) << i;
+}
+
+TEST(CudaFunctions, ErrorsAreCodesAndMessagesOfTheThread) {
+  const isobit_cuda_functions* const f = load();
+  ASSERT_NE(f, nullptr);
+  const std::string no_model = "a text that is no model";
+  isobit_cuda_gru* gru = nullptr;
+  EXPECT_EQ(f->gru_create(no_model.data(), static_cast<int64_t>(no_model.size()), 0, &gru),
+            static_cast<int32_t>(StatusCode::kInvalidFile));
+  EXPECT_EQ(gru, nullptr);
+  const std::string told = f->last_error();
+  EXPECT_NE(told.find("the model"), std::string::npos) << told;
+
+  const std::vector<std::byte> model = *model_of(1, 8, 1, 1).saved_bytes();
+  std::thread([&] {
+    EXPECT_STREQ(f->last_error(), "");
+    isobit_cuda_gru* none = nullptr;
+    const int32_t code = f->gru_create(model.data(), static_cast<int64_t>(model.size()), 1 << 20, &none);
+    EXPECT_NE(code, 0);
+    EXPECT_EQ(none, nullptr);
+    const std::string text = f->last_error();
+    EXPECT_EQ(text.find("device 1048576: "), 0u) << text;
+    isobit_cuda_function* function = nullptr;
+    const std::vector<uint16_t> results(65536);
+    EXPECT_EQ(f->function_create(results.data(), 65536, 1 << 20, &function), code);
+    EXPECT_EQ(function, nullptr);
+  }).join();
+  EXPECT_EQ(f->last_error(), told);  // another thread's errors are its own
+  f->gru_destroy(nullptr);
+  f->function_destroy(nullptr);
+}
+
+TEST(CudaFunctions, AModelComesBackFromItsBytes) {
+  const GruModel model = model_of(2, 16, 2, 2);
+  const std::vector<std::byte> bytes = *model.saved_bytes();
+  const std::string path = ::testing::TempDir() + "cuda_functions_test.safetensors";
+  ASSERT_TRUE(model.save(path).ok());
+  EXPECT_EQ(*read_file(path), bytes);
+  std::filesystem::remove(path);
+  const Result<GruModel> again = GruModel::load(*ArrayReader::view(bytes.data(), bytes.size(), "bytes"));
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(*again->saved_bytes(), bytes);
+}
+
+// ---- On a device
+
+class CudaFunctionRuns : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ISOBIT_NEEDS_CUDA_DEVICE();
+    f_ = load();
+    ASSERT_NE(f_, nullptr);
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
+  }
+  void TearDown() override {
+    if (stream_ != nullptr) {
+      EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
+    }
+  }
+  void expect_ok(int32_t code) { EXPECT_EQ(code, 0) << f_->last_error(); }
+
+  const isobit_cuda_functions* f_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+};
+
+TEST_F(CudaFunctionRuns, GrusGiveTheBytesOfTheHost) {
+  for (const int32_t bits : {8, 16})
+    for (const int32_t directions : {1, 2})
+      for (const bool floats : {false, true}) {
+        SCOPED_TRACE(std::to_string(bits) + " bits, directions " + std::to_string(directions));
+        const GruModel model = model_of(static_cast<uint64_t>(bits), bits, 2, directions);
+        const std::vector<std::byte> saved = *model.saved_bytes();
+        isobit_cuda_gru* gru = nullptr;
+        expect_ok(f_->gru_create(saved.data(), static_cast<int64_t>(saved.size()), 0, &gru));
+        ASSERT_NE(gru, nullptr);
+        constexpr int64_t kSteps = 12, kBatch = 3;
+        Random random(7);
+        const std::vector<float> x = random_floats(random, model.input_grid(), kSteps * kBatch * model.input_size());
+        const std::vector<std::byte> codes =
+            random_tensor(random, kSteps * kBatch * model.input_size(), model.input_grid());
+        const auto* const x_begin = floats ? reinterpret_cast<const std::byte*>(x.data()) : codes.data();
+        const std::vector<std::byte> in(x_begin, x_begin + (floats ? x.size() * sizeof(float) : codes.size()));
+        const Dtype x_dtype = floats ? Dtype::kF32 : model.input_grid().dtype();
+        const Dtype y_dtype = floats ? Dtype::kF32 : model.output_grid().dtype();
+        const std::vector<int64_t> lengths = {kSteps, 5, 0};
+        const auto h_count = 2 * directions * kBatch * model.hidden_size();
+        std::vector<float> h;
+        for (int64_t l = 0; l < 2 * directions; ++l) {
+          const std::vector<float> one = random_floats(
+              random, model.parameters().layers[static_cast<size_t>(l)].grids[kH], kBatch * model.hidden_size());
+          h.insert(h.end(), one.begin(), one.end());
+        }
+        GruState state = *model.state_from_float(h, kBatch);
+        std::vector<std::byte> y(static_cast<size_t>(kSteps * kBatch * model.output_size()) * size_in_bytes(y_dtype));
+        Workspace workspace = model.workspace(kBatch, kSteps);
+        RunOptions options;
+        options.lengths = lengths;
+        options.batch_first = true;
+        options.whole_sequence = true;
+        ASSERT_TRUE(model.forward(in, x_dtype, y, y_dtype, kSteps, state, workspace, options).ok());
+        std::vector<float> last(static_cast<size_t>(h_count));
+        model.state_to_float(state, last);
+
+        GuardedDeviceBuffer x_d(static_cast<int64_t>(in.size())), y_d(static_cast<int64_t>(y.size()));
+        GuardedDeviceBuffer lengths_d(kBatch * 8), h_d(h_count * 4), state_d(f_->gru_state_bytes(gru, kBatch));
+        GuardedDeviceBuffer workspace_d(f_->gru_workspace_bytes(gru, kBatch, kSteps));
+        x_d.write(in);
+        lengths_d.write(lengths);
+        h_d.write(h);
+        const auto size = [](const GuardedDeviceBuffer& buffer) { return static_cast<int64_t>(buffer.bytes().size()); };
+        expect_ok(f_->gru_state_from_float(gru, static_cast<const float*>(h_d.data()), h_count, state_d.data(),
+                                           size(state_d), kBatch, stream_));
+        isobit_cuda_gru_run run{};
+        run.x = x_d.data();
+        run.x_bytes = size(x_d);
+        run.y = y_d.data();
+        run.y_bytes = size(y_d);
+        run.state = state_d.data();
+        run.state_bytes = size(state_d);
+        run.workspace = workspace_d.data();
+        run.workspace_bytes = size(workspace_d);
+        run.lengths = static_cast<const int64_t*>(lengths_d.data());
+        run.lengths_count = kBatch;
+        run.steps = kSteps;
+        run.batch = kBatch;
+        run.stream = stream_;
+        run.x_dtype = static_cast<int32_t>(x_dtype);
+        run.y_dtype = static_cast<int32_t>(y_dtype);
+        run.batch_first = 1;
+        run.whole_sequence = 1;
+        expect_ok(f_->gru_run(gru, &run));
+        expect_ok(f_->gru_state_to_float(gru, state_d.data(), size(state_d), static_cast<float*>(h_d.data()), h_count,
+                                         kBatch, stream_));
+        if (floats) expect_ok(f_->gru_check_input(gru, workspace_d.data(), size(workspace_d), stream_));
+        ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+        EXPECT_EQ(y_d.read<std::byte>(), y);
+        EXPECT_EQ(h_d.read<float>(), last);
+
+        expect_ok(f_->gru_initial_state(gru, state_d.data(), size(state_d), kBatch, stream_));
+        expect_ok(f_->gru_state_to_float(gru, state_d.data(), size(state_d), static_cast<float*>(h_d.data()), h_count,
+                                         kBatch, stream_));
+        ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+        EXPECT_EQ(h_d.read<float>(), std::vector<float>(static_cast<size_t>(h_count)));
+
+        run.workspace_bytes = 256;
+        EXPECT_EQ(f_->gru_run(gru, &run), static_cast<int32_t>(StatusCode::kInvalidArgument));
+        EXPECT_NE(std::string(f_->last_error()).find("workspace has 256 bytes"), std::string::npos) << f_->last_error();
+        EXPECT_EQ(f_->gru_state_to_float(gru, state_d.data(), size(state_d), static_cast<float*>(h_d.data()),
+                                         h_count - 1, kBatch, stream_),
+                  static_cast<int32_t>(StatusCode::kInvalidArgument));
+        f_->gru_destroy(gru);
+      }
+}
+
+TEST_F(CudaFunctionRuns, FunctionsGiveTheBytesOfTheHost) {
+  const Result<Fp16Table> table = builtin_fp16_table("silu", Fp16Model::kF32, false);
+  ASSERT_TRUE(table.ok()) << table.status().message();
+  const Result<Fp16Function> host = Fp16Function::create(*table);
+  ASSERT_TRUE(host.ok()) << host.status().message();
+  isobit_cuda_function* function = nullptr;
+  expect_ok(f_->function_create(host->results().data(), static_cast<int64_t>(host->results().size()), 0, &function));
+  ASSERT_NE(function, nullptr);
+  std::vector<uint16_t> x(65536);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<uint16_t>(i);
+  std::vector<std::byte> y(65536 * sizeof(float));
+  ASSERT_TRUE(host->forward(std::as_bytes(std::span(x)), Dtype::kF16, y, Dtype::kF32, {}).ok());
+  GuardedDeviceBuffer x_d(65536 * 2), y_d(65536 * 4);
+  x_d.write(x);
+  expect_ok(f_->function_run(function, x_d.data(), 65536 * 2, static_cast<int32_t>(Dtype::kF16), y_d.data(), 65536 * 4,
+                             static_cast<int32_t>(Dtype::kF32), stream_));
+  ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  EXPECT_EQ(y_d.read<std::byte>(), y);
+  f_->function_destroy(function);
+}
+
+}  // namespace
+}  // namespace isobit::cuda
