@@ -29,6 +29,7 @@ build_libzip() {
   local source=$wheel/source site
   [[ ! -e $wheel/libzip/lib/libzip.a ]] || return 0
   heading "libzip without cryptography"
+  # shellcheck disable=SC2016  # a field of apt-get
   site=$(apt-get indextargets --format '$(SITE)' 'Origin: Debian' | head -n 1)
   [[ -n $site ]] || fail "no Debian mirror in the sources of apt: libzip's source package comes from there"
   rm -rf "$source"

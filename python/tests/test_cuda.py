@@ -182,6 +182,8 @@ def test_other_streams():
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
+        gru(device * 2) + 0.0  # torch has memory for this stream
+        side.synchronize()
         torch.cuda._sleep(LONG)
         y = gru(device * 2) + 0.0
         assert still_running(), "a call waited"

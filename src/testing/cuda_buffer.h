@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace isobit::testing {
@@ -28,6 +29,14 @@ namespace isobit::testing {
       GTEST_SKIP() << "no CUDA device: " << cudaGetErrorString(isobit_error);                             \
     }                                                                                                     \
   } while (false)
+
+/// Tests are smaller under compute-sanitizer, which is slow: scripts/test.sh sets this to the name of the tool.
+inline bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
+
+/// racecheck reports hand-overs of the GRU's `cluster`, `cluster_many` and `grid` that it does not follow: an arrival of
+/// one lane for its warp, after __syncwarp; bulk copies that a barrier was armed for before (the heads of their kernels
+/// say what orders them). So it does not get those, nor `persistent`, which is one of them.
+inline bool racecheck() { return sanitized() && std::string_view(std::getenv("ISOBIT_SANITIZED")) == "racecheck"; }
 
 /// `bytes` bytes of device memory, `offset` bytes after a 256-byte boundary, filled with kCanary as are the 256 bytes
 /// on both sides.

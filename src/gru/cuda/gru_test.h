@@ -31,14 +31,8 @@
 namespace isobit::cuda {
 
 using isobit::testing::GuardedDeviceBuffer;
-
-/// Smaller under compute-sanitizer, which is slow: scripts/test.sh sets it to the name of the tool.
-inline bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
-
-/// racecheck reports hand-overs of `cluster`, `cluster_many` and `grid` that it does not follow: an arrival of one lane
-/// for its warp, after __syncwarp; bulk copies that a barrier was armed for before (the heads of their kernels say what
-/// orders them). So it does not get those, nor `persistent`, which is one of them.
-inline bool racecheck() { return sanitized() && std::string_view(std::getenv("ISOBIT_SANITIZED")) == "racecheck"; }
+using isobit::testing::racecheck;
+using isobit::testing::sanitized;
 
 inline bool hidden_from_sanitizer(std::string_view kernel) {
   return racecheck() && (kernel == "persistent" || kernel == "cluster" || kernel == "cluster_many" || kernel == "grid");

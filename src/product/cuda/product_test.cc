@@ -25,9 +25,7 @@ namespace isobit::cuda {
 namespace {
 
 using isobit::testing::GuardedDeviceBuffer;
-
-/// Smaller under compute-sanitizer, which is slow.
-bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
+using isobit::testing::sanitized;
 
 /// About this ratio; of integers every third a power of two, so that results lie halfway between integers, too.
 template <typename Ratio>

@@ -125,8 +125,7 @@ class DeviceFp16Rules : public ::testing::Test {
   void SetUp() override { ISOBIT_NEEDS_CUDA_DEVICE(); }
 };
 
-/// Smaller under compute-sanitizer, which is slow: scripts/test.sh sets it.
-bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
+using isobit::testing::sanitized;
 
 class DeviceFp16Builtin : public DeviceFp16Rules {
  protected:
