@@ -173,6 +173,23 @@ python_tests() {
     ISOBIT_COMMAND=$PWD/$2 "$1/bin/python" -m pytest -q -p no:cacheprovider python/tests
 }
 
+# python_sanitized FOLDER PROGRAM: the package on a library that clang++ built there with sanitizers, whose runtime comes
+# first; beside a command-line tool without them.
+python_sanitized() {
+  local prefix=$PWD/build/test/sanitized_prefix venv=build/test/sanitized config
+  rm -rf "$prefix" build/test/sanitized_wheel
+  [[ -x $venv/bin/pip ]] || python3 -m venv "$venv"
+  cmake --install "$1" --prefix "$prefix" >/dev/null && config=$(find "$prefix" -name isobit-config.cmake) &&
+    CXX=clang++ "$venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps ./python \
+      --wheel-dir build/test/sanitized_wheel --config-settings build-dir=build/test/sanitized_build \
+      --config-settings "cmake.define.isobit_DIR=${config%/*}" \
+      --config-settings cmake.define.ISOBIT_SANITIZE=address,undefined &&
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --force-reinstall numpy pytest \
+      build/test/sanitized_wheel/isobit-*.whl &&
+    LD_PRELOAD=$(clang++ -print-file-name=libclang_rt.asan-x86_64.so) ASAN_OPTIONS=detect_leaks=0 \
+      ISOBIT_COMMAND=$PWD/$2 "$venv/bin/python" -m pytest -q -p no:cacheprovider python/tests
+}
+
 # Its types as a user's mypy sees them, and its own.
 python_types() { (cd build/test && venv/bin/mypy --config-file ../../python/pyproject.toml --package isobit); }
 
@@ -201,7 +218,7 @@ other_pythons() {
     "$python" --version
     venv=build/test/python
     rm -rf "$venv"
-    "$python" -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check numpy pytest &&
+    "$python" -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check numpy pytest tqdm &&
       python_tests "$venv" "$1" || return 1
   done
 }
@@ -426,6 +443,8 @@ for pair in "${pairs[@]}"; do
     done
   else
     check "$pair: the same fingerprint as ${pairs[0]}" same_fingerprint "$program"
+    [[ $job-$pair != "matrix-clang++ asan" ]] ||
+      check "$pair: python: tests" python_sanitized "$(folder_of "$compiler" "$preset")" "$(folder_of g++ release)/isobit"
   fi
 done
 if [[ $job == matrix ]]; then

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search from Python: the model of the command line, and metrics that are callables."""
+import sys
+
 import numpy as np
 import pytest
 from conftest import C, make_checkpoint
@@ -64,3 +66,16 @@ def test_ends_early_and_goals_that_nothing_reaches(case):
 
     with pytest.raises(RuntimeError, match="stop"):
         isobit.tune(weights, x, other, progress=raises)
+
+
+def test_a_bar_of_tqdm(case, capfd, monkeypatch):
+    _, weights, x, other = case
+    for name in ("tqdm", "tqdm.auto"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(isobit.FailedPreconditionError, match="pip install tqdm"):
+        isobit.tune(weights, x, other, target=30, progress=True)
+    monkeypatch.undo()
+    pytest.importorskip("tqdm")
+    isobit.tune(weights, x, other, target=30, progress=True)
+    shown = capfd.readouterr().err
+    assert "tune: 100%" in shown and "models, best" in shown

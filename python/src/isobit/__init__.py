@@ -39,6 +39,7 @@ from ._isobit import (
     load,
     load_gru,
 )
+from ._progress import Progress, shown
 from ._reports import Comparison, Report, Tuning, Verification
 
 __all__ = [
@@ -135,14 +136,15 @@ def compare(weights: GruWeights, model: Gru, data: Data, *, batch_first: bool = 
 def tune(weights: GruWeights, data: Data, validate: Data, *, target: float | None = None, max_bytes: int | None = None,
          like: str | None = None, scale: str | None = None, method: str | None = None, table: str | None = None,
          rounding: str = "nearest_even", metric: Callable[[Gru], float] | None = None, batch_first: bool = False,
-         progress: Callable[[float, int, float | None], Any] | None = None, pool: ThreadPool | None = None) -> Tuning:
+         progress: Progress = None, pool: ThreadPool | None = None) -> Tuning:
     """Searches bit widths, methods, scales and tables for a goal: a Tuning.
 
     data: to calibrate on, validate: to measure quality on, both as in quantize(). At most one goal: target, the least
     quality in dB (default 35), at the fewest bytes; max_bytes, the most bytes, at the best quality; like, a list of
     widths whose bytes and quality are to be matched. scale, method, table: the only ones to try. metric: a callable
-    that gets a Gru and returns its quality, higher is better; target is in its units. progress: a callable that gets
-    the share done, the number of models tried and the best quality so far; False ends the search.
+    that gets a Gru and returns its quality, higher is better; target is in its units. progress: True for a bar of tqdm,
+    or a callable that gets the share done, the number of models tried and the best quality so far, or None; where it
+    returns False, the search ends.
     """
     if metric is not None and target is None:
         raise InvalidArgumentError("metric is given without target, the least number that will do; give it, too")
@@ -153,11 +155,13 @@ def tune(weights: GruWeights, data: Data, validate: Data, *, target: float | Non
     for x, steps, batch, swapped, lengths, _ in _placed(weights, validate, batch_first):
         validation.add(x, steps, batch, swapped, lengths)
 
-    def go_on(share: float, tried: int, best: float | None) -> bool:
-        return progress is None or progress(share, tried, best) is not False
+    with shown(progress, "tune") as report:
 
-    return Tuning(*_isobit.tune(calibrator, validation, target, max_bytes, like, scale, method, table, rounding, metric,
-                                go_on, pool))
+        def go_on(share: float, tried: int, best: float | None) -> bool:
+            return report is None or report(share, tried, best) is not False
+
+        return Tuning(*_isobit.tune(calibrator, validation, target, max_bytes, like, scale, method, table, rounding,
+                                    metric, go_on, pool))
 
 
 def quantize_static(weights: Array, data: Array | Iterable[Array], *, bias: Array | None = None,
@@ -178,14 +182,16 @@ def quantize_static(weights: Array, data: Array | Iterable[Array], *, bias: Arra
 def pack(model: str | PathLike[str], output: str | PathLike[str], *, bits: int | None = None, group: int | None = None,
          kind: str | None = None, method: str | None = None, scales: str | None = None, include: Sequence[str] = (),
          exclude: Sequence[str] = (), checkpoint_format: str | None = None, requantize: bool = False,
-         progress: Callable[[float], Any] | None = None, pool: ThreadPool | None = None) -> Report:
+         progress: Progress = None, pool: ThreadPool | None = None) -> Report:
     """Packs a model's matrices into low bits, or imports those of GPTQ, AWQ and GGUF: a Report of what became of each.
 
     model: npz, safetensors, GGUF or a directory. Defaults: bits 4, group 64 (0: a row), kind 'symmetric', scales 'f32'.
-    include, exclude: patterns of names, as in a shell. progress: a callable that gets the share done.
+    include, exclude: patterns of names, as in a shell. progress: True for a bar of tqdm, or a callable that gets the
+    share done.
     """
-    return Report(_isobit.pack(model, output, bits, group, kind, method, scales, list(include), list(exclude),
-                               checkpoint_format, requantize, pool, progress))
+    with shown(progress, "pack") as report:
+        return Report(_isobit.pack(model, output, bits, group, kind, method, scales, list(include), list(exclude),
+                                   checkpoint_format, requantize, pool, report))
 
 
 def verify(model: Gru | None = None, *, operation: str = "", outputs: int = 10_000_000, seed: int = 1,
