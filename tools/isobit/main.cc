@@ -300,6 +300,7 @@ class Commands {
         ->excludes(bytes)
         ->excludes(like);
     verb.value("--svg", o.svg, "OUT", "picture of quality over bytes to write; needs gnuplot");
+    verb.value("--html", o.html, "OUT", "report to write: the front of the search, the chosen model");
     verb.value("--method", o.method, "METHOD", "methods as in quantize; default: searched")
         ->check(refused_setting(&GruSettings::method));
     verb.value("--scale", o.scale, "KIND", "pow2 or real; default: searched, pow2 preferred")
@@ -390,6 +391,7 @@ class Commands {
     verb.source(o.source);
     verb.device(o);
     verb.flag("--ablate", o.ablate, "also which tensors to widen: SQNR of the outputs with each set at 16 bits");
+    verb.value("--html", o.html, "OUT", "report to write: tensors, histograms, errors over time, tables");
     verb.value("--part", o.part, "CODES", "they part where the difference exceeds so many codes of the tensor's grid");
     verb.flag("--batch-first", o.sequences.batch_first, "the data is [N, T, C]");
     verb.value("--lengths", o.sequences.lengths, "FILE", "whole numbers [N]: the steps of each sequence");
