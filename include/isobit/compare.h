@@ -52,11 +52,11 @@ struct ChannelSqnr {
 };
 
 /// GruCompareOptions::profile: where the float values of a tensor lie on its grid, in codes that need not be whole:
-/// a / scale + zero_point. Weights and biases: each value on the grid of its row.
+/// a / scale + zero_point. Weights: each value on the grid of its row.
 struct GridHistogram {
   double low = 0, high = 0;                  // of the bins, which have one width; what lies beyond is in the outer ones
   double covered_low = 0, covered_high = 0;  // what the grid is meant to cover, see `clipped`
-  std::vector<uint64_t> counts;              // a bin each; empty: not asked for
+  std::vector<uint64_t> counts;              // a bin each; empty: not asked for, or a bias
 };
 
 /// GruCompareOptions::profile: errors of an h by step. Slice i: steps i * slice_steps to (i + 1) * slice_steps - 1.
@@ -111,9 +111,9 @@ struct GruComparisonReport {
   /// Layer by layer, in the order of the data's flow: x W bw ih, R br hh, u_in r_in n_in, u r n, h. A tensor that the
   /// integer side does not show is missing.
   std::vector<TensorComparison> tensors;
-  std::vector<SequenceComparison> by_sequence;  // in the order in which they were added; empty: not asked for
-  int64_t worst_sequence = -1;                  // the first one with the least SQNR
-  ErrorOverTime worst_over_time;                // of its output
+  std::vector<SequenceComparison> by_sequence{};  // in the order in which they were added; empty: not asked for
+  int64_t worst_sequence = -1;                    // the first one with the least SQNR
+  ErrorOverTime worst_over_time{};                // of its output
 };
 
 /// Who computes the codes of the integer side, in place of GruModel::forward_observed: a device, say.
@@ -237,7 +237,7 @@ struct GruAblation {
   std::vector<GruAblationRow> rows;  // by gain, largest first; refused ones last
   int64_t advice = -1;             // row to take; -1: nothing needs to be wider, or nothing can be
   std::string sentence;            // what to widen, with the SPEC
-  std::vector<GruTensorAlone> alone;  // GruAblationOptions::alone: of each tensor below 16 bits, in the order of kX to kN
+  std::vector<GruTensorAlone> alone{};  // GruAblationOptions::alone: each tensor below 16 bits, layer by layer
 };
 
 struct GruAblationOptions {

@@ -223,8 +223,8 @@ struct GruPage {
   std::vector<std::string> warnings{};
 };
 
-/// A whole HTML page, below 1,000,000 bytes: without scripts, other files or links, pictures in it as SVG, for light and
-/// dark windows, telephones and paper; well-formed XML, too. The same arguments give the same bytes.
+/// A whole HTML page, below 1,000,000 bytes: without scripts, other files or links, its pictures inside as SVG, for
+/// light and dark windows, telephones and paper; well-formed XML, too. The same arguments give the same bytes.
 /// kInvalidArgument: a comparison without its model, or with fewer names than sequences.
 Result<std::string> html_page(const GruPage& page);
 /// The head of that page for a notebook, a <div>: figures, tensors, front of the search.

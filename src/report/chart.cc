@@ -14,7 +14,7 @@ namespace {
 constexpr double kWidth = 560;
 constexpr double kLeft = 58;
 constexpr double kRight = 14;
-constexpr double kTop = 22;
+constexpr double kTop = 28;
 constexpr double kBottom = 44;
 
 /// Around 0, 5 units to each side: what differs in form needs no colour to be told apart.
@@ -57,10 +57,15 @@ std::string text_at(double x, double y, const char* anchor, const std::string& t
 
 double round_up(double value) {
   const double power = std::pow(10.0, std::floor(std::log10(value)));
-  for (const double factor : {1.0, 2.0, 2.5, 5.0}) {
+  for (const double factor : {1.0, 2.0, 5.0}) {
     if (factor * power >= value * (1 - 1e-9)) return factor * power;
   }
   return 10 * power;
+}
+
+double axis_end(double most) {
+  const double step = tick_step(most, 5, false);
+  return std::ceil(most / step - 1e-9) * step;
 }
 
 std::string tick_html(double value, double step) {
@@ -153,12 +158,13 @@ std::string key_html(size_t shape, const std::string& fill_class) {
          kShapes[shape % kShapes.size()] + "\"/></svg>";
 }
 
-std::string bar_html(double share, double pale) {
+std::string bar_html(double share, double pale, const char* fill_class) {
   const auto part = [](double value, const char* fill) {
     return rectangle(0, 0, 100 * std::clamp(value, 0.0, 1.0), 10, fill);
   };
   return "<svg class=\"bar\" viewBox=\"0 0 100 10\" preserveAspectRatio=\"none\" aria-hidden=\"true\">" +
-         rectangle(0, 0, 100, 10, "rail") + (pale > share ? part(pale, "pale") : "") + part(share, "fill") + "</svg>";
+         rectangle(0, 0, 100, 10, "rail") + (pale > share ? part(pale, "pale") : "") + part(share, fill_class) +
+         "</svg>";
 }
 
 std::string steps_path(const std::vector<double>& heights, double width, double base, double height) {

@@ -47,8 +47,10 @@ class Chart {
   std::string marks_, texts_;
 };
 
-/// The least round number that is not below `value`: 1, 2, 2.5 or 5 times a power of ten. value > 0.
+/// 1, 2 or 5 times a power of ten, at least `value`, which is above 0.
 double round_up(double value);
+/// The end of an axis from 0 that holds `most`, above 0, and ends with a tick.
+double axis_end(double most);
 /// A number on a tick whose neighbours are `step` away.
 std::string tick_html(double value, double step);
 
@@ -56,7 +58,7 @@ std::string tick_html(double value, double step);
 std::string key_html(size_t shape, const std::string& fill_class);
 
 /// A bar of 0 to 1 in a table; `pale` (0 to 1) is behind it.
-std::string bar_html(double share, double pale = 0);
+std::string bar_html(double share, double pale = 0, const char* fill_class = "fill");
 
 /// An outline of bins of equal width above `base`, the highest one `height` high.
 std::string steps_path(const std::vector<double>& heights, double width, double base, double height);

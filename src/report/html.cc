@@ -36,10 +36,11 @@ overflow-wrap:anywhere}
 border-top:1px solid var(--line)}
 .isobit h3{font-size:14px;font-weight:650;margin:22px 0 8px}
 .isobit p{margin:4px 0 12px;max-width:76ch}
+.isobit sup{line-height:0;font-size:.72em}
 .isobit .soft,.isobit small{color:var(--soft)}
 .isobit small{font-size:12.5px}
 .isobit .warn{border-left:3px solid var(--clip);padding:2px 0 2px 12px;overflow-wrap:anywhere}
-.isobit .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(185px,1fr));gap:12px;margin:18px 0 8px}
+.isobit .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(220px,1fr));gap:12px;margin:18px 0 8px}
 .isobit .tile{background:var(--card);border-radius:8px;padding:12px 14px}
 .isobit .tile b{display:block;font-size:23px;font-weight:650;line-height:1.25;white-space:nowrap}
 .isobit .tile b i{font-style:normal;font-size:14px;font-weight:500;color:var(--soft)}
@@ -63,12 +64,13 @@ border-bottom:1px solid var(--line)}
 .isobit svg.key:first-child{margin-left:0}
 .isobit svg.chart{width:100%;height:auto}
 .isobit svg text{font-size:13px;fill:var(--soft);font-family:inherit}
-.isobit svg .strong{fill:var(--ink);font-weight:600}
+.isobit svg .strong{fill:var(--ink);font-weight:600;paint-order:stroke;stroke:var(--paper);stroke-width:4px}
 .isobit .keys{font-size:13px;color:var(--soft);margin:2px 0 6px}
 .isobit .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:8px 32px}
 .isobit .cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(236px,100%),1fr));gap:18px 24px}
+.isobit .cards figure{display:flex;flex-direction:column;justify-content:space-between}
 .isobit .tables{grid-template-columns:repeat(auto-fill,minmax(min(320px,100%),1fr))}
-.isobit figure.single{max-width:720px}
+.isobit figure.single{max-width:600px}
 .isobit figure{margin:0;min-width:0}
 .isobit figcaption{font-size:13px;margin-bottom:4px;line-height:1.4}
 .isobit figcaption b{font-weight:650}
@@ -96,7 +98,8 @@ stroke-linejoin:round}
 .isobit th,.isobit td{padding:4px 7px}.isobit svg.bar{width:64px}
 .isobit table.tensors td:first-child,.isobit table.tensors thead th:first-child{position:sticky;left:0;
 background:var(--paper)}
-.isobit svg.chart text{font-size:16px}}
+.isobit svg.chart text{font-size:16px}.isobit .tables svg.chart text{font-size:13px}
+.isobit .cards{grid-template-columns:1fr 1fr;gap:16px}.isobit .tables{grid-template-columns:1fr}}
 @media print{
 .isobit{font-size:12.5px}.isobit main{padding:0;max-width:none}.isobit .wide{overflow:visible}
 .isobit table{font-size:11px}.isobit th,.isobit td{padding:2px 6px}.isobit svg.bar{width:70px}
@@ -181,10 +184,13 @@ std::string digits_html(double value, int digits) {
 }
 
 std::string whole_html(int64_t value) {
-  std::string text = std::to_string(value);
-  const size_t first = value < 0 ? 1 : 0;
-  for (size_t end = text.size(); end > first + 3; end -= 3) text.insert(end - 3, ",");
-  return value < 0 ? "−" + text.substr(1) : text;
+  const std::string text = std::to_string(value);
+  return value < 0 ? "−" + grouped_html(text.substr(1)) : grouped_html(text);
+}
+
+std::string grouped_html(std::string digits) {
+  for (size_t end = digits.size(); end > 3; end -= 3) digits.insert(end - 3, ",");
+  return digits;
 }
 
 std::string db_html(double db) { return std::isinf(db) && db > 0 ? "exact" : fixed_html(db, 1); }

@@ -20,6 +20,8 @@ std::string fixed_html(double value, int decimals);
 std::string digits_html(double value, int digits);
 /// "1,234,567".
 std::string whole_html(int64_t value);
+/// The same for digits of any number.
+std::string grouped_html(std::string digits);
 /// An SQNR: "35.2", "exact" or "−∞".
 std::string db_html(double db);
 /// "812 bytes", "12.4 kB", "1.29 MB".

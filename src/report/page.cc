@@ -80,13 +80,14 @@ std::string head_room_tile(const GruModel& model) {
   if (nearest == nullptr) return "";
   return tile("Head room of the overflow proof", with_unit(fixed_html(spare_bits(*nearest), 1), "bits"),
               "least of " + whole_html(static_cast<int64_t>(count)) + " intermediates: " +
-                  layer_label(layer_of_it, model.parameters().directions) + " " + html_text(nearest->intermediate) +
-                  ", at most " + html_text(nearest->bound) + " in " + std::to_string(nearest->bits) + " bits");
+                  layer_label(layer_of_it, model.parameters().directions) + ": " + html_text(nearest->intermediate) +
+                  ", at most " + grouped_html(nearest->bound) + " in " + std::to_string(nearest->bits) + " bits");
 }
 
 Result<std::string> model_tiles(const GruModel& model) {
   ISOBIT_ASSIGN_OR_RETURN(const GruSizes sizes, model.sizes());
   const GruModelParameters& p = model.parameters();
+  const int64_t products = products_of_step(p);
   int64_t weights = 0, state_bytes = 0;
   for (const GruLayerParameters& layer : p.layers) {
     weights += 3 * layer.hidden_size * (layer.input_size + layer.hidden_size + 2);
@@ -100,8 +101,9 @@ Result<std::string> model_tiles(const GruModel& model) {
               whole_html(static_cast<int64_t>(3 * p.layers.size())) + " tables, one a gate") +
          tile("State of a sequence", bytes_figure(state_bytes), "h of every layer and direction") +
          tile("Multiply-adds a step",
-              digits_html(static_cast<double>(products_of_step(p)) / 1e6, 3) + " <i>million</i>",
-              whole_html(products_of_step(p)) + ", of integers") +
+              products < 100000 ? whole_html(products)
+                                : with_unit(digits_html(static_cast<double>(products) / 1e6, 3), "million"),
+              whole_html(products) + " products of two codes") +
          head_room_tile(model);
 }
 
@@ -125,9 +127,7 @@ std::string quality_tiles(const GruPage& page) {
   const ComparePlace& at = largest->largest_error_at;
   out += tile("RMS error of the output", digits_html(report.output_rms_error, 3),
               "at most " + digits_html(largest->largest_error, 3) +
-                  (at.step < 0 ? ""
-                               : ", at step " + whole_html(at.step) + " of " +
-                                     html_text(page.sequences[static_cast<size_t>(at.sequence)], 80)));
+                  (at.step < 0 ? "" : ", at step " + whole_html(at.step) + " of " + sequence_html(page, at.sequence)));
   return out + tile("Compared on", with_unit(whole_html(report.steps), "steps"),
                     "of " + whole_html(report.sequences) + (report.sequences == 1 ? " sequence" : " sequences"));
 }
@@ -155,6 +155,7 @@ std::string heading(const GruPage& page) {
     const GruModelParameters& p = page.model->parameters();
     name = html_text(
         gru_text(p.name, page.model->layer_count(), p.directions, page.model->input_size(), page.model->output_size()));
+    if (const size_t arrow = name.rfind("-&gt;"); arrow != std::string::npos) name.replace(arrow, 5, "→");
     if (!page.title.empty()) out += paragraph(html_text(page.title, 2000), "soft");
     out += paragraph("Widths: <b>" + html_text(bits_text(p), 2000) + "</b>");
   }
@@ -197,6 +198,19 @@ std::string step_html(const GruLayerParameters& layer, int32_t tensor) {
   return least == most ? least : least + " to " + most;
 }
 
+std::string sequence_html(const GruPage& page, int64_t sequence) {
+  const std::string_view name = page.sequences[static_cast<size_t>(sequence)];
+  const std::string_view first = page.sequences.front();
+  size_t same = std::min(first.size(), first.rfind('/') + 1);
+  for (const std::string& other : page.sequences) {
+    const auto end =
+        std::mismatch(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(same), other.begin(), other.end());
+    same = static_cast<size_t>(end.first - first.begin());
+  }
+  same = same == 0 ? 0 : first.substr(0, same).rfind('/') + 1;  // 0 where there is none
+  return html_text(name.substr(same), 80);
+}
+
 std::string left_out_html(const GruPage& page) {
   const int64_t rest = static_cast<int64_t>(page.model->parameters().layers.size()) - kMostLayers;
   if (rest <= 0) return "";
@@ -224,7 +238,7 @@ class Blame {
     if (row.layer % directions != 0 || found == rows_.end()) return cell("");
     const GruTensorAlone& one = *found->second;
     if (!one.refused.empty()) return cell("refused");
-    return cell(db_html(one.sqnr_db) + bar_html(noise_ > 0 ? noise_of(one) / noise_ : 0));
+    return cell(db_html(one.sqnr_db) + bar_html(noise_ > 0 ? noise_of(one) / noise_ : 0, 0, "f2"));
   }
 
  private:
@@ -233,10 +247,12 @@ class Blame {
   double noise_ = 0;
 };
 
-std::string place_html(const GruPage& page, const ComparePlace& place) {
-  if (place.step < 0) return "never";
-  return whole_html(place.step) + " <small>" + html_text(page.sequences[static_cast<size_t>(place.sequence)], 60) +
-         "</small>";
+/// The sequence is shown when the pointer rests on the step.
+std::string parts_cell(const GruPage& page, const TensorComparison& row) {
+  if (is_weight(row.tensor)) return cell("");
+  if (row.first_part.step < 0) return cell("never");
+  return "<td title=\"" + sequence_html(page, row.first_part.sequence) + "\">" + whole_html(row.first_part.step) +
+         "</td>";
 }
 
 std::string channel_html(const TensorComparison& row) {
@@ -250,14 +266,15 @@ std::string tensor_row(const GruPage& page, const TensorComparison& row, const B
   const GruLayerParameters& layer = p.layers[static_cast<size_t>(row.layer)];
   const Grid& grid = layer.grids[static_cast<size_t>(row.tensor)];
   const double clipped = static_cast<double>(row.clipped) / static_cast<double>(std::max<uint64_t>(1, row.count));
-  const std::string clipped_text = row.clipped == 0 ? "0" : fixed_html(100 * clipped, 3);
+  const std::string clipped_text = row.clipped == 0   ? "0"
+                                   : clipped < 0.5e-5 ? "&lt; 0.001"
+                                                      : fixed_html(100 * clipped, 3);
   return "<tr>" + cell(std::string(kGruTensorNames[row.tensor]), "name") +
-         cell(std::to_string(grid.bits) + (grid.is_signed ? " s" : " u")) + cell(step_html(layer, row.tensor)) +
-         cell(clipped_text, clipped > kMuchClipped ? "hot" : nullptr) +
+         cell(std::to_string(grid.bits) + " <small>" + (grid.is_signed ? "signed" : "unsigned") + "</small>") +
+         cell(step_html(layer, row.tensor)) + cell(clipped_text, clipped > kMuchClipped ? "hot" : nullptr) +
          cell(db_html(row.sqnr_db) + bar_html(row.sqnr_db / kFullBarDb, row.own_sqnr_db / kFullBarDb)) +
          cell(db_html(row.own_sqnr_db)) + cell(channel_html(row)) +
-         (blame.empty() ? "" : blame.cell_of(row, p.directions)) +
-         cell(is_weight(row.tensor) ? "" : place_html(page, row.first_part)) + "</tr>\n";
+         (blame.empty() ? "" : blame.cell_of(row, p.directions)) + parts_cell(page, row) + "</tr>\n";
 }
 
 std::string tensors(const GruPage& page) {
@@ -278,14 +295,15 @@ std::string tensors(const GruPage& page) {
   }
   return "<h2>Tensors, in the order of the data’s flow</h2>\n" +
          paragraph(
-             "SQNR compares what the integer model has with the float value, and so contains the error of "
-             "everything before; <i>own</i> is the error that the tensor’s own grid adds. " +
-                 key_html(1, "fill") + "SQNR " + key_html(1, "pale") + "own, both full at " +
-                 fixed_html(kFullBarDb, 0) + " dB." +
-                 (blame.empty() ? ""
-                                : " <i>Blame</i> is the output’s SQNR if only this tensor keeps its width and "
-                                  "all others have 16 bits; its bar is the share of the noise."),
+             "SQNR is that of the integer model’s value, with the errors of everything before; <i>own</i> is that "
+             "of the float value on the tensor’s own grid." +
+                 std::string(blame.empty() ? ""
+                                           : " <i>Blame</i> is the SQNR of the output if only this tensor has its "
+                                             "width and all others 16 bits."),
              "soft") +
+         "<div class=\"keys\">" + key_html(1, "fill") + "SQNR" + key_html(1, "pale") + "own, both full at " +
+         fixed_html(kFullBarDb, 0) + " dB" +
+         (blame.empty() ? "" : key_html(1, "f2") + "share of the noise of all tensors") + "</div>\n" +
          "<div class=\"wide\"><table class=\"tensors\"><thead><tr>" + header_cell("tensor") + header_cell("bits") +
          header_cell("step") + header_cell("clipped, %") + header_cell("SQNR, dB") + header_cell("own, dB") +
          header_cell("worst channel, dB") + (blame.empty() ? "" : header_cell("blame, dB")) +

@@ -15,6 +15,8 @@ inline constexpr int64_t kMostLayers = 16;
 
 /// "2<sup>−7</sup>", for weights that of the rows.
 std::string step_html(const GruLayerParameters& layer, int32_t tensor);
+/// The name of a sequence without the folders that all names begin with.
+std::string sequence_html(const GruPage& page, int64_t sequence);
 /// Says that there are more than kMostLayers, if so.
 std::string left_out_html(const GruPage& page);
 

@@ -71,13 +71,13 @@ double largest_y(const std::vector<ChartPoint>& points) {
 
 /// From 0 up to a round number above `most`.
 ChartAxis error_axis(double most, const std::string& label) {
-  return {.low = 0, .high = most > 0 ? round_up(most * 1.04) : 1, .label = label};
+  return {.low = 0, .high = most > 0 ? axis_end(most) : 1, .label = label};
 }
 
 ChartAxis step_axis(const ErrorOverTime& errors) {
   const auto end = static_cast<double>(static_cast<int64_t>(errors.slices.size()) * errors.slice_steps);
   const std::string every =
-      errors.slice_steps > 1 ? ", " + whole_html(errors.slice_steps) + " together" : std::string();
+      errors.slice_steps > 1 ? "; a point is " + whole_html(errors.slice_steps) + " steps" : std::string();
   return {.low = 0, .high = std::max(1.0, end - 1), .label = "step" + every, .is_whole = true};
 }
 
@@ -137,7 +137,7 @@ std::string worst_sequence_chart(const GruPage& page) {
   }
   return chart_figure(
       "Worst sequence",
-      html_text(page.sequences[static_cast<size_t>(report.worst_sequence)], 80) + ", " + db_html(worst.sqnr_db) +
+      sequence_html(page, report.worst_sequence) + ", " + db_html(worst.sqnr_db) +
           (std::isfinite(worst.sqnr_db) ? " dB" : ""),
       "<div class=\"keys\">" + key_html(1, "f1") + "RMS" + key_html(1, "pale") + "largest</div>\n" + chart.svg());
 }
@@ -156,7 +156,7 @@ std::string sequences_chart(const GruComparisonReport& report) {
   const auto highest = static_cast<double>(*std::max_element(counts.begin(), counts.end()));
   Chart chart("How many sequences have which SQNR",
               {.low = low, .high = low + width * static_cast<double>(counts.size()), .label = "SQNR of the output, dB"},
-              {.low = 0, .high = std::max(1.0, round_up(highest)), .label = "sequences", .is_whole = true});
+              {.low = 0, .high = std::max(1.0, axis_end(highest)), .label = "sequences", .is_whole = true});
   for (size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] == 0) continue;
     const double at = low + width * static_cast<double>(i);
@@ -179,7 +179,7 @@ std::string worst_list(const GruPage& page) {
   std::string rows;
   for (size_t i = 0; i < shown; ++i) {
     const SequenceComparison& sequence = report.by_sequence[order[i]];
-    rows += "<tr><td class=\"left long\">" + html_text(page.sequences[order[i]], 80) + "</td><td>" +
+    rows += "<tr><td class=\"left long\">" + sequence_html(page, static_cast<int64_t>(order[i])) + "</td><td>" +
             whole_html(sequence.steps) + "</td><td>" + db_html(sequence.sqnr_db) + "</td><td>" +
             (sequence.first_part < 0 ? "never" : whole_html(sequence.first_part)) + "</td></tr>\n";
   }
@@ -233,11 +233,13 @@ std::string histogram_figure(const GruLayerParameters& layer, const TensorCompar
                           "\">" + svg + "</svg>\n");
 }
 
-/// Above: the largest error in each bin of input codes; below: how often the codes were used.
+/// Above: the largest error in each bin of input codes; below: how often the codes were used. An exact table has the
+/// lower part only.
 std::string table_figure(const std::string& name, const ActivationTable& table, const std::vector<Bin>& bins,
                          const std::vector<uint64_t>& used) {
-  constexpr double kWidth = 340, kErrorBase = 62, kErrorHeight = 50, kUsedBase = 122, kUsedHeight = 50;
+  constexpr double kWidth = 340, kPart = 50, kTitle = 16;
   const Bin total = total_of(bins);
+  const bool is_exact = total.max == 0;
   std::vector<double> largest;
   double weighted = 0, uses = 0;
   for (size_t i = 0; i < bins.size(); ++i) {
@@ -246,28 +248,36 @@ std::string table_figure(const std::string& name, const ActivationTable& table, 
     uses += static_cast<double>(used[i]);
   }
   const auto value_html = [&](int64_t code) {
-    return digits_html(static_cast<double>(code - table.input.zero_point) * static_cast<double>(table.input.scale()),
-                       3);
+    const double scale = static_cast<double>(table.input.scale());
+    return digits_html(static_cast<double>(code - table.input.zero_point) * scale, 3);
   };
-  const std::string base = coordinate(kErrorBase), used_base = coordinate(kUsedBase), end = coordinate(kWidth);
-  std::string svg = "<path class=\"f2\" d=\"" + steps_path(largest, kWidth, kErrorBase, kErrorHeight) +
-                    "\"/><path class=\"fill\" d=\"" + steps_path(roots(used), kWidth, kUsedBase, kUsedHeight) +
-                    "\"/><path class=\"axis\" d=\"M0 " + base + "H" + end + "M0 " + used_base + "H" + end + "\"/>";
-  svg += small_text(0, 9, "start", "error, at most " + digits_html(total.max, 3) + " LSB");
-  svg += small_text(0, kErrorBase + 15, "start", "codes used");
-  svg += small_text(0, kUsedBase + 16, "start", value_html(table.input.min())) +
-         small_text(kWidth, kUsedBase + 16, "end", value_html(table.input.max())) +
-         small_text(kWidth / 2, kUsedBase + 16, "middle", "input");
-  const double exact =
-      100.0 * static_cast<double>(total.exact) / static_cast<double>(std::max<int64_t>(1, total.count));
-  const std::string kind(to_string(table.kind));
-  return chart_figure(html_text(name),
-                      html_text(to_string(table.function)) + ", " + kind + ", " + std::to_string(table.input.bits) +
-                          " to " + std::to_string(table.output.bits) + " bits; " + fixed_html(exact, 1) +
-                          " % of the codes exact; on average " + digits_html(uses > 0 ? weighted / uses : 0, 2) +
-                          " LSB where it was used",
-                      "<svg class=\"chart\" viewBox=\"0 0 340 142\" role=\"img\" aria-label=\"errors of the table " +
-                          html_text(name) + " and the codes that were used\">" + svg + "</svg>\n");
+  std::string svg, axes;
+  double base = kPart;
+  const auto add = [&](const char* fill, const std::vector<double>& heights) {
+    svg += std::string("<path class=\"") + fill + "\" d=\"" + steps_path(heights, kWidth, base, kPart - 4) + "\"/>";
+    axes += "M0 " + coordinate(base) + "H" + coordinate(kWidth);
+  };
+  std::string detail = std::string(to_string(table.function)) + ", " + std::string(to_string(table.kind)) + ", " +
+                       std::to_string(table.input.bits) + " to " + std::to_string(table.output.bits) + " bits; ";
+  if (is_exact) {
+    detail += "exact at every code";
+  } else {
+    base += kTitle;
+    add("f2", largest);
+    svg += small_text(0, 11, "start", "at most " + digits_html(total.max, 3) + " LSB");
+    base += kPart + 6;
+    const auto share = static_cast<double>(total.exact) / static_cast<double>(total.count);
+    detail += fixed_html(100 * share, 1) + " % of the codes exact; on average " +
+              digits_html(uses > 0 ? weighted / uses : 0, 2) + " LSB where it was used";
+  }
+  add("fill", roots(used));
+  svg += "<path class=\"axis\" d=\"" + axes + "\"/>" +
+         small_text(0, base + kTitle, "start", value_html(table.input.min())) +
+         small_text(kWidth, base + kTitle, "end", value_html(table.input.max()));
+  return chart_figure(html_text(name), detail,
+                      "<svg class=\"chart\" viewBox=\"0 0 340 " + coordinate(base + kTitle + 4) +
+                          "\" role=\"img\" aria-label=\"errors of the table " + html_text(name) +
+                          ", and the codes that were used\">" + svg + "</svg>\n");
 }
 
 }  // namespace
@@ -314,10 +324,11 @@ Result<std::string> table_errors_section(const GruPage& page) {
     out += table_figure(one.name, table, bins, row.codes);
   }
   if (out.empty()) return out;
-  return "<h2>Activation tables</h2>\n<p class=\"soft\">Above, the largest error of the table at each input code, in "
-         "units of the output’s last bit (LSB); below, how often the integer model used the code, as the square root. "
-         "Errors matter where codes are used.</p>\n<div class=\"cards tables\">\n" +
-         out + "</div>\n" + left_out_html(page);
+  return "<h2>Activation tables</h2>\n<p class=\"soft\">Errors against the correctly rounded function, in units of the "
+         "output’s last bit (LSB), over the input, and how often the integer model used each input code. Errors "
+         "matter where codes are used.</p>\n<div class=\"keys\">" +
+         key_html(1, "f2") + "largest error" + key_html(1, "fill") + "times used, square root</div>\n" +
+         "<div class=\"cards tables\">\n" + out + "</div>\n" + left_out_html(page);
 }
 
 std::string front_chart(const GruTuneResult& result) {

@@ -27,7 +27,7 @@ constexpr int64_t kGroupsPerThread = 4;
 constexpr GruTensor kFlow[] = {kX, kW, kBw, kIh, kR, kBr, kHh, kUIn, kRIn, kNIn, kU, kRGate, kN, kH};
 static_assert(std::size(kFlow) == kGruTensorCount);
 
-constexpr size_t kBins = 64;      // of histograms
+constexpr size_t kBins = 60;      // of histograms: 48 of what a grid covers, 6 on each side
 constexpr int kMostCodeBits = 8;  // of bins of codes
 
 using Slot = size_t;
@@ -52,7 +52,7 @@ Covered covered_by(const Grid& grid, int32_t tensor) {
           static_cast<double>(end - grid.zero_point) * scale + half};
 }
 
-/// The same in codes, without the half step.
+/// The same in codes, without the half step. No bins for biases: each of them has a grid of its own.
 GridHistogram histogram_of(const Grid& grid, int32_t tensor) {
   const double scale = static_cast<double>(grid.scale()), zero = static_cast<double>(grid.zero_point);
   GridHistogram out;
@@ -65,7 +65,7 @@ GridHistogram histogram_of(const Grid& grid, int32_t tensor) {
   const double margin = (out.covered_high - out.covered_low) / 8;
   out.low = out.covered_low - margin;
   out.high = out.covered_high + margin;
-  out.counts.resize(kBins);
+  if (tensor != kBw && tensor != kBr) out.counts.resize(kBins);
   return out;
 }
 
@@ -428,8 +428,6 @@ struct GruComparison::Impl {
       }
       count_rows(w.W, p.W, p.W_grid, counts[slot_of(kW, layer)].values);
       count_rows(w.R, p.R, p.R_grid, counts[slot_of(kR, layer)].values);
-      count_rows(w.bw, p.bw, p.bw_grid, counts[slot_of(kBw, layer)].values);
-      count_rows(w.br, p.br, p.br_grid, counts[slot_of(kBr, layer)].values);
     }
   }
 
