@@ -154,6 +154,16 @@ class ToolTest(unittest.TestCase):
             self.assertEqual(result.stdout or "", "")
         return result.stderr
 
+    def page(self, path):
+        """The text of a page, which must be well-formed, small and complete in itself."""
+        content = read(path)
+        self.assertLess(len(content), 1000000)
+        for absent in [b"<script", b"http", b"url(", b"<link", b"<img"]:
+            self.assertNotIn(absent, content)
+        root = xml.etree.ElementTree.fromstring(content)
+        self.assertEqual((root.tag, root.find("head/meta").get("charset")), ("html", "utf-8"))
+        return "".join(root.find("body").itertext())
+
 
 class CliTest(ToolTest):
     def test_usage(self):
@@ -361,7 +371,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                 (["inspect", packed, "--tensor", "w", "-o"], ["w.npz", "w.safetensors", "w.gguf"], ["w.npy", "w"]),
                 (["table", "show", "relu", "--svg"], ["s.png", "s.html", "s.picture", "s.npy"], []),
                 (["compare", self.model, self.fixed, "--data", self.single, "--html"],
-                 ["p.svg", "p.pdf", "p.json", "p.report", "p"], ["p.html", "p.htm"]),
+                 ["p.svg", "p.pdf", "p.json", "p.report"], ["p.html", "p.htm", "p"]),
                 (["table", "export", "relu", "--hex"], ["t.npy", "t.c", "t.bin"], ["t.hex", "t.mem", "t"]),
                 (["table", "run", "relu", self.single, "-o"], ["y.npz", "y"], ["y.npy"])]):
             for name in refused:
@@ -985,16 +995,17 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                             said.add((verb, option))
                         self.assertEqual(everything(), before, arguments)
             for first, second in itertools.combinations(outputs, 2):
+                rest = [] if "-o" in (first, second) else ["-o", self.path("claims_y.st")]
                 for old in [None, b"old"]:
                     new = os.path.join(self.folder, "claims_new.npz")
                     if old is not None:
                         write(new, old)
-                    link = os.path.join(names, "%s-%s.npz" % (verb, old))
+                    link = os.path.join(names, "%s-%s-%s-%s.npz" % (verb, first, second, old))
                     os.symlink(new, link)  # of a file that does not exist yet, or does
                     for name in [new, os.path.relpath(new, self.folder), os.path.join(names, "..", "claims_new.npz"),
                                  link]:
                         refuse([first + " ", second + " ", "another output"], *command, *written(first, new),
-                               *written(second, name))
+                               *written(second, name), *(rest if "-o" in outputs else []))
                         self.assertEqual(os.path.exists(new) and read(new), old or False)
                 if os.path.exists(new):
                     os.remove(new)
@@ -1133,16 +1144,6 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         self.assertEqual(result.returncode, 0)
         self.assertIn("--batch-first", result.stderr)
         self.assertIsNone(self.json("compare", self.model, self.fixed, "--data", many, "--batch-first")["hint"])
-
-    def page(self, path):
-        """The text of a page, which must be well-formed, small and complete in itself."""
-        content = read(path)
-        self.assertLess(len(content), 1000000)
-        for absent in [b"<script", b"http", b"url(", b"<link", b"<img"]:
-            self.assertNotIn(absent, content)
-        root = xml.etree.ElementTree.fromstring(content)
-        self.assertEqual((root.tag, root.find("head/meta").get("charset")), ("html", "utf-8"))
-        return "".join(root.find("body").itertext())
 
     def test_compare_html(self):
         names = 'n<a>&"me\'%d.npy'
