@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 import unittest
+import xml.etree.ElementTree
 import zipfile
 
 ISOBIT = ""
@@ -152,6 +153,16 @@ class ToolTest(unittest.TestCase):
         if status == 2:
             self.assertEqual(result.stdout or "", "")
         return result.stderr
+
+    def page(self, path):
+        """The text of a page, which must be well-formed, small and complete in itself."""
+        content = read(path)
+        self.assertLess(len(content), 1000000)
+        for absent in [b"<script", b"http", b"url(", b"<link", b"<img"]:
+            self.assertNotIn(absent, content)
+        root = xml.etree.ElementTree.fromstring(content)
+        self.assertEqual((root.tag, root.find("head/meta").get("charset")), ("html", "utf-8"))
+        return "".join(root.find("body").itertext())
 
 
 class CliTest(ToolTest):
@@ -359,6 +370,8 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                 (["matmul", packed, rows, "-o"], ["y.npz", "y.txt", "y"], ["y.npy"]),
                 (["inspect", packed, "--tensor", "w", "-o"], ["w.npz", "w.safetensors", "w.gguf"], ["w.npy", "w"]),
                 (["table", "show", "relu", "--svg"], ["s.png", "s.html", "s.picture", "s.npy"], []),
+                (["compare", self.model, self.fixed, "--data", self.single, "--html"],
+                 ["p.svg", "p.pdf", "p.json", "p.report"], ["p.html", "p.htm", "p"]),
                 (["table", "export", "relu", "--hex"], ["t.npy", "t.c", "t.bin"], ["t.hex", "t.mem", "t"]),
                 (["table", "run", "relu", self.single, "-o"], ["y.npz", "y"], ["y.npy"])]):
             for name in refused:
@@ -897,7 +910,9 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                           "--validate", self.batch], [self.model, self.single, lengths, h0, self.batch], ["-o"]),
             "tune": (["tune", self.model, "--calibrate", self.single, "--validate", self.batch, "--lengths", lengths,
                       "--state", h0, "--validate-state", state],
-                     [self.model, self.single, self.batch, lengths, h0, state], ["-o", "--svg"]),
+                     [self.model, self.single, self.batch, lengths, h0, state], ["-o", "--svg", "--html"]),
+            "compare": (["compare", self.model, self.fixed, "--data", self.single, "--lengths", lengths, "--state", h0],
+                        [self.model, self.fixed, self.single, lengths, h0], ["--html"]),
             "pack": (["pack", matrix], [matrix, config], ["-o"]),
             "matmul": (["matmul", packed + ":w", rows], [packed, rows], ["-o"]),
             "run": (["run", self.fixed, self.single, "--state", state, "--lengths", lengths, "--zoneout-mask", mask],
@@ -915,7 +930,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
             self.assertEqual(sorted(short.get(option, option) for option in marked), sorted(expected), verb)
             # An option that is not marked OUT writes nothing.
             for option in re.findall(r"^ +(?:-\w,)?(--[\w-]+) (?!OUT)", help_text, re.MULTILINE):
-                self.assertNotRegex(option, "output$|save|svg", verb)
+                self.assertNotRegex(option, "output$|save|svg|html", verb)
 
         names = self.path("claims_names")
         os.makedirs(names)
@@ -929,7 +944,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
             yield os.path.join(folder, ".", name)
             yield os.path.join(names, "here", "..", os.path.relpath(path, self.folder))
             for make, extension in [(os.symlink, ".link"), (os.link, ".hard"), (os.symlink, ".link.npy"),
-                                    (os.symlink, ".link.svg")]:  # each output takes one of these endings
+                                    (os.symlink, ".link.svg"), (os.symlink, ".link.html")]:  # each output takes one of these endings
                 alias = os.path.join(names, name + extension)
                 if not os.path.lexists(alias):
                     make(path, alias)
@@ -973,23 +988,24 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                 for path in inputs:
                     for name in other_names(path):
                         arguments = [*command, *written(option, name)]
-                        if option in ["--save-state", "--svg"] and "-o" in outputs:
+                        if option in ["--save-state", "--svg", "--html"] and "-o" in outputs:
                             arguments += ["-o", self.path("claims_y.npy" if verb == "run" else "claims_y.st")]
                         before = everything()
                         if "is the same file as" in refuse([option + " ", "read"], *arguments):
                             said.add((verb, option))
                         self.assertEqual(everything(), before, arguments)
             for first, second in itertools.combinations(outputs, 2):
+                rest = [] if "-o" in (first, second) else ["-o", self.path("claims_y.st")]
                 for old in [None, b"old"]:
                     new = os.path.join(self.folder, "claims_new.npz")
                     if old is not None:
                         write(new, old)
-                    link = os.path.join(names, "%s-%s.npz" % (verb, old))
+                    link = os.path.join(names, "%s-%s-%s-%s.npz" % (verb, first, second, old))
                     os.symlink(new, link)  # of a file that does not exist yet, or does
                     for name in [new, os.path.relpath(new, self.folder), os.path.join(names, "..", "claims_new.npz"),
                                  link]:
                         refuse([first + " ", second + " ", "another output"], *command, *written(first, new),
-                               *written(second, name))
+                               *written(second, name), *(rest if "-o" in outputs else []))
                         self.assertEqual(os.path.exists(new) and read(new), old or False)
                 if os.path.exists(new):
                     os.remove(new)
@@ -1128,6 +1144,41 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         self.assertEqual(result.returncode, 0)
         self.assertIn("--batch-first", result.stderr)
         self.assertIsNone(self.json("compare", self.model, self.fixed, "--data", many, "--batch-first")["hint"])
+
+    def test_compare_html(self):
+        names = 'n<a>&"me\'%d.npy'
+        model, fixed = self.at('m<&"\'>.npz', read(self.deep)), self.path('f<&"\'>.st')
+        write(fixed, read(self.fixed_deep))
+        data = [self.at(names % i, floats(random.Random(i), (30 + i, INPUTS))) for i in range(9)]
+        out = self.path("page.html")
+        arguments = ["compare", model, fixed, "--data", *data, "--html", out]
+        report = self.json(*arguments, "--ablate")
+        text, content = self.page(out), read(out)
+        self.assertIn("%.1f dB" % report["output_sqnr_db"], text)
+        for tensor in report["tensors"]:
+            shown = "exact" if tensor["sqnr_db"] is None else "%.1f" % tensor["sqnr_db"]
+            self.assertIn(shown, text, tensor["tensor"])
+            if tensor["tensor"] not in ["bw", "br"]:
+                self.assertEqual(sum(tensor["histogram"]["counts"]), tensor["values"])
+        self.assertIn(report["ablation"]["sentence"], text)
+        for one in report["ablation"]["alone"]:
+            self.assertIn("%.1f" % one["sqnr_db"], text)
+        self.assertIn(model + " and " + fixed, text)
+        self.assertIn(os.path.basename(report["worst_sequence"]["sequence"]), text)
+        for title in ["Tensors, in the order", "What wider tensors give", "Error over time", "Values on their grids",
+                      "Activation tables"]:
+            self.assertIn(title, text)
+        # The same bytes on any number of threads; the ordinary text and JSON do not change.
+        self.ok(*arguments, "--ablate", "--threads", "1")
+        self.assertEqual(read(out), content)
+        self.ok(*arguments)
+        self.assertNotIn("blame", self.page(out))
+        plain = self.json(*arguments[:-2])
+        self.assertNotIn("histogram", plain["tensors"][0])
+        self.assertEqual([row["sqnr_db"] for row in plain["tensors"]], [row["sqnr_db"] for row in report["tensors"]])
+        # Refused before the work, and so before the data is looked at.
+        for name, words in [(self.folder, ["folder"]), (self.path("no/page.html"), ["no folder"]), ("", ["empty"])]:
+            self.fails(["--html", *words], *arguments[:-1], name)
 
     def test_compare_ablate(self):
         # One channel sixty times as loud as the others: they have no bits left.
@@ -1527,14 +1578,19 @@ class TuneTest(ToolTest):
         return read(self.path(name))
 
     def test_target(self):
-        out, svg = self.path("tuned.safetensors"), self.path("front.svg")
-        report = self.json(*self.search, "--target", "38", "-o", out, "--svg", svg)
+        out, svg, html = self.path("tuned.safetensors"), self.path("front.svg"), self.path("front.html")
+        report = self.json(*self.search, "--target", "38", "-o", out, "--svg", svg, "--html", html)
         chosen = report["chosen"]
         self.assertTrue(report["reached"])
         self.assertGreaterEqual(chosen["quality"], 38)
         self.assertEqual(chosen["quality"], min(chosen["layer_sqnr_db"]))
         self.assertEqual(os.path.getsize(out), chosen["bytes"])
         self.assertIn("</svg>", read(svg).decode())
+        text = self.page(html)
+        for point in report["front"]:
+            self.assertIn("%.2f" % point["quality"], text)
+            self.assertIn("{:,}".format(point["bytes"]), text)
+        self.assertIn("Chosen by the search", text)
         # The command gives the bytes, and those of the front theirs.
         self.assertEqual(self.quantized(chosen["command"], "again.safetensors"), read(out))
         for point in [report["front"][0], report["front"][-1]]:

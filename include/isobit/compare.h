@@ -51,6 +51,36 @@ struct ChannelSqnr {
   double sqnr_db = 0;
 };
 
+/// GruCompareOptions::profile: where the float values of a tensor lie on its grid, in codes that need not be whole:
+/// a / scale + zero_point. Weights: each value on the grid of its row.
+struct GridHistogram {
+  double low = 0, high = 0;                  // of the bins, which have one width; what lies beyond is in the outer ones
+  double covered_low = 0, covered_high = 0;  // what the grid is meant to cover, see `clipped`
+  std::vector<uint64_t> counts;              // a bin each; empty: not asked for, or a bias
+};
+
+/// GruCompareOptions::profile: errors of an h by step. Slice i: steps i * slice_steps to (i + 1) * slice_steps - 1.
+struct ErrorOverTime {
+  static constexpr int64_t kMostSlices = 128;
+  struct Slice {
+    uint64_t count = 0;  // values
+    double error = 0;    // sum (a - b)^2
+    double largest = 0;  // max |a - b|
+  };
+  int64_t slice_steps = 1;  // a power of two, the least that needs at most kMostSlices
+  std::vector<Slice> slices;
+
+  void add(int64_t step, const Slice& values);
+  void add(const ErrorOverTime& other);
+};
+
+/// GruCompareOptions::profile: the output y, the last layer's h, of one sequence.
+struct SequenceComparison {
+  int64_t steps = 0;
+  double sqnr_db = 0;
+  int64_t first_part = -1;  // step; -1: none
+};
+
 /// One tensor of one layer and direction. a: its float value, b: what the integer model's code stands for,
 /// q: a put on the tensor's own grid and back.
 struct TensorComparison {
@@ -68,14 +98,22 @@ struct TensorComparison {
   /// steps for weights and biases, the grid's own ends for the others.
   uint64_t clipped = 0;
   ComparePlace first_part;         // the earliest step with |a - b| > part_codes * scale; weights: none
+  GridHistogram values;            // of a
+  std::vector<uint64_t> codes;     // u_in, r_in, n_in: of the codes, ascending; 256 bins where there are more codes
+  ErrorOverTime over_time;         // h: of all sequences
 };
 
 struct GruComparisonReport {
   int64_t sequences = 0;
   int64_t steps = 0;               // of all sequences together
+  double output_sqnr_db = 0;       // of the output y, the last layer's h, both directions together
+  double output_rms_error = 0;     // sqrt(mean (a - b)^2) of it
   /// Layer by layer, in the order of the data's flow: x W bw ih, R br hh, u_in r_in n_in, u r n, h. A tensor that the
   /// integer side does not show is missing.
   std::vector<TensorComparison> tensors;
+  std::vector<SequenceComparison> by_sequence{};  // in the order in which they were added; empty: not asked for
+  int64_t worst_sequence = -1;                    // the first one with the least SQNR
+  ErrorOverTime worst_over_time{};                // of its output
 };
 
 /// Who computes the codes of the integer side, in place of GruModel::forward_observed: a device, say.
@@ -95,6 +133,7 @@ struct GruCompareOptions {
   ThreadPool* pool = nullptr;                        // default: the caller's thread
   GruCodeSource* source = nullptr;                   // default: the CPU. One thread uses it.
   std::function<void(int64_t sequences)> progress{}; // sequences done; one call at a time, from any thread
+  bool profile = false;                              // histograms, errors over time, sequence by sequence, too
 };
 
 class GruComparison {
@@ -183,6 +222,14 @@ struct GruAblationRow {
   std::string refused;             // why there is no such model; its SQNR says nothing then
 };
 
+/// The output where one tensor of a layer, both directions, has its width, and every other one 16 bits.
+struct GruTensorAlone {
+  int64_t layer = 0;               // l
+  GruTensor tensor = kX;
+  double sqnr_db = 0;              // of the output
+  std::string refused;             // why there is no such model
+};
+
 struct GruAblation {
   std::string bits;                // bits_text() of the model
   GruOutputSqnr sqnr;              // of the model as it is
@@ -190,10 +237,12 @@ struct GruAblation {
   std::vector<GruAblationRow> rows;  // by gain, largest first; refused ones last
   int64_t advice = -1;             // row to take; -1: nothing needs to be wider, or nothing can be
   std::string sentence;            // what to widen, with the SPEC
+  std::vector<GruTensorAlone> alone{};  // GruAblationOptions::alone: each tensor below 16 bits, layer by layer
 };
 
 struct GruAblationOptions {
   double target_db = 35;
+  bool alone = false;              // measure each tensor of each layer alone, too
   std::function<void(double fraction)> progress{};
 };
 

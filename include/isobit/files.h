@@ -37,7 +37,7 @@ class FileClaims {
 };
 
 /// What is written, and so how its name may end.
-enum class OutputKind { kSafetensors, kTensor, kArray, kArrays, kState, kSvg, kHex };
+enum class OutputKind { kSafetensors, kTensor, kArray, kArrays, kState, kSvg, kHtml, kHex };
 /// For before hours of work: refuses a file that cannot be created at `path`, is among `files` already, or has the ending
 /// of another kind. `what` names the argument. Claims the file.
 Status check_output(const std::string& path, const std::string& what, OutputKind kind, FileClaims& files);

@@ -209,6 +209,28 @@ std::string quality_text(double quality, bool is_metric);
 Result<std::string> svg_of_front(const GruTuneResult& result, bool is_metric);
 
 // ---------------------------------------------------------------------------------------------------------------
+// Pages
+
+/// What a page shows. What is null is left out.
+struct GruPage {
+  std::string title{};                              // any text, the names of the files, say
+  const GruModel* model = nullptr;                  // its sizes, overflow proof, and with a comparison its grids
+  const GruComparisonReport* comparison = nullptr;  // of `model`; GruCompareOptions::profile gives it pictures
+  std::vector<std::string> sequences{};             // names, as in describe_comparison()
+  double part_codes = 1.0;                          // of GruCompareOptions
+  const GruAblation* ablation = nullptr;            // GruAblationOptions::alone gives it a picture
+  const GruTuneResult* search = nullptr;
+  std::vector<std::string> warnings{};
+};
+
+/// A whole HTML page, below 1,000,000 bytes: without scripts, other files or links, its pictures inside as SVG, for
+/// light and dark windows, telephones and paper; well-formed XML, too. The same arguments give the same bytes.
+/// kInvalidArgument: a comparison without its model, or with fewer names than sequences.
+Result<std::string> html_page(const GruPage& page);
+/// The head of that page for a notebook, a <div>: figures, tensors, front of the search.
+Result<std::string> html_part(const GruPage& page);
+
+// ---------------------------------------------------------------------------------------------------------------
 // The machine
 
 /// Operations, dtypes, types of files and kernels of this build, and which kernels run here.

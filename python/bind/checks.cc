@@ -25,45 +25,46 @@
 namespace isobit::python {
 namespace nb = nanobind;
 using namespace nb::literals;
-namespace {
-
-struct Comparison {
-  GruComparison comparison;
-  int32_t directions;
-  double part_codes;
-  std::vector<std::string> names;
-};
-
-}  // namespace
 
 void bind_checks(nb::module_& m) {
   nb::class_<Comparison>(m, "GruComparison")
-      .def(nb::new_([](const GruWeights& weights, const Gru& model, double part_codes, float zoneout) {
+      .def(nb::new_([](const GruWeights& weights, const Gru& model, double part_codes, float zoneout, bool ablate) {
              GruCompareOptions options;
              options.part_codes = part_codes;
              options.zoneout = zoneout;
-             return std::make_unique<Comparison>(Comparison{
-                 take(GruComparison::create(weights, model, options)), model.parameters().directions, part_codes, {}});
+             options.profile = true;
+             auto made = std::make_unique<Comparison>(
+                 Comparison{take(GruComparison::create(weights, model, options)), model, part_codes, {}, {}, {}, {}});
+             if (ablate) made->validation = take(GruValidation::create(weights, {.zoneout = zoneout}));
+             return made;
            }),
-           "weights"_a, "model"_a, "part_codes"_a, "zoneout"_a)
+           "weights"_a, "model"_a, "part_codes"_a, "zoneout"_a, "ablate"_a)
       .def(
           "add",
           [](Comparison& self, nb::handle x, int64_t steps, int64_t batch, bool batch_first,
              const std::vector<int64_t>& lengths, const std::string& name) {
             const Input input(x, "x", Dtype::kF32);
             const nb::gil_scoped_release release;
-            check(self.comparison.add({steps, batch, input.values<float>(), batch_first, lengths}));
+            const GruSequences data{steps, batch, input.values<float>(), batch_first, lengths};
+            check(self.comparison.add(data));
+            if (self.validation) check(self.validation->add(data));
             for (int64_t n = 0; n < batch; ++n)
               self.names.push_back(batch == 1 ? name : name + "[" + std::to_string(n) + "]");
           },
           "x"_a, "steps"_a, "batch"_a, "batch_first"_a, "lengths"_a, "name"_a)
-      .def("finish", [](Comparison& self) {
-        std::optional<GruComparisonReport> report;
-        {
-          const nb::gil_scoped_release release;
-          report = take(self.comparison.finish());
-        }
-        return said(describe_comparison(*report, self.directions, self.names, self.part_codes));
+      .def("finish",
+           [](Comparison& self) {
+             {
+               const nb::gil_scoped_release release;
+               self.report = take(self.comparison.finish());
+               if (self.validation) self.ablation = take(ablate(*self.validation, self.model, {.alone = true}));
+             }
+             return said(
+                 describe_comparison(*self.report, self.model.parameters().directions, self.names, self.part_codes));
+           })
+      .def_prop_ro("ablation", [](const Comparison& self) -> std::optional<Said> {
+        if (!self.ablation) return std::nullopt;
+        return said(describe_ablation(*self.ablation));
       });
 
   m.def(

@@ -431,6 +431,12 @@ void bind_gru(nb::module_& m) {
           nb::call_guard<nb::gil_scoped_release>(),
           "One safetensors file (docs/formats.md); it appears whole or not at all. The same model gives the same "
           "bytes.")
+      .def("_repr_html_",
+           [](const Gru& self) {
+             GruPage page;
+             page.model = &self;
+             return take(html_part(page));
+           })
       .def("__repr__", [](const Gru& self) {
         return "<isobit.Gru " + model_text(self) + ", bits " + bits_text(self.parameters()) + ">";
       });

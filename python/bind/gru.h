@@ -17,6 +17,7 @@
 
 #include "arrays.h"
 #include "cuda.h"
+#include "isobit/compare.h"
 #include "isobit/gru.h"
 #include "isobit/parallel.h"
 #include "isobit/run.h"
@@ -121,9 +122,21 @@ struct Calibrator {
   std::string method;
 };
 
+/// A comparison, and after finish() what it found.
+struct Comparison {
+  GruComparison comparison;
+  GruModel model;
+  double part_codes;
+  std::optional<GruValidation> validation;  // the same data, for an ablation
+  std::vector<std::string> names;           // of sequences
+  std::optional<GruComparisonReport> report;
+  std::optional<GruAblation> ablation;
+};
+
 void bind_gru(nanobind::module_& m);
 void bind_checks(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
+void bind_pages(nanobind::module_& m);
 void bind_tables(nanobind::module_& m);
 void bind_tune(nanobind::module_& m);
 

@@ -12,4 +12,5 @@ NB_MODULE(_isobit, m) {
   isobit::python::bind_tables(m);
   isobit::python::bind_tune(m);
   isobit::python::bind_checks(m);
+  isobit::python::bind_pages(m);
 }

@@ -60,7 +60,7 @@ struct Search {
 };
 
 /// As isobit._reports.Tuning takes it.
-using Tuned = std::tuple<std::optional<Gru>, bool, bool, Facts, std::vector<Facts>, std::string, Said>;
+using Tuned = std::tuple<std::optional<Gru>, bool, bool, Facts, std::vector<Facts>, std::string, Said, GruTuneResult>;
 
 Tuned tune(const Calibrator& calibrator, Validation& validation, const Search& search, Pool* pool) {
   GruTuneOptions options;
@@ -120,12 +120,14 @@ Tuned tune(const Calibrator& calibrator, Validation& validation, const Search& s
           settings_dict(result.chosen),
           front,
           result.reached ? std::string() : unreached_text(result, options),
-          said(describe_search(result))};
+          said(describe_search(result)),
+          result};
 }
 
 }  // namespace
 
 void bind_tune(nb::module_& m) {
+  nb::class_<GruTuneResult>(m, "GruTuneResult");
   nb::class_<Validation>(m, "GruValidation")
       .def(nb::new_([](const GruWeights& weights) {
              return std::make_unique<Validation>(Validation{take(GruValidation::create(weights))});

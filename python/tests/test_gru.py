@@ -113,6 +113,8 @@ def test_compare_and_verify(files, gru):
     folder, _, x, *_ = files
     comparison = isobit.compare(isobit.load_gru(folder / "float.npz"), gru, [x, (x, [40, 9, 1])])
     assert "SQNR" in str(comparison) and comparison.data["sequences"] == 6
+    with pytest.raises(isobit.FailedPreconditionError, match="no time step"):
+        isobit.compare(isobit.load_gru(folder / "float.npz"), gru, [])
     verification = isobit.verify(gru, outputs=20_000)
     assert verification.ok and not verification.failure
     assert all(kernel["different"] == 0 for kernel in verification.data["kernels"])

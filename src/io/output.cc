@@ -32,6 +32,7 @@ const OutputForm& output_form(OutputKind kind) {
       {OutputKind::kArrays, "npy or npz", {".npy", ".npz"}, true, true},
       {OutputKind::kState, "npz", {".npz"}, false, false},
       {OutputKind::kSvg, "an SVG picture", {".svg"}, false, true},
+      {OutputKind::kHtml, "a page in HTML", {".html", ".htm"}, false, true},
       {OutputKind::kHex, "a memory image, text", {".hex", ".mem", ".txt"}, false, false},
   };
   return kForms[static_cast<size_t>(kind)];
@@ -41,7 +42,7 @@ const OutputForm& output_form(OutputKind kind) {
 constexpr std::string_view kKnownEndings[] = {
     ".safetensors", ".st",  ".npy",  ".npz",   ".gguf",   ".ggml",    ".onnx", ".pt",  ".pth", ".ckpt", ".bin",  ".pkl",
     ".pb",          ".h5",  ".hdf5", ".keras", ".tflite", ".mlmodel", ".json", ".csv", ".txt", ".wav",  ".flac", ".mp3",
-    ".svg",         ".png", ".jpg",  ".pdf",   ".html",   ".c",       ".h",    ".hex", ".mem", ".zip"};
+    ".svg",         ".png", ".jpg",  ".pdf",   ".html",   ".htm",     ".c",    ".h",   ".hex", ".mem",   ".zip"};
 
 Status check_ending(const std::string& path, const std::string& what, OutputKind kind) {
   const OutputForm& output = output_form(kind);

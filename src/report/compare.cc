@@ -27,6 +27,41 @@ OrderedJson json_of(const ChannelSqnr& worst) {
   return {{"channel", worst.channel}, {"sqnr_db", worst.sqnr_db}};
 }
 
+OrderedJson json_of(const ErrorOverTime& errors) {
+  OrderedJson rms = OrderedJson::array(), largest = OrderedJson::array();
+  for (const ErrorOverTime::Slice& slice : errors.slices) {
+    rms.push_back(slice.count == 0 ? OrderedJson()
+                                   : OrderedJson(std::sqrt(slice.error / static_cast<double>(slice.count))));
+    largest.push_back(slice.count == 0 ? OrderedJson() : OrderedJson(slice.largest));
+  }
+  return {{"slice_steps", errors.slice_steps}, {"rms_error", std::move(rms)}, {"largest_error", std::move(largest)}};
+}
+
+/// What GruCompareOptions::profile adds to a tensor.
+void add_profile(const TensorComparison& row, OrderedJson& json) {
+  if (!row.values.counts.empty()) {
+    json["histogram"] = {{"low", row.values.low},
+                         {"high", row.values.high},
+                         {"covered_low", row.values.covered_low},
+                         {"covered_high", row.values.covered_high},
+                         {"counts", row.values.counts}};
+  }
+  if (!row.codes.empty()) json["codes"] = row.codes;
+  if (!row.over_time.slices.empty()) json["over_time"] = json_of(row.over_time);
+}
+
+OrderedJson json_of(const std::vector<SequenceComparison>& compared, const std::vector<std::string>& names) {
+  OrderedJson list = OrderedJson::array();
+  for (size_t i = 0; i < compared.size(); ++i) {
+    const SequenceComparison& one = compared[i];
+    list.push_back({{"sequence", names[i]},
+                    {"steps", one.steps},
+                    {"sqnr_db", one.sqnr_db},
+                    {"first_part", one.first_part < 0 ? OrderedJson() : OrderedJson(one.first_part)}});
+  }
+  return list;
+}
+
 std::string bar_text(double db) {
   const double share = std::clamp(db / kFullBarDb, 0.0, 1.0);
   const int filled = static_cast<int>(std::lround(share * kBarWidth));
@@ -70,6 +105,7 @@ Description describe_comparison(const GruComparisonReport& report, int32_t direc
                        {"largest_error_at", json_of(row.largest_error_at, sequences)},
                        {"clipped_percent", clipped},
                        {"first_part", json_of(row.first_part, sequences)}});
+    add_profile(row, tensors.back());
     const ChannelSqnr& worst = row.own_worst;
     const std::string parts = is_weight ? ""
                               : row.first_part.step < 0
@@ -84,10 +120,17 @@ Description describe_comparison(const GruComparisonReport& report, int32_t direc
                    db_text(row.sqnr_db).c_str(), bar_text(row.sqnr_db).c_str(), row.cosine, row.largest_error,
                    db_text(row.own_sqnr_db).c_str(), channel.c_str(), clipped, parts.c_str());
   }
-  const OrderedJson json = {{"sequences", report.sequences},
-                            {"steps", report.steps},
-                            {"part_codes", part_codes},
-                            {"tensors", std::move(tensors)}};
+  OrderedJson json = {{"sequences", report.sequences},
+                      {"steps", report.steps},
+                      {"part_codes", part_codes},
+                      {"output_sqnr_db", report.output_sqnr_db},
+                      {"output_rms_error", report.output_rms_error},
+                      {"tensors", std::move(tensors)}};
+  if (!report.by_sequence.empty()) json["by_sequence"] = json_of(report.by_sequence, sequences);
+  if (report.worst_sequence >= 0) {
+    json["worst_sequence"] = {{"sequence", sequences[static_cast<size_t>(report.worst_sequence)]},
+                              {"over_time", json_of(report.worst_over_time)}};
+  }
   return {.text = std::move(text), .json = json_line(json)};
 }
 
@@ -127,6 +170,12 @@ Description describe_ablation(const GruAblation& ablation) {
     json["advice"] = {{"set", row.set}, {"bits", row.bits}, {"sqnr_db", row.sqnr.output_db}};
   }
   json["sentence"] = ablation.sentence;
+  for (const GruTensorAlone& one : ablation.alone) {
+    OrderedJson entry = {{"layer", one.layer}, {"tensor", kGruTensorNames[one.tensor]}};
+    if (one.refused.empty()) entry["sqnr_db"] = one.sqnr_db;
+    if (!one.refused.empty()) entry["refused"] = one.refused;
+    json["alone"].push_back(std::move(entry));
+  }
   text += "\n" + ablation.sentence + "\n";
   return {.text = std::move(text), .json = json_line(json)};
 }

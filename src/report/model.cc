@@ -11,6 +11,7 @@
 
 #include "isobit/report.h"
 #include "report/json.h"
+#include "report/model.h"
 #include "report/text.h"
 
 namespace isobit {
@@ -131,11 +132,6 @@ void describe_tables(const GruLayerParameters& layer, OrderedJson& json, std::st
   json["tables"] = std::move(tables);
 }
 
-/// Bits of the limit that a bound leaves unused.
-double spare_bits(const OverflowBound& row) {
-  return row.bits - 1 - std::log2(std::max(1.0, std::strtod(row.bound.c_str(), nullptr)));
-}
-
 void describe_proof(const std::vector<OverflowBound>& rows, bool full, OrderedJson& json, std::string& text) {
   OrderedJson proof = OrderedJson::array();
   for (const OverflowBound& bound : rows)
@@ -215,6 +211,10 @@ Result<OrderedJson> describe_gru(const GruModel& model, bool full, std::string& 
 }
 
 }  // namespace
+
+double spare_bits(const OverflowBound& row) {
+  return row.bits - 1 - std::log2(std::max(1.0, std::strtod(row.bound.c_str(), nullptr)));
+}
 
 std::string layer_label(int64_t index, int32_t directions) {
   return "l" + std::to_string(index / directions) + (index % directions == 1 ? "_reverse" : "");

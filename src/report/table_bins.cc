@@ -32,6 +32,20 @@ Bin total_of(const std::vector<Bin>& bins) {
   return total;
 }
 
+std::vector<Bin> bins_of_codes(const ActivationTable& table, const std::vector<int32_t>& exact, int64_t width) {
+  const int64_t first = table.input.min(), last = table.input.max();
+  std::vector<Bin> bins;
+  for (int64_t begin = first; begin <= last; begin += width) {
+    Bin bin;
+    bin.first = static_cast<double>(begin);
+    for (int64_t q = begin; q <= std::min(begin + width - 1, last); ++q) {
+      bin.add(std::abs(static_cast<double>(table(q) - exact[static_cast<size_t>(q - first)])));
+    }
+    bins.push_back(bin);
+  }
+  return bins;
+}
+
 Status check_exact(size_t size, size_t expected) {
   if (size == expected) return {};
   return {StatusCode::kInvalidArgument, format("exact results: %zu codes, must be %zu", size, expected)};

@@ -13,6 +13,7 @@
 #include "core/half.h"
 #include "isobit/fp16_table.h"
 #include "isobit/status.h"
+#include "isobit/table.h"
 
 namespace isobit {
 
@@ -56,6 +57,9 @@ struct Bin {
 Bin total_of(const std::vector<Bin>& bins);
 /// Errors at the inputs of order `first` to `last`.
 Bin bin_of_orders(const Fp16Table& table, const std::vector<uint16_t>& exact, int first, int last);
+
+/// Errors in LSB at all input codes, ascending: a bin has `width` codes, the last one what is left.
+std::vector<Bin> bins_of_codes(const ActivationTable& table, const std::vector<int32_t>& exact, int64_t width);
 
 /// Refuses another number of exact results than there are inputs.
 Status check_exact(size_t size, size_t expected);

@@ -289,13 +289,7 @@ Result<std::string> svg_of_table(const ActivationTable& table, const std::vector
                      grid_text(table.output) + ", " + std::string(to_string(table.rounding));
 
   const int64_t width = std::max<int64_t>(1, (last - first + static_cast<int64_t>(kSvgBins)) / kSvgBins);
-  for (int64_t begin = first; begin <= last; begin += width) {
-    Bin bin;
-    bin.first = static_cast<double>(begin);
-    for (int64_t q = begin; q <= std::min(begin + width - 1, last); ++q)
-      bin.add(std::abs(static_cast<double>(table(q) - exact[static_cast<size_t>(q - first)])));
-    picture.bins.push_back(bin);
-  }
+  picture.bins = bins_of_codes(table, exact, width);
   picture.bins_end = static_cast<double>(last + 1);
   const Bin total = total_of(picture.bins);
   picture.lines[1] = format("all %lld inputs: error at most %s LSB of the output, on average %.3g LSB; %.2f %% exact",

@@ -65,7 +65,7 @@ class Ablation {
     for (int32_t t = 0; t < kGruTensorCount; ++t) sets.emplace_back(layers, set_of(t));
     for (const GruTensorSet set : kTriedSets) sets.emplace_back(layers, set);
     for (size_t l = 0; layers > 1 && l < layers; ++l) sets.push_back(only(l, kAllSet));
-    expected_ = sets.size() + std::size(kTakenBack) + layers;
+    expected_ = sets.size() + std::size(kTakenBack) + layers + (options_.alone ? layers * kGruTensorCount : 0);
     for (const LayerSets& set : sets) ISOBIT_RETURN_IF_ERROR(measure(set).status());
 
     double best = out_.sqnr.output_db;
@@ -79,10 +79,36 @@ class Ablation {
         ISOBIT_RETURN_IF_ERROR(measure(only(l, sets_[found][l])).status());
       }
     }
+    if (options_.alone) ISOBIT_RETURN_IF_ERROR(measure_alone());
     return result(best);
   }
 
  private:
+  /// Each tensor that is narrower than all others would be.
+  Status measure_alone() {
+    const LayerSets all = effective(LayerSets(layer_count(), kAllSet));
+    for (size_t l = 0; l < all.size(); ++l) {
+      for (int32_t t = 0; t < kGruTensorCount; ++t) {
+        ++done_;
+        if ((all[l] & set_of(t)) == 0) continue;
+        LayerSets others = all;
+        others[l] &= ~set_of(t);
+        GruTensorAlone alone{static_cast<int64_t>(l), static_cast<GruTensor>(t), 0, {}};
+        const Result<GruOutputSqnr> sqnr = measure_widened(others);
+        if (sqnr.ok()) alone.sqnr_db = sqnr->output_db;
+        if (!sqnr.ok()) alone.refused = sqnr.status().message();
+        out_.alone.push_back(std::move(alone));
+        tell();
+      }
+    }
+    return {};
+  }
+
+  void tell() const {
+    if (!options_.progress) return;
+    options_.progress(std::min(1.0, static_cast<double>(out_.rows.size() + done_) / static_cast<double>(expected_)));
+  }
+
   [[nodiscard]] size_t layer_count() const {
     return parameters_.layers.size() / static_cast<size_t>(parameters_.directions);
   }
@@ -178,9 +204,7 @@ class Ablation {
       row.refused = sqnr.status().message();
     }
     out_.rows.push_back(std::move(row));
-    if (options_.progress) {
-      options_.progress(std::min(1.0, static_cast<double>(out_.rows.size()) / static_cast<double>(expected_)));
-    }
+    tell();
     return out_.rows.size() - 1;
   }
 
@@ -272,7 +296,7 @@ class Ablation {
   std::map<LayerSets, size_t> index_;
   std::vector<LayerSets> sets_;  // of each row
   std::vector<Cost> costs_;
-  size_t expected_ = 1;
+  size_t expected_ = 1, done_ = 0;  // done_: tensors alone
   GruAblation out_;
 };
 

@@ -27,6 +27,9 @@ constexpr int64_t kGroupsPerThread = 4;
 constexpr GruTensor kFlow[] = {kX, kW, kBw, kIh, kR, kBr, kHh, kUIn, kRIn, kNIn, kU, kRGate, kN, kH};
 static_assert(std::size(kFlow) == kGruTensorCount);
 
+constexpr size_t kBins = 60;      // of histograms: 48 of what a grid covers, 6 on each side
+constexpr int kMostCodeBits = 8;  // of bins of codes
+
 using Slot = size_t;
 Slot slot_of(int32_t tensor, int64_t layer) {
   return static_cast<size_t>(layer) * kGruTensorCount + static_cast<size_t>(tensor);
@@ -49,6 +52,51 @@ Covered covered_by(const Grid& grid, int32_t tensor) {
           static_cast<double>(end - grid.zero_point) * scale + half};
 }
 
+/// The same in codes, without the half step. No bins for biases: each of them has a grid of its own.
+GridHistogram histogram_of(const Grid& grid, int32_t tensor) {
+  const double scale = static_cast<double>(grid.scale()), zero = static_cast<double>(grid.zero_point);
+  GridHistogram out;
+  out.covered_low = static_cast<double>(grid.min());
+  out.covered_high = static_cast<double>(grid.max());
+  if (tensor >= kW && tensor <= kBr) out.covered_high += 1;
+  if (tensor == kU || tensor == kRGate) out.covered_low = zero;
+  if (tensor == kN) out.covered_low = zero - 1 / scale;
+  if (tensor == kU || tensor == kRGate || tensor == kN) out.covered_high = zero + 1 / scale;
+  const double margin = (out.covered_high - out.covered_low) / 8;
+  out.low = out.covered_low - margin;
+  out.high = out.covered_high + margin;
+  if (tensor != kBw && tensor != kBr) out.counts.resize(kBins);
+  return out;
+}
+
+/// Finds bins of a histogram for values on a grid.
+struct Binning {
+  double factor = 0, offset = 0;
+
+  Binning() = default;
+  Binning(const GridHistogram& histogram, const Grid& grid) {
+    const double bins_per_code = static_cast<double>(kBins) / (histogram.high - histogram.low);
+    factor = bins_per_code / static_cast<double>(grid.scale());
+    offset = bins_per_code * (static_cast<double>(grid.zero_point) - histogram.low);
+  }
+  [[nodiscard]] size_t operator()(double a) const {
+    return static_cast<size_t>(std::clamp(a * factor + offset, 0.0, static_cast<double>(kBins - 1)));
+  }
+};
+
+bool is_gate_input(int32_t tensor) { return tensor == kUIn || tensor == kRIn || tensor == kNIn; }
+
+/// What GruCompareOptions::profile counts of one tensor.
+struct Counts {
+  GridHistogram values;
+  std::vector<uint64_t> codes;
+
+  void add(const Counts& other) {
+    for (size_t i = 0; i < values.counts.size(); ++i) values.counts[i] += other.values.counts[i];
+    for (size_t i = 0; i < codes.size(); ++i) codes[i] += other.codes[i];
+  }
+};
+
 /// Sums over the values of one tensor: a float, b fixed, q the float on the tensor's grid.
 struct Sums {
   uint64_t count = 0;
@@ -58,8 +106,10 @@ struct Sums {
   double largest = 0;
   ComparePlace largest_at, first_part;
   std::vector<double> signal, error, own_error;  // of each channel: a^2, (a - b)^2, (a - q)^2
+  ErrorOverTime over_time;
 
   void add(const Sums& other) {
+    over_time.add(other.over_time);
     count += other.count;
     clipped += other.clipped;
     fixed += other.fixed;
@@ -80,6 +130,14 @@ struct Sums {
       own_error[c] += other.own_error[c];
     }
   }
+};
+
+/// Of the output y: the last layer's h, both directions together.
+struct Output {
+  uint64_t count = 0;
+  double signal = 0, error = 0;
+  int64_t first_part = -1;
+  ErrorOverTime over_time;
 };
 
 double total(const std::vector<double>& values) {
@@ -118,6 +176,7 @@ TensorComparison comparison_of(const Sums& sums, int64_t layer, GruTensor tensor
   out.largest_error_at = sums.largest_at;
   out.clipped = sums.clipped;
   out.first_part = sums.first_part;
+  out.over_time = sums.over_time;
   return out;
 }
 
@@ -150,6 +209,18 @@ Sums compare_rows(std::span<const float> values, const CodeMatrix& codes, const 
   }
   sums.own_error = sums.error;
   return sums;
+}
+
+/// Adds to the histogram of compare_rows()'s tensor.
+void count_rows(std::span<const float> values, const CodeMatrix& codes, const std::vector<Grid>& grids,
+                GridHistogram& histogram) {
+  const auto columns = static_cast<size_t>(codes.columns());
+  for (size_t row = 0; row < grids.size(); ++row) {
+    const Binning bin_of(histogram, grids[row]);
+    for (const float value : values.subspan(row * columns, columns)) {
+      ++histogram.counts[bin_of(static_cast<double>(value))];
+    }
+  }
 }
 
 /// Keeps the float tensors of one piece of some sequences.
@@ -192,13 +263,26 @@ class Recorder : public GruObserver {
 /// Sees the codes of the same piece and adds to the sums of each sequence.
 class CodeComparer : public GruCodeObserver {
  public:
-  CodeComparer(const GruModel& model, double part_codes) : model_(model), part_(part_codes) {
+  CodeComparer(const GruModel& model, double part_codes, bool profile) : model_(model), part_(part_codes) {
     for (const GruLayerParameters& layer : model.parameters().layers) {
       for (int32_t t = 0; t < kGruTensorCount; ++t) {
-        covered_.push_back(covered_by(layer.grids[static_cast<size_t>(t)], t));
+        const Grid& grid = layer.grids[static_cast<size_t>(t)];
+        covered_.push_back(covered_by(grid, t));
+        if (!profile) continue;
+        counts_.push_back(counts_of(grid, t));
+        binning_.emplace_back(counts_.back().values, grid);
       }
     }
   }
+
+  static Counts counts_of(const Grid& grid, int32_t tensor) {
+    Counts counts{histogram_of(grid, tensor), {}};
+    if (is_gate_input(tensor)) counts.codes.resize(size_t{1} << std::min(grid.bits, kMostCodeBits));
+    return counts;
+  }
+
+  /// [slots]; empty without a profile.
+  [[nodiscard]] const std::vector<Counts>& counts() const { return counts_; }
 
   /// sums: [sequences][slots].
   void begin(const Recorder& recorder, const Sequence* sequences, std::vector<Sums>* sums, int64_t first_step) {
@@ -245,12 +329,35 @@ class CodeComparer : public GruCodeObserver {
         sums.first_part = {place.sequence, place.step, static_cast<int64_t>(i)};
       }
     }
+    if (!counts_.empty()) profile(tensor, slot, place.step, wanted, codes, sums);
   }
 
  private:
+  void profile(int32_t tensor, Slot slot, int64_t step, std::span<const float> wanted, std::span<const int64_t> codes,
+               Sums& sums) {
+    const Grid& grid = model_.parameters().layers[slot / kGruTensorCount].grids[static_cast<size_t>(tensor)];
+    Counts& counts = counts_[slot];
+    for (const float a : wanted) ++counts.values.counts[binning_[slot](static_cast<double>(a))];
+    if (is_gate_input(tensor)) {
+      const int shift = std::max(0, grid.bits - kMostCodeBits);
+      for (const int64_t code : codes) ++counts.codes[static_cast<size_t>((code - grid.min()) >> shift)];
+    }
+    if (tensor != kH) return;
+    ErrorOverTime::Slice slice{codes.size(), 0, 0};
+    for (size_t i = 0; i < codes.size(); ++i) {
+      const double b = static_cast<double>(codes[i] - grid.zero_point) * static_cast<double>(grid.scale());
+      const double difference = std::abs(static_cast<double>(wanted[i]) - b);
+      slice.error += difference * difference;
+      slice.largest = std::max(slice.largest, difference);
+    }
+    sums.over_time.add(step, slice);
+  }
+
   const GruModel& model_;
   double part_;
   std::vector<Covered> covered_;  // [slots]
+  std::vector<Counts> counts_;    // [slots], or none
+  std::vector<Binning> binning_;  // [slots], or none
   const Recorder* recorder_ = nullptr;
   const Sequence* sequences_ = nullptr;
   std::vector<Sums>* sums_ = nullptr;
@@ -272,7 +379,33 @@ std::vector<float> states_of(std::span<const Sequence> sequences, const GruShape
   return h;
 }
 
+void coarsen(ErrorOverTime& errors) {
+  const auto merged = [](ErrorOverTime::Slice a, const ErrorOverTime::Slice& b) {
+    return ErrorOverTime::Slice{a.count + b.count, a.error + b.error, std::max(a.largest, b.largest)};
+  };
+  std::vector<ErrorOverTime::Slice> slices((errors.slices.size() + 1) / 2);
+  for (size_t i = 0; i < errors.slices.size(); ++i) slices[i / 2] = merged(slices[i / 2], errors.slices[i]);
+  errors.slices = std::move(slices);
+  errors.slice_steps *= 2;
+}
+
 }  // namespace
+
+void ErrorOverTime::add(int64_t step, const Slice& values) {
+  while (step / slice_steps >= kMostSlices) coarsen(*this);
+  const auto index = static_cast<size_t>(step / slice_steps);
+  if (index >= slices.size()) slices.resize(index + 1);
+  slices[index].count += values.count;
+  slices[index].error += values.error;
+  slices[index].largest = std::max(slices[index].largest, values.largest);
+}
+
+void ErrorOverTime::add(const ErrorOverTime& other) {
+  ErrorOverTime same = other;
+  while (slice_steps < same.slice_steps) coarsen(*this);
+  while (same.slice_steps < slice_steps) coarsen(same);
+  for (size_t i = 0; i < same.slices.size(); ++i) add(static_cast<int64_t>(i) * slice_steps, same.slices[i]);
+}
 
 struct GruComparison::Impl {
   Impl(const GruWeights& weights, const GruModel& integer_model, GruCompareOptions compare_options)
@@ -289,6 +422,12 @@ struct GruComparison::Impl {
       sums[slot_of(kR, layer)] = compare_rows(w.R, p.R, p.R_grid, kR);
       sums[slot_of(kBw, layer)] = compare_rows(w.bw, p.bw, p.bw_grid, kBw);
       sums[slot_of(kBr, layer)] = compare_rows(w.br, p.br, p.br_grid, kBr);
+      if (!options.profile) continue;
+      for (int32_t t = 0; t < kGruTensorCount; ++t) {
+        counts.push_back(CodeComparer::counts_of(p.grids[static_cast<size_t>(t)], t));
+      }
+      count_rows(w.W, p.W, p.W_grid, counts[slot_of(kW, layer)].values);
+      count_rows(w.R, p.R, p.R_grid, counts[slot_of(kR, layer)].values);
     }
   }
 
@@ -358,42 +497,74 @@ struct GruComparison::Impl {
 
   /// All pending sequences.
   Status flush() {
-    const auto count = static_cast<int64_t>(pending.size());
+    const std::vector<Sequence> now = std::exchange(pending, {});
+    const auto count = static_cast<int64_t>(now.size());
     const int64_t groups = (count + together() - 1) / together();
-    std::vector<std::vector<Sums>> found(pending.size(), std::vector<Sums>(sums.size()));
+    std::vector<std::vector<Sums>> found(now.size(), std::vector<Sums>(sums.size()));
     std::vector<Status> results(static_cast<size_t>(groups));
-    std::mutex mutex;  // of `done` and the caller's function
+    std::mutex mutex;  // of `done`, `counts` and the caller's function
     const auto body = [&](int, int64_t first_group, int64_t end_group) {
-      CodeComparer comparer(model, options.part_codes);
+      CodeComparer comparer(model, options.part_codes, options.profile);
       Recorder recorder;
       for (int64_t g = first_group; g < end_group; ++g) {
         const auto first = static_cast<size_t>(g * together());
-        const size_t size = std::min(static_cast<size_t>(together()), pending.size() - first);
+        const size_t size = std::min(static_cast<size_t>(together()), now.size() - first);
         results[static_cast<size_t>(g)] =
-            compare(std::span<const Sequence>(pending).subspan(first, size), comparer, recorder, &found[first]);
+            compare(std::span<const Sequence>(now).subspan(first, size), comparer, recorder, &found[first]);
         const std::lock_guard<std::mutex> lock(mutex);
         done += static_cast<int64_t>(size);
         if (options.progress) options.progress(done);
       }
+      const std::lock_guard<std::mutex> lock(mutex);
+      for (size_t slot = 0; slot < comparer.counts().size(); ++slot) counts[slot].add(comparer.counts()[slot]);
     };
     if (pool() == nullptr) {
       body(0, 0, groups);
     } else {
       pool()->for_ranges(groups, body);
     }
-    pending.clear();
     for (const Status& status : results) ISOBIT_RETURN_IF_ERROR(status);
-    for (const std::vector<Sums>& one : found) {
-      for (size_t slot = 0; slot < sums.size(); ++slot) sums[slot].add(one[slot]);
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (options.profile) add_sequence(now[i].steps, found[i]);
+      for (size_t slot = 0; slot < sums.size(); ++slot) sums[slot].add(found[i][slot]);
     }
     return {};
+  }
+
+  [[nodiscard]] Output output_of(const std::vector<Sums>& of) const {
+    Output output;
+    const auto layers = static_cast<int64_t>(model.parameters().layers.size());
+    for (int64_t layer = layers - model.parameters().directions; layer < layers; ++layer) {
+      const Sums& h = of[slot_of(kH, layer)];
+      output.count += h.count;
+      output.signal += total(h.signal);
+      output.error += total(h.error);
+      output.over_time.add(h.over_time);
+      const int64_t step = h.first_part.step;
+      if (step >= 0 && (output.first_part < 0 || step < output.first_part)) output.first_part = step;
+    }
+    return output;
+  }
+
+  void add_sequence(int64_t length, const std::vector<Sums>& found) {
+    Output output = output_of(found);
+    const SequenceComparison sequence{length, sqnr_db(output.signal, output.error), output.first_part};
+    if (length > 0 && (worst < 0 || sequence.sqnr_db < by_sequence[static_cast<size_t>(worst)].sqnr_db)) {
+      worst = static_cast<int64_t>(by_sequence.size());
+      worst_over_time = std::move(output.over_time);
+    }
+    by_sequence.push_back(sequence);
   }
 
   GruShape shape;
   FloatGru gru;
   GruModel model;
   GruCompareOptions options;
-  std::vector<Sums> sums;  // [layers * directions][tensors]
+  std::vector<Sums> sums;      // [layers * directions][tensors]
+  std::vector<Counts> counts;  // the same, or none
+  std::vector<SequenceComparison> by_sequence;
+  int64_t worst = -1;  // of by_sequence
+  ErrorOverTime worst_over_time;
   std::vector<Sequence> pending;
   int64_t added = 0, done = 0, steps = 0;
 };
@@ -438,13 +609,23 @@ Result<GruComparisonReport> GruComparison::finish() {
   GruComparisonReport report;
   report.sequences = impl_->added;
   report.steps = impl_->steps;
+  const Output output = impl_->output_of(impl_->sums);
+  report.output_sqnr_db = sqnr_db(output.signal, output.error);
+  report.output_rms_error = std::sqrt(output.error / static_cast<double>(output.count));
   for (size_t l = 0; l < impl_->model.parameters().layers.size(); ++l) {
     const auto layer = static_cast<int64_t>(l);
     for (const GruTensor tensor : kFlow) {
       const Sums& sums = impl_->sums[slot_of(tensor, layer)];
-      if (sums.count > 0) report.tensors.push_back(comparison_of(sums, layer, tensor));
+      if (sums.count == 0) continue;
+      report.tensors.push_back(comparison_of(sums, layer, tensor));
+      if (impl_->counts.empty()) continue;
+      report.tensors.back().values = impl_->counts[slot_of(tensor, layer)].values;
+      report.tensors.back().codes = impl_->counts[slot_of(tensor, layer)].codes;
     }
   }
+  report.by_sequence = impl_->by_sequence;
+  report.worst_sequence = impl_->worst;
+  report.worst_over_time = impl_->worst_over_time;
   return report;
 }
 

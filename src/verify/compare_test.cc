@@ -109,6 +109,31 @@ struct CodeTensors : GruCodeObserver {
   std::map<Key, std::vector<int64_t>> codes;
 };
 
+/// All tensors of both models on the same data.
+struct Sides {
+  FloatTensors floats;
+  CodeTensors fixed;
+
+  Status run(const GruWeights& weights, const GruModel& model, const GruSequences& data) {
+    GruFloatArguments arguments;
+    arguments.steps = data.steps;
+    arguments.batch = data.batch;
+    arguments.x = data.x;
+    arguments.lengths = data.lengths;
+    arguments.h0 = data.h0;
+    ISOBIT_RETURN_IF_ERROR(gru_forward_float(weights, arguments, &floats));
+    std::vector<std::byte> x(data.x.size() * size_in_bytes(model.input_grid().dtype()));
+    std::vector<std::byte> y(static_cast<size_t>(data.steps * data.batch * model.output_size()) *
+                             size_in_bytes(model.output_grid().dtype()));
+    ISOBIT_RETURN_IF_ERROR(quantize(model.input_grid(), data.x, x.data(), "x"));
+    ISOBIT_ASSIGN_OR_RETURN(GruState state, model.state_from_float(data.h0, data.batch));
+    RunOptions options;
+    options.lengths = data.lengths;
+    options.whole_sequence = true;
+    return model.forward_observed(x, y, data.steps, state, fixed, options);
+  }
+};
+
 /// One tensor the simple way.
 struct Expected {
   uint64_t count = 0, clipped = 0;
@@ -152,25 +177,11 @@ TEST_P(Comparison, EqualsSimpleSums) {
   EXPECT_EQ(report->sequences, kBatch);
   EXPECT_EQ(report->steps, 431);
 
-  FloatTensors floats;
-  GruFloatArguments arguments;
-  arguments.steps = kSteps;
-  arguments.batch = kBatch;
-  arguments.x = x;
-  arguments.lengths = lengths;
-  arguments.h0 = h0;
-  ASSERT_TRUE(gru_forward_float(weights, arguments, &floats).ok());
-  CodeTensors fixed;
-  std::vector<std::byte> x_codes(x.size() * size_in_bytes(model->input_grid().dtype()));
-  std::vector<std::byte> y(static_cast<size_t>(kSteps * kBatch * directions * kHidden) *
-                           size_in_bytes(model->output_grid().dtype()));
-  ASSERT_TRUE(quantize(model->input_grid(), x, x_codes.data(), "x").ok());
-  auto state = model->state_from_float(h0, kBatch);
-  ASSERT_TRUE(state.ok());
-  RunOptions run;
-  run.lengths = lengths;
-  run.whole_sequence = true;
-  ASSERT_TRUE(model->forward_observed(x_codes, y, kSteps, *state, fixed, run).ok());
+  Sides sides;
+  const Status both = sides.run(weights, *model, data);
+  ASSERT_TRUE(both.ok()) << both.message();
+  const FloatTensors& floats = sides.floats;
+  const CodeTensors& fixed = sides.fixed;
 
   std::map<std::pair<int64_t, int64_t>, Expected> expected;
   for (const auto& [key, codes] : fixed.codes) {
@@ -300,6 +311,125 @@ TEST_P(Comparison, DependsNeitherOnThreadsNorOnPieces) {
   }
 }
 
+TEST_P(Comparison, ProfileEqualsSimpleCounts) {
+  constexpr int64_t kSteps = 150, kBatch = 6, kInput = 5, kHidden = 7;  // more steps than slices
+  const auto [layers, directions] = GetParam();
+  const int64_t states = layers * directions;
+  const GruWeights weights = random_weights(1, kInput, kHidden, layers, directions);
+  const std::vector<float> x = random_data(2, kSteps, kBatch, kInput);
+  const std::vector<int64_t> lengths = {150, 3, 0, 64, 65, 149};
+  Random random(3);
+  const std::vector<float> h0 = uniforms(random, states * kBatch * kHidden, 0.9f);
+  const auto model = quantized(weights, x, kSteps, kBatch, "8,gate_in=10");
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  GruSequences data = sequences(x, kSteps, kBatch);
+  data.lengths = lengths;
+  data.h0 = h0;
+  ThreadPool pool(3);
+  const auto plain = compare(weights, *model, data), found = compare(weights, *model, data, {.profile = true}),
+             threaded = compare(weights, *model, data, {.pool = &pool, .profile = true});
+  ASSERT_TRUE(plain.ok() && found.ok() && threaded.ok());
+  EXPECT_TRUE(plain->by_sequence.empty() && plain->worst_over_time.slices.empty());
+  Sides sides;
+  ASSERT_TRUE(sides.run(weights, *model, data).ok());
+
+  std::map<std::pair<int64_t, int64_t>, std::vector<uint64_t>> bins, codes_used;
+  std::map<int64_t, std::map<int64_t, double>> slice_error;  // of each layer's h, by slice of 2 steps
+  std::map<int64_t, std::pair<double, double>> by_sequence;  // signal and error of the output
+  for (const auto& [key, codes] : sides.fixed.codes) {
+    const auto& [layer, tensor, sequence, step] = key;
+    const Grid& grid = model->parameters().layers[static_cast<size_t>(layer)].grids[static_cast<size_t>(tensor)];
+    const GridHistogram& histogram = row_of(*found, layer, static_cast<GruTensor>(tensor)).values;
+    std::vector<uint64_t>& counts = bins[{layer, tensor}];
+    counts.resize(60);
+    for (size_t i = 0; i < codes.size(); ++i) {
+      const double a = static_cast<double>(sides.floats.values.at(key)[i]);
+      const double b = static_cast<double>(dequantize_value(grid, codes[i]));
+      const double at = a / static_cast<double>(grid.scale()) + static_cast<double>(grid.zero_point);
+      const double bin = std::floor(60 * (at - histogram.low) / (histogram.high - histogram.low));
+      ++counts[static_cast<size_t>(std::clamp(bin, 0.0, 59.0))];
+      if (tensor >= kUIn && tensor <= kNIn) {
+        codes_used[{layer, tensor}].resize(256);
+        ++codes_used[{layer, tensor}][static_cast<size_t>((codes[i] - grid.min()) / 4)];
+      }
+      if (tensor == kH) slice_error[layer][step / 2] += (a - b) * (a - b);
+      if (tensor != kH || layer < states - directions) continue;
+      by_sequence[sequence].first += a * a;
+      by_sequence[sequence].second += (a - b) * (a - b);
+    }
+  }
+
+  double signal = 0, error = 0;
+  for (const auto& [sequence, sums] : by_sequence) {
+    signal += sums.first;
+    error += sums.second;
+    const double db = 10 * std::log10(sums.first / sums.second);
+    EXPECT_NEAR(found->by_sequence[static_cast<size_t>(sequence)].sqnr_db, db, 1e-9);
+    EXPECT_LE(found->by_sequence[static_cast<size_t>(found->worst_sequence)].sqnr_db, db + 1e-9);
+  }
+  EXPECT_NEAR(found->output_sqnr_db, 10 * std::log10(signal / error), 1e-9);
+  EXPECT_NEAR(found->output_rms_error, std::sqrt(error / (431.0 * static_cast<double>(kHidden * directions))), 1e-12);
+  ASSERT_EQ(found->by_sequence.size(), static_cast<size_t>(kBatch));
+  EXPECT_EQ(found->by_sequence[1].steps, 3);
+  for (size_t i = 0; i < found->tensors.size(); ++i) {
+    const TensorComparison& row = found->tensors[i];
+    const TensorComparison& same = threaded->tensors[i];
+    EXPECT_EQ(row.sqnr_db, plain->tensors[i].sqnr_db) << "a profile changes nothing";
+    EXPECT_TRUE(plain->tensors[i].values.counts.empty() && plain->tensors[i].over_time.slices.empty());
+    EXPECT_EQ(row.values.counts, same.values.counts);
+    EXPECT_EQ(row.codes, same.codes);
+    uint64_t sum = 0, moved = 0;
+    for (const uint64_t count : row.values.counts) sum += count;
+    if (row.tensor == kBw || row.tensor == kBr) {
+      EXPECT_EQ(sum, 0U);
+      continue;
+    }
+    EXPECT_EQ(sum, row.count);
+    if (row.tensor == kW || row.tensor == kR) continue;
+    const std::vector<uint64_t>& expected = bins[{row.layer, row.tensor}];
+    for (size_t bin = 0; bin < expected.size(); ++bin) {
+      moved += std::max(row.values.counts[bin], expected[bin]) - std::min(row.values.counts[bin], expected[bin]);
+    }
+    EXPECT_LE(moved, 4U) << "values at the very edge of a bin";
+    const auto used = codes_used.find({row.layer, row.tensor});
+    EXPECT_EQ(row.codes, used == codes_used.end() ? std::vector<uint64_t>() : used->second);
+    if (row.tensor != kH) continue;
+    EXPECT_EQ(row.over_time.slice_steps, 2);
+    ASSERT_EQ(row.over_time.slices.size(), 75U);
+    for (const auto& [slice, sum_of_squares] : slice_error[row.layer]) {
+      const ErrorOverTime::Slice& one = row.over_time.slices[static_cast<size_t>(slice)];
+      EXPECT_NEAR(one.error, sum_of_squares, 1e-12);
+      EXPECT_EQ(one.error, same.over_time.slices[static_cast<size_t>(slice)].error);
+      EXPECT_LE(one.largest, row.largest_error);
+    }
+  }
+  uint64_t inside = 0;
+  const GridHistogram& W = row_of(*found, 0, kW).values;
+  for (size_t bin = 6; bin < 54; ++bin) inside += W.counts[bin];
+  EXPECT_EQ(inside, row_of(*found, 0, kW).count - row_of(*found, 0, kW).clipped) << "the margins are an eighth each";
+  EXPECT_EQ(W.covered_low, -128);
+  EXPECT_EQ(W.covered_high, 128);
+}
+
+TEST(ErrorOverTime, SlicesGrowWithTheSteps) {
+  ErrorOverTime errors;
+  for (int64_t step = 0; step < 1000; ++step) errors.add(step, {1, 2.0, static_cast<double>(step)});
+  EXPECT_EQ(errors.slice_steps, 8);
+  ASSERT_EQ(errors.slices.size(), 125U);
+  EXPECT_EQ(errors.slices[3].count, 8U);
+  EXPECT_EQ(errors.slices[3].error, 16.0);
+  EXPECT_EQ(errors.slices[3].largest, 31.0);
+  ErrorOverTime few;
+  few.add(5, {3, 1.0, 2000.0});
+  few.add(errors);  // the coarser one decides
+  EXPECT_EQ(few.slice_steps, 8);
+  EXPECT_EQ(few.slices[0].count, 11U);
+  EXPECT_EQ(few.slices[0].error, 17.0);
+  EXPECT_EQ(few.slices[0].largest, 2000.0);
+  errors.add(few);
+  EXPECT_EQ(errors.slices[124].count, 16U);
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, Comparison, ::testing::Values(Shape{1, 1}, Shape{2, 1}, Shape{1, 2}, Shape{2, 2}));
 
 TEST(Clipped, IsNothingOnCalibrationData) {
@@ -360,8 +490,8 @@ class FastSource : public GruCodeSource {
       return static_cast<size_t>(steps * width) * size_in_bytes(grid.dtype());
     };
     std::vector<std::byte> y(bytes(model_.output_size(), model_.output_grid()));
-    ISOBIT_RETURN_IF_ERROR(model_.forward_codes({x, bytes(model_.input_size(), model_.input_grid())}, y, steps, state_,
-                                                workspace));
+    ISOBIT_RETURN_IF_ERROR(
+        model_.forward_codes({x, bytes(model_.input_size(), model_.input_grid())}, y, steps, state_, workspace));
     for (int64_t t = 0; t < steps; ++t) {
       for (const auto& [tensor, codes, grid, width] :
            {std::tuple(kX, x, model_.input_grid(), model_.input_size()),
@@ -615,6 +745,35 @@ TEST(Ablation, SaysWhereNothingHasToBeWider) {
   EXPECT_NE(advice->ablation.sentence.find("Nothing needs to be wider"), std::string::npos)
       << advice->ablation.sentence;
   EXPECT_TRUE(advice->ablation.rows.empty());
+}
+
+TEST(Ablation, EachTensorAlone) {
+  const GruWeights weights = random_weights(25, 6, 8, 2, 1);
+  const std::vector<float> x = random_data(26, 40, 4, 6);
+  const auto model = quantized(weights, x, 40, 4, "16,W=3,l1.h=6");
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  auto validation = GruValidation::create(weights);
+  ASSERT_TRUE(validation.ok() && validation->add(sequences(x, 40, 4)).ok());
+  const auto plain = ablate(*validation, *model), found = ablate(*validation, *model, {.alone = true});
+  ASSERT_TRUE(plain.ok() && found.ok());
+  EXPECT_TRUE(plain->alone.empty());
+  EXPECT_EQ(plain->sentence, found->sentence);
+  EXPECT_EQ(plain->rows.size(), found->rows.size());
+  std::vector<std::pair<int64_t, GruTensor>> tensors;
+  for (const GruTensorAlone& one : found->alone) {
+    EXPECT_TRUE(one.refused.empty()) << one.refused;
+    tensors.emplace_back(one.layer, one.tensor);
+    // What a model of that width gives, the others having 16 bits over the same ranges.
+    std::vector<GruTensorSet> sets(2, (GruTensorSet{1} << kGruTensorCount) - 1);
+    sets[static_cast<size_t>(one.layer)] &= ~(GruTensorSet{1} << one.tensor);
+    sets[1] &= ~(GruTensorSet{1} << kX);
+    const auto wide = widen(weights, model->parameters(), sets);
+    ASSERT_TRUE(wide.ok());
+    const auto measured = validation->measure(*GruModel::create(*wide));
+    ASSERT_TRUE(measured.ok());
+    EXPECT_EQ(one.sqnr_db, measured->output_db);
+  }
+  EXPECT_EQ(tensors, (std::vector<std::pair<int64_t, GruTensor>>{{0, kW}, {1, kH}, {1, kW}}));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "calibrate.h"
 #include "device.h"
+#include "isobit/files.h"
 #include "isobit/gru.h"
 #include "isobit/gru_files.h"
 #include "isobit/parallel.h"
@@ -29,7 +30,8 @@ Result<GruAblation> ablate_on(const SequenceFiles& files, const GruWeights& weig
                           GruValidation::create(weights, {.zoneout = options.zoneout, .pool = &pool}));
   std::vector<std::string> given;
   ISOBIT_RETURN_IF_ERROR(files.for_each([&](const Sequences& data) { return validation.add(view_of(data)); }, given));
-  return ablate(validation, model, {.progress = [&](double fraction) { progress.update(fraction); }});
+  return ablate(validation, model,
+                {.alone = !options.html.empty(), .progress = [&](double fraction) { progress.update(fraction); }});
 }
 
 }  // namespace
@@ -40,6 +42,12 @@ Result<Outcome> compare(const CompareOptions& options) {
   }
   ISOBIT_RETURN_IF_ERROR(check_zoneout(options.zoneout));
   ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
+  FileClaims claims;
+  if (!options.html.empty()) {
+    ISOBIT_RETURN_IF_ERROR(claims.reads(options.float_model, "FLOAT"));
+    ISOBIT_RETURN_IF_ERROR(claims.reads(options.fixed_model, "FIXED"));
+    ISOBIT_RETURN_IF_ERROR(check_output(options.html, "--html", OutputKind::kHtml, claims));
+  }
   ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
   if (device && options.threads != 0 && !options.ablate) {
     return refuse_on_device(options.device, "--threads " + std::to_string(options.threads), "they are the CPU's");
@@ -57,7 +65,6 @@ Result<Outcome> compare(const CompareOptions& options) {
   if (device) {
     ISOBIT_ASSIGN_OR_RETURN(source_of_codes, device->code_source(model));
   }
-  FileClaims claims;
   ISOBIT_ASSIGN_OR_RETURN(const SequenceFiles files,
                           SequenceFiles::open(options.data, options.sequences, sequence_sizes(weights), claims));
   ISOBIT_ASSIGN_OR_RETURN(const SequenceFiles::Extents extents, files.extents());
@@ -75,7 +82,8 @@ Result<Outcome> compare(const CompareOptions& options) {
                                                               .zoneout = options.zoneout,
                                                               .pool = &pool,
                                                               .source = source_of_codes.get(),
-                                                              .progress = done},
+                                                              .progress = done,
+                                                              .profile = !options.html.empty()},
                                                              names);
   if (!compared.ok()) {
     return Status(compared.status().code(),
@@ -105,11 +113,23 @@ Result<Outcome> compare(const CompareOptions& options) {
     warn_of_clipping({static_cast<int64_t>(row.clipped), static_cast<int64_t>(row.count)}, model.input_grid(), "--data",
                      out);
   }
+  std::optional<GruAblation> ablation;
   if (options.ablate) {
-    ISOBIT_ASSIGN_OR_RETURN(const GruAblation ablation, ablate_on(files, weights, model, options, pool));
-    const Description description = describe_ablation(ablation);
+    ISOBIT_ASSIGN_OR_RETURN(ablation, ablate_on(files, weights, model, options, pool));
+    const Description description = describe_ablation(*ablation);
     out.json.set("ablation", Value::parsed(description.json));
     out.text += "\n" + description.text;
+  }
+  if (!options.html.empty()) {
+    GruPage page;
+    page.title = options.float_model + " and " + options.fixed_model;
+    page.model = &model;
+    page.comparison = &report;
+    page.sequences = names;
+    page.part_codes = options.part;
+    page.ablation = ablation ? &*ablation : nullptr;
+    page.warnings = out.warnings;
+    ISOBIT_RETURN_IF_ERROR(write_page(page, options.html, out));
   }
   return out;
 }

@@ -119,6 +119,12 @@ class Verb {
     return command_->add_flag(name, value, help);
   }
 
+  /// Of an output that need not be: "" is no way to leave it out.
+  CLI::Option* output(const std::string& option, std::string& path, const std::string& help) {
+    return value(option, path, "OUT", help)->check([option](const std::string& text) {
+      return text.empty() ? option + " must not be empty" : "";
+    });
+  }
   CLI::Option* output(std::string& path, const std::string& help) { return value("-o,--output", path, "OUT", help); }
   void threads(int& count) { value("--threads", count, "N", "0: one per processor"); }
   void device(DeviceOptions& options) {
@@ -299,7 +305,8 @@ class Commands {
         ->check([](const std::string& text) { return text.empty() ? "--metric must not be empty" : ""; })
         ->excludes(bytes)
         ->excludes(like);
-    verb.value("--svg", o.svg, "OUT", "picture of quality over bytes to write; needs gnuplot");
+    verb.output("--svg", o.svg, "picture of quality over bytes to write; needs gnuplot");
+    verb.output("--html", o.html, "report to write: the front of the search, the chosen model");
     verb.value("--method", o.method, "METHOD", "methods as in quantize; default: searched")
         ->check(refused_setting(&GruSettings::method));
     verb.value("--scale", o.scale, "KIND", "pow2 or real; default: searched, pow2 preferred")
@@ -372,7 +379,7 @@ class Commands {
     verb.threads(o.threads);
     verb.flag("--integer", o.integer, "codes in, codes out");
     verb.value("--state", o.state, "IN", "first state: a file of --save-state, or floats [layers * directions, N, H]");
-    verb.value("--save-state", o.save_state, "OUT", "npz for the codes of the last state");
+    verb.output("--save-state", o.save_state, "npz for the codes of the last state");
     verb.value("--chunk", o.chunk, "T", "steps a call, 0: isobit's choice; the bytes do not depend on it");
     verb.batch_first(o.batch_first);
     verb.value("--lengths", o.lengths, "FILE",
@@ -390,6 +397,7 @@ class Commands {
     verb.source(o.source);
     verb.device(o);
     verb.flag("--ablate", o.ablate, "also which tensors to widen: SQNR of the outputs with each set at 16 bits");
+    verb.output("--html", o.html, "report to write: tensors, histograms, errors over time, tables");
     verb.value("--part", o.part, "CODES", "they part where the difference exceeds so many codes of the tensor's grid");
     verb.flag("--batch-first", o.sequences.batch_first, "the data is [N, T, C]");
     verb.value("--lengths", o.sequences.lengths, "FILE", "whole numbers [N]: the steps of each sequence");
@@ -482,7 +490,7 @@ class Commands {
     auto [show, s] = add<TableShowOptions>("show", "the error of a table over its inputs", table_show, table);
     show.word("TABLE", s.table, which + ", or an integer model")->check(refused_table(false));
     show.table_source(s.source);
-    show.value("--svg", s.svg, "OUT", "picture to write; needs gnuplot");
+    show.output("--svg", s.svg, "picture to write; needs gnuplot");
     show.exact(s.exact);
     show.value("--layer", s.layer, "NAME", "which GRU, where an integer model holds several");
     show.value("--gate", s.gate, "GATE", "table of an integer model: l0.u, l0.r, l0.n, l1.u, ...");
@@ -496,7 +504,7 @@ class Commands {
     out.word("TABLE", e.table, which)->check(refused_table(false));
     out.table_source(e.source);
     out.value("--c", e.c, "OUTDIR", "folder for NAME.h, NAME.c and NAME_test.c: C99 without libm");
-    out.value("--hex", e.hex, "OUT", "file for the memory image, one word a line");
+    out.output("--hex", e.hex, "file for the memory image, one word a line");
     out.value("--name", e.name, "NAME", "C identifier; default isobit_FUNCTION");
 
     auto [run, r] = add<TableRunOptions>("run", "apply a table to an array", table_run, table);

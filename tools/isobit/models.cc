@@ -60,6 +60,13 @@ Status claim_output(const std::string& path, bool dry_run, FileClaims& files) {
   return check_output(path, "-o", OutputKind::kSafetensors, files);
 }
 
+Status write_page(const GruPage& page, const std::string& path, Outcome& out) {
+  ISOBIT_ASSIGN_OR_RETURN(const std::string html, html_page(page));
+  ISOBIT_RETURN_IF_ERROR(write_file_atomically(path, html.data(), html.size()));
+  out.text += "saved " + path + "\n";
+  return {};
+}
+
 void add_saved(const std::string& path, Outcome& out) {
   std::error_code error;
   const auto bytes = path.empty() ? 0 : std::filesystem::file_size(path, error);

@@ -35,6 +35,8 @@ void warn_of_clipping(const ClippedInputs& inputs, const Grid& grid, const std::
 
 /// check_output() of -o, which only a dry run may lack.
 Status claim_output(const std::string& path, bool dry_run, FileClaims& files);
+/// Writes a page of --html, and says so.
+Status write_page(const GruPage& page, const std::string& path, Outcome& out);
 /// "output" and "bytes" of what was written; an empty path: of a dry run.
 void add_saved(const std::string& path, Outcome& out);
 

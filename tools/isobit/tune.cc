@@ -91,6 +91,7 @@ Result<Outcome> tune(const TuneOptions& options) {
   FileClaims claims;
   ISOBIT_RETURN_IF_ERROR(claim_output(options.output, options.dry_run, claims));
   if (!options.svg.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.svg, "--svg", OutputKind::kSvg, claims));
+  if (!options.html.empty()) ISOBIT_RETURN_IF_ERROR(check_output(options.html, "--html", OutputKind::kHtml, claims));
   ISOBIT_ASSIGN_OR_RETURN(GruTuneOptions search, parse_options(options));
   ISOBIT_RETURN_IF_ERROR(check_tune_options(search));
   if (!options.svg.empty()) ISOBIT_RETURN_IF_ERROR(check_gnuplot());
@@ -164,6 +165,14 @@ Result<Outcome> tune(const TuneOptions& options) {
     ISOBIT_ASSIGN_OR_RETURN(const std::string svg, svg_of_front(result, result.judged));
     ISOBIT_RETURN_IF_ERROR(write_file_atomically(options.svg, svg.data(), svg.size()));
     out.text += "saved " + options.svg + "\n";
+  }
+  if (!options.html.empty() && !result.interrupted) {
+    GruPage page;
+    page.title = options.model;
+    page.model = result.model ? &*result.model : nullptr;
+    page.search = &result;
+    page.warnings = out.warnings;
+    ISOBIT_RETURN_IF_ERROR(write_page(page, options.html, out));
   }
   out.json.set("output", write && !options.dry_run ? Value(options.output) : Value());
   if (result.interrupted) {

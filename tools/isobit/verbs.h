@@ -86,7 +86,7 @@ struct QuantizeOptions : CalibrationOptions {
 };
 
 struct TuneOptions : CalibrationOptions {
-  std::string svg, metric, like;
+  std::string svg, html, metric, like;
   std::optional<double> target;
   std::optional<int64_t> max_bytes;
   std::string method, scale, table;  // empty: searched
@@ -127,7 +127,7 @@ struct RunOptions : DeviceOptions {
 };
 
 struct CompareOptions : DeviceOptions {
-  std::string float_model, fixed_model;
+  std::string float_model, fixed_model, html;
   std::vector<std::string> data;
   DataOptions sequences{"--data"};
   FloatModelOptions source;

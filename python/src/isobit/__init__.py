@@ -122,15 +122,16 @@ def _placed(weights: GruWeights, data: Data,
 
 
 def compare(weights: GruWeights, model: Gru, data: Data, *, batch_first: bool = False, part_codes: float = 1.0,
-            zoneout: float = 0.0) -> Comparison:
+            zoneout: float = 0.0, ablate: bool = False) -> Comparison:
     """The integer GRU `model` beside its float `weights` on `data` (as in quantize()): a Comparison.
 
-    part_codes: a tensor has parted where float and integer differ by more than so many of its steps.
+    part_codes: a tensor has parted where float and integer differ by more than so many of its steps. ablate: also
+    which tensors to widen, and what each tensor alone costs the output; measures dozens of models.
     """
-    comparison = _isobit.GruComparison(weights, model, part_codes, zoneout)
+    comparison = _isobit.GruComparison(weights, model, part_codes, zoneout, ablate)
     for x, steps, batch, swapped, lengths, name in _placed(weights, data, batch_first):
         comparison.add(x, steps, batch, swapped, lengths, name)
-    return Comparison(comparison.finish())
+    return Comparison(comparison)
 
 
 def tune(weights: GruWeights, data: Data, validate: Data, *, target: float | None = None, max_bytes: int | None = None,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from os import PathLike
 from typing import Any
 
-from ._isobit import Gru
+from . import _isobit
+from ._isobit import Gru, GruComparison, GruTuneResult
 
 Said = tuple[str, str, list[str]]
 
@@ -28,7 +30,34 @@ class Report:
 
 
 class Comparison(Report):
-    """An integer GRU beside its float model, tensor by tensor: SQNR, error that arises there, clipping."""
+    """An integer GRU beside its float model, tensor by tensor: SQNR, error that arises there, clipping.
+
+    A notebook shows it as a table; save_html() writes all of it as a page.
+    """
+
+    def __init__(self, compared: GruComparison) -> None:
+        super().__init__(compared.finish())
+        self._compared = compared
+        if compared.ablation is not None:
+            self._text += "\n" + compared.ablation[0]
+
+    @property
+    def data(self) -> Any:
+        found = super().data
+        if self._compared.ablation is not None:
+            found["ablation"] = json.loads(self._compared.ablation[1])
+        return found
+
+    def save_html(self, path: str | PathLike[str], *, title: str = "", tuning: Tuning | None = None) -> None:
+        """One HTML file below 1 MB without scripts: figures, tensors, histograms, errors over time, tables.
+
+        title: any text. tuning: a search whose front is to be shown, too. The file appears whole or not at all.
+        """
+        search = None if tuning is None else tuning._search
+        _isobit.save_text(path, _isobit.page(self._compared, search, title, True))
+
+    def _repr_html_(self) -> str:
+        return _isobit.page(self._compared, None, "", False)
 
 
 class Verification(Report):
@@ -51,7 +80,15 @@ class Tuning(Report):
     """
 
     def __init__(self, model: Gru | None, reached: bool, interrupted: bool, chosen: dict[str, Any],
-                 front: list[dict[str, Any]], failure: str, said: Said) -> None:
+                 front: list[dict[str, Any]], failure: str, said: Said, search: GruTuneResult) -> None:
         super().__init__(said)
+        self._search = search
         self.model, self.reached, self.interrupted = model, reached, interrupted
         self.chosen, self.front, self.failure = chosen, front, failure
+
+    def save_html(self, path: str | PathLike[str], *, title: str = "") -> None:
+        """One HTML file without scripts: the front, what was chosen. It appears whole or not at all."""
+        _isobit.save_text(path, _isobit.page(None, self._search, title, True))
+
+    def _repr_html_(self) -> str:
+        return _isobit.page(None, self._search, "", False)
