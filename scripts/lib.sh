@@ -5,7 +5,7 @@
 # Debian 12 packages. The CMake configuration of libzip names zipcmp, zipmerge and ziptool and fails without them.
 # shellcheck disable=SC2034  # used by the scripts that source this file
 BUILD_PACKAGES=(g++ binutils cmake ninja-build pkg-config libboost-dev libcli11-dev nlohmann-json3-dev libgtest-dev
-  libbenchmark-dev librapidcheck-dev libzip-dev zlib1g-dev zipcmp zipmerge ziptool python3 gnuplot-nox)
+  libbenchmark-dev libprotozero-dev librapidcheck-dev libzip-dev zlib1g-dev zipcmp zipmerge ziptool python3 gnuplot-nox)
 # shellcheck disable=SC2034
 CHECK_PACKAGES=(clang clang-tidy libclang-rt-14-dev llvm git python3-dev python3-mpmath python3-venv qemu-user rustc cargo)
 # shellcheck disable=SC2034  # of --matrix only
