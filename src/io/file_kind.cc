@@ -60,13 +60,13 @@ std::string_view to_string(FileKind kind) {
     case FileKind::kOtherSaved: return "a file of isobit";
     case FileKind::kSafetensorsIndex: return "safetensors index";
     case FileKind::kGguf: return "GGUF";
+    case FileKind::kOnnx: return "ONNX";
     case FileKind::kEmpty: return "empty";
     case FileKind::kGitLfsPointer: return "a pointer of Git LFS";
     case FileKind::kPytorch: return "a PyTorch checkpoint";
     case FileKind::kPickle: return "a Python pickle";
     case FileKind::kHdf5: return "an HDF5 file";
     case FileKind::kKeras: return "a Keras model";
-    case FileKind::kOnnx: return "an ONNX model";
     case FileKind::kTfLite: return "a TensorFlow Lite model";
     case FileKind::kHtml: return "an HTML page";
     case FileKind::kJson: return "JSON text";

@@ -136,8 +136,9 @@ Result<std::vector<std::string>> list_external_files(const SharedContent& conten
   return without_protozero(content->name(), [&]() -> Result<std::vector<std::string>> {
     ISOBIT_ASSIGN_OR_RETURN(const SharedContent whole, FileContent::load(content));
     const std::string_view bytes(reinterpret_cast<const char*>(whole->data()), whole->size_bytes());
+    const onnx::Model model = onnx::parse_model(bytes);
     std::set<std::string> paths;
-    for (const auto& [name, message] : onnx::parse_model(bytes).initialisers) {
+    for (const auto& [name, message] : model.initialisers) {
       const onnx::Tensor tensor = onnx::parse_tensor(message);
       if (!tensor.is_external) continue;
       if (Result<std::string> path = onnx::external_path(tensor, content->name(), ""); path.ok()) paths.insert(*path);

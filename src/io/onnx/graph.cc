@@ -56,8 +56,8 @@ std::string Graph::describe(std::string_view value, size_t reader) const {
   if (inputs_.contains(value)) return "the model's input " + in_quotes(value);
   const Node* const node = producer(value, reader);
   if (node == nullptr) return in_quotes(value) + ", which nothing before it gives";
-  return "the output " + in_quotes(value) + " of the node " + in_quotes(node->name) + " (" + std::string(node->op) +
-         ")";
+  const std::string name = node->name.empty() ? "a node" : "the node " + in_quotes(node->name);
+  return "the output " + in_quotes(value) + " of " + name + " (" + std::string(node->op) + ")";
 }
 
 Result<Array> Graph::constant(std::string_view value, size_t reader, const std::string& what) const {
@@ -88,15 +88,14 @@ Result<Array> Graph::constant(std::string_view value, size_t reader, const std::
 
 std::optional<std::string> Graph::why_not_zero(std::string_view value, size_t reader) const {
   std::vector<std::pair<std::string_view, size_t>> left = {{value, reader}};
-  std::set<std::string_view> seen = {value};
+  std::set<size_t> seen;  // nodes
   while (!left.empty()) {
     const auto [name, before] = left.back();
     left.pop_back();
     const Node* const node = initialisers_.contains(name) ? nullptr : producer(name, before);
     if (node != nullptr && only_moves_values(*node)) {
-      const size_t count = node->is("Concat") ? node->inputs.size() : 1;
-      for (size_t i = 0; i < count; ++i)
-        if (seen.insert(node->input(i)).second) left.emplace_back(node->input(i), node->index);
+      const size_t count = !seen.insert(node->index).second ? 0 : node->is("Concat") ? node->inputs.size() : 1;
+      for (size_t i = 0; i < count; ++i) left.emplace_back(node->input(i), node->index);
       continue;
     }
     if (node != nullptr && node->is("ConstantOfShape")) {
