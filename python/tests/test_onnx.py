@@ -175,8 +175,8 @@ def test_forms_of_elements(form, tmp_path):
     plain = {name: array.astype("f4") for name, array in arrays.items()}
     reference = model_of([gru("g", "x", "y", plain)], initialisers("g", plain), {"x": ["t", 1, 8]})
     model = model_of([gru("g", "x", "y", arrays)], tensors, {"x": ["t", 1, 8]})
-    external = {"save_as_external_data": True, "location": "weights.bin", "size_threshold": 0} if form == "external" else {}
-    path = saved(model, tmp_path, **external)
+    external = {"save_as_external_data": True, "location": "weights.bin", "size_threshold": 0}
+    path = saved(model, tmp_path, **(external if form == "external" else {}))
     assert (tmp_path / "weights.bin").exists() == (form == "external")
     assert_close(isobit.load_gru(path).forward(x)[0], in_sequence(run(reference, {"x": x})))
 
@@ -188,8 +188,11 @@ def test_what_is_not_computed_is_refused(tmp_path):
                "direction": "reverse"}
     for name, value in refused.items():
         model = model_of([gru("g", "x", "y", arrays, **{name: value})], initialisers("g", arrays), {"x": [5, 1, 4]})
+        path = saved(model, tmp_path)
         with pytest.raises(isobit.NotSupportedError, match=name):
-            isobit.load_gru(saved(model, tmp_path))
+            isobit.load_gru(path)
+        if name == "linear_before_reset":  # as PyTorch's dynamo exporter wrote it for GRUs that have 1
+            assert any("overrules" in note for note in isobit.load_gru(path, reset="after").notes)
 
 
 def test_node_tests_of_onnx(tmp_path):
@@ -198,7 +201,8 @@ def test_node_tests_of_onnx(tmp_path):
     cases = [case for case in collect_testcases("GRU") if any(n.op_type == "GRU" for n in case.model.graph.node)]
     assert len(cases) >= 4
     for case in cases:
-        with pytest.raises(isobit.NotSupportedError, match="linear_before_reset|W is the model's input|layout|direction = reverse"):
+        words = "linear_before_reset|W is the model's input|layout|direction = reverse"
+        with pytest.raises(isobit.NotSupportedError, match=words):
             isobit.load_gru(saved(case.model, tmp_path))
 
 

@@ -252,7 +252,9 @@ TEST(Onnx, DamagedTensorsAreRefusedByName) {
       {floats("W", {3, 1}, {1, 2, 3}), StatusCode::kInvalidFile, {"W has the shape (3, 1)", "3 dimensions"}},
       {floats("W", {2, 3, 1}, {1, 2, 3, 4, 5, 6}), StatusCode::kInvalidFile, {"(2, 3, 1)", "1, the number of dir"}},
       {floats("W", {1, 2, 1}, {1, 2}), StatusCode::kInvalidFile, {"'g.W' has the shape (1, 2, 1)"}},
-      {floats("W", {1, 3, 1}, {1, std::numeric_limits<float>::infinity(), 0}), StatusCode::kInvalidFile, {"g.W[0, 1, 0] is inf"}},
+      {floats("W", {1, 3, 1}, {1, std::numeric_limits<float>::infinity(), 0}),
+       StatusCode::kInvalidFile,
+       {"g.W[0, 1, 0] is inf"}},
   };
   for (const auto& c : cases) expect_refused(load(with_w(c.tensor)).status(), c.code, c.words);
 }
