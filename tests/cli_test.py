@@ -85,6 +85,29 @@ def parse_npy(content):
     return header["descr"], header["shape"], content[10 + length:]
 
 
+def protobuf(*fields):
+    """Numbers of fields, and integers or bytes."""
+    def varint(value):
+        return bytes([value & 127]) if value < 128 else bytes([value & 127 | 128]) + varint(value >> 7)
+    return b"".join(varint(8 * number) + varint(value) if isinstance(value, int) else
+                    varint(8 * number + 2) + varint(len(value)) + value for number, value in fields)
+
+
+def onnx_model(nodes, tensors):
+    """nodes: messages; tensors: names, shapes, and elements as bytes or (file, offset)."""
+    def tensor(name, shape, content):
+        data = [(9, content)] if isinstance(content, bytes) else [
+            (13, protobuf((1, b"location"), (2, content[0]))), (13, protobuf((1, b"offset"), (2, content[1]))), (14, 1)]
+        return protobuf(*[(1, size) for size in shape], (2, 1), (8, name), *data)
+    graph = protobuf(*[(1, node) for node in nodes], *[(5, tensor(*one)) for one in tensors])
+    return protobuf((1, 8), (2, b"test"), (7, graph))
+
+
+def onnx_node(op, inputs, outputs, name=b"", **integers):
+    return protobuf(*[(1, text) for text in inputs], *[(2, text) for text in outputs], (3, name), (4, op),
+                    *[(5, protobuf((1, key.encode()), (3, value))) for key, value in integers.items()])
+
+
 class ToolTest(unittest.TestCase):
     """Tiny models and data, and ways to call the tool on them; cuda_cli_test.py uses it too."""
 
@@ -1896,6 +1919,60 @@ class ReadingTest(ToolTest):
         self.fails(["none.npz", "nosuch"], "inspect", none, "--layer", "nosuch")
         self.assertIn("[13, 3]", self.ok("inspect", self.single, warnings=["no GRU found"]))
 
+    def test_onnx(self):
+        """A GRU node with PyTorch's weights gives the bytes of the npz; two nodes are two layers."""
+        def blocks(prefix, place):  # r z n as z r h
+            out = []
+            for tensor in ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]:
+                content = parse_npy(self.arrays(prefix="", layers=2)["%s_l%d" % (tensor, place)])[2]
+                block = len(content) // 3
+                out.append(content[block:2 * block] + content[:block] + content[2 * block:])
+            w, r = ((1, 3 * HIDDEN, len(part) // 12 // HIDDEN) for part in out[:2])
+            return [(prefix + b"W", w, out[0]), (prefix + b"R", r, out[1]),
+                    (prefix + b"B", (1, 6 * HIDDEN), out[2] + out[3])]
+
+        def gru(name, x, **attributes):
+            return onnx_node(b"GRU", [x, name + b"W", name + b"R", name + b"B"], [name + b"y"], name,
+                             hidden_size=HIDDEN, **{"linear_before_reset": 1, **attributes})
+
+        tensors = blocks(b"a", 0) + blocks(b"b", 1)
+        nodes = [gru(b"a", b"x"), onnx_node(b"Squeeze", [b"ay"], [b"s"]), gru(b"b", b"s")]
+        one = self.at("one.npz", npz({name: array for name, array in self.arrays(layers=2).items() if "_l0" in name}))
+        both = self.at("both.npz", npz(self.arrays(layers=2)))
+        model = self.at("m.onnx", onnx_model(nodes, tensors))
+        self.assertEqual(self.outputs(model), self.outputs(both))
+        self.assertEqual(self.outputs(model, "--layer", "a,b"), self.outputs(both))
+        self.assertEqual(self.outputs(model, "--layer", "a"), self.outputs(one))
+        self.assertIn("2 layers, 3 -> 5", self.ok("inspect", model))
+        integer = self.quantized(model, "--layer", "a")
+        self.json("compare", model, integer, "--data", self.single, "--layer", "a")
+        tuned = self.json("tune", model, "--calibrate", self.data, "--validate", self.batch, "--target", "1",
+                          "--dry-run", "--layer", "a")
+        self.assertIn("--layer a", tuned["chosen"]["command"])
+        out = ["--calibrate", self.data, "-o", self.path("never.safetensors")]
+        self.fails(["'b,a'", "'a' does not read the output Y of 'b'"], "quantize", model, *out, "--layer", "b,a")
+        self.fails(["no GRU 'c'", "'a,b', 'a', 'b'"], "inspect", model, "--layer", "c")
+        self.fails(["m.onnx", "is an ONNX model"], "quantize", one, "--calibrate", model, "-o", out[-1])
+
+        before = self.at("before.onnx", onnx_model([gru(b"a", b"x", linear_before_reset=0)], tensors))
+        self.fails(["linear_before_reset = '0'", "--reset after", "onnxscript issue 2852"], "quantize", before, *out)
+        self.assertEqual(self.outputs(before, "--reset", "after"), self.outputs(one))
+        self.ok("inspect", before, warnings=["the GRU \"a\" cannot be read", "linear_before_reset"])
+        self.fails(["LSTM", "without a GRU node"], "inspect", self.at("lstm.onnx", onnx_model(
+            [onnx_node(b"LSTM", [b"x"], [b"y"])], [])))
+
+        # External data is read from the model's folder, and no output replaces it.
+        write(self.path("data.bin"), b"".join(content for _, _, content in tensors[:3]))
+        offsets = [0, len(tensors[0][2]), len(tensors[0][2]) + len(tensors[1][2])]
+        files = [(name, shape, (b"data.bin", str(offset).encode()))
+                 for (name, shape, _), offset in zip(tensors, offsets)]
+        external = self.at("external.onnx", onnx_model(nodes[:1], files))
+        self.assertEqual(self.outputs(external), self.outputs(one))
+        link = self.path("link_to_data.safetensors")
+        os.symlink("data.bin", link)
+        self.fails(["would be lost"], "quantize", external, "--calibrate", self.data, "-o", link)
+        self.assertEqual(self.outputs(external), self.outputs(one))
+
     def test_arrays_that_are_not_used(self):
         rng = random.Random(1)
         arrays = {"gru.layernorm.weight": floats(rng, (5,)), "gru.ln_ih.bias": floats(rng, (15,)),
@@ -2091,7 +2168,7 @@ class ReadingTest(ToolTest):
                 ("model.pt", torch.getvalue(), ["PyTorch", "torch.load"]), ("old.pt", b"\x80\x02\x8a", ["pickle"]),
                 ("model.h5", b"\x89HDF\r\n\x1a\n", ["HDF5"]), ("page.npz", b"<!doctype html>", ["HTML"]),
                 ("empty.npz", b"", ["empty"]), ("m.npz.gz", b"\x1f\x8b\x08", ["gzip"]),
-                ("m.onnx", b"\x08\x07\x12\x07pytorch", ["ONNX"]), ("m.tar", b"x" * 257 + b"ustar", ["tar archive"])]:
+                ("m.onnx", b"\x08\x07\x12\x07pytorch\x3a\0", ["ONNX", "GRU node"]), ("m.tar", b"x" * 257 + b"ustar", ["tar archive"])]:
             path = self.at(name, content)
             self.fails([name, *words], "inspect", path)
             self.fails([name, *words], "quantize", path, "--calibrate", self.data, "-o", out)

@@ -19,6 +19,36 @@ def gru(files):
     return isobit.quantize(isobit.load_gru(folder / "float.npz"), x, bits=BITS, method="minmax,x=sqnr")
 
 
+def test_the_float_forward(files):
+    folder, _, x, layers, directions = files
+    weights = isobit.load_gru(folder / "float.npz", reset="after")
+    y, last = weights.forward(x)
+    assert type(y) is np.ndarray and y.shape == (40, 3, directions * H) and last.shape == (layers * directions, 3, H)
+    single, single_last = weights.forward(x[:, 1])
+    assert np.array_equal(single, y[:, 1]) and np.array_equal(single_last[:, 0], last[:, 1])
+    short, _ = weights.forward(x, lengths=[40, 7, 0])
+    assert np.array_equal(short[:, 0], y[:, 0]) and not short[7:, 1].any() and not short[:, 2].any()
+    if directions == 1:
+        first, state = weights.forward(x[:15])
+        rest, end = weights.forward(x[15:], state)
+        assert np.array_equal(np.concatenate([first, rest]), y) and np.array_equal(end, last)
+    close = isobit.quantize(weights, x, bits="16,biases=16")(x)
+    assert np.abs(close - y).max() < 0.01
+    for wrong in (x[..., :-1], x[0, 0]):
+        with pytest.raises(isobit.InvalidArgumentError, match="x has shape"):
+            weights.forward(wrong)
+    with pytest.raises(isobit.InvalidArgumentError, match="h0 has shape"):
+        weights.forward(x, last[:, :2])
+    with pytest.raises(isobit.InvalidArgumentError, match="lengths"):
+        weights.forward(x, lengths=[41, 1, 1])
+    with pytest.raises(TypeError, match="x is"):
+        weights.forward(x.astype("f8"))
+    with pytest.raises(isobit.InvalidArgumentError, match="reset is 'now'"):
+        isobit.load_gru(folder / "float.npz", reset="now")
+    with pytest.raises(isobit.NotSupportedError, match="reset"):
+        isobit.load_gru(folder / "float.npz", reset="before")
+
+
 def test_saved_bytes_are_the_commands(files, gru, command, tmp_path):
     folder, *_ = files
     gru.save(tmp_path / "python.safetensors")
