@@ -1008,6 +1008,9 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         before = None
         for verb, (command, inputs, outputs) in commands.items():
             for option in outputs:
+                if option not in ["-o", "--c"]:
+                    first = ["-o", self.path("claims_y.npy")] if "-o" in outputs else []
+                    self.fails([option + " must not be empty"], *command, *first, option, "")
                 for path in inputs:
                     for name in other_names(path):
                         arguments = [*command, *written(option, name)]

@@ -13,8 +13,8 @@
 
 #include "core/random.h"
 #include "isobit/report.h"
-#include "report/chart.h"
-#include "report/html.h"
+#include "report/html/chart.h"
+#include "report/html/markup.h"
 
 namespace isobit {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Charts as inline SVG, coloured by the classes of the style in html.cc.
-#ifndef ISOBIT_REPORT_CHART_H_
-#define ISOBIT_REPORT_CHART_H_
+// Charts as inline SVG, coloured by the classes of the style in markup.cc.
+#ifndef ISOBIT_REPORT_HTML_CHART_H_
+#define ISOBIT_REPORT_HTML_CHART_H_
 
 #include <string>
 #include <vector>
@@ -65,4 +65,4 @@ std::string steps_path(const std::vector<double>& heights, double width, double 
 
 }  // namespace isobit
 
-#endif  // ISOBIT_REPORT_CHART_H_
+#endif  // ISOBIT_REPORT_HTML_CHART_H_

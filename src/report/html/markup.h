@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pages in HTML that are well-formed XML: text, numbers, style. Numbers are the same in every locale.
-#ifndef ISOBIT_REPORT_HTML_H_
-#define ISOBIT_REPORT_HTML_H_
+#ifndef ISOBIT_REPORT_HTML_MARKUP_H_
+#define ISOBIT_REPORT_HTML_MARKUP_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -36,4 +36,4 @@ std::string html_division(const std::string& body);
 
 }  // namespace isobit
 
-#endif  // ISOBIT_REPORT_HTML_H_
+#endif  // ISOBIT_REPORT_HTML_MARKUP_H_

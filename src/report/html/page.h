@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parts of a page: isobit/report.h, GruPage.
-#ifndef ISOBIT_REPORT_PAGE_H_
-#define ISOBIT_REPORT_PAGE_H_
+#ifndef ISOBIT_REPORT_HTML_PAGE_H_
+#define ISOBIT_REPORT_HTML_PAGE_H_
 
 #include <cstdint>
 #include <string>
@@ -30,4 +30,4 @@ std::string front_chart(const GruTuneResult& result);
 
 }  // namespace isobit
 
-#endif  // ISOBIT_REPORT_PAGE_H_
+#endif  // ISOBIT_REPORT_HTML_PAGE_H_

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/chart.h"
+#include "report/html/chart.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
 
-#include "report/html.h"
+#include "report/html/markup.h"
 
 namespace isobit {
 namespace {

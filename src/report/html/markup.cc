@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/html.h"
+#include "report/html/markup.h"
 
 #include <array>
 #include <charconv>
@@ -104,7 +104,9 @@ background:var(--paper)}
 .isobit{font-size:12.5px}.isobit main{padding:0;max-width:none}.isobit .wide{overflow:visible}
 .isobit table{font-size:11px}.isobit th,.isobit td{padding:2px 6px}.isobit svg.bar{width:70px}
 .isobit figure,.isobit tr,.isobit .tile{break-inside:avoid}.isobit h2,.isobit h3{break-after:avoid}
-.isobit .cards{grid-template-columns:repeat(3,1fr)}.isobit .tiles{grid-template-columns:repeat(3,1fr)}
+.isobit .pair{grid-template-columns:1fr 1fr}.isobit .cards{grid-template-columns:repeat(3,1fr)}
+.isobit .tables{grid-template-columns:1fr 1fr}.isobit .tiles{grid-template-columns:repeat(4,1fr);gap:8px}
+.isobit .tile b{font-size:18px}.isobit tbody tr:has(th){break-after:avoid}
 @page{margin:14mm}}
 )";
 

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "report/chart.h"
-#include "report/html.h"
-#include "report/page.h"
+#include "report/html/chart.h"
+#include "report/html/markup.h"
+#include "report/html/page.h"
 #include "report/table_bins.h"
 
 namespace isobit {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Comparisons, searches and models as a page in HTML: its text and tables. page_charts.cc has the pictures.
-#include "report/page.h"
+#include "report/html/page.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "core/float_mode.h"
-#include "report/chart.h"
-#include "report/html.h"
+#include "report/html/chart.h"
+#include "report/html/markup.h"
 #include "report/model.h"
 
 namespace isobit {
