@@ -365,15 +365,14 @@ void bind_gru(nb::module_& m) {
            "the last state, [layers * directions, N, H]. h0: the first one, else zeros. lengths: N integers in 0..T.\n"
            "For comparisons: its bits depend on the machine's libm.")
       .def("__repr__", [](const GruWeights& self) { return "<isobit.GruWeights " + gru_text(self) + ">"; });
-  m.def(
-      "load_gru", &load_weights, "path"_a, "prefix"_a = nb::none(), nb::kw_only(), "gate_order"_a = nb::none(),
-      "layout"_a = nb::none(), "reset"_a = nb::none(), "layer"_a = std::vector<std::string>(),
-      "Reads a float GRU of an npz, safetensors, GGUF or ONNX file, with names of PyTorch, ONNX, Keras or Haste.\n\n"
-      "prefix: of its arrays, or the GRU node of an ONNX model (nodes that feed each other: 'A,B'), where the file\n"
-      "has several. gate_order: 'urn', 'pytorch' or 'onnx', else that of the names. layout: 'rows' or 'columns'. reset:\n"
-      "'after' overrules a file that says otherwise. layer: for arrays with names of their own, NAME=W,R[,BW,BR] for\n"
-      "each layer and direction. Raises IoError, InvalidFileError, NotSupportedError and InvalidArgumentError, which\n"
-      "name the file's own arrays.");
+  m.def("load_gru", &load_weights, "path"_a, "prefix"_a = nb::none(), nb::kw_only(), "gate_order"_a = nb::none(),
+        "layout"_a = nb::none(), "reset"_a = nb::none(), "layer"_a = std::vector<std::string>(),
+        "Reads a float GRU of an npz, safetensors, GGUF or ONNX file, with names of PyTorch, ONNX, Keras or Haste.\n\n"
+        "prefix: of its arrays, or the GRU node of an ONNX model (nodes that feed each other: 'A,B'), where the file\n"
+        "has several. gate_order: 'urn', 'pytorch' or 'onnx', else that of the names. layout: 'rows' or 'columns'.\n"
+        "reset: 'after' overrules a file that says otherwise. layer: for arrays with names of their own,\n"
+        "NAME=W,R[,BW,BR] for each layer and direction. Raises IoError, InvalidFileError, NotSupportedError and\n"
+        "InvalidArgumentError, which name the file's own arrays.");
   m.def(
       "gru_weights", &weights_of_arrays, "layers"_a, nb::kw_only(), "directions"_a = 1, "gate_order"_a = "pytorch",
       "name"_a = "",

@@ -57,7 +57,7 @@ std::string Graph::describe(std::string_view value, size_t reader) const {
   const Node* const node = producer(value, reader);
   if (node == nullptr) return in_quotes(value) + ", which nothing before it gives";
   const std::string name = node->name.empty() ? "a node" : "the node " + in_quotes(node->name);
-  return "the output " + in_quotes(value) + " of " + name + " (" + std::string(node->op) + ")";
+  return "the output " + in_quotes(value) + " of " + name + ", operator " + in_quotes(node->op);
 }
 
 Result<Array> Graph::constant(std::string_view value, size_t reader, const std::string& what) const {

@@ -30,7 +30,7 @@ class Graph {
   [[nodiscard]] Status check() const;
   /// The node that gives a value to the node with that index; nullptr: none.
   [[nodiscard]] const Node* producer(std::string_view value, size_t reader) const;
-  /// "the output of node 'Relu_2' (Relu)", "the model's input 'h0'".
+  /// "the output '20' of the node 'Relu_2', operator 'Relu'", "the model's input 'h0'".
   [[nodiscard]] std::string describe(std::string_view value, size_t reader) const;
   /// The tensor of an initialiser or a Constant node, also through Identity nodes. kUnsupported, and says what it is,
   /// where there is none.

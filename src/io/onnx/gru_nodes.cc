@@ -18,6 +18,8 @@ class NodeReader {
   void read() {
     gru_.properties["linear_before_reset"] = "0";  // ONNX's default
     for (const std::string_view message : gru_.node->attributes) keep(read_attribute(parse_attribute(message)));
+    if (const int64_t wanted = 2 * gru_.size.directions; activations_ != 0 && activations_ != wanted)
+      keep(invalid("activations has " + std::to_string(activations_) + " names, must have " + std::to_string(wanted)));
     for (size_t i = 0; i < kGruParts.size(); ++i) keep(read_part(i));
   }
 
@@ -36,6 +38,7 @@ class NodeReader {
       std::string text;
       for (const std::string_view word : attribute.strings) text.append(text.empty() ? "" : ", ").append(word);
       gru_.properties[name] = text;
+      activations_ = std::ssize(attribute.strings);
       return {};
     }
     if (name == "clip") return unsupported("clip is not supported: isobit limits nothing before an activation");
@@ -87,6 +90,7 @@ class NodeReader {
   const std::string& file_;
   GruNode& gru_;
   std::optional<int64_t> hidden_size_;
+  int64_t activations_ = 0;
 };
 
 /// A node without a name, or with that of another one, is called by its first output, as values have one name each.

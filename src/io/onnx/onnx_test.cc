@@ -198,7 +198,7 @@ TEST(Onnx, ConstantsAndIdentities) {
   model.node("GRU", {"x", "later", "R"}, {"s"}, {kAfter}, "early");
   model.node("Identity", {"other"}, {"later"});
   expect_refused(load(model, {.prefix = "computed"}).status(), StatusCode::kUnsupported,
-                 {"'computed'", "W is the output 'W3' of the node 'times' (Mul)", "fold"});
+                 {"'computed'", "W is the output 'W3' of the node 'times', operator 'Mul'", "fold"});
   expect_refused(load(model, {.prefix = "fed"}).status(), StatusCode::kUnsupported, {"W is 'x', which nothing"});
   expect_refused(load(model, {.prefix = "missing"}).status(), StatusCode::kInvalidFile, {"W is missing"});
   expect_refused(load(model, {.prefix = "nothing"}).status(), StatusCode::kInvalidFile, {"W is missing"});
@@ -429,6 +429,7 @@ TEST(Onnx, NodesThatAreNotComputedAreRefusedByName) {
   } cases[] = {
       {attribute("activations", Texts{"Relu", "Tanh"}), StatusCode::kUnsupported, {"activations = 'Relu, Tanh'"}},
       {attribute("activations", Texts{"Sigmoid", "Sigmoid"}), StatusCode::kUnsupported, {"'Sigmoid, Sigmoid'"}},
+      {attribute("activations", Texts{"Sigmoid"}), StatusCode::kInvalidFile, {"activations has 1 names, must have 2"}},
       {attribute("activations", Texts{"HardSigmoid", "Tanh"}), StatusCode::kUnsupported, {"'HardSigmoid, Tanh'"}},
       {attribute_of("clip", [](Writer& w) { w.add_float(2, 3); }), StatusCode::kUnsupported, {"clip"}},
       {attribute("layout", int64_t{1}), StatusCode::kUnsupported, {"layout = 1"}},
@@ -538,14 +539,15 @@ TEST(Onnx, FirstStatesThatAreZeroAndOthers) {
   const std::pair<std::function<void(TestModel&)>, const char*> others[] = {
       {[](TestModel& m) { m.node("Identity", {"one"}, {"h"}); }, "from the initialiser 'one'"},
       {[](TestModel& m) { m.node("Identity", {"state"}, {"h"}); }, "from the model's input 'state'"},
-      {[](TestModel& m) { m.node("Tanh", {"zero"}, {"h"}, {}, "t"); }, "of the node 't' (Tanh)"},
+      {[](TestModel& m) { m.node("Tanh", {"zero"}, {"h"}, {}, "t"); }, "of the node 't', operator 'Tanh'"},
       {[&](TestModel& m) { m.node("ConstantOfShape", {"n"}, {"h"}, {ones}, "c"); },
-       "of the node 'c' (ConstantOfShape)"},
+       "of the node 'c', operator 'ConstantOfShape'"},
       {[](TestModel& m) {
          m.node("Concat", {"zero", "one"}, {"h"});
        },
        "from the initialiser 'one'"},
-      {[](TestModel& m) { m.node("Identity", {"h"}, {"h"}); }, "the output 'h' of a node (Identity)"},  // a cycle
+      {[](TestModel& m) { m.node("Identity", {"h"}, {"h"}); },
+       "the output 'h' of a node, operator 'Identity'"},  // a cycle
       {[](TestModel& /*m*/) {}, "'h', which nothing before it gives"},
       {[](TestModel& m) {
          m.node("Gather", {"one", "zero"}, {"h"});
