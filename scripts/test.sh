@@ -204,7 +204,7 @@ python_checkout() {
 # pytorch PROGRAM: what needs PyTorch, which is too large to be installed in every run.
 pytorch() {
   need_venv build/test/torch bench/requirements-torch.txt &&
-    build/test/torch/bin/pip install --quiet --disable-pip-version-check numpy pytest &&
+    build/test/torch/bin/pip install --quiet --disable-pip-version-check numpy pytest safetensors &&
     ISOBIT_REQUIRE=torch python_tests build/test/torch "$1"
 }
 

@@ -2,20 +2,24 @@
 """PyTorch in, integers out. ISOBIT_REQUIRE=torch: a failure where torch cannot be imported."""
 import copy
 import os
+import pathlib
 import pickle
+import re
 
 import numpy as np
 import pytest
 
 import isobit
 
-if "torch" in os.environ.get("ISOBIT_REQUIRE", "").split(","):
+REQUIRED = os.environ.get("ISOBIT_REQUIRE", "").split(",")
+if "torch" in REQUIRED:
     import torch
 else:
     torch = pytest.importorskip("torch")
 import isobit.torch as it  # noqa: E402
 
 C, H, T, N = 6, 10, 20, 4
+TUTORIAL = pathlib.Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
 
 
 @pytest.fixture(scope="module", params=[(1, False, False), (2, True, True)], ids=["one", "two, both, batch first"])
@@ -119,3 +123,21 @@ def test_refusals(case, frozen):
     ]:
         with pytest.raises(error, match=message):
             call()
+
+
+def test_lines_of_the_tutorial_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = torch.nn.GRU(C, H)
+    torch.save(model.state_dict(), "model.pt")
+    blocks = re.findall(r"```python\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 3
+    names = {"sequences": [np.zeros((T, C), "f4")] * N}
+    for block in blocks:
+        if "safetensors" in block and "torch" not in REQUIRED:
+            pytest.importorskip("safetensors")
+        exec(compile(block, TUTORIAL, "exec"), names)  # pylint: disable=exec-used
+    first, second = (isobit.load_gru(f"model.{kind}") for kind in ("npz", "safetensors"))
+    x = np.load("calibration.npz")["s0001"]
+    isobit.quantize(first, x).save("first.safetensors")
+    isobit.quantize(second, x).save("second.safetensors")
+    assert (tmp_path / "first.safetensors").read_bytes() == (tmp_path / "second.safetensors").read_bytes()
