@@ -40,6 +40,7 @@
 #include "isobit/low_bit.h"
 #include "isobit/low_bit_import.h"
 #include "isobit/parallel.h"
+#include "isobit/report.h"
 #include "isobit/table.h"
 #include "isobit/tune.h"
 #include "isobit/verify.h"
@@ -622,14 +623,23 @@ Call gru_compared() {
   return [model = gru_model(ScaleKind::kReal), x = numbers(kSteps * kBatch * kC, 23)](ThreadPool* pool) {
     GruCompareOptions options;
     options.pool = pool;
+    options.profile = true;
     GruComparison comparison = value_of(GruComparison::create(gru_weights(), model, options));
     expect_ok(comparison.add(gru_sequences(x)));
-    std::vector<double> all;
-    for (const TensorComparison& row : value_of(comparison.finish()).tensors) {
+    const GruComparisonReport report = value_of(comparison.finish());
+    std::vector<double> values;
+    for (const TensorComparison& row : report.tensors) {
       for (const double value : {row.sqnr_db, row.own_sqnr_db, row.cosine, row.largest_error, row.worst.sqnr_db})
-        all.push_back(value);
+        values.push_back(value);
     }
-    return bytes_of(all);
+    GruPage page;
+    page.model = &model;
+    page.comparison = &report;
+    page.sequences.assign(kBatch, "x");
+    Bytes all = bytes_of(values);
+    append(all, bytes_of(value_of(html_page(page))));
+    append(all, bytes_of(value_of(html_part(page))));
+    return all;
   };
 }
 Call gru_ablated() {

@@ -41,6 +41,7 @@ std::string rectangle(double x, double y, double width, double height, const cha
 
 std::vector<double> roots(const std::vector<uint64_t>& counts) {
   std::vector<double> out;
+  out.reserve(counts.size());
   for (const uint64_t count : counts) out.push_back(std::sqrt(static_cast<double>(count)));
   return out;
 }
