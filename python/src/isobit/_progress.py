@@ -33,3 +33,4 @@ def shown(progress: Progress, what: str) -> Iterator[Callable[..., Any] | None]:
                 bar.set_postfix_str(f"{tried} models" + ("" if best is None else f", best {best:.4g}"))
 
         yield report
+        report(1.0)  # a search may end before its last estimate
