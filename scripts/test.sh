@@ -193,6 +193,16 @@ python_sanitized() {
 # Its types as a user's mypy sees them, and its own.
 python_types() { (cd build/test && venv/bin/mypy --config-file ../../python/pyproject.toml --package isobit); }
 
+# Names and arguments of its stubs are those of the module. stubtest does not know functions and classes of nanobind for
+# what they are, and torch is not there.
+python_stubs() {
+  local said known='is not a function|metaclass differs|is a disjoint base at runtime.*'
+  known+='|stub does not have \*args parameter "args"|stub is a staticmethod but runtime is not'
+  said=$(build/test/venv/bin/python -m mypy.stubtest isobit --concise --mypy-config-file python/pyproject.toml 2>&1) || true
+  [[ $said == *"isobit._isobit.load_gru is not a function"* ]] &&
+    ! grep -vE "($known)\$|^isobit\.torch failed to import" <<<"$said"
+}
+
 # The package as its README says, the library built along: neither numpy nor torch is there.
 python_checkout() {
   rm -rf build/test/checkout
@@ -433,6 +443,7 @@ for pair in "${pairs[@]}"; do
     check "$pair: python: the wheel" scripts/wheel.sh "$(folder_of "$compiler" "$preset")"
     check "$pair: python: tests" python_tests build/test/venv "$program"
     check "$pair: python: types" python_types
+    check "$pair: python: stubs" python_stubs
     if [[ $job == matrix ]]; then
       check "$pair: python: pip install ./python" python_checkout
       check "$pair: python: with PyTorch" pytorch "$program"
