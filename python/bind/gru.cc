@@ -470,6 +470,19 @@ void bind_gru(nb::module_& m) {
           nb::call_guard<nb::gil_scoped_release>(),
           "One safetensors file (docs/formats.md); it appears whole or not at all. The same model gives the same "
           "bytes.")
+      .def(
+          "export_c",
+          [](const Gru&, nb::args, nb::kwargs) {
+            refuse_unsupported("export_c: isobit writes no C code of a model yet; save it and run it by the C interface "
+                               "(docs/c_api.md)");
+          },
+          "Raises NotSupportedError: there is no export to C yet.")
+      .def(
+          "export_onnx",
+          [](const Gru&, nb::args, nb::kwargs) {
+            refuse_unsupported("export_onnx: isobit writes no ONNX yet; save the model and run it by isobit");
+          },
+          "Raises NotSupportedError: there is no export to ONNX yet.")
       .def("_repr_html_",
            [](const Gru& self) {
              GruPage page;

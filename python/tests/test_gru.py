@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """GRUs from Python: the bytes of the command line, and what is refused."""
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -238,3 +240,30 @@ def test_nothing_keeps_arrays_alive(gru, files):
         x = y = None
         gc.collect()
     assert gone() is None
+
+
+def test_what_comes_later_is_refused_by_name(gru):
+    for export in (gru.export_c, gru.export_onnx):
+        with pytest.raises(isobit.NotSupportedError, match=export.__name__):
+            export("out", name="enc")
+
+
+def test_nothing_is_left_at_the_end(files):
+    """nanobind says at exit which of its objects nobody gave back."""
+    folder, *_ = files
+    program = """
+import numpy as np, isobit
+weights = isobit.load_gru("float.npz")
+x = np.load("data.npy")
+gru = isobit.quantize(weights, x)
+state = gru.initial_state(x.shape[1])
+y = gru(x, state, whole_sequence=True)
+isobit.compare(weights, gru, x)
+isobit.tune(weights, x, x, target=20, metric=lambda gru: 20.0, progress=lambda *now: True)
+try:
+    gru(x, out=y[:1])
+except isobit.Error as error:
+    kept = error
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and not done.stderr, done.stderr
