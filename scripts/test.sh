@@ -227,8 +227,9 @@ onnx_runtime() {
 # other_pythons PROGRAM: the one wheel on every Python from 3.10 on that is installed, those of pyenv included.
 other_pythons() {
   local python venv
-  build/test/venv/bin/pip install --quiet --disable-pip-version-check abi3audit==0.0.26 &&
-    build/test/venv/bin/abi3audit --strict build/wheel/dist/isobit-*.whl || return 1
+  build/test/venv/bin/pip install --quiet --disable-pip-version-check abi3audit==0.0.26 auditwheel==6.8.2 &&
+    build/test/venv/bin/abi3audit --strict build/wheel/dist/isobit-*.whl &&
+    build/test/venv/bin/auditwheel show build/wheel/dist/isobit-*.whl | grep '"manylinux_2_35_x86_64"' || return 1
   for python in /usr/bin/python3.1[0-9] "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[0-9].*/bin/python; do
     [[ -x $python ]] || continue
     "$python" --version

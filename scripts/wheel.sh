@@ -39,9 +39,11 @@ build_libzip() {
     -o Dir::State::Lists="$source/lists" -o APT::Sandbox::User=root)
   "${apt[@]}" update
   (cd "$source" && "${apt[@]}" source libzip >/dev/null)
+  # arc4random would need a newer C library; it is for encryption only.
   cmake -G Ninja -S "$source"/libzip-*/ -B "$source/build" -Wno-dev -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
     -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DENABLE_{OPENSSL,GNUTLS,MBEDTLS,COMMONCRYPTO,WINDOWS_CRYPTO,BZIP2,LZMA}=OFF \
-    -DBUILD_{TOOLS,REGRESS,EXAMPLES,DOC}=OFF -DCMAKE_INSTALL_PREFIX="$wheel/libzip" -DCMAKE_INSTALL_LIBDIR=lib >/dev/null
+    -DBUILD_{TOOLS,REGRESS,EXAMPLES,DOC}=OFF -DHAVE_ARC4RANDOM=OFF -DCMAKE_INSTALL_PREFIX="$wheel/libzip" \
+    -DCMAKE_INSTALL_LIBDIR=lib >/dev/null
   cmake --build "$source/build" >/dev/null
   cmake --install "$source/build" >/dev/null
 }
