@@ -181,7 +181,7 @@ python_sanitized() {
   [[ -x $venv/bin/pip ]] || python3 -m venv "$venv"
   cmake --install "$1" --prefix "$prefix" >/dev/null && config=$(find "$prefix" -name isobit-config.cmake) &&
     CXX=clang++ "$venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps ./python \
-      --wheel-dir build/test/sanitized_wheel --config-settings build-dir=build/test/sanitized_build \
+      --wheel-dir build/test/sanitized_wheel --config-settings "build-dir=$PWD/build/test/sanitized_build" \
       --config-settings "cmake.define.isobit_DIR=${config%/*}" \
       --config-settings cmake.define.ISOBIT_SANITIZE=address,undefined &&
     "$venv/bin/pip" install --quiet --disable-pip-version-check --force-reinstall numpy pytest \
