@@ -103,7 +103,7 @@ build() {
     [[ $job == matrix ]] || options+=(-DCMAKE_CUDA_ARCHITECTURES=90a-real)
     # Kernels that nothing here can run need no optimisation.
     [[ $job == matrix ]] || has_cuda_device || ! grep -q -e --Ofast-compile <<<"$(nvcc --help)" ||
-      options+=("-DCMAKE_CUDA_FLAGS=-Ofast-compile=max -Xptxas=-w")
+      options+=("-DCMAKE_CUDA_FLAGS=--Ofast-compile=max -Xptxas=-w")
   fi
   ! command -v ccache >/dev/null || options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   if ! { cmake --preset "$preset" -B "$folder" -DCMAKE_CXX_COMPILER="$compiler" \
