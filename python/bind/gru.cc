@@ -473,15 +473,18 @@ void bind_gru(nb::module_& m) {
       .def(
           "export_c",
           [](const Gru&, nb::args, nb::kwargs) {
-            refuse_unsupported("export_c: isobit writes no C code of a model yet; save it and run it by the C interface "
-                               "(docs/c_api.md)");
+            refuse_unsupported(
+                "export_c: isobit writes no C code of a model yet; save it and run it by the C interface "
+                "(docs/c_api.md)");
           },
+          nb::sig("def export_c(self, *args: object, **kwargs: object) -> None"),
           "Raises NotSupportedError: there is no export to C yet.")
       .def(
           "export_onnx",
           [](const Gru&, nb::args, nb::kwargs) {
             refuse_unsupported("export_onnx: isobit writes no ONNX yet; save the model and run it by isobit");
           },
+          nb::sig("def export_onnx(self, *args: object, **kwargs: object) -> None"),
           "Raises NotSupportedError: there is no export to ONNX yet.")
       .def("_repr_html_",
            [](const Gru& self) {
