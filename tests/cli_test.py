@@ -2035,7 +2035,7 @@ class ReadingTest(ToolTest):
                 ("model.pt", torch.getvalue(), ["PyTorch", "torch.load"]), ("old.pt", b"\x80\x02\x8a", ["pickle"]),
                 ("model.h5", b"\x89HDF\r\n\x1a\n", ["HDF5"]), ("page.npz", b"<!doctype html>", ["HTML"]),
                 ("empty.npz", b"", ["empty"]), ("m.npz.gz", b"\x1f\x8b\x08", ["gzip"]),
-                ("m.onnx", b"\x08\x07\x12\x07pytorch", ["ONNX"]), ("m.tar", b"x" * 257 + b"ustar", ["tar archive"])]:
+                ("m.onnx", b"\x08\x07\x12\x07pytorch\x3a\0", ["ONNX", "GRU node"]), ("m.tar", b"x" * 257 + b"ustar", ["tar archive"])]:
             path = self.at(name, content)
             self.fails([name, *words], "inspect", path)
             self.fails([name, *words], "quantize", path, "--calibrate", self.data, "-o", out)

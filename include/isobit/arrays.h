@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named arrays in files: npy, npz, safetensors and GGUF. Containers only; nothing here knows an operation.
+// Named arrays in files: npy, npz, safetensors, GGUF, and the weights of GRU nodes of ONNX models. Containers only;
+// nothing here knows an operation.
 #ifndef ISOBIT_ARRAYS_H_
 #define ISOBIT_ARRAYS_H_
 
@@ -76,13 +77,13 @@ enum class FileKind : int32_t {
   kOtherSaved,        // damaged, or of a later version
   kSafetensorsIndex,  // a name that ends in .safetensors.index.json
   kGguf,
+  kOnnx,
   kEmpty,
   kGitLfsPointer,
   kPytorch,  // what torch.save writes, a zip archive
   kPickle,
   kHdf5,
   kKeras,  // a zip archive
-  kOnnx,
   kTfLite,
   kHtml,
   kJson,
@@ -109,12 +110,13 @@ struct ArrayEntry {
 class GgufFile;
 struct Container;
 
-/// A file of arrays, npy (one array named ""), npz, safetensors, a safetensors index or GGUF: its directory, and single
-/// arrays when somebody asks for them. So an array of a type that is not read spoils no other one. Sizes are checked
-/// against the file when it is opened. Copies share the content; safe to share between threads.
+/// A file of arrays, npy (one array named ""), npz, safetensors, a safetensors index, GGUF or ONNX: its directory, and
+/// single arrays when somebody asks for them. So an array of a type that is not read spoils no other one. Sizes are
+/// checked against the file when it is opened. Copies share the content; safe to share between threads.
 class ArrayReader {
  public:
-  /// Recognised by content, and a safetensors index by its name. A pipe is read once, into memory.
+  /// Recognised by content, and a safetensors index by its name. A pipe is read once, into memory. The external data of
+  /// an ONNX model is read from regular files in its folder, and from nowhere else.
   static Result<ArrayReader> open(const std::string& path);
   /// Over memory that the caller keeps; `name` stands for the file in messages.
   static Result<ArrayReader> view(const void* data, size_t size_bytes, const std::string& name);
@@ -122,7 +124,7 @@ class ArrayReader {
   [[nodiscard]] const std::string& name() const { return name_; }  // of the file
   [[nodiscard]] FileKind kind() const { return kind_; }
   [[nodiscard]] const std::vector<ArrayEntry>& entries() const;              // in the order of their names
-  [[nodiscard]] const std::map<std::string, std::string>& metadata() const;  // of a safetensors file, else empty
+  [[nodiscard]] const std::map<std::string, std::string>& metadata() const;  // safetensors, ONNX; else empty
   [[nodiscard]] const ArrayEntry* find(std::string_view name) const;         // nullptr: there is none
   /// kUnsupported, by name and type, for an array without a dtype; kInvalidArgument when there is no such array.
   [[nodiscard]] Result<Array> read(std::string_view name) const;

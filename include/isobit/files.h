@@ -18,7 +18,7 @@ namespace isobit {
 class FileClaims {
  public:
   /// `what` names the argument in messages, e.g. "-o". Of a .safetensors.index.json the files that it lists are read
-  /// too. A file that is missing or cannot be read is no error here.
+  /// too, and of an ONNX model those with its external data. A file that is missing or cannot be read is no error here.
   Status reads(const std::string& path, const std::string& what);
   /// kInvalidArgument when `path` is claimed already.
   Status writes(const std::string& path, const std::string& what);
@@ -32,6 +32,7 @@ class FileClaims {
   };
 
   Status claim(const std::string& path, const std::string& what, bool written);
+  Status claim_external_files(const std::string& path, const std::string& what);
 
   std::map<Identity, Claim> claims_;
 };

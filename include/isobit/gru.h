@@ -94,20 +94,23 @@ Status check_weights(const GruWeights& weights);
 struct GruLoadOptions {
   std::string prefix;                     // empty: the only GRU of the file, else an error that lists the prefixes
   std::optional<GateOrder> gate_order{};  // default: that of the names, see load_gru
-  std::optional<bool> reset_after{};      // default true; false is refused by name
+  std::optional<bool> reset_after{};      // default: what the file says, else true; false is refused by name
   /// Arrays with names of their own: the PyTorch name that each stands for (PREFIX.weight_ih_l0, ...), and its name in
   /// the file. A bias_ih without bias_hh holds both biases: [6H] or [2, 3H].
   std::map<std::string, std::string> arrays{};
   std::optional<GruLayout> layout{};  // default: what the shapes say, else that of the names
   bool unprefixed = false;            // an empty prefix means the GRU whose arrays have none, also beside others
 };
-/// Reads a GRU of npz, safetensors or GGUF. Names, what follows the prefix, and their defaults:
+/// Reads a GRU of npz, safetensors, GGUF or ONNX. Names, what follows the prefix, and their defaults:
 ///
 ///   weight_ih_l0 weight_hh_l0 bias_ih_l0 bias_hh_l0   further layers, _reverse; pytorch, rows
 ///   weight_ih weight_hh bias_ih bias_hh               GRUCell; pytorch, rows
 ///   w_ih w_hh b_ih b_hh                               pytorch, rows
 ///   W R B                                             ONNX, [directions, ...]; onnx, rows
 ///   kernel recurrent_kernel bias [recurrent_bias]     Keras and Haste; onnx, columns
+///
+/// In an ONNX model the prefix is the name of a GRU node, or "A,B": nodes of which each feeds the next, as layers; by
+/// default all nodes, where they are such. First states and lengths that a node takes are in the report's notes.
 ///
 /// Missing biases are zero. Arrays that make the network another function are refused by name: copies beside
 /// reparametrised weights (weight_hh_l0_raw, _g and _v, ...), projections, activations other than sigmoid and tanh in

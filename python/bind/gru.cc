@@ -38,7 +38,7 @@ GateOrder gate_order_of(const std::string& text) {
 
 GruWeights load_weights(const Path& path, const std::optional<std::string>& prefix,
                         const std::optional<std::string>& gate_order, const std::optional<std::string>& layout,
-                        const std::vector<std::string>& layer) {
+                        const std::optional<std::string>& reset, const std::vector<std::string>& layer) {
   GruLoadOptions options;
   if (prefix) {
     options.prefix = *prefix;
@@ -47,6 +47,8 @@ GruWeights load_weights(const Path& path, const std::optional<std::string>& pref
   for (const std::string& text : layer) check(apply_layer(text, options));
   if (gate_order) options.gate_order = gate_order_of(*gate_order);
   if (layout) options.layout = parse_name("layout", *layout, gru_layout_from_string, "rows, columns");
+  if (reset && *reset != "after" && *reset != "before") refuse("reset is '" + *reset + "', must be after or before");
+  if (reset) options.reset_after = *reset == "after";
   const nb::gil_scoped_release release;
   return take(load_gru(path.text, options));
 }
@@ -107,6 +109,39 @@ std::vector<int64_t> output_shape(const Extents& extents, int64_t width, bool ba
   if (extents.single) return {extents.steps, width};
   if (batch_first) return {extents.batch, extents.steps, width};
   return {extents.steps, extents.batch, width};
+}
+
+// ---- The float forward
+
+nb::typed<nb::tuple, nb::any, nb::any> forward_float(const GruWeights& weights, nb::any x, nb::any h0,
+                                                     const std::optional<std::vector<int64_t>>& lengths) {
+  const Input input(x, "x", Dtype::kF32);
+  const Extents extents = extents_of(input.shape(), weights.input_size(), /*batch_first=*/false);
+  const std::vector<int64_t> state_shape = {std::ssize(weights.layers), extents.batch, weights.hidden_size()};
+  std::optional<Input> first;
+  if (!h0.is_none()) {
+    first.emplace(h0, "h0", Dtype::kF32);
+    if (first->shape() != state_shape)
+      refuse("h0 has shape " + shape_text(first->shape()) + ", must be " + shape_text(state_shape));
+  }
+  const NewArray y = new_array(x, Dtype::kF32, output_shape(extents, weights.output_size(), false));
+  const NewArray last = new_array(x, Dtype::kF32, state_shape);
+  const auto floats = [](const NewArray& array) {
+    return std::span(reinterpret_cast<float*>(array.bytes.data()), array.bytes.size() / sizeof(float));
+  };
+  {
+    const nb::gil_scoped_release release;
+    GruFloatArguments arguments;
+    arguments.steps = extents.steps;
+    arguments.batch = extents.batch;
+    arguments.x = input.values<float>();
+    arguments.y = floats(y);
+    arguments.h_last = floats(last);
+    if (lengths) arguments.lengths = *lengths;
+    if (first) arguments.h0 = first->values<float>();
+    check(gru_forward_float(weights, arguments));
+  }
+  return nb::make_tuple(y.array, last.array);
 }
 
 // ---- Calibration
@@ -325,15 +360,20 @@ void bind_gru(nb::module_& m) {
       .def_prop_ro("gate_order", [](const GruWeights& self) { return std::string(to_string(self.report.gate_order)); })
       .def_prop_ro(
           "notes", [](const GruWeights& self) { return self.report.notes; }, "What load_gru() recognised and did.")
+      .def("forward", &forward_float, "x"_a, "h0"_a = nb::none(), nb::kw_only(), "lengths"_a = nb::none(),
+           "The float GRU: x [T, N, C] or [T, C], float32, to y [T, N, directions * H] or [T, directions * H], and the\n"
+           "last state, [layers * directions, N, H]. h0: the first one, else zeros. lengths: N integers in 0..T. For\n"
+           "comparisons: its bits depend on the machine's libm.")
       .def("__repr__", [](const GruWeights& self) { return "<isobit.GruWeights " + gru_text(self) + ">"; });
   m.def(
       "load_gru", &load_weights, "path"_a, "prefix"_a = nb::none(), nb::kw_only(), "gate_order"_a = nb::none(),
-      "layout"_a = nb::none(), "layer"_a = std::vector<std::string>(),
-      "Reads a float GRU of an npz, safetensors or GGUF file, with names of PyTorch, ONNX, Keras or Haste.\n\n"
-      "prefix: of its arrays, where the file has several. gate_order: 'urn', 'pytorch' or 'onnx', else that of the\n"
-      "names. layout: 'rows' or 'columns'. layer: for arrays with names of their own, NAME=W,R[,BW,BR] for each layer\n"
-      "and direction. Raises IoError, InvalidFileError, NotSupportedError and InvalidArgumentError, which name the\n"
-      "file's own arrays.");
+      "layout"_a = nb::none(), "reset"_a = nb::none(), "layer"_a = std::vector<std::string>(),
+      "Reads a float GRU of an npz, safetensors, GGUF or ONNX file, with names of PyTorch, ONNX, Keras or Haste.\n\n"
+      "prefix: of its arrays, or the GRU node of an ONNX model (nodes that feed each other: 'A,B'), where the file has\n"
+      "several. gate_order: 'urn', 'pytorch' or 'onnx', else that of the names. layout: 'rows' or 'columns'. reset:\n"
+      "'after' overrules a file that says otherwise. layer: for arrays with names of their own, NAME=W,R[,BW,BR] for\n"
+      "each layer and direction. Raises IoError, InvalidFileError, NotSupportedError and InvalidArgumentError, which\n"
+      "name the file's own arrays.");
   m.def(
       "gru_weights", &weights_of_arrays, "layers"_a, nb::kw_only(), "directions"_a = 1, "gate_order"_a = "pytorch",
       "name"_a = "",

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "io/container.h"
 
@@ -147,7 +148,85 @@ std::string form_hint(const std::string& prefix, const Place& place, Part part, 
   return "";
 }
 
+// ---------------------------------------------------------------------------------------------------------------
+// Nodes of ONNX models
+
+Network network_of_nodes(const Networks& networks, const std::vector<std::string>& nodes) {
+  Network network;
+  network.naming = Naming::kOnnx;
+  network.nodes = nodes;
+  for (size_t l = 0; l < nodes.size(); ++l)
+    network.layers[{static_cast<int64_t>(l), 0}] = networks.at(nodes[l]).layers.at({0, 0});
+  return network;
+}
+
+std::string joined(const std::vector<std::string>& nodes) {
+  std::string text;
+  for (const std::string& node : nodes) text += (text.empty() ? "" : ",") + node;
+  return text;
+}
+
+/// Whether the second network can be a layer above the first.
+bool fits_above(const Network& below, const Network& above) {
+  const ArrayEntry* const R = below.layers.at({0, 0})[kWeightHh];
+  const ArrayEntry* const next = above.layers.at({0, 0})[kWeightHh];
+  return R->dtype && next->dtype && R->shape == next->shape;
+}
+
+/// The longest lists of nodes of which each feeds the next one alone.
+void add_chains(const ArrayReader& file, Networks& networks) {
+  std::map<std::string, std::vector<std::string>> readers;
+  std::set<std::string> fed;
+  for (auto& [name, network] : networks) {
+    network.nodes = {name};
+    const auto below = networks.find(property_of(file, name, "fed_by"));
+    if (below != networks.end() && fits_above(below->second, network)) readers[below->first].push_back(name);
+  }
+  for (const auto& [below, above] : readers)
+    if (above.size() == 1) fed.insert(above[0]);
+  std::vector<std::vector<std::string>> chains;
+  for (const auto& [name, network] : networks) {
+    std::vector<std::string> chain = {name};
+    for (auto next = readers.find(name); next != readers.end() && next->second.size() == 1;
+         next = readers.find(chain.back()))
+      chain.push_back(next->second[0]);
+    if (chain.size() > 1 && !fed.contains(name)) chains.push_back(std::move(chain));
+  }
+  for (const std::vector<std::string>& chain : chains) {
+    for (const std::string& node : chain) networks.at(node).is_part = true;
+    networks.emplace(joined(chain), network_of_nodes(networks, chain));
+  }
+}
+
+/// The nodes of a list "A,B".
+Status add_wanted(const ArrayReader& file, const std::string& wanted, Networks& networks) {
+  std::vector<std::string> nodes(1);
+  for (const char c : wanted) {
+    if (c == ',') {
+      nodes.emplace_back();
+    } else {
+      nodes.back() += c;
+    }
+  }
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto node = networks.find(nodes[i]);
+    if (node == networks.end() || node->second.nodes.size() != 1) return {};  // whoever looks for it says so
+    if (i > 0 && property_of(file, nodes[i], "fed_by") != nodes[i - 1])
+      return {StatusCode::kInvalidArgument, file.name() + ": layer " + in_quotes(wanted) + ": the node " +
+                                                in_quotes(nodes[i]) + " does not read the output Y of " +
+                                                in_quotes(nodes[i - 1]) + " alone, as the next layer does; its X is " +
+                                                property_of(file, nodes[i], "X")};
+  }
+  networks.emplace(wanted, network_of_nodes(networks, nodes));
+  return {};
+}
+
 }  // namespace
+
+std::string property_of(const ArrayReader& file, const std::string& node, const std::string& key) {
+  const auto found = file.metadata().find(node + "." + key);
+  return found == file.metadata().end() ? "" : found->second;
+}
 
 int64_t Network::layer_count() const { return layers.empty() ? 0 : layers.rbegin()->first.first + 1; }
 
@@ -158,7 +237,8 @@ bool Network::is_used(std::string_view array) const {
   });
 }
 
-Result<Networks> find_networks(const ArrayReader& file, const std::map<std::string, std::string>& given) {
+Result<Networks> find_networks(const ArrayReader& file, const std::map<std::string, std::string>& given,
+                               const std::string& wanted) {
   Networks networks;
   std::set<std::string_view> names;
   ISOBIT_RETURN_IF_ERROR(add_given(file, given, networks, names));
@@ -180,6 +260,9 @@ Result<Networks> find_networks(const ArrayReader& file, const std::map<std::stri
     network.has_keras_names = key.second == Naming::kKeras;
     networks.emplace(key.first, std::move(network));
   }
+  if (file.kind() != FileKind::kOnnx) return networks;
+  add_chains(file, networks);
+  if (!networks.contains(wanted)) ISOBIT_RETURN_IF_ERROR(add_wanted(file, wanted, networks));
   return networks;
 }
 
@@ -204,6 +287,11 @@ Status check_is_gru(const std::string& prefix, const Network& network, const Arr
   const auto invalid = [&](const std::string& text) {
     return Status(StatusCode::kInvalidFile, file.name() + ": " + text);
   };
+  if (!network.nodes.empty()) {
+    for (const auto& [place, parts] : network.layers)
+      for (const ArrayEntry* const entry : parts)
+        if (entry != nullptr && !entry->dtype) return file.read(entry->name).status();
+  }
   if (!network.clash.empty()) return invalid(network.clash + " of the GRU " + in_quotes(prefix));
   if (network.projection != nullptr)
     return invalid(in_quotes(prefix) + " has the projection " + in_quotes(network.projection->name) + " " +

@@ -37,6 +37,8 @@ struct Network {
   bool has_keras_names = false;            // also where the caller gave them
   const ArrayEntry* projection = nullptr;  // weight_hr_l0
   std::string clash;                       // "arrays 'a' and 'b' name the same tensor"
+  std::vector<std::string> nodes;          // of an ONNX model: one for each layer, which it feeds to the next
+  bool is_part = false;                    // of another network, whose layers are several nodes
 
   [[nodiscard]] int64_t layer_count() const;
   [[nodiscard]] bool is_used(std::string_view array) const;
@@ -44,7 +46,13 @@ struct Network {
 using Networks = std::map<std::string, Network>;
 
 /// given: PyTorch names, and the names in the file that stand for them; they hide the file's own of that layer.
-Result<Networks> find_networks(const ArrayReader& file, const std::map<std::string, std::string>& given);
+/// Of an ONNX model: its GRU nodes, "A", and those of which each feeds the next one alone, "A,B". `wanted` may name
+/// others as such a list.
+Result<Networks> find_networks(const ArrayReader& file, const std::map<std::string, std::string>& given,
+                               const std::string& wanted = "");
+
+/// What an ONNX model says of a node; "": nothing.
+std::string property_of(const ArrayReader& file, const std::string& node, const std::string& key);
 
 /// Whether `text` is under the prefix: "gru." of "gru"; everything is under the empty one.
 bool is_under(std::string_view text, std::string_view prefix);

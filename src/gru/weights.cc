@@ -111,6 +111,7 @@ class LayerReader {
     return "array " + in_quotes(entry.name) + " has the shape " + shape_text(entry.shape);
   }
   void note(const std::string& text) {
+    if (!network_.nodes.empty()) return;  // what their operator says is not recognised but known
     std::vector<std::string>& notes = weights_.report.notes;
     if (std::find(notes.begin(), notes.end(), text) == notes.end()) notes.push_back(text);
   }
@@ -143,9 +144,10 @@ class LayerReader {
     const bool is_onnx =
         network_.naming == Naming::kOnnx || (network_.naming == Naming::kOwn && R.shape.size() == 3);
     const bool is_keras = network_.has_keras_names;
-    report.gate_order_assumed = !options_.gate_order;
-    report.layout_assumed = !options_.layout;
-    report.reset_assumed = !options_.reset_after;
+    const bool is_node = !network_.nodes.empty();  // whose operator says what its arrays are
+    report.gate_order_assumed = !options_.gate_order && !is_node;
+    report.layout_assumed = !options_.layout && !is_node;
+    report.reset_assumed = !options_.reset_after && !is_node;
     report.gate_order = options_.gate_order.value_or(is_onnx || is_keras ? GateOrder::kOnnx : GateOrder::kRun);
     if (is_keras) note("names of Keras and Haste (" + in_quotes(R.name) + "): their gate order is onnx (z r h)");
     if (is_onnx) note("names or shapes of ONNX (" + in_quotes(R.name) + "): its gate order is onnx (z r h)");
@@ -320,17 +322,24 @@ std::vector<std::string> words_of(const std::string& text) {
 }
 
 /// Refuses a file that says of itself that it is another function. `reset_after`: what the caller says, and that wins.
+/// `prefix`: of the GRU, in an ONNX model the name of one of its nodes.
 Status check_metadata(const ArrayReader& file, const std::string& prefix, std::optional<bool> reset_after,
                       std::vector<std::string>& notes) {
   for (const auto& [name, value] : file.metadata()) {
     std::string key = name;
     if (!prefix.empty() && is_under(name, prefix)) key = name.substr(prefix.size() + 1);
-    const std::string what = file.name() + ": metadata " + in_quotes(name) + " = " + in_quotes(value);
+    const bool is_node = file.kind() == FileKind::kOnnx;
+    const std::string told = is_node ? "the GRU node " + in_quotes(prefix) + ": " + key + " = " + in_quotes(value)
+                                     : "metadata " + in_quotes(name) + " = " + in_quotes(value);
+    const std::string what = file.name() + ": " + told;
     const std::vector<std::string> words = words_of(value);
     const bool is_false = lower_case(value) == "0" || lower_case(value) == "false";
     if ((key == "reset_after" || key == "linear_before_reset") && is_false) {
-      if (!reset_after) return refuse_reset_before(what, "; --reset after overrules the file, where it is wrong");
-      notes.push_back("metadata " + in_quotes(name) + " = " + in_quotes(value) + ", which --reset after overrules");
+      if (!reset_after)
+        return refuse_reset_before(
+            what, std::string("; --reset after overrules the file, where it is wrong") +
+                      (is_node ? ", as PyTorch's dynamo exporter may have made it (onnxscript issue 2852)" : ""));
+      notes.push_back(told + ", which --reset after overrules");
       continue;
     }
     const bool both = key == "activations";
@@ -344,6 +353,22 @@ Status check_metadata(const ArrayReader& file, const std::string& prefix, std::o
     }
   }
   return {};
+}
+
+/// What a GRU node takes that is the caller's to give.
+void add_node_notes(const ArrayReader& file, const Network& network, std::vector<std::string>& notes) {
+  if (network.nodes.size() > 1) {
+    std::string text = "a GRU of " + std::to_string(network.nodes.size()) + " layers, as each node feeds the next:";
+    for (const std::string& node : network.nodes) text += " " + in_quotes(node);
+    notes.push_back(text);
+  }
+  for (const std::string& node : network.nodes) {
+    if (const std::string state = property_of(file, node, "initial_h"); !state.empty())
+      notes.push_back(in_quotes(node) + " starts from " + state + ", which is not read: give it as the first state");
+    if (const std::string lengths = property_of(file, node, "sequence_lens"); !lengths.empty())
+      notes.push_back(in_quotes(node) + " takes lengths from " + lengths +
+                      ", which is not read: give them with the data");
+  }
 }
 
 /// What follows the name of a weight in that of an array from which the weight is computed at each step.
@@ -438,11 +463,12 @@ std::string quoted_list(const std::vector<std::string>& names) {
 /// The prefix of the GRU to load.
 Result<std::string> choose_prefix(const ArrayReader& file, const Networks& networks, const GruLoadOptions& options) {
   const std::string& wanted = options.prefix;
-  std::vector<std::string> grus, others;
+  std::vector<std::string> grus, parts, others;
   for (const auto& [prefix, network] : networks)
-    (check_is_gru(prefix, network, file).ok() ? grus : others).push_back(prefix);
+    (!check_is_gru(prefix, network, file).ok() ? others : network.is_part ? parts : grus).push_back(prefix);
   if (!wanted.empty() || options.unprefixed) {
     if (find_named(networks, wanted) != nullptr) return wanted;
+    grus.insert(grus.end(), parts.begin(), parts.end());
     const std::vector<std::string_view> known(grus.begin(), grus.end());
     return Status(StatusCode::kInvalidArgument,
                   file.name() + ": no GRU " + in_quotes(wanted) +
@@ -538,6 +564,7 @@ Result<std::vector<GruCandidate>> find_grus(const ArrayReader& file) {
   ISOBIT_ASSIGN_OR_RETURN(const Networks networks, find_networks(file, {}));
   std::vector<GruCandidate> candidates;
   for (const auto& [prefix, network] : networks) {
+    if (network.is_part) continue;
     const Status status = check_is_gru(prefix, network, file);
     std::string problem = status.ok() ? "" : status.message().substr(file.name().size() + 2);
     candidates.push_back({prefix, status.ok(), std::move(problem)});
@@ -574,14 +601,20 @@ Result<GruWeights> load_gru(const ArrayReader& file, const GruLoadOptions& optio
     return Status(StatusCode::kInvalidArgument,
                   "layout is " + std::to_string(static_cast<int32_t>(*options.layout)) + ", must be 0 or 1");
   }
+  if (file.kind() == FileKind::kOnnx && !options.arrays.empty())
+    return Status(StatusCode::kInvalidArgument, file.name() +
+                                                    ": of an ONNX model nodes are named, not arrays: --layer NODE, or "
+                                                    "--layer A,B for nodes of which each feeds the next");
   return without_exceptions(file.name(), [&]() -> Result<GruWeights> {
-    ISOBIT_ASSIGN_OR_RETURN(const Networks networks, find_networks(file, options.arrays));
+    ISOBIT_ASSIGN_OR_RETURN(const Networks networks, find_networks(file, options.arrays, options.prefix));
     ISOBIT_ASSIGN_OR_RETURN(const std::string prefix, choose_prefix(file, networks, options));
     const Network& network = networks.at(prefix);
     ISOBIT_RETURN_IF_ERROR(check_is_gru(prefix, network, file));
     std::vector<std::string> unused, notes;
-    ISOBIT_RETURN_IF_ERROR(check_metadata(file, prefix, options.reset_after, notes));
-    ISOBIT_RETURN_IF_ERROR(check_unused(file, prefix, networks, unused));
+    for (const std::string& name : network.nodes.empty() ? std::vector<std::string>{prefix} : network.nodes)
+      ISOBIT_RETURN_IF_ERROR(check_metadata(file, name, options.reset_after, notes));
+    add_node_notes(file, network, notes);
+    if (network.nodes.empty()) ISOBIT_RETURN_IF_ERROR(check_unused(file, prefix, networks, unused));
     ISOBIT_ASSIGN_OR_RETURN(GruWeights weights, LayerReader(file, prefix, network, options).read());
     weights.report.unused = std::move(unused);
     weights.report.notes.insert(weights.report.notes.end(), notes.begin(), notes.end());

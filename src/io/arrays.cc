@@ -199,6 +199,7 @@ Result<SharedContainer> open_container(FileKind kind, const SharedContent& conte
     case FileKind::kSafetensors: return open_safetensors(content);
     case FileKind::kSafetensorsIndex: return open_shards(content);
     case FileKind::kGguf: return open_gguf(content);
+    case FileKind::kOnnx: return open_onnx(content);
     default: return refuse_kind(kind, *content);
   }
 }
@@ -212,7 +213,8 @@ Status is_folder(const std::string& path) {
   std::optional<std::filesystem::path> first;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     const std::string ending = entry.path().extension().string();
-    const bool arrays = ending == ".safetensors" || ending == ".npz" || ending == ".npy" || ending == ".gguf";
+    const bool arrays =
+        ending == ".safetensors" || ending == ".npz" || ending == ".npy" || ending == ".gguf" || ending == ".onnx";
     if ((arrays || is_index_name(entry.path().string())) && (!first || rank(entry.path()) < rank(*first)))
       first = entry.path();
   }

@@ -61,6 +61,8 @@ class FileContent {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] uint64_t size_bytes() const { return size_bytes_; }
+  /// A regular file, whose name is its path.
+  [[nodiscard]] bool is_file() const { return fd_ >= 0; }
   /// Of content that load() or view() gave.
   [[nodiscard]] const std::byte* data() const { return data_; }
   /// The caller has checked that the bytes lie in the file.
@@ -105,6 +107,7 @@ Result<SharedContainer> open_npy(const SharedContent& content);
 Result<SharedContainer> open_npz(const SharedContent& content);
 Result<SharedContainer> open_safetensors(const SharedContent& content);
 Result<SharedContainer> open_gguf(const SharedContent& content);
+Result<SharedContainer> open_onnx(const SharedContent& content);
 /// The safetensors files beside it that a safetensors index names.
 Result<SharedContainer> open_shards(const SharedContent& content);
 
@@ -114,6 +117,11 @@ inline bool is_index_name(const std::string& path) { return path.ends_with(".saf
 FileKind kind_of_saved(const Container& container);
 /// Names of the safetensors files beside the index `path` that its text lists, and the tensors of each.
 Result<std::map<std::string, std::set<std::string>>> list_shards(std::string_view text, const std::string& path);
+
+/// Whether the content is that of an ONNX model, perhaps cut short.
+Result<bool> has_onnx_graph(const FileContent& content);
+/// The files beside an ONNX model that hold its external data.
+Result<std::vector<std::string>> list_external_files(const SharedContent& content);
 
 /// Every array of a file; the first that is refused refuses it.
 Result<ArrayFile> read_all(const Container& container);

@@ -50,10 +50,21 @@ Status FileClaims::claim(const std::string& path, const std::string& what, bool 
               (both ? ", another output" : ", which is read and would be lost") + "; choose another name"};
 }
 
+Status FileClaims::claim_external_files(const std::string& path, const std::string& what) {
+  const auto content = FileContent::open(path);
+  const auto kind = content.ok() ? kind_of(*content) : content.status();
+  if (!kind.ok() || *kind != FileKind::kOnnx) return {};
+  const auto files = list_external_files(*content);
+  if (!files.ok()) return {};
+  for (const std::string& file : *files) ISOBIT_RETURN_IF_ERROR(claim(file, what, false));
+  return {};
+}
+
 Status FileClaims::reads(const std::string& path, const std::string& what) {
   return without_exceptions(path, [&]() -> Status {
     ISOBIT_RETURN_IF_ERROR(claim(path, what, false));
-    if (!is_index_name(path) || !identity_of(path)) return {};  // what a pipe holds is for whoever loads it
+    if (!identity_of(path)) return {};  // what a pipe holds is for whoever loads it
+    if (!is_index_name(path)) return claim_external_files(path, what);
     const auto content = read_file(path);
     if (!content.ok()) return {};  // whoever loads it says why
     const std::string_view text(reinterpret_cast<const char*>(content->data()), content->size());

@@ -60,13 +60,13 @@ std::string_view to_string(FileKind kind) {
     case FileKind::kOtherSaved: return "a file of isobit";
     case FileKind::kSafetensorsIndex: return "safetensors index";
     case FileKind::kGguf: return "GGUF";
+    case FileKind::kOnnx: return "ONNX";
     case FileKind::kEmpty: return "empty";
     case FileKind::kGitLfsPointer: return "a pointer of Git LFS";
     case FileKind::kPytorch: return "a PyTorch checkpoint";
     case FileKind::kPickle: return "a Python pickle";
     case FileKind::kHdf5: return "an HDF5 file";
     case FileKind::kKeras: return "a Keras model";
-    case FileKind::kOnnx: return "an ONNX model";
     case FileKind::kTfLite: return "a TensorFlow Lite model";
     case FileKind::kHtml: return "an HTML page";
     case FileKind::kJson: return "JSON text";
@@ -108,7 +108,10 @@ Result<FileKind> kind_of(const SharedContent& content) {
   ISOBIT_ASSIGN_OR_RETURN(const std::string beginning, content->beginning(kBeginningBytes));
   // Which zip archive it is, open_npz says: an empty one is an npz of no arrays.
   if (beginning.starts_with("PK\x03\x04") || beginning.starts_with("PK\x05\x06")) return FileKind::kNpz;
-  return kind_of_beginning(beginning);
+  const FileKind kind = kind_of_beginning(beginning);
+  if (kind != FileKind::kOnnx) return kind;
+  ISOBIT_ASSIGN_OR_RETURN(const bool is_model, has_onnx_graph(*content));  // other protobufs begin in the same way
+  return is_model ? kind : FileKind::kUnknown;
 }
 
 FileKind kind_of_saved(const Container& container) {
@@ -149,10 +152,6 @@ Status refuse_kind(FileKind kind, const FileContent& content) {
           "safetensors.torch.save_file");
     case FileKind::kHdf5: return refuse(std::string(", perhaps Keras weights (.h5)") + kFromPython);
     case FileKind::kKeras: return refuse(std::string(" (.keras)") + kFromPython);
-    case FileKind::kOnnx:
-      return refuse(
-          ", which is not read yet; save its initialisers with numpy.savez (onnx.numpy_helper.to_array), and name "
-          "them by --layer NAME=W,R,B");
     case FileKind::kTfLite: return refuse(", which is not read; convert the model that it was made from");
     case FileKind::kHtml: return refuse(": the server sent a web page instead of the file; download it again");
     case FileKind::kJson: return refuse("; a safetensors index is read when its name ends in .safetensors.index.json");
@@ -168,10 +167,11 @@ Status refuse_kind(FileKind kind, const FileContent& content) {
     case FileKind::kStaticLinear:
     case FileKind::kOtherSaved:
     case FileKind::kSafetensorsIndex:
-    case FileKind::kGguf: return refuse("; expected another kind of file here");
+    case FileKind::kGguf:
+    case FileKind::kOnnx: return refuse("; expected another kind of file here");
     case FileKind::kUnknown: break;
   }
-  return invalid("neither npy nor npz nor safetensors nor GGUF (" + std::to_string(content.size_bytes()) +
+  return invalid("neither npy nor npz nor safetensors nor GGUF nor ONNX (" + std::to_string(content.size_bytes()) +
                  " bytes, unknown beginning)");
 }
 

@@ -247,7 +247,8 @@ TEST(FileKind, RecognisesWhatPeopleGiveByMistake) {
       {zip_of({{"config.json", "{}"}, {"model.weights.h5", "x"}}),
        FileKind::kKeras,
        {"Keras model", "numpy.savez", ""}},
-      {"\x08\x08\x12\x07pytorch", FileKind::kOnnx, {"ONNX", "not read yet", "--layer"}},
+      {std::string("\x08\x08\x12\x07pytorch\x3a\0", 13), FileKind::kOnnx, {"ONNX", "without a GRU node", "none"}},
+      {"\x08\x08\x12\x07pytorch", FileKind::kUnknown, {"neither npy", "", ""}},  // such as a SavedModel
       {std::string("\x1c\0\0\0TFL3....", 12), FileKind::kTfLite, {"TensorFlow Lite", "", ""}},
       {"\n<!DOCTYPE html><html>", FileKind::kHtml, {"HTML page", "download it again", ""}},
       {"<html lang=\"en\">", FileKind::kHtml, {"HTML page", "", ""}},
@@ -255,7 +256,7 @@ TEST(FileKind, RecognisesWhatPeopleGiveByMistake) {
       {tar, FileKind::kTar, {"tar archive", "unpack", ""}},
       {zip_of({{"README.txt", "x"}}), FileKind::kZip, {"'README.txt' is not an array", "", ""}},
       {"\x1f\x8b\x08\x08", FileKind::kCompressed, {"gzip", "uncompress", ""}},
-      {"text", FileKind::kUnknown, {"neither npy nor npz nor safetensors nor GGUF", "4 bytes", ""}},
+      {"text", FileKind::kUnknown, {"neither npy nor npz nor safetensors nor GGUF nor ONNX", "4 bytes", ""}},
   };
   for (const auto& c : cases) {
     ASSERT_TRUE(write(path, c.content).ok());

@@ -55,6 +55,8 @@ void add_once(const std::string& text, std::vector<std::string>& warnings) {
 /// The arrays of a file of data that can be read; `warnings` names the others.
 Result<std::vector<ArrayEntry>> list_data(const ArrayReader& file, std::vector<std::string>& warnings) {
   if (file.entries().empty()) return Status(StatusCode::kInvalidFile, file.name() + ": the file holds no array");
+  if (file.kind() == FileKind::kOnnx)  // whose weights may have the shape of sequences
+    return Status(StatusCode::kUnsupported, file.name() + ": is an ONNX model; data is npy, npz or safetensors");
   std::vector<ArrayEntry> out;
   std::vector<std::string> unread;
   for (const ArrayEntry& entry : file.entries()) {

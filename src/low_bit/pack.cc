@@ -92,6 +92,10 @@ struct Packing::Impl {
     if (const int64_t group = options.group.value_or(0); group < 0)
       return refuse("--group " + std::to_string(group) + ": expected 0, a whole row, or more");
     ISOBIT_ASSIGN_OR_RETURN(reader, ArrayReader::open(model));
+    if (reader->kind() == FileKind::kOnnx)
+      return refuse(model +
+                    ": is an ONNX model, of which GRU nodes are read and no other weights; save its "
+                    "initialisers with numpy.savez (onnx.numpy_helper.to_array)");
     ISOBIT_RETURN_IF_ERROR(reader->gguf() != nullptr ? open_gguf() : open_arrays());
     return choose();
   }

@@ -122,6 +122,8 @@ Result<Description> describe_float_models(const ArrayReader& file, const GruLoad
         if (problem.starts_with(file.name() + ": ")) problem.erase(0, file.name().size() + 2);
         refusals.push_back(
             format("%s: the GRU \"%s\" cannot be read: %s", file.name().c_str(), name.c_str(), problem.c_str()));
+      } else if (file.kind() == FileKind::kOnnx) {
+        refusals.push_back(file.name() + ": " + problem);
       }
       others.push_back({{"name", candidate.prefix}, {"problem", problem}});
       others_text += format("\n%s: \"%s\"\n  %s\n",

@@ -33,6 +33,7 @@ constexpr Entry kFiles[] = {
     {"npy", "data, results"},
     {"safetensors", "float models, integer models, FP16 tables, low-bit weights, GPTQ and AWQ checkpoints, data"},
     {"gguf", "tensors of F32 F16 BF16, Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL, TQ2_0; others are listed by inspect"},
+    {"onnx", "float models: GRU nodes"},
 };
 constexpr Dtype kDtypes[] = {Dtype::kS8,  Dtype::kU8,  Dtype::kS16,  Dtype::kU16, Dtype::kS32, Dtype::kU32,
                              Dtype::kS64, Dtype::kF16, Dtype::kBF16, Dtype::kF32, Dtype::kF64};

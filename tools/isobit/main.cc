@@ -143,7 +143,8 @@ class Verb {
   void source(FloatModelOptions& source) {
     value("--layer", source.layer, "NAME",
           "prefix of the GRU's arrays, where a file holds several; NAME=W,R[,BW,BR] for arrays with names of "
-          "their own (NAME_l1, NAME_l0_reverse, ... for more layers and directions; NAME=W,R,B: both biases in B)")
+          "their own (NAME_l1, NAME_l0_reverse, ... for more layers and directions; NAME=W,R,B: both biases in B); of "
+          "an ONNX model a GRU node, or A,B for nodes of which each feeds the next")
         ->allow_extra_args(false);
     value("--gate-order", source.gate_order, "ORDER",
           "gate order of a float model: pytorch, urn or onnx; default: that of its names")
@@ -152,13 +153,14 @@ class Verb {
           "of a float model's matrices: rows, W [3H, C] (PyTorch, ONNX), or columns, W [C, 3H] (Keras, Haste); "
           "default: what the shapes say")
         ->check(refused_in(&FloatModelOptions::layout, parse_source));
-    value("--reset", source.reset, "WHEN", "reset variant of a float model: after (default) or before")
+    value("--reset", source.reset, "WHEN",
+          "reset variant of a float model: after (default) or before; after overrules a file that says otherwise")
         ->check(refused_in(&FloatModelOptions::reset, parse_source));
   }
 
   /// What quantize and tune begin with. Returns --validate.
   CLI::Option* model_and_data(CalibrationOptions& o, const std::string& validate) {
-    word("MODEL", o.model, "float model: npz or safetensors with PyTorch names");
+    word("MODEL", o.model, "float model: npz, safetensors or ONNX");
     value("--calibrate", o.data, "DATA", "npy or npz with [T, C] or [T, N, C]; files, folders, patterns")->required();
     output(o.output, "integer model to write (safetensors)");
     return value("--validate", o.validate, "DATA", validate);
@@ -252,8 +254,9 @@ class Commands {
 
   void add_inspect() {
     auto [verb, o] = add<InspectOptions>("inspect", "what a file of weights holds", inspect);
-    verb.word("FILE", o.file,
-              "float model (npz, safetensors), integer model, FP16 table, low-bit weights, GPTQ, AWQ or GGUF file");
+    verb.word(
+        "FILE", o.file,
+        "float model (npz, safetensors, ONNX), integer model, FP16 table, low-bit weights, GPTQ, AWQ or GGUF file");
     auto* tensor =
         verb.value("--tensor", o.tensor, "NAME", "tensor of a GGUF file or of low-bit weights to write as float32");
     auto* output = verb.output(o.output, "npy to write");
