@@ -3,7 +3,7 @@
 """What calling a small GRU from Python costs beside C++, in one run; scripts/bench.sh python starts it.
 
 One step of one sequence a call, floats in and out: numpy arrays, `out=` and a state that are there already. Both sides
-time every call by itself, reading the clock included. Rounds take turns, so that noise and changes of the clock hit both.
+time every call by itself, reading the clock included. Rounds take turns, so that noise hits both.
 """
 import argparse
 import json
