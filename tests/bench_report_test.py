@@ -175,7 +175,7 @@ class Built(unittest.TestCase):
                 file.write('#!/bin/sh\nexec "%s" -I -S "$@"\n' % sys.executable)
             os.chmod(os.path.join(shims, "python3"), 0o755)
             path = shims + os.pathsep + os.environ["PATH"]
-            self.refused(folder, "cannot import these of bench/requirements.txt: numpy onnx onnxruntime", path)
+            self.refused(folder, "cannot import: numpy onnx onnxruntime", path)
             self.refused(folder, "--rivals-only", path, "--rivals-only")
 
     def refused(self, folder, words, path=None, *options):

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Noisy speech that is the same on every run: sentences of espeak-ng, and noise from seeded generators."""
+"""Noisy speech that is the same on every run: sentences of espeak-ng, and noise from seeded generators.
+
+usage: speech.py RATE FOLDER   writes it as FOLDER/SET/NUMBER_NOISE_SNR.wav, 16 bits
+"""
 
 import dataclasses
 import io
+import pathlib
 import subprocess
+import sys
 import wave
 
 import numpy as np
@@ -128,3 +133,16 @@ def record(take: Take, rate: int) -> np.ndarray:
     added = noise(take.noise, rng, len(speech), rate)
     added *= 10 ** ((take.level_db - take.snr_db) / 20) / np.sqrt(np.mean(added**2))
     return np.round(np.clip(speech + added, -1, 1 - 2**-15) * 32768) / 32768
+
+
+def main(rate: int, folder: pathlib.Path) -> None:
+    for part in SETS:
+        (folder / part).mkdir(parents=True, exist_ok=True)
+        for number, take in enumerate(takes(part)):
+            with wave.open(str(folder / part / f"{number}_{take.noise}_{take.snr_db}dB.wav"), "wb") as file:
+                file.setparams((1, 2, rate, 0, "NONE", ""))
+                file.writeframes((record(take, rate) * 32768).astype("<i2").tobytes())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), pathlib.Path(sys.argv[2]))
