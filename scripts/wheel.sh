@@ -30,8 +30,8 @@ build_libzip() {
   [[ ! -e $wheel/libzip/lib/libzip.a ]] || return 0
   heading "libzip without cryptography"
   # shellcheck disable=SC2016  # a field of apt-get
-  site=$(apt-get indextargets --format '$(SITE)' 'Origin: Debian' | head -n 1)
-  [[ -n $site ]] || fail "no Debian mirror in the sources of apt: libzip's source package comes from there"
+  site=$(apt-get indextargets --format '$(SITE)' 'Release: bookworm' | head -n 1)
+  site=${site:-http://deb.debian.org/debian}  # apt names no mirror before its first update
   rm -rf "$source"
   mkdir -p "$source/lists/partial"
   echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $site bookworm main" >"$source/sources.list"

@@ -433,10 +433,8 @@ Status check_page(const GruPage& page) {
   return {};
 }
 
-}  // namespace
-
-Result<std::string> html_page(const GruPage& page) {
-  const DefaultFloatMode mode;
+/// What a page and a part of one have in common.
+Result<std::string> beginning(const GruPage& page) {
   ISOBIT_RETURN_IF_ERROR(check_page(page));
   std::string body = heading(page);
   ISOBIT_ASSIGN_OR_RETURN(const std::string figures, summary(page));
@@ -446,6 +444,14 @@ Result<std::string> html_page(const GruPage& page) {
   } else if (page.model != nullptr) {
     body += widths(*page.model);
   }
+  return body;
+}
+
+}  // namespace
+
+Result<std::string> html_page(const GruPage& page) {
+  const DefaultFloatMode mode;
+  ISOBIT_ASSIGN_OR_RETURN(std::string body, beginning(page));
   if (page.ablation != nullptr) body += ablation_section(*page.ablation);
   if (page.comparison != nullptr) {
     body += over_time(page) + histograms(page);
@@ -459,15 +465,7 @@ Result<std::string> html_page(const GruPage& page) {
 
 Result<std::string> html_part(const GruPage& page) {
   const DefaultFloatMode mode;
-  ISOBIT_RETURN_IF_ERROR(check_page(page));
-  std::string body = heading(page);
-  ISOBIT_ASSIGN_OR_RETURN(const std::string figures, summary(page));
-  body += figures;
-  if (page.comparison != nullptr) {
-    body += tensors(page);
-  } else if (page.model != nullptr) {
-    body += widths(*page.model);
-  }
+  ISOBIT_ASSIGN_OR_RETURN(std::string body, beginning(page));
   if (page.search != nullptr) body += search_section(*page.search, false);
   return html_division(body);
 }
