@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -17,6 +19,7 @@
 #include "bench/random.h"
 #include "isobit/linear.h"
 #include "isobit/low_bit.h"
+#include "isobit/nearest.h"
 
 namespace isobit::bench {
 namespace {
@@ -33,6 +36,16 @@ constexpr int64_t kPeakRuns = 20;                 // some dozen microseconds
 constexpr size_t kMinRounds = 11, kSlowRounds = 3;
 constexpr double kSlow = 10;              // times --min-time
 constexpr double kFloatTolerance = 1e-4;  // of the largest result: another order of the sums, no more
+
+Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+
+Result<int64_t> parse_size(const std::string& option, std::string_view text, int64_t high) {
+  int64_t value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size() || value < 1 || value > high)
+    return invalid(option + ": expected 1 to " + std::to_string(high));
+  return value;
+}
 
 /// Weights uniform in +-1/sqrt(K), quantised; for static codes with the grids of x in [-1, 1) and, where it has one, of
 /// y in [-2, 2), six times its deviation.
@@ -282,10 +295,30 @@ LinearTime time_of(const LinearProblem& problem, int64_t m, const Contestant& c,
 
 }  // namespace
 
+Result<LinearProblem> LinearProblem::parse(const std::string& shape, const std::string& bits,
+                                           const std::string& activations, int64_t group) {
+  LinearProblem problem;
+  const size_t cross = shape.find('x');
+  if (cross == std::string::npos) return invalid("--shape " + shape + ": expected KxN, such as 4096x14336");
+  const std::string_view text = shape;
+  ISOBIT_ASSIGN_OR_RETURN(problem.columns, parse_size("K of --shape " + shape, text.substr(0, cross), kMaxLinearSize));
+  ISOBIT_ASSIGN_OR_RETURN(problem.rows, parse_size("N of --shape " + shape, text.substr(cross + 1), kMaxLinearSize));
+  ISOBIT_ASSIGN_OR_RETURN(const int64_t width, parse_size("--bits " + bits, bits, 8));
+  problem.bits = static_cast<int32_t>(width);
+  problem.activations = activations;
+  if (!problem.is_static() && !linear_activations_from_string(activations))
+    return invalid("--activations " + activations + ": " +
+                   expected_one_of(activations, {"float", "int8", "int8_asymmetric", "static", "accumulators"}));
+  if (problem.is_static() && problem.bits != 8) return invalid("--bits " + bits + ": static codes have 8 bits");
+  problem.group = problem.is_static() || group == 0 ? problem.columns : group;
+  return problem;
+}
+
 Result<int64_t> default_footprint() {
   for (const int level : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE})
     if (const int64_t bytes = sysconf(level); bytes > 0) return kCacheMultiple * bytes;
-  return Status(StatusCode::kFailedPrecondition, "this system does not say how large its caches are");
+  return Status(StatusCode::kFailedPrecondition,
+                "this system does not say how large its caches are; name a --footprint of eight times the last one");
 }
 
 /// All copies of the weights.
@@ -307,8 +340,7 @@ Result<LinearBench> LinearBench::create(const LinearProblem& problem, const Line
   ISOBIT_ASSIGN_OR_RETURN(Layer reference, weights.layer(CpuPath::kReference));
   ISOBIT_ASSIGN_OR_RETURN(const Layer chosen, weights.layer(std::nullopt));
   ISOBIT_ASSIGN_OR_RETURN(std::vector<Contestant> contestants, make_contestants(weights, paths, footprint));
-  if (contestants.empty())
-    return Status(StatusCode::kInvalidArgument, problem.name() + ": no kernel but the reference runs it");
+  if (contestants.empty()) return invalid(problem.name() + ": no kernel but the reference runs it");
   return LinearBench(std::make_unique<Impl>(
       Impl{problem, std::move(weights), std::move(reference), kernel_of(chosen), std::move(contestants)}));
 }

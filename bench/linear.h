@@ -18,8 +18,15 @@
 
 namespace isobit::bench {
 
+constexpr int64_t kMaxLinearSize = int64_t{1} << 20;  // of K, N and M
+
 /// What is the same for every number of rows.
 struct LinearProblem {
+  /// From the values of the options of `isobit bench linear`, which messages name. shape: "KxN". group: 0 is K, which
+  /// static layers always have.
+  static Result<LinearProblem> parse(const std::string& shape, const std::string& bits, const std::string& activations,
+                                     int64_t group);
+
   int64_t columns = 0, rows = 0;  // K, N
   int32_t bits = 8;
   int64_t group = 64;

@@ -12,6 +12,7 @@
 #include "core/codes.h"
 #include "io/container.h"
 #include "isobit/nearest.h"
+#include "isobit/text.h"
 
 namespace isobit {
 namespace {
@@ -85,10 +86,6 @@ Result<ArrayFile> read_data(const ArrayReader& file, std::vector<std::string>& w
 
 int64_t integer_at(const Array& array, int64_t index) {
   return array.dtype == Dtype::kS64 ? array.data<int64_t>()[index] : load_code(array.bytes.data(), array.dtype, index);
-}
-
-std::string count_text(int64_t count, const std::string& noun) {
-  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
 /// "s8 [4, 3]".

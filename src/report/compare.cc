@@ -7,14 +7,17 @@
 #include <utility>
 
 #include "isobit/report.h"
+#include "isobit/text.h"
 #include "report/json.h"
-#include "report/text.h"
 
 namespace isobit {
 namespace {
 
 constexpr double kFullBarDb = 60.0;
 constexpr int kBarWidth = 10;
+
+/// An SQNR: "35.2", "exact" or "-inf".
+std::string db_text(double db) { return std::isfinite(db) ? format("%.1f", db) : (db > 0 ? "exact" : "-inf"); }
 
 OrderedJson json_of(const ComparePlace& place, const std::vector<std::string>& sequences) {
   if (place.step < 0) return nullptr;

@@ -6,8 +6,8 @@
 
 #include "isobit/gru.h"
 #include "isobit/report.h"
+#include "isobit/text.h"
 #include "report/json.h"
-#include "report/text.h"
 
 namespace isobit {
 namespace {

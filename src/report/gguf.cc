@@ -10,7 +10,7 @@
 
 #include "io/container.h"
 #include "isobit/report.h"
-#include "report/text.h"
+#include "isobit/text.h"
 
 namespace isobit {
 namespace {

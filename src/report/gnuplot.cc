@@ -14,7 +14,7 @@
 #include <memory>
 
 #include "isobit/report.h"
-#include "report/text.h"
+#include "isobit/text.h"
 
 namespace isobit {
 namespace {

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "isobit/report.h"
+#include "isobit/text.h"
 #include "report/json.h"
 #include "report/model.h"
-#include "report/text.h"
 
 namespace isobit {
 namespace {

@@ -7,8 +7,8 @@
 #include "io/container.h"
 #include "isobit/linear.h"
 #include "isobit/report.h"
+#include "isobit/text.h"
 #include "report/json.h"
-#include "report/text.h"
 
 namespace isobit {
 

@@ -8,8 +8,8 @@
 #include "isobit/fp16_function.h"
 #include "isobit/linear.h"
 #include "isobit/report.h"
+#include "isobit/text.h"
 #include "report/json.h"
-#include "report/text.h"
 
 namespace isobit {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/table_bins.h"
 
-#include "report/text.h"
+#include "isobit/text.h"
 #include "table/fp16/error.h"
 
 namespace isobit {

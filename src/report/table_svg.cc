@@ -7,9 +7,9 @@
 
 #include "isobit/fp16_export.h"
 #include "isobit/report.h"
+#include "isobit/text.h"
 #include "report/gnuplot.h"
 #include "report/table_bins.h"
-#include "report/text.h"
 
 namespace isobit {
 namespace {

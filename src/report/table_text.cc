@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "isobit/report.h"
+#include "isobit/text.h"
 #include "report/table_bins.h"
-#include "report/text.h"
 
 namespace isobit {
 namespace {

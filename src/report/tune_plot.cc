@@ -4,8 +4,8 @@
 #include <string>
 
 #include "isobit/report.h"
+#include "isobit/text.h"
 #include "report/gnuplot.h"
-#include "report/text.h"
 
 namespace isobit {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "isobit/report.h"
+#include "isobit/text.h"
 #include "report/json.h"
-#include "report/text.h"
 
 namespace isobit {
 

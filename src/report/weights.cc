@@ -8,10 +8,10 @@
 
 #include "io/container.h"
 #include "isobit/report.h"
+#include "isobit/text.h"
 #include "low_bit/importers.h"
 #include "report/gguf.h"
 #include "report/json.h"
-#include "report/text.h"
 
 namespace isobit {
 namespace {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bench/gru.h"
@@ -52,11 +54,14 @@ Status check_gru(const BenchOptions& options, bool on_device) {
   return {};
 }
 
+/// One size, and how its steps are called.
 struct Case {
-  int64_t batch = 1;
-  int64_t steps = 1;
-  bool streaming = false;   // a call a step
-  bool two_states = false;  // streaming on a device
+  int64_t input = 1, hidden = 1, batch = 1, steps = 1;
+  std::string mode;
+
+  [[nodiscard]] bool two_states() const { return mode == kTwoStates; }
+  [[nodiscard]] bool streaming() const { return mode != "sequence"; }
+  [[nodiscard]] int64_t steps_a_call() const { return streaming() ? 1 : steps; }
 };
 
 /// A time for wrong bytes is worth nothing: the first steps are compared with what the CPU computes.
@@ -79,30 +84,16 @@ Status check_output_bytes(const DeviceGru& gru, const GruModel& model, int64_t b
           "kernel " + kernel + " gives other bytes than the CPU; isobit verify --device says where"};
 }
 
-std::string case_name(const BenchOptions& options, int64_t input, int64_t hidden, const Case& c,
-                      const std::string& mode, const std::string& kernel) {
-  return format("gru/C%lld/H%lld/N%lld/%s/%s/%s", static_cast<long long>(input), static_cast<long long>(hidden),
-                static_cast<long long>(c.batch), mode.c_str(), options.bits.c_str(), kernel.c_str());
-}
-
-Value case_json(const BenchOptions& options, const std::string& name, int64_t input, int64_t hidden, const Case& c,
-                const std::string& mode, const std::string& kernel, double us) {
-  Value entry = Value::object();
-  entry.set("name", name).set("C", input).set("H", hidden).set("N", c.batch).set("T", options.steps);
-  entry.set("mode", mode).set("kernel", kernel).set("bits", options.bits).set("us_per_step", us);
-  return entry;
-}
-
-/// One kernel of a device at one size.
-struct DeviceTime {
+/// One kernel of a case.
+struct KernelTime {
   std::string kernel;
-  double us = 0;
+  double us = 0;  // a step
 };
 
 /// Those that were asked for, or every one that can run it, or the chosen one.
-Result<std::vector<DeviceTime>> measure_on_device(const BenchOptions& options, const Device& device, DeviceGru& gru,
+Result<std::vector<KernelTime>> measure_on_device(const BenchOptions& options, const Device& device, DeviceGru& gru,
                                                   const GruModel& model, const Case& c, const std::string& chosen) {
-  const int64_t steps = c.streaming ? 1 : c.steps;  // a call
+  const int64_t steps = c.steps_a_call();
   std::vector<std::string> kernels = options.kernel;
   if (options.all_kernels) {
     for (const DeviceKernel& kernel : device.kernels())
@@ -111,52 +102,63 @@ Result<std::vector<DeviceTime>> measure_on_device(const BenchOptions& options, c
   } else if (kernels.empty()) {
     kernels.push_back(chosen);
   }
-  std::vector<DeviceTime> times;
+  std::vector<KernelTime> times;
   for (const std::string& kernel : kernels) {
     ISOBIT_RETURN_IF_ERROR(check_output_bytes(gru, model, c.batch, steps, kernel));
-    ISOBIT_ASSIGN_OR_RETURN(const double us, gru.microseconds(c.batch, steps, c.streaming ? c.steps : 1, c.two_states,
-                                                              kernel, options.min_time));
+    ISOBIT_ASSIGN_OR_RETURN(
+        const double us, gru.microseconds(c.batch, steps, c.steps / steps, c.two_states(), kernel, options.min_time));
     times.push_back({kernel, us / static_cast<double>(c.steps)});
   }
   return times;
 }
 
-/// bench gru on a device: medians of graph replays; with --all-kernels, whether the choice is a good one.
-Result<Outcome> bench_device(const BenchOptions& options, const Device& device) {
-  Outcome out;
-  out.text = device.text() + "\n" + format("%-48s %12s  %s\n", "case", "us per step", "of the fastest");
-  Value cases = Value::array();
-  Progress progress("measuring", options.quiet);
-  const size_t total = options.hidden.size() * options.batch.size() * options.mode.size();
-  size_t done = 0;
-  for (const int64_t hidden : options.hidden) {
-    const int64_t input = options.input > 0 ? options.input : hidden;
-    ISOBIT_ASSIGN_OR_RETURN(const GruModel model, bench::random_gru(input, hidden, options.bits));
-    ISOBIT_ASSIGN_OR_RETURN(const auto gru, device.gru(model));
-    for (const int64_t batch : options.batch) {
-      for (const std::string& mode : options.mode) {
-        const bool two_states = mode == kTwoStates;
-        const Case c{batch, options.steps, two_states || mode == "streaming", two_states};
-        ISOBIT_ASSIGN_OR_RETURN(const std::string chosen,
-                                gru->choose_kernel(batch, c.streaming ? 1 : c.steps, "", two_states));
-        ISOBIT_ASSIGN_OR_RETURN(const auto times, measure_on_device(options, device, *gru, model, c, chosen));
-        const auto by_time = [](const DeviceTime& a, const DeviceTime& b) { return a.us < b.us; };
-        const DeviceTime& fastest = *std::min_element(times.begin(), times.end(), by_time);
-        for (const DeviceTime& time : times) {
-          const bool is_chosen = time.kernel == chosen;
-          const double ratio = time.us / fastest.us;
-          const std::string name = case_name(options, input, hidden, c, mode, time.kernel);
-          Value entry = case_json(options, name, input, hidden, c, mode, time.kernel, time.us);
-          cases.add(std::move(entry.set("chosen", is_chosen).set("of_fastest", ratio)));
-          out.text += format("%-48s %12.3f  %.3f%s\n", name.c_str(), time.us, ratio, is_chosen ? ", chosen" : "");
-          if (options.all_kernels && is_chosen) add_slow_choice(name, ratio, fastest.kernel, out);
-        }
-        progress.update(static_cast<double>(++done) / static_cast<double>(total));
-      }
-    }
+/// Paths that were asked for, or every one that can run here, or the model's choice.
+Result<std::vector<std::optional<CpuPath>>> requested_paths(const BenchOptions& options) {
+  std::vector<std::optional<CpuPath>> paths;
+  for (const CpuPath path : kAllCpuPaths)
+    if (options.all_kernels && cpu_can_run(path)) paths.emplace_back(path);
+  for (const std::string& kernel : options.kernel) {
+    ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_kernel(kernel));
+    paths.push_back(path);
   }
-  out.json.set("device", device.json()).set("cases", std::move(cases));
-  return out;
+  if (paths.empty()) paths.push_back(std::nullopt);
+  return paths;
+}
+
+Result<std::vector<KernelTime>> measure_on_cpu(const GruModel& model, const Case& c,
+                                               const std::vector<std::optional<CpuPath>>& requested, double min_time) {
+  std::vector<KernelTime> times;
+  for (const auto& request : requested) {
+    ISOBIT_ASSIGN_OR_RETURN(const CpuPath path, model.choose_path(request));
+    ISOBIT_ASSIGN_OR_RETURN(const double us, bench::time_gru(model, {c.batch, c.steps, c.streaming(), path}, min_time));
+    times.push_back({std::string(to_string(path)), us});
+  }
+  return times;
+}
+
+/// A line for each kernel. Where one is `chosen`, as on a device: with --all-kernels, whether the choice is a good one.
+void add_times(const BenchOptions& options, const Case& c, const std::vector<KernelTime>& times,
+               const std::string& chosen, Outcome& out, Value& cases) {
+  const KernelTime& fastest = *std::min_element(times.begin(), times.end(),
+                                                [](const KernelTime& a, const KernelTime& b) { return a.us < b.us; });
+  for (const KernelTime& time : times) {
+    const std::string name =
+        format("gru/C%lld/H%lld/N%lld/%s/%s/%s", static_cast<long long>(c.input), static_cast<long long>(c.hidden),
+               static_cast<long long>(c.batch), c.mode.c_str(), options.bits.c_str(), time.kernel.c_str());
+    Value entry = Value::object();
+    entry.set("name", name).set("C", c.input).set("H", c.hidden).set("N", c.batch).set("T", c.steps);
+    entry.set("mode", c.mode).set("kernel", time.kernel).set("bits", options.bits).set("us_per_step", time.us);
+    out.text += format("%-48s %12.3f", name.c_str(), time.us);
+    if (!chosen.empty()) {
+      const bool is_chosen = time.kernel == chosen;
+      const double ratio = time.us / fastest.us;
+      entry.set("chosen", is_chosen).set("of_fastest", ratio);
+      out.text += format("  %.3f%s", ratio, is_chosen ? ", chosen" : "");
+      if (options.all_kernels && is_chosen) add_slow_choice(name, ratio, fastest.kernel, out);
+    }
+    out.text += "\n";
+    cases.add(std::move(entry));
+  }
 }
 
 }  // namespace
@@ -179,38 +181,37 @@ Result<Outcome> bench(const BenchOptions& options) {
     return bench_linear(options);
   }
   ISOBIT_RETURN_IF_ERROR(check_gru(options, device != nullptr));
-  if (device) return bench_device(options, *device);
   std::vector<std::optional<CpuPath>> requested;
-  for (const CpuPath path : kAllCpuPaths)
-    if (options.all_kernels && cpu_can_run(path)) requested.emplace_back(path);
-  for (const std::string& kernel : options.kernel) {
-    ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_kernel(kernel));
-    requested.push_back(path);
+  if (!device) {
+    ISOBIT_ASSIGN_OR_RETURN(requested, requested_paths(options));
   }
-  if (requested.empty()) requested.push_back(std::nullopt);
 
   Outcome out;
-  out.text = format("%-48s %12s\n", "case", "us per step");
+  if (device) out.json.set("device", device->json());
+  out.text = (device ? device->text() + "\n" : "") + format("%-48s %12s", "case", "us per step") +
+             (device ? "  of the fastest\n" : "\n");
   Value cases = Value::array();
   Progress progress("measuring", options.quiet);
-  const size_t total = options.hidden.size() * options.batch.size() * options.mode.size() * requested.size();
-  size_t done = 0;
+  const size_t total = options.hidden.size() * options.batch.size() * options.mode.size();
+  double done = 0;
   for (const int64_t hidden : options.hidden) {
     const int64_t input = options.input > 0 ? options.input : hidden;
     ISOBIT_ASSIGN_OR_RETURN(const GruModel model, bench::random_gru(input, hidden, options.bits));
+    std::unique_ptr<DeviceGru> gru;
+    if (device) {
+      ISOBIT_ASSIGN_OR_RETURN(gru, device->gru(model));
+    }
     for (const int64_t batch : options.batch) {
       for (const std::string& mode : options.mode) {
-        for (const auto& request : requested) {
-          const Case c{.batch = batch, .steps = options.steps, .streaming = mode == "streaming"};
-          ISOBIT_ASSIGN_OR_RETURN(const CpuPath path, model.choose_path(request));
-          ISOBIT_ASSIGN_OR_RETURN(const double us,
-                                  bench::time_gru(model, {batch, c.steps, c.streaming, path}, options.min_time));
-          const std::string kernel(to_string(path));
-          const std::string name = case_name(options, input, hidden, c, mode, kernel);
-          cases.add(case_json(options, name, input, hidden, c, mode, kernel, us));
-          out.text += format("%-48s %12.3f\n", name.c_str(), us);
-          progress.update(static_cast<double>(++done) / static_cast<double>(total));
+        const Case c{.input = input, .hidden = hidden, .batch = batch, .steps = options.steps, .mode = mode};
+        std::string chosen;
+        if (gru) {
+          ISOBIT_ASSIGN_OR_RETURN(chosen, gru->choose_kernel(batch, c.steps_a_call(), "", c.two_states()));
         }
+        ISOBIT_ASSIGN_OR_RETURN(const auto times, gru ? measure_on_device(options, *device, *gru, model, c, chosen)
+                                                      : measure_on_cpu(model, c, requested, options.min_time));
+        add_times(options, c, times, chosen, out, cases);
+        progress.update(++done / static_cast<double>(total));
       }
     }
   }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // isobit bench linear: linear layers on random weights, and what bounds them.
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,7 +11,6 @@
 #include "bench/linear.h"
 #include "isobit/cpu.h"
 #include "isobit/linear.h"
-#include "isobit/nearest.h"
 #include "models.h"
 #include "progress.h"
 #include "text.h"
@@ -26,36 +24,8 @@ using bench::LinearPaths;
 using bench::LinearProblem;
 using bench::LinearTime;
 
-constexpr int64_t kMaxSize = int64_t{1} << 20;  // of K, N and M
 constexpr int64_t kMebibyte = int64_t{1} << 20;
 constexpr int64_t kMaxFootprint = kMebibyte;  // MiB: a terabyte
-
-Result<int64_t> parse_size(const std::string& option, std::string_view text, int64_t low, int64_t high) {
-  int64_t value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || stop != text.data() + text.size() || value < low || value > high)
-    return bad_option(option + ": expected " + std::to_string(low) + " to " + std::to_string(high));
-  return value;
-}
-
-Result<LinearProblem> make_problem(const BenchOptions& options, const std::string& shape, const std::string& bits,
-                                   const std::string& activations) {
-  LinearProblem problem;
-  const size_t cross = shape.find('x');
-  if (cross == std::string::npos) return bad_option("--shape " + shape + ": expected KxN, such as 4096x14336");
-  const std::string_view text = shape;
-  ISOBIT_ASSIGN_OR_RETURN(problem.columns, parse_size("K of --shape " + shape, text.substr(0, cross), 1, kMaxSize));
-  ISOBIT_ASSIGN_OR_RETURN(problem.rows, parse_size("N of --shape " + shape, text.substr(cross + 1), 1, kMaxSize));
-  ISOBIT_ASSIGN_OR_RETURN(const int64_t width, parse_size("--bits " + bits, bits, 1, 8));
-  problem.bits = static_cast<int32_t>(width);
-  problem.activations = activations;
-  if (!problem.is_static() && !linear_activations_from_string(activations))
-    return bad_option("--activations " + activations + ": " +
-                      expected_one_of(activations, {"float", "int8", "int8_asymmetric", "static", "accumulators"}));
-  if (problem.is_static() && problem.bits != 8) return bad_option("--bits " + bits + ": static codes have 8 bits");
-  problem.group = problem.is_static() || options.group == 0 ? problem.columns : options.group;
-  return problem;
-}
 
 /// Those that were asked for; with --all-kernels every one but the reference, which is a definition, no candidate.
 Result<LinearPaths> paths_of(const BenchOptions& options, const LinearProblem& problem) {
@@ -104,14 +74,6 @@ void add_cases(const BenchOptions& options, const LinearProblem& problem, int64_
                time.read_bytes_per_second / 1e9, rate / 1e9, peak.c_str(), ratio, is_chosen ? ", chosen" : "");
     if (options.all_kernels && is_chosen) add_slow_choice(name, ratio, fastest.kernel, out);
   }
-}
-
-Result<int64_t> footprint_of(const BenchOptions& options) {
-  ISOBIT_RETURN_IF_ERROR(check_range("--footprint", options.footprint, 0, kMaxFootprint));
-  if (options.footprint > 0) return options.footprint * kMebibyte;
-  Result<int64_t> bytes = bench::default_footprint();
-  if (bytes.ok()) return bytes;
-  return Status(bytes.status().code(), bytes.status().message() + "; name a --footprint of eight times the last one");
 }
 
 /// All problems. Weights are packed once and kept for the next time where there may be one.
@@ -164,16 +126,20 @@ Result<Outcome> run_again(const std::shared_ptr<Runs>& runs) {
 }  // namespace
 
 Result<Outcome> bench_linear(const BenchOptions& options) {
-  ISOBIT_RETURN_IF_ERROR(check_range("--group", options.group, 0, kMaxSize));
-  for (const int64_t m : options.m) ISOBIT_RETURN_IF_ERROR(check_range("--m", m, 1, kMaxSize));
-  ISOBIT_ASSIGN_OR_RETURN(const int64_t footprint, footprint_of(options));
+  ISOBIT_RETURN_IF_ERROR(check_range("--group", options.group, 0, bench::kMaxLinearSize));
+  for (const int64_t m : options.m) ISOBIT_RETURN_IF_ERROR(check_range("--m", m, 1, bench::kMaxLinearSize));
+  ISOBIT_RETURN_IF_ERROR(check_range("--footprint", options.footprint, 0, kMaxFootprint));
+  int64_t footprint = options.footprint * kMebibyte;
+  if (footprint == 0) {
+    ISOBIT_ASSIGN_OR_RETURN(footprint, bench::default_footprint());
+  }
   std::vector<std::string> widths = split_list(options.bits);
   if (widths.empty()) widths.emplace_back();  // which is none
   std::vector<LinearProblem> problems;
   for (const std::string& shape : options.shape)
     for (const std::string& bits : widths)
       for (const std::string& activations : options.activations) {
-        ISOBIT_ASSIGN_OR_RETURN(LinearProblem problem, make_problem(options, shape, bits, activations));
+        ISOBIT_ASSIGN_OR_RETURN(LinearProblem problem, LinearProblem::parse(shape, bits, activations, options.group));
         problems.push_back(std::move(problem));
       }
   const auto runs = std::make_shared<Runs>(options, std::move(problems), footprint);

@@ -41,7 +41,7 @@ Result<ObservedCount> observe(const CalibrationOptions& options, const SequenceF
   return observe_files(data, calibrator, observed, warnings);
 }
 
-std::string count_text(const ObservedCount& count) {
+std::string observed_text(const ObservedCount& count) {
   return count_text(count.files, "file") + ", " + count_text(count.sequences, "sequence") + ", " +
          count_text(count.steps, "step");
 }

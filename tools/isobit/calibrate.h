@@ -30,7 +30,7 @@ Outcome outcome_of(const CalibrationOptions& options, const GruWeights& weights)
 Result<ObservedCount> observe(const CalibrationOptions& options, const SequenceFiles& data, GruCalibrator& calibrator,
                               ObserveOptions observed, std::vector<std::string>& warnings);
 /// "1 file, 3 sequences, 120 steps".
-std::string count_text(const ObservedCount& count);
+std::string observed_text(const ObservedCount& count);
 
 /// The warning about sequences of --validate that are in --calibrate.
 std::string repeated_text(int64_t repeated);

@@ -77,20 +77,16 @@ Result<Outcome> compare(const CompareOptions& options) {
   const auto done = [&](int64_t count) {
     progress->update(static_cast<double>(count) / static_cast<double>(extents.sequences));
   };
-  const Result<GruComparisonReport> compared = compare_files(files, weights, model,
-                                                             {.part_codes = options.part,
-                                                              .zoneout = options.zoneout,
-                                                              .pool = &pool,
-                                                              .source = source_of_codes.get(),
-                                                              .progress = done,
-                                                              .profile = !options.html.empty()},
-                                                             names);
-  if (!compared.ok()) {
-    return Status(compared.status().code(),
-                  options.float_model + ", " + options.fixed_model + ": " + compared.status().message());
-  }
+  const GruCompareOptions how{.part_codes = options.part,
+                              .zoneout = options.zoneout,
+                              .pool = &pool,
+                              .source = source_of_codes.get(),
+                              .progress = done,
+                              .profile = !options.html.empty()};
+  ISOBIT_ASSIGN_OR_RETURN(const GruComparisonReport report,
+                          prefixed(options.float_model + ", " + options.fixed_model + ": ",
+                                   compare_files(files, weights, model, how, names)));
   progress.reset();
-  const GruComparisonReport& report = *compared;
 
   Outcome out;
   const bool same_source = weights.source_hash == model.parameters().source_hash;

@@ -192,8 +192,7 @@ Result<std::unique_ptr<Device>> open_cuda_device(int64_t index, const std::strin
   cudaDeviceProp properties{};
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDeviceProperties(&properties, device), "--device " + option));
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaSetDevice(device), "--device " + option));
-  if (const Status status = cuda::DeviceGru::check_device(); !status.ok())
-    return Status(status.code(), "--device " + option + ": " + status.message());
+  ISOBIT_RETURN_IF_ERROR(prefixed("--device " + option + ": ", cuda::DeviceGru::check_device()));
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(device, properties));
 }
 

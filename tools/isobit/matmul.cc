@@ -118,8 +118,8 @@ class Product {
     Array y = Array::zeros(y_dtype, shape_of_y(x));
     const int64_t m = rows_of(x);
     Workspace workspace = layer.workspace(m, pool_.threads());
-    const Status status = layer.forward(x.bytes, x.dtype, y.bytes, y_dtype, m, workspace, run_);
-    if (!status.ok()) return Status(status.code(), options_.input + ": " + status.message());
+    ISOBIT_RETURN_IF_ERROR(
+        prefixed(options_.input + ": ", layer.forward(x.bytes, x.dtype, y.bytes, y_dtype, m, workspace, run_)));
     return y;
   }
 
@@ -169,7 +169,8 @@ class Product {
                std::string(kernel_) + "\n";
     if (is_static) {
       out.text += "x: " + grid_text(input_) + "\ny: " + grid_text(output_) + "\n";
-      describe_clipping({clipped_, x.size()}, input_, options_.input, "an --input-range that is not that of X", out);
+      out.add(
+          describe_clipping({clipped_, x.size()}, input_, options_.input, "an --input-range that is not that of X"));
     }
     out.text += options_.output + ": " + list_text(y.shape) + ", " + std::string(to_string(y.dtype)) + "\n";
   }

@@ -14,16 +14,11 @@ namespace isobit::tool {
 Result<GruLoadOptions> parse_source(const FloatModelOptions& options) {
   GruLoadOptions load;
   for (const std::string& layer : options.layer)
-    if (const Status status = apply_layer(layer, load); !status.ok())
-      return Status(status.code(), "--" + status.message());  // "layer ..."
-  if (!options.gate_order.empty()) {
-    ISOBIT_ASSIGN_OR_RETURN(load.gate_order, parse_word("--gate-order", options.gate_order, gate_order_from_string,
-                                                        {"urn", "pytorch", "onnx"}));
-  }
-  if (!options.layout.empty()) {
-    ISOBIT_ASSIGN_OR_RETURN(load.layout,
-                            parse_word("--layout", options.layout, gru_layout_from_string, {"rows", "columns"}));
-  }
+    ISOBIT_RETURN_IF_ERROR(prefixed("--", apply_layer(layer, load)));  // "layer ..."
+  ISOBIT_RETURN_IF_ERROR(parse_word_if_given("--gate-order", options.gate_order, gate_order_from_string,
+                                             {"urn", "pytorch", "onnx"}, load.gate_order));
+  ISOBIT_RETURN_IF_ERROR(
+      parse_word_if_given("--layout", options.layout, gru_layout_from_string, {"rows", "columns"}, load.layout));
   if (!options.reset.empty()) {
     ISOBIT_ASSIGN_OR_RETURN(const bool before, parse_second("--reset", options.reset, "after", "before"));
     load.reset_after = !before;
@@ -44,13 +39,8 @@ Result<GruModel> load_integer_model(const ArrayReader& file, const std::string& 
   return GruModel::load(file, layer);
 }
 
-void describe_clipping(const ClippedInputs& inputs, const Grid& grid, const std::string& input, const char* likely,
-                       Outcome& out) {
-  out.add(isobit::describe_clipping(inputs, grid, input, likely));
-}
-
 void warn_of_clipping(const ClippedInputs& inputs, const Grid& grid, const std::string& input, Outcome& out) {
-  for (const std::string& warning : isobit::describe_clipping(inputs, grid, input, kOtherUnits).warnings)
+  for (const std::string& warning : describe_clipping(inputs, grid, input, kOtherUnits).warnings)
     out.warnings.push_back(warning);
 }
 
@@ -60,11 +50,15 @@ Status claim_output(const std::string& path, bool dry_run, FileClaims& files) {
   return check_output(path, "-o", OutputKind::kSafetensors, files);
 }
 
-Status write_page(const GruPage& page, const std::string& path, Outcome& out) {
-  ISOBIT_ASSIGN_OR_RETURN(const std::string html, html_page(page));
-  ISOBIT_RETURN_IF_ERROR(write_file_atomically(path, html.data(), html.size()));
+Status write_text(const std::string& text, const std::string& path, Outcome& out) {
+  ISOBIT_RETURN_IF_ERROR(write_file_atomically(path, text.data(), text.size()));
   out.text += "saved " + path + "\n";
   return {};
+}
+
+Status write_page(const GruPage& page, const std::string& path, Outcome& out) {
+  ISOBIT_ASSIGN_OR_RETURN(const std::string html, html_page(page));
+  return write_text(html, path, out);
 }
 
 void add_saved(const std::string& path, Outcome& out) {

@@ -28,14 +28,14 @@ Result<GruModel> load_integer_model(const std::string& path, const std::string& 
 Result<GruModel> load_integer_model(const ArrayReader& file, const std::string& layer);
 
 constexpr const char* kOtherUnits = "other units, scaling or normalisation than the calibration data has";
-/// isobit::describe_clipping(), and its warning alone.
-void describe_clipping(const ClippedInputs& inputs, const Grid& grid, const std::string& input, const char* likely,
-                       Outcome& out);
+/// The warning of describe_clipping() alone.
 void warn_of_clipping(const ClippedInputs& inputs, const Grid& grid, const std::string& input, Outcome& out);
 
 /// check_output() of -o, which only a dry run may lack.
 Status claim_output(const std::string& path, bool dry_run, FileClaims& files);
-/// Writes a page of --html, and says so.
+/// Writes a file, and says so.
+Status write_text(const std::string& text, const std::string& path, Outcome& out);
+/// The same of a page of --html.
 Status write_page(const GruPage& page, const std::string& path, Outcome& out);
 /// "output" and "bytes" of what was written; an empty path: of a dry run.
 void add_saved(const std::string& path, Outcome& out);

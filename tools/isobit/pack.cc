@@ -29,23 +29,15 @@ Result<isobit::PackOptions> parse_options(const PackOptions& options) {
                           .include = options.include,
                           .exclude = options.exclude,
                           .requantize = options.requantize};
-  if (!options.kind.empty()) {
-    ISOBIT_ASSIGN_OR_RETURN(
-        out.kind, parse_word("--kind", options.kind, low_bit_kind_from_string, {"symmetric", "zero_point", "offset"}));
-  }
-  if (!options.method.empty()) {
-    ISOBIT_ASSIGN_OR_RETURN(
-        out.method, parse_word("--method", options.method, low_bit_method_from_string, {"absmax", "minmax", "mse"}));
-  }
-  if (!options.scales.empty()) {
-    ISOBIT_ASSIGN_OR_RETURN(out.scales,
-                            parse_word("--scales", options.scales, scales_from_string, {"f32", "f16", "bf16"}));
-  }
-  if (!options.checkpoint_format.empty()) {
-    ISOBIT_ASSIGN_OR_RETURN(out.checkpoint_format,
-                            parse_word("--checkpoint-format", options.checkpoint_format, checkpoint_format_from_string,
-                                       {"gptq", "gptq_v2", "awq"}));
-  }
+  ISOBIT_RETURN_IF_ERROR(parse_word_if_given("--kind", options.kind, low_bit_kind_from_string,
+                                             {"symmetric", "zero_point", "offset"}, out.kind));
+  ISOBIT_RETURN_IF_ERROR(parse_word_if_given("--method", options.method, low_bit_method_from_string,
+                                             {"absmax", "minmax", "mse"}, out.method));
+  ISOBIT_RETURN_IF_ERROR(
+      parse_word_if_given("--scales", options.scales, scales_from_string, {"f32", "f16", "bf16"}, out.scales));
+  ISOBIT_RETURN_IF_ERROR(parse_word_if_given("--checkpoint-format", options.checkpoint_format,
+                                             checkpoint_format_from_string, {"gptq", "gptq_v2", "awq"},
+                                             out.checkpoint_format));
   return out;
 }
 

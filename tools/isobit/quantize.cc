@@ -45,7 +45,7 @@ Status validate(const QuantizeOptions& options, const CalibrationInput& input, c
   };
   ISOBIT_RETURN_IF_ERROR(files ? files->for_each(add, out.warnings) : last_tenth.add_to(validation));
   if (repeated > 0) out.warnings.push_back(repeated_text(repeated));
-  if (files) describe_clipping(inputs, model.input_grid(), "--validate", kOtherUnits, out);
+  if (files) out.add(describe_clipping(inputs, model.input_grid(), "--validate", kOtherUnits));
   if (validation.steps() == 0) {
     return bad_option("--validate " + options.validate.front() + ": the data has no time step");
   }
@@ -91,7 +91,7 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
   Value counts = Value::object();
   counts.set("files", count.files).set("sequences", count.sequences).set("steps", count.steps);
   out.json.set("calibration", std::move(counts));
-  out.text += "calibrated on " + count_text(count) + "\n";
+  out.text += "calibrated on " + observed_text(count) + "\n";
 
   ISOBIT_ASSIGN_OR_RETURN(const GruModel model, calibrator.finish(quantization));
   out.json.set("bits", options.bits).set("method", options.method);
@@ -99,13 +99,10 @@ Result<Outcome> quantize(const QuantizeOptions& options) {
   out.json.set("table", options.table);
   out.json.set("reason", options.reason.empty() ? Value() : Value(options.reason));
   out.add(describe_calibration(model, calibrator));
-  const Result<Description> size = describe_sizes(model);
-  if (!size.ok()) {
-    const std::string& path = options.output.empty() ? options.model : options.output;
-    return Status(size.status().code(), path + ": " + size.status().message());
-  }
-  out.json.set("sizes", Value::parsed(size->json));
-  out.text += size->text;
+  const std::string& path = options.output.empty() ? options.model : options.output;
+  ISOBIT_ASSIGN_OR_RETURN(const Description size, prefixed(path + ": ", describe_sizes(model)));
+  out.json.set("sizes", Value::parsed(size.json));
+  out.text += size.text;
   ISOBIT_RETURN_IF_ERROR(validate(options, input, model, last_tenth, seen, pool, out));
   if (!options.dry_run) ISOBIT_RETURN_IF_ERROR(model.save(options.output));
   add_saved(options.dry_run ? "" : options.output, out);

@@ -221,9 +221,8 @@ Result<Outcome> run(const RunOptions& options) {
     if (!options.save_state.empty()) last_state = std::move(state);
     sequences += shape.batch;
     steps += shape.batch * shape.steps;
-    Value entry = Value::object(), extents = Value::array();
-    for (const int64_t n : output.shape) extents.add(n);
-    entry.set("name", name).set("dtype", to_string(output.dtype)).set("shape", std::move(extents));
+    Value entry = Value::object();
+    entry.set("name", name).set("dtype", to_string(output.dtype)).set("shape", output.shape);
     arrays.add(std::move(entry));
     outputs[name] = std::move(output);
   }
@@ -247,11 +246,10 @@ Result<Outcome> run(const RunOptions& options) {
   if (options.integer) {
     out.json.set("clipped", Value()).set("clipped_percent", Value());
   } else {
-    describe_clipping(
+    out.add(describe_clipping(
         runner.inputs(), model.input_grid(), options.input,
         integers ? "integers that stand for codes (--integer), or samples that were not scaled as in calibration"
-                 : kOtherUnits,
-        out);
+                 : kOtherUnits));
   }
   out.text += "saved " + options.output + "\n";
   if (!options.save_state.empty()) {

@@ -29,9 +29,7 @@ Result<Fp16FitOptions> fit_options(const TableFitOptions& options) {
   Fp16FitOptions fit;
   ISOBIT_ASSIGN_OR_RETURN(fit.model, parse_fp16_model(options.model));
   ISOBIT_ASSIGN_OR_RETURN(fit.half_values, parse_value_type(options.values));
-  const auto steps = parse_fp16_steps(options.steps);
-  if (!steps.ok()) return bad_option("--" + steps.status().message());  // "steps ..."
-  fit.steps = *steps;
+  ISOBIT_ASSIGN_OR_RETURN(fit.steps, prefixed("--", parse_fp16_steps(options.steps)));  // "steps ..."
   ISOBIT_ASSIGN_OR_RETURN(const bool mean, parse_second("--goal", options.goal, "max_ulp", "mean_relative"));
   fit.goal = mean ? Fp16Goal::kMeanRelative : Fp16Goal::kMaxUlp;
   fit.beta = options.beta;
@@ -170,9 +168,8 @@ Result<Outcome> table_show(const TableShowOptions& options) {
     }
   }
   if (!options.svg.empty()) {
-    ISOBIT_RETURN_IF_ERROR(write_file_atomically(options.svg, svg.data(), svg.size()));
+    ISOBIT_RETURN_IF_ERROR(write_text(svg, options.svg, out));
     out.json.set("svg", options.svg);
-    out.text += "saved " + options.svg + "\n";
   }
   return out;
 }
@@ -198,9 +195,8 @@ Result<Outcome> table_export(const TableExportOptions& options) {
   std::vector<std::pair<std::string, std::string>> texts;
   if (!options.c.empty()) {
     const std::string name = options.name.empty() ? "isobit_" + table.function : options.name;
-    const auto sources = export_fp16_c(table, name);
-    if (!sources.ok()) return Status(sources.status().code(), "--name " + name + ": " + sources.status().message());
-    for (const ExportedFile& file : *sources) {
+    ISOBIT_ASSIGN_OR_RETURN(const auto sources, prefixed("--name " + name + ": ", export_fp16_c(table, name)));
+    for (const ExportedFile& file : sources) {
       texts.emplace_back(options.c + "/" + file.name, file.text);
       ISOBIT_RETURN_IF_ERROR(claims.writes(texts.back().first, "--c"));
     }
@@ -211,9 +207,8 @@ Result<Outcome> table_export(const TableExportOptions& options) {
   }
   if (!options.c.empty()) ISOBIT_RETURN_IF_ERROR(make_directory(options.c, "--c"));
   for (const auto& [path, text] : texts) {
-    ISOBIT_RETURN_IF_ERROR(write_file_atomically(path, text.data(), text.size()));
+    ISOBIT_RETURN_IF_ERROR(write_text(text, path, out));
     files.add(path);
-    out.text += "saved " + path + "\n";
   }
   out.json.set("files", std::move(files)).set("table", fp16_table_json(table));
   return out;

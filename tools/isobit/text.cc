@@ -5,24 +5,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 
 namespace isobit::tool {
-
-std::string format(const char* pattern, ...) {
-  va_list arguments, again;
-  va_start(arguments, pattern);
-  va_copy(again, arguments);
-  const int length = std::vsnprintf(nullptr, 0, pattern, arguments);
-  va_end(arguments);
-  std::string text(length > 0 ? static_cast<size_t>(length) : 0, '\0');
-  if (length > 0) std::vsnprintf(text.data(), text.size() + 1, pattern, again);
-  va_end(again);
-  return text;
-}
 
 std::string styled(std::string_view text, Style style, std::FILE* stream) {
   const char* no_colour = std::getenv("NO_COLOR");
@@ -32,10 +19,6 @@ std::string styled(std::string_view text, Style style, std::FILE* stream) {
   if (plain) return std::string(text);
   const char* const codes[] = {"1", "1;31", "1;33"};
   return format("\033[%sm%s\033[0m", codes[static_cast<size_t>(style)], std::string(text).c_str());
-}
-
-std::string count_text(int64_t count, std::string_view noun) {
-  return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
 }
 
 std::vector<std::string> split_list(const std::string& text) {
@@ -58,6 +41,10 @@ bool parse_range(std::string_view text, float& low, float& high) {
 }
 
 Status bad_option(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+
+Status prefixed(const std::string& prefix, const Status& status) {
+  return status.ok() ? status : Status(status.code(), prefix + status.message());
+}
 
 Status check_range(const std::string& option, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return {};

@@ -123,7 +123,7 @@ Result<Outcome> tune(const TuneOptions& options) {
   if (validation.steps() == 0)
     return bad_option("--validate " + options.validate.front() + ": the data has no time step");
   if (repeated > 0) out.warnings.push_back(repeated_text(repeated));
-  out.text += "calibrated on " + count_text(count) + "; validated on " +
+  out.text += "calibrated on " + observed_text(count) + "; validated on " +
               count_text(validation.sequences(), "sequence") + ", " + count_text(validation.steps(), "step") + "\n";
 
   search.pool = &pool;
@@ -163,8 +163,7 @@ Result<Outcome> tune(const TuneOptions& options) {
   }
   if (!options.svg.empty() && !result.interrupted) {
     ISOBIT_ASSIGN_OR_RETURN(const std::string svg, svg_of_front(result, result.judged));
-    ISOBIT_RETURN_IF_ERROR(write_file_atomically(options.svg, svg.data(), svg.size()));
-    out.text += "saved " + options.svg + "\n";
+    ISOBIT_RETURN_IF_ERROR(write_text(svg, options.svg, out));
   }
   if (!options.html.empty() && !result.interrupted) {
     GruPage page;

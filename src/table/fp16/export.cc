@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <set>
@@ -12,19 +11,11 @@
 
 #include "core/float_mode.h"
 #include "core/half.h"
+#include "isobit/text.h"
 #include "table/fp16/reference.h"
 
 namespace isobit {
 namespace {
-
-__attribute__((format(printf, 1, 2))) std::string print(const char* pattern, ...) {
-  char buffer[256];
-  va_list arguments;
-  va_start(arguments, pattern);
-  std::vsnprintf(buffer, sizeof buffer, pattern, arguments);
-  va_end(arguments);
-  return buffer;
-}
 
 std::string number(size_t value) { return std::to_string(value); }
 uint32_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
@@ -89,10 +80,10 @@ std::vector<std::string> describe(const Fp16Table& table) {
   };
   if (c.share_within_ulp > 0) {  // else nobody has certified it
     lines.push_back(
-        print("certificate, over all 63488 finite inputs: at most %.4g ULP of float16, worst at code 0x%04x,",
-              c.max_ulp, c.worst_code));
-    lines.push_back(print("%.4g ULP on average, %.2f %% exact, %.2f %% within 1 ULP, largest absolute error %.4g",
-                          c.mean_ulp, 100 * c.share_exact, 100 * c.share_within_ulp, c.max_absolute));
+        format("certificate, over all 63488 finite inputs: at most %.4g ULP of float16, worst at code 0x%04x,",
+               c.max_ulp, c.worst_code));
+    lines.push_back(format("%.4g ULP on average, %.2f %% exact, %.2f %% within 1 ULP, largest absolute error %.4g",
+                           c.mean_ulp, 100 * c.share_exact, 100 * c.share_within_ulp, c.max_absolute));
   }
   return lines;
 }
@@ -328,7 +319,7 @@ constexpr std::string_view kReduce = R"(  k = $_rint($_multiply($_widen(x), @INV
   r = $_fused(minus_k, @PART3, r);
 )";
 
-std::string hex32(float value) { return print("0x%08X", bits_of(value)); }
+std::string hex32(float value) { return format("0x%08X", bits_of(value)); }
 
 std::string reduce_text(bool circular) {
   std::string text(kReduce);
@@ -609,7 +600,7 @@ std::string test_text(const Fp16Table& table) {
   std::string code_text;
   size_t count = 0;
   for (const uint16_t code : codes)
-    code_text += (count++ % 6 == 0 ? "\n  " : " ") + print("{0x%04X, 0x%04X},", code, results[code]);
+    code_text += (count++ % 6 == 0 ? "\n  " : " ") + format("{0x%04X, 0x%04X},", code, results[code]);
   code_text.pop_back();
 
   // Float32 arguments that are not float16 numbers: ties, the ends of the range, NaN.
@@ -620,7 +611,7 @@ std::string test_text(const Fp16Table& table) {
   size_t float_count = 0;
   for (const uint32_t bits : floats) {
     const uint16_t y = results[f32_to_f16(std::bit_cast<float>(bits))];
-    float_text += (float_count++ % 4 == 0 ? "\n  " : " ") + print("{0x%08X, 0x%08X},", bits, bits_of(f16_to_f32(y)));
+    float_text += (float_count++ % 4 == 0 ? "\n  " : " ") + format("{0x%08X, 0x%08X},", bits, bits_of(f16_to_f32(y)));
   }
   float_text.pop_back();
 
@@ -631,15 +622,15 @@ std::string test_text(const Fp16Table& table) {
   text = replace_all(std::move(text), "@FLOATS", float_text);
   text = replace_all(std::move(text), "@COUNT", number(count));
   text = replace_all(std::move(text), "@FLOAT_COUNT", number(float_count));
-  text = replace_all(std::move(text), "@HIGH", print("%08X", static_cast<uint32_t>(hash >> 32)));
-  return replace_all(std::move(text), "@LOW", print("%08X", static_cast<uint32_t>(hash)));
+  text = replace_all(std::move(text), "@HIGH", format("%08X", static_cast<uint32_t>(hash >> 32)));
+  return replace_all(std::move(text), "@LOW", format("%08X", static_cast<uint32_t>(hash)));
 }
 
 }  // namespace
 
 std::string fp16_formula(std::string_view function, double beta) {
   const DefaultFloatMode mode;
-  if (function == "swish") return print("x / (1 + e^(-beta x)), beta = %.17g", beta);
+  if (function == "swish") return format("x / (1 + e^(-beta x)), beta = %.17g", beta);
   static constexpr std::pair<std::string_view, std::string_view> kFormulas[] = {
       {"silu", "x / (1 + e^-x)"},
       {"gelu", "x (1 + erf(x / sqrt 2)) / 2"},
@@ -698,8 +689,8 @@ Result<std::string> export_fp16_hex(const Fp16Table& table) {
   for (const std::string& line : describe(table)) text += "// " + line + "\n";
   size_t address = 0;
   const auto section = [&](const std::string& title, const std::vector<uint32_t>& words, bool half) {
-    text += print("// %s\n@%08zx\n", title.c_str(), address);
-    for (const uint32_t word : words) text += print(half ? "%04x\n" : "%08x\n", word);
+    text += format("// %s\n@%08zx\n", title.c_str(), address);
+    for (const uint32_t word : words) text += format(half ? "%04x\n" : "%08x\n", word);
     address += words.size();
   };
   const auto floats = [&](const std::string& title, const std::vector<float>& values, bool half) {

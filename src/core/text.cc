@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/text.h"
+#include "isobit/text.h"
 
-#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 
@@ -18,8 +17,6 @@ std::string format(const char* pattern, ...) {
   va_end(again);
   return text;
 }
-
-std::string db_text(double db) { return std::isfinite(db) ? format("%.1f", db) : (db > 0 ? "exact" : "-inf"); }
 
 std::string count_text(int64_t count, std::string_view noun) {
   return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
