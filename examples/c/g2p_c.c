@@ -31,8 +31,7 @@ static void refuse(const char* what, const char* why) {
 
 /* The float32 array of that shape; columns 0: it has one dimension. */
 static const float* find(const isobit_arrays* arrays, const char* name, int64_t rows, int64_t columns) {
-  isobit_array_info info = {0};
-  info.struct_size = sizeof info;
+  isobit_array_info info = {.struct_size = sizeof info};
   check(isobit_arrays_find(arrays, name, &info));
   if (info.dtype != ISOBIT_F32 || info.dimensions != (columns == 0 ? 1 : 2) || info.shape[0] != rows ||
       (columns != 0 && info.shape[1] != columns)) {
@@ -43,8 +42,7 @@ static const float* find(const isobit_arrays* arrays, const char* name, int64_t 
 
 static isobit_gru* load_gru(const char* path) {
   isobit_gru* gru = NULL;
-  isobit_gru_info info = {0};
-  info.struct_size = sizeof info;
+  isobit_gru_info info = {.struct_size = sizeof info};
   check(isobit_gru_load(path, NULL, &gru));
   check(isobit_gru_get_info(gru, &info));
   if (info.layers != 1 || info.directions != 1 || info.input_size != UNITS || info.hidden_size != UNITS) {
@@ -55,22 +53,20 @@ static isobit_gru* load_gru(const char* path) {
 
 /* fc_w in 4 bits, groups of 64; rows of x are quantised to 8 bits inside. */
 static isobit_linear* output_layer(const isobit_arrays* arrays) {
+  const isobit_low_bit_options weights = {.struct_size = sizeof weights,
+                                          .bits = 4,
+                                          .group = 64,
+                                          .kind = ISOBIT_SYMMETRIC,
+                                          .method = ISOBIT_MSE,
+                                          .scale_dtype = ISOBIT_F32};
+  const isobit_linear_options options = {.struct_size = sizeof options,
+                                         .activations = ISOBIT_ACTIVATIONS_INT8,
+                                         .bias = find(arrays, "fc_b", PHONEMES, 0),
+                                         .bias_count = PHONEMES};
   isobit_low_bit* matrix = NULL;
   isobit_linear* layer = NULL;
-  isobit_low_bit_options weights = {0};
-  isobit_linear_options options = {0};
-  weights.struct_size = sizeof weights;
-  weights.bits = 4;
-  weights.group = 64;
-  weights.kind = ISOBIT_SYMMETRIC;
-  weights.method = ISOBIT_MSE;
-  weights.scale_dtype = ISOBIT_F32;
   check(isobit_low_bit_quantize(find(arrays, "fc_w", PHONEMES, UNITS), ISOBIT_F32, (int64_t)PHONEMES * UNITS, PHONEMES,
                                 UNITS, &weights, NULL, &matrix));
-  options.struct_size = sizeof options;
-  options.activations = ISOBIT_ACTIVATIONS_INT8;
-  options.bias = find(arrays, "fc_b", PHONEMES, 0);
-  options.bias_count = PHONEMES;
   check(isobit_linear_create(matrix, &options, &layer));
   isobit_low_bit_destroy(matrix); /* the layer has packed it */
   return layer;

@@ -6,15 +6,14 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,6 +25,7 @@
 #include "isobit/parallel.h"
 #include "isobit/rounding.h"
 #include "isobit/status.h"
+#include "isobit/text.h"
 #ifdef G2P_CUDA
 #include <cuda_runtime_api.h>
 
@@ -34,6 +34,7 @@
 
 namespace {
 
+using isobit::format;
 using isobit::GruModel;
 using isobit::GruWeights;
 using isobit::Result;
@@ -71,6 +72,13 @@ struct Word {
 
 Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
+/// Whether the whole text is a number from 0 on.
+template <typename Number>
+bool parse_number(std::string_view text, Number& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() && number >= 0;
+}
+
 bool is_spelling(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= 'a' && c <= 'z'; });
 }
@@ -96,24 +104,20 @@ struct Checkpoint {
   std::vector<float> output_bias;        // [74]
 };
 
-Result<std::vector<float>> float_array(const isobit::ArrayFile& file, const std::string& path, const std::string& name,
+Result<std::vector<float>> float_array(const isobit::ArrayReader& file, const std::string& name,
                                        const std::vector<int64_t>& shape) {
-  const auto found = file.arrays.find(name);
-  if (found == file.arrays.end()) {
-    return Status(StatusCode::kInvalidFile, path + ": no array \"" + name + "\"; expected checkpoint20.npz of g2p_en");
-  }
-  if (found->second.shape != shape) {
-    std::string wanted;
-    for (const int64_t n : shape) wanted += (wanted.empty() ? "" : ", ") + std::to_string(n);
-    return Status(StatusCode::kInvalidFile, path + ": array \"" + name + "\" must have the shape [" + wanted + "]");
-  }
-  return found->second.to_float();
+  ISOBIT_ASSIGN_OR_RETURN(const isobit::Array array, file.read(name));
+  if (array.shape == shape) return array.to_float();
+  return Status(StatusCode::kInvalidFile, file.name() + ": array \"" + name + "\" has the shape " +
+                                              isobit::list_text(array.shape) + ", must have " +
+                                              isobit::list_text(shape) + " as in checkpoint20.npz of g2p_en");
 }
 
 Result<Checkpoint> load_checkpoint(const std::string& path) {
   Checkpoint out;
-  ISOBIT_ASSIGN_OR_RETURN(out.encoder, isobit::load_gru(path, {.prefix = "enc"}));
-  ISOBIT_ASSIGN_OR_RETURN(out.decoder, isobit::load_gru(path, {.prefix = "dec"}));
+  ISOBIT_ASSIGN_OR_RETURN(const auto file, isobit::ArrayReader::open(path));
+  ISOBIT_ASSIGN_OR_RETURN(out.encoder, isobit::load_gru(file, {.prefix = "enc"}));
+  ISOBIT_ASSIGN_OR_RETURN(out.decoder, isobit::load_gru(file, {.prefix = "dec"}));
   for (const GruWeights* gru : {&out.encoder, &out.decoder}) {
     if (gru->layers.size() != 1 || gru->input_size() != kUnits || gru->hidden_size() != kUnits) {
       return Status(StatusCode::kInvalidFile, path + ": GRU \"" + gru->name + "\" must be one layer 256 -> 256");
@@ -121,11 +125,10 @@ Result<Checkpoint> load_checkpoint(const std::string& path) {
   }
   ISOBIT_ASSIGN_OR_RETURN(out.float_encoder, isobit::GruFloatModel::create(out.encoder));
   ISOBIT_ASSIGN_OR_RETURN(out.float_decoder, isobit::GruFloatModel::create(out.decoder));
-  ISOBIT_ASSIGN_OR_RETURN(const auto file, isobit::load_arrays(path));
-  ISOBIT_ASSIGN_OR_RETURN(out.encoder_embedding, float_array(file, path, "enc_emb", {kGraphemes, kUnits}));
-  ISOBIT_ASSIGN_OR_RETURN(out.decoder_embedding, float_array(file, path, "dec_emb", {kPhonemeCount, kUnits}));
-  ISOBIT_ASSIGN_OR_RETURN(out.output_bias, float_array(file, path, "fc_b", {kPhonemeCount}));
-  ISOBIT_ASSIGN_OR_RETURN(const auto rows, float_array(file, path, "fc_w", {kPhonemeCount, kUnits}));
+  ISOBIT_ASSIGN_OR_RETURN(out.encoder_embedding, float_array(file, "enc_emb", {kGraphemes, kUnits}));
+  ISOBIT_ASSIGN_OR_RETURN(out.decoder_embedding, float_array(file, "dec_emb", {kPhonemeCount, kUnits}));
+  ISOBIT_ASSIGN_OR_RETURN(out.output_bias, float_array(file, "fc_b", {kPhonemeCount}));
+  ISOBIT_ASSIGN_OR_RETURN(const auto rows, float_array(file, "fc_w", {kPhonemeCount, kUnits}));
   out.output_weights.resize(rows.size());
   for (int64_t p = 0; p < kPhonemeCount; ++p) {
     for (int64_t k = 0; k < kUnits; ++k) out.output_weights[k * kPhonemeCount + p] = rows[p * kUnits + k];
@@ -136,37 +139,28 @@ Result<Checkpoint> load_checkpoint(const std::string& path) {
 /// Words of a-z with 2 to 18 letters and their first pronunciation, sorted.
 Result<std::vector<Word>> load_dictionary(const std::string& path) {
   ISOBIT_ASSIGN_OR_RETURN(const auto bytes, isobit::read_file(path));
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   std::map<std::string_view, int> codes;
   for (int p = kPhonemeEnd + 1; p < kPhonemeCount; ++p) codes[kPhonemes[p]] = p;
 
   std::map<std::string, Phonemes> words;
-  int64_t line_number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    std::string_view line = text.substr(begin, end - begin);
-    begin = end + 1;
-    ++line_number;
-    line = line.substr(0, line.find('#'));
-    std::vector<std::string_view> parts;
-    for (size_t i = 0; (i = line.find_first_not_of(" \t\r", i)) != std::string_view::npos;) {
-      const size_t stop = std::min(line.find_first_of(" \t\r", i), line.size());
-      parts.push_back(line.substr(i, stop - i));
-      i = stop;
-    }
+  std::istringstream lines(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  std::string line;
+  for (int64_t line_number = 1; std::getline(lines, line); ++line_number) {
+    std::istringstream parts(line.substr(0, line.find('#')));
+    std::string spelling, phoneme;
     // Further pronunciations are written word(2); the parenthesis keeps them out.
-    if (parts.size() < 2 || !is_spelling(parts[0])) continue;
-    if (parts[0].size() < kMinLetters || parts[0].size() > kMaxLetters) continue;
+    if (!(parts >> spelling) || !is_spelling(spelling)) continue;
+    if (spelling.size() < kMinLetters || spelling.size() > kMaxLetters) continue;
     Phonemes phonemes;
-    for (size_t i = 1; i < parts.size(); ++i) {
-      const auto code = codes.find(parts[i]);
+    while (parts >> phoneme) {
+      const auto code = codes.find(phoneme);
       if (code == codes.end()) {
-        return Status(StatusCode::kInvalidFile, path + ": line " + std::to_string(line_number) + ": \"" +
-                                                    std::string(parts[i]) + "\" is not a phoneme of the model");
+        return Status(StatusCode::kInvalidFile, path + ": line " + std::to_string(line_number) + ": \"" + phoneme +
+                                                    "\" is not a phoneme of the model");
       }
       phonemes.push_back(code->second);
     }
-    words.emplace(parts[0], std::move(phonemes));
+    if (!phonemes.empty()) words.emplace(spelling, std::move(phonemes));
   }
   std::vector<Word> out;
   out.reserve(words.size());
@@ -214,23 +208,13 @@ class FloatBackend : public Backend {
   Status encode(std::span<const float> x, int64_t steps, std::span<const int64_t> lengths) override {
     batch_ = static_cast<int64_t>(lengths.size());
     state_.resize(static_cast<size_t>(batch_ * kUnits));
-    isobit::GruFloatArguments arguments;
-    arguments.steps = steps;
-    arguments.batch = batch_;
-    arguments.x = x;
-    arguments.lengths = lengths;
-    arguments.h_last = state_;
-    return checkpoint_.float_encoder->forward(arguments);
+    return checkpoint_.float_encoder->forward(
+        {.steps = steps, .batch = batch_, .x = x, .y = {}, .lengths = lengths, .h_last = state_});
   }
 
   Status decode(std::span<const float> x, std::span<float> h) override {
-    isobit::GruFloatArguments arguments;
-    arguments.steps = 1;
-    arguments.batch = batch_;
-    arguments.x = x;
-    arguments.y = h;
-    arguments.h0 = state_;
-    ISOBIT_RETURN_IF_ERROR(checkpoint_.float_decoder->forward(arguments));
+    ISOBIT_RETURN_IF_ERROR(
+        checkpoint_.float_decoder->forward({.steps = 1, .batch = batch_, .x = x, .y = h, .h0 = state_}));
     std::copy(h.begin(), h.end(), state_.begin());
     return {};
   }
@@ -247,26 +231,21 @@ class FloatBackend : public Backend {
 template <typename Gru>
 class IntegerBackend : public Backend {
  public:
-  IntegerBackend(const GruModel& encoder_model, const GruModel& decoder_model, Gru encoder, Gru decoder)
-      : encoder_model_(encoder_model),
-        decoder_model_(decoder_model),
-        encoder_(std::move(encoder)),
-        decoder_(std::move(decoder)) {}
+  IntegerBackend(Gru encoder, Gru decoder) : encoder_(std::move(encoder)), decoder_(std::move(decoder)) {}
 
   Status encode(std::span<const float> x, int64_t steps, std::span<const int64_t> lengths) override {
     const auto batch = static_cast<int64_t>(lengths.size());
-    if (batch != batch_ || steps > steps_) {
+    if (batch != state_.batch() || steps > steps_) {
       steps_ = std::max(steps, steps_);
-      batch_ = batch;
       ISOBIT_ASSIGN_OR_RETURN(encoder_workspace_, Result<Workspace>(encoder_.workspace(batch, steps_)));
       ISOBIT_ASSIGN_OR_RETURN(decoder_workspace_, Result<Workspace>(decoder_.workspace(batch, 1)));
       outputs_.resize(static_cast<size_t>(steps_ * batch * kUnits));
     }
-    isobit::GruState state = encoder_model_.initial_state(batch);
+    isobit::GruState state = model_of(encoder_).initial_state(batch);
     const std::span<float> y(outputs_.data(), static_cast<size_t>(steps * batch * kUnits));
     ISOBIT_RETURN_IF_ERROR(encoder_.forward(x, y, steps, state, encoder_workspace_, {.lengths = lengths}));
     // From the encoder's grid of h to the decoder's: an integer rescale, no float in between.
-    ISOBIT_ASSIGN_OR_RETURN(state_, decoder_model_.state_from(encoder_model_, state));
+    ISOBIT_ASSIGN_OR_RETURN(state_, model_of(decoder_).state_from(model_of(encoder_), state));
     return {};
   }
 
@@ -275,10 +254,10 @@ class IntegerBackend : public Backend {
   }
 
  private:
-  const GruModel& encoder_model_;
-  const GruModel& decoder_model_;
+  static const GruModel& model_of(const GruModel& gru) { return gru; }
+  static const GruModel& model_of(const auto& gru) { return gru.model(); }
+
   Gru encoder_, decoder_;
-  int64_t batch_ = 0;
   int64_t steps_ = 0;
   isobit::GruState state_;
   Workspace encoder_workspace_, decoder_workspace_;
@@ -302,8 +281,8 @@ Result<std::unique_ptr<Backend>> device_backend(const GruModel& encoder, const G
   using isobit::cuda::DeviceGru;
   ISOBIT_ASSIGN_OR_RETURN(DeviceGru on_device, DeviceGru::create(encoder, device));
   ISOBIT_ASSIGN_OR_RETURN(DeviceGru decoder_on_device, DeviceGru::create(decoder, device));
-  return std::unique_ptr<Backend>(std::make_unique<IntegerBackend<DeviceGru>>(encoder, decoder, std::move(on_device),
-                                                                              std::move(decoder_on_device)));
+  return std::unique_ptr<Backend>(
+      std::make_unique<IntegerBackend<DeviceGru>>(std::move(on_device), std::move(decoder_on_device)));
 }
 #else
 Status check_device(const std::string& option, int) {
@@ -319,16 +298,11 @@ Result<std::unique_ptr<Backend>> device_backend(const GruModel&, const GruModel&
 
 /// "cpu", "cuda" (number 0) or "cuda:N", checked.
 Result<Device> parse_device(const std::string& option) {
-  constexpr std::string_view kNumbered = "cuda:";
   if (option == "cpu") return Device();
   int number = 0;
-  bool known = option == "cuda";
-  if (!known && option.starts_with(kNumbered)) {
-    const char* const end = option.data() + option.size();
-    const auto [stop, error] = std::from_chars(option.data() + kNumbered.size(), end, number);
-    known = error == std::errc() && stop == end && number >= 0;
-  }
-  if (!known) return invalid("--device " + option + ": expected cpu, cuda or cuda:N with N from 0 on");
+  const bool numbered = option.starts_with("cuda:") && parse_number(std::string_view(option).substr(5), number);
+  if (option != "cuda" && !numbered)
+    return invalid("--device " + option + ": expected cpu, cuda or cuda:N with N from 0 on");
   ISOBIT_RETURN_IF_ERROR(check_device(option, number));
   return Device(number);
 }
@@ -440,8 +414,8 @@ Result<Calibrators> calibrate(const Checkpoint& checkpoint, std::span<const Word
 struct Configuration {
   std::string name;
   std::string bits;  // of isobit::apply_bits(); "float32" for the float model
-  std::optional<GruModel> encoder, decoder;
-  std::vector<Phonemes> outputs;
+  std::optional<GruModel> encoder{}, decoder{};
+  std::vector<Phonemes> outputs{};
   double words_right = 0;    // percent
   double phoneme_error = 0;  // percent
   double same_as_float = 0;  // percent
@@ -452,7 +426,7 @@ struct Configuration {
   [[nodiscard]] Result<std::unique_ptr<Backend>> backend(const Checkpoint& checkpoint, const Device& device) const {
     if (!encoder) return std::unique_ptr<Backend>(std::make_unique<FloatBackend>(checkpoint));
     if (device) return device_backend(*encoder, *decoder, *device);
-    return std::unique_ptr<Backend>(std::make_unique<IntegerBackend<GruModel>>(*encoder, *decoder, *encoder, *decoder));
+    return std::unique_ptr<Backend>(std::make_unique<IntegerBackend<GruModel>>(*encoder, *decoder));
   }
 };
 
@@ -476,25 +450,22 @@ Result<std::vector<Phonemes>> pronounce_all(const Checkpoint& checkpoint, const 
                                             std::span<const Word> words, const Device& device,
                                             isobit::ThreadPool& pool) {
   std::vector<Phonemes> outputs(words.size());
-  std::mutex mutex;
-  Status first_error;
-  const auto fail = [&](const Status& status) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (first_error.ok()) first_error = status;
-  };
-  const auto batches = static_cast<int64_t>((words.size() + kBatch - 1) / kBatch);
-  pool.for_ranges(batches, [&](int, int64_t begin, int64_t end) {
-    const auto backend = configuration.backend(checkpoint, device);
-    if (!backend.ok()) return fail(backend.status());
+  const auto pronounce_batches = [&](int64_t begin, int64_t end) -> Status {
+    ISOBIT_ASSIGN_OR_RETURN(const auto backend, configuration.backend(checkpoint, device));
     for (int64_t b = begin; b < end; ++b) {
       const size_t first = static_cast<size_t>(b) * kBatch;
       const auto part = words.subspan(first, std::min(kBatch, words.size() - first));
-      auto result = pronounce(checkpoint, **backend, part);
-      if (!result.ok()) return fail(result.status());
-      std::move(result->begin(), result->end(), outputs.begin() + static_cast<std::ptrdiff_t>(first));
+      ISOBIT_ASSIGN_OR_RETURN(auto said, pronounce(checkpoint, *backend, part));
+      std::move(said.begin(), said.end(), outputs.begin() + static_cast<std::ptrdiff_t>(first));
     }
+    return {};
+  };
+  const auto batches = static_cast<int64_t>((words.size() + kBatch - 1) / kBatch);
+  std::vector<Status> statuses(static_cast<size_t>(pool.threads()));
+  pool.for_ranges(batches, [&](int part, int64_t begin, int64_t end) {
+    statuses[static_cast<size_t>(part)] = pronounce_batches(begin, end);
   });
-  if (!first_error.ok()) return first_error;
+  for (const Status& status : statuses) ISOBIT_RETURN_IF_ERROR(status);
   return outputs;
 }
 
@@ -507,8 +478,7 @@ Result<double> microseconds_per_word(const Checkpoint& checkpoint, const Configu
   for (int pass = 0; pass < 3; ++pass) {
     const auto start = std::chrono::steady_clock::now();
     for (size_t i = 0; i < count; ++i) {
-      auto result = pronounce(checkpoint, *backend, words.subspan(i * words.size() / count, 1));
-      if (!result.ok()) return result.status();
+      ISOBIT_RETURN_IF_ERROR(pronounce(checkpoint, *backend, words.subspan(i * words.size() / count, 1)).status());
     }
     const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start;
     passes.push_back(elapsed.count() / static_cast<double>(count));
@@ -522,15 +492,13 @@ Result<int64_t> saved_bytes(const GruModel& encoder, const GruModel& decoder) {
   std::error_code error;
   const auto folder = std::filesystem::temp_directory_path(error);
   if (error) return Status(StatusCode::kIo, "no temporary folder (" + error.message() + "); set TMPDIR to one");
-  const auto path = folder / ("isobit-g2p-" + std::to_string(getpid()) + ".safetensors");
+  const std::string path = folder / format("isobit-g2p-%d.safetensors", static_cast<int>(getpid()));
   const GruModel* const models[] = {&encoder, &decoder};
-  ISOBIT_RETURN_IF_ERROR(GruModel::save_all(path.string(), models));
-  const auto bytes = std::filesystem::file_size(path, error);
-  const std::string reason = error.message();
-  const bool failed = static_cast<bool>(error);
+  ISOBIT_RETURN_IF_ERROR(GruModel::save_all(path, models));
+  const auto content = isobit::read_file(path);
   std::filesystem::remove(path, error);
-  if (failed) return Status(StatusCode::kIo, path.string() + ": " + reason);
-  return static_cast<int64_t>(bytes);
+  if (!content.ok()) return content.status();
+  return std::ssize(*content);
 }
 
 int64_t float_bytes(const Checkpoint& checkpoint) {
@@ -564,15 +532,6 @@ Status measure(const Checkpoint& checkpoint, std::span<const Word> words, const 
 
 // ---------------------------------------------------------------------------------------------------------------
 // Output
-
-__attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ...) {
-  va_list arguments;
-  va_start(arguments, pattern);
-  char buffer[512];
-  std::vsnprintf(buffer, sizeof(buffer), pattern, arguments);
-  va_end(arguments);
-  return buffer;
-}
 
 void print_table(const std::vector<Configuration>& configurations) {
   std::printf("%-8s %-44s %11s %13s %13s %11s %11s\n", "name", "bits", "words right", "phoneme error", "same as float",
@@ -655,8 +614,7 @@ Result<Arguments> parse_arguments(int argc, char** argv) {
         out.bits.push_back(bits);
       }
       if (argument == "--words") {
-        const auto [end, error] = std::from_chars(words.data(), words.data() + words.size(), out.words);
-        if (error != std::errc() || end != words.data() + words.size() || out.words < 0 || out.words > 1'000'000) {
+        if (!parse_number(words, out.words) || out.words > 1'000'000) {
           return invalid("--words " + words + ": expected a number from 0 to 1000000");
         }
       }
@@ -700,36 +658,30 @@ Status run(const Arguments& arguments) {
   progress("calibrating on " + std::to_string(split.calibration.size()) + " words");
   ISOBIT_ASSIGN_OR_RETURN(const Calibrators calibrators, calibrate(checkpoint, split.calibration, pool));
 
-  std::vector<std::pair<std::string, std::string>> names_and_bits = {{"float", "float32"}};
+  std::vector<Configuration> configurations;
+  configurations.push_back({.name = "float", .bits = "float32", .model_bytes = float_bytes(checkpoint)});
+  const auto add = [&](const std::string& name, const std::string& bits) -> Status {
+    isobit::GruQuantization quantization;
+    quantization.rounding = arguments.rounding;
+    ISOBIT_RETURN_IF_ERROR(isobit::apply_bits(bits, quantization));
+    Configuration& c = configurations.emplace_back(Configuration{.name = name, .bits = bits});
+    ISOBIT_ASSIGN_OR_RETURN(c.encoder, calibrators.encoder.finish(quantization));
+    ISOBIT_ASSIGN_OR_RETURN(c.decoder, calibrators.decoder.finish(quantization));
+    ISOBIT_ASSIGN_OR_RETURN(c.model_bytes, saved_bytes(*c.encoder, *c.decoder));
+    return {};
+  };
   std::vector<size_t> speakers = {0};  // float, balanced, small
+  for (const std::string& bits : arguments.bits) {
+    speakers.push_back(configurations.size());
+    ISOBIT_RETURN_IF_ERROR(add("bits" + std::to_string(configurations.size()), bits));
+  }
   if (arguments.bits.empty()) {
     for (const isobit::NamedBits& named : isobit::named_bits()) {
-      if (named.name == "balanced") speakers.insert(speakers.begin() + 1, names_and_bits.size());
-      if (named.name == "small") speakers.push_back(names_and_bits.size());
-      names_and_bits.emplace_back(named.name, named.bits);
+      if (named.name == "balanced") speakers.insert(speakers.begin() + 1, configurations.size());
+      if (named.name == "small") speakers.push_back(configurations.size());
+      ISOBIT_RETURN_IF_ERROR(add(std::string(named.name), std::string(named.bits)));
     }
-    names_and_bits.emplace_back("w4", "16,weights=4,x=8");
-  } else {
-    for (const std::string& bits : arguments.bits) {
-      speakers.push_back(names_and_bits.size());
-      names_and_bits.emplace_back("bits" + std::to_string(names_and_bits.size()), bits);
-    }
-  }
-  std::vector<Configuration> configurations;
-  for (const auto& [name, bits] : names_and_bits) {
-    Configuration configuration;
-    configuration.name = name;
-    configuration.bits = bits;
-    configuration.model_bytes = float_bytes(checkpoint);
-    if (!configurations.empty()) {
-      isobit::GruQuantization quantization;
-      quantization.rounding = arguments.rounding;
-      ISOBIT_RETURN_IF_ERROR(isobit::apply_bits(bits, quantization));
-      ISOBIT_ASSIGN_OR_RETURN(configuration.encoder, calibrators.encoder.finish(quantization));
-      ISOBIT_ASSIGN_OR_RETURN(configuration.decoder, calibrators.decoder.finish(quantization));
-      ISOBIT_ASSIGN_OR_RETURN(configuration.model_bytes, saved_bytes(*configuration.encoder, *configuration.decoder));
-    }
-    configurations.push_back(std::move(configuration));
+    ISOBIT_RETURN_IF_ERROR(add("w4", "16,weights=4,x=8"));
   }
 
   if (!split.evaluation.empty()) {

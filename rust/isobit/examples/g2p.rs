@@ -24,40 +24,40 @@ const PHONEMES: [&str; 74] = [
     "T",     "TH",    "UH0", "UH1",  "UH2", "UW",  "UW0", "UW1", "UW2", "V",   "W",   "Y",   "Z",   "ZH",
 ];
 
-type Failure = Box<dyn std::error::Error>;
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-fn array<'a>(arrays: &'a Arrays, name: &str, shape: &[i64]) -> std::result::Result<&'a [f32], Failure> {
+fn array<'a>(arrays: &'a Arrays, name: &str, shape: &[usize]) -> Result<&'a [f32]> {
     let (values, found) = arrays.get::<f32>(name)?;
-    if found != shape {
-        return Err(format!("{} has the shape {:?}, must have {:?}", name, found, shape).into());
+    if !found.iter().map(|&size| size as usize).eq(shape.iter().copied()) {
+        return Err(format!("{name} has the shape {found:?}, must have {shape:?}").into());
     }
     Ok(values)
 }
 
-fn gru(path: &str) -> std::result::Result<Gru, Failure> {
+fn gru(path: &str) -> Result<Gru> {
     let gru = Gru::load(path, None)?;
     let info = gru.info();
-    if (info.layers, info.directions, info.input_size, info.hidden_size) != (1, 1, UNITS as i64, UNITS as i64) {
-        return Err(format!("{} must be one layer 256 -> 256 of one direction", path).into());
+    match (info.layers, info.directions, info.input_size as usize, info.hidden_size as usize) {
+        (1, 1, UNITS, UNITS) => Ok(gru),
+        _ => Err(format!("{path} must be one layer 256 -> 256 of one direction").into()),
     }
-    Ok(gru)
 }
 
 fn largest(values: &[f32]) -> usize {
     (1..values.len()).fold(0, |best, i| if values[i] > values[best] { i } else { best })
 }
 
-fn run(arguments: &[String]) -> std::result::Result<(), Failure> {
-    if arguments.len() < 4 {
-        return Err("usage: g2p CHECKPOINT.npz ENCODER.safetensors DECODER.safetensors WORD...".into());
-    }
-    let arrays = Arrays::load(&arguments[0])?;
-    let letters = array(&arrays, "enc_emb", &[GRAPHEMES as i64, UNITS as i64])?;
-    let sounds = array(&arrays, "dec_emb", &[PHONEMES.len() as i64, UNITS as i64])?;
-    let rows = array(&arrays, "fc_w", &[PHONEMES.len() as i64, UNITS as i64])?;
-    let bias = array(&arrays, "fc_b", &[PHONEMES.len() as i64])?;
-    let encoder = gru(&arguments[1])?;
-    let decoder = gru(&arguments[2])?;
+fn run(arguments: &[String]) -> Result<()> {
+    let (checkpoint, encoder, decoder, words) = match arguments {
+        [checkpoint, encoder, decoder, words @ ..] if !words.is_empty() => (checkpoint, encoder, decoder, words),
+        _ => return Err("usage: g2p CHECKPOINT.npz ENCODER.safetensors DECODER.safetensors WORD...".into()),
+    };
+    let arrays = Arrays::load(checkpoint)?;
+    let letters = array(&arrays, "enc_emb", &[GRAPHEMES, UNITS])?;
+    let sounds = array(&arrays, "dec_emb", &[PHONEMES.len(), UNITS])?;
+    let rows = array(&arrays, "fc_w", &[PHONEMES.len(), UNITS])?;
+    let bias = array(&arrays, "fc_b", &[PHONEMES.len()])?;
+    let (encoder, decoder) = (gru(encoder)?, gru(decoder)?);
 
     let weights = LowBitOptions {
         bits: BitWidth::Four,
@@ -76,9 +76,9 @@ fn run(arguments: &[String]) -> std::result::Result<(), Failure> {
     let mut decoder_workspace = decoder.workspace(1, 1, 1)?;
     let mut output_workspace = output.workspace(1, 1)?;
 
-    for word in &arguments[3..] {
+    for word in words {
         if word.is_empty() || word.len() > MAX_LETTERS || !word.bytes().all(|c| c.is_ascii_lowercase()) {
-            return Err(format!("{}: a word must be 1 to 64 letters a-z", word).into());
+            return Err(format!("{word}: a word must be 1 to 64 letters a-z").into());
         }
         let codes = word.bytes().map(|c| usize::from(c - b'a') + GRAPHEME_A).chain([GRAPHEME_END]);
         let x: Vec<f32> = codes.flat_map(|code| letters[code * UNITS..][..UNITS].iter().copied()).collect();
@@ -88,7 +88,7 @@ fn run(arguments: &[String]) -> std::result::Result<(), Failure> {
         encoder.forward(&x, &mut y, steps, &mut heard, &mut encoder_workspace, &GruRun::default())?;
         said.hand_over_from(&heard)?;
 
-        let mut text = format!("{}:", word);
+        print!("{word}:");
         let mut phoneme = PHONEME_START;
         for _ in 0..MAX_PHONEMES {
             let x = &sounds[phoneme * UNITS..][..UNITS];
@@ -100,18 +100,16 @@ fn run(arguments: &[String]) -> std::result::Result<(), Failure> {
             if phoneme == PHONEME_END {
                 break;
             }
-            text += " ";
-            text += PHONEMES[phoneme];
+            print!(" {}", PHONEMES[phoneme]);
         }
-        println!("{}", text);
+        println!();
     }
     Ok(())
 }
 
 fn main() {
-    let arguments: Vec<String> = env::args().skip(1).collect();
-    if let Err(error) = run(&arguments) {
-        eprintln!("g2p: {}", error);
+    if let Err(error) = run(&env::args().skip(1).collect::<Vec<_>>()) {
+        eprintln!("g2p: {error}");
         exit(2);
     }
 }
