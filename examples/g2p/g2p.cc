@@ -155,8 +155,9 @@ Result<std::vector<Word>> load_dictionary(const std::string& path) {
     while (parts >> phoneme) {
       const auto code = codes.find(phoneme);
       if (code == codes.end()) {
-        return Status(StatusCode::kInvalidFile, path + ": line " + std::to_string(line_number) + ": \"" + phoneme +
-                                                    "\" is not a phoneme of the model");
+        return Status(StatusCode::kInvalidFile,
+                      format("%s: line %lld: \"%s\" is not a phoneme of the model", path.c_str(),
+                             static_cast<long long>(line_number), phoneme.c_str()));
       }
       phonemes.push_back(code->second);
     }

@@ -23,6 +23,7 @@
 #include "isobit/grid.h"
 #include "isobit/nearest.h"
 #include "isobit/parallel.h"
+#include "isobit/text.h"
 #include "testing/oracle.h"
 
 namespace isobit {
@@ -257,6 +258,19 @@ TEST(Nearest, TheNameThatWasMeant) {
   EXPECT_EQ(nearest_name(std::string(1000, 'q'), names), "");
   EXPECT_EQ(expected_one_of("pow3", {"pow2", "real"}), "expected pow2 or real; nearest: pow2");
   EXPECT_EQ(expected_one_of("log", {"pow2", "real", "own"}), "expected pow2, real or own");
+}
+
+TEST(Text, OfAnyLength) {
+  EXPECT_EQ(format("%d %s", 3, "steps"), "3 steps");
+  EXPECT_EQ(format("%s", ""), "");
+  const std::string text(5000, 'x');
+  EXPECT_EQ(format("[%s]", text.c_str()), "[" + text + "]");
+}
+
+TEST(Text, OneOrSeveral) {
+  EXPECT_EQ(count_text(0, "file"), "0 files");
+  EXPECT_EQ(count_text(1, "file"), "1 file");
+  EXPECT_EQ(count_text(2, "file"), "2 files");
 }
 
 TEST(ThreadPool, EveryItemOnceForAnyNumberOfThreads) {
