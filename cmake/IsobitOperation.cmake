@@ -85,11 +85,12 @@ function(isobit_test_labels name)
   set_tests_properties(${name} PROPERTIES LABELS "${ARGN}" TIMEOUT ${timeout})
 endfunction()
 
-# isobit_test(NAME FILE... [COMPUTES] [LABELS LABEL...]): a GoogleTest program that may include internal headers.
-# COMPUTES: it takes its time itself, not the library. Labels: default fast; `threads`: also under the thread sanitizer.
+# isobit_test(NAME FILE... [COMPUTES] [FILES] [LABELS LABEL...]): a GoogleTest program that may include internal headers.
+# COMPUTES: it takes its time itself, not the library. FILES: it tests readers, writers and texts; not built where
+# ISOBIT_BUILD_FILE_TESTS is off. Labels: default fast; `threads`: also under the thread sanitizer.
 function(isobit_test name)
-  cmake_parse_arguments(arg "COMPUTES" "" "LABELS" ${ARGN})
-  if(NOT ISOBIT_BUILD_TESTS)
+  cmake_parse_arguments(arg "COMPUTES;FILES" "" "LABELS" ${ARGN})
+  if(NOT ISOBIT_BUILD_TESTS OR (arg_FILES AND NOT ISOBIT_BUILD_FILE_TESTS))
     return()
   endif()
   find_package(GTest REQUIRED)
@@ -147,6 +148,6 @@ function(isobit_fuzzer name file)
   target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   target_link_libraries(${name} PRIVATE isobit isobit_flags nlohmann_json::nlohmann_json)
-  add_test(NAME ${name} COMMAND ${name} -runs=20000 -max_total_time=10 -rss_limit_mb=2048 -seed=1 ${arg_OPTIONS})
+  add_test(NAME ${name} COMMAND ${name} -runs=20000 -max_total_time=5 -rss_limit_mb=2048 -seed=1 ${arg_OPTIONS})
   set_tests_properties(${name} PROPERTIES LABELS slow TIMEOUT 120)
 endfunction()

@@ -223,9 +223,9 @@ def exact(arrays, x, h0):
 
 @pytest.mark.parametrize("path", MODELS, ids=os.path.basename)
 def test_every_node_of_a_public_model(path, tmp_path):
-    """Both forwards agree within LIMIT for SHORT steps. Over T steps they agree within LIMIT, or isobit's error against
-    float64 is at most twice ONNX Runtime's error, or twice LIMIT where that is more. The input is made up: on features
-    of speech, whose sums have larger terms, NSNet2's GRUs exceed these limits (docs/python.md)."""
+    """Both forwards agree within LIMIT over T steps. NSNet2 of 48 kHz: for SHORT steps; over T steps isobit's error
+    against float64 is at most twice ONNX Runtime's error, or twice LIMIT where that is more. The input is made up: on
+    features of speech, whose sums have larger terms, NSNet2's GRUs exceed these limits (docs/python.md)."""
     network = onnx.load(path)
     nodes = [node for node in network.graph.node if node.op_type == "GRU"]
     assert nodes
@@ -256,6 +256,7 @@ def test_every_node_of_a_public_model(path, tmp_path):
             # Both round their sums to float32, in orders of their own, and the errors add up over the steps: neither
             # forward is right where they part, so that float64 is the judge.
             if np.abs(ours - theirs).max() > LIMIT:
+                assert "nsnet2-20ms-48k" in str(path), "the others stay within LIMIT"
                 true = exact(arrays, x, h0)
                 print(node.name, "isobit - ONNX Runtime, isobit - float64, ONNX Runtime - float64:",
                       *(np.abs(a - b).max() for a, b in ((ours, theirs), (ours, true), (theirs, true))))
