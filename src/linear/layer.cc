@@ -9,25 +9,9 @@
 #include "isobit/linear.h"
 #include "linear/layer_engine.h"
 #include "linear/layer_parts.h"
-#include "low_bit/parts.h"
 
 namespace isobit {
 namespace {
-
-Status unsupported_type(const char* name, Dtype dtype, const std::string& limit) {
-  return {StatusCode::kUnsupported,
-          std::string(name) + " is of type " + std::string(to_string(dtype)) + ", must be " + limit};
-}
-
-Status check_types(Dtype x, Dtype y, LinearActivations activations) {
-  const bool quantised = activations != LinearActivations::kFloat;
-  if (!is_low_bit_scale(x) && !(quantised && x == Dtype::kF64))
-    return unsupported_type("x", x, quantised ? "f32, f16, bf16 or f64" : "f32, f16 or bf16");
-  if (!is_low_bit_scale(y)) return unsupported_type("y", y, "f32, f16 or bf16");
-  if (!quantised && x != y)
-    return unsupported_type("y", y, "that of x, " + std::string(to_string(x)) + ", in a layer of float activations");
-  return {};
-}
 
 /// The first row that cannot be quantised, or m.
 int64_t quantize_rows(const LinearEngine& engine, const LinearCall& call, std::byte* scratch, int64_t scratch_stride,
@@ -69,11 +53,7 @@ Result<LinearLayer> LinearLayer::create(const LowBitMatrix& matrix, const Linear
                                         std::string_view name) {
   const DefaultFloatMode mode;
   const std::string text(name);
-  if (options.activations < LinearActivations::kFloat || options.activations > LinearActivations::kInt8Asymmetric)
-    return refuse_linear(text + ": activations is " + std::to_string(static_cast<int32_t>(options.activations)) +
-                         ", must be 0..2");
-  ISOBIT_RETURN_IF_ERROR(check_clamp(options.clamp, text));
-  ISOBIT_RETURN_IF_ERROR(check_bias(options.bias, matrix.rows(), text));
+  ISOBIT_RETURN_IF_ERROR(check_linear_options(options, matrix.rows(), text));
   ISOBIT_ASSIGN_OR_RETURN(CpuPath path, linear_path(options.path, text));
   LinearEpilogue epilogue{{options.bias.begin(), options.bias.end()}, options.clamp};
   epilogue.bias.resize(static_cast<size_t>(matrix.rows()));
@@ -110,7 +90,7 @@ Workspace LinearLayer::workspace(int64_t m, int32_t threads) const {
 Status LinearLayer::forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
                             int64_t m, Workspace& workspace, const RunOptions& options) const {
   const DefaultFloatMode mode;
-  ISOBIT_RETURN_IF_ERROR(check_types(x_dtype, y_dtype, impl_->activations));
+  ISOBIT_RETURN_IF_ERROR(check_linear_types(x_dtype, y_dtype, impl_->activations));
   ISOBIT_RETURN_IF_ERROR(check_row_options(options, impl_->path));
   LinearRows x_rows{"x", x.data(), x.size(), x_dtype, impl_->columns, options.x_stride};
   LinearRows y_rows{"y", y.data(), y.size(), y_dtype, impl_->rows, options.y_stride};

@@ -8,6 +8,7 @@
 #include "core/number_text.h"
 #include "core/rescale.h"
 #include "core/run_options.h"
+#include "low_bit/parts.h"
 
 namespace isobit {
 namespace {
@@ -46,6 +47,11 @@ Status check_rows(LinearRows& rows, int64_t m) {
                          ", must be a multiple of " + std::to_string(size) + " for " +
                          std::string(to_string(rows.dtype)));
   return {};
+}
+
+Status unsupported_type(const char* name, Dtype dtype, const std::string& limit) {
+  return {StatusCode::kUnsupported,
+          std::string(name) + " is of type " + std::string(to_string(dtype)) + ", must be " + limit};
 }
 
 }  // namespace
@@ -92,6 +98,24 @@ Status check_bias(std::span<const float> bias, int64_t rows, const std::string& 
   if (bias.empty() || static_cast<int64_t>(bias.size()) == rows) return {};
   return refuse_linear(name + ": bias has " + std::to_string(bias.size()) + " elements, must have " +
                        std::to_string(rows) + " or none");
+}
+
+Status check_linear_options(const LinearOptions& options, int64_t rows, const std::string& name) {
+  if (options.activations < LinearActivations::kFloat || options.activations > LinearActivations::kInt8Asymmetric)
+    return refuse_linear(name + ": activations is " + std::to_string(static_cast<int32_t>(options.activations)) +
+                         ", must be 0..2");
+  ISOBIT_RETURN_IF_ERROR(check_clamp(options.clamp, name));
+  return check_bias(options.bias, rows, name);
+}
+
+Status check_linear_types(Dtype x, Dtype y, LinearActivations activations) {
+  const bool quantised = activations != LinearActivations::kFloat;
+  if (!is_low_bit_scale(x) && !(quantised && x == Dtype::kF64))
+    return unsupported_type("x", x, quantised ? "f32, f16, bf16 or f64" : "f32, f16 or bf16");
+  if (!is_low_bit_scale(y)) return unsupported_type("y", y, "f32, f16 or bf16");
+  if (!quantised && x != y)
+    return unsupported_type("y", y, "that of x, " + std::string(to_string(x)) + ", in a layer of float activations");
+  return {};
 }
 
 Status check_linear_rows(LinearRows& x, LinearRows& y, int64_t m) {

@@ -30,6 +30,9 @@ const LinearLayerKernel& linear_layer_kernel(std::string_view operation, CpuPath
 
 Status check_clamp(const LinearClamp& clamp, const std::string& name);
 Status check_bias(std::span<const float> bias, int64_t rows, const std::string& name);
+/// Activations, clamp and bias of a layer with N rows.
+Status check_linear_options(const LinearOptions& options, int64_t rows, const std::string& name);
+Status check_linear_types(Dtype x, Dtype y, LinearActivations activations);
 
 /// Rows in memory: `columns` elements of `dtype`, `stride` elements from one to the next.
 struct LinearRows {

@@ -190,6 +190,12 @@ __device__ __forceinline__ uint32_t block_in_cluster() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
+/// 0 and on; that of the block where it was launched without clusters.
+__device__ __forceinline__ uint32_t cluster_in_grid() {
+  uint32_t index = 0;
+  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+  return index;
+}
 #endif
 
 }  // namespace isobit::cuda

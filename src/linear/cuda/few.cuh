@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel of few.h. A warp loads stages; four warps, each of 16 rows of W, decode blocks into the registers of
+// mma.sync, multiply, and promote the sums of a part in the order of numerics.md, sections 10 and 11. Before sm_90,
+// which has no bulk copies, the four warps load as well. wgmma would take twice as long for 8 rows of x.
+//
+// A chunk's sums go to shared memory, and when all blocks of threads that share a strip are done, each of them adds the
+// chunks of some results in order and stores these.
+#ifndef ISOBIT_LINEAR_CUDA_FEW_CUH_
+#define ISOBIT_LINEAR_CUDA_FEW_CUH_
+
+#include "core/cuda/ptx.cuh"
+#include "core/cuda/tensor_core.cuh"
+#include "linear/cuda/codec.cuh"
+#include "linear/cuda/few.h"
+
+namespace isobit::cuda {
+
+inline constexpr int kFewWorkers = 128;  // threads that multiply
+inline constexpr int kFewThreads = kFewWorkers + 32;
+
+/// A block has 4 instructions of 32 bytes of k for codes, 8 for halves, 24 for three halves.
+template <RowsKind Kind>
+struct FewKind {
+  using Type = UInt8Int8;
+  static constexpr int kInstructions = 4, kPlanes = 1;
+};
+template <>
+struct FewKind<RowsKind::kF16> {
+  using Type = Float16;
+  static constexpr int kInstructions = 8, kPlanes = 1;
+};
+template <>
+struct FewKind<RowsKind::kBF16> {
+  using Type = BFloat16;
+  static constexpr int kInstructions = 8, kPlanes = 1;
+};
+template <>
+struct FewKind<RowsKind::kF32> {
+  using Type = BFloat16;
+  static constexpr int kInstructions = 24, kPlanes = 3;
+};
+
+__device__ __forceinline__ float one_nan(float y) { return isnan(y) ? __uint_as_float(0x7fc00000u) : y; }
+__device__ __forceinline__ void store_result(void* y, int32_t type, int64_t at, float value) {
+  if (type == 0) {
+    static_cast<float*>(y)[at] = one_nan(value);
+  } else if (type == 1) {
+    static_cast<uint16_t*>(y)[at] = isnan(value) ? uint16_t{0x7e00} : __half_as_ushort(__float2half_rn(value));
+  } else {
+    static_cast<uint16_t*>(y)[at] = isnan(value) ? uint16_t{0x7fc0} : __bfloat16_as_ushort(__float2bfloat16_rn(value));
+  }
+}
+
+/// Of the threads that multiply.
+__device__ __forceinline__ void few_barrier() { asm volatile("bar.sync 1, %0;" ::"n"(kFewWorkers) : "memory"); }
+
+/// A float in the shared memory of another block of the cluster.
+__device__ __forceinline__ float load_from(const float* shared, uint32_t rank) {
+#if __CUDA_ARCH__ >= 900
+  float value = 0;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address_in(shared_address(shared), rank)));
+  return value;
+#else
+  return *shared;
+#endif
+}
+
+/// What a group of a row of W has for its results.
+struct FewRow {
+  float scale, offset, sums;
+  int32_t zero_point;
+};
+
+template <int Bits, RowsKind Kind, int Columns, bool Fine, bool General>
+struct FewBody {
+  using K = FewKind<Kind>;
+  using T = typename K::Type;
+  using Sum = typename T::Result;
+  static constexpr bool kCodes = Kind == RowsKind::kCodes;
+  static constexpr int kTiles = Columns / kXTileRows;
+  static constexpr int kSums = Columns / 2;  // of a thread
+  static constexpr int kXBlock = static_cast<int>(row_block_bytes(Kind));
+  static constexpr int kTurn = few_turn_blocks(Bits);  // blocks of a stage
+  static constexpr int kParts = Fine ? 4 : 1;
+
+  const FewArgs& a;
+  uint8_t* shared;
+  int thread, row, column;  // of the first results: rows row and row + 8, columns column and column + 1 of each tile
+  float acc[kSums];         // of a chunk
+  float finished[kSums];    // of the chunks before, where no other block of threads has any
+  int32_t total[kSums];     // of a group
+  int group, group_block;
+
+  __device__ __forceinline__ FewRow row_of(const uint8_t* record, int r) const {
+    FewRow result{reinterpret_cast<const float*>(record)[r], 0, 0, a.zero_point};
+    if constexpr (General) {
+      if (a.zero_points_at > 0) result.zero_point = reinterpret_cast<const uint16_t*>(record + a.zero_points_at)[r];
+      if (a.offsets_at > 0) result.offset = reinterpret_cast<const float*>(record + a.offsets_at)[r];
+      if (a.sums_at > 0) result.sums = reinterpret_cast<const float*>(record + a.sums_at)[r];
+    }
+    return result;
+  }
+
+  /// Section 11, one group: d stands for sum a * w.
+  __device__ __forceinline__ void promote_codes(float& sum, int32_t d, const FewRow& w, const RowGroup& x) const {
+    constexpr int32_t kFactor = 2;  // 1 bit, symmetric: v = 2 w - 1
+    const int32_t product = Bits == 1 && a.code_factor == kFactor ? kFactor * d : d;
+    const int32_t v = static_cast<int32_t>(static_cast<uint32_t>(product) -
+                                           static_cast<uint32_t>(w.zero_point) * static_cast<uint32_t>(x.sum));
+    sum = __fmaf_rn(__int2float_rn(v), __fmul_rn(w.scale, x.scale), sum);
+    if constexpr (General) {
+      if (a.asymmetric) sum = __fmaf_rn(w.sums, __fmul_rn(w.scale, x.offset), sum);
+      if (a.offsets_at > 0) {
+        float all = __fmul_rn(x.scale, __int2float_rn(x.sum));
+        if (a.asymmetric) all = __fmaf_rn(x.offset, x.elements, all);
+        sum = __fmaf_rn(w.offset, all, sum);
+      }
+    }
+  }
+  /// A part of floats: p stands for the sum of x * (w - 2^(bits - 1)), of 1 bit x * (2 w - 1); all: of x.
+  __device__ __forceinline__ void promote_floats(float& sum, float p, const FewRow& w, float all) const {
+    if constexpr (General) {
+      constexpr float kMiddle = Bits == 1 ? 0.5f : static_cast<float>(1 << (Bits - 1));
+      if (a.code_factor != 2) {
+        if (Bits == 1) p *= 0.5f;
+        p = __fmaf_rn(kMiddle - static_cast<float>(w.zero_point), all, p);
+      }
+      if (a.offsets_at > 0) sum = __fmaf_rn(w.offset, all, sum);
+    }
+    sum = __fmaf_rn(p, w.scale, sum);
+  }
+
+  /// The sums of one part. record: of its group; x: of its group or part, in each tile x_stride bytes on.
+  __device__ __forceinline__ void promote(const Sum (&d)[kSums], const uint8_t* record, const uint8_t* x, int x_stride,
+                                          bool group_ends) {
+    if constexpr (kCodes) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i)
+        total[i] = static_cast<int32_t>(static_cast<uint32_t>(total[i]) + static_cast<uint32_t>(d[i]));
+      if (!group_ends || a.whole) return;
+    }
+    const FewRow rows[2] = {row_of(record, row), row_of(record, row + 8)};
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if constexpr (kCodes) {
+        const auto* const groups = reinterpret_cast<const RowGroup*>(x + tile * x_stride) + column;
+        const RowGroup both[2] = {groups[0], groups[1]};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          promote_codes(acc[4 * tile + i], total[4 * tile + i], rows[i / 2], both[i % 2]);
+          total[4 * tile + i] = 0;
+        }
+      } else {
+        float both[2]{};
+        if constexpr (General) {
+          if (a.x_part_bytes > 0) {
+            const auto* const sums = reinterpret_cast<const float*>(x + tile * x_stride) + column;
+            both[0] = sums[0], both[1] = sums[1];
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) promote_floats(acc[4 * tile + i], d[4 * tile + i], rows[i / 2], both[i % 2]);
+      }
+    }
+  }
+
+  /// To where the chunk's sums, or the integers of one group, are collected.
+  template <typename Value>
+  __device__ __forceinline__ void collect(int chunk, const Value (&values)[kSums]) const {
+    auto* const to = reinterpret_cast<Value*>(shared + kFewExchange) + chunk * Columns * kFewPitch;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) to[(i / 4 * 8 + column + i % 2) * kFewPitch + row + i / 2 % 2 * 8] = values[i];
+  }
+};
+
+template <int Bits, RowsKind Kind, int Columns, bool Fine, bool General>
+__global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewArgs a) {
+  using Body = FewBody<Bits, Kind, Columns, Fine, General>;
+  using T = typename Body::T;
+  using Sum = typename Body::Sum;
+  constexpr int kTurn = Body::kTurn, kTiles = Body::kTiles, kXBlock = Body::kXBlock;
+  constexpr int kBlockBytes = kStripRows * kBlockDepth * Bits / 8;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);
+  const auto cluster = static_cast<uint32_t>(a.cluster);
+#if __CUDA_ARCH__ >= 900
+  const int64_t strip = cluster_in_grid();
+  const uint32_t rank = block_in_cluster();
+#else
+  const int64_t strip = blockIdx.x;
+  const uint32_t rank = 0;
+#endif
+  const int64_t x_tile = static_cast<int64_t>(blockIdx.y) * kTiles;
+  const int rank_blocks = a.rank_chunks * a.chunk_blocks;
+  const int first_block = min(a.blocks, static_cast<int>(rank) * rank_blocks);
+  const int turns = (min(a.blocks, first_block + rank_blocks) - first_block) / kTurn;
+  // Divisions take long: only where groups are larger than blocks.
+  const auto group_of = [&](int block) {
+    return min(a.groups, a.group_blocks == 1 ? block * a.block_groups : block / a.group_blocks);
+  };
+  const int first_group = group_of(first_block);
+
+  // What a stage has, in turn. What fills up the last blocks belongs to no group.
+  struct Stage {
+    const uint8_t *w, *parameters, *x, *x_parameters;
+    int block, group;
+  };
+  Stage next{a.w + (strip * a.blocks + first_block) * kBlockBytes,
+             a.parameters + (strip * a.groups + first_group) * a.record_bytes,
+             a.x + (x_tile * a.blocks + first_block) * kXBlock,
+             a.x_parameters +
+                 (x_tile * a.x_parts + (Body::kCodes ? first_group : first_block * a.x_block_parts)) * a.x_part_bytes,
+             first_block,
+             first_group};
+  const auto groups_of = [&](const Stage& stage) {
+    return min(a.groups, group_of(stage.block + kTurn - 1) + a.block_groups) - stage.group;
+  };
+  const auto x_parts_of = [&](int groups) { return Body::kCodes ? groups : kTurn * a.x_block_parts; };
+  const bool has_x_parameters = Body::kCodes || (General && a.x_part_bytes > 0);
+  // Their copies: copy(to, from, bytes), all multiples of 16 bytes, some 0.
+  const auto copy_w = [&](const Stage& stage, uint8_t* to, int groups, auto copy) {
+    copy(to, stage.w, kTurn * kBlockBytes);
+    copy(to + a.parameters_at, stage.parameters, groups * a.record_bytes);
+  };
+  const auto copy_x = [&](const Stage& stage, uint8_t* to, int groups, auto copy) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      copy(to + a.x_at + tile * kTurn * kXBlock, stage.x + static_cast<int64_t>(tile) * a.blocks * kXBlock,
+           kTurn * kXBlock);
+      if (has_x_parameters)
+        copy(to + a.x_parameters_at + tile * a.x_parameters_bytes,
+             stage.x_parameters + static_cast<int64_t>(tile) * a.x_parts * a.x_part_bytes,
+             x_parts_of(groups) * a.x_part_bytes);
+    }
+  };
+  const auto advance = [&](Stage& stage) {
+    stage.w += kTurn * kBlockBytes;
+    stage.x += kTurn * kXBlock;
+    stage.block += kTurn;
+    const int groups = group_of(stage.block) - stage.group;
+    stage.group += groups;
+    stage.parameters += groups * a.record_bytes;
+    stage.x_parameters += x_parts_of(groups) * a.x_part_bytes;
+  };
+  uint8_t* const stages = shared + a.stages_at;
+
+  // ---- The loading warp, or its threads' share of loading.
+#if __CUDA_ARCH__ >= 900
+  const uint32_t full = shared_address(shared), released = full + 8 * static_cast<uint32_t>(a.stages);
+  if (thread == 0) {
+    for (uint32_t i = 0; i < static_cast<uint32_t>(a.stages); ++i) {
+      barrier_init(full + 8 * i, 1);
+      barrier_init(released + 8 * i, kFewWorkers);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  let_next_grid_start();
+  __syncthreads();
+  if (warp == kFewWorkers / 32) {
+    if (is_elected()) {
+      uint32_t barrier = full;
+      const auto copy = [&](uint8_t* to, const uint8_t* from, int bytes) {
+        if (bytes > 0) fetch(shared_address(to), from, static_cast<uint32_t>(bytes), barrier);
+      };
+      const auto expect = [&](int groups) {
+        barrier_expect(
+            barrier,
+            static_cast<uint32_t>(kTurn * kBlockBytes + groups * a.record_bytes +
+                                  kTiles * (kTurn * kXBlock + has_x_parameters * x_parts_of(groups) * a.x_part_bytes)));
+      };
+      // W is constant; x comes from the grid before.
+      const int early = min(turns, a.stages);
+      const Stage first = next;
+      uint8_t* to = stages;
+      for (int turn = 0; turn < early; ++turn, barrier += 8, to += a.stage_bytes) {
+        const int groups = groups_of(next);
+        expect(groups);
+        copy_w(next, to, groups, copy);
+        advance(next);
+      }
+      wait_for_grid_before();
+      next = first;
+      barrier = full;
+      to = stages;
+      for (int turn = 0; turn < early; ++turn, barrier += 8, to += a.stage_bytes) {
+        copy_x(next, to, groups_of(next), copy);
+        advance(next);
+      }
+      uint32_t phase = 0;
+      for (int turn = early, slot = a.stages; turn < turns; ++turn, ++slot, barrier += 8, to += a.stage_bytes) {
+        if (slot == a.stages) {
+          phase ^= turn > early;
+          slot = 0;
+          barrier = full;
+          to = stages;
+        }
+        barrier_wait(barrier + 8 * static_cast<uint32_t>(a.stages), phase);
+        const int groups = groups_of(next);
+        expect(groups);
+        copy_w(next, to, groups, copy);
+        copy_x(next, to, groups, copy);
+        advance(next);
+      }
+    }
+    __syncwarp();
+  }
+#else
+  int loaded = 0;
+  const auto load_share = [&]() {
+    if (loaded < turns && thread < kFewWorkers) {
+      const auto copy = [&](uint8_t* to, const uint8_t* from, int bytes) {
+        for (int i = thread * 16; i < bytes; i += kFewWorkers * 16)
+          asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + i)), "l"(from + i)
+                       : "memory");
+      };
+      uint8_t* const to = stages + loaded % kFewOldStages * a.stage_bytes;
+      const int groups = groups_of(next);
+      copy_w(next, to, groups, copy);
+      copy_x(next, to, groups, copy);
+      advance(next);
+      ++loaded;
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+  for (int turn = 0; turn < kFewOldStages - 1; ++turn) load_share();
+#endif
+
+  // ---- The warps that multiply, each 16 rows of W.
+  Body body{a, shared, thread, warp * kTileRows + lane / 4, lane % 4 * 2, {}, {}, {}, first_group, 0};
+  if (warp < kFewWorkers / 32) {
+    body.group_block = a.group_blocks == 1 ? 0 : first_block - first_group * a.group_blocks;
+    int chunk = 0, chunk_blocks = 0;
+    int slot = 0;
+    [[maybe_unused]] uint32_t phase = 0;
+    for (int turn = 0; turn < turns; ++turn) {
+#if __CUDA_ARCH__ >= 900
+      barrier_wait(full + 8 * static_cast<uint32_t>(slot), phase);
+#else
+      asm volatile("cp.async.wait_group %0;" ::"n"(kFewOldStages - 2) : "memory");
+      few_barrier();
+#endif
+      const uint8_t* const stage = stages + slot * a.stage_bytes;
+      const int block = first_block + turn * kTurn;
+      const int stage_group = body.group;
+      const uint8_t* const tile_codes = stage + warp * (kBlockBytes / (kStripRows / kTileRows));
+      // The sums of a part of block i.
+      const auto promote = [&](const Sum(&d)[Body::kSums], int i, int part, bool group_ends) {
+        const int at = body.group - stage_group;
+        const int x_at = Body::kCodes ? at : i * a.x_block_parts + part;
+        body.promote(d, stage + a.parameters_at + at * a.record_bytes,
+                     stage + a.x_parameters_at + x_at * a.x_part_bytes, a.x_parameters_bytes, group_ends);
+        if (group_ends) ++body.group;
+      };
+      // Instructions of different blocks in turn, so that none waits for the one before it.
+      PackedCodes<Bits> packed[kTurn];
+      Sum d[kTurn][Body::kParts][Body::kSums]{};
+#pragma unroll
+      for (int i = 0; i < kTurn; ++i) packed[i].load(tile_codes + i * kBlockBytes, lane);
+      constexpr int kPlanes = Body::K::kPlanes, kOfPart = Body::K::kInstructions / Body::kParts;
+#pragma unroll
+      for (int j = 0; j < Body::K::kInstructions; j += kPlanes) {
+#pragma unroll
+        for (int i = 0; i < kTurn; ++i) {
+          uint32_t left[4];
+          Codec<Bits, Kind>::decode(packed[i], j / kPlanes, left);
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile) {
+            const auto* const right =
+                reinterpret_cast<const uint32_t*>(stage + a.x_at + (tile * kTurn + i) * kXBlock) + lane;
+#pragma unroll
+            for (int plane = j; plane < j + kPlanes; ++plane)
+              mma<T>(reinterpret_cast<Sum(&)[4]>(d[i][j / kOfPart][4 * tile]), left, right[64 * plane],
+                     right[64 * plane + 32]);
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kTurn; ++i)
+#pragma unroll
+        for (int part = 0; part < Body::kParts; ++part) {
+          if (body.group >= a.groups) continue;
+          if constexpr (Fine) {
+            promote(d[i][part], i, part, (part + 1) * a.block_groups % 4 == 0);
+          } else {
+            const bool ends = ++body.group_block == a.group_blocks || block + i + 1 == a.blocks;
+            if (ends) body.group_block = 0;
+            promote(d[i][part], i, 0, ends);
+          }
+        }
+#if __CUDA_ARCH__ >= 900
+      barrier_arrive(released + 8 * static_cast<uint32_t>(slot));
+      if (++slot == a.stages) {
+        slot = 0;
+        phase ^= 1;
+      }
+#else
+      few_barrier();
+      load_share();
+      if (++slot == kFewOldStages) slot = 0;
+#endif
+      chunk_blocks += kTurn;
+      if (!a.whole && (chunk_blocks == a.chunk_blocks || turn + 1 == turns)) {
+        if (cluster > 1) body.collect(chunk, body.acc);
+        ++chunk;
+        chunk_blocks = 0;
+#pragma unroll
+        for (int i = 0; i < Body::kSums; ++i) {
+          body.finished[i] = __fadd_rn(body.finished[i], body.acc[i]);
+          body.acc[i] = 0;
+        }
+      }
+    }
+    if (a.whole) {
+      body.collect(0, body.total);
+    } else if (cluster == 1) {
+      body.collect(0, body.finished);
+    }
+  }
+
+  // ---- All blocks of the cluster have collected; each of them adds some of the results.
+#if __CUDA_ARCH__ >= 900
+  if (cluster > 1) {
+    cluster_sync();
+  } else {
+    __syncthreads();
+  }
+#else
+  __syncthreads();
+#endif
+  const auto rows_here = static_cast<int>(min(static_cast<int64_t>(Columns), a.m - x_tile * kXTileRows));
+  for (int i = static_cast<int>(rank) * kFewThreads + thread; i < rows_here * kStripRows;
+       i += static_cast<int>(cluster) * kFewThreads) {
+    const int r = i % kStripRows, c = i / kStripRows;
+    const auto* const from = reinterpret_cast<const float*>(shared + kFewExchange) + c * kFewPitch + r;
+    float total = 0;
+    if (a.whole) {
+      int32_t sum = 0;
+      for (uint32_t other = 0; other < cluster; ++other)
+        sum = static_cast<int32_t>(static_cast<uint32_t>(sum) + __float_as_uint(load_from(from, other)));
+      if constexpr (Body::kCodes) {
+        const auto* const groups = reinterpret_cast<const RowGroup*>(a.x_parameters);
+        float one = 0;
+        body.promote_codes(one, sum, body.row_of(a.parameters + strip * a.record_bytes, r),
+                           groups[(x_tile + c / kXTileRows) * kXTileRows + c % kXTileRows]);
+        total = __fadd_rn(total, one);
+      }
+    } else {
+      int left = cluster == 1 ? 1 : a.chunks;
+      for (uint32_t other = 0; left > 0; ++other)
+        for (int chunk = 0; chunk < a.rank_chunks && left > 0; ++chunk, --left)
+          total = __fadd_rn(total, load_from(from + chunk * Columns * kFewPitch, other));
+    }
+    const int64_t n = strip * kStripRows + r;
+    if (n < a.n) {
+      const float y = __fadd_rn(total, a.bias[n]);
+      store_result(a.y, a.y_type, (x_tile * kXTileRows + c) * a.y_stride + n, y < a.lo ? a.lo : y > a.hi ? a.hi : y);
+    }
+  }
+#if __CUDA_ARCH__ >= 900
+  if (cluster > 1) cluster_sync();  // others may still read here
+#endif
+}
+
+}  // namespace isobit::cuda
+
+#endif  // ISOBIT_LINEAR_CUDA_FEW_CUH_
