@@ -1,0 +1,642 @@
+// SPDX-License-Identifier: Apache-2.0
+// The main loop of a layer with few rows, without what comes from memory: a warpgroup has 64 rows of W, decodes codes
+// into the registers of wgmma, and promotes sums of 128 elements of k. While a group is multiplied, the one before is
+// promoted and the next one decoded. Sums are not under way from a turn of the loop to the next, as ptxas would wait for
+// each instruction then. All data stays in shared memory. And how often matrix instructions can be issued by themselves.
+//
+// A word of packed codes has those of several registers. Integers: codes are two's complement (1 bit: 0 or 1) and become
+// the high bits of bytes, times 2^(8 - bits). Floats: codes become bits of the mantissa of 2^e, so that each register has
+// an offset of its own; what all offsets add, times x, is subtracted from a sum of a group.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <type_traits>
+#include <vector>
+
+#include "bench/linear_limits.h"
+#include "bench/linear_limits_rates.h"
+#include "bench/tensor_core.cuh"
+#include "core/cuda/ptx.cuh"
+
+namespace isobit::limits {
+namespace {
+
+using cuda::BFloat16;
+using cuda::Float16;
+using cuda::Int8;
+
+constexpr int kThreads = 128, kRows = 64, kStages = 4, kXGroups = 4;
+template <typename T>
+constexpr bool kIsInt = std::is_same_v<T, Int8>;
+
+template <typename T, int Bits, int N>
+struct Form {
+  using Type = T;
+  static constexpr int kBits = Bits, kN = N;
+  static constexpr int kRegisters = kIsInt<T> ? 16 : 32;          // of a group's weights
+  static constexpr int kWords = 2 * Bits;                         // which they are packed in
+  static constexpr int kOfWord = kRegisters / kWords;             // registers
+  static constexpr int kStageGroups = Bits >= 4 ? 1 : 4 / Bits;   // a stage is 4 KB, or 8
+  static constexpr int kTurnGroups = 4;
+  static constexpr int kGroups = kStages * kStageGroups;          // in shared memory
+  static constexpr int kXBytes = N * kRatesDepth * T::kBytes;     // of a group
+  static constexpr int kLoadWords = kWords < 4 ? 2 : 4;
+  struct Block {
+    uint8_t x[kXGroups][kXBytes];                    // 8 lines of 16 bytes behind each other, then their next 16 bytes
+    uint32_t w[kGroups][kWords / kLoadWords][kThreads][kLoadWords];
+    float2 s[kGroups][kThreads / 4];                 // of both rows of a lane's four
+    float2 column[kXGroups][N / 2];                  // integers: Sa; floats: what offsets add
+    int2 sum[kXGroups][N / 2];                       // integers of 1 bit: 64 sums of codes of x
+    uint64_t full[kStages], empty[kStages];
+  };
+};
+
+// ---- Where codes are in a word
+
+/// Of floats, 16 bits each: fields from the top of the mantissa down; then the same of the word, rotated.
+template <typename T, int Bits>
+struct Fields {
+  static constexpr int kAtOnce = T::kMantissa / Bits;
+  /// The lowest bit of register i's codes, and by how much the word is rotated to the right.
+  __host__ __device__ static constexpr int position(int i) { return T::kMantissa - Bits * (i % kAtOnce + 1); }
+  __host__ __device__ static constexpr int rotation(int i) { return i / kAtOnce * kAtOnce * Bits; }
+  /// What is added to a code.
+  __host__ __device__ static constexpr int offset(int i) { return 1 << (T::kMantissa - position(i)); }
+  __host__ __device__ static constexpr uint32_t base(int i) {
+    return static_cast<uint32_t>(T::kMantissa - position(i) + T::kBias) << T::kMantissa;
+  }
+};
+template <typename F>
+__device__ uint32_t packed_of(int group, int thread, int word) {
+  return mix(static_cast<uint32_t>(group * 16 + word), static_cast<uint32_t>(thread));
+}
+struct Code {
+  uint32_t code;
+  int of_word;  // which of its registers has it
+};
+template <typename F>
+__device__ Code code_of(int group, int row, int k) {
+  using T = typename F::Type;
+  constexpr int kInWord = 4 / T::kBytes, kHalf = 16 / T::kBytes, kStep = 2 * kHalf;
+  const int thread = row / 16 * 32 + row % 8 * 4 + k % kHalf / kInWord;
+  const int i = k / kStep * 4 + k % kStep / kHalf * 2 + row % 16 / 8, of_word = i % F::kOfWord, place = k % kInWord;
+  const uint32_t word = packed_of<F>(group, thread, i / F::kOfWord);
+  int bit = 0;
+  if constexpr (kIsInt<T>) {
+    bit = 8 * place + F::kBits * of_word;
+  } else if constexpr (F::kBits == 8) {
+    bit = 8 * (2 * of_word + place);
+  } else {
+    using Of = Fields<T, F::kBits>;
+    bit = Of::position(of_word) + Of::rotation(of_word) + 16 * place;
+  }
+  const uint32_t rotated = __funnelshift_r(word, word, static_cast<uint32_t>(bit % 32));
+  return {rotated & ((1u << F::kBits) - 1), of_word};
+}
+/// Integers: as in registers.
+template <typename F>
+__device__ int32_t int_of(int group, int row, int k) {
+  return static_cast<int8_t>(code_of<F>(group, row, k).code << (8 - F::kBits));
+}
+/// Floats: a code less the middle of all codes.
+template <typename F>
+__device__ float middle() {
+  return F::kBits == 1 ? 0.5f : static_cast<float>(1 << (F::kBits - 1));
+}
+/// What the register has beyond that.
+template <typename F>
+__device__ float excess_of(int of_word) {
+  using T = typename F::Type;
+  if constexpr (F::kBits == 8) return T::kMantissa == 10 ? 1024 + middle<F>() : 0;
+  if constexpr (F::kBits < 8) return static_cast<float>(Fields<T, F::kBits>::offset(of_word)) + middle<F>();
+}
+
+__device__ int8_t code_of_x(int group, int column, int k) {
+  return static_cast<int8_t>(mix(static_cast<uint32_t>(3000 + group * 128 + k), static_cast<uint32_t>(column)));
+}
+/// Bits of a float in (-2, 2), and its value.
+template <typename T>
+__device__ uint16_t bits_of_x(int group, int column, int k) {
+  const uint32_t r = mix(static_cast<uint32_t>(3000 + group * 128 + k), static_cast<uint32_t>(column));
+  const uint32_t field = static_cast<uint32_t>(T::kBias) - (r >> 20) % 4;
+  return static_cast<uint16_t>((r >> 31) << 15 | field << T::kMantissa | (r & ((1u << T::kMantissa) - 1)));
+}
+template <typename T>
+__device__ float value_of_x(int group, int column, int k) {
+  const uint32_t bits = bits_of_x<T>(group, column, k);
+  const uint32_t exponent = (bits >> T::kMantissa) % T::kExponents - T::kBias + 127;
+  return __uint_as_float(bits >> 15 << 31 | exponent << 23 | (bits << (23 - T::kMantissa) & 0x7fffff));
+}
+__device__ float s_of(int group, int row) {
+  return scale_of(mix(static_cast<uint32_t>(7000 + group), static_cast<uint32_t>(row)));
+}
+__device__ float sa_of(int group, int column) {
+  return scale_of(mix(static_cast<uint32_t>(8000 + group), static_cast<uint32_t>(column)));
+}
+__device__ int32_t sum_of_x(int group, int column) {
+  int32_t sum = 0;
+  for (int k = 0; k < kRatesDepth; ++k) sum += code_of_x(group, column, k);
+  return sum;
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+/// Barriers that are waited for and arrived at as those of a real ring.
+template <typename Block>
+__device__ __forceinline__ void start_barriers(Block& m) {
+  if (threadIdx.x == 0)
+    for (int i = 0; i < kStages; ++i) {
+      cuda::barrier_init(cuda::shared_address(&m.full[i]), 1);
+      cuda::barrier_init(cuda::shared_address(&m.empty[i]), kThreads / 32);
+    }
+  cuda::fence_before_copies();
+  __syncthreads();
+}
+template <typename F>
+__device__ __forceinline__ void fill(typename F::Block& m) {
+  using T = typename F::Type;
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int group = 0; group < F::kGroups; ++group) {
+    for (int word = 0; word < F::kWords; ++word)
+      m.w[group][word / F::kLoadWords][thread][word % F::kLoadWords] = packed_of<F>(group, thread, word);
+    if (thread % 4 == 0) {
+      const int row = thread / 32 * 16 + thread % 32 / 4;
+      m.s[group][thread / 4] = {s_of(group, row), s_of(group, row + 8)};
+    }
+  }
+  for (int group = 0; group < kXGroups; ++group) {
+    for (int i = thread; i < F::kN * kRatesDepth; i += kThreads) {
+      constexpr int kPiece = 16 / T::kBytes;
+      const int column = i / kRatesDepth, k = i % kRatesDepth;
+      const int at = (column / 8 * (kRatesDepth / kPiece) + k / kPiece) * 128 + column % 8 * 16 + k % kPiece * T::kBytes;
+      if constexpr (kIsInt<T>) {
+        m.x[group][at] = static_cast<uint8_t>(code_of_x(group, column, k));
+      } else {
+        *reinterpret_cast<uint16_t*>(&m.x[group][at]) = bits_of_x<T>(group, column, k);
+      }
+    }
+    if (thread < F::kN) {
+      float& column = reinterpret_cast<float*>(m.column[group])[thread];
+      if constexpr (kIsInt<T>) {
+        column = sa_of(group, thread);
+        reinterpret_cast<int32_t*>(m.sum[group])[thread] = 64 * sum_of_x(group, thread);
+      } else {
+        // Every four rows the same registers have the same k.
+        column = 0;
+        for (int k = 0; k < kRatesDepth; ++k)
+          column += excess_of<F>(code_of<F>(0, 0, k).of_word) * value_of_x<T>(group, thread, k);
+      }
+    }
+  }
+  start_barriers(m);
+}
+
+template <uint32_t Mask>
+__device__ __forceinline__ uint32_t masked_or(uint32_t x, uint32_t base) {
+  uint32_t result = 0;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(x), "n"(Mask), "r"(base));
+  return result;
+}
+template <int Selector>
+__device__ __forceinline__ uint32_t permuted(uint32_t x, uint32_t y) {
+  uint32_t result = 0;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "n"(Selector));
+  return result;
+}
+/// Register I of a word and those behind it.
+template <typename F, int I = 0>
+__device__ __forceinline__ void decode_word(uint32_t word, uint32_t* a) {
+  using T = typename F::Type;
+  if constexpr (kIsInt<T>) {
+    constexpr int kShift = 8 - F::kBits * (I + 1);
+    constexpr uint32_t kMask = (0xff << (8 - F::kBits) & 0xff) * 0x01010101u;
+    a[I] = F::kBits == 8 ? word : word * (1u << kShift) & kMask;
+  } else if constexpr (F::kBits == 8 && T::kMantissa == 10) {
+    a[I] = permuted<I == 0 ? 0x4140 : 0x4342>(word, 0x64646464);
+  } else if constexpr (F::kBits == 8) {
+    const float low = __uint_as_float(permuted<0x7440 + 2 * I>(word, 0x4b000000)) - (0x1p23f + 128);
+    const float high = __uint_as_float(permuted<0x7441 + 2 * I>(word, 0x4b000000)) - (0x1p23f + 128);
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(a[I]) : "f"(high), "f"(low));
+  } else {
+    using Of = Fields<T, F::kBits>;
+    constexpr auto kRotation = static_cast<uint32_t>(Of::rotation(I));
+    constexpr uint32_t kMask = ((1u << F::kBits) - 1) << Of::position(I);
+    a[I] = masked_or<kMask * 0x10001u>(kRotation == 0 ? word : __funnelshift_r(word, word, kRotation),
+                                       Of::base(I) * 0x10001u);
+  }
+  if constexpr (I + 1 < F::kOfWord) decode_word<F, I + 1>(word, a);
+}
+template <typename F>
+__device__ __forceinline__ void decode_group(const typename F::Block& m, int group, uint32_t (&a)[F::kRegisters]) {
+#pragma unroll
+  for (int i = 0; i < F::kWords / F::kLoadWords; ++i) {
+    uint32_t words[F::kLoadWords];
+    const void* const from = m.w[group][i][threadIdx.x];
+    if constexpr (F::kLoadWords == 4) {
+      const uint4 four = *static_cast<const uint4*>(from);
+      words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
+    } else {
+      const uint2 both = *static_cast<const uint2*>(from);
+      words[0] = both.x, words[1] = both.y;
+    }
+#pragma unroll
+    for (int j = 0; j < F::kLoadWords; ++j) decode_word<F>(words[j], a + (i * F::kLoadWords + j) * F::kOfWord);
+  }
+}
+#endif
+
+template <typename F>
+__global__ void __launch_bounds__(kThreads) decode_loop(const __grid_constant__ RateArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using T = typename F::Type;
+  constexpr int kPairs = F::kN / 8;  // of columns, of a thread
+  extern __shared__ __align__(128) uint8_t shared[];
+  auto& m = *reinterpret_cast<typename F::Block*>(shared);
+  fill<F>(m);
+  const int thread = static_cast<int>(threadIdx.x), q = thread % 4;
+  typename T::Result d[2][F::kN / 2]{};
+  uint32_t a[2][F::kRegisters];
+  float acc[F::kN / 2]{};
+  // Of the group whose products are under way.
+  float2 s{}, column[kPairs]{};
+  int2 sum[kPairs]{};
+  const auto promote_group = [&](const typename T::Result (&of_group)[F::kN / 2]) {
+#pragma unroll
+    for (int i = 0; i < F::kN / 2; ++i) {
+      const float of_row = i / 2 % 2 == 0 ? s.x : s.y;
+      const float of_column = i % 2 == 0 ? column[i / 4].x : column[i / 4].y;
+      if constexpr (kIsInt<T>) {
+        int32_t x = of_group[i];
+        if constexpr (F::kBits == 1) x = -x - (i % 2 == 0 ? sum[i / 4].x : sum[i / 4].y);
+        acc[i] = __fmaf_rn(__int2float_rn(x), __fmul_rn(of_row, of_column), acc[i]);
+      } else {
+        acc[i] = __fmaf_rn(__fadd_rn(of_group[i], -of_column), of_row, acc[i]);
+      }
+    }
+  };
+  const auto decode_next = [&](int group, uint32_t (&to)[F::kRegisters]) {
+    const int stage = group / F::kStageGroups;
+    if (group % F::kStageGroups == 0) cuda::barrier_wait(cuda::shared_address(&m.full[stage]), 1);
+    decode_group<F>(m, group, to);
+    if (group % F::kStageGroups == F::kStageGroups - 1 && thread % 32 == 0)
+      cuda::barrier_arrive(cuda::shared_address(&m.empty[stage]));
+  };
+  int first = 0;
+  const int64_t begin = clock_of_block();
+  decode_next(0, a[0]);
+#pragma unroll 1
+  for (int turn = 0; turn < args.turns; ++turn) {
+    const int next = first + F::kTurnGroups < F::kGroups ? first + F::kTurnGroups : 0;
+#pragma unroll
+    for (int i = 0; i < F::kTurnGroups; ++i) {
+      const int group = first + i, x_group = i % kXGroups;
+      const uint64_t x = cuda::core_matrices(cuda::shared_address(m.x[x_group]), 8 * kRatesDepth * T::kBytes);
+      for (uint32_t& word : a[i % 2]) asm volatile("" : "+r"(word));
+      cuda::wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < F::kRegisters / 4; ++step)
+        cuda::wgmma<T, F::kN>(d[i % 2], a[i % 2] + 4 * step, x + static_cast<uint64_t>(16 * step), step > 0);
+      cuda::wgmma_commit();
+      if (i > 0) {
+        cuda::wgmma_wait<1>();
+        cuda::keep_in_registers(d[1 - i % 2]);
+        promote_group(d[1 - i % 2]);
+      }
+      s = m.s[group][thread / 4];
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        column[j] = m.column[x_group][4 * j + q];
+        if (kIsInt<T> && F::kBits == 1) sum[j] = m.sum[x_group][4 * j + q];
+      }
+      decode_next(i + 1 < F::kTurnGroups ? group + 1 : next, a[1 - i % 2]);
+    }
+    cuda::wgmma_wait<0>();
+    cuda::keep_in_registers(d[1]);
+    promote_group(d[1]);
+    first = next;
+  }
+  const int64_t end = clock_of_block();
+  if (thread == 0) args.clocks[blockIdx.x] = end - begin;
+  if (blockIdx.x > 0) return;
+#pragma unroll
+  for (int i = 0; i < F::kN / 2; ++i) {
+    const int row = thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
+    args.out[row * F::kN + i / 4 * 8 + q * 2 + i % 2] = acc[i];
+  }
+#endif
+}
+/// What decode_loop must find, floats nearly. A thread a result.
+template <typename F>
+__global__ void decode_expected(const __grid_constant__ RateArgs args) {
+  using T = typename F::Type;
+  const int row = static_cast<int>(blockIdx.x), column = static_cast<int>(threadIdx.x);
+  float acc = 0;
+  double exact = 0;
+  for (int i = 0; i < args.turns * F::kTurnGroups; ++i) {
+    const int group = i % F::kGroups, x_group = group % kXGroups;
+    if constexpr (kIsInt<T>) {
+      int32_t d = 0;
+      for (int k = 0; k < kRatesDepth; ++k) {
+        const int32_t v = F::kBits == 1 ? (code_of<F>(group, row, k).code != 0 ? 64 : -64) : int_of<F>(group, row, k);
+        d += v * code_of_x(x_group, column, k);
+      }
+      acc = __fmaf_rn(__int2float_rn(d), __fmul_rn(s_of(group, row), sa_of(x_group, column)), acc);
+    } else {
+      double sum = 0;
+      for (int k = 0; k < kRatesDepth; ++k)
+        sum += static_cast<double>(static_cast<float>(code_of<F>(group, row, k).code) - middle<F>()) *
+               static_cast<double>(value_of_x<T>(x_group, column, k));
+      exact += static_cast<double>(s_of(group, row)) * sum;
+    }
+  }
+  args.out[row * F::kN + column] = kIsInt<T> ? acc : static_cast<float>(exact);
+}
+
+// ---- One row, weights of 1 bit: single bits of weights by those of x
+
+constexpr int kBitGroups = 4 * kStages;
+struct BitBlock {
+  uint4 w[kBitGroups / 2][kThreads];   // two groups, rows g and g + 8 of each
+  uint2 x[kBitGroups / 2][32];         // two groups, bit g of 32 codes
+  float2 s[kBitGroups][kThreads / 4];
+  float sa[kBitGroups];
+  int32_t sum[kBitGroups];
+  uint64_t full[kStages], empty[kStages];
+};
+__device__ uint32_t bits_of_w(int group, int row, int word) {
+  return mix(static_cast<uint32_t>(group * 4 + word), static_cast<uint32_t>(row));
+}
+__device__ uint32_t bits_of_codes(int group, int plane, int word) {
+  uint32_t bits = 0;
+  for (int i = 0; i < 32; ++i)
+    bits |= (static_cast<uint32_t>(code_of_x(group, 0, 32 * word + i)) >> plane & 1) << i;
+  return bits;
+}
+__global__ void __launch_bounds__(kThreads) decode_bits(const __grid_constant__ RateArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(128) uint8_t shared[];
+  BitBlock& m = *reinterpret_cast<BitBlock*>(shared);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, q = thread % 4;
+  const int row = thread / 32 * 16 + lane / 4;
+  for (int group = 0; group < kBitGroups; ++group) {
+    const auto w = reinterpret_cast<uint32_t*>(&m.w[group / 2][thread]) + group % 2 * 2;
+    w[0] = bits_of_w(group, row, q);
+    w[1] = bits_of_w(group, row + 8, q);
+    if (thread < 32) reinterpret_cast<uint32_t*>(&m.x[group / 2][lane])[group % 2] = bits_of_codes(group, lane / 4, q);
+    if (q == 0) m.s[group][thread / 4] = {s_of(group, row), s_of(group, row + 8)};
+    if (thread == 0) m.sa[group] = sa_of(group, 0);
+    if (thread == 0) m.sum[group] = sum_of_x(group, 0);
+  }
+  start_barriers(m);
+  const int32_t weight[] = {1 << 2 * q, q == 3 ? -128 : 2 << 2 * q};  // of the two bits whose places this lane counts
+  const bool second = q % 2 != 0;                                     // the lane has row g + 8 in the end
+  float acc = 0;
+  int stage = 0;
+  const int64_t begin = clock_of_block();
+#pragma unroll 1
+  for (int turn = 0; turn < args.turns; ++turn) {
+    cuda::barrier_wait(cuda::shared_address(&m.full[stage]), 1);
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const int pair = 2 * stage + i / 2;
+      const uint4 w = m.w[pair][thread];
+      const uint2 x = m.x[pair][lane];
+      int32_t places[2][4]{};
+      cuda::mma_bits_128(places[0], w.x, w.y, x.x);
+      cuda::mma_bits_128(places[1], w.z, w.w, x.y);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int group = 2 * pair + j;
+        const int32_t one = places[j][0] * weight[0] + places[j][1] * weight[1];
+        const int32_t other = places[j][2] * weight[0] + places[j][3] * weight[1];
+        int32_t d = (second ? other : one) + __shfl_xor_sync(0xffffffff, second ? one : other, 1);
+        d += __shfl_xor_sync(0xffffffff, d, 2);
+        const float s = reinterpret_cast<const float*>(&m.s[group][thread / 4])[second ? 1 : 0];
+        acc = __fmaf_rn(__int2float_rn(2 * d - m.sum[group]), __fmul_rn(s, m.sa[group]), acc);
+      }
+    }
+    if (lane == 0) cuda::barrier_arrive(cuda::shared_address(&m.empty[stage]));
+    stage = stage + 1 < kStages ? stage + 1 : 0;
+  }
+  const int64_t end = clock_of_block();
+  if (thread == 0) args.clocks[blockIdx.x] = end - begin;
+  if (blockIdx.x == 0 && q < 2) args.out[row + 8 * q] = acc;
+#endif
+}
+__global__ void decode_bits_expected(const __grid_constant__ RateArgs args) {
+  const int row = static_cast<int>(threadIdx.x);
+  float acc = 0;
+  for (int i = 0; i < 4 * args.turns; ++i) {
+    const int group = i % kBitGroups;
+    int32_t d = 0;
+    for (int k = 0; k < kRatesDepth; ++k)
+      d += (bits_of_w(group, row, k / 32) >> k % 32 & 1) != 0 ? code_of_x(group, 0, k) : -code_of_x(group, 0, k);
+    acc = __fmaf_rn(__int2float_rn(d), __fmul_rn(s_of(group, row), sa_of(group, 0)), acc);
+  }
+  args.out[row] = acc;
+}
+
+// ---- Matrix instructions by themselves
+
+constexpr int kAtOnce = 8;  // instructions of a turn
+/// Chains: sums that take turns.
+template <typename T, int N, bool AShared, int Chains>
+__global__ void __launch_bounds__(kThreads) issue_wgmma(const __grid_constant__ RateArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(128) uint8_t shared[];
+  constexpr int kABytes = kRows * 32, kBytes = kABytes + N * 32;
+  for (int i = static_cast<int>(threadIdx.x); i < kBytes / 4; i += kThreads)
+    reinterpret_cast<uint32_t*>(shared)[i] = mix(static_cast<uint32_t>(i)) & 0x3fff3fff;  // floats are finite
+  cuda::fence_before_copies();
+  typename T::Result d[Chains][N / 2]{};
+  uint32_t a[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) a[i] = mix(threadIdx.x, static_cast<uint32_t>(i)) & 0x3fff3fff;
+  const uint64_t a_in_memory = cuda::core_matrices(cuda::shared_address(shared), 256);
+  const uint64_t b = cuda::core_matrices(cuda::shared_address(shared + kABytes), 256);
+  const int64_t begin = clock_of_block();
+#pragma unroll 1
+  for (int turn = 0; turn < args.turns; ++turn) {
+    for (uint32_t& word : a) asm volatile("" : "+r"(word));
+    cuda::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if constexpr (AShared) {
+        cuda::wgmma<T, N>(d[i % Chains], a_in_memory, b, true);
+      } else {
+        cuda::wgmma<T, N>(d[i % Chains], a, b, true);
+      }
+    }
+    cuda::wgmma_commit();
+    cuda::wgmma_wait<1>();
+  }
+  cuda::wgmma_wait<0>();
+  for (auto& sums : d) cuda::keep_in_registers(sums);
+  const int64_t end = clock_of_block();
+  if (threadIdx.x == 0) args.clocks[blockIdx.x] = end - begin;
+  float sum = 0;
+  for (auto& sums : d)
+    for (const auto x : sums) sum += static_cast<float>(x);
+  if (blockIdx.x == 0) args.out[threadIdx.x] = sum;
+#endif
+}
+enum class Mma { kBits128, kBits256, kInt8, kFloat16 };
+/// kAtOnce sums take turns.
+template <Mma Kind>
+__global__ void __launch_bounds__(kThreads) issue_mma(const __grid_constant__ RateArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using T = std::conditional_t<Kind == Mma::kFloat16, Float16, Int8>;
+  typename T::Result d[kAtOnce][4]{};
+  uint32_t a[6];
+#pragma unroll
+  for (int i = 0; i < 6; ++i) a[i] = mix(threadIdx.x, static_cast<uint32_t>(i)) & 0x3fff3fff;
+  const int64_t begin = clock_of_block();
+#pragma unroll 1
+  for (int turn = 0; turn < args.turns; ++turn)
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if constexpr (Kind == Mma::kBits128) {
+        cuda::mma_bits_128(d[i], a[0], a[1], a[4]);
+      } else if constexpr (Kind == Mma::kBits256) {
+        cuda::mma_bits_256(d[i], a, a[4], a[5]);
+      } else {
+        cuda::mma<T>(d[i], a, a[4], a[5]);
+      }
+    }
+  const int64_t end = clock_of_block();
+  if (threadIdx.x == 0) args.clocks[blockIdx.x] = end - begin;
+  float sum = 0;
+  for (auto& sums : d)
+    for (const auto x : sums) sum += static_cast<float>(x);
+  if (blockIdx.x == 0) args.out[threadIdx.x] = sum;
+#endif
+}
+
+// ---- The host's side
+
+constexpr int kMostBlocks = 4;
+
+/// So much that `blocks` blocks fit on a processor and no more; 0 where these do not.
+int shared_of(void (*kernel)(RateArgs), int blocks, size_t needed) {
+  const auto shared = std::min(device().sharedMemPerMultiprocessor / static_cast<size_t>(blocks) - 1024,
+                               device().sharedMemPerBlockOptin) / 128 * 128;
+  if (shared < needed) return 0;
+  return blocks_at_once(kernel, kThreads, static_cast<int>(shared)) == blocks ? static_cast<int>(shared) : 0;
+}
+
+/// outputs: of block 0. exactly: all bits; otherwise within 2e-3 of the norm. turn_groups: of 64 x 128 weights.
+void decode_of(void (*kernel)(RateArgs), void (*expected_by)(RateArgs), dim3 blocks_threads, size_t needed,
+               bool exactly, double tolerance, int bits, int turn_groups, Line line) {
+  const int outputs = static_cast<int>(blocks_threads.x * blocks_threads.y);
+  const Shared<float> out(static_cast<size_t>(outputs)), expected(static_cast<size_t>(outputs));
+  const Shared<int64_t> clocks(1);
+  const cudaFuncAttributes attributes = attributes_of(kernel);
+  constexpr int kCheckedTurns = 21;
+  blocks_at_once(kernel, kThreads, static_cast<int>(needed));  // allows so much
+  kernel<<<1, kThreads, needed>>>(RateArgs{kCheckedTurns, out.get(), clocks.get()});
+  check_cuda(cudaGetLastError(), "launch");
+  expected_by<<<blocks_threads.x, blocks_threads.y>>>(RateArgs{kCheckedTurns, expected.get(), nullptr});
+  check_cuda(cudaGetLastError(), "launch");
+  const auto got = out.read(), right = expected.read();
+  double error = 0, norm = 0;
+  bool same = true;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const auto x = static_cast<double>(got[i]), y = static_cast<double>(right[i]);
+    same = same && got[i] == right[i];
+    error += (x - y) * (x - y);
+    norm += y * y;
+  }
+  error = std::sqrt(error / norm);
+  if (!(exactly ? same : error < tolerance)) {
+    std::fprintf(stderr, "decode: wrong results, relative error %g: %s\n", error, line.dump().c_str());
+    std::exit(1);
+  }
+  for (int blocks = 1; blocks <= kMostBlocks; ++blocks) {
+    const int shared = shared_of(kernel, blocks, needed);
+    if (shared == 0) continue;
+    const int turns = 8192 / turn_groups;
+    const Rate rate = rate_of(kernel, blocks, kThreads, shared, turns, out);
+    const double clocks_of_group = rate.clocks / (turns * turn_groups);  // each block's
+    line["warpgroups"] = blocks;
+    line["registers"] = attributes.numRegs;
+    line["local_bytes"] = attributes.localSizeBytes;
+    line["relative_error"] = error;
+    line["bytes_per_clock"] = blocks * kRows * kRatesDepth * bits / 8 / clocks_of_group;
+    line["clocks_per_group"] = clocks_of_group / blocks;
+    line["GHz"] = rate.ghz();
+    print(line);
+  }
+}
+template <typename F>
+void decode_form() {
+  using T = typename F::Type;
+  decode_of(decode_loop<F>, decode_expected<F>, dim3(kRows, F::kN), sizeof(typename F::Block), kIsInt<T>, 2e-3,
+            F::kBits, F::kTurnGroups,
+            {{"what", "decode"}, {"bits", F::kBits}, {"activations", T::kName}, {"instruction", "wgmma"}, {"n", F::kN}});
+}
+template <typename T, int N>
+void decode_bits_of() {
+  decode_form<Form<T, 8, N>>();
+  decode_form<Form<T, 4, N>>();
+  decode_form<Form<T, 2, N>>();
+  decode_form<Form<T, 1, N>>();
+}
+
+void issue_of(void (*kernel)(RateArgs), size_t shared_needed, Line line) {
+  const Shared<float> out(kThreads);
+  for (int blocks = 1; blocks <= kMostBlocks; ++blocks) {
+    const int shared = shared_of(kernel, blocks, shared_needed);
+    if (shared == 0) continue;
+    constexpr int kTurns = 4096;
+    const Rate rate = rate_of(kernel, blocks, kThreads, shared, kTurns, out);
+    line["warpgroups"] = blocks;
+    // Of a processor, for one of a warpgroup; mma.sync: four, one of each warp.
+    line["clocks"] = rate.clocks / kTurns / kAtOnce / blocks;
+    line["GHz"] = rate.ghz();
+    print(line);
+  }
+}
+template <typename T, int N, bool AShared, int Chains>
+void issue_wgmma_of() {
+  issue_of(issue_wgmma<T, N, AShared, Chains>, (kRows + N) * 32,
+           {{"what", "issue"},
+            {"instruction", "wgmma"},
+            {"type", T::kName},
+            {"n", N},
+            {"a", AShared ? "shared memory" : "registers"},
+            {"chains", Chains}});
+}
+template <typename T, int N>
+void issue_wgmma_with() {
+  issue_wgmma_of<T, N, false, 1>();
+  issue_wgmma_of<T, N, false, 2>();
+  issue_wgmma_of<T, N, true, 1>();
+}
+template <Mma Kind>
+void issue_mma_of(const char* name) {
+  issue_of(issue_mma<Kind>, 0, {{"what", "issue"}, {"instruction", name}, {"chains", kAtOnce}});
+}
+
+}  // namespace
+
+void decode() {
+  issue_wgmma_with<Int8, 8>();
+  issue_wgmma_with<Int8, 16>();
+  issue_wgmma_with<Int8, 64>();
+  issue_wgmma_with<Float16, 8>();
+  issue_wgmma_with<Float16, 16>();
+  issue_wgmma_with<Float16, 64>();
+  issue_mma_of<Mma::kBits128>("mma m16n8k128 b1");
+  issue_mma_of<Mma::kBits256>("mma m16n8k256 b1");
+  issue_mma_of<Mma::kInt8>("mma m16n8k32 s8");
+  issue_mma_of<Mma::kFloat16>("mma m16n8k16 f16");
+  decode_bits_of<Int8, 8>();
+  decode_bits_of<Int8, 16>();
+  decode_bits_of<Float16, 8>();
+  decode_bits_of<Float16, 16>();
+  decode_bits_of<BFloat16, 8>();
+  decode_bits_of<BFloat16, 16>();
+  decode_of(decode_bits, decode_bits_expected, dim3(1, kRows), sizeof(BitBlock), true, 0, 1, 4,
+            {{"what", "decode"}, {"bits", 1}, {"activations", "int8"}, {"instruction", "mma b1"}, {"n", 1}});
+}
+
+}  // namespace isobit::limits

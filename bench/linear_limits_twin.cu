@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// The read-only twin of a layer with few rows: it reads as many bytes as packed weights and scales have, in the ways a
+// layer could, and writes nothing. A graph of launches goes over copies of the weights that are together more than three
+// times the second-level cache.
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bench/linear_limits.h"
+#include "core/cuda/ptx.cuh"
+
+namespace isobit::limits {
+namespace {
+
+constexpr int kReaders = 128;  // threads that wait for stages; one more warp fills them
+constexpr int kLoads = 8;      // of 16 bytes, in flight in a thread
+constexpr int kLoadThreads = 256;
+
+struct TwinArgs {
+  const uint4* from;
+  int64_t bytes;        // a multiple of 16
+  int32_t stage_bytes;  // the last stage of all may have less
+  int32_t stages;
+  bool all;                 // read all words, not one a thread and stage
+  unsigned long long* sum;  // of the words read; null: it is not kept
+};
+
+/// Nobody can know that it is never stored.
+__device__ __forceinline__ void keep(const TwinArgs& a, unsigned long long sum) {
+  if (a.sum != nullptr) {
+    atomicAdd(a.sum, sum);
+  } else if (sum == ~0ull) {
+    asm volatile("trap;");
+  }
+}
+
+/// Bulk copies to a ring of stages. Weights are constants: the first stages are asked for before the grid before ends.
+__global__ void __launch_bounds__(kReaders + 32) read_stages(const __grid_constant__ TwinArgs a) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  cuda::let_next_grid_start();
+  const uint32_t data = cuda::shared_address(shared);
+  const uint32_t full = data + static_cast<uint32_t>(a.stages * a.stage_bytes);
+  const uint32_t empty = full + 8 * static_cast<uint32_t>(a.stages);
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+  if (threadIdx.x == 0) {
+    for (uint32_t i = 0; i < static_cast<uint32_t>(a.stages); ++i) {
+      cuda::barrier_init(full + 8 * i, 1);
+      cuda::barrier_init(empty + 8 * i, kReaders / 32);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  uint32_t stage = 0, phase = 0;
+  const auto for_each_stage = [&](auto work) {
+    const int64_t step = int64_t{gridDim.x} * a.stage_bytes;
+    for (int64_t at = int64_t{blockIdx.x} * a.stage_bytes; at < a.bytes; at += step) {
+      work(at, static_cast<uint32_t>(min(int64_t{a.stage_bytes}, a.bytes - at)));
+      if (++stage == static_cast<uint32_t>(a.stages)) {
+        stage = 0;
+        phase ^= 1;
+      }
+    }
+  };
+  if (warp == kReaders / 32) {
+    if (cuda::is_elected())
+      for_each_stage([&](int64_t at, uint32_t bytes) {
+        cuda::barrier_wait(empty + 8 * stage, phase ^ 1);
+        cuda::barrier_expect(full + 8 * stage, bytes);
+        cuda::fetch(data + stage * static_cast<uint32_t>(a.stage_bytes), a.from + at / 16, bytes, full + 8 * stage);
+      });
+    __syncwarp();
+    return;
+  }
+  cuda::wait_for_grid_before();  // as for activations
+  unsigned long long sum = 0;
+  for_each_stage([&](int64_t, uint32_t bytes) {
+    cuda::barrier_wait(full + 8 * stage, phase);
+    const auto* const words = reinterpret_cast<const uint32_t*>(shared + stage * static_cast<uint32_t>(a.stage_bytes));
+    const uint32_t end = a.all ? bytes / 4 : min(bytes / 4, static_cast<uint32_t>(kReaders));
+    for (uint32_t i = threadIdx.x; i < end; i += kReaders) sum += words[i];
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) cuda::barrier_arrive(empty + 8 * stage);
+  });
+  keep(a, sum);
+}
+
+/// The simple way: each thread loads pieces of 16 bytes, kLoads of them at once.
+__global__ void __launch_bounds__(kLoadThreads) read_pieces(const __grid_constant__ TwinArgs a) {
+  cuda::let_next_grid_start();
+  const int64_t pieces = a.bytes / 16, threads = int64_t{gridDim.x} * kLoadThreads;
+  unsigned long long sum = 0;
+  bool waits = true;
+  for (int64_t first = int64_t{blockIdx.x} * kLoadThreads + threadIdx.x; first < pieces; first += kLoads * threads) {
+    uint4 piece[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i)
+      piece[i] = first + i * threads < pieces ? cuda::load_weights(a.from + first + i * threads) : uint4{};
+    if (waits) cuda::wait_for_grid_before();
+    waits = false;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i)
+      sum += static_cast<unsigned long long>(piece[i].x) + piece[i].y + piece[i].z + piece[i].w;
+  }
+  if (waits) cuda::wait_for_grid_before();
+  keep(a, sum);
+}
+
+__global__ void fill_words(uint32_t* words, int64_t count) {
+  const int64_t threads = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += threads)
+    words[i] = mix(static_cast<uint32_t>(i));
+}
+__global__ void sum_words(const uint32_t* words, int64_t count, unsigned long long* sum) {
+  const int64_t threads = int64_t{gridDim.x} * blockDim.x;
+  unsigned long long own = 0;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += threads) own += words[i];
+  atomicAdd(sum, own);
+}
+
+// ---- The host's side
+
+/// How a layer is read.
+struct Way {
+  const char* name;
+  void (*kernel)(TwinArgs);
+  int blocks, threads;  // of a processor; of a block
+  int stage_bytes, stages;
+  [[nodiscard]] size_t shared() const { return static_cast<size_t>(stages) * static_cast<size_t>(stage_bytes + 16); }
+};
+struct Layer {
+  int k, n, bits, scale_bytes;
+  [[nodiscard]] int64_t bytes() const { return int64_t{n} * k / 8 * bits + int64_t{n} * (k / 128) * scale_bytes; }
+};
+
+void launch(const Way& way, const TwinArgs& args, bool early, cudaStream_t stream) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(way.blocks * device().multiProcessorCount));
+  config.blockDim = dim3(static_cast<unsigned>(way.threads));
+  config.dynamicSmemBytes = way.shared();
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
+  check_cuda(cudaLaunchKernelEx(&config, way.kernel, args), "launch");
+}
+
+/// The weights of a layer, several times.
+class Copies {
+ public:
+  explicit Copies(const Layer& layer)
+      : bytes_(layer.bytes()),
+        count_(std::clamp<int64_t>(3 * int64_t{device().l2CacheSize} / bytes_ + 1, 4, 128)),
+        memory_(static_cast<size_t>(count_ * bytes_ / 4)),
+        sum_(1) {
+    fill_words<<<1024, 256>>>(memory_.get(), count_ * bytes_ / 4);
+    sum_words<<<1024, 256>>>(memory_.get(), bytes_ / 4, sum_.get());
+    check_cuda(cudaGetLastError(), "launch");
+    expected_ = sum_.read()[0];
+  }
+  [[nodiscard]] TwinArgs args(const Way& way, int64_t copy) const {
+    return {reinterpret_cast<const uint4*>(memory_.get() + copy * bytes_ / 4), bytes_, way.stage_bytes, way.stages,
+            false, nullptr};
+  }
+  /// Ends the program if this way does not read every word once.
+  void check(const Way& way) {
+    sum_.clear();
+    TwinArgs all = args(way, 0);
+    all.all = true;
+    all.sum = sum_.get();
+    launch(way, all, false, nullptr);
+    require(sum_.read()[0] == expected_, "twin: not all words were read once");
+  }
+  /// Microseconds of a layer.
+  [[nodiscard]] double time(const Way& way, bool early) const {
+    const double all = testing::median_microseconds([&](cudaStream_t stream) {
+      for (int64_t copy = 0; copy < count_; ++copy) launch(way, args(way, copy), early, stream);
+    });
+    return all / static_cast<double>(count_);
+  }
+
+ private:
+  int64_t bytes_, count_;
+  Shared<uint32_t> memory_;
+  Shared<unsigned long long> sum_;
+  unsigned long long expected_;
+};
+
+void twin_of(const Layer& layer) {
+  Copies copies(layer);
+  std::vector<Way> ways;
+  for (const int blocks : {1, 2, 4, 8}) ways.push_back({"loads", read_pieces, blocks, kLoadThreads, 0, 0});
+  for (const int blocks : {1, 2})
+    for (const int stage_bytes : {2048, 4096, 8192, 16384})
+      for (const int stages : {4, 8, 16, 24}) {
+        const Way way{"bulk copies", read_stages, blocks, kReaders + 32, stage_bytes, stages};
+        if (way.shared() + 1024 > device().sharedMemPerMultiprocessor / static_cast<size_t>(blocks)) continue;
+        if (way.shared() * static_cast<size_t>(blocks) < 32 * 1024) continue;
+        ways.push_back(way);
+      }
+  std::map<std::string, Line> best;  // of each kind of way and launch
+  for (const Way& way : ways) {
+    copies.check(way);
+    for (const bool early : {false, true}) {
+      const double us = copies.time(way, early);
+      Line line = {{"what", "twin"},
+                   {"K", layer.k},
+                   {"N", layer.n},
+                   {"bits", layer.bits},
+                   {"scale_bytes", layer.scale_bytes},
+                   {"bytes", layer.bytes()},
+                   {"way", way.name},
+                   {"blocks", way.blocks},
+                   {"stage_bytes", way.stage_bytes},
+                   {"stages", way.stages},
+                   {"programmatic_launch", early},
+                   {"us", us},
+                   {"TB/s", static_cast<double>(layer.bytes()) / us / 1e6}};
+      print(line);
+      Line& least = best[way.name + std::string(early ? ", early" : "")];
+      if (least.empty() || us < least["us"].get<double>()) least = line;
+    }
+  }
+  for (auto& [way, line] : best) {
+    line["what"] = "twin, best";
+    print(line);
+  }
+}
+
+}  // namespace
+
+void twin() {
+  check_cuda(cudaFuncSetAttribute(read_stages, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(device().sharedMemPerBlockOptin)),
+             "shared memory");
+  // A launch that reads next to nothing.
+  twin_of({128, 128, 1, 4});
+  constexpr int kShapes[][2] = {{4096, 4096}, {4096, 14336}, {8192, 28672}};
+  for (const auto& [k, n] : kShapes)
+    for (const int bits : {8, 4, 2, 1})
+      for (const int scale_bytes : {4, 2})
+        if (scale_bytes == 4 || bits == 4) twin_of({k, n, bits, scale_bytes});
+}
+
+}  // namespace isobit::limits
