@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The main loop of a layer with few rows, without what comes from memory: a warpgroup has 64 rows of W, decodes codes
 // into the registers of wgmma, and promotes sums of 128 elements of k. While a group is multiplied, the one before is
-// promoted and the next one decoded. Sums are not under way from a turn of the loop to the next, as ptxas would wait for
-// each instruction then. All data stays in shared memory. And how often matrix instructions can be issued by themselves.
+// promoted and the next one decoded. Sums are not under way from a turn of the loop to the next, as ptxas would wait
+// for each instruction then. All data stays in shared memory. And how often matrix instructions can be issued by
+// themselves.
 //
-// A word of packed codes has those of several registers. Integers: codes are two's complement (1 bit: 0 or 1) and become
-// the high bits of bytes, times 2^(8 - bits). Floats: codes become bits of the mantissa of 2^e, so that each register has
-// an offset of its own; what all offsets add, times x, is subtracted from a sum of a group.
+// A word of packed codes has those of several registers. Integers: codes are two's complement (1 bit: 0 or 1) and
+// become the high bits of bytes, times 2^(8 - bits). Floats: codes become bits of the mantissa of 2^e, so that each
+// register has an offset of its own; what all offsets add, times x, is subtracted from a sum of a group.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -33,20 +34,20 @@ template <typename T, int Bits, int N>
 struct Form {
   using Type = T;
   static constexpr int kBits = Bits, kN = N;
-  static constexpr int kRegisters = kIsInt<T> ? 16 : 32;          // of a group's weights
-  static constexpr int kWords = 2 * Bits;                         // which they are packed in
-  static constexpr int kOfWord = kRegisters / kWords;             // registers
-  static constexpr int kStageGroups = Bits >= 4 ? 1 : 4 / Bits;   // a stage is 4 KB, or 8
+  static constexpr int kRegisters = kIsInt<T> ? 16 : 32;         // of a group's weights
+  static constexpr int kWords = 2 * Bits;                        // which they are packed in
+  static constexpr int kOfWord = kRegisters / kWords;            // registers
+  static constexpr int kStageGroups = Bits >= 4 ? 1 : 4 / Bits;  // a stage is 4 KB, or 8
   static constexpr int kTurnGroups = 4;
-  static constexpr int kGroups = kStages * kStageGroups;          // in shared memory
-  static constexpr int kXBytes = N * kRatesDepth * T::kBytes;     // of a group
+  static constexpr int kGroups = kStages * kStageGroups;       // in shared memory
+  static constexpr int kXBytes = N * kRatesDepth * T::kBytes;  // of a group
   static constexpr int kLoadWords = kWords < 4 ? 2 : 4;
   struct Block {
-    uint8_t x[kXGroups][kXBytes];                    // 8 lines of 16 bytes behind each other, then their next 16 bytes
+    uint8_t x[kXGroups][kXBytes];  // 8 lines of 16 bytes behind each other, then their next 16 bytes
     uint32_t w[kGroups][kWords / kLoadWords][kThreads][kLoadWords];
-    float2 s[kGroups][kThreads / 4];                 // of both rows of a lane's four
-    float2 column[kXGroups][N / 2];                  // integers: Sa; floats: what offsets add
-    int2 sum[kXGroups][N / 2];                       // integers of 1 bit: 64 sums of codes of x
+    float2 s[kGroups][kThreads / 4];  // of both rows of a lane's four
+    float2 column[kXGroups][N / 2];   // integers: Sa; floats: what offsets add
+    int2 sum[kXGroups][N / 2];        // integers of 1 bit: 64 sums of codes of x
     uint64_t full[kStages], empty[kStages];
   };
 };
@@ -70,6 +71,11 @@ template <typename F>
 __device__ uint32_t packed_of(int group, int thread, int word) {
   return mix(static_cast<uint32_t>(group * 16 + word), static_cast<uint32_t>(thread));
 }
+/// The registers of the first eight of 16 rows come first, so that what offsets add does not depend on the row.
+template <typename F>
+__host__ __device__ constexpr int register_of(int i) {
+  return i % (F::kRegisters / 2) * 2 + i / (F::kRegisters / 2);
+}
 struct Code {
   uint32_t code;
   int of_word;  // which of its registers has it
@@ -77,9 +83,10 @@ struct Code {
 template <typename F>
 __device__ Code code_of(int group, int row, int k) {
   using T = typename F::Type;
-  constexpr int kInWord = 4 / T::kBytes, kHalf = 16 / T::kBytes, kStep = 2 * kHalf;
+  constexpr int kInWord = 4 / T::kBytes, kHalf = 16 / T::kBytes;
   const int thread = row / 16 * 32 + row % 8 * 4 + k % kHalf / kInWord;
-  const int i = k / kStep * 4 + k % kStep / kHalf * 2 + row % 16 / 8, of_word = i % F::kOfWord, place = k % kInWord;
+  const int i = row % 16 / 8 * (F::kRegisters / 2) + k / kHalf;  // register_of(i) has it
+  const int of_word = i % F::kOfWord, place = k % kInWord;
   const uint32_t word = packed_of<F>(group, thread, i / F::kOfWord);
   int bit = 0;
   if constexpr (kIsInt<T>) {
@@ -167,7 +174,8 @@ __device__ __forceinline__ void fill(typename F::Block& m) {
     for (int i = thread; i < F::kN * kRatesDepth; i += kThreads) {
       constexpr int kPiece = 16 / T::kBytes;
       const int column = i / kRatesDepth, k = i % kRatesDepth;
-      const int at = (column / 8 * (kRatesDepth / kPiece) + k / kPiece) * 128 + column % 8 * 16 + k % kPiece * T::kBytes;
+      const int at =
+          (column / 8 * (kRatesDepth / kPiece) + k / kPiece) * 128 + column % 8 * 16 + k % kPiece * T::kBytes;
       if constexpr (kIsInt<T>) {
         m.x[group][at] = static_cast<uint8_t>(code_of_x(group, column, k));
       } else {
@@ -180,7 +188,6 @@ __device__ __forceinline__ void fill(typename F::Block& m) {
         column = sa_of(group, thread);
         reinterpret_cast<int32_t*>(m.sum[group])[thread] = 64 * sum_of_x(group, thread);
       } else {
-        // Every four rows the same registers have the same k.
         column = 0;
         for (int k = 0; k < kRatesDepth; ++k)
           column += excess_of<F>(code_of<F>(0, 0, k).of_word) * value_of_x<T>(group, thread, k);
@@ -202,44 +209,51 @@ __device__ __forceinline__ uint32_t permuted(uint32_t x, uint32_t y) {
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "n"(Selector));
   return result;
 }
-/// Register I of a word and those behind it.
+/// Registers I and on of a word.
 template <typename F, int I = 0>
-__device__ __forceinline__ void decode_word(uint32_t word, uint32_t* a) {
+__device__ __forceinline__ void decode_word(uint32_t word, uint32_t (&to)[F::kOfWord]) {
   using T = typename F::Type;
   if constexpr (kIsInt<T>) {
     constexpr int kShift = 8 - F::kBits * (I + 1);
     constexpr uint32_t kMask = (0xff << (8 - F::kBits) & 0xff) * 0x01010101u;
-    a[I] = F::kBits == 8 ? word : word * (1u << kShift) & kMask;
+    to[I] = F::kBits == 8 ? word : word * (1u << kShift) & kMask;
   } else if constexpr (F::kBits == 8 && T::kMantissa == 10) {
-    a[I] = permuted<I == 0 ? 0x4140 : 0x4342>(word, 0x64646464);
+    to[I] = permuted < I == 0 ? 0x4140 : 0x4342 > (word, 0x64646464);
   } else if constexpr (F::kBits == 8) {
     const float low = __uint_as_float(permuted<0x7440 + 2 * I>(word, 0x4b000000)) - (0x1p23f + 128);
     const float high = __uint_as_float(permuted<0x7441 + 2 * I>(word, 0x4b000000)) - (0x1p23f + 128);
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(a[I]) : "f"(high), "f"(low));
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(to[I]) : "f"(high), "f"(low));
   } else {
     using Of = Fields<T, F::kBits>;
     constexpr auto kRotation = static_cast<uint32_t>(Of::rotation(I));
     constexpr uint32_t kMask = ((1u << F::kBits) - 1) << Of::position(I);
-    a[I] = masked_or<kMask * 0x10001u>(kRotation == 0 ? word : __funnelshift_r(word, word, kRotation),
-                                       Of::base(I) * 0x10001u);
+    to[I] = masked_or<kMask * 0x10001u>(kRotation == 0 ? word : __funnelshift_r(word, word, kRotation),
+                                        Of::base(I) * 0x10001u);
   }
-  if constexpr (I + 1 < F::kOfWord) decode_word<F, I + 1>(word, a);
+  if constexpr (I + 1 < F::kOfWord) decode_word<F, I + 1>(word, to);
 }
 template <typename F>
-__device__ __forceinline__ void decode_group(const typename F::Block& m, int group, uint32_t (&a)[F::kRegisters]) {
+__device__ __forceinline__ void load_group(const typename F::Block& m, int group, uint32_t (&words)[F::kWords]) {
 #pragma unroll
-  for (int i = 0; i < F::kWords / F::kLoadWords; ++i) {
-    uint32_t words[F::kLoadWords];
-    const void* const from = m.w[group][i][threadIdx.x];
+  for (int i = 0; i < F::kWords; i += F::kLoadWords) {
+    const void* const from = m.w[group][i / F::kLoadWords][threadIdx.x];
     if constexpr (F::kLoadWords == 4) {
       const uint4 four = *static_cast<const uint4*>(from);
-      words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
+      words[i] = four.x, words[i + 1] = four.y, words[i + 2] = four.z, words[i + 3] = four.w;
     } else {
       const uint2 both = *static_cast<const uint2*>(from);
-      words[0] = both.x, words[1] = both.y;
+      words[i] = both.x, words[i + 1] = both.y;
     }
+  }
+}
+template <typename F>
+__device__ __forceinline__ void decode_group(const uint32_t (&words)[F::kWords], uint32_t (&a)[F::kRegisters]) {
 #pragma unroll
-    for (int j = 0; j < F::kLoadWords; ++j) decode_word<F>(words[j], a + (i * F::kLoadWords + j) * F::kOfWord);
+  for (int i = 0; i < F::kWords; ++i) {
+    uint32_t part[F::kOfWord];
+    decode_word<F>(words[i], part);
+#pragma unroll
+    for (int j = 0; j < F::kOfWord; ++j) a[register_of<F>(i * F::kOfWord + j)] = part[j];
   }
 }
 #endif
@@ -259,7 +273,7 @@ __global__ void __launch_bounds__(kThreads) decode_loop(const __grid_constant__ 
   // Of the group whose products are under way.
   float2 s{}, column[kPairs]{};
   int2 sum[kPairs]{};
-  const auto promote_group = [&](const typename T::Result (&of_group)[F::kN / 2]) {
+  const auto promote_group = [&](const typename T::Result(&of_group)[F::kN / 2]) {
 #pragma unroll
     for (int i = 0; i < F::kN / 2; ++i) {
       const float of_row = i / 2 % 2 == 0 ? s.x : s.y;
@@ -273,16 +287,19 @@ __global__ void __launch_bounds__(kThreads) decode_loop(const __grid_constant__ 
       }
     }
   };
-  const auto decode_next = [&](int group, uint32_t (&to)[F::kRegisters]) {
+  uint32_t words[F::kWords];
+  // i: the group's place in its turn.
+  const auto load_next = [&](int group, int i) {
     const int stage = group / F::kStageGroups;
-    if (group % F::kStageGroups == 0) cuda::barrier_wait(cuda::shared_address(&m.full[stage]), 1);
-    decode_group<F>(m, group, to);
-    if (group % F::kStageGroups == F::kStageGroups - 1 && thread % 32 == 0)
+    if (i % F::kStageGroups == 0) cuda::barrier_wait(cuda::shared_address(&m.full[stage]), 1);
+    load_group<F>(m, group, words);
+    if (i % F::kStageGroups == F::kStageGroups - 1 && thread % 32 == 0)
       cuda::barrier_arrive(cuda::shared_address(&m.empty[stage]));
   };
   int first = 0;
-  const int64_t begin = clock_of_block();
-  decode_next(0, a[0]);
+  const Span span = begin_span();
+  load_next(0, 0);
+  decode_group<F>(words, a[0]);
 #pragma unroll 1
   for (int turn = 0; turn < args.turns; ++turn) {
     const int next = first + F::kTurnGroups < F::kGroups ? first + F::kTurnGroups : 0;
@@ -290,6 +307,7 @@ __global__ void __launch_bounds__(kThreads) decode_loop(const __grid_constant__ 
     for (int i = 0; i < F::kTurnGroups; ++i) {
       const int group = first + i, x_group = i % kXGroups;
       const uint64_t x = cuda::core_matrices(cuda::shared_address(m.x[x_group]), 8 * kRatesDepth * T::kBytes);
+      load_next(i + 1 < F::kTurnGroups ? group + 1 : next, (i + 1) % F::kTurnGroups);
       for (uint32_t& word : a[i % 2]) asm volatile("" : "+r"(word));
       cuda::wgmma_fence();
 #pragma unroll
@@ -307,15 +325,14 @@ __global__ void __launch_bounds__(kThreads) decode_loop(const __grid_constant__ 
         column[j] = m.column[x_group][4 * j + q];
         if (kIsInt<T> && F::kBits == 1) sum[j] = m.sum[x_group][4 * j + q];
       }
-      decode_next(i + 1 < F::kTurnGroups ? group + 1 : next, a[1 - i % 2]);
+      decode_group<F>(words, a[1 - i % 2]);
     }
     cuda::wgmma_wait<0>();
     cuda::keep_in_registers(d[1]);
     promote_group(d[1]);
     first = next;
   }
-  const int64_t end = clock_of_block();
-  if (thread == 0) args.clocks[blockIdx.x] = end - begin;
+  end_span(args, span);
   if (blockIdx.x > 0) return;
 #pragma unroll
   for (int i = 0; i < F::kN / 2; ++i) {
@@ -355,8 +372,8 @@ __global__ void decode_expected(const __grid_constant__ RateArgs args) {
 
 constexpr int kBitGroups = 4 * kStages;
 struct BitBlock {
-  uint4 w[kBitGroups / 2][kThreads];   // two groups, rows g and g + 8 of each
-  uint2 x[kBitGroups / 2][32];         // two groups, bit g of 32 codes
+  uint4 w[kBitGroups / 2][kThreads];  // two groups, rows g and g + 8 of each
+  uint2 x[kBitGroups / 2][32];        // two groups, bit g of 32 codes
   float2 s[kBitGroups][kThreads / 4];
   float sa[kBitGroups];
   int32_t sum[kBitGroups];
@@ -367,8 +384,7 @@ __device__ uint32_t bits_of_w(int group, int row, int word) {
 }
 __device__ uint32_t bits_of_codes(int group, int plane, int word) {
   uint32_t bits = 0;
-  for (int i = 0; i < 32; ++i)
-    bits |= (static_cast<uint32_t>(code_of_x(group, 0, 32 * word + i)) >> plane & 1) << i;
+  for (int i = 0; i < 32; ++i) bits |= (static_cast<uint32_t>(code_of_x(group, 0, 32 * word + i)) >> plane & 1) << i;
   return bits;
 }
 __global__ void __launch_bounds__(kThreads) decode_bits(const __grid_constant__ RateArgs args) {
@@ -391,7 +407,7 @@ __global__ void __launch_bounds__(kThreads) decode_bits(const __grid_constant__ 
   const bool second = q % 2 != 0;                                     // the lane has row g + 8 in the end
   float acc = 0;
   int stage = 0;
-  const int64_t begin = clock_of_block();
+  const Span span = begin_span();
 #pragma unroll 1
   for (int turn = 0; turn < args.turns; ++turn) {
     cuda::barrier_wait(cuda::shared_address(&m.full[stage]), 1);
@@ -417,8 +433,7 @@ __global__ void __launch_bounds__(kThreads) decode_bits(const __grid_constant__ 
     if (lane == 0) cuda::barrier_arrive(cuda::shared_address(&m.empty[stage]));
     stage = stage + 1 < kStages ? stage + 1 : 0;
   }
-  const int64_t end = clock_of_block();
-  if (thread == 0) args.clocks[blockIdx.x] = end - begin;
+  end_span(args, span);
   if (blockIdx.x == 0 && q < 2) args.out[row + 8 * q] = acc;
 #endif
 }
@@ -453,7 +468,7 @@ __global__ void __launch_bounds__(kThreads) issue_wgmma(const __grid_constant__ 
   for (int i = 0; i < 4; ++i) a[i] = mix(threadIdx.x, static_cast<uint32_t>(i)) & 0x3fff3fff;
   const uint64_t a_in_memory = cuda::core_matrices(cuda::shared_address(shared), 256);
   const uint64_t b = cuda::core_matrices(cuda::shared_address(shared + kABytes), 256);
-  const int64_t begin = clock_of_block();
+  const Span span = begin_span();
 #pragma unroll 1
   for (int turn = 0; turn < args.turns; ++turn) {
     for (uint32_t& word : a) asm volatile("" : "+r"(word));
@@ -471,8 +486,7 @@ __global__ void __launch_bounds__(kThreads) issue_wgmma(const __grid_constant__ 
   }
   cuda::wgmma_wait<0>();
   for (auto& sums : d) cuda::keep_in_registers(sums);
-  const int64_t end = clock_of_block();
-  if (threadIdx.x == 0) args.clocks[blockIdx.x] = end - begin;
+  end_span(args, span);
   float sum = 0;
   for (auto& sums : d)
     for (const auto x : sums) sum += static_cast<float>(x);
@@ -489,7 +503,7 @@ __global__ void __launch_bounds__(kThreads) issue_mma(const __grid_constant__ Ra
   uint32_t a[6];
 #pragma unroll
   for (int i = 0; i < 6; ++i) a[i] = mix(threadIdx.x, static_cast<uint32_t>(i)) & 0x3fff3fff;
-  const int64_t begin = clock_of_block();
+  const Span span = begin_span();
 #pragma unroll 1
   for (int turn = 0; turn < args.turns; ++turn)
 #pragma unroll
@@ -502,8 +516,7 @@ __global__ void __launch_bounds__(kThreads) issue_mma(const __grid_constant__ Ra
         cuda::mma<T>(d[i], a, a[4], a[5]);
       }
     }
-  const int64_t end = clock_of_block();
-  if (threadIdx.x == 0) args.clocks[blockIdx.x] = end - begin;
+  end_span(args, span);
   float sum = 0;
   for (auto& sums : d)
     for (const auto x : sums) sum += static_cast<float>(x);
@@ -513,12 +526,13 @@ __global__ void __launch_bounds__(kThreads) issue_mma(const __grid_constant__ Ra
 
 // ---- The host's side
 
-constexpr int kMostBlocks = 4;
+constexpr int kMostBlocks = 4, kLaunches = 20;
 
 /// So much that `blocks` blocks fit on a processor and no more; 0 where these do not.
 int shared_of(void (*kernel)(RateArgs), int blocks, size_t needed) {
   const auto shared = std::min(device().sharedMemPerMultiprocessor / static_cast<size_t>(blocks) - 1024,
-                               device().sharedMemPerBlockOptin) / 128 * 128;
+                               device().sharedMemPerBlockOptin) /
+                      128 * 128;
   if (shared < needed) return 0;
   return blocks_at_once(kernel, kThreads, static_cast<int>(shared)) == blocks ? static_cast<int>(shared) : 0;
 }
@@ -528,11 +542,11 @@ void decode_of(void (*kernel)(RateArgs), void (*expected_by)(RateArgs), dim3 blo
                bool exactly, double tolerance, int bits, int turn_groups, Line line) {
   const int outputs = static_cast<int>(blocks_threads.x * blocks_threads.y);
   const Shared<float> out(static_cast<size_t>(outputs)), expected(static_cast<size_t>(outputs));
-  const Shared<int64_t> clocks(1);
+  const Shared<Span> span(1);
   const cudaFuncAttributes attributes = attributes_of(kernel);
   constexpr int kCheckedTurns = 21;
   blocks_at_once(kernel, kThreads, static_cast<int>(needed));  // allows so much
-  kernel<<<1, kThreads, needed>>>(RateArgs{kCheckedTurns, out.get(), clocks.get()});
+  kernel<<<1, kThreads, needed>>>(RateArgs{kCheckedTurns, out.get(), span.get()});
   check_cuda(cudaGetLastError(), "launch");
   expected_by<<<blocks_threads.x, blocks_threads.y>>>(RateArgs{kCheckedTurns, expected.get(), nullptr});
   check_cuda(cudaGetLastError(), "launch");
@@ -554,7 +568,7 @@ void decode_of(void (*kernel)(RateArgs), void (*expected_by)(RateArgs), dim3 blo
     const int shared = shared_of(kernel, blocks, needed);
     if (shared == 0) continue;
     const int turns = 8192 / turn_groups;
-    const Rate rate = rate_of(kernel, blocks, kThreads, shared, turns, out);
+    const Rate rate = rate_of(kernel, blocks, kThreads, shared, turns, kLaunches, out);
     const double clocks_of_group = rate.clocks / (turns * turn_groups);  // each block's
     line["warpgroups"] = blocks;
     line["registers"] = attributes.numRegs;
@@ -562,16 +576,17 @@ void decode_of(void (*kernel)(RateArgs), void (*expected_by)(RateArgs), dim3 blo
     line["relative_error"] = error;
     line["bytes_per_clock"] = blocks * kRows * kRatesDepth * bits / 8 / clocks_of_group;
     line["clocks_per_group"] = clocks_of_group / blocks;
-    line["GHz"] = rate.ghz();
+    line["GHz"] = rate.ghz;
     print(line);
   }
 }
 template <typename F>
 void decode_form() {
   using T = typename F::Type;
-  decode_of(decode_loop<F>, decode_expected<F>, dim3(kRows, F::kN), sizeof(typename F::Block), kIsInt<T>, 2e-3,
-            F::kBits, F::kTurnGroups,
-            {{"what", "decode"}, {"bits", F::kBits}, {"activations", T::kName}, {"instruction", "wgmma"}, {"n", F::kN}});
+  decode_of(
+      decode_loop<F>, decode_expected<F>, dim3(kRows, F::kN), sizeof(typename F::Block), kIsInt<T>, 2e-3, F::kBits,
+      F::kTurnGroups,
+      {{"what", "decode"}, {"bits", F::kBits}, {"activations", T::kName}, {"instruction", "wgmma"}, {"n", F::kN}});
 }
 template <typename T, int N>
 void decode_bits_of() {
@@ -587,11 +602,11 @@ void issue_of(void (*kernel)(RateArgs), size_t shared_needed, Line line) {
     const int shared = shared_of(kernel, blocks, shared_needed);
     if (shared == 0) continue;
     constexpr int kTurns = 4096;
-    const Rate rate = rate_of(kernel, blocks, kThreads, shared, kTurns, out);
+    const Rate rate = rate_of(kernel, blocks, kThreads, shared, kTurns, kLaunches, out);
     line["warpgroups"] = blocks;
     // Of a processor, for one of a warpgroup; mma.sync: four, one of each warp.
     line["clocks"] = rate.clocks / kTurns / kAtOnce / blocks;
-    line["GHz"] = rate.ghz();
+    line["GHz"] = rate.ghz;
     print(line);
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Do float results depend on the instruction? A block multiplies 64 rows by 256 columns in every form, from the same
-// matrices in shared memory and, if asked, from the same sums to add to. In all forms a thread has the same results. They
-// are compared with those of mma.sync and of wgmma with 64 columns, and these two with float64.
+// matrices in shared memory and, if asked, from the same sums to add to. In all forms a thread has the same results.
+// They are compared with those of mma.sync and of wgmma with 64 columns, and these two with float64.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -22,9 +22,9 @@ constexpr const char* kInputs[] = {"random", "cancelling", "subnormal", "wide ex
 // ---- Forms
 
 constexpr const char* kForms[] = {
-    "wgmma n8, A in registers",    "wgmma n16, A in registers",       "wgmma n64, A in registers",
-    "wgmma n128, A in registers",  "wgmma n256, A in registers",      "wgmma n8, A in shared memory",
-    "wgmma n16, A in shared memory", "wgmma n64, A in shared memory", "wgmma n128, A in shared memory",
+    "wgmma n8, A in registers",       "wgmma n16, A in registers",     "wgmma n64, A in registers",
+    "wgmma n128, A in registers",     "wgmma n256, A in registers",    "wgmma n8, A in shared memory",
+    "wgmma n16, A in shared memory",  "wgmma n64, A in shared memory", "wgmma n128, A in shared memory",
     "wgmma n256, A in shared memory", "mma.sync, sums through memory", "wgmma n64, sums through memory"};
 constexpr int kFormCount = sizeof kForms / sizeof kForms[0];
 constexpr const char* kReferences[] = {"mma.sync", "wgmma n64, A in registers"};
@@ -78,8 +78,7 @@ __device__ __noinline__ uint16_t element(const Args& a, int tile, bool of_b, int
   const uint16_t usual = number<T>(r, T::kBias - 1 - static_cast<int>(s % 4), negative);
   const auto zero = static_cast<uint16_t>(r >> 31 << 15);
   switch (a.input) {
-    case Input::kRandom:
-      return usual;
+    case Input::kRandom: return usual;
     case Input::kCancelling: {
       const uint16_t x = number<T>(r, T::kBias - static_cast<int>(s % 8), negative);
       if ((k & partner) == 0) return x;
@@ -92,18 +91,14 @@ __device__ __noinline__ uint16_t element(const Args& a, int tile, bool of_b, int
       if (of_line % 2 == 0) return number<T>(r, of_b ? T::kBias - 10 + spread : 0, negative);
       return number<T>(r, T::kBias - 70 + spread, negative);
     }
-    case Input::kWide:
-      return number<T>(r, T::kBias - 14 + static_cast<int>(s % 29), negative);
+    case Input::kWide: return number<T>(r, T::kBias - 14 + static_cast<int>(s % 29), negative);
     case Input::kSpecial:
       switch (of_line % 4) {
-        case 0:
-          return zero;
+        case 0: return zero;
         case 1:
           return s % 64 == 0 ? number<T>(0, kInf, negative) : s % 64 == 1 ? number<T>(r | 1, kInf, negative) : usual;
-        case 2:
-          return s % 2 == 0 ? number<T>(~0u, kInf - 1, negative) : usual;
-        default:
-          return s % 2 == 0 ? zero : usual;
+        case 2: return s % 2 == 0 ? number<T>(~0u, kInf - 1, negative) : usual;
+        default: return s % 2 == 0 ? zero : usual;
       }
   }
   return 0;
@@ -115,30 +110,19 @@ __device__ __noinline__ float start_of(const Args& a, int tile, int row, int col
   const uint32_t s = mix(r);
   const auto made = [&](uint32_t field) { return __uint_as_float((r & 0x807fffff) | field << 23); };
   switch (a.input) {
-    case Input::kRandom:
-      return made(127 + s % 4);
-    case Input::kCancelling:
-      return made(127 - s % 12);
-    case Input::kSubnormal:
-      return made(T::kMantissa == 10 ? 127 - 48 + s % 32 : s % 4);
-    case Input::kWide:
-      return made(127 - 28 + s % 57);
+    case Input::kRandom: return made(127 + s % 4);
+    case Input::kCancelling: return made(127 - s % 12);
+    case Input::kSubnormal: return made(T::kMantissa == 10 ? 127 - 48 + s % 32 : s % 4);
+    case Input::kWide: return made(127 - 28 + s % 57);
     case Input::kSpecial:
       switch (s % 8) {
-        case 0:
-          return 0.0f;
-        case 1:
-          return -0.0f;
-        case 2:
-          return __uint_as_float((r & 0x80000000) | 0x7f800000);
-        case 3:
-          return made(255);
-        case 4:
-          return __uint_as_float((r & 0x80000000) | 0x7f7fffff);
-        case 5:
-          return made(0);
-        default:
-          return made(126 + s % 4);
+        case 0: return 0.0f;
+        case 1: return -0.0f;
+        case 2: return __uint_as_float((r & 0x80000000) | 0x7f800000);
+        case 3: return made(255);
+        case 4: return __uint_as_float((r & 0x80000000) | 0x7f7fffff);
+        case 5: return made(0);
+        default: return made(126 + s % 4);
       }
   }
   return 0;
@@ -156,7 +140,9 @@ struct Scratch {
   Sums start, reference[2], got;
 };
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ __forceinline__ int place(int line, int k) { return (line / 8 * (kMostDepth / 8) + k / 8) * 64 + line % 8 * 8 + k % 8; }
+__device__ __forceinline__ int place(int line, int k) {
+  return (line / 8 * (kMostDepth / 8) + k / 8) * 64 + line % 8 * 8 + k % 8;
+}
 constexpr int kEightLines = 8 * kMostDepth * 2;  // bytes
 __device__ __forceinline__ uint32_t two(const uint16_t* matrix, int line, int k) {
   return *reinterpret_cast<const uint32_t*>(matrix + place(line, k));
@@ -182,7 +168,8 @@ struct Place {
 __device__ __forceinline__ void load_a(const Block& m, int k, uint32_t (&a)[4]) {
   const Place at(0);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) a[i] = two(m.a, at.row + i % 2 * 8, k + i / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2);
+  for (int i = 0; i < 4; ++i)
+    a[i] = two(m.a, at.row + i % 2 * 8, k + i / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2);
 }
 template <int Count>
 __device__ __forceinline__ void load(const Sums& from, int first, float (&d)[Count]) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The main loop of a layer with 8-bit activations quantised on the fly and many rows, without what comes from memory:
-// warpgroups of 64 rows of W by 128 rows of x, codes of 4 bits decoded into registers, sums promoted as docs/numerics.md
-// section 11 says. A stage, 128 elements of k, stays in shared memory; the barriers of a real ring are waited for and
-// arrived at, but never open or close anything.
+// warpgroups of 64 rows of W by 128 rows of x, codes of 4 bits decoded into registers, sums promoted as
+// docs/numerics.md section 11 says. A stage, 128 elements of k, stays in shared memory; the barriers of a real ring are
+// waited for and arrived at, but never open or close anything.
 #include <cstddef>
 #include <vector>
 
@@ -21,11 +21,11 @@ template <int Group, bool Asymmetric, bool Decode, bool Promote, int Warpgroups>
 struct Loop {
   static constexpr int kGroup = Group, kWarpgroups = Warpgroups, kThreads = 128 * Warpgroups;
   static constexpr bool kAsymmetric = Asymmetric, kDecode = Decode, kPromote = Promote;
-  static constexpr int kGroups = kRatesDepth / Group;                  // of a stage
+  static constexpr int kGroups = kRatesDepth / Group;                    // of a stage
   static constexpr int kStagesOfChunk = Promote ? kChunk / kGroups : 1;  // the loop's turn
-  struct Stage {
-    int8_t x[kColumns * kRatesDepth];  // 128-byte rows whose 16-byte pieces are exchanged: piece ^ row % 8
-    uint4 w[2][kThreads];              // of each thread, in the order of its registers
+  struct alignas(1024) Stage {
+    int8_t x[kColumns * kRatesDepth];             // 128-byte rows whose 16-byte pieces are exchanged: piece ^ row % 8
+    uint4 w[2][kThreads];                         // of each thread, in the order of its registers
     float4 sa[kGroups][8][4], oa[kGroups][8][4];  // of 32 columns of lanes with the same lane % 4
     float2 s[kGroups][kThreads / 4];              // of both rows of a lane's four; 1/16 of it, as codes are times 16
     int2 v[kGroups][kThreads / 4];                // sums of codes
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(L::kThreads, 1) promote_loop(const __grid_cons
   if (!L::kDecode) decode_four({m.stages[0].w[0][thread], m.stages[0].w[1][thread]}, a);
   int stage = 0;
   bool add = false;  // to the sums, without promotion
-  const int64_t begin = clock_of_block();
+  const Span span = begin_span();
   for (int turn = 0; turn < args.turns; ++turn) {
 #pragma unroll 1
     for (int i = 0; i < L::kStagesOfChunk; ++i) {
@@ -189,8 +189,7 @@ __global__ void __launch_bounds__(L::kThreads, 1) promote_loop(const __grid_cons
       }
     }
   }
-  const int64_t end = clock_of_block();
-  if (thread == 0) args.clocks[blockIdx.x] = end - begin;
+  end_span(args, span);
   if (blockIdx.x > 0) return;
 #pragma unroll
   for (int i = 0; i < 64; ++i) {
@@ -238,16 +237,17 @@ void promote_of() {
   const cudaFuncAttributes attributes = attributes_of(kernel);
   require(blocks_at_once(kernel, L::kThreads, kShared) == 1, "promote: not one block a processor");
   const Shared<float> out(kRows * kColumns), expected(kRows * kColumns);
-  const Shared<int64_t> clocks(1);
+  const Shared<Span> span(1);
   constexpr int kCheckedTurns = 5;
-  kernel<<<1, L::kThreads, kShared>>>(RateArgs{kCheckedTurns, out.get(), clocks.get()});
+  kernel<<<1, L::kThreads, kShared>>>(RateArgs{kCheckedTurns, out.get(), span.get()});
   promote_expected<L><<<kRows, kColumns>>>(RateArgs{kCheckedTurns, expected.get(), nullptr});
   check_cuda(cudaGetLastError(), "launch");
   const auto got = out.read(), right = expected.read();
   require(std::memcmp(got.data(), right.data(), got.size() * sizeof(float)) == 0, "promote: wrong results");
 
-  constexpr int kStagesInAll = 4096;
-  const Rate rate = rate_of(kernel, 1, L::kThreads, kShared, kStagesInAll / L::kStagesOfChunk, out);
+  // About half a second, so that the device is as fast as its power lets it be for long.
+  constexpr int kStagesInAll = 4096, kLaunches = 400;
+  const Rate rate = rate_of(kernel, 1, L::kThreads, kShared, kStagesInAll / L::kStagesOfChunk, kLaunches, out);
   const double operations = 2.0 * kRows * kColumns * kRatesDepth * kStagesInAll * device().multiProcessorCount;
   print({{"what", "promote"},
          {"group", L::kPromote ? L::kGroup : 0},
@@ -259,8 +259,8 @@ void promote_of() {
          {"local_bytes", attributes.localSizeBytes},
          {"TOP/s", operations / rate.us / 1e6},
          {"us", rate.us},
-         {"clocks_per_128k", rate.clocks / kStagesInAll},
-         {"GHz", rate.ghz()}});
+         {"clocks_per_stage", rate.clocks / kStagesInAll},
+         {"GHz", rate.ghz}});
 }
 
 template <int Warpgroups>

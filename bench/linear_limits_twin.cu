@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The read-only twin of a layer with few rows: it reads as many bytes as packed weights and scales have, in the ways a
-// layer could, and writes nothing. A graph of launches goes over copies of the weights that are together more than three
-// times the second-level cache.
+// layer could, and writes nothing. A graph of launches goes over copies of the weights that are together more than
+// three times the second-level cache.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -161,8 +161,12 @@ class Copies {
     expected_ = sum_.read()[0];
   }
   [[nodiscard]] TwinArgs args(const Way& way, int64_t copy) const {
-    return {reinterpret_cast<const uint4*>(memory_.get() + copy * bytes_ / 4), bytes_, way.stage_bytes, way.stages,
-            false, nullptr};
+    return {reinterpret_cast<const uint4*>(memory_.get() + copy * bytes_ / 4),
+            bytes_,
+            way.stage_bytes,
+            way.stages,
+            false,
+            nullptr};
   }
   /// Ends the program if this way does not read every word once.
   void check(const Way& way) {
