@@ -54,12 +54,14 @@ struct Form {
 
 // ---- Where codes are in a word
 
-/// Of floats, 16 bits each: fields from the top of the mantissa down; then the same of the word, rotated.
+/// Of floats, 16 bits each: fields up to the top of the mantissa; then the next ones, in the word rotated.
 template <typename T, int Bits>
 struct Fields {
   static constexpr int kAtOnce = T::kMantissa / Bits;
   /// The lowest bit of register i's codes, and by how much the word is rotated to the right.
-  __host__ __device__ static constexpr int position(int i) { return T::kMantissa - Bits * (i % kAtOnce + 1); }
+  __host__ __device__ static constexpr int position(int i) {
+    return T::kMantissa - kAtOnce * Bits + i % kAtOnce * Bits;
+  }
   __host__ __device__ static constexpr int rotation(int i) { return i / kAtOnce * kAtOnce * Bits; }
   /// What is added to a code.
   __host__ __device__ static constexpr int offset(int i) { return 1 << (T::kMantissa - position(i)); }
@@ -67,6 +69,19 @@ struct Fields {
     return static_cast<uint32_t>(T::kMantissa - position(i) + T::kBias) << T::kMantissa;
   }
 };
+/// Whether all fields together are a word.
+template <typename T, int Bits>
+constexpr bool cover_a_word() {
+  uint32_t seen = 0;
+  for (int bit = 0; bit < 32; ++bit) {
+    const int i = bit / 2 / Bits, place = bit % 2;
+    const int at = Fields<T, Bits>::position(i) + Fields<T, Bits>::rotation(i) + 16 * place + bit / 2 % Bits;
+    seen |= 1u << at % 32;
+  }
+  return seen == ~0u;
+}
+static_assert(cover_a_word<Float16, 4>() && cover_a_word<Float16, 2>() && cover_a_word<Float16, 1>());
+static_assert(cover_a_word<BFloat16, 4>() && cover_a_word<BFloat16, 2>() && cover_a_word<BFloat16, 1>());
 template <typename F>
 __device__ uint32_t packed_of(int group, int thread, int word) {
   return mix(static_cast<uint32_t>(group * 16 + word), static_cast<uint32_t>(thread));

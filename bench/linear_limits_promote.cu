@@ -17,10 +17,11 @@ namespace {
 constexpr int kColumns = 128, kStages = 3, kChunk = 16;
 
 /// group: elements of k. Without `promote` all sums are one; without `decode` the weights of stage 0 stay in registers.
-template <int Group, bool Asymmetric, bool Decode, bool Promote, int Warpgroups>
+/// turns: two warpgroups give their products to the tensor cores in turns.
+template <int Group, bool Asymmetric, bool Decode, bool Promote, int Warpgroups, bool Turns = false>
 struct Loop {
   static constexpr int kGroup = Group, kWarpgroups = Warpgroups, kThreads = 128 * Warpgroups;
-  static constexpr bool kAsymmetric = Asymmetric, kDecode = Decode, kPromote = Promote;
+  static constexpr bool kAsymmetric = Asymmetric, kDecode = Decode, kPromote = Promote, kTurns = Turns;
   static constexpr int kGroups = kRatesDepth / Group;                    // of a stage
   static constexpr int kStagesOfChunk = Promote ? kChunk / kGroups : 1;  // the loop's turn
   struct alignas(1024) Stage {
@@ -128,6 +129,10 @@ __global__ void __launch_bounds__(L::kThreads, 1) promote_loop(const __grid_cons
   if (!L::kDecode) decode_four({m.stages[0].w[0][thread], m.stages[0].w[1][thread]}, a);
   int stage = 0;
   bool add = false;  // to the sums, without promotion
+  static_assert(!L::kTurns || L::kWarpgroups == 2);
+  constexpr int kTurn = 1;  // a named barrier for each warpgroup
+  const int warpgroup = __shfl_sync(0xffffffff, thread / 128, 0);
+  if (L::kTurns && warpgroup == 1) cuda::named_barrier_arrive(kTurn, L::kThreads);
   const Span span = begin_span();
   for (int turn = 0; turn < args.turns; ++turn) {
 #pragma unroll 1
@@ -140,6 +145,7 @@ __global__ void __launch_bounds__(L::kThreads, 1) promote_loop(const __grid_cons
       for (int group = 0; group < L::kGroups; ++group) {
         constexpr int kSteps = L::kGroup / 32;
         for (uint32_t& word : a) asm volatile("" : "+r"(word));  // are in place before the fence
+        if (L::kTurns) cuda::named_barrier_sync(kTurn + warpgroup, L::kThreads);
         cuda::wgmma_fence();
 #pragma unroll
         for (int step = 0; step < kSteps; ++step)
@@ -147,6 +153,7 @@ __global__ void __launch_bounds__(L::kThreads, 1) promote_loop(const __grid_cons
                                             x + static_cast<uint64_t>(2 * (group * kSteps + step)),
                                             L::kPromote ? step > 0 : add || group + step > 0);
         cuda::wgmma_commit();
+        if (L::kTurns) cuda::named_barrier_arrive(kTurn + 1 - warpgroup, L::kThreads);
         add = true;
         const float2 s = from.s[group][thread / 4];
         const int2 v = from.v[group][thread / 4];
@@ -189,6 +196,7 @@ __global__ void __launch_bounds__(L::kThreads, 1) promote_loop(const __grid_cons
       }
     }
   }
+  if (L::kTurns && warpgroup == 0) cuda::named_barrier_sync(kTurn, L::kThreads);  // has been arrived at once more
   end_span(args, span);
   if (blockIdx.x > 0) return;
 #pragma unroll
@@ -246,7 +254,7 @@ void promote_of() {
   require(std::memcmp(got.data(), right.data(), got.size() * sizeof(float)) == 0, "promote: wrong results");
 
   // About half a second, so that the device is as fast as its power lets it be for long.
-  constexpr int kStagesInAll = 4096, kLaunches = 400;
+  constexpr int kStagesInAll = 4096, kLaunches = 300;
   const Rate rate = rate_of(kernel, 1, L::kThreads, kShared, kStagesInAll / L::kStagesOfChunk, kLaunches, out);
   const double operations = 2.0 * kRows * kColumns * kRatesDepth * kStagesInAll * device().multiProcessorCount;
   print({{"what", "promote"},
@@ -255,6 +263,7 @@ void promote_of() {
          {"decode", L::kDecode},
          {"promote", L::kPromote},
          {"warpgroups", L::kWarpgroups},
+         {"turns", L::kTurns},
          {"registers", attributes.numRegs},
          {"local_bytes", attributes.localSizeBytes},
          {"TOP/s", operations / rate.us / 1e6},
@@ -281,6 +290,9 @@ void promote_with() {
 void promote() {
   promote_with<2>();
   promote_with<3>();
+  promote_of<Loop<128, false, true, true, 2, true>>();
+  promote_of<Loop<64, false, true, true, 2, true>>();
+  promote_of<Loop<128, true, true, true, 2, true>>();
 }
 
 }  // namespace isobit::limits

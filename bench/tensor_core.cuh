@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix instructions of sm_90a with one interface for all types: wgmma with a left matrix from registers or from shared
-// memory, and mma.sync. For programs that measure them.
+// Matrix instructions of sm_90a with one interface for all types: wgmma with a left matrix from registers or from
+// shared memory, and mma.sync. For programs that measure them.
 //
 // In all of them, lane 4 g + q of a warp has of its 16 rows of results, 8 columns at a time: columns 2 q and 2 q + 1 of
-// row g, then of row g + 8; and of the left matrix, a word each of k: rows g and g + 8 of the first half of k at word q,
-// then of the second half. A warpgroup's warp w has rows 16 w to 16 w + 15.
+// row g, then of row g + 8; and of the left matrix, a word each of k: rows g and g + 8 of the first half of k at word
+// q, then of the second half. A warpgroup's warp w has rows 16 w to 16 w + 15.
 #ifndef ISOBIT_BENCH_TENSOR_CORE_CUH_
 #define ISOBIT_BENCH_TENSOR_CORE_CUH_
 
@@ -47,10 +47,13 @@ __device__ __forceinline__ void wgmma(typename T::Result (&d)[N / 2], uint64_t a
 // clang-format off
 #define ISOBIT_R4 "%0,%1,%2,%3"
 #define ISOBIT_R8 ISOBIT_R4 "," "%4,%5,%6,%7"
-#define ISOBIT_R32 ISOBIT_R8 "," "%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define ISOBIT_R64 ISOBIT_R32 "," "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57," \
+#define ISOBIT_R32 ISOBIT_R8 "," \
+  "%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define ISOBIT_R64 ISOBIT_R32 "," \
+  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57," \
   "%58,%59,%60,%61,%62,%63"
-#define ISOBIT_R128 ISOBIT_R64 "," "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89," \
+#define ISOBIT_R128 ISOBIT_R64 "," \
+  "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89," \
   "%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
   "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define ISOBIT_D4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
@@ -104,12 +107,12 @@ ISOBIT_WGMMA_TYPES(256, 128, "%128", "%129", "%130", "%131", "%132", "%133")
 /// d (16 x 8) += a * b, 32 bytes of k. b: column g, as a's rows.
 template <typename T>
 __device__ __forceinline__ void mma(typename T::Result (&d)[4], const uint32_t* a, uint32_t b0, uint32_t b1);
-#define ISOBIT_MMA(T, c, types)                                                                                 \
-  template <>                                                                                                   \
-  __device__ __forceinline__ void mma<T>(T::Result(&d)[4], const uint32_t* a, uint32_t b0, uint32_t b1) {       \
-    asm volatile("mma.sync.aligned." types " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"             \
-                 : c(d[0]), c(d[1]), c(d[2]), c(d[3])                                                           \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                               \
+#define ISOBIT_MMA(T, c, types)                                                                           \
+  template <>                                                                                             \
+  __device__ __forceinline__ void mma<T>(T::Result(&d)[4], const uint32_t* a, uint32_t b0, uint32_t b1) { \
+    asm volatile("mma.sync.aligned." types " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"       \
+                 : c(d[0]), c(d[1]), c(d[2]), c(d[3])                                                     \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                         \
   }
 ISOBIT_MMA(Int8, "+r", "m16n8k32.row.col.s32.s8.s8.s32")
 ISOBIT_MMA(Float16, "+f", "m16n8k16.row.col.f32.f16.f16.f32")
@@ -124,10 +127,9 @@ __device__ __forceinline__ void mma_bits_256(int32_t (&d)[4], const uint32_t* a,
 }
 /// 16 bytes of k: a has rows g and g + 8 at word q, b column g.
 __device__ __forceinline__ void mma_bits_128(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a0), "r"(a1), "r"(b));
+  asm volatile("mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+               : "r"(a0), "r"(a1), "r"(b));
 }
 
 }  // namespace isobit::cuda
