@@ -575,10 +575,7 @@ void decode_of(void (*kernel)(RateArgs), void (*expected_by)(RateArgs), dim3 blo
     norm += y * y;
   }
   error = std::sqrt(error / norm);
-  if (!(exactly ? same : error < tolerance)) {
-    std::fprintf(stderr, "decode: wrong results, relative error %g: %s\n", error, line.dump().c_str());
-    std::exit(1);
-  }
+  line["right"] = counted(exactly ? same : error < tolerance);
   for (int blocks = 1; blocks <= kMostBlocks; ++blocks) {
     const int shared = shared_of(kernel, blocks, needed);
     if (shared == 0) continue;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 
 #include <CLI/CLI.hpp>
 
@@ -39,5 +40,7 @@ int main(int argc, char** argv) {
   if (promote->parsed()) limits::promote();
   if (decode->parsed()) limits::decode();
   if (twin->parsed()) limits::twin();
-  return 0;
+  if (limits::wrong == 0) return 0;
+  std::fprintf(stderr, "%d measurements have wrong results\n", limits::wrong);
+  return 1;
 }
