@@ -16,14 +16,30 @@ namespace {
 
 constexpr int kColumns = 128, kStages = 3, kChunk = 16;
 
-/// group: elements of k. Without `promote` all sums are one; without `decode` the weights of stage 0 stay in registers.
-/// turns: two warpgroups give their products to the tensor cores in turns.
-template <int Group, bool Asymmetric, bool Decode, bool Promote, int Warpgroups, bool Turns = false>
+/// How an integer becomes a float. kAdd, kMultiplyAdd: 1.5 * 2^23 + d, whose last bits are those of d, less 1.5 * 2^23:
+/// exact for d from -2^22 to 2^22, which sums of 128 products of 8-bit codes are.
+enum class Conversion { kInstruction, kAdd, kMultiplyAdd };
+constexpr const char* kConversions[] = {"I2FP", "IADD and FADD", "IMAD and FADD"};
+
+struct Options {
+  int group = kRatesDepth;  // elements of k
+  bool asymmetric = false;
+  bool multiply = true;  // else sums stay those of the first group
+  bool decode = true;    // else the weights of stage 0 stay in registers
+  bool promote = true;   // else all sums are one
+  int warpgroups = 2;
+  int parts = 1;  // of columns: while one is promoted, the one before is multiplied
+  Conversion conversion = Conversion::kInstruction;
+};
+template <Options O>
 struct Loop {
-  static constexpr int kGroup = Group, kWarpgroups = Warpgroups, kThreads = 128 * Warpgroups;
-  static constexpr bool kAsymmetric = Asymmetric, kDecode = Decode, kPromote = Promote, kTurns = Turns;
-  static constexpr int kGroups = kRatesDepth / Group;                    // of a stage
-  static constexpr int kStagesOfChunk = Promote ? kChunk / kGroups : 1;  // the loop's turn
+  static constexpr Options kOptions = O;
+  static constexpr int kThreads = 128 * O.warpgroups, kResults = kColumns / 2;  // of a thread
+  static constexpr int kGroups = kRatesDepth / O.group;                         // of a stage
+  static constexpr int kStagesOfTurn = O.parts > 1 ? kGroups > 2 ? 1 : 2 : 1;   // between which no product is under way
+  static constexpr int kStagesOfChunk = O.promote ? kChunk / kGroups : kStagesOfTurn;
+  static constexpr int kSteps = O.group / 32;  // instructions of a group and part
+  static_assert(O.parts == 1 || (O.multiply && O.decode && O.promote));
   struct alignas(1024) Stage {
     int8_t x[kColumns * kRatesDepth];             // 128-byte rows whose 16-byte pieces are exchanged: piece ^ row % 8
     uint4 w[2][kThreads];                         // of each thread, in the order of its registers
@@ -111,6 +127,15 @@ __device__ __forceinline__ void decode_four(const uint4 (&packed)[2], uint32_t (
     }
   }
 }
+template <Conversion By>
+__device__ __forceinline__ float as_float(int32_t d, int32_t one) {
+  constexpr int32_t kMagic = 0x4B400000;  // bits of 1.5 * 2^23
+  if constexpr (By == Conversion::kInstruction) return __int2float_rn(d);
+  int32_t sum = d + kMagic;
+  if constexpr (By == Conversion::kMultiplyAdd)
+    asm("mad.lo.s32 %0, %1, %2, %3;" : "=r"(sum) : "r"(d), "r"(one), "n"(kMagic));
+  return __fadd_rn(__int_as_float(sum), -0x1.8p23f);
+}
 __device__ __forceinline__ uint64_t swizzled_rows(const void* p) {
   return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16 | (cuda::shared_address(p) & 0x3ffff) >> 4;
 }
@@ -119,74 +144,98 @@ __device__ __forceinline__ uint64_t swizzled_rows(const void* p) {
 template <typename L>
 __global__ void __launch_bounds__(L::kThreads, 1) promote_loop(const __grid_constant__ RateArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  constexpr Options kO = L::kOptions;
+  constexpr int kN = kColumns / kO.parts, kResults = kN / 2;
   extern __shared__ __align__(1024) uint8_t shared[];
   auto& m = *reinterpret_cast<typename L::Block*>(shared);
   fill<L>(m);
   const int thread = static_cast<int>(threadIdx.x), q = thread % 4;
-  int32_t d[64]{};
-  float acc[64]{};
-  uint32_t a[16];
-  if (!L::kDecode) decode_four({m.stages[0].w[0][thread], m.stages[0].w[1][thread]}, a);
+  int32_t d[kO.parts][kResults]{};
+  float acc[L::kResults]{};
+  uint32_t a[kO.parts][16];  // of this stage; of the next one too where products of this one are under way
+  bool add = false;          // to the sums, without promotion
+  int32_t one = static_cast<int32_t>(blockDim.y);
+  asm volatile("" : "+r"(one));  // nobody can know that it is one
+  const auto multiply = [&](int part, const uint32_t(&weights)[16], const auto& from, int group) {
+    const uint64_t x = swizzled_rows(from.x) + static_cast<uint64_t>(part * kN * kRatesDepth / 16);
+    cuda::wgmma_fence();
+#pragma unroll
+    for (int step = group * L::kSteps; step < (group + 1) * L::kSteps; ++step)
+      cuda::wgmma<cuda::Int8, kN>(d[part], weights + 4 * step, x + static_cast<uint64_t>(2 * step),
+                                  kO.promote ? step > group * L::kSteps : add || step > 0);
+    cuda::wgmma_commit();
+  };
+  const auto promote_part = [&](int part, const auto& from, int group) {
+    const float2 s = from.s[group][thread / 4];
+    const int2 v = from.v[group][thread / 4];
+#pragma unroll
+    for (int j = 0; j < kResults / 8; ++j) {
+      const int eight = part * kResults / 8 + j;
+      const auto add_scaled = [&](const float4& of_columns, const auto& number) {
+        const float of_column[] = {of_columns.x, of_columns.y, of_columns.z, of_columns.w};
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {  // columns e / 4 * 8 + e % 2 of both rows
+          const float scale = __fmul_rn(e / 2 % 2 == 0 ? s.x : s.y, of_column[e / 4 * 2 + e % 2]);
+          acc[8 * eight + e] = __fmaf_rn(number(e), scale, acc[8 * eight + e]);
+        }
+      };
+      add_scaled(from.sa[group][eight][q],
+                 [&](int e) { return as_float<L::kOptions.conversion>(d[part][8 * j + e], one); });
+      if constexpr (L::kOptions.asymmetric)
+        add_scaled(from.oa[group][eight][q], [&](int e) { return __int2float_rn(e / 2 % 2 == 0 ? v.x : v.y); });
+    }
+  };
+  const auto decode_stage = [&](uint32_t(&to)[16], const auto& from) {
+    if (kO.decode) decode_four({from.w[0][thread], from.w[1][thread]}, to);
+    for (uint32_t& word : to) asm volatile("" : "+r"(word));  // are in place before the fence
+  };
+  const auto wait_for = [&](int stage) { cuda::barrier_wait(cuda::shared_address(&m.full[stage]), 1); };
+  decode_four({m.stages[0].w[0][thread], m.stages[0].w[1][thread]}, a[0]);
+  if constexpr (!kO.multiply) {
+    multiply(0, a[0], m.stages[0], 0);
+    cuda::wgmma_wait<0>();
+  }
   int stage = 0;
-  bool add = false;  // to the sums, without promotion
-  static_assert(!L::kTurns || L::kWarpgroups == 2);
-  constexpr int kTurn = 1;  // a named barrier for each warpgroup
-  const int warpgroup = __shfl_sync(0xffffffff, thread / 128, 0);
-  if (L::kTurns && warpgroup == 1) cuda::named_barrier_arrive(kTurn, L::kThreads);
   const Span span = begin_span();
   for (int turn = 0; turn < args.turns; ++turn) {
 #pragma unroll 1
-    for (int i = 0; i < L::kStagesOfChunk; ++i) {
-      const auto& from = m.stages[stage];
-      cuda::barrier_wait(cuda::shared_address(&m.full[stage]), 1);
-      if (L::kDecode) decode_four({from.w[0][thread], from.w[1][thread]}, a);
-      const uint64_t x = swizzled_rows(from.x);
+    for (int i = 0; i < L::kStagesOfChunk; i += L::kStagesOfTurn) {
+      wait_for(stage);
+      decode_stage(a[0], m.stages[stage]);
+      if constexpr (kO.parts > 1)
+        for (int part = 0; part < kO.parts; ++part) multiply(part, a[0], m.stages[stage], 0);
 #pragma unroll
-      for (int group = 0; group < L::kGroups; ++group) {
-        constexpr int kSteps = L::kGroup / 32;
-        for (uint32_t& word : a) asm volatile("" : "+r"(word));  // are in place before the fence
-        if (L::kTurns) cuda::named_barrier_sync(kTurn + warpgroup, L::kThreads);
-        cuda::wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step)
-          cuda::wgmma<cuda::Int8, kColumns>(d, a + 4 * (group * kSteps + step),
-                                            x + static_cast<uint64_t>(2 * (group * kSteps + step)),
-                                            L::kPromote ? step > 0 : add || group + step > 0);
-        cuda::wgmma_commit();
-        if (L::kTurns) cuda::named_barrier_arrive(kTurn + 1 - warpgroup, L::kThreads);
-        add = true;
-        const float2 s = from.s[group][thread / 4];
-        const int2 v = from.v[group][thread / 4];
-        cuda::wgmma_wait<0>();
-        cuda::keep_in_registers(d);
-        if constexpr (L::kPromote) {
-#pragma unroll
-          for (int j = 0; j < 8; ++j) {
-            const float4 sa = from.sa[group][j][q];
-            const float of_column[] = {sa.x, sa.y, sa.z, sa.w};
-#pragma unroll
-            for (int e = 0; e < 8; ++e) {  // columns e / 4 * 8 + e % 2 of both rows
-              const int r = 8 * j + e;
-              const float scale = __fmul_rn(e / 2 % 2 == 0 ? s.x : s.y, of_column[e / 4 * 2 + e % 2]);
-              acc[r] = __fmaf_rn(__int2float_rn(d[r]), scale, acc[r]);
-            }
-            if constexpr (L::kAsymmetric) {
-              const float4 oa = from.oa[group][j][q];
-              const float of_column_o[] = {oa.x, oa.y, oa.z, oa.w};
-#pragma unroll
-              for (int e = 0; e < 8; ++e) {
-                const bool first = e / 2 % 2 == 0;
-                const float scale = __fmul_rn(first ? s.x : s.y, of_column_o[e / 4 * 2 + e % 2]);
-                acc[8 * j + e] = __fmaf_rn(__int2float_rn(first ? v.x : v.y), scale, acc[8 * j + e]);
-              }
-            }
+      for (int group = 0; group < L::kStagesOfTurn * L::kGroups; ++group) {
+        const auto& from = m.stages[stage];
+        const int of_stage = group % L::kGroups, next_group = (group + 1) % L::kGroups;
+        const bool ends = group + 1 == L::kStagesOfTurn * L::kGroups;
+        const int next = next_group > 0 ? stage : stage + 1 < kStages ? stage + 1 : 0;
+        uint32_t(&next_a)[16] = a[(group + 1) / L::kGroups % kO.parts];
+        if constexpr (kO.parts > 1) {
+          if (next_group == 0 && !ends) {
+            wait_for(next);
+            decode_stage(next_a, m.stages[next]);
           }
+        } else if constexpr (kO.multiply) {
+          multiply(0, a[0], from, of_stage);
         }
+        add = true;
+#pragma unroll
+        for (int part = 0; part < kO.parts; ++part) {
+          if (kO.parts > 1 && !(ends && part + 1 == kO.parts)) {
+            cuda::wgmma_wait<1>();
+          } else if (kO.multiply) {
+            cuda::wgmma_wait<0>();
+          }
+          cuda::keep_in_registers(d[part]);
+          if (kO.promote) promote_part(part, from, of_stage);
+          if (kO.parts > 1 && !ends) multiply(part, next_a, m.stages[next], next_group);
+        }
+        if (next_group == 0 && thread % 32 == 0) cuda::barrier_arrive(cuda::shared_address(&m.empty[stage]));
+        stage = next;
       }
-      if (thread % 32 == 0) cuda::barrier_arrive(cuda::shared_address(&m.empty[stage]));
-      stage = stage + 1 < kStages ? stage + 1 : 0;
     }
-    if constexpr (L::kPromote) {
+    if constexpr (kO.promote) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
         float4& to = m.totals[i][thread];
@@ -196,14 +245,13 @@ __global__ void __launch_bounds__(L::kThreads, 1) promote_loop(const __grid_cons
       }
     }
   }
-  if (L::kTurns && warpgroup == 0) cuda::named_barrier_sync(kTurn, L::kThreads);  // has been arrived at once more
   end_span(args, span);
   if (blockIdx.x > 0) return;
 #pragma unroll
   for (int i = 0; i < 64; ++i) {
     const int row = thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + q * 2 + i % 2;
     const float total = reinterpret_cast<const float*>(&m.totals[i / 4][thread])[i % 4];
-    args.out[row * kColumns + column] = L::kPromote ? total : __int2float_rn(d[i]);
+    args.out[row * kColumns + column] = kO.promote ? total : __int2float_rn(d[0][i % kResults]);
   }
 #endif
 }
@@ -211,6 +259,7 @@ __global__ void __launch_bounds__(L::kThreads, 1) promote_loop(const __grid_cons
 /// What promote_loop must find: a thread a result.
 template <typename L>
 __global__ void promote_expected(const __grid_constant__ RateArgs args) {
+  constexpr Options kO = L::kOptions;
   const int row = static_cast<int>(blockIdx.x), column = static_cast<int>(threadIdx.x);
   float total = 0;
   uint32_t all = 0;
@@ -219,28 +268,29 @@ __global__ void promote_expected(const __grid_constant__ RateArgs args) {
     for (int i = 0; i < L::kStagesOfChunk; ++i) {
       for (int group = 0; group < L::kGroups; ++group) {
         int32_t d = 0;
-        for (int k = group * L::kGroup; k < (group + 1) * L::kGroup; ++k)
-          d += weight_of(L::kDecode ? stage : 0, row, k) * activation_of(stage, column, k);
+        const int of_stage = kO.multiply ? stage : 0, first_k = kO.multiply ? group * kO.group : 0;
+        for (int k = first_k; k < first_k + kO.group; ++k)
+          d += weight_of(kO.decode ? of_stage : 0, row, k) * activation_of(of_stage, column, k);
         all += static_cast<uint32_t>(16 * d);
         const float s = s_of(stage, group, row);
         acc = __fmaf_rn(__int2float_rn(d), __fmul_rn(s, sa_of(stage, group, column)), acc);
         // The sums of codes stand for those of codes times 16, as the scale is that of these.
-        if (L::kAsymmetric)
+        if (kO.asymmetric)
           acc = __fmaf_rn(__int2float_rn(v_of(stage, group, row)), __fmul_rn(s / 16, oa_of(stage, group, column)), acc);
       }
       stage = stage + 1 < kStages ? stage + 1 : 0;
     }
     total = __fadd_rn(total, acc);
   }
-  args.out[row * kColumns + column] = L::kPromote ? total : __int2float_rn(static_cast<int32_t>(all));
+  args.out[row * kColumns + column] = kO.promote ? total : __int2float_rn(static_cast<int32_t>(all));
 }
 
 // ---- The host's side
 
-template <typename L>
+template <Options O>
 void promote_of() {
-  constexpr int kShared = sizeof(typename L::Block);
-  constexpr int kRows = 64 * L::kWarpgroups;
+  using L = Loop<O>;
+  constexpr int kShared = sizeof(typename L::Block), kRows = 64 * O.warpgroups;
   const auto kernel = promote_loop<L>;
   const cudaFuncAttributes attributes = attributes_of(kernel);
   require(blocks_at_once(kernel, L::kThreads, kShared) == 1, "promote: not one block a processor");
@@ -254,16 +304,21 @@ void promote_of() {
   const bool is_right = counted(std::memcmp(got.data(), right.data(), got.size() * sizeof(float)) == 0);
 
   // About half a second, so that the device is as fast as its power lets it be for long.
-  constexpr int kStagesInAll = 4096, kLaunches = 300;
-  const Rate rate = rate_of(kernel, 1, L::kThreads, kShared, kStagesInAll / L::kStagesOfChunk, kLaunches, out);
+  constexpr int kStagesInAll = 4096, kTurns = kStagesInAll / L::kStagesOfChunk;
+  constexpr double kMicroseconds = 5e5;
+  const double us = rate_of(kernel, 1, L::kThreads, kShared, kTurns, 1, out).us;
+  const int launches = static_cast<int>(kMicroseconds / us) + 1;
+  const Rate rate = rate_of(kernel, 1, L::kThreads, kShared, kTurns, launches, out);
   const double operations = 2.0 * kRows * kColumns * kRatesDepth * kStagesInAll * device().multiProcessorCount;
   print({{"what", "promote"},
-         {"group", L::kPromote ? L::kGroup : 0},
-         {"activations", L::kAsymmetric ? "asymmetric" : "symmetric"},
-         {"decode", L::kDecode},
-         {"promote", L::kPromote},
-         {"warpgroups", L::kWarpgroups},
-         {"turns", L::kTurns},
+         {"group", O.group},
+         {"activations", O.asymmetric ? "asymmetric" : "symmetric"},
+         {"multiply", O.multiply},
+         {"decode", O.decode},
+         {"promote", O.promote},
+         {"conversion", O.promote ? kConversions[static_cast<int>(O.conversion)] : "none"},
+         {"warpgroups", O.warpgroups},
+         {"parts", O.parts},
          {"right", is_right},
          {"registers", attributes.numRegs},
          {"local_bytes", attributes.localSizeBytes},
@@ -273,27 +328,36 @@ void promote_of() {
          {"GHz", rate.ghz}});
 }
 
-template <int Warpgroups>
+template <int Warpgroups, int Parts, Conversion By>
 void promote_with() {
-  promote_of<Loop<128, false, false, false, Warpgroups>>();
-  promote_of<Loop<128, false, true, false, Warpgroups>>();
-  promote_of<Loop<128, false, false, true, Warpgroups>>();
-  promote_of<Loop<128, false, true, true, Warpgroups>>();
-  promote_of<Loop<64, false, true, true, Warpgroups>>();
-  promote_of<Loop<32, false, true, true, Warpgroups>>();
-  promote_of<Loop<128, true, true, true, Warpgroups>>();
-  promote_of<Loop<64, true, true, true, Warpgroups>>();
-  promote_of<Loop<32, true, true, true, Warpgroups>>();
+  constexpr int kW = Warpgroups, kP = Parts;
+  promote_of<Options{.warpgroups = kW, .parts = kP, .conversion = By}>();
+  promote_of<Options{.asymmetric = true, .warpgroups = kW, .parts = kP, .conversion = By}>();
+  promote_of<Options{.group = 64, .warpgroups = kW, .parts = kP, .conversion = By}>();
+  if constexpr (By == Conversion::kInstruction) {
+    promote_of<Options{.group = 64, .asymmetric = true, .warpgroups = kW, .parts = kP}>();
+    promote_of<Options{.group = 32, .warpgroups = kW, .parts = kP}>();
+  }
+  if constexpr (Parts == 1)
+    promote_of<Options{.multiply = false, .decode = false, .warpgroups = kW, .conversion = By}>();
+}
+template <int Warpgroups>
+void promote_one_part() {
+  promote_of<Options{.decode = false, .promote = false, .warpgroups = Warpgroups}>();
+  promote_of<Options{.promote = false, .warpgroups = Warpgroups}>();
+  promote_with<Warpgroups, 1, Conversion::kInstruction>();
+  promote_with<Warpgroups, 1, Conversion::kAdd>();
+  promote_with<Warpgroups, 1, Conversion::kMultiplyAdd>();
 }
 
 }  // namespace
 
 void promote() {
-  promote_with<2>();
-  promote_with<3>();
-  promote_of<Loop<128, false, true, true, 2, true>>();
-  promote_of<Loop<64, false, true, true, 2, true>>();
-  promote_of<Loop<128, true, true, true, 2, true>>();
+  promote_one_part<2>();
+  promote_one_part<3>();
+  promote_with<2, 2, Conversion::kInstruction>();
+  promote_with<2, 2, Conversion::kAdd>();
+  promote_with<2, 2, Conversion::kMultiplyAdd>();
 }
 
 }  // namespace isobit::limits
