@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What bounds low-bit linear layers on an sm_90a device, measured without a layer: each function prints a JSON object a
-// line, and ends the program where something fails. A result that is not what it must be is counted.
+// What bounds low-bit linear layers on an sm_90a device, measured without a layer: each function prints cases of a JSON
+// document, and ends the program where something fails. Results that are not what they must be are counted.
 #ifndef ISOBIT_BENCH_LINEAR_LIMITS_H_
 #define ISOBIT_BENCH_LINEAR_LIMITS_H_
 
@@ -30,11 +30,12 @@ inline const cudaDeviceProp& device() {
   }();
   return properties;
 }
+/// One of the document's cases.
 inline void print(const Line& line) {
-  Line with_device = {{"device", device().name}};
-  with_device.update(line);
-  std::printf("%s\n", with_device.dump().c_str());
+  static bool first = true;
+  std::printf("%s\n%s", first ? "" : ",", line.dump().c_str());
   std::fflush(stdout);
+  first = false;
 }
 inline void require(bool holds, const char* what) {
   if (holds) return;
@@ -80,12 +81,13 @@ __device__ __forceinline__ uint32_t mix(uint32_t x) {
 __device__ __forceinline__ uint32_t mix(uint32_t x, uint32_t y) { return mix(mix(x) + y * 0x9e3779b1u); }
 #endif
 
-/// Whether wgmma of several widths and mma.sync give the same bits. tiles: of 64 x 256 results for each kind of input,
-/// depth and start.
-void equal(int tiles);
+/// Whether wgmma of all widths and mma.sync give the same floats.
+void equal();
 /// The main loop for many rows without memory: operations a second.
 void promote();
-/// The main loop for few rows without memory: bytes of packed weights a clock, and the rates of its instructions.
+/// How often matrix instructions can be issued.
+void issue();
+/// The main loop for few rows without memory: bytes of packed weights a clock.
 void decode();
 /// Nothing but reading as many bytes as a layer has.
 void twin();

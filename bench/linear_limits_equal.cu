@@ -1,56 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 // Do float results depend on the instruction? A block multiplies 64 rows by 256 columns in every form, from the same
 // matrices in shared memory and, if asked, from the same sums to add to. In all forms a thread has the same results.
-// They are compared with those of mma.sync and of wgmma with 64 columns, and these two with float64.
+// They are compared with those of mma.sync, and these with float64.
 #include <algorithm>
-#include <string>
+#include <iterator>
 #include <vector>
 
 #include "bench/linear_limits.h"
-#include "bench/tensor_core.cuh"
 #include "core/cuda/ptx.cuh"
+#include "core/cuda/tensor_core.cuh"
 
 namespace isobit::limits {
 namespace {
 
 constexpr int kRows = 64, kColumns = 256, kMostDepth = 128, kThreads = 128, kOfThread = kRows * kColumns / kThreads;
 constexpr int kDepths[] = {16, 32, 64, 128};
+constexpr int kTiles = 528;  // of each input, depth and start
 
 enum class Input : int32_t { kRandom, kCancelling, kSubnormal, kWide, kSpecial };
 constexpr const char* kInputs[] = {"random", "cancelling", "subnormal", "wide exponents", "inf, nan, -0"};
 
-// ---- Forms
-
+/// In the order in which compare_forms compares them.
 constexpr const char* kForms[] = {
-    "wgmma n8, A in registers",       "wgmma n16, A in registers",     "wgmma n64, A in registers",
-    "wgmma n128, A in registers",     "wgmma n256, A in registers",    "wgmma n8, A in shared memory",
-    "wgmma n16, A in shared memory",  "wgmma n64, A in shared memory", "wgmma n128, A in shared memory",
-    "wgmma n256, A in shared memory", "mma.sync, sums through memory", "wgmma n64, sums through memory"};
+    "wgmma n8, A in registers",       "wgmma n16, A in registers",      "wgmma n64, A in registers",
+    "wgmma n128, A in registers",     "wgmma n256, A in registers",     "wgmma n8, A in shared memory",
+    "wgmma n16, A in shared memory",  "wgmma n64, A in shared memory",  "wgmma n128, A in shared memory",
+    "wgmma n256, A in shared memory", "wgmma n64, sums through memory", "mma.sync, sums through memory"};
 constexpr int kFormCount = sizeof kForms / sizeof kForms[0];
-constexpr const char* kReferences[] = {"mma.sync", "wgmma n64, A in registers"};
 
-/// The first result that differs from a reference.
-struct First {
-  int32_t found, tile, row, column, depth, start;
-  uint32_t c, bits, expected;  // c: what was added to, if anything
-  uint16_t a[kMostDepth], b[kMostDepth];
-};
-struct Form {
-  unsigned long long different[2], nan[2];  // from each reference; where both are NaN
-  First first[2];
-};
-/// Of a reference, against float64, where that is finite. A unit is 2^-24 of the largest product or start.
-struct Error {
-  unsigned long long results, nearest, toward_zero, away;
-  uint32_t most_units;  // bits of a float
-};
 struct Results {
-  Form forms[kFormCount];
-  Error errors[2];
+  unsigned long long different[kFormCount];  // from mma.sync
+  unsigned long long checked, wrong;         // of mma.sync, by float64
 };
 struct Args {
   Input input;
-  int32_t depth, tiles;
+  int32_t depth;
   bool start;  // from sums that are not zero
   uint32_t seed;
   Results* results;
@@ -137,7 +121,7 @@ struct Block {
 /// Of a block, in global memory: each thread's results, of which only that thread knows.
 using Sums = float[kOfThread][kThreads];
 struct Scratch {
-  Sums start, reference[2], got;
+  Sums start, reference, got;
 };
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 __device__ __forceinline__ int place(int line, int k) {
@@ -236,74 +220,39 @@ __device__ __forceinline__ void multiply_mma(const Args& args, const Block& m, c
   }
 }
 
-__device__ void note(const Args& a, const Block& m, int tile, First& first, int i, float got, float expected, float c) {
-  if (first.found != 0 || atomicExch(&first.found, 1) != 0) return;
-  const Place at(i);
-  first.tile = tile;
-  first.row = at.row;
-  first.column = at.column;
-  first.depth = a.depth;
-  first.start = a.start ? 1 : 0;
-  first.c = __float_as_uint(c);
-  first.bits = __float_as_uint(got);
-  first.expected = __float_as_uint(expected);
-  for (int k = 0; k < a.depth; ++k) {
-    first.a[k] = m.a[place(at.row, k)];
-    first.b[k] = m.b[place(at.column, k)];
-  }
+__device__ void compare(const Args& args, const Scratch& scratch, int form) {
+  uint32_t different = 0;
+  for (int i = 0; i < kOfThread; ++i)
+    if (__float_as_uint(scratch.got[i][threadIdx.x]) != __float_as_uint(scratch.reference[i][threadIdx.x])) ++different;
+  if (different > 0) atomicAdd(&args.results->different[form], different);
 }
-/// What a form has got, with both references.
-__device__ __noinline__ void compare(const Args& args, const Block& m, const Scratch& scratch, int tile, int form) {
-  Form& to = args.results->forms[form];
-  for (int reference = 0; reference < 2; ++reference) {
-    uint32_t different = 0, nan = 0;
-    for (int i = 0; i < kOfThread; ++i) {
-      const float got = scratch.got[i][threadIdx.x], expected = scratch.reference[reference][i][threadIdx.x];
-      if (__float_as_uint(got) == __float_as_uint(expected)) continue;
-      ++different;
-      if (isnan(got) && isnan(expected)) ++nan;
-      note(args, m, tile, to.first[reference], i, got, expected, scratch.start[i][threadIdx.x]);
-    }
-    if (different > 0) atomicAdd(&to.different[reference], different);
-    if (nan > 0) atomicAdd(&to.nan[reference], nan);
-  }
+template <typename T, bool AShared, bool Passed, int... N>
+__device__ __forceinline__ void compare_widths(const Args& args, const Block& m, Scratch& scratch, int& form) {
+  (..., (multiply_wgmma<T, N, AShared, Passed>(args, m, scratch.start, scratch.got), compare(args, scratch, form++)));
 }
 
+/// Results that cannot overflow on the way are within 2^-23 of the largest product or start, for each product.
 template <typename T>
 __device__ __noinline__ void compare_with_float64(const Args& args, const Block& m, const Scratch& scratch) {
-  Error errors[2]{};
+  unsigned long long checked = 0, wrong = 0;
   for (int i = 0; i < kOfThread; ++i) {
     const Place at(i);
-    double exact = static_cast<double>(scratch.start[i][threadIdx.x]), largest = fabs(exact);
+    double exact = static_cast<double>(scratch.start[i][threadIdx.x]);
+    double largest = fabs(exact), magnitudes = largest;
     for (int k = 0; k < args.depth; ++k) {
       const double product = static_cast<double>(as_float<T>(m.a[place(at.row, k)])) *
                              static_cast<double>(as_float<T>(m.b[place(at.column, k)]));
       exact += product;
       largest = fmax(largest, fabs(product));
+      magnitudes += fabs(product);
     }
-    if (!isfinite(exact) || fabs(exact) >= 0x1p127) continue;
-    const double unit = fmax(largest * 0x1p-24, 0x1p-149);
-#pragma unroll
-    for (int reference = 0; reference < 2; ++reference) {
-      const float got = scratch.reference[reference][i][threadIdx.x];
-      const double magnitude = fabs(static_cast<double>(got));
-      Error& error = errors[reference];
-      ++error.results;
-      if (got == static_cast<float>(exact)) ++error.nearest;
-      if (magnitude < fabs(exact)) ++error.toward_zero;
-      if (magnitude > fabs(exact)) ++error.away;
-      const auto units = static_cast<float>(fabs(static_cast<double>(got) - exact) / unit);
-      error.most_units = max(error.most_units, __float_as_uint(units));
-    }
+    if (!(magnitudes < 0x1p127)) continue;
+    ++checked;
+    const double bound = args.depth * fmax(largest * 0x1p-23, 0x1p-148);
+    if (!(fabs(static_cast<double>(scratch.reference[i][threadIdx.x]) - exact) <= bound)) ++wrong;
   }
-  for (int reference = 0; reference < 2; ++reference) {
-    Error& to = args.results->errors[reference];
-    atomicAdd(&to.results, errors[reference].results);
-    atomicAdd(&to.nearest, errors[reference].nearest);
-    atomicAdd(&to.toward_zero, errors[reference].toward_zero);
-    atomicAdd(&to.away, errors[reference].away);
-    atomicMax(&to.most_units, errors[reference].most_units);
-  }
+  atomicAdd(&args.results->checked, checked);
+  atomicAdd(&args.results->wrong, wrong);
 }
 #endif
 
@@ -313,7 +262,7 @@ __global__ void __launch_bounds__(kThreads, 1) compare_forms(const __grid_consta
   extern __shared__ __align__(128) uint8_t shared[];
   Block& m = *reinterpret_cast<Block*>(shared);
   Scratch& scratch = args.scratch[blockIdx.x];
-  for (int tile = static_cast<int>(blockIdx.x); tile < args.tiles; tile += static_cast<int>(gridDim.x)) {
+  for (int tile = static_cast<int>(blockIdx.x); tile < kTiles; tile += static_cast<int>(gridDim.x)) {
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < (kRows + kColumns) * kMostDepth; i += kThreads) {
       const int line = i / kMostDepth, k = i % kMostDepth;
@@ -329,33 +278,13 @@ __global__ void __launch_bounds__(kThreads, 1) compare_forms(const __grid_consta
     }
     cuda::fence_before_copies();
     __syncthreads();
-    const auto compare_got = [&](int form) { compare(args, m, scratch, tile, form); };
-    multiply_mma<T, false>(args, m, scratch.start, scratch.reference[0]);
-    multiply_wgmma<T, 64, false, false>(args, m, scratch.start, scratch.reference[1]);
-    multiply_wgmma<T, 8, false, false>(args, m, scratch.start, scratch.got);
-    compare_got(0);
-    multiply_wgmma<T, 16, false, false>(args, m, scratch.start, scratch.got);
-    compare_got(1);
-    multiply_wgmma<T, 64, false, false>(args, m, scratch.start, scratch.got);
-    compare_got(2);
-    multiply_wgmma<T, 128, false, false>(args, m, scratch.start, scratch.got);
-    compare_got(3);
-    multiply_wgmma<T, 256, false, false>(args, m, scratch.start, scratch.got);
-    compare_got(4);
-    multiply_wgmma<T, 8, true, false>(args, m, scratch.start, scratch.got);
-    compare_got(5);
-    multiply_wgmma<T, 16, true, false>(args, m, scratch.start, scratch.got);
-    compare_got(6);
-    multiply_wgmma<T, 64, true, false>(args, m, scratch.start, scratch.got);
-    compare_got(7);
-    multiply_wgmma<T, 128, true, false>(args, m, scratch.start, scratch.got);
-    compare_got(8);
-    multiply_wgmma<T, 256, true, false>(args, m, scratch.start, scratch.got);
-    compare_got(9);
+    multiply_mma<T, false>(args, m, scratch.start, scratch.reference);
+    int form = 0;
+    compare_widths<T, false, false, 8, 16, 64, 128, 256>(args, m, scratch, form);
+    compare_widths<T, true, false, 8, 16, 64, 128, 256>(args, m, scratch, form);
+    compare_widths<T, false, true, 64>(args, m, scratch, form);
     multiply_mma<T, true>(args, m, scratch.start, scratch.got);
-    compare_got(10);
-    multiply_wgmma<T, 64, false, true>(args, m, scratch.start, scratch.got);
-    compare_got(11);
+    compare(args, scratch, form);
     compare_with_float64<T>(args, m, scratch);
   }
 #endif
@@ -363,90 +292,41 @@ __global__ void __launch_bounds__(kThreads, 1) compare_forms(const __grid_consta
 
 // ---- The host's side
 
-std::string hex(uint32_t bits, int digits) {
-  char text[16];
-  std::snprintf(text, sizeof text, "%0*x", digits, bits);
-  return text;
-}
-Line line_of(const First& first) {
-  std::string a, b;
-  for (int k = 0; k < first.depth; ++k) {
-    a.append(k > 0 ? 1 : 0, ' ').append(hex(first.a[k], 4));
-    b.append(k > 0 ? 1 : 0, ' ').append(hex(first.b[k], 4));
-  }
-  return {{"depth", first.depth},
-          {"tile", first.tile},
-          {"row", first.row},
-          {"column", first.column},
-          {"start", first.start != 0 ? hex(first.c, 8) : "none"},
-          {"got", hex(first.bits, 8)},
-          {"reference", hex(first.expected, 8)},
-          {"a", a},
-          {"b", b}};
-}
-
 template <typename T>
-void equal_of(int tiles) {
+void equal_of() {
   const auto kernel = compare_forms<T>;
   constexpr int kShared = sizeof(Block);
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared), "shared memory");
-  const int blocks = std::min(tiles, device().multiProcessorCount);
+  const int blocks = std::min(kTiles, device().multiProcessorCount);
   const Shared<Scratch> scratch(static_cast<size_t>(blocks));
-  for (int input = 0; input < 5; ++input) {
-    Form forms[kFormCount]{};
-    for (const int depth : kDepths) {
+  for (int input = 0; input < static_cast<int>(std::size(kInputs)); ++input) {
+    const Shared<Results> results(1);
+    for (const int depth : kDepths)
       for (const bool start : {false, true}) {
-        const Shared<Results> results(1);
         const auto seed = static_cast<uint32_t>(input * 1000 + depth * 2 + (start ? 1 : 0));
         kernel<<<static_cast<unsigned>(blocks), kThreads, kShared>>>(
-            Args{static_cast<Input>(input), depth, tiles, start, seed, results.get(), scratch.get()});
+            Args{static_cast<Input>(input), depth, start, seed, results.get(), scratch.get()});
         check_cuda(cudaGetLastError(), "launch");
-        const Results found = results.read()[0];
-        for (int i = 0; i < kFormCount; ++i)
-          for (int j = 0; j < 2; ++j) {
-            forms[i].different[j] += found.forms[i].different[j];
-            forms[i].nan[j] += found.forms[i].nan[j];
-            if (forms[i].first[j].found == 0) forms[i].first[j] = found.forms[i].first[j];
-          }
-        for (int j = 0; j < 2; ++j) {
-          const Error& e = found.errors[j];
-          float most = 0;
-          std::memcpy(&most, &e.most_units, sizeof most);
-          print({{"what", "error"},
-                 {"type", T::kName},
-                 {"input", kInputs[input]},
-                 {"form", kReferences[j]},
-                 {"depth", depth},
-                 {"start", start},
-                 {"results", e.results},
-                 {"nearest", e.nearest},
-                 {"toward_zero", e.toward_zero},
-                 {"away", e.away},
-                 {"most_units", most}});
-        }
       }
-    }
+    const Results found = results.read()[0];
+    std::vector<const char*> different;
     for (int i = 0; i < kFormCount; ++i)
-      for (int j = 0; j < 2; ++j) {
-        Line line = {{"what", "equal"},
-                     {"type", T::kName},
-                     {"input", kInputs[input]},
-                     {"form", kForms[i]},
-                     {"reference", kReferences[j]},
-                     {"results", int64_t{tiles} * kRows * kColumns * 2 * static_cast<int>(std::size(kDepths))},
-                     {"different", forms[i].different[j]},
-                     {"both_nan", forms[i].nan[j]}};
-        if (forms[i].first[j].found != 0) line["first"] = line_of(forms[i].first[j]);
-        print(line);
-      }
+      if (found.different[i] > 0) different.push_back(kForms[i]);
+    print({{"what", "equal"},
+           {"type", T::kName},
+           {"input", kInputs[input]},
+           {"forms", kFormCount},
+           {"results", int64_t{kTiles} * kRows * kColumns * 2 * static_cast<int>(std::size(kDepths))},
+           {"different", different},
+           {"right", counted(found.checked > 0 && found.wrong == 0)}});
   }
 }
 
 }  // namespace
 
-void equal(int tiles) {
-  equal_of<cuda::Float16>(tiles);
-  equal_of<cuda::BFloat16>(tiles);
+void equal() {
+  equal_of<cuda::Float16>();
+  equal_of<cuda::BFloat16>();
 }
 
 }  // namespace isobit::limits

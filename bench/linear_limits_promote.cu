@@ -8,8 +8,8 @@
 
 #include "bench/linear_limits.h"
 #include "bench/linear_limits_rates.h"
-#include "bench/tensor_core.cuh"
 #include "core/cuda/ptx.cuh"
+#include "core/cuda/tensor_core.cuh"
 
 namespace isobit::limits {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix instructions of sm_90a with one interface for all types: wgmma with a left matrix from registers or from
-// shared memory, and mma.sync. For programs that measure them.
+// shared memory, and mma.sync.
 //
 // In all of them, lane 4 g + q of a warp has of its 16 rows of results, 8 columns at a time: columns 2 q and 2 q + 1 of
 // row g, then of row g + 8; and of the left matrix, a word each of k: rows g and g + 8 of the first half of k at word
 // q, then of the second half. A warpgroup's warp w has rows 16 w to 16 w + 15.
-#ifndef ISOBIT_BENCH_TENSOR_CORE_CUH_
-#define ISOBIT_BENCH_TENSOR_CORE_CUH_
+#ifndef ISOBIT_CORE_CUDA_TENSOR_CORE_CUH_
+#define ISOBIT_CORE_CUDA_TENSOR_CORE_CUH_
 
 #include <cstdint>
 
@@ -17,6 +17,12 @@ namespace isobit::cuda {
 struct Int8 {
   using Result = int32_t;
   static constexpr const char* kName = "int8";
+  static constexpr int kBytes = 1;
+};
+/// Unsigned on the left, signed on the right.
+struct UInt8Int8 {
+  using Result = int32_t;
+  static constexpr const char* kName = "uint8 * int8";
   static constexpr int kBytes = 1;
 };
 /// What floats of two bytes share. kMantissa: its bits; kExponents: values of the exponent's field.
@@ -79,6 +85,7 @@ __device__ __forceinline__ void wgmma(typename T::Result (&d)[N / 2], uint64_t a
   }
 #define ISOBIT_WGMMA_TYPES(...)                                                     \
   ISOBIT_WGMMA_TYPE(Int8, "+r", "k32.s32.s8.s8", "", "", __VA_ARGS__)               \
+  ISOBIT_WGMMA_TYPE(UInt8Int8, "+r", "k32.s32.u8.s8", "", "", __VA_ARGS__)          \
   ISOBIT_WGMMA_TYPE(Float16, "+f", "k16.f32.f16.f16", ",1,1", ",0", __VA_ARGS__)    \
   ISOBIT_WGMMA_TYPE(BFloat16, "+f", "k16.f32.bf16.bf16", ",1,1", ",0", __VA_ARGS__)
 #define ISOBIT_WGMMA_TYPE(T, c, types, factors, order, N, R, ...) \
@@ -115,6 +122,7 @@ __device__ __forceinline__ void mma(typename T::Result (&d)[4], const uint32_t* 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                         \
   }
 ISOBIT_MMA(Int8, "+r", "m16n8k32.row.col.s32.s8.s8.s32")
+ISOBIT_MMA(UInt8Int8, "+r", "m16n8k32.row.col.s32.u8.s8.s32")
 ISOBIT_MMA(Float16, "+f", "m16n8k16.row.col.f32.f16.f16.f32")
 ISOBIT_MMA(BFloat16, "+f", "m16n8k16.row.col.f32.bf16.bf16.f32")
 #undef ISOBIT_MMA
@@ -134,4 +142,4 @@ __device__ __forceinline__ void mma_bits_128(int32_t (&d)[4], uint32_t a0, uint3
 
 }  // namespace isobit::cuda
 
-#endif  // ISOBIT_BENCH_TENSOR_CORE_CUH_
+#endif  // ISOBIT_CORE_CUDA_TENSOR_CORE_CUH_
