@@ -9,10 +9,8 @@
 // become the high bits of bytes, times 2^(8 - bits). Floats: codes become bits of the mantissa of 2^e, so that each
 // register has an offset of its own; what all offsets add, times x, is subtracted from a sum of a group.
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <type_traits>
-#include <vector>
 
 #include "bench/linear_limits.h"
 #include "bench/linear_limits_rates.h"
@@ -453,7 +451,7 @@ __global__ void __launch_bounds__(kThreads) decode_bits(const __grid_constant__ 
 #endif
 }
 __global__ void decode_bits_expected(const __grid_constant__ RateArgs args) {
-  const int row = static_cast<int>(threadIdx.x);
+  const int row = static_cast<int>(blockIdx.x);
   float acc = 0;
   for (int i = 0; i < 4 * args.turns; ++i) {
     const int group = i % kBitGroups;
@@ -468,65 +466,52 @@ __global__ void decode_bits_expected(const __grid_constant__ RateArgs args) {
 // ---- Matrix instructions by themselves
 
 constexpr int kAtOnce = 8;  // instructions of a turn
-/// Chains: sums that take turns.
-template <typename T, int N, bool AShared, int Chains>
+template <typename T, int N>
 __global__ void __launch_bounds__(kThreads) issue_wgmma(const __grid_constant__ RateArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(128) uint8_t shared[];
-  constexpr int kABytes = kRows * 32, kBytes = kABytes + N * 32;
-  for (int i = static_cast<int>(threadIdx.x); i < kBytes / 4; i += kThreads)
+  for (int i = static_cast<int>(threadIdx.x); i < N * 8; i += kThreads)
     reinterpret_cast<uint32_t*>(shared)[i] = mix(static_cast<uint32_t>(i)) & 0x3fff3fff;  // floats are finite
   cuda::fence_before_copies();
-  typename T::Result d[Chains][N / 2]{};
+  typename T::Result d[N / 2]{};
   uint32_t a[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) a[i] = mix(threadIdx.x, static_cast<uint32_t>(i)) & 0x3fff3fff;
-  const uint64_t a_in_memory = cuda::core_matrices(cuda::shared_address(shared), 256);
-  const uint64_t b = cuda::core_matrices(cuda::shared_address(shared + kABytes), 256);
+  for (uint32_t& word : a) word = mix(threadIdx.x) & 0x3fff3fff;
   const Span span = begin_span();
 #pragma unroll 1
   for (int turn = 0; turn < args.turns; ++turn) {
     for (uint32_t& word : a) asm volatile("" : "+r"(word));
     cuda::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if constexpr (AShared) {
-        cuda::wgmma<T, N>(d[i % Chains], a_in_memory, b, true);
-      } else {
-        cuda::wgmma<T, N>(d[i % Chains], a, b, true);
-      }
-    }
+    for (int i = 0; i < kAtOnce; ++i)
+      cuda::wgmma<T, N>(d, a, cuda::core_matrices(cuda::shared_address(shared), 256), true);
     cuda::wgmma_commit();
     cuda::wgmma_wait<1>();
   }
   cuda::wgmma_wait<0>();
-  for (auto& sums : d) cuda::keep_in_registers(sums);
+  cuda::keep_in_registers(d);
   end_span(args, span);
   float sum = 0;
-  for (auto& sums : d)
-    for (const auto x : sums) sum += static_cast<float>(x);
+  for (const auto x : d) sum += static_cast<float>(x);
   if (blockIdx.x == 0) args.out[threadIdx.x] = sum;
 #endif
 }
-enum class Mma { kBits128, kBits256, kInt8, kFloat16 };
-/// kAtOnce sums take turns.
-template <Mma Kind>
+struct Bits {
+  using Result = int32_t;
+};
+/// kAtOnce sums take turns. Bits: 128 of k.
+template <typename T>
 __global__ void __launch_bounds__(kThreads) issue_mma(const __grid_constant__ RateArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using T = std::conditional_t<Kind == Mma::kFloat16, Float16, Int8>;
   typename T::Result d[kAtOnce][4]{};
   uint32_t a[6];
-#pragma unroll
-  for (int i = 0; i < 6; ++i) a[i] = mix(threadIdx.x, static_cast<uint32_t>(i)) & 0x3fff3fff;
+  for (uint32_t& word : a) word = mix(threadIdx.x) & 0x3fff3fff;
   const Span span = begin_span();
 #pragma unroll 1
   for (int turn = 0; turn < args.turns; ++turn)
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      if constexpr (Kind == Mma::kBits128) {
+      if constexpr (std::is_same_v<T, Bits>) {
         cuda::mma_bits_128(d[i], a[0], a[1], a[4]);
-      } else if constexpr (Kind == Mma::kBits256) {
-        cuda::mma_bits_256(d[i], a, a[4], a[5]);
       } else {
         cuda::mma<T>(d[i], a, a[4], a[5]);
       }
@@ -543,127 +528,61 @@ __global__ void __launch_bounds__(kThreads) issue_mma(const __grid_constant__ Ra
 
 constexpr int kMostBlocks = 4, kLaunches = 20;
 
-/// So much that `blocks` blocks fit on a processor and no more; 0 where these do not.
-int shared_of(void (*kernel)(RateArgs), int blocks, size_t needed) {
-  const auto shared = std::min(device().sharedMemPerMultiprocessor / static_cast<size_t>(blocks) - 1024,
-                               device().sharedMemPerBlockOptin) /
-                      128 * 128;
-  if (shared < needed) return 0;
-  return blocks_at_once(kernel, kThreads, static_cast<int>(shared)) == blocks ? static_cast<int>(shared) : 0;
+void decode_of(Kernel kernel, Kernel expected, int columns, size_t shared, double tolerance, int bits, int turn_groups,
+               Line line) {
+  constexpr int kCheckedTurns = 21, kGroups = 8192;
+  line["right"] = is_right(kernel, kThreads, shared, expected, kRows, columns, kCheckedTurns, tolerance);
+  const int blocks = std::min(kMostBlocks, blocks_at_once(kernel, kThreads, shared));
+  const double clocks =
+      rate_of(kernel, blocks, kThreads, shared, kGroups / turn_groups, kLaunches).clocks / kGroups / blocks;
+  line["warpgroups"] = blocks;
+  line["bytes_per_clock"] = kRows * kRatesDepth * bits / 8 / clocks;
+  print(line);
 }
-
-/// outputs: of block 0. exactly: all bits; otherwise within 2e-3 of the norm. turn_groups: of 64 x 128 weights.
-void decode_of(void (*kernel)(RateArgs), void (*expected_by)(RateArgs), dim3 blocks_threads, size_t needed,
-               bool exactly, double tolerance, int bits, int turn_groups, Line line) {
-  const int outputs = static_cast<int>(blocks_threads.x * blocks_threads.y);
-  const Shared<float> out(static_cast<size_t>(outputs)), expected(static_cast<size_t>(outputs));
-  const Shared<Span> span(1);
-  const cudaFuncAttributes attributes = attributes_of(kernel);
-  constexpr int kCheckedTurns = 21;
-  blocks_at_once(kernel, kThreads, static_cast<int>(needed));  // allows so much
-  kernel<<<1, kThreads, needed>>>(RateArgs{kCheckedTurns, out.get(), span.get()});
-  check_cuda(cudaGetLastError(), "launch");
-  expected_by<<<blocks_threads.x, blocks_threads.y>>>(RateArgs{kCheckedTurns, expected.get(), nullptr});
-  check_cuda(cudaGetLastError(), "launch");
-  const auto got = out.read(), right = expected.read();
-  double error = 0, norm = 0;
-  bool same = true;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const auto x = static_cast<double>(got[i]), y = static_cast<double>(right[i]);
-    same = same && got[i] == right[i];
-    error += (x - y) * (x - y);
-    norm += y * y;
-  }
-  error = std::sqrt(error / norm);
-  line["right"] = counted(exactly ? same : error < tolerance);
-  for (int blocks = 1; blocks <= kMostBlocks; ++blocks) {
-    const int shared = shared_of(kernel, blocks, needed);
-    if (shared == 0) continue;
-    const int turns = 8192 / turn_groups;
-    const Rate rate = rate_of(kernel, blocks, kThreads, shared, turns, kLaunches, out);
-    const double clocks_of_group = rate.clocks / (turns * turn_groups);  // each block's
-    line["warpgroups"] = blocks;
-    line["registers"] = attributes.numRegs;
-    line["local_bytes"] = attributes.localSizeBytes;
-    line["relative_error"] = error;
-    line["bytes_per_clock"] = blocks * kRows * kRatesDepth * bits / 8 / clocks_of_group;
-    line["clocks_per_group"] = clocks_of_group / blocks;
-    line["GHz"] = rate.ghz;
-    print(line);
-  }
-}
-template <typename F>
+template <typename T, int Bits, int N>
 void decode_form() {
-  using T = typename F::Type;
-  decode_of(
-      decode_loop<F>, decode_expected<F>, dim3(kRows, F::kN), sizeof(typename F::Block), kIsInt<T>, 2e-3, F::kBits,
-      F::kTurnGroups,
-      {{"what", "decode"}, {"bits", F::kBits}, {"activations", T::kName}, {"instruction", "wgmma"}, {"n", F::kN}});
+  using F = Form<T, Bits, N>;
+  decode_of(decode_loop<F>, decode_expected<F>, N, sizeof(typename F::Block), kIsInt<T> ? 0 : 2e-3, Bits,
+            F::kTurnGroups,
+            {{"what", "decode"}, {"instruction", "wgmma"}, {"activations", T::kName}, {"n", N}, {"bits", Bits}});
 }
-template <typename T, int N>
-void decode_bits_of() {
-  decode_form<Form<T, 8, N>>();
-  decode_form<Form<T, 4, N>>();
-  decode_form<Form<T, 2, N>>();
-  decode_form<Form<T, 1, N>>();
+template <typename T, int... N>
+void decode_forms() {
+  (..., (decode_form<T, 8, N>(), decode_form<T, 4, N>(), decode_form<T, 2, N>(), decode_form<T, 1, N>()));
 }
 
-void issue_of(void (*kernel)(RateArgs), size_t shared_needed, Line line) {
-  const Shared<float> out(kThreads);
-  for (int blocks = 1; blocks <= kMostBlocks; ++blocks) {
-    const int shared = shared_of(kernel, blocks, shared_needed);
-    if (shared == 0) continue;
-    constexpr int kTurns = 4096;
-    const Rate rate = rate_of(kernel, blocks, kThreads, shared, kTurns, kLaunches, out);
-    line["warpgroups"] = blocks;
-    // Of a processor, for one of a warpgroup; mma.sync: four, one of each warp.
-    line["clocks"] = rate.clocks / kTurns / kAtOnce / blocks;
-    line["GHz"] = rate.ghz;
-    print(line);
-  }
+/// For 64 rows of the left matrix: one wgmma, or four mma.sync.
+void issue_of(Kernel kernel, size_t shared, Line line) {
+  constexpr int kTurns = 4096;
+  const double clocks = rate_of(kernel, kMostBlocks, kThreads, shared, kTurns, kLaunches).clocks;
+  line["clocks_of_64_rows"] = clocks / kTurns / kAtOnce / kMostBlocks;
+  print(line);
 }
-template <typename T, int N, bool AShared, int Chains>
+template <typename T, int... N>
 void issue_wgmma_of() {
-  issue_of(issue_wgmma<T, N, AShared, Chains>, (kRows + N) * 32,
-           {{"what", "issue"},
-            {"instruction", "wgmma"},
-            {"type", T::kName},
-            {"n", N},
-            {"a", AShared ? "shared memory" : "registers"},
-            {"chains", Chains}});
+  (..., issue_of(issue_wgmma<T, N>, N * 32,
+                 {{"what", "issue"}, {"instruction", "wgmma"}, {"activations", T::kName}, {"n", N}}));
 }
-template <typename T, int N>
-void issue_wgmma_with() {
-  issue_wgmma_of<T, N, false, 1>();
-  issue_wgmma_of<T, N, false, 2>();
-  issue_wgmma_of<T, N, true, 1>();
-}
-template <Mma Kind>
-void issue_mma_of(const char* name) {
-  issue_of(issue_mma<Kind>, 0, {{"what", "issue"}, {"instruction", name}, {"chains", kAtOnce}});
+template <typename T>
+void issue_mma_of(const char* instruction) {
+  issue_of(issue_mma<T>, 0, {{"what", "issue"}, {"instruction", instruction}, {"n", 8}});
 }
 
 }  // namespace
 
+void issue() {
+  issue_wgmma_of<Int8, 8, 16, 64>();
+  issue_wgmma_of<Float16, 8, 16, 64>();
+  issue_mma_of<Bits>("mma.sync m16n8k128 b1");
+  issue_mma_of<Int8>("mma.sync m16n8k32 s8");
+  issue_mma_of<Float16>("mma.sync m16n8k16 f16");
+}
 void decode() {
-  issue_wgmma_with<Int8, 8>();
-  issue_wgmma_with<Int8, 16>();
-  issue_wgmma_with<Int8, 64>();
-  issue_wgmma_with<Float16, 8>();
-  issue_wgmma_with<Float16, 16>();
-  issue_wgmma_with<Float16, 64>();
-  issue_mma_of<Mma::kBits128>("mma m16n8k128 b1");
-  issue_mma_of<Mma::kBits256>("mma m16n8k256 b1");
-  issue_mma_of<Mma::kInt8>("mma m16n8k32 s8");
-  issue_mma_of<Mma::kFloat16>("mma m16n8k16 f16");
-  decode_bits_of<Int8, 8>();
-  decode_bits_of<Int8, 16>();
-  decode_bits_of<Float16, 8>();
-  decode_bits_of<Float16, 16>();
-  decode_bits_of<BFloat16, 8>();
-  decode_bits_of<BFloat16, 16>();
-  decode_of(decode_bits, decode_bits_expected, dim3(1, kRows), sizeof(BitBlock), true, 0, 1, 4,
-            {{"what", "decode"}, {"bits", 1}, {"activations", "int8"}, {"instruction", "mma b1"}, {"n", 1}});
+  decode_forms<Int8, 8, 16>();
+  decode_forms<Float16, 8, 16>();
+  decode_forms<BFloat16, 8, 16>();
+  decode_of(decode_bits, decode_bits_expected, 1, sizeof(BitBlock), 0, 1, 4,
+            {{"what", "decode"}, {"instruction", "mma.sync b1"}, {"activations", "int8"}, {"n", 1}, {"bits", 1}});
 }
 
 }  // namespace isobit::limits

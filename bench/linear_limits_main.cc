@@ -31,7 +31,10 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   std::signal(SIGALRM, give_up);
   limits::require(limits::device().major == 9, "the device is not an sm_90a");
-  std::printf(R"({"device": "%s", "commit": "%s", "cases": [)", limits::device().name, commit.c_str());
+  int cuda = 0;
+  limits::check_cuda(cudaRuntimeGetVersion(&cuda), "version");
+  std::printf(R"({"device": "%s", "commit": "%s", "versions": {"cuda": "%d.%d"}, "cases": [)", limits::device().name,
+              commit.c_str(), cuda / 1000, cuda / 10 % 100);
   for (void (*measure)() : {limits::equal, limits::promote, limits::issue, limits::decode, limits::twin}) {
     alarm(kMostSeconds);
     measure();

@@ -4,7 +4,6 @@
 // docs/numerics.md section 11 says. A stage, 128 elements of k, stays in shared memory; the barriers of a real ring are
 // waited for and arrived at, but never open or close anything.
 #include <cstddef>
-#include <vector>
 
 #include "bench/linear_limits.h"
 #include "bench/linear_limits_rates.h"
@@ -16,11 +15,6 @@ namespace {
 
 constexpr int kColumns = 128, kStages = 3, kChunk = 16;
 
-/// How an integer becomes a float. kAdd, kMultiplyAdd: 1.5 * 2^23 + d, whose last bits are those of d, less 1.5 * 2^23:
-/// exact for d from -2^22 to 2^22, which sums of 128 products of 8-bit codes are.
-enum class Conversion { kInstruction, kAdd, kMultiplyAdd };
-constexpr const char* kConversions[] = {"I2FP", "IADD and FADD", "IMAD and FADD"};
-
 struct Options {
   int group = kRatesDepth;  // elements of k
   bool asymmetric = false;
@@ -29,14 +23,16 @@ struct Options {
   bool promote = true;   // else all sums are one
   int warpgroups = 2;
   int parts = 1;  // of columns: while one is promoted, the one before is multiplied
-  Conversion conversion = Conversion::kInstruction;
+  /// Sums become floats as 1.5 * 2^23 + d, whose last bits are those of d, less 1.5 * 2^23: exact for d from -2^22 to
+  /// 2^22, which sums of 128 products of 8-bit codes are. Otherwise by an instruction for it, I2FP.
+  bool by_adding = false;
 };
 template <Options O>
 struct Loop {
   static constexpr Options kOptions = O;
   static constexpr int kThreads = 128 * O.warpgroups, kResults = kColumns / 2;  // of a thread
   static constexpr int kGroups = kRatesDepth / O.group;                         // of a stage
-  static constexpr int kStagesOfTurn = O.parts > 1 ? kGroups > 2 ? 1 : 2 : 1;   // between which no product is under way
+  static constexpr int kStagesOfTurn = O.parts > 1 ? 2 : 1;                     // between which no product is under way
   static constexpr int kStagesOfChunk = O.promote ? kChunk / kGroups : kStagesOfTurn;
   static constexpr int kSteps = O.group / 32;  // instructions of a group and part
   static_assert(O.parts == 1 || (O.multiply && O.decode && O.promote));
@@ -127,14 +123,10 @@ __device__ __forceinline__ void decode_four(const uint4 (&packed)[2], uint32_t (
     }
   }
 }
-template <Conversion By>
-__device__ __forceinline__ float as_float(int32_t d, int32_t one) {
-  constexpr int32_t kMagic = 0x4B400000;  // bits of 1.5 * 2^23
-  if constexpr (By == Conversion::kInstruction) return __int2float_rn(d);
-  int32_t sum = d + kMagic;
-  if constexpr (By == Conversion::kMultiplyAdd)
-    asm("mad.lo.s32 %0, %1, %2, %3;" : "=r"(sum) : "r"(d), "r"(one), "n"(kMagic));
-  return __fadd_rn(__int_as_float(sum), -0x1.8p23f);
+template <bool ByAdding>
+__device__ __forceinline__ float as_float(int32_t d) {
+  if constexpr (!ByAdding) return __int2float_rn(d);
+  return __fadd_rn(__int_as_float(d + __float_as_int(0x1.8p23f)), -0x1.8p23f);
 }
 __device__ __forceinline__ uint64_t swizzled_rows(const void* p) {
   return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16 | (cuda::shared_address(p) & 0x3ffff) >> 4;
@@ -154,8 +146,6 @@ __global__ void __launch_bounds__(L::kThreads, 1) promote_loop(const __grid_cons
   float acc[L::kResults]{};
   uint32_t a[kO.parts][16];  // of this stage; of the next one too where products of this one are under way
   bool add = false;          // to the sums, without promotion
-  int32_t one = static_cast<int32_t>(blockDim.y);
-  asm volatile("" : "+r"(one));  // nobody can know that it is one
   const auto multiply = [&](int part, const uint32_t(&weights)[16], const auto& from, int group) {
     const uint64_t x = swizzled_rows(from.x) + static_cast<uint64_t>(part * kN * kRatesDepth / 16);
     cuda::wgmma_fence();
@@ -179,8 +169,7 @@ __global__ void __launch_bounds__(L::kThreads, 1) promote_loop(const __grid_cons
           acc[8 * eight + e] = __fmaf_rn(number(e), scale, acc[8 * eight + e]);
         }
       };
-      add_scaled(from.sa[group][eight][q],
-                 [&](int e) { return as_float<L::kOptions.conversion>(d[part][8 * j + e], one); });
+      add_scaled(from.sa[group][eight][q], [&](int e) { return as_float<L::kOptions.by_adding>(d[part][8 * j + e]); });
       if constexpr (L::kOptions.asymmetric)
         add_scaled(from.oa[group][eight][q], [&](int e) { return __int2float_rn(e / 2 % 2 == 0 ? v.x : v.y); });
     }
@@ -290,74 +279,49 @@ __global__ void promote_expected(const __grid_constant__ RateArgs args) {
 template <Options O>
 void promote_of() {
   using L = Loop<O>;
-  constexpr int kShared = sizeof(typename L::Block), kRows = 64 * O.warpgroups;
-  const auto kernel = promote_loop<L>;
-  const cudaFuncAttributes attributes = attributes_of(kernel);
-  require(blocks_at_once(kernel, L::kThreads, kShared) == 1, "promote: not one block a processor");
-  const Shared<float> out(kRows * kColumns), expected(kRows * kColumns);
-  const Shared<Span> span(1);
-  constexpr int kCheckedTurns = 5;
-  kernel<<<1, L::kThreads, kShared>>>(RateArgs{kCheckedTurns, out.get(), span.get()});
-  promote_expected<L><<<kRows, kColumns>>>(RateArgs{kCheckedTurns, expected.get(), nullptr});
-  check_cuda(cudaGetLastError(), "launch");
-  const auto got = out.read(), right = expected.read();
-  const bool is_right = counted(std::memcmp(got.data(), right.data(), got.size() * sizeof(float)) == 0);
+  constexpr size_t kShared = sizeof(typename L::Block);
+  constexpr int kRows = 64 * O.warpgroups, kCheckedTurns = 5;
+  const Kernel kernel = promote_loop<L>;
+  const bool right = is_right(kernel, L::kThreads, kShared, promote_expected<L>, kRows, kColumns, kCheckedTurns, 0);
 
   // About half a second, so that the device is as fast as its power lets it be for long.
   constexpr int kStagesInAll = 4096, kTurns = kStagesInAll / L::kStagesOfChunk;
   constexpr double kMicroseconds = 5e5;
-  const double us = rate_of(kernel, 1, L::kThreads, kShared, kTurns, 1, out).us;
-  const int launches = static_cast<int>(kMicroseconds / us) + 1;
-  const Rate rate = rate_of(kernel, 1, L::kThreads, kShared, kTurns, launches, out);
+  const double us = rate_of(kernel, 1, L::kThreads, kShared, kTurns, 1).us;
+  const Rate rate = rate_of(kernel, 1, L::kThreads, kShared, kTurns, static_cast<int>(kMicroseconds / us) + 1);
   const double operations = 2.0 * kRows * kColumns * kRatesDepth * kStagesInAll * device().multiProcessorCount;
   print({{"what", "promote"},
+         {"warpgroups", O.warpgroups},
+         {"parts", O.parts},
          {"group", O.group},
-         {"activations", O.asymmetric ? "asymmetric" : "symmetric"},
+         {"asymmetric", O.asymmetric},
          {"multiply", O.multiply},
          {"decode", O.decode},
          {"promote", O.promote},
-         {"conversion", O.promote ? kConversions[static_cast<int>(O.conversion)] : "none"},
-         {"warpgroups", O.warpgroups},
-         {"parts", O.parts},
-         {"right", is_right},
-         {"registers", attributes.numRegs},
-         {"local_bytes", attributes.localSizeBytes},
+         {"by_adding", O.by_adding},
+         {"clocks_of_stage", rate.clocks / kStagesInAll},
          {"TOP/s", operations / rate.us / 1e6},
-         {"us", rate.us},
-         {"clocks_per_stage", rate.clocks / kStagesInAll},
-         {"GHz", rate.ghz}});
-}
-
-template <int Warpgroups, int Parts, Conversion By>
-void promote_with() {
-  constexpr int kW = Warpgroups, kP = Parts;
-  promote_of<Options{.warpgroups = kW, .parts = kP, .conversion = By}>();
-  promote_of<Options{.asymmetric = true, .warpgroups = kW, .parts = kP, .conversion = By}>();
-  promote_of<Options{.group = 64, .warpgroups = kW, .parts = kP, .conversion = By}>();
-  if constexpr (By == Conversion::kInstruction) {
-    promote_of<Options{.group = 64, .asymmetric = true, .warpgroups = kW, .parts = kP}>();
-    promote_of<Options{.group = 32, .warpgroups = kW, .parts = kP}>();
-  }
-  if constexpr (Parts == 1)
-    promote_of<Options{.multiply = false, .decode = false, .warpgroups = kW, .conversion = By}>();
+         {"right", right}});
 }
 template <int Warpgroups>
-void promote_one_part() {
-  promote_of<Options{.decode = false, .promote = false, .warpgroups = Warpgroups}>();
-  promote_of<Options{.promote = false, .warpgroups = Warpgroups}>();
-  promote_with<Warpgroups, 1, Conversion::kInstruction>();
-  promote_with<Warpgroups, 1, Conversion::kAdd>();
-  promote_with<Warpgroups, 1, Conversion::kMultiplyAdd>();
+void promote_with() {
+  constexpr int kW = Warpgroups;
+  promote_of<Options{.decode = false, .promote = false, .warpgroups = kW}>();
+  promote_of<Options{.promote = false, .warpgroups = kW}>();
+  promote_of<Options{.multiply = false, .decode = false, .warpgroups = kW}>();
+  promote_of<Options{.warpgroups = kW}>();
+  promote_of<Options{.warpgroups = kW, .by_adding = true}>();
+  promote_of<Options{.asymmetric = true, .warpgroups = kW}>();
+  promote_of<Options{.group = 64, .warpgroups = kW}>();
+  promote_of<Options{.group = 32, .warpgroups = kW}>();
 }
 
 }  // namespace
 
 void promote() {
-  promote_one_part<2>();
-  promote_one_part<3>();
-  promote_with<2, 2, Conversion::kInstruction>();
-  promote_with<2, 2, Conversion::kAdd>();
-  promote_with<2, 2, Conversion::kMultiplyAdd>();
+  promote_with<2>();
+  promote_with<3>();
+  promote_of<Options{.parts = 2}>();
 }
 
 }  // namespace isobit::limits

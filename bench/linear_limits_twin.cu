@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The read-only twin of a layer with few rows: it reads as many bytes as packed weights and scales have, in the ways a
-// layer could, and writes nothing. A graph of launches goes over copies of the weights that are together more than
-// three times the second-level cache.
+// The read-only twin of a layer with few rows: it reads as many bytes as packed weights and scales have and writes
+// nothing. A graph of launches goes over copies of the weights that are together more than three times the second-level
+// cache.
 #include <algorithm>
-#include <initializer_list>
-#include <limits>
 
 #include "bench/linear_limits.h"
 #include "core/cuda/ptx.cuh"
@@ -13,14 +11,11 @@ namespace isobit::limits {
 namespace {
 
 constexpr int kReaders = 128;  // threads that wait for stages; one more warp fills them
-constexpr int kLoads = 8;      // of 16 bytes, in flight in a thread
-constexpr int kLoadThreads = 256;
-
+constexpr int kStageBytes = 16384;
 struct TwinArgs {
   const uint4* from;
-  int64_t bytes;        // a multiple of 16
-  int32_t stage_bytes;  // the last stage of all may have less
-  int32_t stages;
+  int64_t bytes;            // a multiple of 16
+  int32_t stages;           // of kStageBytes; the last one of all may have less
   bool all;                 // read all words, not one a thread and stage
   unsigned long long* sum;  // of the words read; null: it is not kept
 };
@@ -39,7 +34,7 @@ __global__ void __launch_bounds__(kReaders + 32) read_stages(const __grid_consta
   extern __shared__ __align__(128) uint8_t shared[];
   cuda::let_next_grid_start();
   const uint32_t data = cuda::shared_address(shared);
-  const uint32_t full = data + static_cast<uint32_t>(a.stages * a.stage_bytes);
+  const uint32_t full = data + static_cast<uint32_t>(a.stages * kStageBytes);
   const uint32_t empty = full + 8 * static_cast<uint32_t>(a.stages);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   if (threadIdx.x == 0) {
@@ -52,9 +47,9 @@ __global__ void __launch_bounds__(kReaders + 32) read_stages(const __grid_consta
   __syncthreads();
   uint32_t stage = 0, phase = 0;
   const auto for_each_stage = [&](auto work) {
-    const int64_t step = int64_t{gridDim.x} * a.stage_bytes;
-    for (int64_t at = int64_t{blockIdx.x} * a.stage_bytes; at < a.bytes; at += step) {
-      work(at, static_cast<uint32_t>(min(int64_t{a.stage_bytes}, a.bytes - at)));
+    const int64_t step = int64_t{gridDim.x} * kStageBytes;
+    for (int64_t at = int64_t{blockIdx.x} * kStageBytes; at < a.bytes; at += step) {
+      work(at, static_cast<uint32_t>(min(int64_t{kStageBytes}, a.bytes - at)));
       if (++stage == static_cast<uint32_t>(a.stages)) {
         stage = 0;
         phase ^= 1;
@@ -66,7 +61,7 @@ __global__ void __launch_bounds__(kReaders + 32) read_stages(const __grid_consta
       for_each_stage([&](int64_t at, uint32_t bytes) {
         cuda::barrier_wait(empty + 8 * stage, phase ^ 1);
         cuda::barrier_expect(full + 8 * stage, bytes);
-        cuda::fetch(data + stage * static_cast<uint32_t>(a.stage_bytes), a.from + at / 16, bytes, full + 8 * stage);
+        cuda::fetch(data + stage * kStageBytes, a.from + at / 16, bytes, full + 8 * stage);
       });
     __syncwarp();
     return;
@@ -75,33 +70,12 @@ __global__ void __launch_bounds__(kReaders + 32) read_stages(const __grid_consta
   unsigned long long sum = 0;
   for_each_stage([&](int64_t, uint32_t bytes) {
     cuda::barrier_wait(full + 8 * stage, phase);
-    const auto* const words = reinterpret_cast<const uint32_t*>(shared + stage * static_cast<uint32_t>(a.stage_bytes));
+    const auto* const words = reinterpret_cast<const uint32_t*>(shared + stage * kStageBytes);
     const uint32_t end = a.all ? bytes / 4 : min(bytes / 4, static_cast<uint32_t>(kReaders));
     for (uint32_t i = threadIdx.x; i < end; i += kReaders) sum += words[i];
     __syncwarp();
     if (threadIdx.x % 32 == 0) cuda::barrier_arrive(empty + 8 * stage);
   });
-  keep(a, sum);
-}
-
-/// The simple way: each thread loads pieces of 16 bytes, kLoads of them at once.
-__global__ void __launch_bounds__(kLoadThreads) read_pieces(const __grid_constant__ TwinArgs a) {
-  cuda::let_next_grid_start();
-  const int64_t pieces = a.bytes / 16, threads = int64_t{gridDim.x} * kLoadThreads;
-  unsigned long long sum = 0;
-  bool waits = true;
-  for (int64_t first = int64_t{blockIdx.x} * kLoadThreads + threadIdx.x; first < pieces; first += kLoads * threads) {
-    uint4 piece[kLoads];
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i)
-      piece[i] = first + i * threads < pieces ? cuda::load_weights(a.from + first + i * threads) : uint4{};
-    if (waits) cuda::wait_for_grid_before();
-    waits = false;
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i)
-      sum += static_cast<unsigned long long>(piece[i].x) + piece[i].y + piece[i].z + piece[i].w;
-  }
-  if (waits) cuda::wait_for_grid_before();
   keep(a, sum);
 }
 
@@ -119,13 +93,10 @@ __global__ void sum_words(const uint32_t* words, int64_t count, unsigned long lo
 
 // ---- The host's side
 
-/// How a layer is read.
+/// How many blocks of a processor read it, and with how many stages each.
 struct Way {
-  const char* name;
-  void (*kernel)(TwinArgs);
-  int blocks, threads;  // of a processor; of a block
-  int stage_bytes, stages;
-  [[nodiscard]] size_t shared() const { return static_cast<size_t>(stages) * static_cast<size_t>(stage_bytes + 16); }
+  int blocks, stages;
+  [[nodiscard]] size_t shared() const { return static_cast<size_t>(stages * (kStageBytes + 16)); }
 };
 struct Layer {
   int k, n, bits;
@@ -139,12 +110,12 @@ void launch(const Way& way, const TwinArgs& args, bool early, cudaStream_t strea
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(way.blocks * device().multiProcessorCount));
-  config.blockDim = dim3(static_cast<unsigned>(way.threads));
+  config.blockDim = dim3(kReaders + 32);
   config.dynamicSmemBytes = way.shared();
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = early ? 1 : 0;
-  check_cuda(cudaLaunchKernelEx(&config, way.kernel, args), "launch");
+  check_cuda(cudaLaunchKernelEx(&config, read_stages, args), "launch");
 }
 
 /// The weights of a layer, several times.
@@ -161,12 +132,7 @@ class Copies {
     expected_ = sum_.read()[0];
   }
   [[nodiscard]] TwinArgs args(const Way& way, int64_t copy) const {
-    return {reinterpret_cast<const uint4*>(memory_.get() + copy * bytes_ / 4),
-            bytes_,
-            way.stage_bytes,
-            way.stages,
-            false,
-            nullptr};
+    return {reinterpret_cast<const uint4*>(memory_.get() + copy * bytes_ / 4), bytes_, way.stages, false, nullptr};
   }
   /// Whether this way reads every word once.
   bool reads_all(const Way& way) {
@@ -192,34 +158,30 @@ class Copies {
   unsigned long long expected_;
 };
 
-/// The fastest of some ways.
-void twin_of(Copies& copies, const Layer& layer, std::initializer_list<Way> ways) {
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  double us[2] = {kNever, kNever};
+void twin_of(const Layer& layer) {
+  Copies copies(layer);
+  double us[2]{};  // the fastest; with programmatic launch
   bool is_right = true;
-  for (const Way& way : ways) {
+  for (const Way& way : {Way{1, 4}, Way{1, 8}, Way{2, 4}}) {
     is_right = is_right && copies.reads_all(way);
-    for (const bool early : {false, true}) us[early] = std::min(us[early], copies.time(way, early));
+    for (const bool early : {false, true}) {
+      const double time = copies.time(way, early);
+      double& least = us[early ? 1 : 0];
+      least = least == 0 ? time : std::min(least, time);
+    }
   }
+  int khz = 0;
+  check_cuda(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, 0), "clock rate");
+  const double clocks = us[1] * khz / 1000 * device().multiProcessorCount;
   print({{"what", "twin"},
          {"K", layer.k},
          {"N", layer.n},
          {"bits", layer.bits},
-         {"way", ways.begin()->name},
          {"bytes", layer.bytes()},
          {"us", us[0]},
          {"programmatic_us", us[1]},
+         {"bytes_per_clock", static_cast<double>(layer.bytes()) / clocks},
          {"right", counted(is_right)}});
-}
-void twin_of(const Layer& layer) {
-  Copies copies(layer);
-  twin_of(copies, layer,
-          {{"loads", read_pieces, 4, kLoadThreads, 0, 0}, {"loads", read_pieces, 8, kLoadThreads, 0, 0}});
-  constexpr int kBytes = 16384;
-  twin_of(copies, layer,
-          {{"bulk copies", read_stages, 1, kReaders + 32, kBytes, 4},
-           {"bulk copies", read_stages, 1, kReaders + 32, kBytes, 8},
-           {"bulk copies", read_stages, 2, kReaders + 32, kBytes, 4}});
 }
 
 }  // namespace
