@@ -39,10 +39,11 @@ struct Form {
   static constexpr int kTurnGroups = 4;
   static constexpr int kGroups = kStages * kStageGroups;       // in shared memory
   static constexpr int kXBytes = N * kRatesDepth * T::kBytes;  // of a group
-  static constexpr int kLoadWords = kWords < 4 ? 2 : 4;
+  using Load = std::conditional_t<(kWords < 4), uint2, uint4>;
+  static constexpr int kLoads = kWords * 4 / static_cast<int>(sizeof(Load));
   struct Block {
     uint8_t x[kXGroups][kXBytes];  // 8 lines of 16 bytes behind each other, then their next 16 bytes
-    uint32_t w[kGroups][kWords / kLoadWords][kThreads][kLoadWords];
+    Load w[kGroups][kLoads][kThreads];
     float2 s[kGroups][kThreads / 4];  // of both rows of a lane's four
     float2 column[kXGroups][N / 2];   // integers: Sa; floats: what offsets add
     int2 sum[kXGroups][N / 2];        // integers of 1 bit: 64 sums of codes of x
@@ -174,10 +175,12 @@ __device__ __forceinline__ void start_barriers(Block& m) {
 template <typename F>
 __device__ __forceinline__ void fill(typename F::Block& m) {
   using T = typename F::Type;
+  constexpr int kOfLoad = F::kWords / F::kLoads;
   const int thread = static_cast<int>(threadIdx.x);
   for (int group = 0; group < F::kGroups; ++group) {
     for (int word = 0; word < F::kWords; ++word)
-      m.w[group][word / F::kLoadWords][thread][word % F::kLoadWords] = packed_of<F>(group, thread, word);
+      reinterpret_cast<uint32_t*>(&m.w[group][word / kOfLoad][thread])[word % kOfLoad] =
+          packed_of<F>(group, thread, word);
     if (thread % 4 == 0) {
       const int row = thread / 32 * 16 + thread % 32 / 4;
       m.s[group][thread / 4] = {s_of(group, row), s_of(group, row + 8)};
@@ -246,20 +249,6 @@ __device__ __forceinline__ void decode_word(uint32_t word, uint32_t (&to)[F::kOf
   if constexpr (I + 1 < F::kOfWord) decode_word<F, I + 1>(word, to);
 }
 template <typename F>
-__device__ __forceinline__ void load_group(const typename F::Block& m, int group, uint32_t (&words)[F::kWords]) {
-#pragma unroll
-  for (int i = 0; i < F::kWords; i += F::kLoadWords) {
-    const void* const from = m.w[group][i / F::kLoadWords][threadIdx.x];
-    if constexpr (F::kLoadWords == 4) {
-      const uint4 four = *static_cast<const uint4*>(from);
-      words[i] = four.x, words[i + 1] = four.y, words[i + 2] = four.z, words[i + 3] = four.w;
-    } else {
-      const uint2 both = *static_cast<const uint2*>(from);
-      words[i] = both.x, words[i + 1] = both.y;
-    }
-  }
-}
-template <typename F>
 __device__ __forceinline__ void decode_group(const uint32_t (&words)[F::kWords], uint32_t (&a)[F::kRegisters]) {
 #pragma unroll
   for (int i = 0; i < F::kWords; ++i) {
@@ -300,12 +289,14 @@ __global__ void __launch_bounds__(kThreads) decode_loop(const __grid_constant__ 
       }
     }
   };
-  uint32_t words[F::kWords];
+  alignas(16) uint32_t words[F::kWords];
   // i: the group's place in its turn.
   const auto load_next = [&](int group, int i) {
     const int stage = group / F::kStageGroups;
     if (i % F::kStageGroups == 0) cuda::barrier_wait(cuda::shared_address(&m.full[stage]), 1);
-    load_group<F>(m, group, words);
+#pragma unroll
+    for (int part = 0; part < F::kLoads; ++part)
+      reinterpret_cast<typename F::Load*>(words)[part] = m.w[group][part][thread];
     if (i % F::kStageGroups == F::kStageGroups - 1 && thread % 32 == 0)
       cuda::barrier_arrive(cuda::shared_address(&m.empty[stage]));
   };
@@ -580,7 +571,7 @@ void issue() {
 void decode() {
   decode_forms<Int8, 8, 16>();
   decode_forms<Float16, 8, 16>();
-  decode_forms<BFloat16, 8, 16>();
+  decode_forms<BFloat16, 8>();
   decode_of(decode_bits, decode_bits_expected, 1, sizeof(BitBlock), 0, 1, 4,
             {{"what", "decode"}, {"instruction", "mma.sync b1"}, {"activations", "int8"}, {"n", 1}, {"bits", 1}});
 }

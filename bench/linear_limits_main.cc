@@ -33,8 +33,12 @@ int main(int argc, char** argv) {
   limits::require(limits::device().major == 9, "the device is not an sm_90a");
   int cuda = 0;
   limits::check_cuda(cudaRuntimeGetVersion(&cuda), "version");
-  std::printf(R"({"device": "%s", "commit": "%s", "versions": {"cuda": "%d.%d"}, "cases": [)", limits::device().name,
-              commit.c_str(), cuda / 1000, cuda / 10 % 100);
+  const limits::Line head = {
+      {"device", limits::device().name},
+      {"commit", commit},
+      {"versions", {{"cuda", std::to_string(cuda / 1000) + "." + std::to_string(cuda / 10 % 100)}}}};
+  const std::string open = head.dump();
+  std::printf("%s,\"cases\":[", open.substr(0, open.size() - 1).c_str());
   for (void (*measure)() : {limits::equal, limits::promote, limits::issue, limits::decode, limits::twin}) {
     alarm(kMostSeconds);
     measure();

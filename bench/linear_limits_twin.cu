@@ -79,15 +79,14 @@ __global__ void __launch_bounds__(kReaders + 32) read_stages(const __grid_consta
   keep(a, sum);
 }
 
-__global__ void fill_words(uint32_t* words, int64_t count) {
-  const int64_t threads = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += threads)
-    words[i] = mix(static_cast<uint32_t>(i));
-}
-__global__ void sum_words(const uint32_t* words, int64_t count, unsigned long long* sum) {
+/// sum: of the first ones.
+__global__ void fill_words(uint32_t* words, int64_t count, int64_t first, unsigned long long* sum) {
   const int64_t threads = int64_t{gridDim.x} * blockDim.x;
   unsigned long long own = 0;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += threads) own += words[i];
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += threads) {
+    words[i] = mix(static_cast<uint32_t>(i));
+    if (i < first) own += words[i];
+  }
   atomicAdd(sum, own);
 }
 
@@ -126,8 +125,7 @@ class Copies {
         count_(std::clamp<int64_t>(3 * int64_t{device().l2CacheSize} / bytes_ + 1, 4, 128)),
         memory_(static_cast<size_t>(count_ * bytes_ / 4)),
         sum_(1) {
-    fill_words<<<1024, 256>>>(memory_.get(), count_ * bytes_ / 4);
-    sum_words<<<1024, 256>>>(memory_.get(), bytes_ / 4, sum_.get());
+    fill_words<<<1024, 256>>>(memory_.get(), count_ * bytes_ / 4, bytes_ / 4, sum_.get());
     check_cuda(cudaGetLastError(), "launch");
     expected_ = sum_.read()[0];
   }
