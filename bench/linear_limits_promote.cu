@@ -3,7 +3,6 @@
 // warpgroups of 64 rows of W by 128 rows of x, codes of 4 bits decoded into registers, sums promoted as
 // docs/numerics.md section 11 says. A stage, 128 elements of k, stays in shared memory; the barriers of a real ring are
 // waited for and arrived at, but never open or close anything.
-#include <cstddef>
 
 #include "bench/linear_limits.h"
 #include "bench/linear_limits_rates.h"
