@@ -21,7 +21,8 @@ import textwrap
 import linear_report
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-DOCUMENTS = ("README.md", "docs/performance.md", "docs/python.md", "examples/denoiser/README.md")
+DOCUMENTS = ("README.md", "docs/performance.md", "docs/python.md", "docs/notes/linear_cuda.md",
+             "examples/denoiser/README.md")
 PICTURE = "docs/speed.svg"
 CPU, SHARED_CPU, GPU = "xeon-emerald-rapids", "epyc", "h100"  # folders of bench/results
 MOST_ROWS = 12
@@ -64,7 +65,7 @@ def load(results, machine, pattern):
         if found[-1].get("problems"):
             raise Unusable("%s: not finished: %s" % (name, "; ".join(found[-1]["problems"])))
         for key in ("machine", "commit", "versions"):
-            if found[-1][key] != found[0][key]:
+            if found[-1].get(key) != found[0].get(key):
                 raise Unusable("%s and %s: not of one run, they differ in %s" % (names[0], name, key))
     return found
 
@@ -269,6 +270,75 @@ def denoiser(results):
         ""])
 
 
+def limits(results, what):
+    """The cases of one measurement of bench/linear_limits_main.cc, and whose they are."""
+    (document,) = load(results, GPU, "linear_limits.json")
+    wrong = [case for case in document["cases"] if not case.get("right", True)]
+    if wrong:
+        raise Unusable("bench/results/%s/linear_limits.json: wrong results: %s" % (GPU, wrong))
+    return [case for case in document["cases"] if case["what"] == what], gpu_source(document)
+
+
+def grid(heads, cells, text):
+    """Markdown: rows and columns in the order in which cells have them. cells: (row, column) and its case."""
+    rows, columns = dict.fromkeys(row for row, _ in cells), dict.fromkeys(column for _, column in cells)
+    lines = ["| " + " | ".join([heads, *columns]) + " |", "|---|" + "---|" * len(columns)]
+    for row in rows:
+        shown = [text(cells[row, column]) if (row, column) in cells else "–" for column in columns]
+        lines.append("| " + " | ".join([row, *shown]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def width(case):
+    return "%d bit%s" % (case["bits"], "s" if case["bits"] > 1 else "")
+
+
+def limits_equal(results):
+    """Whether float results depend on the instruction."""
+    cases, source = limits(results, "equal")
+    different = sorted({form for case in cases for form in case["different"]})
+    return textwrap.fill("%d million results in each of %d forms beside mma.sync, %s: %s. (%s)" % (
+        sum(case["results"] for case in cases) // 10**6, cases[0]["forms"],
+        " and ".join(dict.fromkeys(case["type"] for case in cases)),
+        "different in " + ", ".join(different) if different else "none differs in any bit", source), WIDTH) + "\n"
+
+
+def limits_promote(results):
+    """The main loop for many rows."""
+    def row(case):
+        if not case["promote"]:
+            return "products, weights decoded" if case["decode"] else "products alone"
+        if not case["multiply"]:
+            return "promotion alone"
+        return "all, group %d" % case["group"] + "".join(text for text, holds in (
+            (", in halves", case["parts"] > 1), (", conversion by adding", case["by_adding"]),
+            (", asymmetric", case["asymmetric"])) if holds)
+    cells = {(row(case), "%d warpgroups" % case["warpgroups"]): case for case in limits(results, "promote")[0]}
+    return grid("clocks of 128 elements of k (TOP/s)", cells,
+                lambda case: "%.0f (%.0f)" % (case["clocks_of_stage"], case["TOP/s"]))
+
+
+def limits_few_rows(results):
+    """How often matrix instructions can be issued, and the main loop for few rows."""
+    issue = {(" ".join([case["instruction"], case.get("activations", "")]).strip(), "%d columns" % case["n"]): case
+             for case in limits(results, "issue")[0]}
+    decode = {("%(instruction)s, %(activations)s, n = %(n)d" % case, width(case)): case
+              for case in limits(results, "decode")[0]}
+    return (grid("clocks of 64 rows", issue, lambda case: "%.1f" % case["clocks_of_64_rows"]) + "\n" +
+            grid("packed bytes a clock", decode, lambda case: "%.1f" % case["bytes_per_clock"]))
+
+
+def limits_twin(results):
+    """Nothing but reading a layer's bytes."""
+    nothing, *layers = limits(results, "twin")[0]
+    cells = {("%(K)d x %(N)d" % case, width(case)): case for case in layers}
+    text = ("\nA launch that reads next to nothing: %.1f, %.1f. Memory gives at most %.1f bytes for each clock of a "
+            "processor.\n" % (nothing["us"], nothing["programmatic_us"],
+                           max(case["bytes_per_clock"] for case in layers)))
+    return grid("µs, with programmatic launch", cells,
+                lambda case: "%.1f, %.1f" % (case["us"], case["programmatic_us"])) + text
+
+
 def everything(results):
     """(what, its cases) of everything that was timed beside a rival, in tables or not."""
     return [("GRU on a CPU, whole sequences (H, N, bits)", gru_cpu(results, "sequence")[0]),
@@ -310,7 +380,8 @@ def headline(results):
 SECTIONS = {"gru-cpu-sequences": gru_cpu_sequences, "gru-cpu-calls": gru_cpu_calls,
             "linear-cpu": linear_cpu, "gru-gpu-sequences": gru_gpu_sequences, "gru-gpu-calls": gru_gpu_calls,
             "product-gpu": product_gpu, "table-gpu": table_gpu, "python-call": python_call, "denoiser": denoiser,
-            "slower": slower, "headline": headline}
+            "limits-equal": limits_equal, "limits-promote": limits_promote, "limits-few-rows": limits_few_rows,
+            "limits-twin": limits_twin, "slower": slower, "headline": headline}
 
 
 def bars(results):
