@@ -31,9 +31,7 @@ __device__ __forceinline__ void wait_for_grid_before() {
 /// little of what is loaded so, and the next call needs it there.
 __device__ __forceinline__ uint4 load_weights(const uint4* from) {
   uint4 v;
-  asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
+  asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
   return v;
 }
 /// Four codes beside the number of their step, in one word of 64 bits, which is read as it was written: whoever finds
@@ -185,6 +183,12 @@ __device__ __forceinline__ void trade_registers() {
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
+/// In two parts, of barriers in shared memory that have gone through fence.mbarrier_init; no memory is ordered
+/// otherwise.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 __device__ __forceinline__ uint32_t block_in_cluster() {
   uint32_t rank = 0;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

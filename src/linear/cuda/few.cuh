@@ -3,8 +3,8 @@
 // mma.sync, multiply, and promote the sums of a part in the order of numerics.md, sections 10 and 11. Before sm_90,
 // which has no bulk copies, the four warps load as well. wgmma would take twice as long for 8 rows of x.
 //
-// A chunk's sums go to shared memory, and when all blocks of threads that share a strip are done, each of them adds the
-// chunks of some results in order and stores these.
+// Blocks of threads that share a strip have chunks of it one after the other. The first one gets the sums of all
+// others' chunks, adds them in order and stores the results.
 #ifndef ISOBIT_LINEAR_CUDA_FEW_CUH_
 #define ISOBIT_LINEAR_CUDA_FEW_CUH_
 
@@ -15,7 +15,6 @@
 
 namespace isobit::cuda {
 
-inline constexpr int kFewWorkers = 128;  // threads that multiply
 inline constexpr int kFewThreads = kFewWorkers + 32;
 
 /// A block has 4 instructions of 32 bytes of k for codes, 8 for halves, 24 for three halves.
@@ -54,16 +53,8 @@ __device__ __forceinline__ void store_result(void* y, int32_t type, int64_t at, 
 /// Of the threads that multiply.
 __device__ __forceinline__ void few_barrier() { asm volatile("bar.sync 1, %0;" ::"n"(kFewWorkers) : "memory"); }
 
-/// A float in the shared memory of another block of the cluster.
-__device__ __forceinline__ float load_from(const float* shared, uint32_t rank) {
-#if __CUDA_ARCH__ >= 900
-  float value = 0;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address_in(shared_address(shared), rank)));
-  return value;
-#else
-  return *shared;
-#endif
-}
+__device__ __forceinline__ uint32_t bits_of(float value) { return __float_as_uint(value); }
+__device__ __forceinline__ uint32_t bits_of(int32_t value) { return static_cast<uint32_t>(value); }
 
 /// What a group of a row of W has for its results.
 struct FewRow {
@@ -164,12 +155,21 @@ struct FewBody {
     }
   }
 
-  /// To where the chunk's sums, or the integers of one group, are collected.
+  /// Sums of a chunk, or integers of one group, to the first block of the cluster: to place `at` of what it gets.
   template <typename Value>
-  __device__ __forceinline__ void collect(int chunk, const Value (&values)[kSums]) const {
-    auto* const to = reinterpret_cast<Value*>(shared + kFewExchange) + chunk * Columns * kFewPitch;
+  __device__ __forceinline__ void send_sums(int at, const Value (&values)[kSums], uint32_t barrier) const {
+#if __CUDA_ARCH__ >= 900
+    const uint32_t to = address_in(shared_address(shared + kFewExchange), 0), barrier_there = address_in(barrier, 0);
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) to[(i / 4 * 8 + column + i % 2) * kFewPitch + row + i / 2 % 2 * 8] = values[i];
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const Value* const four = values + 4 * tile;
+      send(to + static_cast<uint32_t>(((at * kTiles + tile) * kFewWorkers + thread) * 16),
+           make_uint4(bits_of(four[0]), bits_of(four[1]), bits_of(four[2]), bits_of(four[3])), barrier_there);
+    }
+#endif
+  }
+  __device__ __forceinline__ uint4 received(int at, int tile) const {
+    return reinterpret_cast<const uint4*>(shared + kFewExchange)[(at * kTiles + tile) * kFewWorkers + thread];
   }
 };
 
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);
-  const auto cluster = static_cast<uint32_t>(a.cluster);
+  [[maybe_unused]] const auto cluster = static_cast<uint32_t>(a.cluster);
 #if __CUDA_ARCH__ >= 900
   const int64_t strip = cluster_in_grid();
   const uint32_t rank = block_in_cluster();
@@ -248,8 +248,11 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
 
   // ---- The loading warp, or its threads' share of loading.
 #if __CUDA_ARCH__ >= 900
-  const uint32_t full = shared_address(shared), released = full + 8 * static_cast<uint32_t>(a.stages);
+  const uint32_t all_sums = shared_address(shared), full = all_sums + 8;
+  const uint32_t released = full + 8 * static_cast<uint32_t>(a.stages);
+  const int others = cluster == 1 ? 0 : a.whole ? a.cluster - 1 : a.chunks - a.rank_chunks;  // that send, or chunks
   if (thread == 0) {
+    barrier_init(all_sums, 1);
     for (uint32_t i = 0; i < static_cast<uint32_t>(a.stages); ++i) {
       barrier_init(full + 8 * i, 1);
       barrier_init(released + 8 * i, kFewWorkers);
@@ -258,6 +261,10 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
   }
   let_next_grid_start();
   __syncthreads();
+  if (cluster > 1) {
+    if (rank == 0 && thread == 0) barrier_expect(all_sums, static_cast<uint32_t>(others * kTiles * kFewWorkers * 16));
+    cluster_arrive();
+  }
   if (warp == kFewWorkers / 32) {
     if (is_elected()) {
       uint32_t barrier = full;
@@ -305,11 +312,16 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
       }
     }
     __syncwarp();
+    if (cluster > 1) cluster_wait();
+    return;
   }
+  if (cluster > 1) cluster_wait();  // nobody sends before the first block's barrier is there
 #else
+  if (warp == kFewWorkers / 32) return;
+  constexpr uint32_t all_sums = 0;
   int loaded = 0;
   const auto load_share = [&]() {
-    if (loaded < turns && thread < kFewWorkers) {
+    if (loaded < turns) {
       const auto copy = [&](uint8_t* to, const uint8_t* from, int bytes) {
         for (int i = thread * 16; i < bytes; i += kFewWorkers * 16)
           asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + i)), "l"(from + i)
@@ -329,7 +341,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
 
   // ---- The warps that multiply, each 16 rows of W.
   Body body{a, shared, thread, warp * kTileRows + lane / 4, lane % 4 * 2, {}, {}, {}, first_group, 0};
-  if (warp < kFewWorkers / 32) {
+  {
     body.group_block = a.group_blocks == 1 ? 0 : first_block - first_group * a.group_blocks;
     int chunk = 0, chunk_blocks = 0;
     int slot = 0;
@@ -402,7 +414,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
 #endif
       chunk_blocks += kTurn;
       if (!a.whole && (chunk_blocks == a.chunk_blocks || turn + 1 == turns)) {
-        if (cluster > 1) body.collect(chunk, body.acc);
+        if (rank > 0) body.send_sums((static_cast<int>(rank) - 1) * a.rank_chunks + chunk, body.acc, all_sums);
         ++chunk;
         chunk_blocks = 0;
 #pragma unroll
@@ -412,55 +424,59 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
         }
       }
     }
-    if (a.whole) {
-      body.collect(0, body.total);
-    } else if (cluster == 1) {
-      body.collect(0, body.finished);
-    }
+  }
+  if (rank > 0) {
+    if (a.whole) body.send_sums(static_cast<int>(rank) - 1, body.total, all_sums);
+    return;
   }
 
-  // ---- All blocks of the cluster have collected; each of them adds some of the results.
+  // ---- The first block of a cluster adds what the others have sent, in order.
 #if __CUDA_ARCH__ >= 900
-  if (cluster > 1) {
-    cluster_sync();
-  } else {
-    __syncthreads();
-  }
-#else
-  __syncthreads();
+  if (cluster > 1) barrier_wait(all_sums, 0);
 #endif
-  const auto rows_here = static_cast<int>(min(static_cast<int64_t>(Columns), a.m - x_tile * kXTileRows));
-  for (int i = static_cast<int>(rank) * kFewThreads + thread; i < rows_here * kStripRows;
-       i += static_cast<int>(cluster) * kFewThreads) {
-    const int r = i % kStripRows, c = i / kStripRows;
-    const auto* const from = reinterpret_cast<const float*>(shared + kFewExchange) + c * kFewPitch + r;
-    float total = 0;
-    if (a.whole) {
-      int32_t sum = 0;
-      for (uint32_t other = 0; other < cluster; ++other)
-        sum = static_cast<int32_t>(static_cast<uint32_t>(sum) + __float_as_uint(load_from(from, other)));
-      if constexpr (Body::kCodes) {
-        const auto* const groups = reinterpret_cast<const RowGroup*>(a.x_parameters);
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    float(&total)[4] = reinterpret_cast<float(&)[4]>(body.finished[4 * tile]);
+    if (Body::kCodes && a.whole) {
+      int32_t(&sums)[4] = reinterpret_cast<int32_t(&)[4]>(body.total[4 * tile]);
+#if __CUDA_ARCH__ >= 900
+      for (int other = 0; other < others; ++other) {
+        const uint4 more = body.received(other, tile);
+        sums[0] += static_cast<int32_t>(more.x), sums[1] += static_cast<int32_t>(more.y);
+        sums[2] += static_cast<int32_t>(more.z), sums[3] += static_cast<int32_t>(more.w);
+      }
+#endif
+      const uint8_t* const record = a.parameters + strip * a.record_bytes;
+      const FewRow rows[2] = {body.row_of(record, body.row), body.row_of(record, body.row + 8)};
+      const auto* const groups =
+          reinterpret_cast<const RowGroup*>(a.x_parameters) + (x_tile + tile) * kXTileRows + body.column;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
         float one = 0;
-        body.promote_codes(one, sum, body.row_of(a.parameters + strip * a.record_bytes, r),
-                           groups[(x_tile + c / kXTileRows) * kXTileRows + c % kXTileRows]);
-        total = __fadd_rn(total, one);
+        body.promote_codes(one, sums[i], rows[i / 2], groups[i % 2]);
+        total[i] = __fadd_rn(0.0f, one);
       }
     } else {
-      int left = cluster == 1 ? 1 : a.chunks;
-      for (uint32_t other = 0; left > 0; ++other)
-        for (int chunk = 0; chunk < a.rank_chunks && left > 0; ++chunk, --left)
-          total = __fadd_rn(total, load_from(from + chunk * Columns * kFewPitch, other));
+#if __CUDA_ARCH__ >= 900
+#pragma unroll 4
+      for (int other = 0; other < others; ++other) {
+        const uint4 more = body.received(other, tile);
+        total[0] = __fadd_rn(total[0], __uint_as_float(more.x));
+        total[1] = __fadd_rn(total[1], __uint_as_float(more.y));
+        total[2] = __fadd_rn(total[2], __uint_as_float(more.z));
+        total[3] = __fadd_rn(total[3], __uint_as_float(more.w));
+      }
+#endif
     }
-    const int64_t n = strip * kStripRows + r;
-    if (n < a.n) {
-      const float y = __fadd_rn(total, a.bias[n]);
-      store_result(a.y, a.y_type, (x_tile * kXTileRows + c) * a.y_stride + n, y < a.lo ? a.lo : y > a.hi ? a.hi : y);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t m = (x_tile + tile) * kXTileRows + body.column + i % 2;
+      const int64_t n = strip * kStripRows + body.row + i / 2 * 8;
+      if (m >= a.m || n >= a.n) continue;
+      const float y = __fadd_rn(total[i], a.bias[n]);
+      store_result(a.y, a.y_type, m * a.y_stride + n, y < a.lo ? a.lo : y > a.hi ? a.hi : y);
     }
   }
-#if __CUDA_ARCH__ >= 900
-  if (cluster > 1) cluster_sync();  // others may still read here
-#endif
 }
 
 }  // namespace isobit::cuda

@@ -15,12 +15,12 @@
 
 namespace isobit::cuda {
 
-inline constexpr int kFewMaxRows = 16;            // of x, for a block of threads
-inline constexpr int kFewMaxChunks = 16;          // of a block of threads
-inline constexpr int kFewMaxCluster = 8;          // blocks of threads that share a strip
-inline constexpr int kFewPitch = kStripRows + 4;  // of a column of sums: no conflicts of banks
-inline constexpr int kFewOldStages = 3;           // before sm_90
-inline constexpr int kFewExchange = 256;          // where sums are collected in shared memory, behind the barriers
+inline constexpr int kFewMaxRows = 16;    // of x, for a block of threads
+inline constexpr int kFewMaxChunks = 16;  // of a block of threads
+inline constexpr int kFewMaxCluster = 8;  // blocks of threads that share a strip
+inline constexpr int kFewWorkers = 128;   // threads that multiply
+inline constexpr int kFewOldStages = 3;   // before sm_90
+inline constexpr int kFewExchange = 256;  // where sums of other blocks come to, behind the barriers
 constexpr int few_turn_blocks(int bits) { return bits == 8 ? 2 : 4; }
 inline constexpr int64_t kMostRows = int64_t{kFewMaxRows} * 65535;
 
@@ -54,8 +54,8 @@ struct FewArgs {
   int32_t parameters_at, x_at, x_parameters_at, x_parameters_bytes, stage_bytes, stages_at;
 };
 
-/// Whether the code for the current device is that with bulk copies and clusters, for sm_90 and later; kUnsupported where
-/// the build has none. Which code the driver has loaded is known on the device only.
+/// Whether the code for the current device is that with bulk copies and clusters, for sm_90 and later; kUnsupported
+/// where the build has none. Which code the driver has loaded is known on the device only.
 Result<bool> few_has_bulk_copies();
 /// kind, bits and groups of `image` choose the kernel. early: the launch before lets this one start.
 Status run_few(const ImageLayout& image, RowsKind kind, bool general, const FewPlan& plan, const FewArgs& args,

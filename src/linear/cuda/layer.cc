@@ -24,7 +24,7 @@ int64_t pieces(int64_t count, int64_t piece) { return (count + piece - 1) / piec
 struct Device {
   int number = 0;
   int processors = 0;
-  int shared = 0;       // bytes of a block
+  int shared = 0;  // bytes of a block
   bool bulk_copies = false;
 };
 
@@ -104,6 +104,13 @@ FewArgs DeviceLinear::Data::few_args(const RowsLayout& layout) const {
   return a;
 }
 
+/// What the first block of a cluster gets from the others.
+int64_t received_bytes(const FewArgs& a, int32_t cluster, int32_t rank_chunks, int columns) {
+  const int64_t others = cluster == 1 ? 0 : a.whole ? cluster - 1 : std::max(0, a.chunks - rank_chunks);
+  return others * columns * kStripRows * static_cast<int64_t>(sizeof(float));
+}
+constexpr int64_t kMostReceived = 65536;
+
 /// Blocks of threads that share a strip: as many as give each processor the least to do one after the other; of equal
 /// ones, those of which about four are on a processor.
 FewPlan DeviceLinear::Data::few_plan(RowsKind rows, int64_t m, FewArgs& a) const {
@@ -115,7 +122,7 @@ FewPlan DeviceLinear::Data::few_plan(RowsKind rows, int64_t m, FewArgs& a) const
   double least = 0;
   for (int32_t cluster = 1; cluster <= (device.bulk_copies ? std::min(kFewMaxCluster, a.chunks) : 1); ++cluster) {
     const auto rank_chunks = static_cast<int32_t>(pieces(a.chunks, cluster));
-    if (rank_chunks > kFewMaxChunks && cluster > 1 && !a.whole) continue;
+    if (received_bytes(a, cluster, rank_chunks, columns) > kMostReceived) continue;
     if (static_cast<int64_t>(rank_chunks) * (cluster - 1) >= a.chunks) continue;  // one would have nothing to do
     const int64_t of_processor = pieces(strips * cluster, device.processors);
     const double cost =
@@ -138,9 +145,8 @@ FewPlan DeviceLinear::Data::few_plan(RowsKind rows, int64_t m, FewArgs& a) const
   a.x_parameters_at = static_cast<int32_t>(a.x_at + tiles * turn * row_block_bytes(rows));
   a.x_parameters_bytes = static_cast<int32_t>(aligned(x_parts * a.x_part_bytes));
   a.stage_bytes = a.x_parameters_at + tiles * a.x_parameters_bytes;
-  const int64_t collected = a.cluster == 1 || a.whole ? 1 : a.rank_chunks;
-  a.stages_at = static_cast<int32_t>(
-      pieces(kFewExchange + collected * columns * kFewPitch * static_cast<int64_t>(sizeof(float)), 1024) * 1024);
+  a.stages_at =
+      static_cast<int32_t>(pieces(kFewExchange + received_bytes(a, a.cluster, a.rank_chunks, columns), 1024) * 1024);
 
   constexpr int64_t kReserved = 1024;  // of each block, by the system
   constexpr int64_t kMostStages = 8;
@@ -150,7 +156,8 @@ FewPlan DeviceLinear::Data::few_plan(RowsKind rows, int64_t m, FewArgs& a) const
   const int64_t room = (device.shared + kReserved) / resident - kReserved - a.stages_at;
   const int64_t turns = pieces(int64_t{a.rank_chunks} * a.chunk_blocks, turn);
   const int64_t wanted = device.bulk_copies ? std::min(turns, kMostStages) : kFewOldStages;
-  plan.stages = static_cast<int32_t>(std::clamp<int64_t>(room / a.stage_bytes, device.bulk_copies ? 1 : wanted, wanted));
+  plan.stages =
+      static_cast<int32_t>(std::clamp<int64_t>(room / a.stage_bytes, device.bulk_copies ? 1 : wanted, wanted));
   a.stages = plan.stages;
   plan.shared = a.stages_at + int64_t{plan.stages} * a.stage_bytes;
   return plan;
