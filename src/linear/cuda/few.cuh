@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
     barrier_init(all_sums, 1);
     for (uint32_t i = 0; i < static_cast<uint32_t>(a.stages); ++i) {
       barrier_init(full + 8 * i, 1);
-      barrier_init(released + 8 * i, kFewWorkers);
+      barrier_init(released + 8 * i, kFewWorkers / 32);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -402,7 +402,8 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
           }
         }
 #if __CUDA_ARCH__ >= 900
-      barrier_arrive(released + 8 * static_cast<uint32_t>(slot));
+      __syncwarp();
+      if (lane == 0) barrier_arrive(released + 8 * static_cast<uint32_t>(slot));
       if (++slot == a.stages) {
         slot = 0;
         phase ^= 1;
