@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel of few.h. A warp loads stages; four warps, each of 16 rows of W, decode blocks into the registers of
 // mma.sync, multiply, and promote the sums of a part in the order of numerics.md, sections 10 and 11. Before sm_90,
-// which has no bulk copies, the four warps load as well. wgmma would take twice as long for 8 rows of x.
+// which has no bulk copies, the four warps load as well. Why not wgmma: docs/notes/linear_cuda.md.
 //
 // Blocks of threads that share a strip have chunks of it one after the other. The first one gets the sums of all
 // others' chunks, adds them in order and stores the results.
 #ifndef ISOBIT_LINEAR_CUDA_FEW_CUH_
 #define ISOBIT_LINEAR_CUDA_FEW_CUH_
+
+#include <type_traits>
 
 #include "core/cuda/ptx.cuh"
 #include "core/cuda/tensor_core.cuh"
@@ -17,26 +19,13 @@ namespace isobit::cuda {
 
 inline constexpr int kFewThreads = kFewWorkers + 32;
 
-/// A block has 4 instructions of 32 bytes of k for codes, 8 for halves, 24 for three halves.
+/// An instruction takes 32 bytes of a row of x. Float32 has three halves for each element.
 template <RowsKind Kind>
 struct FewKind {
-  using Type = UInt8Int8;
-  static constexpr int kInstructions = 4, kPlanes = 1;
-};
-template <>
-struct FewKind<RowsKind::kF16> {
-  using Type = Float16;
-  static constexpr int kInstructions = 8, kPlanes = 1;
-};
-template <>
-struct FewKind<RowsKind::kBF16> {
-  using Type = BFloat16;
-  static constexpr int kInstructions = 8, kPlanes = 1;
-};
-template <>
-struct FewKind<RowsKind::kF32> {
-  using Type = BFloat16;
-  static constexpr int kInstructions = 24, kPlanes = 3;
+  using Type = std::conditional_t<Kind == RowsKind::kCodes, UInt8Int8,
+                                  std::conditional_t<Kind == RowsKind::kF16, Float16, BFloat16>>;
+  static constexpr int kPlanes = Kind == RowsKind::kF32 ? 3 : 1;
+  static constexpr int kInstructions = static_cast<int>(row_block_bytes(Kind)) / kXTileRows / 32;
 };
 
 __device__ __forceinline__ float one_nan(float y) { return isnan(y) ? __uint_as_float(0x7fc00000u) : y; }
@@ -341,88 +330,86 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
 
   // ---- The warps that multiply, each 16 rows of W.
   Body body{a, shared, thread, warp * kTileRows + lane / 4, lane % 4 * 2, {}, {}, {}, first_group, 0};
-  {
-    body.group_block = a.group_blocks == 1 ? 0 : first_block - first_group * a.group_blocks;
-    int chunk = 0, chunk_blocks = 0;
-    int slot = 0;
-    [[maybe_unused]] uint32_t phase = 0;
-    for (int turn = 0; turn < turns; ++turn) {
+  body.group_block = a.group_blocks == 1 ? 0 : first_block - first_group * a.group_blocks;
+  int chunk = 0, chunk_blocks = 0;
+  int slot = 0;
+  [[maybe_unused]] uint32_t phase = 0;
+  for (int turn = 0; turn < turns; ++turn) {
 #if __CUDA_ARCH__ >= 900
-      barrier_wait(full + 8 * static_cast<uint32_t>(slot), phase);
+    barrier_wait(full + 8 * static_cast<uint32_t>(slot), phase);
 #else
-      asm volatile("cp.async.wait_group %0;" ::"n"(kFewOldStages - 2) : "memory");
-      few_barrier();
+    asm volatile("cp.async.wait_group %0;" ::"n"(kFewOldStages - 2) : "memory");
+    few_barrier();
 #endif
-      const uint8_t* const stage = stages + slot * a.stage_bytes;
-      const int block = first_block + turn * kTurn;
-      const int stage_group = body.group;
-      const uint8_t* const tile_codes = stage + warp * (kBlockBytes / (kStripRows / kTileRows));
-      // The sums of a part of block i.
-      const auto promote = [&](const Sum(&d)[Body::kSums], int i, int part, bool group_ends) {
-        const int at = body.group - stage_group;
-        const int x_at = Body::kCodes ? at : i * a.x_block_parts + part;
-        body.promote(d, stage + a.parameters_at + at * a.record_bytes,
-                     stage + a.x_parameters_at + x_at * a.x_part_bytes, a.x_parameters_bytes, group_ends);
-        if (group_ends) ++body.group;
-      };
-      // Instructions of different blocks in turn, so that none waits for the one before it.
-      PackedCodes<Bits> packed[kTurn];
-      Sum d[kTurn][Body::kParts][Body::kSums]{};
+    const uint8_t* const stage = stages + slot * a.stage_bytes;
+    const int block = first_block + turn * kTurn;
+    const int stage_group = body.group;
+    const uint8_t* const tile_codes = stage + warp * (kBlockBytes / (kStripRows / kTileRows));
+    // The sums of a part of block i.
+    const auto promote = [&](const Sum(&d)[Body::kSums], int i, int part, bool group_ends) {
+      const int at = body.group - stage_group;
+      const int x_at = Body::kCodes ? at : i * a.x_block_parts + part;
+      body.promote(d, stage + a.parameters_at + at * a.record_bytes, stage + a.x_parameters_at + x_at * a.x_part_bytes,
+                   a.x_parameters_bytes, group_ends);
+      if (group_ends) ++body.group;
+    };
+    // Instructions of different blocks in turn, so that none waits for the one before it.
+    PackedCodes<Bits> packed[kTurn];
+    Sum d[kTurn][Body::kParts][Body::kSums]{};
 #pragma unroll
-      for (int i = 0; i < kTurn; ++i) packed[i].load(tile_codes + i * kBlockBytes, lane);
-      constexpr int kPlanes = Body::K::kPlanes, kOfPart = Body::K::kInstructions / Body::kParts;
+    for (int i = 0; i < kTurn; ++i) packed[i].load(tile_codes + i * kBlockBytes, lane);
+    constexpr int kPlanes = Body::K::kPlanes, kOfPart = Body::K::kInstructions / Body::kParts;
 #pragma unroll
-      for (int j = 0; j < Body::K::kInstructions; j += kPlanes) {
+    for (int j = 0; j < Body::K::kInstructions; j += kPlanes) {
 #pragma unroll
-        for (int i = 0; i < kTurn; ++i) {
-          uint32_t left[4];
-          Codec<Bits, Kind>::decode(packed[i], j / kPlanes, left);
+      for (int i = 0; i < kTurn; ++i) {
+        uint32_t left[4];
+        Codec<Bits, Kind>::decode(packed[i], j / kPlanes, left);
 #pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) {
-            const auto* const right =
-                reinterpret_cast<const uint32_t*>(stage + a.x_at + (tile * kTurn + i) * kXBlock) + lane;
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const auto* const right =
+              reinterpret_cast<const uint32_t*>(stage + a.x_at + (tile * kTurn + i) * kXBlock) + lane;
 #pragma unroll
-            for (int plane = j; plane < j + kPlanes; ++plane)
-              mma<T>(reinterpret_cast<Sum(&)[4]>(d[i][j / kOfPart][4 * tile]), left, right[64 * plane],
-                     right[64 * plane + 32]);
-          }
+          for (int plane = j; plane < j + kPlanes; ++plane)
+            mma<T>(reinterpret_cast<Sum(&)[4]>(d[i][j / kOfPart][4 * tile]), left, right[64 * plane],
+                   right[64 * plane + 32]);
         }
       }
+    }
 #pragma unroll
-      for (int i = 0; i < kTurn; ++i)
+    for (int i = 0; i < kTurn; ++i)
 #pragma unroll
-        for (int part = 0; part < Body::kParts; ++part) {
-          if (body.group >= a.groups) continue;
-          if constexpr (Fine) {
-            promote(d[i][part], i, part, (part + 1) * a.block_groups % 4 == 0);
-          } else {
-            const bool ends = ++body.group_block == a.group_blocks || block + i + 1 == a.blocks;
-            if (ends) body.group_block = 0;
-            promote(d[i][part], i, 0, ends);
-          }
+      for (int part = 0; part < Body::kParts; ++part) {
+        if (body.group >= a.groups) continue;
+        if constexpr (Fine) {
+          promote(d[i][part], i, part, (part + 1) * a.block_groups % 4 == 0);
+        } else {
+          const bool ends = ++body.group_block == a.group_blocks || block + i + 1 == a.blocks;
+          if (ends) body.group_block = 0;
+          promote(d[i][part], i, 0, ends);
         }
-#if __CUDA_ARCH__ >= 900
-      __syncwarp();
-      if (lane == 0) barrier_arrive(released + 8 * static_cast<uint32_t>(slot));
-      if (++slot == a.stages) {
-        slot = 0;
-        phase ^= 1;
       }
+#if __CUDA_ARCH__ >= 900
+    __syncwarp();
+    if (lane == 0) barrier_arrive(released + 8 * static_cast<uint32_t>(slot));
+    if (++slot == a.stages) {
+      slot = 0;
+      phase ^= 1;
+    }
 #else
-      few_barrier();
-      load_share();
-      if (++slot == kFewOldStages) slot = 0;
+    few_barrier();
+    load_share();
+    if (++slot == kFewOldStages) slot = 0;
 #endif
-      chunk_blocks += kTurn;
-      if (!a.whole && (chunk_blocks == a.chunk_blocks || turn + 1 == turns)) {
-        if (rank > 0) body.send_sums((static_cast<int>(rank) - 1) * a.rank_chunks + chunk, body.acc, all_sums);
-        ++chunk;
-        chunk_blocks = 0;
+    chunk_blocks += kTurn;
+    if (!a.whole && (chunk_blocks == a.chunk_blocks || turn + 1 == turns)) {
+      if (rank > 0) body.send_sums((static_cast<int>(rank) - 1) * a.rank_chunks + chunk, body.acc, all_sums);
+      ++chunk;
+      chunk_blocks = 0;
 #pragma unroll
-        for (int i = 0; i < Body::kSums; ++i) {
-          body.finished[i] = __fadd_rn(body.finished[i], body.acc[i]);
-          body.acc[i] = 0;
-        }
+      for (int i = 0; i < Body::kSums; ++i) {
+        body.finished[i] = __fadd_rn(body.finished[i], body.acc[i]);
+        body.acc[i] = 0;
       }
     }
   }
