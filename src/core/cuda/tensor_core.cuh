@@ -53,6 +53,7 @@ __device__ __forceinline__ void wgmma(typename T::Result (&d)[N / 2], uint64_t a
 // clang-format off
 #define ISOBIT_R4 "%0,%1,%2,%3"
 #define ISOBIT_R8 ISOBIT_R4 "," "%4,%5,%6,%7"
+#define ISOBIT_R16 ISOBIT_R8 "," "%8,%9,%10,%11,%12,%13,%14,%15"
 #define ISOBIT_R32 ISOBIT_R8 "," \
   "%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define ISOBIT_R64 ISOBIT_R32 "," \
@@ -64,6 +65,7 @@ __device__ __forceinline__ void wgmma(typename T::Result (&d)[N / 2], uint64_t a
   "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define ISOBIT_D4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define ISOBIT_D8(c, i) ISOBIT_D4(c, i), ISOBIT_D4(c, i + 4)
+#define ISOBIT_D16(c, i) ISOBIT_D8(c, i), ISOBIT_D8(c, i + 8)
 #define ISOBIT_D32(c, i) ISOBIT_D8(c, i), ISOBIT_D8(c, i + 8), ISOBIT_D8(c, i + 16), ISOBIT_D8(c, i + 24)
 #define ISOBIT_D64(c, i) ISOBIT_D32(c, i), ISOBIT_D32(c, i + 32)
 #define ISOBIT_D128(c, i) ISOBIT_D64(c, i), ISOBIT_D64(c, i + 64)
@@ -92,6 +94,7 @@ __device__ __forceinline__ void wgmma(typename T::Result (&d)[N / 2], uint64_t a
   ISOBIT_WGMMA(T, N, R, c, types, factors, order, __VA_ARGS__)
 ISOBIT_WGMMA_TYPES(8, 4, "%4", "%5", "%6", "%7", "%8", "%9")
 ISOBIT_WGMMA_TYPES(16, 8, "%8", "%9", "%10", "%11", "%12", "%13")
+ISOBIT_WGMMA_TYPES(32, 16, "%16", "%17", "%18", "%19", "%20", "%21")
 ISOBIT_WGMMA_TYPES(64, 32, "%32", "%33", "%34", "%35", "%36", "%37")
 ISOBIT_WGMMA_TYPES(128, 64, "%64", "%65", "%66", "%67", "%68", "%69")
 ISOBIT_WGMMA_TYPES(256, 128, "%128", "%129", "%130", "%131", "%132", "%133")
@@ -102,11 +105,13 @@ ISOBIT_WGMMA_TYPES(256, 128, "%128", "%129", "%130", "%131", "%132", "%133")
 #undef ISOBIT_D128
 #undef ISOBIT_D64
 #undef ISOBIT_D32
+#undef ISOBIT_D16
 #undef ISOBIT_D8
 #undef ISOBIT_D4
 #undef ISOBIT_R128
 #undef ISOBIT_R64
 #undef ISOBIT_R32
+#undef ISOBIT_R16
 #undef ISOBIT_R8
 #undef ISOBIT_R4
 #endif

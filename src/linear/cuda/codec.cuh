@@ -13,23 +13,27 @@
 
 namespace isobit::cuda {
 
-template <int Bits>
+/// A block's codes of a lane, or one of `Shares` equal parts of them, each with whole steps.
+template <int Bits, int Shares = 1>
 struct PackedCodes {
-  static constexpr int kWords = 2 * Bits;   // of a lane in a block
+  static constexpr int kWords = 2 * Bits / Shares;
   static constexpr int kFields = 8 / Bits;  // registers of a word
   static constexpr uint32_t kMask = (1u << Bits) - 1;
 
   uint32_t words[kWords];
 
   /// Of a tile of 16 rows in shared memory.
-  __device__ __forceinline__ void load(const uint8_t* tile, int lane) {
+  __device__ __forceinline__ void load(const uint8_t* tile, int lane, int share = 0) {
+    constexpr int kPiece = Bits == 1 ? 2 : 4;  // words of a lane behind each other
     if constexpr (kWords == 2) {
-      const uint2 both = reinterpret_cast<const uint2*>(tile)[lane];
-      words[0] = both.x, words[1] = both.y;
+      const uint2 two = *reinterpret_cast<const uint2*>(tile + 4 * (kPiece * lane + kWords * share));
+      words[0] = two.x, words[1] = two.y;
+    } else if constexpr (kWords == 1) {
+      words[0] = reinterpret_cast<const uint32_t*>(tile)[kPiece * lane + share];
     } else {
 #pragma unroll
       for (int i = 0; i < kWords / 4; ++i) {
-        const uint4 four = reinterpret_cast<const uint4*>(tile)[32 * i + lane];
+        const uint4 four = reinterpret_cast<const uint4*>(tile)[32 * (share * (kWords / 4) + i) + lane];
         words[4 * i] = four.x, words[4 * i + 1] = four.y, words[4 * i + 2] = four.z, words[4 * i + 3] = four.w;
       }
     }
@@ -41,8 +45,8 @@ struct PackedCodes {
 };
 
 /// Bytes 0 and 2, or 1 and 3, of register e as two halves.
-template <int Bits>
-__device__ __forceinline__ uint32_t float16_pair(const PackedCodes<Bits>& packed, int e, bool odd) {
+template <int Bits, int Shares>
+__device__ __forceinline__ uint32_t float16_pair(const PackedCodes<Bits, Shares>& packed, int e, bool odd) {
   const uint32_t codes = odd ? packed.bytes(e) >> 8 : packed.bytes(e);
   if constexpr (Bits == 1) return (codes << 15 & 0x80008000u) ^ 0xbc00bc00u;
   const uint32_t with_base = (codes & 0x00ff00ffu) | 0x64006400u;  // 1024 + w
@@ -50,8 +54,8 @@ __device__ __forceinline__ uint32_t float16_pair(const PackedCodes<Bits>& packed
   const __half2 pair = __hsub2(reinterpret_cast<const __half2&>(with_base), reinterpret_cast<const __half2&>(base));
   return reinterpret_cast<const uint32_t&>(pair);
 }
-template <int Bits>
-__device__ __forceinline__ uint32_t bfloat16_pair(const PackedCodes<Bits>& packed, int e, bool odd) {
+template <int Bits, int Shares>
+__device__ __forceinline__ uint32_t bfloat16_pair(const PackedCodes<Bits, Shares>& packed, int e, bool odd) {
   const uint32_t codes = packed.bytes(e);
   if constexpr (Bits == 1) return ((odd ? codes >> 8 : codes) << 15 & 0x80008000u) ^ 0xbf80bf80u;
   constexpr float kBase = 8388608.0f + static_cast<float>(1 << (Bits - 1));
@@ -60,13 +64,14 @@ __device__ __forceinline__ uint32_t bfloat16_pair(const PackedCodes<Bits>& packe
   return __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);  // the other halves are 0
 }
 
-/// The left operand of instruction i of a block, of what is multiplied: of codes of x the codes w themselves; of floats
-/// w - 2^(bits - 1), of 1 bit 2 w - 1, exactly.
+/// The left operand of instruction i of a block or share of it, of what is multiplied: of codes of x the codes w
+/// themselves; of floats w - 2^(bits - 1), of 1 bit 2 w - 1, exactly.
 template <int Bits, RowsKind Kind>
 struct Codec {
   using Operand = uint32_t[4];
 
-  static __device__ __forceinline__ void decode(const PackedCodes<Bits>& packed, int i, Operand& a) {
+  template <int Shares>
+  static __device__ __forceinline__ void decode(const PackedCodes<Bits, Shares>& packed, int i, Operand& a) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if constexpr (Kind == RowsKind::kCodes) {

@@ -8,36 +8,13 @@
 #ifndef ISOBIT_LINEAR_CUDA_FEW_CUH_
 #define ISOBIT_LINEAR_CUDA_FEW_CUH_
 
-#include <type_traits>
-
 #include "core/cuda/ptx.cuh"
-#include "core/cuda/tensor_core.cuh"
-#include "linear/cuda/codec.cuh"
 #include "linear/cuda/few.h"
+#include "linear/cuda/promote.cuh"
 
 namespace isobit::cuda {
 
 inline constexpr int kFewThreads = kFewWorkers + 32;
-
-/// An instruction takes 32 bytes of a row of x. Float32 has three halves for each element.
-template <RowsKind Kind>
-struct FewKind {
-  using Type = std::conditional_t<Kind == RowsKind::kCodes, UInt8Int8,
-                                  std::conditional_t<Kind == RowsKind::kF16, Float16, BFloat16>>;
-  static constexpr int kPlanes = Kind == RowsKind::kF32 ? 3 : 1;
-  static constexpr int kInstructions = static_cast<int>(row_block_bytes(Kind)) / kXTileRows / 32;
-};
-
-__device__ __forceinline__ float one_nan(float y) { return isnan(y) ? __uint_as_float(0x7fc00000u) : y; }
-__device__ __forceinline__ void store_result(void* y, int32_t type, int64_t at, float value) {
-  if (type == 0) {
-    static_cast<float*>(y)[at] = one_nan(value);
-  } else if (type == 1) {
-    static_cast<uint16_t*>(y)[at] = isnan(value) ? uint16_t{0x7e00} : __half_as_ushort(__float2half_rn(value));
-  } else {
-    static_cast<uint16_t*>(y)[at] = isnan(value) ? uint16_t{0x7fc0} : __bfloat16_as_ushort(__float2bfloat16_rn(value));
-  }
-}
 
 /// Of the threads that multiply.
 __device__ __forceinline__ void few_barrier() { asm volatile("bar.sync 1, %0;" ::"n"(kFewWorkers) : "memory"); }
@@ -45,102 +22,39 @@ __device__ __forceinline__ void few_barrier() { asm volatile("bar.sync 1, %0;" :
 __device__ __forceinline__ uint32_t bits_of(float value) { return __float_as_uint(value); }
 __device__ __forceinline__ uint32_t bits_of(int32_t value) { return static_cast<uint32_t>(value); }
 
-/// What a group of a row of W has for its results.
-struct FewRow {
-  float scale, offset, sums;
-  int32_t zero_point;
-};
-
 template <int Bits, RowsKind Kind, int Columns, bool Fine, bool General>
 struct FewBody {
-  using K = FewKind<Kind>;
+  using K = ProductKind<Kind>;
   using T = typename K::Type;
   using Sum = typename T::Result;
   static constexpr bool kCodes = Kind == RowsKind::kCodes;
   static constexpr int kTiles = Columns / kXTileRows;
   static constexpr int kSums = Columns / 2;  // of a thread
-  static constexpr int kXBlock = static_cast<int>(row_block_bytes(Kind));
+  static constexpr int kXBlock = kTiles * static_cast<int>(row_block_bytes(Kind));
   static constexpr int kTurn = few_turn_blocks(Bits);  // blocks of a stage
   static constexpr int kParts = Fine ? 4 : 1;
 
-  const FewArgs& a;
+  Promotion<Bits, Kind, General> promotion;  // of rows row and row + 8, columns column and column + 1 of each tile
   uint8_t* shared;
-  int thread, row, column;  // of the first results: rows row and row + 8, columns column and column + 1 of each tile
-  float acc[kSums];         // of a chunk
-  float finished[kSums];    // of the chunks before, where no other block of threads has any
-  int32_t total[kSums];     // of a group
+  int thread;
+  float acc[kSums];       // of a chunk
+  float finished[kSums];  // of the chunks before, where no other block of threads has any
+  int32_t total[kSums];   // of a group
   int group, group_block;
 
-  __device__ __forceinline__ FewRow row_of(const uint8_t* record, int r) const {
-    FewRow result{reinterpret_cast<const float*>(record)[r], 0, 0, a.zero_point};
-    if constexpr (General) {
-      if (a.zero_points_at > 0) result.zero_point = reinterpret_cast<const uint16_t*>(record + a.zero_points_at)[r];
-      if (a.offsets_at > 0) result.offset = reinterpret_cast<const float*>(record + a.offsets_at)[r];
-      if (a.sums_at > 0) result.sums = reinterpret_cast<const float*>(record + a.sums_at)[r];
-    }
-    return result;
-  }
-
-  /// Section 11, one group: d stands for sum a * w.
-  __device__ __forceinline__ void promote_codes(float& sum, int32_t d, const FewRow& w, const RowGroup& x) const {
-    constexpr int32_t kFactor = 2;  // 1 bit, symmetric: v = 2 w - 1
-    const int32_t product = Bits == 1 && a.code_factor == kFactor ? kFactor * d : d;
-    const int32_t v = static_cast<int32_t>(static_cast<uint32_t>(product) -
-                                           static_cast<uint32_t>(w.zero_point) * static_cast<uint32_t>(x.sum));
-    sum = __fmaf_rn(__int2float_rn(v), __fmul_rn(w.scale, x.scale), sum);
-    if constexpr (General) {
-      if (a.asymmetric) sum = __fmaf_rn(w.sums, __fmul_rn(w.scale, x.offset), sum);
-      if (a.offsets_at > 0) {
-        float all = __fmul_rn(x.scale, __int2float_rn(x.sum));
-        if (a.asymmetric) all = __fmaf_rn(x.offset, x.elements, all);
-        sum = __fmaf_rn(w.offset, all, sum);
-      }
-    }
-  }
-  /// A part of floats: p stands for the sum of x * (w - 2^(bits - 1)), of 1 bit x * (2 w - 1); all: of x.
-  __device__ __forceinline__ void promote_floats(float& sum, float p, const FewRow& w, float all) const {
-    if constexpr (General) {
-      constexpr float kMiddle = Bits == 1 ? 0.5f : static_cast<float>(1 << (Bits - 1));
-      if (a.code_factor != 2) {
-        if (Bits == 1) p *= 0.5f;
-        p = __fmaf_rn(kMiddle - static_cast<float>(w.zero_point), all, p);
-      }
-      if (a.offsets_at > 0) sum = __fmaf_rn(w.offset, all, sum);
-    }
-    sum = __fmaf_rn(p, w.scale, sum);
-  }
-
-  /// The sums of one part. record: of its group; x: of its group or part, in each tile x_stride bytes on.
-  __device__ __forceinline__ void promote(const Sum (&d)[kSums], const uint8_t* record, const uint8_t* x, int x_stride,
+  /// The sums of one part. record: of its group; x: of its group or part.
+  __device__ __forceinline__ void promote(const Sum (&d)[kSums], const uint8_t* record, const uint8_t* x,
                                           bool group_ends) {
     if constexpr (kCodes) {
 #pragma unroll
       for (int i = 0; i < kSums; ++i)
         total[i] = static_cast<int32_t>(static_cast<uint32_t>(total[i]) + static_cast<uint32_t>(d[i]));
-      if (!group_ends || a.whole) return;
-    }
-    const FewRow rows[2] = {row_of(record, row), row_of(record, row + 8)};
+      if (!group_ends || promotion.a.whole) return;
+      promotion.add(acc, total, record, x);
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      if constexpr (kCodes) {
-        const auto* const groups = reinterpret_cast<const RowGroup*>(x + tile * x_stride) + column;
-        const RowGroup both[2] = {groups[0], groups[1]};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          promote_codes(acc[4 * tile + i], total[4 * tile + i], rows[i / 2], both[i % 2]);
-          total[4 * tile + i] = 0;
-        }
-      } else {
-        float both[2]{};
-        if constexpr (General) {
-          if (a.x_part_bytes > 0) {
-            const auto* const sums = reinterpret_cast<const float*>(x + tile * x_stride) + column;
-            both[0] = sums[0], both[1] = sums[1];
-          }
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) promote_floats(acc[4 * tile + i], d[4 * tile + i], rows[i / 2], both[i % 2]);
-      }
+      for (int i = 0; i < kSums; ++i) total[i] = 0;
+    } else {
+      promotion.add(acc, d, record, x);
     }
   }
 
@@ -181,7 +95,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
   const int64_t strip = blockIdx.x;
   const uint32_t rank = 0;
 #endif
-  const int64_t x_tile = static_cast<int64_t>(blockIdx.y) * kTiles;
+  const int64_t x_slab = blockIdx.y;
   const int rank_blocks = a.rank_chunks * a.chunk_blocks;
   const int first_block = min(a.blocks, static_cast<int>(rank) * rank_blocks);
   const int turns = (min(a.blocks, first_block + rank_blocks) - first_block) / kTurn;
@@ -191,6 +105,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
   };
   const int first_group = group_of(first_block);
 
+  const int x_part_bytes = kTiles * a.x_part_bytes;
   // What a stage has, in turn. What fills up the last blocks belongs to no group.
   struct Stage {
     const uint8_t *w, *parameters, *x, *x_parameters;
@@ -198,9 +113,9 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
   };
   Stage next{a.w + (strip * a.blocks + first_block) * kBlockBytes,
              a.parameters + (strip * a.groups + first_group) * a.record_bytes,
-             a.x + (x_tile * a.blocks + first_block) * kXBlock,
+             a.x + (x_slab * a.blocks + first_block) * kXBlock,
              a.x_parameters +
-                 (x_tile * a.x_parts + (Body::kCodes ? first_group : first_block * a.x_block_parts)) * a.x_part_bytes,
+                 (x_slab * a.x_parts + (Body::kCodes ? first_group : first_block * a.x_block_parts)) * x_part_bytes,
              first_block,
              first_group};
   const auto groups_of = [&](const Stage& stage) {
@@ -214,15 +129,8 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
     copy(to + a.parameters_at, stage.parameters, groups * a.record_bytes);
   };
   const auto copy_x = [&](const Stage& stage, uint8_t* to, int groups, auto copy) {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      copy(to + a.x_at + tile * kTurn * kXBlock, stage.x + static_cast<int64_t>(tile) * a.blocks * kXBlock,
-           kTurn * kXBlock);
-      if (has_x_parameters)
-        copy(to + a.x_parameters_at + tile * a.x_parameters_bytes,
-             stage.x_parameters + static_cast<int64_t>(tile) * a.x_parts * a.x_part_bytes,
-             x_parts_of(groups) * a.x_part_bytes);
-    }
+    copy(to + a.x_at, stage.x, kTurn * kXBlock);
+    if (has_x_parameters) copy(to + a.x_parameters_at, stage.x_parameters, x_parts_of(groups) * x_part_bytes);
   };
   const auto advance = [&](Stage& stage) {
     stage.w += kTurn * kBlockBytes;
@@ -231,7 +139,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
     const int groups = group_of(stage.block) - stage.group;
     stage.group += groups;
     stage.parameters += groups * a.record_bytes;
-    stage.x_parameters += x_parts_of(groups) * a.x_part_bytes;
+    stage.x_parameters += x_parts_of(groups) * x_part_bytes;
   };
   uint8_t* const stages = shared + a.stages_at;
 
@@ -261,10 +169,8 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
         if (bytes > 0) fetch(shared_address(to), from, static_cast<uint32_t>(bytes), barrier);
       };
       const auto expect = [&](int groups) {
-        barrier_expect(
-            barrier,
-            static_cast<uint32_t>(kTurn * kBlockBytes + groups * a.record_bytes +
-                                  kTiles * (kTurn * kXBlock + has_x_parameters * x_parts_of(groups) * a.x_part_bytes)));
+        barrier_expect(barrier, static_cast<uint32_t>(kTurn * (kBlockBytes + kXBlock) + groups * a.record_bytes +
+                                                      has_x_parameters * x_parts_of(groups) * x_part_bytes));
       };
       // W is constant; x comes from the grid before.
       const int early = min(turns, a.stages);
@@ -329,7 +235,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
 #endif
 
   // ---- The warps that multiply, each 16 rows of W.
-  Body body{a, shared, thread, warp * kTileRows + lane / 4, lane % 4 * 2, {}, {}, {}, first_group, 0};
+  Body body{{a, warp * kTileRows + lane / 4, lane % 4 * 2}, shared, thread, {}, {}, {}, first_group, 0};
   body.group_block = a.group_blocks == 1 ? 0 : first_block - first_group * a.group_blocks;
   int chunk = 0, chunk_blocks = 0;
   int slot = 0;
@@ -349,8 +255,8 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
     const auto promote = [&](const Sum(&d)[Body::kSums], int i, int part, bool group_ends) {
       const int at = body.group - stage_group;
       const int x_at = Body::kCodes ? at : i * a.x_block_parts + part;
-      body.promote(d, stage + a.parameters_at + at * a.record_bytes, stage + a.x_parameters_at + x_at * a.x_part_bytes,
-                   a.x_parameters_bytes, group_ends);
+      body.promote(d, stage + a.parameters_at + at * a.record_bytes, stage + a.x_parameters_at + x_at * x_part_bytes,
+                   group_ends);
       if (group_ends) ++body.group;
     };
     // Instructions of different blocks in turn, so that none waits for the one before it.
@@ -368,7 +274,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
           const auto* const right =
-              reinterpret_cast<const uint32_t*>(stage + a.x_at + (tile * kTurn + i) * kXBlock) + lane;
+              reinterpret_cast<const uint32_t*>(stage + a.x_at + i * kXBlock + tile * (kXBlock / kTiles)) + lane;
 #pragma unroll
           for (int plane = j; plane < j + kPlanes; ++plane)
             mma<T>(reinterpret_cast<Sum(&)[4]>(d[i][j / kOfPart][4 * tile]), left, right[64 * plane],
@@ -425,27 +331,25 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     float(&total)[4] = reinterpret_cast<float(&)[4]>(body.finished[4 * tile]);
-    if (Body::kCodes && a.whole) {
-      int32_t(&sums)[4] = reinterpret_cast<int32_t(&)[4]>(body.total[4 * tile]);
+    if constexpr (Body::kCodes) {
+      if (a.whole) {
+        int32_t(&sums)[4] = reinterpret_cast<int32_t(&)[4]>(body.total[4 * tile]);
 #if __CUDA_ARCH__ >= 900
-      for (int other = 0; other < others; ++other) {
-        const uint4 more = body.received(other, tile);
-        sums[0] += static_cast<int32_t>(more.x), sums[1] += static_cast<int32_t>(more.y);
-        sums[2] += static_cast<int32_t>(more.z), sums[3] += static_cast<int32_t>(more.w);
-      }
+        for (int other = 0; other < others; ++other) {
+          const uint4 more = body.received(other, tile);
+          sums[0] += static_cast<int32_t>(more.x), sums[1] += static_cast<int32_t>(more.y);
+          sums[2] += static_cast<int32_t>(more.z), sums[3] += static_cast<int32_t>(more.w);
+        }
 #endif
-      const uint8_t* const record = a.parameters + strip * a.record_bytes;
-      const FewRow rows[2] = {body.row_of(record, body.row), body.row_of(record, body.row + 8)};
-      const auto* const groups =
-          reinterpret_cast<const RowGroup*>(a.x_parameters) + (x_tile + tile) * kXTileRows + body.column;
+        float one[4]{};
+        body.promotion.add(one, sums, a.parameters + strip * a.record_bytes,
+                           a.x_parameters + x_slab * x_part_bytes + tile * a.x_part_bytes);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float one = 0;
-        body.promote_codes(one, sums[i], rows[i / 2], groups[i % 2]);
-        total[i] = __fadd_rn(0.0f, one);
+        for (int i = 0; i < 4; ++i) total[i] = __fadd_rn(0.0f, one[i]);
       }
-    } else {
+    }
 #if __CUDA_ARCH__ >= 900
+    if (!a.whole) {
 #pragma unroll 4
       for (int other = 0; other < others; ++other) {
         const uint4 more = body.received(other, tile);
@@ -454,15 +358,13 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
         total[2] = __fadd_rn(total[2], __uint_as_float(more.z));
         total[3] = __fadd_rn(total[3], __uint_as_float(more.w));
       }
-#endif
     }
+#endif
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int64_t m = (x_tile + tile) * kXTileRows + body.column + i % 2;
-      const int64_t n = strip * kStripRows + body.row + i / 2 * 8;
-      if (m >= a.m || n >= a.n) continue;
-      const float y = __fadd_rn(total[i], a.bias[n]);
-      store_result(a.y, a.y_type, m * a.y_stride + n, y < a.lo ? a.lo : y > a.hi ? a.hi : y);
+      const int64_t m = (x_slab * kTiles + tile) * kXTileRows + body.promotion.column + i % 2;
+      const int64_t n = strip * kStripRows + body.promotion.row + i / 2 * 8;
+      if (m < a.m && n < a.n) store_result(a, m, n, total[i], a.bias[n]);
     }
   }
 }

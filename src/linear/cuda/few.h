@@ -8,9 +8,9 @@
 
 #include <cstdint>
 
-#include "isobit/dtype.h"
 #include "isobit/status.h"
 #include "linear/cuda/image.h"
+#include "linear/cuda/product.h"
 #include "linear/cuda/rows.h"
 
 namespace isobit::cuda {
@@ -31,27 +31,9 @@ struct FewPlan {
   int64_t shared = 0;  // bytes
 };
 
-struct FewArgs {
-  const uint8_t* w;
-  const uint8_t* parameters;  // of W
-  const float* bias;          // [strips * 64]
-  const uint8_t* x;           // rows.h
-  const uint8_t* x_parameters;
-  void* y;
-  int64_t y_stride, m, n;
-  int32_t y_type;                                      // 0: float32, 1: float16, 2: bfloat16
-  int32_t blocks, groups, group_blocks, block_groups;  // of a row; of a group, and of a block, 1 at least
-  int32_t x_parts, x_part_bytes, x_block_parts;        // rows.h: of codes, groups; 0 bytes: not there
-  int32_t chunk_blocks, chunks, rank_chunks;           // rank_chunks: of a block of threads, at most
-  bool whole;  // one group of integers: blocks of threads have parts of it, and promote the sum
-  int32_t record_bytes, zero_points_at, offsets_at, sums_at;
-  int32_t zero_point;   // where there are no zero points
-  int32_t code_factor;  // v = code_factor * w - zero point
-  bool asymmetric;
-  float lo, hi;
-  int32_t cluster, stages;
+struct FewArgs : ProductArgs {
   // Of a stage, in bytes.
-  int32_t parameters_at, x_at, x_parameters_at, x_parameters_bytes, stage_bytes, stages_at;
+  int32_t parameters_at, x_at, x_parameters_at, stage_bytes, stages_at;
 };
 
 /// Whether the code for the current device is that with bulk copies and clusters, for sm_90 and later; kUnsupported

@@ -23,8 +23,8 @@ ImageLayout ImageLayout::of(const LowBitParameters& matrix, bool asymmetric) {
   layout.group_blocks = std::max<int64_t>(1, layout.padded_group / kBlockDepth);
   layout.strips = (matrix.rows + kStripRows - 1) / kStripRows;
   const int64_t last = matrix.columns - (layout.groups - 1) * matrix.group;
-  layout.blocks =
-      round_up((layout.groups - 1) * layout.padded_group + last, int64_t{kBlockDepth} * kBlocksStep) / kBlockDepth;
+  layout.used_blocks = round_up((layout.groups - 1) * layout.padded_group + last, kBlockDepth) / kBlockDepth;
+  layout.blocks = round_up(layout.used_blocks, kBlocksStep);
   layout.record_bytes = kStripRows * 4;
   const auto add = [&](bool there, int32_t& at, int32_t bytes) {
     if (!there) return;

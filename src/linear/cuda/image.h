@@ -40,6 +40,7 @@ struct ImageLayout {
   int64_t groups = 0;
   int64_t strips = 0;
   int64_t blocks = 0;        // of a row
+  int64_t used_blocks = 0;   // the others belong to no group
   int32_t block_parts = 1;   // parts of a block: 4 where groups have 32 or 64 positions, else 1
   int64_t group_blocks = 1;  // blocks of a group that has one or more
   // Parameters of 64 rows for a group, in bytes: S as float32; then what the kind and the activations need.

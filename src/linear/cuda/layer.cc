@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceLinear: what is checked, and how a run is divided.
+// DeviceLinear: what is checked, and the launches.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -10,8 +10,8 @@
 #include "core/cuda/upload.h"
 #include "core/run_options.h"
 #include "isobit/cuda/linear.h"
-#include "linear/cuda/few.h"
 #include "linear/cuda/image.h"
+#include "linear/cuda/plan.h"
 #include "linear/cuda/rows.h"
 #include "linear/int8/int8.h"
 #include "linear/layer_parts.h"
@@ -19,23 +19,15 @@
 namespace isobit::cuda {
 namespace {
 
-int64_t pieces(int64_t count, int64_t piece) { return (count + piece - 1) / piece; }
-
-struct Device {
-  int number = 0;
-  int processors = 0;
-  int shared = 0;  // bytes of a block
-  bool bulk_copies = false;
-};
-
-Result<Device> current_device() {
-  Device device;
+Result<LinearDevice> current_device() {
+  LinearDevice device;
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device.number), "the current device"));
   const std::pair<cudaDeviceAttr, int*> wanted[] = {{cudaDevAttrMultiProcessorCount, &device.processors},
                                                     {cudaDevAttrMaxSharedMemoryPerBlockOptin, &device.shared}};
   for (const auto& [attribute, value] : wanted)
     ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(value, attribute, device.number), "device attributes"));
   ISOBIT_ASSIGN_OR_RETURN(device.bulk_copies, few_has_bulk_copies());
+  ISOBIT_ASSIGN_OR_RETURN(device.wgmma, many_can_run());
   return device;
 }
 
@@ -47,7 +39,7 @@ RowsKind rows_kind(LinearActivations activations, Dtype x) {
 }  // namespace
 
 struct DeviceLinear::Data {
-  Device device;
+  LinearDevice device;
   ImageLayout image;
   LowBitKind kind = LowBitKind::kSymmetric;
   int32_t zero_point = 0, code_factor = 1;
@@ -62,106 +54,15 @@ struct DeviceLinear::Data {
   [[nodiscard]] bool asymmetric() const { return activations == LinearActivations::kInt8Asymmetric; }
   /// Whether more is needed than scales and one zero point for all.
   [[nodiscard]] bool general() const { return kind != LowBitKind::kSymmetric || asymmetric(); }
-  [[nodiscard]] RowsLayout rows_layout(RowsKind rows, int64_t m) const {
-    return RowsLayout::of(image, rows, kind != LowBitKind::kSymmetric, m);
+  [[nodiscard]] LinearPlan plan(RowsKind rows, int64_t m) const {
+    return plan_linear(device, image, rows, m, quantises() ? asymmetric() : kind != LowBitKind::kSymmetric);
   }
-  [[nodiscard]] int64_t workspace_bytes(RowsKind rows, int64_t m) const {
-    return aligned_size(rows_layout(rows, m).bytes()) + kDeviceAlignment;
+  /// Rows of x, then a number.
+  [[nodiscard]] static int64_t first_refused_at(const LinearPlan& plan) { return aligned_size(plan.rows.bytes()); }
+  [[nodiscard]] static int64_t workspace_bytes(const LinearPlan& plan) {
+    return first_refused_at(plan) + kDeviceAlignment;
   }
-  [[nodiscard]] FewArgs few_args(const RowsLayout& layout) const;
-  [[nodiscard]] FewPlan few_plan(RowsKind rows, int64_t m, FewArgs& args) const;
 };
-
-/// All but pointers, rows and what the plan decides.
-FewArgs DeviceLinear::Data::few_args(const RowsLayout& layout) const {
-  FewArgs a{};
-  a.w = codes;
-  a.parameters = parameters;
-  a.bias = bias;
-  a.n = image.rows;
-  a.blocks = static_cast<int32_t>(image.blocks);
-  a.groups = static_cast<int32_t>(image.groups);
-  a.group_blocks = static_cast<int32_t>(image.group_blocks);
-  a.block_groups = static_cast<int32_t>(std::max<int64_t>(1, kBlockDepth / image.padded_group));
-  a.x_parts = static_cast<int32_t>(layout.parts);
-  a.x_part_bytes = static_cast<int32_t>(layout.part_bytes);
-  a.x_block_parts = image.block_parts;
-  a.whole = quantises() && image.groups == 1;
-  const int64_t chunk_positions = kChunkGroups * image.padded_group;
-  a.chunk_blocks = a.whole ? kBlocksStep : static_cast<int32_t>(chunk_positions / kBlockDepth);
-  // The order of float sums is ours.
-  if (!quantises()) a.chunk_blocks = std::min(a.chunk_blocks, kChunkGroups);
-  a.chunks = static_cast<int32_t>(pieces(a.blocks, a.chunk_blocks));
-  a.record_bytes = image.record_bytes;
-  a.zero_points_at = image.zero_points_at;
-  a.offsets_at = image.offsets_at;
-  a.sums_at = image.sums_at;
-  a.zero_point = zero_point;
-  a.code_factor = code_factor;
-  a.asymmetric = asymmetric();
-  a.lo = clamp.lo;
-  a.hi = clamp.hi;
-  return a;
-}
-
-/// What the first block of a cluster gets from the others.
-int64_t received_bytes(const FewArgs& a, int32_t cluster, int32_t rank_chunks, int columns) {
-  const int64_t others = cluster == 1 ? 0 : a.whole ? cluster - 1 : std::max(0, a.chunks - rank_chunks);
-  return others * columns * kStripRows * static_cast<int64_t>(sizeof(float));
-}
-constexpr int64_t kMostReceived = 65536;
-
-/// Blocks of threads that share a strip: as many as give each processor the least to do one after the other; of equal
-/// ones, those of which about four are on a processor.
-FewPlan DeviceLinear::Data::few_plan(RowsKind rows, int64_t m, FewArgs& a) const {
-  const int columns = m <= kXTileRows && rows != RowsKind::kF32 ? kXTileRows : kFewMaxRows;
-  const int turn = few_turn_blocks(image.bits);
-  const int64_t strips = image.strips * pieces(m, columns);
-  constexpr double kWanted = 4;
-  FewPlan plan;
-  double least = 0;
-  for (int32_t cluster = 1; cluster <= (device.bulk_copies ? std::min(kFewMaxCluster, a.chunks) : 1); ++cluster) {
-    const auto rank_chunks = static_cast<int32_t>(pieces(a.chunks, cluster));
-    if (received_bytes(a, cluster, rank_chunks, columns) > kMostReceived) continue;
-    if (static_cast<int64_t>(rank_chunks) * (cluster - 1) >= a.chunks) continue;  // one would have nothing to do
-    const int64_t of_processor = pieces(strips * cluster, device.processors);
-    const double cost =
-        static_cast<double>(of_processor * rank_chunks) + 0.01 * std::abs(static_cast<double>(of_processor) - kWanted);
-    if (plan.cluster == 0 || cost < least) {
-      least = cost;
-      plan.cluster = cluster;
-      a.rank_chunks = rank_chunks;
-    }
-  }
-  a.cluster = plan.cluster;
-
-  const auto aligned = [](int64_t bytes) { return pieces(bytes, 128) * 128; };
-  const int64_t groups =
-      image.padded_group >= kBlockDepth ? (turn - 2) / image.group_blocks + 2 : turn * int64_t{a.block_groups};
-  const int64_t x_parts = rows == RowsKind::kCodes ? groups : turn * image.block_parts;
-  const int tiles = columns / kXTileRows;
-  a.parameters_at = static_cast<int32_t>(turn * image.block_bytes());
-  a.x_at = static_cast<int32_t>(aligned(a.parameters_at + groups * image.record_bytes));
-  a.x_parameters_at = static_cast<int32_t>(a.x_at + tiles * turn * row_block_bytes(rows));
-  a.x_parameters_bytes = static_cast<int32_t>(aligned(x_parts * a.x_part_bytes));
-  a.stage_bytes = a.x_parameters_at + tiles * a.x_parameters_bytes;
-  a.stages_at =
-      static_cast<int32_t>(pieces(kFewExchange + received_bytes(a, a.cluster, a.rank_chunks, columns), 1024) * 1024);
-
-  constexpr int64_t kReserved = 1024;  // of each block, by the system
-  constexpr int64_t kMostStages = 8;
-  // Clusters do not fill all processors of their part of the device, so that more must fit one than there are for it.
-  const int64_t resident =
-      std::clamp<int64_t>(pieces(strips * a.cluster, device.processors) + (a.cluster > 2 ? 1 : 0), 1, 5);
-  const int64_t room = (device.shared + kReserved) / resident - kReserved - a.stages_at;
-  const int64_t turns = pieces(int64_t{a.rank_chunks} * a.chunk_blocks, turn);
-  const int64_t wanted = device.bulk_copies ? std::min(turns, kMostStages) : kFewOldStages;
-  plan.stages =
-      static_cast<int32_t>(std::clamp<int64_t>(room / a.stage_bytes, device.bulk_copies ? 1 : wanted, wanted));
-  a.stages = plan.stages;
-  plan.shared = a.stages_at + int64_t{plan.stages} * a.stage_bytes;
-  return plan;
-}
 
 Result<DeviceLinear> DeviceLinear::create(const LowBitMatrix& matrix, const LinearOptions& options,
                                           std::string_view name, std::optional<int> device) {
@@ -210,7 +111,8 @@ int64_t DeviceLinear::size_bytes() const {
 }
 
 int64_t DeviceLinear::workspace_bytes(int64_t m) const {
-  return data_->workspace_bytes(data_->quantises() ? RowsKind::kCodes : RowsKind::kF32, std::max<int64_t>(m, 0));
+  const RowsKind kind = data_->quantises() ? RowsKind::kCodes : RowsKind::kF32;
+  return kDeviceAlignment + most_row_bytes(data_->device, data_->image, kind, m);
 }
 
 Status DeviceLinear::forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
@@ -227,7 +129,8 @@ Status DeviceLinear::forward(std::span<const std::byte> x, Dtype x_dtype, std::s
   const RowsKind kind = rows_kind(data.activations, x_dtype);
   ISOBIT_RETURN_IF_ERROR(check_device_buffer("workspace", workspace, Dtype::kU8));
   ISOBIT_RETURN_IF_ERROR(check_alignment("workspace", workspace.data()));
-  const int64_t needed = data.workspace_bytes(kind, m);
+  const LinearPlan plan = data.plan(kind, m);
+  const int64_t needed = Data::workspace_bytes(plan);
   if (static_cast<int64_t>(workspace.size()) < needed)
     return refuse_argument("workspace has " + std::to_string(workspace.size()) + " bytes, must have " +
                            std::to_string(needed) + " for " + std::to_string(m) + " rows (workspace_bytes)");
@@ -237,31 +140,47 @@ Status DeviceLinear::forward(std::span<const std::byte> x, Dtype x_dtype, std::s
   for (const NamedBuffer& buffer : buffers) ISOBIT_RETURN_IF_ERROR(check_on_device(buffer, device()));
   ISOBIT_RETURN_IF_ERROR(check_stream(options.stream, device()));
 
-  const RowsLayout layout = data.rows_layout(kind, m);
-  ISOBIT_RETURN_IF_ERROR(prepare_rows(data.image, layout, {x.data(), x_dtype, x_rows.stride, m}, data.asymmetric(),
+  ISOBIT_RETURN_IF_ERROR(prepare_rows(data.image, plan.rows, {x.data(), x_dtype, x_rows.stride, m}, data.asymmetric(),
                                       workspace.data(), data.device.bulk_copies, options.stream));
-  FewArgs args = data.few_args(layout);
-  args.x = reinterpret_cast<const uint8_t*>(workspace.data());
-  args.x_parameters = args.x + layout.parameters_at;
-  args.y = y.data();
-  args.y_stride = y_rows.stride;
-  args.y_type = y_dtype == Dtype::kF32 ? 0 : y_dtype == Dtype::kF16 ? 1 : 2;
-  args.m = m;
-  const FewPlan plan = data.few_plan(kind, m, args);
-  return run_few(data.image, kind, data.general(), plan, args, data.device.bulk_copies, options.stream);
+  const auto complete = [&](ProductArgs& args) {
+    args.w = data.codes;
+    args.parameters = data.parameters;
+    args.bias = data.bias;
+    args.x = reinterpret_cast<const uint8_t*>(workspace.data());
+    args.x_parameters = args.x + plan.rows.parameters_at;
+    args.y = y.data();
+    args.y_stride = y_rows.stride;
+    args.y_type = y_dtype == Dtype::kF32 ? 0 : y_dtype == Dtype::kF16 ? 1 : 2;
+    const size_t four = 4 * size_in_bytes(y_dtype);
+    args.y_in_fours = reinterpret_cast<uintptr_t>(y.data()) % four == 0 && args.y_stride % 4 == 0;
+    args.m = m;
+    args.zero_point = data.zero_point;
+    args.code_factor = data.code_factor;
+    args.asymmetric = data.asymmetric();
+    args.lo = data.clamp.lo;
+    args.hi = data.clamp.hi;
+  };
+  if (plan.many) {
+    ManyArgs args = plan.many_args;
+    complete(args);
+    return run_many(data.image, kind, data.general(), *plan.many, args, data.device.bulk_copies, options.stream);
+  }
+  FewArgs args = plan.few_args;
+  complete(args);
+  return run_few(data.image, kind, data.general(), plan.few, args, data.device.bulk_copies, options.stream);
 }
 
 Status DeviceLinear::check_input(std::span<std::byte> workspace, int64_t m, CUstream_st* stream) const {
   if (!data_->quantises() || m <= 0) return cuda_status(cudaStreamSynchronize(stream), "check_input");
-  const RowsLayout layout = data_->rows_layout(RowsKind::kCodes, m);
+  const LinearPlan plan = data_->plan(RowsKind::kCodes, m);
   ISOBIT_RETURN_IF_ERROR(check_device_buffer("workspace", workspace, Dtype::kU8));
-  if (static_cast<int64_t>(workspace.size()) < data_->workspace_bytes(RowsKind::kCodes, m))
+  if (static_cast<int64_t>(workspace.size()) < Data::workspace_bytes(plan))
     return refuse_argument("workspace has " + std::to_string(workspace.size()) + " bytes, must be that of a run of " +
                            std::to_string(m) + " rows");
-  auto* const first = reinterpret_cast<unsigned long long*>(workspace.data() + aligned_size(layout.bytes()));
+  auto* const first = reinterpret_cast<unsigned long long*>(workspace.data() + Data::first_refused_at(plan));
   unsigned long long row = 0;
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMemsetAsync(first, 0xff, sizeof row, stream), "check_input"));
-  ISOBIT_RETURN_IF_ERROR(find_refused_row(layout, workspace.data(), m, first, stream));
+  ISOBIT_RETURN_IF_ERROR(find_refused_row(data_->image, plan.rows, workspace.data(), m, first, stream));
   ISOBIT_RETURN_IF_ERROR(
       cuda_status(cudaMemcpyAsync(&row, first, sizeof row, cudaMemcpyDeviceToHost, stream), "check_input"));
   ISOBIT_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(stream), "check_input"));

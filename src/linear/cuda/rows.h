@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of x as the kernels read them. Tiles of 8 rows follow each other, each with all blocks of 128 positions
-// (image.h). A block of a tile is what matrix instructions take, one after the other, as their right operand: two
-// pieces of 8 rows of 16 bytes for each.
+// Rows of x as the kernels read them. Slabs of 1, 2 or 8 tiles of 8 rows follow each other, each with all blocks of 128
+// positions (image.h), and of each block all tiles. A block of a tile is what matrix instructions take, one after the
+// other, as their right operand: two pieces of 8 rows of 16 bytes for each.
 //   codes                an instruction for each step of 32 positions: bytes 4q to 4q + 3 of a row are positions 8q to
 //                        8q + 3 in the first piece, 8q + 4 to 8q + 7 in the second
 //   float16, bfloat16    two for each step: halves 2q and 2q + 1 of a row are positions 8q and 8q + 2 in the first
 //                        piece, 8q + 1 and 8q + 3 in the second; of the second instruction, each 4 more
 //   float32              three for each of these two, of the three bfloat16 whose sum it is, the largest first
-// Beside them, for each tile: of codes, RowGroup of each group, 8 rows behind each other; of floats, where the kind of
-// the weights needs them, the sum of x in each part, 8 rows behind each other. A part is what a block, or of groups of
-// 32 and 64 positions a step, has of one group.
+// Beside them, in the same order with parts in place of blocks: of codes, where a part is a group, RowScale of 8 rows,
+// then RowOffset of 8 rows where activations are asymmetric; of floats, where the kind of the weights needs them, the
+// sums of x of 8 rows. There a part is what a block, or of groups of 32 and 64 positions a step, has of one group.
 #ifndef ISOBIT_LINEAR_CUDA_ROWS_H_
 #define ISOBIT_LINEAR_CUDA_ROWS_H_
 
@@ -32,23 +32,29 @@ constexpr int64_t row_block_bytes(RowsKind kind) {
 }
 
 /// Section 11, a group of a row. Sa is NaN where the group cannot be quantised.
-struct alignas(16) RowGroup {
-  float scale;     // Sa
-  int32_t sum;     // t
+struct alignas(8) RowScale {
+  float scale;  // Sa
+  int32_t sum;  // t
+};
+struct alignas(8) RowOffset {
   float offset;    // Oa
   float elements;  // L
 };
+inline constexpr int kRowScalesBytes = kXTileRows * static_cast<int>(sizeof(RowScale));
+inline constexpr int kRowOffsetsBytes = kXTileRows * static_cast<int>(sizeof(RowOffset));
 
 /// What a workspace holds.
 struct RowsLayout {
   RowsKind kind = RowsKind::kCodes;
   int64_t tiles = 0;
+  int64_t slab_tiles = 1;
   int64_t blocks = 0;
   int64_t parts = 0;          // of a row: groups; of floats, parts of blocks
   int64_t part_bytes = 0;     // of a tile; 0: not needed
   int64_t parameters_at = 0;  // bytes
 
-  static RowsLayout of(const ImageLayout& image, RowsKind kind, bool sums, int64_t m);
+  /// parameters: sums of floats are needed, or codes are asymmetric.
+  static RowsLayout of(const ImageLayout& image, RowsKind kind, bool parameters, int64_t m, int64_t slab_tiles);
   [[nodiscard]] int64_t bytes() const { return parameters_at + tiles * parts * part_bytes; }
 };
 
@@ -64,8 +70,8 @@ Status prepare_rows(const ImageLayout& image, const RowsLayout& layout, const Ro
                     std::byte* to, bool early, cudaStream_t stream);
 
 /// first: device memory, which becomes the first row with a group that could not be quantised, or m.
-Status find_refused_row(const RowsLayout& layout, const std::byte* rows, int64_t m, unsigned long long* first,
-                        cudaStream_t stream);
+Status find_refused_row(const ImageLayout& image, const RowsLayout& layout, std::byte* rows, int64_t m,
+                        unsigned long long* first, cudaStream_t stream);
 
 }  // namespace isobit::cuda
 

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "linear/cuda/plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/cuda/arguments.h"
+
+namespace isobit::cuda {
+namespace {
+
+int64_t pieces(int64_t count, int64_t piece) { return (count + piece - 1) / piece; }
+int64_t aligned(int64_t bytes) { return pieces(bytes, 128) * 128; }
+
+constexpr int64_t kReservedShared = 1024;  // of each block, by the system
+
+ProductArgs product_args(const ImageLayout& image, RowsKind kind, const RowsLayout& rows, int64_t m) {
+  ProductArgs a{};
+  a.m = m;
+  a.n = image.rows;
+  a.strips = static_cast<int32_t>(image.strips);
+  a.blocks = static_cast<int32_t>(image.blocks);
+  a.used_blocks = static_cast<int32_t>(image.used_blocks);
+  a.groups = static_cast<int32_t>(image.groups);
+  a.group_blocks = static_cast<int32_t>(image.group_blocks);
+  a.block_groups = static_cast<int32_t>(std::max<int64_t>(1, kBlockDepth / image.padded_group));
+  a.x_parts = static_cast<int32_t>(rows.parts);
+  a.x_part_bytes = static_cast<int32_t>(rows.part_bytes);
+  a.x_block_parts = image.block_parts;
+  a.whole = kind == RowsKind::kCodes && image.groups == 1;
+  const int64_t chunk_positions = kChunkGroups * image.padded_group;
+  a.chunk_blocks = a.whole ? kBlocksStep : static_cast<int32_t>(chunk_positions / kBlockDepth);
+  // The order of float sums is ours.
+  if (kind != RowsKind::kCodes) a.chunk_blocks = std::min(a.chunk_blocks, kChunkGroups);
+  a.chunks = static_cast<int32_t>(pieces(a.blocks, a.chunk_blocks));
+  a.record_bytes = image.record_bytes;
+  a.zero_points_at = image.zero_points_at;
+  a.offsets_at = image.offsets_at;
+  a.sums_at = image.sums_at;
+  return a;
+}
+
+/// Sums of other blocks of a cluster that its first one gets.
+int64_t sums_of_others(const ProductArgs& a, int32_t cluster, int32_t rank_chunks) {
+  return cluster == 1 ? 0 : a.whole ? cluster - 1 : std::max(0, a.chunks - rank_chunks);
+}
+/// A block would have nothing to do.
+bool is_idle(const ProductArgs& a, int32_t cluster, int32_t rank_chunks) {
+  return static_cast<int64_t>(rank_chunks) * (cluster - 1) >= a.chunks;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Few rows
+
+int few_columns(RowsKind kind, int64_t m) {
+  return m <= kXTileRows && kind != RowsKind::kF32 ? kXTileRows : kFewMaxRows;
+}
+
+/// Blocks of threads that share a strip: as many as give each processor the least to do one after the other; of equal
+/// ones, those of which about four are on a processor.
+void plan_few(const LinearDevice& device, const ImageLayout& image, RowsKind kind, LinearPlan& result) {
+  FewArgs& a = result.few_args;
+  FewPlan& plan = result.few;
+  const int columns = few_columns(kind, a.m);
+  const int turn = few_turn_blocks(image.bits);
+  const int64_t strips = image.strips * pieces(a.m, columns);
+  constexpr double kWanted = 4;
+  constexpr int64_t kMostReceived = 65536;
+  const auto received = [&](int32_t cluster, int32_t rank_chunks) {
+    return sums_of_others(a, cluster, rank_chunks) * columns * kStripRows * static_cast<int64_t>(sizeof(float));
+  };
+  double least = 0;
+  for (int32_t cluster = 1; cluster <= (device.bulk_copies ? std::min(kFewMaxCluster, a.chunks) : 1); ++cluster) {
+    const auto rank_chunks = static_cast<int32_t>(pieces(a.chunks, cluster));
+    if (received(cluster, rank_chunks) > kMostReceived || is_idle(a, cluster, rank_chunks)) continue;
+    const int64_t of_processor = pieces(strips * cluster, device.processors);
+    const double cost =
+        static_cast<double>(of_processor * rank_chunks) + 0.01 * std::abs(static_cast<double>(of_processor) - kWanted);
+    if (plan.cluster == 0 || cost < least) {
+      least = cost;
+      plan.cluster = cluster;
+      a.rank_chunks = rank_chunks;
+    }
+  }
+  a.cluster = plan.cluster;
+
+  const int64_t groups =
+      image.padded_group >= kBlockDepth ? (turn - 2) / image.group_blocks + 2 : turn * int64_t{a.block_groups};
+  const int64_t x_parts = kind == RowsKind::kCodes ? groups : turn * image.block_parts;
+  const int tiles = columns / kXTileRows;
+  a.parameters_at = static_cast<int32_t>(turn * image.block_bytes());
+  a.x_at = static_cast<int32_t>(aligned(a.parameters_at + groups * image.record_bytes));
+  a.x_parameters_at = static_cast<int32_t>(a.x_at + tiles * turn * row_block_bytes(kind));
+  a.stage_bytes = static_cast<int32_t>(aligned(a.x_parameters_at + x_parts * tiles * a.x_part_bytes));
+  a.stages_at = static_cast<int32_t>(pieces(kFewExchange + received(a.cluster, a.rank_chunks), 1024) * 1024);
+
+  constexpr int64_t kMostStages = 8;
+  // Clusters do not fill all processors of their part of the device, so that more must fit one than there are for it.
+  const int64_t resident =
+      std::clamp<int64_t>(pieces(strips * a.cluster, device.processors) + (a.cluster > 2 ? 1 : 0), 1, 5);
+  const int64_t room = (device.shared + kReservedShared) / resident - kReservedShared - a.stages_at;
+  const int64_t turns = pieces(int64_t{a.rank_chunks} * a.chunk_blocks, turn);
+  const int64_t wanted = device.bulk_copies ? std::min(turns, kMostStages) : kFewOldStages;
+  plan.stages =
+      static_cast<int32_t>(std::clamp<int64_t>(room / a.stage_bytes, device.bulk_copies ? 1 : wanted, wanted));
+  a.stages = plan.stages;
+  plan.shared = a.stages_at + int64_t{plan.stages} * a.stage_bytes;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Many rows
+
+/// Clocks of a processor.
+struct ManyCosts {
+  double multiply, promote;  // of a block, for one row of x and a strip
+  double block;              // what else a block takes
+  double tile = 2500, cluster = 1500;
+  double bytes = 20;  // that come in a clock
+};
+ManyCosts many_costs(const ImageLayout& image, RowsKind kind) {
+  ManyCosts costs{};
+  const bool codes = kind == RowsKind::kCodes;
+  costs.multiply = 0.5 * static_cast<double>(row_block_bytes(kind)) / 256;
+  costs.promote = codes ? 2.2 * static_cast<double>(kBlockDepth) / static_cast<double>(image.padded_group)
+                        : 0.7 * static_cast<double>(image.block_parts);
+  costs.block = 250;
+  return costs;
+}
+
+int64_t many_rows(int64_t m) {
+  return m <= kManyMostColumns / 2 ? kManyMostColumns / 2 : pieces(m, kManyMostColumns) * kManyMostColumns;
+}
+
+/// The division that takes the least time.
+void plan_many(const LinearDevice& device, const ImageLayout& image, RowsKind kind, LinearPlan& result) {
+  ManyArgs& best = result.many_args;
+  const ManyCosts costs = many_costs(image, kind);
+  double least = 0;
+  for (const int32_t columns : {kManyMostColumns, kManyFewColumns})
+    for (int32_t strips = 1; strips <= kManyGroups; ++strips)
+      for (int32_t cluster = 1; cluster <= std::min(8, best.chunks); ++cluster) {
+        ManyArgs a = best;
+        a.tile_strips = strips;
+        a.tile_columns = columns == kManyMostColumns ? 1 : kManyGroups / strips;
+        const int64_t tile_rows = int64_t{columns} * a.tile_columns;
+        a.tile_slabs = static_cast<int32_t>(pieces(tile_rows, kManySlabTiles * kXTileRows));
+        a.cluster = cluster;
+        a.rank_chunks = static_cast<int32_t>(pieces(a.chunks, cluster));
+        if ((columns == kManyMostColumns) != (a.m > kManyMostColumns / 2) || is_idle(a, cluster, a.rank_chunks))
+          continue;
+        if (columns == kManyFewColumns && (strips == 1) != (a.m > kManyFewColumns)) continue;  // whole slabs
+        a.w_tiles = static_cast<int32_t>(pieces(a.strips, strips));
+        a.x_tiles = static_cast<int32_t>(pieces(a.m, tile_rows));
+        const int64_t tiles = int64_t{a.w_tiles} * a.x_tiles * cluster;
+        if (cluster > 1 && tiles > device.processors) continue;
+
+        const int64_t x_parts = a.x_part_bytes == 0 ? 0 : kind == RowsKind::kCodes ? a.block_groups : a.x_block_parts;
+        a.parameters_at = static_cast<int32_t>(strips * image.block_bytes());
+        a.x_at = static_cast<int32_t>(aligned(a.parameters_at + strips * int64_t{a.block_groups} * image.record_bytes));
+        a.x_parameters_at = static_cast<int32_t>(a.x_at + a.tile_slabs * kManySlabTiles * row_block_bytes(kind));
+        a.x_slab_parameters = static_cast<int32_t>(x_parts * kManySlabTiles * a.x_part_bytes);
+        a.stage_bytes = static_cast<int32_t>(aligned(a.x_parameters_at + int64_t{a.tile_slabs} * a.x_slab_parameters));
+        const int64_t received =
+            sums_of_others(a, cluster, a.rank_chunks) * strips * a.tile_columns * many_sums_bytes(columns);
+        a.results_at = static_cast<int32_t>(kManyExchange + received);
+        a.stages_at = static_cast<int32_t>(pieces(a.results_at + kManyResultsBytes, 1024) * 1024);
+        constexpr int64_t kMostStages = 8;
+        const int64_t stages = std::min<int64_t>(kMostStages, (device.shared - a.stages_at) / a.stage_bytes);
+        if (stages < 2) continue;
+        a.stages = static_cast<int32_t>(stages);
+
+        const double products = costs.multiply * columns, alone = products + costs.promote * columns + costs.block;
+        const int32_t groups = strips * a.tile_columns;
+        const double block = std::max({alone, products * groups, (products + costs.promote * columns) * 0.9 * groups,
+                                       static_cast<double>(a.stage_bytes) / costs.bytes});
+        const double blocks = std::min<double>(a.used_blocks, static_cast<double>(a.rank_chunks) * a.chunk_blocks);
+        const auto rounds = static_cast<double>(pieces(tiles, device.processors));
+        const double cost = rounds * (blocks * block + costs.tile) + (cluster > 1 ? costs.cluster : 0);
+        if (result.many && cost >= least) continue;
+        least = cost;
+        best = a;
+        result.many =
+            ManyPlan{.columns = columns,
+                     .blocks = static_cast<int32_t>(cluster > 1 ? tiles : std::min<int64_t>(tiles, device.processors)),
+                     .shared = a.stages_at + stages * a.stage_bytes};
+      }
+}
+
+bool is_for_many(const LinearDevice& device, int64_t m) { return device.wgmma && m > kFewMaxRows; }
+
+}  // namespace
+
+LinearPlan plan_linear(const LinearDevice& device, const ImageLayout& image, RowsKind kind, int64_t m,
+                       bool x_parameters) {
+  LinearPlan plan;
+  if (is_for_many(device, m)) {
+    plan.rows = RowsLayout::of(image, kind, x_parameters, many_rows(m), kManySlabTiles);
+    static_cast<ProductArgs&>(plan.many_args) = product_args(image, kind, plan.rows, m);
+    plan_many(device, image, kind, plan);
+    if (plan.many) return plan;
+  }
+  plan.rows = RowsLayout::of(image, kind, x_parameters, m, few_columns(kind, m) / kXTileRows);
+  static_cast<ProductArgs&>(plan.few_args) = product_args(image, kind, plan.rows, m);
+  plan_few(device, image, kind, plan);
+  return plan;
+}
+
+int64_t most_row_bytes(const LinearDevice& device, const ImageLayout& image, RowsKind kind, int64_t m) {
+  const int64_t rows =
+      is_for_many(device, m) ? many_rows(m) : pieces(std::max<int64_t>(m, 0), kFewMaxRows) * kFewMaxRows;
+  return aligned_size(RowsLayout::of(image, kind, true, rows, 1).bytes());
+}
+
+}  // namespace isobit::cuda
