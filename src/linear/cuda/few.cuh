@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel of few.h. A warp loads stages; four warps, each of 16 rows of W, decode blocks into the registers of
-// mma.sync, multiply, and promote the sums of a part in the order of numerics.md, sections 10 and 11. Before sm_90,
-// which has no bulk copies, the four warps load as well. Why not wgmma: docs/notes/linear_cuda.md.
+// mma.sync, multiply, and promote the sums of a part in the order of numerics.md, sections 10 and 11; of static codes
+// they make y of the sums of whole rows (section 12). Before sm_90, which has no bulk copies, the four warps load as
+// well. Why not wgmma: docs/notes/linear_cuda.md.
 //
 // Blocks of threads that share a strip have chunks of it one after the other. The first one gets the sums of all
 // others' chunks, adds them in order and stores the results.
@@ -11,6 +12,7 @@
 #include "core/cuda/ptx.cuh"
 #include "linear/cuda/few.h"
 #include "linear/cuda/promote.cuh"
+#include "linear/cuda/static_epilogue.cuh"
 
 namespace isobit::cuda {
 
@@ -28,6 +30,7 @@ struct FewBody {
   using T = typename K::Type;
   using Sum = typename T::Result;
   static constexpr bool kCodes = Kind == RowsKind::kCodes;
+  static constexpr bool kStatic = Kind == RowsKind::kStatic;
   static constexpr int kTiles = Columns / kXTileRows;
   static constexpr int kSums = Columns / 2;  // of a thread
   static constexpr int kXBlock = kTiles * static_cast<int>(row_block_bytes(Kind));
@@ -45,10 +48,14 @@ struct FewBody {
   /// The sums of one part. record: of its group; x: of its group or part.
   __device__ __forceinline__ void promote(const Sum (&d)[kSums], const uint8_t* record, const uint8_t* x,
                                           bool group_ends) {
-    if constexpr (kCodes) {
+    if constexpr (is_integer(Kind)) {
 #pragma unroll
       for (int i = 0; i < kSums; ++i)
         total[i] = static_cast<int32_t>(static_cast<uint32_t>(total[i]) + static_cast<uint32_t>(d[i]));
+    }
+    if constexpr (kStatic) {
+      return;
+    } else if constexpr (kCodes) {
       if (!group_ends || promotion.a.whole) return;
       promotion.add(acc, total, record, x);
 #pragma unroll
@@ -73,6 +80,68 @@ struct FewBody {
   }
   __device__ __forceinline__ uint4 received(int at, int tile) const {
     return reinterpret_cast<const uint4*>(shared + kFewExchange)[(at * kTiles + tile) * kFewWorkers + thread];
+  }
+  /// What `others` blocks have sent of a whole group.
+  __device__ __forceinline__ void add_received(int32_t (&sums)[4], int others, int tile) const {
+    for (int other = 0; other < others; ++other) {
+      const uint4 more = received(other, tile);
+      sums[0] += static_cast<int32_t>(more.x), sums[1] += static_cast<int32_t>(more.y);
+      sums[2] += static_cast<int32_t>(more.z), sums[3] += static_cast<int32_t>(more.w);
+    }
+  }
+
+  /// `others`: blocks of threads that have sent sums of a whole group, else chunks.
+  __device__ __forceinline__ void store_floats(int64_t strip, int64_t x_slab, int others) {
+    const ProductArgs& a = promotion.a;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      float(&all)[4] = reinterpret_cast<float(&)[4]>(finished[4 * tile]);
+      if constexpr (kCodes) {
+        if (a.whole) {
+          int32_t(&sums)[4] = reinterpret_cast<int32_t(&)[4]>(total[4 * tile]);
+          add_received(sums, others, tile);
+          float one[4]{};
+          promotion.add(one, sums, a.parameters + strip * a.record_bytes,
+                        a.x_parameters + (x_slab * kTiles + tile) * a.x_part_bytes);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) all[i] = __fadd_rn(0.0f, one[i]);
+        }
+      }
+      if (!a.whole) {
+#pragma unroll 4
+        for (int other = 0; other < others; ++other) {
+          const uint4 more = received(other, tile);
+          all[0] = __fadd_rn(all[0], __uint_as_float(more.x));
+          all[1] = __fadd_rn(all[1], __uint_as_float(more.y));
+          all[2] = __fadd_rn(all[2], __uint_as_float(more.z));
+          all[3] = __fadd_rn(all[3], __uint_as_float(more.w));
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int64_t m = (x_slab * kTiles + tile) * kXTileRows + promotion.column + i % 2;
+        const int64_t n = strip * kStripRows + promotion.row + i / 2 * 8;
+        if (m < a.m && n < a.n) store_result(a, m, n, all[i], a.bias[n]);
+      }
+    }
+  }
+  /// Static codes: a tile of x is one tile of sums, or of 16 bits one of high and one of low bytes.
+  __device__ __forceinline__ void store_codes(int64_t strip, int64_t x_slab, int others) {
+    const ProductArgs& a = promotion.a;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+      add_received(reinterpret_cast<int32_t(&)[4]>(total[4 * tile]), others, tile);
+    const StaticEpilogue& e = a.static_codes;
+    const bool two_planes = kTiles == 2 && e.planes == 2;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      const int tile = i / 4;
+      const int64_t m = (two_planes ? x_slab : x_slab * kTiles + tile) * kXTileRows + promotion.column + i % 2;
+      const int64_t n = strip * kStripRows + promotion.row + i % 4 / 2 * 8;
+      if ((two_planes && tile == 1) || m >= a.m || n >= a.n) continue;
+      store_static(e, e.channels[n], e.rows[m].sum, two_planes ? total[i] : 0,
+                   two_planes ? total[(i + 4) % kSums] : total[i], a.y, m * a.y_stride + n);
+    }
   }
 };
 
@@ -147,7 +216,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
 #if __CUDA_ARCH__ >= 900
   const uint32_t all_sums = shared_address(shared), full = all_sums + 8;
   const uint32_t released = full + 8 * static_cast<uint32_t>(a.stages);
-  const int others = cluster == 1 ? 0 : a.whole ? a.cluster - 1 : a.chunks - a.rank_chunks;  // that send, or chunks
+  const int others = Body::whole(a) ? a.cluster - 1 : a.chunks - a.rank_chunks;  // that send, or chunks
   if (thread == 0) {
     barrier_init(all_sums, 1);
     for (uint32_t i = 0; i < static_cast<uint32_t>(a.stages); ++i) {
@@ -214,6 +283,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
 #else
   if (warp == kFewWorkers / 32) return;
   constexpr uint32_t all_sums = 0;
+  constexpr int others = 0;
   int loaded = 0;
   const auto load_share = [&]() {
     if (loaded < turns) {
@@ -308,7 +378,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
     if (++slot == kFewOldStages) slot = 0;
 #endif
     chunk_blocks += kTurn;
-    if (!a.whole && (chunk_blocks == a.chunk_blocks || turn + 1 == turns)) {
+    if (!Body::whole(a) && (chunk_blocks == a.chunk_blocks || turn + 1 == turns)) {
       if (rank > 0) body.send_sums((static_cast<int>(rank) - 1) * a.rank_chunks + chunk, body.acc, all_sums);
       ++chunk;
       chunk_blocks = 0;
@@ -320,7 +390,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
     }
   }
   if (rank > 0) {
-    if (a.whole) body.send_sums(static_cast<int>(rank) - 1, body.total, all_sums);
+    if (Body::whole(a)) body.send_sums(static_cast<int>(rank) - 1, body.total, all_sums);
     return;
   }
 
@@ -328,44 +398,10 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
 #if __CUDA_ARCH__ >= 900
   if (cluster > 1) barrier_wait(all_sums, 0);
 #endif
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    float(&total)[4] = reinterpret_cast<float(&)[4]>(body.finished[4 * tile]);
-    if constexpr (Body::kCodes) {
-      if (a.whole) {
-        int32_t(&sums)[4] = reinterpret_cast<int32_t(&)[4]>(body.total[4 * tile]);
-#if __CUDA_ARCH__ >= 900
-        for (int other = 0; other < others; ++other) {
-          const uint4 more = body.received(other, tile);
-          sums[0] += static_cast<int32_t>(more.x), sums[1] += static_cast<int32_t>(more.y);
-          sums[2] += static_cast<int32_t>(more.z), sums[3] += static_cast<int32_t>(more.w);
-        }
-#endif
-        float one[4]{};
-        body.promotion.add(one, sums, a.parameters + strip * a.record_bytes,
-                           a.x_parameters + x_slab * x_part_bytes + tile * a.x_part_bytes);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) total[i] = __fadd_rn(0.0f, one[i]);
-      }
-    }
-#if __CUDA_ARCH__ >= 900
-    if (!a.whole) {
-#pragma unroll 4
-      for (int other = 0; other < others; ++other) {
-        const uint4 more = body.received(other, tile);
-        total[0] = __fadd_rn(total[0], __uint_as_float(more.x));
-        total[1] = __fadd_rn(total[1], __uint_as_float(more.y));
-        total[2] = __fadd_rn(total[2], __uint_as_float(more.z));
-        total[3] = __fadd_rn(total[3], __uint_as_float(more.w));
-      }
-    }
-#endif
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int64_t m = (x_slab * kTiles + tile) * kXTileRows + body.promotion.column + i % 2;
-      const int64_t n = strip * kStripRows + body.promotion.row + i / 2 * 8;
-      if (m < a.m && n < a.n) store_result(a, m, n, total[i], a.bias[n]);
-    }
+  if constexpr (Body::kStatic) {
+    body.store_codes(strip, x_slab, others);
+  } else {
+    body.store_floats(strip, x_slab, others);
   }
 }
 

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda/arguments.h"
 #include "core/cuda/upload.h"
 #include "core/run_options.h"
 #include "isobit/cuda/linear.h"
+#include "linear/cuda/arguments.h"
 #include "linear/cuda/image.h"
 #include "linear/cuda/plan.h"
 #include "linear/cuda/rows.h"
@@ -18,18 +18,6 @@
 
 namespace isobit::cuda {
 namespace {
-
-Result<LinearDevice> current_device() {
-  LinearDevice device;
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device.number), "the current device"));
-  const std::pair<cudaDeviceAttr, int*> wanted[] = {{cudaDevAttrMultiProcessorCount, &device.processors},
-                                                    {cudaDevAttrMaxSharedMemoryPerBlockOptin, &device.shared}};
-  for (const auto& [attribute, value] : wanted)
-    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(value, attribute, device.number), "device attributes"));
-  ISOBIT_ASSIGN_OR_RETURN(device.bulk_copies, few_has_bulk_copies());
-  ISOBIT_ASSIGN_OR_RETURN(device.wgmma, many_can_run());
-  return device;
-}
 
 RowsKind rows_kind(LinearActivations activations, Dtype x) {
   if (activations != LinearActivations::kFloat) return RowsKind::kCodes;
@@ -79,7 +67,7 @@ Result<DeviceLinear> DeviceLinear::create(const LowBitMatrix& matrix, const Line
                                                 " elements, must have at most " + std::to_string(kMaxInt8Group) +
                                                 " where activations are quantised on the fly on a device");
   if (device) ISOBIT_RETURN_IF_ERROR(cuda_status(cudaSetDevice(*device), "device " + std::to_string(*device)));
-  ISOBIT_ASSIGN_OR_RETURN(data->device, current_device());
+  ISOBIT_ASSIGN_OR_RETURN(data->device, LinearDevice::current());
   data->image = ImageLayout::of(p, data->asymmetric());
   data->kind = p.kind;
   data->clamp = options.clamp;
@@ -127,18 +115,9 @@ Status DeviceLinear::forward(std::span<const std::byte> x, Dtype x_dtype, std::s
   if (m > kMostRows)
     return refuse_linear("m is " + std::to_string(m) + ", must be at most " + std::to_string(kMostRows));
   const RowsKind kind = rows_kind(data.activations, x_dtype);
-  ISOBIT_RETURN_IF_ERROR(check_device_buffer("workspace", workspace, Dtype::kU8));
-  ISOBIT_RETURN_IF_ERROR(check_alignment("workspace", workspace.data()));
   const LinearPlan plan = data.plan(kind, m);
-  const int64_t needed = Data::workspace_bytes(plan);
-  if (static_cast<int64_t>(workspace.size()) < needed)
-    return refuse_argument("workspace has " + std::to_string(workspace.size()) + " bytes, must have " +
-                           std::to_string(needed) + " for " + std::to_string(m) + " rows (workspace_bytes)");
-  ISOBIT_RETURN_IF_ERROR(check_current_device(device(), "the layer"));
-  const std::initializer_list<NamedBuffer> buffers = {{"x", x}, {"y", y}, {"workspace", workspace}};
-  ISOBIT_RETURN_IF_ERROR(check_apart(buffers));
-  for (const NamedBuffer& buffer : buffers) ISOBIT_RETURN_IF_ERROR(check_on_device(buffer, device()));
-  ISOBIT_RETURN_IF_ERROR(check_stream(options.stream, device()));
+  ISOBIT_RETURN_IF_ERROR(
+      check_linear_memory(x, y, workspace, m, Data::workspace_bytes(plan), device(), options.stream));
 
   ISOBIT_RETURN_IF_ERROR(prepare_rows(data.image, plan.rows, {x.data(), x_dtype, x_rows.stride, m}, data.asymmetric(),
                                       workspace.data(), data.device.bulk_copies, options.stream));

@@ -23,9 +23,11 @@ template <int Bits, RowsKind Kind>
 Status run_kind(const ImageLayout& image, bool general, const ManyPlan& plan, const ManyArgs& args, bool early,
                 cudaStream_t stream) {
   const auto columns = [&]<int Columns>() {
-    return image.block_parts > 1 ? launch<Bits, Kind, Columns, true, true>(plan, args, early, stream)
-           : general             ? launch<Bits, Kind, Columns, false, true>(plan, args, early, stream)
-                                 : launch<Bits, Kind, Columns, false, false>(plan, args, early, stream);
+    if constexpr (Kind != RowsKind::kStatic) {
+      if (image.block_parts > 1) return launch<Bits, Kind, Columns, true, true>(plan, args, early, stream);
+      if (general) return launch<Bits, Kind, Columns, false, true>(plan, args, early, stream);
+    }
+    return launch<Bits, Kind, Columns, false, false>(plan, args, early, stream);
   };
   if (plan.columns == kManyMostColumns) return columns.template operator()<kManyMostColumns>();
   return columns.template operator()<kManyFewColumns>();
@@ -38,6 +40,7 @@ Status run_bits(const ImageLayout& image, RowsKind kind, bool general, const Man
     case RowsKind::kCodes: return run_kind<Bits, RowsKind::kCodes>(image, general, plan, args, early, stream);
     case RowsKind::kF16: return run_kind<Bits, RowsKind::kF16>(image, general, plan, args, early, stream);
     case RowsKind::kBF16: return run_kind<Bits, RowsKind::kBF16>(image, general, plan, args, early, stream);
+    case RowsKind::kStatic: return run_kind<Bits, RowsKind::kStatic>(image, general, plan, args, early, stream);
     default: return run_kind<Bits, RowsKind::kF32>(image, general, plan, args, early, stream);
   }
 }

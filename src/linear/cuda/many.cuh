@@ -11,6 +11,7 @@
 #include "core/cuda/ptx.cuh"
 #include "linear/cuda/many.h"
 #include "linear/cuda/promote.cuh"
+#include "linear/cuda/static_epilogue.cuh"
 
 namespace isobit::cuda {
 
@@ -39,7 +40,8 @@ struct ManyPart {
 
 template <int Bits, RowsKind Kind, int Columns>
 struct ManyShape {
-  static constexpr bool kCodes = Kind == RowsKind::kCodes;
+  static constexpr bool kCodes = Kind == RowsKind::kCodes, kStatic = Kind == RowsKind::kStatic;
+  static constexpr bool kInteger = is_integer(Kind);
   static constexpr int kTileBytes = static_cast<int>(row_block_bytes(Kind));  // of a block
   static constexpr int kSlabBytes = kManySlabTiles * kTileBytes;
   static constexpr int kBlockBytes = kStripRows * kBlockDepth * Bits / 8;
@@ -172,7 +174,8 @@ struct ManyBody {
   using Sum = typename T::Result;
   static constexpr int kSums = Shape::kSums;
   static constexpr int kSteps = kBlockDepth / kStepDepth;
-  static constexpr int kShares = Shape::kCodes && !Fine ? 1 : 2;  // of a block, whose operands are in registers at once
+  static constexpr int kShares =
+      Shape::kInteger && !Fine ? 1 : 2;  // of a block, whose operands are in registers at once
   using Packed = PackedCodes<Bits, kShares>;
 
   const ManyArgs& a;
@@ -261,7 +264,7 @@ struct ManyBody {
       uint64_t x = core_matrices(shared_address(stage + a.x_at + first_tile * Shape::kTileBytes), Shape::kTileBytes);
       const uint8_t* record = stage + a.parameters_at + its_strip * a.block_groups * a.record_bytes;
       const uint8_t* x_parameters = stage + a.x_parameters_at + first_tile * a.x_part_bytes;
-      bool add = !Fine && Shape::kCodes && (a.whole ? block > part.first_block : group_block > 0);
+      bool add = !Fine && Shape::kInteger && (a.whole ? block > part.first_block : group_block > 0);
       // While a share is multiplied, the next one is decoded.
 #pragma unroll(Fine ? 1 : kShares)
       for (int share = 0; share < kShares; ++share, x += Shape::kTileBytes / kShares / 16) {
@@ -294,7 +297,8 @@ struct ManyBody {
       if constexpr (!Fine) {
         const bool ends = ++group_block == a.group_blocks || block + 1 == a.used_blocks;
         if (ends) group_block = 0;
-        if (!Shape::kCodes || (ends && !a.whole)) promotion.add(acc, d, record, x_parameters, a.x_slab_parameters);
+        if constexpr (!Shape::kStatic)
+          if (!Shape::kCodes || (ends && !a.whole)) promotion.add(acc, d, record, x_parameters, a.x_slab_parameters);
       }
       release();
       const bool last = block + 1 == part.end_block;
@@ -312,30 +316,41 @@ struct ManyBody {
       if (a.whole) send_sums(rank - 1, d);
       return;
     }
-    finish(tile, strip, finished, d);
+    if (a.cluster > 1) barrier_wait(barrier(0), 0);
+    if constexpr (Shape::kStatic) {
+      finish_static(tile, strip, d);
+    } else {
+      finish(tile, strip, finished, d);
+    }
+  }
+
+  /// What other blocks have of a whole group.
+  __device__ __forceinline__ void add_received(int32_t (&d)[kSums]) const {
+    for (int other = 0; other < a.cluster - 1; ++other)
+#pragma unroll
+      for (int i = 0; i < kSums / 4; ++i) {
+        const uint4 more = received(other, i);
+        d[4 * i] += static_cast<int32_t>(more.x), d[4 * i + 1] += static_cast<int32_t>(more.y);
+        d[4 * i + 2] += static_cast<int32_t>(more.z), d[4 * i + 3] += static_cast<int32_t>(more.w);
+      }
+  }
+
+  /// The first row of x of this warpgroup.
+  [[nodiscard]] __device__ __forceinline__ int64_t first_row(const ManyTile& tile) const {
+    return static_cast<int64_t>(tile.slab) * kManySlabTiles * kXTileRows + its_columns * Columns;
   }
 
   __device__ __forceinline__ void finish(const ManyTile& tile, int strip, float (&acc)[kSums], Sum (&d)[kSums]) {
-    const int others = a.cluster == 1 ? 0 : a.whole ? a.cluster - 1 : a.chunks - a.rank_chunks;
-    if (a.cluster > 1) barrier_wait(barrier(0), 0);
     if constexpr (Shape::kCodes) {
       if (a.whole) {
-        for (int other = 0; other < others; ++other)
-#pragma unroll
-          for (int i = 0; i < kSums / 4; ++i) {
-            const uint4 more = received(other, i);
-            d[4 * i] += static_cast<int32_t>(more.x), d[4 * i + 1] += static_cast<int32_t>(more.y);
-            d[4 * i + 2] += static_cast<int32_t>(more.z), d[4 * i + 3] += static_cast<int32_t>(more.w);
-          }
-        promotion.add(
-            acc, d, a.parameters + static_cast<int64_t>(strip) * a.record_bytes,
-            a.x_parameters + (static_cast<int64_t>(tile.slab) * kManySlabTiles + its_columns * (Columns / kXTileRows)) *
-                                 a.x_part_bytes,
-            kManySlabTiles * a.x_part_bytes);
+        add_received(d);
+        promotion.add(acc, d, a.parameters + static_cast<int64_t>(strip) * a.record_bytes,
+                      a.x_parameters + first_row(tile) / kXTileRows * a.x_part_bytes, kManySlabTiles * a.x_part_bytes);
 #pragma unroll
         for (int i = 0; i < kSums; ++i) acc[i] = __fadd_rn(0.0f, acc[i]);
       }
     }
+    const int others = a.cluster == 1 ? 0 : a.chunks - a.rank_chunks;  // chunks
     if (!Shape::kCodes || !a.whole)
       for (int other = 0; other < others; ++other)
 #pragma unroll
@@ -346,30 +361,65 @@ struct ManyBody {
           acc[4 * i + 2] = __fadd_rn(acc[4 * i + 2], __uint_as_float(more.z));
           acc[4 * i + 3] = __fadd_rn(acc[4 * i + 3], __uint_as_float(more.w));
         }
-    store(tile, strip, acc);
+    const float* const of_strip = a.bias + static_cast<int64_t>(strip) * kStripRows;
+    store(strip, first_row(tile), acc, [&](int64_t m, int64_t n, const float4& sums) {
+      store_results(a, m, n, sums, *reinterpret_cast<const float4*>(of_strip + n % kStripRows));
+    });
   }
 
-  /// Through shared memory, so that a warp writes neighbouring elements of rows of y.
-  __device__ __forceinline__ void store(const ManyTile& tile, int strip, const float (&sums)[kSums]) const {
+  /// Of codes of 16 bits, a tile of sums of high bytes and one of low bytes in turn.
+  __device__ __forceinline__ void finish_static(const ManyTile& tile, int strip, int32_t (&d)[kSums]) const {
+    add_received(d);
+    const StaticEpilogue& e = a.static_codes;
+    if (e.planes == 1) {
+      store_codes<1>(strip, first_row(tile), d);
+    } else {
+      store_codes<2>(strip, first_row(tile) / 2, d);
+    }
+  }
+  template <int Planes>
+  __device__ __forceinline__ void store_codes(int strip, int64_t first_m, const int32_t (&d)[kSums]) const {
+    const StaticEpilogue& e = a.static_codes;
+    int32_t y[kSums / Planes];
+    const StaticChannel* const channels = e.channels + static_cast<int64_t>(strip) * kStripRows + promotion.row;
+    const StaticChannel of_rows[2] = {channels[0], channels[8]};
+#pragma unroll
+    for (int tile = 0; tile < kSums / Planes / 4; ++tile)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int64_t sum = e.rows[first_m + tile * kXTileRows + promotion.column + i % 2].sum;
+        const int at = 4 * Planes * tile + i;
+        const int32_t high = Planes == 1 ? 0 : d[at], low = d[at + 4 * (Planes - 1)];
+        y[4 * tile + i] = e.wide ? static_result<int64_t>(e, of_rows[i / 2], sum, high, low)
+                                 : static_result<int32_t>(e, of_rows[i / 2], sum, high, low);
+      }
+    store(strip, first_m, y, [&](int64_t m, int64_t n, const int4& four) { store_static_results(a, m, n, four); });
+  }
+
+  /// Through shared memory, so that a warp writes neighbouring elements of rows of y. Calls store_four(m, n, results of
+  /// rows n to n + 3 of W).
+  template <typename Value, int Count, typename StoreFour>
+  __device__ __forceinline__ void store(int strip, int64_t m, const Value (&values)[Count],
+                                        const StoreFour& store_four) const {
+    using Four = std::conditional_t<std::is_same_v<Value, float>, float4, int4>;
     constexpr int kLanes = kTileRows / 4;  // of a row of x, each with four results
     const int lane = thread % 32, warp = warpgroup * 4 + thread / 32;
-    auto* const turned = reinterpret_cast<float*>(shared + a.results_at) + warp * (kManyTurnRows * kManyTurnStride);
+    auto* const turned = reinterpret_cast<Value*>(shared + a.results_at) + warp * (kManyTurnRows * kManyTurnStride);
     const int64_t n = static_cast<int64_t>(strip) * kStripRows + thread / 32 * kTileRows + lane % kLanes * 4;
-    const float4 bias = *reinterpret_cast<const float4*>(a.bias + n);
-    int64_t m = static_cast<int64_t>(tile.slab) * kManySlabTiles * kXTileRows + its_columns * Columns + lane / kLanes;
+    m += lane / kLanes;
+    constexpr int kOfTurn = Count < kManyTurnRows / 2 ? Count : kManyTurnRows / 2;
 #pragma unroll
-    for (int first = 0; first < kSums; first += kManyTurnRows / 2) {
+    for (int first = 0; first < Count; first += kOfTurn) {
       __syncwarp();
 #pragma unroll
-      for (int i = 0; i < kManyTurnRows / 2; ++i)
+      for (int i = 0; i < kOfTurn; ++i)
         turned[(i / 4 * kXTileRows + lane % 4 * 2 + i % 2) * kManyTurnStride + lane / 4 + i % 4 / 2 * 8] =
-            sums[first + i];
+            values[first + i];
       __syncwarp();
 #pragma unroll 1
-      for (int row = lane / kLanes; row < kManyTurnRows; row += 32 / kLanes, m += 32 / kLanes)
+      for (int row = lane / kLanes; row < 2 * kOfTurn; row += 32 / kLanes, m += 32 / kLanes)
         if (m < a.m)
-          store_results(a, m, n, *reinterpret_cast<const float4*>(turned + row * kManyTurnStride + lane % kLanes * 4),
-                        bias);
+          store_four(m, n, *reinterpret_cast<const Four*>(turned + row * kManyTurnStride + lane % kLanes * 4));
     }
   }
 };

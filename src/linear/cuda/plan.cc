@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/cuda/arguments.h"
+#include "core/cuda/status.h"
 
 namespace isobit::cuda {
 namespace {
@@ -14,9 +16,11 @@ int64_t aligned(int64_t bytes) { return pieces(bytes, 128) * 128; }
 
 constexpr int64_t kReservedShared = 1024;  // of each block, by the system
 
-ProductArgs product_args(const ImageLayout& image, RowsKind kind, const RowsLayout& rows, int64_t m) {
+ProductArgs product_args(const ImageLayout& image, const RowsLayout& rows, int64_t m, int64_t x_columns) {
   ProductArgs a{};
+  const RowsKind kind = rows.kind;
   a.m = m;
+  a.x_columns = x_columns;
   a.n = image.rows;
   a.strips = static_cast<int32_t>(image.strips);
   a.blocks = static_cast<int32_t>(image.blocks);
@@ -25,13 +29,13 @@ ProductArgs product_args(const ImageLayout& image, RowsKind kind, const RowsLayo
   a.group_blocks = static_cast<int32_t>(image.group_blocks);
   a.block_groups = static_cast<int32_t>(std::max<int64_t>(1, kBlockDepth / image.padded_group));
   a.x_parts = static_cast<int32_t>(rows.parts);
-  a.x_part_bytes = static_cast<int32_t>(rows.part_bytes);
+  a.x_part_bytes = kind == RowsKind::kStatic ? 0 : static_cast<int32_t>(rows.part_bytes);
   a.x_block_parts = image.block_parts;
-  a.whole = kind == RowsKind::kCodes && image.groups == 1;
+  a.whole = is_integer(kind) && image.groups == 1;
   const int64_t chunk_positions = kChunkGroups * image.padded_group;
   a.chunk_blocks = a.whole ? kBlocksStep : static_cast<int32_t>(chunk_positions / kBlockDepth);
   // The order of float sums is ours.
-  if (kind != RowsKind::kCodes) a.chunk_blocks = std::min(a.chunk_blocks, kChunkGroups);
+  if (!is_integer(kind)) a.chunk_blocks = std::min(a.chunk_blocks, kChunkGroups);
   a.chunks = static_cast<int32_t>(pieces(a.blocks, a.chunk_blocks));
   a.record_bytes = image.record_bytes;
   a.zero_points_at = image.zero_points_at;
@@ -52,8 +56,8 @@ bool is_idle(const ProductArgs& a, int32_t cluster, int32_t rank_chunks) {
 // ---------------------------------------------------------------------------------------------------------------
 // Few rows
 
-int few_columns(RowsKind kind, int64_t m) {
-  return m <= kXTileRows && kind != RowsKind::kF32 ? kXTileRows : kFewMaxRows;
+int few_columns(RowsKind kind, int64_t x_columns) {
+  return x_columns <= kXTileRows && kind != RowsKind::kF32 ? kXTileRows : kFewMaxRows;
 }
 
 /// Blocks of threads that share a strip: as many as give each processor the least to do one after the other; of equal
@@ -61,9 +65,9 @@ int few_columns(RowsKind kind, int64_t m) {
 void plan_few(const LinearDevice& device, const ImageLayout& image, RowsKind kind, LinearPlan& result) {
   FewArgs& a = result.few_args;
   FewPlan& plan = result.few;
-  const int columns = few_columns(kind, a.m);
+  const int columns = few_columns(kind, a.x_columns);
   const int turn = few_turn_blocks(image.bits);
-  const int64_t strips = image.strips * pieces(a.m, columns);
+  const int64_t strips = image.strips * pieces(a.x_columns, columns);
   constexpr double kWanted = 4;
   constexpr int64_t kMostReceived = 65536;
   const auto received = [&](int32_t cluster, int32_t rank_chunks) {
@@ -121,8 +125,9 @@ ManyCosts many_costs(const ImageLayout& image, RowsKind kind) {
   ManyCosts costs{};
   const bool codes = kind == RowsKind::kCodes;
   costs.multiply = 0.5 * static_cast<double>(row_block_bytes(kind)) / 256;
-  costs.promote = codes ? 2.2 * static_cast<double>(kBlockDepth) / static_cast<double>(image.padded_group)
-                        : 0.7 * static_cast<double>(image.block_parts);
+  costs.promote = kind == RowsKind::kStatic ? 0
+                  : codes ? 2.2 * static_cast<double>(kBlockDepth) / static_cast<double>(image.padded_group)
+                          : 0.7 * static_cast<double>(image.block_parts);
   costs.block = 250;
   return costs;
 }
@@ -146,11 +151,11 @@ void plan_many(const LinearDevice& device, const ImageLayout& image, RowsKind ki
         a.tile_slabs = static_cast<int32_t>(pieces(tile_rows, kManySlabTiles * kXTileRows));
         a.cluster = cluster;
         a.rank_chunks = static_cast<int32_t>(pieces(a.chunks, cluster));
-        if ((columns == kManyMostColumns) != (a.m > kManyMostColumns / 2) || is_idle(a, cluster, a.rank_chunks))
+        if ((columns == kManyMostColumns) != (a.x_columns > kManyMostColumns / 2) || is_idle(a, cluster, a.rank_chunks))
           continue;
-        if (columns == kManyFewColumns && (strips == 1) != (a.m > kManyFewColumns)) continue;  // whole slabs
+        if (columns == kManyFewColumns && (strips == 1) != (a.x_columns > kManyFewColumns)) continue;  // whole slabs
         a.w_tiles = static_cast<int32_t>(pieces(a.strips, strips));
-        a.x_tiles = static_cast<int32_t>(pieces(a.m, tile_rows));
+        a.x_tiles = static_cast<int32_t>(pieces(a.x_columns, tile_rows));
         const int64_t tiles = int64_t{a.w_tiles} * a.x_tiles * cluster;
         if (cluster > 1 && tiles > device.processors) continue;
 
@@ -190,18 +195,46 @@ bool is_for_many(const LinearDevice& device, int64_t m) { return device.wgmma &&
 
 }  // namespace
 
+Result<LinearDevice> LinearDevice::current() {
+  LinearDevice device;
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device.number), "the current device"));
+  const std::pair<cudaDeviceAttr, int*> wanted[] = {{cudaDevAttrMultiProcessorCount, &device.processors},
+                                                    {cudaDevAttrMaxSharedMemoryPerBlockOptin, &device.shared}};
+  for (const auto& [attribute, value] : wanted)
+    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(value, attribute, device.number), "device attributes"));
+  ISOBIT_ASSIGN_OR_RETURN(device.bulk_copies, few_has_bulk_copies());
+  ISOBIT_ASSIGN_OR_RETURN(device.wgmma, many_can_run());
+  return device;
+}
+
 LinearPlan plan_linear(const LinearDevice& device, const ImageLayout& image, RowsKind kind, int64_t m,
                        bool x_parameters) {
   LinearPlan plan;
   if (is_for_many(device, m)) {
     plan.rows = RowsLayout::of(image, kind, x_parameters, many_rows(m), kManySlabTiles);
-    static_cast<ProductArgs&>(plan.many_args) = product_args(image, kind, plan.rows, m);
+    static_cast<ProductArgs&>(plan.many_args) = product_args(image, plan.rows, m, m);
     plan_many(device, image, kind, plan);
     if (plan.many) return plan;
   }
   plan.rows = RowsLayout::of(image, kind, x_parameters, m, few_columns(kind, m) / kXTileRows);
-  static_cast<ProductArgs&>(plan.few_args) = product_args(image, kind, plan.rows, m);
+  static_cast<ProductArgs&>(plan.few_args) = product_args(image, plan.rows, m, m);
   plan_few(device, image, kind, plan);
+  return plan;
+}
+
+LinearPlan plan_static(const LinearDevice& device, const ImageLayout& image, int32_t planes, int64_t m) {
+  LinearPlan plan;
+  const int64_t x_columns = planes == 1 ? m : pieces(m, kXTileRows) * kXTileRows * planes;
+  const bool many = is_for_many(device, x_columns);
+  plan.rows = RowsLayout::of_static(image, planes, many ? many_rows(x_columns) / planes : m,
+                                    many ? kManySlabTiles : few_columns(RowsKind::kStatic, x_columns) / kXTileRows);
+  static_cast<ProductArgs&>(plan.many_args) = product_args(image, plan.rows, m, x_columns);
+  static_cast<ProductArgs&>(plan.few_args) = plan.many_args;
+  if (many) {
+    plan_many(device, image, RowsKind::kStatic, plan);
+  } else {
+    plan_few(device, image, RowsKind::kStatic, plan);
+  }
   return plan;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "isobit/status.h"
 #include "linear/cuda/few.h"
 #include "linear/cuda/image.h"
 #include "linear/cuda/many.h"
@@ -19,6 +20,9 @@ struct LinearDevice {
   int shared = 0;            // bytes of a block
   bool bulk_copies = false;  // and clusters
   bool wgmma = false;
+
+  /// kUnsupported where the build has no code for it.
+  static Result<LinearDevice> current();
 };
 
 /// Sizes and divisions are set in the arguments, pointers and what the layer alone knows are not.
@@ -30,10 +34,12 @@ struct LinearPlan {
   ManyArgs many_args{};
 };
 
-/// x_parameters: rows need more than RowsLayout always has.
+/// Of floats and codes of groups. x_parameters: rows need more than RowsLayout always has.
 LinearPlan plan_linear(const LinearDevice& device, const ImageLayout& image, RowsKind kind, int64_t m,
                        bool x_parameters);
-/// Enough for `rows` of a plan for any number of rows up to m.
+/// Of static codes; planes: bytes of a code.
+LinearPlan plan_static(const LinearDevice& device, const ImageLayout& image, int32_t planes, int64_t m);
+/// Enough for `rows` of plan_linear for any number of rows up to m.
 int64_t most_row_bytes(const LinearDevice& device, const ImageLayout& image, RowsKind kind, int64_t m);
 
 }  // namespace isobit::cuda

@@ -9,14 +9,15 @@
 #include "linear/cuda/codec.cuh"
 #include "linear/cuda/product.h"
 #include "linear/cuda/rows.h"
+#include "linear/cuda/static_epilogue.cuh"
 
 namespace isobit::cuda {
 
 /// An instruction takes 32 bytes of a row of x. Float32 has three halves for each element.
 template <RowsKind Kind>
 struct ProductKind {
-  using Type = std::conditional_t<Kind == RowsKind::kCodes, UInt8Int8,
-                                  std::conditional_t<Kind == RowsKind::kF16, Float16, BFloat16>>;
+  using Type =
+      std::conditional_t<is_integer(Kind), UInt8Int8, std::conditional_t<Kind == RowsKind::kF16, Float16, BFloat16>>;
   static constexpr int kPlanes = Kind == RowsKind::kF32 ? 3 : 1;
   static constexpr int kInstructions = static_cast<int>(row_block_bytes(Kind)) / kXTileRows / 32;
 };
@@ -63,6 +64,25 @@ __device__ __forceinline__ void store_results(const ProductArgs& a, int64_t m, i
     *reinterpret_cast<ushort4*>(static_cast<uint16_t*>(a.y) + at) =
         a.y_type == 1 ? make_ushort4(float16_of(y.x), float16_of(y.y), float16_of(y.z), float16_of(y.w))
                       : make_ushort4(bfloat16_of(y.x), bfloat16_of(y.y), bfloat16_of(y.z), bfloat16_of(y.w));
+  }
+}
+
+/// The same of static codes.
+__device__ __forceinline__ void store_static_results(const ProductArgs& a, int64_t m, int64_t n, const int4& y) {
+  const int64_t at = m * a.y_stride + n;
+  const int bytes = a.static_codes.y_bytes;
+  if (!a.y_in_fours || n + 3 >= a.n) {
+    const int32_t all[] = {y.x, y.y, y.z, y.w};
+    for (int i = 0; i < 4; ++i)
+      if (n + i < a.n) store_code(a.y, bytes, at + i, all[i]);
+  } else if (bytes == 1) {
+    *reinterpret_cast<char4*>(static_cast<int8_t*>(a.y) + at) = make_char4(
+        static_cast<int8_t>(y.x), static_cast<int8_t>(y.y), static_cast<int8_t>(y.z), static_cast<int8_t>(y.w));
+  } else if (bytes == 2) {
+    *reinterpret_cast<short4*>(static_cast<int16_t*>(a.y) + at) = make_short4(
+        static_cast<int16_t>(y.x), static_cast<int16_t>(y.y), static_cast<int16_t>(y.z), static_cast<int16_t>(y.w));
+  } else {
+    *reinterpret_cast<int4*>(static_cast<int32_t*>(a.y) + at) = y;
   }
 }
 
