@@ -4,11 +4,13 @@
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "cuda.h"
 #include "errors.h"
 #include "gru.h"
 #include "isobit/linear.h"
@@ -106,13 +109,31 @@ Rows rows_of(const Input& x, int64_t columns, int64_t outputs) {
   return rows;
 }
 
+/// A layer, what it was made of, and its copies on devices.
 struct Linear {
   LinearLayer layer;
-  std::vector<int32_t> permutation;
+  std::shared_ptr<const LowBit> weights;
+  std::vector<float> bias;
+  LinearClamp clamp;
+  bool has_path;
+  OnDevices<isobit_cuda_linear> copies{};
+  std::map<int, nb::object> orders{};  // weights->permutation, in tensors
+
+  [[nodiscard]] const std::vector<int32_t>& permutation() const { return weights->permutation; }
+  /// The copy on a device, made when it is first asked for.
+  [[nodiscard]] const isobit_cuda_linear* on(int device) const {
+    const isobit_cuda_functions& functions = cuda_functions();
+    return copies.get(device, functions.linear_destroy, [&](isobit_cuda_linear** made) {
+      const std::vector<std::byte> saved = take(saved_low_bit({.matrices = {{"layer", weights->matrix}}}));
+      const isobit_cuda_linear_options options = {bias.data(), std::ssize(bias),
+                                                  static_cast<int32_t>(layer.activations()), clamp.lo, clamp.hi};
+      return functions.linear_create(saved.data(), std::ssize(saved), &options, device, made);
+    });
+  }
 };
 
-std::unique_ptr<Linear> make_linear(const LowBit& weights, const std::string& activations, nb::any bias,
-                                    const Range& clamp, const std::optional<std::string>& path) {
+std::unique_ptr<Linear> make_linear(const std::shared_ptr<LowBit>& weights, const std::string& activations,
+                                    nb::any bias, const Range& clamp, const std::optional<std::string>& path) {
   LinearOptions options;
   options.activations =
       parse_name("activations", activations, linear_activations_from_string, "float, int8, int8_asymmetric");
@@ -121,21 +142,59 @@ std::unique_ptr<Linear> make_linear(const LowBit& weights, const std::string& ac
   std::optional<Input> values;
   if (!bias.is_none()) options.bias = values.emplace(bias, "bias", Dtype::kF32).values<float>();
   const nb::gil_scoped_release release;
-  return std::make_unique<Linear>(
-      Linear{take(LinearLayer::create(weights.matrix, options, "layer")), weights.permutation});
+  return std::make_unique<Linear>(Linear{take(LinearLayer::create(weights->matrix, options, "layer")),
+                                         weights,
+                                         {options.bias.begin(), options.bias.end()},
+                                         options.clamp,
+                                         path.has_value()});
 }
 
-nb::any run_linear(const Linear& self, nb::any x, nb::any out, Pool* pool) {
-  const Input input(x, "x", kFloats);
+/// The call with x on a device, in the order of torch's current stream.
+void run_linear_on_device(Linear& self, nb::any x, const Input& input, const Rows& rows, const Returned& y) {
+  const int device = *input.device();
+  const isobit_cuda_functions& functions = cuda_functions();
+  const isobit_cuda_linear* const layer = self.on(device);
+  const Stream stream(x);
+  std::optional<Input> permuted;
+  if (!self.permutation().empty()) {
+    const nb::module_ arrays = nb::module_::import_("isobit._arrays");
+    nb::object order = self.orders[device];  // ours as long as it is used, whatever other threads do
+    if (!order.is_valid()) self.orders[device] = order = arrays.attr("order")(x, self.permutation());
+    permuted.emplace(arrays.attr("permuted")(x, order), "x", input.dtype(), Places::kHostOrDevice);
+    order.attr("record_stream")(stream.object);
+  }
+  const std::span<const std::byte> bytes = permuted ? permuted->bytes() : input.bytes();
+  const NewArray workspace = new_array(x, Dtype::kU8, {functions.linear_workspace_bytes(layer, rows.count)}, device);
+  isobit_cuda_linear_run run{};
+  run.x = bytes.data();
+  run.x_bytes = std::ssize(bytes);
+  run.y = y.bytes().data();
+  run.y_bytes = std::ssize(y.bytes());
+  run.workspace = workspace.bytes.data();
+  run.workspace_bytes = std::ssize(workspace.bytes);
+  run.rows = rows.count;
+  run.stream = stream.handle;
+  run.x_dtype = run.y_dtype = static_cast<int32_t>(input.dtype());
+  check_cuda(functions.linear_run(layer, &run));
+}
+
+nb::any run_linear(Linear& self, nb::any x, nb::any out, Pool* pool) {
+  const Input input(x, "x", kFloats, Places::kHostOrDevice);
   const Rows rows = rows_of(input, self.layer.columns(), self.layer.rows());
-  const Returned y(x, out, input.dtype(), rows.y_shape);
-  {
+  if (input.device()) {
+    refuse_on_device("pool", pool != nullptr);
+    refuse_on_device("path", self.has_path);
+  }
+  const Returned y(x, out, input.dtype(), rows.y_shape, input.device());
+  if (input.device()) {
+    run_linear_on_device(self, x, input, rows, y);
+  } else {
     const nb::gil_scoped_release release;
     Array permuted;
     std::span<const std::byte> bytes = input.bytes();
-    if (!self.permutation.empty()) {
+    if (!self.permutation().empty()) {
       permuted = array_of(input);
-      check(permute_columns(permuted, self.permutation));
+      check(permute_columns(permuted, self.permutation()));
       bytes = permuted.bytes;
     }
     const PoolUse use(pool);
@@ -293,10 +352,13 @@ void bind_linear(nb::module_& m) {
            "clamp"_a = nb::none(), "path"_a = nb::none())
       .def_prop_ro("kernel", [](const Linear& self) { return std::string(self.layer.kernel_name()); })
       .def_prop_ro("size_bytes", [](const Linear& self) { return self.layer.size_bytes(); })
-      .def("__call__", &run_linear, "x"_a, nb::kw_only(), "out"_a = nb::none(), "pool"_a.none() = nb::none(),
-           "x [..., K] to y [..., N] of the same dtype: float32, float16 or bfloat16. A row that is not finite is "
-           "refused by\n"
-           "its index, but with 'float' activations.");
+      .def(
+          "__call__", &run_linear, "x"_a, nb::kw_only(), "out"_a = nb::none(), "pool"_a.none() = nb::none(),
+          "x [..., K] to y [..., N] of the same dtype: float32, float16 or bfloat16. A row that is not finite is "
+          "refused by\n"
+          "its index, but with 'float' activations. x may be a torch.Tensor on a CUDA device, where a call cannot wait "
+          "to\n"
+          "say so: every element of such a row of y is NaN there. pool and path mean nothing there.");
 
   nb::class_<StaticCalibrator>(
       m, "StaticLinearCalibrator",
