@@ -66,8 +66,8 @@ LowBitMatrix matrix_of(int64_t rows, int64_t columns) {
   return *std::move(matrix);
 }
 
-constexpr isobit_cuda_linear_options kInt8Options = {
-    .activations = static_cast<int32_t>(LinearActivations::kInt8), .lo = -1.0f, .hi = 2.0f};
+constexpr isobit_cuda_linear_options kInt8Options = {nullptr, 0, static_cast<int32_t>(LinearActivations::kInt8), -1.0f,
+                                                     2.0f};
 
 // ---- Without a device
 

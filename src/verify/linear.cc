@@ -462,9 +462,8 @@ std::vector<Candidate<Run>> candidates(std::string_view operation, const std::sh
   for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
     if (kernel.operation != operation) continue;
     if (auto report = cpu_kernel("linear_" + std::string(kernel.name), kernel.path))
-      out.push_back({*std::move(report), [&kernel, pools, run](auto&&... arguments) {
-                       return run(kernel, pools->pick(), arguments...);
-                     }});
+      out.push_back({*std::move(report),
+                     [&kernel, pools, run](auto&&... arguments) { return run(kernel, pools->pick(), arguments...); }});
   }
   return out;
 }
