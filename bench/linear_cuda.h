@@ -12,8 +12,7 @@
 namespace isobit::bench {
 
 /// On the device with this number, which becomes the current one. Copies of the weights, 64 at most, take `footprint`
-/// bytes or more together; a call of each is captured in a graph, which is replayed. kUnsupported where a device has no
-/// kernel for the problem.
+/// bytes or more together; a call of each is captured in a graph, which is replayed.
 Result<std::unique_ptr<LinearBench>> linear_bench_on_device(const LinearProblem& problem, int device,
                                                             int64_t footprint);
 

@@ -41,6 +41,11 @@ Result<Layer> LinearWeights::layer(std::optional<CpuPath> path) const {
   return Layer(std::move(layer));
 }
 
+Dtype x_dtype_of(const Layer& layer) {
+  const auto* some = std::get_if<StaticLinearLayer>(&layer);
+  return some == nullptr ? Dtype::kF32 : some->parameters().x_dtype();
+}
+
 Dtype y_dtype_of(const Layer& layer) {
   const auto* some = std::get_if<StaticLinearLayer>(&layer);
   return some == nullptr ? Dtype::kF32 : some->parameters().y_dtype();

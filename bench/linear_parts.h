@@ -32,7 +32,6 @@ class LinearWeights {
 
   [[nodiscard]] const LinearProblem& problem() const { return problem_; }
   [[nodiscard]] const LowBitMatrix& matrix() const { return matrix_; }
-  [[nodiscard]] const StaticLinearParameters& parameters() const { return parameters_; }  // of static codes
   /// A copy of the packed weights of its own. No path: the layer's choice.
   [[nodiscard]] Result<Layer> layer(std::optional<CpuPath> path) const;
 
@@ -45,6 +44,7 @@ class LinearWeights {
   StaticLinearParameters parameters_;
 };
 
+Dtype x_dtype_of(const Layer& layer);
 Dtype y_dtype_of(const Layer& layer);
 Workspace workspace_of(const Layer& layer, int64_t m);
 Status forward(const Layer& layer, const Bytes& x, Bytes& y, int64_t m, Workspace& workspace);

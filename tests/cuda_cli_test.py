@@ -59,7 +59,8 @@ class CudaCliTest(cli_test.ToolTest):
         for kernel in self.device["kernels"]:
             self.assertTrue(kernel["what"])
         text = self.ok("supported", "--device", "cuda:0")
-        for word in self.kernels + [self.device["name"], "fp16_table", "fp16_softmax", "linear_int8", "linear_float"]:
+        for word in self.kernels + [self.device["name"], "fp16_table", "fp16_softmax", "linear_int8", "linear_float",
+                                                             "linear_static"]:
             self.assertIn(word, text)
         self.fails(["cuda:4096", "CUDA device"], "supported", "--device", "cuda:4096")
 
@@ -199,11 +200,12 @@ class CudaCliTest(cli_test.ToolTest):
 
     def test_matmul(self):
         rng = cli_test.random.Random(4)
-        for bits, kind in [("1", "symmetric"), ("4", "zero_point"), ("8", "offset")]:
-            packed = self.packed("matmul" + bits, (70, 200), "--bits", bits, "--kind", kind, "--group", "64")
-            for rows in [(3, 5, 200), (200,), (0, 200)]:
+        for bits, kind, group in [("1", "symmetric", "64"), ("4", "zero_point", "64"), ("2", "offset", "64"),
+                                  ("8", "symmetric", "0")]:
+            packed = self.packed("matmul" + bits, (70, 200), "--bits", bits, "--kind", kind, "--group", group)
+            for rows in [(3, 5, 200), (200,), (1, 200)]:
                 x = self.at("matmul_x.npy", floats(rng, rows))
-                for activations in ["int8", "int8_asymmetric"]:
+                for activations in ["int8", "int8_asymmetric"] + ["static"] * (bits == "8"):
                     report = self.same("matmul", packed, x, "--activations", activations, "--clamp=-1:2")
                     self.assertEqual(report["kernel"], "few")
             x, y = self.at("matmul_x.npy", floats(rng, (33, 200))), self.path("y.npy")
@@ -219,7 +221,10 @@ class CudaCliTest(cli_test.ToolTest):
         matmul = ["matmul", packed, x, "-o", self.path("refused.npy"), "--device", "cuda"]
         self.fails(["--threads 2"], *matmul, "--threads", "2")
         self.fails(["--kernel avx2"], *matmul, "--kernel", "avx2")
-        self.fails(["--activations static"], *matmul, "--activations", "static")
+        codes, wanted = [*matmul[1:3], "--activations", "static", "--codes"], self.path("codes.npy")
+        self.ok("matmul", *codes, "-o", wanted)
+        self.ok("matmul", *codes, "-o", y, "--device", "cuda")
+        self.assertEqual(read(y), read(wanted))
         infinite = self.at("matmul_inf.npy", npy((2, 200), [0.5] * 399 + [float("inf")]))
         self.fails(["matmul_inf.npy", "row 1, column 199"], "matmul", packed, infinite, "-o", y, "--activations", "int8",
                    "--device", "cuda")
@@ -233,8 +238,9 @@ class CudaCliTest(cli_test.ToolTest):
             self.assertGreater(case["us"], 0)
             self.assertTrue(case["chosen"])
         self.assertGreater(cases[0]["copies"], 1)
-        self.fails(["a device has no kernel of linear_static"], "bench", "linear", "--device", "cuda", "--bits", "8",
-                   "--activations", "static")
+        cases = self.json("bench", "linear", "--device", "cuda", "--shape", "512x300", "--bits", "8", "--m", "1,40",
+                          "--activations", "static,accumulators", "--min-time", "0", "--footprint", "8")["cases"]
+        self.assertEqual([case["y_dtype"] for case in cases], ["u8", "u8", "s32", "s32"])
         self.fails(["--kernel avx2"], "bench", "linear", "--device", "cuda", "--kernel", "avx2")
 
     def test_bench(self):

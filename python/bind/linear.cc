@@ -149,10 +149,28 @@ std::unique_ptr<Linear> make_linear(const std::shared_ptr<LowBit>& weights, cons
                                          path.has_value()});
 }
 
-/// The call with x on a device, in the order of torch's current stream.
+/// A run on rows on a device, in the order of torch's current stream. x: the tensor, or one beside it.
+void run_rows(const isobit_cuda_linear* layer, nb::handle x, const Stream& stream, const Input& input,
+              const Returned& y, Dtype y_dtype, int64_t rows) {
+  const isobit_cuda_functions& functions = cuda_functions();
+  const NewArray workspace = new_array(x, Dtype::kU8, {functions.linear_workspace_bytes(layer, rows)}, input.device());
+  isobit_cuda_linear_run run{};
+  run.x = input.bytes().data();
+  run.x_bytes = std::ssize(input.bytes());
+  run.y = y.bytes().data();
+  run.y_bytes = std::ssize(y.bytes());
+  run.workspace = workspace.bytes.data();
+  run.workspace_bytes = std::ssize(workspace.bytes);
+  run.rows = rows;
+  run.stream = stream.handle;
+  run.x_dtype = static_cast<int32_t>(input.dtype());
+  run.y_dtype = static_cast<int32_t>(y_dtype);
+  check_cuda(functions.linear_run(layer, &run));
+}
+
+/// The call with x on a device.
 void run_linear_on_device(Linear& self, nb::any x, const Input& input, const Rows& rows, const Returned& y) {
   const int device = *input.device();
-  const isobit_cuda_functions& functions = cuda_functions();
   const isobit_cuda_linear* const layer = self.on(device);
   const Stream stream(x);
   std::optional<Input> permuted;
@@ -163,19 +181,7 @@ void run_linear_on_device(Linear& self, nb::any x, const Input& input, const Row
     permuted.emplace(arrays.attr("permuted")(x, order), "x", input.dtype(), Places::kHostOrDevice);
     order.attr("record_stream")(stream.object);
   }
-  const std::span<const std::byte> bytes = permuted ? permuted->bytes() : input.bytes();
-  const NewArray workspace = new_array(x, Dtype::kU8, {functions.linear_workspace_bytes(layer, rows.count)}, device);
-  isobit_cuda_linear_run run{};
-  run.x = bytes.data();
-  run.x_bytes = std::ssize(bytes);
-  run.y = y.bytes().data();
-  run.y_bytes = std::ssize(y.bytes());
-  run.workspace = workspace.bytes.data();
-  run.workspace_bytes = std::ssize(workspace.bytes);
-  run.rows = rows.count;
-  run.stream = stream.handle;
-  run.x_dtype = run.y_dtype = static_cast<int32_t>(input.dtype());
-  check_cuda(functions.linear_run(layer, &run));
+  run_rows(layer, x, stream, permuted ? *permuted : input, y, input.dtype(), rows.count);
 }
 
 nb::any run_linear(Linear& self, nb::any x, nb::any out, Pool* pool) {
@@ -205,12 +211,29 @@ nb::any run_linear(Linear& self, nb::any x, nb::any out, Pool* pool) {
   return nb::borrow<nb::any>(y.array());
 }
 
-nb::any run_static(const StaticLinearLayer& self, nb::any x, nb::any out, Pool* pool) {
+/// A layer of static codes, and its copies on devices.
+struct StaticLinear : StaticLinearLayer {
+  StaticLinear(StaticLinearLayer layer) : StaticLinearLayer(std::move(layer)) {}  // NOLINT: implicit on purpose
+  [[nodiscard]] const isobit_cuda_linear* on(int device) const {
+    const isobit_cuda_functions& functions = cuda_functions();
+    return copies.get(device, functions.linear_destroy, [&](isobit_cuda_linear** made) {
+      const std::vector<std::byte> saved = take(saved_bytes());
+      return functions.linear_create_static(saved.data(), std::ssize(saved), device, made);
+    });
+  }
+
+  OnDevices<isobit_cuda_linear> copies;
+};
+
+nb::any run_static(const StaticLinear& self, nb::any x, nb::any out, Pool* pool) {
   const StaticLinearParameters& p = self.parameters();
-  const Input input(x, "x", p.x_dtype());
+  const Input input(x, "x", p.x_dtype(), Places::kHostOrDevice);
   const Rows rows = rows_of(input, p.columns, p.rows);
-  const Returned y(x, out, p.y_dtype(), rows.y_shape);
-  {
+  if (input.device()) refuse_on_device("pool", pool != nullptr);
+  const Returned y(x, out, p.y_dtype(), rows.y_shape, input.device());
+  if (input.device()) {
+    run_rows(self.on(*input.device()), x, Stream(x), input, y, p.y_dtype(), rows.count);
+  } else {
     const nb::gil_scoped_release release;
     const PoolUse use(pool);
     Workspace workspace = self.workspace(rows.count, use.threads());
@@ -220,7 +243,7 @@ nb::any run_static(const StaticLinearLayer& self, nb::any x, nb::any out, Pool* 
 }
 
 /// Numbers in and out: quantised on the input grid, dequantised from the output grid.
-nb::any run_static_floats(const StaticLinearLayer& self, nb::any x, nb::any out, Pool* pool) {
+nb::any run_static_floats(const StaticLinear& self, nb::any x, nb::any out, Pool* pool) {
   const StaticLinearParameters& p = self.parameters();
   const Input input(x, "x", Dtype::kF32);
   const Rows rows = rows_of(input, p.columns, p.rows);
@@ -264,10 +287,9 @@ void observe_static(StaticCalibrator& self, nb::any x, Pool* pool) {
   check(self.calibrator.observe(input.values<float>(), rows.count, 1, use.pool));
 }
 
-std::unique_ptr<StaticLinearLayer> finish_static(const StaticCalibrator& self, int32_t x_bits, int32_t y_bits,
-                                                 int32_t weight_bits, const std::string& method,
-                                                 const std::string& scale, const std::string& rounding,
-                                                 const Gru* after) {
+std::unique_ptr<StaticLinear> finish_static(const StaticCalibrator& self, int32_t x_bits, int32_t y_bits,
+                                            int32_t weight_bits, const std::string& method, const std::string& scale,
+                                            const std::string& rounding, const Gru* after) {
   StaticLinearQuantization q;
   q.x.bits = x_bits;
   if (after != nullptr) q.input = after->output_grid();
@@ -277,7 +299,7 @@ std::unique_ptr<StaticLinearLayer> finish_static(const StaticCalibrator& self, i
   q.scale = scale_named(scale);
   q.rounding = rounding_named(rounding);
   const nb::gil_scoped_release release;
-  return std::make_unique<StaticLinearLayer>(take(self.calibrator.finish(q)));
+  return std::make_unique<StaticLinear>(take(self.calibrator.finish(q)));
 }
 
 Said pack_model(const Path& model, const Path& output, std::optional<int32_t> bits, std::optional<int64_t> group,
@@ -378,20 +400,20 @@ void bind_linear(nb::module_& m) {
            "of\n"
            "x_bits. Raises OverflowError where accumulators do not fit.");
 
-  nb::class_<StaticLinearLayer>(m, "StaticLinear", "A linear layer of codes on fixed grids; integers only.")
+  nb::class_<StaticLinear>(m, "StaticLinear", "A linear layer of codes on fixed grids; integers only.")
       .def_static(
           "load",
           [](const Path& path, const std::string& name) {
-            return std::make_unique<StaticLinearLayer>(take(StaticLinearLayer::load(path.text, name)));
+            return std::make_unique<StaticLinear>(take(StaticLinearLayer::load(path.text, name)));
           },
           "path"_a, "name"_a = "", "A layer that save() wrote. name: of a file with several.")
       .def(
-          "save", [](const StaticLinearLayer& self, const Path& path) { check(self.save(path.text)); }, "path"_a)
-      .def_prop_ro("name", &StaticLinearLayer::name)
-      .def_prop_ro("kernel", [](const StaticLinearLayer& self) { return std::string(self.kernel_name()); })
-      .def_prop_ro("input_grid", [](const StaticLinearLayer& self) { return grid_dict(self.input_grid()); })
+          "save", [](const StaticLinear& self, const Path& path) { check(self.save(path.text)); }, "path"_a)
+      .def_prop_ro("name", &StaticLinear::name)
+      .def_prop_ro("kernel", [](const StaticLinear& self) { return std::string(self.kernel_name()); })
+      .def_prop_ro("input_grid", [](const StaticLinear& self) { return grid_dict(self.input_grid()); })
       .def_prop_ro("output_grid",
-                   [](const StaticLinearLayer& self) -> std::optional<Facts> {
+                   [](const StaticLinear& self) -> std::optional<Facts> {
                      if (!self.output_grid()) return std::nullopt;
                      return grid_dict(*self.output_grid());
                    })
@@ -400,7 +422,9 @@ void bind_linear(nb::module_& m) {
       .def("run_codes", &run_static, "x"_a, nb::kw_only(), "out"_a = nb::none(), "pool"_a.none() = nb::none(),
            "x: codes of input_grid, y: codes of output_grid, or int32 accumulators. A code outside the grid is refused "
            "by\n"
-           "its place.");
+           "its place. x may be a torch.Tensor on a CUDA device, where such a code counts as the nearer end of the "
+           "grid; "
+           "pool means nothing there.");
 
   m.def("pack", &pack_model, "model"_a, "output"_a, "bits"_a, "group"_a, "kind"_a, "method"_a, "scales"_a, "include"_a,
         "exclude"_a, "checkpoint_format"_a, "requantize"_a, "pool"_a.none(), "progress"_a.none());

@@ -282,7 +282,7 @@ def test_refusals():
             (lambda: state.values(x), TypeError, "like is on the host, must be on CUDA device 0, as the state"),
             (lambda: other.state_from(gru, state), isobit.NotSupportedError, "state is on CUDA device 0"),
             (lambda: isobit.quantize_static(x[0], x)(device), isobit.NotSupportedError,
-             "x is on CUDA device 0, must be on the host: a device runs calls of Gru, Linear and Table")):
+             "x is on CUDA device 0, must be on the host: a device runs", "StaticLinear.run_codes()")):
         refused(call, error, *parts)
     same(gru(device, state), gru(x))  # what was refused has changed nothing
 
@@ -476,6 +476,27 @@ def save_ordered(path, weights, order):
     text = json.dumps(header).encode()
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text + content + order.tobytes())
+
+
+def test_static_linear():
+    for x_bits, y_bits, weight_bits in ((8, 8, 8), (8, 16, 4), (12, 8, 2), (16, 16, 8)):
+        data = normal(40, 96)
+        static = isobit.quantize_static(normal(70, 96, seed=7), data, x_bits=x_bits, y_bits=y_bits,
+                                        weight_bits=weight_bits)
+        for shape in ((1, 96), (3, 7, 96), (0, 96)):
+            codes = codes_of(static, *shape)
+            same(static.run_codes(codes.cuda()), static.run_codes(codes))
+        out = torch.empty(33, 70, dtype=static.run_codes(codes).dtype, device="cuda")
+        codes = codes_of(static, 33, 96)
+        assert static.run_codes(codes.cuda(), out=out) is out
+        same(out, static.run_codes(codes))
+        refused(lambda: static.run_codes(codes.cuda(), pool=isobit.ThreadPool(1)), ValueError, "pool is given")
+        refused(lambda: static.run_codes(data.cuda()), TypeError, "x is f32")
+    gru = make(64, bits="8,h=16")  # its codes go on to a layer without leaving the device
+    x = normal(T, 3, C)
+    static = isobit.quantize_static(normal(20, 64), gru(x).reshape(-1, 64), after=gru)
+    codes = codes_of(gru, T, 3, C)
+    same(static.run_codes(gru.run_codes(codes.cuda())), static.run_codes(gru.run_codes(codes)))
 
 
 def test_linear_streams_and_graphs():

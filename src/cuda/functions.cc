@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "core/cuda/status.h"
 #include "isobit/arrays.h"
@@ -28,7 +29,8 @@ struct isobit_cuda_gru {
   isobit::cuda::DeviceGru gru;
 };
 struct isobit_cuda_linear {
-  isobit::cuda::DeviceLinear linear;
+  std::variant<isobit::cuda::DeviceLinear, isobit::cuda::DeviceStaticLinear> layer;
+  int device;
 };
 struct isobit_cuda_function {
   isobit::cuda::DeviceFp16Function function;
@@ -181,7 +183,21 @@ int32_t linear_create(const void* weights, int64_t weights_bytes, const isobit_c
                                  .clamp = {options->lo, options->hi}};
     ISOBIT_ASSIGN_OR_RETURN(DeviceLinear made,
                             DeviceLinear::create(file.matrices.begin()->second, of_layer, "layer", device));
-    *linear = new isobit_cuda_linear{std::move(made)};
+    *linear = new isobit_cuda_linear{std::move(made), device};
+    return {};
+  });
+}
+
+int32_t linear_create_static(const void* layer, int64_t layer_bytes, int32_t device, isobit_cuda_linear** linear) {
+  *linear = nullptr;
+  return guarded([&]() -> Status {
+    ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file,
+                            ArrayReader::view(layer, static_cast<size_t>(layer_bytes), "the layer"));
+    ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer loaded, StaticLinearLayer::load(file));
+    CurrentDevice current;
+    ISOBIT_RETURN_IF_ERROR(current.set(device));
+    ISOBIT_ASSIGN_OR_RETURN(DeviceStaticLinear made, DeviceStaticLinear::create(loaded, device));
+    *linear = new isobit_cuda_linear{std::move(made), device};
     return {};
   });
 }
@@ -189,25 +205,33 @@ int32_t linear_create(const void* weights, int64_t weights_bytes, const isobit_c
 void linear_destroy(isobit_cuda_linear* linear) { delete linear; }
 
 int64_t linear_workspace_bytes(const isobit_cuda_linear* linear, int64_t rows) {
-  return linear->linear.workspace_bytes(rows);
+  return std::visit([&](const auto& layer) { return layer.workspace_bytes(rows); }, linear->layer);
 }
 
 int32_t linear_run(const isobit_cuda_linear* linear, const isobit_cuda_linear_run* run) {
-  return guarded_on(linear->linear.device(), [&] {
+  return guarded_on(linear->device, [&] {
     RunOptions options;
     options.stream = stream_of(run->stream);
     options.x_stride = run->x_stride;
     options.y_stride = run->y_stride;
-    return linear->linear.forward(bytes_of(run->x, run->x_bytes), static_cast<Dtype>(run->x_dtype),
-                                  bytes_of(run->y, run->y_bytes), static_cast<Dtype>(run->y_dtype), run->rows,
-                                  bytes_of(run->workspace, run->workspace_bytes), options);
+    return std::visit(
+        [&](const auto& layer) {
+          return layer.forward(bytes_of(run->x, run->x_bytes), static_cast<Dtype>(run->x_dtype),
+                               bytes_of(run->y, run->y_bytes), static_cast<Dtype>(run->y_dtype), run->rows,
+                               bytes_of(run->workspace, run->workspace_bytes), options);
+        },
+        linear->layer);
   });
 }
 
 int32_t linear_check_input(const isobit_cuda_linear* linear, void* workspace, int64_t workspace_bytes, int64_t rows,
                            void* stream) {
-  return guarded_on(linear->linear.device(), [&] {
-    return linear->linear.check_input(bytes_of(workspace, workspace_bytes), rows, stream_of(stream));
+  return guarded_on(linear->device, [&] {
+    return std::visit(
+        [&](const auto& layer) {
+          return layer.check_input(bytes_of(workspace, workspace_bytes), rows, stream_of(stream));
+        },
+        linear->layer);
   });
 }
 
@@ -250,6 +274,7 @@ constexpr isobit_cuda_functions kFunctions = {
     .gru_run = gru_run,
     .gru_check_input = gru_check_input,
     .linear_create = linear_create,
+    .linear_create_static = linear_create_static,
     .linear_destroy = linear_destroy,
     .linear_workspace_bytes = linear_workspace_bytes,
     .linear_run = linear_run,

@@ -23,7 +23,7 @@ extern "C" {
 #define ISOBIT_CUDA_FUNCTIONS_VERSION 2
 
 typedef struct isobit_cuda_gru isobit_cuda_gru;            // DeviceGru
-typedef struct isobit_cuda_linear isobit_cuda_linear;      // DeviceLinear
+typedef struct isobit_cuda_linear isobit_cuda_linear;      // DeviceLinear or DeviceStaticLinear
 typedef struct isobit_cuda_function isobit_cuda_function;  // DeviceFp16Function
 
 // DeviceGru::forward of arrays in device memory.
@@ -44,7 +44,7 @@ typedef struct isobit_cuda_gru_run {
   int32_t batch_first, whole_sequence;
 } isobit_cuda_gru_run;
 
-// DeviceLinear::forward of arrays in device memory.
+// forward of DeviceLinear or DeviceStaticLinear of arrays in device memory.
 typedef struct isobit_cuda_linear_run {
   const void* x;  // [rows, K]
   int64_t x_bytes;
@@ -95,13 +95,15 @@ typedef struct isobit_cuda_functions {
   // that.
   int32_t (*linear_create)(const void* weights, int64_t weights_bytes, const isobit_cuda_linear_options* options,
                            int32_t device, isobit_cuda_linear** linear);
+  // layer: what StaticLinearLayer::saved_bytes() gave; the same of it.
+  int32_t (*linear_create_static)(const void* layer, int64_t layer_bytes, int32_t device, isobit_cuda_linear** linear);
   void (*linear_destroy)(isobit_cuda_linear* linear);  // NULL does nothing
   // Bytes of device memory, from a multiple of 256 on, for a run of so many rows.
   int64_t (*linear_workspace_bytes)(const isobit_cuda_linear* linear, int64_t rows);
   // Asynchronous on the stream.
   int32_t (*linear_run)(const isobit_cuda_linear* linear, const isobit_cuda_linear_run* run);
-  // Waits for the stream; an error with the first row of x that is not finite in the last run, of so many rows, that
-  // used this workspace.
+  // Waits for the stream; an error with the first row of x that is not finite, or the first code outside the grid, in
+  // the last run, of so many rows, that used this workspace.
   int32_t (*linear_check_input)(const isobit_cuda_linear* linear, void* workspace, int64_t workspace_bytes,
                                 int64_t rows, void* stream);
 
@@ -122,7 +124,7 @@ static_assert(sizeof(isobit_cuda_linear_options) == 32 && offsetof(isobit_cuda_l
               "isobit_cuda_linear_options");
 static_assert(offsetof(isobit_cuda_functions, version) == 0 && offsetof(isobit_cuda_functions, release) == 8,
               "what is read before the versions are known to be the same");
-static_assert(sizeof(isobit_cuda_functions) == 20 * 8, "a change of isobit_cuda_functions is another version");
+static_assert(sizeof(isobit_cuda_functions) == 21 * 8, "a change of isobit_cuda_functions is another version");
 
 // `version`: that of the caller. A library that has no such table gives its own.
 #define ISOBIT_CUDA_TABLE_SYMBOL "isobit_cuda_table"

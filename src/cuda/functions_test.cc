@@ -69,6 +69,22 @@ LowBitMatrix matrix_of(int64_t rows, int64_t columns) {
 constexpr isobit_cuda_linear_options kInt8Options = {nullptr, 0, static_cast<int32_t>(LinearActivations::kInt8), -1.0f,
                                                      2.0f};
 
+StaticLinearLayer static_layer_of(int64_t rows, int64_t columns) {
+  Random random(3);
+  Array weights = Array::zeros(Dtype::kF32, {rows, columns});
+  for (int64_t i = 0; i < weights.size(); ++i)
+    weights.data<float>()[i] = static_cast<float>(random.between(-1000, 1000)) * 0x1p-10f;
+  std::vector<float> x(static_cast<size_t>(4 * columns));
+  for (float& value : x) value = static_cast<float>(random.between(-1000, 1000)) * 0x1p-10f;
+  Result<StaticLinearCalibrator> calibrator = StaticLinearCalibrator::create(weights, {}, {}, "layer");
+  EXPECT_TRUE(calibrator.ok() && calibrator->observe(x, 4).ok());
+  StaticLinearQuantization quantization;
+  quantization.x.bits = 12;
+  Result<StaticLinearLayer> layer = calibrator->finish(quantization);
+  EXPECT_TRUE(layer.ok()) << layer.status().message();
+  return *std::move(layer);
+}
+
 // ---- Without a device
 
 TEST(CudaFunctions, VersionAndRelease) {
@@ -306,6 +322,45 @@ TEST_F(CudaFunctionRuns, LinearLayersGiveTheBytesOfTheHost) {
   run.workspace_bytes = 256;
   EXPECT_EQ(f_->linear_run(linear, &run), static_cast<int32_t>(StatusCode::kInvalidArgument));
   EXPECT_EQ(std::string(f_->last_error()).find("workspace has 256 bytes"), 0u) << f_->last_error();
+  f_->linear_destroy(linear);
+}
+
+TEST_F(CudaFunctionRuns, LayersOfStaticCodesGiveTheBytesOfTheHost) {
+  constexpr int64_t kRows = 9, kN = 70, kK = 160;
+  const StaticLinearLayer host = static_layer_of(kN, kK);
+  const std::vector<std::byte> saved = *host.saved_bytes();
+  isobit_cuda_linear* linear = nullptr;
+  expect_ok(f_->linear_create_static(saved.data(), static_cast<int64_t>(saved.size()), 0, &linear));
+  ASSERT_NE(linear, nullptr);
+  Random random(5);
+  std::vector<std::byte> x = random_tensor(random, kRows * kK, host.input_grid());
+  std::vector<std::byte> y(kRows * kN * size_in_bytes(host.parameters().y_dtype()));
+  Workspace on_host = host.workspace(kRows);
+  ASSERT_TRUE(host.forward_codes(x, y, kRows, on_host).ok());
+  GuardedDeviceBuffer x_d(static_cast<int64_t>(x.size())), y_d(static_cast<int64_t>(y.size())),
+      workspace(f_->linear_workspace_bytes(linear, kRows));
+  const auto size = [](const GuardedDeviceBuffer& buffer) { return static_cast<int64_t>(buffer.bytes().size()); };
+  isobit_cuda_linear_run run{};
+  run.x = x_d.data();
+  run.x_bytes = size(x_d);
+  run.y = y_d.data();
+  run.y_bytes = size(y_d);
+  run.workspace = workspace.data();
+  run.workspace_bytes = size(workspace);
+  run.rows = kRows;
+  run.stream = stream_;
+  run.x_dtype = static_cast<int32_t>(host.parameters().x_dtype());
+  run.y_dtype = static_cast<int32_t>(host.parameters().y_dtype());
+  x_d.write(x);
+  expect_ok(f_->linear_run(linear, &run));
+  expect_ok(f_->linear_check_input(linear, workspace.data(), size(workspace), kRows, stream_));
+  EXPECT_EQ(y_d.read<std::byte>(), y);
+  x[3 * kK * 2 + 1] = std::byte{0x7f};  // of a code of 12 bits
+  x_d.write(x);
+  expect_ok(f_->linear_run(linear, &run));
+  const int32_t code = f_->linear_check_input(linear, workspace.data(), size(workspace), kRows, stream_);
+  EXPECT_EQ(code, static_cast<int32_t>(StatusCode::kInvalidArgument));
+  EXPECT_EQ(f_->last_error(), host.forward_codes(x, y, kRows, on_host).message());
   f_->linear_destroy(linear);
 }
 

@@ -35,6 +35,10 @@ inline void set_float_at(Array& array, int64_t i, float value) {
 constexpr int32_t low_bit_value(LowBitKind kind, int bits, int32_t zero_point, int32_t code) {
   return kind == LowBitKind::kSymmetric && bits == 1 ? 2 * code - 1 : code - zero_point;
 }
+/// w of v, of the symmetric kind.
+constexpr uint32_t symmetric_code(int bits, int32_t v) {
+  return static_cast<uint32_t>(bits == 1 ? (v + 1) / 2 : v + (1 << (bits - 1)));
+}
 
 /// Widths, sizes, group and the zero point of the matrix.
 Status check_low_bit_form(int64_t rows, int64_t columns, int32_t bits, int64_t group, LowBitKind kind,

@@ -349,19 +349,20 @@ Status through_device(std::span<const std::byte> x, std::span<std::byte> y, Work
 // ---------------------------------------------------------------------------------------------------------------
 // Linear layers
 
-/// On a copy of all the memory, so that what is written beside y comes back, too.
-Result<bool> run_linear(int device, const LinearCase& c, LinearBuffers& buffers) {
-  ISOBIT_ASSIGN_OR_RETURN(const DeviceLinear layer, DeviceLinear::create(c.matrix, c.options(), "random", device));
+/// Calls of so many rows on a copy of all the memory, so that what is written beside y comes back, too.
+template <typename Layer>
+Result<bool> run_calls(const Layer& layer, Dtype x_dtype, Dtype y_dtype, std::span<const int64_t> calls,
+                       LinearBuffers& buffers) {
   ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes copy, copy_of(buffers.bytes()));
-  const auto scratch = static_cast<size_t>(layer.workspace_bytes(*std::max_element(c.calls.begin(), c.calls.end())));
+  const auto scratch = static_cast<size_t>(layer.workspace_bytes(*std::max_element(calls.begin(), calls.end())));
   ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes workspace, device_bytes(scratch));
   const auto there = [&](std::span<std::byte> rows) {
     return std::span(copy.get() + (rows.data() - buffers.bytes().data()), rows.size());
   };
   int64_t first = 0;
-  for (const int64_t rows : c.calls) {
-    ISOBIT_RETURN_IF_ERROR(layer.forward(there(buffers.x(first, rows)), c.x_dtype, there(buffers.y(first, rows)),
-                                         c.y_dtype, rows, std::span(workspace.get(), scratch),
+  for (const int64_t rows : calls) {
+    ISOBIT_RETURN_IF_ERROR(layer.forward(there(buffers.x(first, rows)), x_dtype, there(buffers.y(first, rows)), y_dtype,
+                                         rows, std::span(workspace.get(), scratch),
                                          {.x_stride = buffers.x_stride, .y_stride = buffers.y_stride}));
     first += rows;
   }
@@ -369,14 +370,31 @@ Result<bool> run_linear(int device, const LinearCase& c, LinearBuffers& buffers)
   return true;
 }
 
+LinearRun linear_run(int device) {
+  return [device](const LinearCase& c, LinearBuffers& buffers) -> Result<bool> {
+    ISOBIT_ASSIGN_OR_RETURN(const DeviceLinear layer, DeviceLinear::create(c.matrix, c.options(), "random", device));
+    return run_calls(layer, c.x_dtype, c.y_dtype, c.calls, buffers);
+  };
+}
+
+StaticLinearRun static_linear_run(int device) {
+  return [device](const StaticLinearParameters& p, int64_t m, LinearBuffers& buffers) -> Result<bool> {
+    ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer host, StaticLinearLayer::create(p, "random"));
+    ISOBIT_ASSIGN_OR_RETURN(const DeviceStaticLinear layer, DeviceStaticLinear::create(host, device));
+    return run_calls(layer, p.x_dtype(), p.y_dtype(), {&m, 1}, buffers);
+  };
+}
+
 Result<VerifyReport> verify_linear(int device, const VerifyOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_cpu("linear", options.seed));
   LinearCandidates all{.on_device = true};
   for (const DeviceLinearKernel& kernel : linear_kernels()) {
-    auto& family = kernel.operation == "linear_int8" ? all.int8 : all.floats;
-    family.push_back(
-        {device_kernel(std::string(kernel.operation) + "_cuda_" + std::string(kernel.name)),
-         [device](const LinearCase& c, LinearBuffers& buffers) { return run_linear(device, c, buffers); }});
+    VerifyKernel report = device_kernel(std::string(kernel.operation) + "_cuda_" + std::string(kernel.name));
+    if (kernel.operation == "linear_static") {
+      all.statics.push_back({std::move(report), static_linear_run(device)});
+    } else {
+      (kernel.operation == "linear_int8" ? all.int8 : all.floats).push_back({std::move(report), linear_run(device)});
+    }
   }
   return verify_linear_with(std::move(all), options);
 }
@@ -410,9 +428,7 @@ Result<std::vector<int32_t>> run_table(const ActivationTable& table) {
   return codes;
 }
 
-/// The list of the CPU, with the device in the place of its kernels. Of linear layers of static codes a device has
-/// none: the text of the fingerprint is that of other machines all the same, to be compared as a whole. `kernel`: of
-/// fingerprint_all.
+/// The list of the CPU, with the device in the place of its kernels. `kernel`: of fingerprint_all.
 std::vector<VerifyOperation> operations(int device, std::string_view kernel) {
   std::vector<VerifyOperation> rows = cpu_operations(std::nullopt);
   for (VerifyOperation& row : rows) {
@@ -436,8 +452,9 @@ std::vector<VerifyOperation> operations(int device, std::string_view kernel) {
       row.fingerprint = [run](Fingerprints& lines) { return fingerprint_gru(run, lines); };
     } else if (row.name == "linear") {
       row.verify = [device](const VerifyOptions& options) { return verify_linear(device, options); };
-      const auto run = [device](const LinearCase& c, LinearBuffers& buffers) { return run_linear(device, c, buffers); };
-      row.fingerprint = [run](Fingerprints& lines) { return fingerprint_linear(run, static_linear_run({}), lines); };
+      row.fingerprint = [device](Fingerprints& lines) {
+        return fingerprint_linear(linear_run(device), static_linear_run(device), lines);
+      };
     }
   }
   return rows;

@@ -91,13 +91,13 @@ class CudaDevice : public Device {
   Status forward(const LowBitMatrix& matrix, const LinearOptions& options, const std::string& name,
                  std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
                  int64_t m) const override {
-    ISOBIT_ASSIGN_OR_RETURN(const auto layer, cuda::DeviceLinear::create(matrix, options, name, index_));
-    DeviceArray workspace;
-    ISOBIT_RETURN_IF_ERROR(workspace.allocate(static_cast<size_t>(layer.workspace_bytes(m))));
-    return through_device(x, y, [&](auto from, auto to) -> Status {
-      ISOBIT_RETURN_IF_ERROR(layer.forward(from, x_dtype, to, y_dtype, m, workspace.bytes()));
-      return layer.check_input(workspace.bytes(), m, nullptr);
-    });
+    ISOBIT_ASSIGN_OR_RETURN(const auto on_device, cuda::DeviceLinear::create(matrix, options, name, index_));
+    return rows_through_device(on_device, x, x_dtype, y, y_dtype, m);
+  }
+  Status forward(const StaticLinearLayer& layer, std::span<const std::byte> x, std::span<std::byte> y,
+                 int64_t m) const override {
+    ISOBIT_ASSIGN_OR_RETURN(const auto on_device, cuda::DeviceStaticLinear::create(layer, index_));
+    return rows_through_device(on_device, x, layer.parameters().x_dtype(), y, layer.parameters().y_dtype(), m);
   }
   [[nodiscard]] int64_t footprint() const override { return bench::kCacheMultiple * properties_.l2CacheSize; }
   [[nodiscard]] Result<std::unique_ptr<bench::LinearBench>> linear_bench(const bench::LinearProblem& problem,
@@ -124,6 +124,16 @@ class CudaDevice : public Device {
     ISOBIT_RETURN_IF_ERROR(to.allocate(y.size()));
     ISOBIT_RETURN_IF_ERROR(work(from.bytes(), to.bytes()));
     return to.read(y);
+  }
+  template <typename Layer>
+  static Status rows_through_device(const Layer& layer, std::span<const std::byte> x, Dtype x_dtype,
+                                    std::span<std::byte> y, Dtype y_dtype, int64_t m) {
+    DeviceArray workspace;
+    ISOBIT_RETURN_IF_ERROR(workspace.allocate(static_cast<size_t>(layer.workspace_bytes(m))));
+    return through_device(x, y, [&](auto from, auto to) -> Status {
+      ISOBIT_RETURN_IF_ERROR(layer.forward(from, x_dtype, to, y_dtype, m, workspace.bytes()));
+      return layer.check_input(workspace.bytes(), m, nullptr);
+    });
   }
 
   int index_;

@@ -115,6 +115,9 @@ class Product {
           const Device* device)
       : options_(options), weights_(weights), clamp_(clamp), path_(path), device_(device), pool_(options.threads) {
     run_.pool = &pool_;
+    if (device_ == nullptr) return;
+    for (const DeviceKernel& kernel : device_->kernels())
+      if (kernel.operation == operation_of(options.activations)) kernel_ = kernel.name;
   }
 
   Result<Array> floats(const Array& x, LinearActivations activations) {
@@ -123,8 +126,6 @@ class Product {
     Array y = Array::zeros(y_dtype, shape_of_y(x));
     const int64_t m = rows_of(x);
     if (device_ != nullptr) {
-      for (const DeviceKernel& kernel : device_->kernels())
-        if (kernel.operation == operation_of(options_.activations)) kernel_ = kernel.name;
       ISOBIT_RETURN_IF_ERROR(
           device_->forward(weights_.matrix, options, weights_.name, x.bytes, x.dtype, y.bytes, y_dtype, m));
       return y;
@@ -152,12 +153,13 @@ class Product {
                             derive_static_linear(weights_.matrix, options, weights_.name));
     ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer layer,
                             StaticLinearLayer::create(std::move(parameters), weights_.name, path_));
-    kernel_ = layer.kernel_name();
+    if (device_ == nullptr) kernel_ = layer.kernel_name();
     Array codes = Array::zeros(input_.dtype(), x.shape), y = Array::zeros(output_.dtype(), shape_of_y(x));
     ISOBIT_RETURN_IF_ERROR(isobit::quantize(input_, values, codes.bytes.data(), "X"));
     const int64_t m = rows_of(x);
     Workspace workspace = layer.workspace(m, pool_.threads());
-    ISOBIT_RETURN_IF_ERROR(layer.forward_codes(codes.bytes, y.bytes, m, workspace, run_));
+    ISOBIT_RETURN_IF_ERROR(device_ != nullptr ? device_->forward(layer, codes.bytes, y.bytes, m)
+                                              : layer.forward_codes(codes.bytes, y.bytes, m, workspace, run_));
     if (options_.codes) return y;
     Array out = Array::zeros(Dtype::kF32, y.shape);
     isobit::dequantize(output_, y.bytes.data(), {out.data<float>(), static_cast<size_t>(out.size())});
@@ -234,8 +236,6 @@ Result<Outcome> matmul(const MatmulOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device, options.threads));
   if (device && !options.kernel.empty())
     return refuse_on_device(options.device, "--kernel " + options.kernel, "the device has one for each operation");
-  if (device && options.activations == "static")
-    return refuse_on_device(options.device, "--activations static", "static codes are the CPU's");
   ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_linear_kernel(options.kernel, operation_of(options.activations)));
   ISOBIT_ASSIGN_OR_RETURN(const Weights weights, load_weights(options));
   Outcome out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers on low-bit weights on a CUDA device. docs/numerics.md, sections 10 and 11. Part of isobit::cuda.
+// Linear layers on low-bit weights on a CUDA device. docs/numerics.md, sections 10 to 12. Part of isobit::cuda.
 #ifndef ISOBIT_CUDA_LINEAR_H_
 #define ISOBIT_CUDA_LINEAR_H_
 
@@ -54,6 +54,46 @@ class DeviceLinear {
 
  private:
   DeviceLinear() = default;
+  struct Data;
+  std::shared_ptr<const Data> data_;
+};
+
+/// A StaticLinearLayer on one device, with its bytes. Immutable; safe to share between threads and streams; two runs at
+/// once need a workspace each.
+class DeviceStaticLinear {
+ public:
+  /// Packs the weights, copies them to the device with this number, or to the current one, and waits for that. Leaves
+  /// it the thread's current device. kUnsupported: K above 65,793; a device for which the build has no code.
+  static Result<DeviceStaticLinear> create(const StaticLinearLayer& layer, std::optional<int> device = {});
+
+  /// What it was made from: parameters, grids, name.
+  [[nodiscard]] const StaticLinearLayer& layer() const;
+  /// The number of the device.
+  [[nodiscard]] int device() const;
+  /// Of the packed weights, with rescales and what else forward reads.
+  [[nodiscard]] int64_t size_bytes() const;
+
+  /// Bytes of device memory for runs of at most m rows.
+  [[nodiscard]] int64_t workspace_bytes(int64_t m) const;
+
+  /// x: codes of layer().parameters().x_dtype(), y: of y_dtype(), m rows of each. x, y and the workspace are memory of
+  /// this device; the workspace is aligned to 256 bytes. Sizes, strides and errors as in StaticLinearLayer::forward. Of
+  /// the options stream, x_stride and y_stride. Asynchronous on options.stream: no allocation of device memory, no
+  /// synchronisation; can be captured in a graph. So a run cannot return which code of x is outside the grid: it counts
+  /// as the nearer end, and check_input says which it was.
+  [[nodiscard]] Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                               int64_t m, std::span<std::byte> workspace, const RunOptions& options = {}) const;
+  /// The same, of the only types that there are.
+  [[nodiscard]] Status forward_codes(std::span<const std::byte> x, std::span<std::byte> y, int64_t m,
+                                     std::span<std::byte> workspace, const RunOptions& options = {}) const {
+    return forward(x, layer().parameters().x_dtype(), y, layer().parameters().y_dtype(), m, workspace, options);
+  }
+  /// Waits for the stream; the error of StaticLinearLayer::forward for the first code of x outside the grid in the last
+  /// run, which was of m rows and used this workspace.
+  [[nodiscard]] Status check_input(std::span<const std::byte> workspace, int64_t m, CUstream_st* stream) const;
+
+ private:
+  DeviceStaticLinear() = default;
   struct Data;
   std::shared_ptr<const Data> data_;
 };

@@ -69,7 +69,7 @@ struct Codec {
   static __device__ __forceinline__ void decode(const PackedCodes<Bits>& packed, int i, Operand& a) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if constexpr (Kind == RowsKind::kCodes) {
+      if constexpr (is_integer(Kind)) {
         a[j] = packed.bytes(4 * i + j);
       } else if constexpr (Kind == RowsKind::kF16) {
         a[j] = float16_pair(packed, 2 * i + j % 2, j >= 2);

@@ -17,8 +17,8 @@ Status launch(const ImageLayout& image, const FewPlan& plan, const FewArgs& args
   const auto kernel = few<Bits, Kind, Columns, Fine, General>;
   ISOBIT_RETURN_IF_ERROR(allow_shared(kernel, plan.shared, "few"));
   GridLaunch launch;
-  launch.blocks =
-      dim3(static_cast<unsigned>(image.strips * plan.cluster), static_cast<unsigned>((args.m + Columns - 1) / Columns));
+  launch.blocks = dim3(static_cast<unsigned>(image.strips * plan.cluster),
+                       static_cast<unsigned>((args.x_columns + Columns - 1) / Columns));
   launch.threads = kFewThreads;
   launch.shared = plan.shared;
   launch.cluster = plan.cluster > 1 ? plan.cluster : 0;
@@ -31,11 +31,13 @@ Status run_kind(const ImageLayout& image, bool general, const FewPlan& plan, con
                 cudaStream_t stream) {
   const bool fine = image.block_parts > 1;
   const auto columns = [&]<int Columns>() {
-    return fine      ? launch<Bits, Kind, Columns, true, true>(image, plan, args, early, stream)
-           : general ? launch<Bits, Kind, Columns, false, true>(image, plan, args, early, stream)
-                     : launch<Bits, Kind, Columns, false, false>(image, plan, args, early, stream);
+    if constexpr (Kind != RowsKind::kStatic) {
+      if (fine) return launch<Bits, Kind, Columns, true, true>(image, plan, args, early, stream);
+      if (general) return launch<Bits, Kind, Columns, false, true>(image, plan, args, early, stream);
+    }
+    return launch<Bits, Kind, Columns, false, false>(image, plan, args, early, stream);
   };
-  if (Kind != RowsKind::kF32 && args.m <= kXTileRows) return columns.template operator()<kXTileRows>();
+  if (Kind != RowsKind::kF32 && args.x_columns <= kXTileRows) return columns.template operator()<kXTileRows>();
   return columns.template operator()<kFewMaxRows>();
 }
 
@@ -46,6 +48,7 @@ Status run_bits(const ImageLayout& image, RowsKind kind, bool general, const Few
     case RowsKind::kCodes: return run_kind<Bits, RowsKind::kCodes>(image, general, plan, args, early, stream);
     case RowsKind::kF16: return run_kind<Bits, RowsKind::kF16>(image, general, plan, args, early, stream);
     case RowsKind::kBF16: return run_kind<Bits, RowsKind::kBF16>(image, general, plan, args, early, stream);
+    case RowsKind::kStatic: return run_kind<Bits, RowsKind::kStatic>(image, general, plan, args, early, stream);
     default: return run_kind<Bits, RowsKind::kF32>(image, general, plan, args, early, stream);
   }
 }

@@ -14,6 +14,7 @@
 #include "core/cuda/tensor_core.cuh"
 #include "linear/cuda/codec.cuh"
 #include "linear/cuda/few.h"
+#include "linear/cuda/static_epilogue.cuh"
 
 namespace isobit::cuda {
 
@@ -22,8 +23,8 @@ inline constexpr int kFewThreads = kFewWorkers + 32;
 /// An instruction takes 32 bytes of a row of x. Float32 has three halves for each element.
 template <RowsKind Kind>
 struct FewKind {
-  using Type = std::conditional_t<Kind == RowsKind::kCodes, UInt8Int8,
-                                  std::conditional_t<Kind == RowsKind::kF16, Float16, BFloat16>>;
+  using Type =
+      std::conditional_t<is_integer(Kind), UInt8Int8, std::conditional_t<Kind == RowsKind::kF16, Float16, BFloat16>>;
   static constexpr int kPlanes = Kind == RowsKind::kF32 ? 3 : 1;
   static constexpr int kInstructions = static_cast<int>(row_block_bytes(Kind)) / kXTileRows / 32;
 };
@@ -57,6 +58,7 @@ struct FewBody {
   using T = typename K::Type;
   using Sum = typename T::Result;
   static constexpr bool kCodes = Kind == RowsKind::kCodes;
+  static constexpr bool kStatic = Kind == RowsKind::kStatic;
   static constexpr int kTiles = Columns / kXTileRows;
   static constexpr int kSums = Columns / 2;  // of a thread
   static constexpr int kXBlock = static_cast<int>(row_block_bytes(Kind));
@@ -70,6 +72,9 @@ struct FewBody {
   float finished[kSums];    // of the chunks before, where no other block of threads has any
   int32_t total[kSums];     // of a group
   int group, group_block;
+
+  /// One group of integers: blocks of threads have parts of it, and the first one uses their sum.
+  static __device__ __forceinline__ bool whole(const FewArgs& a) { return kStatic || (kCodes && a.whole); }
 
   __device__ __forceinline__ FewRow row_of(const uint8_t* record, int r) const {
     FewRow result{reinterpret_cast<const float*>(record)[r], 0, 0, a.zero_point};
@@ -110,13 +115,17 @@ struct FewBody {
     sum = __fmaf_rn(p, w.scale, sum);
   }
 
+  __device__ __forceinline__ void add_sums(const int32_t (&d)[kSums]) {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i)
+      total[i] = static_cast<int32_t>(static_cast<uint32_t>(total[i]) + static_cast<uint32_t>(d[i]));
+  }
+
   /// The sums of one part. record: of its group; x: of its group or part, in each tile x_stride bytes on.
   __device__ __forceinline__ void promote(const Sum (&d)[kSums], const uint8_t* record, const uint8_t* x, int x_stride,
                                           bool group_ends) {
     if constexpr (kCodes) {
-#pragma unroll
-      for (int i = 0; i < kSums; ++i)
-        total[i] = static_cast<int32_t>(static_cast<uint32_t>(total[i]) + static_cast<uint32_t>(d[i]));
+      add_sums(d);
       if (!group_ends || a.whole) return;
     }
     const FewRow rows[2] = {row_of(record, row), row_of(record, row + 8)};
@@ -159,6 +168,70 @@ struct FewBody {
   }
   __device__ __forceinline__ uint4 received(int at, int tile) const {
     return reinterpret_cast<const uint4*>(shared + kFewExchange)[(at * kTiles + tile) * kFewWorkers + thread];
+  }
+  /// What `others` blocks have sent of a whole group.
+  __device__ __forceinline__ void add_received(int32_t (&sums)[4], int others, int tile) const {
+    for (int other = 0; other < others; ++other) {
+      const uint4 more = received(other, tile);
+      sums[0] += static_cast<int32_t>(more.x), sums[1] += static_cast<int32_t>(more.y);
+      sums[2] += static_cast<int32_t>(more.z), sums[3] += static_cast<int32_t>(more.w);
+    }
+  }
+
+  /// `others`: blocks of threads that have sent sums of a whole group, else chunks.
+  __device__ __forceinline__ void store_floats(int64_t strip, int64_t x_tile, int others) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      float(&all)[4] = reinterpret_cast<float(&)[4]>(finished[4 * tile]);
+      if (kCodes && a.whole) {
+        int32_t(&sums)[4] = reinterpret_cast<int32_t(&)[4]>(total[4 * tile]);
+        add_received(sums, others, tile);
+        const uint8_t* const record = a.parameters + strip * a.record_bytes;
+        const FewRow rows[2] = {row_of(record, row), row_of(record, row + 8)};
+        const auto* const groups =
+            reinterpret_cast<const RowGroup*>(a.x_parameters) + (x_tile + tile) * kXTileRows + column;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float one = 0;
+          promote_codes(one, sums[i], rows[i / 2], groups[i % 2]);
+          all[i] = __fadd_rn(0.0f, one);
+        }
+      } else {
+#pragma unroll 4
+        for (int other = 0; other < others; ++other) {
+          const uint4 more = received(other, tile);
+          all[0] = __fadd_rn(all[0], __uint_as_float(more.x));
+          all[1] = __fadd_rn(all[1], __uint_as_float(more.y));
+          all[2] = __fadd_rn(all[2], __uint_as_float(more.z));
+          all[3] = __fadd_rn(all[3], __uint_as_float(more.w));
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int64_t m = (x_tile + tile) * kXTileRows + column + i % 2;
+        const int64_t n = strip * kStripRows + row + i / 2 * 8;
+        if (m >= a.m || n >= a.n) continue;
+        const float y = __fadd_rn(all[i], a.bias[n]);
+        store_result(a.y, a.y_type, m * a.y_stride + n, y < a.lo ? a.lo : y > a.hi ? a.hi : y);
+      }
+    }
+  }
+  /// Static codes: a tile of x is one tile of sums, or of 16 bits one of high and one of low bytes.
+  __device__ __forceinline__ void store_codes(int64_t strip, int64_t x_tile, int others) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+      add_received(reinterpret_cast<int32_t(&)[4]>(total[4 * tile]), others, tile);
+    const StaticEpilogue& e = a.static_codes;
+    const bool two_planes = kTiles == 2 && e.planes == 2;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      const int tile = i / 4;
+      const int64_t m = (two_planes ? x_tile / 2 : x_tile + tile) * kXTileRows + column + i % 2;
+      const int64_t n = strip * kStripRows + row + i % 4 / 2 * 8;
+      if ((two_planes && tile == 1) || m >= a.m || n >= a.n) continue;
+      store_static(e, e.channels[n], e.rows[m].sum, two_planes ? total[i] : 0,
+                   two_planes ? total[(i + 4) % kSums] : total[i], a.y, m * a.y_stride + n);
+    }
   }
 };
 
@@ -239,7 +312,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
 #if __CUDA_ARCH__ >= 900
   const uint32_t all_sums = shared_address(shared), full = all_sums + 8;
   const uint32_t released = full + 8 * static_cast<uint32_t>(a.stages);
-  const int others = cluster == 1 ? 0 : a.whole ? a.cluster - 1 : a.chunks - a.rank_chunks;  // that send, or chunks
+  const int others = Body::whole(a) ? a.cluster - 1 : a.chunks - a.rank_chunks;  // that send, or chunks
   if (thread == 0) {
     barrier_init(all_sums, 1);
     for (uint32_t i = 0; i < static_cast<uint32_t>(a.stages); ++i) {
@@ -308,6 +381,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
 #else
   if (warp == kFewWorkers / 32) return;
   constexpr uint32_t all_sums = 0;
+  constexpr int others = 0;
   int loaded = 0;
   const auto load_share = [&]() {
     if (loaded < turns) {
@@ -347,10 +421,14 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
     const uint8_t* const tile_codes = stage + warp * (kBlockBytes / (kStripRows / kTileRows));
     // The sums of a part of block i.
     const auto promote = [&](const Sum(&d)[Body::kSums], int i, int part, bool group_ends) {
-      const int at = body.group - stage_group;
-      const int x_at = Body::kCodes ? at : i * a.x_block_parts + part;
-      body.promote(d, stage + a.parameters_at + at * a.record_bytes, stage + a.x_parameters_at + x_at * a.x_part_bytes,
-                   a.x_parameters_bytes, group_ends);
+      if constexpr (Body::kStatic) {
+        body.add_sums(d);
+      } else {
+        const int at = body.group - stage_group;
+        const int x_at = Body::kCodes ? at : i * a.x_block_parts + part;
+        body.promote(d, stage + a.parameters_at + at * a.record_bytes,
+                     stage + a.x_parameters_at + x_at * a.x_part_bytes, a.x_parameters_bytes, group_ends);
+      }
       if (group_ends) ++body.group;
     };
     // Instructions of different blocks in turn, so that none waits for the one before it.
@@ -402,7 +480,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
     if (++slot == kFewOldStages) slot = 0;
 #endif
     chunk_blocks += kTurn;
-    if (!a.whole && (chunk_blocks == a.chunk_blocks || turn + 1 == turns)) {
+    if (!Body::whole(a) && (chunk_blocks == a.chunk_blocks || turn + 1 == turns)) {
       if (rank > 0) body.send_sums((static_cast<int>(rank) - 1) * a.rank_chunks + chunk, body.acc, all_sums);
       ++chunk;
       chunk_blocks = 0;
@@ -414,7 +492,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
     }
   }
   if (rank > 0) {
-    if (a.whole) body.send_sums(static_cast<int>(rank) - 1, body.total, all_sums);
+    if (Body::whole(a)) body.send_sums(static_cast<int>(rank) - 1, body.total, all_sums);
     return;
   }
 
@@ -422,48 +500,10 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
 #if __CUDA_ARCH__ >= 900
   if (cluster > 1) barrier_wait(all_sums, 0);
 #endif
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    float(&total)[4] = reinterpret_cast<float(&)[4]>(body.finished[4 * tile]);
-    if (Body::kCodes && a.whole) {
-      int32_t(&sums)[4] = reinterpret_cast<int32_t(&)[4]>(body.total[4 * tile]);
-#if __CUDA_ARCH__ >= 900
-      for (int other = 0; other < others; ++other) {
-        const uint4 more = body.received(other, tile);
-        sums[0] += static_cast<int32_t>(more.x), sums[1] += static_cast<int32_t>(more.y);
-        sums[2] += static_cast<int32_t>(more.z), sums[3] += static_cast<int32_t>(more.w);
-      }
-#endif
-      const uint8_t* const record = a.parameters + strip * a.record_bytes;
-      const FewRow rows[2] = {body.row_of(record, body.row), body.row_of(record, body.row + 8)};
-      const auto* const groups =
-          reinterpret_cast<const RowGroup*>(a.x_parameters) + (x_tile + tile) * kXTileRows + body.column;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float one = 0;
-        body.promote_codes(one, sums[i], rows[i / 2], groups[i % 2]);
-        total[i] = __fadd_rn(0.0f, one);
-      }
-    } else {
-#if __CUDA_ARCH__ >= 900
-#pragma unroll 4
-      for (int other = 0; other < others; ++other) {
-        const uint4 more = body.received(other, tile);
-        total[0] = __fadd_rn(total[0], __uint_as_float(more.x));
-        total[1] = __fadd_rn(total[1], __uint_as_float(more.y));
-        total[2] = __fadd_rn(total[2], __uint_as_float(more.z));
-        total[3] = __fadd_rn(total[3], __uint_as_float(more.w));
-      }
-#endif
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int64_t m = (x_tile + tile) * kXTileRows + body.column + i % 2;
-      const int64_t n = strip * kStripRows + body.row + i / 2 * 8;
-      if (m >= a.m || n >= a.n) continue;
-      const float y = __fadd_rn(total[i], a.bias[n]);
-      store_result(a.y, a.y_type, m * a.y_stride + n, y < a.lo ? a.lo : y > a.hi ? a.hi : y);
-    }
+  if constexpr (Body::kStatic) {
+    body.store_codes(strip, x_tile, others);
+  } else {
+    body.store_floats(strip, x_tile, others);
   }
 }
 

@@ -37,6 +37,15 @@ ImageLayout ImageLayout::of(const LowBitParameters& matrix, bool asymmetric) {
   return layout;
 }
 
+ImageLayout ImageLayout::of_static(const LowBitParameters& matrix) {
+  ImageLayout layout = of(matrix, false);
+  layout.padded_group = round_up(matrix.columns, kBlockDepth);
+  layout.block_parts = 1;
+  layout.group_blocks = layout.padded_group / kBlockDepth;
+  layout.record_bytes = 0;
+  return layout;
+}
+
 std::vector<std::byte> pack_image_codes(const LowBitMatrix& matrix, const ImageLayout& layout) {
   std::vector<std::byte> image(static_cast<size_t>(layout.codes_bytes()));
   const int bits = layout.bits;

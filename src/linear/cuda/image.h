@@ -48,6 +48,8 @@ struct ImageLayout {
 
   /// `asymmetric`: of the activations, which need V.
   static ImageLayout of(const LowBitParameters& matrix, bool asymmetric);
+  /// Of static codes: one group a row, whose parameters are not in the image.
+  static ImageLayout of_static(const LowBitParameters& matrix);
 
   /// Of a row: what each block, or step where groups are smaller than a block, has of one group.
   [[nodiscard]] int64_t parts() const { return blocks * block_parts; }

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda/arguments.h"
 #include "core/cuda/upload.h"
 #include "core/run_options.h"
 #include "isobit/cuda/linear.h"
+#include "linear/cuda/arguments.h"
 #include "linear/cuda/few.h"
 #include "linear/cuda/image.h"
 #include "linear/cuda/rows.h"
@@ -21,24 +21,6 @@ namespace {
 
 int64_t pieces(int64_t count, int64_t piece) { return (count + piece - 1) / piece; }
 
-struct Device {
-  int number = 0;
-  int processors = 0;
-  int shared = 0;  // bytes of a block
-  bool bulk_copies = false;
-};
-
-Result<Device> current_device() {
-  Device device;
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&device.number), "the current device"));
-  const std::pair<cudaDeviceAttr, int*> wanted[] = {{cudaDevAttrMultiProcessorCount, &device.processors},
-                                                    {cudaDevAttrMaxSharedMemoryPerBlockOptin, &device.shared}};
-  for (const auto& [attribute, value] : wanted)
-    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceGetAttribute(value, attribute, device.number), "device attributes"));
-  ISOBIT_ASSIGN_OR_RETURN(device.bulk_copies, few_has_bulk_copies());
-  return device;
-}
-
 RowsKind rows_kind(LinearActivations activations, Dtype x) {
   if (activations != LinearActivations::kFloat) return RowsKind::kCodes;
   return x == Dtype::kF16 ? RowsKind::kF16 : x == Dtype::kBF16 ? RowsKind::kBF16 : RowsKind::kF32;
@@ -47,7 +29,7 @@ RowsKind rows_kind(LinearActivations activations, Dtype x) {
 }  // namespace
 
 struct DeviceLinear::Data {
-  Device device;
+  FewDevice device;
   ImageLayout image;
   LowBitKind kind = LowBitKind::kSymmetric;
   int32_t zero_point = 0, code_factor = 1;
@@ -69,7 +51,6 @@ struct DeviceLinear::Data {
     return aligned_size(rows_layout(rows, m).bytes()) + kDeviceAlignment;
   }
   [[nodiscard]] FewArgs few_args(const RowsLayout& layout) const;
-  [[nodiscard]] FewPlan few_plan(RowsKind rows, int64_t m, FewArgs& args) const;
 };
 
 /// All but pointers, rows and what the plan decides.
@@ -104,65 +85,6 @@ FewArgs DeviceLinear::Data::few_args(const RowsLayout& layout) const {
   return a;
 }
 
-/// What the first block of a cluster gets from the others.
-int64_t received_bytes(const FewArgs& a, int32_t cluster, int32_t rank_chunks, int columns) {
-  const int64_t others = cluster == 1 ? 0 : a.whole ? cluster - 1 : std::max(0, a.chunks - rank_chunks);
-  return others * columns * kStripRows * static_cast<int64_t>(sizeof(float));
-}
-constexpr int64_t kMostReceived = 65536;
-
-/// Blocks of threads that share a strip: as many as give each processor the least to do one after the other; of equal
-/// ones, those of which about four are on a processor.
-FewPlan DeviceLinear::Data::few_plan(RowsKind rows, int64_t m, FewArgs& a) const {
-  const int columns = m <= kXTileRows && rows != RowsKind::kF32 ? kXTileRows : kFewMaxRows;
-  const int turn = few_turn_blocks(image.bits);
-  const int64_t strips = image.strips * pieces(m, columns);
-  constexpr double kWanted = 4;
-  FewPlan plan;
-  double least = 0;
-  for (int32_t cluster = 1; cluster <= (device.bulk_copies ? std::min(kFewMaxCluster, a.chunks) : 1); ++cluster) {
-    const auto rank_chunks = static_cast<int32_t>(pieces(a.chunks, cluster));
-    if (received_bytes(a, cluster, rank_chunks, columns) > kMostReceived) continue;
-    if (static_cast<int64_t>(rank_chunks) * (cluster - 1) >= a.chunks) continue;  // one would have nothing to do
-    const int64_t of_processor = pieces(strips * cluster, device.processors);
-    const double cost =
-        static_cast<double>(of_processor * rank_chunks) + 0.01 * std::abs(static_cast<double>(of_processor) - kWanted);
-    if (plan.cluster == 0 || cost < least) {
-      least = cost;
-      plan.cluster = cluster;
-      a.rank_chunks = rank_chunks;
-    }
-  }
-  a.cluster = plan.cluster;
-
-  const auto aligned = [](int64_t bytes) { return pieces(bytes, 128) * 128; };
-  const int64_t groups =
-      image.padded_group >= kBlockDepth ? (turn - 2) / image.group_blocks + 2 : turn * int64_t{a.block_groups};
-  const int64_t x_parts = rows == RowsKind::kCodes ? groups : turn * image.block_parts;
-  const int tiles = columns / kXTileRows;
-  a.parameters_at = static_cast<int32_t>(turn * image.block_bytes());
-  a.x_at = static_cast<int32_t>(aligned(a.parameters_at + groups * image.record_bytes));
-  a.x_parameters_at = static_cast<int32_t>(a.x_at + tiles * turn * row_block_bytes(rows));
-  a.x_parameters_bytes = static_cast<int32_t>(aligned(x_parts * a.x_part_bytes));
-  a.stage_bytes = a.x_parameters_at + tiles * a.x_parameters_bytes;
-  a.stages_at =
-      static_cast<int32_t>(pieces(kFewExchange + received_bytes(a, a.cluster, a.rank_chunks, columns), 1024) * 1024);
-
-  constexpr int64_t kReserved = 1024;  // of each block, by the system
-  constexpr int64_t kMostStages = 8;
-  // Clusters do not fill all processors of their part of the device, so that more must fit one than there are for it.
-  const int64_t resident =
-      std::clamp<int64_t>(pieces(strips * a.cluster, device.processors) + (a.cluster > 2 ? 1 : 0), 1, 5);
-  const int64_t room = (device.shared + kReserved) / resident - kReserved - a.stages_at;
-  const int64_t turns = pieces(int64_t{a.rank_chunks} * a.chunk_blocks, turn);
-  const int64_t wanted = device.bulk_copies ? std::min(turns, kMostStages) : kFewOldStages;
-  plan.stages =
-      static_cast<int32_t>(std::clamp<int64_t>(room / a.stage_bytes, device.bulk_copies ? 1 : wanted, wanted));
-  a.stages = plan.stages;
-  plan.shared = a.stages_at + int64_t{plan.stages} * a.stage_bytes;
-  return plan;
-}
-
 Result<DeviceLinear> DeviceLinear::create(const LowBitMatrix& matrix, const LinearOptions& options,
                                           std::string_view name, std::optional<int> device) {
   const std::string text(name);
@@ -178,7 +100,7 @@ Result<DeviceLinear> DeviceLinear::create(const LowBitMatrix& matrix, const Line
                                                 " elements, must have at most " + std::to_string(kMaxInt8Group) +
                                                 " where activations are quantised on the fly on a device");
   if (device) ISOBIT_RETURN_IF_ERROR(cuda_status(cudaSetDevice(*device), "device " + std::to_string(*device)));
-  ISOBIT_ASSIGN_OR_RETURN(data->device, current_device());
+  ISOBIT_ASSIGN_OR_RETURN(data->device, FewDevice::current());
   data->image = ImageLayout::of(p, data->asymmetric());
   data->kind = p.kind;
   data->clamp = options.clamp;
@@ -225,17 +147,8 @@ Status DeviceLinear::forward(std::span<const std::byte> x, Dtype x_dtype, std::s
   if (m > kMostRows)
     return refuse_linear("m is " + std::to_string(m) + ", must be at most " + std::to_string(kMostRows));
   const RowsKind kind = rows_kind(data.activations, x_dtype);
-  ISOBIT_RETURN_IF_ERROR(check_device_buffer("workspace", workspace, Dtype::kU8));
-  ISOBIT_RETURN_IF_ERROR(check_alignment("workspace", workspace.data()));
-  const int64_t needed = data.workspace_bytes(kind, m);
-  if (static_cast<int64_t>(workspace.size()) < needed)
-    return refuse_argument("workspace has " + std::to_string(workspace.size()) + " bytes, must have " +
-                           std::to_string(needed) + " for " + std::to_string(m) + " rows (workspace_bytes)");
-  ISOBIT_RETURN_IF_ERROR(check_current_device(device(), "the layer"));
-  const std::initializer_list<NamedBuffer> buffers = {{"x", x}, {"y", y}, {"workspace", workspace}};
-  ISOBIT_RETURN_IF_ERROR(check_apart(buffers));
-  for (const NamedBuffer& buffer : buffers) ISOBIT_RETURN_IF_ERROR(check_on_device(buffer, device()));
-  ISOBIT_RETURN_IF_ERROR(check_stream(options.stream, device()));
+  ISOBIT_RETURN_IF_ERROR(
+      check_linear_memory(x, y, workspace, m, data.workspace_bytes(kind, m), device(), options.stream));
 
   const RowsLayout layout = data.rows_layout(kind, m);
   ISOBIT_RETURN_IF_ERROR(prepare_rows(data.image, layout, {x.data(), x_dtype, x_rows.stride, m}, data.asymmetric(),
@@ -247,7 +160,8 @@ Status DeviceLinear::forward(std::span<const std::byte> x, Dtype x_dtype, std::s
   args.y_stride = y_rows.stride;
   args.y_type = y_dtype == Dtype::kF32 ? 0 : y_dtype == Dtype::kF16 ? 1 : 2;
   args.m = m;
-  const FewPlan plan = data.few_plan(kind, m, args);
+  args.x_columns = m;
+  const FewPlan plan = plan_few(data.device, data.image, kind, args);
   return run_few(data.image, kind, data.general(), plan, args, data.device.bulk_copies, options.stream);
 }
 

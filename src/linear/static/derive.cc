@@ -33,6 +33,11 @@ Status check_code_grid(const Grid& grid, const std::string& what) {
                        std::to_string(kLeastStaticBits) + ".." + std::to_string(kMostStaticBits));
 }
 
+Status refuse_code(const Grid& x, int64_t row, int64_t column, int64_t code, const std::string& name) {
+  return refuse_linear(name + ": " + low_bit_element("x", row, column) + " is " + std::to_string(code) + ", must be " +
+                       std::to_string(x.min()) + ".." + std::to_string(x.max()) + ", a code of the input grid");
+}
+
 Status check_weight_bits(int32_t bits, const std::string& what) {
   if (bits == 2 || bits == 4 || bits == 8) return {};
   return refuse_linear(what + " is " + std::to_string(bits) + ", must be 2, 4 or 8");

@@ -212,8 +212,7 @@ Status StaticLinearLayer::Impl::check_codes(const LinearCall& call) const {
   int64_t k = 0;
   const auto code = [&] { return load_code(call.x_row(row), parameters.x_dtype(), k); };
   while (code() >= grid.min() && code() <= grid.max()) ++k;
-  return refuse_linear(name + ": " + low_bit_element("x", row, k) + " is " + std::to_string(code()) + ", must be " +
-                       std::to_string(grid.min()) + ".." + std::to_string(grid.max()) + ", a code of the input grid");
+  return refuse_code(grid, row, k, code(), name);
 }
 
 void StaticLinearLayer::Impl::run_reference(const LinearCall& call, const LinearRectangle& part,

@@ -22,6 +22,8 @@ Int128 largest_accumulator(const int8_t* v, int64_t columns, int32_t bias, const
 
 /// A grid of 2 to 16 bits.
 Status check_code_grid(const Grid& grid, const std::string& what);
+/// x[row, column] is a code outside the grid of x. name: the layer.
+Status refuse_code(const Grid& x, int64_t row, int64_t column, int64_t code, const std::string& name);
 /// 2, 4 or 8.
 Status check_weight_bits(int32_t bits, const std::string& what);
 /// Symmetric, a group a row.
