@@ -15,6 +15,8 @@ INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 def channel_weights(rows, mse=False, bits=8):
     """Symmetric weights, one float32 scale a row; a row of zeros has the smallest other one."""
     w = quantise(rows, bits, len(rows[0]), "symmetric", "f32", mse)
+    if bits == 1 and any(row[0] == 0 for row in w.S):
+        raise Refused("weights of 1 bit have no zero")
     fill = min([row[0] for row in w.S if row[0] > 0], default=1.0)
     return Weights(bits, w.group, "symmetric", "f32", w.codes, [[row[0] or fill] for row in w.S])
 
@@ -29,13 +31,11 @@ def bias_code(bias, x, S):
 
 
 class StaticLinear:
-    """weights: symmetric of 2, 4 or 8 bits, one group a row; x and y: grids of 2 to 16 bits (y None:
+    """weights: symmetric of 1, 2, 4 or 8 bits, one group a row; x and y: grids of 2 to 16 bits (y None:
     int32 accumulators out); bias [N] float32 numbers, or None."""
 
     def __init__(self, weights, x, y, bias=None, act=None, mode="nearest_even"):
         assert weights.kind == "symmetric" and weights.G == 1
-        if weights.bits not in (2, 4, 8):
-            raise Refused("weights have 2, 4 or 8 bits")
         if any(not 2 <= g.bits <= 16 for g in (x, y) if g is not None):
             raise Refused("codes of x and y have 2 to 16 bits")
         if y is None and act is not None:
@@ -150,6 +150,8 @@ def calibrated(rows, bias, act, sequences, x, y, power_of_two, method, bits=8, m
     for n in range(w.N):
         v = [w.value(n, k) for k in range(w.K)]
         if bias and is_dead(v, w.S[n][0], gx, bias[n], y is None):
+            if bits == 1:
+                raise Refused("weights of 1 bit have no zero")
             S[n] = [revived(w.S[n][0], gx, bias[n], bits)]
             codes[n] = [code(value, S[n][0], 1 << (bits - 1), 0.0, (1 << bits) - 1) for value in rows[n]]
             dead.append(n)

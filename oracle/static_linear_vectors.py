@@ -237,6 +237,41 @@ def gru_cases(rng):
     return cases
 
 
+def sign_cases(rng):
+    """Weights of 1 bit."""
+    cases = []
+    for x_bits in (2, 8, 11, 16):
+        for y_bits in (5, 8, 16, None):
+            K, mode = rng.int(1, 24), rng.pick(MODES)
+            rows = bell_rows(rng, 5, K, 0.3)
+            w = channel_weights(rows, False, 1)
+            x = some_grid(rng, x_bits, False, rng.real(4, 8) * 2.0 ** -x_bits)
+            reach = float(x.S) * x.reach * 0.3 * K ** 0.5
+            y = None if y_bits is None else some_grid(rng, y_bits, False, to_format(
+                rng.real(0.5, 2.0) * reach * 2.0 ** (2 - y_bits), FORMATS["f32"]))
+            bias = [rng.real(-1, 1) for _ in range(5)]
+            inputs = [[rng.int(x.qmin, x.qmax) for _ in range(K)] for _ in range(3)]
+            inputs += [[x.qmax if v >= 0 else x.qmin for v in rows[1]], [x.z] * K]
+            cases.append(given_case(w, x, y, bias, None, mode, inputs, rows=[texts(row) for row in rows],
+                                    method="absmax"))
+    eight, tensor = Grid(8, True, 0, shift=3), {"bits": 8, "signed": True, "symmetric": False}
+    zeros = Weights(1, 3, "symmetric", "f32", [[1, 0, 1], [1, 1, 1]], [[0.5], [0.0]])
+    cases.append(given_case(zeros, eight, eight, None, None, MODES[0], [[1, 2, 3]]))
+    assert "refused" in cases[-1]
+    seq = [bell_rows(rng, 5, 6, 1.0)]
+    rows = bell_rows(rng, 3, 6, 0.4)
+    for mode, y in zip(MODES, (tensor, None, tensor, tensor)):
+        cases.append(calibrated_case(rows, [0.5, -0.25, 0.0], None, seq, tensor, y, False, "minmax", 1, True, mode,
+                                     dead=[]))
+    # a row of zeros, and a dead one
+    tiny = [to_format(v * 2.0 ** -60, FORMATS["f32"]) for v in rows[1]]
+    for row in ([0.0] * 6, tiny):
+        cases.append(calibrated_case([rows[0], row], [0.5, 2.5], None, seq, tensor, tensor, False, "minmax", 1, False,
+                                     MODES[0]))
+        assert "refused" in cases[-1]
+    return cases
+
+
 def make_static_linear():
     return {"description": "linear layers of static codes (section 12)",
-            "cases": given_cases(Rng(41)) + calibrated_cases(Rng(42)) + gru_cases(Rng(43))}
+            "cases": given_cases(Rng(41)) + calibrated_cases(Rng(42)) + gru_cases(Rng(43)) + sign_cases(Rng(44))}

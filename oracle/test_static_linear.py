@@ -6,7 +6,7 @@ from .floats import bits32, f32
 from .grid import Grid
 from .low_bit import RELU, Weights
 from .rounding import Refused
-from .static_linear import StaticLinear, calibrated, float_row, is_dead, revived
+from .static_linear import StaticLinear, calibrated, channel_weights, float_row, is_dead, revived
 
 
 def weights(rows, S, bits=8):
@@ -33,6 +33,14 @@ class Wide(unittest.TestCase):
         self.assertEqual(layer([1, -2]), [3])
         self.assertEqual(layer([-2, 1]), [0])  # acc -5; -2.5 to even, -2; clamped
         self.assertRaises(Refused, layer, [2, 0])
+
+    def test_one_bit(self):
+        x, y = Grid(8, True, 10, shift=0), Grid(8, True, 1, shift=-1)
+        layer = StaticLinear(Weights(1, 3, "symmetric", "f32", [[1, 0, 1]], [[0.5]]), x, y, [2.0])
+        self.assertEqual((layer.v, layer.bias, layer.bounds), ([[1, -1, 1]], [4], [3 * 138 + 4]))
+        # less z: -9, 20, 110; acc -9 - 20 + 110 + 4 = 85; ratio 1/4: 21.25 + 1
+        self.assertEqual(layer([1, 30, 120]), [22])
+        self.assertRaises(Refused, channel_weights, [[0.0, 0.0], [1.0, -1.0]], False, 1)
 
     def test_int64(self):
         x = Grid(16, False, 0, shift=0)
@@ -78,6 +86,8 @@ class Calibration(unittest.TestCase):
         layer, dead = calibrated([[1.0, -1.0], [2.0 ** -40, 0.0], [0.0, 0.0]], [0.0, 4.0, 0.0], None, [[[1.0, 0.5]]],
                                  tensor, tensor, True, "minmax")
         self.assertEqual(dead, [1])
+        self.assertRaises(Refused, calibrated, [[1.0, -1.0], [2.0 ** -40, 2.0 ** -40]], [0.0, 4.0], None,
+                          [[[1.0, 0.5]]], tensor, tensor, True, "minmax", 1)
         S = layer.weights.S[1][0]
         self.assertEqual(layer.bias[1], 1 << 30)
         self.assertEqual(bits32(S), bits32(4.0 * 2.0 ** 7 / 2 ** 30))

@@ -434,8 +434,8 @@ typedef struct isobit_static_linear_info {
   int64_t columns;   // K
 } isobit_static_linear_info;
 
-// matrix: 2, 4 or 8 bits, symmetric, one group a row. acc[m, n] = sum over k of (q_x - z_x) * w + bias code, int32; y =
-// acc, or acc rescaled to the output grid and clamped. Errors: ISOBIT_INVALID_ARGUMENT for other weights, grids or
+// matrix: 1, 2, 4 or 8 bits, symmetric, one group a row. acc[m, n] = sum over k of (q_x - z_x) * w + bias code, int32;
+// y = acc, or acc rescaled to the output grid and clamped. Errors: ISOBIT_INVALID_ARGUMENT for other weights, grids or
 // options; ISOBIT_OVERFLOW for a ratio of scales without an encoding, or accumulators that do not fit.
 ISOBIT_API int32_t isobit_static_linear_create(const isobit_low_bit* matrix,
                                                const isobit_static_linear_options* options,

@@ -126,8 +126,8 @@ class LinearLayer {
 struct StaticLinearParameters {
   int64_t rows = 0;         // N
   int64_t columns = 0;      // K
-  int32_t weight_bits = 8;  // 2, 4 or 8
-  Array weights;            // s8 [N, K], each in -2^(weight_bits - 1)..2^(weight_bits - 1) - 1
+  int32_t weight_bits = 8;  // 1, 2, 4 or 8
+  Array weights;            // s8 [N, K], each in -2^(weight_bits - 1)..2^(weight_bits - 1) - 1; 1 bit: -1 or 1
   Array scales;             // f32 [N]: S_w, positive and finite; no result depends on it
   Array bias;               // s32 [N], on the scale S_x * S_w[n]
   Grid input{};             // of x: 2 to 16 bits
@@ -151,8 +151,8 @@ struct StaticLinearOptions {
   Rounding rounding = Rounding::kNearestEven;
 };
 
-/// Section 12: from symmetric weights of 2, 4 or 8 bits with one group a row (quantize_low_bit with group = K) and
-/// grids to integers. A row of zeros takes the smallest scale of the other rows. A bias beyond int32 is clamped.
+/// Section 12: from symmetric weights with one group a row (quantize_low_bit with group = K) and grids to integers. A
+/// row of zeros takes the smallest scale of the other rows; of 1 bit it is refused. A bias beyond int32 is clamped.
 /// Errors: kInvalidArgument for other weights, a scale that is negative, grids of other widths, a bias that is not
 /// finite or has not N elements, a clamp that is not one; kOverflow for a ratio of scales that has no encoding, or
 /// accumulators that do not fit.
@@ -230,7 +230,7 @@ struct StaticLinearQuantization {
   std::optional<GridOptions> y{GridOptions{}};  // 2 to 16 bits; none: int32 accumulators
   ScaleKind scale = ScaleKind::kPow2;           // of x and y
   CalibrationOptions x_method{}, y_method{};
-  int32_t weight_bits = 8;                             // 2, 4 or 8
+  int32_t weight_bits = 8;                             // 1, 2, 4 or 8
   LowBitMethod weight_method = LowBitMethod::kAbsmax;  // or kMse
   Rounding rounding = Rounding::kNearestEven;
 };
@@ -252,7 +252,7 @@ class StaticLinearCalibrator {
   [[nodiscard]] const TensorStatistics& y_statistics() const { return y_; }
 
   /// Grids, weights, bias and rescales. A row whose weights are so small that its bias would overflow takes a larger
-  /// scale. Errors: those of choose_grid, quantize_low_bit and derive_static_linear.
+  /// scale; of 1 bit it is refused. Errors: those of choose_grid, quantize_low_bit and derive_static_linear.
   [[nodiscard]] Result<StaticLinearParameters> derive(const StaticLinearQuantization& quantization) const;
   [[nodiscard]] Result<StaticLinearLayer> finish(const StaticLinearQuantization& quantization,
                                                  std::optional<CpuPath> path = {}) const;

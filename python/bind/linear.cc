@@ -396,9 +396,8 @@ void bind_linear(nb::module_& m) {
           "other"_a)
       .def("finish", &finish_static, nb::kw_only(), "x_bits"_a = 8, "y_bits"_a = 8, "weight_bits"_a = 8,
            "method"_a = "minmax", "scale"_a = "pow2", "rounding"_a = "nearest_even", "after"_a.none() = nb::none(),
-           "x_bits, y_bits: 2..16; weight_bits: 2, 4 or 8. after: a Gru whose output codes the layer takes, in place "
-           "of\n"
-           "x_bits. Raises OverflowError where accumulators do not fit.");
+           "x_bits, y_bits: 2..16; weight_bits: 1, 2, 4 or 8. after: a Gru whose output codes the layer takes, in\n"
+           "place of x_bits. Raises OverflowError where accumulators do not fit.");
 
   nb::class_<StaticLinear>(m, "StaticLinear", "A linear layer of codes on fixed grids; integers only.")
       .def_static(

@@ -99,7 +99,7 @@ def test_refusals(layer):
         (lambda: isobit.Linear(matrix, clamp=(1, 0)), ValueError, "clamp"),
         (lambda: isobit.Linear(matrix)(x[:, 1:]), ValueError, r"x has shape \[5, 63\], must be \[..., 64\]"),
         (lambda: isobit.Linear(matrix)(np.where(x == x[2, 3], np.float32("inf"), x)), ValueError, "x"),
-        (lambda: isobit.quantize_static(weights, x, weight_bits=1), ValueError, "bits"),
+        (lambda: isobit.quantize_static(weights, x, weight_bits=3), ValueError, "bits"),
         (lambda: isobit.quantize_static(weights, []), isobit.FailedPreconditionError, "layer"),
     ]:
         with pytest.raises(error, match=message):

@@ -457,8 +457,10 @@ TEST(StaticLinearLayer, RefusesParameters) {
   refused([](P& p) { p.scales.data<float>()[1] = 0; }, "fc: scales[1] is 0, must be positive and finite");
   refused([](P& p) { p.scales.data<float>()[0] = kNan; }, "fc: scales[0] is nan, must be positive and finite");
   refused([](P& p) { p.scales.data<float>()[0] = kInfinity; }, "fc: scales[0] is inf, must be positive and finite");
-  refused([](P& p) { p.weight_bits = 3; }, "fc: weight_bits is 3, must be 2, 4 or 8");
+  refused([](P& p) { p.weight_bits = 3; }, "fc: weight_bits is 3, must be 1, 2, 4 or 8");
   refused([](P& p) { p.weight_bits = 2; }, "fc: weights[0, 2] is 3, must be -2..1");
+  refused([](P& p) { p.weight_bits = 1; }, "fc: weights[0, 1] is -2, must be -1 or 1");
+  refused([](P& p) { p.weight_bits = 1, p.weights.data<int8_t>()[0] = 0; }, "fc: weights[0, 0] is 0, must be -1 or 1");
   refused([](P& p) { p.weight_bits = 4, p.weights.data<int8_t>()[5] = -9; }, "fc: weights[1, 2] is -9, must be -8..7");
   refused([](P& p) { p.input.bits = 17; }, "fc: input: bits is 17, must be 2..16");
   refused([](P& p) { p.input = {.bits = 1}; }, "fc: input: bits is 1, must be 2..16");
@@ -506,8 +508,10 @@ TEST(StaticLinearLayer, RefusesDerivation) {
     return derive_static_linear(weights, options, "fc").status();
   };
   EXPECT_TRUE(status(matrix, {.input = grid, .output = grid}).ok());
-  expect_refused(status(random_matrix(3, 16, {.bits = 1, .group = 16}), {.input = grid}), StatusCode::kInvalidArgument,
-                 "fc: bits is 1, must be 2, 4 or 8");
+  EXPECT_TRUE(status(random_matrix(3, 16, {.bits = 1, .group = 16}), {.input = grid}).ok());
+  const LowBitMatrix zeros = *quantize_low_bit(Array::zeros(Dtype::kF32, {3, 16}), {.bits = 1, .group = 16}, "W");
+  expect_refused(status(zeros, {.input = grid}), StatusCode::kInvalidArgument,
+                 "fc: scales[0, 0] is 0: row 0 has zeros only, which weights of 1 bit cannot be; use 2 bits or more");
   expect_refused(status(random_matrix(3, 16, {.bits = 8, .group = 8}), {.input = grid}), StatusCode::kInvalidArgument,
                  "fc: group is 8, must be K, 16");
   expect_refused(status(random_matrix(3, 16, {.bits = 8, .group = 16, .kind = LowBitKind::kOffset}), {.input = grid}),

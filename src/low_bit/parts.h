@@ -35,7 +35,10 @@ inline void set_float_at(Array& array, int64_t i, float value) {
 constexpr int32_t low_bit_value(LowBitKind kind, int bits, int32_t zero_point, int32_t code) {
   return kind == LowBitKind::kSymmetric && bits == 1 ? 2 * code - 1 : code - zero_point;
 }
-/// w of v, of the symmetric kind.
+/// The same and back, of the symmetric kind.
+constexpr int32_t symmetric_value(int bits, int32_t code) {
+  return low_bit_value(LowBitKind::kSymmetric, bits, 1 << (bits - 1), code);
+}
 constexpr uint32_t symmetric_code(int bits, int32_t v) {
   return static_cast<uint32_t>(bits == 1 ? (v + 1) / 2 : v + (1 << (bits - 1)));
 }

@@ -80,7 +80,7 @@ def from_torch(module: torch.nn.Module, loader: Iterable[Any], *, bits: str | in
     """The integer layer of a torch.nn.GRU (isobit.quantize) or torch.nn.Linear (isobit.quantize_static).
 
     loader: the module's inputs, a tensor each, or a tuple whose first item is one. bits: of a GRU as in quantize(); of
-    a linear layer the number of bits of its weights, 2, 4 or 8. options: those of the two functions.
+    a linear layer the number of bits of its weights, 1, 2, 4 or 8. options: those of the two functions.
     """
     inputs = (_host(item[0] if isinstance(item, (tuple, list)) else item) for item in loader)
     if isinstance(module, torch.nn.GRU):

@@ -639,7 +639,7 @@ extern "C" {
         workspace: *mut isobit_linear_workspace,
         options: *const isobit_linear_run_options,
     ) -> i32;
-    /// matrix: 2, 4 or 8 bits, symmetric, one group a row. acc`[m, n]` = sum over k of (q_x - z_x) * w + bias code,
+    /// matrix: 1, 2, 4 or 8 bits, symmetric, one group a row. acc`[m, n]` = sum over k of (q_x - z_x) * w + bias code,
     /// int32; y = acc, or acc rescaled to the output grid and clamped. Errors: ISOBIT_INVALID_ARGUMENT for other
     /// weights, grids or options; ISOBIT_OVERFLOW for a ratio of scales without an encoding, or accumulators that do
     /// not fit.

@@ -230,7 +230,7 @@ unsafe impl Send for StaticLinear {}
 unsafe impl Sync for StaticLinear {}
 
 impl StaticLinear {
-    /// `matrix`: 2, 4 or 8 bits, symmetric, one group a row.
+    /// `matrix`: 1, 2, 4 or 8 bits, symmetric, one group a row.
     pub fn new(matrix: &LowBitMatrix, options: &StaticLinearOptions) -> Result<StaticLinear> {
         let mut c = sized!(isobit_static_linear_options);
         c.cpu_path = options.path as i32;

@@ -112,6 +112,11 @@ Result<LowBitMatrix> revive_rows(const LowBitMatrix& matrix, const Array& weight
     float& scale = p.scales.data<float>()[n];
     for (int64_t k = 0; k < p.columns; ++k) v[static_cast<size_t>(k)] = static_cast<int8_t>(matrix.value(n, k));
     if (!row.is_dead(v.data(), p.columns, scale)) continue;
+    if (p.bits == 1)
+      return Status(StatusCode::kOverflow,
+                    name + ": row " + std::to_string(n) + ": the bias " + number(row.bias) +
+                        " has too many steps of x on the scale of the weights, and a larger scale would change weights "
+                        "of 1 bit, which have no zero; use 2 bits or more");
     const std::optional<float> coarser = row.coarser(scale);
     if (!coarser)
       return Status(StatusCode::kOverflow, name + ": row " + std::to_string(n) + ": the bias " + number(row.bias) +

@@ -159,13 +159,28 @@ TEST(StaticLinearCalibrator, RefusesQuantizations) {
   refused([](Q& q) { q.y->bits = 1; }, "fc: y: bits is 1, must be 2..16");
   refused([](Q& q) { q.x.bits = 33; }, "fc: x: 33 bits; the width must be 1 to 32");
   refused([](Q& q) { q.input = Grid{.bits = 20}; }, "fc: input: bits is 20, must be 2..16");
-  refused([](Q& q) { q.weight_bits = 1; }, "fc: weight_bits is 1, must be 2, 4 or 8");
+  refused([](Q& q) { q.weight_bits = 3; }, "fc: weight_bits is 3, must be 1, 2, 4 or 8");
   refused([](Q& q) { q.weight_method = LowBitMethod::kMinmax; },
           "fc: method is minmax, must be absmax or mse for the kind symmetric");
   refused([](Q& q) { q.y.reset(); }, "fc: a clamp of 0..inf was given, must be none without an output grid");
   StaticLinearQuantization no_path;
   EXPECT_EQ(calibrator.finish(no_path, static_cast<CpuPath>(9)).status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(calibrator.finish(no_path).ok());
+}
+
+/// A larger scale, which other widths take for such a row, would change the weights.
+TEST(StaticLinearCalibrator, RefusesDeadRowsOfOneBit) {
+  Array weights = matrix(2, 3, 1);
+  for (int64_t k = 0; k < 3; ++k) weights.data<float>()[3 + k] = 1e-20f;
+  const std::vector<float> bias = {0.5f, 2.0f};
+  StaticLinearCalibrator calibrator = calibrator_of(weights, bias);
+  ASSERT_TRUE(calibrator.observe(random_floats(30, 1), 10).ok());
+  EXPECT_TRUE(calibrator.derive({.weight_bits = 2}).ok());
+  EXPECT_EQ(calibrator.derive({.weight_bits = 1}).status().code(), StatusCode::kOverflow);
+  EXPECT_EQ(
+      calibrator.derive({.weight_bits = 1}).status().message(),
+      "fc: row 1: the bias 2 has too many steps of x on the scale of the weights, and a larger scale would change "
+      "weights of 1 bit, which have no zero; use 2 bits or more");
 }
 
 /// Of x that was observed, and 16 bits for x and y, results are as near as 8-bit weights and their bias allow.

@@ -39,8 +39,8 @@ Status refuse_code(const Grid& x, int64_t row, int64_t column, int64_t code, con
 }
 
 Status check_weight_bits(int32_t bits, const std::string& what) {
-  if (bits == 2 || bits == 4 || bits == 8) return {};
-  return refuse_linear(what + " is " + std::to_string(bits) + ", must be 2, 4 or 8");
+  if (bits == 1 || bits == 2 || bits == 4 || bits == 8) return {};
+  return refuse_linear(what + " is " + std::to_string(bits) + ", must be 1, 2, 4 or 8");
 }
 
 Status check_static_weights(const LowBitParameters& weights, const std::string& name) {
@@ -61,6 +61,9 @@ Result<std::vector<float>> channel_scales(const LowBitMatrix& matrix, const std:
     if (scales.back() < 0)
       return refuse_linear(name + ": " + low_bit_element("scales", n, 0) + " is " + number(scales.back()) +
                            ", must be positive, or 0 in a row of zeros");
+    if (scales.back() == 0 && matrix.parameters().bits == 1)
+      return refuse_linear(name + ": " + low_bit_element("scales", n, 0) + " is 0: row " + std::to_string(n) +
+                           " has zeros only, which weights of 1 bit cannot be; use 2 bits or more");
     if (scales.back() > 0) smallest = std::min(smallest, scales.back());
   }
   if (std::isinf(smallest)) smallest = 1.0f;

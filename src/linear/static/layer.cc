@@ -41,13 +41,15 @@ Status check_code(int32_t code, const Grid& grid, const std::string& what) {
 
 /// Weights and scales one by one; their tensors are checked.
 Status check_values(const StaticLinearParameters& p, const std::string& name) {
+  const bool is_sign = p.weight_bits == 1;
   const int64_t least = code_min(p.weight_bits, true);
-  const int64_t most = code_max(p.weight_bits, true);
+  const int64_t most = is_sign ? 1 : code_max(p.weight_bits, true);
   for (int64_t i = 0; i < p.weights.size(); ++i) {
     const int8_t v = p.weights.data<int8_t>()[i];
-    if (v < least || v > most)
+    if (v < least || v > most || (is_sign && v == 0))
       return refuse_linear(name + ": " + low_bit_element("weights", i / p.columns, i % p.columns) + " is " +
-                           std::to_string(v) + ", must be " + std::to_string(least) + ".." + std::to_string(most));
+                           std::to_string(v) + ", must be " + std::to_string(least) + (is_sign ? " or " : "..") +
+                           std::to_string(most));
   }
   for (int64_t n = 0; n < p.rows; ++n) {
     const float scale = p.scales.data<float>()[n];

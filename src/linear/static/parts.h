@@ -24,12 +24,12 @@ Int128 largest_accumulator(const int8_t* v, int64_t columns, int32_t bias, const
 Status check_code_grid(const Grid& grid, const std::string& what);
 /// x[row, column] is a code outside the grid of x. name: the layer.
 Status refuse_code(const Grid& x, int64_t row, int64_t column, int64_t code, const std::string& name);
-/// 2, 4 or 8.
+/// 1, 2, 4 or 8.
 Status check_weight_bits(int32_t bits, const std::string& what);
 /// Symmetric, a group a row.
 Status check_static_weights(const LowBitParameters& weights, const std::string& name);
 
-/// S_w of every row: that of a row of zeros is the smallest of the others.
+/// S_w of every row: that of a row of zeros is the smallest of the others. 1 bit, which has no zero, has no such row.
 Result<std::vector<float>> channel_scales(const LowBitMatrix& matrix, const std::string& name);
 
 /// rint(bias / (S_x * S_w)), before its clamp to int32.

@@ -27,7 +27,7 @@ std::string tensor_prefix(const std::string& name) { return name.empty() ? "" : 
 // ---------------------------------------------------------------------------------------------------------------
 // Writing
 
-/// Weights of 2 and 4 bits are packed, as unsigned numbers.
+/// Weights of up to 4 bits are packed, as the codes w.
 Array stored_weights(const StaticLinearParameters& p) {
   if (p.weight_bits > kMaxPackedBits) return p.weights;
   const int64_t row_bytes = packed_bytes(p.columns, p.weight_bits);
@@ -35,7 +35,7 @@ Array stored_weights(const StaticLinearParameters& p) {
   for (int64_t n = 0; n < p.rows; ++n)
     for (int64_t k = 0; k < p.columns; ++k)
       pack_code(packed.data<uint8_t>() + n * row_bytes, k, p.weight_bits,
-                static_cast<uint32_t>(p.weights.data<int8_t>()[n * p.columns + k] - code_min(p.weight_bits, true)));
+                symmetric_code(p.weight_bits, p.weights.data<int8_t>()[n * p.columns + k]));
   return packed;
 }
 
@@ -127,7 +127,7 @@ class Reader {
     StaticLinearParameters& p = layer.parameters;
     p.rows = fields.integer("rows", 1, kMaxLowBitSize);
     p.columns = fields.integer("columns", 1, kMaxLowBitSize);
-    p.weight_bits = fields.integer32("weight_bits", 2, 8);
+    p.weight_bits = fields.integer32("weight_bits", 1, 8);
     if (const Status status = check_weight_bits(p.weight_bits, fields.where() + ": field 'weight_bits'"); !status.ok())
       refuse_file(status.message());
     p.rounding = fields.choice("rounding", rounding_from_string, "nearest_even, nearest_up, nearest_away or floor");
@@ -169,8 +169,8 @@ class Reader {
     for (int64_t n = 0; n < p.rows; ++n) {
       const uint8_t* row = packed.data<uint8_t>() + n * row_bytes;
       for (int64_t k = 0; k < p.columns; ++k)
-        weights.data<int8_t>()[n * p.columns + k] =
-            static_cast<int8_t>(unpack_code(row, k, p.weight_bits) + code_min(p.weight_bits, true));
+        weights.data<int8_t>()[n * p.columns + k] = static_cast<int8_t>(
+            symmetric_value(p.weight_bits, static_cast<int32_t>(unpack_code(row, k, p.weight_bits))));
       // One content, one file.
       for (int64_t k = p.columns; k < row_bytes * 8 / p.weight_bits; ++k)
         if (unpack_code(row, k, p.weight_bits) != 0)

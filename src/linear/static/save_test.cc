@@ -43,7 +43,8 @@ constexpr Grid kReal{.bits = 12, .is_signed = false, .kind = ScaleKind::kReal, .
 
 /// Every width of weights, both kinds of scales, and accumulators.
 std::vector<StaticLinearLayer> everything() {
-  return {layer_of(8, kWide, kReal, "fc"), layer_of(4, kReal, kWide, "enc.out"), layer_of(2, kWide, {}, "acc")};
+  return {layer_of(8, kWide, kReal, "fc"), layer_of(4, kReal, kWide, "enc.out"), layer_of(2, kWide, {}, "acc"),
+          layer_of(1, kReal, kReal, "signs")};
 }
 
 Status save(const std::string& path, const std::vector<StaticLinearLayer>& layers) {
@@ -116,9 +117,9 @@ TEST_F(SavedStaticLinear, OneLayerNeedsNoName) {
   EXPECT_EQ(loaded->parameters(), only.parameters());
   ASSERT_TRUE(save(path_, everything()).ok());
   EXPECT_EQ(StaticLinearLayer::load(path_).status().message(),
-            path_ + ": 3 layers; the name must be one of 'fc', 'enc.out', 'acc'");
+            path_ + ": 4 layers; the name must be one of 'fc', 'enc.out', 'acc', 'signs'");
   EXPECT_EQ(StaticLinearLayer::load(path_, "enc.ou").status().message(),
-            path_ + ": no layer 'enc.ou'; the name must be one of 'fc', 'enc.out', 'acc'; nearest: enc.out");
+            path_ + ": no layer 'enc.ou'; the name must be one of 'fc', 'enc.out', 'acc', 'signs'; nearest: enc.out");
 }
 
 TEST_F(SavedStaticLinear, TensorsAreThoseOfTheDocumentation) {
@@ -128,11 +129,12 @@ TEST_F(SavedStaticLinear, TensorsAreThoseOfTheDocumentation) {
   std::vector<std::string> names;
   for (const auto& [name, array] : file->arrays)
     names.push_back(name + " " + std::string(to_string(array.dtype)) + " " + shape_text(array.shape));
-  EXPECT_EQ(names, (std::vector<std::string>{"acc.bias s32 (3,)", "acc.scales f32 (3,)", "acc.weights u8 (3, 2)",
-                                             "enc.out.bias s32 (3,)", "enc.out.multiplier s32 (3,)",
-                                             "enc.out.scales f32 (3,)", "enc.out.shift s32 (3,)",
-                                             "enc.out.weights u8 (3, 3)", "fc.bias s32 (3,)", "fc.multiplier s32 (3,)",
-                                             "fc.scales f32 (3,)", "fc.shift s32 (3,)", "fc.weights s8 (3, 5)"}));
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "acc.bias s32 (3,)", "acc.scales f32 (3,)", "acc.weights u8 (3, 2)", "enc.out.bias s32 (3,)",
+                       "enc.out.multiplier s32 (3,)", "enc.out.scales f32 (3,)", "enc.out.shift s32 (3,)",
+                       "enc.out.weights u8 (3, 3)", "fc.bias s32 (3,)", "fc.multiplier s32 (3,)", "fc.scales f32 (3,)",
+                       "fc.shift s32 (3,)", "fc.weights s8 (3, 5)", "signs.bias s32 (3,)", "signs.multiplier s32 (3,)",
+                       "signs.scales f32 (3,)", "signs.shift s32 (3,)", "signs.weights u8 (3, 1)"}));
   const Json json = Json::parse(file->metadata.at("isobit"));
   EXPECT_EQ(json.at("format_version"), 1);
   const Json& first = json.at("static_linears").at(0);
@@ -147,6 +149,11 @@ TEST_F(SavedStaticLinear, TensorsAreThoseOfTheDocumentation) {
   const StaticLinearLayer packed = everything()[1];
   EXPECT_EQ(static_cast<int>(file->arrays.at("enc.out.weights").data<uint8_t>()[0] & 15),
             packed.parameters().weights.data<int8_t>()[0] + 8);
+  // Weights of 1 bit: bit k is set for 1, clear for -1.
+  const StaticLinearLayer signs = everything()[3];
+  for (int64_t k = 0; k < 5; ++k)
+    EXPECT_EQ(file->arrays.at("signs.weights").data<uint8_t>()[0] >> k & 1,
+              signs.parameters().weights.data<int8_t>()[k] == 1 ? 1 : 0);
 }
 
 TEST_F(SavedStaticLinear, WhatCannotBeSavedLeavesNoFile) {
@@ -171,7 +178,7 @@ TEST_F(SavedStaticLinear, RefusesMetadata) {
   EXPECT_REFUSES("unknown field 'notes'", [](ArrayFile&, Json& j) { layer(j, 0)["notes"] = Json::object(); });
   EXPECT_REFUSES("two layers are named 'fc'", [](ArrayFile&, Json& j) { layer(j, 1)["name"] = "fc"; });
   EXPECT_REFUSES("field 'rounding' is 'up'", [](ArrayFile&, Json& j) { layer(j, 0)["rounding"] = "up"; });
-  EXPECT_REFUSES("field 'weight_bits' is 3, must be 2, 4 or 8",
+  EXPECT_REFUSES("field 'weight_bits' is 3, must be 1, 2, 4 or 8",
                  [](ArrayFile&, Json& j) { layer(j, 0)["weight_bits"] = 3; });
   EXPECT_REFUSES("field 'weight_bits' is 16", [](ArrayFile&, Json& j) { layer(j, 0)["weight_bits"] = 16; });
   EXPECT_REFUSES("field 'bits' is 17, must be an integer in 2..16",
