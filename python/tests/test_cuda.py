@@ -479,7 +479,7 @@ def save_ordered(path, weights, order):
 
 
 def test_static_linear():
-    for x_bits, y_bits, weight_bits in ((8, 8, 8), (8, 16, 4), (12, 8, 2), (16, 16, 8)):
+    for x_bits, y_bits, weight_bits in ((8, 8, 8), (8, 16, 4), (12, 8, 2), (16, 16, 8), (8, 8, 1)):
         data = normal(40, 96)
         static = isobit.quantize_static(normal(70, 96, seed=7), data, x_bits=x_bits, y_bits=y_bits,
                                         weight_bits=weight_bits)
