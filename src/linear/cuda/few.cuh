@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel of few.h. A warp loads stages; four warps, each of 16 rows of W, decode blocks into the registers of
-// mma.sync, multiply, and promote the sums of a part in the order of numerics.md, sections 10 and 11. Before sm_90,
-// which has no bulk copies, the four warps load as well. Why not wgmma: docs/notes/linear_cuda.md.
+// mma.sync, multiply, and promote the sums of a part in the order of numerics.md, sections 10 and 11; of static codes
+// they make y of the sums of whole rows (section 12). Before sm_90, which has no bulk copies, the four warps load as
+// well. Why not wgmma: docs/notes/linear_cuda.md.
 //
 // Blocks of threads that share a strip have chunks of it one after the other. The first one gets the sums of all
 // others' chunks, adds them in order and stores the results.

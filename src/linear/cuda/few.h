@@ -55,7 +55,7 @@ struct FewArgs {
   int32_t blocks, groups, group_blocks, block_groups;  // of a row; of a group, and of a block, 1 at least
   int32_t x_parts, x_part_bytes, x_block_parts;        // rows.h: of codes, groups; 0 bytes: not there
   int32_t chunk_blocks, chunks, rank_chunks;           // rank_chunks: of a block of threads, at most
-  bool whole;  // one group of integers: blocks of threads have parts of it, and promote the sum
+  bool whole;  // one group of integers: blocks of threads have parts of it, and the first one uses their sum
   int32_t record_bytes, zero_points_at, offsets_at, sums_at;
   int32_t zero_point;   // where there are no zero points
   int32_t code_factor;  // v = code_factor * w - zero point

@@ -34,7 +34,6 @@ __global__ void __launch_bounds__(kThreads) arrange_codes(const StaticRowsArgs a
   const int thread = static_cast<int>(threadIdx.x);
   const int columns = m < a.m ? a.columns : 0;
   const X* const x = static_cast<const X*>(a.x) + m * a.stride;
-  uint8_t* const to = a.rows + m / kXTileRows * kPlanes * a.blocks * kBlockBytes + m % kXTileRows * 16;
   constexpr int32_t kNone = INT32_MAX;
   int64_t sum = 0;
   int32_t outside = kNone;
@@ -57,8 +56,9 @@ __global__ void __launch_bounds__(kThreads) arrange_codes(const StaticRowsArgs a
     }
 #pragma unroll
     for (int plane = 0; plane < kPlanes; ++plane) {
-      uint8_t* const pieces = to + (static_cast<int64_t>(plane) * a.blocks + unit / kBlockUnits) * kBlockBytes +
-                              unit % kBlockUnits / kStepUnits * 256 + unit % kStepUnits * 4;
+      const int64_t tile = m / kXTileRows * kPlanes + plane;
+      uint8_t* const pieces = a.rows + (tile * a.blocks + unit / kBlockUnits) * kBlockBytes +
+                              unit % kBlockUnits / kStepUnits * 256 + m % kXTileRows * 16 + unit % kStepUnits * 4;
       *reinterpret_cast<uint32_t*>(pieces) = planes[plane][0];
       *reinterpret_cast<uint32_t*>(pieces + 128) = planes[plane][1];
     }
