@@ -420,6 +420,16 @@ StaticLinearParameters random_static(Random& random, const Sizes& sizes, bool an
   return p;
 }
 
+/// The nearest weights below of fewer bits, of 1 bit the signs, and results of about the same range.
+void narrow_weights(StaticLinearParameters& p, int32_t bits) {
+  p.weight_bits = bits;
+  for (int64_t i = 0; i < p.weights.size(); ++i) {
+    int8_t& weight = p.weights.data<int8_t>()[i];
+    weight = static_cast<int8_t>(bits == 1 ? (weight < 0 ? -1 : 1) : weight >> (8 - bits));
+  }
+  for (RescaleParameters& rescale : p.rescales) rescale.shift -= 8 - bits;
+}
+
 void fill_codes(Random& random, LinearBuffers& buffers, const StaticLinearParameters& p, int64_t m) {
   for (int64_t i = 0; i < m; ++i) {
     const bool ends = i % 4 == 3;
@@ -436,7 +446,8 @@ void fill_codes(Random& random, LinearBuffers& buffers, const StaticLinearParame
 /// One layer of section 12.
 Status verify_static(Random& random, Measure measure, const Sizes& sizes,
                      std::vector<Candidate<StaticLinearRun>>& kernels) {
-  const StaticLinearParameters p = random_static(random, sizes, random.one_in(2));
+  StaticLinearParameters p = random_static(random, sizes, random.one_in(2));
+  narrow_weights(p, pick(random, kBits));
   LinearBuffers expected(random, sizes.m, sizes.k, p.x_dtype(), sizes.n, p.y_dtype());
   fill_codes(random, expected, p, sizes.m);
   LinearBuffers actual = expected;
@@ -444,7 +455,8 @@ Status verify_static(Random& random, Measure measure, const Sizes& sizes,
   if (!layer.ok())  // refused by the proof, as it must
     return layer.status().code() == StatusCode::kOverflow ? Status() : layer.status();
   ISOBIT_RETURN_IF_ERROR(run_static(*layer, sizes.m, measure.pool, expected));
-  measure.text += ", static " + std::to_string(p.input.bits) + " bits " + std::string(to_string(p.x_dtype())) + " -> " +
+  measure.text += ", weights of " + std::to_string(p.weight_bits) + " bits, static " + std::to_string(p.input.bits) +
+                  " bits " + std::string(to_string(p.x_dtype())) + " -> " +
                   (p.output ? std::to_string(p.output->bits) + " bits " : "") + std::string(to_string(p.y_dtype())) +
                   " " + std::string(to_string(p.rounding));
   for (Candidate<StaticLinearRun>& kernel : kernels) {
@@ -475,7 +487,7 @@ Status fingerprint_static(const std::string& name, Random& random, bool any_widt
   for (int index = 0; index < 96;) {
     const Sizes sizes = random_sizes(random, kCpuLimits);
     const StaticLinearParameters p = random_static(random, sizes, any_width);
-    if (const Status proof = StaticLinearLayer::create(p, "random").status(); !proof.ok()) {
+    if (Status proof = StaticLinearLayer::create(p, "random").status(); !proof.ok()) {
       if (proof.code() == StatusCode::kOverflow) continue;
       return proof;
     }
