@@ -527,9 +527,15 @@ def test_other_devices():
         return
     gru = make(32, 1, 2)
     x = normal(T, 3, C)
+    layer = isobit.Linear(matrix(24, C, group=None))
+    static = isobit.quantize_static(normal(24, C), x.reshape(-1, C))
+    codes = codes_of(static, T, C)
     with torch.cuda.device(0):
         for index in (1, 0, 1):
             device = x.to(f"cuda:{index}")
+            same(layer(device), layer(x))
+            same(static.run_codes(codes.to(device.device)), static.run_codes(codes))
+            assert torch.cuda.current_device() == 0
             state = gru.initial_state(3, like=device)
             y = gru(device, state, lengths=[T, 2, 9], whole_sequence=True)
             assert y.device.index == index == state.device and torch.cuda.current_device() == 0
@@ -539,6 +545,8 @@ def test_other_devices():
         refused(lambda: gru(x.to("cuda:0"), state, whole_sequence=True), TypeError,
                 "state is on CUDA device 1, must be on CUDA device 0")
         refused(lambda: gru(x.to("cuda:0"), out=y), TypeError, "out is on CUDA device 1, must be on CUDA device 0")
+        refused(lambda: layer(x.to("cuda:0"), out=layer(device)), TypeError,
+                "out is on CUDA device 1, must be on CUDA device 0")
 
 
 def test_nothing_is_left():
