@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer GRUs on random weights, timed on this processor.
+// Integer GRUs on random weights, timed on this processor; on a device by gru_cuda.h.
 #ifndef ISOBIT_BENCH_GRU_H_
 #define ISOBIT_BENCH_GRU_H_
 
@@ -24,6 +24,14 @@ struct GruCase {
 /// Median microseconds a step on one thread, for `min_time` seconds at least. kFailedPrecondition where the path gives
 /// other bytes than the reference.
 Result<double> time_gru(const GruModel& model, const GruCase& c, double min_time);
+
+/// `calls` calls of `steps` steps each, over one state, or from one of two to the other in turn.
+struct DeviceGruCase {
+  int64_t batch = 1, steps = 1, calls = 1;
+  bool two_states = false;
+  std::string kernel{};
+  double min_time = 0;  // seconds, at least
+};
 
 }  // namespace isobit::bench
 

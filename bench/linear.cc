@@ -6,17 +6,14 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <cmath>
 #include <cstddef>
-#include <cstring>
-#include <span>
 #include <string_view>
 #include <utility>
 #include <variant>
 
 #include "bench/ceilings.h"
+#include "bench/linear_parts.h"
 #include "bench/median.h"
-#include "bench/random.h"
 #include "isobit/linear.h"
 #include "isobit/low_bit.h"
 #include "isobit/nearest.h"
@@ -25,17 +22,13 @@ namespace isobit::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Bytes = std::vector<std::byte>;
-using Layer = std::variant<LinearLayer, StaticLinearLayer>;
 
 constexpr int64_t kMebibyte = int64_t{1} << 20;
-constexpr int64_t kCacheMultiple = 8;             // footprint, in last-level caches
 constexpr int64_t kBytesARound = 32 * kMebibyte;  // of weights: some milliseconds
 constexpr int64_t kRowsOfReading = 16;            // are multiplied while weights are read
 constexpr int64_t kPeakRuns = 20;                 // some dozen microseconds
 constexpr size_t kMinRounds = 11, kSlowRounds = 3;
-constexpr double kSlow = 10;              // times --min-time
-constexpr double kFloatTolerance = 1e-4;  // of the largest result: another order of the sums, no more
+constexpr double kSlow = 10;  // times --min-time
 
 Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
@@ -46,47 +39,6 @@ Result<int64_t> parse_size(const std::string& option, std::string_view text, int
     return invalid(option + ": expected 1 to " + std::to_string(high));
   return value;
 }
-
-/// Weights uniform in +-1/sqrt(K), quantised; for static codes with the grids of x in [-1, 1) and, where it has one, of
-/// y in [-2, 2), six times its deviation.
-class Weights {
- public:
-  static Result<Weights> create(const LinearProblem& problem) {
-    Random random(static_cast<uint64_t>(problem.columns * 1'000'003 + problem.rows));
-    const auto values =
-        random.vector(problem.rows * problem.columns, 1.0f / std::sqrt(static_cast<float>(problem.columns)));
-    ISOBIT_ASSIGN_OR_RETURN(LowBitMatrix matrix,
-                            quantize_low_bit(Array::copy_of(values.data(), {problem.rows, problem.columns}),
-                                             {.bits = problem.bits, .group = problem.group}, problem.name()));
-    Weights weights(problem, std::move(matrix));
-    if (!problem.is_static()) return weights;
-    const Grid input{.is_signed = false, .shift = 7, .zero_point = 128};
-    std::optional<Grid> output;
-    if (!problem.is_accumulators()) output = Grid{.is_signed = false, .shift = 6, .zero_point = 128};
-    ISOBIT_ASSIGN_OR_RETURN(weights.parameters_,
-                            derive_static_linear(weights.matrix_, {.input = input, .output = output}, problem.name()));
-    return weights;
-  }
-
-  [[nodiscard]] const LinearProblem& problem() const { return problem_; }
-  /// A copy of the packed weights of its own. No path: the layer's choice.
-  [[nodiscard]] Result<Layer> layer(std::optional<CpuPath> path) const {
-    if (problem_.is_static()) {
-      ISOBIT_ASSIGN_OR_RETURN(StaticLinearLayer layer, StaticLinearLayer::create(parameters_, problem_.name(), path));
-      return Layer(std::move(layer));
-    }
-    const LinearOptions options{.activations = *linear_activations_from_string(problem_.activations), .path = path};
-    ISOBIT_ASSIGN_OR_RETURN(LinearLayer layer, LinearLayer::create(matrix_, options, problem_.name()));
-    return Layer(std::move(layer));
-  }
-
- private:
-  Weights(LinearProblem problem, LowBitMatrix matrix) : problem_(std::move(problem)), matrix_(std::move(matrix)) {}
-
-  LinearProblem problem_;
-  LowBitMatrix matrix_;
-  StaticLinearParameters parameters_;
-};
 
 std::string kernel_of(const Layer& layer) {
   return std::visit([](const auto& some) { return std::string(some.kernel_name()); }, layer);
@@ -120,71 +72,6 @@ int64_t weight_bytes(const Layer& layer) {
   return std::get<StaticLinearLayer>(layer).parameters().weights.size();
 }
 
-Dtype y_dtype_of(const Layer& layer) {
-  const auto* some = std::get_if<StaticLinearLayer>(&layer);
-  return some == nullptr ? Dtype::kF32 : some->parameters().y_dtype();
-}
-
-Workspace workspace_of(const Layer& layer, int64_t m) {
-  return std::visit([m](const auto& some) { return some.workspace(m); }, layer);
-}
-
-Status forward(const Layer& layer, const Bytes& x, Bytes& y, int64_t m, Workspace& workspace) {
-  if (const auto* some = std::get_if<LinearLayer>(&layer))
-    return some->forward(x, Dtype::kF32, y, Dtype::kF32, m, workspace);
-  return std::get<StaticLinearLayer>(layer).forward_codes(x, y, m, workspace);
-}
-
-/// Rows of one number of them: floats in [-1, 1), or codes.
-struct Rows {
-  Rows(const LinearProblem& problem, Dtype y_dtype, int64_t count) : m(count) {
-    Random random(7);
-    x.resize(static_cast<size_t>(m * problem.columns) * (problem.is_static() ? 1 : sizeof(float)));
-    y.resize(static_cast<size_t>(m * problem.rows) * size_in_bytes(y_dtype));
-    if (problem.is_static()) {
-      for (std::byte& code : x) code = static_cast<std::byte>(random.between(0, 255));
-    } else {
-      const auto values = random.vector(m * problem.columns, 1.0f);
-      std::memcpy(x.data(), values.data(), x.size());
-    }
-  }
-
-  int64_t m;
-  Bytes x, y;
-};
-
-/// A time for wrong results is worth nothing: first and last row of y against the reference, byte for byte but for
-/// float activations.
-Status check_results(const LinearProblem& problem, const Layer& reference, const std::string& kernel,
-                     const Rows& rows) {
-  const size_t x_bytes = rows.x.size() / static_cast<size_t>(rows.m);
-  const size_t y_bytes = rows.y.size() / static_cast<size_t>(rows.m);
-  Workspace workspace = workspace_of(reference, 1);
-  Bytes expected(y_bytes);
-  for (const int64_t row : {int64_t{0}, rows.m - 1}) {
-    const std::byte* const from = rows.x.data() + static_cast<size_t>(row) * x_bytes;
-    const std::byte* const got = rows.y.data() + static_cast<size_t>(row) * y_bytes;
-    ISOBIT_RETURN_IF_ERROR(forward(reference, Bytes(from, from + x_bytes), expected, 1, workspace));
-    bool right = std::memcmp(expected.data(), got, y_bytes) == 0;
-    if (problem.activations == "float") {
-      std::vector<float> wanted(y_bytes / sizeof(float)), found(wanted.size());
-      std::memcpy(wanted.data(), expected.data(), y_bytes);
-      std::memcpy(found.data(), got, y_bytes);
-      float largest = 0, difference = 0;
-      for (size_t n = 0; n < wanted.size(); ++n) {
-        largest = std::max(largest, std::abs(wanted[n]));
-        difference = std::max(difference, std::abs(wanted[n] - found[n]));
-      }
-      right = difference <= static_cast<float>(kFloatTolerance) * largest;
-    }
-    if (!right)
-      return {StatusCode::kFailedPrecondition, problem.name() + ": row " + std::to_string(row) + " of kernel " +
-                                                   kernel + " is not what the reference gives; isobit verify " +
-                                                   "--operation linear says where"};
-  }
-  return {};
-}
-
 /// One kernel and its copies of the layer.
 struct Contestant {
   std::string kernel;
@@ -193,7 +80,7 @@ struct Contestant {
   size_t next = 0;
   std::vector<double> seconds{}, peak_seconds{}, vector_peak_seconds{};  // a call; a run of each product
 
-  Status call(Rows& rows, Workspace& workspace) {
+  Status call(LinearRows& rows, Workspace& workspace) {
     const Layer& layer = copies[next];
     next = (next + 1) % copies.size();
     return forward(layer, rows.x, rows.y, rows.m, workspace);
@@ -201,7 +88,8 @@ struct Contestant {
 };
 
 /// A contestant for each path. All of them take turns, so they share the footprint.
-Result<std::vector<Contestant>> make_contestants(const Weights& weights, const LinearPaths& paths, int64_t footprint) {
+Result<std::vector<Contestant>> make_contestants(const LinearWeights& weights, const LinearPaths& paths,
+                                                 int64_t footprint) {
   std::vector<Contestant> contestants;
   for (const auto& path : paths.paths) {
     Result<Layer> first = weights.layer(path);
@@ -236,8 +124,8 @@ void time_peak(const ceilings::Product* product, std::vector<double>& seconds) {
 }
 
 /// Rounds of everybody in turn, for one number of rows. Returns the median bytes a second of reading.
-Result<double> measure(const Weights& weights, const Layer& reference, std::vector<Contestant>& contestants, Rows& rows,
-                       ceilings::Memory& memory, double min_time) {
+Result<double> measure(const LinearWeights& weights, const Layer& reference, std::vector<Contestant>& contestants,
+                       LinearRows& rows, ceilings::Memory& memory, double min_time) {
   const bool integers = weights.problem().activations != "float";
   Workspace workspace;
   for (Contestant& c : contestants) {
@@ -247,7 +135,7 @@ Result<double> measure(const Weights& weights, const Layer& reference, std::vect
     Workspace own = workspace_of(c.copies.front(), rows.m);
     if (own.size_bytes() > workspace.size_bytes()) workspace = std::move(own);
     ISOBIT_RETURN_IF_ERROR(c.call(rows, workspace));
-    ISOBIT_RETURN_IF_ERROR(check_results(weights.problem(), reference, c.kernel, rows));
+    ISOBIT_RETURN_IF_ERROR(check_linear_results(weights.problem(), reference, c.kernel, rows));
   }
   const int64_t read_bytes = std::min(memory.size_bytes(), kBytesARound);
   std::vector<double> read_seconds;
@@ -293,6 +181,35 @@ LinearTime time_of(const LinearProblem& problem, int64_t m, const Contestant& c,
   return out;
 }
 
+/// All copies of the weights.
+class CpuLinearBench : public LinearBench {
+ public:
+  CpuLinearBench(LinearWeights weights, Layer reference, std::string chosen, std::vector<Contestant> contestants,
+                 ceilings::Memory& memory)
+      : weights_(std::move(weights)),
+        reference_(std::move(reference)),
+        chosen_(std::move(chosen)),
+        contestants_(std::move(contestants)),
+        memory_(memory) {}
+
+  [[nodiscard]] const std::string& chosen_kernel() const override { return chosen_; }
+  Result<std::vector<LinearTime>> time(int64_t m, double min_time) override {
+    LinearRows rows(weights_.problem(), y_dtype_of(reference_), m);
+    ISOBIT_ASSIGN_OR_RETURN(const double read_rate,
+                            measure(weights_, reference_, contestants_, rows, memory_, min_time));
+    std::vector<LinearTime> times;
+    for (const Contestant& c : contestants_) times.push_back(time_of(weights_.problem(), m, c, read_rate));
+    return times;
+  }
+
+ private:
+  LinearWeights weights_;
+  Layer reference_;
+  std::string chosen_;  // kernel
+  std::vector<Contestant> contestants_;
+  ceilings::Memory& memory_;
+};
+
 }  // namespace
 
 Result<LinearProblem> LinearProblem::parse(const std::string& shape, const std::string& bits,
@@ -321,40 +238,15 @@ Result<int64_t> default_footprint() {
                 "this system does not say how large its caches are; name a --footprint of eight times the last one");
 }
 
-/// All copies of the weights.
-struct LinearBench::Impl {
-  LinearProblem problem;
-  Weights weights;
-  Layer reference;
-  std::string chosen;  // kernel
-  std::vector<Contestant> contestants;
-};
-
-LinearBench::LinearBench(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-LinearBench::LinearBench(LinearBench&&) noexcept = default;
-LinearBench& LinearBench::operator=(LinearBench&&) noexcept = default;
-LinearBench::~LinearBench() = default;
-
-Result<LinearBench> LinearBench::create(const LinearProblem& problem, const LinearPaths& paths, int64_t footprint) {
-  ISOBIT_ASSIGN_OR_RETURN(Weights weights, Weights::create(problem));
+Result<std::unique_ptr<LinearBench>> linear_bench(const LinearProblem& problem, const LinearPaths& paths,
+                                                  int64_t footprint, ceilings::Memory& memory) {
+  ISOBIT_ASSIGN_OR_RETURN(LinearWeights weights, LinearWeights::create(problem));
   ISOBIT_ASSIGN_OR_RETURN(Layer reference, weights.layer(CpuPath::kReference));
   ISOBIT_ASSIGN_OR_RETURN(const Layer chosen, weights.layer(std::nullopt));
   ISOBIT_ASSIGN_OR_RETURN(std::vector<Contestant> contestants, make_contestants(weights, paths, footprint));
   if (contestants.empty()) return invalid(problem.name() + ": no kernel but the reference runs it");
-  return LinearBench(std::make_unique<Impl>(
-      Impl{problem, std::move(weights), std::move(reference), kernel_of(chosen), std::move(contestants)}));
-}
-
-const std::string& LinearBench::chosen_kernel() const { return impl_->chosen; }
-
-Result<std::vector<LinearTime>> LinearBench::time(int64_t m, ceilings::Memory& memory, double min_time) {
-  Impl& impl = *impl_;
-  Rows rows(impl.problem, y_dtype_of(impl.reference), m);
-  ISOBIT_ASSIGN_OR_RETURN(const double read_rate,
-                          measure(impl.weights, impl.reference, impl.contestants, rows, memory, min_time));
-  std::vector<LinearTime> times;
-  for (const Contestant& c : impl.contestants) times.push_back(time_of(impl.problem, m, c, read_rate));
-  return times;
+  return std::unique_ptr<LinearBench>(std::make_unique<CpuLinearBench>(
+      std::move(weights), std::move(reference), kernel_of(chosen), std::move(contestants), memory));
 }
 
 }  // namespace isobit::bench

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers on random weights. Copies of a layer take turns, so that weights come from memory as they do in a
-// model, and what bounds a layer is timed in turn with it: reading as many bytes, and the instruction that its kernel
-// multiplies with.
+// model. On the CPU what bounds a layer is timed in turn with it: reading as many bytes, and the instruction that its
+// kernel multiplies with.
 #ifndef ISOBIT_BENCH_LINEAR_H_
 #define ISOBIT_BENCH_LINEAR_H_
 
@@ -63,33 +63,33 @@ struct LinearTime {
   double seconds = 0;        // a call
   int64_t weight_bytes = 0;  // of one copy
   int64_t copies = 0;
-  double read_bytes_per_second = 0;
+  std::optional<double> read_bytes_per_second{};
   std::optional<LinearPeak> peak{}, vector_peak{};  // vector: where tiles are not the only way
 };
 
-/// Bytes that are eight times the last-level cache, over which copies of weights take turns.
+constexpr int64_t kCacheMultiple = 8;  // footprint, in last-level caches
+/// Bytes that are so many times the last-level cache, over which copies of weights take turns.
 Result<int64_t> default_footprint();
 
+/// A problem and its weights, packed for everybody who computes it.
 class LinearBench {
  public:
-  /// Packs the weights, which take `footprint` bytes or more together.
-  static Result<LinearBench> create(const LinearProblem& problem, const LinearPaths& paths, int64_t footprint);
-  LinearBench(LinearBench&&) noexcept;
-  LinearBench& operator=(LinearBench&&) noexcept;
-  ~LinearBench();
+  LinearBench() = default;
+  LinearBench(const LinearBench&) = delete;
+  LinearBench& operator=(const LinearBench&) = delete;
+  virtual ~LinearBench() = default;
 
-  /// What the layer takes where no path is asked for.
-  [[nodiscard]] const std::string& chosen_kernel() const;
-  /// All kernels in turn, m rows, for `min_time` seconds each at least. kFailedPrecondition where one gives other
-  /// results than the reference.
-  Result<std::vector<LinearTime>> time(int64_t m, ceilings::Memory& memory, double min_time);
-
- private:
-  struct Impl;
-  explicit LinearBench(std::unique_ptr<Impl> impl);
-
-  std::unique_ptr<Impl> impl_;
+  /// What is taken where no kernel is asked for.
+  [[nodiscard]] virtual const std::string& chosen_kernel() const = 0;
+  /// All kernels, m rows, for `min_time` seconds each at least. kFailedPrecondition where one gives other results than
+  /// the reference.
+  virtual Result<std::vector<LinearTime>> time(int64_t m, double min_time) = 0;
 };
+
+/// Kernels of this processor in turn, whose weights take `footprint` bytes or more together. `memory` is read between
+/// them and outlives the result.
+Result<std::unique_ptr<LinearBench>> linear_bench(const LinearProblem& problem, const LinearPaths& paths,
+                                                  int64_t footprint, ceilings::Memory& memory);
 
 }  // namespace isobit::bench
 

@@ -824,10 +824,14 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         self.fails(["single.npy", "f32", "s8"], "run", self.fixed, self.single, "-o", out_codes, "--integer")
 
     def test_device_refuses(self):
-        out = self.path("refused.npy")
+        out, packed = self.path("refused.npy"), self.path("refused_packed.safetensors")
+        rng = random.Random(2)
+        self.ok("pack", self.at("refused.npz", npz({"w": floats(rng, (8, 64))})), "-o", packed)
+        rows = self.at("refused_rows.npy", floats(rng, (2, 64)))
         verbs = [["run", self.fixed, self.single, "-o", out], ["compare", self.model, self.fixed, "--data", self.data],
                  ["verify"], ["verify", self.fixed], ["fingerprint"], ["supported"], ["bench", "gru"],
-                 ["bench", "linear"], ["bench", "table"], ["table", "run", "silu", self.single, "-o", out]]
+                 ["bench", "linear"], ["bench", "table"], ["table", "run", "silu", self.single, "-o", out],
+                 ["matmul", packed, rows, "-o", out]]
         for verb in verbs:
             for device in ["gpu", "cuda:", "cuda:x", "cuda:-1", "CUDA"]:
                 self.fails(["--device " + device, "cpu, cuda or cuda:N"], *verb, "--device", device)

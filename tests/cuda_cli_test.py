@@ -17,7 +17,7 @@ sys.path += [HERE, os.path.join(HERE, "..", "examples", "g2p")]
 
 import cli_test  # noqa: E402
 import g2p_test  # noqa: E402
-from cli_test import HIDDEN, floats, npy, parse_npy, read  # noqa: E402
+from cli_test import HIDDEN, floats, npy, npz, parse_npy, read  # noqa: E402
 
 G2P = ""
 VERIFIED_OUTPUTS = 20_000_000  # fewer have no layer of over 1024 units
@@ -47,13 +47,20 @@ class CudaCliTest(cli_test.ToolTest):
         self.assertEqual(report["device"], "cuda")
         return report
 
+    def packed(self, name, shape, *options):
+        matrix = self.at(name + ".npz", npz({"w": floats(cli_test.random.Random(6), shape)}))
+        path = self.path(name + ".safetensors")
+        self.ok("pack", matrix, "-o", path, *options)
+        return path
+
     def test_supported(self):
         self.assertRegex(self.device["compute_capability"], r"^\d+\.\d+$")
         self.assertIn("generic", self.kernels)
         for kernel in self.device["kernels"]:
             self.assertTrue(kernel["what"])
         text = self.ok("supported", "--device", "cuda:0")
-        for word in self.kernels + [self.device["name"], "fp16_table", "fp16_softmax"]:
+        for word in self.kernels + [self.device["name"], "fp16_table", "fp16_softmax", "linear_int8", "linear_float",
+                                                             "linear_static"]:
             self.assertIn(word, text)
         self.fails(["cuda:4096", "CUDA device"], "supported", "--device", "cuda:4096")
 
@@ -86,6 +93,20 @@ class CudaCliTest(cli_test.ToolTest):
         compared = {kernel["name"]: kernel["outputs_compared"] for kernel in report["kernels"]}
         self.assertGreaterEqual(compared["fp16_table_cuda_direct"], 2000000)
         self.assertGreater(compared["fp16_softmax_cuda"], 0)
+
+    def test_verify_linear(self):
+        report = self.json("verify", "--device", "cuda", "--operation", "linear", "--outputs", "20000000",
+                           env={"ISOBIT_REQUIRE": "cuda"})
+        print(json.dumps(report), file=sys.stderr)
+        self.assertEqual(report["different"], 0, report)
+        compared = {kernel["name"]: kernel["outputs_compared"] for kernel in report["kernels"]}
+        wanted = {kernel["operation"] + "_cuda_" + kernel["name"] for kernel in self.device["kernels"]
+                  if kernel["operation"].startswith("linear_")}
+        self.assertEqual(set(compared), wanted)
+        for name, outputs in compared.items():
+            self.assertGreaterEqual(outputs, 20000000, name)
+        self.assertEqual(sum(report["expected_by"].values()), report["outputs_compared"])
+        self.assertGreater(report["expected_by"]["reference"], 0)
 
     def test_verify_saved_model(self):
         for model in [self.fixed, self.fixed_deep]:
@@ -177,6 +198,51 @@ class CudaCliTest(cli_test.ToolTest):
         self.fails(["--kernel"], "table", "run", "silu", x, "-o", self.path("t.npy"), "--device", "cuda", "--kernel",
                    "reference")
 
+    def test_matmul(self):
+        rng = cli_test.random.Random(4)
+        for bits, kind, group in [("1", "symmetric", "64"), ("4", "zero_point", "64"), ("2", "offset", "64"),
+                                  ("8", "symmetric", "0")]:
+            packed = self.packed("matmul" + bits, (70, 200), "--bits", bits, "--kind", kind, "--group", group)
+            for rows in [(3, 5, 200), (200,), (1, 200)]:
+                x = self.at("matmul_x.npy", floats(rng, rows))
+                for activations in ["int8", "int8_asymmetric"] + ["static"] * (bits == "8"):
+                    report = self.same("matmul", packed, x, "--activations", activations, "--clamp=-1:2")
+                    self.assertEqual(report["kernel"], "few")
+            x, y = self.at("matmul_x.npy", floats(rng, (33, 200))), self.path("y.npy")
+            results = []
+            for device in ["cpu", "cuda"]:
+                self.ok("matmul", packed, x, "-o", y, "--device", device)
+                body = parse_npy(read(y))[2]
+                results.append(cli_test.struct.unpack("<%df" % (len(body) // 4), body))
+            for i in range(0, len(results[0]), 70):  # numerics.md, section 10: 1e-6 * sqrt(K), of either
+                expected, got = results[0][i:i + 70], results[1][i:i + 70]
+                error = sum((a - b) ** 2 for a, b in zip(expected, got))
+                self.assertLess(error, (2e-6 ** 2) * 200 * sum(a ** 2 for a in expected))
+        matmul = ["matmul", packed, x, "-o", self.path("refused.npy"), "--device", "cuda"]
+        self.fails(["--threads 2"], *matmul, "--threads", "2")
+        self.fails(["--kernel avx2"], *matmul, "--kernel", "avx2")
+        codes, wanted = [*matmul[1:3], "--activations", "static", "--codes"], self.path("codes.npy")
+        self.ok("matmul", *codes, "-o", wanted)
+        self.ok("matmul", *codes, "-o", y, "--device", "cuda")
+        self.assertEqual(read(y), read(wanted))
+        infinite = self.at("matmul_inf.npy", npy((2, 200), [0.5] * 399 + [float("inf")]))
+        self.fails(["matmul_inf.npy", "row 1, column 199"], "matmul", packed, infinite, "-o", y, "--activations", "int8",
+                   "--device", "cuda")
+
+    def test_bench_linear(self):
+        cases = self.json("bench", "linear", "--device", "cuda", "--shape", "512x300,4096x1024", "--bits", "2,8",
+                          "--activations", "float,int8,int8_asymmetric", "--m", "1,40", "--min-time", "0",
+                          "--footprint", "8")["cases"]
+        self.assertEqual(len(cases), 2 * 2 * 3 * 2)
+        for case in cases:
+            self.assertGreater(case["us"], 0)
+            self.assertTrue(case["chosen"])
+        self.assertGreater(cases[0]["copies"], 1)
+        cases = self.json("bench", "linear", "--device", "cuda", "--shape", "512x300", "--bits", "8", "--m", "1,40",
+                          "--activations", "static,accumulators", "--min-time", "0", "--footprint", "8")["cases"]
+        self.assertEqual([case["y_dtype"] for case in cases], ["u8", "u8", "s32", "s32"])
+        self.fails(["--kernel avx2"], "bench", "linear", "--device", "cuda", "--kernel", "avx2")
+
     def test_bench(self):
         arguments = ["bench", "gru", "--device", "cuda", "--hidden", "16,33", "--batch", "1,5", "--steps", "8",
                      "--mode", "sequence,streaming,two-states", "--min-time", "0", "--json"]
@@ -195,8 +261,7 @@ class CudaCliTest(cli_test.ToolTest):
         cases = json.loads(self.ok(*arguments, "--kernel", ",".join(kernels)))["cases"]
         self.assertEqual({case["kernel"] for case in cases}, set(kernels))
         self.assertEqual(len(cases), 24)
-        for operation in ["linear", "table"]:
-            self.fails(["bench " + operation], "bench", operation, "--device", "cuda")
+        self.fails(["bench table"], "bench", "table", "--device", "cuda")
 
     def test_g2p(self):
         spellings = ["".join(letters) for letters in g2p_test.itertools.product("abcdefghij", repeat=3)]

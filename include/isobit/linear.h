@@ -206,6 +206,8 @@ class StaticLinearLayer {
 
   /// docs/formats.md. The file appears whole or not at all; the same layers give the same bytes.
   [[nodiscard]] Status save(const std::string& path) const;
+  /// The content of the file that save() writes; ArrayReader::view reads it.
+  [[nodiscard]] Result<std::vector<std::byte>> saved_bytes() const;
   /// Names must differ.
   static Status save_all(const std::string& path, std::span<const StaticLinearLayer* const> layers);
   /// Checks all that create does: a file gets no more trust than a caller. `name`: of several layers in a file;

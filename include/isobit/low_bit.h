@@ -166,6 +166,8 @@ Status permute_columns(Array& x, std::span<const int32_t> permutation);
 /// The file appears whole or not at all; the same content gives the same bytes. There must be a matrix; names must be
 /// UTF-8 and not empty, and an array must not have the name of a matrix, or of a tensor of one (NAME.codes, ...).
 Status save_low_bit(const std::string& path, const LowBitFile& file);
+/// The content of the file that save_low_bit() writes; parse_low_bit() reads it.
+Result<std::vector<std::byte>> saved_low_bit(const LowBitFile& file);
 /// Checks all that LowBitMatrix::create does: a file gets no more trust than a caller.
 Result<LowBitFile> load_low_bit(const std::string& path);
 Result<LowBitFile> load_low_bit(const ArrayReader& file);

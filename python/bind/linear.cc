@@ -4,11 +4,13 @@
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "cuda.h"
 #include "errors.h"
 #include "gru.h"
 #include "isobit/linear.h"
@@ -106,13 +109,31 @@ Rows rows_of(const Input& x, int64_t columns, int64_t outputs) {
   return rows;
 }
 
+/// A layer, what it was made of, and its copies on devices.
 struct Linear {
   LinearLayer layer;
-  std::vector<int32_t> permutation;
+  std::shared_ptr<const LowBit> weights;
+  std::vector<float> bias;
+  LinearClamp clamp;
+  bool has_path;
+  OnDevices<isobit_cuda_linear> copies{};
+  std::map<int, nb::object> orders{};  // weights->permutation, in tensors
+
+  [[nodiscard]] const std::vector<int32_t>& permutation() const { return weights->permutation; }
+  /// The copy on a device, made when it is first asked for.
+  [[nodiscard]] const isobit_cuda_linear* on(int device) const {
+    const isobit_cuda_functions& functions = cuda_functions();
+    return copies.get(device, functions.linear_destroy, [&](isobit_cuda_linear** made) {
+      const std::vector<std::byte> saved = take(saved_low_bit({.matrices = {{"layer", weights->matrix}}}));
+      const isobit_cuda_linear_options options = {bias.data(), std::ssize(bias),
+                                                  static_cast<int32_t>(layer.activations()), clamp.lo, clamp.hi};
+      return functions.linear_create(saved.data(), std::ssize(saved), &options, device, made);
+    });
+  }
 };
 
-std::unique_ptr<Linear> make_linear(const LowBit& weights, const std::string& activations, nb::any bias,
-                                    const Range& clamp, const std::optional<std::string>& path) {
+std::unique_ptr<Linear> make_linear(const std::shared_ptr<LowBit>& weights, const std::string& activations,
+                                    nb::any bias, const Range& clamp, const std::optional<std::string>& path) {
   LinearOptions options;
   options.activations =
       parse_name("activations", activations, linear_activations_from_string, "float, int8, int8_asymmetric");
@@ -121,21 +142,65 @@ std::unique_ptr<Linear> make_linear(const LowBit& weights, const std::string& ac
   std::optional<Input> values;
   if (!bias.is_none()) options.bias = values.emplace(bias, "bias", Dtype::kF32).values<float>();
   const nb::gil_scoped_release release;
-  return std::make_unique<Linear>(
-      Linear{take(LinearLayer::create(weights.matrix, options, "layer")), weights.permutation});
+  return std::make_unique<Linear>(Linear{take(LinearLayer::create(weights->matrix, options, "layer")),
+                                         weights,
+                                         {options.bias.begin(), options.bias.end()},
+                                         options.clamp,
+                                         path.has_value()});
 }
 
-nb::any run_linear(const Linear& self, nb::any x, nb::any out, Pool* pool) {
-  const Input input(x, "x", kFloats);
+/// A run on rows on a device, in the order of torch's current stream. x: the tensor, or one beside it.
+void run_rows(const isobit_cuda_linear* layer, nb::handle x, const Stream& stream, const Input& input,
+              const Returned& y, Dtype y_dtype, int64_t rows) {
+  const isobit_cuda_functions& functions = cuda_functions();
+  const NewArray workspace = new_array(x, Dtype::kU8, {functions.linear_workspace_bytes(layer, rows)}, input.device());
+  isobit_cuda_linear_run run{};
+  run.x = input.bytes().data();
+  run.x_bytes = std::ssize(input.bytes());
+  run.y = y.bytes().data();
+  run.y_bytes = std::ssize(y.bytes());
+  run.workspace = workspace.bytes.data();
+  run.workspace_bytes = std::ssize(workspace.bytes);
+  run.rows = rows;
+  run.stream = stream.handle;
+  run.x_dtype = static_cast<int32_t>(input.dtype());
+  run.y_dtype = static_cast<int32_t>(y_dtype);
+  check_cuda(functions.linear_run(layer, &run));
+}
+
+/// The call with x on a device.
+void run_linear_on_device(Linear& self, nb::any x, const Input& input, const Rows& rows, const Returned& y) {
+  const int device = *input.device();
+  const isobit_cuda_linear* const layer = self.on(device);
+  const Stream stream(x);
+  std::optional<Input> permuted;
+  if (!self.permutation().empty()) {
+    const nb::module_ arrays = nb::module_::import_("isobit._arrays");
+    nb::object order = self.orders[device];  // ours as long as it is used, whatever other threads do
+    if (!order.is_valid()) self.orders[device] = order = arrays.attr("order")(x, self.permutation());
+    permuted.emplace(arrays.attr("permuted")(x, order), "x", input.dtype(), Places::kHostOrDevice);
+    order.attr("record_stream")(stream.object);
+  }
+  run_rows(layer, x, stream, permuted ? *permuted : input, y, input.dtype(), rows.count);
+}
+
+nb::any run_linear(Linear& self, nb::any x, nb::any out, Pool* pool) {
+  const Input input(x, "x", kFloats, Places::kHostOrDevice);
   const Rows rows = rows_of(input, self.layer.columns(), self.layer.rows());
-  const Returned y(x, out, input.dtype(), rows.y_shape);
-  {
+  if (input.device()) {
+    refuse_on_device("pool", pool != nullptr);
+    refuse_on_device("path", self.has_path);
+  }
+  const Returned y(x, out, input.dtype(), rows.y_shape, input.device());
+  if (input.device()) {
+    run_linear_on_device(self, x, input, rows, y);
+  } else {
     const nb::gil_scoped_release release;
     Array permuted;
     std::span<const std::byte> bytes = input.bytes();
-    if (!self.permutation.empty()) {
+    if (!self.permutation().empty()) {
       permuted = array_of(input);
-      check(permute_columns(permuted, self.permutation));
+      check(permute_columns(permuted, self.permutation()));
       bytes = permuted.bytes;
     }
     const PoolUse use(pool);
@@ -146,12 +211,29 @@ nb::any run_linear(const Linear& self, nb::any x, nb::any out, Pool* pool) {
   return nb::borrow<nb::any>(y.array());
 }
 
-nb::any run_static(const StaticLinearLayer& self, nb::any x, nb::any out, Pool* pool) {
+/// A layer of static codes, and its copies on devices.
+struct StaticLinear : StaticLinearLayer {
+  StaticLinear(StaticLinearLayer layer) : StaticLinearLayer(std::move(layer)) {}  // NOLINT: implicit on purpose
+  [[nodiscard]] const isobit_cuda_linear* on(int device) const {
+    const isobit_cuda_functions& functions = cuda_functions();
+    return copies.get(device, functions.linear_destroy, [&](isobit_cuda_linear** made) {
+      const std::vector<std::byte> saved = take(saved_bytes());
+      return functions.linear_create_static(saved.data(), std::ssize(saved), device, made);
+    });
+  }
+
+  OnDevices<isobit_cuda_linear> copies;
+};
+
+nb::any run_static(const StaticLinear& self, nb::any x, nb::any out, Pool* pool) {
   const StaticLinearParameters& p = self.parameters();
-  const Input input(x, "x", p.x_dtype());
+  const Input input(x, "x", p.x_dtype(), Places::kHostOrDevice);
   const Rows rows = rows_of(input, p.columns, p.rows);
-  const Returned y(x, out, p.y_dtype(), rows.y_shape);
-  {
+  if (input.device()) refuse_on_device("pool", pool != nullptr);
+  const Returned y(x, out, p.y_dtype(), rows.y_shape, input.device());
+  if (input.device()) {
+    run_rows(self.on(*input.device()), x, Stream(x), input, y, p.y_dtype(), rows.count);
+  } else {
     const nb::gil_scoped_release release;
     const PoolUse use(pool);
     Workspace workspace = self.workspace(rows.count, use.threads());
@@ -161,7 +243,7 @@ nb::any run_static(const StaticLinearLayer& self, nb::any x, nb::any out, Pool* 
 }
 
 /// Numbers in and out: quantised on the input grid, dequantised from the output grid.
-nb::any run_static_floats(const StaticLinearLayer& self, nb::any x, nb::any out, Pool* pool) {
+nb::any run_static_floats(const StaticLinear& self, nb::any x, nb::any out, Pool* pool) {
   const StaticLinearParameters& p = self.parameters();
   const Input input(x, "x", Dtype::kF32);
   const Rows rows = rows_of(input, p.columns, p.rows);
@@ -205,10 +287,9 @@ void observe_static(StaticCalibrator& self, nb::any x, Pool* pool) {
   check(self.calibrator.observe(input.values<float>(), rows.count, 1, use.pool));
 }
 
-std::unique_ptr<StaticLinearLayer> finish_static(const StaticCalibrator& self, int32_t x_bits, int32_t y_bits,
-                                                 int32_t weight_bits, const std::string& method,
-                                                 const std::string& scale, const std::string& rounding,
-                                                 const Gru* after) {
+std::unique_ptr<StaticLinear> finish_static(const StaticCalibrator& self, int32_t x_bits, int32_t y_bits,
+                                            int32_t weight_bits, const std::string& method, const std::string& scale,
+                                            const std::string& rounding, const Gru* after) {
   StaticLinearQuantization q;
   q.x.bits = x_bits;
   if (after != nullptr) q.input = after->output_grid();
@@ -218,7 +299,7 @@ std::unique_ptr<StaticLinearLayer> finish_static(const StaticCalibrator& self, i
   q.scale = scale_named(scale);
   q.rounding = rounding_named(rounding);
   const nb::gil_scoped_release release;
-  return std::make_unique<StaticLinearLayer>(take(self.calibrator.finish(q)));
+  return std::make_unique<StaticLinear>(take(self.calibrator.finish(q)));
 }
 
 Said pack_model(const Path& model, const Path& output, std::optional<int32_t> bits, std::optional<int64_t> group,
@@ -293,10 +374,13 @@ void bind_linear(nb::module_& m) {
            "clamp"_a = nb::none(), "path"_a = nb::none())
       .def_prop_ro("kernel", [](const Linear& self) { return std::string(self.layer.kernel_name()); })
       .def_prop_ro("size_bytes", [](const Linear& self) { return self.layer.size_bytes(); })
-      .def("__call__", &run_linear, "x"_a, nb::kw_only(), "out"_a = nb::none(), "pool"_a.none() = nb::none(),
-           "x [..., K] to y [..., N] of the same dtype: float32, float16 or bfloat16. A row that is not finite is "
-           "refused by\n"
-           "its index, but with 'float' activations.");
+      .def(
+          "__call__", &run_linear, "x"_a, nb::kw_only(), "out"_a = nb::none(), "pool"_a.none() = nb::none(),
+          "x [..., K] to y [..., N] of the same dtype: float32, float16 or bfloat16. A row that is not finite is "
+          "refused by\n"
+          "its index, but with 'float' activations. x may be a torch.Tensor on a CUDA device, where a call cannot wait "
+          "to\n"
+          "say so: every element of such a row of y is NaN there. pool and path mean nothing there.");
 
   nb::class_<StaticCalibrator>(
       m, "StaticLinearCalibrator",
@@ -315,20 +399,20 @@ void bind_linear(nb::module_& m) {
            "x_bits, y_bits: 2..16; weight_bits: 1, 2, 4 or 8. after: a Gru whose output codes the layer takes, in\n"
            "place of x_bits. Raises OverflowError where accumulators do not fit.");
 
-  nb::class_<StaticLinearLayer>(m, "StaticLinear", "A linear layer of codes on fixed grids; integers only.")
+  nb::class_<StaticLinear>(m, "StaticLinear", "A linear layer of codes on fixed grids; integers only.")
       .def_static(
           "load",
           [](const Path& path, const std::string& name) {
-            return std::make_unique<StaticLinearLayer>(take(StaticLinearLayer::load(path.text, name)));
+            return std::make_unique<StaticLinear>(take(StaticLinearLayer::load(path.text, name)));
           },
           "path"_a, "name"_a = "", "A layer that save() wrote. name: of a file with several.")
       .def(
-          "save", [](const StaticLinearLayer& self, const Path& path) { check(self.save(path.text)); }, "path"_a)
-      .def_prop_ro("name", &StaticLinearLayer::name)
-      .def_prop_ro("kernel", [](const StaticLinearLayer& self) { return std::string(self.kernel_name()); })
-      .def_prop_ro("input_grid", [](const StaticLinearLayer& self) { return grid_dict(self.input_grid()); })
+          "save", [](const StaticLinear& self, const Path& path) { check(self.save(path.text)); }, "path"_a)
+      .def_prop_ro("name", &StaticLinear::name)
+      .def_prop_ro("kernel", [](const StaticLinear& self) { return std::string(self.kernel_name()); })
+      .def_prop_ro("input_grid", [](const StaticLinear& self) { return grid_dict(self.input_grid()); })
       .def_prop_ro("output_grid",
-                   [](const StaticLinearLayer& self) -> std::optional<Facts> {
+                   [](const StaticLinear& self) -> std::optional<Facts> {
                      if (!self.output_grid()) return std::nullopt;
                      return grid_dict(*self.output_grid());
                    })
@@ -337,7 +421,9 @@ void bind_linear(nb::module_& m) {
       .def("run_codes", &run_static, "x"_a, nb::kw_only(), "out"_a = nb::none(), "pool"_a.none() = nb::none(),
            "x: codes of input_grid, y: codes of output_grid, or int32 accumulators. A code outside the grid is refused "
            "by\n"
-           "its place.");
+           "its place. x may be a torch.Tensor on a CUDA device, where such a code counts as the nearer end of the "
+           "grid; "
+           "pool means nothing there.");
 
   m.def("pack", &pack_model, "model"_a, "output"_a, "bits"_a, "group"_a, "kind"_a, "method"_a, "scales"_a, "include"_a,
         "exclude"_a, "checkpoint_format"_a, "requantize"_a, "pool"_a.none(), "progress"_a.none());

@@ -7,6 +7,7 @@ runs it, or `python test_cuda.py` where there is none.
 import copy
 import gc
 import itertools
+import json
 import os
 import sys
 import threading
@@ -280,9 +281,8 @@ def test_refusals():
             (lambda: gru.initial_state(3, torch.zeros(1, 3, 16), like=device), TypeError, "h is on the host"),
             (lambda: state.values(x), TypeError, "like is on the host, must be on CUDA device 0, as the state"),
             (lambda: other.state_from(gru, state), isobit.NotSupportedError, "state is on CUDA device 0"),
-            (lambda: isobit.Linear(isobit.LowBit.quantize(x[0, :, :8].contiguous(), bits=4, group=8))(device[..., :8]),
-             isobit.NotSupportedError, "x is on CUDA device 0, must be on the host", "linear layers"),
-            (lambda: isobit.quantize_static(x[0], x)(device), isobit.NotSupportedError, "linear layers")):
+            (lambda: isobit.quantize_static(x[0], x)(device), isobit.NotSupportedError,
+             "x is on CUDA device 0, must be on the host: a device runs", "StaticLinear.run_codes()")):
         refused(call, error, *parts)
     same(gru(device, state), gru(x))  # what was refused has changed nothing
 
@@ -389,15 +389,153 @@ def test_tables():
         same(out.view(torch.int16), table(x).view(torch.int16))
 
 
+def matrix(n, k, kind="symmetric", bits=4, group=32):
+    return isobit.LowBit.quantize(normal(n, k, seed=n * k), bits=bits, group=group, kind=kind,
+                                  method="absmax" if kind == "symmetric" else "minmax")
+
+
+def test_linear():
+    """Bytes of the CPU with x quantised in the call; float activations within the rounding of their sums."""
+    for kind, bits, (n, k, group) in itertools.product(
+            ("symmetric", "zero_point", "offset"), (1, 2, 4, 8), ((70, 200, 64), (129, 96, 32), (20, 40, None))):
+        weights = matrix(n, k, kind, bits, group)
+        bias = normal(n, seed=5)
+        for activations, dtype, rows in (("int8", torch.float32, (3, 5)), ("int8_asymmetric", torch.float16, (1,)),
+                                         ("int8", torch.bfloat16, (33,))):
+            layer = isobit.Linear(weights, activations=activations, bias=bias, clamp=(-4, 5))
+            x = normal(*rows, k).to(dtype)
+            same(layer(x.cuda()).view(torch.uint8), layer(x).view(torch.uint8))
+        layer = isobit.Linear(weights, activations="float", bias=bias)
+        for dtype, limit in ((torch.float32, 1e-6 * k ** 0.5), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)):
+            x = normal(17, k).to(dtype)
+            y, expected = layer(x.cuda()).cpu().double(), x.double() @ weights.dequantize(x).double().T + bias.double()
+            assert ((y - expected).norm(dim=1) < 4 * limit * expected.norm(dim=1)).all()
+            for row in range(17):  # whatever else is in the batch
+                assert torch.equal(layer(x[row:row + 1].cuda()).cpu().double()[0], y[row])
+
+
+def test_linear_forms():
+    layer = isobit.Linear(matrix(24, 64))
+    x = normal(6, 5, 64)
+    device, y = x.cuda(), layer(x)
+    out = torch.empty(6, 5, 24, device="cuda")
+    assert layer(device, out=out) is out
+    same(out, y)
+    same(layer(device[:, 1]), y[:, 1].contiguous())
+    same(layer(device.swapaxes(0, 1)), y.swapaxes(0, 1).contiguous())
+    same(layer(device[:0]), y[:0])
+    same(layer(device[0, 0]), y[0, 0])
+    x[2, 3, 7] = float("inf")
+    refused(lambda: layer(x), ValueError, "x[13]")
+    spoilt = layer(x.cuda()).cpu()
+    assert spoilt[2, 3].isnan().all() and not spoilt.view(30, 24)[:13].isnan().any()
+    for call, error, *parts in (
+            (lambda: layer(device, out=x), TypeError, "out is on the host, must be on CUDA device 0, as x"),
+            (lambda: layer(device, out=out[1:]), ValueError, "out has shape [5, 5, 24], must be [6, 5, 24]"),
+            (lambda: layer(device[..., 1:]), ValueError, "x has shape [6, 5, 63], must be [..., 64]"),
+            (lambda: layer(device.double()), TypeError, "x is f64, must be one of f32, f16, bf16"),
+            (lambda: layer(device, pool=isobit.ThreadPool(1)), ValueError, "pool is given"),
+            (lambda: isobit.Linear(matrix(24, 64), path="reference")(device), ValueError, "path is given")):
+        refused(call, error, *parts)
+    same(layer(device), y)
+
+
+def test_linear_with_another_order_of_columns():
+    """GPTQ's order of activations: the file says which column of x belongs to which of W."""
+    import tempfile
+
+    order = np.random.default_rng(3).permutation(64).astype("i4")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "ordered.safetensors")
+        save_ordered(path, matrix(24, 64), order)
+        layer = isobit.Linear(isobit.LowBit.load(path))
+    x = normal(9, 64)
+    plain = isobit.Linear(matrix(24, 64))
+    expected = plain(x[:, torch.from_numpy(order).long()].contiguous())
+    assert layer(x).numpy().tobytes() == expected.numpy().tobytes()
+    device = x.cuda()
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            y = layer(device)
+        stream.synchronize()
+        same(y, expected)
+
+
+def save_ordered(path, weights, order):
+    """The file of a matrix, with an order of its columns."""
+    weights.save(path)
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header, content = json.loads(file.read(size)), file.read()
+    said = json.loads(header["__metadata__"]["isobit"])
+    said["arrays"].append("weight.permutation")
+    header["__metadata__"]["isobit"] = json.dumps(said)
+    header["weight.permutation"] = {"dtype": "I32", "shape": [len(order)],
+                                    "data_offsets": [len(content), len(content) + order.nbytes]}
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + content + order.tobytes())
+
+
+def test_static_linear():
+    for x_bits, y_bits, weight_bits in ((8, 8, 8), (8, 16, 4), (12, 8, 2), (16, 16, 8), (8, 8, 1)):
+        data = normal(40, 96)
+        static = isobit.quantize_static(normal(70, 96, seed=7), data, x_bits=x_bits, y_bits=y_bits,
+                                        weight_bits=weight_bits)
+        for shape in ((1, 96), (3, 7, 96), (0, 96)):
+            codes = codes_of(static, *shape)
+            same(static.run_codes(codes.cuda()), static.run_codes(codes))
+        out = torch.empty(33, 70, dtype=static.run_codes(codes).dtype, device="cuda")
+        codes = codes_of(static, 33, 96)
+        assert static.run_codes(codes.cuda(), out=out) is out
+        same(out, static.run_codes(codes))
+        refused(lambda: static.run_codes(codes.cuda(), pool=isobit.ThreadPool(1)), ValueError, "pool is given")
+        refused(lambda: static.run_codes(data.cuda()), TypeError, "x is f32")
+    gru = make(64, bits="8,h=16")  # its codes go on to a layer without leaving the device
+    x = normal(T, 3, C)
+    static = isobit.quantize_static(normal(20, 64), gru(x).reshape(-1, 64), after=gru)
+    codes = codes_of(gru, T, 3, C)
+    same(static.run_codes(gru.run_codes(codes.cuda())), static.run_codes(gru.run_codes(codes)))
+
+
+def test_linear_streams_and_graphs():
+    """The call returns while work before it runs; captured once, it is replayed on other values."""
+    for activations in ("int8", "float"):
+        layer = isobit.Linear(matrix(128, 256), activations=activations)
+        x, other = normal(9, 256), normal(9, 256, seed=8)
+        device, new = x.cuda(), other.cuda()
+        expected = layer(new).cpu()
+        torch.cuda.synchronize()
+        torch.cuda._sleep(LONG)
+        device.copy_(new)
+        y = layer(device)
+        assert still_running(), "a call waited"
+        same(y, expected)
+        device.copy_(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = layer(device)
+        device.copy_(new)
+        graph.replay()
+        same(y, expected)
+
+
 def test_other_devices():
     """A tensor decides where its call runs; the current device stays."""
     if torch.cuda.device_count() < 2:
         return
     gru = make(32, 1, 2)
     x = normal(T, 3, C)
+    layer = isobit.Linear(matrix(24, C, group=None))
+    static = isobit.quantize_static(normal(24, C), x.reshape(-1, C))
+    codes = codes_of(static, T, C)
     with torch.cuda.device(0):
         for index in (1, 0, 1):
             device = x.to(f"cuda:{index}")
+            same(layer(device), layer(x))
+            same(static.run_codes(codes.to(device.device)), static.run_codes(codes))
+            assert torch.cuda.current_device() == 0
             state = gru.initial_state(3, like=device)
             y = gru(device, state, lengths=[T, 2, 9], whole_sequence=True)
             assert y.device.index == index == state.device and torch.cuda.current_device() == 0
@@ -407,18 +545,21 @@ def test_other_devices():
         refused(lambda: gru(x.to("cuda:0"), state, whole_sequence=True), TypeError,
                 "state is on CUDA device 1, must be on CUDA device 0")
         refused(lambda: gru(x.to("cuda:0"), out=y), TypeError, "out is on CUDA device 1, must be on CUDA device 0")
+        refused(lambda: layer(x.to("cuda:0"), out=layer(device)), TypeError,
+                "out is on CUDA device 1, must be on CUDA device 0")
 
 
 def test_nothing_is_left():
-    """Models on the device go with the model."""
-    gru = make(1024, channels=1024)
-    gru(normal(2, 1, 1024).cuda())
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    before = torch.cuda.mem_get_info()[0]
-    del gru
-    gc.collect()
-    assert torch.cuda.mem_get_info()[0] > before
+    """What was copied to a device goes with the model."""
+    for made in (lambda: make(1024, channels=1024), lambda: isobit.Linear(matrix(4096, 1024, bits=8))):
+        model = made()
+        model(normal(2, 1, 1024).cuda())
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        before = torch.cuda.mem_get_info()[0]
+        del model
+        gc.collect()
+        assert torch.cuda.mem_get_info()[0] > before
 
 
 def main():

@@ -46,6 +46,14 @@ def x_of(index=0):
     return fake_torch.Tensor(np.zeros((5, 3, C), "f4"), index)
 
 
+def linear(**options):
+    return isobit.Linear(isobit.LowBit.quantize(np.ones((4, C), "f4"), bits=4, group=None), **options)
+
+
+def static():
+    return isobit.quantize_static(np.ones((4, C), "f4"), np.ones((5, C), "f4"))
+
+
 def library(folder, version, release):
     source = folder / "table.c"
     source.write_text(TABLE, encoding="utf-8")
@@ -69,6 +77,8 @@ def test_no_library(torch, gru, monkeypatch, tmp_path):
     refused(lambda: gru.run_codes(fake_torch.Tensor(np.zeros((5, C), "i1"))), name, build)
     refused(lambda: gru.initial_state(3, like=x_of()), name, build)
     refused(lambda: isobit.Table("silu")(x_of()), name, build)
+    refused(lambda: linear()(x_of()), name, build)
+    refused(lambda: static().run_codes(fake_torch.Tensor(np.zeros((5, C), "i1"))), name, build)
     missing = tmp_path / "nothing.so"
     monkeypatch.setenv("ISOBIT_CUDA_LIBRARY", str(missing))
     refused(lambda: gru(x_of()), f"which ISOBIT_CUDA_LIBRARY names: {missing}: cannot open", build)
@@ -106,17 +116,15 @@ def test_beside_the_package(gru, tmp_path):
 
 def test_what_is_for_the_host(torch, gru):
     weights = np.zeros((4, 8), "f4")
-    matrix = isobit.LowBit.quantize(weights, bits=4, group=8)
     on_device = fake_torch.Tensor(np.zeros((3, 8), "f4"))
     for call, name in [
-        (lambda: isobit.Linear(matrix)(on_device), "x"),
-        (lambda: isobit.quantize_static(weights, np.ones((5, 8), "f4"))(on_device), "x"),
+        (lambda: static()(x_of()), "x"),
         (lambda: isobit.LowBit.quantize(on_device, bits=4, group=8), "weights"),
         (lambda: isobit.Calibrator(isobit.gru_weights([[np.zeros((3, 1), "f4"), np.zeros((3, 1), "f4"),
                                                         np.zeros(3, "f4"), np.zeros(3, "f4")]])).observe(on_device),
          "x"),
     ]:
-        refused(call, f"{name} is on CUDA device 0, must be on the host", "linear layers")
+        refused(call, f"{name} is on CUDA device 0, must be on the host: a device runs calls of Gru, Linear and Table")
 
 
 def test_places_of_arguments(torch, gru):
@@ -137,6 +145,24 @@ def test_places_of_arguments(torch, gru):
         gru(fake_torch.Tensor(np.zeros((5, 3, C))))
     with pytest.raises(isobit.InvalidArgumentError, match=r"x has shape \[5, 3, 7, 1\], must be"):
         gru(fake_torch.Tensor(np.zeros((5, 3, C, 1), "f4")))
+
+    with pytest.raises(TypeError, match="out is on CUDA device 1, must be on the host, as x"):
+        linear()(x, out=fake_torch.Tensor(np.zeros((5, 3, 4), "f4"), 1))
+    with pytest.raises(TypeError, match="out is on the host, must be on CUDA device 0, as x"):
+        linear()(x_of(), out=np.zeros((5, 3, 4), "f4"))
+    with pytest.raises(TypeError, match="x is f64, must be one of f32, f16, bf16"):
+        linear()(fake_torch.Tensor(np.zeros((5, 3, C))))
+    with pytest.raises(isobit.InvalidArgumentError, match=r"x has shape \[5, 1\], must be \[..., "):
+        linear()(fake_torch.Tensor(np.zeros((5, 1), "f4")))
+    with pytest.raises(isobit.InvalidArgumentError, match="path is given, which is for x on the host"):
+        linear(path="reference")(x_of())
+    with pytest.raises(isobit.InvalidArgumentError, match="pool is given, which is for x on the host"):
+        linear()(x_of(), pool=isobit.ThreadPool(1))
+
+    with pytest.raises(TypeError, match="out is on the host, must be on CUDA device 0, as x"):
+        static().run_codes(fake_torch.Tensor(np.zeros((5, C), "i1")), out=np.zeros((5, 4), "i1"))
+    with pytest.raises(isobit.InvalidArgumentError, match="pool is given, which is for x on the host"):
+        static().run_codes(fake_torch.Tensor(np.zeros((5, C), "i1")), pool=isobit.ThreadPool(1))
 
     class Cupy(fake_torch.Tensor):
         pass

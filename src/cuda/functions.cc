@@ -9,13 +9,17 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "core/cuda/status.h"
 #include "isobit/arrays.h"
 #include "isobit/cuda/fp16_table.h"
 #include "isobit/cuda/gru.h"
+#include "isobit/cuda/linear.h"
 #include "isobit/dtype.h"
 #include "isobit/gru.h"
+#include "isobit/linear.h"
+#include "isobit/low_bit.h"
 #include "isobit/run.h"
 #include "isobit/status.h"
 
@@ -23,6 +27,10 @@ extern "C" __attribute__((visibility("default"))) isobit_cuda_table_type isobit_
 
 struct isobit_cuda_gru {
   isobit::cuda::DeviceGru gru;
+};
+struct isobit_cuda_linear {
+  std::variant<isobit::cuda::DeviceLinear, isobit::cuda::DeviceStaticLinear> layer;
+  int device;
 };
 struct isobit_cuda_function {
   isobit::cuda::DeviceFp16Function function;
@@ -157,6 +165,76 @@ int32_t gru_check_input(const isobit_cuda_gru* gru, const void* workspace, int64
                     [&] { return DeviceGru::check_input(bytes_of(workspace, workspace_bytes), stream_of(stream)); });
 }
 
+// ---- Linear layers
+
+int32_t linear_create(const void* weights, int64_t weights_bytes, const isobit_cuda_linear_options* options,
+                      int32_t device, isobit_cuda_linear** linear) {
+  *linear = nullptr;
+  return guarded([&]() -> Status {
+    const std::string name = "the weights";
+    ISOBIT_ASSIGN_OR_RETURN(const LowBitFile file, parse_low_bit(weights, static_cast<size_t>(weights_bytes), name));
+    if (file.matrices.size() != 1)
+      return {StatusCode::kInvalidArgument,
+              name + " are " + std::to_string(file.matrices.size()) + " matrices, must be 1"};
+    CurrentDevice current;
+    ISOBIT_RETURN_IF_ERROR(current.set(device));
+    const LinearOptions of_layer{.activations = static_cast<LinearActivations>(options->activations),
+                                 .bias = {options->bias, static_cast<size_t>(options->bias_count)},
+                                 .clamp = {options->lo, options->hi}};
+    ISOBIT_ASSIGN_OR_RETURN(DeviceLinear made,
+                            DeviceLinear::create(file.matrices.begin()->second, of_layer, "layer", device));
+    *linear = new isobit_cuda_linear{std::move(made), device};
+    return {};
+  });
+}
+
+int32_t linear_create_static(const void* layer, int64_t layer_bytes, int32_t device, isobit_cuda_linear** linear) {
+  *linear = nullptr;
+  return guarded([&]() -> Status {
+    ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file,
+                            ArrayReader::view(layer, static_cast<size_t>(layer_bytes), "the layer"));
+    ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer loaded, StaticLinearLayer::load(file));
+    CurrentDevice current;
+    ISOBIT_RETURN_IF_ERROR(current.set(device));
+    ISOBIT_ASSIGN_OR_RETURN(DeviceStaticLinear made, DeviceStaticLinear::create(loaded, device));
+    *linear = new isobit_cuda_linear{std::move(made), device};
+    return {};
+  });
+}
+
+void linear_destroy(isobit_cuda_linear* linear) { delete linear; }
+
+int64_t linear_workspace_bytes(const isobit_cuda_linear* linear, int64_t rows) {
+  return std::visit([&](const auto& layer) { return layer.workspace_bytes(rows); }, linear->layer);
+}
+
+int32_t linear_run(const isobit_cuda_linear* linear, const isobit_cuda_linear_run* run) {
+  return guarded_on(linear->device, [&] {
+    RunOptions options;
+    options.stream = stream_of(run->stream);
+    options.x_stride = run->x_stride;
+    options.y_stride = run->y_stride;
+    return std::visit(
+        [&](const auto& layer) {
+          return layer.forward(bytes_of(run->x, run->x_bytes), static_cast<Dtype>(run->x_dtype),
+                               bytes_of(run->y, run->y_bytes), static_cast<Dtype>(run->y_dtype), run->rows,
+                               bytes_of(run->workspace, run->workspace_bytes), options);
+        },
+        linear->layer);
+  });
+}
+
+int32_t linear_check_input(const isobit_cuda_linear* linear, void* workspace, int64_t workspace_bytes, int64_t rows,
+                           void* stream) {
+  return guarded_on(linear->device, [&] {
+    return std::visit(
+        [&](const auto& layer) {
+          return layer.check_input(bytes_of(workspace, workspace_bytes), rows, stream_of(stream));
+        },
+        linear->layer);
+  });
+}
+
 // ---- Functions of float16
 
 int32_t function_create(const uint16_t* results, int64_t results_count, int32_t device,
@@ -195,6 +273,12 @@ constexpr isobit_cuda_functions kFunctions = {
     .gru_state_to_float = gru_state_to_float,
     .gru_run = gru_run,
     .gru_check_input = gru_check_input,
+    .linear_create = linear_create,
+    .linear_create_static = linear_create_static,
+    .linear_destroy = linear_destroy,
+    .linear_workspace_bytes = linear_workspace_bytes,
+    .linear_run = linear_run,
+    .linear_check_input = linear_check_input,
     .function_create = function_create,
     .function_destroy = function_destroy,
     .function_run = function_run,

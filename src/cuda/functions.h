@@ -20,9 +20,10 @@ extern "C" {
 #endif
 
 // Of what is below; another number with each change.
-#define ISOBIT_CUDA_FUNCTIONS_VERSION 1
+#define ISOBIT_CUDA_FUNCTIONS_VERSION 2
 
 typedef struct isobit_cuda_gru isobit_cuda_gru;            // DeviceGru
+typedef struct isobit_cuda_linear isobit_cuda_linear;      // DeviceLinear or DeviceStaticLinear
 typedef struct isobit_cuda_function isobit_cuda_function;  // DeviceFp16Function
 
 // DeviceGru::forward of arrays in device memory.
@@ -42,6 +43,28 @@ typedef struct isobit_cuda_gru_run {
   int32_t x_dtype, y_dtype;
   int32_t batch_first, whole_sequence;
 } isobit_cuda_gru_run;
+
+// forward of DeviceLinear or DeviceStaticLinear of arrays in device memory.
+typedef struct isobit_cuda_linear_run {
+  const void* x;  // [rows, K]
+  int64_t x_bytes;
+  void* y;  // [rows, N]
+  int64_t y_bytes;
+  void* workspace;
+  int64_t workspace_bytes;
+  int64_t rows;
+  int64_t x_stride, y_stride;  // elements from row to row; 0: K, N
+  void* stream;
+  int32_t x_dtype, y_dtype;
+} isobit_cuda_linear_run;
+
+// LinearOptions.
+typedef struct isobit_cuda_linear_options {
+  const float* bias;  // [N]; NULL: none
+  int64_t bias_count;
+  int32_t activations;  // a number of isobit::LinearActivations
+  float lo, hi;         // the clamp
+} isobit_cuda_linear_options;
 
 typedef struct isobit_cuda_functions {
   int32_t version;      // ISOBIT_CUDA_FUNCTIONS_VERSION of the library; the first two fields keep their places for ever
@@ -68,6 +91,22 @@ typedef struct isobit_cuda_functions {
   // Waits for the stream; an error with the index of the first NaN of x in the last run that used this workspace.
   int32_t (*gru_check_input)(const isobit_cuda_gru* gru, const void* workspace, int64_t workspace_bytes, void* stream);
 
+  // weights: what saved_low_bit() gave for one matrix. Checks every field of it, copies it to the device and waits for
+  // that.
+  int32_t (*linear_create)(const void* weights, int64_t weights_bytes, const isobit_cuda_linear_options* options,
+                           int32_t device, isobit_cuda_linear** linear);
+  // layer: what StaticLinearLayer::saved_bytes() gave; the same of it.
+  int32_t (*linear_create_static)(const void* layer, int64_t layer_bytes, int32_t device, isobit_cuda_linear** linear);
+  void (*linear_destroy)(isobit_cuda_linear* linear);  // NULL does nothing
+  // Bytes of device memory, from a multiple of 256 on, for a run of so many rows.
+  int64_t (*linear_workspace_bytes)(const isobit_cuda_linear* linear, int64_t rows);
+  // Asynchronous on the stream.
+  int32_t (*linear_run)(const isobit_cuda_linear* linear, const isobit_cuda_linear_run* run);
+  // Waits for the stream; an error with the first row of x that is not finite, or the first code outside the grid, in
+  // the last run, of so many rows, that used this workspace.
+  int32_t (*linear_check_input)(const isobit_cuda_linear* linear, void* workspace, int64_t workspace_bytes,
+                                int64_t rows, void* stream);
+
   // results: those of Fp16Function::results(), 65536 codes of f16. Waits until they are on the device.
   int32_t (*function_create)(const uint16_t* results, int64_t results_count, int32_t device,
                              isobit_cuda_function** function);
@@ -79,9 +118,13 @@ typedef struct isobit_cuda_functions {
 
 static_assert(sizeof(isobit_cuda_gru_run) == 120 && offsetof(isobit_cuda_gru_run, x_dtype) == 104,
               "isobit_cuda_gru_run");
+static_assert(sizeof(isobit_cuda_linear_run) == 88 && offsetof(isobit_cuda_linear_run, x_dtype) == 80,
+              "isobit_cuda_linear_run");
+static_assert(sizeof(isobit_cuda_linear_options) == 32 && offsetof(isobit_cuda_linear_options, hi) == 24,
+              "isobit_cuda_linear_options");
 static_assert(offsetof(isobit_cuda_functions, version) == 0 && offsetof(isobit_cuda_functions, release) == 8,
               "what is read before the versions are known to be the same");
-static_assert(sizeof(isobit_cuda_functions) == 15 * 8, "a change of isobit_cuda_functions is another version");
+static_assert(sizeof(isobit_cuda_functions) == 21 * 8, "a change of isobit_cuda_functions is another version");
 
 // `version`: that of the caller. A library that has no such table gives its own.
 #define ISOBIT_CUDA_TABLE_SYMBOL "isobit_cuda_table"

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +20,8 @@
 #include "isobit/fp16_function.h"
 #include "isobit/fp16_table.h"
 #include "isobit/gru.h"
+#include "isobit/linear.h"
+#include "isobit/low_bit.h"
 #include "testing/cuda_buffer.h"
 
 namespace isobit::cuda {
@@ -50,6 +54,35 @@ GruModel model_of(uint64_t seed, int32_t bits, int32_t layers, int32_t direction
   Result<GruModel> model = random_model(random, shape);
   EXPECT_TRUE(model.ok()) << model.status().message();
   return *std::move(model);
+}
+
+LowBitMatrix matrix_of(int64_t rows, int64_t columns) {
+  Random random(3);
+  Array weights = Array::zeros(Dtype::kF32, {rows, columns});
+  for (int64_t i = 0; i < weights.size(); ++i)
+    weights.data<float>()[i] = static_cast<float>(random.between(-1000, 1000)) * 0x1p-10f;
+  Result<LowBitMatrix> matrix = quantize_low_bit(weights, {.bits = 4, .group = 32}, "W");
+  EXPECT_TRUE(matrix.ok()) << matrix.status().message();
+  return *std::move(matrix);
+}
+
+constexpr isobit_cuda_linear_options kInt8Options = {nullptr, 0, static_cast<int32_t>(LinearActivations::kInt8), -1.0f,
+                                                     2.0f};
+
+StaticLinearLayer static_layer_of(int64_t rows, int64_t columns) {
+  Random random(3);
+  Array weights = Array::zeros(Dtype::kF32, {rows, columns});
+  for (int64_t i = 0; i < weights.size(); ++i)
+    weights.data<float>()[i] = static_cast<float>(random.between(-1000, 1000)) * 0x1p-10f;
+  std::vector<float> x(static_cast<size_t>(4 * columns));
+  for (float& value : x) value = static_cast<float>(random.between(-1000, 1000)) * 0x1p-10f;
+  Result<StaticLinearCalibrator> calibrator = StaticLinearCalibrator::create(weights, {}, {}, "layer");
+  EXPECT_TRUE(calibrator.ok() && calibrator->observe(x, 4).ok());
+  StaticLinearQuantization quantization;
+  quantization.x.bits = 12;
+  Result<StaticLinearLayer> layer = calibrator->finish(quantization);
+  EXPECT_TRUE(layer.ok()) << layer.status().message();
+  return *std::move(layer);
 }
 
 // ---- Without a device
@@ -91,7 +124,26 @@ TEST(CudaFunctions, ErrorsAreCodesAndMessagesOfTheThread) {
   }).join();
   EXPECT_EQ(f->last_error(), told);  // another thread's errors are its own
   f->gru_destroy(nullptr);
+  f->linear_destroy(nullptr);
   f->function_destroy(nullptr);
+}
+
+TEST(CudaFunctions, LinearLayersAreOfOneMatrix) {
+  const isobit_cuda_functions* const f = load();
+  ASSERT_NE(f, nullptr);
+  const auto refused = [&](const LowBitFile& file, int32_t device) {
+    const std::vector<std::byte> weights = *saved_low_bit(file);
+    isobit_cuda_linear* linear = nullptr;
+    EXPECT_NE(f->linear_create(weights.data(), static_cast<int64_t>(weights.size()), &kInt8Options, device, &linear),
+              0);
+    EXPECT_EQ(linear, nullptr);
+    return std::string(f->last_error());
+  };
+  const LowBitMatrix matrix = matrix_of(8, 64);
+  EXPECT_EQ(refused({.matrices = {{"a", matrix}, {"b", matrix}}}, 0), "the weights are 2 matrices, must be 1");
+  if (sanitized()) return;  // memcheck tells the calls that fail
+  const std::string text = refused({.matrices = {{"a", matrix}}}, 1 << 20);
+  EXPECT_EQ(text.find("device 1048576: "), 0u) << text;
 }
 
 TEST(CudaFunctions, AModelComesBackFromItsBytes) {
@@ -215,6 +267,101 @@ TEST_F(CudaFunctionRuns, GrusGiveTheBytesOfTheHost) {
                   static_cast<int32_t>(StatusCode::kInvalidArgument));
         f_->gru_destroy(gru);
       }
+}
+
+TEST_F(CudaFunctionRuns, LinearLayersGiveTheBytesOfTheHost) {
+  constexpr int64_t kRows = 21, kN = 70, kK = 160, kXStride = 165, kYStride = 73;
+  const LowBitMatrix matrix = matrix_of(kN, kK);
+  std::vector<float> bias(kN), x(kRows * kXStride);
+  Random random(5);
+  for (float& b : bias) b = static_cast<float>(random.between(-100, 100)) * 0x1p-7f;
+  for (float& value : x) value = static_cast<float>(random.between(-1000, 1000)) * 0x1p-9f;
+  const LinearOptions options{
+      .activations = LinearActivations::kInt8, .bias = bias, .clamp = {kInt8Options.lo, kInt8Options.hi}};
+  const LinearLayer host = *LinearLayer::create(matrix, options, "layer");
+  std::vector<std::byte> y(((kRows - 1) * kYStride + kN) * 2, std::byte{GuardedDeviceBuffer::kCanary});
+  Workspace on_host = host.workspace(kRows);
+  ASSERT_TRUE(host.forward(std::as_bytes(std::span(x)), Dtype::kF32, y, Dtype::kF16, kRows, on_host,
+                           {.x_stride = kXStride, .y_stride = kYStride})
+                  .ok());
+
+  isobit_cuda_linear_options with_bias = kInt8Options;
+  with_bias.bias = bias.data();
+  with_bias.bias_count = kN;
+  const std::vector<std::byte> weights = *saved_low_bit({.matrices = {{"W", matrix}}});
+  isobit_cuda_linear* linear = nullptr;
+  expect_ok(f_->linear_create(weights.data(), static_cast<int64_t>(weights.size()), &with_bias, 0, &linear));
+  ASSERT_NE(linear, nullptr);
+  GuardedDeviceBuffer x_d(static_cast<int64_t>(x.size() * sizeof(float))), y_d(static_cast<int64_t>(y.size())),
+      workspace(f_->linear_workspace_bytes(linear, kRows));
+  const auto size = [](const GuardedDeviceBuffer& buffer) { return static_cast<int64_t>(buffer.bytes().size()); };
+  isobit_cuda_linear_run run{};
+  run.x = x_d.data();
+  run.x_bytes = size(x_d);
+  run.y = y_d.data();
+  run.y_bytes = size(y_d);
+  run.workspace = workspace.data();
+  run.workspace_bytes = size(workspace);
+  run.rows = kRows;
+  run.x_stride = kXStride;
+  run.y_stride = kYStride;
+  run.stream = stream_;
+  run.x_dtype = static_cast<int32_t>(Dtype::kF32);
+  run.y_dtype = static_cast<int32_t>(Dtype::kF16);
+  x_d.write(x);
+  expect_ok(f_->linear_run(linear, &run));
+  expect_ok(f_->linear_check_input(linear, workspace.data(), size(workspace), kRows, stream_));
+  EXPECT_EQ(y_d.read<std::byte>(), y);
+
+  x[9 * kXStride + 3] = std::numeric_limits<float>::infinity();
+  x_d.write(x);
+  expect_ok(f_->linear_run(linear, &run));
+  EXPECT_EQ(f_->linear_check_input(linear, workspace.data(), size(workspace), kRows, stream_),
+            static_cast<int32_t>(StatusCode::kInvalidArgument));
+  EXPECT_EQ(std::string(f_->last_error()).find("x[9] has a NaN"), 0u) << f_->last_error();
+  run.workspace_bytes = 256;
+  EXPECT_EQ(f_->linear_run(linear, &run), static_cast<int32_t>(StatusCode::kInvalidArgument));
+  EXPECT_EQ(std::string(f_->last_error()).find("workspace has 256 bytes"), 0u) << f_->last_error();
+  f_->linear_destroy(linear);
+}
+
+TEST_F(CudaFunctionRuns, LayersOfStaticCodesGiveTheBytesOfTheHost) {
+  constexpr int64_t kRows = 9, kN = 70, kK = 160;
+  const StaticLinearLayer host = static_layer_of(kN, kK);
+  const std::vector<std::byte> saved = *host.saved_bytes();
+  isobit_cuda_linear* linear = nullptr;
+  expect_ok(f_->linear_create_static(saved.data(), static_cast<int64_t>(saved.size()), 0, &linear));
+  ASSERT_NE(linear, nullptr);
+  Random random(5);
+  std::vector<std::byte> x = random_tensor(random, kRows * kK, host.input_grid());
+  std::vector<std::byte> y(kRows * kN * size_in_bytes(host.parameters().y_dtype()));
+  Workspace on_host = host.workspace(kRows);
+  ASSERT_TRUE(host.forward_codes(x, y, kRows, on_host).ok());
+  GuardedDeviceBuffer x_d(static_cast<int64_t>(x.size())), y_d(static_cast<int64_t>(y.size())),
+      workspace(f_->linear_workspace_bytes(linear, kRows));
+  const auto size = [](const GuardedDeviceBuffer& buffer) { return static_cast<int64_t>(buffer.bytes().size()); };
+  isobit_cuda_linear_run run{};
+  run.x = x_d.data();
+  run.x_bytes = size(x_d);
+  run.y = y_d.data();
+  run.y_bytes = size(y_d);
+  run.workspace = workspace.data();
+  run.workspace_bytes = size(workspace);
+  run.rows = kRows;
+  run.stream = stream_;
+  run.x_dtype = static_cast<int32_t>(host.parameters().x_dtype());
+  run.y_dtype = static_cast<int32_t>(host.parameters().y_dtype());
+  x_d.write(x);
+  expect_ok(f_->linear_run(linear, &run));
+  expect_ok(f_->linear_check_input(linear, workspace.data(), size(workspace), kRows, stream_));
+  EXPECT_EQ(y_d.read<std::byte>(), y);
+  x[3 * kK * 2 + 1] = std::byte{0x7f};  // of a code of 12 bits
+  x_d.write(x);
+  expect_ok(f_->linear_run(linear, &run));
+  const int32_t code = f_->linear_check_input(linear, workspace.data(), size(workspace), kRows, stream_);
+  EXPECT_EQ(code, static_cast<int32_t>(StatusCode::kInvalidArgument));
+  EXPECT_EQ(f_->last_error(), host.forward_codes(x, y, kRows, on_host).message());
+  f_->linear_destroy(linear);
 }
 
 TEST_F(CudaFunctionRuns, FunctionsGiveTheBytesOfTheHost) {

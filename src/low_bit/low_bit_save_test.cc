@@ -84,6 +84,8 @@ TEST_F(SavedLowBit, ComesBackAsItWas) {
   const Result<std::vector<std::byte>> second = read_file(path_);
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(*first, *second);
+  EXPECT_EQ(*saved_low_bit(file), *first);
+  EXPECT_EQ(saved_low_bit({}).status().message(), "low-bit weights: no low-bit matrix to save, must be at least 1");
 }
 
 TEST_F(SavedLowBit, TensorsAreThoseOfTheDocumentation) {

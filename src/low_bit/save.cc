@@ -39,6 +39,7 @@ std::string file_permutation_error(const std::string& path, const std::string& m
 }
 
 ArrayFile file_of(const std::string& path, const LowBitFile& content) {
+  if (content.matrices.empty()) refuse_argument(path + ": no low-bit matrix to save, must be at least 1");
   ArrayFile file;
   Json matrices = Json::array();
   for (const auto& [name, matrix] : content.matrices) {
@@ -210,15 +211,18 @@ Result<Array> low_bit_tensor(const LowBitFile& file, std::string_view name) {
   std::vector<std::string_view> names;
   for (const auto& [other, matrix] : file.matrices) names.push_back(other);
   for (const auto& [other, array] : file.arrays) names.push_back(other);
-  return Status(StatusCode::kInvalidArgument, "no tensor is called '" + escaped(name) +
-                                                  "'; isobit inspect lists them" + escaped(nearest_hint(name, names)));
+  return Status(StatusCode::kInvalidArgument, "no tensor is called '" + escaped(name) + "'; isobit inspect lists them" +
+                                                  escaped(nearest_hint(name, names)));
 }
 
 Status save_low_bit(const std::string& path, const LowBitFile& file) {
-  return without_refusal(path, [&]() -> Status {
-    if (file.matrices.empty()) refuse_argument(path + ": no low-bit matrix to save, must be at least 1");
-    return save_safetensors(path, file_of(path, file));
-  });
+  return without_refusal(path, [&]() -> Status { return save_safetensors(path, file_of(path, file)); });
+}
+
+Result<std::vector<std::byte>> saved_low_bit(const LowBitFile& file) {
+  const std::string name = "low-bit weights";
+  return without_refusal(
+      name, [&]() -> Result<std::vector<std::byte>> { return encode_safetensors(file_of(name, file), name); });
 }
 
 Result<LowBitFile> load_low_bit(const std::string& path) {

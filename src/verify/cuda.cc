@@ -19,10 +19,12 @@
 #include "gru/random_model.h"
 #include "isobit/cuda/fp16_table.h"
 #include "isobit/cuda/gru.h"
+#include "isobit/cuda/linear.h"
 #include "isobit/cuda/table.h"
 #include "isobit/parallel.h"
 #include "verify/fp16.h"
 #include "verify/gru.h"
+#include "verify/linear.h"
 
 namespace isobit::cuda {
 namespace {
@@ -268,9 +270,9 @@ std::vector<Candidate<GruRun>> candidates(int device, const std::string& prefix)
 }
 
 /// No path of the CPU is a measure before it has been measured.
-Status check_cpu(uint64_t seed) {
+Status check_cpu(const std::string& operation, uint64_t seed) {
   VerifyOptions options;
-  options.operation = "gru";
+  options.operation = operation;
   options.outputs = kCpuOutputs;
   options.seed = seed;
   ISOBIT_ASSIGN_OR_RETURN(const VerifyReport report, isobit::verify_kernels(options));
@@ -282,7 +284,7 @@ Status check_cpu(uint64_t seed) {
 }
 
 Result<VerifyReport> verify_gru(int device, const VerifyOptions& options) {
-  ISOBIT_RETURN_IF_ERROR(check_cpu(options.seed));
+  ISOBIT_RETURN_IF_ERROR(check_cpu("gru", options.seed));
   std::vector<Candidate<GruRun>> kernels = candidates(device, "gru_cuda_");
   std::map<std::string, uint64_t> expected_by;
   ThreadPool pool(0);
@@ -309,21 +311,29 @@ Result<VerifyReport> verify_gru(int device, const VerifyOptions& options) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Tables
+// Memory
 
 struct Free {
   void operator()(void* p) const { cudaFree(p); }
 };
 using DeviceBytes = std::unique_ptr<std::byte, Free>;
 
-Result<DeviceBytes> copy_of(std::span<const std::byte> bytes) {
+Result<DeviceBytes> device_bytes(size_t count) {
   void* memory = nullptr;
-  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMalloc(&memory, std::max<size_t>(bytes.size(), 1)),
-                                     std::to_string(bytes.size()) + " bytes of device memory"));
-  DeviceBytes owner(static_cast<std::byte*>(memory));
   ISOBIT_RETURN_IF_ERROR(
-      cuda_status(cudaMemcpy(memory, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "copying to the device"));
+      cuda_status(cudaMalloc(&memory, std::max<size_t>(count, 1)), std::to_string(count) + " bytes of device memory"));
+  return DeviceBytes(static_cast<std::byte*>(memory));
+}
+
+Result<DeviceBytes> copy_of(std::span<const std::byte> bytes) {
+  ISOBIT_ASSIGN_OR_RETURN(DeviceBytes owner, device_bytes(bytes.size()));
+  ISOBIT_RETURN_IF_ERROR(cuda_status(cudaMemcpy(owner.get(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice),
+                                     "copying to the device"));
   return owner;
+}
+
+Status copy_back(const DeviceBytes& from, std::span<std::byte> to) {
+  return cuda_status(cudaMemcpy(to.data(), from.get(), to.size(), cudaMemcpyDeviceToHost), "copying to the host");
 }
 
 /// work(x, y) on copies on the current device, all on its default stream; y comes back.
@@ -333,8 +343,64 @@ Status through_device(std::span<const std::byte> x, std::span<std::byte> y, Work
   ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes y_device, copy_of(y));
   ISOBIT_RETURN_IF_ERROR(
       work(std::span<const std::byte>(x_device.get(), x.size()), std::span(y_device.get(), y.size())));
-  return cuda_status(cudaMemcpy(y.data(), y_device.get(), y.size(), cudaMemcpyDeviceToHost), "copying to the host");
+  return copy_back(y_device, y);
 }
+
+// ---------------------------------------------------------------------------------------------------------------
+// Linear layers
+
+/// Calls of so many rows on a copy of all the memory, so that what is written beside y comes back, too.
+template <typename Layer>
+Result<bool> run_calls(const Layer& layer, Dtype x_dtype, Dtype y_dtype, std::span<const int64_t> calls,
+                       LinearBuffers& buffers) {
+  ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes copy, copy_of(buffers.bytes()));
+  const auto scratch = static_cast<size_t>(layer.workspace_bytes(*std::max_element(calls.begin(), calls.end())));
+  ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes workspace, device_bytes(scratch));
+  const auto there = [&](std::span<std::byte> rows) {
+    return std::span(copy.get() + (rows.data() - buffers.bytes().data()), rows.size());
+  };
+  int64_t first = 0;
+  for (const int64_t rows : calls) {
+    ISOBIT_RETURN_IF_ERROR(layer.forward(there(buffers.x(first, rows)), x_dtype, there(buffers.y(first, rows)), y_dtype,
+                                         rows, std::span(workspace.get(), scratch),
+                                         {.x_stride = buffers.x_stride, .y_stride = buffers.y_stride}));
+    first += rows;
+  }
+  ISOBIT_RETURN_IF_ERROR(copy_back(copy, buffers.bytes()));
+  return true;
+}
+
+LinearRun linear_run(int device) {
+  return [device](const LinearCase& c, LinearBuffers& buffers) -> Result<bool> {
+    ISOBIT_ASSIGN_OR_RETURN(const DeviceLinear layer, DeviceLinear::create(c.matrix, c.options(), "random", device));
+    return run_calls(layer, c.x_dtype, c.y_dtype, c.calls, buffers);
+  };
+}
+
+StaticLinearRun static_linear_run(int device) {
+  return [device](const StaticLinearParameters& p, int64_t m, LinearBuffers& buffers) -> Result<bool> {
+    ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer host, StaticLinearLayer::create(p, "random"));
+    ISOBIT_ASSIGN_OR_RETURN(const DeviceStaticLinear layer, DeviceStaticLinear::create(host, device));
+    return run_calls(layer, p.x_dtype(), p.y_dtype(), {&m, 1}, buffers);
+  };
+}
+
+Result<VerifyReport> verify_linear(int device, const VerifyOptions& options) {
+  ISOBIT_RETURN_IF_ERROR(check_cpu("linear", options.seed));
+  LinearCandidates all{.on_device = true};
+  for (const DeviceLinearKernel& kernel : linear_kernels()) {
+    VerifyKernel report = device_kernel(std::string(kernel.operation) + "_cuda_" + std::string(kernel.name));
+    if (kernel.operation == "linear_static") {
+      all.statics.push_back({std::move(report), static_linear_run(device)});
+    } else {
+      (kernel.operation == "linear_int8" ? all.int8 : all.floats).push_back({std::move(report), linear_run(device)});
+    }
+  }
+  return verify_linear_with(std::move(all), options);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Tables
 
 Status run_function(const Fp16Function& function, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
                     Dtype y_dtype) {
@@ -362,8 +428,7 @@ Result<std::vector<int32_t>> run_table(const ActivationTable& table) {
   return codes;
 }
 
-/// The list of the CPU, with the device in the place of its kernels. Of linear layers a device has none: the text of
-/// the fingerprint is that of other machines all the same, to be compared as a whole. `kernel`: of fingerprint_all.
+/// The list of the CPU, with the device in the place of its kernels. `kernel`: of fingerprint_all.
 std::vector<VerifyOperation> operations(int device, std::string_view kernel) {
   std::vector<VerifyOperation> rows = cpu_operations(std::nullopt);
   for (VerifyOperation& row : rows) {
@@ -385,6 +450,11 @@ std::vector<VerifyOperation> operations(int device, std::string_view kernel) {
         return execute_on(uploaded.gru(), uploaded.workspace(), c.run, {}, false, used);
       };
       row.fingerprint = [run](Fingerprints& lines) { return fingerprint_gru(run, lines); };
+    } else if (row.name == "linear") {
+      row.verify = [device](const VerifyOptions& options) { return verify_linear(device, options); };
+      row.fingerprint = [device](Fingerprints& lines) {
+        return fingerprint_linear(linear_run(device), static_linear_run(device), lines);
+      };
     }
   }
   return rows;

@@ -8,8 +8,10 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
-#include <span>
+#include <map>
+#include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,8 +25,6 @@
 
 namespace isobit {
 namespace {
-
-using Bytes = std::vector<std::byte>;
 
 constexpr Dtype kStores[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16};
 constexpr int32_t kBits[] = {1, 2, 4, 8};
@@ -48,11 +48,19 @@ struct Sizes {
   int64_t m, n, k, group;
 };
 
+/// The largest of most layers; `few` rows and `long_k` columns are of some.
+struct Limits {
+  int64_t m, few, n, k, long_k;
+};
 /// Sums of a few hundred elements mostly: what the reference costs is K.
-Sizes random_sizes(Random& random) {
-  Sizes sizes{random.between(1, 70), random.between(1, 300), 0, 0};
-  if (random.one_in(3)) sizes.m = random.between(1, 4);
-  sizes.k = random.one_in(16) ? random.between(1, 1200) : random.between(1, 200);
+constexpr Limits kCpuLimits = {.m = 70, .few = 4, .n = 300, .k = 200, .long_k = 1200};
+/// A block of threads has 8 or 16 rows, and several blocks share long sums.
+constexpr Limits kDeviceLimits = {.m = 300, .few = 20, .n = 600, .k = 1200, .long_k = 6000};
+
+Sizes random_sizes(Random& random, const Limits& limits) {
+  Sizes sizes{random.between(1, limits.m), random.between(1, limits.n), 0, 0};
+  if (random.one_in(3)) sizes.m = random.between(1, limits.few);
+  sizes.k = random.one_in(16) ? random.between(1, limits.long_k) : random.between(1, limits.k);
   if (random.one_in(2)) sizes.k = (sizes.k + 31) / 32 * 32;
   sizes.group = sizes.k;
   if (sizes.k > 8 && !random.one_in(4)) {
@@ -114,59 +122,8 @@ Result<LowBitMatrix> random_matrix(Random& random, const Sizes& sizes, bool ordi
   return LowBitMatrix::create(std::move(p), "random");
 }
 
-/// Rows of x in one memory with y behind them, each from an odd address, strides of their own, and a pattern wherever
-/// nothing may be written.
-class Buffers {
- public:
-  Buffers(Random& random, int64_t m, int64_t k, Dtype x_dtype, int64_t n, Dtype y_dtype)
-      : m_(m),
-        n_(n),
-        x_size_(static_cast<int64_t>(size_in_bytes(x_dtype))),
-        y_size_(static_cast<int64_t>(size_in_bytes(y_dtype))) {
-    const bool dense = random.one_in(2);
-    x_stride = k + (dense ? 0 : random.between(0, 9));
-    y_stride = n + (dense ? 0 : random.between(0, 9));
-    const int64_t x_bytes = ((m - 1) * x_stride + k) * x_size_;
-    const int64_t y_bytes = ((m - 1) * y_stride + n) * y_size_;
-    x_at_ = random.between(0, 64 / x_size_) * x_size_;
-    y_at_ = (x_at_ + x_bytes + 64 + 63) / 64 * 64 + random.between(0, 64 / y_size_) * y_size_;
-    bytes_.assign(static_cast<size_t>(y_at_ + y_bytes + 64), kPattern);
-    x_bytes_ = static_cast<size_t>(x_bytes);
-    y_bytes_ = static_cast<size_t>(y_bytes);
-  }
-
-  [[nodiscard]] std::byte* x_row(int64_t i) { return bytes_.data() + x_at_ + i * x_stride * x_size_; }
-  [[nodiscard]] const std::byte* y_row(int64_t i) const { return bytes_.data() + y_at_ + i * y_stride * y_size_; }
-  [[nodiscard]] std::span<const std::byte> x() const { return {bytes_.data() + x_at_, x_bytes_}; }
-  [[nodiscard]] std::span<std::byte> y() { return {bytes_.data() + y_at_, y_bytes_}; }
-  void clear_y() { std::fill(y().begin(), y().end(), kPattern); }
-
-  /// Whether what is around the rows of y is as it was.
-  [[nodiscard]] bool untouched() const {
-    const auto is_pattern = [](const std::byte* begin, const std::byte* end) {
-      return std::all_of(begin, end, [](std::byte b) { return b == kPattern; });
-    };
-    const std::byte* end = bytes_.data() + bytes_.size();
-    bool ok = is_pattern(bytes_.data() + x_at_ + x_bytes_, y_row(0));
-    for (int64_t i = 0; i < m_; ++i) ok = ok && is_pattern(y_row(i) + n_ * y_size_, i + 1 < m_ ? y_row(i + 1) : end);
-    return ok;
-  }
-
-  int64_t x_stride = 0;
-  int64_t y_stride = 0;
-
- private:
-  static constexpr std::byte kPattern{0xa5};
-  int64_t m_, n_, x_size_, y_size_;
-  int64_t x_at_ = 0;
-  int64_t y_at_ = 0;
-  size_t x_bytes_ = 0;
-  size_t y_bytes_ = 0;
-  Bytes bytes_;
-};
-
 /// Numbers of about 1; `wild`: of very different sizes, zeros, and now and then a row that is not finite.
-void fill_x(Random& random, Buffers& buffers, int64_t m, int64_t k, Dtype dtype, bool wild) {
+void fill_x(Random& random, LinearBuffers& buffers, int64_t m, int64_t k, Dtype dtype, bool wild) {
   constexpr float kSpecial[] = {0.0f, -0.0f, 0x1p-118f, 0x1p-149f, 3.4e38f, -3.4e38f};
   for (int64_t i = 0; i < m; ++i) {
     const bool special = wild && random.one_in(8);
@@ -184,22 +141,57 @@ void fill_x(Random& random, Buffers& buffers, int64_t m, int64_t k, Dtype dtype,
 /// Pools of a few sizes, made once. Null: the caller's thread.
 class Pools {
  public:
-  [[nodiscard]] ThreadPool* pick(Random& random) {
-    const int64_t index = random.between(0, static_cast<int64_t>(std::size(pools_)));
+  explicit Pools(uint64_t seed) : random_(seed) {}
+  [[nodiscard]] ThreadPool* pick() {
+    const int64_t index = random_.between(0, static_cast<int64_t>(std::size(pools_)));
     return index == 0 ? nullptr : &pools_[static_cast<size_t>(index - 1)];
   }
-  [[nodiscard]] ThreadPool* all() { return &all_; }
 
  private:
+  Random random_;
   ThreadPool pools_[3] = {ThreadPool(2), ThreadPool(3), ThreadPool(7)};
-  ThreadPool all_{0};
 };
 
-using LinearCandidate = Candidate<const LinearLayerKernel*>;
+int threads_of(const ThreadPool* pool) { return pool == nullptr ? 1 : pool->threads(); }
 
-/// What a run is called in a difference.
-struct Described {
+Status run_calls(const LinearLayer& layer, const LinearCase& c, ThreadPool* pool, LinearBuffers& buffers) {
+  Workspace workspace = layer.workspace(*std::max_element(c.calls.begin(), c.calls.end()), threads_of(pool));
+  int64_t first = 0;
+  for (const int64_t rows : c.calls) {
+    ISOBIT_RETURN_IF_ERROR(
+        layer.forward(buffers.x(first, rows), c.x_dtype, buffers.y(first, rows), c.y_dtype, rows, workspace,
+                      {.pool = pool, .x_stride = buffers.x_stride, .y_stride = buffers.y_stride, .unchecked = true}));
+    first += rows;
+  }
+  return {};
+}
+
+Status run_static(const StaticLinearLayer& layer, int64_t m, ThreadPool* pool, LinearBuffers& buffers) {
+  Workspace workspace = layer.workspace(m, threads_of(pool));
+  return layer.forward_codes(buffers.x(0, m), buffers.y(0, m), m, workspace,
+                             {.pool = pool, .x_stride = buffers.x_stride, .y_stride = buffers.y_stride});
+}
+
+/// Who gives what is expected: the reference, or the best path of the CPU; and what a run is called in a difference.
+struct Measure {
+  std::optional<CpuPath> path;
+  ThreadPool* pool;
+  std::map<std::string, uint64_t>* expected_by;
   std::string text;
+};
+
+/// kernel.run, whose errors name the layer and the kernel.
+template <typename Run, typename... Arguments>
+Result<bool> run_named(const std::string& text, const Candidate<Run>& kernel, Arguments&&... arguments) {
+  Result<bool> ran = kernel.run(std::forward<Arguments>(arguments)...);
+  if (ran.ok()) return ran;
+  return Status(ran.status().code(), text + ", " + kernel.report.name + ": " + ran.status().message());
+}
+
+/// What is expected, by which path, and of what type.
+struct Expected {
+  const LinearBuffers& buffers;
+  CpuPath path;
   Dtype y_dtype;
 };
 
@@ -209,23 +201,26 @@ uint32_t bits_of(const std::byte* y, Dtype dtype, int64_t i) {
   return bits;
 }
 
-void compare_rows(const Buffers& expected, const Buffers& actual, int64_t m, int64_t n, const Described& run,
+void compare_rows(const Expected& expected, const LinearBuffers& actual, int64_t m, int64_t n, const Measure& measure,
                   VerifyKernel& kernel) {
-  const size_t size = size_in_bytes(run.y_dtype);
+  const size_t size = size_in_bytes(expected.y_dtype);
+  const std::string by(to_string(expected.path));
+  if (expected.path != CpuPath::kReference) (*measure.expected_by)[by] += static_cast<uint64_t>(m * n);
   kernel.outputs_compared += static_cast<uint64_t>(m * n);
   kernel.bytes_compared += static_cast<uint64_t>(m * n) * size;
   for (int64_t i = 0; i < m; ++i) {
-    if (std::memcmp(expected.y_row(i), actual.y_row(i), static_cast<size_t>(n) * size) == 0) continue;
+    if (std::memcmp(expected.buffers.y_row(i), actual.y_row(i), static_cast<size_t>(n) * size) == 0) continue;
     for (int64_t j = 0; j < n; ++j) {
-      const uint32_t want = bits_of(expected.y_row(i), run.y_dtype, j);
-      const uint32_t got = bits_of(actual.y_row(i), run.y_dtype, j);
+      const uint32_t want = bits_of(expected.buffers.y_row(i), expected.y_dtype, j);
+      const uint32_t got = bits_of(actual.y_row(i), expected.y_dtype, j);
       if (want != got)
         note_difference(kernel, 1,
-                        run.text + ": y[" + std::to_string(i) + ", " + std::to_string(j) + "] has the bits " +
-                            std::to_string(got) + ", the reference gives " + std::to_string(want));
+                        measure.text + ": y[" + std::to_string(i) + ", " + std::to_string(j) + "] has the bits " +
+                            std::to_string(got) + ", " + (expected.path == CpuPath::kReference ? "the " : "") + by +
+                            " gives " + std::to_string(want));
     }
   }
-  if (!actual.untouched()) note_difference(kernel, 1, run.text + ": written beside y");
+  if (!actual.untouched()) note_difference(kernel, 1, measure.text + ": written beside y");
 }
 
 std::string describe(const Sizes& sizes, uint64_t seed, int64_t index) {
@@ -251,88 +246,92 @@ std::vector<float> random_bias(Random& random, int64_t n) {
   return bias;
 }
 
-/// One layer of section 11, one set of rows: every kernel gives the bytes of the reference.
-Status verify_int8(Random& random, const std::string& where, const Sizes& sizes, Pools& pools,
-                   std::vector<LinearCandidate>& kernels) {
+/// A layer of section 11 with x and y of any types, in one call.
+Result<std::pair<LinearCase, LinearBuffers>> random_int8(Random& random, const Sizes& sizes,
+                                                         LinearActivations activations, bool wild, bool whole_rows) {
   constexpr Dtype kX[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16, Dtype::kF64};
-  const bool wild = random.one_in(2);
-  ISOBIT_ASSIGN_OR_RETURN(const LowBitMatrix matrix, random_matrix(random, sizes, !wild, random.one_in(4)));
-  const std::vector<float> bias = random_bias(random, sizes.n);
-  LinearOptions options{.activations = random.one_in(2) ? LinearActivations::kInt8 : LinearActivations::kInt8Asymmetric,
-                        .bias = bias,
-                        .clamp = random_clamp(random),
-                        .path = CpuPath::kReference};
-  const Dtype x_dtype = pick(random, kX);
-  const Dtype y_dtype = pick(random, kStores);
-  Buffers expected(random, sizes.m, sizes.k, x_dtype, sizes.n, y_dtype);
-  fill_x(random, expected, sizes.m, sizes.k, x_dtype, wild);
-  Buffers actual = expected;
-  const auto run = [&](const LinearLayer& layer, Buffers& buffers, ThreadPool* pool) -> Status {
-    Workspace workspace = layer.workspace(sizes.m, pool == nullptr ? 1 : pool->threads());
-    return layer.forward(buffers.x(), x_dtype, buffers.y(), y_dtype, sizes.m, workspace,
-                         {.pool = pool, .x_stride = buffers.x_stride, .y_stride = buffers.y_stride, .unchecked = true});
-  };
-  ISOBIT_ASSIGN_OR_RETURN(const LinearLayer reference, LinearLayer::create(matrix, options, "random"));
-  ISOBIT_RETURN_IF_ERROR(run(reference, expected, pools.all()));
-  const Described described{where + describe(matrix) + " " + std::string(to_string(options.activations)) + ", " +
-                                std::string(to_string(x_dtype)) + " -> " + std::string(to_string(y_dtype)),
-                            y_dtype};
-  for (LinearCandidate& kernel : kernels) {
-    options.path = kernel.run->path;
-    ISOBIT_ASSIGN_OR_RETURN(const LinearLayer layer, LinearLayer::create(matrix, options, "random"));
-    ThreadPool* const pool = pools.pick(random);
-    if (layer.kernel_name() != kernel.run->name) continue;  // it has none of its own for this layer
+  ISOBIT_ASSIGN_OR_RETURN(LowBitMatrix matrix, random_matrix(random, sizes, !wild, whole_rows));
+  LinearCase c{.matrix = std::move(matrix), .activations = activations, .calls = {sizes.m}};
+  c.bias = random_bias(random, sizes.n);
+  c.clamp = random_clamp(random);
+  c.x_dtype = pick(random, kX);
+  c.y_dtype = pick(random, kStores);
+  LinearBuffers buffers(random, sizes.m, sizes.k, c.x_dtype, sizes.n, c.y_dtype);
+  fill_x(random, buffers, sizes.m, sizes.k, c.x_dtype, wild);
+  return std::pair(std::move(c), std::move(buffers));
+}
+
+/// One layer of section 11, one set of rows: every kernel gives the bytes that are expected.
+Status verify_int8(Random& random, Measure measure, const Sizes& sizes, std::vector<Candidate<LinearRun>>& kernels) {
+  const bool wild = random.one_in(2), whole_rows = random.one_in(4);
+  const auto activations = random.one_in(2) ? LinearActivations::kInt8 : LinearActivations::kInt8Asymmetric;
+  ISOBIT_ASSIGN_OR_RETURN(const auto made, random_int8(random, sizes, activations, wild, whole_rows));
+  const LinearCase& c = made.first;
+  LinearBuffers expected = made.second, actual = made.second;
+  ISOBIT_ASSIGN_OR_RETURN(const LinearLayer layer, LinearLayer::create(c.matrix, c.options(measure.path), "random"));
+  ISOBIT_RETURN_IF_ERROR(run_calls(layer, c, measure.pool, expected));
+  measure.text += describe(c.matrix) + " " + std::string(to_string(activations)) + ", " +
+                  std::string(to_string(c.x_dtype)) + " -> " + std::string(to_string(c.y_dtype));
+  for (Candidate<LinearRun>& kernel : kernels) {
     actual.clear_y();
-    ISOBIT_RETURN_IF_ERROR(run(layer, actual, pool));
-    compare_rows(expected, actual, sizes.m, sizes.n, described, kernel.report);
+    ISOBIT_ASSIGN_OR_RETURN(const bool ran, run_named(measure.text, kernel, c, actual));
+    if (ran) compare_rows({expected, layer.path(), c.y_dtype}, actual, sizes.m, sizes.n, measure, kernel.report);
   }
   return {};
 }
 
 uint32_t bits_of_nan(Dtype dtype) { return dtype == Dtype::kF32 ? 0x7fc00000 : dtype == Dtype::kF16 ? 0x7e00 : 0x7fc0; }
 
+/// m rows in calls of any numbers of them, half of the times of one.
+std::vector<int64_t> random_calls(Random& random, int64_t m) {
+  std::vector<int64_t> calls;
+  const bool alone = random.one_in(2);
+  for (; m > 0; m -= calls.back()) calls.push_back(alone ? 1 : random.between(1, m));
+  return calls;
+}
+
 /// One layer of section 10: every row within its bound of float64, and the same bytes alone and among others. Only the
 /// latter of wild layers, of whose results, where they are not ordinary numbers, no bound is claimed.
-Status verify_float(Random& random, const std::string& where, const Sizes& sizes, Pools& pools,
-                    std::vector<LinearCandidate>& kernels) {
+Status verify_float(Random& random, const Measure& measure, const Sizes& sizes,
+                    std::vector<Candidate<LinearRun>>& kernels) {
   const bool wild = random.one_in(4);
-  ISOBIT_ASSIGN_OR_RETURN(const LowBitMatrix matrix, random_matrix(random, sizes, !wild));
-  const std::vector<float> bias = random_bias(random, sizes.n);
+  ISOBIT_ASSIGN_OR_RETURN(LowBitMatrix matrix, random_matrix(random, sizes, !wild));
+  LinearCase c{.matrix = std::move(matrix)};
+  c.bias = random_bias(random, sizes.n);
   const LinearClamp clamp = random_clamp(random);
-  const Dtype dtype = pick(random, kStores);
-  Buffers buffers(random, sizes.m, sizes.k, dtype, sizes.n, dtype);
+  const Dtype dtype = c.x_dtype = c.y_dtype = pick(random, kStores);
+  LinearBuffers buffers(random, sizes.m, sizes.k, dtype, sizes.n, dtype);
   fill_x(random, buffers, sizes.m, sizes.k, dtype, wild);
-  const ReferenceWeights weights = reference_weights(matrix);
+  const ReferenceWeights weights = reference_weights(c.matrix);
   std::vector<ReferenceSum> sums(static_cast<size_t>(sizes.m * sizes.n));
-  pools.all()->for_ranges(wild ? 0 : sizes.m, [&](int, int64_t begin, int64_t end) {
+  measure.pool->for_ranges(wild ? 0 : sizes.m, [&](int, int64_t begin, int64_t end) {
     std::vector<float> x(static_cast<size_t>(sizes.k));
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t k = 0; k < sizes.k; ++k) x[static_cast<size_t>(k)] = load_float(buffers.x_row(i), dtype, k);
       for (int64_t n = 0; n < sizes.n; ++n)
         sums[static_cast<size_t>(i * sizes.n + n)] =
-            reference_sum(weights, n, x.data(), bias.empty() ? 0.0f : bias[static_cast<size_t>(n)]);
+            reference_sum(weights, n, x.data(), c.bias.empty() ? 0.0f : c.bias[static_cast<size_t>(n)]);
     }
   });
   const double limit = reference_limit(dtype, sizes.k);
-  const std::string text = where + describe(matrix) + ", " + std::string(to_string(dtype));
+  const std::string text = measure.text + describe(c.matrix) + ", " + std::string(to_string(dtype));
   const auto clamped = [&](float y) { return reference_act(y, clamp); };
-  for (LinearCandidate& kernel : kernels) {
+  for (Candidate<LinearRun>& kernel : kernels) {
     VerifyKernel& report = kernel.report;
-    ISOBIT_ASSIGN_OR_RETURN(const LinearLayer plain,
-                            LinearLayer::create(matrix, {.bias = bias, .path = kernel.run->path}, "random"));
-    ISOBIT_ASSIGN_OR_RETURN(
-        const LinearLayer acted,
-        LinearLayer::create(matrix, {.bias = bias, .clamp = clamp, .path = kernel.run->path}, "random"));
-    ThreadPool* const pool = pools.pick(random);
-    Workspace workspace = plain.workspace(sizes.m, pool == nullptr ? 1 : pool->threads());
-    const RunOptions options{.pool = pool, .x_stride = buffers.x_stride, .y_stride = buffers.y_stride};
-    Buffers with_act = buffers;
+    LinearBuffers with_act = buffers, in_calls = buffers;
     buffers.clear_y();
-    ISOBIT_RETURN_IF_ERROR(plain.forward(buffers.x(), dtype, buffers.y(), dtype, sizes.m, workspace, options));
-    ISOBIT_RETURN_IF_ERROR(acted.forward(with_act.x(), dtype, with_act.y(), dtype, sizes.m, workspace, options));
+    const auto run = [&](const LinearClamp& act, std::vector<int64_t> calls, LinearBuffers& to) {
+      c.clamp = act;
+      c.calls = std::move(calls);
+      return run_named(text, kernel, c, to);
+    };
+    ISOBIT_ASSIGN_OR_RETURN(const bool ran, run({}, {sizes.m}, buffers));
+    if (!ran) continue;
+    for (const auto& [act, calls, to] : {std::tuple(clamp, std::vector{sizes.m}, &with_act),
+                                         std::tuple(LinearClamp(), random_calls(random, sizes.m), &in_calls)})
+      ISOBIT_RETURN_IF_ERROR(run(act, calls, *to).status());
     report.outputs_compared += static_cast<uint64_t>(sizes.m * sizes.n);
     report.bytes_compared += static_cast<uint64_t>(sizes.m * sizes.n) * size_in_bytes(dtype);
-    Bytes alone(static_cast<size_t>(sizes.n) * size_in_bytes(dtype));
     for (int64_t i = 0; i < sizes.m; ++i) {
       ReferenceRowError error;
       bool same_act = true;
@@ -351,13 +350,11 @@ Status verify_float(Random& random, const std::string& where, const Sizes& sizes
             report, static_cast<uint64_t>(sizes.n),
             row + " is off by " + std::to_string(error.relative(sizes.k)) + ", must be below " + std::to_string(limit));
       if (!same_act) note_difference(report, static_cast<uint64_t>(sizes.n), row + " is not clamped as it must be");
-      ISOBIT_RETURN_IF_ERROR(
-          plain.forward(buffers.x().subspan(static_cast<size_t>(buffers.x_row(i) - buffers.x_row(0))), dtype, alone,
-                        dtype, 1, workspace));
-      if (std::memcmp(alone.data(), buffers.y_row(i), alone.size()) != 0)
-        note_difference(report, static_cast<uint64_t>(sizes.n), row + " has other bytes when it is computed alone");
+      if (std::memcmp(in_calls.y_row(i), buffers.y_row(i), static_cast<size_t>(sizes.n) * size_in_bytes(dtype)) != 0)
+        note_difference(report, static_cast<uint64_t>(sizes.n), row + " has other bytes among other rows, or alone");
     }
-    if (!buffers.untouched() || !with_act.untouched()) note_difference(report, 1, text + ": written beside y");
+    for (const LinearBuffers* written : {&buffers, &with_act, &in_calls})
+      if (!written->untouched()) note_difference(report, 1, text + ": written beside y");
   }
   return {};
 }
@@ -423,7 +420,17 @@ StaticLinearParameters random_static(Random& random, const Sizes& sizes, bool an
   return p;
 }
 
-void fill_codes(Random& random, Buffers& buffers, const StaticLinearParameters& p, int64_t m) {
+/// The nearest weights below of fewer bits, of 1 bit the signs, and results of about the same range.
+void narrow_weights(StaticLinearParameters& p, int32_t bits) {
+  p.weight_bits = bits;
+  for (int64_t i = 0; i < p.weights.size(); ++i) {
+    int8_t& weight = p.weights.data<int8_t>()[i];
+    weight = static_cast<int8_t>(bits == 1 ? (weight < 0 ? -1 : 1) : weight >> (8 - bits));
+  }
+  for (RescaleParameters& rescale : p.rescales) rescale.shift -= 8 - bits;
+}
+
+void fill_codes(Random& random, LinearBuffers& buffers, const StaticLinearParameters& p, int64_t m) {
   for (int64_t i = 0; i < m; ++i) {
     const bool ends = i % 4 == 3;
     for (int64_t k = 0; k < p.columns; ++k) {
@@ -437,61 +444,57 @@ void fill_codes(Random& random, Buffers& buffers, const StaticLinearParameters& 
 }
 
 /// One layer of section 12.
-Status verify_static(Random& random, const std::string& where, const Sizes& sizes, Pools& pools,
-                     std::vector<LinearCandidate>& kernels) {
-  const StaticLinearParameters p = random_static(random, sizes, random.one_in(2));
-  Buffers expected(random, sizes.m, sizes.k, p.x_dtype(), sizes.n, p.y_dtype());
+Status verify_static(Random& random, Measure measure, const Sizes& sizes,
+                     std::vector<Candidate<StaticLinearRun>>& kernels) {
+  StaticLinearParameters p = random_static(random, sizes, random.one_in(2));
+  narrow_weights(p, pick(random, kBits));
+  LinearBuffers expected(random, sizes.m, sizes.k, p.x_dtype(), sizes.n, p.y_dtype());
   fill_codes(random, expected, p, sizes.m);
-  Buffers actual = expected;
-  const auto run = [&](Buffers& buffers, CpuPath path, ThreadPool* pool) -> Status {
-    ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer layer, StaticLinearLayer::create(p, "random", path));
-    Workspace workspace = layer.workspace(sizes.m, pool == nullptr ? 1 : pool->threads());
-    return layer.forward_codes(buffers.x(), buffers.y(), sizes.m, workspace,
-                         {.pool = pool, .x_stride = buffers.x_stride, .y_stride = buffers.y_stride});
-  };
-  if (const Status status = run(expected, CpuPath::kReference, pools.all()); !status.ok())
-    return status.code() == StatusCode::kOverflow ? Status() : status;  // refused by the proof, as it must
-  const Described described{where + ", static " + std::to_string(p.input.bits) + " bits " +
-                                std::string(to_string(p.x_dtype())) + " -> " +
-                                (p.output ? std::to_string(p.output->bits) + " bits " : "") +
-                                std::string(to_string(p.y_dtype())) + " " + std::string(to_string(p.rounding)),
-                            p.y_dtype()};
-  for (LinearCandidate& kernel : kernels) {
+  LinearBuffers actual = expected;
+  const Result<StaticLinearLayer> layer = StaticLinearLayer::create(p, "random", measure.path);
+  if (!layer.ok())  // refused by the proof, as it must
+    return layer.status().code() == StatusCode::kOverflow ? Status() : layer.status();
+  ISOBIT_RETURN_IF_ERROR(run_static(*layer, sizes.m, measure.pool, expected));
+  measure.text += ", weights of " + std::to_string(p.weight_bits) + " bits, static " + std::to_string(p.input.bits) +
+                  " bits " + std::string(to_string(p.x_dtype())) + " -> " +
+                  (p.output ? std::to_string(p.output->bits) + " bits " : "") + std::string(to_string(p.y_dtype())) +
+                  " " + std::string(to_string(p.rounding));
+  for (Candidate<StaticLinearRun>& kernel : kernels) {
     actual.clear_y();
-    ISOBIT_RETURN_IF_ERROR(run(actual, kernel.run->path, pools.pick(random)));
-    compare_rows(expected, actual, sizes.m, sizes.n, described, kernel.report);
+    ISOBIT_ASSIGN_OR_RETURN(const bool ran, run_named(measure.text, kernel, p, sizes.m, actual));
+    if (ran) compare_rows({expected, layer->path(), p.y_dtype()}, actual, sizes.m, sizes.n, measure, kernel.report);
   }
   return {};
 }
 
-std::vector<LinearCandidate> candidates(std::string_view operation) {
-  std::vector<LinearCandidate> out;
+/// Kernels of the CPU, each on one of the pools. run(kernel, pool, ...) as in LinearRun and StaticLinearRun.
+template <typename Run, typename OnPool>
+std::vector<Candidate<Run>> candidates(std::string_view operation, const std::shared_ptr<Pools>& pools, OnPool run) {
+  std::vector<Candidate<Run>> out;
   for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
     if (kernel.operation != operation) continue;
     if (auto report = cpu_kernel("linear_" + std::string(kernel.name), kernel.path))
-      out.push_back({*std::move(report), &kernel});
+      out.push_back({*std::move(report),
+                     [&kernel, pools, run](auto&&... arguments) { return run(kernel, pools->pick(), arguments...); }});
   }
   return out;
 }
 
 /// The hash of 96 layers of section 12, which those beyond the proof do not count among.
-Status fingerprint_static(const std::string& name, Random& random, bool any_width, std::optional<CpuPath> path,
+Status fingerprint_static(const std::string& name, Random& random, bool any_width, const StaticLinearRun& run,
                           Fingerprints& lines) {
   uint64_t hash = kHashStart;
   for (int index = 0; index < 96;) {
-    const Sizes sizes = random_sizes(random);
+    const Sizes sizes = random_sizes(random, kCpuLimits);
     const StaticLinearParameters p = random_static(random, sizes, any_width);
-    const Result<StaticLinearLayer> layer = StaticLinearLayer::create(p, "random", path);
-    if (!layer.ok()) {
-      if (layer.status().code() == StatusCode::kOverflow) continue;
-      return layer.status();
+    if (Status proof = StaticLinearLayer::create(p, "random").status(); !proof.ok()) {
+      if (proof.code() == StatusCode::kOverflow) continue;
+      return proof;
     }
     ++index;
-    Buffers buffers(random, sizes.m, sizes.k, p.x_dtype(), sizes.n, p.y_dtype());
+    LinearBuffers buffers(random, sizes.m, sizes.k, p.x_dtype(), sizes.n, p.y_dtype());
     fill_codes(random, buffers, p, sizes.m);
-    Workspace workspace = layer->workspace(sizes.m);
-    ISOBIT_RETURN_IF_ERROR(layer->forward_codes(buffers.x(), buffers.y(), sizes.m, workspace,
-                                          {.x_stride = buffers.x_stride, .y_stride = buffers.y_stride}));
+    ISOBIT_RETURN_IF_ERROR(run(p, sizes.m, buffers).status());
     for (int64_t i = 0; i < sizes.m; ++i)
       hash_bytes(hash, buffers.y_row(i), static_cast<size_t>(sizes.n) * size_in_bytes(p.y_dtype()));
   }
@@ -501,66 +504,89 @@ Status fingerprint_static(const std::string& name, Random& random, bool any_widt
 
 }  // namespace
 
-Result<VerifyReport> verify_linear(const VerifyOptions& options) {
-  using Verify = Status (*)(Random&, const std::string&, const Sizes&, Pools&, std::vector<LinearCandidate>&);
-  struct Family {
-    Verify verify;
-    std::vector<LinearCandidate> kernels;
-  };
-  Family families[] = {{verify_int8, candidates("linear_int8")},
-                       {verify_float, candidates("linear_float")},
-                       {verify_static, candidates("linear_static")}};
-  Pools pools;
+Result<VerifyReport> verify_linear_with(LinearCandidates candidates, const VerifyOptions& options) {
+  ThreadPool pool(0);
   Random random(options.seed);
+  std::map<std::string, uint64_t> expected_by;
+  const uint64_t wanted = std::max<uint64_t>(options.outputs, 1);
   const auto round = [&](int64_t index) -> Result<uint64_t> {
-    uint64_t least = UINT64_MAX;
-    for (Family& family : families) {
-      if (least_compared(family.kernels) < std::max<uint64_t>(options.outputs, 1)) {
-        const Sizes sizes = random_sizes(random);
-        ISOBIT_RETURN_IF_ERROR(
-            family.verify(random, describe(sizes, options.seed, index), sizes, pools, family.kernels));
-      }
-      least = std::min(least, least_compared(family.kernels));
-    }
-    return least;
+    const auto family = [&](auto& kernels, auto verify) -> Status {
+      if (least_compared(kernels) >= wanted) return {};
+      const Sizes sizes = random_sizes(random, candidates.on_device ? kDeviceLimits : kCpuLimits);
+      std::optional<CpuPath> path = CpuPath::kReference;
+      if (candidates.on_device && index % 100 != 0) path.reset();
+      return verify(random, Measure{path, &pool, &expected_by, describe(sizes, options.seed, index)}, sizes, kernels);
+    };
+    ISOBIT_RETURN_IF_ERROR(family(candidates.int8, verify_int8));
+    ISOBIT_RETURN_IF_ERROR(family(candidates.floats, verify_float));
+    ISOBIT_RETURN_IF_ERROR(family(candidates.statics, verify_static));
+    return std::min(
+        {least_compared(candidates.int8), least_compared(candidates.floats), least_compared(candidates.statics)});
   };
   ISOBIT_RETURN_IF_ERROR(repeat_until(options.outputs, options.progress, round));
   VerifyReport report;
-  for (const Family& family : families) append_reports(family.kernels, report);
+  append_reports(candidates.int8, report);
+  append_reports(candidates.floats, report);
+  append_reports(candidates.statics, report);
+  report.expected_by.assign(expected_by.begin(), expected_by.end());
   return report;
 }
 
-Status fingerprint_linear(std::optional<CpuPath> path, Fingerprints& lines) {
-  constexpr Dtype kX[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16, Dtype::kF64};
+Result<VerifyReport> verify_linear(const VerifyOptions& options) {
+  const auto pools = std::make_shared<Pools>(options.seed);
+  const auto run = [](const LinearLayerKernel& kernel, ThreadPool* pool, const LinearCase& c,
+                      LinearBuffers& buffers) -> Result<bool> {
+    ISOBIT_ASSIGN_OR_RETURN(const LinearLayer layer, LinearLayer::create(c.matrix, c.options(kernel.path), "random"));
+    if (layer.kernel_name() != kernel.name) return false;  // it has none of its own for this layer
+    ISOBIT_RETURN_IF_ERROR(run_calls(layer, c, pool, buffers));
+    return true;
+  };
+  const auto run_codes = [](const LinearLayerKernel& kernel, ThreadPool* pool, const StaticLinearParameters& p,
+                            int64_t m, LinearBuffers& buffers) -> Result<bool> {
+    ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer layer, StaticLinearLayer::create(p, "random", kernel.path));
+    if (layer.kernel_name() != kernel.name) return false;
+    ISOBIT_RETURN_IF_ERROR(run_static(layer, m, pool, buffers));
+    return true;
+  };
+  return verify_linear_with({.int8 = candidates<LinearRun>("linear_int8", pools, run),
+                             .floats = candidates<LinearRun>("linear_float", pools, run),
+                             .statics = candidates<StaticLinearRun>("linear_static", pools, run_codes)},
+                            options);
+}
+
+LinearRun linear_run(std::optional<CpuPath> path) {
+  return [path](const LinearCase& c, LinearBuffers& buffers) -> Result<bool> {
+    ISOBIT_ASSIGN_OR_RETURN(const LinearLayer layer, LinearLayer::create(c.matrix, c.options(path), "random"));
+    ISOBIT_RETURN_IF_ERROR(run_calls(layer, c, nullptr, buffers));
+    return true;
+  };
+}
+
+StaticLinearRun static_linear_run(std::optional<CpuPath> path) {
+  return [path](const StaticLinearParameters& p, int64_t m, LinearBuffers& buffers) -> Result<bool> {
+    ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer layer, StaticLinearLayer::create(p, "random", path));
+    ISOBIT_RETURN_IF_ERROR(run_static(layer, m, nullptr, buffers));
+    return true;
+  };
+}
+
+Status fingerprint_linear(const LinearRun& run, const StaticLinearRun& run_codes, Fingerprints& lines) {
   Random random(20261122);
   uint64_t hash = kHashStart;
   for (int index = 0; index < 96; ++index) {
-    const Sizes sizes = random_sizes(random);
-    const bool wild = index % 2 == 1;
-    ISOBIT_ASSIGN_OR_RETURN(const LowBitMatrix matrix, random_matrix(random, sizes, !wild));
-    const std::vector<float> bias = random_bias(random, sizes.n);
-    const LinearOptions options{
-        .activations = index % 4 < 2 ? LinearActivations::kInt8 : LinearActivations::kInt8Asymmetric,
-        .bias = bias,
-        .clamp = random_clamp(random),
-        .path = path};
-    const Dtype x_dtype = pick(random, kX);
-    const Dtype y_dtype = pick(random, kStores);
-    Buffers buffers(random, sizes.m, sizes.k, x_dtype, sizes.n, y_dtype);
-    fill_x(random, buffers, sizes.m, sizes.k, x_dtype, wild);
-    ISOBIT_ASSIGN_OR_RETURN(const LinearLayer layer, LinearLayer::create(matrix, options, "random"));
-    Workspace workspace = layer.workspace(sizes.m);
-    ISOBIT_RETURN_IF_ERROR(
-        layer.forward(buffers.x(), x_dtype, buffers.y(), y_dtype, sizes.m, workspace,
-                      {.x_stride = buffers.x_stride, .y_stride = buffers.y_stride, .unchecked = true}));
+    const Sizes sizes = random_sizes(random, kCpuLimits);
+    const auto activations = index % 4 < 2 ? LinearActivations::kInt8 : LinearActivations::kInt8Asymmetric;
+    ISOBIT_ASSIGN_OR_RETURN(auto made, random_int8(random, sizes, activations, index % 2 == 1, false));
+    auto& [c, buffers] = made;
+    ISOBIT_RETURN_IF_ERROR(run(c, buffers).status());
     for (int64_t i = 0; i < sizes.m; ++i)
-      hash_bytes(hash, buffers.y_row(i), static_cast<size_t>(sizes.n) * size_in_bytes(y_dtype));
+      hash_bytes(hash, buffers.y_row(i), static_cast<size_t>(sizes.n) * size_in_bytes(c.y_dtype));
   }
   lines.emplace_back("linear_int8", hash_text(hash));
 
-  ISOBIT_RETURN_IF_ERROR(fingerprint_static("linear_static", random, false, path, lines));
+  ISOBIT_RETURN_IF_ERROR(fingerprint_static("linear_static", random, false, run_codes, lines));
   Random random_of_widths(20261126);
-  return fingerprint_static("linear_static_16", random_of_widths, true, path, lines);
+  return fingerprint_static("linear_static_16", random_of_widths, true, run_codes, lines);
 }
 
 }  // namespace isobit

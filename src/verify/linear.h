@@ -1,21 +1,120 @@
 // SPDX-License-Identifier: Apache-2.0
-// Internal to verify: linear layers.
+// Internal to verify: linear layers, whoever computes: the paths of the CPU (linear.cc), a device (cuda.cc).
 #ifndef ISOBIT_VERIFY_LINEAR_H_
 #define ISOBIT_VERIFY_LINEAR_H_
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
+#include "core/random.h"
 #include "isobit/cpu.h"
+#include "isobit/dtype.h"
+#include "isobit/linear.h"
+#include "isobit/low_bit.h"
 #include "isobit/status.h"
 #include "isobit/verify.h"
+#include "verify/operations.h"
 
 namespace isobit {
 
+/// Rows of x in one memory with y behind them, each from an odd address, strides of their own, and a pattern wherever
+/// nothing may be written.
+class LinearBuffers {
+ public:
+  LinearBuffers(Random& random, int64_t m, int64_t k, Dtype x_dtype, int64_t n, Dtype y_dtype)
+      : m_(m),
+        k_(k),
+        n_(n),
+        x_size_(static_cast<int64_t>(size_in_bytes(x_dtype))),
+        y_size_(static_cast<int64_t>(size_in_bytes(y_dtype))) {
+    const bool dense = random.one_in(2);
+    x_stride = k + (dense ? 0 : random.between(0, 9));
+    y_stride = n + (dense ? 0 : random.between(0, 9));
+    const int64_t x_bytes = ((m - 1) * x_stride + k) * x_size_;
+    const int64_t y_bytes = ((m - 1) * y_stride + n) * y_size_;
+    x_at_ = random.between(0, 64 / x_size_) * x_size_;
+    y_at_ = (x_at_ + x_bytes + 64 + 63) / 64 * 64 + random.between(0, 64 / y_size_) * y_size_;
+    bytes_.assign(static_cast<size_t>(y_at_ + y_bytes + 64), kPattern);
+  }
+
+  [[nodiscard]] std::byte* x_row(int64_t i) { return bytes_.data() + x_at_ + i * x_stride * x_size_; }
+  [[nodiscard]] const std::byte* y_row(int64_t i) const { return bytes_.data() + y_at_ + i * y_stride * y_size_; }
+  /// `count` rows from one on.
+  [[nodiscard]] std::span<std::byte> x(int64_t first, int64_t count) {
+    return {x_row(first), static_cast<size_t>(((count - 1) * x_stride + k_) * x_size_)};
+  }
+  [[nodiscard]] std::span<std::byte> y(int64_t first, int64_t count) {
+    return {const_cast<std::byte*>(y_row(first)), static_cast<size_t>(((count - 1) * y_stride + n_) * y_size_)};
+  }
+  /// All of the memory.
+  [[nodiscard]] std::span<std::byte> bytes() { return bytes_; }
+  void clear_y() {
+    const std::span<std::byte> rows = y(0, m_);
+    std::fill(rows.begin(), rows.end(), kPattern);
+  }
+
+  /// Whether what is around the rows of y is as it was.
+  [[nodiscard]] bool untouched() const {
+    const auto is_pattern = [](const std::byte* begin, const std::byte* end) {
+      return std::all_of(begin, end, [](std::byte b) { return b == kPattern; });
+    };
+    const std::byte* end = bytes_.data() + bytes_.size();
+    bool ok = is_pattern(bytes_.data() + x_at_ + ((m_ - 1) * x_stride + k_) * x_size_, y_row(0));
+    for (int64_t i = 0; i < m_; ++i) ok = ok && is_pattern(y_row(i) + n_ * y_size_, i + 1 < m_ ? y_row(i + 1) : end);
+    return ok;
+  }
+
+  int64_t x_stride = 0;
+  int64_t y_stride = 0;
+
+ private:
+  static constexpr std::byte kPattern{0xa5};
+  int64_t m_, k_, n_, x_size_, y_size_;
+  int64_t x_at_ = 0;
+  int64_t y_at_ = 0;
+  std::vector<std::byte> bytes_;
+};
+
+/// A layer of section 10 or 11, and how its rows are computed: so many in each call.
+struct LinearCase {
+  LowBitMatrix matrix;
+  LinearActivations activations = LinearActivations::kFloat;
+  std::vector<float> bias{};
+  LinearClamp clamp{};
+  Dtype x_dtype = Dtype::kF32, y_dtype = Dtype::kF32;
+  std::vector<int64_t> calls{};
+
+  [[nodiscard]] LinearOptions options(std::optional<CpuPath> path = {}) const {
+    return {.activations = activations, .bias = bias, .clamp = clamp, .path = path};
+  }
+};
+/// Writes y of the buffers, also of rows that are not finite; false where the kernel is none for this layer.
+using LinearRun = std::function<Result<bool>(const LinearCase&, LinearBuffers&)>;
+
+/// The same of a layer of section 12 and m rows of codes.
+using StaticLinearRun = std::function<Result<bool>(const StaticLinearParameters&, int64_t m, LinearBuffers&)>;
+
+struct LinearCandidates {
+  std::vector<Candidate<LinearRun>> int8{}, floats{};
+  std::vector<Candidate<StaticLinearRun>> statics{};
+  /// Layers are larger, and but for one in 100 the best path of the CPU is the measure of int8 and static.
+  bool on_device = false;
+};
+Result<VerifyReport> verify_linear_with(LinearCandidates candidates, const VerifyOptions& options);
 /// The verifier of random layers on the kernels of the CPU.
 Result<VerifyReport> verify_linear(const VerifyOptions& options);
 
-/// Appends the hashes of what section 11 and section 12 determine, on the kernels of a path; without one, the default.
-Status fingerprint_linear(std::optional<CpuPath> path, Fingerprints& lines);
+/// On a path of the CPU; without one, on the default.
+LinearRun linear_run(std::optional<CpuPath> path);
+StaticLinearRun static_linear_run(std::optional<CpuPath> path);
+/// Appends the hashes of what section 11 and section 12 determine.
+Status fingerprint_linear(const LinearRun& run, const StaticLinearRun& run_codes, Fingerprints& lines);
 
 }  // namespace isobit
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/operations.h"
 
+#include <map>
+
 #include "core/float_mode.h"
 #include "isobit/nearest.h"
 #include "verify/fp16.h"
@@ -16,7 +18,8 @@ std::vector<VerifyOperation> cpu_operations(std::optional<CpuPath> path) {
        [path](Fingerprints& lines) { return fingerprint_fp16(fp16_function_run(path), fp16_softmax_run(path), lines); },
        has_fp16_kernel},
       {"gru", verify_gru, [path](Fingerprints& lines) { return fingerprint_gru(gru_run(path), lines); }},
-      {"linear", verify_linear, [path](Fingerprints& lines) { return fingerprint_linear(path, lines); }},
+      {"linear", verify_linear,
+       [path](Fingerprints& lines) { return fingerprint_linear(linear_run(path), static_linear_run(path), lines); }},
   };
 }
 
@@ -76,17 +79,19 @@ Result<VerifyReport> verify_with(std::span<const VerifyOperation> operations, co
                                                     expected_one_of(options.operation, names_of_verifiers(operations)) +
                                                     "; softmax belongs to fp16_table");
   VerifyReport report;
+  std::map<std::string, uint64_t> expected_by;
   const double share = 1 / static_cast<double>(chosen.size());
   for (size_t i = 0; i < chosen.size(); ++i) {
     VerifyOptions own = options;
     own.progress = part_of(options.progress, static_cast<double>(i) * share, share);
     ISOBIT_ASSIGN_OR_RETURN(const VerifyReport part, chosen[i]->verify(own));
     report.kernels.insert(report.kernels.end(), part.kernels.begin(), part.kernels.end());
-    report.expected_by.insert(report.expected_by.end(), part.expected_by.begin(), part.expected_by.end());
+    for (const auto& [name, outputs] : part.expected_by) expected_by[name] += outputs;
     for (const std::string& name : missing_paths(part, options, on_device, chosen[i]->has_kernel))
       if (std::find(report.missing.begin(), report.missing.end(), name) == report.missing.end())
         report.missing.push_back(name);
   }
+  report.expected_by.assign(expected_by.begin(), expected_by.end());
   return report;
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "core/random.h"
 #include "gru/random_model.h"
 #include "verify/gru.h"
+#include "verify/linear.h"
 #include "verify/operations.h"
 
 namespace isobit {
@@ -94,6 +96,68 @@ TEST(VerifyKernels, RefusesWhatADeviceDoesNotHave) {
   const VerifyOperation rows[] = {{"gru", verify_gru, {}, {}}, {"linear", {}, {}, {}}};
   EXPECT_EQ(verify_with(rows, {.operation = "linear"}, true).status().message(),
             "operation linear: has no kernels on a device");
+}
+
+/// A kernel that takes the CPU's results and changes something.
+Candidate<LinearRun> changed(const std::string& name,
+                             const std::function<void(const LinearCase&, LinearBuffers&)>& change) {
+  VerifyKernel report;
+  report.name = name;
+  report.path = "cuda";
+  return {report, [change](const LinearCase& c, LinearBuffers& buffers) -> Result<bool> {
+            ISOBIT_RETURN_IF_ERROR(linear_run({})(c, buffers).status());
+            change(c, buffers);
+            return true;
+          }};
+}
+
+TEST(VerifyLinear, ADeviceIsComparedWithTheCpu) {
+  for (const bool on_device : {false, true}) {
+    LinearCandidates candidates{.on_device = on_device};
+    const auto flip = [](const LinearCase&, LinearBuffers& buffers) { buffers.y(0, 1).back() ^= std::byte{1}; };
+    const auto beside = [](const LinearCase&, LinearBuffers& buffers) { buffers.bytes().back() = std::byte{1}; };
+    const auto after_first_call = [](const LinearCase& c, LinearBuffers& buffers) {
+      if (c.calls.size() > 1) buffers.y(0, 1).front() ^= std::byte{1};
+    };
+    const auto unclamped = [](const LinearCase& c, LinearBuffers& buffers) {
+      LinearCase without = c;
+      without.clamp = {};
+      ASSERT_TRUE(linear_run({})(without, buffers).ok());
+    };
+    candidates.int8 = {changed("same", [](const LinearCase&, LinearBuffers&) {}), changed("flip", flip),
+                       changed("beside", beside), changed("unclamped", unclamped)};
+    candidates.floats = {changed("same", [](const LinearCase&, LinearBuffers&) {}),
+                         changed("after_first_call", after_first_call), changed("beside", beside),
+                         changed("unclamped", unclamped)};
+    const auto report = verify_linear_with(candidates, {.outputs = on_device ? 500'000u : 50'000u, .seed = 3});
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    ASSERT_EQ(report->kernels.size(), 8u);
+    for (const VerifyKernel& kernel : report->kernels) {
+      EXPECT_GE(kernel.outputs_compared, on_device ? 500'000u : 50'000u) << kernel.name;
+      EXPECT_EQ(kernel.different == 0, kernel.name == "same") << kernel.name << ": " << kernel.first_difference;
+    }
+    const std::string first = report->kernels[1].first_difference;
+    EXPECT_EQ(first.find("seed 3, layer 0, M="), 0u) << first;
+    EXPECT_NE(first.find("the reference gives"), std::string::npos) << first;  // of the first layer in any case
+    uint64_t by_path = 0;
+    for (const auto& [name, outputs] : report->expected_by) {
+      EXPECT_EQ(name, to_string(*default_cpu_path()));
+      by_path += outputs;
+    }
+    EXPECT_EQ(by_path > 0, on_device && *default_cpu_path() != CpuPath::kReference);
+  }
+}
+
+TEST(VerifyLinear, AnErrorNamesTheLayerAndTheKernel) {
+  Candidate<LinearRun> broken = changed("broken", [](const LinearCase&, LinearBuffers&) {});
+  broken.run = [](const LinearCase&, LinearBuffers&) -> Result<bool> { return Status(StatusCode::kIo, "no memory"); };
+  for (const bool floats : {false, true}) {
+    LinearCandidates candidates;
+    (floats ? candidates.floats : candidates.int8).push_back(broken);
+    const std::string message = verify_linear_with(candidates, {.outputs = 1}).status().message();
+    EXPECT_EQ(message.find("seed 1, layer 0, M="), 0u) << message;
+    EXPECT_TRUE(message.ends_with(", broken: no memory")) << message;
+  }
 }
 
 TEST(VerifyModel, EveryKernelOfTheModel) {

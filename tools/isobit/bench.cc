@@ -106,7 +106,7 @@ Result<std::vector<KernelTime>> measure_on_device(const BenchOptions& options, c
   for (const std::string& kernel : kernels) {
     ISOBIT_RETURN_IF_ERROR(check_output_bytes(gru, model, c.batch, steps, kernel));
     ISOBIT_ASSIGN_OR_RETURN(
-        const double us, gru.microseconds(c.batch, steps, c.steps / steps, c.two_states(), kernel, options.min_time));
+        const double us, gru.microseconds({c.batch, steps, c.steps / steps, c.two_states(), kernel, options.min_time}));
     times.push_back({kernel, us / static_cast<double>(c.steps)});
   }
   return times;
@@ -171,15 +171,12 @@ void add_slow_choice(const std::string& name, double ratio, const std::string& f
 
 Result<Outcome> bench(const BenchOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_common(options));
-  ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
+  ISOBIT_ASSIGN_OR_RETURN(auto device, open_device(options.device));
   if (options.operation == "table") {
     if (device) return refuse_on_device(options.device, "bench table", "scripts/bench.sh --cuda table times them");
     return bench_table(options);
   }
-  if (options.operation == "linear") {
-    if (device) return refuse_on_device(options.device, "bench linear", "it times the kernels of this processor");
-    return bench_linear(options);
-  }
+  if (options.operation == "linear") return bench_linear(options, std::move(device));
   ISOBIT_RETURN_IF_ERROR(check_gru(options, device != nullptr));
   std::vector<std::optional<CpuPath>> requested;
   if (!device) {

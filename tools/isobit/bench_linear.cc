@@ -9,6 +9,7 @@
 
 #include "bench/ceilings.h"
 #include "bench/linear.h"
+#include "device.h"
 #include "isobit/cpu.h"
 #include "isobit/linear.h"
 #include "models.h"
@@ -58,7 +59,8 @@ void add_cases(const BenchOptions& options, const LinearProblem& problem, int64_
     entry.set("group", problem.group).set("activations", problem.activations).set("M", m).set("kernel", time.kernel);
     entry.set("y_dtype", to_string(time.y_dtype));
     entry.set("us", time.seconds * 1e6).set("weight_bytes", time.weight_bytes).set("copies", time.copies);
-    entry.set("weight_bytes_per_second", weight_rate).set("read_bytes_per_second", time.read_bytes_per_second);
+    const auto read = time.read_bytes_per_second;
+    entry.set("weight_bytes_per_second", weight_rate).set("read_bytes_per_second", read ? Value(*read) : Value());
     entry.set("operations_per_second", rate);
     entry.set("peak_operations_per_second", time.peak ? Value(time.peak->operations_per_second) : Value());
     if (time.peak) entry.set("peak", time.peak->instruction);
@@ -69,9 +71,9 @@ void add_cases(const BenchOptions& options, const LinearProblem& problem, int64_
     entry.set("chosen", is_chosen).set("of_fastest", ratio);
     cases.add(std::move(entry));
     const std::string peak = time.peak ? format("%.0f", time.peak->operations_per_second / 1e9) : "-";
-    out.text +=
-        format("%-68s %12.2f %8.2f %8.2f %8.1f %8s  %.3f%s\n", name.c_str(), time.seconds * 1e6, weight_rate / 1e9,
-               time.read_bytes_per_second / 1e9, rate / 1e9, peak.c_str(), ratio, is_chosen ? ", chosen" : "");
+    out.text += format("%-68s %12.2f %8.2f %8s %8.1f %8s  %.3f%s\n", name.c_str(), time.seconds * 1e6,
+                       weight_rate / 1e9, read ? format("%.2f", *read / 1e9).c_str() : "-", rate / 1e9, peak.c_str(),
+                       ratio, is_chosen ? ", chosen" : "");
     if (options.all_kernels && is_chosen) add_slow_choice(name, ratio, fastest.kernel, out);
   }
 }
@@ -79,27 +81,33 @@ void add_cases(const BenchOptions& options, const LinearProblem& problem, int64_
 /// All problems. Weights are packed once and kept for the next time where there may be one.
 class Runs {
  public:
-  Runs(const BenchOptions& options, std::vector<LinearProblem> problems, int64_t footprint)
-      : options_(options), footprint_(footprint), problems_(std::move(problems)), memory_(footprint) {
+  Runs(const BenchOptions& options, std::vector<LinearProblem> problems, int64_t footprint,
+       std::shared_ptr<const Device> device)
+      : options_(options), footprint_(footprint), problems_(std::move(problems)), device_(std::move(device)) {
+    if (!device_) memory_.emplace(footprint);
     benches_.resize(problems_.size());
   }
 
   Result<Outcome> run() {
     Outcome out;
-    out.text = format("weights take turns over %lld MiB\n%-68s %12s %8s %8s %8s %8s  %s\n",
-                      static_cast<long long>(footprint_ / kMebibyte), "case", "us", "GB/s", "read", "GOP/s", "peak",
-                      "of the fastest");
+    if (device_) out.json.set("device", device_->json());
+    out.text = device_ ? device_->text() + "\n" : "";
+    out.text += format("weights take turns over %lld MiB\n%-68s %12s %8s %8s %8s %8s  %s\n",
+                       static_cast<long long>(footprint_ / kMebibyte), "case", "us", "GB/s", "read", "GOP/s", "peak",
+                       "of the fastest");
     Value cases = Value::array();
     Progress progress("measuring", options_.quiet);
     double done = 0;
     for (size_t i = 0; i < problems_.size(); ++i) {
       const LinearProblem& problem = problems_[i];
-      if (!benches_[i]) {
+      if (!benches_[i] && device_) {
+        ISOBIT_ASSIGN_OR_RETURN(benches_[i], device_->linear_bench(problem, footprint_));
+      } else if (!benches_[i]) {
         ISOBIT_ASSIGN_OR_RETURN(const LinearPaths paths, paths_of(options_, problem));
-        ISOBIT_ASSIGN_OR_RETURN(benches_[i], LinearBench::create(problem, paths, footprint_));
+        ISOBIT_ASSIGN_OR_RETURN(benches_[i], bench::linear_bench(problem, paths, footprint_, *memory_));
       }
       for (const int64_t m : options_.m) {
-        ISOBIT_ASSIGN_OR_RETURN(const auto times, benches_[i]->time(m, memory_, options_.min_time));
+        ISOBIT_ASSIGN_OR_RETURN(const auto times, benches_[i]->time(m, options_.min_time));
         add_cases(options_, problem, m, benches_[i]->chosen_kernel(), times, out, cases);
         progress.update(++done / static_cast<double>(problems_.size() * options_.m.size()));
       }
@@ -113,8 +121,9 @@ class Runs {
   BenchOptions options_;
   int64_t footprint_;
   std::vector<LinearProblem> problems_;
-  ceilings::Memory memory_;
-  std::vector<std::optional<LinearBench>> benches_;  // of problems_
+  std::shared_ptr<const Device> device_;               // null: the CPU
+  std::optional<ceilings::Memory> memory_;             // of the CPU
+  std::vector<std::unique_ptr<LinearBench>> benches_;  // of problems_
 };
 
 Result<Outcome> run_again(const std::shared_ptr<Runs>& runs) {
@@ -125,12 +134,16 @@ Result<Outcome> run_again(const std::shared_ptr<Runs>& runs) {
 
 }  // namespace
 
-Result<Outcome> bench_linear(const BenchOptions& options) {
+Result<Outcome> bench_linear(const BenchOptions& options, std::shared_ptr<const Device> device) {
+  if (device && !options.kernel.empty())
+    return refuse_on_device(options.device, "--kernel " + options.kernel.front(), "it has one for each operation");
   ISOBIT_RETURN_IF_ERROR(check_range("--group", options.group, 0, bench::kMaxLinearSize));
   for (const int64_t m : options.m) ISOBIT_RETURN_IF_ERROR(check_range("--m", m, 1, bench::kMaxLinearSize));
   ISOBIT_RETURN_IF_ERROR(check_range("--footprint", options.footprint, 0, kMaxFootprint));
   int64_t footprint = options.footprint * kMebibyte;
-  if (footprint == 0) {
+  if (footprint == 0 && device) {
+    footprint = device->footprint();
+  } else if (footprint == 0) {
     ISOBIT_ASSIGN_OR_RETURN(footprint, bench::default_footprint());
   }
   std::vector<std::string> widths = split_list(options.bits);
@@ -142,7 +155,7 @@ Result<Outcome> bench_linear(const BenchOptions& options) {
         ISOBIT_ASSIGN_OR_RETURN(LinearProblem problem, LinearProblem::parse(shape, bits, activations, options.group));
         problems.push_back(std::move(problem));
       }
-  const auto runs = std::make_shared<Runs>(options, std::move(problems), footprint);
+  const auto runs = std::make_shared<Runs>(options, std::move(problems), footprint, std::move(device));
   return options.repeat ? run_again(runs) : runs->run();
 }
 

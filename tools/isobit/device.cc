@@ -22,6 +22,12 @@ Result<std::unique_ptr<Device>> open_device(const std::string& option) {
   return open_cuda_device(index, option);
 }
 
+Result<std::unique_ptr<Device>> open_device(const std::string& option, int threads) {
+  auto device = open_device(option);
+  if (!device.ok() || *device == nullptr || threads == 1) return device;
+  return refuse_on_device(option, "--threads " + std::to_string(threads), "they are the CPU's");
+}
+
 Status refuse_on_device(const std::string& device, const std::string& option, const std::string& instead) {
   return {StatusCode::kInvalidArgument, option + ": not with --device " + device + "; " + instead};
 }

@@ -11,9 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "bench/gru.h"
+#include "bench/linear.h"
 #include "isobit/compare.h"
 #include "isobit/fp16_function.h"
 #include "isobit/gru.h"
+#include "isobit/linear.h"
 #include "isobit/status.h"
 #include "isobit/verify.h"
 #include "value.h"
@@ -33,10 +36,8 @@ class DeviceGru {
   virtual Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
                          int64_t steps, GruState& state, Workspace& workspace,
                          const isobit::RunOptions& options) const = 0;
-  /// Median microseconds of `calls` calls of `steps` steps each on random codes, replayed from a graph for `min_time`
-  /// seconds at least; over one state, or from one of two to the other in turn.
-  virtual Result<double> microseconds(int64_t batch, int64_t steps, int64_t calls, bool two_states,
-                                      const std::string& kernel, double min_time) = 0;
+  /// bench/gru_cuda.h.
+  virtual Result<double> microseconds(const bench::DeviceGruCase& c) = 0;
 };
 
 struct DeviceKernel {
@@ -60,6 +61,16 @@ class Device {
                          std::span<std::byte> y, Dtype y_dtype) const = 0;
   virtual Status forward(const Fp16Softmax& softmax, std::span<const std::byte> x, Dtype x_dtype,
                          std::span<std::byte> y, Dtype y_dtype, int64_t columns) const = 0;
+  /// One layer on m rows; refused as by LinearLayer and StaticLinearLayer.
+  virtual Status forward(const LowBitMatrix& matrix, const LinearOptions& options, const std::string& name,
+                         std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                         int64_t m) const = 0;
+  virtual Status forward(const StaticLinearLayer& layer, std::span<const std::byte> x, std::span<std::byte> y,
+                         int64_t m) const = 0;
+  /// bench/linear_cuda.h, and what default_footprint() is there.
+  [[nodiscard]] virtual Result<std::unique_ptr<bench::LinearBench>> linear_bench(const bench::LinearProblem& problem,
+                                                                                 int64_t footprint) const = 0;
+  [[nodiscard]] virtual int64_t footprint() const = 0;
   /// isobit/cuda/verify.h.
   [[nodiscard]] virtual Result<VerifyReport> verify(const isobit::VerifyOptions& options) const = 0;
   [[nodiscard]] virtual Result<VerifyReport> verify(const GruModel& model,
@@ -69,6 +80,8 @@ class Device {
 
 /// The value of --device: null for "cpu", the device for "cuda" (number 0) and "cuda:N".
 Result<std::unique_ptr<Device>> open_device(const std::string& option);
+/// The same for a verb with --threads, of which the CPU alone has others than 1.
+Result<std::unique_ptr<Device>> open_device(const std::string& option, int threads);
 
 /// For verbs whose --option means something on the CPU only.
 Status refuse_on_device(const std::string& device, const std::string& option, const std::string& instead);

@@ -2,54 +2,24 @@
 // --device in a tool that was built with CUDA: isobit::cuda behind the interface of device.h.
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-#include <array>
 #include <utility>
 
-#include "bench/random.h"
+#include "bench/device_array.h"
+#include "bench/gru_cuda.h"
+#include "bench/linear_cuda.h"
 #include "device.h"
 #include "isobit/cuda/compare.h"
 #include "isobit/cuda/fp16_table.h"
 #include "isobit/cuda/gru.h"
-#include "isobit/cuda/timer.h"
+#include "isobit/cuda/linear.h"
 #include "isobit/cuda/verify.h"
 #include "text.h"
 
 namespace isobit::tool {
 namespace {
 
-Status cuda_status(cudaError_t error, const std::string& what) {
-  if (error == cudaSuccess) return {};
-  return {StatusCode::kFailedPrecondition,
-          what + ": " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) + ")"};
-}
-
-/// Device memory with the content of `bytes`.
-class DeviceArray {
- public:
-  DeviceArray() = default;
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-  ~DeviceArray() { cudaFree(memory_); }
-
-  Status allocate(size_t bytes) {
-    bytes_ = bytes;
-    return cuda_status(cudaMalloc(&memory_, std::max<size_t>(bytes, 1)),
-                       std::to_string(bytes) + " bytes of device memory");
-  }
-  Status write(std::span<const std::byte> from) {
-    ISOBIT_RETURN_IF_ERROR(allocate(from.size()));
-    return cuda_status(cudaMemcpy(memory_, from.data(), bytes_, cudaMemcpyHostToDevice), "copying to the device");
-  }
-  Status read(std::span<std::byte> to) const {
-    return cuda_status(cudaMemcpy(to.data(), memory_, bytes_, cudaMemcpyDeviceToHost), "copying to the host");
-  }
-  [[nodiscard]] std::span<std::byte> bytes() const { return {static_cast<std::byte*>(memory_), bytes_}; }
-
- private:
-  void* memory_ = nullptr;
-  size_t bytes_ = 0;
-};
+using bench::cuda_status;
+using bench::DeviceArray;
 
 class CudaGru : public DeviceGru {
  public:
@@ -68,40 +38,7 @@ class CudaGru : public DeviceGru {
                  GruState& state, Workspace& workspace, const isobit::RunOptions& options) const override {
     return gru_.forward(x, x_dtype, y, y_dtype, steps, state, workspace, options);
   }
-  Result<double> microseconds(int64_t batch, int64_t steps, int64_t calls, bool two_states, const std::string& kernel,
-                              double min_time) override {
-    const GruModel& model = gru_.model();
-    const auto x_call =
-        static_cast<size_t>(steps * batch * model.input_size()) * size_in_bytes(model.input_grid().dtype());
-    const auto y_call =
-        static_cast<size_t>(steps * batch * model.output_size()) * size_in_bytes(model.output_grid().dtype());
-    // Codes are those of random floats: the grid may be narrower than its type.
-    bench::Random random(7);
-    const int64_t count = calls * steps * batch * model.input_size();
-    std::vector<std::byte> codes(static_cast<size_t>(calls) * x_call);
-    ISOBIT_RETURN_IF_ERROR(quantize(model.input_grid(), random.vector(count, 2.0f), codes.data(), "x"));
-    DeviceArray x, y, workspace;
-    std::array<DeviceArray, 2> states;
-    ISOBIT_RETURN_IF_ERROR(x.write(codes));
-    ISOBIT_RETURN_IF_ERROR(y.allocate(static_cast<size_t>(calls) * y_call));
-    ISOBIT_RETURN_IF_ERROR(workspace.allocate(static_cast<size_t>(gru_.workspace_bytes(batch, steps))));
-    for (DeviceArray& state : states) {
-      ISOBIT_RETURN_IF_ERROR(state.allocate(static_cast<size_t>(gru_.state_bytes(batch))));
-      ISOBIT_RETURN_IF_ERROR(gru_.initial_state(state.bytes(), batch, nullptr));
-    }
-    ISOBIT_RETURN_IF_ERROR(cuda_status(cudaDeviceSynchronize(), "the first state"));
-    const auto work = [&](cudaStream_t stream) -> Status {
-      for (size_t call = 0; call < static_cast<size_t>(calls); ++call) {
-        isobit::RunOptions options{.kernel = kernel, .stream = stream, .whole_sequence = true};
-        if (two_states) options.next_state = states[(call + 1) % 2].bytes();
-        ISOBIT_RETURN_IF_ERROR(
-            gru_.forward_codes(x.bytes().subspan(call * x_call, x_call), y.bytes().subspan(call * y_call, y_call),
-                               steps, batch, states[two_states ? call % 2 : 0].bytes(), workspace.bytes(), options));
-      }
-      return {};
-    };
-    return cuda::median_microseconds(work, {.min_replays = 5, .min_seconds = min_time});
-  }
+  Result<double> microseconds(const bench::DeviceGruCase& c) override { return bench::time_gru(gru_, c); }
 
  private:
   cuda::DeviceGru gru_;
@@ -125,6 +62,8 @@ class CudaDevice : public Device {
     std::vector<DeviceKernel> list;
     for (const cuda::DeviceGruKernel& kernel : cuda::gru_kernels())
       list.push_back({"gru", std::string(kernel.name), std::string(kernel.what)});
+    for (const cuda::DeviceLinearKernel& kernel : cuda::linear_kernels())
+      list.push_back({std::string(kernel.operation), std::string(kernel.name), std::string(kernel.what)});
     list.push_back(
         {"fp16_table", "direct", "every function: a look-up among all 65536 results, f16, bf16, f32 in and out"});
     list.push_back({"fp16_softmax", "interpolated", "the tables of e^x and 1/x, a warp or a block of threads a row"});
@@ -149,6 +88,22 @@ class CudaDevice : public Device {
     return through_device(x, y,
                           [&](auto from, auto to) { return on_device.forward(from, x_dtype, to, y_dtype, columns); });
   }
+  Status forward(const LowBitMatrix& matrix, const LinearOptions& options, const std::string& name,
+                 std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                 int64_t m) const override {
+    ISOBIT_ASSIGN_OR_RETURN(const auto on_device, cuda::DeviceLinear::create(matrix, options, name, index_));
+    return rows_through_device(on_device, x, x_dtype, y, y_dtype, m);
+  }
+  Status forward(const StaticLinearLayer& layer, std::span<const std::byte> x, std::span<std::byte> y,
+                 int64_t m) const override {
+    ISOBIT_ASSIGN_OR_RETURN(const auto on_device, cuda::DeviceStaticLinear::create(layer, index_));
+    return rows_through_device(on_device, x, layer.parameters().x_dtype(), y, layer.parameters().y_dtype(), m);
+  }
+  [[nodiscard]] int64_t footprint() const override { return bench::kCacheMultiple * properties_.l2CacheSize; }
+  [[nodiscard]] Result<std::unique_ptr<bench::LinearBench>> linear_bench(const bench::LinearProblem& problem,
+                                                                         int64_t footprint) const override {
+    return bench::linear_bench_on_device(problem, index_, footprint);
+  }
   [[nodiscard]] Result<VerifyReport> verify(const isobit::VerifyOptions& options) const override {
     return cuda::verify_kernels(index_, options);
   }
@@ -169,6 +124,16 @@ class CudaDevice : public Device {
     ISOBIT_RETURN_IF_ERROR(to.allocate(y.size()));
     ISOBIT_RETURN_IF_ERROR(work(from.bytes(), to.bytes()));
     return to.read(y);
+  }
+  template <typename Layer>
+  static Status rows_through_device(const Layer& layer, std::span<const std::byte> x, Dtype x_dtype,
+                                    std::span<std::byte> y, Dtype y_dtype, int64_t m) {
+    DeviceArray workspace;
+    ISOBIT_RETURN_IF_ERROR(workspace.allocate(static_cast<size_t>(layer.workspace_bytes(m))));
+    return through_device(x, y, [&](auto from, auto to) -> Status {
+      ISOBIT_RETURN_IF_ERROR(layer.forward(from, x_dtype, to, y_dtype, m, workspace.bytes()));
+      return layer.check_input(workspace.bytes(), m, nullptr);
+    });
   }
 
   int index_;

@@ -127,8 +127,8 @@ class Verb {
   }
   CLI::Option* output(std::string& path, const std::string& help) { return value("-o,--output", path, "OUT", help); }
   void threads(int& count) { value("--threads", count, "N", "0: one per processor"); }
-  void device(DeviceOptions& options) {
-    value("--device", options.device, "DEVICE", "cpu, or cuda, cuda:N: CUDA device 0, N; the bytes are the same");
+  void device(DeviceOptions& options, const std::string& but = "") {
+    value("--device", options.device, "DEVICE", "cpu, or cuda, cuda:N: CUDA device 0, N; the bytes are the same" + but);
   }
   void layer(std::string& name) { value("--layer", name, "NAME", "which GRU, where the file holds several"); }
   void batch_first(bool& is_set) {
@@ -353,6 +353,7 @@ class Commands {
     verb.word("WEIGHTS", o.weights, "FILE:TENSOR, a matrix of isobit pack; FILE where it holds one");
     verb.word("X", o.input, "npy [..., K]: float16, float32, float64");
     verb.output(o.output, "npy [..., N] to write: the type of X, float32 for float64")->required();
+    verb.device(o, " but for --activations float");
     verb.value("--activations", o.activations, "KIND",
                "float; int8 or int8_asymmetric: each group of a row becomes 8 bits, the same bytes everywhere; "
                "static: 8-bit codes in and out, for 8-bit symmetric weights with one group a row");

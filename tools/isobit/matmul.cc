@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "device.h"
 #include "isobit/files.h"
 #include "isobit/linear.h"
 #include "isobit/low_bit.h"
@@ -29,6 +30,10 @@ struct Weights {
   std::vector<int32_t> permutation;
   std::vector<float> bias;
 };
+
+std::string_view operation_of(const std::string& activations) {
+  return activations == "float" ? "linear_float" : activations == "static" ? "linear_static" : "linear_int8";
+}
 
 /// nearest_hint() among the keys of a map.
 template <typename Map>
@@ -105,18 +110,28 @@ Result<std::optional<std::pair<float, float>>> parse_range_option(const char* op
 
 class Product {
  public:
-  Product(const MatmulOptions& options, const Weights& weights, const LinearClamp& clamp, std::optional<CpuPath> path)
-      : options_(options), weights_(weights), clamp_(clamp), path_(path), pool_(options.threads) {
+  /// `device`: null for the CPU, which then takes `path`.
+  Product(const MatmulOptions& options, const Weights& weights, const LinearClamp& clamp, std::optional<CpuPath> path,
+          const Device* device)
+      : options_(options), weights_(weights), clamp_(clamp), path_(path), device_(device), pool_(options.threads) {
     run_.pool = &pool_;
+    if (device_ == nullptr) return;
+    for (const DeviceKernel& kernel : device_->kernels())
+      if (kernel.operation == operation_of(options.activations)) kernel_ = kernel.name;
   }
 
   Result<Array> floats(const Array& x, LinearActivations activations) {
     const LinearOptions options{.activations = activations, .bias = weights_.bias, .clamp = clamp_, .path = path_};
-    ISOBIT_ASSIGN_OR_RETURN(const LinearLayer layer, LinearLayer::create(weights_.matrix, options, weights_.name));
-    kernel_ = layer.kernel_name();
     const Dtype y_dtype = x.dtype == Dtype::kF64 ? Dtype::kF32 : x.dtype;
     Array y = Array::zeros(y_dtype, shape_of_y(x));
     const int64_t m = rows_of(x);
+    if (device_ != nullptr) {
+      ISOBIT_RETURN_IF_ERROR(
+          device_->forward(weights_.matrix, options, weights_.name, x.bytes, x.dtype, y.bytes, y_dtype, m));
+      return y;
+    }
+    ISOBIT_ASSIGN_OR_RETURN(const LinearLayer layer, LinearLayer::create(weights_.matrix, options, weights_.name));
+    kernel_ = layer.kernel_name();
     Workspace workspace = layer.workspace(m, pool_.threads());
     ISOBIT_RETURN_IF_ERROR(
         prefixed(options_.input + ": ", layer.forward(x.bytes, x.dtype, y.bytes, y_dtype, m, workspace, run_)));
@@ -138,12 +153,13 @@ class Product {
                             derive_static_linear(weights_.matrix, options, weights_.name));
     ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer layer,
                             StaticLinearLayer::create(std::move(parameters), weights_.name, path_));
-    kernel_ = layer.kernel_name();
+    if (device_ == nullptr) kernel_ = layer.kernel_name();
     Array codes = Array::zeros(input_.dtype(), x.shape), y = Array::zeros(output_.dtype(), shape_of_y(x));
     ISOBIT_RETURN_IF_ERROR(isobit::quantize(input_, values, codes.bytes.data(), "X"));
     const int64_t m = rows_of(x);
     Workspace workspace = layer.workspace(m, pool_.threads());
-    ISOBIT_RETURN_IF_ERROR(layer.forward_codes(codes.bytes, y.bytes, m, workspace, run_));
+    ISOBIT_RETURN_IF_ERROR(device_ != nullptr ? device_->forward(layer, codes.bytes, y.bytes, m)
+                                              : layer.forward_codes(codes.bytes, y.bytes, m, workspace, run_));
     if (options_.codes) return y;
     Array out = Array::zeros(Dtype::kF32, y.shape);
     isobit::dequantize(output_, y.bytes.data(), {out.data<float>(), static_cast<size_t>(out.size())});
@@ -161,12 +177,13 @@ class Product {
     out.json.set("output", options_.output).set("output_shape", y.shape);
     out.json.set("dtype", to_string(y.dtype));
     const bool is_static = options_.activations == "static";
+    if (device_ != nullptr) out.json.set("device", options_.device);
     out.json.set("input_grid", is_static ? Value::parsed(grid_json(input_)) : Value());
     out.json.set("output_grid", is_static ? Value::parsed(grid_json(output_)) : Value());
     out.text = escaped(weights_.name) + ": " +
                list_text(std::vector<int64_t>{weights_.matrix.rows(), weights_.matrix.columns()}) + ", " +
                form_text(weights_.matrix.parameters()) + "; activations " + options_.activations + ", kernel " +
-               std::string(kernel_) + "\n";
+               kernel_ + (device_ != nullptr ? " on " + device_->text() : "") + "\n";
     if (is_static) {
       out.text += "x: " + grid_text(input_) + "\ny: " + grid_text(output_) + "\n";
       out.add(
@@ -187,9 +204,10 @@ class Product {
   const Weights& weights_;
   const LinearClamp clamp_;
   const std::optional<CpuPath> path_;
+  const Device* device_;
   ThreadPool pool_;
   isobit::RunOptions run_;
-  std::string_view kernel_;
+  std::string kernel_;
   Grid input_, output_;
   int64_t clipped_ = 0;  // static: values of x beyond the input grid
 };
@@ -210,15 +228,14 @@ Status check_options(const MatmulOptions& options) {
   return {};
 }
 
-std::string_view operation_of(const std::string& activations) {
-  return activations == "float" ? "linear_float" : activations == "static" ? "linear_static" : "linear_int8";
-}
-
 }  // namespace
 
 Result<Outcome> matmul(const MatmulOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_options(options));
   ISOBIT_ASSIGN_OR_RETURN(const LinearClamp clamp, parse_clamp(options.clamp));
+  ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device, options.threads));
+  if (device && !options.kernel.empty())
+    return refuse_on_device(options.device, "--kernel " + options.kernel, "the device has one for each operation");
   ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_linear_kernel(options.kernel, operation_of(options.activations)));
   ISOBIT_ASSIGN_OR_RETURN(const Weights weights, load_weights(options));
   Outcome out;
@@ -237,7 +254,7 @@ Result<Outcome> matmul(const MatmulOptions& options) {
   if (options.activations != "float") ISOBIT_RETURN_IF_ERROR(check_finite(x, label, options.activations));
   ISOBIT_RETURN_IF_ERROR(permute_columns(x, weights.permutation));
   if (x.dtype == Dtype::kF64 && options.activations == "float") x = Array::copy_of(x.to_float().data(), x.shape);
-  Product product(options, weights, clamp, path);
+  Product product(options, weights, clamp, path, device.get());
   const auto activations = linear_activations_from_string(options.activations);
   ISOBIT_ASSIGN_OR_RETURN(const Array y, activations ? product.floats(x, *activations) : product.statics(x));
   ISOBIT_RETURN_IF_ERROR(save_npy(options.output, y));

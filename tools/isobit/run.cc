@@ -156,9 +156,7 @@ Result<Outcome> run(const RunOptions& options) {
     if (!path->empty()) ISOBIT_RETURN_IF_ERROR(files.reads(*path, option));
   if (options.chunk < 0) return bad_option("--chunk " + std::to_string(options.chunk) + ": expected at least 1 step");
   const bool npz = options.output.ends_with(".npz");
-  ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
-  if (device && options.threads != 1)
-    return refuse_on_device(options.device, "--threads " + std::to_string(options.threads), "they are the CPU's");
+  ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device, options.threads));
   ISOBIT_ASSIGN_OR_RETURN(const auto requested, parse_kernel(device ? "" : options.kernel));
   ISOBIT_ASSIGN_OR_RETURN(const GruModel model, load_integer_model(options.model, options.layer));
   CpuPath path = CpuPath::kReference;

@@ -234,9 +234,7 @@ Result<Outcome> table_run(const TableRunOptions& options) {
   }
   if (x.dtype != Dtype::kF16 && x.dtype != Dtype::kBF16 && x.dtype != Dtype::kF32)
     return bad_option(label + " is " + std::string(to_string(x.dtype)) + "; a table takes f16, bf16 or f32");
-  ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
-  if (device && options.threads != 1)
-    return refuse_on_device(options.device, "--threads " + std::to_string(options.threads), "they are the CPU's");
+  ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device, options.threads));
   if (device && !options.kernel.empty())
     return refuse_on_device(options.device, "--kernel " + options.kernel, "the device has one for each operation");
   Array y = Array::zeros(dtype, x.shape);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,8 @@
 #include "value.h"
 
 namespace isobit::tool {
+
+class Device;  // device.h
 
 /// What a verb has to say. Exit status 0, 1 when `failure` names the check that failed, or that of an error when
 /// `refusal` says what a run that is not dry would not do.
@@ -104,18 +107,18 @@ struct PackOptions : CommonOptions {
   int threads = 1;
 };
 
-struct MatmulOptions : CommonOptions {
+/// Verbs that can run on a CUDA device; device.h.
+struct DeviceOptions : CommonOptions {
+  std::string device = "cpu";  // cpu, cuda, cuda:N
+};
+
+struct MatmulOptions : DeviceOptions {
   std::string weights, input, output;  // FILE:TENSOR; FILE where it holds one matrix
   std::string activations = "float";   // float, int8, int8_asymmetric or static
   std::string kernel, bias, clamp = "none";
   std::string input_range, output_range;  // static: LOW:HIGH; empty: that of the data
   bool codes = false;                     // static: y in codes
   int threads = 1;
-};
-
-/// Verbs that can run on a CUDA device; device.h.
-struct DeviceOptions : CommonOptions {
-  std::string device = "cpu";  // cpu, cuda, cuda:N
 };
 
 struct RunOptions : DeviceOptions {
@@ -221,8 +224,9 @@ Result<Outcome> verify(const VerifyOptions& options);
 Result<Outcome> fingerprint(const FingerprintOptions& options);
 Result<Outcome> supported(const DeviceOptions& options);
 Result<Outcome> bench(const BenchOptions& options);
-Result<Outcome> bench_table(const BenchOptions& options);   // bench, for operation "table"
-Result<Outcome> bench_linear(const BenchOptions& options);  // bench, for operation "linear"
+Result<Outcome> bench_table(const BenchOptions& options);  // bench, for operation "table"
+/// bench, for operation "linear". Without a device: on the CPU.
+Result<Outcome> bench_linear(const BenchOptions& options, std::shared_ptr<const Device> device);
 /// A failure where a kernel that is chosen takes `ratio` times as long as the fastest, and that is too long.
 void add_slow_choice(const std::string& name, double ratio, const std::string& fastest, Outcome& out);
 Result<Outcome> table_fit(const TableFitOptions& options);

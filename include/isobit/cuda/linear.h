@@ -98,6 +98,15 @@ class DeviceStaticLinear {
   std::shared_ptr<const Data> data_;
 };
 
+/// A kernel of linear layers on a device.
+struct DeviceLinearKernel {
+  std::string_view operation;  // as LinearLayerKernel has it
+  std::string_view name;
+  std::string_view what;
+};
+/// In a fixed order.
+std::span<const DeviceLinearKernel> linear_kernels();
+
 }  // namespace isobit::cuda
 
 #endif  // ISOBIT_CUDA_LINEAR_H_

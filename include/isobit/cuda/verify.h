@@ -11,7 +11,7 @@
 
 namespace isobit::cuda {
 
-/// Names for VerifyOptions: the operations of which a device has kernels, "fp16_table" and "gru".
+/// Names for VerifyOptions: the operations of which a device has kernels, "fp16_table", "gru" and "linear".
 std::vector<std::string_view> verify_operations();
 
 /// isobit::verify_kernels with the kernels of the device with this number. Leaves that device the current one.
@@ -24,16 +24,18 @@ std::vector<std::string_view> verify_operations();
 ///     which is compared with the reference first (kFailedPrecondition where it differs); VerifyReport::expected_by
 ///     counts those. CPU work is done on all processors.
 ///   fp16_table: DeviceFp16Function and DeviceFp16Softmax.
+///   linear: random layers with x in floats, quantised to 8 bits in the call, or static codes: M to 300, N to 600, K to
+///     6000, groups from 8 elements to K, every width and kind. Expected bytes come from the best path of the CPU, of
+///     one layer in 100 from the reference; that path is compared with the reference first, as above. Rows of float
+///     activations are judged as on the CPU, each also in calls with other rows, or alone.
 /// Other operations are refused (kInvalidArgument).
 Result<VerifyReport> verify_kernels(int device, const VerifyOptions& options = {});
 
 /// isobit::verify_model with the kernels of a device, which are named "cuda_generic" and so on.
 Result<VerifyReport> verify_model(const GruModel& model, int device, const VerifyOptions& options = {});
 
-/// The text of isobit::fingerprint_all: every operation that a device has is computed there, linear layers, of which it
-/// has no kernels, on this processor.
-/// `kernel`: of the GRU; models that it cannot run, and all of them where it is empty, take that of
-/// DeviceGru::choose_kernel.
+/// The text of isobit::fingerprint_all, computed on a device. `kernel`: of the GRU; models that it cannot run, and all of
+/// them where it is empty, take that of DeviceGru::choose_kernel.
 Result<Fingerprints> fingerprint_all(int device, std::string_view kernel = {});
 
 }  // namespace isobit::cuda

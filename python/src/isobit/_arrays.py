@@ -43,3 +43,14 @@ def on_device(tensor: Any, numbers: Sequence[int]) -> Any:
     """The numbers in 64 bits on the tensor's device, copied in the order of the current stream: nothing waits."""
     torch = sys.modules["torch"]
     return torch.tensor(numbers, dtype=torch.int64).pin_memory().to(tensor.device, non_blocking=True)
+
+
+def order(tensor: Any, numbers: Sequence[int]) -> Any:
+    """The same, there when this returns: for calls on any stream."""
+    torch = sys.modules["torch"]
+    return torch.tensor(numbers, dtype=torch.int64, device=tensor.device)
+
+
+def permuted(tensor: Any, columns: Any) -> Any:
+    """Column j becomes column columns[j] of the tensor; in the order of the current stream."""
+    return tensor.index_select(-1, columns)

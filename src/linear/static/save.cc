@@ -214,6 +214,15 @@ Status StaticLinearLayer::save(const std::string& path) const {
   return save_all(path, {&self, 1});
 }
 
+Result<std::vector<std::byte>> StaticLinearLayer::saved_bytes() const {
+  const DefaultFloatMode mode;
+  return without_refusal(name(), [&]() -> Result<std::vector<std::byte>> {
+    Writer writer;
+    writer.add(*this);
+    return encode_safetensors(writer.finish(), name());
+  });
+}
+
 Status StaticLinearLayer::save_all(const std::string& path, std::span<const StaticLinearLayer* const> layers) {
   const DefaultFloatMode mode;
   return without_refusal(path, [&]() -> Status {

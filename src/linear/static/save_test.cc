@@ -111,6 +111,7 @@ TEST_F(SavedStaticLinear, ComesBackAsItWas) {
 TEST_F(SavedStaticLinear, OneLayerNeedsNoName) {
   const StaticLinearLayer only = layer_of(8, kWide, kReal, "");
   ASSERT_TRUE(only.save(path_).ok());
+  EXPECT_EQ(*only.saved_bytes(), *read_file(path_));
   const Result<StaticLinearLayer> loaded = StaticLinearLayer::load(path_);
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
   EXPECT_EQ(loaded->parameters(), only.parameters());
