@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -90,6 +91,14 @@ void issue();
 void decode();
 /// Nothing but reading as many bytes as a layer has.
 void twin();
+
+/// Microseconds of reading so many bytes, a multiple of 16, that are in no cache, by the fastest of several ways.
+struct ReadTime {
+  double us = std::numeric_limits<double>::infinity();
+  double programmatic_us = std::numeric_limits<double>::infinity();  // with programmatic launch
+  bool right = true;                                                 // every way reads every word once
+};
+ReadTime time_reading(int64_t bytes);
 
 }  // namespace isobit::limits
 

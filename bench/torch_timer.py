@@ -25,3 +25,17 @@ def median_microseconds(torch, call, repeats=REPEATS):
             if repeat >= 0:
                 samples.append(1000 * begin.elapsed_time(end))
     return statistics.median(samples)
+
+
+def microseconds_in_turn(torch, copies, call):
+    """Median microseconds of one call(*copy), copies in turn, with the constants of src/testing/cuda_timer.h."""
+    def time(rounds, repeats):
+        def work():
+            for _ in range(rounds):
+                for copy in copies:
+                    call(*copy)
+        return median_microseconds(torch, work, repeats)
+    once = time(1, 1)
+    rounds = max(1, min(int(4e3 / once) + 1, -(-100 // len(copies))))
+    repeats = int(max(5, min(2e5 / (once * rounds), REPEATS)))
+    return time(rounds, repeats) / (rounds * len(copies))

@@ -19,6 +19,7 @@ sys.path.insert(0, os.path.join(SOURCE, "bench"))
 sys.dont_write_bytecode = True
 import linear_report  # noqa: E402
 import render  # noqa: E402
+import report  # noqa: E402
 
 GIGA = 1e9
 
@@ -95,12 +96,14 @@ class Targets(unittest.TestCase):
 
     def test_parts(self):
         one, two = document(case("int8 8")), document(case("int8 4"), case("int8 8", M=8))
-        whole = linear_report.merged([one, two])
+        whole = report.merged([one, two], linear_report.SAME)
         self.assertEqual(whole["cases"], one["cases"] + two["cases"])
         self.assertEqual(len(whole["parts"]), 2)
-        self.assertIn("int8 8 is there twice", linear_report.merged([one, copy.deepcopy(one)]))
+        with self.assertRaisesRegex(report.Different, "int8 8 is there twice"):
+            report.merged([one, copy.deepcopy(one)], linear_report.SAME)
         for key in linear_report.SAME:
-            self.assertIn(key + " differs", linear_report.merged([one, {**two, key: "another"}]))
+            with self.assertRaisesRegex(report.Different, key + " differs"):
+                report.merged([one, {**two, key: "another"}], linear_report.SAME)
 
 
 MACHINE = {"cpu": "some", "cores": 1, "flags": []}

@@ -11,8 +11,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
+#include "core/half.h"
+#include "core/random.h"
 #include "isobit/cuda/timer.h"
 #include "isobit/status.h"
 
@@ -42,13 +46,42 @@ inline DeviceMemory device_memory(size_t bytes) {
   return {static_cast<std::byte*>(memory), [](std::byte* p) { cudaFree(p); }};
 }
 
-/// How many blocks of so many bytes are twice the second-level cache: read in turn, none is found in it.
-inline int64_t blocks_beyond_cache(int64_t bytes) {
+/// How many blocks of so many bytes are more than so many times the second-level cache: read in turn, none is found in
+/// it.
+inline int64_t blocks_beyond_cache(int64_t bytes, int64_t caches = 2) {
   int device = 0;
   int cache_bytes = 0;
   check_cuda(cudaGetDevice(&device), "device");
   check_cuda(cudaDeviceGetAttribute(&cache_bytes, cudaDevAttrL2CacheSize, device), "size of the cache");
-  return 2 * int64_t{cache_bytes} / bytes + 1;
+  return caches * cache_bytes / bytes + 1;
+}
+
+inline std::vector<std::byte> random_bytes(size_t count, uint64_t seed = 1) {
+  Random random(seed);
+  std::vector<std::byte> bytes(count);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next() >> 56);
+  return bytes;
+}
+/// float16 in [-1, 1].
+inline std::vector<uint16_t> random_halves(size_t count, uint64_t seed = 1) {
+  Random random(seed);
+  std::vector<uint16_t> halves(count);
+  for (uint16_t& half : halves) half = f32_to_f16(static_cast<float>(random.between(-1 << 20, 1 << 20)) * 0x1p-20f);
+  return halves;
+}
+/// So many of them may be repeated: a prime, so that rows of a matrix differ.
+inline constexpr int64_t kRandomBlock = 8388593;
+/// Device memory that repeats some bytes of the host.
+inline DeviceMemory repeated(std::span<const std::byte> values, size_t bytes) {
+  DeviceMemory memory = device_memory(bytes);
+  size_t filled = std::min(values.size(), bytes);
+  check_cuda(cudaMemcpy(memory.get(), values.data(), filled, cudaMemcpyHostToDevice), "values");
+  while (filled < bytes) {
+    const size_t more = std::min(filled, bytes - filled);
+    check_cuda(cudaMemcpy(memory.get() + filled, memory.get(), more, cudaMemcpyDeviceToDevice), "values");
+    filled += more;
+  }
+  return memory;
 }
 
 /// cuda::median_microseconds of work(stream). What the work touches should be far larger than the second-level cache,
@@ -61,6 +94,33 @@ double median_microseconds(const Work& work, int repeats = 21) {
         return Status();
       },
       {.min_replays = repeats}));
+}
+
+/// Layers whose weights come from memory: copies of them take turns.
+inline int64_t copies_beyond_cache(int64_t weight_bytes) {
+  return std::max<int64_t>(2, blocks_beyond_cache(weight_bytes, 3));
+}
+/// Median microseconds of one launch(copy, stream), copies in turn. A graph has so many launches that its own start
+/// does not count, and long ones are replayed less often, so that the whole takes a part of a second.
+template <typename Launch>
+double microseconds_in_turn(int64_t copies, const Launch& launch) {
+  constexpr double kGraphMicroseconds = 4e3;
+  constexpr double kAllMicroseconds = 2e5;
+  constexpr int64_t kLaunches = 100;
+  const auto time = [&](int64_t rounds, int repeats) {
+    return median_microseconds(
+        [&](cudaStream_t stream) {
+          for (int64_t round = 0; round < rounds; ++round)
+            for (int64_t copy = 0; copy < copies; ++copy) launch(copy, stream);
+        },
+        repeats);
+  };
+  const double round_us = time(1, 1);
+  const int64_t rounds = std::clamp(static_cast<int64_t>(kGraphMicroseconds / round_us) + 1, int64_t{1},
+                                    (kLaunches + copies - 1) / copies);
+  const double graph_us = round_us * static_cast<double>(rounds);
+  const int repeats = static_cast<int>(std::clamp(kAllMicroseconds / graph_us, 5.0, 21.0));
+  return time(rounds, repeats) / static_cast<double>(rounds * copies);
 }
 
 }  // namespace isobit::testing
