@@ -18,7 +18,9 @@ FEW_ROWS = 16
 
 
 def column(activations, bits, kind, group):
-    """The name of one of isobit's layers."""
+    """The name of one of isobit's layers. Static codes have one kind and a scale a row."""
+    if activations == "static":
+        return "static %d" % bits
     return "%s %d" % (activations, bits) + (" " + kind if kind != "symmetric" else "") + (
         " g%d" % group if group != 128 else "")
 
@@ -76,9 +78,8 @@ class Target:
     def verdict(self):
         return {None: "not known", True: "met", False: "missed"}[self.met]
 
-    def text(self):
-        return "%s %s %s: %s" % (self.what, "<=" if self.at_most else ">=", "%g" % self.wanted, "–" if self.figure is None
-                                 else "%.2f" % self.figure)
+    def aim(self):
+        return "%s %s %g" % (self.what, "≤" if self.at_most else "≥", self.wanted)
 
 
 def floor_target(case):
@@ -145,7 +146,8 @@ class Row(typing.NamedTuple):
         case = self.case
         rival = "–" if self.best is None else "%.3g (%s)" % (self.rivals[self.best], self.best)
         ratio = "–" if self.best is None else "%.2f" % (self.rivals[self.best] / case["us"])
-        aims = "; ".join("%s (%s)" % (target.text(), target.verdict) for target in self.targets) or "–"
+        aims = "; ".join("%s: %s%s" % (target.aim(), "" if target.figure is None else "%.2f, " % target.figure,
+                                      target.verdict) for target in self.targets) or "–"
         return ["%d" % case["M"], case["column"], "%.3g" % case["us"], "%.3g" % case["floor_us"],
                 "%.3g" % case["operations_us"], rival, ratio, "%.2f" % (case["us"] / limit_us(case)), aims]
 
@@ -161,16 +163,18 @@ def rows(document):
 
 
 def markdown(heads, cells):
-    return "\n".join("| " + " | ".join(line) + " |" for line in [heads, ["---"] * len(heads), *cells]) + "\n"
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    return "\n".join(lines + ["| " + " | ".join(line) + " |" for line in cells]) + "\n"
 
 
-def rival_cells(document):
+def rival_table(document):
     """For each shape and M the time of every rival; a dash where it refused."""
     names = [HALF, CODES, SUMS, INT_MM, TINYGEMM]
-    times = Times(document)
+    times, cells = Times(document), []
     for K, N, M in dict.fromkeys((*shape(case), case["M"]) for case in document["cases"]):
         found = [times.us({"K": K, "N": N, "M": M}, name) for name in names]
-        yield ["%d x %d" % (K, N), "%d" % M, *("–" if us is None else "%.3g" % us for us in found)]
+        cells.append(["%d x %d" % (K, N), "%d" % M, *("–" if us is None else "%.3g" % us for us in found)])
+    return markdown(["K x N", "M", *(name + ", µs" for name in names)], cells)
 
 
 def refusals(document):
@@ -182,20 +186,20 @@ def refusals(document):
     return ["%s: %s (K x N, M: %s)" % (name, reason, "; ".join(where)) for (name, reason), where in found.items()]
 
 
-def summary(document):
-    """For each kind of target, how many layers reach it, and the one that is furthest from it."""
-    found = {}
+def target_table(document):
+    """For each target, how many layers reach it, and the one that is furthest from it."""
+    found, cells = {}, []
     for row in rows(document):
         for target in row.targets:
             found.setdefault((target.what, target.wanted, target.at_most), []).append((target, row.case))
     for (what, wanted, at_most), all_of_it in found.items():
         known = [(target, case) for target, case in all_of_it if target.figure is not None]
         worst, case = (max if at_most else min)(known, key=lambda pair: pair[0].figure, default=(None, None))
-        yield [what, "%s %g" % ("at most" if at_most else "at least", wanted),
-               "%d of %d" % (sum(target.met for target, _ in known), len(all_of_it)),
-               "–" if worst is None else "%.2f" % worst.figure,
-               "–" if case is None else "%d x %d, %d, %s" % (*shape(case), case["M"], case["column"]),
-               "%d" % (len(all_of_it) - len(known))]
+        cells.append([Target(what, wanted, None, at_most).aim(),
+                      "%d of %d" % (sum(target.met for target, _ in known), len(all_of_it)),
+                      "%d" % (len(all_of_it) - len(known)), "–" if worst is None else "%.2f" % worst.figure,
+                      "–" if case is None else "%d x %d, %d, %s" % (*shape(case), case["M"], case["column"])])
+    return markdown(["target", "layers that reach it", "not known", "furthest", "at (K x N, M, layer)"], cells)
 
 
 def tables(document):
@@ -208,13 +212,12 @@ def tables(document):
         print("\nK = %d, N = %d\n" % (K, N))
         here = sorted((row for row in found if shape(row.case) == (K, N)), key=lambda row: row.case["M"])
         print(markdown(HEADS, [row.cells() for row in here]), end="")
-    print("\nRivals, µs\n")
-    print(markdown(["K x N", "M", HALF, CODES, SUMS, INT_MM, TINYGEMM], rival_cells(document)), end="")
+    print("\nRivals\n")
+    print(rival_table(document), end="")
     for line in refusals(document):
         print("\n– " + line)
     print("\nTargets\n")
-    print(markdown(["what", "wanted", "layers that reach it", "furthest", "at (K x N, M, layer)", "not known"],
-                   summary(document)), end="")
+    print(target_table(document), end="")
     print("\nfloor, reading: bulk copies of the packed weights, nothing else. operations: at the highest clock. limit: "
           "the larger of both.")
     for problem in document["problems"]:

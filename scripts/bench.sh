@@ -104,7 +104,10 @@ if [[ $cuda != no ]]; then
   [[ -x $program ]] || fail "$program is missing; scripts/bench.sh --cuda builds it"
   [[ $op != gru || ! -x $built/gru_cudnn ]] || options+=(--cudnn "$built/gru_cudnn")
   [[ $op != gru || ! -x $built/exchange_floor ]] || options+=(--floor "$built/exchange_floor")
-  [[ $op != linear || ! -x $built/linear_floor ]] || options+=(--floor "$built/linear_floor")
+  if [[ $op == linear ]]; then
+    [[ -x $built/linear_floor ]] || fail "$built/linear_floor is missing: this benchmark is for devices of sm_90a"
+    options+=(--floor "$built/linear_floor")
+  fi
   [[ $op == gru || $op == table || ! -x $built/product_cublaslt ]] || options+=(--cublaslt "$built/product_cublaslt")
   use_cuda_libraries
   exec python3 "bench/${op}_cuda.py" "$program" "${options[@]}"
