@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <utility>
@@ -59,7 +60,10 @@ inline int64_t blocks_beyond_cache(int64_t bytes, int64_t caches = 2) {
 inline std::vector<std::byte> random_bytes(size_t count, uint64_t seed = 1) {
   Random random(seed);
   std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next() >> 56);
+  for (size_t at = 0; at < count; at += sizeof(uint64_t)) {
+    const uint64_t word = random.next();
+    std::memcpy(bytes.data() + at, &word, std::min(sizeof word, count - at));
+  }
   return bytes;
 }
 /// float16 in [-1, 1].

@@ -114,17 +114,19 @@ LowBitMatrix random_matrix(int64_t n, int64_t k, const Weights& weights) {
   return required(LowBitMatrix::create(std::move(p), "W"));
 }
 
-/// A layer and as many copies as it takes. Each is packed anew, by all processors of the host.
+/// As many copies of a layer as it takes, each packed anew, by all processors of the host.
 std::vector<cuda::DeviceLinear> copies_of(const LowBitMatrix& matrix, const LinearOptions& options) {
-  const auto make = [&] { return required(cuda::DeviceLinear::create(matrix, options, "fc")); };
-  std::vector<std::optional<cuda::DeviceLinear>> layers{make()};
-  layers.resize(static_cast<size_t>(isobit::testing::copies_beyond_cache(layers[0]->size_bytes())));
-  std::atomic<size_t> next = 1;
+  // Packed weights have scales, too: so many are never too few.
+  const int64_t code_bytes = matrix.rows() * matrix.columns() * matrix.parameters().bits / 8;
+  std::vector<std::optional<cuda::DeviceLinear>> layers(
+      static_cast<size_t>(isobit::testing::copies_beyond_cache(code_bytes)));
+  std::atomic<size_t> next = 0;
   {
     std::vector<std::jthread> threads;
-    for (size_t i = std::min<size_t>(layers.size() - 1, std::thread::hardware_concurrency()); i > 0; --i)
+    for (size_t i = std::min<size_t>(layers.size(), std::max(1U, std::thread::hardware_concurrency())); i > 0; --i)
       threads.emplace_back([&] {
-        for (size_t layer = next++; layer < layers.size(); layer = next++) layers[layer] = make();
+        for (size_t layer = next++; layer < layers.size(); layer = next++)
+          layers[layer] = required(cuda::DeviceLinear::create(matrix, options, "fc"));
       });
   }
   std::vector<cuda::DeviceLinear> made;
