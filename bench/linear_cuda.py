@@ -117,9 +117,9 @@ class Bench:
 
     def rivals(self, K, N, rows):
         if self.options.cublaslt:
-            shapes = [text for m in rows for text in ("--shape", str(m), str(N), str(K))]
+            products = [text for m in rows for text in ("--shape", str(m), str(N), str(K))]
             lines = self.run("cuBLASLt", self.options.cublaslt,
-                             [*shapes, "--types", ",".join(CUBLASLT), "--algorithms", str(ALGORITHMS), "--cold"], K, N)
+                             [*products, "--types", ",".join(CUBLASLT), "--algorithms", str(ALGORITHMS), "--cold"], K, N)
             for line in lines:
                 self.cublaslt = line["cublaslt"]
                 self.cases.append({"column": CUBLASLT[line["types"]], **{
@@ -147,8 +147,15 @@ class Bench:
                 "problems": self.problems, "parts": self.parts, "cases": self.cases}
 
 
-def shape_list(text):
-    return [tuple(map(int, shape.split("x"))) for shape in text.split(",")]
+def numbers(text):
+    return [int(number) for number in text.split(",")]
+
+
+def shapes(text):
+    pairs = [tuple(map(int, shape.split("x"))) for shape in text.split(",")]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError(text)
+    return pairs
 
 
 def main():
@@ -156,15 +163,14 @@ def main():
     parser.add_argument("program", help="cuda_linear_bench")
     parser.add_argument("--floor", required=True, help="linear_floor")
     parser.add_argument("--cublaslt", help="product_cublaslt; without it cuBLASLt is not timed")
-    parser.add_argument("--shape", type=shape_list, metavar="LIST",
+    parser.add_argument("--shape", type=shapes, metavar="LIST",
                         help="KxN; default: those of bench/shapes/linear.txt, and 8192x28672")
-    parser.add_argument("--m", default=M, metavar="LIST", help="rows of x; default: %(default)s")
+    parser.add_argument("--m", type=numbers, default=M, metavar="LIST", help="rows of x; default: %(default)s")
     parser.add_argument("--json", metavar="FILE", help="write everything measured to this file as well")
     options = parser.parse_args()
-    rows = [int(m) for m in options.m.split(",")]
     bench = Bench(options)
     for K, N in options.shape or [*report.read_shapes(SHAPES), LARGEST]:
-        bench.shape(K, N, rows)
+        bench.shape(K, N, options.m)
     document = bench.document()
     linear_cuda_report.tables(document)
     if options.json:

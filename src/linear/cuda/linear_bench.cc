@@ -130,6 +130,7 @@ std::vector<cuda::DeviceLinear> copies_of(const LowBitMatrix& matrix, const Line
       });
   }
   std::vector<cuda::DeviceLinear> made;
+  made.reserve(layers.size());
   for (std::optional<cuda::DeviceLinear>& layer : layers) made.push_back(*std::move(layer));
   return made;
 }
@@ -162,7 +163,7 @@ constexpr int64_t kCheckedColumns = 64;
 /// Of the largest result of a row. A layout that is wrong differs by more; the tests of the layer have the real bound.
 constexpr float kFloatDifference = 0.01f;
 
-/// What the CPU gives for the first outputs; ends the program where the device's differ, in the first row or the last.
+/// Whether the first outputs of the first row and of the last are what the CPU gives.
 class Check {
  public:
   Check(const Weights& weights, const Activations& activations, int64_t n, int64_t k)
@@ -170,22 +171,22 @@ class Check {
         layer_(required(isobit::LinearLayer::create(random_matrix(std::min(n, kCheckedColumns), k, weights),
                                                     {.activations = activations.what}, "fc"))) {}
 
-  void compare(const Rows& rows, const std::string& what) const {
+  [[nodiscard]] bool passes(const Rows& rows) const {
     const size_t size = isobit::size_in_bytes(rows.dtype);
-    const auto outputs = layer_.rows();
-    std::vector<std::byte> x(static_cast<size_t>(rows.k) * size), y(static_cast<size_t>(outputs) * size), found(y);
+    std::vector<std::byte> x(static_cast<size_t>(rows.k) * size), y(static_cast<size_t>(layer_.rows()) * size);
+    std::vector<std::byte> found(y.size());
     isobit::Workspace workspace = layer_.workspace(1);
     for (const int64_t row : {int64_t{0}, rows.m - 1}) {
       const auto copy = [&](std::vector<std::byte>& to, const DeviceMemory& from, int64_t columns) {
-        check_cuda(cudaMemcpy(to.data(), from.get() + static_cast<size_t>(row * columns) * size, to.size(),
-                              cudaMemcpyDeviceToHost),
-                   "results");
+        const std::byte* const at = from.get() + static_cast<size_t>(row * columns) * size;
+        check_cuda(cudaMemcpy(to.data(), at, to.size(), cudaMemcpyDeviceToHost), "results");
       };
       copy(x, rows.x, rows.k);
       copy(found, rows.y, rows.n);
       required(layer_.forward(x, rows.dtype, y, rows.dtype, 1, workspace));
-      if (!equal(rows.dtype, y, found)) fail(what + ": row " + std::to_string(row) + " is not the CPU's");
+      if (!equal(rows.dtype, y, found)) return false;
     }
+    return true;
   }
 
  private:
@@ -219,6 +220,41 @@ double time(const std::vector<cuda::DeviceLinear>& layers, const Rows& rows) {
       });
 }
 
+/// By type and number of rows; of one shape of W.
+using AllRows = std::map<std::pair<Dtype, int64_t>, Rows>;
+
+/// Prints a line for each number of rows.
+void time_layer(const LowBitMatrix& matrix, const Weights& weights, const Activations& activations,
+                const std::vector<int64_t>& rows, AllRows& all_rows) {
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, 0), "device");
+  const int64_t k = matrix.columns(), n = matrix.rows();
+  const std::vector<cuda::DeviceLinear> layers = copies_of(matrix, {.activations = activations.what});
+  const Check check(weights, activations, n, k);
+  for (const int64_t m : rows) {
+    const auto [at, is_new] = all_rows.try_emplace({activations.dtype, m});
+    if (is_new) at->second = Rows::random(m, k, n, activations.dtype);
+    const double us = time(layers, at->second);
+    const ordered_json line = {
+        {"device", properties.name},
+        {"K", k},
+        {"N", n},
+        {"M", m},
+        {"activations", activations.name},
+        {"bits", weights.bits},
+        {"kind", isobit::to_string(weights.kind)},
+        {"group", matrix.parameters().group},
+        {"us", us},
+        {"weight_bytes", layers[0].size_bytes()},
+        {"copies", layers.size()},
+        {"TB/s", static_cast<double>(layers[0].size_bytes()) / us * 1e-6},
+        {"TOP/s", 2e-6 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / us}};
+    if (!check.passes(at->second)) fail("not the CPU's results: " + line.dump());
+    std::printf("%s\n", line.dump().c_str());
+    std::fflush(stdout);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -234,43 +270,15 @@ int main(int argc, char** argv) {
   app.add_option("--m", rows, "rows of x")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
 
-  cudaDeviceProp properties{};
-  check_cuda(cudaGetDeviceProperties(&properties, 0), "device");
   for (const std::string& shape : shapes) {
     const size_t cross = shape.find('x');
     if (cross == std::string::npos) fail("--shape has '" + shape + "', must be KxN");
     const int64_t k = std::stoll(shape), n = std::stoll(shape.substr(cross + 1));
-    std::map<std::pair<Dtype, int64_t>, Rows> all_rows;
+    AllRows all_rows;
     for (const std::string& text : weights) {
-      const Weights w = Weights::of(text);
-      const LowBitMatrix matrix = random_matrix(n, k, w);
-      for (const std::string& name : activations) {
-        const Activations a = Activations::of(name);
-        const std::vector<cuda::DeviceLinear> layers = copies_of(matrix, {.activations = a.what});
-        const Check check(w, a, n, k);
-        for (const int64_t m : rows) {
-          const auto [at, is_new] = all_rows.try_emplace({a.dtype, m});
-          if (is_new) at->second = Rows::random(m, k, n, a.dtype);
-          const double us = time(layers, at->second);
-          check.compare(at->second, shape + ", " + text + ", " + name + ", M = " + std::to_string(m));
-          const ordered_json line = {
-              {"device", properties.name},
-              {"K", k},
-              {"N", n},
-              {"M", m},
-              {"activations", name},
-              {"bits", w.bits},
-              {"kind", isobit::to_string(w.kind)},
-              {"group", matrix.parameters().group},
-              {"us", us},
-              {"weight_bytes", layers[0].size_bytes()},
-              {"copies", layers.size()},
-              {"TB/s", static_cast<double>(layers[0].size_bytes()) / us * 1e-6},
-              {"TOP/s", 2e-6 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / us}};
-          std::printf("%s\n", line.dump().c_str());
-          std::fflush(stdout);
-        }
-      }
+      const Weights what = Weights::of(text);
+      const LowBitMatrix matrix = random_matrix(n, k, what);
+      for (const std::string& name : activations) time_layer(matrix, what, Activations::of(name), rows, all_rows);
     }
   }
   return 0;
