@@ -167,11 +167,13 @@ def markdown(heads, cells):
     return "\n".join(lines + ["| " + " | ".join(line) + " |" for line in cells]) + "\n"
 
 
-def rival_table(document):
-    """For each shape and M the time of every rival; a dash where it refused."""
+def rival_table(document, shapes=None):
+    """For each shape (or only for these) and M the time of every rival; a dash where it refused."""
     names = [HALF, CODES, SUMS, INT_MM, TINYGEMM]
     times, cells = Times(document), []
     for K, N, M in dict.fromkeys((*shape(case), case["M"]) for case in document["cases"]):
+        if shapes and (K, N) not in shapes:
+            continue
         found = [times.us({"K": K, "N": N, "M": M}, name) for name in names]
         cells.append(["%d x %d" % (K, N), "%d" % M, *("–" if us is None else "%.3g" % us for us in found)])
     return markdown(["K x N", "M", *(name + ", µs" for name in names)], cells)
@@ -179,11 +181,21 @@ def rival_table(document):
 
 def refusals(document):
     """Why a rival was not timed, and where."""
-    found = {}
+    all_shapes, found = set(map(shape, document["cases"])), {}
     for case in document["cases"]:
         if "refused" in case:
-            found.setdefault((case["column"], case["refused"]), []).append("%d x %d, %d" % (*shape(case), case["M"]))
-    return ["%s: %s (K x N, M: %s)" % (name, reason, "; ".join(where)) for (name, reason), where in found.items()]
+            rows = found.setdefault((case["column"], case["refused"]), {})
+            rows.setdefault(case["M"], []).append(shape(case))
+    lines = []
+    for (name, reason), rows in found.items():
+        by_shapes = {}
+        for M, shapes in rows.items():
+            by_shapes.setdefault(tuple(shapes), []).append(str(M))
+        where = ["%s: M = %s" % ("every shape" if set(shapes) == all_shapes else
+                                 ", ".join("%d x %d" % pair for pair in shapes), ", ".join(numbers))
+                 for shapes, numbers in by_shapes.items()]
+        lines.append("%s: %s (%s)" % (name, reason, "; ".join(where)))
+    return lines
 
 
 def target_table(document):

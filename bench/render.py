@@ -291,9 +291,9 @@ def linear_gpu_models(results):
 
 
 def linear_gpu_rivals(results):
-    """Every rival by itself."""
+    """Every rival by itself, where layers are large; and what it refused anywhere."""
     _, document = linear_gpu_rows(results)
-    return linear_cuda_report.rival_table(document) + "".join(
+    return linear_cuda_report.rival_table(document, linear_cuda_report.LARGE) + "".join(
         "\n" + textwrap.fill("– " + line, WIDTH) + "\n" for line in linear_cuda_report.refusals(document))
 
 

@@ -171,7 +171,7 @@ class DeviceTargets(unittest.TestCase):
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             linear_cuda_report.tables({**device_document(*found), "problems": ["floor: failed"]})
-        for words in ("| 4096 x 14336 | 1 | 30 | 5 | – | – | 20 |", "torch._int_mm: too small (K x N, M: 4096 x 14336, 1)",
+        for words in ("| 4096 x 14336 | 1 | 30 | 5 | – | – | 20 |", "torch._int_mm: too small (every shape: M = 1)",
                       "| time / floor ≤ 1.15 | 3 of 3 | 0 | 1.00 |", "Not finished: floor: failed"):
             self.assertIn(words, out.getvalue())
 
@@ -234,7 +234,10 @@ class Render(unittest.TestCase):
         self.assertIn("| float16 4 | 12 (1.20, 3.00) | 12 (1.20, –) |",
                       render.SECTIONS["linear-gpu-4096x14336"](self.results))
         self.assertIn("| 576 x 192 | 3 (2.00, –) |", render.linear_gpu_models(self.results))
-        self.assertIn("torch._int_mm: too small", render.linear_gpu_rivals(self.results))
+        text = render.linear_gpu_rivals(self.results)
+        self.assertIn("| 4096 x 14336 | 1 | 36 | – | – | – | – |", text)
+        self.assertIn("torch._int_mm: too small (4096 x 14336: M = 1)", text)
+        self.assertNotIn("576 x 192", text)
         self.assertIn("| time / floor ≤ 1.15 | 0 of 8 |", render.linear_gpu_targets(self.results))
         self.assertEqual({case.key for case in render.linear_gpu_cases(self.results)},
                          {(1, "%s %d" % (x, bits), "4096x14336") for x in ("float16", "int8") for bits in (8, 4, 2, 1)})
