@@ -28,14 +28,15 @@ def median_microseconds(torch, call, repeats=REPEATS):
 
 
 def microseconds_in_turn(torch, copies, call):
-    """Median microseconds of one call(*copy), copies in turn, with the constants of src/testing/cuda_timer.h."""
-    def time(rounds, repeats):
+    """Median microseconds of one call(*copy), copies in turn: microseconds_in_turn of src/testing/cuda_timer.h."""
+    def time(launches, different, repeats):
         def work():
-            for _ in range(rounds):
-                for copy in copies:
-                    call(*copy)
-        return median_microseconds(torch, work, repeats)
-    once = time(1, 1)
-    rounds = max(1, min(int(4e3 / once) + 1, -(-100 // len(copies))))
-    repeats = int(max(5, min(2e5 / (once * rounds), REPEATS)))
-    return time(rounds, repeats) / (rounds * len(copies))
+            for i in range(launches):
+                call(*copies[i % different])
+        return median_microseconds(torch, work, repeats) / launches
+    few = min(len(copies), 8)
+    each = time(few, few, 1)
+    different = max(2, min(int(2e4 / each), len(copies)))
+    wanted = max(1, min(int(4e3 / each), 100))
+    launches = -(-wanted // different) * different
+    return time(launches, different, int(max(5, min(2e5 / (each * launches), REPEATS))))

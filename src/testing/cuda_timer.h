@@ -104,27 +104,31 @@ double median_microseconds(const Work& work, int repeats = 21) {
 inline int64_t copies_beyond_cache(int64_t weight_bytes) {
   return std::max<int64_t>(2, blocks_beyond_cache(weight_bytes, 3));
 }
-/// Median microseconds of one launch(copy, stream), copies in turn. A graph has so many launches that its own start
-/// does not count, and long ones are replayed less often, so that the whole takes a part of a second.
+/// Median microseconds of one launch(copy, stream), copies in turn. A graph has so many launches that its own start does
+/// not count, and all copies, unless that would take long: reading all of them takes some 50 µs, so in a graph of
+/// kLongMicroseconds it does not matter where the weights come from. Long graphs are replayed less often.
 template <typename Launch>
 double microseconds_in_turn(int64_t copies, const Launch& launch) {
-  constexpr double kGraphMicroseconds = 4e3;
+  constexpr double kShortMicroseconds = 4e3;
+  constexpr double kLongMicroseconds = 2e4;
   constexpr double kAllMicroseconds = 2e5;
-  constexpr int64_t kLaunches = 100;
-  const auto time = [&](int64_t rounds, int repeats) {
-    return median_microseconds(
+  constexpr int64_t kFew = 8;
+  constexpr int64_t kMany = 100;
+  const auto time = [&](int64_t launches, int64_t different, int repeats) {
+    const double all = median_microseconds(
         [&](cudaStream_t stream) {
-          for (int64_t round = 0; round < rounds; ++round)
-            for (int64_t copy = 0; copy < copies; ++copy) launch(copy, stream);
+          for (int64_t i = 0; i < launches; ++i) launch(i % different, stream);
         },
         repeats);
+    return all / static_cast<double>(launches);
   };
-  const double round_us = time(1, 1);
-  const int64_t rounds = std::clamp(static_cast<int64_t>(kGraphMicroseconds / round_us) + 1, int64_t{1},
-                                    (kLaunches + copies - 1) / copies);
-  const double graph_us = round_us * static_cast<double>(rounds);
-  const int repeats = static_cast<int>(std::clamp(kAllMicroseconds / graph_us, 5.0, 21.0));
-  return time(rounds, repeats) / static_cast<double>(rounds * copies);
+  const int64_t few = std::min(copies, kFew);
+  const double each = time(few, few, 1);
+  const int64_t different = std::clamp(static_cast<int64_t>(kLongMicroseconds / each), int64_t{2}, copies);
+  const int64_t wanted = std::clamp(static_cast<int64_t>(kShortMicroseconds / each), int64_t{1}, kMany);
+  const int64_t launches = (wanted + different - 1) / different * different;
+  const double graph_us = each * static_cast<double>(launches);
+  return time(launches, different, static_cast<int>(std::clamp(kAllMicroseconds / graph_us, 5.0, 21.0)));
 }
 
 }  // namespace isobit::testing
