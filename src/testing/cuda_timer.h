@@ -104,8 +104,8 @@ double median_microseconds(const Work& work, int repeats = 21) {
 inline int64_t copies_beyond_cache(int64_t weight_bytes) {
   return std::max<int64_t>(2, blocks_beyond_cache(weight_bytes, 3));
 }
-/// Median microseconds of one launch(copy, stream), copies in turn. A graph has so many launches that its own start does
-/// not count, and all copies, unless that would take long: reading all of them takes some 50 µs, so in a graph of
+/// Median microseconds of one launch(copy, stream), copies in turn. A graph has so many launches that its own start
+/// does not count, and all copies, unless that would take long: reading all of them takes some 50 µs, so in a graph of
 /// kLongMicroseconds it does not matter where the weights come from. Long graphs are replayed less often.
 template <typename Launch>
 double microseconds_in_turn(int64_t copies, const Launch& launch) {
