@@ -87,14 +87,18 @@ class Bench:
         self.cases, self.problems, self.parts = [], [], []
 
     def run(self, name, program, arguments, K, N):
+        """The program's lines."""
         lines, problem = run(program, arguments)
         if problem:
             self.problems.append("%s, %d x %d: %s" % (name, K, N, problem))
+        self.check_device(lines)
+        return lines
+
+    def check_device(self, lines):
         for line in lines:
             self.device = self.device or line["device"]
             if line["device"] != self.device:
                 sys.exit("error: two devices: %s, %s" % (self.device, line["device"]))
-        return lines
 
     def isobit(self, K, N, rows):
         lines = self.run("isobit", self.options.program,
@@ -115,17 +119,25 @@ class Bench:
                 "column": linear_cuda_report.column(*(line[key] for key in ("activations", "bits", "kind", "group"))),
                 "floor_us": limit["us"], "operations_us": 2e6 * K * N * line["M"] / peak})
 
-    def rivals(self, K, N, rows):
-        if self.options.cublaslt:
-            products = [text for m in rows for text in ("--shape", str(m), str(N), str(K))]
-            lines = self.run("cuBLASLt", self.options.cublaslt,
-                             [*products, "--types", ",".join(CUBLASLT), "--algorithms", str(ALGORITHMS), "--cold"], K, N)
-            for line in lines:
-                self.cublaslt = line["cublaslt"]
-                self.cases.append({"column": CUBLASLT[line["types"]], **{
-                    key: line[key] for key in ("K", "N", "M", "us", "copies", "refused") if key in line}})
-        else:
+    def time_cublaslt(self, K, N, rows):
+        if not self.options.cublaslt:
             self.cases += refused(K, N, rows, CUBLASLT.values(), "its program, product_cublaslt, is not there")
+            return
+        products = [text for m in rows for text in ("--shape", str(m), str(N), str(K))]
+        lines, problem = run(self.options.cublaslt, [*products, "--types", ",".join(CUBLASLT), "--algorithms",
+                                                     str(ALGORITHMS), "--cold"])
+        self.check_device(lines)
+        if not lines:  # its library is not there, say
+            self.cases += refused(K, N, rows, CUBLASLT.values(), problem)
+        elif problem:
+            self.problems.append("cuBLASLt, %d x %d: %s" % (K, N, problem))
+        for line in lines:
+            self.cublaslt = line["cublaslt"]
+            self.cases.append({"column": CUBLASLT[line["types"]], **{
+                key: line[key] for key in ("K", "N", "M", "us", "copies", "refused") if key in line}})
+
+    def rivals(self, K, N, rows):
+        self.time_cublaslt(K, N, rows)
         if torch is None:
             self.cases += refused(K, N, rows, (INT_MM, TINYGEMM), "python3 cannot import torch")
         else:

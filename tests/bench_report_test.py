@@ -183,6 +183,55 @@ class DeviceTargets(unittest.TestCase):
             report.merged([one, {**two, "device": "other"}], linear_cuda_report.SAME)
 
 
+class DeviceRun(unittest.TestCase):
+    """bench/linear_cuda.py with programs that time nothing."""
+
+    ISOBIT = """for m in options["--m"].split(","):
+    say(K=4096, N=64, M=int(m), activations="int8", bits=4, kind="symmetric", group=128, us=9.0, weight_bytes=160)"""
+    FLOOR = """say(bytes=160, us=2.0, peak_operations_per_second={"float16": 1e12, "int8": 2e12})"""
+    CUBLASLT = """say(cublaslt="13", types="float16", M=8, N=64, K=4096, us=18.0, copies=2)
+say(cublaslt="13", types="int8", M=8, N=64, K=4096, refused="no algorithm")"""
+
+    def program(self, folder, name, text):
+        path = os.path.join(folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("#!%s\nimport json, sys\noptions = dict(zip(sys.argv[1::2], sys.argv[2::2]))\n"
+                       "def say(**line):\n    print(json.dumps({'device': 'card', **line}))\n%s\n" %
+                       (sys.executable, text))
+        os.chmod(path, 0o755)
+        return path
+
+    def run_with(self, isobit, cublaslt):
+        """Exit status and document."""
+        with tempfile.TemporaryDirectory() as folder:
+            result = os.path.join(folder, "linear.json")
+            done = subprocess.run(
+                [sys.executable, os.path.join(SOURCE, "bench", "linear_cuda.py"), self.program(folder, "a", isobit),
+                 "--floor", self.program(folder, "b", self.FLOOR), "--cublaslt", self.program(folder, "c", cublaslt),
+                 "--shape", "4096x64", "--m", "8", "--json", result], capture_output=True, text=True, check=False)
+            with open(result, encoding="utf-8") as file:
+                return done.returncode, json.load(file)
+
+    def test_run(self):
+        status, doc = self.run_with(self.ISOBIT, self.CUBLASLT)
+        self.assertEqual((status, doc["device"], doc["problems"], doc["versions"]["cublaslt"]), (0, "card", [], "13"))
+        row, = linear_cuda_report.rows(doc)
+        self.assertEqual((row.case["column"], row.case["floor_us"], row.best), ("int8 4", 2.0, "cuBLASLt float16"))
+        self.assertAlmostEqual(row.case["operations_us"], 2 * 4096 * 64 * 8 / 2e12 * 1e6)
+        refused = {case["column"]: case["refused"] for case in doc["cases"] if "refused" in case}
+        self.assertEqual(refused["cuBLASLt int8 to int8"], "no algorithm")
+        self.assertLessEqual({"torch._int_mm", "tinygemm"}, {case["column"] for case in doc["cases"]})
+
+    def test_failures(self):
+        status, doc = self.run_with(self.ISOBIT, "sys.exit('no library')")
+        self.assertEqual((status, doc["problems"]), (0, []))
+        self.assertIn("cuBLASLt float16: exit status 1: no library (every shape: M = 8)",
+                      linear_cuda_report.refusals(doc))
+        status, doc = self.run_with(self.ISOBIT + "\nsys.exit('wrong')", self.CUBLASLT + "\nsys.exit('wrong, too')")
+        self.assertEqual((status, doc["problems"]),
+                         (1, ["isobit, 4096 x 64: exit status 1: wrong", "cuBLASLt, 4096 x 64: exit status 1: wrong, too"]))
+
+
 MACHINE = {"cpu": "some", "cores": 1, "flags": []}
 
 
