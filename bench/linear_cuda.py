@@ -100,7 +100,7 @@ class Bench:
             if line["device"] != self.device:
                 sys.exit("error: two devices: %s, %s" % (self.device, line["device"]))
 
-    def isobit(self, K, N, rows):
+    def time_isobit(self, K, N, rows):
         lines = self.run("isobit", self.options.program,
                          ["--shape", "%dx%d" % (K, N), "--m", ",".join(map(str, rows)), "--weights", WEIGHTS,
                           "--activations", ACTIVATIONS], K, N)
@@ -136,8 +136,7 @@ class Bench:
             self.cases.append({"column": CUBLASLT[line["types"]], **{
                 key: line[key] for key in ("K", "N", "M", "us", "copies", "refused") if key in line}})
 
-    def rivals(self, K, N, rows):
-        self.time_cublaslt(K, N, rows)
+    def time_torch(self, K, N, rows):
         if torch is None:
             self.cases += refused(K, N, rows, (INT_MM, TINYGEMM), "python3 cannot import torch")
         else:
@@ -145,13 +144,12 @@ class Bench:
 
     def shape(self, K, N, rows):
         begin = time.monotonic()
-        self.isobit(K, N, rows)
-        middle = time.monotonic()
-        self.rivals(K, N, rows)
-        end = time.monotonic()
-        self.parts.append({"K": K, "N": N, "M": rows, "seconds": end - begin})
-        print("K %d, N %d: isobit and its limits %.0f s, rivals %.0f s" % (K, N, middle - begin, end - middle),
-              file=sys.stderr)
+        for name, work in (("isobit and its limits", self.time_isobit), ("cuBLASLt", self.time_cublaslt),
+                           ("PyTorch", self.time_torch)):
+            before = time.monotonic()
+            work(K, N, rows)
+            print("K %d, N %d: %s %.1f s" % (K, N, name, time.monotonic() - before), file=sys.stderr, flush=True)
+        self.parts.append({"K": K, "N": N, "M": rows, "seconds": time.monotonic() - begin})
 
     def document(self):
         return {"device": self.device, "machine": report.machine(), "commit": report.commit(),
@@ -178,15 +176,14 @@ def main():
     parser.add_argument("--shape", type=shapes, metavar="LIST",
                         help="KxN; default: those of bench/shapes/linear.txt, and 8192x28672")
     parser.add_argument("--m", type=numbers, default=M, metavar="LIST", help="rows of x; default: %(default)s")
-    parser.add_argument("--json", metavar="FILE", help="write everything measured to this file as well")
+    parser.add_argument("--json", metavar="FILE", help="write everything measured to this file as well, after every shape")
     options = parser.parse_args()
     bench = Bench(options)
     for K, N in options.shape or [*report.read_shapes(SHAPES), LARGEST]:
         bench.shape(K, N, options.m)
-    document = bench.document()
-    linear_cuda_report.tables(document)
-    if options.json:
-        report.write_json(options.json, document)
+        if options.json:  # what is done is kept, should the run be stopped
+            report.write_json(options.json, bench.document())
+    linear_cuda_report.tables(bench.document())
     if any(not problem.startswith("cuBLASLt") for problem in bench.problems):
         sys.exit("error: isobit's programs failed")
 

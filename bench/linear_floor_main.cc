@@ -26,12 +26,10 @@ int main(int argc, char** argv) {
   const double clocks = 1e3 * khz * device.multiProcessorCount;
   for (const int64_t bytes : sizes) {
     limits::require(bytes > 0 && bytes % 16 == 0, "--bytes must be positive multiples of 16");
-    const limits::ReadTime time = limits::time_reading(bytes);
-    limits::require(time.right, "not every word was read once");
     const limits::Line line = {
         {"device", device.name},
         {"bytes", bytes},
-        {"us", time.programmatic_us},
+        {"us", limits::time_reading(bytes, true)},
         {"peak_operations_per_second", {{"float16", kFloat16 * clocks}, {"int8", kInt8 * clocks}}}};
     std::printf("%s\n", line.dump().c_str());
     std::fflush(stdout);

@@ -11,10 +11,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -30,6 +30,7 @@ using isobit::testing::device_memory;
 using isobit::testing::DeviceMemory;
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
+constexpr int kRepeats = 21;
 
 /// Of x and w, of sums and of the result.
 struct Types {
@@ -212,35 +213,37 @@ class Product {
   cublasLtMatrixLayoutOpaque_t out_layout_{};
 };
 
-/// Of one product: every algorithm, the fastest of which is checked.
+/// Of one product: the fastest of all algorithms, which is checked. Cold, only those that seem fastest are timed well.
 nlohmann::ordered_json time(cublasLtHandle_t handle, const Types& types, int64_t m, int64_t n, int64_t k, bool cold,
                             int most) {
+  constexpr size_t kTimedWell = 3;
   const int64_t copies = cold ? isobit::testing::copies_beyond_cache(n * k * static_cast<int64_t>(types.in_bytes)) : 1;
   Product product(handle, types, m, n, k, copies);
-  const std::vector<cublasLtMatmulAlgo_t> algorithms = product.algorithms(most);
+  std::vector<std::pair<double, cublasLtMatmulAlgo_t>> timed;
+  for (const cublasLtMatmulAlgo_t& algorithm : product.algorithms(most)) timed.emplace_back(0, algorithm);
   nlohmann::ordered_json line = {{"cublaslt", version_text()}, {"types", types.name}, {"M", m}, {"N", n}, {"K", k}};
-  if (algorithms.empty()) {
+  line["algorithms"] = timed.size();
+  if (timed.empty()) {
     line["refused"] = "cuBLASLt has no algorithm for this product";
     return line;
   }
-  double best_us = std::numeric_limits<double>::infinity();
-  double first_us = 0;
-  const cublasLtMatmulAlgo_t* best = nullptr;
-  for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
-    const auto launch = [&](int64_t copy, cudaStream_t stream) {
-      check_cublas(product.run(algorithm, copy, stream), "product");
-    };
-    const double us = cold ? isobit::testing::microseconds_in_turn(copies, launch)
-                           : isobit::testing::median_microseconds([&](cudaStream_t stream) { launch(0, stream); });
-    if (best == nullptr) first_us = us;
-    if (us >= best_us) continue;
-    best_us = us;
-    best = &algorithm;
+  const auto launch_of = [&](const cublasLtMatmulAlgo_t& algorithm) {
+    return [&](int64_t copy, cudaStream_t stream) { check_cublas(product.run(algorithm, copy, stream), "product"); };
+  };
+  for (auto& [us, algorithm] : timed)
+    us = cold ? isobit::testing::estimate_in_turn(copies, launch_of(algorithm))
+              : isobit::testing::microseconds_of_one(1, 1, launch_of(algorithm), kRepeats);
+  const double first_us = timed.front().first;
+  const auto by_time = [](const auto& a, const auto& b) { return a.first < b.first; };
+  std::sort(timed.begin(), timed.end(), by_time);
+  if (cold) {
+    timed.resize(std::min(timed.size(), kTimedWell));
+    for (auto& [us, algorithm] : timed) us = isobit::testing::microseconds_in_turn(copies, launch_of(algorithm));
   }
-  product.check(*best);
+  const auto& [best_us, best] = *std::min_element(timed.begin(), timed.end(), by_time);
+  product.check(best);
   line["us"] = best_us;
-  line["first_us"] = first_us;
-  line["algorithms"] = algorithms.size();
+  if (!cold) line["first_us"] = first_us;
   line["copies"] = copies;
   line["tops"] = 2e-6 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / best_us;
   return line;

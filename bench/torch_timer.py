@@ -39,4 +39,4 @@ def microseconds_in_turn(torch, copies, call):
     different = max(2, min(int(2e4 / each), len(copies)))
     wanted = max(1, min(int(4e3 / each), 100))
     launches = -(-wanted // different) * different
-    return time(launches, different, int(max(5, min(2e5 / (each * launches), REPEATS))))
+    return time(launches, different, int(max(5, min(1e5 / (each * launches), REPEATS))))

@@ -104,31 +104,38 @@ double median_microseconds(const Work& work, int repeats = 21) {
 inline int64_t copies_beyond_cache(int64_t weight_bytes) {
   return std::max<int64_t>(2, blocks_beyond_cache(weight_bytes, 3));
 }
-/// Median microseconds of one launch(copy, stream), copies in turn. A graph has so many launches that its own start
-/// does not count, and all copies, unless that would take long: reading all of them takes some 50 µs, so in a graph of
-/// kLongMicroseconds it does not matter where the weights come from. Long graphs are replayed less often.
+/// Median microseconds of one of so many launches in a graph, launch(copy, stream), copies in turn.
+template <typename Launch>
+double microseconds_of_one(int64_t launches, int64_t copies, const Launch& launch, int repeats) {
+  const double all = median_microseconds(
+      [&](cudaStream_t stream) {
+        for (int64_t i = 0; i < launches; ++i) launch(i % copies, stream);
+      },
+      repeats);
+  return all / static_cast<double>(launches);
+}
+/// About the time of one, measured quickly.
+template <typename Launch>
+double estimate_in_turn(int64_t copies, const Launch& launch) {
+  const int64_t few = std::min<int64_t>(copies, 8);
+  return microseconds_of_one(few, few, launch, 1);
+}
+/// The time of one. A graph has so many launches that its own start does not count, and all copies, unless that would
+/// take long: reading all of them takes some 50 µs, so in a graph of kLongMicroseconds it does not matter where the
+/// weights come from. Long graphs are replayed less often.
 template <typename Launch>
 double microseconds_in_turn(int64_t copies, const Launch& launch) {
   constexpr double kShortMicroseconds = 4e3;
   constexpr double kLongMicroseconds = 2e4;
-  constexpr double kAllMicroseconds = 2e5;
-  constexpr int64_t kFew = 8;
+  constexpr double kAllMicroseconds = 1e5;
   constexpr int64_t kMany = 100;
-  const auto time = [&](int64_t launches, int64_t different, int repeats) {
-    const double all = median_microseconds(
-        [&](cudaStream_t stream) {
-          for (int64_t i = 0; i < launches; ++i) launch(i % different, stream);
-        },
-        repeats);
-    return all / static_cast<double>(launches);
-  };
-  const int64_t few = std::min(copies, kFew);
-  const double each = time(few, few, 1);
+  const double each = estimate_in_turn(copies, launch);
   const int64_t different = std::clamp(static_cast<int64_t>(kLongMicroseconds / each), int64_t{2}, copies);
   const int64_t wanted = std::clamp(static_cast<int64_t>(kShortMicroseconds / each), int64_t{1}, kMany);
   const int64_t launches = (wanted + different - 1) / different * different;
   const double graph_us = each * static_cast<double>(launches);
-  return time(launches, different, static_cast<int>(std::clamp(kAllMicroseconds / graph_us, 5.0, 21.0)));
+  const int repeats = static_cast<int>(std::clamp(kAllMicroseconds / graph_us, 5.0, 21.0));
+  return microseconds_of_one(launches, different, launch, repeats);
 }
 
 }  // namespace isobit::testing

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -28,7 +29,6 @@ namespace {
 
 using isobit::Dtype;
 using isobit::LinearActivations;
-using isobit::LinearOptions;
 using isobit::LowBitKind;
 using isobit::LowBitMatrix;
 using isobit::testing::check_cuda;
@@ -114,25 +114,36 @@ LowBitMatrix random_matrix(int64_t n, int64_t k, const Weights& weights) {
   return required(LowBitMatrix::create(std::move(p), "W"));
 }
 
-/// As many copies of a layer as it takes, each packed anew, by all processors of the host.
-std::vector<cuda::DeviceLinear> copies_of(const LowBitMatrix& matrix, const LinearOptions& options) {
-  // Packed weights have scales, too: so many are never too few.
-  const int64_t code_bytes = matrix.rows() * matrix.columns() * matrix.parameters().bits / 8;
-  std::vector<std::optional<cuda::DeviceLinear>> layers(
-      static_cast<size_t>(isobit::testing::copies_beyond_cache(code_bytes)));
-  std::atomic<size_t> next = 0;
-  {
-    std::vector<std::jthread> threads;
-    for (size_t i = std::min<size_t>(layers.size(), std::max(1U, std::thread::hardware_concurrency())); i > 0; --i)
-      threads.emplace_back([&] {
-        for (size_t layer = next++; layer < layers.size(); layer = next++)
-          layers[layer] = required(cuda::DeviceLinear::create(matrix, options, "fc"));
-      });
+/// A layer in as many copies as it takes.
+struct Layer {
+  Weights weights;
+  Activations activations;
+  std::shared_ptr<const LowBitMatrix> matrix;
+  std::vector<std::optional<cuda::DeviceLinear>> copies;
+
+  Layer(const Weights& w, const Activations& a, std::shared_ptr<const LowBitMatrix> m)
+      : weights(w), activations(a), matrix(std::move(m)) {
+    // Packed weights have scales, too: so many are never too few.
+    copies.resize(
+        static_cast<size_t>(isobit::testing::copies_beyond_cache(matrix->rows() * matrix->columns() * w.bits / 8)));
   }
-  std::vector<cuda::DeviceLinear> made;
-  made.reserve(layers.size());
-  for (std::optional<cuda::DeviceLinear>& layer : layers) made.push_back(*std::move(layer));
-  return made;
+};
+
+/// Packs every copy of every layer anew, which takes far longer than a run; on all processors of the host.
+void make_copies(std::vector<Layer>& layers) {
+  std::vector<std::pair<Layer*, size_t>> tasks;
+  for (Layer& layer : layers)
+    for (size_t copy = 0; copy < layer.copies.size(); ++copy) tasks.emplace_back(&layer, copy);
+  std::atomic<size_t> next = 0;
+  std::vector<std::jthread> threads;
+  for (size_t i = std::max(1U, std::thread::hardware_concurrency()); i > 0; --i)
+    threads.emplace_back([&] {
+      for (size_t task = next++; task < tasks.size(); task = next++) {
+        const auto& [layer, copy] = tasks[task];
+        layer->copies[copy] =
+            required(cuda::DeviceLinear::create(*layer->matrix, {.activations = layer->activations.what}, "fc"));
+      }
+    });
 }
 
 // ---- Runs
@@ -207,16 +218,16 @@ class Check {
 };
 
 /// Microseconds of a layer. y is from the last copy.
-double time(const std::vector<cuda::DeviceLinear>& layers, const Rows& rows) {
-  const auto scratch = static_cast<size_t>(layers[0].workspace_bytes(rows.m));
+double time(const Layer& layer, const Rows& rows) {
+  const auto scratch = static_cast<size_t>(layer.copies[0]->workspace_bytes(rows.m));
   const DeviceMemory workspace = isobit::testing::device_memory(scratch);
   check_cuda(cudaMemset(rows.y.get(), 0xff, rows.y_bytes()), "results");
   check_cuda(cudaDeviceSynchronize(), "results");
   return isobit::testing::microseconds_in_turn(
-      static_cast<int64_t>(layers.size()), [&](int64_t copy, cudaStream_t stream) {
-        required(layers[static_cast<size_t>(copy)].forward({rows.x.get(), rows.x_bytes()}, rows.dtype,
-                                                           {rows.y.get(), rows.y_bytes()}, rows.dtype, rows.m,
-                                                           {workspace.get(), scratch}, {.stream = stream}));
+      static_cast<int64_t>(layer.copies.size()), [&](int64_t copy, cudaStream_t stream) {
+        required(layer.copies[static_cast<size_t>(copy)]->forward({rows.x.get(), rows.x_bytes()}, rows.dtype,
+                                                                  {rows.y.get(), rows.y_bytes()}, rows.dtype, rows.m,
+                                                                  {workspace.get(), scratch}, {.stream = stream}));
       });
 }
 
@@ -224,17 +235,18 @@ double time(const std::vector<cuda::DeviceLinear>& layers, const Rows& rows) {
 using AllRows = std::map<std::pair<Dtype, int64_t>, Rows>;
 
 /// Prints a line for each number of rows.
-void time_layer(const LowBitMatrix& matrix, const Weights& weights, const Activations& activations,
-                const std::vector<int64_t>& rows, AllRows& all_rows) {
+void time_layer(const Layer& layer, const std::vector<int64_t>& rows, AllRows& all_rows) {
   cudaDeviceProp properties{};
   check_cuda(cudaGetDeviceProperties(&properties, 0), "device");
-  const int64_t k = matrix.columns(), n = matrix.rows();
-  const std::vector<cuda::DeviceLinear> layers = copies_of(matrix, {.activations = activations.what});
+  const Weights& weights = layer.weights;
+  const Activations& activations = layer.activations;
+  const int64_t k = layer.matrix->columns(), n = layer.matrix->rows();
+  const int64_t bytes = layer.copies[0]->size_bytes();
   const Check check(weights, activations, n, k);
   for (const int64_t m : rows) {
     const auto [at, is_new] = all_rows.try_emplace({activations.dtype, m});
     if (is_new) at->second = Rows::random(m, k, n, activations.dtype);
-    const double us = time(layers, at->second);
+    const double us = time(layer, at->second);
     const ordered_json line = {
         {"device", properties.name},
         {"K", k},
@@ -243,11 +255,11 @@ void time_layer(const LowBitMatrix& matrix, const Weights& weights, const Activa
         {"activations", activations.name},
         {"bits", weights.bits},
         {"kind", isobit::to_string(weights.kind)},
-        {"group", matrix.parameters().group},
+        {"group", layer.matrix->parameters().group},
         {"us", us},
-        {"weight_bytes", layers[0].size_bytes()},
-        {"copies", layers.size()},
-        {"TB/s", static_cast<double>(layers[0].size_bytes()) / us * 1e-6},
+        {"weight_bytes", bytes},
+        {"copies", layer.copies.size()},
+        {"TB/s", static_cast<double>(bytes) / us * 1e-6},
         {"TOP/s", 2e-6 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / us}};
     if (!check.passes(at->second)) fail("not the CPU's results: " + line.dump());
     std::printf("%s\n", line.dump().c_str());
@@ -274,12 +286,15 @@ int main(int argc, char** argv) {
     const size_t cross = shape.find('x');
     if (cross == std::string::npos) fail("--shape has '" + shape + "', must be KxN");
     const int64_t k = std::stoll(shape), n = std::stoll(shape.substr(cross + 1));
-    AllRows all_rows;
+    std::vector<Layer> layers;
     for (const std::string& text : weights) {
       const Weights what = Weights::of(text);
-      const LowBitMatrix matrix = random_matrix(n, k, what);
-      for (const std::string& name : activations) time_layer(matrix, what, Activations::of(name), rows, all_rows);
+      const auto matrix = std::make_shared<const LowBitMatrix>(random_matrix(n, k, what));
+      for (const std::string& name : activations) layers.emplace_back(what, Activations::of(name), matrix);
     }
+    make_copies(layers);
+    AllRows all_rows;
+    for (const Layer& layer : layers) time_layer(layer, rows, all_rows);
   }
   return 0;
 }
