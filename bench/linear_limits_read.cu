@@ -97,6 +97,7 @@ struct Way {
   int blocks, stages;
   [[nodiscard]] size_t shared() const { return static_cast<size_t>(stages * (kStageBytes + 16)); }
 };
+
 void launch(const Way& way, const TwinArgs& args, bool early, cudaStream_t stream) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -203,14 +203,14 @@ class Check {
  private:
   [[nodiscard]] bool equal(Dtype dtype, const std::vector<std::byte>& y, const std::vector<std::byte>& found) const {
     if (activations_.what != LinearActivations::kFloat) return y == found;
-    float largest = 0, difference = 0;
+    float largest = 0;
+    for (int64_t i = 0; i < layer_.rows(); ++i)
+      largest = std::max(largest, std::abs(isobit::load_float(y.data(), dtype, i)));
     for (int64_t i = 0; i < layer_.rows(); ++i) {
-      const float wanted = isobit::load_float(y.data(), dtype, i);
-      largest = std::max(largest, std::abs(wanted));
-      const float error = std::abs(wanted - isobit::load_float(found.data(), dtype, i));
-      if (!(error <= difference)) difference = error;  // NaN stays
+      const float error = isobit::load_float(found.data(), dtype, i) - isobit::load_float(y.data(), dtype, i);
+      if (!(std::abs(error) <= kFloatDifference * largest)) return false;  // NaN, too
     }
-    return difference <= kFloatDifference * largest;
+    return true;
   }
 
   Activations activations_;
