@@ -91,6 +91,10 @@ void decode();
 /// Nothing but reading as many bytes as a layer has.
 void twin();
 
+/// Microseconds of reading so many bytes, a multiple of 16, that are in no cache, by the fastest of several ways;
+/// early: with programmatic launch. Ends the program where one of them does not read every word once.
+double time_reading(int64_t bytes, bool early);
+
 }  // namespace isobit::limits
 
 #endif  // ISOBIT_BENCH_LINEAR_LIMITS_H_

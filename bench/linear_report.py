@@ -4,9 +4,7 @@
 --bits. Parts of other machines, commits, versions or settings are refused, as are cases that two files hold.
 """
 import argparse
-import json
 import statistics
-import sys
 
 import report
 
@@ -188,38 +186,12 @@ def tables(document):
     print("\n" + report.source(document))
 
 
-def merged(documents):
-    """One document of the parts of a run; text instead says why there is none."""
-    first = documents[0]
-    for document in documents[1:]:
-        for key in SAME:
-            if document[key] != first[key]:
-                return "%s differs: %s and %s" % (key, json.dumps(first[key]), json.dumps(document[key]))
-    whole = {**first, "parts": [], "cases": []}
-    seen = set()
-    for document in documents:
-        for case in document["cases"]:
-            name = (case["K"], case["N"], case["M"], case["column"])
-            if name in seen:
-                return "K %d, N %d, M %d, %s is there twice" % name
-            seen.add(name)
-        whole["parts"] += document["parts"]
-        whole["cases"] += document["cases"]
-    return whole
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE", help="JSON that bench/linear_rivals.py wrote")
     parser.add_argument("--json", metavar="FILE", help="write the whole as one document here")
     args = parser.parse_args()
-    documents = []
-    for name in args.files:
-        with open(name, encoding="utf-8") as file:
-            documents.append(json.load(file))
-    document = merged(documents)
-    if isinstance(document, str):
-        sys.exit("error: " + document)
+    document = report.merged_files(args.files, SAME)
     tables(document)
     if args.json:
         report.write_json(args.json, document)

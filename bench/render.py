@@ -18,6 +18,7 @@ import subprocess
 import sys
 import textwrap
 
+import linear_cuda_report
 import linear_report
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -226,6 +227,82 @@ def product_gpu(results):
     return table(("rows", "outputs", "inputs", None), chosen(cases, [(*shape, "float") for shape in shapes]), source)
 
 
+def linear_gpu_rows(results):
+    """All low-bit linear layers on a GPU, by their key: K, N, M and the name of the layer."""
+    (document,) = load(results, GPU, "linear.json")
+    found = linear_cuda_report.rows(document)
+    return {(row.case["K"], row.case["N"], row.case["M"], row.case["column"]): row for row in found}, document
+
+
+def linear_gpu_cases(results):
+    """Those that have a rival."""
+    return [Case((row.case["M"], row.case["column"], "%dx%d" % (row.case["K"], row.case["N"])), row.case["us"],
+                 row.rivals, linear_cuda_report.limit_us(row.case))
+            for row in linear_gpu_rows(results)[0].values() if row.rivals]
+
+
+def linear_gpu(results):
+    """Low-bit linear layers on a GPU, the most usual."""
+    rows, document = linear_gpu_rows(results)
+    layers = [(1, "float16", 8), (1, "float16", 4), (1, "float16", 2), (1, "float16", 1), (1, "int8", 4),
+              (16, "int8", 4), (64, "float16", 4), (64, "int8", 4), (256, "float16", 4), (4096, "float16", 4),
+              (4096, "int8", 8), (4096, "int8", 4)]
+    cells = []
+    for m, x, bits in layers:
+        key = (4096, 14336, m, "%s %d" % (x, bits))
+        if key not in rows:
+            raise Unusable("not in the results: %s" % (key,))
+        row = rows[key]
+        limit, target = linear_cuda_report.limit_us(row.case), row.targets[0] if row.targets else None
+        rival = "–" if row.best is None else "%s (%s)" % (figure(row.rivals[row.best]), row.best)
+        ratio = "–" if row.best is None else times(row.rivals[row.best] / row.case["us"])
+        cells.append([str(m), x, str(bits), figure(row.case["us"]), rival, figure(limit), ratio,
+                      times(row.case["us"] / limit), target.aim() + ": " + target.verdict if target else "–"])
+    return linear_cuda_report.markdown(["M", "x", "bits", "isobit, µs", "best rival, µs", "limit, µs", "times as fast",
+                                        "isobit / limit", "target"], cells) + "\n" + gpu_source(document) + "\n"
+
+
+def linear_gpu_cell(row):
+    case = row.case
+    ratio = "–" if row.best is None else times(row.rivals[row.best] / case["us"])
+    return "%s (%s, %s)" % (figure(case["us"]), times(case["us"] / linear_cuda_report.limit_us(case)), ratio)
+
+
+def linear_gpu_of(K, N):
+    """All layers of one shape."""
+    def section(results):
+        rows, _ = linear_gpu_rows(results)
+        cells = {(row.case["column"], "M = %d" % row.case["M"]): row for key, row in rows.items() if key[:2] == (K, N)}
+        if not cells:
+            raise Unusable("not in the results: K = %d, N = %d" % (K, N))
+        return grid("µs (of the limit, rival / isobit)", cells, linear_gpu_cell)
+    return section
+
+
+def linear_gpu_models(results):
+    """Layers of the shapes of two real models, as one of them has its weights: 4 bits, offsets, groups of 32."""
+    name = linear_cuda_report.column("int8", 4, "offset", 32)
+    cells = {("%d x %d" % (row.case["K"], row.case["N"]), "M = %d" % row.case["M"]): row
+             for row in linear_gpu_rows(results)[0].values()
+             if row.case["column"] == name and linear_cuda_report.shape(row.case) not in linear_cuda_report.LARGE}
+    if not cells:
+        raise Unusable("not in the results: %s of small shapes" % name)
+    return grid("µs (of the limit, rival / isobit)", cells, linear_gpu_cell)
+
+
+def linear_gpu_rivals(results):
+    """Every rival by itself, where layers are large; and what it refused anywhere."""
+    _, document = linear_gpu_rows(results)
+    return linear_cuda_report.rival_table(document, linear_cuda_report.LARGE) + "".join(
+        "\n" + textwrap.fill("– " + line, WIDTH) + "\n" for line in linear_cuda_report.refusals(document))
+
+
+def linear_gpu_targets(results):
+    """How many layers are as fast as they should be."""
+    _, document = linear_gpu_rows(results)
+    return linear_cuda_report.target_table(document) + "\n" + gpu_source(document) + "\n"
+
+
 def table_gpu_cases(results):
     """The limit is a copy of as many bytes."""
     (document,) = load(results, GPU, "table_cuda.json")
@@ -379,6 +456,9 @@ def headline(results):
 
 SECTIONS = {"gru-cpu-sequences": gru_cpu_sequences, "gru-cpu-calls": gru_cpu_calls,
             "linear-cpu": linear_cpu, "gru-gpu-sequences": gru_gpu_sequences, "gru-gpu-calls": gru_gpu_calls,
+            "linear-gpu": linear_gpu, "linear-gpu-models": linear_gpu_models, "linear-gpu-rivals": linear_gpu_rivals,
+            "linear-gpu-targets": linear_gpu_targets,
+            **{"linear-gpu-%dx%d" % shape: linear_gpu_of(*shape) for shape in linear_cuda_report.LARGE},
             "product-gpu": product_gpu, "table-gpu": table_gpu, "python-call": python_call, "denoiser": denoiser,
             "limits-equal": limits_equal, "limits-promote": limits_promote, "limits-few-rows": limits_few_rows,
             "limits-twin": limits_twin, "slower": slower, "headline": headline}

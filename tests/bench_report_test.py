@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/linear_report.py and bench/render.py on made-up measurements, and what scripts/bench.sh --built refuses.
+"""bench/linear_report.py, linear_cuda_report.py and render.py on made-up measurements, and what scripts/bench.sh --built refuses.
 
 usage: bench_report_test.py SOURCE_FOLDER
 """
@@ -17,8 +17,10 @@ import unittest
 SOURCE = os.path.abspath(sys.argv.pop(1))
 sys.path.insert(0, os.path.join(SOURCE, "bench"))
 sys.dont_write_bytecode = True
+import linear_cuda_report  # noqa: E402
 import linear_report  # noqa: E402
 import render  # noqa: E402
+import report  # noqa: E402
 
 GIGA = 1e9
 
@@ -95,12 +97,139 @@ class Targets(unittest.TestCase):
 
     def test_parts(self):
         one, two = document(case("int8 8")), document(case("int8 4"), case("int8 8", M=8))
-        whole = linear_report.merged([one, two])
+        whole = report.merged([one, two], linear_report.SAME)
         self.assertEqual(whole["cases"], one["cases"] + two["cases"])
         self.assertEqual(len(whole["parts"]), 2)
-        self.assertIn("int8 8 is there twice", linear_report.merged([one, copy.deepcopy(one)]))
+        with self.assertRaisesRegex(report.Different, "int8 8 is there twice"):
+            report.merged([one, copy.deepcopy(one)], linear_report.SAME)
         for key in linear_report.SAME:
-            self.assertIn(key + " differs", linear_report.merged([one, {**two, key: "another"}]))
+            with self.assertRaisesRegex(report.Different, key + " differs"):
+                report.merged([one, {**two, key: "another"}], linear_report.SAME)
+
+
+def layer(us, activations="float16", bits=4, M=1, K=4096, N=14336, kind="symmetric", group=128, floor_us=10.0):
+    """Of isobit, on a device. Its operations take no time but for many rows."""
+    return {"K": K, "N": N, "M": M, "activations": activations, "bits": bits, "kind": kind, "group": group, "us": us,
+            "column": linear_cuda_report.column(activations, bits, kind, group), "weight_bytes": 1, "copies": 2,
+            "floor_us": floor_us, "operations_us": 0.01 * M}
+
+
+def rival(name, us=None, M=1, K=4096, N=14336, **values):
+    return {"K": K, "N": N, "M": M, "column": name, **({} if us is None else {"us": us}), **values}
+
+
+def device_document(*cases):
+    return {"device": "card", "machine": MACHINE, "commit": "abc", "versions": {"cublaslt": "13", "torch": None},
+            "problems": [], "parts": [{"K": 4096, "N": 14336, "M": [1], "seconds": 1.0}], "cases": list(cases)}
+
+
+class DeviceTargets(unittest.TestCase):
+    def verdicts(self, *cases):
+        """Of the first case, beside the others: what, its figure, verdict."""
+        row = linear_cuda_report.rows(device_document(*cases))[0]
+        return [(target.aim(), target.figure and round(target.figure, 3), target.verdict) for target in row.targets]
+
+    def test_few_rows(self):
+        self.assertEqual(self.verdicts(layer(11.4), rival(linear_cuda_report.TINYGEMM, 15.0), layer(20.0, bits=8)),
+                         [("time / floor ≤ 1.15", 1.14, "met"), ("tinygemm / time ≥ 1.35", 1.316, "missed"),
+                          ("time / that of 8 bits ≤ 1", 0.57, "met")])
+        self.assertEqual(self.verdicts(layer(11.4)),
+                         [("time / floor ≤ 1.15", 1.14, "met"), ("tinygemm / time ≥ 1.35", None, "not known"),
+                          ("time / that of 8 bits ≤ 1", None, "not known")])
+        small = dict(K=4096, N=4096, bits=8)
+        self.assertEqual(self.verdicts(layer(14.0, **small)), [("time / floor ≤ 1.35", 1.4, "missed")])
+        self.assertEqual(self.verdicts(layer(14.0, M=16, **small)), [("time / floor ≤ 1.5", 1.4, "met")])
+        for activations, most in (("float16", 1.7), ("int8", 1.5)):
+            self.assertIn(("time / floor ≤ %g" % most, 1.6, "met" if most > 1.6 else "missed"),
+                          self.verdicts(layer(16.0, activations, bits=1)))
+
+    def test_kinds(self):
+        zero = dict(kind="zero_point")
+        self.assertEqual(self.verdicts(layer(12.0, **zero), layer(10.0)), [("time / symmetric ≤ 1.1", 1.2, "missed")])
+        self.assertEqual(self.verdicts(layer(12.0, M=64, **zero), layer(10.0, M=64)), [])
+        self.assertEqual(self.verdicts(layer(13.0, kind="offset", group=32)), [("time / floor ≤ 1.35", 1.3, "met")])
+
+    def test_many_rows(self):
+        half = linear_cuda_report.HALF
+        self.assertEqual(self.verdicts(layer(14.0, bits=8, M=64)), [("(time - 1.5 µs) / limit ≤ 1.25", 1.25, "met")])
+        self.assertEqual(self.verdicts(layer(100.0, bits=8, M=256), rival(half, 94.0, M=256)),
+                         [(half + " / time ≥ 0.95", 0.94, "missed")])
+        self.assertEqual(self.verdicts(layer(400.0, "int8", 8, M=4096), rival(half, 600.0, M=4096)),
+                         [(half + " / time ≥ 1.3", 1.5, "met"), ("TOP/s of the product ≥ 1050", 1202.591, "met")])
+        # The quantiser may take what is missing.
+        self.assertEqual(self.verdicts(layer(500.0, "int8", 8, M=4096))[1],
+                         ("TOP/s of the product ≥ 1050", None, "not known"))
+        self.assertEqual(self.verdicts(layer(10.0, "static", 8, M=64), rival(linear_cuda_report.CODES, 9.0, M=64)),
+                         [("cuBLASLt int8 to int8 / time ≥ 0.97", 0.9, "missed")])
+
+    def test_rivals(self):
+        codes = rival(linear_cuda_report.CODES, 5.0)
+        found = [layer(10.0), layer(10.0, "int8"), layer(10.0, bits=8), rival(linear_cuda_report.HALF, 30.0),
+                 rival(linear_cuda_report.TINYGEMM, 20.0), codes, rival(linear_cuda_report.INT_MM, refused="too small")]
+        best = [row.best for row in linear_cuda_report.rows(device_document(*found))]
+        self.assertEqual(best, [linear_cuda_report.TINYGEMM, linear_cuda_report.CODES, linear_cuda_report.HALF])
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            linear_cuda_report.tables({**device_document(*found), "problems": ["floor: failed"]})
+        for words in ("| 4096 x 14336 | 1 | 30 | 5 | – | – | 20 |", "torch._int_mm: too small (every shape: M = 1)",
+                      "| time / floor ≤ 1.15 | 3 of 3 | 0 | 1.00 |", "Not finished: floor: failed"):
+            self.assertIn(words, out.getvalue())
+
+    def test_parts(self):
+        one, two = device_document(layer(10.0)), {**device_document(layer(10.0, M=8)), "problems": ["a"]}
+        whole = report.merged([one, two], linear_cuda_report.SAME)
+        self.assertEqual((len(whole["cases"]), whole["problems"]), (2, ["a"]))
+        with self.assertRaisesRegex(report.Different, "device differs"):
+            report.merged([one, {**two, "device": "other"}], linear_cuda_report.SAME)
+
+
+class DeviceRun(unittest.TestCase):
+    """bench/linear_cuda.py with programs that time nothing."""
+
+    ISOBIT = """for m in options["--m"].split(","):
+    say(K=4096, N=64, M=int(m), activations="int8", bits=4, kind="symmetric", group=128, us=9.0, weight_bytes=160)"""
+    FLOOR = """say(bytes=160, us=2.0, peak_operations_per_second={"float16": 1e12, "int8": 2e12})"""
+    CUBLASLT = """say(cublaslt="13", types="float16", M=8, N=64, K=4096, us=18.0, copies=2)
+say(cublaslt="13", types="int8", M=8, N=64, K=4096, refused="no algorithm")"""
+
+    def program(self, folder, name, text):
+        path = os.path.join(folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("#!%s\nimport json, sys\noptions = dict(zip(sys.argv[1::2], sys.argv[2::2]))\n"
+                       "def say(**line):\n    print(json.dumps({'device': 'card', **line}))\n%s\n" %
+                       (sys.executable, text))
+        os.chmod(path, 0o755)
+        return path
+
+    def run_with(self, isobit, cublaslt):
+        """Exit status and document."""
+        with tempfile.TemporaryDirectory() as folder:
+            result = os.path.join(folder, "linear.json")
+            done = subprocess.run(
+                [sys.executable, os.path.join(SOURCE, "bench", "linear_cuda.py"), self.program(folder, "a", isobit),
+                 "--floor", self.program(folder, "b", self.FLOOR), "--cublaslt", self.program(folder, "c", cublaslt),
+                 "--shape", "4096x64", "--m", "8", "--json", result], capture_output=True, text=True, check=False)
+            with open(result, encoding="utf-8") as file:
+                return done.returncode, json.load(file)
+
+    def test_run(self):
+        status, doc = self.run_with(self.ISOBIT, self.CUBLASLT)
+        self.assertEqual((status, doc["device"], doc["problems"], doc["versions"]["cublaslt"]), (0, "card", [], "13"))
+        row, = linear_cuda_report.rows(doc)
+        self.assertEqual((row.case["column"], row.case["floor_us"], row.best), ("int8 4", 2.0, "cuBLASLt float16"))
+        self.assertAlmostEqual(row.case["operations_us"], 2 * 4096 * 64 * 8 / 2e12 * 1e6)
+        refused = {case["column"]: case["refused"] for case in doc["cases"] if "refused" in case}
+        self.assertEqual(refused["cuBLASLt int8 to int8"], "no algorithm")
+        self.assertLessEqual({"torch._int_mm", "tinygemm"}, {case["column"] for case in doc["cases"]})
+
+    def test_failures(self):
+        status, doc = self.run_with(self.ISOBIT, "sys.exit('no library')")
+        self.assertEqual((status, doc["problems"]), (0, []))
+        self.assertIn("cuBLASLt float16: exit status 1: no library (every shape: M = 8)",
+                      linear_cuda_report.refusals(doc))
+        status, doc = self.run_with(self.ISOBIT + "\nsys.exit('wrong')", self.CUBLASLT + "\nsys.exit('wrong, too')")
+        self.assertEqual((status, doc["problems"]),
+                         (1, ["isobit, 4096 x 64: exit status 1: wrong", "cuBLASLt, 4096 x 64: exit status 1: wrong, too"]))
 
 
 MACHINE = {"cpu": "some", "cores": 1, "flags": []}
@@ -133,6 +262,41 @@ class Render(unittest.TestCase):
         self.assertIn("| silu | f16 | 250 | 300 (PyTorch) | 200 | 1.20 |", text)
         self.assertIn("| silu | f32 | 500 | 450 (PyTorch) | 200 | 0.90 |", text)
         self.assertIn("h100: card, commit abc, torch 2, 8 elements.", text)
+
+    def test_linear_gpu(self):
+        cases = [layer(12.0, x, bits, m) for m in (1, 16, 64, 256, 4096) for x in ("float16", "int8")
+                 for bits in (8, 4, 2, 1)]
+        small = layer(3.0, "int8", 4, 8, 576, 192, "offset", 32, floor_us=1.5)
+        rivals = [rival(linear_cuda_report.HALF, 36.0), rival(linear_cuda_report.INT_MM, refused="too small")]
+        path = os.path.join(self.results, render.GPU, "linear.json")
+
+        def write(**values):
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({**device_document(*cases, small, *rivals), **values}, file)
+        write()
+        text = render.linear_gpu(self.results)
+        self.assertIn("| 1 | float16 | 4 | 12 | 36 (cuBLASLt float16) | 10 | 3.00 | 1.20 | time / floor ≤ 1.15: missed |",
+                      text)
+        self.assertIn("| 4096 | int8 | 8 | 12 | – | 41 | – | 0.29 | cuBLASLt float16 / time ≥ 1.3: not known |", text)
+        self.assertLessEqual(len(text.splitlines()) - 4, render.MOST_ROWS)
+        self.assertIn("h100: card, commit abc, cublaslt 13.", text)
+        self.assertIn("| float16 4 | 12 (1.20, 3.00) | 12 (1.20, –) |",
+                      render.SECTIONS["linear-gpu-4096x14336"](self.results))
+        self.assertIn("| 576 x 192 | 3 (2.00, –) |", render.linear_gpu_models(self.results))
+        text = render.linear_gpu_rivals(self.results)
+        self.assertIn("| 4096 x 14336 | 1 | 36 | – | – | – | – |", text)
+        self.assertIn("torch._int_mm: too small (4096 x 14336: M = 1)", text)
+        self.assertNotIn("576 x 192", text)
+        self.assertIn("| time / floor ≤ 1.15 | 0 of 8 |", render.linear_gpu_targets(self.results))
+        self.assertEqual({case.key for case in render.linear_gpu_cases(self.results)},
+                         {(1, "%s %d" % (x, bits), "4096x14336") for x in ("float16", "int8") for bits in (8, 4, 2, 1)})
+        for values, words in (({"cases": [small]}, "not in the results"), ({"problems": ["b"]}, "not finished: b")):
+            write(**values)
+            with self.assertRaisesRegex(render.Unusable, words):
+                render.linear_gpu(self.results)
+        os.remove(path)
+        with self.assertRaisesRegex(render.Unusable, "linear.json: no such file"):
+            render.linear_gpu(self.results)
 
     def test_document(self):
         old = "before\n<!-- bench:table-gpu -->\nold\n<!-- /bench -->\nafter\n"

@@ -5,10 +5,14 @@ namespace isobit::cuda {
 
 std::span<const DeviceLinearKernel> linear_kernels() {
   static constexpr DeviceLinearKernel kKernels[] = {
-      {"linear_int8", "few", "every layer; W is read once for up to 16 rows of x, codes are multiplied as they are"},
-      {"linear_float", "few", "every layer; W is read once for up to 16 rows of x, codes become floats in registers"},
+      {"linear_int8", "few", "to 16 rows of x, for which W is read once; before sm_90a all; mma.sync"},
+      {"linear_int8", "many", "from 17 rows of x; wgmma, sums of groups are scaled in registers"},
+      {"linear_float", "few",
+       "to 16 rows of x, for which W is read once; before sm_90a all; codes become floats in registers"},
+      {"linear_float", "many", "from 17 rows of x; wgmma"},
       {"linear_static", "few",
-       "every layer; W is read once for up to 16 rows of x, the sums become codes in the kernel"}};
+       "to 16 rows of x, for which W is read once; before sm_90a all; sums become codes in the kernel"},
+      {"linear_static", "many", "from 17 rows of x; wgmma"}};
   return kKernels;
 }
 

@@ -1,18 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers on a device with weights that are in no cache: copies of a layer in turn, three times the second-level
-// cache together. One JSON object a line.
+// Linear layers on a device with weights that are in no cache: copies of a layer in turn, more than three times the
+// second-level cache together. A few results of each are compared with the CPU's. One JSON object a line.
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "core/random.h"
+#include "core/codes.h"
 #include "isobit/cuda/linear.h"
+#include "isobit/linear.h"
 #include "isobit/low_bit.h"
 #include "testing/cuda_timer.h"
 
@@ -21,126 +30,271 @@ namespace {
 using isobit::Dtype;
 using isobit::LinearActivations;
 using isobit::LowBitKind;
+using isobit::LowBitMatrix;
 using isobit::testing::check_cuda;
+using isobit::testing::DeviceMemory;
+using isobit::testing::required;
+using nlohmann::ordered_json;
 namespace cuda = isobit::cuda;
 
-template <typename T>
-T required(isobit::Result<T> result) {
-  if (result.ok()) return *std::move(result);
-  std::fprintf(stderr, "%s\n", result.status().message().c_str());
-  std::exit(1);
-}
-void required(const isobit::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.message().c_str());
+[[noreturn]] void fail(const std::string& message) {
+  std::fprintf(stderr, "%s\n", message.c_str());
   std::exit(1);
 }
 
-std::byte* device_memory(int64_t bytes) {
-  void* memory = nullptr;
-  check_cuda(cudaMalloc(&memory, static_cast<size_t>(bytes)), "memory");
-  check_cuda(cudaMemset(memory, 0x31, static_cast<size_t>(bytes)), "memory");
-  return static_cast<std::byte*>(memory);
-}
+// ---- What is timed
 
-constexpr int64_t kLaunches = 100;
+struct Weights {
+  int32_t bits = 4;
+  LowBitKind kind = LowBitKind::kSymmetric;
+  int64_t group = 128;
 
-/// Codes of every value, scales of ordinary size.
-isobit::LowBitMatrix random_matrix(int64_t n, int64_t k, int32_t bits, int64_t group, LowBitKind kind) {
-  isobit::Random random(1);
+  /// BITS, BITS:KIND or BITS:KIND:GROUP.
+  static Weights of(const std::string& text) {
+    std::vector<std::string> parts;
+    std::istringstream stream(text);
+    for (std::string part; std::getline(stream, part, ':');) parts.push_back(part);
+    Weights weights;
+    if (parts.empty() || parts.size() > 3) fail("--weights has '" + text + "', must be BITS[:KIND[:GROUP]]");
+    weights.bits = std::stoi(parts[0]);
+    if (parts.size() > 1) {
+      const auto kind = isobit::low_bit_kind_from_string(parts[1]);
+      if (!kind) fail("--weights has '" + text + "', its kind must be symmetric, zero_point or offset");
+      weights.kind = *kind;
+    }
+    if (parts.size() > 2) weights.group = std::stoll(parts[2]);
+    return weights;
+  }
+};
+
+struct Activations {
+  std::string name;
+  LinearActivations what = LinearActivations::kFloat;
+  Dtype dtype = Dtype::kF16;  // of x and y
+
+  static Activations of(const std::string& name) {
+    if (const auto quantised = isobit::linear_activations_from_string(name);
+        quantised && *quantised != LinearActivations::kFloat)
+      return {name, *quantised, Dtype::kF16};
+    for (const auto& [text, dtype] :
+         {std::pair{"float16", Dtype::kF16}, {"bfloat16", Dtype::kBF16}, {"float32", Dtype::kF32}})
+      if (name == text) return {name, LinearActivations::kFloat, dtype};
+    fail("--activations has '" + name + "', must be int8, int8_asymmetric, float16, bfloat16 or float32");
+  }
+};
+
+/// Codes of every value, scales of ordinary size. The first rows of a larger matrix are those of a smaller one.
+LowBitMatrix random_matrix(int64_t n, int64_t k, const Weights& weights) {
   isobit::LowBitParameters p;
   p.rows = n;
   p.columns = k;
-  p.bits = bits;
-  p.group = group;
-  p.kind = kind;
-  const int64_t groups = (k + group - 1) / group;
-  p.codes = isobit::Array::zeros(Dtype::kU8, {n, (k * bits / 8 + 3) / 4 * 4});
-  for (std::byte& byte : p.codes.bytes) byte = static_cast<std::byte>(random.next() >> 56);
+  p.bits = weights.bits;
+  p.group = weights.group == 0 ? k : weights.group;
+  p.kind = weights.kind;
+  const int64_t groups = (k + p.group - 1) / p.group;
+  p.codes = isobit::Array::zeros(Dtype::kU8, {n, (k * p.bits / 8 + 3) / 4 * 4});
+  p.codes.bytes = isobit::testing::random_bytes(p.codes.bytes.size());
   const auto fill = [&](isobit::Array& array, float value) {
     array = isobit::Array::zeros(Dtype::kF32, {n, groups});
     std::fill_n(array.data<float>(), array.size(), value);
   };
   fill(p.scales, 0.01f);
-  if (kind == LowBitKind::kOffset) fill(p.offsets, -0.1f);
-  if (kind == LowBitKind::kZeroPoint) {
-    p.zero_points = isobit::Array::zeros(bits == 8 ? Dtype::kU16 : Dtype::kU8, {n, groups});
-    for (std::byte& byte : p.zero_points.bytes) byte = std::byte{0};
+  if (p.kind == LowBitKind::kOffset) fill(p.offsets, -0.1f);
+  if (p.kind == LowBitKind::kZeroPoint) {
+    p.zero_points = isobit::Array::zeros(p.bits == 8 ? Dtype::kU16 : Dtype::kU8, {n, groups});
+    for (int64_t i = 0; i < p.zero_points.size(); ++i) {
+      const auto z = static_cast<uint8_t>(i % (int64_t{1} << p.bits));
+      if (p.bits == 8) {
+        p.zero_points.data<uint16_t>()[i] = z;
+      } else {
+        p.zero_points.data<uint8_t>()[i] = z;
+      }
+    }
   }
-  return required(isobit::LowBitMatrix::create(std::move(p), "W"));
+  return required(LowBitMatrix::create(std::move(p), "W"));
+}
+
+/// A layer in as many copies as it takes.
+struct Layer {
+  Weights weights;
+  Activations activations;
+  std::shared_ptr<const LowBitMatrix> matrix;
+  std::vector<std::optional<cuda::DeviceLinear>> copies;
+
+  Layer(const Weights& w, const Activations& a, std::shared_ptr<const LowBitMatrix> m)
+      : weights(w), activations(a), matrix(std::move(m)) {
+    // Packed weights have scales, too: so many are never too few.
+    copies.resize(
+        static_cast<size_t>(isobit::testing::copies_beyond_cache(matrix->rows() * matrix->columns() * w.bits / 8)));
+  }
+};
+
+/// Packs every copy of every layer anew, which takes far longer than a run; on all processors of the host.
+void make_copies(std::vector<Layer>& layers) {
+  std::vector<std::pair<Layer*, size_t>> tasks;
+  for (Layer& layer : layers)
+    for (size_t copy = 0; copy < layer.copies.size(); ++copy) tasks.emplace_back(&layer, copy);
+  std::atomic<size_t> next = 0;
+  std::vector<std::jthread> threads;
+  for (size_t i = std::max(1U, std::thread::hardware_concurrency()); i > 0; --i)
+    threads.emplace_back([&] {
+      for (size_t task = next++; task < tasks.size(); task = next++) {
+        const auto& [layer, copy] = tasks[task];
+        layer->copies[copy] =
+            required(cuda::DeviceLinear::create(*layer->matrix, {.activations = layer->activations.what}, "fc"));
+      }
+    });
+}
+
+// ---- Runs
+
+/// Rows of x and y on the device.
+struct Rows {
+  int64_t m = 0, k = 0, n = 0;
+  Dtype dtype = Dtype::kF16;
+  DeviceMemory x, y;
+
+  static Rows random(int64_t m, int64_t k, int64_t n, Dtype dtype) {
+    const auto count = static_cast<size_t>(std::min(m * k, isobit::testing::kRandomBlock));
+    const std::vector<uint16_t> halves = isobit::testing::random_halves(count);
+    std::vector<std::byte> block(count * isobit::size_in_bytes(dtype));
+    for (size_t i = 0; i < count; ++i)
+      isobit::store_float(block.data(), dtype, static_cast<int64_t>(i), isobit::f16_to_f32(halves[i]));
+    Rows rows{m, k, n, dtype, {}, {}};
+    rows.x = isobit::testing::repeated(block, rows.x_bytes());
+    rows.y = isobit::testing::device_memory(rows.y_bytes());
+    return rows;
+  }
+  [[nodiscard]] size_t x_bytes() const { return static_cast<size_t>(m * k) * isobit::size_in_bytes(dtype); }
+  [[nodiscard]] size_t y_bytes() const { return static_cast<size_t>(m * n) * isobit::size_in_bytes(dtype); }
+};
+
+/// Of an output row, compared with the CPU.
+constexpr int64_t kCheckedColumns = 64;
+/// Of the largest result of a row. A layout that is wrong differs by more; the tests of the layer have the real bound.
+constexpr float kFloatDifference = 0.01f;
+
+/// Whether the first outputs of the first row and of the last are what the CPU gives.
+class Check {
+ public:
+  Check(const Weights& weights, const Activations& activations, int64_t n, int64_t k)
+      : activations_(activations),
+        layer_(required(isobit::LinearLayer::create(random_matrix(std::min(n, kCheckedColumns), k, weights),
+                                                    {.activations = activations.what}, "fc"))) {}
+
+  [[nodiscard]] bool passes(const Rows& rows) const {
+    const size_t size = isobit::size_in_bytes(rows.dtype);
+    std::vector<std::byte> x(static_cast<size_t>(rows.k) * size), y(static_cast<size_t>(layer_.rows()) * size);
+    std::vector<std::byte> found(y.size());
+    isobit::Workspace workspace = layer_.workspace(1);
+    for (const int64_t row : {int64_t{0}, rows.m - 1}) {
+      const auto copy = [&](std::vector<std::byte>& to, const DeviceMemory& from, int64_t columns) {
+        const std::byte* const at = from.get() + static_cast<size_t>(row * columns) * size;
+        check_cuda(cudaMemcpy(to.data(), at, to.size(), cudaMemcpyDeviceToHost), "results");
+      };
+      copy(x, rows.x, rows.k);
+      copy(found, rows.y, rows.n);
+      required(layer_.forward(x, rows.dtype, y, rows.dtype, 1, workspace));
+      if (!equal(rows.dtype, y, found)) return false;
+    }
+    return true;
+  }
+
+ private:
+  [[nodiscard]] bool equal(Dtype dtype, const std::vector<std::byte>& y, const std::vector<std::byte>& found) const {
+    if (activations_.what != LinearActivations::kFloat) return y == found;
+    float largest = 0;
+    for (int64_t i = 0; i < layer_.rows(); ++i)
+      largest = std::max(largest, std::abs(isobit::load_float(y.data(), dtype, i)));
+    for (int64_t i = 0; i < layer_.rows(); ++i) {
+      const float error = isobit::load_float(found.data(), dtype, i) - isobit::load_float(y.data(), dtype, i);
+      if (!(std::abs(error) <= kFloatDifference * largest)) return false;  // NaN, too
+    }
+    return true;
+  }
+
+  Activations activations_;
+  isobit::LinearLayer layer_;
+};
+
+/// Microseconds of a layer. y is from the last copy.
+double time(const Layer& layer, const Rows& rows) {
+  const auto scratch = static_cast<size_t>(layer.copies[0]->workspace_bytes(rows.m));
+  const DeviceMemory workspace = isobit::testing::device_memory(scratch);
+  check_cuda(cudaMemset(rows.y.get(), 0xff, rows.y_bytes()), "results");
+  check_cuda(cudaDeviceSynchronize(), "results");
+  return isobit::testing::microseconds_in_turn(
+      static_cast<int64_t>(layer.copies.size()), [&](int64_t copy, cudaStream_t stream) {
+        required(layer.copies[static_cast<size_t>(copy)]->forward({rows.x.get(), rows.x_bytes()}, rows.dtype,
+                                                                  {rows.y.get(), rows.y_bytes()}, rows.dtype, rows.m,
+                                                                  {workspace.get(), scratch}, {.stream = stream}));
+      });
+}
+
+/// By type and number of rows; of one shape of W.
+using AllRows = std::map<std::pair<Dtype, int64_t>, Rows>;
+
+/// Prints a line for each number of rows.
+void time_layer(const Layer& layer, const std::vector<int64_t>& rows, AllRows& all_rows) {
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, 0), "device");
+  const Weights& weights = layer.weights;
+  const Activations& activations = layer.activations;
+  const int64_t k = layer.matrix->columns(), n = layer.matrix->rows();
+  const int64_t bytes = layer.copies[0]->size_bytes();
+  const Check check(weights, activations, n, k);
+  for (const int64_t m : rows) {
+    const auto [at, is_new] = all_rows.try_emplace({activations.dtype, m});
+    if (is_new) at->second = Rows::random(m, k, n, activations.dtype);
+    const double us = time(layer, at->second);
+    const ordered_json line = {
+        {"device", properties.name},
+        {"K", k},
+        {"N", n},
+        {"M", m},
+        {"activations", activations.name},
+        {"bits", weights.bits},
+        {"kind", isobit::to_string(weights.kind)},
+        {"group", layer.matrix->parameters().group},
+        {"us", us},
+        {"weight_bytes", bytes},
+        {"copies", layer.copies.size()},
+        {"TB/s", static_cast<double>(bytes) / us * 1e-6},
+        {"TOP/s", 2e-6 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / us}};
+    if (!check.passes(at->second)) fail("not the CPU's results: " + line.dump());
+    std::printf("%s\n", line.dump().c_str());
+    std::fflush(stdout);
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<std::string> shapes = {"4096x4096", "4096x14336", "8192x28672"}, activations = {"int8", "float16"},
-                           kinds = {"symmetric"};
-  std::vector<int32_t> bits = {8, 4, 2, 1};
-  std::vector<int64_t> rows = {1, 8, 16}, groups = {128};
-  CLI::App app("Times of linear layers on a CUDA device.");
-  app.add_option("--shape", shapes, "NxK")->delimiter(',');
-  app.add_option("--bits", bits)->delimiter(',');
-  app.add_option("--m", rows)->delimiter(',');
-  app.add_option("--group", groups, "0: K")->delimiter(',');
-  app.add_option("--kind", kinds, "symmetric, zero_point, offset")->delimiter(',');
-  app.add_option("--activations", activations, "int8, int8_asymmetric, float16, bfloat16, float32")->delimiter(',');
+  std::vector<std::string> shapes = {"4096x4096", "4096x14336", "8192x28672"}, activations = {"float16", "int8"},
+                           weights = {"8", "4", "2", "1"};
+  std::vector<int64_t> rows = {1, 8, 16};
+  CLI::App app("Times of linear layers on the current CUDA device.");
+  app.add_option("--shape", shapes, "KxN: inputs, outputs")->delimiter(',');
+  app.add_option("--weights", weights,
+                 "BITS[:KIND[:GROUP]]; KIND: symmetric, zero_point or offset; GROUP: 128 if not given, 0 for K")
+      ->delimiter(',');
+  app.add_option("--activations", activations, "float16, bfloat16, float32, int8, int8_asymmetric")->delimiter(',');
+  app.add_option("--m", rows, "rows of x")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
 
-  cudaDeviceProp properties{};
-  check_cuda(cudaGetDeviceProperties(&properties, 0), "device");
   for (const std::string& shape : shapes) {
-    const int64_t n = std::stoll(shape), k = std::stoll(shape.substr(shape.find('x') + 1));
-    for (const int32_t width : bits)
-      for (const std::string& kind : kinds)
-        for (const int64_t group : groups) {
-          const isobit::LowBitMatrix matrix =
-              random_matrix(n, k, width, group == 0 ? k : group, isobit::low_bit_kind_from_string(kind).value());
-          for (const std::string& name : activations) {
-            const auto quantised = isobit::linear_activations_from_string(name);
-            const Dtype dtype = quantised            ? Dtype::kF16
-                                : name == "float16"  ? Dtype::kF16
-                                : name == "bfloat16" ? Dtype::kBF16
-                                                     : Dtype::kF32;
-            const isobit::LinearOptions options{.activations = quantised.value_or(LinearActivations::kFloat)};
-            std::vector<cuda::DeviceLinear> layers;
-            layers.push_back(required(cuda::DeviceLinear::create(matrix, options, "fc")));
-            const int64_t copies =
-                std::clamp<int64_t>(3 * int64_t{properties.l2CacheSize} / layers[0].size_bytes() + 1, 2, 64);
-            while (static_cast<int64_t>(layers.size()) < copies)
-              layers.push_back(required(cuda::DeviceLinear::create(matrix, options, "fc")));
-            for (const int64_t m : rows) {
-              const auto size = static_cast<int64_t>(isobit::size_in_bytes(dtype));
-              const int64_t x_bytes = m * k * size, y_bytes = m * n * size, scratch = layers[0].workspace_bytes(m);
-              std::byte *const x = device_memory(x_bytes), *const y = device_memory(y_bytes),
-                               *const workspace = device_memory(scratch);
-              // So many that the start of a graph does not count.
-              const int64_t rounds = (kLaunches + copies - 1) / copies;
-              const double us = isobit::testing::median_microseconds([&](cudaStream_t stream) {
-                for (int64_t round = 0; round < rounds; ++round)
-                  for (const cuda::DeviceLinear& layer : layers)
-                    required(layer.forward({x, static_cast<size_t>(x_bytes)}, dtype, {y, static_cast<size_t>(y_bytes)},
-                                           dtype, m, {workspace, static_cast<size_t>(scratch)}, {.stream = stream}));
-              });
-              const double each = us / static_cast<double>(copies * rounds);
-              nlohmann::ordered_json line = {{"device", properties.name},
-                                             {"N", n},
-                                             {"K", k},
-                                             {"bits", width},
-                                             {"kind", kind},
-                                             {"group", group},
-                                             {"activations", name},
-                                             {"M", m},
-                                             {"us", each},
-                                             {"bytes", layers[0].size_bytes()},
-                                             {"copies", copies}};
-              line["TB/s"] = static_cast<double>(layers[0].size_bytes()) / each * 1e-6;
-              line["TOP/s"] = 2e-6 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / each;
-              std::printf("%s\n", line.dump().c_str());
-              std::fflush(stdout);
-              for (std::byte* memory : {x, y, workspace}) cudaFree(memory);
-            }
-          }
-        }
+    const size_t cross = shape.find('x');
+    if (cross == std::string::npos) fail("--shape has '" + shape + "', must be KxN");
+    const int64_t k = std::stoll(shape), n = std::stoll(shape.substr(cross + 1));
+    std::vector<Layer> layers;
+    for (const std::string& text : weights) {
+      const Weights what = Weights::of(text);
+      const auto matrix = std::make_shared<const LowBitMatrix>(random_matrix(n, k, what));
+      for (const std::string& name : activations) layers.emplace_back(what, Activations::of(name), matrix);
+    }
+    make_copies(layers);
+    AllRows all_rows;
+    for (const Layer& layer : layers) time_layer(layer, rows, all_rows);
   }
   return 0;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The read-only twin of a layer with few rows: it reads as many bytes as packed weights and scales have and writes
-// nothing. A graph of launches goes over copies of the weights that are together more than three times the second-level
-// cache.
+// nothing. Launches go over copies of the weights that are together more than three times the second-level cache.
 #include <algorithm>
+#include <limits>
 
 #include "bench/linear_limits.h"
 #include "core/cuda/ptx.cuh"
@@ -97,11 +97,6 @@ struct Way {
   int blocks, stages;
   [[nodiscard]] size_t shared() const { return static_cast<size_t>(stages * (kStageBytes + 16)); }
 };
-struct Layer {
-  int k, n, bits;
-  /// With a float32 scale for 128 weights.
-  [[nodiscard]] int64_t bytes() const { return int64_t{n} * k / 8 * bits + int64_t{n} * (k / 128) * 4; }
-};
 
 void launch(const Way& way, const TwinArgs& args, bool early, cudaStream_t stream) {
   cudaLaunchAttribute attribute{};
@@ -117,12 +112,14 @@ void launch(const Way& way, const TwinArgs& args, bool early, cudaStream_t strea
   check_cuda(cudaLaunchKernelEx(&config, read_stages, args), "launch");
 }
 
+constexpr int64_t kMostCopies = 8192;  // of next to nothing
+
 /// The weights of a layer, several times.
 class Copies {
  public:
-  explicit Copies(const Layer& layer)
-      : bytes_(layer.bytes()),
-        count_(std::clamp<int64_t>(3 * int64_t{device().l2CacheSize} / bytes_ + 1, 4, 128)),
+  explicit Copies(int64_t bytes)
+      : bytes_(bytes),
+        count_(std::min(testing::copies_beyond_cache(bytes), kMostCopies)),
         memory_(static_cast<size_t>(count_ * bytes_ / 4)),
         sum_(1) {
     fill_words<<<1024, 256>>>(memory_.get(), count_ * bytes_ / 4, bytes_ / 4, sum_.get());
@@ -143,10 +140,8 @@ class Copies {
   }
   /// Microseconds of a layer.
   [[nodiscard]] double time(const Way& way, bool early) const {
-    const double all = testing::median_microseconds([&](cudaStream_t stream) {
-      for (int64_t copy = 0; copy < count_; ++copy) launch(way, args(way, copy), early, stream);
-    });
-    return all / static_cast<double>(count_);
+    return testing::microseconds_in_turn(
+        count_, [&](int64_t copy, cudaStream_t stream) { launch(way, args(way, copy), early, stream); });
   }
 
  private:
@@ -156,43 +151,19 @@ class Copies {
   unsigned long long expected_;
 };
 
-void twin_of(const Layer& layer) {
-  Copies copies(layer);
-  double us[2]{};  // the fastest; with programmatic launch
-  bool is_right = true;
-  for (const Way& way : {Way{1, 4}, Way{1, 8}, Way{2, 4}}) {
-    is_right = is_right && copies.reads_all(way);
-    for (const bool early : {false, true}) {
-      const double time = copies.time(way, early);
-      double& least = us[early ? 1 : 0];
-      least = least == 0 ? time : std::min(least, time);
-    }
-  }
-  int khz = 0;
-  check_cuda(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, 0), "clock rate");
-  const double clocks = us[1] * khz / 1000 * device().multiProcessorCount;
-  print({{"what", "twin"},
-         {"K", layer.k},
-         {"N", layer.n},
-         {"bits", layer.bits},
-         {"bytes", layer.bytes()},
-         {"us", us[0]},
-         {"programmatic_us", us[1]},
-         {"bytes_per_clock", static_cast<double>(layer.bytes()) / clocks},
-         {"right", counted(is_right)}});
-}
-
 }  // namespace
 
-void twin() {
+double time_reading(int64_t bytes, bool early) {
   check_cuda(cudaFuncSetAttribute(read_stages, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(device().sharedMemPerBlockOptin)),
              "shared memory");
-  // A launch that reads next to nothing.
-  twin_of({128, 128, 1});
-  constexpr int kShapes[][2] = {{4096, 4096}, {4096, 14336}, {8192, 28672}};
-  for (const auto& [k, n] : kShapes)
-    for (const int bits : {8, 4, 2, 1}) twin_of({k, n, bits});
+  Copies copies(bytes);
+  double least = std::numeric_limits<double>::infinity();
+  for (const Way& way : {Way{1, 4}, Way{1, 8}, Way{2, 4}}) {
+    require(copies.reads_all(way), "not every word was read once");
+    least = std::min(least, copies.time(way, early));
+  }
+  return least;
 }
 
 }  // namespace isobit::limits
