@@ -76,13 +76,34 @@ function(isobit_isa_source file)
 endfunction()
 
 # isobit_test_labels(NAME LABEL...): `fast` is under two seconds, ten times that on a busy machine; a test that takes
-# longer fails. Sanitizers take longer.
+# longer fails. Sanitizers take longer. `slow` tests start first, so that none runs alone at the end.
 function(isobit_test_labels name)
   set(timeout 600)
+  set(cost 0)
   if("fast" IN_LIST ARGN AND NOT ISOBIT_SANITIZE)
     set(timeout 20)
+  elseif("slow" IN_LIST ARGN)
+    set(cost 10)
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS "${ARGN}" TIMEOUT ${timeout})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARGN}" TIMEOUT ${timeout} COST ${cost})
+endfunction()
+
+# isobit_precompile(NAME): the first test precompiles headers. Others, which have the same options, take them from it.
+function(isobit_precompile name)
+  if(NOT ISOBIT_PRECOMPILED_HEADERS)
+    return()
+  endif()
+  get_property(first GLOBAL PROPERTY ISOBIT_PRECOMPILED)
+  if(first)
+    target_precompile_headers(${name} REUSE_FROM ${first})
+  else()
+    target_precompile_headers(${name} PRIVATE <algorithm> <array> <cmath> <cstdint> <filesystem> <functional> <map>
+      <memory> <optional> <random> <set> <span> <string> <string_view> <utility> <vector> <gtest/gtest.h>
+      <nlohmann/json.hpp>)
+    # The same bytes every time, for ccache.
+    target_compile_options(${name} PRIVATE "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
+    set_property(GLOBAL PROPERTY ISOBIT_PRECOMPILED ${name})
+  endif()
 endfunction()
 
 # isobit_test(NAME FILE... [COMPUTES] [FILES] [LABELS LABEL...]): a GoogleTest program that may include internal headers.
@@ -98,6 +119,7 @@ function(isobit_test name)
   set_target_properties(${name} PROPERTIES ISOBIT_COMPUTES ${arg_COMPUTES})
   if(NOT arg_COMPUTES)  # takes longer to compile than to run
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+    isobit_precompile(${name})
   endif()
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_compile_definitions(${name} PRIVATE ISOBIT_TESTDATA="${PROJECT_SOURCE_DIR}/testdata"

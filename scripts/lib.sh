@@ -7,7 +7,8 @@
 BUILD_PACKAGES=(g++ binutils cmake ninja-build pkg-config libboost-dev libcli11-dev nlohmann-json3-dev libgtest-dev
   libbenchmark-dev libprotozero-dev librapidcheck-dev libzip-dev zlib1g-dev zipcmp zipmerge ziptool python3 gnuplot-nox)
 # shellcheck disable=SC2034
-CHECK_PACKAGES=(clang clang-tidy libclang-rt-14-dev llvm git python3-dev python3-mpmath python3-venv qemu-user rustc cargo)
+CHECK_PACKAGES=(clang clang-tidy libclang-rt-14-dev lld llvm git python3-dev python3-mpmath python3-venv qemu-user rustc
+  cargo)
 # shellcheck disable=SC2034  # of the wheel only
 WHEEL_PACKAGES=(dpkg-dev python3-dev python3-venv)
 # shellcheck disable=SC2034  # of --matrix only
