@@ -38,16 +38,21 @@ int64_t size_of(const DeviceLayer& layer) {
   return std::visit([](const auto& some) { return some.size_bytes(); }, layer);
 }
 
+std::string kernel_of(const DeviceLayer& layer, int64_t m) {
+  return std::visit([m](const auto& some) { return std::string(some.kernel_name(m)); }, layer);
+}
+
 class DeviceLinearBench : public LinearBench {
  public:
-  DeviceLinearBench(LinearProblem problem, std::string kernel, Layer reference, std::vector<DeviceLayer> copies)
+  DeviceLinearBench(LinearProblem problem, Layer reference, std::vector<DeviceLayer> copies)
       : problem_(std::move(problem)),
-        kernel_(std::move(kernel)),
+        kernel_(kernel_of(copies.front(), 1)),
         reference_(std::move(reference)),
         copies_(std::move(copies)) {}
 
   [[nodiscard]] const std::string& chosen_kernel() const override { return kernel_; }
   Result<std::vector<LinearTime>> time(int64_t m, double min_time) override {
+    const std::string kernel = kernel_of(copies_.front(), m);
     LinearRows rows(problem_, y_dtype_of(reference_), m);
     DeviceArray x, y, workspace;
     ISOBIT_RETURN_IF_ERROR(x.write(rows.x));
@@ -64,7 +69,7 @@ class DeviceLinearBench : public LinearBench {
     };
     ISOBIT_RETURN_IF_ERROR(call(copies_.front(), nullptr));
     ISOBIT_RETURN_IF_ERROR(y.read(rows.y));
-    ISOBIT_RETURN_IF_ERROR(check_linear_results(problem_, reference_, kernel_, rows));
+    ISOBIT_RETURN_IF_ERROR(check_linear_results(problem_, reference_, kernel, rows));
 
     const int64_t rounds = std::max<int64_t>(1, kCallsOfAGraph / std::ssize(copies_));
     const auto work = [&](cudaStream_t stream) -> Status {
@@ -74,7 +79,7 @@ class DeviceLinearBench : public LinearBench {
     };
     ISOBIT_ASSIGN_OR_RETURN(const double us,
                             cuda::median_microseconds(work, {.min_replays = kMinReplays, .min_seconds = min_time}));
-    return std::vector{LinearTime{.kernel = kernel_,
+    return std::vector{LinearTime{.kernel = kernel,
                                   .y_dtype = y_dtype,
                                   .seconds = us * 1e-6 / static_cast<double>(rounds * std::ssize(copies_)),
                                   .weight_bytes = size_of(copies_.front()),
@@ -83,7 +88,7 @@ class DeviceLinearBench : public LinearBench {
 
  private:
   LinearProblem problem_;
-  std::string kernel_;
+  std::string kernel_;  // of one row
   Layer reference_;
   std::vector<DeviceLayer> copies_;
 };
@@ -92,20 +97,16 @@ class DeviceLinearBench : public LinearBench {
 
 Result<std::unique_ptr<LinearBench>> linear_bench_on_device(const LinearProblem& problem, int device,
                                                             int64_t footprint) {
-  const auto kernels = cuda::linear_kernels();
-  const auto kernel = std::find_if(kernels.begin(), kernels.end(),
-                                   [&](const auto& row) { return row.operation == problem.operation(); });
-  if (kernel == kernels.end())
-    return Status(StatusCode::kUnsupported, problem.name() + ": a device has no kernel of " + problem.operation());
   ISOBIT_ASSIGN_OR_RETURN(const LinearWeights weights, LinearWeights::create(problem));
   ISOBIT_ASSIGN_OR_RETURN(Layer reference, weights.layer(CpuPath::kReference));
   std::vector<DeviceLayer> copies;
   do {
-    ISOBIT_ASSIGN_OR_RETURN(DeviceLayer copy, layer_on_device(weights, reference, device));
-    copies.push_back(std::move(copy));
+    Result<DeviceLayer> copy = layer_on_device(weights, reference, device);
+    if (!copy.ok()) return copy.status();
+    copies.push_back(*std::move(copy));
   } while (std::ssize(copies) < kMostCopies && std::ssize(copies) * size_of(copies.front()) < footprint);
   return std::unique_ptr<LinearBench>(
-      std::make_unique<DeviceLinearBench>(problem, std::string(kernel->name), std::move(reference), std::move(copies)));
+      std::make_unique<DeviceLinearBench>(problem, std::move(reference), std::move(copies)));
 }
 
 }  // namespace isobit::bench

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -370,17 +371,21 @@ Result<bool> run_calls(const Layer& layer, Dtype x_dtype, Dtype y_dtype, std::sp
   return true;
 }
 
-LinearRun linear_run(int device) {
-  return [device](const LinearCase& c, LinearBuffers& buffers) -> Result<bool> {
+/// Of layers whose rows together take this kernel, fewer may take another; empty: of every layer.
+LinearRun linear_run(int device, std::string_view kernel = {}) {
+  return [device, kernel](const LinearCase& c, LinearBuffers& buffers) -> Result<bool> {
     ISOBIT_ASSIGN_OR_RETURN(const DeviceLinear layer, DeviceLinear::create(c.matrix, c.options(), "random", device));
+    if (!kernel.empty() && layer.kernel_name(std::accumulate(c.calls.begin(), c.calls.end(), int64_t{0})) != kernel)
+      return false;
     return run_calls(layer, c.x_dtype, c.y_dtype, c.calls, buffers);
   };
 }
 
-StaticLinearRun static_linear_run(int device) {
-  return [device](const StaticLinearParameters& p, int64_t m, LinearBuffers& buffers) -> Result<bool> {
+StaticLinearRun static_linear_run(int device, std::string_view kernel = {}) {
+  return [device, kernel](const StaticLinearParameters& p, int64_t m, LinearBuffers& buffers) -> Result<bool> {
     ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer host, StaticLinearLayer::create(p, "random"));
     ISOBIT_ASSIGN_OR_RETURN(const DeviceStaticLinear layer, DeviceStaticLinear::create(host, device));
+    if (!kernel.empty() && layer.kernel_name(m) != kernel) return false;
     return run_calls(layer, p.x_dtype(), p.y_dtype(), {&m, 1}, buffers);
   };
 }
@@ -391,9 +396,10 @@ Result<VerifyReport> verify_linear(int device, const VerifyOptions& options) {
   for (const DeviceLinearKernel& kernel : linear_kernels()) {
     VerifyKernel report = device_kernel(std::string(kernel.operation) + "_cuda_" + std::string(kernel.name));
     if (kernel.operation == "linear_static") {
-      all.statics.push_back({std::move(report), static_linear_run(device)});
+      all.statics.push_back({std::move(report), static_linear_run(device, kernel.name)});
     } else {
-      (kernel.operation == "linear_int8" ? all.int8 : all.floats).push_back({std::move(report), linear_run(device)});
+      (kernel.operation == "linear_int8" ? all.int8 : all.floats)
+          .push_back({std::move(report), linear_run(device, kernel.name)});
     }
   }
   return verify_linear_with(std::move(all), options);

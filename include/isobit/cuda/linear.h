@@ -38,6 +38,8 @@ class DeviceLinear {
   /// Of the packed weights, with scales, bias and what else forward reads.
   [[nodiscard]] int64_t size_bytes() const;
 
+  /// Which of linear_kernels() a run of m rows takes.
+  [[nodiscard]] std::string_view kernel_name(int64_t m) const;
   /// Bytes of device memory for runs of at most m rows with x of any type.
   [[nodiscard]] int64_t workspace_bytes(int64_t m) const;
 
@@ -73,6 +75,8 @@ class DeviceStaticLinear {
   /// Of the packed weights, with rescales and what else forward reads.
   [[nodiscard]] int64_t size_bytes() const;
 
+  /// Which of linear_kernels() a run of m rows takes.
+  [[nodiscard]] std::string_view kernel_name(int64_t m) const;
   /// Bytes of device memory for runs of at most m rows.
   [[nodiscard]] int64_t workspace_bytes(int64_t m) const;
 

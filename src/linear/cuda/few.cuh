@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
 #if __CUDA_ARCH__ >= 900
   const uint32_t all_sums = shared_address(shared), full = all_sums + 8;
   const uint32_t released = full + 8 * static_cast<uint32_t>(a.stages);
-  const int others = Body::whole(a) ? a.cluster - 1 : a.chunks - a.rank_chunks;  // that send, or chunks
+  const int others = a.whole ? a.cluster - 1 : a.chunks - a.rank_chunks;  // that send, or chunks
   if (thread == 0) {
     barrier_init(all_sums, 1);
     for (uint32_t i = 0; i < static_cast<uint32_t>(a.stages); ++i) {
@@ -378,7 +378,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
     if (++slot == kFewOldStages) slot = 0;
 #endif
     chunk_blocks += kTurn;
-    if (!Body::whole(a) && (chunk_blocks == a.chunk_blocks || turn + 1 == turns)) {
+    if (!a.whole && (chunk_blocks == a.chunk_blocks || turn + 1 == turns)) {
       if (rank > 0) body.send_sums((static_cast<int>(rank) - 1) * a.rank_chunks + chunk, body.acc, all_sums);
       ++chunk;
       chunk_blocks = 0;
@@ -390,7 +390,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
     }
   }
   if (rank > 0) {
-    if (Body::whole(a)) body.send_sums(static_cast<int>(rank) - 1, body.total, all_sums);
+    if (a.whole) body.send_sums(static_cast<int>(rank) - 1, body.total, all_sums);
     return;
   }
 

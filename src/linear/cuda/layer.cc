@@ -98,6 +98,9 @@ int64_t DeviceLinear::size_bytes() const {
          image.strips * kStripRows * static_cast<int64_t>(sizeof(float));
 }
 
+std::string_view DeviceLinear::kernel_name(int64_t m) const {
+  return data_->plan(data_->quantises() ? RowsKind::kCodes : RowsKind::kF32, std::max<int64_t>(m, 1)).kernel();
+}
 int64_t DeviceLinear::workspace_bytes(int64_t m) const {
   const RowsKind kind = data_->quantises() ? RowsKind::kCodes : RowsKind::kF32;
   return kDeviceAlignment + most_row_bytes(data_->device, data_->image, kind, m);

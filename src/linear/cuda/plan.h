@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "isobit/status.h"
 #include "linear/cuda/few.h"
@@ -32,6 +33,8 @@ struct LinearPlan {
   FewArgs few_args{};
   std::optional<ManyPlan> many;  // in place of few
   ManyArgs many_args{};
+
+  [[nodiscard]] std::string_view kernel() const { return many ? "many" : "few"; }
 };
 
 /// Of floats and codes of groups. x_parameters: rows need more than RowsLayout always has.

@@ -143,6 +143,9 @@ int64_t DeviceStaticLinear::size_bytes() const {
   const ImageLayout& image = data_->image;
   return image.codes_bytes() + image.strips * kStripRows * static_cast<int64_t>(sizeof(StaticChannel));
 }
+std::string_view DeviceStaticLinear::kernel_name(int64_t m) const {
+  return data_->plan(std::max<int64_t>(m, 1)).kernel();
+}
 int64_t DeviceStaticLinear::workspace_bytes(int64_t m) const {
   return data_->plan(std::max<int64_t>(m, 1)).rows.bytes();
 }
