@@ -192,7 +192,7 @@ class CpuLinearBench : public LinearBench {
         contestants_(std::move(contestants)),
         memory_(memory) {}
 
-  [[nodiscard]] const std::string& chosen_kernel() const override { return chosen_; }
+  [[nodiscard]] std::string chosen_kernel(int64_t /*m*/) const override { return chosen_; }
   Result<std::vector<LinearTime>> time(int64_t m, double min_time) override {
     LinearRows rows(weights_.problem(), y_dtype_of(reference_), m);
     ISOBIT_ASSIGN_OR_RETURN(const double read_rate,

@@ -79,8 +79,8 @@ class LinearBench {
   LinearBench& operator=(const LinearBench&) = delete;
   virtual ~LinearBench() = default;
 
-  /// What is taken where no kernel is asked for.
-  [[nodiscard]] virtual const std::string& chosen_kernel() const = 0;
+  /// What m rows take where no kernel is asked for.
+  [[nodiscard]] virtual std::string chosen_kernel(int64_t m) const = 0;
   /// All kernels, m rows, for `min_time` seconds each at least. kFailedPrecondition where one gives other results than
   /// the reference.
   virtual Result<std::vector<LinearTime>> time(int64_t m, double min_time) = 0;

@@ -38,21 +38,16 @@ int64_t size_of(const DeviceLayer& layer) {
   return std::visit([](const auto& some) { return some.size_bytes(); }, layer);
 }
 
-std::string kernel_of(const DeviceLayer& layer, int64_t m) {
-  return std::visit([m](const auto& some) { return std::string(some.kernel_name(m)); }, layer);
-}
-
 class DeviceLinearBench : public LinearBench {
  public:
   DeviceLinearBench(LinearProblem problem, Layer reference, std::vector<DeviceLayer> copies)
-      : problem_(std::move(problem)),
-        kernel_(kernel_of(copies.front(), 1)),
-        reference_(std::move(reference)),
-        copies_(std::move(copies)) {}
+      : problem_(std::move(problem)), reference_(std::move(reference)), copies_(std::move(copies)) {}
 
-  [[nodiscard]] const std::string& chosen_kernel() const override { return kernel_; }
+  [[nodiscard]] std::string chosen_kernel(int64_t m) const override {
+    return std::visit([m](const auto& layer) { return std::string(layer.kernel_name(m)); }, copies_.front());
+  }
   Result<std::vector<LinearTime>> time(int64_t m, double min_time) override {
-    const std::string kernel = kernel_of(copies_.front(), m);
+    const std::string kernel = chosen_kernel(m);
     LinearRows rows(problem_, y_dtype_of(reference_), m);
     DeviceArray x, y, workspace;
     ISOBIT_RETURN_IF_ERROR(x.write(rows.x));
@@ -88,7 +83,6 @@ class DeviceLinearBench : public LinearBench {
 
  private:
   LinearProblem problem_;
-  std::string kernel_;  // of one row
   Layer reference_;
   std::vector<DeviceLayer> copies_;
 };

@@ -39,6 +39,15 @@ inline bool sanitized() { return std::getenv("ISOBIT_SANITIZED") != nullptr; }
 /// stage of shared memory again.
 inline bool racecheck() { return sanitized() && std::string_view(std::getenv("ISOBIT_SANITIZED")) == "racecheck"; }
 
+/// One that does not wait for the default stream.
+struct Stream {
+  cudaStream_t stream = nullptr;
+  Stream() { EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess); }
+  ~Stream() { cudaStreamDestroy(stream); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+};
+
 /// `bytes` bytes of device memory, `offset` bytes after a 256-byte boundary, filled with kCanary as are the 256 bytes
 /// on both sides.
 class GuardedDeviceBuffer {

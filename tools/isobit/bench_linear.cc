@@ -108,7 +108,7 @@ class Runs {
       }
       for (const int64_t m : options_.m) {
         ISOBIT_ASSIGN_OR_RETURN(const auto times, benches_[i]->time(m, options_.min_time));
-        add_cases(options_, problem, m, benches_[i]->chosen_kernel(), times, out, cases);
+        add_cases(options_, problem, m, benches_[i]->chosen_kernel(m), times, out, cases);
         progress.update(++done / static_cast<double>(problems_.size() * options_.m.size()));
       }
       if (!options_.repeat) benches_[i].reset();
@@ -136,7 +136,7 @@ Result<Outcome> run_again(const std::shared_ptr<Runs>& runs) {
 
 Result<Outcome> bench_linear(const BenchOptions& options, std::shared_ptr<const Device> device) {
   if (device && !options.kernel.empty())
-    return refuse_on_device(options.device, "--kernel " + options.kernel.front(), "it has one for each operation");
+    return refuse_on_device(options.device, "--kernel " + options.kernel.front(), "it chooses by the number of rows");
   ISOBIT_RETURN_IF_ERROR(check_range("--group", options.group, 0, bench::kMaxLinearSize));
   for (const int64_t m : options.m) ISOBIT_RETURN_IF_ERROR(check_range("--m", m, 1, bench::kMaxLinearSize));
   ISOBIT_RETURN_IF_ERROR(check_range("--footprint", options.footprint, 0, kMaxFootprint));

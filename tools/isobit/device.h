@@ -61,12 +61,12 @@ class Device {
                          std::span<std::byte> y, Dtype y_dtype) const = 0;
   virtual Status forward(const Fp16Softmax& softmax, std::span<const std::byte> x, Dtype x_dtype,
                          std::span<std::byte> y, Dtype y_dtype, int64_t columns) const = 0;
-  /// One layer on m rows; refused as by LinearLayer and StaticLinearLayer.
-  virtual Status forward(const LowBitMatrix& matrix, const LinearOptions& options, const std::string& name,
-                         std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
-                         int64_t m) const = 0;
-  virtual Status forward(const StaticLinearLayer& layer, std::span<const std::byte> x, std::span<std::byte> y,
-                         int64_t m) const = 0;
+  /// One layer on m rows, and its kernel; refused as by LinearLayer and StaticLinearLayer.
+  virtual Result<std::string> forward(const LowBitMatrix& matrix, const LinearOptions& options, const std::string& name,
+                                      std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
+                                      Dtype y_dtype, int64_t m) const = 0;
+  virtual Result<std::string> forward(const StaticLinearLayer& layer, std::span<const std::byte> x,
+                                      std::span<std::byte> y, int64_t m) const = 0;
   /// bench/linear_cuda.h, and what default_footprint() is there.
   [[nodiscard]] virtual Result<std::unique_ptr<bench::LinearBench>> linear_bench(const bench::LinearProblem& problem,
                                                                                  int64_t footprint) const = 0;

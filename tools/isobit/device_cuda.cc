@@ -88,16 +88,19 @@ class CudaDevice : public Device {
     return through_device(x, y,
                           [&](auto from, auto to) { return on_device.forward(from, x_dtype, to, y_dtype, columns); });
   }
-  Status forward(const LowBitMatrix& matrix, const LinearOptions& options, const std::string& name,
-                 std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
-                 int64_t m) const override {
+  Result<std::string> forward(const LowBitMatrix& matrix, const LinearOptions& options, const std::string& name,
+                              std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                              int64_t m) const override {
     ISOBIT_ASSIGN_OR_RETURN(const auto on_device, cuda::DeviceLinear::create(matrix, options, name, index_));
-    return rows_through_device(on_device, x, x_dtype, y, y_dtype, m);
+    ISOBIT_RETURN_IF_ERROR(rows_through_device(on_device, x, x_dtype, y, y_dtype, m));
+    return std::string(on_device.kernel_name(m));
   }
-  Status forward(const StaticLinearLayer& layer, std::span<const std::byte> x, std::span<std::byte> y,
-                 int64_t m) const override {
+  Result<std::string> forward(const StaticLinearLayer& layer, std::span<const std::byte> x, std::span<std::byte> y,
+                              int64_t m) const override {
     ISOBIT_ASSIGN_OR_RETURN(const auto on_device, cuda::DeviceStaticLinear::create(layer, index_));
-    return rows_through_device(on_device, x, layer.parameters().x_dtype(), y, layer.parameters().y_dtype(), m);
+    ISOBIT_RETURN_IF_ERROR(
+        rows_through_device(on_device, x, layer.parameters().x_dtype(), y, layer.parameters().y_dtype(), m));
+    return std::string(on_device.kernel_name(m));
   }
   [[nodiscard]] int64_t footprint() const override { return bench::kCacheMultiple * properties_.l2CacheSize; }
   [[nodiscard]] Result<std::unique_ptr<bench::LinearBench>> linear_bench(const bench::LinearProblem& problem,

@@ -244,21 +244,23 @@ std::string zsh_script(const CLI::App& app) {
 }
 
 std::string fish_script(const CLI::App& app) {
-  std::string text = "# isobit completion fish; for one shell: isobit completion fish | source\n"
-                     "function __isobit_verb\n"
-                     "  set -l verb ''\n"
-                     "  for word in (commandline -opc)[2..-1]\n"
-                     "    switch $verb/$word\n"
-                     "      case";
+  std::string text =
+      "# isobit completion fish; for one shell: isobit completion fish | source\n"
+      "function __isobit_verb\n"
+      "  set -l verb ''\n"
+      "  for word in (commandline -opc)[2..-1]\n"
+      "    switch $verb/$word\n"
+      "      case";
   for_each_verb(app, "", [&](const CLI::App&, const std::string& path) {
     if (!path.empty()) text += " " + slashes(path);
   });
-  text += "\n"
-          "        set verb $verb/$word\n"
-          "    end\n"
-          "  end\n"
-          "  test \"$verb\" = \"$argv[1]\"\n"
-          "end\n";
+  text +=
+      "\n"
+      "        set verb $verb/$word\n"
+      "    end\n"
+      "  end\n"
+      "  test \"$verb\" = \"$argv[1]\"\n"
+      "end\n";
   for_each_verb(app, "", [&](const CLI::App& verb, const std::string& path) {
     const std::string begin = "complete -c isobit -n " + quoted("__isobit_verb '" + slashes(path) + "'");
     for (const CLI::App* below : verbs_of(verb))

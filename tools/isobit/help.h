@@ -19,7 +19,8 @@ namespace isobit::tool {
 /// Groups, an example and a document for every verb that the app has by now; lines as wide as the terminal.
 void describe_verbs(CLI::App& app);
 
-/// --help of the app, or of the verb whose words are given ("table", "fit"); an unknown one is refused with the nearest.
+/// --help of the app, or of the verb whose words are given ("table", "fit"); an unknown one is refused with the
+/// nearest.
 Result<std::string> help_text(const CLI::App& app, const std::vector<std::string>& verb);
 
 /// A script for `shell`: bash, zsh or fish.

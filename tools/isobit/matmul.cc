@@ -115,9 +115,6 @@ class Product {
           const Device* device)
       : options_(options), weights_(weights), clamp_(clamp), path_(path), device_(device), pool_(options.threads) {
     run_.pool = &pool_;
-    if (device_ == nullptr) return;
-    for (const DeviceKernel& kernel : device_->kernels())
-      if (kernel.operation == operation_of(options.activations)) kernel_ = kernel.name;
   }
 
   Result<Array> floats(const Array& x, LinearActivations activations) {
@@ -126,8 +123,8 @@ class Product {
     Array y = Array::zeros(y_dtype, shape_of_y(x));
     const int64_t m = rows_of(x);
     if (device_ != nullptr) {
-      ISOBIT_RETURN_IF_ERROR(
-          device_->forward(weights_.matrix, options, weights_.name, x.bytes, x.dtype, y.bytes, y_dtype, m));
+      ISOBIT_ASSIGN_OR_RETURN(
+          kernel_, device_->forward(weights_.matrix, options, weights_.name, x.bytes, x.dtype, y.bytes, y_dtype, m));
       return y;
     }
     ISOBIT_ASSIGN_OR_RETURN(const LinearLayer layer, LinearLayer::create(weights_.matrix, options, weights_.name));
@@ -153,13 +150,16 @@ class Product {
                             derive_static_linear(weights_.matrix, options, weights_.name));
     ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer layer,
                             StaticLinearLayer::create(std::move(parameters), weights_.name, path_));
-    if (device_ == nullptr) kernel_ = layer.kernel_name();
     Array codes = Array::zeros(input_.dtype(), x.shape), y = Array::zeros(output_.dtype(), shape_of_y(x));
     ISOBIT_RETURN_IF_ERROR(isobit::quantize(input_, values, codes.bytes.data(), "X"));
     const int64_t m = rows_of(x);
     Workspace workspace = layer.workspace(m, pool_.threads());
-    ISOBIT_RETURN_IF_ERROR(device_ != nullptr ? device_->forward(layer, codes.bytes, y.bytes, m)
-                                              : layer.forward_codes(codes.bytes, y.bytes, m, workspace, run_));
+    if (device_ != nullptr) {
+      ISOBIT_ASSIGN_OR_RETURN(kernel_, device_->forward(layer, codes.bytes, y.bytes, m));
+    } else {
+      ISOBIT_RETURN_IF_ERROR(layer.forward_codes(codes.bytes, y.bytes, m, workspace, run_));
+      kernel_ = layer.kernel_name();
+    }
     if (options_.codes) return y;
     Array out = Array::zeros(Dtype::kF32, y.shape);
     isobit::dequantize(output_, y.bytes.data(), {out.data<float>(), static_cast<size_t>(out.size())});
@@ -235,7 +235,7 @@ Result<Outcome> matmul(const MatmulOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const LinearClamp clamp, parse_clamp(options.clamp));
   ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device, options.threads));
   if (device && !options.kernel.empty())
-    return refuse_on_device(options.device, "--kernel " + options.kernel, "the device has one for each operation");
+    return refuse_on_device(options.device, "--kernel " + options.kernel, "the device chooses by the number of rows");
   ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_linear_kernel(options.kernel, operation_of(options.activations)));
   ISOBIT_ASSIGN_OR_RETURN(const Weights weights, load_weights(options));
   Outcome out;

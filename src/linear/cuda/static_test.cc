@@ -189,7 +189,11 @@ struct Buffers {
   }
 };
 
-void expect_same_bytes(const Case& c, int64_t m, const RunOptions& options = {}) {
+/// More than 16 rows of planes use stages of shared memory again, which racecheck cannot follow (cuda_buffer.h).
+int64_t most_rows(int64_t m) { return testing::racecheck() ? std::min<int64_t>(m, 8) : m; }
+
+void expect_same_bytes(const Case& c, int64_t rows, const RunOptions& options = {}) {
+  const int64_t m = most_rows(rows);
   SCOPED_TRACE(text_of(c, m));
   const Both both = Both::make(c);
   const std::vector<uint8_t> x = rows_of(c, m, options.x_stride == 0 ? c.k : options.x_stride);
@@ -294,6 +298,7 @@ TEST_F(CudaStaticLinear, LargeLayers) {
 }
 
 TEST_F(CudaStaticLinear, CodesOutsideTheGrid) {
+  if (testing::racecheck()) GTEST_SKIP() << "more rows than racecheck can follow (most_rows)";
   for (const int32_t x_bits : {5, 13}) {
     const Case c{
         .bits = 4, .input = {.bits = x_bits, .is_signed = false, .zero_point = 7}, .n = 70, .k = 300, .seed = 5};
@@ -320,28 +325,20 @@ TEST_F(CudaStaticLinear, CodesOutsideTheGrid) {
   }
 }
 
-struct Stream {
-  cudaStream_t stream = nullptr;
-  Stream() { EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess); }
-  ~Stream() { cudaStreamDestroy(stream); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-};
-
 TEST_F(CudaStaticLinear, TwoStreamsAtOnce) {
   const Case c{.bits = 4, .input = {.bits = 16}, .n = 700, .k = 4096, .seed = 17};
   const Both both = Both::make(c);
-  constexpr int64_t kRows = 11;
-  const std::vector<uint8_t> x = rows_of(c, kRows, c.k);
-  const std::vector<uint8_t> expected = run_on_host(both.host, x, kRows);
-  const Buffers one(both.device, x, kRows), two(both.device, x, kRows);
-  const Stream first, second;
+  const int64_t rows = most_rows(11);
+  const std::vector<uint8_t> x = rows_of(c, rows, c.k);
+  const std::vector<uint8_t> expected = run_on_host(both.host, x, rows);
+  const Buffers one(both.device, x, rows), two(both.device, x, rows);
+  const testing::Stream first, second;
   for (int run = 0; run < (testing::sanitized() ? 3 : 300); ++run) {
     ASSERT_EQ(cudaMemsetAsync(one.y.data(), 0, one.y.bytes().size(), first.stream), cudaSuccess);
     ASSERT_EQ(cudaMemsetAsync(two.y.data(), 0, two.y.bytes().size(), second.stream), cudaSuccess);
     for (int again = 0; again < 3; ++again) {
-      ASSERT_TRUE(one.run(both.device, kRows, {.stream = first.stream}).ok());
-      ASSERT_TRUE(two.run(both.device, kRows, {.stream = second.stream}).ok());
+      ASSERT_TRUE(one.run(both.device, rows, {.stream = first.stream}).ok());
+      ASSERT_TRUE(two.run(both.device, rows, {.stream = second.stream}).ok());
     }
     ASSERT_EQ(cudaStreamSynchronize(first.stream), cudaSuccess);
     ASSERT_EQ(cudaStreamSynchronize(second.stream), cudaSuccess);
@@ -353,23 +350,23 @@ TEST_F(CudaStaticLinear, TwoStreamsAtOnce) {
 TEST_F(CudaStaticLinear, InAGraph) {
   const Case c{.bits = 2, .input = {.bits = 7}, .n = 300, .k = 2000, .seed = 19};
   const Both both = Both::make(c);
-  constexpr int64_t kRows = 21;
-  const std::vector<uint8_t> x = rows_of(c, kRows, c.k);
-  Buffers buffers(both.device, x, kRows);
-  const Stream stream;
+  const int64_t rows_of_x = most_rows(21);
+  const std::vector<uint8_t> x = rows_of(c, rows_of_x, c.k);
+  Buffers buffers(both.device, x, rows_of_x);
+  const testing::Stream stream;
   cudaGraph_t graph = nullptr;
   ASSERT_EQ(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeGlobal), cudaSuccess);
-  const Status status = buffers.run(both.device, kRows, {.stream = stream.stream});
+  const Status status = buffers.run(both.device, rows_of_x, {.stream = stream.stream});
   ASSERT_EQ(cudaStreamEndCapture(stream.stream, &graph), cudaSuccess);
   ASSERT_TRUE(status.ok()) << status.message();
   cudaGraphExec_t executable = nullptr;
   ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
   const Case other{.bits = 2, .input = {.bits = 7}, .n = 300, .k = 2000, .seed = 23};
-  for (const std::vector<uint8_t>& rows : {x, rows_of(other, kRows, c.k)}) {
+  for (const std::vector<uint8_t>& rows : {x, rows_of(other, rows_of_x, c.k)}) {
     buffers.x.write(rows);
     ASSERT_EQ(cudaGraphLaunch(executable, stream.stream), cudaSuccess);
     ASSERT_EQ(cudaStreamSynchronize(stream.stream), cudaSuccess);
-    EXPECT_EQ(buffers.y.read<uint8_t>(), run_on_host(both.host, rows, kRows));
+    EXPECT_EQ(buffers.y.read<uint8_t>(), run_on_host(both.host, rows, rows_of_x));
   }
   EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
