@@ -27,8 +27,8 @@ except ImportError:
 SHAPES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shapes", "linear.txt")
 LARGEST = (8192, 28672)  # K, N; too large for one core, and so not in that file
 M = "1,8,16,64,256,4096"
-WEIGHTS = "8,4,2,1,4:zero_point,4:offset:32"
-ACTIVATIONS = "float16,int8"
+# Weights, activations. Static layers have one scale a row.
+LAYERS = [("8,4,2,1,4:zero_point,4:offset:32", "float16,int8"), ("8:symmetric:0,4:symmetric:0", "static")]
 CUBLASLT = {"float16": HALF, "int8": CODES, "int8_int32": SUMS}
 ALGORITHMS = 8
 GROUP = 128  # of tinygemm
@@ -101,9 +101,9 @@ class Bench:
                 sys.exit("error: two devices: %s, %s" % (self.device, line["device"]))
 
     def time_isobit(self, K, N, rows):
-        lines = self.run("isobit", self.options.program,
-                         ["--shape", "%dx%d" % (K, N), "--m", ",".join(map(str, rows)), "--weights", WEIGHTS,
-                          "--activations", ACTIVATIONS], K, N)
+        lines = [line for weights, activations in LAYERS for line in self.run(
+            "isobit", self.options.program, ["--shape", "%dx%d" % (K, N), "--m", ",".join(map(str, rows)),
+                                             "--weights", weights, "--activations", activations], K, N)]
         if not lines:
             return
         sizes = sorted({line["weight_bytes"] for line in lines})

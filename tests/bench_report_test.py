@@ -186,8 +186,10 @@ class DeviceTargets(unittest.TestCase):
 class DeviceRun(unittest.TestCase):
     """bench/linear_cuda.py with programs that time nothing."""
 
-    ISOBIT = """for m in options["--m"].split(","):
-    say(K=4096, N=64, M=int(m), activations="int8", bits=4, kind="symmetric", group=128, us=9.0, weight_bytes=160)"""
+    ISOBIT = """static = options["--activations"] == "static"
+for m in options["--m"].split(","):
+    say(K=4096, N=64, M=int(m), activations="static" if static else "int8", bits=8 if static else 4, kind="symmetric",
+        group=4096 if static else 128, us=9.0, weight_bytes=160)"""
     FLOOR = """say(bytes=160, us=2.0, peak_operations_per_second={"float16": 1e12, "int8": 2e12})"""
     CUBLASLT = """say(cublaslt="13", types="float16", M=8, N=64, K=4096, us=18.0, copies=2)
 say(cublaslt="13", types="int8", M=8, N=64, K=4096, refused="no algorithm")"""
@@ -215,8 +217,9 @@ say(cublaslt="13", types="int8", M=8, N=64, K=4096, refused="no algorithm")"""
     def test_run(self):
         status, doc = self.run_with(self.ISOBIT, self.CUBLASLT)
         self.assertEqual((status, doc["device"], doc["problems"], doc["versions"]["cublaslt"]), (0, "card", [], "13"))
-        row, = linear_cuda_report.rows(doc)
+        row, static = linear_cuda_report.rows(doc)
         self.assertEqual((row.case["column"], row.case["floor_us"], row.best), ("int8 4", 2.0, "cuBLASLt float16"))
+        self.assertEqual(static.case["column"], "static 8")
         self.assertAlmostEqual(row.case["operations_us"], 2 * 4096 * 64 * 8 / 2e12 * 1e6)
         refused = {case["column"]: case["refused"] for case in doc["cases"] if "refused" in case}
         self.assertEqual(refused["cuBLASLt int8 to int8"], "no algorithm")
@@ -229,7 +232,8 @@ say(cublaslt="13", types="int8", M=8, N=64, K=4096, refused="no algorithm")"""
                       linear_cuda_report.refusals(doc))
         status, doc = self.run_with(self.ISOBIT + "\nsys.exit('wrong')", self.CUBLASLT + "\nsys.exit('wrong, too')")
         self.assertEqual((status, doc["problems"]),
-                         (1, ["isobit, 4096 x 64: exit status 1: wrong", "cuBLASLt, 4096 x 64: exit status 1: wrong, too"]))
+                         (1, ["isobit, 4096 x 64: exit status 1: wrong"] * 2 + [
+                             "cuBLASLt, 4096 x 64: exit status 1: wrong, too"]))
 
 
 MACHINE = {"cpu": "some", "cores": 1, "flags": []}

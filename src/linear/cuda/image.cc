@@ -9,6 +9,14 @@ namespace {
 
 int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
+uint32_t all_ones(int64_t bits) { return static_cast<uint32_t>((uint64_t{1} << bits) - 1); }
+
+/// Four codes of so many bits, behind each other in `codes`, as the low bits of four bytes.
+uint32_t a_byte_each(uint32_t codes, int bits) {
+  const uint32_t pairs = (codes | codes << (16 - 2 * bits)) & all_ones(2 * bits) * 0x00010001u;
+  return (pairs | pairs << (8 - bits)) & all_ones(bits) * 0x01010101u;
+}
+
 }  // namespace
 
 ImageLayout ImageLayout::of(const LowBitParameters& matrix, bool asymmetric) {
@@ -51,7 +59,6 @@ std::vector<std::byte> pack_image_codes(const LowBitMatrix& matrix, const ImageL
   const int bits = layout.bits;
   const int fields = 8 / bits;              // registers of a word
   const int piece = std::min(4, 2 * bits);  // words of a lane behind each other
-  const unsigned mask = (1u << bits) - 1;
   const int64_t tile_bytes = layout.block_bytes() / (kStripRows / kTileRows);
   constexpr int kUnit = 4;  // codes of a register; groups are multiples of it, but for the last one
   for (int64_t n = 0; n < layout.rows; ++n) {
@@ -59,19 +66,25 @@ std::vector<std::byte> pack_image_codes(const LowBitMatrix& matrix, const ImageL
     std::byte* const tile =
         image.data() + n / kStripRows * layout.blocks * layout.block_bytes() + n % kStripRows / kTileRows * tile_bytes;
     const auto row = static_cast<int>(n % kTileRows);
-    for (int64_t first = 0; first < layout.columns; first += kUnit) {
-      const int64_t at = layout.position(first);
-      const auto in_block = static_cast<int>(at % kBlockDepth);
-      const int in_step = in_block % kStepDepth;
-      const int lane = row % 8 * 4 + in_step / 8;
-      const int e = in_block / kStepDepth * 4 + in_step % 8 / kUnit * 2 + row / 8;
-      const int word = e / fields;
-      std::byte* const to =
-          tile + at / kBlockDepth * layout.block_bytes() + ((word / piece * 32 + lane) * piece + word % piece) * kUnit;
-      const int64_t last = std::min(layout.columns, first + kUnit);
-      for (int64_t k = first; k < last; ++k) {
-        const unsigned code = codes[k * bits / 8] >> (k * bits % 8) & mask;
-        to[k - first] |= static_cast<std::byte>(code << (bits * (e % fields)));
+    for (int64_t group = 0; group < layout.groups; ++group) {
+      const int64_t end = std::min(layout.columns, (group + 1) * layout.group);
+      int64_t at = group * layout.padded_group;
+      for (int64_t first = group * layout.group; first < end; first += kUnit, at += kUnit) {
+        const auto in_block = static_cast<int>(at % kBlockDepth);
+        const int in_step = in_block % kStepDepth;
+        const int lane = row % 8 * 4 + in_step / 8;
+        const int e = in_block / kStepDepth * 4 + in_step % 8 / kUnit * 2 + row / 8;
+        const int word = e / fields;
+        std::byte* const to = tile + at / kBlockDepth * layout.block_bytes() +
+                              ((word / piece * 32 + lane) * piece + word % piece) * kUnit;
+        // Rows are whole words, so that a unit's bytes are there.
+        uint32_t four = 0;
+        std::memcpy(&four, codes + first * bits / 8, static_cast<size_t>(std::max(1, kUnit * bits / 8)));
+        four = four >> (first * bits % 8) & all_ones(std::min<int64_t>(kUnit, end - first) * bits);
+        uint32_t all = 0;
+        std::memcpy(&all, to, sizeof all);
+        all |= a_byte_each(four, bits) << (bits * (e % fields));
+        std::memcpy(to, &all, sizeof all);
       }
     }
   }

@@ -57,7 +57,6 @@ struct ImageLayout {
   [[nodiscard]] int64_t block_bytes() const { return int64_t{kStripRows} * kBlockDepth * bits / 8; }
   [[nodiscard]] int64_t codes_bytes() const { return strips * blocks * block_bytes(); }
   [[nodiscard]] int64_t parameters_bytes() const { return strips * groups * record_bytes; }
-  [[nodiscard]] int64_t position(int64_t column) const { return column / group * padded_group + column % group; }
 };
 
 /// codes_bytes() and parameters_bytes() of it.

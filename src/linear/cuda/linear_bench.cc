@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -31,6 +32,7 @@ using isobit::Dtype;
 using isobit::LinearActivations;
 using isobit::LowBitKind;
 using isobit::LowBitMatrix;
+using isobit::StaticLinearLayer;
 using isobit::testing::check_cuda;
 using isobit::testing::DeviceMemory;
 using isobit::testing::required;
@@ -72,14 +74,17 @@ struct Activations {
   LinearActivations what = LinearActivations::kFloat;
   Dtype dtype = Dtype::kF16;  // of x and y
 
+  [[nodiscard]] bool is_static() const { return dtype == Dtype::kS8; }
+
   static Activations of(const std::string& name) {
+    if (name == "static") return {name, LinearActivations::kFloat, Dtype::kS8};
     if (const auto quantised = isobit::linear_activations_from_string(name);
         quantised && *quantised != LinearActivations::kFloat)
       return {name, *quantised, Dtype::kF16};
     for (const auto& [text, dtype] :
          {std::pair{"float16", Dtype::kF16}, {"bfloat16", Dtype::kBF16}, {"float32", Dtype::kF32}})
       if (name == text) return {name, LinearActivations::kFloat, dtype};
-    fail("--activations has '" + name + "', must be int8, int8_asymmetric, float16, bfloat16 or float32");
+    fail("--activations has '" + name + "', must be int8, int8_asymmetric, static, float16, bfloat16 or float32");
   }
 };
 
@@ -114,18 +119,33 @@ LowBitMatrix random_matrix(int64_t n, int64_t k, const Weights& weights) {
   return required(LowBitMatrix::create(std::move(p), "W"));
 }
 
+/// Grids of 8 bits, of which y takes most codes.
+StaticLinearLayer static_layer(const LowBitMatrix& matrix) {
+  const isobit::Grid input{.bits = 8, .is_signed = true, .shift = 5}, output{.bits = 8, .is_signed = true, .shift = -1};
+  return required(StaticLinearLayer::create(
+      required(isobit::derive_static_linear(matrix, {.input = input, .output = output}, "fc")), "fc"));
+}
+
+using DeviceLayer = std::variant<cuda::DeviceLinear, cuda::DeviceStaticLinear>;
+
 /// A layer in as many copies as it takes.
 struct Layer {
   Weights weights;
   Activations activations;
   std::shared_ptr<const LowBitMatrix> matrix;
-  std::vector<std::optional<cuda::DeviceLinear>> copies;
+  std::optional<StaticLinearLayer> statics{};
+  std::vector<std::optional<DeviceLayer>> copies{};
 
   Layer(const Weights& w, const Activations& a, std::shared_ptr<const LowBitMatrix> m)
       : weights(w), activations(a), matrix(std::move(m)) {
     // Packed weights have scales, too: so many are never too few.
     copies.resize(
         static_cast<size_t>(isobit::testing::copies_beyond_cache(matrix->rows() * matrix->columns() * w.bits / 8)));
+    if (activations.is_static()) statics = static_layer(*matrix);
+  }
+  [[nodiscard]] DeviceLayer create() const {
+    if (statics) return required(cuda::DeviceStaticLinear::create(*statics));
+    return required(cuda::DeviceLinear::create(*matrix, {.activations = activations.what}, "fc"));
   }
 };
 
@@ -140,8 +160,7 @@ void make_copies(std::vector<Layer>& layers) {
     threads.emplace_back([&] {
       for (size_t task = next++; task < tasks.size(); task = next++) {
         const auto& [layer, copy] = tasks[task];
-        layer->copies[copy] =
-            required(cuda::DeviceLinear::create(*layer->matrix, {.activations = layer->activations.what}, "fc"));
+        layer->copies[copy] = layer->create();
       }
     });
 }
@@ -156,6 +175,12 @@ struct Rows {
 
   static Rows random(int64_t m, int64_t k, int64_t n, Dtype dtype) {
     const auto count = static_cast<size_t>(std::min(m * k, isobit::testing::kRandomBlock));
+    if (dtype == Dtype::kS8) {
+      Rows rows{m, k, n, dtype, {}, {}};
+      rows.x = isobit::testing::repeated(isobit::testing::random_bytes(count), rows.x_bytes());
+      rows.y = isobit::testing::device_memory(rows.y_bytes());
+      return rows;
+    }
     const std::vector<uint16_t> halves = isobit::testing::random_halves(count);
     std::vector<std::byte> block(count * isobit::size_in_bytes(dtype));
     for (size_t i = 0; i < count; ++i)
@@ -178,15 +203,19 @@ constexpr float kFloatDifference = 0.01f;
 class Check {
  public:
   Check(const Weights& weights, const Activations& activations, int64_t n, int64_t k)
-      : activations_(activations),
-        layer_(required(isobit::LinearLayer::create(random_matrix(std::min(n, kCheckedColumns), k, weights),
-                                                    {.activations = activations.what}, "fc"))) {}
+      : activations_(activations), rows_(std::min(n, kCheckedColumns)) {
+    const LowBitMatrix matrix = random_matrix(rows_, k, weights);
+    if (activations.is_static()) {
+      layer_ = static_layer(matrix);
+    } else {
+      layer_ = required(isobit::LinearLayer::create(matrix, {.activations = activations.what}, "fc"));
+    }
+  }
 
   [[nodiscard]] bool passes(const Rows& rows) const {
     const size_t size = isobit::size_in_bytes(rows.dtype);
-    std::vector<std::byte> x(static_cast<size_t>(rows.k) * size), y(static_cast<size_t>(layer_.rows()) * size);
+    std::vector<std::byte> x(static_cast<size_t>(rows.k) * size), y(static_cast<size_t>(rows_) * size);
     std::vector<std::byte> found(y.size());
-    isobit::Workspace workspace = layer_.workspace(1);
     for (const int64_t row : {int64_t{0}, rows.m - 1}) {
       const auto copy = [&](std::vector<std::byte>& to, const DeviceMemory& from, int64_t columns) {
         const std::byte* const at = from.get() + static_cast<size_t>(row * columns) * size;
@@ -194,7 +223,12 @@ class Check {
       };
       copy(x, rows.x, rows.k);
       copy(found, rows.y, rows.n);
-      required(layer_.forward(x, rows.dtype, y, rows.dtype, 1, workspace));
+      std::visit(
+          [&](const auto& layer) {
+            isobit::Workspace workspace = layer->workspace(1);
+            required(layer->forward(x, rows.dtype, y, rows.dtype, 1, workspace));
+          },
+          layer_);
       if (!equal(rows.dtype, y, found)) return false;
     }
     return true;
@@ -202,11 +236,10 @@ class Check {
 
  private:
   [[nodiscard]] bool equal(Dtype dtype, const std::vector<std::byte>& y, const std::vector<std::byte>& found) const {
-    if (activations_.what != LinearActivations::kFloat) return y == found;
+    if (activations_.is_static() || activations_.what != LinearActivations::kFloat) return y == found;
     float largest = 0;
-    for (int64_t i = 0; i < layer_.rows(); ++i)
-      largest = std::max(largest, std::abs(isobit::load_float(y.data(), dtype, i)));
-    for (int64_t i = 0; i < layer_.rows(); ++i) {
+    for (int64_t i = 0; i < rows_; ++i) largest = std::max(largest, std::abs(isobit::load_float(y.data(), dtype, i)));
+    for (int64_t i = 0; i < rows_; ++i) {
       const float error = isobit::load_float(found.data(), dtype, i) - isobit::load_float(y.data(), dtype, i);
       if (!(std::abs(error) <= kFloatDifference * largest)) return false;  // NaN, too
     }
@@ -214,20 +247,25 @@ class Check {
   }
 
   Activations activations_;
-  isobit::LinearLayer layer_;
+  int64_t rows_;
+  std::variant<std::optional<isobit::LinearLayer>, std::optional<StaticLinearLayer>> layer_;
 };
 
 /// Microseconds of a layer. y is from the last copy.
 double time(const Layer& layer, const Rows& rows) {
-  const auto scratch = static_cast<size_t>(layer.copies[0]->workspace_bytes(rows.m));
+  const auto scratch = static_cast<size_t>(
+      std::visit([&](const auto& first) { return first.workspace_bytes(rows.m); }, *layer.copies[0]));
   const DeviceMemory workspace = isobit::testing::device_memory(scratch);
   check_cuda(cudaMemset(rows.y.get(), 0xff, rows.y_bytes()), "results");
   check_cuda(cudaDeviceSynchronize(), "results");
   return isobit::testing::microseconds_in_turn(
       static_cast<int64_t>(layer.copies.size()), [&](int64_t copy, cudaStream_t stream) {
-        required(layer.copies[static_cast<size_t>(copy)]->forward({rows.x.get(), rows.x_bytes()}, rows.dtype,
-                                                                  {rows.y.get(), rows.y_bytes()}, rows.dtype, rows.m,
-                                                                  {workspace.get(), scratch}, {.stream = stream}));
+        std::visit(
+            [&](const auto& some) {
+              required(some.forward({rows.x.get(), rows.x_bytes()}, rows.dtype, {rows.y.get(), rows.y_bytes()},
+                                    rows.dtype, rows.m, {workspace.get(), scratch}, {.stream = stream}));
+            },
+            *layer.copies[static_cast<size_t>(copy)]);
       });
 }
 
@@ -241,7 +279,7 @@ void time_layer(const Layer& layer, const std::vector<int64_t>& rows, AllRows& a
   const Weights& weights = layer.weights;
   const Activations& activations = layer.activations;
   const int64_t k = layer.matrix->columns(), n = layer.matrix->rows();
-  const int64_t bytes = layer.copies[0]->size_bytes();
+  const int64_t bytes = std::visit([](const auto& first) { return first.size_bytes(); }, *layer.copies[0]);
   const Check check(weights, activations, n, k);
   for (const int64_t m : rows) {
     const auto [at, is_new] = all_rows.try_emplace({activations.dtype, m});
@@ -278,7 +316,8 @@ int main(int argc, char** argv) {
   app.add_option("--weights", weights,
                  "BITS[:KIND[:GROUP]]; KIND: symmetric, zero_point or offset; GROUP: 128 if not given, 0 for K")
       ->delimiter(',');
-  app.add_option("--activations", activations, "float16, bfloat16, float32, int8, int8_asymmetric")->delimiter(',');
+  app.add_option("--activations", activations, "float16, bfloat16, float32, int8, int8_asymmetric, static")
+      ->delimiter(',');
   app.add_option("--m", rows, "rows of x")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
 
