@@ -17,12 +17,12 @@ std::vector<std::string_view> verify_operations();
 /// isobit::verify_kernels with the kernels of the device with this number. Leaves that device the current one.
 ///   gru: runs through every kernel that can run them, until the runs have given at least options.outputs outputs,
 ///     counted once, whatever the number of kernels. C and H from 1 to 2100, N to 300, T to 200, widths of 2 to 24 bits
-///     (biases 8, gate inputs to 16), every rounding, two layers and directions, chunks, lengths, masks, both layouts; a
-///     third of the runs take floats and give floats, the others codes. Most models are small; one in 8 has codes of 8
-///     bits, up to 1024 units and many sequences, and gives most of the outputs. The expected bytes of a run of at most
-///     40 million products come from the reference; those of larger ones from the fastest CPU path that runs the model,
-///     which is compared with the reference first (kFailedPrecondition where it differs); VerifyReport::expected_by
-///     counts those. CPU work is done on all processors.
+///     (biases 8, gate inputs to 16), every rounding, two layers and directions, chunks, lengths, masks, both layouts;
+///     a third of the runs take floats and give floats, the others codes. Most models are small; one in 8 has codes of
+///     8 bits, up to 1024 units and many sequences, and gives most of the outputs. The expected bytes of a run of at
+///     most 40 million products come from the reference; those of larger ones from the fastest CPU path that runs the
+///     model, which is compared with the reference first (kFailedPrecondition where it differs);
+///     VerifyReport::expected_by counts those. CPU work is done on all processors.
 ///   fp16_table: DeviceFp16Function and DeviceFp16Softmax.
 ///   linear: random layers with x in floats, quantised to 8 bits in the call, or static codes: M to 300, N to 600, K to
 ///     6000, groups from 8 elements to K, every width and kind. Expected bytes come from the best path of the CPU, of
@@ -34,8 +34,8 @@ Result<VerifyReport> verify_kernels(int device, const VerifyOptions& options = {
 /// isobit::verify_model with the kernels of a device, which are named "cuda_generic" and so on.
 Result<VerifyReport> verify_model(const GruModel& model, int device, const VerifyOptions& options = {});
 
-/// The text of isobit::fingerprint_all, computed on a device. `kernel`: of the GRU; models that it cannot run, and all of
-/// them where it is empty, take that of DeviceGru::choose_kernel.
+/// The text of isobit::fingerprint_all, computed on a device. `kernel`: of the GRU; models that it cannot run, and all
+/// of them where it is empty, take that of DeviceGru::choose_kernel.
 Result<Fingerprints> fingerprint_all(int device, std::string_view kernel = {});
 
 }  // namespace isobit::cuda
