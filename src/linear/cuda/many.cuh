@@ -361,9 +361,14 @@ struct ManyBody {
           acc[4 * i + 2] = __fadd_rn(acc[4 * i + 2], __uint_as_float(more.z));
           acc[4 * i + 3] = __fadd_rn(acc[4 * i + 3], __uint_as_float(more.w));
         }
-    const float* const of_strip = a.bias + static_cast<int64_t>(strip) * kStripRows;
-    store(strip, first_row(tile), acc, [&](int64_t m, int64_t n, const float4& sums) {
-      store_results(a, m, n, sums, *reinterpret_cast<const float4*>(of_strip + n % kStripRows));
+    const int64_t n = first_result(strip);
+    const float4 bias = *reinterpret_cast<const float4*>(a.bias + n);
+    turn(acc, [&](int first_row_of_turn, const float* turned) {
+#pragma unroll 1
+      for (int row = thread % 32 / kTurnLanes; row < kManyTurnRows; row += 32 / kTurnLanes) {
+        const int64_t m = first_row(tile) + first_row_of_turn + row;
+        if (m < a.m) store_results(a, m, n, *reinterpret_cast<const float4*>(turned + row * kManyTurnStride), bias);
+      }
     });
   }
 
@@ -371,55 +376,50 @@ struct ManyBody {
   __device__ __forceinline__ void finish_static(const ManyTile& tile, int strip, int32_t (&d)[kSums]) const {
     add_received(d);
     const StaticEpilogue& e = a.static_codes;
-    if (e.planes == 1) {
-      store_codes<1>(strip, first_row(tile), d);
-    } else {
-      store_codes<2>(strip, first_row(tile) / 2, d);
-    }
-  }
-  template <int Planes>
-  __device__ __forceinline__ void store_codes(int strip, int64_t first_m, const int32_t (&d)[kSums]) const {
-    const StaticEpilogue& e = a.static_codes;
-    int32_t y[kSums / Planes];
-    const StaticChannel* const channels = e.channels + static_cast<int64_t>(strip) * kStripRows + promotion.row;
-    const StaticChannel of_rows[2] = {channels[0], channels[8]};
-#pragma unroll
-    for (int tile = 0; tile < kSums / Planes / 4; ++tile)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int64_t sum = e.rows[first_m + tile * kXTileRows + promotion.column + i % 2].sum;
-        const int at = 4 * Planes * tile + i;
-        const int32_t high = Planes == 1 ? 0 : d[at], low = d[at + 4 * (Planes - 1)];
-        y[4 * tile + i] = e.wide ? static_result<int64_t>(e, of_rows[i / 2], sum, high, low)
-                                 : static_result<int32_t>(e, of_rows[i / 2], sum, high, low);
+    const int planes = e.planes;
+    const int64_t n = first_result(strip);
+    turn(d, [&](int first_row_of_turn, const int32_t* turned) {
+#pragma unroll 1
+      for (int row = thread % 32 / kTurnLanes; row < kManyTurnRows / planes; row += 32 / kTurnLanes) {
+        const int64_t m = (first_row(tile) + first_row_of_turn) / planes + row;
+        if (m >= a.m) continue;
+        const int64_t sum = e.rows[m].sum;
+        const int32_t* const of_row = turned + row * kManyTurnStride;
+        int32_t y[4];
+#pragma unroll 1
+        for (int i = 0; i < 4; ++i) {
+          const int32_t high = planes == 1 ? 0 : of_row[i];
+          const int32_t low = of_row[i + (planes - 1) * kXTileRows * kManyTurnStride];
+          const StaticChannel& c = e.channels[n + i];
+          const int32_t code =
+              e.wide ? static_result<int64_t>(e, c, sum, high, low) : static_result<int32_t>(e, c, sum, high, low);
+          y[0] = i == 0 ? code : y[0], y[1] = i == 1 ? code : y[1], y[2] = i == 2 ? code : y[2], y[3] = code;
+        }
+        store_static_results(a, m, n, make_int4(y[0], y[1], y[2], y[3]));
       }
-    store(strip, first_m, y, [&](int64_t m, int64_t n, const int4& four) { store_static_results(a, m, n, four); });
+    });
   }
 
-  /// Through shared memory, so that a warp writes neighbouring elements of rows of y. Calls store_four(m, n, results of
-  /// rows n to n + 3 of W).
-  template <typename Value, int Count, typename StoreFour>
-  __device__ __forceinline__ void store(int strip, int64_t m, const Value (&values)[Count],
-                                        const StoreFour& store_four) const {
-    using Four = std::conditional_t<std::is_same_v<Value, float>, float4, int4>;
-    constexpr int kLanes = kTileRows / 4;  // of a row of x, each with four results
+  static constexpr int kTurnLanes = kTileRows / 4;  // of a row of x, each with four results
+  /// The first of this thread's four rows of W.
+  [[nodiscard]] __device__ __forceinline__ int64_t first_result(int strip) const {
+    return static_cast<int64_t>(strip) * kStripRows + thread / 32 * kTileRows + thread % kTurnLanes * 4;
+  }
+  /// Through shared memory, so that a warp writes neighbouring elements of rows of y: calls store_rows(first row,
+  /// this thread's four results of that row) for kManyTurnRows rows of x at a time, kManyTurnStride apart.
+  template <typename Value, typename StoreRows>
+  __device__ __forceinline__ void turn(const Value (&values)[kSums], const StoreRows& store_rows) const {
     const int lane = thread % 32, warp = warpgroup * 4 + thread / 32;
     auto* const turned = reinterpret_cast<Value*>(shared + a.results_at) + warp * (kManyTurnRows * kManyTurnStride);
-    const int64_t n = static_cast<int64_t>(strip) * kStripRows + thread / 32 * kTileRows + lane % kLanes * 4;
-    m += lane / kLanes;
-    constexpr int kOfTurn = Count < kManyTurnRows / 2 ? Count : kManyTurnRows / 2;
 #pragma unroll
-    for (int first = 0; first < Count; first += kOfTurn) {
+    for (int first = 0; first < kSums; first += kManyTurnRows / 2) {
       __syncwarp();
 #pragma unroll
-      for (int i = 0; i < kOfTurn; ++i)
+      for (int i = 0; i < kManyTurnRows / 2; ++i)
         turned[(i / 4 * kXTileRows + lane % 4 * 2 + i % 2) * kManyTurnStride + lane / 4 + i % 4 / 2 * 8] =
             values[first + i];
       __syncwarp();
-#pragma unroll 1
-      for (int row = lane / kLanes; row < 2 * kOfTurn; row += 32 / kLanes, m += 32 / kLanes)
-        if (m < a.m)
-          store_four(m, n, *reinterpret_cast<const Four*>(turned + row * kManyTurnStride + lane % kLanes * 4));
+      store_rows(2 * first, turned + lane % kTurnLanes * 4);
     }
   }
 };
