@@ -22,8 +22,8 @@ import linear_cuda_report
 import linear_report
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-DOCUMENTS = ("README.md", "docs/performance.md", "docs/python.md", "docs/notes/linear_cuda.md",
-             "examples/denoiser/README.md")
+DOCUMENTS = ("README.md", "docs/linear_cuda.md", "docs/performance.md", "docs/python.md", "docs/tables.md",
+             "docs/notes/linear_cuda.md", "docs/notes/product_gpu.md", "examples/denoiser/README.md")
 PICTURE = "docs/speed.svg"
 CPU, SHARED_CPU, GPU = "xeon-emerald-rapids", "epyc", "h100"  # folders of bench/results
 MOST_ROWS = 12
@@ -426,6 +426,7 @@ def everything(results):
             ("GRU on a GPU, one step a call (H, N)", gru_gpu(results, True)[0]),
             ("GRU on a GPU, one step a call, 16-bit state (H, N)", gru_gpu(results, True, WIDE)[0]),
             ("Product W x on a GPU (rows, outputs, inputs, rescale)", product_gpu_cases(results)[0]),
+            ("Low-bit linear layers on a GPU (M, layer, K x N)", linear_gpu_cases(results)),
             ("FP16 functions on a GPU", table_gpu_cases(results)[0])]
 
 
