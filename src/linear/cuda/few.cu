@@ -37,7 +37,8 @@ Status run_kind(const ImageLayout& image, bool general, const FewPlan& plan, con
     }
     return launch<Bits, Kind, Columns, false, false>(image, plan, args, early, stream);
   };
-  if (Kind != RowsKind::kF32 && args.x_columns <= kXTileRows) return columns.template operator()<kXTileRows>();
+  if constexpr (Kind != RowsKind::kF32)
+    if (args.x_columns <= kXTileRows) return columns.template operator()<kXTileRows>();
   return columns.template operator()<kFewMaxRows>();
 }
 
