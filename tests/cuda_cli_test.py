@@ -103,8 +103,10 @@ class CudaCliTest(cli_test.ToolTest):
         wanted = {kernel["operation"] + "_cuda_" + kernel["name"] for kernel in self.device["kernels"]
                   if kernel["operation"].startswith("linear_")}
         self.assertEqual(set(compared), wanted)
-        for name, outputs in compared.items():
-            self.assertGreaterEqual(outputs, 1000000, name)
+        for operation in ["linear_int8", "linear_float", "linear_static"]:  # its kernels share the outputs
+            of_kernels = [outputs for name, outputs in compared.items() if name.startswith(operation)]
+            self.assertGreaterEqual(sum(of_kernels), 20000000, operation)
+            self.assertGreaterEqual(min(of_kernels), 20000, operation)
         self.assertEqual(sum(report["expected_by"].values()), report["outputs_compared"])
         self.assertGreater(report["expected_by"]["reference"], 0)
 

@@ -23,6 +23,7 @@
 #include "isobit/cuda/linear.h"
 #include "isobit/cuda/table.h"
 #include "isobit/parallel.h"
+#include "linear/cuda/plan.h"
 #include "verify/fp16.h"
 #include "verify/gru.h"
 #include "verify/linear.h"
@@ -393,7 +394,9 @@ StaticLinearRun static_linear_run(int device, std::string_view kernel = {}) {
 Result<VerifyReport> verify_linear(int device, const VerifyOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_cpu("linear", options.seed));
   LinearCandidates all{.on_device = true};
+  ISOBIT_ASSIGN_OR_RETURN(const LinearDevice limits, LinearDevice::current());
   for (const DeviceLinearKernel& kernel : linear_kernels()) {
+    if (kernel.name == "many" && !limits.wgmma) continue;
     VerifyKernel report = device_kernel(std::string(kernel.operation) + "_cuda_" + std::string(kernel.name));
     if (kernel.operation == "linear_static") {
       all.statics.push_back({std::move(report), static_linear_run(device, kernel.name)});

@@ -504,6 +504,18 @@ Status fingerprint_static(const std::string& name, Random& random, bool any_widt
 
 }  // namespace
 
+/// Of one operation, what counts towards the outputs asked for. On a device its kernels share the layers by their
+/// rows: all outputs count, but no more than kMostShare times those of the kernel with the fewest.
+template <typename Run>
+uint64_t counted(const std::vector<Candidate<Run>>& kernels, bool on_device) {
+  constexpr uint64_t kMostShare = 1000;
+  const uint64_t least = least_compared(kernels);
+  if (!on_device || kernels.empty()) return least;
+  uint64_t all = 0;
+  for (const Candidate<Run>& kernel : kernels) all += kernel.report.outputs_compared;
+  return std::min(all, kMostShare * least);
+}
+
 Result<VerifyReport> verify_linear_with(LinearCandidates candidates, const VerifyOptions& options) {
   ThreadPool pool(0);
   Random random(options.seed);
@@ -511,7 +523,7 @@ Result<VerifyReport> verify_linear_with(LinearCandidates candidates, const Verif
   const uint64_t wanted = std::max<uint64_t>(options.outputs, 1);
   const auto round = [&](int64_t index) -> Result<uint64_t> {
     const auto family = [&](auto& kernels, auto verify) -> Status {
-      if (least_compared(kernels) >= wanted) return {};
+      if (counted(kernels, candidates.on_device) >= wanted) return {};
       const Sizes sizes = random_sizes(random, candidates.on_device ? kDeviceLimits : kCpuLimits);
       std::optional<CpuPath> path = CpuPath::kReference;
       if (candidates.on_device && index % 100 != 0) path.reset();
@@ -520,8 +532,9 @@ Result<VerifyReport> verify_linear_with(LinearCandidates candidates, const Verif
     ISOBIT_RETURN_IF_ERROR(family(candidates.int8, verify_int8));
     ISOBIT_RETURN_IF_ERROR(family(candidates.floats, verify_float));
     ISOBIT_RETURN_IF_ERROR(family(candidates.statics, verify_static));
-    return std::min(
-        {least_compared(candidates.int8), least_compared(candidates.floats), least_compared(candidates.statics)});
+    const bool on_device = candidates.on_device;
+    return std::min({counted(candidates.int8, on_device), counted(candidates.floats, on_device),
+                     counted(candidates.statics, on_device)});
   };
   ISOBIT_RETURN_IF_ERROR(repeat_until(options.outputs, options.progress, round));
   VerifyReport report;

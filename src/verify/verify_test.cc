@@ -133,7 +133,8 @@ TEST(VerifyLinear, ADeviceIsComparedWithTheCpu) {
     ASSERT_TRUE(report.ok()) << report.status().message();
     ASSERT_EQ(report->kernels.size(), 8u);
     for (const VerifyKernel& kernel : report->kernels) {
-      EXPECT_GE(kernel.outputs_compared, on_device ? 500'000u : 50'000u) << kernel.name;
+      // On a device the four kernels of an operation share them, here equally.
+      EXPECT_GE(kernel.outputs_compared, on_device ? 500'000u / 4 : 50'000u) << kernel.name;
       EXPECT_EQ(kernel.different == 0, kernel.name == "same") << kernel.name << ": " << kernel.first_difference;
     }
     const std::string first = report->kernels[1].first_difference;

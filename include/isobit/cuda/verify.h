@@ -27,7 +27,8 @@ std::vector<std::string_view> verify_operations();
 ///   linear: random layers with x in floats, quantised to 8 bits in the call, or static codes: M to 300, N to 600, K to
 ///     6000, groups from 8 elements to K, every width and kind. Expected bytes come from the best path of the CPU, of
 ///     one layer in 100 from the reference; that path is compared with the reference first, as above. Rows of float
-///     activations are judged as on the CPU, each also in calls with other rows, or alone.
+///     activations are judged as on the CPU, each also in calls with other rows, or alone. The kernels of an operation
+///     share options.outputs by the rows of the layers, each with a thousandth at least.
 /// Other operations are refused (kInvalidArgument).
 Result<VerifyReport> verify_kernels(int device, const VerifyOptions& options = {});
 

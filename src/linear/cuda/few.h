@@ -16,7 +16,6 @@
 namespace isobit::cuda {
 
 inline constexpr int kFewMaxRows = 16;    // of x, for a block of threads
-inline constexpr int kFewMaxChunks = 16;  // of a block of threads
 inline constexpr int kFewMaxCluster = 8;  // blocks of threads that share a strip
 inline constexpr int kFewWorkers = 128;   // threads that multiply
 inline constexpr int kFewOldStages = 3;   // before sm_90

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel of many.h. A warp loads stages, each a block of 128 positions; warpgroups decode W into the registers of
 // wgmma, multiply with x in shared memory, and promote the sums of a part in the order of numerics.md, sections 10 and
-// 11. While one warpgroup promotes, the others multiply.
+// 11, or make y of the sums of whole rows of static codes (section 12). While one warpgroup promotes, the other
+// multiplies.
 //
 // Blocks of threads take tiles of results in turn. Where there are few tiles, those of a cluster share one: each has
 // chunks of it one after the other, and the first one gets the sums of all others' chunks and adds them in order.

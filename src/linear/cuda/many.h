@@ -44,7 +44,7 @@ constexpr int64_t many_sums_bytes(int32_t columns) {
   return int64_t{columns} * kStripRows * static_cast<int64_t>(sizeof(float));
 }
 
-/// Whether the current device has code for it.
+/// Whether there is code for the current device, of compute capability 9.0.
 Result<bool> many_can_run();
 /// kind, bits and groups of `image` choose the kernel. early: the launch before lets this one start.
 Status run_many(const ImageLayout& image, RowsKind kind, bool general, const ManyPlan& plan, const ManyArgs& args,
