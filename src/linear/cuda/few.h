@@ -21,6 +21,8 @@ inline constexpr int kFewWorkers = 128;   // threads that multiply
 inline constexpr int kFewOldStages = 3;   // before sm_90
 inline constexpr int kFewExchange = 256;  // where sums of other blocks come to, behind the barriers
 constexpr int few_turn_blocks(int bits) { return bits == 8 ? 2 : 4; }
+/// Whether there are kernels for one tile of rows of x, beside those for kFewMaxRows.
+constexpr bool few_has_tile(RowsKind kind) { return kind != RowsKind::kF32 && kind != RowsKind::kBF16; }
 inline constexpr int64_t kMostRows = int64_t{kFewMaxRows} * 65535;
 
 /// How the columns of a layer are divided.

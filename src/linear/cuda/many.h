@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of low-bit weights with many rows of x, by wgmma: sm_90a only. A warpgroup has a strip of 64 rows of W and
-// 32 or 128 rows of x; a block of threads has two of them, for neighbouring strips or rows of x.
+// Products of low-bit weights with many rows of x, by wgmma: sm_90a only. A block of threads has two warpgroups for two
+// neighbouring strips of 64 rows of W, each with the same 64 or 128 rows of x, of static codes 256, too.
 #ifndef ISOBIT_LINEAR_CUDA_MANY_H_
 #define ISOBIT_LINEAR_CUDA_MANY_H_
 
@@ -18,23 +18,24 @@ namespace isobit::cuda {
 inline constexpr int kManyGroups = 2;      // warpgroups of a block of threads that multiply
 inline constexpr int kManySlabTiles = 8;   // rows.h
 inline constexpr int kManyExchange = 256;  // where sums of other blocks come to, behind the barriers
-inline constexpr int kManyFewColumns = 32, kManyMostColumns = 128;  // rows of x of a warpgroup
-inline constexpr int kManyTileGroup = 8;                            // tiles of W that take turns with tiles of x
-// Results of a warp on their way to y: rows of x, each with 16 of W.
-inline constexpr int kManyTurnRows = 16, kManyTurnStride = 20;
-inline constexpr int kManyResultsBytes = 4 * kManyGroups * kManyTurnRows * kManyTurnStride * 4;
+// Rows of x of a warpgroup; kManyStaticColumns: of static codes.
+inline constexpr int kManyFewColumns = 64, kManyMostColumns = 128, kManyStaticColumns = 256;
+// Blocks of threads of a cluster that share rows of x, each of which loads whole slabs for all. Larger clusters do not
+// fill all processors.
+inline constexpr int kManyMostNeighbours = 2;
+inline constexpr int kManyTileGroup = 8;  // tiles of W that take turns with tiles of x
 
 struct ManyArgs : ProductArgs {
-  // Of a tile, which a block of threads does: strips, warpgroups for each, slabs that these read.
-  int32_t tile_strips, tile_columns, tile_slabs;
-  int32_t w_tiles, x_tiles;  // of the layer
+  int32_t tile_slabs;        // of a tile, which has kManyGroups strips
+  int32_t neighbours;        // blocks of threads of a cluster with neighbouring strips and the same rows of x
+  int32_t w_tiles, x_tiles;  // of the layer; w_tiles: for all neighbours
   // Of a stage, in bytes.
   int32_t parameters_at, x_at, x_parameters_at, x_slab_parameters, stage_bytes;
-  int32_t results_at, stages_at;
+  int32_t stages_at;
 };
 
 struct ManyPlan {
-  int32_t columns = 0;  // of a warpgroup: 32 or 128
+  int32_t columns = 0;  // of a warpgroup: 64, 128 or 256
   int32_t blocks = 0;   // of threads
   int64_t shared = 0;   // bytes
 };

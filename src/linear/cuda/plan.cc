@@ -57,7 +57,7 @@ bool is_idle(const ProductArgs& a, int32_t cluster, int32_t rank_chunks) {
 // Few rows
 
 int few_columns(RowsKind kind, int64_t x_columns) {
-  return x_columns <= kXTileRows && kind != RowsKind::kF32 ? kXTileRows : kFewMaxRows;
+  return x_columns <= kXTileRows && few_has_tile(kind) ? kXTileRows : kFewMaxRows;
 }
 
 /// Blocks of threads that share a strip: as many as give each processor the least to do one after the other; of equal
@@ -132,8 +132,14 @@ ManyCosts many_costs(const ImageLayout& image, RowsKind kind) {
   return costs;
 }
 
-int64_t many_rows(int64_t m) {
-  return m <= kManyMostColumns / 2 ? kManyMostColumns / 2 : pieces(m, kManyMostColumns) * kManyMostColumns;
+/// Whether warpgroups have few rows of x. There are no such kernels of float32.
+bool has_few_columns(RowsKind kind, int64_t x_columns) {
+  return x_columns <= kManyMostColumns / 2 && kind != RowsKind::kF32;
+}
+int64_t many_rows(RowsKind kind, int64_t m) {
+  if (has_few_columns(kind, m)) return kManyMostColumns / 2;
+  const int64_t step = kind == RowsKind::kStatic && m > kManyMostColumns ? kManyStaticColumns : kManyMostColumns;
+  return pieces(m, step) * step;
 }
 
 /// The division that takes the least time.
@@ -141,54 +147,54 @@ void plan_many(const LinearDevice& device, const ImageLayout& image, RowsKind ki
   ManyArgs& best = result.many_args;
   const ManyCosts costs = many_costs(image, kind);
   double least = 0;
-  for (const int32_t columns : {kManyMostColumns, kManyFewColumns})
-    for (int32_t strips = 1; strips <= kManyGroups; ++strips)
-      for (int32_t cluster = 1; cluster <= std::min(8, best.chunks); ++cluster) {
-        ManyArgs a = best;
-        a.tile_strips = strips;
-        a.tile_columns = columns == kManyMostColumns ? 1 : kManyGroups / strips;
-        const int64_t tile_rows = int64_t{columns} * a.tile_columns;
-        a.tile_slabs = static_cast<int32_t>(pieces(tile_rows, kManySlabTiles * kXTileRows));
-        a.cluster = cluster;
-        a.rank_chunks = static_cast<int32_t>(pieces(a.chunks, cluster));
-        if ((columns == kManyMostColumns) != (a.x_columns > kManyMostColumns / 2) || is_idle(a, cluster, a.rank_chunks))
-          continue;
-        if (columns == kManyFewColumns && (strips == 1) != (a.x_columns > kManyFewColumns)) continue;  // whole slabs
-        a.w_tiles = static_cast<int32_t>(pieces(a.strips, strips));
-        a.x_tiles = static_cast<int32_t>(pieces(a.x_columns, tile_rows));
-        const int64_t tiles = int64_t{a.w_tiles} * a.x_tiles * cluster;
-        if (cluster > 1 && tiles > device.processors) continue;
+  const auto consider = [&](int32_t columns, int32_t cluster, int32_t neighbours) {
+    if ((columns == kManyFewColumns) != has_few_columns(kind, best.x_columns)) return;
+    if (columns == kManyStaticColumns && (kind != RowsKind::kStatic || best.x_columns <= kManyMostColumns)) return;
+    ManyArgs a = best;
+    a.tile_slabs = columns / (kManySlabTiles * kXTileRows);
+    a.cluster = cluster;
+    a.neighbours = neighbours;
+    a.rank_chunks = static_cast<int32_t>(pieces(a.chunks, cluster));
+    if (is_idle(a, cluster, a.rank_chunks)) return;
+    a.w_tiles = static_cast<int32_t>(pieces(a.strips, kManyGroups * neighbours));
+    a.x_tiles = static_cast<int32_t>(pieces(a.x_columns, columns));
+    const int64_t tiles = int64_t{a.w_tiles} * a.x_tiles;
+    const int64_t clusters = device.processors / (cluster * neighbours);  // that run at once
+    if (cluster > 1 && tiles > clusters) return;
 
-        const int64_t x_parts = a.x_part_bytes == 0 ? 0 : kind == RowsKind::kCodes ? a.block_groups : a.x_block_parts;
-        a.parameters_at = static_cast<int32_t>(strips * image.block_bytes());
-        a.x_at = static_cast<int32_t>(aligned(a.parameters_at + strips * int64_t{a.block_groups} * image.record_bytes));
-        a.x_parameters_at = static_cast<int32_t>(a.x_at + a.tile_slabs * kManySlabTiles * row_block_bytes(kind));
-        a.x_slab_parameters = static_cast<int32_t>(x_parts * kManySlabTiles * a.x_part_bytes);
-        a.stage_bytes = static_cast<int32_t>(aligned(a.x_parameters_at + int64_t{a.tile_slabs} * a.x_slab_parameters));
-        const int64_t received =
-            sums_of_others(a, cluster, a.rank_chunks) * strips * a.tile_columns * many_sums_bytes(columns);
-        a.results_at = static_cast<int32_t>(kManyExchange + received);
-        a.stages_at = static_cast<int32_t>(pieces(a.results_at + kManyResultsBytes, 1024) * 1024);
-        constexpr int64_t kMostStages = 8;
-        const int64_t stages = std::min<int64_t>(kMostStages, (device.shared - a.stages_at) / a.stage_bytes);
-        if (stages < 2) continue;
-        a.stages = static_cast<int32_t>(stages);
+    const int64_t x_parts = a.x_part_bytes == 0 ? 0 : kind == RowsKind::kCodes ? a.block_groups : a.x_block_parts;
+    a.parameters_at = static_cast<int32_t>(kManyGroups * image.block_bytes());
+    a.x_at =
+        static_cast<int32_t>(aligned(a.parameters_at + int64_t{kManyGroups} * a.block_groups * image.record_bytes));
+    const int64_t x_bytes = a.tile_slabs * kManySlabTiles * row_block_bytes(kind);
+    a.x_parameters_at = static_cast<int32_t>(a.x_at + x_bytes);
+    a.x_slab_parameters = static_cast<int32_t>(x_parts * kManySlabTiles * a.x_part_bytes);
+    a.stage_bytes = static_cast<int32_t>(aligned(a.x_parameters_at + int64_t{a.tile_slabs} * a.x_slab_parameters));
+    const int64_t received = sums_of_others(a, cluster, a.rank_chunks) * kManyGroups * many_sums_bytes(columns);
+    a.stages_at = static_cast<int32_t>(pieces(kManyExchange + received, 1024) * 1024);
+    constexpr int64_t kMostStages = 8;
+    const int64_t stages = std::min<int64_t>(kMostStages, (device.shared - a.stages_at) / a.stage_bytes);
+    if (stages < 2) return;
+    a.stages = static_cast<int32_t>(stages);
 
-        const double products = costs.multiply * columns, alone = products + costs.promote * columns + costs.block;
-        const int32_t groups = strips * a.tile_columns;
-        const double block = std::max({alone, products * groups, (products + costs.promote * columns) * 0.9 * groups,
-                                       static_cast<double>(a.stage_bytes) / costs.bytes});
-        const double blocks = std::min<double>(a.used_blocks, static_cast<double>(a.rank_chunks) * a.chunk_blocks);
-        const auto rounds = static_cast<double>(pieces(tiles, device.processors));
-        const double cost = rounds * (blocks * block + costs.tile) + (cluster > 1 ? costs.cluster : 0);
-        if (result.many && cost >= least) continue;
-        least = cost;
-        best = a;
-        result.many =
-            ManyPlan{.columns = columns,
-                     .blocks = static_cast<int32_t>(cluster > 1 ? tiles : std::min<int64_t>(tiles, device.processors)),
-                     .shared = a.stages_at + stages * a.stage_bytes};
-      }
+    const double products = costs.multiply * columns, alone = products + costs.promote * columns + costs.block;
+    const double loaded = static_cast<double>(a.x_at) + static_cast<double>(a.stage_bytes - a.x_at) / neighbours;
+    const double block = std::max({alone, products * kManyGroups,
+                                   (products + costs.promote * columns) * 0.9 * kManyGroups, loaded / costs.bytes});
+    const double blocks = std::min<double>(a.used_blocks, static_cast<double>(a.rank_chunks) * a.chunk_blocks);
+    const auto rounds = static_cast<double>(pieces(tiles, clusters));
+    const double cost = rounds * (blocks * block + costs.tile) + (cluster > 1 ? costs.cluster : 0);
+    if (result.many && cost >= least) return;
+    least = cost;
+    best = a;
+    result.many = ManyPlan{.columns = columns,
+                           .blocks = static_cast<int32_t>(std::min(tiles, clusters) * cluster * neighbours),
+                           .shared = a.stages_at + stages * a.stage_bytes};
+  };
+  for (const int32_t columns : {kManyStaticColumns, kManyMostColumns, kManyFewColumns}) {
+    for (int32_t cluster = 1; cluster <= std::min(8, best.chunks); ++cluster) consider(columns, cluster, 1);
+    if (columns != kManyFewColumns) consider(columns, 1, kManyMostNeighbours);
+  }
 }
 
 bool is_for_many(const LinearDevice& device, int64_t m) { return device.wgmma && m > kFewMaxRows; }
@@ -215,7 +221,7 @@ LinearPlan plan_linear(const LinearDevice& device, const ImageLayout& image, Row
                        bool x_parameters) {
   LinearPlan plan;
   if (is_for_many(device, m)) {
-    plan.rows = RowsLayout::of(image, kind, x_parameters, many_rows(m), kManySlabTiles);
+    plan.rows = RowsLayout::of(image, kind, x_parameters, many_rows(kind, m), kManySlabTiles);
     static_cast<ProductArgs&>(plan.many_args) = product_args(image, plan.rows, m, m);
     plan_many(device, image, kind, plan);
     if (plan.many) return plan;
@@ -230,7 +236,7 @@ LinearPlan plan_static(const LinearDevice& device, const ImageLayout& image, int
   LinearPlan plan;
   const int64_t x_columns = planes == 1 ? m : pieces(m, kXTileRows) * kXTileRows * planes;
   const bool many = is_for_many(device, x_columns);
-  plan.rows = RowsLayout::of_static(image, planes, many ? many_rows(x_columns) / planes : m,
+  plan.rows = RowsLayout::of_static(image, planes, many ? many_rows(RowsKind::kStatic, x_columns) / planes : m,
                                     many ? kManySlabTiles : few_columns(RowsKind::kStatic, x_columns) / kXTileRows);
   static_cast<ProductArgs&>(plan.many_args) = product_args(image, plan.rows, m, x_columns);
   static_cast<ProductArgs&>(plan.few_args) = plan.many_args;
@@ -244,7 +250,7 @@ LinearPlan plan_static(const LinearDevice& device, const ImageLayout& image, int
 
 int64_t most_row_bytes(const LinearDevice& device, const ImageLayout& image, RowsKind kind, int64_t m) {
   const int64_t rows =
-      is_for_many(device, m) ? many_rows(m) : pieces(std::max<int64_t>(m, 0), kFewMaxRows) * kFewMaxRows;
+      is_for_many(device, m) ? many_rows(kind, m) : pieces(std::max<int64_t>(m, 0), kFewMaxRows) * kFewMaxRows;
   return aligned_size(RowsLayout::of(image, kind, true, rows, 1).bytes());
 }
 
