@@ -2,8 +2,8 @@
 """low_bit.json: sections 9 to 12. README.md has the format."""
 import math
 
-from .convolution import (Geometry, exact_convolution, on_the_fly_convolution, quantise_shared,
-                          static_convolution)
+from .convolution import (Geometry, Transposed, average_pool, exact_convolution, max_pool, on_the_fly_convolution,
+                          per_image_convolution, quantise_shared, static_convolution)
 from .floats import FORMATS, bits32, bits64, bits_of, to_format
 from .grid import Grid
 from .low_bit import (KINDS, RELU, RELU6, Weights, exact_linear, groups_of, on_the_fly, pack, quantise,
@@ -252,24 +252,37 @@ def nested(f, values):
     return [nested(f, v) if isinstance(v, list) else f(v) for v in values]
 
 
+def json_of(geometry):
+    out = {"kernel": geometry.kernel, "stride": geometry.stride, "pad": geometry.pad, "dilation": geometry.dilation,
+           "groups": geometry.groups}
+    return {**out, "more": geometry.more} if isinstance(geometry, Transposed) else out
+
+
 def convolution_cases(rng):
+    """x and results as in convolution.py; "kernels" [O][R * S][C / groups]."""
+    none = ((0, 0), (0, 0))
     cases = []
     for index, (B, C, image, O, geometry) in enumerate((
             (1, 5, (3, 4), 2, Geometry((1, 1))), (2, 9, (4, 3), 2, Geometry((2, 2))),
-            (1, 17, (5, 4), 2, Geometry((3, 3), (2, 1), (1, 1))),
-            (1, 12, (5, 6), 2, Geometry((2, 3), (1, 2), (1, 2), (2, 1))),
-            (2, 8, (1, 1), 3, Geometry((3, 3), (1, 1), (1, 1))),
-            (1, 3, (2, 7), 2, Geometry((1, 4), (1, 3), (2, 0), (1, 2))))):
-        taps, group = geometry.kernel[0] * geometry.kernel[1], min(8, C) if index != 2 else 16
-        shape = {"kernel": geometry.kernel, "stride": geometry.stride, "pad": geometry.pad,
-                 "dilation": geometry.dilation}
+            (1, 17, (5, 4), 2, Geometry((3, 3), (2, 1), ((1, 1), (1, 1)))),
+            (1, 12, (5, 6), 2, Geometry((2, 3), (1, 2), ((0, 1), (2, 1)), (2, 1))),
+            (2, 8, (1, 1), 3, Geometry((3, 3), (1, 1), ((1, 1), (1, 1)))),
+            (1, 3, (2, 7), 2, Geometry((1, 4), (1, 3), ((2, 0), (0, 1)), (1, 2))),
+            (1, 18, (3, 3), 4, Geometry((2, 2), (1, 1), ((0, 1), (0, 1)), groups=2)),
+            (2, 3, (4, 4), 6, Geometry((3, 3), (2, 2), ((0, 1), (0, 1)), groups=3)),
+            (1, 4, (1, 9), 2, Geometry((1, 3), (1, 1), ((0, 0), (4, 0)), (1, 2))),
+            (1, 9, (2, 3), 2, Transposed((2, 2), (2, 2), none)),
+            (1, 6, (3, 2), 2, Transposed((3, 2), (2, 1), ((1, 0), (0, 1)), (1, 2), 2, (1, 1))))):
+        taps, channels = geometry.kernel[0] * geometry.kernel[1], C // geometry.groups
+        group = min(8, channels) if index != 2 else 16
+        shape = json_of(geometry)
         bias = [rng.real(-1, 1) for _ in range(O)]
-        x = [[random_rows(rng, *image, 1.0) for _ in range(C)] for _ in range(B)]
-        kernels = [random_rows(rng, taps, C, 0.3) for _ in range(O)]
+        x = [[random_rows(rng, image[1], C, 1.0) for _ in range(image[0])] for _ in range(B)]
+        kernels = [random_rows(rng, taps, channels, 0.3) for _ in range(O)]
         for asymmetric in (False, True):
             bits, kind, store = rng.pick(BITS), rng.pick(KINDS), rng.pick(sorted(FORMATS))
             shared = quantise_shared(kernels, bits, group, kind, store)
-            own = [given_weights(rng, 4, "zero_point", "f32", O, C, group) for _ in range(taps)]
+            own = [given_weights(rng, 4, "zero_point", "f32", O, channels, group) for _ in range(taps)]
             for weights in (shared, own):
                 act, y_type = some_act(rng), rng.pick(sorted(FORMATS))
                 case = {"op": "convolution", **shape, "asymmetric": asymmetric, "weights": [w.json() for w in weights]}
@@ -281,14 +294,32 @@ def convolution_cases(rng):
                     "y_type": y_type,
                     "y": on_the_fly_convolution(weights, x, geometry, asymmetric, bias, act, y_type)})
         w = channel_weights([[v for tap in one for v in tap] for one in kernels])
+        act, y_type = some_act(rng), rng.pick(sorted(FORMATS))
+        cases.append({"op": "per_image_convolution", **shape, "weights": w.json(), "x": nested(bits32, x),
+                      "bias": texts(bias), "act": act_json(act), "y_type": y_type,
+                      "y": per_image_convolution(w, x, geometry, bias, act, y_type)})
         grid = Grid(8, True, rng.int(-90, 90), scale=rng.real(0.02, 0.04))
         out = Grid(8, index % 2 == 0, rng.int(0, 50), scale=rng.real(0.03, 0.1))
+        added = Grid(8, True, rng.int(-20, 20), scale=rng.real(0.01, 0.1)) if index % 3 == 1 else None
         act, mode = some_act(rng), rng.pick(MODES)
         codes = nested(grid.quantize, x)
-        layer = StaticLinear(w, grid, out, bias, act, mode)
-        cases.append({"op": "static_convolution", **shape, "mode": mode, "weights": w.json(), "x_grid": grid.json(),
-                      "y_grid": out.json(), "bias": texts(bias), "act": act_json(act), "x": codes,
-                      "y": static_convolution(layer, codes, geometry)})
+        layer = StaticLinear(w, grid, out, bias, act, mode, added)
+        case = {"op": "static_convolution", **shape, "mode": mode, "weights": w.json(), "x_grid": grid.json(),
+                "y_grid": out.json(), "bias": texts(bias), "act": act_json(act), "x": codes}
+        residual = None
+        if added:
+            P, Q = geometry.size(image)
+            residual = [[[[rng.int(-128, 127) for _ in range(O)] for _ in range(Q)] for _ in range(P)] for _ in x]
+            case.update(residual_grid=added.json(), residual=residual)
+        cases.append({**case, "y": static_convolution(layer, codes, geometry, residual)})
+    for geometry in (Geometry((2, 2), (2, 2)), Geometry((3, 3), (2, 1), ((1, 0), (1, 1))),
+                     Geometry((2, 3), (1, 2), ((0, 1), (2, 0)), (2, 1))):
+        grid, out, mode = Grid(8, True, rng.int(-9, 9), scale=0.125), Grid(8, False, 7, scale=0.09375), rng.pick(MODES)
+        codes = [[[[rng.int(-128, 127) for _ in range(3)] for _ in range(5)] for _ in range(4)] for _ in range(2)]
+        cases.append({"op": "pool", **json_of(geometry), "mode": mode, "x_grid": grid.json(), "y_grid": out.json(),
+                      "x": codes, "max": max_pool(codes, geometry),
+                      "average": average_pool(codes, geometry, grid, out, mode, False),
+                      "average_of_window": average_pool(codes, geometry, grid, out, mode, True)})
     return cases
 
 

@@ -30,17 +30,26 @@ def bias_code(bias, x, S):
     return rint(bias / product)
 
 
+def largest(rescale, bound):
+    """What abs(rescale(x)) is at most, abs(x) <= bound."""
+    return bound * rescale.m << -rescale.n if rescale.n <= 0 else (bound * rescale.m >> rescale.n) + 1
+
+
 class StaticLinear:
     """weights: symmetric of 1, 2, 4 or 8 bits, one group a row; x and y: grids of 2 to 16 bits (y None:
-    int32 accumulators out); bias [N] float32 numbers, or None."""
+    int32 accumulators out); bias [N] float32 numbers, or None; residual: the grid of codes to add, or None."""
 
-    def __init__(self, weights, x, y, bias=None, act=None, mode="nearest_even"):
+    def __init__(self, weights, x, y, bias=None, act=None, mode="nearest_even", residual=None):
         assert weights.kind == "symmetric" and weights.G == 1
-        if any(not 2 <= g.bits <= 16 for g in (x, y) if g is not None):
-            raise Refused("codes of x and y have 2 to 16 bits")
-        if y is None and act is not None:
-            raise Refused("int32 accumulators have no activation function")
-        self.weights, self.x, self.y, self.mode = weights, x, y, mode
+        if any(not 2 <= g.bits <= 16 for g in (x, y, residual) if g is not None):
+            raise Refused("codes of x, y and a residual have 2 to 16 bits")
+        if y is None and (act is not None or residual is not None):
+            raise Refused("int32 accumulators have no activation function, nothing is added to them")
+        self.weights, self.x, self.y, self.mode, self.residual = weights, x, y, mode, residual
+        added = 0
+        if residual is not None:
+            self.added = encode_ratio(float(residual.S) / float(y.S), residual.reach)
+            added = largest(self.added, residual.reach)
         self.v = [[weights.value(n, k) for k in range(weights.K)] for n in range(weights.N)]
         self.bias, self.bounds, self.rescales = [], [], []
         for n, row in enumerate(self.v):
@@ -55,26 +64,36 @@ class StaticLinear:
                     raise Refused("the accumulator does not fit int32")
                 continue
             r = encode_ratio(float(x.S) * S / float(y.S), X)
-            result = X * r.m << -r.n if r.n <= 0 else (X * r.m >> r.n) + 1
-            if max(X * r.m, result + abs(y.z)) > INT64_MAX:
+            if max(X * r.m, largest(r, X) + added + abs(y.z)) > INT64_MAX:
                 raise Refused("an intermediate does not fit int64")
             self.rescales.append(r)
         if y is not None:
             self.lo, self.hi = (y.qmin, y.qmax) if act is None else [y.quantize(v) for v in act]
 
-    def __call__(self, a):
-        """One row of codes -> [N] codes, or int32 accumulators."""
+    def sums(self, a):
+        """acc [N] of one row of codes."""
         if any(not self.x.qmin <= q <= self.x.qmax for q in a):
             raise Refused("a code outside the grid of x")
         out = []
         for n, row in enumerate(self.v):
-            acc = sum(p * q for p, q in zip(a, row)) - self.x.z * sum(row) + self.bias[n]
-            assert abs(acc) <= self.bounds[n]
-            if self.y is None:
-                out.append(acc)
-            else:
-                out.append(min(max(self.rescales[n](acc, self.mode) + self.y.z, self.lo), self.hi))
+            out.append(sum(p * q for p, q in zip(a, row)) - self.x.z * sum(row) + self.bias[n])
+            assert abs(out[n]) <= self.bounds[n]
         return out
+
+    def codes(self, sums, residual=None):
+        """y [N] of these sums, and of codes [N] to add."""
+        if self.y is None:
+            return sums
+        y = [rescale(acc, self.mode) for rescale, acc in zip(self.rescales, sums)]
+        if self.residual is not None:
+            if any(not self.residual.qmin <= q <= self.residual.qmax for q in residual):
+                raise Refused("a code outside the grid of the residual")
+            y = [v + self.added(q - self.residual.z, self.mode) for v, q in zip(y, residual)]
+        return [min(max(v + self.y.z, self.lo), self.hi) for v in y]
+
+    def __call__(self, a, residual=None):
+        """One row of codes -> [N] codes, or int32 accumulators."""
+        return self.codes(self.sums(a), residual)
 
 
 # ---------------------------------------------------------------- calibration

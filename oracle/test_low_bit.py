@@ -2,13 +2,14 @@
 """Checks of the oracle of sections 9 to 12 against values worked by hand, exact sums and the machine."""
 import ctypes
 import ctypes.util
+import itertools
 import math
 import struct
 import unittest
 from fractions import Fraction
 
-from .convolution import (Geometry, exact_convolution, on_the_fly_convolution, quantise_shared,
-                          static_convolution)
+from .convolution import (Geometry, StaticStream, Transposed, average_pool, exact_convolution, gather, max_pool,
+                          on_the_fly_convolution, per_image_convolution, quantise_shared, static_convolution)
 from .floats import (BF16, F16, F32, FORMATS, READERS, add, bits32, bits_of, divide, fma, from_bits32, multiply,
                      subtract, to_format)
 from .grid import Grid
@@ -435,63 +436,168 @@ class Static(unittest.TestCase):
                 self.assertLessEqual(abs(q - code), Fraction(1, 2) + slack + Fraction(1, 10 ** 6))
 
 
+def images(rng, B, image, C, magnitude):
+    """[B][H][W][C]"""
+    return [[random_rows(rng, image[1], C, magnitude) for _ in range(image[0])] for _ in range(B)]
+
+
 class Convolution(unittest.TestCase):
+    def layer(self, kernels, x, y, **more):
+        """kernels: [O][K] integers, a scale of 1."""
+        return StaticLinear(Weights(8, len(kernels[0]), "symmetric", "f32", [[v + 128 for v in row] for row in kernels],
+                                    [[1.0]] * len(kernels)), x, y, **more)
+
+    def plane(self, rows):
+        return [[[[v] for v in row] for row in rows]]
+
     def test_by_hand(self):
-        x = Grid(8, True, 2, scale=1.0)
-        y = Grid(8, True, 0, scale=1.0)
         # one channel, 2 x 2 kernel 1 2 / 3 4, codes less z: 1 2 3 / 4 5 6
-        w = Weights(8, 4, "symmetric", "f32", [[129, 130, 131, 132]], [[1.0]])
-        layer = StaticLinear(w, x, y)
-        image = [[[[3, 4, 5], [6, 7, 8]]]]
-        self.assertEqual(static_convolution(layer, image, Geometry((2, 2))), [[[[37, 47]]]])
-        self.assertEqual(static_convolution(layer, image, Geometry((2, 2), (2, 2), (1, 1))),  # borders are zeros
-                         [[[[4, 3 * 2 + 4 * 3], [2 * 4, 5 + 2 * 6]]]])
-        self.assertEqual(static_convolution(layer, image, Geometry((2, 2), (1, 1), (0, 0), (1, 2))),
-                         [[[[1 + 2 * 3 + 3 * 4 + 4 * 6]]]])
-        self.assertEqual(static_convolution(layer, image, Geometry((2, 2), (1, 2), (1, 0), (2, 1))),
-                         [[[[3 * 4 + 4 * 5], [1 + 2 * 2]]]])
+        layer = self.layer([[1, 2, 3, 4]], Grid(8, True, 2, scale=1.0), Grid(8, True, 0, scale=1.0))
+        image = self.plane([[3, 4, 5], [6, 7, 8]])
+        for geometry, y in (
+                (Geometry((2, 2)), [[37, 47]]),
+                # borders are zeros
+                (Geometry((2, 2), (2, 2), ((1, 1), (1, 1))), [[4, 3 * 2 + 4 * 3], [2 * 4, 5 + 2 * 6]]),
+                (Geometry((2, 2), (2, 2), ((0, 1), (0, 1))), [[37, 3 + 3 * 6]]),
+                (Geometry((2, 2), (1, 1), ((0, 0), (0, 0)), (1, 2)), [[1 + 2 * 3 + 3 * 4 + 4 * 6]]),
+                (Geometry((2, 2), (1, 2), ((1, 1), (0, 0)), (2, 1)), [[3 * 4 + 4 * 5], [1 + 2 * 2]])):
+            self.assertEqual(static_convolution(layer, image, geometry), self.plane(y))
+        for wrong in (lambda: Geometry((2, 0)), lambda: Geometry((1, 1), (0, 1)),
+                      lambda: Geometry((1, 1), pad=((-1, 0), (0, 0))),
+                      lambda: static_convolution(layer, image, Geometry((2, 2), dilation=(2, 1))),
+                      lambda: static_convolution(layer, image, Geometry((2, 2), groups=2))):
+            self.assertRaises(Refused, wrong)
+
+    def test_groups_are_layers_of_their_own(self):
+        rng, x, y = Rng(17), Grid(8, True, -5, scale=1.0), Grid(16, True, 3, scale=7.0)
+        for groups, C, O in ((2, 4, 6), (3, 3, 6), (3, 6, 3)):
+            kernels = [[rng.int(-128, 127) for _ in range(6 * C // groups)] for _ in range(O)]
+            codes = [[[[rng.int(-128, 127) for _ in range(C)] for _ in range(4)] for _ in range(3)]]
+            geometry = Geometry((2, 3), (1, 2), ((1, 0), (0, 2)), groups=groups)
+            got = static_convolution(self.layer(kernels, x, y), codes, geometry)
+            geometry.groups = 1
+            for group in range(groups):
+                its = [[[pixel[group * C // groups:(group + 1) * C // groups] for pixel in row] for row in codes[0]]]
+                of_group = slice(group * O // groups, (group + 1) * O // groups)
+                alone = static_convolution(self.layer(kernels[of_group], x, y), its, geometry)
+                self.assertEqual([[pixel[of_group] for pixel in row] for row in got[0]], alone[0])
+
+    def test_transposed_scatters(self):
+        rng, x, y = Rng(18), Grid(8, True, 4, scale=1.0), Grid(16, True, 0, scale=1.0)
+        for kernel, stride, pad, dilation, more in (
+                ((2, 2), (2, 2), ((0, 0), (0, 0)), (1, 1), (0, 0)), ((3, 2), (2, 1), ((1, 0), (1, 1)), (1, 2), (1, 1)),
+                ((2, 3), (1, 3), ((0, 1), (2, 0)), (2, 1), (0, 2))):
+            geometry = Transposed(kernel, stride, pad, dilation, 1, more)
+            w = [[rng.int(-9, 9) for _ in range(kernel[0] * kernel[1])]]
+            codes = [[rng.int(-9, 9) for _ in range(3)] for _ in range(4)]
+            P, Q = geometry.size((4, 3))
+            sums = [[0] * Q for _ in range(P)]
+            for i, j, r, s in itertools.product(range(4), range(3), range(kernel[0]), range(kernel[1])):
+                p, q = i * stride[0] + r * dilation[0] - pad[0][0], j * stride[1] + s * dilation[1] - pad[1][0]
+                if 0 <= p < P and 0 <= q < Q:
+                    sums[p][q] += (codes[i][j] - 4) * w[0][r * kernel[1] + s]
+            self.assertEqual(static_convolution(self.layer(w, x, y), self.plane(codes), geometry), self.plane(sums))
+        self.assertRaises(Refused, lambda: Transposed((2, 2), (2, 2), more=(2, 0)))
+
+    def test_a_stream_is_the_whole(self):
+        rng, x, y = Rng(19), Grid(8, True, 7, scale=1.0), Grid(16, True, 0, scale=3.0)
+        for taps, stride, dilation, left in ((3, 1, 1, 2), (3, 1, 2, 4), (3, 2, 1, 1), (3, 2, 1, 2), (1, 2, 1, 0),
+                                             (2, 3, 1, 0)):
+            geometry = Geometry((1, taps), (1, stride), ((0, 0), (left, 0)), (1, dilation))
+            layer = self.layer([[rng.int(-9, 9) for _ in range(2 * taps)] for _ in range(3)], x, y)
+            codes = [[[[rng.int(-9, 9) for _ in range(2)] for _ in range(12 * stride)]] for _ in range(2)]
+            stream, at, parts = StaticStream(layer, geometry), 0, [[], []]
+            for columns in (stride, 4 * stride, 7 * stride):
+                y_part = stream([[image[0][at:at + columns]] for image in codes])
+                at += columns
+                for b in range(2):
+                    self.assertEqual(len(y_part[b][0]), columns // stride)
+                    parts[b] += y_part[b][0]
+            self.assertEqual([[part] for part in parts], static_convolution(layer, codes, geometry))
+            if stride > 1:
+                self.assertRaises(Refused, lambda: stream([[image[0][:1]] for image in codes]))
+            for wrong in (left + 1 + stride, -1):
+                self.assertRaises(Refused, lambda: StaticStream(layer, Geometry(
+                    (1, taps), (1, stride), ((0, 0), (wrong, 0)), (1, dilation))))
+
+    def test_residual_by_hand(self):
+        x, y = Grid(8, True, 0, scale=1.0), Grid(8, True, -3, scale=2.0)
+        layer = self.layer([[2]], x, y, residual=Grid(8, False, 10, scale=4.0), act=RELU)
+        # (2 * 5) / 2 + (12 - 10) * 4 / 2 - 3
+        self.assertEqual(layer([5], [12]), [6])
+        self.assertEqual(layer([-5], [12]), [-3])
+        self.assertEqual(static_convolution(layer, self.plane([[5, 1]]), Geometry((1, 1)), self.plane([[12, 9]])),
+                         self.plane([[6, -3]]))
+        self.assertRaises(Refused, lambda: layer([5], [256]))
+        self.assertRaises(Refused, lambda: self.layer([[2]], x, None, residual=x))
+
+    def test_pools_by_hand(self):
+        x, y = Grid(8, True, -1, scale=1.0), Grid(8, True, 5, scale=0.5)
+        image, geometry = self.plane([[1, 2, 3], [4, 5, -8]]), Geometry((2, 2), (1, 2), ((1, 0), (0, 1)))
+        self.assertEqual(max_pool(image, geometry), self.plane([[2, 3], [5, 3]]))
+        for counts_outside, sums in ((False, [[2.5, 4], [4, -1.5]]), (True, [[1.25, 1], [4, -0.75]])):
+            self.assertEqual(average_pool(image, geometry, x, y, "nearest_even", counts_outside),
+                             self.plane([[rint(2 * v) + 5 for v in row] for row in sums]))
+        self.assertRaises(Refused, lambda: max_pool(image, Geometry((2, 2), pad=((2, 0), (0, 0)))))
+
+    def test_one_scale_for_an_image(self):
+        rng = Rng(20)
+        kernels = random_rows(rng, 4, 12, 0.5)
+        w = quantise(kernels, 8, 12, "symmetric", "f32")
+        image, geometry = images(rng, 2, (3, 3), 6, 1.0), Geometry((2, 2), pad=((0, 0), (1, 0)), groups=2)
+        got = per_image_convolution(w, image, geometry)
+        for b, p, q, o in itertools.product(range(2), range(2), range(3), range(4)):
+            pixels = geometry.pixels((3, 3), p, q)
+            row = gather(image, b, pixels, range(o // 2 * 3, o // 2 * 3 + 3), 0.0)
+            self.assertAlmostEqual(value(got[b][p][q][o]), sum(a * k for a, k in zip(row, kernels[o])), delta=0.1)
+        # an image of one pixel, K of one group: a row of section 11
+        row = random_rows(rng, 1, 12, 1.0)[0]
+        self.assertEqual(per_image_convolution(w, [[[row]]], Geometry((1, 1)), None, RELU, "f16"),
+                         [[[on_the_fly(w, row, False, None, RELU, "f16")]]])
+        # a NaN spoils its image
+        image[1][2][2][5] = math.nan
+        spoilt = per_image_convolution(w, image, geometry)
+        self.assertEqual(spoilt[0], got[0])
+        self.assertEqual({v for row in spoilt[1] for pixel in row for v in pixel}, {"7fc00000"})
 
     def test_one_pixel_is_the_linear_layer(self):
         rng = Rng(10)
         w = quantise(random_rows(rng, 3, 20, 0.5), 4, 8, "offset", "f16")
         row = random_rows(rng, 1, 20, 1.0)[0]
-        image = [[[[v]] for v in row]]
         for asymmetric in (False, True):
-            got = on_the_fly_convolution([w], image, Geometry((1, 1)), asymmetric, None, RELU, "bf16")
-            self.assertEqual([c[0][0] for c in got[0]], on_the_fly(w, row, asymmetric, None, RELU, "bf16"))
-        self.assertEqual([c[0][0] for c in exact_convolution([w], image, Geometry((1, 1)))[0]], exact_linear(w, row))
+            self.assertEqual(on_the_fly_convolution([w], [[[row]]], Geometry((1, 1)), asymmetric, None, RELU, "bf16"),
+                             [[[on_the_fly(w, row, asymmetric, None, RELU, "bf16")]]])
+        self.assertEqual(exact_convolution([w], [[[row]]], Geometry((1, 1))), [[[exact_linear(w, row)]]])
 
     def test_near_the_exact_one(self):
         rng = Rng(13)
         kernels = [random_rows(rng, 6, 11, 0.3) for _ in range(2)]
-        image = [[random_rows(rng, 4, 5, 1.0) for _ in range(11)]]
-        geometry = Geometry((2, 3), (1, 2), (1, 1), (2, 1))
+        image = images(rng, 1, (4, 5), 22, 1.0)
+        geometry = Geometry((2, 3), (1, 2), ((1, 0), (1, 1)), (2, 1), groups=2)
         for kind in KINDS:
             weights = quantise_shared(kernels, 8, 8, kind, "f32")
             self.assertEqual([w.S for w in weights], [weights[0].S] * 6)
             exact = exact_convolution(weights, image, geometry, [1.0, -1.0])
-            plain = [sum(k[tap][c] * image[0][c][at[0]][at[1]] for tap, at in enumerate(geometry.pixels((4, 5), 1, 1))
-                         if at for c in range(11)) + b for k, b in zip(kernels, (1.0, -1.0))]
-            for o in range(2):
-                self.assertAlmostEqual(float(exact[0][o][1][1]), plain[o], delta=0.05)
+            for o, (k, b) in enumerate(zip(kernels, (1.0, -1.0))):
+                plain = b + sum(k[tap][c] * image[0][at[0]][at[1]][11 * o + c]
+                                for tap, at in enumerate(geometry.pixels((4, 5), 1, 1)) if at for c in range(11))
+                self.assertAlmostEqual(float(exact[0][1][1][o]), plain, delta=0.05)
             for asymmetric in (False, True):
                 got = on_the_fly_convolution(weights, image, geometry, asymmetric, [1.0, -1.0])
-                for o in range(2):
-                    for row, expected in zip(got[0][o], exact[0][o]):
-                        for a, b in zip(row, expected):
-                            self.assertAlmostEqual(value(a), float(b), delta=0.05)
+                for row, expected in zip(got[0], exact[0]):
+                    for a, b in zip(row, expected):
+                        for o in range(2):
+                            self.assertAlmostEqual(value(a[o]), float(b[o]), delta=0.05)
 
     def test_outside_is_a_block_of_zeros(self):
         # a pixel outside x, and an offset kind of weights: nothing but the bias
         w = Weights(4, 8, "offset", "f32", [[9] * 8], [[0.5]], 8, [[3.0]])
-        image = [[[[5.0]]] * 8]
-        got = on_the_fly_convolution([w], image, Geometry((1, 1), (1, 1), (1, 1)), True, [0.25])
-        self.assertEqual([[value(v) for v in row] for row in got[0][0]],
+        got = on_the_fly_convolution([w], [[[[5.0] * 8]]], Geometry((1, 1), (1, 1), ((1, 1), (1, 1))), True, [0.25])
+        self.assertEqual([[value(v[0]) for v in row] for row in got[0]],
                          [[0.25] * 3, [0.25, 8 * 5 * 3.5 + 0.25, 0.25], [0.25] * 3])
         # a NaN spoils the outputs that read its pixel, and no others
-        image = [[[[math.nan, 5.0]]] * 8]
-        got = on_the_fly_convolution([w], image, Geometry((1, 1)), True, [0.25])
-        self.assertEqual(got, [[[["7fc00000", bits32(140.25)]]]])
+        got = on_the_fly_convolution([w], [[[[math.nan] + [5.0] * 7, [5.0] * 8]]], Geometry((1, 1)), True, [0.25])
+        self.assertEqual(got, [[[["7fc00000"], [bits32(140.25)]]]])
 
 
 class Vectors(unittest.TestCase):

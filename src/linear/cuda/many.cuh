@@ -337,7 +337,7 @@ struct ManyBody {
         const bool ends_group = group_block == a.group_blocks || is_last;
         if (!Shape::kCodes || ends_group)
           promotion.add(acc, d, record_in(before), x_parameters_in(before), a.x_slab_parameters);
-        keep_in_registers(d);  // so that the compiler does not put new values of acc there
+        keep_in_registers(d);  // keeps those of d and acc apart
         if (ends_group) group_block = 0;
       }
       release();

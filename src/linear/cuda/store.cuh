@@ -79,7 +79,7 @@ struct TurnedTile {
   }
 };
 
-/// Stores four neighbours of a row of y, of an eighth of a tile's rows each time.
+/// Where a thread stores: four neighbours of a row of y at a time, from row m and column n on.
 template <typename Element>
 struct FourStore {
   Element* y;                     // of row `m` and column `n` of W
