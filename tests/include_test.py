@@ -11,7 +11,7 @@ import re
 import sys
 import unittest
 
-OPERATIONS = {"core", "io", "calibrate", "table", "product", "low_bit", "linear", "gru"}
+OPERATIONS = {"core", "io", "calibrate", "table", "product", "low_bit", "linear", "conv", "gru"}
 ALLOWED = {
     "core": set(),
     "io": {"core"},
@@ -20,6 +20,7 @@ ALLOWED = {
     "product": {"core"},
     "low_bit": {"core", "io"},
     "linear": {"core", "io", "product", "low_bit"},
+    "conv": {"core", "io", "product", "low_bit", "linear"},
     "gru": {"core", "io", "calibrate", "table", "product"},
     "verify": OPERATIONS,
     "report": OPERATIONS | {"verify"},

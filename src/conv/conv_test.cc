@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "conv/reference.h"
+#include "testing/oracle.h"
+
+namespace isobit {
+namespace {
+
+using testing::Json;
+
+bool has(const Status& status, const std::string& text) {
+  return std::string(status.message()).find(text) != std::string::npos;
+}
+
+ConvShape shape_of(const Json& one, int64_t outputs, int64_t channels) {
+  ConvShape shape{.channels = channels, .outputs = outputs, .groups = one.at("groups")};
+  const auto axis = [&](size_t i) {
+    return ConvAxis{.kernel = one.at("kernel").at(i),
+                    .stride = one.at("stride").at(i),
+                    .dilation = one.at("dilation").at(i),
+                    .pad_before = one.at("pad").at(i).at(0),
+                    .pad_after = one.at("pad").at(i).at(1),
+                    .more = one.contains("more") ? one.at("more").at(i).get<int64_t>() : 0};
+  };
+  shape.rows = axis(0);
+  shape.columns = axis(1);
+  shape.transposed = one.contains("more");
+  return shape;
+}
+
+TEST(Conv, StaticOracleVectors) {
+  int plain = 0;
+  int grouped = 0;
+  int transposed = 0;
+  for (const Json& one : testing::built_oracle_cases("low_bit.json")) {
+    if (one.at("op") != "static_convolution" || one.contains("residual")) continue;
+    SCOPED_TRACE(one.dump());
+    const Result<LowBitMatrix> matrix = LowBitMatrix::create(testing::low_bit_of(one.at("weights")), "W");
+    ASSERT_TRUE(matrix.ok()) << matrix.status().message();
+    std::vector<float> bias;
+    for (const Json& bits : one.at("bias")) bias.push_back(testing::float_of_bits(bits));
+    StaticLinearOptions options{.input = testing::grid_of(one.at("x_grid")),
+                                .output = testing::grid_of(one.at("y_grid")),
+                                .bias = bias,
+                                .rounding = testing::rounding_of(one.at("mode"))};
+    if (const Json& act = one.at("act"); !act.is_null())
+      options.clamp = {testing::float_of_bits(act.at(0)), testing::float_of_bits(act.at(1))};
+    const Result<StaticLinearParameters> p = derive_static_linear(*matrix, options, "conv");
+    ASSERT_TRUE(p.ok()) << p.status().message();
+
+    const Json& images = one.at("x");
+    const ImageSize image{static_cast<int64_t>(images.at(0).size()), static_cast<int64_t>(images.at(0).at(0).size())};
+    const ConvShape shape = shape_of(one, matrix->rows(), static_cast<int64_t>(images.at(0).at(0).at(0).size()));
+    EXPECT_EQ(shape.depth(), matrix->columns());
+    const Result<ImageSize> size = conv_output_size(shape, image, "conv");
+    ASSERT_TRUE(size.ok()) << size.status().message();
+    for (size_t b = 0; b < images.size(); ++b) {
+      std::vector<int32_t> x;
+      for (const int64_t code : testing::flatten(images.at(b)))
+        x.push_back(static_cast<int32_t>(code - options.input.zero_point));
+      EXPECT_EQ(reference_static_conv(*p, shape, image, *size, x.data()), testing::flatten(one.at("y").at(b)));
+    }
+    ++(shape.transposed ? transposed : shape.groups > 1 ? grouped : plain);
+  }
+  EXPECT_GT(plain, 0);
+  EXPECT_GT(grouped, 0);
+  EXPECT_GT(transposed, 0);
+}
+
+TEST(Conv, Sizes) {
+  const auto size = [](const ConvAxis& rows, int64_t pixels, bool transposed = false) {
+    ConvShape shape{.rows = rows, .transposed = transposed};
+    const Result<ImageSize> y = conv_output_size(shape, {pixels, 1}, "conv");
+    return y.ok() ? y->rows : -1;
+  };
+  EXPECT_EQ(size({.kernel = 3, .pad_before = 1, .pad_after = 1}, 7), 7);
+  EXPECT_EQ(size({.kernel = 3, .stride = 2, .pad_after = 1}, 8), 4);  // SAME of TensorFlow
+  EXPECT_EQ(size({.kernel = 3, .dilation = 3}, 7), 1);
+  EXPECT_EQ(size({.kernel = 3, .dilation = 3}, 6), -1);
+  EXPECT_EQ(size({.kernel = 2, .stride = 2}, 5, true), 10);
+  EXPECT_EQ(size({.kernel = 4, .stride = 2, .pad_before = 1, .pad_after = 1, .more = 1}, 5, true), 11);
+  EXPECT_EQ(size({.kernel = 1, .pad_before = 1}, 1, true), -1);
+}
+
+TEST(Conv, RefusesByName) {
+  const ConvShape good{.channels = 6, .outputs = 4, .groups = 2, .rows = {.kernel = 3}, .columns = {.kernel = 2}};
+  ASSERT_TRUE(check_conv_shape(good, "conv1").ok());
+  constexpr int64_t kHuge = int64_t{1} << 40;
+  const std::pair<std::function<void(ConvShape&)>, const char*> cases[] = {
+      {[](ConvShape& s) { s.channels = 0; }, "conv1: channels is 0, must be 1 to 2147483647"},
+      {[](ConvShape& s) { s.outputs = -4; }, "outputs is -4"},
+      {[](ConvShape& s) { s.groups = 4; }, "groups is 4, must be a divisor of 6 channels and 4 outputs"},
+      {[](ConvShape& s) { s.groups = 0; }, "groups is 0"},
+      {[](ConvShape& s) { s.rows.kernel = 0; }, "rows.kernel is 0"},
+      {[](ConvShape& s) { s.columns.stride = 0; }, "columns.stride is 0"},
+      {[](ConvShape& s) { s.columns.dilation = 0; }, "columns.dilation is 0"},
+      {[](ConvShape& s) { s.rows.pad_after = -1; }, "rows.pad_after is -1, must be 0 to"},
+      {[=](ConvShape& s) { s.rows.pad_before = kHuge; }, "rows.pad_before is 1099511627776"},
+      {[](ConvShape& s) { s.rows.dilation = INT32_MAX; }, "rows: dilation * (kernel - 1) + 1 is 4294967295"},
+      {[](ConvShape& s) { s.rows.kernel = s.columns.kernel = 1 << 20; }, "kernel elements is 1099511627776"},
+      {[](ConvShape& s) { s.rows.more = 1; }, "rows.more is 1, must be 0 where the convolution is not transposed"},
+      {[](ConvShape& s) { s.transposed = true, s.rows = {.kernel = 3, .stride = 2, .more = 2}; },
+       "rows.more is 2, must be 0 to 1"},
+  };
+  for (const auto& [change, message] : cases) {
+    ConvShape shape = good;
+    change(shape);
+    const Status status = check_conv_shape(shape, "conv1");
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_TRUE(has(status, message)) << status.message();
+  }
+  const std::pair<ImageSize, const char*> images[] = {
+      {{0, 5}, "conv1: the image's rows is 0"},
+      {{5, kHuge}, "the image's columns is 1099511627776"},
+      {{2, 5}, "rows: dilation * (kernel - 1) + 1 is 3, must be at most the padded image, 2"},
+  };
+  for (const auto& [image, message] : images) {
+    const Status status = conv_output_size(good, image, "conv1").status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_TRUE(has(status, message)) << status.message();
+  }
+}
+
+}  // namespace
+}  // namespace isobit

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The normative convolution of static codes: numerics.md, section 12, an output at a time.
+#ifndef ISOBIT_CONV_REFERENCE_H_
+#define ISOBIT_CONV_REFERENCE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "isobit/conv.h"
+#include "linear/layer_reference.h"
+
+namespace isobit {
+
+/// The row over (r, s, c) that output o of pixel (p, q) multiplies: codes less the zero point, 0 outside x. x: one
+/// image of such, [H, W, C].
+inline std::vector<int32_t> reference_conv_row(const ConvShape& shape, const ImageSize& image, const int32_t* x,
+                                               int64_t p, int64_t q, int64_t o) {
+  std::vector<int32_t> row;
+  row.reserve(static_cast<size_t>(shape.depth()));
+  for (int64_t r = 0; r < shape.rows.kernel; ++r) {
+    const std::optional<int64_t> i = conv_pixel(shape.rows, shape.transposed, image.rows, p, r);
+    for (int64_t s = 0; s < shape.columns.kernel; ++s) {
+      const std::optional<int64_t> j = conv_pixel(shape.columns, shape.transposed, image.columns, q, s);
+      for (int64_t c = 0; c < shape.group_channels(); ++c)
+        row.push_back(i && j ? x[(*i * image.columns + *j) * shape.channels + shape.first_channel(o) + c] : 0);
+    }
+  }
+  return row;
+}
+
+/// y [P, Q, O] of one image; p: the layer over k = (r, s, c), N = O.
+inline std::vector<int64_t> reference_static_conv(const StaticLinearParameters& p, const ConvShape& shape,
+                                                  const ImageSize& image, const ImageSize& size, const int32_t* x) {
+  std::vector<int64_t> y;
+  for (int64_t row = 0; row < size.rows; ++row)
+    for (int64_t column = 0; column < size.columns; ++column)
+      for (int64_t o = 0; o < shape.outputs; ++o)
+        y.push_back(reference_static(p, o, reference_conv_row(shape, image, x, row, column, o).data()));
+  return y;
+}
+
+}  // namespace isobit
+
+#endif  // ISOBIT_CONV_REFERENCE_H_
