@@ -41,10 +41,14 @@ class StaticLinear:
 
     def __init__(self, weights, x, y, bias=None, act=None, mode="nearest_even", residual=None):
         assert weights.kind == "symmetric" and weights.G == 1
-        if any(not 2 <= g.bits <= 16 for g in (x, y, residual) if g is not None):
-            raise Refused("codes of x, y and a residual have 2 to 16 bits")
-        if y is None and (act is not None or residual is not None):
-            raise Refused("int32 accumulators have no activation function, nothing is added to them")
+        if any(not 2 <= g.bits <= 16 for g in (x, y) if g is not None):
+            raise Refused("codes of x and y have 2 to 16 bits")
+        if residual is not None and not 2 <= residual.bits <= 16:
+            raise Refused("codes of a residual have 2 to 16 bits")
+        if y is None and act is not None:
+            raise Refused("int32 accumulators have no activation function")
+        if y is None and residual is not None:
+            raise Refused("nothing is added to int32 accumulators")
         self.weights, self.x, self.y, self.mode, self.residual = weights, x, y, mode, residual
         added = 0
         if residual is not None:
