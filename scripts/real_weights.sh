@@ -31,6 +31,8 @@ while (($# > 0)); do
   esac
 done
 
+[[ $cuda == no ]] || has_cuda_device || fail "--cuda needs a CUDA device; nvidia-smi lists none"
+
 heading "set-up"
 need_packages "${BUILD_PACKAGES[@]}" python3-venv
 take_models

@@ -502,8 +502,6 @@ Status fingerprint_static(const std::string& name, Random& random, bool any_widt
   return {};
 }
 
-}  // namespace
-
 /// Of one operation, what counts towards the outputs asked for. On a device its kernels share the layers by their
 /// rows: all outputs count, but no more than kMostShare times those of the kernel with the fewest.
 template <typename Run>
@@ -515,6 +513,8 @@ uint64_t counted(const std::vector<Candidate<Run>>& kernels, bool on_device) {
   for (const Candidate<Run>& kernel : kernels) all += kernel.report.outputs_compared;
   return std::min(all, kMostShare * least);
 }
+
+}  // namespace
 
 Result<VerifyReport> verify_linear_with(LinearCandidates candidates, const VerifyOptions& options) {
   ThreadPool pool(0);

@@ -104,8 +104,8 @@ struct FourStore {
       if (row < rows && i < columns) y[row * stride + i] = elements[i];
   }
 };
-/// Calls four(i) for the tiles of x in turn, i = 0, Step, 2 * Step and on, and stores what it returns: of each, `rows`
-/// rows behind the one before. By whole warps.
+/// Calls four(i) for the tiles of x in turn, i = 0, Step, 2 * Step and on, and stores what it returns, kXTileRows rows
+/// behind that of the tile before. By whole warps.
 template <typename Element, int Count, int Step, typename Four>
 __device__ __forceinline__ void store_tiles(const ProductArgs& a, int64_t m, int64_t n, const Four& four) {
   const FourStore<Element> store(a, m, n);
