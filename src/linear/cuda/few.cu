@@ -43,12 +43,13 @@ Result<bool> few_has_bulk_copies() {
 Status run_few(const ImageLayout& image, RowsKind kind, bool general, const FewPlan& plan, const FewArgs& args,
                bool early, cudaStream_t stream) {
   return run_for(image, kind, general, [&]<int Bits, RowsKind Kind, bool Fine, bool General>() {
-    // Fewer kernels: time goes into loading here.
+    // Fewer kernels than there are cases: time goes into loading here.
     constexpr bool kGeneral = General || (Kind != RowsKind::kStatic && (Fine || Kind != RowsKind::kCodes));
     if constexpr (few_has_tile(Kind))
       if (args.x_columns <= kXTileRows)
         return launch<Bits, Kind, kXTileRows, Fine, kGeneral>(image, plan, args, early, stream);
-    return launch<Bits, Kind, kFewMaxRows, Fine, kGeneral>(image, plan, args, early, stream);
+    constexpr bool kFine = Fine || (Kind == RowsKind::kCodes && General);
+    return launch<Bits, Kind, kFewMaxRows, kFine, kGeneral>(image, plan, args, early, stream);
   });
 }
 

@@ -25,6 +25,7 @@ __device__ __forceinline__ void few_barrier() { asm volatile("bar.sync 1, %0;" :
 __device__ __forceinline__ uint32_t bits_of(float value) { return __float_as_uint(value); }
 __device__ __forceinline__ uint32_t bits_of(int32_t value) { return static_cast<uint32_t>(value); }
 
+/// Fine: a block has four parts, as groups smaller than it need; sums of integers may have them for any group.
 template <int Bits, RowsKind Kind, int Columns, bool Fine, bool General>
 struct FewBody {
   using K = ProductKind<Kind>;
@@ -41,10 +42,10 @@ struct FewBody {
   Promotion<Bits, Kind, General> promotion;  // of rows row and row + 8, columns column and column + 1 of each tile
   uint8_t* shared;
   int thread;
-  float acc[kSums];       // of a chunk
-  float finished[kSums];  // of the chunks before, where no other block of threads has any
-  int32_t total[kSums];   // of a group
-  int group, group_block;
+  float acc[kSums];        // of a chunk
+  float finished[kSums];   // of the chunks before, where no other block of threads has any
+  int32_t total[kSums];    // of a group
+  int group, group_steps;  // steps of the group that are done
 
   /// The sums of one part. record: of its group; x: of its group or part.
   __device__ __forceinline__ void promote(const Sum (&d)[kSums], const uint8_t* record, const uint8_t* x,
@@ -153,6 +154,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
   using Sum = typename Body::Sum;
   constexpr int kTurn = Body::kTurn, kTiles = Body::kTiles, kXBlock = Body::kXBlock;
   constexpr int kBlockBytes = kStripRows * kBlockDepth * Bits / 8;
+  constexpr int kTogether = Fine ? 2 / kTiles : kTurn;  // parts of more blocks would take too many registers
   extern __shared__ __align__(1024) uint8_t shared[];
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -307,7 +309,7 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
 
   // ---- The warps that multiply, each 16 rows of W.
   Body body{{a, warp * kTileRows + lane / 4, lane % 4 * 2}, shared, thread, {}, {}, {}, first_group, 0};
-  body.group_block = a.group_blocks == 1 ? 0 : first_block - first_group * a.group_blocks;
+  body.group_steps = a.group_blocks == 1 ? 0 : (first_block - first_group * a.group_blocks) * kBlockSteps;
   int chunk = 0, chunk_blocks = 0;
   int slot = 0;
   [[maybe_unused]] uint32_t phase = 0;
@@ -331,41 +333,42 @@ __global__ void __launch_bounds__(kFewThreads) few(const __grid_constant__ FewAr
       if (group_ends) ++body.group;
     };
     // Instructions of different blocks in turn, so that none waits for the one before it.
-    PackedCodes<Bits> packed[kTurn];
-    Sum d[kTurn][Body::kParts][Body::kSums]{};
+#pragma unroll 1
+    for (int first = 0; first < kTurn; first += kTogether) {
+      PackedCodes<Bits> packed[kTogether];
+      Sum d[kTogether][Body::kParts][Body::kSums]{};
 #pragma unroll
-    for (int i = 0; i < kTurn; ++i) packed[i].load(tile_codes + i * kBlockBytes, lane);
-    constexpr int kPlanes = Body::K::kPlanes, kOfPart = Body::K::kInstructions / Body::kParts;
+      for (int i = 0; i < kTogether; ++i) packed[i].load(tile_codes + (first + i) * kBlockBytes, lane);
+      constexpr int kPlanes = Body::K::kPlanes, kOfPart = Body::K::kInstructions / Body::kParts;
 #pragma unroll
-    for (int j = 0; j < Body::K::kInstructions; j += kPlanes) {
+      for (int j = 0; j < Body::K::kInstructions; j += kPlanes) {
 #pragma unroll
-      for (int i = 0; i < kTurn; ++i) {
-        uint32_t left[4];
-        Codec<Bits, Kind>::decode(packed[i], j / kPlanes, left);
+        for (int i = 0; i < kTogether; ++i) {
+          uint32_t left[4];
+          Codec<Bits, Kind>::decode(packed[i], j / kPlanes, left);
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          const auto* const right =
-              reinterpret_cast<const uint32_t*>(stage + a.x_at + i * kXBlock + tile * (kXBlock / kTiles)) + lane;
+          for (int tile = 0; tile < kTiles; ++tile) {
+            const uint8_t* const x = stage + a.x_at + (first + i) * kXBlock + tile * (kXBlock / kTiles);
+            const auto* const right = reinterpret_cast<const uint32_t*>(x) + lane;
 #pragma unroll
-          for (int plane = j; plane < j + kPlanes; ++plane)
-            mma<T>(reinterpret_cast<Sum(&)[4]>(d[i][j / kOfPart][4 * tile]), left, right[64 * plane],
-                   right[64 * plane + 32]);
+            for (int plane = j; plane < j + kPlanes; ++plane)
+              mma<T>(reinterpret_cast<Sum(&)[4]>(d[i][j / kOfPart][4 * tile]), left, right[64 * plane],
+                     right[64 * plane + 32]);
+          }
         }
       }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+#pragma unroll
+        for (int part = 0; part < Body::kParts; ++part) {
+          if (body.group >= a.groups) continue;
+          body.group_steps += kBlockSteps / Body::kParts;
+          const bool ends =
+              body.group_steps == a.group_steps || (part + 1 == Body::kParts && block + first + i + 1 == a.blocks);
+          if (ends) body.group_steps = 0;
+          promote(d[i][part], first + i, part, ends);
+        }
     }
-#pragma unroll
-    for (int i = 0; i < kTurn; ++i)
-#pragma unroll
-      for (int part = 0; part < Body::kParts; ++part) {
-        if (body.group >= a.groups) continue;
-        if constexpr (Fine) {
-          promote(d[i][part], i, part, (part + 1) * a.block_groups % 4 == 0);
-        } else {
-          const bool ends = ++body.group_block == a.group_blocks || block + i + 1 == a.blocks;
-          if (ends) body.group_block = 0;
-          promote(d[i][part], i, 0, ends);
-        }
-      }
 #if __CUDA_ARCH__ >= 900
     __syncwarp();
     if (lane == 0) barrier_arrive(released + 8 * static_cast<uint32_t>(slot));

@@ -33,6 +33,7 @@ struct FewPlan {
 };
 
 struct FewArgs : ProductArgs {
+  int32_t group_steps;  // of a group, filled up
   // Of a stage, in bytes.
   int32_t parameters_at, x_at, x_parameters_at, stage_bytes, stages_at;
 };

@@ -27,6 +27,7 @@ inline constexpr int kBlockDepth = 128;
 inline constexpr int kBlocksStep = 4;  // blocks of a row are a multiple
 inline constexpr int kStepDepth = 32;  // of an instruction of 8-bit codes
 inline constexpr int kChunkGroups = 16;
+inline constexpr int kBlockSteps = kBlockDepth / kStepDepth;
 /// Rows of x that one instruction takes; rows are filled up to a multiple of it.
 inline constexpr int kXTileRows = 8;
 

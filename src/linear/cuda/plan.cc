@@ -65,6 +65,7 @@ int few_columns(RowsKind kind, int64_t x_columns) {
 void plan_few(const LinearDevice& device, const ImageLayout& image, RowsKind kind, LinearPlan& result) {
   FewArgs& a = result.few_args;
   FewPlan& plan = result.few;
+  a.group_steps = static_cast<int32_t>(image.padded_group / kStepDepth);
   const int columns = few_columns(kind, a.x_columns);
   const int turn = few_turn_blocks(image.bits);
   const int64_t strips = image.strips * pieces(a.x_columns, columns);
