@@ -485,7 +485,7 @@ struct ClusterTurns {
       }
       rescale_hh(a.gates, complete, by, hh[gate]);
     }
-    gru_gates(a.gates, b.shared + b.at.tables, ih, hh, h, codes);
+    gru_gates(a.gates, shared_tables(a.gates, b.shared + b.at.tables), ih, hh, h, codes);
   }
   /// Old codes where cells keep their state. Returns a bit for each row of this lane: its sequence has ended.
   __device__ __forceinline__ uint32_t keep_codes(int s, int j, const uint8_t* old, uint32_t (&codes)[Cells]) const {

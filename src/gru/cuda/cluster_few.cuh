@@ -99,6 +99,9 @@ __device__ __forceinline__ void multiply_few(const Block& b) {
     int32_t acc[3][4];
     const int32_t none[3][2]{};
     multiply_tiles<Block::kTiles, false>(weights, shared_weights, codes, 4 * b.group_stride, none, acc);
+    // A branch around additions and stores takes longer than additions that nobody needs.
+#pragma unroll
+    for (int gate = 0; gate < 3; ++gate) keep_in_registers(acc[gate]);
     if (has_sums)
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
@@ -128,6 +131,7 @@ struct FewGates {
   const bool sends = sequence < b.sequences && row < b.cluster && row != b.rank;
   const uint32_t message_to = sends ? address_in(shared_address(b.h_memory + place), static_cast<uint32_t>(row)) : 0;
   const uint32_t message_barrier = sends ? address_in(b.barriers, static_cast<uint32_t>(row)) : 0;
+  const SharedGateTables tables = shared_tables(a.gates, b.shared + b.at.tables);
   Ratio ratio[3];
   SumOf<Ratio> start[3];
   int slot = 0;
@@ -184,7 +188,7 @@ struct FewGates {
     rescale_hh(a.gates, complete, ratio, of_gates);
     const Real hh[3][1] = {{of_gates[0]}, {of_gates[1]}, {of_gates[2]}};
     uint32_t fresh[1];
-    gru_gates(a.gates, b.shared + b.at.tables, ih, hh, h, fresh);
+    gru_gates(a.gates, tables, ih, hh, h, fresh);
     return fresh[0];
   }
   __device__ __forceinline__ void send_codes(int s, int next) const {

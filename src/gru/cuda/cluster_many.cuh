@@ -417,7 +417,7 @@ struct ManyGates {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         h[i] = from_code<Real>(old >> 8 * kPlanes * i & (kPlanes == 2 ? 0xffff : 0xff), a.gates.h_from_code);
-      gru_gates(a.gates, b.shared + b.at.tables, from_x, hh, h, fresh);
+      gru_gates(a.gates, shared_tables(a.gates, b.shared + b.at.tables), from_x, hh, h, fresh);
       const bool extras = a.lengths != nullptr || a.mask != nullptr;
       const bool ended = extras && keep_codes(step, tile, old_codes, fresh);
       const uint32_t codes = __byte_perm(fresh[0], fresh[1], kPlanes == 2 ? 0x5410 : 0x40);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/cuda/lanes.cuh"
+#include "core/cuda/ptx.cuh"
 #include "gru/reference.h"
 #include "isobit/gru.h"
 #include "product/product.h"
@@ -103,14 +104,28 @@ void pack_gates(const GruLayerParameters& p, GateLanes<Real>& c, std::vector<flo
 
 // ---- device
 
-/// The look-ups of sums of gate inputs that magic was added to.
-template <typename Real, int N>
-__device__ __forceinline__ void activate(const GateLanes<Real>& c, const uint8_t* tables, int gate, Real (&sum)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    const uint32_t bits = low_bits(clamp_lane(sum[i], c.gate_low[gate], c.gate_high[gate]));
-    sum[i] = static_cast<Real>(*reinterpret_cast<const float*>(tables + (bits * 4 + c.gate_to_byte[gate])));
+/// The three tables: the value at `bits`, the low bits of magic + sum. In shared memory, addresses are known before
+/// sums are.
+struct SharedGateTables {
+  uint32_t at[3];
+  __device__ __forceinline__ float operator()(int gate, uint32_t bits) const {
+    float value;
+    asm("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(bits * 4 + at[gate]));
+    return value;
   }
+};
+template <typename Real>
+__device__ __forceinline__ SharedGateTables shared_tables(const GateLanes<Real>& c, const uint8_t* tables) {
+  const uint32_t first = shared_address(tables);
+  return {{first + c.gate_to_byte[0], first + c.gate_to_byte[1], first + c.gate_to_byte[2]}};
+}
+
+/// The look-ups of sums of gate inputs that magic was added to.
+template <typename Real, typename Tables, int N>
+__device__ __forceinline__ void activate(const GateLanes<Real>& c, const Tables& tables, int gate, Real (&sum)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    sum[i] = static_cast<Real>(tables(gate, low_bits(clamp_lane(sum[i], c.gate_low[gate], c.gate_high[gate]))));
 }
 
 /// hh of complete accumulators.
@@ -126,8 +141,8 @@ __device__ __forceinline__ void rescale_hh(const GateLanes<Real>& c, const SumOf
 
 /// The new states of N cells: codes in the low 16 bits, or 8. from_x: ih rescaled to the gate inputs, hh: of gates u,
 /// r, n; h: the states, minus their zero point. Cells go side by side: one's instructions wait for each other.
-template <typename Real, int N>
-__device__ __forceinline__ void gru_gates(const GateLanes<Real>& c, const uint8_t* tables, const Real (&from_x)[3][N],
+template <typename Real, typename Tables, int N>
+__device__ __forceinline__ void gru_gates(const GateLanes<Real>& c, const Tables& tables, const Real (&from_x)[3][N],
                                           const Real (&hh)[3][N], const Real (&h)[N], uint32_t (&codes)[N]) {
   Real u[N], r[N], n[N], kept[N], left[N];
 #pragma unroll

@@ -263,7 +263,8 @@ struct GridFewBlock {
         from_x[gate][0] = from_biased<Real>(ih[gate]);
         rescale_hh(a.gates, {complete_sum<Ratio>(sum[gate], start[gate])}, {ratio[gate]}, hh[gate]);
       }
-      gru_gates(a.gates, b.shared + b.at.tables, from_x, hh, {from_code<Real>(code, a.gates.h_from_code)}, fresh);
+      gru_gates(a.gates, shared_tables(a.gates, b.shared + b.at.tables), from_x, hh,
+                {from_code<Real>(code, a.gates.h_from_code)}, fresh);
       return fresh[0] & (Planes == 2 ? 0xffff : 0xff);
     }
     __device__ __forceinline__ void run() {

@@ -506,7 +506,7 @@ struct GridManyGates {
     uint32_t fresh[kCells];
 #pragma unroll
     for (int i = 0; i < kCells; ++i) h[i] = from_code<Real>(old_code(i), a.gates.h_from_code);
-    gru_gates(a.gates, b.shared + b.at.tables, from_x, hh, h, fresh);
+    gru_gates(a.gates, shared_tables(a.gates, b.shared + b.at.tables), from_x, hh, h, fresh);
     uint32_t codes[kPlanes]{};
 #pragma unroll
     for (int i = 0; i < kCells; ++i) {

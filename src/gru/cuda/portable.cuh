@@ -276,7 +276,8 @@ struct PortableBlock {
       from_x[gate][0] = from_biased<Real>(ih[gate]);
       rescale_hh(a.gates, {complete_sum<Ratio>(sum, one.start[gate])}, {one.ratio[gate]}, hh[gate]);
     }
-    gru_gates(a.gates, tables, from_x, hh, {from_code<Real>(one.code, a.gates.h_from_code)}, fresh);
+    gru_gates(a.gates, shared_tables(a.gates, tables), from_x, hh, {from_code<Real>(one.code, a.gates.h_from_code)},
+              fresh);
     return fresh[0] & (Planes == 2 ? 0xffff : 0xff);
   }
   /// Splits: of a group, as a constant: what it is not takes instructions, too.

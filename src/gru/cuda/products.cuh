@@ -463,7 +463,7 @@ struct ProductsGates {
         h[2 * i] = from_code<Real>(now[i] & 0xffff, a.gates.h_from_code);
         h[2 * i + 1] = from_code<Real>(now[i] >> 16, a.gates.h_from_code);
       }
-      gru_gates(a.gates, shared + Tile::kSumBytes, from_x, hh, h, fresh);
+      gru_gates(a.gates, shared_tables(a.gates, shared + Tile::kSumBytes), from_x, hh, h, fresh);
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         if (row + i * kRowsAtOnce < at.rows)

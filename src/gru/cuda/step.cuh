@@ -93,7 +93,10 @@ struct RealLanes {
     Real h[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) h[i] = to_lane<Real>(static_cast<int32_t>(codes[i] - c.cell.h_to_unsigned));
-    gru_gates(c.cell, tables, of_x, of_h, h, fresh);
+    const auto look_up = [&](int gate, uint32_t bits) {
+      return *reinterpret_cast<const float*>(tables + (bits * 4 + c.cell.gate_to_byte[gate]));
+    };
+    gru_gates(c.cell, look_up, of_x, of_h, h, fresh);
 #pragma unroll
     for (int i = 0; i < N; ++i) fresh[i] &= 0xffff;
   }
