@@ -186,7 +186,8 @@ void run(const LinearArgs& args) {
 }  // namespace
 
 void linear_u8_s8_amx(const LinearArgs& args) {
-  if (args.m == 0 || (!args.tiled && (args.m < kRows || args.quads < kQuads || args.activation_planes != 1)))
+  if (args.m == 0 || args.row_at != nullptr ||
+      (!args.tiled && (args.m < kRows || args.quads < kQuads || args.activation_planes != 1)))
     return linear_u8_s8_avx512vnni(args);
   return args.wide ? run<int64_t>(args) : run<int32_t>(args);
 }

@@ -43,6 +43,12 @@ struct LinearArgs {
   int32_t activation_planes;  // 1 or 2
   const uint8_t* activations;
   int64_t row_stride_bytes;
+  // Rows in pieces: row m has quads i * piece_quads and up at activations + row_at[m] + piece_at[i]. Without them a row
+  // is one piece, and rows are row_stride_bytes apart.
+  const int64_t* row_at;
+  const int64_t* piece_at;
+  int64_t pieces;
+  int64_t piece_quads;
   int64_t plane_stride_bytes;
   int64_t m;
   const void* start;     // int32_t, or int64_t when wide

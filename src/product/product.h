@@ -40,6 +40,24 @@ struct ActivationRows {
   // Instead of rows [m / 16][k / 64][16 rows][64 k], one plane, and the stride is packed_row_bytes; where takes_tiles()
   // is true. The last rows may be missing, but not their memory.
   bool tiled = false;
+  // Instead of rows stride_bytes apart: `pieces` equal pieces of k, multiples of 4 codes, of which row m has piece i at
+  // data + row_at[m] + piece_at[i]. Not with tiles.
+  const int64_t* row_at = nullptr;
+  const int64_t* piece_at = nullptr;
+  int64_t pieces = 1;
+  int64_t plane_stride_bytes = 0;  // of pieces
+
+  /// Rows from `first` on, `count` of them; of tiles, `first` is a multiple of 16.
+  [[nodiscard]] ActivationRows part(int64_t first, int64_t count) const {
+    ActivationRows rows = *this;
+    if (row_at != nullptr) {
+      rows.row_at += first;
+    } else {
+      rows.data += first * stride_bytes;
+    }
+    rows.m = count;
+    return rows;
+  }
 };
 
 class PackedWeights;
@@ -139,7 +157,11 @@ inline void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange
   args.activation_planes = u.planes;
   args.activations = u.data;
   args.row_stride_bytes = u.stride_bytes;
-  args.plane_stride_bytes = packed_plane_bytes(weights.k_);
+  args.plane_stride_bytes = u.row_at != nullptr ? u.plane_stride_bytes : packed_plane_bytes(weights.k_);
+  args.row_at = u.row_at;
+  args.piece_at = u.piece_at;
+  args.pieces = u.pieces;
+  args.piece_quads = args.quads / u.pieces;
   args.m = u.m;
   args.start = start;
   args.start_stride = 0;

@@ -244,6 +244,57 @@ TEST_P(Linear, BlocksOneAtATime) {
   }
 }
 
+// Pieces overlap, lie at odd addresses, and end where the memory ends.
+TEST_P(Linear, RowsInPieces) {
+  std::mt19937 random(11);
+  for (const int64_t m : {1, 3, 8, 21})
+    for (const int64_t pieces : {1, 3, 7})
+      for (const int64_t quads : {1, 2, 5, 16, 18})
+        for (const Dtype dtype : {Dtype::kU8, Dtype::kU16}) {
+          SCOPED_TRACE("m " + std::to_string(m) + ", " + std::to_string(pieces) + " pieces of " +
+                       std::to_string(quads) + " quads, " + std::string(to_string(dtype)));
+          const int64_t n = 37, k = pieces * quads * 4;
+          const int planes = activation_planes(dtype);
+          const int64_t plane = 4 * quads + 2000;
+          const GuardedBytes memory(planes * plane);
+          for (int64_t i = 0; i < planes * plane; ++i) memory.data()[i] = static_cast<uint8_t>(random());
+          std::vector<int64_t> row_at(static_cast<size_t>(m)), piece_at(static_cast<size_t>(pieces));
+          for (int64_t& at : row_at) at = 1000 + static_cast<int64_t>(random() % 1001);
+          for (int64_t& at : piece_at) at = -static_cast<int64_t>(random() % 1001);
+          row_at[0] = 2000, piece_at[0] = 0;
+          std::vector<uint16_t> codes;
+          for (const int64_t row : row_at)
+            for (const int64_t piece : piece_at)
+              for (int64_t i = 0; i < 4 * quads; ++i) {
+                const uint8_t* const at = memory.data() + row + piece + i;
+                codes.push_back(static_cast<uint16_t>(at[0] + (planes == 2 ? at[plane] << 8 : 0)));
+              }
+          std::vector<int32_t> weights(static_cast<size_t>(n * k));
+          for (int32_t& w : weights) w = static_cast<int32_t>(random() % 256) - 128;
+          const Result<PackedWeights> made = pack_weights(weights.data(), n, k);
+          ASSERT_TRUE(made.ok()) << made.status().message();
+          const PackedWeights& packed = *made;
+          const std::vector<int64_t> start(static_cast<size_t>(packed.padded_n()), -3);
+          std::vector<int64_t> acc(static_cast<size_t>(m * packed.padded_n()));
+          const ActivationRows u{.data = memory.data(),
+                                 .stride_bytes = 0,
+                                 .planes = planes,
+                                 .m = m,
+                                 .row_at = row_at.data(),
+                                 .piece_at = piece_at.data(),
+                                 .pieces = pieces,
+                                 .plane_stride_bytes = plane};
+          linear(GetParam().kernel, packed, packed.all_blocks(), u, start.data(), acc.data(), packed.padded_n());
+          std::vector<int64_t> expected(static_cast<size_t>(m * n));
+          reference_linear_product(weights.data(), codes.data(), Dtype::kU16, m, n, k, start.data(), expected.data());
+          for (int64_t row = 0; row < m; ++row)
+            for (int64_t i = 0; i < n; ++i)
+              ASSERT_EQ(acc[static_cast<size_t>(row * packed.padded_n() + i)],
+                        expected[static_cast<size_t>(row * n + i)])
+                  << row << ", " << i;
+        }
+}
+
 // The weights that a kernel reads end at a page that cannot be touched: PackedWeights owns its memory, so the
 // kernel is called directly here.
 TEST_P(Linear, ReadsNoByteBeyondTheWeights) {
@@ -261,6 +312,8 @@ TEST_P(Linear, ReadsNoByteBeyondTheWeights) {
         LinearArgs args{};
         args.weights = reinterpret_cast<const int8_t*>(weights.data());
         args.quads = quads;
+        args.pieces = 1;
+        args.piece_quads = quads;
         args.wide_blocks = 1;
         args.wide_tiles = static_cast<int32_t>(tiles);
         args.activation_planes = 1;

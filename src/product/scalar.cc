@@ -35,8 +35,12 @@ void run_linear(const LinearArgs& args) {
         uint64_t total[kTileRows] = {};
         for (int plane = 0; plane < args.activation_planes; ++plane) {
           uint32_t sums[kTileRows] = {};
-          add_tile(block_weights + tile * kTileRows * 4, quad_bytes, args.quads,
-                   args.activations + m * args.row_stride_bytes + plane * args.plane_stride_bytes, sums);
+          const uint8_t* const u = args.activations +
+                                   (args.row_at != nullptr ? args.row_at[m] : m * args.row_stride_bytes) +
+                                   plane * args.plane_stride_bytes;
+          for (int64_t piece = 0; piece < args.pieces; ++piece)
+            add_tile(block_weights + piece * args.piece_quads * quad_bytes + tile * kTileRows * 4, quad_bytes,
+                     args.piece_quads, u + (args.piece_at != nullptr ? args.piece_at[piece] : 0), sums);
           for (int row = 0; row < kTileRows; ++row)
             total[row] += static_cast<uint64_t>(int64_t{static_cast<int32_t>(sums[row])}) << (8 * plane);
         }

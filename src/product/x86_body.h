@@ -113,27 +113,31 @@ void micro_tile(const LinearArgs& args, const int8_t* weights, int64_t quad_byte
   constexpr int kSplit = split(kRows * kUnits);
   const uint8_t* rows[kRows];
   unroll<kRows>(ISOBIT_UNROLLED(r) {
-    rows[r] = args.activations + (m + r / kPlanes) * args.row_stride_bytes + (r % kPlanes) * args.plane_stride_bytes;
+    const int64_t row = m + r / kPlanes;
+    rows[r] = args.activations + (args.row_at != nullptr ? args.row_at[row] : row * args.row_stride_bytes) +
+              (r % kPlanes) * args.plane_stride_bytes;
   });
   Vector::Acc acc[kSplit][kRows][kUnits];
   unroll<kSplit * kRows * kUnits>(
       ISOBIT_UNROLLED(i) { acc[i / (kRows * kUnits)][i / kUnits % kRows][i % kUnits] = Vector::zero(); });
-  const int64_t end = args.quads * kBytesPerQuadRow;
   Ahead ahead{};
   if constexpr (kCold) ahead = *weights_ahead;
-  int64_t offset = 0;
   constexpr int kTogether = kCold || kRows > 4 ? kQuadsTogether : kSplit;
-  for (; offset + kTogether * kBytesPerQuadRow <= end; offset += kTogether * kBytesPerQuadRow) {
-    if constexpr (kCold) fetch(ahead);
-    unroll<kTogether>(ISOBIT_UNROLLED(q) {
-      add_quad<kRows, kUnits>(acc[q % kSplit], weights, rows, offset + q * kBytesPerQuadRow);
-      weights += quad_bytes;
-    });
-  }
-  if constexpr (kTogether > 1) {
-    for (; offset < end; offset += kBytesPerQuadRow) {
-      add_quad<kRows, kUnits>(acc[0], weights, rows, offset);
-      weights += quad_bytes;
+  for (int64_t piece = 0; piece < args.pieces; ++piece) {
+    int64_t offset = args.piece_at != nullptr ? args.piece_at[piece] : 0;
+    const int64_t end = offset + args.piece_quads * kBytesPerQuadRow;
+    for (; offset + kTogether * kBytesPerQuadRow <= end; offset += kTogether * kBytesPerQuadRow) {
+      if constexpr (kCold) fetch(ahead);
+      unroll<kTogether>(ISOBIT_UNROLLED(q) {
+        add_quad<kRows, kUnits>(acc[q % kSplit], weights, rows, offset + q * kBytesPerQuadRow);
+        weights += quad_bytes;
+      });
+    }
+    if constexpr (kTogether > 1) {
+      for (; offset < end; offset += kBytesPerQuadRow) {
+        add_quad<kRows, kUnits>(acc[0], weights, rows, offset);
+        weights += quad_bytes;
+      }
     }
   }
   if (args.wide) {

@@ -75,9 +75,7 @@ void product_in_pieces(LinearKernel product, const PackedWeights& weights, Block
                        const T* start, T* scratch, const Then& then) {
   const int64_t first = weights.first_row(blocks.begin);
   for (int64_t m = 0; m < u.m; m += kStaticRows) {
-    ActivationRows rows = u;
-    rows.data += m * u.stride_bytes;
-    rows.m = u.m - m < kStaticRows ? u.m - m : kStaticRows;
+    const ActivationRows rows = u.part(m, u.m - m < kStaticRows ? u.m - m : kStaticRows);
     if (u.tiled) {
       const auto moved = [&](LinearSums sums) {
         sums.m += m;
