@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shapes of convolutions: numerics.md, section 12. Images are [N, H, W, C], weights [O, R, S, C / groups].
+// Convolutions: numerics.md, section 12. Images are [B, H, W, C], weights [O, R, S, C / groups].
 #ifndef ISOBIT_CONV_H_
 #define ISOBIT_CONV_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 
+#include "isobit/cpu.h"
+#include "isobit/linear.h"
+#include "isobit/run.h"
 #include "isobit/status.h"
 
 namespace isobit {
@@ -57,6 +64,58 @@ Result<ImageSize> conv_output_size(const ConvShape& shape, const ImageSize& imag
 /// The pixel of x, of `pixels` along this axis, that kernel element `tap` multiplies for output `output`; none outside
 /// x. All of them, and sums of pads and sizes, are below 2^32.
 std::optional<int64_t> conv_pixel(const ConvAxis& axis, bool transposed, int64_t pixels, int64_t output, int64_t tap);
+
+/// Codes that are added before the clamp: `y = clamp(rs(acc) + rs_r(q - z) + z_y, lo, hi)`.
+struct StaticResidual {
+  Grid grid{};                  // of q: 2 to 16 bits
+  RescaleParameters rescale{};  // rs_r, of the ratio S_r / S_y
+
+  bool operator==(const StaticResidual&) const = default;
+};
+/// rs_r for codes of `grid` and results of `output`. Errors: kInvalidArgument where a grid has not 2 to 16 bits, or the
+/// ratio of scales cannot be encoded (section 2).
+Result<StaticResidual> derive_static_residual(const Grid& grid, const Grid& output, std::string_view name);
+
+struct StaticConvParameters {
+  ConvShape shape{};
+  /// The layer whose row is an output: rows = O, columns = R * S * C / groups, k over (r, s, c), c fastest.
+  StaticLinearParameters linear{};
+  std::optional<StaticResidual> residual{};  // with an output grid only
+};
+
+/// A convolution of static codes, immutable: any number of threads may run it at once, each with its own workspace.
+/// `y[b, p, q, o] = clamp(rs_o(acc) + z_y, lo, hi)`, acc of section 12: a pixel outside x is the zero point of x. All
+/// paths give the same bytes.
+class StaticConvLayer {
+ public:
+  /// Checks shape and layer, bounds every intermediate (section 8) and packs the weights. path: default, the fastest of
+  /// this processor; the reference where kernels cannot hold the layer (R * S * C / groups above 65793).
+  /// Errors: those of check_conv_shape and StaticLinearLayer::create; kInvalidArgument where they do not fit each
+  /// other; kOverflow where a residual leaves int64.
+  static Result<StaticConvLayer> create(StaticConvParameters parameters, std::string_view name,
+                                        std::optional<CpuPath> path = {});
+
+  [[nodiscard]] const StaticConvParameters& parameters() const;
+  [[nodiscard]] const std::string& name() const;
+  [[nodiscard]] CpuPath path() const;
+
+  /// For runs of up to so many images of this size. Errors: those of conv_output_size; kInvalidArgument for images < 0
+  /// or sizes in bytes beyond int64.
+  [[nodiscard]] Result<Workspace> workspace(int64_t images, const ImageSize& image, int32_t threads = 1) const;
+
+  /// x: codes [images, H, W, C] of parameters().linear.x_dtype(); y: [images, P, Q, O] of y_dtype(). residual: codes as
+  /// y, of the residual's grid, where the layer has one; apart from y or y itself. Of the options path, pool and
+  /// strides, from pixel to pixel.
+  /// Errors: kInvalidArgument for sizes, strides, alignment, overlap of x and y, a workspace that is too small, and a
+  /// code outside its grid, by its place (pixel, channel).
+  [[nodiscard]] Status forward(std::span<const std::byte> x, std::span<std::byte> y, int64_t images,
+                               const ImageSize& image, Workspace& workspace, const RunOptions& options = {},
+                               std::span<const std::byte> residual = {}) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
 
 }  // namespace isobit
 

@@ -6,7 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "conv/reference.h"
+#include "core/codes.h"
+#include "isobit/conv.h"
 #include "testing/oracle.h"
 
 namespace isobit {
@@ -34,12 +35,19 @@ ConvShape shape_of(const Json& one, int64_t outputs, int64_t channels) {
   return shape;
 }
 
+std::vector<std::byte> bytes_of(const std::vector<int64_t>& codes, Dtype dtype) {
+  std::vector<std::byte> bytes(codes.size() * size_in_bytes(dtype));
+  for (size_t i = 0; i < codes.size(); ++i) store_code(bytes.data(), dtype, static_cast<int64_t>(i), codes[i]);
+  return bytes;
+}
+
 TEST(Conv, StaticOracleVectors) {
   int plain = 0;
   int grouped = 0;
   int transposed = 0;
+  int residuals = 0;
   for (const Json& one : testing::built_oracle_cases("low_bit.json")) {
-    if (one.at("op") != "static_convolution" || one.contains("residual")) continue;
+    if (one.at("op") != "static_convolution") continue;
     SCOPED_TRACE(one.dump());
     const Result<LowBitMatrix> matrix = LowBitMatrix::create(testing::low_bit_of(one.at("weights")), "W");
     ASSERT_TRUE(matrix.ok()) << matrix.status().message();
@@ -51,26 +59,47 @@ TEST(Conv, StaticOracleVectors) {
                                 .rounding = testing::rounding_of(one.at("mode"))};
     if (const Json& act = one.at("act"); !act.is_null())
       options.clamp = {testing::float_of_bits(act.at(0)), testing::float_of_bits(act.at(1))};
-    const Result<StaticLinearParameters> p = derive_static_linear(*matrix, options, "conv");
-    ASSERT_TRUE(p.ok()) << p.status().message();
+    const Result<StaticLinearParameters> linear = derive_static_linear(*matrix, options, "conv");
+    ASSERT_TRUE(linear.ok()) << linear.status().message();
 
     const Json& images = one.at("x");
     const ImageSize image{static_cast<int64_t>(images.at(0).size()), static_cast<int64_t>(images.at(0).at(0).size())};
-    const ConvShape shape = shape_of(one, matrix->rows(), static_cast<int64_t>(images.at(0).at(0).at(0).size()));
-    EXPECT_EQ(shape.depth(), matrix->columns());
-    const Result<ImageSize> size = conv_output_size(shape, image, "conv");
-    ASSERT_TRUE(size.ok()) << size.status().message();
-    for (size_t b = 0; b < images.size(); ++b) {
-      std::vector<int32_t> x;
-      for (const int64_t code : testing::flatten(images.at(b)))
-        x.push_back(static_cast<int32_t>(code - options.input.zero_point));
-      EXPECT_EQ(reference_static_conv(*p, shape, image, *size, x.data()), testing::flatten(one.at("y").at(b)));
+    StaticConvParameters p{shape_of(one, matrix->rows(), static_cast<int64_t>(images.at(0).at(0).at(0).size())),
+                           *linear};
+    EXPECT_EQ(p.shape.depth(), matrix->columns());
+    std::vector<int64_t> residual;
+    if (one.contains("residual")) {
+      const Grid grid = testing::grid_of(one.at("residual_grid"));
+      const Result<StaticResidual> added = derive_static_residual(grid, *linear->output, "conv");
+      ASSERT_TRUE(added.ok()) << added.status().message();
+      p.residual = *added;
+      residual = testing::flatten(one.at("residual"));
     }
-    ++(shape.transposed ? transposed : shape.groups > 1 ? grouped : plain);
+    const std::vector<std::byte> x = bytes_of(testing::flatten(images), linear->x_dtype());
+    const std::vector<int64_t> expected = testing::flatten(one.at("y"));
+    const std::vector<std::byte> y = bytes_of(expected, linear->y_dtype());
+    const auto batch = static_cast<int64_t>(images.size());
+    for (const CpuPath path : kAllCpuPaths) {
+      SCOPED_TRACE(to_string(path));
+      if (!cpu_can_run(path)) continue;
+      const Result<StaticConvLayer> layer = StaticConvLayer::create(p, "conv", path);
+      ASSERT_TRUE(layer.ok()) << layer.status().message();
+      Result<Workspace> workspace = layer->workspace(batch, image);
+      ASSERT_TRUE(workspace.ok()) << workspace.status().message();
+      std::vector<std::byte> got(y.size());
+      const std::vector<std::byte> added =
+          p.residual ? bytes_of(residual, p.residual->grid.dtype()) : std::vector<std::byte>{};
+      const Status status = layer->forward(x, got, batch, image, *workspace, {}, added);
+      ASSERT_TRUE(status.ok()) << status.message();
+      EXPECT_EQ(got, y);
+    }
+    residuals += p.residual.has_value();
+    ++(p.shape.transposed ? transposed : p.shape.groups > 1 ? grouped : plain);
   }
   EXPECT_GT(plain, 0);
   EXPECT_GT(grouped, 0);
   EXPECT_GT(transposed, 0);
+  EXPECT_GT(residuals, 0);
 }
 
 TEST(Conv, Sizes) {

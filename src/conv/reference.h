@@ -28,14 +28,26 @@ inline std::vector<int32_t> reference_conv_row(const ConvShape& shape, const Ima
   return row;
 }
 
-/// y [P, Q, O] of one image; p: the layer over k = (r, s, c), N = O.
-inline std::vector<int64_t> reference_static_conv(const StaticLinearParameters& p, const ConvShape& shape,
-                                                  const ImageSize& image, const ImageSize& size, const int32_t* x) {
+/// One result of codes: with a residual, of its code.
+inline int64_t reference_static_conv_code(const StaticConvParameters& p, int64_t o, const int32_t* row, int64_t code) {
+  if (!p.residual) return reference_static(p.linear, o, row);
+  const auto rescaled = [&](const RescaleParameters& r, int64_t operand) {
+    return Rescale{r.multiplier, r.shift}.apply(operand, p.linear.rounding);
+  };
+  const int64_t sum = rescaled(p.linear.rescales[static_cast<size_t>(o)], reference_static_acc(p.linear, o, row)) +
+                      rescaled(p.residual->rescale, code - p.residual->grid.zero_point);
+  return clamp_s64(sum + p.linear.output->zero_point, p.linear.lo, p.linear.hi);
+}
+
+/// y [P, Q, O] of one image; residual: as y, where there is one.
+inline std::vector<int64_t> reference_static_conv(const StaticConvParameters& p, const ImageSize& image,
+                                                  const ImageSize& size, const int32_t* x, const int64_t* residual) {
   std::vector<int64_t> y;
   for (int64_t row = 0; row < size.rows; ++row)
     for (int64_t column = 0; column < size.columns; ++column)
-      for (int64_t o = 0; o < shape.outputs; ++o)
-        y.push_back(reference_static(p, o, reference_conv_row(shape, image, x, row, column, o).data()));
+      for (int64_t o = 0; o < p.shape.outputs; ++o)
+        y.push_back(reference_static_conv_code(p, o, reference_conv_row(p.shape, image, x, row, column, o).data(),
+                                               residual == nullptr ? 0 : residual[y.size()]));
   return y;
 }
 

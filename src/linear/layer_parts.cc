@@ -120,11 +120,15 @@ Status check_linear_types(Dtype x, Dtype y, LinearActivations activations) {
 
 Status check_linear_rows(LinearRows& x, LinearRows& y, int64_t m) {
   if (m < 0) return refuse_linear("m is " + std::to_string(m) + ", must be at least 0");
-  ISOBIT_RETURN_IF_ERROR(check_rows(x, m));
-  ISOBIT_RETURN_IF_ERROR(check_rows(y, m));
-  if (m == 0) return {};
-  const std::byte* x_end = x.data + static_cast<size_t>(extent_bytes(x, m));
-  const std::byte* y_end = y.data + static_cast<size_t>(extent_bytes(y, m));
+  return check_rows_apart(x, m, y, m);
+}
+
+Status check_rows_apart(LinearRows& x, int64_t x_rows, LinearRows& y, int64_t y_rows) {
+  ISOBIT_RETURN_IF_ERROR(check_rows(x, x_rows));
+  ISOBIT_RETURN_IF_ERROR(check_rows(y, y_rows));
+  if (x_rows == 0 || y_rows == 0) return {};
+  const std::byte* x_end = x.data + static_cast<size_t>(extent_bytes(x, x_rows));
+  const std::byte* y_end = y.data + static_cast<size_t>(extent_bytes(y, y_rows));
   const std::less<const std::byte*> before;
   if (before(x.data, y_end) && before(y.data, x_end)) return refuse_linear("y overlaps x, must be apart from it");
   return {};

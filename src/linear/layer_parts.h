@@ -43,7 +43,9 @@ struct LinearRows {
   int64_t columns;
   int64_t stride;  // 0: columns, which the check puts in its place
 };
-/// m, sizes, strides and alignment of both, and that they are apart.
+/// Sizes, strides and alignment of both, and that they are apart.
+Status check_rows_apart(LinearRows& x, int64_t x_rows, LinearRows& y, int64_t y_rows);
+/// The same for m rows each, and m.
 Status check_linear_rows(LinearRows& x, LinearRows& y, int64_t m);
 /// Refuses options that mean nothing here, and another path than the layer's.
 Status check_row_options(const RunOptions& options, CpuPath path);

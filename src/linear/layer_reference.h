@@ -190,11 +190,17 @@ inline float reference_finish(float total, float bias, const LinearClamp& clamp)
   return reference_one_nan(reference_act(total + bias, clamp));
 }
 
-/// Section 12, one result: a code, or the accumulator. x: a row of codes minus the zero point.
-inline int64_t reference_static(const StaticLinearParameters& p, int64_t n, const int32_t* x) {
+/// Section 12, acc[n]. x: a row of codes minus the zero point.
+inline int64_t reference_static_acc(const StaticLinearParameters& p, int64_t n, const int32_t* x) {
   const auto* v = p.weights.data<int8_t>() + n * p.columns;
   int64_t acc = p.bias.data<int32_t>()[n];
   for (int64_t k = 0; k < p.columns; ++k) acc += x[k] * v[k];
+  return acc;
+}
+
+/// One result: a code, or the accumulator.
+inline int64_t reference_static(const StaticLinearParameters& p, int64_t n, const int32_t* x) {
+  const int64_t acc = reference_static_acc(p, n, x);
   if (!p.output) return acc;
   const RescaleParameters& r = p.rescales[static_cast<size_t>(n)];
   return clamp_s64(Rescale{r.multiplier, r.shift}.apply(acc, p.rounding) + p.output->zero_point, p.lo, p.hi);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/codes.h"
 #include "core/float_mode.h"
 #include "core/number_text.h"
 #include "isobit/linear.h"
@@ -33,9 +34,33 @@ Status check_code_grid(const Grid& grid, const std::string& what) {
                        std::to_string(kLeastStaticBits) + ".." + std::to_string(kMostStaticBits));
 }
 
-Status refuse_code(const Grid& x, int64_t row, int64_t column, int64_t code, const std::string& name) {
-  return refuse_linear(name + ": " + low_bit_element("x", row, column) + " is " + std::to_string(code) + ", must be " +
-                       std::to_string(x.min()) + ".." + std::to_string(x.max()) + ", a code of the input grid");
+Status refuse_code(const Grid& grid, int64_t row, int64_t column, int64_t code, const std::string& name,
+                   const std::string& tensor) {
+  return refuse_linear(name + ": " + low_bit_element(tensor.c_str(), row, column) + " is " + std::to_string(code) +
+                       ", must be " + std::to_string(grid.min()) + ".." + std::to_string(grid.max()) +
+                       ", a code of the " + (tensor == "x" ? "input" : tensor) + " grid");
+}
+
+Status check_codes(const std::byte* codes, const Grid& grid, int64_t rows, int64_t columns, int64_t stride,
+                   const std::string& name, const std::string& tensor) {
+  if (grid.bits == 8 || grid.bits == 16) return {};
+  Status status;
+  with_code_type(grid.dtype(), [&](auto zero) {
+    using Code = decltype(zero);
+    const auto least = static_cast<Code>(grid.min());
+    const auto most = static_cast<Code>(grid.max());
+    for (int64_t i = 0; i < rows; ++i) {
+      const auto* row = reinterpret_cast<const Code*>(codes) + i * stride;
+      bool inside = true;
+      for (int64_t k = 0; k < columns; ++k) inside &= row[k] >= least && row[k] <= most;
+      if (inside) continue;
+      int64_t k = 0;
+      while (row[k] >= least && row[k] <= most) ++k;
+      status = refuse_code(grid, i, k, row[k], name, tensor);
+      return;
+    }
+  });
+  return status;
 }
 
 Status check_weight_bits(int32_t bits, const std::string& what) {

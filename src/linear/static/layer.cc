@@ -159,7 +159,6 @@ struct StaticLinearLayer::Impl {
   }
 
   Status pack();
-  [[nodiscard]] Status check_codes(const LinearCall& call) const;
   void run_reference(const LinearCall& call, const LinearRectangle& part, std::byte* scratch) const;
   void run(const LinearCall& call, const LinearRectangle& part, std::byte* scratch) const;
   void run_accumulators(const LinearCall& call, BlockRange blocks, int64_t m_begin, const ActivationRows& rows,
@@ -192,29 +191,6 @@ Status StaticLinearLayer::Impl::pack() {
   product = linear_kernel(path);
   rescale = static_rescale(path);
   return {};
-}
-
-/// That every code lies in the grid, for which alone the proof holds; types of 8 and 16 bits have no other codes.
-Status StaticLinearLayer::Impl::check_codes(const LinearCall& call) const {
-  const Grid& grid = parameters.input;
-  if (grid.bits == 8 || grid.bits == 16) return {};
-  int64_t row = -1;
-  with_code_type(parameters.x_dtype(), [&](auto zero) {
-    using Code = decltype(zero);
-    const auto least = static_cast<Code>(grid.min());
-    const auto most = static_cast<Code>(grid.max());
-    for (int64_t i = 0; i < call.m && row < 0; ++i) {
-      const auto* codes = reinterpret_cast<const Code*>(call.x_row(i));
-      bool inside = true;
-      for (int64_t k = 0; k < parameters.columns; ++k) inside &= codes[k] >= least && codes[k] <= most;
-      if (!inside) row = i;
-    }
-  });
-  if (row < 0) return {};
-  int64_t k = 0;
-  const auto code = [&] { return load_code(call.x_row(row), parameters.x_dtype(), k); };
-  while (code() >= grid.min() && code() <= grid.max()) ++k;
-  return refuse_code(grid, row, k, code(), name);
 }
 
 void StaticLinearLayer::Impl::run_reference(const LinearCall& call, const LinearRectangle& part,
@@ -315,7 +291,7 @@ Status StaticLinearLayer::forward(std::span<const std::byte> x, Dtype x_dtype, s
   ISOBIT_RETURN_IF_ERROR(check_linear_workspace(workspace, impl.workspace_bytes(m, threads), m, threads));
   std::byte* const base = workspace.data();
   const LinearCall call{x.data(), p.x_dtype(), x_rows.stride, y.data(), p.y_dtype(), y_rows.stride, m, base};
-  ISOBIT_RETURN_IF_ERROR(impl.check_codes(call));
+  ISOBIT_RETURN_IF_ERROR(check_codes(x.data(), p.input, m, p.columns, x_rows.stride, impl.name));
   const auto scratch = [&](int part) { return base + impl.rows_bytes(m) + part * impl.scratch_stride(m); };
   if (impl.product == nullptr) {
     for_rectangles(options.pool, m, p.rows, [&](int part, const LinearRectangle& rectangle) {

@@ -221,8 +221,7 @@ TEST(StaticLinearOracle, AfterAGruWith16BitStates) {
       wide += h.dtype == Dtype::kS16 || h.dtype == Dtype::kU16 ? 1 : 0;
       GruState state = gru->initial_state(batch);
       Workspace workspace = gru->workspace(batch, steps);
-      const Status status =
-          gru->forward_codes(x.bytes, h.bytes, steps, state, workspace, {.path = cpu_path});
+      const Status status = gru->forward_codes(x.bytes, h.bytes, steps, state, workspace, {.path = cpu_path});
       ASSERT_TRUE(status.ok()) << status.message();
       std::vector<int64_t> codes;
       for (int64_t i = 0; i < h.size(); ++i) codes.push_back(load_code(h.bytes.data(), h.dtype, i));

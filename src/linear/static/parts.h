@@ -3,6 +3,7 @@
 #ifndef ISOBIT_LINEAR_STATIC_PARTS_H_
 #define ISOBIT_LINEAR_STATIC_PARTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,8 +23,13 @@ Int128 largest_accumulator(const int8_t* v, int64_t columns, int32_t bias, const
 
 /// A grid of 2 to 16 bits.
 Status check_code_grid(const Grid& grid, const std::string& what);
-/// x[row, column] is a code outside the grid of x. name: the layer.
-Status refuse_code(const Grid& x, int64_t row, int64_t column, int64_t code, const std::string& name);
+/// x[row, column] is a code outside the grid of x. name: the layer. tensor: or another one, "residual".
+Status refuse_code(const Grid& grid, int64_t row, int64_t column, int64_t code, const std::string& name,
+                   const std::string& tensor = "x");
+/// That every code lies in the grid, for which alone the proof holds; types of 8 and 16 bits have no other codes.
+/// stride: codes from row to row.
+Status check_codes(const std::byte* codes, const Grid& grid, int64_t rows, int64_t columns, int64_t stride,
+                   const std::string& name, const std::string& tensor = "x");
 /// 1, 2, 4 or 8.
 Status check_weight_bits(int32_t bits, const std::string& what);
 /// Symmetric, a group a row.

@@ -1,0 +1,477 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions of static codes: numerics.md, section 12.
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "conv/layout.h"
+#include "conv/reference.h"
+#include "core/codes.h"
+#include "core/float_mode.h"
+#include "core/rescale.h"
+#include "core/run_options.h"
+#include "isobit/conv.h"
+#include "linear/layer_parts.h"
+#include "linear/static/parts.h"
+#include "linear/static/static.h"
+#include "product/product.h"
+
+namespace isobit {
+namespace {
+
+/// Images are computed together until there are so many outputs, which share the weights in the cache.
+constexpr int64_t kOutputsTogether = kStaticRows;
+constexpr int64_t kScratchElements = kStaticRows * kStaticBlockTiles * kTileRows;
+constexpr Int128 kMostElements = int64_t{1} << 58;  // bytes and strides of them fit int64
+
+Status check_elements(const std::string& name, const char* what, std::initializer_list<int64_t> sizes) {
+  Int128 elements = 1;
+  for (const int64_t size : sizes) elements = bound_multiply(elements, size);
+  if (elements <= kMostElements) return {};
+  return refuse_linear(name + ": " + what + " has " + to_decimal(elements) + " elements, must have at most " +
+                       to_decimal(kMostElements));
+}
+
+Status check_fit(const StaticConvParameters& p, const std::string& name) {
+  ISOBIT_RETURN_IF_ERROR(check_conv_shape(p.shape, name));
+  const std::pair<const char*, std::pair<int64_t, int64_t>> sizes[] = {
+      {"linear.rows", {p.linear.rows, p.shape.outputs}}, {"linear.columns", {p.linear.columns, p.shape.depth()}}};
+  for (const auto& [field, value] : sizes)
+    if (value.first != value.second)
+      return refuse_linear(name + ": " + field + " is " + std::to_string(value.first) + ", must be " +
+                           std::to_string(value.second) + ", as the shape says");
+  return {};
+}
+
+/// The layer itself is proved.
+Status check_residual(const StaticConvParameters& p, const std::string& name) {
+  if (!p.residual) return {};
+  if (!p.linear.output) return refuse_linear(name + ": there is a residual, must be none without an output grid");
+  ISOBIT_RETURN_IF_ERROR(check_code_grid(p.residual->grid, name + ": residual.grid"));
+  const RescaleParameters& r = p.residual->rescale;
+  if (r.multiplier < 1 || r.shift < kMinShift || r.shift > kMaxShift)
+    return refuse_linear(name + ": residual.rescale is " + std::to_string(r.multiplier) + " * 2^-" +
+                         std::to_string(r.shift) + ", must have a multiplier of at least 1 and a shift of " +
+                         std::to_string(kMinShift) + ".." + std::to_string(kMaxShift));
+  const Int128 reach = largest_difference(p.residual->grid);
+  const Int128 added = bound_add(bound_rescale(reach, r), std::abs(p.linear.output->zero_point));
+  for (int64_t o = 0; o < p.linear.rows; ++o) {
+    const Int128 acc = largest_accumulator(p.linear.weights.data<int8_t>() + o * p.linear.columns, p.linear.columns,
+                                           p.linear.bias.data<int32_t>()[o], p.linear.input);
+    const Int128 sum = bound_add(bound_rescale(acc, p.linear.rescales[static_cast<size_t>(o)]), added);
+    if (sum > INT64_MAX || bound_multiply(reach, r.multiplier) > INT64_MAX)
+      return {StatusCode::kOverflow, name + ": output " + std::to_string(o) + " with its residual can reach " +
+                                         to_decimal(sum) + ", must stay within " + std::to_string(INT64_MAX)};
+  }
+  return {};
+}
+
+constexpr int64_t round_up(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+Result<StaticResidual> derive_static_residual(const Grid& grid, const Grid& output, std::string_view name) {
+  const DefaultFloatMode mode;
+  const std::string text(name);
+  ISOBIT_RETURN_IF_ERROR(check_code_grid(grid, text + ": residual"));
+  ISOBIT_RETURN_IF_ERROR(check_code_grid(output, text + ": output"));
+  ISOBIT_ASSIGN_OR_RETURN(
+      const RescaleParameters rescale,
+      encode_ratio(static_cast<double>(grid.scale()) / static_cast<double>(output.scale()), largest_difference(grid)));
+  return StaticResidual{grid, rescale};
+}
+
+struct StaticConvLayer::Impl {
+  /// Outputs of the same channels.
+  struct Group {
+    PackedWeights weights;
+    std::optional<StaticOutput> output;  // none: y is acc
+    std::vector<int32_t> start;
+    std::vector<int64_t> wide_start;
+  };
+  /// One call, whose sizes are checked.
+  struct Call {
+    const std::byte* x;
+    int64_t x_stride;
+    std::byte* y;
+    int64_t y_stride;
+    const std::byte* residual;  // null: none
+    ImageSize image, size;
+    ConvLayoutAxis rows, columns;
+    ThreadPool* pool;
+
+    [[nodiscard]] int64_t pixels() const { return image.rows * image.columns; }
+    [[nodiscard]] int64_t outputs() const { return size.rows * size.columns; }
+    [[nodiscard]] int64_t together(int64_t images) const {
+      return std::clamp<int64_t>((kOutputsTogether + outputs() - 1) / outputs(), 1, std::max<int64_t>(images, 1));
+    }
+  };
+  /// The workspace of a call, in bytes from its beginning.
+  struct Places {
+    int64_t row_at, piece_at, images, plane, scratch, scratch_stride, total;
+  };
+
+  StaticConvParameters parameters;
+  std::string name;
+  CpuPath path = CpuPath::kReference;
+  ConvPieces pieces{};
+  LinearKernel product = nullptr;  // null: the reference
+  StaticRescale rescale = nullptr;
+  bool wide = false;
+  std::vector<Group> groups;
+
+  [[nodiscard]] const StaticLinearParameters& linear_layer() const { return parameters.linear; }
+  Status pack(int64_t acc_bound);
+  Result<Call> call_of(const ImageSize& image, int64_t images) const;
+  [[nodiscard]] Places places(const Call& call, int64_t images, int threads) const;
+  void copy_row(const Call& call, const Places& at, std::byte* workspace, int64_t image, int64_t row) const;
+  void run(const Call& call, const Places& at, std::byte* workspace, int64_t first_image, int64_t count) const;
+  void run_group(const Call& call, const Places& at, std::byte* workspace, int64_t first_output, int64_t group,
+                 const LinearRectangle& part, std::byte* scratch) const;
+  template <typename T>
+  void run_group(const Call& call, const ActivationRows& rows, BlockRange blocks, const T* start, int64_t first_output,
+                 int64_t first_channel, const Group& group, T* scratch) const;
+  template <typename T>
+  void add_residual(const Call& call, const LinearSums& sums, int64_t first_output, int64_t channel,
+                    int64_t channels) const;
+  void run_reference(const Call& call, std::byte* workspace, int64_t image) const;
+};
+
+Status StaticConvLayer::Impl::pack(int64_t acc_bound) {
+  const StaticLinearParameters& p = linear_layer();
+  const ConvShape& shape = parameters.shape;
+  pieces = ConvPieces::of(shape);
+  const int64_t depth = pieces.count * pieces.padded_codes();
+  if (depth > kMaxLinearK)
+    return {StatusCode::kUnsupported, name + ": R * S * C / groups is " + std::to_string(depth) +
+                                          ", with pieces filled up to 4, must be at most " +
+                                          std::to_string(kMaxLinearK) + " on the path " + std::string(to_string(path))};
+  wide = acc_bound > INT32_MAX;
+  const int64_t outputs = shape.outputs / shape.groups;
+  const int64_t zero = p.input.zero_point + storage_offset(p.x_dtype());
+  const auto* v = p.weights.data<int8_t>();
+  for (int64_t g = 0; g < shape.groups; ++g) {
+    Group group;
+    std::vector<int32_t> codes(static_cast<size_t>(outputs * depth));
+    std::vector<int64_t> bounds;
+    std::vector<RescaleParameters> rescales;
+    for (int64_t i = 0; i < outputs; ++i) {
+      const int64_t o = g * outputs + i;
+      const auto* row = v + o * p.columns;
+      const int32_t bias = p.bias.data<int32_t>()[o];
+      int64_t sum = 0;
+      for (int64_t k = 0; k < p.columns; ++k) {
+        codes[static_cast<size_t>(i * depth + k / pieces.codes * pieces.padded_codes() + k % pieces.codes)] = row[k];
+        sum += row[k];
+      }
+      group.wide_start.push_back(bias - zero * sum);
+      bounds.push_back(static_cast<int64_t>(largest_accumulator(row, p.columns, bias, p.input)));
+      if (p.output) rescales.push_back(p.rescales[static_cast<size_t>(o)]);
+    }
+    ISOBIT_ASSIGN_OR_RETURN(group.weights, pack_weights(codes.data(), outputs, depth, 1, kStaticBlockTiles));
+    group.wide_start.resize(static_cast<size_t>(group.weights.padded_n()));
+    if (!wide) group.start.assign(group.wide_start.begin(), group.wide_start.end());
+    if (p.output)
+      group.output.emplace(rescales, bounds, p.rounding, static_cast<int32_t>(p.output->zero_point), p.lo, p.hi,
+                           static_cast<int32_t>(size_in_bytes(p.y_dtype())));
+    groups.push_back(std::move(group));
+  }
+  // No kernel of AMX takes rows in pieces.
+  const CpuPath product_path = std::min(path, CpuPath::kAvx512Vnni);
+  product = linear_kernel(product_path);
+  rescale = static_rescale(path);
+  return {};
+}
+
+Result<StaticConvLayer> StaticConvLayer::create(StaticConvParameters parameters, std::string_view name,
+                                                std::optional<CpuPath> path) {
+  const DefaultFloatMode mode;
+  const std::string text(name);
+  ISOBIT_RETURN_IF_ERROR(check_fit(parameters, text));
+  auto impl = std::make_shared<Impl>();
+  ISOBIT_ASSIGN_OR_RETURN(impl->path, linear_path(path, text));
+  // It checks and proves all but the shape.
+  ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer layer,
+                          StaticLinearLayer::create(parameters.linear, name, CpuPath::kReference));
+  ISOBIT_RETURN_IF_ERROR(check_residual(parameters, text));
+  impl->parameters = std::move(parameters);
+  impl->name = text;
+  if (impl->path != CpuPath::kReference) {
+    const Status packed = impl->pack(layer.accumulator_bound());
+    if (!packed.ok() && (path || packed.code() != StatusCode::kUnsupported)) return packed;
+    if (!packed.ok()) impl->path = CpuPath::kReference;
+  }
+  StaticConvLayer result;
+  result.impl_ = std::move(impl);
+  return result;
+}
+
+const StaticConvParameters& StaticConvLayer::parameters() const { return impl_->parameters; }
+const std::string& StaticConvLayer::name() const { return impl_->name; }
+CpuPath StaticConvLayer::path() const { return impl_->path; }
+
+Result<StaticConvLayer::Impl::Call> StaticConvLayer::Impl::call_of(const ImageSize& image, int64_t images) const {
+  const ConvShape& shape = parameters.shape;
+  if (images < 0) return refuse_linear(name + ": images is " + std::to_string(images) + ", must be at least 0");
+  Call call{};
+  call.image = image;
+  ISOBIT_ASSIGN_OR_RETURN(call.size, conv_output_size(shape, image, name));
+  call.rows = ConvLayoutAxis::of(shape.rows, shape.transposed, call.size.rows);
+  call.columns = ConvLayoutAxis::of(shape.columns, shape.transposed, call.size.columns);
+  ISOBIT_RETURN_IF_ERROR(check_elements(name, "x", {images, image.rows, image.columns, shape.channels}));
+  ISOBIT_RETURN_IF_ERROR(check_elements(name, "y", {images, call.size.rows, call.size.columns, shape.outputs}));
+  ISOBIT_RETURN_IF_ERROR(check_elements(
+      name, "x with its pads", {call.rows.length, call.columns.length, shape.channels, call.together(images)}));
+  return call;
+}
+
+StaticConvLayer::Impl::Places StaticConvLayer::Impl::places(const Call& call, int64_t images, int threads) const {
+  Places at{};
+  if (product == nullptr) {
+    at.total = round_up(call.pixels() * parameters.shape.channels * static_cast<int64_t>(sizeof(int32_t)));
+    return at;
+  }
+  constexpr auto kPlace = static_cast<int64_t>(sizeof(int64_t));
+  const int64_t together = call.together(images);
+  at.row_at = 0;
+  at.piece_at = at.row_at + round_up(together * call.outputs() * kPlace);
+  at.images = at.piece_at + round_up(pieces.count * kPlace);
+  // The last piece may end 3 codes later.
+  at.plane = round_up(together * call.rows.length * call.columns.length * parameters.shape.channels + 3);
+  at.scratch = at.images + at.plane * activation_planes(linear_layer().x_dtype());
+  at.scratch_stride = kScratchElements * static_cast<int64_t>(wide ? sizeof(int64_t) : sizeof(int32_t));
+  at.total = at.scratch + at.scratch_stride * threads;
+  return at;
+}
+
+Result<Workspace> StaticConvLayer::workspace(int64_t images, const ImageSize& image, int32_t threads) const {
+  ISOBIT_ASSIGN_OR_RETURN(const Impl::Call call, impl_->call_of(image, images));
+  return Workspace(impl_->places(call, images, std::max(threads, 1)).total);
+}
+
+namespace {
+
+/// Codes made unsigned, low bytes first; high: null for codes of one byte.
+void copy_codes(const std::byte* codes, Dtype dtype, int64_t count, uint8_t* low, uint8_t* high) {
+  if (high == nullptr) {
+    const auto* in = reinterpret_cast<const uint8_t*>(codes);
+    const auto flip = static_cast<uint8_t>(storage_offset(dtype));
+    for (int64_t i = 0; i < count; ++i) low[i] = in[i] ^ flip;
+    return;
+  }
+  const auto* in = reinterpret_cast<const uint16_t*>(codes);
+  const auto flip = static_cast<uint16_t>(storage_offset(dtype));
+  for (int64_t i = 0; i < count; ++i) {
+    const auto u = static_cast<unsigned>(in[i] ^ flip);
+    low[i] = static_cast<uint8_t>(u & 255);
+    high[i] = static_cast<uint8_t>(u >> 8);
+  }
+}
+
+}  // namespace
+
+/// Row `row` of the padded image `image` of those together; call.x begins with the first of them.
+void StaticConvLayer::Impl::copy_row(const Call& call, const Places& at, std::byte* workspace, int64_t image,
+                                     int64_t row) const {
+  const StaticLinearParameters& p = linear_layer();
+  const int64_t channels = parameters.shape.channels, width = call.columns.length * channels;
+  auto* const low = reinterpret_cast<uint8_t*>(workspace + at.images) + (image * call.rows.length + row) * width;
+  uint8_t* const high = activation_planes(p.x_dtype()) == 2 ? low + at.plane : nullptr;
+  const int64_t zero = p.input.zero_point + storage_offset(p.x_dtype());
+  std::memset(low, static_cast<int>(zero & 255), static_cast<size_t>(width));
+  if (high != nullptr) std::memset(high, static_cast<int>(zero >> 8), static_cast<size_t>(width));
+  const int64_t from_first = row - call.rows.first;
+  const int64_t i = from_first / call.rows.step;
+  if (from_first < 0 || from_first % call.rows.step != 0 || i >= call.image.rows) return;
+  const auto code_bytes = static_cast<int64_t>(size_in_bytes(p.x_dtype()));
+  const std::byte* const x = call.x + (image * call.pixels() + i * call.image.columns) * call.x_stride * code_bytes;
+  if (call.columns.step == 1 && call.x_stride == channels) {  // pixels behind each other
+    const int64_t begin = std::max<int64_t>(0, -call.columns.first);
+    const int64_t end = std::min(call.image.columns, call.columns.length - call.columns.first);
+    const int64_t to = (call.columns.first + begin) * channels;
+    if (begin < end)
+      copy_codes(x + begin * channels * code_bytes, p.x_dtype(), (end - begin) * channels, low + to,
+                 high == nullptr ? nullptr : high + to);
+    return;
+  }
+  for (int64_t j = 0; j < call.image.columns; ++j)
+    if (const int64_t place = call.columns.place(j); place >= 0)
+      copy_codes(x + j * call.x_stride * code_bytes, p.x_dtype(), channels, low + place * channels,
+                 high == nullptr ? nullptr : high + place * channels);
+}
+
+/// y of sums and residual, both rescaled, before the one clamp.
+template <typename T>
+void StaticConvLayer::Impl::add_residual(const Call& call, const LinearSums& sums, int64_t first_output,
+                                         int64_t channel, int64_t channels) const {
+  const StaticLinearParameters& p = linear_layer();
+  const StaticResidual& added = *parameters.residual;
+  const Rescale of_added{added.rescale.multiplier, added.rescale.shift};
+  const auto code_bytes = static_cast<int64_t>(size_in_bytes(p.y_dtype()));
+  for (int64_t m = 0; m < sums.rows; ++m) {
+    const int64_t at = (first_output + sums.m + m) * call.y_stride + channel;
+    for (int64_t i = 0; i < channels; ++i) {
+      const RescaleParameters& r = p.rescales[static_cast<size_t>(channel + i)];
+      const int64_t code = load_code(call.residual, added.grid.dtype(), at + i) - added.grid.zero_point;
+      const int64_t sum =
+          Rescale{r.multiplier, r.shift}.apply(static_cast<const T*>(sums.acc)[m * sums.stride + i], p.rounding) +
+          of_added.apply(code, p.rounding);
+      store_code(call.y + (at + i) * code_bytes, p.y_dtype(), 0, clamp_s64(sum + p.output->zero_point, p.lo, p.hi));
+    }
+  }
+}
+
+template <typename T>
+void StaticConvLayer::Impl::run_group(const Call& call, const ActivationRows& rows, BlockRange blocks, const T* start,
+                                      int64_t first_output, int64_t first_channel, const Group& group,
+                                      T* scratch) const {
+  const int64_t first = group.weights.first_row(blocks.begin);
+  const auto code_bytes = static_cast<int64_t>(size_in_bytes(linear_layer().y_dtype()));
+  product_in_pieces(product, group.weights, blocks, rows, start + first, scratch, [&](const LinearSums& sums) {
+    const int64_t n = first + sums.n, channel = first_channel + n;
+    const int64_t channels = std::min(group.weights.n() - n, sums.columns);
+    if (parameters.residual) return add_residual<T>(call, sums, first_output, channel, channels);
+    std::byte* const y = call.y + ((first_output + sums.m) * call.y_stride + channel) * code_bytes;
+    if (group.output)
+      return group.output->rescale(rescale, n, channels, sums.rows, static_cast<const T*>(sums.acc), sums.stride, y,
+                                   call.y_stride);
+    for (int64_t m = 0; m < sums.rows; ++m)
+      for (int64_t i = 0; i < channels; ++i)
+        reinterpret_cast<int32_t*>(y)[m * call.y_stride + i] =
+            static_cast<int32_t>(static_cast<const T*>(sums.acc)[m * sums.stride + i]);
+  });
+}
+
+/// Outputs [part.m_begin, part.m_end) of the images together, blocks [part.n_begin, part.n_end) of a group.
+void StaticConvLayer::Impl::run_group(const Call& call, const Places& at, std::byte* workspace, int64_t first_output,
+                                      int64_t g, const LinearRectangle& part, std::byte* scratch) const {
+  const Group& group = groups[static_cast<size_t>(g)];
+  const ConvShape& shape = parameters.shape;
+  const ActivationRows rows{
+      .data = reinterpret_cast<const uint8_t*>(workspace + at.images) + g * shape.group_channels(),
+      .stride_bytes = 0,
+      .planes = activation_planes(linear_layer().x_dtype()),
+      .m = part.m_end - part.m_begin,
+      .row_at = reinterpret_cast<const int64_t*>(workspace + at.row_at) + part.m_begin,
+      .piece_at = reinterpret_cast<const int64_t*>(workspace + at.piece_at),
+      .pieces = pieces.count,
+      .plane_stride_bytes = at.plane};
+  const BlockRange blocks{static_cast<int32_t>(part.n_begin), static_cast<int32_t>(part.n_end)};
+  const int64_t first_channel = g * (shape.outputs / shape.groups);
+  if (wide) {
+    run_group(call, rows, blocks, group.wide_start.data(), first_output + part.m_begin, first_channel, group,
+              reinterpret_cast<int64_t*>(scratch));
+  } else {
+    run_group(call, rows, blocks, group.start.data(), first_output + part.m_begin, first_channel, group,
+              reinterpret_cast<int32_t*>(scratch));
+  }
+}
+
+/// Images [first_image, first_image + count), together.
+void StaticConvLayer::Impl::run(const Call& whole, const Places& at, std::byte* workspace, int64_t first_image,
+                                int64_t count) const {
+  Call call = whole;
+  call.x += first_image * call.pixels() * call.x_stride * static_cast<int64_t>(size_in_bytes(linear_layer().x_dtype()));
+  const auto copy = [&](int, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) copy_row(call, at, workspace, i / call.rows.length, i % call.rows.length);
+  };
+  if (call.pool == nullptr) {
+    copy(0, 0, count * call.rows.length);
+  } else {
+    call.pool->for_ranges(count * call.rows.length, copy);
+  }
+  for (int64_t g = 0; g < parameters.shape.groups; ++g)
+    for_rectangles(call.pool, count * call.outputs(), groups[static_cast<size_t>(g)].weights.all_blocks().end,
+                   [&](int part, const LinearRectangle& rectangle) {
+                     run_group(call, at, workspace, first_image * call.outputs(), g, rectangle,
+                               workspace + at.scratch + part * at.scratch_stride);
+                   });
+}
+
+void StaticConvLayer::Impl::run_reference(const Call& call, std::byte* workspace, int64_t image) const {
+  const StaticLinearParameters& p = linear_layer();
+  const ConvShape& shape = parameters.shape;
+  auto* const x = reinterpret_cast<int32_t*>(workspace);
+  for (int64_t i = 0; i < call.pixels(); ++i)
+    for (int64_t c = 0; c < shape.channels; ++c)
+      x[i * shape.channels + c] = static_cast<int32_t>(
+          load_code(call.x, p.x_dtype(), (image * call.pixels() + i) * call.x_stride + c) - p.input.zero_point);
+  const auto rows = [&](int, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t o = 0; o < shape.outputs; ++o) {
+        const int64_t at = (image * call.outputs() + i) * call.y_stride + o;
+        const std::vector<int32_t> row =
+            reference_conv_row(shape, call.image, x, i / call.size.columns, i % call.size.columns, o);
+        store_code(call.y, p.y_dtype(), at,
+                   reference_static_conv_code(
+                       parameters, o, row.data(),
+                       call.residual == nullptr ? 0 : load_code(call.residual, parameters.residual->grid.dtype(), at)));
+      }
+  };
+  if (call.pool == nullptr) return rows(0, 0, call.outputs());
+  call.pool->for_ranges(call.outputs(), rows);
+}
+
+Status StaticConvLayer::forward(std::span<const std::byte> x, std::span<std::byte> y, int64_t images,
+                                const ImageSize& image, Workspace& workspace, const RunOptions& options,
+                                std::span<const std::byte> residual) const {
+  const DefaultFloatMode mode;
+  const Impl& impl = *impl_;
+  const StaticConvParameters& p = impl.parameters;
+  ISOBIT_RETURN_IF_ERROR(check_row_options(options, impl.path));
+  ISOBIT_ASSIGN_OR_RETURN(Impl::Call call, impl.call_of(image, images));
+  LinearRows x_rows{"x", x.data(), x.size(), p.linear.x_dtype(), p.shape.channels, options.x_stride};
+  LinearRows y_rows{"y", y.data(), y.size(), p.linear.y_dtype(), p.shape.outputs, options.y_stride};
+  const int64_t pixels = images * call.pixels(), outputs = images * call.outputs();
+  ISOBIT_RETURN_IF_ERROR(check_rows_apart(x_rows, pixels, y_rows, outputs));
+  if (p.residual.has_value() == residual.empty() && outputs > 0)
+    return refuse_linear(impl.name + ": residual has " + std::to_string(residual.size()) +
+                         (p.residual ? " bytes, must be codes as y: the layer adds a residual"
+                                     : " bytes, must be empty: the layer adds none"));
+  if (p.residual && outputs > 0) {
+    LinearRows added{"residual",      residual.data(), residual.size(), p.residual->grid.dtype(),
+                     p.shape.outputs, y_rows.stride};
+    LinearRows nothing = x_rows;
+    ISOBIT_RETURN_IF_ERROR(check_rows_apart(added, outputs, nothing, 0));
+    ISOBIT_RETURN_IF_ERROR(
+        check_codes(residual.data(), p.residual->grid, outputs, p.shape.outputs, y_rows.stride, impl.name, "residual"));
+  }
+  const int threads = threads_of(options.pool);
+  const Impl::Places at = impl.places(call, images, threads);
+  if (!workspace_fits(workspace, at.total))
+    return refuse_workspace(workspace, at.total, {}, std::to_string(images) + " images" + on_threads(threads),
+                            "workspace(images, image, threads)");
+  ISOBIT_RETURN_IF_ERROR(check_codes(x.data(), p.linear.input, pixels, p.shape.channels, x_rows.stride, impl.name));
+  call.x = x.data();
+  call.x_stride = x_rows.stride;
+  call.y = y.data();
+  call.y_stride = y_rows.stride;
+  call.residual = residual.empty() ? nullptr : residual.data();
+  call.pool = options.pool;
+  if (impl.product == nullptr) {
+    for (int64_t b = 0; b < images; ++b) impl.run_reference(call, workspace.data(), b);
+    return {};
+  }
+  auto* const row_at = reinterpret_cast<int64_t*>(workspace.data() + at.row_at);
+  auto* const piece_at = reinterpret_cast<int64_t*>(workspace.data() + at.piece_at);
+  const int64_t together = call.together(images), width = call.columns.length;
+  for (int64_t i = 0; i < together * call.outputs(); ++i) {
+    const int64_t in_image = i % call.outputs();
+    const int64_t row = call.rows.first_output + in_image / call.size.columns * call.rows.output_stride;
+    const int64_t column = call.columns.first_output + in_image % call.size.columns * call.columns.output_stride;
+    row_at[i] = ((i / call.outputs() * call.rows.length + row) * width + column) * p.shape.channels;
+  }
+  for (int64_t i = 0; i < impl.pieces.count; ++i) {
+    const int64_t r = impl.pieces.rows ? i : i / p.shape.columns.kernel;
+    const int64_t s = impl.pieces.rows ? 0 : i % p.shape.columns.kernel;
+    piece_at[i] = (r * call.rows.tap * width + s * call.columns.tap) * p.shape.channels;
+  }
+  for (int64_t b = 0; b < images; b += together)
+    impl.run(call, at, workspace.data(), b, std::min(together, images - b));
+  return {};
+}
+
+}  // namespace isobit

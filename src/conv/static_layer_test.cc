@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions of static codes on every path against the reference, byte for byte, and what they refuse.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "conv/reference.h"
+#include "core/codes.h"
+#include "core/random.h"
+#include "isobit/conv.h"
+#include "isobit/parallel.h"
+#include "testing/guarded_bytes.h"
+#include "testing/required.h"
+#include "testing/sanitized.h"
+
+namespace isobit {
+namespace {
+
+using testing::GuardedBytes;
+
+/// Weights, biases and rescales at random; one output in four saturates.
+StaticLinearParameters random_linear(Random& random, int64_t outputs, int64_t depth, const Grid& input,
+                                     const std::optional<Grid>& output) {
+  StaticLinearParameters p;
+  p.rows = outputs;
+  p.columns = depth;
+  p.weight_bits = random.one_in(3) ? 1 << random.between(0, 2) : 8;
+  p.input = input;
+  p.output = output;
+  p.weights = Array::zeros(Dtype::kS8, {outputs, depth});
+  const int64_t most = (int64_t{1} << (p.weight_bits - 1)) - 1;
+  for (int64_t i = 0; i < p.weights.size(); ++i)
+    p.weights.data<int8_t>()[i] =
+        static_cast<int8_t>(p.weight_bits == 1 ? 2 * random.between(0, 1) - 1 : random.between(-most - 1, most));
+  p.scales = Array::zeros(Dtype::kF32, {outputs});
+  std::fill_n(p.scales.data<float>(), outputs, 1.0f);
+  p.bias = Array::zeros(Dtype::kS32, {outputs});
+  for (int64_t o = 0; o < outputs; ++o) p.bias.data<int32_t>()[o] = static_cast<int32_t>(random.between(-20000, 20000));
+  p.rounding = static_cast<Rounding>(random.between(0, 3));
+  if (!output) {
+    p.lo = INT32_MIN, p.hi = INT32_MAX;
+    return p;
+  }
+  const auto reach =
+      static_cast<double>(depth) * static_cast<double>(most + 1) * static_cast<double>(int64_t{1} << input.bits);
+  const int shift = 30 + static_cast<int>(std::log2(std::max(1.0, std::sqrt(reach))));
+  for (int64_t o = 0; o < outputs; ++o)
+    p.rescales.push_back({static_cast<int32_t>(random.between(1 << 20, 1 << 30)), shift - output->bits + 8});
+  p.lo = static_cast<int32_t>(random.one_in(2) ? output->min() : output->zero_point);
+  p.hi = static_cast<int32_t>(output->max());
+  return p;
+}
+
+Grid random_grid(Random& random, int bits) {
+  Grid grid{.bits = bits, .is_signed = random.one_in(2)};
+  const int64_t points[] = {grid.min(), grid.is_signed ? -1 : grid.max() / 2, std::max<int64_t>(grid.min(), 0),
+                            grid.max()};
+  grid.zero_point = static_cast<int32_t>(points[random.between(0, 3)]);
+  return grid;
+}
+
+ConvAxis random_axis(Random& random, int64_t most_kernel, bool transposed) {
+  ConvAxis a{
+      .kernel = random.between(1, most_kernel), .stride = random.between(1, 3), .dilation = random.between(1, 3)};
+  a.pad_before = random.between(0, a.kernel);
+  a.pad_after = random.between(0, a.kernel);
+  if (transposed) a.more = random.between(0, std::max(a.stride, a.dilation) - 1);
+  return a;
+}
+
+struct Case {
+  StaticConvParameters p;
+  ImageSize image, size;
+  int64_t images = 1;
+
+  static Case random(Random& random) {
+    for (;;) {
+      Case c;
+      constexpr int64_t kChannels[] = {1, 3, 4, 15, 16, 17, 33};
+      int64_t channels = kChannels[random.between(0, 6)];
+      c.p.shape.groups = random.one_in(2) ? 1 : random.one_in(2) ? channels : random.between(2, 3);
+      if (channels % c.p.shape.groups != 0) channels *= c.p.shape.groups;
+      c.p.shape.channels = channels;
+      c.p.shape.outputs = c.p.shape.groups * random.between(1, c.p.shape.groups > 3 ? 2 : 24);
+      c.p.shape.transposed = random.one_in(4);
+      c.p.shape.rows = random_axis(random, 5, c.p.shape.transposed);
+      c.p.shape.columns = random_axis(random, 5, c.p.shape.transposed);
+      c.image = {random.between(1, 9), random.between(1, 9)};
+      c.images = random.between(1, 3);
+      const Result<ImageSize> size = conv_output_size(c.p.shape, c.image, "conv");
+      if (!size.ok()) continue;
+      c.size = *size;
+      constexpr int kBits[] = {8, 8, 8, 16, 5, 12};
+      const Grid input = random_grid(random, kBits[random.between(0, 5)]);
+      std::optional<Grid> output;
+      if (!random.one_in(6)) output = random_grid(random, kBits[random.between(0, 5)]);
+      c.p.linear = random_linear(random, c.p.shape.outputs, c.p.shape.depth(), input, output);
+      if (output && random.one_in(3))
+        c.p.residual = StaticResidual{random_grid(random, kBits[random.between(0, 5)]),
+                                      {static_cast<int32_t>(random.between(1, 1 << 30)), 29}};
+      return c;
+    }
+  }
+  [[nodiscard]] std::string text() const {
+    const auto axis = [](const ConvAxis& a) {
+      return std::to_string(a.kernel) + " stride " + std::to_string(a.stride) + " dilation " +
+             std::to_string(a.dilation) + " pads " + std::to_string(a.pad_before) + ", " + std::to_string(a.pad_after);
+    };
+    return std::to_string(images) + " of " + std::to_string(image.rows) + " x " + std::to_string(image.columns) +
+           " x " + std::to_string(p.shape.channels) + " -> " + std::to_string(p.shape.outputs) + ", groups " +
+           std::to_string(p.shape.groups) + (p.shape.transposed ? ", transposed" : "") + "; " + axis(p.shape.rows) +
+           "; " + axis(p.shape.columns) + "; x of " + std::to_string(p.linear.input.bits) + " bits, weights of " +
+           std::to_string(p.linear.weight_bits) + (p.residual ? ", residual" : "");
+  }
+};
+
+/// Rows of codes of a grid, `stride` from one to the next.
+void fill(Random& random, const Grid& grid, GuardedBytes& memory) {
+  const auto count = static_cast<int64_t>(memory.bytes().size() / size_in_bytes(grid.dtype()));
+  for (int64_t i = 0; i < count; ++i)
+    store_code(memory.data(), grid.dtype(), i, random.between(grid.min(), grid.max()));
+}
+std::span<std::byte> bytes_of(GuardedBytes& memory) {
+  return {reinterpret_cast<std::byte*>(memory.data()), memory.bytes().size()};
+}
+
+int64_t compare(const Case& c, Random& random) {
+  const ConvShape& shape = c.p.shape;
+  const StaticLinearParameters& linear = c.p.linear;
+  const int64_t x_stride = shape.channels + random.between(0, 2), y_stride = shape.outputs + random.between(0, 2);
+  const int64_t pixels = c.image.rows * c.image.columns, outputs = c.size.rows * c.size.columns;
+  const auto size = [&](int64_t rows, int64_t stride, int64_t columns, Dtype dtype) {
+    return ((c.images * rows - 1) * stride + columns) * static_cast<int64_t>(size_in_bytes(dtype));
+  };
+  GuardedBytes x(size(pixels, x_stride, shape.channels, linear.x_dtype()));
+  fill(random, linear.input, x);
+  GuardedBytes residual(c.p.residual ? size(outputs, y_stride, shape.outputs, c.p.residual->grid.dtype()) : 0);
+  if (c.p.residual) fill(random, c.p.residual->grid, residual);
+
+  std::vector<int64_t> expected;
+  for (int64_t b = 0; b < c.images; ++b) {
+    std::vector<int32_t> image;
+    for (int64_t i = 0; i < pixels; ++i)
+      for (int64_t k = 0; k < shape.channels; ++k)
+        image.push_back(static_cast<int32_t>(load_code(x.data(), linear.x_dtype(), (b * pixels + i) * x_stride + k) -
+                                             linear.input.zero_point));
+    std::vector<int64_t> added;
+    for (int64_t i = 0; c.p.residual && i < outputs; ++i)
+      for (int64_t o = 0; o < shape.outputs; ++o)
+        added.push_back(load_code(residual.data(), c.p.residual->grid.dtype(), (b * outputs + i) * y_stride + o));
+    const std::vector<int64_t> y =
+        reference_static_conv(c.p, c.image, c.size, image.data(), added.empty() ? nullptr : added.data());
+    expected.insert(expected.end(), y.begin(), y.end());
+  }
+
+  int64_t compared = 0;
+  for (const CpuPath path : kAllCpuPaths) {
+    SCOPED_TRACE(to_string(path));
+    if (!cpu_can_run(path)) {
+      EXPECT_FALSE(testing::required(path)) << cpu_cannot_run_reason(path);
+      continue;
+    }
+    const Result<StaticConvLayer> layer = StaticConvLayer::create(c.p, "conv", path);
+    if (!layer.ok()) {
+      ADD_FAILURE() << layer.status().message();
+      return 0;
+    }
+    EXPECT_EQ(layer->path(), path);
+    for (const int32_t threads : {1, 3}) {
+      ThreadPool pool(threads);
+      Result<Workspace> workspace = layer->workspace(c.images, c.image, threads);
+      if (!workspace.ok()) {
+        ADD_FAILURE() << workspace.status().message();
+        return 0;
+      }
+      std::memset(workspace->data(), 0x5a, static_cast<size_t>(workspace->size_bytes()));
+      GuardedBytes y(size(outputs, y_stride, shape.outputs, linear.y_dtype()));
+      std::memset(y.data(), 0x77, y.bytes().size());
+      const RunOptions options{.pool = threads == 1 ? nullptr : &pool, .x_stride = x_stride, .y_stride = y_stride};
+      const Status status =
+          layer->forward(bytes_of(x), bytes_of(y), c.images, c.image, *workspace, options, bytes_of(residual));
+      if (!status.ok()) {
+        ADD_FAILURE() << status.message();
+        return 0;
+      }
+      for (int64_t i = 0; i < c.images * outputs; ++i)
+        for (int64_t o = 0; o < y_stride && i * y_stride + o < size(outputs, y_stride, shape.outputs, Dtype::kU8);
+             ++o) {
+          const int64_t code = load_code(y.data(), linear.y_dtype(), i * y_stride + o);
+          if (o >= shape.outputs) {
+            uint8_t untouched[4];
+            std::memset(untouched, 0x77, sizeof untouched);
+            EXPECT_EQ(code, load_code(untouched, linear.y_dtype(), 0)) << "between pixels";
+          } else if (code != expected[static_cast<size_t>(i * shape.outputs + o)]) {
+            ADD_FAILURE() << "output " << i << ", channel " << o << ": " << code << ", must be "
+                          << expected[static_cast<size_t>(i * shape.outputs + o)];
+            return 0;
+          }
+          ++compared;
+        }
+    }
+  }
+  return compared;
+}
+
+TEST(StaticConv, EveryPathEqualsTheReference) {
+  Random random(2026);
+  int64_t compared = 0;
+  int depthwise = 0, transposed = 0, residuals = 0, wide_codes = 0;
+  for (int i = 0; i < (testing::kSanitized ? 40 : 400) && !::testing::Test::HasFailure(); ++i) {
+    const Case c = Case::random(random);
+    SCOPED_TRACE(c.text());
+    compared += compare(c, random);
+    depthwise += c.p.shape.groups > 1 && c.p.shape.groups == c.p.shape.channels;
+    transposed += c.p.shape.transposed;
+    residuals += c.p.residual.has_value();
+    wide_codes += c.p.linear.input.bits > 8;
+  }
+  std::printf("%lld outputs compared\n", static_cast<long long>(compared));
+  EXPECT_GT(std::min({depthwise, transposed, residuals, wide_codes}), 5);
+}
+
+Case small_case() {
+  Random random(7);
+  Case c;
+  c.p.shape = {
+      .channels = 4, .outputs = 3, .rows = {.kernel = 3, .pad_before = 1, .pad_after = 1}, .columns = {.kernel = 2}};
+  c.image = {5, 4};
+  c.size = {5, 3};
+  c.p.linear = random_linear(random, 3, c.p.shape.depth(), {.bits = 5, .is_signed = true},
+                             Grid{.bits = 8, .is_signed = true, .zero_point = 3});
+  return c;
+}
+
+TEST(StaticConv, RefusesByName) {
+  const Case good = small_case();
+  ASSERT_TRUE(StaticConvLayer::create(good.p, "c1").ok());
+  const std::pair<std::function<void(StaticConvParameters&)>, const char*> cases[] = {
+      {[](StaticConvParameters& p) { p.shape.groups = 3; }, "c1: groups is 3, must be a divisor of"},
+      {[](StaticConvParameters& p) { p.shape.outputs = 4; }, "c1: linear.rows is 3, must be 4, as the shape says"},
+      {[](StaticConvParameters& p) { p.shape.rows.kernel = 2; }, "c1: linear.columns is 24, must be 16"},
+      {[](StaticConvParameters& p) { p.linear.hi = 400; }, "c1: hi is 400"},
+      {[](StaticConvParameters& p) {
+         p.residual = StaticResidual{{.bits = 1}, {1, 0}};
+       },
+       "c1: residual.grid"},
+      {[](StaticConvParameters& p) {
+         p.residual = StaticResidual{{.bits = 8}, {0, 0}};
+       },
+       "residual.rescale is 0 * 2^-0"},
+      {[](StaticConvParameters& p) {
+         p.residual = StaticResidual{{.bits = 16}, {1 << 30, -32}};
+       },
+       "c1: output 0 with its residual can reach"},
+  };
+  for (const auto& [change, message] : cases) {
+    StaticConvParameters p = good.p;
+    change(p);
+    const Status status = StaticConvLayer::create(p, "c1").status();
+    EXPECT_NE(std::string(status.message()).find(message), std::string::npos) << status.message();
+  }
+}
+
+TEST(StaticConv, RefusesRuns) {
+  const Case c = small_case();
+  const Result<StaticConvLayer> layer = StaticConvLayer::create(c.p, "c1");
+  ASSERT_TRUE(layer.ok()) << layer.status().message();
+  std::vector<std::byte> x(2 * 5 * 4 * 4), y(2 * 5 * 3 * 3), residual(y.size());
+  Result<Workspace> workspace = layer->workspace(2, c.image);
+  ASSERT_TRUE(workspace.ok());
+  const auto refused = [&](int64_t images, const ImageSize& image, std::span<const std::byte> xs,
+                           std::span<std::byte> ys, Workspace& w, std::span<const std::byte> rs = {}) {
+    return std::string(layer->forward(xs, ys, images, image, w, {}, rs).message());
+  };
+  EXPECT_EQ(refused(2, c.image, x, y, *workspace), "");
+  EXPECT_EQ(refused(0, c.image, {}, {}, *workspace), "");
+  const auto has = [](const std::string& message, const char* text) {
+    EXPECT_NE(message.find(text), std::string::npos) << message;
+  };
+  has(refused(-1, c.image, x, y, *workspace), "c1: images is -1, must be at least 0");
+  has(refused(2, {5, 1}, x, y, *workspace), "columns: dilation * (kernel - 1) + 1 is 2, must be at most the padded");
+  has(refused(3, c.image, x, y, *workspace), "x has 160 bytes, must have at least 240");
+  has(refused(2, c.image, x, std::span(y).first(80), *workspace), "y has 80 bytes, must have at least 90");
+  has(refused(2, c.image, x, std::span(x).first(90), *workspace), "y overlaps x");
+  has(refused(2, c.image, x, y, *workspace, residual), "c1: residual has 90 bytes, must be empty");
+  Workspace none;
+  has(refused(2, c.image, x, y, none), "2 images");
+  x[4 * 7 + 2] = std::byte{16};
+  has(refused(2, c.image, x, y, *workspace), "c1: x[7, 2] is 16, must be -16..15, a code of the input grid");
+  has(std::string(layer->workspace(int64_t{1} << 58, {1 << 20, 4}).status().message()), "c1: x has");
+
+  StaticConvParameters adds = c.p;
+  adds.residual = StaticResidual{{.bits = 4, .is_signed = true}, {1, 0}};
+  const Result<StaticConvLayer> adding = StaticConvLayer::create(adds, "c2");
+  ASSERT_TRUE(adding.ok()) << adding.status().message();
+  x[4 * 7 + 2] = std::byte{0};
+  has(std::string(adding->forward(x, y, 2, c.image, *workspace).message()), "c2: residual has 0 bytes");
+  residual[4] = std::byte{9};
+  has(std::string(adding->forward(x, y, 2, c.image, *workspace, {}, residual).message()),
+      "c2: residual[1, 1] is 9, must be -8..7, a code of the residual grid");
+}
+
+}  // namespace
+}  // namespace isobit
