@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "conv/depthwise_weights.h"
 #include "conv/layout.h"
 #include "conv/reference.h"
 #include "core/codes.h"
@@ -25,6 +26,7 @@ namespace {
 /// Images are computed together until there are so many outputs, which share the weights in the cache.
 constexpr int64_t kOutputsTogether = kStaticRows;
 constexpr int64_t kScratchElements = kStaticRows * kStaticBlockTiles * kTileRows;
+constexpr int64_t kDepthwiseSums = 16384;           // at once, or an output's
 constexpr Int128 kMostElements = int64_t{1} << 58;  // bytes and strides of them fit int64
 
 Status check_elements(const std::string& name, const char* what, std::initializer_list<int64_t> sizes) {
@@ -111,7 +113,7 @@ struct StaticConvLayer::Impl {
   };
   /// The workspace of a call, in bytes from its beginning.
   struct Places {
-    int64_t row_at, piece_at, images, plane, scratch, scratch_stride, total;
+    int64_t row_at, piece_at, zeros, images, plane, scratch, scratch_stride, total;
   };
 
   StaticConvParameters parameters;
@@ -119,14 +121,28 @@ struct StaticConvLayer::Impl {
   CpuPath path = CpuPath::kReference;
   ConvPieces pieces{};
   LinearKernel product = nullptr;  // null: the reference
+  DepthwiseWeights depthwise;      // in place of all groups' weights; no kernel: C / groups is not 1
   StaticRescale rescale = nullptr;
   bool wide = false;
   std::vector<Group> groups;
 
   [[nodiscard]] const StaticLinearParameters& linear_layer() const { return parameters.linear; }
+  [[nodiscard]] bool is_depthwise() const {
+    return parameters.shape.group_channels() == 1 && parameters.shape.groups > 1;
+  }
+  /// Of padded images. A depthwise kernel takes each channel once for each of its outputs.
+  [[nodiscard]] int64_t channels() const {
+    return is_depthwise() ? parameters.shape.outputs : parameters.shape.channels;
+  }
+  [[nodiscard]] int64_t group_count() const { return is_depthwise() ? 1 : parameters.shape.groups; }
+  [[nodiscard]] int64_t depthwise_rows() const { return std::max<int64_t>(1, kDepthwiseSums / depthwise_stride()); }
+  [[nodiscard]] int64_t depthwise_stride() const {
+    return (parameters.shape.outputs + kDepthwiseChannels - 1) / kDepthwiseChannels * kDepthwiseChannels;
+  }
   Status pack(int64_t acc_bound);
   Result<Call> call_of(const ImageSize& image, int64_t images) const;
   [[nodiscard]] Places places(const Call& call, int64_t images, int threads) const;
+  void place_rows(const Call& call, const Places& at, int64_t images, std::byte* workspace) const;
   void copy_row(const Call& call, const Places& at, std::byte* workspace, int64_t image, int64_t row) const;
   void run(const Call& call, const Places& at, std::byte* workspace, int64_t first_image, int64_t count) const;
   void run_group(const Call& call, const Places& at, std::byte* workspace, int64_t first_output, int64_t group,
@@ -134,6 +150,12 @@ struct StaticConvLayer::Impl {
   template <typename T>
   void run_group(const Call& call, const ActivationRows& rows, BlockRange blocks, const T* start, int64_t first_output,
                  int64_t first_channel, const Group& group, T* scratch) const;
+  void run_depthwise(const Call& call, const Places& at, std::byte* workspace, int64_t first_output,
+                     const LinearRectangle& part, std::byte* scratch) const;
+  /// y of sums, of which channel 0 is channel n of the group and `channel` of all.
+  template <typename T>
+  void store(const Call& call, const Group& group, const LinearSums& sums, int64_t first_output, int64_t n,
+             int64_t channel, int64_t channels) const;
   template <typename T>
   void add_residual(const Call& call, const LinearSums& sums, int64_t first_output, int64_t channel,
                     int64_t channels) const;
@@ -144,18 +166,18 @@ Status StaticConvLayer::Impl::pack(int64_t acc_bound) {
   const StaticLinearParameters& p = linear_layer();
   const ConvShape& shape = parameters.shape;
   pieces = ConvPieces::of(shape);
-  const int64_t depth = pieces.count * pieces.padded_codes();
+  const int64_t depth = pieces.count * (is_depthwise() ? 1 : pieces.padded_codes());
   if (depth > kMaxLinearK)
     return {StatusCode::kUnsupported, name + ": R * S * C / groups is " + std::to_string(depth) +
                                           ", with pieces filled up to 4, must be at most " +
                                           std::to_string(kMaxLinearK) + " on the path " + std::string(to_string(path))};
   wide = acc_bound > INT32_MAX;
-  const int64_t outputs = shape.outputs / shape.groups;
+  const int64_t outputs = shape.outputs / group_count();
   const int64_t zero = p.input.zero_point + storage_offset(p.x_dtype());
   const auto* v = p.weights.data<int8_t>();
-  for (int64_t g = 0; g < shape.groups; ++g) {
+  for (int64_t g = 0; g < group_count(); ++g) {
     Group group;
-    std::vector<int32_t> codes(static_cast<size_t>(outputs * depth));
+    std::vector<int32_t> codes(is_depthwise() ? 0 : static_cast<size_t>(outputs * depth));
     std::vector<int64_t> bounds;
     std::vector<RescaleParameters> rescales;
     for (int64_t i = 0; i < outputs; ++i) {
@@ -164,24 +186,26 @@ Status StaticConvLayer::Impl::pack(int64_t acc_bound) {
       const int32_t bias = p.bias.data<int32_t>()[o];
       int64_t sum = 0;
       for (int64_t k = 0; k < p.columns; ++k) {
-        codes[static_cast<size_t>(i * depth + k / pieces.codes * pieces.padded_codes() + k % pieces.codes)] = row[k];
         sum += row[k];
+        if (!is_depthwise())
+          codes[static_cast<size_t>(i * depth + k / pieces.codes * pieces.padded_codes() + k % pieces.codes)] = row[k];
       }
       group.wide_start.push_back(bias - zero * sum);
       bounds.push_back(static_cast<int64_t>(largest_accumulator(row, p.columns, bias, p.input)));
       if (p.output) rescales.push_back(p.rescales[static_cast<size_t>(o)]);
     }
-    ISOBIT_ASSIGN_OR_RETURN(group.weights, pack_weights(codes.data(), outputs, depth, 1, kStaticBlockTiles));
-    group.wide_start.resize(static_cast<size_t>(group.weights.padded_n()));
+    if (!is_depthwise()) {
+      ISOBIT_ASSIGN_OR_RETURN(group.weights, pack_weights(codes.data(), outputs, depth, 1, kStaticBlockTiles));
+    }
+    group.wide_start.resize(static_cast<size_t>(is_depthwise() ? depthwise_stride() : group.weights.padded_n()));
     if (!wide) group.start.assign(group.wide_start.begin(), group.wide_start.end());
     if (p.output)
       group.output.emplace(rescales, bounds, p.rounding, static_cast<int32_t>(p.output->zero_point), p.lo, p.hi,
                            static_cast<int32_t>(size_in_bytes(p.y_dtype())));
     groups.push_back(std::move(group));
   }
-  // No kernel of AMX takes rows in pieces.
-  const CpuPath product_path = std::min(path, CpuPath::kAvx512Vnni);
-  product = linear_kernel(product_path);
+  if (is_depthwise()) depthwise = pack_depthwise(v, shape.outputs, p.columns, path);
+  product = linear_kernel(std::min(path, CpuPath::kAvx512Vnni));  // no kernel of AMX takes rows in pieces
   rescale = static_rescale(path);
   return {};
 }
@@ -223,8 +247,8 @@ Result<StaticConvLayer::Impl::Call> StaticConvLayer::Impl::call_of(const ImageSi
   call.columns = ConvLayoutAxis::of(shape.columns, shape.transposed, call.size.columns);
   ISOBIT_RETURN_IF_ERROR(check_elements(name, "x", {images, image.rows, image.columns, shape.channels}));
   ISOBIT_RETURN_IF_ERROR(check_elements(name, "y", {images, call.size.rows, call.size.columns, shape.outputs}));
-  ISOBIT_RETURN_IF_ERROR(check_elements(
-      name, "x with its pads", {call.rows.length, call.columns.length, shape.channels, call.together(images)}));
+  ISOBIT_RETURN_IF_ERROR(check_elements(name, "x with its pads",
+                                        {call.rows.length, call.columns.length, channels(), call.together(images)}));
   return call;
 }
 
@@ -235,14 +259,20 @@ StaticConvLayer::Impl::Places StaticConvLayer::Impl::places(const Call& call, in
     return at;
   }
   constexpr auto kPlace = static_cast<int64_t>(sizeof(int64_t));
+  constexpr auto kSum = static_cast<int64_t>(sizeof(int32_t));
   const int64_t together = call.together(images);
+  const int64_t planes = activation_planes(linear_layer().x_dtype());
+  const int64_t taps = (pieces.count + kDepthwiseTaps - 1) / kDepthwiseTaps * kDepthwiseTaps;
   at.row_at = 0;
   at.piece_at = at.row_at + round_up(together * call.outputs() * kPlace);
-  at.images = at.piece_at + round_up(pieces.count * kPlace);
-  // The last piece may end 3 codes later.
-  at.plane = round_up(together * call.rows.length * call.columns.length * parameters.shape.channels + 3);
-  at.scratch = at.images + at.plane * activation_planes(linear_layer().x_dtype());
-  at.scratch_stride = kScratchElements * static_cast<int64_t>(wide ? sizeof(int64_t) : sizeof(int32_t));
+  at.zeros = at.piece_at + round_up(taps * kPlace);
+  at.images = at.zeros + (is_depthwise() ? depthwise_stride() * kSum : 0);
+  // Kernels read on behind the last code.
+  at.plane = round_up(together * call.rows.length * call.columns.length * channels() + kDepthwiseChannels);
+  at.scratch = at.images + at.plane * planes;
+  const auto sum_bytes = static_cast<int64_t>(wide ? sizeof(int64_t) : sizeof(int32_t));
+  at.scratch_stride = is_depthwise() ? depthwise_rows() * depthwise_stride() * (planes * kSum + sum_bytes)
+                                     : kScratchElements * sum_bytes;
   at.total = at.scratch + at.scratch_stride * threads;
   return at;
 }
@@ -254,8 +284,16 @@ Result<Workspace> StaticConvLayer::workspace(int64_t images, const ImageSize& im
 
 namespace {
 
-/// Codes made unsigned, low bytes first; high: null for codes of one byte.
-void copy_codes(const std::byte* codes, Dtype dtype, int64_t count, uint8_t* low, uint8_t* high) {
+/// Codes made unsigned, low bytes first, each `times` times; high: null for codes of one byte.
+void copy_codes(const std::byte* codes, Dtype dtype, int64_t count, int64_t times, uint8_t* low, uint8_t* high) {
+  if (times > 1) {
+    for (int64_t i = 0; i < count * times; ++i) {
+      const int64_t u = load_code(codes, dtype, i / times) + storage_offset(dtype);
+      low[i] = static_cast<uint8_t>(u & 255);
+      if (high != nullptr) high[i] = static_cast<uint8_t>(u >> 8);
+    }
+    return;
+  }
   if (high == nullptr) {
     const auto* in = reinterpret_cast<const uint8_t*>(codes);
     const auto flip = static_cast<uint8_t>(storage_offset(dtype));
@@ -277,7 +315,7 @@ void copy_codes(const std::byte* codes, Dtype dtype, int64_t count, uint8_t* low
 void StaticConvLayer::Impl::copy_row(const Call& call, const Places& at, std::byte* workspace, int64_t image,
                                      int64_t row) const {
   const StaticLinearParameters& p = linear_layer();
-  const int64_t channels = parameters.shape.channels, width = call.columns.length * channels;
+  const int64_t times = channels() / parameters.shape.channels, width = call.columns.length * channels();
   auto* const low = reinterpret_cast<uint8_t*>(workspace + at.images) + (image * call.rows.length + row) * width;
   uint8_t* const high = activation_planes(p.x_dtype()) == 2 ? low + at.plane : nullptr;
   const int64_t zero = p.input.zero_point + storage_offset(p.x_dtype());
@@ -288,19 +326,19 @@ void StaticConvLayer::Impl::copy_row(const Call& call, const Places& at, std::by
   if (from_first < 0 || from_first % call.rows.step != 0 || i >= call.image.rows) return;
   const auto code_bytes = static_cast<int64_t>(size_in_bytes(p.x_dtype()));
   const std::byte* const x = call.x + (image * call.pixels() + i * call.image.columns) * call.x_stride * code_bytes;
-  if (call.columns.step == 1 && call.x_stride == channels) {  // pixels behind each other
+  const auto copy = [&](int64_t j, int64_t count, int64_t place) {
+    const int64_t to = place * channels();
+    copy_codes(x + j * call.x_stride * code_bytes, p.x_dtype(), count, times, low + to,
+               high == nullptr ? nullptr : high + to);
+  };
+  if (call.columns.step == 1 && call.x_stride == parameters.shape.channels) {  // pixels behind each other
     const int64_t begin = std::max<int64_t>(0, -call.columns.first);
     const int64_t end = std::min(call.image.columns, call.columns.length - call.columns.first);
-    const int64_t to = (call.columns.first + begin) * channels;
-    if (begin < end)
-      copy_codes(x + begin * channels * code_bytes, p.x_dtype(), (end - begin) * channels, low + to,
-                 high == nullptr ? nullptr : high + to);
+    if (begin < end) copy(begin, (end - begin) * call.x_stride, call.columns.first + begin);
     return;
   }
   for (int64_t j = 0; j < call.image.columns; ++j)
-    if (const int64_t place = call.columns.place(j); place >= 0)
-      copy_codes(x + j * call.x_stride * code_bytes, p.x_dtype(), channels, low + place * channels,
-                 high == nullptr ? nullptr : high + place * channels);
+    if (const int64_t place = call.columns.place(j); place >= 0) copy(j, parameters.shape.channels, place);
 }
 
 /// y of sums and residual, both rescaled, before the one clamp.
@@ -325,24 +363,76 @@ void StaticConvLayer::Impl::add_residual(const Call& call, const LinearSums& sum
 }
 
 template <typename T>
+void StaticConvLayer::Impl::store(const Call& call, const Group& group, const LinearSums& sums, int64_t first_output,
+                                  int64_t n, int64_t channel, int64_t channels) const {
+  if (parameters.residual) return add_residual<T>(call, sums, first_output, channel, channels);
+  const auto code_bytes = static_cast<int64_t>(size_in_bytes(linear_layer().y_dtype()));
+  std::byte* const y = call.y + ((first_output + sums.m) * call.y_stride + channel) * code_bytes;
+  if (group.output)
+    return group.output->rescale(rescale, n, channels, sums.rows, static_cast<const T*>(sums.acc), sums.stride, y,
+                                 call.y_stride);
+  for (int64_t m = 0; m < sums.rows; ++m)
+    for (int64_t i = 0; i < channels; ++i)
+      reinterpret_cast<int32_t*>(y)[m * call.y_stride + i] =
+          static_cast<int32_t>(static_cast<const T*>(sums.acc)[m * sums.stride + i]);
+}
+
+template <typename T>
 void StaticConvLayer::Impl::run_group(const Call& call, const ActivationRows& rows, BlockRange blocks, const T* start,
                                       int64_t first_output, int64_t first_channel, const Group& group,
                                       T* scratch) const {
   const int64_t first = group.weights.first_row(blocks.begin);
-  const auto code_bytes = static_cast<int64_t>(size_in_bytes(linear_layer().y_dtype()));
   product_in_pieces(product, group.weights, blocks, rows, start + first, scratch, [&](const LinearSums& sums) {
-    const int64_t n = first + sums.n, channel = first_channel + n;
-    const int64_t channels = std::min(group.weights.n() - n, sums.columns);
-    if (parameters.residual) return add_residual<T>(call, sums, first_output, channel, channels);
-    std::byte* const y = call.y + ((first_output + sums.m) * call.y_stride + channel) * code_bytes;
-    if (group.output)
-      return group.output->rescale(rescale, n, channels, sums.rows, static_cast<const T*>(sums.acc), sums.stride, y,
-                                   call.y_stride);
-    for (int64_t m = 0; m < sums.rows; ++m)
-      for (int64_t i = 0; i < channels; ++i)
-        reinterpret_cast<int32_t*>(y)[m * call.y_stride + i] =
-            static_cast<int32_t>(static_cast<const T*>(sums.acc)[m * sums.stride + i]);
+    const int64_t n = first + sums.n;
+    store<T>(call, group, sums, first_output, n, first_channel + n, std::min(group.weights.n() - n, sums.columns));
   });
+}
+
+/// Outputs [part.m_begin, part.m_end) of the images together.
+void StaticConvLayer::Impl::run_depthwise(const Call& call, const Places& at, std::byte* workspace,
+                                          int64_t first_output, const LinearRectangle& part, std::byte* scratch) const {
+  const Group& group = groups[0];
+  const int planes = activation_planes(linear_layer().x_dtype());
+  const int64_t stride = depthwise_stride(), most = depthwise_rows() * stride;
+  const bool sums_are_whole = planes == 1 && !wide;
+  auto* const sums = reinterpret_cast<int32_t*>(scratch);
+  for (int64_t m = part.m_begin; m < part.m_end; m += depthwise_rows()) {
+    const int64_t rows = std::min(depthwise_rows(), part.m_end - m);
+    for (int plane = 0; plane < planes; ++plane)
+      depthwise.kernel(
+          {.u = reinterpret_cast<const uint8_t*>(workspace + at.images) + plane * at.plane,
+           .row_at = reinterpret_cast<const int64_t*>(workspace + at.row_at) + m,
+           .tap_at = reinterpret_cast<const int64_t*>(workspace + at.piece_at),
+           .weights = depthwise.packed.data(),
+           .start = sums_are_whole ? group.start.data() : reinterpret_cast<const int32_t*>(workspace + at.zeros),
+           .acc = sums + plane * most,
+           .acc_stride = stride,
+           .m = rows,
+           .taps = pieces.count,
+           .channels = parameters.shape.outputs});
+    const auto finish = [&](auto* whole) {
+      using T = std::remove_pointer_t<decltype(whole)>;
+      store<T>(call, group, {whole, stride, 0, rows, 0, stride}, first_output + m, 0, 0, parameters.shape.outputs);
+    };
+    if (sums_are_whole) {
+      finish(sums);
+      continue;
+    }
+    const auto add = [&](auto* whole) {
+      using T = std::remove_pointer_t<decltype(whole)>;
+      for (int64_t i = 0; i < rows * stride; ++i) {
+        int64_t sum = group.wide_start[static_cast<size_t>(i % stride)] + sums[i];
+        if (planes == 2) sum += int64_t{sums[most + i]} * 256;
+        whole[i] = static_cast<T>(sum);
+      }
+      finish(whole);
+    };
+    if (wide) {
+      add(reinterpret_cast<int64_t*>(sums + planes * most));
+    } else {
+      add(sums + planes * most);
+    }
+  }
 }
 
 /// Outputs [part.m_begin, part.m_end) of the images together, blocks [part.n_begin, part.n_end) of a group.
@@ -383,12 +473,39 @@ void StaticConvLayer::Impl::run(const Call& whole, const Places& at, std::byte* 
   } else {
     call.pool->for_ranges(count * call.rows.length, copy);
   }
-  for (int64_t g = 0; g < parameters.shape.groups; ++g)
+  if (is_depthwise()) {
+    for_rectangles(call.pool, count * call.outputs(), 1, [&](int part, const LinearRectangle& rectangle) {
+      run_depthwise(call, at, workspace, first_image * call.outputs(), rectangle,
+                    workspace + at.scratch + part * at.scratch_stride);
+    });
+    return;
+  }
+  for (int64_t g = 0; g < group_count(); ++g)
     for_rectangles(call.pool, count * call.outputs(), groups[static_cast<size_t>(g)].weights.all_blocks().end,
                    [&](int part, const LinearRectangle& rectangle) {
                      run_group(call, at, workspace, first_image * call.outputs(), g, rectangle,
                                workspace + at.scratch + part * at.scratch_stride);
                    });
+}
+
+/// What does not depend on x.
+void StaticConvLayer::Impl::place_rows(const Call& call, const Places& at, int64_t images, std::byte* workspace) const {
+  auto* const row_at = reinterpret_cast<int64_t*>(workspace + at.row_at);
+  auto* const piece_at = reinterpret_cast<int64_t*>(workspace + at.piece_at);
+  const int64_t width = call.columns.length, outputs = call.outputs();
+  for (int64_t i = 0; i < call.together(images) * outputs; ++i) {
+    const int64_t p = i % outputs / call.size.columns, q = i % outputs % call.size.columns;
+    const int64_t row = i / outputs * call.rows.length + call.rows.first_output + p * call.rows.output_stride;
+    row_at[i] = (row * width + call.columns.first_output + q * call.columns.output_stride) * channels();
+  }
+  const int64_t taps = parameters.shape.columns.kernel;
+  for (int64_t i = 0; i < pieces.count; ++i) {
+    const int64_t r = pieces.rows ? i : i / taps, s = pieces.rows ? 0 : i % taps;
+    piece_at[i] = (r * call.rows.tap * width + s * call.columns.tap) * channels();
+  }
+  if (!is_depthwise()) return;
+  for (int64_t i = pieces.count; i % kDepthwiseTaps != 0; ++i) piece_at[i] = piece_at[0];
+  std::memset(workspace + at.zeros, 0, static_cast<size_t>(at.images - at.zeros));
 }
 
 void StaticConvLayer::Impl::run_reference(const Call& call, std::byte* workspace, int64_t image) const {
@@ -455,20 +572,8 @@ Status StaticConvLayer::forward(std::span<const std::byte> x, std::span<std::byt
     for (int64_t b = 0; b < images; ++b) impl.run_reference(call, workspace.data(), b);
     return {};
   }
-  auto* const row_at = reinterpret_cast<int64_t*>(workspace.data() + at.row_at);
-  auto* const piece_at = reinterpret_cast<int64_t*>(workspace.data() + at.piece_at);
-  const int64_t together = call.together(images), width = call.columns.length;
-  for (int64_t i = 0; i < together * call.outputs(); ++i) {
-    const int64_t in_image = i % call.outputs();
-    const int64_t row = call.rows.first_output + in_image / call.size.columns * call.rows.output_stride;
-    const int64_t column = call.columns.first_output + in_image % call.size.columns * call.columns.output_stride;
-    row_at[i] = ((i / call.outputs() * call.rows.length + row) * width + column) * p.shape.channels;
-  }
-  for (int64_t i = 0; i < impl.pieces.count; ++i) {
-    const int64_t r = impl.pieces.rows ? i : i / p.shape.columns.kernel;
-    const int64_t s = impl.pieces.rows ? 0 : i % p.shape.columns.kernel;
-    piece_at[i] = (r * call.rows.tap * width + s * call.columns.tap) * p.shape.channels;
-  }
+  impl.place_rows(call, at, images, workspace.data());
+  const int64_t together = call.together(images);
   for (int64_t b = 0; b < images; b += together)
     impl.run(call, at, workspace.data(), b, std::min(together, images - b));
   return {};

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "conv/depthwise_weights.h"
+
+namespace isobit {
+namespace {
+
+constexpr int64_t kLane = 16;  // channels
+
+/// Where weight (channel, tap) of a block is.
+int64_t place(int64_t width, int64_t channel, int64_t tap) {
+  const int64_t in_lane = channel % kLane;
+  const int64_t vector = tap / kDepthwiseTaps * 4 + in_lane / 4;
+  return vector * width + (channel / kLane * 4 + in_lane % 4) * kDepthwiseTaps + tap % kDepthwiseTaps;
+}
+
+}  // namespace
+
+DepthwiseWeights pack_depthwise(const int8_t* weights, int64_t channels, int64_t taps, CpuPath path) {
+  DepthwiseWeights result;
+  int64_t most = 0;
+#define ISOBIT_DEPTHWISE_KERNEL(name, row_path, width) \
+  if (CpuPath::row_path <= path) result.kernel = name, most = width;
+#include "conv/kernels.inc"
+#undef ISOBIT_DEPTHWISE_KERNEL
+  const int64_t padded_taps = (taps + kDepthwiseTaps - 1) / kDepthwiseTaps * kDepthwiseTaps;
+  for (int64_t first = 0; first < channels;) {
+    const int64_t width = depthwise_width(most, channels - first);
+    const auto begin = static_cast<int64_t>(result.packed.size());
+    result.packed.resize(static_cast<size_t>(begin + width * padded_taps));
+    for (int64_t c = 0; c < std::min(width, channels - first); ++c)
+      for (int64_t tap = 0; tap < taps; ++tap)
+        result.packed[static_cast<size_t>(begin + place(width, c, tap))] = weights[(first + c) * taps + tap];
+    first += width;
+  }
+  return result;
+}
+
+void depthwise_scalar(const DepthwiseArgs& args) {
+  const int64_t padded_taps = (args.taps + kDepthwiseTaps - 1) / kDepthwiseTaps * kDepthwiseTaps;
+  for (int64_t m = 0; m < args.m; ++m) {
+    const uint8_t* const u = args.u + args.row_at[m];
+    int32_t* const acc = args.acc + m * args.acc_stride;
+    for (int64_t c = 0; c < args.channels; ++c) {
+      const int8_t* const w = args.weights + c / kDepthwiseLeast * kDepthwiseLeast * padded_taps;
+      auto sum = static_cast<uint32_t>(args.start[c]);
+      for (int64_t tap = 0; tap < args.taps; ++tap)
+        sum += static_cast<uint32_t>(u[args.tap_at[tap] + c] * w[place(kDepthwiseLeast, c % kDepthwiseLeast, tap)]);
+      acc[c] = static_cast<int32_t>(sum);
+    }
+  }
+}
+
+}  // namespace isobit

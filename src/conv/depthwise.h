@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums of depthwise convolutions: each channel of an image with a kernel of its own. Included by the files of each
+// instruction set, so it holds plain structs only.
+//
+// Weights are in blocks of 64 or 32 channels (depthwise_width), each [4 kernel elements][4][lane][4 channels][element]:
+// vector k of four elements has of lane l channels 16 l + 4 k to 16 l + 4 k + 3, as interleaving bytes of four vectors
+// of 16-byte lanes gives them. What fills up kernel elements and channels is 0.
+#ifndef ISOBIT_CONV_DEPTHWISE_H_
+#define ISOBIT_CONV_DEPTHWISE_H_
+
+#include <cstdint>
+
+namespace isobit {
+
+inline constexpr int64_t kDepthwiseTaps = 4;       // of an instruction
+inline constexpr int64_t kDepthwiseLeast = 32;     // channels of a block
+inline constexpr int64_t kDepthwiseChannels = 64;  // what is read and written up to a multiple of
+
+struct DepthwiseArgs {
+  const uint8_t* u;       // one plane of codes, [pixel][channel]
+  const int64_t* row_at;  // [m]: where an output's first kernel element is, channel 0
+  const int64_t* tap_at;  // [taps]: from there to each kernel element, repeated up to a multiple of 4
+  const int8_t* weights;
+  const int32_t* start;  // [channels, up to a multiple of kDepthwiseChannels]
+  int32_t* acc;          // [m][acc_stride]: start + sum, modulo 2^32
+  int64_t acc_stride;    // channels, up to a multiple of kDepthwiseChannels, at least
+  int64_t m, taps, channels;
+};
+
+using DepthwiseKernel = void (*)(const DepthwiseArgs& args);
+
+#define ISOBIT_DEPTHWISE_KERNEL(name, path, width) void name(const DepthwiseArgs& args);
+#include "conv/kernels.inc"
+#undef ISOBIT_DEPTHWISE_KERNEL
+
+/// Channels of the block that begins `left` channels before the end, of kernels with vectors of so many bytes.
+constexpr int64_t depthwise_width(int64_t most, int64_t left) {
+  return left > kDepthwiseLeast ? most : kDepthwiseLeast;
+}
+
+}  // namespace isobit
+
+#endif  // ISOBIT_CONV_DEPTHWISE_H_
