@@ -23,8 +23,9 @@
 namespace isobit {
 namespace {
 
-/// Images are computed together until there are so many outputs, which share the weights in the cache.
-constexpr int64_t kOutputsTogether = kStaticRows;
+/// Outputs that are computed one after the other: of several images where these have fewer, of some rows of one where
+/// it has more, so that what is read again stays in the cache.
+constexpr int64_t kOutputsTogether = 2 * kStaticRows;
 constexpr int64_t kScratchElements = kStaticRows * kStaticBlockTiles * kTileRows;
 constexpr int64_t kDepthwiseSums = 16384;           // at once, or an output's
 constexpr Int128 kMostElements = int64_t{1} << 58;  // bytes and strides of them fit int64
@@ -103,12 +104,17 @@ struct StaticConvLayer::Impl {
     const std::byte* residual;  // null: none
     ImageSize image, size;
     ConvLayoutAxis rows, columns;
+    int64_t output_rows, padded_rows;  // of an image at a time, and what they read
     ThreadPool* pool;
 
     [[nodiscard]] int64_t pixels() const { return image.rows * image.columns; }
     [[nodiscard]] int64_t outputs() const { return size.rows * size.columns; }
     [[nodiscard]] int64_t together(int64_t images) const {
-      return std::clamp<int64_t>((kOutputsTogether + outputs() - 1) / outputs(), 1, std::max<int64_t>(images, 1));
+      return std::clamp<int64_t>(kOutputsTogether / outputs(), 1, std::max<int64_t>(images, 1));
+    }
+    /// Outputs in place_rows.
+    [[nodiscard]] int64_t outputs_together(int64_t images) const {
+      return together(images) * output_rows * size.columns;
     }
   };
   /// The workspace of a call, in bytes from its beginning.
@@ -143,8 +149,10 @@ struct StaticConvLayer::Impl {
   Result<Call> call_of(const ImageSize& image, int64_t images) const;
   [[nodiscard]] Places places(const Call& call, int64_t images, int threads) const;
   void place_rows(const Call& call, const Places& at, int64_t images, std::byte* workspace) const;
-  void copy_row(const Call& call, const Places& at, std::byte* workspace, int64_t image, int64_t row) const;
-  void run(const Call& call, const Places& at, std::byte* workspace, int64_t first_image, int64_t count) const;
+  void copy_row(const Call& call, const Places& at, std::byte* workspace, int64_t first_image, int64_t first_row,
+                int64_t row) const;
+  void run(const Call& call, const Places& at, std::byte* workspace, int64_t first_image, int64_t count,
+           int64_t first_row, int64_t rows) const;
   void run_group(const Call& call, const Places& at, std::byte* workspace, int64_t first_output, int64_t group,
                  const LinearRectangle& part, std::byte* scratch) const;
   template <typename T>
@@ -245,10 +253,12 @@ Result<StaticConvLayer::Impl::Call> StaticConvLayer::Impl::call_of(const ImageSi
   ISOBIT_ASSIGN_OR_RETURN(call.size, conv_output_size(shape, image, name));
   call.rows = ConvLayoutAxis::of(shape.rows, shape.transposed, call.size.rows);
   call.columns = ConvLayoutAxis::of(shape.columns, shape.transposed, call.size.columns);
+  call.output_rows = std::clamp<int64_t>(kOutputsTogether / call.size.columns, 1, call.size.rows);
+  call.padded_rows = call.rows.length - (call.size.rows - call.output_rows) * call.rows.output_stride;
   ISOBIT_RETURN_IF_ERROR(check_elements(name, "x", {images, image.rows, image.columns, shape.channels}));
   ISOBIT_RETURN_IF_ERROR(check_elements(name, "y", {images, call.size.rows, call.size.columns, shape.outputs}));
   ISOBIT_RETURN_IF_ERROR(check_elements(name, "x with its pads",
-                                        {call.rows.length, call.columns.length, channels(), call.together(images)}));
+                                        {call.padded_rows, call.columns.length, channels(), call.together(images)}));
   return call;
 }
 
@@ -264,11 +274,11 @@ StaticConvLayer::Impl::Places StaticConvLayer::Impl::places(const Call& call, in
   const int64_t planes = activation_planes(linear_layer().x_dtype());
   const int64_t taps = (pieces.count + kDepthwiseTaps - 1) / kDepthwiseTaps * kDepthwiseTaps;
   at.row_at = 0;
-  at.piece_at = at.row_at + round_up(together * call.outputs() * kPlace);
+  at.piece_at = at.row_at + round_up(call.outputs_together(images) * kPlace);
   at.zeros = at.piece_at + round_up(taps * kPlace);
   at.images = at.zeros + (is_depthwise() ? depthwise_stride() * kSum : 0);
   // Kernels read on behind the last code.
-  at.plane = round_up(together * call.rows.length * call.columns.length * channels() + kDepthwiseChannels);
+  at.plane = round_up(together * call.padded_rows * call.columns.length * channels() + kDepthwiseChannels);
   at.scratch = at.images + at.plane * planes;
   const auto sum_bytes = static_cast<int64_t>(wide ? sizeof(int64_t) : sizeof(int32_t));
   at.scratch_stride = is_depthwise() ? depthwise_rows() * depthwise_stride() * (planes * kSum + sum_bytes)
@@ -311,17 +321,18 @@ void copy_codes(const std::byte* codes, Dtype dtype, int64_t count, int64_t time
 
 }  // namespace
 
-/// Row `row` of the padded image `image` of those together; call.x begins with the first of them.
-void StaticConvLayer::Impl::copy_row(const Call& call, const Places& at, std::byte* workspace, int64_t image,
-                                     int64_t row) const {
+/// Row `row` of those that are read together: padded_rows of each image from first_image on, from first_row on.
+void StaticConvLayer::Impl::copy_row(const Call& call, const Places& at, std::byte* workspace, int64_t first_image,
+                                     int64_t first_row, int64_t row) const {
   const StaticLinearParameters& p = linear_layer();
   const int64_t times = channels() / parameters.shape.channels, width = call.columns.length * channels();
-  auto* const low = reinterpret_cast<uint8_t*>(workspace + at.images) + (image * call.rows.length + row) * width;
+  auto* const low = reinterpret_cast<uint8_t*>(workspace + at.images) + row * width;
   uint8_t* const high = activation_planes(p.x_dtype()) == 2 ? low + at.plane : nullptr;
   const int64_t zero = p.input.zero_point + storage_offset(p.x_dtype());
   std::memset(low, static_cast<int>(zero & 255), static_cast<size_t>(width));
   if (high != nullptr) std::memset(high, static_cast<int>(zero >> 8), static_cast<size_t>(width));
-  const int64_t from_first = row - call.rows.first;
+  const int64_t image = first_image + row / call.padded_rows;
+  const int64_t from_first = first_row + row % call.padded_rows - call.rows.first;
   const int64_t i = from_first / call.rows.step;
   if (from_first < 0 || from_first % call.rows.step != 0 || i >= call.image.rows) return;
   const auto code_bytes = static_cast<int64_t>(size_in_bytes(p.x_dtype()));
@@ -460,30 +471,32 @@ void StaticConvLayer::Impl::run_group(const Call& call, const Places& at, std::b
   }
 }
 
-/// Images [first_image, first_image + count), together.
-void StaticConvLayer::Impl::run(const Call& whole, const Places& at, std::byte* workspace, int64_t first_image,
-                                int64_t count) const {
-  Call call = whole;
-  call.x += first_image * call.pixels() * call.x_stride * static_cast<int64_t>(size_in_bytes(linear_layer().x_dtype()));
+/// Rows [first_row, first_row + rows) of y of images [first_image, first_image + count): all of several images, or some
+/// of one.
+void StaticConvLayer::Impl::run(const Call& call, const Places& at, std::byte* workspace, int64_t first_image,
+                                int64_t count, int64_t first_row, int64_t rows) const {
+  const int64_t unused = (call.output_rows - rows) * call.rows.output_stride;
   const auto copy = [&](int, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) copy_row(call, at, workspace, i / call.rows.length, i % call.rows.length);
+    for (int64_t i = begin; i < end; ++i)
+      copy_row(call, at, workspace, first_image, first_row * call.rows.output_stride, i);
   };
   if (call.pool == nullptr) {
-    copy(0, 0, count * call.rows.length);
+    copy(0, 0, count * call.padded_rows - unused);
   } else {
-    call.pool->for_ranges(count * call.rows.length, copy);
+    call.pool->for_ranges(count * call.padded_rows - unused, copy);
   }
+  const int64_t first_output = first_image * call.outputs() + first_row * call.size.columns;
+  const int64_t outputs = count * rows * call.size.columns;
   if (is_depthwise()) {
-    for_rectangles(call.pool, count * call.outputs(), 1, [&](int part, const LinearRectangle& rectangle) {
-      run_depthwise(call, at, workspace, first_image * call.outputs(), rectangle,
-                    workspace + at.scratch + part * at.scratch_stride);
+    for_rectangles(call.pool, outputs, 1, [&](int part, const LinearRectangle& rectangle) {
+      run_depthwise(call, at, workspace, first_output, rectangle, workspace + at.scratch + part * at.scratch_stride);
     });
     return;
   }
   for (int64_t g = 0; g < group_count(); ++g)
-    for_rectangles(call.pool, count * call.outputs(), groups[static_cast<size_t>(g)].weights.all_blocks().end,
+    for_rectangles(call.pool, outputs, groups[static_cast<size_t>(g)].weights.all_blocks().end,
                    [&](int part, const LinearRectangle& rectangle) {
-                     run_group(call, at, workspace, first_image * call.outputs(), g, rectangle,
+                     run_group(call, at, workspace, first_output, g, rectangle,
                                workspace + at.scratch + part * at.scratch_stride);
                    });
 }
@@ -492,10 +505,10 @@ void StaticConvLayer::Impl::run(const Call& whole, const Places& at, std::byte* 
 void StaticConvLayer::Impl::place_rows(const Call& call, const Places& at, int64_t images, std::byte* workspace) const {
   auto* const row_at = reinterpret_cast<int64_t*>(workspace + at.row_at);
   auto* const piece_at = reinterpret_cast<int64_t*>(workspace + at.piece_at);
-  const int64_t width = call.columns.length, outputs = call.outputs();
-  for (int64_t i = 0; i < call.together(images) * outputs; ++i) {
+  const int64_t width = call.columns.length, outputs = call.output_rows * call.size.columns;
+  for (int64_t i = 0; i < call.outputs_together(images); ++i) {
     const int64_t p = i % outputs / call.size.columns, q = i % outputs % call.size.columns;
-    const int64_t row = i / outputs * call.rows.length + call.rows.first_output + p * call.rows.output_stride;
+    const int64_t row = i / outputs * call.padded_rows + call.rows.first_output + p * call.rows.output_stride;
     row_at[i] = (row * width + call.columns.first_output + q * call.columns.output_stride) * channels();
   }
   const int64_t taps = parameters.shape.columns.kernel;
@@ -575,7 +588,9 @@ Status StaticConvLayer::forward(std::span<const std::byte> x, std::span<std::byt
   impl.place_rows(call, at, images, workspace.data());
   const int64_t together = call.together(images);
   for (int64_t b = 0; b < images; b += together)
-    impl.run(call, at, workspace.data(), b, std::min(together, images - b));
+    for (int64_t row = 0; row < call.size.rows; row += call.output_rows)
+      impl.run(call, at, workspace.data(), b, std::min(together, images - b), row,
+               std::min(call.output_rows, call.size.rows - row));
   return {};
 }
 
