@@ -22,7 +22,7 @@ import linear_cuda_report
 import linear_report
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-DOCUMENTS = ("README.md", "docs/linear_cuda.md", "docs/performance.md", "docs/python.md", "docs/tables.md",
+DOCUMENTS = ("README.md", "docs/conv.md", "docs/linear_cuda.md", "docs/performance.md", "docs/python.md", "docs/tables.md",
              "docs/notes/linear_cuda.md", "docs/notes/product_gpu.md", "examples/denoiser/README.md")
 PICTURE = "docs/speed.svg"
 CPU, SHARED_CPU, GPU = "xeon-emerald-rapids", "epyc", "h100"  # folders of bench/results
@@ -172,6 +172,29 @@ def linear_cpu(results):
     cases, source = linear_cpu_cases(results)
     keys = [(m, *layer, "4096x4096") for m in (1, 256) for layer in LAYERS.values()]
     return table(("M", "bits", "group", "x", None), chosen(cases, keys), source)
+
+
+def conv_cpu_cases(results):
+    (document,) = load(results, SHARED_CPU, "conv.json")
+    cases = []
+    for case in document["cases"]:
+        key = ("%d x %d" % (case["H"], case["W"]), "%d -> %d" % (case["C"], case["O"]), "%d x %d" % (case["R"], case["R"]),
+               case["stride"], case["groups"])
+        limit = 1e6 * case["operations"] / case["peak_operations_per_second"]
+        cases.append(Case(key, case["us"], {"QLinearConv": case["qlinearconv_us"], "Conv": case["conv_us"]}, limit))
+    return cases, cpu_source(document).replace(CPU, SHARED_CPU, 1)
+
+
+def conv_cpu(results):
+    """Convolutions of static codes on a CPU."""
+    cases, source = conv_cpu_cases(results)
+    keys = [("224 x 224", "3 -> 64", "7 x 7", 2, 1), ("56 x 56", "64 -> 64", "1 x 1", 1, 1),
+            ("56 x 56", "256 -> 64", "1 x 1", 1, 1), ("14 x 14", "1024 -> 256", "1 x 1", 1, 1),
+            ("56 x 56", "64 -> 64", "3 x 3", 1, 1), ("14 x 14", "256 -> 256", "3 x 3", 1, 1),
+            ("7 x 7", "512 -> 512", "3 x 3", 1, 1), ("56 x 56", "128 -> 128", "3 x 3", 2, 1),
+            ("112 x 112", "32 -> 32", "3 x 3", 1, 32), ("14 x 14", "512 -> 512", "3 x 3", 1, 512),
+            ("184 x 184", "96 -> 24", "3 x 3", 1, 1)]
+    return table(("H x W", "C -> O", "kernel", "stride", "groups"), chosen(cases, keys), source)
 
 
 def gru_gpu(results, one_step, bits=NARROW):
@@ -421,6 +444,7 @@ def everything(results):
     return [("GRU on a CPU, whole sequences (H, N, bits)", gru_cpu(results, "sequence")[0]),
             ("GRU on a CPU, one step a call (H, N, bits)", gru_cpu(results, "streaming")[0]),
             ("Linear layers on a CPU (M, bits, group, x, K x N)", linear_cpu_cases(results)[0]),
+            ("Convolutions on a CPU (H x W, C -> O, kernel, stride, groups)", conv_cpu_cases(results)[0]),
             ("GRU on a GPU, whole sequences (H, N)", gru_gpu(results, False)[0]),
             ("GRU on a GPU, whole sequences, 16-bit state (H, N)", gru_gpu(results, False, WIDE)[0]),
             ("GRU on a GPU, one step a call (H, N)", gru_gpu(results, True)[0]),
@@ -456,7 +480,7 @@ def headline(results):
 
 
 SECTIONS = {"gru-cpu-sequences": gru_cpu_sequences, "gru-cpu-calls": gru_cpu_calls,
-            "linear-cpu": linear_cpu, "gru-gpu-sequences": gru_gpu_sequences, "gru-gpu-calls": gru_gpu_calls,
+            "linear-cpu": linear_cpu, "conv-cpu": conv_cpu, "gru-gpu-sequences": gru_gpu_sequences, "gru-gpu-calls": gru_gpu_calls,
             "linear-gpu": linear_gpu, "linear-gpu-models": linear_gpu_models, "linear-gpu-rivals": linear_gpu_rivals,
             "linear-gpu-targets": linear_gpu_targets,
             **{"linear-gpu-%dx%d" % shape: linear_gpu_of(*shape) for shape in linear_cuda_report.LARGE},

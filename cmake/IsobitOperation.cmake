@@ -53,6 +53,21 @@ function(isobit_arithmetic_sources)
   endif()
 endfunction()
 
+# isobit_page_code(PAGE FILE): FILE, in the build folder, has the C++ of a page of documentation, so that a test compiles
+# it.
+function(isobit_page_code page file)
+  set(page ${PROJECT_SOURCE_DIR}/${page})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${page})
+  file(READ ${page} text)
+  string(REGEX MATCHALL "```cpp\n[^`]*```" blocks "${text}")
+  if(NOT blocks)
+    message(FATAL_ERROR "${page} has no C++")
+  endif()
+  string(REPLACE "```;```cpp\n" "\n" code "${blocks}")
+  string(REGEX REPLACE "```(cpp\n)?" "" code "${code}")
+  file(CONFIGURE OUTPUT ${file} CONTENT "${code}" @ONLY)
+endfunction()
+
 # isobit_isa_source(FILE FLAG...): adds a file that is compiled for an instruction set, on x86-64 only, and a test that
 # its object defines no symbol that the linker could choose for baseline code.
 function(isobit_isa_source file)

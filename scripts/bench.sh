@@ -9,6 +9,7 @@ usage: scripts/bench.sh gru [--json FILE] [--quick] [--rivals-only|--built] [--w
                      [--seconds N]
        scripts/bench.sh linear [--json FILE] [--quick] [--rivals-only|--built] [--footprint MIB] [--shape LIST]
                         [--m LIST] [--bits LIST]
+       scripts/bench.sh conv [--json FILE] [--quick] [--built]
        scripts/bench.sh python [--json FILE] [--built]
        scripts/bench.sh --cuda|--cuda-built OP [--json FILE] [--hidden LIST] [--batch LIST] [--algorithm LIST]
                         [--sequences-only|--calls-only] [--same-weights] [--shape LIST] [--m LIST]
@@ -30,7 +31,7 @@ once) and checks that this file has all of their shapes.
   --seconds N    of gru: no round begins that would pass this time; default 600
   --rivals-only  do not build or run isobit
   --built        build, install and fetch nothing: needs bench/, scripts/, build/release/isobit and, for gru,
-                 build/release/bench/ceilings, maybe built elsewhere; and a python3 with what bench/requirements.txt
+                 build/release/bench/ceilings (for conv build/release/bench/conv_bench only), maybe built elsewhere; and a python3 with what bench/requirements.txt
                  names, whose wheels can be carried, or for python with numpy and isobit. The variable ISOBIT_COMMIT
                  says which commit the report names
   --footprint MIB  of linear: weights that take turns; default eight times the last-level cache, quick: 256
@@ -70,7 +71,7 @@ while (($# > 0)); do
       shift
       ;;
     --cuda | --cuda-built) cuda=${1#--} ;;
-    gru | linear | python | product | table) op=$1 ;;
+    gru | linear | conv | python | product | table) op=$1 ;;
     *) usage >&2; fail "unknown argument '$1'" ;;
   esac
   shift
@@ -82,8 +83,9 @@ if [[ $report == yes ]]; then
 fi
 if [[ -z $op ]]; then
   usage >&2
-  fail "which operation? gru, linear, python, or product or table with --cuda"
+  fail "which operation? gru, linear, conv, python, or product or table with --cuda"
 fi
+[[ $op != conv || $cuda == no ]] || fail "conv runs on this processor only; leave out --cuda"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ $cuda != no ]]; then
@@ -116,6 +118,7 @@ fi
 [[ $op != product ]] || fail "product needs --cuda; on this processor it is a part of gru"
 
 program=bench/${op}_rivals.py modules=(numpy onnx onnxruntime)
+[[ $op != conv || $isobit == yes ]] || fail "conv times isobit and its rivals together; leave out --rivals-only"
 if [[ $op == python ]]; then
   [[ $isobit == yes ]] || fail "python has no rivals; leave out --rivals-only"
   program=bench/python_call.py modules=(numpy isobit)
@@ -127,6 +130,7 @@ if [[ $built == yes ]]; then
     needed+=(build/release/bench/ceilings)
     options+=(--ceilings build/release/bench/ceilings)
   fi
+  [[ $op != conv ]] || needed=(build/release/bench/conv_bench)
   for name in "${needed[@]}"; do
     [[ -x $name ]] || fail "$name is missing; scripts/bench.sh $op builds it, here or elsewhere"
   done
@@ -150,7 +154,7 @@ fi
   fi
   if [[ $isobit == yes ]]; then
     heading "build"
-    build_release isobit isobit_c isobit_cli ceilings
+    build_release isobit isobit_c isobit_cli ceilings conv_bench
     [[ $op != gru ]] || options+=(--ceilings build/release/bench/ceilings)
     if [[ $op == python ]]; then
       scripts/wheel.sh build/release
