@@ -45,7 +45,7 @@ struct VerifyOptions {
   std::function<void(double fraction)> progress{};  // 0 to 1
 };
 
-/// Names for VerifyOptions: "fp16_table" (with softmax), "gru", "linear".
+/// Names for VerifyOptions: "fp16_table" (with softmax), "gru", "linear", "conv".
 std::vector<std::string_view> verify_operations();
 
 /// Runs seeded random layers and inputs through every kernel that this machine can run.
@@ -55,6 +55,7 @@ std::vector<std::string_view> verify_operations();
 ///   linear: random layers. Activations of 8 bits and static codes are compared with the reference. Float activations: a
 ///     row counts as different where it is beyond the bound of numerics.md, section 10, or has other bytes when it is
 ///     computed alone or on other threads.
+///   conv: random convolutions of static codes.
 /// kInvalidArgument for an unknown operation. A difference is no error: it is in the report.
 Result<VerifyReport> verify_kernels(const VerifyOptions& options = {});
 

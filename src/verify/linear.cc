@@ -372,15 +372,16 @@ Grid random_code_grid(Random& random) {
 /// A grid of 8 bits without its zero point.
 Grid random_byte_grid(Random& random) { return {.bits = 8, .is_signed = random.one_in(2)}; }
 
-/// Integers of a layer of section 12, some of them beyond the proof. Without `any_width` codes of x and y have 8 bits.
-StaticLinearParameters random_static(Random& random, const Sizes& sizes, bool any_width) {
+}  // namespace
+
+StaticLinearParameters random_static(Random& random, int64_t rows, int64_t columns, bool any_width) {
   StaticLinearParameters p;
-  p.rows = sizes.n;
-  p.columns = sizes.k;
-  p.weights = Array::zeros(Dtype::kS8, {sizes.n, sizes.k});
-  p.scales = Array::zeros(Dtype::kF32, {sizes.n});
-  std::fill_n(p.scales.data<float>(), sizes.n, 1.0f);
-  p.bias = Array::zeros(Dtype::kS32, {sizes.n});
+  p.rows = rows;
+  p.columns = columns;
+  p.weights = Array::zeros(Dtype::kS8, {rows, columns});
+  p.scales = Array::zeros(Dtype::kF32, {rows});
+  std::fill_n(p.scales.data<float>(), rows, 1.0f);
+  p.bias = Array::zeros(Dtype::kS32, {rows});
   const bool ends = random.one_in(8);
   for (int64_t i = 0; i < p.weights.size(); ++i)
     p.weights.data<int8_t>()[i] =
@@ -390,7 +391,7 @@ StaticLinearParameters random_static(Random& random, const Sizes& sizes, bool an
   if (!any_width) p.input.zero_point = code(p.input);
   p.rounding = pick(random, kAllRoundings);
   const int64_t bias_limit = random.one_in(16) ? INT32_MAX : random.one_in(2) ? 100000 : 0;
-  for (int64_t n = 0; n < sizes.n; ++n)
+  for (int64_t n = 0; n < rows; ++n)
     p.bias.data<int32_t>()[n] = static_cast<int32_t>(random.between(-bias_limit, bias_limit));
   if (random.one_in(4)) {
     p.lo = INT32_MIN;
@@ -403,10 +404,10 @@ StaticLinearParameters random_static(Random& random, const Sizes& sizes, bool an
   p.lo = static_cast<int32_t>(random.one_in(2) ? y.min() : y.zero_point);
   p.hi = random.one_in(2) ? static_cast<int32_t>(y.max()) : std::max(p.lo, code(y));
   // Results of about the range of y: the width of acc less that of y. Powers of two make ties.
-  const int width = static_cast<int>(std::bit_width(static_cast<uint64_t>(sizes.k))) / 2 + 14 + p.input.bits - y.bits;
+  const int width = static_cast<int>(std::bit_width(static_cast<uint64_t>(columns))) / 2 + 14 + p.input.bits - y.bits;
   const bool powers = random.one_in(3);
   const bool any = random.one_in(8);
-  for (int64_t n = 0; n < sizes.n; ++n) {
+  for (int64_t n = 0; n < rows; ++n) {
     const auto shift = static_cast<int32_t>(width - 8 + random.between(-4, 4));
     if (any) {
       p.rescales.push_back(
@@ -420,7 +421,6 @@ StaticLinearParameters random_static(Random& random, const Sizes& sizes, bool an
   return p;
 }
 
-/// The nearest weights below of fewer bits, of 1 bit the signs, and results of about the same range.
 void narrow_weights(StaticLinearParameters& p, int32_t bits) {
   p.weight_bits = bits;
   for (int64_t i = 0; i < p.weights.size(); ++i) {
@@ -429,6 +429,8 @@ void narrow_weights(StaticLinearParameters& p, int32_t bits) {
   }
   for (RescaleParameters& rescale : p.rescales) rescale.shift -= 8 - bits;
 }
+
+namespace {
 
 void fill_codes(Random& random, LinearBuffers& buffers, const StaticLinearParameters& p, int64_t m) {
   for (int64_t i = 0; i < m; ++i) {
@@ -446,7 +448,7 @@ void fill_codes(Random& random, LinearBuffers& buffers, const StaticLinearParame
 /// One layer of section 12.
 Status verify_static(Random& random, Measure measure, const Sizes& sizes,
                      std::vector<Candidate<StaticLinearRun>>& kernels) {
-  StaticLinearParameters p = random_static(random, sizes, random.one_in(2));
+  StaticLinearParameters p = random_static(random, sizes.n, sizes.k, random.one_in(2));
   narrow_weights(p, pick(random, kBits));
   LinearBuffers expected(random, sizes.m, sizes.k, p.x_dtype(), sizes.n, p.y_dtype());
   fill_codes(random, expected, p, sizes.m);
@@ -486,7 +488,7 @@ Status fingerprint_static(const std::string& name, Random& random, bool any_widt
   uint64_t hash = kHashStart;
   for (int index = 0; index < 96;) {
     const Sizes sizes = random_sizes(random, kCpuLimits);
-    const StaticLinearParameters p = random_static(random, sizes, any_width);
+    const StaticLinearParameters p = random_static(random, sizes.n, sizes.k, any_width);
     if (Status proof = StaticLinearLayer::create(p, "random").status(); !proof.ok()) {
       if (proof.code() == StatusCode::kOverflow) continue;
       return proof;

@@ -110,6 +110,12 @@ Result<VerifyReport> verify_linear_with(LinearCandidates candidates, const Verif
 /// The verifier of random layers on the kernels of the CPU.
 Result<VerifyReport> verify_linear(const VerifyOptions& options);
 
+/// Integers of a layer of section 12 of N rows and K columns, some of them beyond the proof. Without `any_width` codes
+/// of x and y have 8 bits.
+StaticLinearParameters random_static(Random& random, int64_t rows, int64_t columns, bool any_width);
+/// The nearest weights below of fewer bits, of 1 bit the signs, and results of about the same range.
+void narrow_weights(StaticLinearParameters& p, int32_t bits);
+
 /// On a path of the CPU; without one, on the default.
 LinearRun linear_run(std::optional<CpuPath> path);
 StaticLinearRun static_linear_run(std::optional<CpuPath> path);

@@ -5,6 +5,7 @@
 
 #include "core/float_mode.h"
 #include "isobit/nearest.h"
+#include "verify/conv.h"
 #include "verify/fp16.h"
 #include "verify/gru.h"
 #include "verify/linear.h"
@@ -20,6 +21,7 @@ std::vector<VerifyOperation> cpu_operations(std::optional<CpuPath> path) {
       {"gru", verify_gru, [path](Fingerprints& lines) { return fingerprint_gru(gru_run(path), lines); }},
       {"linear", verify_linear,
        [path](Fingerprints& lines) { return fingerprint_linear(linear_run(path), static_linear_run(path), lines); }},
+      {"conv", verify_conv, [path](Fingerprints& lines) { return fingerprint_conv(path, lines); }, has_conv_kernel},
   };
 }
 

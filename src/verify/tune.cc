@@ -189,7 +189,8 @@ class Search {
 
   /// Why `chosen` was chosen.
   [[nodiscard]] std::string reason(const GruTunePoint& chosen) const {
-    std::string goal = options_.metric ? "the first of ascending bytes with " : "within 2 % of the fewest bytes that reach ";
+    std::string goal =
+        options_.metric ? "the first of ascending bytes with " : "within 2 % of the fewest bytes that reach ";
     goal += number_text(target_) + (options_.metric ? "" : " dB");
     if (options_.max_bytes) goal = "the best quality in at most " + std::to_string(*options_.max_bytes) + " bytes";
     if (options_.like) goal = "the best quality in the bytes of " + options_.like->bits;

@@ -42,11 +42,11 @@ Candidate<GruRun> faulty(const std::string& name, const std::function<void(RunOu
 }
 
 TEST(VerifyKernels, OperationsByName) {
-  EXPECT_EQ(verify_operations(), (std::vector<std::string_view>{"fp16_table", "gru", "linear"}));
+  EXPECT_EQ(verify_operations(), (std::vector<std::string_view>{"fp16_table", "gru", "linear", "conv"}));
   const Status unknown = verify_kernels({.operation = "grus"}).status();
   EXPECT_EQ(unknown.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(unknown.message(),
-            "operation grus: expected fp16_table, gru or linear; nearest: gru; softmax belongs to fp16_table");
+            "operation grus: expected fp16_table, gru, linear or conv; nearest: gru; softmax belongs to fp16_table");
   const auto report = verify_kernels({.operation = "gru", .outputs = 1000});
   ASSERT_TRUE(report.ok()) << report.status().message();
   ASSERT_FALSE(report->kernels.empty());
@@ -216,7 +216,7 @@ TEST(Fingerprint, IsTheSameForThePathsOfThisMachine) {
   std::vector<std::string> names;
   for (const auto& [name, hash] : *expected) names.push_back(name);
   EXPECT_EQ(names, (std::vector<std::string>{"activation_table", "fp16_table", "fp16_softmax", "gru", "linear_int8",
-                                             "linear_static", "linear_static_16"}));
+                                             "linear_static", "linear_static_16", "conv_static"}));
   EXPECT_EQ(*fingerprint_all(CpuPath::kScalar), *expected);
 }
 

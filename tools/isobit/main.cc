@@ -418,7 +418,7 @@ class Commands {
     verb.word("MODEL", o.model, "integer model; default: random ones")->required(false);
     verb.layer(o.layer);
     verb.device(o);
-    verb.value("--operation", o.operation, "OP", "gru, fp16_table (with softmax) or linear; default all");
+    verb.value("--operation", o.operation, "OP", "gru, fp16_table (with softmax), linear or conv; default all");
     verb.value("--outputs", o.outputs, "N", "outputs to compare, at least, for each kernel; on a device of all models");
     verb.value("--seed", o.seed, "N", "seed of models and inputs");
 
