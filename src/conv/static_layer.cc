@@ -564,8 +564,9 @@ Status StaticConvLayer::forward(std::span<const std::byte> x, std::span<std::byt
   if (p.residual && outputs > 0) {
     LinearRows added{"residual",      residual.data(), residual.size(), p.residual->grid.dtype(),
                      p.shape.outputs, y_rows.stride};
-    LinearRows nothing = x_rows;
-    ISOBIT_RETURN_IF_ERROR(check_rows_apart(added, outputs, nothing, 0));
+    // It may be y itself: each code is read before its place is written.
+    const bool is_y = residual.data() == y.data() && size_in_bytes(added.dtype) == size_in_bytes(y_rows.dtype);
+    ISOBIT_RETURN_IF_ERROR(check_rows_apart(added, outputs, y_rows, is_y ? 0 : outputs));
     ISOBIT_RETURN_IF_ERROR(
         check_codes(residual.data(), p.residual->grid, outputs, p.shape.outputs, y_rows.stride, impl.name, "residual"));
   }

@@ -302,6 +302,12 @@ TEST(StaticConv, RefusesRuns) {
   ASSERT_TRUE(adding.ok()) << adding.status().message();
   x[4 * 7 + 2] = std::byte{0};
   has(std::string(adding->forward(x, y, 2, c.image, *workspace).message()), "c2: residual has 0 bytes");
+  std::vector<std::byte> twice(91);
+  has(std::string(adding->forward(x, std::span(twice).first(90), 2, c.image, *workspace, {}, std::span(twice).last(90))
+                      .message()),
+      "y overlaps residual, must be apart from it");
+  std::fill(y.begin(), y.end(), std::byte{0});
+  EXPECT_EQ(std::string(adding->forward(x, y, 2, c.image, *workspace, {}, y).message()), "");
   residual[4] = std::byte{9};
   has(std::string(adding->forward(x, y, 2, c.image, *workspace, {}, residual).message()),
       "c2: residual[1, 1] is 9, must be -8..7, a code of the residual grid");

@@ -130,7 +130,8 @@ Status check_rows_apart(LinearRows& x, int64_t x_rows, LinearRows& y, int64_t y_
   const std::byte* x_end = x.data + static_cast<size_t>(extent_bytes(x, x_rows));
   const std::byte* y_end = y.data + static_cast<size_t>(extent_bytes(y, y_rows));
   const std::less<const std::byte*> before;
-  if (before(x.data, y_end) && before(y.data, x_end)) return refuse_linear("y overlaps x, must be apart from it");
+  if (before(x.data, y_end) && before(y.data, x_end))
+    return refuse_linear(std::string(y.name) + " overlaps " + x.name + ", must be apart from it");
   return {};
 }
 
