@@ -329,27 +329,31 @@ void StaticConvLayer::Impl::copy_row(const Call& call, const Places& at, std::by
   auto* const low = reinterpret_cast<uint8_t*>(workspace + at.images) + row * width;
   uint8_t* const high = activation_planes(p.x_dtype()) == 2 ? low + at.plane : nullptr;
   const int64_t zero = p.input.zero_point + storage_offset(p.x_dtype());
-  std::memset(low, static_cast<int>(zero & 255), static_cast<size_t>(width));
-  if (high != nullptr) std::memset(high, static_cast<int>(zero >> 8), static_cast<size_t>(width));
+  const auto fill = [&](int64_t begin, int64_t end) {
+    std::memset(low + begin, static_cast<int>(zero & 255), static_cast<size_t>(end - begin));
+    if (high != nullptr) std::memset(high + begin, static_cast<int>(zero >> 8), static_cast<size_t>(end - begin));
+  };
   const int64_t image = first_image + row / call.padded_rows;
   const int64_t from_first = first_row + row % call.padded_rows - call.rows.first;
   const int64_t i = from_first / call.rows.step;
-  if (from_first < 0 || from_first % call.rows.step != 0 || i >= call.image.rows) return;
+  if (from_first < 0 || from_first % call.rows.step != 0 || i >= call.image.rows) return fill(0, width);
   const auto code_bytes = static_cast<int64_t>(size_in_bytes(p.x_dtype()));
   const std::byte* const x = call.x + (image * call.pixels() + i * call.image.columns) * call.x_stride * code_bytes;
-  const auto copy = [&](int64_t j, int64_t count, int64_t place) {
-    const int64_t to = place * channels();
+  const auto copy = [&](int64_t j, int64_t count, int64_t to) {
     copy_codes(x + j * call.x_stride * code_bytes, p.x_dtype(), count, times, low + to,
                high == nullptr ? nullptr : high + to);
   };
-  if (call.columns.step == 1 && call.x_stride == parameters.shape.channels) {  // pixels behind each other
-    const int64_t begin = std::max<int64_t>(0, -call.columns.first);
-    const int64_t end = std::min(call.image.columns, call.columns.length - call.columns.first);
-    if (begin < end) copy(begin, (end - begin) * call.x_stride, call.columns.first + begin);
-    return;
+  const int64_t begin = std::max<int64_t>(0, -call.columns.first);
+  const int64_t end = std::min(call.image.columns, call.columns.length - call.columns.first);
+  if (begin < end && call.columns.step == 1 && call.x_stride == parameters.shape.channels) {  // codes in one piece
+    const int64_t to = (call.columns.first + begin) * channels();
+    fill(0, to);
+    copy(begin, (end - begin) * parameters.shape.channels, to);
+    return fill((call.columns.first + end) * channels(), width);
   }
+  fill(0, width);
   for (int64_t j = 0; j < call.image.columns; ++j)
-    if (const int64_t place = call.columns.place(j); place >= 0) copy(j, parameters.shape.channels, place);
+    if (const int64_t place = call.columns.place(j); place >= 0) copy(j, parameters.shape.channels, place * channels());
 }
 
 /// y of sums and residual, both rescaled, before the one clamp.
