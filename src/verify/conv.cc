@@ -29,10 +29,12 @@ struct ConvCase {
   [[nodiscard]] int64_t outputs() const { return images * size.rows * size.columns * parameters.shape.outputs; }
 };
 
-ConvAxis random_axis(Random& random, bool transposed) {
+ConvAxis random_axis(Random& random, bool transposed, bool padded) {
   ConvAxis a{.kernel = random.between(1, 5), .stride = random.between(1, 3), .dilation = random.between(1, 3)};
-  a.pad_before = random.between(0, a.kernel);
-  a.pad_after = random.between(0, a.kernel);
+  if (padded) {
+    a.pad_before = random.between(0, a.kernel);
+    a.pad_after = random.between(0, a.kernel);
+  }
   if (transposed) a.more = random.between(0, std::max(a.stride, a.dilation) - 1);
   return a;
 }
@@ -44,8 +46,9 @@ ConvShape random_shape(Random& random) {
   shape.groups = depthwise ? shape.channels : random.one_in(4) ? random.between(2, 3) : 1;
   if (!depthwise) shape.channels *= shape.groups;
   shape.outputs = shape.groups * random.between(1, depthwise ? 2 : 40);
-  shape.rows = random_axis(random, shape.transposed);
-  shape.columns = random_axis(random, shape.transposed);
+  const bool padded = !random.one_in(4);
+  shape.rows = random_axis(random, shape.transposed, padded);
+  shape.columns = random_axis(random, shape.transposed, padded);
   return shape;
 }
 
