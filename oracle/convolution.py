@@ -193,10 +193,17 @@ def check_window(geometry):
         raise Refused("a pad is as large as the window")
 
 
+def inside_of(pixels):
+    inside = [at for at in pixels if at]
+    if not inside:
+        raise Refused("a window without a pixel of x")
+    return inside
+
+
 def max_pool(x, geometry):
     check_window(geometry)
     return each_output(x, geometry, lambda b, pixels: [
-        max(x[b][at[0]][at[1]][c] for at in pixels if at) for c in range(len(x[b][0][0]))])
+        max(x[b][at[0]][at[1]][c] for at in inside_of(pixels)) for c in range(len(x[b][0][0]))])
 
 
 def average_pool(x, geometry, x_grid, y_grid, mode, counts_outside):
@@ -204,7 +211,7 @@ def average_pool(x, geometry, x_grid, y_grid, mode, counts_outside):
     check_window(geometry)
 
     def results(b, pixels):
-        inside = [at for at in pixels if at]
+        inside = inside_of(pixels)
         n = len(pixels) if counts_outside else len(inside)
         rescale = encode_ratio(float(x_grid.S) / float(n * y_grid.S), n * x_grid.reach)
         sums = [sum(x[b][at[0]][at[1]][c] - x_grid.z for at in inside) for c in range(len(x[b][0][0]))]

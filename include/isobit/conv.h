@@ -117,6 +117,38 @@ class StaticConvLayer {
   std::shared_ptr<const Impl> impl_;
 };
 
+enum class PoolKind : int32_t { kMax = 0, kAverage = 1 };
+
+struct StaticPoolParameters {
+  PoolKind kind = PoolKind::kMax;
+  ConvAxis rows{}, columns{};   // the window; each pad is smaller than its side
+  Grid input{};                 // of x: 2 to 16 bits
+  Grid output{};                // of y: 2 to 16 bits; of kMax that of x
+  bool counts_outside = false;  // kAverage: sums are divided by R * S, not by the number of pixels inside x
+  Rounding rounding = Rounding::kNearestEven;
+};
+
+/// Pooling of static codes: numerics.md, section 12. Immutable; needs no workspace.
+///   kMax      y = the largest code of the window inside x
+///   kAverage  y = clamp(rs_n(sum of q - z_x) + z_y), rs_n of the ratio S_x / (n * S_y)
+class StaticPool {
+ public:
+  /// Errors: kInvalidArgument for what check_conv_shape refuses of the window, pads as large as it, a grid that has not
+  /// 2 to 16 bits, kMax with two grids, kAverage with a ratio that cannot be encoded (section 2).
+  static Result<StaticPool> create(const StaticPoolParameters& parameters, std::string_view name);
+
+  [[nodiscard]] const StaticPoolParameters& parameters() const;
+
+  /// x: codes [images, H, W, channels] of the input grid, y: [images, P, Q, channels] of the output grid. Of the
+  /// options pool and strides, from pixel to pixel. Errors: those of StaticConvLayer::forward.
+  [[nodiscard]] Status forward(std::span<const std::byte> x, std::span<std::byte> y, int64_t images,
+                               const ImageSize& image, int64_t channels, const RunOptions& options = {}) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
 }  // namespace isobit
 
 #endif  // ISOBIT_CONV_H_

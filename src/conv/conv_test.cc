@@ -3,11 +3,13 @@
 
 #include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "core/codes.h"
 #include "isobit/conv.h"
+#include "isobit/parallel.h"
 #include "testing/oracle.h"
 
 namespace isobit {
@@ -100,6 +102,79 @@ TEST(Conv, StaticOracleVectors) {
   EXPECT_GT(grouped, 0);
   EXPECT_GT(transposed, 0);
   EXPECT_GT(residuals, 0);
+}
+
+TEST(Conv, PoolOracleVectors) {
+  int cases = 0;
+  for (const Json& one : testing::built_oracle_cases("low_bit.json")) {
+    if (one.at("op") != "pool") continue;
+    SCOPED_TRACE(one.dump());
+    const Json& images = one.at("x");
+    const auto channels = static_cast<int64_t>(images.at(0).at(0).at(0).size());
+    const ConvShape shape = shape_of(one, channels, channels);
+    const ImageSize image{static_cast<int64_t>(images.at(0).size()), static_cast<int64_t>(images.at(0).at(0).size())};
+    const Grid input = testing::grid_of(one.at("x_grid"));
+    const std::vector<std::byte> x = bytes_of(testing::flatten(images), input.dtype());
+    const std::tuple<const char*, PoolKind, bool> kinds[] = {{"max", PoolKind::kMax, false},
+                                                             {"average", PoolKind::kAverage, false},
+                                                             {"average_of_window", PoolKind::kAverage, true}};
+    for (const auto& [key, kind, counts_outside] : kinds) {
+      SCOPED_TRACE(key);
+      const Result<StaticPool> pool =
+          StaticPool::create({.kind = kind,
+                              .rows = shape.rows,
+                              .columns = shape.columns,
+                              .input = input,
+                              .output = kind == PoolKind::kMax ? input : testing::grid_of(one.at("y_grid")),
+                              .counts_outside = counts_outside,
+                              .rounding = testing::rounding_of(one.at("mode"))},
+                             "pool1");
+      ASSERT_TRUE(pool.ok()) << pool.status().message();
+      const std::vector<std::byte> expected =
+          bytes_of(testing::flatten(one.at(key)), pool->parameters().output.dtype());
+      for (const int32_t threads : {1, 3}) {
+        ThreadPool workers(threads);
+        std::vector<std::byte> y(expected.size());
+        const Status status = pool->forward(x, y, static_cast<int64_t>(images.size()), image, channels,
+                                            {.pool = threads == 1 ? nullptr : &workers});
+        ASSERT_TRUE(status.ok()) << status.message();
+        EXPECT_EQ(y, expected);
+      }
+    }
+    ++cases;
+  }
+  EXPECT_GT(cases, 0);
+}
+
+TEST(Conv, PoolRefusesByName) {
+  const StaticPoolParameters good{.rows = {.kernel = 2, .stride = 2}, .columns = {.kernel = 3, .pad_before = 2}};
+  const Result<StaticPool> pool = StaticPool::create(good, "pool1");
+  ASSERT_TRUE(pool.ok()) << pool.status().message();
+  const std::pair<std::function<void(StaticPoolParameters&)>, const char*> cases[] = {
+      {[](StaticPoolParameters& p) { p.rows.kernel = 0; }, "pool1: rows.kernel is 0"},
+      {[](StaticPoolParameters& p) { p.columns.pad_after = 3; }, "pool1: columns has a pad of 3, must be smaller than"},
+      {[](StaticPoolParameters& p) { p.input.bits = 1; }, "pool1: input"},
+      {[](StaticPoolParameters& p) { p.output.shift = 1; }, "pool1: output is another grid than input"},
+      {[](StaticPoolParameters& p) { p.kind = static_cast<PoolKind>(2); }, "pool1: kind is 2, must be 0 or 1"},
+      {[](StaticPoolParameters& p) { p.rows.kernel = p.columns.kernel = 2048; }, "the window has 4194304 pixels"},
+  };
+  for (const auto& [change, message] : cases) {
+    StaticPoolParameters p = good;
+    change(p);
+    const Status status = StaticPool::create(p, "pool1").status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_TRUE(has(status, message)) << status.message();
+  }
+  std::vector<std::byte> x(4 * 4 * 3), y(2 * 4 * 3);
+  EXPECT_TRUE(pool->forward(x, y, 1, {4, 4}, 3).ok());
+  EXPECT_TRUE(has(pool->forward(x, y, -1, {4, 4}, 3), "pool1: images is -1"));
+  EXPECT_TRUE(has(pool->forward(x, y, 1, {1, 4}, 3), "must be at most the padded image, 1"));
+  EXPECT_TRUE(has(pool->forward(x, y, 1, {4, 4}, 0), "pool1: channels is 0"));
+  EXPECT_TRUE(has(pool->forward(x, y, 2, {4, 4}, 3), "x has 48 bytes, must have at least 96"));
+  const Result<StaticPool> apart =
+      StaticPool::create({.columns = {.kernel = 2, .dilation = 3, .pad_before = 1, .pad_after = 1}}, "pool2");
+  ASSERT_TRUE(apart.ok()) << apart.status().message();
+  EXPECT_TRUE(has(apart->forward(x, y, 1, {1, 2}, 3), "pool2: columns: output 0 has no pixel of x in its window"));
 }
 
 TEST(Conv, Sizes) {
