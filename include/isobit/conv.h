@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "isobit/cpu.h"
 #include "isobit/linear.h"
@@ -110,6 +111,48 @@ class StaticConvLayer {
   /// code outside its grid, by its place (pixel, channel).
   [[nodiscard]] Status forward(std::span<const std::byte> x, std::span<std::byte> y, int64_t images,
                                const ImageSize& image, Workspace& workspace, const RunOptions& options = {},
+                               std::span<const std::byte> residual = {}) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// What a stream has seen last, and room for its next chunk. Belongs to one stream of chunks.
+class StaticConvState {
+ public:
+  /// [images, pad_before, C], at the beginning the zero point of x.
+  [[nodiscard]] std::span<std::byte> codes() { return std::span(memory_).first(codes_bytes_); }
+  [[nodiscard]] int64_t images() const { return images_; }
+  /// The largest chunk.
+  [[nodiscard]] int64_t columns() const { return columns_; }
+
+ private:
+  friend class StaticConvStream;
+  int64_t images_ = 0, columns_ = 0;
+  size_t codes_bytes_ = 0;
+  std::vector<std::byte> memory_;
+};
+
+/// A convolution of one dimension whose x comes in chunks of columns: the outputs of all chunks are those of the whole.
+class StaticConvStream {
+ public:
+  /// shape.rows: kernel 1, stride 1, no pads. shape.columns: pad_after 0, and pad_before, what the state holds, from
+  /// max(0, extent - stride) to extent - 1; causal is extent - 1. Errors: those of StaticConvLayer::create, and
+  /// kInvalidArgument for other shapes.
+  static Result<StaticConvStream> create(StaticConvParameters parameters, std::string_view name,
+                                         std::optional<CpuPath> path = {});
+
+  [[nodiscard]] const StaticConvParameters& parameters() const;
+  /// For chunks of up to so many columns. Errors: kInvalidArgument for sizes below 1 or beyond int64.
+  [[nodiscard]] Result<StaticConvState> state(int64_t images, int64_t columns) const;
+  [[nodiscard]] Result<Workspace> workspace(int64_t images, int64_t columns, int32_t threads = 1) const;
+
+  /// x: [images, columns, C], y: [images, columns / stride, O]; columns: a multiple of the stride, at most those of the
+  /// state, which then holds what comes next. All else, errors too, as in StaticConvLayer::forward; where x is refused
+  /// the state is as before.
+  [[nodiscard]] Status forward(std::span<const std::byte> x, std::span<std::byte> y, int64_t images, int64_t columns,
+                               StaticConvState& state, Workspace& workspace, const RunOptions& options = {},
                                std::span<const std::byte> residual = {}) const;
 
  private:

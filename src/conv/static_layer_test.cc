@@ -232,6 +232,104 @@ TEST(StaticConv, EveryPathEqualsTheReference) {
   EXPECT_GT(std::min({depthwise, transposed, residuals, wide_codes, large, in_place}), testing::kSanitized ? -1 : 3);
 }
 
+TEST(StaticConv, ChunksGiveTheBytesOfTheWhole) {
+  Random random(31);
+  int chunks = 0;
+  for (int index = 0; index < 60; ++index) {
+    StaticConvParameters p;
+    const bool depthwise = random.one_in(3);
+    p.shape.channels = random.between(1, 20);
+    p.shape.groups = depthwise ? p.shape.channels : 1;
+    p.shape.outputs = depthwise ? p.shape.channels : random.between(1, 20);
+    ConvAxis& axis = p.shape.columns;
+    axis = {.kernel = random.between(1, 5), .stride = random.between(1, 3), .dilation = random.between(1, 3)};
+    axis.pad_before = random.between(std::max<int64_t>(0, axis.extent() - axis.stride), axis.extent() - 1);
+    const Grid output = random_grid(random, 8);
+    p.linear =
+        random_linear(random, p.shape.outputs, p.shape.depth(), random_grid(random, random.one_in(3) ? 16 : 8), output);
+    if (random.one_in(3)) p.residual = StaticResidual{random_grid(random, 8), {1 << 29, 29}};
+    const int64_t images = random.between(1, 3), columns = axis.stride * random.between(8, 20);
+    SCOPED_TRACE("kernel " + std::to_string(axis.kernel) + " stride " + std::to_string(axis.stride) + " dilation " +
+                 std::to_string(axis.dilation) + " pad " + std::to_string(axis.pad_before));
+    const int64_t x_bytes = p.shape.channels * static_cast<int64_t>(size_in_bytes(p.linear.x_dtype()));
+    const int64_t outputs = columns / axis.stride;
+    GuardedBytes x(images * columns * x_bytes), residual(p.residual ? images * outputs * p.shape.outputs : 0);
+    fill(random, p.linear.input, x);
+    if (p.residual) fill(random, p.residual->grid, residual);
+
+    const Result<StaticConvLayer> layer = StaticConvLayer::create(p, "whole");
+    ASSERT_TRUE(layer.ok()) << layer.status().message();
+    Result<Workspace> workspace = layer->workspace(images, {1, columns});
+    ASSERT_TRUE(workspace.ok()) << workspace.status().message();
+    std::vector<std::byte> whole(static_cast<size_t>(images * outputs * p.shape.outputs));
+    ASSERT_TRUE(layer->forward(bytes_of(x), whole, images, {1, columns}, *workspace, {}, bytes_of(residual)).ok());
+
+    const Result<StaticConvStream> stream = StaticConvStream::create(p, "stream");
+    ASSERT_TRUE(stream.ok()) << stream.status().message();
+    Result<StaticConvState> state = stream->state(images, columns);
+    ASSERT_TRUE(state.ok()) << state.status().message();
+    Result<Workspace> of_chunks = stream->workspace(images, columns);
+    ASSERT_TRUE(of_chunks.ok()) << of_chunks.status().message();
+    for (int64_t first = 0; first < columns; ++chunks) {
+      const int64_t count = std::min(columns - first, axis.stride * random.between(0, 4));
+      const int64_t y_first = first / axis.stride, y_count = count / axis.stride;
+      // Of each image the same columns.
+      std::vector<std::byte> part, added, y(static_cast<size_t>(images * y_count * p.shape.outputs));
+      for (int64_t b = 0; b < images; ++b) {
+        const std::byte* const from = bytes_of(x).data() + (b * columns + first) * x_bytes;
+        part.insert(part.end(), from, from + count * x_bytes);
+        if (!p.residual) continue;
+        const std::byte* const codes = bytes_of(residual).data() + (b * outputs + y_first) * p.shape.outputs;
+        added.insert(added.end(), codes, codes + y_count * p.shape.outputs);
+      }
+      const Status status = stream->forward(part, y, images, count, *state, *of_chunks, {}, added);
+      ASSERT_TRUE(status.ok()) << status.message();
+      for (int64_t b = 0; b < images; ++b)
+        ASSERT_TRUE(std::equal(y.begin() + b * y_count * p.shape.outputs,
+                               y.begin() + (b + 1) * y_count * p.shape.outputs,
+                               whole.begin() + (b * outputs + y_first) * p.shape.outputs))
+            << "columns " << first << " to " << first + count;
+      first += count;
+    }
+  }
+  EXPECT_GT(chunks, 300);
+}
+
+TEST(StaticConv, StreamsRefuseByName) {
+  Random random(5);
+  StaticConvParameters p;
+  p.shape = {.channels = 2, .outputs = 3, .columns = {.kernel = 3, .stride = 2, .dilation = 2, .pad_before = 4}};
+  p.linear = random_linear(random, 3, p.shape.depth(), {.bits = 8}, Grid{.bits = 8});
+  const Result<StaticConvStream> stream = StaticConvStream::create(p, "s1");
+  ASSERT_TRUE(stream.ok()) << stream.status().message();
+  const std::pair<std::function<void(ConvShape&)>, const char*> cases[] = {
+      {[](ConvShape& s) { s.columns.pad_before = 2; }, "s1: columns.pad_before is 2, must be 3..4 in a stream"},
+      {[](ConvShape& s) { s.columns.pad_before = 5; }, "s1: columns.pad_before is 5, must be 3..4 in a stream"},
+      {[](ConvShape& s) { s.columns.pad_after = 1; }, "s1: columns.pad_after is 1, must be 0 in a stream"},
+      {[](ConvShape& s) { s.rows.pad_before = 1; }, "s1: rows have a kernel, a stride or pads"},
+      {[](ConvShape& s) { s.transposed = true; }, "s1: the convolution is transposed"},
+  };
+  for (const auto& [change, message] : cases) {
+    StaticConvParameters bad = p;
+    change(bad.shape);
+    const Status status = StaticConvStream::create(bad, "s1").status();
+    EXPECT_NE(std::string(status.message()).find(message), std::string::npos) << status.message();
+  }
+  EXPECT_FALSE(stream->state(0, 4).ok());
+  Result<StaticConvState> state = stream->state(2, 6);
+  ASSERT_TRUE(state.ok());
+  Result<Workspace> workspace = stream->workspace(2, 6);
+  ASSERT_TRUE(workspace.ok());
+  std::vector<std::byte> x(2 * 6 * 2), y(2 * 3 * 3);
+  const auto message = [&](int64_t images, int64_t columns) {
+    return std::string(stream->forward(x, y, images, columns, *state, *workspace).message());
+  };
+  EXPECT_EQ(message(2, 6), "");
+  EXPECT_EQ(message(1, 6), "s1: images is 1, but the state is of 2, or of another stream");
+  EXPECT_EQ(message(2, 3).find("s1: columns is 3, must be 0 to 6"), 0u);
+  EXPECT_EQ(message(2, 8).find("s1: columns is 8, must be 0 to 6"), 0u);
+}
+
 Case small_case() {
   Random random(7);
   Case c;
