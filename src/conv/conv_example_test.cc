@@ -35,6 +35,7 @@ TEST(ConvExample, EqualsTheReference) {
   const StaticConvParameters p{{.channels = kChannels, .outputs = kOutputs, .rows = same, .columns = same}, *linear};
   const ImageSize image{kRows, kColumns};
   std::vector<int64_t> codes;
+  codes.reserve(y.size());
   for (const std::byte code : y) codes.push_back(static_cast<int8_t>(code));
   EXPECT_EQ(codes, reference_static_conv(p, image, image, centred.data(), nullptr));
 }
