@@ -53,9 +53,11 @@ function(isobit_arithmetic_sources)
   endif()
 endfunction()
 
-# isobit_page_code(PAGE FILE): FILE, in the build folder, has the C++ of a page of documentation, so that a test compiles
-# it.
-function(isobit_page_code page file)
+# isobit_page_test(PAGE FILE NAME SOURCE): a test whose SOURCE includes FILE, the C++ of a page of documentation.
+function(isobit_page_test page file name source)
+  if(NOT ISOBIT_BUILD_TESTS)
+    return()
+  endif()
   set(page ${PROJECT_SOURCE_DIR}/${page})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${page})
   file(READ ${page} text)
@@ -66,6 +68,8 @@ function(isobit_page_code page file)
   string(REPLACE "```;```cpp\n" "\n" code "${blocks}")
   string(REGEX REPLACE "```(cpp\n)?" "" code "${code}")
   file(CONFIGURE OUTPUT ${file} CONTENT "${code}" @ONLY)
+  isobit_test(${name} ${source})
+  target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
 endfunction()
 
 # isobit_isa_source(FILE FLAG...): adds a file that is compiled for an instruction set, on x86-64 only, and a test that

@@ -11,6 +11,7 @@
 #include "isobit/conv.h"
 #include "isobit/parallel.h"
 #include "testing/oracle.h"
+#include "testing/required.h"
 
 namespace isobit {
 namespace {
@@ -83,7 +84,10 @@ TEST(Conv, StaticOracleVectors) {
     const auto batch = static_cast<int64_t>(images.size());
     for (const CpuPath path : kAllCpuPaths) {
       SCOPED_TRACE(to_string(path));
-      if (!cpu_can_run(path)) continue;
+      if (!cpu_can_run(path)) {
+        EXPECT_FALSE(testing::required(path)) << cpu_cannot_run_reason(path);
+        continue;
+      }
       const Result<StaticConvLayer> layer = StaticConvLayer::create(p, "conv", path);
       ASSERT_TRUE(layer.ok()) << layer.status().message();
       Result<Workspace> workspace = layer->workspace(batch, image);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "conv/random_shape.h"
 #include "core/codes.h"
 #include "core/hash.h"
 #include "core/random.h"
@@ -29,29 +30,6 @@ struct ConvCase {
   [[nodiscard]] int64_t outputs() const { return images * size.rows * size.columns * parameters.shape.outputs; }
 };
 
-ConvAxis random_axis(Random& random, bool transposed, bool padded) {
-  ConvAxis a{.kernel = random.between(1, 5), .stride = random.between(1, 3), .dilation = random.between(1, 3)};
-  if (padded) {
-    a.pad_before = random.between(0, a.kernel);
-    a.pad_after = random.between(0, a.kernel);
-  }
-  if (transposed) a.more = random.between(0, std::max(a.stride, a.dilation) - 1);
-  return a;
-}
-
-ConvShape random_shape(Random& random) {
-  constexpr int64_t kChannels[] = {1, 3, 4, 15, 16, 17, 33, 64};
-  ConvShape shape{.channels = kChannels[random.between(0, 7)], .transposed = random.one_in(5)};
-  const bool depthwise = random.one_in(4);
-  shape.groups = depthwise ? shape.channels : random.one_in(4) ? random.between(2, 3) : 1;
-  if (!depthwise) shape.channels *= shape.groups;
-  shape.outputs = shape.groups * random.between(1, depthwise ? 2 : 40);
-  const bool padded = !random.one_in(4);
-  shape.rows = random_axis(random, shape.transposed, padded);
-  shape.columns = random_axis(random, shape.transposed, padded);
-  return shape;
-}
-
 /// Any code of the grid, in every fourth row its ends.
 Bytes random_codes(Random& random, const Grid& grid, int64_t rows, int64_t columns) {
   Bytes codes(static_cast<size_t>(rows * columns) * size_in_bytes(grid.dtype()));
@@ -67,7 +45,7 @@ Bytes random_codes(Random& random, const Grid& grid, int64_t rows, int64_t colum
 Result<ConvCase> random_case(Random& random, bool any_width) {
   for (;;) {
     ConvCase c;
-    c.parameters.shape = random_shape(random);
+    c.parameters.shape = random_conv_shape(random);
     c.images = random.between(1, 3);
     c.image = {random.between(1, 9), random.between(1, 9)};
     if (c.parameters.shape.channels < 5 && random.one_in(4)) c.image = {random.between(20, 40), random.between(15, 40)};

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes of convolutions at random, for tests and for verify.
+#ifndef ISOBIT_CONV_RANDOM_SHAPE_H_
+#define ISOBIT_CONV_RANDOM_SHAPE_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/random.h"
+#include "isobit/conv.h"
+
+namespace isobit {
+
+inline ConvAxis random_conv_axis(Random& random, bool transposed, bool padded) {
+  ConvAxis a{.kernel = random.between(1, 5), .stride = random.between(1, 3), .dilation = random.between(1, 3)};
+  if (padded) {
+    a.pad_before = random.between(0, a.kernel);
+    a.pad_after = random.between(0, a.kernel);
+  }
+  if (transposed) a.more = random.between(0, std::max(a.stride, a.dilation) - 1);
+  return a;
+}
+
+/// One in four is depthwise, one in four has no pads, one in five is transposed.
+inline ConvShape random_conv_shape(Random& random) {
+  constexpr int64_t kChannels[] = {1, 3, 4, 15, 16, 17, 33, 64};
+  ConvShape shape{.channels = kChannels[random.between(0, 7)], .transposed = random.one_in(5)};
+  const bool depthwise = random.one_in(4);
+  shape.groups = depthwise ? shape.channels : random.one_in(4) ? random.between(2, 3) : 1;
+  if (!depthwise) shape.channels *= shape.groups;
+  shape.outputs = shape.groups * random.between(1, depthwise ? 2 : 40);
+  const bool padded = !random.one_in(4);
+  shape.rows = random_conv_axis(random, shape.transposed, padded);
+  shape.columns = random_conv_axis(random, shape.transposed, padded);
+  return shape;
+}
+
+}  // namespace isobit
+
+#endif  // ISOBIT_CONV_RANDOM_SHAPE_H_
