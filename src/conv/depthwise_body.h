@@ -17,10 +17,11 @@
 namespace isobit {
 namespace {
 
-/// V::kBytes channels of all outputs. kQuads: of kernel elements; 0: as many as there are.
-template <typename V, int kQuads>
-[[gnu::always_inline]] inline void depthwise_block(const DepthwiseArgs& args, const int8_t* weights, int64_t channel) {
-  const int64_t quads = kQuads > 0 ? kQuads : (args.taps + kDepthwiseTaps - 1) / kDepthwiseTaps;
+/// V::kBytes channels of all outputs. Returns the weights of the next block.
+template <typename V>
+[[gnu::always_inline]] inline const int8_t* depthwise_block(const DepthwiseArgs& args, const int8_t* weights,
+                                                            int64_t channel) {
+  const int64_t quads = (args.taps + kDepthwiseTaps - 1) / kDepthwiseTaps;
   for (int64_t m = 0; m < args.m; ++m) {
     const uint8_t* const u = args.u + args.row_at[m] + channel;
     typename V::Bytes sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
@@ -37,18 +38,6 @@ template <typename V, int kQuads>
       sums[3] = V::dot(sums[3], V::high16(high01, high23), V::load(w + 3 * V::kBytes));
     }
     V::store(sums, args.start + channel, args.acc + m * args.acc_stride + channel);
-  }
-}
-
-template <typename V>
-[[gnu::always_inline]] inline const int8_t* depthwise_block(const DepthwiseArgs& args, const int8_t* weights,
-                                                            int64_t channel) {
-  constexpr int kOfThreeByThree = 3;
-  const int64_t quads = (args.taps + kDepthwiseTaps - 1) / kDepthwiseTaps;
-  if (quads == kOfThreeByThree) {
-    depthwise_block<V, kOfThreeByThree>(args, weights, channel);
-  } else {
-    depthwise_block<V, 0>(args, weights, channel);
   }
   return weights + quads * 4 * V::kBytes;
 }

@@ -105,7 +105,6 @@ struct StaticConvLayer::Impl {
     ImageSize image, size;
     ConvLayoutAxis rows, columns;
     int64_t output_rows, padded_rows;  // of an image at a time, and what they read
-    bool in_place;                     // x is read where it is
     ThreadPool* pool;
 
     [[nodiscard]] int64_t pixels() const { return image.rows * image.columns; }
@@ -142,16 +141,6 @@ struct StaticConvLayer::Impl {
     return is_depthwise() ? parameters.shape.outputs : parameters.shape.channels;
   }
   [[nodiscard]] int64_t group_count() const { return is_depthwise() ? 1 : parameters.shape.groups; }
-  /// Codes that are unsigned bytes already, no pixel outside x, and pieces that end where x does.
-  [[nodiscard]] bool reads_in_place(const Call& call) const {
-    const auto inside = [](const ConvLayoutAxis& axis, int64_t pixels) {
-      return axis.first == 0 && axis.step == 1 && axis.length <= pixels;
-    };
-    const ConvShape& shape = parameters.shape;
-    return linear_layer().x_dtype() == Dtype::kU8 && !is_depthwise() && !shape.transposed &&
-           inside(call.rows, call.image.rows) && inside(call.columns, call.image.columns) && pieces.codes % 4 == 0 &&
-           (!pieces.rows || shape.columns.kernel == 1 || call.x_stride == shape.channels);
-  }
   [[nodiscard]] int64_t depthwise_rows() const { return std::max<int64_t>(1, kDepthwiseSums / depthwise_stride()); }
   [[nodiscard]] int64_t depthwise_stride() const {
     return (parameters.shape.outputs + kDepthwiseChannels - 1) / kDepthwiseChannels * kDepthwiseChannels;
@@ -164,8 +153,8 @@ struct StaticConvLayer::Impl {
                 int64_t row) const;
   void run(const Call& call, const Places& at, std::byte* workspace, int64_t first_image, int64_t count,
            int64_t first_row, int64_t rows) const;
-  void run_group(const Call& call, const Places& at, const std::byte* workspace, const std::byte* images,
-                 int64_t first_output, int64_t group, const LinearRectangle& part, std::byte* scratch) const;
+  void run_group(const Call& call, const Places& at, const std::byte* workspace, int64_t first_output, int64_t group,
+                 const LinearRectangle& part, std::byte* scratch) const;
   template <typename T>
   void run_group(const Call& call, const ActivationRows& rows, BlockRange blocks, const T* start, int64_t first_output,
                  int64_t first_channel, const Group& group, T* scratch) const;
@@ -463,18 +452,19 @@ void StaticConvLayer::Impl::run_depthwise(const Call& call, const Places& at, st
 
 /// Outputs [part.m_begin, part.m_end) of the images together, blocks [part.n_begin, part.n_end) of a group.
 void StaticConvLayer::Impl::run_group(const Call& call, const Places& at, const std::byte* workspace,
-                                      const std::byte* images, int64_t first_output, int64_t g,
-                                      const LinearRectangle& part, std::byte* scratch) const {
+                                      int64_t first_output, int64_t g, const LinearRectangle& part,
+                                      std::byte* scratch) const {
   const Group& group = groups[static_cast<size_t>(g)];
   const ConvShape& shape = parameters.shape;
-  const ActivationRows rows{.data = reinterpret_cast<const uint8_t*>(images) + g * shape.group_channels(),
-                            .stride_bytes = 0,
-                            .planes = activation_planes(linear_layer().x_dtype()),
-                            .m = part.m_end - part.m_begin,
-                            .row_at = reinterpret_cast<const int64_t*>(workspace + at.row_at) + part.m_begin,
-                            .piece_at = reinterpret_cast<const int64_t*>(workspace + at.piece_at),
-                            .pieces = pieces.count,
-                            .plane_stride_bytes = at.plane};
+  const ActivationRows rows{
+      .data = reinterpret_cast<const uint8_t*>(workspace + at.images) + g * shape.group_channels(),
+      .stride_bytes = 0,
+      .planes = activation_planes(linear_layer().x_dtype()),
+      .m = part.m_end - part.m_begin,
+      .row_at = reinterpret_cast<const int64_t*>(workspace + at.row_at) + part.m_begin,
+      .piece_at = reinterpret_cast<const int64_t*>(workspace + at.piece_at),
+      .pieces = pieces.count,
+      .plane_stride_bytes = at.plane};
   const BlockRange blocks{static_cast<int32_t>(part.n_begin), static_cast<int32_t>(part.n_end)};
   const int64_t first_channel = g * (shape.outputs / shape.groups);
   if (wide) {
@@ -495,11 +485,7 @@ void StaticConvLayer::Impl::run(const Call& call, const Places& at, std::byte* w
     for (int64_t i = begin; i < end; ++i)
       copy_row(call, at, workspace, first_image, first_row * call.rows.output_stride, i);
   };
-  const std::byte* images = workspace + at.images;
-  if (call.in_place) {
-    images = call.x +
-             (first_image * call.image.rows + first_row * call.rows.output_stride) * call.image.columns * call.x_stride;
-  } else if (call.pool == nullptr) {
+  if (call.pool == nullptr) {
     copy(0, 0, count * call.padded_rows - unused);
   } else {
     call.pool->for_ranges(count * call.padded_rows - unused, copy);
@@ -515,7 +501,7 @@ void StaticConvLayer::Impl::run(const Call& call, const Places& at, std::byte* w
   for (int64_t g = 0; g < group_count(); ++g)
     for_rectangles(call.pool, outputs, groups[static_cast<size_t>(g)].weights.all_blocks().end,
                    [&](int part, const LinearRectangle& rectangle) {
-                     run_group(call, at, workspace, images, first_output, g, rectangle,
+                     run_group(call, at, workspace, first_output, g, rectangle,
                                workspace + at.scratch + part * at.scratch_stride);
                    });
 }
@@ -524,20 +510,16 @@ void StaticConvLayer::Impl::run(const Call& call, const Places& at, std::byte* w
 void StaticConvLayer::Impl::place_rows(const Call& call, const Places& at, int64_t images, std::byte* workspace) const {
   auto* const row_at = reinterpret_cast<int64_t*>(workspace + at.row_at);
   auto* const piece_at = reinterpret_cast<int64_t*>(workspace + at.piece_at);
-  // Of the images that are read.
-  const int64_t width = call.in_place ? call.image.columns : call.columns.length;
-  const int64_t height = call.in_place ? call.image.rows : call.padded_rows;
-  const int64_t pixel = call.in_place ? call.x_stride : channels();
-  const int64_t outputs = call.output_rows * call.size.columns;
+  const int64_t width = call.columns.length, outputs = call.output_rows * call.size.columns;
   for (int64_t i = 0; i < call.outputs_together(images); ++i) {
     const int64_t p = i % outputs / call.size.columns, q = i % outputs % call.size.columns;
-    const int64_t row = i / outputs * height + call.rows.first_output + p * call.rows.output_stride;
-    row_at[i] = (row * width + call.columns.first_output + q * call.columns.output_stride) * pixel;
+    const int64_t row = i / outputs * call.padded_rows + call.rows.first_output + p * call.rows.output_stride;
+    row_at[i] = (row * width + call.columns.first_output + q * call.columns.output_stride) * channels();
   }
   const int64_t taps = parameters.shape.columns.kernel;
   for (int64_t i = 0; i < pieces.count; ++i) {
     const int64_t r = pieces.rows ? i : i / taps, s = pieces.rows ? 0 : i % taps;
-    piece_at[i] = (r * call.rows.tap * width + s * call.columns.tap) * pixel;
+    piece_at[i] = (r * call.rows.tap * width + s * call.columns.tap) * channels();
   }
   if (!is_depthwise()) return;
   for (int64_t i = pieces.count; i % kDepthwiseTaps != 0; ++i) piece_at[i] = piece_at[0];
@@ -609,7 +591,6 @@ Status StaticConvLayer::forward(std::span<const std::byte> x, std::span<std::byt
     for (int64_t b = 0; b < images; ++b) impl.run_reference(call, workspace.data(), b);
     return {};
   }
-  call.in_place = impl.reads_in_place(call);
   impl.place_rows(call, at, images, workspace.data());
   const int64_t together = call.together(images);
   for (int64_t b = 0; b < images; b += together)
