@@ -24,7 +24,7 @@ ALLOWED = {
     "gru": {"core", "io", "calibrate", "table", "product"},
     "verify": OPERATIONS,
     "report": OPERATIONS | {"verify"},
-    "c": {"core"},
+    "c": {"core", "cuda"},
     "cuda": {"core"},
     "testing": {"core"},
 }

@@ -457,6 +457,50 @@ ISOBIT_API int32_t isobit_static_linear_forward(const isobit_static_linear* laye
                                                 void* y, int64_t y_count, int64_t m, isobit_linear_workspace* workspace,
                                                 const isobit_linear_run_options* options);
 
+// ---------------------------------------------------------------------------------------------------------------
+// Linear layers on CUDA devices: docs/linear_cuda.md
+//
+// They need libisobit_cuda.so of the same release, which the first call looks for: the file that the environment
+// variable ISOBIT_CUDA_LIBRARY names, else the one in the folder of libisobit.so, else what the loader finds. x, y and
+// workspaces are memory of the layer's device, which the caller allocates; streams are cudaStream_t.
+
+// A layer of either kind on one device, with the bytes of the one on the host; float activations: section 10.
+// Immutable.
+typedef struct isobit_device_linear isobit_device_linear;
+
+typedef struct isobit_device_run_options {
+  uint32_t struct_size;
+  int32_t reserved;
+  int64_t x_stride;  // elements from row to row of x, at least K; 0: K
+  int64_t y_stride;  // elements from row to row of y, at least N; 0: N. What lies between rows is not written
+  void* stream;      // NULL: the default stream
+} isobit_device_run_options;
+
+// Packs the weights, copies them to the device with that number and waits for that. options: as isobit_linear_create,
+// with cpu_path ISOBIT_CPU_DEFAULT. Errors: those of isobit_linear_create; ISOBIT_UNSUPPORTED without
+// libisobit_cuda.so, for a device without code, for columns in another order than x, and for int8 groups of 65,536
+// elements and more; ISOBIT_FAILED_PRECONDITION for a device that is not there.
+ISOBIT_API int32_t isobit_device_linear_create(const isobit_low_bit* matrix, const isobit_linear_options* options,
+                                               int32_t device, isobit_device_linear** layer);
+// The same of a layer of static codes. ISOBIT_UNSUPPORTED besides for K above 65,793.
+ISOBIT_API int32_t isobit_device_linear_create_static(const isobit_static_linear* host_layer, int32_t device,
+                                                      isobit_device_linear** layer);
+ISOBIT_API void isobit_device_linear_destroy(isobit_device_linear* layer);
+// Bytes of device memory, from a multiple of 256 on, for runs of at most m rows.
+ISOBIT_API int32_t isobit_device_linear_workspace_bytes(const isobit_device_linear* layer, int64_t m, int64_t* bytes);
+// As isobit_linear_forward, or isobit_static_linear_forward with the types of that layer, but asynchronous on the
+// stream: a row of x that is not finite (int8) gives NaN, a code outside the grid counts as the nearer end, and
+// isobit_device_linear_check_input tells of them. Allocates nothing; can be captured in a graph. Errors, before
+// anything is launched: those of the host, and ISOBIT_INVALID_ARGUMENT for memory that is not the device's.
+ISOBIT_API int32_t isobit_device_linear_forward(const isobit_device_linear* layer, const void* x, int32_t x_dtype,
+                                                int64_t x_count, void* y, int32_t y_dtype, int64_t y_count, int64_t m,
+                                                void* workspace, int64_t workspace_bytes,
+                                                const isobit_device_run_options* options);
+// Waits for the stream. ISOBIT_INVALID_ARGUMENT with the first row of x that is not finite, or the first code outside
+// the grid, in the last run, which was of m rows and used this workspace.
+ISOBIT_API int32_t isobit_device_linear_check_input(const isobit_device_linear* layer, void* workspace,
+                                                    int64_t workspace_bytes, int64_t m, void* stream);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif

@@ -13,18 +13,14 @@
 
 #include "cuda/functions.h"
 #include "errors.h"
-#include "isobit/status.h"
 
 namespace isobit::python {
 
-/// The functions of libisobit_cuda.so: of the file that ISOBIT_CUDA_LIBRARY names, else of the one beside this module,
-/// else of what the loader finds. kUnsupported says what is missing, or which versions differ.
+/// cuda::library_functions().
 const isobit_cuda_functions& cuda_functions();
 
 /// What a function of the library returned, as an exception where it is an error.
-inline void check_cuda(int32_t code) {
-  if (code != 0) check({static_cast<StatusCode>(code), cuda_functions().last_error()});
-}
+void check_cuda(int32_t code);
 
 /// An argument that is for the host alone.
 inline void refuse_on_device(const char* name, bool given) {

@@ -71,9 +71,9 @@ def refused(call, *parts):
 
 
 def test_no_library(torch, gru, monkeypatch, tmp_path):
-    build = "Build it with nvcc (docs/python.md) and set ISOBIT_CUDA_LIBRARY to its full path"
+    build = "Build it with nvcc (docs/install.md) and set ISOBIT_CUDA_LIBRARY to its full path"
     name = "libisobit_cuda.so." + RELEASE.rpartition(".")[0]
-    refused(lambda: gru(x_of()), "an array on a CUDA device needs libisobit_cuda.so", name, build)
+    refused(lambda: gru(x_of()), "a CUDA device needs libisobit_cuda.so", name, build)
     refused(lambda: gru.run_codes(fake_torch.Tensor(np.zeros((5, C), "i1"))), name, build)
     refused(lambda: gru.initial_state(3, like=x_of()), name, build)
     refused(lambda: isobit.Table("silu")(x_of()), name, build)

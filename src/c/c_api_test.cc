@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <iterator>
@@ -1198,6 +1199,65 @@ TEST(CApi, StaticLinearRefusals) {
   });
   EXPECT_EQ(y, std::vector<int32_t>(10, -9));
   EXPECT_STREQ(isobit_static_linear_kernel(nullptr), "");
+}
+
+TEST(CApi, DeviceLinearRefusals) {
+  const Weights weights(8, 48);
+  StaticLinear host;
+  auto static_options = sized<isobit_static_linear_options>();
+  static_options.input = {8, 1, ISOBIT_SCALE_POW2, 5, 0.0f, 0, 3};
+  ASSERT_DONE(isobit_static_linear_create(weights.c_matrix, &static_options, host.out()));
+  ASSERT_EQ(setenv("ISOBIT_CUDA_LIBRARY", "/nowhere/cuda.so", 1), 0);
+  isobit_device_linear* none = nullptr;
+  const auto create = [&](auto&& change) {
+    return [&, change] {
+      auto options = sized<isobit_linear_options>();
+      change(options);
+      return isobit_device_linear_create(weights.c_matrix, &options, 0, &none);
+    };
+  };
+  int64_t bytes = -9;
+  float x[48] = {};
+  expect_refusals({
+      {"layer is NULL, must point to where the handle goes",
+       [&] { return isobit_device_linear_create(weights.c_matrix, nullptr, 0, nullptr); }},
+      {"matrix is NULL", [&] { return isobit_device_linear_create(nullptr, nullptr, 0, &none); }},
+      {too_small<isobit_linear_options>("options"),
+       create([](isobit_linear_options& o) { o.struct_size = sizeof o - 1; })},
+      {"options->cpu_path is given, must be ISOBIT_CPU_DEFAULT for a device",
+       create([](isobit_linear_options& o) { o.cpu_path = ISOBIT_CPU_SCALAR; })},
+      {"layer is NULL, must point to where the handle goes",
+       [&] { return isobit_device_linear_create_static(host, 0, nullptr); }},
+      {"host_layer is NULL", [&] { return isobit_device_linear_create_static(nullptr, 0, &none); }},
+      {"layer is NULL", [&] { return isobit_device_linear_workspace_bytes(nullptr, 1, &bytes); }},
+      {"layer is NULL",
+       [&] { return isobit_device_linear_forward(nullptr, x, ISOBIT_F32, 48, x, ISOBIT_F32, 5, 1, x, 256, nullptr); }},
+      {"layer is NULL", [&] { return isobit_device_linear_check_input(nullptr, x, 256, 1, nullptr); }},
+  });
+  EXPECT_EQ(bytes, -9);
+  const std::string missing =
+      "a CUDA device needs libisobit_cuda.so, which ISOBIT_CUDA_LIBRARY names: "
+      "/nowhere/cuda.so: cannot open";
+  refused(isobit_device_linear_create(weights.c_matrix, nullptr, 0, &none), ISOBIT_UNSUPPORTED, missing);
+  refused(isobit_device_linear_create_static(host, 0, &none), ISOBIT_UNSUPPORTED, missing);
+  EXPECT_EQ(none, nullptr);
+  isobit_device_linear_destroy(nullptr);
+
+  LowBitFile permuted;  // the last column first
+  permuted.matrices.emplace("w", *weights.matrix);
+  std::vector<int32_t> order(48);
+  for (int32_t j = 0; j < 48; ++j) order[static_cast<size_t>(j)] = (j + 47) % 48;
+  permuted.arrays["w.permutation"] = Array::copy_of(order.data(), {48});
+  const TemporaryFolder folder;
+  const std::string path = folder.file("permuted.safetensors");
+  ASSERT_TRUE(save_low_bit(path, permuted).ok());
+  Matrix matrix;
+  ASSERT_DONE(isobit_low_bit_load(path.c_str(), nullptr, matrix.out()));
+  refused(isobit_device_linear_create(matrix, nullptr, 0, &none), ISOBIT_UNSUPPORTED,
+          "matrix has its columns in another order than x");
+  ASSERT_DONE(isobit_static_linear_create(matrix, &static_options, host.out()));
+  refused(isobit_device_linear_create_static(host, 0, &none), ISOBIT_UNSUPPORTED,
+          "host_layer has its columns in another order than x");
 }
 
 TEST(CApi, ArraysOfAFile) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "isobit/linear.h"
+#include "c/linear.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -13,22 +13,6 @@
 
 #include "c/boundary.h"
 #include "c/low_bit.h"
-
-struct isobit_linear {
-  isobit::LinearLayer layer;
-  std::vector<int32_t> permutation;  // of its matrix
-
-  int64_t columns() const { return layer.columns(); }
-  int64_t x_bytes() const { return layer.activations() == isobit::LinearActivations::kFloat ? 4 : 8; }  // at most
-};
-
-struct isobit_static_linear {
-  isobit::StaticLinearLayer layer;
-  std::vector<int32_t> permutation;
-
-  int64_t columns() const { return layer.parameters().columns; }
-  int64_t x_bytes() const { return static_cast<int64_t>(isobit::size_in_bytes(layer.parameters().x_dtype())); }
-};
 
 struct isobit_linear_workspace {
   isobit::Workspace workspace;
@@ -46,19 +30,6 @@ Result<LinearClamp> clamp_of(int32_t has_clamp, float lo, float hi) {
   if (has_clamp == 1) return LinearClamp{lo, hi};
   if (lo != 0.0f || hi != 0.0f) return refuse("options->has_clamp is 0, so clamp_lo and clamp_hi must be 0");
   return LinearClamp::none();
-}
-
-Result<LinearOptions> layer_options(const isobit_linear_options* in) {
-  isobit_linear_options c;
-  ISOBIT_RETURN_IF_ERROR(read_optional_struct(in, c, "options"));
-  ISOBIT_RETURN_IF_ERROR(check_between(c.activations, ISOBIT_ACTIVATIONS_FLOAT, ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC,
-                                       "options->activations"));
-  LinearOptions out;
-  out.activations = static_cast<LinearActivations>(c.activations);
-  ISOBIT_ASSIGN_OR_RETURN(out.path, cpu_path_of(c.cpu_path, "options->cpu_path"));
-  ISOBIT_ASSIGN_OR_RETURN(out.clamp, clamp_of(c.has_clamp, c.clamp_lo, c.clamp_hi));
-  ISOBIT_ASSIGN_OR_RETURN(out.bias, span_of(c.bias, c.bias_count, "options->bias"));
-  return out;
 }
 
 struct StaticOptions {
@@ -144,6 +115,23 @@ Status take_rows(const Layer& layer, size_t size, int64_t m, std::span<const std
 }
 
 }  // namespace
+
+namespace isobit::c {
+
+Result<LinearOptions> layer_options(const isobit_linear_options* in) {
+  isobit_linear_options c;
+  ISOBIT_RETURN_IF_ERROR(read_optional_struct(in, c, "options"));
+  ISOBIT_RETURN_IF_ERROR(check_between(c.activations, ISOBIT_ACTIVATIONS_FLOAT, ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC,
+                                       "options->activations"));
+  LinearOptions out;
+  out.activations = static_cast<LinearActivations>(c.activations);
+  ISOBIT_ASSIGN_OR_RETURN(out.path, cpu_path_of(c.cpu_path, "options->cpu_path"));
+  ISOBIT_ASSIGN_OR_RETURN(out.clamp, clamp_of(c.has_clamp, c.clamp_lo, c.clamp_hi));
+  ISOBIT_ASSIGN_OR_RETURN(out.bias, span_of(c.bias, c.bias_count, "options->bias"));
+  return out;
+}
+
+}  // namespace isobit::c
 
 int32_t isobit_linear_create(const isobit_low_bit* matrix, const isobit_linear_options* options,
                              isobit_linear** layer) {

@@ -443,6 +443,30 @@ pub struct isobit_static_linear_info {
     pub columns: i64,
 }
 
+/// A layer of either kind on one device, with the bytes of the one on the host; float activations: section 10.
+/// Immutable.
+#[repr(C)]
+pub struct isobit_device_linear {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// `isobit_device_run_options` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_device_run_options {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// Zero
+    pub reserved: i32,
+    /// Elements from row to row of x, at least K; 0: K
+    pub x_stride: i64,
+    /// Elements from row to row of y, at least N; 0: N. What lies between rows is not written
+    pub y_stride: i64,
+    /// NULL: the default stream
+    pub stream: *mut c_void,
+}
+
 extern "C" {
     /// Version of the library, "MAJOR.MINOR.PATCH". Before 1.0 the interface may change with MINOR, which is therefore
     /// part of the library's soname.
@@ -683,5 +707,51 @@ extern "C" {
         m: i64,
         workspace: *mut isobit_linear_workspace,
         options: *const isobit_linear_run_options,
+    ) -> i32;
+    /// Packs the weights, copies them to the device with that number and waits for that. options: as
+    /// isobit_linear_create, with cpu_path ISOBIT_CPU_DEFAULT. Errors: those of isobit_linear_create;
+    /// ISOBIT_UNSUPPORTED without libisobit_cuda.so, for a device without code, for columns in another order than x,
+    /// and for int8 groups of 65,536 elements and more; ISOBIT_FAILED_PRECONDITION for a device that is not there.
+    pub fn isobit_device_linear_create(
+        matrix: *const isobit_low_bit,
+        options: *const isobit_linear_options,
+        device: i32,
+        layer: *mut *mut isobit_device_linear,
+    ) -> i32;
+    /// The same of a layer of static codes. ISOBIT_UNSUPPORTED besides for K above 65,793.
+    pub fn isobit_device_linear_create_static(
+        host_layer: *const isobit_static_linear,
+        device: i32,
+        layer: *mut *mut isobit_device_linear,
+    ) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_device_linear_destroy(layer: *mut isobit_device_linear);
+    /// Bytes of device memory, from a multiple of 256 on, for runs of at most m rows.
+    pub fn isobit_device_linear_workspace_bytes(layer: *const isobit_device_linear, m: i64, bytes: *mut i64) -> i32;
+    /// As isobit_linear_forward, or isobit_static_linear_forward with the types of that layer, but asynchronous on the
+    /// stream: a row of x that is not finite (int8) gives NaN, a code outside the grid counts as the nearer end, and
+    /// isobit_device_linear_check_input tells of them. Allocates nothing; can be captured in a graph. Errors, before
+    /// anything is launched: those of the host, and ISOBIT_INVALID_ARGUMENT for memory that is not the device's.
+    pub fn isobit_device_linear_forward(
+        layer: *const isobit_device_linear,
+        x: *const c_void,
+        x_dtype: i32,
+        x_count: i64,
+        y: *mut c_void,
+        y_dtype: i32,
+        y_count: i64,
+        m: i64,
+        workspace: *mut c_void,
+        workspace_bytes: i64,
+        options: *const isobit_device_run_options,
+    ) -> i32;
+    /// Waits for the stream. ISOBIT_INVALID_ARGUMENT with the first row of x that is not finite, or the first code
+    /// outside the grid, in the last run, which was of m rows and used this workspace.
+    pub fn isobit_device_linear_check_input(
+        layer: *const isobit_device_linear,
+        workspace: *mut c_void,
+        workspace_bytes: i64,
+        m: i64,
+        stream: *mut c_void,
     ) -> i32;
 }

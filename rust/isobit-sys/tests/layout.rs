@@ -249,6 +249,13 @@ fn structures_lie_in_memory_as_in_c() {
         let (name, kind) = head["field ".len()..].split_once(' ').unwrap();
         expected.insert(format!("field {} {} offset {}", name, rust_type(kind), tail));
     }
+    structure!(found, isobit_device_run_options {
+        struct_size: u32,
+        reserved: i32,
+        x_stride: i64,
+        y_stride: i64,
+        stream: *mut std::os::raw::c_void,
+    });
     same(found, expected);
 }
 

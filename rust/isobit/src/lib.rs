@@ -13,6 +13,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod arrays;
+mod device;
 mod element;
 mod error;
 mod gru;
@@ -23,6 +24,7 @@ mod pool;
 mod table;
 
 pub use arrays::Arrays;
+pub use device::{DeviceLinear, DeviceRun};
 pub use element::{Bf16, Element, F16};
 pub use error::{Error, Result, StatusCode};
 pub use gru::{Gru, GruInfo, GruRun, GruState, GruWorkspace};

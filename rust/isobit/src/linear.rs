@@ -55,6 +55,25 @@ pub struct LinearOptions<'a> {
     pub clamp: Option<(f32, f32)>,
 }
 
+impl LinearOptions<'_> {
+    /// It holds the bias as a pointer.
+    pub(crate) fn to_c(self) -> Result<sys::isobit_linear_options> {
+        let mut c = sized!(isobit_linear_options);
+        c.activations = self.activations as i32;
+        c.cpu_path = self.path as i32;
+        if let Some((lo, hi)) = self.clamp {
+            c.has_clamp = 1;
+            c.clamp_lo = lo;
+            c.clamp_hi = hi;
+        }
+        if let Some(bias) = self.bias {
+            c.bias = checked_bias(bias)?.as_ptr();
+            c.bias_count = count(bias);
+        }
+        Ok(c)
+    }
+}
+
 /// Options of a call; `Default` is none of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinearRun<'a> {
@@ -114,18 +133,7 @@ impl LinearWorkspace {
 impl Linear {
     /// Packs the weights; the matrix is not needed afterwards.
     pub fn new(matrix: &LowBitMatrix, options: &LinearOptions) -> Result<Linear> {
-        let mut c = sized!(isobit_linear_options);
-        c.activations = options.activations as i32;
-        c.cpu_path = options.path as i32;
-        if let Some((lo, hi)) = options.clamp {
-            c.has_clamp = 1;
-            c.clamp_lo = lo;
-            c.clamp_hi = hi;
-        }
-        if let Some(bias) = options.bias {
-            c.bias = checked_bias(bias)?.as_ptr();
-            c.bias_count = count(bias);
-        }
+        let c = options.to_c()?;
         // SAFETY: a handle, a structure and a slice that live, and where the new handle goes.
         LinearHandle::new(|out| unsafe { sys::isobit_linear_create(matrix.handle.get(), &c, out) }).map(Linear)
     }
@@ -220,7 +228,7 @@ pub struct StaticLinearOptions<'a> {
 /// A layer of codes of 2 to 16 bits on fixed grids, integers only.
 #[derive(Debug)]
 pub struct StaticLinear {
-    handle: StaticLinearHandle,
+    pub(crate) handle: StaticLinearHandle,
     info: sys::isobit_static_linear_info,
 }
 

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers on CUDA devices, through libisobit_cuda.so.
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "c/boundary.h"
+#include "c/linear.h"
+#include "c/low_bit.h"
+#include "cuda/library.h"
+#include "isobit/low_bit.h"
+
+struct isobit_device_linear {
+  const isobit_cuda_functions* functions;
+  std::unique_ptr<isobit_cuda_linear, void (*)(isobit_cuda_linear*)> linear;
+};
+
+using namespace isobit;     // NOLINT: functions of C have no namespace
+using namespace isobit::c;  // NOLINT
+
+namespace {
+
+/// make(functions, out) calls the function of libisobit_cuda.so that makes the layer.
+template <typename Make>
+Result<isobit_device_linear> device_layer(Make make) {
+  ISOBIT_ASSIGN_OR_RETURN(const isobit_cuda_functions* const functions, cuda::library_functions());
+  isobit_cuda_linear* made = nullptr;
+  ISOBIT_RETURN_IF_ERROR(cuda::library_status(*functions, make(*functions, &made)));
+  return isobit_device_linear{functions, {made, functions->linear_destroy}};
+}
+
+/// A device gets rows of x as they are.
+Status check_order(const std::vector<int32_t>& permutation, const char* name) {
+  if (permutation.empty()) return {};
+  return {StatusCode::kUnsupported,
+          std::string(name) + " has its columns in another order than x (GPTQ with groups in the order of " +
+              "activations), which is not supported on a device from C; use isobit_linear_create, or Python"};
+}
+
+}  // namespace
+
+int32_t isobit_device_linear_create(const isobit_low_bit* matrix, const isobit_linear_options* options, int32_t device,
+                                    isobit_device_linear** layer) {
+  return make_handle(layer, "layer", [&]() -> Result<isobit_device_linear> {
+    ISOBIT_RETURN_IF_ERROR(check_pointer(matrix, "matrix"));
+    ISOBIT_ASSIGN_OR_RETURN(const LinearOptions how, layer_options(options));
+    if (how.path) return refuse("options->cpu_path is given, must be ISOBIT_CPU_DEFAULT for a device");
+    ISOBIT_RETURN_IF_ERROR(check_order(matrix->permutation, "matrix"));
+    ISOBIT_ASSIGN_OR_RETURN(const auto saved, saved_low_bit({.matrices = {{"layer", matrix->matrix}}}));
+    const isobit_cuda_linear_options of_layer = {how.bias.data(), std::ssize(how.bias),
+                                                 static_cast<int32_t>(how.activations), how.clamp.lo, how.clamp.hi};
+    return device_layer([&](const isobit_cuda_functions& functions, isobit_cuda_linear** made) {
+      return functions.linear_create(saved.data(), std::ssize(saved), &of_layer, device, made);
+    });
+  });
+}
+
+int32_t isobit_device_linear_create_static(const isobit_static_linear* host_layer, int32_t device,
+                                           isobit_device_linear** layer) {
+  return make_handle(layer, "layer", [&]() -> Result<isobit_device_linear> {
+    ISOBIT_RETURN_IF_ERROR(check_pointer(host_layer, "host_layer"));
+    ISOBIT_RETURN_IF_ERROR(check_order(host_layer->permutation, "host_layer"));
+    ISOBIT_ASSIGN_OR_RETURN(const auto saved, host_layer->layer.saved_bytes());
+    return device_layer([&](const isobit_cuda_functions& functions, isobit_cuda_linear** made) {
+      return functions.linear_create_static(saved.data(), std::ssize(saved), device, made);
+    });
+  });
+}
+
+void isobit_device_linear_destroy(isobit_device_linear* layer) { delete layer; }
+
+int32_t isobit_device_linear_workspace_bytes(const isobit_device_linear* layer, int64_t m, int64_t* bytes) {
+  return guarded([&]() -> Status {
+    ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
+    ISOBIT_RETURN_IF_ERROR(check_pointer(bytes, "bytes"));
+    ISOBIT_RETURN_IF_ERROR(check_between(m, 0, kMaxExtent, "m"));
+    *bytes = layer->functions->linear_workspace_bytes(layer->linear.get(), m);
+    return {};
+  });
+}
+
+int32_t isobit_device_linear_forward(const isobit_device_linear* layer, const void* x, int32_t x_dtype, int64_t x_count,
+                                     void* y, int32_t y_dtype, int64_t y_count, int64_t m, void* workspace,
+                                     int64_t workspace_bytes, const isobit_device_run_options* options) {
+  return guarded([&]() -> Status {
+    ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
+    ISOBIT_RETURN_IF_ERROR(check_between(m, 0, kMaxExtent, "m"));
+    ISOBIT_ASSIGN_OR_RETURN(const Dtype x_type, dtype_of(x_dtype, "x_dtype"));
+    ISOBIT_ASSIGN_OR_RETURN(const Dtype y_type, dtype_of(y_dtype, "y_dtype"));
+    ISOBIT_ASSIGN_OR_RETURN(const auto in, bytes_of(x, x_count, x_type, "x"));
+    ISOBIT_ASSIGN_OR_RETURN(const auto out, writable_bytes_of(y, y_count, y_type, "y"));
+    ISOBIT_RETURN_IF_ERROR(check_array(workspace, workspace_bytes, 1, "workspace"));
+    isobit_device_run_options how;
+    ISOBIT_RETURN_IF_ERROR(read_optional_struct(options, how, "options"));
+    ISOBIT_RETURN_IF_ERROR(check_zero(how.reserved, "options->reserved"));
+    isobit_cuda_linear_run run{};
+    run.x = in.data();
+    run.x_bytes = std::ssize(in);
+    run.y = out.data();
+    run.y_bytes = std::ssize(out);
+    run.workspace = workspace;
+    run.workspace_bytes = workspace_bytes;
+    run.rows = m;
+    run.x_stride = how.x_stride;
+    run.y_stride = how.y_stride;
+    run.stream = how.stream;
+    run.x_dtype = static_cast<int32_t>(x_type);
+    run.y_dtype = static_cast<int32_t>(y_type);
+    return cuda::library_status(*layer->functions, layer->functions->linear_run(layer->linear.get(), &run));
+  });
+}
+
+int32_t isobit_device_linear_check_input(const isobit_device_linear* layer, void* workspace, int64_t workspace_bytes,
+                                         int64_t m, void* stream) {
+  return guarded([&]() -> Status {
+    ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
+    ISOBIT_RETURN_IF_ERROR(check_array(workspace, workspace_bytes, 1, "workspace"));
+    ISOBIT_RETURN_IF_ERROR(check_between(m, 0, kMaxExtent, "m"));
+    return cuda::library_status(*layer->functions, layer->functions->linear_check_input(layer->linear.get(), workspace,
+                                                                                        workspace_bytes, m, stream));
+  });
+}

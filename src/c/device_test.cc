@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of libisobit.so for CUDA devices: the bytes of those for the host. Refusals without a device:
+// c_api_test.cc.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/random.h"
+#include "isobit/isobit.h"
+#include "testing/cuda_buffer.h"
+
+namespace isobit {
+namespace {
+
+using testing::GuardedDeviceBuffer;
+using testing::Stream;
+
+#define ASSERT_DONE(call) ASSERT_EQ(call, ISOBIT_OK) << isobit_last_error()
+
+constexpr int64_t kRows = 21, kN = 70, kK = 160, kXStride = 168, kYStride = 73;
+
+class CDevice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ISOBIT_NEEDS_CUDA_DEVICE();
+    const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+    ASSERT_EQ(setenv("ISOBIT_CUDA_LIBRARY", (folder / "libisobit_cuda.so").c_str(), 1), 0);
+  }
+  void TearDown() override {
+    isobit_device_linear_destroy(device_layer_);
+    isobit_linear_destroy(layer_);
+    isobit_static_linear_destroy(static_layer_);
+    isobit_linear_workspace_destroy(on_host_);
+    isobit_low_bit_destroy(matrix_);
+  }
+  void quantize(int64_t group) {
+    Random random(3);
+    std::vector<float> weights(kN * kK);
+    for (float& w : weights) w = static_cast<float>(random.between(-1000, 1000)) * 0x1p-10f;
+    isobit_low_bit_options options{};
+    options.struct_size = sizeof options;
+    options.bits = 4;
+    options.group = group;
+    options.scale_dtype = ISOBIT_F32;
+    ASSERT_DONE(isobit_low_bit_quantize(weights.data(), ISOBIT_F32, kN * kK, kN, kK, &options, nullptr, &matrix_));
+  }
+  /// A run of the layer on the device; `y` is what the memory holds then.
+  template <typename X, typename Y>
+  void run_on_device(const std::vector<X>& x, int32_t x_dtype, int32_t y_dtype, std::vector<Y>& y, int32_t checked) {
+    int64_t bytes = 0;
+    ASSERT_DONE(isobit_device_linear_workspace_bytes(device_layer_, kRows, &bytes));
+    GuardedDeviceBuffer x_d(static_cast<int64_t>(x.size() * sizeof(X))),
+        y_d(static_cast<int64_t>(y.size() * sizeof(Y))), workspace(bytes);
+    x_d.write(x);
+    const Stream stream;
+    isobit_device_run_options options{};
+    options.struct_size = sizeof options;
+    options.x_stride = kXStride;
+    options.y_stride = kYStride;
+    options.stream = stream.stream;
+    const auto run = [&](int64_t workspace_bytes) {
+      return isobit_device_linear_forward(device_layer_, x_d.data(), x_dtype, static_cast<int64_t>(x.size()),
+                                          y_d.data(), y_dtype, static_cast<int64_t>(y.size()), kRows, workspace.data(),
+                                          workspace_bytes, &options);
+    };
+    ASSERT_DONE(run(bytes));
+    ASSERT_EQ(isobit_device_linear_check_input(device_layer_, workspace.data(), bytes, kRows, stream.stream), checked)
+        << isobit_last_error();
+    y = y_d.read<Y>();
+    told_ = isobit_last_error();
+    ASSERT_EQ(run(256), ISOBIT_INVALID_ARGUMENT);
+    EXPECT_EQ(std::string(isobit_last_error()).find("workspace has 256 bytes"), 0u) << isobit_last_error();
+  }
+
+  isobit_low_bit* matrix_ = nullptr;
+  isobit_linear* layer_ = nullptr;
+  isobit_static_linear* static_layer_ = nullptr;
+  isobit_linear_workspace* on_host_ = nullptr;
+  isobit_device_linear* device_layer_ = nullptr;
+  std::string told_;  // by the check of the last run's input
+};
+
+TEST_F(CDevice, LayersOnTheFlyGiveTheBytesOfTheHost) {
+  quantize(32);
+  Random random(5);
+  std::vector<float> bias(kN), x(kRows * kXStride);
+  for (float& b : bias) b = static_cast<float>(random.between(-100, 100)) * 0x1p-7f;
+  for (float& value : x) value = static_cast<float>(random.between(-1000, 1000)) * 0x1p-9f;
+  isobit_linear_options options{};
+  options.struct_size = sizeof options;
+  options.activations = ISOBIT_ACTIVATIONS_INT8;
+  options.has_clamp = 1;
+  options.clamp_lo = -1.0f;
+  options.clamp_hi = 2.0f;
+  options.bias = bias.data();
+  options.bias_count = kN;
+  ASSERT_DONE(isobit_linear_create(matrix_, &options, &layer_));
+  ASSERT_DONE(isobit_linear_workspace_create(layer_, kRows, 1, &on_host_));
+  constexpr uint16_t kBetween = GuardedDeviceBuffer::kCanary * 0x101;  // what the memory held before
+  std::vector<uint16_t> expected(kRows * kYStride, kBetween), y(expected.size());
+  isobit_linear_run_options run{};
+  run.struct_size = sizeof run;
+  run.x_stride = kXStride;
+  run.y_stride = kYStride;
+  ASSERT_DONE(isobit_linear_forward(layer_, x.data(), ISOBIT_F32, static_cast<int64_t>(x.size()), expected.data(),
+                                    ISOBIT_F16, static_cast<int64_t>(expected.size()), kRows, on_host_, &run));
+  ASSERT_DONE(isobit_device_linear_create(matrix_, &options, 0, &device_layer_));
+  run_on_device(x, ISOBIT_F32, ISOBIT_F16, y, ISOBIT_OK);
+  EXPECT_EQ(y, expected);
+
+  x[9 * kXStride + 3] = std::numeric_limits<float>::infinity();
+  run_on_device(x, ISOBIT_F32, ISOBIT_F16, y, ISOBIT_INVALID_ARGUMENT);
+  EXPECT_EQ(told_.find("x[9] has a NaN"), 0u) << told_;
+}
+
+TEST_F(CDevice, LayersOfStaticCodesGiveTheBytesOfTheHost) {
+  quantize(kK);
+  isobit_static_linear_options options{};
+  options.struct_size = sizeof options;
+  options.input = {8, 1, ISOBIT_SCALE_POW2, 5, 0.0f, 0, 3};
+  options.has_output = 1;
+  options.output = {8, 0, ISOBIT_SCALE_POW2, 3, 0.0f, 0, 100};
+  ASSERT_DONE(isobit_static_linear_create(matrix_, &options, &static_layer_));
+  ASSERT_DONE(isobit_static_linear_workspace_create(static_layer_, kRows, 1, &on_host_));
+  Random random(7);
+  std::vector<int8_t> x(kRows * kXStride);
+  for (int8_t& code : x) code = static_cast<int8_t>(random.between(-128, 127));
+  std::vector<uint8_t> expected(kRows * kYStride, GuardedDeviceBuffer::kCanary), y(expected.size());
+  isobit_linear_run_options run{};
+  run.struct_size = sizeof run;
+  run.x_stride = kXStride;
+  run.y_stride = kYStride;
+  ASSERT_DONE(isobit_static_linear_forward(static_layer_, x.data(), static_cast<int64_t>(x.size()), expected.data(),
+                                           static_cast<int64_t>(expected.size()), kRows, on_host_, &run));
+  ASSERT_DONE(isobit_device_linear_create_static(static_layer_, 0, &device_layer_));
+  run_on_device(x, ISOBIT_S8, ISOBIT_U8, y, ISOBIT_OK);
+  EXPECT_EQ(y, expected);
+}
+
+TEST_F(CDevice, RefusalsByName) {
+  quantize(kK);
+  ASSERT_EQ(isobit_device_linear_create(matrix_, nullptr, 1 << 20, &device_layer_), ISOBIT_FAILED_PRECONDITION);
+  EXPECT_EQ(device_layer_, nullptr);
+  EXPECT_EQ(std::string(isobit_last_error()).find("device 1048576: "), 0u) << isobit_last_error();
+  ASSERT_DONE(isobit_device_linear_create(matrix_, nullptr, 0, &device_layer_));
+  std::vector<float> x(kK), y(kN);
+  int64_t bytes = 0;
+  ASSERT_DONE(isobit_device_linear_workspace_bytes(device_layer_, 1, &bytes));
+  const GuardedDeviceBuffer workspace(bytes);
+  ASSERT_EQ(isobit_device_linear_forward(device_layer_, x.data(), ISOBIT_F32, kK, y.data(), ISOBIT_F32, kN, 1,
+                                         workspace.data(), bytes, nullptr),
+            ISOBIT_INVALID_ARGUMENT);
+  EXPECT_EQ(std::string(isobit_last_error()).find("x "), 0u) << isobit_last_error();  // memory of the host
+}
+
+}  // namespace
+}  // namespace isobit
