@@ -74,6 +74,7 @@ enum class FileKind : int32_t {
   kFp16Table,         // an activation table
   kLowBit,            // low-bit weights
   kStaticLinear,      // linear layers of static codes
+  kStaticConv,        // convolutions of static codes
   kOtherSaved,        // damaged, or of a later version
   kSafetensorsIndex,  // a name that ends in .safetensors.index.json
   kGguf,

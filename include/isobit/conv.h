@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "isobit/arrays.h"
 #include "isobit/cpu.h"
 #include "isobit/linear.h"
 #include "isobit/run.h"
@@ -28,6 +29,8 @@ struct ConvAxis {
   int64_t pad_after = 0;   // bottom or right
   int64_t more = 0;        // of a transposed convolution: outputs beyond the last
 
+  bool operator==(const ConvAxis&) const = default;
+
   /// What the kernel covers, dilation * (kernel - 1) + 1.
   [[nodiscard]] int64_t extent() const { return dilation * (kernel - 1) + 1; }
 };
@@ -38,6 +41,8 @@ struct ConvShape {
   int64_t groups = 1;    // divides both; depthwise: C
   ConvAxis rows{}, columns{};
   bool transposed = false;
+
+  bool operator==(const ConvShape&) const = default;
 
   /// K = R * S * C / groups of the linear layer that an output is a row of, k over (r, s, c).
   [[nodiscard]] int64_t depth() const { return rows.kernel * columns.kernel * group_channels(); }
@@ -82,6 +87,8 @@ struct StaticConvParameters {
   /// The layer whose row is an output: rows = O, columns = R * S * C / groups, k over (r, s, c), c fastest.
   StaticLinearParameters linear{};
   std::optional<StaticResidual> residual{};  // with an output grid only
+
+  bool operator==(const StaticConvParameters&) const = default;
 };
 
 /// A convolution of static codes, immutable: any number of threads may run it at once, each with its own workspace.
@@ -99,6 +106,18 @@ class StaticConvLayer {
   [[nodiscard]] const StaticConvParameters& parameters() const;
   [[nodiscard]] const std::string& name() const;
   [[nodiscard]] CpuPath path() const;
+  /// The largest X of section 12: no |acc| is above it.
+  [[nodiscard]] int64_t accumulator_bound() const;
+
+  /// Files of layers (docs/formats.md), and errors, as of StaticLinearLayer.
+  [[nodiscard]] Status save(const std::string& path) const;
+  [[nodiscard]] Result<std::vector<std::byte>> saved_bytes() const;
+  static Status save_all(const std::string& path, std::span<const StaticConvLayer* const> layers);
+  static Result<StaticConvLayer> load(const std::string& path, std::string_view name = {},
+                                      std::optional<CpuPath> cpu_path = {});
+  static Result<StaticConvLayer> load(const ArrayReader& file, std::string_view name = {},
+                                      std::optional<CpuPath> cpu_path = {});
+  static Result<std::vector<StaticConvLayer>> load_all(const ArrayReader& file, std::optional<CpuPath> cpu_path = {});
 
   /// For runs of up to so many images of this size. Errors: those of conv_output_size; kInvalidArgument for images < 0
   /// or sizes in bytes beyond int64.

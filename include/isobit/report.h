@@ -57,8 +57,9 @@ Result<Description> describe_float_models(const ArrayReader& file, const GruLoad
 /// always has.
 Result<Description> describe_integer_models(const ArrayReader& file, const std::string& name = {}, bool full = false);
 
-/// The static linear layers of a file: grids, bound of the accumulators.
+/// The layers of static codes of a file: grids, bound of the accumulators, of convolutions their shape.
 Result<Description> describe_static_linear(const ArrayReader& file);
+Result<Description> describe_static_conv(const ArrayReader& file);
 
 /// Metadata, shortened, and tensors.
 Description describe_gguf(const GgufFile& file);

@@ -129,9 +129,10 @@ struct StaticConvLayer::Impl {
   LinearKernel product = nullptr;  // null: the reference
   DepthwiseWeights depthwise;      // in place of all groups' weights; no kernel: C / groups is not 1
   StaticRescale rescale = nullptr;
-  bool wide = false;
+  int64_t bound = 0;  // of acc
   std::vector<Group> groups;
 
+  [[nodiscard]] bool wide() const { return bound > INT32_MAX; }
   [[nodiscard]] const StaticLinearParameters& linear_layer() const { return parameters.linear; }
   [[nodiscard]] bool is_depthwise() const {
     return parameters.shape.group_channels() == 1 && parameters.shape.groups > 1;
@@ -145,7 +146,7 @@ struct StaticConvLayer::Impl {
   [[nodiscard]] int64_t depthwise_stride() const {
     return (parameters.shape.outputs + kDepthwiseChannels - 1) / kDepthwiseChannels * kDepthwiseChannels;
   }
-  Status pack(int64_t acc_bound);
+  Status pack();
   Result<Call> call_of(const ImageSize& image, int64_t images) const;
   [[nodiscard]] Places places(const Call& call, int64_t images, int threads) const;
   void place_rows(const Call& call, const Places& at, int64_t images, std::byte* workspace) const;
@@ -170,7 +171,7 @@ struct StaticConvLayer::Impl {
   void run_reference(const Call& call, std::byte* workspace, int64_t image) const;
 };
 
-Status StaticConvLayer::Impl::pack(int64_t acc_bound) {
+Status StaticConvLayer::Impl::pack() {
   const StaticLinearParameters& p = linear_layer();
   const ConvShape& shape = parameters.shape;
   pieces = ConvPieces::of(shape);
@@ -179,7 +180,6 @@ Status StaticConvLayer::Impl::pack(int64_t acc_bound) {
     return {StatusCode::kUnsupported, name + ": R * S * C / groups is " + std::to_string(depth) +
                                           ", with pieces filled up to 4, must be at most " +
                                           std::to_string(kMaxLinearK) + " on the path " + std::string(to_string(path))};
-  wide = acc_bound > INT32_MAX;
   const int64_t outputs = shape.outputs / group_count();
   const int64_t zero = p.input.zero_point + storage_offset(p.x_dtype());
   const auto* v = p.weights.data<int8_t>();
@@ -206,7 +206,7 @@ Status StaticConvLayer::Impl::pack(int64_t acc_bound) {
       ISOBIT_ASSIGN_OR_RETURN(group.weights, pack_weights(codes.data(), outputs, depth, 1, kStaticBlockTiles));
     }
     group.wide_start.resize(static_cast<size_t>(is_depthwise() ? depthwise_stride() : group.weights.padded_n()));
-    if (!wide) group.start.assign(group.wide_start.begin(), group.wide_start.end());
+    if (!wide()) group.start.assign(group.wide_start.begin(), group.wide_start.end());
     if (p.output)
       group.output.emplace(rescales, bounds, p.rounding, static_cast<int32_t>(p.output->zero_point), p.lo, p.hi,
                            static_cast<int32_t>(size_in_bytes(p.y_dtype())));
@@ -231,8 +231,9 @@ Result<StaticConvLayer> StaticConvLayer::create(StaticConvParameters parameters,
   ISOBIT_RETURN_IF_ERROR(check_residual(parameters, text));
   impl->parameters = std::move(parameters);
   impl->name = text;
+  impl->bound = layer.accumulator_bound();
   if (impl->path != CpuPath::kReference) {
-    const Status packed = impl->pack(layer.accumulator_bound());
+    const Status packed = impl->pack();
     if (!packed.ok() && (path || packed.code() != StatusCode::kUnsupported)) return packed;
     if (!packed.ok()) impl->path = CpuPath::kReference;
   }
@@ -244,6 +245,7 @@ Result<StaticConvLayer> StaticConvLayer::create(StaticConvParameters parameters,
 const StaticConvParameters& StaticConvLayer::parameters() const { return impl_->parameters; }
 const std::string& StaticConvLayer::name() const { return impl_->name; }
 CpuPath StaticConvLayer::path() const { return impl_->path; }
+int64_t StaticConvLayer::accumulator_bound() const { return impl_->bound; }
 
 Result<StaticConvLayer::Impl::Call> StaticConvLayer::Impl::call_of(const ImageSize& image, int64_t images) const {
   const ConvShape& shape = parameters.shape;
@@ -280,7 +282,7 @@ StaticConvLayer::Impl::Places StaticConvLayer::Impl::places(const Call& call, in
   // Kernels read on behind the last code.
   at.plane = round_up(together * call.padded_rows * call.columns.length * channels() + kDepthwiseChannels);
   at.scratch = at.images + at.plane * planes;
-  const auto sum_bytes = static_cast<int64_t>(wide ? sizeof(int64_t) : sizeof(int32_t));
+  const auto sum_bytes = static_cast<int64_t>(wide() ? sizeof(int64_t) : sizeof(int32_t));
   at.scratch_stride = is_depthwise() ? depthwise_rows() * depthwise_stride() * (planes * kSum + sum_bytes)
                                      : kScratchElements * sum_bytes;
   at.total = at.scratch + at.scratch_stride * threads;
@@ -409,7 +411,7 @@ void StaticConvLayer::Impl::run_depthwise(const Call& call, const Places& at, st
   const Group& group = groups[0];
   const int planes = activation_planes(linear_layer().x_dtype());
   const int64_t stride = depthwise_stride(), most = depthwise_rows() * stride;
-  const bool sums_are_whole = planes == 1 && !wide;
+  const bool sums_are_whole = planes == 1 && !wide();
   auto* const sums = reinterpret_cast<int32_t*>(scratch);
   for (int64_t m = part.m_begin; m < part.m_end; m += depthwise_rows()) {
     const int64_t rows = std::min(depthwise_rows(), part.m_end - m);
@@ -442,7 +444,7 @@ void StaticConvLayer::Impl::run_depthwise(const Call& call, const Places& at, st
       }
       finish(whole);
     };
-    if (wide) {
+    if (wide()) {
       add(reinterpret_cast<int64_t*>(sums + planes * most));
     } else {
       add(sums + planes * most);
@@ -467,7 +469,7 @@ void StaticConvLayer::Impl::run_group(const Call& call, const Places& at, const 
       .plane_stride_bytes = at.plane};
   const BlockRange blocks{static_cast<int32_t>(part.n_begin), static_cast<int32_t>(part.n_end)};
   const int64_t first_channel = g * (shape.outputs / shape.groups);
-  if (wide) {
+  if (wide()) {
     run_group(call, rows, blocks, group.wide_start.data(), first_output + part.m_begin, first_channel, group,
               reinterpret_cast<int64_t*>(scratch));
   } else {

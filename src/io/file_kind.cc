@@ -57,6 +57,7 @@ std::string_view to_string(FileKind kind) {
     case FileKind::kFp16Table: return "an activation table of isobit";
     case FileKind::kLowBit: return "low-bit weights of isobit";
     case FileKind::kStaticLinear: return "static linear layers of isobit";
+    case FileKind::kStaticConv: return "static convolutions of isobit";
     case FileKind::kOtherSaved: return "a file of isobit";
     case FileKind::kSafetensorsIndex: return "safetensors index";
     case FileKind::kGguf: return "GGUF";
@@ -120,7 +121,8 @@ FileKind kind_of_saved(const Container& container) {
   constexpr std::pair<std::string_view, FileKind> kKinds[] = {{"grus", FileKind::kGruModels},
                                                               {"fp16_table", FileKind::kFp16Table},
                                                               {"matrices", FileKind::kLowBit},
-                                                              {"static_linears", FileKind::kStaticLinear}};
+                                                              {"static_linears", FileKind::kStaticLinear},
+                                                              {"static_convs", FileKind::kStaticConv}};
   FileKind kind = FileKind::kOtherSaved;
   // Nothing below the keys is kept.
   const auto look = [&](int depth, Json::parse_event_t event, Json& parsed) {
@@ -165,6 +167,7 @@ Status refuse_kind(FileKind kind, const FileContent& content) {
     case FileKind::kFp16Table:
     case FileKind::kLowBit:
     case FileKind::kStaticLinear:
+    case FileKind::kStaticConv:
     case FileKind::kOtherSaved:
     case FileKind::kSafetensorsIndex:
     case FileKind::kGguf:

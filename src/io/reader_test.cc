@@ -211,6 +211,7 @@ TEST(FileKind, TellsWhatIsobitSaved) {
                                                     {R"({"fp16_table": {"matrices": []}})", FileKind::kFp16Table},
                                                     {R"({"arrays": [], "matrices": {}})", FileKind::kLowBit},
                                                     {R"({"static_linears": []})", FileKind::kStaticLinear},
+                                                    {R"({"static_convs": []})", FileKind::kStaticConv},
                                                     {R"({"x": {"grus": 1}, "y": "matrices"})", FileKind::kOtherSaved},
                                                     {R"(["grus"])", FileKind::kOtherSaved},
                                                     {R"({"grus": [)", FileKind::kOtherSaved},

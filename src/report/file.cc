@@ -37,6 +37,7 @@ Result<Description> describe_by_kind(const ArrayReader& file, const DescribeOpti
     return describe_table(table);
   }
   if (file.kind() == FileKind::kStaticLinear) return describe_static_linear(file);
+  if (file.kind() == FileKind::kStaticConv) return describe_static_conv(file);
   if (file.kind() == FileKind::kGruModels || file.kind() == FileKind::kOtherSaved)
     return describe_integer_models(file, options.load.prefix, options.full);
   if (options.load.prefix.empty() && options.load.arrays.empty() && !holds_gru(file)) {

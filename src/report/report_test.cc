@@ -10,6 +10,7 @@
 #include "gru/random_model.h"
 #include "io/gguf/seed.h"
 #include "io/test_files.h"
+#include "isobit/conv.h"
 #include "isobit/report.h"
 
 namespace isobit {
@@ -55,6 +56,31 @@ TEST(Describe, IntegerModels) {
   ASSERT_EQ(gates.size(), 12U);
   EXPECT_EQ(gates[4].name, "l0_reverse.r");
   EXPECT_EQ(gates[4].table, &model->parameters().layers[1].tables[1]);
+}
+
+TEST(Describe, StaticConvolutions) {
+  const ConvShape shape{.channels = 4, .outputs = 6, .groups = 2, .rows = {.kernel = 3, .stride = 2, .pad_after = 1}};
+  Array weights = Array::zeros(Dtype::kF32, {6, shape.depth()});
+  for (int64_t i = 0; i < weights.size(); ++i) weights.data<float>()[i] = static_cast<float>(i % 7) - 3.0f;
+  const Grid grid{.bits = 8, .shift = 3};
+  StaticConvParameters p{.shape = shape};
+  p.linear = *derive_static_linear(*quantize_low_bit(weights, {.bits = 8, .group = shape.depth()}, "stem"),
+                                   {.input = grid, .output = grid}, "stem");
+  p.residual = *derive_static_residual(grid, grid, "stem");
+  const Result<StaticConvLayer> layer = StaticConvLayer::create(p, "stem");
+  ASSERT_TRUE(layer.ok()) << layer.status().message();
+  const TemporaryFolder folder;
+  const std::string path = folder.file("convs.safetensors");
+  ASSERT_TRUE(layer->save(path).ok());
+  const Result<Description> told = describe_file(*ArrayReader::open(path));
+  ASSERT_TRUE(told.ok()) << told.status().message();
+  EXPECT_TRUE(holds(told->text, ": 1 static convolution\n")) << told->text;
+  EXPECT_TRUE(holds(told->text, "\"stem\": 4 -> 6 channels in 2 groups, weights 8 bits")) << told->text;
+  EXPECT_TRUE(holds(told->text, "  rows    kernel 3, stride 2, dilation 1, pads 0 and 1\n")) << told->text;
+  const Json json = Json::parse(told->json)["layers"][0];
+  EXPECT_EQ(json["row_axis"]["stride"], 2);
+  EXPECT_EQ(json["residual_grid"], json["input_grid"]);
+  EXPECT_EQ(json["accumulator_bound"], layer->accumulator_bound());
 }
 
 TEST(Describe, Tables) {
