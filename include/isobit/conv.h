@@ -133,7 +133,10 @@ class StaticConvLayer {
                                std::span<const std::byte> residual = {}) const;
 
  private:
+  friend class StaticConvStream;
   struct Impl;
+  /// Of a stream: for chunks of up to so many outputs behind what was seen.
+  [[nodiscard]] Result<Workspace> chunk_workspace(int64_t images, int64_t seen, int64_t outputs, int32_t threads) const;
   std::shared_ptr<const Impl> impl_;
 };
 
@@ -165,6 +168,7 @@ class StaticConvStream {
   [[nodiscard]] const StaticConvParameters& parameters() const;
   /// For chunks of up to so many columns. Errors: kInvalidArgument for sizes below 1 or beyond int64.
   [[nodiscard]] Result<StaticConvState> state(int64_t images, int64_t columns) const;
+  /// For such chunks.
   [[nodiscard]] Result<Workspace> workspace(int64_t images, int64_t columns, int32_t threads = 1) const;
 
   /// x: [images, columns, C], y: [images, columns / stride, O]; columns: a multiple of the stride, at most those of the

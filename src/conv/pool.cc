@@ -26,11 +26,12 @@ Status check_window(const ConvAxis& a, const std::string& what) {
 }
 
 /// Every window has a pixel of x; with dilation, pads that are smaller do not say so.
-Status check_pixels(const ConvAxis& a, int64_t outputs, int64_t pixels, const std::string& what) {
+Status check_pixels(const ConvAxis& a, int64_t outputs, int64_t pixels, const std::string& name, const char* axis) {
   for (int64_t output = 0; a.dilation > 1 && output < outputs; ++output) {
     bool any = false;
     for (int64_t tap = 0; tap < a.kernel && !any; ++tap) any = conv_pixel(a, false, pixels, output, tap).has_value();
-    if (!any) return refuse_linear(what + ": output " + std::to_string(output) + " has no pixel of x in its window");
+    if (!any)
+      return refuse_linear(name + axis + ": output " + std::to_string(output) + " has no pixel of x in its window");
   }
   return {};
 }
@@ -46,26 +47,30 @@ struct StaticPool::Impl {
   std::string name;
   std::vector<Rescale> rescales;  // of kAverage: for n = 1, 2, ...
 
-  template <typename Code>
-  void max(const Code* const* pixels, int64_t count, int64_t channels, Code* y) const {
-    std::copy_n(pixels[0], channels, y);
-    for (int64_t i = 1; i < count; ++i)
-      for (int64_t c = 0; c < channels; ++c) y[c] = std::max(y[c], pixels[i][c]);
+  /// Pixels: calls what it is given with each pixel of x in the window.
+  template <typename Code, typename Pixels>
+  void max(const Pixels& pixels, int64_t channels, Code* y) const {
+    std::fill_n(y, channels, static_cast<Code>(parameters.input.min()));
+    pixels([&](const Code* pixel) {
+      for (int64_t c = 0; c < channels; ++c) y[c] = std::max(y[c], pixel[c]);
+    });
   }
-  template <typename Code>
-  void average(const Code* const* pixels, int64_t count, int64_t channels, std::byte* y) const {
+  template <typename Code, typename Pixels>
+  void average(const Pixels& pixels, int64_t channels, std::byte* y) const {
     const StaticPoolParameters& p = parameters;
-    const int64_t n = p.counts_outside ? p.rows.kernel * p.columns.kernel : count;
-    const Rescale rescale = rescales[static_cast<size_t>(n - 1)];
     for (int64_t first = 0; first < channels; first += kChannelsTogether) {
       const int64_t some = std::min(kChannelsTogether, channels - first);
-      int64_t sums[kChannelsTogether];
-      std::fill_n(sums, some, -count * p.input.zero_point);
-      for (int64_t i = 0; i < count; ++i)
-        for (int64_t c = 0; c < some; ++c) sums[c] += pixels[i][first + c];
+      int64_t sums[kChannelsTogether] = {}, count = 0;
+      pixels([&](const Code* pixel) {
+        for (int64_t c = 0; c < some; ++c) sums[c] += pixel[first + c];
+        ++count;
+      });
+      const int64_t n = p.counts_outside ? p.rows.kernel * p.columns.kernel : count;
+      const Rescale rescale = rescales[static_cast<size_t>(n - 1)];
       for (int64_t c = 0; c < some; ++c)
         store_code(y, p.output.dtype(), first + c,
-                   clamp_s64(rescale.apply(sums[c], p.rounding) + p.output.zero_point, p.output.min(), p.output.max()));
+                   clamp_s64(rescale.apply(sums[c] - count * p.input.zero_point, p.rounding) + p.output.zero_point,
+                             p.output.min(), p.output.max()));
     }
   }
 };
@@ -113,8 +118,8 @@ Status StaticPool::forward(std::span<const std::byte> x, std::span<std::byte> y,
   ISOBIT_RETURN_IF_ERROR(refuse_options(options, kPoolOption | kRowOptions, "pooling"));
   if (images < 0) return refuse_linear(impl.name + ": images is " + std::to_string(images) + ", must be at least 0");
   ISOBIT_ASSIGN_OR_RETURN(const ImageSize size, conv_output_size(shape_of(p, channels), image, impl.name));
-  ISOBIT_RETURN_IF_ERROR(check_pixels(p.rows, size.rows, image.rows, impl.name + ": rows"));
-  ISOBIT_RETURN_IF_ERROR(check_pixels(p.columns, size.columns, image.columns, impl.name + ": columns"));
+  ISOBIT_RETURN_IF_ERROR(check_pixels(p.rows, size.rows, image.rows, impl.name, ": rows"));
+  ISOBIT_RETURN_IF_ERROR(check_pixels(p.columns, size.columns, image.columns, impl.name, ": columns"));
   const Int128 pixels = bound_multiply(bound_multiply(images, image.rows), image.columns);
   const Int128 outputs = bound_multiply(bound_multiply(images, size.rows), size.columns);
   constexpr Int128 kMost = int64_t{1} << 58;
@@ -129,25 +134,24 @@ Status StaticPool::forward(std::span<const std::byte> x, std::span<std::byte> y,
   with_code_type(p.input.dtype(), [&](auto zero) {
     using Code = decltype(zero);
     const auto rows = [&](int, int64_t begin, int64_t end) {
-      std::vector<const Code*> window(static_cast<size_t>(p.rows.kernel * p.columns.kernel));
       for (int64_t i = begin; i < end; ++i) {  // a row of y
         const int64_t b = i / size.rows;
         for (int64_t q = 0; q < size.columns; ++q) {
-          int64_t count = 0;
-          for (int64_t r = 0; r < p.rows.kernel; ++r) {
-            const std::optional<int64_t> row = conv_pixel(p.rows, false, image.rows, i % size.rows, r);
-            for (int64_t s = 0; row && s < p.columns.kernel; ++s)
-              if (const std::optional<int64_t> column = conv_pixel(p.columns, false, image.columns, q, s))
-                window[static_cast<size_t>(count++)] =
-                    reinterpret_cast<const Code*>(x.data()) +
-                    ((b * image.rows + *row) * image.columns + *column) * x_rows.stride;
-          }
+          const auto window = [&](const auto& body) {
+            for (int64_t r = 0; r < p.rows.kernel; ++r) {
+              const std::optional<int64_t> row = conv_pixel(p.rows, false, image.rows, i % size.rows, r);
+              for (int64_t s = 0; row && s < p.columns.kernel; ++s)
+                if (const std::optional<int64_t> column = conv_pixel(p.columns, false, image.columns, q, s))
+                  body(reinterpret_cast<const Code*>(x.data()) +
+                       ((b * image.rows + *row) * image.columns + *column) * x_rows.stride);
+            }
+          };
           std::byte* const to =
               y.data() + (i * size.columns + q) * y_rows.stride * static_cast<int64_t>(size_in_bytes(p.output.dtype()));
           if (p.kind == PoolKind::kMax) {
-            impl.max(window.data(), count, channels, reinterpret_cast<Code*>(to));
+            impl.max(window, channels, reinterpret_cast<Code*>(to));
           } else {
-            impl.average(window.data(), count, channels, to);
+            impl.average<Code>(window, channels, to);
           }
         }
       }

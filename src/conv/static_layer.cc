@@ -294,6 +294,19 @@ Result<Workspace> StaticConvLayer::workspace(int64_t images, const ImageSize& im
   return Workspace(impl_->places(call, images, std::max(threads, 1)).total);
 }
 
+Result<Workspace> StaticConvLayer::chunk_workspace(int64_t images, int64_t seen, int64_t outputs,
+                                                   int32_t threads) const {
+  const int64_t stride = impl_->parameters.shape.columns.stride;
+  int64_t bytes = 0;
+  // Of shorter chunks more images are computed together.
+  for (int64_t together = 1; together <= std::clamp<int64_t>(images, 1, kOutputsTogether); ++together) {
+    const int64_t some = together == 1 ? outputs : std::min(outputs, kOutputsTogether / together);
+    ISOBIT_ASSIGN_OR_RETURN(const Impl::Call call, impl_->call_of({1, seen + some * stride}, images));
+    bytes = std::max(bytes, impl_->places(call, images, std::max(threads, 1)).total);
+  }
+  return Workspace(bytes);
+}
+
 namespace {
 
 /// Codes made unsigned, low bytes first, each `times` times; high: null for codes of one byte.

@@ -309,6 +309,50 @@ TEST(StaticConv, StreamsRefuseByName) {
   EXPECT_EQ(message(1, 6), "s1: images is 1, but the state is of 2, or of another stream");
   EXPECT_EQ(message(2, 3).find("s1: columns is 3, must be 0 to 6"), 0u);
   EXPECT_EQ(message(2, 8).find("s1: columns is 8, must be 0 to 6"), 0u);
+
+  // As many codes seen, of fewer channels: runs of this stream have no room there.
+  StaticConvParameters narrow = p;
+  narrow.shape.channels = 1;
+  narrow.shape.columns = {.kernel = 9, .pad_before = 8};
+  narrow.linear = random_linear(random, 3, 9, {.bits = 8}, Grid{.bits = 8});
+  const Result<StaticConvStream> other = StaticConvStream::create(narrow, "s2");
+  ASSERT_TRUE(other.ok()) << other.status().message();
+  state = other->state(2, 6);
+  ASSERT_TRUE(state.ok());
+  EXPECT_EQ(message(2, 6), "s1: images is 2, but the state is of 2, or of another stream");
+
+  p.linear.input = {.bits = 4, .is_signed = false};
+  const Result<StaticConvStream> coarse = StaticConvStream::create(p, "s3");
+  ASSERT_TRUE(coarse.ok()) << coarse.status().message();
+  state = coarse->state(2, 6);
+  ASSERT_TRUE(state.ok());
+  x[2 * 3 + 1] = std::byte{16};
+  EXPECT_EQ(std::string(coarse->forward(x, y, 2, 6, *state, *workspace).message()),
+            "s3: x[3, 1] is 16, must be 0..15, a code of the input grid");
+}
+
+TEST(StaticConv, AWorkspaceOfAStreamHoldsShorterChunks) {
+  Random random(6);
+  StaticConvParameters p;
+  p.shape = {.channels = 16, .outputs = 3, .columns = {.kernel = 3, .stride = 2, .pad_before = 2}};
+  p.linear = random_linear(random, 3, p.shape.depth(), {.bits = 8}, Grid{.bits = 8});
+  for (const std::optional<CpuPath> path : {std::optional<CpuPath>(), std::optional(CpuPath::kReference)}) {
+    const Result<StaticConvStream> stream = StaticConvStream::create(p, "s", path);
+    ASSERT_TRUE(stream.ok()) << stream.status().message();
+    constexpr int64_t kImages = 5, kColumns = 1201;
+    Result<StaticConvState> state = stream->state(kImages, kColumns);
+    Result<Workspace> workspace = stream->workspace(kImages, kColumns);
+    ASSERT_TRUE(state.ok() && workspace.ok());
+    std::vector<std::byte> x(kImages * kColumns * 16), y(x.size());
+    for (int64_t columns = 0; columns < kColumns; columns += path ? 240 : 2) {
+      const Status status = stream->forward(x, y, kImages, columns, *state, *workspace);
+      ASSERT_TRUE(status.ok()) << columns << ": " << status.message();
+    }
+  }
+  const Result<StaticConvStream> stream = StaticConvStream::create(p, "s");
+  EXPECT_TRUE(stream->workspace(1, 1).ok());
+  EXPECT_EQ(std::string(stream->workspace(0, 6).status().message()), "s: images is 0, must be 1 to 2147483647");
+  EXPECT_EQ(std::string(stream->workspace(1, 0).status().message()), "s: columns is 0, must be 1 to 2147483647");
 }
 
 Case small_case() {

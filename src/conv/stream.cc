@@ -9,6 +9,7 @@
 #include "core/rescale.h"
 #include "isobit/conv.h"
 #include "linear/layer_parts.h"
+#include "linear/static/parts.h"
 
 namespace isobit {
 namespace {
@@ -30,6 +31,14 @@ Status check_stream(const ConvShape& shape, const std::string& name) {
   return {};
 }
 
+Status check_extents(const std::string& name, int64_t images, int64_t columns) {
+  for (const auto& [what, value] : {std::pair("images", images), std::pair("columns", columns)})
+    if (value < 1 || value > INT32_MAX)
+      return refuse_linear(name + ": " + what + " is " + std::to_string(value) + ", must be 1 to " +
+                           std::to_string(INT32_MAX));
+  return {};
+}
+
 }  // namespace
 
 struct StaticConvStream::Impl {
@@ -39,6 +48,10 @@ struct StaticConvStream::Impl {
   [[nodiscard]] int64_t seen() const { return parameters.shape.columns.pad_before; }
   [[nodiscard]] int64_t pixel_bytes() const {
     return parameters.shape.channels * static_cast<int64_t>(size_in_bytes(parameters.linear.x_dtype()));
+  }
+  /// Of a state: what was seen; then for a run that, and a chunk.
+  [[nodiscard]] Int128 state_bytes(int64_t images, int64_t columns) const {
+    return bound_multiply(bound_multiply(images, 2 * seen() + columns), pixel_bytes());
   }
 };
 
@@ -58,19 +71,15 @@ const StaticConvParameters& StaticConvStream::parameters() const { return impl_-
 Result<StaticConvState> StaticConvStream::state(int64_t images, int64_t columns) const {
   const Impl& impl = *impl_;
   const std::string& name = impl.layer.name();
-  for (const auto& [what, value] : {std::pair("images", images), std::pair("columns", columns)})
-    if (value < 1 || value > INT32_MAX)
-      return refuse_linear(name + ": " + what + " is " + std::to_string(value) + ", must be 1 to " +
-                           std::to_string(INT32_MAX));
-  const Int128 pixels = bound_multiply(images, 2 * impl.seen() + columns);
-  if (bound_multiply(pixels, impl.pixel_bytes()) > INT64_MAX)
+  ISOBIT_RETURN_IF_ERROR(check_extents(name, images, columns));
+  if (impl.state_bytes(images, columns) > INT64_MAX)
     return refuse_linear(name + ": a state of " + std::to_string(images) + " images and chunks of " +
                          std::to_string(columns) + " columns has more than " + std::to_string(INT64_MAX) + " bytes");
   StaticConvState state;
   state.images_ = images;
   state.columns_ = columns;
   state.codes_bytes_ = static_cast<size_t>(images * impl.seen() * impl.pixel_bytes());
-  state.memory_.resize(static_cast<size_t>(static_cast<int64_t>(pixels) * impl.pixel_bytes()));
+  state.memory_.resize(static_cast<size_t>(impl.state_bytes(images, columns)));
   const StaticLinearParameters& p = impl.parameters.linear;
   for (int64_t i = 0; i < images * impl.seen() * impl.parameters.shape.channels; ++i)
     store_code(state.memory_.data(), p.x_dtype(), i, p.input.zero_point);
@@ -78,7 +87,10 @@ Result<StaticConvState> StaticConvStream::state(int64_t images, int64_t columns)
 }
 
 Result<Workspace> StaticConvStream::workspace(int64_t images, int64_t columns, int32_t threads) const {
-  return impl_->layer.workspace(images, {1, impl_->seen() + columns}, threads);
+  const Impl& impl = *impl_;
+  ISOBIT_RETURN_IF_ERROR(check_extents(impl.layer.name(), images, columns));
+  const int64_t stride = impl.parameters.shape.columns.stride;
+  return impl.layer.chunk_workspace(images, impl.seen(), std::max<int64_t>(1, columns / stride), threads);
 }
 
 Status StaticConvStream::forward(std::span<const std::byte> x, std::span<std::byte> y, int64_t images, int64_t columns,
@@ -88,7 +100,8 @@ Status StaticConvStream::forward(std::span<const std::byte> x, std::span<std::by
   const std::string& name = impl.layer.name();
   const ConvShape& shape = impl.parameters.shape;
   const int64_t seen = impl.seen(), bytes = impl.pixel_bytes();
-  if (images != state.images() || state.codes_bytes_ != static_cast<size_t>(images * seen * bytes))
+  if (images != state.images() || state.codes_bytes_ != static_cast<size_t>(images * seen * bytes) ||
+      state.memory_.size() != static_cast<size_t>(impl.state_bytes(images, state.columns())))
     return refuse_linear(name + ": images is " + std::to_string(images) + ", but the state is of " +
                          std::to_string(state.images()) + ", or of another stream");
   if (columns < 0 || columns > state.columns() || columns % shape.columns.stride != 0)
@@ -99,6 +112,8 @@ Status StaticConvStream::forward(std::span<const std::byte> x, std::span<std::by
   LinearRows y_rows{"y", y.data(), y.size(), impl.parameters.linear.y_dtype(), shape.outputs, options.y_stride};
   ISOBIT_RETURN_IF_ERROR(check_rows_apart(x_rows, images * columns, y_rows, images * columns / shape.columns.stride));
   if (columns == 0) return {};
+  ISOBIT_RETURN_IF_ERROR(
+      check_codes(x.data(), impl.parameters.linear.input, images * columns, shape.channels, x_rows.stride, name));
   // Of each image: what was seen, then the chunk.
   std::byte* const all = state.memory_.data() + state.codes_bytes_;
   const int64_t together = (seen + columns) * bytes;
