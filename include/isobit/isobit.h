@@ -13,8 +13,8 @@
 // Structures. The caller sets struct_size to sizeof of the structure and every field that is not wanted to zero, which
 // is its default where the field has one. A smaller struct_size than this version's is refused. A larger one, of a
 // program compiled for a later version, is accepted up to 1024 bytes: what this version does not know must be zero in
-// structures that are read, and is set to zero in those that are written. isobit_grid is part of others, has no size
-// of its own and will not grow. Fields named reserved must be zero.
+// structures that are read, and is set to zero in those that are written. isobit_grid and isobit_conv_axis are parts of
+// others, have no size of their own and will not grow. Fields named reserved must be zero.
 //
 // Arrays are dense, in C order, aligned to their elements; what a call writes must not overlap what it reads. Their
 // sizes are given in elements and checked against what the call needs. A pointer may be NULL where its size is 0.
@@ -456,6 +456,156 @@ ISOBIT_API int32_t isobit_static_linear_workspace_create(const isobit_static_lin
 ISOBIT_API int32_t isobit_static_linear_forward(const isobit_static_linear* layer, const void* x, int64_t x_count,
                                                 void* y, int64_t y_count, int64_t m, isobit_linear_workspace* workspace,
                                                 const isobit_linear_run_options* options);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Convolutions and pooling of static codes, on the CPU: numerics.md, section 12; docs/conv.md
+//
+//   y[b, p, q, o] = clamp( rs_o(sum over r, s, c of (x[b, i, j, first + c] - z_x) * W[o, r, s, c] + bias[o])
+//                          + rs_r(residual[b, p, q, o] - z_r) + z_y, lo, hi )
+//
+// Images x are [B, H, W, C], codes of 2 to 16 bits; y is [B, P, Q, O]. A pixel outside x is z_x. One dimension is
+// H = R = 1.
+
+// What a layer does along one dimension of an image. Part of other structures.
+typedef struct isobit_conv_axis {
+  int64_t kernel;      // R or S; 0: 1
+  int64_t stride;      // 0: 1
+  int64_t dilation;    // 0: 1
+  int64_t pad_before;  // top or left
+  int64_t pad_after;   // bottom or right
+  int64_t more;        // transposed: outputs beyond the last, below stride or dilation
+} isobit_conv_axis;
+
+typedef struct isobit_conv_shape {
+  uint32_t struct_size;
+  int32_t transposed;  // 0 or 1
+  int64_t channels;    // C; no default
+  int64_t outputs;     // O; no default
+  int64_t groups;      // divides both; depthwise: C; 0: 1
+  isobit_conv_axis rows;
+  isobit_conv_axis columns;
+} isobit_conv_shape;
+
+// A convolution. Immutable.
+typedef struct isobit_static_conv isobit_static_conv;
+// A convolution of one dimension whose x comes in chunks of columns. Immutable.
+typedef struct isobit_static_conv_stream isobit_static_conv_stream;
+// What a stream has seen last, [B, pad_before, C].
+typedef struct isobit_static_conv_state isobit_static_conv_state;
+// The largest code or the average of a window. Immutable.
+typedef struct isobit_static_pool isobit_static_pool;
+
+typedef struct isobit_static_conv_info {
+  uint32_t struct_size;
+  int32_t cpu_path;        // that it was packed for
+  int32_t x_dtype;         // ISOBIT_S8, ISOBIT_U8, ISOBIT_S16 or ISOBIT_U16
+  int32_t y_dtype;         // the same, or ISOBIT_S32
+  int32_t residual_dtype;  // as x_dtype; 0 without a residual
+  int32_t has_residual;    // 1: the layer adds one
+  int32_t has_output;      // 0: y is the accumulators
+  int32_t transposed;
+  int64_t channels;  // C
+  int64_t outputs;   // O
+  int64_t groups;
+  isobit_conv_axis rows;
+  isobit_conv_axis columns;
+  isobit_grid input;
+  isobit_grid output;    // zeros without one
+  isobit_grid residual;  // zeros without one
+} isobit_static_conv_info;
+
+// matrix: weights [O, K], K = R * S * C / groups, k over (r, s, c), c fastest; 1, 2, 4 or 8 bits, symmetric, one group
+// a row. options: as of isobit_static_linear_create; bias [O]. residual: the grid, of 2 to 16 bits, of codes that every
+// call adds; it needs an output grid; NULL: none. The reference computes layers of the default path that kernels cannot
+// hold. Errors: ISOBIT_INVALID_ARGUMENT for a shape, weights, grids or options outside their limits, and for columns in
+// another order than x; ISOBIT_OVERFLOW for a ratio of scales without an encoding, or sums that do not fit;
+// ISOBIT_FAILED_PRECONDITION and ISOBIT_UNSUPPORTED for a path.
+ISOBIT_API int32_t isobit_static_conv_create(const isobit_low_bit* matrix, const isobit_conv_shape* shape,
+                                             const isobit_static_linear_options* options, const isobit_grid* residual,
+                                             isobit_static_conv** layer);
+// A layer that StaticConvLayer::save wrote; all else as of isobit_static_linear_load.
+ISOBIT_API int32_t isobit_static_conv_load(const char* path, const char* name, int32_t cpu_path,
+                                           isobit_static_conv** layer);
+ISOBIT_API void isobit_static_conv_destroy(isobit_static_conv* layer);
+ISOBIT_API int32_t isobit_static_conv_get_info(const isobit_static_conv* layer, isobit_static_conv_info* info);
+// P and Q of images of rows x columns (H x W). Errors: ISOBIT_INVALID_ARGUMENT where a size is not 1..2^31 - 1, such as
+// where the kernel is larger than the padded image.
+ISOBIT_API int32_t isobit_static_conv_output_size(const isobit_static_conv* layer, int64_t rows, int64_t columns,
+                                                  int64_t* output_rows, int64_t* output_columns);
+// Memory for calls with up to `images` images, 0..2^31 - 1, of rows x columns, on up to `threads` threads, 1..1024.
+// Layers of every kind share workspaces.
+ISOBIT_API int32_t isobit_static_conv_workspace_create(const isobit_static_conv* layer, int64_t images, int64_t rows,
+                                                       int64_t columns, int32_t threads,
+                                                       isobit_linear_workspace** workspace);
+// x [images, rows, columns, C] to y [images, P, Q, O], codes of x_dtype and y_dtype. Strides are from pixel to pixel:
+// x_count is at least (images * rows * columns - 1) * x_stride + C, y_count (images * P * Q - 1) * y_stride + O.
+// residual: codes of residual_dtype with the strides of y, apart from y or y itself; NULL and 0 where the layer adds
+// none. options: NULL for the defaults (`unchecked` must be 0). Allocates nothing, except on ISOBIT_CPU_REFERENCE.
+// Errors: ISOBIT_INVALID_ARGUMENT for sizes, strides, overlaps, a workspace too small, a code outside its grid, by its
+// place. Nothing is written then.
+ISOBIT_API int32_t isobit_static_conv_forward(const isobit_static_conv* layer, const void* x, int64_t x_count, void* y,
+                                              int64_t y_count, int64_t images, int64_t rows, int64_t columns,
+                                              isobit_linear_workspace* workspace, const void* residual,
+                                              int64_t residual_count, const isobit_linear_run_options* options);
+
+// The layer as a stream, on its path. Its rows have kernel 1, stride 1 and no pads; columns.pad_after is 0, pad_before
+// from max(0, extent - stride) to extent - 1 with extent = dilation * (kernel - 1) + 1; causal is extent - 1. Errors:
+// ISOBIT_INVALID_ARGUMENT for other shapes.
+ISOBIT_API int32_t isobit_static_conv_stream_create(const isobit_static_conv* layer,
+                                                    isobit_static_conv_stream** stream);
+ISOBIT_API void isobit_static_conv_stream_destroy(isobit_static_conv_stream* stream);
+// The state before the first chunk, of `images` images and chunks of up to `columns` columns, each 1..2^31 - 1.
+ISOBIT_API int32_t isobit_static_conv_state_create(const isobit_static_conv_stream* stream, int64_t images,
+                                                   int64_t columns, isobit_static_conv_state** state);
+ISOBIT_API void isobit_static_conv_state_destroy(isobit_static_conv_state* state);
+// As before the first chunk.
+ISOBIT_API int32_t isobit_static_conv_state_reset(isobit_static_conv_state* state);
+// Memory for such chunks.
+ISOBIT_API int32_t isobit_static_conv_stream_workspace_create(const isobit_static_conv_stream* stream, int64_t images,
+                                                              int64_t columns, int32_t threads,
+                                                              isobit_linear_workspace** workspace);
+// x [B, columns, C] to y [B, columns / stride, O], B the state's images: the outputs of all chunks, one after the
+// other, are those of the whole. columns: a multiple of the stride, 0 too, at most those of the state. All else as of
+// isobit_static_conv_forward; after an error the state is as before.
+ISOBIT_API int32_t isobit_static_conv_stream_forward(const isobit_static_conv_stream* stream, const void* x,
+                                                     int64_t x_count, void* y, int64_t y_count, int64_t columns,
+                                                     isobit_static_conv_state* state,
+                                                     isobit_linear_workspace* workspace, const void* residual,
+                                                     int64_t residual_count, const isobit_linear_run_options* options);
+
+enum { ISOBIT_POOL_MAX = 0, ISOBIT_POOL_AVERAGE = 1 };
+
+typedef struct isobit_static_pool_options {
+  uint32_t struct_size;
+  int32_t kind;            // ISOBIT_POOL_...
+  int32_t counts_outside;  // average: 1: of R * S pixels, those outside x are z_x; 0: of the pixels inside x
+  int32_t rounding;        // ISOBIT_NEAREST_EVEN, ...
+  isobit_conv_axis rows;   // the window; each pad is smaller than its side
+  isobit_conv_axis columns;
+  isobit_grid input;   // of x: 2 to 16 bits; no default
+  isobit_grid output;  // of y: 2 to 16 bits; zeros: input, which it is of ISOBIT_POOL_MAX
+} isobit_static_pool_options;
+
+typedef struct isobit_static_pool_info {
+  uint32_t struct_size;
+  int32_t kind;     // ISOBIT_POOL_...
+  int32_t x_dtype;  // ISOBIT_S8, ISOBIT_U8, ISOBIT_S16 or ISOBIT_U16
+  int32_t y_dtype;
+} isobit_static_pool_info;
+
+// Errors: ISOBIT_INVALID_ARGUMENT for a window, grids or options outside their limits, a ratio of scales without an
+// encoding.
+ISOBIT_API int32_t isobit_static_pool_create(const isobit_static_pool_options* options, isobit_static_pool** layer);
+ISOBIT_API void isobit_static_pool_destroy(isobit_static_pool* layer);
+ISOBIT_API int32_t isobit_static_pool_get_info(const isobit_static_pool* layer, isobit_static_pool_info* info);
+// As isobit_static_conv_output_size.
+ISOBIT_API int32_t isobit_static_pool_output_size(const isobit_static_pool* layer, int64_t rows, int64_t columns,
+                                                  int64_t* output_rows, int64_t* output_columns);
+// x [images, rows, columns, channels] to y [images, P, Q, channels]; sizes, strides and errors as of
+// isobit_static_conv_forward. Needs no workspace and allocates nothing.
+ISOBIT_API int32_t isobit_static_pool_forward(const isobit_static_pool* layer, const void* x, int64_t x_count, void* y,
+                                              int64_t y_count, int64_t images, int64_t rows, int64_t columns,
+                                              int64_t channels, const isobit_linear_run_options* options);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Linear layers on CUDA devices: docs/linear_cuda.md

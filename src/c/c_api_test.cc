@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "c/api_test.h"
 #include "core/random.h"
 #include "gru/random_model.h"
 #include "io/test_files.h"
@@ -30,58 +31,13 @@
 namespace isobit {
 namespace {
 
-/// A handle that its _destroy ends, also where it is NULL because nothing was made.
-template <typename Handle, auto Destroy>
-class Owned {
- public:
-  /// For a function that makes one; ends the one before.
-  Handle** out() {
-    Destroy(std::exchange(raw_, nullptr));
-    return &raw_;
-  }
-  [[nodiscard]] Handle* get() const { return raw_; }
-  operator Handle*() const { return raw_; }  // NOLINT: as C passes it
-  Owned() = default;
-  ~Owned() { Destroy(raw_); }
-  Owned(const Owned&) = delete;
-  Owned& operator=(const Owned&) = delete;
-
- private:
-  Handle* raw_ = nullptr;
-};
 using Gru = Owned<isobit_gru, isobit_gru_destroy>;
 using State = Owned<isobit_gru_state, isobit_gru_state_destroy>;
 using GruWorkspace = Owned<isobit_gru_workspace, isobit_gru_workspace_destroy>;
-using Pool = Owned<isobit_pool, isobit_pool_destroy>;
 using Table = Owned<isobit_fp16_table, isobit_fp16_table_destroy>;
-using Matrix = Owned<isobit_low_bit, isobit_low_bit_destroy>;
 using Arrays = Owned<isobit_arrays, isobit_arrays_destroy>;
 using Linear = Owned<isobit_linear, isobit_linear_destroy>;
 using StaticLinear = Owned<isobit_static_linear, isobit_static_linear_destroy>;
-using LinearScratch = Owned<isobit_linear_workspace, isobit_linear_workspace_destroy>;
-
-#define EXPECT_DONE(call) EXPECT_EQ(call, ISOBIT_OK) << isobit_last_error()
-#define ASSERT_DONE(call) ASSERT_EQ(call, ISOBIT_OK) << isobit_last_error()
-
-/// The call fails with that code and a message that holds `words`.
-void refused(int32_t status, int32_t code, const std::string& words) {
-  EXPECT_EQ(status, code) << words;
-  EXPECT_NE(std::string(isobit_last_error()).find(words), std::string::npos) << isobit_last_error();
-}
-void refused(int32_t status, const std::string& words) { refused(status, ISOBIT_INVALID_ARGUMENT, words); }
-
-/// A call that fails, and its whole message.
-struct Refusal {
-  std::string message;
-  std::function<int32_t()> call;
-  int32_t code = ISOBIT_INVALID_ARGUMENT;
-};
-void expect_refusals(std::initializer_list<Refusal> refusals) {
-  for (const Refusal& refusal : refusals) {
-    EXPECT_EQ(refusal.call(), refusal.code) << refusal.message;
-    EXPECT_EQ(std::string(isobit_last_error()), refusal.message);
-  }
-}
 
 RandomShape shape_of(int64_t input, int64_t hidden, int32_t layers = 1, int32_t directions = 1) {
   RandomShape shape;
@@ -109,28 +65,6 @@ struct Pair {
   std::optional<GruModel> model;
   Gru gru;
 };
-
-template <typename T>
-T sized() {
-  T value{};
-  value.struct_size = sizeof(T);
-  return value;
-}
-
-std::string address_text(const void* address) { return std::to_string(reinterpret_cast<uintptr_t>(address)); }
-
-/// The refusal of a structure T whose struct_size is one less than it must be.
-template <typename T>
-std::string too_small(const std::string& name) {
-  return name + "->struct_size is " + std::to_string(sizeof(T) - 1) + ", must be " + std::to_string(sizeof(T)) +
-         " (sizeof of the structure), or for later versions at most 1024";
-}
-
-std::vector<float> random_floats(Random& random, int64_t count) {
-  std::vector<float> out(static_cast<size_t>(count));
-  for (float& value : out) value = static_cast<float>(random.between(-4000, 4000)) / 1000.0f;
-  return out;
-}
 
 TEST(CApi, VersionStatusAndPaths) {
   EXPECT_STREQ(isobit_version(), ISOBIT_VERSION);

@@ -14,11 +14,6 @@
 #include "c/boundary.h"
 #include "c/low_bit.h"
 
-struct isobit_linear_workspace {
-  isobit::Workspace workspace;
-  std::vector<std::byte> x;  // rows in the order of columns, of layers that have a permutation
-};
-
 using namespace isobit;     // NOLINT: functions of C have no namespace
 using namespace isobit::c;  // NOLINT
 
@@ -30,40 +25,6 @@ Result<LinearClamp> clamp_of(int32_t has_clamp, float lo, float hi) {
   if (has_clamp == 1) return LinearClamp{lo, hi};
   if (lo != 0.0f || hi != 0.0f) return refuse("options->has_clamp is 0, so clamp_lo and clamp_hi must be 0");
   return LinearClamp::none();
-}
-
-struct StaticOptions {
-  StaticLinearOptions derive;
-  std::optional<CpuPath> path;
-};
-Result<StaticOptions> static_layer_options(const isobit_static_linear_options* in) {
-  isobit_static_linear_options c;
-  ISOBIT_RETURN_IF_ERROR(read_struct(in, c, "options"));
-  ISOBIT_RETURN_IF_ERROR(check_flag(c.has_output, "options->has_output"));
-  ISOBIT_RETURN_IF_ERROR(check_between(c.rounding, ISOBIT_NEAREST_EVEN, ISOBIT_FLOOR, "options->rounding"));
-  ISOBIT_RETURN_IF_ERROR(check_zero(c.reserved, "options->reserved"));
-  StaticOptions out;
-  ISOBIT_ASSIGN_OR_RETURN(out.path, cpu_path_of(c.cpu_path, "options->cpu_path"));
-  ISOBIT_ASSIGN_OR_RETURN(out.derive.clamp, clamp_of(c.has_clamp, c.clamp_lo, c.clamp_hi));
-  ISOBIT_ASSIGN_OR_RETURN(out.derive.input, grid_from_c(c.input, "options->input"));
-  if (c.has_output == 1) {
-    ISOBIT_ASSIGN_OR_RETURN(out.derive.output, grid_from_c(c.output, "options->output"));
-  }
-  out.derive.rounding = static_cast<Rounding>(c.rounding);
-  ISOBIT_ASSIGN_OR_RETURN(out.derive.bias, span_of(c.bias, c.bias_count, "options->bias"));
-  return out;
-}
-
-Result<RunOptions> run_options(const isobit_linear_run_options* in) {
-  isobit_linear_run_options c;
-  ISOBIT_RETURN_IF_ERROR(read_optional_struct(in, c, "options"));
-  ISOBIT_RETURN_IF_ERROR(check_flag(c.unchecked, "options->unchecked"));
-  RunOptions out;
-  out.unchecked = c.unchecked == 1;
-  out.x_stride = c.x_stride;
-  out.y_stride = c.y_stride;
-  out.pool = pool_of(c.pool);
-  return out;
 }
 
 /// Either kind of layer.
@@ -128,6 +89,42 @@ Result<LinearOptions> layer_options(const isobit_linear_options* in) {
   ISOBIT_ASSIGN_OR_RETURN(out.path, cpu_path_of(c.cpu_path, "options->cpu_path"));
   ISOBIT_ASSIGN_OR_RETURN(out.clamp, clamp_of(c.has_clamp, c.clamp_lo, c.clamp_hi));
   ISOBIT_ASSIGN_OR_RETURN(out.bias, span_of(c.bias, c.bias_count, "options->bias"));
+  return out;
+}
+
+Result<StaticOptions> static_layer_options(const isobit_static_linear_options* in) {
+  isobit_static_linear_options c;
+  ISOBIT_RETURN_IF_ERROR(read_struct(in, c, "options"));
+  ISOBIT_RETURN_IF_ERROR(check_flag(c.has_output, "options->has_output"));
+  ISOBIT_RETURN_IF_ERROR(check_between(c.rounding, ISOBIT_NEAREST_EVEN, ISOBIT_FLOOR, "options->rounding"));
+  ISOBIT_RETURN_IF_ERROR(check_zero(c.reserved, "options->reserved"));
+  StaticOptions out;
+  ISOBIT_ASSIGN_OR_RETURN(out.path, cpu_path_of(c.cpu_path, "options->cpu_path"));
+  ISOBIT_ASSIGN_OR_RETURN(out.derive.clamp, clamp_of(c.has_clamp, c.clamp_lo, c.clamp_hi));
+  ISOBIT_ASSIGN_OR_RETURN(out.derive.input, grid_from_c(c.input, "options->input"));
+  if (c.has_output == 1) {
+    ISOBIT_ASSIGN_OR_RETURN(out.derive.output, grid_from_c(c.output, "options->output"));
+  }
+  out.derive.rounding = static_cast<Rounding>(c.rounding);
+  ISOBIT_ASSIGN_OR_RETURN(out.derive.bias, span_of(c.bias, c.bias_count, "options->bias"));
+  return out;
+}
+
+Result<RunOptions> run_options(const isobit_linear_run_options* in) {
+  isobit_linear_run_options c;
+  ISOBIT_RETURN_IF_ERROR(read_optional_struct(in, c, "options"));
+  ISOBIT_RETURN_IF_ERROR(check_flag(c.unchecked, "options->unchecked"));
+  RunOptions out;
+  out.unchecked = c.unchecked == 1;
+  out.x_stride = c.x_stride;
+  out.y_stride = c.y_stride;
+  out.pool = pool_of(c.pool);
+  return out;
+}
+
+Result<RunOptions> static_run_options(const isobit_linear_run_options* in) {
+  ISOBIT_ASSIGN_OR_RETURN(const RunOptions out, run_options(in));
+  ISOBIT_RETURN_IF_ERROR(check_zero(out.unchecked ? 1 : 0, "options->unchecked"));
   return out;
 }
 
@@ -246,8 +243,7 @@ int32_t isobit_static_linear_forward(const isobit_static_linear* layer, const vo
     const StaticLinearParameters& parameters = layer->layer.parameters();
     ISOBIT_ASSIGN_OR_RETURN(std::span<const std::byte> in, bytes_of(x, x_count, parameters.x_dtype(), "x"));
     ISOBIT_ASSIGN_OR_RETURN(const auto out, writable_bytes_of(y, y_count, parameters.y_dtype(), "y"));
-    ISOBIT_ASSIGN_OR_RETURN(auto how, run_options(options));
-    ISOBIT_RETURN_IF_ERROR(check_zero(how.unchecked ? 1 : 0, "options->unchecked"));
+    ISOBIT_ASSIGN_OR_RETURN(auto how, static_run_options(options));
     ISOBIT_RETURN_IF_ERROR(take_rows(*layer, size_in_bytes(parameters.x_dtype()), m, in, out, *workspace, how));
     return layer->layer.forward_codes(in, out, m, workspace->workspace, how);
   });

@@ -4,7 +4,9 @@
 
 #include "isobit/linear.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "isobit/dtype.h"
@@ -27,10 +29,27 @@ struct isobit_static_linear {
   int64_t x_bytes() const { return static_cast<int64_t>(isobit::size_in_bytes(layer.parameters().x_dtype())); }
 };
 
+/// Of layers of every kind.
+struct isobit_linear_workspace {
+  isobit::Workspace workspace;
+  std::vector<std::byte> x = {};  // rows in the order of columns, of layers that have a permutation
+};
+
 namespace isobit::c {
 
 /// NULL: the defaults.
 Result<LinearOptions> layer_options(const isobit_linear_options* in);
+
+struct StaticOptions {
+  StaticLinearOptions derive;
+  std::optional<CpuPath> path;
+};
+Result<StaticOptions> static_layer_options(const isobit_static_linear_options* in);
+
+/// NULL: the defaults.
+Result<RunOptions> run_options(const isobit_linear_run_options* in);
+/// Of static codes, where `unchecked` has no meaning.
+Result<RunOptions> static_run_options(const isobit_linear_run_options* in);
 
 }  // namespace isobit::c
 
