@@ -478,12 +478,12 @@ typedef struct isobit_conv_axis {
 
 typedef struct isobit_conv_shape {
   uint32_t struct_size;
-  int32_t transposed;  // 0 or 1
-  int64_t channels;    // C; no default
-  int64_t outputs;     // O; no default
-  int64_t groups;      // divides both; depthwise: C; 0: 1
-  isobit_conv_axis rows;
-  isobit_conv_axis columns;
+  int32_t transposed;        // 0 or 1
+  int64_t channels;          // C; no default
+  int64_t outputs;           // O; no default
+  int64_t groups;            // divides both; depthwise: C; 0: 1
+  isobit_conv_axis rows;     // along H
+  isobit_conv_axis columns;  // along W
 } isobit_conv_shape;
 
 // A convolution. Immutable.
@@ -497,21 +497,21 @@ typedef struct isobit_static_pool isobit_static_pool;
 
 typedef struct isobit_static_conv_info {
   uint32_t struct_size;
-  int32_t cpu_path;        // that it was packed for
-  int32_t x_dtype;         // ISOBIT_S8, ISOBIT_U8, ISOBIT_S16 or ISOBIT_U16
-  int32_t y_dtype;         // the same, or ISOBIT_S32
-  int32_t residual_dtype;  // as x_dtype; 0 without a residual
-  int32_t has_residual;    // 1: the layer adds one
-  int32_t has_output;      // 0: y is the accumulators
-  int32_t transposed;
-  int64_t channels;  // C
-  int64_t outputs;   // O
-  int64_t groups;
-  isobit_conv_axis rows;
-  isobit_conv_axis columns;
-  isobit_grid input;
-  isobit_grid output;    // zeros without one
-  isobit_grid residual;  // zeros without one
+  int32_t cpu_path;          // that it was packed for
+  int32_t x_dtype;           // ISOBIT_S8, ISOBIT_U8, ISOBIT_S16 or ISOBIT_U16
+  int32_t y_dtype;           // the same, or ISOBIT_S32
+  int32_t residual_dtype;    // as x_dtype; 0 without a residual
+  int32_t has_residual;      // 1: the layer adds one
+  int32_t has_output;        // 0: y is the accumulators
+  int32_t transposed;        // 0 or 1
+  int64_t channels;          // C
+  int64_t outputs;           // O
+  int64_t groups;            // of both
+  isobit_conv_axis rows;     // along H
+  isobit_conv_axis columns;  // along W
+  isobit_grid input;         // of x
+  isobit_grid output;        // of y; zeros without one
+  isobit_grid residual;      // zeros without one
 } isobit_static_conv_info;
 
 // matrix: weights [O, K], K = R * S * C / groups, k over (r, s, c), c fastest; 1, 2, 4 or 8 bits, symmetric, one group
@@ -538,7 +538,7 @@ ISOBIT_API int32_t isobit_static_conv_workspace_create(const isobit_static_conv*
                                                        int64_t columns, int32_t threads,
                                                        isobit_linear_workspace** workspace);
 // x [images, rows, columns, C] to y [images, P, Q, O], codes of x_dtype and y_dtype. Strides are from pixel to pixel:
-// x_count is at least (images * rows * columns - 1) * x_stride + C, y_count (images * P * Q - 1) * y_stride + O.
+// x_count is at least C + (images * rows * columns - 1) * x_stride, y_count O + (images * P * Q - 1) * y_stride.
 // residual: codes of residual_dtype with the strides of y, apart from y or y itself; NULL and 0 where the layer adds
 // none. options: NULL for the defaults (`unchecked` must be 0). Allocates nothing, except on ISOBIT_CPU_REFERENCE.
 // Errors: ISOBIT_INVALID_ARGUMENT for sizes, strides, overlaps, a workspace too small, a code outside its grid, by its
@@ -577,20 +577,20 @@ enum { ISOBIT_POOL_MAX = 0, ISOBIT_POOL_AVERAGE = 1 };
 
 typedef struct isobit_static_pool_options {
   uint32_t struct_size;
-  int32_t kind;            // ISOBIT_POOL_...
-  int32_t counts_outside;  // average: 1: of R * S pixels, those outside x are z_x; 0: of the pixels inside x
-  int32_t rounding;        // ISOBIT_NEAREST_EVEN, ...
-  isobit_conv_axis rows;   // the window; each pad is smaller than its side
-  isobit_conv_axis columns;
-  isobit_grid input;   // of x: 2 to 16 bits; no default
-  isobit_grid output;  // of y: 2 to 16 bits; zeros: input, which it is of ISOBIT_POOL_MAX
+  int32_t kind;              // ISOBIT_POOL_...
+  int32_t counts_outside;    // average: 1: of R * S pixels, those outside x are z_x; 0: of the pixels inside x
+  int32_t rounding;          // ISOBIT_NEAREST_EVEN, ...
+  isobit_conv_axis rows;     // the window along H; each pad is smaller than its side
+  isobit_conv_axis columns;  // along W
+  isobit_grid input;         // of x: 2 to 16 bits; no default
+  isobit_grid output;        // of y: 2 to 16 bits; zeros: input, which it is of ISOBIT_POOL_MAX
 } isobit_static_pool_options;
 
 typedef struct isobit_static_pool_info {
   uint32_t struct_size;
   int32_t kind;     // ISOBIT_POOL_...
   int32_t x_dtype;  // ISOBIT_S8, ISOBIT_U8, ISOBIT_S16 or ISOBIT_U16
-  int32_t y_dtype;
+  int32_t y_dtype;  // the same
 } isobit_static_pool_info;
 
 // Errors: ISOBIT_INVALID_ARGUMENT for a window, grids or options outside their limits, a ratio of scales without an

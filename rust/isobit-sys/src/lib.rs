@@ -443,6 +443,151 @@ pub struct isobit_static_linear_info {
     pub columns: i64,
 }
 
+/// What a layer does along one dimension of an image. Part of other structures.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_conv_axis {
+    /// R or S; 0: 1
+    pub kernel: i64,
+    /// 0: 1
+    pub stride: i64,
+    /// 0: 1
+    pub dilation: i64,
+    /// Top or left
+    pub pad_before: i64,
+    /// Bottom or right
+    pub pad_after: i64,
+    /// Transposed: outputs beyond the last, below stride or dilation
+    pub more: i64,
+}
+
+/// `isobit_conv_shape` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_conv_shape {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// 0 or 1
+    pub transposed: i32,
+    /// C; no default
+    pub channels: i64,
+    /// O; no default
+    pub outputs: i64,
+    /// Divides both; depthwise: C; 0: 1
+    pub groups: i64,
+    /// Along H
+    pub rows: isobit_conv_axis,
+    /// Along W
+    pub columns: isobit_conv_axis,
+}
+
+/// A convolution. Immutable.
+#[repr(C)]
+pub struct isobit_static_conv {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// A convolution of one dimension whose x comes in chunks of columns. Immutable.
+#[repr(C)]
+pub struct isobit_static_conv_stream {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// What a stream has seen last, `[B, pad_before, C]`.
+#[repr(C)]
+pub struct isobit_static_conv_state {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// The largest code or the average of a window. Immutable.
+#[repr(C)]
+pub struct isobit_static_pool {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// `isobit_static_conv_info` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_static_conv_info {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// That it was packed for
+    pub cpu_path: i32,
+    /// ISOBIT_S8, ISOBIT_U8, ISOBIT_S16 or ISOBIT_U16
+    pub x_dtype: i32,
+    /// The same, or ISOBIT_S32
+    pub y_dtype: i32,
+    /// As x_dtype; 0 without a residual
+    pub residual_dtype: i32,
+    /// 1: the layer adds one
+    pub has_residual: i32,
+    /// 0: y is the accumulators
+    pub has_output: i32,
+    /// 0 or 1
+    pub transposed: i32,
+    /// C
+    pub channels: i64,
+    /// O
+    pub outputs: i64,
+    /// Of both
+    pub groups: i64,
+    /// Along H
+    pub rows: isobit_conv_axis,
+    /// Along W
+    pub columns: isobit_conv_axis,
+    /// Of x
+    pub input: isobit_grid,
+    /// Of y; zeros without one
+    pub output: isobit_grid,
+    /// Zeros without one
+    pub residual: isobit_grid,
+}
+
+/// `ISOBIT_POOL_MAX` of `isobit.h`.
+pub const ISOBIT_POOL_MAX: i32 = 0;
+/// `ISOBIT_POOL_AVERAGE` of `isobit.h`.
+pub const ISOBIT_POOL_AVERAGE: i32 = 1;
+
+/// `isobit_static_pool_options` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_static_pool_options {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// ISOBIT_POOL_...
+    pub kind: i32,
+    /// Average: 1: of R * S pixels, those outside x are z_x; 0: of the pixels inside x
+    pub counts_outside: i32,
+    /// ISOBIT_NEAREST_EVEN, ...
+    pub rounding: i32,
+    /// The window along H; each pad is smaller than its side
+    pub rows: isobit_conv_axis,
+    /// Along W
+    pub columns: isobit_conv_axis,
+    /// Of x: 2 to 16 bits; no default
+    pub input: isobit_grid,
+    /// Of y: 2 to 16 bits; zeros: input, which it is of ISOBIT_POOL_MAX
+    pub output: isobit_grid,
+}
+
+/// `isobit_static_pool_info` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_static_pool_info {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// ISOBIT_POOL_...
+    pub kind: i32,
+    /// ISOBIT_S8, ISOBIT_U8, ISOBIT_S16 or ISOBIT_U16
+    pub x_dtype: i32,
+    /// The same
+    pub y_dtype: i32,
+}
+
 /// A layer of either kind on one device, with the bytes of the one on the host; float activations: section 10.
 /// Immutable.
 #[repr(C)]
@@ -706,6 +851,145 @@ extern "C" {
         y_count: i64,
         m: i64,
         workspace: *mut isobit_linear_workspace,
+        options: *const isobit_linear_run_options,
+    ) -> i32;
+    /// matrix: weights `[O, K]`, K = R * S * C / groups, k over (r, s, c), c fastest; 1, 2, 4 or 8 bits, symmetric, one
+    /// group a row. options: as of isobit_static_linear_create; bias `[O]`. residual: the grid, of 2 to 16 bits, of
+    /// codes that every call adds; it needs an output grid; NULL: none. The reference computes layers of the default
+    /// path that kernels cannot hold. Errors: ISOBIT_INVALID_ARGUMENT for a shape, weights, grids or options outside
+    /// their limits, and for columns in another order than x; ISOBIT_OVERFLOW for a ratio of scales without an
+    /// encoding, or sums that do not fit; ISOBIT_FAILED_PRECONDITION and ISOBIT_UNSUPPORTED for a path.
+    pub fn isobit_static_conv_create(
+        matrix: *const isobit_low_bit,
+        shape: *const isobit_conv_shape,
+        options: *const isobit_static_linear_options,
+        residual: *const isobit_grid,
+        layer: *mut *mut isobit_static_conv,
+    ) -> i32;
+    /// A layer that StaticConvLayer::save wrote; all else as of isobit_static_linear_load.
+    pub fn isobit_static_conv_load(
+        path: *const c_char,
+        name: *const c_char,
+        cpu_path: i32,
+        layer: *mut *mut isobit_static_conv,
+    ) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_static_conv_destroy(layer: *mut isobit_static_conv);
+    /// Fills `info`.
+    pub fn isobit_static_conv_get_info(layer: *const isobit_static_conv, info: *mut isobit_static_conv_info) -> i32;
+    /// P and Q of images of rows x columns (H x W). Errors: ISOBIT_INVALID_ARGUMENT where a size is not 1..2^31 - 1,
+    /// such as where the kernel is larger than the padded image.
+    pub fn isobit_static_conv_output_size(
+        layer: *const isobit_static_conv,
+        rows: i64,
+        columns: i64,
+        output_rows: *mut i64,
+        output_columns: *mut i64,
+    ) -> i32;
+    /// Memory for calls with up to `images` images, 0..2^31 - 1, of rows x columns, on up to `threads` threads,
+    /// 1..1024. Layers of every kind share workspaces.
+    pub fn isobit_static_conv_workspace_create(
+        layer: *const isobit_static_conv,
+        images: i64,
+        rows: i64,
+        columns: i64,
+        threads: i32,
+        workspace: *mut *mut isobit_linear_workspace,
+    ) -> i32;
+    /// x `[images, rows, columns, C]` to y `[images, P, Q, O]`, codes of x_dtype and y_dtype. Strides are from pixel to
+    /// pixel: x_count is at least C + (images * rows * columns - 1) * x_stride, y_count O + (images * P * Q - 1) *
+    /// y_stride. residual: codes of residual_dtype with the strides of y, apart from y or y itself; NULL and 0 where
+    /// the layer adds none. options: NULL for the defaults (`unchecked` must be 0). Allocates nothing, except on
+    /// ISOBIT_CPU_REFERENCE. Errors: ISOBIT_INVALID_ARGUMENT for sizes, strides, overlaps, a workspace too small, a
+    /// code outside its grid, by its place. Nothing is written then.
+    pub fn isobit_static_conv_forward(
+        layer: *const isobit_static_conv,
+        x: *const c_void,
+        x_count: i64,
+        y: *mut c_void,
+        y_count: i64,
+        images: i64,
+        rows: i64,
+        columns: i64,
+        workspace: *mut isobit_linear_workspace,
+        residual: *const c_void,
+        residual_count: i64,
+        options: *const isobit_linear_run_options,
+    ) -> i32;
+    /// The layer as a stream, on its path. Its rows have kernel 1, stride 1 and no pads; columns.pad_after is 0,
+    /// pad_before from max(0, extent - stride) to extent - 1 with extent = dilation * (kernel - 1) + 1; causal is
+    /// extent - 1. Errors: ISOBIT_INVALID_ARGUMENT for other shapes.
+    pub fn isobit_static_conv_stream_create(
+        layer: *const isobit_static_conv,
+        stream: *mut *mut isobit_static_conv_stream,
+    ) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_static_conv_stream_destroy(stream: *mut isobit_static_conv_stream);
+    /// The state before the first chunk, of `images` images and chunks of up to `columns` columns, each 1..2^31 - 1.
+    pub fn isobit_static_conv_state_create(
+        stream: *const isobit_static_conv_stream,
+        images: i64,
+        columns: i64,
+        state: *mut *mut isobit_static_conv_state,
+    ) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_static_conv_state_destroy(state: *mut isobit_static_conv_state);
+    /// As before the first chunk.
+    pub fn isobit_static_conv_state_reset(state: *mut isobit_static_conv_state) -> i32;
+    /// Memory for such chunks.
+    pub fn isobit_static_conv_stream_workspace_create(
+        stream: *const isobit_static_conv_stream,
+        images: i64,
+        columns: i64,
+        threads: i32,
+        workspace: *mut *mut isobit_linear_workspace,
+    ) -> i32;
+    /// x `[B, columns, C]` to y `[B, columns / stride, O]`, B the state's images: the outputs of all chunks, one after
+    /// the other, are those of the whole. columns: a multiple of the stride, 0 too, at most those of the state. All
+    /// else as of isobit_static_conv_forward; after an error the state is as before.
+    pub fn isobit_static_conv_stream_forward(
+        stream: *const isobit_static_conv_stream,
+        x: *const c_void,
+        x_count: i64,
+        y: *mut c_void,
+        y_count: i64,
+        columns: i64,
+        state: *mut isobit_static_conv_state,
+        workspace: *mut isobit_linear_workspace,
+        residual: *const c_void,
+        residual_count: i64,
+        options: *const isobit_linear_run_options,
+    ) -> i32;
+    /// Errors: ISOBIT_INVALID_ARGUMENT for a window, grids or options outside their limits, a ratio of scales without
+    /// an encoding.
+    pub fn isobit_static_pool_create(
+        options: *const isobit_static_pool_options,
+        layer: *mut *mut isobit_static_pool,
+    ) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_static_pool_destroy(layer: *mut isobit_static_pool);
+    /// Fills `info`.
+    pub fn isobit_static_pool_get_info(layer: *const isobit_static_pool, info: *mut isobit_static_pool_info) -> i32;
+    /// As isobit_static_conv_output_size.
+    pub fn isobit_static_pool_output_size(
+        layer: *const isobit_static_pool,
+        rows: i64,
+        columns: i64,
+        output_rows: *mut i64,
+        output_columns: *mut i64,
+    ) -> i32;
+    /// x `[images, rows, columns, channels]` to y `[images, P, Q, channels]`; sizes, strides and errors as of
+    /// isobit_static_conv_forward. Needs no workspace and allocates nothing.
+    pub fn isobit_static_pool_forward(
+        layer: *const isobit_static_pool,
+        x: *const c_void,
+        x_count: i64,
+        y: *mut c_void,
+        y_count: i64,
+        images: i64,
+        rows: i64,
+        columns: i64,
+        channels: i64,
         options: *const isobit_linear_run_options,
     ) -> i32;
     /// Packs the weights, copies them to the device with that number and waits for that. options: as

@@ -243,6 +243,57 @@ fn structures_lie_in_memory_as_in_c() {
             columns: i64,
         }
     );
+    structure!(
+        found,
+        isobit_conv_axis { kernel: i64, stride: i64, dilation: i64, pad_before: i64, pad_after: i64, more: i64 }
+    );
+    structure!(
+        found,
+        isobit_conv_shape {
+            struct_size: u32,
+            transposed: i32,
+            channels: i64,
+            outputs: i64,
+            groups: i64,
+            rows: isobit_conv_axis,
+            columns: isobit_conv_axis,
+        }
+    );
+    structure!(
+        found,
+        isobit_static_conv_info {
+            struct_size: u32,
+            cpu_path: i32,
+            x_dtype: i32,
+            y_dtype: i32,
+            residual_dtype: i32,
+            has_residual: i32,
+            has_output: i32,
+            transposed: i32,
+            channels: i64,
+            outputs: i64,
+            groups: i64,
+            rows: isobit_conv_axis,
+            columns: isobit_conv_axis,
+            input: isobit_grid,
+            output: isobit_grid,
+            residual: isobit_grid,
+        }
+    );
+    structure!(
+        found,
+        isobit_static_pool_options {
+            struct_size: u32,
+            kind: i32,
+            counts_outside: i32,
+            rounding: i32,
+            rows: isobit_conv_axis,
+            columns: isobit_conv_axis,
+            input: isobit_grid,
+            output: isobit_grid,
+        }
+    );
+    structure!(found, isobit_static_pool_info { struct_size: u32, kind: i32, x_dtype: i32, y_dtype: i32 });
     let mut expected: BTreeSet<String> = lines_of("struct ");
     for line in lines_of("field ") {
         let (head, tail) = line.split_once(" offset ").unwrap();

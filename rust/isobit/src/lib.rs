@@ -3,7 +3,8 @@
 //! isobit, over libisobit.so. Arithmetic: `docs/numerics.md` of isobit.
 //!
 //! Letters in shapes: T steps, N sequences, C inputs, H hidden units, L layers, D directions of a GRU; a linear layer
-//! has M rows of x, N rows (outputs) and K columns (inputs) of weights. Every size is checked, and an [`Error`] names
+//! has M rows of x, N rows (outputs) and K columns (inputs) of weights; images are `[B, H, W, C]`, their results `[B, P,
+//! Q, O]`, kernels R x S. Every size is checked, and an [`Error`] names
 //! the argument, the value and the limit.
 //!
 //! Models, tables, weights and layers never change, so they are `Send` and `Sync`. States and workspaces change in a
@@ -13,6 +14,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod arrays;
+mod conv;
 mod device;
 mod element;
 mod error;
@@ -24,6 +26,10 @@ mod pool;
 mod table;
 
 pub use arrays::Arrays;
+pub use conv::{
+    ConvAxis, ConvShape, ImageSize, PoolKind, StaticConv, StaticConvState, StaticConvStream, StaticPool,
+    StaticPoolOptions,
+};
 pub use device::{DeviceLinear, DeviceRun};
 pub use element::{Bf16, Element, F16};
 pub use error::{Error, Result, StatusCode};

@@ -88,7 +88,7 @@ pub struct LinearRun<'a> {
 }
 
 impl LinearRun<'_> {
-    fn to_c(self) -> sys::isobit_linear_run_options {
+    pub(crate) fn to_c(self) -> sys::isobit_linear_run_options {
         let mut c = sized!(isobit_linear_run_options);
         c.unchecked = self.unchecked as i32;
         c.x_stride = self.x_stride;
@@ -123,6 +123,15 @@ pub struct LinearWorkspace(WorkspaceHandle);
 unsafe impl Send for LinearWorkspace {}
 
 impl LinearWorkspace {
+    /// `make` calls the function that makes the handle.
+    pub(crate) fn new(make: impl FnOnce(*mut *mut sys::isobit_linear_workspace) -> i32) -> Result<LinearWorkspace> {
+        WorkspaceHandle::new(make).map(LinearWorkspace)
+    }
+
+    pub(crate) fn get(&mut self) -> *mut sys::isobit_linear_workspace {
+        self.0.get()
+    }
+
     /// Its bytes.
     pub fn size_bytes(&self) -> i64 {
         // SAFETY: a handle that lives.
@@ -208,7 +217,7 @@ impl Linear {
     }
 }
 
-/// Options of a [`StaticLinear`].
+/// Options of a [`StaticLinear`] or a [`StaticConv`](crate::StaticConv).
 #[derive(Clone, Copy, Debug)]
 pub struct StaticLinearOptions<'a> {
     /// Instruction set.
@@ -223,6 +232,30 @@ pub struct StaticLinearOptions<'a> {
     pub clamp: Option<(f32, f32)>,
     /// Of the rescale to y.
     pub rounding: Rounding,
+}
+
+impl StaticLinearOptions<'_> {
+    /// It holds the bias as a pointer.
+    pub(crate) fn to_c(self) -> Result<sys::isobit_static_linear_options> {
+        let mut c = sized!(isobit_static_linear_options);
+        c.cpu_path = self.path as i32;
+        c.input = self.input.to_c();
+        if let Some(output) = self.output {
+            c.has_output = 1;
+            c.output = output.to_c();
+        }
+        if let Some((lo, hi)) = self.clamp {
+            c.has_clamp = 1;
+            c.clamp_lo = lo;
+            c.clamp_hi = hi;
+        }
+        c.rounding = self.rounding as i32;
+        if let Some(bias) = self.bias {
+            c.bias = checked_bias(bias)?.as_ptr();
+            c.bias_count = count(bias);
+        }
+        Ok(c)
+    }
 }
 
 /// A layer of codes of 2 to 16 bits on fixed grids, integers only.
@@ -240,23 +273,7 @@ unsafe impl Sync for StaticLinear {}
 impl StaticLinear {
     /// `matrix`: 1, 2, 4 or 8 bits, symmetric, one group a row.
     pub fn new(matrix: &LowBitMatrix, options: &StaticLinearOptions) -> Result<StaticLinear> {
-        let mut c = sized!(isobit_static_linear_options);
-        c.cpu_path = options.path as i32;
-        c.input = options.input.to_c();
-        if let Some(output) = options.output {
-            c.has_output = 1;
-            c.output = output.to_c();
-        }
-        if let Some((lo, hi)) = options.clamp {
-            c.has_clamp = 1;
-            c.clamp_lo = lo;
-            c.clamp_hi = hi;
-        }
-        c.rounding = options.rounding as i32;
-        if let Some(bias) = options.bias {
-            c.bias = checked_bias(bias)?.as_ptr();
-            c.bias_count = count(bias);
-        }
+        let c = options.to_c()?;
         // SAFETY: a handle, a structure and a slice that live, and where the new handle goes.
         let handle =
             StaticLinearHandle::new(|out| unsafe { sys::isobit_static_linear_create(matrix.handle.get(), &c, out) })?;
