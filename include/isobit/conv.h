@@ -91,6 +91,10 @@ struct StaticConvParameters {
   bool operator==(const StaticConvParameters&) const = default;
 };
 
+/// Kernels of convolutions on the CPU, in the order of paths, those included that cannot run here. A path takes its own,
+/// or that of the nearest path before it.
+std::span<const LinearLayerKernel> static_conv_kernels();
+
 /// A convolution of static codes, immutable: any number of threads may run it at once, each with its own workspace.
 /// `y[b, p, q, o] = clamp(rs_o(acc) + z_y, lo, hi)`, acc of section 12: a pixel outside x is the zero point of x. All
 /// paths give the same bytes.
@@ -106,6 +110,8 @@ class StaticConvLayer {
   [[nodiscard]] const StaticConvParameters& parameters() const;
   [[nodiscard]] const std::string& name() const;
   [[nodiscard]] CpuPath path() const;
+  /// One of static_conv_kernels().
+  [[nodiscard]] std::string_view kernel_name() const;
   /// The largest X of section 12: no |acc| is above it.
   [[nodiscard]] int64_t accumulator_bound() const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,16 @@ constexpr int64_t kOutputsTogether = 2 * kStaticRows;
 constexpr int64_t kScratchElements = kStaticRows * kStaticBlockTiles * kTileRows;
 constexpr int64_t kDepthwiseSums = 16384;           // at once, or an output's
 constexpr Int128 kMostElements = int64_t{1} << 58;  // bytes and strides of them fit int64
+
+constexpr LinearLayerKernel kKernels[] = {
+    {"conv_static_reference", "conv_static", CpuPath::kReference, "normative; R * S * C / groups above 65793"},
+    {"conv_static_scalar", "conv_static", CpuPath::kScalar, "for processors without vector kernels"},
+#if defined(__x86_64__) && !defined(ISOBIT_NO_X86_KERNELS)
+    {"conv_static_avx2", "conv_static", CpuPath::kAvx2, "products in 16 bits"},
+    {"conv_static_avxvnni", "conv_static", CpuPath::kAvxVnni, "four products in one instruction, 8 lanes"},
+    {"conv_static_avx512vnni", "conv_static", CpuPath::kAvx512Vnni, "16 lanes; rescales in float64 lanes"},
+#endif
+};
 
 Status check_elements(const std::string& name, const char* what, std::initializer_list<int64_t> sizes) {
   Int128 elements = 1;
@@ -75,6 +86,8 @@ Status check_residual(const StaticConvParameters& p, const std::string& name) {
 constexpr int64_t round_up(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
+
+std::span<const LinearLayerKernel> static_conv_kernels() { return kKernels; }
 
 Result<StaticResidual> derive_static_residual(const Grid& grid, const Grid& output, std::string_view name) {
   const DefaultFloatMode mode;
@@ -245,6 +258,11 @@ Result<StaticConvLayer> StaticConvLayer::create(StaticConvParameters parameters,
 const StaticConvParameters& StaticConvLayer::parameters() const { return impl_->parameters; }
 const std::string& StaticConvLayer::name() const { return impl_->name; }
 CpuPath StaticConvLayer::path() const { return impl_->path; }
+std::string_view StaticConvLayer::kernel_name() const {
+  const auto after = std::find_if(std::begin(kKernels), std::end(kKernels),
+                                  [&](const LinearLayerKernel& kernel) { return kernel.path > impl_->path; });
+  return std::prev(after)->name;
+}
 int64_t StaticConvLayer::accumulator_bound() const { return impl_->bound; }
 
 Result<StaticConvLayer::Impl::Call> StaticConvLayer::Impl::call_of(const ImageSize& image, int64_t images) const {

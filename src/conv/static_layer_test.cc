@@ -396,6 +396,18 @@ TEST(StaticConv, RefusesByName) {
   }
 }
 
+TEST(StaticConv, NamesItsKernel) {
+  const Case c = small_case();
+  for (const LinearLayerKernel& kernel : static_conv_kernels()) {
+    if (!cpu_can_run(kernel.path)) continue;
+    const Result<StaticConvLayer> layer = StaticConvLayer::create(c.p, "c1", kernel.path);
+    ASSERT_TRUE(layer.ok()) << layer.status().message();
+    EXPECT_EQ(layer->kernel_name(), kernel.name);
+  }
+  if (!cpu_can_run(CpuPath::kAmx)) return;
+  EXPECT_EQ(StaticConvLayer::create(c.p, "c1", CpuPath::kAmx)->kernel_name(), "conv_static_avx512vnni");
+}
+
 TEST(StaticConv, RefusesRuns) {
   const Case c = small_case();
   const Result<StaticConvLayer> layer = StaticConvLayer::create(c.p, "c1");

@@ -305,6 +305,10 @@ TEST(Describe, Support) {
     EXPECT_EQ(json["kernels"][i]["reason"].is_null(), cpu_can_run(kAllCpuPaths[i]));
   }
   for (const Json& operation : json["operations"]) EXPECT_TRUE(holds(description.text, operation));
+  for (const char* list : {"linear_kernels", "conv_kernels"}) {
+    ASSERT_FALSE(json[list].empty()) << list;
+    for (const Json& kernel : json[list]) EXPECT_TRUE(holds(description.text, kernel["name"])) << kernel;
+  }
 }
 
 }  // namespace

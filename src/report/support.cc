@@ -3,6 +3,7 @@
 #include <span>
 #include <utility>
 
+#include "isobit/conv.h"
 #include "isobit/cpu.h"
 #include "isobit/dtype.h"
 #include "isobit/fp16_function.h"
@@ -27,6 +28,8 @@ constexpr Entry kOperations[] = {
     {"linear_float", "linear layers of 1-, 2-, 4- and 8-bit weights, floating-point activations"},
     {"linear_int8", "the same, activations quantised to 8 bits on the fly: the same bytes everywhere"},
     {"linear_static", "linear layers of static codes, integers only"},
+    {"conv_static", "convolutions of static codes: strides, dilations, groups, transposed, residuals, streams"},
+    {"pool_static", "max and average pooling of static codes"},
 };
 constexpr Entry kFiles[] = {
     {"npz", "float models, data, results"},
@@ -80,15 +83,15 @@ void describe_fp16(const char* operation, std::span<const Fp16Kernel> rows, Orde
   }
 }
 
-OrderedJson describe_linear(std::string& text) {
+OrderedJson describe_layers(std::span<const LinearLayerKernel> rows, std::string& text) {
   OrderedJson kernels = OrderedJson::array();
-  for (const LinearLayerKernel& kernel : linear_layer_kernels()) {
+  for (const LinearLayerKernel& kernel : rows) {
     kernels.push_back({{"operation", kernel.operation},
                        {"name", kernel.name},
                        {"path", to_string(kernel.path)},
                        {"usable", cpu_can_run(kernel.path)},
                        {"why", kernel.why}});
-    text += format("  %-13s %-18s %s: %s\n", std::string(kernel.operation).c_str(), std::string(kernel.name).c_str(),
+    text += format("  %-13s %-22s %s: %s\n", std::string(kernel.operation).c_str(), std::string(kernel.name).c_str(),
                    usable_text(kernel.path).c_str(), std::string(kernel.why).c_str());
   }
   return kernels;
@@ -118,7 +121,9 @@ Description describe_support() {
   describe_fp16("fp16_softmax", fp16_softmax_kernels(), fp16, text);
   json["fp16_kernels"] = std::move(fp16);
   text += "kernels of linear layers\n";
-  json["linear_kernels"] = describe_linear(text);
+  json["linear_kernels"] = describe_layers(linear_layer_kernels(), text);
+  text += "kernels of convolutions\n";
+  json["conv_kernels"] = describe_layers(static_conv_kernels(), text);
   json["default_kernel_error"] = chosen.ok() ? OrderedJson() : OrderedJson(chosen.status().message());
   if (!chosen.ok()) text += "  no default: " + chosen.status().message() + "\n";
   return {.text = std::move(text), .json = json_line(json)};

@@ -109,16 +109,18 @@ void compare(const ConvCase& c, const Bytes& expected, const Bytes& actual, cons
 
 }  // namespace
 
-bool has_conv_kernel(CpuPath path) { return path != CpuPath::kAmx; }
+bool has_conv_kernel(CpuPath path) {
+  const auto kernels = static_conv_kernels();
+  return std::any_of(kernels.begin(), kernels.end(), [&](const auto& kernel) { return kernel.path == path; });
+}
 
 Result<VerifyReport> verify_conv(const VerifyOptions& options) {
   VerifyReport report;
   std::vector<CpuPath> paths;
-  for (const CpuPath path : kAllCpuPaths)
-    if (auto kernel =
-            has_conv_kernel(path) ? cpu_kernel("conv_static_" + std::string(to_string(path)), path) : std::nullopt) {
+  for (const LinearLayerKernel& row : static_conv_kernels())
+    if (auto kernel = cpu_kernel(std::string(row.name), row.path)) {
       report.kernels.push_back(*std::move(kernel));
-      paths.push_back(path);
+      paths.push_back(row.path);
     }
   ThreadPool pool(3);
   const auto round = [&](int64_t index) -> Result<uint64_t> {
