@@ -75,6 +75,22 @@ Result<GruModel> random_gru(int64_t input, int64_t hidden, const std::string& bi
   return calibrator.finish(quantization);
 }
 
+Status check_gru_bytes(const GruModel& model, int64_t batch, int64_t steps, const std::string& kernel,
+                       const GruRun& run) {
+  steps = std::min<int64_t>(steps, 4);
+  const auto x = Random(7).vector(steps * batch * model.input_size(), 2.0f);
+  std::vector<float> wanted(static_cast<size_t>(steps * batch * model.output_size())), got(wanted.size());
+  GruState state = model.initial_state(batch), other = state;
+  Workspace workspace = model.workspace(batch, steps);
+  RunOptions options;
+  options.whole_sequence = true;
+  ISOBIT_RETURN_IF_ERROR(model.forward(x, wanted, steps, state, workspace, options));
+  ISOBIT_RETURN_IF_ERROR(run(x, got, steps, other));
+  if (std::memcmp(wanted.data(), got.data(), wanted.size() * sizeof(float)) == 0) return {};
+  return {StatusCode::kFailedPrecondition,
+          "kernel " + kernel + " gives other bytes than the CPU; isobit verify --device says where"};
+}
+
 Result<double> time_gru(const GruModel& model, const GruCase& c, double min_time) {
   Random random(7);
   const auto x = random.vector(c.steps * c.batch * model.input_size(), 2.0f);

@@ -4,6 +4,8 @@
 #define ISOBIT_BENCH_GRU_H_
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 
 #include "isobit/cpu.h"
@@ -24,6 +26,13 @@ struct GruCase {
 /// Median microseconds a step on one thread, for `min_time` seconds at least. kFailedPrecondition where the path gives
 /// other bytes than the reference.
 Result<double> time_gru(const GruModel& model, const GruCase& c, double min_time);
+
+/// Steps of a model on somebody's kernel: x, y, steps, state.
+using GruRun = std::function<Status(std::span<const float>, std::span<float>, int64_t, GruState&)>;
+/// A time for wrong bytes is worth nothing: kFailedPrecondition where `run`, of a kernel of a device, gives other bytes
+/// than the CPU.
+Status check_gru_bytes(const GruModel& model, int64_t batch, int64_t steps, const std::string& kernel,
+                       const GruRun& run);
 
 /// `calls` calls of `steps` steps each, over one state, or from one of two to the other in turn.
 struct DeviceGruCase {

@@ -830,7 +830,8 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         rows = self.at("refused_rows.npy", floats(rng, (2, 64)))
         verbs = [["run", self.fixed, self.single, "-o", out], ["compare", self.model, self.fixed, "--data", self.data],
                  ["verify"], ["verify", self.fixed], ["fingerprint"], ["supported"], ["bench", "gru"],
-                 ["bench", "linear"], ["bench", "table"], ["table", "run", "silu", self.single, "-o", out],
+                 ["bench", "linear"], ["bench", "conv"], ["bench", "table"],
+                 ["table", "run", "silu", self.single, "-o", out],
                  ["matmul", packed, rows, "-o", out]]
         for verb in verbs:
             for device in ["gpu", "cuda:", "cuda:x", "cuda:-1", "CUDA"]:
@@ -1294,6 +1295,10 @@ printf '%%s\\n' "${COMPREPLY[@]}"
             self.assertEqual(kernel["usable"], kernel["reason"] is None)
         self.assertEqual(sum(kernel["default"] for kernel in report["kernels"]), 1)
         self.assertIn("gru", report["operations"])
+        for lists, prefix in [("linear_kernels", ""), ("conv_kernels", "conv_static_")]:
+            for kernel in report[lists]:
+                self.assertTrue(kernel["name"].startswith(prefix), kernel)
+                self.assertEqual(kernel["usable"], {k["name"]: k["usable"] for k in report["kernels"]}[kernel["path"]])
         self.assertIn("usable", self.ok("supported"))
         forced = self.json("supported", env={"ISOBIT_CPU": "scalar"})
         self.assertEqual([k["name"] for k in forced["kernels"] if k["default"]], ["scalar"])
@@ -1516,6 +1521,36 @@ printf '%%s\\n' "${COMPREPLY[@]}"
             with self.subTest(arguments=arguments):
                 small = [] if "--footprint" in arguments else ["--footprint", "1"]
                 self.fails(words, "bench", "linear", *small, *arguments)
+
+    def test_conv_bench(self):
+        base = ["bench", "conv", "--min-time", "0"]
+        report = self.json(*base, "--conv", "9x7x6:4:3,5x5x8:8:2:2:8", "--batch", "1,3")
+        keys = ("H", "W", "C", "O", "R", "stride", "groups", "B")
+        self.assertEqual([tuple(case[key] for key in keys) for case in report["cases"]],
+                         [(9, 7, 6, 4, 3, 1, 1, 1), (9, 7, 6, 4, 3, 1, 1, 3),
+                          (5, 5, 8, 8, 2, 2, 8, 1), (5, 5, 8, 8, 2, 2, 8, 3)])
+        for case in report["cases"]:
+            self.assertGreater(case["us"], 0)
+            self.assertGreater(case["operations_per_second"], 0)
+            self.assertEqual("peak" in case, case["peak_operations_per_second"] is not None)
+            self.assertTrue(case["name"].startswith("conv/") and case["name"].endswith("/" + case["kernel"]))
+        kernels = [k["name"] for k in self.json("supported")["conv_kernels"] if k["usable"]]
+        base += ["--conv", "5x5x8:8:3"]
+        cases = self.json(*base, "--all-kernels")["cases"]
+        self.assertEqual([case["kernel"] for case in cases], kernels[1:])  # not the reference
+        cases = self.json(*base, "--kernel", "reference,scalar")["cases"]
+        self.assertEqual([case["kernel"] for case in cases], kernels[:2])
+        self.assertIn(kernels[1], self.ok(*base, "--kernel", "scalar"))
+        for words, arguments in [(["--conv 5x5", "expected HxWxC:O:R"], ["--conv", "5x5"]),
+                                 (["--conv 5x5x0:1:1: 0: expected 1 to 65536"], ["--conv", "5x5x0:1:1"]),
+                                 (["--conv 5x5x1:1:65537: 65537: expected 1 to"], ["--conv", "5x5x1:1:65537"]),
+                                 (["--conv 5x5x4:4:3:1:3", "groups is 3"], ["--conv", "5x5x4:4:3:1:3"]),
+                                 (["2 images: x has", "at most 1073741824"],
+                                  ["--conv", "32768x32768x1:1:1", "--batch", "2"]),
+                                 (["--batch 0"], ["--batch", "0"]), (["--kernel avx3"], ["--kernel", "avx3"]),
+                                 (["--all-kernels", "--kernel"], ["--all-kernels", "--kernel", "scalar"])]:
+            with self.subTest(arguments=arguments):
+                self.fails(words, *base, *arguments)
 
     def test_bench(self):
         report = self.json("bench", "gru", "--hidden", "8,16", "--batch", "3", "--steps", "4", "--min-time", "0",

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "bench/conv.h"
 #include "bench/gru.h"
-#include "bench/random.h"
 #include "device.h"
 #include "isobit/cpu.h"
 #include "isobit/gru.h"
@@ -40,7 +39,7 @@ Status check_common(const BenchOptions& options) {
 Status check_gru(const BenchOptions& options, bool on_device) {
   if (options.operation != "gru") {
     return bad_option("bench " + options.operation + ": no such operation; " +
-                      expected_one_of(options.operation, {"gru", "linear", "table"}));
+                      expected_one_of(options.operation, {"gru", "linear", "conv", "table"}));
   }
   for (const int64_t hidden : options.hidden) ISOBIT_RETURN_IF_ERROR(check_range("--hidden", hidden, 1, kMaxSize));
   for (const int64_t batch : options.batch) ISOBIT_RETURN_IF_ERROR(check_range("--batch", batch, 1, kMaxSize));
@@ -64,26 +63,6 @@ struct Case {
   [[nodiscard]] int64_t steps_a_call() const { return streaming() ? 1 : steps; }
 };
 
-/// A time for wrong bytes is worth nothing: the first steps are compared with what the CPU computes.
-Status check_output_bytes(const DeviceGru& gru, const GruModel& model, int64_t batch, int64_t steps,
-                          const std::string& kernel) {
-  steps = std::min<int64_t>(steps, 4);
-  const auto x = bench::Random(7).vector(steps * batch * model.input_size(), 2.0f);
-  std::vector<float> wanted(static_cast<size_t>(steps * batch * model.output_size())), got(wanted.size());
-  GruState state = model.initial_state(batch), device_state = state;
-  Workspace workspace = model.workspace(batch, steps);
-  isobit::RunOptions options;
-  options.whole_sequence = true;
-  ISOBIT_RETURN_IF_ERROR(model.forward(x, wanted, steps, state, workspace, options));
-  ISOBIT_ASSIGN_OR_RETURN(Workspace on_device, gru.workspace(batch, steps));
-  options.kernel = kernel;
-  ISOBIT_RETURN_IF_ERROR(gru.forward(std::as_bytes(std::span(x)), Dtype::kF32, std::as_writable_bytes(std::span(got)),
-                                     Dtype::kF32, steps, device_state, on_device, options));
-  if (std::memcmp(wanted.data(), got.data(), wanted.size() * sizeof(float)) == 0) return {};
-  return {StatusCode::kFailedPrecondition,
-          "kernel " + kernel + " gives other bytes than the CPU; isobit verify --device says where"};
-}
-
 /// One kernel of a case.
 struct KernelTime {
   std::string kernel;
@@ -104,7 +83,15 @@ Result<std::vector<KernelTime>> measure_on_device(const BenchOptions& options, c
   }
   std::vector<KernelTime> times;
   for (const std::string& kernel : kernels) {
-    ISOBIT_RETURN_IF_ERROR(check_output_bytes(gru, model, c.batch, steps, kernel));
+    const auto run = [&](std::span<const float> x, std::span<float> y, int64_t some, GruState& state) -> Status {
+      ISOBIT_ASSIGN_OR_RETURN(Workspace workspace, gru.workspace(c.batch, some));
+      isobit::RunOptions how;
+      how.kernel = kernel;
+      how.whole_sequence = true;
+      return gru.forward(std::as_bytes(x), Dtype::kF32, std::as_writable_bytes(y), Dtype::kF32, some, state, workspace,
+                         how);
+    };
+    ISOBIT_RETURN_IF_ERROR(bench::check_gru_bytes(model, c.batch, steps, kernel, run));
     ISOBIT_ASSIGN_OR_RETURN(
         const double us, gru.microseconds({c.batch, steps, c.steps / steps, c.two_states(), kernel, options.min_time}));
     times.push_back({kernel, us / static_cast<double>(c.steps)});
@@ -161,6 +148,23 @@ void add_times(const BenchOptions& options, const Case& c, const std::vector<Ker
   }
 }
 
+Result<Outcome> bench_conv(const BenchOptions& options) {
+  for (const int64_t images : options.batch) ISOBIT_RETURN_IF_ERROR(check_range("--batch", images, 1, kMaxSize));
+  Progress progress("measuring", options.quiet);
+  bench::ConvBenchOptions how{.shapes = options.conv,
+                              .images = options.batch,
+                              .paths = {},
+                              .all_kernels = options.all_kernels,
+                              .min_time = options.min_time,
+                              .progress = [&](double part) { progress.update(part); }};
+  for (const std::string& kernel : options.kernel) {
+    ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_kernel(kernel));
+    how.paths.push_back(path);
+  }
+  ISOBIT_ASSIGN_OR_RETURN(const Description description, bench::bench_conv(how));
+  return Outcome().add(description);
+}
+
 }  // namespace
 
 void add_slow_choice(const std::string& name, double ratio, const std::string& fastest, Outcome& out) {
@@ -177,6 +181,9 @@ Result<Outcome> bench(const BenchOptions& options) {
     return bench_table(options);
   }
   if (options.operation == "linear") return bench_linear(options, std::move(device));
+  if (options.operation == "conv" && device)
+    return refuse_on_device(options.device, "bench conv", "convolutions run on the CPU only");
+  if (options.operation == "conv") return bench_conv(options);
   ISOBIT_RETURN_IF_ERROR(check_gru(options, device != nullptr));
   std::vector<std::optional<CpuPath>> requested;
   if (!device) {

@@ -57,8 +57,7 @@ Result<Outcome> inspect(const InspectOptions& options) {
   if (!options.tensor.empty()) return export_from(options, file);
   ISOBIT_ASSIGN_OR_RETURN(const GruLoadOptions load, parse_source(source));
   ISOBIT_ASSIGN_OR_RETURN(const Description description, describe_file(file, {.load = load, .full = options.full}));
-  Outcome out;
-  out.add(description);
+  Outcome out = Outcome().add(description);
   const bool is_integer = file.kind() == FileKind::kGruModels || file.kind() == FileKind::kOtherSaved;
   if (is_integer && !options.full) out.text += "\n--full shows rescales and the whole overflow proof\n";
   return out;

@@ -433,11 +433,11 @@ class Commands {
 
   void add_bench() {
     auto [verb, o] = add<BenchOptions>("bench", "times kernels on random models, one thread", bench);
-    verb.word("OP", o.operation, "gru, linear or table");
+    verb.word("OP", o.operation, "gru, linear, conv or table");
     verb.device(o);
     verb.list("--hidden", o.hidden, "H", "hidden units, one or a list");
     verb.value("--input", o.input, "C", "inputs; 0: as hidden");
-    verb.list("--batch", o.batch, "N", "sequences at once, one or a list");
+    verb.list("--batch", o.batch, "N", "sequences or images at once, one or a list");
     verb.value("--steps", o.steps, "T", "steps");
     verb.list("--mode", o.mode, "MODE",
               "sequence: T steps a call; streaming: one step a call; two-states: streaming on a device, from one state "
@@ -457,6 +457,7 @@ class Commands {
     verb.list("--activations", o.activations, "KIND",
               "linear: float, int8, int8_asymmetric, static (8-bit codes in and out) or accumulators (static, "
               "int32 out), one or a list");
+    verb.list("--conv", o.conv, "SHAPE", "conv: HxWxC:O:R[:STRIDE[:GROUPS]], an R x R kernel, one or a list");
     verb.list("--m", o.m, "M", "linear: rows of x, one or a list");
     verb.value("--footprint", o.footprint, "MIB",
                "linear: MiB of weights that take turns; 0: eight times the last-level cache");

@@ -30,8 +30,7 @@ Outcome supported_by(const Device& device) {
 Result<Outcome> supported(const DeviceOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
   if (device) return supported_by(*device);
-  Outcome out;
-  out.add(describe_support());
+  Outcome out = Outcome().add(describe_support());
   const bool cuda = built_with_cuda();
   out.text += std::string("CUDA\n  ") + (cuda ? "built; --device cuda lists what the device runs\n" : "not built\n");
   out.json.set("cuda_built", cuda);

@@ -119,8 +119,7 @@ Result<Outcome> table_check(const TableCheckOptions& options) {
       progress.update(static_cast<double>(i + 1) / static_cast<double>(functions.size()));
     }
   }
-  Outcome out;
-  out.add(checks.describe());
+  Outcome out = Outcome().add(checks.describe());
   out.failure = checks.failure();
   return out;
 }
@@ -178,9 +177,7 @@ Result<Outcome> table_compare(const TableCompareOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const Fp16Table first, find_fp16_table(options.first, options.source));
   ISOBIT_ASSIGN_OR_RETURN(const Fp16Table second, find_fp16_table(options.second, options.source));
   ISOBIT_ASSIGN_OR_RETURN(const Fp16Difference difference, compare_fp16_tables(first, second));
-  Outcome out;
-  out.add(describe_difference(first, second, difference));
-  return out;
+  return Outcome().add(describe_difference(first, second, difference));
 }
 
 Result<Outcome> table_export(const TableExportOptions& options) {

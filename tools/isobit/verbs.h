@@ -170,6 +170,7 @@ struct BenchOptions : DeviceOptions {
   std::vector<std::string> function = {"silu"}, dtype = {"f16", "f32"};
   TableSourceOptions source;
   int64_t elements = 16384;
+  std::vector<std::string> conv = {"56x56x64:64:3"};  // of bench/conv.h
   // linear
   std::vector<std::string> shape = {"4096x4096"};  // KxN
   std::vector<std::string> activations = {"int8"};

@@ -46,8 +46,7 @@ Result<VerifyReport> report_of(const VerifyOptions& options, const Device* devic
 Result<Outcome> verify(const VerifyOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
   ISOBIT_ASSIGN_OR_RETURN(const VerifyReport report, report_of(options, device.get()));
-  Outcome out;
-  out.add(describe_verification(report, device ? device->text() : ""));
+  Outcome out = Outcome().add(describe_verification(report, device ? device->text() : ""));
   if (device) out.json.set("device", options.device);
   out.failure = failure_text(report);
   return out;
@@ -57,8 +56,7 @@ Result<Outcome> fingerprint(const FingerprintOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
   ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_kernel(device ? "" : options.kernel));
   ISOBIT_ASSIGN_OR_RETURN(const auto hashes, device ? device->fingerprint(options.kernel) : fingerprint_all(path));
-  Outcome out;
-  return out.add(describe_fingerprints(hashes));
+  return Outcome().add(describe_fingerprints(hashes));
 }
 
 }  // namespace isobit::tool
