@@ -15,6 +15,7 @@
 #include "isobit/arrays.h"
 #include "isobit/cpu.h"
 #include "isobit/linear.h"
+#include "isobit/low_bit.h"
 #include "isobit/run.h"
 #include "isobit/status.h"
 
@@ -70,6 +71,67 @@ Result<ImageSize> conv_output_size(const ConvShape& shape, const ImageSize& imag
 /// The pixel of x, of `pixels` along this axis, that kernel element `tap` multiplies for output `output`; none outside
 /// x. All of them, and sums of pads and sizes, are below 2^32.
 std::optional<int64_t> conv_pixel(const ConvAxis& axis, bool transposed, int64_t pixels, int64_t output, int64_t tap);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Floating-point images
+
+/// What happens to x before the product.
+enum class ConvActivations : int32_t {
+  kFloat = 0,           // nothing: section 10
+  kInt8 = 1,            // 8-bit codes of each block of channels of a pixel, symmetric: section 11
+  kInt8Asymmetric = 2,  // the same with an offset for each block
+  kInt8PerImage = 3,    // 8-bit codes with one symmetric scale for each image
+};
+/// "float", "int8", "int8_asymmetric" or "int8_per_image".
+std::string_view to_string(ConvActivations activations);
+std::optional<ConvActivations> conv_activations_from_string(std::string_view text);
+
+struct ConvOptions {
+  ConvActivations activations = ConvActivations::kFloat;
+  std::span<const float> bias{};  // [O], or empty: +0. Any float32.
+  LinearClamp clamp{};
+  std::optional<CpuPath> path{};  // default: default_cpu_path(); reference where only it can run
+};
+
+/// A convolution with floating-point images in and out, on low-bit weights: numerics.md, sections 10 to 12.
+///   y[b, p, q, o] = act( sum over (r, s, c) of x[b, i, j, first_channel + c] * W[o, r, s, c] + bias[o] )
+/// Of the int8 kinds every byte is determined; of kFloat the order of sums is the kernel's own. Immutable, cheap to
+/// copy, safe to share between threads.
+class ConvLayer {
+ public:
+  /// weights: [O * R * S, C / groups], rows in the order (o, r, s), with groups of section 9 along the channels; or
+  /// [O, R * S * C / groups], k over (r, s, c), c fastest, with one group a row, which all (r, s) share. kInt8PerImage
+  /// takes the second only, symmetric. `name` is the layer in messages.
+  /// Errors: those of check_conv_shape and LinearLayer::create; kInvalidArgument for weights of other sizes or kinds;
+  /// kUnsupported: kInt8Asymmetric where blocks of channels must be filled up to a multiple of 8 and weights have no
+  /// code for zero; kInt8PerImage with R * S * C / groups of 65,536 and more.
+  static Result<ConvLayer> create(const ConvShape& shape, const LowBitMatrix& weights, const ConvOptions& options,
+                                  std::string_view name);
+
+  [[nodiscard]] const ConvShape& shape() const;
+  [[nodiscard]] ConvActivations activations() const;
+  [[nodiscard]] const std::string& name() const;
+  [[nodiscard]] CpuPath path() const;
+
+  /// For runs of up to so many images of this size. Errors: those of conv_output_size; kInvalidArgument for images < 0
+  /// or sizes in bytes beyond int64.
+  [[nodiscard]] Result<Workspace> workspace(int64_t images, const ImageSize& image, int32_t threads = 1) const;
+
+  /// x: [images, H, W, C], y: [images, P, Q, O]. Types, and what is not finite, as in LinearLayer::forward: the int8
+  /// kinds refuse a pixel of x (kInt8PerImage: an image) by its place, unless the call is unchecked; its outputs are
+  /// NaN then. Strides are from pixel to pixel. Of the options path, pool, strides and unchecked. Allocates nothing when
+  /// it succeeds. Errors: those of LinearLayer::forward. Nothing is written then.
+  [[nodiscard]] Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                               int64_t images, const ImageSize& image, Workspace& workspace,
+                               const RunOptions& options = {}) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Static codes
 
 /// Codes that are added before the clamp: `y = clamp(rs(acc) + rs_r(q - z) + z_y, lo, hi)`.
 struct StaticResidual {
@@ -128,6 +190,8 @@ class StaticConvLayer {
   /// For runs of up to so many images of this size. Errors: those of conv_output_size; kInvalidArgument for images < 0
   /// or sizes in bytes beyond int64.
   [[nodiscard]] Result<Workspace> workspace(int64_t images, const ImageSize& image, int32_t threads = 1) const;
+  /// Of the memory that such a workspace has.
+  [[nodiscard]] Result<int64_t> workspace_bytes(int64_t images, const ImageSize& image, int32_t threads = 1) const;
 
   /// x: codes [images, H, W, C] of parameters().linear.x_dtype(); y: [images, P, Q, O] of y_dtype(). residual: codes as
   /// y, of the residual's grid, where the layer has one; apart from y or y itself. Of the options path, pool and

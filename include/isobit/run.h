@@ -30,6 +30,8 @@ class Workspace {
   Workspace() = default;
   /// Not cleared: memory that no path uses never becomes resident.
   explicit Workspace(int64_t size_bytes);
+  /// The caller's memory, 64-byte aligned, which stays his.
+  explicit Workspace(std::span<std::byte> memory);
   /// Memory of the CUDA device with this number, which `release` gives back. Layers on that device make it.
   Workspace(std::byte* memory, int64_t size_bytes, int device, void (*release)(std::byte*));
 

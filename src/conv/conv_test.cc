@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "conv/oracle_shape.h"
 #include "core/codes.h"
 #include "isobit/conv.h"
 #include "isobit/parallel.h"
@@ -20,22 +21,6 @@ using testing::Json;
 
 bool has(const Status& status, const std::string& text) {
   return std::string(status.message()).find(text) != std::string::npos;
-}
-
-ConvShape shape_of(const Json& one, int64_t outputs, int64_t channels) {
-  ConvShape shape{.channels = channels, .outputs = outputs, .groups = one.at("groups")};
-  const auto axis = [&](size_t i) {
-    return ConvAxis{.kernel = one.at("kernel").at(i),
-                    .stride = one.at("stride").at(i),
-                    .dilation = one.at("dilation").at(i),
-                    .pad_before = one.at("pad").at(i).at(0),
-                    .pad_after = one.at("pad").at(i).at(1),
-                    .more = one.contains("more") ? one.at("more").at(i).get<int64_t>() : 0};
-  };
-  shape.rows = axis(0);
-  shape.columns = axis(1);
-  shape.transposed = one.contains("more");
-  return shape;
 }
 
 std::vector<std::byte> bytes_of(const std::vector<int64_t>& codes, Dtype dtype) {
@@ -66,9 +51,8 @@ TEST(Conv, StaticOracleVectors) {
     ASSERT_TRUE(linear.ok()) << linear.status().message();
 
     const Json& images = one.at("x");
-    const ImageSize image{static_cast<int64_t>(images.at(0).size()), static_cast<int64_t>(images.at(0).at(0).size())};
-    StaticConvParameters p{shape_of(one, matrix->rows(), static_cast<int64_t>(images.at(0).at(0).at(0).size())),
-                           *linear};
+    const ImageSize image = testing::image_size_of(images);
+    StaticConvParameters p{testing::conv_shape_of(one, matrix->rows(), testing::channels_of(images)), *linear};
     EXPECT_EQ(p.shape.depth(), matrix->columns());
     std::vector<int64_t> residual;
     if (one.contains("residual")) {
@@ -114,9 +98,9 @@ TEST(Conv, PoolOracleVectors) {
     if (one.at("op") != "pool") continue;
     SCOPED_TRACE(one.dump());
     const Json& images = one.at("x");
-    const auto channels = static_cast<int64_t>(images.at(0).at(0).at(0).size());
-    const ConvShape shape = shape_of(one, channels, channels);
-    const ImageSize image{static_cast<int64_t>(images.at(0).size()), static_cast<int64_t>(images.at(0).at(0).size())};
+    const int64_t channels = testing::channels_of(images);
+    const ConvShape shape = testing::conv_shape_of(one, channels, channels);
+    const ImageSize image = testing::image_size_of(images);
     const Grid input = testing::grid_of(one.at("x_grid"));
     const std::vector<std::byte> x = bytes_of(testing::flatten(images), input.dtype());
     const std::tuple<const char*, PoolKind, bool> kinds[] = {{"max", PoolKind::kMax, false},

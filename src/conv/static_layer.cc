@@ -307,9 +307,14 @@ StaticConvLayer::Impl::Places StaticConvLayer::Impl::places(const Call& call, in
   return at;
 }
 
-Result<Workspace> StaticConvLayer::workspace(int64_t images, const ImageSize& image, int32_t threads) const {
+Result<int64_t> StaticConvLayer::workspace_bytes(int64_t images, const ImageSize& image, int32_t threads) const {
   ISOBIT_ASSIGN_OR_RETURN(const Impl::Call call, impl_->call_of(image, images));
-  return Workspace(impl_->places(call, images, std::max(threads, 1)).total);
+  return impl_->places(call, images, std::max(threads, 1)).total;
+}
+
+Result<Workspace> StaticConvLayer::workspace(int64_t images, const ImageSize& image, int32_t threads) const {
+  ISOBIT_ASSIGN_OR_RETURN(const int64_t bytes, workspace_bytes(images, image, threads));
+  return Workspace(bytes);
 }
 
 Result<Workspace> StaticConvLayer::chunk_workspace(int64_t images, int64_t seen, int64_t outputs,

@@ -15,6 +15,9 @@ Workspace::Workspace(int64_t size_bytes)
              [](std::byte* memory) { ::operator delete[](memory, kMemoryAlignment); }),
       size_bytes_(size_bytes) {}
 
+Workspace::Workspace(std::span<std::byte> memory)
+    : bytes_(memory.data(), [](std::byte*) {}), size_bytes_(static_cast<int64_t>(memory.size())) {}
+
 Workspace::Workspace(std::byte* memory, int64_t size_bytes, int device, void (*release)(std::byte*))
     : bytes_(memory, release), size_bytes_(size_bytes), device_(device) {}
 
