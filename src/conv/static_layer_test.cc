@@ -3,14 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "conv/random_shape.h"
+#include "conv/random_layer.h"
 #include "conv/reference.h"
 #include "core/codes.h"
 #include "core/random.h"
@@ -25,86 +24,6 @@ namespace {
 
 using testing::GuardedBytes;
 
-/// Weights, biases and rescales at random; one output in four saturates.
-StaticLinearParameters random_linear(Random& random, int64_t outputs, int64_t depth, const Grid& input,
-                                     const std::optional<Grid>& output) {
-  StaticLinearParameters p;
-  p.rows = outputs;
-  p.columns = depth;
-  p.weight_bits = random.one_in(3) ? 1 << random.between(0, 2) : 8;
-  p.input = input;
-  p.output = output;
-  p.weights = Array::zeros(Dtype::kS8, {outputs, depth});
-  const int64_t most = (int64_t{1} << (p.weight_bits - 1)) - 1;
-  for (int64_t i = 0; i < p.weights.size(); ++i)
-    p.weights.data<int8_t>()[i] =
-        static_cast<int8_t>(p.weight_bits == 1 ? 2 * random.between(0, 1) - 1 : random.between(-most - 1, most));
-  p.scales = Array::zeros(Dtype::kF32, {outputs});
-  std::fill_n(p.scales.data<float>(), outputs, 1.0f);
-  p.bias = Array::zeros(Dtype::kS32, {outputs});
-  for (int64_t o = 0; o < outputs; ++o) p.bias.data<int32_t>()[o] = static_cast<int32_t>(random.between(-20000, 20000));
-  p.rounding = static_cast<Rounding>(random.between(0, 3));
-  if (!output) {
-    p.lo = INT32_MIN, p.hi = INT32_MAX;
-    return p;
-  }
-  const auto reach =
-      static_cast<double>(depth) * static_cast<double>(most + 1) * static_cast<double>(int64_t{1} << input.bits);
-  const int shift = 30 + static_cast<int>(std::log2(std::max(1.0, std::sqrt(reach))));
-  for (int64_t o = 0; o < outputs; ++o)
-    p.rescales.push_back({static_cast<int32_t>(random.between(1 << 20, 1 << 30)), shift - output->bits + 8});
-  p.lo = static_cast<int32_t>(random.one_in(2) ? output->min() : output->zero_point);
-  p.hi = static_cast<int32_t>(output->max());
-  return p;
-}
-
-Grid random_grid(Random& random, int bits) {
-  Grid grid{.bits = bits, .is_signed = random.one_in(2)};
-  const int64_t points[] = {grid.min(), grid.is_signed ? -1 : grid.max() / 2, std::max<int64_t>(grid.min(), 0),
-                            grid.max()};
-  grid.zero_point = static_cast<int32_t>(points[random.between(0, 3)]);
-  return grid;
-}
-
-struct Case {
-  StaticConvParameters p;
-  ImageSize image, size;
-  int64_t images = 1;
-
-  static Case random(Random& random) {
-    for (;;) {
-      Case c;
-      c.p.shape = random_conv_shape(random);
-      c.image = {random.between(1, 9), random.between(1, 9)};
-      if (c.p.shape.channels < 5 && random.one_in(3)) c.image = {random.between(20, 45), random.between(15, 40)};
-      c.images = random.between(1, 3);
-      const Result<ImageSize> size = conv_output_size(c.p.shape, c.image, "conv");
-      if (!size.ok()) continue;
-      c.size = *size;
-      constexpr int kBits[] = {8, 8, 8, 16, 5, 12};
-      const Grid input = random_grid(random, kBits[random.between(0, 5)]);
-      std::optional<Grid> output;
-      if (!random.one_in(6)) output = random_grid(random, kBits[random.between(0, 5)]);
-      c.p.linear = random_linear(random, c.p.shape.outputs, c.p.shape.depth(), input, output);
-      if (output && random.one_in(3))
-        c.p.residual = StaticResidual{random_grid(random, kBits[random.between(0, 5)]),
-                                      {static_cast<int32_t>(random.between(1, 1 << 30)), 29}};
-      return c;
-    }
-  }
-  [[nodiscard]] std::string text() const {
-    const auto axis = [](const ConvAxis& a) {
-      return std::to_string(a.kernel) + " stride " + std::to_string(a.stride) + " dilation " +
-             std::to_string(a.dilation) + " pads " + std::to_string(a.pad_before) + ", " + std::to_string(a.pad_after);
-    };
-    return std::to_string(images) + " of " + std::to_string(image.rows) + " x " + std::to_string(image.columns) +
-           " x " + std::to_string(p.shape.channels) + " -> " + std::to_string(p.shape.outputs) + ", groups " +
-           std::to_string(p.shape.groups) + (p.shape.transposed ? ", transposed" : "") + "; " + axis(p.shape.rows) +
-           "; " + axis(p.shape.columns) + "; x of " + std::to_string(p.linear.input.bits) + " bits, weights of " +
-           std::to_string(p.linear.weight_bits) + (p.residual ? ", residual" : "");
-  }
-};
-
 /// Rows of codes of a grid, `stride` from one to the next.
 void fill(Random& random, const Grid& grid, GuardedBytes& memory) {
   const auto count = static_cast<int64_t>(memory.bytes().size() / size_in_bytes(grid.dtype()));
@@ -115,7 +34,7 @@ std::span<std::byte> bytes_of(GuardedBytes& memory) {
   return {reinterpret_cast<std::byte*>(memory.data()), memory.bytes().size()};
 }
 
-int64_t compare(const Case& c, Random& random) {
+int64_t compare(const RandomStaticConv& c, Random& random) {
   const ConvShape& shape = c.p.shape;
   const StaticLinearParameters& linear = c.p.linear;
   const int64_t x_stride = shape.channels + random.between(0, 2), y_stride = shape.outputs + random.between(0, 2);
@@ -199,7 +118,7 @@ TEST(StaticConv, EveryPathEqualsTheReference) {
   int64_t compared = 0;
   int depthwise = 0, transposed = 0, residuals = 0, wide_codes = 0, large = 0;
   for (int i = 0; i < (testing::kSanitized ? 40 : 600) && !::testing::Test::HasFailure(); ++i) {
-    const Case c = Case::random(random);
+    const RandomStaticConv c = RandomStaticConv::random(random);
     SCOPED_TRACE(c.text());
     compared += compare(c, random);
     depthwise += c.p.shape.groups > 1 && c.p.shape.groups == c.p.shape.channels;
@@ -225,10 +144,10 @@ TEST(StaticConv, ChunksGiveTheBytesOfTheWhole) {
     ConvAxis& axis = p.shape.columns;
     axis = {.kernel = random.between(1, 5), .stride = random.between(1, 3), .dilation = random.between(1, 3)};
     axis.pad_before = random.between(std::max<int64_t>(0, axis.extent() - axis.stride), axis.extent() - 1);
-    const Grid output = random_grid(random, 8);
-    p.linear =
-        random_linear(random, p.shape.outputs, p.shape.depth(), random_grid(random, random.one_in(3) ? 16 : 8), output);
-    if (random.one_in(3)) p.residual = StaticResidual{random_grid(random, 8), {1 << 29, 29}};
+    const Grid output = random_code_grid(random, 8);
+    p.linear = random_conv_linear(random, p.shape.outputs, p.shape.depth(),
+                                  random_code_grid(random, random.one_in(3) ? 16 : 8), output);
+    if (random.one_in(3)) p.residual = StaticResidual{random_code_grid(random, 8), {1 << 29, 29}};
     const int64_t images = random.between(1, 3), columns = axis.stride * random.between(8, 20);
     SCOPED_TRACE("kernel " + std::to_string(axis.kernel) + " stride " + std::to_string(axis.stride) + " dilation " +
                  std::to_string(axis.dilation) + " pad " + std::to_string(axis.pad_before));
@@ -280,7 +199,7 @@ TEST(StaticConv, StreamsRefuseByName) {
   Random random(5);
   StaticConvParameters p;
   p.shape = {.channels = 2, .outputs = 3, .columns = {.kernel = 3, .stride = 2, .dilation = 2, .pad_before = 4}};
-  p.linear = random_linear(random, 3, p.shape.depth(), {.bits = 8}, Grid{.bits = 8});
+  p.linear = random_conv_linear(random, 3, p.shape.depth(), {.bits = 8}, Grid{.bits = 8});
   const Result<StaticConvStream> stream = StaticConvStream::create(p, "s1");
   ASSERT_TRUE(stream.ok()) << stream.status().message();
   const std::pair<std::function<void(ConvShape&)>, const char*> cases[] = {
@@ -355,20 +274,20 @@ TEST(StaticConv, AWorkspaceOfAStreamHoldsShorterChunks) {
   EXPECT_EQ(std::string(stream->workspace(1, 0).status().message()), "s: columns is 0, must be 1 to 2147483647");
 }
 
-Case small_case() {
+RandomStaticConv small_case() {
   Random random(7);
-  Case c;
+  RandomStaticConv c;
   c.p.shape = {
       .channels = 4, .outputs = 3, .rows = {.kernel = 3, .pad_before = 1, .pad_after = 1}, .columns = {.kernel = 2}};
   c.image = {5, 4};
   c.size = {5, 3};
-  c.p.linear = random_linear(random, 3, c.p.shape.depth(), {.bits = 5, .is_signed = true},
-                             Grid{.bits = 8, .is_signed = true, .zero_point = 3});
+  c.p.linear = random_conv_linear(random, 3, c.p.shape.depth(), {.bits = 5, .is_signed = true},
+                                  Grid{.bits = 8, .is_signed = true, .zero_point = 3});
   return c;
 }
 
 TEST(StaticConv, RefusesByName) {
-  const Case good = small_case();
+  const RandomStaticConv good = small_case();
   ASSERT_TRUE(StaticConvLayer::create(good.p, "c1").ok());
   const std::pair<std::function<void(StaticConvParameters&)>, const char*> cases[] = {
       {[](StaticConvParameters& p) { p.shape.groups = 3; }, "c1: groups is 3, must be a divisor of"},
@@ -409,7 +328,7 @@ TEST(StaticConv, NamesItsKernel) {
 }
 
 TEST(StaticConv, RefusesRuns) {
-  const Case c = small_case();
+  const RandomStaticConv c = small_case();
   const Result<StaticConvLayer> layer = StaticConvLayer::create(c.p, "c1");
   ASSERT_TRUE(layer.ok()) << layer.status().message();
   std::vector<std::byte> x(2 * 5 * 4 * 4), y(2 * 5 * 3 * 3), residual(y.size());

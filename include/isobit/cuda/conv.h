@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions of static codes on a CUDA device. docs/numerics.md, section 12. Part of isobit::cuda.
+#ifndef ISOBIT_CUDA_CONV_H_
+#define ISOBIT_CUDA_CONV_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "isobit/conv.h"
+#include "isobit/run.h"
+#include "isobit/status.h"
+
+namespace isobit::cuda {
+
+/// A StaticConvLayer on one device, with its bytes. Immutable; safe to share between threads and streams; two runs at
+/// once need a workspace each.
+class DeviceStaticConv {
+ public:
+  /// Packs the weights, copies them to the device with this number, or to the current one, and waits for that. Leaves
+  /// it the thread's current device. kUnsupported: a device for which the build has no code.
+  static Result<DeviceStaticConv> create(const StaticConvLayer& layer, std::optional<int> device = {});
+
+  /// What it was made from.
+  [[nodiscard]] const StaticConvLayer& layer() const;
+  /// The number of the device.
+  [[nodiscard]] int device() const;
+
+  /// "product", a product of rows that are gathered from images, or "direct", sums for each output: what a run takes.
+  [[nodiscard]] Result<std::string_view> kernel_name(int64_t images, const ImageSize& image) const;
+  /// Bytes of device memory for a run. Errors: those of StaticConvLayer::workspace; kInvalidArgument for a kernel that
+  /// is not there, kUnsupported for "product" where the layer has groups of less than 16 channels, rows of more than
+  /// 65,793 codes, or sums for a residual that need 64 bits.
+  [[nodiscard]] Result<int64_t> workspace_bytes(int64_t images, const ImageSize& image,
+                                                std::string_view kernel = {}) const;
+
+  /// x, y, residual and the workspace are memory of this device; the workspace is aligned to 256 bytes. Sizes, strides
+  /// and errors as in StaticConvLayer::forward. Of the options kernel, stream and strides. Asynchronous on
+  /// options.stream: no allocation of device memory, no synchronisation; can be captured in a graph. A code of x or of
+  /// the residual that is outside its grid counts as the nearer end; check_input tells of those of x.
+  [[nodiscard]] Status forward(std::span<const std::byte> x, std::span<std::byte> y, int64_t images,
+                               const ImageSize& image, std::span<std::byte> workspace, const RunOptions& options = {},
+                               std::span<const std::byte> residual = {}) const;
+  /// Waits for the stream; kInvalidArgument with the first code of x outside the grid, of those that outputs read, in
+  /// the last run that used this workspace.
+  [[nodiscard]] Status check_input(std::span<const std::byte> workspace, CUstream_st* stream) const;
+
+ private:
+  DeviceStaticConv() = default;
+  struct Data;
+  std::shared_ptr<const Data> data_;
+};
+
+}  // namespace isobit::cuda
+
+#endif  // ISOBIT_CUDA_CONV_H_
