@@ -120,7 +120,7 @@ TEST_F(CudaConv, RandomLayersGiveTheBytesOfTheHost) {
     if (run.device->workspace_bytes(c.images, c.image, "product").ok()) {
       products += compare("product");
     } else {
-      EXPECT_GT(c.p.shape.groups, 1);
+      EXPECT_TRUE(c.p.shape.groups > 1 || c.p.residual);
       ++without;
     }
   }
