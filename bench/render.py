@@ -395,7 +395,8 @@ def conv_networks(results):
             residuals.append("With ADD as the residual of the convolution before it, `%s` has the same class as "
                              "XNNPACK for %d inputs. " % (row["model"], row["residuals"]["same_class"]["xnnpack"]))
     lines += ["", *heads("wake word", "layers", "codes unlike XNNPACK's", "unlike own kernels'",
-                         "logits differ from XNNPACK's", "from own kernels'", "sounds with the word: isobit, XNNPACK, own kernels")]
+                         "logits differ from XNNPACK's", "from own kernels'",
+                         "sounds with the word: isobit, XNNPACK, own kernels")]
     for row in document["wake_words"]["networks"]:
         sounds = row["sounds"]
         found = [sum(sound["found"] > 0 for sound in sounds),

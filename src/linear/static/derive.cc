@@ -116,7 +116,7 @@ Result<StaticLinearParameters> derive_static_requantization(StaticLinearParamete
                            " was given, must be none without an output grid");
     p.lo = INT32_MIN;
     p.hi = INT32_MAX;
-    return p;
+    return layer;
   }
   ISOBIT_RETURN_IF_ERROR(check_code_grid(*p.output, text + ": output"));
   p.lo = static_cast<int32_t>(quantize_value(*p.output, clamp.lo));
@@ -132,7 +132,7 @@ Result<StaticLinearParameters> derive_static_requantization(StaticLinearParamete
                     text + ": row " + std::to_string(n) + ": accumulator -> y: " + rescale.status().message());
     p.rescales.push_back(*rescale);
   }
-  return p;
+  return layer;
 }
 
 Result<StaticLinearParameters> derive_static_linear(const LowBitMatrix& matrix, const StaticLinearOptions& options,
