@@ -22,8 +22,8 @@ import linear_cuda_report
 import linear_report
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-DOCUMENTS = ("README.md", "docs/conv.md", "docs/linear_cuda.md", "docs/performance.md", "docs/python.md", "docs/tables.md",
-             "docs/notes/linear_cuda.md", "docs/notes/product_gpu.md", "examples/denoiser/README.md")
+DOCUMENTS = ("README.md", "docs/conv.md", "docs/linear_cuda.md", "docs/performance.md", "docs/python.md",
+             "docs/tables.md", "docs/notes/linear_cuda.md", "docs/notes/product_gpu.md", "examples/denoiser/README.md")
 PICTURE = "docs/speed.svg"
 CPU, SHARED_CPU, GPU = "xeon-emerald-rapids", "epyc", "h100"  # folders of bench/results
 MOST_ROWS = 12
@@ -391,6 +391,46 @@ def denoiser(results):
         ""])
 
 
+def conv_networks(results):
+    """examples/tiny_networks: layers and classes, or words, of isobit beside those of LiteRT."""
+    (document,) = load(results, "real_models", "tiny_networks.json")
+    versions, runners = document["versions"], ("xnnpack", "own kernels")
+
+    def differing(layers):
+        codes, most = sum(row["codes"] for row in layers), max(row["most"] for row in layers)
+        share = 1e6 * sum(row["different"] for row in layers) / codes
+        return ("%.0f, by %d" if share >= 10 else "%.1f, by %d") % (share, most) if most else "0"
+
+    def heads(*cells):
+        return ["| " + " | ".join(cells) + " |", "|---" * len(cells) + "|"]
+
+    lines = heads("network", "layers", "codes unlike XNNPACK's", "unlike own kernels'", "same class as XNNPACK",
+                  "as own kernels", "XNNPACK as own kernels")
+    residuals = []
+    for row in document["pictures"]["networks"]:
+        found = [row["runners"][name] for name in runners]
+        lines.append("| `%s` | %d | %s | %d | %d | %d |" % (
+            row["model"], len(found[0]["layers"]), " | ".join(differing(one["layers"]) for one in found),
+            found[0]["same_class"], found[1]["same_class"], row["runners_same_class"]))
+        if "residuals" in row:
+            residuals.append("With ADD as the residual of the convolution before it, `%s` has the same class as "
+                             "XNNPACK for %d inputs. " % (row["model"], row["residuals"]["same_class"]["xnnpack"]))
+    lines += ["", *heads("wake word", "layers", "codes unlike XNNPACK's", "unlike own kernels'",
+                         "logits differ from XNNPACK's", "from own kernels'",
+                         "sounds with the word: isobit, XNNPACK, own kernels")]
+    for row in document["wake_words"]["networks"]:
+        sounds = row["sounds"]
+        found = [sum(sound["found"] > 0 for sound in sounds),
+                 *(sum(sound["runners"][name]["found"] > 0 for sound in sounds) for name in runners)]
+        lines.append("| `%s` | %d | %s | %s | %s |" % (
+            row["model"], len(row["layers"]["xnnpack"]), " | ".join(differing(row["layers"][name]) for name in runners),
+            " | ".join("by %d" % max(sound["runners"][name]["most_logit_difference"] for sound in sounds)
+                       for name in runners), ", ".join(map(str, found))))
+    source = "%sCommit %s, ai-edge-litert %s, numpy %s." % (
+        "".join(residuals), document["commit"], versions["ai-edge-litert"], versions["numpy"])
+    return "\n".join([*lines, "", textwrap.fill(source, WIDTH, break_on_hyphens=False), ""])
+
+
 def limits(results, what):
     """The cases of one measurement of bench/linear_limits_main.cc, and whose they are."""
     (document,) = load(results, GPU, "linear_limits.json")
@@ -503,6 +543,7 @@ def headline(results):
 
 SECTIONS = {"gru-cpu-sequences": gru_cpu_sequences, "gru-cpu-calls": gru_cpu_calls,
             "linear-cpu": linear_cpu, "conv-cpu": conv_cpu, "conv-gpu": conv_gpu,
+            "conv-networks": conv_networks,
             "gru-gpu-sequences": gru_gpu_sequences, "gru-gpu-calls": gru_gpu_calls,
             "linear-gpu": linear_gpu, "linear-gpu-models": linear_gpu_models, "linear-gpu-rivals": linear_gpu_rivals,
             "linear-gpu-targets": linear_gpu_targets,

@@ -22,7 +22,7 @@ Installs the Debian packages that are missing (root only where some are), builds
                architecture; the thread pool under the thread sanitizer; a project that takes isobit with
                add_subdirectory, without the kernels for x86-64; an emulated aarch64; the Python package on every
                Python that is installed, with PyTorch (several gigabytes, into build/test/torch), and with ONNX Runtime;
-               scripts/denoiser.sh
+               scripts/denoiser.sh; scripts/tiny_networks.sh
   --quick      the dev preset with g++, tests labelled fast
   --cuda       builds the programs of isobit::cuda (where nvcc is on PATH; for the architecture of the device, without
                one for all, or for those that CUDAARCHS names), then does what --cuda-built does. Without a device it
@@ -237,6 +237,9 @@ onnx_runtime() {
 
 # denoiser: a whole network, from its ONNX file to speech.
 denoiser() { scripts/denoiser.sh --wheel "$(echo build/wheel/dist/isobit-*.whl)" --out build/denoiser; }
+
+# tiny_networks: int8 networks of TFLite, beside LiteRT.
+tiny_networks() { scripts/tiny_networks.sh --wheel "$(echo build/wheel/dist/isobit-*.whl)" --out build/tiny; }
 
 # other_pythons PROGRAM: the one wheel on every Python from 3.10 on that is installed, those of pyenv included.
 other_pythons() {
@@ -467,6 +470,7 @@ for pair in "${pairs[@]}"; do
       check "$pair: python: with PyTorch" pytorch "$program"
       check "$pair: python: with ONNX Runtime" onnx_runtime "$program"
       check "$pair: python: a denoiser in integers beside float" denoiser
+      check "$pair: python: networks of TFLite beside LiteRT" tiny_networks
       check "$pair: python: the same wheel for other Pythons" other_pythons "$program"
     fi
     check "$pair: fingerprint" fingerprint "$program"

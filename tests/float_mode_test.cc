@@ -455,6 +455,10 @@ Call static_derived() {
     append(all, p.weights.bytes);
     for (const RescaleParameters& r : p.rescales) append(all, bytes_of(std::vector<int64_t>{r.multiplier, r.shift}));
     append(all, bytes_of(std::vector<int32_t>{p.lo, p.hi}));
+    const StaticLinearParameters again = value_of(derive_static_requantization(p, static_options().clamp, "layer"));
+    for (const RescaleParameters& r : again.rescales)
+      append(all, bytes_of(std::vector<int64_t>{r.multiplier, r.shift}));
+    append(all, bytes_of(std::vector<int32_t>{again.lo, again.hi}));
     return all;
   };
 }

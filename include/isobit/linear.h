@@ -159,6 +159,13 @@ struct StaticLinearOptions {
 Result<StaticLinearParameters> derive_static_linear(const LowBitMatrix& matrix, const StaticLinearOptions& options,
                                                     std::string_view name);
 
+/// Section 12, of a layer whose weights, scales and bias are integers already, such as one of TFLite: `layer` with the
+/// rescales of the ratios S_x * scales[n] / S_y, and with lo and hi of `clamp`, in real numbers, in place of its own.
+/// Errors: kInvalidArgument for a field outside its limits and a clamp that is not one, or not none without an output
+/// grid; kOverflow for a ratio that has no encoding. StaticLinearLayer::create does the rest.
+Result<StaticLinearParameters> derive_static_requantization(StaticLinearParameters layer, const LinearClamp& clamp,
+                                                            std::string_view name);
+
 /// Ranges of real numbers, lowest and highest, that the grids of a static layer cover; default: those of the data.
 struct StaticLinearRanges {
   std::optional<std::pair<float, float>> x{}, y{};

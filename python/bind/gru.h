@@ -135,6 +135,7 @@ struct Comparison {
 
 void bind_gru(nanobind::module_& m);
 void bind_checks(nanobind::module_& m);
+void bind_conv(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
 void bind_pages(nanobind::module_& m);
 void bind_tables(nanobind::module_& m);

@@ -9,6 +9,7 @@ NB_MODULE(_isobit, m) {
   isobit::python::bind_errors(m);
   isobit::python::bind_gru(m);
   isobit::python::bind_linear(m);
+  isobit::python::bind_conv(m);
   isobit::python::bind_tables(m);
   isobit::python::bind_tune(m);
   isobit::python::bind_checks(m);

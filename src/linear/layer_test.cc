@@ -534,6 +534,60 @@ TEST(StaticLinearLayer, RefusesDerivation) {
                  StatusCode::kInvalidArgument, "fc: scales[2, 0] is -0.5, must be positive, or 0 in a row of zeros");
 }
 
+/// From the integers that it has itself, a layer gets its own rescales and limits.
+TEST(StaticLinearLayer, DerivesRequantization) {
+  const LowBitMatrix matrix = random_matrix(5, 16, {.bits = 8, .group = 16});
+  const Grid x{.bits = 8, .kind = ScaleKind::kReal, .real_scale = 0.037f, .zero_point = -3};
+  const Grid y{.bits = 8, .kind = ScaleKind::kReal, .real_scale = 0.11f, .zero_point = 7};
+  const std::vector<float> bias = {1, -2, 3, 0, 0.5f};
+  const StaticLinearOptions options{.input = x, .output = y, .bias = bias, .clamp = LinearClamp::relu6()};
+  const StaticLinearParameters made = *derive_static_linear(matrix, options, "fc");
+  StaticLinearParameters integers = made;
+  integers.rescales.assign(9, {});
+  integers.lo = integers.hi = 77;
+  const Result<StaticLinearParameters> again = derive_static_requantization(integers, LinearClamp::relu6(), "fc");
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(*again, made);
+  EXPECT_EQ(again->lo, 7);
+  EXPECT_EQ(again->hi, 7 + 55);  // 6 / 0.11 = 54.5...
+  for (size_t n = 0; n < 5; ++n) {
+    const RescaleParameters& r = again->rescales[n];
+    const double ratio = static_cast<double>(x.real_scale) * static_cast<double>(made.scales.data<float>()[n]) /
+                         static_cast<double>(y.real_scale);
+    EXPECT_NEAR(std::ldexp(static_cast<double>(r.multiplier), -r.shift) / ratio, 1, 0x1p-30);
+  }
+  integers.output.reset();
+  const Result<StaticLinearParameters> sums = derive_static_requantization(integers, LinearClamp::none(), "fc");
+  ASSERT_TRUE(sums.ok()) << sums.status().message();
+  EXPECT_TRUE(sums->rescales.empty());
+  EXPECT_EQ(sums->lo, INT32_MIN);
+  EXPECT_EQ(sums->hi, INT32_MAX);
+  EXPECT_TRUE(StaticLinearLayer::create(*sums, "fc").ok());
+}
+
+TEST(StaticLinearLayer, RefusesRequantization) {
+  const LowBitMatrix matrix = random_matrix(3, 16, {.bits = 4, .group = 16});
+  const Grid grid{.kind = ScaleKind::kReal, .real_scale = 0.1f};
+  const StaticLinearParameters made = *derive_static_linear(matrix, {.input = grid, .output = grid}, "fc");
+  const auto refused = [&](const auto& change, const LinearClamp& clamp, const std::string& message,
+                           StatusCode code = StatusCode::kInvalidArgument) {
+    StaticLinearParameters p = made;
+    change(p);
+    expect_refused(derive_static_requantization(p, clamp, "fc").status(), code, message);
+  };
+  const LinearClamp none = LinearClamp::none();
+  refused([](auto& p) { p.weights.template data<int8_t>()[17] = 8; }, none, "fc: weights[1, 1] is 8, must be -8..7");
+  refused([](auto& p) { p.scales.template data<float>()[2] = 0; }, none,
+          "fc: scales[2] is 0, must be positive and finite");
+  refused([](auto& p) { p.bias = Array::zeros(Dtype::kS32, {4}); }, none,
+          "fc: bias has the shape (4,), must have (3,)");
+  refused([](auto& p) { p.input.bits = 1; }, none, "fc: input: bits is 1, must be 2..16");
+  refused([](auto& p) { p.output->bits = 17; }, none, "fc: output: bits is 17, must be 2..16");
+  refused([](auto&) {}, {2, 1}, "fc: clamp.lo is 2, must be at most clamp.hi, 1");
+  refused([](auto& p) { p.output.reset(); }, LinearClamp::relu(),
+          "fc: a clamp of 0..inf was given, must be none without an output grid");
+}
+
 /// A row of zeros takes the smallest scale of the others, so that its bias is not lost.
 TEST(StaticLinearLayer, RowsOfZeros) {
   Array floats = Array::zeros(Dtype::kF32, {3, 4});

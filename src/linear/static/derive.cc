@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/codes.h"
@@ -101,17 +102,45 @@ double unclamped_bias(float bias, const Grid& x, float scale) {
   return std::rint(static_cast<double>(bias) / product);
 }
 
+Result<StaticLinearParameters> derive_static_requantization(StaticLinearParameters layer, const LinearClamp& clamp,
+                                                            std::string_view name) {
+  const DefaultFloatMode mode;
+  const std::string text(name);
+  StaticLinearParameters& p = layer;
+  ISOBIT_RETURN_IF_ERROR(check_static_integers(p, text));
+  ISOBIT_RETURN_IF_ERROR(check_clamp(clamp, text));
+  p.rescales.clear();
+  if (!p.output) {
+    if (clamp != LinearClamp::none())
+      return refuse_linear(text + ": a clamp of " + number(clamp.lo) + ".." + number(clamp.hi) +
+                           " was given, must be none without an output grid");
+    p.lo = INT32_MIN;
+    p.hi = INT32_MAX;
+    return layer;
+  }
+  ISOBIT_RETURN_IF_ERROR(check_code_grid(*p.output, text + ": output"));
+  p.lo = static_cast<int32_t>(quantize_value(*p.output, clamp.lo));
+  p.hi = static_cast<int32_t>(quantize_value(*p.output, clamp.hi));
+  for (int64_t n = 0; n < p.rows; ++n) {
+    const Int128 acc =
+        largest_accumulator(p.weights.data<int8_t>() + n * p.columns, p.columns, p.bias.data<int32_t>()[n], p.input);
+    const double product =  // exact
+        static_cast<double>(p.input.scale()) * static_cast<double>(p.scales.data<float>()[n]);
+    const Result<RescaleParameters> rescale = encode_ratio(product / static_cast<double>(p.output->scale()), acc);
+    if (!rescale.ok())
+      return Status(rescale.status().code(),
+                    text + ": row " + std::to_string(n) + ": accumulator -> y: " + rescale.status().message());
+    p.rescales.push_back(*rescale);
+  }
+  return layer;
+}
+
 Result<StaticLinearParameters> derive_static_linear(const LowBitMatrix& matrix, const StaticLinearOptions& options,
                                                     std::string_view name) {
   const DefaultFloatMode mode;
   const std::string text(name);
   ISOBIT_RETURN_IF_ERROR(check_static_weights(matrix.parameters(), text));
   ISOBIT_RETURN_IF_ERROR(check_code_grid(options.input, text + ": input"));
-  if (options.output) ISOBIT_RETURN_IF_ERROR(check_code_grid(*options.output, text + ": output"));
-  ISOBIT_RETURN_IF_ERROR(check_clamp(options.clamp, text));
-  if (!options.output && options.clamp != LinearClamp::none())
-    return refuse_linear(text + ": a clamp of " + number(options.clamp.lo) + ".." + number(options.clamp.hi) +
-                         " was given, must be none without an output grid");
   ISOBIT_RETURN_IF_ERROR(check_bias(options.bias, matrix.rows(), text));
   ISOBIT_ASSIGN_OR_RETURN(const std::vector<float> scales, channel_scales(matrix, text));
 
@@ -125,35 +154,18 @@ Result<StaticLinearParameters> derive_static_linear(const LowBitMatrix& matrix, 
   p.input = options.input;
   p.output = options.output;
   p.rounding = options.rounding;
-  if (options.output) {
-    p.lo = static_cast<int32_t>(quantize_value(*options.output, options.clamp.lo));
-    p.hi = static_cast<int32_t>(quantize_value(*options.output, options.clamp.hi));
-  } else {
-    p.lo = INT32_MIN;
-    p.hi = INT32_MAX;
-  }
   for (int64_t n = 0; n < p.rows; ++n) {
     auto* v = p.weights.data<int8_t>() + n * p.columns;
     for (int64_t k = 0; k < p.columns; ++k) v[k] = static_cast<int8_t>(matrix.value(n, k));
-    int32_t& bias = p.bias.data<int32_t>()[n];
-    if (!options.bias.empty()) {
-      const float given = options.bias[static_cast<size_t>(n)];
-      if (!std::isfinite(given))
-        return refuse_linear(text + ": bias[" + std::to_string(n) + "] is " + number(given) + ", must be finite");
-      bias = static_cast<int32_t>(std::clamp(unclamped_bias(given, options.input, scales[static_cast<size_t>(n)]),
-                                             static_cast<double>(INT32_MIN), static_cast<double>(INT32_MAX)));
-    }
-    if (!options.output) continue;
-    const Int128 acc = largest_accumulator(v, p.columns, bias, options.input);
-    const double product =  // exact
-        static_cast<double>(options.input.scale()) * static_cast<double>(scales[static_cast<size_t>(n)]);
-    const Result<RescaleParameters> rescale = encode_ratio(product / static_cast<double>(options.output->scale()), acc);
-    if (!rescale.ok())
-      return Status(rescale.status().code(),
-                    text + ": row " + std::to_string(n) + ": accumulator -> y: " + rescale.status().message());
-    p.rescales.push_back(*rescale);
+    if (options.bias.empty()) continue;
+    const float bias = options.bias[static_cast<size_t>(n)];
+    if (!std::isfinite(bias))
+      return refuse_linear(text + ": bias[" + std::to_string(n) + "] is " + number(bias) + ", must be finite");
+    p.bias.data<int32_t>()[n] =
+        static_cast<int32_t>(std::clamp(unclamped_bias(bias, options.input, scales[static_cast<size_t>(n)]),
+                                        static_cast<double>(INT32_MIN), static_cast<double>(INT32_MAX)));
   }
-  return p;
+  return derive_static_requantization(std::move(p), options.clamp, name);
 }
 
 }  // namespace isobit

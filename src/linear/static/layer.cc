@@ -92,19 +92,6 @@ Status check_output(const StaticLinearParameters& p, const std::string& name) {
   return {};
 }
 
-Status check(const StaticLinearParameters& p, const std::string& name) {
-  ISOBIT_RETURN_IF_ERROR(check_low_bit_form(p.rows, p.columns, 8, p.columns, LowBitKind::kSymmetric, name));
-  ISOBIT_RETURN_IF_ERROR(check_weight_bits(p.weight_bits, name + ": weight_bits"));
-  ISOBIT_RETURN_IF_ERROR(check_tensor(p.weights, Dtype::kS8, {p.rows, p.columns}, name + ": weights"));
-  ISOBIT_RETURN_IF_ERROR(check_tensor(p.scales, Dtype::kF32, {p.rows}, name + ": scales"));
-  ISOBIT_RETURN_IF_ERROR(check_tensor(p.bias, Dtype::kS32, {p.rows}, name + ": bias"));
-  ISOBIT_RETURN_IF_ERROR(check_values(p, name));
-  ISOBIT_RETURN_IF_ERROR(check_code_grid(p.input, name + ": input"));
-  if (p.rounding < Rounding::kNearestEven || p.rounding > Rounding::kFloor)
-    return refuse_linear(name + ": rounding is " + std::to_string(static_cast<int32_t>(p.rounding)) + ", must be 0..3");
-  return check_output(p, name);
-}
-
 Status too_large(const std::string& what, Int128 bound, int64_t limit) {
   return {StatusCode::kOverflow,
           what + " can reach " + to_decimal(bound) + ", must stay within " + std::to_string(limit)};
@@ -126,6 +113,19 @@ Status prove_row(const StaticLinearParameters& p, int64_t n, Int128 acc, const s
 }
 
 }  // namespace
+
+Status check_static_integers(const StaticLinearParameters& p, const std::string& name) {
+  ISOBIT_RETURN_IF_ERROR(check_low_bit_form(p.rows, p.columns, 8, p.columns, LowBitKind::kSymmetric, name));
+  ISOBIT_RETURN_IF_ERROR(check_weight_bits(p.weight_bits, name + ": weight_bits"));
+  ISOBIT_RETURN_IF_ERROR(check_tensor(p.weights, Dtype::kS8, {p.rows, p.columns}, name + ": weights"));
+  ISOBIT_RETURN_IF_ERROR(check_tensor(p.scales, Dtype::kF32, {p.rows}, name + ": scales"));
+  ISOBIT_RETURN_IF_ERROR(check_tensor(p.bias, Dtype::kS32, {p.rows}, name + ": bias"));
+  ISOBIT_RETURN_IF_ERROR(check_values(p, name));
+  ISOBIT_RETURN_IF_ERROR(check_code_grid(p.input, name + ": input"));
+  if (p.rounding < Rounding::kNearestEven || p.rounding > Rounding::kFloor)
+    return refuse_linear(name + ": rounding is " + std::to_string(static_cast<int32_t>(p.rounding)) + ", must be 0..3");
+  return {};
+}
 
 struct StaticLinearLayer::Impl {
   StaticLinearParameters parameters;
@@ -243,7 +243,8 @@ Result<StaticLinearLayer> StaticLinearLayer::create(StaticLinearParameters param
                                                     std::optional<CpuPath> path) {
   const DefaultFloatMode mode;
   const std::string text(name);
-  ISOBIT_RETURN_IF_ERROR(check(parameters, text));
+  ISOBIT_RETURN_IF_ERROR(check_static_integers(parameters, text));
+  ISOBIT_RETURN_IF_ERROR(check_output(parameters, text));
   auto impl = std::make_shared<Impl>();
   for (int64_t n = 0; n < parameters.rows; ++n) {
     const Int128 acc = largest_accumulator(parameters.weights.data<int8_t>() + n * parameters.columns,

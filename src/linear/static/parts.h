@@ -10,6 +10,7 @@
 
 #include "core/rescale.h"
 #include "isobit/grid.h"
+#include "isobit/linear.h"
 #include "isobit/low_bit.h"
 #include "isobit/status.h"
 
@@ -32,6 +33,8 @@ Status check_codes(const std::byte* codes, const Grid& grid, int64_t rows, int64
                    const std::string& name, const std::string& tensor = "x");
 /// 1, 2, 4 or 8.
 Status check_weight_bits(int32_t bits, const std::string& what);
+/// All but the output: lo, hi and rescales may be anything.
+Status check_static_integers(const StaticLinearParameters& p, const std::string& name);
 /// Symmetric, a group a row.
 Status check_static_weights(const LowBitParameters& weights, const std::string& name);
 

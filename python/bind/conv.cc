@@ -1,0 +1,527 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions, streams and pooling of static codes.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "arrays.h"
+#include "errors.h"
+#include "gru.h"
+#include "isobit/conv.h"
+#include "isobit/linear.h"
+#include "isobit/low_bit.h"
+#include "names.h"
+#include "path.h"
+
+namespace isobit::python {
+namespace nb = nanobind;
+using namespace nb::literals;
+namespace {
+
+using Pair = std::pair<int64_t, int64_t>;
+using OneOrTwo = std::variant<int64_t, Pair>;
+using Padding = std::variant<int64_t, Pair, std::pair<Pair, Pair>>;
+using Range = std::optional<std::pair<float, float>>;
+using Codes = std::vector<std::byte>;
+
+Pair two_of(const OneOrTwo& value) {
+  if (const auto* pair = std::get_if<Pair>(&value)) return *pair;
+  return {std::get<int64_t>(value), std::get<int64_t>(value)};
+}
+/// (top, bottom), (left, right); of a pair: rows, columns.
+std::pair<Pair, Pair> pads_of(const Padding& value) {
+  if (const auto* all = std::get_if<std::pair<Pair, Pair>>(&value)) return *all;
+  const auto* pair = std::get_if<Pair>(&value);
+  const Pair sides = pair != nullptr ? *pair : Pair(std::get<int64_t>(value), std::get<int64_t>(value));
+  return {{sides.first, sides.first}, {sides.second, sides.second}};
+}
+ImageSize size_of(const Pair& pair) { return {pair.first, pair.second}; }
+
+/// The grid that a dictionary of grid_dict() describes.
+Grid grid_of(const Facts& facts, const std::string& name) {
+  Grid grid{.kind = ScaleKind::kReal};
+  std::optional<std::string> dtype;
+  bool has_bits = false, has_scale = false;
+  for (const auto& [key, value] : static_cast<const nb::dict&>(facts)) {
+    const std::string field = nb::cast<std::string>(key);
+    const auto take_field = [&](auto& to) {
+      if (!nb::try_cast(value, to))
+        refuse_type(name + "['" + field + "'] is " + std::string(nb::str(value.type().attr("__name__")).c_str()) +
+                    ", which this field cannot be");
+    };
+    if (field == "bits") {
+      take_field(grid.bits);
+      has_bits = true;
+    } else if (field == "signed") {
+      take_field(grid.is_signed);
+    } else if (field == "scale") {
+      take_field(grid.real_scale);
+      has_scale = true;
+    } else if (field == "zero_point") {
+      take_field(grid.zero_point);
+    } else if (field == "dtype") {
+      take_field(dtype.emplace());
+    } else {
+      refuse(name + " has '" + field + "', must have bits, signed, scale, zero_point and dtype only");
+    }
+  }
+  if (!has_bits || !has_scale)
+    refuse(name + " has no '" + (has_bits ? "scale" : "bits") + "', must have bits and scale at least");
+  check(check_grid(grid, name));
+  if (dtype && *dtype != to_string(grid.dtype()))
+    refuse(name + "['dtype'] is '" + *dtype + "', must be '" + std::string(to_string(grid.dtype())) + "', as bits say");
+  return grid;
+}
+std::optional<Grid> optional_grid(const std::optional<Facts>& facts, const std::string& name) {
+  if (!facts) return std::nullopt;
+  return grid_of(*facts, name);
+}
+std::optional<Facts> optional_dict(const std::optional<Grid>& grid) {
+  if (!grid) return std::nullopt;
+  return grid_dict(*grid);
+}
+
+/// What from_codes() and quantize() share.
+struct Made {
+  OneOrTwo stride, dilation;
+  Padding padding;
+  int64_t groups;
+  bool transposed;
+  OneOrTwo output_padding;
+
+  [[nodiscard]] ConvShape shape(const std::vector<int64_t>& weights) const {
+    if (groups < 1 || groups > weights[0])
+      refuse("groups is " + std::to_string(groups) + ", must be 1.." + std::to_string(weights[0]) +
+             ", the output channels");
+    const auto [top_bottom, left_right] = pads_of(padding);
+    const Pair strides = two_of(stride), dilations = two_of(dilation), more = two_of(output_padding);
+    return {.channels = weights[3] * groups,
+            .outputs = weights[0],
+            .groups = groups,
+            .rows = {.kernel = weights[1],
+                     .stride = strides.first,
+                     .dilation = dilations.first,
+                     .pad_before = top_bottom.first,
+                     .pad_after = top_bottom.second,
+                     .more = more.first},
+            .columns = {.kernel = weights[2],
+                        .stride = strides.second,
+                        .dilation = dilations.second,
+                        .pad_before = left_right.first,
+                        .pad_after = left_right.second,
+                        .more = more.second},
+            .transposed = transposed};
+  }
+};
+
+/// weights [O, R, S, C / groups] as the matrix [O, R * S * C / groups] of the linear layer.
+Array matrix_of(const Input& weights) {
+  if (weights.shape().size() != 4)
+    refuse("weights has shape " + shape_text(weights.shape()) + ", must be [O, R, S, C / groups]");
+  Array matrix = array_of(weights);
+  const std::vector<int64_t>& shape = weights.shape();
+  matrix.shape = {shape[0], shape[1] * shape[2] * shape[3]};
+  return matrix;
+}
+
+std::unique_ptr<StaticConvLayer> conv_of(const ConvShape& shape, StaticLinearParameters linear,
+                                         const std::optional<Grid>& residual, const std::string& name,
+                                         const std::optional<CpuPath>& path) {
+  StaticConvParameters parameters{shape, std::move(linear)};
+  if (residual) {
+    if (!parameters.linear.output) refuse(name + ": residual_grid is given, must be None without an output_grid");
+    parameters.residual = take(derive_static_residual(*residual, *parameters.linear.output, name));
+  }
+  return std::make_unique<StaticConvLayer>(take(StaticConvLayer::create(std::move(parameters), name, path)));
+}
+
+std::unique_ptr<StaticConvLayer> conv_of_codes(nb::any weights, nb::any scales, const Facts& input_grid,
+                                               const std::optional<Facts>& output_grid, nb::any bias,
+                                               const Range& clamp, const OneOrTwo& stride, const OneOrTwo& dilation,
+                                               const Padding& padding, int64_t groups, bool transposed,
+                                               const OneOrTwo& output_padding,
+                                               const std::optional<Facts>& residual_grid, const std::string& rounding,
+                                               const std::string& name, const std::optional<std::string>& path) {
+  const Input codes(weights, "weights", Dtype::kS8);
+  StaticLinearParameters p;
+  p.weights = matrix_of(codes);
+  p.rows = p.weights.shape[0];
+  p.columns = p.weights.shape[1];
+  p.scales = array_of(Input(scales, "scales", Dtype::kF32));
+  p.bias = bias.is_none() ? Array::zeros(Dtype::kS32, {p.rows}) : array_of(Input(bias, "bias", Dtype::kS32));
+  p.input = grid_of(input_grid, "input_grid");
+  p.output = optional_grid(output_grid, "output_grid");
+  p.rounding = rounding_named(rounding);
+  const ConvShape shape = Made{stride, dilation, padding, groups, transposed, output_padding}.shape(codes.shape());
+  const std::optional<Grid> residual = optional_grid(residual_grid, "residual_grid");
+  const std::optional<CpuPath> cpu_path = path_named(path);
+  const LinearClamp range = clamp ? LinearClamp{clamp->first, clamp->second} : LinearClamp();
+  const nb::gil_scoped_release release;
+  return conv_of(shape, take(derive_static_requantization(std::move(p), range, name)), residual, name, cpu_path);
+}
+
+std::unique_ptr<StaticConvLayer> conv_of_floats(nb::any weights, const Facts& input_grid,
+                                                const std::optional<Facts>& output_grid, nb::any bias,
+                                                const Range& clamp, const OneOrTwo& stride, const OneOrTwo& dilation,
+                                                const Padding& padding, int64_t groups, bool transposed,
+                                                const OneOrTwo& output_padding,
+                                                const std::optional<Facts>& residual_grid, int32_t weight_bits,
+                                                const std::string& method, const std::string& rounding,
+                                                const std::string& name, const std::optional<std::string>& path) {
+  const Input floats(weights, "weights", Dtype::kF32);
+  const Array matrix = matrix_of(floats);
+  std::optional<Input> biases;
+  StaticLinearOptions options{.input = grid_of(input_grid, "input_grid"),
+                              .output = optional_grid(output_grid, "output_grid")};
+  if (!bias.is_none()) options.bias = biases.emplace(bias, "bias", Dtype::kF32).values<float>();
+  if (clamp) options.clamp = {clamp->first, clamp->second};
+  options.rounding = rounding_named(rounding);
+  const LowBitOptions low_bit{
+      .bits = weight_bits,
+      .group = matrix.shape[1],
+      .method = parse_name("method", method, low_bit_method_from_string, "absmax, mse"),
+  };
+  const ConvShape shape = Made{stride, dilation, padding, groups, transposed, output_padding}.shape(floats.shape());
+  const std::optional<Grid> residual = optional_grid(residual_grid, "residual_grid");
+  const std::optional<CpuPath> cpu_path = path_named(path);
+  const nb::gil_scoped_release release;
+  const LowBitMatrix low = take(quantize_low_bit(matrix, low_bit, name + ": weights"));
+  return conv_of(shape, take(derive_static_linear(low, options, name)), residual, name, cpu_path);
+}
+
+/// x [B, H, W, C], or [B, W, C] with H = 1; y has as many dimensions.
+struct Images {
+  int64_t count = 0;
+  ImageSize size{};
+  bool flat = false;
+
+  Images(const Input& x, int64_t channels) {
+    const std::vector<int64_t>& shape = x.shape();
+    if ((shape.size() != 3 && shape.size() != 4) || (channels > 0 && shape.back() != channels)) {
+      const std::string last = channels > 0 ? std::to_string(channels) : "C";
+      refuse("x has shape " + shape_text(shape) + ", must be [B, H, W, " + last + "], or [B, W, " + last +
+             "] of images with one row");
+    }
+    flat = shape.size() == 3;
+    count = shape[0];
+    size = {flat ? 1 : shape[1], shape[flat ? 1 : 2]};
+  }
+  /// What y of such images must be.
+  [[nodiscard]] std::vector<int64_t> y_shape(const ImageSize& y, int64_t outputs) const {
+    if (!flat) return {count, y.rows, y.columns, outputs};
+    if (y.rows != 1)
+      refuse("x has one row and y would have " + std::to_string(y.rows) + "; pass x as [B, 1, W, C] for such a layer");
+    return {count, y.columns, outputs};
+  }
+};
+
+/// The residual of y of this shape, and only where the layer has one.
+std::optional<Input> residual_of(nb::handle residual, const std::optional<StaticResidual>& wanted,
+                                 const std::vector<int64_t>& y_shape, Dtype dtype) {
+  if (residual.is_none() != !wanted)
+    refuse(wanted ? "residual is None, must be given: the layer has a residual_grid"
+                  : "residual is given, must be None: the layer has no residual_grid");
+  if (!wanted) return std::nullopt;
+  std::optional<Input> input(std::in_place, residual, "residual", dtype);
+  if (input->shape() != y_shape)
+    refuse("residual has shape " + shape_text(input->shape()) + ", must be " + shape_text(y_shape) + ", as y");
+  return input;
+}
+
+void forward_codes(const StaticConvLayer& self, std::span<const std::byte> x, std::span<std::byte> y,
+                   const Images& images, std::span<const std::byte> residual, Pool* pool) {
+  const PoolUse use(pool);
+  Workspace workspace = take(self.workspace(images.count, images.size, use.threads()));
+  check(self.forward(x, y, images.count, images.size, workspace, {.pool = use.pool}, residual));
+}
+
+nb::any run_conv(const StaticConvLayer& self, nb::any x, nb::any residual, nb::any out, Pool* pool) {
+  const StaticConvParameters& p = self.parameters();
+  const Input input(x, "x", p.linear.x_dtype());
+  const Images images(input, p.shape.channels);
+  const std::vector<int64_t> y_shape =
+      images.y_shape(take(conv_output_size(p.shape, images.size, self.name())), p.shape.outputs);
+  const std::optional<Input> added =
+      residual_of(residual, p.residual, y_shape, p.residual ? p.residual->grid.dtype() : Dtype::kS8);
+  const Returned y(x, out, p.linear.y_dtype(), y_shape);
+  {
+    const nb::gil_scoped_release release;
+    forward_codes(self, input.bytes(), y.bytes(), images, added ? added->bytes() : std::span<const std::byte>(), pool);
+  }
+  return nb::borrow<nb::any>(y.array());
+}
+
+Codes quantized(const Grid& grid, const Input& x, const char* name) {
+  const std::span<const float> values = x.values<float>();
+  Codes codes(values.size() * size_in_bytes(grid.dtype()));
+  check(quantize(grid, values, codes.data(), name));
+  return codes;
+}
+
+/// Numbers in and out: quantised on the grids, dequantised from the output grid.
+nb::any run_conv_floats(const StaticConvLayer& self, nb::any x, nb::any residual, nb::any out, Pool* pool) {
+  const StaticConvParameters& p = self.parameters();
+  const Input input(x, "x", Dtype::kF32);
+  const Images images(input, p.shape.channels);
+  if (!p.linear.output) refuse("the layer has no output grid: its results are accumulators; use run_codes()");
+  const std::vector<int64_t> y_shape =
+      images.y_shape(take(conv_output_size(p.shape, images.size, self.name())), p.shape.outputs);
+  const std::optional<Input> added = residual_of(residual, p.residual, y_shape, Dtype::kF32);
+  const Returned y(x, out, Dtype::kF32, y_shape);
+  {
+    const nb::gil_scoped_release release;
+    const Codes x_codes = quantized(p.linear.input, input, "x");
+    const Codes residual_codes = added ? quantized(p.residual->grid, *added, "residual") : Codes();
+    const size_t count = y.bytes().size() / sizeof(float);
+    Codes y_codes(count * size_in_bytes(p.linear.y_dtype()));
+    forward_codes(self, x_codes, y_codes, images, residual_codes, pool);
+    dequantize(*p.linear.output, y_codes.data(), {reinterpret_cast<float*>(y.bytes().data()), count});
+  }
+  return nb::borrow<nb::any>(y.array());
+}
+
+/// A state, with the stream that it is of and the scratch memory of its calls. One call at a time: others wait.
+struct ConvState {
+  StaticConvStream stream;
+  StaticConvState state;
+  Workspace workspace;
+  int workspace_threads = 0;
+  std::mutex mutex;
+
+  ConvState(StaticConvStream of, StaticConvState first) : stream(std::move(of)), state(std::move(first)) {}
+};
+
+std::unique_ptr<StaticConvStream> stream_of(const StaticConvLayer& layer) {
+  const nb::gil_scoped_release release;
+  return std::make_unique<StaticConvStream>(
+      take(StaticConvStream::create(layer.parameters(), layer.name(), layer.path())));
+}
+
+nb::any run_stream(const StaticConvStream& self, nb::any x, ConvState& state, nb::any residual, nb::any out,
+                   Pool* pool) {
+  const StaticConvParameters& p = self.parameters();
+  const Input input(x, "x", p.linear.x_dtype());
+  const std::vector<int64_t>& shape = input.shape();
+  if (shape.size() != 3 || shape[2] != p.shape.channels)
+    refuse("x has shape " + shape_text(shape) + ", must be [B, columns, " + std::to_string(p.shape.channels) + "]");
+  if (&state.stream.parameters() != &p) refuse("state was made by another stream, must be of state() of this one");
+  const std::vector<int64_t> y_shape = {shape[0], shape[1] / p.shape.columns.stride, p.shape.outputs};
+  const std::optional<Input> added =
+      residual_of(residual, p.residual, y_shape, p.residual ? p.residual->grid.dtype() : Dtype::kS8);
+  const Returned y(x, out, p.linear.y_dtype(), y_shape);
+  {
+    const nb::gil_scoped_release release;
+    const std::unique_lock<std::mutex> lock(state.mutex);
+    const PoolUse use(pool);
+    if (state.workspace_threads < use.threads()) {
+      state.workspace = take(self.workspace(state.state.images(), state.state.columns(), use.threads()));
+      state.workspace_threads = use.threads();
+    }
+    check(self.forward(input.bytes(), y.bytes(), shape[0], shape[1], state.state, state.workspace, {.pool = use.pool},
+                       added ? added->bytes() : std::span<const std::byte>()));
+  }
+  return nb::borrow<nb::any>(y.array());
+}
+
+std::unique_ptr<ConvState> copy_state(ConvState& self) {
+  const nb::gil_scoped_release release;
+  const std::unique_lock<std::mutex> lock(self.mutex);
+  return std::make_unique<ConvState>(self.stream, self.state);
+}
+
+std::unique_ptr<StaticPool> pool_of(const std::string& kind, const OneOrTwo& window,
+                                    const std::optional<OneOrTwo>& stride, const Padding& padding,
+                                    const Facts& input_grid, const std::optional<Facts>& output_grid,
+                                    bool counts_outside, const std::string& rounding, const std::string& name) {
+  StaticPoolParameters p;
+  if (kind != "max" && kind != "average") refuse("kind is '" + kind + "', must be one of max, average");
+  p.kind = kind == "max" ? PoolKind::kMax : PoolKind::kAverage;
+  const Pair sides = two_of(window), strides = stride ? two_of(*stride) : sides;
+  const auto [top_bottom, left_right] = pads_of(padding);
+  p.rows = {
+      .kernel = sides.first, .stride = strides.first, .pad_before = top_bottom.first, .pad_after = top_bottom.second};
+  p.columns = {
+      .kernel = sides.second, .stride = strides.second, .pad_before = left_right.first, .pad_after = left_right.second};
+  p.input = grid_of(input_grid, "input_grid");
+  p.output = output_grid ? grid_of(*output_grid, "output_grid") : p.input;
+  p.counts_outside = counts_outside;
+  p.rounding = rounding_named(rounding);
+  return std::make_unique<StaticPool>(take(StaticPool::create(p, name)));
+}
+
+ImageSize pooled(const StaticPool& self, const ImageSize& image) {
+  const StaticPoolParameters& p = self.parameters();
+  return take(conv_output_size({.rows = p.rows, .columns = p.columns}, image, "pool"));
+}
+
+nb::any run_pool(const StaticPool& self, nb::any x, nb::any out, Pool* pool) {
+  const StaticPoolParameters& p = self.parameters();
+  const Input input(x, "x", p.input.dtype());
+  const Images images(input, 0);
+  const int64_t channels = input.shape().back();
+  const Returned y(x, out, p.output.dtype(), images.y_shape(pooled(self, images.size), channels));
+  {
+    const nb::gil_scoped_release release;
+    const PoolUse use(pool);
+    check(self.forward(input.bytes(), y.bytes(), images.count, images.size, channels, {.pool = use.pool}));
+  }
+  return nb::borrow<nb::any>(y.array());
+}
+
+Pair pair_of(const ImageSize& size) { return {size.rows, size.columns}; }
+
+std::vector<std::unique_ptr<StaticConvLayer>> load_all(const Path& path) {
+  const nb::gil_scoped_release release;
+  const ArrayReader file = take(ArrayReader::open(path.text));
+  std::vector<std::unique_ptr<StaticConvLayer>> layers;
+  for (StaticConvLayer& layer : take(StaticConvLayer::load_all(file)))
+    layers.push_back(std::make_unique<StaticConvLayer>(std::move(layer)));
+  return layers;
+}
+
+constexpr const char* kFromCodesDoc =
+    "A layer that is in integers already, such as one of TFLite. weights: int8 [O, R, S, C / groups]; scales: float32\n"
+    "[O]; bias: int32 [O], on the scale of x times scales[o]; None: 0. Grids are dictionaries as input_grid gives "
+    "them:\n"
+    "bits, scale, and signed (True) and zero_point (0) where they are others. Without an output_grid y is the int32\n"
+    "accumulator. clamp: (lowest, highest) of y, in numbers. stride, dilation, output_padding: of rows and columns, "
+    "or\n"
+    "(rows, columns). padding: the same, or ((top, bottom), (left, right)). residual_grid: codes of this grid are "
+    "added\n"
+    "before the clamp. rounding: 'nearest_even', 'nearest_up', 'nearest_away' or 'floor'. path: kernels of one\n"
+    "instruction set.";
+constexpr const char* kQuantizeDoc =
+    "The same of floats: weights [O, R, S, C / groups] and bias [O], float32. weight_bits: 1, 2, 4 or 8, with a scale\n"
+    "an output channel. method: 'absmax' or 'mse'.";
+constexpr const char* kRunDoc =
+    "x: codes of input_grid [B, H, W, C], or [B, W, C] of images with one row; y: codes of output_grid, or int32\n"
+    "accumulators, [B, P, Q, O] or [B, Q, O]. residual: codes of residual_grid, as many as y, for a layer that has "
+    "one.\n"
+    "A code outside its grid is refused by its place.";
+
+void bind_streams(nb::module_& m) {
+  nb::class_<ConvState>(m, "StaticConvState",
+                        "The columns that a stream has seen last. It is used by one call at a time.")
+      .def_prop_ro("batch", [](const ConvState& self) { return self.state.images(); })
+      .def_prop_ro(
+          "columns", [](const ConvState& self) { return self.state.columns(); }, "The largest chunk.")
+      .def("copy", &copy_state);
+
+  nb::class_<StaticConvStream>(
+      m, "StaticConvStream",
+      "A StaticConv of one dimension whose x comes in chunks of columns: the outputs of all chunks are those of the\n"
+      "whole. layer: R = 1, no pads of rows and none on the right; on the left dilation * (S - 1) columns, which is "
+      "causal,\n"
+      "or fewer, by at most stride - 1.")
+      .def(nb::new_(&stream_of), "layer"_a)
+      .def(
+          "state",
+          [](const StaticConvStream& self, int64_t batch, int64_t columns) {
+            return std::make_unique<ConvState>(self, take(self.state(batch, columns)));
+          },
+          "batch"_a, "columns"_a, "Before the first chunk. columns: those of the largest chunk.")
+      .def("run_codes", &run_stream, "x"_a, "state"_a, "residual"_a = nb::none(), nb::kw_only(), "out"_a = nb::none(),
+           "pool"_a.none() = nb::none(),
+           "x: codes [B, columns, C], columns a multiple of the stride; y: [B, columns / stride, O]. state: what "
+           "state()\n"
+           "made; it holds what comes next. All else as in StaticConv.run_codes().");
+}
+
+void bind_pool(nb::module_& m) {
+  nb::class_<StaticPool>(
+      m, "StaticPool",
+      "Pooling of codes: the largest code ('max') or the average ('average') of the pixels of a window inside x.\n"
+      "stride: default the window. output_grid: default input_grid; of 'average' only. counts_outside: sums are "
+      "divided\n"
+      "by the size of the window, not by the number of its pixels inside x. All else as in StaticConv.")
+      .def(nb::new_(&pool_of), "kind"_a, "window"_a, nb::kw_only(), "stride"_a = nb::none(), "padding"_a = 0,
+           "input_grid"_a, "output_grid"_a = nb::none(), "counts_outside"_a = false, "rounding"_a = "nearest_even",
+           "name"_a = "pool")
+      .def_prop_ro("input_grid", [](const StaticPool& self) { return grid_dict(self.parameters().input); })
+      .def_prop_ro("output_grid", [](const StaticPool& self) { return grid_dict(self.parameters().output); })
+      .def(
+          "output_shape",
+          [](const StaticPool& self, const Pair& image) { return pair_of(pooled(self, size_of(image))); }, "image"_a,
+          "(P, Q) of images (H, W).")
+      .def("run_codes", &run_pool, "x"_a, nb::kw_only(), "out"_a = nb::none(), "pool"_a.none() = nb::none(),
+           "x: codes of input_grid [B, H, W, C] or [B, W, C], y: of output_grid [B, P, Q, C] or [B, Q, C].");
+}
+
+}  // namespace
+
+void bind_conv(nb::module_& m) {
+  nb::class_<StaticConvLayer>(
+      m, "StaticConv",
+      "A convolution of codes on fixed grids; integers only (docs/numerics.md, section 12). A pixel outside x is the\n"
+      "zero point of x. Immutable; any number of threads may use it.")
+      .def_static("from_codes", &conv_of_codes, "weights"_a, "scales"_a, nb::kw_only(), "input_grid"_a,
+                  "output_grid"_a = nb::none(), "bias"_a = nb::none(), "clamp"_a = nb::none(), "stride"_a = 1,
+                  "dilation"_a = 1, "padding"_a = 0, "groups"_a = 1, "transposed"_a = false, "output_padding"_a = 0,
+                  "residual_grid"_a = nb::none(), "rounding"_a = "nearest_even", "name"_a = "layer",
+                  "path"_a = nb::none(), kFromCodesDoc)
+      .def_static("quantize", &conv_of_floats, "weights"_a, nb::kw_only(), "input_grid"_a, "output_grid"_a = nb::none(),
+                  "bias"_a = nb::none(), "clamp"_a = nb::none(), "stride"_a = 1, "dilation"_a = 1, "padding"_a = 0,
+                  "groups"_a = 1, "transposed"_a = false, "output_padding"_a = 0, "residual_grid"_a = nb::none(),
+                  "weight_bits"_a = 8, "method"_a = "absmax", "rounding"_a = "nearest_even", "name"_a = "layer",
+                  "path"_a = nb::none(), kQuantizeDoc)
+      .def_static(
+          "load",
+          [](const Path& path, const std::string& name) {
+            const nb::gil_scoped_release release;
+            return std::make_unique<StaticConvLayer>(take(StaticConvLayer::load(path.text, name)));
+          },
+          "path"_a, "name"_a = "", "A layer that save() wrote. name: of a file with several.")
+      .def_static("load_all", &load_all, "path"_a, "All layers of a file, in its order.")
+      .def_static(
+          "save_all",
+          [](const Path& path, const std::vector<const StaticConvLayer*>& layers) {
+            const nb::gil_scoped_release release;
+            check(StaticConvLayer::save_all(path.text, layers));
+          },
+          "path"_a, "layers"_a, "Several layers in a file; their names must differ.")
+      .def(
+          "save",
+          [](const StaticConvLayer& self, const Path& path) {
+            const nb::gil_scoped_release release;
+            check(self.save(path.text));
+          },
+          "path"_a)
+      .def_prop_ro("name", &StaticConvLayer::name)
+      .def_prop_ro("path", [](const StaticConvLayer& self) { return std::string(to_string(self.path())); })
+      .def_prop_ro("input_grid", [](const StaticConvLayer& self) { return grid_dict(self.parameters().linear.input); })
+      .def_prop_ro("output_grid",
+                   [](const StaticConvLayer& self) { return optional_dict(self.parameters().linear.output); })
+      .def_prop_ro("residual_grid",
+                   [](const StaticConvLayer& self) -> std::optional<Facts> {
+                     if (!self.parameters().residual) return std::nullopt;
+                     return grid_dict(self.parameters().residual->grid);
+                   })
+      .def(
+          "output_shape",
+          [](const StaticConvLayer& self, const Pair& image) {
+            return pair_of(take(conv_output_size(self.parameters().shape, size_of(image), self.name())));
+          },
+          "image"_a, "(P, Q) of images (H, W).")
+      .def("__call__", &run_conv_floats, "x"_a, "residual"_a = nb::none(), nb::kw_only(), "out"_a = nb::none(),
+           "pool"_a.none() = nb::none(),
+           "The same of numbers, float32: quantised on input_grid and residual_grid, dequantised from output_grid.")
+      .def("run_codes", &run_conv, "x"_a, "residual"_a = nb::none(), nb::kw_only(), "out"_a = nb::none(),
+           "pool"_a.none() = nb::none(), kRunDoc);
+  bind_streams(m);
+  bind_pool(m);
+}
+
+}  // namespace isobit::python
