@@ -29,11 +29,13 @@ class DeviceStaticConv {
   /// The number of the device.
   [[nodiscard]] int device() const;
 
-  /// "product", a product of rows that are gathered from images, or "direct", sums for each output: what a run takes.
+  /// What a run takes: "tile", matrix instructions on rows of x that are copied as they are needed; "depthwise";
+  /// "product", the product of a linear layer on rows that were gathered from images; "direct", sums for each output.
+  /// tile and depthwise are for grids of 8 bits of x. Where x or its stride is not aligned to 16 codes (depthwise: 4),
+  /// which C / groups is, direct takes their place.
   [[nodiscard]] Result<std::string_view> kernel_name(int64_t images, const ImageSize& image) const;
   /// Bytes of device memory for a run. Errors: those of StaticConvLayer::workspace; kInvalidArgument for a kernel that
-  /// is not there, kUnsupported for "product" where the layer has groups of less than 16 channels, rows of more than
-  /// 65,793 codes, or sums for a residual that need 64 bits.
+  /// is not there, kUnsupported for one that does not run this layer.
   [[nodiscard]] Result<int64_t> workspace_bytes(int64_t images, const ImageSize& image,
                                                 std::string_view kernel = {}) const;
 

@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "conv/random_layer.h"
@@ -102,8 +106,8 @@ struct BothSides {
 
 TEST_F(CudaConv, RandomLayersGiveTheBytesOfTheHost) {
   Random random(17);
-  int64_t direct = 0, products = 0;
-  int without = 0, residuals = 0, transposed = 0;
+  std::map<std::string_view, int64_t> outputs;
+  int residuals = 0, transposed = 0;
   for (int i = 0; i < (testing::sanitized() ? 40 : 800) && !HasFailure(); ++i) {
     const RandomStaticConv c = RandomStaticConv::random(random);
     const Status proof = StaticConvLayer::create(c.p, "conv", CpuPath::kReference).status();
@@ -111,22 +115,49 @@ TEST_F(CudaConv, RandomLayersGiveTheBytesOfTheHost) {
     ASSERT_TRUE(proof.ok()) << proof.message();
     const BothSides run(c);
     ASSERT_TRUE(run.device.has_value());
-    const auto compare = [&](std::string_view kernel) {
-      return run.compare(random, random.between(0, 2), random.between(0, 2), i % 7 == 0, kernel);
-    };
-    direct += compare("direct");
+    for (const std::string_view kernel : {"direct", "product", "tile"}) {
+      if (!run.device->workspace_bytes(c.images, c.image, kernel).ok()) continue;
+      // Strides of whole copies, and others.
+      const bool whole = random.one_in(2);
+      const int64_t x_more = whole ? (16 - c.p.shape.channels % 16) % 16 : random.between(0, 2);
+      outputs[kernel] += run.compare(random, x_more, random.between(0, 2), i % 7 == 0, kernel);
+    }
     residuals += c.p.residual.has_value();
     transposed += c.p.shape.transposed;
-    if (run.device->workspace_bytes(c.images, c.image, "product").ok()) {
-      products += compare("product");
-    } else {
-      EXPECT_TRUE(c.p.shape.groups > 1 || c.p.residual);
-      ++without;
-    }
   }
-  EXPECT_GT(direct, 1000);
-  EXPECT_GT(products, 1000);
-  for (const int count : {without, residuals, transposed}) EXPECT_GT(count, 2);
+  for (const std::string_view kernel : {"direct", "product", "tile"})
+    EXPECT_GT(outputs[kernel], testing::sanitized() ? 0 : 10000) << kernel;
+  EXPECT_GT(residuals, 2);
+  EXPECT_GT(transposed, 2);
+}
+
+TEST_F(CudaConv, DepthwiseLayersGiveTheBytesOfTheHost) {
+  Random random(21);
+  for (int i = 0; i < (testing::sanitized() ? 8 : 120) && !HasFailure(); ++i) {
+    RandomStaticConv c;
+    ConvAxis axis{.kernel = i % 2 == 0 ? 3 : 5, .stride = random.between(1, 2)};
+    const int64_t channels = 4 * random.between(1, 20);
+    c.p.shape = {.channels = channels, .outputs = channels, .groups = channels};
+    for (ConvAxis* const of : {&c.p.shape.rows, &c.p.shape.columns}) {
+      axis.pad_before = random.between(0, axis.kernel - 1);
+      axis.pad_after = random.between(0, axis.kernel - 1);
+      *of = axis;
+    }
+    c.images = random.between(1, 3);
+    c.image = {random.between(5, 20), random.between(5, 20)};
+    c.size = *conv_output_size(c.p.shape, c.image, "conv");
+    const Grid x = random_code_grid(random, 8);
+    const int32_t y_bits[] = {8, 8, 12, 0};
+    const int32_t bits = y_bits[i % 4];
+    std::optional<Grid> y;
+    if (bits != 0) y = random_code_grid(random, bits);
+    c.p.linear = random_conv_linear(random, channels, axis.kernel * axis.kernel, x, y);
+    if (y && random.one_in(3)) c.p.residual = StaticResidual{x, {1 << 28, 29}};
+    const BothSides run(c);
+    ASSERT_TRUE(run.device.has_value());
+    EXPECT_EQ(*run.device->kernel_name(c.images, c.image), "depthwise");
+    EXPECT_GT(run.compare(random, random.one_in(2) ? 4 : 0, random.between(0, 2), false), 0);
+  }
 }
 
 /// Shapes of networks, which take many rows, several parts, and vectors of 8 codes.
@@ -146,8 +177,7 @@ TEST_F(CudaConv, LayersOfNetworks) {
                {{.channels = 64, .outputs = 128, .groups = 4, .rows = three, .columns = three}, {14, 14}},
                {{.channels = 64, .outputs = 64, .rows = three, .columns = three}, {112, 112}}};
   for (const auto& one_case : cases) {
-    // racecheck does not follow stages of shared memory that are used again.
-    if (testing::sanitized() && (one_case.image.rows > 30 || testing::racecheck())) continue;
+    if (testing::sanitized() && one_case.image.rows > 30) continue;
     for (const bool residual : {false, true}) {
       RandomStaticConv c;
       c.p.shape = one_case.shape;
@@ -161,6 +191,10 @@ TEST_F(CudaConv, LayersOfNetworks) {
       const BothSides run(c);
       ASSERT_TRUE(run.device.has_value());
       EXPECT_GT(run.compare(random, 0, 0, false), 0);
+      // racecheck does not follow stages of shared memory that are used again.
+      if (!testing::racecheck() && run.device->workspace_bytes(c.images, c.image, "product").ok()) {
+        EXPECT_GT(run.compare(random, 0, 0, false, "product"), 0);
+      }
     }
   }
 }
@@ -222,7 +256,7 @@ TEST_F(CudaConv, RefusalsByName) {
          "conv: residual has 192 bytes, must be empty");
   begins(told(x.bytes(), y.bytes(), 1, workspace.bytes(), {.batch_first = true}, {}), "options.batch_first is set");
   begins(told(x.bytes(), y.bytes(), 1, workspace.bytes(), {.kernel = "fast"}, {}),
-         "conv: kernel is 'fast', must be direct or product");
+         "conv: kernel is 'fast', must be tile, depthwise, product or direct");
   EXPECT_FALSE(DeviceStaticConv::create(run.host, 1 << 20).ok());
 }
 

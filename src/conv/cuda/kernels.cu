@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "conv/cuda/kernels.h"
 
-#include <algorithm>
-
+#include "conv/cuda/device.cuh"
 #include "core/cuda/launch.h"
-#include "linear/cuda/static_epilogue.cuh"
 
 namespace isobit::cuda {
 namespace {
@@ -12,40 +10,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kUnit = 8;  // positions of a thread at a time
 constexpr int kStepUnits = kStepDepth / kUnit, kBlockUnits = kBlockDepth / kUnit;
-constexpr int64_t kMostBlocks = 1 << 20;  // of threads; each does the work of others, too, where there is more
-
-/// The pixel of x along an axis that a kernel element reads for an output; -1: outside.
-__device__ __forceinline__ int32_t pixel_of(const DeviceAxis& a, bool transposed, int32_t output, int32_t tap) {
-  int32_t at = 0;
-  if (!transposed) {
-    at = output * a.stride + tap * a.dilation - a.before;
-  } else {
-    const int32_t from_first = output + a.before - tap * a.dilation;
-    if (from_first < 0 || from_first % a.stride != 0) return -1;
-    at = from_first / a.stride;
-  }
-  return at >= 0 && at < a.pixels ? at : -1;
-}
-
-/// An output's image, and its place there.
-struct Place {
-  int64_t image;
-  int32_t p, q;
-};
-__device__ __forceinline__ Place place_of(const ConvSource& s, int64_t output) {
-  const int64_t of_image = int64_t{s.rows.outputs} * s.columns.outputs;
-  const int64_t image = output / of_image;
-  const auto rest = static_cast<int32_t>(output - image * of_image);
-  return {image, rest / s.columns.outputs, rest % s.columns.outputs};
-}
-
-/// A code inside the grid; the one that is not is noted.
-__device__ __forceinline__ int32_t inside_grid(const ConvSource& s, int32_t code, int64_t pixel, int32_t channel) {
-  if (s.outside == nullptr) return code;
-  const int32_t inside = min(max(code, s.least), s.most);
-  if (inside != code) atomicMin(s.outside, outside_key(pixel * s.channels + channel, code));
-  return inside;
-}
 
 struct GatherArgs {
   ConvSource source;
@@ -168,26 +132,6 @@ __global__ void __launch_bounds__(kThreads) gather_pixels(const GatherArgs a, co
 
 // ---- Sums for each output
 
-__device__ __forceinline__ int32_t load_code(const void* codes, Dtype dtype, int64_t at) {
-  switch (dtype) {
-    case Dtype::kS8: return static_cast<const int8_t*>(codes)[at];
-    case Dtype::kU8: return static_cast<const uint8_t*>(codes)[at];
-    case Dtype::kS16: return static_cast<const int16_t*>(codes)[at];
-    default: return static_cast<const uint16_t*>(codes)[at];
-  }
-}
-
-/// y of acc and the residual's code at `at`.
-template <typename Acc>
-__device__ __forceinline__ int32_t finished(const StaticEpilogue& e, const StaticChannel& c, const ConvResidual& r,
-                                            Acc acc, int64_t at) {
-  if (r.codes == nullptr) return static_code(e, c, acc);
-  const int32_t code = min(max(load_code(r.codes, r.dtype, at), r.least), r.most);
-  const int64_t sum = Rescale{c.multiplier, c.shift}.apply(acc, e.rounding) +
-                      r.rescale.apply(int64_t{code} - r.zero, e.rounding) + e.zero_point;
-  return static_cast<int32_t>(clamp_s64(sum, e.lo, e.hi));
-}
-
 /// A thread for each output and channel, neighbours in channels.
 template <typename X, typename Acc>
 __global__ void __launch_bounds__(kThreads) sum_directly(const ConvDirect d) {
@@ -229,10 +173,6 @@ __global__ void __launch_bounds__(kThreads) add_codes(const ConvAdd a) {
   }
 }
 
-unsigned blocks_for(int64_t threads) {
-  return static_cast<unsigned>(std::clamp<int64_t>((threads + kThreads - 1) / kThreads, 1, kMostBlocks));
-}
-
 /// body(X{}) with the type of codes.
 template <typename Body>
 Status with_codes(Dtype dtype, const Body& body) {
@@ -265,12 +205,13 @@ Status gather_rows(const RowsLayout& layout, const ConvSource& source, Dtype x_d
   return with_codes(x_dtype, [&](auto code) {
     using X = decltype(code);
     const auto kernel = whole ? gather_pixels<X, true> : gather_pixels<X, false>;
-    return launch_kernel("gather_pixels", kernel, dim3(blocks_for(rows * a.lanes)), kThreads, 0, stream, a, rows);
+    return launch_kernel("gather_pixels", kernel, dim3(blocks_for(rows * a.lanes, kThreads)), kThreads, 0, stream, a,
+                         rows);
   });
 }
 
 Status run_direct(const ConvDirect& conv, Dtype x_dtype, cudaStream_t stream) {
-  const dim3 blocks(blocks_for(conv.source.m * conv.outputs));
+  const dim3 blocks(blocks_for(conv.source.m * conv.outputs, kThreads));
   return with_codes(x_dtype, [&](auto code) {
     using X = decltype(code);
     const auto kernel = conv.epilogue.wide ? sum_directly<X, int64_t> : sum_directly<X, int32_t>;
@@ -279,7 +220,7 @@ Status run_direct(const ConvDirect& conv, Dtype x_dtype, cudaStream_t stream) {
 }
 
 Status add_residual(const ConvAdd& add, cudaStream_t stream) {
-  return launch_kernel("add_codes", add_codes, dim3(blocks_for(add.m * add.n)), kThreads, 0, stream, add);
+  return launch_kernel("add_codes", add_codes, dim3(blocks_for(add.m * add.n, kThreads)), kThreads, 0, stream, add);
 }
 
 }  // namespace isobit::cuda

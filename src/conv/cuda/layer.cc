@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceStaticConv: what is checked, and which kernels run.
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "conv/cuda/kernels.h"
+#include "conv/cuda/tile.h"
 #include "core/cuda/arguments.h"
 #include "core/cuda/upload.h"
 #include "core/rescale.h"
@@ -24,7 +26,10 @@ namespace {
 /// Outputs that are gathered together: what they read is still in the second-level cache when it is multiplied.
 constexpr int64_t kGatheredBytes = 24 << 20;
 constexpr int64_t kRowStep = 1024;
-constexpr const char *kProduct = "product", *kDirect = "direct";
+/// In the order of their names.
+enum class Kernel { kTile, kDepthwise, kProduct, kDirect };
+constexpr std::string_view kKernelNames[] = {"tile", "depthwise", "product", "direct"};
+constexpr int64_t kWordCodes = 4;  // of 8 bits
 constexpr int64_t kMostSize = (int64_t{1} << 31) - 1;
 
 /// The layer of some outputs.
@@ -64,8 +69,8 @@ struct DeviceStaticConv::Data {
   };
   /// The workspace, in bytes from its beginning: the code outside the grid, rows, sums.
   struct Places {
-    bool direct;
-    int64_t rows;  // gathered together
+    Kernel kernel;
+    int64_t rows;  // gathered together; 0: none
     int64_t sums, total;
   };
 
@@ -74,6 +79,8 @@ struct DeviceStaticConv::Data {
   std::vector<StaticProduct> products;  // of groups of channels; none: only "direct" can run it
   const int8_t* weights = nullptr;      // [K, O]
   StaticEpilogue epilogue{};            // of all outputs; channels start from the bias
+  const int8_t* tiles = nullptr;        // as ConvTile has them; null: only others can run it
+  const StaticChannel* tile_channels = nullptr;
   std::shared_ptr<const std::byte> memory;
 
   [[nodiscard]] const StaticConvParameters& parameters() const { return layer.parameters(); }
@@ -82,10 +89,23 @@ struct DeviceStaticConv::Data {
   [[nodiscard]] bool has_codes_outside() const { return parameters().linear.input.bits != 8 * code_bytes(); }
   [[nodiscard]] int64_t group_outputs() const { return shape().outputs / shape().groups; }
 
+  /// C / groups of a piece are a multiple of it, so that rows need not be copied.
+  [[nodiscard]] bool has_whole_pieces() const { return shape().group_channels() % kPieceCodes == 0; }
+  [[nodiscard]] int64_t tile_depth() const {
+    return (parameters().linear.columns + kPieceCodes - 1) / kPieceCodes * kPieceCodes;
+  }
+  [[nodiscard]] int64_t padded_depth() const { return (tile_depth() + kTileDepth - 1) / kTileDepth * kTileDepth; }
+  [[nodiscard]] int64_t padded_outputs() const {
+    return (group_outputs() + kTileOutputs - 1) / kTileOutputs * kTileOutputs;
+  }
+
   Status pack();
+  [[nodiscard]] ConvSource source_of(const Call& call) const;
+  [[nodiscard]] bool can_run(Kernel kernel, const Call& call) const;
   Result<Call> call_of(int64_t images, const ImageSize& image) const;
   [[nodiscard]] bool is_direct(const Call& call) const;
-  /// kernel: empty, the one that takes less time.
+  [[nodiscard]] Kernel fastest(const Call& call) const;
+  /// kernel: empty, the one that takes the least time.
   [[nodiscard]] Result<Places> places(const Call& call, std::string_view kernel) const;
 };
 
@@ -102,6 +122,19 @@ Status DeviceStaticConv::Data::pack() {
   }
   upload.add(std::span<const StaticChannel>(channels), epilogue.channels);
   upload.add(std::span<const int8_t>(transposed), weights);
+  std::vector<int8_t> packed;
+  std::vector<StaticChannel> plain_channels;
+  if (p.input.bits == 8 && p.columns <= kMaxLinearK) {
+    packed.resize(static_cast<size_t>(shape().groups * padded_outputs() * padded_depth()));
+    for (int64_t n = 0; n < p.rows; ++n) {
+      const int64_t row = n / group_outputs() * padded_outputs() + n % group_outputs();
+      std::copy_n(p.weights.data<int8_t>() + n * p.columns, p.columns,
+                  packed.begin() + static_cast<std::ptrdiff_t>(row * padded_depth()));
+      plain_channels.push_back(static_channel(p, 0, n));
+    }
+    upload.add(std::span<const int8_t>(packed), tiles);
+    upload.add(std::span<const StaticChannel>(plain_channels), tile_channels);
+  }
   // A residual needs sums of 32 bits.
   const bool sums = parameters().residual.has_value();
   if (p.columns <= kMaxLinearK && (shape().groups == 1 || shape().group_channels() >= 16) && !(sums && epilogue.wide)) {
@@ -160,22 +193,66 @@ bool DeviceStaticConv::Data::is_direct(const Call& call) const {
          groups * (2 * kLaunch + m * padded * (kMoved + strips * kMultiplied));
 }
 
+ConvSource DeviceStaticConv::Data::source_of(const Call& call) const {
+  const StaticConvParameters& p = parameters();
+  return {.x = nullptr,
+          .x_stride = 0,
+          .first = 0,
+          .m = call.outputs(),
+          .rows = axis_of(p.shape.rows, call.image.rows, call.size.rows),
+          .columns = axis_of(p.shape.columns, call.image.columns, call.size.columns),
+          .transposed = p.shape.transposed ? 1 : 0,
+          .channels = static_cast<int32_t>(p.shape.channels),
+          .group_channels = static_cast<int32_t>(p.shape.group_channels()),
+          .zero = static_cast<int32_t>(p.linear.input.zero_point),
+          .least = static_cast<int32_t>(p.linear.input.min()),
+          .most = static_cast<int32_t>(p.linear.input.max()),
+          .outside = nullptr};
+}
+
+bool DeviceStaticConv::Data::can_run(Kernel kernel, const Call& call) const {
+  switch (kernel) {
+    case Kernel::kTile: return tiles != nullptr && (shape().groups == 1 || has_whole_pieces());
+    case Kernel::kDepthwise:
+      return tiles != nullptr && shape().outputs == shape().channels && has_depthwise(source_of(call));
+    case Kernel::kProduct: return !products.empty();
+    case Kernel::kDirect: break;
+  }
+  return true;
+}
+
+Kernel DeviceStaticConv::Data::fastest(const Call& call) const {
+  for (const Kernel kernel : {Kernel::kDepthwise, Kernel::kTile})
+    if (can_run(kernel, call)) return kernel;
+  return is_direct(call) ? Kernel::kDirect : Kernel::kProduct;
+}
+
 Result<DeviceStaticConv::Data::Places> DeviceStaticConv::Data::places(const Call& call, std::string_view kernel) const {
   Places at{};
-  at.direct = kernel.empty() ? is_direct(call) : kernel == kDirect;
-  if (!kernel.empty() && kernel != kDirect && kernel != kProduct)
-    return refuse_argument(layer.name() + ": kernel is '" + std::string(kernel) + "', must be " + kDirect + " or " +
-                           kProduct);
-  if (!at.direct && products.empty())
-    return Status(StatusCode::kUnsupported,
-                  layer.name() + ": kernel is product, must be direct for groups of less than 16 channels, rows of " +
-                      "more than " + std::to_string(kMaxLinearK) + " codes, and residuals of 64-bit sums");
+  at.kernel = fastest(call);
+  if (!kernel.empty()) {
+    const auto* const found = std::find(std::begin(kKernelNames), std::end(kKernelNames), kernel);
+    if (found == std::end(kKernelNames))
+      return refuse_argument(layer.name() + ": kernel is '" + std::string(kernel) +
+                             "', must be tile, depthwise, product or direct");
+    at.kernel = static_cast<Kernel>(found - std::begin(kKernelNames));
+    if (!can_run(at.kernel, call))
+      return Status(StatusCode::kUnsupported, layer.name() + ": kernel is " + std::string(kernel) +
+                                                  ", which does not run this layer; direct does");
+  }
   at.sums = at.total = kDeviceAlignment;
-  if (at.direct || call.outputs() == 0) return at;
-  const StaticProduct& product = products[0];
-  const int64_t row_bytes = product.image.blocks * kBlockDepth * code_bytes();
+  const bool copies = at.kernel == Kernel::kTile && !has_whole_pieces();
+  if (call.outputs() == 0 || (at.kernel != Kernel::kProduct && !copies)) return at;
+  const int64_t row_bytes = copies ? tile_depth() : products[0].image.blocks * kBlockDepth * code_bytes();
   const int64_t together = std::max(kGatheredBytes / row_bytes / kRowStep, int64_t{1}) * kRowStep;
-  at.rows = std::min({together, call.outputs(), product.most_rows() / kRowStep * kRowStep});
+  at.rows = std::min(together, call.outputs());
+  if (copies) {
+    at.sums += aligned_size(at.rows * row_bytes);
+    at.total = at.sums;
+    return at;
+  }
+  const StaticProduct& product = products[0];
+  at.rows = std::min(at.rows, product.most_rows() / kRowStep * kRowStep);
   const int64_t last = (call.outputs() - 1) % at.rows + 1;
   at.sums +=
       aligned_size(std::max(product.plan(device, at.rows).rows.bytes(), product.plan(device, last).rows.bytes()));
@@ -187,7 +264,7 @@ Result<DeviceStaticConv::Data::Places> DeviceStaticConv::Data::places(const Call
 
 Result<std::string_view> DeviceStaticConv::kernel_name(int64_t images, const ImageSize& image) const {
   ISOBIT_ASSIGN_OR_RETURN(const Data::Call call, data_->call_of(images, image));
-  return std::string_view(data_->is_direct(call) ? kDirect : kProduct);
+  return kKernelNames[static_cast<size_t>(data_->fastest(call))];
 }
 
 Result<int64_t> DeviceStaticConv::workspace_bytes(int64_t images, const ImageSize& image,
@@ -246,20 +323,66 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
   if (data.has_codes_outside())
     ISOBIT_RETURN_IF_ERROR(
         cuda_status(cudaMemsetAsync(outside, 0xff, sizeof *outside, options.stream), "the check of x"));
-  ConvSource source{.x = x.data(),
-                    .x_stride = x_rows.stride,
-                    .first = 0,
-                    .m = call.outputs(),
-                    .rows = axis_of(p.shape.rows, image.rows, call.size.rows),
-                    .columns = axis_of(p.shape.columns, image.columns, call.size.columns),
-                    .transposed = p.shape.transposed ? 1 : 0,
-                    .channels = static_cast<int32_t>(p.shape.channels),
-                    .group_channels = static_cast<int32_t>(p.shape.group_channels()),
-                    .zero = static_cast<int32_t>(p.linear.input.zero_point),
-                    .least = static_cast<int32_t>(p.linear.input.min()),
-                    .most = static_cast<int32_t>(p.linear.input.max()),
-                    .outside = data.has_codes_outside() ? outside : nullptr};
-  if (at.direct)
+  ConvSource source = data.source_of(call);
+  source.x = x.data();
+  source.x_stride = x_rows.stride;
+  if (data.has_codes_outside()) source.outside = outside;
+  std::byte* const rows = workspace.data() + kDeviceAlignment;
+  const auto aligned = [&](int64_t codes) {
+    if (images * image.rows * image.columns * x_rows.stride > kMostSize) return false;  // offsets of 32 bits
+    return reinterpret_cast<uintptr_t>(x.data()) % static_cast<uintptr_t>(codes) == 0 && x_rows.stride % codes == 0;
+  };
+  ConvTile tile{.source = source,
+                .weights = data.tiles,
+                .groups = static_cast<int32_t>(p.shape.groups),
+                .outputs = static_cast<int32_t>(data.group_outputs()),
+                .depth = static_cast<int32_t>(data.tile_depth()),
+                .padded_outputs = static_cast<int32_t>(data.padded_outputs()),
+                .padded_depth = static_cast<int32_t>(data.padded_depth()),
+                .epilogue = data.epilogue,
+                .residual = added,
+                .y = y.data(),
+                .y_stride = y_rows.stride};
+  tile.epilogue.channels = data.tile_channels;
+  if (at.kernel == Kernel::kDepthwise && aligned(kWordCodes)) {
+    tile.weights = data.weights;
+    tile.padded_outputs = static_cast<int32_t>(p.shape.outputs);
+    return run_depthwise(tile, x_dtype, options.stream);
+  }
+  if (at.kernel == Kernel::kTile && at.rows == 0 && aligned(kPieceCodes))
+    return run_tile(tile, x_dtype, data.device.processors, options.stream);
+  if (at.kernel == Kernel::kTile && at.rows > 0) {
+    for (int64_t first = 0; first < call.outputs(); first += at.rows) {
+      source.first = first;
+      source.m = std::min(at.rows, call.outputs() - first);
+      auto* const copied = reinterpret_cast<uint8_t*>(rows);
+      ISOBIT_RETURN_IF_ERROR(
+          copy_rows({.source = source, .first_channel = 0, .depth = tile.depth, .rows = copied}, options.stream));
+      // Rows are the pixels of one image, from y's `first` on.
+      ConvTile part = tile;
+      part.source = {.x = copied,
+                     .x_stride = tile.depth,
+                     .first = 0,
+                     .m = source.m,
+                     .rows = {1, 1, 1, 1, 1, 0},
+                     .columns = {static_cast<int32_t>(source.m), static_cast<int32_t>(source.m), 1, 1, 1, 0},
+                     .transposed = 0,
+                     .channels = tile.depth,
+                     .group_channels = tile.depth,
+                     .zero = source.zero,
+                     .least = source.least,
+                     .most = source.most,
+                     .outside = nullptr};
+      const auto offset = [&](auto* from, Dtype dtype) {
+        return from + first * y_rows.stride * static_cast<int64_t>(size_in_bytes(dtype));
+      };
+      part.y = offset(y.data(), y_dtype);
+      if (p.residual) part.residual.codes = offset(residual.data(), p.residual->grid.dtype());
+      ISOBIT_RETURN_IF_ERROR(run_tile(part, x_dtype, data.device.processors, options.stream));
+    }
+    return {};
+  }
+  if (at.kernel != Kernel::kProduct)
     return run_direct({.source = source,
                        .weights = data.weights,
                        .outputs = static_cast<int32_t>(p.shape.outputs),
@@ -269,7 +392,6 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
                        .y = y.data(),
                        .y_stride = y_rows.stride},
                       x_dtype, options.stream);
-  std::byte* const rows = workspace.data() + kDeviceAlignment;
   std::byte* const sums = workspace.data() + at.sums;
   const auto y_bytes = static_cast<int64_t>(size_in_bytes(y_dtype));
   for (int64_t first = 0; first < call.outputs(); first += at.rows) {

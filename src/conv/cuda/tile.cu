@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "conv/cuda/tile.h"
+
+#include "conv/cuda/device.cuh"
+#include "core/cuda/grid_launch.h"
+#include "core/cuda/launch.h"
+
+namespace isobit::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+__device__ __forceinline__ void copy_piece(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kLeft>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+__device__ __forceinline__ void load_matrices(uint32_t (&registers)[4], uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
+               : "r"(from)
+               : "memory");
+}
+template <bool kUnsigned>
+__device__ __forceinline__ void multiply(int32_t (&d)[4], const uint32_t (&x)[4], uint32_t w0, uint32_t w1) {
+  if constexpr (kUnsigned) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(w0), "r"(w1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(w0), "r"(w1));
+  }
+}
+
+/// Pieces of 16 codes in shared memory, kDepth of a row: 8 rows of one column lie in different banks.
+template <int kDepth>
+__device__ __forceinline__ uint32_t piece_at(int row, int piece) {
+  static_assert(kDepth == 64 || kDepth == 128);
+  const int turned = kDepth == 128 ? piece ^ (row & 7) : piece ^ ((row >> 1) & 3);
+  return static_cast<uint32_t>(row * kDepth + turned * kPieceCodes);
+}
+
+/// Sums of a row in shared memory: neighbouring rows begin in other banks.
+constexpr int sum_stride(int columns) { return columns + 8; }
+
+/// kRows outputs by kColumns channels, kDepth codes at a time, kStages of them under way; of a warp kWarpRows by
+/// kWarpColumns.
+template <int kRows, int kColumns, int kDepth, int kStages, int kWarpRows, int kWarpColumns, bool kUnsigned>
+__global__ void __launch_bounds__(kThreads, 2) tile(const __grid_constant__ ConvTile a) {
+  constexpr int kPieces = kDepth / kPieceCodes;
+  constexpr int kLoadRows = kThreads / kPieces;  // a thread copies the same piece of every so many rows
+  constexpr int kXLoads = kRows / kLoadRows, kWLoads = kColumns / kLoadRows;
+  constexpr int kStageBytes = (kRows + kColumns) * kDepth;
+  constexpr int kRowTiles = kWarpRows / 16, kColumnTiles = kWarpColumns / 8;
+  static_assert(kRows / kWarpRows * (kColumns / kWarpColumns) == kThreads / 32 && kColumnTiles % 2 == 0);
+  static_assert(kXLoads >= 1 && kWLoads >= 1);
+  extern __shared__ __align__(128) uint8_t memory[];
+  const ConvSource& s = a.source;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int column_tiles = (a.outputs + kColumns - 1) / kColumns;
+  // Neighbouring blocks have the same rows of x.
+  const int64_t first_row = int64_t{blockIdx.x} / column_tiles * kRows;
+  const int first_column = static_cast<int>(blockIdx.x % column_tiles) * kColumns;
+  const int group = static_cast<int>(blockIdx.y);
+
+  // What this thread copies.
+  const int piece = thread % kPieces, load_row = thread / kPieces;
+  const auto* const x = static_cast<const uint8_t*>(s.x) + group * s.group_channels;
+  uint32_t image[kXLoads];
+  int32_t i_first[kXLoads], j_first[kXLoads];
+#pragma unroll
+  for (int l = 0; l < kXLoads; ++l) {
+    const int64_t m = first_row + load_row + l * kLoadRows;
+    const Place at = m < s.m ? place_of(s, s.first + m) : Place{0, 0, 0};
+    image[l] = static_cast<uint32_t>(at.image * s.rows.pixels * s.columns.pixels);
+    i_first[l] = s.transposed ? at.p + s.rows.before : at.p * s.rows.stride - s.rows.before;
+    j_first[l] = s.transposed ? at.q + s.columns.before : at.q * s.columns.stride - s.columns.before;
+    if (m >= s.m) i_first[l] = INT32_MIN / 2;  // outside
+  }
+  const int8_t* const w =
+      a.weights + (int64_t{group} * a.padded_outputs + first_column + load_row) * a.padded_depth + piece * kPieceCodes;
+  int32_t channel = piece * kPieceCodes, r = 0, t = 0, k = channel;
+  const auto settle = [&] {
+    while (channel >= s.group_channels) {
+      channel -= s.group_channels;
+      if (++t == s.columns.kernel) {
+        t = 0;
+        ++r;
+      }
+    }
+  };
+  settle();
+  const auto inside = [](const DeviceAxis& axis, bool transposed, int32_t first, int32_t tap) {
+    if (!transposed) return first + tap * axis.dilation;
+    const int32_t at = first - tap * axis.dilation;
+    return at < 0 || at % axis.stride != 0 ? -1 : at / axis.stride;
+  };
+  const uint32_t zeros = (static_cast<uint32_t>(s.zero) & 0xff) * 0x01010101u;
+  const auto load = [&](int stage, int step) {
+    const uint32_t to = shared_address(memory + stage * kStageBytes);
+#pragma unroll
+    for (int l = 0; l < kXLoads; ++l) {
+      const int32_t i = inside(s.rows, s.transposed, i_first[l], r);
+      const int32_t j = inside(s.columns, s.transposed, j_first[l], t);
+      const bool real = k < a.depth && static_cast<uint32_t>(i) < static_cast<uint32_t>(s.rows.pixels) &&
+                        static_cast<uint32_t>(j) < static_cast<uint32_t>(s.columns.pixels);
+      const uint32_t at = piece_at<kDepth>(load_row + l * kLoadRows, piece);
+      if (real) {
+        const uint32_t pixel = image[l] + static_cast<uint32_t>(i * s.columns.pixels + j);
+        copy_piece(to + at, x + (pixel * static_cast<uint32_t>(s.x_stride) + static_cast<uint32_t>(channel)));
+      } else {  // a copy of zeros from one place would wait for all others
+        *reinterpret_cast<uint4*>(memory + stage * kStageBytes + at) = uint4{zeros, zeros, zeros, zeros};
+      }
+    }
+#pragma unroll
+    for (int l = 0; l < kWLoads; ++l)
+      copy_piece(to + kRows * kDepth + piece_at<kDepth>(load_row + l * kLoadRows, piece),
+                 w + int64_t{l} * kLoadRows * a.padded_depth + step * kDepth);
+    k += kDepth;
+    channel += kDepth;
+    settle();
+  };
+
+  const int warp_row = warp % (kRows / kWarpRows) * kWarpRows, warp_column = warp / (kRows / kWarpRows) * kWarpColumns;
+  int32_t sums[kRowTiles][kColumnTiles][4]{};
+  const int steps = (a.depth + kDepth - 1) / kDepth;
+#pragma unroll
+  for (int stage = 0; stage < kStages - 1; ++stage) {
+    if (stage < steps) load(stage, stage);
+    end_copies();
+  }
+  for (int step = 0; step < steps; ++step) {
+    wait_for_copies<kStages - 2>();
+    __syncthreads();
+    const int next = step + kStages - 1;
+    if (next < steps) load(next % kStages, next);
+    end_copies();
+    const uint32_t from = shared_address(memory + step % kStages * kStageBytes);
+#pragma unroll
+    for (int part = 0; part < kDepth / 32; ++part) {
+      uint32_t rows[kRowTiles][4], columns[kColumnTiles / 2][4];
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m)
+        load_matrices(rows[m], from + piece_at<kDepth>(warp_row + m * 16 + lane % 16, part * 2 + lane / 16));
+#pragma unroll
+      for (int n = 0; n < kColumnTiles / 2; ++n)
+        load_matrices(columns[n],
+                      from + kRows * kDepth +
+                          piece_at<kDepth>(warp_column + n * 16 + lane % 8 + lane / 16 * 8, part * 2 + lane / 8 % 2));
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+        for (int n = 0; n < kColumnTiles; ++n)
+          multiply<kUnsigned>(sums[m][n], rows[m], columns[n / 2][n % 2 * 2], columns[n / 2][n % 2 * 2 + 1]);
+    }
+  }
+  wait_for_copies<0>();
+  __syncthreads();
+
+  // Through shared memory: a thread has the same four channels of many outputs then.
+  constexpr int kStride = sum_stride(kColumns);
+  auto* const all = reinterpret_cast<int32_t*>(memory);
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        *reinterpret_cast<int2*>(all + (warp_row + m * 16 + half * 8 + lane / 4) * kStride + warp_column + n * 8 +
+                                 lane % 4 * 2) = int2{sums[m][n][half * 2], sums[m][n][half * 2 + 1]};
+  __syncthreads();
+  constexpr int kFours = kColumns / 4, kRowStep = kThreads / kFours;
+  const int column = thread % kFours * 4, left = a.outputs - first_column - column;
+  if (left <= 0) return;
+  const StaticEpilogue& e = a.epilogue;
+  const int32_t of_all = group * a.outputs + first_column + column;
+  StaticChannel channels[4];
+  bool quick = true;
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    channels[c] = e.channels[of_all + min(c, left - 1)];
+    quick = quick && is_quick(e, channels[c], a.residual);
+  }
+  for (int row = thread / kFours; row < kRows && first_row + row < s.m; row += kRowStep) {
+    const int4 four = *reinterpret_cast<const int4*>(all + row * kStride + column);
+    const int32_t values[4] = {four.x, four.y, four.z, four.w};
+    const int64_t at = (s.first + first_row + row) * a.y_stride + of_all;
+    if (quick) {
+      uint32_t codes = 0;
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        codes |= (static_cast<uint32_t>(quick_sum(e, channels[c], values[c])) & 0xff) << (8 * c);
+      auto* const to = static_cast<uint8_t*>(a.y) + at;
+      if (left >= 4 && reinterpret_cast<uintptr_t>(to) % 4 == 0) {
+        *reinterpret_cast<uint32_t*>(to) = codes;
+      } else {
+        for (int c = 0; c < min(left, 4); ++c) to[c] = static_cast<uint8_t>(codes >> (8 * c));
+      }
+      continue;
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      if (c < left) store_code(a.y, e.y_bytes, at + c, finished_sum(e, channels[c], a.residual, values[c], at + c));
+  }
+}
+
+// ---- Rows of images whose channels are no multiple of a piece
+
+__global__ void __launch_bounds__(kThreads) copy_codes(const ConvRows a) {
+  const ConvSource& s = a.source;
+  const auto* const x = static_cast<const uint8_t*>(s.x) + a.first_channel;
+  const int32_t pieces = a.depth / kPieceCodes;
+  const int32_t end = s.rows.kernel * s.columns.kernel * s.group_channels;
+  const auto zero = static_cast<uint8_t>(s.zero);
+  const int64_t count = s.m * pieces, all = int64_t{gridDim.x} * kThreads;
+  for (int64_t index = blockIdx.x * int64_t{kThreads} + threadIdx.x; index < count; index += all) {
+    const int64_t m = index / pieces;
+    const Place at = place_of(s, s.first + m);
+    const int64_t image = at.image * s.rows.pixels * s.columns.pixels;
+    int32_t k = static_cast<int32_t>(index - m * pieces) * kPieceCodes;
+    int32_t tap = k / s.group_channels, c = k - tap * s.group_channels, last = -1;
+    const uint8_t* from = nullptr;
+#pragma unroll 1
+    for (int word = 0; word < kPieceCodes / 4; ++word) {
+      uint32_t codes = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i, ++k) {
+        if (tap != last) {
+          last = tap;
+          const int32_t r = tap / s.columns.kernel;
+          const int32_t row = pixel_of(s.rows, s.transposed, at.p, r);
+          const int32_t column = pixel_of(s.columns, s.transposed, at.q, tap - r * s.columns.kernel);
+          from = k < end && row >= 0 && column >= 0
+                     ? x + (image + int64_t{row} * s.columns.pixels + column) * s.x_stride
+                     : nullptr;
+        }
+        codes |= static_cast<uint32_t>(from == nullptr || k >= end ? zero : from[c]) << (8 * i);
+        if (++c == s.group_channels) {
+          c = 0;
+          ++tap;
+        }
+      }
+      *reinterpret_cast<uint32_t*>(a.rows + index * kPieceCodes + word * 4) = codes;
+    }
+  }
+}
+
+// ---- Depthwise
+
+constexpr int kTogether = 4;  // outputs of a thread side by side, and channels
+
+template <bool kUnsigned>
+__device__ __forceinline__ int32_t byte_of(uint32_t word, int i) {
+  const uint32_t byte = __byte_perm(word, 0, 0x4440 + i);
+  return kUnsigned ? static_cast<int32_t>(byte) : static_cast<int32_t>(static_cast<int8_t>(byte));
+}
+
+template <int kKernel, int kStride, bool kUnsigned>
+__global__ void __launch_bounds__(kThreads) depthwise(const __grid_constant__ ConvTile a) {
+  constexpr int kPixels = (kTogether - 1) * kStride + kKernel;
+  const ConvSource& s = a.source;
+  const int32_t words = s.channels / kTogether;
+  const int32_t strips = (s.columns.outputs + kTogether - 1) / kTogether;
+  const int64_t rows = s.m / s.columns.outputs;  // of all images
+  const int64_t count = rows * strips * words, all = int64_t{gridDim.x} * kThreads;
+  const uint32_t zeros = (static_cast<uint32_t>(s.zero) & 0xff) * 0x01010101u;
+  for (int64_t index = blockIdx.x * int64_t{kThreads} + threadIdx.x; index < count; index += all) {
+    const int64_t strip = index / words;
+    const auto channel = static_cast<int32_t>(index - strip * words) * kTogether;
+    const int64_t row = strip / strips;
+    const int32_t q = static_cast<int32_t>(strip - row * strips) * kTogether;
+    const int64_t image = row / s.rows.outputs;
+    const auto p = static_cast<int32_t>(row - image * s.rows.outputs);
+    const auto* const x =
+        static_cast<const uint8_t*>(s.x) + image * s.rows.pixels * s.columns.pixels * s.x_stride + channel;
+    const int32_t i_first = p * kStride - s.rows.before, j_first = q * kStride - s.columns.before;
+    int32_t sums[kTogether][kTogether]{};
+#pragma unroll
+    for (int r = 0; r < kKernel; ++r) {
+      const int32_t i = i_first + r;
+      const bool row_inside = i >= 0 && i < s.rows.pixels;
+      uint32_t pixels[kPixels];
+#pragma unroll
+      for (int j = 0; j < kPixels; ++j) {
+        const int32_t at = j_first + j;
+        pixels[j] = row_inside && at >= 0 && at < s.columns.pixels
+                        ? *reinterpret_cast<const uint32_t*>(x + (int64_t{i} * s.columns.pixels + at) * s.x_stride)
+                        : zeros;
+      }
+#pragma unroll
+      for (int t = 0; t < kKernel; ++t) {
+        const uint32_t weights =
+            *reinterpret_cast<const uint32_t*>(a.weights + int64_t{r * kKernel + t} * a.padded_outputs + channel);
+#pragma unroll
+        for (int c = 0; c < kTogether; ++c) {
+          const int32_t w = byte_of<false>(weights, c);
+#pragma unroll
+          for (int o = 0; o < kTogether; ++o) sums[o][c] += byte_of<kUnsigned>(pixels[o * kStride + t], c) * w;
+        }
+      }
+    }
+    const StaticEpilogue& e = a.epilogue;
+    StaticChannel channels[kTogether];
+    bool quick = true;
+#pragma unroll
+    for (int c = 0; c < kTogether; ++c) {
+      channels[c] = e.channels[channel + c];
+      quick = quick && is_quick(e, channels[c], a.residual);
+    }
+#pragma unroll
+    for (int o = 0; o < kTogether; ++o) {
+      if (q + o >= s.columns.outputs) continue;
+      const int64_t at = (row * s.columns.outputs + q + o) * a.y_stride + channel;
+      auto* const to = static_cast<uint8_t*>(a.y) + at;
+      if (quick && reinterpret_cast<uintptr_t>(to) % kTogether == 0) {
+        uint32_t codes = 0;
+#pragma unroll
+        for (int c = 0; c < kTogether; ++c)
+          codes |= (static_cast<uint32_t>(quick_sum(e, channels[c], sums[o][c])) & 0xff) << (8 * c);
+        *reinterpret_cast<uint32_t*>(to) = codes;
+        continue;
+      }
+#pragma unroll
+      for (int c = 0; c < kTogether; ++c)
+        store_code(a.y, e.y_bytes, at + c, finished_sum(e, channels[c], a.residual, sums[o][c], at + c));
+    }
+  }
+}
+
+/// A tile of so many outputs by so many channels, and what it takes, in microseconds: a run, the blocks of threads that
+/// all processors have at once, and of these each step.
+struct TileKernel {
+  int rows, columns, depth, stages;
+  double run_us, blocks_us, step_us;
+  void (*of_signed)(ConvTile);
+  void (*of_unsigned)(ConvTile);
+
+  [[nodiscard]] int64_t shared() const {
+    return std::max<int64_t>(stages * (rows + columns) * depth,
+                             rows * sum_stride(columns) * static_cast<int64_t>(sizeof(int32_t)));
+  }
+  [[nodiscard]] int64_t row_tiles(const ConvTile& conv) const { return (conv.source.m + rows - 1) / rows; }
+  [[nodiscard]] int64_t column_tiles(const ConvTile& conv) const { return (conv.outputs + columns - 1) / columns; }
+  /// On so many processors. Less than one block each takes as long as one.
+  [[nodiscard]] double us(const ConvTile& conv, int processors) const {
+    const auto blocks = static_cast<double>(row_tiles(conv) * column_tiles(conv) * conv.groups);
+    const auto steps = static_cast<double>((conv.depth + depth - 1) / depth);
+    return run_us + std::max(1.0, blocks / processors) * (blocks_us + steps * step_us);
+  }
+};
+template <int kRows, int kColumns, int kDepth, int kStages, int kWarpRows, int kWarpColumns>
+constexpr TileKernel tile_kernel(double run_us, double blocks_us, double step_us) {
+  return {kRows,
+          kColumns,
+          kDepth,
+          kStages,
+          run_us,
+          blocks_us,
+          step_us,
+          tile<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, false>,
+          tile<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, true>};
+}
+/// Times fitted to those of bench/shapes/conv.txt, each with each tile, on an H100.
+const TileKernel kTiles[] = {
+    tile_kernel<128, 128, 128, 3, 64, 32>(3.5, 3.1, 1.12), tile_kernel<128, 64, 64, 4, 32, 32>(2.5, 2.9, 0.41),
+    tile_kernel<64, 64, 128, 4, 32, 16>(2.6, 2.4, 0.44), tile_kernel<64, 32, 128, 4, 16, 16>(3.3, 1.7, 0.30)};
+
+}  // namespace
+
+Status run_tile(const ConvTile& conv, Dtype x_dtype, int processors, cudaStream_t stream) {
+  const TileKernel* best = &kTiles[0];
+  for (const TileKernel& kernel : kTiles)
+    if (kernel.us(conv, processors) < best->us(conv, processors)) best = &kernel;
+  const GridLaunch grid{.blocks = dim3(static_cast<unsigned>(best->row_tiles(conv) * best->column_tiles(conv)),
+                                       static_cast<unsigned>(conv.groups)),
+                        .threads = kThreads,
+                        .shared = best->shared()};
+  const auto kernel = x_dtype == Dtype::kU8 ? best->of_unsigned : best->of_signed;
+  ISOBIT_RETURN_IF_ERROR(allow_shared(kernel, grid.shared, "tile"));
+  return grid.run("tile", kernel, stream, conv);
+}
+
+Status copy_rows(const ConvRows& rows, cudaStream_t stream) {
+  return launch_kernel("copy_codes", copy_codes, dim3(blocks_for(rows.source.m * (rows.depth / kPieceCodes), kThreads)),
+                       kThreads, 0, stream, rows);
+}
+
+bool has_depthwise(const ConvSource& s) {
+  const auto same = [](int32_t DeviceAxis::*field, const ConvSource& of) {
+    return of.rows.*field == of.columns.*field;
+  };
+  return s.group_channels == 1 && s.channels % kTogether == 0 && s.transposed == 0 && s.rows.dilation == 1 &&
+         s.columns.dilation == 1 && same(&DeviceAxis::kernel, s) && same(&DeviceAxis::stride, s) &&
+         (s.rows.kernel == 3 || s.rows.kernel == 5) && (s.rows.stride == 1 || s.rows.stride == 2);
+}
+
+Status run_depthwise(const ConvTile& conv, Dtype x_dtype, cudaStream_t stream) {
+  const ConvSource& s = conv.source;
+  const int64_t strips = (s.columns.outputs + kTogether - 1) / kTogether;
+  const dim3 blocks(blocks_for(s.m / s.columns.outputs * strips * (s.channels / kTogether), kThreads));
+  const bool is_unsigned = x_dtype == Dtype::kU8;
+  const auto launch = [&](auto of_signed, auto of_unsigned) {
+    return launch_kernel("depthwise", is_unsigned ? of_unsigned : of_signed, blocks, kThreads, 0, stream, conv);
+  };
+  if (s.rows.kernel == 3)
+    return s.rows.stride == 1 ? launch(depthwise<3, 1, false>, depthwise<3, 1, true>)
+                              : launch(depthwise<3, 2, false>, depthwise<3, 2, true>);
+  return s.rows.stride == 1 ? launch(depthwise<5, 1, false>, depthwise<5, 1, true>)
+                            : launch(depthwise<5, 2, false>, depthwise<5, 2, true>);
+}
+
+}  // namespace isobit::cuda
