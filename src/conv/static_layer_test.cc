@@ -233,7 +233,7 @@ TEST(StaticConv, StreamsRefuseByName) {
   StaticConvParameters narrow = p;
   narrow.shape.channels = 1;
   narrow.shape.columns = {.kernel = 9, .pad_before = 8};
-  narrow.linear = random_linear(random, 3, 9, {.bits = 8}, Grid{.bits = 8});
+  narrow.linear = random_conv_linear(random, 3, 9, {.bits = 8}, Grid{.bits = 8});
   const Result<StaticConvStream> other = StaticConvStream::create(narrow, "s2");
   ASSERT_TRUE(other.ok()) << other.status().message();
   state = other->state(2, 6);
@@ -254,7 +254,7 @@ TEST(StaticConv, AWorkspaceOfAStreamHoldsShorterChunks) {
   Random random(6);
   StaticConvParameters p;
   p.shape = {.channels = 16, .outputs = 3, .columns = {.kernel = 3, .stride = 2, .pad_before = 2}};
-  p.linear = random_linear(random, 3, p.shape.depth(), {.bits = 8}, Grid{.bits = 8});
+  p.linear = random_conv_linear(random, 3, p.shape.depth(), {.bits = 8}, Grid{.bits = 8});
   for (const std::optional<CpuPath> path : {std::optional<CpuPath>(), std::optional(CpuPath::kReference)}) {
     const Result<StaticConvStream> stream = StaticConvStream::create(p, "s", path);
     ASSERT_TRUE(stream.ok()) << stream.status().message();
@@ -316,7 +316,7 @@ TEST(StaticConv, RefusesByName) {
 }
 
 TEST(StaticConv, NamesItsKernel) {
-  const Case c = small_case();
+  const RandomStaticConv c = small_case();
   for (const LinearLayerKernel& kernel : static_conv_kernels()) {
     if (!cpu_can_run(kernel.path)) continue;
     const Result<StaticConvLayer> layer = StaticConvLayer::create(c.p, "c1", kernel.path);
