@@ -1268,11 +1268,14 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         self.assertIn("0 different", self.ok("verify", self.fixed_deep, "--outputs", "5000"))
         names = {kernel["name"] for kernel in report["kernels"]}
         self.assertTrue({"gru_scalar", "fp16_table_direct_scalar", "linear_int8_scalar", "linear_float_scalar",
-                         "linear_static_scalar"} <= names, names)
+                         "linear_static_scalar", "conv_static_scalar", "conv_int8_scalar",
+                         "conv_int8_per_image_scalar", "conv_float_scalar"} <= names, names)
         only = self.json("verify", "--outputs", "1000", "--operation", "fp16_table")["kernels"]
         self.assertFalse([kernel["name"] for kernel in only if kernel["name"].startswith("gru")])
         only = self.json("verify", "--outputs", "1000", "--operation", "linear")["kernels"]
         self.assertTrue(all(kernel["name"].startswith("linear_") for kernel in only), only)
+        only = self.json("verify", "--outputs", "1000", "--operation", "conv")["kernels"]
+        self.assertTrue(all(kernel["name"].startswith("conv_") for kernel in only), only)
         self.fails(["--operation", "lstm"], "verify", "--operation", "lstm")
         self.ok("verify", "--outputs", "1000", env={"ISOBIT_REQUIRE": "scalar"})
         self.fails(["ISOBIT_REQUIRE", "cuda"], "verify", "--outputs", "1000", env={"ISOBIT_REQUIRE": "scalar,cuda"},

@@ -60,7 +60,7 @@ class CudaCliTest(cli_test.ToolTest):
             self.assertTrue(kernel["what"])
         text = self.ok("supported", "--device", "cuda:0")
         for word in self.kernels + [self.device["name"], "fp16_table", "fp16_softmax", "linear_int8", "linear_float",
-                                                             "linear_static"]:
+                                                             "linear_static", "conv_static", "product", "direct"]:
             self.assertIn(word, text)
         self.fails(["cuda:4096", "CUDA device"], "supported", "--device", "cuda:4096")
 
@@ -107,6 +107,20 @@ class CudaCliTest(cli_test.ToolTest):
             of_kernels = [outputs for name, outputs in compared.items() if name.startswith(operation)]
             self.assertGreaterEqual(sum(of_kernels), 20000000, operation)
             self.assertGreaterEqual(min(of_kernels), 20000, operation)
+        self.assertEqual(sum(report["expected_by"].values()), report["outputs_compared"])
+        self.assertGreater(report["expected_by"]["reference"], 0)
+
+    def test_verify_convolutions(self):
+        report = self.json("verify", "--device", "cuda", "--operation", "conv", "--outputs", "20000000",
+                           env={"ISOBIT_REQUIRE": "cuda"})
+        print(json.dumps(report), file=sys.stderr)
+        self.assertEqual(report["different"], 0, report)
+        compared = {kernel["name"]: kernel["outputs_compared"] for kernel in report["kernels"]}
+        wanted = {"conv_static_cuda_" + kernel["name"] for kernel in self.device["kernels"]
+                  if kernel["operation"] == "conv_static"}
+        self.assertEqual(set(compared), wanted)
+        self.assertEqual(wanted, {"conv_static_cuda_product", "conv_static_cuda_direct"})
+        self.assertGreaterEqual(min(compared.values()), 20000000)
         self.assertEqual(sum(report["expected_by"].values()), report["outputs_compared"])
         self.assertGreater(report["expected_by"]["reference"], 0)
 

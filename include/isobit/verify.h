@@ -55,7 +55,8 @@ std::vector<std::string_view> verify_operations();
 ///   linear: random layers. Activations of 8 bits and static codes are compared with the reference. Float activations: a
 ///     row counts as different where it is beyond the bound of numerics.md, section 10, or has other bytes when it is
 ///     computed alone or on other threads.
-///   conv: random convolutions of static codes.
+///   conv: random convolutions. Static codes, and images that are quantised on the fly, are compared with the
+///     reference. Of float activations an output pixel is judged as a row of linear layers is.
 /// kInvalidArgument for an unknown operation. A difference is no error: it is in the report.
 Result<VerifyReport> verify_kernels(const VerifyOptions& options = {});
 

@@ -84,14 +84,7 @@ struct RandomStaticConv {
     }
   }
   [[nodiscard]] std::string text() const {
-    const auto axis = [](const ConvAxis& a) {
-      return std::to_string(a.kernel) + " stride " + std::to_string(a.stride) + " dilation " +
-             std::to_string(a.dilation) + " pads " + std::to_string(a.pad_before) + ", " + std::to_string(a.pad_after);
-    };
-    return std::to_string(images) + " of " + std::to_string(image.rows) + " x " + std::to_string(image.columns) +
-           " x " + std::to_string(p.shape.channels) + " -> " + std::to_string(p.shape.outputs) + ", groups " +
-           std::to_string(p.shape.groups) + (p.shape.transposed ? ", transposed" : "") + "; " + axis(p.shape.rows) +
-           "; " + axis(p.shape.columns) + "; x of " + std::to_string(p.linear.input.bits) + " bits, weights of " +
+    return conv_text(p.shape, images, image) + "; x of " + std::to_string(p.linear.input.bits) + " bits, weights of " +
            std::to_string(p.linear.weight_bits) + (p.residual ? ", residual" : "");
   }
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "core/random.h"
 #include "isobit/conv.h"
@@ -33,6 +34,19 @@ inline ConvShape random_conv_shape(Random& random) {
   shape.rows = random_conv_axis(random, shape.transposed, padded);
   shape.columns = random_conv_axis(random, shape.transposed, padded);
   return shape;
+}
+
+/// What a case is called in a difference.
+inline std::string conv_text(const ConvShape& shape, int64_t images, const ImageSize& image) {
+  const auto axis = [](const ConvAxis& a) {
+    return std::to_string(a.kernel) + " stride " + std::to_string(a.stride) + " dilation " +
+           std::to_string(a.dilation) + " pads " + std::to_string(a.pad_before) + " " + std::to_string(a.pad_after) +
+           (a.more == 0 ? "" : " and " + std::to_string(a.more) + " more");
+  };
+  return std::to_string(images) + " of " + std::to_string(image.rows) + "x" + std::to_string(image.columns) + "x" +
+         std::to_string(shape.channels) + " to " + std::to_string(shape.outputs) + ", groups " +
+         std::to_string(shape.groups) + (shape.transposed ? ", transposed, " : ", ") + axis(shape.rows) + ", " +
+         axis(shape.columns);
 }
 
 }  // namespace isobit

@@ -29,6 +29,8 @@ constexpr Entry kOperations[] = {
     {"linear_int8", "the same, activations quantised to 8 bits on the fly: the same bytes everywhere"},
     {"linear_static", "linear layers of static codes, integers only"},
     {"conv_static", "convolutions of static codes: strides, dilations, groups, transposed, residuals, streams"},
+    {"conv_float", "convolutions of 1-, 2-, 4- and 8-bit weights, floating-point images"},
+    {"conv_int8", "the same, images quantised to 8 bits on the fly: the same bytes everywhere"},
     {"pool_static", "max and average pooling of static codes"},
 };
 constexpr Entry kFiles[] = {

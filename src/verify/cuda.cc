@@ -18,12 +18,14 @@
 #include "core/float_mode.h"
 #include "core/random.h"
 #include "gru/random_model.h"
+#include "isobit/cuda/conv.h"
 #include "isobit/cuda/fp16_table.h"
 #include "isobit/cuda/gru.h"
 #include "isobit/cuda/linear.h"
 #include "isobit/cuda/table.h"
 #include "isobit/parallel.h"
 #include "linear/cuda/plan.h"
+#include "verify/conv.h"
 #include "verify/fp16.h"
 #include "verify/gru.h"
 #include "verify/linear.h"
@@ -409,6 +411,44 @@ Result<VerifyReport> verify_linear(int device, const VerifyOptions& options) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
+// Convolutions
+
+/// Empty: the kernel that a run of this size takes.
+StaticConvRun static_conv_run(int device, std::string_view kernel = {}) {
+  return [device, kernel](const StaticConvCase& c, LinearBuffers& buffers) -> Result<bool> {
+    ISOBIT_ASSIGN_OR_RETURN(const StaticConvLayer host, StaticConvLayer::create(c.parameters, "random"));
+    ISOBIT_ASSIGN_OR_RETURN(const DeviceStaticConv layer, DeviceStaticConv::create(host, device));
+    const Result<int64_t> scratch = layer.workspace_bytes(c.images, c.image, kernel);
+    if (scratch.status().code() == StatusCode::kUnsupported) return false;
+    ISOBIT_RETURN_IF_ERROR(scratch.status());
+    const std::vector<std::byte> residual = c.residual_rows(buffers.y_stride);
+    ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes copy, copy_of(buffers.bytes()));
+    ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes residual_copy, copy_of(residual));
+    ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes memory, device_bytes(static_cast<size_t>(*scratch)));
+    const auto there = [&](std::span<std::byte> rows) {
+      return std::span(copy.get() + (rows.data() - buffers.bytes().data()), rows.size());
+    };
+    const std::span<std::byte> workspace(memory.get(), static_cast<size_t>(*scratch));
+    ISOBIT_RETURN_IF_ERROR(layer.forward(there(buffers.x(0, c.pixels())), there(buffers.y(0, c.outputs())), c.images,
+                                         c.image, workspace,
+                                         {.kernel = kernel, .x_stride = buffers.x_stride, .y_stride = buffers.y_stride},
+                                         std::span<const std::byte>(residual_copy.get(), residual.size())));
+    ISOBIT_RETURN_IF_ERROR(layer.check_input(workspace, nullptr));
+    ISOBIT_RETURN_IF_ERROR(copy_back(copy, buffers.bytes()));
+    return true;
+  };
+}
+
+Result<VerifyReport> verify_conv(int device, const VerifyOptions& options) {
+  ISOBIT_RETURN_IF_ERROR(check_cpu("conv", options.seed));
+  ConvCandidates all{.on_device = true};
+  for (const DeviceLinearKernel& kernel : conv_kernels())
+    all.statics.push_back({device_kernel(std::string(kernel.operation) + "_cuda_" + std::string(kernel.name)),
+                           static_conv_run(device, kernel.name)});
+  return verify_conv_with(std::move(all), options);
+}
+
+// ---------------------------------------------------------------------------------------------------------------
 // Tables
 
 Status run_function(const Fp16Function& function, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
@@ -463,6 +503,11 @@ std::vector<VerifyOperation> operations(int device, std::string_view kernel) {
       row.verify = [device](const VerifyOptions& options) { return verify_linear(device, options); };
       row.fingerprint = [device](Fingerprints& lines) {
         return fingerprint_linear(linear_run(device), static_linear_run(device), lines);
+      };
+    } else if (row.name == "conv") {
+      row.verify = [device](const VerifyOptions& options) { return verify_conv(device, options); };
+      row.fingerprint = [device](Fingerprints& lines) {
+        return fingerprint_conv(static_conv_run(device), conv_run({}), lines);  // a device has no ConvLayer
       };
     }
   }

@@ -20,29 +20,11 @@
 #include "core/random.h"
 #include "isobit/linear.h"
 #include "linear/layer_reference.h"
-#include "low_bit/parts.h"
+#include "linear/random_layer.h"
 #include "verify/operations.h"
 
 namespace isobit {
 namespace {
-
-constexpr Dtype kStores[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16};
-constexpr int32_t kBits[] = {1, 2, 4, 8};
-
-template <typename T, size_t N>
-T pick(Random& random, const T (&values)[N]) {
-  return values[random.between(0, static_cast<int64_t>(N) - 1)];
-}
-
-/// In [-1, 1], a multiple of 2^-23.
-float unit(Random& random) { return static_cast<float>(random.between(-(1 << 23), 1 << 23)) * 0x1p-23f; }
-
-/// Rounds to a type of floats. float64 gets bits that float32 has not.
-void store(Random& random, std::byte* out, Dtype dtype, int64_t i, float value) {
-  if (dtype != Dtype::kF64) return store_float(out, dtype, i, value);
-  reinterpret_cast<double*>(out)[i] =
-      static_cast<double>(value) * (1.0 + static_cast<double>(random.between(-8, 8)) * 0x1p-27);
-}
 
 struct Sizes {
   int64_t m, n, k, group;
@@ -71,86 +53,25 @@ Sizes random_sizes(Random& random, const Limits& limits) {
   return sizes;
 }
 
-/// Any codes, S of either sign, any zero points; `ordinary`: weights of about 1; `whole_rows`: of 8 bits, symmetric, a
-/// group a row, for which there are kernels of their own.
-Result<LowBitMatrix> random_matrix(Random& random, const Sizes& sizes, bool ordinary, bool whole_rows = false) {
-  LowBitParameters p;
-  p.rows = sizes.n;
-  p.columns = sizes.k;
-  p.group = sizes.group;
-  p.bits = pick(random, kBits);
-  p.kind = static_cast<LowBitKind>(random.between(0, 2));
+/// Any bits and kind; `whole_rows`: of 8 bits, symmetric, a group a row, for which there are kernels of their own.
+Result<LowBitMatrix> matrix_of(Random& random, const Sizes& sizes, bool ordinary, bool whole_rows = false) {
+  RandomMatrix form{.rows = sizes.n, .columns = sizes.k, .group = sizes.group, .ordinary = ordinary};
   if (whole_rows) {
-    p.group = p.columns;
-    p.bits = 8;
-    p.kind = LowBitKind::kSymmetric;
+    form.group = form.columns;
+    form.bits = 8;
+    form.kind = LowBitKind::kSymmetric;
   }
-  const int64_t groups = low_bit_groups(p.columns, p.group);
-  const int64_t row_bytes = low_bit_row_bytes(p.columns, p.bits);
-  p.codes = Array::zeros(Dtype::kU8, {p.rows, row_bytes});
-  auto* codes = p.codes.data<uint8_t>();
-  for (int64_t n = 0; n < p.rows; ++n) {
-    // Every eighth row holds the two ends only.
-    const bool ends = n % 8 == 7;
-    for (int64_t k = 0; k < p.columns; ++k) {
-      const uint32_t top = (1U << p.bits) - 1;
-      const auto code = static_cast<uint32_t>(random.next() & top);
-      pack_code(codes + n * row_bytes, k, p.bits, !ends ? code : code > top / 2 ? top : 0);
-    }
-  }
-  const Dtype type = pick(random, kStores);
-  const auto numbers = [&](float width) {
-    Array array = Array::zeros(type, {p.rows, groups});
-    for (int64_t i = 0; i < array.size(); ++i) {
-      // Away from 0: a scale of 0 loses codes.
-      const float magnitude = (0.25f + 0.75f * std::abs(unit(random))) * width;
-      const float wild = ordinary ? 1.0f : std::ldexp(1.0f, static_cast<int>(random.between(-6, 6)));
-      store_float(array.bytes.data(), type, i, (random.one_in(2) ? magnitude : -magnitude) * wild);
-    }
-    return array;
-  };
-  p.scales = numbers(std::ldexp(2.0f, -p.bits));
-  if (p.kind == LowBitKind::kOffset) {
-    p.offsets = numbers(0.5f);
-    p.zero_point = random.one_in(2) ? 1 << (p.bits - 1) : 0;
-  }
-  if (p.kind == LowBitKind::kZeroPoint) {
-    p.zero_points = Array::zeros(low_bit_zero_point_dtype(p.bits), p.scales.shape);
-    for (int64_t i = 0; i < p.zero_points.size(); ++i)
-      store_code(p.zero_points.bytes.data(), p.zero_points.dtype, i, random.between(0, 1 << p.bits));
-  }
-  return LowBitMatrix::create(std::move(p), "random");
+  return random_matrix(random, form);
 }
 
 /// Numbers of about 1; `wild`: of very different sizes, zeros, and now and then a row that is not finite.
 void fill_x(Random& random, LinearBuffers& buffers, int64_t m, int64_t k, Dtype dtype, bool wild) {
-  constexpr float kSpecial[] = {0.0f, -0.0f, 0x1p-118f, 0x1p-149f, 3.4e38f, -3.4e38f};
   for (int64_t i = 0; i < m; ++i) {
     const bool special = wild && random.one_in(8);
     const int scale = wild ? static_cast<int>(random.between(-20, 12)) : 0;
-    for (int64_t j = 0; j < k; ++j) {
-      float value = std::ldexp(unit(random), scale);
-      if (special && random.one_in(3)) value = pick(random, kSpecial);
-      if (special && random.one_in(200))
-        value = random.one_in(2) ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
-      store(random, buffers.x_row(i), dtype, j, value);
-    }
+    random_row(random, buffers.x_row(i), k, dtype, scale, special);
   }
 }
-
-/// Pools of a few sizes, made once. Null: the caller's thread.
-class Pools {
- public:
-  explicit Pools(uint64_t seed) : random_(seed) {}
-  [[nodiscard]] ThreadPool* pick() {
-    const int64_t index = random_.between(0, static_cast<int64_t>(std::size(pools_)));
-    return index == 0 ? nullptr : &pools_[static_cast<size_t>(index - 1)];
-  }
-
- private:
-  Random random_;
-  ThreadPool pools_[3] = {ThreadPool(2), ThreadPool(3), ThreadPool(7)};
-};
 
 int threads_of(const ThreadPool* pool) { return pool == nullptr ? 1 : pool->threads(); }
 
@@ -172,37 +93,18 @@ Status run_static(const StaticLinearLayer& layer, int64_t m, ThreadPool* pool, L
                              {.pool = pool, .x_stride = buffers.x_stride, .y_stride = buffers.y_stride});
 }
 
-/// Who gives what is expected: the reference, or the best path of the CPU; and what a run is called in a difference.
-struct Measure {
-  std::optional<CpuPath> path;
-  ThreadPool* pool;
-  std::map<std::string, uint64_t>* expected_by;
-  std::string text;
-};
-
-/// kernel.run, whose errors name the layer and the kernel.
-template <typename Run, typename... Arguments>
-Result<bool> run_named(const std::string& text, const Candidate<Run>& kernel, Arguments&&... arguments) {
-  Result<bool> ran = kernel.run(std::forward<Arguments>(arguments)...);
-  if (ran.ok()) return ran;
-  return Status(ran.status().code(), text + ", " + kernel.report.name + ": " + ran.status().message());
-}
-
-/// What is expected, by which path, and of what type.
-struct Expected {
-  const LinearBuffers& buffers;
-  CpuPath path;
-  Dtype y_dtype;
-};
-
 uint32_t bits_of(const std::byte* y, Dtype dtype, int64_t i) {
   uint32_t bits = 0;
   std::memcpy(&bits, y + i * static_cast<int64_t>(size_in_bytes(dtype)), size_in_bytes(dtype));
   return bits;
 }
 
-void compare_rows(const Expected& expected, const LinearBuffers& actual, int64_t m, int64_t n, const Measure& measure,
-                  VerifyKernel& kernel) {
+uint32_t bits_of_nan(Dtype dtype) { return dtype == Dtype::kF32 ? 0x7fc00000 : dtype == Dtype::kF16 ? 0x7e00 : 0x7fc0; }
+
+}  // namespace
+
+void compare_rows(const ExpectedRows& expected, const LinearBuffers& actual, int64_t m, int64_t n,
+                  const Measure& measure, VerifyKernel& kernel) {
   const size_t size = size_in_bytes(expected.y_dtype);
   const std::string by(to_string(expected.path));
   if (expected.path != CpuPath::kReference) (*measure.expected_by)[by] += static_cast<uint64_t>(m * n);
@@ -223,6 +125,46 @@ void compare_rows(const Expected& expected, const LinearBuffers& actual, int64_t
   if (!actual.untouched()) note_difference(kernel, 1, measure.text + ": written beside y");
 }
 
+std::vector<int64_t> random_calls(Random& random, int64_t m) {
+  std::vector<int64_t> calls;
+  const bool alone = random.one_in(2);
+  for (; m > 0; m -= calls.back()) calls.push_back(alone ? 1 : random.between(1, m));
+  return calls;
+}
+
+void compare_float_rows(const FloatRows& rows, const std::string& text, VerifyKernel& kernel) {
+  const size_t row_bytes = static_cast<size_t>(rows.n) * size_in_bytes(rows.dtype);
+  const double limit = reference_limit(rows.dtype, rows.depth);
+  kernel.outputs_compared += static_cast<uint64_t>(rows.m * rows.n);
+  kernel.bytes_compared += static_cast<uint64_t>(rows.m) * row_bytes;
+  for (int64_t i = 0; i < rows.m; ++i) {
+    const std::byte* const plain = rows.plain.y_row(i);
+    ReferenceRowError error;
+    bool same_act = true;
+    for (int64_t n = 0; n < rows.n; ++n) {
+      const float y = load_float(plain, rows.dtype, n);
+      if (!rows.sums.empty()) error.add(static_cast<double>(y), rows.sums[static_cast<size_t>(i * rows.n + n)]);
+      // lo and hi are numbers of every type, so rounding before act is rounding after it, but for the sign of a 0.
+      const float got = load_float(rows.with_act.y_row(i), rows.dtype, n);
+      same_act = same_act && (got == reference_act(y, rows.clamp) || (std::isnan(got) && std::isnan(y)));
+      if (std::isnan(y) && bits_of(plain, rows.dtype, n) != bits_of_nan(rows.dtype))
+        note_difference(kernel, 1, text + ": y[" + std::to_string(i) + ", " + std::to_string(n) + "] is another NaN");
+    }
+    const std::string row = text + ": row " + std::to_string(i);
+    const auto outputs = static_cast<uint64_t>(rows.n);
+    if (const double relative = error.relative(rows.depth); !(relative < limit))
+      note_difference(kernel, outputs,
+                      row + " is off by " + std::to_string(relative) + ", must be below " + std::to_string(limit));
+    if (!same_act) note_difference(kernel, outputs, row + " is not clamped as it must be");
+    if (std::memcmp(rows.in_calls.y_row(i), plain, row_bytes) != 0)
+      note_difference(kernel, outputs, row + " has other bytes among other rows, or alone");
+  }
+  for (const LinearBuffers* written : {&rows.plain, &rows.with_act, &rows.in_calls})
+    if (!written->untouched()) note_difference(kernel, 1, text + ": written beside y");
+}
+
+namespace {
+
 std::string describe(const Sizes& sizes, uint64_t seed, int64_t index) {
   return "seed " + std::to_string(seed) + ", layer " + std::to_string(index) + ", M=" + std::to_string(sizes.m) +
          " N=" + std::to_string(sizes.n) + " K=" + std::to_string(sizes.k) + " group=" + std::to_string(sizes.group);
@@ -234,28 +176,15 @@ std::string describe(const LowBitMatrix& matrix) {
          std::string(to_string(p.scales.dtype));
 }
 
-LinearClamp random_clamp(Random& random) {
-  constexpr LinearClamp kClamps[] = {
-      LinearClamp::none(), LinearClamp::none(), LinearClamp::relu(), LinearClamp::relu6(), {-0.5f, 0.75f}};
-  return pick(random, kClamps);
-}
-
-std::vector<float> random_bias(Random& random, int64_t n) {
-  std::vector<float> bias(random.one_in(2) ? static_cast<size_t>(n) : 0);
-  for (float& b : bias) b = unit(random);
-  return bias;
-}
-
 /// A layer of section 11 with x and y of any types, in one call.
 Result<std::pair<LinearCase, LinearBuffers>> random_int8(Random& random, const Sizes& sizes,
                                                          LinearActivations activations, bool wild, bool whole_rows) {
-  constexpr Dtype kX[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16, Dtype::kF64};
-  ISOBIT_ASSIGN_OR_RETURN(LowBitMatrix matrix, random_matrix(random, sizes, !wild, whole_rows));
+  ISOBIT_ASSIGN_OR_RETURN(LowBitMatrix matrix, matrix_of(random, sizes, !wild, whole_rows));
   LinearCase c{.matrix = std::move(matrix), .activations = activations, .calls = {sizes.m}};
   c.bias = random_bias(random, sizes.n);
   c.clamp = random_clamp(random);
-  c.x_dtype = pick(random, kX);
-  c.y_dtype = pick(random, kStores);
+  c.x_dtype = random_of(random, kRandomRows);
+  c.y_dtype = random_of(random, kRandomStores);
   LinearBuffers buffers(random, sizes.m, sizes.k, c.x_dtype, sizes.n, c.y_dtype);
   fill_x(random, buffers, sizes.m, sizes.k, c.x_dtype, wild);
   return std::pair(std::move(c), std::move(buffers));
@@ -280,30 +209,20 @@ Status verify_int8(Random& random, Measure measure, const Sizes& sizes, std::vec
   return {};
 }
 
-uint32_t bits_of_nan(Dtype dtype) { return dtype == Dtype::kF32 ? 0x7fc00000 : dtype == Dtype::kF16 ? 0x7e00 : 0x7fc0; }
-
-/// m rows in calls of any numbers of them, half of the times of one.
-std::vector<int64_t> random_calls(Random& random, int64_t m) {
-  std::vector<int64_t> calls;
-  const bool alone = random.one_in(2);
-  for (; m > 0; m -= calls.back()) calls.push_back(alone ? 1 : random.between(1, m));
-  return calls;
-}
-
 /// One layer of section 10: every row within its bound of float64, and the same bytes alone and among others. Only the
 /// latter of wild layers, of whose results, where they are not ordinary numbers, no bound is claimed.
 Status verify_float(Random& random, const Measure& measure, const Sizes& sizes,
                     std::vector<Candidate<LinearRun>>& kernels) {
   const bool wild = random.one_in(4);
-  ISOBIT_ASSIGN_OR_RETURN(LowBitMatrix matrix, random_matrix(random, sizes, !wild));
+  ISOBIT_ASSIGN_OR_RETURN(LowBitMatrix matrix, matrix_of(random, sizes, !wild));
   LinearCase c{.matrix = std::move(matrix)};
   c.bias = random_bias(random, sizes.n);
   const LinearClamp clamp = random_clamp(random);
-  const Dtype dtype = c.x_dtype = c.y_dtype = pick(random, kStores);
+  const Dtype dtype = c.x_dtype = c.y_dtype = random_of(random, kRandomStores);
   LinearBuffers buffers(random, sizes.m, sizes.k, dtype, sizes.n, dtype);
   fill_x(random, buffers, sizes.m, sizes.k, dtype, wild);
   const ReferenceWeights weights = reference_weights(c.matrix);
-  std::vector<ReferenceSum> sums(static_cast<size_t>(sizes.m * sizes.n));
+  std::vector<ReferenceSum> sums(wild ? 0 : static_cast<size_t>(sizes.m * sizes.n));
   measure.pool->for_ranges(wild ? 0 : sizes.m, [&](int, int64_t begin, int64_t end) {
     std::vector<float> x(static_cast<size_t>(sizes.k));
     for (int64_t i = begin; i < end; ++i) {
@@ -313,11 +232,8 @@ Status verify_float(Random& random, const Measure& measure, const Sizes& sizes,
             reference_sum(weights, n, x.data(), c.bias.empty() ? 0.0f : c.bias[static_cast<size_t>(n)]);
     }
   });
-  const double limit = reference_limit(dtype, sizes.k);
   const std::string text = measure.text + describe(c.matrix) + ", " + std::string(to_string(dtype));
-  const auto clamped = [&](float y) { return reference_act(y, clamp); };
   for (Candidate<LinearRun>& kernel : kernels) {
-    VerifyKernel& report = kernel.report;
     LinearBuffers with_act = buffers, in_calls = buffers;
     buffers.clear_y();
     const auto run = [&](const LinearClamp& act, std::vector<int64_t> calls, LinearBuffers& to) {
@@ -330,31 +246,16 @@ Status verify_float(Random& random, const Measure& measure, const Sizes& sizes,
     for (const auto& [act, calls, to] : {std::tuple(clamp, std::vector{sizes.m}, &with_act),
                                          std::tuple(LinearClamp(), random_calls(random, sizes.m), &in_calls)})
       ISOBIT_RETURN_IF_ERROR(run(act, calls, *to).status());
-    report.outputs_compared += static_cast<uint64_t>(sizes.m * sizes.n);
-    report.bytes_compared += static_cast<uint64_t>(sizes.m * sizes.n) * size_in_bytes(dtype);
-    for (int64_t i = 0; i < sizes.m; ++i) {
-      ReferenceRowError error;
-      bool same_act = true;
-      for (int64_t n = 0; n < sizes.n; ++n) {
-        const float y = load_float(buffers.y_row(i), dtype, n);
-        if (!wild) error.add(static_cast<double>(y), sums[static_cast<size_t>(i * sizes.n + n)]);
-        // lo and hi are numbers of every type, so rounding before act is rounding after it, but for the sign of a 0.
-        const float got = load_float(with_act.y_row(i), dtype, n);
-        same_act = same_act && (got == clamped(y) || (std::isnan(got) && std::isnan(y)));
-        if (std::isnan(y) && bits_of(buffers.y_row(i), dtype, n) != bits_of_nan(dtype))
-          note_difference(report, 1, text + ": y[" + std::to_string(i) + ", " + std::to_string(n) + "] is another NaN");
-      }
-      const std::string row = text + ": row " + std::to_string(i);
-      if (!wild && !(error.relative(sizes.k) < limit))
-        note_difference(
-            report, static_cast<uint64_t>(sizes.n),
-            row + " is off by " + std::to_string(error.relative(sizes.k)) + ", must be below " + std::to_string(limit));
-      if (!same_act) note_difference(report, static_cast<uint64_t>(sizes.n), row + " is not clamped as it must be");
-      if (std::memcmp(in_calls.y_row(i), buffers.y_row(i), static_cast<size_t>(sizes.n) * size_in_bytes(dtype)) != 0)
-        note_difference(report, static_cast<uint64_t>(sizes.n), row + " has other bytes among other rows, or alone");
-    }
-    for (const LinearBuffers* written : {&buffers, &with_act, &in_calls})
-      if (!written->untouched()) note_difference(report, 1, text + ": written beside y");
+    compare_float_rows({.plain = buffers,
+                        .with_act = with_act,
+                        .in_calls = in_calls,
+                        .m = sizes.m,
+                        .n = sizes.n,
+                        .depth = sizes.k,
+                        .dtype = dtype,
+                        .clamp = clamp,
+                        .sums = sums},
+                       text, kernel.report);
   }
   return {};
 }
@@ -389,7 +290,7 @@ StaticLinearParameters random_static(Random& random, int64_t rows, int64_t colum
   const auto code = [&](const Grid& grid) { return static_cast<int32_t>(random.between(grid.min(), grid.max())); };
   p.input = any_width ? random_code_grid(random) : random_byte_grid(random);
   if (!any_width) p.input.zero_point = code(p.input);
-  p.rounding = pick(random, kAllRoundings);
+  p.rounding = random_of(random, kAllRoundings);
   const int64_t bias_limit = random.one_in(16) ? INT32_MAX : random.one_in(2) ? 100000 : 0;
   for (int64_t n = 0; n < rows; ++n)
     p.bias.data<int32_t>()[n] = static_cast<int32_t>(random.between(-bias_limit, bias_limit));
@@ -449,7 +350,7 @@ void fill_codes(Random& random, LinearBuffers& buffers, const StaticLinearParame
 Status verify_static(Random& random, Measure measure, const Sizes& sizes,
                      std::vector<Candidate<StaticLinearRun>>& kernels) {
   StaticLinearParameters p = random_static(random, sizes.n, sizes.k, random.one_in(2));
-  narrow_weights(p, pick(random, kBits));
+  narrow_weights(p, random_of(random, kRandomBits));
   LinearBuffers expected(random, sizes.m, sizes.k, p.x_dtype(), sizes.n, p.y_dtype());
   fill_codes(random, expected, p, sizes.m);
   LinearBuffers actual = expected;

@@ -21,7 +21,9 @@ std::vector<VerifyOperation> cpu_operations(std::optional<CpuPath> path) {
       {"gru", verify_gru, [path](Fingerprints& lines) { return fingerprint_gru(gru_run(path), lines); }},
       {"linear", verify_linear,
        [path](Fingerprints& lines) { return fingerprint_linear(linear_run(path), static_linear_run(path), lines); }},
-      {"conv", verify_conv, [path](Fingerprints& lines) { return fingerprint_conv(path, lines); }, has_conv_kernel},
+      {"conv", verify_conv,
+       [path](Fingerprints& lines) { return fingerprint_conv(static_conv_run(path), conv_run(path), lines); },
+       has_conv_kernel},
   };
 }
 

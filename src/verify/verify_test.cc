@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/random.h"
 #include "gru/random_model.h"
+#include "verify/conv.h"
 #include "verify/gru.h"
 #include "verify/linear.h"
 #include "verify/operations.h"
@@ -99,16 +101,20 @@ TEST(VerifyKernels, RefusesWhatADeviceDoesNotHave) {
 }
 
 /// A kernel that takes the CPU's results and changes something.
-Candidate<LinearRun> changed(const std::string& name,
-                             const std::function<void(const LinearCase&, LinearBuffers&)>& change) {
+template <typename Run, typename Change>
+Candidate<Run> changed_run(const std::string& name, Run run, Change change) {
   VerifyKernel report;
   report.name = name;
   report.path = "cuda";
-  return {report, [change](const LinearCase& c, LinearBuffers& buffers) -> Result<bool> {
-            ISOBIT_RETURN_IF_ERROR(linear_run({})(c, buffers).status());
-            change(c, buffers);
+  return {report, [run, change](auto&&... arguments) -> Result<bool> {
+            ISOBIT_RETURN_IF_ERROR(run(arguments...).status());
+            change(arguments...);
             return true;
           }};
+}
+Candidate<LinearRun> changed(const std::string& name,
+                             const std::function<void(const LinearCase&, LinearBuffers&)>& change) {
+  return changed_run(name, linear_run({}), change);
 }
 
 TEST(VerifyLinear, ADeviceIsComparedWithTheCpu) {
@@ -158,6 +164,93 @@ TEST(VerifyLinear, AnErrorNamesTheLayerAndTheKernel) {
     const std::string message = verify_linear_with(candidates, {.outputs = 1}).status().message();
     EXPECT_EQ(message.find("seed 1, layer 0, M="), 0u) << message;
     EXPECT_TRUE(message.ends_with(", broken: no memory")) << message;
+  }
+}
+
+TEST(VerifyConv, EveryKernelOfThisMachine) {
+  std::vector<std::string> expected;
+  const auto add = [&](const std::string& name, std::span<const LinearLayerKernel> rows, std::string_view operation) {
+    for (const LinearLayerKernel& row : rows)
+      if (row.operation == operation && row.path != CpuPath::kReference && cpu_can_run(row.path))
+        expected.push_back(name + "_" + std::string(to_string(row.path)));
+  };
+  add("conv_static", static_conv_kernels(), "conv_static");
+  add("conv_int8", linear_layer_kernels(), "linear_int8");
+  add("conv_int8_per_image", static_conv_kernels(), "conv_static");
+  add("conv_float", linear_layer_kernels(), "linear_float");
+  const auto report = verify_kernels({.operation = "conv", .outputs = 20'000, .required = {"scalar"}});
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  std::vector<std::string> names;
+  for (const VerifyKernel& kernel : report->kernels) {
+    names.push_back(kernel.name);
+    EXPECT_TRUE(kernel.name.ends_with("_" + kernel.path)) << kernel.name;
+    EXPECT_GE(kernel.outputs_compared, 20'000u) << kernel.name;
+    EXPECT_EQ(kernel.different, 0u) << kernel.name << ": " << kernel.first_difference;
+  }
+  EXPECT_EQ(names, expected);
+  EXPECT_TRUE(report->missing.empty());
+  EXPECT_TRUE(report->expected_by.empty());
+}
+
+TEST(VerifyConv, ADeviceIsComparedWithTheCpu) {
+  using Calls = std::span<const int64_t>;
+  const auto of_floats = [](const std::string& name, auto change) { return changed_run(name, conv_run({}), change); };
+  const auto same = of_floats("same", [](const RandomConv&, Calls, LinearBuffers&) {});
+  const auto flip = of_floats("flip", [](const RandomConv& c, Calls, LinearBuffers& buffers) {
+    buffers.y(c.outputs() - 1, 1).back() ^= std::byte{1};
+  });
+  const auto beside = of_floats(
+      "beside", [](const RandomConv&, Calls, LinearBuffers& buffers) { buffers.bytes().back() = std::byte{1}; });
+  const auto unclamped = of_floats("unclamped", [](const RandomConv& c, Calls calls, LinearBuffers& buffers) {
+    RandomConv without = c;
+    without.clamp = {};
+    ASSERT_TRUE(conv_run({})(without, calls, buffers).ok());
+  });
+  const auto unbiased = of_floats("unbiased", [](const RandomConv& c, Calls calls, LinearBuffers& buffers) {
+    RandomConv without = c;
+    without.bias.clear();
+    ASSERT_TRUE(conv_run({})(without, calls, buffers).ok());
+  });
+  const auto after_first_call = of_floats("after_first_call", [](const RandomConv&, Calls calls, LinearBuffers& b) {
+    if (calls.size() > 1) b.y(0, 1).front() ^= std::byte{1};
+  });
+  for (const bool on_device : {false, true}) {
+    ConvCandidates candidates{.on_device = on_device};
+    const auto of_codes = [](const std::string& name, auto change) {
+      return changed_run(name, static_conv_run({}), change);
+    };
+    candidates.statics = {
+        of_codes("same", [](const StaticConvCase&, LinearBuffers&) {}),
+        of_codes("flip", [](const StaticConvCase& c,
+                            LinearBuffers& buffers) { buffers.y(c.outputs() - 1, 1).back() ^= std::byte{1}; }),
+        of_codes("beside",
+                 [](const StaticConvCase&, LinearBuffers& buffers) { buffers.bytes().back() = std::byte{1}; }),
+        of_codes("residual_forgotten", [](const StaticConvCase& c, LinearBuffers& buffers) {
+          StaticConvCase without = c;
+          without.parameters.residual.reset();
+          ASSERT_TRUE(static_conv_run({})(without, buffers).ok());
+        })};
+    if (!on_device) {
+      candidates.int8 = {same, flip, beside, unclamped, unbiased};
+      candidates.per_image = candidates.int8;
+      candidates.floats = {same, after_first_call, beside, unclamped, unbiased};
+    }
+    const auto report = verify_conv_with(candidates, {.outputs = on_device ? 2'000'000u : 50'000u, .seed = 3});
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    ASSERT_EQ(report->kernels.size(), on_device ? 4u : 19u);
+    for (const VerifyKernel& kernel : report->kernels) {
+      EXPECT_GE(kernel.outputs_compared, on_device ? 2'000'000u : 50'000u) << kernel.name;
+      EXPECT_EQ(kernel.different == 0, kernel.name == "same") << kernel.name << ": " << kernel.first_difference;
+    }
+    const std::string first = report->kernels[1].first_difference;
+    EXPECT_EQ(first.find("seed 3, convolution 0, "), 0u) << first;
+    EXPECT_NE(first.find("the reference gives"), std::string::npos) << first;  // of the first layer in any case
+    uint64_t by_path = 0;
+    for (const auto& [name, outputs] : report->expected_by) {
+      EXPECT_EQ(name, to_string(*default_cpu_path()));
+      by_path += outputs;
+    }
+    EXPECT_EQ(by_path > 0, on_device && *default_cpu_path() != CpuPath::kReference);
   }
 }
 
@@ -216,7 +309,7 @@ TEST(Fingerprint, IsTheSameForThePathsOfThisMachine) {
   std::vector<std::string> names;
   for (const auto& [name, hash] : *expected) names.push_back(name);
   EXPECT_EQ(names, (std::vector<std::string>{"activation_table", "fp16_table", "fp16_softmax", "gru", "linear_int8",
-                                             "linear_static", "linear_static_16", "conv_static"}));
+                                             "linear_static", "linear_static_16", "conv_static", "conv_int8"}));
   EXPECT_EQ(*fingerprint_all(CpuPath::kScalar), *expected);
 }
 

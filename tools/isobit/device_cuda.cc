@@ -9,6 +9,7 @@
 #include "bench/linear_cuda.h"
 #include "device.h"
 #include "isobit/cuda/compare.h"
+#include "isobit/cuda/conv.h"
 #include "isobit/cuda/fp16_table.h"
 #include "isobit/cuda/gru.h"
 #include "isobit/cuda/linear.h"
@@ -52,20 +53,19 @@ class CudaDevice : public Device {
     return "cuda:" + std::to_string(index_) + " (" + properties_.name + ")";
   }
   [[nodiscard]] Value json() const override {
-    Value device = Value::object();
-    device.set("device", "cuda:" + std::to_string(index_)).set("name", properties_.name);
-    device.set("compute_capability", format("%d.%d", properties_.major, properties_.minor));
-    device.set("multiprocessors", properties_.multiProcessorCount).set("memory_bytes", properties_.totalGlobalMem);
-    return device;
+    Value out = Value::object();
+    out.set("device", "cuda:" + std::to_string(index_)).set("name", properties_.name);
+    out.set("compute_capability", format("%d.%d", properties_.major, properties_.minor));
+    return out.set("multiprocessors", properties_.multiProcessorCount).set("memory_bytes", properties_.totalGlobalMem);
   }
   [[nodiscard]] std::vector<DeviceKernel> kernels() const override {
     std::vector<DeviceKernel> list;
     for (const cuda::DeviceGruKernel& kernel : cuda::gru_kernels())
       list.push_back({"gru", std::string(kernel.name), std::string(kernel.what)});
-    for (const cuda::DeviceLinearKernel& kernel : cuda::linear_kernels())
-      list.push_back({std::string(kernel.operation), std::string(kernel.name), std::string(kernel.what)});
-    list.push_back(
-        {"fp16_table", "direct", "every function: a look-up among all 65536 results, f16, bf16, f32 in and out"});
+    for (const auto& rows : {cuda::linear_kernels(), cuda::conv_kernels()})
+      for (const cuda::DeviceLinearKernel& kernel : rows)
+        list.push_back({std::string(kernel.operation), std::string(kernel.name), std::string(kernel.what)});
+    list.push_back({"fp16_table", "direct", "any function: a look-up among 65536 results, f16, bf16, f32 in and out"});
     list.push_back({"fp16_softmax", "interpolated", "the tables of e^x and 1/x, a warp or a block of threads a row"});
     list.push_back({"activation_table", "look_up", "integer tables of every kind, as a GRU has them"});
     return list;

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "isobit/conv.h"
+#include "isobit/cuda/linear.h"
 #include "isobit/run.h"
 #include "isobit/status.h"
 
@@ -55,6 +56,9 @@ class DeviceStaticConv {
   struct Data;
   std::shared_ptr<const Data> data_;
 };
+
+/// Kernels of convolutions on a device, in a fixed order: of the operation "conv_static".
+std::span<const DeviceLinearKernel> conv_kernels();
 
 }  // namespace isobit::cuda
 

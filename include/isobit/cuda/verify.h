@@ -11,7 +11,7 @@
 
 namespace isobit::cuda {
 
-/// Names for VerifyOptions: the operations of which a device has kernels, "fp16_table", "gru" and "linear".
+/// Names for VerifyOptions: the operations of which a device has kernels, "fp16_table", "gru", "linear" and "conv".
 std::vector<std::string_view> verify_operations();
 
 /// isobit::verify_kernels with the kernels of the device with this number. Leaves that device the current one.
@@ -29,14 +29,16 @@ std::vector<std::string_view> verify_operations();
 ///     one layer in 100 from the reference; that path is compared with the reference first, as above. Rows of float
 ///     activations are judged as on the CPU, each also in calls with other rows, or alone. The kernels of an operation
 ///     share options.outputs by the rows of the layers, each with a thousandth at least.
+///   conv: random convolutions of static codes, C and O to 1200, images to 120 x 120, every shape, width and residual.
+///     Expected bytes as of linear layers. Each kernel gives at least options.outputs.
 /// Other operations are refused (kInvalidArgument).
 Result<VerifyReport> verify_kernels(int device, const VerifyOptions& options = {});
 
 /// isobit::verify_model with the kernels of a device, which are named "cuda_generic" and so on.
 Result<VerifyReport> verify_model(const GruModel& model, int device, const VerifyOptions& options = {});
 
-/// The text of isobit::fingerprint_all, computed on a device. `kernel`: of the GRU; models that it cannot run, and all
-/// of them where it is empty, take that of DeviceGru::choose_kernel.
+/// The text of isobit::fingerprint_all, computed on a device, but for conv_int8, of which it has no kernels. `kernel`:
+/// of the GRU; models that it cannot run, and all of them where it is empty, take that of DeviceGru::choose_kernel.
 Result<Fingerprints> fingerprint_all(int device, std::string_view kernel = {});
 
 }  // namespace isobit::cuda

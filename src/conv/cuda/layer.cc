@@ -57,6 +57,14 @@ DeviceAxis axis_of(const ConvAxis& axis, int64_t pixels, int64_t outputs) {
 
 }  // namespace
 
+std::span<const DeviceLinearKernel> conv_kernels() {
+  static constexpr DeviceLinearKernel kKernels[] = {
+      {"conv_static", kProduct, "rows are gathered from images and multiplied by the kernels of linear layers"},
+      {"conv_static", kDirect,
+       "each output by itself: depthwise, small groups, and whatever else product does not run"}};
+  return kKernels;
+}
+
 struct DeviceStaticConv::Data {
   explicit Data(StaticConvLayer host) : layer(std::move(host)) {}
 
