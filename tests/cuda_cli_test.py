@@ -60,7 +60,7 @@ class CudaCliTest(cli_test.ToolTest):
             self.assertTrue(kernel["what"])
         text = self.ok("supported", "--device", "cuda:0")
         for word in self.kernels + [self.device["name"], "fp16_table", "fp16_softmax", "linear_int8", "linear_float",
-                                                             "linear_static", "conv_static", "product", "direct"]:
+                                                             "linear_static", "conv_static", "tile", "depthwise", "product", "direct"]:
             self.assertIn(word, text)
         self.fails(["cuda:4096", "CUDA device"], "supported", "--device", "cuda:4096")
 
@@ -119,7 +119,7 @@ class CudaCliTest(cli_test.ToolTest):
         wanted = {"conv_static_cuda_" + kernel["name"] for kernel in self.device["kernels"]
                   if kernel["operation"] == "conv_static"}
         self.assertEqual(set(compared), wanted)
-        self.assertEqual(wanted, {"conv_static_cuda_product", "conv_static_cuda_direct"})
+        self.assertEqual(wanted, {"conv_static_cuda_" + name for name in ["tile", "depthwise", "product", "direct"]})
         self.assertGreaterEqual(min(compared.values()), 20000000)
         self.assertEqual(sum(report["expected_by"].values()), report["outputs_compared"])
         self.assertGreater(report["expected_by"]["reference"], 0)

@@ -44,6 +44,16 @@ void enlarge(Random& random, ConvShape& shape, ImageSize& image) {
     shape.outputs /= shape.groups;
     shape.channels = shape.groups = random.between(1, 400);
     shape.outputs *= shape.groups;
+    if (random.one_in(2)) {  // as networks have them, which a kernel of a device takes only
+      shape.channels = shape.groups = shape.outputs = 4 * random.between(1, 100);
+      shape.transposed = false;
+      const int64_t kernel = random.one_in(2) ? 3 : 5, stride = random.between(1, 2);
+      for (ConvAxis* const axis : {&shape.rows, &shape.columns})
+        *axis = {.kernel = kernel,
+                 .stride = stride,
+                 .pad_before = random.between(0, kernel - 1),
+                 .pad_after = random.between(0, kernel - 1)};
+    }
   } else {
     shape.channels = shape.groups * random.between(1, random.one_in(4) ? 400 : 100);
     shape.outputs = shape.groups * random.between(1, random.one_in(4) ? 400 : 100);

@@ -425,13 +425,24 @@ StaticConvRun static_conv_run(int device, std::string_view kernel = {}) {
     ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes copy, copy_of(buffers.bytes()));
     ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes residual_copy, copy_of(residual));
     ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes memory, device_bytes(static_cast<size_t>(*scratch)));
+    // Two kernels take pixels that are aligned only.
+    const bool aligned = kernel == "tile" || kernel == "depthwise";
+    const auto code_bytes = static_cast<int64_t>(size_in_bytes(c.parameters.linear.x_dtype()));
+    constexpr int64_t kPixelStep = 16;
+    const int64_t x_stride = aligned ? (buffers.x_stride + kPixelStep - 1) / kPixelStep * kPixelStep : buffers.x_stride;
+    std::vector<std::byte> pixels(aligned ? static_cast<size_t>(c.pixels() * x_stride * code_bytes) : 0);
+    for (int64_t i = 0; aligned && i < c.pixels(); ++i)
+      std::copy_n(buffers.x_row(i), c.parameters.shape.channels * code_bytes,
+                  pixels.data() + i * x_stride * code_bytes);
+    ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes pixels_copy, copy_of(pixels));
     const auto there = [&](std::span<std::byte> rows) {
       return std::span(copy.get() + (rows.data() - buffers.bytes().data()), rows.size());
     };
     const std::span<std::byte> workspace(memory.get(), static_cast<size_t>(*scratch));
-    ISOBIT_RETURN_IF_ERROR(layer.forward(there(buffers.x(0, c.pixels())), there(buffers.y(0, c.outputs())), c.images,
-                                         c.image, workspace,
-                                         {.kernel = kernel, .x_stride = buffers.x_stride, .y_stride = buffers.y_stride},
+    const std::span<std::byte> x =
+        aligned ? std::span(pixels_copy.get(), pixels.size()) : there(buffers.x(0, c.pixels()));
+    ISOBIT_RETURN_IF_ERROR(layer.forward(x, there(buffers.y(0, c.outputs())), c.images, c.image, workspace,
+                                         {.kernel = kernel, .x_stride = x_stride, .y_stride = buffers.y_stride},
                                          std::span<const std::byte>(residual_copy.get(), residual.size())));
     ISOBIT_RETURN_IF_ERROR(layer.check_input(workspace, nullptr));
     ISOBIT_RETURN_IF_ERROR(copy_back(copy, buffers.bytes()));

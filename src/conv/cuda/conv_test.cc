@@ -117,9 +117,9 @@ TEST_F(CudaConv, RandomLayersGiveTheBytesOfTheHost) {
     ASSERT_TRUE(run.device.has_value());
     for (const std::string_view kernel : {"direct", "product", "tile"}) {
       if (!run.device->workspace_bytes(c.images, c.image, kernel).ok()) continue;
-      // Strides of whole copies, and others.
-      const bool whole = random.one_in(2);
-      const int64_t x_more = whole ? (16 - c.p.shape.channels % 16) % 16 : random.between(0, 2);
+      // tile copies whole pieces of 16 codes where channels allow it.
+      const bool whole = kernel == "tile" && c.p.shape.group_channels() % 16 == 0;
+      const int64_t x_more = whole ? 16 * random.between(0, 1) : random.between(0, 2);
       outputs[kernel] += run.compare(random, x_more, random.between(0, 2), i % 7 == 0, kernel);
     }
     residuals += c.p.residual.has_value();
@@ -257,6 +257,12 @@ TEST_F(CudaConv, RefusalsByName) {
   begins(told(x.bytes(), y.bytes(), 1, workspace.bytes(), {.batch_first = true}, {}), "options.batch_first is set");
   begins(told(x.bytes(), y.bytes(), 1, workspace.bytes(), {.kernel = "fast"}, {}),
          "conv: kernel is 'fast', must be tile, depthwise, product or direct");
+  GuardedDeviceBuffer wide(12 * 17);
+  begins(told(wide.bytes(), y.bytes(), 1, workspace.bytes(), {.kernel = "tile", .x_stride = 17}, {}),
+         "conv: kernel is tile, which needs x and x_stride to be multiples of 16");
+  begins(told(wide.bytes(), y.bytes(), 1, workspace.bytes(), {.kernel = "depthwise"}, {}),
+         "conv: kernel is depthwise, which does not run this layer; direct does");
+  EXPECT_EQ(told(wide.bytes(), y.bytes(), 1, workspace.bytes(), {.x_stride = 17}, {}), "");  // direct
   EXPECT_FALSE(DeviceStaticConv::create(run.host, 1 << 20).ok());
 }
 

@@ -23,6 +23,12 @@ __device__ __forceinline__ int32_t pixel_of(const DeviceAxis& a, bool transposed
   return at >= 0 && at < a.pixels ? at : -1;
 }
 
+/// a / b, neither negative. A division of 32 bits takes a fraction of the time of one of 64.
+__device__ __forceinline__ int64_t quotient(int64_t a, int64_t b) {
+  if (((a | b) >> 32) == 0) return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+  return a / b;
+}
+
 /// An output's image, and its place there.
 struct Place {
   int64_t image;
@@ -30,9 +36,10 @@ struct Place {
 };
 __device__ __forceinline__ Place place_of(const ConvSource& s, int64_t output) {
   const int64_t of_image = int64_t{s.rows.outputs} * s.columns.outputs;
-  const int64_t image = output / of_image;
-  const auto rest = static_cast<int32_t>(output - image * of_image);
-  return {image, rest / s.columns.outputs, rest % s.columns.outputs};
+  const int64_t image = quotient(output, of_image);
+  const auto rest = static_cast<uint32_t>(output - image * of_image);
+  const uint32_t p = rest / static_cast<uint32_t>(s.columns.outputs);
+  return {image, static_cast<int32_t>(p), static_cast<int32_t>(rest - p * static_cast<uint32_t>(s.columns.outputs))};
 }
 
 /// A code inside the grid; the one that is not is noted.

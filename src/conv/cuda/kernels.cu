@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads) sum_directly(const ConvDirect d) {
   const X* const x = static_cast<const X*>(s.x);
   const int64_t count = s.m * d.outputs, step = int64_t{gridDim.x} * kThreads;
   for (int64_t index = blockIdx.x * int64_t{kThreads} + threadIdx.x; index < count; index += step) {
-    const int64_t m = index / d.outputs;
+    const int64_t m = quotient(index, d.outputs);
     const auto o = static_cast<int32_t>(index - m * d.outputs);
     const Place at = place_of(s, s.first + m);
     const int64_t image = at.image * s.rows.pixels * s.columns.pixels;
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kThreads) sum_directly(const ConvDirect d) {
 __global__ void __launch_bounds__(kThreads) add_codes(const ConvAdd a) {
   const int64_t count = a.m * a.n, step = int64_t{gridDim.x} * kThreads;
   for (int64_t index = blockIdx.x * int64_t{kThreads} + threadIdx.x; index < count; index += step) {
-    const int64_t m = index / a.n;
+    const int64_t m = quotient(index, a.n);
     const auto n = static_cast<int32_t>(index - m * a.n);
     const int64_t to = m * a.y_stride + n;
     store_code(a.y, a.epilogue.y_bytes, to, finished(a.epilogue, a.epilogue.channels[n], a.residual, a.acc[index], to));

@@ -59,9 +59,10 @@ DeviceAxis axis_of(const ConvAxis& axis, int64_t pixels, int64_t outputs) {
 
 std::span<const DeviceLinearKernel> conv_kernels() {
   static constexpr DeviceLinearKernel kKernels[] = {
-      {"conv_static", kProduct, "rows are gathered from images and multiplied by the kernels of linear layers"},
-      {"conv_static", kDirect,
-       "each output by itself: depthwise, small groups, and whatever else product does not run"}};
+      {"conv_static", kKernelNames[0], "grids of 8 bits of x: matrix instructions on rows that are copied from images"},
+      {"conv_static", kKernelNames[1], "grids of 8 bits of x: 3 x 3 and 5 x 5, a channel by itself"},
+      {"conv_static", kKernelNames[2], "rows are gathered from images and multiplied by the kernels of linear layers"},
+      {"conv_static", kKernelNames[3], "each output by itself: small groups, and whatever else no other runs"}};
   return kKernels;
 }
 
@@ -352,12 +353,19 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
                 .y = y.data(),
                 .y_stride = y_rows.stride};
   tile.epilogue.channels = data.tile_channels;
-  if (at.kernel == Kernel::kDepthwise && aligned(kWordCodes)) {
+  const int64_t codes = at.kernel == Kernel::kDepthwise              ? kWordCodes
+                        : at.kernel == Kernel::kTile && at.rows == 0 ? kPieceCodes
+                                                                     : 1;
+  if (!options.kernel.empty() && !aligned(codes))
+    return {StatusCode::kUnsupported, name + ": kernel is " + std::string(options.kernel) +
+                                          ", which needs x and x_stride to be multiples of " + std::to_string(codes) +
+                                          ", and less than 2^31 codes; leave the kernel to the layer"};
+  if (at.kernel == Kernel::kDepthwise && aligned(codes)) {
     tile.weights = data.weights;
     tile.padded_outputs = static_cast<int32_t>(p.shape.outputs);
     return run_depthwise(tile, x_dtype, options.stream);
   }
-  if (at.kernel == Kernel::kTile && at.rows == 0 && aligned(kPieceCodes))
+  if (at.kernel == Kernel::kTile && at.rows == 0 && aligned(codes))
     return run_tile(tile, x_dtype, data.device.processors, options.stream);
   if (at.kernel == Kernel::kTile && at.rows > 0) {
     for (int64_t first = 0; first < call.outputs(); first += at.rows) {

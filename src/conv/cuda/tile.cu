@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kThreads) copy_codes(const ConvRows a) {
   const auto zero = static_cast<uint8_t>(s.zero);
   const int64_t count = s.m * pieces, all = int64_t{gridDim.x} * kThreads;
   for (int64_t index = blockIdx.x * int64_t{kThreads} + threadIdx.x; index < count; index += all) {
-    const int64_t m = index / pieces;
+    const int64_t m = quotient(index, pieces);
     const Place at = place_of(s, s.first + m);
     const int64_t image = at.image * s.rows.pixels * s.columns.pixels;
     int32_t k = static_cast<int32_t>(index - m * pieces) * kPieceCodes;
@@ -277,11 +277,11 @@ __global__ void __launch_bounds__(kThreads) depthwise(const __grid_constant__ Co
   const int64_t count = rows * strips * words, all = int64_t{gridDim.x} * kThreads;
   const uint32_t zeros = (static_cast<uint32_t>(s.zero) & 0xff) * 0x01010101u;
   for (int64_t index = blockIdx.x * int64_t{kThreads} + threadIdx.x; index < count; index += all) {
-    const int64_t strip = index / words;
+    const int64_t strip = quotient(index, words);
     const auto channel = static_cast<int32_t>(index - strip * words) * kTogether;
-    const int64_t row = strip / strips;
+    const int64_t row = quotient(strip, strips);
     const int32_t q = static_cast<int32_t>(strip - row * strips) * kTogether;
-    const int64_t image = row / s.rows.outputs;
+    const int64_t image = quotient(row, s.rows.outputs);
     const auto p = static_cast<int32_t>(row - image * s.rows.outputs);
     const auto* const x =
         static_cast<const uint8_t*>(s.x) + image * s.rows.pixels * s.columns.pixels * s.x_stride + channel;
