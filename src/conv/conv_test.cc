@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "conv/oracle_shape.h"
+#include "conv/oracle_shape_test.h"
 #include "core/codes.h"
 #include "isobit/conv.h"
 #include "isobit/parallel.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "conv/oracle_shape.h"
+#include "conv/oracle_shape_test.h"
 #include "conv/random_float_layer.h"
 #include "core/codes.h"
 #include "core/random.h"

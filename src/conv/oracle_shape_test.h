@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shapes of convolutions in the vectors of the oracle, for tests.
-#ifndef ISOBIT_CONV_ORACLE_SHAPE_H_
-#define ISOBIT_CONV_ORACLE_SHAPE_H_
+#ifndef ISOBIT_CONV_ORACLE_SHAPE_TEST_H_
+#define ISOBIT_CONV_ORACLE_SHAPE_TEST_H_
 
 #include <cstdint>
 
@@ -34,4 +34,4 @@ inline int64_t channels_of(const Json& images) { return static_cast<int64_t>(ima
 
 }  // namespace isobit::testing
 
-#endif  // ISOBIT_CONV_ORACLE_SHAPE_H_
+#endif  // ISOBIT_CONV_ORACLE_SHAPE_TEST_H_
