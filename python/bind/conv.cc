@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions, streams and pooling of static codes.
+// Convolutions of floats and of static codes, streams and pooling.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -293,6 +293,63 @@ nb::any run_conv_floats(const StaticConvLayer& self, nb::any x, nb::any residual
   return nb::borrow<nb::any>(y.array());
 }
 
+// ---- Floating-point images
+
+constexpr auto kFloats = {Dtype::kF32, Dtype::kF16, Dtype::kBF16};
+
+std::unique_ptr<ConvLayer> float_conv(nb::any weights, int32_t bits, std::optional<int64_t> group,
+                                      const std::string& kind, const std::optional<std::string>& method,
+                                      const std::string& scales, const std::string& activations, nb::any bias,
+                                      const Range& clamp, const OneOrTwo& stride, const OneOrTwo& dilation,
+                                      const Padding& padding, int64_t groups, bool transposed,
+                                      const OneOrTwo& output_padding, const std::string& name,
+                                      const std::optional<std::string>& path) {
+  const Input floats(weights, "weights", kFloats);
+  Array matrix = matrix_of(floats);
+  const ConvShape shape = Made{stride, dilation, padding, groups, transposed, output_padding}.shape(floats.shape());
+  LowBitOptions low_bit{.bits = bits, .group = matrix.shape[1]};
+  if (group) {  // along the channels of each kernel element
+    matrix.shape = {shape.outputs * shape.rows.kernel * shape.columns.kernel, shape.group_channels()};
+    low_bit.group = *group;
+  }
+  low_bit.kind = parse_name("kind", kind, low_bit_kind_from_string, "symmetric, zero_point, offset");
+  low_bit.method = method ? parse_name("method", *method, low_bit_method_from_string, "absmax, minmax, mse")
+                          : default_low_bit_method(bits, low_bit.kind);
+  low_bit.scales = dtype_named("scales", scales, kFloats);
+  ConvOptions options{.activations = parse_name("activations", activations, conv_activations_from_string,
+                                                "float, int8, int8_asymmetric, int8_per_image")};
+  std::optional<Input> biases;
+  if (!bias.is_none()) options.bias = biases.emplace(bias, "bias", Dtype::kF32).values<float>();
+  if (clamp) options.clamp = {clamp->first, clamp->second};
+  options.path = path_named(path);
+  const nb::gil_scoped_release release;
+  const LowBitMatrix low = take(quantize_low_bit(matrix, low_bit, name + ": weights"));
+  return std::make_unique<ConvLayer>(take(ConvLayer::create(shape, low, options, name)));
+}
+
+nb::any run_float_conv(const ConvLayer& self, nb::any x, nb::any out, Pool* pool) {
+  const Input input(x, "x", kFloats);
+  const Images images(input, self.shape().channels);
+  const Returned y(
+      x, out, input.dtype(),
+      images.y_shape(take(conv_output_size(self.shape(), images.size, self.name())), self.shape().outputs));
+  {
+    const nb::gil_scoped_release release;
+    const PoolUse use(pool);
+    Workspace workspace = take(self.workspace(images.count, images.size, use.threads()));
+    check(self.forward(input.bytes(), input.dtype(), y.bytes(), input.dtype(), images.count, images.size, workspace,
+                       {.pool = use.pool}));
+  }
+  return nb::borrow<nb::any>(y.array());
+}
+
+constexpr const char* kFloatConvDoc =
+    "weights: float32, float16 or bfloat16 [O, R, S, C / groups], quantised to bits of 1, 2, 4 or 8. group: channels\n"
+    "that share a scale, a multiple of 8 below C / groups; None: all weights of an output channel share one. kind,\n"
+    "method and scales as in LowBit.quantize. activations: 'float' (x as it is), 'int8' (8-bit codes of each block of\n"
+    "channels of a pixel), 'int8_asymmetric' or 'int8_per_image' (one scale for each image; symmetric, group None).\n"
+    "bias: float32 [O]. clamp: (lowest, highest) of y. All else as in StaticConv.from_codes.";
+
 /// A state, with the stream that it is of and the scratch memory of its calls. One call at a time: others wait.
 struct ConvState {
   StaticConvStream stream;
@@ -463,6 +520,32 @@ void bind_pool(nb::module_& m) {
 }  // namespace
 
 void bind_conv(nb::module_& m) {
+  nb::class_<ConvLayer>(
+      m, "Conv",
+      "A convolution of floating-point images on low-bit weights (docs/numerics.md, sections 10 to 12). A pixel "
+      "outside\n"
+      "x is zero. With 'int8' activations of any kind every byte is the same everywhere. Immutable; any number of\n"
+      "threads may use it.")
+      .def_static("quantize", &float_conv, "weights"_a, nb::kw_only(), "bits"_a = 8, "group"_a = nb::none(),
+                  "kind"_a = "symmetric", "method"_a = nb::none(), "scales"_a = "f32", "activations"_a = "int8",
+                  "bias"_a = nb::none(), "clamp"_a = nb::none(), "stride"_a = 1, "dilation"_a = 1, "padding"_a = 0,
+                  "groups"_a = 1, "transposed"_a = false, "output_padding"_a = 0, "name"_a = "layer",
+                  "path"_a = nb::none(), kFloatConvDoc)
+      .def_prop_ro("name", &ConvLayer::name)
+      .def_prop_ro("activations", [](const ConvLayer& self) { return std::string(to_string(self.activations())); })
+      .def_prop_ro("path", [](const ConvLayer& self) { return std::string(to_string(self.path())); })
+      .def(
+          "output_shape",
+          [](const ConvLayer& self, const Pair& image) {
+            return pair_of(take(conv_output_size(self.shape(), size_of(image), self.name())));
+          },
+          "image"_a, "(P, Q) of images (H, W).")
+      .def(
+          "__call__", &run_float_conv, "x"_a, nb::kw_only(), "out"_a = nb::none(), "pool"_a.none() = nb::none(),
+          "x [B, H, W, C], or [B, W, C] of images with one row, to y of the same dtype: float32, float16 or bfloat16.\n"
+          "A pixel (of 'int8_per_image': an image) that is not finite is refused by its place, but with 'float'\n"
+          "activations.");
+
   nb::class_<StaticConvLayer>(
       m, "StaticConv",
       "A convolution of codes on fixed grids; integers only (docs/numerics.md, section 12). A pixel outside x is the\n"

@@ -370,3 +370,62 @@ def test_refusals():
     state = same.state(1, 4)
     with pytest.raises(ValueError, match="columns is 5, must be 0 to 4"):
         same.run_codes(x[:, 0], state)
+
+
+def taps(x, kernel, stride, pad):
+    """Rows [B, P, Q, R * S * C] of x [B, H, W, C]."""
+    padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    P, Q = ((size + 2 * pad - kernel) // stride + 1 for size in x.shape[1:3])
+    return np.concatenate([padded[:, r:r + stride * (P - 1) + 1:stride, s:s + stride * (Q - 1) + 1:stride]
+                           for r in range(kernel) for s in range(kernel)], axis=-1)
+
+
+@pytest.mark.parametrize("activations", ["int8", "int8_asymmetric", "float"])
+@pytest.mark.parametrize("bits, kind", [(8, "symmetric"), (4, "zero_point"), (2, "offset")])
+def test_floats_are_linear_layers_on_pixels(activations, bits, kind):
+    """Groups of 8 channels: rows of pixels behind each other are rows of a linear layer."""
+    w = RANDOM.normal(0, 0.2, (5, 3, 3, 16)).astype("f4")
+    x = RANDOM.normal(0, 1, (2, 6, 7, 16)).astype("f4")
+    bias = RANDOM.normal(0, 1, 5).astype("f4")
+    conv = isobit.Conv.quantize(w, bits=bits, group=8, kind=kind, activations=activations, bias=bias, clamp=(-1, 3),
+                                stride=2, padding=1)
+    rows = isobit.LowBit.quantize(w.reshape(5, -1), bits=bits, group=8, kind=kind)
+    linear = isobit.Linear(rows, activations=activations, bias=bias, clamp=(-1, 3))
+    y = conv(x)
+    assert conv.output_shape((6, 7)) == y.shape[1:3] == (3, 4)
+    np.testing.assert_array_equal(y, linear(taps(x, 3, 2, 1)))
+    assert conv(x.astype("f2")).dtype == np.float16
+    np.testing.assert_array_equal(conv(x, pool=isobit.ThreadPool(2)), y)
+
+
+def test_floats_with_one_scale_an_image():
+    w = RANDOM.integers(-3, 4, (4, 3, 3, 3)).astype("f4")
+    w[:, 0, 0, 0] = 127  # so that 8 bits hold the weights
+    x = RANDOM.normal(0, 1, (2, 5, 5, 3)).astype("f4")
+    conv = isobit.Conv.quantize(w, activations="int8_per_image", padding=1)
+    expected = []
+    for image in x:
+        largest = np.abs(image).max()
+        scale, inverse = np.float32(largest / np.float32(127)), np.float32(127) / largest
+        a = np.clip(np.rint(image * inverse), -127, 127).astype(np.int64)
+        d = taps(a[None], 3, 1, 1) @ w.reshape(4, -1).T.astype(np.int64)
+        expected.append(d[0].astype(np.float32) * scale)
+    np.testing.assert_array_equal(conv(x), np.stack(expected))
+
+
+def test_floats_refusals():
+    w = np.ones((2, 3, 3, 4), "f4")
+    conv = isobit.Conv.quantize(w)
+    x = np.ones((1, 4, 4, 4), "f4")
+    x[0, 1, 2, 3] = np.nan
+    with pytest.raises(isobit.InvalidArgumentError, match=r"x\[0, 1, 2\] has a NaN"):
+        conv(x)
+    assert np.isnan(isobit.Conv.quantize(w, activations="float")(x)).any()
+    with pytest.raises(isobit.InvalidArgumentError, match="must be one of float, int8, int8_asymmetric, int8_per"):
+        isobit.Conv.quantize(w, activations="static")
+    with pytest.raises(isobit.InvalidArgumentError, match="kind is offset, must be symmetric for int8_per_image"):
+        isobit.Conv.quantize(w, kind="offset", activations="int8_per_image")
+    with pytest.raises(isobit.InvalidArgumentError, match=r"weights has shape \[2, 36\], must be \[O, R, S, C"):
+        isobit.Conv.quantize(w.reshape(2, 36))
+    with pytest.raises(isobit.InvalidArgumentError, match=r"x has shape \[4, 4\]"):
+        conv(np.ones((4, 4), "f4"))

@@ -26,6 +26,7 @@ from ._errors import (
 )
 from ._isobit import (
     Calibrator,
+    Conv,
     Gru,
     GruState,
     GruWeights,
@@ -49,6 +50,7 @@ from ._reports import Comparison, Report, Tuning, Verification
 __all__ = [
     "Calibrator",
     "Comparison",
+    "Conv",
     "Error",
     "FailedPreconditionError",
     "Gru",
