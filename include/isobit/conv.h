@@ -120,7 +120,7 @@ class ConvLayer {
   /// x: [images, H, W, C], y: [images, P, Q, O]. Types, and what is not finite, as in LinearLayer::forward: the int8
   /// kinds refuse a pixel of x (kInt8PerImage: an image) by its place, unless the call is unchecked; its outputs are
   /// NaN then. Strides are from pixel to pixel. Of the options path, pool, strides and unchecked. Allocates nothing when
-  /// it succeeds. Errors: those of LinearLayer::forward. Nothing is written then.
+  /// it succeeds, but on the reference. Errors: those of LinearLayer::forward. Nothing is written then.
   [[nodiscard]] Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
                                int64_t images, const ImageSize& image, Workspace& workspace,
                                const RunOptions& options = {}) const;

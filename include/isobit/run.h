@@ -30,13 +30,14 @@ class Workspace {
   Workspace() = default;
   /// Not cleared: memory that no path uses never becomes resident.
   explicit Workspace(int64_t size_bytes);
-  /// The caller's memory, 64-byte aligned, which stays his.
+  /// Memory of the caller, who frees it after the workspace. forward refuses it where it is not 64-byte aligned.
   explicit Workspace(std::span<std::byte> memory);
   /// Memory of the CUDA device with this number, which `release` gives back. Layers on that device make it.
   Workspace(std::byte* memory, int64_t size_bytes, int device, void (*release)(std::byte*));
 
   [[nodiscard]] int64_t size_bytes() const { return size_bytes_; }
   [[nodiscard]] std::byte* data() { return bytes_.get(); }  // 64-byte aligned
+  [[nodiscard]] bool is_aligned() const { return reinterpret_cast<uintptr_t>(bytes_.get()) % 64 == 0; }
   /// The CUDA device whose memory it is; empty: the host's.
   [[nodiscard]] std::optional<int> device() const { return device_; }
 

@@ -1158,7 +1158,7 @@ TEST(CApi, DeviceLinearRefusals) {
       {"matrix is NULL", [&] { return isobit_device_linear_create(nullptr, nullptr, 0, &none); }},
       {too_small<isobit_linear_options>("options"),
        create([](isobit_linear_options& o) { o.struct_size = sizeof o - 1; })},
-      {"options->cpu_path is given, must be ISOBIT_CPU_DEFAULT for a device",
+      {"options->cpu_path is 2, must be ISOBIT_CPU_DEFAULT, 0, for a device",
        create([](isobit_linear_options& o) { o.cpu_path = ISOBIT_CPU_SCALAR; })},
       {"layer is NULL, must point to where the handle goes",
        [&] { return isobit_device_linear_create_static(host, 0, nullptr); }},

@@ -49,7 +49,9 @@ int32_t isobit_device_linear_create(const isobit_low_bit* matrix, const isobit_l
   return make_handle(layer, "layer", [&]() -> Result<isobit_device_linear> {
     ISOBIT_RETURN_IF_ERROR(check_pointer(matrix, "matrix"));
     ISOBIT_ASSIGN_OR_RETURN(const LinearOptions how, layer_options(options));
-    if (how.path) return refuse("options->cpu_path is given, must be ISOBIT_CPU_DEFAULT for a device");
+    if (how.path)
+      return refuse("options->cpu_path is " + std::to_string(number_of(*how.path)) +
+                    ", must be ISOBIT_CPU_DEFAULT, 0, for a device");
     ISOBIT_RETURN_IF_ERROR(check_order(matrix->permutation, "matrix"));
     ISOBIT_ASSIGN_OR_RETURN(const auto saved, saved_low_bit({.matrices = {{"layer", matrix->matrix}}}));
     const isobit_cuda_linear_options of_layer = {how.bias.data(), std::ssize(how.bias),

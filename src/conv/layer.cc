@@ -174,7 +174,7 @@ struct ConvLayer::Impl {
                 int64_t group) const;
   void run(const Call& call, std::byte* workspace) const;
   [[nodiscard]] Status run_image(const Call& call, const ImagePlaces& at, std::byte* workspace, int64_t b) const;
-  [[nodiscard]] Status image_floats(const Call& call, int64_t b, std::byte* floats, float& amax) const;
+  [[nodiscard]] float image_floats(const Call& call, int64_t b, std::byte* floats) const;
   void finish(const Call& call, int64_t first, int64_t rows, const int32_t* d, float scale, float* lines) const;
 };
 
@@ -261,11 +261,8 @@ ConvLayer::Impl::Places ConvLayer::Impl::places(const Call& call, int threads) c
   at.quantized = is_linear() && !blocks.filled() ? 0 : round_up_64(at.rows * row_bytes);
   int64_t quantized = 0;
   for (const auto& engine : engines) {
-    // The last rows are fewer, and perhaps for another kernel.
-    for (const int64_t rows : {at.rows, (call.images * call.outputs() - 1) % std::max<int64_t>(at.rows, 1) + 1}) {
-      quantized = std::max(quantized, engine->rows_bytes(rows));
-      at.scratch_stride = std::max(at.scratch_stride, round_up_64(engine->scratch_bytes(rows)));
-    }
+    quantized = std::max(quantized, engine->rows_bytes(at.rows));
+    at.scratch_stride = std::max(at.scratch_stride, round_up_64(engine->scratch_bytes(at.rows)));
   }
   at.scratch = at.quantized + round_up_64(quantized);
   at.total = at.scratch + at.scratch_stride * threads;
@@ -417,8 +414,8 @@ void ConvLayer::Impl::run(const Call& call, std::byte* workspace) const {
 // ---------------------------------------------------------------------------------------------------------------
 // One scale for each image
 
-/// Image b as float32 behind each other.
-Status ConvLayer::Impl::image_floats(const Call& call, int64_t b, std::byte* floats, float& amax) const {
+/// Image b as float32, behind each other; the largest magnitude, which is not finite where one of them is not.
+float ConvLayer::Impl::image_floats(const Call& call, int64_t b, std::byte* floats) const {
   auto* const out = reinterpret_cast<float*>(floats);
   for (int64_t i = 0; i < call.pixels(); ++i) {
     const std::byte* const x = call.pixel(b * call.pixels() + i);
@@ -429,9 +426,7 @@ Status ConvLayer::Impl::image_floats(const Call& call, int64_t b, std::byte* flo
       for (int64_t c = 0; c < shape.channels; ++c) to[c] = load_float(x, call.x_dtype, c);
     }
   }
-  amax = largest_magnitude(out, call.pixels() * shape.channels);
-  if (std::isfinite(amax)) return {};
-  return refuse_linear("x[" + std::to_string(b) + "] has a NaN or an infinity, must be finite, or the call unchecked");
+  return largest_magnitude(out, call.pixels() * shape.channels);
 }
 
 /// y of `rows` outputs from `first` on.
@@ -475,8 +470,8 @@ void ConvLayer::Impl::finish(const Call& call, int64_t first, int64_t rows, cons
 }
 
 Status ConvLayer::Impl::run_image(const Call& call, const ImagePlaces& at, std::byte* workspace, int64_t b) const {
-  float amax = 0;
-  const bool finite = image_floats(call, b, workspace + at.floats, amax).ok();
+  const float amax = image_floats(call, b, workspace + at.floats);
+  const bool finite = std::isfinite(amax);
   const int64_t elements = call.pixels() * shape.channels, outputs = call.outputs() * shape.outputs;
   const float scale = !finite ? std::numeric_limits<float>::quiet_NaN() : amax < kLeastRange ? 0.0f : amax / 127.0f;
   const auto* const floats = reinterpret_cast<const float*>(workspace + at.floats);
@@ -512,7 +507,7 @@ Status ConvLayer::forward(std::span<const std::byte> x, Dtype x_dtype, std::span
   const DefaultFloatMode mode;
   const Impl& impl = *impl_;
   ISOBIT_RETURN_IF_ERROR(check_linear_types(x_dtype, y_dtype, of_linear(impl.activations)));
-  ISOBIT_RETURN_IF_ERROR(check_row_options(options, impl.path));
+  ISOBIT_RETURN_IF_ERROR(check_row_options(options, impl.path, "a convolution on the CPU"));
   ISOBIT_ASSIGN_OR_RETURN(Impl::Call call, impl.call_of(images, image));
   LinearRows x_rows{"x", x.data(), x.size(), x_dtype, impl.shape.channels, options.x_stride};
   LinearRows y_rows{"y", y.data(), y.size(), y_dtype, impl.shape.outputs, options.y_stride};
@@ -537,10 +532,10 @@ Status ConvLayer::forward(std::span<const std::byte> x, Dtype x_dtype, std::span
     return {};
   }
   ISOBIT_ASSIGN_OR_RETURN(const Impl::ImagePlaces at, impl.image_places(call, threads));
-  for (int64_t b = 0; b < images && !options.unchecked; ++b) {
-    float amax = 0;
-    ISOBIT_RETURN_IF_ERROR(impl.image_floats(call, b, workspace.data() + at.floats, amax));
-  }
+  for (int64_t b = 0; b < images && !options.unchecked; ++b)
+    if (!std::isfinite(impl.image_floats(call, b, workspace.data() + at.floats)))
+      return refuse_linear("x[" + std::to_string(b) +
+                           "] has a NaN or an infinity, must be finite, or the call unchecked");
   for (int64_t b = 0; b < images; ++b) ISOBIT_RETURN_IF_ERROR(impl.run_image(call, at, workspace.data(), b));
   return {};
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saved convolutions of static codes: docs/formats.md.
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <string>
 #include <utility>

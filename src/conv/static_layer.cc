@@ -594,7 +594,7 @@ Status StaticConvLayer::forward(std::span<const std::byte> x, std::span<std::byt
   const DefaultFloatMode mode;
   const Impl& impl = *impl_;
   const StaticConvParameters& p = impl.parameters;
-  ISOBIT_RETURN_IF_ERROR(check_row_options(options, impl.path));
+  ISOBIT_RETURN_IF_ERROR(check_row_options(options, impl.path, "a convolution on the CPU"));
   ISOBIT_ASSIGN_OR_RETURN(Impl::Call call, impl.call_of(image, images));
   LinearRows x_rows{"x", x.data(), x.size(), p.linear.x_dtype(), p.shape.channels, options.x_stride};
   LinearRows y_rows{"y", y.data(), y.size(), p.linear.y_dtype(), p.shape.outputs, options.y_stride};

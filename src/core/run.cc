@@ -60,6 +60,8 @@ Status refuse_workspace(const Workspace& workspace, int64_t needed_bytes, std::o
   const auto place = [](std::optional<int> number) {
     return number ? "CUDA device " + std::to_string(*number) : std::string("the host");
   };
+  if (workspace.device() == device && workspace.size_bytes() >= needed_bytes)
+    return {StatusCode::kInvalidArgument, "workspace is not aligned to 64 bytes, must be"};
   const std::string what = workspace.device() != device
                                ? "is memory of " + place(workspace.device()) + ", must be of " + place(device)
                                : "has " + std::to_string(workspace.size_bytes()) + " bytes, must have at least " +

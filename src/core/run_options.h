@@ -33,7 +33,7 @@ inline std::string on_threads(int threads) {
 /// Whether the workspace is large enough and where it must be; device: empty for the host.
 [[nodiscard]] inline bool workspace_fits(const Workspace& workspace, int64_t needed_bytes,
                                          std::optional<int> device = {}) {
-  return workspace.device() == device && workspace.size_bytes() >= needed_bytes;
+  return workspace.device() == device && workspace.size_bytes() >= needed_bytes && workspace.is_aligned();
 }
 /// kInvalidArgument: why it does not fit `call` ("3 rows"). `make`: the function that makes one.
 [[nodiscard]] Status refuse_workspace(const Workspace& workspace, int64_t needed_bytes, std::optional<int> device,

@@ -145,7 +145,9 @@ class Int8Engine final : public LinearEngine {
   }
   [[nodiscard]] int64_t rows_bytes(int64_t m) const override { return finite_at(m) + round_up_64(m); }
   [[nodiscard]] int64_t scratch_bytes(int64_t m) const override {
-    const int64_t tile = round_up_64(weights_.scratch_bytes()) + std::min(m, kRows) * tile_columns(m) * kFloatBytes;
+    // Enough for fewer rows, too, of which a tile may have more columns.
+    const int64_t elements = std::min(kTileElements, std::min(m, kRows) * kInt8TileRows * weights_.tiles());
+    const int64_t tile = round_up_64(weights_.scratch_bytes()) + round_up_64(elements * kFloatBytes);
     return std::max(tile, floats_bytes() + weights_.code_bytes() + groups_bytes(1));
   }
 
@@ -190,11 +192,12 @@ class Int8Engine final : public LinearEngine {
  private:
   static constexpr int64_t kRows = kInt8MaxM;
   static constexpr int64_t kFloatBytes = sizeof(float);
+  static constexpr int64_t kTileElements = 16384;
+  static_assert(2 * kInt8TileRows * kRows <= kTileElements);
 
   /// Of a tile of y: 64 KB for any number of rows, two tiles of weights at least.
   [[nodiscard]] int64_t tile_columns(int64_t m) const {
-    constexpr int64_t kElements = 16384;
-    const int64_t tiles = std::max<int64_t>(2, kElements / (kInt8TileRows * std::clamp<int64_t>(m, 1, kRows)));
+    const int64_t tiles = std::max<int64_t>(2, kTileElements / (kInt8TileRows * std::clamp<int64_t>(m, 1, kRows)));
     return kInt8TileRows * std::min(tiles, weights_.tiles());
   }
   [[nodiscard]] int64_t floats_bytes() const { return round_up_64(weights_.layout().columns * kFloatBytes); }

@@ -135,8 +135,8 @@ Status check_rows_apart(LinearRows& x, int64_t x_rows, LinearRows& y, int64_t y_
   return {};
 }
 
-Status check_row_options(const RunOptions& options, CpuPath path) {
-  ISOBIT_RETURN_IF_ERROR(refuse_options(options, kPathOption | kPoolOption | kRowOptions, "a linear layer on the CPU"));
+Status check_row_options(const RunOptions& options, CpuPath path, std::string_view who) {
+  ISOBIT_RETURN_IF_ERROR(refuse_options(options, kPathOption | kPoolOption | kRowOptions, who));
   if (options.path && *options.path != path)
     return refuse_linear("options.path is " + std::string(to_string(*options.path)) +
                          ", but the layer is packed for the path " + std::string(to_string(path)) +

@@ -48,7 +48,7 @@ Status check_rows_apart(LinearRows& x, int64_t x_rows, LinearRows& y, int64_t y_
 /// The same for m rows each, and m.
 Status check_linear_rows(LinearRows& x, LinearRows& y, int64_t m);
 /// Refuses options that mean nothing here, and another path than the layer's.
-Status check_row_options(const RunOptions& options, CpuPath path);
+Status check_row_options(const RunOptions& options, CpuPath path, std::string_view who = "a linear layer on the CPU");
 Status check_linear_workspace(const Workspace& workspace, int64_t needed_bytes, int64_t m, int threads);
 
 /// Calls body(part, rectangle) for rectangles that cover m rows and n blocks of y, both at least 1, on the pool if any.

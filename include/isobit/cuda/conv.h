@@ -32,11 +32,13 @@ class DeviceStaticConv {
 
   /// What a run takes: "tile", matrix instructions on rows of x that are copied as they are needed; "depthwise";
   /// "product", the product of a linear layer on rows that were gathered from images; "direct", sums for each output.
-  /// tile and depthwise are for grids of 8 bits of x. Where x or its stride is not aligned to 16 codes (depthwise: 4),
-  /// which C / groups is, direct takes their place.
+  /// tile and depthwise are for grids of 8 bits of x. Where C / groups is a multiple of 16, tile copies 16 codes at a
+  /// time and needs x and x_stride to be multiples of 16, and images of less than 2^31 codes; depthwise needs multiples
+  /// of 4. Else direct runs in their place.
   [[nodiscard]] Result<std::string_view> kernel_name(int64_t images, const ImageSize& image) const;
-  /// Bytes of device memory for a run. Errors: those of StaticConvLayer::workspace; kInvalidArgument for a kernel that
-  /// is not there, kUnsupported for one that does not run this layer.
+  /// Bytes of device memory for a run. Errors: those of StaticConvLayer::workspace; kInvalidArgument for more than 2^46
+  /// elements of x or y, 2^31 - 1 pixels or outputs of an image, or such a side with its pads, and for a kernel that is
+  /// not there, kUnsupported for one that does not run this layer.
   [[nodiscard]] Result<int64_t> workspace_bytes(int64_t images, const ImageSize& image,
                                                 std::string_view kernel = {}) const;
 
@@ -48,7 +50,7 @@ class DeviceStaticConv {
                                const ImageSize& image, std::span<std::byte> workspace, const RunOptions& options = {},
                                std::span<const std::byte> residual = {}) const;
   /// Waits for the stream; kInvalidArgument with the first code of x outside the grid, of those that outputs read, in
-  /// the last run that used this workspace.
+  /// the last run of at least one image that used this workspace.
   [[nodiscard]] Status check_input(std::span<const std::byte> workspace, CUstream_st* stream) const;
 
  private:

@@ -76,7 +76,7 @@ impl DeviceLinear {
     ///
     /// # Safety
     /// `x`, `y` and `workspace` are allocations of the device of at least those sizes, which live until the stream has
-    /// passed this run; nobody writes x, or reads or writes the others, until then. The stream is one of the device.
+    /// passed this run, as the layer does; nobody writes x, or reads or writes the others, until then. The stream is one of the device.
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn forward<X: Element, Y: Element>(
         &self,

@@ -101,7 +101,7 @@ fn matrix() -> LowBitMatrix {
 fn layers_on_a_device() {
     let options = LinearOptions { activations: Activations::Int8, ..Default::default() };
     let error = DeviceLinear::new(&matrix(), &LinearOptions { path: CpuPath::Scalar, ..options }, 0).unwrap_err();
-    assert_eq!(error.message(), "options->cpu_path is given, must be ISOBIT_CPU_DEFAULT for a device");
+    assert_eq!(error.message(), "options->cpu_path is 2, must be ISOBIT_CPU_DEFAULT, 0, for a device");
 
     let driver = match Driver::open() {
         Some(driver) => driver,

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -29,7 +30,8 @@ constexpr int64_t kRowStep = 1024;
 /// In the order of their names.
 enum class Kernel { kTile, kDepthwise, kProduct, kDirect };
 constexpr std::string_view kKernelNames[] = {"tile", "depthwise", "product", "direct"};
-constexpr int64_t kWordCodes = 4;  // of 8 bits
+constexpr int64_t kWordCodes = 4;       // of 8 bits
+constexpr int64_t kMostGroups = 65535;  // of a grid of blocks of threads
 constexpr int64_t kMostSize = (int64_t{1} << 31) - 1;
 
 /// The layer of some outputs.
@@ -134,14 +136,16 @@ Status DeviceStaticConv::Data::pack() {
   std::vector<int8_t> packed;
   std::vector<StaticChannel> plain_channels;
   if (p.input.bits == 8 && p.columns <= kMaxLinearK) {
-    packed.resize(static_cast<size_t>(shape().groups * padded_outputs() * padded_depth()));
+    const bool tiled = (shape().groups == 1 || has_whole_pieces()) && shape().groups <= kMostGroups;
+    if (tiled) packed.resize(static_cast<size_t>(shape().groups * padded_outputs() * padded_depth()));
     for (int64_t n = 0; n < p.rows; ++n) {
+      plain_channels.push_back(static_channel(p, 0, n));
+      if (!tiled) continue;
       const int64_t row = n / group_outputs() * padded_outputs() + n % group_outputs();
       std::copy_n(p.weights.data<int8_t>() + n * p.columns, p.columns,
                   packed.begin() + static_cast<std::ptrdiff_t>(row * padded_depth()));
-      plain_channels.push_back(static_channel(p, 0, n));
     }
-    upload.add(std::span<const int8_t>(packed), tiles);
+    if (tiled) upload.add(std::span<const int8_t>(packed), tiles);
     upload.add(std::span<const StaticChannel>(plain_channels), tile_channels);
   }
   // A residual needs sums of 32 bits.
@@ -186,6 +190,14 @@ Result<DeviceStaticConv::Data::Call> DeviceStaticConv::Data::call_of(int64_t ima
     return refuse_argument(name + ": an image has " + std::to_string(image.rows * image.columns) + " pixels and " +
                            std::to_string(call.size.rows * call.size.columns) + " outputs, must have at most " +
                            std::to_string(kMostSize) + " on a device");
+  // Kernels count with 32 bits along an axis.
+  for (const auto& [axis, pixels, outputs] : {std::tuple(&shape().rows, image.rows, call.size.rows),
+                                              std::tuple(&shape().columns, image.columns, call.size.columns)}) {
+    const int64_t reach = shape().transposed ? outputs + axis->pad_before : pixels + axis->pad_before + axis->pad_after;
+    if (reach > kMostSize)
+      return refuse_argument(name + ": an image with its pads has a side of " + std::to_string(reach) +
+                             ", must be at most " + std::to_string(kMostSize) + " on a device");
+  }
   return call;
 }
 
@@ -221,9 +233,9 @@ ConvSource DeviceStaticConv::Data::source_of(const Call& call) const {
 
 bool DeviceStaticConv::Data::can_run(Kernel kernel, const Call& call) const {
   switch (kernel) {
-    case Kernel::kTile: return tiles != nullptr && (shape().groups == 1 || has_whole_pieces());
+    case Kernel::kTile: return tiles != nullptr;
     case Kernel::kDepthwise:
-      return tiles != nullptr && shape().outputs == shape().channels && has_depthwise(source_of(call));
+      return tile_channels != nullptr && shape().outputs == shape().channels && has_depthwise(source_of(call));
     case Kernel::kProduct: return !products.empty();
     case Kernel::kDirect: break;
   }
@@ -325,6 +337,7 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
   ISOBIT_RETURN_IF_ERROR(check_current_device(device(), "the layer"));
   const std::initializer_list<NamedBuffer> buffers = {{"x", x}, {"y", y}, {"workspace", workspace}};
   ISOBIT_RETURN_IF_ERROR(check_apart(buffers));
+  ISOBIT_RETURN_IF_ERROR(check_apart({{"residual", residual}, {"workspace", workspace}}));
   for (const NamedBuffer& buffer : buffers) ISOBIT_RETURN_IF_ERROR(check_on_device(buffer, device()));
   ISOBIT_RETURN_IF_ERROR(check_stream(options.stream, device()));
 
@@ -337,10 +350,6 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
   source.x_stride = x_rows.stride;
   if (data.has_codes_outside()) source.outside = outside;
   std::byte* const rows = workspace.data() + kDeviceAlignment;
-  const auto aligned = [&](int64_t codes) {
-    if (images * image.rows * image.columns * x_rows.stride > kMostSize) return false;  // offsets of 32 bits
-    return reinterpret_cast<uintptr_t>(x.data()) % static_cast<uintptr_t>(codes) == 0 && x_rows.stride % codes == 0;
-  };
   ConvTile tile{.source = source,
                 .weights = data.tiles,
                 .groups = static_cast<int32_t>(p.shape.groups),
@@ -353,27 +362,72 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
                 .y = y.data(),
                 .y_stride = y_rows.stride};
   tile.epilogue.channels = data.tile_channels;
-  const int64_t codes = at.kernel == Kernel::kDepthwise              ? kWordCodes
-                        : at.kernel == Kernel::kTile && at.rows == 0 ? kPieceCodes
-                                                                     : 1;
-  if (!options.kernel.empty() && !aligned(codes))
+  /// `part` writes from output `first` on, and adds the residual from there on.
+  const auto begin_at = [&](ConvTile& part, int64_t first) {
+    const auto moved = [&](auto* from, Dtype dtype) {
+      return from + first * y_rows.stride * static_cast<int64_t>(size_in_bytes(dtype));
+    };
+    part.y = moved(y.data(), y_dtype);
+    if (p.residual) part.residual.codes = moved(residual.data(), p.residual->grid.dtype());
+  };
+  const bool pieces = at.kernel == Kernel::kTile && at.rows == 0;
+  const int64_t codes = at.kernel == Kernel::kDepthwise ? kWordCodes : pieces ? kPieceCodes : 1;
+  const int64_t image_codes = image.rows * image.columns * x_rows.stride;
+  const bool fits = reinterpret_cast<uintptr_t>(x.data()) % static_cast<uintptr_t>(codes) == 0 &&
+                    x_rows.stride % codes == 0 && (!pieces || image_codes <= kMostSize);
+  if (!options.kernel.empty() && !fits)
     return {StatusCode::kUnsupported, name + ": kernel is " + std::string(options.kernel) +
                                           ", which needs x and x_stride to be multiples of " + std::to_string(codes) +
-                                          ", and less than 2^31 codes; leave the kernel to the layer"};
-  if (at.kernel == Kernel::kDepthwise && aligned(codes)) {
+                                          (pieces ? ", and images of less than 2^31 codes" : "") +
+                                          "; leave the kernel to the layer"};
+  if (at.kernel == Kernel::kDepthwise && fits) {
     tile.weights = data.weights;
     tile.padded_outputs = static_cast<int32_t>(p.shape.outputs);
     return run_depthwise(tile, x_dtype, options.stream);
   }
-  if (at.kernel == Kernel::kTile && at.rows == 0 && aligned(codes))
-    return run_tile(tile, x_dtype, data.device.processors, options.stream);
+  if (pieces && fits) {  // so many images that offsets have 32 bits
+    const int64_t together = kMostSize / image_codes, outputs = call.size.rows * call.size.columns;
+    for (int64_t b = 0; b < images; b += together) {
+      ConvTile part = tile;
+      part.source.x = x.data() + b * image_codes;
+      part.source.m = std::min(together, images - b) * outputs;
+      begin_at(part, b * outputs);
+      ISOBIT_RETURN_IF_ERROR(run_tile(part, x_dtype, data.device.processors, options.stream));
+    }
+    return {};
+  }
   if (at.kernel == Kernel::kTile && at.rows > 0) {
     for (int64_t first = 0; first < call.outputs(); first += at.rows) {
       source.first = first;
       source.m = std::min(at.rows, call.outputs() - first);
       auto* const copied = reinterpret_cast<uint8_t*>(rows);
-      ISOBIT_RETURN_IF_ERROR(
-          copy_rows({.source = source, .first_channel = 0, .depth = tile.depth, .rows = copied}, options.stream));
+      ISOBIT_RETURN_IF_ERROR(copy_rows({.source = source, .depth = tile.depth, .rows = copied}, options.stream));
+      // Rows are the pixels of one image, from y's `first` on.
+      ConvTile part = tile;
+      part.source = {.x = copied,
+                     .x_stride = tile.depth,
+                     .first = 0,
+                     .m = source.m,
+                     .rows = {1, 1, 1, 1, 1, 0},
+                     .columns = {static_cast<int32_t>(source.m), static_cast<int32_t>(source.m), 1, 1, 1, 0},
+                     .transposed = 0,
+                     .channels = tile.depth,
+                     .group_channels = tile.depth,
+                     .zero = source.zero,
+                     .least = source.least,
+                     .most = source.most,
+                     .outside = nullptr};
+      begin_at(part, first);
+      ISOBIT_RETURN_IF_ERROR(run_tile(part, x_dtype, data.device.processors, options.stream));
+    }
+    return {};
+  }
+  if (at.kernel == Kernel::kTile && at.rows > 0) {
+    for (int64_t first = 0; first < call.outputs(); first += at.rows) {
+      source.first = first;
+      source.m = std::min(at.rows, call.outputs() - first);
+      auto* const copied = reinterpret_cast<uint8_t*>(rows);
+      ISOBIT_RETURN_IF_ERROR(copy_rows({.source = source, .depth = tile.depth, .rows = copied}, options.stream));
       // Rows are the pixels of one image, from y's `first` on.
       ConvTile part = tile;
       part.source = {.x = copied,

@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kThreads, 2) tile(const __grid_constant__ Conv
 
 __global__ void __launch_bounds__(kThreads) copy_codes(const ConvRows a) {
   const ConvSource& s = a.source;
-  const auto* const x = static_cast<const uint8_t*>(s.x) + a.first_channel;
+  const auto* const x = static_cast<const uint8_t*>(s.x);
   const int32_t pieces = a.depth / kPieceCodes;
   const int32_t end = s.rows.kernel * s.columns.kernel * s.group_channels;
   const auto zero = static_cast<uint8_t>(s.zero);

@@ -18,7 +18,7 @@ inline constexpr int kPieceCodes = 16;    // of a copy: C / groups, and what lie
 inline constexpr int kTileDepth = 128;    // padded_depth is a multiple
 inline constexpr int kTileOutputs = 128;  // padded_outputs is a multiple
 
-/// Sums are of codes, not of what they are less the zero point: channels start from bias - zero * sum of v.
+/// Sums are of the codes of x themselves: channels start from bias - zero point * sum of v.
 struct ConvTile {
   ConvSource source;
   const int8_t* weights;           // [groups, padded_outputs, padded_depth]
@@ -34,13 +34,12 @@ Status run_tile(const ConvTile& conv, Dtype x_dtype, int processors, cudaStream_
 /// What outputs read, behind each other, filled up to depth, which is a multiple of kPieceCodes.
 struct ConvRows {
   ConvSource source;
-  int32_t first_channel;
   int32_t depth;
   uint8_t* rows;  // [m, depth]
 };
 Status copy_rows(const ConvRows& rows, cudaStream_t stream);
 
-/// Whether depthwise() has a kernel for it: kernels of 3 x 3 and 5 x 5, strides of 1 and 2, one output a channel.
+/// Whether run_depthwise() has a kernel for it: kernels of 3 x 3 and 5 x 5, strides of 1 and 2, one output a channel.
 bool has_depthwise(const ConvSource& source);
 /// weights: [R * S, O]; the rest of `conv` as of run_tile. O, x_stride and x are multiples of 4.
 Status run_depthwise(const ConvTile& conv, Dtype x_dtype, cudaStream_t stream);

@@ -25,7 +25,7 @@ struct StaticProduct {
   const uint8_t* codes = nullptr;
   StaticEpilogue epilogue{};  // all but the pointer to rows
 
-  /// Adds the weights to the upload, which must not end before this object does.
+  /// Adds the weights to the upload, whose finish() sets pointers in this object: it must stay where it is until then.
   Status add(const StaticLinearParameters& p, int64_t bound, const std::string& name, Upload& upload);
   /// Rows of x in a run.
   [[nodiscard]] int64_t most_rows() const { return kMostRows / epilogue.planes; }

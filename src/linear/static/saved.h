@@ -21,7 +21,7 @@
 
 namespace isobit {
 
-/// The fields of a layer, but its name, and its tensors. Whoever runs it proves `bound`, of its accumulators.
+/// The fields of a layer, but its name, and its tensors. bound: the largest |acc|, which the file states.
 void write_static_linear(const StaticLinearParameters& p, int64_t bound, const std::string& name, Json& fields,
                          ArrayFile& file);
 
