@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions, streams and pools of codes, beside section 12 of docs/numerics.md in numpy."""
 import itertools
-import math
 
 import numpy as np
 import pytest
+from conv_definition import accumulators, both_pads, dtype_of, expected, f32, limits, reach, rescaled, two, zero
 
 import isobit
 
@@ -16,102 +16,9 @@ ADDED = {"bits": 8, "signed": True, "scale": 0.31, "zero_point": -128}
 ROUNDINGS = ("nearest_even", "nearest_up", "nearest_away", "floor")
 
 
-def limits(grid):
-    signed = grid.get("signed", True)
-    return (-2**(grid["bits"] - 1), 2**(grid["bits"] - 1) - 1) if signed else (0, 2**grid["bits"] - 1)
-
-
-def dtype_of(grid):
-    return np.dtype(("i" if grid.get("signed", True) else "u") + ("1" if grid["bits"] <= 8 else "2"))
-
-
 def codes(grid, *shape):
     low, high = limits(grid)
     return RANDOM.integers(low, high + 1, shape).astype(dtype_of(grid))
-
-
-def zero(grid):
-    return grid.get("zero_point", 0)
-
-
-def reach(grid):
-    """D: the largest |q - z| of the grid."""
-    return max(abs(end - zero(grid)) for end in limits(grid))
-
-
-def rescaled(x, ratio, bound, mode):
-    """rs(x) of sections 1 and 2: the ratio encoded for operands of this bound, and one rounding."""
-    bits = next((b for b in range(31, 0, -1) if bound * 2**b < 2**63), None) if bound else 31
-    fraction, exponent = math.frexp(ratio)
-    m, n = round(math.ldexp(fraction, bits)), bits - exponent
-    if m == 2**bits:
-        m, n = m // 2, n - 1
-    assert 0 < n < 63
-    product = x.astype(np.int64) * m
-    whole, rest, half = product >> n, product & (2**n - 1), 2**(n - 1)
-    up = {"nearest_even": (rest > half) | ((rest == half) & (whole % 2 == 1)), "nearest_up": rest >= half,
-          "nearest_away": (rest > half) | ((rest == half) & (product >= 0)), "floor": rest < 0}[mode]
-    return whole + up
-
-
-def f32(grid):
-    return float(np.float32(grid["scale"]))
-
-
-def code_of(value, grid):
-    """Section 3."""
-    inverse = np.float32(1) / np.float32(grid["scale"])
-    scaled = np.clip(np.rint(np.float32(value) * inverse), -2.0**33, 2.0**33)
-    return int(np.clip(int(scaled) + zero(grid), *limits(grid)))
-
-
-def accumulators(x, weights, bias, grid, stride, dilation, pads, groups, transposed, more):
-    """acc [B, P, Q, O]: each pixel inside x times each kernel element, where the formulas put it."""
-    outputs, kernel_rows, kernel_columns, group_channels = weights.shape
-    sizes = []
-    for axis, kernel in enumerate((kernel_rows, kernel_columns)):
-        size, reached = x.shape[1 + axis], dilation[axis] * (kernel - 1) + 1
-        sizes.append((size - 1) * stride[axis] + reached - sum(pads[axis]) + more[axis] if transposed else
-                     (size + sum(pads[axis]) - reached) // stride[axis] + 1)
-    acc = np.zeros((len(x), *sizes, outputs), np.int64) + bias
-    difference = x.astype(np.int64) - zero(grid)  # 0 outside x, as a pixel there is the zero point
-    for p, q, r, s in itertools.product(*map(range, (*sizes, kernel_rows, kernel_columns))):
-        place = []
-        for axis, (output, tap) in enumerate(((p, r), (q, s))):
-            if transposed:
-                pixel, rest = divmod(output + pads[axis][0] - tap * dilation[axis], stride[axis])
-            else:
-                pixel, rest = output * stride[axis] + tap * dilation[axis] - pads[axis][0], 0
-            place.append(pixel if rest == 0 and 0 <= pixel < x.shape[1 + axis] else None)
-        if None in place:
-            continue
-        for o in range(outputs):
-            first = o // (outputs // groups) * group_channels
-            channels = difference[:, place[0], place[1], first:first + group_channels]
-            acc[:, p, q, o] += channels @ weights[o, r, s].astype(np.int64)
-    return acc
-
-
-def expected(acc, weights, scales, bias, x_grid, y_grid, clamp, mode, residual=None, residual_grid=None):
-    """y of acc."""
-    y = np.empty_like(acc)
-    for o in range(len(weights)):
-        bound = int(np.abs(weights[o].astype(np.int64)).sum()) * reach(x_grid) + abs(int(bias[o]))
-        y[..., o] = rescaled(acc[..., o], f32(x_grid) * float(scales[o]) / f32(y_grid), bound, mode)
-    if residual is not None:
-        y += rescaled(residual.astype(np.int64) - zero(residual_grid), f32(residual_grid) / f32(y_grid),
-                      reach(residual_grid), mode)
-    low, high = (code_of(end, y_grid) for end in clamp) if clamp else limits(y_grid)
-    return np.clip(y + zero(y_grid), low, high)
-
-
-def two(value):
-    return (value, value) if isinstance(value, int) else value
-
-
-def both_pads(padding):
-    rows, columns = two(padding)
-    return (rows, columns) if isinstance(rows, tuple) else ((rows, rows), (columns, columns))
 
 
 def numbers_of(outputs, kernel, group_channels):
@@ -141,9 +48,7 @@ def test_shapes_are_the_definition(name):
     groups = arguments.get("groups", 1)
     weights, scales, bias = numbers_of(outputs, kernel, channels // groups)
     x = codes(X, 2, *image, channels)
-    acc = accumulators(x, weights, bias, X, two(arguments.get("stride", 1)), two(arguments.get("dilation", 1)),
-                       both_pads(arguments.get("padding", 0)), groups, arguments.get("transposed", False),
-                       two(arguments.get("output_padding", 0)))
+    acc = accumulators(x, weights, bias, X, **arguments)
     sums = isobit.StaticConv.from_codes(weights, scales, input_grid=X, bias=bias, **arguments)
     assert sums.output_shape(image) == acc.shape[1:3] and sums.output_grid is None
     y = sums.run_codes(x)
@@ -170,7 +75,7 @@ def test_grids_are_the_definition(x_grid, y_grid):
     weights, scales, bias = numbers_of(5, (3, 3), 4)
     x = codes(x_grid, 2, 5, 6, 4)
     layer = isobit.StaticConv.from_codes(weights, scales, input_grid=x_grid, output_grid=y_grid, bias=bias, padding=1)
-    acc = accumulators(x, weights, bias, x_grid, (1, 1), (1, 1), ((1, 1), (1, 1)), 1, False, (0, 0))
+    acc = accumulators(x, weights, bias, x_grid, padding=1)
     y = layer.run_codes(x)
     assert y.dtype == dtype_of(y_grid)
     assert np.array_equal(y, expected(acc, weights, scales, bias, x_grid, y_grid, None, "nearest_even"))
@@ -186,7 +91,7 @@ def test_a_residual_is_added_before_the_clamp(mode):
     x, added = codes(X, 2, 4, 6, 5), codes(ADDED, 2, 4, 6, 6)
     layer = isobit.StaticConv.from_codes(weights, scales, input_grid=X, output_grid=Y, bias=bias, padding=1,
                                          clamp=(0, 50), residual_grid=ADDED, rounding=mode)
-    acc = accumulators(x, weights, bias, X, (1, 1), (1, 1), ((1, 1), (1, 1)), 1, False, (0, 0))
+    acc = accumulators(x, weights, bias, X, padding=1)
     wanted = expected(acc, weights, scales, bias, X, Y, (0, 50), mode, added, ADDED)
     assert np.array_equal(layer.run_codes(x, added), wanted)
     assert np.array_equal(layer.run_codes(x, residual=added), wanted) and layer.residual_grid["zero_point"] == -128
@@ -243,8 +148,8 @@ def test_chunks_are_the_whole(kernel, stride, dilation, left, groups):
     x = codes(X, 2, 24 * stride, 6)
     added = codes(ADDED, 2, 24, 6)
     whole = layer.run_codes(x, added)
-    acc = accumulators(x[:, None], weights, bias, X, (1, stride), (1, dilation), ((0, 0), (left, 0)), groups, False,
-                       (0, 0))
+    acc = accumulators(x[:, None], weights, bias, X, stride=(1, stride), dilation=(1, dilation),
+                       padding=((0, 0), (left, 0)), groups=groups)
     assert np.array_equal(whole, expected(acc, weights, scales, bias, X, Y, None, "nearest_even", added[:, None],
                                           ADDED)[:, 0])
     stream = isobit.StaticConvStream(layer)
