@@ -235,6 +235,20 @@ TEST(ConvLayer, FloatOutputsDoNotDependOnTheImagesBesideThem) {
   }
 }
 
+TEST(ConvLayer, WorkspacesHoldFewerImages) {
+  Array values = Array::zeros(Dtype::kF32, {80 * 9, 64});
+  for (int64_t i = 0; i < values.size(); ++i) values.data<float>()[i] = static_cast<float>(i % 7) - 3.0f;
+  const LowBitMatrix weights = *quantize_low_bit(values, {.bits = 4, .group = 64}, "W");
+  const ConvAxis same{.kernel = 3, .pad_before = 1, .pad_after = 1};
+  for (const ConvActivations activations : {ConvActivations::kFloat, ConvActivations::kInt8}) {
+    const ConvLayer layer = *ConvLayer::create({.channels = 64, .outputs = 80, .rows = same, .columns = same}, weights,
+                                               {.activations = activations}, "conv");
+    for (int64_t images = 2; images < 40; ++images)
+      EXPECT_GE(layer.workspace(images, {14, 14})->size_bytes(), layer.workspace(images - 1, {14, 14})->size_bytes())
+          << images;
+  }
+}
+
 class Refusals : public ::testing::Test {
  protected:
   static LowBitMatrix matrix(int64_t rows, int64_t columns, const LowBitOptions& options) {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -74,7 +75,7 @@ TEST(RunOptions, WhatIsNotKnownIsRefusedByName) {
 
 TEST(Workspace, IsRefusedWhereItDoesNotFit) {
   static int released = 0;
-  std::byte memory[64];
+  alignas(64) std::byte memory[128];
   {
     const Workspace device(memory, 64, 1, [](std::byte*) { ++released; });
     EXPECT_TRUE(workspace_fits(device, 64, 1));
@@ -89,6 +90,12 @@ TEST(Workspace, IsRefusedWhereItDoesNotFit) {
   EXPECT_EQ(released, 1);
   EXPECT_FALSE(workspace_fits(Workspace(64), 64, 0));
   EXPECT_TRUE(workspace_fits(Workspace(), 0));
+  const std::span<std::byte> all(memory);
+  const Workspace own(all.first(64)), odd(all.subspan(8, 64));
+  EXPECT_TRUE(workspace_fits(own, 64));
+  EXPECT_FALSE(workspace_fits(odd, 64));
+  EXPECT_EQ(refuse_workspace(odd, 64, {}, "3 rows", "workspace(m)").message(),
+            "workspace is not aligned to 64 bytes, must be");
 }
 
 /// nearest_even(sum * multiplier / 2^bits), in integers alone.

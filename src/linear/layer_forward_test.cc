@@ -94,5 +94,16 @@ TEST(StaticLinearLayer, AllocatesNothing) {
   }
 }
 
+TEST(LinearForward, WorkspacesHoldFewerRows) {
+  Array values = Array::zeros(Dtype::kF32, {80, 64});
+  for (int64_t i = 0; i < values.size(); ++i) values.data<float>()[i] = static_cast<float>(i % 7) - 3.0f;
+  const LowBitMatrix weights = *quantize_low_bit(values, {.bits = 4, .group = 64}, "W");
+  for (const LinearActivations activations : {LinearActivations::kFloat, LinearActivations::kInt8}) {
+    const LinearLayer layer = *LinearLayer::create(weights, {.activations = activations}, "fc");
+    for (int64_t m = 1; m < 400; ++m)
+      EXPECT_GE(layer.workspace(m).size_bytes(), layer.workspace(m - 1).size_bytes()) << m;
+  }
+}
+
 }  // namespace
 }  // namespace isobit
