@@ -49,6 +49,7 @@ std::vector<StaticConvLayer> everything() {
 
 Status save(const std::string& path, const std::vector<StaticConvLayer>& layers) {
   std::vector<const StaticConvLayer*> pointers;
+  pointers.reserve(layers.size());
   for (const StaticConvLayer& layer : layers) pointers.push_back(&layer);
   return StaticConvLayer::save_all(path, pointers);
 }
