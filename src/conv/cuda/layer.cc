@@ -422,36 +422,6 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
     }
     return {};
   }
-  if (at.kernel == Kernel::kTile && at.rows > 0) {
-    for (int64_t first = 0; first < call.outputs(); first += at.rows) {
-      source.first = first;
-      source.m = std::min(at.rows, call.outputs() - first);
-      auto* const copied = reinterpret_cast<uint8_t*>(rows);
-      ISOBIT_RETURN_IF_ERROR(copy_rows({.source = source, .depth = tile.depth, .rows = copied}, options.stream));
-      // Rows are the pixels of one image, from y's `first` on.
-      ConvTile part = tile;
-      part.source = {.x = copied,
-                     .x_stride = tile.depth,
-                     .first = 0,
-                     .m = source.m,
-                     .rows = {1, 1, 1, 1, 1, 0},
-                     .columns = {static_cast<int32_t>(source.m), static_cast<int32_t>(source.m), 1, 1, 1, 0},
-                     .transposed = 0,
-                     .channels = tile.depth,
-                     .group_channels = tile.depth,
-                     .zero = source.zero,
-                     .least = source.least,
-                     .most = source.most,
-                     .outside = nullptr};
-      const auto offset = [&](auto* from, Dtype dtype) {
-        return from + first * y_rows.stride * static_cast<int64_t>(size_in_bytes(dtype));
-      };
-      part.y = offset(y.data(), y_dtype);
-      if (p.residual) part.residual.codes = offset(residual.data(), p.residual->grid.dtype());
-      ISOBIT_RETURN_IF_ERROR(run_tile(part, x_dtype, data.device.processors, options.stream));
-    }
-    return {};
-  }
   if (at.kernel != Kernel::kProduct)
     return run_direct({.source = source,
                        .weights = data.weights,
