@@ -117,7 +117,8 @@ class Bench:
             self.cases.append({
                 **{key: value for key, value in line.items() if key != "device"},
                 "column": linear_cuda_report.column(*(line[key] for key in ("activations", "bits", "kind", "group"))),
-                "floor_us": limit["us"], "operations_us": 2e6 * K * N * line["M"] / peak})
+                "floor_us": limit["us"], "operations_us": 2e6 * K * N * line["M"] / peak,
+                "cache_us": linear_cuda_report.cache_bytes(line) / limit["cache_bytes_per_us"]})
 
     def time_cublaslt(self, K, N, rows):
         if not self.options.cublaslt:

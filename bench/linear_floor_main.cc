@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The limits of low-bit linear layers on the current CUDA device, which must be an sm_90a: the time of reading weights
-// of so many bytes, and what its tensor cores can do at the highest clock. One JSON object a line.
+// of so many bytes, what the second-level cache gives, and what its tensor cores can do at the highest clock. One JSON
+// object a line.
 #include <cstdint>
 #include <cstdio>
 #include <vector>
@@ -24,12 +25,14 @@ int main(int argc, char** argv) {
   constexpr double kFloat16 = 4096;
   constexpr double kInt8 = 8192;
   const double clocks = 1e3 * khz * device.multiProcessorCount;
+  const double cache = limits::cache_bytes_per_us();
   for (const int64_t bytes : sizes) {
     limits::require(bytes > 0 && bytes % 16 == 0, "--bytes must be positive multiples of 16");
     const limits::Line line = {
         {"device", device.name},
         {"bytes", bytes},
         {"us", limits::time_reading(bytes, true)},
+        {"cache_bytes_per_us", cache},
         {"peak_operations_per_second", {{"float16", kFloat16 * clocks}, {"int8", kInt8 * clocks}}}};
     std::printf("%s\n", line.dump().c_str());
     std::fflush(stdout);

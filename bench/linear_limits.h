@@ -94,6 +94,8 @@ void twin();
 /// Microseconds of reading so many bytes, a multiple of 16, that are in no cache, by the fastest of several ways;
 /// early: with programmatic launch. Ends the program where one of them does not read every word once.
 double time_reading(int64_t bytes, bool early);
+/// Bytes a microsecond that the second-level cache gives, by the fastest of the same ways.
+double cache_bytes_per_us();
 
 }  // namespace isobit::limits
 

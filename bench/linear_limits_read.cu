@@ -15,6 +15,7 @@ constexpr int kStageBytes = 16384;
 struct TwinArgs {
   const uint4* from;
   int64_t bytes;            // a multiple of 16
+  int64_t turn;             // after so many of them the first ones come again; a multiple of kStageBytes, or bytes
   int32_t stages;           // of kStageBytes; the last one of all may have less
   bool all;                 // read all words, not one a thread and stage
   unsigned long long* sum;  // of the words read; null: it is not kept
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kReaders + 32) read_stages(const __grid_consta
       for_each_stage([&](int64_t at, uint32_t bytes) {
         cuda::barrier_wait(empty + 8 * stage, phase ^ 1);
         cuda::barrier_expect(full + 8 * stage, bytes);
-        cuda::fetch(data + stage * kStageBytes, a.from + at / 16, bytes, full + 8 * stage);
+        cuda::fetch(data + stage * kStageBytes, a.from + at % a.turn / 16, bytes, full + 8 * stage);
       });
     __syncwarp();
     return;
@@ -112,6 +113,14 @@ void launch(const Way& way, const TwinArgs& args, bool early, cudaStream_t strea
   check_cuda(cudaLaunchKernelEx(&config, read_stages, args), "launch");
 }
 
+constexpr Way kWays[] = {{1, 4}, {1, 8}, {2, 4}};
+
+void allow_all_shared_memory() {
+  check_cuda(cudaFuncSetAttribute(read_stages, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(device().sharedMemPerBlockOptin)),
+             "shared memory");
+}
+
 constexpr int64_t kMostCopies = 8192;  // of next to nothing
 
 /// The weights of a layer, several times.
@@ -127,7 +136,8 @@ class Copies {
     expected_ = sum_.read()[0];
   }
   [[nodiscard]] TwinArgs args(const Way& way, int64_t copy) const {
-    return {reinterpret_cast<const uint4*>(memory_.get() + copy * bytes_ / 4), bytes_, way.stages, false, nullptr};
+    return {
+        reinterpret_cast<const uint4*>(memory_.get() + copy * bytes_ / 4), bytes_, bytes_, way.stages, false, nullptr};
   }
   /// Whether this way reads every word once.
   bool reads_all(const Way& way) {
@@ -153,13 +163,25 @@ class Copies {
 
 }  // namespace
 
+double cache_bytes_per_us() {
+  allow_all_shared_memory();
+  constexpr int64_t kTurn = 8 << 20;  // far less than the cache
+  constexpr int64_t kBytes = 256 * kTurn;
+  const Shared<uint32_t> memory(kTurn / sizeof(uint32_t));
+  double least = std::numeric_limits<double>::infinity();
+  for (const Way& way : kWays) {
+    const TwinArgs args{reinterpret_cast<const uint4*>(memory.get()), kBytes, kTurn, way.stages, false, nullptr};
+    least =
+        std::min(least, testing::median_microseconds([&](cudaStream_t stream) { launch(way, args, false, stream); }));
+  }
+  return kBytes / least;
+}
+
 double time_reading(int64_t bytes, bool early) {
-  check_cuda(cudaFuncSetAttribute(read_stages, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(device().sharedMemPerBlockOptin)),
-             "shared memory");
+  allow_all_shared_memory();
   Copies copies(bytes);
   double least = std::numeric_limits<double>::infinity();
-  for (const Way& way : {Way{1, 4}, Way{1, 8}, Way{2, 4}}) {
+  for (const Way& way : kWays) {
     require(copies.reads_all(way), "not every word was read once");
     least = std::min(least, copies.time(way, early));
   }

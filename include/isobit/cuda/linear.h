@@ -57,6 +57,7 @@ class DeviceLinear {
  private:
   DeviceLinear() = default;
   struct Data;
+  friend struct LinearSteps;  // its parts, for benchmarks
   std::shared_ptr<const Data> data_;
 };
 

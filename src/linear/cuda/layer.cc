@@ -13,6 +13,7 @@
 #include "linear/cuda/image.h"
 #include "linear/cuda/plan.h"
 #include "linear/cuda/rows.h"
+#include "linear/cuda/steps.h"
 #include "linear/int8/int8.h"
 #include "linear/layer_parts.h"
 
@@ -108,11 +109,18 @@ int64_t DeviceLinear::workspace_bytes(int64_t m) const {
 
 Status DeviceLinear::forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
                              int64_t m, std::span<std::byte> workspace, const RunOptions& options) const {
-  const Data& data = *data_;
+  return LinearSteps::run(*this, x, x_dtype, y, y_dtype, m, workspace, options, true);
+}
+
+Status LinearSteps::run(const DeviceLinear& layer, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
+                        Dtype y_dtype, int64_t m, std::span<std::byte> workspace, const RunOptions& options,
+                        bool prepares) {
+  using Data = DeviceLinear::Data;
+  const Data& data = *layer.data_;
   ISOBIT_RETURN_IF_ERROR(check_linear_types(x_dtype, y_dtype, data.activations));
   ISOBIT_RETURN_IF_ERROR(refuse_options(options, kStreamOption | kRowOptions, "a linear layer on a device"));
-  LinearRows x_rows{"x", x.data(), x.size(), x_dtype, columns(), options.x_stride};
-  LinearRows y_rows{"y", y.data(), y.size(), y_dtype, rows(), options.y_stride};
+  LinearRows x_rows{"x", x.data(), x.size(), x_dtype, layer.columns(), options.x_stride};
+  LinearRows y_rows{"y", y.data(), y.size(), y_dtype, layer.rows(), options.y_stride};
   ISOBIT_RETURN_IF_ERROR(check_linear_rows(x_rows, y_rows, m));
   if (m == 0) return {};
   if (m > kMostRows)
@@ -120,10 +128,11 @@ Status DeviceLinear::forward(std::span<const std::byte> x, Dtype x_dtype, std::s
   const RowsKind kind = rows_kind(data.activations, x_dtype);
   const LinearPlan plan = data.plan(kind, m);
   ISOBIT_RETURN_IF_ERROR(
-      check_linear_memory(x, y, workspace, m, Data::workspace_bytes(plan), device(), options.stream));
+      check_linear_memory(x, y, workspace, m, Data::workspace_bytes(plan), layer.device(), options.stream));
 
-  ISOBIT_RETURN_IF_ERROR(prepare_rows(data.image, plan.rows, {x.data(), x_dtype, x_rows.stride, m}, data.asymmetric(),
-                                      workspace.data(), data.device.bulk_copies, options.stream));
+  if (prepares)
+    ISOBIT_RETURN_IF_ERROR(prepare_rows(data.image, plan.rows, {x.data(), x_dtype, x_rows.stride, m}, data.asymmetric(),
+                                        workspace.data(), data.device.bulk_copies, options.stream));
   const auto complete = [&](ProductArgs& args) {
     args.w = data.codes;
     args.parameters = data.parameters;

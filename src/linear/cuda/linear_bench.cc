@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -24,6 +25,7 @@
 #include "isobit/cuda/linear.h"
 #include "isobit/linear.h"
 #include "isobit/low_bit.h"
+#include "linear/cuda/steps.h"
 #include "testing/cuda_timer.h"
 
 namespace {
@@ -251,22 +253,38 @@ class Check {
   std::variant<std::optional<isobit::LinearLayer>, std::optional<StaticLinearLayer>> layer_;
 };
 
+/// Rows from which on the product of quantised rows is timed by itself, too.
+constexpr int64_t kProductRows = 256;
+
+struct Times {
+  double us = 0;
+  std::optional<double> product_us{};  // without the launch that quantises x
+};
 /// Microseconds of a layer. y is from the last copy.
-double time(const Layer& layer, const Rows& rows) {
+Times time(const Layer& layer, const Rows& rows) {
   const auto scratch = static_cast<size_t>(
       std::visit([&](const auto& first) { return first.workspace_bytes(rows.m); }, *layer.copies[0]));
   const DeviceMemory workspace = isobit::testing::device_memory(scratch);
   check_cuda(cudaMemset(rows.y.get(), 0xff, rows.y_bytes()), "results");
   check_cuda(cudaDeviceSynchronize(), "results");
-  return isobit::testing::microseconds_in_turn(
-      static_cast<int64_t>(layer.copies.size()), [&](int64_t copy, cudaStream_t stream) {
-        std::visit(
-            [&](const auto& some) {
-              required(some.forward({rows.x.get(), rows.x_bytes()}, rows.dtype, {rows.y.get(), rows.y_bytes()},
-                                    rows.dtype, rows.m, {workspace.get(), scratch}, {.stream = stream}));
-            },
-            *layer.copies[static_cast<size_t>(copy)]);
-      });
+  const std::span<const std::byte> x(rows.x.get(), rows.x_bytes());
+  const std::span y(rows.y.get(), rows.y_bytes()), space(workspace.get(), scratch);
+  const auto in_turn = [&](const auto& run) {
+    return isobit::testing::microseconds_in_turn(
+        static_cast<int64_t>(layer.copies.size()), [&](int64_t copy, cudaStream_t stream) {
+          required(run(*layer.copies[static_cast<size_t>(copy)], isobit::RunOptions{.stream = stream}));
+        });
+  };
+  Times times{in_turn([&](const DeviceLayer& any, const isobit::RunOptions& options) {
+    return std::visit(
+        [&](const auto& some) { return some.forward(x, rows.dtype, y, rows.dtype, rows.m, space, options); }, any);
+  })};
+  if (rows.m >= kProductRows && layer.activations.what != LinearActivations::kFloat)
+    times.product_us = in_turn([&](const DeviceLayer& any, const isobit::RunOptions& options) {
+      return cuda::LinearSteps::run(std::get<cuda::DeviceLinear>(any), x, rows.dtype, y, rows.dtype, rows.m, space,
+                                    options, false);
+    });
+  return times;
 }
 
 /// By type and number of rows; of one shape of W.
@@ -284,8 +302,9 @@ void time_layer(const Layer& layer, const std::vector<int64_t>& rows, AllRows& a
   for (const int64_t m : rows) {
     const auto [at, is_new] = all_rows.try_emplace({activations.dtype, m});
     if (is_new) at->second = Rows::random(m, k, n, activations.dtype);
-    const double us = time(layer, at->second);
-    const ordered_json line = {
+    const Times times = time(layer, at->second);
+    const double us = times.us;
+    ordered_json line = {
         {"device", properties.name},
         {"K", k},
         {"N", n},
@@ -299,6 +318,7 @@ void time_layer(const Layer& layer, const std::vector<int64_t>& rows, AllRows& a
         {"copies", layer.copies.size()},
         {"TB/s", static_cast<double>(bytes) / us * 1e-6},
         {"TOP/s", 2e-6 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / us}};
+    if (times.product_us) line["product_us"] = *times.product_us;
     if (!check.passes(at->second)) fail("not the CPU's results: " + line.dump());
     std::printf("%s\n", line.dump().c_str());
     std::fflush(stdout);
