@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "conv/layer_parts.h"
 #include "conv/pixel_weights.h"
 #include "core/codes.h"
 #include "core/float_mode.h"
@@ -26,54 +27,10 @@
 namespace isobit {
 namespace {
 
-constexpr std::string_view kActivationNames[] = {"float", "int8", "int8_asymmetric", "int8_per_image"};
 constexpr int64_t kGatheredBytes = 1 << 20, kLeastRows = 64, kMostRows = 1024;
-constexpr int64_t kMaxPerImageDepth = 65535;
 constexpr int64_t kFinishRows = 16;  // outputs whose floats are written together
 constexpr int64_t kLanes = 16;       // what kernels read of scales and biases, and of sums, is a multiple
 constexpr Int128 kMostElements = int64_t{1} << 58;
-constexpr float kLeastRange = 0x1p-118f;
-
-LinearActivations of_linear(ConvActivations activations) {
-  return activations == ConvActivations::kInt8PerImage ? LinearActivations::kInt8
-                                                       : static_cast<LinearActivations>(activations);
-}
-
-Status check_per_image(const ConvShape& shape, const LowBitMatrix& weights, const std::string& name) {
-  if (weights.parameters().kind != LowBitKind::kSymmetric)
-    return refuse_linear(name + ": kind is " + std::string(to_string(weights.parameters().kind)) +
-                         ", must be symmetric for int8_per_image");
-  if (weights.rows() != shape.outputs || weights.columns() != shape.depth() || weights.groups() != 1)
-    return refuse_linear(name + ": weights are [" + std::to_string(weights.rows()) + ", " +
-                         std::to_string(weights.columns()) + "] with " + std::to_string(weights.groups()) +
-                         " groups a row, must be [" + std::to_string(shape.outputs) + ", " +
-                         std::to_string(shape.depth()) + "] with 1 for int8_per_image");
-  if (shape.depth() > kMaxPerImageDepth)
-    return {StatusCode::kUnsupported, name + ": R * S * C / groups is " + std::to_string(shape.depth()) +
-                                          ", must be at most " + std::to_string(kMaxPerImageDepth) +
-                                          " for int8_per_image"};
-  return {};
-}
-
-/// The layer of codes a + 128, without zero point or bias, whose results are the sums d.
-StaticConvParameters sums_of(const ConvShape& shape, const LowBitMatrix& weights) {
-  StaticConvParameters p{.shape = shape};
-  StaticLinearParameters& linear = p.linear;
-  linear.rows = weights.rows();
-  linear.columns = weights.columns();
-  linear.weight_bits = weights.parameters().bits;
-  linear.weights = Array::zeros(Dtype::kS8, {linear.rows, linear.columns});
-  for (int64_t n = 0; n < linear.rows; ++n)
-    for (int64_t k = 0; k < linear.columns; ++k)
-      linear.weights.data<int8_t>()[n * linear.columns + k] = static_cast<int8_t>(weights.value(n, k));
-  linear.scales = Array::zeros(Dtype::kF32, {linear.rows});
-  std::fill_n(linear.scales.data<float>(), linear.rows, 1.0f);  // no sum depends on them
-  linear.bias = Array::zeros(Dtype::kS32, {linear.rows});
-  linear.input = {.bits = 8, .is_signed = false, .kind = ScaleKind::kPow2, .shift = 0, .zero_point = 128};
-  linear.lo = INT32_MIN;
-  linear.hi = INT32_MAX;
-  return p;
-}
 
 /// The largest magnitude, which is not finite where one of them is not.
 float largest_magnitude(const float* x, int64_t count) {
@@ -98,14 +55,6 @@ void quantize_with(float amax, const float* x, int64_t count, uint8_t* codes) {
 }
 
 }  // namespace
-
-std::string_view to_string(ConvActivations activations) { return kActivationNames[static_cast<size_t>(activations)]; }
-
-std::optional<ConvActivations> conv_activations_from_string(std::string_view text) {
-  for (size_t i = 0; i < std::size(kActivationNames); ++i)
-    if (kActivationNames[i] == text) return static_cast<ConvActivations>(i);
-  return std::nullopt;
-}
 
 struct ConvLayer::Impl {
   /// One call, whose sizes are checked.
@@ -156,13 +105,6 @@ struct ConvLayer::Impl {
   [[nodiscard]] int64_t columns() const { return taps() * blocks.padded; }
   [[nodiscard]] int64_t group_outputs() const { return shape.outputs / shape.groups; }
   [[nodiscard]] bool quantizes() const { return activations != ConvActivations::kFloat; }
-  /// Whether pixels of x are rows.
-  [[nodiscard]] bool is_linear() const {
-    const auto plain = [](const ConvAxis& a) {
-      return a.kernel == 1 && a.stride == 1 && a.pad_before == 0 && a.pad_after == 0 && a.more == 0;
-    };
-    return plain(shape.rows) && plain(shape.columns);
-  }
 
   Result<Call> call_of(int64_t images, const ImageSize& image) const;
   [[nodiscard]] Places places(const Call& call, int threads) const;
@@ -182,14 +124,7 @@ Result<ConvLayer> ConvLayer::create(const ConvShape& shape, const LowBitMatrix& 
                                     std::string_view name) {
   const DefaultFloatMode mode;
   const std::string text(name);
-  ISOBIT_RETURN_IF_ERROR(check_conv_shape(shape, text));
-  const auto number = static_cast<int32_t>(options.activations);
-  if (number < 0 || number >= static_cast<int32_t>(std::size(kActivationNames)))
-    return refuse_linear(text + ": activations is " + std::to_string(number) + ", must be 0.." +
-                         std::to_string(std::size(kActivationNames) - 1));
-  ISOBIT_RETURN_IF_ERROR(check_linear_options(
-      {.activations = of_linear(options.activations), .bias = options.bias, .clamp = options.clamp}, shape.outputs,
-      text));
+  ISOBIT_RETURN_IF_ERROR(check_conv_layer(shape, weights, options, text));
   auto impl = std::make_shared<Impl>();
   impl->shape = shape;
   impl->activations = options.activations;
@@ -199,8 +134,7 @@ Result<ConvLayer> ConvLayer::create(const ConvShape& shape, const LowBitMatrix& 
   impl->epilogue.bias.resize(static_cast<size_t>(shape.outputs));
   ConvLayer layer;
   if (options.activations == ConvActivations::kInt8PerImage) {
-    ISOBIT_RETURN_IF_ERROR(check_per_image(shape, weights, text));
-    ISOBIT_ASSIGN_OR_RETURN(impl->sums, StaticConvLayer::create(sums_of(shape, weights), name, options.path));
+    ISOBIT_ASSIGN_OR_RETURN(impl->sums, StaticConvLayer::create(per_image_sums(shape, weights), name, options.path));
     impl->path = impl->sums->path();
     impl->kernels = int8_kernels(impl->path);
     for (int64_t o = 0; o < shape.outputs; ++o) impl->scales.push_back(weights.scale(o, 0));
@@ -218,8 +152,8 @@ Result<ConvLayer> ConvLayer::create(const ConvShape& shape, const LowBitMatrix& 
     const auto bias = impl->epilogue.bias.begin() + g * impl->group_outputs();
     const LinearEpilogue epilogue{{bias, bias + impl->group_outputs()}, options.clamp};
     const auto make = [&] {
-      return make_linear_engine(pixels.groups[static_cast<size_t>(g)], of_linear(options.activations), impl->path,
-                                epilogue, text);
+      return make_linear_engine(pixels.groups[static_cast<size_t>(g)], linear_activations(options.activations),
+                                impl->path, epilogue, text);
     };
     auto engine = make();
     if (!engine.ok() && engine.status().code() == StatusCode::kUnsupported && !options.path && g == 0) {
@@ -258,7 +192,7 @@ ConvLayer::Impl::Places ConvLayer::Impl::places(const Call& call, int threads) c
   Places at{};
   const int64_t row_bytes = columns() * static_cast<int64_t>(sizeof(double));  // the largest type
   at.rows = std::min(std::clamp(kGatheredBytes / row_bytes, kLeastRows, kMostRows), call.images * call.outputs());
-  at.quantized = is_linear() && !blocks.filled() ? 0 : round_up_64(at.rows * row_bytes);
+  at.quantized = is_conv_linear(shape) && !blocks.filled() ? 0 : round_up_64(at.rows * row_bytes);
   int64_t quantized = 0;
   for (const auto& engine : engines) {
     quantized = std::max(quantized, engine->rows_bytes(at.rows));
@@ -334,11 +268,7 @@ Status ConvLayer::Impl::check_finite(const Call& call) const {
   }
   const int64_t bad = first.load();
   if (bad == pixels) return {};
-  return refuse_linear("x[" + std::to_string(bad / call.pixels()) + ", " +
-                       std::to_string(bad % call.pixels() / call.image.columns) + ", " +
-                       std::to_string(bad % call.image.columns) +
-                       "] has a NaN, an infinity, or a block of channels whose range is infinite, must be finite, or " +
-                       "the call unchecked");
+  return refuse_conv_pixel(bad, call.image);
 }
 
 /// What output `output` of all images reads of a group of channels.
@@ -378,7 +308,7 @@ void ConvLayer::Impl::run_rows(const Call& call, const Places& at, std::byte* wo
   const LinearEngine& engine = *engines[static_cast<size_t>(group)];
   const auto x_size = static_cast<int64_t>(size_in_bytes(call.x_dtype));
   const auto y_size = static_cast<int64_t>(size_in_bytes(call.y_dtype));
-  const bool direct = is_linear() && !blocks.filled();
+  const bool direct = is_conv_linear(shape) && !blocks.filled();
   const LinearCall rows_of{.x = direct ? call.pixel(first) + group * blocks.channels * x_size : workspace,
                            .x_dtype = call.x_dtype,
                            .x_stride = direct ? call.x_stride : columns(),
@@ -506,7 +436,7 @@ Status ConvLayer::forward(std::span<const std::byte> x, Dtype x_dtype, std::span
                           const RunOptions& options) const {
   const DefaultFloatMode mode;
   const Impl& impl = *impl_;
-  ISOBIT_RETURN_IF_ERROR(check_linear_types(x_dtype, y_dtype, of_linear(impl.activations)));
+  ISOBIT_RETURN_IF_ERROR(check_linear_types(x_dtype, y_dtype, linear_activations(impl.activations)));
   ISOBIT_RETURN_IF_ERROR(check_row_options(options, impl.path, "a convolution on the CPU"));
   ISOBIT_ASSIGN_OR_RETURN(Impl::Call call, impl.call_of(images, image));
   LinearRows x_rows{"x", x.data(), x.size(), x_dtype, impl.shape.channels, options.x_stride};
@@ -533,9 +463,7 @@ Status ConvLayer::forward(std::span<const std::byte> x, Dtype x_dtype, std::span
   }
   ISOBIT_ASSIGN_OR_RETURN(const Impl::ImagePlaces at, impl.image_places(call, threads));
   for (int64_t b = 0; b < images && !options.unchecked; ++b)
-    if (!std::isfinite(impl.image_floats(call, b, workspace.data() + at.floats)))
-      return refuse_linear("x[" + std::to_string(b) +
-                           "] has a NaN or an infinity, must be finite, or the call unchecked");
+    if (!std::isfinite(impl.image_floats(call, b, workspace.data() + at.floats))) return refuse_conv_image(b);
   for (int64_t b = 0; b < images; ++b) ISOBIT_RETURN_IF_ERROR(impl.run_image(call, at, workspace.data(), b));
   return {};
 }

@@ -48,6 +48,22 @@ struct Stream {
   Stream& operator=(const Stream&) = delete;
 };
 
+/// What work() enqueues on the stream is captured in a graph, and the graph is run.
+template <typename Work>
+auto through_graph(cudaStream_t stream, const Work& work) {
+  cudaGraph_t captured = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  auto status = work();
+  EXPECT_EQ(cudaStreamEndCapture(stream, &captured), cudaSuccess);
+  EXPECT_EQ(cudaGraphInstantiate(&exec, captured, 0), cudaSuccess);
+  EXPECT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(captured);
+  return status;
+}
+
 /// `bytes` bytes of device memory, `offset` bytes after a 256-byte boundary, filled with kCanary as are the 256 bytes
 /// on both sides.
 class GuardedDeviceBuffer {

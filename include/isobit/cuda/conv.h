@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions of static codes on a CUDA device. docs/numerics.md, section 12. Part of isobit::cuda.
+// Convolutions on a CUDA device. docs/numerics.md, sections 10 to 12. Part of isobit::cuda.
 #ifndef ISOBIT_CUDA_CONV_H_
 #define ISOBIT_CUDA_CONV_H_
 
@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "isobit/conv.h"
@@ -59,7 +60,51 @@ class DeviceStaticConv {
   std::shared_ptr<const Data> data_;
 };
 
-/// Kernels of convolutions on a device, in a fixed order: of the operation "conv_static".
+/// A convolution of floating-point images on low-bit weights (ConvLayer) on one device: of the int8 kinds the bytes of
+/// ConvLayer; of kFloat section 10: an output depends on the pixels that it reads and on the layer only. Immutable; safe
+/// to share between threads and streams; two runs at once need a workspace each.
+class DeviceConv {
+ public:
+  /// As ConvLayer::create, whose errors it has; options.path must be empty. Packs the weights, copies them to the device
+  /// with this number, or to the current one, and waits for that. Leaves it the thread's current device. kUnsupported
+  /// besides: blocks of 65,536 channels and more, and K of 2^31 and more; a device for which the build has no code.
+  static Result<DeviceConv> create(const ConvShape& shape, const LowBitMatrix& weights, const ConvOptions& options,
+                                   std::string_view name, std::optional<int> device = {});
+
+  [[nodiscard]] const ConvShape& shape() const;
+  [[nodiscard]] ConvActivations activations() const;
+  [[nodiscard]] const std::string& name() const;
+  /// The number of the device.
+  [[nodiscard]] int device() const;
+
+  /// What every run takes: "product", the product of a linear layer on rows that were gathered from images; "direct",
+  /// each output by itself, where groups have fewer than 16 channels; "sums", of kInt8PerImage, a convolution of static
+  /// codes whose sums are scaled.
+  [[nodiscard]] std::string_view kernel_name() const;
+  /// Bytes of device memory for a run with x of any type. Errors: as of DeviceStaticConv::workspace_bytes for sizes.
+  [[nodiscard]] Result<int64_t> workspace_bytes(int64_t images, const ImageSize& image) const;
+
+  /// x, y and the workspace are memory of this device; the workspace is aligned to 256 bytes. Types, sizes, strides and
+  /// errors as in ConvLayer::forward. Of the options stream, strides and unchecked. Asynchronous on options.stream: no
+  /// allocation of device memory, no synchronisation; can be captured in a graph. So a run cannot return which pixel or
+  /// image of x is not finite: of the int8 kinds every output that reads it is NaN, and check_input says which it was.
+  [[nodiscard]] Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
+                               int64_t images, const ImageSize& image, std::span<std::byte> workspace,
+                               const RunOptions& options = {}) const;
+  /// Waits for the stream; kInvalidArgument with the first pixel (kInt8PerImage: image) of x that could not be
+  /// quantised, of those that outputs read, in the last run, which was of so many images of this size and used this
+  /// workspace. Always ok for kFloat.
+  [[nodiscard]] Status check_input(std::span<const std::byte> workspace, int64_t images, const ImageSize& image,
+                                   CUstream_st* stream) const;
+
+ private:
+  DeviceConv() = default;
+  struct Data;
+  std::shared_ptr<const Data> data_;
+};
+
+/// Kernels of convolutions on a device, in a fixed order. Operations: "conv_static"; "conv_int8", also of float images;
+/// "conv_int8_per_image".
 std::span<const DeviceLinearKernel> conv_kernels();
 
 }  // namespace isobit::cuda

@@ -57,7 +57,7 @@ class DeviceLinear {
  private:
   DeviceLinear() = default;
   struct Data;
-  friend struct LinearSteps;  // its parts, for benchmarks
+  friend struct LinearSteps;  // forward's parts
   std::shared_ptr<const Data> data_;
 };
 

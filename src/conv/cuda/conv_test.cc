@@ -74,21 +74,7 @@ struct BothSides {
       return device->forward(x_d.bytes(), y_d.bytes(), layer.images, layer.image, workspace_d.bytes(), options,
                              p.residual ? added_d.bytes() : std::span<std::byte>());
     };
-    Status status;
-    if (graph) {
-      cudaGraph_t captured = nullptr;
-      cudaGraphExec_t exec = nullptr;
-      EXPECT_EQ(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-      status = run();
-      EXPECT_EQ(cudaStreamEndCapture(stream.stream, &captured), cudaSuccess);
-      EXPECT_EQ(cudaGraphInstantiate(&exec, captured, 0), cudaSuccess);
-      EXPECT_EQ(cudaGraphLaunch(exec, stream.stream), cudaSuccess);
-      EXPECT_EQ(cudaStreamSynchronize(stream.stream), cudaSuccess);
-      cudaGraphExecDestroy(exec);
-      cudaGraphDestroy(captured);
-    } else {
-      status = run();
-    }
+    const Status status = graph ? testing::through_graph(stream.stream, run) : run();
     EXPECT_TRUE(status.ok()) << status.message();
     const Status checked = device->check_input(workspace_d.bytes(), stream.stream);
     EXPECT_TRUE(checked.ok()) << checked.message();

@@ -4,10 +4,10 @@
 #include <iterator>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "conv/cuda/call.h"
 #include "conv/cuda/kernels.h"
 #include "conv/cuda/tile.h"
 #include "core/cuda/arguments.h"
@@ -24,15 +24,12 @@
 namespace isobit::cuda {
 namespace {
 
-/// Outputs that are gathered together: what they read is still in the second-level cache when it is multiplied.
-constexpr int64_t kGatheredBytes = 24 << 20;
 constexpr int64_t kRowStep = 1024;
 /// In the order of their names.
 enum class Kernel { kTile, kDepthwise, kProduct, kDirect };
 constexpr std::string_view kKernelNames[] = {"tile", "depthwise", "product", "direct"};
 constexpr int64_t kWordCodes = 4;       // of 8 bits
 constexpr int64_t kMostGroups = 65535;  // of a grid of blocks of threads
-constexpr int64_t kMostSize = (int64_t{1} << 31) - 1;
 
 /// The layer of some outputs.
 StaticLinearParameters part_of(const StaticLinearParameters& p, int64_t first, int64_t count, bool sums) {
@@ -51,12 +48,6 @@ StaticLinearParameters part_of(const StaticLinearParameters& p, int64_t first, i
   return part;
 }
 
-DeviceAxis axis_of(const ConvAxis& axis, int64_t pixels, int64_t outputs) {
-  const auto narrow = [](int64_t value) { return static_cast<int32_t>(value); };
-  return {narrow(pixels),      narrow(outputs),       narrow(axis.kernel),
-          narrow(axis.stride), narrow(axis.dilation), narrow(axis.pad_before)};
-}
-
 }  // namespace
 
 std::span<const DeviceLinearKernel> conv_kernels() {
@@ -64,20 +55,18 @@ std::span<const DeviceLinearKernel> conv_kernels() {
       {"conv_static", kKernelNames[0], "grids of 8 bits of x: matrix instructions on rows that are copied from images"},
       {"conv_static", kKernelNames[1], "grids of 8 bits of x: 3 x 3 and 5 x 5, a channel by itself"},
       {"conv_static", kKernelNames[2], "rows are gathered from images and multiplied by the kernels of linear layers"},
-      {"conv_static", kKernelNames[3], "each output by itself: small groups, and whatever else no other runs"}};
+      {"conv_static", kKernelNames[3], "each output by itself: small groups, and whatever else no other runs"},
+      {"conv_int8", "product",
+       "pixels are quantised as rows, which the kernels of linear layers multiply; of floats, too"},
+      {"conv_int8", "direct", "each output by itself: groups of fewer than 16 channels; of floats, too"},
+      {"conv_int8_per_image", "sums", "a convolution of static codes, whose sums are scaled"}};
   return kKernels;
 }
 
 struct DeviceStaticConv::Data {
   explicit Data(StaticConvLayer host) : layer(std::move(host)) {}
 
-  /// One call, whose sizes are checked.
-  struct Call {
-    int64_t images;
-    ImageSize image, size;
-
-    [[nodiscard]] int64_t outputs() const { return images * size.rows * size.columns; }
-  };
+  using Call = DeviceConvCall;
   /// The workspace, in bytes from its beginning: the code outside the grid, rows, sums.
   struct Places {
     Kernel kernel;
@@ -113,7 +102,9 @@ struct DeviceStaticConv::Data {
   Status pack();
   [[nodiscard]] ConvSource source_of(const Call& call) const;
   [[nodiscard]] bool can_run(Kernel kernel, const Call& call) const;
-  Result<Call> call_of(int64_t images, const ImageSize& image) const;
+  [[nodiscard]] Result<Call> call_of(int64_t images, const ImageSize& image) const {
+    return device_conv_call(shape(), images, image, layer.name());
+  }
   [[nodiscard]] bool is_direct(const Call& call) const;
   [[nodiscard]] Kernel fastest(const Call& call) const;
   /// kernel: empty, the one that takes the least time.
@@ -173,34 +164,6 @@ Result<DeviceStaticConv> DeviceStaticConv::create(const StaticConvLayer& layer, 
 const StaticConvLayer& DeviceStaticConv::layer() const { return data_->layer; }
 int DeviceStaticConv::device() const { return data_->device.number; }
 
-Result<DeviceStaticConv::Data::Call> DeviceStaticConv::Data::call_of(int64_t images, const ImageSize& image) const {
-  const std::string& name = layer.name();
-  if (images < 0) return refuse_argument(name + ": images is " + std::to_string(images) + ", must be at least 0");
-  Call call{images, image, {}};
-  ISOBIT_ASSIGN_OR_RETURN(call.size, conv_output_size(shape(), image, name));
-  const std::pair<const char*, int64_t> sizes[] = {
-      {"x", product_of_sizes({images, image.rows, image.columns, shape().channels})},
-      {"y", product_of_sizes({images, call.size.rows, call.size.columns, shape().outputs})}};
-  constexpr int64_t kMostElements = int64_t{1} << 46;  // outside_key
-  for (const auto& [what, elements] : sizes)
-    if (elements > kMostElements)
-      return refuse_argument(name + ": " + what + " has " + std::to_string(elements) + " elements, must have at most " +
-                             std::to_string(kMostElements) + " on a device");
-  if (image.rows * image.columns > kMostSize || call.size.rows * call.size.columns > kMostSize)
-    return refuse_argument(name + ": an image has " + std::to_string(image.rows * image.columns) + " pixels and " +
-                           std::to_string(call.size.rows * call.size.columns) + " outputs, must have at most " +
-                           std::to_string(kMostSize) + " on a device");
-  // Kernels count with 32 bits along an axis.
-  for (const auto& [axis, pixels, outputs] : {std::tuple(&shape().rows, image.rows, call.size.rows),
-                                              std::tuple(&shape().columns, image.columns, call.size.columns)}) {
-    const int64_t reach = shape().transposed ? outputs + axis->pad_before : pixels + axis->pad_before + axis->pad_after;
-    if (reach > kMostSize)
-      return refuse_argument(name + ": an image with its pads has a side of " + std::to_string(reach) +
-                             ", must be at most " + std::to_string(kMostSize) + " on a device");
-  }
-  return call;
-}
-
 /// Which takes less time, in nanoseconds: each product of rows is two launches, and moves each of the codes that it
 /// multiplies twice; "direct" multiplies one by one.
 bool DeviceStaticConv::Data::is_direct(const Call& call) const {
@@ -216,19 +179,11 @@ bool DeviceStaticConv::Data::is_direct(const Call& call) const {
 
 ConvSource DeviceStaticConv::Data::source_of(const Call& call) const {
   const StaticConvParameters& p = parameters();
-  return {.x = nullptr,
-          .x_stride = 0,
-          .first = 0,
-          .m = call.outputs(),
-          .rows = axis_of(p.shape.rows, call.image.rows, call.size.rows),
-          .columns = axis_of(p.shape.columns, call.image.columns, call.size.columns),
-          .transposed = p.shape.transposed ? 1 : 0,
-          .channels = static_cast<int32_t>(p.shape.channels),
-          .group_channels = static_cast<int32_t>(p.shape.group_channels()),
-          .zero = static_cast<int32_t>(p.linear.input.zero_point),
-          .least = static_cast<int32_t>(p.linear.input.min()),
-          .most = static_cast<int32_t>(p.linear.input.max()),
-          .outside = nullptr};
+  ConvSource source = device_source(p.shape, call);
+  source.zero = static_cast<int32_t>(p.linear.input.zero_point);
+  source.least = static_cast<int32_t>(p.linear.input.min());
+  source.most = static_cast<int32_t>(p.linear.input.max());
+  return source;
 }
 
 bool DeviceStaticConv::Data::can_run(Kernel kernel, const Call& call) const {
@@ -328,18 +283,8 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
              .rescale = {p.residual->rescale.multiplier, p.residual->rescale.shift}};
   }
   ISOBIT_ASSIGN_OR_RETURN(const Data::Places at, data.places(call, options.kernel));
-  ISOBIT_RETURN_IF_ERROR(check_device_buffer("workspace", workspace, Dtype::kU8));
-  ISOBIT_RETURN_IF_ERROR(check_alignment("workspace", workspace.data()));
-  if (static_cast<int64_t>(workspace.size()) < at.total)
-    return refuse_argument("workspace has " + std::to_string(workspace.size()) + " bytes, must have " +
-                           std::to_string(at.total) + " for " + std::to_string(images) +
-                           " images of this size (workspace_bytes)");
-  ISOBIT_RETURN_IF_ERROR(check_current_device(device(), "the layer"));
-  const std::initializer_list<NamedBuffer> buffers = {{"x", x}, {"y", y}, {"workspace", workspace}};
-  ISOBIT_RETURN_IF_ERROR(check_apart(buffers));
+  ISOBIT_RETURN_IF_ERROR(check_conv_memory(x, y, workspace, at.total, images, device(), options.stream));
   ISOBIT_RETURN_IF_ERROR(check_apart({{"residual", residual}, {"workspace", workspace}}));
-  for (const NamedBuffer& buffer : buffers) ISOBIT_RETURN_IF_ERROR(check_on_device(buffer, device()));
-  ISOBIT_RETURN_IF_ERROR(check_stream(options.stream, device()));
 
   auto* const outside = reinterpret_cast<unsigned long long*>(workspace.data());
   if (data.has_codes_outside())
@@ -374,7 +319,7 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
   const int64_t codes = at.kernel == Kernel::kDepthwise ? kWordCodes : pieces ? kPieceCodes : 1;
   const int64_t image_codes = image.rows * image.columns * x_rows.stride;
   const bool fits = reinterpret_cast<uintptr_t>(x.data()) % static_cast<uintptr_t>(codes) == 0 &&
-                    x_rows.stride % codes == 0 && (!pieces || image_codes <= kMostSize);
+                    x_rows.stride % codes == 0 && (!pieces || image_codes <= kMostImageSize);
   if (!options.kernel.empty() && !fits)
     return {StatusCode::kUnsupported, name + ": kernel is " + std::string(options.kernel) +
                                           ", which needs x and x_stride to be multiples of " + std::to_string(codes) +
@@ -386,7 +331,7 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
     return run_depthwise(tile, x_dtype, options.stream);
   }
   if (pieces && fits) {  // so many images that offsets have 32 bits
-    const int64_t together = kMostSize / image_codes, outputs = call.size.rows * call.size.columns;
+    const int64_t together = kMostImageSize / image_codes, outputs = call.size.rows * call.size.columns;
     for (int64_t b = 0; b < images; b += together) {
       ConvTile part = tile;
       part.source.x = x.data() + b * image_codes;

@@ -109,41 +109,48 @@ int64_t DeviceLinear::workspace_bytes(int64_t m) const {
 
 Status DeviceLinear::forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
                              int64_t m, std::span<std::byte> workspace, const RunOptions& options) const {
-  return LinearSteps::run(*this, x, x_dtype, y, y_dtype, m, workspace, options, true);
-}
-
-Status LinearSteps::run(const DeviceLinear& layer, std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y,
-                        Dtype y_dtype, int64_t m, std::span<std::byte> workspace, const RunOptions& options,
-                        bool prepares) {
-  using Data = DeviceLinear::Data;
-  const Data& data = *layer.data_;
+  const Data& data = *data_;
   ISOBIT_RETURN_IF_ERROR(check_linear_types(x_dtype, y_dtype, data.activations));
   ISOBIT_RETURN_IF_ERROR(refuse_options(options, kStreamOption | kRowOptions, "a linear layer on a device"));
-  LinearRows x_rows{"x", x.data(), x.size(), x_dtype, layer.columns(), options.x_stride};
-  LinearRows y_rows{"y", y.data(), y.size(), y_dtype, layer.rows(), options.y_stride};
+  LinearRows x_rows{"x", x.data(), x.size(), x_dtype, columns(), options.x_stride};
+  LinearRows y_rows{"y", y.data(), y.size(), y_dtype, rows(), options.y_stride};
   ISOBIT_RETURN_IF_ERROR(check_linear_rows(x_rows, y_rows, m));
   if (m == 0) return {};
   if (m > kMostRows)
     return refuse_linear("m is " + std::to_string(m) + ", must be at most " + std::to_string(kMostRows));
-  const RowsKind kind = rows_kind(data.activations, x_dtype);
-  const LinearPlan plan = data.plan(kind, m);
+  const LinearPlan plan = LinearSteps::plan(*this, x_dtype, m);
   ISOBIT_RETURN_IF_ERROR(
-      check_linear_memory(x, y, workspace, m, Data::workspace_bytes(plan), layer.device(), options.stream));
+      check_linear_memory(x, y, workspace, m, Data::workspace_bytes(plan), device(), options.stream));
+  ISOBIT_RETURN_IF_ERROR(prepare_rows(data.image, plan.rows, {x.data(), x_dtype, x_rows.stride, m}, data.asymmetric(),
+                                      workspace.data(), data.device.bulk_copies, options.stream));
+  return LinearSteps::multiply(*this, plan, workspace.data(), y.data(), y_dtype, y_rows.stride, m, options.stream);
+}
 
-  if (prepares)
-    ISOBIT_RETURN_IF_ERROR(prepare_rows(data.image, plan.rows, {x.data(), x_dtype, x_rows.stride, m}, data.asymmetric(),
-                                        workspace.data(), data.device.bulk_copies, options.stream));
+const ImageLayout& LinearSteps::image(const DeviceLinear& layer) { return layer.data_->image; }
+
+LinearPlan LinearSteps::plan(const DeviceLinear& layer, Dtype x_dtype, int64_t m) {
+  return layer.data_->plan(rows_kind(layer.data_->activations, x_dtype), m);
+}
+
+int64_t LinearSteps::row_bytes(const DeviceLinear& layer, Dtype x_dtype, int64_t m) {
+  const DeviceLinear::Data& data = *layer.data_;
+  return most_row_bytes(data.device, data.image, rows_kind(data.activations, x_dtype), m);
+}
+
+Status LinearSteps::multiply(const DeviceLinear& layer, const LinearPlan& plan, const std::byte* rows, std::byte* y,
+                             Dtype y_dtype, int64_t y_stride, int64_t m, cudaStream_t stream) {
+  const DeviceLinear::Data& data = *layer.data_;
   const auto complete = [&](ProductArgs& args) {
     args.w = data.codes;
     args.parameters = data.parameters;
     args.bias = data.bias;
-    args.x = reinterpret_cast<const uint8_t*>(workspace.data());
+    args.x = reinterpret_cast<const uint8_t*>(rows);
     args.x_parameters = args.x + plan.rows.parameters_at;
-    args.y = y.data();
-    args.y_stride = y_rows.stride;
-    args.y_type = y_dtype == Dtype::kF32 ? 0 : y_dtype == Dtype::kF16 ? 1 : 2;
+    args.y = y;
+    args.y_stride = y_stride;
+    args.y_type = y_type_of(y_dtype);
     const size_t four = 4 * size_in_bytes(y_dtype);
-    args.y_in_fours = reinterpret_cast<uintptr_t>(y.data()) % four == 0 && args.y_stride % 4 == 0;
+    args.y_in_fours = reinterpret_cast<uintptr_t>(y) % four == 0 && y_stride % 4 == 0;
     args.m = m;
     args.zero_point = data.zero_point;
     args.code_factor = data.code_factor;
@@ -151,14 +158,15 @@ Status LinearSteps::run(const DeviceLinear& layer, std::span<const std::byte> x,
     args.lo = data.clamp.lo;
     args.hi = data.clamp.hi;
   };
+  const RowsKind kind = plan.rows.kind;
   if (plan.many) {
     ManyArgs args = plan.many_args;
     complete(args);
-    return run_many(data.image, kind, data.general(), *plan.many, args, data.device.bulk_copies, options.stream);
+    return run_many(data.image, kind, data.general(), *plan.many, args, data.device.bulk_copies, stream);
   }
   FewArgs args = plan.few_args;
   complete(args);
-  return run_few(data.image, kind, data.general(), plan.few, args, data.device.bulk_copies, options.stream);
+  return run_few(data.image, kind, data.general(), plan.few, args, data.device.bulk_copies, stream);
 }
 
 Status DeviceLinear::check_input(std::span<std::byte> workspace, int64_t m, CUstream_st* stream) const {

@@ -281,8 +281,9 @@ Times time(const Layer& layer, const Rows& rows) {
   })};
   if (rows.m >= kProductRows && layer.activations.what != LinearActivations::kFloat)
     times.product_us = in_turn([&](const DeviceLayer& any, const isobit::RunOptions& options) {
-      return cuda::LinearSteps::run(std::get<cuda::DeviceLinear>(any), x, rows.dtype, y, rows.dtype, rows.m, space,
-                                    options, false);
+      const auto& some = std::get<cuda::DeviceLinear>(any);
+      return cuda::LinearSteps::multiply(some, cuda::LinearSteps::plan(some, rows.dtype, rows.m), workspace.get(),
+                                         rows.y.get(), rows.dtype, rows.n, rows.m, options.stream);
     });
   return times;
 }

@@ -5,9 +5,13 @@
 
 #include <cstdint>
 
+#include "isobit/dtype.h"
 #include "linear/cuda/static_epilogue.h"
 
 namespace isobit::cuda {
+
+/// ProductArgs::y_type.
+constexpr int32_t y_type_of(Dtype y) { return y == Dtype::kF32 ? 0 : y == Dtype::kF16 ? 1 : 2; }
 
 struct ProductArgs {
   const uint8_t* w;
