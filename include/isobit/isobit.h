@@ -57,9 +57,9 @@ ISOBIT_API const char* isobit_last_error(void);
 // "ok", "invalid argument", "invalid file", ...; "unknown status" for other values.
 ISOBIT_API const char* isobit_status_name(int32_t status);
 
-// Instruction sets that kernels are written for; all give the same bytes, but linear layers of
-// ISOBIT_ACTIVATIONS_FLOAT, whose order of sums is the kernel's own. DEFAULT is the best that this processor has, or
-// what the environment variable ISOBIT_CPU names.
+// Instruction sets that kernels are written for; all give the same bytes, but layers of ISOBIT_ACTIVATIONS_FLOAT, whose
+// order of sums is the kernel's own. DEFAULT is the best that this processor has, or what the environment variable
+// ISOBIT_CPU names.
 enum {
   ISOBIT_CPU_DEFAULT = 0,
   ISOBIT_CPU_REFERENCE = 1,
@@ -351,11 +351,12 @@ typedef struct isobit_static_linear isobit_static_linear;
 // Scratch memory of calls; any layer of either kind may use it that needs no more of it than was asked for.
 typedef struct isobit_linear_workspace isobit_linear_workspace;
 
-// What happens to rows of x before the product.
+// What happens to x before the product. The groups of a convolution are blocks of channels of a pixel.
 enum {
-  ISOBIT_ACTIVATIONS_FLOAT = 0,           // nothing; the order of the sums is the kernel's own: section 10
-  ISOBIT_ACTIVATIONS_INT8 = 1,            // 8-bit codes of each group, symmetric; the same bytes everywhere: section 11
-  ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC = 2  // the same with an offset for each group
+  ISOBIT_ACTIVATIONS_FLOAT = 0,            // nothing; the order of the sums is the kernel's own: section 10
+  ISOBIT_ACTIVATIONS_INT8 = 1,             // 8-bit codes of each group, symmetric; same bytes everywhere: section 11
+  ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC = 2,  // the same with an offset for each group
+  ISOBIT_ACTIVATIONS_INT8_PER_IMAGE = 3    // convolutions only: 8-bit codes with one symmetric scale for each image
 };
 
 typedef struct isobit_linear_options {
@@ -458,13 +459,9 @@ ISOBIT_API int32_t isobit_static_linear_forward(const isobit_static_linear* laye
                                                 const isobit_linear_run_options* options);
 
 // ---------------------------------------------------------------------------------------------------------------
-// Convolutions and pooling of static codes, on the CPU: numerics.md, section 12; docs/conv.md
+// Convolutions on the CPU: numerics.md, section 12; docs/conv.md
 //
-//   y[b, p, q, o] = clamp( rs_o(sum over r, s, c of (x[b, i, j, first + c] - z_x) * W[o, r, s, c] + bias[o])
-//                          + rs_r(residual[b, p, q, o] - z_r) + z_y, lo, hi )
-//
-// Images x are [B, H, W, C], codes of 2 to 16 bits; y is [B, P, Q, O]. A pixel outside x is z_x. One dimension is
-// H = R = 1.
+// Images x are [B, H, W, C], y is [B, P, Q, O]. One dimension is H = R = 1.
 
 // What a layer does along one dimension of an image. Part of other structures.
 typedef struct isobit_conv_axis {
@@ -485,6 +482,62 @@ typedef struct isobit_conv_shape {
   isobit_conv_axis rows;     // along H
   isobit_conv_axis columns;  // along W
 } isobit_conv_shape;
+
+// A convolution with floating-point images in and out, on low-bit weights. Immutable.
+//   y[b, p, q, o] = act( sum over r, s, c of x[b, i, j, first + c] * W[o, r, s, c] + bias[o] )
+// A pixel outside x is 0.
+typedef struct isobit_conv isobit_conv;
+
+typedef struct isobit_conv_info {
+  uint32_t struct_size;
+  int32_t activations;       // ISOBIT_ACTIVATIONS_...
+  int32_t cpu_path;          // that it was packed for
+  int32_t transposed;        // 0 or 1
+  int64_t channels;          // C
+  int64_t outputs;           // O
+  int64_t groups;            // of both
+  isobit_conv_axis rows;     // along H
+  isobit_conv_axis columns;  // along W
+} isobit_conv_info;
+
+// matrix: weights [O * R * S, C / groups], rows in the order (o, r, s), with groups of section 9 along the channels; or
+// [O, R * S * C / groups], k over (r, s, c), c fastest, with one group a row. ISOBIT_ACTIVATIONS_INT8_PER_IMAGE takes
+// the second only, symmetric. options: as of isobit_linear_create; bias [O]. Errors: ISOBIT_INVALID_ARGUMENT for a
+// shape, weights or options outside their limits, and for columns in another order than x; ISOBIT_UNSUPPORTED for
+// ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC where blocks of channels must be filled up to a multiple of 8 and weights have no
+// code for zero, for ISOBIT_ACTIVATIONS_INT8_PER_IMAGE with R * S * C / groups of 65,536 and more, and for a path
+// without a kernel; ISOBIT_FAILED_PRECONDITION for one that this processor cannot run.
+ISOBIT_API int32_t isobit_conv_create(const isobit_low_bit* matrix, const isobit_conv_shape* shape,
+                                      const isobit_linear_options* options, isobit_conv** layer);
+ISOBIT_API void isobit_conv_destroy(isobit_conv* layer);
+ISOBIT_API int32_t isobit_conv_get_info(const isobit_conv* layer, isobit_conv_info* info);
+// P and Q of images of rows x columns (H x W). Errors: ISOBIT_INVALID_ARGUMENT where a size is not 1..2^31 - 1, such as
+// where the kernel is larger than the padded image.
+ISOBIT_API int32_t isobit_conv_output_size(const isobit_conv* layer, int64_t rows, int64_t columns,
+                                           int64_t* output_rows, int64_t* output_columns);
+// Memory for calls with up to `images` images, 0..2^31 - 1, of rows x columns, on up to `threads` threads, 1..1024.
+// Layers of every kind share workspaces.
+ISOBIT_API int32_t isobit_conv_workspace_create(const isobit_conv* layer, int64_t images, int64_t rows, int64_t columns,
+                                                int32_t threads, isobit_linear_workspace** workspace);
+// x [images, rows, columns, C] to y [images, P, Q, O]. Strides are from pixel to pixel: x_count is at least
+// C + (images * rows * columns - 1) * x_stride, y_count O + (images * P * Q - 1) * y_stride. Types as of
+// isobit_linear_forward. options: NULL for the defaults; outputs of an `unchecked` call that read a pixel
+// (ISOBIT_ACTIVATIONS_INT8_PER_IMAGE: an image) that is not finite are NaN. Allocates nothing, except on
+// ISOBIT_CPU_REFERENCE.
+// Errors: ISOBIT_UNSUPPORTED for other types; ISOBIT_INVALID_ARGUMENT for sizes, strides, overlaps, a workspace too
+// small, or such a pixel or image (int8), by its place. Nothing is written then.
+ISOBIT_API int32_t isobit_conv_forward(const isobit_conv* layer, const void* x, int32_t x_dtype, int64_t x_count,
+                                       void* y, int32_t y_dtype, int64_t y_count, int64_t images, int64_t rows,
+                                       int64_t columns, isobit_linear_workspace* workspace,
+                                       const isobit_linear_run_options* options);
+
+// ---------------------------------------------------------------------------------------------------------------
+// Convolutions and pooling of static codes, on the CPU: numerics.md, section 12; docs/conv.md
+//
+//   y[b, p, q, o] = clamp( rs_o(sum over r, s, c of (x[b, i, j, first + c] - z_x) * W[o, r, s, c] + bias[o])
+//                          + rs_r(residual[b, p, q, o] - z_r) + z_y, lo, hi )
+//
+// x and y are codes of 2 to 16 bits. A pixel outside x is z_x.
 
 // A convolution. Immutable.
 typedef struct isobit_static_conv isobit_static_conv;
@@ -528,21 +581,18 @@ ISOBIT_API int32_t isobit_static_conv_load(const char* path, const char* name, i
                                            isobit_static_conv** layer);
 ISOBIT_API void isobit_static_conv_destroy(isobit_static_conv* layer);
 ISOBIT_API int32_t isobit_static_conv_get_info(const isobit_static_conv* layer, isobit_static_conv_info* info);
-// P and Q of images of rows x columns (H x W). Errors: ISOBIT_INVALID_ARGUMENT where a size is not 1..2^31 - 1, such as
-// where the kernel is larger than the padded image.
+// As isobit_conv_output_size.
 ISOBIT_API int32_t isobit_static_conv_output_size(const isobit_static_conv* layer, int64_t rows, int64_t columns,
                                                   int64_t* output_rows, int64_t* output_columns);
-// Memory for calls with up to `images` images, 0..2^31 - 1, of rows x columns, on up to `threads` threads, 1..1024.
-// Layers of every kind share workspaces.
+// As isobit_conv_workspace_create.
 ISOBIT_API int32_t isobit_static_conv_workspace_create(const isobit_static_conv* layer, int64_t images, int64_t rows,
                                                        int64_t columns, int32_t threads,
                                                        isobit_linear_workspace** workspace);
-// x [images, rows, columns, C] to y [images, P, Q, O], codes of x_dtype and y_dtype. Strides are from pixel to pixel:
-// x_count is at least C + (images * rows * columns - 1) * x_stride, y_count O + (images * P * Q - 1) * y_stride.
-// residual: codes of residual_dtype with the strides of y, apart from y or y itself; NULL and 0 where the layer adds
-// none. options: NULL for the defaults (`unchecked` must be 0). Allocates nothing, except on ISOBIT_CPU_REFERENCE.
-// Errors: ISOBIT_INVALID_ARGUMENT for sizes, strides, overlaps, a workspace too small, a code outside its grid, by its
-// place. Nothing is written then.
+// x [images, rows, columns, C] to y [images, P, Q, O], codes of x_dtype and y_dtype; sizes and strides as of
+// isobit_conv_forward. residual: codes of residual_dtype with the strides of y, apart from y or y itself; NULL and 0
+// where the layer adds none. options: NULL for the defaults (`unchecked` must be 0). Allocates nothing, except on
+// ISOBIT_CPU_REFERENCE. Errors: ISOBIT_INVALID_ARGUMENT for sizes, strides, overlaps, a workspace too small, a code
+// outside its grid, by its place. Nothing is written then.
 ISOBIT_API int32_t isobit_static_conv_forward(const isobit_static_conv* layer, const void* x, int64_t x_count, void* y,
                                               int64_t y_count, int64_t images, int64_t rows, int64_t columns,
                                               isobit_linear_workspace* workspace, const void* residual,
@@ -598,7 +648,7 @@ typedef struct isobit_static_pool_info {
 ISOBIT_API int32_t isobit_static_pool_create(const isobit_static_pool_options* options, isobit_static_pool** layer);
 ISOBIT_API void isobit_static_pool_destroy(isobit_static_pool* layer);
 ISOBIT_API int32_t isobit_static_pool_get_info(const isobit_static_pool* layer, isobit_static_pool_info* info);
-// As isobit_static_conv_output_size.
+// As isobit_conv_output_size.
 ISOBIT_API int32_t isobit_static_pool_output_size(const isobit_static_pool* layer, int64_t rows, int64_t columns,
                                                   int64_t* output_rows, int64_t* output_columns);
 // x [images, rows, columns, channels] to y [images, P, Q, channels]; sizes, strides and errors as of

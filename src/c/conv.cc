@@ -12,6 +12,10 @@
 #include "c/linear.h"
 #include "c/low_bit.h"
 
+struct isobit_conv {
+  isobit::ConvLayer layer;
+};
+
 struct isobit_static_conv {
   isobit::StaticConvLayer layer;
 };
@@ -64,9 +68,24 @@ Result<ConvShape> shape_from_c(const isobit_conv_shape* in) {
   return shape;
 }
 
+/// In what a layer says of itself, of either kind.
+template <typename Info>
+void write_shape(const ConvShape& in, Info& out) {
+  out.transposed = in.transposed ? 1 : 0;
+  out.channels = in.channels;
+  out.outputs = in.outputs;
+  out.groups = in.groups;
+  out.rows = axis_to_c(in.rows);
+  out.columns = axis_to_c(in.columns);
+}
+
+Status check_order(const isobit_low_bit& matrix) {
+  if (matrix.permutation.empty()) return {};
+  return refuse("matrix has its columns in another order than x, must have them in the order (r, s, c)");
+}
+
 Status check_weights(const isobit_low_bit& matrix, const ConvShape& shape) {
-  if (!matrix.permutation.empty())
-    return refuse("matrix has its columns in another order than x, must have them in the order (r, s, c)");
+  ISOBIT_RETURN_IF_ERROR(check_order(matrix));
   if (matrix.matrix.rows() != shape.outputs)
     return refuse("matrix has " + std::to_string(matrix.matrix.rows()) + " rows, must have " +
                   std::to_string(shape.outputs) + ", the outputs of shape");
@@ -74,6 +93,19 @@ Status check_weights(const isobit_low_bit& matrix, const ConvShape& shape) {
   return refuse("matrix has " + std::to_string(matrix.matrix.columns()) + " columns, must have " +
                 std::to_string(shape.rows.kernel) + " * " + std::to_string(shape.columns.kernel) + " * " +
                 std::to_string(shape.group_channels()) + " (R * S * C / groups)");
+}
+
+/// A layer of either kind.
+template <typename Layer>
+int32_t make_workspace(const Layer* layer, int64_t images, const ImageSize& image, int32_t threads,
+                       isobit_linear_workspace** workspace) {
+  return make_handle(workspace, "workspace", [&]() -> Result<isobit_linear_workspace> {
+    ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
+    ISOBIT_RETURN_IF_ERROR(check_between(images, 0, kMaxExtent, "images"));
+    ISOBIT_RETURN_IF_ERROR(check_between(threads, 1, kMaxThreads, "threads"));
+    ISOBIT_ASSIGN_OR_RETURN(Workspace made, layer->layer.workspace(images, image, threads));
+    return isobit_linear_workspace{std::move(made)};
+  });
 }
 
 Status write_size(const Result<ImageSize>& size, int64_t* output_rows, int64_t* output_columns) {
@@ -93,19 +125,20 @@ struct Run {
   RunOptions options;
 };
 Result<Run> check_run(Dtype x_dtype, const void* x, int64_t x_count, Dtype y_dtype, void* y, int64_t y_count,
-                      const isobit_linear_run_options* options) {
+                      const Result<RunOptions>& options) {
   Run run;
   ISOBIT_ASSIGN_OR_RETURN(run.x, bytes_of(x, x_count, x_dtype, "x"));
   ISOBIT_ASSIGN_OR_RETURN(run.y, writable_bytes_of(y, y_count, y_dtype, "y"));
-  ISOBIT_ASSIGN_OR_RETURN(run.options, static_run_options(options));
+  ISOBIT_ASSIGN_OR_RETURN(run.options, options);
   return run;
 }
-/// Also of a layer; what is a residual where it adds none is left to it.
+/// Also of a layer of static codes; what is a residual where it adds none is left to it.
 Result<Run> check_run(const StaticConvParameters& p, const void* x, int64_t x_count, void* y, int64_t y_count,
                       const void* residual, int64_t residual_count, const isobit_linear_workspace* workspace,
                       const isobit_linear_run_options* options) {
   ISOBIT_RETURN_IF_ERROR(check_pointer(workspace, "workspace"));
-  ISOBIT_ASSIGN_OR_RETURN(Run run, check_run(p.linear.x_dtype(), x, x_count, p.linear.y_dtype(), y, y_count, options));
+  ISOBIT_ASSIGN_OR_RETURN(
+      Run run, check_run(p.linear.x_dtype(), x, x_count, p.linear.y_dtype(), y, y_count, static_run_options(options)));
   const Dtype added = p.residual ? p.residual->grid.dtype() : Dtype::kS8;
   ISOBIT_ASSIGN_OR_RETURN(run.residual, bytes_of(residual, residual_count, added, "residual"));
   return run;
@@ -138,6 +171,59 @@ Result<StaticPoolParameters> pool_parameters(const isobit_static_pool_options* i
 }
 
 }  // namespace
+
+int32_t isobit_conv_create(const isobit_low_bit* matrix, const isobit_conv_shape* shape,
+                           const isobit_linear_options* options, isobit_conv** layer) {
+  return make_handle(layer, "layer", [&]() -> Result<isobit_conv> {
+    ISOBIT_RETURN_IF_ERROR(check_pointer(matrix, "matrix"));
+    ISOBIT_ASSIGN_OR_RETURN(const ConvShape of, shape_from_c(shape));
+    ISOBIT_RETURN_IF_ERROR(check_order(*matrix));
+    ISOBIT_ASSIGN_OR_RETURN(const auto how, conv_layer_options(options));
+    ISOBIT_ASSIGN_OR_RETURN(auto made, ConvLayer::create(of, matrix->matrix, how, "layer"));
+    return isobit_conv{std::move(made)};
+  });
+}
+
+void isobit_conv_destroy(isobit_conv* layer) { delete layer; }
+
+int32_t isobit_conv_get_info(const isobit_conv* layer, isobit_conv_info* info) {
+  return guarded([&]() -> Status {
+    ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
+    isobit_conv_info out{};
+    out.activations = static_cast<int32_t>(layer->layer.activations());
+    out.cpu_path = number_of(layer->layer.path());
+    write_shape(layer->layer.shape(), out);
+    return write_struct(info, out, "info");
+  });
+}
+
+int32_t isobit_conv_output_size(const isobit_conv* layer, int64_t rows, int64_t columns, int64_t* output_rows,
+                                int64_t* output_columns) {
+  return guarded([&]() -> Status {
+    ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
+    return write_size(conv_output_size(layer->layer.shape(), {rows, columns}, "layer"), output_rows, output_columns);
+  });
+}
+
+int32_t isobit_conv_workspace_create(const isobit_conv* layer, int64_t images, int64_t rows, int64_t columns,
+                                     int32_t threads, isobit_linear_workspace** workspace) {
+  return make_workspace(layer, images, {rows, columns}, threads, workspace);
+}
+
+int32_t isobit_conv_forward(const isobit_conv* layer, const void* x, int32_t x_dtype, int64_t x_count, void* y,
+                            int32_t y_dtype, int64_t y_count, int64_t images, int64_t rows, int64_t columns,
+                            isobit_linear_workspace* workspace, const isobit_linear_run_options* options) {
+  return guarded([&]() -> Status {
+    ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
+    ISOBIT_RETURN_IF_ERROR(check_pointer(workspace, "workspace"));
+    ISOBIT_RETURN_IF_ERROR(check_between(images, 0, kMaxExtent, "images"));
+    ISOBIT_ASSIGN_OR_RETURN(const Dtype x_type, dtype_of(x_dtype, "x_dtype"));
+    ISOBIT_ASSIGN_OR_RETURN(const Dtype y_type, dtype_of(y_dtype, "y_dtype"));
+    ISOBIT_ASSIGN_OR_RETURN(const Run run, check_run(x_type, x, x_count, y_type, y, y_count, run_options(options)));
+    return layer->layer.forward(run.x, x_type, run.y, y_type, images, {rows, columns}, workspace->workspace,
+                                run.options);
+  });
+}
 
 int32_t isobit_static_conv_create(const isobit_low_bit* matrix, const isobit_conv_shape* shape,
                                   const isobit_static_linear_options* options, const isobit_grid* residual,
@@ -180,12 +266,7 @@ int32_t isobit_static_conv_get_info(const isobit_static_conv* layer, isobit_stat
     out.y_dtype = static_cast<int32_t>(in.linear.y_dtype());
     out.has_residual = in.residual ? 1 : 0;
     out.has_output = in.linear.output ? 1 : 0;
-    out.transposed = in.shape.transposed ? 1 : 0;
-    out.channels = in.shape.channels;
-    out.outputs = in.shape.outputs;
-    out.groups = in.shape.groups;
-    out.rows = axis_to_c(in.shape.rows);
-    out.columns = axis_to_c(in.shape.columns);
+    write_shape(in.shape, out);
     out.input = grid_to_c(in.linear.input);
     if (in.linear.output) out.output = grid_to_c(*in.linear.output);
     if (in.residual) {
@@ -207,13 +288,7 @@ int32_t isobit_static_conv_output_size(const isobit_static_conv* layer, int64_t 
 
 int32_t isobit_static_conv_workspace_create(const isobit_static_conv* layer, int64_t images, int64_t rows,
                                             int64_t columns, int32_t threads, isobit_linear_workspace** workspace) {
-  return make_handle(workspace, "workspace", [&]() -> Result<isobit_linear_workspace> {
-    ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
-    ISOBIT_RETURN_IF_ERROR(check_between(images, 0, kMaxExtent, "images"));
-    ISOBIT_RETURN_IF_ERROR(check_between(threads, 1, kMaxThreads, "threads"));
-    ISOBIT_ASSIGN_OR_RETURN(Workspace made, layer->layer.workspace(images, {rows, columns}, threads));
-    return isobit_linear_workspace{std::move(made)};
-  });
+  return make_workspace(layer, images, {rows, columns}, threads, workspace);
 }
 
 int32_t isobit_static_conv_forward(const isobit_static_conv* layer, const void* x, int64_t x_count, void* y,
@@ -324,8 +399,8 @@ int32_t isobit_static_pool_forward(const isobit_static_pool* layer, const void* 
     ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
     ISOBIT_RETURN_IF_ERROR(check_between(images, 0, kMaxExtent, "images"));
     const StaticPoolParameters& p = layer->layer.parameters();
-    ISOBIT_ASSIGN_OR_RETURN(const Run run,
-                            check_run(p.input.dtype(), x, x_count, p.output.dtype(), y, y_count, options));
+    ISOBIT_ASSIGN_OR_RETURN(const Run run, check_run(p.input.dtype(), x, x_count, p.output.dtype(), y, y_count,
+                                                     static_run_options(options)));
     return layer->layer.forward(run.x, run.y, images, {rows, columns}, channels, run.options);
   });
 }

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,6 +26,7 @@
 namespace isobit {
 namespace {
 
+using Conv = Owned<isobit_conv, isobit_conv_destroy>;
 using StaticConv = Owned<isobit_static_conv, isobit_static_conv_destroy>;
 using Stream = Owned<isobit_static_conv_stream, isobit_static_conv_stream_destroy>;
 using StreamState = Owned<isobit_static_conv_state, isobit_static_conv_state_destroy>;
@@ -85,6 +89,33 @@ void expect_grid(const isobit_grid& grid, const Grid& expected) {
   EXPECT_EQ(grid.zero_point, expected.zero_point);
 }
 
+/// Of either kind of layer.
+template <typename Info>
+void expect_shape(const Info& info, const ConvShape& expected) {
+  EXPECT_EQ(info.transposed, expected.transposed ? 1 : 0);
+  EXPECT_EQ(info.channels, expected.channels);
+  EXPECT_EQ(info.outputs, expected.outputs);
+  EXPECT_EQ(info.groups, expected.groups);
+  expect_axis(info.rows, expected.rows);
+  expect_axis(info.columns, expected.columns);
+}
+
+/// Random weights [rows, columns], in C as well.
+LowBitMatrix random_weights(Random& random, int64_t rows, int64_t columns, const LowBitOptions& how, Matrix& in_c) {
+  const std::vector<float> weights = random_floats(random, rows * columns);
+  auto options = sized<isobit_low_bit_options>();
+  options.bits = how.bits;
+  options.group = how.group;
+  options.kind = static_cast<int32_t>(how.kind);
+  options.method = static_cast<int32_t>(how.method);
+  options.scale_dtype = static_cast<int32_t>(how.scales);
+  EXPECT_DONE(isobit_low_bit_quantize(weights.data(), ISOBIT_F32, rows * columns, rows, columns, &options, nullptr,
+                                      in_c.out()));
+  Result<LowBitMatrix> quantized = quantize_low_bit(Array::copy_of(weights.data(), {rows, columns}), how, "w");
+  EXPECT_TRUE(quantized.ok()) << quantized.status().message();
+  return *std::move(quantized);
+}
+
 constexpr Grid kX{.bits = 8, .is_signed = true, .shift = 5, .zero_point = 3};
 constexpr Grid kWideX{.bits = 12, .is_signed = true, .shift = 9, .zero_point = -30};
 constexpr Grid kY{.bits = 8, .is_signed = false, .kind = ScaleKind::kReal, .real_scale = 0.11f, .zero_point = 100};
@@ -105,14 +136,9 @@ struct Made {
   explicit Made(const How& how) : shape(shape_of(how.shape)), options(sized<isobit_static_linear_options>()) {
     Random random(11);
     const int64_t outputs = how.shape.outputs, depth = how.shape.depth();
-    const std::vector<float> weights = random_floats(random, outputs * depth);
+    const LowBitMatrix weights =
+        random_weights(random, outputs, depth, {.bits = how.weight_bits, .group = depth}, matrix);
     bias = random_floats(random, outputs);
-    auto low_bit = sized<isobit_low_bit_options>();
-    low_bit.bits = how.weight_bits;
-    low_bit.group = depth;
-    low_bit.scale_dtype = ISOBIT_F32;
-    EXPECT_DONE(isobit_low_bit_quantize(weights.data(), ISOBIT_F32, outputs * depth, outputs, depth, &low_bit, nullptr,
-                                        matrix.out()));
     options.input = grid_of(how.input);
     options.bias = bias.data();
     options.bias_count = outputs;
@@ -124,13 +150,10 @@ struct Made {
     }
     if (how.residual) residual = grid_of(*how.residual);
 
-    const Result<LowBitMatrix> quantized = quantize_low_bit(Array::copy_of(weights.data(), {outputs, depth}),
-                                                            {.bits = how.weight_bits, .group = depth}, "w");
-    EXPECT_TRUE(quantized.ok()) << quantized.status().message();
     StaticLinearOptions derive{.input = how.input, .output = how.output, .bias = bias};
     if (how.output) derive.clamp = {-9.0f, 20.0f};
     parameters.shape = how.shape;
-    const Result<StaticLinearParameters> linear = derive_static_linear(*quantized, derive, "conv");
+    const Result<StaticLinearParameters> linear = derive_static_linear(weights, derive, "conv");
     EXPECT_TRUE(linear.ok()) << linear.status().message();
     parameters.linear = *linear;
     if (how.residual) parameters.residual = *derive_static_residual(*how.residual, *how.output, "conv");
@@ -227,12 +250,7 @@ TEST(ConvApi, ConvolutionsAreTheLibrarys) {
       EXPECT_EQ(info.has_output, how.output ? 1 : 0);
       EXPECT_EQ(info.has_residual, how.residual ? 1 : 0);
       EXPECT_EQ(info.residual_dtype, how.residual ? static_cast<int32_t>(how.residual->dtype()) : 0);
-      EXPECT_EQ(info.transposed, shape.transposed ? 1 : 0);
-      EXPECT_EQ(info.channels, shape.channels);
-      EXPECT_EQ(info.outputs, shape.outputs);
-      EXPECT_EQ(info.groups, shape.groups);
-      expect_axis(info.rows, shape.rows);
-      expect_axis(info.columns, shape.columns);
+      expect_shape(info, shape);
       expect_grid(info.input, how.input);
       if (how.output) expect_grid(info.output, *how.output);
       if (how.residual) expect_grid(info.residual, *how.residual);
@@ -270,6 +288,167 @@ TEST(ConvApi, ConvolutionsAreTheLibrarys) {
         for (int64_t i = 0; i < y_count; ++i)
           ASSERT_EQ(load_code(both.data(), linear.y_dtype(), i),
                     load_code(i % y_stride < shape.outputs ? expected.data() : added.data(), linear.y_dtype(), i));
+      }
+    }
+  }
+}
+
+struct FloatHow {
+  ConvShape shape;
+  ImageSize image;
+  ConvActivations activations;
+  LowBitOptions weights;
+  bool shared = false;  // weights [O, R * S * C / groups], with the group of a row
+  Dtype x_dtype = Dtype::kF32, y_dtype = Dtype::kF32;
+};
+
+/// What C takes to make a layer of floating-point images, and what C++ takes.
+struct FloatMade {
+  explicit FloatMade(const FloatHow& how) : shape(shape_of(how.shape)), options(sized<isobit_linear_options>()) {
+    Random random(11);
+    const int64_t outputs = how.shape.outputs, depth = how.shape.depth();
+    const int64_t taps = how.shape.rows.kernel * how.shape.columns.kernel;
+    LowBitOptions of = how.weights;
+    if (how.shared) of.group = depth;
+    weights = how.shared ? random_weights(random, outputs, depth, of, matrix)
+                         : random_weights(random, outputs * taps, how.shape.group_channels(), of, matrix);
+    bias = random_floats(random, outputs);
+    options.activations = static_cast<int32_t>(how.activations);
+    options.bias = bias.data();
+    options.bias_count = outputs;
+    options.has_clamp = 1;
+    options.clamp_lo = -9.0f;
+    options.clamp_hi = 20.0f;
+    cpp_options = {.activations = how.activations, .bias = bias, .clamp = {-9.0f, 20.0f}};
+  }
+
+  isobit_conv_shape shape;
+  isobit_linear_options options;
+  Matrix matrix;
+  std::optional<LowBitMatrix> weights;
+  std::vector<float> bias;
+  ConvOptions cpp_options;
+};
+
+Bytes random_numbers(Random& random, int64_t count, Dtype dtype) {
+  Bytes numbers(static_cast<size_t>(count) * size_in_bytes(dtype));
+  int64_t i = 0;
+  for (const float value : random_floats(random, count)) {
+    if (dtype == Dtype::kF64) {
+      const double wide = value;
+      std::memcpy(numbers.data() + static_cast<size_t>(i) * sizeof wide, &wide, sizeof wide);
+    } else {
+      store_float(numbers.data(), dtype, i, value);
+    }
+    ++i;
+  }
+  return numbers;
+}
+
+constexpr ConvAxis kSame{.kernel = 3, .pad_before = 1, .pad_after = 1};
+const FloatHow kFloatLayers[] = {
+    {{.channels = 16,
+      .outputs = 7,
+      .rows = {.kernel = 3, .stride = 2, .pad_before = 1, .pad_after = 2},
+      .columns = {.kernel = 2, .dilation = 3, .pad_before = 3}},
+     {9, 8},
+     ConvActivations::kFloat,
+     {.bits = 4, .group = 8}},
+    {{.channels = 3,
+      .outputs = 5,
+      .rows = {.kernel = 3, .stride = 2, .pad_before = 1, .more = 1},
+      .columns = {.kernel = 2, .stride = 3, .more = 2},
+      .transposed = true},
+     {4, 3},
+     ConvActivations::kFloat,
+     {.bits = 8, .kind = LowBitKind::kOffset, .method = LowBitMethod::kMinmax, .scales = Dtype::kBF16},
+     true,
+     Dtype::kBF16,
+     Dtype::kBF16},
+    {{.channels = 5, .outputs = 6, .rows = kSame, .columns = {.kernel = 2}},
+     {6, 5},
+     ConvActivations::kInt8,
+     {.bits = 8, .kind = LowBitKind::kZeroPoint, .method = LowBitMethod::kMinmax},
+     true,
+     Dtype::kF64,
+     Dtype::kF16},
+    {{.channels = 24, .outputs = 9}, {1, 30}, ConvActivations::kInt8, {.bits = 1, .group = 8}},
+    {{.channels = 16, .outputs = 6, .groups = 2, .rows = {.kernel = 3}, .columns = {.kernel = 3}},
+     {6, 5},
+     ConvActivations::kInt8Asymmetric,
+     {.bits = 2, .group = 8, .kind = LowBitKind::kZeroPoint, .method = LowBitMethod::kMinmax},
+     false,
+     Dtype::kBF16},
+    {{.channels = 6, .outputs = 12, .groups = 6, .rows = kSame, .columns = kSame},
+     {7, 7},
+     ConvActivations::kInt8PerImage,
+     {.bits = 4},
+     true,
+     Dtype::kF16},
+};
+
+TEST(ConvApi, FloatConvolutionsAreTheLibrarys) {
+  constexpr int64_t kImages = 2;
+  Pool pool;
+  ASSERT_DONE(isobit_pool_create(2, pool.out()));
+  for (const FloatHow& how : kFloatLayers) {
+    SCOPED_TRACE("layer " + std::to_string(&how - kFloatLayers));
+    FloatMade made(how);
+    const ConvShape& shape = how.shape;
+    const ImageSize size = *conv_output_size(shape, how.image, "conv");
+    const int64_t x_stride = shape.channels + 2, y_stride = shape.outputs + 1;
+    const int64_t x_count = elements(kImages * how.image.rows * how.image.columns, x_stride, shape.channels);
+    const int64_t y_count = elements(kImages * size.rows * size.columns, y_stride, shape.outputs);
+    const auto x_dtype = static_cast<int32_t>(how.x_dtype), y_dtype = static_cast<int32_t>(how.y_dtype);
+    Random random(5);
+    const Bytes x = random_numbers(random, x_count, how.x_dtype);
+    const Bytes untouched(static_cast<size_t>(y_count) * size_in_bytes(how.y_dtype), std::byte{77});
+    for (const int32_t path : {ISOBIT_CPU_DEFAULT, ISOBIT_CPU_SCALAR, ISOBIT_CPU_REFERENCE}) {
+      SCOPED_TRACE("path " + std::to_string(path));
+      if (path != ISOBIT_CPU_DEFAULT) made.cpp_options.path = static_cast<CpuPath>(path - 1);
+      const Result<ConvLayer> of_library = ConvLayer::create(shape, *made.weights, made.cpp_options, "conv");
+      ASSERT_TRUE(of_library.ok()) << of_library.status().message();
+      Result<Workspace> workspace = of_library->workspace(kImages, how.image, 2);
+      ASSERT_TRUE(workspace.ok());
+      Bytes expected = untouched;
+      const Status status = of_library->forward(x, how.x_dtype, expected, how.y_dtype, kImages, how.image, *workspace,
+                                                {.x_stride = x_stride, .y_stride = y_stride});
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_NE(expected, untouched);
+
+      made.options.cpu_path = path;
+      Conv layer;
+      ASSERT_DONE(isobit_conv_create(made.matrix, &made.shape, &made.options, layer.out()));
+      auto info = sized<isobit_conv_info>();
+      ASSERT_DONE(isobit_conv_get_info(layer, &info));
+      EXPECT_EQ(info.activations, static_cast<int32_t>(how.activations));
+      EXPECT_EQ(info.cpu_path, static_cast<int32_t>(of_library->path()) + 1);
+      expect_shape(info, shape);
+      int64_t rows = 0, columns = 0;
+      ASSERT_DONE(isobit_conv_output_size(layer, how.image.rows, how.image.columns, &rows, &columns));
+      EXPECT_EQ(rows, size.rows);
+      EXPECT_EQ(columns, size.columns);
+      LinearScratch scratch;
+      ASSERT_DONE(isobit_conv_workspace_create(layer, kImages, how.image.rows, how.image.columns, 2, scratch.out()));
+      EXPECT_EQ(isobit_linear_workspace_size_bytes(scratch), workspace->size_bytes());
+      auto options = sized<isobit_linear_run_options>();
+      options.x_stride = x_stride;
+      options.y_stride = y_stride;
+      for (isobit_pool* const threads : {static_cast<isobit_pool*>(nullptr), pool.get()}) {
+        options.pool = threads;
+        Bytes y = untouched;
+        int32_t done = 0;
+        const auto forward = [&] {
+          done = isobit_conv_forward(layer, x.data(), x_dtype, x_count, y.data(), y_dtype, y_count, kImages,
+                                     how.image.rows, how.image.columns, scratch, &options);
+        };
+        const int allocations = testing::allocations_of(forward);
+        ASSERT_DONE(done);
+        EXPECT_EQ(y, expected);
+        // A thread that begins may allocate; the reference does.
+        if (threads == nullptr && info.cpu_path != ISOBIT_CPU_REFERENCE) {
+          EXPECT_EQ(allocations, 0);
+        }
       }
     }
   }
@@ -527,9 +706,219 @@ TEST(ConvApi, RefusesColumnsInAnotherOrder) {
   Matrix permuted;
   ASSERT_DONE(isobit_low_bit_load(path.c_str(), nullptr, permuted.out()));
   isobit_static_conv* none = nullptr;
-  expect_refusals({{"matrix has its columns in another order than x, must have them in the order (r, s, c)",
-                    [&] { return isobit_static_conv_create(permuted, &made.shape, &made.options, nullptr, &none); }}});
+  isobit_conv* no_conv = nullptr;
+  const std::string message = "matrix has its columns in another order than x, must have them in the order (r, s, c)";
+  expect_refusals({
+      {message, [&] { return isobit_static_conv_create(permuted, &made.shape, &made.options, nullptr, &none); }},
+      {message, [&] { return isobit_conv_create(permuted, &made.shape, nullptr, &no_conv); }},
+  });
   EXPECT_EQ(none, nullptr);
+  EXPECT_EQ(no_conv, nullptr);
+}
+
+const FloatHow kSmallFloat{kSmall.shape, kSmall.image, ConvActivations::kInt8, {.bits = 8}, true};
+
+TEST(ConvApi, RefusesToCreateFloat) {
+  const FloatMade made(kSmallFloat);
+  FloatHow other = kSmallFloat;
+  other.weights = {.bits = 1, .group = 4};
+  other.shared = false;
+  const FloatMade small(other);
+  other.weights = {.bits = 4, .kind = LowBitKind::kZeroPoint, .method = LowBitMethod::kMinmax};
+  other.shared = true;
+  const FloatMade zero_points(other);
+  const FloatMade wide({{.channels = 65536}, {1, 1}, ConvActivations::kFloat, {.bits = 1}, true});
+  isobit_conv* none = nullptr;
+  struct Call {
+    const isobit_low_bit* matrix;
+    isobit_conv_shape shape;
+    isobit_linear_options options;
+  };
+  const auto create = [&](auto&& change) {
+    return [&, change] {
+      Call c{made.matrix, made.shape, made.options};
+      change(c);
+      return isobit_conv_create(c.matrix, &c.shape, &c.options, &none);
+    };
+  };
+  expect_refusals({
+      {"layer is NULL, must point to where the handle goes",
+       [&] { return isobit_conv_create(made.matrix, &made.shape, &made.options, nullptr); }},
+      {"matrix is NULL", create([](Call& c) { c.matrix = nullptr; })},
+      {"shape is NULL", [&] { return isobit_conv_create(made.matrix, nullptr, &made.options, &none); }},
+      {too_small<isobit_conv_shape>("shape"), create([](Call& c) { c.shape.struct_size = sizeof c.shape - 1; })},
+      {"shape->transposed is -1, must be 0..1", create([](Call& c) { c.shape.transposed = -1; })},
+      {"shape: channels is 0, must be 1 to 2147483647", create([](Call& c) { c.shape.channels = 0; })},
+      {"shape: rows.more is 1, must be 0 where the convolution is not transposed",
+       create([](Call& c) { c.shape.rows.more = 1; })},
+      {too_small<isobit_linear_options>("options"),
+       create([](Call& c) { c.options.struct_size = sizeof c.options - 1; })},
+      {"options->activations is 4, must be 0..3", create([](Call& c) { c.options.activations = 4; })},
+      {"options->cpu_path is 7, must be 0..6", create([](Call& c) { c.options.cpu_path = 7; })},
+      {"options->has_clamp is 2, must be 0..1", create([](Call& c) { c.options.has_clamp = 2; })},
+      {"options->has_clamp is 0, so clamp_lo and clamp_hi must be 0", create([](Call& c) { c.options.has_clamp = 0; })},
+      {"layer: clamp.lo is 21, must be at most clamp.hi, 20", create([](Call& c) { c.options.clamp_lo = 21.0f; })},
+      {"options->bias is NULL, but has 3 elements", create([](Call& c) { c.options.bias = nullptr; })},
+      {"layer: bias has 2 elements, must have 3 or none", create([](Call& c) { c.options.bias_count = 2; })},
+      {"layer: weights are [3, 24], must be [12, 4] (O * R * S, C / groups), or [3, 16] with one group a row",
+       create([](Call& c) { c.shape.rows.kernel = 2; })},
+      {"layer: blocks of channels are filled up to a multiple of 8, which int8_asymmetric does not support with "
+       "symmetric weights of 1 bit; use int8, or such channels",
+       create([&](Call& c) {
+         c.matrix = small.matrix;
+         c.options.activations = ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC;
+       }),
+       ISOBIT_UNSUPPORTED},
+      {"layer: weights are [18, 4] with 1 groups a row, must be [3, 24] with 1 for int8_per_image",
+       create([&](Call& c) {
+         c.matrix = small.matrix;
+         c.options.activations = ISOBIT_ACTIVATIONS_INT8_PER_IMAGE;
+       })},
+      {"layer: kind is zero_point, must be symmetric for int8_per_image", create([&](Call& c) {
+         c.matrix = zero_points.matrix;
+         c.options.activations = ISOBIT_ACTIVATIONS_INT8_PER_IMAGE;
+       })},
+      {"layer: R * S * C / groups is 65536, must be at most 65535 for int8_per_image",
+       [&] {
+         auto options = sized<isobit_linear_options>();
+         options.activations = ISOBIT_ACTIVATIONS_INT8_PER_IMAGE;
+         return isobit_conv_create(wide.matrix, &wide.shape, &options, &none);
+       },
+       ISOBIT_UNSUPPORTED},
+  });
+  EXPECT_EQ(none, nullptr);
+
+  Conv defaults;
+  ASSERT_DONE(isobit_conv_create(made.matrix, &made.shape, nullptr, defaults.out()));
+  auto info = sized<isobit_conv_info>();
+  ASSERT_DONE(isobit_conv_get_info(defaults, &info));
+  EXPECT_EQ(info.activations, ISOBIT_ACTIVATIONS_FLOAT);
+}
+
+TEST(ConvApi, RefusesFloatRuns) {
+  const FloatMade made(kSmallFloat);
+  Conv layer;
+  LinearScratch scratch, small;
+  ASSERT_DONE(isobit_conv_create(made.matrix, &made.shape, &made.options, layer.out()));
+  ASSERT_DONE(isobit_conv_workspace_create(layer, 2, 5, 4, 1, scratch.out()));
+  ASSERT_DONE(isobit_conv_workspace_create(layer, 0, 5, 2, 1, small.out()));
+  isobit_linear_workspace* nowhere = nullptr;
+  isobit_conv_info info{};
+  info.struct_size = sizeof info - 1;
+  int64_t p = -9, q = -9;
+  expect_refusals({
+      {"layer is NULL", [&] { return isobit_conv_get_info(nullptr, &info); }},
+      {"info is NULL", [&] { return isobit_conv_get_info(layer, nullptr); }},
+      {too_small<isobit_conv_info>("info"), [&] { return isobit_conv_get_info(layer, &info); }},
+      {"layer is NULL", [&] { return isobit_conv_output_size(nullptr, 5, 4, &p, &q); }},
+      {"output_rows is NULL", [&] { return isobit_conv_output_size(layer, 5, 4, nullptr, &q); }},
+      {"output_columns is NULL", [&] { return isobit_conv_output_size(layer, 5, 4, &p, nullptr); }},
+      {"layer: columns: dilation * (kernel - 1) + 1 is 2, must be at most the padded image, 1",
+       [&] { return isobit_conv_output_size(layer, 5, 1, &p, &q); }},
+      {"workspace is NULL, must point to where the handle goes",
+       [&] { return isobit_conv_workspace_create(layer, 1, 5, 4, 1, nullptr); }},
+      {"layer is NULL", [&] { return isobit_conv_workspace_create(nullptr, 1, 5, 4, 1, &nowhere); }},
+      {"images is -1, must be 0..2147483647",
+       [&] { return isobit_conv_workspace_create(layer, -1, 5, 4, 1, &nowhere); }},
+      {"threads is 1025, must be 1..1024",
+       [&] { return isobit_conv_workspace_create(layer, 1, 5, 4, 1025, &nowhere); }},
+      {"layer: the image's columns is -4, must be 1 to 2147483647",
+       [&] { return isobit_conv_workspace_create(layer, 1, 5, -4, 1, &nowhere); }},
+      {"layer: x has 39614081201791936601413124092 elements, must have at most 288230376151711744",
+       [&] {
+         constexpr int64_t kMost = (int64_t{1} << 31) - 1;
+         return isobit_conv_workspace_create(layer, kMost, kMost, kMost, 1, &nowhere);
+       }},
+  });
+  EXPECT_EQ(nowhere, nullptr);
+  EXPECT_EQ(p, -9);
+  EXPECT_EQ(q, -9);
+
+  std::vector<float> x(2 * 5 * 4 * 4, 1.0f), y(2 * 5 * 3 * 3, -99.0f);
+  const std::vector<float> untouched = y;
+  struct Call {
+    const isobit_conv* layer;
+    const void* x;
+    int32_t x_dtype;
+    int64_t x_count;
+    void* y;
+    int32_t y_dtype;
+    int64_t y_count;
+    int64_t images, rows, columns;
+    isobit_linear_workspace* workspace;
+    isobit_linear_run_options options;
+  };
+  const auto forward = [&](auto&& change) {
+    return [&, change] {
+      Call c{layer, x.data(), ISOBIT_F32, 160, y.data(), ISOBIT_F32,
+             90,    2,        5,          4,   scratch,  sized<isobit_linear_run_options>()};
+      change(c);
+      return isobit_conv_forward(c.layer, c.x, c.x_dtype, c.x_count, c.y, c.y_dtype, c.y_count, c.images, c.rows,
+                                 c.columns, c.workspace, &c.options);
+    };
+  };
+  const auto* odd = reinterpret_cast<const char*>(x.data()) + 2;
+  expect_refusals({
+      {"layer is NULL", forward([](Call& c) { c.layer = nullptr; })},
+      {"workspace is NULL", forward([](Call& c) { c.workspace = nullptr; })},
+      {"workspace has " + std::to_string(isobit_linear_workspace_size_bytes(small)) + " bytes, must have at least " +
+           std::to_string(isobit_linear_workspace_size_bytes(scratch)) +
+           " for 2 images on 1 thread; make it with workspace(images, image, threads)",
+       forward([&](Call& c) { c.workspace = small; })},
+      {"images is -1, must be 0..2147483647", forward([](Call& c) { c.images = -1; })},
+      {"layer: the image's rows is -5, must be 1 to 2147483647", forward([](Call& c) { c.rows = -5; })},
+      {"x is NULL, but has 160 elements", forward([](Call& c) { c.x = nullptr; })},
+      {"x is at address " + address_text(odd) + ", must be a multiple of 4", forward([&](Call& c) { c.x = odd; })},
+      {"x has 636 bytes, must have at least 640: 40 rows of 4 elements of f32, 4 from one to the next",
+       forward([](Call& c) { c.x_count = 159; })},
+      {"y is NULL, but has 90 elements", forward([](Call& c) { c.y = nullptr; })},
+      {"y has 356 bytes, must have at least 360: 30 rows of 3 elements of f32, 3 from one to the next",
+       forward([](Call& c) { c.y_count = 89; })},
+      {"y overlaps x, must be apart from it", forward([&](Call& c) { c.y = x.data() + 159; })},
+      {"x_dtype is 99, must be 0..10", forward([](Call& c) { c.x_dtype = 99; })},
+      {"y_dtype is -1, must be 0..10", forward([](Call& c) { c.y_dtype = -1; })},
+      {"x is of type u8, must be f32, f16, bf16 or f64", forward([](Call& c) { c.x_dtype = ISOBIT_U8; }),
+       ISOBIT_UNSUPPORTED},
+      {"y is of type s32, must be f32, f16 or bf16", forward([](Call& c) { c.y_dtype = ISOBIT_S32; }),
+       ISOBIT_UNSUPPORTED},
+      {too_small<isobit_linear_run_options>("options"),
+       forward([](Call& c) { c.options.struct_size = sizeof c.options - 1; })},
+      {"options->unchecked is 2, must be 0..1", forward([](Call& c) { c.options.unchecked = 2; })},
+      {"x_stride is 3, must be at least 4, or 0", forward([](Call& c) { c.options.x_stride = 3; })},
+      {"y_stride is -3, must be at least 3, or 0", forward([](Call& c) { c.options.y_stride = -3; })},
+  });
+  const auto unchanged = [](Call&) {};
+  x[(20 + 2 * 4 + 1) * 4] = std::numeric_limits<float>::infinity();
+  expect_refusals(
+      {{"x[1, 2, 1] has a NaN, an infinity, or a block of channels whose range is infinite, must be "
+        "finite, or the call unchecked",
+        forward(unchanged)}});
+  EXPECT_EQ(y, untouched);
+  // Three rows and two columns of outputs read the pixel.
+  ASSERT_DONE(forward([](Call& c) { c.options.unchecked = 1; })());
+  for (int64_t i = 0; i < 90; ++i) {
+    const int64_t image = i / 45, row = i / 9 % 5, column = i / 3 % 3;
+    EXPECT_EQ(std::isnan(y[static_cast<size_t>(i)]), image == 1 && row >= 1 && row <= 3 && column <= 1) << i;
+  }
+  ASSERT_DONE(forward([](Call& c) {
+    c.images = c.x_count = c.y_count = 0;
+    c.x = c.y = nullptr;
+  })());
+
+  isobit_linear_options options = made.options;
+  options.activations = ISOBIT_ACTIVATIONS_INT8_PER_IMAGE;
+  ASSERT_DONE(isobit_conv_create(made.matrix, &made.shape, &options, layer.out()));
+  ASSERT_DONE(isobit_conv_workspace_create(layer, 2, 5, 4, 1, scratch.out()));
+  y = untouched;
+  expect_refusals({{"x[1] has a NaN or an infinity, must be finite, or the call unchecked", forward(unchanged)}});
+  EXPECT_EQ(y, untouched);
+  ASSERT_DONE(forward([](Call& c) { c.options.unchecked = 1; })());
+  for (size_t i = 0; i < 90; ++i) EXPECT_EQ(std::isnan(y[i]), i >= 45) << i;
+
+  options.activations = ISOBIT_ACTIVATIONS_FLOAT;
+  ASSERT_DONE(isobit_conv_create(made.matrix, &made.shape, &options, layer.out()));
+  expect_refusals({{"y is of type f16, must be that of x, f32, in a layer of float activations",
+                    forward([](Call& c) { c.y_dtype = ISOBIT_F16; }), ISOBIT_UNSUPPORTED}});
 }
 
 TEST(ConvApi, RefusesRuns) {
@@ -850,6 +1239,7 @@ TEST(ConvApi, RefusesPools) {
 }
 
 TEST(ConvApi, NullIsDestroyed) {
+  isobit_conv_destroy(nullptr);
   isobit_static_conv_destroy(nullptr);
   isobit_static_conv_stream_destroy(nullptr);
   isobit_static_conv_state_destroy(nullptr);

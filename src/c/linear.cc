@@ -27,6 +27,20 @@ Result<LinearClamp> clamp_of(int32_t has_clamp, float lo, float hi) {
   return LinearClamp::none();
 }
 
+/// Of a linear layer or a convolution: activations up to `last`.
+template <typename Options>
+Result<Options> read_options(const isobit_linear_options* in, int32_t last) {
+  isobit_linear_options c;
+  ISOBIT_RETURN_IF_ERROR(read_optional_struct(in, c, "options"));
+  ISOBIT_RETURN_IF_ERROR(check_between(c.activations, ISOBIT_ACTIVATIONS_FLOAT, last, "options->activations"));
+  Options out;
+  out.activations = static_cast<decltype(out.activations)>(c.activations);
+  ISOBIT_ASSIGN_OR_RETURN(out.path, cpu_path_of(c.cpu_path, "options->cpu_path"));
+  ISOBIT_ASSIGN_OR_RETURN(out.clamp, clamp_of(c.has_clamp, c.clamp_lo, c.clamp_hi));
+  ISOBIT_ASSIGN_OR_RETURN(out.bias, span_of(c.bias, c.bias_count, "options->bias"));
+  return out;
+}
+
 /// Either kind of layer.
 template <typename Layer>
 int32_t make_workspace(const Layer* layer, int64_t m, int32_t threads, isobit_linear_workspace** workspace) {
@@ -80,16 +94,14 @@ Status take_rows(const Layer& layer, size_t size, int64_t m, std::span<const std
 namespace isobit::c {
 
 Result<LinearOptions> layer_options(const isobit_linear_options* in) {
-  isobit_linear_options c;
-  ISOBIT_RETURN_IF_ERROR(read_optional_struct(in, c, "options"));
-  ISOBIT_RETURN_IF_ERROR(check_between(c.activations, ISOBIT_ACTIVATIONS_FLOAT, ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC,
-                                       "options->activations"));
-  LinearOptions out;
-  out.activations = static_cast<LinearActivations>(c.activations);
-  ISOBIT_ASSIGN_OR_RETURN(out.path, cpu_path_of(c.cpu_path, "options->cpu_path"));
-  ISOBIT_ASSIGN_OR_RETURN(out.clamp, clamp_of(c.has_clamp, c.clamp_lo, c.clamp_hi));
-  ISOBIT_ASSIGN_OR_RETURN(out.bias, span_of(c.bias, c.bias_count, "options->bias"));
-  return out;
+  static_assert(static_cast<int32_t>(LinearActivations::kInt8Asymmetric) == ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC);
+  return read_options<LinearOptions>(in, ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC);
+}
+
+Result<ConvOptions> conv_layer_options(const isobit_linear_options* in) {
+  static_assert(static_cast<int32_t>(ConvActivations::kInt8Asymmetric) == ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC &&
+                static_cast<int32_t>(ConvActivations::kInt8PerImage) == ISOBIT_ACTIVATIONS_INT8_PER_IMAGE);
+  return read_options<ConvOptions>(in, ISOBIT_ACTIVATIONS_INT8_PER_IMAGE);
 }
 
 Result<StaticOptions> static_layer_options(const isobit_static_linear_options* in) {

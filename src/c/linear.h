@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "isobit/conv.h"
 #include "isobit/dtype.h"
 #include "isobit/isobit.h"
 #include "isobit/status.h"
@@ -39,6 +40,7 @@ namespace isobit::c {
 
 /// NULL: the defaults.
 Result<LinearOptions> layer_options(const isobit_linear_options* in);
+Result<ConvOptions> conv_layer_options(const isobit_linear_options* in);
 
 struct StaticOptions {
   StaticLinearOptions derive;

@@ -336,6 +336,8 @@ pub const ISOBIT_ACTIVATIONS_FLOAT: i32 = 0;
 pub const ISOBIT_ACTIVATIONS_INT8: i32 = 1;
 /// The same with an offset for each group.
 pub const ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC: i32 = 2;
+/// Convolutions only: 8-bit codes with one symmetric scale for each image.
+pub const ISOBIT_ACTIVATIONS_INT8_PER_IMAGE: i32 = 3;
 
 /// `isobit_linear_options` of `isobit.h`.
 #[repr(C)]
@@ -474,6 +476,37 @@ pub struct isobit_conv_shape {
     /// O; no default
     pub outputs: i64,
     /// Divides both; depthwise: C; 0: 1
+    pub groups: i64,
+    /// Along H
+    pub rows: isobit_conv_axis,
+    /// Along W
+    pub columns: isobit_conv_axis,
+}
+
+/// A convolution with floating-point images in and out, on low-bit weights. Immutable.
+#[repr(C)]
+pub struct isobit_conv {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// `isobit_conv_info` of `isobit.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct isobit_conv_info {
+    /// `sizeof` of the structure
+    pub struct_size: u32,
+    /// ISOBIT_ACTIVATIONS_...
+    pub activations: i32,
+    /// That it was packed for
+    pub cpu_path: i32,
+    /// 0 or 1
+    pub transposed: i32,
+    /// C
+    pub channels: i64,
+    /// O
+    pub outputs: i64,
+    /// Of both
     pub groups: i64,
     /// Along H
     pub rows: isobit_conv_axis,
@@ -853,6 +886,63 @@ extern "C" {
         workspace: *mut isobit_linear_workspace,
         options: *const isobit_linear_run_options,
     ) -> i32;
+    /// matrix: weights `[O * R * S, C / groups]`, rows in the order (o, r, s), with groups of section 9 along the
+    /// channels; or `[O, R * S * C / groups]`, k over (r, s, c), c fastest, with one group a row.
+    /// ISOBIT_ACTIVATIONS_INT8_PER_IMAGE takes the second only, symmetric. options: as of isobit_linear_create; bias
+    /// `[O]`. Errors: ISOBIT_INVALID_ARGUMENT for a shape, weights or options outside their limits, and for columns in
+    /// another order than x; ISOBIT_UNSUPPORTED for ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC where blocks of channels must be
+    /// filled up to a multiple of 8 and weights have no code for zero, for ISOBIT_ACTIVATIONS_INT8_PER_IMAGE with R * S
+    /// * C / groups of 65,536 and more, and for a path without a kernel; ISOBIT_FAILED_PRECONDITION for one that this
+    /// processor cannot run.
+    pub fn isobit_conv_create(
+        matrix: *const isobit_low_bit,
+        shape: *const isobit_conv_shape,
+        options: *const isobit_linear_options,
+        layer: *mut *mut isobit_conv,
+    ) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_conv_destroy(layer: *mut isobit_conv);
+    /// Fills `info`.
+    pub fn isobit_conv_get_info(layer: *const isobit_conv, info: *mut isobit_conv_info) -> i32;
+    /// P and Q of images of rows x columns (H x W). Errors: ISOBIT_INVALID_ARGUMENT where a size is not 1..2^31 - 1,
+    /// such as where the kernel is larger than the padded image.
+    pub fn isobit_conv_output_size(
+        layer: *const isobit_conv,
+        rows: i64,
+        columns: i64,
+        output_rows: *mut i64,
+        output_columns: *mut i64,
+    ) -> i32;
+    /// Memory for calls with up to `images` images, 0..2^31 - 1, of rows x columns, on up to `threads` threads,
+    /// 1..1024. Layers of every kind share workspaces.
+    pub fn isobit_conv_workspace_create(
+        layer: *const isobit_conv,
+        images: i64,
+        rows: i64,
+        columns: i64,
+        threads: i32,
+        workspace: *mut *mut isobit_linear_workspace,
+    ) -> i32;
+    /// x `[images, rows, columns, C]` to y `[images, P, Q, O]`. Strides are from pixel to pixel: x_count is at least C
+    /// + (images * rows * columns - 1) * x_stride, y_count O + (images * P * Q - 1) * y_stride. Types as of
+    /// isobit_linear_forward. options: NULL for the defaults; outputs of an `unchecked` call that read a pixel
+    /// (ISOBIT_ACTIVATIONS_INT8_PER_IMAGE: an image) that is not finite are NaN. Allocates nothing, except on
+    /// ISOBIT_CPU_REFERENCE. Errors: ISOBIT_UNSUPPORTED for other types; ISOBIT_INVALID_ARGUMENT for sizes, strides,
+    /// overlaps, a workspace too small, or such a pixel or image (int8), by its place. Nothing is written then.
+    pub fn isobit_conv_forward(
+        layer: *const isobit_conv,
+        x: *const c_void,
+        x_dtype: i32,
+        x_count: i64,
+        y: *mut c_void,
+        y_dtype: i32,
+        y_count: i64,
+        images: i64,
+        rows: i64,
+        columns: i64,
+        workspace: *mut isobit_linear_workspace,
+        options: *const isobit_linear_run_options,
+    ) -> i32;
     /// matrix: weights `[O, K]`, K = R * S * C / groups, k over (r, s, c), c fastest; 1, 2, 4 or 8 bits, symmetric, one
     /// group a row. options: as of isobit_static_linear_create; bias `[O]`. residual: the grid, of 2 to 16 bits, of
     /// codes that every call adds; it needs an output grid; NULL: none. The reference computes layers of the default
@@ -877,8 +967,7 @@ extern "C" {
     pub fn isobit_static_conv_destroy(layer: *mut isobit_static_conv);
     /// Fills `info`.
     pub fn isobit_static_conv_get_info(layer: *const isobit_static_conv, info: *mut isobit_static_conv_info) -> i32;
-    /// P and Q of images of rows x columns (H x W). Errors: ISOBIT_INVALID_ARGUMENT where a size is not 1..2^31 - 1,
-    /// such as where the kernel is larger than the padded image.
+    /// As isobit_conv_output_size.
     pub fn isobit_static_conv_output_size(
         layer: *const isobit_static_conv,
         rows: i64,
@@ -886,8 +975,7 @@ extern "C" {
         output_rows: *mut i64,
         output_columns: *mut i64,
     ) -> i32;
-    /// Memory for calls with up to `images` images, 0..2^31 - 1, of rows x columns, on up to `threads` threads,
-    /// 1..1024. Layers of every kind share workspaces.
+    /// As isobit_conv_workspace_create.
     pub fn isobit_static_conv_workspace_create(
         layer: *const isobit_static_conv,
         images: i64,
@@ -896,11 +984,10 @@ extern "C" {
         threads: i32,
         workspace: *mut *mut isobit_linear_workspace,
     ) -> i32;
-    /// x `[images, rows, columns, C]` to y `[images, P, Q, O]`, codes of x_dtype and y_dtype. Strides are from pixel to
-    /// pixel: x_count is at least C + (images * rows * columns - 1) * x_stride, y_count O + (images * P * Q - 1) *
-    /// y_stride. residual: codes of residual_dtype with the strides of y, apart from y or y itself; NULL and 0 where
-    /// the layer adds none. options: NULL for the defaults (`unchecked` must be 0). Allocates nothing, except on
-    /// ISOBIT_CPU_REFERENCE. Errors: ISOBIT_INVALID_ARGUMENT for sizes, strides, overlaps, a workspace too small, a
+    /// x `[images, rows, columns, C]` to y `[images, P, Q, O]`, codes of x_dtype and y_dtype; sizes and strides as of
+    /// isobit_conv_forward. residual: codes of residual_dtype with the strides of y, apart from y or y itself; NULL and
+    /// 0 where the layer adds none. options: NULL for the defaults (`unchecked` must be 0). Allocates nothing, except
+    /// on ISOBIT_CPU_REFERENCE. Errors: ISOBIT_INVALID_ARGUMENT for sizes, strides, overlaps, a workspace too small, a
     /// code outside its grid, by its place. Nothing is written then.
     pub fn isobit_static_conv_forward(
         layer: *const isobit_static_conv,
@@ -970,7 +1057,7 @@ extern "C" {
     pub fn isobit_static_pool_destroy(layer: *mut isobit_static_pool);
     /// Fills `info`.
     pub fn isobit_static_pool_get_info(layer: *const isobit_static_pool, info: *mut isobit_static_pool_info) -> i32;
-    /// As isobit_static_conv_output_size.
+    /// As isobit_conv_output_size.
     pub fn isobit_static_pool_output_size(
         layer: *const isobit_static_pool,
         rows: i64,

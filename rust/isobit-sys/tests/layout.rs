@@ -261,6 +261,20 @@ fn structures_lie_in_memory_as_in_c() {
     );
     structure!(
         found,
+        isobit_conv_info {
+            struct_size: u32,
+            activations: i32,
+            cpu_path: i32,
+            transposed: i32,
+            channels: i64,
+            outputs: i64,
+            groups: i64,
+            rows: isobit_conv_axis,
+            columns: isobit_conv_axis,
+        }
+    );
+    structure!(
+        found,
         isobit_static_conv_info {
             struct_size: u32,
             cpu_path: i32,
