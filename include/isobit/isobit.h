@@ -521,11 +521,11 @@ ISOBIT_API int32_t isobit_conv_workspace_create(const isobit_conv* layer, int64_
                                                 int32_t threads, isobit_linear_workspace** workspace);
 // x [images, rows, columns, C] to y [images, P, Q, O]. Strides are from pixel to pixel: x_count is at least
 // C + (images * rows * columns - 1) * x_stride, y_count O + (images * P * Q - 1) * y_stride. Types as of
-// isobit_linear_forward. options: NULL for the defaults; outputs of an `unchecked` call that read a pixel
-// (ISOBIT_ACTIVATIONS_INT8_PER_IMAGE: an image) that is not finite are NaN. Allocates nothing, except on
-// ISOBIT_CPU_REFERENCE.
+// isobit_linear_forward. options: NULL for the defaults; what an `unchecked` call computes of numbers that are not
+// finite is NaN. Allocates nothing, except on ISOBIT_CPU_REFERENCE.
 // Errors: ISOBIT_UNSUPPORTED for other types; ISOBIT_INVALID_ARGUMENT for sizes, strides, overlaps, a workspace too
-// small, or such a pixel or image (int8), by its place. Nothing is written then.
+// small, or a pixel (ISOBIT_ACTIVATIONS_INT8_PER_IMAGE: an image) that is not finite (int8), by its place. Nothing is
+// written then.
 ISOBIT_API int32_t isobit_conv_forward(const isobit_conv* layer, const void* x, int32_t x_dtype, int64_t x_count,
                                        void* y, int32_t y_dtype, int64_t y_count, int64_t images, int64_t rows,
                                        int64_t columns, isobit_linear_workspace* workspace,

@@ -925,10 +925,10 @@ extern "C" {
     ) -> i32;
     /// x `[images, rows, columns, C]` to y `[images, P, Q, O]`. Strides are from pixel to pixel: x_count is at least C
     /// + (images * rows * columns - 1) * x_stride, y_count O + (images * P * Q - 1) * y_stride. Types as of
-    /// isobit_linear_forward. options: NULL for the defaults; outputs of an `unchecked` call that read a pixel
-    /// (ISOBIT_ACTIVATIONS_INT8_PER_IMAGE: an image) that is not finite are NaN. Allocates nothing, except on
-    /// ISOBIT_CPU_REFERENCE. Errors: ISOBIT_UNSUPPORTED for other types; ISOBIT_INVALID_ARGUMENT for sizes, strides,
-    /// overlaps, a workspace too small, or such a pixel or image (int8), by its place. Nothing is written then.
+    /// isobit_linear_forward. options: NULL for the defaults; what an `unchecked` call computes of numbers that are not
+    /// finite is NaN. Allocates nothing, except on ISOBIT_CPU_REFERENCE. Errors: ISOBIT_UNSUPPORTED for other types;
+    /// ISOBIT_INVALID_ARGUMENT for sizes, strides, overlaps, a workspace too small, or a pixel
+    /// (ISOBIT_ACTIVATIONS_INT8_PER_IMAGE: an image) that is not finite (int8), by its place. Nothing is written then.
     pub fn isobit_conv_forward(
         layer: *const isobit_conv,
         x: *const c_void,

@@ -7,11 +7,12 @@ use isobit_sys as sys;
 use crate::element::{check_dtype, Element};
 use crate::error::{check, Error, Result};
 use crate::handle::{c_path, c_text, count, handle, sized};
-use crate::linear::{LinearRun, LinearWorkspace, Rounding, StaticLinearOptions};
+use crate::linear::{Activations, LinearOptions, LinearRun, LinearWorkspace, Rounding, StaticLinearOptions};
 use crate::low_bit::LowBitMatrix;
 use crate::pool::{CpuPath, Grid};
 
-handle!(ConvHandle, isobit_static_conv, isobit_static_conv_destroy);
+handle!(ConvHandle, isobit_conv, isobit_conv_destroy);
+handle!(StaticConvHandle, isobit_static_conv, isobit_static_conv_destroy);
 handle!(StreamHandle, isobit_static_conv_stream, isobit_static_conv_stream_destroy);
 handle!(StateHandle, isobit_static_conv_state, isobit_static_conv_state_destroy);
 handle!(PoolLayerHandle, isobit_static_pool, isobit_static_pool_destroy);
@@ -87,6 +88,33 @@ impl Default for ConvShape {
     }
 }
 
+impl ConvShape {
+    fn to_c(self) -> sys::isobit_conv_shape {
+        let mut c = sized!(isobit_conv_shape);
+        c.transposed = self.transposed as i32;
+        c.channels = self.channels;
+        c.outputs = self.outputs;
+        c.groups = self.groups;
+        c.rows = self.rows.to_c();
+        c.columns = self.columns.to_c();
+        c
+    }
+}
+
+/// The shape in what C says of a layer of either kind.
+macro_rules! shape_of {
+    ($info:expr) => {
+        ConvShape {
+            channels: $info.channels,
+            outputs: $info.outputs,
+            groups: $info.groups,
+            rows: ConvAxis::from_c(&$info.rows),
+            columns: ConvAxis::from_c(&$info.columns),
+            transposed: $info.transposed == 1,
+        }
+    };
+}
+
 /// H and W, or P and Q.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageSize {
@@ -96,10 +124,109 @@ pub struct ImageSize {
     pub columns: i64,
 }
 
+/// `call` calls the function that writes P and Q.
+fn output_size(call: impl FnOnce(*mut i64, *mut i64) -> i32) -> Result<ImageSize> {
+    let mut size = ImageSize { rows: 0, columns: 0 };
+    check(call(&mut size.rows, &mut size.columns))?;
+    Ok(size)
+}
+
+/// A convolution with floating-point images in and out, on low-bit weights: x `[B, H, W, C]`, y `[B, P, Q, O]`.
+#[derive(Debug)]
+pub struct Conv {
+    handle: ConvHandle,
+    info: sys::isobit_conv_info,
+}
+
+// SAFETY: a layer never changes, and the library ties it to no thread.
+unsafe impl Send for Conv {}
+// SAFETY: as above.
+unsafe impl Sync for Conv {}
+
+impl Conv {
+    /// `matrix`: weights `[O * R * S, C / groups]`, rows in the order (o, r, s), with groups along the channels; or
+    /// `[O, R * S * C / groups]` over (r, s, c), c fastest, with one group a row. Int8PerImage takes the second only,
+    /// symmetric. The matrix is not needed afterwards.
+    pub fn new(matrix: &LowBitMatrix, shape: &ConvShape, options: &LinearOptions) -> Result<Conv> {
+        let of = shape.to_c();
+        let c = options.to_c()?;
+        // SAFETY: a handle, structures and a slice that live, and where the new handle goes.
+        let handle = ConvHandle::new(|out| unsafe { sys::isobit_conv_create(matrix.handle.get(), &of, &c, out) })?;
+        let mut info = sized!(isobit_conv_info);
+        // SAFETY: handle and structure live.
+        check(unsafe { sys::isobit_conv_get_info(handle.get(), &mut info) })?;
+        Ok(Conv { handle, info })
+    }
+
+    /// What it was made with.
+    pub fn shape(&self) -> ConvShape {
+        shape_of!(self.info)
+    }
+
+    /// What happens to x.
+    pub fn activations(&self) -> Activations {
+        Activations::from_number(self.info.activations)
+    }
+
+    /// The instruction set that it was packed for.
+    pub fn path(&self) -> CpuPath {
+        CpuPath::from_number(self.info.cpu_path)
+    }
+
+    /// P and Q of images of that size.
+    pub fn output_size(&self, image: ImageSize) -> Result<ImageSize> {
+        // SAFETY: a handle that lives, and where the numbers go.
+        output_size(|rows, columns| unsafe {
+            sys::isobit_conv_output_size(self.handle.get(), image.rows, image.columns, rows, columns)
+        })
+    }
+
+    /// Memory for calls with up to `images` images of that size on up to `threads` threads, 1..=1024.
+    pub fn workspace(&self, images: i64, image: ImageSize, threads: i32) -> Result<LinearWorkspace> {
+        // SAFETY: a handle that lives, and where the new one goes.
+        LinearWorkspace::new(|out| unsafe {
+            sys::isobit_conv_workspace_create(self.handle.get(), images, image.rows, image.columns, threads, out)
+        })
+    }
+
+    /// x `[images, H, W, C]` to y `[images, P, Q, O]`. Types: Float: f32, F16 or Bf16, the same of x and y; Int8: x
+    /// also f64, any pair. A pixel (Int8PerImage: an image) that is not finite is refused by its place (Int8); nothing
+    /// is written then. Strides are from pixel to pixel.
+    pub fn forward<X: Element, Y: Element>(
+        &self,
+        x: &[X],
+        y: &mut [Y],
+        images: i64,
+        image: ImageSize,
+        workspace: &mut LinearWorkspace,
+        run: &LinearRun,
+    ) -> Result<()> {
+        let options = run.to_c();
+        // SAFETY: handles, slices with types and lengths, and a structure that live; &mut says that nobody else uses
+        // them.
+        check(unsafe {
+            sys::isobit_conv_forward(
+                self.handle.get(),
+                x.as_ptr().cast(),
+                X::DTYPE,
+                count(x),
+                y.as_mut_ptr().cast(),
+                Y::DTYPE,
+                count(y),
+                images,
+                image.rows,
+                image.columns,
+                workspace.get(),
+                &options,
+            )
+        })
+    }
+}
+
 /// A convolution of static codes of 2 to 16 bits, integers only: x `[B, H, W, C]`, y `[B, P, Q, O]`.
 #[derive(Debug)]
 pub struct StaticConv {
-    handle: ConvHandle,
+    handle: StaticConvHandle,
     info: sys::isobit_static_conv_info,
 }
 
@@ -134,19 +261,14 @@ impl StaticConv {
         options: &StaticLinearOptions,
         residual: Option<Grid>,
     ) -> Result<StaticConv> {
-        let mut of = sized!(isobit_conv_shape);
-        of.transposed = shape.transposed as i32;
-        of.channels = shape.channels;
-        of.outputs = shape.outputs;
-        of.groups = shape.groups;
-        of.rows = shape.rows.to_c();
-        of.columns = shape.columns.to_c();
+        let of = shape.to_c();
         let c = options.to_c()?;
         let added = residual.map(Grid::to_c);
         let added = added.as_ref().map_or(ptr::null(), |grid| grid as *const _);
         // SAFETY: a handle, structures and a slice that live, and where the new handle goes.
-        let handle =
-            ConvHandle::new(|out| unsafe { sys::isobit_static_conv_create(matrix.handle.get(), &of, &c, added, out) })?;
+        let handle = StaticConvHandle::new(|out| unsafe {
+            sys::isobit_static_conv_create(matrix.handle.get(), &of, &c, added, out)
+        })?;
         StaticConv::with_info(handle)
     }
 
@@ -157,12 +279,13 @@ impl StaticConv {
         let name = name.map(|name| c_text(name, "name")).transpose()?;
         let name = name.as_ref().map_or(ptr::null(), |name| name.as_ptr());
         // SAFETY: texts that end with a zero, and where the handle goes.
-        let handle =
-            ConvHandle::new(|out| unsafe { sys::isobit_static_conv_load(path.as_ptr(), name, cpu_path as i32, out) })?;
+        let handle = StaticConvHandle::new(|out| unsafe {
+            sys::isobit_static_conv_load(path.as_ptr(), name, cpu_path as i32, out)
+        })?;
         StaticConv::with_info(handle)
     }
 
-    fn with_info(handle: ConvHandle) -> Result<StaticConv> {
+    fn with_info(handle: StaticConvHandle) -> Result<StaticConv> {
         let mut info = sized!(isobit_static_conv_info);
         // SAFETY: handle and structure live.
         check(unsafe { sys::isobit_static_conv_get_info(handle.get(), &mut info) })?;
@@ -171,14 +294,7 @@ impl StaticConv {
 
     /// What it was made with.
     pub fn shape(&self) -> ConvShape {
-        ConvShape {
-            channels: self.info.channels,
-            outputs: self.info.outputs,
-            groups: self.info.groups,
-            rows: ConvAxis::from_c(&self.info.rows),
-            columns: ConvAxis::from_c(&self.info.columns),
-            transposed: self.info.transposed == 1,
-        }
+        shape_of!(self.info)
     }
 
     /// Of x.
@@ -203,18 +319,10 @@ impl StaticConv {
 
     /// P and Q of images of that size.
     pub fn output_size(&self, image: ImageSize) -> Result<ImageSize> {
-        let mut size = ImageSize { rows: 0, columns: 0 };
         // SAFETY: a handle that lives, and where the numbers go.
-        check(unsafe {
-            sys::isobit_static_conv_output_size(
-                self.handle.get(),
-                image.rows,
-                image.columns,
-                &mut size.rows,
-                &mut size.columns,
-            )
-        })?;
-        Ok(size)
+        output_size(|rows, columns| unsafe {
+            sys::isobit_static_conv_output_size(self.handle.get(), image.rows, image.columns, rows, columns)
+        })
     }
 
     /// Memory for calls with up to `images` images of that size on up to `threads` threads, 1..=1024.
@@ -471,18 +579,10 @@ impl StaticPool {
 
     /// P and Q of images of that size.
     pub fn output_size(&self, image: ImageSize) -> Result<ImageSize> {
-        let mut size = ImageSize { rows: 0, columns: 0 };
         // SAFETY: a handle that lives, and where the numbers go.
-        check(unsafe {
-            sys::isobit_static_pool_output_size(
-                self.handle.get(),
-                image.rows,
-                image.columns,
-                &mut size.rows,
-                &mut size.columns,
-            )
-        })?;
-        Ok(size)
+        output_size(|rows, columns| unsafe {
+            sys::isobit_static_pool_output_size(self.handle.get(), image.rows, image.columns, rows, columns)
+        })
     }
 
     /// Codes x `[images, H, W, channels]` to y `[images, P, Q, channels]`, of the types of the grids.

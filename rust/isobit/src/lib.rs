@@ -27,7 +27,7 @@ mod table;
 
 pub use arrays::Arrays;
 pub use conv::{
-    ConvAxis, ConvShape, ImageSize, PoolKind, StaticConv, StaticConvState, StaticConvStream, StaticPool,
+    Conv, ConvAxis, ConvShape, ImageSize, PoolKind, StaticConv, StaticConvState, StaticConvStream, StaticPool,
     StaticPoolOptions,
 };
 pub use device::{DeviceLinear, DeviceRun};

@@ -14,7 +14,7 @@ handle!(LinearHandle, isobit_linear, isobit_linear_destroy);
 handle!(StaticLinearHandle, isobit_static_linear, isobit_static_linear_destroy);
 handle!(WorkspaceHandle, isobit_linear_workspace, isobit_linear_workspace_destroy);
 
-/// What happens to rows of x before the product.
+/// What happens to x before the product. The groups of a [`Conv`](crate::Conv) are blocks of channels of a pixel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Activations {
@@ -25,6 +25,17 @@ pub enum Activations {
     Int8 = sys::ISOBIT_ACTIVATIONS_INT8,
     /// The same with an offset for each group.
     Int8Asymmetric = sys::ISOBIT_ACTIVATIONS_INT8_ASYMMETRIC,
+    /// [`Conv`](crate::Conv) only: 8-bit codes with one symmetric scale for each image.
+    Int8PerImage = sys::ISOBIT_ACTIVATIONS_INT8_PER_IMAGE,
+}
+
+impl Activations {
+    pub(crate) fn from_number(number: i32) -> Activations {
+        [Activations::Int8, Activations::Int8Asymmetric, Activations::Int8PerImage]
+            .into_iter()
+            .find(|activations| *activations as i32 == number)
+            .unwrap_or_default()
+    }
 }
 
 /// How integers are rounded after a shift.
@@ -42,14 +53,14 @@ pub enum Rounding {
     Floor = sys::ISOBIT_FLOOR,
 }
 
-/// Options of a [`Linear`]; `Default` is none of them.
+/// Options of a [`Linear`] or a [`Conv`](crate::Conv); `Default` is none of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinearOptions<'a> {
-    /// What happens to rows of x.
+    /// What happens to x.
     pub activations: Activations,
     /// Instruction set.
     pub path: CpuPath,
-    /// `[N]`.
+    /// `[N]`, or `[O]`.
     pub bias: Option<&'a [f32]>,
     /// lo <= hi: results below lo become lo, above hi hi.
     pub clamp: Option<(f32, f32)>,
@@ -77,11 +88,11 @@ impl LinearOptions<'_> {
 /// Options of a call; `Default` is none of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinearRun<'a> {
-    /// Int8: rows of x are not searched for NaN and infinity; such a row of y becomes NaN.
+    /// Int8: x is not searched for NaN and infinity; what is computed of them is NaN.
     pub unchecked: bool,
-    /// Elements from row to row of x, at least K; 0: K.
+    /// Elements from row to row, or pixel to pixel, of x, at least those of one; 0: as many.
     pub x_stride: i64,
-    /// Elements from row to row of y, at least N; 0: N.
+    /// The same of y.
     pub y_stride: i64,
     /// None: the caller's thread.
     pub pool: Option<&'a Pool>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Convolutions, streams and pools of the safe interface against sums that follow from their definition, and refusals
-//! by name.
+//! Convolutions of both kinds, streams and pools of the safe interface against sums that follow from their definition,
+//! and refusals by name.
 use isobit::*;
 
 fn message<T>(result: Result<T>) -> String {
@@ -45,8 +45,13 @@ const SHAPE: ConvShape = ConvShape {
 };
 const IMAGE: ImageSize = ImageSize { rows: 5, columns: 4 };
 
-/// acc `[B, P, Q, O]` of SHAPE.
-fn sums(x: &[i8], weights: &[f32], images: i64, size: ImageSize) -> Vec<i32> {
+/// Codes as the numbers that sums are of.
+fn terms(x: &[i8]) -> Vec<i32> {
+    x.iter().map(|code| i32::from(*code) - 3).collect()
+}
+
+/// Sums `[B, P, Q, O]` of SHAPE.
+fn sums(x: &[i32], weights: &[f32], images: i64, size: ImageSize) -> Vec<i32> {
     let s = SHAPE;
     let mut out = Vec::new();
     for b in 0..images {
@@ -61,7 +66,7 @@ fn sums(x: &[i8], weights: &[f32], images: i64, size: ImageSize) -> Vec<i32> {
                             for c in 0..2 {
                                 if (0..IMAGE.rows).contains(&i) && (0..IMAGE.columns).contains(&j) {
                                     let at = ((b * IMAGE.rows + i) * IMAGE.columns + j) * 4 + o / 3 * 2 + c;
-                                    sum += (i32::from(x[at as usize]) - 3) * weights[k as usize] as i32;
+                                    sum += x[at as usize] * weights[k as usize] as i32;
                                 }
                                 k += 1;
                             }
@@ -73,6 +78,154 @@ fn sums(x: &[i8], weights: &[f32], images: i64, size: ImageSize) -> Vec<i32> {
         }
     }
     out
+}
+
+/// Every block of two channels, and so every image, has the largest magnitude 127: 8-bit codes are the numbers.
+fn exact_images(images: i64) -> Vec<i32> {
+    let count = images as i32 * 5 * 4 * 4;
+    (0..count).map(|i| if i % 2 == 0 { 127 - i * 7 % 38 / 19 * 254 } else { i * 29 % 201 - 100 }).collect()
+}
+
+#[test]
+fn float_images_give_the_sums() {
+    let x = exact_images(2);
+    let floats: Vec<f32> = x.iter().map(|value| *value as f32).collect();
+    let doubles: Vec<f64> = x.iter().map(|value| f64::from(*value)).collect();
+    let bias = [0.5f32, -1.0, 0.0, 2.0, -0.25, 7.0];
+    let (lo, hi) = (-25000.0, 25000.0);
+    let pool = Pool::new(2).unwrap();
+    for activations in [Activations::Float, Activations::Int8, Activations::Int8PerImage] {
+        for (rows, columns) in [(6, 12), (36, 2)] {
+            if activations == Activations::Int8PerImage && rows == 36 {
+                continue; // takes one group for each output
+            }
+            let weights = exact_weights(rows, columns);
+            let matrix = matrix_of(&weights, rows, columns);
+            for path in [CpuPath::Default, CpuPath::Reference] {
+                let options = LinearOptions { activations, path, bias: Some(&bias), clamp: Some((lo, hi)) };
+                let layer = Conv::new(&matrix, &SHAPE, &options).unwrap();
+                assert_eq!((layer.shape(), layer.activations()), (SHAPE, activations));
+                assert_ne!(layer.path(), CpuPath::Default);
+                let size = layer.output_size(IMAGE).unwrap();
+                assert_eq!(size, ImageSize { rows: 2, columns: 3 });
+                let expected: Vec<f32> = sums(&x, &weights, 2, size)
+                    .into_iter()
+                    .enumerate()
+                    .map(|(i, sum)| (sum as f32 + bias[i % 6]).max(lo).min(hi))
+                    .collect();
+                assert!(expected.contains(&lo) && expected.contains(&hi));
+                assert!(expected.iter().filter(|value| lo < **value && **value < hi).count() > 36);
+                let mut workspace = layer.workspace(2, IMAGE, 2).unwrap();
+                let mut y = [0.0f32; 2 * 2 * 3 * 6];
+                layer.forward(&floats, &mut y, 2, IMAGE, &mut workspace, &LinearRun::default()).unwrap();
+                assert_eq!(y[..], expected[..]);
+                let run = LinearRun { y_stride: 7, pool: Some(&pool), ..Default::default() };
+                let mut gaps = [-9.0f32; 12 * 7 - 1];
+                if activations == Activations::Float {
+                    layer.forward(&floats, &mut gaps, 2, IMAGE, &mut workspace, &run).unwrap();
+                } else {
+                    layer.forward(&doubles, &mut gaps, 2, IMAGE, &mut workspace, &run).unwrap();
+                }
+                for (i, value) in gaps.iter().enumerate() {
+                    assert_eq!(*value, if i % 7 < 6 { expected[i / 7 * 6 + i % 7] } else { -9.0 });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn asymmetric_float_images_are_the_same_on_every_path() {
+    let options = LowBitOptions {
+        bits: BitWidth::Four,
+        group: 12,
+        kind: Kind::ZeroPoint,
+        method: Method::Minmax,
+        scales: ScaleType::F16,
+    };
+    let matrix = LowBitMatrix::quantize(&exact_weights(6, 12), 6, 12, &options, None).unwrap();
+    let x: Vec<f32> = (0..80).map(|i| ((i * 29 % 97) as f32 - 40.0) / 16.0).collect();
+    let mut results = Vec::new();
+    for path in [CpuPath::Default, CpuPath::Reference] {
+        let options = LinearOptions { activations: Activations::Int8Asymmetric, path, ..Default::default() };
+        let layer = Conv::new(&matrix, &SHAPE, &options).unwrap();
+        assert_eq!(layer.activations(), Activations::Int8Asymmetric);
+        let mut y = [F16(0); 36];
+        let mut workspace = layer.workspace(1, IMAGE, 1).unwrap();
+        layer.forward(&x, &mut y, 1, IMAGE, &mut workspace, &LinearRun::default()).unwrap();
+        results.push(y);
+    }
+    assert_eq!(results[0], results[1]);
+    assert!(results[0].iter().any(|value| *value != results[0][0]));
+}
+
+#[test]
+fn float_refusals_name_the_argument() {
+    let matrix = matrix_of(&exact_weights(6, 12), 6, 12);
+    let int8 = LinearOptions { activations: Activations::Int8, ..Default::default() };
+    let per_image = LinearOptions { activations: Activations::Int8PerImage, ..Default::default() };
+    let new = |shape: &ConvShape, options: &LinearOptions| message(Conv::new(&matrix, shape, options));
+    assert_eq!(
+        new(&ConvShape { groups: 4, ..SHAPE }, &int8),
+        "shape: groups is 4, must be a divisor of 4 channels and 6 outputs"
+    );
+    assert_eq!(
+        new(&ConvShape { groups: 1, ..SHAPE }, &int8),
+        "layer: weights are [6, 12], must be [36, 4] (O * R * S, C / groups), or [6, 24] with one group a row"
+    );
+    assert_eq!(
+        new(&SHAPE, &LinearOptions { bias: Some(&[]), ..int8 }),
+        "bias is empty, must be None or have N elements"
+    );
+    assert_eq!(
+        new(&SHAPE, &LinearOptions { bias: Some(&[1.0]), ..int8 }),
+        "layer: bias has 1 elements, must have 6 or none"
+    );
+    let rows = matrix_of(&exact_weights(36, 2), 36, 2);
+    assert_eq!(
+        message(Conv::new(&rows, &SHAPE, &per_image)),
+        "layer: weights are [36, 2] with 1 groups a row, must be [6, 12] with 1 for int8_per_image"
+    );
+    assert_eq!(message(Linear::new(&matrix, &per_image)), "options->activations is 3, must be 0..2");
+
+    let layer = Conv::new(&matrix, &SHAPE, &int8).unwrap();
+    let mut workspace = layer.workspace(1, IMAGE, 1).unwrap();
+    let run = LinearRun::default();
+    let mut x = [1.0f32; 80];
+    let mut y = [-9.0f32; 36];
+    assert_eq!(
+        message(layer.forward(&x[1..], &mut y, 1, IMAGE, &mut workspace, &run)),
+        "x has 316 bytes, must have at least 320: 20 rows of 4 elements of f32, 4 from one to the next"
+    );
+    assert_eq!(
+        message(layer.forward(&x, &mut y[1..], 1, IMAGE, &mut workspace, &run)),
+        "y has 140 bytes, must have at least 144: 6 rows of 6 elements of f32, 6 from one to the next"
+    );
+    assert_eq!(
+        message(layer.forward(&x, &mut y, -1, IMAGE, &mut workspace, &run)),
+        "images is -1, must be 0..2147483647"
+    );
+    let error = layer.forward(&[0i8; 80], &mut y, 1, IMAGE, &mut workspace, &run).unwrap_err();
+    assert_eq!(error.code(), StatusCode::Unsupported);
+    assert_eq!(error.message(), "x is of type s8, must be f32, f16, bf16 or f64");
+    assert_eq!(
+        message(layer.output_size(ImageSize { rows: 5, columns: 1 })),
+        "layer: columns: dilation * (kernel - 1) + 1 is 3, must be at most the padded image, 2"
+    );
+    assert_eq!(message(layer.workspace(1, IMAGE, 0)), "threads is 0, must be 1..1024");
+    x[(4 + 2) * 4] = f32::NAN; // pixel (1, 2)
+    assert_eq!(
+        message(layer.forward(&x, &mut y, 1, IMAGE, &mut workspace, &run)),
+        "x[0, 1, 2] has a NaN, an infinity, or a block of channels whose range is infinite, must be finite, or the \
+         call unchecked"
+    );
+    assert_eq!(y, [-9.0; 36]);
+    let unchecked = LinearRun { unchecked: true, ..run };
+    layer.forward(&x, &mut y, 1, IMAGE, &mut workspace, &unchecked).unwrap();
+    for (i, value) in y.iter().enumerate() {
+        let (column, output) = (i / 6 % 3, i % 6);
+        assert_eq!(value.is_nan(), column != 1 && output < 3, "{}", i); // of the first group, at r = 2 and r = 0
+    }
 }
 
 #[test]
@@ -87,7 +240,7 @@ fn convolutions_give_the_sums() {
         assert_ne!(layer.path(), CpuPath::Default);
         let size = layer.output_size(IMAGE).unwrap();
         assert_eq!(size, ImageSize { rows: 2, columns: 3 });
-        let expected = sums(&x, &weights, 2, size);
+        let expected = sums(&terms(&x), &weights, 2, size);
         let mut workspace = layer.workspace(2, IMAGE, 2).unwrap();
         let mut y = [0i32; 2 * 2 * 3 * 6];
         layer.forward(&x, &mut y, 2, IMAGE, &mut workspace, &LinearRun::default()).unwrap();
@@ -115,7 +268,7 @@ fn residuals_are_added_before_the_clamp() {
     let run = LinearRun::default();
     layer.forward_adding(&x, &added, &mut y, 1, IMAGE, &mut workspace, &run).unwrap();
     let size = layer.output_size(IMAGE).unwrap();
-    for (i, sum) in sums(&x, &weights, 1, size).into_iter().enumerate() {
+    for (i, sum) in sums(&terms(&x), &weights, 1, size).into_iter().enumerate() {
         // Each rescale errs by half at most, so the sum by less than one from the real number.
         let real = (f64::from(sum) + f64::from(i32::from(added[i]) + 2) * 32.0) / 90.0 + 100.0;
         assert!((f64::from(y[i]) - real.max(0.0).min(255.0)).abs() <= 1.0, "{}: {} is not {}", i, y[i], real);
