@@ -13,6 +13,8 @@
 
 #include "core/cuda/status.h"
 #include "isobit/arrays.h"
+#include "isobit/conv.h"
+#include "isobit/cuda/conv.h"
 #include "isobit/cuda/fp16_table.h"
 #include "isobit/cuda/gru.h"
 #include "isobit/cuda/linear.h"
@@ -30,7 +32,13 @@ struct isobit_cuda_gru {
 };
 struct isobit_cuda_linear {
   std::variant<isobit::cuda::DeviceLinear, isobit::cuda::DeviceStaticLinear> layer;
-  int device;
+
+  [[nodiscard]] int device() const {
+    return std::visit([](const auto& of) { return of.device(); }, layer);
+  }
+};
+struct isobit_cuda_conv {
+  isobit::cuda::DeviceStaticConv layer;
 };
 struct isobit_cuda_function {
   isobit::cuda::DeviceFp16Function function;
@@ -93,6 +101,22 @@ int32_t guarded_on(int device, Body&& body) noexcept {
   });
 }
 
+/// The handle of a copy on a device of the Model whose file `saved` is.
+template <typename Model, typename OnDevice, typename Handle>
+int32_t create_saved(const void* saved, int64_t saved_bytes, const char* name, int32_t device,
+                     Handle** handle) noexcept {
+  *handle = nullptr;
+  return guarded([&]() -> Status {
+    ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::view(saved, static_cast<size_t>(saved_bytes), name));
+    ISOBIT_ASSIGN_OR_RETURN(const Model loaded, Model::load(file));
+    CurrentDevice current;
+    ISOBIT_RETURN_IF_ERROR(current.set(device));
+    ISOBIT_ASSIGN_OR_RETURN(OnDevice made, OnDevice::create(loaded, device));
+    *handle = new Handle{std::move(made)};
+    return {};
+  });
+}
+
 std::span<const std::byte> bytes_of(const void* data, int64_t bytes) {
   return {static_cast<const std::byte*>(data), static_cast<size_t>(bytes)};
 }
@@ -104,17 +128,7 @@ cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream);
 // ---- GRUs
 
 int32_t gru_create(const void* model, int64_t model_bytes, int32_t device, isobit_cuda_gru** gru) {
-  *gru = nullptr;
-  return guarded([&]() -> Status {
-    ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file,
-                            ArrayReader::view(model, static_cast<size_t>(model_bytes), "the model"));
-    ISOBIT_ASSIGN_OR_RETURN(const GruModel loaded, GruModel::load(file));
-    CurrentDevice current;
-    ISOBIT_RETURN_IF_ERROR(current.set(device));
-    ISOBIT_ASSIGN_OR_RETURN(DeviceGru made, DeviceGru::create(loaded, device));
-    *gru = new isobit_cuda_gru{std::move(made)};
-    return {};
-  });
+  return create_saved<GruModel, DeviceGru>(model, model_bytes, "the model", device, gru);
 }
 
 void gru_destroy(isobit_cuda_gru* gru) { delete gru; }
@@ -183,23 +197,13 @@ int32_t linear_create(const void* weights, int64_t weights_bytes, const isobit_c
                                  .clamp = {options->lo, options->hi}};
     ISOBIT_ASSIGN_OR_RETURN(DeviceLinear made,
                             DeviceLinear::create(file.matrices.begin()->second, of_layer, "layer", device));
-    *linear = new isobit_cuda_linear{std::move(made), device};
+    *linear = new isobit_cuda_linear{std::move(made)};
     return {};
   });
 }
 
 int32_t linear_create_static(const void* layer, int64_t layer_bytes, int32_t device, isobit_cuda_linear** linear) {
-  *linear = nullptr;
-  return guarded([&]() -> Status {
-    ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file,
-                            ArrayReader::view(layer, static_cast<size_t>(layer_bytes), "the layer"));
-    ISOBIT_ASSIGN_OR_RETURN(const StaticLinearLayer loaded, StaticLinearLayer::load(file));
-    CurrentDevice current;
-    ISOBIT_RETURN_IF_ERROR(current.set(device));
-    ISOBIT_ASSIGN_OR_RETURN(DeviceStaticLinear made, DeviceStaticLinear::create(loaded, device));
-    *linear = new isobit_cuda_linear{std::move(made), device};
-    return {};
-  });
+  return create_saved<StaticLinearLayer, DeviceStaticLinear>(layer, layer_bytes, "the layer", device, linear);
 }
 
 void linear_destroy(isobit_cuda_linear* linear) { delete linear; }
@@ -209,7 +213,7 @@ int64_t linear_workspace_bytes(const isobit_cuda_linear* linear, int64_t rows) {
 }
 
 int32_t linear_run(const isobit_cuda_linear* linear, const isobit_cuda_linear_run* run) {
-  return guarded_on(linear->device, [&] {
+  return guarded_on(linear->device(), [&] {
     RunOptions options;
     options.stream = stream_of(run->stream);
     options.x_stride = run->x_stride;
@@ -226,13 +230,46 @@ int32_t linear_run(const isobit_cuda_linear* linear, const isobit_cuda_linear_ru
 
 int32_t linear_check_input(const isobit_cuda_linear* linear, void* workspace, int64_t workspace_bytes, int64_t rows,
                            void* stream) {
-  return guarded_on(linear->device, [&] {
+  return guarded_on(linear->device(), [&] {
     return std::visit(
         [&](const auto& layer) {
           return layer.check_input(bytes_of(workspace, workspace_bytes), rows, stream_of(stream));
         },
         linear->layer);
   });
+}
+
+// ---- Convolutions
+
+int32_t conv_create(const void* layer, int64_t layer_bytes, int32_t device, isobit_cuda_conv** conv) {
+  return create_saved<StaticConvLayer, DeviceStaticConv>(layer, layer_bytes, "the layer", device, conv);
+}
+
+void conv_destroy(isobit_cuda_conv* conv) { delete conv; }
+
+int32_t conv_workspace_bytes(const isobit_cuda_conv* conv, int64_t images, int64_t rows, int64_t columns,
+                             int64_t* bytes) {
+  return guarded([&]() -> Status {
+    ISOBIT_ASSIGN_OR_RETURN(*bytes, conv->layer.workspace_bytes(images, {rows, columns}));
+    return {};
+  });
+}
+
+int32_t conv_run(const isobit_cuda_conv* conv, const isobit_cuda_conv_run* run) {
+  return guarded_on(conv->layer.device(), [&] {
+    RunOptions options;
+    options.stream = stream_of(run->stream);
+    options.x_stride = run->x_stride;
+    options.y_stride = run->y_stride;
+    return conv->layer.forward(bytes_of(run->x, run->x_bytes), bytes_of(run->y, run->y_bytes), run->images,
+                               {run->rows, run->columns}, bytes_of(run->workspace, run->workspace_bytes), options,
+                               bytes_of(run->residual, run->residual_bytes));
+  });
+}
+
+int32_t conv_check_input(const isobit_cuda_conv* conv, const void* workspace, int64_t workspace_bytes, void* stream) {
+  return guarded_on(conv->layer.device(),
+                    [&] { return conv->layer.check_input(bytes_of(workspace, workspace_bytes), stream_of(stream)); });
 }
 
 // ---- Functions of float16
@@ -279,6 +316,11 @@ constexpr isobit_cuda_functions kFunctions = {
     .linear_workspace_bytes = linear_workspace_bytes,
     .linear_run = linear_run,
     .linear_check_input = linear_check_input,
+    .conv_create = conv_create,
+    .conv_destroy = conv_destroy,
+    .conv_workspace_bytes = conv_workspace_bytes,
+    .conv_run = conv_run,
+    .conv_check_input = conv_check_input,
     .function_create = function_create,
     .function_destroy = function_destroy,
     .function_run = function_run,

@@ -15,8 +15,11 @@
 #include <thread>
 #include <vector>
 
+#include "conv/random_layer.h"
+#include "core/codes.h"
 #include "gru/random_model.h"
 #include "isobit/arrays.h"
+#include "isobit/conv.h"
 #include "isobit/fp16_function.h"
 #include "isobit/fp16_table.h"
 #include "isobit/gru.h"
@@ -85,6 +88,28 @@ StaticLinearLayer static_layer_of(int64_t rows, int64_t columns) {
   return *std::move(layer);
 }
 
+/// x of 12 bits in 16, and a residual.
+StaticConvLayer conv_layer() {
+  Random random(3);
+  StaticConvParameters p;
+  p.shape = {.channels = 5,
+             .outputs = 7,
+             .rows = {.kernel = 3, .pad_before = 1},
+             .columns = {.kernel = 3, .stride = 2, .pad_before = 1, .pad_after = 1}};
+  const Grid output{.bits = 8, .is_signed = false, .zero_point = 100};
+  p.linear = random_conv_linear(random, p.shape.outputs, p.shape.depth(), {.bits = 12, .zero_point = -9}, output);
+  p.residual = StaticResidual{{.bits = 8, .zero_point = 3}, {1 << 30, 29}};
+  Result<StaticConvLayer> layer = StaticConvLayer::create(p, "conv");
+  EXPECT_TRUE(layer.ok()) << layer.status().message();
+  return *std::move(layer);
+}
+
+std::vector<std::byte> random_codes(Random& random, int64_t count, const Grid& grid) {
+  std::vector<std::byte> codes(static_cast<size_t>(count) * size_in_bytes(grid.dtype()));
+  for (int64_t i = 0; i < count; ++i) store_code(codes.data(), grid.dtype(), i, random.between(grid.min(), grid.max()));
+  return codes;
+}
+
 // ---- Without a device
 
 TEST(CudaFunctions, VersionAndRelease) {
@@ -125,6 +150,7 @@ TEST(CudaFunctions, ErrorsAreCodesAndMessagesOfTheThread) {
   EXPECT_EQ(f->last_error(), told);  // another thread's errors are its own
   f->gru_destroy(nullptr);
   f->linear_destroy(nullptr);
+  f->conv_destroy(nullptr);
   f->function_destroy(nullptr);
 }
 
@@ -143,6 +169,25 @@ TEST(CudaFunctions, LinearLayersAreOfOneMatrix) {
   EXPECT_EQ(refused({.matrices = {{"a", matrix}, {"b", matrix}}}, 0), "the weights are 2 matrices, must be 1");
   if (sanitized()) return;  // memcheck tells the calls that fail
   const std::string text = refused({.matrices = {{"a", matrix}}}, 1 << 20);
+  EXPECT_EQ(text.find("device 1048576: "), 0u) << text;
+}
+
+TEST(CudaFunctions, ConvolutionsAreOfASavedLayer) {
+  const isobit_cuda_functions* const f = load();
+  ASSERT_NE(f, nullptr);
+  const auto refused = [&](const std::vector<std::byte>& layer, int32_t device) {
+    isobit_cuda_conv* conv = nullptr;
+    EXPECT_NE(f->conv_create(layer.data(), static_cast<int64_t>(layer.size()), device, &conv), 0);
+    EXPECT_EQ(conv, nullptr);
+    return std::string(f->last_error());
+  };
+  const std::vector<std::byte> saved = *conv_layer().saved_bytes();
+  std::string text = refused(std::vector<std::byte>(saved.begin(), saved.begin() + 40), 0);
+  EXPECT_EQ(text.find("the layer: "), 0u) << text;
+  text = refused(*static_layer_of(4, 8).saved_bytes(), 0);
+  EXPECT_EQ(text.find("the layer: "), 0u) << text;
+  if (sanitized()) return;  // memcheck tells the calls that fail
+  text = refused(saved, 1 << 20);
   EXPECT_EQ(text.find("device 1048576: "), 0u) << text;
 }
 
@@ -362,6 +407,68 @@ TEST_F(CudaFunctionRuns, LayersOfStaticCodesGiveTheBytesOfTheHost) {
   EXPECT_EQ(code, static_cast<int32_t>(StatusCode::kInvalidArgument));
   EXPECT_EQ(f_->last_error(), host.forward_codes(x, y, kRows, on_host).message());
   f_->linear_destroy(linear);
+}
+
+TEST_F(CudaFunctionRuns, ConvolutionsGiveTheBytesOfTheHost) {
+  constexpr int64_t kImages = 2, kXStride = 7, kYStride = 8;
+  constexpr ImageSize kImage{6, 9}, kSize{5, 5};
+  const StaticConvLayer host = conv_layer();
+  const StaticConvParameters& p = host.parameters();
+  const std::vector<std::byte> saved = *host.saved_bytes();
+  isobit_cuda_conv* conv = nullptr;
+  expect_ok(f_->conv_create(saved.data(), static_cast<int64_t>(saved.size()), 0, &conv));
+  ASSERT_NE(conv, nullptr);
+  Random random(5);
+  std::vector<std::byte> x = random_codes(random, kImages * kImage.rows * kImage.columns * kXStride, p.linear.input);
+  constexpr int64_t kOutputs = kImages * kSize.rows * kSize.columns * kYStride;
+  const std::vector<std::byte> residual = random_codes(random, kOutputs, p.residual->grid);
+  std::vector<std::byte> y(kOutputs, std::byte{GuardedDeviceBuffer::kCanary});
+  Workspace on_host = *host.workspace(kImages, kImage);
+  const auto run_on_host = [&] {
+    return host.forward(x, y, kImages, kImage, on_host, {.x_stride = kXStride, .y_stride = kYStride}, residual);
+  };
+  ASSERT_TRUE(run_on_host().ok());
+
+  int64_t bytes = 0;
+  expect_ok(f_->conv_workspace_bytes(conv, kImages, kImage.rows, kImage.columns, &bytes));
+  GuardedDeviceBuffer x_d(static_cast<int64_t>(x.size())), y_d(kOutputs), residual_d(kOutputs), workspace(bytes);
+  isobit_cuda_conv_run run{};
+  run.x = x_d.data();
+  run.x_bytes = static_cast<int64_t>(x.size());
+  run.y = y_d.data();
+  run.y_bytes = kOutputs;
+  run.residual = residual_d.data();
+  run.residual_bytes = kOutputs;
+  run.workspace = workspace.data();
+  run.workspace_bytes = bytes;
+  run.images = kImages;
+  run.rows = kImage.rows;
+  run.columns = kImage.columns;
+  run.x_stride = kXStride;
+  run.y_stride = kYStride;
+  run.stream = stream_;
+  x_d.write(x);
+  residual_d.write(residual);
+  expect_ok(f_->conv_run(conv, &run));
+  expect_ok(f_->conv_check_input(conv, workspace.data(), bytes, stream_));
+  EXPECT_EQ(y_d.read<std::byte>(), y);
+
+  store_code(x.data(), p.linear.x_dtype(), (3 * kImage.columns + 4) * kXStride + 2, 2048);
+  x_d.write(x);
+  expect_ok(f_->conv_run(conv, &run));
+  EXPECT_EQ(f_->conv_check_input(conv, workspace.data(), bytes, stream_),
+            static_cast<int32_t>(StatusCode::kInvalidArgument));
+  EXPECT_EQ(f_->last_error(), run_on_host().message());
+  run.workspace_bytes = 0;
+  EXPECT_EQ(f_->conv_run(conv, &run), static_cast<int32_t>(StatusCode::kInvalidArgument));
+  EXPECT_EQ(std::string(f_->last_error()).find("workspace has 0 bytes"), 0u) << f_->last_error();
+  run.residual_bytes = 0;
+  EXPECT_EQ(f_->conv_run(conv, &run), static_cast<int32_t>(StatusCode::kInvalidArgument));
+  EXPECT_EQ(std::string(f_->last_error()).find("conv: residual has 0 bytes"), 0u) << f_->last_error();
+  EXPECT_EQ(f_->conv_workspace_bytes(conv, -1, kImage.rows, kImage.columns, &bytes),
+            static_cast<int32_t>(StatusCode::kInvalidArgument));
+  EXPECT_STREQ(f_->last_error(), "conv: images is -1, must be at least 0");
+  f_->conv_destroy(conv);
 }
 
 TEST_F(CudaFunctionRuns, FunctionsGiveTheBytesOfTheHost) {
