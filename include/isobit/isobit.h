@@ -701,6 +701,39 @@ ISOBIT_API int32_t isobit_device_linear_forward(const isobit_device_linear* laye
 ISOBIT_API int32_t isobit_device_linear_check_input(const isobit_device_linear* layer, void* workspace,
                                                     int64_t workspace_bytes, int64_t m, void* stream);
 
+// ---------------------------------------------------------------------------------------------------------------
+// Convolutions of static codes on CUDA devices: docs/conv.md
+//
+// As linear layers there: they need libisobit_cuda.so, arrays and workspaces are memory of the layer's device, and
+// isobit_device_run_options has their stream, and their strides from pixel to pixel: at least C and O; 0: C, O.
+
+// A layer on one device, with the bytes of the one on the host. Immutable.
+typedef struct isobit_device_static_conv isobit_device_static_conv;
+
+// Packs the weights, copies them to the device with that number and waits for that. Errors: ISOBIT_UNSUPPORTED without
+// libisobit_cuda.so, and for a device without code; ISOBIT_FAILED_PRECONDITION for a device that is not there.
+ISOBIT_API int32_t isobit_device_static_conv_create(const isobit_static_conv* host_layer, int32_t device,
+                                                    isobit_device_static_conv** layer);
+ISOBIT_API void isobit_device_static_conv_destroy(isobit_device_static_conv* layer);
+// Bytes of device memory, from a multiple of 256 on, for a run of so many images, 0..2^31 - 1, of rows x columns.
+// Errors: those of isobit_static_conv_output_size; ISOBIT_INVALID_ARGUMENT for x or y of more than 2^46 elements,
+// images of more than 2^31 - 1 pixels or outputs, or such a side with its pads.
+ISOBIT_API int32_t isobit_device_static_conv_workspace_bytes(const isobit_device_static_conv* layer, int64_t images,
+                                                             int64_t rows, int64_t columns, int64_t* bytes);
+// As isobit_static_conv_forward, but asynchronous on the stream: a code outside its grid counts as the nearer end, and
+// isobit_device_static_conv_check_input tells of those of x. Allocates nothing; can be captured in a graph. Errors,
+// before anything is launched: those of the host and of isobit_device_static_conv_workspace_bytes, and
+// ISOBIT_INVALID_ARGUMENT for memory that is not the device's.
+ISOBIT_API int32_t isobit_device_static_conv_forward(const isobit_device_static_conv* layer, const void* x,
+                                                     int64_t x_count, void* y, int64_t y_count, int64_t images,
+                                                     int64_t rows, int64_t columns, void* workspace,
+                                                     int64_t workspace_bytes, const void* residual,
+                                                     int64_t residual_count, const isobit_device_run_options* options);
+// Waits for the stream. ISOBIT_INVALID_ARGUMENT with the first code of x outside the grid, of those that outputs read,
+// in the last run of at least one image that used this workspace.
+ISOBIT_API int32_t isobit_device_static_conv_check_input(const isobit_device_static_conv* layer, const void* workspace,
+                                                         int64_t workspace_bytes, void* stream);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "isobit/conv.h"
+#include "c/conv.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -14,10 +14,6 @@
 
 struct isobit_conv {
   isobit::ConvLayer layer;
-};
-
-struct isobit_static_conv {
-  isobit::StaticConvLayer layer;
 };
 
 struct isobit_static_conv_stream {
@@ -117,30 +113,19 @@ Status write_size(const Result<ImageSize>& size, int64_t* output_rows, int64_t* 
   return {};
 }
 
-/// Arrays of a call.
+/// A call of a layer.
 struct Run {
-  std::span<const std::byte> x;
-  std::span<std::byte> y;
-  std::span<const std::byte> residual;
+  ConvArrays arrays;
   RunOptions options;
 };
-Result<Run> check_run(Dtype x_dtype, const void* x, int64_t x_count, Dtype y_dtype, void* y, int64_t y_count,
-                      const Result<RunOptions>& options) {
-  Run run;
-  ISOBIT_ASSIGN_OR_RETURN(run.x, bytes_of(x, x_count, x_dtype, "x"));
-  ISOBIT_ASSIGN_OR_RETURN(run.y, writable_bytes_of(y, y_count, y_dtype, "y"));
-  ISOBIT_ASSIGN_OR_RETURN(run.options, options);
-  return run;
-}
-/// Also of a layer of static codes; what is a residual where it adds none is left to it.
+/// Of static codes; what is a residual where the layer adds none is left to it.
 Result<Run> check_run(const StaticConvParameters& p, const void* x, int64_t x_count, void* y, int64_t y_count,
                       const void* residual, int64_t residual_count, const isobit_linear_workspace* workspace,
                       const isobit_linear_run_options* options) {
   ISOBIT_RETURN_IF_ERROR(check_pointer(workspace, "workspace"));
-  ISOBIT_ASSIGN_OR_RETURN(
-      Run run, check_run(p.linear.x_dtype(), x, x_count, p.linear.y_dtype(), y, y_count, static_run_options(options)));
-  const Dtype added = p.residual ? p.residual->grid.dtype() : Dtype::kS8;
-  ISOBIT_ASSIGN_OR_RETURN(run.residual, bytes_of(residual, residual_count, added, "residual"));
+  Run run;
+  ISOBIT_ASSIGN_OR_RETURN(run.arrays, conv_arrays(ConvTypes(p), x, x_count, y, y_count, residual, residual_count));
+  ISOBIT_ASSIGN_OR_RETURN(run.options, static_run_options(options));
   return run;
 }
 
@@ -171,6 +156,19 @@ Result<StaticPoolParameters> pool_parameters(const isobit_static_pool_options* i
 }
 
 }  // namespace
+
+namespace isobit::c {
+
+Result<ConvArrays> conv_arrays(const ConvTypes& types, const void* x, int64_t x_count, void* y, int64_t y_count,
+                               const void* residual, int64_t residual_count) {
+  ConvArrays arrays;
+  ISOBIT_ASSIGN_OR_RETURN(arrays.x, bytes_of(x, x_count, types.x, "x"));
+  ISOBIT_ASSIGN_OR_RETURN(arrays.y, writable_bytes_of(y, y_count, types.y, "y"));
+  ISOBIT_ASSIGN_OR_RETURN(arrays.residual, bytes_of(residual, residual_count, types.residual, "residual"));
+  return arrays;
+}
+
+}  // namespace isobit::c
 
 int32_t isobit_conv_create(const isobit_low_bit* matrix, const isobit_conv_shape* shape,
                            const isobit_linear_options* options, isobit_conv** layer) {
@@ -219,9 +217,10 @@ int32_t isobit_conv_forward(const isobit_conv* layer, const void* x, int32_t x_d
     ISOBIT_RETURN_IF_ERROR(check_between(images, 0, kMaxExtent, "images"));
     ISOBIT_ASSIGN_OR_RETURN(const Dtype x_type, dtype_of(x_dtype, "x_dtype"));
     ISOBIT_ASSIGN_OR_RETURN(const Dtype y_type, dtype_of(y_dtype, "y_dtype"));
-    ISOBIT_ASSIGN_OR_RETURN(const Run run, check_run(x_type, x, x_count, y_type, y, y_count, run_options(options)));
-    return layer->layer.forward(run.x, x_type, run.y, y_type, images, {rows, columns}, workspace->workspace,
-                                run.options);
+    ISOBIT_ASSIGN_OR_RETURN(const auto in, bytes_of(x, x_count, x_type, "x"));
+    ISOBIT_ASSIGN_OR_RETURN(const auto out, writable_bytes_of(y, y_count, y_type, "y"));
+    ISOBIT_ASSIGN_OR_RETURN(const RunOptions how, run_options(options));
+    return layer->layer.forward(in, x_type, out, y_type, images, {rows, columns}, workspace->workspace, how);
   });
 }
 
@@ -300,7 +299,9 @@ int32_t isobit_static_conv_forward(const isobit_static_conv* layer, const void* 
     ISOBIT_RETURN_IF_ERROR(check_between(images, 0, kMaxExtent, "images"));
     ISOBIT_ASSIGN_OR_RETURN(const Run run, check_run(layer->layer.parameters(), x, x_count, y, y_count, residual,
                                                      residual_count, workspace, options));
-    return layer->layer.forward(run.x, run.y, images, {rows, columns}, workspace->workspace, run.options, run.residual);
+    const ConvArrays& arrays = run.arrays;
+    return layer->layer.forward(arrays.x, arrays.y, images, {rows, columns}, workspace->workspace, run.options,
+                                arrays.residual);
   });
 }
 
@@ -355,8 +356,9 @@ int32_t isobit_static_conv_stream_forward(const isobit_static_conv_stream* strea
     if (&stream->stream.parameters() != &state->stream.parameters()) return refuse("state was made by another stream");
     ISOBIT_ASSIGN_OR_RETURN(const Run run, check_run(stream->stream.parameters(), x, x_count, y, y_count, residual,
                                                      residual_count, workspace, options));
-    return stream->stream.forward(run.x, run.y, state->state.images(), columns, state->state, workspace->workspace,
-                                  run.options, run.residual);
+    const ConvArrays& arrays = run.arrays;
+    return stream->stream.forward(arrays.x, arrays.y, state->state.images(), columns, state->state,
+                                  workspace->workspace, run.options, arrays.residual);
   });
 }
 
@@ -399,8 +401,9 @@ int32_t isobit_static_pool_forward(const isobit_static_pool* layer, const void* 
     ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
     ISOBIT_RETURN_IF_ERROR(check_between(images, 0, kMaxExtent, "images"));
     const StaticPoolParameters& p = layer->layer.parameters();
-    ISOBIT_ASSIGN_OR_RETURN(const Run run, check_run(p.input.dtype(), x, x_count, p.output.dtype(), y, y_count,
-                                                     static_run_options(options)));
-    return layer->layer.forward(run.x, run.y, images, {rows, columns}, channels, run.options);
+    ISOBIT_ASSIGN_OR_RETURN(const auto in, bytes_of(x, x_count, p.input.dtype(), "x"));
+    ISOBIT_ASSIGN_OR_RETURN(const auto out, writable_bytes_of(y, y_count, p.output.dtype(), "y"));
+    ISOBIT_ASSIGN_OR_RETURN(const RunOptions how, static_run_options(options));
+    return layer->layer.forward(in, out, images, {rows, columns}, channels, how);
   });
 }

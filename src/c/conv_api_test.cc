@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -1238,12 +1239,36 @@ TEST(ConvApi, RefusesPools) {
   EXPECT_EQ(y, untouched);
 }
 
+TEST(ConvApi, RefusesDevices) {
+  ASSERT_EQ(setenv("ISOBIT_CUDA_LIBRARY", "/nowhere/cuda.so", 1), 0);
+  const Made made(kSmall);
+  StaticConv layer;
+  ASSERT_DONE(made.create(layer.out()));
+  isobit_device_static_conv* none = nullptr;
+  int64_t bytes = -9;
+  int8_t x[4] = {};
+  expect_refusals({
+      {"layer is NULL, must point to where the handle goes",
+       [&] { return isobit_device_static_conv_create(layer, 0, nullptr); }},
+      {"host_layer is NULL", [&] { return isobit_device_static_conv_create(nullptr, 0, &none); }},
+      {"layer is NULL", [&] { return isobit_device_static_conv_workspace_bytes(nullptr, 1, 1, 1, &bytes); }},
+      {"layer is NULL",
+       [&] { return isobit_device_static_conv_forward(nullptr, x, 4, x, 4, 1, 1, 1, x, 4, nullptr, 0, nullptr); }},
+      {"layer is NULL", [&] { return isobit_device_static_conv_check_input(nullptr, x, 4, nullptr); }},
+  });
+  EXPECT_EQ(bytes, -9);
+  refused(isobit_device_static_conv_create(layer, 0, &none), ISOBIT_UNSUPPORTED,
+          "a CUDA device needs libisobit_cuda.so, which ISOBIT_CUDA_LIBRARY names: /nowhere/cuda.so: cannot open");
+  EXPECT_EQ(none, nullptr);
+}
+
 TEST(ConvApi, NullIsDestroyed) {
   isobit_conv_destroy(nullptr);
   isobit_static_conv_destroy(nullptr);
   isobit_static_conv_stream_destroy(nullptr);
   isobit_static_conv_state_destroy(nullptr);
   isobit_static_pool_destroy(nullptr);
+  isobit_device_static_conv_destroy(nullptr);
 }
 
 }  // namespace

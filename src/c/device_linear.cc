@@ -1,23 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers on CUDA devices, through libisobit_cuda.so.
-#include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "c/boundary.h"
+#include "c/device.h"
 #include "c/linear.h"
 #include "c/low_bit.h"
-#include "cuda/library.h"
 #include "isobit/low_bit.h"
 
 struct isobit_device_linear {
-  const isobit_cuda_functions* functions;
-  std::unique_ptr<isobit_cuda_linear, void (*)(isobit_cuda_linear*)> linear;
+  isobit::c::OnDevice<isobit_cuda_linear> on_device;
 };
 
 using namespace isobit;     // NOLINT: functions of C have no namespace
@@ -25,13 +21,12 @@ using namespace isobit::c;  // NOLINT
 
 namespace {
 
-/// make(functions, out) calls the function of libisobit_cuda.so that makes the layer.
+/// As OnDevice::create.
 template <typename Make>
 Result<isobit_device_linear> device_layer(Make make) {
-  ISOBIT_ASSIGN_OR_RETURN(const isobit_cuda_functions* const functions, cuda::library_functions());
-  isobit_cuda_linear* made = nullptr;
-  ISOBIT_RETURN_IF_ERROR(cuda::library_status(*functions, make(*functions, &made)));
-  return isobit_device_linear{functions, {made, functions->linear_destroy}};
+  ISOBIT_ASSIGN_OR_RETURN(auto made,
+                          OnDevice<isobit_cuda_linear>::create(&isobit_cuda_functions::linear_destroy, make));
+  return isobit_device_linear{std::move(made)};
 }
 
 /// A device gets rows of x as they are.
@@ -81,7 +76,8 @@ int32_t isobit_device_linear_workspace_bytes(const isobit_device_linear* layer, 
     ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
     ISOBIT_RETURN_IF_ERROR(check_pointer(bytes, "bytes"));
     ISOBIT_RETURN_IF_ERROR(check_between(m, 0, kMaxExtent, "m"));
-    *bytes = layer->functions->linear_workspace_bytes(layer->linear.get(), m);
+    const auto& [functions, linear] = layer->on_device;
+    *bytes = functions->linear_workspace_bytes(linear.get(), m);
     return {};
   });
 }
@@ -97,10 +93,8 @@ int32_t isobit_device_linear_forward(const isobit_device_linear* layer, const vo
     ISOBIT_ASSIGN_OR_RETURN(const auto in, bytes_of(x, x_count, x_type, "x"));
     ISOBIT_ASSIGN_OR_RETURN(const auto out, writable_bytes_of(y, y_count, y_type, "y"));
     ISOBIT_RETURN_IF_ERROR(check_array(workspace, workspace_bytes, 1, "workspace"));
-    isobit_device_run_options how;
-    ISOBIT_RETURN_IF_ERROR(read_optional_struct(options, how, "options"));
-    ISOBIT_RETURN_IF_ERROR(check_zero(how.reserved, "options->reserved"));
     isobit_cuda_linear_run run{};
+    ISOBIT_RETURN_IF_ERROR(read_device_options(options, run));
     run.x = in.data();
     run.x_bytes = std::ssize(in);
     run.y = out.data();
@@ -108,12 +102,9 @@ int32_t isobit_device_linear_forward(const isobit_device_linear* layer, const vo
     run.workspace = workspace;
     run.workspace_bytes = workspace_bytes;
     run.rows = m;
-    run.x_stride = how.x_stride;
-    run.y_stride = how.y_stride;
-    run.stream = how.stream;
     run.x_dtype = static_cast<int32_t>(x_type);
     run.y_dtype = static_cast<int32_t>(y_type);
-    return cuda::library_status(*layer->functions, layer->functions->linear_run(layer->linear.get(), &run));
+    return layer->on_device.call(&isobit_cuda_functions::linear_run, &run);
   });
 }
 
@@ -123,7 +114,6 @@ int32_t isobit_device_linear_check_input(const isobit_device_linear* layer, void
     ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
     ISOBIT_RETURN_IF_ERROR(check_array(workspace, workspace_bytes, 1, "workspace"));
     ISOBIT_RETURN_IF_ERROR(check_between(m, 0, kMaxExtent, "m"));
-    return cuda::library_status(*layer->functions, layer->functions->linear_check_input(layer->linear.get(), workspace,
-                                                                                        workspace_bytes, m, stream));
+    return layer->on_device.call(&isobit_cuda_functions::linear_check_input, workspace, workspace_bytes, m, stream);
   });
 }

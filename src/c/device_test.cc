@@ -32,22 +32,24 @@ class CDevice : public ::testing::Test {
     ASSERT_EQ(setenv("ISOBIT_CUDA_LIBRARY", (folder / "libisobit_cuda.so").c_str(), 1), 0);
   }
   void TearDown() override {
+    isobit_device_static_conv_destroy(device_conv_);
+    isobit_static_conv_destroy(conv_);
     isobit_device_linear_destroy(device_layer_);
     isobit_linear_destroy(layer_);
     isobit_static_linear_destroy(static_layer_);
     isobit_linear_workspace_destroy(on_host_);
     isobit_low_bit_destroy(matrix_);
   }
-  void quantize(int64_t group) {
+  void quantize(int64_t group, int64_t n = kN, int64_t k = kK) {
     Random random(3);
-    std::vector<float> weights(kN * kK);
+    std::vector<float> weights(static_cast<size_t>(n * k));
     for (float& w : weights) w = static_cast<float>(random.between(-1000, 1000)) * 0x1p-10f;
     isobit_low_bit_options options{};
     options.struct_size = sizeof options;
     options.bits = 4;
     options.group = group;
     options.scale_dtype = ISOBIT_F32;
-    ASSERT_DONE(isobit_low_bit_quantize(weights.data(), ISOBIT_F32, kN * kK, kN, kK, &options, nullptr, &matrix_));
+    ASSERT_DONE(isobit_low_bit_quantize(weights.data(), ISOBIT_F32, n * k, n, k, &options, nullptr, &matrix_));
   }
   /// A run of the layer on the device; `y` is what the memory holds then.
   template <typename X, typename Y>
@@ -82,6 +84,8 @@ class CDevice : public ::testing::Test {
   isobit_static_linear* static_layer_ = nullptr;
   isobit_linear_workspace* on_host_ = nullptr;
   isobit_device_linear* device_layer_ = nullptr;
+  isobit_static_conv* conv_ = nullptr;
+  isobit_device_static_conv* device_conv_ = nullptr;
   std::string told_;  // by the check of the last run's input
 };
 
@@ -140,6 +144,87 @@ TEST_F(CDevice, LayersOfStaticCodesGiveTheBytesOfTheHost) {
   ASSERT_DONE(isobit_device_linear_create_static(static_layer_, 0, &device_layer_));
   run_on_device(x, ISOBIT_S8, ISOBIT_U8, y, ISOBIT_OK);
   EXPECT_EQ(y, expected);
+}
+
+TEST_F(CDevice, ConvolutionsGiveTheBytesOfTheHost) {
+  constexpr int64_t kImages = 2, kC = 6, kO = 9, kH = 7, kW = 8, kStrideOfX = 7, kStrideOfY = 11;
+  quantize(3 * 3 * kC, kO, 3 * 3 * kC);
+  isobit_conv_shape shape{};
+  shape.struct_size = sizeof shape;
+  shape.channels = kC;
+  shape.outputs = kO;
+  shape.rows = {3, 1, 1, 1, 1, 0};
+  shape.columns = {3, 2, 1, 1, 0, 0};
+  isobit_static_linear_options options{};
+  options.struct_size = sizeof options;
+  options.input = {12, 1, ISOBIT_SCALE_POW2, 9, 0.0f, 0, 3};
+  options.has_output = 1;
+  options.output = {8, 0, ISOBIT_SCALE_POW2, 3, 0.0f, 0, 100};
+  const isobit_grid residual = {8, 1, ISOBIT_SCALE_POW2, 4, 0.0f, 0, -7};
+  ASSERT_DONE(isobit_static_conv_create(matrix_, &shape, &options, &residual, &conv_));
+  int64_t p = 0, q = 0, bytes = 0;
+  ASSERT_DONE(isobit_static_conv_output_size(conv_, kH, kW, &p, &q));
+  ASSERT_DONE(isobit_static_conv_workspace_create(conv_, kImages, kH, kW, 1, &on_host_));
+  Random random(7);
+  std::vector<int16_t> x(kImages * kH * kW * kStrideOfX);
+  for (int16_t& code : x) code = static_cast<int16_t>(random.between(-2048, 2047));
+  std::vector<int8_t> added(static_cast<size_t>(kImages * p * q * kStrideOfY));
+  for (int8_t& code : added) code = static_cast<int8_t>(random.between(-128, 127));
+  const auto x_count = static_cast<int64_t>(x.size()), y_count = static_cast<int64_t>(added.size());
+  std::vector<uint8_t> expected(added.size(), GuardedDeviceBuffer::kCanary);
+  isobit_linear_run_options run{};
+  run.struct_size = sizeof run;
+  run.x_stride = kStrideOfX;
+  run.y_stride = kStrideOfY;
+  const auto run_on_host = [&] {
+    return isobit_static_conv_forward(conv_, x.data(), x_count, expected.data(), y_count, kImages, kH, kW, on_host_,
+                                      added.data(), y_count, &run);
+  };
+  ASSERT_DONE(run_on_host());
+
+  ASSERT_DONE(isobit_device_static_conv_create(conv_, 0, &device_conv_));
+  ASSERT_DONE(isobit_device_static_conv_workspace_bytes(device_conv_, kImages, kH, kW, &bytes));
+  GuardedDeviceBuffer x_d(2 * x_count), y_d(y_count), added_d(y_count), workspace(bytes);
+  x_d.write(x);
+  added_d.write(added);
+  const Stream stream;
+  isobit_device_run_options there{};
+  there.struct_size = sizeof there;
+  there.x_stride = kStrideOfX;
+  there.y_stride = kStrideOfY;
+  there.stream = stream.stream;
+  const auto run_there = [&](int64_t images, const void* from, const void* adding, int64_t workspace_bytes) {
+    return isobit_device_static_conv_forward(device_conv_, from, x_count, y_d.data(), y_count, images, kH, kW,
+                                             workspace.data(), workspace_bytes, adding, adding == nullptr ? 0 : y_count,
+                                             &there);
+  };
+  const auto check = [&] {
+    return isobit_device_static_conv_check_input(device_conv_, workspace.data(), bytes, stream.stream);
+  };
+  ASSERT_DONE(run_there(kImages, x_d.data(), added_d.data(), bytes));
+  ASSERT_DONE(check());
+  EXPECT_EQ(y_d.read<uint8_t>(), expected);
+
+  x[(2 * kW + 5) * kStrideOfX + 4] = 2048;
+  x_d.write(x);
+  ASSERT_DONE(run_there(kImages, x_d.data(), added_d.data(), bytes));
+  ASSERT_EQ(check(), ISOBIT_INVALID_ARGUMENT);
+  const std::string told = isobit_last_error();
+  ASSERT_EQ(run_on_host(), ISOBIT_INVALID_ARGUMENT);
+  EXPECT_EQ(told, isobit_last_error());
+
+  const auto expect_refused = [&](int32_t status, const std::string& words) {
+    EXPECT_EQ(status, ISOBIT_INVALID_ARGUMENT) << words;
+    EXPECT_EQ(std::string(isobit_last_error()).find(words), 0u) << isobit_last_error();
+  };
+  expect_refused(run_there(kImages, x_d.data(), added_d.data(), 0), "workspace has 0 bytes");
+  expect_refused(run_there(kImages, x_d.data(), nullptr, bytes), "layer: residual has 0 bytes");
+  expect_refused(run_there(-1, x_d.data(), added_d.data(), bytes), "images is -1, must be 0..2147483647");
+  expect_refused(run_there(kImages, x.data(), added_d.data(), bytes), "x ");         // memory of the host
+  expect_refused(run_there(kImages, x_d.data(), added.data(), bytes), "residual ");  // as well
+  expect_refused(isobit_device_static_conv_workspace_bytes(device_conv_, 1, 0, kW, &bytes), "layer: ");
+  there.reserved = 1;
+  expect_refused(run_there(kImages, x_d.data(), added_d.data(), bytes), "options->reserved is 1, must be 0..0");
 }
 
 TEST_F(CDevice, RefusalsByName) {
