@@ -645,6 +645,13 @@ pub struct isobit_device_run_options {
     pub stream: *mut c_void,
 }
 
+/// A layer on one device, with the bytes of the one on the host. Immutable.
+#[repr(C)]
+pub struct isobit_device_static_conv {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
 extern "C" {
     /// Version of the library, "MAJOR.MINOR.PATCH". Before 1.0 the interface may change with MINOR, which is therefore
     /// part of the library's soname.
@@ -1123,6 +1130,53 @@ extern "C" {
         workspace: *mut c_void,
         workspace_bytes: i64,
         m: i64,
+        stream: *mut c_void,
+    ) -> i32;
+    /// Packs the weights, copies them to the device with that number and waits for that. Errors: ISOBIT_UNSUPPORTED
+    /// without libisobit_cuda.so, and for a device without code; ISOBIT_FAILED_PRECONDITION for a device that is not
+    /// there.
+    pub fn isobit_device_static_conv_create(
+        host_layer: *const isobit_static_conv,
+        device: i32,
+        layer: *mut *mut isobit_device_static_conv,
+    ) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_device_static_conv_destroy(layer: *mut isobit_device_static_conv);
+    /// Bytes of device memory, from a multiple of 256 on, for a run of so many images, 0..2^31 - 1, of rows x columns.
+    /// Errors: those of isobit_static_conv_output_size; ISOBIT_INVALID_ARGUMENT for x or y of more than 2^46 elements,
+    /// images of more than 2^31 - 1 pixels or outputs, or such a side with its pads.
+    pub fn isobit_device_static_conv_workspace_bytes(
+        layer: *const isobit_device_static_conv,
+        images: i64,
+        rows: i64,
+        columns: i64,
+        bytes: *mut i64,
+    ) -> i32;
+    /// As isobit_static_conv_forward, but asynchronous on the stream: a code outside its grid counts as the nearer end,
+    /// and isobit_device_static_conv_check_input tells of those of x. Allocates nothing; can be captured in a graph.
+    /// Errors, before anything is launched: those of the host and of isobit_device_static_conv_workspace_bytes, and
+    /// ISOBIT_INVALID_ARGUMENT for memory that is not the device's.
+    pub fn isobit_device_static_conv_forward(
+        layer: *const isobit_device_static_conv,
+        x: *const c_void,
+        x_count: i64,
+        y: *mut c_void,
+        y_count: i64,
+        images: i64,
+        rows: i64,
+        columns: i64,
+        workspace: *mut c_void,
+        workspace_bytes: i64,
+        residual: *const c_void,
+        residual_count: i64,
+        options: *const isobit_device_run_options,
+    ) -> i32;
+    /// Waits for the stream. ISOBIT_INVALID_ARGUMENT with the first code of x outside the grid, of those that outputs
+    /// read, in the last run of at least one image that used this workspace.
+    pub fn isobit_device_static_conv_check_input(
+        layer: *const isobit_device_static_conv,
+        workspace: *const c_void,
+        workspace_bytes: i64,
         stream: *mut c_void,
     ) -> i32;
 }

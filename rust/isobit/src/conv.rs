@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+use std::os::raw::c_void;
 use std::path::Path;
 use std::ptr;
 
@@ -226,8 +227,8 @@ impl Conv {
 /// A convolution of static codes of 2 to 16 bits, integers only: x `[B, H, W, C]`, y `[B, P, Q, O]`.
 #[derive(Debug)]
 pub struct StaticConv {
-    handle: StaticConvHandle,
-    info: sys::isobit_static_conv_info,
+    pub(crate) handle: StaticConvHandle,
+    pub(crate) info: sys::isobit_static_conv_info,
 }
 
 // SAFETY: a layer never changes, and the library ties it to no thread.
@@ -235,19 +236,19 @@ unsafe impl Send for StaticConv {}
 // SAFETY: as above.
 unsafe impl Sync for StaticConv {}
 
-/// Codes that the layer adds, where it adds some, as C takes them.
-fn residual_of<R: Element>(
+/// Codes that the layer adds, where it adds some, as C takes them: where they begin, and how many.
+pub(crate) fn residual_of<R: Element>(
     info: &sys::isobit_static_conv_info,
-    residual: Option<&[R]>,
-) -> Result<(*const std::os::raw::c_void, i64)> {
+    residual: Option<(*const R, i64)>,
+) -> Result<(*const c_void, i64)> {
     match residual {
         None => Ok((ptr::null(), 0)),
         Some(_) if info.has_residual == 0 => {
             Err(Error::invalid("residual is given, but the layer adds none".to_string()))
         }
-        Some(codes) => {
+        Some((codes, count)) => {
             check_dtype::<R>(info.residual_dtype, "residual")?;
-            Ok((codes.as_ptr().cast(), count(codes)))
+            Ok((codes.cast(), count))
         }
     }
 }
@@ -375,7 +376,7 @@ impl StaticConv {
     ) -> Result<()> {
         check_dtype::<X>(self.info.x_dtype, "x")?;
         check_dtype::<Y>(self.info.y_dtype, "y")?;
-        let (residual, residual_count) = residual_of(&self.info, residual)?;
+        let (residual, residual_count) = residual_of(&self.info, residual.map(|codes| (codes.as_ptr(), count(codes))))?;
         let options = run.to_c();
         // SAFETY: handles, slices of the layer's types with their lengths, and a structure that live; &mut says that
         // nobody else uses them.
@@ -491,7 +492,7 @@ impl StaticConvStream {
     ) -> Result<()> {
         check_dtype::<X>(self.info.x_dtype, "x")?;
         check_dtype::<Y>(self.info.y_dtype, "y")?;
-        let (residual, residual_count) = residual_of(&self.info, residual)?;
+        let (residual, residual_count) = residual_of(&self.info, residual.map(|codes| (codes.as_ptr(), count(codes))))?;
         let options = run.to_c();
         // SAFETY: as in StaticConv::run.
         check(unsafe {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Linear layers on a CUDA device against those on the host. Without a device only refusals are tested, unless
+//! Linear layers and convolutions on a CUDA device against those on the host. Without a device only refusals are tested, unless
 //! ISOBIT_REQUIRE names cuda. ISOBIT_CUDA_LIBRARY names libisobit_cuda.so.
 use std::ffi::CString;
 use std::os::raw::{c_char, c_int, c_uint, c_void};
 use std::ptr;
+use std::sync::Once;
 
 use isobit::*;
 
@@ -97,23 +98,34 @@ fn matrix() -> LowBitMatrix {
     LowBitMatrix::quantize(&weights, N, K, &options, None).unwrap()
 }
 
+/// None where there is no device, which fails where ISOBIT_REQUIRE names cuda; nor is there a library then.
+fn device() -> Option<Driver> {
+    static NO_LIBRARY: Once = Once::new();
+    let driver = Driver::open();
+    if driver.is_none() {
+        let required = std::env::var("ISOBIT_REQUIRE").unwrap_or_default();
+        assert!(!required.split(',').any(|name| name == "cuda"), "ISOBIT_REQUIRE names cuda: no device");
+        NO_LIBRARY.call_once(|| std::env::set_var("ISOBIT_CUDA_LIBRARY", "/nowhere/cuda.so"));
+    }
+    driver
+}
+
+fn no_library<T: std::fmt::Debug>(made: Result<T>) {
+    let error = made.unwrap_err();
+    assert_eq!(error.code(), StatusCode::Unsupported);
+    assert!(error.message().contains("/nowhere/cuda.so"), "{}", error);
+}
+
 #[test]
 fn layers_on_a_device() {
+    let driver = device();
     let options = LinearOptions { activations: Activations::Int8, ..Default::default() };
     let error = DeviceLinear::new(&matrix(), &LinearOptions { path: CpuPath::Scalar, ..options }, 0).unwrap_err();
     assert_eq!(error.message(), "options->cpu_path is 2, must be ISOBIT_CPU_DEFAULT, 0, for a device");
 
-    let driver = match Driver::open() {
+    let driver = match driver {
         Some(driver) => driver,
-        None => {
-            let required = std::env::var("ISOBIT_REQUIRE").unwrap_or_default();
-            assert!(!required.split(',').any(|name| name == "cuda"), "ISOBIT_REQUIRE names cuda: no device");
-            std::env::set_var("ISOBIT_CUDA_LIBRARY", "/nowhere/cuda.so");
-            let error = DeviceLinear::new(&matrix(), &options, 0).unwrap_err();
-            assert_eq!(error.code(), StatusCode::Unsupported);
-            assert!(error.message().contains("/nowhere/cuda.so"), "{}", error);
-            return;
-        }
+        None => return no_library(DeviceLinear::new(&matrix(), &options, 0)),
     };
     let mut x: Vec<f32> = (0..M * K).map(|i| ((i * 29 % 83) as f32 - 41.0) / 32.0).collect();
     let host = Linear::new(&matrix(), &options).unwrap();
@@ -140,4 +152,77 @@ fn layers_on_a_device() {
     let refused =
         unsafe { layer.forward(x.as_ptr(), M * K, y as *mut f32, M * N, M, workspace, bytes, &DeviceRun::default()) };
     assert!(refused.unwrap_err().message().starts_with("x "));
+}
+
+#[test]
+fn convolutions_on_a_device() {
+    let driver = device();
+    let weights: Vec<f32> = (0..4 * 27).map(|i| ((i * 37 % 101) as f32 - 50.0) / 64.0).collect();
+    let eight = LowBitOptions {
+        bits: BitWidth::Eight,
+        group: 27,
+        kind: Kind::Symmetric,
+        method: Method::Absmax,
+        scales: ScaleType::F32,
+    };
+    let matrix = LowBitMatrix::quantize(&weights, 4, 27, &eight, None).unwrap();
+    let axis = ConvAxis { kernel: 3, pad_before: 1, pad_after: 1, ..Default::default() };
+    let shape = ConvShape { channels: 3, outputs: 4, rows: axis, columns: axis, ..Default::default() };
+    let options = StaticLinearOptions {
+        path: CpuPath::Default,
+        input: Grid { bits: 5, is_signed: true, scale: Scale::Pow2(3), zero_point: 2 },
+        output: Some(Grid { bits: 8, is_signed: false, scale: Scale::Pow2(4), zero_point: 100 }),
+        bias: None,
+        clamp: None,
+        rounding: Rounding::NearestEven,
+    };
+    let added = Grid { bits: 8, is_signed: true, scale: Scale::Pow2(4), zero_point: -2 };
+    let host = StaticConv::new(&matrix, &shape, &options, Some(added)).unwrap();
+    let driver = match driver {
+        Some(driver) => driver,
+        None => return no_library(DeviceStaticConv::new(&host, 0)),
+    };
+    let image = ImageSize { rows: 5, columns: 6 };
+    const PIXELS: i64 = 2 * 5 * 6;
+    let mut x: Vec<i8> = (0..PIXELS * 3).map(|i| (i * 29 % 32 - 16) as i8).collect();
+    let residual: Vec<i8> = (0..PIXELS * 4).map(|i| (i * 31 % 251 - 125) as i8).collect();
+    let mut expected = vec![0u8; (PIXELS * 4) as usize];
+    let mut on_host = host.workspace(2, image, 1).unwrap();
+    host.forward_adding(&x, &residual, &mut expected, 2, image, &mut on_host, &LinearRun::default()).unwrap();
+
+    let layer = DeviceStaticConv::new(&host, 0).unwrap();
+    let bytes = layer.workspace_bytes(2, image).unwrap();
+    let workspace = driver.memory(bytes as usize) as *mut c_void;
+    let y = driver.memory((PIXELS * 4) as usize);
+    let there = driver.write(&residual) as *const i8;
+    let how = DeviceRun::default();
+    let run = |x: &[i8]| {
+        let x = driver.write(x) as *const i8;
+        let y = y as *mut u8;
+        // SAFETY: memory of the device of these sizes, which is never given back; check_input waits.
+        unsafe {
+            layer
+                .forward_adding(x, PIXELS * 3, there, PIXELS * 4, y, PIXELS * 4, 2, image, workspace, bytes, &how)
+                .unwrap();
+            layer.check_input(workspace, bytes, ptr::null_mut())
+        }
+    };
+    run(&x).unwrap();
+    assert_eq!(driver.read::<u8>(y, (PIXELS * 4) as usize), expected);
+    x[7 * 3 + 2] = 16;
+    let outside = host.forward_adding(&x, &residual, &mut expected, 2, image, &mut on_host, &LinearRun::default());
+    assert_eq!(run(&x).unwrap_err().message(), outside.unwrap_err().message());
+    // SAFETY: refused before anything is launched.
+    unsafe {
+        let y = y as *mut u8;
+        let missing = layer.forward(there, PIXELS * 3, y, PIXELS * 4, 2, image, workspace, bytes, &how);
+        assert!(missing.unwrap_err().message().starts_with("layer: residual has 0 bytes"));
+        let wrong = layer.forward(y, PIXELS * 3, y, PIXELS * 4, 2, image, workspace, bytes, &how);
+        assert_eq!(wrong.unwrap_err().message(), "x is u8, must be s8");
+        let count = PIXELS * 4;
+        let wrong = layer.forward_adding(there, PIXELS * 3, y, count, y, count, 2, image, workspace, bytes, &how);
+        assert_eq!(wrong.unwrap_err().message(), "residual is u8, must be s8");
+        let host = layer.forward_adding(x.as_ptr(), 180, there, count, y, count, 2, image, workspace, bytes, &how);
+        assert!(host.unwrap_err().message().starts_with("x "));
+    }
 }
