@@ -31,7 +31,7 @@ ALLOWED = {
 # A program that checks or times, not the library.
 PROGRAM = re.compile(r"(_test|_bench|^fuzz_.*)\.(cc|cu|h)$|_tool\.cc$")
 PROGRAMS_TOO = {"testing", "bench"}
-TESTS_TOO = {"c": {"gru", "io"}, "cuda": {"gru"}}  # models and files to call the interface with
+TESTS_TOO = {"c": {"gru", "io"}, "cuda": {"conv", "gru"}}  # models and files to call the interface with
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 ROOT = pathlib.Path(".")
 

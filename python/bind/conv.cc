@@ -8,6 +8,7 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "cuda.h"
 #include "errors.h"
 #include "gru.h"
 #include "isobit/conv.h"
@@ -49,6 +51,18 @@ std::pair<Pair, Pair> pads_of(const Padding& value) {
   return {{sides.first, sides.first}, {sides.second, sides.second}};
 }
 ImageSize size_of(const Pair& pair) { return {pair.first, pair.second}; }
+
+/// A layer, and its copies on devices.
+struct StaticConv : StaticConvLayer {
+  StaticConv(StaticConvLayer layer, bool path = false)  // NOLINT: implicit on purpose
+      : StaticConvLayer(std::move(layer)), has_path(path) {}
+  [[nodiscard]] const isobit_cuda_conv* on(int device) const {
+    return copies.get(device, *this, &isobit_cuda_functions::conv_create, &isobit_cuda_functions::conv_destroy);
+  }
+
+  bool has_path;
+  OnDevices<isobit_cuda_conv> copies;
+};
 
 /// The grid that a dictionary of grid_dict() describes.
 Grid grid_of(const Facts& facts, const std::string& name) {
@@ -137,24 +151,24 @@ Array matrix_of(const Input& weights) {
   return matrix;
 }
 
-std::unique_ptr<StaticConvLayer> conv_of(const ConvShape& shape, StaticLinearParameters linear,
-                                         const std::optional<Grid>& residual, const std::string& name,
-                                         const std::optional<CpuPath>& path) {
+std::unique_ptr<StaticConv> conv_of(const ConvShape& shape, StaticLinearParameters linear,
+                                    const std::optional<Grid>& residual, const std::string& name,
+                                    const std::optional<CpuPath>& path) {
   StaticConvParameters parameters{shape, std::move(linear)};
   if (residual) {
     if (!parameters.linear.output) refuse(name + ": residual_grid is given, must be None without an output_grid");
     parameters.residual = take(derive_static_residual(*residual, *parameters.linear.output, name));
   }
-  return std::make_unique<StaticConvLayer>(take(StaticConvLayer::create(std::move(parameters), name, path)));
+  return std::make_unique<StaticConv>(take(StaticConvLayer::create(std::move(parameters), name, path)),
+                                      path.has_value());
 }
 
-std::unique_ptr<StaticConvLayer> conv_of_codes(nb::any weights, nb::any scales, const Facts& input_grid,
-                                               const std::optional<Facts>& output_grid, nb::any bias,
-                                               const Range& clamp, const OneOrTwo& stride, const OneOrTwo& dilation,
-                                               const Padding& padding, int64_t groups, bool transposed,
-                                               const OneOrTwo& output_padding,
-                                               const std::optional<Facts>& residual_grid, const std::string& rounding,
-                                               const std::string& name, const std::optional<std::string>& path) {
+std::unique_ptr<StaticConv> conv_of_codes(nb::any weights, nb::any scales, const Facts& input_grid,
+                                          const std::optional<Facts>& output_grid, nb::any bias, const Range& clamp,
+                                          const OneOrTwo& stride, const OneOrTwo& dilation, const Padding& padding,
+                                          int64_t groups, bool transposed, const OneOrTwo& output_padding,
+                                          const std::optional<Facts>& residual_grid, const std::string& rounding,
+                                          const std::string& name, const std::optional<std::string>& path) {
   const Input codes(weights, "weights", Dtype::kS8);
   StaticLinearParameters p;
   p.weights = matrix_of(codes);
@@ -173,14 +187,13 @@ std::unique_ptr<StaticConvLayer> conv_of_codes(nb::any weights, nb::any scales, 
   return conv_of(shape, take(derive_static_requantization(std::move(p), range, name)), residual, name, cpu_path);
 }
 
-std::unique_ptr<StaticConvLayer> conv_of_floats(nb::any weights, const Facts& input_grid,
-                                                const std::optional<Facts>& output_grid, nb::any bias,
-                                                const Range& clamp, const OneOrTwo& stride, const OneOrTwo& dilation,
-                                                const Padding& padding, int64_t groups, bool transposed,
-                                                const OneOrTwo& output_padding,
-                                                const std::optional<Facts>& residual_grid, int32_t weight_bits,
-                                                const std::string& method, const std::string& rounding,
-                                                const std::string& name, const std::optional<std::string>& path) {
+std::unique_ptr<StaticConv> conv_of_floats(nb::any weights, const Facts& input_grid,
+                                           const std::optional<Facts>& output_grid, nb::any bias, const Range& clamp,
+                                           const OneOrTwo& stride, const OneOrTwo& dilation, const Padding& padding,
+                                           int64_t groups, bool transposed, const OneOrTwo& output_padding,
+                                           const std::optional<Facts>& residual_grid, int32_t weight_bits,
+                                           const std::string& method, const std::string& rounding,
+                                           const std::string& name, const std::optional<std::string>& path) {
   const Input floats(weights, "weights", Dtype::kF32);
   const Array matrix = matrix_of(floats);
   std::optional<Input> biases;
@@ -228,14 +241,16 @@ struct Images {
   }
 };
 
-/// The residual of y of this shape, and only where the layer has one.
+/// The residual of y of this shape, where x lies, and only where the layer has one.
 std::optional<Input> residual_of(nb::handle residual, const std::optional<StaticResidual>& wanted,
-                                 const std::vector<int64_t>& y_shape, Dtype dtype) {
+                                 const std::vector<int64_t>& y_shape, Dtype dtype, Device device = {}) {
   if (residual.is_none() != !wanted)
     refuse(wanted ? "residual is None, must be given: the layer has a residual_grid"
                   : "residual is given, must be None: the layer has no residual_grid");
   if (!wanted) return std::nullopt;
-  std::optional<Input> input(std::in_place, residual, "residual", dtype);
+  std::optional<Input> input(std::in_place, residual, "residual", dtype, Places::kHostOrDevice);
+  if (input->device() != device)
+    refuse_type("residual is " + place_text(input->device()) + ", must be " + place_text(device) + ", as x");
   if (input->shape() != y_shape)
     refuse("residual has shape " + shape_text(input->shape()) + ", must be " + shape_text(y_shape) + ", as y");
   return input;
@@ -248,16 +263,49 @@ void forward_codes(const StaticConvLayer& self, std::span<const std::byte> x, st
   check(self.forward(x, y, images.count, images.size, workspace, {.pool = use.pool}, residual));
 }
 
-nb::any run_conv(const StaticConvLayer& self, nb::any x, nb::any residual, nb::any out, Pool* pool) {
+/// The call with x on a device, in the order of torch's current stream.
+void run_on_device(const StaticConv& self, nb::handle x, const Input& input, const Images& images,
+                   const std::optional<Input>& residual, const Returned& y) {
+  const isobit_cuda_functions& functions = cuda_functions();
+  const isobit_cuda_conv* const layer = self.on(*input.device());
+  const Stream stream(x);
+  int64_t bytes = 0;
+  check_cuda(functions.conv_workspace_bytes(layer, images.count, images.size.rows, images.size.columns, &bytes));
+  const NewArray workspace = new_array(x, Dtype::kU8, {bytes}, input.device());
+  isobit_cuda_conv_run run{};
+  run.x = input.bytes().data();
+  run.x_bytes = std::ssize(input.bytes());
+  run.y = y.bytes().data();
+  run.y_bytes = std::ssize(y.bytes());
+  if (residual) {
+    run.residual = residual->bytes().data();
+    run.residual_bytes = std::ssize(residual->bytes());
+  }
+  run.workspace = workspace.bytes.data();
+  run.workspace_bytes = bytes;
+  run.images = images.count;
+  run.rows = images.size.rows;
+  run.columns = images.size.columns;
+  run.stream = stream.handle;
+  check_cuda(functions.conv_run(layer, &run));
+}
+
+nb::any run_conv(const StaticConv& self, nb::any x, nb::any residual, nb::any out, Pool* pool) {
   const StaticConvParameters& p = self.parameters();
-  const Input input(x, "x", p.linear.x_dtype());
+  const Input input(x, "x", p.linear.x_dtype(), Places::kHostOrDevice);
   const Images images(input, p.shape.channels);
   const std::vector<int64_t> y_shape =
       images.y_shape(take(conv_output_size(p.shape, images.size, self.name())), p.shape.outputs);
+  if (input.device()) {
+    refuse_on_device("pool", pool != nullptr);
+    refuse_on_device("path", self.has_path);
+  }
   const std::optional<Input> added =
-      residual_of(residual, p.residual, y_shape, p.residual ? p.residual->grid.dtype() : Dtype::kS8);
-  const Returned y(x, out, p.linear.y_dtype(), y_shape);
-  {
+      residual_of(residual, p.residual, y_shape, p.residual ? p.residual->grid.dtype() : Dtype::kS8, input.device());
+  const Returned y(x, out, p.linear.y_dtype(), y_shape, input.device());
+  if (input.device()) {
+    run_on_device(self, x, input, images, added, y);
+  } else {
     const nb::gil_scoped_release release;
     forward_codes(self, input.bytes(), y.bytes(), images, added ? added->bytes() : std::span<const std::byte>(), pool);
   }
@@ -272,7 +320,7 @@ Codes quantized(const Grid& grid, const Input& x, const char* name) {
 }
 
 /// Numbers in and out: quantised on the grids, dequantised from the output grid.
-nb::any run_conv_floats(const StaticConvLayer& self, nb::any x, nb::any residual, nb::any out, Pool* pool) {
+nb::any run_conv_floats(const StaticConv& self, nb::any x, nb::any residual, nb::any out, Pool* pool) {
   const StaticConvParameters& p = self.parameters();
   const Input input(x, "x", Dtype::kF32);
   const Images images(input, p.shape.channels);
@@ -361,7 +409,7 @@ struct ConvState {
   ConvState(StaticConvStream of, StaticConvState first) : stream(std::move(of)), state(std::move(first)) {}
 };
 
-std::unique_ptr<StaticConvStream> stream_of(const StaticConvLayer& layer) {
+std::unique_ptr<StaticConvStream> stream_of(const StaticConv& layer) {
   const nb::gil_scoped_release release;
   return std::make_unique<StaticConvStream>(
       take(StaticConvStream::create(layer.parameters(), layer.name(), layer.path())));
@@ -440,13 +488,18 @@ nb::any run_pool(const StaticPool& self, nb::any x, nb::any out, Pool* pool) {
 
 Pair pair_of(const ImageSize& size) { return {size.rows, size.columns}; }
 
-std::vector<std::unique_ptr<StaticConvLayer>> load_all(const Path& path) {
+std::vector<std::unique_ptr<StaticConv>> load_all(const Path& path) {
   const nb::gil_scoped_release release;
   const ArrayReader file = take(ArrayReader::open(path.text));
-  std::vector<std::unique_ptr<StaticConvLayer>> layers;
+  std::vector<std::unique_ptr<StaticConv>> layers;
   for (StaticConvLayer& layer : take(StaticConvLayer::load_all(file)))
-    layers.push_back(std::make_unique<StaticConvLayer>(std::move(layer)));
+    layers.push_back(std::make_unique<StaticConv>(std::move(layer)));
   return layers;
+}
+
+void save_all(const Path& path, const std::vector<const StaticConv*>& layers) {
+  const nb::gil_scoped_release release;
+  check(StaticConvLayer::save_all(path.text, std::vector<const StaticConvLayer*>(layers.begin(), layers.end())));
 }
 
 constexpr const char* kFromCodesDoc =
@@ -467,7 +520,9 @@ constexpr const char* kRunDoc =
     "x: codes of input_grid [B, H, W, C], or [B, W, C] of images with one row; y: codes of output_grid, or int32\n"
     "accumulators, [B, P, Q, O] or [B, Q, O]. residual: codes of residual_grid, as many as y, for a layer that has "
     "one.\n"
-    "A code outside its grid is refused by its place.";
+    "A code outside its grid is refused by its place. x may be a torch.Tensor on a CUDA device, where such a code "
+    "counts\n"
+    "as the nearer end of its grid; pool and path mean nothing there.";
 
 void bind_streams(nb::module_& m) {
   nb::class_<ConvState>(m, "StaticConvState",
@@ -546,7 +601,7 @@ void bind_conv(nb::module_& m) {
           "A pixel (of 'int8_per_image': an image) that is not finite is refused by its place, but with 'float'\n"
           "activations.");
 
-  nb::class_<StaticConvLayer>(
+  nb::class_<StaticConv>(
       m, "StaticConv",
       "A convolution of codes on fixed grids; integers only (docs/numerics.md, section 12). A pixel outside x is the\n"
       "zero point of x. Immutable; any number of threads may use it.")
@@ -564,37 +619,30 @@ void bind_conv(nb::module_& m) {
           "load",
           [](const Path& path, const std::string& name) {
             const nb::gil_scoped_release release;
-            return std::make_unique<StaticConvLayer>(take(StaticConvLayer::load(path.text, name)));
+            return std::make_unique<StaticConv>(take(StaticConvLayer::load(path.text, name)));
           },
           "path"_a, "name"_a = "", "A layer that save() wrote. name: of a file with several.")
       .def_static("load_all", &load_all, "path"_a, "All layers of a file, in its order.")
-      .def_static(
-          "save_all",
-          [](const Path& path, const std::vector<const StaticConvLayer*>& layers) {
-            const nb::gil_scoped_release release;
-            check(StaticConvLayer::save_all(path.text, layers));
-          },
-          "path"_a, "layers"_a, "Several layers in a file; their names must differ.")
+      .def_static("save_all", &save_all, "path"_a, "layers"_a, "Several layers in a file; their names must differ.")
       .def(
           "save",
-          [](const StaticConvLayer& self, const Path& path) {
+          [](const StaticConv& self, const Path& path) {
             const nb::gil_scoped_release release;
             check(self.save(path.text));
           },
           "path"_a)
-      .def_prop_ro("name", &StaticConvLayer::name)
-      .def_prop_ro("path", [](const StaticConvLayer& self) { return std::string(to_string(self.path())); })
-      .def_prop_ro("input_grid", [](const StaticConvLayer& self) { return grid_dict(self.parameters().linear.input); })
-      .def_prop_ro("output_grid",
-                   [](const StaticConvLayer& self) { return optional_dict(self.parameters().linear.output); })
+      .def_prop_ro("name", &StaticConv::name)
+      .def_prop_ro("path", [](const StaticConv& self) { return std::string(to_string(self.path())); })
+      .def_prop_ro("input_grid", [](const StaticConv& self) { return grid_dict(self.parameters().linear.input); })
+      .def_prop_ro("output_grid", [](const StaticConv& self) { return optional_dict(self.parameters().linear.output); })
       .def_prop_ro("residual_grid",
-                   [](const StaticConvLayer& self) -> std::optional<Facts> {
+                   [](const StaticConv& self) -> std::optional<Facts> {
                      if (!self.parameters().residual) return std::nullopt;
                      return grid_dict(self.parameters().residual->grid);
                    })
       .def(
           "output_shape",
-          [](const StaticConvLayer& self, const Pair& image) {
+          [](const StaticConv& self, const Pair& image) {
             return pair_of(take(conv_output_size(self.parameters().shape, size_of(image), self.name())));
           },
           "image"_a, "(P, Q) of images (H, W).")

@@ -5,11 +5,13 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "cuda/functions.h"
 #include "errors.h"
@@ -50,6 +52,16 @@ class OnDevices {
       object.reset(made, destroy);
     }
     return object.get();
+  }
+  /// The same of a model, of the bytes of its file.
+  template <typename Model, typename Create, typename Destroy>
+  const Object* get(int device, const Model& model, Create isobit_cuda_functions::*create,
+                    Destroy isobit_cuda_functions::*destroy) const {
+    const isobit_cuda_functions& functions = cuda_functions();
+    return get(device, functions.*destroy, [&](Object** made) {
+      const std::vector<std::byte> saved = take(model.saved_bytes());
+      return (functions.*create)(saved.data(), static_cast<int64_t>(saved.size()), device, made);
+    });
   }
 
  private:

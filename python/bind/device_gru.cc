@@ -74,11 +74,7 @@ struct DeviceLengths {
 }  // namespace
 
 const isobit_cuda_gru* Gru::on(int device) const {
-  const isobit_cuda_functions& functions = cuda_functions();
-  return copies.get(device, functions.gru_destroy, [&](isobit_cuda_gru** made) {
-    const std::vector<std::byte> model = take(saved_bytes());
-    return functions.gru_create(model.data(), size_of(model), device, made);
-  });
+  return copies.get(device, *this, &isobit_cuda_functions::gru_create, &isobit_cuda_functions::gru_destroy);
 }
 
 DeviceState device_state(const Gru& gru, int64_t batch, nb::handle like, int device, const Input* h) {

@@ -215,11 +215,8 @@ nb::any run_linear(Linear& self, nb::any x, nb::any out, Pool* pool) {
 struct StaticLinear : StaticLinearLayer {
   StaticLinear(StaticLinearLayer layer) : StaticLinearLayer(std::move(layer)) {}  // NOLINT: implicit on purpose
   [[nodiscard]] const isobit_cuda_linear* on(int device) const {
-    const isobit_cuda_functions& functions = cuda_functions();
-    return copies.get(device, functions.linear_destroy, [&](isobit_cuda_linear** made) {
-      const std::vector<std::byte> saved = take(saved_bytes());
-      return functions.linear_create_static(saved.data(), std::ssize(saved), device, made);
-    });
+    return copies.get(device, *this, &isobit_cuda_functions::linear_create_static,
+                      &isobit_cuda_functions::linear_destroy);
   }
 
   OnDevices<isobit_cuda_linear> copies;

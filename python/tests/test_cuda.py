@@ -50,8 +50,11 @@ def normal(*shape, seed=2):
     return torch.from_numpy(np.random.default_rng(seed).normal(0, 1, shape).astype("f4"))
 
 
-def codes_of(gru, *shape, seed=3):
-    grid = gru.input_grid
+def codes_of(layer, *shape, seed=3):
+    return codes_on(layer.input_grid, *shape, seed=seed)
+
+
+def codes_on(grid, *shape, seed=3):
     low = -(1 << (grid["bits"] - 1)) if grid["signed"] else 0
     dtype = {"s8": "i1", "u8": "u1", "s16": "i2", "u16": "u2"}[grid["dtype"]]
     values = np.random.default_rng(seed).integers(low, low + (1 << grid["bits"]), shape)
@@ -499,23 +502,85 @@ def test_static_linear():
     same(static.run_codes(gru.run_codes(codes.cuda())), static.run_codes(gru.run_codes(codes)))
 
 
-def test_linear_streams_and_graphs():
+def conv(x_bits=8, y_bits=8, weight_bits=8, channels=16, outputs=24, kernel=(3, 3), residual_bits=None, **options):
+    """No y_bits: y is the accumulators."""
+    weights = np.random.default_rng(channels).normal(0, 0.2, (outputs, *kernel, channels // options.get("groups", 1)))
+    x, y, residual = [bits and {"bits": bits, "scale": 12 / 2 ** bits, "zero_point": 3}
+                      for bits in (x_bits, y_bits, residual_bits)]
+    return isobit.StaticConv.quantize(weights.astype("f4"), input_grid=x, output_grid=y, residual_grid=residual,
+                                      weight_bits=weight_bits, **options)
+
+
+def test_static_conv():
+    """Each kernel of the device has a layer here: tile, the same on copied rows, depthwise, product, direct."""
+    for made in ({"padding": 1}, {"channels": 3, "stride": 2, "padding": ((0, 1), (1, 2)), "weight_bits": 4},
+                 {"channels": 32, "outputs": 32, "groups": 32, "padding": 1, "y_bits": 16},
+                 {"x_bits": 12, "channels": 64, "outputs": 128, "padding": 2, "dilation": 2},
+                 {"channels": 6, "groups": 3, "x_bits": 16},
+                 {"channels": 5, "transposed": True, "stride": 2, "output_padding": 1, "weight_bits": 2}):
+        for residual_bits, changed in ((None, {}), (8, {}), (12, {}), (None, {"y_bits": None})):
+            layer = conv(residual_bits=residual_bits, **{**made, **changed})
+            for batch in (2, 0):
+                x = codes_of(layer, batch, 9, 11, made.get("channels", 16))
+                y_shape = (batch, *layer.output_shape((9, 11)), made.get("outputs", 24))
+                residual = [codes_on(layer.residual_grid, *y_shape, seed=4)] if residual_bits else []
+                same(layer.run_codes(x.cuda(), *(codes.cuda() for codes in residual)), layer.run_codes(x, *residual))
+
+
+def test_static_conv_forms():
+    layer = conv(kernel=(1, 3), padding=((0, 0), (2, 0)), residual_bits=8)
+    x = codes_of(layer, 4, 30, 16)  # one row
+    residual = codes_on(layer.residual_grid, 4, 30, 24, seed=4)
+    device, added, y = x.cuda(), residual.cuda(), layer.run_codes(x, residual)
+    same(layer.run_codes(device, added), y)
+    same(layer.run_codes(device[:, None], added[:, None]), y[:, None])
+    same(layer.run_codes(device.swapaxes(0, 1).contiguous().swapaxes(0, 1), added), y)
+    same(layer.run_codes(device[1:], added[1:]), y[1:])
+    out = torch.empty_like(added)
+    assert layer.run_codes(device, added, out=out) is out
+    same(out, y)
+    assert layer.run_codes(device, added, out=added) is added  # in its place
+    same(added, y)
+    added = residual.cuda()
+    for call, error, *parts in (
+            (lambda: layer.run_codes(device, residual), TypeError, "residual is on the host, must be on CUDA device 0"),
+            (lambda: layer.run_codes(x, added), TypeError, "residual is on CUDA device 0, must be on the host, as x"),
+            (lambda: layer.run_codes(device, added[1:]), ValueError, "residual has shape [3, 30, 24], must be"),
+            (lambda: layer.run_codes(device), ValueError, "residual is None, must be given"),
+            (lambda: layer.run_codes(device, added, out=y), TypeError, "out is on the host, must be on CUDA device 0"),
+            (lambda: layer.run_codes(device, added, pool=isobit.ThreadPool(1)), ValueError, "pool is given"),
+            (lambda: conv(path="reference", padding=1).run_codes(device[:, None]), ValueError, "path is given"),
+            (lambda: layer(device.float(), added.float()), isobit.NotSupportedError, "x is on CUDA device 0",
+             "StaticConv.run_codes()")):
+        refused(call, error, *parts)
+    same(layer.run_codes(device, added), y)
+
+    layer = conv(x_bits=12)
+    x = codes_of(layer, 2, 9, 11, 16)
+    x[1, 4, 5, 6], x[0, 3, 3, 3] = 5000, -5000
+    refused(lambda: layer.run_codes(x), ValueError, "x[")
+    same(layer.run_codes(x.cuda()), layer.run_codes(x.clamp(-2048, 2047)))
+
+
+def test_streams_and_graphs_of_layers():
     """The call returns while work before it runs; captured once, it is replayed on other values."""
-    for activations in ("int8", "float"):
-        layer = isobit.Linear(matrix(128, 256), activations=activations)
-        x, other = normal(9, 256), normal(9, 256, seed=8)
+    layer = conv(padding=1)
+    calls = [(isobit.Linear(matrix(128, 256), activations=activations), normal(9, 256), normal(9, 256, seed=8))
+             for activations in ("int8", "float")]
+    calls.append((layer.run_codes, codes_of(layer, 2, 9, 11, 16), codes_of(layer, 2, 9, 11, 16, seed=8)))
+    for call, x, other in calls:
         device, new = x.cuda(), other.cuda()
-        expected = layer(new).cpu()
+        expected = call(new).cpu()
         torch.cuda.synchronize()
         torch.cuda._sleep(LONG)
         device.copy_(new)
-        y = layer(device)
+        y = call(device)
         assert still_running(), "a call waited"
         same(y, expected)
         device.copy_(x)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            y = layer(device)
+            y = call(device)
         device.copy_(new)
         graph.replay()
         same(y, expected)
@@ -530,11 +595,14 @@ def test_other_devices():
     layer = isobit.Linear(matrix(24, C, group=None))
     static = isobit.quantize_static(normal(24, C), x.reshape(-1, C))
     codes = codes_of(static, T, C)
+    convolution = conv()
+    images = codes_of(convolution, 2, 9, 11, 16)
     with torch.cuda.device(0):
         for index in (1, 0, 1):
             device = x.to(f"cuda:{index}")
             same(layer(device), layer(x))
             same(static.run_codes(codes.to(device.device)), static.run_codes(codes))
+            same(convolution.run_codes(images.to(device.device)), convolution.run_codes(images))
             assert torch.cuda.current_device() == 0
             state = gru.initial_state(3, like=device)
             y = gru(device, state, lengths=[T, 2, 9], whole_sequence=True)

@@ -15,8 +15,9 @@ from conftest import C, make_checkpoint
 
 import isobit
 
+ROOT = pathlib.Path(__file__).parents[2]
 RELEASE = importlib.metadata.version("isobit")
-HEADER = pathlib.Path(__file__).parents[2] / "src" / "cuda" / "functions.h"
+HEADER = ROOT / "src" / "cuda" / "functions.h"
 VERSION = re.search(r"#define ISOBIT_CUDA_FUNCTIONS_VERSION (\d+)", HEADER.read_text(encoding="utf-8"))[1]
 # The first fields of isobit_cuda_functions.
 TABLE = """
@@ -54,6 +55,19 @@ def static():
     return isobit.quantize_static(np.ones((4, C), "f4"), np.ones((5, C), "f4"))
 
 
+def conv(**options):
+    grid = {"bits": 8, "scale": 0.1}
+    return isobit.StaticConv.from_codes(np.ones((4, 3, 3, C), "i1"), np.ones(4, "f4"), input_grid=grid,
+                                        output_grid={"bits": 8, "signed": False, "scale": 9}, padding=1, **options)
+
+
+ADDS = {"residual_grid": {"bits": 12, "scale": 0.5}}
+
+
+def images(dtype="i1", channels=C, index=0):
+    return fake_torch.Tensor(np.zeros((2, 5, 6, channels), dtype), index)
+
+
 def library(folder, version, release):
     source = folder / "table.c"
     source.write_text(TABLE, encoding="utf-8")
@@ -79,6 +93,7 @@ def test_no_library(torch, gru, monkeypatch, tmp_path):
     refused(lambda: isobit.Table("silu")(x_of()), name, build)
     refused(lambda: linear()(x_of()), name, build)
     refused(lambda: static().run_codes(fake_torch.Tensor(np.zeros((5, C), "i1"))), name, build)
+    refused(lambda: conv().run_codes(images()), name, build)
     missing = tmp_path / "nothing.so"
     monkeypatch.setenv("ISOBIT_CUDA_LIBRARY", str(missing))
     refused(lambda: gru(x_of()), f"which ISOBIT_CUDA_LIBRARY names: {missing}: cannot open", build)
@@ -119,6 +134,10 @@ def test_what_is_for_the_host(torch, gru):
     on_device = fake_torch.Tensor(np.zeros((3, 8), "f4"))
     for call, name in [
         (lambda: static()(x_of()), "x"),
+        (lambda: conv()(images("f4")), "x"),
+        (lambda: isobit.StaticPool("max", 2, input_grid={"bits": 8, "scale": 1}).run_codes(images()), "x"),
+        (lambda: isobit.StaticConv.from_codes(images(), np.ones(2, "f4"), input_grid={"bits": 8, "scale": 1}),
+         "weights"),
         (lambda: isobit.LowBit.quantize(on_device, bits=4, group=8), "weights"),
         (lambda: isobit.Calibrator(isobit.gru_weights([[np.zeros((3, 1), "f4"), np.zeros((3, 1), "f4"),
                                                         np.zeros(3, "f4"), np.zeros(3, "f4")]])).observe(on_device),
@@ -164,9 +183,43 @@ def test_places_of_arguments(torch, gru):
     with pytest.raises(isobit.InvalidArgumentError, match="pool is given, which is for x on the host"):
         static().run_codes(fake_torch.Tensor(np.zeros((5, C), "i1")), pool=isobit.ThreadPool(1))
 
+    with pytest.raises(TypeError, match="out is on the host, must be on CUDA device 0, as x"):
+        conv().run_codes(images(), out=np.zeros((2, 5, 6, 4), "u1"))
+    with pytest.raises(TypeError, match="out is on CUDA device 1, must be on the host, as x"):
+        conv().run_codes(np.zeros((2, 5, 6, C), "i1"), out=images("u1", 4, 1))
+    with pytest.raises(TypeError, match="residual is on the host, must be on CUDA device 1, as x"):
+        conv(**ADDS).run_codes(images(index=1), np.zeros((2, 5, 6, 4), "i2"))
+    with pytest.raises(TypeError, match="residual is on CUDA device 0, must be on the host, as x"):
+        conv(**ADDS).run_codes(np.zeros((2, 5, 6, C), "i1"), images("i2", 4))
+    with pytest.raises(TypeError, match="residual is on CUDA device 0, must be on the host, as x"):
+        conv(**ADDS)(np.zeros((2, 5, 6, C), "f4"), images("f4", 4))
+    with pytest.raises(isobit.InvalidArgumentError, match="residual is None, must be given"):
+        conv(**ADDS).run_codes(images())
+    with pytest.raises(TypeError, match="x is f32, must be s8"):
+        conv().run_codes(images("f4"))
+    with pytest.raises(isobit.InvalidArgumentError, match=r"x has shape \[2, 5, 6, 1\], must be \[B, H, W, "):
+        conv().run_codes(images(channels=1))
+    with pytest.raises(isobit.InvalidArgumentError, match="path is given, which is for x on the host"):
+        conv(path="reference").run_codes(images())
+    with pytest.raises(isobit.InvalidArgumentError, match="pool is given, which is for x on the host"):
+        conv().run_codes(images(), pool=isobit.ThreadPool(1))
+
     class Cupy(fake_torch.Tensor):
         pass
 
     torch.Tensor = dict  # the array is of another library
     refused(lambda: gru(Cupy(x)), "x is on CUDA device 0 and of type Cupy, must be a torch.Tensor there")
+    refused(lambda: conv().run_codes(Cupy(np.zeros((2, 5, 6, C), "i1"))),
+            "x is on CUDA device 0 and of type Cupy, must be a torch.Tensor there")
     refused(lambda: gru.initial_state(3, like=Cupy(x)), "like is on CUDA device 0 and of type Cupy")
+
+
+def test_what_the_library_gets(tmp_path):
+    made = tmp_path / "recorder.so"
+    source = ROOT / "src" / "cuda"
+    subprocess.run([shutil.which("c++"), "-std=c++20", "-shared", "-fPIC", f"-I{source.parent}",
+                    f'-DISOBIT_VERSION="{RELEASE}"', str(source / "recorder.cc"), "-o", str(made)], check=True)
+    # In a process of its own: the package keeps the library that it has found.
+    done = subprocess.run([sys.executable, str(pathlib.Path(__file__).parent / "cuda_calls.py")], check=False,
+                          env={**os.environ, "ISOBIT_CUDA_LIBRARY": str(made)}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "as expected\n"), done.stderr

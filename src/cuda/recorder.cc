@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// A libisobit_cuda.so for tests without a device. It has convolutions only, computes nothing, and tells what its
+// functions were given.
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "cuda/functions.h"
+
+struct isobit_cuda_conv {
+  int32_t device;
+};
+
+extern "C" {
+__attribute__((visibility("default"))) isobit_cuda_table_type isobit_cuda_table;
+/// Since it was last asked, a line each: the function, and its numbers and addresses in their order. Valid until then.
+__attribute__((visibility("default"))) const char* isobit_cuda_told();
+}
+
+namespace {
+
+constexpr int32_t kInvalidArgument = 1;
+constexpr int64_t kWorkspaceBytes = 768;
+std::string told;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+
+void tell(const char* function, std::initializer_list<int64_t> values) {
+  told += function;
+  for (const int64_t value : values) told += " " + std::to_string(value);
+  told += "\n";
+}
+int64_t number_of(const void* address) { return reinterpret_cast<intptr_t>(address); }
+
+const char* last_error() { return "refused by the recorder"; }
+
+int32_t conv_create(const void* layer, int64_t layer_bytes, int32_t device, isobit_cuda_conv** conv) {
+  tell("conv_create", {layer != nullptr && layer_bytes > 0 ? 1 : 0, device});
+  *conv = device < 0 ? nullptr : new isobit_cuda_conv{device};
+  return device < 0 ? kInvalidArgument : 0;
+}
+
+void conv_destroy(isobit_cuda_conv* conv) {
+  tell("conv_destroy", {conv->device});
+  delete conv;
+}
+
+int32_t conv_workspace_bytes(const isobit_cuda_conv* conv, int64_t images, int64_t rows, int64_t columns,
+                             int64_t* bytes) {
+  tell("conv_workspace_bytes", {conv->device, images, rows, columns});
+  if (rows == 0) return kInvalidArgument;
+  *bytes = kWorkspaceBytes;
+  return 0;
+}
+
+int32_t conv_run(const isobit_cuda_conv* conv, const isobit_cuda_conv_run* run) {
+  tell("conv_run", {conv->device, number_of(run->x), run->x_bytes, number_of(run->y), run->y_bytes,
+                    number_of(run->residual), run->residual_bytes, number_of(run->workspace), run->workspace_bytes,
+                    run->images, run->rows, run->columns, run->x_stride, run->y_stride, number_of(run->stream)});
+  return run->rows == 0 ? kInvalidArgument : 0;
+}
+
+int32_t conv_check_input(const isobit_cuda_conv* conv, const void* workspace, int64_t workspace_bytes, void* stream) {
+  tell("conv_check_input", {conv->device, number_of(workspace), workspace_bytes, number_of(stream)});
+  return kInvalidArgument;
+}
+
+constexpr isobit_cuda_functions functions_of_convolutions() {
+  isobit_cuda_functions functions{};
+  functions.version = ISOBIT_CUDA_FUNCTIONS_VERSION;
+  functions.release = ISOBIT_VERSION;
+  functions.last_error = last_error;
+  functions.conv_create = conv_create;
+  functions.conv_destroy = conv_destroy;
+  functions.conv_workspace_bytes = conv_workspace_bytes;
+  functions.conv_run = conv_run;
+  functions.conv_check_input = conv_check_input;
+  return functions;
+}
+constexpr isobit_cuda_functions kFunctions = functions_of_convolutions();
+
+}  // namespace
+
+const isobit_cuda_functions* isobit_cuda_table(int32_t) { return &kFunctions; }
+
+const char* isobit_cuda_told() {
+  static std::string last;
+  last = std::exchange(told, {});
+  return last.c_str();
+}
