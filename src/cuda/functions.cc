@@ -103,8 +103,7 @@ int32_t guarded_on(int device, Body&& body) noexcept {
 
 /// The handle of a copy on a device of the Model whose file `saved` is.
 template <typename Model, typename OnDevice, typename Handle>
-int32_t create_saved(const void* saved, int64_t saved_bytes, const char* name, int32_t device,
-                     Handle** handle) noexcept {
+int32_t create_saved(const void* saved, int64_t saved_bytes, const char* name, int32_t device, Handle** handle) {
   *handle = nullptr;
   return guarded([&]() -> Status {
     ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::view(saved, static_cast<size_t>(saved_bytes), name));
