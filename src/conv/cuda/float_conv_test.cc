@@ -42,8 +42,8 @@ Bytes spread(const uint8_t* from, int64_t rows, int64_t bytes, int64_t apart) {
 
 /// A layer, and the pixels of y apart.
 struct OnDevice {
-  OnDevice(const RandomConv& c, int64_t x_more, int64_t y_more)
-      : c(c), x_stride(c.shape.channels + x_more), y_stride(c.shape.outputs + y_more) {}
+  OnDevice(const RandomConv& conv, int64_t x_more, int64_t y_more)
+      : c(conv), x_stride(c.shape.channels + x_more), y_stride(c.shape.outputs + y_more) {}
 
   /// y, what is between its pixels included; empty where something failed. `told`: of check_input.
   Bytes run(bool graph, std::string* told = nullptr) const {
