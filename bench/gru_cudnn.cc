@@ -11,13 +11,13 @@
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bench/cudnn_objects.h"
 #include "core/half.h"
 #include "core/random.h"
 #include "isobit/gru.h"
@@ -26,6 +26,8 @@
 namespace {
 
 using isobit::Status;
+using isobit::bench::cudnn_status;
+using isobit::bench::CudnnObject;
 using isobit::testing::check_cuda;
 using isobit::testing::device_memory;
 using isobit::testing::DeviceMemory;
@@ -69,33 +71,11 @@ struct Options {
   bool same_weights = false;
 };
 
-Status cudnn_status(cudnnStatus_t status, const std::string& what) {
-  if (status == CUDNN_STATUS_SUCCESS) return {};
-  char detail[1024] = {};
-  cudnnGetLastErrorString(detail, sizeof detail);
-  std::string message = what + ": " + cudnnGetErrorString(status);
-  const std::string line = std::string(detail).substr(0, std::string_view(detail).find('\n'));
-  if (!line.empty()) message += " (" + line + ")";
-  return {isobit::StatusCode::kUnsupported, message};
-}
-
-template <typename T, cudnnStatus_t (*create)(T**), cudnnStatus_t (*destroy)(T*)>
-class Object {
- public:
-  Object() { required(cudnn_status(create(&object_), "creating an object of cuDNN")); }
-  ~Object() { destroy(object_); }
-  Object(const Object&) = delete;
-  Object& operator=(const Object&) = delete;
-  T* get() const { return object_; }
-
- private:
-  T* object_ = nullptr;
-};
-using Handle = Object<cudnnContext, cudnnCreate, cudnnDestroy>;
-using Dropout = Object<cudnnDropoutStruct, cudnnCreateDropoutDescriptor, cudnnDestroyDropoutDescriptor>;
-using Tensor = Object<cudnnTensorStruct, cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor>;
-using RnnData = Object<cudnnRNNDataStruct, cudnnCreateRNNDataDescriptor, cudnnDestroyRNNDataDescriptor>;
-using Rnn = Object<cudnnRNNStruct, cudnnCreateRNNDescriptor, cudnnDestroyRNNDescriptor>;
+using Handle = isobit::bench::CudnnHandle;
+using Tensor = isobit::bench::CudnnTensor;
+using Dropout = CudnnObject<cudnnDropoutStruct, cudnnCreateDropoutDescriptor, cudnnDestroyDropoutDescriptor>;
+using RnnData = CudnnObject<cudnnRNNDataStruct, cudnnCreateRNNDataDescriptor, cudnnDestroyRNNDataDescriptor>;
+using Rnn = CudnnObject<cudnnRNNStruct, cudnnCreateRNNDescriptor, cudnnDestroyRNNDescriptor>;
 
 /// float16 codes, uniform in +-limit.
 std::vector<uint16_t> uniform(isobit::Random& random, size_t count, float limit) {
