@@ -204,20 +204,24 @@ def refusals(document):
     return lines
 
 
+def reached(found, what, where):
+    """A line for each target of `found`, pairs of a target and where it holds: how many reach it, and the furthest."""
+    groups, cells = {}, []
+    for target, at in found:
+        groups.setdefault((target.what, target.wanted, target.at_most), []).append((target, at))
+    for (name, wanted, at_most), all_of_it in groups.items():
+        known = [(target, at) for target, at in all_of_it if target.figure is not None]
+        worst, at = (max if at_most else min)(known, key=lambda pair: pair[0].figure, default=(None, "–"))
+        cells.append([Target(name, wanted, None, at_most).aim(),
+                      "%d of %d" % (sum(target.met for target, _ in known), len(all_of_it)),
+                      "%d" % (len(all_of_it) - len(known)), "–" if worst is None else "%.2f" % worst.figure, at])
+    return markdown(["target", what + " that reach it", "not known", "furthest", "at (%s)" % where], cells)
+
+
 def target_table(document):
     """For each target, how many layers reach it, and the one that is furthest from it."""
-    found, cells = {}, []
-    for row in rows(document):
-        for target in row.targets:
-            found.setdefault((target.what, target.wanted, target.at_most), []).append((target, row.case))
-    for (what, wanted, at_most), all_of_it in found.items():
-        known = [(target, case) for target, case in all_of_it if target.figure is not None]
-        worst, case = (max if at_most else min)(known, key=lambda pair: pair[0].figure, default=(None, None))
-        cells.append([Target(what, wanted, None, at_most).aim(),
-                      "%d of %d" % (sum(target.met for target, _ in known), len(all_of_it)),
-                      "%d" % (len(all_of_it) - len(known)), "–" if worst is None else "%.2f" % worst.figure,
-                      "–" if case is None else "%d x %d, %d, %s" % (*shape(case), case["M"], case["column"])])
-    return markdown(["target", "layers that reach it", "not known", "furthest", "at (K x N, M, layer)"], cells)
+    return reached([(target, "%d x %d, %d, %s" % (*shape(row.case), row.case["M"], row.case["column"]))
+                    for row in rows(document) for target in row.targets], "layers", "K x N, M, layer")
 
 
 def tables(document):

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import textwrap
 
+import conv_cuda_report
 import linear_cuda_report
 import linear_report
 
@@ -88,21 +89,22 @@ def times(ratio):
     return "%.0f" % ratio if ratio >= 99.5 else "%.2f" % ratio if ratio < 9.95 else "%.1f" % ratio
 
 
-def table(heads, cases, source):
-    """Markdown: the cells of each key (not those whose head is None), isobit, its best rival, the limit where one is
-    known, the ratio."""
+def table(heads, cases, source, beside=()):
+    """Markdown: the cells of each key (not those whose head is None), isobit, its best rival, those rivals that have a
+    column of their own (a dash where they were not timed), the limit where one is known, the ratio."""
     if not 0 < len(cases) <= MOST_ROWS:
         raise Unusable("a table of %d rows (%s); 1 to %d are shown" % (len(cases), ", ".join(filter(None, heads)),
                                                                        MOST_ROWS))
     shown = [i for i, head in enumerate(heads) if head]
     limited = any(case.limit_us for case in cases)
-    heads = [*(heads[i] for i in shown), "isobit, µs", "best rival, µs", *(["limit, µs"] if limited else []),
-             "times as fast"]
+    heads = [*(heads[i] for i in shown), "isobit, µs", "best rival, µs", *("%s, µs" % rival for rival in beside),
+             *(["limit, µs"] if limited else []), "times as fast"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for case in cases:
         rival = min(case.rivals, key=case.rivals.get)
         limit = [figure(case.limit_us) if case.limit_us else "–"] if limited else []
         row = [*(str(case.key[i]) for i in shown), figure(case.us), "%s (%s)" % (figure(case.rivals[rival]), rival),
+               *(figure(case.rivals[rival]) if rival in case.rivals else "–" for rival in beside),
                *limit, times(case.ratio)]
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines) + "\n\n" + source + "\n"
@@ -197,25 +199,36 @@ def conv_cpu(results):
     return table(("H x W", "C -> O", "kernel", "stride", "groups"), chosen(cases, keys), source)
 
 
+def conv_gpu_key(case):
+    return (case["images"], "%d x %d" % (case["H"], case["W"]), "%d -> %d" % (case["C"], case["O"]),
+            "%d x %d" % (case["R"], case["R"]), case["stride"], case["groups"])
+
+
 def conv_gpu_cases(results):
     (document,) = load(results, GPU, "conv_cuda.json")
-    cases = []
-    for case in document["cases"]:
-        key = (case["images"], "%d x %d" % (case["H"], case["W"]), "%d -> %d" % (case["C"], case["O"]),
-               "%d x %d" % (case["R"], case["R"]), case["stride"], case["groups"])
-        cases.append(Case(key, case["us"], {"cuDNN float16": case["cudnn_f16_us"]},
-                          max(case["operations_us"], case["memory_us"])))
+    cases = [Case(conv_gpu_key(case), case["us"], conv_cuda_report.rivals(case), conv_cuda_report.limit_us(case))
+             for case in document["cases"]]
     return cases, gpu_source(document)
 
 
 def conv_gpu(results):
-    """Convolutions of static codes on a GPU."""
+    """Convolutions of static codes on a GPU; and, where cuDNN's int8 was timed, why it was not in some cases."""
     cases, source = conv_gpu_cases(results)
+    (document,) = load(results, GPU, "conv_cuda.json")
     keys = [("224 x 224", "3 -> 64", "7 x 7", 2, 1), ("56 x 56", "256 -> 64", "1 x 1", 1, 1),
             ("56 x 56", "64 -> 64", "3 x 3", 1, 1), ("14 x 14", "256 -> 256", "3 x 3", 1, 1),
             ("56 x 56", "128 -> 128", "3 x 3", 2, 1), ("14 x 14", "512 -> 512", "3 x 3", 1, 512)]
-    return table(("N", "H x W", "C -> O", "kernel", "stride", "groups"),
-                 chosen(cases, [(images, *key) for key in keys for images in (1, 32)]), source)
+    keys = [(images, *key) for key in keys for images in (1, 32)]
+    beside = [conv_cuda_report.INT8] if any("cudnn_int8" in case for case in document["cases"]) else []
+    shown = [case for case in document["cases"] if conv_gpu_key(case) in keys]
+    return table(("N", "H x W", "C -> O", "kernel", "stride", "groups"), chosen(cases, keys), source, beside) + "".join(
+        "\n" + textwrap.fill("– " + line, WIDTH) + "\n" for line in conv_cuda_report.refusals(shown))
+
+
+def conv_gpu_targets(results):
+    """What convolutions on a GPU should reach, and how many of all that were timed do."""
+    (document,) = load(results, GPU, "conv_cuda.json")
+    return conv_cuda_report.target_table(document["cases"]) + "\n" + gpu_source(document) + "\n"
 
 
 def gru_gpu(results, one_step, bits=NARROW):
@@ -543,6 +556,7 @@ def headline(results):
 
 SECTIONS = {"gru-cpu-sequences": gru_cpu_sequences, "gru-cpu-calls": gru_cpu_calls,
             "linear-cpu": linear_cpu, "conv-cpu": conv_cpu, "conv-gpu": conv_gpu,
+            "conv-gpu-targets": conv_gpu_targets,
             "conv-networks": conv_networks,
             "gru-gpu-sequences": gru_gpu_sequences, "gru-gpu-calls": gru_gpu_calls,
             "linear-gpu": linear_gpu, "linear-gpu-models": linear_gpu_models, "linear-gpu-rivals": linear_gpu_rivals,

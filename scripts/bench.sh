@@ -39,9 +39,9 @@ once) and checks that this file has all of their shapes.
                  of linear: only these shapes (KxN), rows of x, widths (some of 2,4,8,row,1; row: 8 bits, a whole row a
                  group), to run it in parts: python3 bench/linear_report.py FILE... puts their JSON files together. With
                  --cuda: no --bits, and bench/linear_cuda_report.py
-  --cuda         time isobit::cuda, PyTorch where python3 has it and, for gru, every algorithm of cuDNN where that is
-                 installed, for linear and product those of cuBLASLt, on the CUDA device of this machine. Without one,
-                 build the programs, and say what to copy where
+  --cuda         time isobit::cuda, PyTorch where python3 has it and, for gru and conv, every algorithm of cuDNN where
+                 that is installed, for linear and product those of cuBLASLt, on the CUDA device of this machine.
+                 Without one, build the programs, and say what to copy where
   --cuda-built   the same with what --cuda built, maybe elsewhere: needs a CUDA device and python3 only, and cuDNN's or
                  cuBLAS's library in the system or in python3's packages for its part
   --hidden LIST, --batch LIST, --algorithm LIST
@@ -104,6 +104,7 @@ if [[ $cuda != no ]]; then
   fi
   [[ -x $program ]] || fail "$program is missing; scripts/bench.sh --cuda builds it"
   [[ $op != gru || ! -x $built/gru_cudnn ]] || options+=(--cudnn "$built/gru_cudnn")
+  [[ $op != conv || ! -x $built/conv_cudnn ]] || options+=(--cudnn "$built/conv_cudnn")
   [[ $op != gru || ! -x $built/exchange_floor ]] || options+=(--floor "$built/exchange_floor")
   if [[ $op == linear ]]; then
     [[ -x $built/linear_floor ]] || fail "$built/linear_floor is missing: this benchmark is for devices of sm_90a"

@@ -161,13 +161,14 @@ build_cuda() {
     xargs -r cp -L --target-directory build/cuda/cuda/lib
 }
 
-# use_cuda_libraries: what build_cuda copied; and cuDNN and cuBLAS, too large to go along, where python3 has their
-# packages, as with PyTorch. Otherwise the loader finds them in the system, or a program that needs one does not start.
+# use_cuda_libraries: what build_cuda copied; and cuDNN, the compiler that it starts, and cuBLAS, too large to go along,
+# where python3 has their packages, as with PyTorch. Otherwise the loader finds them in the system, or a program that
+# needs one does not start.
 use_cuda_libraries() {
   local rivals
   rivals=$(python3 -c '
 import glob, os, nvidia
-names = [f"{path}/*/lib/lib{name}.so*" for path in nvidia.__path__ for name in ("cudnn", "cublasLt")]
+names = [f"{path}/*/lib/lib{name}.so*" for path in nvidia.__path__ for name in ("cudnn", "cublasLt", "nvrtc")]
 print(":".join(dict.fromkeys(os.path.dirname(file) for name in names for file in glob.glob(name))))
 ' 2>/dev/null) || rivals=''
   export LD_LIBRARY_PATH=$PWD/build/cuda/cuda/lib${rivals:+:$rivals}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}

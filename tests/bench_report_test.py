@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/linear_report.py, linear_cuda_report.py and render.py on made-up measurements, and what scripts/bench.sh --built refuses.
+"""bench/linear_report.py, linear_cuda_report.py, conv_cuda_report.py and render.py on made-up measurements, and what
+scripts/bench.sh --built refuses.
 
 usage: bench_report_test.py SOURCE_FOLDER
 """
@@ -17,6 +18,8 @@ import unittest
 SOURCE = os.path.abspath(sys.argv.pop(1))
 sys.path.insert(0, os.path.join(SOURCE, "bench"))
 sys.dont_write_bytecode = True
+import conv_cuda  # noqa: E402
+import conv_cuda_report  # noqa: E402
 import linear_cuda_report  # noqa: E402
 import linear_report  # noqa: E402
 import render  # noqa: E402
@@ -326,6 +329,71 @@ class Render(unittest.TestCase):
         self.write([], {}, "table_cuda_2.json", commit="def")
         with self.assertRaisesRegex(render.Unusable, "differ in commit"):
             render.load(self.results, render.GPU, "table_cuda*.json")
+
+
+def convolution(images, us, half_us=8.0, int8=None, **values):
+    """3 x 3, beside cuDNN: int8 by layout, microseconds or why not."""
+    lines = [{"layout": layout, "refused" if isinstance(value, str) else "us": value}
+             for layout, value in (int8 or {}).items()]
+    return {"images": images, "H": 14, "W": 14, "C": 64, "O": 64, "R": 3, "stride": 1, "pad": 1, "groups": 1, "us": us,
+            "operations_us": 1.0, "memory_us": 2.0, "cudnn_f16_us": half_us,
+            **({} if int8 is None else {"cudnn_int8": lines}), **values}
+
+
+class Convolutions(unittest.TestCase):
+    def test_targets(self):
+        def figures(case):
+            return [(target.aim(), target.figure, target.verdict) for target in conv_cuda_report.targets(case)]
+        self.assertEqual(figures(convolution(1, 4.0)), [("cuDNN float16 / time, N = 1 ≥ 1", 2.0, "met"),
+                                                        ("cuDNN int8 / time ≥ 1", None, "not known")])
+        self.assertEqual(figures(convolution(32, 8.0, int8={"nhwc": 7.0, "nhwc_16": "no", "c32": 6.0})),
+                         [("cuDNN float16 / time, N = 32 ≥ 1.5", 1.0, "missed"),
+                          ("cuDNN int8 / time ≥ 1", 0.75, "missed")])
+        table = conv_cuda_report.target_table([convolution(1, 4.0, int8={"nhwc": 4.0}), convolution(1, 2.0)])
+        self.assertIn("| cuDNN int8 / time ≥ 1 | 1 of 2 | 1 | 1.00 | 1, 14 x 14, 64 -> 64, 3 x 3, 1, 1 |", table)
+
+    def test_refusals(self):
+        taken = convolution(1, 4.0, int8={"nhwc": "no engine", "c32": 6.0})
+        refused = convolution(32, 4.0, int8={"nhwc": "no engine", "c32": "long " * 200})
+        lines = conv_cuda_report.refusals([taken, refused, convolution(1, 4.0)])
+        self.assertEqual(lines[0], "cuDNN int8, NHWC: no engine (32, 14 x 14, 64 -> 64, 3 x 3, 1, 1)")
+        self.assertEqual((len(lines), "long ... (32" in lines[1]), (2, True))
+
+    def test_table(self):
+        shapes = [dict(H=224, W=224, C=3, O=64, R=7, stride=2), dict(H=56, W=56, C=256, O=64, R=1),
+                  dict(H=56, W=56), dict(C=256, O=256), dict(H=56, W=56, C=128, O=128, stride=2),
+                  dict(C=512, O=512, groups=512)]
+        with tempfile.TemporaryDirectory() as results:
+            for int8, words in ((None, "| 10 | 8 (cuDNN float16) | 2 | 0.80 |"),
+                                ({"nhwc": 5.0}, "| 10 | 5 (cuDNN int8) | 5 | 2 | 0.50 |"),
+                                ({"nhwc": "no engine"}, "| 10 | 8 (cuDNN float16) | – | 2 | 0.80 |")):
+                report.write_json(os.path.join(results, render.GPU, "conv_cuda.json"), {
+                    "device": "card", "machine": MACHINE, "commit": "abc", "versions": {"torch": "2"},
+                    "cases": [convolution(images, 10.0, int8=int8, **shape) for shape in shapes for images in (1, 32)]})
+                text = render.conv_gpu(results)
+                self.assertIn(words, text)
+                self.assertEqual("no engine" in text, int8 == {"nhwc": "no engine"})
+
+    def test_program(self):
+        """A program that ends early, and one that is not there."""
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "conv_cudnn")
+            with open(program, "w", encoding="ascii") as file:
+                file.write("""#!/bin/sh
+for layout in nhwc c32; do
+  echo '{"device": "card", "cudnn": 91900, "conv": "", "images": 1, "layout": "'$layout'", "us": 3.0}'
+done
+echo 'illegal address' >&2
+exit 1
+""")
+            os.chmod(program, 0o755)
+            cases = [convolution(1, 4.0), convolution(32, 4.0)]
+            self.assertEqual(conv_cuda.add_int8(program, cases), (91900, []))
+            self.assertEqual(cases[0]["cudnn_int8"], [{"layout": "nhwc", "us": 3.0}, {"layout": "c32", "us": 3.0}])
+            self.assertIn("illegal address", cases[1]["cudnn_int8"][0]["refused"])
+            version, problems = conv_cuda.add_int8(os.path.join(folder, "none"), cases)
+            self.assertIsNone(version)
+            self.assertIn("No such file", problems[0])
 
 
 class Built(unittest.TestCase):
