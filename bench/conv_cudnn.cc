@@ -11,7 +11,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,8 +71,7 @@ class Plans {
 
   /// Of the way to compute that is named; what fails leaves its first reason.
   void refuse(const std::string& way, const Status& why) {
-    const auto same = [&](const auto& reason) { return reason.first == way; };
-    if (std::none_of(reasons_.begin(), reasons_.end(), same)) reasons_.emplace_back(way, why.message());
+    if (refused_.insert(way).second) ways_[why.message()].push_back(way);
   }
   /// If it runs, in a graph too, and its results are right.
   void add(const std::string& way, Plan plan) {
@@ -92,7 +93,11 @@ class Plans {
     if (untried_ > 0) line["untried"] = untried_;
     if (plans_.empty()) {
       std::string words;
-      for (const auto& [way, why] : reasons_) words += (words.empty() ? "" : "; ") + way + ": " + why;
+      for (const auto& [why, ways] : ways_) {
+        words += words.empty() ? "" : "; ";
+        for (const std::string& way : ways) words += way + (&way == &ways.back() ? ": " : ", ");
+        words += why;
+      }
       line["refused"] = words;
       return;
     }
@@ -148,7 +153,8 @@ class Plans {
   const Handle& handle_;
   const ConvCudnnLayer& layer_;
   std::vector<Plan> plans_;
-  std::vector<std::pair<std::string, std::string>> reasons_;
+  std::set<std::string> refused_;
+  std::map<std::string, std::vector<std::string>> ways_;  // by reason
   size_t wrong_ = 0, untried_ = 0;
 };
 
@@ -277,7 +283,7 @@ void add_graphs(const Handle& handle, const ConvCudnnLayer& layer, bool two_node
   for (const bool reordered : {true, false}) {
     if (reordered && layer.layout().vector == 0) continue;
     const std::string way = std::string(two_nodes ? "graph of a convolution and scales" : "graph of a convolution") +
-                            (reordered ? ", reordered weights" : "");
+                            (reordered ? " (reordered weights)" : "");
     const auto begin = Clock::now();
     const Result<std::vector<CudnnDescriptor>> graph = graph_of(handle, layer, two_nodes, reordered);
     if (!graph.ok()) {
@@ -384,7 +390,7 @@ void add_calls(const Handle& handle, const ConvCudnnLayer& layer, bool with_bias
   for (const bool reordered : {true, false}) {
     if (reordered && layer.layout().vector == 0) continue;
     const std::string way =
-        std::string(with_bias ? "call with a bias" : "call") + (reordered ? ", reordered weights" : "");
+        std::string(with_bias ? "call with a bias" : "call") + (reordered ? " (reordered weights)" : "");
     const auto call = std::make_shared<Call>();
     if (const Status status = call->describe(layer, reordered); !status.ok()) {
       plans.refuse(way, status);
