@@ -53,7 +53,7 @@ constexpr size_t kMostWorkspace = size_t{4} << 30;
 
 struct Options {
   size_t most = 16;    // plans of a way to compute a layer
-  double seconds = 3;  // of a way, after which no further plan is made
+  double seconds = 2;  // of a way, after which no further plan is made
 };
 
 /// Something that computes a layer.
