@@ -4,8 +4,9 @@
 
 Runs the benchmark program given as the first argument on every shape of bench/shapes/conv.txt, one image and 32, that
 of cuDNN's int8 convolutions (of which the fastest is taken), and PyTorch's conv2d of float16 in NHWC (where torch is
-importable), which takes cuDNN's fastest algorithm. Images are in no cache; launches are captured in a graph and
-replayed. Prints Markdown.
+importable), which takes cuDNN's fastest algorithm. The program times layers of static codes, beside both, and of floats
+in and out on low-bit weights, beside float16. Images are in no cache; launches are captured in a graph and replayed.
+Prints Markdown.
 """
 import argparse
 import json
@@ -87,18 +88,25 @@ def main():
     shapes = [dict(zip(KEYS, row)) for row in report.read_shapes(
         os.path.join(os.path.dirname(os.path.abspath(__file__)), "shapes", "conv.txt"))]
     shapes = shapes[:2] if options.quick else shapes
-    command = [options.program, "--batch", ",".join(map(str, BATCHES))]
+    command = [options.program, "--batch", ",".join(map(str, BATCHES)),
+               "--layers", ",".join(["static", *conv_cuda_report.FLOAT_LAYERS])]
     for shape in shapes:
         command += ["--conv", option(shape)]
     lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
     ours = iter(map(json.loads, lines))
-    cases = [{**shape, **next(ours)} for shape in shapes for _ in BATCHES]
+    everything = [{**shape, **next(ours)} for shape in shapes for _ in BATCHES
+                  for _ in ("static", *conv_cuda_report.FLOAT_LAYERS)]
+    cases = [case for case in everything if case["layer"] == "static"]
+    float_cases = [case for case in everything if case["layer"] != "static"]
     device = cases[0]["device"]
     int8_version, problems = add_int8(options.cudnn, cases) if options.cudnn else (None, [])
     if torch is not None:
         torch.backends.cudnn.benchmark = True
         for case in cases:
             case["cudnn_f16_us"] = cudnn_us(case, case["images"])
+            for beside in float_cases:
+                if conv_cuda_report.name(beside) == conv_cuda_report.name(case):
+                    beside["cudnn_f16_us"] = case["cudnn_f16_us"]
     names = [*conv_cuda_report.LAYOUTS] if options.cudnn else []
     print("| N | H x W | C -> O | kernel | stride | groups | isobit, µs | kernel | cuDNN float16, µs | " +
           "".join("cuDNN int8, %s, µs | " % conv_cuda_report.LAYOUTS[layout] for layout in names) +
@@ -112,7 +120,8 @@ def main():
         print("| " + " | ".join(map(str, cells)) + " |")
     for line in conv_cuda_report.refusals(cases):
         print("\n– " + line)
-    print("\n" + conv_cuda_report.target_table(cases), end="")
+    print("\n" + conv_cuda_report.float_table(float_cases))
+    print(conv_cuda_report.target_table(cases, float_cases), end="")
     versions = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()} if torch else {}
     if int8_version and int8_version != versions.setdefault("cudnn", int8_version):
         versions["cudnn_int8"] = int8_version
@@ -122,7 +131,7 @@ def main():
     if options.json:
         report.write_json(options.json, {"benchmark": "conv_cuda", "device": device, "machine": report.machine(),
                                          "commit": report.commit(), "versions": versions, "problems": problems,
-                                         "cases": cases})
+                                         "cases": cases, "float_cases": float_cases})
 
 
 if __name__ == "__main__":

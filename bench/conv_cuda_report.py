@@ -2,9 +2,11 @@
 """What bench/conv_cuda.py and bench/render.py say of convolutions on a device beside cuDNN."""
 import textwrap
 
-from linear_cuda_report import Target, reached
+from linear_cuda_report import Target, markdown, reached
 
 HALF, INT8 = "cuDNN float16", "cuDNN int8"
+# Floats in and out: bits of weights.
+FLOAT_LAYERS = ("float16:8", "float16:4", "int8:8", "int8:4")
 # In the order in which conv_cudnn times them.
 LAYOUTS = {"nhwc": "NHWC", "nhwc_16": "NHWC, channels filled up to 16", "c32": "vectors of 32 channels"}
 MOST_WORDS = 300  # of what cuDNN says
@@ -61,5 +63,29 @@ def targets(case):
     yield against(INT8, 1)
 
 
-def target_table(cases):
-    return reached([(target, name(case)) for case in cases for target in targets(case)], "convolutions", WHERE)
+def float_targets(case):
+    """Of floats in and out."""
+    if case["C"] >= 64 and case["groups"] == 1:
+        us, kind = case.get("cudnn_f16_us"), "1 x 1" if case["R"] == 1 else "larger kernels"
+        yield Target("%s / time, %s, %s" % (HALF, case["layer"].replace(":", " "), kind), 0.9 if case["R"] == 1 else 1,
+                     us and us / case["us"], at_most=False)
+
+
+def float_cell(case):
+    us = case.get("cudnn_f16_us")
+    return "%.3g (%.2f, %s)" % (case["us"], case["us"] / limit_us(case), "%.2f" % (us / case["us"]) if us else "–")
+
+
+def float_table(cases):
+    """µs (times the limit, times as fast as cuDNN's float16), a line for each convolution."""
+    lines = {}
+    for case in cases:
+        lines.setdefault(name(case), {"cudnn": case.get("cudnn_f16_us")})[case["layer"]] = case
+    cells = [[what, "–" if line["cudnn"] is None else "%.3g" % line["cudnn"],
+              *(float_cell(line[layer]) for layer in FLOAT_LAYERS)] for what, line in lines.items()]
+    return markdown([WHERE, HALF + ", µs", *(layer.replace(":", " ") for layer in FLOAT_LAYERS)], cells)
+
+
+def target_table(cases, float_cases):
+    return reached([(target, name(case)) for case in cases for target in targets(case)] +
+                   [(target, name(case)) for case in float_cases for target in float_targets(case)], "convolutions", WHERE)

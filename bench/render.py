@@ -228,7 +228,13 @@ def conv_gpu(results):
 def conv_gpu_targets(results):
     """What convolutions on a GPU should reach, and how many of all that were timed do."""
     (document,) = load(results, GPU, "conv_cuda.json")
-    return conv_cuda_report.target_table(document["cases"]) + "\n" + gpu_source(document) + "\n"
+    return conv_cuda_report.target_table(document["cases"], document["float_cases"]) + "\n" + gpu_source(document) + "\n"
+
+
+def conv_gpu_float(results):
+    """Convolutions of floats in and out on low-bit weights on a GPU."""
+    (document,) = load(results, GPU, "conv_cuda.json")
+    return conv_cuda_report.float_table(document["float_cases"]) + "\n" + gpu_source(document) + "\n"
 
 
 def gru_gpu(results, one_step, bits=NARROW):
@@ -556,7 +562,7 @@ def headline(results):
 
 SECTIONS = {"gru-cpu-sequences": gru_cpu_sequences, "gru-cpu-calls": gru_cpu_calls,
             "linear-cpu": linear_cpu, "conv-cpu": conv_cpu, "conv-gpu": conv_gpu,
-            "conv-gpu-targets": conv_gpu_targets,
+            "conv-gpu-targets": conv_gpu_targets, "conv-gpu-float": conv_gpu_float,
             "conv-networks": conv_networks,
             "gru-gpu-sequences": gru_gpu_sequences, "gru-gpu-calls": gru_gpu_calls,
             "linear-gpu": linear_gpu, "linear-gpu-models": linear_gpu_models, "linear-gpu-rivals": linear_gpu_rivals,
