@@ -77,10 +77,12 @@ class DeviceConv {
   /// The number of the device.
   [[nodiscard]] int device() const;
 
-  /// What every run takes: "product", the product of a linear layer on rows that were gathered from images; "direct",
-  /// each output by itself, where groups have fewer than 16 channels; "sums", of kInt8PerImage, a convolution of static
-  /// codes whose sums are scaled.
-  [[nodiscard]] std::string_view kernel_name() const;
+  /// What every run with x of this type takes: "tile", matrix instructions on rows that are copied from images as they
+  /// are needed, of float16, bfloat16, and codes of kInt8 without offsets and with v of 8 bits; "depthwise", 3 x 3 and
+  /// 5 x 5, a channel by itself; "product", the product of a linear layer on rows that were gathered from images;
+  /// "direct", each output by itself, where groups have fewer than 16 channels; "sums", of kInt8PerImage, a convolution
+  /// of static codes whose sums are scaled. Weights of a float tile are rounded once to the type of x.
+  [[nodiscard]] std::string_view kernel_name(Dtype x_dtype) const;
   /// Bytes of device memory for a run with x of any type. Errors: as of DeviceStaticConv::workspace_bytes for sizes.
   [[nodiscard]] Result<int64_t> workspace_bytes(int64_t images, const ImageSize& image) const;
 
@@ -91,9 +93,9 @@ class DeviceConv {
   [[nodiscard]] Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
                                int64_t images, const ImageSize& image, std::span<std::byte> workspace,
                                const RunOptions& options = {}) const;
-  /// Waits for the stream; kInvalidArgument with the first pixel (kInt8PerImage: image) of x that could not be
-  /// quantised, of those that outputs read, in the last run, which was of so many images of this size and used this
-  /// workspace. Always ok for kFloat.
+  /// Waits for the stream; kInvalidArgument with the first pixel (kInt8PerImage: image) of x that could not be quantised
+  /// in the last run, which was of so many images of this size and used this workspace. A pixel that no output reads may
+  /// pass. Always ok for kFloat.
   [[nodiscard]] Status check_input(std::span<const std::byte> workspace, int64_t images, const ImageSize& image,
                                    CUstream_st* stream) const;
 

@@ -139,7 +139,7 @@ Layer float_layer(const isobit::bench::ConvProblem& problem, const LayerKind& ki
                           {.stream = stream});
   };
   layer.workspace_bytes = required(device.workspace_bytes(problem.images, problem.image));
-  layer.kernel = device.kernel_name();
+  layer.kernel = device.kernel_name(layer.dtype);
   return layer;
 }
 

@@ -66,7 +66,7 @@ struct OnDevice {
     const Status checked = layer->check_input(workspace_d.bytes(), c.images, c.image, stream.stream);
     if (told != nullptr) *told = checked.message();
     EXPECT_TRUE(told != nullptr || checked.ok()) << checked.message();
-    kernel = layer->kernel_name();
+    kernel = layer->kernel_name(c.x.dtype);
     Bytes y = y_d.read<uint8_t>();
     static_cast<void>(workspace_d.read<uint8_t>());
     return y;
@@ -103,7 +103,7 @@ TEST_F(CudaFloatConv, RandomLayersGiveTheBytesOfTheHost) {
       outputs[device.kernel] += c.outputs() * c.shape.outputs;
     }
   }
-  for (const std::string_view kernel : {"product", "direct", "sums"})
+  for (const std::string_view kernel : {"tile", "depthwise", "product", "direct", "sums"})
     EXPECT_GT(outputs[kernel], testing::sanitized() ? 0 : 10000) << kernel;
 }
 
@@ -174,7 +174,8 @@ TEST_F(CudaFloatConv, FloatsAreWithinTheBounds) {
     EXPECT_TRUE(std::equal(alone.rbegin(), alone.rend(), y.rbegin())) << "an image alone";
   }
   RecordProperty("worst_share_of_the_bound", std::to_string(worst));
-  for (const std::string_view kernel : {"product", "direct"}) EXPECT_GT(layers[kernel], testing::sanitized() ? 0 : 20);
+  for (const std::string_view kernel : {"tile", "product", "direct"})
+    EXPECT_GT(layers[kernel], testing::sanitized() ? 0 : 20) << kernel;
 }
 
 /// Shapes of networks: many rows, several parts, and vectors of elements.

@@ -21,7 +21,7 @@ __device__ __forceinline__ int64_t pixel_at(const ConvSource& s, const Place& at
   return (at.image * s.rows.pixels + i) * s.columns.pixels + j;
 }
 
-struct PixelRows {
+struct GatheredRows {
   ConvSource source;
   int32_t first_channel, channels, padded;
   bool is_linear;
@@ -160,6 +160,203 @@ __global__ void __launch_bounds__(kThreads) sum_directly(const FloatDirect a) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
+// Pixels for tiles
+
+__global__ void __launch_bounds__(kThreads) fill_pixels(const PixelCopies a) {
+  const int32_t pieces = a.padded / kUnit;
+  const int64_t count = a.pixels * a.groups * pieces, all = int64_t{gridDim.x} * kThreads;
+  const auto* const x = static_cast<const uint16_t*>(a.x);
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < count; i += all) {
+    const int64_t of_group = quotient(i, pieces), pixel = quotient(of_group, a.groups);
+    const auto c = static_cast<int32_t>(i - of_group * pieces) * kUnit;
+    const uint16_t* const from =
+        x + pixel * a.x_stride + static_cast<int32_t>(of_group - pixel * a.groups) * a.channels + c;
+    uint16_t elements[kUnit];
+#pragma unroll
+    for (int e = 0; e < kUnit; ++e) elements[e] = c + e < a.channels ? from[e] : uint16_t{0};
+    uint4 piece;
+    memcpy(&piece, elements, sizeof piece);
+    static_cast<uint4*>(a.to)[i] = piece;
+  }
+}
+
+/// `lanes` neighbouring threads of a warp for each block.
+template <typename X>
+__global__ void __launch_bounds__(kThreads) quantize_blocks(const PixelCodes a, const int lanes) {
+  const auto channels = static_cast<int32_t>(a.blocks.channels), block = static_cast<int32_t>(a.blocks.block);
+  const auto blocks = static_cast<int32_t>(a.blocks.padded / a.blocks.block);  // of a group
+  const int64_t count = a.pixels * a.groups * blocks;
+  const int lane = static_cast<int>(threadIdx.x) % lanes;
+  const int64_t step = int64_t{gridDim.x} * (kThreads / lanes);
+  // Neighbours do the same number of rounds, as they exchange magnitudes.
+  for (int64_t first = blockIdx.x * int64_t{kThreads / lanes}; first < count; first += step) {
+    const int64_t item = first + static_cast<int>(threadIdx.x) / lanes;
+    const bool there = item < count;
+    const int64_t of_group = quotient(item, blocks), pixel = quotient(of_group, a.groups);
+    const int32_t c = static_cast<int32_t>(item - of_group * blocks) * block;
+    const X* const x = static_cast<const X*>(a.x) + pixel * a.x_stride +
+                       static_cast<int32_t>(of_group - pixel * a.groups) * channels + c;
+    const int32_t elements = there ? min(block, channels - c) : 0;
+    float magnitude = 0.0f, wrong = 0.0f;
+    float values[kUnit];
+    int32_t loaded = -1;  // the place that values are of
+    for (int32_t i = lane * kUnit; i < elements; i += lanes * kUnit) {
+      load_elements(x + i, elements - i, values);
+      loaded = i;
+#pragma unroll
+      for (int e = 0; e < kUnit; ++e) {
+        if (!(fabsf(values[e]) < kInfinity)) wrong = 1.0f;
+        magnitude = fmaxf(magnitude, fabsf(values[e]));
+      }
+    }
+    const auto larger = [](float p, float q) { return fmaxf(p, q); };
+    magnitude = over_lanes(magnitude, lanes, larger);
+    wrong = over_lanes(wrong, lanes, larger);
+    const bool any = wrong == 0.0f && magnitude >= kLeastRange;
+    const float inverse = any ? __fdiv_rn(127.0f, magnitude) : 0.0f;
+    if (!there) continue;
+    for (int32_t i = lane * kUnit; i < a.block_codes; i += lanes * kUnit) {
+      uint32_t codes[2]{};
+      if (any && i < elements) {
+        if (i != loaded) load_elements(x + i, elements - i, values);
+        loaded = i;
+#pragma unroll
+        for (int e = 0; e < kUnit; ++e) {
+          const float code = rintf(__fmul_rn(values[e], inverse));
+          const auto clamped = static_cast<int32_t>(fminf(fmaxf(code, -127.0f), 127.0f));
+          codes[e / 4] |= (static_cast<uint32_t>(clamped) & 0xff) << (8 * (e % 4));
+        }
+      }
+      *reinterpret_cast<uint2*>(a.to + item * a.block_codes + i) = uint2{codes[0], codes[1]};
+    }
+    if (lane != 0) continue;
+    a.scales[item] = wrong != 0.0f ? __uint_as_float(kFloat32NaN) : any ? __fdiv_rn(magnitude, 127.0f) : 0.0f;
+    if (wrong != 0.0f) atomicMin(a.refused, static_cast<unsigned long long>(a.first_pixel + pixel));
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Depthwise
+
+constexpr int kTogether = 4;  // outputs of a thread side by side, and channels
+
+struct Four {
+  float of[kTogether];
+};
+/// Four neighbours; aligned: to all of them.
+template <typename X>
+__device__ __forceinline__ Four load_four(const void* x, int64_t at, bool aligned) {
+  X elements[kTogether];
+  const X* const from = static_cast<const X*>(x) + at;
+  if (aligned) {
+    struct alignas(kTogether * sizeof(X) > 16 ? 16 : kTogether * sizeof(X)) Whole {
+      X of[kTogether];
+    };
+    const Whole whole = *reinterpret_cast<const Whole*>(from);
+    memcpy(elements, &whole, sizeof elements);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) elements[i] = from[i];
+  }
+  return {{widened(elements[0]), widened(elements[1]), widened(elements[2]), widened(elements[3])}};
+}
+__device__ __forceinline__ Four load_four(const void* x, Dtype dtype, int64_t at, bool aligned) {
+  switch (dtype) {
+    case Dtype::kF16: return load_four<__half>(x, at, aligned);
+    case Dtype::kBF16: return load_four<__nv_bfloat16>(x, at, aligned);
+    case Dtype::kF64: return load_four<double>(x, at, aligned);
+    default: return load_four<float>(x, at, aligned);
+  }
+}
+
+/// kQuantizes: a block is one element, whose code is 127 or -127.
+template <int kKernel, int kStride, bool kQuantizes>
+__global__ void __launch_bounds__(kThreads)
+    float_depthwise(const FloatDepthwise a, const Dtype dtype, const bool aligned) {
+  constexpr int kPixels = (kTogether - 1) * kStride + kKernel;
+  const ConvSource& s = a.source;
+  const int32_t fours = s.channels / kTogether;
+  const int32_t strips = (s.columns.outputs + kTogether - 1) / kTogether;
+  const int64_t rows = s.m / s.columns.outputs;  // of all images
+  const int64_t count = rows * strips * fours, all = int64_t{gridDim.x} * kThreads;
+  for (int64_t index = blockIdx.x * int64_t{kThreads} + threadIdx.x; index < count; index += all) {
+    const int64_t strip = quotient(index, fours);
+    const auto channel = static_cast<int32_t>(index - strip * fours) * kTogether;
+    const int64_t row = quotient(strip, strips);
+    const int32_t q = static_cast<int32_t>(strip - row * strips) * kTogether;
+    const int64_t image = quotient(row, s.rows.outputs);
+    const auto p = static_cast<int32_t>(row - image * s.rows.outputs);
+    const int64_t first_pixel = image * s.rows.pixels * s.columns.pixels;
+    const int32_t i_first = p * kStride - s.rows.before, j_first = q * kStride - s.columns.before;
+    float chunk[kTogether][kTogether]{}, total[kTogether][kTogether]{};
+#pragma unroll
+    for (int r = 0; r < kKernel; ++r) {
+      const int32_t i = i_first + r;
+      const bool row_inside = i >= 0 && i < s.rows.pixels;
+      Four pixels[kPixels], x_scales[kQuantizes ? kPixels : 1];
+#pragma unroll
+      for (int j = 0; j < kPixels; ++j) {
+        const int32_t at = j_first + j;
+        const bool inside = row_inside && at >= 0 && at < s.columns.pixels;
+        const int64_t pixel = first_pixel + int64_t{i} * s.columns.pixels + at;
+        pixels[j] = {};
+        if (inside) pixels[j] = load_four(s.x, dtype, pixel * s.x_stride + channel, aligned);
+        if constexpr (kQuantizes) {
+#pragma unroll
+          for (int c = 0; c < kTogether; ++c) {
+            float &x = pixels[j].of[c], &scale = x_scales[j].of[c];
+            const float magnitude = fabsf(x);
+            scale = magnitude < kLeastRange ? 0.0f : __fdiv_rn(magnitude, 127.0f);
+            x = scale == 0.0f ? 0.0f : copysignf(127.0f, x);
+            if (magnitude < kInfinity) continue;
+            scale = __uint_as_float(kFloat32NaN);
+            atomicMin(s.outside, static_cast<unsigned long long>(pixel));
+          }
+        }
+      }
+#pragma unroll
+      for (int t = 0; t < kKernel; ++t) {
+        const int tap = r * kKernel + t;
+        const int64_t at = int64_t{tap} * s.channels + channel;
+        const float4 w = *reinterpret_cast<const float4*>(a.weights + at);
+        const float weights[kTogether] = {w.x, w.y, w.z, w.w};
+        float scales[kTogether];
+        if constexpr (kQuantizes) {
+          const float4 four = *reinterpret_cast<const float4*>(a.scales + at);
+          scales[0] = four.x, scales[1] = four.y, scales[2] = four.z, scales[3] = four.w;
+        }
+#pragma unroll
+        for (int o = 0; o < kTogether; ++o)
+#pragma unroll
+          for (int c = 0; c < kTogether; ++c) {
+            const float x = pixels[o * kStride + t].of[c];
+            float& sum = chunk[o][c];
+            if constexpr (kQuantizes) {
+              const float scale = __fmul_rn(scales[c], x_scales[o * kStride + t].of[c]);
+              sum = __fmaf_rn(__fmul_rn(x, weights[c]), scale, sum);
+              if (tap % kChunkGroups == kChunkGroups - 1) {
+                total[o][c] = __fadd_rn(total[o][c], sum);
+                sum = 0.0f;
+              }
+            } else {
+              sum = fmaf(x, weights[c], sum);
+            }
+          }
+      }
+    }
+    // What is right of the last output has no place in y.
+#pragma unroll
+    for (int o = 0; o < kTogether; ++o) {
+      if (q + o >= s.columns.outputs) continue;
+#pragma unroll
+      for (int c = 0; c < kTogether; ++c)
+        store_result(a.result, row * s.columns.outputs + q + o, channel + c, __fadd_rn(total[o][c], chunk[o][c]),
+                     a.bias[channel + c]);
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
 // One scale for each image
 
 /// Blocks of threads (x) of an image (y).
@@ -213,11 +410,11 @@ __global__ void __launch_bounds__(kThreads) finish_sums(const ImageResults a) {
 
 }  // namespace
 
-Status prepare_pixel_rows(const ImageLayout& image, const RowsLayout& layout, const ConvRows& rows, Dtype x_dtype,
+Status prepare_pixel_rows(const ImageLayout& image, const RowsLayout& layout, const PixelRows& rows, Dtype x_dtype,
                           bool asymmetric, std::byte* to, bool early, cudaStream_t stream) {
   const auto narrow = [](int64_t value) { return static_cast<int32_t>(value); };
-  const PixelRows source{rows.source, narrow(rows.first_channel), narrow(rows.blocks.channels),
-                         narrow(rows.blocks.padded), rows.is_linear};
+  const GatheredRows source{rows.source, narrow(rows.first_channel), narrow(rows.blocks.channels),
+                            narrow(rows.blocks.padded), rows.is_linear};
   return prepare_rows_of(image, layout, source, rows.source.m, x_dtype, asymmetric, to, early, stream);
 }
 
@@ -226,6 +423,47 @@ Status run_float_direct(const FloatDirect& conv, Dtype x_dtype, cudaStream_t str
     return launch_kernel("sum_directly", sum_directly<decltype(type)>,
                          dim3(blocks_for(conv.source.m * conv.outputs, kThreads)), kThreads, 0, stream, conv);
   });
+}
+
+Status copy_pixels(const PixelCopies& copies, cudaStream_t stream) {
+  const int64_t pieces = copies.pixels * copies.groups * (copies.padded / kUnit);
+  return launch_kernel("fill_pixels", fill_pixels, dim3(blocks_for(pieces, kThreads)), kThreads, 0, stream, copies);
+}
+
+Status quantize_pixels(const PixelCodes& codes, Dtype x_dtype, cudaStream_t stream) {
+  const int lanes =
+      static_cast<int>(std::bit_ceil(static_cast<uint32_t>(std::min<int32_t>(codes.block_codes / kUnit, 32))));
+  const int64_t blocks = codes.pixels * codes.groups * (codes.blocks.padded / codes.blocks.block);
+  return with_float_type(x_dtype, [&](auto type) {
+    return launch_kernel("quantize_blocks", quantize_blocks<decltype(type)>, dim3(blocks_for(blocks, kThreads / lanes)),
+                         kThreads, 0, stream, codes, lanes);
+  });
+}
+
+bool has_float_depthwise(const ConvShape& shape) {
+  const ConvAxis &a = shape.rows, &b = shape.columns;
+  return shape.group_channels() == 1 && shape.outputs == shape.channels && shape.channels % kTogether == 0 &&
+         !shape.transposed && a.dilation == 1 && b.dilation == 1 && a.kernel == b.kernel && a.stride == b.stride &&
+         (a.kernel == 3 || a.kernel == 5) && (a.stride == 1 || a.stride == 2);
+}
+
+Status run_float_depthwise(const FloatDepthwise& conv, Dtype x_dtype, cudaStream_t stream) {
+  const ConvSource& s = conv.source;
+  const int64_t strips = (s.columns.outputs + kTogether - 1) / kTogether;
+  const dim3 blocks(blocks_for(s.m / s.columns.outputs * strips * (s.channels / kTogether), kThreads));
+  const auto bytes = static_cast<int64_t>(size_in_bytes(x_dtype));
+  const int64_t four = std::min<int64_t>(kTogether * bytes, sizeof(uint4));
+  const bool aligned =
+      reinterpret_cast<uintptr_t>(s.x) % static_cast<uintptr_t>(four) == 0 && s.x_stride * bytes % four == 0;
+  const auto launch = [&](auto of_floats, auto of_codes) {
+    return launch_kernel("float_depthwise", conv.scales == nullptr ? of_floats : of_codes, blocks, kThreads, 0, stream,
+                         conv, x_dtype, aligned);
+  };
+  if (s.rows.kernel == 3)
+    return s.rows.stride == 1 ? launch(float_depthwise<3, 1, false>, float_depthwise<3, 1, true>)
+                              : launch(float_depthwise<3, 2, false>, float_depthwise<3, 2, true>);
+  return s.rows.stride == 1 ? launch(float_depthwise<5, 1, false>, float_depthwise<5, 1, true>)
+                            : launch(float_depthwise<5, 2, false>, float_depthwise<5, 2, true>);
 }
 
 Status quantize_images(const ImageCodes& images, Dtype x_dtype, cudaStream_t stream) {

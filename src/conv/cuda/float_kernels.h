@@ -23,13 +23,13 @@ inline constexpr unsigned long long kNoneRefused = kNoneOutside;
 
 /// Rows of a product (linear/cuda/rows.h), outputs [source.first, source.first + source.m), of one group of channels,
 /// whose first is first_channel. is_linear: row m is pixel source.first + m.
-struct ConvRows {
+struct PixelRows {
   ConvSource source;
   PixelBlocks blocks;
   int64_t first_channel;
   bool is_linear;
 };
-Status prepare_pixel_rows(const ImageLayout& image, const RowsLayout& layout, const ConvRows& rows, Dtype x_dtype,
+Status prepare_pixel_rows(const ImageLayout& image, const RowsLayout& layout, const PixelRows& rows, Dtype x_dtype,
                           bool asymmetric, std::byte* to, bool early, cudaStream_t stream);
 
 /// Sections 10 and 11, each output by itself. Parameters are those of (r, s, block) and o, o fastest.
@@ -46,6 +46,42 @@ struct FloatDirect {
   ProductArgs result;  // of y: y, y_stride, y_type, lo, hi
 };
 Status run_float_direct(const FloatDirect& conv, Dtype x_dtype, cudaStream_t stream);
+
+/// Pixels as a tile copies them (tile.h): C / groups of each group, filled up to `padded` with zeros.
+struct PixelCopies {
+  const void* x;     // of 2 bytes an element
+  int64_t x_stride;  // elements
+  int64_t pixels;
+  int32_t groups, channels, padded;  // padded: a multiple of 8
+  void* to;                          // [pixels, groups, padded]
+};
+Status copy_pixels(const PixelCopies& copies, cudaStream_t stream);
+
+/// The same as codes, symmetric, each block filled up to block_codes.
+struct PixelCodes {
+  const void* x;
+  int64_t x_stride, pixels;
+  int32_t groups;
+  PixelBlocks blocks;
+  int32_t block_codes;          // a multiple of kScaledDepth
+  int8_t* to;                   // [pixels, groups, blocks, block_codes]
+  float* scales;                // Sa, [pixels, groups * blocks]; NaN where a block cannot be quantised
+  unsigned long long* refused;  // the first such pixel
+  int64_t first_pixel;          // of x, among all
+};
+Status quantize_pixels(const PixelCodes& codes, Dtype x_dtype, cudaStream_t stream);
+
+/// Whether run_float_depthwise() has a kernel for it: as has_depthwise(), and C a multiple of 4.
+bool has_float_depthwise(const ConvShape& shape);
+/// One output a channel.
+struct FloatDepthwise {
+  ConvSource source;
+  const float* weights;  // of floats W, of codes v; [R * S, C]
+  const float* scales;   // S, of codes; null: of floats
+  const float* bias;
+  ProductArgs result;  // of y: y, y_stride, y_type, lo, hi
+};
+Status run_float_depthwise(const FloatDepthwise& conv, Dtype x_dtype, cudaStream_t stream);
 
 /// One scale for each image.
 struct ImageCodes {

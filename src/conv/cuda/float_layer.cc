@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceConv: what is checked, and the launches.
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "conv/cuda/call.h"
 #include "conv/cuda/float_kernels.h"
+#include "conv/cuda/tile.h"
 #include "conv/layer_parts.h"
 #include "conv/pixel_weights.h"
+#include "core/codes.h"
 #include "core/cuda/arguments.h"
 #include "core/cuda/upload.h"
 #include "core/run_options.h"
@@ -21,34 +26,12 @@
 namespace isobit::cuda {
 namespace {
 
-constexpr int64_t kLeastGroupChannels = 16;  // of a product; a layer has the same kernel for all sizes of images
+constexpr int64_t kLeastGroupChannels = 16;  // of matrix instructions
 constexpr int64_t kRowStep = 1024;
+constexpr int64_t kMostGroups = 65535;  // of a grid of blocks of threads
+enum class Kernel { kTile, kDepthwise, kProduct, kDirect, kSums };
 
-/// What "direct" reads of weights; k over (r, s, c), g over (r, s, block), o fastest.
-struct DirectWeights {
-  std::vector<int16_t> values;
-  std::vector<float> scales, offsets;
-
-  DirectWeights(const PixelWeights& pixels, int64_t outputs, int64_t taps) {
-    const PixelBlocks& blocks = pixels.blocks;
-    const int64_t groups = pixels.groups[0].groups(), of_group = pixels.groups[0].rows();
-    values.resize(static_cast<size_t>(taps * blocks.channels * outputs));
-    scales.resize(static_cast<size_t>(groups * outputs));
-    offsets.resize(scales.size());
-    for (int64_t o = 0; o < outputs; ++o) {
-      const LowBitMatrix& matrix = pixels.groups[static_cast<size_t>(o / of_group)];
-      const int64_t row = o % of_group;
-      for (int64_t tap = 0; tap < taps; ++tap)
-        for (int64_t c = 0; c < blocks.channels; ++c)
-          values[static_cast<size_t>((tap * blocks.channels + c) * outputs + o)] =
-              static_cast<int16_t>(matrix.value(row, tap * blocks.padded + c));
-      for (int64_t g = 0; g < groups; ++g) {
-        scales[static_cast<size_t>(g * outputs + o)] = matrix.scale(row, g);
-        offsets[static_cast<size_t>(g * outputs + o)] = matrix.offset(row, g);
-      }
-    }
-  }
-};
+int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
 ProductArgs result_of(std::byte* y, Dtype y_dtype, int64_t y_stride, const LinearClamp& clamp) {
   ProductArgs result{};
@@ -57,17 +40,69 @@ ProductArgs result_of(std::byte* y, Dtype y_dtype, int64_t y_stride, const Linea
   result.y_type = y_type_of(y_dtype);
   result.lo = clamp.lo;
   result.hi = clamp.hi;
+  const size_t four = 4 * size_in_bytes(y_dtype);
+  result.y_in_fours = reinterpret_cast<uintptr_t>(y) % four == 0 && y_stride % 4 == 0;
   return result;
 }
+
+/// Weights of single outputs: k over (r, s, c), g over (r, s, block), o fastest.
+struct PlainWeights {
+  int64_t outputs, taps, groups;  // groups: of a row
+  PixelBlocks blocks;
+  std::vector<int16_t> values;  // v
+  std::vector<float> scales, offsets;
+
+  PlainWeights(const PixelWeights& pixels, int64_t all_outputs, int64_t all_taps)
+      : outputs(all_outputs), taps(all_taps), groups(pixels.groups[0].groups()), blocks(pixels.blocks) {
+    const int64_t of_group = pixels.groups[0].rows();
+    values.resize(static_cast<size_t>(taps * blocks.channels * outputs));
+    scales.resize(static_cast<size_t>(groups * outputs));
+    offsets.resize(scales.size());
+    for (int64_t o = 0; o < outputs; ++o) {
+      const LowBitMatrix& matrix = pixels.groups[static_cast<size_t>(o / of_group)];
+      const int64_t row = o % of_group;
+      for (int64_t tap = 0; tap < taps; ++tap)
+        for (int64_t c = 0; c < blocks.channels; ++c)
+          values[value_at(o, tap, c)] = static_cast<int16_t>(matrix.value(row, tap * blocks.padded + c));
+      for (int64_t g = 0; g < groups; ++g) {
+        scales[static_cast<size_t>(g * outputs + o)] = matrix.scale(row, g);
+        offsets[static_cast<size_t>(g * outputs + o)] = matrix.offset(row, g);
+      }
+    }
+  }
+  [[nodiscard]] size_t value_at(int64_t o, int64_t tap, int64_t c) const {
+    return static_cast<size_t>((tap * blocks.channels + c) * outputs + o);
+  }
+  /// W = S * v + O, rounded once.
+  [[nodiscard]] float weight(int64_t o, int64_t tap, int64_t c) const {
+    const int64_t g = tap * (blocks.padded / blocks.block) + c / blocks.block;
+    const auto at = static_cast<size_t>(g * outputs + o);
+    return static_cast<float>(static_cast<double>(scales[at]) * values[value_at(o, tap, c)] +
+                              static_cast<double>(offsets[at]));
+  }
+  [[nodiscard]] bool values_have_8_bits() const {
+    return std::all_of(values.begin(), values.end(), [](int16_t v) { return v >= INT8_MIN && v <= INT8_MAX; });
+  }
+};
 
 }  // namespace
 
 struct DeviceConv::Data {
-  /// The workspace, in bytes from its beginning: what was refused, or magnitudes of images; then rows, or codes and
-  /// sums.
+  /// The workspace, in bytes from its beginning: what was refused, or magnitudes of images; then what is gathered, or
+  /// codes and sums.
   struct Places {
-    int64_t rows = 0;  // gathered together
+    int64_t rows = 0;    // of a product, gathered together
+    int64_t images = 0;  // of a tile, together
+    int64_t scales = 0;  // of a tile
     int64_t codes = 0, sums = 0, inner = 0, inner_bytes = 0, total = 0;
+  };
+  /// Weights as a tile has them, and what it needs of outputs.
+  struct Tiles {
+    const std::byte* weights = nullptr;  // null: there is no tile
+    int64_t pixel_bytes = 0;             // of a group of channels
+    int64_t depth_bytes = 0;
+    const float* scales = nullptr;  // of codes
+    int32_t block_codes = 0;
   };
 
   ConvShape shape;
@@ -76,19 +111,35 @@ struct DeviceConv::Data {
   LinearClamp clamp;
   LinearDevice device;
   PixelBlocks blocks;
-  std::vector<DeviceLinear> products;    // of groups of channels
+  Tiles f16, bf16, codes;
+  std::vector<DeviceLinear> products;  // of groups of channels
+  PixelBlocks product_blocks;
   std::optional<DeviceStaticConv> sums;  // kInt8PerImage
-  FloatDirect direct{};                  // weights: null: products, or sums, run
+  FloatDirect direct{};                  // weights: null: it is not there
+  FloatDepthwise depthwise{};            // the same
+  const float2* channels = nullptr;      // of tiles: factor of the sum, bias
   std::shared_ptr<const std::byte> memory;
   const float* scales = nullptr;  // [O], of sums
-  const float* bias = nullptr;    // [O], of sums and of "direct"
+  const float* bias = nullptr;    // [O]
 
   [[nodiscard]] bool quantizes() const { return activations != ConvActivations::kFloat; }
   [[nodiscard]] bool asymmetric() const { return activations == ConvActivations::kInt8Asymmetric; }
   [[nodiscard]] int64_t group_outputs() const { return shape.outputs / shape.groups; }
+  [[nodiscard]] int64_t taps() const { return shape.rows.kernel * shape.columns.kernel; }
+  /// An output has the same kernel in all runs.
+  [[nodiscard]] const Tiles& tiles(Dtype x_dtype) const {
+    static const Tiles kNone;
+    return quantizes() ? codes : x_dtype == Dtype::kF16 ? f16 : x_dtype == Dtype::kBF16 ? bf16 : kNone;
+  }
+  [[nodiscard]] Kernel kernel(Dtype x_dtype) const {
+    if (sums) return Kernel::kSums;
+    if (depthwise.weights != nullptr) return Kernel::kDepthwise;
+    if (tiles(x_dtype).weights != nullptr) return Kernel::kTile;
+    return products.empty() ? Kernel::kDirect : Kernel::kProduct;
+  }
 
   Status pack_sums(const LowBitMatrix& weights, std::span<const float> biases);
-  Status pack_direct(const LowBitMatrix& weights, std::span<const float> biases);
+  Status pack_outputs(const LowBitMatrix& weights, std::span<const float> biases);
   Status pack_products(const LowBitMatrix& weights, std::span<const float> biases);
   [[nodiscard]] Result<DeviceConvCall> call_of(int64_t images, const ImageSize& image) const {
     return device_conv_call(shape, images, image, name);
@@ -106,10 +157,13 @@ struct DeviceConv::Data {
     std::byte* workspace;
     Places at;
     cudaStream_t stream;
+
+    [[nodiscard]] unsigned long long* refused() const { return reinterpret_cast<unsigned long long*>(workspace); }
   };
   [[nodiscard]] Status run_sums(const Run& run) const;
-  [[nodiscard]] Status run_direct(const Run& run) const;
+  [[nodiscard]] Status run_outputs(const Run& run) const;  // direct, depthwise
   [[nodiscard]] Status run_products(const Run& run) const;
+  [[nodiscard]] Status run_tiles(const Run& run) const;
 };
 
 Status DeviceConv::Data::pack_sums(const LowBitMatrix& weights, std::span<const float> biases) {
@@ -124,28 +178,91 @@ Status DeviceConv::Data::pack_sums(const LowBitMatrix& weights, std::span<const 
   return {};
 }
 
-Status DeviceConv::Data::pack_direct(const LowBitMatrix& weights, std::span<const float> biases) {
+Status DeviceConv::Data::pack_outputs(const LowBitMatrix& weights, std::span<const float> biases) {
+  const bool few_channels = shape.groups > 1 && shape.group_channels() < kLeastGroupChannels;
+  const bool has_offsets = weights.parameters().kind == LowBitKind::kOffset;
   ISOBIT_ASSIGN_OR_RETURN(const PixelWeights pixels, pixel_weights(shape, weights, false, asymmetric(), name));
   blocks = pixels.blocks;
-  const DirectWeights unpacked(pixels, shape.outputs, shape.rows.kernel * shape.columns.kernel);
-  direct.activations = activations;
-  direct.has_offsets = weights.parameters().kind == LowBitKind::kOffset;
-  direct.blocks = blocks;
-  direct.outputs = static_cast<int32_t>(shape.outputs);
-  direct.group_outputs = static_cast<int32_t>(group_outputs());
+  const PlainWeights plain(pixels, shape.outputs, taps());
   Upload upload;
-  upload.add(std::span<const int16_t>(unpacked.values), direct.weights);
-  upload.add(std::span<const float>(unpacked.scales), direct.scales);
-  upload.add(std::span<const float>(unpacked.offsets), direct.offsets);
   upload.add(biases, bias);
+  const int64_t padded_outputs = round_up(group_outputs(), kTileOutputs);
+  std::vector<std::vector<std::byte>> tile_weights;
+  std::vector<float2> of_channels;
+  std::vector<float> tile_scales, depthwise_weights;
+  /// element(to, o, tap, c), of element_bytes; from c on, behind each other: `place` elements from the pixel's first.
+  const auto pack_tiles = [&](Tiles& tiles, int64_t element_bytes, int64_t pixel_elements, const auto& place,
+                              const auto& element) {
+    tiles.pixel_bytes = pixel_elements * element_bytes;
+    tiles.depth_bytes = taps() * tiles.pixel_bytes;
+    const int64_t row_bytes = round_up(tiles.depth_bytes, kTileDepth);
+    std::vector<std::byte>& to =
+        tile_weights.emplace_back(static_cast<size_t>(shape.groups * padded_outputs * row_bytes));
+    for (int64_t o = 0; o < shape.outputs; ++o) {
+      std::byte* const row = to.data() + (o / group_outputs() * padded_outputs + o % group_outputs()) * row_bytes;
+      for (int64_t tap = 0; tap < taps(); ++tap)
+        for (int64_t c = 0; c < blocks.channels; ++c) element(row, tap * pixel_elements + place(c), o, tap, c);
+    }
+    upload.add(std::span<const std::byte>(to), tiles.weights);
+  };
+  if (has_float_depthwise(shape) && !asymmetric() && !(quantizes() && has_offsets)) {
+    for (int64_t tap = 0; tap < taps(); ++tap)
+      for (int64_t o = 0; o < shape.outputs; ++o)
+        depthwise_weights.push_back(quantizes() ? static_cast<float>(plain.values[plain.value_at(o, tap, 0)])
+                                                : plain.weight(o, tap, 0));
+    upload.add(std::span<const float>(depthwise_weights), depthwise.weights);
+    if (quantizes()) upload.add(std::span<const float>(plain.scales), depthwise.scales);
+  } else if (few_channels) {
+    direct.activations = activations;
+    direct.has_offsets = has_offsets;
+    direct.blocks = blocks;
+    direct.outputs = static_cast<int32_t>(shape.outputs);
+    direct.group_outputs = static_cast<int32_t>(group_outputs());
+    upload.add(std::span<const int16_t>(plain.values), direct.weights);
+    upload.add(std::span<const float>(plain.scales), direct.scales);
+    upload.add(std::span<const float>(plain.offsets), direct.offsets);
+  } else if (shape.groups <= kMostGroups && !quantizes()) {
+    // A power of two a row, so that products and weights of float16 are of ordinary size.
+    std::vector<float> factors;
+    for (int64_t o = 0; o < shape.outputs; ++o) {
+      float most = 0;
+      for (int64_t tap = 0; tap < taps(); ++tap)
+        for (int64_t c = 0; c < blocks.channels; ++c) most = std::max(most, std::abs(plain.weight(o, tap, c)));
+      factors.push_back(most == 0 ? 1.0f : std::ldexp(1.0f, std::clamp(std::ilogb(most), -126, 126)));
+      of_channels.push_back({factors.back(), biases[static_cast<size_t>(o)]});
+    }
+    const auto same = [](int64_t c) { return c; };
+    for (const auto& [tiles, dtype] : {std::pair(&f16, Dtype::kF16), std::pair(&bf16, Dtype::kBF16)})
+      pack_tiles(*tiles, 2, round_up(blocks.channels, kPieceCodes / 2), same,
+                 [&, dtype = dtype](std::byte* row, int64_t at, int64_t o, int64_t tap, int64_t c) {
+                   store_float(row, dtype, at, plain.weight(o, tap, c) / factors[static_cast<size_t>(o)]);
+                 });
+  } else if (shape.groups <= kMostGroups && !asymmetric() && !has_offsets && plain.values_have_8_bits()) {
+    for (int64_t o = 0; o < shape.outputs; ++o) of_channels.push_back({1.0f, biases[static_cast<size_t>(o)]});
+    codes.block_codes = static_cast<int32_t>(round_up(blocks.block, kScaledDepth));
+    pack_tiles(
+        codes, 1, blocks.padded / blocks.block * codes.block_codes,
+        [&](int64_t c) { return c / blocks.block * codes.block_codes + c % blocks.block; },
+        [&](std::byte* row, int64_t at, int64_t o, int64_t tap, int64_t c) {
+          row[at] = static_cast<std::byte>(plain.values[plain.value_at(o, tap, c)]);
+        });
+    tile_scales.resize(static_cast<size_t>(shape.groups * plain.groups * padded_outputs));
+    for (int64_t o = 0; o < shape.outputs; ++o)
+      for (int64_t g = 0; g < plain.groups; ++g)
+        tile_scales[static_cast<size_t>((o / group_outputs() * plain.groups + g) * padded_outputs +
+                                        o % group_outputs())] =
+            plain.scales[static_cast<size_t>(g * shape.outputs + o)];
+    upload.add(std::span<const float>(tile_scales), codes.scales);
+  }
+  upload.add(std::span<const float2>(of_channels), channels);
   ISOBIT_ASSIGN_OR_RETURN(memory, upload.finish());
-  direct.bias = bias;
+  direct.bias = depthwise.bias = bias;
   return {};
 }
 
 Status DeviceConv::Data::pack_products(const LowBitMatrix& weights, std::span<const float> biases) {
   ISOBIT_ASSIGN_OR_RETURN(const PixelWeights pixels, pixel_weights(shape, weights, !quantizes(), asymmetric(), name));
-  blocks = pixels.blocks;
+  product_blocks = pixels.blocks;
   for (int64_t g = 0; g < shape.groups; ++g) {
     const auto first = static_cast<size_t>(g * group_outputs()), count = static_cast<size_t>(group_outputs());
     ISOBIT_ASSIGN_OR_RETURN(DeviceLinear product, DeviceLinear::create(pixels.groups[static_cast<size_t>(g)],
@@ -173,10 +290,14 @@ Result<DeviceConv> DeviceConv::create(const ConvShape& shape, const LowBitMatrix
   ISOBIT_ASSIGN_OR_RETURN(data->device, LinearDevice::current());
   std::vector<float> bias(options.bias.begin(), options.bias.end());
   bias.resize(static_cast<size_t>(shape.outputs));
-  const bool few_channels = shape.groups > 1 && shape.group_channels() < kLeastGroupChannels;
-  ISOBIT_RETURN_IF_ERROR(options.activations == ConvActivations::kInt8PerImage ? data->pack_sums(weights, bias)
-                         : few_channels                                        ? data->pack_direct(weights, bias)
-                                                                               : data->pack_products(weights, bias));
+  if (options.activations == ConvActivations::kInt8PerImage) {
+    ISOBIT_RETURN_IF_ERROR(data->pack_sums(weights, bias));
+  } else {
+    ISOBIT_RETURN_IF_ERROR(data->pack_outputs(weights, bias));
+    // float32 has no tile.
+    if (data->depthwise.weights == nullptr && data->direct.weights == nullptr && data->codes.weights == nullptr)
+      ISOBIT_RETURN_IF_ERROR(data->pack_products(weights, bias));
+  }
   DeviceConv layer;
   layer.data_ = std::move(data);
   return layer;
@@ -186,32 +307,54 @@ const ConvShape& DeviceConv::shape() const { return data_->shape; }
 ConvActivations DeviceConv::activations() const { return data_->activations; }
 const std::string& DeviceConv::name() const { return data_->name; }
 int DeviceConv::device() const { return data_->device.number; }
-std::string_view DeviceConv::kernel_name() const {
-  return data_->sums ? "sums" : data_->products.empty() ? "direct" : "product";
+std::string_view DeviceConv::kernel_name(Dtype x_dtype) const {
+  constexpr std::string_view kNames[] = {"tile", "depthwise", "product", "direct", "sums"};
+  return kNames[static_cast<size_t>(data_->kernel(x_dtype))];
 }
 
 Result<DeviceConv::Data::Places> DeviceConv::Data::places(const DeviceConvCall& call, Dtype x_dtype) const {
   Places at;
-  if (sums) {
-    at.codes = aligned_size(call.images * static_cast<int64_t>(sizeof(uint32_t)));
-    at.sums = at.codes + aligned_size(call.pixels() * shape.channels);
-    at.inner = at.sums + aligned_size(call.outputs() * shape.outputs * static_cast<int64_t>(sizeof(int32_t)));
-    ISOBIT_ASSIGN_OR_RETURN(at.inner_bytes, sums->workspace_bytes(call.images, call.image));
-    at.total = at.inner + at.inner_bytes;
-    return at;
-  }
   at.total = kDeviceAlignment;
-  if (products.empty() || call.outputs() == 0) return at;
-  const int64_t row = LinearSteps::row_bytes(products[0], x_dtype, kRowStep) / kRowStep;
-  at.rows = std::min(std::max<int64_t>(kGatheredBytes / row / kRowStep, 1) * kRowStep, call.outputs());
-  at.total += LinearSteps::row_bytes(products[0], x_dtype, at.rows);
+  if (call.outputs() == 0) return at;
+  switch (kernel(x_dtype)) {
+    case Kernel::kSums: {
+      at.codes = aligned_size(call.images * static_cast<int64_t>(sizeof(uint32_t)));
+      at.sums = at.codes + aligned_size(call.pixels() * shape.channels);
+      at.inner = at.sums + aligned_size(call.outputs() * shape.outputs * static_cast<int64_t>(sizeof(int32_t)));
+      ISOBIT_ASSIGN_OR_RETURN(at.inner_bytes, sums->workspace_bytes(call.images, call.image));
+      at.total = at.inner + at.inner_bytes;
+      return at;
+    }
+    case Kernel::kTile: {
+      const Tiles& tile = tiles(x_dtype);
+      const int64_t pixels = call.image.rows * call.image.columns,
+                    image_bytes = pixels * shape.groups * tile.pixel_bytes;
+      if (image_bytes > kMostImageSize)
+        return refuse_argument(name + ": an image takes " + std::to_string(image_bytes) +
+                               " bytes of the workspace, must take at most " + std::to_string(kMostImageSize));
+      at.images = std::clamp<int64_t>(kGatheredBytes / image_bytes, 1, call.images);
+      at.scales = at.total + aligned_size(at.images * image_bytes);
+      at.total = at.scales;
+      if (tile.scales != nullptr)
+        at.total += aligned_size(at.images * image_bytes / tile.block_codes * static_cast<int64_t>(sizeof(float)));
+      return at;
+    }
+    case Kernel::kProduct: {
+      const int64_t row = LinearSteps::row_bytes(products[0], x_dtype, kRowStep) / kRowStep;
+      at.rows = std::min(std::max<int64_t>(kGatheredBytes / row / kRowStep, 1) * kRowStep, call.outputs());
+      at.total += LinearSteps::row_bytes(products[0], x_dtype, at.rows);
+      return at;
+    }
+    case Kernel::kDepthwise:
+    case Kernel::kDirect: break;
+  }
   return at;
 }
 
 Result<int64_t> DeviceConv::workspace_bytes(int64_t images, const ImageSize& image) const {
   ISOBIT_ASSIGN_OR_RETURN(const DeviceConvCall call, data_->call_of(images, image));
   int64_t most = 0;
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16}) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
     ISOBIT_ASSIGN_OR_RETURN(const Data::Places at, data_->places(call, dtype));
     most = std::max(most, at.total);
   }
@@ -224,18 +367,18 @@ Status DeviceConv::Data::run_sums(const Run& run) const {
   const auto count = static_cast<size_t>(call.images);
   ISOBIT_RETURN_IF_ERROR(
       cuda_status(cudaMemsetAsync(magnitudes, 0, count * sizeof *magnitudes, run.stream), "magnitudes"));
-  std::byte* const codes = run.workspace + run.at.codes;
+  std::byte* const image_codes = run.workspace + run.at.codes;
   ISOBIT_RETURN_IF_ERROR(quantize_images({.x = run.x.data(),
                                           .x_stride = run.x_stride,
                                           .images = call.images,
                                           .pixels = call.image.rows * call.image.columns,
                                           .channels = shape.channels,
                                           .magnitudes = magnitudes,
-                                          .codes = reinterpret_cast<uint8_t*>(codes)},
+                                          .codes = reinterpret_cast<uint8_t*>(image_codes)},
                                          run.x_dtype, run.stream));
   const std::span d(run.workspace + run.at.sums, static_cast<size_t>(call.outputs() * shape.outputs) * sizeof(int32_t));
   ISOBIT_RETURN_IF_ERROR(
-      sums->forward({codes, static_cast<size_t>(call.pixels() * shape.channels)}, d, call.images, call.image,
+      sums->forward({image_codes, static_cast<size_t>(call.pixels() * shape.channels)}, d, call.images, call.image,
                     {run.workspace + run.at.inner, static_cast<size_t>(run.at.inner_bytes)}, {.stream = run.stream}));
   return finish_images({.sums = reinterpret_cast<const int32_t*>(d.data()),
                         .images = call.images,
@@ -248,25 +391,94 @@ Status DeviceConv::Data::run_sums(const Run& run) const {
                        run.stream);
 }
 
-Status DeviceConv::Data::run_direct(const Run& run) const {
+Status DeviceConv::Data::run_outputs(const Run& run) const {
+  ConvSource source = device_source(shape, run.call);
+  source.x = run.x.data();
+  source.x_stride = run.x_stride;
+  source.outside = run.refused();
+  const ProductArgs result = result_of(run.y.data(), run.y_dtype, run.y_stride, clamp);
+  if (depthwise.weights != nullptr) {
+    FloatDepthwise conv = depthwise;
+    conv.source = source;
+    conv.result = result;
+    return run_float_depthwise(conv, run.x_dtype, run.stream);
+  }
   FloatDirect conv = direct;
-  conv.source = device_source(shape, run.call);
-  conv.source.x = run.x.data();
-  conv.source.x_stride = run.x_stride;
-  conv.source.outside = reinterpret_cast<unsigned long long*>(run.workspace);
-  conv.result = result_of(run.y.data(), run.y_dtype, run.y_stride, clamp);
+  conv.source = source;
+  conv.result = result;
   return run_float_direct(conv, run.x_dtype, run.stream);
+}
+
+Status DeviceConv::Data::run_tiles(const Run& run) const {
+  const Tiles& tile = tiles(run.x_dtype);
+  const int64_t pixels = run.call.image.rows * run.call.image.columns;
+  const int64_t outputs = run.call.size.rows * run.call.size.columns;
+  const auto x_bytes = static_cast<int64_t>(size_in_bytes(run.x_dtype)), element = quantizes() ? int64_t{1} : x_bytes;
+  const auto narrow = [](int64_t value) { return static_cast<int32_t>(value); };
+  const bool in_place =
+      !quantizes() && tile.pixel_bytes == blocks.channels * x_bytes && run.x_stride * x_bytes % kPieceCodes == 0 &&
+      reinterpret_cast<uintptr_t>(run.x.data()) % kPieceCodes == 0 && pixels * run.x_stride * x_bytes <= kMostImageSize;
+  const int64_t together = in_place ? kMostImageSize / (pixels * run.x_stride * x_bytes) : run.at.images;
+  std::byte* const copies = run.workspace + kDeviceAlignment;
+  auto* const x_scales = reinterpret_cast<float*>(run.workspace + run.at.scales);
+  ConvTile conv{};
+  conv.source = device_source(shape, run.call);
+  conv.source.channels = narrow(shape.groups * tile.pixel_bytes);
+  conv.source.group_channels = narrow(tile.pixel_bytes);
+  conv.source.x_stride = in_place ? run.x_stride * x_bytes : shape.groups * tile.pixel_bytes;
+  conv.weights = reinterpret_cast<const int8_t*>(tile.weights);
+  conv.groups = narrow(shape.groups);
+  conv.outputs = narrow(group_outputs());
+  conv.depth = narrow(tile.depth_bytes);
+  conv.padded_outputs = narrow(round_up(group_outputs(), kTileOutputs));
+  conv.padded_depth = narrow(round_up(tile.depth_bytes, kTileDepth));
+  conv.float_channels = channels;
+  conv.scales = {tile.block_codes, narrow(shape.groups * (blocks.padded / blocks.block)), x_scales, tile.scales};
+  const TileType type = quantizes() ? TileType::kScaled : run.x_dtype == Dtype::kF16 ? TileType::kF16 : TileType::kBF16;
+  for (int64_t first = 0; first < run.call.images; first += together) {
+    const int64_t count = std::min(together, run.call.images - first);
+    const std::byte* const x = run.x.data() + first * pixels * run.x_stride * x_bytes;
+    if (quantizes()) {
+      ISOBIT_RETURN_IF_ERROR(quantize_pixels({.x = x,
+                                              .x_stride = run.x_stride,
+                                              .pixels = count * pixels,
+                                              .groups = narrow(shape.groups),
+                                              .blocks = blocks,
+                                              .block_codes = tile.block_codes,
+                                              .to = reinterpret_cast<int8_t*>(copies),
+                                              .scales = x_scales,
+                                              .refused = run.refused(),
+                                              .first_pixel = first * pixels},
+                                             run.x_dtype, run.stream));
+    } else if (!in_place) {
+      ISOBIT_RETURN_IF_ERROR(copy_pixels({.x = x,
+                                          .x_stride = run.x_stride,
+                                          .pixels = count * pixels,
+                                          .groups = narrow(shape.groups),
+                                          .channels = narrow(blocks.channels),
+                                          .padded = narrow(tile.pixel_bytes / element),
+                                          .to = copies},
+                                         run.stream));
+    }
+    conv.source.x = in_place ? x : copies;
+    conv.source.m = count * outputs;
+    std::byte* const y =
+        run.y.data() + first * outputs * run.y_stride * static_cast<int64_t>(size_in_bytes(run.y_dtype));
+    conv.result = result_of(y, run.y_dtype, run.y_stride, clamp);
+    ISOBIT_RETURN_IF_ERROR(run_tile(conv, type, device.processors, run.stream));
+  }
+  return {};
 }
 
 Status DeviceConv::Data::run_products(const Run& run) const {
   std::byte* const rows = run.workspace + kDeviceAlignment;
-  ConvRows from{.source = device_source(shape, run.call),
-                .blocks = blocks,
-                .first_channel = 0,
-                .is_linear = is_conv_linear(shape)};
+  PixelRows from{.source = device_source(shape, run.call),
+                 .blocks = product_blocks,
+                 .first_channel = 0,
+                 .is_linear = is_conv_linear(shape)};
   from.source.x = run.x.data();
   from.source.x_stride = run.x_stride;
-  from.source.outside = reinterpret_cast<unsigned long long*>(run.workspace);
+  from.source.outside = run.refused();
   const auto y_bytes = static_cast<int64_t>(size_in_bytes(run.y_dtype));
   for (int64_t first = 0; first < run.call.outputs(); first += run.at.rows) {
     const int64_t m = std::min(run.at.rows, run.call.outputs() - first);
@@ -275,7 +487,7 @@ Status DeviceConv::Data::run_products(const Run& run) const {
     for (int64_t g = 0; g < shape.groups; ++g) {
       const DeviceLinear& product = products[static_cast<size_t>(g)];
       const LinearPlan plan = LinearSteps::plan(product, run.x_dtype, m);
-      from.first_channel = g * blocks.channels;
+      from.first_channel = g * product_blocks.channels;
       ISOBIT_RETURN_IF_ERROR(prepare_pixel_rows(LinearSteps::image(product), plan.rows, from, run.x_dtype, asymmetric(),
                                                 rows, device.bulk_copies, run.stream));
       ISOBIT_RETURN_IF_ERROR(LinearSteps::multiply(
@@ -304,7 +516,11 @@ Status DeviceConv::forward(std::span<const std::byte> x, Dtype x_dtype, std::spa
   if (data.quantizes())
     ISOBIT_RETURN_IF_ERROR(
         cuda_status(cudaMemsetAsync(workspace.data(), 0xff, sizeof kNoneRefused, options.stream), "the check of x"));
-  return data.products.empty() ? data.run_direct(run) : data.run_products(run);
+  switch (data.kernel(x_dtype)) {
+    case Kernel::kTile: return data.run_tiles(run);
+    case Kernel::kProduct: return data.run_products(run);
+    default: return data.run_outputs(run);
+  }
 }
 
 Status DeviceConv::check_input(std::span<const std::byte> workspace, int64_t images, const ImageSize& image,

@@ -56,6 +56,9 @@ std::span<const DeviceLinearKernel> conv_kernels() {
       {"conv_static", kKernelNames[1], "grids of 8 bits of x: 3 x 3 and 5 x 5, a channel by itself"},
       {"conv_static", kKernelNames[2], "rows are gathered from images and multiplied by the kernels of linear layers"},
       {"conv_static", kKernelNames[3], "each output by itself: small groups, and whatever else no other runs"},
+      {"conv_int8", "tile",
+       "v of 8 bits, no offsets: pixels are quantised, then as tile of static codes; of floats, too"},
+      {"conv_int8", "depthwise", "no offsets: 3 x 3 and 5 x 5, a channel by itself; of floats, too"},
       {"conv_int8", "product",
        "pixels are quantised as rows, which the kernels of linear layers multiply; of floats, too"},
       {"conv_int8", "direct", "each output by itself: groups of fewer than 16 channels; of floats, too"},
@@ -305,7 +308,10 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
                 .epilogue = data.epilogue,
                 .residual = added,
                 .y = y.data(),
-                .y_stride = y_rows.stride};
+                .y_stride = y_rows.stride,
+                .float_channels = nullptr,
+                .result = {},
+                .scales = {}};
   tile.epilogue.channels = data.tile_channels;
   /// `part` writes from output `first` on, and adds the residual from there on.
   const auto begin_at = [&](ConvTile& part, int64_t first) {
@@ -315,6 +321,7 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
     part.y = moved(y.data(), y_dtype);
     if (p.residual) part.residual.codes = moved(residual.data(), p.residual->grid.dtype());
   };
+  const TileType tile_type = x_dtype == Dtype::kU8 ? TileType::kU8 : TileType::kS8;
   const bool pieces = at.kernel == Kernel::kTile && at.rows == 0;
   const int64_t codes = at.kernel == Kernel::kDepthwise ? kWordCodes : pieces ? kPieceCodes : 1;
   const int64_t image_codes = image.rows * image.columns * x_rows.stride;
@@ -337,7 +344,7 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
       part.source.x = x.data() + b * image_codes;
       part.source.m = std::min(together, images - b) * outputs;
       begin_at(part, b * outputs);
-      ISOBIT_RETURN_IF_ERROR(run_tile(part, x_dtype, data.device.processors, options.stream));
+      ISOBIT_RETURN_IF_ERROR(run_tile(part, tile_type, data.device.processors, options.stream));
     }
     return {};
   }
@@ -363,7 +370,7 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
                      .most = source.most,
                      .outside = nullptr};
       begin_at(part, first);
-      ISOBIT_RETURN_IF_ERROR(run_tile(part, x_dtype, data.device.processors, options.stream));
+      ISOBIT_RETURN_IF_ERROR(run_tile(part, tile_type, data.device.processors, options.stream));
     }
     return {};
   }

@@ -2,67 +2,100 @@
 #include "conv/cuda/tile.h"
 
 #include "conv/cuda/device.cuh"
+#include "conv/cuda/tile.cuh"
 #include "core/cuda/grid_launch.h"
 #include "core/cuda/launch.h"
+#include "linear/cuda/store.cuh"
 
 namespace isobit::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+/// Section 11: sums of blocks become floats, in chunks. Of a warp's tiles.
+template <int kRowTiles, int kColumnTiles>
+struct ScaledSums {
+  float chunk[kRowTiles][kColumnTiles][4]{}, total[kRowTiles][kColumnTiles][4]{};
+  int blocks = 0;
+
+  /// d, which become 0 again. Scales of 16 rows a tile: of this thread's two, 8 apart; of 8 columns: of its two.
+  __device__ __forceinline__ void promote(uint32_t (&d)[kRowTiles][kColumnTiles][4], const float* rows,
+                                          const float* columns) {
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) {
+      const float2 of_columns = *reinterpret_cast<const float2*>(columns + n * 8);
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float scale = __fmul_rn(i % 2 == 0 ? of_columns.x : of_columns.y, rows[m * 16 + i / 2 * 8]);
+          chunk[m][n][i] = __fmaf_rn(__int2float_rn(static_cast<int32_t>(d[m][n][i])), scale, chunk[m][n][i]);
+          d[m][n][i] = 0;
+        }
+      }
+    }
+    if (++blocks % kChunkGroups == 0) end_chunk();
+  }
+  __device__ __forceinline__ void end_chunk() {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          total[m][n][i] = __fadd_rn(total[m][n][i], chunk[m][n][i]);
+          chunk[m][n][i] = 0.0f;
+        }
+  }
+  /// T, as bits.
+  __device__ __forceinline__ void finish(uint32_t (&d)[kRowTiles][kColumnTiles][4]) {
+    if (blocks % kChunkGroups != 0) end_chunk();
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) d[m][n][i] = __float_as_uint(total[m][n][i]);
+  }
+};
+
+constexpr int stage_bytes(int rows, int columns, int depth, TileType type) {
+  return (rows + columns) * (depth + (type == TileType::kScaled ? static_cast<int>(sizeof(float)) : 0));
 }
-__device__ __forceinline__ void copy_piece(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kLeft>
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-}
-__device__ __forceinline__ void load_matrices(uint32_t (&registers)[4], uint32_t from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
-               : "r"(from)
-               : "memory");
-}
-template <bool kUnsigned>
-__device__ __forceinline__ void multiply(int32_t (&d)[4], const uint32_t (&x)[4], uint32_t w0, uint32_t w1) {
-  if constexpr (kUnsigned) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-        "%3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(w0), "r"(w1));
+
+/// Four neighbours of a row of y, or so many as are left.
+__device__ __forceinline__ void store_four(const ProductArgs& a, int64_t m, int64_t n, int left, const float (&sums)[4],
+                                           const float2 (&channels)[4]) {
+  if (left < 4 || !a.y_in_fours || n % 4 != 0) {
+    for (int c = 0; c < min(left, 4); ++c) store_result(a, m, n + c, sums[c], channels[c].y);
+    return;
+  }
+  float y[4];
+#pragma unroll
+  for (int c = 0; c < 4; ++c) y[c] = clamped(a, __fadd_rn(sums[c], channels[c].y));
+  const int64_t at = m * a.y_stride + n;
+  if (a.y_type == 0) {
+    *reinterpret_cast<uint4*>(static_cast<uint32_t*>(a.y) + at) =
+        uint4{float32_bits(y[0]), float32_bits(y[1]), float32_bits(y[2]), float32_bits(y[3])};
   } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-        "%3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(w0), "r"(w1));
+    const bool half = a.y_type == 1;
+    const auto pair = [&](float low, float high) {
+      return half ? with_nan(float16_pair(low, high), kFloat16NaN) : with_nan(bfloat16_pair(low, high), kBFloat16NaN);
+    };
+    *reinterpret_cast<uint2*>(static_cast<uint16_t*>(a.y) + at) = uint2{pair(y[0], y[1]), pair(y[2], y[3])};
   }
 }
 
-/// Pieces of 16 codes in shared memory, kDepth of a row: 8 rows of one column lie in different banks.
-template <int kDepth>
-__device__ __forceinline__ uint32_t piece_at(int row, int piece) {
-  static_assert(kDepth == 64 || kDepth == 128);
-  const int turned = kDepth == 128 ? piece ^ (row & 7) : piece ^ ((row >> 1) & 3);
-  return static_cast<uint32_t>(row * kDepth + turned * kPieceCodes);
-}
-
-/// Sums of a row in shared memory: neighbouring rows begin in other banks.
-constexpr int sum_stride(int columns) { return columns + 8; }
-
-/// kRows outputs by kColumns channels, kDepth codes at a time, kStages of them under way; of a warp kWarpRows by
+/// kRows outputs by kColumns channels, kDepth bytes of x at a time, kStages of them under way; of a warp kWarpRows by
 /// kWarpColumns.
-template <int kRows, int kColumns, int kDepth, int kStages, int kWarpRows, int kWarpColumns, bool kUnsigned>
+template <int kRows, int kColumns, int kDepth, int kStages, int kWarpRows, int kWarpColumns, TileType kType>
 __global__ void __launch_bounds__(kThreads, 2) tile(const __grid_constant__ ConvTile a) {
   constexpr int kPieces = kDepth / kPieceCodes;
   constexpr int kLoadRows = kThreads / kPieces;  // a thread copies the same piece of every so many rows
   constexpr int kXLoads = kRows / kLoadRows, kWLoads = kColumns / kLoadRows;
-  constexpr int kStageBytes = (kRows + kColumns) * kDepth;
+  constexpr bool kScaled = kType == TileType::kScaled;
+  constexpr int kStageBytes = stage_bytes(kRows, kColumns, kDepth, kType);
+  constexpr int kScalesAt = (kRows + kColumns) * kDepth;  // of rows, then of columns
   constexpr int kRowTiles = kWarpRows / 16, kColumnTiles = kWarpColumns / 8;
   static_assert(kRows / kWarpRows * (kColumns / kWarpColumns) == kThreads / 32 && kColumnTiles % 2 == 0);
   static_assert(kXLoads >= 1 && kWLoads >= 1);
@@ -117,8 +150,17 @@ __global__ void __launch_bounds__(kThreads, 2) tile(const __grid_constant__ Conv
       const bool real = k < a.depth && static_cast<uint32_t>(i) < static_cast<uint32_t>(s.rows.pixels) &&
                         static_cast<uint32_t>(j) < static_cast<uint32_t>(s.columns.pixels);
       const uint32_t at = piece_at<kDepth>(load_row + l * kLoadRows, piece);
+      const uint32_t pixel = image[l] + static_cast<uint32_t>(i * s.columns.pixels + j);
+      if constexpr (kScaled) {
+        const int row = load_row + l * kLoadRows;
+        if (piece == 0 && real) {
+          const int32_t block = group * s.group_channels / a.scales.block_codes + channel / a.scales.block_codes;
+          copy_word(to + kScalesAt + row * 4, a.scales.x + (int64_t{pixel} * a.scales.blocks + block));
+        } else if (piece == 0) {
+          *reinterpret_cast<float*>(memory + stage * kStageBytes + kScalesAt + row * 4) = 0.0f;
+        }
+      }
       if (real) {
-        const uint32_t pixel = image[l] + static_cast<uint32_t>(i * s.columns.pixels + j);
         copy_piece(to + at, x + (pixel * static_cast<uint32_t>(s.x_stride) + static_cast<uint32_t>(channel)));
       } else {  // a copy of zeros from one place would wait for all others
         *reinterpret_cast<uint4*>(memory + stage * kStageBytes + at) = uint4{zeros, zeros, zeros, zeros};
@@ -128,13 +170,24 @@ __global__ void __launch_bounds__(kThreads, 2) tile(const __grid_constant__ Conv
     for (int l = 0; l < kWLoads; ++l)
       copy_piece(to + kRows * kDepth + piece_at<kDepth>(load_row + l * kLoadRows, piece),
                  w + int64_t{l} * kLoadRows * a.padded_depth + step * kDepth);
+    if constexpr (kScaled) {
+      if (thread < kColumns / 4) {
+        const int64_t groups = a.depth / a.scales.block_codes;
+        copy_piece(to + kScalesAt + kRows * 4 + thread * 16,
+                   a.scales.weights + (group * groups + step * kDepth / a.scales.block_codes) * a.padded_outputs +
+                       first_column + thread * 4);
+      }
+    }
     k += kDepth;
     channel += kDepth;
     settle();
   };
 
   const int warp_row = warp % (kRows / kWarpRows) * kWarpRows, warp_column = warp / (kRows / kWarpRows) * kWarpColumns;
-  int32_t sums[kRowTiles][kColumnTiles][4]{};
+  uint32_t sums[kRowTiles][kColumnTiles][4]{};
+  ScaledSums<kRowTiles, kColumnTiles> scaled;  // of kScaled only
+  const int block_steps = kScaled ? a.scales.block_codes / kDepth : 0;
+  int steps_left = block_steps;
   const int steps = (a.depth + kDepth - 1) / kDepth;
 #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) {
@@ -163,29 +216,51 @@ __global__ void __launch_bounds__(kThreads, 2) tile(const __grid_constant__ Conv
       for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n)
-          multiply<kUnsigned>(sums[m][n], rows[m], columns[n / 2][n % 2 * 2], columns[n / 2][n % 2 * 2 + 1]);
+          multiply<kType>(sums[m][n], rows[m], columns[n / 2][n % 2 * 2], columns[n / 2][n % 2 * 2 + 1]);
+    }
+    if constexpr (kScaled) {
+      if (--steps_left == 0) {
+        steps_left = block_steps;
+        const auto* const scales = reinterpret_cast<const float*>(memory + step % kStages * kStageBytes + kScalesAt);
+        scaled.promote(sums, scales + warp_row + lane / 4, scales + kRows + warp_column + lane % 4 * 2);
+      }
     }
   }
+  if constexpr (kScaled) scaled.finish(sums);
   wait_for_copies<0>();
   __syncthreads();
 
   // Through shared memory: a thread has the same four channels of many outputs then.
   constexpr int kStride = sum_stride(kColumns);
-  auto* const all = reinterpret_cast<int32_t*>(memory);
+  auto* const all = reinterpret_cast<uint32_t*>(memory);
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int n = 0; n < kColumnTiles; ++n)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        *reinterpret_cast<int2*>(all + (warp_row + m * 16 + half * 8 + lane / 4) * kStride + warp_column + n * 8 +
-                                 lane % 4 * 2) = int2{sums[m][n][half * 2], sums[m][n][half * 2 + 1]};
+        *reinterpret_cast<uint2*>(all + (warp_row + m * 16 + half * 8 + lane / 4) * kStride + warp_column + n * 8 +
+                                  lane % 4 * 2) = uint2{sums[m][n][half * 2], sums[m][n][half * 2 + 1]};
   __syncthreads();
   constexpr int kFours = kColumns / 4, kRowStep = kThreads / kFours;
   const int column = thread % kFours * 4, left = a.outputs - first_column - column;
   if (left <= 0) return;
-  const StaticEpilogue& e = a.epilogue;
   const int32_t of_all = group * a.outputs + first_column + column;
+  if constexpr (gives_floats(kType)) {
+    float2 channels[4];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) channels[c] = a.float_channels[of_all + min(c, left - 1)];
+    for (int row = thread / kFours; row < kRows && first_row + row < s.m; row += kRowStep) {
+      const uint4 four = *reinterpret_cast<const uint4*>(all + row * kStride + column);
+      const uint32_t values[4] = {four.x, four.y, four.z, four.w};
+      float y[4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) y[c] = __fmul_rn(__uint_as_float(values[c]), channels[c].x);
+      store_four(a.result, s.first + first_row + row, of_all, left, y, channels);
+    }
+    return;
+  }
+  const StaticEpilogue& e = a.epilogue;
   StaticChannel channels[4];
   bool quick = true;
 #pragma unroll
@@ -194,8 +269,9 @@ __global__ void __launch_bounds__(kThreads, 2) tile(const __grid_constant__ Conv
     quick = quick && is_quick(e, channels[c], a.residual);
   }
   for (int row = thread / kFours; row < kRows && first_row + row < s.m; row += kRowStep) {
-    const int4 four = *reinterpret_cast<const int4*>(all + row * kStride + column);
-    const int32_t values[4] = {four.x, four.y, four.z, four.w};
+    const uint4 four = *reinterpret_cast<const uint4*>(all + row * kStride + column);
+    const int32_t values[4] = {static_cast<int32_t>(four.x), static_cast<int32_t>(four.y), static_cast<int32_t>(four.z),
+                               static_cast<int32_t>(four.w)};
     const int64_t at = (s.first + first_row + row) * a.y_stride + of_all;
     if (quick) {
       uint32_t codes = 0;
@@ -218,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, 2) tile(const __grid_constant__ Conv
 
 // ---- Rows of images whose channels are no multiple of a piece
 
-__global__ void __launch_bounds__(kThreads) copy_codes(const ConvRows a) {
+__global__ void __launch_bounds__(kThreads) copy_codes(const CodeRows a) {
   const ConvSource& s = a.source;
   const auto* const x = static_cast<const uint8_t*>(s.x);
   const int32_t pieces = a.depth / kPieceCodes;
@@ -344,11 +420,10 @@ __global__ void __launch_bounds__(kThreads) depthwise(const __grid_constant__ Co
 struct TileKernel {
   int rows, columns, depth, stages;
   double run_us, blocks_us, step_us;
-  void (*of_signed)(ConvTile);
-  void (*of_unsigned)(ConvTile);
+  void (*kernels[5])(ConvTile);  // by TileType; null: not there
 
-  [[nodiscard]] int64_t shared() const {
-    return std::max<int64_t>(stages * (rows + columns) * depth,
+  [[nodiscard]] int64_t shared(TileType type) const {
+    return std::max<int64_t>(stages * stage_bytes(rows, columns, depth, type),
                              rows * sum_stride(columns) * static_cast<int64_t>(sizeof(int32_t)));
   }
   [[nodiscard]] int64_t row_tiles(const ConvTile& conv) const { return (conv.source.m + rows - 1) / rows; }
@@ -369,30 +444,41 @@ constexpr TileKernel tile_kernel(double run_us, double blocks_us, double step_us
           run_us,
           blocks_us,
           step_us,
-          tile<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, false>,
-          tile<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, true>};
+          {tile<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, TileType::kS8>,
+           tile<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, TileType::kU8>,
+           tile<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, TileType::kF16>,
+           tile<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, TileType::kBF16>, nullptr}};
 }
 /// Times fitted to those of bench/shapes/conv.txt, each with each tile, on an H100.
 const TileKernel kTiles[] = {
     tile_kernel<128, 128, 128, 3, 64, 32>(3.5, 3.1, 1.12), tile_kernel<128, 64, 64, 4, 32, 32>(2.5, 2.9, 0.41),
     tile_kernel<64, 64, 128, 4, 32, 16>(2.6, 2.4, 0.44), tile_kernel<64, 32, 128, 4, 16, 16>(3.3, 1.7, 0.30)};
+const TileKernel kScaledTile = {
+    64,
+    64,
+    kScaledDepth,
+    4,
+    0,
+    0,
+    0,
+    {nullptr, nullptr, nullptr, nullptr, tile<64, 64, kScaledDepth, 4, 32, 16, TileType::kScaled>}};
 
 }  // namespace
 
-Status run_tile(const ConvTile& conv, Dtype x_dtype, int processors, cudaStream_t stream) {
-  const TileKernel* best = &kTiles[0];
+Status run_tile(const ConvTile& conv, TileType type, int processors, cudaStream_t stream) {
+  const TileKernel* best = type == TileType::kScaled ? &kScaledTile : &kTiles[0];
   for (const TileKernel& kernel : kTiles)
-    if (kernel.us(conv, processors) < best->us(conv, processors)) best = &kernel;
+    if (type != TileType::kScaled && kernel.us(conv, processors) < best->us(conv, processors)) best = &kernel;
   const GridLaunch grid{.blocks = dim3(static_cast<unsigned>(best->row_tiles(conv) * best->column_tiles(conv)),
                                        static_cast<unsigned>(conv.groups)),
                         .threads = kThreads,
-                        .shared = best->shared()};
-  const auto kernel = x_dtype == Dtype::kU8 ? best->of_unsigned : best->of_signed;
+                        .shared = best->shared(type)};
+  const auto kernel = best->kernels[static_cast<size_t>(type)];
   ISOBIT_RETURN_IF_ERROR(allow_shared(kernel, grid.shared, "tile"));
   return grid.run("tile", kernel, stream, conv);
 }
 
-Status copy_rows(const ConvRows& rows, cudaStream_t stream) {
+Status copy_rows(const CodeRows& rows, cudaStream_t stream) {
   return launch_kernel("copy_codes", copy_codes, dim3(blocks_for(rows.source.m * (rows.depth / kPieceCodes), kThreads)),
                        kThreads, 0, stream, rows);
 }
