@@ -56,6 +56,9 @@ struct Array {
   [[nodiscard]] std::vector<float> to_float() const;
 };
 
+/// Dimension i of the result is dimension order[i] of the array; `order` has each of them once.
+Array reordered(const Array& array, std::span<const size_t> order);
+
 /// `arrays` in the order of their names; `metadata` is safetensors' __metadata__ (empty for the others).
 struct ArrayFile {
   std::map<std::string, Array> arrays;

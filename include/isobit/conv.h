@@ -3,6 +3,7 @@
 #ifndef ISOBIT_CONV_H_
 #define ISOBIT_CONV_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -56,6 +57,18 @@ struct ConvShape {
 /// and outputs, outputs beyond the last of a convolution that is not transposed, or as many as stride and dilation.
 /// They name `name`, the field, its value and its limit.
 Status check_conv_shape(const ConvShape& shape, std::string_view name);
+
+/// What a convolution has besides its weights; of rows, then of columns.
+struct ConvAttributes {
+  std::array<int64_t, 2> stride{1, 1}, dilation{1, 1};
+  std::array<int64_t, 4> padding{};         // top, bottom, left, right
+  std::array<int64_t, 2> output_padding{};  // ConvAxis::more
+  int64_t groups = 1;
+  bool transposed = false;
+};
+/// The shape of a convolution with these weights. Errors: kInvalidArgument for groups outside 1 to O; those of
+/// check_conv_shape.
+Result<ConvShape> conv_shape_of(const ConvWeights& weights, const ConvAttributes& attributes, std::string_view name);
 
 struct ImageSize {
   int64_t rows = 1;     // H or P
@@ -119,8 +132,8 @@ class ConvLayer {
 
   /// x: [images, H, W, C], y: [images, P, Q, O]. Types, and what is not finite, as in LinearLayer::forward: the int8
   /// kinds refuse a pixel of x (kInt8PerImage: an image) by its place, unless the call is unchecked; its outputs are
-  /// NaN then. Strides are from pixel to pixel. Of the options path, pool, strides and unchecked. Allocates nothing when
-  /// it succeeds, but on the reference. Errors: those of LinearLayer::forward. Nothing is written then.
+  /// NaN then. Strides are from pixel to pixel. Of the options path, pool, strides and unchecked. Allocates nothing
+  /// when it succeeds, but on the reference. Errors: those of LinearLayer::forward. Nothing is written then.
   [[nodiscard]] Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
                                int64_t images, const ImageSize& image, Workspace& workspace,
                                const RunOptions& options = {}) const;
@@ -153,8 +166,8 @@ struct StaticConvParameters {
   bool operator==(const StaticConvParameters&) const = default;
 };
 
-/// Kernels of convolutions on the CPU, in the order of paths, those included that cannot run here. A path takes its own,
-/// or that of the nearest path before it.
+/// Kernels of convolutions on the CPU, in the order of paths, those included that cannot run here. A path takes its
+/// own, or that of the nearest path before it.
 std::span<const LinearLayerKernel> static_conv_kernels();
 
 /// A convolution of static codes, immutable: any number of threads may run it at once, each with its own workspace.

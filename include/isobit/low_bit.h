@@ -136,6 +136,42 @@ Result<double> sqnr(const Array& weights, const LowBitMatrix& matrix, std::strin
                     ThreadPool* pool = nullptr);
 
 // ---------------------------------------------------------------------------------------------------------------
+// Weights of convolutions
+
+/// The order of the dimensions of floats. R and S are the kernel's rows and columns.
+enum class ConvLayout : int32_t {
+  kOhwi = 0,  // [O, R, S, C / groups], as in ConvLayer
+  kOihw = 1,  // [O, C / groups, R, S], as in PyTorch and ONNX
+  kIohw = 2,  // [C, O / groups, R, S], there, of transposed convolutions
+};
+/// "ohwi", "oihw" or "iohw".
+std::string_view to_string(ConvLayout layout);
+std::optional<ConvLayout> conv_layout_from_string(std::string_view text);
+
+/// What a matrix of a convolution's weights does not say of them. It is [O * R * S, C / groups], or
+/// [O, R * S * C / groups] with one group a row.
+struct ConvWeights {
+  int64_t outputs = 1;  // O
+  int64_t kernel_rows = 1, kernel_columns = 1;
+  int64_t channels = 1;           // C / groups
+  int64_t transposed_groups = 0;  // of what was kIohw: its groups, which divide O; else 0
+
+  bool operator==(const ConvWeights&) const = default;
+};
+/// "3 x 3, 16 -> 8", C / groups -> O.
+std::string conv_text(const ConvWeights& weights);
+/// Of weights in kOhwi. kInvalidArgument where they have not four dimensions.
+Result<ConvWeights> conv_weights_of(const Array& weights, std::string_view name);
+
+/// Floats of another layout in kOhwi. groups: of kIohw, 1 to C, which they divide; of the others 1.
+Result<Array> conv_weights_from(const Array& weights, ConvLayout layout, int64_t groups, std::string_view name);
+
+/// Quantises weights in kOhwi as quantize_low_bit() does, to a matrix as of ConvWeights: with groups of options.group
+/// channels, or where that is 0 with one group a row.
+Result<LowBitMatrix> quantize_conv_weights(const Array& weights, const LowBitOptions& options, std::string_view name,
+                                           ThreadPool* pool = nullptr);
+
+// ---------------------------------------------------------------------------------------------------------------
 // Saved form: one safetensors file, docs/formats.md
 
 struct LowBitFile {
@@ -145,6 +181,8 @@ struct LowBitFile {
   std::map<std::string, Array> arrays{};
   /// Other texts of the file, UTF-8, by key; "gguf": what GGUF metadata the weights came with (isobit/gguf.h).
   std::map<std::string, std::string> metadata{};
+  /// Of the matrices that are weights of convolutions, which have no permutation.
+  std::map<std::string, ConvWeights> convolutions{};
 
   bool operator==(const LowBitFile&) const = default;
 };
@@ -154,10 +192,14 @@ std::string low_bit_permutation_name(std::string_view matrix);
 /// The permutation of a matrix of a file that was loaded; empty: it has none.
 std::vector<int32_t> low_bit_permutation(const LowBitFile& file, std::string_view matrix);
 
+/// The name of a matrix of a file of this path: `name`, or where that is empty the only one's. kInvalidArgument where
+/// there is none, with the nearest name.
+Result<std::string> find_low_bit_matrix(const LowBitFile& file, const std::string& path, const std::string& name);
+
 /// W [N, K] as float32, its columns in the order of x.
 Result<Array> dequantize_low_bit(const LowBitMatrix& matrix, std::span<const int32_t> permutation);
-/// A tensor of a file as float32: a matrix as dequantize_low_bit() gives it, or an array. kInvalidArgument with the
-/// nearest name where there is no such tensor.
+/// A tensor of a file as float32: a matrix as dequantize_low_bit() gives it, of a convolution [O, R, S, C / groups], or
+/// an array. kInvalidArgument with the nearest name where there is no such tensor.
 Result<Array> low_bit_tensor(const LowBitFile& file, std::string_view name);
 /// Puts the columns of `x` [..., K] in the order of the columns of a matrix with this permutation; an empty one changes
 /// nothing. kInvalidArgument where the last dimension is not the permutation's.

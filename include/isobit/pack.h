@@ -40,10 +40,25 @@ struct PackOptions {
   std::vector<std::string> include{}, exclude{};
   std::optional<CheckpointFormat> checkpoint_format{};  // default: as a JSON file beside the model says
   bool requantize = false;                              // quantise tensors again that are quantised already
+  /// Floats of four dimensions are weights of convolutions in this layout, and matrices to quantise like others: group
+  /// counts channels, C / groups of them in place of K; 0: all of an output. Default: they stay as they are.
+  std::optional<ConvLayout> conv_layout{};
+  std::optional<int64_t> conv_groups{};  // of kIohw; default 1
 
   /// The defaults filled in.
   [[nodiscard]] LowBitOptions form() const;
 };
+
+/// Floats that PackOptions::conv_layout has as weights of a convolution.
+struct PackedConv {
+  ConvWeights convolution{};
+  LowBitMatrix matrix;
+  Array floats{};  // in the order of the matrix
+};
+/// What Packing makes of such weights: f16, bf16, f32 or f64. `conv_layout` is given. Errors: those of
+/// conv_weights_from() and quantize_low_bit().
+Result<PackedConv> pack_conv(const Array& weights, const PackOptions& options, const std::string& name,
+                             ThreadPool* pool = nullptr);
 
 enum class PackAction : int32_t { kQuantize, kImport, kDequantize, kKeep, kLeaveOut, kRefuse };
 /// "quantize", "import", "dequantize", "keep", "leave_out" or "refuse".

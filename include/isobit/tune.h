@@ -85,6 +85,9 @@ struct GruTuneOptions {
   /// Called after every model; false ends the search with what was found so far.
   std::function<bool(const GruTuneProgress&)> progress{};
   ThreadPool* pool = nullptr;
+
+  /// Of `like`: these widths, with what else the search fixes.
+  [[nodiscard]] GruSettings settings_with(const std::string& bits) const;
 };
 
 struct GruTuneResult {

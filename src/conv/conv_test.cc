@@ -219,5 +219,33 @@ TEST(Conv, RefusesByName) {
   }
 }
 
+TEST(Conv, ShapesOfAttributes) {
+  const ConvWeights weights{.outputs = 6, .kernel_rows = 3, .kernel_columns = 2, .channels = 4};
+  const Result<ConvShape> shape = conv_shape_of(weights,
+                                                {.stride = {1, 2},
+                                                 .dilation = {3, 4},
+                                                 .padding = {5, 6, 7, 8},
+                                                 .output_padding = {1, 0},
+                                                 .groups = 2,
+                                                 .transposed = true},
+                                                "conv1");
+  ASSERT_TRUE(shape.ok()) << shape.status().message();
+  const ConvAxis rows{.kernel = 3, .stride = 1, .dilation = 3, .pad_before = 5, .pad_after = 6, .more = 1};
+  const ConvAxis columns{.kernel = 2, .stride = 2, .dilation = 4, .pad_before = 7, .pad_after = 8};
+  EXPECT_EQ(
+      *shape,
+      (ConvShape{.channels = 8, .outputs = 6, .groups = 2, .rows = rows, .columns = columns, .transposed = true}));
+  constexpr int64_t kMost = INT64_MAX;
+  for (const auto& [groups, message] :
+       {std::pair<int64_t, const char*>{0, "conv1: groups is 0, must be 1 to 6, the output channels"},
+        {kMost, "conv1: groups is 9223372036854775807, must be 1 to 6, the output channels"},
+        {4, "conv1: groups is 4, must be a divisor of 16 channels and 6 outputs"}}) {
+    const Status status = conv_shape_of(weights, {.groups = groups}, "conv1").status();
+    EXPECT_EQ(status.message(), message);
+  }
+  const Status wide = conv_shape_of({.outputs = 2, .channels = kMost}, {.groups = 2}, "conv1").status();
+  EXPECT_TRUE(has(wide, "conv1: channels is 9223372036854775807")) << wide.message();
+}
+
 }  // namespace
 }  // namespace isobit

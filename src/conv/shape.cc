@@ -72,6 +72,31 @@ Status check_conv_shape(const ConvShape& shape, std::string_view name) {
   return {};
 }
 
+Result<ConvShape> conv_shape_of(const ConvWeights& weights, const ConvAttributes& attributes, std::string_view name) {
+  const int64_t groups = attributes.groups;
+  if (groups < 1 || groups > weights.outputs)
+    return refuse_size(name, "groups", "", groups, "1 to " + std::to_string(weights.outputs) + ", the output channels");
+  const auto axis = [&](size_t i, int64_t kernel) {
+    return ConvAxis{.kernel = kernel,
+                    .stride = attributes.stride[i],
+                    .dilation = attributes.dilation[i],
+                    .pad_before = attributes.padding[2 * i],
+                    .pad_after = attributes.padding[2 * i + 1],
+                    .more = attributes.output_padding[i]};
+  };
+  ConvShape shape{.channels = weights.channels,
+                  .outputs = weights.outputs,
+                  .groups = 1,
+                  .rows = axis(0, weights.kernel_rows),
+                  .columns = axis(1, weights.kernel_columns),
+                  .transposed = attributes.transposed};
+  ISOBIT_RETURN_IF_ERROR(check_conv_shape(shape, name));  // so that the product below fits
+  shape.groups = groups;
+  shape.channels *= groups;
+  ISOBIT_RETURN_IF_ERROR(check_conv_shape(shape, name));
+  return shape;
+}
+
 Result<ImageSize> conv_output_size(const ConvShape& shape, const ImageSize& image, std::string_view name) {
   ISOBIT_RETURN_IF_ERROR(check_conv_shape(shape, name));
   ImageSize y;

@@ -102,6 +102,29 @@ Status check_array(const Array& array, const std::string& what) {
   return {};
 }
 
+Array reordered(const Array& array, std::span<const size_t> order) {
+  size_t moved = order.size(), bytes = size_in_bytes(array.dtype);
+  for (; moved > 0 && order[moved - 1] == moved - 1; --moved) bytes *= static_cast<size_t>(array.shape[moved - 1]);
+  std::vector<int64_t> shape;
+  for (const size_t from : order) shape.push_back(array.shape[from]);
+  Array out = Array::zeros(array.dtype, shape);
+  if (out.bytes.empty()) return out;
+  std::vector<size_t> strides(moved, bytes);  // of the array
+  for (size_t i = moved; i-- > 1;) strides[i - 1] = strides[i] * static_cast<size_t>(array.shape[i]);
+  std::vector<int64_t> at(moved);
+  size_t from = 0;
+  for (size_t to = 0; to < out.bytes.size(); to += bytes) {
+    std::copy_n(&array.bytes[from], bytes, &out.bytes[to]);
+    for (size_t i = moved; i-- > 0;) {
+      from += strides[order[i]];
+      if (++at[i] < shape[i]) break;
+      from -= strides[order[i]] * static_cast<size_t>(shape[i]);
+      at[i] = 0;
+    }
+  }
+  return out;
+}
+
 int64_t Array::size() const {
   int64_t count = 1;
   for (const int64_t dimension : shape) count *= dimension;

@@ -112,11 +112,13 @@ int64_t read_accumulator(Fields accumulator) {
   return bound;
 }
 
-void check_format_version(Fields& root, const std::string& path, int64_t supported) {
-  if (const int64_t version = root.integer("format_version", 0, INT64_MAX); version != supported)
+int64_t check_format_version(Fields& root, const std::string& path, int64_t newest) {
+  const int64_t version = root.integer("format_version", 0, INT64_MAX);
+  if (version < 1 || version > newest)
     throw Refusal{{StatusCode::kUnsupported, path + ": format version " + std::to_string(version) +
                                                  " is not supported, this isobit reads format version " +
-                                                 std::to_string(supported)}};
+                                                 (newest > 1 ? "1 to " : "") + std::to_string(newest)}};
+  return version;
 }
 
 Json parse_metadata(const std::string& path, const ArrayFile& file, const char* kind) {

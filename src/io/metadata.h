@@ -139,8 +139,8 @@ std::optional<int64_t> parse_bound(std::string_view text);
 /// The bound of an accumulator, whose `bits` must be those that it needs.
 int64_t read_accumulator(Fields accumulator);
 
-/// Before all other fields: another version may have other ones.
-void check_format_version(Fields& root, const std::string& path, int64_t supported);
+/// The version, 1 to `newest`. Before all other fields: another version may have other ones.
+int64_t check_format_version(Fields& root, const std::string& path, int64_t newest);
 
 /// The text under "isobit"; `kind` for the message of a file that has none.
 Json parse_metadata(const std::string& path, const ArrayFile& file, const char* kind);

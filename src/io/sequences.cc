@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <system_error>
 #include <utility>
 
@@ -149,15 +150,10 @@ std::string place_text(int64_t index, const SequenceShape& shape, int64_t channe
 }
 
 Array swap_batch_and_time(const Array& array) {
-  std::vector<int64_t> shape = array.shape;
-  std::swap(shape[0], shape[1]);
-  Array out = Array::zeros(array.dtype, shape);
-  const auto rows = static_cast<size_t>(array.shape[0]), columns = static_cast<size_t>(array.shape[1]);
-  const size_t bytes = rows * columns == 0 ? 0 : array.bytes.size() / (rows * columns);
-  for (size_t row = 0; row < rows; ++row)
-    for (size_t column = 0; column < columns; ++column)
-      std::copy_n(&array.bytes[(row * columns + column) * bytes], bytes, &out.bytes[(column * rows + row) * bytes]);
-  return out;
+  std::vector<size_t> order(array.shape.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::swap(order[0], order[1]);
+  return reordered(array, order);
 }
 
 std::string layout_hint(const SequenceShape& shape, const std::string& label, const std::string& option) {

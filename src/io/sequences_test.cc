@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -67,6 +68,23 @@ TEST(SequenceShape, PlacesAndSwaps) {
   EXPECT_EQ(swapped.data<float>()[2], 6.0f);  // [0, 1, 0] is [1, 0, 0]
   EXPECT_EQ(swap_batch_and_time(swapped), array);
   EXPECT_EQ(swap_batch_and_time(iota_f32({0, 3, 2})).shape, (std::vector<int64_t>{3, 0, 2}));
+}
+
+TEST(Reordered, EveryOrderIsTheDefinition) {
+  const Array array = iota_f32({2, 3, 4, 5});
+  std::vector<size_t> order = {0, 1, 2, 3};
+  do {
+    const Array out = reordered(array, order);
+    for (size_t i = 0; i < 4; ++i) ASSERT_EQ(out.shape[i], array.shape[order[i]]);
+    std::vector<int64_t> at(4);
+    for (int64_t flat = 0; flat < array.size(); ++flat) {
+      int64_t rest = flat, to = 0;
+      for (size_t i = 4; i-- > 0; rest /= array.shape[i]) at[i] = rest % array.shape[i];
+      for (size_t i = 0; i < 4; ++i) to = to * out.shape[i] + at[order[i]];
+      ASSERT_EQ(out.data<float>()[to], array.data<float>()[flat]);
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
+  EXPECT_EQ(reordered(iota_f32({2, 0, 3}), std::vector<size_t>{2, 1, 0}).shape, (std::vector<int64_t>{3, 0, 2}));
 }
 
 TEST(LayoutHint, AtEightTimesAsManySequencesAsSteps) {

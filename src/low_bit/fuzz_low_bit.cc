@@ -42,6 +42,7 @@ std::vector<Bytes> seed_files() {
       fuzz_require(matrix.ok());
       file.matrices.emplace(to_string(kind), *std::move(matrix));
     }
+    if (bits == 8) file.convolutions["offset"] = {.outputs = 1, .kernel_rows = 2, .channels = 19};
     file.arrays["bias"] = Array::zeros(Dtype::kF32, {2});
     file.metadata["gguf"] = R"([{"key":"k","type":"array","element_type":"f32","value":["0x1p+0"]}])";
     files.push_back(saved(file));

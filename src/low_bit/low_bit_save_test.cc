@@ -131,7 +131,9 @@ TEST_F(SavedLowBit, EveryMissingUnknownOrWrongFieldIsNamed) {
                    [&](ArrayFile&, Json& j) { fc(j).erase(field); });
   for (const char* field : {"format_version", "matrices", "arrays"})
     EXPECT_REFUSES(std::string("field '") + field + "' is missing", [&](ArrayFile&, Json& j) { j.erase(field); });
-  EXPECT_REFUSES("format version 2 is not supported", [](ArrayFile&, Json& j) { j["format_version"] = 2; });
+  EXPECT_REFUSES("format version 3 is not supported", [](ArrayFile&, Json& j) { j["format_version"] = 3; });
+  EXPECT_REFUSES("format version 2 is of files with weights of convolutions, must be 1",
+                 [](ArrayFile&, Json& j) { j["format_version"] = 2; });
   EXPECT_REFUSES("unknown field 'extra'", [](ArrayFile&, Json& j) { j["extra"] = 1; });
   EXPECT_REFUSES("unknown field 'extra'", [](ArrayFile&, Json& j) { fc(j)["extra"] = 1; });
   EXPECT_REFUSES("matrix 1: unknown field 'zero_point'",
@@ -236,6 +238,17 @@ TEST(LowBitTensor, ByName) {
   EXPECT_EQ(missing.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(missing.message().find("'symetric.4f32'"), std::string::npos);
   EXPECT_NE(missing.message().find("nearest: symmetric.4f32"), std::string::npos);
+}
+
+TEST(FindLowBitMatrix, ByNameOrTheOnlyOne) {
+  LowBitFile file = small_file();
+  EXPECT_EQ(find_low_bit_matrix(file, "f", "out").value(), "out");
+  EXPECT_EQ(find_low_bit_matrix(file, "f", "").status().message(),
+            "f: holds 2 matrices; name one; isobit inspect lists them");
+  EXPECT_EQ(find_low_bit_matrix(file, "f", "outs").status().message(),
+            "f: no matrix is called 'outs'; isobit inspect lists them; nearest: out");
+  file.matrices.erase("fc");
+  EXPECT_EQ(find_low_bit_matrix(file, "f", "").value(), "out");
 }
 
 }  // namespace

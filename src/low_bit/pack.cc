@@ -27,6 +27,9 @@ bool is_float_type(const std::string& type) {
   return std::find(std::begin(kTypes), std::end(kTypes), type) != std::end(kTypes);
 }
 
+/// Of floats: whether they can be weights of a convolution.
+bool is_conv(const PackTensor& tensor) { return tensor.shape.size() == 4 && !tensor.quantized; }
+
 bool is_empty(const PackTensor& tensor) {
   return !tensor.quantized && std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end();
 }
@@ -70,6 +73,21 @@ LowBitOptions PackOptions::form() const {
   return form;
 }
 
+Result<PackedConv> pack_conv(const Array& weights, const PackOptions& options, const std::string& name,
+                             ThreadPool* pool) {
+  const ConvLayout layout = *options.conv_layout;
+  const int64_t groups = options.conv_groups.value_or(1);
+  ISOBIT_ASSIGN_OR_RETURN(Array floats, conv_weights_from(weights, layout, groups, name));
+  if (floats.dtype == Dtype::kF64) floats = Array::copy_of(floats.to_float().data(), floats.shape);
+  ISOBIT_ASSIGN_OR_RETURN(ConvWeights conv, conv_weights_of(floats, name));
+  if (layout == ConvLayout::kIohw) conv.transposed_groups = groups;
+  LowBitOptions form = options.form();
+  form.group = std::min(form.group, conv.channels);
+  ISOBIT_ASSIGN_OR_RETURN(LowBitMatrix matrix, quantize_conv_weights(floats, form, name, pool));
+  floats.shape = {matrix.rows(), matrix.columns()};
+  return PackedConv{conv, std::move(matrix), std::move(floats)};
+}
+
 struct Packing::Impl {
   Impl(std::string path, PackOptions pack_options) : model(std::move(path)), options(std::move(pack_options)) {}
 
@@ -91,6 +109,9 @@ struct Packing::Impl {
   Status plan() {
     if (const int64_t group = options.group.value_or(0); group < 0)
       return refuse("--group " + std::to_string(group) + ": expected 0, a whole row, or more");
+    if (options.conv_groups && options.conv_layout != ConvLayout::kIohw)
+      return refuse("--groups " + std::to_string(*options.conv_groups) +
+                    ": is for --weight-layout iohw, whose weights depend on it");
     ISOBIT_ASSIGN_OR_RETURN(reader, ArrayReader::open(model));
     if (reader->kind() == FileKind::kOnnx)
       return refuse(model +
@@ -216,7 +237,8 @@ struct Packing::Impl {
 
   [[nodiscard]] bool is_candidate(const PackTensor& tensor) const {
     if (tensor.quantized) return options.requantize;
-    return tensor.action == PackAction::kKeep && tensor.shape.size() == 2 && is_float_type(tensor.type);
+    return tensor.action == PackAction::kKeep &&
+           (tensor.shape.size() == 2 || (options.conv_layout && is_conv(tensor))) && is_float_type(tensor.type);
   }
 
   /// Actions by include and exclude.
@@ -250,11 +272,28 @@ struct Packing::Impl {
     ISOBIT_RETURN_IF_ERROR(exclude.all_used(model, "matrix of floats or quantised tensor"));
     const std::string split = gguf ? gguf->split_text() : "";
     if (!has(PackAction::kQuantize) && !has(PackAction::kImport) && !has(PackAction::kRefuse))
-      return refuse(model + ": holds no matrix to quantise or import" + (split.empty() ? "" : "; it is " + split));
+      return refuse(model + ": holds no matrix to quantise or import" +
+                    (split.empty() ? no_layout() : "; it is " + split));
     if (!split.empty() && options.include.empty())
       return refuse(model + ": the file is " + split + "; --include GLOB packs tensors of this part all the same");
+    const bool has_conv = std::any_of(tensors.begin(), tensors.end(), [](const PackTensor& tensor) {
+      return (tensor.action == PackAction::kQuantize || tensor.action == PackAction::kRefuse) && is_conv(tensor);
+    });
+    if (options.conv_layout && !has_conv)
+      return refuse("--weight-layout " + std::string(to_string(*options.conv_layout)) + ": " + model +
+                    " holds no floats of 4 dimensions to quantise; leave it out");
     refusal = refusals();
     return all_have_a_use();
+  }
+
+  /// What would have found matrices.
+  [[nodiscard]] std::string no_layout() const {
+    const bool any = std::any_of(tensors.begin(), tensors.end(), [](const PackTensor& tensor) {
+      return tensor.action == PackAction::kKeep && is_conv(tensor) && is_float_type(tensor.type);
+    });
+    return any && !options.conv_layout
+               ? "; --weight-layout oihw, ohwi or iohw takes floats of 4 dimensions as weights of convolutions"
+               : "";
   }
 
   [[nodiscard]] bool has(PackAction action) const {
@@ -381,9 +420,16 @@ struct Packing::Impl {
     }
     PackedTensor packed{.shape = weights.shape};
     LowBitOptions form = options.form();
-    if (form.group == 0 || form.group > weights.shape[1]) form.group = weights.shape[1];
     const std::string label = array_label(model, tensor.name);
-    ISOBIT_ASSIGN_OR_RETURN(packed.matrix, quantize_low_bit(weights, form, label, pool));
+    if (is_conv(tensor)) {
+      ISOBIT_ASSIGN_OR_RETURN(PackedConv made, pack_conv(weights, options, label, pool));
+      packed.matrix = std::move(made.matrix);
+      weights = std::move(made.floats);
+      content.convolutions.emplace(tensor.name, made.convolution);
+    } else {
+      if (form.group == 0 || form.group > weights.shape[1]) form.group = weights.shape[1];
+      ISOBIT_ASSIGN_OR_RETURN(packed.matrix, quantize_low_bit(weights, form, label, pool));
+    }
     ISOBIT_ASSIGN_OR_RETURN(packed.sqnr, sqnr(weights, *packed.matrix, label, pool));
     packed.bytes = static_cast<uint64_t>(packed.matrix->size_bytes());
     ISOBIT_RETURN_IF_ERROR(put(tensor.name, *packed.matrix));

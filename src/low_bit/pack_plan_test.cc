@@ -75,6 +75,28 @@ TEST_F(PackPlan, FloatsByPatterns) {
   EXPECT_EQ(error(path, {.group = -8}), "--group -8: expected 0, a whole row, or more");
 }
 
+TEST_F(PackPlan, ConvolutionsWhereTheirLayoutIsSaid) {
+  const Array weights = iota_f32({4, 8, 3, 2});
+  const std::string path = save({{"conv.weight", weights}, {"fc.weight", iota_f32({4, 16})}, {"b", iota_f32({4})}});
+  EXPECT_EQ(actions_of(plan(path, {}).value()),
+            (Actions{{"b", "keep"}, {"conv.weight", "keep"}, {"fc.weight", "quantize"}}));
+  const PackOptions options{.bits = 8, .group = 64, .conv_layout = ConvLayout::kIohw, .conv_groups = 2};
+  Result<Packing> packing = plan(path, options);
+  ASSERT_TRUE(packing.ok()) << packing.status().message();
+  const Result<LowBitFile> file = std::move(*packing).run();
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  const Result<PackedConv> alone = pack_conv(weights, options, "w");
+  ASSERT_TRUE(alone.ok()) << alone.status().message();
+  EXPECT_EQ(file->matrices.at("conv.weight"), alone->matrix);
+  EXPECT_EQ(alone->matrix.parameters().group, 2);  // all channels, which are fewer
+  ASSERT_EQ(file->convolutions.size(), 1U);
+  EXPECT_EQ(file->convolutions.at("conv.weight"),
+            (ConvWeights{.outputs = 16, .kernel_rows = 3, .kernel_columns = 2, .channels = 2, .transposed_groups = 2}));
+  EXPECT_EQ(error(path, {.exclude = {"conv*"}, .conv_layout = ConvLayout::kOihw}),
+            "--weight-layout oihw: " + path + " holds no floats of 4 dimensions to quantise; leave it out");
+  EXPECT_EQ(error(path, {.conv_groups = 2}), "--groups 2: is for --weight-layout iohw, whose weights depend on it");
+}
+
 TEST_F(PackPlan, ErrorOfEveryTensor) {
   const std::string path = floats();
   Result<Packing> packing = plan(path, {.bits = 8, .group = 0, .scales = Dtype::kF16});

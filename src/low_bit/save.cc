@@ -11,7 +11,7 @@
 namespace isobit {
 namespace {
 
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 1, kConvVersion = 2;  // of files without and with weights of convolutions
 
 std::optional<Dtype> parse_scale_type(std::string_view text) {
   for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16})
@@ -38,6 +38,50 @@ std::string file_permutation_error(const std::string& path, const std::string& m
   return error.empty() ? error : path + ": tensor " + in_quotes(name) + ": " + error;
 }
 
+/// Why a matrix cannot be weights of such a convolution; empty: it can.
+std::string conv_error(const std::string& path, const std::string& name, const ConvWeights& conv,
+                       const LowBitFile& content) {
+  const std::string where = path + ": convolution " + in_quotes(name) + ": ";
+  const auto found = content.matrices.find(name);
+  if (found == content.matrices.end()) return where + "no matrix has this name";
+  for (const int64_t size : {conv.outputs, conv.kernel_rows, conv.kernel_columns, conv.channels})
+    if (size < 1 || size > kMaxLowBitSize)
+      return where + "a size is " + std::to_string(size) + ", must be 1.." + std::to_string(kMaxLowBitSize);
+  const LowBitMatrix& matrix = found->second;
+  const std::vector<int64_t> sizes = {matrix.rows(), matrix.columns()};
+  const int64_t taps = conv.kernel_rows * conv.kernel_columns;
+  const bool of_elements = sizes[0] % taps == 0 && sizes[0] / taps == conv.outputs && sizes[1] == conv.channels;
+  const bool of_outputs = sizes[0] == conv.outputs && sizes[1] % taps == 0 && sizes[1] / taps == conv.channels;
+  if (!of_elements && !(of_outputs && matrix.groups() == 1))
+    return where + "the matrix has the shape " + shape_text(sizes) + " and " + std::to_string(matrix.groups()) +
+           " groups a row, must have (O * R * S, C), or (O, R * S * C) and 1, of " + conv_text(conv);
+  const int64_t groups = conv.transposed_groups;
+  if (groups < 0 || groups > conv.outputs || (groups > 0 && conv.outputs % groups != 0))
+    return where + "groups is " + std::to_string(groups) + ", must divide " + std::to_string(conv.outputs) + " outputs";
+  if (content.arrays.contains(low_bit_permutation_name(name))) return where + "it has a permutation, must have none";
+  return "";
+}
+
+Json json_of(const ConvWeights& conv) {
+  Json json = {{"outputs", conv.outputs},
+               {"kernel_rows", conv.kernel_rows},
+               {"kernel_columns", conv.kernel_columns},
+               {"channels", conv.channels}};
+  if (conv.transposed_groups > 0) json["transposed_groups"] = conv.transposed_groups;
+  return json;
+}
+
+ConvWeights read_conv(Fields fields) {
+  ConvWeights conv;
+  conv.outputs = fields.integer("outputs", 1, kMaxLowBitSize);
+  conv.kernel_rows = fields.integer("kernel_rows", 1, kMaxLowBitSize);
+  conv.kernel_columns = fields.integer("kernel_columns", 1, kMaxLowBitSize);
+  conv.channels = fields.integer("channels", 1, kMaxLowBitSize);
+  if (fields.has("transposed_groups")) conv.transposed_groups = fields.integer("transposed_groups", 1, kMaxLowBitSize);
+  fields.finish();
+  return conv;
+}
+
 ArrayFile file_of(const std::string& path, const LowBitFile& content) {
   if (content.matrices.empty()) refuse_argument(path + ": no low-bit matrix to save, must be at least 1");
   ArrayFile file;
@@ -61,8 +105,12 @@ ArrayFile file_of(const std::string& path, const LowBitFile& content) {
       put(file, path, name + ".offsets", p.offsets);
       json["zero_point"] = p.zero_point;
     }
+    if (const auto conv = content.convolutions.find(name); conv != content.convolutions.end())
+      json["convolution"] = json_of(conv->second);
     matrices.push_back(std::move(json));
   }
+  for (const auto& [name, conv] : content.convolutions)
+    if (const std::string error = conv_error(path, name, conv, content); !error.empty()) refuse_argument(error);
   Json arrays = Json::array();
   for (const auto& [name, array] : content.arrays) {
     if (name.empty()) refuse_argument(path + ": an array has no name");
@@ -70,7 +118,9 @@ ArrayFile file_of(const std::string& path, const LowBitFile& content) {
     put(file, path, name, array);
     arrays.push_back(name);
   }
-  const Json root = {{"format_version", kVersion}, {"matrices", std::move(matrices)}, {"arrays", std::move(arrays)}};
+  const Json root = {{"format_version", content.convolutions.empty() ? kVersion : kConvVersion},
+                     {"matrices", std::move(matrices)},
+                     {"arrays", std::move(arrays)}};
   for (const auto& [key, text] : content.metadata) {
     try {
       static_cast<void>(Json({key, text}).dump());
@@ -114,7 +164,7 @@ LowBitMatrix read_matrix(const std::string& path, Fields& fields, const std::str
 LowBitFile content_of(const std::string& path, ArrayFile file) {
   const Json json = parse_metadata(path, file, "file of low-bit weights");
   Fields root(json, path + ": metadata 'isobit'");
-  check_format_version(root, path, kVersion);
+  const int64_t version = check_format_version(root, path, kConvVersion);
   const Json& matrices = root.list("matrices");
   const Json& arrays = root.get("arrays");
   root.finish();
@@ -124,8 +174,13 @@ LowBitFile content_of(const std::string& path, ArrayFile file) {
     const std::string& name = fields.string("name");
     if (name.empty() || content.matrices.contains(name))
       refuse_file(fields.where() + ": field 'name' is " + in_quotes(name) + ", must be another for each, not empty");
+    if (version == kConvVersion && fields.has("convolution"))
+      content.convolutions.emplace(name, read_conv(fields.object("convolution")));
     content.matrices.emplace(name, read_matrix(path, fields, name, file.arrays));
   }
+  if (version == kConvVersion && content.convolutions.empty())
+    refuse_file(path + ": format version " + std::to_string(version) + " is of files with weights of convolutions, " +
+                "must be " + std::to_string(kVersion));
   if (!arrays.is_array())
     refuse_file(root.where() + ": field 'arrays' is a " + arrays.type_name() + ", must be a list");
   for (const Json& item : arrays) {
@@ -144,6 +199,8 @@ LowBitFile content_of(const std::string& path, ArrayFile file) {
   for (const auto& [name, matrix] : content.matrices)
     if (const std::string error = file_permutation_error(path, name, matrix.columns(), content); !error.empty())
       refuse_file(error);
+  for (const auto& [name, conv] : content.convolutions)
+    if (const std::string error = conv_error(path, name, conv, content); !error.empty()) refuse_file(error);
   return content;
 }
 
@@ -202,10 +259,28 @@ std::vector<int32_t> low_bit_permutation(const LowBitFile& file, std::string_vie
   return {first, first + found->second.size()};
 }
 
+Result<std::string> find_low_bit_matrix(const LowBitFile& file, const std::string& path, const std::string& name) {
+  if (file.matrices.contains(name)) return name;
+  if (name.empty() && file.matrices.size() == 1) return file.matrices.begin()->first;
+  std::vector<std::string_view> names;
+  for (const auto& [other, matrix] : file.matrices) names.push_back(other);
+  return Status(StatusCode::kInvalidArgument,
+                path +
+                    (name.empty() ? ": holds " + std::to_string(names.size()) + " matrices; name one"
+                                  : ": no matrix is called '" + escaped(name) + "'") +
+                    "; isobit inspect lists them" + (name.empty() ? "" : escaped(nearest_hint(name, names))));
+}
+
 Result<Array> low_bit_tensor(const LowBitFile& file, std::string_view name) {
   const std::string key(name);
-  if (const auto matrix = file.matrices.find(key); matrix != file.matrices.end())
-    return dequantize_low_bit(matrix->second, low_bit_permutation(file, name));
+  if (const auto matrix = file.matrices.find(key); matrix != file.matrices.end()) {
+    ISOBIT_ASSIGN_OR_RETURN(Array out, dequantize_low_bit(matrix->second, low_bit_permutation(file, name)));
+    if (const auto found = file.convolutions.find(key); found != file.convolutions.end()) {
+      const ConvWeights& conv = found->second;
+      out.shape = {conv.outputs, conv.kernel_rows, conv.kernel_columns, conv.channels};
+    }
+    return out;
+  }
   if (const auto array = file.arrays.find(key); array != file.arrays.end())
     return Array::copy_of(array->second.to_float().data(), array->second.shape);
   std::vector<std::string_view> names;

@@ -16,12 +16,21 @@
 namespace isobit {
 namespace {
 
-OrderedJson describe_matrix(const std::string& name, const LowBitMatrix& matrix, bool permuted, std::string& text) {
+/// conv: null, or of which convolution the matrix is.
+OrderedJson describe_matrix(const std::string& name, const LowBitMatrix& matrix, bool permuted, const ConvWeights* conv,
+                            std::string& text) {
   const LowBitParameters& p = matrix.parameters();
+  OrderedJson convolution;
+  if (conv != nullptr)
+    convolution = {{"outputs", conv->outputs},
+                   {"kernel", {conv->kernel_rows, conv->kernel_columns}},
+                   {"channels", conv->channels},
+                   {"transposed_groups", conv->transposed_groups}};
   const std::vector<int64_t> shape = {p.rows, p.columns};
-  text += format("  %-44s %-14s %-36s %6.3f bits a weight %12lld bytes%s\n", escaped(name).c_str(),
+  text += format("  %-44s %-14s %-36s %6.3f bits a weight %12lld bytes%s%s\n", escaped(name).c_str(),
                  list_text(shape).c_str(), form_text(p).c_str(), matrix.bits_per_weight(),
-                 static_cast<long long>(matrix.size_bytes()), permuted ? ", columns permuted" : "");
+                 static_cast<long long>(matrix.size_bytes()), permuted ? ", columns permuted" : "",
+                 conv == nullptr ? "" : (", convolution " + conv_text(*conv)).c_str());
   return {{"name", name},
           {"shape", shape},
           {"bits", p.bits},
@@ -30,7 +39,8 @@ OrderedJson describe_matrix(const std::string& name, const LowBitMatrix& matrix,
           {"scales", to_string(p.scales.dtype)},
           {"bits_per_weight", matrix.bits_per_weight()},
           {"bytes", matrix.size_bytes()},
-          {"permuted", permuted}};
+          {"permuted", permuted},
+          {"convolution", std::move(convolution)}};
 }
 
 OrderedJson describe_array(const std::string& name, const std::vector<int64_t>& shape, Dtype dtype, std::string& text) {
@@ -74,8 +84,11 @@ Result<Description> describe_low_bit(const LowBitFile& content, const std::strin
       path + ": low-bit weights, " +
       format("%zu %s\n\nmatrices\n", content.matrices.size(), content.matrices.size() == 1 ? "matrix" : "matrices");
   OrderedJson matrices = OrderedJson::array();
-  for (const auto& [name, matrix] : content.matrices)
-    matrices.push_back(describe_matrix(name, matrix, content.arrays.contains(low_bit_permutation_name(name)), text));
+  for (const auto& [name, matrix] : content.matrices) {
+    const auto conv = content.convolutions.find(name);
+    matrices.push_back(describe_matrix(name, matrix, content.arrays.contains(low_bit_permutation_name(name)),
+                                       conv == content.convolutions.end() ? nullptr : &conv->second, text));
+  }
   text += "\narrays\n";
   OrderedJson json = {{"file", path}, {"kind", "low_bit"}, {"matrices", std::move(matrices)}};
   json["arrays"] = describe_arrays(content.arrays, text);
@@ -117,7 +130,7 @@ Result<Description> describe_checkpoint(const ArrayFile& file, const std::string
       out.text += "  " + escaped(prefix) + ": not read as that\n";
       continue;
     }
-    matrices.push_back(describe_matrix(prefix, imported->matrix, !imported->permutation.empty(), out.text));
+    matrices.push_back(describe_matrix(prefix, imported->matrix, !imported->permutation.empty(), nullptr, out.text));
     for (const std::string& name : checkpoint_parts(file.arrays, prefix)) others.erase(name);
   }
   json["matrices"] = std::move(matrices);

@@ -750,6 +750,16 @@ std::string GruSettings::command_options() const {
   return out;
 }
 
+GruSettings GruTuneOptions::settings_with(const std::string& bits) const {
+  GruSettings out;
+  out.bits = bits;
+  out.method = method.value_or(out.method);
+  out.table = table.value_or(out.table);
+  out.scale = scale.value_or(out.scale);
+  out.rounding = rounding;
+  return out;
+}
+
 Status check_tune_options(const GruTuneOptions& options) {
   const DefaultFloatMode mode;
   if (int{options.target.has_value()} + int{options.max_bytes.has_value()} + int{options.like.has_value()} > 1) {
