@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "bench/median.h"
 #include "bench/random.h"
 
@@ -109,6 +111,42 @@ Result<double> time_gru(const GruModel& model, const GruCase& c, double min_time
     times.push_back(elapsed.count() / static_cast<double>(c.steps));
   } while (times.size() < kMinRepeats || std::chrono::duration<double>(Clock::now() - begin).count() < min_time);
   return median(std::move(times));
+}
+
+GruTimes::GruTimes(bool has_choices) {
+  out_.text = format("%-48s %12s", "case", "us per step") + (has_choices ? "  of the fastest\n" : "\n");
+}
+
+void GruTimes::add(const GruBenchCase& c, const std::vector<GruTime>& times, const std::string& chosen, bool judge) {
+  const GruTime& fastest =
+      *std::min_element(times.begin(), times.end(), [](const GruTime& a, const GruTime& b) { return a.us < b.us; });
+  for (const GruTime& time : times) {
+    const std::string name =
+        format("gru/C%lld/H%lld/N%lld/%s/%s/%s", static_cast<long long>(c.input), static_cast<long long>(c.hidden),
+               static_cast<long long>(c.batch), c.mode.c_str(), c.bits.c_str(), time.kernel.c_str());
+    nlohmann::ordered_json entry = {{"name", name},          {"C", c.input},   {"H", c.hidden},
+                                    {"N", c.batch},          {"T", c.steps},   {"mode", c.mode},
+                                    {"kernel", time.kernel}, {"bits", c.bits}, {"us_per_step", time.us}};
+    out_.text += format("%-48s %12.3f", name.c_str(), time.us);
+    if (!chosen.empty()) {
+      const bool is_chosen = time.kernel == chosen;
+      const double ratio = time.us / fastest.us;
+      entry["chosen"] = is_chosen;
+      entry["of_fastest"] = ratio;
+      out_.text += format("  %.3f%s", ratio, is_chosen ? ", chosen" : "");
+      if (judge && is_chosen) out_.add_failure(slow_choice(name, ratio, fastest.kernel));
+    }
+    out_.text += "\n";
+    cases_.push_back(entry.dump());
+  }
+}
+
+TimesReport GruTimes::report() const {
+  TimesReport out = out_;
+  nlohmann::ordered_json cases = nlohmann::ordered_json::array();
+  for (const std::string& entry : cases_) cases.push_back(nlohmann::ordered_json::parse(entry));
+  out.json = nlohmann::ordered_json{{"cases", std::move(cases)}}.dump();
+  return out;
 }
 
 }  // namespace isobit::bench

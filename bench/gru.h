@@ -7,7 +7,10 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "bench/report.h"
 #include "isobit/cpu.h"
 #include "isobit/gru.h"
 #include "isobit/status.h"
@@ -40,6 +43,35 @@ struct DeviceGruCase {
   bool two_states = false;
   std::string kernel{};
   double min_time = 0;  // seconds, at least
+};
+
+constexpr std::string_view kTwoStates = "two-states";  // a value of --mode
+
+/// One size, and how its steps are called.
+struct GruBenchCase {
+  int64_t input = 1, hidden = 1, batch = 1, steps = 1;
+  std::string mode, bits;
+
+  [[nodiscard]] bool two_states() const { return mode == kTwoStates; }
+  [[nodiscard]] bool streaming() const { return mode != "sequence"; }
+  [[nodiscard]] int64_t steps_a_call() const { return streaming() ? 1 : steps; }
+};
+/// One kernel of a case.
+struct GruTime {
+  std::string kernel;
+  double us = 0;  // a step
+};
+/// A line for each case and kernel. Where one is `chosen`, as on a device, and choices are judged: whether it is a good
+/// one.
+class GruTimes {
+ public:
+  explicit GruTimes(bool has_choices);
+  void add(const GruBenchCase& c, const std::vector<GruTime>& times, const std::string& chosen, bool judge);
+  [[nodiscard]] TimesReport report() const;
+
+ private:
+  TimesReport out_;
+  std::vector<std::string> cases_{};  // JSON
 };
 
 }  // namespace isobit::bench

@@ -921,6 +921,8 @@ printf '%%s\\n' "${COMPREPLY[@]}"
         state = self.path("claims_state.npz")
         self.ok("run", self.fixed, self.single, "-o", self.path("claims.npy"), "--save-state", state)
         rows = self.at("claims_rows.npy", floats(rng, (2, 64)))
+        kernels = self.at("claims_kernels.npy", floats(rng, (2, 3, 3, 4)))
+        images = self.at("claims_images.npy", floats(rng, (1, 3, 3, 4)))
         own = self.at("claims_own.npy", npy((65536,), [0.0] * 65536, "<f8", "d"))
         lengths = self.at("claims_lengths.npy", npy((1,), [13], "<i4", "i"))
         mask = self.at("claims_mask.npy", npy((13, HIDDEN), [1] * (13 * HIDDEN), "|u1", "B"))
@@ -943,6 +945,7 @@ printf '%%s\\n' "${COMPREPLY[@]}"
                         [self.model, self.fixed, self.single, lengths, h0], ["--html"]),
             "pack": (["pack", matrix], [matrix, config], ["-o"]),
             "matmul": (["matmul", packed + ":w", rows], [packed, rows], ["-o"]),
+            "conv": (["conv", kernels, images, "--weight-layout", "ohwi"], [kernels, images], ["-o"]),
             "run": (["run", self.fixed, self.single, "--state", state, "--lengths", lengths, "--zoneout-mask", mask],
                     [self.fixed, self.single, state, lengths, mask], ["-o", "--save-state"]),
             "table fit": (["table", "fit", own, "--steps", "1,8x4,1"], [own], ["-o"]),

@@ -41,6 +41,7 @@ constexpr VerbText kVerbs[] = {
      "docs/low_bit_import.md"},
     {"matmul", kWeights, "isobit matmul packed.safetensors:fc.weight x.npy -o y.npy --activations int8",
      "docs/low_bit_import.md"},
+    {"conv", kWeights, "isobit conv packed.safetensors:conv1.weight x.npy -o y.npy --padding 1", "docs/conv.md"},
     {"table", kTables, "isobit table show silu", "docs/tables.md"},
     {"table fit", kTables, "isobit table fit silu -o silu.safetensors", "docs/tables.md"},
     {"table check", kTables, "isobit table check --all", "docs/tables.md"},

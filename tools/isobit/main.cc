@@ -134,6 +134,12 @@ class Verb {
   void batch_first(bool& is_set) {
     flag("--batch-first", is_set, "arrays of three dimensions are [N, T, C], the outputs too");
   }
+  /// What is said of data beside it.
+  void sequences(DataOptions& o) {
+    batch_first(o.batch_first);
+    value("--lengths", o.lengths, "FILE", "integers [N]: steps of each sequence; what follows is padding");
+    value("--state", o.h0, "FILE", "first states, floats [layers * directions, N, H]");
+  }
   void zoneout(float& probability) {
     value("--zoneout", probability, "P", "probability of the float side: h' = P * h + (1 - P) * h'");
   }
@@ -143,6 +149,27 @@ class Verb {
         ->check(refused_by(parse_fp16_model));
     value("--values", source.values, "TYPE", "values of a built-in table: f32 or f16")
         ->check(refused_by(parse_value_type));
+  }
+
+  /// How floats become low-bit weights.
+  void form(FormOptions& o) {
+    value("--bits", o.bits, "N", "of a code: 1, 2, 4 (default) or 8");
+    value("--group", o.group, "N", "weights that share a scale, default 64; 0, or more than a row: a row");
+    value("--kind", o.kind, "KIND", "symmetric (default), zero_point or offset");
+    value("--method", o.method, "METHOD",
+          "mse (default at 1 and 2 bits), absmax (symmetric; its default at 4 and 8), minmax (the others')");
+    value("--scales", o.scales, "TYPE", "type of scales and offsets: f32 (default), f16 or bf16");
+    value("--weight-layout", o.weight_layout, "LAYOUT",
+          "floats of 4 dimensions are weights of convolutions: oihw [O, C / groups, R, S] (PyTorch, ONNX), ohwi, or "
+          "iohw [C, O / groups, R, S] (there, of transposed ones); --group counts their channels, 0: all of an output");
+  }
+  /// What matmul and conv share.
+  void layer_options(LayerOptions& o, const std::string& x, const std::string& y) {
+    word("X", o.input, "npy " + x + ": float16, float32, float64");
+    output(o.output, "npy " + y + " to write: the type of X, float32 for float64")->required();
+    threads(o.threads);
+    value("--bias", o.bias, "NAME", "array of the same file to add, a number an output");
+    value("--clamp", o.clamp, "ACT", "of the result: none, relu, relu6 or LOW:HIGH");
   }
 
   /// How a float model is read.
@@ -176,14 +203,11 @@ class Verb {
     value("--rounding", o.rounding, "MODE", "nearest_even, nearest_up, nearest_away or floor")
         ->check(refused_by(parse_rounding));
     source(o.source);
-    batch_first(o.of_data.batch_first);
-    const std::string states = "first states, floats [layers * directions, N, H]";
-    value("--lengths", o.of_data.lengths, "FILE", "integers [N]: steps of each sequence; what follows is padding");
-    value("--state", o.of_data.h0, "FILE", states);
+    sequences(o.of_data);
     zoneout(o.of_data.zoneout);
     auto* validate = command_->get_option("--validate");
     value("--validate-lengths", o.validate_lengths, "FILE", "the same of --validate")->needs(validate);
-    value("--validate-state", o.validate_h0, "FILE", states + ", of --validate")->needs(validate);
+    value("--validate-state", o.validate_h0, "FILE", "the same of --validate")->needs(validate);
     threads(o.threads);
   }
 
@@ -199,6 +223,7 @@ class Commands {
     add_tune();
     add_pack();
     add_matmul();
+    add_conv();
     add_run();
     add_compare();
     add_verify();
@@ -326,12 +351,8 @@ class Commands {
     verb.word("MODEL", o.model,
               "npz, safetensors, model.safetensors.index.json or GGUF; quantised tensors are imported as they are");
     verb.output(o.output, "low-bit weights to write (safetensors)");
-    verb.value("--bits", o.bits, "N", "of a code: 1, 2, 4 (default) or 8");
-    verb.value("--group", o.group, "N", "weights that share a scale, default 64; 0, or more than a row: a row");
-    verb.value("--kind", o.kind, "KIND", "symmetric (default), zero_point or offset");
-    verb.value("--method", o.method, "METHOD",
-               "mse (default at 1 and 2 bits), absmax (symmetric; its default at 4 and 8), minmax (the others')");
-    verb.value("--scales", o.scales, "TYPE", "type of scales and offsets: f32 (default), f16 or bf16");
+    verb.form(o.form);
+    verb.value("--groups", o.groups, "N", "of convolutions with --weight-layout iohw, default 1");
     verb.value("--include", o.include, "GLOB",
                "matrices of floats to quantise, a pattern such as '*.mlp.*', once for each; default all, but none "
                "where the model holds quantised tensors")
@@ -351,8 +372,7 @@ class Commands {
   void add_matmul() {
     auto [verb, o] = add<MatmulOptions>("matmul", "a linear layer of low-bit weights on rows of an array", matmul);
     verb.word("WEIGHTS", o.weights, "FILE:TENSOR, a matrix of isobit pack; FILE where it holds one");
-    verb.word("X", o.input, "npy [..., K]: float16, float32, float64");
-    verb.output(o.output, "npy [..., N] to write: the type of X, float32 for float64")->required();
+    verb.layer_options(o, "[..., K]", "[..., N]");
     verb.device(o, " but for --activations float");
     verb.value("--activations", o.activations, "KIND",
                "float; int8 or int8_asymmetric: each group of a row becomes 8 bits, the same bytes everywhere; "
@@ -360,14 +380,32 @@ class Commands {
     verb.value("--kernel", o.kernel, "NAME",
                "int8_avx2 and so on, as isobit supported lists them, or what follows the operation in such a name, "
                "as in avx2; default the best");
-    verb.threads(o.threads);
-    verb.value("--bias", o.bias, "NAME", "array [N] of the same file to add");
-    verb.value("--clamp", o.clamp, "ACT", "of the result: none, relu, relu6 or LOW:HIGH");
     verb.value("--input-range", o.input_range, "RANGE",
                "static: LOW:HIGH of X's codes; default least and largest of X");
     verb.value("--output-range", o.output_range, "RANGE",
                "static: LOW:HIGH of the result's codes; default least and largest result");
     verb.flag("--codes", o.codes, "static: write the codes of the result instead of floats");
+  }
+
+  void add_conv() {
+    auto [verb, o] = add<ConvOptions>("conv", "a convolution of low-bit weights on images of an array", conv);
+    verb.word("WEIGHTS", o.weights,
+              "FILE:TENSOR, weights of isobit pack, or floats of 4 dimensions that --weight-layout says how to read; "
+              "FILE where it holds one");
+    verb.layer_options(o, "[B, H, W, C]", "[B, P, Q, O]");
+    verb.value("--activations", o.activations, "KIND",
+               "float; int8 or int8_asymmetric: each group of a pixel's channels becomes 8 bits; int8_per_image: each "
+               "image, for symmetric weights with one group a row; of int8 kinds the same bytes everywhere");
+    verb.value("--kernel", o.kernel, "NAME", "reference, scalar, avx2, avxvnni, avx512vnni or amx; default the best");
+    verb.value("--layout", o.layout, "LAYOUT", "of X and Y: nhwc, or nchw, [B, C, H, W] and [B, O, P, Q]");
+    verb.list("--stride", o.stride, "N", "of rows and columns, or ROWS,COLUMNS")->allow_extra_args(false);
+    verb.list("--dilation", o.dilation, "N", "the same")->allow_extra_args(false);
+    verb.list("--padding", o.padding, "N", "all sides; ROWS,COLUMNS; TOP,BOTTOM,LEFT,RIGHT")->allow_extra_args(false);
+    verb.list("--output-padding", o.output_padding, "N", "transposed: outputs beyond the last")
+        ->allow_extra_args(false);
+    verb.value("--groups", o.groups, "N", "of channels; default 1, or what weights in iohw were packed with");
+    verb.flag("--transposed", o.transposed, "a transposed convolution, as weights in iohw always have");
+    verb.form(o.form);
   }
 
   void add_run() {
@@ -403,9 +441,7 @@ class Commands {
     verb.flag("--ablate", o.ablate, "also which tensors to widen: SQNR of the outputs with each set at 16 bits");
     verb.output("--html", o.html, "report to write: tensors, histograms, errors over time, tables");
     verb.value("--part", o.part, "CODES", "they part where the difference exceeds so many codes of the tensor's grid");
-    verb.flag("--batch-first", o.sequences.batch_first, "the data is [N, T, C]");
-    verb.value("--lengths", o.sequences.lengths, "FILE", "whole numbers [N]: the steps of each sequence");
-    verb.value("--state", o.sequences.h0, "FILE", "first state: floats [layers * directions, N, H]");
+    verb.sequences(o.sequences);
     verb.zoneout(o.zoneout);
     verb.threads(o.threads);
   }
@@ -488,8 +524,10 @@ class Commands {
         "check", "compute the certificates of tables again; exit status 1 when one is not true", table_check, table);
     check.word("FILE", c.tables, "saved tables, integer models")->required(false);
     check.flag("--all", c.all, "the built-in tables, and what they promise");
-    check.list("--model", c.model, "MODEL", "with --all: one or a list of f32, nli_gpu, nli_cpu");
-    check.list("--values", c.values, "TYPE", "with --all: one or both of f32, f16");
+    check.list("--model", c.model, "MODEL", "with --all: one or a list of f32, nli_gpu, nli_cpu")
+        ->check(refused_by(parse_fp16_model));
+    check.list("--values", c.values, "TYPE", "with --all: one or both of f32, f16")
+        ->check(refused_by(parse_value_type));
     check.exact(c.exact);
 
     auto [show, s] = add<TableShowOptions>("show", "the error of a table over its inputs", table_show, table);

@@ -2,21 +2,16 @@
 // isobit matmul: a linear layer of saved low-bit weights, numerics.md sections 10 to 12.
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "device.h"
-#include "isobit/files.h"
 #include "isobit/linear.h"
 #include "isobit/low_bit.h"
 #include "isobit/nearest.h"
 #include "isobit/parallel.h"
 #include "isobit/report.h"
-#include "isobit/sequences.h"
 #include "models.h"
 #include "text.h"
 #include "verbs.h"
@@ -24,68 +19,8 @@
 namespace isobit::tool {
 namespace {
 
-struct Weights {
-  std::string name;
-  LowBitMatrix matrix;
-  std::vector<int32_t> permutation;
-  std::vector<float> bias;
-};
-
 std::string_view operation_of(const std::string& activations) {
   return activations == "float" ? "linear_float" : activations == "static" ? "linear_static" : "linear_int8";
-}
-
-/// nearest_hint() among the keys of a map.
-template <typename Map>
-std::string nearest_key(const std::string& name, const Map& map) {
-  std::vector<std::string_view> names;
-  names.reserve(map.size());
-  for (const auto& [key, value] : map) names.push_back(key);
-  return escaped(nearest_hint(name, names));
-}
-
-/// FILE and TENSOR, which may be empty, of FILE or FILE:TENSOR; a path may hold colons, a name too.
-std::pair<std::string, std::string> split_weights(const std::string& weights) {
-  std::error_code error;
-  std::string path = weights, tensor;
-  for (size_t colon = path.rfind(':'); colon != std::string::npos && !std::filesystem::exists(path, error);
-       colon = path.rfind(':')) {
-    tensor = weights.substr(colon + 1);
-    path.resize(colon);
-  }
-  return {path, tensor};
-}
-
-Result<Weights> load_weights(const MatmulOptions& options) {
-  auto [path, tensor] = split_weights(options.weights);
-  ISOBIT_ASSIGN_OR_RETURN(LowBitFile file, load_low_bit(path));
-  if (tensor.empty()) {
-    if (file.matrices.size() != 1)
-      return bad_option(options.weights + ": holds " + std::to_string(file.matrices.size()) +
-                        " matrices; name one, FILE:TENSOR");
-    tensor = file.matrices.begin()->first;
-  }
-  const auto found = file.matrices.find(tensor);
-  if (found == file.matrices.end())
-    return bad_option(path + ": no matrix is called '" + escaped(tensor) + "'; isobit inspect lists them" +
-                      nearest_key(tensor, file.matrices));
-  Weights out{tensor, found->second, low_bit_permutation(file, tensor), {}};
-  if (options.bias.empty()) return out;
-  const auto bias = file.arrays.find(options.bias);
-  if (bias == file.arrays.end())
-    return bad_option("--bias " + options.bias + ": " + path + " holds no such array; isobit inspect lists them" +
-                      nearest_key(options.bias, file.arrays));
-  out.bias = bias->second.to_float();
-  return out;
-}
-
-Result<LinearClamp> parse_clamp(const std::string& text) {
-  LinearClamp clamp;
-  if (text == "none") return clamp;
-  if (text == "relu") return LinearClamp::relu();
-  if (text == "relu6") return LinearClamp::relu6();
-  if (parse_range(text, clamp.lo, clamp.hi)) return clamp;
-  return bad_option("--clamp " + text + ": expected none, relu, relu6 or LOW:HIGH, two numbers");
 }
 
 /// 8-bit activations have no code for NaN and infinity.
@@ -99,27 +34,18 @@ Status check_finite(const Array& x, const std::string& label, const std::string&
                     "; --activations " + activations + " takes finite values only");
 }
 
-/// LOW:HIGH of an option; empty: not given.
-Result<std::optional<std::pair<float, float>>> parse_range_option(const char* option, const std::string& text) {
-  std::pair<float, float> range;
-  if (text.empty()) return std::optional<std::pair<float, float>>();
-  if (!parse_range(text, range.first, range.second))
-    return bad_option(std::string(option) + " " + text + ": expected LOW:HIGH");
-  return std::optional(range);
-}
-
 class Product {
  public:
   /// `device`: null for the CPU, which then takes `path`.
-  Product(const MatmulOptions& options, const Weights& weights, const LinearClamp& clamp, std::optional<CpuPath> path,
-          const Device* device)
+  Product(const MatmulOptions& options, const LayerWeights& weights, const LinearClamp& clamp,
+          std::optional<CpuPath> path, const Device* device)
       : options_(options), weights_(weights), clamp_(clamp), path_(path), device_(device), pool_(options.threads) {
     run_.pool = &pool_;
   }
 
   Result<Array> floats(const Array& x, LinearActivations activations) {
     const LinearOptions options{.activations = activations, .bias = weights_.bias, .clamp = clamp_, .path = path_};
-    const Dtype y_dtype = x.dtype == Dtype::kF64 ? Dtype::kF32 : x.dtype;
+    const Dtype y_dtype = y_dtype_of(x);
     Array y = Array::zeros(y_dtype, shape_of_y(x));
     const int64_t m = rows_of(x);
     if (device_ != nullptr) {
@@ -137,8 +63,8 @@ class Product {
 
   Result<Array> statics(const Array& x) {
     StaticLinearRanges ranges;
-    ISOBIT_ASSIGN_OR_RETURN(ranges.x, parse_range_option("--input-range", options_.input_range));
-    ISOBIT_ASSIGN_OR_RETURN(ranges.y, parse_range_option("--output-range", options_.output_range));
+    ISOBIT_ASSIGN_OR_RETURN(ranges.x, parse_range("--input-range", options_.input_range));
+    ISOBIT_ASSIGN_OR_RETURN(ranges.y, parse_range("--output-range", options_.output_range));
     const std::vector<float> values = x.to_float();
     ISOBIT_ASSIGN_OR_RETURN(const StaticLinearOptions options,
                             choose_static_grids(weights_.matrix, values, {.bias = weights_.bias, .clamp = clamp_},
@@ -167,23 +93,11 @@ class Product {
   }
 
   void describe(const Array& x, const Array& y, Outcome& out) const {
-    out.json.set("weights", options_.weights).set("matrix", weights_.name).set("rows", weights_.matrix.rows());
-    out.json.set("columns", weights_.matrix.columns());
-    const LowBitParameters& p = weights_.matrix.parameters();
-    out.json.set("bits", p.bits).set("kind", to_string(p.kind)).set("group", p.group);
-    out.json.set("scales", to_string(p.scales.dtype));
-    out.json.set("activations", options_.activations).set("kernel", kernel_).set("clamp", options_.clamp);
-    out.json.set("input", options_.input).set("input_shape", x.shape);
-    out.json.set("output", options_.output).set("output_shape", y.shape);
-    out.json.set("dtype", to_string(y.dtype));
+    describe_layer(options_, weights_, kernel_, device_ != nullptr ? " on " + device_->text() : "", x, y, out);
     const bool is_static = options_.activations == "static";
     if (device_ != nullptr) out.json.set("device", options_.device);
     out.json.set("input_grid", is_static ? Value::parsed(grid_json(input_)) : Value());
     out.json.set("output_grid", is_static ? Value::parsed(grid_json(output_)) : Value());
-    out.text = escaped(weights_.name) + ": " +
-               list_text(std::vector<int64_t>{weights_.matrix.rows(), weights_.matrix.columns()}) + ", " +
-               form_text(weights_.matrix.parameters()) + "; activations " + options_.activations + ", kernel " +
-               kernel_ + (device_ != nullptr ? " on " + device_->text() : "") + "\n";
     if (is_static) {
       out.text += "x: " + grid_text(input_) + "\ny: " + grid_text(output_) + "\n";
       out.add(
@@ -201,7 +115,7 @@ class Product {
   }
 
   const MatmulOptions& options_;
-  const Weights& weights_;
+  const LayerWeights& weights_;
   const LinearClamp clamp_;
   const std::optional<CpuPath> path_;
   const Device* device_;
@@ -213,11 +127,7 @@ class Product {
 };
 
 Status check_options(const MatmulOptions& options) {
-  ISOBIT_RETURN_IF_ERROR(check_threads(options.threads));
-  FileClaims files;
-  ISOBIT_RETURN_IF_ERROR(check_output(options.output, "-o", OutputKind::kArray, files));
-  ISOBIT_RETURN_IF_ERROR(files.reads(split_weights(options.weights).first, "WEIGHTS"));
-  ISOBIT_RETURN_IF_ERROR(files.reads(options.input, "X"));
+  ISOBIT_RETURN_IF_ERROR(check_layer(options));
   const bool is_static = options.activations == "static";
   if (!is_static && !linear_activations_from_string(options.activations))
     return bad_option("--activations " + options.activations + ": " +
@@ -237,23 +147,17 @@ Result<Outcome> matmul(const MatmulOptions& options) {
   if (device && !options.kernel.empty())
     return refuse_on_device(options.device, "--kernel " + options.kernel, "the device chooses by the number of rows");
   ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_linear_kernel(options.kernel, operation_of(options.activations)));
-  ISOBIT_ASSIGN_OR_RETURN(const Weights weights, load_weights(options));
+  const auto [weights_path, tensor] = split_weights(options.weights);
+  ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::open(weights_path));
+  ISOBIT_ASSIGN_OR_RETURN(const LayerWeights weights, load_weights(file, tensor, options.bias));
   Outcome out;
-  ISOBIT_ASSIGN_OR_RETURN(ArrayFile file, load_data(options.input, out.warnings));
-  if (file.arrays.size() != 1)
-    return bad_option(options.input + ": holds " + std::to_string(file.arrays.size()) + " arrays; expected one, X");
-  const std::string label = array_label(options.input, file.arrays.begin()->first);
-  Array x = std::move(file.arrays.begin()->second);
-  if (!is_float(x.dtype)) return bad_option(label + " is " + std::string(to_string(x.dtype)) + "; expected floats");
-  if (x.dtype == Dtype::kBF16 && options.activations != "static")
-    return bad_option(label + " is bf16, and y has the type of X; " + options.output +
-                      " is npy, which has no bf16: convert X to f32 or f16");
+  std::string label;
+  ISOBIT_ASSIGN_OR_RETURN(Array x, load_x(options, label, out.warnings));
   if (x.shape.empty() || x.shape.back() != weights.matrix.columns())
     return bad_option(label + " has the shape " + list_text(x.shape) +
                       "; its last dimension must be K = " + std::to_string(weights.matrix.columns()));
   if (options.activations != "float") ISOBIT_RETURN_IF_ERROR(check_finite(x, label, options.activations));
   ISOBIT_RETURN_IF_ERROR(permute_columns(x, weights.permutation));
-  if (x.dtype == Dtype::kF64 && options.activations == "float") x = Array::copy_of(x.to_float().data(), x.shape);
   Product product(options, weights, clamp, path, device.get());
   const auto activations = linear_activations_from_string(options.activations);
   ISOBIT_ASSIGN_OR_RETURN(const Array y, activations ? product.floats(x, *activations) : product.statics(x));

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// What options of several verbs stand for: models, tables, kernels.
+// What options of several verbs stand for: models, tables, kernels, layers.
 #ifndef ISOBIT_TOOLS_MODELS_H_
 #define ISOBIT_TOOLS_MODELS_H_
 
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "isobit/arrays.h"
 #include "isobit/cpu.h"
 #include "isobit/fp16_table.h"
 #include "isobit/gru.h"
+#include "isobit/linear.h"
+#include "isobit/low_bit.h"
+#include "isobit/pack.h"
 #include "isobit/report.h"
 #include "isobit/sequences.h"
 #include "isobit/status.h"
@@ -31,6 +35,8 @@ constexpr const char* kOtherUnits = "other units, scaling or normalisation than 
 /// The warning of describe_clipping() alone.
 void warn_of_clipping(const ClippedInputs& inputs, const Grid& grid, const std::string& input, Outcome& out);
 
+/// The array of a file of data that must have one; `label` is what messages call it.
+Result<Array> load_only_array(const std::string& path, std::string& label, std::vector<std::string>& warnings);
 /// check_output() of -o, which only a dry run may lack.
 Status claim_output(const std::string& path, bool dry_run, FileClaims& files);
 /// Writes a file, and says so.
@@ -39,6 +45,9 @@ Status write_text(const std::string& text, const std::string& path, Outcome& out
 Status write_page(const GruPage& page, const std::string& path, Outcome& out);
 /// "output" and "bytes" of what was written; an empty path: of a dry run.
 void add_saved(const std::string& path, Outcome& out);
+
+/// How floats become low-bit weights; without conv_groups, which is another option in each verb.
+Result<isobit::PackOptions> parse_form(const FormOptions& options);
 
 Result<Fp16Model> parse_fp16_model(const std::string& text);
 /// "f32" or "f16"; whether values are float16 numbers.
@@ -54,6 +63,34 @@ Result<std::optional<CpuPath>> parse_kernel(const std::string& text);
 /// name, or that of the path.
 Result<std::optional<CpuPath>> parse_linear_kernel(const std::string& text, std::string_view operation);
 Status check_threads(int threads);
+
+// What matmul and conv share: a layer of weights in a file, and X.
+
+struct LayerWeights {
+  std::string name;
+  LowBitMatrix matrix;
+  std::vector<int32_t> permutation{};
+  std::vector<float> bias{};
+  std::optional<ConvWeights> convolution{};
+};
+
+/// FILE and TENSOR, which may be empty, of FILE or FILE:TENSOR; a path may hold colons, a name too.
+std::pair<std::string, std::string> split_weights(const std::string& weights);
+/// Saved low-bit weights, with --bias of the same file.
+Result<LayerWeights> load_weights(const ArrayReader& file, const std::string& tensor, const std::string& bias);
+
+/// Before anything is computed: threads, and which file is what.
+Status check_layer(const LayerOptions& options);
+Result<LinearClamp> parse_clamp(const std::string& text);
+/// The only array of X, floats whose type y can have; `label` is what messages call it. --activations float makes
+/// float64 float32, as there y is float32.
+Result<Array> load_x(const LayerOptions& options, std::string& label, std::vector<std::string>& warnings);
+/// The type of y.
+Dtype y_dtype_of(const Array& x);
+
+/// What there is to say of a layer and its arrays. `kernel`: for people, `where` follows it.
+void describe_layer(const LayerOptions& options, const LayerWeights& weights, const std::string& kernel,
+                    const std::string& where, const Array& x, const Array& y, Outcome& out);
 
 }  // namespace isobit::tool
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -33,11 +34,9 @@ Result<Fp16FitOptions> fit_options(const TableFitOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const bool mean, parse_second("--goal", options.goal, "max_ulp", "mean_relative"));
   fit.goal = mean ? Fp16Goal::kMeanRelative : Fp16Goal::kMaxUlp;
   fit.beta = options.beta;
-  if (!options.range.empty()) {
-    if (!parse_range(options.range, fit.low, fit.high))
-      return bad_option("--range " + options.range + ": expected LOW:HIGH, two numbers");
-    fit.plain = true;
-  }
+  ISOBIT_ASSIGN_OR_RETURN(const auto range, parse_range("--range", options.range));
+  if (range) std::tie(fit.low, fit.high) = *range;
+  fit.plain = range.has_value();
   return fit;
 }
 
@@ -100,22 +99,16 @@ Result<Outcome> table_check(const TableCheckOptions& options) {
     ISOBIT_RETURN_IF_ERROR(checks.add(file, table, exact, std::numeric_limits<double>::infinity()));
   }
   if (options.all) {
-    std::vector<std::pair<Fp16Model, bool>> variants;
-    for (const std::string& model : options.model) {
-      for (const std::string& values : options.values) {
-        ISOBIT_ASSIGN_OR_RETURN(const Fp16Model parsed, parse_fp16_model(model));
-        ISOBIT_ASSIGN_OR_RETURN(const bool half_values, parse_value_type(values));
-        variants.emplace_back(parsed, half_values);
-      }
-    }
     const auto functions = fp16_functions();
     for (size_t i = 0; i < functions.size(); ++i) {
       const std::string function(functions[i]);
       ISOBIT_ASSIGN_OR_RETURN(const auto exact, fp16_exact(function));
-      for (const auto& [model, half_values] : variants) {
-        ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, builtin_fp16_table(function, model, half_values));
-        ISOBIT_RETURN_IF_ERROR(checks.add(function, table, exact, promised_ulp(function, model, half_values)));
-      }
+      for (const std::string& model : options.model)
+        for (const std::string& values : options.values) {
+          ISOBIT_ASSIGN_OR_RETURN(const Fp16Table table, find_fp16_table(function, {model, values}));
+          const double promised = promised_ulp(function, table.model, table.half_values);
+          ISOBIT_RETURN_IF_ERROR(checks.add(function, table, exact, promised));
+        }
       progress.update(static_cast<double>(i + 1) / static_cast<double>(functions.size()));
     }
   }
@@ -218,11 +211,8 @@ Result<Outcome> table_run(const TableRunOptions& options) {
   ISOBIT_RETURN_IF_ERROR(files.reads(options.input, "INPUT"));
   if (options.table != "softmax") ISOBIT_RETURN_IF_ERROR(claim_table(options.table, "TABLE", files));
   Outcome out;
-  ISOBIT_ASSIGN_OR_RETURN(const ArrayFile file, load_data(options.input, out.warnings));
-  if (file.arrays.size() != 1)
-    return bad_option(options.input + ": holds " + std::to_string(file.arrays.size()) + " arrays; expected one");
-  const auto& [name, x] = *file.arrays.begin();
-  const std::string label = array_label(options.input, name);
+  std::string label;
+  ISOBIT_ASSIGN_OR_RETURN(const Array x, load_only_array(options.input, label, out.warnings));
   Dtype dtype = x.dtype == Dtype::kBF16 ? Dtype::kF32 : x.dtype;  // npy has no bfloat16
   if (!options.dtype.empty()) {
     if (options.dtype != "f16" && options.dtype != "f32")

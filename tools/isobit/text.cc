@@ -31,13 +31,23 @@ std::vector<std::string> split_list(const std::string& text) {
   return parts;
 }
 
-bool parse_range(std::string_view text, float& low, float& high) {
+std::optional<std::pair<float, float>> parse_range(std::string_view text) {
   const auto number = [](std::string_view part, float& value) {
     const auto parsed = std::from_chars(part.data(), part.data() + part.size(), value);
     return parsed.ec == std::errc() && parsed.ptr == part.data() + part.size();
   };
   const size_t colon = text.find(':');
-  return colon != std::string_view::npos && number(text.substr(0, colon), low) && number(text.substr(colon + 1), high);
+  std::pair<float, float> range;
+  if (colon == std::string_view::npos || !number(text.substr(0, colon), range.first) ||
+      !number(text.substr(colon + 1), range.second))
+    return std::nullopt;
+  return range;
+}
+
+Result<std::optional<std::pair<float, float>>> parse_range(const char* option, const std::string& text) {
+  const auto range = parse_range(text);
+  if (range || text.empty()) return range;
+  return bad_option(std::string(option) + " " + text + ": expected LOW:HIGH, two numbers");
 }
 
 Status bad_option(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "isobit/nearest.h"
@@ -22,8 +24,10 @@ std::string styled(std::string_view text, Style style, std::FILE* stream);
 /// Splits at commas; an empty text has no parts.
 std::vector<std::string> split_list(const std::string& text);
 
-/// Two floats of "LOW:HIGH"; false for any other text.
-bool parse_range(std::string_view text, float& low, float& high);
+/// Two floats of "LOW:HIGH"; nothing for any other text.
+std::optional<std::pair<float, float>> parse_range(std::string_view text);
+/// The same of an option, which refuses another text that is not empty.
+Result<std::optional<std::pair<float, float>>> parse_range(const char* option, const std::string& text);
 
 /// kInvalidArgument: what every wrong option is.
 Status bad_option(std::string message);

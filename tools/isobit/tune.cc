@@ -70,15 +70,7 @@ Result<GruTuneOptions> parse_options(const TuneOptions& options) {
   }
   if (!options.method.empty()) out.method = options.method;
   if (!options.table.empty()) out.table = options.table;
-  if (!options.like.empty()) {
-    GruSettings like;
-    like.bits = options.like;
-    like.method = out.method.value_or(like.method);
-    like.table = out.table.value_or(like.table);
-    like.scale = out.scale.value_or(like.scale);
-    like.rounding = out.rounding;
-    out.like = like;
-  }
+  if (!options.like.empty()) out.like = out.settings_with(options.like);
   return out;
 }
 

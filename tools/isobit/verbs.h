@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,8 +15,6 @@
 #include "value.h"
 
 namespace isobit::tool {
-
-class Device;  // device.h
 
 /// What a verb has to say. Exit status 0, 1 when `failure` names the check that failed, or that of an error when
 /// `refusal` says what a run that is not dry would not do.
@@ -95,11 +92,20 @@ struct TuneOptions : CalibrationOptions {
   std::string method, scale, table;  // empty: searched
 };
 
+/// How floats become low-bit weights.
+struct FormOptions {
+  std::optional<int32_t> bits;       // default 4
+  std::optional<int64_t> group;      // default 64; 0: a whole row
+  std::string kind, method, scales;  // empty: symmetric, the kind's own, f32
+  std::string weight_layout;         // of convolutions: ohwi, oihw, iohw
+
+  bool operator==(const FormOptions&) const = default;
+};
+
 struct PackOptions : CommonOptions {
   std::string model, output;
-  std::optional<int32_t> bits;                // default 4
-  std::optional<int64_t> group;               // default 64; 0: a whole row
-  std::string kind, method, scales;           // empty: symmetric, the kind's own, f32
+  FormOptions form;
+  std::optional<int64_t> groups;              // of weight_layout iohw
   std::vector<std::string> include, exclude;  // patterns of names
   std::string checkpoint_format;              // of GPTQ and AWQ; empty: what lies beside the model says
   bool requantize = false;
@@ -112,13 +118,25 @@ struct DeviceOptions : CommonOptions {
   std::string device = "cpu";  // cpu, cuda, cuda:N
 };
 
-struct MatmulOptions : DeviceOptions {
-  std::string weights, input, output;  // FILE:TENSOR; FILE where it holds one matrix
-  std::string activations = "float";   // float, int8, int8_asymmetric or static
+/// What matmul and conv have.
+struct LayerOptions : DeviceOptions {
+  std::string weights, input, output;  // FILE:TENSOR; FILE where it holds one
+  std::string activations = "float";   // float, int8, int8_asymmetric or the verb's own
   std::string kernel, bias, clamp = "none";
+  int threads = 1;
+};
+
+struct MatmulOptions : LayerOptions {
   std::string input_range, output_range;  // static: LOW:HIGH; empty: that of the data
   bool codes = false;                     // static: y in codes
-  int threads = 1;
+};
+
+struct ConvOptions : LayerOptions {
+  FormOptions form;                                                            // of weights that are floats
+  std::vector<int64_t> stride{1}, dilation{1}, padding{0}, output_padding{0};  // one, or of rows and columns; four pads
+  std::optional<int64_t> groups;                                               // default 1, or what the weights say
+  bool transposed = false;
+  std::string layout = "nhwc";  // of X and Y
 };
 
 struct RunOptions : DeviceOptions {
@@ -219,17 +237,13 @@ Result<Outcome> quantize(const QuantizeOptions& options);
 Result<Outcome> tune(const TuneOptions& options);
 Result<Outcome> pack(const PackOptions& options);
 Result<Outcome> matmul(const MatmulOptions& options);
+Result<Outcome> conv(const ConvOptions& options);
 Result<Outcome> run(const RunOptions& options);
 Result<Outcome> compare(const CompareOptions& options);
 Result<Outcome> verify(const VerifyOptions& options);
 Result<Outcome> fingerprint(const FingerprintOptions& options);
 Result<Outcome> supported(const DeviceOptions& options);
 Result<Outcome> bench(const BenchOptions& options);
-Result<Outcome> bench_table(const BenchOptions& options);  // bench, for operation "table"
-/// bench, for operation "linear". Without a device: on the CPU.
-Result<Outcome> bench_linear(const BenchOptions& options, std::shared_ptr<const Device> device);
-/// A failure where a kernel that is chosen takes `ratio` times as long as the fastest, and that is too long.
-void add_slow_choice(const std::string& name, double ratio, const std::string& fastest, Outcome& out);
 Result<Outcome> table_fit(const TableFitOptions& options);
 Result<Outcome> table_check(const TableCheckOptions& options);
 Result<Outcome> table_show(const TableShowOptions& options);

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+// isobit verify, fingerprint, supported.
 #include "isobit/verify.h"
 
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device.h"
 #include "isobit/cpu.h"
 #include "isobit/gru.h"
+#include "isobit/report.h"
 #include "models.h"
 #include "progress.h"
 #include "text.h"
@@ -41,6 +44,22 @@ Result<VerifyReport> report_of(const VerifyOptions& options, const Device* devic
   return Status(report.status().code(), "--" + report.status().message());  // "operation ..."
 }
 
+/// What a device computes; files and dtypes are no business of it.
+Outcome supported_by(const Device& device) {
+  Outcome out;
+  out.json = device.json();
+  out.text = device.text() + "\nkernels\n";
+  Value kernels = Value::array();
+  for (const DeviceKernel& kernel : device.kernels()) {
+    Value entry = Value::object();
+    entry.set("operation", kernel.operation).set("name", kernel.name).set("what", kernel.what);
+    kernels.add(std::move(entry));
+    out.text += format("  %-16s %-12s %s\n", kernel.operation.c_str(), kernel.name.c_str(), kernel.what.c_str());
+  }
+  out.json.set("kernels", std::move(kernels));
+  return out;
+}
+
 }  // namespace
 
 Result<Outcome> verify(const VerifyOptions& options) {
@@ -57,6 +76,16 @@ Result<Outcome> fingerprint(const FingerprintOptions& options) {
   ISOBIT_ASSIGN_OR_RETURN(const auto path, parse_kernel(device ? "" : options.kernel));
   ISOBIT_ASSIGN_OR_RETURN(const auto hashes, device ? device->fingerprint(options.kernel) : fingerprint_all(path));
   return Outcome().add(describe_fingerprints(hashes));
+}
+
+Result<Outcome> supported(const DeviceOptions& options) {
+  ISOBIT_ASSIGN_OR_RETURN(const auto device, open_device(options.device));
+  if (device) return supported_by(*device);
+  Outcome out = Outcome().add(describe_support());
+  const bool cuda = built_with_cuda();
+  out.text += std::string("CUDA\n  ") + (cuda ? "built; --device cuda lists what the device runs\n" : "not built\n");
+  out.json.set("cuda_built", cuda);
+  return out;
 }
 
 }  // namespace isobit::tool
