@@ -254,7 +254,8 @@ class ConvTest(ToolTest):
         most, huge = str(2**31 - 1), str(2**63)
         for words, weights, data, options in [
                 # "float" stands for the layout of weights that are floats.
-                (["--weight-layout must say oihw"], w, x, []), (["holds 2 arrays; name one"], model, x, ["float"]),
+                (["holds no low-bit weights", "--weight-layout must say oihw"], w, x, []),
+                (["holds 2 arrays; name one"], model, x, ["float"]),
                 (["--weight-layout hwio", "oihw, ohwi or iohw"], w, x, ["--weight-layout", "hwio"]),
                 (["array \"b\"", "[6]", "must be [O, R, S, C / groups]"], model + ":b", x, ["float"]),
                 (["'fc' is no weights of a convolution", "isobit pack --weight-layout"], matrix, x, []),
@@ -266,6 +267,7 @@ class ConvTest(ToolTest):
                 (["[2, 4, 5, 16]", "[B, C, H, W] with C = 16"], packed, x, ["--layout", "nchw"]),
                 (["[2, 4, 5, 16]", "C = 32, in 2 groups"], packed, x, ["--groups", "2"]),
                 (["s32", "expected floats"], packed, integers, []),
+                (["weights are s32, must be"], integers, x, ["float"]),
                 (["--layout hwc", "nhwc or nchw"], packed, x, ["--layout", "hwc"]),
                 (["--activations static", "int8_per_image"], packed, x, ["--activations", "static"]),
                 (["kind is zero_point, must be symmetric for int8_per_image"], packed, x,

@@ -45,7 +45,7 @@ Result<LayerWeights> load_conv_weights(const ConvOptions& options, const isobit:
                       "' is no weights of a convolution; isobit pack --weight-layout makes such of 4 dimensions");
   }
   if (!form.conv_layout)
-    return bad_option(path + ": holds floats; --weight-layout must say oihw (PyTorch, ONNX), ohwi or iohw");
+    return bad_option(path + ": holds no low-bit weights; of floats --weight-layout must say oihw, ohwi or iohw");
   if (name.empty() && file.entries().size() != 1)
     return bad_option(path + ": holds " + std::to_string(file.entries().size()) + " arrays; name one, FILE:TENSOR");
   const std::string tensor = name.empty() ? file.entries().front().name : name;
