@@ -116,39 +116,24 @@ struct Made {
   bool transposed;
   OneOrTwo output_padding;
 
-  [[nodiscard]] ConvShape shape(const std::vector<int64_t>& weights) const {
-    if (groups < 1 || groups > weights[0])
-      refuse("groups is " + std::to_string(groups) + ", must be 1.." + std::to_string(weights[0]) +
-             ", the output channels");
+  [[nodiscard]] ConvShape shape(const ConvWeights& weights, const std::string& name) const {
     const auto [top_bottom, left_right] = pads_of(padding);
     const Pair strides = two_of(stride), dilations = two_of(dilation), more = two_of(output_padding);
-    return {.channels = weights[3] * groups,
-            .outputs = weights[0],
-            .groups = groups,
-            .rows = {.kernel = weights[1],
-                     .stride = strides.first,
-                     .dilation = dilations.first,
-                     .pad_before = top_bottom.first,
-                     .pad_after = top_bottom.second,
-                     .more = more.first},
-            .columns = {.kernel = weights[2],
-                        .stride = strides.second,
-                        .dilation = dilations.second,
-                        .pad_before = left_right.first,
-                        .pad_after = left_right.second,
-                        .more = more.second},
-            .transposed = transposed};
+    return take(conv_shape_of(weights,
+                              {.stride = {strides.first, strides.second},
+                               .dilation = {dilations.first, dilations.second},
+                               .padding = {top_bottom.first, top_bottom.second, left_right.first, left_right.second},
+                               .output_padding = {more.first, more.second},
+                               .groups = groups,
+                               .transposed = transposed},
+                              name));
   }
 };
 
-/// weights [O, R, S, C / groups] as the matrix [O, R * S * C / groups] of the linear layer.
-Array matrix_of(const Input& weights) {
-  if (weights.shape().size() != 4)
-    refuse("weights has shape " + shape_text(weights.shape()) + ", must be [O, R, S, C / groups]");
-  Array matrix = array_of(weights);
+ConvWeights weights_of(const Input& weights) {
   const std::vector<int64_t>& shape = weights.shape();
-  matrix.shape = {shape[0], shape[1] * shape[2] * shape[3]};
-  return matrix;
+  if (shape.size() != 4) refuse("weights has shape " + shape_text(shape) + ", must be [O, R, S, C / groups]");
+  return {.outputs = shape[0], .kernel_rows = shape[1], .kernel_columns = shape[2], .channels = shape[3]};
 }
 
 std::unique_ptr<StaticConv> conv_of(const ConvShape& shape, StaticLinearParameters linear,
@@ -170,16 +155,18 @@ std::unique_ptr<StaticConv> conv_of_codes(nb::any weights, nb::any scales, const
                                           const std::optional<Facts>& residual_grid, const std::string& rounding,
                                           const std::string& name, const std::optional<std::string>& path) {
   const Input codes(weights, "weights", Dtype::kS8);
+  const ConvWeights form = weights_of(codes);
   StaticLinearParameters p;
-  p.weights = matrix_of(codes);
-  p.rows = p.weights.shape[0];
-  p.columns = p.weights.shape[1];
+  p.weights = array_of(codes);
+  p.rows = form.outputs;
+  p.columns = form.kernel_rows * form.kernel_columns * form.channels;
+  p.weights.shape = {p.rows, p.columns};
   p.scales = array_of(Input(scales, "scales", Dtype::kF32));
   p.bias = bias.is_none() ? Array::zeros(Dtype::kS32, {p.rows}) : array_of(Input(bias, "bias", Dtype::kS32));
   p.input = grid_of(input_grid, "input_grid");
   p.output = optional_grid(output_grid, "output_grid");
   p.rounding = rounding_named(rounding);
-  const ConvShape shape = Made{stride, dilation, padding, groups, transposed, output_padding}.shape(codes.shape());
+  const ConvShape shape = Made{stride, dilation, padding, groups, transposed, output_padding}.shape(form, name);
   const std::optional<Grid> residual = optional_grid(residual_grid, "residual_grid");
   const std::optional<CpuPath> cpu_path = path_named(path);
   const LinearClamp range = clamp ? LinearClamp{clamp->first, clamp->second} : LinearClamp();
@@ -195,7 +182,8 @@ std::unique_ptr<StaticConv> conv_of_floats(nb::any weights, const Facts& input_g
                                            const std::string& method, const std::string& rounding,
                                            const std::string& name, const std::optional<std::string>& path) {
   const Input floats(weights, "weights", Dtype::kF32);
-  const Array matrix = matrix_of(floats);
+  const ConvWeights form = weights_of(floats);
+  const Array array = array_of(floats);
   std::optional<Input> biases;
   StaticLinearOptions options{.input = grid_of(input_grid, "input_grid"),
                               .output = optional_grid(output_grid, "output_grid")};
@@ -204,14 +192,14 @@ std::unique_ptr<StaticConv> conv_of_floats(nb::any weights, const Facts& input_g
   options.rounding = rounding_named(rounding);
   const LowBitOptions low_bit{
       .bits = weight_bits,
-      .group = matrix.shape[1],
+      .group = 0,
       .method = parse_name("method", method, low_bit_method_from_string, "absmax, mse"),
   };
-  const ConvShape shape = Made{stride, dilation, padding, groups, transposed, output_padding}.shape(floats.shape());
+  const ConvShape shape = Made{stride, dilation, padding, groups, transposed, output_padding}.shape(form, name);
   const std::optional<Grid> residual = optional_grid(residual_grid, "residual_grid");
   const std::optional<CpuPath> cpu_path = path_named(path);
   const nb::gil_scoped_release release;
-  const LowBitMatrix low = take(quantize_low_bit(matrix, low_bit, name + ": weights"));
+  const LowBitMatrix low = take(quantize_conv_weights(array, low_bit, name + ": weights"));
   return conv_of(shape, take(derive_static_linear(low, options, name)), residual, name, cpu_path);
 }
 
@@ -353,13 +341,11 @@ std::unique_ptr<ConvLayer> float_conv(nb::any weights, int32_t bits, std::option
                                       const OneOrTwo& output_padding, const std::string& name,
                                       const std::optional<std::string>& path) {
   const Input floats(weights, "weights", kFloats);
-  Array matrix = matrix_of(floats);
-  const ConvShape shape = Made{stride, dilation, padding, groups, transposed, output_padding}.shape(floats.shape());
-  LowBitOptions low_bit{.bits = bits, .group = matrix.shape[1]};
-  if (group) {  // along the channels of each kernel element
-    matrix.shape = {shape.outputs * shape.rows.kernel * shape.columns.kernel, shape.group_channels()};
-    low_bit.group = *group;
-  }
+  const ConvWeights form = weights_of(floats);
+  const Array array = array_of(floats);
+  const ConvShape shape = Made{stride, dilation, padding, groups, transposed, output_padding}.shape(form, name);
+  if (group && *group < 1) refuse("group is " + std::to_string(*group) + ", must be at least 1, or None");
+  LowBitOptions low_bit{.bits = bits, .group = group.value_or(0)};
   low_bit.kind = parse_name("kind", kind, low_bit_kind_from_string, "symmetric, zero_point, offset");
   low_bit.method = method ? parse_name("method", *method, low_bit_method_from_string, "absmax, minmax, mse")
                           : default_low_bit_method(bits, low_bit.kind);
@@ -371,7 +357,7 @@ std::unique_ptr<ConvLayer> float_conv(nb::any weights, int32_t bits, std::option
   if (clamp) options.clamp = {clamp->first, clamp->second};
   options.path = path_named(path);
   const nb::gil_scoped_release release;
-  const LowBitMatrix low = take(quantize_low_bit(matrix, low_bit, name + ": weights"));
+  const LowBitMatrix low = take(quantize_conv_weights(array, low_bit, name + ": weights"));
   return std::make_unique<ConvLayer>(take(ConvLayer::create(shape, low, options, name)));
 }
 

@@ -68,11 +68,8 @@ std::unique_ptr<LowBit> quantize_matrix(nb::any weights, int32_t bits, std::opti
 
 std::unique_ptr<LowBit> load_matrix(const Path& path, const std::optional<std::string>& name) {
   const LowBitFile file = take(load_low_bit(path.text));
-  if (!name && file.matrices.size() != 1)
-    refuse(path.text + ": holds " + std::to_string(file.matrices.size()) + " matrices; give the name of one");
-  const auto found = name ? file.matrices.find(*name) : file.matrices.begin();
-  if (found == file.matrices.end()) refuse(path.text + ": no matrix is called '" + *name + "'");
-  return std::make_unique<LowBit>(LowBit{found->second, low_bit_permutation(file, found->first)});
+  const std::string found = take(find_low_bit_matrix(file, path.text, name.value_or("")));
+  return std::make_unique<LowBit>(LowBit{file.matrices.at(found), low_bit_permutation(file, found)});
 }
 
 void save_matrix(const LowBit& self, const Path& path, const std::string& name) {
@@ -303,7 +300,8 @@ Said pack_model(const Path& model, const Path& output, std::optional<int32_t> bi
                 const std::optional<std::string>& kind, const std::optional<std::string>& method,
                 const std::optional<std::string>& scales, const std::vector<std::string>& include,
                 const std::vector<std::string>& exclude, const std::optional<std::string>& checkpoint_format,
-                bool requantize, Pool* pool, const std::function<void(double)>& progress) {
+                bool requantize, const std::optional<std::string>& weight_layout, std::optional<int64_t> groups,
+                Pool* pool, const std::function<void(double)>& progress) {
   PackOptions options;
   options.bits = bits;
   options.group = group;
@@ -316,6 +314,9 @@ Said pack_model(const Path& model, const Path& output, std::optional<int32_t> bi
     options.checkpoint_format =
         parse_name("checkpoint_format", *checkpoint_format, checkpoint_format_from_string, "gptq, gptq_v2, awq");
   options.requantize = requantize;
+  if (weight_layout)
+    options.conv_layout = parse_name("weight_layout", *weight_layout, conv_layout_from_string, "ohwi, oihw, iohw");
+  options.conv_groups = groups;
   std::optional<PackDescription> description;
   {
     const nb::gil_scoped_release release;
@@ -423,7 +424,8 @@ void bind_linear(nb::module_& m) {
            "pool means nothing there.");
 
   m.def("pack", &pack_model, "model"_a, "output"_a, "bits"_a, "group"_a, "kind"_a, "method"_a, "scales"_a, "include"_a,
-        "exclude"_a, "checkpoint_format"_a, "requantize"_a, "pool"_a.none(), "progress"_a.none());
+        "exclude"_a, "checkpoint_format"_a, "requantize"_a, "weight_layout"_a.none(), "groups"_a.none(),
+        "pool"_a.none(), "progress"_a.none());
 }
 
 }  // namespace isobit::python

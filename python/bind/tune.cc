@@ -70,15 +70,7 @@ Tuned tune(const Calibrator& calibrator, Validation& validation, const Search& s
   if (search.scale) options.scale = scale_named(*search.scale);
   options.method = search.method;
   options.table = search.table;
-  if (search.like) {
-    GruSettings like;
-    like.bits = *search.like;
-    like.method = search.method.value_or(like.method);
-    like.table = search.table.value_or(like.table);
-    like.scale = options.scale.value_or(like.scale);
-    like.rounding = options.rounding;
-    options.like = like;
-  }
+  if (search.like) options.like = options.settings_with(*search.like);
   // What Python raises ends the search, and is raised again when nothing of C++ is on the stack.
   std::optional<nb::python_error> raised;
   if (search.metric)

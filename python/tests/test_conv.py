@@ -318,6 +318,26 @@ def test_floats_with_one_scale_an_image():
     np.testing.assert_array_equal(conv(x), np.stack(expected))
 
 
+@pytest.mark.parametrize("group, kind", [(None, "symmetric"), (8, "offset")])
+def test_floats_are_the_commands(command, tmp_path, group, kind):
+    w = RANDOM.normal(0, 0.2, (6, 3, 2, 8)).astype("f4")
+    x, bias = RANDOM.normal(0, 1, (2, 6, 7, 16)).astype("f4"), RANDOM.normal(0, 1, 6).astype("f4")
+    np.savez(tmp_path / "model.npz", w=w.transpose(0, 3, 1, 2), b=bias)  # as PyTorch has it
+    np.save(tmp_path / "x.npy", x.transpose(0, 3, 1, 2))
+    form = {"bits": 4, "group": group or 0, "kind": kind, "weight_layout": "oihw"}
+    isobit.pack(tmp_path / "model.npz", tmp_path / "python.safetensors", **form)
+    command("pack", tmp_path / "model.npz", "-o", tmp_path / "w.safetensors", "--bits", 4, "--group", group or 0,
+            "--kind", kind, "--weight-layout", "oihw")
+    assert (tmp_path / "python.safetensors").read_bytes() == (tmp_path / "w.safetensors").read_bytes()
+    for activations in ("float", "int8", "int8_asymmetric"):
+        layer = isobit.Conv.quantize(w, bits=4, group=group, kind=kind, activations=activations, bias=bias,
+                                     clamp=(0, 6), stride=(2, 1), padding=((1, 0), (0, 2)), dilation=(1, 2), groups=2)
+        command("conv", tmp_path / "w.safetensors", tmp_path / "x.npy", "-o", tmp_path / "y.npy", "--activations",
+                activations, "--bias", "b", "--clamp", "relu6", "--stride", "2,1", "--padding", "1,0,0,2", "--dilation",
+                "1,2", "--groups", 2, "--layout", "nchw")
+        assert np.load(tmp_path / "y.npy").tobytes() == layer(x).transpose(0, 3, 1, 2).tobytes()
+
+
 def test_floats_refusals():
     w = np.ones((2, 3, 3, 4), "f4")
     conv = isobit.Conv.quantize(w)
@@ -332,5 +352,9 @@ def test_floats_refusals():
         isobit.Conv.quantize(w, kind="offset", activations="int8_per_image")
     with pytest.raises(isobit.InvalidArgumentError, match=r"weights has shape \[2, 36\], must be \[O, R, S, C"):
         isobit.Conv.quantize(w.reshape(2, 36))
+    with pytest.raises(isobit.InvalidArgumentError, match="group is 0, must be at least 1, or None"):
+        isobit.Conv.quantize(w, group=0)
+    with pytest.raises(isobit.InvalidArgumentError, match="groups is 3, must be 1 to 2, the output channels"):
+        isobit.Conv.quantize(w, groups=3)
     with pytest.raises(isobit.InvalidArgumentError, match=r"x has shape \[4, 4\]"):
         conv(np.ones((4, 4), "f4"))

@@ -193,16 +193,18 @@ def quantize_static(weights: Array, data: Array | Iterable[Array], *, bias: Arra
 def pack(model: str | PathLike[str], output: str | PathLike[str], *, bits: int | None = None, group: int | None = None,
          kind: str | None = None, method: str | None = None, scales: str | None = None, include: Sequence[str] = (),
          exclude: Sequence[str] = (), checkpoint_format: str | None = None, requantize: bool = False,
-         progress: Progress = None, pool: ThreadPool | None = None) -> Report:
+         weight_layout: str | None = None, groups: int | None = None, progress: Progress = None,
+         pool: ThreadPool | None = None) -> Report:
     """Packs a model's matrices into low bits, or imports those of GPTQ, AWQ and GGUF: a Report of what became of each.
 
     model: npz, safetensors, GGUF or a directory. Defaults: bits 4, group 64 (0: a row), kind 'symmetric', scales 'f32'.
-    include, exclude: patterns of names, as in a shell. progress: True for a bar of tqdm, or a callable that gets the
-    share done.
+    include, exclude: patterns of names, as in a shell. weight_layout: 'oihw', 'ohwi' or 'iohw', of floats of 4
+    dimensions that are weights of convolutions; None: they stay as they are. groups: of 'iohw'; None: 1. progress: True
+    for a bar of tqdm, or a callable that gets the share done.
     """
     with shown(progress, "pack") as report:
         return Report(_isobit.pack(model, output, bits, group, kind, method, scales, list(include), list(exclude),
-                                   checkpoint_format, requantize, pool, report))
+                                   checkpoint_format, requantize, weight_layout, groups, pool, report))
 
 
 def verify(model: Gru | None = None, *, operation: str = "", outputs: int = 10_000_000, seed: int = 1,
