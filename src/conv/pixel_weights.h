@@ -18,6 +18,7 @@ struct PixelBlocks {
   int64_t padded = 0;    // with those that fill up the last block, whose weights are zero
   int64_t block = 0;     // channels of a block, whose codes have a scale of their own; the last may have fewer
 
+  [[nodiscard]] constexpr int64_t count() const { return (padded + block - 1) / block; }
   [[nodiscard]] bool filled() const { return padded != channels; }
   [[nodiscard]] int64_t last() const { return padded - block; }  // the first channel of the last block, where filled
 };

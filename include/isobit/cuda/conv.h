@@ -78,10 +78,10 @@ class DeviceConv {
   [[nodiscard]] int device() const;
 
   /// What every run with x of this type takes: "tile", matrix instructions on rows that are copied from images as they
-  /// are needed, of float16, bfloat16, and codes of kInt8 without offsets and with v of 8 bits; "depthwise", 3 x 3 and
-  /// 5 x 5, a channel by itself; "product", the product of a linear layer on rows that were gathered from images;
-  /// "direct", each output by itself, where groups have fewer than 16 channels; "sums", of kInt8PerImage, a convolution
-  /// of static codes whose sums are scaled. Weights of a float tile are rounded once to the type of x.
+  /// are needed, of float16, bfloat16, and kInt8 with v of 8 bits, all without offsets; "depthwise", 3 x 3 and 5 x 5, a
+  /// channel by itself; "product", the product of a linear layer on rows that were gathered from images; "direct", each
+  /// output by itself, where groups have fewer than 16 channels; "sums", of kInt8PerImage, a convolution of static codes
+  /// whose sums are scaled.
   [[nodiscard]] std::string_view kernel_name(Dtype x_dtype) const;
   /// Bytes of device memory for a run with x of any type. Errors: as of DeviceStaticConv::workspace_bytes for sizes.
   [[nodiscard]] Result<int64_t> workspace_bytes(int64_t images, const ImageSize& image) const;

@@ -163,17 +163,22 @@ __global__ void __launch_bounds__(kThreads) sum_directly(const FloatDirect a) {
 // Pixels for tiles
 
 __global__ void __launch_bounds__(kThreads) fill_pixels(const PixelCopies a) {
-  const int32_t pieces = a.padded / kUnit;
-  const int64_t count = a.pixels * a.groups * pieces, all = int64_t{gridDim.x} * kThreads;
+  const auto channels = static_cast<int32_t>(a.blocks.channels), block = static_cast<int32_t>(a.blocks.block);
+  const int32_t block_pieces = a.block_elements / kUnit;
+  const int64_t blocks = a.blocks.count(), count = a.pixels * a.groups * blocks * block_pieces;
+  const int64_t all = int64_t{gridDim.x} * kThreads;
   const auto* const x = static_cast<const uint16_t*>(a.x);
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < count; i += all) {
-    const int64_t of_group = quotient(i, pieces), pixel = quotient(of_group, a.groups);
-    const auto c = static_cast<int32_t>(i - of_group * pieces) * kUnit;
+    const int64_t of_block = quotient(i, block_pieces), of_group = quotient(of_block, blocks);
+    const int64_t pixel = quotient(of_group, a.groups);
+    const auto in_block = static_cast<int32_t>(i - of_block * block_pieces) * kUnit;
+    const auto c = static_cast<int32_t>(of_block - of_group * blocks) * block + in_block;
+    const int32_t left = min(block - in_block, channels - c);
     const uint16_t* const from =
-        x + pixel * a.x_stride + static_cast<int32_t>(of_group - pixel * a.groups) * a.channels + c;
+        x + pixel * a.x_stride + static_cast<int32_t>(of_group - pixel * a.groups) * channels + c;
     uint16_t elements[kUnit];
 #pragma unroll
-    for (int e = 0; e < kUnit; ++e) elements[e] = c + e < a.channels ? from[e] : uint16_t{0};
+    for (int e = 0; e < kUnit; ++e) elements[e] = e < left ? from[e] : uint16_t{0};
     uint4 piece;
     memcpy(&piece, elements, sizeof piece);
     static_cast<uint4*>(a.to)[i] = piece;
@@ -184,7 +189,7 @@ __global__ void __launch_bounds__(kThreads) fill_pixels(const PixelCopies a) {
 template <typename X>
 __global__ void __launch_bounds__(kThreads) quantize_blocks(const PixelCodes a, const int lanes) {
   const auto channels = static_cast<int32_t>(a.blocks.channels), block = static_cast<int32_t>(a.blocks.block);
-  const auto blocks = static_cast<int32_t>(a.blocks.padded / a.blocks.block);  // of a group
+  const auto blocks = static_cast<int32_t>(a.blocks.count());  // of a group
   const int64_t count = a.pixels * a.groups * blocks;
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int64_t step = int64_t{gridDim.x} * (kThreads / lanes);
@@ -426,14 +431,14 @@ Status run_float_direct(const FloatDirect& conv, Dtype x_dtype, cudaStream_t str
 }
 
 Status copy_pixels(const PixelCopies& copies, cudaStream_t stream) {
-  const int64_t pieces = copies.pixels * copies.groups * (copies.padded / kUnit);
+  const int64_t pieces = copies.pixels * copies.groups * copies.blocks.count() * (copies.block_elements / kUnit);
   return launch_kernel("fill_pixels", fill_pixels, dim3(blocks_for(pieces, kThreads)), kThreads, 0, stream, copies);
 }
 
 Status quantize_pixels(const PixelCodes& codes, Dtype x_dtype, cudaStream_t stream) {
   const int lanes =
       static_cast<int>(std::bit_ceil(static_cast<uint32_t>(std::min<int32_t>(codes.block_codes / kUnit, 32))));
-  const int64_t blocks = codes.pixels * codes.groups * (codes.blocks.padded / codes.blocks.block);
+  const int64_t blocks = codes.pixels * codes.groups * codes.blocks.count();
   return with_float_type(x_dtype, [&](auto type) {
     return launch_kernel("quantize_blocks", quantize_blocks<decltype(type)>, dim3(blocks_for(blocks, kThreads / lanes)),
                          kThreads, 0, stream, codes, lanes);

@@ -47,13 +47,15 @@ struct FloatDirect {
 };
 Status run_float_direct(const FloatDirect& conv, Dtype x_dtype, cudaStream_t stream);
 
-/// Pixels as a tile copies them (tile.h): C / groups of each group, filled up to `padded` with zeros.
+/// Pixels as a tile copies them (tile.h): each block of channels filled up to block_elements with zeros.
 struct PixelCopies {
   const void* x;     // of 2 bytes an element
   int64_t x_stride;  // elements
   int64_t pixels;
-  int32_t groups, channels, padded;  // padded: a multiple of 8
-  void* to;                          // [pixels, groups, padded]
+  int32_t groups;
+  PixelBlocks blocks;
+  int32_t block_elements;  // a multiple of 8
+  void* to;                // [pixels, groups, blocks, block_elements]
 };
 Status copy_pixels(const PixelCopies& copies, cudaStream_t stream);
 

@@ -75,7 +75,7 @@ struct PlainWeights {
   }
   /// W = S * v + O, rounded once.
   [[nodiscard]] float weight(int64_t o, int64_t tap, int64_t c) const {
-    const int64_t g = tap * (blocks.padded / blocks.block) + c / blocks.block;
+    const int64_t g = tap * blocks.count() + c / blocks.block;
     const auto at = static_cast<size_t>(g * outputs + o);
     return static_cast<float>(static_cast<double>(scales[at]) * values[value_at(o, tap, c)] +
                               static_cast<double>(offsets[at]));
@@ -101,8 +101,7 @@ struct DeviceConv::Data {
     const std::byte* weights = nullptr;  // null: there is no tile
     int64_t pixel_bytes = 0;             // of a group of channels
     int64_t depth_bytes = 0;
-    const float* scales = nullptr;  // of codes
-    int32_t block_codes = 0;
+    int32_t block_bytes = 0;
   };
 
   ConvShape shape;
@@ -118,6 +117,7 @@ struct DeviceConv::Data {
   FloatDirect direct{};                  // weights: null: it is not there
   FloatDepthwise depthwise{};            // the same
   const float2* channels = nullptr;      // of tiles: factor of the sum, bias
+  const float* block_scales = nullptr;   // of tiles, S of each block; null: one scale a row, which is the factor
   std::shared_ptr<const std::byte> memory;
   const float* scales = nullptr;  // [O], of sums
   const float* bias = nullptr;    // [O]
@@ -190,21 +190,6 @@ Status DeviceConv::Data::pack_outputs(const LowBitMatrix& weights, std::span<con
   std::vector<std::vector<std::byte>> tile_weights;
   std::vector<float2> of_channels;
   std::vector<float> tile_scales, depthwise_weights;
-  /// element(to, o, tap, c), of element_bytes; from c on, behind each other: `place` elements from the pixel's first.
-  const auto pack_tiles = [&](Tiles& tiles, int64_t element_bytes, int64_t pixel_elements, const auto& place,
-                              const auto& element) {
-    tiles.pixel_bytes = pixel_elements * element_bytes;
-    tiles.depth_bytes = taps() * tiles.pixel_bytes;
-    const int64_t row_bytes = round_up(tiles.depth_bytes, kTileDepth);
-    std::vector<std::byte>& to =
-        tile_weights.emplace_back(static_cast<size_t>(shape.groups * padded_outputs * row_bytes));
-    for (int64_t o = 0; o < shape.outputs; ++o) {
-      std::byte* const row = to.data() + (o / group_outputs() * padded_outputs + o % group_outputs()) * row_bytes;
-      for (int64_t tap = 0; tap < taps(); ++tap)
-        for (int64_t c = 0; c < blocks.channels; ++c) element(row, tap * pixel_elements + place(c), o, tap, c);
-    }
-    upload.add(std::span<const std::byte>(to), tiles.weights);
-  };
   if (has_float_depthwise(shape) && !asymmetric() && !(quantizes() && has_offsets)) {
     for (int64_t tap = 0; tap < taps(); ++tap)
       for (int64_t o = 0; o < shape.outputs; ++o)
@@ -221,38 +206,46 @@ Status DeviceConv::Data::pack_outputs(const LowBitMatrix& weights, std::span<con
     upload.add(std::span<const int16_t>(plain.values), direct.weights);
     upload.add(std::span<const float>(plain.scales), direct.scales);
     upload.add(std::span<const float>(plain.offsets), direct.offsets);
-  } else if (shape.groups <= kMostGroups && !quantizes()) {
-    // A power of two a row, so that products and weights of float16 are of ordinary size.
-    std::vector<float> factors;
-    for (int64_t o = 0; o < shape.outputs; ++o) {
-      float most = 0;
-      for (int64_t tap = 0; tap < taps(); ++tap)
-        for (int64_t c = 0; c < blocks.channels; ++c) most = std::max(most, std::abs(plain.weight(o, tap, c)));
-      factors.push_back(most == 0 ? 1.0f : std::ldexp(1.0f, std::clamp(std::ilogb(most), -126, 126)));
-      of_channels.push_back({factors.back(), biases[static_cast<size_t>(o)]});
-    }
-    const auto same = [](int64_t c) { return c; };
-    for (const auto& [tiles, dtype] : {std::pair(&f16, Dtype::kF16), std::pair(&bf16, Dtype::kBF16)})
-      pack_tiles(*tiles, 2, round_up(blocks.channels, kPieceCodes / 2), same,
-                 [&, dtype = dtype](std::byte* row, int64_t at, int64_t o, int64_t tap, int64_t c) {
-                   store_float(row, dtype, at, plain.weight(o, tap, c) / factors[static_cast<size_t>(o)]);
-                 });
-  } else if (shape.groups <= kMostGroups && !asymmetric() && !has_offsets && plain.values_have_8_bits()) {
-    for (int64_t o = 0; o < shape.outputs; ++o) of_channels.push_back({1.0f, biases[static_cast<size_t>(o)]});
-    codes.block_codes = static_cast<int32_t>(round_up(blocks.block, kScaledDepth));
-    pack_tiles(
-        codes, 1, blocks.padded / blocks.block * codes.block_codes,
-        [&](int64_t c) { return c / blocks.block * codes.block_codes + c % blocks.block; },
-        [&](std::byte* row, int64_t at, int64_t o, int64_t tap, int64_t c) {
-          row[at] = static_cast<std::byte>(plain.values[plain.value_at(o, tap, c)]);
-        });
-    tile_scales.resize(static_cast<size_t>(shape.groups * plain.groups * padded_outputs));
+  } else if (shape.groups <= kMostGroups && !asymmetric() && !has_offsets &&
+             (!quantizes() || plain.values_have_8_bits())) {
+    // All v of 8 bits and their differences from zero points are float16 and bfloat16. One scale a row needs no blocks.
+    const bool one_scale = !quantizes() && weights.groups() == 1 && (taps() == 1 || weights.rows() == shape.outputs);
+    if (one_scale) blocks.block = blocks.padded;
     for (int64_t o = 0; o < shape.outputs; ++o)
-      for (int64_t g = 0; g < plain.groups; ++g)
-        tile_scales[static_cast<size_t>((o / group_outputs() * plain.groups + g) * padded_outputs +
-                                        o % group_outputs())] =
-            plain.scales[static_cast<size_t>(g * shape.outputs + o)];
-    upload.add(std::span<const float>(tile_scales), codes.scales);
+      of_channels.push_back({one_scale ? plain.scales[static_cast<size_t>(o)] : 1.0f, biases[static_cast<size_t>(o)]});
+    const auto pack = [&](Tiles& tiles, int64_t element_bytes, const auto& store) {
+      tiles.block_bytes =
+          static_cast<int32_t>(round_up(blocks.block * element_bytes, one_scale ? kPieceCodes : kScaledDepth));
+      tiles.pixel_bytes = blocks.count() * tiles.block_bytes;
+      tiles.depth_bytes = taps() * tiles.pixel_bytes;
+      const int64_t row_bytes = round_up(tiles.depth_bytes, kTileDepth),
+                    block_elements = tiles.block_bytes / element_bytes;
+      std::vector<std::byte>& to =
+          tile_weights.emplace_back(static_cast<size_t>(shape.groups * padded_outputs * row_bytes));
+      for (int64_t o = 0; o < shape.outputs; ++o) {
+        std::byte* const row = to.data() + (o / group_outputs() * padded_outputs + o % group_outputs()) * row_bytes;
+        for (int64_t tap = 0; tap < taps(); ++tap)
+          for (int64_t c = 0; c < blocks.channels; ++c)
+            store(row, tap * (tiles.pixel_bytes / element_bytes) + c / blocks.block * block_elements + c % blocks.block,
+                  plain.values[plain.value_at(o, tap, c)]);
+      }
+      upload.add(std::span<const std::byte>(to), tiles.weights);
+    };
+    if (quantizes()) {
+      pack(codes, 1, [](std::byte* row, int64_t at, int16_t v) { row[at] = static_cast<std::byte>(v); });
+    } else {
+      for (const auto& [tiles, dtype] : {std::pair(&f16, Dtype::kF16), std::pair(&bf16, Dtype::kBF16)})
+        pack(*tiles, 2, [of = dtype](std::byte* row, int64_t at, int16_t v) { store_float(row, of, at, v); });
+    }
+    if (!one_scale) {
+      tile_scales.resize(static_cast<size_t>(shape.groups * plain.groups * padded_outputs));
+      for (int64_t o = 0; o < shape.outputs; ++o)
+        for (int64_t g = 0; g < plain.groups; ++g)
+          tile_scales[static_cast<size_t>((o / group_outputs() * plain.groups + g) * padded_outputs +
+                                          o % group_outputs())] =
+              plain.scales[static_cast<size_t>(g * shape.outputs + o)];
+      upload.add(std::span<const float>(tile_scales), block_scales);
+    }
   }
   upload.add(std::span<const float2>(of_channels), channels);
   ISOBIT_ASSIGN_OR_RETURN(memory, upload.finish());
@@ -335,8 +328,8 @@ Result<DeviceConv::Data::Places> DeviceConv::Data::places(const DeviceConvCall& 
       at.images = std::clamp<int64_t>(kGatheredBytes / image_bytes, 1, call.images);
       at.scales = at.total + aligned_size(at.images * image_bytes);
       at.total = at.scales;
-      if (tile.scales != nullptr)
-        at.total += aligned_size(at.images * image_bytes / tile.block_codes * static_cast<int64_t>(sizeof(float)));
+      if (quantizes())
+        at.total += aligned_size(at.images * image_bytes / tile.block_bytes * static_cast<int64_t>(sizeof(float)));
       return at;
     }
     case Kernel::kProduct: {
@@ -413,7 +406,7 @@ Status DeviceConv::Data::run_tiles(const Run& run) const {
   const Tiles& tile = tiles(run.x_dtype);
   const int64_t pixels = run.call.image.rows * run.call.image.columns;
   const int64_t outputs = run.call.size.rows * run.call.size.columns;
-  const auto x_bytes = static_cast<int64_t>(size_in_bytes(run.x_dtype)), element = quantizes() ? int64_t{1} : x_bytes;
+  const auto x_bytes = static_cast<int64_t>(size_in_bytes(run.x_dtype));
   const auto narrow = [](int64_t value) { return static_cast<int32_t>(value); };
   const bool in_place =
       !quantizes() && tile.pixel_bytes == blocks.channels * x_bytes && run.x_stride * x_bytes % kPieceCodes == 0 &&
@@ -433,8 +426,12 @@ Status DeviceConv::Data::run_tiles(const Run& run) const {
   conv.padded_outputs = narrow(round_up(group_outputs(), kTileOutputs));
   conv.padded_depth = narrow(round_up(tile.depth_bytes, kTileDepth));
   conv.float_channels = channels;
-  conv.scales = {tile.block_codes, narrow(shape.groups * (blocks.padded / blocks.block)), x_scales, tile.scales};
-  const TileType type = quantizes() ? TileType::kScaled : run.x_dtype == Dtype::kF16 ? TileType::kF16 : TileType::kBF16;
+  conv.scales = {tile.block_bytes, narrow(shape.groups * blocks.count()), x_scales, block_scales};
+  const bool is_f16 = run.x_dtype == Dtype::kF16;
+  const TileType type = quantizes()               ? TileType::kScaledS8
+                        : block_scales == nullptr ? is_f16 ? TileType::kF16 : TileType::kBF16
+                        : is_f16                  ? TileType::kScaledF16
+                                                  : TileType::kScaledBF16;
   for (int64_t first = 0; first < run.call.images; first += together) {
     const int64_t count = std::min(together, run.call.images - first);
     const std::byte* const x = run.x.data() + first * pixels * run.x_stride * x_bytes;
@@ -444,7 +441,7 @@ Status DeviceConv::Data::run_tiles(const Run& run) const {
                                               .pixels = count * pixels,
                                               .groups = narrow(shape.groups),
                                               .blocks = blocks,
-                                              .block_codes = tile.block_codes,
+                                              .block_codes = tile.block_bytes,
                                               .to = reinterpret_cast<int8_t*>(copies),
                                               .scales = x_scales,
                                               .refused = run.refused(),
@@ -455,8 +452,8 @@ Status DeviceConv::Data::run_tiles(const Run& run) const {
                                           .x_stride = run.x_stride,
                                           .pixels = count * pixels,
                                           .groups = narrow(shape.groups),
-                                          .channels = narrow(blocks.channels),
-                                          .padded = narrow(tile.pixel_bytes / element),
+                                          .blocks = blocks,
+                                          .block_elements = narrow(tile.block_bytes / x_bytes),
                                           .to = copies},
                                          run.stream));
     }

@@ -12,13 +12,15 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Section 11: sums of blocks become floats, in chunks. Of a warp's tiles.
-template <int kRowTiles, int kColumnTiles>
+/// Scaled sums of blocks, of a warp's tiles. Of codes section 11, in its chunks.
+template <bool kCodes, int kRowTiles, int kColumnTiles>
 struct ScaledSums {
-  float chunk[kRowTiles][kColumnTiles][4]{}, total[kRowTiles][kColumnTiles][4]{};
+  using Sums = float[kRowTiles][kColumnTiles][4];
+  Sums chunk{}, total{};
   int blocks = 0;
 
-  /// d, which become 0 again. Scales of 16 rows a tile: of this thread's two, 8 apart; of 8 columns: of its two.
+  /// d, which become 0 again. Scales of 16 rows a tile, of codes: of this thread's two, 8 apart; of 8 columns: of its
+  /// two.
   __device__ __forceinline__ void promote(uint32_t (&d)[kRowTiles][kColumnTiles][4], const float* rows,
                                           const float* columns) {
 #pragma unroll
@@ -28,13 +30,17 @@ struct ScaledSums {
       for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float scale = __fmul_rn(i % 2 == 0 ? of_columns.x : of_columns.y, rows[m * 16 + i / 2 * 8]);
-          chunk[m][n][i] = __fmaf_rn(__int2float_rn(static_cast<int32_t>(d[m][n][i])), scale, chunk[m][n][i]);
+          float scale = i % 2 == 0 ? of_columns.x : of_columns.y, sum = __uint_as_float(d[m][n][i]);
+          if constexpr (kCodes) {
+            scale = __fmul_rn(scale, rows[m * 16 + i / 2 * 8]);
+            sum = __int2float_rn(static_cast<int32_t>(d[m][n][i]));
+          }
+          chunk[m][n][i] = __fmaf_rn(sum, scale, chunk[m][n][i]);
           d[m][n][i] = 0;
         }
       }
     }
-    if (++blocks % kChunkGroups == 0) end_chunk();
+    if (kCodes && ++blocks % kChunkGroups == 0) end_chunk();
   }
   __device__ __forceinline__ void end_chunk() {
 #pragma unroll
@@ -47,20 +53,20 @@ struct ScaledSums {
           chunk[m][n][i] = 0.0f;
         }
   }
-  /// T, as bits.
+  /// All, as bits.
   __device__ __forceinline__ void finish(uint32_t (&d)[kRowTiles][kColumnTiles][4]) {
-    if (blocks % kChunkGroups != 0) end_chunk();
+    if (kCodes && blocks % kChunkGroups != 0) end_chunk();
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
       for (int n = 0; n < kColumnTiles; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) d[m][n][i] = __float_as_uint(total[m][n][i]);
+        for (int i = 0; i < 4; ++i) d[m][n][i] = __float_as_uint(kCodes ? total[m][n][i] : chunk[m][n][i]);
   }
 };
 
 constexpr int stage_bytes(int rows, int columns, int depth, TileType type) {
-  return (rows + columns) * (depth + (type == TileType::kScaled ? static_cast<int>(sizeof(float)) : 0));
+  return (rows + columns) * (depth + (is_scaled(type) ? static_cast<int>(sizeof(float)) : 0));
 }
 
 /// Four neighbours of a row of y, or so many as are left.
@@ -93,7 +99,7 @@ __global__ void __launch_bounds__(kThreads, 2) tile(const __grid_constant__ Conv
   constexpr int kPieces = kDepth / kPieceCodes;
   constexpr int kLoadRows = kThreads / kPieces;  // a thread copies the same piece of every so many rows
   constexpr int kXLoads = kRows / kLoadRows, kWLoads = kColumns / kLoadRows;
-  constexpr bool kScaled = kType == TileType::kScaled;
+  constexpr bool kScaled = is_scaled(kType), kScaledCodes = kType == TileType::kScaledS8;
   constexpr int kStageBytes = stage_bytes(kRows, kColumns, kDepth, kType);
   constexpr int kScalesAt = (kRows + kColumns) * kDepth;  // of rows, then of columns
   constexpr int kRowTiles = kWarpRows / 16, kColumnTiles = kWarpColumns / 8;
@@ -151,10 +157,10 @@ __global__ void __launch_bounds__(kThreads, 2) tile(const __grid_constant__ Conv
                         static_cast<uint32_t>(j) < static_cast<uint32_t>(s.columns.pixels);
       const uint32_t at = piece_at<kDepth>(load_row + l * kLoadRows, piece);
       const uint32_t pixel = image[l] + static_cast<uint32_t>(i * s.columns.pixels + j);
-      if constexpr (kScaled) {
+      if constexpr (kScaledCodes) {
         const int row = load_row + l * kLoadRows;
         if (piece == 0 && real) {
-          const int32_t block = group * s.group_channels / a.scales.block_codes + channel / a.scales.block_codes;
+          const int32_t block = group * s.group_channels / a.scales.block_bytes + channel / a.scales.block_bytes;
           copy_word(to + kScalesAt + row * 4, a.scales.x + (int64_t{pixel} * a.scales.blocks + block));
         } else if (piece == 0) {
           *reinterpret_cast<float*>(memory + stage * kStageBytes + kScalesAt + row * 4) = 0.0f;
@@ -172,9 +178,9 @@ __global__ void __launch_bounds__(kThreads, 2) tile(const __grid_constant__ Conv
                  w + int64_t{l} * kLoadRows * a.padded_depth + step * kDepth);
     if constexpr (kScaled) {
       if (thread < kColumns / 4) {
-        const int64_t groups = a.depth / a.scales.block_codes;
+        const int64_t groups = a.depth / a.scales.block_bytes;
         copy_piece(to + kScalesAt + kRows * 4 + thread * 16,
-                   a.scales.weights + (group * groups + step * kDepth / a.scales.block_codes) * a.padded_outputs +
+                   a.scales.weights + (group * groups + step * kDepth / a.scales.block_bytes) * a.padded_outputs +
                        first_column + thread * 4);
       }
     }
@@ -185,8 +191,8 @@ __global__ void __launch_bounds__(kThreads, 2) tile(const __grid_constant__ Conv
 
   const int warp_row = warp % (kRows / kWarpRows) * kWarpRows, warp_column = warp / (kRows / kWarpRows) * kWarpColumns;
   uint32_t sums[kRowTiles][kColumnTiles][4]{};
-  ScaledSums<kRowTiles, kColumnTiles> scaled;  // of kScaled only
-  const int block_steps = kScaled ? a.scales.block_codes / kDepth : 0;
+  ScaledSums<kScaledCodes, kRowTiles, kColumnTiles> scaled;  // of kScaled only
+  const int block_steps = kScaled ? a.scales.block_bytes / kDepth : 0;
   int steps_left = block_steps;
   const int steps = (a.depth + kDepth - 1) / kDepth;
 #pragma unroll
@@ -420,7 +426,7 @@ __global__ void __launch_bounds__(kThreads) depthwise(const __grid_constant__ Co
 struct TileKernel {
   int rows, columns, depth, stages;
   double run_us, blocks_us, step_us;
-  void (*kernels[5])(ConvTile);  // by TileType; null: not there
+  void (*kernels[kTileTypes])(ConvTile);  // by TileType; null: not there
 
   [[nodiscard]] int64_t shared(TileType type) const {
     return std::max<int64_t>(stages * stage_bytes(rows, columns, depth, type),
@@ -435,45 +441,42 @@ struct TileKernel {
     return run_us + std::max(1.0, blocks / processors) * (blocks_us + steps * step_us);
   }
 };
-template <int kRows, int kColumns, int kDepth, int kStages, int kWarpRows, int kWarpColumns>
+template <int kRows, int kColumns, int kDepth, int kStages, int kWarpRows, int kWarpColumns, TileType... kTypes>
 constexpr TileKernel tile_kernel(double run_us, double blocks_us, double step_us) {
-  return {kRows,
-          kColumns,
-          kDepth,
-          kStages,
-          run_us,
-          blocks_us,
-          step_us,
-          {tile<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, TileType::kS8>,
-           tile<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, TileType::kU8>,
-           tile<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, TileType::kF16>,
-           tile<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, TileType::kBF16>, nullptr}};
+  TileKernel kernel{kRows, kColumns, kDepth, kStages, run_us, blocks_us, step_us, {}};
+  ((kernel.kernels[static_cast<size_t>(kTypes)] =
+        tile<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, kTypes>),
+   ...);
+  return kernel;
 }
-/// Times fitted to those of bench/shapes/conv.txt, each with each tile, on an H100.
+template <int kRows, int kColumns, int kDepth, int kStages, int kWarpRows, int kWarpColumns, TileType... kMore>
+constexpr TileKernel plain_tile(double run_us, double blocks_us, double step_us) {
+  return tile_kernel<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, TileType::kS8, TileType::kU8,
+                     TileType::kF16, TileType::kBF16, kMore...>(run_us, blocks_us, step_us);
+}
+/// Times fitted to those of static codes of bench/shapes/conv.txt, each with each tile, on an H100; of the last, half
+/// of those of twice its depth.
 const TileKernel kTiles[] = {
-    tile_kernel<128, 128, 128, 3, 64, 32>(3.5, 3.1, 1.12), tile_kernel<128, 64, 64, 4, 32, 32>(2.5, 2.9, 0.41),
-    tile_kernel<64, 64, 128, 4, 32, 16>(2.6, 2.4, 0.44), tile_kernel<64, 32, 128, 4, 16, 16>(3.3, 1.7, 0.30)};
-const TileKernel kScaledTile = {
-    64,
-    64,
-    kScaledDepth,
-    4,
-    0,
-    0,
-    0,
-    {nullptr, nullptr, nullptr, nullptr, tile<64, 64, kScaledDepth, 4, 32, 16, TileType::kScaled>}};
+    plain_tile<128, 128, 128, 3, 64, 32>(3.5, 3.1, 1.12),
+    plain_tile<128, 64, 64, 4, 32, 32, TileType::kScaledF16, TileType::kScaledBF16>(2.5, 2.9, 0.41),
+    plain_tile<64, 64, 128, 4, 32, 16>(2.6, 2.4, 0.44), plain_tile<64, 32, 128, 4, 16, 16>(3.3, 1.7, 0.30),
+    tile_kernel<64, 64, kScaledDepth, 4, 32, 16, TileType::kScaledS8, TileType::kScaledF16, TileType::kScaledBF16>(
+        2.6, 2.4, 0.22)};
 
 }  // namespace
 
 Status run_tile(const ConvTile& conv, TileType type, int processors, cudaStream_t stream) {
-  const TileKernel* best = type == TileType::kScaled ? &kScaledTile : &kTiles[0];
-  for (const TileKernel& kernel : kTiles)
-    if (type != TileType::kScaled && kernel.us(conv, processors) < best->us(conv, processors)) best = &kernel;
+  const auto number = static_cast<size_t>(type);
+  const TileKernel* best = nullptr;
+  for (const TileKernel& kernel : kTiles) {
+    if (kernel.kernels[number] == nullptr) continue;
+    if (best == nullptr || kernel.us(conv, processors) < best->us(conv, processors)) best = &kernel;
+  }
   const GridLaunch grid{.blocks = dim3(static_cast<unsigned>(best->row_tiles(conv) * best->column_tiles(conv)),
                                        static_cast<unsigned>(conv.groups)),
                         .threads = kThreads,
                         .shared = best->shared(type)};
-  const auto kernel = best->kernels[static_cast<size_t>(type)];
+  const auto kernel = best->kernels[number];
   ISOBIT_RETURN_IF_ERROR(allow_shared(kernel, grid.shared, "tile"));
   return grid.run("tile", kernel, stream, conv);
 }

@@ -38,9 +38,9 @@ __device__ __forceinline__ void multiply(uint32_t (&d)[4], const uint32_t (&x)[4
                : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(w0), "r"(w1))
   if constexpr (kType == TileType::kU8) {
     ISOBIT_MULTIPLY("m16n8k32.row.col.s32.u8.s8.s32");
-  } else if constexpr (kType == TileType::kS8 || kType == TileType::kScaled) {
+  } else if constexpr (kType == TileType::kS8 || kType == TileType::kScaledS8) {
     ISOBIT_MULTIPLY("m16n8k32.row.col.s32.s8.s8.s32");
-  } else if constexpr (kType == TileType::kF16) {
+  } else if constexpr (kType == TileType::kF16 || kType == TileType::kScaledF16) {
     ISOBIT_MULTIPLY("m16n8k16.row.col.f32.f16.f16.f32");
   } else {
     ISOBIT_MULTIPLY("m16n8k16.row.col.f32.bf16.bf16.f32");

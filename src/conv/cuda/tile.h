@@ -15,9 +15,11 @@
 
 namespace isobit::cuda {
 
-/// What is multiplied: codes of x by codes of weights, or floats by floats of the same type. kScaled: codes whose sums
-/// become floats, block by block (numerics.md, section 11).
-enum class TileType { kS8, kU8, kF16, kBF16, kScaled };
+/// What is multiplied: codes of x by codes of weights, or floats by floats of the same type, which are v. kScaled: the
+/// sums of each block of channels of a pixel are scaled (numerics.md, sections 10 and 11).
+enum class TileType { kS8, kU8, kF16, kBF16, kScaledS8, kScaledF16, kScaledBF16 };
+inline constexpr int kTileTypes = 7;
+constexpr bool is_scaled(TileType type) { return type >= TileType::kScaledS8; }
 constexpr bool gives_floats(TileType type) { return type != TileType::kS8 && type != TileType::kU8; }
 
 // Codes of 8 bits; of other types, bytes.
@@ -26,10 +28,10 @@ inline constexpr int kTileDepth = 128;    // padded_depth is a multiple
 inline constexpr int kTileOutputs = 128;  // padded_outputs is a multiple
 inline constexpr int kScaledDepth = 64;
 
-/// Blocks of channels behind each other, each of so many codes: a multiple of kScaledDepth.
+/// Blocks of channels behind each other, each of so many bytes: a multiple of kScaledDepth.
 struct TileScales {
-  int32_t block_codes, blocks;  // blocks: of a pixel, of all groups
-  const float* x;               // Sa, [pixels, blocks]
+  int32_t block_bytes, blocks;  // blocks: of a pixel, of all groups
+  const float* x;               // of codes: Sa, [pixels, blocks]
   const float* weights;         // S, [groups, R * S * blocks / groups, padded_outputs]
 };
 
@@ -46,7 +48,7 @@ struct ConvTile {
   int64_t y_stride;
   const float2* float_channels;  // where y are floats, in place of epilogue, residual and y: factor of the sum, bias
   ProductArgs result;            // y, y_stride, y_type, lo, hi
-  TileScales scales;             // of kScaled
+  TileScales scales;             // where sums of blocks are scaled
 };
 Status run_tile(const ConvTile& conv, TileType type, int processors, cudaStream_t stream);
 
