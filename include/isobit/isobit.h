@@ -702,13 +702,43 @@ ISOBIT_API int32_t isobit_device_linear_check_input(const isobit_device_linear* 
                                                     int64_t workspace_bytes, int64_t m, void* stream);
 
 // ---------------------------------------------------------------------------------------------------------------
-// Convolutions of static codes on CUDA devices: docs/conv.md
+// Convolutions on CUDA devices: docs/conv.md
 //
 // As linear layers there: they need libisobit_cuda.so, arrays and workspaces are memory of the layer's device, and
 // isobit_device_run_options has their stream, and their strides from pixel to pixel: at least C and O; 0: C, O.
 
-// A layer on one device, with the bytes of the one on the host. Immutable.
+// A layer of floating-point images on one device, with the bytes of the one on the host; float activations: section 10.
+// Immutable.
+typedef struct isobit_device_conv isobit_device_conv;
+// A layer of static codes on one device, with the bytes of the one on the host. Immutable.
 typedef struct isobit_device_static_conv isobit_device_static_conv;
+
+// Packs the weights, copies them to the device with that number and waits for that. matrix, shape, options: as
+// isobit_conv_create, with cpu_path ISOBIT_CPU_DEFAULT. Errors: those of isobit_conv_create; ISOBIT_UNSUPPORTED without
+// libisobit_cuda.so, for a device without code, for blocks of 65,536 channels and more, and for R * S * C / groups of
+// 2^31 and more; ISOBIT_FAILED_PRECONDITION for a device that is not there.
+ISOBIT_API int32_t isobit_device_conv_create(const isobit_low_bit* matrix, const isobit_conv_shape* shape,
+                                             const isobit_linear_options* options, int32_t device,
+                                             isobit_device_conv** layer);
+ISOBIT_API void isobit_device_conv_destroy(isobit_device_conv* layer);
+// Bytes of device memory, from a multiple of 256 on, for a run of so many images, 0..2^31 - 1, of rows x columns, with
+// x of any type. Errors: those of isobit_conv_output_size; ISOBIT_INVALID_ARGUMENT for x or y of more than 2^46
+// elements, images of more than 2^31 - 1 pixels or outputs, or such a side with its pads.
+ISOBIT_API int32_t isobit_device_conv_workspace_bytes(const isobit_device_conv* layer, int64_t images, int64_t rows,
+                                                      int64_t columns, int64_t* bytes);
+// As isobit_conv_forward, but asynchronous on the stream: outputs of a pixel of x (ISOBIT_ACTIVATIONS_INT8_PER_IMAGE:
+// an image) that is not finite (int8) are NaN, and isobit_device_conv_check_input tells of it. Allocates nothing; can
+// be captured in a graph. Errors, before anything is launched: those of the host and of
+// isobit_device_conv_workspace_bytes, and ISOBIT_INVALID_ARGUMENT for memory that is not the device's.
+ISOBIT_API int32_t isobit_device_conv_forward(const isobit_device_conv* layer, const void* x, int32_t x_dtype,
+                                              int64_t x_count, void* y, int32_t y_dtype, int64_t y_count,
+                                              int64_t images, int64_t rows, int64_t columns, void* workspace,
+                                              int64_t workspace_bytes, const isobit_device_run_options* options);
+// Waits for the stream. ISOBIT_INVALID_ARGUMENT with the first pixel or image of x that is not finite (int8), of those
+// that outputs read, in the last run, which was of so many images of rows x columns and used this workspace.
+ISOBIT_API int32_t isobit_device_conv_check_input(const isobit_device_conv* layer, const void* workspace,
+                                                  int64_t workspace_bytes, int64_t images, int64_t rows,
+                                                  int64_t columns, void* stream);
 
 // Packs the weights, copies them to the device with that number and waits for that. Errors: ISOBIT_UNSUPPORTED without
 // libisobit_cuda.so, and for a device without code; ISOBIT_FAILED_PRECONDITION for a device that is not there.

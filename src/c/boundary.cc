@@ -134,9 +134,18 @@ Result<Dtype> dtype_of(int32_t dtype, const char* name) {
   return static_cast<Dtype>(dtype);
 }
 
+Result<TypedArrays> typed_arrays(const void* x, int32_t x_dtype, int64_t x_count, void* y, int32_t y_dtype,
+                                 int64_t y_count) {
+  TypedArrays arrays;
+  ISOBIT_ASSIGN_OR_RETURN(arrays.x_dtype, dtype_of(x_dtype, "x_dtype"));
+  ISOBIT_ASSIGN_OR_RETURN(arrays.y_dtype, dtype_of(y_dtype, "y_dtype"));
+  ISOBIT_ASSIGN_OR_RETURN(arrays.x, bytes_of(x, x_count, arrays.x_dtype, "x"));
+  ISOBIT_ASSIGN_OR_RETURN(arrays.y, writable_bytes_of(y, y_count, arrays.y_dtype, "y"));
+  return arrays;
+}
+
 Result<std::optional<CpuPath>> cpu_path_of(int32_t cpu_path, const char* name) {
-  static_assert(number_of(CpuPath::kReference) == ISOBIT_CPU_REFERENCE &&
-                number_of(CpuPath::kAmx) == ISOBIT_CPU_AMX);
+  static_assert(number_of(CpuPath::kReference) == ISOBIT_CPU_REFERENCE && number_of(CpuPath::kAmx) == ISOBIT_CPU_AMX);
   ISOBIT_RETURN_IF_ERROR(check_between(cpu_path, ISOBIT_CPU_DEFAULT, ISOBIT_CPU_AMX, name));
   if (cpu_path == ISOBIT_CPU_DEFAULT) return std::optional<CpuPath>();
   return std::optional(static_cast<CpuPath>(cpu_path - 1));

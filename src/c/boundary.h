@@ -108,6 +108,17 @@ Result<std::span<const std::byte>> bytes_of(const void* data, int64_t count, Dty
 Result<std::span<std::byte>> writable_bytes_of(void* data, int64_t count, Dtype dtype, const char* name);
 
 Result<Dtype> dtype_of(int32_t dtype, const char* name);
+
+/// x and y of a call that says what they are.
+struct TypedArrays {
+  std::span<const std::byte> x;
+  Dtype x_dtype = Dtype::kF32;
+  std::span<std::byte> y;
+  Dtype y_dtype = Dtype::kF32;
+};
+Result<TypedArrays> typed_arrays(const void* x, int32_t x_dtype, int64_t x_count, void* y, int32_t y_dtype,
+                                 int64_t y_count);
+
 /// ISOBIT_CPU_...; none for ISOBIT_CPU_DEFAULT.
 Result<std::optional<CpuPath>> cpu_path_of(int32_t cpu_path, const char* name);
 constexpr int32_t number_of(CpuPath path) { return static_cast<int32_t>(path) + 1; }

@@ -159,6 +159,16 @@ Result<StaticPoolParameters> pool_parameters(const isobit_static_pool_options* i
 
 namespace isobit::c {
 
+Result<ConvForm> conv_form(const isobit_low_bit* matrix, const isobit_conv_shape* shape,
+                           const isobit_linear_options* options) {
+  ISOBIT_RETURN_IF_ERROR(check_pointer(matrix, "matrix"));
+  ConvForm form;
+  ISOBIT_ASSIGN_OR_RETURN(form.shape, shape_from_c(shape));
+  ISOBIT_RETURN_IF_ERROR(check_order(*matrix));
+  ISOBIT_ASSIGN_OR_RETURN(form.options, conv_layer_options(options));
+  return form;
+}
+
 Result<ConvArrays> conv_arrays(const ConvTypes& types, const void* x, int64_t x_count, void* y, int64_t y_count,
                                const void* residual, int64_t residual_count) {
   ConvArrays arrays;
@@ -173,11 +183,8 @@ Result<ConvArrays> conv_arrays(const ConvTypes& types, const void* x, int64_t x_
 int32_t isobit_conv_create(const isobit_low_bit* matrix, const isobit_conv_shape* shape,
                            const isobit_linear_options* options, isobit_conv** layer) {
   return make_handle(layer, "layer", [&]() -> Result<isobit_conv> {
-    ISOBIT_RETURN_IF_ERROR(check_pointer(matrix, "matrix"));
-    ISOBIT_ASSIGN_OR_RETURN(const ConvShape of, shape_from_c(shape));
-    ISOBIT_RETURN_IF_ERROR(check_order(*matrix));
-    ISOBIT_ASSIGN_OR_RETURN(const auto how, conv_layer_options(options));
-    ISOBIT_ASSIGN_OR_RETURN(auto made, ConvLayer::create(of, matrix->matrix, how, "layer"));
+    ISOBIT_ASSIGN_OR_RETURN(const ConvForm form, conv_form(matrix, shape, options));
+    ISOBIT_ASSIGN_OR_RETURN(auto made, ConvLayer::create(form.shape, matrix->matrix, form.options, "layer"));
     return isobit_conv{std::move(made)};
   });
 }
@@ -215,12 +222,9 @@ int32_t isobit_conv_forward(const isobit_conv* layer, const void* x, int32_t x_d
     ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
     ISOBIT_RETURN_IF_ERROR(check_pointer(workspace, "workspace"));
     ISOBIT_RETURN_IF_ERROR(check_between(images, 0, kMaxExtent, "images"));
-    ISOBIT_ASSIGN_OR_RETURN(const Dtype x_type, dtype_of(x_dtype, "x_dtype"));
-    ISOBIT_ASSIGN_OR_RETURN(const Dtype y_type, dtype_of(y_dtype, "y_dtype"));
-    ISOBIT_ASSIGN_OR_RETURN(const auto in, bytes_of(x, x_count, x_type, "x"));
-    ISOBIT_ASSIGN_OR_RETURN(const auto out, writable_bytes_of(y, y_count, y_type, "y"));
+    ISOBIT_ASSIGN_OR_RETURN(const TypedArrays of, typed_arrays(x, x_dtype, x_count, y, y_dtype, y_count));
     ISOBIT_ASSIGN_OR_RETURN(const RunOptions how, run_options(options));
-    return layer->layer.forward(in, x_type, out, y_type, images, {rows, columns}, workspace->workspace, how);
+    return layer->layer.forward(of.x, of.x_dtype, of.y, of.y_dtype, images, {rows, columns}, workspace->workspace, how);
   });
 }
 

@@ -18,6 +18,14 @@ struct isobit_static_conv {
 
 namespace isobit::c {
 
+/// What isobit_conv_create is given of a layer.
+struct ConvForm {
+  ConvShape shape;
+  ConvOptions options;
+};
+Result<ConvForm> conv_form(const isobit_low_bit* matrix, const isobit_conv_shape* shape,
+                           const isobit_linear_options* options);
+
 /// Types of the arrays of a call.
 struct ConvTypes {
   explicit ConvTypes(const StaticConvParameters& p)

@@ -708,13 +708,16 @@ TEST(ConvApi, RefusesColumnsInAnotherOrder) {
   ASSERT_DONE(isobit_low_bit_load(path.c_str(), nullptr, permuted.out()));
   isobit_static_conv* none = nullptr;
   isobit_conv* no_conv = nullptr;
+  isobit_device_conv* none_there = nullptr;
   const std::string message = "matrix has its columns in another order than x, must have them in the order (r, s, c)";
   expect_refusals({
       {message, [&] { return isobit_static_conv_create(permuted, &made.shape, &made.options, nullptr, &none); }},
       {message, [&] { return isobit_conv_create(permuted, &made.shape, nullptr, &no_conv); }},
+      {message, [&] { return isobit_device_conv_create(permuted, &made.shape, nullptr, 0, &none_there); }},
   });
   EXPECT_EQ(none, nullptr);
   EXPECT_EQ(no_conv, nullptr);
+  EXPECT_EQ(none_there, nullptr);
 }
 
 const FloatHow kSmallFloat{kSmall.shape, kSmall.image, ConvActivations::kInt8, {.bits = 8}, true};
@@ -1244,6 +1247,17 @@ TEST(ConvApi, RefusesDevices) {
   const Made made(kSmall);
   StaticConv layer;
   ASSERT_DONE(made.create(layer.out()));
+  Random random(5);
+  Matrix matrix;
+  random_weights(random, 4, 3, {.bits = 4, .group = 3}, matrix);
+  const isobit_conv_shape shape = shape_of({.channels = 3, .outputs = 4});
+  auto avx2 = sized<isobit_linear_options>();
+  avx2.cpu_path = ISOBIT_CPU_AVX2;
+  auto fourth = sized<isobit_linear_options>();
+  fourth.activations = 4;
+  auto three = shape;
+  three.groups = 3;
+  isobit_device_conv* none_of_floats = nullptr;
   isobit_device_static_conv* none = nullptr;
   int64_t bytes = -9;
   int8_t x[4] = {};
@@ -1255,8 +1269,25 @@ TEST(ConvApi, RefusesDevices) {
       {"layer is NULL",
        [&] { return isobit_device_static_conv_forward(nullptr, x, 4, x, 4, 1, 1, 1, x, 4, nullptr, 0, nullptr); }},
       {"layer is NULL", [&] { return isobit_device_static_conv_check_input(nullptr, x, 4, nullptr); }},
+      {"layer is NULL, must point to where the handle goes",
+       [&] { return isobit_device_conv_create(matrix, &shape, nullptr, 0, nullptr); }},
+      {"matrix is NULL", [&] { return isobit_device_conv_create(nullptr, &shape, nullptr, 0, &none_of_floats); }},
+      {"shape is NULL", [&] { return isobit_device_conv_create(matrix, nullptr, nullptr, 0, &none_of_floats); }},
+      {"shape: groups is 3, must be a divisor of 3 channels and 4 outputs",
+       [&] { return isobit_device_conv_create(matrix, &three, nullptr, 0, &none_of_floats); }},
+      {"options->cpu_path is 3, must be ISOBIT_CPU_DEFAULT, 0, for a device",
+       [&] { return isobit_device_conv_create(matrix, &shape, &avx2, 0, &none_of_floats); }},
+      {"options->activations is 4, must be 0..3",
+       [&] { return isobit_device_conv_create(matrix, &shape, &fourth, 0, &none_of_floats); }},
+      {"layer is NULL", [&] { return isobit_device_conv_workspace_bytes(nullptr, 1, 1, 1, &bytes); }},
+      {"layer is NULL",
+       [&] { return isobit_device_conv_forward(nullptr, x, ISOBIT_F32, 1, x, ISOBIT_F32, 1, 1, 1, 1, x, 4, nullptr); }},
+      {"layer is NULL", [&] { return isobit_device_conv_check_input(nullptr, x, 4, 1, 1, 1, nullptr); }},
   });
   EXPECT_EQ(bytes, -9);
+  refused(isobit_device_conv_create(matrix, &shape, nullptr, 0, &none_of_floats), ISOBIT_UNSUPPORTED,
+          "a CUDA device needs libisobit_cuda.so, which ISOBIT_CUDA_LIBRARY names: /nowhere/cuda.so: cannot open");
+  EXPECT_EQ(none_of_floats, nullptr);
   refused(isobit_device_static_conv_create(layer, 0, &none), ISOBIT_UNSUPPORTED,
           "a CUDA device needs libisobit_cuda.so, which ISOBIT_CUDA_LIBRARY names: /nowhere/cuda.so: cannot open");
   EXPECT_EQ(none, nullptr);
@@ -1268,6 +1299,7 @@ TEST(ConvApi, NullIsDestroyed) {
   isobit_static_conv_stream_destroy(nullptr);
   isobit_static_conv_state_destroy(nullptr);
   isobit_static_pool_destroy(nullptr);
+  isobit_device_conv_destroy(nullptr);
   isobit_device_static_conv_destroy(nullptr);
 }
 

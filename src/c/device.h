@@ -5,9 +5,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "c/boundary.h"
 #include "cuda/library.h"
+#include "isobit/cpu.h"
+#include "isobit/dtype.h"
 #include "isobit/isobit.h"
 #include "isobit/status.h"
 
@@ -35,15 +39,25 @@ struct OnDevice {
   }
 };
 
-/// Strides and stream, into the run of a layer; NULL: the defaults.
+/// Of the options of a layer.
+inline Status check_no_path(const std::optional<CpuPath>& path) {
+  if (!path) return {};
+  return refuse("options->cpu_path is " + std::to_string(number_of(*path)) +
+                ", must be ISOBIT_CPU_DEFAULT, 0, for a device");
+}
+
+/// All of a run that layers of every kind have. options: NULL: the defaults.
 template <typename Run>
-Status read_device_options(const isobit_device_run_options* in, Run& run) {
+Status set_run(const TypedArrays& arrays, void* workspace, int64_t workspace_bytes,
+               const isobit_device_run_options* options, Run& run) {
+  ISOBIT_ASSIGN_OR_RETURN(const auto memory, writable_bytes_of(workspace, workspace_bytes, Dtype::kU8, "workspace"));
   isobit_device_run_options c;
-  ISOBIT_RETURN_IF_ERROR(read_optional_struct(in, c, "options"));
+  ISOBIT_RETURN_IF_ERROR(read_optional_struct(options, c, "options"));
   ISOBIT_RETURN_IF_ERROR(check_zero(c.reserved, "options->reserved"));
   run.x_stride = c.x_stride;
   run.y_stride = c.y_stride;
   run.stream = c.stream;
+  cuda::set_arrays(arrays.x, arrays.x_dtype, arrays.y, arrays.y_dtype, memory, run);
   return {};
 }
 

@@ -44,13 +44,10 @@ int32_t isobit_device_linear_create(const isobit_low_bit* matrix, const isobit_l
   return make_handle(layer, "layer", [&]() -> Result<isobit_device_linear> {
     ISOBIT_RETURN_IF_ERROR(check_pointer(matrix, "matrix"));
     ISOBIT_ASSIGN_OR_RETURN(const LinearOptions how, layer_options(options));
-    if (how.path)
-      return refuse("options->cpu_path is " + std::to_string(number_of(*how.path)) +
-                    ", must be ISOBIT_CPU_DEFAULT, 0, for a device");
+    ISOBIT_RETURN_IF_ERROR(check_no_path(how.path));
     ISOBIT_RETURN_IF_ERROR(check_order(matrix->permutation, "matrix"));
     ISOBIT_ASSIGN_OR_RETURN(const auto saved, saved_low_bit({.matrices = {{"layer", matrix->matrix}}}));
-    const isobit_cuda_linear_options of_layer = {how.bias.data(), std::ssize(how.bias),
-                                                 static_cast<int32_t>(how.activations), how.clamp.lo, how.clamp.hi};
+    const isobit_cuda_linear_options of_layer = cuda::library_options(how);
     return device_layer([&](const isobit_cuda_functions& functions, isobit_cuda_linear** made) {
       return functions.linear_create(saved.data(), std::ssize(saved), &of_layer, device, made);
     });
@@ -88,22 +85,10 @@ int32_t isobit_device_linear_forward(const isobit_device_linear* layer, const vo
   return guarded([&]() -> Status {
     ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
     ISOBIT_RETURN_IF_ERROR(check_between(m, 0, kMaxExtent, "m"));
-    ISOBIT_ASSIGN_OR_RETURN(const Dtype x_type, dtype_of(x_dtype, "x_dtype"));
-    ISOBIT_ASSIGN_OR_RETURN(const Dtype y_type, dtype_of(y_dtype, "y_dtype"));
-    ISOBIT_ASSIGN_OR_RETURN(const auto in, bytes_of(x, x_count, x_type, "x"));
-    ISOBIT_ASSIGN_OR_RETURN(const auto out, writable_bytes_of(y, y_count, y_type, "y"));
-    ISOBIT_RETURN_IF_ERROR(check_array(workspace, workspace_bytes, 1, "workspace"));
+    ISOBIT_ASSIGN_OR_RETURN(const TypedArrays of, typed_arrays(x, x_dtype, x_count, y, y_dtype, y_count));
     isobit_cuda_linear_run run{};
-    ISOBIT_RETURN_IF_ERROR(read_device_options(options, run));
-    run.x = in.data();
-    run.x_bytes = std::ssize(in);
-    run.y = out.data();
-    run.y_bytes = std::ssize(out);
-    run.workspace = workspace;
-    run.workspace_bytes = workspace_bytes;
+    ISOBIT_RETURN_IF_ERROR(set_run(of, workspace, workspace_bytes, options, run));
     run.rows = m;
-    run.x_dtype = static_cast<int32_t>(x_type);
-    run.y_dtype = static_cast<int32_t>(y_type);
     return layer->on_device.call(&isobit_cuda_functions::linear_run, &run);
   });
 }

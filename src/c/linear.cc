@@ -190,13 +190,10 @@ int32_t isobit_linear_forward(const isobit_linear* layer, const void* x, int32_t
     ISOBIT_RETURN_IF_ERROR(check_pointer(layer, "layer"));
     ISOBIT_RETURN_IF_ERROR(check_pointer(workspace, "workspace"));
     ISOBIT_RETURN_IF_ERROR(check_between(m, 0, kMaxExtent, "m"));
-    ISOBIT_ASSIGN_OR_RETURN(const Dtype x_type, dtype_of(x_dtype, "x_dtype"));
-    ISOBIT_ASSIGN_OR_RETURN(const Dtype y_type, dtype_of(y_dtype, "y_dtype"));
-    ISOBIT_ASSIGN_OR_RETURN(std::span<const std::byte> in, bytes_of(x, x_count, x_type, "x"));
-    ISOBIT_ASSIGN_OR_RETURN(const auto out, writable_bytes_of(y, y_count, y_type, "y"));
+    ISOBIT_ASSIGN_OR_RETURN(TypedArrays of, typed_arrays(x, x_dtype, x_count, y, y_dtype, y_count));
     ISOBIT_ASSIGN_OR_RETURN(auto how, run_options(options));
-    ISOBIT_RETURN_IF_ERROR(take_rows(*layer, size_in_bytes(x_type), m, in, out, *workspace, how));
-    return layer->layer.forward(in, x_type, out, y_type, m, workspace->workspace, how);
+    ISOBIT_RETURN_IF_ERROR(take_rows(*layer, size_in_bytes(of.x_dtype), m, of.x, of.y, *workspace, how));
+    return layer->layer.forward(of.x, of.x_dtype, of.y, of.y_dtype, m, workspace->workspace, how);
   });
 }
 

@@ -102,12 +102,9 @@ int32_t isobit_fp16_table_run(const isobit_fp16_table* table, const void* x, int
                               int64_t count, isobit_pool* pool) {
   return guarded([&]() -> Status {
     ISOBIT_RETURN_IF_ERROR(check_pointer(table, "table"));
-    ISOBIT_ASSIGN_OR_RETURN(const Dtype x_type, dtype_of(x_dtype, "x_dtype"));
-    ISOBIT_ASSIGN_OR_RETURN(const Dtype y_type, dtype_of(y_dtype, "y_dtype"));
-    ISOBIT_ASSIGN_OR_RETURN(const auto in, bytes_of(x, count, x_type, "x"));
-    ISOBIT_ASSIGN_OR_RETURN(const auto out, writable_bytes_of(y, count, y_type, "y"));
+    ISOBIT_ASSIGN_OR_RETURN(const TypedArrays of, typed_arrays(x, x_dtype, count, y, y_dtype, count));
     RunOptions options;
     options.pool = pool_of(pool);
-    return table->function.forward(in, x_type, out, y_type, options);
+    return table->function.forward(of.x, of.x_dtype, of.y, of.y_dtype, options);
   });
 }

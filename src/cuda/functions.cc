@@ -32,13 +32,9 @@ struct isobit_cuda_gru {
 };
 struct isobit_cuda_linear {
   std::variant<isobit::cuda::DeviceLinear, isobit::cuda::DeviceStaticLinear> layer;
-
-  [[nodiscard]] int device() const {
-    return std::visit([](const auto& of) { return of.device(); }, layer);
-  }
 };
 struct isobit_cuda_conv {
-  isobit::cuda::DeviceStaticConv layer;
+  std::variant<isobit::cuda::DeviceConv, isobit::cuda::DeviceStaticConv> layer;
 };
 struct isobit_cuda_function {
   isobit::cuda::DeviceFp16Function function;
@@ -101,6 +97,16 @@ int32_t guarded_on(int device, Body&& body) noexcept {
   });
 }
 
+/// The handle of what make() gives on a device.
+template <typename Handle, typename Make>
+Status make_on(int device, Handle** handle, Make&& make) {
+  CurrentDevice current;
+  ISOBIT_RETURN_IF_ERROR(current.set(device));
+  ISOBIT_ASSIGN_OR_RETURN(auto made, std::forward<Make>(make)());
+  *handle = new Handle{std::move(made)};
+  return {};
+}
+
 /// The handle of a copy on a device of the Model whose file `saved` is.
 template <typename Model, typename OnDevice, typename Handle>
 int32_t create_saved(const void* saved, int64_t saved_bytes, const char* name, int32_t device, Handle** handle) {
@@ -108,12 +114,30 @@ int32_t create_saved(const void* saved, int64_t saved_bytes, const char* name, i
   return guarded([&]() -> Status {
     ISOBIT_ASSIGN_OR_RETURN(const ArrayReader file, ArrayReader::view(saved, static_cast<size_t>(saved_bytes), name));
     ISOBIT_ASSIGN_OR_RETURN(const Model loaded, Model::load(file));
-    CurrentDevice current;
-    ISOBIT_RETURN_IF_ERROR(current.set(device));
-    ISOBIT_ASSIGN_OR_RETURN(OnDevice made, OnDevice::create(loaded, device));
-    *handle = new Handle{std::move(made)};
-    return {};
+    return make_on(device, handle, [&] { return OnDevice::create(loaded, device); });
   });
+}
+
+/// The handle of a layer that make(matrix) gives, of the one matrix of a file.
+template <typename Handle, typename Make>
+int32_t create_of_matrix(const void* weights, int64_t weights_bytes, int32_t device, Handle** handle, Make&& make) {
+  *handle = nullptr;
+  return guarded([&]() -> Status {
+    const std::string name = "the weights";
+    ISOBIT_ASSIGN_OR_RETURN(const LowBitFile file, parse_low_bit(weights, static_cast<size_t>(weights_bytes), name));
+    if (file.matrices.size() != 1)
+      return {StatusCode::kInvalidArgument,
+              name + " are " + std::to_string(file.matrices.size()) + " matrices, must be 1"};
+    return make_on(device, handle, [&] { return std::forward<Make>(make)(file.matrices.begin()->second); });
+  });
+}
+
+/// LinearOptions or ConvOptions.
+template <typename Options>
+Options options_of(const isobit_cuda_linear_options& options) {
+  return {.activations = static_cast<decltype(Options::activations)>(options.activations),
+          .bias = {options.bias, static_cast<size_t>(options.bias_count)},
+          .clamp = {options.lo, options.hi}};
 }
 
 std::span<const std::byte> bytes_of(const void* data, int64_t bytes) {
@@ -123,6 +147,22 @@ std::span<std::byte> bytes_of(void* data, int64_t bytes) {
   return {static_cast<std::byte*>(data), static_cast<size_t>(bytes)};
 }
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+/// Of the run of a layer.
+template <typename Run>
+RunOptions run_options(const Run& run) {
+  RunOptions options;
+  options.stream = stream_of(run.stream);
+  options.x_stride = run.x_stride;
+  options.y_stride = run.y_stride;
+  return options;
+}
+
+/// The device of a layer of floats or of static codes.
+template <typename Handle>
+int device_of(const Handle* handle) {
+  return std::visit([](const auto& layer) { return layer.device(); }, handle->layer);
+}
 
 // ---- GRUs
 
@@ -182,22 +222,8 @@ int32_t gru_check_input(const isobit_cuda_gru* gru, const void* workspace, int64
 
 int32_t linear_create(const void* weights, int64_t weights_bytes, const isobit_cuda_linear_options* options,
                       int32_t device, isobit_cuda_linear** linear) {
-  *linear = nullptr;
-  return guarded([&]() -> Status {
-    const std::string name = "the weights";
-    ISOBIT_ASSIGN_OR_RETURN(const LowBitFile file, parse_low_bit(weights, static_cast<size_t>(weights_bytes), name));
-    if (file.matrices.size() != 1)
-      return {StatusCode::kInvalidArgument,
-              name + " are " + std::to_string(file.matrices.size()) + " matrices, must be 1"};
-    CurrentDevice current;
-    ISOBIT_RETURN_IF_ERROR(current.set(device));
-    const LinearOptions of_layer{.activations = static_cast<LinearActivations>(options->activations),
-                                 .bias = {options->bias, static_cast<size_t>(options->bias_count)},
-                                 .clamp = {options->lo, options->hi}};
-    ISOBIT_ASSIGN_OR_RETURN(DeviceLinear made,
-                            DeviceLinear::create(file.matrices.begin()->second, of_layer, "layer", device));
-    *linear = new isobit_cuda_linear{std::move(made)};
-    return {};
+  return create_of_matrix(weights, weights_bytes, device, linear, [&](const LowBitMatrix& matrix) {
+    return DeviceLinear::create(matrix, options_of<LinearOptions>(*options), "layer", device);
   });
 }
 
@@ -212,16 +238,12 @@ int64_t linear_workspace_bytes(const isobit_cuda_linear* linear, int64_t rows) {
 }
 
 int32_t linear_run(const isobit_cuda_linear* linear, const isobit_cuda_linear_run* run) {
-  return guarded_on(linear->device(), [&] {
-    RunOptions options;
-    options.stream = stream_of(run->stream);
-    options.x_stride = run->x_stride;
-    options.y_stride = run->y_stride;
+  return guarded_on(device_of(linear), [&] {
     return std::visit(
         [&](const auto& layer) {
           return layer.forward(bytes_of(run->x, run->x_bytes), static_cast<Dtype>(run->x_dtype),
                                bytes_of(run->y, run->y_bytes), static_cast<Dtype>(run->y_dtype), run->rows,
-                               bytes_of(run->workspace, run->workspace_bytes), options);
+                               bytes_of(run->workspace, run->workspace_bytes), run_options(*run));
         },
         linear->layer);
   });
@@ -229,7 +251,7 @@ int32_t linear_run(const isobit_cuda_linear* linear, const isobit_cuda_linear_ru
 
 int32_t linear_check_input(const isobit_cuda_linear* linear, void* workspace, int64_t workspace_bytes, int64_t rows,
                            void* stream) {
-  return guarded_on(linear->device(), [&] {
+  return guarded_on(device_of(linear), [&] {
     return std::visit(
         [&](const auto& layer) {
           return layer.check_input(bytes_of(workspace, workspace_bytes), rows, stream_of(stream));
@@ -240,7 +262,30 @@ int32_t linear_check_input(const isobit_cuda_linear* linear, void* workspace, in
 
 // ---- Convolutions
 
-int32_t conv_create(const void* layer, int64_t layer_bytes, int32_t device, isobit_cuda_conv** conv) {
+ConvAxis axis_of(const isobit_cuda_conv_axis& axis) {
+  return {.kernel = axis.kernel,
+          .stride = axis.stride,
+          .dilation = axis.dilation,
+          .pad_before = axis.pad_before,
+          .pad_after = axis.pad_after,
+          .more = axis.more};
+}
+
+int32_t conv_create(const void* weights, int64_t weights_bytes, const isobit_cuda_conv_shape* shape,
+                    const isobit_cuda_linear_options* options, const char* name, int32_t device,
+                    isobit_cuda_conv** conv) {
+  return create_of_matrix(weights, weights_bytes, device, conv, [&](const LowBitMatrix& matrix) {
+    const ConvShape of{.channels = shape->channels,
+                       .outputs = shape->outputs,
+                       .groups = shape->groups,
+                       .rows = axis_of(shape->rows),
+                       .columns = axis_of(shape->columns),
+                       .transposed = shape->transposed != 0};
+    return DeviceConv::create(of, matrix, options_of<ConvOptions>(*options), name, device);
+  });
+}
+
+int32_t conv_create_static(const void* layer, int64_t layer_bytes, int32_t device, isobit_cuda_conv** conv) {
   return create_saved<StaticConvLayer, DeviceStaticConv>(layer, layer_bytes, "the layer", device, conv);
 }
 
@@ -249,26 +294,46 @@ void conv_destroy(isobit_cuda_conv* conv) { delete conv; }
 int32_t conv_workspace_bytes(const isobit_cuda_conv* conv, int64_t images, int64_t rows, int64_t columns,
                              int64_t* bytes) {
   return guarded([&]() -> Status {
-    ISOBIT_ASSIGN_OR_RETURN(*bytes, conv->layer.workspace_bytes(images, {rows, columns}));
+    const auto ask = [&](const auto& layer) { return layer.workspace_bytes(images, {rows, columns}); };
+    ISOBIT_ASSIGN_OR_RETURN(*bytes, std::visit(ask, conv->layer));
     return {};
   });
 }
 
+Status run_conv(const DeviceStaticConv& layer, const isobit_cuda_conv_run& run) {
+  return layer.forward(bytes_of(run.x, run.x_bytes), bytes_of(run.y, run.y_bytes), run.images, {run.rows, run.columns},
+                       bytes_of(run.workspace, run.workspace_bytes), run_options(run),
+                       bytes_of(run.residual, run.residual_bytes));
+}
+Status run_conv(const DeviceConv& layer, const isobit_cuda_conv_run& run) {
+  if (run.residual_bytes != 0)
+    return {StatusCode::kInvalidArgument, layer.name() + ": residual has " + std::to_string(run.residual_bytes) +
+                                              " bytes, must have 0: the layer is one of floating-point images"};
+  return layer.forward(bytes_of(run.x, run.x_bytes), static_cast<Dtype>(run.x_dtype), bytes_of(run.y, run.y_bytes),
+                       static_cast<Dtype>(run.y_dtype), run.images, {run.rows, run.columns},
+                       bytes_of(run.workspace, run.workspace_bytes), run_options(run));
+}
 int32_t conv_run(const isobit_cuda_conv* conv, const isobit_cuda_conv_run* run) {
-  return guarded_on(conv->layer.device(), [&] {
-    RunOptions options;
-    options.stream = stream_of(run->stream);
-    options.x_stride = run->x_stride;
-    options.y_stride = run->y_stride;
-    return conv->layer.forward(bytes_of(run->x, run->x_bytes), bytes_of(run->y, run->y_bytes), run->images,
-                               {run->rows, run->columns}, bytes_of(run->workspace, run->workspace_bytes), options,
-                               bytes_of(run->residual, run->residual_bytes));
-  });
+  return guarded_on(device_of(conv),
+                    [&] { return std::visit([&](const auto& layer) { return run_conv(layer, *run); }, conv->layer); });
 }
 
-int32_t conv_check_input(const isobit_cuda_conv* conv, const void* workspace, int64_t workspace_bytes, void* stream) {
-  return guarded_on(conv->layer.device(),
-                    [&] { return conv->layer.check_input(bytes_of(workspace, workspace_bytes), stream_of(stream)); });
+Status check_conv(const DeviceStaticConv& layer, std::span<const std::byte> workspace, int64_t, const ImageSize&,
+                  cudaStream_t stream) {
+  return layer.check_input(workspace, stream);
+}
+Status check_conv(const DeviceConv& layer, std::span<const std::byte> workspace, int64_t images, const ImageSize& image,
+                  cudaStream_t stream) {
+  return layer.check_input(workspace, images, image, stream);
+}
+int32_t conv_check_input(const isobit_cuda_conv* conv, const void* workspace, int64_t workspace_bytes, int64_t images,
+                         int64_t rows, int64_t columns, void* stream) {
+  return guarded_on(device_of(conv), [&] {
+    const auto check = [&](const auto& layer) {
+      return check_conv(layer, bytes_of(workspace, workspace_bytes), images, {rows, columns}, stream_of(stream));
+    };
+    return std::visit(check, conv->layer);
+  });
 }
 
 // ---- Functions of float16
@@ -316,6 +381,7 @@ constexpr isobit_cuda_functions kFunctions = {
     .linear_run = linear_run,
     .linear_check_input = linear_check_input,
     .conv_create = conv_create,
+    .conv_create_static = conv_create_static,
     .conv_destroy = conv_destroy,
     .conv_workspace_bytes = conv_workspace_bytes,
     .conv_run = conv_run,

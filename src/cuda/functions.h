@@ -24,7 +24,7 @@ extern "C" {
 
 typedef struct isobit_cuda_gru isobit_cuda_gru;            // DeviceGru
 typedef struct isobit_cuda_linear isobit_cuda_linear;      // DeviceLinear or DeviceStaticLinear
-typedef struct isobit_cuda_conv isobit_cuda_conv;          // DeviceStaticConv
+typedef struct isobit_cuda_conv isobit_cuda_conv;          // DeviceConv or DeviceStaticConv
 typedef struct isobit_cuda_function isobit_cuda_function;  // DeviceFp16Function
 
 // DeviceGru::forward of arrays in device memory.
@@ -59,28 +59,41 @@ typedef struct isobit_cuda_linear_run {
   int32_t x_dtype, y_dtype;
 } isobit_cuda_linear_run;
 
-// DeviceStaticConv::forward of arrays in device memory.
+// forward of DeviceConv or DeviceStaticConv of arrays in device memory.
 typedef struct isobit_cuda_conv_run {
   const void* x;  // [images, rows, columns, C]
   int64_t x_bytes;
   void* y;  // [images, P, Q, O]
   int64_t y_bytes;
-  const void* residual;  // as y; NULL: none
+  const void* residual;  // of static codes, as y; NULL: none
   int64_t residual_bytes;
   void* workspace;
   int64_t workspace_bytes;
   int64_t images, rows, columns;
   int64_t x_stride, y_stride;  // elements from pixel to pixel; 0: C, O
   void* stream;
+  int32_t x_dtype, y_dtype;  // of static codes those of the layer
 } isobit_cuda_conv_run;
 
-// LinearOptions.
+// LinearOptions or ConvOptions.
 typedef struct isobit_cuda_linear_options {
-  const float* bias;  // [N]; NULL: none
+  const float* bias;  // [N] or [O]; NULL: none
   int64_t bias_count;
-  int32_t activations;  // a number of isobit::LinearActivations
+  int32_t activations;  // a number of isobit::LinearActivations or isobit::ConvActivations
   float lo, hi;         // the clamp
 } isobit_cuda_linear_options;
+
+// ConvAxis.
+typedef struct isobit_cuda_conv_axis {
+  int64_t kernel, stride, dilation, pad_before, pad_after, more;
+} isobit_cuda_conv_axis;
+
+// ConvShape.
+typedef struct isobit_cuda_conv_shape {
+  int64_t channels, outputs, groups;
+  isobit_cuda_conv_axis rows, columns;
+  int32_t transposed;
+} isobit_cuda_conv_shape;
 
 typedef struct isobit_cuda_functions {
   int32_t version;      // ISOBIT_CUDA_FUNCTIONS_VERSION of the library; the first two fields keep their places for ever
@@ -123,19 +136,23 @@ typedef struct isobit_cuda_functions {
   int32_t (*linear_check_input)(const isobit_cuda_linear* linear, void* workspace, int64_t workspace_bytes,
                                 int64_t rows, void* stream);
 
-  // layer: what StaticConvLayer::saved_bytes() gave. Checks every field of it, copies it to the device and waits for
-  // that.
-  int32_t (*conv_create)(const void* layer, int64_t layer_bytes, int32_t device, isobit_cuda_conv** conv);
+  // weights: what saved_low_bit() gave for one matrix; name: the layer in messages. All else as linear_create.
+  int32_t (*conv_create)(const void* weights, int64_t weights_bytes, const isobit_cuda_conv_shape* shape,
+                         const isobit_cuda_linear_options* options, const char* name, int32_t device,
+                         isobit_cuda_conv** conv);
+  // layer: what StaticConvLayer::saved_bytes() gave; the same of it.
+  int32_t (*conv_create_static)(const void* layer, int64_t layer_bytes, int32_t device, isobit_cuda_conv** conv);
   void (*conv_destroy)(isobit_cuda_conv* conv);  // NULL does nothing
   // Bytes of device memory, from a multiple of 256 on, for a run of so many images of that size.
   int32_t (*conv_workspace_bytes)(const isobit_cuda_conv* conv, int64_t images, int64_t rows, int64_t columns,
                                   int64_t* bytes);
   // Asynchronous on the stream.
   int32_t (*conv_run)(const isobit_cuda_conv* conv, const isobit_cuda_conv_run* run);
-  // Waits for the stream; an error with the first code of x outside the grid, of those that outputs read, in the last
-  // run of at least one image that used this workspace.
+  // Waits for the stream; an error with the first pixel or image of x that could not be quantised, or the first code
+  // outside the grid, of those that outputs read, in the last run, of so many images of that size, that used this
+  // workspace.
   int32_t (*conv_check_input)(const isobit_cuda_conv* conv, const void* workspace, int64_t workspace_bytes,
-                              void* stream);
+                              int64_t images, int64_t rows, int64_t columns, void* stream);
 
   // results: those of Fp16Function::results(), 65536 codes of f16. Waits until they are on the device.
   int32_t (*function_create)(const uint16_t* results, int64_t results_count, int32_t device,
@@ -150,13 +167,15 @@ static_assert(sizeof(isobit_cuda_gru_run) == 120 && offsetof(isobit_cuda_gru_run
               "isobit_cuda_gru_run");
 static_assert(sizeof(isobit_cuda_linear_run) == 88 && offsetof(isobit_cuda_linear_run, x_dtype) == 80,
               "isobit_cuda_linear_run");
-static_assert(sizeof(isobit_cuda_conv_run) == 112 && offsetof(isobit_cuda_conv_run, stream) == 104,
+static_assert(sizeof(isobit_cuda_conv_run) == 120 && offsetof(isobit_cuda_conv_run, x_dtype) == 112,
               "isobit_cuda_conv_run");
+static_assert(sizeof(isobit_cuda_conv_shape) == 128 && offsetof(isobit_cuda_conv_shape, transposed) == 120,
+              "isobit_cuda_conv_shape");
 static_assert(sizeof(isobit_cuda_linear_options) == 32 && offsetof(isobit_cuda_linear_options, hi) == 24,
               "isobit_cuda_linear_options");
 static_assert(offsetof(isobit_cuda_functions, version) == 0 && offsetof(isobit_cuda_functions, release) == 8,
               "what is read before the versions are known to be the same");
-static_assert(sizeof(isobit_cuda_functions) == 26 * 8, "a change of isobit_cuda_functions is another version");
+static_assert(sizeof(isobit_cuda_functions) == 27 * 8, "a change of isobit_cuda_functions is another version");
 
 // `version`: that of the caller. A library that has no such table gives its own.
 #define ISOBIT_CUDA_TABLE_SYMBOL "isobit_cuda_table"

@@ -18,6 +18,10 @@ constexpr std::string_view kRelease = ISOBIT_VERSION;
 
 Status refuse(std::string message) { return {StatusCode::kUnsupported, std::move(message)}; }
 
+isobit_cuda_conv_axis library_axis(const ConvAxis& axis) {
+  return {axis.kernel, axis.stride, axis.dilation, axis.pad_before, axis.pad_after, axis.more};
+}
+
 /// The table of `library`, which is open. Errors say what `file` is instead.
 Result<const isobit_cuda_functions*> table_of(void* library, const std::string& file) {
   auto* const table = reinterpret_cast<isobit_cuda_table_type*>(dlsym(library, ISOBIT_CUDA_TABLE_SYMBOL));
@@ -70,6 +74,11 @@ Result<const isobit_cuda_functions*> library_functions() {
 Status library_status(const isobit_cuda_functions& functions, int32_t code) {
   if (code == 0) return {};
   return {static_cast<StatusCode>(code), functions.last_error()};
+}
+
+isobit_cuda_conv_shape library_shape(const ConvShape& shape) {
+  return {shape.channels,          shape.outputs, shape.groups, library_axis(shape.rows), library_axis(shape.columns),
+          shape.transposed ? 1 : 0};
 }
 
 }  // namespace isobit::cuda

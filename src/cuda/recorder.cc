@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A libisobit_cuda.so for tests without a device. It has convolutions only, computes nothing, and tells what its
 // functions were given.
+#include <bit>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -14,7 +15,8 @@ struct isobit_cuda_conv {
 
 extern "C" {
 __attribute__((visibility("default"))) isobit_cuda_table_type isobit_cuda_table;
-/// Since it was last asked, a line each: the function, and its numbers and addresses in their order. Valid until then.
+/// Since it was last asked, a line each: the function, and its numbers, bits of floats and addresses in their order.
+/// Valid until then.
 __attribute__((visibility("default"))) const char* isobit_cuda_told();
 }
 
@@ -24,8 +26,8 @@ constexpr int32_t kInvalidArgument = 1;
 constexpr int64_t kWorkspaceBytes = 768;
 std::string told;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
-void tell(const char* function, std::initializer_list<int64_t> values) {
-  told += function;
+void tell(const std::string& what, std::initializer_list<int64_t> values) {
+  told += what;
   for (const int64_t value : values) told += " " + std::to_string(value);
   told += "\n";
 }
@@ -33,10 +35,30 @@ int64_t number_of(const void* address) { return reinterpret_cast<intptr_t>(addre
 
 const char* last_error() { return "refused by the recorder"; }
 
-int32_t conv_create(const void* layer, int64_t layer_bytes, int32_t device, isobit_cuda_conv** conv) {
-  tell("conv_create", {layer != nullptr && layer_bytes > 0 ? 1 : 0, device});
+int64_t bits_of(float value) { return std::bit_cast<int32_t>(value); }
+
+int32_t make(int32_t device, isobit_cuda_conv** conv) {
   *conv = device < 0 ? nullptr : new isobit_cuda_conv{device};
   return device < 0 ? kInvalidArgument : 0;
+}
+
+/// Of the bias, how many and the last.
+int32_t conv_create(const void* weights, int64_t weights_bytes, const isobit_cuda_conv_shape* shape,
+                    const isobit_cuda_linear_options* options, const char* name, int32_t device,
+                    isobit_cuda_conv** conv) {
+  tell("conv_create " + std::string(name), {weights != nullptr && weights_bytes > 0 ? 1 : 0, device, shape->channels,
+                                            shape->outputs, shape->groups, shape->transposed});
+  for (const isobit_cuda_conv_axis& axis : {shape->rows, shape->columns})
+    tell("axis", {axis.kernel, axis.stride, axis.dilation, axis.pad_before, axis.pad_after, axis.more});
+  const int64_t count = options->bias_count;
+  tell("options", {options->activations, bits_of(options->lo), bits_of(options->hi), count,
+                   count == 0 ? 0 : bits_of(options->bias[count - 1])});
+  return make(device, conv);
+}
+
+int32_t conv_create_static(const void* layer, int64_t layer_bytes, int32_t device, isobit_cuda_conv** conv) {
+  tell("conv_create_static", {layer != nullptr && layer_bytes > 0 ? 1 : 0, device});
+  return make(device, conv);
 }
 
 void conv_destroy(isobit_cuda_conv* conv) {
@@ -53,14 +75,17 @@ int32_t conv_workspace_bytes(const isobit_cuda_conv* conv, int64_t images, int64
 }
 
 int32_t conv_run(const isobit_cuda_conv* conv, const isobit_cuda_conv_run* run) {
-  tell("conv_run", {conv->device, number_of(run->x), run->x_bytes, number_of(run->y), run->y_bytes,
-                    number_of(run->residual), run->residual_bytes, number_of(run->workspace), run->workspace_bytes,
-                    run->images, run->rows, run->columns, run->x_stride, run->y_stride, number_of(run->stream)});
+  tell("conv_run",
+       {conv->device, number_of(run->x), run->x_bytes, number_of(run->y), run->y_bytes, number_of(run->residual),
+        run->residual_bytes, number_of(run->workspace), run->workspace_bytes, run->images, run->rows, run->columns,
+        run->x_stride, run->y_stride, number_of(run->stream), run->x_dtype, run->y_dtype});
   return run->rows == 0 ? kInvalidArgument : 0;
 }
 
-int32_t conv_check_input(const isobit_cuda_conv* conv, const void* workspace, int64_t workspace_bytes, void* stream) {
-  tell("conv_check_input", {conv->device, number_of(workspace), workspace_bytes, number_of(stream)});
+int32_t conv_check_input(const isobit_cuda_conv* conv, const void* workspace, int64_t workspace_bytes, int64_t images,
+                         int64_t rows, int64_t columns, void* stream) {
+  tell("conv_check_input",
+       {conv->device, number_of(workspace), workspace_bytes, images, rows, columns, number_of(stream)});
   return kInvalidArgument;
 }
 
@@ -70,6 +95,7 @@ constexpr isobit_cuda_functions functions_of_convolutions() {
   functions.release = ISOBIT_VERSION;
   functions.last_error = last_error;
   functions.conv_create = conv_create;
+  functions.conv_create_static = conv_create_static;
   functions.conv_destroy = conv_destroy;
   functions.conv_workspace_bytes = conv_workspace_bytes;
   functions.conv_run = conv_run;
