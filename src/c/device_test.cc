@@ -32,8 +32,10 @@ class CDevice : public ::testing::Test {
     ASSERT_EQ(setenv("ISOBIT_CUDA_LIBRARY", (folder / "libisobit_cuda.so").c_str(), 1), 0);
   }
   void TearDown() override {
-    isobit_device_static_conv_destroy(device_conv_);
-    isobit_static_conv_destroy(conv_);
+    isobit_device_conv_destroy(device_conv_);
+    isobit_conv_destroy(conv_);
+    isobit_device_static_conv_destroy(device_static_conv_);
+    isobit_static_conv_destroy(static_conv_);
     isobit_device_linear_destroy(device_layer_);
     isobit_linear_destroy(layer_);
     isobit_static_linear_destroy(static_layer_);
@@ -84,8 +86,10 @@ class CDevice : public ::testing::Test {
   isobit_static_linear* static_layer_ = nullptr;
   isobit_linear_workspace* on_host_ = nullptr;
   isobit_device_linear* device_layer_ = nullptr;
-  isobit_static_conv* conv_ = nullptr;
-  isobit_device_static_conv* device_conv_ = nullptr;
+  isobit_conv* conv_ = nullptr;
+  isobit_device_conv* device_conv_ = nullptr;
+  isobit_static_conv* static_conv_ = nullptr;
+  isobit_device_static_conv* device_static_conv_ = nullptr;
   std::string told_;  // by the check of the last run's input
 };
 
@@ -155,16 +159,97 @@ TEST_F(CDevice, ConvolutionsGiveTheBytesOfTheHost) {
   shape.outputs = kO;
   shape.rows = {3, 1, 1, 1, 1, 0};
   shape.columns = {3, 2, 1, 1, 0, 0};
+  std::vector<float> bias(kO, 0.125f);
+  isobit_linear_options options{};
+  options.struct_size = sizeof options;
+  options.activations = ISOBIT_ACTIVATIONS_INT8;
+  options.has_clamp = 1;
+  options.clamp_lo = -1.0f;
+  options.clamp_hi = 2.0f;
+  options.bias = bias.data();
+  options.bias_count = kO;
+  ASSERT_DONE(isobit_conv_create(matrix_, &shape, &options, &conv_));
+  int64_t p = 0, q = 0, bytes = 0;
+  ASSERT_DONE(isobit_conv_output_size(conv_, kH, kW, &p, &q));
+  ASSERT_DONE(isobit_conv_workspace_create(conv_, kImages, kH, kW, 1, &on_host_));
+  Random random(7);
+  std::vector<float> x(kImages * kH * kW * kStrideOfX);
+  for (float& value : x) value = static_cast<float>(random.between(-1000, 1000)) * 0x1p-9f;
+  constexpr uint16_t kBetween = GuardedDeviceBuffer::kCanary * 0x101;  // what the memory held before
+  std::vector<uint16_t> expected(static_cast<size_t>(kImages * p * q * kStrideOfY), kBetween);
+  const auto x_count = static_cast<int64_t>(x.size()), y_count = static_cast<int64_t>(expected.size());
+  isobit_linear_run_options run{};
+  run.struct_size = sizeof run;
+  run.x_stride = kStrideOfX;
+  run.y_stride = kStrideOfY;
+  const auto run_on_host = [&] {
+    return isobit_conv_forward(conv_, x.data(), ISOBIT_F32, x_count, expected.data(), ISOBIT_F16, y_count, kImages, kH,
+                               kW, on_host_, &run);
+  };
+  ASSERT_DONE(run_on_host());
+
+  ASSERT_DONE(isobit_device_conv_create(matrix_, &shape, &options, 0, &device_conv_));
+  ASSERT_DONE(isobit_device_conv_workspace_bytes(device_conv_, kImages, kH, kW, &bytes));
+  GuardedDeviceBuffer x_d(4 * x_count), y_d(2 * y_count), workspace(bytes);
+  x_d.write(x);
+  const Stream stream;
+  isobit_device_run_options there{};
+  there.struct_size = sizeof there;
+  there.x_stride = kStrideOfX;
+  there.y_stride = kStrideOfY;
+  there.stream = stream.stream;
+  const auto run_there = [&](int64_t images, const void* from, int32_t y_dtype, int64_t workspace_bytes) {
+    return isobit_device_conv_forward(device_conv_, from, ISOBIT_F32, x_count, y_d.data(), y_dtype, y_count, images, kH,
+                                      kW, workspace.data(), workspace_bytes, &there);
+  };
+  const auto check = [&] {
+    return isobit_device_conv_check_input(device_conv_, workspace.data(), bytes, kImages, kH, kW, stream.stream);
+  };
+  ASSERT_DONE(run_there(kImages, x_d.data(), ISOBIT_F16, bytes));
+  ASSERT_DONE(check());
+  EXPECT_EQ(y_d.read<uint16_t>(), expected);
+
+  x[(kH * kW + 2 * kW + 5) * kStrideOfX + 4] = std::numeric_limits<float>::quiet_NaN();
+  x_d.write(x);
+  ASSERT_DONE(run_there(kImages, x_d.data(), ISOBIT_F16, bytes));
+  ASSERT_EQ(check(), ISOBIT_INVALID_ARGUMENT);
+  const std::string told = isobit_last_error();
+  ASSERT_EQ(run_on_host(), ISOBIT_INVALID_ARGUMENT);
+  EXPECT_EQ(told, isobit_last_error());
+  EXPECT_EQ(told.find("x[1, 2, 5] has a NaN"), 0u) << told;
+
+  const auto expect_refused = [&](int32_t status, const std::string& words, int32_t code = ISOBIT_INVALID_ARGUMENT) {
+    EXPECT_EQ(status, code) << words;
+    EXPECT_EQ(std::string(isobit_last_error()).find(words), 0u) << isobit_last_error();
+  };
+  expect_refused(run_there(kImages, x_d.data(), ISOBIT_F16, 0), "workspace has 0 bytes");
+  expect_refused(run_there(-1, x_d.data(), ISOBIT_F16, bytes), "images is -1, must be 0..2147483647");
+  expect_refused(run_there(kImages, x.data(), ISOBIT_F16, bytes), "x ");  // memory of the host
+  expect_refused(run_there(kImages, x_d.data(), ISOBIT_S8, bytes), "y_dtype is s8", ISOBIT_UNSUPPORTED);
+  expect_refused(isobit_device_conv_workspace_bytes(device_conv_, 1, 0, kW, &bytes), "layer: ");
+  there.reserved = 1;
+  expect_refused(run_there(kImages, x_d.data(), ISOBIT_F16, bytes), "options->reserved is 1, must be 0..0");
+}
+
+TEST_F(CDevice, ConvolutionsOfCodesGiveTheBytesOfTheHost) {
+  constexpr int64_t kImages = 2, kC = 6, kO = 9, kH = 7, kW = 8, kStrideOfX = 7, kStrideOfY = 11;
+  quantize(3 * 3 * kC, kO, 3 * 3 * kC);
+  isobit_conv_shape shape{};
+  shape.struct_size = sizeof shape;
+  shape.channels = kC;
+  shape.outputs = kO;
+  shape.rows = {3, 1, 1, 1, 1, 0};
+  shape.columns = {3, 2, 1, 1, 0, 0};
   isobit_static_linear_options options{};
   options.struct_size = sizeof options;
   options.input = {12, 1, ISOBIT_SCALE_POW2, 9, 0.0f, 0, 3};
   options.has_output = 1;
   options.output = {8, 0, ISOBIT_SCALE_POW2, 3, 0.0f, 0, 100};
   const isobit_grid residual = {8, 1, ISOBIT_SCALE_POW2, 4, 0.0f, 0, -7};
-  ASSERT_DONE(isobit_static_conv_create(matrix_, &shape, &options, &residual, &conv_));
+  ASSERT_DONE(isobit_static_conv_create(matrix_, &shape, &options, &residual, &static_conv_));
   int64_t p = 0, q = 0, bytes = 0;
-  ASSERT_DONE(isobit_static_conv_output_size(conv_, kH, kW, &p, &q));
-  ASSERT_DONE(isobit_static_conv_workspace_create(conv_, kImages, kH, kW, 1, &on_host_));
+  ASSERT_DONE(isobit_static_conv_output_size(static_conv_, kH, kW, &p, &q));
+  ASSERT_DONE(isobit_static_conv_workspace_create(static_conv_, kImages, kH, kW, 1, &on_host_));
   Random random(7);
   std::vector<int16_t> x(kImages * kH * kW * kStrideOfX);
   for (int16_t& code : x) code = static_cast<int16_t>(random.between(-2048, 2047));
@@ -177,13 +262,13 @@ TEST_F(CDevice, ConvolutionsGiveTheBytesOfTheHost) {
   run.x_stride = kStrideOfX;
   run.y_stride = kStrideOfY;
   const auto run_on_host = [&] {
-    return isobit_static_conv_forward(conv_, x.data(), x_count, expected.data(), y_count, kImages, kH, kW, on_host_,
-                                      added.data(), y_count, &run);
+    return isobit_static_conv_forward(static_conv_, x.data(), x_count, expected.data(), y_count, kImages, kH, kW,
+                                      on_host_, added.data(), y_count, &run);
   };
   ASSERT_DONE(run_on_host());
 
-  ASSERT_DONE(isobit_device_static_conv_create(conv_, 0, &device_conv_));
-  ASSERT_DONE(isobit_device_static_conv_workspace_bytes(device_conv_, kImages, kH, kW, &bytes));
+  ASSERT_DONE(isobit_device_static_conv_create(static_conv_, 0, &device_static_conv_));
+  ASSERT_DONE(isobit_device_static_conv_workspace_bytes(device_static_conv_, kImages, kH, kW, &bytes));
   GuardedDeviceBuffer x_d(2 * x_count), y_d(y_count), added_d(y_count), workspace(bytes);
   x_d.write(x);
   added_d.write(added);
@@ -194,12 +279,12 @@ TEST_F(CDevice, ConvolutionsGiveTheBytesOfTheHost) {
   there.y_stride = kStrideOfY;
   there.stream = stream.stream;
   const auto run_there = [&](int64_t images, const void* from, const void* adding, int64_t workspace_bytes) {
-    return isobit_device_static_conv_forward(device_conv_, from, x_count, y_d.data(), y_count, images, kH, kW,
+    return isobit_device_static_conv_forward(device_static_conv_, from, x_count, y_d.data(), y_count, images, kH, kW,
                                              workspace.data(), workspace_bytes, adding, adding == nullptr ? 0 : y_count,
                                              &there);
   };
   const auto check = [&] {
-    return isobit_device_static_conv_check_input(device_conv_, workspace.data(), bytes, stream.stream);
+    return isobit_device_static_conv_check_input(device_static_conv_, workspace.data(), bytes, stream.stream);
   };
   ASSERT_DONE(run_there(kImages, x_d.data(), added_d.data(), bytes));
   ASSERT_DONE(check());
@@ -222,7 +307,7 @@ TEST_F(CDevice, ConvolutionsGiveTheBytesOfTheHost) {
   expect_refused(run_there(-1, x_d.data(), added_d.data(), bytes), "images is -1, must be 0..2147483647");
   expect_refused(run_there(kImages, x.data(), added_d.data(), bytes), "x ");         // memory of the host
   expect_refused(run_there(kImages, x_d.data(), added.data(), bytes), "residual ");  // as well
-  expect_refused(isobit_device_static_conv_workspace_bytes(device_conv_, 1, 0, kW, &bytes), "layer: ");
+  expect_refused(isobit_device_static_conv_workspace_bytes(device_static_conv_, 1, 0, kW, &bytes), "layer: ");
   there.reserved = 1;
   expect_refused(run_there(kImages, x_d.data(), added_d.data(), bytes), "options->reserved is 1, must be 0..0");
 }

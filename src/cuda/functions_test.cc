@@ -59,18 +59,25 @@ GruModel model_of(uint64_t seed, int32_t bits, int32_t layers, int32_t direction
   return *std::move(model);
 }
 
-LowBitMatrix matrix_of(int64_t rows, int64_t columns) {
+LowBitMatrix matrix_of(int64_t rows, int64_t columns, int64_t group = 32) {
   Random random(3);
   Array weights = Array::zeros(Dtype::kF32, {rows, columns});
   for (int64_t i = 0; i < weights.size(); ++i)
     weights.data<float>()[i] = static_cast<float>(random.between(-1000, 1000)) * 0x1p-10f;
-  Result<LowBitMatrix> matrix = quantize_low_bit(weights, {.bits = 4, .group = 32}, "W");
+  Result<LowBitMatrix> matrix = quantize_low_bit(weights, {.bits = 4, .group = group}, "W");
   EXPECT_TRUE(matrix.ok()) << matrix.status().message();
   return *std::move(matrix);
 }
 
 constexpr isobit_cuda_linear_options kInt8Options = {nullptr, 0, static_cast<int32_t>(LinearActivations::kInt8), -1.0f,
                                                      2.0f};
+
+/// Of 3 x 3 kernels.
+constexpr ConvShape kConvShape{.channels = 64,
+                               .outputs = 7,
+                               .rows = {.kernel = 3, .pad_before = 1},
+                               .columns = {.kernel = 3, .stride = 2, .pad_before = 1, .pad_after = 1}};
+constexpr isobit_cuda_conv_shape kCudaConvShape = {64, 7, 1, {3, 1, 1, 1, 0, 0}, {3, 2, 1, 1, 1, 0}, 0};
 
 StaticLinearLayer static_layer_of(int64_t rows, int64_t columns) {
   Random random(3);
@@ -172,12 +179,31 @@ TEST(CudaFunctions, LinearLayersAreOfOneMatrix) {
   EXPECT_EQ(text.find("device 1048576: "), 0u) << text;
 }
 
-TEST(CudaFunctions, ConvolutionsAreOfASavedLayer) {
+TEST(CudaFunctions, ConvolutionsAreOfOneMatrix) {
+  const isobit_cuda_functions* const f = load();
+  ASSERT_NE(f, nullptr);
+  const auto refused = [&](const LowBitFile& file, int32_t device) {
+    const std::vector<std::byte> weights = *saved_low_bit(file);
+    isobit_cuda_conv* conv = nullptr;
+    EXPECT_NE(f->conv_create(weights.data(), static_cast<int64_t>(weights.size()), &kCudaConvShape, &kInt8Options,
+                             "conv", device, &conv),
+              0);
+    EXPECT_EQ(conv, nullptr);
+    return std::string(f->last_error());
+  };
+  const LowBitMatrix matrix = matrix_of(7 * 9, 64);
+  EXPECT_EQ(refused({.matrices = {{"a", matrix}, {"b", matrix}}}, 0), "the weights are 2 matrices, must be 1");
+  if (sanitized()) return;  // memcheck tells the calls that fail
+  const std::string text = refused({.matrices = {{"a", matrix}}}, 1 << 20);
+  EXPECT_EQ(text.find("device 1048576: "), 0u) << text;
+}
+
+TEST(CudaFunctions, ConvolutionsOfCodesAreOfASavedLayer) {
   const isobit_cuda_functions* const f = load();
   ASSERT_NE(f, nullptr);
   const auto refused = [&](const std::vector<std::byte>& layer, int32_t device) {
     isobit_cuda_conv* conv = nullptr;
-    EXPECT_NE(f->conv_create(layer.data(), static_cast<int64_t>(layer.size()), device, &conv), 0);
+    EXPECT_NE(f->conv_create_static(layer.data(), static_cast<int64_t>(layer.size()), device, &conv), 0);
     EXPECT_EQ(conv, nullptr);
     return std::string(f->last_error());
   };
@@ -409,14 +435,14 @@ TEST_F(CudaFunctionRuns, LayersOfStaticCodesGiveTheBytesOfTheHost) {
   f_->linear_destroy(linear);
 }
 
-TEST_F(CudaFunctionRuns, ConvolutionsGiveTheBytesOfTheHost) {
+TEST_F(CudaFunctionRuns, ConvolutionsOfCodesGiveTheBytesOfTheHost) {
   constexpr int64_t kImages = 2, kXStride = 7, kYStride = 8;
   constexpr ImageSize kImage{6, 9}, kSize{5, 5};
   const StaticConvLayer host = conv_layer();
   const StaticConvParameters& p = host.parameters();
   const std::vector<std::byte> saved = *host.saved_bytes();
   isobit_cuda_conv* conv = nullptr;
-  expect_ok(f_->conv_create(saved.data(), static_cast<int64_t>(saved.size()), 0, &conv));
+  expect_ok(f_->conv_create_static(saved.data(), static_cast<int64_t>(saved.size()), 0, &conv));
   ASSERT_NE(conv, nullptr);
   Random random(5);
   std::vector<std::byte> x = random_codes(random, kImages * kImage.rows * kImage.columns * kXStride, p.linear.input);
@@ -450,13 +476,13 @@ TEST_F(CudaFunctionRuns, ConvolutionsGiveTheBytesOfTheHost) {
   x_d.write(x);
   residual_d.write(residual);
   expect_ok(f_->conv_run(conv, &run));
-  expect_ok(f_->conv_check_input(conv, workspace.data(), bytes, stream_));
+  expect_ok(f_->conv_check_input(conv, workspace.data(), bytes, kImages, kImage.rows, kImage.columns, stream_));
   EXPECT_EQ(y_d.read<std::byte>(), y);
 
   store_code(x.data(), p.linear.x_dtype(), (3 * kImage.columns + 4) * kXStride + 2, 2048);
   x_d.write(x);
   expect_ok(f_->conv_run(conv, &run));
-  EXPECT_EQ(f_->conv_check_input(conv, workspace.data(), bytes, stream_),
+  EXPECT_EQ(f_->conv_check_input(conv, workspace.data(), bytes, kImages, kImage.rows, kImage.columns, stream_),
             static_cast<int32_t>(StatusCode::kInvalidArgument));
   EXPECT_EQ(f_->last_error(), run_on_host().message());
   run.workspace_bytes = 0;
@@ -469,6 +495,81 @@ TEST_F(CudaFunctionRuns, ConvolutionsGiveTheBytesOfTheHost) {
             static_cast<int32_t>(StatusCode::kInvalidArgument));
   EXPECT_STREQ(f_->last_error(), "conv: images is -1, must be at least 0");
   f_->conv_destroy(conv);
+}
+
+TEST_F(CudaFunctionRuns, ConvolutionsGiveTheBytesOfTheHost) {
+  constexpr int64_t kImages = 2, kXStride = 66, kYStride = 8;
+  constexpr ImageSize kImage{6, 9}, kSize{5, 5};
+  Random random(5);
+  std::vector<float> bias(7);
+  for (float& b : bias) b = static_cast<float>(random.between(-100, 100)) * 0x1p-7f;
+  for (const ConvActivations activations : {ConvActivations::kInt8, ConvActivations::kInt8PerImage}) {
+    SCOPED_TRACE(std::string(to_string(activations)));
+    const LowBitMatrix matrix =
+        activations == ConvActivations::kInt8 ? matrix_of(7 * 9, 64) : matrix_of(7, 9 * 64, 9 * 64);
+    std::vector<float> x(kImages * kImage.rows * kImage.columns * kXStride);
+    for (float& value : x) value = static_cast<float>(random.between(-1000, 1000)) * 0x1p-9f;
+    const ConvOptions options{.activations = activations, .bias = bias, .clamp = {-1.0f, 2.0f}};
+    const ConvLayer host = *ConvLayer::create(kConvShape, matrix, options, "conv");
+    std::vector<std::byte> y(kImages * kSize.rows * kSize.columns * kYStride * 2,
+                             std::byte{GuardedDeviceBuffer::kCanary});
+    Workspace on_host = *host.workspace(kImages, kImage);
+    const auto run_on_host = [&] {
+      return host.forward(std::as_bytes(std::span(x)), Dtype::kF32, y, Dtype::kF16, kImages, kImage, on_host,
+                          {.x_stride = kXStride, .y_stride = kYStride});
+    };
+    ASSERT_TRUE(run_on_host().ok());
+
+    const std::vector<std::byte> weights = *saved_low_bit({.matrices = {{"W", matrix}}});
+    const isobit_cuda_linear_options how = {bias.data(), 7, static_cast<int32_t>(activations), -1.0f, 2.0f};
+    isobit_cuda_conv* conv = nullptr;
+    expect_ok(
+        f_->conv_create(weights.data(), static_cast<int64_t>(weights.size()), &kCudaConvShape, &how, "conv", 0, &conv));
+    ASSERT_NE(conv, nullptr);
+    int64_t bytes = 0;
+    expect_ok(f_->conv_workspace_bytes(conv, kImages, kImage.rows, kImage.columns, &bytes));
+    GuardedDeviceBuffer x_d(static_cast<int64_t>(x.size() * sizeof(float))), y_d(static_cast<int64_t>(y.size())),
+        workspace(bytes);
+    isobit_cuda_conv_run run{};
+    run.x = x_d.data();
+    run.x_bytes = static_cast<int64_t>(x.size() * sizeof(float));
+    run.x_dtype = static_cast<int32_t>(Dtype::kF32);
+    run.y = y_d.data();
+    run.y_bytes = static_cast<int64_t>(y.size());
+    run.y_dtype = static_cast<int32_t>(Dtype::kF16);
+    run.workspace = workspace.data();
+    run.workspace_bytes = bytes;
+    run.images = kImages;
+    run.rows = kImage.rows;
+    run.columns = kImage.columns;
+    run.x_stride = kXStride;
+    run.y_stride = kYStride;
+    run.stream = stream_;
+    const auto check = [&] {
+      return f_->conv_check_input(conv, workspace.data(), bytes, kImages, kImage.rows, kImage.columns, stream_);
+    };
+    x_d.write(x);
+    expect_ok(f_->conv_run(conv, &run));
+    expect_ok(check());
+    EXPECT_EQ(y_d.read<std::byte>(), y);
+
+    x[(kImage.rows * kImage.columns + 3 * kImage.columns + 4) * kXStride + 2] = std::numeric_limits<float>::infinity();
+    x_d.write(x);
+    expect_ok(f_->conv_run(conv, &run));
+    constexpr auto kRefused = static_cast<int32_t>(StatusCode::kInvalidArgument);
+    EXPECT_EQ(check(), kRefused);
+    EXPECT_EQ(f_->last_error(), run_on_host().message());
+    run.workspace_bytes = 0;
+    EXPECT_EQ(f_->conv_run(conv, &run), kRefused);
+    EXPECT_EQ(std::string(f_->last_error()).find("workspace has 0 bytes"), 0u) << f_->last_error();
+    run.residual = y_d.data();
+    run.residual_bytes = run.y_bytes;
+    EXPECT_EQ(f_->conv_run(conv, &run), kRefused);
+    EXPECT_EQ(std::string(f_->last_error()).find("conv: residual has 800 bytes, must have 0"), 0u) << f_->last_error();
+    EXPECT_EQ(f_->conv_workspace_bytes(conv, -1, kImage.rows, kImage.columns, &bytes), kRefused);
+    EXPECT_STREQ(f_->last_error(), "conv: images is -1, must be at least 0");
+    f_->conv_destroy(conv);
+  }
 }
 
 TEST_F(CudaFunctionRuns, FunctionsGiveTheBytesOfTheHost) {
