@@ -146,7 +146,7 @@ Input::Input(nb::handle object, const char* name, std::initializer_list<Dtype> d
       device_(device_of(array_.device_type(), array_.device_id(), name)) {
   if (device_ && places == Places::kHost)
     refuse_unsupported(std::string(name) + " is " + place_text(device_) +
-                       ", must be on the host: a device runs calls of Gru, Linear and Table, "
+                       ", must be on the host: a device runs calls of Gru, Linear, Conv and Table, "
                        "StaticLinear.run_codes() and StaticConv.run_codes()");
   dtype_ = check_array(array_, object, name, dtypes);
   if (device_) check_tensor(object, name, device_);

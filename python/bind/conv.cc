@@ -20,6 +20,7 @@
 
 #include "arrays.h"
 #include "cuda.h"
+#include "cuda/library.h"
 #include "errors.h"
 #include "gru.h"
 #include "isobit/conv.h"
@@ -52,12 +53,39 @@ std::pair<Pair, Pair> pads_of(const Padding& value) {
 }
 ImageSize size_of(const Pair& pair) { return {pair.first, pair.second}; }
 
-/// A layer, and its copies on devices.
+/// A layer of floating-point images, what it was made of, and its copies on devices.
+struct Conv : ConvLayer {
+  Conv(ConvLayer layer, LowBitMatrix low, const ConvOptions& options)
+      : ConvLayer(std::move(layer)),
+        weights(std::move(low)),
+        bias(options.bias.begin(), options.bias.end()),
+        clamp(options.clamp),
+        has_path(options.path.has_value()) {}
+  /// The copy on a device, made when it is first asked for.
+  [[nodiscard]] const isobit_cuda_conv* on(int device) const {
+    const isobit_cuda_functions& functions = cuda_functions();
+    return copies.get(device, functions.conv_destroy, [&](isobit_cuda_conv** made) {
+      const std::vector<std::byte> saved = take(saved_low_bit({.matrices = {{"layer", weights}}}));
+      const isobit_cuda_conv_shape of = cuda::library_shape(shape());
+      const isobit_cuda_linear_options options =
+          cuda::library_options(ConvOptions{.activations = activations(), .bias = bias, .clamp = clamp});
+      return functions.conv_create(saved.data(), std::ssize(saved), &of, &options, name().c_str(), device, made);
+    });
+  }
+
+  LowBitMatrix weights;
+  std::vector<float> bias;
+  LinearClamp clamp;
+  bool has_path;
+  OnDevices<isobit_cuda_conv> copies;
+};
+
+/// A layer of static codes, and its copies on devices.
 struct StaticConv : StaticConvLayer {
   StaticConv(StaticConvLayer layer, bool path = false)  // NOLINT: implicit on purpose
       : StaticConvLayer(std::move(layer)), has_path(path) {}
   [[nodiscard]] const isobit_cuda_conv* on(int device) const {
-    return copies.get(device, *this, &isobit_cuda_functions::conv_create, &isobit_cuda_functions::conv_destroy);
+    return copies.get(device, *this, &isobit_cuda_functions::conv_create_static, &isobit_cuda_functions::conv_destroy);
   }
 
   bool has_path;
@@ -251,26 +279,18 @@ void forward_codes(const StaticConvLayer& self, std::span<const std::byte> x, st
   check(self.forward(x, y, images.count, images.size, workspace, {.pool = use.pool}, residual));
 }
 
-/// The call with x on a device, in the order of torch's current stream.
-void run_on_device(const StaticConv& self, nb::handle x, const Input& input, const Images& images,
-                   const std::optional<Input>& residual, const Returned& y) {
+/// The call of a layer of either kind with x on a device, in the order of torch's current stream.
+void run_on_device(const isobit_cuda_conv* layer, nb::handle x, const Input& input, const Images& images,
+                   std::span<const std::byte> residual, const Returned& y, Dtype y_dtype) {
   const isobit_cuda_functions& functions = cuda_functions();
-  const isobit_cuda_conv* const layer = self.on(*input.device());
   const Stream stream(x);
   int64_t bytes = 0;
   check_cuda(functions.conv_workspace_bytes(layer, images.count, images.size.rows, images.size.columns, &bytes));
   const NewArray workspace = new_array(x, Dtype::kU8, {bytes}, input.device());
   isobit_cuda_conv_run run{};
-  run.x = input.bytes().data();
-  run.x_bytes = std::ssize(input.bytes());
-  run.y = y.bytes().data();
-  run.y_bytes = std::ssize(y.bytes());
-  if (residual) {
-    run.residual = residual->bytes().data();
-    run.residual_bytes = std::ssize(residual->bytes());
-  }
-  run.workspace = workspace.bytes.data();
-  run.workspace_bytes = bytes;
+  cuda::set_arrays(input.bytes(), input.dtype(), y.bytes(), y_dtype, workspace.bytes, run);
+  run.residual = residual.data();
+  run.residual_bytes = std::ssize(residual);
   run.images = images.count;
   run.rows = images.size.rows;
   run.columns = images.size.columns;
@@ -290,12 +310,13 @@ nb::any run_conv(const StaticConv& self, nb::any x, nb::any residual, nb::any ou
   }
   const std::optional<Input> added =
       residual_of(residual, p.residual, y_shape, p.residual ? p.residual->grid.dtype() : Dtype::kS8, input.device());
+  const std::span<const std::byte> adding = added ? added->bytes() : std::span<const std::byte>();
   const Returned y(x, out, p.linear.y_dtype(), y_shape, input.device());
   if (input.device()) {
-    run_on_device(self, x, input, images, added, y);
+    run_on_device(self.on(*input.device()), x, input, images, adding, y, p.linear.y_dtype());
   } else {
     const nb::gil_scoped_release release;
-    forward_codes(self, input.bytes(), y.bytes(), images, added ? added->bytes() : std::span<const std::byte>(), pool);
+    forward_codes(self, input.bytes(), y.bytes(), images, adding, pool);
   }
   return nb::borrow<nb::any>(y.array());
 }
@@ -333,13 +354,12 @@ nb::any run_conv_floats(const StaticConv& self, nb::any x, nb::any residual, nb:
 
 constexpr auto kFloats = {Dtype::kF32, Dtype::kF16, Dtype::kBF16};
 
-std::unique_ptr<ConvLayer> float_conv(nb::any weights, int32_t bits, std::optional<int64_t> group,
-                                      const std::string& kind, const std::optional<std::string>& method,
-                                      const std::string& scales, const std::string& activations, nb::any bias,
-                                      const Range& clamp, const OneOrTwo& stride, const OneOrTwo& dilation,
-                                      const Padding& padding, int64_t groups, bool transposed,
-                                      const OneOrTwo& output_padding, const std::string& name,
-                                      const std::optional<std::string>& path) {
+std::unique_ptr<Conv> float_conv(nb::any weights, int32_t bits, std::optional<int64_t> group, const std::string& kind,
+                                 const std::optional<std::string>& method, const std::string& scales,
+                                 const std::string& activations, nb::any bias, const Range& clamp,
+                                 const OneOrTwo& stride, const OneOrTwo& dilation, const Padding& padding,
+                                 int64_t groups, bool transposed, const OneOrTwo& output_padding,
+                                 const std::string& name, const std::optional<std::string>& path) {
   const Input floats(weights, "weights", kFloats);
   const ConvWeights form = weights_of(floats);
   const Array array = array_of(floats);
@@ -357,17 +377,24 @@ std::unique_ptr<ConvLayer> float_conv(nb::any weights, int32_t bits, std::option
   if (clamp) options.clamp = {clamp->first, clamp->second};
   options.path = path_named(path);
   const nb::gil_scoped_release release;
-  const LowBitMatrix low = take(quantize_conv_weights(array, low_bit, name + ": weights"));
-  return std::make_unique<ConvLayer>(take(ConvLayer::create(shape, low, options, name)));
+  LowBitMatrix low = take(quantize_conv_weights(array, low_bit, name + ": weights"));
+  ConvLayer layer = take(ConvLayer::create(shape, low, options, name));
+  return std::make_unique<Conv>(std::move(layer), std::move(low), options);
 }
 
-nb::any run_float_conv(const ConvLayer& self, nb::any x, nb::any out, Pool* pool) {
-  const Input input(x, "x", kFloats);
+nb::any run_float_conv(const Conv& self, nb::any x, nb::any out, Pool* pool) {
+  const Input input(x, "x", kFloats, Places::kHostOrDevice);
   const Images images(input, self.shape().channels);
-  const Returned y(
-      x, out, input.dtype(),
-      images.y_shape(take(conv_output_size(self.shape(), images.size, self.name())), self.shape().outputs));
-  {
+  const std::vector<int64_t> y_shape =
+      images.y_shape(take(conv_output_size(self.shape(), images.size, self.name())), self.shape().outputs);
+  if (input.device()) {
+    refuse_on_device("pool", pool != nullptr);
+    refuse_on_device("path", self.has_path);
+  }
+  const Returned y(x, out, input.dtype(), y_shape, input.device());
+  if (input.device()) {
+    run_on_device(self.on(*input.device()), x, input, images, {}, y, input.dtype());
+  } else {
     const nb::gil_scoped_release release;
     const PoolUse use(pool);
     Workspace workspace = take(self.workspace(images.count, images.size, use.threads()));
@@ -561,7 +588,7 @@ void bind_pool(nb::module_& m) {
 }  // namespace
 
 void bind_conv(nb::module_& m) {
-  nb::class_<ConvLayer>(
+  nb::class_<Conv>(
       m, "Conv",
       "A convolution of floating-point images on low-bit weights (docs/numerics.md, sections 10 to 12). A pixel "
       "outside\n"
@@ -572,12 +599,12 @@ void bind_conv(nb::module_& m) {
                   "bias"_a = nb::none(), "clamp"_a = nb::none(), "stride"_a = 1, "dilation"_a = 1, "padding"_a = 0,
                   "groups"_a = 1, "transposed"_a = false, "output_padding"_a = 0, "name"_a = "layer",
                   "path"_a = nb::none(), kFloatConvDoc)
-      .def_prop_ro("name", &ConvLayer::name)
-      .def_prop_ro("activations", [](const ConvLayer& self) { return std::string(to_string(self.activations())); })
-      .def_prop_ro("path", [](const ConvLayer& self) { return std::string(to_string(self.path())); })
+      .def_prop_ro("name", &Conv::name)
+      .def_prop_ro("activations", [](const Conv& self) { return std::string(to_string(self.activations())); })
+      .def_prop_ro("path", [](const Conv& self) { return std::string(to_string(self.path())); })
       .def(
           "output_shape",
-          [](const ConvLayer& self, const Pair& image) {
+          [](const Conv& self, const Pair& image) {
             return pair_of(take(conv_output_size(self.shape(), size_of(image), self.name())));
           },
           "image"_a, "(P, Q) of images (H, W).")
@@ -585,7 +612,9 @@ void bind_conv(nb::module_& m) {
           "__call__", &run_float_conv, "x"_a, nb::kw_only(), "out"_a = nb::none(), "pool"_a.none() = nb::none(),
           "x [B, H, W, C], or [B, W, C] of images with one row, to y of the same dtype: float32, float16 or bfloat16.\n"
           "A pixel (of 'int8_per_image': an image) that is not finite is refused by its place, but with 'float'\n"
-          "activations.");
+          "activations. x may be a torch.Tensor on a CUDA device, where a call cannot wait to say so: its outputs are "
+          "NaN\n"
+          "there. pool and path mean nothing there.");
 
   nb::class_<StaticConv>(
       m, "StaticConv",

@@ -14,6 +14,7 @@
 
 #include "arrays.h"
 #include "cuda.h"
+#include "cuda/library.h"
 #include "errors.h"
 #include "gru.h"
 
@@ -116,21 +117,14 @@ nb::any run_on_device(const Gru& gru, const Call& call, const Input& x, const Ex
   const Stream stream(call.x);
 
   isobit_cuda_gru_run run{};
-  run.x = x.bytes().data();
-  run.x_bytes = size_of(x.bytes());
-  run.y = y.bytes().data();
-  run.y_bytes = size_of(y.bytes());
+  cuda::set_arrays(x.bytes(), x.dtype(), y.bytes(), y_dtype, workspace.bytes, run);
   run.state = state.bytes.data();
   run.state_bytes = size_of(state.bytes);
-  run.workspace = workspace.bytes.data();
-  run.workspace_bytes = size_of(workspace.bytes);
   run.lengths = lengths.values.data();
   run.lengths_count = static_cast<int64_t>(lengths.values.size());
   run.steps = extents.steps;
   run.batch = extents.batch;
   run.stream = stream.handle;
-  run.x_dtype = static_cast<int32_t>(x.dtype());
-  run.y_dtype = static_cast<int32_t>(y_dtype);
   run.batch_first = call.batch_first && !extents.single ? 1 : 0;
   run.whole_sequence = call.whole_sequence.value_or(call.state.is_none()) ? 1 : 0;
   check_cuda(functions.gru_run(on_device, &run));

@@ -19,6 +19,7 @@
 
 #include "arrays.h"
 #include "cuda.h"
+#include "cuda/library.h"
 #include "errors.h"
 #include "gru.h"
 #include "isobit/linear.h"
@@ -122,8 +123,8 @@ struct Linear {
     const isobit_cuda_functions& functions = cuda_functions();
     return copies.get(device, functions.linear_destroy, [&](isobit_cuda_linear** made) {
       const std::vector<std::byte> saved = take(saved_low_bit({.matrices = {{"layer", weights->matrix}}}));
-      const isobit_cuda_linear_options options = {bias.data(), std::ssize(bias),
-                                                  static_cast<int32_t>(layer.activations()), clamp.lo, clamp.hi};
+      const isobit_cuda_linear_options options =
+          cuda::library_options(LinearOptions{.activations = layer.activations(), .bias = bias, .clamp = clamp});
       return functions.linear_create(saved.data(), std::ssize(saved), &options, device, made);
     });
   }
@@ -152,16 +153,9 @@ void run_rows(const isobit_cuda_linear* layer, nb::handle x, const Stream& strea
   const isobit_cuda_functions& functions = cuda_functions();
   const NewArray workspace = new_array(x, Dtype::kU8, {functions.linear_workspace_bytes(layer, rows)}, input.device());
   isobit_cuda_linear_run run{};
-  run.x = input.bytes().data();
-  run.x_bytes = std::ssize(input.bytes());
-  run.y = y.bytes().data();
-  run.y_bytes = std::ssize(y.bytes());
-  run.workspace = workspace.bytes.data();
-  run.workspace_bytes = std::ssize(workspace.bytes);
+  cuda::set_arrays(input.bytes(), input.dtype(), y.bytes(), y_dtype, workspace.bytes, run);
   run.rows = rows;
   run.stream = stream.handle;
-  run.x_dtype = static_cast<int32_t>(input.dtype());
-  run.y_dtype = static_cast<int32_t>(y_dtype);
   check_cuda(functions.linear_run(layer, &run));
 }
 

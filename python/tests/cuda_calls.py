@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a StaticConv hands on to libisobit_cuda.so, whose place src/cuda/recorder.cc takes; no device is needed.
-test_cuda_library.py runs it."""
+"""What a Conv and a StaticConv hand on to libisobit_cuda.so, whose place src/cuda/recorder.cc takes; no device is
+needed. test_cuda_library.py runs it."""
 import ctypes
 import os
 import sys
 
 import fake_torch
 import numpy as np
-from test_cuda_library import ADDS, C, conv, images
+from test_cuda_library import ADDS, C, conv, float_conv, images
 
 library = ctypes.CDLL(os.environ["ISOBIT_CUDA_LIBRARY"])
 library.isobit_cuda_told.restype = ctypes.c_char_p
@@ -20,47 +20,87 @@ def told(*lines):
     assert said == expected, (said, expected)
 
 
-def run(layer, x, *residual, **options):
+def run(call, x, *residual, **options):
     kept = []  # tensors that the call makes, and so their memory
     empty = fake_torch._empty
     torch.empty = lambda *arguments, **named: kept.append(empty(*arguments, **named)) or kept[-1]
-    y = layer.run_codes(x, *residual, **options)
+    y = call(x, *residual, **options)
     workspace = kept[-1]
     assert workspace.shape == (768,) and workspace.device.index == x.device.index
     return y, workspace
 
 
+def bits(number):
+    return np.float32(number).view("i4")
+
+
 stream = torch.stream.cuda_stream
+F32, F16, S8, U8 = 9, 7, 0, 1  # of isobit::Dtype
 plain = conv()
 x = images()
-y, workspace = run(plain, x)
+y, workspace = run(plain.run_codes, x)
 assert y.shape == (2, 5, 6, 4) and y.array.dtype == np.uint8 and y.device.index == 0
-told(("conv_create", 1, 0), ("conv_workspace_bytes", 0, 2, 5, 6),
-     ("conv_run", 0, x.data_ptr(), 60 * C, y.data_ptr(), 240, 0, 0, workspace.data_ptr(), 768, 2, 5, 6, 0, 0, stream))
+told(("conv_create_static", 1, 0), ("conv_workspace_bytes", 0, 2, 5, 6),
+     ("conv_run", 0, x.data_ptr(), 60 * C, y.data_ptr(), 240, 0, 0, workspace.data_ptr(), 768, 2, 5, 6, 0, 0, stream,
+      S8, U8))
 row = fake_torch.Tensor(np.zeros((3, 7, C), "i1"), 1)  # of another device, which gets a layer of its own
-y, workspace = run(plain, row)
+y, workspace = run(plain.run_codes, row)
 assert y.shape == (3, 7, 4) and y.device.index == 1
-told(("conv_create", 1, 1), ("conv_workspace_bytes", 1, 3, 1, 7),
-     ("conv_run", 1, row.data_ptr(), 21 * C, y.data_ptr(), 84, 0, 0, workspace.data_ptr(), 768, 3, 1, 7, 0, 0, stream))
+told(("conv_create_static", 1, 1), ("conv_workspace_bytes", 1, 3, 1, 7),
+     ("conv_run", 1, row.data_ptr(), 21 * C, y.data_ptr(), 84, 0, 0, workspace.data_ptr(), 768, 3, 1, 7, 0, 0, stream,
+      S8, U8))
 
 adds = conv(**ADDS)
 residual, out = images("i2", 4), images("u1", 4)
-y, workspace = run(adds, x, residual, out=out)
+y, workspace = run(adds.run_codes, x, residual, out=out)
 assert y is out
-told(("conv_create", 1, 0), ("conv_workspace_bytes", 0, 2, 5, 6),
+told(("conv_create_static", 1, 0), ("conv_workspace_bytes", 0, 2, 5, 6),
      ("conv_run", 0, x.data_ptr(), 60 * C, out.data_ptr(), 240, residual.data_ptr(), 480, workspace.data_ptr(), 768, 2,
-      5, 6, 0, 0, stream))
+      5, 6, 0, 0, stream, S8, U8))
 turned = fake_torch.Tensor(np.zeros((5, 2, 6, C), "i1").swapaxes(0, 1))  # is copied
 copies = []
 turned.contiguous = lambda: copies.append(fake_torch.Tensor.contiguous(turned)) or copies[-1]
-y, workspace = run(adds, turned, residual)
+y, workspace = run(adds.run_codes, turned, residual)
 told(("conv_workspace_bytes", 0, 2, 5, 6),
      ("conv_run", 0, copies[0].data_ptr(), 60 * C, y.data_ptr(), 240, residual.data_ptr(), 480, workspace.data_ptr(),
-      768, 2, 5, 6, 0, 0, stream))
+      768, 2, 5, 6, 0, 0, stream, S8, U8))
 none = fake_torch.Tensor(np.zeros((0, 5, 6, C), "i1"))
-assert run(plain, none)[0].shape == (0, 5, 6, 4)
+assert run(plain.run_codes, none)[0].shape == (0, 5, 6, 4)
 library.isobit_cuda_told()
-del plain, adds
+
+bias = np.arange(4, dtype="f4")
+floats = float_conv(bias=bias, clamp=(-1.5, 6), activations="int8_asymmetric", stride=(1, 2), name="stem")
+bias[:] = 9  # the layer has its own
+del bias
+x = images("f4")
+y, workspace = run(floats, x)
+assert y.shape == (2, 5, 3, 4) and y.array.dtype == np.float32 and y.device.index == 0
+axes = ("axis", 3, 1, 1, 1, 1, 0), ("axis", 3, 2, 1, 1, 1, 0)
+how = "options", 2, bits(-1.5), bits(6), 4, bits(3)
+told(("conv_create stem", 1, 0, C, 4, 1, 0), *axes, how, ("conv_workspace_bytes", 0, 2, 5, 6),
+     ("conv_run", 0, x.data_ptr(), 240 * C, y.data_ptr(), 480, 0, 0, workspace.data_ptr(), 768, 2, 5, 6, 0, 0, stream,
+      F32, F32))
+x, out = images("f2", index=1), fake_torch.Tensor(np.zeros((2, 5, 3, 4), "f2"), 1)
+y, workspace = run(floats, x, out=out)
+assert y is out
+told(("conv_create stem", 1, 1, C, 4, 1, 0), *axes, how, ("conv_workspace_bytes", 1, 2, 5, 6),
+     ("conv_run", 1, x.data_ptr(), 120 * C, out.data_ptr(), 240, 0, 0, workspace.data_ptr(), 768, 2, 5, 6, 0, 0, stream,
+      F16, F16))
+grouped = float_conv(groups=2, transposed=True, output_padding=(0, 1), dilation=2, activations="float")
+row = fake_torch.Tensor(np.zeros((3, 7, 2 * C), "f4"))
+try:
+    grouped(row)
+except ValueError as error:
+    assert "pass x as [B, 1, W, C]" in str(error), error
+told()
+x = fake_torch.Tensor(np.zeros((3, 1, 7, 2 * C), "f4"))
+y, workspace = run(grouped, x)
+assert y.shape == (3, 3, 10, 4)
+told(("conv_create layer", 1, 0, 2 * C, 4, 2, 1), ("axis", 3, 1, 2, 1, 1, 0), ("axis", 3, 1, 2, 1, 1, 1),
+     ("options", 0, bits(-np.inf), bits(np.inf), 0, 0), ("conv_workspace_bytes", 0, 3, 1, 7),
+     ("conv_run", 0, x.data_ptr(), 168 * C, y.data_ptr(), 1440, 0, 0, workspace.data_ptr(), 768, 3, 1, 7, 0, 0, stream,
+      F32, F32))
+del plain, adds, floats, grouped
 destroyed = library.isobit_cuda_told().decode().splitlines()
-assert sorted(destroyed) == ["conv_destroy 0", "conv_destroy 0", "conv_destroy 1"], destroyed
+assert sorted(destroyed) == 4 * ["conv_destroy 0"] + 2 * ["conv_destroy 1"], destroyed
 print("as expected")

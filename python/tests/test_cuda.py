@@ -502,6 +502,72 @@ def test_static_linear():
     same(static.run_codes(gru.run_codes(codes.cuda())), static.run_codes(gru.run_codes(codes)))
 
 
+def float_conv(channels=16, outputs=24, kernel=(3, 3), **options):
+    weights = np.random.default_rng(channels).normal(0, 0.2, (outputs, *kernel, channels // options.get("groups", 1)))
+    return isobit.Conv.quantize(weights.astype("f4"), bias=np.linspace(-1, 1, outputs, dtype="f4"), **options)
+
+
+# Kernels of the device: product, and direct for groups of few channels; with one scale an image sums.
+FLOAT_CONVS = ({"padding": 1, "channels": 32, "group": 16, "bits": 4, "clamp": (-4, 5)},
+               {"channels": 3, "stride": 2, "padding": ((0, 1), (1, 2))},
+               {"channels": 32, "outputs": 32, "groups": 32, "padding": 1},
+               {"channels": 40, "outputs": 6, "groups": 2, "kernel": (1, 3), "dilation": 2, "bits": 2},
+               {"channels": 16, "transposed": True, "stride": 2, "output_padding": 1})
+
+
+def test_conv():
+    """Bytes of the CPU with x quantised in the call; float activations within the rounding of their sums."""
+    for made in FLOAT_CONVS:
+        channels = made.get("channels", 16)
+        for activations, dtype in (("int8", torch.float32), ("int8", torch.bfloat16), ("int8_asymmetric", torch.float16),
+                                   ("int8_per_image", torch.float32)):
+            shared = {"group": None} if activations == "int8_per_image" else {}
+            layer = float_conv(**{**made, **shared}, activations=activations)
+            for batch in (2, 0):
+                x = normal(batch, 9, 11, channels).to(dtype)
+                same(layer(x.cuda()).view(torch.uint8), layer(x).view(torch.uint8))
+        layer = float_conv(**made, activations="float")
+        for dtype, limit in ((torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)):
+            x = normal(3, 9, 11, channels).to(dtype)
+            y, expected = layer(x.cuda()), layer(x.float()).double()
+            assert y.dtype == dtype
+            assert (y.cpu().double() - expected).norm() < 4 * limit * expected.norm()
+            for image in range(3):  # whatever else is in the batch
+                assert torch.equal(layer(x[image:image + 1].cuda())[0], y[image])
+
+
+def test_conv_forms():
+    layer = float_conv(kernel=(1, 3), padding=((0, 0), (2, 0)))
+    x = normal(4, 30, 16)  # one row
+    device, y = x.cuda(), layer(x)
+    same(layer(device), y)
+    same(layer(device[:, None]), y[:, None])
+    same(layer(device.swapaxes(0, 1).contiguous().swapaxes(0, 1)), y)
+    same(layer(device[1:]), y[1:])
+    out = torch.empty(4, 30, 24, device="cuda")
+    assert layer(device, out=out) is out
+    same(out, y)
+    for call, error, *parts in (
+            (lambda: layer(device, out=y), TypeError, "out is on the host, must be on CUDA device 0"),
+            (lambda: layer(device, out=out[1:]), ValueError, "out has shape [3, 30, 24], must be [4, 30, 24]"),
+            (lambda: layer(device[..., 1:]), ValueError, "x has shape [4, 30, 15], must be [B, H, W, 16]"),
+            (lambda: layer(device.double()), TypeError, "x is f64, must be one of f32, f16, bf16"),
+            (lambda: layer(device, pool=isobit.ThreadPool(1)), ValueError, "pool is given"),
+            (lambda: float_conv(path="reference")(device[:, None]), ValueError, "path is given")):
+        refused(call, error, *parts)
+    same(layer(device), y)
+    x[2, 9, 7] = float("inf")
+    refused(lambda: layer(x), ValueError, "x[2, 0, 9]")
+    spoilt = layer(x.cuda()).cpu().isnan()
+    assert spoilt[2, 9:12].all() and spoilt.sum() == 3 * 24
+    x = normal(3, 9, 11, 16)
+    x[1, 4, 4, 4] = float("nan")
+    layer = float_conv(activations="int8_per_image")
+    refused(lambda: layer(x), ValueError, "x[1]")
+    spoilt = layer(x.cuda()).cpu().isnan()
+    assert spoilt[1].all() and not spoilt[0].any() and not spoilt[2].any()
+
+
 def conv(x_bits=8, y_bits=8, weight_bits=8, channels=16, outputs=24, kernel=(3, 3), residual_bits=None, **options):
     """No y_bits: y is the accumulators."""
     weights = np.random.default_rng(channels).normal(0, 0.2, (outputs, *kernel, channels // options.get("groups", 1)))
@@ -568,6 +634,8 @@ def test_streams_and_graphs_of_layers():
     calls = [(isobit.Linear(matrix(128, 256), activations=activations), normal(9, 256), normal(9, 256, seed=8))
              for activations in ("int8", "float")]
     calls.append((layer.run_codes, codes_of(layer, 2, 9, 11, 16), codes_of(layer, 2, 9, 11, 16, seed=8)))
+    calls += [(float_conv(activations=activations), normal(2, 9, 11, 16), normal(2, 9, 11, 16, seed=8))
+              for activations in ("int8", "int8_per_image", "float")]
     for call, x, other in calls:
         device, new = x.cuda(), other.cuda()
         expected = call(new).cpu()
@@ -597,12 +665,15 @@ def test_other_devices():
     codes = codes_of(static, T, C)
     convolution = conv()
     images = codes_of(convolution, 2, 9, 11, 16)
+    of_floats = float_conv()
+    pictures = normal(2, 9, 11, 16)
     with torch.cuda.device(0):
         for index in (1, 0, 1):
             device = x.to(f"cuda:{index}")
             same(layer(device), layer(x))
             same(static.run_codes(codes.to(device.device)), static.run_codes(codes))
             same(convolution.run_codes(images.to(device.device)), convolution.run_codes(images))
+            same(of_floats(pictures.to(device.device)), of_floats(pictures))
             assert torch.cuda.current_device() == 0
             state = gru.initial_state(3, like=device)
             y = gru(device, state, lengths=[T, 2, 9], whole_sequence=True)
@@ -619,7 +690,8 @@ def test_other_devices():
 
 def test_nothing_is_left():
     """What was copied to a device goes with the model."""
-    for made in (lambda: make(1024, channels=1024), lambda: isobit.Linear(matrix(4096, 1024, bits=8))):
+    for made in (lambda: make(1024, channels=1024), lambda: isobit.Linear(matrix(4096, 1024, bits=8)),
+                 lambda: float_conv(1024, 4096, (1, 1))):
         model = made()
         model(normal(2, 1, 1024).cuda())
         torch.cuda.synchronize()

@@ -61,6 +61,10 @@ def conv(**options):
                                         output_grid={"bits": 8, "signed": False, "scale": 9}, padding=1, **options)
 
 
+def float_conv(**options):
+    return isobit.Conv.quantize(np.ones((4, 3, 3, C), "f4"), padding=1, **options)
+
+
 ADDS = {"residual_grid": {"bits": 12, "scale": 0.5}}
 
 
@@ -94,6 +98,7 @@ def test_no_library(torch, gru, monkeypatch, tmp_path):
     refused(lambda: linear()(x_of()), name, build)
     refused(lambda: static().run_codes(fake_torch.Tensor(np.zeros((5, C), "i1"))), name, build)
     refused(lambda: conv().run_codes(images()), name, build)
+    refused(lambda: float_conv()(images("f4")), name, build)
     missing = tmp_path / "nothing.so"
     monkeypatch.setenv("ISOBIT_CUDA_LIBRARY", str(missing))
     refused(lambda: gru(x_of()), f"which ISOBIT_CUDA_LIBRARY names: {missing}: cannot open", build)
@@ -143,7 +148,8 @@ def test_what_is_for_the_host(torch, gru):
                                                         np.zeros(3, "f4"), np.zeros(3, "f4")]])).observe(on_device),
          "x"),
     ]:
-        refused(call, f"{name} is on CUDA device 0, must be on the host: a device runs calls of Gru, Linear and Table")
+        refused(call, f"{name} is on CUDA device 0, must be on the host: a device runs calls of Gru, Linear, Conv and "
+                "Table")
 
 
 def test_places_of_arguments(torch, gru):
@@ -204,12 +210,27 @@ def test_places_of_arguments(torch, gru):
     with pytest.raises(isobit.InvalidArgumentError, match="pool is given, which is for x on the host"):
         conv().run_codes(images(), pool=isobit.ThreadPool(1))
 
+    with pytest.raises(TypeError, match="out is on the host, must be on CUDA device 0, as x"):
+        float_conv()(images("f4"), out=np.zeros((2, 5, 6, 4), "f4"))
+    with pytest.raises(TypeError, match="out is on CUDA device 1, must be on the host, as x"):
+        float_conv()(np.zeros((2, 5, 6, C), "f4"), out=images("f4", 4, 1))
+    with pytest.raises(TypeError, match="x is s8, must be one of f32, f16, bf16"):
+        float_conv()(images())
+    with pytest.raises(isobit.InvalidArgumentError, match=r"x has shape \[2, 5, 6, 1\], must be \[B, H, W, "):
+        float_conv()(images("f4", 1))
+    with pytest.raises(isobit.InvalidArgumentError, match="path is given, which is for x on the host"):
+        float_conv(path="reference")(images("f4"))
+    with pytest.raises(isobit.InvalidArgumentError, match="pool is given, which is for x on the host"):
+        float_conv()(images("f4"), pool=isobit.ThreadPool(1))
+
     class Cupy(fake_torch.Tensor):
         pass
 
     torch.Tensor = dict  # the array is of another library
     refused(lambda: gru(Cupy(x)), "x is on CUDA device 0 and of type Cupy, must be a torch.Tensor there")
     refused(lambda: conv().run_codes(Cupy(np.zeros((2, 5, 6, C), "i1"))),
+            "x is on CUDA device 0 and of type Cupy, must be a torch.Tensor there")
+    refused(lambda: float_conv()(Cupy(np.zeros((2, 5, 6, C), "f4"))),
             "x is on CUDA device 0 and of type Cupy, must be a torch.Tensor there")
     refused(lambda: gru.initial_state(3, like=Cupy(x)), "like is on CUDA device 0 and of type Cupy")
 
