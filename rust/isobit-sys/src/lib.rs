@@ -645,7 +645,15 @@ pub struct isobit_device_run_options {
     pub stream: *mut c_void,
 }
 
-/// A layer on one device, with the bytes of the one on the host. Immutable.
+/// A layer of floating-point images on one device, with the bytes of the one on the host; float activations: section
+/// 10. Immutable.
+#[repr(C)]
+pub struct isobit_device_conv {
+    _opaque: [u8; 0],
+    _not_shared: PhantomData<*mut u8>,
+}
+
+/// A layer of static codes on one device, with the bytes of the one on the host. Immutable.
 #[repr(C)]
 pub struct isobit_device_static_conv {
     _opaque: [u8; 0],
@@ -1130,6 +1138,60 @@ extern "C" {
         workspace: *mut c_void,
         workspace_bytes: i64,
         m: i64,
+        stream: *mut c_void,
+    ) -> i32;
+    /// Packs the weights, copies them to the device with that number and waits for that. matrix, shape, options: as
+    /// isobit_conv_create, with cpu_path ISOBIT_CPU_DEFAULT. Errors: those of isobit_conv_create; ISOBIT_UNSUPPORTED
+    /// without libisobit_cuda.so, for a device without code, for blocks of 65,536 channels and more, and for
+    /// R * S * C / groups of 2^31 and more; ISOBIT_FAILED_PRECONDITION for a device that is not there.
+    pub fn isobit_device_conv_create(
+        matrix: *const isobit_low_bit,
+        shape: *const isobit_conv_shape,
+        options: *const isobit_linear_options,
+        device: i32,
+        layer: *mut *mut isobit_device_conv,
+    ) -> i32;
+    /// Ends the handle; NULL is fine.
+    pub fn isobit_device_conv_destroy(layer: *mut isobit_device_conv);
+    /// Bytes of device memory, from a multiple of 256 on, for a run of so many images, 0..2^31 - 1, of rows x columns,
+    /// with x of any type. Errors: those of isobit_conv_output_size; ISOBIT_INVALID_ARGUMENT for x or y of more than
+    /// 2^46 elements, images of more than 2^31 - 1 pixels or outputs, or such a side with its pads.
+    pub fn isobit_device_conv_workspace_bytes(
+        layer: *const isobit_device_conv,
+        images: i64,
+        rows: i64,
+        columns: i64,
+        bytes: *mut i64,
+    ) -> i32;
+    /// As isobit_conv_forward, but asynchronous on the stream: outputs of a pixel of x
+    /// (ISOBIT_ACTIVATIONS_INT8_PER_IMAGE: an image) that is not finite (int8) are NaN, and
+    /// isobit_device_conv_check_input tells of it. Allocates nothing; can be captured in a graph. Errors, before
+    /// anything is launched: those of the host and of isobit_device_conv_workspace_bytes, and ISOBIT_INVALID_ARGUMENT
+    /// for memory that is not the device's.
+    pub fn isobit_device_conv_forward(
+        layer: *const isobit_device_conv,
+        x: *const c_void,
+        x_dtype: i32,
+        x_count: i64,
+        y: *mut c_void,
+        y_dtype: i32,
+        y_count: i64,
+        images: i64,
+        rows: i64,
+        columns: i64,
+        workspace: *mut c_void,
+        workspace_bytes: i64,
+        options: *const isobit_device_run_options,
+    ) -> i32;
+    /// Waits for the stream. ISOBIT_INVALID_ARGUMENT with the first pixel or image of x that is not finite (int8), of
+    /// those that outputs read, in the last run, which was of so many images of rows x columns and used this workspace.
+    pub fn isobit_device_conv_check_input(
+        layer: *const isobit_device_conv,
+        workspace: *const c_void,
+        workspace_bytes: i64,
+        images: i64,
+        rows: i64,
+        columns: i64,
         stream: *mut c_void,
     ) -> i32;
     /// Packs the weights, copies them to the device with that number and waits for that. Errors: ISOBIT_UNSUPPORTED

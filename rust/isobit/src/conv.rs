@@ -90,7 +90,7 @@ impl Default for ConvShape {
 }
 
 impl ConvShape {
-    fn to_c(self) -> sys::isobit_conv_shape {
+    pub(crate) fn to_c(self) -> sys::isobit_conv_shape {
         let mut c = sized!(isobit_conv_shape);
         c.transposed = self.transposed as i32;
         c.channels = self.channels;

@@ -4,7 +4,7 @@ use std::ptr;
 
 use isobit_sys as sys;
 
-use crate::conv::{residual_of, ImageSize, StaticConv};
+use crate::conv::{residual_of, ConvShape, ImageSize, StaticConv};
 use crate::element::{check_dtype, Element};
 use crate::error::{check, Result};
 use crate::handle::{handle, sized};
@@ -12,7 +12,8 @@ use crate::linear::{LinearOptions, StaticLinear};
 use crate::low_bit::LowBitMatrix;
 
 handle!(DeviceLinearHandle, isobit_device_linear, isobit_device_linear_destroy);
-handle!(DeviceConvHandle, isobit_device_static_conv, isobit_device_static_conv_destroy);
+handle!(DeviceConvHandle, isobit_device_conv, isobit_device_conv_destroy);
+handle!(DeviceStaticConvHandle, isobit_device_static_conv, isobit_device_static_conv_destroy);
 
 /// Options of a call on a device; `Default` is none of them.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +90,8 @@ impl DeviceLinear {
     ///
     /// # Safety
     /// `x`, `y` and `workspace` are allocations of the device of at least those sizes, which live until the stream has
-    /// passed this run, as the layer does; nobody writes x, or reads or writes the others, until then. The stream is one of the device.
+    /// passed this run, as the layer does; nobody writes x, or reads or writes the others, until then. The stream is
+    /// one of the device.
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn forward<X: Element, Y: Element>(
         &self,
@@ -138,11 +140,114 @@ impl DeviceLinear {
     }
 }
 
+/// A [`Conv`](crate::Conv) on one CUDA device, with the bytes of the one on the host; the order of sums of float
+/// activations is the kernel's own. It needs `libisobit_cuda.so`, and takes addresses of CUDA, as a [`DeviceLinear`].
+#[derive(Debug)]
+pub struct DeviceConv(DeviceConvHandle);
+
+// SAFETY: a layer never changes, and the library ties it to no thread.
+unsafe impl Send for DeviceConv {}
+// SAFETY: as above.
+unsafe impl Sync for DeviceConv {}
+
+impl DeviceConv {
+    /// Packs the weights, as [`Conv::new`](crate::Conv::new) takes them, and copies them to the device with that
+    /// number; waits for that. `options.path` must be the default. [`StatusCode::Unsupported`](crate::StatusCode)
+    /// without `libisobit_cuda.so`, and for a device without code.
+    pub fn new(matrix: &LowBitMatrix, shape: &ConvShape, options: &LinearOptions, device: i32) -> Result<DeviceConv> {
+        let of = shape.to_c();
+        let c = options.to_c()?;
+        // SAFETY: a handle, structures and a slice that live, and where the new handle goes.
+        DeviceConvHandle::new(|out| unsafe {
+            sys::isobit_device_conv_create(matrix.handle.get(), &of, &c, device, out)
+        })
+        .map(DeviceConv)
+    }
+
+    /// Bytes of device memory, from a multiple of 256 on, for a run of `images` images of that size.
+    pub fn workspace_bytes(&self, images: i64, image: ImageSize) -> Result<i64> {
+        let mut bytes = 0;
+        // SAFETY: a handle and a number that live.
+        check(unsafe {
+            sys::isobit_device_conv_workspace_bytes(self.0.get(), images, image.rows, image.columns, &mut bytes)
+        })?;
+        Ok(bytes)
+    }
+
+    /// x `[images, H, W, C]`, `x_count` elements, to y `[images, P, Q, O]`, `y_count` elements, with the types of
+    /// [`Conv::forward`](crate::Conv::forward). Asynchronous on the stream; allocates nothing. Outputs of a pixel
+    /// (Int8PerImage: an image) that is not finite are NaN (Int8), and [`check_input`](DeviceConv::check_input) tells
+    /// of it. Memory that is not the device's is refused by name.
+    ///
+    /// # Safety
+    /// As of [`DeviceLinear::forward`].
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn forward<X: Element, Y: Element>(
+        &self,
+        x: *const X,
+        x_count: i64,
+        y: *mut Y,
+        y_count: i64,
+        images: i64,
+        image: ImageSize,
+        workspace: *mut c_void,
+        workspace_bytes: i64,
+        run: &DeviceRun,
+    ) -> Result<()> {
+        let options = run.to_c();
+        // SAFETY: a handle and a structure that live; the rest is promised by the caller.
+        check(unsafe {
+            sys::isobit_device_conv_forward(
+                self.0.get(),
+                x.cast(),
+                X::DTYPE,
+                x_count,
+                y.cast(),
+                Y::DTYPE,
+                y_count,
+                images,
+                image.rows,
+                image.columns,
+                workspace,
+                workspace_bytes,
+                &options,
+            )
+        })
+    }
+
+    /// Waits for the stream; an error with the first pixel or image of x that is not finite (Int8), of those that
+    /// outputs read, in the last run, which was of `images` images of that size and used this workspace.
+    ///
+    /// # Safety
+    /// As of [`DeviceLinear::forward`].
+    pub unsafe fn check_input(
+        &self,
+        workspace: *const c_void,
+        workspace_bytes: i64,
+        images: i64,
+        image: ImageSize,
+        stream: *mut c_void,
+    ) -> Result<()> {
+        // SAFETY: a handle that lives; the rest is promised by the caller.
+        check(unsafe {
+            sys::isobit_device_conv_check_input(
+                self.0.get(),
+                workspace,
+                workspace_bytes,
+                images,
+                image.rows,
+                image.columns,
+                stream,
+            )
+        })
+    }
+}
+
 /// A [`StaticConv`] on one CUDA device, with the bytes of the one on the host. It needs `libisobit_cuda.so`, and takes
 /// addresses of CUDA, as a [`DeviceLinear`].
 #[derive(Debug)]
 pub struct DeviceStaticConv {
-    handle: DeviceConvHandle,
+    handle: DeviceStaticConvHandle,
     info: sys::isobit_static_conv_info,
 }
 
@@ -156,7 +261,7 @@ impl DeviceStaticConv {
     /// [`StatusCode::Unsupported`](crate::StatusCode) without `libisobit_cuda.so`, and for a device without code.
     pub fn new(layer: &StaticConv, device: i32) -> Result<DeviceStaticConv> {
         // SAFETY: a handle that lives, and where the new one goes.
-        let handle = DeviceConvHandle::new(|out| unsafe {
+        let handle = DeviceStaticConvHandle::new(|out| unsafe {
             sys::isobit_device_static_conv_create(layer.handle.get(), device, out)
         })?;
         Ok(DeviceStaticConv { handle, info: layer.info })

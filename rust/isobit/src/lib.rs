@@ -30,7 +30,7 @@ pub use conv::{
     Conv, ConvAxis, ConvShape, ImageSize, PoolKind, StaticConv, StaticConvState, StaticConvStream, StaticPool,
     StaticPoolOptions,
 };
-pub use device::{DeviceLinear, DeviceRun, DeviceStaticConv};
+pub use device::{DeviceConv, DeviceLinear, DeviceRun, DeviceStaticConv};
 pub use element::{Bf16, Element, F16};
 pub use error::{Error, Result, StatusCode};
 pub use gru::{Gru, GruInfo, GruRun, GruState, GruWorkspace};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Linear layers and convolutions on a CUDA device against those on the host. Without a device only refusals are tested, unless
-//! ISOBIT_REQUIRE names cuda. ISOBIT_CUDA_LIBRARY names libisobit_cuda.so.
+//! Linear layers and convolutions on a CUDA device against those on the host. Without a device only refusals are tested,
+//! unless ISOBIT_REQUIRE names cuda. ISOBIT_CUDA_LIBRARY names libisobit_cuda.so.
 use std::ffi::CString;
 use std::os::raw::{c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -154,9 +154,8 @@ fn layers_on_a_device() {
     assert!(refused.unwrap_err().message().starts_with("x "));
 }
 
-#[test]
-fn convolutions_on_a_device() {
-    let driver = device();
+/// Weights of 3 x 3 kernels, from 3 channels to 4.
+fn of_three_by_three() -> (LowBitMatrix, ConvShape) {
     let weights: Vec<f32> = (0..4 * 27).map(|i| ((i * 37 % 101) as f32 - 50.0) / 64.0).collect();
     let eight = LowBitOptions {
         bits: BitWidth::Eight,
@@ -168,6 +167,69 @@ fn convolutions_on_a_device() {
     let matrix = LowBitMatrix::quantize(&weights, 4, 27, &eight, None).unwrap();
     let axis = ConvAxis { kernel: 3, pad_before: 1, pad_after: 1, ..Default::default() };
     let shape = ConvShape { channels: 3, outputs: 4, rows: axis, columns: axis, ..Default::default() };
+    (matrix, shape)
+}
+
+#[test]
+fn convolutions_on_a_device() {
+    let driver = device();
+    let (matrix, shape) = of_three_by_three();
+    let bias = [0.5, -0.5, 0.25, 0.0];
+    let options = LinearOptions {
+        activations: Activations::Int8,
+        bias: Some(&bias),
+        clamp: Some((-1.0, 2.0)),
+        ..Default::default()
+    };
+    let on_avx2 = LinearOptions { path: CpuPath::Avx2, ..options };
+    let error = DeviceConv::new(&matrix, &shape, &on_avx2, 0).unwrap_err();
+    assert_eq!(error.message(), "options->cpu_path is 3, must be ISOBIT_CPU_DEFAULT, 0, for a device");
+    let driver = match driver {
+        Some(driver) => driver,
+        None => return no_library(DeviceConv::new(&matrix, &shape, &options, 0)),
+    };
+    let image = ImageSize { rows: 5, columns: 6 };
+    const PIXELS: i64 = 2 * 5 * 6;
+    let mut x: Vec<f32> = (0..PIXELS * 3).map(|i| ((i * 29 % 83) as f32 - 41.0) / 32.0).collect();
+    let mut expected = vec![0.0f32; (PIXELS * 4) as usize];
+    let host = Conv::new(&matrix, &shape, &options).unwrap();
+    let mut on_host = host.workspace(2, image, 1).unwrap();
+    host.forward(&x, &mut expected, 2, image, &mut on_host, &LinearRun::default()).unwrap();
+
+    let layer = DeviceConv::new(&matrix, &shape, &options, 0).unwrap();
+    let bytes = layer.workspace_bytes(2, image).unwrap();
+    let workspace = driver.memory(bytes as usize) as *mut c_void;
+    let y = driver.memory((PIXELS * 4 * 4) as usize);
+    let how = DeviceRun::default();
+    let run = |x: &[f32]| {
+        let x = driver.write(x) as *const f32;
+        // SAFETY: memory of the device of these sizes, which is never given back; check_input waits.
+        unsafe {
+            layer.forward(x, PIXELS * 3, y as *mut f32, PIXELS * 4, 2, image, workspace, bytes, &how).unwrap();
+            layer.check_input(workspace, bytes, 2, image, ptr::null_mut())
+        }
+    };
+    run(&x).unwrap();
+    assert_eq!(driver.read::<f32>(y, (PIXELS * 4) as usize), expected);
+    x[(30 + 2 * 6 + 5) * 3 + 1] = f32::NAN;
+    let refused = host.forward(&x, &mut expected, 2, image, &mut on_host, &LinearRun::default());
+    let error = run(&x).unwrap_err();
+    assert_eq!(error.message(), refused.unwrap_err().message());
+    assert!(error.message().starts_with("x[1, 2, 5] has a NaN"), "{}", error);
+    // SAFETY: refused before anything is launched.
+    unsafe {
+        let y = y as *mut f32;
+        let host = layer.forward(x.as_ptr(), PIXELS * 3, y, PIXELS * 4, 2, image, workspace, bytes, &how);
+        assert!(host.unwrap_err().message().starts_with("x "));
+        let none = layer.forward(y, PIXELS * 3, y, PIXELS * 4, -1, image, workspace, bytes, &how);
+        assert_eq!(none.unwrap_err().message(), "images is -1, must be 0..2147483647");
+    }
+}
+
+#[test]
+fn convolutions_of_codes_on_a_device() {
+    let driver = device();
+    let (matrix, shape) = of_three_by_three();
     let options = StaticLinearOptions {
         path: CpuPath::Default,
         input: Grid { bits: 5, is_signed: true, scale: Scale::Pow2(3), zero_point: 2 },
