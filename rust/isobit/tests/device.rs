@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Linear layers and convolutions on a CUDA device against those on the host. Without a device only refusals are tested,
-//! unless ISOBIT_REQUIRE names cuda. ISOBIT_CUDA_LIBRARY names libisobit_cuda.so.
+//! Linear layers and convolutions on a CUDA device against those on the host. Without a device only refusals are
+//! tested, unless ISOBIT_REQUIRE names cuda. ISOBIT_CUDA_LIBRARY names libisobit_cuda.so.
 use std::ffi::CString;
 use std::os::raw::{c_char, c_int, c_uint, c_void};
 use std::ptr;
