@@ -225,7 +225,7 @@ TEST_F(CDevice, ConvolutionsGiveTheBytesOfTheHost) {
   expect_refused(run_there(kImages, x_d.data(), ISOBIT_F16, 0), "workspace has 0 bytes");
   expect_refused(run_there(-1, x_d.data(), ISOBIT_F16, bytes), "images is -1, must be 0..2147483647");
   expect_refused(run_there(kImages, x.data(), ISOBIT_F16, bytes), "x ");  // memory of the host
-  expect_refused(run_there(kImages, x_d.data(), ISOBIT_S8, bytes), "y_dtype is s8", ISOBIT_UNSUPPORTED);
+  expect_refused(run_there(kImages, x_d.data(), ISOBIT_S8, bytes), "y is of type s8", ISOBIT_UNSUPPORTED);
   expect_refused(isobit_device_conv_workspace_bytes(device_conv_, 1, 0, kW, &bytes), "layer: ");
   there.reserved = 1;
   expect_refused(run_there(kImages, x_d.data(), ISOBIT_F16, bytes), "options->reserved is 1, must be 0..0");
