@@ -111,17 +111,20 @@ class CudaCliTest(cli_test.ToolTest):
         self.assertGreater(report["expected_by"]["reference"], 0)
 
     def test_verify_convolutions(self):
-        report = self.json("verify", "--device", "cuda", "--operation", "conv", "--outputs", "20000000",
+        report = self.json("verify", "--device", "cuda", "--operation", "conv", "--outputs", "2000000",
                            env={"ISOBIT_REQUIRE": "cuda"})
         print(json.dumps(report), file=sys.stderr)
         self.assertEqual(report["different"], 0, report)
         compared = {kernel["name"]: kernel["outputs_compared"] for kernel in report["kernels"]}
-        wanted = {"conv_static_cuda_" + kernel["name"] for kernel in self.device["kernels"]
-                  if kernel["operation"] == "conv_static"}
+        wanted = {kernel["operation"] + "_cuda_" + kernel["name"] for kernel in self.device["kernels"]
+                  if kernel["operation"].startswith("conv_")}
         self.assertEqual(set(compared), wanted)
-        self.assertEqual(wanted, {"conv_static_cuda_" + name for name in ["tile", "depthwise", "product", "direct"]})
-        self.assertGreaterEqual(min(compared.values()), 20000000)
-        self.assertEqual(sum(report["expected_by"].values()), report["outputs_compared"])
+        four = ["tile", "depthwise", "product", "direct"]
+        self.assertEqual(wanted, {"conv_int8_per_image_cuda_sums"} | {
+            "conv_%s_cuda_%s" % (kind, name) for kind in ("static", "int8", "float") for name in four})
+        self.assertGreaterEqual(min(compared.values()), 2000000)
+        determined = sum(outputs for name, outputs in compared.items() if not name.startswith("conv_float"))
+        self.assertEqual(sum(report["expected_by"].values()), determined)
         self.assertGreater(report["expected_by"]["reference"], 0)
 
     def test_verify_saved_model(self):

@@ -4,6 +4,7 @@
 #define ISOBIT_CONV_RANDOM_FLOAT_LAYER_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -36,12 +37,15 @@ struct RandomConv {
   }
 
   /// `wild`: pixels of very different sizes, and in one image of three numbers that are special or not finite.
-  static Result<RandomConv> random(Random& random, ConvActivations activations, bool wild) {
+  /// `change`: of the shape and the image; false: another one.
+  static Result<RandomConv> random(Random& random, ConvActivations activations, bool wild,
+                                   const std::function<bool(ConvShape&, ImageSize&)>& change = {}) {
     for (;;) {
-      const ConvShape shape = random_conv_shape(random);
-      const ImageSize image{random.between(1, 9), random.between(1, 9)};
+      ConvShape shape = random_conv_shape(random);
+      ImageSize image{random.between(1, 9), random.between(1, 9)};
+      if (change ? !change(shape, image) : shape.outputs > 80) continue;
       const Result<ImageSize> size = conv_output_size(shape, image, "random");
-      if (!size.ok() || shape.outputs > 80) continue;
+      if (!size.ok()) continue;
       ISOBIT_ASSIGN_OR_RETURN(LowBitMatrix weights, random_weights(random, shape, activations, !wild));
       RandomConv c{.shape = shape,
                    .image = image,

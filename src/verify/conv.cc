@@ -157,19 +157,34 @@ Status verify_static(Random& random, Measure measure, bool on_device, std::vecto
   return {};
 }
 
+/// What RandomConv makes for a device: larger layers, of so many products at most.
+auto enlarged(Random& random, int64_t most_products) {
+  return [&random, most_products](ConvShape& shape, ImageSize& image) {
+    enlarge(random, shape, image);
+    const Result<ImageSize> size = conv_output_size(shape, image, "random");
+    return size.ok() && size->rows * size->columns * shape.outputs * shape.depth() <= most_products;
+  };
+}
+
 /// One layer whose bytes are determined.
-Status verify_int8(Random& random, Measure measure, ConvActivations activations,
+Status verify_int8(Random& random, Measure measure, ConvActivations activations, bool on_device,
                    std::vector<Candidate<ConvRun>>& kernels) {
-  ISOBIT_ASSIGN_OR_RETURN(const RandomConv c, RandomConv::random(random, activations, random.one_in(2)));
+  constexpr int64_t kProducts = 100'000'000;
+  // The reference takes long for what is made for devices.
+  const bool larger = on_device && !measure.path;
+  Result<RandomConv> made = larger
+                                ? RandomConv::random(random, activations, random.one_in(2), enlarged(random, kProducts))
+                                : RandomConv::random(random, activations, random.one_in(2));
+  ISOBIT_ASSIGN_OR_RETURN(const RandomConv c, std::move(made));
   LinearBuffers expected = buffers_of(random, c), actual = expected;
-  ISOBIT_RETURN_IF_ERROR(run_calls(c, CpuPath::kReference, {&c.images, 1}, nullptr, expected));
+  ISOBIT_RETURN_IF_ERROR(run_calls(c, measure.path, {&c.images, 1}, larger ? measure.pool : nullptr, expected));
   measure.text += c.text();
   for (Candidate<ConvRun>& kernel : kernels) {
     actual.clear_y();
     ISOBIT_ASSIGN_OR_RETURN(const bool ran, run_named(measure.text, kernel, c, std::span(&c.images, 1), actual));
     if (ran)
-      compare_rows({expected, CpuPath::kReference, c.y_dtype}, actual, c.outputs(), c.shape.outputs, measure,
-                   kernel.report);
+      compare_rows({expected, measure.path ? *measure.path : *default_cpu_path(), c.y_dtype}, actual, c.outputs(),
+                   c.shape.outputs, measure, kernel.report);
   }
   return {};
 }
@@ -198,9 +213,13 @@ std::vector<ReferenceSum> sums_of(const RandomConv& c, ThreadPool* pool) {
 
 /// One layer of section 10: every pixel of y within its bound of float64, and with the same bytes whatever the other
 /// images of a call. Only the latter of wild layers.
-Status verify_float(Random& random, const Measure& measure, std::vector<Candidate<ConvRun>>& kernels) {
+Status verify_float(Random& random, const Measure& measure, bool on_device, std::vector<Candidate<ConvRun>>& kernels) {
+  constexpr int64_t kProducts = 5'000'000;
   const bool wild = random.one_in(4);
-  ISOBIT_ASSIGN_OR_RETURN(RandomConv c, RandomConv::random(random, ConvActivations::kFloat, wild));
+  Result<RandomConv> made = on_device && random.one_in(2)
+                                ? RandomConv::random(random, ConvActivations::kFloat, wild, enlarged(random, kProducts))
+                                : RandomConv::random(random, ConvActivations::kFloat, wild);
+  ISOBIT_ASSIGN_OR_RETURN(RandomConv c, std::move(made));
   const LinearClamp clamp = c.clamp;
   const std::vector<ReferenceSum> sums = wild ? std::vector<ReferenceSum>() : sums_of(c, measure.pool);
   const std::string text = measure.text + c.text();
@@ -275,11 +294,13 @@ Result<VerifyReport> verify_conv_with(ConvCandidates candidates, const VerifyOpt
       ISOBIT_RETURN_IF_ERROR(verify_static(random, measure(), candidates.on_device, candidates.statics));
     if (!has_enough(candidates.int8)) {
       const auto kind = random.one_in(2) ? ConvActivations::kInt8 : ConvActivations::kInt8Asymmetric;
-      ISOBIT_RETURN_IF_ERROR(verify_int8(random, measure(), kind, candidates.int8));
+      ISOBIT_RETURN_IF_ERROR(verify_int8(random, measure(), kind, candidates.on_device, candidates.int8));
     }
     if (!has_enough(candidates.per_image))
-      ISOBIT_RETURN_IF_ERROR(verify_int8(random, measure(), ConvActivations::kInt8PerImage, candidates.per_image));
-    if (!has_enough(candidates.floats)) ISOBIT_RETURN_IF_ERROR(verify_float(random, measure(), candidates.floats));
+      ISOBIT_RETURN_IF_ERROR(
+          verify_int8(random, measure(), ConvActivations::kInt8PerImage, candidates.on_device, candidates.per_image));
+    if (!has_enough(candidates.floats))
+      ISOBIT_RETURN_IF_ERROR(verify_float(random, measure(), candidates.on_device, candidates.floats));
     return std::min({least_compared(candidates.statics), least_compared(candidates.int8),
                      least_compared(candidates.per_image), least_compared(candidates.floats)});
   };

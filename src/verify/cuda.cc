@@ -450,12 +450,47 @@ StaticConvRun static_conv_run(int device, std::string_view kernel = {}) {
   };
 }
 
+/// Of layers that take this kernel; empty: of every layer.
+ConvRun conv_run(int device, std::string_view kernel = {}) {
+  return [device, kernel](const RandomConv& c, std::span<const int64_t> calls, LinearBuffers& buffers) -> Result<bool> {
+    ISOBIT_ASSIGN_OR_RETURN(const DeviceConv layer,
+                            DeviceConv::create(c.shape, c.weights, c.options({}), "random", device));
+    if (!kernel.empty() && layer.kernel_name(c.x.dtype) != kernel) return false;
+    const int64_t pixels = c.image.rows * c.image.columns, outputs = c.size.rows * c.size.columns;
+    ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes copy, copy_of(buffers.bytes()));
+    ISOBIT_ASSIGN_OR_RETURN(const int64_t scratch,
+                            layer.workspace_bytes(*std::max_element(calls.begin(), calls.end()), c.image));
+    ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes memory, device_bytes(static_cast<size_t>(scratch)));
+    const auto there = [&](std::span<std::byte> rows) {
+      return std::span(copy.get() + (rows.data() - buffers.bytes().data()), rows.size());
+    };
+    int64_t first = 0;
+    for (const int64_t images : calls) {
+      ISOBIT_RETURN_IF_ERROR(layer.forward(there(buffers.x(first * pixels, images * pixels)), c.x.dtype,
+                                           there(buffers.y(first * outputs, images * outputs)), c.y_dtype, images,
+                                           c.image, std::span(memory.get(), static_cast<size_t>(scratch)),
+                                           {.x_stride = buffers.x_stride, .y_stride = buffers.y_stride}));
+      first += images;
+    }
+    ISOBIT_RETURN_IF_ERROR(copy_back(copy, buffers.bytes()));
+    return true;
+  };
+}
+
 Result<VerifyReport> verify_conv(int device, const VerifyOptions& options) {
   ISOBIT_RETURN_IF_ERROR(check_cpu("conv", options.seed));
   ConvCandidates all{.on_device = true};
-  for (const DeviceLinearKernel& kernel : conv_kernels())
-    all.statics.push_back({device_kernel(std::string(kernel.operation) + "_cuda_" + std::string(kernel.name)),
-                           static_conv_run(device, kernel.name)});
+  for (const DeviceLinearKernel& kernel : conv_kernels()) {
+    VerifyKernel report = device_kernel(std::string(kernel.operation) + "_cuda_" + std::string(kernel.name));
+    if (kernel.operation == "conv_static") {
+      all.statics.push_back({std::move(report), static_conv_run(device, kernel.name)});
+    } else {
+      (kernel.operation == "conv_int8"    ? all.int8
+       : kernel.operation == "conv_float" ? all.floats
+                                          : all.per_image)
+          .push_back({std::move(report), conv_run(device, kernel.name)});
+    }
+  }
   return verify_conv_with(std::move(all), options);
 }
 
@@ -518,7 +553,7 @@ std::vector<VerifyOperation> operations(int device, std::string_view kernel) {
     } else if (row.name == "conv") {
       row.verify = [device](const VerifyOptions& options) { return verify_conv(device, options); };
       row.fingerprint = [device](Fingerprints& lines) {
-        return fingerprint_conv(static_conv_run(device), conv_run({}), lines);  // a device has no ConvLayer
+        return fingerprint_conv(static_conv_run(device), conv_run(device), lines);
       };
     }
   }

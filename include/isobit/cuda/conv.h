@@ -105,7 +105,7 @@ class DeviceConv {
   std::shared_ptr<const Data> data_;
 };
 
-/// Kernels of convolutions on a device, in a fixed order. Operations: "conv_static"; "conv_int8", also of float images;
+/// Kernels of convolutions on a device, in a fixed order. Operations: "conv_static", "conv_int8", "conv_float" and
 /// "conv_int8_per_image".
 std::span<const DeviceLinearKernel> conv_kernels();
 

@@ -103,8 +103,45 @@ TEST_F(CudaFloatConv, RandomLayersGiveTheBytesOfTheHost) {
       outputs[device.kernel] += c.outputs() * c.shape.outputs;
     }
   }
-  for (const std::string_view kernel : {"tile", "depthwise", "product", "direct", "sums"})
+  for (const std::string_view kernel : {"tile", "product", "direct", "sums"})
     EXPECT_GT(outputs[kernel], testing::sanitized() ? 0 : 10000) << kernel;
+}
+
+/// For the depthwise kernel.
+RandomConv random_depthwise(Random& random, ConvActivations activations, int64_t kernel) {
+  ConvAxis axis{.kernel = kernel, .stride = random.between(1, 2)};
+  const int64_t channels = 4 * random.between(1, 20);
+  RandomConv c{
+      .shape = {.channels = channels, .outputs = channels, .groups = channels},
+      .image = {random.between(5, 20), random.between(5, 20)},
+      .images = random.between(1, 3),
+      .activations = activations,
+      .weights = *random_matrix(random, {.rows = channels * kernel * kernel,
+                                         .ordinary = true,
+                                         .kind = random.one_in(2) ? LowBitKind::kSymmetric : LowBitKind::kZeroPoint})};
+  for (ConvAxis* const of : {&c.shape.rows, &c.shape.columns}) {
+    axis.pad_before = random.between(0, kernel - 1);
+    axis.pad_after = random.between(0, kernel - 1);
+    *of = axis;
+  }
+  c.size = *conv_output_size(c.shape, c.image, "conv");
+  c.bias = random_bias(random, channels);
+  c.x = Array::zeros(random_of(random, kRandomStores), {c.pixels(), channels});
+  random_row(random, c.x.bytes.data(), c.x.size(), c.x.dtype, 0, false);
+  c.y_dtype = activations == ConvActivations::kFloat ? c.x.dtype : random_of(random, kRandomStores);
+  return c;
+}
+
+TEST_F(CudaFloatConv, DepthwiseLayersGiveTheBytesOfTheHost) {
+  Random random(36);
+  for (int i = 0; i < (testing::sanitized() ? 8 : 120) && !HasFailure(); ++i) {
+    const RandomConv c = random_depthwise(random, ConvActivations::kInt8, i % 2 == 0 ? 3 : 5);
+    SCOPED_TRACE(c.text() + ", case " + std::to_string(i));
+    const OnDevice device(c, random.between(0, 4), random.between(0, 2));
+    std::string told;
+    EXPECT_EQ(device.run(false, &told), device.run_host());
+    EXPECT_EQ(device.kernel, "depthwise");
+  }
 }
 
 /// Section 10, of layers without act: the largest share of the bound that a row of y takes.
@@ -156,7 +193,8 @@ TEST_F(CudaFloatConv, FloatsAreWithinTheBounds) {
   std::map<std::string_view, int> layers;
   double worst = 0;
   for (int i = 0; i < (testing::sanitized() ? 20 : 300) && !HasFailure(); ++i) {
-    RandomConv c = *RandomConv::random(random, ConvActivations::kFloat, false);
+    RandomConv c = i % 4 == 3 ? random_depthwise(random, ConvActivations::kFloat, i % 8 == 3 ? 3 : 5)
+                              : *RandomConv::random(random, ConvActivations::kFloat, false);
     c.clamp = LinearClamp::none();
     SCOPED_TRACE(c.text() + ", case " + std::to_string(i));
     const OnDevice device(c, random.between(0, 2), 0);
@@ -174,7 +212,7 @@ TEST_F(CudaFloatConv, FloatsAreWithinTheBounds) {
     EXPECT_TRUE(std::equal(alone.rbegin(), alone.rend(), y.rbegin())) << "an image alone";
   }
   RecordProperty("worst_share_of_the_bound", std::to_string(worst));
-  for (const std::string_view kernel : {"tile", "product", "direct"})
+  for (const std::string_view kernel : {"tile", "depthwise", "product", "direct"})
     EXPECT_GT(layers[kernel], testing::sanitized() ? 0 : 20) << kernel;
 }
 

@@ -56,12 +56,14 @@ std::span<const DeviceLinearKernel> conv_kernels() {
       {"conv_static", kKernelNames[1], "grids of 8 bits of x: 3 x 3 and 5 x 5, a channel by itself"},
       {"conv_static", kKernelNames[2], "rows are gathered from images and multiplied by the kernels of linear layers"},
       {"conv_static", kKernelNames[3], "each output by itself: small groups, and whatever else no other runs"},
-      {"conv_int8", "tile",
-       "v of 8 bits, no offsets: pixels are quantised, then as tile of static codes; of floats, too"},
-      {"conv_int8", "depthwise", "no offsets: 3 x 3 and 5 x 5, a channel by itself; of floats, too"},
-      {"conv_int8", "product",
-       "pixels are quantised as rows, which the kernels of linear layers multiply; of floats, too"},
-      {"conv_int8", "direct", "each output by itself: groups of fewer than 16 channels; of floats, too"},
+      {"conv_int8", "tile", "v of 8 bits, no offsets: pixels are quantised, then as tile of static codes"},
+      {"conv_int8", "depthwise", "no offsets: 3 x 3 and 5 x 5, a channel by itself"},
+      {"conv_int8", "product", "pixels are quantised as rows, which the kernels of linear layers multiply"},
+      {"conv_int8", "direct", "each output by itself: groups of fewer than 16 channels"},
+      {"conv_float", "tile", "float16 and bfloat16, no offsets: as tile of static codes, with v as floats"},
+      {"conv_float", "depthwise", "3 x 3 and 5 x 5, a channel by itself"},
+      {"conv_float", "product", "pixels are gathered as rows, which the kernels of linear layers multiply"},
+      {"conv_float", "direct", "each output by itself: groups of fewer than 16 channels"},
       {"conv_int8_per_image", "sums", "a convolution of static codes, whose sums are scaled"}};
   return kKernels;
 }

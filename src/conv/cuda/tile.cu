@@ -459,7 +459,10 @@ constexpr TileKernel plain_tile(double run_us, double blocks_us, double step_us)
 const TileKernel kTiles[] = {
     plain_tile<128, 128, 128, 3, 64, 32>(3.5, 3.1, 1.12),
     plain_tile<128, 64, 64, 4, 32, 32, TileType::kScaledF16, TileType::kScaledBF16>(2.5, 2.9, 0.41),
-    plain_tile<64, 64, 128, 4, 32, 16>(2.6, 2.4, 0.44), plain_tile<64, 32, 128, 4, 16, 16>(3.3, 1.7, 0.30),
+    plain_tile<64, 64, 128, 4, 32, 16, TileType::kScaledS8, TileType::kScaledF16, TileType::kScaledBF16>(2.6, 2.4,
+                                                                                                         0.44),
+    plain_tile<64, 32, 128, 4, 16, 16, TileType::kScaledS8, TileType::kScaledF16, TileType::kScaledBF16>(3.3, 1.7,
+                                                                                                         0.30),
     tile_kernel<64, 64, kScaledDepth, 4, 32, 16, TileType::kScaledS8, TileType::kScaledF16, TileType::kScaledBF16>(
         2.6, 2.4, 0.22)};
 
@@ -470,6 +473,7 @@ Status run_tile(const ConvTile& conv, TileType type, int processors, cudaStream_
   const TileKernel* best = nullptr;
   for (const TileKernel& kernel : kTiles) {
     if (kernel.kernels[number] == nullptr) continue;
+    if (is_scaled(type) && conv.scales.block_bytes % kernel.depth != 0) continue;
     if (best == nullptr || kernel.us(conv, processors) < best->us(conv, processors)) best = &kernel;
   }
   const GridLaunch grid{.blocks = dim3(static_cast<unsigned>(best->row_tiles(conv) * best->column_tiles(conv)),
