@@ -349,8 +349,16 @@ class Convolutions(unittest.TestCase):
         self.assertEqual(figures(convolution(32, 8.0, int8={"nhwc": 7.0, "nhwc_16": "no", "c32": 6.0})),
                          [("cuDNN float16 / time, N = 32 ≥ 1.5", 1.0, "missed"),
                           ("cuDNN int8 / time ≥ 1", 0.75, "missed")])
-        table = conv_cuda_report.target_table([convolution(1, 4.0, int8={"nhwc": 4.0}), convolution(1, 2.0)])
+        floats = convolution(1, 10.0, layer="float16:4")
+        table = conv_cuda_report.target_table([convolution(1, 4.0, int8={"nhwc": 4.0}), convolution(1, 2.0)], [floats])
+        self.assertIn("| cuDNN float16 / time, float16 4, larger kernels ≥ 1 | 0 of 1 | 0 | 0.80 |", table)
+        self.assertEqual(list(conv_cuda_report.float_targets({**floats, "C": 32})), [])
         self.assertIn("| cuDNN int8 / time ≥ 1 | 1 of 2 | 1 | 1.00 | 1, 14 x 14, 64 -> 64, 3 x 3, 1, 1 |", table)
+
+    def test_floats(self):
+        cases = [convolution(1, us, layer=layer) for layer, us in zip(conv_cuda_report.FLOAT_LAYERS, (4.0, 8.0, 10.0, 16.0))]
+        self.assertIn("| 1, 14 x 14, 64 -> 64, 3 x 3, 1, 1 | 8 | 4 (2.00, 2.00) | 8 (4.00, 1.00) | 10 (5.00, 0.80) |",
+                      conv_cuda_report.float_table(cases))
 
     def test_refusals(self):
         taken = convolution(1, 4.0, int8={"nhwc": "no engine", "c32": 6.0})
