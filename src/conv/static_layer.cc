@@ -118,6 +118,7 @@ struct StaticConvLayer::Impl {
     ImageSize image, size;
     ConvLayoutAxis rows, columns;
     int64_t output_rows, padded_rows;  // of an image at a time, and what they read
+    bool in_place;                     // they read x itself
     ThreadPool* pool;
 
     [[nodiscard]] int64_t pixels() const { return image.rows * image.columns; }
@@ -129,6 +130,8 @@ struct StaticConvLayer::Impl {
     [[nodiscard]] int64_t outputs_together(int64_t images) const {
       return together(images) * output_rows * size.columns;
     }
+    /// Of what is read: rows of an image, pixels of a row.
+    [[nodiscard]] ImageSize read() const { return in_place ? image : ImageSize{padded_rows, columns.length}; }
   };
   /// The workspace of a call, in bytes from its beginning.
   struct Places {
@@ -153,6 +156,13 @@ struct StaticConvLayer::Impl {
   /// Of padded images. A depthwise kernel takes each channel once for each of its outputs.
   [[nodiscard]] int64_t channels() const {
     return is_depthwise() ? parameters.shape.outputs : parameters.shape.channels;
+  }
+  /// Whether kernels may read x itself: unsigned bytes, no pixel outside, and whole quads.
+  [[nodiscard]] bool reads_in_place(const Call& call) const {
+    const bool inside = call.rows.first == 0 && call.rows.step == 1 && call.rows.length <= call.image.rows &&
+                        call.columns.first == 0 && call.columns.step == 1 && call.columns.length <= call.image.columns;
+    const bool one_stride = call.x_stride == parameters.shape.channels || pieces.codes <= parameters.shape.channels;
+    return linear_layer().x_dtype() == Dtype::kU8 && !is_depthwise() && inside && pieces.codes % 4 == 0 && one_stride;
   }
   [[nodiscard]] int64_t group_count() const { return is_depthwise() ? 1 : parameters.shape.groups; }
   [[nodiscard]] int64_t depthwise_rows() const { return std::max<int64_t>(1, kDepthwiseSums / depthwise_stride()); }
@@ -345,6 +355,10 @@ void copy_codes(const std::byte* codes, Dtype dtype, int64_t count, int64_t time
   if (high == nullptr) {
     const auto* in = reinterpret_cast<const uint8_t*>(codes);
     const auto flip = static_cast<uint8_t>(storage_offset(dtype));
+    if (flip == 0) {
+      std::memcpy(low, in, static_cast<size_t>(count));
+      return;
+    }
     for (int64_t i = 0; i < count; ++i) low[i] = in[i] ^ flip;
     return;
   }
@@ -494,15 +508,17 @@ void StaticConvLayer::Impl::run_group(const Call& call, const Places& at, const 
                                       std::byte* scratch) const {
   const Group& group = groups[static_cast<size_t>(g)];
   const ConvShape& shape = parameters.shape;
-  const ActivationRows rows{
-      .data = reinterpret_cast<const uint8_t*>(workspace + at.images) + g * shape.group_channels(),
-      .stride_bytes = 0,
-      .planes = activation_planes(linear_layer().x_dtype()),
-      .m = part.m_end - part.m_begin,
-      .row_at = reinterpret_cast<const int64_t*>(workspace + at.row_at) + part.m_begin,
-      .piece_at = reinterpret_cast<const int64_t*>(workspace + at.piece_at),
-      .pieces = pieces.count,
-      .plane_stride_bytes = at.plane};
+  const int64_t first_row = first_output % call.outputs() / call.size.columns * call.rows.output_stride;
+  const int64_t first_pixel = first_output / call.outputs() * call.pixels() + first_row * call.image.columns;
+  const std::byte* const read = call.in_place ? call.x + first_pixel * call.x_stride : workspace + at.images;
+  const ActivationRows rows{.data = reinterpret_cast<const uint8_t*>(read) + g * shape.group_channels(),
+                            .stride_bytes = 0,
+                            .planes = activation_planes(linear_layer().x_dtype()),
+                            .m = part.m_end - part.m_begin,
+                            .row_at = reinterpret_cast<const int64_t*>(workspace + at.row_at) + part.m_begin,
+                            .piece_at = reinterpret_cast<const int64_t*>(workspace + at.piece_at),
+                            .pieces = pieces.count,
+                            .plane_stride_bytes = at.plane};
   const BlockRange blocks{static_cast<int32_t>(part.n_begin), static_cast<int32_t>(part.n_end)};
   const int64_t first_channel = g * (shape.outputs / shape.groups);
   if (wide()) {
@@ -523,10 +539,11 @@ void StaticConvLayer::Impl::run(const Call& call, const Places& at, std::byte* w
     for (int64_t i = begin; i < end; ++i)
       copy_row(call, at, workspace, first_image, first_row * call.rows.output_stride, i);
   };
+  const int64_t copied = call.in_place ? 0 : count * call.padded_rows - unused;
   if (call.pool == nullptr) {
-    copy(0, 0, count * call.padded_rows - unused);
-  } else {
-    call.pool->for_ranges(count * call.padded_rows - unused, copy);
+    copy(0, 0, copied);
+  } else if (copied > 0) {
+    call.pool->for_ranges(copied, copy);
   }
   const int64_t first_output = first_image * call.outputs() + first_row * call.size.columns;
   const int64_t outputs = count * rows * call.size.columns;
@@ -548,16 +565,19 @@ void StaticConvLayer::Impl::run(const Call& call, const Places& at, std::byte* w
 void StaticConvLayer::Impl::place_rows(const Call& call, const Places& at, int64_t images, std::byte* workspace) const {
   auto* const row_at = reinterpret_cast<int64_t*>(workspace + at.row_at);
   auto* const piece_at = reinterpret_cast<int64_t*>(workspace + at.piece_at);
-  const int64_t width = call.columns.length, outputs = call.output_rows * call.size.columns;
-  for (int64_t i = 0; i < call.outputs_together(images); ++i) {
-    const int64_t p = i % outputs / call.size.columns, q = i % outputs % call.size.columns;
-    const int64_t row = i / outputs * call.padded_rows + call.rows.first_output + p * call.rows.output_stride;
-    row_at[i] = (row * width + call.columns.first_output + q * call.columns.output_stride) * channels();
-  }
+  const ImageSize read = call.read();
+  const int64_t pixel = call.in_place ? call.x_stride : channels();
+  int64_t* next = row_at;
+  for (int64_t image = 0; image < call.together(images); ++image)
+    for (int64_t p = 0; p < call.output_rows; ++p) {
+      const int64_t row = image * read.rows + call.rows.first_output + p * call.rows.output_stride;
+      const int64_t first = (row * read.columns + call.columns.first_output) * pixel;
+      for (int64_t q = 0; q < call.size.columns; ++q) *next++ = first + q * call.columns.output_stride * pixel;
+    }
   const int64_t taps = parameters.shape.columns.kernel;
   for (int64_t i = 0; i < pieces.count; ++i) {
     const int64_t r = pieces.rows ? i : i / taps, s = pieces.rows ? 0 : i % taps;
-    piece_at[i] = (r * call.rows.tap * width + s * call.columns.tap) * channels();
+    piece_at[i] = (r * call.rows.tap * read.columns + s * call.columns.tap) * pixel;
   }
   if (!is_depthwise()) return;
   for (int64_t i = pieces.count; i % kDepthwiseTaps != 0; ++i) piece_at[i] = piece_at[0];
@@ -621,6 +641,7 @@ Status StaticConvLayer::forward(std::span<const std::byte> x, std::span<std::byt
   ISOBIT_RETURN_IF_ERROR(check_codes(x.data(), p.linear.input, pixels, p.shape.channels, x_rows.stride, impl.name));
   call.x = x.data();
   call.x_stride = x_rows.stride;
+  call.in_place = impl.reads_in_place(call);
   call.y = y.data();
   call.y_stride = y_rows.stride;
   call.residual = residual.empty() ? nullptr : residual.data();

@@ -132,6 +132,28 @@ TEST(StaticConv, EveryPathEqualsTheReference) {
   EXPECT_GT(std::min({depthwise, transposed, residuals, wide_codes, large}), 3);
 }
 
+// x of unsigned bytes without pads, in whole quads: kernels read x itself, to its last byte.
+TEST(StaticConv, ReadsXInPlace) {
+  Random random(41);
+  for (int i = 0; i < (testing::kSanitized ? 10 : 80) && !::testing::Test::HasFailure(); ++i) {
+    RandomStaticConv c;
+    const int64_t groups = random.one_in(3) ? 2 : 1;
+    c.p.shape = {.channels = 4 * groups * random.between(1, 20), .outputs = groups * random.between(2, 50)};
+    c.p.shape.groups = groups;
+    for (ConvAxis* const axis : {&c.p.shape.rows, &c.p.shape.columns})
+      *axis = {.kernel = random.between(1, 3), .stride = random.between(1, 3), .dilation = random.between(1, 2)};
+    c.image = {random.between(5, 9), random.between(5, 9)};
+    if (random.one_in(4)) c.image = {random.between(30, 40), random.between(30, 40)};
+    c.images = random.between(1, 3);
+    c.size = conv_output_size(c.p.shape, c.image, "conv").value();
+    c.p.linear = random_conv_linear(random, c.p.shape.outputs, c.p.shape.depth(),
+                                    {.bits = 8, .is_signed = false, .zero_point = random.between(0, 255)},
+                                    random_code_grid(random, 8));
+    SCOPED_TRACE(c.text());
+    compare(c, random);
+  }
+}
+
 TEST(StaticConv, ChunksGiveTheBytesOfTheWhole) {
   Random random(31);
   int chunks = 0;
