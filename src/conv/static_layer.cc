@@ -37,7 +37,7 @@ constexpr LinearLayerKernel kKernels[] = {
 #if defined(__x86_64__) && !defined(ISOBIT_NO_X86_KERNELS)
     {"conv_static_avx2", "conv_static", CpuPath::kAvx2, "products in 16 bits"},
     {"conv_static_avxvnni", "conv_static", CpuPath::kAvxVnni, "four products in one instruction, 8 lanes"},
-    {"conv_static_avx512vnni", "conv_static", CpuPath::kAvx512Vnni, "16 lanes; rescales in float64 lanes"},
+    {"conv_static_avx512vnni", "conv_static", CpuPath::kAvx512Vnni, "16 lanes; rescales in float lanes"},
 #endif
 };
 
@@ -449,6 +449,11 @@ void StaticConvLayer::Impl::run_group(const Call& call, const ActivationRows& ro
                                       int64_t first_output, int64_t first_channel, const Group& group,
                                       T* scratch) const {
   const int64_t first = group.weights.first_row(blocks.begin);
+  if (group.output && !parameters.residual) {
+    std::byte* const y = call.y + (first_output * call.y_stride + first_channel + first) * group.output->y_bytes();
+    return static_product(product, rescale, group.weights, blocks, rows, start + first, *group.output, y, call.y_stride,
+                          scratch);
+  }
   product_in_pieces(product, group.weights, blocks, rows, start + first, scratch, [&](const LinearSums& sums) {
     const int64_t n = first + sums.n;
     store<T>(call, group, sums, first_output, n, first_channel + n, std::min(group.weights.n() - n, sums.columns));

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "product/codes_avx2.h"
+
 namespace isobit {
 namespace {
 
@@ -18,6 +20,7 @@ struct Vector {
   static constexpr int kAccumulators = 9;  // a product and the widened operands take the rest
   static constexpr int kMaxRows = 4;
   static constexpr int kChains = 2;  // the chain is vpaddd, one cycle
+  static constexpr int kRowsOfFour = kMaxRows;
 
   [[gnu::always_inline]] static Acc zero() { return Acc{}; }
   [[gnu::always_inline]] static Acc add(Acc a, Acc b) {
@@ -39,6 +42,22 @@ struct Vector {
   /// The two halves of each row: [a0 a1 b0 b1 | c0 c1 d0 d1] -> [a b c d].
   [[gnu::always_inline]] static __m128i rows(Acc acc) {
     return _mm_hadd_epi32(_mm256_castsi256_si128(bits(acc)), _mm256_extracti128_si256(bits(acc), 1));
+  }
+
+  using Codes = CodeLanes;
+
+  [[gnu::always_inline]] static Acc load_start(const int32_t* start) {  // one half of each row's sum
+    return reinterpret_cast<Acc>(_mm256_cvtepu32_epi64(_mm_loadu_si128(reinterpret_cast<const __m128i*>(start))));
+  }
+  template <int kUnits>
+  [[gnu::always_inline]] static void store_codes(const SumCodes& to, const Codes& codes, const Acc (&sums)[kUnits],
+                                                 int64_t column, int64_t columns, uint8_t* y) {
+    __m256i eights[(kUnits + 1) / 2];
+    unroll<(kUnits + 1) / 2>(ISOBIT_UNROLLED(u) {
+      const __m128i first = rows(sums[2 * u]);
+      eights[u] = _mm256_set_m128i(2 * u + 1 < kUnits ? rows(sums[(2 * u + 1) % kUnits]) : first, first);
+    });
+    store_eights<kUnits * kUnitRows>(to, codes, eights, column, columns, y);
   }
 
   template <int kPlanes>

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/x86_intrinsics.h"
+#include "product/codes_avx512.h"
 
 namespace isobit {
 namespace {
@@ -17,6 +18,7 @@ struct Vector {
   static constexpr int kAccumulators = 24;
   static constexpr int kMaxRows = 8;
   static constexpr int kChains = 10;
+  static constexpr int kRowsOfFour = 6;
 
   [[gnu::always_inline]] static Acc zero() { return Acc{}; }
   [[gnu::always_inline]] static Acc add(Acc a, Acc b) {
@@ -47,6 +49,43 @@ struct Vector {
                         _mm512_castsi512_si256(bits(sums[kPlanes - 1])), shift);
     store_half<kPlanes>(start + 8, out + 8, _mm512_extracti64x4_epi64(bits(sums[0]), 1),
                         _mm512_extracti64x4_epi64(bits(sums[kPlanes - 1]), 1), shift);
+  }
+
+  using Codes = CodeLanes;
+
+  [[gnu::always_inline]] static Acc load_start(const int32_t* start) {
+    return reinterpret_cast<Acc>(_mm512_loadu_si512(start));
+  }
+  template <int kUnits>
+  [[gnu::always_inline]] static void store_codes(const SumCodes& to, const Codes& codes, const Acc (&sums)[kUnits],
+                                                 int64_t column, int64_t columns, uint8_t* y) {
+    // Four bytes of every unit in turn to 16 of each.
+    const __m512i in_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i lanes[kUnits];
+    __m512 ratio[kUnits];
+    unroll<kUnits>(ISOBIT_UNROLLED(u) {
+      lanes[u] = bits(sums[u]);
+      ratio[u] = _mm512_loadu_ps(to.ratio + column + kUnitRows * u);
+    });
+    __mmask16 undecided = 0;
+    const __m512i bytes = _mm512_permutexvar_epi32(in_order, codes.bytes<kUnits>(lanes, ratio, undecided));
+    if (undecided != 0) [[unlikely]] {
+      alignas(64) int32_t whole[kUnits * kUnitRows];
+      unroll<kUnits>(ISOBIT_UNROLLED(u) { _mm512_store_si512(whole + kUnitRows * u, lanes[u]); });
+      return to.exact(to.context, whole, column, columns, y);
+    }
+    const __m256i first = _mm512_castsi512_si256(bytes);
+    if (columns < kUnits * kUnitRows) {
+      _mm512_mask_storeu_epi8(y, ~uint64_t{0} >> (64 - columns), bytes);
+    } else if constexpr (kUnits == 4) {
+      _mm512_storeu_si512(y, bytes);
+    } else if constexpr (kUnits == 1) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(y), _mm256_castsi256_si128(first));
+    } else {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), first);
+      if constexpr (kUnits == 3)
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(y + 32), _mm512_extracti32x4_epi32(bytes, 2));
+    }
   }
 
   template <int kPlanes>

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "product/codes_avx2.h"
+
 namespace isobit {
 namespace {
 
@@ -17,6 +19,7 @@ struct Vector {
   static constexpr int kAccumulators = 12;
   static constexpr int kMaxRows = 4;
   static constexpr int kChains = 10;
+  static constexpr int kRowsOfFour = kMaxRows;
 
   [[gnu::always_inline]] static Acc zero() { return Acc{}; }
   [[gnu::always_inline]] static Acc add(Acc a, Acc b) {
@@ -33,6 +36,19 @@ struct Vector {
   }
   [[gnu::always_inline]] static Acc dot(Acc acc, Activation u, Weights w) {
     return reinterpret_cast<Acc>(_mm256_dpbusd_avx_epi32(bits(acc), u, w));
+  }
+
+  using Codes = CodeLanes;
+
+  [[gnu::always_inline]] static Acc load_start(const int32_t* start) {
+    return reinterpret_cast<Acc>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(start)));
+  }
+  template <int kUnits>
+  [[gnu::always_inline]] static void store_codes(const SumCodes& to, const Codes& codes, const Acc (&sums)[kUnits],
+                                                 int64_t column, int64_t columns, uint8_t* y) {
+    __m256i eights[kUnits];
+    unroll<kUnits>(ISOBIT_UNROLLED(u) { eights[u] = bits(sums[u]); });
+    store_eights<kUnits * kUnitRows>(to, codes, eights, column, columns, y);
   }
 
   template <int kPlanes>

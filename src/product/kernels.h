@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "product/codes.h"
+
 namespace isobit {
 
 /// Twelve accumulator chains keep two dot-product units with a latency of five cycles busy in a matrix-vector
@@ -61,6 +63,9 @@ struct LinearArgs {
   bool tiled;  // activations are tiles, see ActivationRows; of kernels for which takes_tiles() is true
   // Of tiled activations: takes the sums, and acc is not written.
   LinearThen then;
+  // Not null: codes in place of acc, of kernels for which gives_codes() is true, one plane of activations and of
+  // weights, and sums of int32. Column 0 is the first of all blocks.
+  const SumCodes* codes;
 };
 
 using LinearKernel = void (*)(const LinearArgs& args);

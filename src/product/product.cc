@@ -119,6 +119,14 @@ bool takes_tiles([[maybe_unused]] LinearKernel kernel, [[maybe_unused]] const Pa
 #endif
 }
 
+bool gives_codes([[maybe_unused]] LinearKernel kernel) {
+#if defined(__x86_64__) && !defined(ISOBIT_NO_X86_KERNELS)
+  return kernel == linear_u8_s8_avx2 || kernel == linear_u8_s8_avxvnni || kernel == linear_u8_s8_avx512vnni;
+#else
+  return false;
+#endif
+}
+
 void pack_activations_row(const void* codes, Dtype dtype, int64_t k, uint8_t* out, int64_t piece_stride) {
   if (activation_planes(dtype) == 1) {
     const uint8_t* in = static_cast<const uint8_t*>(codes);

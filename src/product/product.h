@@ -69,7 +69,8 @@ inline constexpr int64_t kSecondLevelBytes = int64_t{2} << 20;
 
 template <typename T>
 void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange blocks, const ActivationRows& u,
-            const T* start, T* acc, int64_t acc_stride, bool cold = false, LinearThen then = {});
+            const T* start, T* acc, int64_t acc_stride, bool cold = false, LinearThen then = {},
+            const SumCodes* codes = nullptr);
 
 /// Weights in the order in which kernels read them; immutable, so a copy shares the memory. Layout, the same for
 /// all paths: [plane][block][quad of k][row of the block][4 k], each block 1 to 12 tiles of 16 rows.
@@ -94,7 +95,7 @@ class PackedWeights {
                                             int32_t max_block_tiles);
   template <typename T>
   friend void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange blocks, const ActivationRows& u,
-                     const T* start, T* acc, int64_t acc_stride, bool cold, LinearThen then);
+                     const T* start, T* acc, int64_t acc_stride, bool cold, LinearThen then, const SumCodes* codes);
 
   std::shared_ptr<const int8_t> memory_;  // 64-byte aligned
   int64_t n_ = 0;
@@ -127,6 +128,8 @@ constexpr int64_t packed_row_bytes(Dtype dtype, int64_t k) { return activation_p
 
 /// Whether m rows for these weights are best packed as tiles. A part of such a call may have fewer rows.
 bool takes_tiles(LinearKernel kernel, const PackedWeights& weights, int64_t m);
+/// Whether it can make codes of sums.
+bool gives_codes(LinearKernel kernel);
 constexpr int64_t round_up_to_tile(int64_t m) { return (m + kTileRows - 1) / kTileRows * kTileRows; }
 /// Where row m of tiles begins: kTileColumns codes, the next ones kTileBytes further.
 constexpr int64_t tiled_row_at(int64_t m, int64_t row_bytes) {
@@ -141,10 +144,11 @@ void pack_activations_row(const void* codes, Dtype dtype, int64_t k, uint8_t* ou
 /// int32_t: modulo 2^32, exact when the caller has proved that the final value fits; or int64_t: exact for every input
 /// whose start leaves room (|product| < 2^49). acc: m rows of acc_stride elements. No alignment is needed; 64 bytes is
 /// faster. start and acc do not overlap. With `then`, of tiled activations and weights of one plane, it takes the sums
-/// in place of acc, in pieces.
+/// in place of acc, in pieces. With `codes`, where gives_codes() is true, of activations and weights of one plane, its y
+/// is written in place of acc.
 template <typename T>
 inline void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange blocks, const ActivationRows& u,
-                   const T* start, T* acc, int64_t acc_stride, bool cold, LinearThen then) {
+                   const T* start, T* acc, int64_t acc_stride, bool cold, LinearThen then, const SumCodes* codes) {
   static_assert(sizeof(T) == sizeof(int32_t) || sizeof(T) == sizeof(int64_t));
   const int32_t wide_end = blocks.end < weights.wide_blocks_ ? blocks.end : weights.wide_blocks_;
   LinearArgs args;
@@ -172,6 +176,7 @@ inline void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange
   args.cold = cold && (u.m > kFewRows || weights.size_bytes() > kSecondLevelBytes);
   args.tiled = u.tiled;
   args.then = then;
+  args.codes = codes;
   kernel(args);
   for (int plane = 1; plane < weights.planes_; ++plane) {  // further planes are added to what the first ones left
     args.weights += weights.plane_bytes_;

@@ -14,6 +14,9 @@
 //   kChains                   independent accumulators that hide the latency of one dot product
 //   zero, broadcast, load, dot, add
 //   store(start, out, sums[planes], shift), for int32_t and int64_t
+//   kRowsOfFour               rows of a register tile of four units whose sums become codes
+//   Codes                     what they share
+//   load_start(start), store_codes(to, codes, sums[units], column, columns, y)
 #ifndef ISOBIT_PRODUCT_X86_BODY_H_
 #define ISOBIT_PRODUCT_X86_BODY_H_
 
@@ -41,6 +44,9 @@ constexpr int max_units(int rows) {
   const int fit = min_int(kMaxBlockTiles, Vector::kAccumulators / rows);
   return rows <= 2 || rows >= 5 ? fit : min_int(fit, 4);
 }
+
+/// Of tiles whose sums become codes, at most: bytes of so many units fill a vector.
+constexpr int kCodeUnits = 4;
 
 /// Interleaved sums over k in a tile of so many accumulators.
 constexpr int split(int accumulators) {
@@ -88,6 +94,24 @@ template <typename T, int kPlanes, int kSplit, int kRows, int kUnits>
   });
 }
 
+template <int kSplit, int kRows, int kUnits>
+[[gnu::always_inline]] inline void store_codes(const LinearArgs& args, const Vector::Acc (&acc)[kSplit][kRows][kUnits],
+                                               int64_t m, int64_t n) {
+  const SumCodes& to = *args.codes;
+  if (n >= to.columns) return;  // the rest of a tile
+  const Vector::Codes codes(to);
+  constexpr int kColumns = kUnits * Vector::kUnitRows;
+  const int64_t columns = to.columns - n < kColumns ? to.columns - n : kColumns;
+  unroll<kRows>(ISOBIT_UNROLLED(r) {
+    Vector::Acc sums[kUnits];
+    unroll<kUnits>(ISOBIT_UNROLLED(t) {
+      sums[t] = acc[0][r][t];
+      unroll<kSplit - 1>(ISOBIT_UNROLLED(s) { sums[t] = Vector::add(sums[t], acc[s + 1][r][t]); });
+    });
+    Vector::store_codes(to, codes, sums, n, columns, to.y + (m + r) * to.y_stride + n);
+  });
+}
+
 /// Weights that one call of a register tile fetches into the second-level cache, as the first level is full of this
 /// block: `bytes` for each kQuadsTogether quads of k, from `from` on.
 struct Ahead {
@@ -106,7 +130,7 @@ constexpr int kQuadsTogether = 4;
 }
 
 /// A register tile: kRows / kPlanes activation rows from m on, kUnits units of output columns from n on.
-template <bool kCold, int kPlanes, int kRows, int kUnits>
+template <bool kCold, int kPlanes, bool kCodes, int kRows, int kUnits>
 void micro_tile(const LinearArgs& args, const int8_t* weights, int64_t quad_bytes, int64_t m, int64_t n,
                 const Ahead* weights_ahead) {
   // Narrow tiles cut k into interleaved sums, or the latency of the dot product would show.
@@ -118,8 +142,14 @@ void micro_tile(const LinearArgs& args, const int8_t* weights, int64_t quad_byte
               (r % kPlanes) * args.plane_stride_bytes;
   });
   Vector::Acc acc[kSplit][kRows][kUnits];
-  unroll<kSplit * kRows * kUnits>(
-      ISOBIT_UNROLLED(i) { acc[i / (kRows * kUnits)][i / kUnits % kRows][i % kUnits] = Vector::zero(); });
+  unroll<kSplit * kRows * kUnits>(ISOBIT_UNROLLED(i) {
+    Vector::Acc& sum = acc[i / (kRows * kUnits)][i / kUnits % kRows][i % kUnits];
+    if constexpr (kCodes && i < kRows * kUnits) {
+      sum = Vector::load_start(static_cast<const int32_t*>(args.start) + n + i % kUnits * Vector::kUnitRows);
+    } else {
+      sum = Vector::zero();
+    }
+  });
   Ahead ahead{};
   if constexpr (kCold) ahead = *weights_ahead;
   constexpr int kTogether = kCold || kRows > 4 ? kQuadsTogether : kSplit;
@@ -140,7 +170,9 @@ void micro_tile(const LinearArgs& args, const int8_t* weights, int64_t quad_byte
       }
     }
   }
-  if (args.wide) {
+  if constexpr (kCodes) {
+    store_codes(args, acc, m, n);
+  } else if (args.wide) {
     store_tile<int64_t, kPlanes>(args, acc, m, n);
   } else {
     store_tile<int32_t, kPlanes>(args, acc, m, n);
@@ -150,7 +182,7 @@ void micro_tile(const LinearArgs& args, const int8_t* weights, int64_t quad_byte
 using MicroTile = void (*)(const LinearArgs&, const int8_t*, int64_t, int64_t, int64_t, const Ahead*);
 
 /// All register tiles for kPlanes: of_m[activation rows][units].
-template <bool kCold, int kPlanes>
+template <bool kCold, int kPlanes, bool kCodes>
 struct Tiles {
   static constexpr int kMaxM = Vector::kMaxRows / kPlanes;
   MicroTile of_m[kMaxM + 1][kMaxBlockTiles + 1];
@@ -158,9 +190,10 @@ struct Tiles {
 
   template <int kM = 1, int kUnits = 1>
   constexpr void fill() {
-    max[kM] = max_units(kM * kPlanes);
-    of_m[kM][kUnits] = micro_tile<kCold, kPlanes, kM * kPlanes, kUnits>;
-    if constexpr (kUnits < max_units(kM * kPlanes)) {
+    constexpr int kMost = min_int(max_units(kM * kPlanes), kCodes ? kCodeUnits : kMaxBlockTiles);
+    max[kM] = kMost;
+    of_m[kM][kUnits] = micro_tile<kCold, kPlanes, kCodes, kM * kPlanes, kUnits>;
+    if constexpr (kUnits < kMost) {
       fill<kM, kUnits + 1>();
     } else if constexpr (kM < kMaxM) {
       fill<kM + 1>();
@@ -173,21 +206,21 @@ struct Tiles {
   }
 };
 
-template <bool kCold, int kPlanes>
-constexpr auto kTiles = Tiles<kCold, kPlanes>::make();
+template <bool kCold, int kPlanes, bool kCodes>
+constexpr auto kTiles = Tiles<kCold, kPlanes, kCodes>::make();
 
 /// All activation rows with one block of weights.
-template <bool kCold, int kPlanes>
+template <bool kCold, int kPlanes, bool kCodes>
 [[gnu::always_inline]] inline void run_block(const LinearArgs& args, const int8_t* weights, int tiles, int64_t n) {
-  constexpr const auto& table = kTiles<kCold, kPlanes>;
-  constexpr int kMaxM = table.kMaxM;
+  constexpr const auto& table = kTiles<kCold, kPlanes, kCodes>;
+  const int most_rows = kCodes && tiles * kUnitsPerTile == kCodeUnits ? Vector::kRowsOfFour : table.kMaxM;
   const int64_t quad_bytes = int64_t{tiles} * kTileRows * kBytesPerQuadRow;
   Ahead ahead{};
   Ahead next{};
   if constexpr (kCold) {
     // The tile of the first rows reads what nobody has fetched; the others have time to fetch the next block.
-    const int64_t groups = (args.m + kMaxM - 1) / kMaxM;
-    const int64_t strips = (tiles * kUnitsPerTile + table.max[kMaxM] - 1) / table.max[kMaxM];
+    const int64_t groups = (args.m + most_rows - 1) / most_rows;
+    const int64_t strips = (tiles * kUnitsPerTile + table.max[most_rows] - 1) / table.max[most_rows];
     ahead = {weights + kAheadBytes, kQuadsTogether * quad_bytes};
     next = {weights + args.quads * quad_bytes, groups > 1 ? ahead.bytes / (groups * strips - 1) + 1 : 0};
   }
@@ -195,11 +228,11 @@ template <bool kCold, int kPlanes>
   while (m < args.m) {
     // The last two groups share what is left evenly: 9 rows are 8 + 1 otherwise, and a lone row is slow.
     const int64_t left = args.m - m;
-    const int rows = static_cast<int>(left >= 2 * kMaxM ? kMaxM : left > kMaxM ? (left + 1) / 2 : left);
+    const int rows = static_cast<int>(left >= 2 * most_rows ? most_rows : left > most_rows ? (left + 1) / 2 : left);
     const int max = table.max[rows];
     // Groups with the same number of rows run one after the other over the same strip of weights, which the
     // first of them brings to L1.
-    const int64_t group_end = left >= 2 * kMaxM ? m + left / kMaxM * kMaxM - kMaxM : m + rows;
+    const int64_t group_end = left >= 2 * most_rows ? m + left / most_rows * most_rows - most_rows : m + rows;
     int unit = 0;
     int units_left = tiles * kUnitsPerTile;
     while (units_left > 0) {
@@ -219,20 +252,21 @@ template <bool kCold, int kPlanes>
   }
 }
 
-template <bool kCold, int kPlanes>
+template <bool kCold, int kPlanes, bool kCodes = false>
 [[gnu::always_inline]] inline void run_planes(const LinearArgs& args) {
   const int8_t* weights = args.weights;
   int64_t n = 0;
   const int blocks = args.wide_blocks + args.narrow_blocks;
   for (int block = 0; block < blocks; ++block) {
     const int tiles = block < args.wide_blocks ? args.wide_tiles : args.narrow_tiles;
-    run_block<kCold, kPlanes>(args, weights, tiles, n);
+    run_block<kCold, kPlanes, kCodes>(args, weights, tiles, n);
     weights += args.quads * tiles * kTileRows * kBytesPerQuadRow;
     n += tiles * kTileRows;
   }
 }
 
 [[gnu::always_inline]] inline void run_linear(const LinearArgs& args) {
+  if (args.codes != nullptr) return args.cold ? run_planes<true, 1, true>(args) : run_planes<false, 1, true>(args);
   if (args.activation_planes == 2) {
     run_planes<false, 2>(args);
   } else if (args.cold) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Static codes of 2 to 16 bits: the integer product of product/product.h, each block followed by the rescale of its
-// outputs while they are in the cache. numerics.md, section 12.
+// Static codes of 2 to 16 bits: the integer product of product/product.h, whose sums become codes in registers, or each
+// block followed by the rescale of its outputs while they are in the cache. numerics.md, section 12.
 //
 //   start[n] = bias_s32[n] - (z_a + storage_offset(dtype)) * sum over k of v[n, k]
 //   y[m, n]  = clamp(rs_n(start[n] + sum over k of v[n, k] * u[m, k]) + z_y, lo, hi)
@@ -29,6 +29,17 @@ class StaticOutput {
                Rounding rounding, int32_t zero_point, int32_t lo, int32_t hi, int32_t y_bytes = 1);
 
   [[nodiscard]] int32_t y_bytes() const { return y_bytes_; }
+  /// Whether codes() may be called.
+  [[nodiscard]] bool has_codes() const { return !float_ratios_.empty(); }
+
+  /// What rows that `kernel` takes one by one, where a kernel of products does not decide, are left to.
+  struct Exact {
+    const StaticOutput* output;
+    StaticRescale kernel;
+    int64_t first;
+  };
+  /// Sums of 32 bits to codes from output exact.first on, a multiple of 16; `exact` is there as long as it is used.
+  [[nodiscard]] SumCodes codes(const Exact& exact, int64_t columns, void* y, int64_t y_stride) const;
 
   /// Outputs [first, first + count) of `rows` rows: acc and y begin at output `first`, a multiple of 16.
   template <typename T>
@@ -53,7 +64,8 @@ class StaticOutput {
 
  private:
   std::vector<int32_t> multipliers_, shifts_;
-  std::vector<double> ratios_;  // padded; empty when one of them is not exact enough
+  std::vector<double> ratios_;       // padded; empty when one of them is not exact enough
+  std::vector<float> float_ratios_;  // padded, of product/codes.h; empty where those are, or its proof does not hold
   Rounding rounding_;
   int32_t zero_point_, lo_, hi_, y_bytes_;
 };
@@ -63,8 +75,10 @@ StaticRescale static_rescale(CpuPath path);
 
 /// Rows of u that share one pass over a block.
 inline constexpr int64_t kStaticRows = 256;
+/// With more rows than these, fetching weights ahead of their use takes more time than it saves.
+inline constexpr int64_t kFetchingRows = 64;
 /// Of a block that one register tile of many rows covers, so that its weights are one stream.
-inline constexpr int32_t kStaticBlockTiles = 3;
+inline constexpr int32_t kStaticBlockTiles = 4;
 /// Elements of scratch, of T; aligned to 64 bytes it is faster.
 inline constexpr int64_t kStaticScratch = kStaticRows * kMaxBlockTiles * kTileRows;
 
@@ -102,6 +116,17 @@ void static_product(LinearKernel product, StaticRescale rescale, const PackedWei
                     const ActivationRows& u, const T* start, const StaticOutput& output, void* y, int64_t y_stride,
                     T* scratch) {
   const int64_t first = weights.first_row(blocks.begin);
+  if constexpr (sizeof(T) == sizeof(int32_t)) {
+    if (output.has_codes() && gives_codes(product) && u.planes == 1 && !u.tiled) {
+      const StaticOutput::Exact exact{&output, rescale, first};
+      SumCodes codes = output.codes(exact, weights.n() - first, y, y_stride);
+      for (int64_t m = 0; m < u.m; m += kStaticRows, codes.y += kStaticRows * y_stride) {
+        const ActivationRows rows = u.part(m, u.m - m < kStaticRows ? u.m - m : kStaticRows);
+        linear<T>(product, weights, blocks, rows, start, nullptr, 0, rows.m <= kFetchingRows, {}, &codes);
+      }
+      return;
+    }
+  }
   product_in_pieces(product, weights, blocks, u, start, scratch, [&](const LinearSums& sums) {
     const int64_t left = weights.n() - first - sums.n;
     output.rescale(rescale, first + sums.n, left < sums.columns ? left : sums.columns, sums.rows,
