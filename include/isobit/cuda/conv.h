@@ -67,7 +67,8 @@ class DeviceConv {
  public:
   /// As ConvLayer::create, whose errors it has; options.path must be empty. Packs the weights, copies them to the device
   /// with this number, or to the current one, and waits for that. Leaves it the thread's current device. kUnsupported
-  /// besides: blocks of 65,536 channels and more, and K of 2^31 and more; a device for which the build has no code.
+  /// besides: of the int8 kinds blocks of 65,536 channels and more; K of about 2^30 and more; a device for which the build
+  /// has no code.
   static Result<DeviceConv> create(const ConvShape& shape, const LowBitMatrix& weights, const ConvOptions& options,
                                    std::string_view name, std::optional<int> device = {});
 

@@ -57,20 +57,4 @@ ConvSource device_source(const ConvShape& shape, const DeviceConvCall& call) {
   return source;
 }
 
-Status check_conv_memory(std::span<const std::byte> x, std::span<const std::byte> y,
-                         std::span<const std::byte> workspace, int64_t needed, int64_t images, int device,
-                         cudaStream_t stream) {
-  ISOBIT_RETURN_IF_ERROR(check_device_buffer("workspace", workspace, Dtype::kU8));
-  ISOBIT_RETURN_IF_ERROR(check_alignment("workspace", workspace.data()));
-  if (static_cast<int64_t>(workspace.size()) < needed)
-    return refuse_argument("workspace has " + std::to_string(workspace.size()) + " bytes, must have " +
-                           std::to_string(needed) + " for " + std::to_string(images) +
-                           " images of this size (workspace_bytes)");
-  ISOBIT_RETURN_IF_ERROR(check_current_device(device, "the layer"));
-  const std::initializer_list<NamedBuffer> buffers = {{"x", x}, {"y", y}, {"workspace", workspace}};
-  ISOBIT_RETURN_IF_ERROR(check_apart(buffers));
-  for (const NamedBuffer& buffer : buffers) ISOBIT_RETURN_IF_ERROR(check_on_device(buffer, device));
-  return check_stream(stream, device);
-}
-
 }  // namespace isobit::cuda

@@ -3,9 +3,7 @@
 #ifndef ISOBIT_CONV_CUDA_CALL_H_
 #define ISOBIT_CONV_CUDA_CALL_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "conv/cuda/kernels.h"
@@ -33,10 +31,8 @@ Result<DeviceConvCall> device_conv_call(const ConvShape& shape, int64_t images, 
 /// All outputs; x, and what is known of codes, is not set.
 ConvSource device_source(const ConvShape& shape, const DeviceConvCall& call);
 
-/// needed: bytes of the workspace.
-Status check_conv_memory(std::span<const std::byte> x, std::span<const std::byte> y,
-                         std::span<const std::byte> workspace, int64_t needed, int64_t images, int device,
-                         cudaStream_t stream);
+/// In messages.
+inline std::string images_text(int64_t images) { return std::to_string(images) + " images of this size"; }
 
 }  // namespace isobit::cuda
 

@@ -19,8 +19,10 @@
 #include "core/cuda/upload.h"
 #include "core/run_options.h"
 #include "isobit/cuda/conv.h"
+#include "linear/cuda/arguments.h"
 #include "linear/cuda/plan.h"
 #include "linear/cuda/steps.h"
+#include "linear/int8/int8.h"
 #include "linear/layer_parts.h"
 
 namespace isobit::cuda {
@@ -140,6 +142,9 @@ struct DeviceConv::Data {
 
   Status pack_sums(const LowBitMatrix& weights, std::span<const float> biases);
   Status pack_outputs(const LowBitMatrix& weights, std::span<const float> biases);
+  void pack_depthwise(const PlainWeights& plain, Upload& upload);
+  void pack_direct(const PlainWeights& plain, bool has_offsets, Upload& upload);
+  void pack_tiles(const PlainWeights& plain, bool one_scale, std::span<const float> biases, Upload& upload);
   Status pack_products(const LowBitMatrix& weights, std::span<const float> biases);
   [[nodiscard]] Result<DeviceConvCall> call_of(int64_t images, const ImageSize& image) const {
     return device_conv_call(shape, images, image, name);
@@ -179,78 +184,90 @@ Status DeviceConv::Data::pack_sums(const LowBitMatrix& weights, std::span<const 
 }
 
 Status DeviceConv::Data::pack_outputs(const LowBitMatrix& weights, std::span<const float> biases) {
-  const bool few_channels = shape.groups > 1 && shape.group_channels() < kLeastGroupChannels;
   const bool has_offsets = weights.parameters().kind == LowBitKind::kOffset;
   ISOBIT_ASSIGN_OR_RETURN(const PixelWeights pixels, pixel_weights(shape, weights, false, asymmetric(), name));
   blocks = pixels.blocks;
   const PlainWeights plain(pixels, shape.outputs, taps());
   Upload upload;
   upload.add(biases, bias);
-  const int64_t padded_outputs = round_up(group_outputs(), kTileOutputs);
-  std::vector<std::vector<std::byte>> tile_weights;
-  std::vector<float2> of_channels;
-  std::vector<float> tile_scales, depthwise_weights;
   if (has_float_depthwise(shape) && !asymmetric() && !(quantizes() && has_offsets)) {
-    for (int64_t tap = 0; tap < taps(); ++tap)
-      for (int64_t o = 0; o < shape.outputs; ++o)
-        depthwise_weights.push_back(quantizes() ? static_cast<float>(plain.values[plain.value_at(o, tap, 0)])
-                                                : plain.weight(o, tap, 0));
-    upload.add(std::span<const float>(depthwise_weights), depthwise.weights);
-    if (quantizes()) upload.add(std::span<const float>(plain.scales), depthwise.scales);
-  } else if (few_channels) {
-    direct.activations = activations;
-    direct.has_offsets = has_offsets;
-    direct.blocks = blocks;
-    direct.outputs = static_cast<int32_t>(shape.outputs);
-    direct.group_outputs = static_cast<int32_t>(group_outputs());
-    upload.add(std::span<const int16_t>(plain.values), direct.weights);
-    upload.add(std::span<const float>(plain.scales), direct.scales);
-    upload.add(std::span<const float>(plain.offsets), direct.offsets);
+    pack_depthwise(plain, upload);
+  } else if (shape.groups > 1 && shape.group_channels() < kLeastGroupChannels) {
+    pack_direct(plain, has_offsets, upload);
   } else if (shape.groups <= kMostGroups && !asymmetric() && !has_offsets &&
-             (!quantizes() || plain.values_have_8_bits())) {
-    // All v of 8 bits and their differences from zero points are float16 and bfloat16. One scale a row needs no blocks.
+             (!quantizes() || (blocks.block <= kMaxInt8Group && plain.values_have_8_bits()))) {
+    // One scale a row needs no blocks.
     const bool one_scale = !quantizes() && weights.groups() == 1 && (taps() == 1 || weights.rows() == shape.outputs);
-    if (one_scale) blocks.block = blocks.padded;
-    for (int64_t o = 0; o < shape.outputs; ++o)
-      of_channels.push_back({one_scale ? plain.scales[static_cast<size_t>(o)] : 1.0f, biases[static_cast<size_t>(o)]});
-    const auto pack = [&](Tiles& tiles, int64_t element_bytes, const auto& store) {
-      tiles.block_bytes =
-          static_cast<int32_t>(round_up(blocks.block * element_bytes, one_scale ? kPieceCodes : kScaledDepth));
-      tiles.pixel_bytes = blocks.count() * tiles.block_bytes;
-      tiles.depth_bytes = taps() * tiles.pixel_bytes;
-      const int64_t row_bytes = round_up(tiles.depth_bytes, kTileDepth),
-                    block_elements = tiles.block_bytes / element_bytes;
-      std::vector<std::byte>& to =
-          tile_weights.emplace_back(static_cast<size_t>(shape.groups * padded_outputs * row_bytes));
-      for (int64_t o = 0; o < shape.outputs; ++o) {
-        std::byte* const row = to.data() + (o / group_outputs() * padded_outputs + o % group_outputs()) * row_bytes;
-        for (int64_t tap = 0; tap < taps(); ++tap)
-          for (int64_t c = 0; c < blocks.channels; ++c)
-            store(row, tap * (tiles.pixel_bytes / element_bytes) + c / blocks.block * block_elements + c % blocks.block,
-                  plain.values[plain.value_at(o, tap, c)]);
-      }
-      upload.add(std::span<const std::byte>(to), tiles.weights);
-    };
-    if (quantizes()) {
-      pack(codes, 1, [](std::byte* row, int64_t at, int16_t v) { row[at] = static_cast<std::byte>(v); });
-    } else {
-      for (const auto& [tiles, dtype] : {std::pair(&f16, Dtype::kF16), std::pair(&bf16, Dtype::kBF16)})
-        pack(*tiles, 2, [of = dtype](std::byte* row, int64_t at, int16_t v) { store_float(row, of, at, v); });
-    }
-    if (!one_scale) {
-      tile_scales.resize(static_cast<size_t>(shape.groups * plain.groups * padded_outputs));
-      for (int64_t o = 0; o < shape.outputs; ++o)
-        for (int64_t g = 0; g < plain.groups; ++g)
-          tile_scales[static_cast<size_t>((o / group_outputs() * plain.groups + g) * padded_outputs +
-                                          o % group_outputs())] =
-              plain.scales[static_cast<size_t>(g * shape.outputs + o)];
-      upload.add(std::span<const float>(tile_scales), block_scales);
-    }
+    pack_tiles(plain, one_scale, biases, upload);
   }
-  upload.add(std::span<const float2>(of_channels), channels);
   ISOBIT_ASSIGN_OR_RETURN(memory, upload.finish());
   direct.bias = depthwise.bias = bias;
   return {};
+}
+
+void DeviceConv::Data::pack_depthwise(const PlainWeights& plain, Upload& upload) {
+  std::vector<float> numbers;
+  for (int64_t tap = 0; tap < taps(); ++tap)
+    for (int64_t o = 0; o < shape.outputs; ++o)
+      numbers.push_back(quantizes() ? static_cast<float>(plain.values[plain.value_at(o, tap, 0)])
+                                    : plain.weight(o, tap, 0));
+  upload.add(std::span<const float>(numbers), depthwise.weights);
+  if (quantizes()) upload.add(std::span<const float>(plain.scales), depthwise.scales);
+}
+
+void DeviceConv::Data::pack_direct(const PlainWeights& plain, bool has_offsets, Upload& upload) {
+  direct.activations = activations;
+  direct.has_offsets = has_offsets;
+  direct.blocks = blocks;
+  direct.outputs = static_cast<int32_t>(shape.outputs);
+  direct.group_outputs = static_cast<int32_t>(group_outputs());
+  upload.add(std::span<const int16_t>(plain.values), direct.weights);
+  upload.add(std::span<const float>(plain.scales), direct.scales);
+  upload.add(std::span<const float>(plain.offsets), direct.offsets);
+}
+
+/// Of each element type that tiles may have; all v of 8 bits, and their differences from zero points, are float16 and
+/// bfloat16.
+void DeviceConv::Data::pack_tiles(const PlainWeights& plain, bool one_scale, std::span<const float> biases,
+                                  Upload& upload) {
+  if (one_scale) blocks.block = blocks.padded;
+  std::vector<float2> of_channels;
+  for (int64_t o = 0; o < shape.outputs; ++o)
+    of_channels.push_back({one_scale ? plain.scales[static_cast<size_t>(o)] : 1.0f, biases[static_cast<size_t>(o)]});
+  upload.add(std::span<const float2>(of_channels), channels);
+  const int64_t padded_outputs = round_up(group_outputs(), kTileOutputs);
+  const auto padded_row = [&](int64_t o) { return o / group_outputs() * padded_outputs + o % group_outputs(); };
+  const auto pack = [&](Tiles& tiles, int64_t element_bytes, const auto& store) {
+    tiles.block_bytes =
+        static_cast<int32_t>(round_up(blocks.block * element_bytes, one_scale ? kPieceCodes : kScaledDepth));
+    tiles.pixel_bytes = blocks.count() * tiles.block_bytes;
+    tiles.depth_bytes = taps() * tiles.pixel_bytes;
+    const int64_t row_bytes = round_up(tiles.depth_bytes, kTileDepth);
+    const int64_t block_elements = tiles.block_bytes / element_bytes;
+    std::vector<std::byte> to(static_cast<size_t>(shape.groups * padded_outputs * row_bytes));
+    for (int64_t o = 0; o < shape.outputs; ++o)
+      for (int64_t tap = 0; tap < taps(); ++tap)
+        for (int64_t c = 0; c < blocks.channels; ++c)
+          store(to.data() + padded_row(o) * row_bytes,
+                (tap * blocks.count() + c / blocks.block) * block_elements + c % blocks.block,
+                plain.values[plain.value_at(o, tap, c)]);
+    upload.add(std::span<const std::byte>(to), tiles.weights);
+  };
+  if (quantizes()) {
+    pack(codes, 1, [](std::byte* row, int64_t at, int16_t v) { row[at] = static_cast<std::byte>(v); });
+  } else {
+    for (const auto& [tiles, dtype] : {std::pair(&f16, Dtype::kF16), std::pair(&bf16, Dtype::kBF16)})
+      pack(*tiles, 2, [of = dtype](std::byte* row, int64_t at, int16_t v) { store_float(row, of, at, v); });
+  }
+  if (one_scale) return;
+  std::vector<float> numbers(static_cast<size_t>(shape.groups * plain.groups * padded_outputs));
+  for (int64_t o = 0; o < shape.outputs; ++o)
+    for (int64_t g = 0; g < plain.groups; ++g) {
+      const int64_t row = o / group_outputs() * plain.groups + g;
+      numbers[static_cast<size_t>(row * padded_outputs + o % group_outputs())] =
+          plain.scales[static_cast<size_t>(g * shape.outputs + o)];
+    }
+  upload.add(std::span<const float>(numbers), block_scales);
 }
 
 Status DeviceConv::Data::pack_products(const LowBitMatrix& weights, std::span<const float> biases) {
@@ -279,6 +296,11 @@ Result<DeviceConv> DeviceConv::create(const ConvShape& shape, const LowBitMatrix
   data->shape = shape;
   data->activations = options.activations;
   data->clamp = options.clamp;
+  // Kernels count the bytes of a row so, with what blocks are filled up with.
+  constexpr int64_t kMostFill = 256;
+  if (2 * data->taps() * (shape.group_channels() + kMostFill) > kMostImageSize)
+    return Status(StatusCode::kUnsupported, data->name + ": R * S * C / groups is " + std::to_string(shape.depth()) +
+                                                ", must be at most about 2^30 for a layer on a device");
   if (device) ISOBIT_RETURN_IF_ERROR(cuda_status(cudaSetDevice(*device), "device " + std::to_string(*device)));
   ISOBIT_ASSIGN_OR_RETURN(data->device, LinearDevice::current());
   std::vector<float> bias(options.bias.begin(), options.bias.end());
@@ -507,7 +529,7 @@ Status DeviceConv::forward(std::span<const std::byte> x, Dtype x_dtype, std::spa
   ISOBIT_RETURN_IF_ERROR(check_rows_apart(x_rows, call.pixels(), y_rows, call.outputs()));
   if (images == 0) return {};
   ISOBIT_ASSIGN_OR_RETURN(const Data::Places at, data.places(call, x_dtype));
-  ISOBIT_RETURN_IF_ERROR(check_conv_memory(x, y, workspace, at.total, images, device(), options.stream));
+  ISOBIT_RETURN_IF_ERROR(check_linear_memory(x, y, workspace, images_text(images), at.total, device(), options.stream));
   const Data::Run run{call, x, x_dtype, x_rows.stride, y, y_dtype, y_rows.stride, workspace.data(), at, options.stream};
   if (data.sums) return data.run_sums(run);
   if (data.quantizes())

@@ -15,6 +15,7 @@
 #include "core/rescale.h"
 #include "core/run_options.h"
 #include "isobit/cuda/conv.h"
+#include "linear/cuda/arguments.h"
 #include "linear/cuda/plan.h"
 #include "linear/cuda/static_product.h"
 #include "linear/layer_parts.h"
@@ -288,7 +289,7 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
              .rescale = {p.residual->rescale.multiplier, p.residual->rescale.shift}};
   }
   ISOBIT_ASSIGN_OR_RETURN(const Data::Places at, data.places(call, options.kernel));
-  ISOBIT_RETURN_IF_ERROR(check_conv_memory(x, y, workspace, at.total, images, device(), options.stream));
+  ISOBIT_RETURN_IF_ERROR(check_linear_memory(x, y, workspace, images_text(images), at.total, device(), options.stream));
   ISOBIT_RETURN_IF_ERROR(check_apart({{"residual", residual}, {"workspace", workspace}}));
 
   auto* const outside = reinterpret_cast<unsigned long long*>(workspace.data());

@@ -12,15 +12,15 @@
 
 namespace isobit::cuda {
 
-/// Of a run of m rows; needed: bytes of its workspace.
+/// Of a run of `what` ("3 rows"); needed: bytes of its workspace.
 inline Status check_linear_memory(std::span<const std::byte> x, std::span<const std::byte> y,
-                                  std::span<const std::byte> workspace, int64_t m, int64_t needed, int device,
-                                  cudaStream_t stream) {
+                                  std::span<const std::byte> workspace, const std::string& what, int64_t needed,
+                                  int device, cudaStream_t stream) {
   ISOBIT_RETURN_IF_ERROR(check_device_buffer("workspace", workspace, Dtype::kU8));
   ISOBIT_RETURN_IF_ERROR(check_alignment("workspace", workspace.data()));
   if (static_cast<int64_t>(workspace.size()) < needed)
     return refuse_argument("workspace has " + std::to_string(workspace.size()) + " bytes, must have " +
-                           std::to_string(needed) + " for " + std::to_string(m) + " rows (workspace_bytes)");
+                           std::to_string(needed) + " for " + what + " (workspace_bytes)");
   ISOBIT_RETURN_IF_ERROR(check_current_device(device, "the layer"));
   const std::initializer_list<NamedBuffer> buffers = {{"x", x}, {"y", y}, {"workspace", workspace}};
   ISOBIT_RETURN_IF_ERROR(check_apart(buffers));

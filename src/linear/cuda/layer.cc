@@ -119,8 +119,8 @@ Status DeviceLinear::forward(std::span<const std::byte> x, Dtype x_dtype, std::s
   if (m > kMostRows)
     return refuse_linear("m is " + std::to_string(m) + ", must be at most " + std::to_string(kMostRows));
   const LinearPlan plan = LinearSteps::plan(*this, x_dtype, m);
-  ISOBIT_RETURN_IF_ERROR(
-      check_linear_memory(x, y, workspace, m, Data::workspace_bytes(plan), device(), options.stream));
+  ISOBIT_RETURN_IF_ERROR(check_linear_memory(x, y, workspace, std::to_string(m) + " rows", Data::workspace_bytes(plan),
+                                             device(), options.stream));
   ISOBIT_RETURN_IF_ERROR(prepare_rows(data.image, plan.rows, {x.data(), x_dtype, x_rows.stride, m}, data.asymmetric(),
                                       workspace.data(), data.device.bulk_copies, options.stream));
   return LinearSteps::multiply(*this, plan, workspace.data(), y.data(), y_dtype, y_rows.stride, m, options.stream);

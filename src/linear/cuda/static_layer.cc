@@ -74,7 +74,8 @@ Status DeviceStaticLinear::forward(std::span<const std::byte> x, Dtype x_dtype, 
   if (m == 0) return {};
   if (m > data.product.most_rows())
     return refuse_linear("m is " + std::to_string(m) + ", must be at most " + std::to_string(data.product.most_rows()));
-  ISOBIT_RETURN_IF_ERROR(check_linear_memory(x, y, workspace, m, workspace_bytes(m), device(), options.stream));
+  ISOBIT_RETURN_IF_ERROR(
+      check_linear_memory(x, y, workspace, std::to_string(m) + " rows", workspace_bytes(m), device(), options.stream));
 
   const LinearPlan plan = data.plan(m);
   ISOBIT_RETURN_IF_ERROR(prepare_static_rows(plan.rows, {x.data(), x_dtype, x_rows.stride, m}, p.columns,
