@@ -29,6 +29,7 @@ namespace {
 constexpr int64_t kOutputsTogether = 2 * kStaticRows;
 constexpr int64_t kScratchElements = kStaticRows * kStaticBlockTiles * kTileRows;
 constexpr int64_t kDepthwiseSums = 16384;           // at once, or an output's
+constexpr int64_t kTiledOutputs = 32;               // fewer take less time than gathering their rows
 constexpr Int128 kMostElements = int64_t{1} << 58;  // bytes and strides of them fit int64
 
 constexpr LinearLayerKernel kKernels[] = {
@@ -38,6 +39,8 @@ constexpr LinearLayerKernel kKernels[] = {
     {"conv_static_avx2", "conv_static", CpuPath::kAvx2, "products in 16 bits"},
     {"conv_static_avxvnni", "conv_static", CpuPath::kAvxVnni, "four products in one instruction, 8 lanes"},
     {"conv_static_avx512vnni", "conv_static", CpuPath::kAvx512Vnni, "16 lanes; rescales in float lanes"},
+    {"conv_static_amx", "conv_static", CpuPath::kAmx,
+     "tiles of rows that are gathered before: 32 outputs and more, 8-bit codes; else the kernel before"},
 #endif
 };
 
@@ -143,6 +146,7 @@ struct StaticConvLayer::Impl {
   CpuPath path = CpuPath::kReference;
   ConvPieces pieces{};
   LinearKernel product = nullptr;  // null: the reference
+  LinearKernel tiles = nullptr;    // for gathered rows; null: there is none
   DepthwiseWeights depthwise;      // in place of all groups' weights; no kernel: C / groups is not 1
   StaticRescale rescale = nullptr;
   int64_t bound = 0;  // of acc
@@ -164,10 +168,18 @@ struct StaticConvLayer::Impl {
     const bool one_stride = call.x_stride == parameters.shape.channels || pieces.codes <= parameters.shape.channels;
     return linear_layer().x_dtype() == Dtype::kU8 && !is_depthwise() && inside && pieces.codes % 4 == 0 && one_stride;
   }
+  /// Whether so many outputs are gathered into tiles.
+  [[nodiscard]] bool takes_tiles_of(const Group& group, int64_t m) const {
+    return tiles != nullptr && group.weights.n() >= kTiledOutputs && takes_tiles(tiles, group.weights, m);
+  }
   [[nodiscard]] int64_t group_count() const { return is_depthwise() ? 1 : parameters.shape.groups; }
   [[nodiscard]] int64_t depthwise_rows() const { return std::max<int64_t>(1, kDepthwiseSums / depthwise_stride()); }
   [[nodiscard]] int64_t depthwise_stride() const {
     return (parameters.shape.outputs + kDepthwiseChannels - 1) / kDepthwiseChannels * kDepthwiseChannels;
+  }
+  /// Of the rows that are gathered together.
+  [[nodiscard]] int64_t tile_bytes() const {
+    return takes_tiles_of(groups[0], kStaticRows) ? kStaticRows * packed_plane_bytes(groups[0].weights.k()) : 0;
   }
   Status pack();
   Result<Call> call_of(const ImageSize& image, int64_t images) const;
@@ -182,6 +194,7 @@ struct StaticConvLayer::Impl {
   template <typename T>
   void run_group(const Call& call, const ActivationRows& rows, BlockRange blocks, const T* start, int64_t first_output,
                  int64_t first_channel, const Group& group, T* scratch) const;
+  void gather_tiles(const ActivationRows& rows, int64_t depth, uint8_t* to) const;
   void run_depthwise(const Call& call, const Places& at, std::byte* workspace, int64_t first_output,
                      const LinearRectangle& part, std::byte* scratch) const;
   /// y of sums, of which channel 0 is channel n of the group and `channel` of all.
@@ -236,7 +249,9 @@ Status StaticConvLayer::Impl::pack() {
     groups.push_back(std::move(group));
   }
   if (is_depthwise()) depthwise = pack_depthwise(v, shape.outputs, p.columns, path);
-  product = linear_kernel(std::min(path, CpuPath::kAvx512Vnni));  // no kernel of AMX takes rows in pieces
+  product = linear_kernel(std::min(path, CpuPath::kAvx512Vnni));  // that of AMX does not take rows in pieces
+  if (path > CpuPath::kAvx512Vnni && activation_planes(p.x_dtype()) == 1 && !is_depthwise())
+    tiles = linear_kernel(path);
   rescale = static_rescale(path);
   return {};
 }
@@ -312,7 +327,7 @@ StaticConvLayer::Impl::Places StaticConvLayer::Impl::places(const Call& call, in
   at.scratch = at.images + at.plane * planes;
   const auto sum_bytes = static_cast<int64_t>(wide() ? sizeof(int64_t) : sizeof(int32_t));
   at.scratch_stride = is_depthwise() ? depthwise_rows() * depthwise_stride() * (planes * kSum + sum_bytes)
-                                     : kScratchElements * sum_bytes;
+                                     : kScratchElements * sum_bytes + tile_bytes();
   at.total = at.scratch + at.scratch_stride * threads;
   return at;
 }
@@ -444,17 +459,47 @@ void StaticConvLayer::Impl::store(const Call& call, const Group& group, const Li
           static_cast<int32_t>(static_cast<const T*>(sums.acc)[m * sums.stride + i]);
 }
 
+/// Rows of pieces as tiles.
+void StaticConvLayer::Impl::gather_tiles(const ActivationRows& rows, int64_t depth, uint8_t* to) const {
+  const int64_t row_bytes = packed_plane_bytes(depth), codes = depth / rows.pieces;
+  for (int64_t m = 0; m < rows.m; ++m) {
+    uint8_t* const tile = to + tiled_row_at(m, row_bytes);
+    for (int64_t i = 0, k = 0; i < rows.pieces; ++i) {
+      const uint8_t* from = rows.data + rows.row_at[m] + rows.piece_at[i];
+      for (int64_t left = codes; left > 0;) {
+        const int64_t count = std::min(left, kTileColumns - k % kTileColumns);
+        std::memcpy(tile + k / kTileColumns * kTileBytes + k % kTileColumns, from, static_cast<size_t>(count));
+        from += count;
+        k += count;
+        left -= count;
+      }
+    }
+  }
+}
+
 template <typename T>
 void StaticConvLayer::Impl::run_group(const Call& call, const ActivationRows& rows, BlockRange blocks, const T* start,
                                       int64_t first_output, int64_t first_channel, const Group& group,
                                       T* scratch) const {
   const int64_t first = group.weights.first_row(blocks.begin);
+  if (!rows.tiled && takes_tiles_of(group, rows.m)) {
+    auto* const tile = reinterpret_cast<uint8_t*>(scratch + kScratchElements);
+    const int64_t depth = group.weights.k();
+    for (int64_t m = 0; m < rows.m; m += kStaticRows) {
+      ActivationRows part = rows.part(m, std::min(kStaticRows, rows.m - m));
+      gather_tiles(part, depth, tile);
+      part = {.data = tile, .stride_bytes = packed_plane_bytes(depth), .planes = 1, .m = part.m, .tiled = true};
+      run_group(call, part, blocks, start, first_output + m, first_channel, group, scratch);
+    }
+    return;
+  }
+  const LinearKernel kernel = rows.tiled ? tiles : product;
   if (group.output && !parameters.residual) {
     std::byte* const y = call.y + (first_output * call.y_stride + first_channel + first) * group.output->y_bytes();
-    return static_product(product, rescale, group.weights, blocks, rows, start + first, *group.output, y, call.y_stride,
+    return static_product(kernel, rescale, group.weights, blocks, rows, start + first, *group.output, y, call.y_stride,
                           scratch);
   }
-  product_in_pieces(product, group.weights, blocks, rows, start + first, scratch, [&](const LinearSums& sums) {
+  product_in_pieces(kernel, group.weights, blocks, rows, start + first, scratch, [&](const LinearSums& sums) {
     const int64_t n = first + sums.n;
     store<T>(call, group, sums, first_output, n, first_channel + n, std::min(group.weights.n() - n, sums.columns));
   });
