@@ -4,17 +4,24 @@
 //
 // Weights are in blocks of 64 or 32 channels (depthwise_width), each [4 kernel elements][4][lane][4 channels][element]:
 // vector k of four elements has of lane l channels 16 l + 4 k to 16 l + 4 k + 3, as interleaving bytes of four vectors
-// of 16-byte lanes gives them. What fills up kernel elements and channels is 0.
+// of 16-byte lanes gives them. What fills up kernel elements and channels is 0. `start` and ratios of codes are in that
+// order, too: [4][lane][4 channels] of each block. Sums and codes are in the order of channels.
+//
+// Kernels of 3 x 3 whose outputs lie in one row, one or two columns apart, take the three elements of a column as four
+// kernel elements, and each column of an image once for all of its outputs.
 #ifndef ISOBIT_CONV_DEPTHWISE_H_
 #define ISOBIT_CONV_DEPTHWISE_H_
 
 #include <cstdint>
+
+#include "product/codes.h"
 
 namespace isobit {
 
 inline constexpr int64_t kDepthwiseTaps = 4;       // of an instruction
 inline constexpr int64_t kDepthwiseLeast = 32;     // channels of a block
 inline constexpr int64_t kDepthwiseChannels = 64;  // what is read and written up to a multiple of
+inline constexpr int64_t kDepthwiseSide = 3;       // of kernels that are taken column by column
 
 struct DepthwiseArgs {
   const uint8_t* u;       // one plane of codes, [pixel][channel]
@@ -25,6 +32,8 @@ struct DepthwiseArgs {
   int32_t* acc;          // [m][acc_stride]: start + sum, modulo 2^32
   int64_t acc_stride;    // channels, up to a multiple of kDepthwiseChannels, at least
   int64_t m, taps, channels;
+  int64_t step;           // 1 or 2: outputs are so many columns apart, and weights are those of columns; 0: any outputs
+  const SumCodes* codes;  // not null: in place of acc, of kernels for vectors. ratio: [channels, as start]
 };
 
 using DepthwiseKernel = void (*)(const DepthwiseArgs& args);

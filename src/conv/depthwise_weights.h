@@ -13,10 +13,15 @@ namespace isobit {
 
 struct DepthwiseWeights {
   DepthwiseKernel kernel = nullptr;
+  bool by_columns = false;  // args.step must not be 0
   std::vector<int8_t> packed;
+  std::vector<int32_t> start;
+  std::vector<float> ratio;  // empty: no codes
 };
-/// weights: [channels][taps]. path: one that can run here.
-DepthwiseWeights pack_depthwise(const int8_t* weights, int64_t channels, int64_t taps, CpuPath path);
+/// weights: [channels][rows][columns]. path: one that can run here. step: of outputs, 0 where columns of the kernel do
+/// not lie side by side. start: empty, or of all channels; ratio: empty, or of the codes.
+DepthwiseWeights pack_depthwise(const int8_t* weights, int64_t channels, int64_t rows, int64_t columns, int64_t step,
+                                CpuPath path, const std::vector<int32_t>& start, const std::vector<float>& ratio);
 
 }  // namespace isobit
 

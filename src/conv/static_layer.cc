@@ -248,7 +248,12 @@ Status StaticConvLayer::Impl::pack() {
                            static_cast<int32_t>(size_in_bytes(p.y_dtype())));
     groups.push_back(std::move(group));
   }
-  if (is_depthwise()) depthwise = pack_depthwise(v, shape.outputs, p.columns, path);
+  if (is_depthwise()) {
+    const bool has_codes = groups[0].output && !parameters.residual && !wide() && activation_planes(p.x_dtype()) == 1;
+    depthwise = pack_depthwise(v, shape.outputs, shape.rows.kernel, shape.columns.kernel,
+                               shape.transposed || shape.columns.dilation > 1 ? 0 : shape.columns.stride, path,
+                               groups[0].start, has_codes ? groups[0].output->float_ratios() : std::vector<float>());
+  }
   product = linear_kernel(std::min(path, CpuPath::kAvx512Vnni));  // that of AMX does not take rows in pieces
   if (path > CpuPath::kAvx512Vnni && activation_planes(p.x_dtype()) == 1 && !is_depthwise())
     tiles = linear_kernel(path);
@@ -509,27 +514,37 @@ void StaticConvLayer::Impl::run_group(const Call& call, const ActivationRows& ro
 void StaticConvLayer::Impl::run_depthwise(const Call& call, const Places& at, std::byte* workspace,
                                           int64_t first_output, const LinearRectangle& part, std::byte* scratch) const {
   const Group& group = groups[0];
+  const int64_t outputs = parameters.shape.outputs;
   const int planes = activation_planes(linear_layer().x_dtype());
   const int64_t stride = depthwise_stride(), most = depthwise_rows() * stride;
-  const bool sums_are_whole = planes == 1 && !wide();
+  const bool sums_are_whole = planes == 1 && !wide(), has_codes = !depthwise.ratio.empty();
+  const StaticOutput::Exact exact{has_codes ? &*group.output : nullptr, rescale, 0};
+  SumCodes codes{};
+  if (has_codes) codes = group.output->codes(exact, outputs, nullptr, call.y_stride);
+  codes.ratio = depthwise.ratio.data();
   auto* const sums = reinterpret_cast<int32_t*>(scratch);
-  for (int64_t m = part.m_begin; m < part.m_end; m += depthwise_rows()) {
-    const int64_t rows = std::min(depthwise_rows(), part.m_end - m);
+  for (int64_t m = part.m_begin, rows = 0; m < part.m_end; m += rows) {
+    rows = std::min(depthwise_rows(), part.m_end - m);
+    if (depthwise.by_columns) rows = std::min(rows, call.size.columns - m % call.size.columns);
+    codes.y = reinterpret_cast<uint8_t*>(call.y) + (first_output + m) * call.y_stride;
     for (int plane = 0; plane < planes; ++plane)
       depthwise.kernel(
           {.u = reinterpret_cast<const uint8_t*>(workspace + at.images) + plane * at.plane,
            .row_at = reinterpret_cast<const int64_t*>(workspace + at.row_at) + m,
            .tap_at = reinterpret_cast<const int64_t*>(workspace + at.piece_at),
            .weights = depthwise.packed.data(),
-           .start = sums_are_whole ? group.start.data() : reinterpret_cast<const int32_t*>(workspace + at.zeros),
+           .start = sums_are_whole ? depthwise.start.data() : reinterpret_cast<const int32_t*>(workspace + at.zeros),
            .acc = sums + plane * most,
            .acc_stride = stride,
            .m = rows,
            .taps = pieces.count,
-           .channels = parameters.shape.outputs});
+           .channels = outputs,
+           .step = depthwise.by_columns ? parameters.shape.columns.stride : 0,
+           .codes = has_codes ? &codes : nullptr});
+    if (has_codes) continue;
     const auto finish = [&](auto* whole) {
       using T = std::remove_pointer_t<decltype(whole)>;
-      store<T>(call, group, {whole, stride, 0, rows, 0, stride}, first_output + m, 0, 0, parameters.shape.outputs);
+      store<T>(call, group, {whole, stride, 0, rows, 0, stride}, first_output + m, 0, 0, outputs);
     };
     if (sums_are_whole) {
       finish(sums);

@@ -44,7 +44,7 @@ struct Vector {
     return _mm_hadd_epi32(_mm256_castsi256_si128(bits(acc)), _mm256_extracti128_si256(bits(acc), 1));
   }
 
-  using Codes = CodeLanes;
+  using Codes = CodeLanes8;
 
   [[gnu::always_inline]] static Acc load_start(const int32_t* start) {  // one half of each row's sum
     return reinterpret_cast<Acc>(_mm256_cvtepu32_epi64(_mm_loadu_si128(reinterpret_cast<const __m128i*>(start))));

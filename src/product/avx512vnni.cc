@@ -51,7 +51,7 @@ struct Vector {
                         _mm512_extracti64x4_epi64(bits(sums[kPlanes - 1]), 1), shift);
   }
 
-  using Codes = CodeLanes;
+  using Codes = CodeLanes16;
 
   [[gnu::always_inline]] static Acc load_start(const int32_t* start) {
     return reinterpret_cast<Acc>(_mm512_loadu_si512(start));

@@ -38,7 +38,7 @@ struct Vector {
     return reinterpret_cast<Acc>(_mm256_dpbusd_avx_epi32(bits(acc), u, w));
   }
 
-  using Codes = CodeLanes;
+  using Codes = CodeLanes8;
 
   [[gnu::always_inline]] static Acc load_start(const int32_t* start) {
     return reinterpret_cast<Acc>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(start)));

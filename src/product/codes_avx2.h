@@ -14,11 +14,11 @@ namespace isobit {
 namespace {
 
 /// What all rows share.
-struct CodeLanes {
+struct CodeLanes8 {
   __m256 addend;
   __m256i fraction, middle, lo, hi, flip;
 
-  [[gnu::always_inline]] explicit CodeLanes(const SumCodes& codes)
+  [[gnu::always_inline]] explicit CodeLanes8(const SumCodes& codes)
       : addend(_mm256_set1_ps(codes.addend)),
         fraction(_mm256_set1_epi32((1 << kCodeFractionBits) - 1)),
         middle(_mm256_set1_epi16(kCodeBits + kCodeMiddle)),
@@ -48,10 +48,16 @@ struct CodeLanes {
   }
 };
 
+[[gnu::always_inline]] inline void store_first(__m256i bytes, int64_t count, uint8_t* y) {
+  alignas(32) uint8_t codes[32];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(codes), bytes);
+  std::memcpy(y, codes, static_cast<size_t>(count));
+}
+
 /// The codes of kColumns sums, a multiple of 4, of which `columns` exist, from `column` on. Of an odd number of fours
 /// the last vector has one twice.
 template <int kColumns>
-[[gnu::always_inline]] inline void store_eights(const SumCodes& to, const CodeLanes& lanes, const __m256i* sums,
+[[gnu::always_inline]] inline void store_eights(const SumCodes& to, const CodeLanes8& lanes, const __m256i* sums,
                                                 int64_t column, int64_t columns, uint8_t* y) {
   constexpr int kEights = (kColumns + 7) / 8;
   __m256 ratio[kEights];
@@ -73,9 +79,7 @@ template <int kColumns>
   }
   const __m128i first = _mm256_castsi256_si128(bytes);
   if (columns < 8 * kEights || kEights == 3) {
-    alignas(32) uint8_t codes[32];
-    _mm256_store_si256(reinterpret_cast<__m256i*>(codes), bytes);
-    std::memcpy(y, codes, static_cast<size_t>(columns));
+    store_first(bytes, columns, y);
   } else if constexpr (kEights == 4) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), bytes);
   } else if constexpr (kEights == 2) {

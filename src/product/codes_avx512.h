@@ -13,11 +13,11 @@ namespace isobit {
 namespace {
 
 /// What all rows share.
-struct CodeLanes {
+struct CodeLanes16 {
   __m512 addend;
   __m512i fraction, middle, lo, hi, flip;
 
-  [[gnu::always_inline]] explicit CodeLanes(const SumCodes& codes)
+  [[gnu::always_inline]] explicit CodeLanes16(const SumCodes& codes)
       : addend(_mm512_set1_ps(codes.addend)),
         fraction(_mm512_set1_epi32((1 << kCodeFractionBits) - 1)),
         middle(_mm512_set1_epi16(kCodeBits + kCodeMiddle)),

@@ -144,8 +144,8 @@ void pack_activations_row(const void* codes, Dtype dtype, int64_t k, uint8_t* ou
 /// int32_t: modulo 2^32, exact when the caller has proved that the final value fits; or int64_t: exact for every input
 /// whose start leaves room (|product| < 2^49). acc: m rows of acc_stride elements. No alignment is needed; 64 bytes is
 /// faster. start and acc do not overlap. With `then`, of tiled activations and weights of one plane, it takes the sums
-/// in place of acc, in pieces. With `codes`, where gives_codes() is true, of activations and weights of one plane, its y
-/// is written in place of acc.
+/// in place of acc, in pieces. With `codes`, where gives_codes() is true, of activations and weights of one plane, its
+/// y is written in place of acc.
 template <typename T>
 inline void linear(LinearKernel kernel, const PackedWeights& weights, BlockRange blocks, const ActivationRows& u,
                    const T* start, T* acc, int64_t acc_stride, bool cold, LinearThen then, const SumCodes* codes) {

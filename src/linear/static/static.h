@@ -31,6 +31,8 @@ class StaticOutput {
   [[nodiscard]] int32_t y_bytes() const { return y_bytes_; }
   /// Whether codes() may be called.
   [[nodiscard]] bool has_codes() const { return !float_ratios_.empty(); }
+  /// Of product/codes.h, up to a multiple of 16 outputs; empty: has_codes() is false.
+  [[nodiscard]] const std::vector<float>& float_ratios() const { return float_ratios_; }
 
   /// What rows that `kernel` takes one by one, where a kernel of products does not decide, are left to.
   struct Exact {
