@@ -62,10 +62,19 @@ DepthwiseWeights pack_depthwise(const int8_t* weights, int64_t channels, int64_t
   return result;
 }
 
+int64_t depthwise_outputs_together(int64_t channels, CpuPath path) {
+  int64_t most = 1;
+#define ISOBIT_DEPTHWISE_KERNEL(name, row_path, width) \
+  if (CpuPath::row_path <= path && name != depthwise_scalar) most = width / channels;
+#include "conv/kernels.inc"
+#undef ISOBIT_DEPTHWISE_KERNEL
+  return std::max<int64_t>(most, 1);
+}
+
 void depthwise_scalar(const DepthwiseArgs& args) {
   const int64_t padded_taps = (args.taps + kDepthwiseTaps - 1) / kDepthwiseTaps * kDepthwiseTaps;
   for (int64_t m = 0; m < args.m; ++m) {
-    const uint8_t* const u = args.u + args.row_at[m];
+    const uint8_t* const u = args.u + args.row_at[m * args.row_at_step];
     int32_t* const acc = args.acc + m * args.acc_stride;
     for (int64_t c = 0; c < args.channels; ++c) {
       const int64_t block = c / kDepthwiseLeast * kDepthwiseLeast, in_block = c % kDepthwiseLeast;

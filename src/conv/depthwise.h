@@ -9,6 +9,8 @@
 //
 // Kernels of 3 x 3 whose outputs lie in one row, one or two columns apart, take the three elements of a column as four
 // kernel elements, and each column of an image once for all of its outputs.
+//
+// Outputs of few channels that lie behind each other, and whose elements do, too, may be given as one of more channels.
 #ifndef ISOBIT_CONV_DEPTHWISE_H_
 #define ISOBIT_CONV_DEPTHWISE_H_
 
@@ -25,7 +27,8 @@ inline constexpr int64_t kDepthwiseSide = 3;       // of kernels that are taken 
 
 struct DepthwiseArgs {
   const uint8_t* u;       // one plane of codes, [pixel][channel]
-  const int64_t* row_at;  // [m]: where an output's first kernel element is, channel 0
+  const int64_t* row_at;  // [m * row_at_step]: where an output's first kernel element is, channel 0
+  int64_t row_at_step;
   const int64_t* tap_at;  // [taps]: from there to each kernel element, repeated up to a multiple of 4
   const int8_t* weights;
   const int32_t* start;  // [channels, up to a multiple of kDepthwiseChannels]

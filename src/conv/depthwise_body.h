@@ -86,7 +86,7 @@ template <typename V, bool kCodes>
   Out<V, kCodes> out(args, channel);
   const int64_t quads = (args.taps + kDepthwiseTaps - 1) / kDepthwiseTaps;
   for (int64_t m = 0; m < args.m; ++m) {
-    const uint8_t* const u = args.u + args.row_at[m] + channel;
+    const uint8_t* const u = args.u + args.row_at[m * args.row_at_step] + channel;
     Bytes sums[4];
     unroll<4>(ISOBIT_UNROLLED(i) { sums[i] = V::load(args.start + channel + i * (V::kBytes / 4)); });
     const int8_t* w = weights;

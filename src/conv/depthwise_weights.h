@@ -22,6 +22,8 @@ struct DepthwiseWeights {
 /// not lie side by side. start: empty, or of all channels; ratio: empty, or of the codes.
 DepthwiseWeights pack_depthwise(const int8_t* weights, int64_t channels, int64_t rows, int64_t columns, int64_t step,
                                 CpuPath path, const std::vector<int32_t>& start, const std::vector<float>& ratio);
+/// Outputs of so few channels that fill a vector.
+int64_t depthwise_outputs_together(int64_t channels, CpuPath path);
 
 }  // namespace isobit
 

@@ -148,6 +148,13 @@ struct StaticConvLayer::Impl {
   LinearKernel product = nullptr;  // null: the reference
   LinearKernel tiles = nullptr;    // for gathered rows; null: there is none
   DepthwiseWeights depthwise;      // in place of all groups' weights; no kernel: C / groups is not 1
+  /// The same for `count` outputs side by side as one of `count` times the channels, whose codes are made in registers.
+  struct Joined {
+    int64_t count;
+    StaticOutput output;
+    DepthwiseWeights weights;
+  };
+  std::optional<Joined> joined;
   StaticRescale rescale = nullptr;
   int64_t bound = 0;  // of acc
   std::vector<Group> groups;
@@ -173,6 +180,10 @@ struct StaticConvLayer::Impl {
     return tiles != nullptr && group.weights.n() >= kTiledOutputs && takes_tiles(tiles, group.weights, m);
   }
   [[nodiscard]] int64_t group_count() const { return is_depthwise() ? 1 : parameters.shape.groups; }
+  /// `step` where elements of a kernel's row lie side by side, else 0.
+  [[nodiscard]] int64_t side_by_side(int64_t step) const {
+    return parameters.shape.transposed || parameters.shape.columns.dilation > 1 ? 0 : step;
+  }
   [[nodiscard]] int64_t depthwise_rows() const { return std::max<int64_t>(1, kDepthwiseSums / depthwise_stride()); }
   [[nodiscard]] int64_t depthwise_stride() const {
     return (parameters.shape.outputs + kDepthwiseChannels - 1) / kDepthwiseChannels * kDepthwiseChannels;
@@ -182,6 +193,7 @@ struct StaticConvLayer::Impl {
     return takes_tiles_of(groups[0], kStaticRows) ? kStaticRows * packed_plane_bytes(groups[0].weights.k()) : 0;
   }
   Status pack();
+  void pack_joined();
   Result<Call> call_of(const ImageSize& image, int64_t images) const;
   [[nodiscard]] Places places(const Call& call, int64_t images, int threads) const;
   void place_rows(const Call& call, const Places& at, int64_t images, std::byte* workspace) const;
@@ -197,6 +209,7 @@ struct StaticConvLayer::Impl {
   void gather_tiles(const ActivationRows& rows, int64_t depth, uint8_t* to) const;
   void run_depthwise(const Call& call, const Places& at, std::byte* workspace, int64_t first_output,
                      const LinearRectangle& part, std::byte* scratch) const;
+  void run_joined(const DepthwiseArgs& outputs, std::byte* y) const;
   /// y of sums, of which channel 0 is channel n of the group and `channel` of all.
   template <typename T>
   void store(const Call& call, const Group& group, const LinearSums& sums, int64_t first_output, int64_t n,
@@ -250,15 +263,37 @@ Status StaticConvLayer::Impl::pack() {
   }
   if (is_depthwise()) {
     const bool has_codes = groups[0].output && !parameters.residual && !wide() && activation_planes(p.x_dtype()) == 1;
-    depthwise = pack_depthwise(v, shape.outputs, shape.rows.kernel, shape.columns.kernel,
-                               shape.transposed || shape.columns.dilation > 1 ? 0 : shape.columns.stride, path,
-                               groups[0].start, has_codes ? groups[0].output->float_ratios() : std::vector<float>());
+    depthwise =
+        pack_depthwise(v, shape.outputs, shape.rows.kernel, shape.columns.kernel, side_by_side(shape.columns.stride),
+                       path, groups[0].start, has_codes ? groups[0].output->float_ratios() : std::vector<float>());
+    if (!depthwise.ratio.empty()) pack_joined();
   }
   product = linear_kernel(std::min(path, CpuPath::kAvx512Vnni));  // that of AMX does not take rows in pieces
   if (path > CpuPath::kAvx512Vnni && activation_planes(p.x_dtype()) == 1 && !is_depthwise())
     tiles = linear_kernel(path);
   rescale = static_rescale(path);
   return {};
+}
+
+void StaticConvLayer::Impl::pack_joined() {
+  const StaticLinearParameters& p = linear_layer();
+  const ConvShape& shape = parameters.shape;
+  const int64_t count = depthwise_outputs_together(shape.outputs, path);
+  if (count < 2 || (!shape.transposed && shape.columns.stride > 1)) return;
+  const auto repeat = [&](const auto* values, int64_t size) {
+    std::vector<std::remove_cvref_t<decltype(*values)>> repeated;
+    for (int64_t i = 0; i < count; ++i) repeated.insert(repeated.end(), values, values + size);
+    return repeated;
+  };
+  StaticOutput output(repeat(p.rescales.data(), shape.outputs),
+                      std::vector<int64_t>(static_cast<size_t>(count * shape.outputs), bound), p.rounding,
+                      static_cast<int32_t>(p.output->zero_point), p.lo, p.hi);
+  if (!output.has_codes()) return;
+  DepthwiseWeights weights =
+      pack_depthwise(repeat(p.weights.data<int8_t>(), shape.outputs * p.columns).data(), count * shape.outputs,
+                     shape.rows.kernel, shape.columns.kernel, side_by_side(count), path,
+                     repeat(groups[0].start.data(), shape.outputs), output.float_ratios());
+  joined.emplace(count, std::move(output), std::move(weights));
 }
 
 Result<StaticConvLayer> StaticConvLayer::create(StaticConvParameters parameters, std::string_view name,
@@ -510,6 +545,29 @@ void StaticConvLayer::Impl::run_group(const Call& call, const ActivationRows& ro
   });
 }
 
+/// Codes of outputs of a row, as many as `joined` has at least, without any between them.
+void StaticConvLayer::Impl::run_joined(const DepthwiseArgs& outputs, std::byte* y) const {
+  const int64_t count = joined->count, channels = count * outputs.channels;
+  const StaticOutput::Exact exact{&joined->output, rescale, 0};
+  SumCodes codes = joined->output.codes(exact, channels, y, channels);
+  codes.ratio = joined->weights.ratio.data();
+  DepthwiseArgs args = outputs;
+  args.row_at_step = count;
+  args.weights = joined->weights.packed.data();
+  args.start = joined->weights.start.data();
+  args.m = outputs.m / count;
+  args.channels = channels;
+  args.step = joined->weights.by_columns ? count : 0;
+  args.codes = &codes;
+  joined->weights.kernel(args);
+  if (outputs.m % count == 0) return;
+  // The last ones, with some of those before them once more.
+  args.row_at += outputs.m - count;
+  args.m = 1;
+  codes.y += (outputs.m - count) * outputs.channels;
+  joined->weights.kernel(args);
+}
+
 /// Outputs [part.m_begin, part.m_end) of the images together.
 void StaticConvLayer::Impl::run_depthwise(const Call& call, const Places& at, std::byte* workspace,
                                           int64_t first_output, const LinearRectangle& part, std::byte* scratch) const {
@@ -518,6 +576,7 @@ void StaticConvLayer::Impl::run_depthwise(const Call& call, const Places& at, st
   const int planes = activation_planes(linear_layer().x_dtype());
   const int64_t stride = depthwise_stride(), most = depthwise_rows() * stride;
   const bool sums_are_whole = planes == 1 && !wide(), has_codes = !depthwise.ratio.empty();
+  const bool join = joined && call.y_stride == outputs;
   const StaticOutput::Exact exact{has_codes ? &*group.output : nullptr, rescale, 0};
   SumCodes codes{};
   if (has_codes) codes = group.output->codes(exact, outputs, nullptr, call.y_stride);
@@ -525,22 +584,27 @@ void StaticConvLayer::Impl::run_depthwise(const Call& call, const Places& at, st
   auto* const sums = reinterpret_cast<int32_t*>(scratch);
   for (int64_t m = part.m_begin, rows = 0; m < part.m_end; m += rows) {
     rows = std::min(depthwise_rows(), part.m_end - m);
-    if (depthwise.by_columns) rows = std::min(rows, call.size.columns - m % call.size.columns);
+    if (depthwise.by_columns || join) rows = std::min(rows, call.size.columns - m % call.size.columns);
     codes.y = reinterpret_cast<uint8_t*>(call.y) + (first_output + m) * call.y_stride;
-    for (int plane = 0; plane < planes; ++plane)
-      depthwise.kernel(
-          {.u = reinterpret_cast<const uint8_t*>(workspace + at.images) + plane * at.plane,
-           .row_at = reinterpret_cast<const int64_t*>(workspace + at.row_at) + m,
-           .tap_at = reinterpret_cast<const int64_t*>(workspace + at.piece_at),
-           .weights = depthwise.packed.data(),
-           .start = sums_are_whole ? depthwise.start.data() : reinterpret_cast<const int32_t*>(workspace + at.zeros),
-           .acc = sums + plane * most,
-           .acc_stride = stride,
-           .m = rows,
-           .taps = pieces.count,
-           .channels = outputs,
-           .step = depthwise.by_columns ? parameters.shape.columns.stride : 0,
-           .codes = has_codes ? &codes : nullptr});
+    DepthwiseArgs args{
+        .u = reinterpret_cast<const uint8_t*>(workspace + at.images),
+        .row_at = reinterpret_cast<const int64_t*>(workspace + at.row_at) + m,
+        .row_at_step = 1,
+        .tap_at = reinterpret_cast<const int64_t*>(workspace + at.piece_at),
+        .weights = depthwise.packed.data(),
+        .start = sums_are_whole ? depthwise.start.data() : reinterpret_cast<const int32_t*>(workspace + at.zeros),
+        .acc = sums,
+        .acc_stride = stride,
+        .m = rows,
+        .taps = pieces.count,
+        .channels = outputs,
+        .step = depthwise.by_columns ? parameters.shape.columns.stride : 0,
+        .codes = has_codes ? &codes : nullptr};
+    if (join && rows >= joined->count) {
+      run_joined(args, reinterpret_cast<std::byte*>(codes.y));
+      continue;
+    }
+    for (int plane = 0; plane < planes; ++plane, args.u += at.plane, args.acc += most) depthwise.kernel(args);
     if (has_codes) continue;
     const auto finish = [&](auto* whole) {
       using T = std::remove_pointer_t<decltype(whole)>;

@@ -155,14 +155,14 @@ TEST(StaticConv, ReadsXInPlace) {
 }
 
 // Kernels of 3 x 3, whose columns are shared by outputs of a row, and those beside them; blocks of channels and their
-// rests; sums that become codes where they are, and all others.
+// rests; outputs of few channels as one of many; sums that become codes where they are, and all others.
 TEST(StaticConv, DepthwiseColumns) {
   Random random(43);
-  for (int i = 0; i < (testing::kSanitized ? 15 : 150) && !::testing::Test::HasFailure(); ++i) {
+  for (int i = 0; i < (testing::kSanitized ? 15 : 200) && !::testing::Test::HasFailure(); ++i) {
     RandomStaticConv c;
     ConvShape& shape = c.p.shape;
-    const int64_t channels[] = {2, 15, 31, 32, 33, 63, 64, 65, 96, 97, 128, 200};
-    shape.channels = shape.groups = channels[random.between(0, 11)];
+    const int64_t channels[] = {2, 3, 7, 12, 15, 16, 31, 32, 33, 63, 64, 65, 96, 97, 128, 200};
+    shape.channels = shape.groups = channels[random.between(0, 15)];
     shape.outputs = shape.channels * (random.one_in(4) ? 2 : 1);
     shape.transposed = random.one_in(6);
     for (ConvAxis* const axis : {&shape.rows, &shape.columns}) {
@@ -171,7 +171,7 @@ TEST(StaticConv, DepthwiseColumns) {
       axis->dilation = random.one_in(5) ? 2 : 1;
       axis->pad_before = random.between(0, 2), axis->pad_after = random.between(0, 2);
     }
-    c.image = {random.between(9, 12), random.between(9, 12)};
+    c.image = {random.between(9, 12), random.between(9, shape.channels < 17 ? 70 : 12)};
     c.images = random.between(1, 2);
     c.size = conv_output_size(shape, c.image, "conv").value();
     const Grid output = random_code_grid(random, random.one_in(5) ? 16 : 8);
