@@ -29,7 +29,7 @@ namespace {
 constexpr int64_t kOutputsTogether = 2 * kStaticRows;
 constexpr int64_t kScratchElements = kStaticRows * kStaticBlockTiles * kTileRows;
 constexpr int64_t kDepthwiseSums = 16384;           // at once, or an output's
-constexpr int64_t kTiledOutputs = 32;               // fewer take less time than gathering their rows
+constexpr int64_t kTiledOutputs = 256;              // fewer do not make up for gathering their rows
 constexpr Int128 kMostElements = int64_t{1} << 58;  // bytes and strides of them fit int64
 
 constexpr LinearLayerKernel kKernels[] = {
@@ -40,7 +40,7 @@ constexpr LinearLayerKernel kKernels[] = {
     {"conv_static_avxvnni", "conv_static", CpuPath::kAvxVnni, "four products in one instruction, 8 lanes"},
     {"conv_static_avx512vnni", "conv_static", CpuPath::kAvx512Vnni, "16 lanes; rescales in float lanes"},
     {"conv_static_amx", "conv_static", CpuPath::kAmx,
-     "tiles of rows that are gathered before: 32 outputs and more, 8-bit codes; else the kernel before"},
+     "tiles of rows that are gathered before: 256 outputs and more, 8-bit codes; else the kernel before"},
 #endif
 };
 

@@ -186,6 +186,36 @@ TEST(StaticConv, DepthwiseColumns) {
   }
 }
 
+// So many that AMX takes their rows, which are gathered before.
+TEST(StaticConv, ManyOutputs) {
+  Random random(47);
+  for (int i = 0; i < (testing::kSanitized ? 4 : 24) && !::testing::Test::HasFailure(); ++i) {
+    RandomStaticConv c;
+    ConvShape& shape = c.p.shape;
+    shape.groups = random.one_in(4) ? 2 : 1;
+    shape.channels = shape.groups * random.between(61, 80);
+    shape.outputs = shape.groups * random.between(256, 300);
+    shape.transposed = random.one_in(6);
+    for (ConvAxis* const axis : {&shape.rows, &shape.columns}) {
+      axis->kernel = random.between(1, 3);
+      axis->stride = random.between(1, 2);
+      axis->dilation = random.one_in(4) ? 2 : 1;
+      axis->pad_before = random.between(0, 1), axis->pad_after = random.between(0, 1);
+    }
+    c.image = {random.between(5, 9), random.between(5, 9)};
+    if (random.one_in(4)) c.image = {random.between(16, 20), random.between(16, 20)};
+    c.size = conv_output_size(shape, c.image, "conv").value();
+    const Grid output = random_code_grid(random, random.one_in(5) ? 16 : 8);
+    c.p.linear = random_conv_linear(random, shape.outputs, shape.depth(), random_code_grid(random, 8),
+                                    random.one_in(6) ? std::nullopt : std::optional(output));
+    if (c.p.linear.output && random.one_in(5))
+      c.p.residual =
+          StaticResidual{random_code_grid(random, 8), {static_cast<int32_t>(random.between(1, 1 << 30)), 29}};
+    SCOPED_TRACE(c.text());
+    compare(c, random);
+  }
+}
+
 TEST(StaticConv, ChunksGiveTheBytesOfTheWhole) {
   Random random(31);
   int chunks = 0;
