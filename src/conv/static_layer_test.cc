@@ -189,7 +189,7 @@ TEST(StaticConv, DepthwiseColumns) {
 // So many that AMX takes their rows, which are gathered before.
 TEST(StaticConv, ManyOutputs) {
   Random random(47);
-  for (int i = 0; i < (testing::kSanitized ? 4 : 24) && !::testing::Test::HasFailure(); ++i) {
+  for (int i = 0; i < (testing::kSanitized ? 2 : 10) && !::testing::Test::HasFailure(); ++i) {
     RandomStaticConv c;
     ConvShape& shape = c.p.shape;
     shape.groups = random.one_in(4) ? 2 : 1;
