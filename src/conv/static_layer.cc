@@ -27,7 +27,9 @@ namespace {
 /// Outputs that are computed one after the other: of several images where these have fewer, of some rows of one where
 /// it has more, so that what is read again stays in the cache.
 constexpr int64_t kOutputsTogether = 2 * kStaticRows;
-constexpr int64_t kScratchElements = kStaticRows * kStaticBlockTiles * kTileRows;
+/// Of a block: bytes of so many are a line, where there are many rows.
+constexpr int32_t kBlockTiles = 4;
+constexpr int64_t kScratchElements = kStaticRows * kBlockTiles * kTileRows;
 constexpr int64_t kDepthwiseSums = 16384;           // at once, or an output's
 constexpr int64_t kTiledOutputs = 256;              // fewer do not make up for gathering their rows
 constexpr Int128 kMostElements = int64_t{1} << 58;  // bytes and strides of them fit int64
@@ -252,7 +254,7 @@ Status StaticConvLayer::Impl::pack() {
       if (p.output) rescales.push_back(p.rescales[static_cast<size_t>(o)]);
     }
     if (!is_depthwise()) {
-      ISOBIT_ASSIGN_OR_RETURN(group.weights, pack_weights(codes.data(), outputs, depth, 1, kStaticBlockTiles));
+      ISOBIT_ASSIGN_OR_RETURN(group.weights, pack_weights(codes.data(), outputs, depth, 1, kBlockTiles));
     }
     group.wide_start.resize(static_cast<size_t>(is_depthwise() ? depthwise_stride() : group.weights.padded_n()));
     if (!wide()) group.start.assign(group.wide_start.begin(), group.wide_start.end());

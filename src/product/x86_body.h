@@ -14,7 +14,7 @@
 //   kChains                   independent accumulators that hide the latency of one dot product
 //   zero, broadcast, load, dot, add
 //   store(start, out, sums[planes], shift), for int32_t and int64_t
-//   kRowsOfFour               rows of a register tile of four units whose sums become codes
+//   kRowsOfFour               most rows of a block of four units
 //   Codes                     what they share
 //   load_start(start), store_codes(to, codes, sums[units], column, columns, y)
 #ifndef ISOBIT_PRODUCT_X86_BODY_H_
@@ -45,7 +45,7 @@ constexpr int max_units(int rows) {
   return rows <= 2 || rows >= 5 ? fit : min_int(fit, 4);
 }
 
-/// Of tiles whose sums become codes, at most: bytes of so many units fill a vector.
+/// Bytes of so many units fill a vector: a tile whose sums become codes has no more.
 constexpr int kCodeUnits = 4;
 
 /// Interleaved sums over k in a tile of so many accumulators.
@@ -213,7 +213,7 @@ constexpr auto kTiles = Tiles<kCold, kPlanes, kCodes>::make();
 template <bool kCold, int kPlanes, bool kCodes>
 [[gnu::always_inline]] inline void run_block(const LinearArgs& args, const int8_t* weights, int tiles, int64_t n) {
   constexpr const auto& table = kTiles<kCold, kPlanes, kCodes>;
-  const int most_rows = kCodes && tiles * kUnitsPerTile == kCodeUnits ? Vector::kRowsOfFour : table.kMaxM;
+  const int most_rows = kPlanes == 1 && tiles * kUnitsPerTile == kCodeUnits ? Vector::kRowsOfFour : table.kMaxM;
   const int64_t quad_bytes = int64_t{tiles} * kTileRows * kBytesPerQuadRow;
   Ahead ahead{};
   Ahead next{};

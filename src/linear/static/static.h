@@ -80,7 +80,7 @@ inline constexpr int64_t kStaticRows = 256;
 /// With more rows than these, fetching weights ahead of their use takes more time than it saves.
 inline constexpr int64_t kFetchingRows = 64;
 /// Of a block that one register tile of many rows covers, so that its weights are one stream.
-inline constexpr int32_t kStaticBlockTiles = 4;
+inline constexpr int32_t kStaticBlockTiles = 3;
 /// Elements of scratch, of T; aligned to 64 bytes it is faster.
 inline constexpr int64_t kStaticScratch = kStaticRows * kMaxBlockTiles * kTileRows;
 
