@@ -109,7 +109,8 @@ struct StaticConvLayer::Impl {
   /// Outputs of the same channels.
   struct Group {
     PackedWeights weights;
-    std::optional<StaticOutput> output;  // none: y is acc
+    std::optional<StaticOutput> output;        // none: y is acc
+    std::optional<StaticOutput> before_added;  // of added_bytes: in 16 bits, which saturate
     std::vector<int32_t> start;
     std::vector<int64_t> wide_start;
   };
@@ -158,7 +159,8 @@ struct StaticConvLayer::Impl {
   };
   std::optional<Joined> joined;
   StaticRescale rescale = nullptr;
-  int64_t bound = 0;  // of acc
+  std::vector<int32_t> added_bytes;  // what each byte of the residual adds to y of one byte; empty: see pack_added
+  int64_t bound = 0;                 // of acc
   std::vector<Group> groups;
 
   [[nodiscard]] bool wide() const { return bound > INT32_MAX; }
@@ -195,6 +197,7 @@ struct StaticConvLayer::Impl {
     return takes_tiles_of(groups[0], kStaticRows) ? kStaticRows * packed_plane_bytes(groups[0].weights.k()) : 0;
   }
   Status pack();
+  void pack_added();
   void pack_joined();
   Result<Call> call_of(const ImageSize& image, int64_t images) const;
   [[nodiscard]] Places places(const Call& call, int64_t images, int threads) const;
@@ -219,6 +222,9 @@ struct StaticConvLayer::Impl {
   template <typename T>
   void add_residual(const Call& call, const LinearSums& sums, int64_t first_output, int64_t channel,
                     int64_t channels) const;
+  template <typename T>
+  void add_bytes(const Call& call, const StaticOutput& before, const LinearSums& sums, int64_t first_output, int64_t n,
+                 int64_t channel, int64_t channels) const;
   void run_reference(const Call& call, std::byte* workspace, int64_t image) const;
 };
 
@@ -231,6 +237,7 @@ Status StaticConvLayer::Impl::pack() {
     return {StatusCode::kUnsupported, name + ": R * S * C / groups is " + std::to_string(depth) +
                                           ", with pieces filled up to 4, must be at most " +
                                           std::to_string(kMaxLinearK) + " on the path " + std::string(to_string(path))};
+  pack_added();
   const int64_t outputs = shape.outputs / group_count();
   const int64_t zero = p.input.zero_point + storage_offset(p.x_dtype());
   const auto* v = p.weights.data<int8_t>();
@@ -261,6 +268,9 @@ Status StaticConvLayer::Impl::pack() {
     if (p.output)
       group.output.emplace(rescales, bounds, p.rounding, static_cast<int32_t>(p.output->zero_point), p.lo, p.hi,
                            static_cast<int32_t>(size_in_bytes(p.y_dtype())));
+    if (!added_bytes.empty())
+      group.before_added.emplace(rescales, bounds, p.rounding, static_cast<int32_t>(p.output->zero_point), INT16_MIN,
+                                 INT16_MAX, 2);
     groups.push_back(std::move(group));
   }
   if (is_depthwise()) {
@@ -275,6 +285,22 @@ Status StaticConvLayer::Impl::pack() {
     tiles = linear_kernel(path);
   rescale = static_rescale(path);
   return {};
+}
+
+/// A sum that saturates 16 bits is lo or hi with what a residual of bytes adds, unless that is as large.
+void StaticConvLayer::Impl::pack_added() {
+  constexpr int64_t kMostAdded = INT16_MAX - UINT8_MAX;
+  const StaticLinearParameters& p = linear_layer();
+  if (!parameters.residual || size_in_bytes(p.y_dtype()) > 1) return;
+  const auto& [grid, r] = *parameters.residual;
+  if (size_in_bytes(grid.dtype()) > 1) return;
+  std::vector<int32_t> each(UINT8_MAX + 1);
+  for (int64_t code = grid.min(); code <= grid.max(); ++code) {
+    const int64_t value = Rescale{r.multiplier, r.shift}.apply(code - grid.zero_point, p.rounding);
+    if (value < -kMostAdded || value > kMostAdded) return;
+    each[static_cast<uint8_t>(code)] = static_cast<int32_t>(value);
+  }
+  added_bytes = std::move(each);
 }
 
 void StaticConvLayer::Impl::pack_joined() {
@@ -486,9 +512,35 @@ void StaticConvLayer::Impl::add_residual(const Call& call, const LinearSums& sum
   }
 }
 
+/// The same of bytes: some sums at a time are rescaled to 16 bits.
+template <typename T>
+void StaticConvLayer::Impl::add_bytes(const Call& call, const StaticOutput& before, const LinearSums& sums,
+                                      int64_t first_output, int64_t n, int64_t channel, int64_t channels) const {
+  constexpr int64_t kRows = 16, kColumns = 64;
+  const StaticLinearParameters& p = linear_layer();
+  const auto* const residual = reinterpret_cast<const uint8_t*>(call.residual);
+  auto* const y = reinterpret_cast<uint8_t*>(call.y);
+  const int32_t* const added = added_bytes.data();
+  const int32_t lo = p.lo, hi = p.hi;
+  int16_t rescaled[kRows * kColumns];
+  for (int64_t m = 0; m < sums.rows; m += kRows)
+    for (int64_t i = 0; i < channels; i += kColumns) {
+      const int64_t rows = std::min(kRows, sums.rows - m), columns = std::min(kColumns, channels - i);
+      before.rescale(rescale, n + i, columns, rows, static_cast<const T*>(sums.acc) + m * sums.stride + i, sums.stride,
+                     rescaled, kColumns);
+      for (int64_t row = 0; row < rows; ++row) {
+        const int64_t at = (first_output + sums.m + m + row) * call.y_stride + channel + i;
+        for (int64_t j = 0; j < columns; ++j)
+          y[at + j] =
+              static_cast<uint8_t>(std::min(std::max(rescaled[row * kColumns + j] + added[residual[at + j]], lo), hi));
+      }
+    }
+}
+
 template <typename T>
 void StaticConvLayer::Impl::store(const Call& call, const Group& group, const LinearSums& sums, int64_t first_output,
                                   int64_t n, int64_t channel, int64_t channels) const {
+  if (group.before_added) return add_bytes<T>(call, *group.before_added, sums, first_output, n, channel, channels);
   if (parameters.residual) return add_residual<T>(call, sums, first_output, channel, channels);
   const auto code_bytes = static_cast<int64_t>(size_in_bytes(linear_layer().y_dtype()));
   std::byte* const y = call.y + ((first_output + sums.m) * call.y_stride + channel) * code_bytes;

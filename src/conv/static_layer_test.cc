@@ -216,6 +216,29 @@ TEST(StaticConv, ManyOutputs) {
   }
 }
 
+// Residuals that add more than y has, against sums as large, in 16 bits and beyond.
+TEST(StaticConv, LargeResiduals) {
+  Random random(44);
+  for (int i = 0; i < (testing::kSanitized ? 15 : 150) && !::testing::Test::HasFailure(); ++i) {
+    RandomStaticConv c;
+    ConvShape& shape = c.p.shape;
+    shape.groups = random.one_in(2) ? 1 : 20;
+    shape.channels = shape.groups == 1 ? random.between(1, 30) : shape.groups;
+    shape.outputs = shape.groups == 1 ? random.between(1, 150) : shape.groups;
+    c.image = c.size = {random.between(3, 9), random.between(3, 9)};
+    c.p.linear = random_conv_linear(random, shape.outputs, shape.depth(), random_code_grid(random, 8),
+                                    random_code_grid(random, 8));
+    const int32_t up = static_cast<int32_t>(random.between(0, 18));
+    for (RescaleParameters& r : c.p.linear.rescales) r.shift -= up;
+    // Of 255 * 2^7 and more it is no longer one of 16 bits for certain.
+    c.p.residual = StaticResidual{random_code_grid(random, 8),
+                                  {static_cast<int32_t>(random.between(1 << 29, 1 << 30)),
+                                   std::max<int32_t>(29 - up, static_cast<int32_t>(random.between(18, 30)))}};
+    SCOPED_TRACE(c.text());
+    compare(c, random);
+  }
+}
+
 TEST(StaticConv, ChunksGiveTheBytesOfTheWhole) {
   Random random(31);
   int chunks = 0;
