@@ -321,7 +321,7 @@ void StaticConvLayer::Impl::pack_joined() {
       pack_depthwise(repeat(p.weights.data<int8_t>(), shape.outputs * p.columns).data(), count * shape.outputs,
                      shape.rows.kernel, shape.columns.kernel, side_by_side(count), path,
                      repeat(groups[0].start.data(), shape.outputs), output.float_ratios());
-  joined.emplace(count, std::move(output), std::move(weights));
+  joined = Joined{count, std::move(output), std::move(weights)};
 }
 
 Result<StaticConvLayer> StaticConvLayer::create(StaticConvParameters parameters, std::string_view name,

@@ -74,18 +74,11 @@ struct Vector {
       unroll<kUnits>(ISOBIT_UNROLLED(u) { _mm512_store_si512(whole + kUnitRows * u, lanes[u]); });
       return to.exact(to.context, whole, column, columns, y);
     }
-    const __m256i first = _mm512_castsi512_si256(bytes);
-    if (columns < kUnits * kUnitRows) {
-      _mm512_mask_storeu_epi8(y, ~uint64_t{0} >> (64 - columns), bytes);
-    } else if constexpr (kUnits == 4) {
-      _mm512_storeu_si512(y, bytes);
-    } else if constexpr (kUnits == 1) {
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(y), _mm256_castsi256_si128(first));
-    } else {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), first);
-      if constexpr (kUnits == 3)
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(y + 32), _mm512_extracti32x4_epi32(bytes, 2));
-    }
+    if (columns < kUnits * kUnitRows) return _mm512_mask_storeu_epi8(y, ~uint64_t{0} >> (64 - columns), bytes);
+    if constexpr (kUnits == 4) return _mm512_storeu_si512(y, bytes);
+    if constexpr (kUnits >= 2) _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), _mm512_castsi512_si256(bytes));
+    if constexpr (kUnits % 2 == 1)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(y + 16 * (kUnits - 1)), _mm512_extracti32x4_epi32(bytes, kUnits - 1));
   }
 
   template <int kPlanes>
