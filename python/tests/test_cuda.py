@@ -507,7 +507,8 @@ def float_conv(channels=16, outputs=24, kernel=(3, 3), **options):
     return isobit.Conv.quantize(weights.astype("f4"), bias=np.linspace(-1, 1, outputs, dtype="f4"), **options)
 
 
-# Kernels of the device: product, and direct for groups of few channels; with one scale an image sums.
+# Kernels of the device: tile, product, depthwise, and direct for other groups of few channels; with one scale an image
+# sums.
 FLOAT_CONVS = ({"padding": 1, "channels": 32, "group": 16, "bits": 4, "clamp": (-4, 5)},
                {"channels": 3, "stride": 2, "padding": ((0, 1), (1, 2))},
                {"channels": 32, "outputs": 32, "groups": 32, "padding": 1},
@@ -553,7 +554,7 @@ def test_conv_forms():
             (lambda: layer(device[..., 1:]), ValueError, "x has shape [4, 30, 15], must be [B, H, W, 16]"),
             (lambda: layer(device.double()), TypeError, "x is f64, must be one of f32, f16, bf16"),
             (lambda: layer(device, pool=isobit.ThreadPool(1)), ValueError, "pool is given"),
-            (lambda: float_conv(path="reference")(device[:, None]), ValueError, "path is given")):
+            (lambda: float_conv(kernel=(1, 3), path="reference")(device), ValueError, "path is given")):
         refused(call, error, *parts)
     same(layer(device), y)
     x[2, 9, 7] = float("inf")
