@@ -113,7 +113,8 @@ Result<Description> bench_table(const TableBenchOptions& options) {
         ISOBIT_ASSIGN_OR_RETURN(const TableTimes times,
                                 time_table(function, x, y, kernel, options.elements, options.min_time));
         const std::string model(to_string(table.model)), x_text(to_string(x)), y_text(to_string(y));
-        const std::string label = "table/" + table.function + "/" + model + "/" + x_text + ":" + y_text + "/" + kernel;
+        const std::string label = format("table/%s/%s/%s:%s/%s", table.function.c_str(), model.c_str(), x_text.c_str(),
+                                         y_text.c_str(), kernel.c_str());
         cases.push_back({{"name", label},
                          {"function", table.function},
                          {"model", model},
