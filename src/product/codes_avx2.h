@@ -77,16 +77,11 @@ template <int kColumns>
     unroll<kEights>(ISOBIT_UNROLLED(u) { _mm256_store_si256(reinterpret_cast<__m256i*>(whole + 8 * u), sums[u]); });
     return to.exact(to.context, whole, column, columns, y);
   }
+  if (columns < 8 * kEights || kEights == 3) return store_first(bytes, columns, y);
   const __m128i first = _mm256_castsi256_si128(bytes);
-  if (columns < 8 * kEights || kEights == 3) {
-    store_first(bytes, columns, y);
-  } else if constexpr (kEights == 4) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), bytes);
-  } else if constexpr (kEights == 2) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(y), first);
-  } else {
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(y), first);
-  }
+  if constexpr (kEights == 1) _mm_storel_epi64(reinterpret_cast<__m128i*>(y), first);
+  if constexpr (kEights == 2) _mm_storeu_si128(reinterpret_cast<__m128i*>(y), first);
+  if constexpr (kEights == 4) _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), bytes);
 }
 
 }  // namespace
