@@ -154,6 +154,15 @@ TEST(StaticConv, ReadsXInPlace) {
   }
 }
 
+/// Of most kinds that there are: y of 8 and 16 bits, or acc, some with a residual.
+void add_layer(RandomStaticConv& c, Random& random, int32_t x_bits) {
+  const Grid output = random_code_grid(random, random.one_in(5) ? 16 : 8);
+  c.p.linear = random_conv_linear(random, c.p.shape.outputs, c.p.shape.depth(), random_code_grid(random, x_bits),
+                                  random.one_in(6) ? std::nullopt : std::optional(output));
+  if (c.p.linear.output && random.one_in(5))
+    c.p.residual = StaticResidual{random_code_grid(random, 8), {static_cast<int32_t>(random.between(1, 1 << 30)), 29}};
+}
+
 // Kernels of 3 x 3, whose columns are shared by outputs of a row, and those beside them; blocks of channels and their
 // rests; outputs of few channels as one of many; sums that become codes where they are, and all others.
 TEST(StaticConv, DepthwiseColumns) {
@@ -174,13 +183,7 @@ TEST(StaticConv, DepthwiseColumns) {
     c.image = {random.between(9, 12), random.between(9, shape.channels < 17 ? 70 : 12)};
     c.images = random.between(1, 2);
     c.size = conv_output_size(shape, c.image, "conv").value();
-    const Grid output = random_code_grid(random, random.one_in(5) ? 16 : 8);
-    c.p.linear =
-        random_conv_linear(random, shape.outputs, shape.depth(), random_code_grid(random, random.one_in(5) ? 16 : 8),
-                           random.one_in(6) ? std::nullopt : std::optional(output));
-    if (c.p.linear.output && random.one_in(5))
-      c.p.residual =
-          StaticResidual{random_code_grid(random, 8), {static_cast<int32_t>(random.between(1, 1 << 30)), 29}};
+    add_layer(c, random, random.one_in(5) ? 16 : 8);
     SCOPED_TRACE(c.text());
     compare(c, random);
   }
@@ -205,12 +208,7 @@ TEST(StaticConv, ManyOutputs) {
     c.image = {random.between(5, 9), random.between(5, 9)};
     if (random.one_in(4)) c.image = {random.between(16, 20), random.between(16, 20)};
     c.size = conv_output_size(shape, c.image, "conv").value();
-    const Grid output = random_code_grid(random, random.one_in(5) ? 16 : 8);
-    c.p.linear = random_conv_linear(random, shape.outputs, shape.depth(), random_code_grid(random, 8),
-                                    random.one_in(6) ? std::nullopt : std::optional(output));
-    if (c.p.linear.output && random.one_in(5))
-      c.p.residual =
-          StaticResidual{random_code_grid(random, 8), {static_cast<int32_t>(random.between(1, 1 << 30)), 29}};
+    add_layer(c, random, 8);
     SCOPED_TRACE(c.text());
     compare(c, random);
   }
