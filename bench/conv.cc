@@ -68,12 +68,12 @@ StaticConvParameters random_conv(const ConvShape& shape) {
 }
 
 Result<ConvProblem> ConvProblem::parse(const std::string& text, int64_t images) {
-  static const std::regex form("(\\d+)x(\\d+)x(\\d+):(\\d+):(\\d+)(?::(\\d+)(?::(\\d+))?)?");
+  static const std::regex form("(\\d+)x(\\d+)x(\\d+):(\\d+):(\\d+)(?::(\\d+)(?::(\\d+)(?::(\\d+))?)?)?");
   const std::string what = "--conv " + text + ": ";
   std::smatch found;
   if (!std::regex_match(text, found, form))
-    return invalid(what + "expected HxWxC:O:R[:STRIDE[:GROUPS]], as in 56x56x64:64:3");
-  int64_t numbers[] = {0, 0, 0, 0, 0, 1, 1};
+    return invalid(what + "expected HxWxC:O:R[:STRIDE[:GROUPS[:DILATION]]], as in 56x56x64:64:3");
+  int64_t numbers[] = {0, 0, 0, 0, 0, 1, 1, 1};
   for (size_t i = 0; i < std::size(numbers); ++i) {
     const std::string digits = found[i + 1].str();
     if (digits.empty()) continue;
@@ -81,8 +81,9 @@ Result<ConvProblem> ConvProblem::parse(const std::string& text, int64_t images) 
         numbers[i] > kMostSize)
       return invalid(what + digits + ": expected 1 to " + std::to_string(kMostSize));
   }
-  const auto [rows, columns, channels, outputs, kernel, stride, groups] = numbers;
-  const ConvAxis axis{.kernel = kernel, .stride = stride, .pad_before = kernel / 2, .pad_after = kernel / 2};
+  const auto [rows, columns, channels, outputs, kernel, stride, groups, dilation] = numbers;
+  const int64_t pad = dilation * (kernel / 2);
+  const ConvAxis axis{.kernel = kernel, .stride = stride, .dilation = dilation, .pad_before = pad, .pad_after = pad};
   ConvProblem problem{
       .shape = {.channels = channels, .outputs = outputs, .groups = groups, .rows = axis, .columns = axis},
       .image = {rows, columns},
@@ -102,6 +103,7 @@ std::string ConvProblem::name() const {
                 static_cast<long long>(image.columns), static_cast<long long>(shape.channels),
                 static_cast<long long>(shape.outputs), static_cast<long long>(shape.rows.kernel),
                 static_cast<long long>(shape.rows.stride), static_cast<long long>(shape.groups)) +
+         (shape.rows.dilation > 1 ? "/d" + std::to_string(shape.rows.dilation) : "") +
          (images > 1 ? "/B" + std::to_string(images) : "");
 }
 
@@ -117,13 +119,15 @@ Result<ConvBench> ConvBench::create(const ConvProblem& problem, std::optional<Cp
   bench.y_.resize(static_cast<size_t>(outputs * problem.shape.outputs));
   Random random(2);
   for (std::byte& code : bench.x_) code = static_cast<std::byte>(random.between(0, 255));
-  // A time for wrong bytes is worth nothing.
+  // A time for wrong bytes is worth nothing. An image alone gives what it gives beside others.
   ISOBIT_ASSIGN_OR_RETURN(const StaticConvLayer scalar, StaticConvLayer::create(parameters, "conv", CpuPath::kScalar));
-  ISOBIT_ASSIGN_OR_RETURN(Workspace workspace, scalar.workspace(problem.images, problem.image));
-  std::vector<std::byte> expected(bench.y_.size());
-  ISOBIT_RETURN_IF_ERROR(scalar.forward(bench.x_, expected, problem.images, problem.image, workspace));
+  ISOBIT_ASSIGN_OR_RETURN(Workspace workspace, scalar.workspace(1, problem.image));
+  const auto images = static_cast<size_t>(problem.images);
+  std::vector<std::byte> expected(bench.y_.size() / images);
+  ISOBIT_RETURN_IF_ERROR(
+      scalar.forward(std::span(bench.x_).last(bench.x_.size() / images), expected, 1, problem.image, workspace));
   ISOBIT_RETURN_IF_ERROR(bench.run());
-  if (expected == bench.y_) return bench;
+  if (std::equal(expected.begin(), expected.end(), bench.y_.end() - std::ssize(expected))) return bench;
   return Status(StatusCode::kFailedPrecondition, problem.name() + ": kernel " +
                                                      std::string(bench.layer_.kernel_name()) +
                                                      " gives other bytes than conv_static_scalar; isobit verify says "
@@ -177,6 +181,7 @@ Result<Description> bench_conv(const ConvBenchOptions& options) {
                                    {"O", shape.outputs},
                                    {"R", shape.rows.kernel},
                                    {"stride", shape.rows.stride},
+                                   {"dilation", shape.rows.dilation},
                                    {"groups", shape.groups},
                                    {"B", problem.images},
                                    {"kernel", kernel},

@@ -20,8 +20,9 @@
 namespace isobit::bench {
 
 struct ConvProblem {
-  /// "HxWxC:O:R", "HxWxC:O:R:STRIDE" or "HxWxC:O:R:STRIDE:GROUPS": a kernel of R x R, floor(R / 2) pads on every side.
-  /// Errors name `--conv` and what is wrong.
+  /// "HxWxC:O:R[:STRIDE[:GROUPS[:DILATION]]]": a kernel of R x R, DILATION * floor(R / 2) pads on every side. Errors
+  /// name
+  /// `--conv` and what is wrong.
   static Result<ConvProblem> parse(const std::string& text, int64_t images);
 
   ConvShape shape;

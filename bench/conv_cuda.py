@@ -5,8 +5,8 @@
 Runs the benchmark program given as the first argument on every shape of bench/shapes/conv.txt, one image and 32, that
 of cuDNN's int8 convolutions (of which the fastest is taken), and PyTorch's conv2d of float16 in NHWC (where torch is
 importable), which takes cuDNN's fastest algorithm. The program times layers of static codes, beside both, and of floats
-in and out on low-bit weights, beside float16. Images are in no cache; launches are captured in a graph and replayed.
-Prints Markdown.
+in and out on low-bit weights, beside float16; and some as they are and with strides and dilations
+(bench/conv_steps.py). Images are in no cache; launches are captured in a graph and replayed. Prints Markdown.
 """
 import argparse
 import json
@@ -14,6 +14,7 @@ import os
 import subprocess
 
 import conv_cuda_report
+import conv_steps
 import report
 from json_lines import run
 from torch_timer import microseconds_in_turn
@@ -30,9 +31,22 @@ CACHES = 3  # times the second-level cache, that copies are larger than together
 
 
 def option(shape):
-    if shape["pad"] != shape["R"] // 2:
+    dilation = shape.get("dilation", 1)
+    if shape["pad"] != dilation * (shape["R"] // 2):
         raise SystemExit("error: bench/shapes/conv.txt: %s: pad must be R // 2" % shape)
-    return "{H}x{W}x{C}:{O}:{R}:{stride}:{groups}".format(**shape)
+    return "{H}x{W}x{C}:{O}:{R}:{stride}:{groups}:{}".format(dilation, **shape)
+
+
+def time_steps(program):
+    """Cases as conv_steps has them, of many images."""
+    shapes, layers = conv_steps.shapes(), conv_cuda_report.STEP_LAYERS
+    command = [program, "--batch", str(BATCHES[-1]), "--layers", ",".join(layers)]
+    for shape in shapes:
+        command += ["--conv", option(shape)]
+    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    found = iter(map(json.loads, lines))
+    cases = [(shape, next(found)) for shape in shapes for _ in layers]
+    return [{**shape, **{key: line[key] for key in ("images", "layer", "us", "kernel")}} for shape, line in cases]
 
 
 def cudnn_us(shape, images):
@@ -122,6 +136,10 @@ def main():
         print("\n– " + line)
     print("\n" + conv_cuda_report.float_table(float_cases))
     print(conv_cuda_report.target_table(cases, float_cases), end="")
+    steps = [] if options.quick else time_steps(options.program)
+    if steps:
+        print("\n" + conv_steps.table(steps, conv_cuda_report.FREE_US) + "\n" +
+              conv_steps.target_table(steps, conv_cuda_report.FREE_US))
     versions = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()} if torch else {}
     if int8_version and int8_version != versions.setdefault("cudnn", int8_version):
         versions["cudnn_int8"] = int8_version
@@ -131,7 +149,7 @@ def main():
     if options.json:
         report.write_json(options.json, {"benchmark": "conv_cuda", "device": device, "machine": report.machine(),
                                          "commit": report.commit(), "versions": versions, "problems": problems,
-                                         "cases": cases, "float_cases": float_cases})
+                                         "cases": cases, "float_cases": float_cases, "steps": steps})
 
 
 if __name__ == "__main__":

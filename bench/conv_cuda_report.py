@@ -7,6 +7,8 @@ from linear_cuda_report import Target, markdown, reached
 HALF, INT8 = "cuDNN float16", "cuDNN int8"
 # Floats in and out: bits of weights.
 FLOAT_LAYERS = ("float16:8", "float16:4", "int8:8", "int8:4")
+STEP_LAYERS = ("static", "float16:8", "int8:8")  # with strides and dilations
+FREE_US = 2.0  # of a run with a stride
 # In the order in which conv_cudnn times them.
 LAYOUTS = {"nhwc": "NHWC", "nhwc_16": "NHWC, channels filled up to 16", "c32": "vectors of 32 channels"}
 MOST_WORDS = 300  # of what cuDNN says

@@ -423,7 +423,8 @@ int main(int argc, char** argv) {
   std::vector<std::string> shapes;
   std::vector<int64_t> batches;
   Options options;
-  app.add_option("--conv", shapes, "HxWxC:O:R[:STRIDE[:GROUPS]], floor(R / 2) pads on every side")->required();
+  app.add_option("--conv", shapes, "HxWxC:O:R[:STRIDE[:GROUPS[:DILATION]]], DILATION * floor(R / 2) pads on every side")
+      ->required();
   app.add_option("--batch", batches, "images of a run")->delimiter(',')->required();
   app.add_option("--plans", options.most, "of each way to compute a layer, at most");
   app.add_option("--seconds", options.seconds, "of each way to compute a layer; then no further plan is made");

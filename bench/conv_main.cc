@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
   isobit::bench::ConvProblem problem;
   isobit::ImageSize& image = problem.image;
   isobit::ConvShape& shape = problem.shape;
-  int64_t stride = 1, pad = 0;
+  int64_t stride = 1, dilation = 1, pad = 0;
   double min_time = 0.05;
   app.add_option("--image",
                  [&](const CLI::results_t& words) {
@@ -44,11 +44,13 @@ int main(int argc, char** argv) {
   app.add_option("--groups", shape.groups, "divides both; depthwise: C");
   app.add_option("--kernel", shape.rows.kernel, "R, and S")->required();
   app.add_option("--stride", stride, "of both dimensions");
+  app.add_option("--dilation", dilation, "of both dimensions");
   app.add_option("--pad", pad, "on every side");
   app.add_option("--images", problem.images, "B");
   app.add_option("--min-time", min_time, "seconds of a measurement");
   CLI11_PARSE(app, argc, argv);
   shape.rows.stride = stride;
+  shape.rows.dilation = dilation;
   shape.rows.pad_before = shape.rows.pad_after = pad;
   shape.columns = shape.rows;
 

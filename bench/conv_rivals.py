@@ -3,10 +3,11 @@
 """Times convolutions of static codes of isobit and of ONNX Runtime in one run, one thread each; scripts/bench.sh conv
 starts it.
 
-Shape by shape, rounds time isobit, QLinearConv and the float Conv of ONNX Runtime one after the other, so that noise and
-clock changes hit all alike; the figures are medians over the rounds of medians over the runs of a round. Of ONNX Runtime
+Shape by shape, for one image and 32, rounds time isobit, QLinearConv and the float Conv of ONNX Runtime one after the
+other, so that noise and clock changes hit all alike; the figures are medians over the rounds of medians over the runs of a round. Of ONNX Runtime
 it is the time of the operator in its own profile: the graph around it turns NCHW into NHWC and back, which a network
-does once, and starts a session. Its codes are compared with float64 in some outputs.
+does once, and starts a session. Its codes are compared with float64 in some outputs. Then isobit alone, as it is and
+with strides and dilations (bench/conv_steps.py), one after the other, too.
 """
 import argparse
 import collections
@@ -25,22 +26,24 @@ import onnx  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
+import conv_steps  # noqa: E402
 import report  # noqa: E402
 
 KEYS = ("H", "W", "C", "O", "R", "stride", "pad", "groups")
 ZERO = 128
 CHECKED = 64  # outputs
+BATCHES = (1, 32)
 Case = collections.namedtuple("Case", KEYS)
 
 
 class Rival:
     """One operator of ONNX Runtime: QLinearConv, or Conv of float32."""
 
-    def __init__(self, case, op_type):
+    def __init__(self, case, images, op_type):
         self.case, self.op_type = case, op_type
         self.random = np.random.default_rng(case.C * 1000 + case.O)
         self.w = self.random.integers(-127, 128, (case.O, case.C // case.groups, case.R, case.R)).astype(np.int8)
-        self.x = self.random.integers(0, 256, (1, case.C, case.H, case.W)).astype(np.uint8)
+        self.x = self.random.integers(0, 256, (images, case.C, case.H, case.W)).astype(np.uint8)
         self.y_scale = np.float32(1.5 * self.w[0].size**0.5)  # the result's deviation is some tens of codes
         self.runs = []  # of each round
         quantised = op_type == "QLinearConv"
@@ -79,7 +82,7 @@ class Rival:
             return
         padded = np.pad(self.x[0].astype(np.int64) - ZERO, ((0, 0), (case.pad,) * 2, (case.pad,) * 2))
         for _ in range(CHECKED):
-            o, p, q = (int(self.random.integers(0, size)) for size in y.shape[1:])
+            o, p, q = (int(self.random.integers(0, size)) for size in y.shape[1:])  # of the first image
             first = o // (case.O // case.groups) * (case.C // case.groups)
             i, j = p * case.stride, q * case.stride
             window = padded[first:first + case.C // case.groups, i:i + case.R, j:j + case.R]
@@ -108,9 +111,10 @@ class Rival:
 class Ours:
     """conv_bench: packs once, measures for each line that it gets."""
 
-    def __init__(self, args, case):
-        words = [args.program, "--image", case.H, case.W, "--channels", case.C, "--outputs", case.O, "--kernel", case.R,
-                 "--stride", case.stride, "--pad", case.pad, "--groups", case.groups, "--min-time", args.min_time]
+    def __init__(self, args, shape, images):
+        words = [args.program, "--image", shape["H"], shape["W"], "--channels", shape["C"], "--outputs", shape["O"],
+                 "--kernel", shape["R"], "--stride", shape["stride"], "--dilation", shape.get("dilation", 1),
+                 "--pad", shape["pad"], "--groups", shape["groups"], "--images", images, "--min-time", args.min_time]
         self.process = subprocess.Popen([str(word) for word in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         text=True)
 
@@ -122,9 +126,25 @@ class Ours:
             sys.exit("error: exit code %d from %s" % (self.process.wait(), self.process.args[0]))
         return json.loads(line)
 
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
 
-def measure(args, case):
-    ours, rivals = Ours(args, case), [Rival(case, "QLinearConv"), Rival(case, "Conv")]
+
+def measure_steps(args, images):
+    """Cases as conv_steps has them."""
+    shapes = conv_steps.shapes()
+    cases, programs = [], [Ours(args, shape, images) for shape in shapes]
+    samples = [[program.measure() for program in programs] for _ in range(args.rounds + 1)][1:]
+    for shape, program, *times in zip(shapes, programs, *samples):
+        program.end()
+        cases.append({**shape, "images": images, "us": statistics.median(time["us"] for time in times)})
+    return cases
+
+
+def measure(args, case, images):
+    ours = Ours(args, case._asdict(), images)
+    rivals = [Rival(case, images, "QLinearConv"), Rival(case, images, "Conv")]
     for rival in rivals:
         rival.check()
     ours.measure()
@@ -133,9 +153,8 @@ def measure(args, case):
         samples.append(ours.measure())
         for rival in rivals:
             rival.run(max(5, min(200, int(args.min_time * 1e6 / samples[-1]["us"]))))
-    ours.process.stdin.close()
-    ours.process.wait()
-    result = {**case._asdict(), "path": samples[0]["path"], "operations": samples[0]["operations"],
+    ours.end()
+    result = {**case._asdict(), "images": images, "path": samples[0]["path"], "operations": samples[0]["operations"],
               "us": statistics.median(sample["us"] for sample in samples)}
     if "peak" in samples[0]:
         result["peak"] = samples[0]["peak"]
@@ -156,16 +175,21 @@ def main():
     args.rounds, args.min_time = (1, 0.02) if args.quick else (7, 0.05)
     cases = [Case(*row) for row in report.read_shapes(args.shapes)]
     document = {"benchmark": "conv", "machine": report.machine(), "commit": report.commit(),
-                "versions": {"onnxruntime": ort.__version__}, "cases": []}
-    print("| H x W | C -> O | kernel | stride | groups | isobit, µs | QLinearConv, µs | float Conv, µs | of the peak | "
-          "times as fast |\n|" + "---|" * 10)
-    for case in cases[:2] if args.quick else cases:
-        one = measure(args, case)
+                "versions": {"onnxruntime": ort.__version__}, "cases": [], "steps": []}
+    print("| N | H x W | C -> O | kernel | stride | groups | isobit, µs | QLinearConv, µs | float Conv, µs | of the peak | "
+          "times as fast |\n|" + "---|" * 11)
+    cases = cases[:2] if args.quick else cases
+    for case, images in [(case, images) for case in cases for images in BATCHES]:
+        one = measure(args, case, images)
         document["cases"].append(one)
         share = one["operations"] / one["us"] * 1e6 / one.get("peak_operations_per_second", float("inf"))
-        print("| %d x %d | %d -> %d | %d x %d | %d | %d | %.1f | %.1f | %.1f | %.2f | %.2f |" % (
-            case.H, case.W, case.C, case.O, case.R, case.R, case.stride, case.groups, one["us"], one["qlinearconv_us"],
+        print("| %d | %d x %d | %d -> %d | %d x %d | %d | %d | %.1f | %.1f | %.1f | %.2f | %.2f |" % (
+            images, case.H, case.W, case.C, case.O, case.R, case.R, case.stride, case.groups, one["us"], one["qlinearconv_us"],
             one["conv_us"], share, min(one["qlinearconv_us"], one["conv_us"]) / one["us"]), flush=True)
+    for images in () if args.quick else BATCHES:
+        document["steps"] += measure_steps(args, images)
+    if document["steps"]:
+        print("\n" + conv_steps.table(document["steps"]) + "\n" + conv_steps.target_table(document["steps"]))
     print("\n" + report.source(document))
     if args.json:
         report.write_json(args.json, document)

@@ -19,6 +19,7 @@ import sys
 import textwrap
 
 import conv_cuda_report
+import conv_steps
 import linear_cuda_report
 import linear_report
 
@@ -180,8 +181,7 @@ def conv_cpu_cases(results):
     (document,) = load(results, SHARED_CPU, "conv.json")
     cases = []
     for case in document["cases"]:
-        key = ("%d x %d" % (case["H"], case["W"]), "%d -> %d" % (case["C"], case["O"]), "%d x %d" % (case["R"], case["R"]),
-               case["stride"], case["groups"])
+        key = conv_key(case)
         limit = 1e6 * case["operations"] / case["peak_operations_per_second"]
         cases.append(Case(key, case["us"], {"QLinearConv": case["qlinearconv_us"], "Conv": case["conv_us"]}, limit))
     return cases, cpu_source(document).replace(CPU, SHARED_CPU, 1)
@@ -196,17 +196,33 @@ def conv_cpu(results):
             ("7 x 7", "512 -> 512", "3 x 3", 1, 1), ("56 x 56", "128 -> 128", "3 x 3", 2, 1),
             ("112 x 112", "32 -> 32", "3 x 3", 1, 32), ("14 x 14", "512 -> 512", "3 x 3", 1, 512),
             ("184 x 184", "96 -> 24", "3 x 3", 1, 1)]
-    return table(("H x W", "C -> O", "kernel", "stride", "groups"), chosen(cases, keys), source)
+    keys = [(images, *key) for key in keys for images in (1, 32)]
+    return table(("N", "H x W", "C -> O", "kernel", "stride", "groups"), chosen(cases, keys), source)
 
 
-def conv_gpu_key(case):
+def conv_cpu_steps(results):
+    """Strides and dilations on a CPU."""
+    (document,) = load(results, SHARED_CPU, "conv.json")
+    return "\n".join([conv_steps.table(document["steps"]), conv_steps.target_table(document["steps"]),
+                      cpu_source(document).replace(CPU, SHARED_CPU, 1)]) + "\n"
+
+
+def conv_gpu_steps(results):
+    """Strides and dilations on a GPU."""
+    (document,) = load(results, GPU, "conv_cuda.json")
+    free = conv_cuda_report.FREE_US
+    return "\n".join([conv_steps.table(document["steps"], free), conv_steps.target_table(document["steps"], free),
+                      gpu_source(document)]) + "\n"
+
+
+def conv_key(case):
     return (case["images"], "%d x %d" % (case["H"], case["W"]), "%d -> %d" % (case["C"], case["O"]),
             "%d x %d" % (case["R"], case["R"]), case["stride"], case["groups"])
 
 
 def conv_gpu_cases(results):
     (document,) = load(results, GPU, "conv_cuda.json")
-    cases = [Case(conv_gpu_key(case), case["us"], conv_cuda_report.rivals(case), conv_cuda_report.limit_us(case))
+    cases = [Case(conv_key(case), case["us"], conv_cuda_report.rivals(case), conv_cuda_report.limit_us(case))
              for case in document["cases"]]
     return cases, gpu_source(document)
 
@@ -220,7 +236,7 @@ def conv_gpu(results):
             ("56 x 56", "128 -> 128", "3 x 3", 2, 1), ("14 x 14", "512 -> 512", "3 x 3", 1, 512)]
     keys = [(images, *key) for key in keys for images in (1, 32)]
     beside = [conv_cuda_report.INT8] if any("cudnn_int8" in case for case in document["cases"]) else []
-    shown = [case for case in document["cases"] if conv_gpu_key(case) in keys]
+    shown = [case for case in document["cases"] if conv_key(case) in keys]
     return table(("N", "H x W", "C -> O", "kernel", "stride", "groups"), chosen(cases, keys), source, beside) + "".join(
         "\n" + textwrap.fill("– " + line, WIDTH) + "\n" for line in conv_cuda_report.refusals(shown))
 
@@ -524,7 +540,7 @@ def everything(results):
     return [("GRU on a CPU, whole sequences (H, N, bits)", gru_cpu(results, "sequence")[0]),
             ("GRU on a CPU, one step a call (H, N, bits)", gru_cpu(results, "streaming")[0]),
             ("Linear layers on a CPU (M, bits, group, x, K x N)", linear_cpu_cases(results)[0]),
-            ("Convolutions on a CPU (H x W, C -> O, kernel, stride, groups)", conv_cpu_cases(results)[0]),
+            ("Convolutions on a CPU (N, H x W, C -> O, kernel, stride, groups)", conv_cpu_cases(results)[0]),
             ("Convolutions on a GPU (N, H x W, C -> O, kernel, stride, groups)", conv_gpu_cases(results)[0]),
             ("GRU on a GPU, whole sequences (H, N)", gru_gpu(results, False)[0]),
             ("GRU on a GPU, whole sequences, 16-bit state (H, N)", gru_gpu(results, False, WIDE)[0]),
@@ -561,7 +577,8 @@ def headline(results):
 
 
 SECTIONS = {"gru-cpu-sequences": gru_cpu_sequences, "gru-cpu-calls": gru_cpu_calls,
-            "linear-cpu": linear_cpu, "conv-cpu": conv_cpu, "conv-gpu": conv_gpu,
+            "linear-cpu": linear_cpu, "conv-cpu": conv_cpu, "conv-cpu-steps": conv_cpu_steps,
+            "conv-gpu-steps": conv_gpu_steps, "conv-gpu": conv_gpu,
             "conv-gpu-targets": conv_gpu_targets, "conv-gpu-float": conv_gpu_float,
             "conv-networks": conv_networks,
             "gru-gpu-sequences": gru_gpu_sequences, "gru-gpu-calls": gru_gpu_calls,

@@ -438,7 +438,7 @@ oracle_tests >build/test/oracle.log 2>&1 &  # either takes one processor
 check "oracle: testdata" "$(oracle_python)" -m oracle check --dir testdata
 check "oracle: its own tests" finished $! build/test/oracle.log
 
-check "costs of the GRU's kernels: fitted to the times" build/test/venv/bin/python tests/fit_cost_test.py .
+check "costs of kernels on a device: fitted to the times" build/test/venv/bin/python tests/fit_cost_test.py .
 
 if [[ $job == matrix ]]; then
   pairs=("g++ release" "clang++ asan" "g++ dev" "g++ asan" "clang++ dev" "clang++ release")

@@ -119,9 +119,11 @@ class CudaCliTest(cli_test.ToolTest):
         wanted = {kernel["operation"] + "_cuda_" + kernel["name"] for kernel in self.device["kernels"]
                   if kernel["operation"].startswith("conv_")}
         self.assertEqual(set(compared), wanted)
-        four = ["tile", "depthwise", "product", "direct"]
-        self.assertEqual(wanted, {"conv_int8_per_image_cuda_sums"} | {
-            "conv_%s_cuda_%s" % (kind, name) for kind in ("static", "int8", "float") for name in four})
+        others = ["depthwise", "product", "direct"]
+        tiles = ["tile_128x128", "tile_128x64", "tile_64x64", "tile_64x32"]
+        self.assertEqual(wanted, {"conv_int8_per_image_cuda_sums"} | {"conv_static_cuda_" + name for name in tiles} | {
+            "conv_%s_cuda_%s" % (kind, name) for kind in ("static", "int8", "float") for name in others} | {
+            "conv_%s_cuda_tile" % kind for kind in ("int8", "float")})
         self.assertGreaterEqual(min(compared.values()), 2000000)
         determined = sum(outputs for name, outputs in compared.items() if not name.startswith("conv_float"))
         self.assertEqual(sum(report["expected_by"].values()), determined)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The costs of the GRU's kernels on a device are what scripts/fit_cost.py makes of the times.
+"""The costs of kernels on a device are what scripts/fit_cost.py, of the GRU, and fit_conv_cost.py make of the times.
 
 usage: fit_cost_test.py SOURCE_FOLDER
 """
@@ -13,18 +13,23 @@ import unittest
 SOURCE = pathlib.Path(sys.argv.pop(1)).resolve()
 sys.path.insert(0, str(SOURCE / "scripts"))
 sys.dont_write_bytecode = True
+import fit_conv_cost  # noqa: E402
 import fit_cost  # noqa: E402
 
 
 class FitCost(unittest.TestCase):
-    def test_committed(self):
+    def check_committed(self, script):
         number = re.compile(r"\b\d+(?:\.\d+)?(?:e[+-]?\d+)?\b")
-        committed = fit_cost.COSTS.read_text(encoding="utf-8")
-        made = fit_cost.render(fit_cost.read_times())
-        message = "scripts/fit_cost.py writes src/gru/cuda/cost.inc anew"
+        committed = script.COSTS.read_text(encoding="utf-8")
+        made = script.render(script.read_times())
+        message = "scripts/%s.py writes %s anew" % (script.__name__, script.COSTS.relative_to(SOURCE))
         self.assertEqual(number.split(committed), number.split(made), message)
         for before, now in zip(number.findall(committed), number.findall(made)):
             self.assertLessEqual(abs(float(now) - float(before)), 0.02 * float(before), message)  # libraries round apart
+
+    def test_committed(self):
+        self.check_committed(fit_cost)
+        self.check_committed(fit_conv_cost)
 
     def test_constants_are_found_again(self):
         constants = [3.0, 0.0, 0.25, 1e-6]

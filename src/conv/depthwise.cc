@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <numeric>
 
 #include "conv/depthwise_weights.h"
 
@@ -34,8 +35,9 @@ std::vector<T> in_blocks(const std::vector<T>& values, int64_t channels, int64_t
 
 }  // namespace
 
-DepthwiseWeights pack_depthwise(const int8_t* weights, int64_t channels, int64_t rows, int64_t columns, int64_t step,
-                                CpuPath path, const std::vector<int32_t>& start, const std::vector<float>& ratio) {
+DepthwiseWeights pack_depthwise(const int8_t* weights, int64_t channels, int64_t rows, int64_t columns, int64_t stride,
+                                int64_t dilation, CpuPath path, const std::vector<int32_t>& start,
+                                const std::vector<float>& ratio) {
   DepthwiseWeights result;
   int64_t most = 0;
 #define ISOBIT_DEPTHWISE_KERNEL(name, row_path, width) \
@@ -43,8 +45,12 @@ DepthwiseWeights pack_depthwise(const int8_t* weights, int64_t channels, int64_t
 #include "conv/kernels.inc"
 #undef ISOBIT_DEPTHWISE_KERNEL
   const bool vectors = result.kernel != depthwise_scalar;
-  result.by_columns = vectors && rows == kDepthwiseSide && columns == kDepthwiseSide && (step == 1 || step == 2);
-  const int64_t taps = result.by_columns ? columns * kDepthwiseTaps : rows * columns;
+  // Outputs `apart` from each other read columns of the same remainder, which the dilation divides.
+  const int64_t common = std::gcd(stride, dilation), step = stride / common;
+  const bool by_columns =
+      vectors && rows == kDepthwiseSide && columns == kDepthwiseSide && dilation > 0 && (step == 1 || step == 2);
+  if (by_columns) result.step = step, result.apart = dilation / common;
+  const int64_t taps = by_columns ? columns * kDepthwiseTaps : rows * columns;
   const int64_t padded_taps = (taps + kDepthwiseTaps - 1) / kDepthwiseTaps * kDepthwiseTaps;
   for (int64_t first = 0; first < channels;) {
     const int64_t width = depthwise_width(most, channels - first);
@@ -52,7 +58,7 @@ DepthwiseWeights pack_depthwise(const int8_t* weights, int64_t channels, int64_t
     result.packed.resize(static_cast<size_t>(begin + width * padded_taps));
     for (int64_t c = 0; c < std::min(width, channels - first); ++c)
       for (int64_t i = 0; i < rows * columns; ++i) {
-        const int64_t tap = result.by_columns ? i % columns * kDepthwiseTaps + i / columns : i;
+        const int64_t tap = by_columns ? i % columns * kDepthwiseTaps + i / columns : i;
         result.packed[static_cast<size_t>(begin + place(width, c, tap))] = weights[(first + c) * rows * columns + i];
       }
     first += width;
@@ -60,6 +66,27 @@ DepthwiseWeights pack_depthwise(const int8_t* weights, int64_t channels, int64_t
   result.start = in_blocks(start, channels, most);
   if (vectors) result.ratio = in_blocks(ratio, channels, most);
   return result;
+}
+
+void DepthwiseWeights::run(DepthwiseArgs args) const {
+  const DepthwiseArgs all = args;
+  SumCodes codes{};
+  if (all.codes != nullptr) {
+    codes = *all.codes;
+    codes.ratio = ratio.data();
+    codes.y_stride *= apart;
+    args.codes = &codes;
+  }
+  args.weights = packed.data();
+  args.step = step;
+  args.acc_stride *= apart;
+  for (int64_t first = 0; first < std::min(apart, all.m); ++first) {
+    args.row_at = all.row_at + first * all.row_at_step;
+    args.m = (all.m - first + apart - 1) / apart;
+    args.acc = all.acc + first * all.acc_stride;
+    if (all.codes != nullptr) codes.y = all.codes->y + first * all.codes->y_stride;
+    kernel(args);
+  }
 }
 
 int64_t depthwise_outputs_together(int64_t channels, CpuPath path) {

@@ -13,15 +13,21 @@ namespace isobit {
 
 struct DepthwiseWeights {
   DepthwiseKernel kernel = nullptr;
-  bool by_columns = false;  // args.step must not be 0
+  int64_t step = 0;   // args.step: not 0 where outputs are taken column by column, which lie in one row
+  int64_t apart = 1;  // of those that are taken together: every so many of the row
   std::vector<int8_t> packed;
   std::vector<int32_t> start;
   std::vector<float> ratio;  // empty: no codes
+
+  /// args.weights, args.step and the ratio of args.codes are those of this.
+  void run(DepthwiseArgs args) const;
 };
-/// weights: [channels][rows][columns]. path: one that can run here. step: of outputs, 0 where columns of the kernel do
-/// not lie side by side. start: empty, or of all channels; ratio: empty, or of the codes.
-DepthwiseWeights pack_depthwise(const int8_t* weights, int64_t channels, int64_t rows, int64_t columns, int64_t step,
-                                CpuPath path, const std::vector<int32_t>& start, const std::vector<float>& ratio);
+/// weights: [channels][rows][columns]. path: one that can run here. stride: pixels from an output of a row to the next;
+/// dilation: from a kernel element to the next, not positive where by columns is not possible. start: empty, or of all
+/// channels; ratio: empty, or of the codes.
+DepthwiseWeights pack_depthwise(const int8_t* weights, int64_t channels, int64_t rows, int64_t columns, int64_t stride,
+                                int64_t dilation, CpuPath path, const std::vector<int32_t>& start,
+                                const std::vector<float>& ratio);
 /// Outputs of so few channels that fill a vector.
 int64_t depthwise_outputs_together(int64_t channels, CpuPath path);
 

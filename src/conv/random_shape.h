@@ -49,6 +49,17 @@ inline std::string conv_text(const ConvShape& shape, int64_t images, const Image
          axis(shape.columns);
 }
 
+/// For depthwise kernels that take columns of an image together: outputs are one or two columns apart, of those that
+/// lie a dilation apart.
+inline ConvAxis random_depthwise_axis(Random& random, int64_t kernel) {
+  ConvAxis axis{.kernel = kernel, .stride = random.between(1, 2)};
+  axis.dilation = random.one_in(2) ? 1 : random.between(2, 4);
+  if (random.one_in(2)) axis.stride *= axis.dilation;
+  axis.pad_before = random.between(0, axis.extent() - 1);
+  axis.pad_after = random.between(0, axis.extent() - 1);
+  return axis;
+}
+
 }  // namespace isobit
 
 #endif  // ISOBIT_CONV_RANDOM_SHAPE_H_

@@ -184,9 +184,9 @@ struct StaticConvLayer::Impl {
     return tiles != nullptr && group.weights.n() >= kTiledOutputs && takes_tiles(tiles, group.weights, m);
   }
   [[nodiscard]] int64_t group_count() const { return is_depthwise() ? 1 : parameters.shape.groups; }
-  /// `step` where elements of a kernel's row lie side by side, else 0.
-  [[nodiscard]] int64_t side_by_side(int64_t step) const {
-    return parameters.shape.transposed || parameters.shape.columns.dilation > 1 ? 0 : step;
+  /// Of pack_depthwise.
+  [[nodiscard]] int64_t depthwise_dilation() const {
+    return parameters.shape.transposed ? 0 : parameters.shape.columns.dilation;
   }
   [[nodiscard]] int64_t depthwise_rows() const { return std::max<int64_t>(1, kDepthwiseSums / depthwise_stride()); }
   [[nodiscard]] int64_t depthwise_stride() const {
@@ -275,9 +275,9 @@ Status StaticConvLayer::Impl::pack() {
   }
   if (is_depthwise()) {
     const bool has_codes = groups[0].output && !parameters.residual && !wide() && activation_planes(p.x_dtype()) == 1;
-    depthwise =
-        pack_depthwise(v, shape.outputs, shape.rows.kernel, shape.columns.kernel, side_by_side(shape.columns.stride),
-                       path, groups[0].start, has_codes ? groups[0].output->float_ratios() : std::vector<float>());
+    depthwise = pack_depthwise(v, shape.outputs, shape.rows.kernel, shape.columns.kernel, shape.columns.stride,
+                               depthwise_dilation(), path, groups[0].start,
+                               has_codes ? groups[0].output->float_ratios() : std::vector<float>());
     if (!depthwise.ratio.empty()) pack_joined();
   }
   product = linear_kernel(std::min(path, CpuPath::kAvx512Vnni));  // that of AMX does not take rows in pieces
@@ -319,7 +319,7 @@ void StaticConvLayer::Impl::pack_joined() {
   if (!output.has_codes()) return;
   DepthwiseWeights weights =
       pack_depthwise(repeat(p.weights.data<int8_t>(), shape.outputs * p.columns).data(), count * shape.outputs,
-                     shape.rows.kernel, shape.columns.kernel, side_by_side(count), path,
+                     shape.rows.kernel, shape.columns.kernel, count, depthwise_dilation(), path,
                      repeat(groups[0].start.data(), shape.outputs), output.float_ratios());
   joined = Joined{count, std::move(output), std::move(weights)};
 }
@@ -604,22 +604,19 @@ void StaticConvLayer::Impl::run_joined(const DepthwiseArgs& outputs, std::byte* 
   const int64_t count = joined->count, channels = count * outputs.channels;
   const StaticOutput::Exact exact{&joined->output, rescale, 0};
   SumCodes codes = joined->output.codes(exact, channels, y, channels);
-  codes.ratio = joined->weights.ratio.data();
   DepthwiseArgs args = outputs;
   args.row_at_step = count;
-  args.weights = joined->weights.packed.data();
   args.start = joined->weights.start.data();
   args.m = outputs.m / count;
   args.channels = channels;
-  args.step = joined->weights.by_columns ? count : 0;
   args.codes = &codes;
-  joined->weights.kernel(args);
+  joined->weights.run(args);
   if (outputs.m % count == 0) return;
   // The last ones, with some of those before them once more.
   args.row_at += outputs.m - count;
   args.m = 1;
   codes.y += (outputs.m - count) * outputs.channels;
-  joined->weights.kernel(args);
+  joined->weights.run(args);
 }
 
 /// Outputs [part.m_begin, part.m_end) of the images together.
@@ -634,31 +631,30 @@ void StaticConvLayer::Impl::run_depthwise(const Call& call, const Places& at, st
   const StaticOutput::Exact exact{has_codes ? &*group.output : nullptr, rescale, 0};
   SumCodes codes{};
   if (has_codes) codes = group.output->codes(exact, outputs, nullptr, call.y_stride);
-  codes.ratio = depthwise.ratio.data();
   auto* const sums = reinterpret_cast<int32_t*>(scratch);
   for (int64_t m = part.m_begin, rows = 0; m < part.m_end; m += rows) {
     rows = std::min(depthwise_rows(), part.m_end - m);
-    if (depthwise.by_columns || join) rows = std::min(rows, call.size.columns - m % call.size.columns);
+    if (depthwise.step != 0 || join) rows = std::min(rows, call.size.columns - m % call.size.columns);
     codes.y = reinterpret_cast<uint8_t*>(call.y) + (first_output + m) * call.y_stride;
     DepthwiseArgs args{
         .u = reinterpret_cast<const uint8_t*>(workspace + at.images),
         .row_at = reinterpret_cast<const int64_t*>(workspace + at.row_at) + m,
         .row_at_step = 1,
         .tap_at = reinterpret_cast<const int64_t*>(workspace + at.piece_at),
-        .weights = depthwise.packed.data(),
+        .weights = nullptr,
         .start = sums_are_whole ? depthwise.start.data() : reinterpret_cast<const int32_t*>(workspace + at.zeros),
         .acc = sums,
         .acc_stride = stride,
         .m = rows,
         .taps = pieces.count,
         .channels = outputs,
-        .step = depthwise.by_columns ? parameters.shape.columns.stride : 0,
+        .step = 0,
         .codes = has_codes ? &codes : nullptr};
     if (join && rows >= joined->count) {
       run_joined(args, reinterpret_cast<std::byte*>(codes.y));
       continue;
     }
-    for (int plane = 0; plane < planes; ++plane, args.u += at.plane, args.acc += most) depthwise.kernel(args);
+    for (int plane = 0; plane < planes; ++plane, args.u += at.plane, args.acc += most) depthwise.run(args);
     if (has_codes) continue;
     const auto finish = [&](auto* whole) {
       using T = std::remove_pointer_t<decltype(whole)>;

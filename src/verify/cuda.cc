@@ -426,7 +426,7 @@ StaticConvRun static_conv_run(int device, std::string_view kernel = {}) {
     ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes residual_copy, copy_of(residual));
     ISOBIT_ASSIGN_OR_RETURN(const DeviceBytes memory, device_bytes(static_cast<size_t>(*scratch)));
     // Two kernels take pixels that are aligned only.
-    const bool aligned = kernel == "tile" || kernel == "depthwise";
+    const bool aligned = kernel.starts_with("tile") || kernel == "depthwise";
     const auto code_bytes = static_cast<int64_t>(size_in_bytes(c.parameters.linear.x_dtype()));
     constexpr int64_t kPixelStep = 16;
     const int64_t x_stride = aligned ? (buffers.x_stride + kPixelStep - 1) / kPixelStep * kPixelStep : buffers.x_stride;

@@ -493,7 +493,8 @@ class Commands {
     verb.list("--activations", o.activations, "KIND",
               "linear: float, int8, int8_asymmetric, static (8-bit codes in and out) or accumulators (static, "
               "int32 out), one or a list");
-    verb.list("--conv", o.conv, "SHAPE", "conv: HxWxC:O:R[:STRIDE[:GROUPS]], an R x R kernel, one or a list");
+    verb.list("--conv", o.conv, "SHAPE",
+              "conv: HxWxC:O:R[:STRIDE[:GROUPS[:DILATION]]], an R x R kernel, one or a list");
     verb.list("--m", o.m, "M", "linear: rows of x, one or a list");
     verb.value("--footprint", o.footprint, "MIB",
                "linear: MiB of weights that take turns; 0: eight times the last-level cache");

@@ -3,6 +3,7 @@
 #ifndef ISOBIT_CONV_CUDA_CALL_H_
 #define ISOBIT_CONV_CUDA_CALL_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -14,6 +15,11 @@ namespace isobit::cuda {
 
 /// What is gathered together is still in the second-level cache when it is multiplied.
 inline constexpr int64_t kGatheredBytes = 24 << 20;
+/// Rows of so many bytes that are gathered together.
+inline int64_t conv_rows_together(int64_t row_bytes) {
+  constexpr int64_t kStep = 1024;
+  return std::max<int64_t>(kGatheredBytes / row_bytes / kStep, 1) * kStep;
+}
 inline constexpr int64_t kMostImageSize = (int64_t{1} << 31) - 1;  // kernels count so
 
 struct DeviceConvCall {

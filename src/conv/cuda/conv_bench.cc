@@ -2,6 +2,7 @@
 // Convolutions on a device, whose images are in no cache: copies in turn. The results of an image are compared with the
 // CPU's. One JSON object a line, in the order of the options, layers fastest.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/conv.h"
+#include "conv/cuda/choice.h"
 #include "core/codes.h"
 #include "isobit/conv.h"
 #include "isobit/cuda/conv.h"
@@ -39,6 +42,7 @@ struct Device {
   std::string name;
   double operations_per_second = 0;  // of 8-bit codes, at the highest clock
   double bytes_per_second = 0;       // of its memory
+  int processors = 0;
 
   static Device current() {
     int number = 0, khz = 0, memory_khz = 0, bus = 0;
@@ -49,7 +53,8 @@ struct Device {
     check_cuda(cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, number), "clock of memory");
     check_cuda(cudaDeviceGetAttribute(&bus, cudaDevAttrGlobalMemoryBusWidth, number), "width of memory");
     constexpr double kInt8 = 8192;  // of a processor of sm_90 in a clock, a multiplication and an addition being two
-    return {properties.name, kInt8 * 1e3 * khz * properties.multiProcessorCount, 2e3 * memory_khz * bus / 8};
+    return {properties.name, kInt8 * 1e3 * khz * properties.multiProcessorCount, 2e3 * memory_khz * bus / 8,
+            properties.multiProcessorCount};
   }
 };
 
@@ -88,7 +93,8 @@ struct Layer {
   bool exact = true;
 };
 
-Layer static_layer(const isobit::bench::ConvProblem& problem) {
+/// kernel: empty, the layer's choice; one that runs it.
+Layer static_layer(const isobit::bench::ConvProblem& problem, std::string_view kernel) {
   const auto host = required(isobit::StaticConvLayer::create(isobit::bench::random_conv(problem.shape), "conv"));
   const auto device = required(isobit::cuda::DeviceStaticConv::create(host));
   Layer layer;
@@ -97,11 +103,11 @@ Layer static_layer(const isobit::bench::ConvProblem& problem) {
     isobit::Workspace workspace = required(host.workspace(images, problem.image));
     required(host.forward(x, y, images, problem.image, workspace));
   };
-  layer.on_device = [device, problem](auto x, auto y, auto workspace, cudaStream_t stream) {
-    return device.forward(x, y, problem.images, problem.image, workspace, {.stream = stream});
+  layer.on_device = [device, problem, kernel](auto x, auto y, auto workspace, cudaStream_t stream) {
+    return device.forward(x, y, problem.images, problem.image, workspace, {.kernel = kernel, .stream = stream});
   };
-  layer.workspace_bytes = required(device.workspace_bytes(problem.images, problem.image));
-  layer.kernel = required(device.kernel_name(problem.images, problem.image));
+  layer.workspace_bytes = required(device.workspace_bytes(problem.images, problem.image, kernel));
+  layer.kernel = kernel.empty() ? required(device.kernel_name(problem.images, problem.image)) : kernel;
   return layer;
 }
 
@@ -160,8 +166,10 @@ bool agree(const Layer& layer, std::span<const std::byte> y, std::span<const std
   return true;
 }
 
-nlohmann::ordered_json time(const Device& device, const isobit::bench::ConvProblem& problem, const LayerKind& kind) {
-  const Layer layer = kind.is_static ? static_layer(problem) : float_layer(problem, kind);
+/// most_us: where a run takes longer there is no time.
+nlohmann::ordered_json time(const Device& device, const isobit::bench::ConvProblem& problem, const LayerKind& kind,
+                            std::string_view kernel = {}, double most_us = INFINITY) {
+  const Layer layer = kind.is_static ? static_layer(problem, kernel) : float_layer(problem, kind);
   const isobit::ImageSize size = required(isobit::conv_output_size(problem.shape, problem.image, "conv"));
   const auto element = static_cast<int64_t>(isobit::size_in_bytes(layer.dtype));
   const int64_t outputs = size.rows * size.columns * problem.shape.outputs;  // of an image
@@ -191,6 +199,12 @@ nlohmann::ordered_json time(const Device& device, const isobit::bench::ConvProbl
     required(layer.on_device({x_d[at].get(), x_bytes}, {y_d[at].get(), y_bytes}, {workspace.get(), needed}, stream));
   };
   run(0, nullptr);
+  check_cuda(cudaDeviceSynchronize(), "a run");
+  const auto start = std::chrono::steady_clock::now();
+  run(0, nullptr);
+  check_cuda(cudaDeviceSynchronize(), "a run");
+  const std::chrono::duration<double, std::micro> once = std::chrono::steady_clock::now() - start;
+  if (once.count() > most_us) return nullptr;
   check_cuda(cudaMemcpy(y.data(), y_d[0].get() + y_bytes - y_image, y_image, cudaMemcpyDeviceToHost), "y");
   if (!agree(layer, y, expected)) fail(problem.name() + ", " + kind.name + ": other results than on the CPU");
   const double operations =
@@ -205,26 +219,56 @@ nlohmann::ordered_json time(const Device& device, const isobit::bench::ConvProbl
           {"memory_us", 1e6 * (static_cast<double>(x_bytes + y_bytes) + layer.weight_bytes) / device.bytes_per_second}};
 }
 
+/// Each kernel that runs the layer, with the terms of its estimated time; no time of one that takes many times as long
+/// as the fastest.
+void time_kernels(const Device& device, const isobit::bench::ConvProblem& problem) {
+  constexpr double kMostTimes = 8, kLaunches = 20;  // µs of launches, which the first run has
+  using namespace isobit::cuda;
+  const auto host = required(isobit::StaticConvLayer::create(isobit::bench::random_conv(problem.shape), "conv"));
+  const auto layer = required(DeviceStaticConv::create(host));
+  const isobit::ImageSize size = required(isobit::conv_output_size(problem.shape, problem.image, "conv"));
+  const ConvWork work = ConvWork::of(problem.shape, problem.images * size.rows * size.columns, 1, device.processors);
+  double fastest = INFINITY;
+  for (int i = 0; i < kConvKernels; ++i) {
+    const auto kernel = static_cast<ConvKernel>(i);
+    if (!layer.workspace_bytes(problem.images, problem.image, to_string(kernel)).ok()) continue;
+    nlohmann::ordered_json line = time(device, problem, {}, to_string(kernel), kMostTimes * fastest + kLaunches);
+    if (line.is_null()) continue;
+    fastest = std::min(fastest, line["us"].get<double>());
+    line["terms"] = conv_terms(kernel, work);
+    std::printf("%s\n", line.dump().c_str());
+    std::fflush(stdout);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Times convolutions on the current CUDA device.");
   std::vector<std::string> shapes, layers = {"static"};
   std::vector<int64_t> batches;
-  app.add_option("--conv", shapes, "HxWxC:O:R[:STRIDE[:GROUPS]], floor(R / 2) pads on every side")->required();
+  bool all_kernels = false;
+  app.add_option("--conv", shapes, "HxWxC:O:R[:STRIDE[:GROUPS[:DILATION]]], DILATION * floor(R / 2) pads on every side")
+      ->required();
   app.add_option("--batch", batches, "images of a run")->delimiter(',')->required();
   app.add_option("--layers", layers,
                  "static: codes of 8 bits; float16:BITS: floats in and out on weights of so many "
                  "bits; int8:BITS: the same, quantised in the call")
       ->delimiter(',');
+  app.add_flag("--all-kernels", all_kernels, "static codes by each kernel, and what it is estimated from");
   CLI11_PARSE(app, argc, argv);
   const Device device = Device::current();
   for (const std::string& text : shapes)
-    for (const int64_t images : batches)
+    for (const int64_t images : batches) {
+      const auto problem = required(isobit::bench::ConvProblem::parse(text, images));
+      if (all_kernels) {
+        time_kernels(device, problem);
+        continue;
+      }
       for (const std::string& layer : layers) {
-        const auto problem = required(isobit::bench::ConvProblem::parse(text, images));
         std::printf("%s\n", time(device, problem, LayerKind::of(layer)).dump().c_str());
         std::fflush(stdout);
       }
+    }
   return 0;
 }

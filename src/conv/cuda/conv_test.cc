@@ -91,6 +91,8 @@ struct BothSides {
 };
 
 TEST_F(CudaConv, RandomLayersGiveTheBytesOfTheHost) {
+  constexpr std::string_view kGeneral[] = {"direct",      "product",    "tile_128x128",
+                                           "tile_128x64", "tile_64x64", "tile_64x32"};
   Random random(17);
   std::map<std::string_view, int64_t> outputs;
   int residuals = 0, transposed = 0;
@@ -101,18 +103,17 @@ TEST_F(CudaConv, RandomLayersGiveTheBytesOfTheHost) {
     ASSERT_TRUE(proof.ok()) << proof.message();
     const BothSides run(c);
     ASSERT_TRUE(run.device.has_value());
-    for (const std::string_view kernel : {"direct", "product", "tile"}) {
+    for (const std::string_view kernel : kGeneral) {
       if (!run.device->workspace_bytes(c.images, c.image, kernel).ok()) continue;
       // tile copies whole pieces of 16 codes where channels allow it.
-      const bool whole = kernel == "tile" && c.p.shape.group_channels() % 16 == 0;
+      const bool whole = kernel.starts_with("tile") && c.p.shape.group_channels() % 16 == 0;
       const int64_t x_more = whole ? 16 * random.between(0, 1) : random.between(0, 2);
       outputs[kernel] += run.compare(random, x_more, random.between(0, 2), i % 7 == 0, kernel);
     }
     residuals += c.p.residual.has_value();
     transposed += c.p.shape.transposed;
   }
-  for (const std::string_view kernel : {"direct", "product", "tile"})
-    EXPECT_GT(outputs[kernel], testing::sanitized() ? 0 : 10000) << kernel;
+  for (const std::string_view kernel : kGeneral) EXPECT_GT(outputs[kernel], testing::sanitized() ? 0 : 10000) << kernel;
   EXPECT_GT(residuals, 2);
   EXPECT_GT(transposed, 2);
 }
@@ -121,28 +122,26 @@ TEST_F(CudaConv, DepthwiseLayersGiveTheBytesOfTheHost) {
   Random random(21);
   for (int i = 0; i < (testing::sanitized() ? 8 : 120) && !HasFailure(); ++i) {
     RandomStaticConv c;
-    ConvAxis axis{.kernel = i % 2 == 0 ? 3 : 5, .stride = random.between(1, 2)};
+    const int64_t kernel = i % 2 == 0 ? 3 : 5;
     const int64_t channels = 4 * random.between(1, 20);
-    c.p.shape = {.channels = channels, .outputs = channels, .groups = channels};
-    for (ConvAxis* const of : {&c.p.shape.rows, &c.p.shape.columns}) {
-      axis.pad_before = random.between(0, axis.kernel - 1);
-      axis.pad_after = random.between(0, axis.kernel - 1);
-      *of = axis;
-    }
+    c.p.shape = {.channels = channels,
+                 .outputs = channels,
+                 .groups = channels,
+                 .rows = random_depthwise_axis(random, kernel),
+                 .columns = random_depthwise_axis(random, kernel)};
     c.images = random.between(1, 3);
-    c.image = {random.between(5, 20), random.between(5, 20)};
+    c.image = {random.between(17, 40), random.between(17, 40)};
     c.size = *conv_output_size(c.p.shape, c.image, "conv");
     const Grid x = random_code_grid(random, 8);
     const int32_t y_bits[] = {8, 8, 12, 0};
     const int32_t bits = y_bits[i % 4];
     std::optional<Grid> y;
     if (bits != 0) y = random_code_grid(random, bits);
-    c.p.linear = random_conv_linear(random, channels, axis.kernel * axis.kernel, x, y);
+    c.p.linear = random_conv_linear(random, channels, kernel * kernel, x, y);
     if (y && random.one_in(3)) c.p.residual = StaticResidual{x, {1 << 28, 29}};
     const BothSides run(c);
     ASSERT_TRUE(run.device.has_value());
-    EXPECT_EQ(*run.device->kernel_name(c.images, c.image), "depthwise");
-    EXPECT_GT(run.compare(random, random.one_in(2) ? 4 : 0, random.between(0, 2), false), 0);
+    EXPECT_GT(run.compare(random, random.one_in(2) ? 4 : 0, random.between(0, 2), false, "depthwise"), 0);
   }
 }
 
@@ -241,11 +240,13 @@ TEST_F(CudaConv, RefusalsByName) {
   begins(told(x.bytes(), y.bytes(), 1, workspace.bytes(), {}, y.bytes()),
          "conv: residual has 192 bytes, must be empty");
   begins(told(x.bytes(), y.bytes(), 1, workspace.bytes(), {.batch_first = true}, {}), "options.batch_first is set");
-  begins(told(x.bytes(), y.bytes(), 1, workspace.bytes(), {.kernel = "fast"}, {}),
-         "conv: kernel is 'fast', must be tile, depthwise, product or direct");
+  begins(
+      told(x.bytes(), y.bytes(), 1, workspace.bytes(), {.kernel = "fast"}, {}),
+      "conv: kernel is 'fast', must be one of tile_128x128, tile_128x64, tile_64x64, tile_64x32, depthwise, product, "
+      "direct");
   GuardedDeviceBuffer wide(12 * 17);
-  begins(told(wide.bytes(), y.bytes(), 1, workspace.bytes(), {.kernel = "tile", .x_stride = 17}, {}),
-         "conv: kernel is tile, which needs x and x_stride to be multiples of 16");
+  begins(told(wide.bytes(), y.bytes(), 1, workspace.bytes(), {.kernel = "tile_64x32", .x_stride = 17}, {}),
+         "conv: kernel is tile_64x32, which needs x and x_stride to be multiples of 16");
   begins(told(wide.bytes(), y.bytes(), 1, workspace.bytes(), {.kernel = "depthwise"}, {}),
          "conv: kernel is depthwise, which does not run this layer; direct does");
   EXPECT_EQ(told(wide.bytes(), y.bytes(), 1, workspace.bytes(), {.x_stride = 17}, {}), "");  // direct

@@ -118,21 +118,19 @@ TEST_F(CudaFloatConv, RandomLayersGiveTheBytesOfTheHost) {
 
 /// For the depthwise kernel.
 RandomConv random_depthwise(Random& random, ConvActivations activations, int64_t kernel) {
-  ConvAxis axis{.kernel = kernel, .stride = random.between(1, 2)};
   const int64_t channels = 4 * random.between(1, 20);
   RandomConv c{
-      .shape = {.channels = channels, .outputs = channels, .groups = channels},
-      .image = {random.between(5, 20), random.between(5, 20)},
+      .shape = {.channels = channels,
+                .outputs = channels,
+                .groups = channels,
+                .rows = random_depthwise_axis(random, kernel),
+                .columns = random_depthwise_axis(random, kernel)},
+      .image = {random.between(17, 40), random.between(17, 40)},
       .images = random.between(1, 3),
       .activations = activations,
       .weights = *random_matrix(random, {.rows = channels * kernel * kernel,
                                          .ordinary = true,
                                          .kind = random.one_in(2) ? LowBitKind::kSymmetric : LowBitKind::kZeroPoint})};
-  for (ConvAxis* const of : {&c.shape.rows, &c.shape.columns}) {
-    axis.pad_before = random.between(0, kernel - 1);
-    axis.pad_after = random.between(0, kernel - 1);
-    *of = axis;
-  }
   c.size = *conv_output_size(c.shape, c.image, "conv");
   c.bias = random_bias(random, channels);
   c.x = Array::zeros(random_of(random, kRandomStores), {c.pixels(), channels});

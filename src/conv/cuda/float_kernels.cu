@@ -281,27 +281,27 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kPixels = (kTogether - 1) * kStride + kKernel;
   const ConvSource& s = a.source;
   const int32_t fours = s.channels / kTogether;
-  const int32_t strips = (s.columns.outputs + kTogether - 1) / kTogether;
+  const DepthwiseStrips strips = DepthwiseStrips::of(s.columns, kStride, kTogether);
   const int64_t rows = s.m / s.columns.outputs;  // of all images
-  const int64_t count = rows * strips * fours, all = int64_t{gridDim.x} * kThreads;
+  const int64_t count = rows * strips.count * fours, all = int64_t{gridDim.x} * kThreads;
   for (int64_t index = blockIdx.x * int64_t{kThreads} + threadIdx.x; index < count; index += all) {
     const int64_t strip = quotient(index, fours);
     const auto channel = static_cast<int32_t>(index - strip * fours) * kTogether;
-    const int64_t row = quotient(strip, strips);
-    const int32_t q = static_cast<int32_t>(strip - row * strips) * kTogether;
+    const int64_t row = quotient(strip, strips.count);
+    const int32_t q = strips.first(static_cast<int32_t>(strip - row * strips.count));
     const int64_t image = quotient(row, s.rows.outputs);
     const auto p = static_cast<int32_t>(row - image * s.rows.outputs);
     const int64_t first_pixel = image * s.rows.pixels * s.columns.pixels;
-    const int32_t i_first = p * kStride - s.rows.before, j_first = q * kStride - s.columns.before;
+    const int32_t i_first = p * s.rows.stride - s.rows.before, j_first = q * s.columns.stride - s.columns.before;
     float chunk[kTogether][kTogether]{}, total[kTogether][kTogether]{};
 #pragma unroll
     for (int r = 0; r < kKernel; ++r) {
-      const int32_t i = i_first + r;
+      const int32_t i = i_first + r * s.rows.dilation;
       const bool row_inside = i >= 0 && i < s.rows.pixels;
       Four pixels[kPixels], x_scales[kQuantizes ? kPixels : 1];
 #pragma unroll
       for (int j = 0; j < kPixels; ++j) {
-        const int32_t at = j_first + j;
+        const int32_t at = j_first + j * s.columns.dilation;
         const bool inside = row_inside && at >= 0 && at < s.columns.pixels;
         const int64_t pixel = first_pixel + int64_t{i} * s.columns.pixels + at;
         pixels[j] = {};
@@ -352,10 +352,11 @@ __global__ void __launch_bounds__(kThreads)
     // What is right of the last output has no place in y.
 #pragma unroll
     for (int o = 0; o < kTogether; ++o) {
-      if (q + o >= s.columns.outputs) continue;
+      const int32_t output = q + o * strips.apart;
+      if (output >= s.columns.outputs) continue;
 #pragma unroll
       for (int c = 0; c < kTogether; ++c)
-        store_result(a.result, row * s.columns.outputs + q + o, channel + c, __fadd_rn(total[o][c], chunk[o][c]),
+        store_result(a.result, row * s.columns.outputs + output, channel + c, __fadd_rn(total[o][c], chunk[o][c]),
                      a.bias[channel + c]);
     }
   }
@@ -448,13 +449,14 @@ Status quantize_pixels(const PixelCodes& codes, Dtype x_dtype, cudaStream_t stre
 bool has_float_depthwise(const ConvShape& shape) {
   const ConvAxis &a = shape.rows, &b = shape.columns;
   return shape.group_channels() == 1 && shape.outputs == shape.channels && shape.channels % kTogether == 0 &&
-         !shape.transposed && a.dilation == 1 && b.dilation == 1 && a.kernel == b.kernel && a.stride == b.stride &&
-         (a.kernel == 3 || a.kernel == 5) && (a.stride == 1 || a.stride == 2);
+         !shape.transposed && a.kernel == b.kernel && (a.kernel == 3 || a.kernel == 5) &&
+         depthwise_step(b.stride, b.dilation) <= 2;
 }
 
 Status run_float_depthwise(const FloatDepthwise& conv, Dtype x_dtype, cudaStream_t stream) {
   const ConvSource& s = conv.source;
-  const int64_t strips = (s.columns.outputs + kTogether - 1) / kTogether;
+  const int64_t step = depthwise_step(s.columns.stride, s.columns.dilation);
+  const int64_t strips = DepthwiseStrips::of(s.columns, static_cast<int32_t>(step), kTogether).count;
   const dim3 blocks(blocks_for(s.m / s.columns.outputs * strips * (s.channels / kTogether), kThreads));
   const auto bytes = static_cast<int64_t>(size_in_bytes(x_dtype));
   const int64_t four = std::min<int64_t>(kTogether * bytes, sizeof(uint4));
@@ -465,10 +467,10 @@ Status run_float_depthwise(const FloatDepthwise& conv, Dtype x_dtype, cudaStream
                          conv, x_dtype, aligned);
   };
   if (s.rows.kernel == 3)
-    return s.rows.stride == 1 ? launch(float_depthwise<3, 1, false>, float_depthwise<3, 1, true>)
-                              : launch(float_depthwise<3, 2, false>, float_depthwise<3, 2, true>);
-  return s.rows.stride == 1 ? launch(float_depthwise<5, 1, false>, float_depthwise<5, 1, true>)
-                            : launch(float_depthwise<5, 2, false>, float_depthwise<5, 2, true>);
+    return step == 1 ? launch(float_depthwise<3, 1, false>, float_depthwise<3, 1, true>)
+                     : launch(float_depthwise<3, 2, false>, float_depthwise<3, 2, true>);
+  return step == 1 ? launch(float_depthwise<5, 1, false>, float_depthwise<5, 1, true>)
+                   : launch(float_depthwise<5, 2, false>, float_depthwise<5, 2, true>);
 }
 
 Status quantize_images(const ImageCodes& images, Dtype x_dtype, cudaStream_t stream) {

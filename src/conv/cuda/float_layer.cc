@@ -356,7 +356,7 @@ Result<DeviceConv::Data::Places> DeviceConv::Data::places(const DeviceConvCall& 
     }
     case Kernel::kProduct: {
       const int64_t row = LinearSteps::row_bytes(products[0], x_dtype, kRowStep) / kRowStep;
-      at.rows = std::min(std::max<int64_t>(kGatheredBytes / row / kRowStep, 1) * kRowStep, call.outputs());
+      at.rows = std::min(conv_rows_together(row), call.outputs());
       at.total += LinearSteps::row_bytes(products[0], x_dtype, at.rows);
       return at;
     }

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <numeric>
 
 #include "core/fixed.h"
 #include "isobit/dtype.h"
@@ -18,6 +19,23 @@ namespace isobit::cuda {
 struct DeviceAxis {
   int32_t pixels, outputs;  // H and P, or W and Q
   int32_t kernel, stride, dilation, before;
+};
+
+/// From an output of a row to the next that reads some of the same columns, in dilations.
+constexpr int64_t depthwise_step(int64_t stride, int64_t dilation) { return stride / std::gcd(stride, dilation); }
+/// Outputs of a row that a thread of a depthwise kernel computes: `together`, each `apart` from the one before.
+struct DepthwiseStrips {
+  int32_t apart, together, count;
+
+  /// step: depthwise_step().
+  static constexpr DepthwiseStrips of(const DeviceAxis& columns, int32_t step, int32_t together) {
+    const int32_t apart = columns.dilation * step / columns.stride, outputs = apart * together;
+    return {apart, together, (columns.outputs + outputs - 1) / outputs * apart};
+  }
+  [[nodiscard]] constexpr int32_t first(int32_t strip) const {
+    if (apart == 1) return strip * together;
+    return strip / apart * apart * together + strip % apart;
+  }
 };
 
 /// x of a run, and which outputs.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "conv/cuda/call.h"
+#include "conv/cuda/choice.h"
 #include "conv/cuda/kernels.h"
 #include "conv/cuda/tile.h"
 #include "core/cuda/arguments.h"
@@ -26,9 +27,6 @@ namespace isobit::cuda {
 namespace {
 
 constexpr int64_t kRowStep = 1024;
-/// In the order of their names.
-enum class Kernel { kTile, kDepthwise, kProduct, kDirect };
-constexpr std::string_view kKernelNames[] = {"tile", "depthwise", "product", "direct"};
 constexpr int64_t kWordCodes = 4;       // of 8 bits
 constexpr int64_t kMostGroups = 65535;  // of a grid of blocks of threads
 
@@ -52,11 +50,17 @@ StaticLinearParameters part_of(const StaticLinearParameters& p, int64_t first, i
 }  // namespace
 
 std::span<const DeviceLinearKernel> conv_kernels() {
+  static constexpr std::string_view kTile =
+      "grids of 8 bits of x: matrix instructions on rows that are copied from images, so many outputs by channels";
   static constexpr DeviceLinearKernel kKernels[] = {
-      {"conv_static", kKernelNames[0], "grids of 8 bits of x: matrix instructions on rows that are copied from images"},
-      {"conv_static", kKernelNames[1], "grids of 8 bits of x: 3 x 3 and 5 x 5, a channel by itself"},
-      {"conv_static", kKernelNames[2], "rows are gathered from images and multiplied by the kernels of linear layers"},
-      {"conv_static", kKernelNames[3], "each output by itself: small groups, and whatever else no other runs"},
+      {"conv_static", kConvKernelNames[0], kTile},
+      {"conv_static", kConvKernelNames[1], kTile},
+      {"conv_static", kConvKernelNames[2], kTile},
+      {"conv_static", kConvKernelNames[3], kTile},
+      {"conv_static", kConvKernelNames[4], "grids of 8 bits of x: 3 x 3 and 5 x 5, a channel by itself"},
+      {"conv_static", kConvKernelNames[5],
+       "rows are gathered from images and multiplied by the kernels of linear layers"},
+      {"conv_static", kConvKernelNames[6], "each output by itself: small groups, and whatever else no other runs"},
       {"conv_int8", "tile", "v of 8 bits, no offsets: pixels are quantised, then as tile of static codes"},
       {"conv_int8", "depthwise", "no offsets: 3 x 3 and 5 x 5, a channel by itself"},
       {"conv_int8", "product", "pixels are quantised as rows, which the kernels of linear layers multiply"},
@@ -75,7 +79,7 @@ struct DeviceStaticConv::Data {
   using Call = DeviceConvCall;
   /// The workspace, in bytes from its beginning: the code outside the grid, rows, sums.
   struct Places {
-    Kernel kernel;
+    ConvKernel kernel;
     int64_t rows;  // gathered together; 0: none
     int64_t sums, total;
   };
@@ -107,12 +111,11 @@ struct DeviceStaticConv::Data {
 
   Status pack();
   [[nodiscard]] ConvSource source_of(const Call& call) const;
-  [[nodiscard]] bool can_run(Kernel kernel, const Call& call) const;
+  [[nodiscard]] bool can_run(ConvKernel kernel, const Call& call) const;
   [[nodiscard]] Result<Call> call_of(int64_t images, const ImageSize& image) const {
     return device_conv_call(shape(), images, image, layer.name());
   }
-  [[nodiscard]] bool is_direct(const Call& call) const;
-  [[nodiscard]] Kernel fastest(const Call& call) const;
+  [[nodiscard]] ConvKernel fastest(const Call& call) const;
   /// kernel: empty, the one that takes the least time.
   [[nodiscard]] Result<Places> places(const Call& call, std::string_view kernel) const;
 };
@@ -170,19 +173,6 @@ Result<DeviceStaticConv> DeviceStaticConv::create(const StaticConvLayer& layer, 
 const StaticConvLayer& DeviceStaticConv::layer() const { return data_->layer; }
 int DeviceStaticConv::device() const { return data_->device.number; }
 
-/// Which takes less time, in nanoseconds: each product of rows is two launches, and moves each of the codes that it
-/// multiplies twice; "direct" multiplies one by one.
-bool DeviceStaticConv::Data::is_direct(const Call& call) const {
-  if (products.empty()) return true;
-  constexpr double kLaunch = 5000, kSummed = 1.0 / 1500, kMoved = 1.0 / 1000, kMultiplied = 1.0 / 400000;
-  const auto m = static_cast<double>(call.outputs()), k = static_cast<double>(parameters().linear.columns);
-  const auto padded = static_cast<double>(products[0].image.blocks * kBlockDepth);
-  const auto strips = static_cast<double>(products[0].image.strips * kStripRows);
-  const auto groups = static_cast<double>(shape().groups);
-  return kLaunch + m * static_cast<double>(shape().outputs) * k * kSummed <
-         groups * (2 * kLaunch + m * padded * (kMoved + strips * kMultiplied));
-}
-
 ConvSource DeviceStaticConv::Data::source_of(const Call& call) const {
   const StaticConvParameters& p = parameters();
   ConvSource source = device_source(p.shape, call);
@@ -192,42 +182,44 @@ ConvSource DeviceStaticConv::Data::source_of(const Call& call) const {
   return source;
 }
 
-bool DeviceStaticConv::Data::can_run(Kernel kernel, const Call& call) const {
-  switch (kernel) {
-    case Kernel::kTile: return tiles != nullptr;
-    case Kernel::kDepthwise:
-      return tile_channels != nullptr && shape().outputs == shape().channels && has_depthwise(source_of(call));
-    case Kernel::kProduct: return !products.empty();
-    case Kernel::kDirect: break;
-  }
-  return true;
+bool DeviceStaticConv::Data::can_run(ConvKernel kernel, const Call& call) const {
+  if (is_tile(kernel)) return tiles != nullptr;
+  if (kernel == ConvKernel::kProduct) return !products.empty();
+  if (kernel == ConvKernel::kDirect) return true;
+  return tile_channels != nullptr && shape().outputs == shape().channels && has_depthwise(source_of(call));
 }
 
-Kernel DeviceStaticConv::Data::fastest(const Call& call) const {
-  for (const Kernel kernel : {Kernel::kDepthwise, Kernel::kTile})
-    if (can_run(kernel, call)) return kernel;
-  return is_direct(call) ? Kernel::kDirect : Kernel::kProduct;
+ConvKernel DeviceStaticConv::Data::fastest(const Call& call) const {
+  const ConvWork work = ConvWork::of(shape(), call.outputs(), code_bytes(), device.processors);
+  ConvKernel best = ConvKernel::kDirect;
+  for (int i = 0; i < kConvKernels; ++i) {
+    const auto kernel = static_cast<ConvKernel>(i);
+    if (can_run(kernel, call) && estimated_microseconds(kernel, work) < estimated_microseconds(best, work))
+      best = kernel;
+  }
+  return best;
 }
 
 Result<DeviceStaticConv::Data::Places> DeviceStaticConv::Data::places(const Call& call, std::string_view kernel) const {
   Places at{};
   at.kernel = fastest(call);
   if (!kernel.empty()) {
-    const auto* const found = std::find(std::begin(kKernelNames), std::end(kKernelNames), kernel);
-    if (found == std::end(kKernelNames))
-      return refuse_argument(layer.name() + ": kernel is '" + std::string(kernel) +
-                             "', must be tile, depthwise, product or direct");
-    at.kernel = static_cast<Kernel>(found - std::begin(kKernelNames));
+    const auto* const found = std::find(std::begin(kConvKernelNames), std::end(kConvKernelNames), kernel);
+    if (found == std::end(kConvKernelNames)) {
+      std::string names;
+      for (const std::string_view name : kConvKernelNames) names += (names.empty() ? "" : ", ") + std::string(name);
+      return refuse_argument(layer.name() + ": kernel is '" + std::string(kernel) + "', must be one of " + names);
+    }
+    at.kernel = static_cast<ConvKernel>(found - std::begin(kConvKernelNames));
     if (!can_run(at.kernel, call))
       return Status(StatusCode::kUnsupported, layer.name() + ": kernel is " + std::string(kernel) +
                                                   ", which does not run this layer; direct does");
   }
   at.sums = at.total = kDeviceAlignment;
-  const bool copies = at.kernel == Kernel::kTile && !has_whole_pieces();
-  if (call.outputs() == 0 || (at.kernel != Kernel::kProduct && !copies)) return at;
+  const bool copies = is_tile(at.kernel) && !has_whole_pieces();
+  if (call.outputs() == 0 || (at.kernel != ConvKernel::kProduct && !copies)) return at;
   const int64_t row_bytes = copies ? tile_depth() : products[0].image.blocks * kBlockDepth * code_bytes();
-  const int64_t together = std::max(kGatheredBytes / row_bytes / kRowStep, int64_t{1}) * kRowStep;
-  at.rows = std::min(together, call.outputs());
+  at.rows = std::min(conv_rows_together(row_bytes), call.outputs());
   if (copies) {
     at.sums += aligned_size(at.rows * row_bytes);
     at.total = at.sums;
@@ -246,7 +238,7 @@ Result<DeviceStaticConv::Data::Places> DeviceStaticConv::Data::places(const Call
 
 Result<std::string_view> DeviceStaticConv::kernel_name(int64_t images, const ImageSize& image) const {
   ISOBIT_ASSIGN_OR_RETURN(const Data::Call call, data_->call_of(images, image));
-  return kKernelNames[static_cast<size_t>(data_->fastest(call))];
+  return to_string(data_->fastest(call));
 }
 
 Result<int64_t> DeviceStaticConv::workspace_bytes(int64_t images, const ImageSize& image,
@@ -325,8 +317,8 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
     if (p.residual) part.residual.codes = moved(residual.data(), p.residual->grid.dtype());
   };
   const TileType tile_type = x_dtype == Dtype::kU8 ? TileType::kU8 : TileType::kS8;
-  const bool pieces = at.kernel == Kernel::kTile && at.rows == 0;
-  const int64_t codes = at.kernel == Kernel::kDepthwise ? kWordCodes : pieces ? kPieceCodes : 1;
+  const bool pieces = is_tile(at.kernel) && at.rows == 0;
+  const int64_t codes = at.kernel == ConvKernel::kDepthwise ? kWordCodes : pieces ? kPieceCodes : 1;
   const int64_t image_codes = image.rows * image.columns * x_rows.stride;
   const bool fits = reinterpret_cast<uintptr_t>(x.data()) % static_cast<uintptr_t>(codes) == 0 &&
                     x_rows.stride % codes == 0 && (!pieces || image_codes <= kMostImageSize);
@@ -335,7 +327,7 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
                                           ", which needs x and x_stride to be multiples of " + std::to_string(codes) +
                                           (pieces ? ", and images of less than 2^31 codes" : "") +
                                           "; leave the kernel to the layer"};
-  if (at.kernel == Kernel::kDepthwise && fits) {
+  if (at.kernel == ConvKernel::kDepthwise && fits) {
     tile.weights = data.weights;
     tile.padded_outputs = static_cast<int32_t>(p.shape.outputs);
     return run_depthwise(tile, x_dtype, options.stream);
@@ -347,11 +339,11 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
       part.source.x = x.data() + b * image_codes;
       part.source.m = std::min(together, images - b) * outputs;
       begin_at(part, b * outputs);
-      ISOBIT_RETURN_IF_ERROR(run_tile(part, tile_type, data.device.processors, options.stream));
+      ISOBIT_RETURN_IF_ERROR(run_tile(part, tile_type, data.device.processors, options.stream, at.kernel));
     }
     return {};
   }
-  if (at.kernel == Kernel::kTile && at.rows > 0) {
+  if (is_tile(at.kernel) && at.rows > 0) {
     for (int64_t first = 0; first < call.outputs(); first += at.rows) {
       source.first = first;
       source.m = std::min(at.rows, call.outputs() - first);
@@ -373,11 +365,11 @@ Status DeviceStaticConv::forward(std::span<const std::byte> x, std::span<std::by
                      .most = source.most,
                      .outside = nullptr};
       begin_at(part, first);
-      ISOBIT_RETURN_IF_ERROR(run_tile(part, tile_type, data.device.processors, options.stream));
+      ISOBIT_RETURN_IF_ERROR(run_tile(part, tile_type, data.device.processors, options.stream, at.kernel));
     }
     return {};
   }
-  if (at.kernel != Kernel::kProduct)
+  if (at.kernel != ConvKernel::kProduct)
     return run_direct({.source = source,
                        .weights = data.weights,
                        .outputs = static_cast<int32_t>(p.shape.outputs),

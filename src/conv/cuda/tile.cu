@@ -349,34 +349,35 @@ __device__ __forceinline__ int32_t byte_of(uint32_t word, int i) {
   return kUnsigned ? static_cast<int32_t>(byte) : static_cast<int32_t>(static_cast<int8_t>(byte));
 }
 
+/// Columns in steps of the dilation.
 template <int kKernel, int kStride, bool kUnsigned>
 __global__ void __launch_bounds__(kThreads) depthwise(const __grid_constant__ ConvTile a) {
   constexpr int kPixels = (kTogether - 1) * kStride + kKernel;
   const ConvSource& s = a.source;
   const int32_t words = s.channels / kTogether;
-  const int32_t strips = (s.columns.outputs + kTogether - 1) / kTogether;
+  const DepthwiseStrips strips = DepthwiseStrips::of(s.columns, kStride, kTogether);
   const int64_t rows = s.m / s.columns.outputs;  // of all images
-  const int64_t count = rows * strips * words, all = int64_t{gridDim.x} * kThreads;
+  const int64_t count = rows * strips.count * words, all = int64_t{gridDim.x} * kThreads;
   const uint32_t zeros = (static_cast<uint32_t>(s.zero) & 0xff) * 0x01010101u;
   for (int64_t index = blockIdx.x * int64_t{kThreads} + threadIdx.x; index < count; index += all) {
     const int64_t strip = quotient(index, words);
     const auto channel = static_cast<int32_t>(index - strip * words) * kTogether;
-    const int64_t row = quotient(strip, strips);
-    const int32_t q = static_cast<int32_t>(strip - row * strips) * kTogether;
+    const int64_t row = quotient(strip, strips.count);
+    const int32_t q = strips.first(static_cast<int32_t>(strip - row * strips.count));
     const int64_t image = quotient(row, s.rows.outputs);
     const auto p = static_cast<int32_t>(row - image * s.rows.outputs);
     const auto* const x =
         static_cast<const uint8_t*>(s.x) + image * s.rows.pixels * s.columns.pixels * s.x_stride + channel;
-    const int32_t i_first = p * kStride - s.rows.before, j_first = q * kStride - s.columns.before;
+    const int32_t i_first = p * s.rows.stride - s.rows.before, j_first = q * s.columns.stride - s.columns.before;
     int32_t sums[kTogether][kTogether]{};
 #pragma unroll
     for (int r = 0; r < kKernel; ++r) {
-      const int32_t i = i_first + r;
+      const int32_t i = i_first + r * s.rows.dilation;
       const bool row_inside = i >= 0 && i < s.rows.pixels;
       uint32_t pixels[kPixels];
 #pragma unroll
       for (int j = 0; j < kPixels; ++j) {
-        const int32_t at = j_first + j;
+        const int32_t at = j_first + j * s.columns.dilation;
         pixels[j] = row_inside && at >= 0 && at < s.columns.pixels
                         ? *reinterpret_cast<const uint32_t*>(x + (int64_t{i} * s.columns.pixels + at) * s.x_stride)
                         : zeros;
@@ -403,8 +404,9 @@ __global__ void __launch_bounds__(kThreads) depthwise(const __grid_constant__ Co
     }
 #pragma unroll
     for (int o = 0; o < kTogether; ++o) {
-      if (q + o >= s.columns.outputs) continue;
-      const int64_t at = (row * s.columns.outputs + q + o) * a.y_stride + channel;
+      const int32_t output = q + o * strips.apart;
+      if (output >= s.columns.outputs) continue;
+      const int64_t at = (row * s.columns.outputs + output) * a.y_stride + channel;
       auto* const to = static_cast<uint8_t*>(a.y) + at;
       if (quick && reinterpret_cast<uintptr_t>(to) % kTogether == 0) {
         uint32_t codes = 0;
@@ -421,63 +423,61 @@ __global__ void __launch_bounds__(kThreads) depthwise(const __grid_constant__ Co
   }
 }
 
-/// A tile of so many outputs by so many channels, and what it takes, in microseconds: a run, the blocks of threads that
-/// all processors have at once, and of these each step.
 struct TileKernel {
-  int rows, columns, depth, stages;
-  double run_us, blocks_us, step_us;
+  ConvKernel size;
+  int depth;                              // bytes of x at a time
   void (*kernels[kTileTypes])(ConvTile);  // by TileType; null: not there
 
+  [[nodiscard]] const ConvTileSize& tile() const { return kConvTileSizes[static_cast<size_t>(size)]; }
   [[nodiscard]] int64_t shared(TileType type) const {
+    const auto& [rows, columns, whole_depth, stages] = tile();
     return std::max<int64_t>(stages * stage_bytes(rows, columns, depth, type),
                              rows * sum_stride(columns) * static_cast<int64_t>(sizeof(int32_t)));
   }
-  [[nodiscard]] int64_t row_tiles(const ConvTile& conv) const { return (conv.source.m + rows - 1) / rows; }
-  [[nodiscard]] int64_t column_tiles(const ConvTile& conv) const { return (conv.outputs + columns - 1) / columns; }
-  /// On so many processors. Less than one block each takes as long as one.
-  [[nodiscard]] double us(const ConvTile& conv, int processors) const {
-    const auto blocks = static_cast<double>(row_tiles(conv) * column_tiles(conv) * conv.groups);
-    const auto steps = static_cast<double>((conv.depth + depth - 1) / depth);
-    return run_us + std::max(1.0, blocks / processors) * (blocks_us + steps * step_us);
-  }
+  [[nodiscard]] double us(const ConvWork& work) const { return estimated_microseconds(size, work, depth); }
 };
-template <int kRows, int kColumns, int kDepth, int kStages, int kWarpRows, int kWarpColumns, TileType... kTypes>
-constexpr TileKernel tile_kernel(double run_us, double blocks_us, double step_us) {
-  TileKernel kernel{kRows, kColumns, kDepth, kStages, run_us, blocks_us, step_us, {}};
+template <ConvKernel kSize, int kDepth, int kWarpRows, int kWarpColumns, TileType... kTypes>
+constexpr TileKernel tile_kernel() {
+  constexpr ConvTileSize kOf = kConvTileSizes[static_cast<size_t>(kSize)];
+  TileKernel kernel{kSize, kDepth, {}};
   ((kernel.kernels[static_cast<size_t>(kTypes)] =
-        tile<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, kTypes>),
+        tile<kOf.rows, kOf.columns, kDepth, kOf.stages, kWarpRows, kWarpColumns, kTypes>),
    ...);
   return kernel;
 }
-template <int kRows, int kColumns, int kDepth, int kStages, int kWarpRows, int kWarpColumns, TileType... kMore>
-constexpr TileKernel plain_tile(double run_us, double blocks_us, double step_us) {
-  return tile_kernel<kRows, kColumns, kDepth, kStages, kWarpRows, kWarpColumns, TileType::kS8, TileType::kU8,
-                     TileType::kF16, TileType::kBF16, kMore...>(run_us, blocks_us, step_us);
+template <ConvKernel kSize, int kWarpRows, int kWarpColumns, TileType... kMore>
+constexpr TileKernel plain_tile() {
+  return tile_kernel<kSize, kConvTileSizes[static_cast<size_t>(kSize)].depth, kWarpRows, kWarpColumns, TileType::kS8,
+                     TileType::kU8, TileType::kF16, TileType::kBF16, kMore...>();
 }
-/// Times fitted to those of static codes of bench/shapes/conv.txt, each with each tile, on an H100; of the last, half
-/// of those of twice its depth.
 const TileKernel kTiles[] = {
-    plain_tile<128, 128, 128, 3, 64, 32>(3.5, 3.1, 1.12),
-    plain_tile<128, 64, 64, 4, 32, 32, TileType::kScaledF16, TileType::kScaledBF16>(2.5, 2.9, 0.41),
-    plain_tile<64, 64, 128, 4, 32, 16, TileType::kScaledS8, TileType::kScaledF16, TileType::kScaledBF16>(2.6, 2.4,
-                                                                                                         0.44),
-    plain_tile<64, 32, 128, 4, 16, 16, TileType::kScaledS8, TileType::kScaledF16, TileType::kScaledBF16>(3.3, 1.7,
-                                                                                                         0.30),
-    tile_kernel<64, 64, kScaledDepth, 4, 32, 16, TileType::kScaledS8, TileType::kScaledF16, TileType::kScaledBF16>(
-        2.6, 2.4, 0.22)};
+    plain_tile<ConvKernel::kTile128x128, 64, 32>(),
+    plain_tile<ConvKernel::kTile128x64, 32, 32, TileType::kScaledF16, TileType::kScaledBF16>(),
+    plain_tile<ConvKernel::kTile64x64, 32, 16, TileType::kScaledS8, TileType::kScaledF16, TileType::kScaledBF16>(),
+    plain_tile<ConvKernel::kTile64x32, 16, 16, TileType::kScaledS8, TileType::kScaledF16, TileType::kScaledBF16>(),
+    tile_kernel<ConvKernel::kTile64x64, kScaledDepth, 32, 16, TileType::kScaledS8, TileType::kScaledF16,
+                TileType::kScaledBF16>()};
 
 }  // namespace
 
-Status run_tile(const ConvTile& conv, TileType type, int processors, cudaStream_t stream) {
+Status run_tile(const ConvTile& conv, TileType type, int processors, cudaStream_t stream,
+                std::optional<ConvKernel> size) {
   const auto number = static_cast<size_t>(type);
+  const ConvWork work{.rows = conv.source.m,
+                      .groups = conv.groups,
+                      .outputs = conv.outputs,
+                      .depth = conv.depth,
+                      .copied = false,
+                      .processors = processors};
   const TileKernel* best = nullptr;
   for (const TileKernel& kernel : kTiles) {
-    if (kernel.kernels[number] == nullptr) continue;
+    if (kernel.kernels[number] == nullptr || (size && kernel.size != *size)) continue;
     if (is_scaled(type) && conv.scales.block_bytes % kernel.depth != 0) continue;
-    if (best == nullptr || kernel.us(conv, processors) < best->us(conv, processors)) best = &kernel;
+    if (best == nullptr || kernel.us(work) < best->us(work)) best = &kernel;
   }
-  const GridLaunch grid{.blocks = dim3(static_cast<unsigned>(best->row_tiles(conv) * best->column_tiles(conv)),
-                                       static_cast<unsigned>(conv.groups)),
+  const auto count = [](int64_t values, int64_t of_tile) { return (values + of_tile - 1) / of_tile; };
+  const int64_t tiles = count(work.rows, best->tile().rows) * count(work.outputs, best->tile().columns);
+  const GridLaunch grid{.blocks = dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(conv.groups)),
                         .threads = kThreads,
                         .shared = best->shared(type)};
   const auto kernel = best->kernels[number];
@@ -491,27 +491,25 @@ Status copy_rows(const CodeRows& rows, cudaStream_t stream) {
 }
 
 bool has_depthwise(const ConvSource& s) {
-  const auto same = [](int32_t DeviceAxis::*field, const ConvSource& of) {
-    return of.rows.*field == of.columns.*field;
-  };
-  return s.group_channels == 1 && s.channels % kTogether == 0 && s.transposed == 0 && s.rows.dilation == 1 &&
-         s.columns.dilation == 1 && same(&DeviceAxis::kernel, s) && same(&DeviceAxis::stride, s) &&
-         (s.rows.kernel == 3 || s.rows.kernel == 5) && (s.rows.stride == 1 || s.rows.stride == 2);
+  return s.group_channels == 1 && s.channels % kTogether == 0 && s.transposed == 0 &&
+         s.rows.kernel == s.columns.kernel && (s.rows.kernel == 3 || s.rows.kernel == 5) &&
+         depthwise_step(s.columns.stride, s.columns.dilation) <= 2;
 }
 
 Status run_depthwise(const ConvTile& conv, Dtype x_dtype, cudaStream_t stream) {
   const ConvSource& s = conv.source;
-  const int64_t strips = (s.columns.outputs + kTogether - 1) / kTogether;
+  const int64_t step = depthwise_step(s.columns.stride, s.columns.dilation);
+  const int64_t strips = DepthwiseStrips::of(s.columns, static_cast<int32_t>(step), kTogether).count;
   const dim3 blocks(blocks_for(s.m / s.columns.outputs * strips * (s.channels / kTogether), kThreads));
   const bool is_unsigned = x_dtype == Dtype::kU8;
   const auto launch = [&](auto of_signed, auto of_unsigned) {
     return launch_kernel("depthwise", is_unsigned ? of_unsigned : of_signed, blocks, kThreads, 0, stream, conv);
   };
   if (s.rows.kernel == 3)
-    return s.rows.stride == 1 ? launch(depthwise<3, 1, false>, depthwise<3, 1, true>)
-                              : launch(depthwise<3, 2, false>, depthwise<3, 2, true>);
-  return s.rows.stride == 1 ? launch(depthwise<5, 1, false>, depthwise<5, 1, true>)
-                            : launch(depthwise<5, 2, false>, depthwise<5, 2, true>);
+    return step == 1 ? launch(depthwise<3, 1, false>, depthwise<3, 1, true>)
+                     : launch(depthwise<3, 2, false>, depthwise<3, 2, true>);
+  return step == 1 ? launch(depthwise<5, 1, false>, depthwise<5, 1, true>)
+                   : launch(depthwise<5, 2, false>, depthwise<5, 2, true>);
 }
 
 }  // namespace isobit::cuda

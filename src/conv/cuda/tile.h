@@ -7,7 +7,9 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
 
+#include "conv/cuda/choice.h"
 #include "conv/cuda/kernels.h"
 #include "isobit/dtype.h"
 #include "isobit/status.h"
@@ -50,7 +52,9 @@ struct ConvTile {
   ProductArgs result;            // y, y_stride, y_type, lo, hi
   TileScales scales;             // where sums of blocks are scaled
 };
-Status run_tile(const ConvTile& conv, TileType type, int processors, cudaStream_t stream);
+/// size: a tile of kS8 or kU8; else the one that takes the least time.
+Status run_tile(const ConvTile& conv, TileType type, int processors, cudaStream_t stream,
+                std::optional<ConvKernel> size = {});
 
 /// What outputs read, behind each other, filled up to depth, which is a multiple of kPieceCodes.
 struct CodeRows {
@@ -60,7 +64,8 @@ struct CodeRows {
 };
 Status copy_rows(const CodeRows& rows, cudaStream_t stream);
 
-/// Whether run_depthwise() has a kernel for it: kernels of 3 x 3 and 5 x 5, strides of 1 and 2, one output a channel.
+/// Whether run_depthwise() has a kernel for it: kernels of 3 x 3 and 5 x 5, depthwise_step() of 1 and 2, one output a
+/// channel.
 bool has_depthwise(const ConvSource& source);
 /// weights: [R * S, O]; the rest of `conv` as of run_tile. O, x_stride and x are multiples of 4.
 Status run_depthwise(const ConvTile& conv, Dtype x_dtype, cudaStream_t stream);
