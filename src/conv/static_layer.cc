@@ -31,7 +31,7 @@ constexpr int64_t kOutputsTogether = 2 * kStaticRows;
 constexpr int32_t kBlockTiles = 4;
 constexpr int64_t kScratchElements = kStaticRows * kBlockTiles * kTileRows;
 constexpr int64_t kDepthwiseSums = 16384;           // at once, or an output's
-constexpr int64_t kTiledOutputs = 256;              // fewer do not make up for gathering their rows
+constexpr int64_t kTiledOutputs = 256;              // gathering a row takes as long for fewer, and saves less
 constexpr Int128 kMostElements = int64_t{1} << 58;  // bytes and strides of them fit int64
 
 constexpr LinearLayerKernel kKernels[] = {

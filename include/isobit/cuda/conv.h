@@ -31,11 +31,12 @@ class DeviceStaticConv {
   /// The number of the device.
   [[nodiscard]] int device() const;
 
-  /// What a run takes: "tile", matrix instructions on rows of x that are copied as they are needed; "depthwise";
-  /// "product", the product of a linear layer on rows that were gathered from images; "direct", sums for each output.
-  /// tile and depthwise are for grids of 8 bits of x. Where C / groups is a multiple of 16, tile copies 16 codes at a
-  /// time and needs x and x_stride to be multiples of 16, and images of less than 2^31 codes; depthwise needs multiples
-  /// of 4. Else direct runs in their place.
+  /// What a run takes, the one that is estimated to take the least time: "tile_128x128", "tile_128x64", "tile_64x64",
+  /// "tile_64x32", matrix instructions on rows of x that are copied as they are needed, for so many outputs by channels;
+  /// "depthwise"; "product", the product of a linear layer on rows that were gathered from images; "direct", sums for
+  /// each output. Tiles and depthwise are for grids of 8 bits of x. Where C / groups is a multiple of 16, tiles copy 16
+  /// codes at a time and need x and x_stride to be multiples of 16, and images of less than 2^31 codes; depthwise needs
+  /// multiples of 4. Else direct runs in their place.
   [[nodiscard]] Result<std::string_view> kernel_name(int64_t images, const ImageSize& image) const;
   /// Bytes of device memory for a run. Errors: those of StaticConvLayer::workspace; kInvalidArgument for more than 2^46
   /// elements of x or y, 2^31 - 1 pixels or outputs of an image, or such a side with its pads, and for a kernel that is

@@ -31,13 +31,13 @@ std::array<double, kConvTerms> conv_terms(ConvKernel kernel, const ConvWork& w, 
   switch (kernel) {
     // Those of all outputs, and of all products.
     case ConvKernel::kDepthwise:
-    case ConvKernel::kDirect: return {1, outputs, outputs * real(w.depth), 0, 0};
-    // Of each run, what is gathered, what is multiplied, weights, and a row's length.
+    case ConvKernel::kDirect: return {1, outputs, outputs * real(w.depth), 0, 0, 0};
+    // Runs, their length, what is gathered, what of it byte by byte, what is multiplied, and sums that are rescaled.
     case ConvKernel::kProduct: {
       const int64_t depth = pieces(w.depth, kBlockDepth) * kBlockDepth, strips = pieces(w.outputs, kStripRows);
       const double gathered = real(w.rows * w.groups) * real(depth);
       const double runs = real(w.groups * pieces(w.rows, conv_rows_together(depth)));
-      return {runs, gathered, gathered * real(strips), runs * real(strips * depth), runs * real(depth)};
+      return {runs, runs * real(depth), gathered, w.copied ? gathered : 0.0, gathered * real(strips), outputs};
     }
     default: break;
   }
@@ -48,7 +48,7 @@ std::array<double, kConvTerms> conv_terms(ConvKernel kernel, const ConvWork& w, 
   const double blocks = real(pieces(w.rows, size.rows) * pieces(w.outputs, size.columns) * w.groups);
   const double rounds = std::max(1.0, blocks / real(w.processors));
   const double steps = real(pieces(bytes, taken) * taken) / size.depth;
-  return {1, rounds, rounds * steps, w.copied ? 1.0 : 0.0, w.copied ? real(w.rows) * real(bytes) : 0.0};
+  return {1, rounds, rounds * steps, w.copied ? 1.0 : 0.0, w.copied ? real(w.rows) * real(bytes) : 0.0, 0};
 }
 
 double estimated_microseconds(ConvKernel kernel, const ConvWork& work, std::optional<int> step) {

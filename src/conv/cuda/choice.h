@@ -40,7 +40,7 @@ struct ConvWork {
   static ConvWork of(const ConvShape& shape, int64_t rows, int64_t code_bytes, int64_t processors);
 };
 
-inline constexpr int kConvTerms = 5;
+inline constexpr int kConvTerms = 6;
 /// What the time is a sum of, each times a constant of cost.inc. step: bytes of x that a tile takes at a time.
 std::array<double, kConvTerms> conv_terms(ConvKernel kernel, const ConvWork& work, std::optional<int> step = {});
 /// On an H100.
