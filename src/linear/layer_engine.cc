@@ -24,7 +24,8 @@ void widen_row(const LinearCall& call, int64_t i, int64_t columns, float* out) {
 }
 
 int64_t bytes_of(const ReferenceWeights& w) {
-  return static_cast<int64_t>(w.v.size() * sizeof(int16_t) + (w.scales.size() + w.offsets.size()) * sizeof(float) +
+  return static_cast<int64_t>(w.v.size() * sizeof(int16_t) +
+                              (w.scales.size() + w.offsets.size() + w.parts.size()) * sizeof(float) +
                               w.sums.size() * sizeof(int64_t));
 }
 

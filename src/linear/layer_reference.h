@@ -25,6 +25,7 @@ struct ReferenceWeights {
   std::vector<int16_t> v;      // [N, K], -256..255
   std::vector<float> scales;   // [N, G]
   std::vector<float> offsets;  // [N, G] in the offset kind, else empty
+  std::vector<float> parts;    // [N, G]: abs(S * (h - z)), which section 10 counts; empty in the symmetric kind
   std::vector<int64_t> sums;   // [N, G]: V, the sum of v
 };
 
@@ -36,6 +37,8 @@ inline ReferenceWeights reference_weights(const LowBitMatrix& matrix) {
   w.groups = matrix.groups();
   w.v.reserve(static_cast<size_t>(w.n * w.k));
   w.sums.resize(static_cast<size_t>(w.n * w.groups));
+  const int bits = matrix.parameters().bits;
+  const float middle = bits == 1 ? 0.5f : static_cast<float>(1 << (bits - 1));
   for (int64_t n = 0; n < w.n; ++n) {
     for (int64_t k = 0; k < w.k; ++k) {
       const int32_t v = matrix.value(n, k);
@@ -45,6 +48,8 @@ inline ReferenceWeights reference_weights(const LowBitMatrix& matrix) {
     for (int64_t g = 0; g < w.groups; ++g) {
       w.scales.push_back(matrix.scale(n, g));
       if (matrix.parameters().kind == LowBitKind::kOffset) w.offsets.push_back(matrix.offset(n, g));
+      if (matrix.parameters().kind != LowBitKind::kSymmetric)
+        w.parts.push_back(std::abs(matrix.scale(n, g) * (middle - static_cast<float>(matrix.zero_point(n, g)))));
     }
   }
   return w;
@@ -82,6 +87,7 @@ inline ReferenceSum reference_sum(const ReferenceWeights& w, int64_t n, const fl
     const double offset = w.offsets.empty() ? 0.0 : w.offsets[at];
     y.value += scale * product;
     y.terms += std::abs(scale) * magnitude;
+    if (!w.parts.empty()) y.terms += w.parts[at] * sum_magnitude;
     if (w.offsets.empty()) continue;
     y.value += offset * sum;
     y.terms += std::abs(offset) * sum_magnitude;

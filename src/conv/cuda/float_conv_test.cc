@@ -156,6 +156,8 @@ double share_of_bound(const RandomConv& c, const Bytes& y) {
   const int64_t taps = c.shape.rows.kernel * c.shape.columns.kernel, channels = c.shape.group_channels();
   const bool shared = c.weights.rows() == c.shape.outputs;
   const int64_t group = c.weights.parameters().group;
+  const int bits = c.weights.parameters().bits;
+  const double middle = bits == 1 ? 0.5 : 1 << (bits - 1);
   const auto* const x = c.x.bytes.data();
   const auto k = static_cast<double>(c.shape.depth());
   const double e = c.y_dtype == Dtype::kF32 ? 1e-6 * std::sqrt(k) : c.y_dtype == Dtype::kF16 ? 2e-3 : 1e-2;
@@ -181,6 +183,9 @@ double share_of_bound(const RandomConv& c, const Bytes& y) {
           const double offset = c.weights.offset(row, column / group);
           sum += value * (weight + offset);
           magnitudes += std::abs(value * weight) + std::abs(value * offset);
+          if (c.weights.parameters().kind != LowBitKind::kSymmetric)
+            magnitudes += std::abs(value * c.weights.scale(row, column / group) *
+                                   (middle - c.weights.zero_point(row, column / group)));
         }
       }
       const double found = load_float(reinterpret_cast<const std::byte*>(y.data()), c.y_dtype, m * c.shape.outputs + o);
