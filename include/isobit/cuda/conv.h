@@ -32,11 +32,11 @@ class DeviceStaticConv {
   [[nodiscard]] int device() const;
 
   /// What a run takes, the one that is estimated to take the least time: "tile_128x128", "tile_128x64", "tile_64x64",
-  /// "tile_64x32", matrix instructions on rows of x that are copied as they are needed, for so many outputs by channels;
-  /// "depthwise"; "product", the product of a linear layer on rows that were gathered from images; "direct", sums for
-  /// each output. Tiles and depthwise are for grids of 8 bits of x. Where C / groups is a multiple of 16, tiles copy 16
-  /// codes at a time and need x and x_stride to be multiples of 16, and images of less than 2^31 codes; depthwise needs
-  /// multiples of 4. Else direct runs in their place.
+  /// "tile_64x32", matrix instructions on rows of x that are copied as they are needed, for so many outputs by
+  /// channels; "depthwise"; "product", the product of a linear layer on rows that were gathered from images; "direct",
+  /// sums for each output. Tiles and depthwise are for grids of 8 bits of x. Where C / groups is a multiple of 16,
+  /// tiles copy 16 codes at a time and need x and x_stride to be multiples of 16, and images of less than 2^31 codes;
+  /// depthwise needs multiples of 4. Else direct runs in their place.
   [[nodiscard]] Result<std::string_view> kernel_name(int64_t images, const ImageSize& image) const;
   /// Bytes of device memory for a run. Errors: those of StaticConvLayer::workspace; kInvalidArgument for more than 2^46
   /// elements of x or y, 2^31 - 1 pixels or outputs of an image, or such a side with its pads, and for a kernel that is
@@ -62,14 +62,14 @@ class DeviceStaticConv {
 };
 
 /// A convolution of floating-point images on low-bit weights (ConvLayer) on one device: of the int8 kinds the bytes of
-/// ConvLayer; of kFloat section 10: an output depends on the pixels that it reads and on the layer only. Immutable; safe
-/// to share between threads and streams; two runs at once need a workspace each.
+/// ConvLayer; of kFloat section 10: an output depends on the pixels that it reads and on the layer only. Immutable;
+/// safe to share between threads and streams; two runs at once need a workspace each.
 class DeviceConv {
  public:
-  /// As ConvLayer::create, whose errors it has; options.path must be empty. Packs the weights, copies them to the device
-  /// with this number, or to the current one, and waits for that. Leaves it the thread's current device. kUnsupported
-  /// besides: of the int8 kinds blocks of 65,536 channels and more; K of about 2^30 and more; a device for which the build
-  /// has no code.
+  /// As ConvLayer::create, whose errors it has; options.path must be empty. Packs the weights, copies them to the
+  /// device with this number, or to the current one, and waits for that. Leaves it the thread's current device.
+  /// kUnsupported besides: of the int8 kinds blocks of 65,536 channels and more; K of about 2^30 and more; a device for
+  /// which the build has no code.
   static Result<DeviceConv> create(const ConvShape& shape, const LowBitMatrix& weights, const ConvOptions& options,
                                    std::string_view name, std::optional<int> device = {});
 
@@ -82,8 +82,8 @@ class DeviceConv {
   /// What every run with x of this type takes: "tile", matrix instructions on rows that are copied from images as they
   /// are needed, of float16, bfloat16, and kInt8 with v of 8 bits, all without offsets; "depthwise", 3 x 3 and 5 x 5, a
   /// channel by itself; "product", the product of a linear layer on rows that were gathered from images; "direct", each
-  /// output by itself, where groups have fewer than 16 channels; "sums", of kInt8PerImage, a convolution of static codes
-  /// whose sums are scaled.
+  /// output by itself, where groups have fewer than 16 channels; "sums", of kInt8PerImage, a convolution of static
+  /// codes whose sums are scaled.
   [[nodiscard]] std::string_view kernel_name(Dtype x_dtype) const;
   /// Bytes of device memory for a run with x of any type. Errors: as of DeviceStaticConv::workspace_bytes for sizes.
   [[nodiscard]] Result<int64_t> workspace_bytes(int64_t images, const ImageSize& image) const;
@@ -95,9 +95,9 @@ class DeviceConv {
   [[nodiscard]] Status forward(std::span<const std::byte> x, Dtype x_dtype, std::span<std::byte> y, Dtype y_dtype,
                                int64_t images, const ImageSize& image, std::span<std::byte> workspace,
                                const RunOptions& options = {}) const;
-  /// Waits for the stream; kInvalidArgument with the first pixel (kInt8PerImage: image) of x that could not be quantised
-  /// in the last run, which was of so many images of this size and used this workspace. A pixel that no output reads may
-  /// pass. Always ok for kFloat.
+  /// Waits for the stream; kInvalidArgument with the first pixel (kInt8PerImage: image) of x that could not be
+  /// quantised in the last run, which was of so many images of this size and used this workspace. A pixel that no
+  /// output reads may pass. Always ok for kFloat.
   [[nodiscard]] Status check_input(std::span<const std::byte> workspace, int64_t images, const ImageSize& image,
                                    CUstream_st* stream) const;
 
