@@ -10,6 +10,7 @@ usage: scripts/bench.sh gru [--json FILE] [--quick] [--rivals-only|--built] [--w
        scripts/bench.sh linear [--json FILE] [--quick] [--rivals-only|--built] [--footprint MIB] [--shape LIST]
                         [--m LIST] [--bits LIST]
        scripts/bench.sh conv [--json FILE] [--quick] [--built]
+       scripts/bench.sh training [--json FILE] [--quick] [--built] [--with-torch]
        scripts/bench.sh python [--json FILE] [--built]
        scripts/bench.sh --cuda|--cuda-built OP [--json FILE] [--hidden LIST] [--batch LIST] [--algorithm LIST]
                         [--sequences-only|--calls-only] [--same-weights] [--shape LIST] [--m LIST]
@@ -25,15 +26,16 @@ once) and checks that this file has all of their shapes.
   --json FILE    write the report as one JSON document as well
   --quick        fewer steps, shapes and rounds: after the first installation and build, gru within 45 seconds, linear
                  within two minutes
-  --with-torch   install PyTorch too (bench/requirements-torch.txt, several gigabytes) and time its int8 GRU; a
-                 PyTorch that python3 has already is timed in any case
+  --with-torch   install PyTorch too (bench/requirements-torch.txt, several gigabytes) and time its int8 GRU, or its
+                 training; a PyTorch that python3 has already is timed in any case
   --kernel NAME  time this kernel instead of the one that isobit chooses
   --seconds N    of gru: no round begins that would pass this time; default 600
   --rivals-only  do not build or run isobit
   --built        build, install and fetch nothing: needs bench/, scripts/, build/release/isobit and, for gru,
-                 build/release/bench/ceilings (for conv build/release/bench/conv_bench only), maybe built elsewhere; and a python3 with what bench/requirements.txt
-                 names, whose wheels can be carried, or for python with numpy and isobit. The variable ISOBIT_COMMIT
-                 says which commit the report names
+                 build/release/bench/ceilings (for conv and training build/release/bench/OP_bench only), maybe built
+                 elsewhere; and a python3 with what bench/requirements.txt names, whose wheels can be carried, for
+                 python with numpy and isobit, for training with nothing. The variable ISOBIT_COMMIT says which commit
+                 the report names
   --footprint MIB  of linear: weights that take turns; default eight times the last-level cache, quick: 256
   --shape LIST, --m LIST, --bits LIST
                  of linear: only these shapes (KxN), rows of x, widths (some of 2,4,8,row,1; row: 8 bits, a whole row a
@@ -71,7 +73,7 @@ while (($# > 0)); do
       shift
       ;;
     --cuda | --cuda-built) cuda=${1#--} ;;
-    gru | linear | conv | python | product | table) op=$1 ;;
+    gru | linear | conv | training | python | product | table) op=$1 ;;
     *) usage >&2; fail "unknown argument '$1'" ;;
   esac
   shift
@@ -83,12 +85,12 @@ if [[ $report == yes ]]; then
 fi
 if [[ -z $op ]]; then
   usage >&2
-  fail "which operation? gru, linear, conv, python, or product or table with --cuda"
+  fail "which operation? gru, linear, conv, training, python, or product or table with --cuda"
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ $cuda != no ]]; then
-  [[ $op != python ]] || fail "$op is timed on this processor only; leave out --$cuda"
+  [[ $op != python && $op != training ]] || fail "$op is timed on this processor only; leave out --$cuda"
   declare -A programs=([conv]=cuda_conv_bench [gru]=cuda_gru_bench [linear]=cuda_linear_bench [product]=cuda_product_bench
     [table]=cuda_fp16_bench)
   built=build/cuda/cuda
@@ -118,7 +120,9 @@ fi
 [[ $op != product ]] || fail "product needs --cuda; on this processor it is a part of gru"
 
 program=bench/${op}_rivals.py modules=(numpy onnx onnxruntime)
-[[ $op != conv || $isobit == yes ]] || fail "conv times isobit and its rivals together; leave out --rivals-only"
+[[ ($op != conv && $op != training) || $isobit == yes ]] ||
+  fail "$op times isobit and its rivals together; leave out --rivals-only"
+[[ $op != training ]] || modules=()
 if [[ $op == python ]]; then
   [[ $isobit == yes ]] || fail "python has no rivals; leave out --rivals-only"
   program=bench/python_call.py modules=(numpy isobit)
@@ -130,7 +134,7 @@ if [[ $built == yes ]]; then
     needed+=(build/release/bench/ceilings)
     options+=(--ceilings build/release/bench/ceilings)
   fi
-  [[ $op != conv ]] || needed=(build/release/bench/conv_bench)
+  [[ $op != conv && $op != training ]] || needed=("build/release/bench/${op}_bench")
   for name in "${needed[@]}"; do
     [[ -x $name ]] || fail "$name is missing; scripts/bench.sh $op builds it, here or elsewhere"
   done
@@ -154,7 +158,7 @@ fi
   fi
   if [[ $isobit == yes ]]; then
     heading "build"
-    build_release isobit isobit_c isobit_cli ceilings conv_bench
+    build_release isobit isobit_c isobit_cli ceilings conv_bench training_bench
     [[ $op != gru ]] || options+=(--ceilings build/release/bench/ceilings)
     if [[ $op == python ]]; then
       scripts/wheel.sh build/release

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of kernels.h on lanes V, which each instruction-set file defines:
+//   Lanes, Mask, kLanes                      kLanes floats; a bit for each
+//   load, store, set, load_mask              load_mask: of bytes, set where not 0
+//   add, sub, mul, div, fma, rint            one operation of float32 each
+//   abs, with_sign(a, b)                     magnitude of a, sign of b
+//   less, select(mask, a, b)                 select: a where the bit is set
+//   scale(a, n)                              a * 2^n of an integer n, exact
+// What is left of a row takes ScalarLanes. Of internal linkage, so that no copy compiled for a wide instruction set can
+// be linked into baseline code.
+#ifndef ISOBIT_GRU_TRAINING_BODY_H_
+#define ISOBIT_GRU_TRAINING_BODY_H_
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/unroll.h"
+#include "gru/training/kernels.h"
+
+namespace isobit {
+namespace {
+
+struct ScalarLanes {
+  using Lanes = float;
+  using Mask = bool;
+  static constexpr int kLanes = 1;
+  static float load(const float* p) { return *p; }
+  static void store(float* p, float a) { *p = a; }
+  static float set(float a) { return a; }
+  static bool load_mask(const uint8_t* p) { return *p != 0; }
+  static float add(float a, float b) { return a + b; }
+  static float sub(float a, float b) { return a - b; }
+  static float mul(float a, float b) { return a * b; }
+  static float div(float a, float b) { return a / b; }
+  static float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+  static float rint(float a) { return __builtin_nearbyintf(a); }
+  static float abs(float a) { return __builtin_fabsf(a); }
+  static float with_sign(float a, float b) { return __builtin_copysignf(a, b); }
+  static bool less(float a, float b) { return a < b; }
+  static float select(bool mask, float a, float b) { return mask ? a : b; }
+  static float scale(float a, float n) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, &a, sizeof bits);
+    bits += static_cast<uint32_t>(static_cast<int32_t>(n)) << 23;
+    std::memcpy(&a, &bits, sizeof bits);
+    return a;
+  }
+};
+
+template <typename V>
+struct Functions {
+  using L = typename V::Lanes;
+
+  template <typename... C>
+  [[gnu::always_inline]] static L horner(L x, float first, C... rest) {
+    L p = V::set(first);
+    ((p = V::fma(p, x, V::set(rest))), ...);
+    return p;
+  }
+  /// Near e^x, x <= 0.
+  [[gnu::always_inline]] static L e(L x) {
+    const L least = V::set(-87.0f);
+    x = V::select(V::less(x, least), least, x);
+    const L n = V::rint(V::mul(x, V::set(0x1.715476p+0f)));
+    L r = V::fma(n, V::set(-0x1.62e4p-1f), x);
+    r = V::fma(n, V::set(-0x1.7f7d1cp-20f), r);
+    const L p = horner(r, 0x1.6a2434p-10f, 0x1.1239e2p-7f, 0x1.5558f2p-5f, 0x1.555492p-3f, 0x1.fffffcp-2f);
+    return V::scale(V::add(V::set(1.0f), V::fma(V::mul(r, r), p, r)), n);
+  }
+  [[gnu::always_inline]] static L sigmoid(L x) {
+    const L one = V::set(1.0f);
+    const L z = e(V::with_sign(x, V::set(-1.0f)));
+    return V::div(V::select(V::less(x, V::set(0.0f)), z, one), V::add(one, z));
+  }
+  [[gnu::always_inline]] static L tanh(L x) {
+    const L one = V::set(1.0f), magnitude = V::abs(x), s = V::mul(x, x);
+    const L p = horner(s, -0x1.76ac3p-8f, 0x1.5256dcp-6f, -0x1.b8444ap-5f, 0x1.110768p-3f, -0x1.555534p-2f);
+    const L near = V::fma(V::mul(x, s), p, x);
+    const L t = e(V::mul(V::set(-2.0f), magnitude));
+    const L far = V::with_sign(V::div(V::sub(one, t), V::add(one, t)), x);
+    return V::select(V::less(magnitude, V::set(0.625f)), near, far);
+  }
+};
+
+template <typename V>
+[[gnu::always_inline]] inline int64_t forward_units(const GruGatesForward& a, int64_t i) {
+  using L = typename V::Lanes;
+  using F = Functions<V>;
+  const int64_t H = a.units;
+  for (; i + V::kLanes <= H; i += V::kLanes) {
+    const auto gate = [&](int64_t g) { return V::add(V::load(a.ih + g * H + i), V::load(a.hh + g * H + i)); };
+    const L h = V::load(a.h + i), q = V::load(a.hh + 2 * H + i);
+    const L u = F::sigmoid(gate(0)), r = F::sigmoid(gate(1));
+    const L n = F::tanh(V::fma(r, q, V::load(a.ih + 2 * H + i)));
+    L y = V::fma(u, V::sub(h, n), n);
+    if (a.mask != nullptr) y = V::select(V::load_mask(a.mask + i), y, h);
+    V::store(a.saved + i, u);
+    V::store(a.saved + H + i, r);
+    V::store(a.saved + 2 * H + i, n);
+    V::store(a.saved + 3 * H + i, q);
+    V::store(a.y + i, y);
+  }
+  return i;
+}
+
+template <typename V>
+[[gnu::always_inline]] inline int64_t backward_units(const GruGatesBackward& a, int64_t i) {
+  using L = typename V::Lanes;
+  const int64_t H = a.units;
+  const L one = V::set(1.0f);
+  for (; i + V::kLanes <= H; i += V::kLanes) {
+    const L u = V::load(a.saved + i), r = V::load(a.saved + H + i), n = V::load(a.saved + 2 * H + i);
+    const L q = V::load(a.saved + 3 * H + i), h = V::load(a.h + i);
+    const L d = V::add(V::load(a.dy + i), V::load(a.g + i));
+    L e = d, b = V::mul(u, d);
+    if (a.mask != nullptr) {
+      const auto mask = V::load_mask(a.mask + i);
+      e = V::select(mask, d, V::set(0.0f));
+      b = V::select(mask, b, d);
+    }
+    const L minus_n = V::sub(V::set(-0.0f), n);
+    const L da = V::mul(V::fma(minus_n, n, one), V::mul(V::sub(one, u), e));
+    const L dq = V::mul(r, da);
+    const L dr = V::mul(V::mul(r, V::sub(one, r)), V::mul(q, da));
+    const L du = V::mul(V::mul(u, V::sub(one, u)), V::mul(V::sub(h, n), e));
+    V::store(a.gx + i, du);
+    V::store(a.gx + H + i, dr);
+    V::store(a.gx + 2 * H + i, da);
+    V::store(a.gh + i, du);
+    V::store(a.gh + H + i, dr);
+    V::store(a.gh + 2 * H + i, dq);
+    V::store(a.b + i, b);
+  }
+  return i;
+}
+
+template <typename V>
+[[gnu::always_inline]] inline void forward_row(const GruGatesForward& a) {
+  forward_units<ScalarLanes>(a, forward_units<V>(a, 0));
+}
+template <typename V>
+[[gnu::always_inline]] inline void backward_row(const GruGatesBackward& a) {
+  backward_units<ScalarLanes>(a, backward_units<V>(a, 0));
+}
+
+template <typename V>
+[[gnu::always_inline]] inline int64_t sum_columns(const float* rows, int64_t count, int64_t columns, float* sums,
+                                                  int64_t c) {
+  for (; c + V::kLanes <= columns; c += V::kLanes) {
+    typename V::Lanes sum = V::set(0.0f);
+    for (int64_t first = 0; first < count; first += kChainTerms) {
+      const int64_t end = count < first + kChainTerms ? count : first + kChainTerms;
+      typename V::Lanes chunk = V::set(0.0f);
+      for (int64_t m = first; m < end; ++m) chunk = V::add(chunk, V::load(rows + m * columns + c));
+      sum = V::add(sum, chunk);
+    }
+    V::store(sums + c, sum);
+  }
+  return c;
+}
+template <typename V>
+[[gnu::always_inline]] inline void sum_all(const float* rows, int64_t count, int64_t columns, float* sums) {
+  sum_columns<ScalarLanes>(rows, count, columns, sums, sum_columns<V>(rows, count, columns, sums, 0));
+}
+
+template <typename V>
+[[gnu::always_inline]] inline int64_t functions_of(const float* x, int64_t count, float* e, float* sigmoid, float* tanh,
+                                                   int64_t i) {
+  using F = Functions<V>;
+  for (; i + V::kLanes <= count; i += V::kLanes) {
+    const typename V::Lanes a = V::load(x + i);
+    V::store(e + i, F::e(a));
+    V::store(sigmoid + i, F::sigmoid(a));
+    V::store(tanh + i, F::tanh(a));
+  }
+  return i;
+}
+template <typename V>
+[[gnu::always_inline]] inline void all_functions(const float* x, int64_t count, float* e, float* sigmoid, float* tanh) {
+  functions_of<ScalarLanes>(x, count, e, sigmoid, tanh, functions_of<V>(x, count, e, sigmoid, tanh, 0));
+}
+
+/// Adds sums [rows][width] of a chunk, of which some columns do not exist.
+template <typename V>
+[[gnu::noinline]] void add_sums(const ChainProduct& p, const float* sums, int rows, int width, int64_t row,
+                                int64_t column, bool first, bool last) {
+  const int64_t left = p.columns - column;
+  for (int r = 0; r < rows; ++r, sums += width) {
+    float* const out = p.out + (row + r) * p.out_row + column;
+    const float* const add = last && p.add != nullptr ? p.add + (row + r) * p.add_row + column : nullptr;
+    int64_t j = 0;
+    for (; j + V::kLanes <= left; j += V::kLanes) {
+      typename V::Lanes sum = V::add(first ? V::set(0.0f) : V::load(out + j), V::load(sums + j));
+      if (add != nullptr) sum = V::add(sum, V::load(add + j));
+      V::store(out + j, sum);
+    }
+    for (; j < left; ++j) {
+      out[j] = (first ? 0.0f : out[j]) + sums[j];
+      if (add != nullptr) out[j] += add[j];
+    }
+  }
+}
+
+/// A chunk of the terms of kRows rows, and of kVectors vectors of columns: panels, or a part of the last. terms:
+/// [count][kMostRows], rows of a beside each other.
+template <typename V, int kRows, int kVectors, int kMostRows>
+[[gnu::noinline]] void chain_tile(const ChainProduct& p, const float* terms, const float* b, int64_t count, int64_t row,
+                                  int64_t column, bool first, bool last) {
+  using L = typename V::Lanes;
+  constexpr int kPanel = 2 * V::kLanes;
+  const int64_t panel_floats = p.terms * kPanel;
+  L sums[kRows][kVectors];
+  unroll<kRows * kVectors>(ISOBIT_UNROLLED(i) { sums[i / kVectors][i % kVectors] = V::set(0.0f); });
+  for (int64_t k = 0; k < count; ++k) {
+    L columns[kVectors];
+    unroll<kVectors>(
+        ISOBIT_UNROLLED(v) { columns[v] = V::load(b + v / 2 * panel_floats + k * kPanel + v % 2 * V::kLanes); });
+    unroll<kRows>(ISOBIT_UNROLLED(r) {
+      const L term = V::set(terms[k * kMostRows + r]);
+      unroll<kVectors>(ISOBIT_UNROLLED(v) { sums[r][v] = V::fma(term, columns[v], sums[r][v]); });
+    });
+  }
+  constexpr int kColumns = kVectors * V::kLanes;
+  if (column + kColumns > p.columns) {
+    float whole[kRows * kColumns];
+    unroll<kRows * kVectors>(ISOBIT_UNROLLED(i) { V::store(whole + i * V::kLanes, sums[i / kVectors][i % kVectors]); });
+    add_sums<V>(p, whole, kRows, kColumns, row, column, first, last);
+    return;
+  }
+  unroll<kRows>(ISOBIT_UNROLLED(r) {
+    float* const out = p.out + (row + r) * p.out_row + column;
+    const float* const add = last && p.add != nullptr ? p.add + (row + r) * p.add_row + column : nullptr;
+    unroll<kVectors>(ISOBIT_UNROLLED(v) {
+      L sum = V::add(first ? V::set(0.0f) : V::load(out + v * V::kLanes), sums[r][v]);
+      if (add != nullptr) sum = V::add(sum, V::load(add + v * V::kLanes));
+      V::store(out + v * V::kLanes, sum);
+    });
+  });
+}
+
+template <typename V, int kRows, int kMostRows>
+[[gnu::always_inline]] inline void chain_rows(const ChainProduct& p, const float* terms, int64_t k, int64_t count,
+                                              int64_t row, bool first, bool last) {
+  constexpr int kPanel = 2 * V::kLanes;
+  // Few rows have few sums at a time, and each waits for the one before it.
+  constexpr int kPanels = kRows * 4 <= kMostRows ? 4 : kRows * 2 <= kMostRows ? 2 : 1;
+  const auto tile = [&](auto vectors, int64_t column) {
+    chain_tile<V, kRows, vectors, kMostRows>(p, terms, p.b + column * p.terms + k * kPanel, count, row, column, first,
+                                             last);
+  };
+  int64_t column = 0;
+  for (; column + kPanels * kPanel <= p.columns; column += kPanels * kPanel) tile(Index<2 * kPanels>{}, column);
+  for (; column + V::kLanes < p.columns; column += kPanel) tile(Index<2>{}, column);
+  if (column < p.columns) tile(Index<1>{}, column);
+}
+
+template <typename V, int kMostRows>
+[[gnu::always_inline]] inline void chain_product(const ChainProduct& p) {
+  float terms[kChainTerms * kMostRows];
+  if (p.terms == 0) {  // sums of nothing
+    for (int64_t i = 0; i < p.rows; ++i)
+      for (int64_t j = 0; j < p.columns; ++j)
+        p.out[i * p.out_row + j] = p.add == nullptr ? 0.0f : 0.0f + p.add[i * p.add_row + j];
+  }
+  for (int64_t k = 0; k < p.terms; k += kChainTerms) {
+    const int64_t count = p.terms - k < kChainTerms ? p.terms - k : kChainTerms;
+    const bool first = k == 0, last = k + count == p.terms;
+    for (int64_t row = 0; row < p.rows; row += kMostRows) {
+      const int64_t rows = p.rows - row < kMostRows ? p.rows - row : kMostRows;
+      const float* const a = p.a + row * p.a_row + k * p.a_term;
+      if (p.a_row == 1) {
+        for (int64_t i = 0; i < count; ++i)
+          for (int64_t r = 0; r < rows; ++r) terms[i * kMostRows + r] = a[i * p.a_term + r];
+      } else {
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t i = 0; i < count; ++i) terms[i * kMostRows + r] = a[r * p.a_row + i * p.a_term];
+      }
+      unroll<kMostRows>(ISOBIT_UNROLLED(r) {
+        if (rows == r + 1) chain_rows<V, r + 1, kMostRows>(p, terms, k, count, row, first, last);
+      });
+    }
+  }
+}
+
+/// The kernels on lanes V, kMostRows rows of a product at a time.
+template <typename V, int kMostRows>
+GruTrainingKernels training_kernels() {
+  GruTrainingKernels kernels{};
+  kernels.panel = 2 * V::kLanes;
+  kernels.product = [](const ChainProduct& p) { chain_product<V, kMostRows>(p); };
+  kernels.forward = [](const GruGatesForward& a) { forward_row<V>(a); };
+  kernels.backward = [](const GruGatesBackward& a) { backward_row<V>(a); };
+  kernels.sum_rows = [](const float* rows, int64_t count, int64_t columns, float* sums) {
+    sum_all<V>(rows, count, columns, sums);
+  };
+  kernels.functions = [](const float* x, int64_t count, float* e, float* sigmoid, float* tanh) {
+    all_functions<V>(x, count, e, sigmoid, tanh);
+  };
+  return kernels;
+}
+
+}  // namespace
+}  // namespace isobit
+
+#endif  // ISOBIT_GRU_TRAINING_BODY_H_

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loops of training in floats: numerics.md, section 14. Included by the files of each instruction set, so it holds
+// plain structs only. Lanes are outputs: no addition is reordered.
+#ifndef ISOBIT_GRU_TRAINING_KERNELS_H_
+#define ISOBIT_GRU_TRAINING_KERNELS_H_
+
+#include <cstdint>
+
+namespace isobit {
+
+inline constexpr int64_t kChainTerms = 256;  // of a chunk
+
+/// out[i][j] = chain over k of a(i, k) * b(k, j), plus add[i][j] where that is not null.
+struct ChainProduct {
+  const float* a;  // a(i, k) = a[i * a_row + k * a_term]
+  int64_t a_row, a_term;
+  const float* b;  // packed, see GruTrainingKernels::panel
+  int64_t rows, terms, columns;
+  float* out;
+  int64_t out_row;
+  const float* add;
+  int64_t add_row;  // 0: the same for all rows
+};
+
+/// One step of one sequence.
+struct GruGatesForward {
+  const float* ih;      // [3H]
+  const float* hh;      // [3H]
+  const float* h;       // [H], the state before
+  const uint8_t* mask;  // [H]; null: all 1
+  float* saved;         // [4H]: u, r, n, q
+  float* y;             // [H]
+  int64_t units;        // H
+};
+struct GruGatesBackward {
+  const float* saved;
+  const float* h;
+  const float* dy;  // [H]
+  const uint8_t* mask;
+  const float* g;  // [H]
+  float* gx;       // [3H]
+  float* gh;       // [3H]
+  float* b;        // [H]; may be g
+  int64_t units;
+};
+
+struct GruTrainingKernels {
+  /// Columns of b lie in panels of so many, filled up with 0: [panel][k][column of the panel].
+  int64_t panel;
+  void (*product)(const ChainProduct&);
+  void (*forward)(const GruGatesForward&);
+  void (*backward)(const GruGatesBackward&);
+  /// sums[c] = sum over m of rows[m][c], rows being `columns` floats apart.
+  void (*sum_rows)(const float* rows, int64_t count, int64_t columns, float* sums);
+  /// E, sigmoid and tanh of `count` numbers, for tests.
+  void (*functions)(const float* x, int64_t count, float* e, float* sigmoid, float* tanh);
+};
+
+#define ISOBIT_GRU_TRAINING_KERNELS(path, name) GruTrainingKernels name();
+#include "gru/training/kernels.inc"
+#undef ISOBIT_GRU_TRAINING_KERNELS
+
+}  // namespace isobit
+
+#endif  // ISOBIT_GRU_TRAINING_KERNELS_H_
