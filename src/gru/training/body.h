@@ -143,24 +143,33 @@ template <typename V>
   backward_units<ScalarLanes>(a, backward_units<V>(a, 0));
 }
 
-template <typename V>
+/// kVectors vectors of columns at a time, from column c on as far as these go.
+template <typename V, int kVectors>
 [[gnu::always_inline]] inline int64_t sum_columns(const float* rows, int64_t count, int64_t columns, float* sums,
                                                   int64_t c) {
-  for (; c + V::kLanes <= columns; c += V::kLanes) {
-    typename V::Lanes sum = V::set(0.0f);
+  using L = typename V::Lanes;
+  constexpr int64_t kColumns = kVectors * V::kLanes;
+  for (; c + kColumns <= columns; c += kColumns) {
+    L sum[kVectors];
+    unroll<kVectors>(ISOBIT_UNROLLED(v) { sum[v] = V::set(0.0f); });
     for (int64_t first = 0; first < count; first += kChainTerms) {
       const int64_t end = count < first + kChainTerms ? count : first + kChainTerms;
-      typename V::Lanes chunk = V::set(0.0f);
-      for (int64_t m = first; m < end; ++m) chunk = V::add(chunk, V::load(rows + m * columns + c));
-      sum = V::add(sum, chunk);
+      L chunk[kVectors];
+      unroll<kVectors>(ISOBIT_UNROLLED(v) { chunk[v] = V::set(0.0f); });
+      for (int64_t m = first; m < end; ++m)
+        unroll<kVectors>(
+            ISOBIT_UNROLLED(v) { chunk[v] = V::add(chunk[v], V::load(rows + m * columns + c + v * V::kLanes)); });
+      unroll<kVectors>(ISOBIT_UNROLLED(v) { sum[v] = V::add(sum[v], chunk[v]); });
     }
-    V::store(sums + c, sum);
+    unroll<kVectors>(ISOBIT_UNROLLED(v) { V::store(sums + c + v * V::kLanes, sum[v]); });
   }
   return c;
 }
 template <typename V>
 [[gnu::always_inline]] inline void sum_all(const float* rows, int64_t count, int64_t columns, float* sums) {
-  sum_columns<ScalarLanes>(rows, count, columns, sums, sum_columns<V>(rows, count, columns, sums, 0));
+  int64_t c = sum_columns<V, 8>(rows, count, columns, sums, 0);
+  c = sum_columns<V, 1>(rows, count, columns, sums, c);
+  sum_columns<ScalarLanes, 1>(rows, count, columns, sums, c);
 }
 
 template <typename V>
@@ -254,32 +263,41 @@ template <typename V, int kRows, int kMostRows>
   if (column < p.columns) tile(Index<1>{}, column);
 }
 
+/// The terms [k, k + count) of up to kMostRows rows.
+template <typename V, int kMostRows>
+[[gnu::always_inline]] inline void chain_chunk(const ChainProduct& p, int64_t row, int64_t k) {
+  float terms[kChainTerms * kMostRows];
+  const int64_t count = p.terms - k < kChainTerms ? p.terms - k : kChainTerms;
+  const int64_t rows = p.rows - row < kMostRows ? p.rows - row : kMostRows;
+  const bool first = k == 0, last = k + count == p.terms;
+  const float* const a = p.a + row * p.a_row + k * p.a_term;
+  if (p.a_row == 1) {
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t r = 0; r < rows; ++r) terms[i * kMostRows + r] = a[i * p.a_term + r];
+  } else {
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t i = 0; i < count; ++i) terms[i * kMostRows + r] = a[r * p.a_row + i * p.a_term];
+  }
+  unroll<kMostRows>(ISOBIT_UNROLLED(r) {
+    if (rows == r + 1) chain_rows<V, r + 1, kMostRows>(p, terms, k, count, row, first, last);
+  });
+}
+
 template <typename V, int kMostRows>
 [[gnu::always_inline]] inline void chain_product(const ChainProduct& p) {
-  float terms[kChainTerms * kMostRows];
   if (p.terms == 0) {  // sums of nothing
     for (int64_t i = 0; i < p.rows; ++i)
       for (int64_t j = 0; j < p.columns; ++j)
         p.out[i * p.out_row + j] = p.add == nullptr ? 0.0f : 0.0f + p.add[i * p.add_row + j];
+    return;
   }
-  for (int64_t k = 0; k < p.terms; k += kChainTerms) {
-    const int64_t count = p.terms - k < kChainTerms ? p.terms - k : kChainTerms;
-    const bool first = k == 0, last = k + count == p.terms;
-    for (int64_t row = 0; row < p.rows; row += kMostRows) {
-      const int64_t rows = p.rows - row < kMostRows ? p.rows - row : kMostRows;
-      const float* const a = p.a + row * p.a_row + k * p.a_term;
-      if (p.a_row == 1) {
-        for (int64_t i = 0; i < count; ++i)
-          for (int64_t r = 0; r < rows; ++r) terms[i * kMostRows + r] = a[i * p.a_term + r];
-      } else {
-        for (int64_t r = 0; r < rows; ++r)
-          for (int64_t i = 0; i < count; ++i) terms[i * kMostRows + r] = a[r * p.a_row + i * p.a_term];
-      }
-      unroll<kMostRows>(ISOBIT_UNROLLED(r) {
-        if (rows == r + 1) chain_rows<V, r + 1, kMostRows>(p, terms, k, count, row, first, last);
-      });
-    }
-  }
+  // b is read once for every few rows, or out once for every chunk: whichever is smaller.
+  const bool rows_first = p.terms <= p.rows;
+  const int64_t outer = rows_first ? p.rows : p.terms, outer_step = rows_first ? kMostRows : kChainTerms;
+  const int64_t inner = rows_first ? p.terms : p.rows, inner_step = rows_first ? kChainTerms : kMostRows;
+  for (int64_t i = 0; i < outer; i += outer_step)
+    for (int64_t j = 0; j < inner; j += inner_step)
+      chain_chunk<V, kMostRows>(p, rows_first ? i : j, rows_first ? j : i);
 }
 
 /// The kernels on lanes V, kMostRows rows of a product at a time.

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training in floats against the vectors of the oracle (oracle/README.md, training.json): the reference, and the
+// kernels of every path that runs here.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gru/training/layer.h"
+#include "gru/training/reference.h"
+#include "isobit/cpu.h"
+#include "testing/oracle.h"
+
+namespace isobit {
+namespace {
+
+using testing::Json;
+using Floats = std::vector<float>;
+
+/// Numbers of nested lists, in order; `missing` for null.
+void flatten(const Json& j, float missing, Floats& out) {
+  if (j.is_array()) {
+    for (const Json& one : j) flatten(one, missing, out);
+  } else {
+    out.push_back(j.is_null() ? missing : testing::float_of_bits(j.get<std::string>()));
+  }
+}
+Floats floats_of(const Json& j) {
+  Floats out;
+  if (!j.is_null()) flatten(j, 0.0f, out);
+  return out;
+}
+
+void expect_same(const Floats& found, const Floats& wanted, const std::string& what) {
+  ASSERT_EQ(found.size(), wanted.size()) << what;
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (std::isnan(wanted[i]) && std::isnan(found[i])) continue;
+    ASSERT_EQ(std::bit_cast<uint32_t>(found[i]), std::bit_cast<uint32_t>(wanted[i]))
+        << what << "[" << i << "]: " << found[i] << ", must be " << wanted[i];
+  }
+}
+
+std::vector<CpuPath> paths() {
+  std::vector<CpuPath> found = {CpuPath::kReference};
+  for (const CpuPath path : {CpuPath::kScalar, CpuPath::kAvx2, CpuPath::kAvx512Vnni})
+    if (cpu_can_run(path)) found.push_back(path);
+  return found;
+}
+
+struct LayerCase {
+  explicit LayerCase(const Json& j)
+      : json(j),
+        steps(j["T"].get<int64_t>()),
+        batch(j["N"].get<int64_t>()),
+        inputs(j["C"].get<int64_t>()),
+        hidden(j["H"].get<int64_t>()),
+        W(floats_of(j["W"])),
+        bw(floats_of(j["bw"])),
+        br(floats_of(j["br"])),
+        x(floats_of(j["x"])),
+        first(floats_of(j["h0"])),
+        dy(floats_of(j["dy"])),
+        last_gradient(floats_of(j["dh_last"])) {
+    const Floats repeated = floats_of(j.contains("R") ? j["R"] : j["R_repeated"]);
+    for (int64_t i = 0; i < 3 * hidden * hidden; ++i) R.push_back(repeated[static_cast<size_t>(i) % repeated.size()]);
+    if (!j["lengths"].is_null()) lengths = testing::flatten(j["lengths"]);
+    if (!j["mask"].is_null())
+      for (const int64_t bit : testing::flatten(j["mask"])) mask.push_back(static_cast<uint8_t>(bit));
+  }
+
+  void run(CpuPath path) const {
+    const TrainingDirection d{.steps = steps,
+                              .batch = batch,
+                              .inputs = inputs,
+                              .hidden = hidden,
+                              .reverse = json["reverse"].get<bool>(),
+                              .lengths = lengths,
+                              .weights = {W, R, bw, br},
+                              .x = x.data(),
+                              .mask = mask.empty() ? nullptr : mask.data(),
+                              .first = first.empty() ? nullptr : first.data(),
+                              .y_row = hidden};
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    const auto states = static_cast<size_t>(batch * hidden);
+    Floats y(dy.size(), nan), last(states, nan), saved(4 * dy.size(), nan);
+    Floats dx(x.size(), nan), dW(W.size(), nan), dR(R.size(), nan), dbw(bw.size(), nan), dbr(br.size(), nan);
+    Floats first_gradient(states, nan);
+    const TrainingForward f{y.data(), last.data(), saved.data()};
+    const TrainingBackward b{.y = y.data(),
+                             .saved = saved.data(),
+                             .dy = dy.data(),
+                             .last_gradient = last_gradient.empty() ? nullptr : last_gradient.data(),
+                             .first_gradient = first_gradient.data(),
+                             .dx = dx.data(),
+                             .dx_add = nullptr,
+                             .gradients = {dW, dR, dbw, dbr}};
+    if (path == CpuPath::kReference) {
+      reference_forward(d, f);
+      reference_backward(d, b);
+    } else {
+      const GruTrainingKernels kernels = training_kernels_of(path);
+      Workspace scratch(training_scratch_bytes(steps, batch, inputs, hidden, 1));
+      train_forward(d, f, kernels, scratch.data(), nullptr);
+      train_backward(d, b, kernels, scratch.data(), nullptr);
+    }
+    const struct {
+      const char* name;
+      const Floats& found;
+    } results[] = {{"y", y},   {"h_last", last}, {"dx", dx},   {"dW", dW},
+                   {"dR", dR}, {"dbw", dbw},     {"dbr", dbr}, {"dh0", first_gradient}};
+    for (const auto& [name, found] : results)
+      if (json.contains(name)) expect_same(found, floats_of(json[name]), name);
+    if (json.contains("dR_fnv1a64")) {
+      EXPECT_EQ(hex64(fnv1a64(dR)), json["dR_fnv1a64"].get<std::string>());
+    }
+    const char* const gates[] = {"u", "r", "n", "q"};
+    for (size_t gate = 0; gate < std::size(gates); ++gate)
+      for (int64_t row = 0; row < steps * batch; ++row) {
+        const Json& wanted = json[gates[gate]][static_cast<size_t>(row / batch)][static_cast<size_t>(row % batch)];
+        if (wanted.is_null()) continue;
+        const auto begin = saved.begin() + (row * 4 + static_cast<int64_t>(gate)) * hidden;
+        expect_same(Floats(begin, begin + hidden), floats_of(wanted), gates[gate]);
+      }
+  }
+  static uint64_t fnv1a64(const Floats& values) {
+    uint64_t hash = 0xcbf29ce484222325U;
+    for (const float value : values)
+      for (int byte = 0; byte < 4; ++byte)
+        hash = (hash ^ (std::bit_cast<uint32_t>(value) >> (8 * byte) & 0xff)) * 0x100000001b3U;
+    return hash;
+  }
+  static std::string hex64(uint64_t hash) {
+    char text[17];
+    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
+    return text;
+  }
+
+  const Json& json;
+  int64_t steps, batch, inputs, hidden;
+  Floats W, R, bw, br, x, first, dy, last_gradient;
+  std::vector<int64_t> lengths;
+  std::vector<uint8_t> mask;
+};
+
+TEST(GruTrainingOracle, EveryVector) {
+  int layers = 0, functions = 0;
+  const Json cases = testing::oracle_cases("training.json");
+  for (const Json& j : cases) {
+    for (const CpuPath path : paths()) {
+      SCOPED_TRACE(j.value("name", "functions") + ", " + std::string(to_string(path)));
+      if (j["op"] == "layer") {
+        LayerCase(j).run(path);
+        ++layers;
+        continue;
+      }
+      Floats x = floats_of(j["x"]), e(x.size()), sigmoid(x.size()), tanh(x.size());
+      if (path == CpuPath::kReference) {
+        for (size_t i = 0; i < x.size(); ++i) {
+          e[i] = reference_e(x[i]), sigmoid[i] = reference_sigmoid(x[i]), tanh[i] = reference_tanh(x[i]);
+        }
+      } else {
+        training_kernels_of(path).functions(x.data(), static_cast<int64_t>(x.size()), e.data(), sigmoid.data(),
+                                            tanh.data());
+      }
+      for (size_t i = 0; i < x.size(); ++i)
+        if (!j["E"][i].is_null()) expect_same({e[i]}, floats_of(j["E"][i]), "E of " + std::to_string(x[i]));
+      expect_same(sigmoid, floats_of(j["sigmoid"]), "sigmoid");
+      expect_same(tanh, floats_of(j["tanh"]), "tanh");
+      ++functions;
+    }
+  }
+  EXPECT_GE(layers, 18 * 2);
+  EXPECT_GE(functions, 2);
+}
+
+}  // namespace
+}  // namespace isobit
