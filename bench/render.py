@@ -24,7 +24,7 @@ import linear_cuda_report
 import linear_report
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-DOCUMENTS = ("README.md", "docs/conv.md", "docs/linear_cuda.md", "docs/performance.md", "docs/python.md",
+DOCUMENTS = ("README.md", "docs/conv.md", "docs/linear_cuda.md", "docs/performance.md", "docs/python.md", "docs/training.md",
              "docs/tables.md", "docs/notes/linear_cuda.md", "docs/notes/product_gpu.md", "examples/denoiser/README.md")
 PICTURE = "docs/speed.svg"
 CPU, SHARED_CPU, GPU = "xeon-emerald-rapids", "epyc", "h100"  # folders of bench/results
@@ -175,6 +175,19 @@ def linear_cpu(results):
     cases, source = linear_cpu_cases(results)
     keys = [(m, *layer, "4096x4096") for m in (1, 256) for layer in LAYERS.values()]
     return table(("M", "bits", "group", "x", None), chosen(cases, keys), source)
+
+
+def training_cpu_cases(results):
+    (document,) = load(results, CPU, "training.json")
+    return [Case((case["T"], case["N"], case["C"], case["H"]), case["us"], {"PyTorch": case["torch_us"]},
+                 1e6 * case["operations"] / case["peak_operations_per_second"])
+            for case in document["cases"]], cpu_source(document)
+
+
+def training_cpu(results):
+    """Forward and backward of a GRU in floats on a CPU."""
+    cases, source = training_cpu_cases(results)
+    return table(("T", "N", "C", "H"), cases, source)
 
 
 def conv_cpu_cases(results):
@@ -537,6 +550,7 @@ def everything(results):
     return [("GRU on a CPU, whole sequences (H, N, bits)", gru_cpu(results, "sequence")[0]),
             ("GRU on a CPU, one step a call (H, N, bits)", gru_cpu(results, "streaming")[0]),
             ("Linear layers on a CPU (M, bits, group, x, K x N)", linear_cpu_cases(results)[0]),
+            ("Training of a GRU in floats on a CPU (T, N, C, H)", training_cpu_cases(results)[0]),
             ("Convolutions on a CPU (N, H x W, C -> O, kernel, stride, groups)", conv_cpu_cases(results)[0]),
             ("Convolutions on a GPU (N, H x W, C -> O, kernel, stride, groups)", conv_gpu_cases(results)[0]),
             ("GRU on a GPU, whole sequences (H, N)", gru_gpu(results, False)[0]),
@@ -574,7 +588,7 @@ def headline(results):
 
 
 SECTIONS = {"gru-cpu-sequences": gru_cpu_sequences, "gru-cpu-calls": gru_cpu_calls,
-            "linear-cpu": linear_cpu, "conv-cpu": conv_cpu, "conv-cpu-steps": conv_cpu_steps,
+            "linear-cpu": linear_cpu, "training-cpu": training_cpu, "conv-cpu": conv_cpu, "conv-cpu-steps": conv_cpu_steps,
             "conv-gpu-steps": conv_gpu_steps, "conv-gpu": conv_gpu,
             "conv-gpu-targets": conv_gpu_targets, "conv-gpu-float": conv_gpu_float,
             "conv-networks": conv_networks,
