@@ -37,9 +37,9 @@ class FloatGru;
 
 /// Order of the three gate blocks in W, R and the biases of a file. isobit computes in kUrn.
 enum class GateOrder : int32_t {
-  kUrn = 0,  // update, reset, new: isobit
-  kRun = 1,  // reset, update, new: PyTorch ("r z n")
-  kOnnx = 2, // update, reset, new under the names z r h: the same blocks as kUrn
+  kUrn = 0,   // update, reset, new: isobit
+  kRun = 1,   // reset, update, new: PyTorch ("r z n")
+  kOnnx = 2,  // update, reset, new under the names z r h: the same blocks as kUrn
 };
 /// "urn", "pytorch", "onnx".
 std::string_view to_string(GateOrder order);
@@ -138,11 +138,11 @@ Result<std::vector<std::string>> list_grus(const std::string& path);
 struct GruFloatArguments {
   int64_t steps = 0;
   int64_t batch = 0;
-  std::span<const float> x;                 // [T, N, C]
-  std::span<float> y;                       // [T, N, directions * H]; may be empty
-  std::span<const int64_t> lengths{};       // [N]
-  std::span<const float> h0{};              // [layers * directions, N, H]
-  std::span<float> h_last{};                // [layers * directions, N, H]; may be empty
+  std::span<const float> x;            // [T, N, C]
+  std::span<float> y;                  // [T, N, directions * H]; may be empty
+  std::span<const int64_t> lengths{};  // [N]
+  std::span<const float> h0{};         // [layers * directions, N, H]
+  std::span<float> h_last{};           // [layers * directions, N, H]; may be empty
   float zoneout = 0.0f;
 };
 
@@ -152,7 +152,8 @@ class GruObserver {
  public:
   virtual ~GruObserver() = default;
   /// tensor: one of kGruTensorNames' activations. layer: l * directions + d. values: C, H or 3H floats.
-  virtual void observe(int32_t tensor, int64_t layer, int64_t sequence, int64_t step, std::span<const float> values) = 0;
+  virtual void observe(int32_t tensor, int64_t layer, int64_t sequence, int64_t step,
+                       std::span<const float> values) = 0;
 };
 
 /// A float GRU, its weights checked and in the order of its loops. Immutable; safe to share between threads. The plain
@@ -167,15 +168,14 @@ class GruFloatModel {
   std::shared_ptr<const FloatGru> gru_;
 };
 /// create() and forward() in one.
-Status gru_forward_float(const GruWeights& weights, const GruFloatArguments& arguments, GruObserver* observer = nullptr);
+Status gru_forward_float(const GruWeights& weights, const GruFloatArguments& arguments,
+                         GruObserver* observer = nullptr);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Configuration
 
 /// The tensors of one GRU direction, in this order everywhere.
-enum GruTensor : int32_t {
-  kX = 0, kH, kW, kR, kBw, kBr, kIh, kHh, kUIn, kRIn, kNIn, kU, kRGate, kN, kGruTensorCount
-};
+enum GruTensor : int32_t { kX = 0, kH, kW, kR, kBw, kBr, kIh, kHh, kUIn, kRIn, kNIn, kU, kRGate, kN, kGruTensorCount };
 /// "x h W R bw br ih hh u_in r_in n_in u r n".
 inline constexpr std::array<std::string_view, kGruTensorCount> kGruTensorNames = {
     "x", "h", "W", "R", "bw", "br", "ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n"};
@@ -200,13 +200,13 @@ struct GruQuantization : GruLayerQuantization {
 };
 
 /// Bit widths as a list where later entries win: "8,linear=16,gate_in=12,l1.h=16:symmetric,x=8:unsigned". Each entry is
-/// a named setting (below), or [[lL.]NAME=]BITS[:signed|unsigned|symmetric|asymmetric|steps=N]...; NAME is a tensor or a
-/// group (all, weights, biases, linear, gate_in, gate_out), lL. restricts it to layer L. lL=BITS is a bare width of one
-/// layer. A bare width sets every tensor but the weights' symmetry, and the biases only above 8 bits, to 16. Of the
+/// a named setting (below), or [[lL.]NAME=]BITS[:signed|unsigned|symmetric|asymmetric|steps=N]...; NAME is a tensor or
+/// a group (all, weights, biases, linear, gate_in, gate_out), lL. restricts it to layer L. lL=BITS is a bare width of
+/// one layer. A bare width sets every tensor but the weights' symmetry, and the biases only above 8 bits, to 16. Of the
 /// layers above the first, x is the h of the layer below and cannot be set.
 Status apply_bits(std::string_view text, GruQuantization& quantization);
-/// Calibration methods as a list where later entries win: "minmax,x=ema:0.9,l1.h=sqnr"; NAME as in apply_bits, calibrated
-/// tensors only.
+/// Calibration methods as a list where later entries win: "minmax,x=ema:0.9,l1.h=sqnr"; NAME as in apply_bits,
+/// calibrated tensors only.
 Status apply_methods(std::string_view text, GruQuantization& quantization);
 /// Kinds of tables as a list where later entries win: "direct,l1=segments:16"; "default" for default_table_options().
 Status apply_tables(std::string_view text, GruQuantization& quantization);
@@ -225,7 +225,10 @@ class CodeMatrix {
  public:
   CodeMatrix() = default;
   CodeMatrix(Dtype dtype, int64_t rows, int64_t columns)
-      : dtype_(dtype), rows_(rows), columns_(columns), bytes_(static_cast<size_t>(rows * columns) * size_in_bytes(dtype)) {}
+      : dtype_(dtype),
+        rows_(rows),
+        columns_(columns),
+        bytes_(static_cast<size_t>(rows * columns) * size_in_bytes(dtype)) {}
   [[nodiscard]] Dtype dtype() const { return dtype_; }
   [[nodiscard]] int64_t rows() const { return rows_; }
   [[nodiscard]] int64_t columns() const { return columns_; }
@@ -245,17 +248,17 @@ class CodeMatrix {
 /// One row of the overflow proof: an intermediate, the largest magnitude that it can take, and the width assigned.
 struct OverflowBound {
   std::string intermediate;
-  std::string bound;      // decimal; may exceed 64 bits when the proof fails
-  int32_t bits = 64;      // 32 or 64
+  std::string bound;  // decimal; may exceed 64 bits when the proof fails
+  int32_t bits = 64;  // 32 or 64
 };
 
 /// Every integer of one direction of one layer: what a saved model holds and what the reference reads.
 struct GruLayerParameters {
   int64_t input_size = 0;
   int64_t hidden_size = 0;
-  std::array<Grid, kGruTensorCount> grids;     // W, R, bw, br: bits and sign only; per row below
+  std::array<Grid, kGruTensorCount> grids;             // W, R, bw, br: bits and sign only; per row below
   std::vector<Grid> W_grid, R_grid, bw_grid, br_grid;  // [3H] each
-  CodeMatrix W, R, bw, br;                     // [3H, C], [3H, H], [3H, 1], [3H, 1]
+  CodeMatrix W, R, bw, br;                             // [3H, C], [3H, H], [3H, 1], [3H, 1]
   std::vector<RescaleParameters> bw_to_acc, br_to_acc, acc_to_ih, acc_to_hh;  // [3H]
   // ih -> u_in, r_in, n_in and hh -> u_in, r_in; r * hh -> n_in; n -> h; u -> 1
   std::array<RescaleParameters, 3> ih_to_gate;
@@ -263,13 +266,13 @@ struct GruLayerParameters {
   RescaleParameters rhh_to_n;
   RescaleParameters n_to_h;
   RescaleParameters u_to_one;
-  int64_t one = 0;                             // code of 1 on u's grid
+  int64_t one = 0;  // code of 1 on u's grid
   Rounding rounding = Rounding::kNearestEven;
-  std::array<ActivationTable, 3> tables;       // u, r, n
+  std::array<ActivationTable, 3> tables;  // u, r, n
 };
 
 struct GruModelParameters {
-  std::vector<GruLayerParameters> layers;      // l * directions + d
+  std::vector<GruLayerParameters> layers;  // l * directions + d
   int32_t directions = 1;
   std::string name;
   std::string source_hash;
@@ -308,7 +311,8 @@ class GruState {
 class GruCodeObserver {
  public:
   virtual ~GruCodeObserver() = default;
-  virtual void observe(int32_t tensor, int64_t layer, int64_t sequence, int64_t step, std::span<const int64_t> codes) = 0;
+  virtual void observe(int32_t tensor, int64_t layer, int64_t sequence, int64_t step,
+                       std::span<const int64_t> codes) = 0;
 };
 
 /// An integer GRU. Immutable; safe to share between threads.
@@ -412,6 +416,12 @@ class GruCalibrator {
   GruWeights weights_;
   std::vector<std::array<TensorStatistics, kGruTensorCount>> statistics_;  // [layers * directions]
 };
+
+/// `model` with other weights: grids and tables of activations stay; W, R and biases are quantised anew, as
+/// GruCalibrator::derive does with `quantization`, and rescales follow. Errors: kInvalidArgument for other sizes, those
+/// of check_weights and of derive.
+Result<GruModelParameters> with_weights(GruModelParameters model, const GruWeights& weights,
+                                        const GruQuantization& quantization);
 
 }  // namespace isobit
 

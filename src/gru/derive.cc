@@ -153,6 +153,63 @@ Status derive_rescales(GruLayerParameters& p, const std::string& name) {
   return keep(encode_ratio(1.0 / one, mixed), name + ": rescale u -> 1", h_advice, p.u_to_one);
 }
 
+namespace {
+
+std::string direction_name(int64_t index, int64_t directions) {
+  return "layer " + std::to_string(index / directions) + (index % directions == 1 ? " reverse" : "");
+}
+
+/// W, R and biases on grids of their rows, and all rescales, where everything else is there.
+Status derive_weights(const GruLayerWeights& w, const std::array<GridOptions, kGruTensorCount>& options, ScaleKind kind,
+                      const std::string& name, GruLayerParameters& p) {
+  const int64_t rows = 3 * w.hidden_size;
+  const auto row_grids = [&](GruTensor tensor, const std::vector<float>& values, int64_t columns) {
+    const std::string matrix = name + " " + std::string(kGruTensorNames[tensor]);
+    const bool zero_rows_follow = tensor == kW || tensor == kR;
+    return derive_named_row_grids(values, rows, columns, options[tensor], kind, matrix, zero_rows_follow,
+                                  [&](int64_t row) { return matrix + " " + row_text(row, w.hidden_size); });
+  };
+  ISOBIT_ASSIGN_OR_RETURN(p.W_grid, row_grids(kW, w.W, w.input_size));
+  ISOBIT_ASSIGN_OR_RETURN(p.R_grid, row_grids(kR, w.R, w.hidden_size));
+  ISOBIT_ASSIGN_OR_RETURN(p.bw_grid, row_grids(kBw, w.bw, 1));
+  ISOBIT_ASSIGN_OR_RETURN(p.br_grid, row_grids(kBr, w.br, 1));
+  for (const GruTensor tensor : {kW, kR, kBw, kBr}) p.grids[tensor] = without_scale(options[tensor], kind);
+  p.W = quantize_rows(w.W, rows, w.input_size, p.W_grid);
+  p.R = quantize_rows(w.R, rows, w.hidden_size, p.R_grid);
+  p.bw = quantize_rows(w.bw, rows, 1, p.bw_grid);
+  p.br = quantize_rows(w.br, rows, 1, p.br_grid);
+  rescale_dead_rows(w, p);
+  return derive_rescales(p, name);
+}
+
+}  // namespace
+
+Result<GruModelParameters> with_weights(GruModelParameters model, const GruWeights& weights,
+                                        const GruQuantization& quantization) {
+  const DefaultFloatMode mode;
+  ISOBIT_RETURN_IF_ERROR(check_weights(weights));
+  if (weights.directions != model.directions || weights.layers.size() != model.layers.size())
+    return Status(StatusCode::kInvalidArgument, "weights have " + std::to_string(weights.layers.size()) +
+                                                    " matrices W in " + std::to_string(weights.directions) +
+                                                    " directions, must have " + std::to_string(model.layers.size()) +
+                                                    " in " + std::to_string(model.directions) + ", as the model");
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const GruLayerWeights& w = weights.layers[i];
+    GruLayerParameters& p = model.layers[i];
+    const auto index = static_cast<int64_t>(i);
+    const std::string name = direction_name(index, model.directions);
+    if (w.input_size != p.input_size || w.hidden_size != p.hidden_size)
+      return Status(StatusCode::kInvalidArgument, name + ": weights have C = " + std::to_string(w.input_size) +
+                                                      ", H = " + std::to_string(w.hidden_size) + ", must have " +
+                                                      std::to_string(p.input_size) + " and " +
+                                                      std::to_string(p.hidden_size) + ", as the model");
+    ISOBIT_RETURN_IF_ERROR(
+        derive_weights(w, quantization.layer(index / model.directions).tensors, p.grids[kH].kind, name, p));
+  }
+  model.source_hash = weights.source_hash;
+  return model;
+}
+
 Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantization, TableCache* tables) const {
   const DefaultFloatMode mode;
   GruModelParameters model;
@@ -187,7 +244,7 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
                             choose_grid(h_statistics, options[kH], kind, wanted.methods[kH], layer + " h"));
     for (int64_t d = 0; d < directions; ++d) {
       const GruLayerWeights& w = weights_.layers[static_cast<size_t>(l * directions + d)];
-      const std::string name = layer + (d == 1 ? " reverse" : "");
+      const std::string name = direction_name(l * directions + d, directions);
       GruLayerParameters p;
       p.input_size = w.input_size;
       p.hidden_size = w.hidden_size;
@@ -204,24 +261,6 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
                                                              gate_output_steps(options[tensor], kind, tensor),
                                                              name + " " + std::string(kGruTensorNames[tensor])));
       }
-      const int64_t rows = 3 * w.hidden_size;
-      const auto row_grids = [&](GruTensor tensor, const std::vector<float>& values, int64_t columns) {
-        const std::string matrix = name + " " + std::string(kGruTensorNames[tensor]);
-        const bool zero_rows_follow = tensor == kW || tensor == kR;
-        return derive_named_row_grids(values, rows, columns, options[tensor], kind, matrix, zero_rows_follow,
-                                      [&](int64_t row) { return matrix + " " + row_text(row, w.hidden_size); });
-      };
-      ISOBIT_ASSIGN_OR_RETURN(p.W_grid, row_grids(kW, w.W, w.input_size));
-      ISOBIT_ASSIGN_OR_RETURN(p.R_grid, row_grids(kR, w.R, w.hidden_size));
-      ISOBIT_ASSIGN_OR_RETURN(p.bw_grid, row_grids(kBw, w.bw, 1));
-      ISOBIT_ASSIGN_OR_RETURN(p.br_grid, row_grids(kBr, w.br, 1));
-      for (const GruTensor tensor : {kW, kR, kBw, kBr}) p.grids[tensor] = without_scale(options[tensor], kind);
-      p.W = quantize_rows(w.W, rows, w.input_size, p.W_grid);
-      p.R = quantize_rows(w.R, rows, w.hidden_size, p.R_grid);
-      p.bw = quantize_rows(w.bw, rows, 1, p.bw_grid);
-      p.br = quantize_rows(w.br, rows, 1, p.br_grid);
-      rescale_dead_rows(w, p);
-
       for (int gate = 0; gate < 3; ++gate) {
         const Grid& in = p.grids[kUIn + gate];
         const Activation function = gate == 2 ? Activation::kTanh : Activation::kSigmoid;
@@ -232,7 +271,7 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
                                 : fit_table(function, in, p.grids[kU + gate], options_of_table, quantization.rounding));
       }
 
-      ISOBIT_RETURN_IF_ERROR(derive_rescales(p, name));
+      ISOBIT_RETURN_IF_ERROR(derive_weights(w, options, kind, name, p));
       model.layers.push_back(std::move(p));
     }
     chained_x = h_grid;

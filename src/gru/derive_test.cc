@@ -91,15 +91,12 @@ GridOptions options_of(const Json& j) {
 
 GruWeights weights_of(const Json& c) {
   GruWeights weights;
-  weights.layers.push_back({c.at("C"), c.at("H"), floats_of(c.at("W")), floats_of(c.at("R")), floats_of(c.at("bw")),
-                            floats_of(c.at("br"))});
+  weights.layers.push_back(
+      {c.at("C"), c.at("H"), floats_of(c.at("W")), floats_of(c.at("R")), floats_of(c.at("bw")), floats_of(c.at("br"))});
   return weights;
 }
 
-/// A calibrator that saw exactly the ranges of the case, and the configuration of the case.
-Result<GruModelParameters> derive_case(const Json& c) {
-  GruWeights weights = weights_of(c);
-  ISOBIT_ASSIGN_OR_RETURN(GruCalibrator calibrator, GruCalibrator::create(std::move(weights)));
+GruQuantization quantization_of(const Json& c) {
   GruQuantization quantization;
   quantization.scale = c.at("power_of_two").get<bool>() ? ScaleKind::kPow2 : ScaleKind::kReal;
   quantization.rounding = testing::rounding_of(c.at("mode"));
@@ -109,12 +106,23 @@ Result<GruModelParameters> derive_case(const Json& c) {
     const bool is_row = tensor >= kW && tensor <= kBr;
     const Json& j = c.at(is_row ? "rows" : "tensors").at(name);
     quantization.tensors[static_cast<size_t>(tensor)] = options_of(j);
+  }
+  return quantization;
+}
+
+/// A calibrator that saw exactly the ranges of the case, and the configuration of the case.
+Result<GruModelParameters> derive_case(const Json& c) {
+  ISOBIT_ASSIGN_OR_RETURN(const GruCalibrator calibrator, GruCalibrator::create(weights_of(c)));
+  for (int32_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
+    const std::string name(kGruTensorNames[static_cast<size_t>(tensor)]);
+    const bool is_row = tensor >= kW && tensor <= kBr;
+    const Json& j = c.at(is_row ? "rows" : "tensors").at(name);
     if (!j.contains("min")) continue;
     const float range[2] = {testing::float_of_bits(j.at("min")), testing::float_of_bits(j.at("max"))};
     // No run of the float forward has exactly these ranges, so they are put where a run would have put them.
     const_cast<TensorStatistics&>(calibrator.statistics(0, GruTensor{tensor})).observe(range, 2);
   }
-  return calibrator.derive(quantization);
+  return calibrator.derive(quantization_of(c));
 }
 
 void expect_equal(const GruLayerParameters& p, const GruLayerParameters& expected) {
@@ -151,8 +159,8 @@ void expect_equal(const GruLayerParameters& p, const GruLayerParameters& expecte
 std::vector<int64_t> moved_rows(const std::vector<float>& values, const std::vector<Grid>& grids,
                                 const GridOptions& options) {
   const auto rows = static_cast<int64_t>(grids.size());
-  const auto own = derive_row_grids(values, rows, static_cast<int64_t>(values.size()) / rows, options, grids[0].kind,
-                                    "t", true);
+  const auto own =
+      derive_row_grids(values, rows, static_cast<int64_t>(values.size()) / rows, options, grids[0].kind, "t", true);
   EXPECT_TRUE(own.ok()) << own.status().message();
   std::vector<int64_t> moved;
   for (size_t row = 0; own.ok() && row < grids.size(); ++row)
@@ -399,7 +407,8 @@ TEST(Derive, RefusesWithoutDataAndWhatCanOverflow) {
   ASSERT_TRUE(apply_bits("8,x=32,W=32", wide).ok());
   const Result<GruModel> refused = calibrator->finish(wide);
   EXPECT_EQ(refused.status().code(), StatusCode::kOverflow);
-  for (const char* part : {"layer 0: ih: ", " of W row ", " can reach 1", ", must stay within 9223372036854775807 (int64)"})
+  for (const char* part :
+       {"layer 0: ih: ", " of W row ", " can reach 1", ", must stay within 9223372036854775807 (int64)"})
     EXPECT_NE(refused.status().message().find(part), std::string::npos) << refused.status().message();
 }
 
@@ -432,14 +441,40 @@ Result<GruModel> model_with_state(const Grid& h, Rounding rounding) {
   for (const GruTensor tensor : {kW, kR, kBw, kBr}) p.grids[tensor] = row;
   for (CodeMatrix* matrix : {&p.W, &p.R, &p.bw, &p.br}) *matrix = CodeMatrix(Dtype::kS8, 3, 1);
   for (size_t gate = 0; gate < 3; ++gate) {
-    ISOBIT_ASSIGN_OR_RETURN(p.tables[gate],
-                            fit_table(gate == 2 ? Activation::kTanh : Activation::kSigmoid, p.grids[kUIn + gate],
-                                      p.grids[kU + gate], {}, rounding));
+    ISOBIT_ASSIGN_OR_RETURN(p.tables[gate], fit_table(gate == 2 ? Activation::kTanh : Activation::kSigmoid,
+                                                      p.grids[kUIn + gate], p.grids[kU + gate], {}, rounding));
   }
   ISOBIT_RETURN_IF_ERROR(derive_rescales(p, "layer 0"));
   GruModelParameters parameters;
   parameters.layers.push_back(std::move(p));
   return GruModel::create(std::move(parameters));
+}
+
+/// Weights that change and change back.
+TEST(WithWeights, GivesWhatDeriveGives) {
+  int models = 0;
+  for (const Json& c : testing::oracle_cases("gru_float.json")) {
+    const Result<GruModelParameters> derived = derive_case(c);
+    if (!derived.ok()) continue;
+    const GruQuantization quantization = quantization_of(c);
+    const GruWeights weights = weights_of(c);
+    GruWeights others = weights;
+    for (GruLayerWeights& layer : others.layers)
+      for (std::vector<float>* const values : {&layer.W, &layer.R, &layer.bw, &layer.br})
+        for (size_t i = 0; i < values->size(); ++i) (*values)[i] *= i % 2 == 0 ? 0.5f : -0.75f;
+    const Result<GruModelParameters> changed = with_weights(*derived, others, quantization);
+    if (!changed.ok()) continue;  // rows of other weights may not fit
+    const Result<GruModelParameters> back = with_weights(*changed, weights, quantization);
+    ASSERT_TRUE(back.ok()) << back.status().message();
+    expect_equal(back->layers[0], derived->layers[0]);
+    models += changed->layers[0].W != derived->layers[0].W || changed->layers[0].W_grid != derived->layers[0].W_grid;
+    GruWeights wider = weights;
+    wider.layers[0].W.resize(wider.layers[0].W.size() / static_cast<size_t>(wider.layers[0].input_size) *
+                             static_cast<size_t>(wider.layers[0].input_size + 1));
+    wider.layers[0].input_size += 1;
+    EXPECT_EQ(with_weights(*derived, wider, quantization).status().code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_GT(models, 5);
 }
 
 TEST(HandOver, EqualsTheOracle) {

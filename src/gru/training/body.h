@@ -2,6 +2,7 @@
 // The kernels of kernels.h on lanes V, which each instruction-set file defines:
 //   Lanes, Mask, kLanes                      kLanes floats; a bit for each
 //   load, store, set, load_mask              load_mask: of bytes, set where not 0
+//   load_bit(p, bit)                         a bit of numbers of 16 bits
 //   add, sub, mul, div, fma, rint            one operation of float32 each
 //   abs, with_sign(a, b)                     magnitude of a, sign of b
 //   less, select(mask, a, b)                 select: a where the bit is set
@@ -28,6 +29,7 @@ struct ScalarLanes {
   static void store(float* p, float a) { *p = a; }
   static float set(float a) { return a; }
   static bool load_mask(const uint8_t* p) { return *p != 0; }
+  static bool load_bit(const uint16_t* p, int bit) { return (*p >> bit & 1) != 0; }
   static float add(float a, float b) { return a + b; }
   static float sub(float a, float b) { return a - b; }
   static float mul(float a, float b) { return a * b; }
@@ -111,24 +113,26 @@ template <typename V>
   for (; i + V::kLanes <= H; i += V::kLanes) {
     const L u = V::load(a.saved + i), r = V::load(a.saved + H + i), n = V::load(a.saved + 2 * H + i);
     const L q = V::load(a.saved + 3 * H + i), h = V::load(a.h + i);
+    // What a clamp did not pass has the gradient 0.
+    const auto passed = [&](int bit, L value) {
+      return a.passes == nullptr ? value : V::select(V::load_bit(a.passes + i, bit), value, V::set(0.0f));
+    };
     const L d = V::add(V::load(a.dy + i), V::load(a.g + i));
-    L e = d, b = V::mul(u, d);
-    if (a.mask != nullptr) {
-      const auto mask = V::load_mask(a.mask + i);
-      e = V::select(mask, d, V::set(0.0f));
-      b = V::select(mask, b, d);
-    }
+    L e = passed(kPassState, d);
+    if (a.mask != nullptr) e = V::select(V::load_mask(a.mask + i), e, V::set(0.0f));
+    L b = V::mul(u, e);
+    if (a.mask != nullptr) b = V::select(V::load_mask(a.mask + i), b, d);
     const L minus_n = V::sub(V::set(-0.0f), n);
-    const L da = V::mul(V::fma(minus_n, n, one), V::mul(V::sub(one, u), e));
+    const L da = passed(kPassGate + 2, V::mul(V::fma(minus_n, n, one), V::mul(V::sub(one, u), e)));
     const L dq = V::mul(r, da);
-    const L dr = V::mul(V::mul(r, V::sub(one, r)), V::mul(q, da));
-    const L du = V::mul(V::mul(u, V::sub(one, u)), V::mul(V::sub(h, n), e));
-    V::store(a.gx + i, du);
-    V::store(a.gx + H + i, dr);
-    V::store(a.gx + 2 * H + i, da);
-    V::store(a.gh + i, du);
-    V::store(a.gh + H + i, dr);
-    V::store(a.gh + 2 * H + i, dq);
+    const L dr = passed(kPassGate + 1, V::mul(V::mul(r, V::sub(one, r)), V::mul(q, da)));
+    const L du = passed(kPassGate, V::mul(V::mul(u, V::sub(one, u)), V::mul(V::sub(h, n), e)));
+    V::store(a.gx + i, passed(kPassIh, du));
+    V::store(a.gx + H + i, passed(kPassIh + 1, dr));
+    V::store(a.gx + 2 * H + i, passed(kPassIh + 2, da));
+    V::store(a.gh + i, passed(kPassHh, du));
+    V::store(a.gh + H + i, passed(kPassHh + 1, dr));
+    V::store(a.gh + 2 * H + i, passed(kPassHh + 2, dq));
     V::store(a.b + i, b);
   }
   return i;

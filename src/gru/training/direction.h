@@ -41,6 +41,7 @@ struct TrainingForward {
 struct TrainingBackward {
   const float* y;
   const float* saved;
+  const uint16_t* passes;  // [T, N, H], bits from kPassIh on; null: all 1
   const float* dy;
   const float* last_gradient;  // [N, H]; null: zeros
   float* first_gradient;       // [N, H]; null: not wanted

@@ -9,6 +9,8 @@
 namespace isobit {
 
 inline constexpr int64_t kChainTerms = 256;  // of a chunk
+/// Bits of a unit's clamps, 1 where the number was in the grid: ih and hh, of u, r and n; u_in, r_in, n_in; h'.
+inline constexpr int kPassIh = 0, kPassHh = 3, kPassGate = 6, kPassState = 9;
 
 /// out[i][j] = chain over k of a(i, k) * b(k, j), plus add[i][j] where that is not null.
 struct ChainProduct {
@@ -37,10 +39,11 @@ struct GruGatesBackward {
   const float* h;
   const float* dy;  // [H]
   const uint8_t* mask;
-  const float* g;  // [H]
-  float* gx;       // [3H]
-  float* gh;       // [3H]
-  float* b;        // [H]; may be g
+  const uint16_t* passes;  // [H], bits from kPassIh on; null: all 1
+  const float* g;          // [H]
+  float* gx;               // [3H]
+  float* gh;               // [3H]
+  float* b;                // [H]; may be g
   int64_t units;
 };
 

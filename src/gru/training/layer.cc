@@ -219,6 +219,7 @@ void train_backward(const TrainingDirection& d, const TrainingBackward& b, const
                             .h = before(row),
                             .dy = b.dy + row * d.y_row,
                             .mask = d.mask == nullptr ? nullptr : d.mask + row * d.y_row,
+                            .passes = b.passes == nullptr ? nullptr : b.passes + row * H,
                             .g = at.g + n * H,
                             .gx = at.gx + place * 3 * H,
                             .gh = at.gh + place * 3 * H,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gru/training/direction.h"
+#include "gru/training/kernels.h"
 
 namespace isobit {
 
@@ -107,15 +108,18 @@ inline void reference_backward(const TrainingDirection& d, const TrainingBackwar
         const float* const saved = b.saved + row * 4 * H + j;
         const float u = saved[0], r = saved[H], tanh = saved[2 * H], q = saved[3 * H], h = before(t, n, j);
         const bool held = d.mask != nullptr && d.mask[row * d.y_row + j] == 0;
-        const float all = b.dy[row * d.y_row + j] + at(g, j), e = held ? 0.0f : all;
-        const float da = std::fma(-tanh, tanh, 1.0f) * ((1.0f - u) * e);
-        const float dr = (r * (1.0f - r)) * (q * da), du = (u * (1.0f - u)) * ((h - tanh) * e);
+        const auto passed = [&](int bit, float value) {
+          return b.passes == nullptr || (b.passes[row * H + j] >> bit & 1) != 0 ? value : 0.0f;
+        };
+        const float all = b.dy[row * d.y_row + j] + at(g, j), e = held ? 0.0f : passed(kPassState, all);
+        const float da = passed(kPassGate + 2, std::fma(-tanh, tanh, 1.0f) * ((1.0f - u) * e));
+        const float dr = passed(kPassGate + 1, (r * (1.0f - r)) * (q * da));
+        const float du = passed(kPassGate, (u * (1.0f - u)) * ((h - tanh) * e));
         const int64_t first = row * 3 * H + j;
-        at(gx, first) = at(gh, first) = du;
-        at(gx, first + H) = at(gh, first + H) = dr;
-        at(gx, first + 2 * H) = da;
-        at(gh, first + 2 * H) = r * da;
-        at(kept, j) = held ? all : u * all;
+        at(gx, first) = passed(kPassIh, du), at(gh, first) = passed(kPassHh, du);
+        at(gx, first + H) = passed(kPassIh + 1, dr), at(gh, first + H) = passed(kPassHh + 1, dr);
+        at(gx, first + 2 * H) = passed(kPassIh + 2, da), at(gh, first + 2 * H) = passed(kPassHh + 2, r * da);
+        at(kept, j) = held ? all : u * e;
       }
       for (int64_t k = 0; k < H; ++k)
         at(g, k) = at(kept, k) + reference_chain(

@@ -288,6 +288,7 @@ Status GruTraining::backward(std::span<const GruTrainingWeights> weights, std::s
       const bool first_of_two = s.directions == 2 && d == 0;
       const TrainingBackward b{.y = out + d * H,
                                .saved = saved.data() + gates_at(s, layer, d),
+                               .passes = nullptr,
                                .dy = dout + d * H,
                                .last_gradient = state_of(states.last_gradient, index, call.state_size()),
                                .first_gradient = state_of(states.first_gradient, index, call.state_size()),

@@ -93,6 +93,7 @@ struct LayerCase {
     const TrainingForward f{y.data(), last.data(), saved.data()};
     const TrainingBackward b{.y = y.data(),
                              .saved = saved.data(),
+                             .passes = nullptr,
                              .dy = dy.data(),
                              .last_gradient = last_gradient.empty() ? nullptr : last_gradient.data(),
                              .first_gradient = first_gradient.data(),

@@ -16,6 +16,11 @@ struct Lanes8 {
     const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
     return _mm256_castsi256_ps(_mm256_cmpgt_epi32(bytes, _mm256_setzero_si256()));
   }
+  static __m256 load_bit(const uint16_t* p, int bit) {
+    const __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i one = _mm256_set1_epi32(1 << bit);
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(words, one), one));
+  }
   static __m256 add(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
   static __m256 sub(__m256 a, __m256 b) { return _mm256_sub_ps(a, b); }
   static __m256 mul(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }

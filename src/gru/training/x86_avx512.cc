@@ -16,6 +16,10 @@ struct Lanes16 {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return _mm_test_epi8_mask(bytes, bytes);
   }
+  static __mmask16 load_bit(const uint16_t* p, int bit) {
+    const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm256_test_epi16_mask(words, _mm256_set1_epi16(static_cast<int16_t>(1 << bit)));
+  }
   static __m512 add(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
   static __m512 sub(__m512 a, __m512 b) { return _mm512_sub_ps(a, b); }
   static __m512 mul(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }

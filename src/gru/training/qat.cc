@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gru/training/qat.h"
+
+#include <algorithm>
+
+#include "gru/reference.h"
+
+namespace isobit {
+namespace {
+
+bool is_in(const CodeRange& range, int64_t code) { return code >= range.min && code <= range.max; }
+
+/// One linear transform: rows of weights, and what stands before its sums.
+struct LinearRows {
+  std::vector<int32_t> weights;  // [3H, K]
+  std::vector<int64_t> start;    // -z * sum of weights + the bias on the accumulator's scale
+  const RescaleParameters* to_out;
+  CodeRange out;
+  Rounding rounding;
+  int64_t columns;
+
+  LinearRows(const CodeMatrix& matrix, const Grid& input, const CodeMatrix& bias,
+             const std::vector<RescaleParameters>& bias_to_acc, const std::vector<RescaleParameters>& acc_to_out,
+             const Grid& output, Rounding mode)
+      : to_out(acc_to_out.data()), out(range_of(output)), rounding(mode), columns(matrix.columns()) {
+    for (int64_t c = 0; c < matrix.rows(); ++c) {
+      int64_t sum = 0;
+      for (int64_t k = 0; k < columns; ++k) {
+        weights.push_back(static_cast<int32_t>(matrix.at(c, k)));
+        sum += weights.back();
+      }
+      start.push_back(rescale(bias_to_acc[static_cast<size_t>(c)], bias.at(c, 0), mode) - input.zero_point * sum);
+    }
+  }
+  /// The code of row c, before the clamp.
+  [[nodiscard]] int64_t before_clamp(int64_t c, const int32_t* codes) const {
+    const int32_t* const w = weights.data() + c * columns;
+    int64_t acc = start[static_cast<size_t>(c)];
+    for (int64_t k = 0; k < columns; ++k) acc += int64_t{w[k]} * codes[k];
+    return rescale(to_out[c], acc, rounding) + out.zero_point;
+  }
+};
+
+/// What the clamps of reference_cell() were given: u_in, r_in, n_in, h'.
+void pass_cell(const CellView& p, const int64_t ih[3], const int64_t hh[3], int64_t h, const ReferenceCell& c,
+               bool (&passed)[4]) {
+  const auto rs = [&](const RescaleParameters& ratio, int64_t x) { return rescale(ratio, x, p.rounding); };
+  for (int gate = 0; gate < 3; ++gate) {
+    const int64_t from_h = gate < 2 ? rs(p.hh_to_gate[gate], hh[gate] - p.hh.zero_point)
+                                    : rs(p.rhh_to_n, (c.r - p.z_r) * (hh[2] - p.hh.zero_point));
+    passed[gate] = is_in(p.gate_in[gate],
+                         rs(p.ih_to_gate[gate], ih[gate] - p.ih.zero_point) + from_h + p.gate_in[gate].zero_point);
+  }
+  const int64_t mixed = (c.u - p.z_u) * (h - p.h.zero_point) + (p.one - c.u) * rs(p.n_to_h, c.n - p.z_n);
+  passed[3] = is_in(p.h, rs(p.u_to_one, mixed) + p.h.zero_point);
+}
+
+float number_of(const Grid& grid, int64_t code) { return static_cast<float>(code - grid.zero_point) * grid.scale(); }
+
+}  // namespace
+
+void dequantise(const Grid& grid, std::span<const int32_t> codes, std::span<float> numbers) {
+  for (size_t i = 0; i < codes.size(); ++i) numbers[i] = number_of(grid, codes[i]);
+}
+
+std::vector<float> dequantised_rows(const CodeMatrix& codes, std::span<const Grid> rows) {
+  std::vector<float> numbers;
+  for (int64_t c = 0; c < codes.rows(); ++c)
+    for (int64_t k = 0; k < codes.columns(); ++k)
+      numbers.push_back(number_of(rows[static_cast<size_t>(c)], codes.at(c, k)));
+  return numbers;
+}
+
+void qat_forward(const QatDirection& d, const QatForward& f, ThreadPool* pool) {
+  const GruLayerParameters& p = *d.layer;
+  const int64_t N = d.batch, C = p.input_size, H = p.hidden_size;
+  const CellView cell = view_of(p);
+  const LinearRows input(p.W, p.grids[kX], p.bw, p.bw_to_acc, p.acc_to_ih, p.grids[kIh], p.rounding);
+  const LinearRows state(p.R, p.grids[kH], p.br, p.br_to_acc, p.acc_to_hh, p.grids[kHh], p.rounding);
+  const auto z_h = static_cast<int32_t>(p.grids[kH].zero_point);
+  const auto sequence = [&](int64_t n) {
+    std::vector<int32_t> h(static_cast<size_t>(H), z_h);
+    if (d.first != nullptr) std::copy_n(d.first + n * H, H, h.begin());
+    for (int64_t i = 0; i < d.steps; ++i) {
+      const int64_t t = d.reverse ? d.steps - 1 - i : i, row = t * N + n;
+      int32_t* const y = f.y + row * d.y_row;
+      if (t >= (d.lengths.empty() ? d.steps : d.lengths[static_cast<size_t>(n)])) {
+        std::fill_n(y, H, z_h);
+        continue;
+      }
+      for (int64_t j = 0; j < H; ++j) {
+        unsigned passes = 0;
+        int64_t ih[3], hh[3];
+        const auto linear = [&](const LinearRows& rows, int gate, const int32_t* codes, int bit) {
+          const int64_t code = rows.before_clamp(gate * H + j, codes);
+          passes |= unsigned{is_in(rows.out, code)} << (bit + gate);
+          return clamp_to(rows.out, code);
+        };
+        for (int gate = 0; gate < 3; ++gate) {
+          ih[gate] = linear(input, gate, d.x + row * C, kPassIh);
+          hh[gate] = linear(state, gate, h.data(), kPassHh);
+        }
+        const int64_t before = h[static_cast<size_t>(j)];
+        const ReferenceCell codes = reference_cell(cell, ih, hh, before);
+        bool passed[4];
+        pass_cell(cell, ih, hh, before, codes, passed);
+        for (int c = 0; c < 4; ++c) passes |= unsigned{passed[c]} << (kPassGate + c);
+        f.passes[row * H + j] = static_cast<uint16_t>(passes);
+        float* const saved = f.saved + row * 4 * H + j;
+        saved[0] = number_of(p.grids[kU], codes.u);
+        saved[H] = number_of(p.grids[kRGate], codes.r);
+        saved[2 * H] = number_of(p.grids[kN], codes.n);
+        saved[3 * H] = number_of(p.grids[kHh], hh[2]);
+        const bool held = d.mask != nullptr && d.mask[row * d.y_row + j] == 0;
+        y[j] = static_cast<int32_t>(held ? before : codes.h);
+      }
+      std::copy_n(y, H, h.begin());
+    }
+    if (f.last != nullptr) std::copy(h.begin(), h.end(), f.last + n * H);
+  };
+  const auto sequences = [&](int, int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) sequence(n);
+  };
+  if (pool != nullptr) {
+    pool->for_ranges(N, sequences);
+  } else {
+    sequences(0, 0, N);
+  }
+}
+
+}  // namespace isobit

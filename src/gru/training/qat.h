@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantisation-aware training of one direction of one layer: the integer forward, with what its clamps passed, and the
+// numbers that the backward of floats runs on (numerics.md, section 14).
+#ifndef ISOBIT_GRU_TRAINING_QAT_H_
+#define ISOBIT_GRU_TRAINING_QAT_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "gru/training/kernels.h"
+#include "isobit/gru.h"
+#include "isobit/parallel.h"
+
+namespace isobit {
+
+/// One direction, whose parameters a GruModel has checked and proved.
+struct QatDirection {
+  const GruLayerParameters* layer;
+  int64_t steps, batch;
+  bool reverse;
+  std::span<const int64_t> lengths;  // empty: T for all
+  const int32_t* x;                  // codes, [T, N, C]
+  const uint8_t* mask;               // null: none; rows as of y
+  const int32_t* first;              // codes, [N, H]; null: z_h
+  int64_t y_row;
+};
+struct QatForward {
+  int32_t* y;        // codes; z_h past a length
+  int32_t* last;     // [N, H]; null: not wanted
+  float* saved;      // [T, N, 4H]: u, r, n and hh_n as numbers
+  uint16_t* passes;  // [T, N, H], bits from kPassIh on
+};
+void qat_forward(const QatDirection& d, const QatForward& f, ThreadPool* pool);
+
+/// float32(q - z) * S of codes of one grid; of rows with a grid each.
+void dequantise(const Grid& grid, std::span<const int32_t> codes, std::span<float> numbers);
+std::vector<float> dequantised_rows(const CodeMatrix& codes, std::span<const Grid> rows);
+
+}  // namespace isobit
+
+#endif  // ISOBIT_GRU_TRAINING_QAT_H_
