@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training in floats against the vectors of the oracle (oracle/README.md, training.json): the reference, and the
+// Training against the vectors of the oracle (oracle/README.md, training.json and qat.json): the reference, and the
 // kernels of every path that runs here.
 #include <gtest/gtest.h>
 
@@ -9,9 +9,11 @@
 #include <cstdio>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gru/training/layer.h"
+#include "gru/training/qat.h"
 #include "gru/training/reference.h"
 #include "isobit/cpu.h"
 #include "testing/oracle.h"
@@ -147,6 +149,107 @@ struct LayerCase {
   std::vector<int64_t> lengths;
   std::vector<uint8_t> mask;
 };
+
+/// A case of qat.json on a path.
+void run_qat(const Json& j, CpuPath path) {
+  const GruLayerParameters layer = testing::layer_of(j["layers"][0][0], testing::rounding_of(j["mode"]));
+  const auto codes_of = [](const Json& codes) {
+    std::vector<int32_t> narrow;
+    for (const int64_t code : testing::flatten(codes)) narrow.push_back(static_cast<int32_t>(code));
+    return narrow;
+  };
+  const int64_t T = j["T"], N = j["N"], C = layer.input_size, H = layer.hidden_size;
+  const std::vector<int32_t> x_codes = codes_of(j["x"]);
+  const std::vector<int32_t> first_codes = j["h0"].is_null() ? std::vector<int32_t>() : codes_of(j["h0"]);
+  std::vector<int64_t> lengths;
+  if (!j["lengths"].is_null()) lengths = testing::flatten(j["lengths"]);
+  std::vector<uint8_t> mask;
+  if (!j["mask"].is_null())
+    for (const int64_t bit : testing::flatten(j["mask"])) mask.push_back(static_cast<uint8_t>(bit));
+  const uint8_t* const mask_data = mask.empty() ? nullptr : mask.data();
+  const bool reverse = j["reverse"];
+
+  std::vector<int32_t> y_codes(static_cast<size_t>(T * N * H)), last(static_cast<size_t>(N * H));
+  Floats saved(4 * y_codes.size());
+  std::vector<uint16_t> passes(y_codes.size());
+  qat_forward({.layer = &layer,
+               .steps = T,
+               .batch = N,
+               .reverse = reverse,
+               .lengths = lengths,
+               .x = x_codes.data(),
+               .mask = mask_data,
+               .first = first_codes.empty() ? nullptr : first_codes.data(),
+               .y_row = H},
+              {y_codes.data(), last.data(), saved.data(), passes.data()}, nullptr);
+  EXPECT_EQ(y_codes, codes_of(j["y"]));
+  EXPECT_EQ(last, codes_of(j["h_last"]));
+  const std::pair<const char*, GruTensor> gates[] = {{"u", kU}, {"r", kRGate}, {"n", kN}, {"hh_n", kHh}};
+  for (int64_t row = 0; row < T * N; ++row) {
+    const auto of_row = [&](const char* name) -> const Json& {
+      return j[name][static_cast<size_t>(row / N)][static_cast<size_t>(row % N)];
+    };
+    if (of_row("passes").is_null()) continue;
+    for (size_t gate = 0; gate < std::size(gates); ++gate) {
+      Floats wanted(static_cast<size_t>(H));
+      dequantise(layer.grids[gates[gate].second], codes_of(of_row(gates[gate].first)), wanted);
+      const auto begin = saved.begin() + (row * 4 + static_cast<int64_t>(gate)) * H;
+      expect_same(Floats(begin, begin + H), wanted, gates[gate].first);
+    }
+    const std::vector<int64_t> wanted = testing::flatten(of_row("passes"));
+    for (int64_t k = 0; k < H; ++k)
+      ASSERT_EQ(passes[static_cast<size_t>(row * H + k)], wanted[static_cast<size_t>(k)]) << "passes of " << row;
+  }
+
+  const Floats W = dequantised_rows(layer.W, layer.W_grid), R = dequantised_rows(layer.R, layer.R_grid);
+  Floats x(x_codes.size()), y(y_codes.size()), first(first_codes.size());
+  dequantise(layer.grids[kX], x_codes, x);
+  dequantise(layer.grids[kH], y_codes, y);
+  dequantise(layer.grids[kH], first_codes, first);
+  const Floats dy = floats_of(j["dy"]), last_gradient = floats_of(j["dh_last"]), bias(static_cast<size_t>(3 * H));
+  Floats dx(x.size()), dW(W.size()), dR(R.size()), dbw(bias.size()), dbr(bias.size()), first_gradient(last.size());
+  const TrainingDirection d{.steps = T,
+                            .batch = N,
+                            .inputs = C,
+                            .hidden = H,
+                            .reverse = reverse,
+                            .lengths = lengths,
+                            .weights = {W, R, bias, bias},
+                            .x = x.data(),
+                            .mask = mask_data,
+                            .first = first.empty() ? nullptr : first.data(),
+                            .y_row = H};
+  const TrainingBackward b{.y = y.data(),
+                           .saved = saved.data(),
+                           .passes = passes.data(),
+                           .dy = dy.data(),
+                           .last_gradient = last_gradient.empty() ? nullptr : last_gradient.data(),
+                           .first_gradient = first_gradient.data(),
+                           .dx = dx.data(),
+                           .dx_add = nullptr,
+                           .gradients = {dW, dR, dbw, dbr}};
+  if (path == CpuPath::kReference) {
+    reference_backward(d, b);
+  } else {
+    Workspace scratch(training_scratch_bytes(T, N, C, H, 1));
+    train_backward(d, b, training_kernels_of(path), scratch.data(), nullptr);
+  }
+  const std::pair<const char*, const Floats*> results[] = {{"dx", &dx},   {"dW", &dW},   {"dR", &dR},
+                                                           {"dbw", &dbw}, {"dbr", &dbr}, {"dh0", &first_gradient}};
+  for (const auto& [name, found] : results) expect_same(*found, floats_of(j[name]), name);
+}
+
+TEST(GruTrainingOracle, EveryVectorOfQuantisationAwareTraining) {
+  int cases = 0;
+  const Json all = testing::oracle_cases("qat.json");
+  for (const Json& j : all)
+    for (const CpuPath path : paths()) {
+      SCOPED_TRACE(j["name"].get<std::string>() + ", " + std::string(to_string(path)));
+      run_qat(j, path);
+      ++cases;
+    }
+  EXPECT_GE(cases, 11 * 2);
+}
 
 TEST(GruTrainingOracle, EveryVector) {
   int layers = 0, functions = 0;
