@@ -43,7 +43,7 @@ struct ScalarLanes {
   static float scale(float a, float n) {
     uint32_t bits = 0;
     std::memcpy(&bits, &a, sizeof bits);
-    bits += static_cast<uint32_t>(static_cast<int32_t>(n)) << 23;
+    if (n == n) bits += static_cast<uint32_t>(static_cast<int32_t>(n)) << 23;  // NaN is no integer
     std::memcpy(&a, &bits, sizeof bits);
     return a;
   }
@@ -182,7 +182,7 @@ template <typename V>
   using F = Functions<V>;
   for (; i + V::kLanes <= count; i += V::kLanes) {
     const typename V::Lanes a = V::load(x + i);
-    V::store(e + i, F::e(a));
+    V::store(e + i, F::e(V::with_sign(a, V::set(-1.0f))));
     V::store(sigmoid + i, F::sigmoid(a));
     V::store(tanh + i, F::tanh(a));
   }

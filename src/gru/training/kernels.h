@@ -55,7 +55,7 @@ struct GruTrainingKernels {
   void (*backward)(const GruGatesBackward&);
   /// sums[c] = sum over m of rows[m][c], rows being `columns` floats apart.
   void (*sum_rows)(const float* rows, int64_t count, int64_t columns, float* sums);
-  /// E, sigmoid and tanh of `count` numbers, for tests.
+  /// E of -abs(x), sigmoid and tanh of `count` numbers, for tests.
   void (*functions)(const float* x, int64_t count, float* e, float* sigmoid, float* tanh);
 };
 

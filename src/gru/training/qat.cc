@@ -12,7 +12,7 @@ bool is_in(const CodeRange& range, int64_t code) { return code >= range.min && c
 
 /// One linear transform: rows of weights, and what stands before its sums.
 struct LinearRows {
-  std::vector<int32_t> weights;  // [3H, K]
+  std::vector<int64_t> weights;  // [3H, K]
   std::vector<int64_t> start;    // -z * sum of weights + the bias on the accumulator's scale
   const RescaleParameters* to_out;
   CodeRange out;
@@ -26,17 +26,17 @@ struct LinearRows {
     for (int64_t c = 0; c < matrix.rows(); ++c) {
       int64_t sum = 0;
       for (int64_t k = 0; k < columns; ++k) {
-        weights.push_back(static_cast<int32_t>(matrix.at(c, k)));
+        weights.push_back(matrix.at(c, k));
         sum += weights.back();
       }
       start.push_back(rescale(bias_to_acc[static_cast<size_t>(c)], bias.at(c, 0), mode) - input.zero_point * sum);
     }
   }
   /// The code of row c, before the clamp.
-  [[nodiscard]] int64_t before_clamp(int64_t c, const int32_t* codes) const {
-    const int32_t* const w = weights.data() + c * columns;
+  [[nodiscard]] int64_t before_clamp(int64_t c, const int64_t* codes) const {
+    const int64_t* const w = weights.data() + c * columns;
     int64_t acc = start[static_cast<size_t>(c)];
-    for (int64_t k = 0; k < columns; ++k) acc += int64_t{w[k]} * codes[k];
+    for (int64_t k = 0; k < columns; ++k) acc += w[k] * codes[k];
     return rescale(to_out[c], acc, rounding) + out.zero_point;
   }
 };
@@ -55,19 +55,17 @@ void pass_cell(const CellView& p, const int64_t ih[3], const int64_t hh[3], int6
   passed[3] = is_in(p.h, rs(p.u_to_one, mixed) + p.h.zero_point);
 }
 
-float number_of(const Grid& grid, int64_t code) { return static_cast<float>(code - grid.zero_point) * grid.scale(); }
-
 }  // namespace
 
-void dequantise(const Grid& grid, std::span<const int32_t> codes, std::span<float> numbers) {
-  for (size_t i = 0; i < codes.size(); ++i) numbers[i] = number_of(grid, codes[i]);
+void dequantize_codes(const Grid& grid, std::span<const int64_t> codes, std::span<float> numbers) {
+  for (size_t i = 0; i < codes.size(); ++i) numbers[i] = dequantize_value(grid, codes[i]);
 }
 
-std::vector<float> dequantised_rows(const CodeMatrix& codes, std::span<const Grid> rows) {
+std::vector<float> dequantized_rows(const CodeMatrix& codes, std::span<const Grid> rows) {
   std::vector<float> numbers;
   for (int64_t c = 0; c < codes.rows(); ++c)
     for (int64_t k = 0; k < codes.columns(); ++k)
-      numbers.push_back(number_of(rows[static_cast<size_t>(c)], codes.at(c, k)));
+      numbers.push_back(dequantize_value(rows[static_cast<size_t>(c)], codes.at(c, k)));
   return numbers;
 }
 
@@ -77,13 +75,13 @@ void qat_forward(const QatDirection& d, const QatForward& f, ThreadPool* pool) {
   const CellView cell = view_of(p);
   const LinearRows input(p.W, p.grids[kX], p.bw, p.bw_to_acc, p.acc_to_ih, p.grids[kIh], p.rounding);
   const LinearRows state(p.R, p.grids[kH], p.br, p.br_to_acc, p.acc_to_hh, p.grids[kHh], p.rounding);
-  const auto z_h = static_cast<int32_t>(p.grids[kH].zero_point);
+  const int64_t z_h = p.grids[kH].zero_point;
   const auto sequence = [&](int64_t n) {
-    std::vector<int32_t> h(static_cast<size_t>(H), z_h);
+    std::vector<int64_t> h(static_cast<size_t>(H), z_h);
     if (d.first != nullptr) std::copy_n(d.first + n * H, H, h.begin());
     for (int64_t i = 0; i < d.steps; ++i) {
       const int64_t t = d.reverse ? d.steps - 1 - i : i, row = t * N + n;
-      int32_t* const y = f.y + row * d.y_row;
+      int64_t* const y = f.y + row * d.y_row;
       if (t >= (d.lengths.empty() ? d.steps : d.lengths[static_cast<size_t>(n)])) {
         std::fill_n(y, H, z_h);
         continue;
@@ -91,7 +89,7 @@ void qat_forward(const QatDirection& d, const QatForward& f, ThreadPool* pool) {
       for (int64_t j = 0; j < H; ++j) {
         unsigned passes = 0;
         int64_t ih[3], hh[3];
-        const auto linear = [&](const LinearRows& rows, int gate, const int32_t* codes, int bit) {
+        const auto linear = [&](const LinearRows& rows, int gate, const int64_t* codes, int bit) {
           const int64_t code = rows.before_clamp(gate * H + j, codes);
           passes |= unsigned{is_in(rows.out, code)} << (bit + gate);
           return clamp_to(rows.out, code);
@@ -107,12 +105,12 @@ void qat_forward(const QatDirection& d, const QatForward& f, ThreadPool* pool) {
         for (int c = 0; c < 4; ++c) passes |= unsigned{passed[c]} << (kPassGate + c);
         f.passes[row * H + j] = static_cast<uint16_t>(passes);
         float* const saved = f.saved + row * 4 * H + j;
-        saved[0] = number_of(p.grids[kU], codes.u);
-        saved[H] = number_of(p.grids[kRGate], codes.r);
-        saved[2 * H] = number_of(p.grids[kN], codes.n);
-        saved[3 * H] = number_of(p.grids[kHh], hh[2]);
+        saved[0] = dequantize_value(p.grids[kU], codes.u);
+        saved[H] = dequantize_value(p.grids[kRGate], codes.r);
+        saved[2 * H] = dequantize_value(p.grids[kN], codes.n);
+        saved[3 * H] = dequantize_value(p.grids[kHh], hh[2]);
         const bool held = d.mask != nullptr && d.mask[row * d.y_row + j] == 0;
-        y[j] = static_cast<int32_t>(held ? before : codes.h);
+        y[j] = held ? before : codes.h;
       }
       std::copy_n(y, H, h.begin());
     }

@@ -20,22 +20,22 @@ struct QatDirection {
   int64_t steps, batch;
   bool reverse;
   std::span<const int64_t> lengths;  // empty: T for all
-  const int32_t* x;                  // codes, [T, N, C]
+  const int64_t* x;                  // codes, [T, N, C]
   const uint8_t* mask;               // null: none; rows as of y
-  const int32_t* first;              // codes, [N, H]; null: z_h
+  const int64_t* first;              // codes, [N, H]; null: z_h
   int64_t y_row;
 };
 struct QatForward {
-  int32_t* y;        // codes; z_h past a length
-  int32_t* last;     // [N, H]; null: not wanted
+  int64_t* y;        // codes; z_h past a length
+  int64_t* last;     // [N, H]; null: not wanted
   float* saved;      // [T, N, 4H]: u, r, n and hh_n as numbers
   uint16_t* passes;  // [T, N, H], bits from kPassIh on
 };
 void qat_forward(const QatDirection& d, const QatForward& f, ThreadPool* pool);
 
 /// float32(q - z) * S of codes of one grid; of rows with a grid each.
-void dequantise(const Grid& grid, std::span<const int32_t> codes, std::span<float> numbers);
-std::vector<float> dequantised_rows(const CodeMatrix& codes, std::span<const Grid> rows);
+void dequantize_codes(const Grid& grid, std::span<const int64_t> codes, std::span<float> numbers);
+std::vector<float> dequantized_rows(const CodeMatrix& codes, std::span<const Grid> rows);
 
 }  // namespace isobit
 

@@ -28,6 +28,7 @@ float reference_chain(int64_t count, const A& a, const B& b) {
 }
 
 inline float reference_e(float x) {
+  if (std::isnan(x)) return x;
   x = x < -87.0f ? -87.0f : x;
   const float n = std::nearbyint(x * 0x1.715476p+0f);
   float r = std::fma(n, -0x1.62e4p-1f, x);

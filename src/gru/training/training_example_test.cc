@@ -34,5 +34,26 @@ TEST(GruTrainingExample, LearnsToAddUp) {
   EXPECT_LT(last, 0.05f * first);
 }
 
+TEST(GruTrainingExample, GivesGradientsOfIntegers) {
+  constexpr int64_t kSteps = 2, kBatch = 3;
+  GruWeights weights;
+  weights.layers.push_back({1,
+                            2,
+                            {0.5f, -0.4f, 0.3f, 0.2f, 0.1f, 0.6f},
+                            std::vector<float>(12, 0.1f),
+                            std::vector<float>(6, 0.2f),
+                            std::vector<float>(6, -0.1f)});
+  const std::vector<float> x = {0.1f, -0.5f, 0.9f, 0.3f, -0.2f, 0.7f}, wanted(kSteps * kBatch * 2, 0.5f);
+  GruCalibrator calibrator = GruCalibrator::create(weights).value();
+  ASSERT_TRUE(calibrator.observe(x, kSteps, kBatch).ok());
+  GruModelParameters integers = calibrator.derive({}).value();
+  std::vector<float> W(6), R(12), bw(6), br(6);
+  const std::vector<GruTrainingGradients> into = {{W, R, bw, br}};
+  const Status done = gradients_of_integers(integers, weights, {}, x, kSteps, kBatch, wanted, into);
+  ASSERT_TRUE(done.ok()) << done.message();
+  EXPECT_NE(W, std::vector<float>(6));
+  EXPECT_NE(R, std::vector<float>(12));
+}
+
 }  // namespace
 }  // namespace isobit

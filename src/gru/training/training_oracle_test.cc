@@ -153,14 +153,10 @@ struct LayerCase {
 /// A case of qat.json on a path.
 void run_qat(const Json& j, CpuPath path) {
   const GruLayerParameters layer = testing::layer_of(j["layers"][0][0], testing::rounding_of(j["mode"]));
-  const auto codes_of = [](const Json& codes) {
-    std::vector<int32_t> narrow;
-    for (const int64_t code : testing::flatten(codes)) narrow.push_back(static_cast<int32_t>(code));
-    return narrow;
-  };
+  const auto codes_of = [](const Json& codes) { return testing::flatten(codes); };
   const int64_t T = j["T"], N = j["N"], C = layer.input_size, H = layer.hidden_size;
-  const std::vector<int32_t> x_codes = codes_of(j["x"]);
-  const std::vector<int32_t> first_codes = j["h0"].is_null() ? std::vector<int32_t>() : codes_of(j["h0"]);
+  const std::vector<int64_t> x_codes = codes_of(j["x"]);
+  const std::vector<int64_t> first_codes = j["h0"].is_null() ? std::vector<int64_t>() : codes_of(j["h0"]);
   std::vector<int64_t> lengths;
   if (!j["lengths"].is_null()) lengths = testing::flatten(j["lengths"]);
   std::vector<uint8_t> mask;
@@ -169,7 +165,7 @@ void run_qat(const Json& j, CpuPath path) {
   const uint8_t* const mask_data = mask.empty() ? nullptr : mask.data();
   const bool reverse = j["reverse"];
 
-  std::vector<int32_t> y_codes(static_cast<size_t>(T * N * H)), last(static_cast<size_t>(N * H));
+  std::vector<int64_t> y_codes(static_cast<size_t>(T * N * H)), last(static_cast<size_t>(N * H));
   Floats saved(4 * y_codes.size());
   std::vector<uint16_t> passes(y_codes.size());
   qat_forward({.layer = &layer,
@@ -192,7 +188,7 @@ void run_qat(const Json& j, CpuPath path) {
     if (of_row("passes").is_null()) continue;
     for (size_t gate = 0; gate < std::size(gates); ++gate) {
       Floats wanted(static_cast<size_t>(H));
-      dequantise(layer.grids[gates[gate].second], codes_of(of_row(gates[gate].first)), wanted);
+      dequantize_codes(layer.grids[gates[gate].second], codes_of(of_row(gates[gate].first)), wanted);
       const auto begin = saved.begin() + (row * 4 + static_cast<int64_t>(gate)) * H;
       expect_same(Floats(begin, begin + H), wanted, gates[gate].first);
     }
@@ -201,11 +197,11 @@ void run_qat(const Json& j, CpuPath path) {
       ASSERT_EQ(passes[static_cast<size_t>(row * H + k)], wanted[static_cast<size_t>(k)]) << "passes of " << row;
   }
 
-  const Floats W = dequantised_rows(layer.W, layer.W_grid), R = dequantised_rows(layer.R, layer.R_grid);
+  const Floats W = dequantized_rows(layer.W, layer.W_grid), R = dequantized_rows(layer.R, layer.R_grid);
   Floats x(x_codes.size()), y(y_codes.size()), first(first_codes.size());
-  dequantise(layer.grids[kX], x_codes, x);
-  dequantise(layer.grids[kH], y_codes, y);
-  dequantise(layer.grids[kH], first_codes, first);
+  dequantize_codes(layer.grids[kX], x_codes, x);
+  dequantize_codes(layer.grids[kH], y_codes, y);
+  dequantize_codes(layer.grids[kH], first_codes, first);
   const Floats dy = floats_of(j["dy"]), last_gradient = floats_of(j["dh_last"]), bias(static_cast<size_t>(3 * H));
   Floats dx(x.size()), dW(W.size()), dR(R.size()), dbw(bias.size()), dbr(bias.size()), first_gradient(last.size());
   const TrainingDirection d{.steps = T,

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward of all layers and directions, of floats and of integers.
+#ifndef ISOBIT_GRU_TRAINING_LAYERS_H_
+#define ISOBIT_GRU_TRAINING_LAYERS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gru/training/arrays.h"
+#include "gru/training/direction.h"
+#include "gru/training/layer.h"
+#include "gru/training/reference.h"
+#include "isobit/cpu.h"
+#include "isobit/gru_training.h"
+
+namespace isobit {
+
+inline int64_t inputs_of(const GruTrainingSizes& s, int64_t layer) {
+  return layer == 0 ? s.input_size : s.directions * s.hidden_size;
+}
+inline int64_t y_size(const GruTrainingSizes& s) { return s.steps * s.batch * s.directions * s.hidden_size; }
+
+/// Where an optional array has the state of a direction.
+template <typename T>
+T* state_of(std::span<T> states, int64_t index, const GruTrainingSizes& s) {
+  return states.empty() ? nullptr : states.data() + index * s.batch * s.hidden_size;
+}
+
+/// Gradients of y of layers below, and dx of a direction.
+struct BetweenLayers {
+  float* dy[2];
+  float* dx;
+
+  BetweenLayers(Scratch& scratch, const GruTrainingSizes& s) {
+    for (float*& of_layer : dy) of_layer = scratch.floats(s.layers > 1 ? y_size(s) : 0);
+    const int64_t inputs = std::max(s.input_size, s.layers > 1 ? s.directions * s.hidden_size : 0);
+    dx = scratch.floats(s.directions > 1 ? s.steps * s.batch * inputs : 0);
+  }
+};
+
+/// Of forward and backward, on so many threads.
+inline int64_t training_workspace_bytes(const GruTrainingSizes& s, int threads) {
+  Scratch scratch(nullptr);
+  const BetweenLayers between(scratch, s);
+  int64_t most = 0;
+  for (int64_t layer = 0; layer < std::min<int64_t>(s.layers, 2); ++layer)
+    most = std::max(most, training_scratch_bytes(s.steps, s.batch, inputs_of(s, layer), s.hidden_size, threads));
+  return scratch.used() + most;
+}
+
+inline Status check_lengths(const std::string& who, std::span<const int64_t> lengths, int64_t steps) {
+  for (size_t n = 0; n < lengths.size(); ++n)
+    if (lengths[n] < 0 || lengths[n] > steps)
+      return refuse_training(who + ": options.lengths[" + std::to_string(n) + "] is " + std::to_string(lengths[n]) +
+                             ", must be 0 to " + std::to_string(steps));
+  return {};
+}
+
+/// Gradients of all weights, as arrays of a call.
+inline Status add_gradients(const std::string& who, const GruTrainingSizes& s,
+                            std::span<const GruTrainingGradients> gradients, std::vector<TrainingArray>& arrays) {
+  const int64_t H = s.hidden_size, directions = s.layers * s.directions;
+  if (static_cast<int64_t>(gradients.size()) != directions)
+    return refuse_training(who + ": gradients has " + std::to_string(gradients.size()) + " elements, must have " +
+                           std::to_string(directions) + ": [layers * directions]");
+  for (int64_t i = 0; i < directions; ++i) {
+    const GruTrainingGradients& of = gradients[static_cast<size_t>(i)];
+    const std::string which = "gradients[" + std::to_string(i) + "].";
+    arrays.emplace_back(which + "W", "3H, C", of.W, 3 * H * inputs_of(s, i / s.directions));
+    arrays.emplace_back(which + "R", "3H, H", of.R, 3 * H * H);
+    arrays.emplace_back(which + "bw", "3H", of.bw, 3 * H);
+    arrays.emplace_back(which + "br", "3H", of.br, 3 * H);
+  }
+  return {};
+}
+
+/// What a forward left of a direction.
+struct DirectionRun {
+  TrainingDirection direction;
+  const float* y;
+  const float* saved;
+  const uint16_t* passes;
+};
+
+/// run_of(layer, direction): a DirectionRun. dx: null where it is not wanted.
+template <typename RunOf>
+void backward_layers(const GruTrainingSizes& s, CpuPath path, ThreadPool* pool, std::byte* workspace,
+                     const RunOf& run_of, const float* dy, float* dx, std::span<const GruTrainingGradients> gradients,
+                     const GruTrainingStates& states) {
+  const GruTrainingKernels kernels = training_kernels_of(path);
+  Scratch scratch(workspace);
+  const BetweenLayers between(scratch, s);
+  for (int64_t layer = s.layers - 1; layer >= 0; --layer) {
+    const float* const dout = layer + 1 == s.layers ? dy : between.dy[(layer + 1) % 2];
+    float* const din = layer > 0 ? between.dy[layer % 2] : dx;
+    for (int64_t d = 0; d < s.directions; ++d) {
+      const int64_t index = layer * s.directions + d;
+      const DirectionRun run = run_of(layer, d);
+      const bool first_of_two = s.directions == 2 && d == 0;
+      const TrainingBackward b{.y = run.y,
+                               .saved = run.saved,
+                               .passes = run.passes,
+                               .dy = dout + d * s.hidden_size,
+                               .last_gradient = state_of(states.last_gradient, index, s),
+                               .first_gradient = state_of(states.first_gradient, index, s),
+                               .dx = din == nullptr ? nullptr
+                                     : first_of_two ? between.dx
+                                                    : din,
+                               .dx_add = d == 1 ? between.dx : nullptr,
+                               .gradients = gradients[static_cast<size_t>(index)]};
+      if (path == CpuPath::kReference) {
+        reference_backward(run.direction, b);
+      } else {
+        train_backward(run.direction, b, kernels, workspace + scratch.used(), pool);
+      }
+    }
+  }
+}
+
+}  // namespace isobit
+
+#endif  // ISOBIT_GRU_TRAINING_LAYERS_H_
