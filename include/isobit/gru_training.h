@@ -5,9 +5,9 @@
 //   GruTraining gru = GruTraining::create(sizes, "gru").value();      // once for each size of a batch
 //   Workspace workspace = gru.workspace();
 //   std::vector<float> saved(gru.saved_size());
-//   gru.forward(weights, x, y, saved, workspace, state, options);
+//   gru.forward(weights, x, y, saved, workspace);
 //   ...                                                               // dy from y
-//   gru.backward(weights, x, y, saved, dy, gradients, workspace, state, options);
+//   gru.backward(weights, x, y, saved, dy, dx, gradients, workspace);
 #ifndef ISOBIT_GRU_TRAINING_H_
 #define ISOBIT_GRU_TRAINING_H_
 

@@ -450,7 +450,7 @@ bool has_float_depthwise(const ConvShape& shape) {
   const ConvAxis &a = shape.rows, &b = shape.columns;
   return shape.group_channels() == 1 && shape.outputs == shape.channels && shape.channels % kTogether == 0 &&
          !shape.transposed && a.kernel == b.kernel && (a.kernel == 3 || a.kernel == 5) &&
-         depthwise_step(b.stride, b.dilation) <= 2;
+         b.dilation <= kMostDepthwiseDilation && depthwise_step(b.stride, b.dilation) <= 2;
 }
 
 Status run_float_depthwise(const FloatDepthwise& conv, Dtype x_dtype, cudaStream_t stream) {

@@ -21,6 +21,8 @@ struct DeviceAxis {
   int32_t kernel, stride, dilation, before;
 };
 
+/// Of depthwise kernels, whose outputs of a thread are so many columns apart or more.
+inline constexpr int64_t kMostDepthwiseDilation = 1 << 16;
 /// From an output of a row to the next that reads some of the same columns, in dilations.
 constexpr int64_t depthwise_step(int64_t stride, int64_t dilation) { return stride / std::gcd(stride, dilation); }
 /// Outputs of a row that a thread of a depthwise kernel computes: `together`, each `apart` from the one before.

@@ -493,7 +493,7 @@ Status copy_rows(const CodeRows& rows, cudaStream_t stream) {
 bool has_depthwise(const ConvSource& s) {
   return s.group_channels == 1 && s.channels % kTogether == 0 && s.transposed == 0 &&
          s.rows.kernel == s.columns.kernel && (s.rows.kernel == 3 || s.rows.kernel == 5) &&
-         depthwise_step(s.columns.stride, s.columns.dilation) <= 2;
+         s.columns.dilation <= kMostDepthwiseDilation && depthwise_step(s.columns.stride, s.columns.dilation) <= 2;
 }
 
 Status run_depthwise(const ConvTile& conv, Dtype x_dtype, cudaStream_t stream) {

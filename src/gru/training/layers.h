@@ -23,10 +23,16 @@ inline int64_t inputs_of(const GruTrainingSizes& s, int64_t layer) {
 }
 inline int64_t y_size(const GruTrainingSizes& s) { return s.steps * s.batch * s.directions * s.hidden_size; }
 
+/// p + offset; of no array, null.
+template <typename T>
+T* moved(T* p, int64_t offset) {
+  return p == nullptr ? nullptr : p + offset;
+}
+
 /// Where an optional array has the state of a direction.
 template <typename T>
 T* state_of(std::span<T> states, int64_t index, const GruTrainingSizes& s) {
-  return states.empty() ? nullptr : states.data() + index * s.batch * s.hidden_size;
+  return moved(states.data(), index * s.batch * s.hidden_size);
 }
 
 /// Gradients of y of layers below, and dx of a direction.
@@ -103,7 +109,7 @@ void backward_layers(const GruTrainingSizes& s, CpuPath path, ThreadPool* pool, 
       const TrainingBackward b{.y = run.y,
                                .saved = run.saved,
                                .passes = run.passes,
-                               .dy = dout + d * s.hidden_size,
+                               .dy = moved(dout, d * s.hidden_size),
                                .last_gradient = state_of(states.last_gradient, index, s),
                                .first_gradient = state_of(states.first_gradient, index, s),
                                .dx = din == nullptr ? nullptr

@@ -47,10 +47,10 @@ struct GruQatRun::Data {
                           .lengths = lengths,
                           .weights = {of.W, of.R, {}, {}},
                           .x = inputs[static_cast<size_t>(layer)].data(),
-                          .mask = mask.empty() ? nullptr : mask.data() + layer * y_size(sizes) + d * H,
+                          .mask = moved(mask.data(), layer * y_size(sizes) + d * H),
                           .first = state_of(std::span<const float>(first), index, sizes),
                           .y_row = sizes.directions * H},
-            .y = inputs[static_cast<size_t>(layer + 1)].data() + d * H,
+            .y = moved(inputs[static_cast<size_t>(layer + 1)].data(), d * H),
             .saved = of.saved.data(),
             .passes = of.passes.data()};
   }
@@ -140,10 +140,10 @@ Result<GruQatRun> GruQatRun::forward(const GruModel& model, std::span<const floa
                    .reverse = d == 1,
                    .lengths = data->lengths,
                    .x = codes.data(),
-                   .mask = data->mask.empty() ? nullptr : data->mask.data() + layer * y_size(s) + d * H,
+                   .mask = moved(data->mask.data(), layer * y_size(s) + d * H),
                    .first = states.first.empty() ? nullptr : first[index].data(),
                    .y_row = s.directions * H},
-                  {out.data() + d * H, last.data(), of.saved.data(), of.passes.data()}, options.pool);
+                  {moved(out.data(), d * H), last.data(), of.saved.data(), of.passes.data()}, options.pool);
       if (!states.last.empty())
         dequantize_codes(p.grids[kH], last,
                          states.last.subspan(index * static_cast<size_t>(state_size), static_cast<size_t>(state_size)));

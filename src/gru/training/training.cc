@@ -135,8 +135,7 @@ struct Call {
 
   [[nodiscard]] TrainingDirection direction(int64_t layer, int64_t d, const float* below) const {
     const int64_t index = layer * s.directions + d;
-    const uint8_t* mask = nullptr;
-    if (!options.zoneout_mask.empty()) mask = options.zoneout_mask.data() + layer * y_size(s) + d * s.hidden_size;
+    const uint8_t* const mask = moved(options.zoneout_mask.data(), layer * y_size(s) + d * s.hidden_size);
     return {.steps = s.steps,
             .batch = s.batch,
             .inputs = inputs_of(s, layer),
@@ -146,7 +145,7 @@ struct Call {
             .weights = weights[static_cast<size_t>(index)],
             .x = layer == 0 ? x.data() : below,
             .mask = mask,
-            .first = states.first.empty() ? nullptr : states.first.data() + index * state_size(),
+            .first = state_of(states.first, index, s),
             .y_row = s.directions * s.hidden_size};
   }
 };
@@ -163,13 +162,13 @@ Status GruTraining::forward(std::span<const GruTrainingWeights> weights, std::sp
                                                 TrainingArray("saved", "numbers", saved, saved_size())}));
   const GruTrainingKernels kernels = training_kernels_of(call.path);
   for (int64_t layer = 0; layer < s.layers; ++layer) {
-    float* const out = layer + 1 == s.layers ? y.data() : saved.data() + y_at(s, layer);
+    float* const out = layer + 1 == s.layers ? y.data() : moved(saved.data(), y_at(s, layer));
     for (int64_t d = 0; d < s.directions; ++d) {
       const TrainingDirection direction =
-          call.direction(layer, d, layer == 0 ? nullptr : saved.data() + y_at(s, layer - 1));
-      const TrainingForward f{.y = out + d * s.hidden_size,
+          call.direction(layer, d, layer == 0 ? nullptr : moved(saved.data(), y_at(s, layer - 1)));
+      const TrainingForward f{.y = moved(out, d * s.hidden_size),
                               .last = state_of(states.last, layer * s.directions + d, s),
-                              .saved = saved.data() + gates_at(s, layer, d)};
+                              .saved = moved(saved.data(), gates_at(s, layer, d))};
       if (call.path == CpuPath::kReference) {
         reference_forward(direction, f);
       } else {
@@ -195,9 +194,9 @@ Status GruTraining::backward(std::span<const GruTrainingWeights> weights, std::s
   Call call{s, name_, weights, x, states, options};
   ISOBIT_RETURN_IF_ERROR(call.check(workspace, std::move(arrays)));
   const auto run_of = [&](int64_t layer, int64_t d) {
-    const float* const out = layer + 1 == s.layers ? y.data() : saved.data() + y_at(s, layer);
-    return DirectionRun{call.direction(layer, d, layer == 0 ? nullptr : saved.data() + y_at(s, layer - 1)), out + d * H,
-                        saved.data() + gates_at(s, layer, d), nullptr};
+    const float* const out = layer + 1 == s.layers ? y.data() : moved(saved.data(), y_at(s, layer));
+    return DirectionRun{call.direction(layer, d, layer == 0 ? nullptr : moved(saved.data(), y_at(s, layer - 1))),
+                        moved(out, d * H), moved(saved.data(), gates_at(s, layer, d)), nullptr};
   };
   backward_layers(s, call.path, options.pool, workspace.data(), run_of, dy.data(), dx.empty() ? nullptr : dx.data(),
                   gradients, states);
