@@ -14,7 +14,6 @@ import collections
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 
@@ -28,6 +27,7 @@ from onnx import TensorProto, helper  # noqa: E402
 
 import conv_steps  # noqa: E402
 import report  # noqa: E402
+from line_program import LineProgram  # noqa: E402
 
 KEYS = ("H", "W", "C", "O", "R", "stride", "pad", "groups")
 ZERO = 128
@@ -108,33 +108,17 @@ class Rival:
         return rounds
 
 
-class Ours:
+def ours(args, shape, images):
     """conv_bench: packs once, measures for each line that it gets."""
-
-    def __init__(self, args, shape, images):
-        words = [args.program, "--image", shape["H"], shape["W"], "--channels", shape["C"], "--outputs", shape["O"],
-                 "--kernel", shape["R"], "--stride", shape["stride"], "--dilation", shape.get("dilation", 1),
-                 "--pad", shape["pad"], "--groups", shape["groups"], "--images", images, "--min-time", args.min_time]
-        self.process = subprocess.Popen([str(word) for word in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        text=True)
-
-    def measure(self):
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit("error: exit code %d from %s" % (self.process.wait(), self.process.args[0]))
-        return json.loads(line)
-
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait()
+    return LineProgram(args.program, image=[shape["H"], shape["W"]], channels=shape["C"], outputs=shape["O"],
+                       kernel=shape["R"], stride=shape["stride"], dilation=shape.get("dilation", 1), pad=shape["pad"],
+                       groups=shape["groups"], images=images, min_time=args.min_time)
 
 
 def measure_steps(args, images):
     """Cases as conv_steps has them."""
     shapes = conv_steps.shapes()
-    cases, programs = [], [Ours(args, shape, images) for shape in shapes]
+    cases, programs = [], [ours(args, shape, images) for shape in shapes]
     samples = [[program.measure() for program in programs] for _ in range(args.rounds + 1)][1:]
     for shape, program, *times in zip(shapes, programs, *samples):
         program.end()
@@ -143,17 +127,17 @@ def measure_steps(args, images):
 
 
 def measure(args, case, images):
-    ours = Ours(args, case._asdict(), images)
+    program = ours(args, case._asdict(), images)
     rivals = [Rival(case, images, "QLinearConv"), Rival(case, images, "Conv")]
     for rival in rivals:
         rival.check()
-    ours.measure()
+    program.measure()
     samples = []
     for _ in range(args.rounds):
-        samples.append(ours.measure())
+        samples.append(program.measure())
         for rival in rivals:
             rival.run(max(5, min(200, int(args.min_time * 1e6 / samples[-1]["us"]))))
-    ours.end()
+    program.end()
     result = {**case._asdict(), "images": images, "path": samples[0]["path"], "operations": samples[0]["operations"],
               "us": statistics.median(sample["us"] for sample in samples)}
     if "peak" in samples[0]:

@@ -7,10 +7,8 @@ Shape by shape, rounds time both one after the other, so that noise and clock ch
 medians over the rounds of medians over the runs of a round. Both give the gradients of x, weights and biases.
 """
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 
@@ -18,6 +16,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
 import report  # noqa: E402
+from line_program import LineProgram  # noqa: E402
 
 try:
     import torch
@@ -25,28 +24,6 @@ except ImportError:
     torch = None
 
 KEYS = ("T", "N", "C", "H")
-
-
-class Ours:
-    """training_bench: measures for each line that it gets."""
-
-    def __init__(self, args, shape):
-        words = [args.program, "--steps", shape["T"], "--batch", shape["N"], "--inputs", shape["C"],
-                 "--hidden", shape["H"], "--min-time", args.min_time]
-        self.process = subprocess.Popen([str(word) for word in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        text=True)
-
-    def measure(self):
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit("error: exit code %d from %s" % (self.process.wait(), self.process.args[0]))
-        return json.loads(line)
-
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait()
 
 
 class PyTorch:
@@ -73,7 +50,9 @@ class PyTorch:
 
 
 def measure(args, shape):
-    ours, rival = Ours(args, shape), PyTorch(args, shape) if torch else None
+    ours = LineProgram(args.program, steps=shape["T"], batch=shape["N"], inputs=shape["C"], hidden=shape["H"],
+                       min_time=args.min_time)
+    rival = PyTorch(args, shape) if torch else None
     ours.measure()
     samples, rivals = [], []
     for _ in range(args.rounds):

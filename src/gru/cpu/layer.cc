@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/codes.h"
+#include "core/scratch.h"
 #include "gru/reference.h"
 
 namespace isobit {
@@ -24,23 +25,6 @@ int64_t steps_per_block(int64_t sequences, int64_t steps) {
   if (steps == 1) return 1;  // without the division, which a call of one small step would feel
   return std::clamp<int64_t>(kTargetRows / std::max<int64_t>(sequences, 1), 1, std::max<int64_t>(steps, 1));
 }
-
-/// Hands out 64-byte aligned pieces of one allocation; with a null base it only adds up.
-class Scratch {
- public:
-  explicit Scratch(std::byte* base) : base_(base) {}
-  template <typename T>
-  T* take(int64_t count) {
-    T* piece = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
-    used_ += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
-    return piece;
-  }
-  [[nodiscard]] int64_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  int64_t used_ = 0;
-};
 
 /// multiplier * 2^-shift, exact.
 double ratio_of(const RescaleParameters& r) { return std::ldexp(static_cast<double>(r.multiplier), -r.shift); }
@@ -69,9 +53,10 @@ Result<GruLayer> GruLayer::create(GruLayerParameters parameters, const std::stri
   const auto wider = [&](GruTensor tensor) { return p.grids[tensor].bits > 16; };
   for (const GruTensor tensor : {kX, kH, kW, kR})
     if (wider(tensor) && layer.packed_reason_.ok())
-      layer.packed_reason_ = {StatusCode::kUnsupported, name + ": " + std::string(kGruTensorNames[tensor]) + " has " +
-                                                            std::to_string(p.grids[tensor].bits) +
-                                                            " bits; the packed kernels take at most 16, the reference runs it"};
+      layer.packed_reason_ = {StatusCode::kUnsupported,
+                              name + ": " + std::string(kGruTensorNames[tensor]) + " has " +
+                                  std::to_string(p.grids[tensor].bits) +
+                                  " bits; the packed kernels take at most 16, the reference runs it"};
   if (layer.packed_reason_.ok() && !layer.proof_.gates_s64)
     layer.packed_reason_ = {StatusCode::kUnsupported,
                             name + ": an intermediate needs all of int64; the reference runs it"};
@@ -111,7 +96,7 @@ Status GruLayer::pack() {
         multiplier_[side][to] = to_out[from].multiplier;
         ratio64_[side][to] = ratio_of(to_out[from]);
         ratio32_[side][to] = static_cast<float>(ratio64_[side][to]);  // read where the proof says that it is exact
-        if (shift < 0) wide_ = true;  // the 32-bit lanes shift rows to the right only
+        if (shift < 0) wide_ = true;                                  // the 32-bit lanes shift rows to the right only
         if (shift > 0 && shift <= 30) {
           half_[side][to] = int32_t{1} << (shift - 1);
           tie_mask_[side][to] = (int32_t{1} << shift) - 1;
@@ -305,8 +290,8 @@ void GruLayer::run_reference(const LayerRun& run) const {
   Scratch scratch(run.scratch);
   int64_t* x = scratch.take<int64_t>(C + 14 * H);
   int64_t* h = x + C;
-  int64_t* ih = h + H;       // [3H]
-  int64_t* hh = ih + 3 * H;  // [3H]
+  int64_t* ih = h + H;          // [3H]
+  int64_t* hh = ih + 3 * H;     // [3H]
   int64_t* cells = hh + 3 * H;  // u_in r_in n_in u r n h', [7][H]
   const auto linear = [](const CodeMatrix& m, int64_t row, const int64_t* v) {
     int64_t sum = 0;
@@ -340,8 +325,8 @@ void GruLayer::run_reference(const LayerRun& run) const {
         const int64_t ih_unit[3] = {ih[i], ih[H + i], ih[2 * H + i]};
         const int64_t hh_unit[3] = {hh[i], hh[H + i], hh[2 * H + i]};
         const ReferenceCell cell = reference_cell(cell_view, ih_unit, hh_unit, h[i]);
-        const int64_t codes[7] = {cell.u_in, cell.r_in, cell.n_in, cell.u, cell.r, cell.n,
-                                  mask != nullptr && mask[i] == 0 ? h[i] : cell.h};
+        const int64_t codes[7] = {
+            cell.u_in, cell.r_in, cell.n_in, cell.u, cell.r, cell.n, mask != nullptr && mask[i] == 0 ? h[i] : cell.h};
         for (int64_t j = 0; j < 7; ++j) cells[j * H + i] = codes[j];
       }
       std::copy_n(cells + 6 * H, H, h);
@@ -446,11 +431,14 @@ void GruLayer::run_packed(const Path& path, const LayerRun& run) const {
   int32_t* h_before = scratch.take<int32_t>(sequences * padded_);
 
   const auto codes_of = [&](int64_t s) { return run.h + (run.begin + s) * H * h_planes_.planes; };
-  const auto length_of = [&](int64_t b) { return run.lengths.empty() ? run.steps : run.lengths[static_cast<size_t>(b)]; };
+  const auto length_of = [&](int64_t b) {
+    return run.lengths.empty() ? run.steps : run.lengths[static_cast<size_t>(b)];
+  };
   for (int64_t s = 0; s < sequences; ++s) {
     uint8_t* low = h + s * h_row;
     int32_t* diff = h_diff + s * padded_;
-    path.gru.load_row(codes_of(s), H, h_planes_.planes, h_planes_.flip, h_planes_.to_unsigned, low, low + h_plane, diff);
+    path.gru.load_row(codes_of(s), H, h_planes_.planes, h_planes_.flip, h_planes_.to_unsigned, low, low + h_plane,
+                      diff);
     std::fill_n(diff + H, padded_ - H, 0);
   }
   bool backwards = run.last_block_first;
@@ -470,8 +458,8 @@ void GruLayer::run_packed(const Path& path, const LayerRun& run) const {
         const int32_t block = backwards ? blocks - 1 - i : i;
         const int64_t row = R_->first_row(block);
         const int64_t block_rows = R_->first_row(block + 1) - row;
-        linear<Acc>(path.linear, *R_, {block, block + 1}, {h, h_row, h_planes_.planes, sequences},
-                    start<Acc>(1) + row, acc_h, block_rows);
+        linear<Acc>(path.linear, *R_, {block, block + 1}, {h, h_row, h_planes_.planes, sequences}, start<Acc>(1) + row,
+                    acc_h, block_rows);
         for (int64_t s = 0; s < sequences; ++s) {
           if (t >= length_of(run.begin + s)) continue;
           uint8_t* low = h_next + s * h_row;

@@ -62,11 +62,11 @@ struct ForwardPlaces {
   ForwardPlaces(Scratch& scratch, int64_t batch, int64_t inputs, int64_t hidden, int threads) {
     const int64_t rows = std::max(batch, kRowsTogether);
     ih_floats = rows * 3 * hidden;
-    W = scratch.floats(packed_floats(inputs, 3 * hidden));
-    R = scratch.floats(packed_floats(hidden, 3 * hidden));
-    state = scratch.floats(batch * hidden);
-    ih = scratch.floats(ih_floats * threads);
-    hh = scratch.floats(batch * 3 * hidden);
+    W = scratch.take<float>(packed_floats(inputs, 3 * hidden));
+    R = scratch.take<float>(packed_floats(hidden, 3 * hidden));
+    state = scratch.take<float>(batch * hidden);
+    ih = scratch.take<float>(ih_floats * threads);
+    hh = scratch.take<float>(batch * 3 * hidden);
   }
 };
 struct BackwardPlaces {
@@ -76,14 +76,14 @@ struct BackwardPlaces {
 
   BackwardPlaces(Scratch& scratch, int64_t steps, int64_t batch, int64_t inputs, int64_t hidden) {
     const int64_t rows = steps * batch;
-    place = scratch.integers(rows);
-    gx = scratch.floats(rows * 3 * hidden);
-    gh = scratch.floats(rows * 3 * hidden);
-    g = scratch.floats(batch * hidden);
-    kept = scratch.floats(batch * hidden);
-    zeros = scratch.floats(hidden);
-    packed = scratch.floats(std::max({packed_floats(3 * hidden, hidden), packed_floats(3 * hidden, inputs),
-                                      packed_floats(rows, inputs), packed_floats(rows, hidden)}));
+    place = scratch.take<int64_t>(rows);
+    gx = scratch.take<float>(rows * 3 * hidden);
+    gh = scratch.take<float>(rows * 3 * hidden);
+    g = scratch.take<float>(batch * hidden);
+    kept = scratch.take<float>(batch * hidden);
+    zeros = scratch.take<float>(hidden);
+    packed = scratch.take<float>(std::max({packed_floats(3 * hidden, hidden), packed_floats(3 * hidden, inputs),
+                                           packed_floats(rows, inputs), packed_floats(rows, hidden)}));
   }
 };
 

@@ -6,30 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/scratch.h"
 #include "gru/training/direction.h"
 #include "gru/training/kernels.h"
 #include "isobit/parallel.h"
 
 namespace isobit {
-
-/// Scratch memory in pieces of whole lines. Without a base it only counts.
-class Scratch {
- public:
-  explicit Scratch(std::byte* base) : base_(base) {}
-  [[nodiscard]] float* floats(int64_t count) { return reinterpret_cast<float*>(take(count * 4)); }
-  [[nodiscard]] int64_t* integers(int64_t count) { return reinterpret_cast<int64_t*>(take(count * 8)); }
-  [[nodiscard]] int64_t used() const { return used_; }
-
- private:
-  [[nodiscard]] std::byte* take(int64_t bytes) {
-    std::byte* const piece = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += (bytes + 63) / 64 * 64;
-    return piece;
-  }
-
-  std::byte* base_;
-  int64_t used_ = 0;
-};
 
 /// Kernels of a path that can run here, kScalar at least.
 GruTrainingKernels training_kernels_of(CpuPath path);

@@ -41,9 +41,9 @@ struct BetweenLayers {
   float* dx;
 
   BetweenLayers(Scratch& scratch, const GruTrainingSizes& s) {
-    for (float*& of_layer : dy) of_layer = scratch.floats(s.layers > 1 ? y_size(s) : 0);
+    for (float*& of_layer : dy) of_layer = scratch.take<float>(s.layers > 1 ? y_size(s) : 0);
     const int64_t inputs = std::max(s.input_size, s.layers > 1 ? s.directions * s.hidden_size : 0);
-    dx = scratch.floats(s.directions > 1 ? s.steps * s.batch * inputs : 0);
+    dx = scratch.take<float>(s.directions > 1 ? s.steps * s.batch * inputs : 0);
   }
 };
 

@@ -38,6 +38,14 @@ Floats floats_of(const Json& j) {
   return out;
 }
 
+/// Of nested lists; null: none.
+template <typename T>
+std::vector<T> integers_of(const Json& j) {
+  if (j.is_null()) return {};
+  const std::vector<int64_t> all = testing::flatten(j);
+  return {all.begin(), all.end()};
+}
+
 void expect_same(const Floats& found, const Floats& wanted, const std::string& what) {
   ASSERT_EQ(found.size(), wanted.size()) << what;
   for (size_t i = 0; i < found.size(); ++i) {
@@ -70,9 +78,8 @@ struct LayerCase {
         last_gradient(floats_of(j["dh_last"])) {
     const Floats repeated = floats_of(j.contains("R") ? j["R"] : j["R_repeated"]);
     for (int64_t i = 0; i < 3 * hidden * hidden; ++i) R.push_back(repeated[static_cast<size_t>(i) % repeated.size()]);
-    if (!j["lengths"].is_null()) lengths = testing::flatten(j["lengths"]);
-    if (!j["mask"].is_null())
-      for (const int64_t bit : testing::flatten(j["mask"])) mask.push_back(static_cast<uint8_t>(bit));
+    lengths = integers_of<int64_t>(j["lengths"]);
+    mask = integers_of<uint8_t>(j["mask"]);
   }
 
   void run(CpuPath path) const {
@@ -156,12 +163,9 @@ void run_qat(const Json& j, CpuPath path) {
   const auto codes_of = [](const Json& codes) { return testing::flatten(codes); };
   const int64_t T = j["T"], N = j["N"], C = layer.input_size, H = layer.hidden_size;
   const std::vector<int64_t> x_codes = codes_of(j["x"]);
-  const std::vector<int64_t> first_codes = j["h0"].is_null() ? std::vector<int64_t>() : codes_of(j["h0"]);
-  std::vector<int64_t> lengths;
-  if (!j["lengths"].is_null()) lengths = testing::flatten(j["lengths"]);
-  std::vector<uint8_t> mask;
-  if (!j["mask"].is_null())
-    for (const int64_t bit : testing::flatten(j["mask"])) mask.push_back(static_cast<uint8_t>(bit));
+  const std::vector<int64_t> first_codes = integers_of<int64_t>(j["h0"]);
+  const std::vector<int64_t> lengths = integers_of<int64_t>(j["lengths"]);
+  const std::vector<uint8_t> mask = integers_of<uint8_t>(j["mask"]);
   const uint8_t* const mask_data = mask.empty() ? nullptr : mask.data();
   const bool reverse = j["reverse"];
 
