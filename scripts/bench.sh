@@ -90,9 +90,9 @@ fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 if [[ $cuda != no ]]; then
-  [[ $op != python && $op != training ]] || fail "$op is timed on this processor only; leave out --$cuda"
+  [[ $op != python ]] || fail "$op is timed on this processor only; leave out --$cuda"
   declare -A programs=([conv]=cuda_conv_bench [gru]=cuda_gru_bench [linear]=cuda_linear_bench [product]=cuda_product_bench
-    [table]=cuda_fp16_bench)
+    [table]=cuda_fp16_bench [training]=cuda_training_bench)
   built=build/cuda/cuda
   program=$built/${programs[$op]}
   if [[ $cuda == cuda ]]; then
@@ -112,7 +112,7 @@ if [[ $cuda != no ]]; then
     [[ -x $built/linear_floor ]] || fail "$built/linear_floor is missing: this benchmark is for devices of sm_90a"
     options+=(--floor "$built/linear_floor")
   fi
-  [[ $op == gru || $op == table || $op == conv || ! -x $built/product_cublaslt ]] || options+=(--cublaslt "$built/product_cublaslt")
+  [[ ($op != linear && $op != product) || ! -x $built/product_cublaslt ]] || options+=(--cublaslt "$built/product_cublaslt")
   use_cuda_libraries
   exec python3 "bench/${op}_cuda.py" "$program" "${options[@]}"
 fi

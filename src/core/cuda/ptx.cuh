@@ -45,7 +45,6 @@ __device__ __forceinline__ void poll(const uint2* from, ulonglong2& two) {
   asm volatile("ld.relaxed.gpu.global.v2.b64 {%0,%1}, [%2];" : "=l"(two.x), "=l"(two.y) : "l"(from) : "memory");
 }
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
@@ -200,8 +199,6 @@ __device__ __forceinline__ uint32_t cluster_in_grid() {
   asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(index));
   return index;
 }
-#endif
-
 }  // namespace isobit::cuda
 
 #endif  // ISOBIT_CORE_CUDA_PTX_CUH_

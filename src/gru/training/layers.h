@@ -23,16 +23,27 @@ inline int64_t inputs_of(const GruTrainingSizes& s, int64_t layer) {
 }
 inline int64_t y_size(const GruTrainingSizes& s) { return s.steps * s.batch * s.directions * s.hidden_size; }
 
+/// Of what a forward keeps: y of a layer but the last, then u, r, n and q of all directions of all layers.
+inline int64_t saved_y_at(const GruTrainingSizes& s, int64_t layer) { return layer * y_size(s); }
+inline int64_t saved_gates_at(const GruTrainingSizes& s, int64_t layer, int64_t direction) {
+  return (s.layers - 1) * y_size(s) + (layer * s.directions + direction) * s.steps * s.batch * 4 * s.hidden_size;
+}
+
 /// p + offset; of no array, null.
 template <typename T>
 T* moved(T* p, int64_t offset) {
   return p == nullptr ? nullptr : p + offset;
 }
 
+/// The start of an optional array; null where it is empty, whatever its pointer.
+template <typename T>
+T* given(std::span<T> array) {
+  return array.empty() ? nullptr : array.data();
+}
 /// Where an optional array has the state of a direction.
 template <typename T>
 T* state_of(std::span<T> states, int64_t index, const GruTrainingSizes& s) {
-  return moved(states.data(), index * s.batch * s.hidden_size);
+  return moved(given(states), index * s.batch * s.hidden_size);
 }
 
 /// Gradients of y of layers below, and dx of a direction.
@@ -62,6 +73,35 @@ inline Status check_lengths(const std::string& who, std::span<const int64_t> len
     if (lengths[n] < 0 || lengths[n] > steps)
       return refuse_training(who + ": options.lengths[" + std::to_string(n) + "] is " + std::to_string(lengths[n]) +
                              ", must be 0 to " + std::to_string(steps));
+  return {};
+}
+
+/// What forward and backward read, as arrays of a call.
+inline Status add_call_arrays(const std::string& who, const GruTrainingSizes& s,
+                              std::span<const GruTrainingWeights> weights, std::span<const float> x,
+                              const GruTrainingStates& states, const RunOptions& options,
+                              std::vector<TrainingArray>& arrays) {
+  const int64_t H = s.hidden_size, directions = s.layers * s.directions;
+  if (static_cast<int64_t>(weights.size()) != directions)
+    return refuse_training(who + ": weights has " + std::to_string(weights.size()) + " elements, must have " +
+                           std::to_string(directions) + ": [layers * directions]");
+  for (int64_t i = 0; i < directions; ++i) {
+    const GruTrainingWeights& w = weights[static_cast<size_t>(i)];
+    const std::string which = "weights[" + std::to_string(i) + "].";
+    arrays.emplace_back(which + "W", "3H, C", w.W, 3 * H * inputs_of(s, i / s.directions));
+    arrays.emplace_back(which + "R", "3H, H", w.R, 3 * H * H);
+    arrays.emplace_back(which + "bw", "3H", w.bw, 3 * H);
+    arrays.emplace_back(which + "br", "3H", w.br, 3 * H);
+  }
+  const int64_t all_states = directions * s.batch * H;
+  arrays.emplace_back("x", "T, N, C", x, s.steps * s.batch * s.input_size);
+  arrays.emplace_back("states.first", "layers * directions, N, H", states.first, all_states, true);
+  arrays.emplace_back("states.last", "layers * directions, N, H", states.last, all_states, true);
+  arrays.emplace_back("states.last_gradient", "layers * directions, N, H", states.last_gradient, all_states, true);
+  arrays.emplace_back("states.first_gradient", "layers * directions, N, H", states.first_gradient, all_states, true);
+  arrays.emplace_back("options.lengths", "N", options.lengths, s.batch, true);
+  arrays.emplace_back("options.zoneout_mask", "layers, T, N, directions * H", options.zoneout_mask,
+                      s.layers * y_size(s), true);
   return {};
 }
 

@@ -23,13 +23,6 @@ int64_t product_of(std::initializer_list<int64_t> sizes) {
   return product;
 }
 
-int64_t gates_size(const GruTrainingSizes& s) { return s.steps * s.batch * 4 * s.hidden_size; }
-/// Of `saved`: y of a layer but the last, then u, r, n and q of all directions of all layers.
-int64_t y_at(const GruTrainingSizes& s, int64_t layer) { return layer * y_size(s); }
-int64_t gates_at(const GruTrainingSizes& s, int64_t layer, int64_t direction) {
-  return (s.layers - 1) * y_size(s) + (layer * s.directions + direction) * gates_size(s);
-}
-
 }  // namespace
 
 Result<GruTraining> GruTraining::create(const GruTrainingSizes& sizes, std::string_view name) {
@@ -66,7 +59,7 @@ Result<GruTraining> GruTraining::create(const GruTrainingSizes& sizes, std::stri
   return training;
 }
 
-int64_t GruTraining::saved_size() const { return gates_at(sizes_, sizes_.layers, 0); }
+int64_t GruTraining::saved_size() const { return saved_gates_at(sizes_, sizes_.layers, 0); }
 
 Workspace GruTraining::workspace(int threads) const {
   return Workspace(training_workspace_bytes(sizes_, std::max(threads, 1)));
@@ -84,7 +77,6 @@ struct Call {
   const RunOptions& options;
   CpuPath path = CpuPath::kReference;
 
-  [[nodiscard]] int64_t state_size() const { return s.batch * s.hidden_size; }
   [[nodiscard]] int threads() const { return options.pool == nullptr ? 1 : options.pool->threads(); }
 
   Status check(Workspace& workspace, std::vector<TrainingArray> arrays) {
@@ -101,28 +93,7 @@ struct Call {
     } else {
       ISOBIT_ASSIGN_OR_RETURN(path, default_cpu_path());
     }
-    const int64_t H = s.hidden_size, directions = s.layers * s.directions;
-    if (static_cast<int64_t>(weights.size()) != directions)
-      return refuse_training(name + ": weights has " + std::to_string(weights.size()) + " elements, must have " +
-                             std::to_string(directions) + ": [layers * directions]");
-    for (int64_t i = 0; i < directions; ++i) {
-      const GruTrainingWeights& w = weights[static_cast<size_t>(i)];
-      const std::string which = "weights[" + std::to_string(i) + "].";
-      const int64_t inputs = inputs_of(s, i / s.directions);
-      arrays.emplace_back(which + "W", "3H, C", w.W, 3 * H * inputs);
-      arrays.emplace_back(which + "R", "3H, H", w.R, 3 * H * H);
-      arrays.emplace_back(which + "bw", "3H", w.bw, 3 * H);
-      arrays.emplace_back(which + "br", "3H", w.br, 3 * H);
-    }
-    const int64_t all_states = directions * state_size();
-    arrays.emplace_back("x", "T, N, C", x, s.steps * s.batch * s.input_size);
-    arrays.emplace_back("states.first", "layers * directions, N, H", states.first, all_states, true);
-    arrays.emplace_back("states.last", "layers * directions, N, H", states.last, all_states, true);
-    arrays.emplace_back("states.last_gradient", "layers * directions, N, H", states.last_gradient, all_states, true);
-    arrays.emplace_back("states.first_gradient", "layers * directions, N, H", states.first_gradient, all_states, true);
-    arrays.emplace_back("options.lengths", "N", options.lengths, s.batch, true);
-    arrays.emplace_back("options.zoneout_mask", "layers, T, N, directions * H", options.zoneout_mask,
-                        s.layers * y_size(s), true);
+    ISOBIT_RETURN_IF_ERROR(add_call_arrays(name, s, weights, x, states, options, arrays));
     const std::span<std::byte> scratch(workspace.data(), static_cast<size_t>(workspace.size_bytes()));
     arrays.emplace_back("workspace", "bytes", scratch, workspace.size_bytes());
     ISOBIT_RETURN_IF_ERROR(check_training_arrays(name, arrays));
@@ -135,7 +106,7 @@ struct Call {
 
   [[nodiscard]] TrainingDirection direction(int64_t layer, int64_t d, const float* below) const {
     const int64_t index = layer * s.directions + d;
-    const uint8_t* const mask = moved(options.zoneout_mask.data(), layer * y_size(s) + d * s.hidden_size);
+    const uint8_t* const mask = moved(given(options.zoneout_mask), layer * y_size(s) + d * s.hidden_size);
     return {.steps = s.steps,
             .batch = s.batch,
             .inputs = inputs_of(s, layer),
@@ -162,13 +133,13 @@ Status GruTraining::forward(std::span<const GruTrainingWeights> weights, std::sp
                                                 TrainingArray("saved", "numbers", saved, saved_size())}));
   const GruTrainingKernels kernels = training_kernels_of(call.path);
   for (int64_t layer = 0; layer < s.layers; ++layer) {
-    float* const out = layer + 1 == s.layers ? y.data() : moved(saved.data(), y_at(s, layer));
+    float* const out = layer + 1 == s.layers ? y.data() : moved(saved.data(), saved_y_at(s, layer));
     for (int64_t d = 0; d < s.directions; ++d) {
       const TrainingDirection direction =
-          call.direction(layer, d, layer == 0 ? nullptr : moved(saved.data(), y_at(s, layer - 1)));
+          call.direction(layer, d, layer == 0 ? nullptr : moved(saved.data(), saved_y_at(s, layer - 1)));
       const TrainingForward f{.y = moved(out, d * s.hidden_size),
                               .last = state_of(states.last, layer * s.directions + d, s),
-                              .saved = moved(saved.data(), gates_at(s, layer, d))};
+                              .saved = moved(saved.data(), saved_gates_at(s, layer, d))};
       if (call.path == CpuPath::kReference) {
         reference_forward(direction, f);
       } else {
@@ -194,9 +165,9 @@ Status GruTraining::backward(std::span<const GruTrainingWeights> weights, std::s
   Call call{s, name_, weights, x, states, options};
   ISOBIT_RETURN_IF_ERROR(call.check(workspace, std::move(arrays)));
   const auto run_of = [&](int64_t layer, int64_t d) {
-    const float* const out = layer + 1 == s.layers ? y.data() : moved(saved.data(), y_at(s, layer));
-    return DirectionRun{call.direction(layer, d, layer == 0 ? nullptr : moved(saved.data(), y_at(s, layer - 1))),
-                        moved(out, d * H), moved(saved.data(), gates_at(s, layer, d)), nullptr};
+    const float* const out = layer + 1 == s.layers ? y.data() : moved(saved.data(), saved_y_at(s, layer));
+    return DirectionRun{call.direction(layer, d, layer == 0 ? nullptr : moved(saved.data(), saved_y_at(s, layer - 1))),
+                        moved(out, d * H), moved(saved.data(), saved_gates_at(s, layer, d)), nullptr};
   };
   backward_layers(s, call.path, options.pool, workspace.data(), run_of, dy.data(), dx.empty() ? nullptr : dx.data(),
                   gradients, states);
