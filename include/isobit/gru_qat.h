@@ -7,9 +7,12 @@
 //   GruModel model = GruModel::create(...).value();       // what is exported after the last step
 //   GruQatRun run = GruQatRun::forward(model, x, steps, batch, y).value();
 //   run.backward(dy, dx, gradients);                      // of those floats
+//
+// Grids of activations can be learned, too: GruQatOptions::learn_grids, the last argument of backward, with_grids().
 #ifndef ISOBIT_GRU_QAT_H_
 #define ISOBIT_GRU_QAT_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -21,6 +24,26 @@
 
 namespace isobit {
 
+/// What a grid does to the loss: sums of G, the gradient of a number behind a clamp to the grid.
+struct GruGridGradient {
+  float below = 0;   // of numbers below the grid: the gradient of the lower end of its range
+  float above = 0;   // of numbers above it: of the upper end
+  float inside = 0;  // of G * (what rounding added, in steps), of numbers in the grid
+  bool operator==(const GruGridGradient&) const = default;
+};
+/// The gradient of the grid's step S, inside + (min - z) * below + (max - z) * above in float64, and of log2(S), which
+/// is S * ln 2 times that.
+double step_gradient(const GruGridGradient& sums, const Grid& grid);
+double log2_step_gradient(const GruGridGradient& sums, const Grid& grid);
+/// Of one direction of one layer, by GruTensor: h, ih, hh, u_in, r_in, n_in, and x of the first layer. 0 of others: the
+/// x of a layer above is the h of the layer below. Directions share x and h: both have the sum.
+using GruGridGradients = std::array<GruGridGradient, kGruTensorCount>;
+
+struct GruQatOptions {
+  /// Keeps what gradients of grids need, 42 bytes of each unit and step.
+  bool learn_grids = false;
+};
+
 /// A forward and what its backward needs. Immutable; backward may be called many times.
 class GruQatRun {
  public:
@@ -30,20 +53,23 @@ class GruQatRun {
   /// size, for a NaN of x or of states.first, for a length outside 0..T, and for arrays that overlap.
   static Result<GruQatRun> forward(const GruModel& model, std::span<const float> x, int64_t steps, int64_t batch,
                                    std::span<float> y, const GruTrainingStates& states = {},
-                                   const RunOptions& options = {});
+                                   const RunOptions& options = {}, const GruQatOptions& training = {});
 
   [[nodiscard]] const GruTrainingSizes& sizes() const;
   /// The share of numbers that clamps of the forward changed, over steps within their lengths: those of units (ten
   /// each), and x. Gradients stop there.
   [[nodiscard]] double clipped_units() const;
   [[nodiscard]] double clipped_inputs() const;
+  /// The same of one tensor of `layer`, l * directions + d: h, ih, hh, u_in, r_in, n_in, and x of the first layer. 0 of
+  /// others, which have no clamp of their own.
+  [[nodiscard]] double clipped(int64_t layer, GruTensor tensor) const;
 
   /// Gradients of the floats that x, the first states and the weights were quantised from. dy [T, N, directions * H];
-  /// dx [T, N, C], or empty: not wanted. Of `states` last_gradient and first_gradient. Gradients are written, not added
-  /// to.
+  /// dx [T, N, C], or empty: not wanted. Of `states` last_gradient and first_gradient. grids [layers * directions]
+  /// after a forward with learn_grids, or empty: not wanted. Gradients are written, not added to.
   [[nodiscard]] Status backward(std::span<const float> dy, std::span<float> dx,
                                 std::span<const GruTrainingGradients> gradients, const GruTrainingStates& states = {},
-                                ThreadPool* pool = nullptr) const;
+                                ThreadPool* pool = nullptr, std::span<GruGridGradients> grids = {}) const;
 
  private:
   GruQatRun() = default;

@@ -118,15 +118,24 @@ template <typename V>
       return a.passes == nullptr ? value : V::select(V::load_bit(a.passes + i, bit), value, V::set(0.0f));
     };
     const L d = V::add(V::load(a.dy + i), V::load(a.g + i));
-    L e = passed(kPassState, d);
-    if (a.mask != nullptr) e = V::select(V::load_mask(a.mask + i), e, V::set(0.0f));
+    const L taken = a.mask == nullptr ? d : V::select(V::load_mask(a.mask + i), d, V::set(0.0f));
+    const L e = passed(kPassState, taken);
     L b = V::mul(u, e);
     if (a.mask != nullptr) b = V::select(V::load_mask(a.mask + i), b, d);
     const L minus_n = V::sub(V::set(-0.0f), n);
-    const L da = passed(kPassGate + 2, V::mul(V::fma(minus_n, n, one), V::mul(V::sub(one, u), e)));
+    const L all_da = V::mul(V::fma(minus_n, n, one), V::mul(V::sub(one, u), e));
+    const L da = passed(kPassGate + 2, all_da);
     const L dq = V::mul(r, da);
-    const L dr = passed(kPassGate + 1, V::mul(V::mul(r, V::sub(one, r)), V::mul(q, da)));
-    const L du = passed(kPassGate, V::mul(V::mul(u, V::sub(one, u)), V::mul(V::sub(h, n), e)));
+    const L all_dr = V::mul(V::mul(r, V::sub(one, r)), V::mul(q, da));
+    const L dr = passed(kPassGate + 1, all_dr);
+    const L all_du = V::mul(V::mul(u, V::sub(one, u)), V::mul(V::sub(h, n), e));
+    const L du = passed(kPassGate, all_du);
+    if (a.clamped != nullptr) {
+      V::store(a.clamped + i, all_du);
+      V::store(a.clamped + H + i, all_dr);
+      V::store(a.clamped + 2 * H + i, all_da);
+      V::store(a.clamped + 3 * H + i, taken);
+    }
     V::store(a.gx + i, passed(kPassIh, du));
     V::store(a.gx + H + i, passed(kPassIh + 1, dr));
     V::store(a.gx + 2 * H + i, passed(kPassIh + 2, da));
@@ -145,6 +154,51 @@ template <typename V>
 template <typename V>
 [[gnu::always_inline]] inline void backward_row(const GruGatesBackward& a) {
   backward_units<ScalarLanes>(a, backward_units<V>(a, 0));
+}
+
+/// Adds g times what a clamp kept to its three sums, `stride` apart.
+template <typename V>
+[[gnu::always_inline]] inline void add_grid_terms(typename V::Lanes g, const float* rests, const uint16_t* passes,
+                                                  const uint16_t* above, int bit, float* sums, int64_t stride) {
+  using L = typename V::Lanes;
+  const L zero = V::set(0.0f), one = V::set(1.0f);
+  const L is_above = V::select(V::load_bit(above, bit), one, zero);
+  const L is_below = V::select(V::load_bit(passes, bit), zero, V::sub(one, is_above));
+  const auto add = [&](float* sum, L factor) { V::store(sum, V::fma(g, factor, V::load(sum))); };
+  add(sums, V::load(rests));
+  add(sums + stride, is_below);
+  add(sums + 2 * stride, is_above);
+}
+
+template <typename V>
+[[gnu::always_inline]] inline int64_t grid_units(const GruGridUnits& a, int64_t i) {
+  using L = typename V::Lanes;
+  const int64_t H = a.units;
+  for (; i + V::kLanes <= a.end; i += V::kLanes) {
+    const auto add = [&](int bit, L g) {
+      add_grid_terms<V>(g, a.rests + bit * H + i, a.passes + i, a.above + i, bit, a.sums + bit * H + i, kClamps * H);
+    };
+    const auto gate = [&](int index) {
+      const L all = V::load(a.clamped + index * H + i);
+      add(kPassGate + index, all);
+      return V::select(V::load_bit(a.passes + i, kPassGate + index), all, V::set(0.0f));
+    };
+    add(kPassState, V::load(a.clamped + 3 * H + i));
+    const L du = gate(0), dr = gate(1), da = gate(2);
+    add(kPassIh, du);
+    add(kPassIh + 1, dr);
+    add(kPassIh + 2, da);
+    add(kPassHh, du);
+    add(kPassHh + 1, dr);
+    add(kPassHh + 2, V::mul(V::load(a.r + i), da));
+  }
+  return i;
+}
+template <typename V>
+[[gnu::always_inline]] inline int64_t grid_inputs(const GruGridInputs& a, int64_t i) {
+  for (; i + V::kLanes <= a.end; i += V::kLanes)
+    add_grid_terms<V>(V::load(a.g + i), a.rests + i, a.passes + i, a.above + i, 0, a.sums + i, a.inputs);
+  return i;
 }
 
 /// kVectors vectors of columns at a time, from column c on as far as these go.
@@ -315,6 +369,8 @@ GruTrainingKernels training_kernels() {
   kernels.sum_rows = [](const float* rows, int64_t count, int64_t columns, float* sums) {
     sum_all<V>(rows, count, columns, sums);
   };
+  kernels.grid_units = [](const GruGridUnits& a) { grid_units<ScalarLanes>(a, grid_units<V>(a, a.first)); };
+  kernels.grid_inputs = [](const GruGridInputs& a) { grid_inputs<ScalarLanes>(a, grid_inputs<V>(a, a.first)); };
   kernels.functions = [](const float* x, int64_t count, float* e, float* sigmoid, float* tanh) {
     all_functions<V>(x, count, e, sigmoid, tanh);
   };

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "isobit/gru_qat.h"
 #include "isobit/gru_training.h"
 
 namespace isobit {
@@ -48,6 +49,17 @@ struct TrainingBackward {
   float* dx;                   // [T, N, C]; null: not wanted
   const float* dx_add;         // of the other direction; null: none
   GruTrainingGradients gradients;
+  // Of learned grids, as in GruGridUnits: [T, N, H], [T, N, kClamps, H]. Sums of h, ih, hh, u_in, r_in and n_in of this
+  // direction; null: not wanted.
+  const uint16_t* above = nullptr;
+  const float* rests = nullptr;
+  GruGridGradients* grids = nullptr;
+};
+
+/// x of the first layer, of whose clamps grids are learned: [T, N, C] each, bit 0.
+struct InputClamps {
+  const float* rests;
+  const uint16_t *passes, *above;
 };
 
 }  // namespace isobit

@@ -11,6 +11,8 @@ namespace isobit {
 inline constexpr int64_t kChainTerms = 256;  // of a chunk
 /// Bits of a unit's clamps, 1 where the number was in the grid: ih and hh, of u, r and n; u_in, r_in, n_in; h'.
 inline constexpr int kPassIh = 0, kPassHh = 3, kPassGate = 6, kPassState = 9;
+inline constexpr int kClamps = 10;  // of a unit, in the order of their bits
+inline constexpr unsigned kPassAll = (1u << kClamps) - 1;
 
 /// out[i][j] = chain over k of a(i, k) * b(k, j), plus add[i][j] where that is not null.
 struct ChainProduct {
@@ -44,7 +46,28 @@ struct GruGatesBackward {
   float* gx;               // [3H]
   float* gh;               // [3H]
   float* b;                // [H]; may be g
+  float* clamped;          // [4H]: gradients behind u_in, r_in, n_in and h', before their clamps; null: not wanted
   int64_t units;
+};
+
+/// What one step of one sequence adds to the sums of grids, of units [first, end).
+struct GruGridUnits {
+  const float* clamped;  // of GruGatesBackward
+  const float* r;        // [H]
+  const float* rests;    // [kClamps][H], 0 where the clamp did not pass
+  const uint16_t* passes;
+  const uint16_t* above;  // [H], bits as of passes: 1 where the number was above the grid
+  float* sums;            // [inside, below, above][kClamps][H]
+  int64_t units, first, end;
+};
+/// The same of inputs, whose only clamp has bit 0.
+struct GruGridInputs {
+  const float* g;      // [C]
+  const float* rests;  // [C]
+  const uint16_t* passes;
+  const uint16_t* above;
+  float* sums;  // [inside, below, above][C]
+  int64_t inputs, first, end;
 };
 
 struct GruTrainingKernels {
@@ -55,6 +78,8 @@ struct GruTrainingKernels {
   void (*backward)(const GruGatesBackward&);
   /// sums[c] = sum over m of rows[m][c], rows being `columns` floats apart.
   void (*sum_rows)(const float* rows, int64_t count, int64_t columns, float* sums);
+  void (*grid_units)(const GruGridUnits&);
+  void (*grid_inputs)(const GruGridInputs&);
   /// E of -abs(x), sigmoid and tanh of `count` numbers, for tests.
   void (*functions)(const float* x, int64_t count, float* e, float* sigmoid, float* tanh);
 };

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "gru/training/grids.h"
+#include "gru/training/parts.h"
 #include "isobit/cpu.h"
 
 namespace isobit {
@@ -11,18 +13,6 @@ namespace {
 
 constexpr int64_t kWidestPanel = 32;
 constexpr int64_t kRowsTogether = 64;  // of W x, of several steps
-
-int64_t pieces(int64_t count, int64_t piece) { return (count + piece - 1) / piece; }
-
-/// body(begin, end) of parts of `items`, each of which has results of its own.
-template <typename Body>
-void in_parts(ThreadPool* pool, int64_t items, const Body& body) {
-  if (pool == nullptr) {
-    if (items > 0) body(0, int64_t{0}, items);
-  } else {
-    pool->for_ranges(items, body);
-  }
-}
 
 /// Panels of b(k, j) of `terms` by `columns`. column(k, j, count, to) writes b(k, j) to b(k, j + count - 1).
 template <typename Write>
@@ -73,8 +63,9 @@ struct BackwardPlaces {
   int64_t* place;  // [T, N]: of a step among those within their lengths; -1: past it
   float *gx, *gh;  // [steps within their lengths, 3H]
   float *g, *kept, *zeros, *packed;
+  float *clamped, *grid_sums;  // [steps within their lengths, 4H]; null: no gradients of grids
 
-  BackwardPlaces(Scratch& scratch, int64_t steps, int64_t batch, int64_t inputs, int64_t hidden) {
+  BackwardPlaces(Scratch& scratch, int64_t steps, int64_t batch, int64_t inputs, int64_t hidden, bool grids) {
     const int64_t rows = steps * batch;
     place = scratch.take<int64_t>(rows);
     gx = scratch.take<float>(rows * 3 * hidden);
@@ -84,6 +75,8 @@ struct BackwardPlaces {
     zeros = scratch.take<float>(hidden);
     packed = scratch.take<float>(std::max({packed_floats(3 * hidden, hidden), packed_floats(3 * hidden, inputs),
                                            packed_floats(rows, inputs), packed_floats(rows, hidden)}));
+    clamped = grids ? scratch.take<float>(rows * 4 * hidden) : nullptr;
+    grid_sums = grids ? scratch.take<float>(grid_sums_floats(hidden)) : nullptr;
   }
 };
 
@@ -113,10 +106,10 @@ GruTrainingKernels training_kernels_of(CpuPath path) {
   return kernels;
 }
 
-int64_t training_scratch_bytes(int64_t steps, int64_t batch, int64_t inputs, int64_t hidden, int threads) {
+int64_t training_scratch_bytes(int64_t steps, int64_t batch, int64_t inputs, int64_t hidden, int threads, bool grids) {
   Scratch forward(nullptr), backward(nullptr);
   ForwardPlaces(forward, batch, inputs, hidden, threads);
-  BackwardPlaces(backward, steps, batch, inputs, hidden);
+  BackwardPlaces(backward, steps, batch, inputs, hidden, grids);
   return std::max(forward.used(), backward.used());
 }
 
@@ -192,7 +185,7 @@ void train_backward(const TrainingDirection& d, const TrainingBackward& b, const
                     std::byte* scratch, ThreadPool* pool) {
   const int64_t N = d.batch, C = d.inputs, H = d.hidden;
   Scratch memory(scratch);
-  const BackwardPlaces at(memory, d.steps, N, C, H);
+  const BackwardPlaces at(memory, d.steps, N, C, H, b.grids != nullptr);
   int64_t valid = 0;
   for (int64_t row = 0; row < d.rows(); ++row) at.place[row] = row / N < d.length(row % N) ? valid++ : -1;
   std::fill_n(at.zeros, H, 0.0f);
@@ -224,6 +217,7 @@ void train_backward(const TrainingDirection& d, const TrainingBackward& b, const
                             .gx = at.gx + place * 3 * H,
                             .gh = at.gh + place * 3 * H,
                             .b = at.kept + n * H,
+                            .clamped = at.clamped == nullptr ? nullptr : at.clamped + place * 4 * H,
                             .units = H});
         }
         kernels.product({.a = at.gh + at.place[t * N + first] * 3 * H,
@@ -241,6 +235,8 @@ void train_backward(const TrainingDirection& d, const TrainingBackward& b, const
     }
     if (b.first_gradient != nullptr) std::copy_n(g, (end - begin) * H, b.first_gradient + begin * H);
   });
+
+  if (b.grids != nullptr) grids_of_units(d, b, kernels, at.place, at.clamped, at.grid_sums, pool);
 
   // What rows of steps within their lengths hold, in order.
   const auto pack_rows = [&](int64_t columns, const auto& row_of) {

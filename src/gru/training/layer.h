@@ -16,8 +16,9 @@ namespace isobit {
 /// Kernels of a path that can run here, kScalar at least.
 GruTrainingKernels training_kernels_of(CpuPath path);
 
-/// Bytes that either takes of `scratch`, on so many threads, with the widest panels.
-int64_t training_scratch_bytes(int64_t steps, int64_t batch, int64_t inputs, int64_t hidden, int threads);
+/// Bytes that either takes of `scratch`, on so many threads, with the widest panels. grids: gradients of grids, too.
+int64_t training_scratch_bytes(int64_t steps, int64_t batch, int64_t inputs, int64_t hidden, int threads,
+                               bool grids = false);
 void train_forward(const TrainingDirection& d, const TrainingForward& f, const GruTrainingKernels& kernels,
                    std::byte* scratch, ThreadPool* pool);
 void train_backward(const TrainingDirection& d, const TrainingBackward& b, const GruTrainingKernels& kernels,

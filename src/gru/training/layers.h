@@ -58,13 +58,13 @@ struct BetweenLayers {
   }
 };
 
-/// Of forward and backward, on so many threads.
-inline int64_t training_workspace_bytes(const GruTrainingSizes& s, int threads) {
+/// Of forward and backward, on so many threads; grids: with gradients of grids.
+inline int64_t training_workspace_bytes(const GruTrainingSizes& s, int threads, bool grids = false) {
   Scratch scratch(nullptr);
   const BetweenLayers between(scratch, s);
   int64_t most = 0;
   for (int64_t layer = 0; layer < std::min<int64_t>(s.layers, 2); ++layer)
-    most = std::max(most, training_scratch_bytes(s.steps, s.batch, inputs_of(s, layer), s.hidden_size, threads));
+    most = std::max(most, training_scratch_bytes(s.steps, s.batch, inputs_of(s, layer), s.hidden_size, threads, grids));
   return scratch.used() + most;
 }
 
@@ -129,13 +129,19 @@ struct DirectionRun {
   const float* y;
   const float* saved;
   const uint16_t* passes;
+  const uint16_t* above;  // null: grids are not learned
+  const float* rests;
 };
 
-/// run_of(layer, direction): a DirectionRun. dx: null where it is not wanted.
+inline GruGridGradient operator+(const GruGridGradient& a, const GruGridGradient& b) {
+  return {a.below + b.below, a.above + b.above, a.inside + b.inside};
+}
+
+/// run_of(layer, direction): a DirectionRun. dx: null where it is not wanted. grids: all but x, or empty.
 template <typename RunOf>
 void backward_layers(const GruTrainingSizes& s, CpuPath path, ThreadPool* pool, std::byte* workspace,
                      const RunOf& run_of, const float* dy, float* dx, std::span<const GruTrainingGradients> gradients,
-                     const GruTrainingStates& states) {
+                     const GruTrainingStates& states, std::span<GruGridGradients> grids = {}) {
   const GruTrainingKernels kernels = training_kernels_of(path);
   Scratch scratch(workspace);
   const BetweenLayers between(scratch, s);
@@ -156,12 +162,19 @@ void backward_layers(const GruTrainingSizes& s, CpuPath path, ThreadPool* pool, 
                                      : first_of_two ? between.dx
                                                     : din,
                                .dx_add = d == 1 ? between.dx : nullptr,
-                               .gradients = gradients[static_cast<size_t>(index)]};
+                               .gradients = gradients[static_cast<size_t>(index)],
+                               .above = run.above,
+                               .rests = run.rests,
+                               .grids = grids.empty() ? nullptr : &grids[static_cast<size_t>(index)]};
       if (path == CpuPath::kReference) {
         reference_backward(run.direction, b);
       } else {
         train_backward(run.direction, b, kernels, workspace + scratch.used(), pool);
       }
+    }
+    if (!grids.empty() && s.directions == 2) {  // which share their h
+      const std::span<GruGridGradients> both = grids.subspan(static_cast<size_t>(2 * layer), 2);
+      both[0][kH] = both[1][kH] = both[0][kH] + both[1][kH];
     }
   }
 }

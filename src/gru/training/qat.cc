@@ -2,13 +2,32 @@
 #include "gru/training/qat.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
+#include "core/rescale.h"
 #include "gru/reference.h"
 
 namespace isobit {
 namespace {
 
-bool is_in(const CodeRange& range, int64_t code) { return code >= range.min && code <= range.max; }
+__extension__ typedef unsigned __int128 Uint128;
+
+/// What the clamps of a unit were given.
+struct UnitClamps {
+  unsigned passes = 0, above = 0;
+  float rests[kClamps] = {};
+
+  void see(int bit, const CodeRange& range, int64_t code, float rest) {
+    if (code < range.min) return;
+    if (code > range.max) {
+      above |= 1u << bit;
+      return;
+    }
+    passes |= 1u << bit;
+    rests[bit] = rest;
+  }
+};
 
 /// One linear transform: rows of weights, and what stands before its sums.
 struct LinearRows {
@@ -32,30 +51,48 @@ struct LinearRows {
       start.push_back(rescale(bias_to_acc[static_cast<size_t>(c)], bias.at(c, 0), mode) - input.zero_point * sum);
     }
   }
-  /// The code of row c, before the clamp.
-  [[nodiscard]] int64_t before_clamp(int64_t c, const int64_t* codes) const {
+  /// The code of row c, and what its clamp was given.
+  int64_t code(int64_t c, const int64_t* codes, int bit, UnitClamps& clamps) const {
     const int64_t* const w = weights.data() + c * columns;
     int64_t acc = start[static_cast<size_t>(c)];
     for (int64_t k = 0; k < columns; ++k) acc += w[k] * codes[k];
-    return rescale(to_out[c], acc, rounding) + out.zero_point;
+    const int64_t result = rescale(to_out[c], acc, rounding), before = result + out.zero_point;
+    clamps.see(bit, out, before, rest_of(to_out[c], acc, result));
+    return clamp_to(out, before);
   }
 };
 
 /// What the clamps of reference_cell() were given: u_in, r_in, n_in, h'.
-void pass_cell(const CellView& p, const int64_t ih[3], const int64_t hh[3], int64_t h, const ReferenceCell& c,
-               bool (&passed)[4]) {
+void see_cell(const CellView& p, const int64_t ih[3], const int64_t hh[3], int64_t h, const ReferenceCell& c,
+              UnitClamps& clamps) {
   const auto rs = [&](const RescaleParameters& ratio, int64_t x) { return rescale(ratio, x, p.rounding); };
   for (int gate = 0; gate < 3; ++gate) {
-    const int64_t from_h = gate < 2 ? rs(p.hh_to_gate[gate], hh[gate] - p.hh.zero_point)
-                                    : rs(p.rhh_to_n, (c.r - p.z_r) * (hh[2] - p.hh.zero_point));
-    passed[gate] = is_in(p.gate_in[gate],
-                         rs(p.ih_to_gate[gate], ih[gate] - p.ih.zero_point) + from_h + p.gate_in[gate].zero_point);
+    const RescaleParameters &of_ih = p.ih_to_gate[gate], &of_hh = gate < 2 ? p.hh_to_gate[gate] : p.rhh_to_n;
+    const int64_t hh_gate = hh[gate] - p.hh.zero_point, ih_gate = ih[gate] - p.ih.zero_point;
+    const int64_t from = gate < 2 ? hh_gate : (c.r - p.z_r) * hh_gate;
+    const int64_t from_ih = rs(of_ih, ih_gate), from_hh = rs(of_hh, from);
+    clamps.see(kPassGate + gate, p.gate_in[gate], from_ih + from_hh + p.gate_in[gate].zero_point,
+               rest_of(of_ih, ih_gate, from_ih) + rest_of(of_hh, from, from_hh));
   }
   const int64_t mixed = (c.u - p.z_u) * (h - p.h.zero_point) + (p.one - c.u) * rs(p.n_to_h, c.n - p.z_n);
-  passed[3] = is_in(p.h, rs(p.u_to_one, mixed) + p.h.zero_point);
+  const int64_t result = rs(p.u_to_one, mixed);
+  clamps.see(kPassState, p.h, result + p.h.zero_point, rest_of(p.u_to_one, mixed, result));
 }
 
 }  // namespace
+
+float rest_of(const RescaleParameters& ratio, int64_t x, int64_t result) {
+  if (ratio.shift <= 0) return 0.0f;
+  // The result is less than 1 away from the quotient, so that less than 2^shift is left.
+  if (ratio.shift <= 62) {
+    const auto left = static_cast<int64_t>((static_cast<uint64_t>(result) << ratio.shift) -
+                                           static_cast<uint64_t>(x * ratio.multiplier));
+    return static_cast<float>(left) * std::bit_cast<float>((127 - ratio.shift) << 23);
+  }
+  const Int128 left = static_cast<Int128>(static_cast<Uint128>(static_cast<Int128>(result)) << ratio.shift) -
+                      static_cast<Int128>(x) * ratio.multiplier;
+  return std::ldexp(static_cast<float>(left), -ratio.shift);
+}
 
 void dequantize_codes(const Grid& grid, std::span<const int64_t> codes, std::span<float> numbers) {
   for (size_t i = 0; i < codes.size(); ++i) numbers[i] = dequantize_value(grid, codes[i]);
@@ -87,23 +124,20 @@ void qat_forward(const QatDirection& d, const QatForward& f, ThreadPool* pool) {
         continue;
       }
       for (int64_t j = 0; j < H; ++j) {
-        unsigned passes = 0;
+        UnitClamps clamps;
         int64_t ih[3], hh[3];
-        const auto linear = [&](const LinearRows& rows, int gate, const int64_t* codes, int bit) {
-          const int64_t code = rows.before_clamp(gate * H + j, codes);
-          passes |= unsigned{is_in(rows.out, code)} << (bit + gate);
-          return clamp_to(rows.out, code);
-        };
         for (int gate = 0; gate < 3; ++gate) {
-          ih[gate] = linear(input, gate, d.x + row * C, kPassIh);
-          hh[gate] = linear(state, gate, h.data(), kPassHh);
+          ih[gate] = input.code(gate * H + j, d.x + row * C, kPassIh + gate, clamps);
+          hh[gate] = state.code(gate * H + j, h.data(), kPassHh + gate, clamps);
         }
         const int64_t before = h[static_cast<size_t>(j)];
         const ReferenceCell codes = reference_cell(cell, ih, hh, before);
-        bool passed[4];
-        pass_cell(cell, ih, hh, before, codes, passed);
-        for (int c = 0; c < 4; ++c) passes |= unsigned{passed[c]} << (kPassGate + c);
-        f.passes[row * H + j] = static_cast<uint16_t>(passes);
+        see_cell(cell, ih, hh, before, codes, clamps);
+        f.passes[row * H + j] = static_cast<uint16_t>(clamps.passes);
+        if (f.above != nullptr) {
+          f.above[row * H + j] = static_cast<uint16_t>(clamps.above);
+          for (int bit = 0; bit < kClamps; ++bit) f.rests[(row * kClamps + bit) * H + j] = clamps.rests[bit];
+        }
         float* const saved = f.saved + row * 4 * H + j;
         saved[0] = dequantize_value(p.grids[kU], codes.u);
         saved[H] = dequantize_value(p.grids[kRGate], codes.r);

@@ -30,8 +30,14 @@ struct QatForward {
   int64_t* last;     // [N, H]; null: not wanted
   float* saved;      // [T, N, 4H]: u, r, n and hh_n as numbers
   uint16_t* passes;  // [T, N, H], bits from kPassIh on
+  // Of learned grids; null: not wanted.
+  uint16_t* above = nullptr;  // [T, N, H], bits as of passes: 1 where the number was above the grid
+  float* rests = nullptr;     // [T, N, kClamps, H]: what roundings added, 0 where the clamp did not pass
 };
 void qat_forward(const QatDirection& d, const QatForward& f, ThreadPool* pool);
+
+/// result - x * ratio, of result = rescale(ratio, x): what rounding added, in steps of the result.
+float rest_of(const RescaleParameters& ratio, int64_t x, int64_t result);
 
 /// float32(q - z) * S of codes of one grid; of rows with a grid each.
 void dequantize_codes(const Grid& grid, std::span<const int64_t> codes, std::span<float> numbers);

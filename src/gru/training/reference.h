@@ -91,9 +91,40 @@ inline void reference_forward(const TrainingDirection& d, const TrainingForward&
   }
 }
 
+/// Sums of a grid of `columns` columns: g, rest, and which clamps passed or were given a number above, of (row,
+/// column).
+template <typename G, typename Rest, typename Passed, typename Above>
+GruGridGradient reference_grid(const TrainingDirection& d, int64_t columns, const G& g, const Rest& rest,
+                               const Passed& passed, const Above& above) {
+  std::vector<int64_t> valid;
+  for (int64_t row = 0; row < d.rows(); ++row)
+    if (row / d.batch < d.length(row % d.batch)) valid.push_back(row);
+  const auto sum_of = [&](const auto& factor) {
+    std::vector<float> sums;
+    for (int64_t c = 0; c < columns; ++c)
+      sums.push_back(reference_chain(
+          static_cast<int64_t>(valid.size()), [&](int64_t m) { return g(valid[static_cast<size_t>(m)], c); },
+          [&](int64_t m) { return factor(valid[static_cast<size_t>(m)], c); }));
+    return reference_chain(
+        columns, [&](int64_t c) { return sums[static_cast<size_t>(c)]; }, [](int64_t) { return 1.0f; });
+  };
+  return {.below = sum_of([&](int64_t row, int64_t c) { return passed(row, c) || above(row, c) ? 0.0f : 1.0f; }),
+          .above = sum_of([&](int64_t row, int64_t c) { return above(row, c) ? 1.0f : 0.0f; }),
+          .inside = sum_of(rest)};
+}
+inline GruGridGradient reference_grid_of_inputs(const TrainingDirection& d, const float* g, const InputClamps& x) {
+  const int64_t C = d.inputs;
+  return reference_grid(
+      d, C, [=](int64_t row, int64_t c) { return g[row * C + c]; },
+      [=](int64_t row, int64_t c) { return x.rests[row * C + c]; },
+      [=](int64_t row, int64_t c) { return x.passes[row * C + c] != 0; },
+      [=](int64_t row, int64_t c) { return x.above[row * C + c] != 0; });
+}
+
 inline void reference_backward(const TrainingDirection& d, const TrainingBackward& b) {
   const int64_t H = d.hidden, C = d.inputs;
   std::vector<float> gx(static_cast<size_t>(d.rows() * 3 * H)), gh(gx.size());
+  std::vector<float> behind(b.grids == nullptr ? 0 : static_cast<size_t>(d.rows() * kClamps * H));  // clamps, by bit
   const auto at = [](std::vector<float>& v, int64_t i) -> float& { return v[static_cast<size_t>(i)]; };
   const auto before = [&](int64_t t, int64_t n, int64_t j) {
     const float* const h = d.before(b.y, t, n);
@@ -112,14 +143,18 @@ inline void reference_backward(const TrainingDirection& d, const TrainingBackwar
         const auto passed = [&](int bit, float value) {
           return b.passes == nullptr || (b.passes[row * H + j] >> bit & 1) != 0 ? value : 0.0f;
         };
-        const float all = b.dy[row * d.y_row + j] + at(g, j), e = held ? 0.0f : passed(kPassState, all);
-        const float da = passed(kPassGate + 2, std::fma(-tanh, tanh, 1.0f) * ((1.0f - u) * e));
-        const float dr = passed(kPassGate + 1, (r * (1.0f - r)) * (q * da));
-        const float du = passed(kPassGate, (u * (1.0f - u)) * ((h - tanh) * e));
+        const auto clamped = [&](int bit, float value) {
+          if (b.grids != nullptr) at(behind, (row * kClamps + bit) * H + j) = value;
+          return passed(bit, value);
+        };
+        const float all = b.dy[row * d.y_row + j] + at(g, j), e = clamped(kPassState, held ? 0.0f : all);
+        const float da = clamped(kPassGate + 2, std::fma(-tanh, tanh, 1.0f) * ((1.0f - u) * e));
+        const float dr = clamped(kPassGate + 1, (r * (1.0f - r)) * (q * da));
+        const float du = clamped(kPassGate, (u * (1.0f - u)) * ((h - tanh) * e));
         const int64_t first = row * 3 * H + j;
-        at(gx, first) = passed(kPassIh, du), at(gh, first) = passed(kPassHh, du);
-        at(gx, first + H) = passed(kPassIh + 1, dr), at(gh, first + H) = passed(kPassHh + 1, dr);
-        at(gx, first + 2 * H) = passed(kPassIh + 2, da), at(gh, first + 2 * H) = passed(kPassHh + 2, r * da);
+        at(gx, first) = clamped(kPassIh, du), at(gh, first) = clamped(kPassHh, du);
+        at(gx, first + H) = clamped(kPassIh + 1, dr), at(gh, first + H) = clamped(kPassHh + 1, dr);
+        at(gx, first + 2 * H) = clamped(kPassIh + 2, da), at(gh, first + 2 * H) = clamped(kPassHh + 2, r * da);
         at(kept, j) = held ? all : u * e;
       }
       for (int64_t k = 0; k < H; ++k)
@@ -154,6 +189,20 @@ inline void reference_backward(const TrainingDirection& d, const TrainingBackwar
           over_valid(gh, c, [&](int64_t t, int64_t n) { return before(t, n, k); });
     b.gradients.bw[static_cast<size_t>(c)] = over_valid(gx, c, one);
     b.gradients.br[static_cast<size_t>(c)] = over_valid(gh, c, one);
+  }
+  if (b.grids != nullptr) {
+    const auto sums = [&](int bit, int64_t clamps) {
+      return reference_grid(
+          d, clamps * H, [&](int64_t row, int64_t c) { return at(behind, (row * kClamps + bit + c / H) * H + c % H); },
+          [&](int64_t row, int64_t c) { return b.rests[(row * kClamps + bit + c / H) * H + c % H]; },
+          [&](int64_t row, int64_t c) { return (b.passes[row * H + c % H] >> (bit + c / H) & 1) != 0; },
+          [&](int64_t row, int64_t c) { return (b.above[row * H + c % H] >> (bit + c / H) & 1) != 0; });
+    };
+    GruGridGradients& grids = *b.grids;
+    grids = {};
+    grids[kIh] = sums(kPassIh, 3), grids[kHh] = sums(kPassHh, 3);
+    grids[kUIn] = sums(kPassGate, 1), grids[kRIn] = sums(kPassGate + 1, 1), grids[kNIn] = sums(kPassGate + 2, 1);
+    grids[kH] = sums(kPassState, 1);
   }
   for (int64_t row = 0; b.dx != nullptr && row < d.rows(); ++row)
     for (int64_t k = 0; k < C; ++k) {

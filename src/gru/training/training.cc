@@ -167,7 +167,11 @@ Status GruTraining::backward(std::span<const GruTrainingWeights> weights, std::s
   const auto run_of = [&](int64_t layer, int64_t d) {
     const float* const out = layer + 1 == s.layers ? y.data() : moved(saved.data(), saved_y_at(s, layer));
     return DirectionRun{call.direction(layer, d, layer == 0 ? nullptr : moved(saved.data(), saved_y_at(s, layer - 1))),
-                        moved(out, d * H), moved(saved.data(), saved_gates_at(s, layer, d)), nullptr};
+                        moved(out, d * H),
+                        moved(saved.data(), saved_gates_at(s, layer, d)),
+                        nullptr,
+                        nullptr,
+                        nullptr};
   };
   backward_layers(s, call.path, options.pool, workspace.data(), run_of, dy.data(), dx.empty() ? nullptr : dx.data(),
                   gradients, states);
