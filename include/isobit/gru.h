@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "isobit/calibration.h"
@@ -422,6 +423,22 @@ class GruCalibrator {
 /// of check_weights and of derive.
 Result<GruModelParameters> with_weights(GruModelParameters model, const GruWeights& weights,
                                         const GruQuantization& quantization);
+
+/// Another grid for an activation: one of shift, scale and range.
+struct GruGridChange {
+  int64_t layer = 0;      // l * directions + d; directions share x and h: of either, they are those of both
+  GruTensor tensor = kH;  // h, ih, hh, u_in, r_in, n_in, and x of the first layer; h is the x of the layer above
+  std::optional<int32_t> shift{};  // -32..62: the step is 2^-shift, of models with such; bits, sign and z stay
+  std::optional<float> scale{};    // positive, normal: the step, of models with real scales; bits, sign and z stay
+  std::optional<std::pair<double, double>> range{};  // low, high: section 4, with the GridOptions of `quantization`
+};
+/// with_weights() after changes of grids: tables of other gate inputs, by `tables` where it is given, and all rescales
+/// are as GruCalibrator::derive makes them for these grids. Errors: kInvalidArgument, naming layer and tensor, for a
+/// tensor whose grid is no calibrated one, for a step out of range, for a grid that is changed twice or differs between
+/// directions; those of with_weights, and of tables.
+Result<GruModelParameters> with_grids(GruModelParameters model, std::span<const GruGridChange> changes,
+                                      const GruWeights& weights, const GruQuantization& quantization,
+                                      TableCache* tables = nullptr);
 
 }  // namespace isobit
 

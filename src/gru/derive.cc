@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // From statistics and float weights to the integers of a model: numerics.md, sections 2, 4 and 7.
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "calibrate/derive_grid.h"
 #include "core/float_mode.h"
@@ -182,10 +184,100 @@ Status derive_weights(const GruLayerWeights& w, const std::array<GridOptions, kG
   return derive_rescales(p, name);
 }
 
+/// The table of a gate, for the grids that are there.
+Status derive_table(size_t gate, const GruLayerQuantization& wanted, const std::string& name, TableCache* tables,
+                    GruLayerParameters& p) {
+  const Grid &in = p.grids[kUIn + gate], &out = p.grids[kU + gate];
+  const Activation function = gate == 2 ? Activation::kTanh : Activation::kSigmoid;
+  const TableOptions options = wanted.table.value_or(default_table_options(in.bits));
+  Result<ActivationTable> table = tables != nullptr ? tables->fit(function, in, out, options, p.rounding)
+                                                    : fit_table(function, in, out, options, p.rounding);
+  if (!table.ok())
+    return {table.status().code(),
+            name + " table of " + std::string(kGruTensorNames[kU + gate]) + ": " + table.status().message()};
+  p.tables[gate] = *std::move(table);
+  return {};
+}
+
+/// The grid that a change makes of `grid`.
+Result<Grid> changed_grid(const GruGridChange& change, Grid grid, const GridOptions& options, const std::string& name) {
+  const int given = int{change.shift.has_value()} + int{change.scale.has_value()} + int{change.range.has_value()};
+  if (given != 1)
+    return Status(StatusCode::kInvalidArgument,
+                  name + ": " + std::to_string(given) + " of shift, scale and range are given, must be 1");
+  if (change.range)
+    return derive_grid_f64(change.range->first, change.range->second, options, grid.kind,
+                           (int64_t{1} << std::clamp(options.bits, 1, 32)) - 1, name);
+  if (change.shift.has_value() != (grid.kind == ScaleKind::kPow2))
+    return Status(StatusCode::kInvalidArgument,
+                  name + (change.shift ? ": shift is given, must be scale: " : ": scale is given, must be shift: ") +
+                      "the model's scales are " + std::string(to_string(grid.kind)));
+  if (change.shift) grid.shift = *change.shift;
+  if (change.scale) grid.real_scale = *change.scale;
+  ISOBIT_RETURN_IF_ERROR(check_grid(grid, name));
+  return grid;
+}
+
+/// The grids of all activations after the changes.
+Status change_grids(std::span<const GruGridChange> changes, const GruQuantization& quantization,
+                    GruModelParameters& model) {
+  const int64_t directions = model.directions, count = static_cast<int64_t>(model.layers.size());
+  const auto refuse = [](const std::string& what) { return Status(StatusCode::kInvalidArgument, what); };
+  std::vector<std::array<bool, kGruTensorCount>> changed(model.layers.size());
+  for (const GruGridChange& change : changes) {
+    if (change.layer < 0 || change.layer >= count)
+      return refuse("the layer of a change of grids is " + std::to_string(change.layer) + ", must be 0.." +
+                    std::to_string(count - 1) + " (layer * directions + direction)");
+    const GruTensor tensor = change.tensor;
+    if (tensor < 0 || tensor >= kGruTensorCount)
+      return refuse("the tensor of a change of grids is " + std::to_string(static_cast<int>(tensor)) + ", must be 0.." +
+                    std::to_string(kGruTensorCount - 1));
+    const auto index = static_cast<size_t>(change.layer);
+    const std::string name =
+        direction_name(change.layer, directions) + " " + std::string(kGruTensorNames[static_cast<size_t>(tensor)]);
+    const bool is_shared = tensor == kX || tensor == kH;
+    if (!is_shared && tensor != kIh && tensor != kHh && (tensor < kUIn || tensor > kNIn))
+      return refuse(name + ": its grid cannot be changed, must be that of x, h, ih, hh, u_in, r_in or n_in");
+    if (tensor == kX && change.layer >= directions)
+      return refuse(name + ": its grid is that of " + direction_name(change.layer - directions, directions) +
+                    " h, which must be changed");
+    if (changed[index][tensor]) return refuse(name + ": its grid is changed twice, must be once");
+    changed[index][tensor] = true;
+    GruLayerParameters& p = model.layers[index];
+    const GridOptions& options = quantization.layer(change.layer / directions).tensors[tensor];
+    // Of a shared grid the other direction may have changed it: what the change is made of, bits, sign and zero point,
+    // stay with a step and do not enter with a range.
+    ISOBIT_ASSIGN_OR_RETURN(const Grid grid, changed_grid(change, p.grids[tensor], options, name));
+    if (!is_shared) {
+      p.grids[tensor] = grid;
+      continue;
+    }
+    const int64_t first = change.layer / directions * directions;
+    for (int64_t other = first; other < first + directions; ++other) {
+      const auto of = static_cast<size_t>(other);
+      if (other != change.layer && changed[of][tensor] && model.layers[of].grids[tensor] != grid)
+        return refuse(name + ": one step is " + number_text(static_cast<double>(grid.scale())) + " and z " +
+                      std::to_string(grid.zero_point) + ", must be " +
+                      number_text(static_cast<double>(model.layers[of].grids[tensor].scale())) + " and " +
+                      std::to_string(model.layers[of].grids[tensor].zero_point) + ": directions share this grid");
+      model.layers[of].grids[tensor] = grid;
+    }
+  }
+  for (int64_t i = directions; i < count; ++i)
+    model.layers[static_cast<size_t>(i)].grids[kX] = model.layers[static_cast<size_t>(i - directions)].grids[kH];
+  return {};
+}
+
 }  // namespace
 
 Result<GruModelParameters> with_weights(GruModelParameters model, const GruWeights& weights,
                                         const GruQuantization& quantization) {
+  return with_grids(std::move(model), {}, weights, quantization);
+}
+
+Result<GruModelParameters> with_grids(GruModelParameters model, std::span<const GruGridChange> changes,
+                                      const GruWeights& weights, const GruQuantization& quantization,
+                                      TableCache* tables) {
   const DefaultFloatMode mode;
   ISOBIT_RETURN_IF_ERROR(check_weights(weights));
   if (weights.directions != model.directions || weights.layers.size() != model.layers.size())
@@ -193,6 +285,7 @@ Result<GruModelParameters> with_weights(GruModelParameters model, const GruWeigh
                                                     " matrices W in " + std::to_string(weights.directions) +
                                                     " directions, must have " + std::to_string(model.layers.size()) +
                                                     " in " + std::to_string(model.directions) + ", as the model");
+  ISOBIT_RETURN_IF_ERROR(change_grids(changes, quantization, model));
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const GruLayerWeights& w = weights.layers[i];
     GruLayerParameters& p = model.layers[i];
@@ -203,8 +296,11 @@ Result<GruModelParameters> with_weights(GruModelParameters model, const GruWeigh
                                                       ", H = " + std::to_string(w.hidden_size) + ", must have " +
                                                       std::to_string(p.input_size) + " and " +
                                                       std::to_string(p.hidden_size) + ", as the model");
-    ISOBIT_RETURN_IF_ERROR(
-        derive_weights(w, quantization.layer(index / model.directions).tensors, p.grids[kH].kind, name, p));
+    const GruLayerQuantization& wanted = quantization.layer(index / model.directions);
+    for (size_t gate = 0; gate < 3; ++gate)
+      if (p.tables[gate].input != p.grids[kUIn + gate])
+        ISOBIT_RETURN_IF_ERROR(derive_table(gate, wanted, name, tables, p));
+    ISOBIT_RETURN_IF_ERROR(derive_weights(w, wanted.tensors, p.grids[kH].kind, name, p));
   }
   model.source_hash = weights.source_hash;
   return model;
@@ -261,16 +357,7 @@ Result<GruModelParameters> GruCalibrator::derive(const GruQuantization& quantiza
                                                              gate_output_steps(options[tensor], kind, tensor),
                                                              name + " " + std::string(kGruTensorNames[tensor])));
       }
-      for (int gate = 0; gate < 3; ++gate) {
-        const Grid& in = p.grids[kUIn + gate];
-        const Activation function = gate == 2 ? Activation::kTanh : Activation::kSigmoid;
-        const TableOptions options_of_table = wanted.table.value_or(default_table_options(in.bits));
-        ISOBIT_ASSIGN_OR_RETURN(
-            p.tables[gate], tables != nullptr
-                                ? tables->fit(function, in, p.grids[kU + gate], options_of_table, quantization.rounding)
-                                : fit_table(function, in, p.grids[kU + gate], options_of_table, quantization.rounding));
-      }
-
+      for (size_t gate = 0; gate < 3; ++gate) ISOBIT_RETURN_IF_ERROR(derive_table(gate, wanted, name, tables, p));
       ISOBIT_RETURN_IF_ERROR(derive_weights(w, options, kind, name, p));
       model.layers.push_back(std::move(p));
     }

@@ -110,15 +110,15 @@ GruQuantization quantization_of(const Json& c) {
   return quantization;
 }
 
-/// A calibrator that saw exactly the ranges of the case, and the configuration of the case.
-Result<GruModelParameters> derive_case(const Json& c) {
+/// A calibrator that saw exactly the ranges of the case, times a factor, and the configuration of the case.
+Result<GruModelParameters> derive_case(const Json& c, float factor = 1) {
   ISOBIT_ASSIGN_OR_RETURN(const GruCalibrator calibrator, GruCalibrator::create(weights_of(c)));
   for (int32_t tensor = 0; tensor < kGruTensorCount; ++tensor) {
     const std::string name(kGruTensorNames[static_cast<size_t>(tensor)]);
     const bool is_row = tensor >= kW && tensor <= kBr;
     const Json& j = c.at(is_row ? "rows" : "tensors").at(name);
     if (!j.contains("min")) continue;
-    const float range[2] = {testing::float_of_bits(j.at("min")), testing::float_of_bits(j.at("max"))};
+    const float range[2] = {testing::float_of_bits(j.at("min")) * factor, testing::float_of_bits(j.at("max")) * factor};
     // No run of the float forward has exactly these ranges, so they are put where a run would have put them.
     const_cast<TensorStatistics&>(calibrator.statistics(0, GruTensor{tensor})).observe(range, 2);
   }
@@ -475,6 +475,131 @@ TEST(WithWeights, GivesWhatDeriveGives) {
     EXPECT_EQ(with_weights(*derived, wider, quantization).status().code(), StatusCode::kInvalidArgument);
   }
   EXPECT_GT(models, 5);
+}
+
+constexpr GruTensor kLearned[] = {kX, kH, kIh, kHh, kUIn, kRIn, kNIn};
+
+/// Ranges and steps of other ranges.
+TEST(WithGrids, GivesWhatDeriveGives) {
+  int models = 0;
+  TableCache tables;
+  for (const Json& c : testing::oracle_cases("gru_float.json")) {
+    // By 4: shifts are 2 less, scales are exact, zero points stay.
+    const Result<GruModelParameters> derived = derive_case(c), wanted = derive_case(c, 4);
+    if (!derived.ok() || !wanted.ok()) continue;
+    const GruQuantization quantization = quantization_of(c);
+    const GruWeights weights = weights_of(c);
+    std::vector<GruGridChange> ranges, steps;
+    for (const GruTensor tensor : kLearned) {
+      const Json& j = c.at("tensors").at(std::string(kGruTensorNames[tensor]));
+      ranges.push_back({.tensor = tensor,
+                        .range = {{4 * testing::float_of_bits(j.at("min")), 4 * testing::float_of_bits(j.at("max"))}}});
+      const Grid &from = derived->layers[0].grids[tensor], &to = wanted->layers[0].grids[tensor];
+      if (from.zero_point != to.zero_point) continue;  // its shift is at a limit
+      if (to.kind == ScaleKind::kPow2) {
+        steps.push_back({.tensor = tensor, .shift = to.shift});
+      } else {
+        steps.push_back({.tensor = tensor, .scale = to.real_scale});
+      }
+    }
+    for (const std::vector<GruGridChange>* const changes : {&ranges, &steps}) {
+      if (changes->size() < std::size(kLearned)) continue;
+      const Result<GruModelParameters> found = with_grids(*derived, *changes, weights, quantization, &tables);
+      ASSERT_TRUE(found.ok()) << found.status().message();
+      expect_equal(found->layers[0], wanted->layers[0]);
+      EXPECT_EQ(found->layers[0].tables, wanted->layers[0].tables);
+      for (const ActivationTable& table : found->layers[0].tables) EXPECT_TRUE(tables.made(table));
+      ++models;
+    }
+  }
+  EXPECT_GT(models, 10);
+}
+
+GruWeights layered_weights(Random& random, int64_t layers, int32_t directions) {
+  GruWeights weights;
+  weights.directions = directions;
+  const auto floats = [&](int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& v : values) v = static_cast<float>(random.between(-100, 100)) / 128;
+    return values;
+  };
+  for (int64_t i = 0; i < layers * directions; ++i) {
+    const int64_t inputs = i < directions ? kInputs : directions * kHidden;
+    weights.layers.push_back({inputs, kHidden, floats(3 * kHidden * inputs), floats(3 * kHidden * kHidden),
+                              floats(3 * kHidden), floats(3 * kHidden)});
+  }
+  return weights;
+}
+
+/// A calibrator of a GRU of 2 layers in both directions, which saw 5 steps.
+GruCalibrator calibrator_of_layers(Random& random) {
+  GruCalibrator calibrator = GruCalibrator::create(layered_weights(random, 2, 2)).value();
+  std::vector<float> x(5 * 2 * kInputs);
+  for (float& v : x) v = static_cast<float>(random.between(-300, 500)) / 128;
+  EXPECT_TRUE(calibrator.observe(x, 5, 2).ok());
+  return calibrator;
+}
+
+TEST(WithGrids, LayersAndDirectionsFollow) {
+  Random random(40);
+  for (const ScaleKind kind : {ScaleKind::kPow2, ScaleKind::kReal}) {
+    const GruCalibrator calibrator = calibrator_of_layers(random);
+    GruQuantization quantization;
+    quantization.scale = kind;
+    ASSERT_TRUE(apply_bits("8,l1.h=12,l1.gate_in=6", quantization).ok());
+    const GruModelParameters wanted = calibrator.derive(quantization).value();
+    GruQuantization searched = quantization;
+    ASSERT_TRUE(apply_methods("percentile:80", searched).ok());
+    const GruModelParameters narrow = calibrator.derive(searched).value();
+    std::vector<GruGridChange> changes;
+    for (int64_t layer = 0; layer < 4; ++layer)
+      for (const GruTensor tensor : kLearned) {
+        if (tensor == kX && layer >= 2) continue;
+        TensorStatistics statistics = calibrator.statistics(layer, tensor);
+        const bool is_shared = tensor == kX || tensor == kH;
+        if (is_shared) statistics.merge(calibrator.statistics(layer ^ 1, tensor));
+        if (is_shared && random.one_in(2) && layer % 2 == 1) continue;  // the other direction's holds for both
+        changes.push_back({.layer = layer, .tensor = tensor, .range = {{statistics.min(), statistics.max()}}});
+      }
+    const Result<GruModelParameters> found = with_grids(narrow, changes, calibrator.weights(), quantization);
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_NE(narrow.layers[i].grids, wanted.layers[i].grids);
+      expect_equal(found->layers[i], wanted.layers[i]);
+      EXPECT_EQ(found->layers[i].tables, wanted.layers[i].tables);
+    }
+    EXPECT_TRUE(GruModel::create(*found).ok());
+  }
+}
+
+TEST(WithGrids, RefusesByName) {
+  Random random(41);
+  const GruCalibrator calibrator = calibrator_of_layers(random);
+  const GruModelParameters model = calibrator.derive({}).value();
+  const auto message = [&](const std::vector<GruGridChange>& changes) {
+    return with_grids(model, changes, calibrator.weights(), {}).status().message();
+  };
+  const auto begins = [](const std::string& found, const std::string& text) {
+    EXPECT_EQ(found.substr(0, text.size()), text);
+  };
+  EXPECT_EQ(message({}), "");
+  begins(message({{.layer = 4, .shift = 1}}), "the layer of a change of grids is 4, must be 0..3");
+  begins(message({{.tensor = kU, .shift = 1}}), "layer 0 u: its grid cannot be changed, must be that of x, h, ih, hh");
+  begins(message({{.tensor = GruTensor{14}, .shift = 1}}), "the tensor of a change of grids is 14, must be 0..13");
+  begins(message({{.layer = 3, .tensor = kX, .shift = 1}}), "layer 1 reverse x: its grid is that of layer 0 reverse h");
+  begins(message({{.layer = 2, .tensor = kIh}}), "layer 1 ih: 0 of shift, scale and range are given, must be 1");
+  begins(message({{.tensor = kH, .scale = 0.5f}}),
+         "layer 0 h: scale is given, must be shift: the model's scales are pow2");
+  begins(message({{.layer = 1, .tensor = kHh, .shift = 63}}),
+         "grid of layer 0 reverse hh: shift is 63, must be -32..62");
+  begins(message({{.tensor = kNIn, .range = {{1.0, -1.0}}}}), "layer 0 n_in: the range [1, -1] must be finite");
+  begins(message({{.tensor = kIh, .shift = 1}, {.tensor = kIh, .shift = 1}}),
+         "layer 0 ih: its grid is changed twice, must be once");
+  const std::string z = std::to_string(model.layers[0].grids[kH].zero_point);
+  EXPECT_EQ(
+      message({{.tensor = kH, .shift = 3}, {.layer = 1, .tensor = kH, .shift = 4}}),
+      "layer 0 reverse h: one step is 0.0625 and z " + z + ", must be 0.125 and " + z + ": directions share this grid");
+  EXPECT_EQ(message({{.tensor = kH, .shift = 5}, {.layer = 1, .tensor = kH, .shift = 5}}), "");
 }
 
 TEST(HandOver, EqualsTheOracle) {
