@@ -386,6 +386,7 @@ class GruModel {
                                         const RunOptions& options = {}) const;
 
  private:
+  friend class GruQatRun;
   struct Impl;
   std::shared_ptr<const Impl> impl_;
 };

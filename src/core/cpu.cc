@@ -4,8 +4,9 @@
 #include <cstdlib>
 #include <string>
 
+#include "core/cpuid.h"
+
 #if defined(__x86_64__) && !defined(ISOBIT_NO_X86_KERNELS)
-#include <cpuid.h>
 #ifdef __linux__
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,11 +20,7 @@ namespace {
 constexpr bool kBuiltForX86 = true;
 
 bool has_f16c() {  // leaf 1, ECX bit 29; clang++ 14 has no name for it
-  unsigned eax = 0;
-  unsigned ebx = 0;
-  unsigned ecx = 0;
-  unsigned edx = 0;
-  return __get_cpuid_count(1, 0, &eax, &ebx, &ecx, &edx) != 0 && (ecx & (1U << 29)) != 0;
+  return (cpuid_leaf(1, 0).ecx & (1U << 29)) != 0;
 }
 
 bool has_avx2() { return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c(); }
@@ -35,11 +32,7 @@ bool has_avx512_vnni() {
 }
 
 bool has_avx_vnni() {  // leaf 7, subleaf 1, EAX bit 4; clang++ 14 has no name for it
-  unsigned eax = 0;
-  unsigned ebx = 0;
-  unsigned ecx = 0;
-  unsigned edx = 0;
-  return has_avx2() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1U << 4)) != 0;
+  return has_avx2() && (cpuid_leaf(7, 1).eax & (1U << 4)) != 0;
 }
 /// Whether the system lets this process use the tiles' registers, which it asks for: once for all of its threads.
 bool tiles_are_granted() {
@@ -54,12 +47,7 @@ bool tiles_are_granted() {
 }
 
 bool has_amx() {  // leaf 7, EDX: bit 24 tiles, bit 25 products of 8-bit integers
-  unsigned eax = 0;
-  unsigned ebx = 0;
-  unsigned ecx = 0;
-  unsigned edx = 0;
-  return has_avx512_vnni() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> 24 & 3) == 3 &&
-         tiles_are_granted();
+  return has_avx512_vnni() && (cpuid_leaf(7, 0).edx >> 24 & 3) == 3 && tiles_are_granted();
 }
 #else
 constexpr bool kBuiltForX86 = false;

@@ -7,6 +7,7 @@
 #include "core/codes.h"
 #include "core/fixed.h"
 #include "core/float_mode.h"
+#include "core/magic.h"
 
 namespace isobit {
 namespace {
@@ -63,13 +64,27 @@ float dequantize_value(const Grid& grid, int64_t code) {
 
 Status quantize(const Grid& grid, std::span<const float> x, void* codes, std::string_view name) {
   const DefaultFloatMode mode;
-  for (size_t i = 0; i < x.size(); ++i)
+  unsigned any_nan = 0;
+  for (const float value : x) any_nan |= value != value ? 1u : 0u;
+  for (size_t i = 0; any_nan != 0 && i < x.size(); ++i)
     if (std::isnan(x[i]))
       return {StatusCode::kInvalidArgument, std::string(name) + "[" + std::to_string(i) + "] is NaN, must be a number"};
   const float inverse = grid.inverse_scale();
+  const auto low = static_cast<float>(grid.min() - grid.zero_point);
+  const auto high = static_cast<float>(grid.max() - grid.zero_point);
   with_code_type(grid.dtype(), [&](auto zero) {
     using T = decltype(zero);
     T* out = static_cast<T*>(codes);
+    if constexpr (sizeof(T) < sizeof(int32_t)) {
+      // The limits are integers, so that it makes no difference which is first, the clamp or rounding: by adding
+      // kMagic, which loops of every instruction set have.
+      const auto zero_point = static_cast<int32_t>(grid.zero_point);
+      for (size_t i = 0; i < x.size(); ++i) {
+        const float scaled = x[i] * inverse, above = scaled < low ? low : scaled, code = above > high ? high : above;
+        out[i] = static_cast<T>(static_cast<int32_t>((code + kMagic<float>)-kMagic<float>) + zero_point);
+      }
+      return;
+    }
     for (size_t i = 0; i < x.size(); ++i) out[i] = static_cast<T>(quantize_scaled(grid, inverse, x[i]));
   });
   return {};

@@ -82,13 +82,13 @@ Status derive_linear(const GruLayerParameters& p, const std::string& layer, cons
   return {};
 }
 
-CodeMatrix quantize_rows(const std::vector<float>& values, int64_t rows, int64_t columns,
-                         const std::vector<Grid>& grids) {
+Result<CodeMatrix> quantize_rows(const std::vector<float>& values, int64_t rows, int64_t columns,
+                                 const std::vector<Grid>& grids) {
   CodeMatrix codes(grids[0].dtype(), rows, columns);
-  for (int64_t row = 0; row < rows; ++row)
-    for (int64_t column = 0; column < columns; ++column)
-      codes.set(row, column,
-                quantize_value(grids[static_cast<size_t>(row)], values[static_cast<size_t>(row * columns + column)]));
+  const size_t row_bytes = static_cast<size_t>(columns) * size_in_bytes(codes.dtype());
+  for (size_t row = 0; row < static_cast<size_t>(rows); ++row)
+    ISOBIT_RETURN_IF_ERROR(quantize(grids[row], std::span(values).subspan(row * columns, static_cast<size_t>(columns)),
+                                    codes.data() + row * row_bytes, "weights"));
   return codes;
 }
 
@@ -176,10 +176,10 @@ Status derive_weights(const GruLayerWeights& w, const std::array<GridOptions, kG
   ISOBIT_ASSIGN_OR_RETURN(p.bw_grid, row_grids(kBw, w.bw, 1));
   ISOBIT_ASSIGN_OR_RETURN(p.br_grid, row_grids(kBr, w.br, 1));
   for (const GruTensor tensor : {kW, kR, kBw, kBr}) p.grids[tensor] = without_scale(options[tensor], kind);
-  p.W = quantize_rows(w.W, rows, w.input_size, p.W_grid);
-  p.R = quantize_rows(w.R, rows, w.hidden_size, p.R_grid);
-  p.bw = quantize_rows(w.bw, rows, 1, p.bw_grid);
-  p.br = quantize_rows(w.br, rows, 1, p.br_grid);
+  ISOBIT_ASSIGN_OR_RETURN(p.W, quantize_rows(w.W, rows, w.input_size, p.W_grid));
+  ISOBIT_ASSIGN_OR_RETURN(p.R, quantize_rows(w.R, rows, w.hidden_size, p.R_grid));
+  ISOBIT_ASSIGN_OR_RETURN(p.bw, quantize_rows(w.bw, rows, 1, p.bw_grid));
+  ISOBIT_ASSIGN_OR_RETURN(p.br, quantize_rows(w.br, rows, 1, p.br_grid));
   rescale_dead_rows(w, p);
   return derive_rescales(p, name);
 }

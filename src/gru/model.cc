@@ -10,7 +10,7 @@
 #include "core/codes.h"
 #include "core/float_mode.h"
 #include "core/run_options.h"
-#include "gru/cpu/layer.h"
+#include "gru/model.h"
 #include "gru/reference.h"
 #include "gru/rescale.h"
 
@@ -22,13 +22,6 @@ int64_t CodeMatrix::at(int64_t row, int64_t column) const {
 void CodeMatrix::set(int64_t row, int64_t column, int64_t value) {
   store_code(bytes_.data(), dtype_, row * columns_ + column, value);
 }
-
-struct GruModel::Impl {
-  GruModelParameters parameters;  // its layers' matrices live in `layers`
-  std::vector<GruLayer> layers;
-  Result<CpuPath> default_path = CpuPath::kScalar;
-  std::array<bool, std::size(kAllCpuPaths)> runs{};  // supports(path).ok(), asked in every call
-};
 
 namespace {
 
@@ -46,7 +39,18 @@ Status check_matrix(const CodeMatrix& m, int64_t rows, int64_t columns, const Gr
   if (m.dtype() != grid.dtype())
     return refuse(name + " has elements of type " + std::string(to_string(m.dtype())) + ", must be " +
                   std::string(to_string(grid.dtype())) + " for its " + std::to_string(grid.bits) + " bits");
-  for (int64_t row = 0; row < rows; ++row)
+  bool is_in = true;
+  with_code_type(m.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T* const codes = reinterpret_cast<const T*>(m.data());
+    T least = 0, most = 0;  // which every grid of weights has
+    for (int64_t i = 0; i < rows * columns; ++i) {
+      least = std::min(least, codes[i]);
+      most = std::max(most, codes[i]);
+    }
+    is_in = int64_t{least} >= grid.min() && int64_t{most} <= grid.max();
+  });
+  for (int64_t row = 0; row < rows && !is_in; ++row)
     for (int64_t column = 0; column < columns; ++column)
       if (const int64_t code = m.at(row, column); code < grid.min() || code > grid.max())
         return refuse(name + "[" + std::to_string(row) + ", " + std::to_string(column) + "] is " +

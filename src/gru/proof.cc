@@ -2,6 +2,9 @@
 #include "gru/proof.h"
 
 #include <algorithm>
+#include <type_traits>
+
+#include "core/codes.h"
 
 namespace isobit {
 namespace {
@@ -52,7 +55,8 @@ class Prover {
     const Int128 half = ratio.shift > 0 ? static_cast<Int128>(1) << (std::min(ratio.shift, 100) - 1) : 0;
     const Int128 headroom =
         std::max(bound_add(bound_multiply(operand, ratio.multiplier), half), bound_rescale(operand, ratio));
-    if (ratio.multiplier != 1 || ratio.shift > 30 || ratio.shift < -30 || headroom > kS32Limit) proof_.gates_s32 = false;
+    if (ratio.multiplier != 1 || ratio.shift > 30 || ratio.shift < -30 || headroom > kS32Limit)
+      proof_.gates_s32 = false;
     if (ratio.shift > 62 || headroom > kS64Limit) proof_.gates_s64 = false;
   }
   void note_float_lanes(Int128 operand, const RescaleParameters& ratio) {
@@ -93,22 +97,16 @@ struct Worst {
 /// One linear result: the dot product, the zero-point term, the bias and their sum over all rows, then the rescale.
 /// Returns whether every accumulator fits int32.
 bool add_linear(Prover& prover, const std::string& out, const CodeMatrix& weights, const Grid& activation,
-                const std::vector<Int128>& bias, const std::vector<RescaleParameters>& bias_to_acc, const std::vector<RescaleParameters>& acc_to_out,
-                const std::vector<Int128>& dot, const Grid& grid) {
+                const std::vector<Int128>& bias, const std::vector<RescaleParameters>& bias_to_acc,
+                const std::vector<RescaleParameters>& acc_to_out, const std::vector<Int128>& dot, const Grid& grid) {
   const std::string matrix = out == kGruTensorNames[kIh] ? " of W " : " of R ";
+  const std::vector<RowSums> sums = row_sums(weights);
   Worst product, zero, biased, accumulator, operand, result;
   for (size_t c = 0; c < acc_to_out.size(); ++c) {
     const auto row = static_cast<int64_t>(c);
-    Int128 magnitude = 0;
-    Int128 sum = 0;
-    for (int64_t k = 0; k < weights.columns(); ++k) {
-      const Int128 w = weights.at(row, k);
-      magnitude += absolute(w);
-      sum += w;
-    }
     const LinearRowBounds bounds = linear_row_bounds(bias[c], bias_to_acc[c], dot[c], acc_to_out[c]);
-    product.see(bound_multiply(magnitude, largest_code(activation)), row);
-    zero.see(bound_multiply(absolute(sum), absolute(activation.zero_point)), row);
+    product.see(bound_multiply(sums[c].magnitude, largest_code(activation)), row);
+    zero.see(bound_multiply(absolute(sums[c].sum), absolute(activation.zero_point)), row);
     biased.see(std::max(bounds.bias, bounds.bias_product), row);
     accumulator.see(bounds.accumulator, row);
     operand.see(bounds.product, row);
@@ -130,12 +128,8 @@ bool add_linear(Prover& prover, const std::string& out, const CodeMatrix& weight
 
 std::vector<Int128> dot_bounds(const CodeMatrix& weights, const Grid& activation) {
   const Int128 difference = largest_difference(activation);
-  std::vector<Int128> bounds(static_cast<size_t>(weights.rows()));
-  for (int64_t c = 0; c < weights.rows(); ++c) {
-    Int128 magnitude = 0;
-    for (int64_t k = 0; k < weights.columns(); ++k) magnitude += absolute(weights.at(c, k));
-    bounds[static_cast<size_t>(c)] = bound_multiply(magnitude, difference);
-  }
+  std::vector<Int128> bounds;
+  for (const RowSums& sums : row_sums(weights)) bounds.push_back(bound_multiply(sums.magnitude, difference));
   return bounds;
 }
 
@@ -152,6 +146,30 @@ Int128 table_difference(const ActivationTable& table, Int128 from) {
 }
 
 }  // namespace
+
+std::vector<RowSums> row_sums(const CodeMatrix& codes) {
+  std::vector<RowSums> rows(static_cast<size_t>(codes.rows()));
+  with_code_type(codes.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    using Partial = std::conditional_t<sizeof(T) < sizeof(int32_t), int32_t, int64_t>;
+    constexpr int64_t kTogether = 4096;  // within int32 for 16 bits
+    const T* of_row = reinterpret_cast<const T*>(codes.data());
+    for (RowSums& row : rows) {
+      for (int64_t first = 0; first < codes.columns(); first += kTogether) {
+        Partial sum = 0, magnitude = 0;
+        for (int64_t k = first; k < std::min(codes.columns(), first + kTogether); ++k) {
+          const Partial code = of_row[k];
+          sum += code;
+          magnitude += code < 0 ? -code : code;
+        }
+        row.sum += sum;
+        row.magnitude += magnitude;
+      }
+      of_row += codes.columns();
+    }
+  });
+  return rows;
+}
 
 GruOperandBounds operand_bounds(const GruLayerParameters& p) {
   GruOperandBounds bounds;
@@ -206,17 +224,17 @@ Result<GruProof> prove_no_overflow(const GruLayerParameters& p, const std::strin
   prover.add_lane("r * hh", r_hh);
   const Int128 from_ih = prover.add_rescale("ih -> n_in", ih, p.ih_to_gate[2]);
   const Int128 from_rhh = prover.add_rescale("r * hh -> n_in", r_hh, p.rhh_to_n);
-  prover.add_lane("n_in before its clamp",
-                  bound_add(bound_add(from_ih, from_rhh), absolute(p.grids[kNIn].zero_point)));
+  prover.add_lane("n_in before its clamp", bound_add(bound_add(from_ih, from_rhh), absolute(p.grids[kNIn].zero_point)));
   const Int128 n_on_h = prover.add_rescale("n -> h", table_difference(p.tables[2], p.grids[kN].zero_point), p.n_to_h);
-  const Int128 kept = bound_multiply(table_difference(p.tables[0], p.grids[kU].zero_point), largest_difference(p.grids[kH]));
+  const Int128 kept =
+      bound_multiply(table_difference(p.tables[0], p.grids[kU].zero_point), largest_difference(p.grids[kH]));
   const Int128 fresh = bound_multiply(table_difference(p.tables[0], p.one), n_on_h);
   const Int128 mixed = bound_add(kept, fresh);
-  // Where u and 1 - u are both positive they add up to one - z_u, so the mixture is as large as its larger part at most.
+  // Where u and 1 - u are both positive they add up to one - z_u, so the mixture is as large as its larger part at
+  // most.
   const Int128 z_u = p.grids[kU].zero_point;
   const bool is_between = p.tables[0].low >= z_u && p.tables[0].high <= p.one;
-  const Int128 convex =
-      bound_multiply(p.one - z_u, std::max<Int128>(largest_difference(p.grids[kH]), n_on_h));
+  const Int128 convex = bound_multiply(p.one - z_u, std::max<Int128>(largest_difference(p.grids[kH]), n_on_h));
   const Int128 in_float = is_between ? std::min(mixed, convex) : mixed;
   prover.add_lane("u * h + (1 - u) * n", mixed, in_float);
   const Int128 h = prover.add_rescale("u -> 1", mixed, in_float, p.u_to_one);

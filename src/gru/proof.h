@@ -12,10 +12,16 @@
 
 namespace isobit {
 
+/// Of the codes of a row: their sum, and that of their magnitudes.
+struct RowSums {
+  int64_t sum = 0, magnitude = 0;
+};
+std::vector<RowSums> row_sums(const CodeMatrix& codes);
+
 /// Operand bounds that do not depend on the layer's rescales to gates; sums over actual weights.
 struct GruOperandBounds {
-  std::vector<Int128> bias_w, bias_r;     // [3H] 0 where the row's code is 0, else the largest magnitude of the width
-  std::vector<Int128> dot_x, dot_h;       // [3H] sum_k |W[c,k]| * max|x - z_x|
+  std::vector<Int128> bias_w, bias_r;  // [3H] 0 where the row's code is 0, else the largest magnitude of the width
+  std::vector<Int128> dot_x, dot_h;    // [3H] sum_k |W[c,k]| * max|x - z_x|
 };
 GruOperandBounds operand_bounds(const GruLayerParameters& p);
 
@@ -24,7 +30,7 @@ struct LinearRowBounds {
   Int128 bias_product = 0;  // bias * multiplier
   Int128 bias = 0;          // on the accumulator
   Int128 accumulator = 0;
-  Int128 product = 0;       // accumulator * multiplier
+  Int128 product = 0;  // accumulator * multiplier
   [[nodiscard]] Int128 largest() const { return std::max({bias_product, bias, accumulator, product}); }
 };
 LinearRowBounds linear_row_bounds(Int128 bias, const RescaleParameters& bias_to_acc, Int128 dot,
@@ -35,10 +41,10 @@ std::string row_text(int64_t row, int64_t hidden_size);
 
 struct GruProof {
   std::vector<OverflowBound> rows;
-  bool acc_x_s32 = false;   // every accumulator of W x, start value included, fits int32
+  bool acc_x_s32 = false;  // every accumulator of W x, start value included, fits int32
   bool acc_h_s32 = false;
-  bool gates_s32 = false;   // every intermediate after the accumulators fits int32, rounding included, no multiplier
-  bool gates_s64 = false;   // the same for int64 with shifts of at most 62
+  bool gates_s32 = false;  // every intermediate after the accumulators fits int32, rounding included, no multiplier
+  bool gates_s64 = false;  // the same for int64 with shifts of at most 62
   // Every intermediate after the accumulators, and they too, is exact as float or double: operands and sums of at most
   // 24 or 53 bits, results of rescales below an eighth of kMagic (core/magic.h), ratios that the type holds.
   bool gates_f32 = false;

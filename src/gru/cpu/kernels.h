@@ -43,22 +43,32 @@ struct RowRatios {
 /// Constants of one direction of one layer. Plain data: instruction-set files read it.
 struct GateConstants {
   RowRatios ih, hh;
-  int64_t ih_low, ih_high;       // grid limits minus zero point
+  int64_t ih_low, ih_high;  // grid limits minus zero point
   int64_t hh_low, hh_high;
   UniformRatio ih_to_gate[3];
-  UniformRatio hh_to_gate[3];    // [2] is r * hh -> n_in
-  int64_t gate_offset[3];        // zero point - qmin of the gate input: its code becomes a table index
-  int64_t gate_last[3];          // 2^bits - 1
-  const uint16_t* table[3];      // output code - qmin, 2^bits entries and one of padding
-  int64_t table_offset[3];       // qmin - zero point of the output
+  UniformRatio hh_to_gate[3];  // [2] is r * hh -> n_in
+  int64_t gate_offset[3];      // zero point - qmin of the gate input: its code becomes a table index
+  int64_t gate_last[3];        // 2^bits - 1
+  const uint16_t* table[3];    // output code - qmin, 2^bits entries and one of padding
+  int64_t table_offset[3];     // qmin - zero point of the output
   UniformRatio n_to_h;
   UniformRatio u_to_one;
-  int64_t one;                   // code of 1 minus z_u
+  int64_t one;  // code of 1 minus z_u
   int64_t h_low, h_high;
-  int64_t h_to_unsigned;         // z_h - qmin of the storage type: h_diff + h_to_unsigned is what products read
-  int64_t planes;                // 1: it is below 256; 2: low and high byte
+  int64_t h_to_unsigned;  // z_h - qmin of the storage type: h_diff + h_to_unsigned is what products read
+  int64_t planes;         // 1: it is below 256; 2: low and high byte
   Rounding rounding;
-  bool any_left;                 // one of the uniform ratios shifts to the left
+  bool any_left;          // one of the uniform ratios shifts to the left
+  float saved_scales[4];  // of u, r, n and hh, for GateRecord
+};
+
+/// What training keeps of some units of a step (numerics.md, section 14); rows are `stride` elements apart.
+struct GateRecord {
+  float* saved;      // [4][units]: u, r, n and hh_n as numbers
+  uint16_t* passes;  // [units], the bits of gru/clamps.h
+  uint16_t* above;   // [units]: 1 where the number was above the grid; of learned grids, else null
+  float* rests;      // [kClamps][units]: what roundings added, 0 where the clamp did not pass; the same
+  int64_t stride;
 };
 
 /// The same for kernels that compute on integers held in T = float or double, exactly: one fused multiply-add rounds
@@ -66,14 +76,14 @@ struct GateConstants {
 /// or gates_f64.
 template <typename T>
 struct FloatGateConstants {
-  const T* ih;              // ratio of each row, acc -> ih, in tile order
+  const T* ih;  // ratio of each row, acc -> ih, in tile order
   const T* hh;
-  T ih_low, ih_high;        // grid limits minus zero point
+  T ih_low, ih_high;  // grid limits minus zero point
   T hh_low, hh_high;
   T ih_to_gate[3];
-  T hh_to_gate[3];          // [2] is r * hh -> n_in
+  T hh_to_gate[3];              // [2] is r * hh -> n_in
   T gate_low[3], gate_high[3];  // grid limits minus zero point
-  T gate_to_index[3];       // magic number + zero point - qmin: added, it leaves the table index in the low bits
+  T gate_to_index[3];           // magic number + zero point - qmin: added, it leaves the table index in the low bits
   const uint16_t* table[3];
   const uint8_t* byte_table[3];
   int64_t table_offset[3];
@@ -97,6 +107,10 @@ using GatesS32 = Gates<GateConstants, int32_t>;
 using GatesS64 = Gates<GateConstants, int64_t>;
 using GatesF32 = Gates<FloatGateConstants<float>, int32_t>;
 using GatesF64 = Gates<FloatGateConstants<double>, int64_t>;
+/// The same with a record, of unit `unit` on.
+template <typename Acc>
+using RecordGates = void (*)(const GateConstants& c, int64_t unit, int64_t units, const Acc* acc_x, const Acc* acc_h,
+                             int32_t* h_diff, uint8_t* low, uint8_t* high, const GateRecord& record);
 
 /// Float to activation planes: clamp(rint(x * inverse_scale), low, high) + to_unsigned. No x is NaN.
 struct RowQuantizer {
@@ -112,6 +126,8 @@ struct GruKernels {
   GatesF32 gates_f32;        // null: none
   GatesF32 gates_f32_bytes;  // for layers whose three byte_tables are not null; null: none
   GatesF64 gates_f64;        // null: none
+  RecordGates<int32_t> record_s32;
+  RecordGates<int64_t> record_s64;
   /// Index of the first NaN, or count.
   int64_t (*find_nan)(const float* x, int64_t count);
   /// Writes at most 15 bytes beyond count, never beyond the next multiple of 16.

@@ -8,6 +8,7 @@
 
 #include "core/codes.h"
 #include "core/scratch.h"
+#include "gru/clamps.h"
 #include "gru/reference.h"
 
 namespace isobit {
@@ -43,9 +44,8 @@ Result<GruLayer> GruLayer::create(GruLayerParameters parameters, const std::stri
   const GruLayerParameters& p = layer.p_;
   ISOBIT_ASSIGN_OR_RETURN(layer.proof_, prove_no_overflow(p, name));
   const auto sums = [](const CodeMatrix& m) {
-    std::vector<int64_t> out(static_cast<size_t>(m.rows()));
-    for (int64_t c = 0; c < m.rows(); ++c)
-      for (int64_t k = 0; k < m.columns(); ++k) out[static_cast<size_t>(c)] += m.at(c, k);
+    std::vector<int64_t> out;
+    for (const RowSums& row : row_sums(m)) out.push_back(row.sum);
     return out;
   };
   layer.W_sum_ = sums(p.W);
@@ -120,11 +120,12 @@ Status GruLayer::pack() {
     }
   const auto packed = [&](const CodeMatrix& m) {
     std::vector<int32_t> in_tile_order(rows * static_cast<size_t>(m.columns()));
-    for (int64_t gate = 0; gate < 3; ++gate)
-      for (int64_t i = 0; i < hidden; ++i)
-        for (int64_t k = 0; k < m.columns(); ++k)
-          in_tile_order[static_cast<size_t>(tile_row(gate, i) * m.columns() + k)] =
-              static_cast<int32_t>(m.at(gate * hidden + i, k));
+    with_code_type(m.dtype(), [&](auto zero) {
+      const auto* codes = reinterpret_cast<const decltype(zero)*>(m.data());
+      for (int64_t gate = 0; gate < 3; ++gate)
+        for (int64_t i = 0; i < hidden; ++i, codes += m.columns())
+          std::copy_n(codes, m.columns(), in_tile_order.begin() + tile_row(gate, i) * m.columns());
+    });
     return pack_weights(in_tile_order.data(), 3 * padded_, m.columns(), 3, kBlockTiles);
   };
   ISOBIT_ASSIGN_OR_RETURN(W_, packed(p_.W));
@@ -139,6 +140,8 @@ Status GruLayer::pack() {
       kernels = kernels_of_row();
       if (kernels.gates_s32 == nullptr) kernels.gates_s32 = before.gates_s32;
       if (kernels.gates_s64 == nullptr) kernels.gates_s64 = before.gates_s64;
+      if (kernels.record_s32 == nullptr) kernels.record_s32 = before.record_s32;
+      if (kernels.record_s64 == nullptr) kernels.record_s64 = before.record_s64;
       if (bytes && kernels.gates_f32_bytes != nullptr) kernels.gates_f32 = kernels.gates_f32_bytes;
       if (!proof_.gates_f32) kernels.gates_f32 = nullptr;
       if (!proof_.gates_f64) kernels.gates_f64 = nullptr;
@@ -179,6 +182,8 @@ void GruLayer::set_gate_constants() {
   c.h_to_unsigned = grids[kH].zero_point + storage_offset(grids[kH].dtype());
   c.planes = activation_planes(grids[kH].dtype());
   c.rounding = p_.rounding;
+  constexpr GruTensor kSaved[] = {kU, kRGate, kN, kHh};
+  for (size_t i = 0; i < std::size(kSaved); ++i) c.saved_scales[i] = grids[kSaved[i]].scale();
   c.any_left = c.n_to_h.left != 0 || c.u_to_one.left != 0;
   for (int gate = 0; gate < 3; ++gate)
     c.any_left = c.any_left || c.ih_to_gate[gate].left != 0 || c.hh_to_gate[gate].left != 0;
@@ -249,6 +254,35 @@ void GruLayer::run_gates(const Path& path, int64_t unit, int64_t units, const in
   }
 }
 
+template <typename Acc>
+void GruLayer::record_gates(const Path& path, const LayerRecord& record, int64_t row, int64_t unit, int64_t units,
+                            const Acc* acc_x, const Acc* acc_h, int32_t* h_diff, uint8_t* low, uint8_t* high) const {
+  const int64_t H = p_.hidden_size;
+  constexpr int64_t kMostUnits = kBlockTiles / 3 * kUnitsPerTile;
+  const auto run = [&](const GateRecord& to) {
+    if constexpr (sizeof(Acc) == sizeof(int64_t)) {
+      path.gru.record_s64(gates_, unit, units, acc_x, acc_h, h_diff, low, high, to);
+    } else {
+      path.gru.record_s32(gates_, unit, units, acc_x, acc_h, h_diff, low, high, to);
+    }
+  };
+  const GateRecord of_row{record.saved + row * 4 * H + unit, record.passes + row * H + unit,
+                          record.above == nullptr ? nullptr : record.above + row * H + unit,
+                          record.rests == nullptr ? nullptr : record.rests + row * kClamps * H + unit, H};
+  if (unit + units <= H) return run(of_row);
+  // Units past H would lie in what follows.
+  float saved[4 * kMostUnits], rests[kClamps * kMostUnits];
+  uint16_t passes[kMostUnits], above[kMostUnits];
+  const bool learns = of_row.rests != nullptr;
+  run({saved, passes, learns ? above : nullptr, learns ? rests : nullptr, kMostUnits});
+  const int64_t count = H - unit;
+  for (int64_t i = 0; i < 4; ++i) std::copy_n(saved + i * kMostUnits, count, of_row.saved + i * H);
+  std::copy_n(passes, count, of_row.passes);
+  if (!learns) return;
+  std::copy_n(above, count, of_row.above);
+  for (int64_t i = 0; i < kClamps; ++i) std::copy_n(rests + i * kMostUnits, count, of_row.rests + i * H);
+}
+
 int64_t GruLayer::scratch_bytes(int64_t sequences, int64_t steps) const {
   Scratch reference(nullptr);
   reference.take<int64_t>(p_.input_size + 14 * p_.hidden_size);
@@ -267,7 +301,8 @@ int64_t GruLayer::scratch_bytes(int64_t sequences, int64_t steps) const {
 void GruLayer::run(CpuPath path, const LayerRun& run) const {
   if (path == CpuPath::kReference) {
     run_reference(run);
-  } else if (run.steps == 1 && run.end - run.begin == 1 && run.lengths.empty() && run.mask == nullptr) {
+  } else if (run.steps == 1 && run.end - run.begin == 1 && run.lengths.empty() && run.mask == nullptr &&
+             run.record == nullptr) {
     if (wide_) {
       run_one_step<int64_t>(paths_[static_cast<size_t>(path)], run);
     } else {
@@ -368,9 +403,8 @@ void GruLayer::load_x(const Path& path, const LayerRun& run, int64_t t, int64_t 
 
 void GruLayer::store_y(const Path& path, const LayerRun& run, int64_t t, int64_t b, const int32_t* diff) const {
   const int64_t at = t * run.y_strides.step + b * run.y_strides.sequence;
-  if (run.y_float != nullptr) {
-    path.gru.dequantize_row(diff, p_.hidden_size, h_scale_, run.y_float + at);
-  } else {
+  if (run.y_float != nullptr) path.gru.dequantize_row(diff, p_.hidden_size, h_scale_, run.y_float + at);
+  if (run.y != nullptr) {
     path.gru.store_row(diff, p_.hidden_size, static_cast<int32_t>(p_.grids[kH].zero_point), h_planes_.planes,
                        run.y + at * h_planes_.planes);
   }
@@ -463,8 +497,14 @@ void GruLayer::run_packed(const Path& path, const LayerRun& run) const {
         for (int64_t s = 0; s < sequences; ++s) {
           if (t >= length_of(run.begin + s)) continue;
           uint8_t* low = h_next + s * h_row;
-          run_gates(path, row / 3, block_rows / 3, acc_x + (j * sequences + s) * rows + row, acc_h + s * block_rows,
-                    h_diff + s * padded_, low, low + h_plane);
+          const Acc *const of_x = acc_x + (j * sequences + s) * rows + row, *const of_h = acc_h + s * block_rows;
+          int32_t* const diff = h_diff + s * padded_;
+          if (run.record == nullptr) {
+            run_gates(path, row / 3, block_rows / 3, of_x, of_h, diff, low, low + h_plane);
+          } else {
+            record_gates(path, *run.record, t * run.batch + run.begin + s, row / 3, block_rows / 3, of_x, of_h, diff,
+                         low, low + h_plane);
+          }
         }
       }
       std::swap(h, h_next);

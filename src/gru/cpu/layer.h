@@ -21,6 +21,15 @@ struct CodeStrides {
   int64_t sequence = 0;
 };
 
+/// What training keeps of a run, of all steps and sequences: [T, N] of what GateRecord has, of H units. Past a length
+/// nothing is written.
+struct LayerRecord {
+  float* saved;
+  uint16_t* passes;
+  uint16_t* above;
+  float* rests;
+};
+
 /// One run of one direction over sequences [begin, end) of a batch.
 struct LayerRun {
   int64_t steps = 0;
@@ -30,7 +39,7 @@ struct LayerRun {
   const std::byte* x = nullptr;    // codes of the x grid; or
   const float* x_float = nullptr;  // values, none of them NaN (packed kernels only)
   CodeStrides x_strides;
-  std::byte* y = nullptr;    // codes of the h grid; already offset to this direction's columns; or
+  std::byte* y = nullptr;    // codes of the h grid; already offset to this direction's columns; or, or also
   float* y_float = nullptr;  // values (packed kernels only)
   CodeStrides y_strides;
   std::byte* h = nullptr;  // [N, H] codes, in and out
@@ -39,6 +48,7 @@ struct LayerRun {
   int64_t batch = 0;
   int64_t mask_width = 0;
   GruCodeObserver* observer = nullptr;
+  const LayerRecord* record = nullptr;  // packed kernels only
   int64_t layer = 0;
   std::byte* scratch = nullptr;   // 64-byte aligned
   bool last_block_first = false;  // see GruLayer::run_packed
@@ -100,6 +110,10 @@ class GruLayer {
                  int32_t* h_diff, uint8_t* low, uint8_t* high) const;
   void run_gates(const Path& path, int64_t unit, int64_t units, const int64_t* acc_x, const int64_t* acc_h,
                  int32_t* h_diff, uint8_t* low, uint8_t* high) const;
+  /// The same with a record of units [unit, unit + units) of row t * N + b.
+  template <typename Acc>
+  void record_gates(const Path& path, const LayerRecord& record, int64_t row, int64_t unit, int64_t units,
+                    const Acc* acc_x, const Acc* acc_h, int32_t* h_diff, uint8_t* low, uint8_t* high) const;
 
   GruLayerParameters p_;
   GruProof proof_;

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "core/cpuid.h"
 #include "core/random.h"
 #include "isobit/gru.h"
 
 #if defined(__x86_64__) && !defined(ISOBIT_NO_X86_KERNELS)
 
-#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,18 +25,16 @@ std::set<std::string> processor;
 
 int fake_cpu_supports(const char* feature) { return processor.count(feature) != 0 ? 1 : 0; }
 
-int fake_cpuid_count(unsigned leaf, unsigned subleaf, unsigned* eax, unsigned* ebx, unsigned* ecx, unsigned* edx) {
-  *eax = *ebx = *ecx = *edx = 0;
+CpuidRegisters fake_cpuid_leaf(unsigned leaf, unsigned subleaf) {
+  CpuidRegisters r;
   if (leaf == 1 && subleaf == 0) {
-    *ecx = processor.count("f16c") != 0 ? 1U << 29 : 0;
+    r.ecx = processor.count("f16c") != 0 ? 1U << 29 : 0;
   } else if (leaf == 7 && subleaf == 0) {
-    *edx = processor.count("amx") != 0 ? 3U << 24 : processor.count("amx_tile") != 0 ? 1U << 24 : 0;
+    r.edx = processor.count("amx") != 0 ? 3U << 24 : processor.count("amx_tile") != 0 ? 1U << 24 : 0;
   } else if (leaf == 7 && subleaf == 1) {
-    *eax = processor.count("avxvnni") != 0 ? 1U << 4 : 0;
-  } else {
-    return 0;
+    r.eax = processor.count("avxvnni") != 0 ? 1U << 4 : 0;
   }
-  return 1;
+  return r;
 }
 
 /// The system grants the tiles' registers.
@@ -47,11 +45,11 @@ long fake_syscall(long /*number*/, long /*code*/, long /*feature*/) { return 0; 
 
 // NOLINTBEGIN(bugprone-reserved-identifier): what cpu.cc calls
 #define __builtin_cpu_supports(feature) isobit::testing::fake_cpu_supports(feature)
-#define __get_cpuid_count isobit::testing::fake_cpuid_count
+#define cpuid_leaf isobit::testing::fake_cpuid_leaf
 #define syscall isobit::testing::fake_syscall
 #include "core/cpu.cc"  // NOLINT: on purpose, see above
 #undef __builtin_cpu_supports
-#undef __get_cpuid_count
+#undef cpuid_leaf
 #undef syscall
 // NOLINTEND(bugprone-reserved-identifier)
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "gru/cpu/record_body.h"
 #include "gru/cpu/vector_body.h"
 
 namespace isobit {
@@ -52,11 +53,35 @@ struct Avx2S32 {
   ISOBIT_HD static void store_s32(int32_t* p, Lanes a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a); }
   ISOBIT_HD static void store_u8(uint8_t* p, Lanes a) {
     // Byte 0 of each dword to the low four bytes of its half, then both halves together.
-    const __m256i bytes = _mm256_shuffle_epi8(
-        a, _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1, -1, -1, -1,
-                            -1, -1, -1, -1, -1, -1, -1, -1));
+    const __m256i bytes =
+        _mm256_shuffle_epi8(a, _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8,
+                                                12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
     const __m128i packed = _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), packed);
+  }
+  using Acc = int32_t;
+  using Floats = __m256;
+  ISOBIT_HD static Lanes load_s32(const int32_t* p) { return load(p); }
+  ISOBIT_HD static Floats set_floats(float x) { return _mm256_set1_ps(x); }
+  ISOBIT_HD static Floats to_floats(Lanes a) { return _mm256_cvtepi32_ps(a); }
+  ISOBIT_HD static Floats mul_floats(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
+  ISOBIT_HD static Floats add_floats(Floats a, Floats b) { return _mm256_add_ps(a, b); }
+  ISOBIT_HD static Floats two_to_minus(Lanes n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_sub_epi32(set(127), n), 23));
+  }
+  ISOBIT_HD static Floats floats_where_equal(Floats f, Lanes a, Lanes b) {
+    return _mm256_and_ps(f, _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)));
+  }
+  ISOBIT_HD static Lanes add_bit_where_equal(Lanes bits, Lanes a, Lanes b, int bit) {
+    return _mm256_or_si256(bits, _mm256_and_si256(_mm256_cmpeq_epi32(a, b), set(1 << bit)));
+  }
+  ISOBIT_HD static Lanes add_bit_where_greater(Lanes bits, Lanes a, Lanes b, int bit) {
+    return _mm256_or_si256(bits, _mm256_and_si256(_mm256_cmpgt_epi32(a, b), set(1 << bit)));
+  }
+  ISOBIT_HD static void store_floats(float* p, Floats a) { _mm256_storeu_ps(p, a); }
+  ISOBIT_HD static void store_u16(uint16_t* p, Lanes a) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, a), 0x08);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(words));
   }
 };
 
@@ -65,6 +90,7 @@ struct Avx2S32 {
 GruKernels gru_kernels_avx2() {
   GruKernels kernels = row_kernels<Avx2S32>();
   kernels.gates_s32 = gates<Avx2S32>;
+  kernels.record_s32 = record_gates<Avx2S32>;
   return kernels;
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "gru/cpu/record_body.h"
 #include "gru/cpu/vector_body.h"
 #include "gru/cpu/x86_avx512_lanes.h"
 
@@ -45,6 +46,89 @@ struct Avx512S32 {
   ISOBIT_HD static void store_s32(int32_t* p, Lanes a) { _mm512_storeu_si512(p, a); }
   ISOBIT_HD static void store_u8(uint8_t* p, Lanes a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a));
+  }
+  using Acc = int32_t;
+  using Floats = __m512;
+  ISOBIT_HD static Lanes load_s32(const int32_t* p) { return load(p); }
+  ISOBIT_HD static Floats set_floats(float x) { return _mm512_set1_ps(x); }
+  ISOBIT_HD static Floats to_floats(Lanes a) { return _mm512_cvtepi32_ps(a); }
+  ISOBIT_HD static Floats mul_floats(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+  ISOBIT_HD static Floats add_floats(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+  ISOBIT_HD static Floats two_to_minus(Lanes n) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_sub_epi32(set(127), n), 23));
+  }
+  ISOBIT_HD static Floats floats_where_equal(Floats f, Lanes a, Lanes b) {
+    return _mm512_maskz_mov_ps(_mm512_cmpeq_epi32_mask(a, b), f);
+  }
+  ISOBIT_HD static Lanes add_bit_where_equal(Lanes bits, Lanes a, Lanes b, int bit) {
+    return _mm512_mask_or_epi32(bits, _mm512_cmpeq_epi32_mask(a, b), bits, set(1 << bit));
+  }
+  ISOBIT_HD static Lanes add_bit_where_greater(Lanes bits, Lanes a, Lanes b, int bit) {
+    return _mm512_mask_or_epi32(bits, _mm512_cmpgt_epi32_mask(a, b), bits, set(1 << bit));
+  }
+  ISOBIT_HD static void store_floats(float* p, Floats a) { _mm512_storeu_ps(p, a); }
+  ISOBIT_HD static void store_u16(uint16_t* p, Lanes a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a));
+  }
+};
+
+/// Of record_body.h only.
+struct Avx512S64 {
+  using Lanes = __m512i;
+  using Acc = int64_t;
+  using Floats = __m256;
+  static constexpr int kLanes = 8;
+  ISOBIT_HD static Lanes set(int64_t x) { return _mm512_set1_epi64(x); }
+  ISOBIT_HD static Lanes load(const int64_t* p) { return _mm512_loadu_si512(p); }
+  ISOBIT_HD static Lanes load_s32(const int32_t* p) {
+    return _mm512_cvtepi32_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  ISOBIT_HD static Lanes add(Lanes a, Lanes b) { return _mm512_add_epi64(a, b); }
+  ISOBIT_HD static Lanes sub(Lanes a, Lanes b) { return _mm512_sub_epi64(a, b); }
+  ISOBIT_HD static Lanes mul(Lanes a, Lanes b) { return _mm512_mullo_epi64(a, b); }
+  ISOBIT_HD static Lanes min(Lanes a, Lanes b) { return _mm512_min_epi64(a, b); }
+  ISOBIT_HD static Lanes max(Lanes a, Lanes b) { return _mm512_max_epi64(a, b); }
+  ISOBIT_HD static Lanes clear_low_bit_where_zero(Lanes a, Lanes b, Lanes mask) {
+    return _mm512_mask_andnot_epi64(a, _mm512_testn_epi64_mask(b, mask), set(1), a);
+  }
+  ISOBIT_HD static Lanes decrement_where_zero_and_negative(Lanes a, Lanes b, Lanes mask, Lanes x) {
+    return _mm512_mask_sub_epi64(a, _mm512_mask_testn_epi64_mask(_mm512_movepi64_mask(x), b, mask), a, set(1));
+  }
+  ISOBIT_HD static Lanes shift_left(Lanes a, Lanes n) { return _mm512_sllv_epi64(a, n); }
+  ISOBIT_HD static Lanes shift_right(Lanes a, Lanes n) { return _mm512_srav_epi64(a, n); }
+  struct Table {
+    const int* entries;
+    ISOBIT_HD Table(const GateConstants& c, int gate) : entries(reinterpret_cast<const int*>(c.table[gate])) {}
+    ISOBIT_HD Lanes operator[](Lanes index) const {  // the entry and its successor, which is cut off
+      const __m256i pairs = _mm256_i32gather_epi32(entries, _mm512_cvtepi64_epi32(index), 2);
+      return _mm512_cvtepi32_epi64(_mm256_and_si256(pairs, _mm256_set1_epi32(0xFFFF)));
+    }
+  };
+  ISOBIT_HD static Floats set_floats(float x) { return _mm256_set1_ps(x); }
+  ISOBIT_HD static Floats to_floats(Lanes a) { return _mm512_cvtepi64_ps(a); }
+  ISOBIT_HD static Floats mul_floats(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
+  ISOBIT_HD static Floats add_floats(Floats a, Floats b) { return _mm256_add_ps(a, b); }
+  ISOBIT_HD static Floats two_to_minus(Lanes n) {
+    return _mm256_castsi256_ps(_mm512_cvtepi64_epi32(_mm512_slli_epi64(sub(set(127), n), 23)));
+  }
+  ISOBIT_HD static Floats floats_where_equal(Floats f, Lanes a, Lanes b) {
+    return _mm256_maskz_mov_ps(_mm512_cmpeq_epi64_mask(a, b), f);
+  }
+  ISOBIT_HD static Lanes add_bit_where_equal(Lanes bits, Lanes a, Lanes b, int bit) {
+    return _mm512_mask_or_epi64(bits, _mm512_cmpeq_epi64_mask(a, b), bits, set(1 << bit));
+  }
+  ISOBIT_HD static Lanes add_bit_where_greater(Lanes bits, Lanes a, Lanes b, int bit) {
+    return _mm512_mask_or_epi64(bits, _mm512_cmpgt_epi64_mask(a, b), bits, set(1 << bit));
+  }
+  ISOBIT_HD static void store_floats(float* p, Floats a) { _mm256_storeu_ps(p, a); }
+  ISOBIT_HD static void store_s32(int32_t* p, Lanes a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi64_epi32(a));
+  }
+  ISOBIT_HD static void store_u16(uint16_t* p, Lanes a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi64_epi16(a));
+  }
+  ISOBIT_HD static void store_u8(uint8_t* p, Lanes a) {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm512_cvtepi64_epi8(a));
   }
 };
 
@@ -100,6 +184,8 @@ struct Avx512F64 {
 GruKernels gru_kernels_avx512vnni() {
   GruKernels kernels = row_kernels<Avx512S32>();
   kernels.gates_s32 = gates<Avx512S32>;
+  kernels.record_s32 = record_gates<Avx512S32>;
+  kernels.record_s64 = record_gates<Avx512S64>;
   kernels.gates_f32 = float_gates<Avx512F32>;
   kernels.gates_f32_bytes = gru_gates_f32_bytes_avx512vbmi();
   kernels.gates_f64 = float_gates<Avx512F64>;

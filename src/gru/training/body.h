@@ -2,7 +2,7 @@
 // The kernels of kernels.h on lanes V, which each instruction-set file defines:
 //   Lanes, Mask, kLanes                      kLanes floats; a bit for each
 //   load, store, set, load_mask              load_mask: of bytes, set where not 0
-//   load_bit(p, bit)                         a bit of numbers of 16 bits
+//   load_bit(p, bit), store_mask(p, mask)    a bit of numbers of 16 bits; numbers that are 0 or 1
 //   add, sub, mul, div, fma, rint            one operation of float32 each
 //   abs, with_sign(a, b)                     magnitude of a, sign of b
 //   less, select(mask, a, b)                 select: a where the bit is set
@@ -30,6 +30,7 @@ struct ScalarLanes {
   static float set(float a) { return a; }
   static bool load_mask(const uint8_t* p) { return *p != 0; }
   static bool load_bit(const uint16_t* p, int bit) { return (*p >> bit & 1) != 0; }
+  static void store_mask(uint16_t* p, bool mask) { *p = mask ? 1 : 0; }
   static float add(float a, float b) { return a + b; }
   static float sub(float a, float b) { return a - b; }
   static float mul(float a, float b) { return a * b; }
@@ -198,6 +199,24 @@ template <typename V>
 [[gnu::always_inline]] inline int64_t grid_inputs(const GruGridInputs& a, int64_t i) {
   for (; i + V::kLanes <= a.end; i += V::kLanes)
     add_grid_terms<V>(V::load(a.g + i), a.rests + i, a.passes + i, a.above + i, 0, a.sums + i, a.inputs);
+  return i;
+}
+
+template <typename V>
+[[gnu::always_inline]] inline int64_t quantize_numbers(const QuantizedNumbers& a, int64_t i) {
+  using L = typename V::Lanes;
+  const L low = V::set(a.low), high = V::set(a.high), zero = V::set(0.0f);
+  for (; i + V::kLanes <= a.end; i += V::kLanes) {
+    const L product = V::mul(V::load(a.x + i), V::set(a.inverse_scale)), rounded = V::rint(product);
+    const auto is_above = V::less(high, rounded);
+    const L code = V::select(is_above, high, V::select(V::less(rounded, low), low, rounded));
+    const auto passed = V::less(V::abs(V::sub(code, rounded)), V::set(0.5f));
+    V::store(a.numbers + i, V::mul(V::add(code, zero), V::set(a.scale)));  // of -0 the code is 0
+    V::store_mask(a.passes + i, passed);
+    if (a.rests == nullptr) continue;
+    V::store_mask(a.above + i, is_above);
+    V::store(a.rests + i, V::select(passed, V::sub(rounded, product), zero));
+  }
   return i;
 }
 
@@ -371,6 +390,9 @@ GruTrainingKernels training_kernels() {
   };
   kernels.grid_units = [](const GruGridUnits& a) { grid_units<ScalarLanes>(a, grid_units<V>(a, a.first)); };
   kernels.grid_inputs = [](const GruGridInputs& a) { grid_inputs<ScalarLanes>(a, grid_inputs<V>(a, a.first)); };
+  kernels.quantize = [](const QuantizedNumbers& a) {
+    quantize_numbers<ScalarLanes>(a, quantize_numbers<V>(a, a.first));
+  };
   kernels.functions = [](const float* x, int64_t count, float* e, float* sigmoid, float* tanh) {
     all_functions<V>(x, count, e, sigmoid, tanh);
   };

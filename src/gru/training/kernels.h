@@ -6,13 +6,11 @@
 
 #include <cstdint>
 
+#include "gru/clamps.h"
+
 namespace isobit {
 
 inline constexpr int64_t kChainTerms = 256;  // of a chunk
-/// Bits of a unit's clamps, 1 where the number was in the grid: ih and hh, of u, r and n; u_in, r_in, n_in; h'.
-inline constexpr int kPassIh = 0, kPassHh = 3, kPassGate = 6, kPassState = 9;
-inline constexpr int kClamps = 10;  // of a unit, in the order of their bits
-inline constexpr unsigned kPassAll = (1u << kClamps) - 1;
 
 /// out[i][j] = chain over k of a(i, k) * b(k, j), plus add[i][j] where that is not null.
 struct ChainProduct {
@@ -70,6 +68,18 @@ struct GruGridInputs {
   int64_t inputs, first, end;
 };
 
+/// Numbers of codes of up to 16 bits, and what the clamp was given: numerics.md, section 3. No x is NaN.
+struct QuantizedNumbers {
+  const float* x;
+  float inverse_scale, scale;
+  float low, high;   // limits of the grid minus its zero point
+  float* numbers;    // float32(code - zero point) * scale
+  uint16_t* passes;  // 1 where the number was in the grid
+  uint16_t* above;   // these of learned grids, else null
+  float* rests;
+  int64_t first, end;  // of x
+};
+
 struct GruTrainingKernels {
   /// Columns of b lie in panels of so many, filled up with 0: [panel][k][column of the panel].
   int64_t panel;
@@ -80,6 +90,7 @@ struct GruTrainingKernels {
   void (*sum_rows)(const float* rows, int64_t count, int64_t columns, float* sums);
   void (*grid_units)(const GruGridUnits&);
   void (*grid_inputs)(const GruGridInputs&);
+  void (*quantize)(const QuantizedNumbers&);
   /// E of -abs(x), sigmoid and tanh of `count` numbers, for tests.
   void (*functions)(const float* x, int64_t count, float* e, float* sigmoid, float* tanh);
 };

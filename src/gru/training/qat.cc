@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "core/codes.h"
 #include "core/rescale.h"
 #include "gru/reference.h"
 
@@ -99,10 +100,15 @@ void dequantize_codes(const Grid& grid, std::span<const int64_t> codes, std::spa
 }
 
 std::vector<float> dequantized_rows(const CodeMatrix& codes, std::span<const Grid> rows) {
-  std::vector<float> numbers;
-  for (int64_t c = 0; c < codes.rows(); ++c)
-    for (int64_t k = 0; k < codes.columns(); ++k)
-      numbers.push_back(dequantize_value(rows[static_cast<size_t>(c)], codes.at(c, k)));
+  std::vector<float> numbers(static_cast<size_t>(codes.rows() * codes.columns()));
+  with_code_type(codes.dtype(), [&](auto zero) {
+    const auto* code = reinterpret_cast<const decltype(zero)*>(codes.data());
+    float* number = numbers.data();
+    for (const Grid& grid : rows) {  // whose zero points are 0
+      const float scale = grid.scale();
+      for (int64_t k = 0; k < codes.columns(); ++k) *number++ = static_cast<float>(*code++) * scale;
+    }
+  });
   return numbers;
 }
 

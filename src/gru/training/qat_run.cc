@@ -3,16 +3,20 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 #include <numbers>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/codes.h"
 #include "core/float_mode.h"
 #include "core/run_options.h"
+#include "gru/model.h"
 #include "gru/training/arrays.h"
 #include "gru/training/grids.h"
 #include "gru/training/layers.h"
+#include "gru/training/parts.h"
 #include "gru/training/qat.h"
 #include "isobit/gru_qat.h"
 
@@ -20,11 +24,75 @@ namespace isobit {
 
 namespace {
 
+constexpr char kWho[] = "training";
+
+/// Arrays whose elements past a length stay as they are, and are not read.
+template <typename T>
+using Array = std::unique_ptr<T[]>;
+template <typename T>
+Array<T> array_of(int64_t count) {
+  return std::make_unique_for_overwrite<T[]>(static_cast<size_t>(count));
+}
+
 /// What clamps of quantisation were given, of x and of first states.
 struct NumberClamps {
-  std::vector<uint16_t> passes;  // 1: it was in the grid
-  std::vector<uint16_t> above;   // these of learned grids, else empty
-  std::vector<float> rests;
+  Array<uint16_t> passes;  // 1: it was in the grid
+  Array<uint16_t> above;   // these of learned grids, else null
+  Array<float> rests;
+
+  NumberClamps() = default;
+  NumberClamps(int64_t count, bool learns)
+      : passes(array_of<uint16_t>(count)),
+        above(learns ? array_of<uint16_t>(count) : nullptr),
+        rests(learns ? array_of<float>(count) : nullptr) {}
+};
+
+/// Numbers that clamps were given, and those that they changed.
+struct Share {
+  int64_t all = 0, clipped = 0;
+  Share& operator+=(const Share& other) {
+    all += other.all;
+    clipped += other.clipped;
+    return *this;
+  }
+  [[nodiscard]] double value() const {
+    return all == 0 ? 0.0 : static_cast<double>(clipped) / static_cast<double>(all);
+  }
+};
+
+/// The tensor whose grid the clamp of a bit is of.
+GruTensor tensor_of_clamp(int bit) {
+  if (bit == kPassState) return kH;
+  if (bit >= kPassGate) return static_cast<GruTensor>(kUIn + bit - kPassGate);
+  return bit >= kPassHh ? kHh : kIh;
+}
+
+Status refuse_nan(const char* name, int64_t index) {
+  return refuse_training(std::string(kWho) + ": " + name + "[" + std::to_string(index) + "] is NaN, must be a number");
+}
+
+/// Codes of floats in [first, end), and what their clamps were given. None is NaN.
+void quantize_codes(const Grid& grid, const float* x, int64_t first, int64_t end, const NumberClamps& clamps,
+                    int64_t* codes) {
+  constexpr float kFarthest = 0x1p33f;  // beyond every code
+  const float inverse = grid.inverse_scale();
+  for (int64_t i = first; i < end; ++i) {
+    const float product = x[i] * inverse, rounded = std::nearbyint(product);
+    const int64_t code = static_cast<int64_t>(std::clamp(rounded, -kFarthest, kFarthest)) + grid.zero_point;
+    const bool passed = code >= grid.min() && code <= grid.max();
+    codes[i] = std::clamp(code, grid.min(), grid.max());
+    const auto at = static_cast<size_t>(i);
+    clamps.passes[at] = passed ? 1 : 0;
+    if (clamps.rests == nullptr) continue;
+    clamps.above[at] = code > grid.max() ? 1 : 0;
+    clamps.rests[at] = passed ? rounded - product : 0.0f;
+  }
+}
+
+/// Codes of one tensor, in the type that a forward takes: int64 of the reference, that of the grid of packed kernels.
+struct Codes {
+  std::vector<int64_t> wide;
+  std::vector<std::byte> narrow;
 };
 
 }  // namespace
@@ -32,10 +100,11 @@ struct NumberClamps {
 struct GruQatRun::Data {
   /// Of one direction of one layer, as numbers.
   struct Direction {
-    std::vector<float> W, R, saved;
-    std::vector<uint16_t> passes;
-    std::vector<uint16_t> above{};  // these of learned grids, else empty
-    std::vector<float> rests{};
+    std::vector<float> W, R;
+    Array<float> saved;
+    Array<uint16_t> passes;
+    Array<uint16_t> above;  // these of learned grids, else null
+    Array<float> rests;
     std::array<double, kGruTensorCount> clipped{};
   };
 
@@ -43,11 +112,13 @@ struct GruQatRun::Data {
   CpuPath path = CpuPath::kReference;
   std::vector<int64_t> lengths;
   std::vector<uint8_t> mask;
-  std::vector<std::vector<float>> inputs;  // x, then y of each layer
+  std::vector<Array<float>> inputs;  // x, then y of each layer
   std::vector<Direction> directions;
-  std::vector<float> first;  // of the states' codes; empty: every code is z_h
+  std::vector<int64_t> first_codes;  // of states.first; empty: every code is z_h
+  std::vector<float> first;          // their numbers
   NumberClamps x_clamps, first_clamps;
   bool learns_grids = false;
+  bool is_packed = false;  // the packed kernels run it
   double clipped_units = 0, clipped_inputs = 0;
 
   [[nodiscard]] int64_t length(int64_t n) const {
@@ -63,58 +134,162 @@ struct GruQatRun::Data {
                           .reverse = d == 1,
                           .lengths = lengths,
                           .weights = {of.W, of.R, {}, {}},
-                          .x = inputs[static_cast<size_t>(layer)].data(),
+                          .x = inputs[static_cast<size_t>(layer)].get(),
                           .mask = moved(mask.data(), layer * y_size(sizes) + d * H),
                           .first = state_of(std::span<const float>(first), index, sizes),
                           .y_row = sizes.directions * H},
-            .y = moved(inputs[static_cast<size_t>(layer + 1)].data(), d * H),
-            .saved = of.saved.data(),
-            .passes = of.passes.data(),
-            .above = learns_grids ? of.above.data() : nullptr,
-            .rests = of.rests.data()};
+            .y = moved(inputs[static_cast<size_t>(layer + 1)].get(), d * H),
+            .saved = of.saved.get(),
+            .passes = of.passes.get(),
+            .above = of.above.get(),
+            .rests = of.rests.get()};
   }
+
+  [[nodiscard]] int64_t rows() const { return sizes.steps * sizes.batch; }
+  [[nodiscard]] int64_t state_size() const { return sizes.batch * sizes.hidden_size; }
+  /// For each bit the numbers within lengths, of passes [T, N, width].
+  [[nodiscard]] std::array<Share, kClamps> shares_of(const uint16_t* passes, int bits, int64_t width,
+                                                     ThreadPool* pool) const;
+  Status quantize_inputs(const GruModel& model, std::span<const float> x, ThreadPool* pool, Codes& codes);
+  Status quantize_states(const GruModel& model, std::span<const float> states);
+  /// One direction of a layer: y as codes and as numbers, columns of this direction; last [N, H].
+  void run_reference(const GruLayerParameters& p, int64_t layer, int64_t d, const Codes& in, Codes& out,
+                     const Direction& of, std::vector<int64_t>& last, ThreadPool* pool) const;
+  void run_packed(const GruLayer& kernels, int64_t layer, int64_t d, const float* x, const Codes& in, Codes& out,
+                  const Direction& of, std::vector<int64_t>& last, ThreadPool* pool) const;
 };
 
-namespace {
+std::array<Share, kClamps> GruQatRun::Data::shares_of(const uint16_t* passes, int bits, int64_t width,
+                                                      ThreadPool* pool) const {
+  std::vector<std::array<Share, kClamps>> parts(static_cast<size_t>(pool == nullptr ? 1 : pool->threads()));
+  in_parts(pool, rows(), [&](int part, int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      if (row / sizes.batch >= length(row % sizes.batch)) continue;
+      const uint16_t* const of_row = passes + row * width;
+      uint16_t all = 0xffff;
+      for (int64_t k = 0; k < width; ++k) all &= of_row[k];
+      for (int bit = 0; bit < bits; ++bit) {
+        Share& share = parts[static_cast<size_t>(part)][static_cast<size_t>(bit)];
+        share.all += width;
+        if ((all >> bit & 1) != 0) continue;
+        share.clipped += std::count_if(of_row, of_row + width, [=](uint16_t p) { return (p >> bit & 1) == 0; });
+      }
+    }
+  });
+  for (size_t part = 1; part < parts.size(); ++part)
+    for (size_t bit = 0; bit < kClamps; ++bit) parts[0][bit] += parts[part][bit];
+  return parts[0];
+}
 
-constexpr char kWho[] = "training";
+Status GruQatRun::Data::quantize_inputs(const GruModel& model, std::span<const float> x, ThreadPool* pool,
+                                        Codes& codes) {
+  const Grid& grid = model.input_grid();
+  const auto count = static_cast<int64_t>(x.size());
+  const int64_t nan = is_packed ? model.impl_->layers[0].find_nan(path, x)
+                                : std::find_if(x.begin(), x.end(), [](float v) { return std::isnan(v); }) - x.begin();
+  if (nan < count) return refuse_nan("x", nan);
+  x_clamps = NumberClamps(count, learns_grids);
+  inputs.push_back(array_of<float>(count));
+  if (!is_packed) {
+    codes.wide.resize(x.size());
+    quantize_codes(grid, x.data(), 0, count, x_clamps, codes.wide.data());
+    dequantize_codes(grid, codes.wide, {inputs[0].get(), x.size()});
+    return {};
+  }
+  const GruTrainingKernels kernels = training_kernels_of(path);
+  constexpr int64_t kTogether = 1024;
+  in_parts(pool, pieces(count, kTogether), [&](int, int64_t begin, int64_t end) {
+    kernels.quantize({.x = x.data(),
+                      .inverse_scale = grid.inverse_scale(),
+                      .scale = grid.scale(),
+                      .low = static_cast<float>(grid.min() - grid.zero_point),
+                      .high = static_cast<float>(grid.max() - grid.zero_point),
+                      .numbers = inputs[0].get(),
+                      .passes = x_clamps.passes.get(),
+                      .above = x_clamps.above.get(),
+                      .rests = x_clamps.rests.get(),
+                      .first = begin * kTogether,
+                      .end = std::min(count, end * kTogether)});
+  });
+  return {};
+}
 
-/// Codes of floats, and what their clamps were given.
-Status quantize_numbers(const Grid& grid, std::span<const float> values, const char* name, bool learns,
-                        std::vector<int64_t>& codes, NumberClamps& clamps) {
-  constexpr float kFarthest = 0x1p33f;  // beyond every code
-  const float inverse = grid.inverse_scale();
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (std::isnan(values[i]))
-      return refuse_training(std::string(kWho) + ": " + name + "[" + std::to_string(i) + "] is NaN, must be a number");
-    const float product = values[i] * inverse, rounded = std::nearbyint(product);
-    const int64_t code = static_cast<int64_t>(std::clamp(rounded, -kFarthest, kFarthest)) + grid.zero_point;
-    const bool passed = code >= grid.min() && code <= grid.max();
-    codes.push_back(std::clamp(code, grid.min(), grid.max()));
-    clamps.passes.push_back(passed ? 1 : 0);
-    if (!learns) continue;
-    clamps.above.push_back(code > grid.max() ? 1 : 0);
-    clamps.rests.push_back(passed ? rounded - product : 0.0f);
+Status GruQatRun::Data::quantize_states(const GruModel& model, std::span<const float> states) {
+  const auto count = static_cast<int64_t>(states.size());
+  for (int64_t i = 0; i < count; ++i)
+    if (std::isnan(states[static_cast<size_t>(i)])) return refuse_nan("states.first", i);
+  first_codes.resize(states.size());
+  first.resize(states.size());
+  first_clamps = NumberClamps(count, false);
+  for (int64_t begin = 0; begin < count; begin += state_size()) {
+    const Grid& grid = model.parameters().layers[static_cast<size_t>(begin / state_size())].grids[kH];
+    quantize_codes(grid, states.data(), begin, begin + state_size(), first_clamps, first_codes.data());
+    const auto at = static_cast<size_t>(begin), size = static_cast<size_t>(state_size());
+    dequantize_codes(grid, std::span(first_codes).subspan(at, size), std::span(first).subspan(at, size));
   }
   return {};
 }
 
-/// Numbers that clamps were given, and those that they changed.
-struct Share {
-  int64_t all = 0, clipped = 0;
-  [[nodiscard]] double value() const {
-    return all == 0 ? 0.0 : static_cast<double>(clipped) / static_cast<double>(all);
-  }
-};
-
-/// The tensor whose grid the clamp of a bit is of.
-GruTensor tensor_of_clamp(int bit) {
-  if (bit == kPassState) return kH;
-  if (bit >= kPassGate) return static_cast<GruTensor>(kUIn + bit - kPassGate);
-  return bit >= kPassHh ? kHh : kIh;
+void GruQatRun::Data::run_reference(const GruLayerParameters& p, int64_t layer, int64_t d, const Codes& in, Codes& out,
+                                    const Direction& of, std::vector<int64_t>& last, ThreadPool* pool) const {
+  const int64_t H = sizes.hidden_size, index = layer * sizes.directions + d;
+  qat_forward({.layer = &p,
+               .steps = sizes.steps,
+               .batch = sizes.batch,
+               .reverse = d == 1,
+               .lengths = lengths,
+               .x = in.wide.data(),
+               .mask = moved(mask.data(), layer * y_size(sizes) + d * H),
+               .first = state_of(std::span(first_codes), index, sizes),
+               .y_row = sizes.directions * H},
+              {.y = moved(out.wide.data(), d * H),
+               .last = last.data(),
+               .saved = of.saved.get(),
+               .passes = of.passes.get(),
+               .above = of.above.get(),
+               .rests = of.rests.get()},
+              pool);
 }
 
-}  // namespace
+void GruQatRun::Data::run_packed(const GruLayer& kernels, int64_t layer, int64_t d, const float* x, const Codes& in,
+                                 Codes& out, const Direction& of, std::vector<int64_t>& last, ThreadPool* pool) const {
+  const int64_t H = sizes.hidden_size, N = sizes.batch, width = sizes.directions * H;
+  const Grid& grid = kernels.parameters().grids[kH];
+  const auto code_bytes = static_cast<int64_t>(size_in_bytes(grid.dtype()));
+  const int64_t* const start = state_of(std::span(first_codes), layer * sizes.directions + d, sizes);
+  std::vector<std::byte> state(static_cast<size_t>(state_size() * code_bytes));
+  for (int64_t i = 0; i < state_size(); ++i)
+    store_code(state.data(), grid.dtype(), i, start == nullptr ? grid.zero_point : start[i]);
+  const LayerRecord record{of.saved.get(), of.passes.get(), of.above.get(), of.rests.get()};
+  LayerRun run;
+  run.steps = sizes.steps;
+  run.reverse = d == 1;
+  if (layer == 0) {
+    run.x_float = x;
+  } else {
+    run.x = in.narrow.data();
+  }
+  run.x_strides = {N * inputs_of(sizes, layer), inputs_of(sizes, layer)};
+  run.y = moved(out.narrow.data(), d * H * code_bytes);
+  run.y_float = moved(inputs.back().get(), d * H);
+  run.y_strides = {N * width, width};
+  run.h = state.data();
+  run.lengths = lengths;
+  run.mask = moved(mask.data(), layer * y_size(sizes) + d * H);
+  run.batch = N;
+  run.mask_width = width;
+  run.record = &record;
+  const int64_t scratch_bytes = (kernels.scratch_bytes(N, sizes.steps) + 63) / 64 * 64;
+  Workspace scratch(scratch_bytes * (pool == nullptr ? 1 : pool->threads()));
+  in_parts(pool, N, [&](int part, int64_t begin, int64_t end) {
+    LayerRun of_part = run;
+    of_part.begin = begin;
+    of_part.end = end;
+    of_part.scratch = scratch.data() + part * scratch_bytes;
+    kernels.run(path, of_part);
+  });
+  for (int64_t i = 0; i < state_size(); ++i) last[static_cast<size_t>(i)] = load_code(state.data(), grid.dtype(), i);
+}
 
 Result<GruQatRun> GruQatRun::forward(const GruModel& model, std::span<const float> x, int64_t steps, int64_t batch,
                                      std::span<float> y, const GruTrainingStates& states, const RunOptions& options,
@@ -154,83 +329,53 @@ Result<GruQatRun> GruQatRun::forward(const GruModel& model, std::span<const floa
   data->lengths.assign(options.lengths.begin(), options.lengths.end());
   data->mask.assign(options.zoneout_mask.begin(), options.zoneout_mask.end());
 
-  std::vector<int64_t> codes;
-  ISOBIT_RETURN_IF_ERROR(quantize_numbers(model.input_grid(), x, "x", training.learn_grids, codes, data->x_clamps));
-  std::vector<std::vector<int64_t>> first(layers.size());
-  for (size_t i = 0; i < layers.size() && !states.first.empty(); ++i) {
-    const auto of_layer = states.first.subspan(i * static_cast<size_t>(state_size), static_cast<size_t>(state_size));
-    ISOBIT_RETURN_IF_ERROR(
-        quantize_numbers(layers[i].grids[kH], of_layer, "states.first", false, first[i], data->first_clamps));
-    data->first.resize(data->first.size() + of_layer.size());
-    dequantize_codes(layers[i].grids[kH], first[i], std::span(data->first).last(of_layer.size()));
-  }
-  data->inputs.emplace_back(x.size());
-  dequantize_codes(model.input_grid(), codes, data->inputs.back());
-
+  data->is_packed = data->path != CpuPath::kReference && model.supports(data->path).ok();
+  Codes codes;  // of x, then of y of each layer
+  ISOBIT_RETURN_IF_ERROR(data->quantize_inputs(model, x, options.pool, codes));
+  ISOBIT_RETURN_IF_ERROR(data->quantize_states(model, states.first));
   Share units;
   for (int64_t layer = 0; layer < s.layers; ++layer) {
-    std::vector<int64_t> out(static_cast<size_t>(y_size(s)));
+    const Grid& h_grid = layers[static_cast<size_t>(layer * s.directions)].grids[kH];
+    Codes out;
+    if (data->is_packed) {
+      out.narrow.resize(static_cast<size_t>(y_size(s)) * size_in_bytes(h_grid.dtype()));
+    } else {
+      out.wide.resize(static_cast<size_t>(y_size(s)));
+    }
+    data->inputs.push_back(array_of<float>(y_size(s)));
     for (int64_t d = 0; d < s.directions; ++d) {
       const auto index = static_cast<size_t>(layer * s.directions + d);
       const GruLayerParameters& p = layers[index];
-      Data::Direction of{dequantized_rows(p.W, p.W_grid), dequantized_rows(p.R, p.R_grid),
-                         std::vector<float>(static_cast<size_t>(4 * rows * H)),
-                         std::vector<uint16_t>(static_cast<size_t>(rows * H), kPassAll)};
-      if (training.learn_grids) {
-        of.above.resize(static_cast<size_t>(rows * H));
-        of.rests.resize(static_cast<size_t>(rows * kClamps * H));
-      }
+      Data::Direction of{dequantized_rows(p.W, p.W_grid),
+                         dequantized_rows(p.R, p.R_grid),
+                         array_of<float>(4 * rows * H),
+                         array_of<uint16_t>(rows * H),
+                         training.learn_grids ? array_of<uint16_t>(rows * H) : nullptr,
+                         training.learn_grids ? array_of<float>(rows * kClamps * H) : nullptr};
       std::vector<int64_t> last(static_cast<size_t>(state_size));
-      qat_forward({.layer = &p,
-                   .steps = steps,
-                   .batch = batch,
-                   .reverse = d == 1,
-                   .lengths = data->lengths,
-                   .x = codes.data(),
-                   .mask = moved(data->mask.data(), layer * y_size(s) + d * H),
-                   .first = states.first.empty() ? nullptr : first[index].data(),
-                   .y_row = s.directions * H},
-                  {.y = moved(out.data(), d * H),
-                   .last = last.data(),
-                   .saved = of.saved.data(),
-                   .passes = of.passes.data(),
-                   .above = training.learn_grids ? of.above.data() : nullptr,
-                   .rests = of.rests.data()},
-                  options.pool);
+      if (data->is_packed) {
+        data->run_packed(model.impl_->layers[index], layer, d, x.data(), codes, out, of, last, options.pool);
+      } else {
+        data->run_reference(p, layer, d, codes, out, of, last, options.pool);
+      }
       if (!states.last.empty())
-        dequantize_codes(p.grids[kH], last,
+        dequantize_codes(h_grid, last,
                          states.last.subspan(index * static_cast<size_t>(state_size), static_cast<size_t>(state_size)));
       std::array<Share, kGruTensorCount> shares{};
-      for (int64_t row = 0; row < rows; ++row) {
-        if (row / batch >= data->length(row % batch)) continue;
-        for (int bit = 0; bit < kClamps; ++bit) {
-          const auto begin = of.passes.begin() + row * H;
-          Share& share = shares[tensor_of_clamp(bit)];
-          share.all += H;
-          share.clipped += std::count_if(begin, begin + H, [=](uint16_t passes) { return (passes >> bit & 1) == 0; });
-        }
-      }
+      const std::array<Share, kClamps> of_bits = data->shares_of(of.passes.get(), kClamps, H, options.pool);
+      for (int bit = 0; bit < kClamps; ++bit) shares[tensor_of_clamp(bit)] += of_bits[static_cast<size_t>(bit)];
       for (size_t tensor = 0; tensor < shares.size(); ++tensor) {
         of.clipped[tensor] = shares[tensor].value();
-        units.all += shares[tensor].all;
-        units.clipped += shares[tensor].clipped;
+        units += shares[tensor];
       }
       data->directions.push_back(std::move(of));
     }
-    data->inputs.emplace_back(out.size());
-    dequantize_codes(layers[static_cast<size_t>(layer * s.directions)].grids[kH], out, data->inputs.back());
+    if (!data->is_packed) dequantize_codes(h_grid, out.wide, {data->inputs.back().get(), out.wide.size()});
     codes = std::move(out);
   }
-  std::copy(data->inputs.back().begin(), data->inputs.back().end(), y.begin());
+  std::copy_n(data->inputs.back().get(), y_size(s), y.begin());
   data->clipped_units = units.value();
-  Share numbers;
-  for (int64_t row = 0; row < rows; ++row) {
-    if (row / batch >= data->length(row % batch)) continue;
-    const auto begin = data->x_clamps.passes.begin() + row * s.input_size;
-    numbers.all += s.input_size;
-    numbers.clipped += std::count(begin, begin + s.input_size, 0);
-  }
-  data->clipped_inputs = numbers.value();
+  data->clipped_inputs = data->shares_of(data->x_clamps.passes.get(), 1, s.input_size, options.pool)[0].value();
   for (int64_t d = 0; d < s.directions; ++d)
     data->directions[static_cast<size_t>(d)].clipped[kX] = data->clipped_inputs;
   GruQatRun run;
@@ -276,7 +421,7 @@ Status GruQatRun::backward(std::span<const float> dy, std::span<float> dx,
   arrays.emplace_back("grids", "layers * directions", grids, s.layers * s.directions, true);
   ISOBIT_RETURN_IF_ERROR(check_training_arrays(kWho, arrays));
   const bool wants_grids = !grids.empty();
-  std::vector<float> dx_of_grid(wants_grids && dx.empty() ? data.inputs[0].size() : 0);
+  std::vector<float> dx_of_grid(wants_grids && dx.empty() ? static_cast<size_t>(s.steps * s.batch * s.input_size) : 0);
   const std::span<float> din = dx_of_grid.empty() ? dx : std::span(dx_of_grid);
   Workspace workspace(training_workspace_bytes(s, pool == nullptr ? 1 : pool->threads(), wants_grids));
   backward_layers(
@@ -284,7 +429,7 @@ Status GruQatRun::backward(std::span<const float> dy, std::span<float> dx,
       din.empty() ? nullptr : din.data(), gradients, states, grids);
   if (wants_grids) {
     const TrainingDirection direction = data.run_of(0, 0).direction;
-    const InputClamps x{data.x_clamps.rests.data(), data.x_clamps.passes.data(), data.x_clamps.above.data()};
+    const InputClamps x{data.x_clamps.rests.get(), data.x_clamps.passes.get(), data.x_clamps.above.get()};
     const GruGridGradient of_x = data.path == CpuPath::kReference
                                      ? reference_grid_of_inputs(direction, din.data(), x)
                                      : grid_of_inputs(direction, din.data(), x, training_kernels_of(data.path), pool);
@@ -292,7 +437,7 @@ Status GruQatRun::backward(std::span<const float> dy, std::span<float> dx,
   }
   for (size_t i = 0; i < dx.size(); ++i)
     if (data.x_clamps.passes[i] == 0) dx[i] = 0.0f;
-  for (size_t i = 0; i < data.first_clamps.passes.size() && !states.first_gradient.empty(); ++i)
+  for (size_t i = 0; i < data.first.size() && !states.first_gradient.empty(); ++i)
     if (data.first_clamps.passes[i] == 0) states.first_gradient[i] = 0.0f;
   return {};
 }

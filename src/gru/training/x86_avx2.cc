@@ -21,6 +21,11 @@ struct Lanes8 {
     const __m256i one = _mm256_set1_epi32(1 << bit);
     return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(words, one), one));
   }
+  static void store_mask(uint16_t* p, __m256 mask) {
+    const __m256i ones = _mm256_srli_epi32(_mm256_castps_si256(mask), 31);
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(ones, ones), 0x08);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(words));
+  }
   static __m256 add(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
   static __m256 sub(__m256 a, __m256 b) { return _mm256_sub_ps(a, b); }
   static __m256 mul(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }

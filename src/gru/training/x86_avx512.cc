@@ -20,6 +20,9 @@ struct Lanes16 {
     const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm256_test_epi16_mask(words, _mm256_set1_epi16(static_cast<int16_t>(1 << bit)));
   }
+  static void store_mask(uint16_t* p, __mmask16 mask) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_maskz_set1_epi16(mask, 1));
+  }
   static __m512 add(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
   static __m512 sub(__m512 a, __m512 b) { return _mm512_sub_ps(a, b); }
   static __m512 mul(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }
