@@ -181,6 +181,9 @@ enum GruTensor : int32_t { kX = 0, kH, kW, kR, kBw, kBr, kIh, kHh, kUIn, kRIn, k
 inline constexpr std::array<std::string_view, kGruTensorCount> kGruTensorNames = {
     "x", "h", "W", "R", "bw", "br", "ih", "hh", "u_in", "r_in", "n_in", "u", "r", "n"};
 
+/// Those whose grids are calibrated, and can be learned. The x of a layer is the h of the layer below.
+inline constexpr std::array<GruTensor, 7> kGruCalibratedTensors = {kX, kH, kIh, kHh, kUIn, kRIn, kNIn};
+
 /// What is wanted of one layer, both directions alike.
 struct GruLayerQuantization {
   std::array<GridOptions, kGruTensorCount> tensors = default_tensors();
@@ -427,8 +430,8 @@ Result<GruModelParameters> with_weights(GruModelParameters model, const GruWeigh
 
 /// Another grid for an activation: one of shift, scale and range.
 struct GruGridChange {
-  int64_t layer = 0;      // l * directions + d; directions share x and h: of either, they are those of both
-  GruTensor tensor = kH;  // h, ih, hh, u_in, r_in, n_in, and x of the first layer; h is the x of the layer above
+  int64_t layer = 0;               // l * directions + d; directions share x and h: of either, they are those of both
+  GruTensor tensor = kH;           // of kGruCalibratedTensors, x of the first layer only
   std::optional<int32_t> shift{};  // -32..62: the step is 2^-shift, of models with such; bits, sign and z stay
   std::optional<float> scale{};    // positive, normal: the step, of models with real scales; bits, sign and z stay
   std::optional<std::pair<double, double>> range{};  // low, high: section 4, with the GridOptions of `quantization`

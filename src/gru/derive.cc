@@ -236,7 +236,7 @@ Status change_grids(std::span<const GruGridChange> changes, const GruQuantizatio
     const std::string name =
         direction_name(change.layer, directions) + " " + std::string(kGruTensorNames[static_cast<size_t>(tensor)]);
     const bool is_shared = tensor == kX || tensor == kH;
-    if (!is_shared && tensor != kIh && tensor != kHh && (tensor < kUIn || tensor > kNIn))
+    if (std::find(kGruCalibratedTensors.begin(), kGruCalibratedTensors.end(), tensor) == kGruCalibratedTensors.end())
       return refuse(name + ": its grid cannot be changed, must be that of x, h, ih, hh, u_in, r_in or n_in");
     if (tensor == kX && change.layer >= directions)
       return refuse(name + ": its grid is that of " + direction_name(change.layer - directions, directions) +

@@ -477,8 +477,6 @@ TEST(WithWeights, GivesWhatDeriveGives) {
   EXPECT_GT(models, 5);
 }
 
-constexpr GruTensor kLearned[] = {kX, kH, kIh, kHh, kUIn, kRIn, kNIn};
-
 /// Ranges and steps of other ranges.
 TEST(WithGrids, GivesWhatDeriveGives) {
   int models = 0;
@@ -490,7 +488,7 @@ TEST(WithGrids, GivesWhatDeriveGives) {
     const GruQuantization quantization = quantization_of(c);
     const GruWeights weights = weights_of(c);
     std::vector<GruGridChange> ranges, steps;
-    for (const GruTensor tensor : kLearned) {
+    for (const GruTensor tensor : kGruCalibratedTensors) {
       const Json& j = c.at("tensors").at(std::string(kGruTensorNames[tensor]));
       ranges.push_back({.tensor = tensor,
                         .range = {{4 * testing::float_of_bits(j.at("min")), 4 * testing::float_of_bits(j.at("max"))}}});
@@ -503,7 +501,7 @@ TEST(WithGrids, GivesWhatDeriveGives) {
       }
     }
     for (const std::vector<GruGridChange>* const changes : {&ranges, &steps}) {
-      if (changes->size() < std::size(kLearned)) continue;
+      if (changes->size() < kGruCalibratedTensors.size()) continue;
       const Result<GruModelParameters> found = with_grids(*derived, *changes, weights, quantization, &tables);
       ASSERT_TRUE(found.ok()) << found.status().message();
       expect_equal(found->layers[0], wanted->layers[0]);
@@ -553,7 +551,7 @@ TEST(WithGrids, LayersAndDirectionsFollow) {
     const GruModelParameters narrow = calibrator.derive(searched).value();
     std::vector<GruGridChange> changes;
     for (int64_t layer = 0; layer < 4; ++layer)
-      for (const GruTensor tensor : kLearned) {
+      for (const GruTensor tensor : kGruCalibratedTensors) {
         if (tensor == kX && layer >= 2) continue;
         TensorStatistics statistics = calibrator.statistics(layer, tensor);
         const bool is_shared = tensor == kX || tensor == kH;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -15,6 +16,7 @@
 #include "core/codes.h"
 #include "core/random.h"
 #include "gru/random_model.h"
+#include "gru/reference.h"
 #include "isobit/cpu.h"
 #include "isobit/gru.h"
 #include "isobit/gru_qat.h"
@@ -83,6 +85,27 @@ TEST(GruQat, TheForwardGivesTheCodesOfTheModel) {
               static_cast<long long>(stopped));
   EXPECT_GT(stopped, 0);
   EXPECT_LT(stopped, compared);
+}
+
+/// What rounding added is exact, then rounded once.
+TEST(GruQat, RestsOfEveryShift) {
+  Random random(24);
+  for (int i = 0; i < 20000; ++i) {
+    const RescaleParameters ratio{static_cast<int32_t>(random.between(1, 1000)),
+                                  static_cast<int32_t>(random.between(-5, 127))};
+    const int64_t x = random.between(-(int64_t{1} << 30), int64_t{1} << 30) >> random.between(0, 30);
+    const int64_t result = rescale(ratio, x, kAllRoundings[random.between(0, 3)]);
+    // Exact: both operands and the difference have fewer than 64 bits, or the difference is -1 to within 2^-25.
+    const long double wanted =
+        static_cast<long double>(result) - std::ldexp(static_cast<long double>(x * ratio.multiplier), -ratio.shift);
+    EXPECT_EQ(rest_of(ratio, x, result), static_cast<float>(wanted)) << x << " " << ratio.shift;
+  }
+  // Of floor, the greatest rests that there are.
+  EXPECT_EQ(rest_of({1, 127}, -1, -1), -1.0f);
+  EXPECT_EQ(rest_of({1, 62}, -1, -1), -1.0f);
+  EXPECT_EQ(rest_of({1, 64}, INT64_MIN, -1), -0.5f);
+  EXPECT_EQ(rest_of({1, 127}, 1, 0), -0x1p-127f);
+  EXPECT_EQ(rest_of({3, 24}, 1, 0), -0x1.8p-23f);
 }
 
 /// Gradients of a run, those of weights in the order W, R, bw, br of each direction, then dx and the first states'.

@@ -2,6 +2,8 @@
 // The C++ of docs/training.md, compiled as it stands there.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -53,6 +55,40 @@ TEST(GruTrainingExample, GivesGradientsOfIntegers) {
   ASSERT_TRUE(done.ok()) << done.message();
   EXPECT_NE(W, std::vector<float>(6));
   EXPECT_NE(R, std::vector<float>(12));
+}
+
+TEST(GruTrainingExample, LearnsSteps) {
+  constexpr int64_t kSteps = 6, kBatch = 8, kInputs = 2, kHidden = 4;
+  const auto floats = [](size_t count, float scale) {
+    std::vector<float> values(count);
+    for (size_t i = 0; i < count; ++i) values[i] = scale * (static_cast<float>(i * 37 % 101) / 50 - 1);
+    return values;
+  };
+  GruWeights weights;
+  weights.layers.push_back({kInputs, kHidden, floats(24, 1.0f), floats(48, 0.6f), floats(12, 0.3f), floats(12, 0.2f)});
+  const std::vector<float> x = floats(kSteps * kBatch * kInputs, 1.0f);
+  // What the floats give, from integers of 5 bits whose grids reach over an eighth of it.
+  std::vector<float> wanted(kSteps * kBatch * kHidden), last;
+  ASSERT_TRUE(gru_forward_float(weights, {.steps = kSteps, .batch = kBatch, .x = x, .y = wanted}).ok());
+  GruQuantization quantization;
+  ASSERT_TRUE(apply_bits("5:symmetric,weights=8,biases=8,gate_out=8", quantization).ok());
+  GruCalibrator calibrator = GruCalibrator::create(weights).value();
+  ASSERT_TRUE(calibrator.observe(x, kSteps, kBatch).ok());
+  TableCache tables;
+  GruModelParameters integers = calibrator.derive(quantization, &tables).value();
+  std::vector<Log2Steps> log2_steps(1);
+  for (const GruTensor tensor : kGruCalibratedTensors)
+    log2_steps[0][tensor] = -integers.layers[0].grids[tensor].shift - (tensor == kX ? 0 : 3);
+  std::vector<float> W(24), R(48), bw(12), br(12);
+  const std::vector<GruTrainingGradients> into = {{W, R, bw, br}};
+  std::vector<double> losses;
+  for (int i = 0; i < 300; ++i) {
+    const Result<double> loss =
+        learn_steps(integers, log2_steps, weights, quantization, tables, x, kSteps, kBatch, wanted, 0.02, into);
+    ASSERT_TRUE(loss.ok()) << loss.status().message();
+    losses.push_back(*loss);
+  }
+  EXPECT_LT(losses.back(), 0.1 * losses.front());
 }
 
 }  // namespace
