@@ -64,6 +64,14 @@ class GruQatRun {
   /// others, which have no clamp of their own.
   [[nodiscard]] double clipped(int64_t layer, GruTensor tensor) const;
 
+  /// What backward needs, as bytes, for those who keep it in memory of their own. They depend on the arguments of the
+  /// forward alone, and serve this build of the library. A restored run has no shares of clamps: they are 0.
+  [[nodiscard]] int64_t saved_size() const;
+  /// kInvalidArgument: not saved_size() bytes.
+  [[nodiscard]] Status save(std::span<std::byte> bytes) const;
+  /// kInvalidArgument: not what save() wrote.
+  static Result<GruQatRun> restore(std::span<const std::byte> bytes);
+
   /// Gradients of the floats that x, the first states and the weights were quantised from. dy [T, N, directions * H];
   /// dx [T, N, C], or empty: not wanted. Of `states` last_gradient and first_gradient. grids [layers * directions]
   /// after a forward with learn_grids, or empty: not wanted. Gradients are written, not added to.
@@ -76,6 +84,12 @@ class GruQatRun {
   struct Data;
   std::shared_ptr<const Data> data_;
 };
+
+/// h [layers * directions, N, H], last states of `from`, as first states of `to`: `out` has the numbers of the codes of
+/// GruModel::state_from, the same shape. The gradient of out is that of h where `passed` is 1, and stops where it is 0:
+/// a clamp changed the number. Errors: kInvalidArgument for another size or a NaN; those of state_from.
+[[nodiscard]] Status hand_over(const GruModel& from, const GruModel& to, std::span<const float> h, int64_t batch,
+                               std::span<float> out, std::span<uint8_t> passed);
 
 }  // namespace isobit
 

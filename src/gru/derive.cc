@@ -108,6 +108,18 @@ Result<RescaleParameters> encode_acc_to_result(const Grid& weights, const Grid& 
   return encode_scales(operand, weights, activation, result, unit_grid(result.kind));
 }
 
+Result<RescaleParameters> encode_hand_over(const Grid& from, const Grid& to) {
+  if (from.kind != to.kind)
+    return Status(StatusCode::kInvalidArgument,
+                  "a state cannot be handed from a model with power-of-two scales to one with real scales, or back");
+  const Int128 operand = largest_difference(from);
+  const Result<RescaleParameters> ratio = encode_scales(operand, from, unit_grid(to.kind), to, unit_grid(to.kind));
+  if (!ratio.ok()) return Status(ratio.status().code(), "state hand-over: " + ratio.status().message());
+  if (bound_add(bound_rescale(operand, *ratio), largest_code(to)) > static_cast<Int128>(INT64_MAX))
+    return Status(StatusCode::kOverflow, "state hand-over: the rescaled state does not fit int64");
+  return ratio;
+}
+
 Status derive_rescales(GruLayerParameters& p, const std::string& name) {
   const Grid& h_grid = p.grids[kH];
   const ScaleKind kind = h_grid.kind;

@@ -280,22 +280,13 @@ Result<GruState> GruModel::state_from(const GruModel& other, const GruState& sta
     const GruLayerParameters& from = other.impl_->layers[l].parameters();
     const Grid& from_grid = from.grids[kH];
     const Grid& to_grid = to.grids[kH];
-    if (from_grid.kind != to_grid.kind)
-      return refuse("a state cannot be handed from a model with power-of-two scales to one with real scales, or back");
-    const Int128 operand = largest_difference(from_grid);
-    Result<RescaleParameters> ratio =
-        to_grid.kind == ScaleKind::kPow2
-            ? encode_shift(static_cast<int64_t>(from_grid.shift) - to_grid.shift, operand)
-            : encode_ratio(static_cast<double>(from_grid.scale()) / static_cast<double>(to_grid.scale()), operand);
-    if (!ratio.ok()) return Status(ratio.status().code(), "state hand-over: " + ratio.status().message());
-    if (bound_add(bound_rescale(operand, *ratio), largest_code(to_grid)) > static_cast<Int128>(INT64_MAX))
-      return Status(StatusCode::kOverflow, "state hand-over: the rescaled state does not fit int64");
+    ISOBIT_ASSIGN_OR_RETURN(const RescaleParameters ratio, encode_hand_over(from_grid, to_grid));
     const int64_t count = state.batch() * hidden_size();
     for (int64_t i = 0; i < count; ++i) {
       const int64_t code = load_code(state.layer(static_cast<int64_t>(l)).data(), from_grid.dtype(), i);
       store_code(
           out.layer(static_cast<int64_t>(l)).data(), to_grid.dtype(), i,
-          clamp_to(range_of(to_grid), rescale(*ratio, code - from_grid.zero_point, to.rounding) + to_grid.zero_point));
+          clamp_to(range_of(to_grid), rescale(ratio, code - from_grid.zero_point, to.rounding) + to_grid.zero_point));
     }
   }
   return out;

@@ -17,6 +17,9 @@ Result<RescaleParameters> encode_bias_to_acc(const Grid& bias, const Grid& weigh
 Result<RescaleParameters> encode_acc_to_result(const Grid& weights, const Grid& activation, const Grid& result,
                                                Int128 operand);
 
+/// From the h grid of a model to that of another; kOverflow where a code that was handed over would not fit int64.
+Result<RescaleParameters> encode_hand_over(const Grid& from, const Grid& to);
+
 /// Fills every rescale of a layer, and the code of 1, from its grids, row grids and codes (numerics.md, section 7).
 Status derive_rescales(GruLayerParameters& p, const std::string& name);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <numbers>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "core/codes.h"
 #include "core/float_mode.h"
+#include "core/rescale.h"
 #include "core/run_options.h"
 #include "gru/model.h"
 #include "gru/training/arrays.h"
@@ -145,6 +147,11 @@ struct GruQatRun::Data {
             .rests = of.rests.get()};
   }
 
+  /// Of steps past a length nothing is written: zeros, so that what is saved is determined.
+  template <typename T>
+  [[nodiscard]] Array<T> array_of_steps(int64_t count) const {
+    return lengths.empty() ? array_of<T>(count) : std::make_unique<T[]>(static_cast<size_t>(count));
+  }
   [[nodiscard]] int64_t rows() const { return sizes.steps * sizes.batch; }
   [[nodiscard]] int64_t state_size() const { return sizes.batch * sizes.hidden_size; }
   /// For each bit the numbers within lengths, of passes [T, N, width].
@@ -348,10 +355,10 @@ Result<GruQatRun> GruQatRun::forward(const GruModel& model, std::span<const floa
       const GruLayerParameters& p = layers[index];
       Data::Direction of{dequantized_rows(p.W, p.W_grid),
                          dequantized_rows(p.R, p.R_grid),
-                         array_of<float>(4 * rows * H),
-                         array_of<uint16_t>(rows * H),
-                         training.learn_grids ? array_of<uint16_t>(rows * H) : nullptr,
-                         training.learn_grids ? array_of<float>(rows * kClamps * H) : nullptr};
+                         data->array_of_steps<float>(4 * rows * H),
+                         data->array_of_steps<uint16_t>(rows * H),
+                         training.learn_grids ? data->array_of_steps<uint16_t>(rows * H) : nullptr,
+                         training.learn_grids ? data->array_of_steps<float>(rows * kClamps * H) : nullptr};
       std::vector<int64_t> last(static_cast<size_t>(state_size));
       if (data->is_packed) {
         data->run_packed(model.impl_->layers[index], layer, d, x.data(), codes, out, of, last, options.pool);
@@ -440,6 +447,142 @@ Status GruQatRun::backward(std::span<const float> dy, std::span<float> dx,
   for (size_t i = 0; i < data.first.size() && !states.first_gradient.empty(); ++i)
     if (data.first_clamps.passes[i] == 0) states.first_gradient[i] = 0.0f;
   return {};
+}
+
+// ---- What backward needs, as bytes
+
+namespace {
+
+/// What saved bytes begin with.
+struct SavedHeader {
+  static constexpr uint64_t kMagic = 0x3174617175726769;
+  uint64_t magic = kMagic;
+  GruTrainingSizes sizes;
+  uint8_t has_lengths = 0, has_mask = 0, has_first = 0, learns_grids = 0;
+  uint32_t unused = 0;
+
+  /// visit(count, width of an element) for every array.
+  template <typename Visit>
+  void for_each_size(const Visit& visit) const {
+    const Int128 H = sizes.hidden_size, D = sizes.directions, rows = static_cast<Int128>(sizes.steps) * sizes.batch;
+    const Int128 states = sizes.layers * D * sizes.batch * H, inputs = rows * sizes.input_size;
+    visit(has_lengths != 0 ? Int128{sizes.batch} : 0, sizeof(int64_t));
+    visit(has_first != 0 ? states : 0, sizeof(float) + sizeof(uint16_t));
+    visit(inputs, sizeof(float) + sizeof(uint16_t));
+    visit(learns_grids != 0 ? inputs : 0, sizeof(float) + sizeof(uint16_t));
+    visit(sizes.layers * rows * D * H, sizeof(float) + (has_mask != 0 ? 1 : 0));
+    for (int64_t layer = 0; layer < sizes.layers; ++layer) {
+      visit(D * 3 * H * (inputs_of(sizes, layer) + H), sizeof(float));
+      visit(D * rows * H, 4 * sizeof(float) + sizeof(uint16_t));
+      visit(learns_grids != 0 ? D * rows * H : 0, kClamps * sizeof(float) + sizeof(uint16_t));
+    }
+  }
+  [[nodiscard]] Int128 size() const {
+    Int128 size = sizeof(SavedHeader);
+    for_each_size([&](Int128 count, size_t width) { size += count * static_cast<Int128>(width); });
+    return size;
+  }
+};
+
+/// visit(pointer, count) for every array that backward reads, the widest numbers first.
+template <typename Data, typename Visit>
+void for_each_array(Data& data, const Visit& visit) {
+  const GruTrainingSizes& s = data.sizes;
+  const int64_t inputs = data.rows() * s.input_size, units = data.rows() * s.hidden_size;
+  const int64_t learned = data.learns_grids ? 1 : 0, first = std::ssize(data.first);
+  visit(data.lengths.data(), std::ssize(data.lengths));
+  visit(data.first.data(), first);
+  for (size_t i = 0; i < data.inputs.size(); ++i) visit(data.inputs[i].get(), i == 0 ? inputs : y_size(s));
+  visit(data.x_clamps.rests.get(), learned * inputs);
+  for (auto& of : data.directions) {
+    visit(of.W.data(), std::ssize(of.W));
+    visit(of.R.data(), std::ssize(of.R));
+    visit(of.saved.get(), 4 * units);
+    visit(of.rests.get(), learned * kClamps * units);
+  }
+  for (auto& of : data.directions) {
+    visit(of.passes.get(), units);
+    visit(of.above.get(), learned * units);
+  }
+  visit(data.x_clamps.passes.get(), inputs);
+  visit(data.x_clamps.above.get(), learned * inputs);
+  visit(data.first_clamps.passes.get(), first);
+  visit(data.mask.data(), std::ssize(data.mask));
+}
+
+template <typename Data>
+SavedHeader saved_header(const Data& data) {
+  SavedHeader header;
+  header.sizes = data.sizes;
+  header.has_lengths = data.lengths.empty() ? 0 : 1;
+  header.has_mask = data.mask.empty() ? 0 : 1;
+  header.has_first = data.first.empty() ? 0 : 1;
+  header.learns_grids = data.learns_grids ? 1 : 0;
+  return header;
+}
+
+}  // namespace
+
+int64_t GruQatRun::saved_size() const { return static_cast<int64_t>(saved_header(*data_).size()); }
+
+Status GruQatRun::save(std::span<std::byte> bytes) const {
+  if (std::ssize(bytes) != saved_size())
+    return refuse_training(std::string(kWho) + ": saved has " + std::to_string(bytes.size()) + " bytes, must have " +
+                           std::to_string(saved_size()));
+  const SavedHeader header = saved_header(*data_);
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  std::byte* to = bytes.data() + sizeof(header);
+  for_each_array(*data_, [&](const auto* values, int64_t count) {
+    to = std::ranges::copy(std::as_bytes(std::span(values, static_cast<size_t>(count))), to).out;
+  });
+  return {};
+}
+
+Result<GruQatRun> GruQatRun::restore(std::span<const std::byte> bytes) {
+  static_assert(sizeof(SavedHeader) == 64);
+  const std::string who = std::string(kWho) + ": saved";
+  SavedHeader header;
+  if (bytes.size() < sizeof(header)) return refuse_training(who + " is no more than a part of what save() wrote");
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  if (header.magic != SavedHeader::kMagic) return refuse_training(who + " is not what save() wrote");
+  const GruTrainingSizes& s = header.sizes;
+  ISOBIT_RETURN_IF_ERROR(GruTraining::create(s, who).status());
+  if (header.size() != static_cast<Int128>(bytes.size()))
+    return refuse_training(who + " has " + std::to_string(bytes.size()) + " bytes, which is not what save() wrote");
+
+  auto data = std::make_shared<Data>();
+  data->sizes = s;
+  data->learns_grids = header.learns_grids != 0;
+  ISOBIT_ASSIGN_OR_RETURN(data->path, default_cpu_path());
+  const auto count = [](int64_t of) { return static_cast<size_t>(of); };
+  const int64_t H = s.hidden_size, rows = data->rows(), inputs = rows * s.input_size;
+  if (header.has_lengths != 0) data->lengths.resize(count(s.batch));
+  if (header.has_mask != 0) data->mask.resize(count(s.layers * y_size(s)));
+  if (header.has_first != 0) {
+    data->first.resize(count(s.layers * s.directions * data->state_size()));
+    data->first_clamps = NumberClamps(std::ssize(data->first), false);
+  }
+  data->inputs.push_back(array_of<float>(inputs));
+  data->x_clamps = NumberClamps(inputs, data->learns_grids);
+  for (int64_t layer = 0; layer < s.layers; ++layer) {
+    data->inputs.push_back(array_of<float>(y_size(s)));
+    for (int64_t d = 0; d < s.directions; ++d)
+      data->directions.push_back({std::vector<float>(count(3 * H * inputs_of(s, layer))),
+                                  std::vector<float>(count(3 * H * H)), array_of<float>(4 * rows * H),
+                                  array_of<uint16_t>(rows * H),
+                                  data->learns_grids ? array_of<uint16_t>(rows * H) : nullptr,
+                                  data->learns_grids ? array_of<float>(rows * kClamps * H) : nullptr});
+  }
+  const std::byte* from = bytes.data() + sizeof(header);
+  for_each_array(*data, [&](auto* values, int64_t of_array) {
+    const std::span<std::byte> to = std::as_writable_bytes(std::span(values, count(of_array)));
+    std::copy_n(from, to.size(), to.begin());
+    from += to.size();
+  });
+  ISOBIT_RETURN_IF_ERROR(check_lengths(kWho, data->lengths, s.steps));
+  GruQatRun run;
+  run.data_ = std::move(data);
+  return run;
 }
 
 }  // namespace isobit

@@ -110,7 +110,7 @@ TEST(GruQat, RestsOfEveryShift) {
 
 /// Gradients of a run, those of weights in the order W, R, bw, br of each direction, then dx and the first states'.
 std::vector<std::vector<float>> gradients_of(const GruQatRun& run, std::span<const float> dy,
-                                             ThreadPool* pool = nullptr) {
+                                             ThreadPool* pool = nullptr, std::span<GruGridGradients> grids = {}) {
   const GruTrainingSizes& s = run.sizes();
   const int64_t H = s.hidden_size;
   std::vector<std::vector<float>> all;
@@ -122,7 +122,7 @@ std::vector<std::vector<float>> gradients_of(const GruQatRun& run, std::span<con
   all.emplace_back(s.layers * s.directions * s.batch * H);
   std::vector<GruTrainingGradients> into;
   for (size_t i = 0; i + 2 < all.size(); i += 4) into.push_back({all[i], all[i + 1], all[i + 2], all[i + 3]});
-  const Status done = run.backward(dy, all[all.size() - 2], into, {.first_gradient = all.back()}, pool);
+  const Status done = run.backward(dy, all[all.size() - 2], into, {.first_gradient = all.back()}, pool, grids);
   EXPECT_TRUE(done.ok()) << done.message();
   return all;
 }
@@ -162,6 +162,7 @@ TEST(GruQat, RunsGiveTheNumbersOfTheModelAndTheSameGradientsEverywhere) {
     std::vector<float> dy(y.size());
     for (float& d : dy) d = static_cast<float>(random.between(-100, 100)) / 64;
     std::vector<std::vector<float>> expected;
+    std::vector<std::byte> saved, saved_of_grids;
     for (const CpuPath path : {CpuPath::kReference, CpuPath::kScalar, CpuPath::kAvx2, CpuPath::kAvx512Vnni}) {
       if (!cpu_can_run(path)) continue;
       RunOptions of_path = options;
@@ -174,6 +175,28 @@ TEST(GruQat, RunsGiveTheNumbersOfTheModelAndTheSameGradientsEverywhere) {
       const std::vector<std::vector<float>> gradients = gradients_of(*run, dy, i % 2 == 0 ? nullptr : &pool);
       if (expected.empty()) expected = gradients;
       EXPECT_EQ(gradients, expected) << to_string(path);
+      std::vector<std::byte> bytes(static_cast<size_t>(run->saved_size()));
+      ASSERT_TRUE(run->save(bytes).ok());
+      if (saved.empty()) saved = bytes;
+      EXPECT_EQ(bytes, saved) << to_string(path);
+      const Result<GruQatRun> restored = GruQatRun::restore(bytes);
+      ASSERT_TRUE(restored.ok()) << restored.status().message();
+      EXPECT_EQ(gradients_of(*restored, dy), expected);
+      EXPECT_FALSE(GruQatRun::restore(std::span(bytes).first(bytes.size() - 1)).ok());
+
+      const Result<GruQatRun> learns =
+          GruQatRun::forward(*model, x, T, N, y, {.first = first}, of_path, {.learn_grids = true});
+      ASSERT_TRUE(learns.ok()) << learns.status().message();
+      bytes.resize(static_cast<size_t>(learns->saved_size()));
+      ASSERT_TRUE(learns->save(bytes).ok());
+      if (saved_of_grids.empty()) saved_of_grids = bytes;
+      EXPECT_EQ(bytes, saved_of_grids) << to_string(path);
+      const Result<GruQatRun> learns_again = GruQatRun::restore(bytes);
+      ASSERT_TRUE(learns_again.ok()) << learns_again.status().message();
+      std::vector<GruGridGradients> grids(static_cast<size_t>(states)), restored_grids(grids.size());
+      EXPECT_EQ(gradients_of(*learns, dy, nullptr, grids), expected);
+      EXPECT_EQ(gradients_of(*learns_again, dy, nullptr, restored_grids), expected);
+      EXPECT_EQ(restored_grids, grids);
       EXPECT_GE(run->clipped_units(), 0.0);
       EXPECT_LE(run->clipped_units(), 1.0);
     }
@@ -249,6 +272,11 @@ TEST(GruQat, StopsGradientsOfWhatWasOutsideAndRefusesByName) {
   const Result<GruQatRun> run = GruQatRun::forward(*model, x, 2, 1, y);
   ASSERT_TRUE(run.ok()) << run.status().message();
   EXPECT_EQ(run->clipped_inputs(), 0.5);
+  EXPECT_EQ(run->clipped(0, kX), 0.5);
+  double units = 0;  // ih and hh have three clamps of the ten of a unit
+  for (const GruTensor tensor : {kIh, kHh, kUIn, kRIn, kNIn, kH})
+    units += (tensor == kIh || tensor == kHh ? 3 : 1) * run->clipped(0, tensor);
+  EXPECT_NEAR(units / 10, run->clipped_units(), 1e-12);
   const std::vector<float> dy(6, 1.0f);
   const std::vector<float> dx = gradients_of(*run, dy)[4];
   EXPECT_EQ(dx[1], 0.0f);
@@ -266,6 +294,47 @@ TEST(GruQat, StopsGradientsOfWhatWasOutsideAndRefusesByName) {
   x[3] = std::numeric_limits<float>::quiet_NaN();
   begins(GruQatRun::forward(*model, x, 2, 1, y).status(), "training: x[3] is NaN");
   begins(run->backward(dy, {}, {}), "training: gradients has 0 elements, must have 1");
+  std::vector<std::byte> bytes(static_cast<size_t>(run->saved_size()));
+  begins(run->save(std::span(bytes).first(5)), "training: saved has 5 bytes, must have ");
+  begins(GruQatRun::restore(std::span(bytes).first(5)).status(), "training: saved is no more than a part");
+  begins(GruQatRun::restore(bytes).status(), "training: saved is not what save() wrote");
+}
+
+/// A state on a narrower and coarser grid: what state_from gives, and gradients stop where it clamped.
+TEST(GruQat, HandsStatesOver) {
+  Random random(24);
+  int passes = 0, stops = 0;
+  for (int i = 0; i < 30; ++i) {
+    RandomShape shape = random_shape(random);
+    const Result<GruModel> from = random_model(random, shape), to = random_model(random, shape);
+    if (!from.ok() || !to.ok()) continue;
+    const Grid& from_grid = from->parameters().layers[0].grids[kH];
+    if (from_grid.kind != to->parameters().layers[0].grids[kH].kind) continue;
+    const int64_t layers = from->layer_count() * from->parameters().directions;
+    const std::vector<float> h = random_floats(random, from_grid, layers * 2 * from->hidden_size());
+    std::vector<float> out(h.size()), expected(h.size());
+    std::vector<uint8_t> passed(h.size());
+    const Status done = hand_over(*from, *to, h, 2, out, passed);
+    if (done.code() == StatusCode::kOverflow) continue;
+    ASSERT_TRUE(done.ok()) << done.message();
+    const GruState state = from->state_from_float(h, 2).value();
+    to->state_to_float(to->state_from(*from, state).value(), expected);
+    EXPECT_EQ(out, expected);
+    std::vector<float> numbers(h.size());  // of the codes of `from`, whose steps may be wide
+    from->state_to_float(state, numbers);
+    for (size_t k = 0; k < h.size(); ++k) {
+      (passed[k] == 1 ? passes : stops) += 1;
+      const Grid& grid = to->parameters().layers[k / (h.size() / static_cast<size_t>(layers))].grids[kH];
+      const float low = dequantize_value(grid, grid.min()), high = dequantize_value(grid, grid.max());
+      const float margin = grid.scale() + 1e-6f * std::abs(numbers[k]);
+      if (numbers[k] < low - margin || numbers[k] > high + margin) {
+        EXPECT_EQ(passed[k], 0);
+      }
+    }
+    EXPECT_EQ(hand_over(*from, *to, std::span(h).first(1), 2, out, passed).code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_GT(passes, 0);
+  EXPECT_GT(stops, 0);
 }
 
 }  // namespace
