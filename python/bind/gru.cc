@@ -62,8 +62,10 @@ std::vector<float> in_order(const Input& values, int64_t hidden, GateOrder order
   return to;
 }
 
-GruWeights weights_of_arrays(const std::vector<std::vector<nb::any>>& layers, int directions,
-                             const std::string& gate_order, const std::string& name) {
+}  // namespace
+
+GruWeights gru_weights_of_arrays(const std::vector<std::vector<nb::any>>& layers, int directions,
+                                 const std::string& gate_order, const std::string& name) {
   const GateOrder order = gate_order_of(gate_order);
   GruWeights weights;
   weights.directions = directions;
@@ -91,6 +93,8 @@ GruWeights weights_of_arrays(const std::vector<std::vector<nb::any>>& layers, in
   check(check_weights(weights));
   return weights;
 }
+
+namespace {
 
 // ---- Sequences
 
@@ -374,7 +378,7 @@ void bind_gru(nb::module_& m) {
         "NAME=W,R[,BW,BR] for each layer and direction. Raises IoError, InvalidFileError, NotSupportedError and\n"
         "InvalidArgumentError, which name the file's own arrays.");
   m.def(
-      "gru_weights", &weights_of_arrays, "layers"_a, nb::kw_only(), "directions"_a = 1, "gate_order"_a = "pytorch",
+      "gru_weights", &gru_weights_of_arrays, "layers"_a, nb::kw_only(), "directions"_a = 1, "gate_order"_a = "pytorch",
       "name"_a = "",
       "Float weights of arrays: for each layer and direction (index l * directions + d) W [3H, C], R [3H, H], bw [3H]\n"
       "and br [3H], float32, the blocks of gates in gate_order.");
@@ -486,6 +490,16 @@ void bind_gru(nb::module_& m) {
           },
           nb::sig("def export_onnx(self, *args: object, **kwargs: object) -> None"),
           "Raises NotSupportedError: there is no export to ONNX yet.")
+      .def("__getstate__",
+           [](const Gru& self) {
+             const std::vector<std::byte> bytes = take(self.saved_bytes());
+             return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+           })
+      .def("__setstate__",
+           [](Gru& self, const nb::bytes& state) {
+             new (&self)
+                 Gru(take(GruModel::load(take(ArrayReader::view(state.data(), state.size(), "a pickled Gru")))));
+           })
       .def("_repr_html_",
            [](const Gru& self) {
              GruPage page;

@@ -133,12 +133,17 @@ struct Comparison {
   std::optional<GruAblation> ablation;
 };
 
+/// W, R, bw and br of each direction of each layer.
+GruWeights gru_weights_of_arrays(const std::vector<std::vector<nanobind::any>>& layers, int directions,
+                                 const std::string& gate_order, const std::string& name);
+
 void bind_gru(nanobind::module_& m);
 void bind_checks(nanobind::module_& m);
 void bind_conv(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
 void bind_pages(nanobind::module_& m);
 void bind_tables(nanobind::module_& m);
+void bind_training(nanobind::module_& m);
 void bind_tune(nanobind::module_& m);
 
 }  // namespace isobit::python

@@ -11,6 +11,7 @@ NB_MODULE(_isobit, m) {
   isobit::python::bind_linear(m);
   isobit::python::bind_conv(m);
   isobit::python::bind_tables(m);
+  isobit::python::bind_training(m);
   isobit::python::bind_tune(m);
   isobit::python::bind_checks(m);
   isobit::python::bind_pages(m);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From PyTorch: modules to integer layers, and an inference drop-in for torch.nn.GRU.
+"""From PyTorch: modules to integer layers, and a drop-in for torch.nn.GRU that trains for integers.
 
     gru = isobit.torch.from_torch(model.gru, loader, bits="8,linear=16,h=16")  # an isobit.Gru
 
@@ -7,18 +7,18 @@
     with isobit.torch.calibrating(model):                                      # the float forward, observed
         for batch in loader:
             model(batch)
-    model.gru.freeze(bits="8,linear=16,h=16")                                  # from here on the integer model
+    model.gru.quantize(bits="4")                                               # quantisation-aware: train on
+    ...
+    model.gru.freeze().save("gru.safetensors")                                 # the integer model that was trained
 
-Tensors are in float32, on the CPU or, for the integer models of GRUs, on a CUDA device. Training is refused by name
-until it exists.
+Tensors are in float32, on the CPU or, for the integer models of GRUs, on a CUDA device. Training is on the CPU.
 """
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,12 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 import isobit
 
-__all__ = ["QuantGRU", "calibrating", "from_torch", "gru_weights", "load_gru"]
+from . import _isobit, _training
+from ._training import QuantizationWarning
+
+__all__ = ["QuantGRU", "QuantizationWarning", "calibrating", "from_torch", "gru_weights", "hand_over", "load_gru"]
+
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 def _host(tensor: torch.Tensor) -> torch.Tensor:
@@ -43,7 +48,7 @@ def _weights(state: Mapping[str, torch.Tensor], prefix: str, layers: int, direct
     return isobit.gru_weights(arrays, directions=directions, name=prefix.rstrip("."))
 
 
-def gru_weights(module: torch.nn.GRU) -> isobit.GruWeights:
+def gru_weights(module: torch.nn.GRU | QuantGRU) -> isobit.GruWeights:
     """The float weights of a torch.nn.GRU. Raises NotSupportedError for proj_size, which a GRU has not."""
     if module.proj_size:
         raise isobit.NotSupportedError(f"proj_size is {module.proj_size}: projections are for LSTMs, must be 0")
@@ -91,21 +96,53 @@ def from_torch(module: torch.nn.Module, loader: Iterable[Any], *, bits: str | in
     raise isobit.NotSupportedError(f"module is a {type(module).__name__}, must be a torch.nn.GRU or torch.nn.Linear")
 
 
-class QuantGRU(torch.nn.GRU):
-    """torch.nn.GRU whose forward is an integer GRU: the same constructor, state_dict and results (y, h_n).
+class QuantGRU(torch.nn.RNNBase):
+    """torch.nn.GRU that becomes an integer GRU: the same constructor, weights, state_dict and results (y, h_n).
 
-    It calibrates within calibrating(), and computes in integers once freeze() was called. Loading other float weights
-    takes the integer model away. copy.deepcopy and pickle keep it.
+    What forward computes is told by `phase`:
+
+    "float"        the float GRU, trained by isobit's kernels, whose bytes do not depend on the number of threads
+    "calibrating"  the float GRU, whose statistics are kept: from calibrating(model), without gradients
+    "quantized"    the integer GRU that the weights become in each call: from quantize()
+    "frozen"       the integer GRU of freeze(), for inference: to_integer()
+
+        r = sigmoid(W_ir x + b_ir + W_hr h + b_hr)      z = sigmoid(W_iz x + b_iz + W_hz h + b_hz)
+        n = tanh(W_in x + b_in + r * (W_hn h + b_hn))   h' = (1 - z) * n + z * h
+
+    In "quantized" gradients go straight through roundings, and are 0 where a clamp changed a number (docs/numerics.md,
+    section 14). Its results are those of the model that freeze() makes, byte for byte.
+
+    forward(input, hx=None, *, lengths=None, zoneout=None):
+    input: [T, N, C], [N, T, C] with batch_first, [T, C] of one sequence, or a PackedSequence; float32. In float16 and
+    bfloat16 under torch.autocast it is computed in float32, and results are in the type of the input.
+    hx: [layers * directions, N, H], or [layers * directions, H] of one sequence.
+    lengths: N integers in 0..T; past its length a sequence's state stays and y is 0.
+    zoneout: masks of bool or uint8 in the shape of y, one a layer, where 0 keeps the state of the step before; None of a
+    layer: no mask.
+
+    It trains on the CPU, on torch.get_num_threads() threads. `dropout` between layers and tensors on other devices are
+    refused by name when it trains, gradients of gradients when they are asked for. Backward refuses a gradient that is
+    not finite, before it writes any; with `check_finite` set to False it computes on, for a GradScaler. A
+    QuantizationWarning says where more than a tenth of a tensor's numbers clip, and where the gradient of a weight
+    is more than 10,000 times as long as that of the results.
+
+    It is no subclass of torch.nn.GRU, in which torch.compile does not look.
+
+    Loading other float weights takes a frozen integer model away: the phase is "float" again. In "quantized" the grids
+    stay. A state_dict holds no grids: copy.deepcopy and pickle (torch.save of the module) keep everything.
     """
 
-    integer: isobit.Gru | None
+    check_finite: bool
     _calibrator: isobit.Calibrator | None
+    _grids: _training.Registered | None  # of an _isobit.GruQat
+    _model: _training.Registered | None  # of an isobit.Gru
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.integer = None
-        self._calibrator = None
-        self.eval()
+        if kwargs.get("proj_size"):
+            raise isobit.NotSupportedError(f"proj_size is {kwargs['proj_size']}: projections are for LSTMs, must be 0")
+        super().__init__("GRU", *args, **kwargs)
+        self.check_finite = True
+        self._calibrator = self._grids = self._model = None
 
     @classmethod
     def from_float(cls, module: torch.nn.GRU) -> QuantGRU:
@@ -113,91 +150,246 @@ class QuantGRU(torch.nn.GRU):
         made = cls(module.input_size, module.hidden_size, num_layers=module.num_layers, bias=module.bias,
                    batch_first=module.batch_first, dropout=module.dropout, bidirectional=module.bidirectional)
         made.load_state_dict(module.state_dict())
+        made.train(module.training)
         return made
 
+    @property
+    def integer(self) -> isobit.Gru | None:
+        """The frozen integer model; None in other phases."""
+        return None if self._model is None else self._model.core
+
+    @property
+    def phase(self) -> str:
+        """"float", "calibrating", "quantized" or "frozen"."""
+        if self._calibrator is not None:
+            return "calibrating"
+        return "frozen" if self._model is not None else "float" if self._grids is None else "quantized"
+
     def calibrate(self, method: str = "minmax") -> None:
-        """From here to freeze(), forward is the float one, whose statistics are kept. calibrating() calls it."""
-        self.integer = None
+        """From here to quantize() or freeze(), forward is the float one, whose statistics are kept.
+
+        calibrating() calls it. Grids that were there are gone; weights stay.
+        """
+        self._model = self._grids = None
         self._calibrator = isobit.Calibrator(gru_weights(self), method=method)
 
-    def freeze(self, **options: Any) -> isobit.Gru:
-        """The integer model of what was observed; forward is it from here on. options: of Calibrator.finish()."""
+    def quantize(self, *, bits: str = "8", method: str | None = "sqnr", scale: str = "pow2",
+                 rounding: str = "nearest_even", table: str = "default") -> None:
+        """From here to freeze(), forward is the integer GRU of the current weights, on grids of what was observed.
+
+        method: how the ranges of activations are chosen; None: that of calibrating(). The others: as in
+        Calibrator.finish(). Raises FailedPreconditionError before anything was observed, and OverflowError, which names
+        the tensor that does not fit.
+        """
         if self._calibrator is None:
-            raise isobit.FailedPreconditionError("freeze() before calibrate(): run data within calibrating(model)")
-        self.integer = self._calibrator.finish(**options)
+            raise isobit.FailedPreconditionError("quantize() before calibrate(): run data within calibrating(model)")
+        self._grids = _training.Registered(_isobit.GruQat(self._calibrator, bits, method, scale, rounding, table))
         self._calibrator = None
-        return self.integer
+
+    def freeze(self, **options: Any) -> isobit.Gru:
+        """The integer model, of the weights and grids that were trained or of what was observed. forward is it from here.
+
+        options: of Calibrator.finish(), where quantize() was not called.
+        """
+        if self._grids is not None:
+            if options:
+                raise isobit.InvalidArgumentError(f"freeze() after quantize() is given {', '.join(sorted(options))}; "
+                                                  "must be without options, which quantize() had")
+            model: isobit.Gru = self._grids.core.model([weight.detach() for weight in self._flat()])
+        elif self._calibrator is not None:
+            model = self._calibrator.finish(**options)
+        else:
+            raise isobit.FailedPreconditionError("freeze() before calibrate(): run data within calibrating(model)")
+        self._calibrator = self._grids = None
+        self._model = _training.Registered(model)
+        return model
 
     def to_integer(self) -> isobit.Gru:
-        """The integer model, whose bytes are those of forward."""
-        if self.integer is None:
+        """The integer model of freeze(), whose bytes are those of forward."""
+        if self._grids is not None:
+            raise isobit.FailedPreconditionError("grids are not frozen, as training goes on: freeze() first, or export a "
+                                                 "copy, copy.deepcopy(module).freeze()")
+        if self._model is None:
             raise isobit.FailedPreconditionError("there is no integer model yet: calibrate, then freeze()")
-        return self.integer
+        model: isobit.Gru = self._model.core
+        return model
 
-    def train(self, mode: bool = True) -> QuantGRU:
-        if mode:
-            raise isobit.NotSupportedError("QuantGRU is for inference; train a torch.nn.GRU, then use from_float()")
-        super().train(False)
-        return self
-
-    def forward(self, input: Any, hx: torch.Tensor | None = None) -> Any:  # pylint: disable=redefined-builtin
-        if self._calibrator is None and self.integer is None:
-            raise isobit.FailedPreconditionError("forward() before freeze(): run data within calibrating(model) first")
+    def forward(self, input: Any, hx: torch.Tensor | None = None, *,  # pylint: disable=redefined-builtin
+                lengths: Sequence[int] | torch.Tensor | None = None,
+                zoneout: Sequence[torch.Tensor | None] | torch.Tensor | None = None) -> Any:
         packed = input if isinstance(input, PackedSequence) else None
         if packed is None:
-            x, lengths = input, None
+            x, counts = input, lengths
         else:
+            if lengths is not None:
+                raise isobit.InvalidArgumentError("lengths are given with a PackedSequence, which has its own; leave them "
+                                                  "out")
             x, counts = pad_packed_sequence(packed)
-            lengths = counts.tolist()
         batch_first = self.batch_first and packed is None and x.dim() == 3
-        if self._calibrator is not None:
-            first = None if hx is None else hx if hx.dim() == 3 else hx[:, None]
-            self._calibrator.observe(_host(x), lengths, batch_first=batch_first,
-                                     h0=None if first is None else _host(first))
-            with torch.no_grad():
-                return super().forward(input, hx)
-        model = self.to_integer()
-        batch = 1 if x.dim() == 2 else x.shape[0 if batch_first else 1]
-        single = x.dim() == 2
-        state = model.initial_state(batch, None if hx is None else hx[:, None].contiguous() if single else hx, like=x)
-        y = model(x, state, lengths=lengths, batch_first=batch_first, whole_sequence=True)
-        last = state.values(x)
-        if single:
-            last = last[:, 0]
+        if self._model is not None:
+            y, last = self._infer(x, hx, counts, zoneout, batch_first)
+        else:
+            y, last = self._train(x, hx, counts, zoneout, batch_first)
         if packed is not None:
             y = pack_padded_sequence(y, counts, enforce_sorted=packed.sorted_indices is None)
         return y, last
 
+    def _infer(self, x: torch.Tensor, hx: torch.Tensor | None, counts: Any, zoneout: Any,
+               batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        if zoneout is not None:
+            raise isobit.NotSupportedError("zoneout is given to a frozen QuantGRU, must be None: masks are for training")
+        model, single = self.to_integer(), x.dim() == 2
+        batch = 1 if single else x.shape[0 if batch_first else 1]
+        state = model.initial_state(batch, None if hx is None else hx[:, None].contiguous() if single else hx, like=x)
+        y = model(x, state, lengths=counts.tolist() if isinstance(counts, torch.Tensor) else counts,
+                  batch_first=batch_first, whole_sequence=True)
+        last = state.values(x)
+        return y, last[:, 0] if single else last
+
+    def _train(self, x: torch.Tensor, hx: torch.Tensor | None, counts: Any, zoneout: Any,
+               batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """The forward with gradients, of floats or integers; observed, without."""
+        dtype, single = x.dtype, x.dim() == 2
+        if dtype in _HALVES and torch.is_autocast_enabled(x.device.type):
+            x = x.float()
+            hx = None if hx is None else hx.float()
+        if self._calibrator is not None and x.device.type != "cpu" and zoneout is None:
+            return self._observe_elsewhere(self._calibrator, x, hx, counts, batch_first)
+        self._check(x, hx, batch_first)
+        if single:
+            x, hx = x[:, None], None if hx is None else hx[:, None]
+        elif batch_first:
+            x = x.transpose(0, 1)
+        if counts is not None:
+            counts = torch.as_tensor(counts, dtype=torch.int64)
+            if counts.shape != (x.shape[1],):
+                raise isobit.InvalidArgumentError(f"lengths has shape {list(counts.shape)}, must be [{x.shape[1]}] (the "
+                                                  "batch)")
+        masks = None if zoneout is None else self._masks(zoneout, x, single, batch_first)
+        directions = 1 + self.bidirectional
+        arguments = x, hx, self._flat(), counts, masks
+        if self._calibrator is not None:
+            if masks is not None:
+                raise isobit.NotSupportedError("zoneout is given while calibrating, must be None: statistics are those of "
+                                               "inference")
+            self._calibrator.observe(_host(x), None if counts is None else counts.tolist(),
+                                     h0=None if hx is None else _host(hx))
+            with torch.no_grad():
+                y, last, _ = _training.float_forward(*arguments, directions, self.check_finite)
+        elif self._grids is not None:
+            y, last, _ = _training.qat_forward(*arguments, self._grids.key, directions, torch.is_grad_enabled(),
+                                               self.check_finite)
+        else:
+            y, last, _ = _training.float_forward(*arguments, directions, self.check_finite)
+        if single:
+            y, last = y[:, 0], last[:, 0]
+        elif batch_first:
+            y = y.transpose(0, 1)
+        return y.to(dtype), last.to(dtype)
+
+    def _observe_elsewhere(self, calibrator: isobit.Calibrator, x: torch.Tensor, hx: torch.Tensor | None, counts: Any,
+                           batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """The float forward of a module on another device, which is torch's; statistics are made on the host."""
+        first = None if hx is None else _host(hx if hx.dim() == 3 else hx[:, None])
+        lengths = None if counts is None else torch.as_tensor(counts, dtype=torch.int64, device="cpu")
+        calibrator.observe(_host(x), None if lengths is None else lengths.tolist(), batch_first=batch_first, h0=first)
+        with torch.no_grad():
+            if lengths is None:
+                y, last = torch.nn.GRU.forward(self, x, hx)
+                return y, last
+            packed = pack_padded_sequence(x, lengths, batch_first=batch_first, enforce_sorted=False)
+            y, last = torch.nn.GRU.forward(self, packed, hx)
+            return pad_packed_sequence(y, batch_first, total_length=x.shape[1 if batch_first else 0])[0], last
+
+    def _check(self, x: torch.Tensor, hx: torch.Tensor | None, batch_first: bool) -> None:
+        """Refuses what training cannot take."""
+        if self.training and self._calibrator is None and self.dropout > 0 and self.num_layers > 1:
+            raise isobit.NotSupportedError(f"dropout is {self.dropout} between layers, must be 0 to train; zoneout masks "
+                                           "regularise a GRU, too")
+        form = "[N, T, C]" if batch_first else "[T, N, C]"
+        for name, tensor in (("input", x), ("hx", hx), ("weight_ih_l0", self.weight_ih_l0)):
+            if tensor is None:
+                continue
+            if tensor.device.type != "cpu":
+                raise isobit.NotSupportedError(f"{name} is on {tensor.device}, must be on the CPU: a QuantGRU trains and "
+                                               "calibrates there; once frozen, it runs on CUDA devices, too")
+            if tensor.dtype != torch.float32:
+                raise TypeError(f"{name} is {str(tensor.dtype).removeprefix('torch.')}, must be float32 (float16 and "
+                                "bfloat16 are taken under torch.autocast)")
+        if x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
+            raise isobit.InvalidArgumentError(f"input has shape {list(x.shape)}, must be {form} or [T, C], C = "
+                                              f"{self.input_size}")
+        batch = [] if x.dim() == 2 else [x.shape[0 if batch_first else 1]]
+        wanted = [self.num_layers * (1 + self.bidirectional), *batch, self.hidden_size]
+        if hx is not None and list(hx.shape) != wanted:
+            raise isobit.InvalidArgumentError(f"hx has shape {list(hx.shape)}, must be {wanted}: layers * directions, N, H")
+
+    def _masks(self, zoneout: Any, x: torch.Tensor, single: bool, batch_first: bool) -> torch.Tensor:
+        """[layers, T, N, directions * H] in uint8."""
+        if len(zoneout) != self.num_layers:
+            raise isobit.InvalidArgumentError(f"zoneout has {len(zoneout)} masks, must have {self.num_layers}, one a layer")
+        steps, batch, width = x.shape[0], x.shape[1], (1 + self.bidirectional) * self.hidden_size
+        wanted = [steps, width] if single else [batch, steps, width] if batch_first else [steps, batch, width]
+        masks = []
+        for layer, mask in enumerate(zoneout):
+            if mask is None:
+                masks.append(torch.ones((steps, batch, width), dtype=torch.uint8))
+                continue
+            if list(mask.shape) != wanted:
+                raise isobit.InvalidArgumentError(f"zoneout[{layer}] has shape {list(mask.shape)}, must be {wanted}, as y")
+            if mask.dtype not in (torch.bool, torch.uint8):
+                raise TypeError(f"zoneout[{layer}] is {str(mask.dtype).removeprefix('torch.')}, must be bool or uint8")
+            mask = mask.ne(0).to(torch.uint8)
+            masks.append(mask[:, None] if single else mask.transpose(0, 1) if batch_first else mask)
+        return torch.stack(masks)
+
+    def _flat(self) -> list[torch.Tensor]:
+        """weight_ih, weight_hh, bias_ih and bias_hh of each direction of each layer; zeros for absent biases."""
+        flat: list[torch.Tensor] = []
+        for layer in range(self.num_layers):
+            for end in (f"_l{layer}", f"_l{layer}_reverse")[:1 + self.bidirectional]:
+                matrices = getattr(self, "weight_ih" + end), getattr(self, "weight_hh" + end)
+                flat += matrices
+                if self.bias:
+                    flat += getattr(self, "bias_ih" + end), getattr(self, "bias_hh" + end)
+                else:
+                    flat += matrices[0].new_zeros(3 * self.hidden_size), matrices[0].new_zeros(3 * self.hidden_size)
+        return flat
+
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.integer = self._calibrator = None
+        self._model = self._calibrator = None
         super()._load_from_state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._calibrator is not None:
             raise isobit.FailedPreconditionError("a QuantGRU that calibrates cannot be copied; freeze() it first")
-        state: dict[str, Any] = dict(super().__getstate__())
-        if self.integer is not None:
-            with tempfile.TemporaryDirectory() as folder:
-                path = os.path.join(folder, "integer")
-                self.integer.save(path)
-                with open(path, "rb") as file:
-                    state["integer"] = file.read()
-        return state
+        return dict(super().__getstate__())
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        saved = state.get("integer")
-        super().__setstate__({**state, "integer": None})
-        if saved is not None:
-            with tempfile.TemporaryDirectory() as folder:
-                path = os.path.join(folder, "integer")
-                with open(path, "wb") as file:
-                    file.write(saved)
-                self.integer = isobit.load(path)
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, phase={self.phase!r}"
+
+
+def hand_over(h: torch.Tensor, from_gru: QuantGRU, to_gru: QuantGRU) -> torch.Tensor:
+    """h, the last state of `from_gru`, [layers * directions, N, H], as the first state of `to_gru`.
+
+    Where both are quantized or frozen, h is requantised to the grids of `to_gru`, as Gru.state_from() does: the values
+    are those of its codes, the gradient goes straight through, and is 0 where a clamp changed the number. Where both are
+    in floats, it is h. Raises FailedPreconditionError where only one is.
+    """
+    keys = [there.key for gru in (from_gru, to_gru) if (there := gru._model or gru._grids) is not None]
+    if not keys:
+        return h
+    if len(keys) == 1:
+        raise isobit.FailedPreconditionError(f"from_gru is in phase {from_gru.phase!r}, to_gru in {to_gru.phase!r}; both "
+                                             "must be in floats, or neither")
+    if h.dim() == 2:
+        return _training.hand_over(h[:, None], *keys)[0][:, 0]
+    return _training.hand_over(h, *keys)[0]
 
 
 @contextlib.contextmanager
 def calibrating(model: torch.nn.Module, method: str = "minmax") -> Iterator[None]:
-    """Within it every QuantGRU of the model runs in float and observes: freeze() each of them afterwards."""
+    """Within it every QuantGRU of the model runs in float and observes: quantize() or freeze() each of them afterwards."""
     layers = [module for module in model.modules() if isinstance(module, QuantGRU)]
     if not layers:
         raise isobit.InvalidArgumentError("model has no QuantGRU; QuantGRU.from_float() makes one of a torch.nn.GRU")

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators of PyTorch behind isobit.torch.QuantGRU: isobit::gru_*, without state, for autograd and torch.compile.
+
+x [T, N, C], h [layers * directions, N, H], weights: weight_ih, weight_hh, bias_ih and bias_hh of each direction of each
+layer; float32 on the CPU. What backward needs is a tensor, so that hooks on saved tensors, checkpoints and graphs that
+are kept see nothing unusual. A `key` names an object of _registered, as an operator takes no other objects.
+"""
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import isobit
+
+from . import _isobit
+from ._errors import FailedPreconditionError, InvalidArgumentError, NotSupportedError
+
+# The share of a tensor's numbers that may clip, and how much longer the gradient of the weights may be than that of the
+# results, before a QuantizationWarning says so.
+CLIP_LIMIT = 0.1
+GRADIENT_LIMIT = 1e4
+
+# Tensors with a clamp, in the order in which GruQat.forward gives their shares.
+CLAMPED = ("h", "ih", "hh", "u_in", "r_in", "n_in")
+
+
+class QuantizationWarning(UserWarning):
+    """Quantisation-aware training that is likely to go wrong: numbers clip, or gradients explode."""
+
+
+# ---- What operators find by a key
+
+_keys = itertools.count(1)
+_registered: weakref.WeakValueDictionary[int, Registered] = weakref.WeakValueDictionary()
+
+
+class Registered:
+    """An immutable object of isobit, a GruQat or a Gru, with a number that finds it while it is there."""
+
+    def __init__(self, core: Any) -> None:
+        self.core, self.key = core, next(_keys)
+        _registered[self.key] = self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Registered:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Registered, (self.core,)
+
+
+def found(key: int) -> Any:
+    try:
+        return _registered[key].core
+    except KeyError:
+        raise FailedPreconditionError("the QuantGRU whose grids this call needs is no longer there; keep it") from None
+
+
+# ---- Threads
+
+_pools: dict[tuple[int, int], isobit.ThreadPool] = {}
+
+
+def _pool() -> isobit.ThreadPool | None:
+    """As many threads as torch.get_num_threads() says. A process that was forked has none of its parent's."""
+    key = os.getpid(), torch.get_num_threads()
+    if key[1] == 1:
+        return None
+    if key not in _pools:
+        _pools[key] = isobit.ThreadPool(key[1])
+    return _pools[key]
+
+
+# ---- Checks
+
+def _contiguous(tensor: Any) -> Any:
+    return None if tensor is None else tensor.detach().contiguous()
+
+
+def _refuse_lengths(lengths: Any, steps: int) -> None:
+    if lengths is None:
+        return
+    for n, length in enumerate(lengths.tolist()):
+        if not 0 <= length <= steps:
+            raise InvalidArgumentError(f"lengths[{n}] is {length}, must be 0..{steps} (the steps)")
+
+
+def _refuse_not_finite(gradient: Any, name: str) -> None:
+    finite = torch.isfinite(gradient)
+    if bool(finite.all()):
+        return
+    at = (~finite).nonzero()[0].tolist()
+    raise InvalidArgumentError(
+        f"the gradient of {name}{at} is {gradient[tuple(at)].item()}, must be finite: the loss is not, or its gradient "
+        "overflows. No gradient of this layer was written; skip the step, or set check_finite to False where a "
+        "GradScaler looks for it")
+
+
+def _warn_of_clipping(shares: Sequence[float], directions: int) -> None:
+    for i, share in enumerate(shares):
+        if share <= CLIP_LIMIT:
+            continue
+        layer, tensor = divmod(i, len(CLAMPED))
+        name = "x" if i == len(shares) - 1 else CLAMPED[tensor]
+        if name != "x":
+            name += f" of layer {layer // directions}" + (", reverse" if layer % directions else "")
+        percent = 10 * int(10 * share)  # few texts: no warning in each step
+        warnings.warn(f"more than {percent} % of {name} clip, where gradients stop; calibrate with data like this, with "
+                      "method='sqnr', or use more bits", QuantizationWarning, stacklevel=2)
+
+
+def _warn_of_explosion(given: Sequence[Any], gradients: Sequence[Any]) -> None:
+    norms = [torch.linalg.vector_norm(tensor).item() for tensor in given if tensor.numel()]
+    source = sum(norm * norm for norm in norms) ** 0.5
+    largest = max(torch.linalg.vector_norm(gradient).item() for gradient in gradients)
+    if largest > GRADIENT_LIMIT * source:
+        warnings.warn(f"the gradient of the weights is more than {GRADIENT_LIMIT:g} times as long as that of the results: "
+                      "it explodes through time. Calibrate with method='sqnr', or clip gradients",
+                      QuantizationWarning, stacklevel=2)
+
+
+# ---- Shapes
+
+def _sizes(x: Any, weights: Sequence[Any], directions: int) -> tuple[Any, Any, Any, Any, Any]:
+    """T, N, C, H and the number of layers."""
+    return *x.shape, weights[1].shape[1], len(weights) // 4 // directions
+
+
+def _results(x: Any, weights: Sequence[Any], directions: int) -> tuple[Any, Any]:
+    """y and h_n, not filled."""
+    steps, batch, _, hidden, layers = _sizes(x, weights, directions)
+    return x.new_empty((steps, batch, directions * hidden)), x.new_empty((layers * directions, batch, hidden))
+
+
+def _gradients(dy: Any, dlast: Any, weights: Sequence[Any], wants_dx: bool) -> list[Any]:
+    """Of x, h_0 and the weights, not filled. That of x is empty where it is not wanted."""
+    shape = (dy.shape[0], dy.shape[1], weights[0].shape[1]) if wants_dx else (0,)
+    return [dy.new_empty(shape), torch.empty_like(dlast, memory_format=torch.contiguous_format)] + [
+        torch.empty_like(weight, memory_format=torch.contiguous_format) for weight in weights]
+
+
+# ---- Floats
+
+def _float_forward(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, directions: int,
+                   check: bool) -> tuple[Any, Any, Any]:
+    _refuse_lengths(lengths, x.shape[0])
+    y, last, saved = _float_results(x, h0, weights, lengths, zoneout, directions, check)
+    if lengths is not None:
+        saved.zero_()  # of steps past a length nothing is written
+    _isobit.gru_float_forward(_contiguous(x), _contiguous(h0), [_contiguous(w) for w in weights], directions,
+                              _contiguous(lengths), _contiguous(zoneout), y, last, saved, _pool())
+    return y, last, saved
+
+
+def _float_results(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, directions: int,
+                   check: bool) -> tuple[Any, Any, Any]:
+    steps, batch, _, hidden, layers = _sizes(x, weights, directions)
+    saved = steps * batch * directions * hidden * (5 * layers - 1)  # GruTraining::saved_size()
+    return *_results(x, weights, directions), x.new_empty((saved,))
+
+
+def _float_backward(dy: Any, dlast: Any, x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, y: Any,
+                    saved: Any, directions: int, wants_dx: bool, check: bool) -> list[Any]:
+    if check:
+        _refuse_not_finite(dy, "y")
+        _refuse_not_finite(dlast, "h_n")
+    made = _gradients(dy, dlast, weights, wants_dx)
+    _isobit.gru_float_backward(_contiguous(x), _contiguous(h0), [_contiguous(w) for w in weights], directions,
+                               _contiguous(lengths), _contiguous(zoneout), _contiguous(y), _contiguous(saved),
+                               _contiguous(dy), _contiguous(dlast), made[0] if wants_dx else None, made[1], made[2:],
+                               _pool())
+    return made
+
+
+def _float_backward_results(dy: Any, dlast: Any, x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any,
+                            y: Any, saved: Any, directions: int, wants_dx: bool, check: bool) -> list[Any]:
+    return _gradients(dy, dlast, weights, wants_dx)
+
+
+# ---- Integers
+
+def _saved_size(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, directions: int) -> Any:
+    """GruQatRun::saved_size()."""
+    steps, batch, inputs, hidden, layers = _sizes(x, weights, directions)
+    states = layers * directions * hidden
+    size = 64 + steps * batch * (5 * inputs + states * (4 + 18 + (0 if zoneout is None else 1)))
+    size += sum(4 * weight.shape[0] * weight.shape[1] for weight in weights if weight.dim() == 2)
+    return size + (0 if lengths is None else 8 * batch) + (0 if h0 is None else 5 * states * batch)
+
+
+def _qat_forward(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, key: int, directions: int,
+                 keep: bool, check: bool) -> tuple[Any, Any, Any]:
+    _refuse_lengths(lengths, x.shape[0])
+    y, last, saved = _qat_results(x, h0, weights, lengths, zoneout, key, directions, keep, check)
+    shares = found(key).forward(_contiguous(x), _contiguous(h0), [_contiguous(w) for w in weights],
+                                _contiguous(lengths), _contiguous(zoneout), y, last, saved if keep else None, _pool())
+    if keep:
+        _warn_of_clipping(shares, directions)
+    return y, last, saved
+
+
+def _qat_results(x: Any, h0: Any, weights: Sequence[Any], lengths: Any, zoneout: Any, key: int, directions: int,
+                 keep: bool, check: bool) -> tuple[Any, Any, Any]:
+    size = _saved_size(x, h0, weights, lengths, zoneout, directions) if keep else 0
+    return *_results(x, weights, directions), x.new_empty((size,), dtype=torch.uint8)
+
+
+def _qat_backward(dy: Any, dlast: Any, weights: Sequence[Any], saved: Any, wants_dx: bool, check: bool) -> list[Any]:
+    if check:
+        _refuse_not_finite(dy, "y")
+        _refuse_not_finite(dlast, "h_n")
+    made = _gradients(dy, dlast, weights, wants_dx)
+    _isobit.gru_qat_backward(_contiguous(saved), _contiguous(dy), _contiguous(dlast), made[0] if wants_dx else None,
+                             made[1], made[2:], _pool())
+    _warn_of_explosion((dy, dlast), made[2:])
+    return made
+
+
+def _qat_backward_results(dy: Any, dlast: Any, weights: Sequence[Any], saved: Any, wants_dx: bool,
+                          check: bool) -> list[Any]:
+    return _gradients(dy, dlast, weights, wants_dx)
+
+
+def _hand_over(h: Any, from_key: int, to_key: int) -> tuple[Any, Any]:
+    out, passed = _hand_over_results(h, from_key, to_key)
+    first, second = (core.base if isinstance(core, _isobit.GruQat) else core for core in map(found, (from_key, to_key)))
+    _isobit.gru_hand_over(first, second, _contiguous(h), out, passed)
+    return out, passed
+
+
+def _hand_over_results(h: Any, from_key: int, to_key: int) -> tuple[Any, Any]:
+    return h.new_empty(h.shape), h.new_empty(h.shape, dtype=torch.uint8)
+
+
+# ---- Registration
+
+_WEIGHTS = "Tensor x, Tensor? h0, Tensor[] weights, Tensor? lengths, Tensor? zoneout, "
+
+
+def _operator(name: str, schema: str, run: Any, results: Any) -> Any:
+    made = torch.library.custom_op(f"isobit::{name}", run, mutates_args=(), device_types="cpu", schema=schema)
+    made.register_fake(results)
+    return made
+
+
+def _never(ctx: Any, *gradients: Any) -> Any:
+    raise NotSupportedError("double backward: QuantGRU has no gradient of its gradients; leave create_graph out")
+
+
+float_forward = _operator("gru_float_forward", f"({_WEIGHTS}int directions, bool check) -> (Tensor, Tensor, Tensor)",
+                          _float_forward, _float_results)
+float_backward = _operator(
+    "gru_float_backward",
+    f"(Tensor dy, Tensor dlast, {_WEIGHTS}Tensor y, Tensor saved, int directions, bool wants_dx, bool check) -> Tensor[]",
+    _float_backward, _float_backward_results)
+qat_forward = _operator(
+    "gru_qat_forward",
+    f"({_WEIGHTS}int key, int directions, bool keep, bool check) -> (Tensor, Tensor, Tensor)",
+    _qat_forward, _qat_results)
+qat_backward = _operator(
+    "gru_qat_backward",
+    "(Tensor dy, Tensor dlast, Tensor[] weights, Tensor saved, bool wants_dx, bool check) -> Tensor[]",
+    _qat_backward, _qat_backward_results)
+hand_over = _operator("gru_hand_over", "(Tensor h, int from_key, int to_key) -> (Tensor, Tensor)", _hand_over,
+                      _hand_over_results)
+
+
+# ---- Autograd
+
+def _given(gradient: Any, shape: tuple[Any, ...], like: Any) -> Any:
+    """The gradient of a result, zeros where nothing depended on it."""
+    return like.new_zeros(shape) if gradient is None else gradient
+
+
+def _keep(ctx: Any, x: Any, h0: Any, weights: Sequence[Any], directions: int, check: bool) -> None:
+    steps, batch, _, hidden, layers = _sizes(x, weights, directions)
+    ctx.set_materialize_grads(False)
+    ctx.y_shape = steps, batch, directions * hidden
+    ctx.last_shape = layers * directions, batch, hidden
+    ctx.directions, ctx.check, ctx.has_first = directions, check, h0 is not None
+
+
+def _float_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    x, h0, weights, lengths, zoneout, directions, check = inputs
+    y, _, saved = output
+    _keep(ctx, x, h0, weights, directions, check)
+    ctx.mark_non_differentiable(saved)
+    ctx.save_for_backward(x, h0, lengths, zoneout, y, saved, *weights)
+
+
+def _float_gradients(ctx: Any, dy: Any, dlast: Any, _: Any) -> tuple[Any, ...]:
+    x, h0, lengths, zoneout, y, saved, *weights = ctx.saved_tensors
+    dx, dh0, *dweights = float_backward(_given(dy, ctx.y_shape, y), _given(dlast, ctx.last_shape, y), x, h0, weights,
+                                        lengths, zoneout, y, saved, ctx.directions, ctx.needs_input_grad[0], ctx.check)
+    return (dx if ctx.needs_input_grad[0] else None, dh0 if ctx.has_first else None, dweights, *[None] * 4)
+
+
+def _qat_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    x, h0, weights, _, _, _, directions, keep, check = inputs
+    if not keep:
+        raise FailedPreconditionError("gru_qat_forward: keep is False, must be True where gradients are wanted")
+    _keep(ctx, x, h0, weights, directions, check)
+    ctx.save_for_backward(output[2], *weights)
+
+
+def _qat_gradients(ctx: Any, dy: Any, dlast: Any, _: Any) -> tuple[Any, ...]:
+    saved, *weights = ctx.saved_tensors
+    dx, dh0, *dweights = qat_backward(_given(dy, ctx.y_shape, weights[0]), _given(dlast, ctx.last_shape, weights[0]),
+                                      weights, saved, ctx.needs_input_grad[0], ctx.check)
+    return (dx if ctx.needs_input_grad[0] else None, dh0 if ctx.has_first else None, dweights, *[None] * 6)
+
+
+def _hand_over_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    ctx.save_for_backward(output[1])
+
+
+def _hand_over_gradients(ctx: Any, gradient: Any, _: Any) -> tuple[Any, ...]:
+    passed, = ctx.saved_tensors
+    return gradient * passed, None, None
+
+
+float_forward.register_autograd(_float_gradients, setup_context=_float_setup)
+qat_forward.register_autograd(_qat_gradients, setup_context=_qat_setup)
+hand_over.register_autograd(_hand_over_gradients, setup_context=_hand_over_setup)
+for _backward in (float_backward, qat_backward):
+    _backward.register_autograd(_never)

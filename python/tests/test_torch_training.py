@@ -1,0 +1,661 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QuantGRU trains, in floats and for integers. ISOBIT_REQUIRE=torch: a failure where torch cannot be imported."""
+import copy
+import gc
+import hashlib
+import io
+import os
+import pickle
+import random
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import pytest
+
+import isobit
+
+if "torch" in os.environ.get("ISOBIT_REQUIRE", "").split(","):
+    import torch
+else:
+    torch = pytest.importorskip("torch")
+import isobit.torch as it  # noqa: E402
+from isobit import _training  # noqa: E402
+
+C, H, T, N = 6, 10, 12, 4
+
+
+def data(gru, steps=T, batch=N, seed=7):
+    made = torch.Generator().manual_seed(seed)
+    shape = (batch, steps) if gru.batch_first else (steps, batch)
+    return torch.randn(*shape, gru.input_size, generator=made)
+
+
+def quant_gru(*args, seed=3, **kwargs):
+    torch.manual_seed(seed)
+    return it.QuantGRU(*args, **kwargs)
+
+
+def quantized(gru, x=None, **options):
+    x = data(gru) if x is None else x
+    with it.calibrating(gru):
+        gru(x)
+    gru.quantize(**options)
+    return gru
+
+
+def gradients(gru, x, hx=None, **options):
+    """Of a fixed function of both results: those of the weights, of x and of hx."""
+    x = x.detach().clone().requires_grad_()
+    hx = None if hx is None else hx.detach().clone().requires_grad_()
+    y, last = gru(x, hx, **options)
+    ((y * torch.arange(y.numel()).reshape(y.shape).sin()).sum() + last.sin().sum()).backward()
+    found = [p.grad.clone() for p in gru.parameters()] + [x.grad] + ([] if hx is None else [hx.grad])
+    gru.zero_grad()
+    return found
+
+
+def hashed(tensors):
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def equal(these, those):
+    return len(these) == len(those) and all(torch.equal(a, b) for a, b in zip(these, those))
+
+
+PHASES = pytest.mark.parametrize("phase", ["float", "quantized"])
+
+
+@pytest.fixture()
+def gru(phase):
+    made = quant_gru(C, H, 2, bidirectional=True)
+    return made if phase == "float" else quantized(made, bits="6")
+
+
+# ---- Floats against torch
+
+def reference(gru, x, hx, lengths):
+    """torch.nn.GRU in float64 for each sequence alone: y is 0 past a length."""
+    double = torch.nn.GRU(gru.input_size, gru.hidden_size, gru.num_layers, bias=gru.bias,
+                          bidirectional=gru.bidirectional).double()
+    double.load_state_dict(gru.state_dict())
+    x64 = x.detach().double().requires_grad_()
+    h64 = hx.detach().double().requires_grad_()
+    ys, lasts = [], []
+    for n, length in enumerate(lengths):
+        sequence = x64[n, :length] if gru.batch_first else x64[:length, n]
+        first = h64[:, n]
+        y, last = double(sequence, first) if length else (x64.new_zeros(0, ys[0].shape[-1] if ys else 1), first)
+        steps = x.shape[1] if gru.batch_first else x.shape[0]
+        width = gru.hidden_size * (1 + gru.bidirectional)
+        ys.append(torch.cat([y.reshape(-1, width), x64.new_zeros(steps - length, width)]))
+        lasts.append(last)
+    y, last = torch.stack(ys, 0 if gru.batch_first else 1), torch.stack(lasts, 1)
+    ((y * torch.arange(y.numel()).reshape(y.shape).sin()).sum() + last.sin().sum()).backward()
+    return [p.grad for p in double.parameters()] + [x64.grad, h64.grad], y.detach()
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_gradients_are_those_of_float64(seed):
+    choose = random.Random(seed)
+    hidden = choose.choice([1, 2, 7, 16, 33, 64, 130])
+    gru = quant_gru(choose.randint(1, 20), hidden, choose.randint(1, 3 if hidden < 100 else 2), seed=seed,
+                    bias=choose.random() < 0.8, batch_first=choose.random() < 0.5, bidirectional=choose.random() < 0.5)
+    steps, batch = choose.randint(1, 30), choose.randint(1, 5)
+    x = data(gru, steps, batch, seed)
+    hx = torch.rand(gru.num_layers * (1 + gru.bidirectional), batch, hidden) - 0.5
+    lengths = [choose.randint(0, steps) for _ in range(batch)] if choose.random() < 0.6 else [steps] * batch
+    wanted, y = reference(gru, x, hx, lengths)
+    found = gradients(gru, x, hx, lengths=lengths)
+    assert (gru(x, hx, lengths=lengths)[0] - y).abs().max() < 1e-5
+    assert len(found) == len(wanted)
+    for got, want in zip(found, wanted):
+        assert torch.linalg.norm(got - want) <= 1e-5 * torch.linalg.norm(want)
+    if min(lengths) > 0:
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, gru.batch_first, enforce_sorted=False)
+        of_packed, last = gru(packed, hx)
+        assert torch.equal(last, gru(x, hx, lengths=lengths)[1])
+        y = torch.nn.utils.rnn.pad_packed_sequence(of_packed, gru.batch_first, total_length=steps)[0]
+        assert torch.equal(y, gru(x, hx, lengths=torch.tensor(lengths))[0])
+
+
+@PHASES
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_packed_sequences_and_lengths_have_the_same_gradients(phase, batch_first):
+    gru = quant_gru(C, H, batch_first=batch_first)
+    if phase == "quantized":
+        quantized(gru, bits="6")
+    x, lengths, found = data(gru), [12, 3, 7, 1], []
+    for packed in (True, False):
+        x.grad = None
+        x.requires_grad_()
+        if packed:
+            y = gru(torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False))[0]
+            y = torch.nn.utils.rnn.pad_packed_sequence(y, batch_first)[0]
+        else:
+            y = gru(x, lengths=lengths)[0]
+        y.cos().sum().backward()
+        found.append([p.grad.clone() for p in gru.parameters()] + [x.grad.clone(), y.detach()])
+        gru.zero_grad()
+    assert equal(*found)
+
+
+@PHASES
+def test_sequences_alone_and_states(phase):
+    """One sequence without a batch, and two pieces with the state between them, give the bytes of the whole."""
+    gru = quant_gru(C, H, 2)
+    if phase == "quantized":
+        quantized(gru, bits="6,h=9")
+    x = data(gru)
+    y, last = gru(x)
+    alone, alone_last = gru(x[:, 2])
+    assert torch.equal(alone, y[:, 2]) and torch.equal(alone_last, last[:, 2])
+    before, state = gru(x[:5])
+    after, end = gru(x[5:], state)
+    assert torch.equal(torch.cat([before, after]), y) and torch.equal(end, last)
+    after.sum().backward()
+    assert gru.weight_hh_l0.grad.abs().sum() > 0
+
+
+# ---- Zoneout
+
+@PHASES
+def test_zoneout_masks(phase):
+    gru = quant_gru(C, H, 2, batch_first=True, bidirectional=True)
+    if phase == "quantized":
+        quantized(gru, bits="8")
+    x = data(gru)
+    ones = torch.ones(N, T, 2 * H, dtype=torch.bool)
+    assert equal(gradients(gru, x), gradients(gru, x, zoneout=[ones, None]))
+    mask = torch.rand(N, T, 2 * H) < 0.8
+    found = gradients(gru, x, zoneout=[mask, mask])
+    assert equal(found, gradients(gru, x, zoneout=torch.stack([mask, mask]).to(torch.uint8)))
+    assert not equal(found, gradients(gru, x))
+    y, last = gru(x, zoneout=[None, torch.zeros_like(mask)])  # every state stays the first one
+    assert not y.any() and not last[2:].any() and last[:2].any()
+    for masks, error, message in [
+        ([mask], isobit.InvalidArgumentError, "zoneout has 1 masks, must have 2, one a layer"),
+        ([mask, mask.transpose(0, 1)], isobit.InvalidArgumentError,
+         r"zoneout\[1\] has shape \[12, 4, 20\], must be \[4, 12, 20\], as y"),
+        ([mask, mask.float()], TypeError, r"zoneout\[1\] is float32, must be bool or uint8"),
+    ]:
+        with pytest.raises(error, match=message):
+            gru(x, zoneout=masks)
+
+
+# ---- What is trained is what is exported
+
+@pytest.mark.parametrize("options", [{"bits": "4"}, {"bits": "8", "scale": "real", "method": "minmax"}],
+                         ids=["4 bits", "8 bits, real scales"])
+def test_the_forward_of_training_is_the_model_that_is_saved(options, tmp_path):
+    torch.manual_seed(5)
+    gru, head = it.QuantGRU(C, H, bidirectional=True), torch.nn.Linear(2 * H, 3)
+    optimizer = torch.optim.Adam([*gru.parameters(), *head.parameters()], lr=0.01)
+    x = data(gru, batch=16)
+    wanted = torch.stack([x[..., :3].cumsum(0).clamp(-1, 1), x[..., 3:]]).mean(0)
+    losses = []
+
+    def step():
+        optimizer.zero_grad()
+        loss = (head(gru(x)[0]) - wanted).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+
+    def compare():
+        exported = gru if gru.phase == "frozen" else copy.deepcopy(gru)
+        if exported is not gru:
+            exported.freeze()
+        exported.to_integer().save(tmp_path / "gru.safetensors")
+        y, last = gru(x)
+        loaded = isobit.load(tmp_path / "gru.safetensors")
+        state = loaded.initial_state(16)
+        assert torch.equal(loaded(x, state, whole_sequence=True), y.detach())
+        assert torch.equal(state.values(x), last.detach())
+        return y.detach()
+
+    for _ in range(100):
+        step()
+    assert losses[-1] < losses[0]
+    quantized(gru, x, **options)
+    start = len(losses)
+    for i in range(150):
+        if i % 50 == 0:
+            compare()
+        step()
+    assert sum(losses[-10:]) / 10 < losses[start]
+    y = compare()  # after the last step
+    gru.freeze()
+    assert torch.equal(compare(), y) and gru.phase == "frozen"
+
+
+def test_without_a_step_it_is_the_model_of_calibration():
+    gru = quant_gru(C, H, 2)
+    with it.calibrating(gru, "percentile:99.9"):
+        gru(data(gru))
+    other = quant_gru(C, H, 2)
+    other._calibrator = gru._calibrator
+    gru.quantize(bits="5,h=9", method=None)
+    assert pickle.dumps(gru.freeze()) == pickle.dumps(other.freeze(bits="5,h=9"))
+
+
+# ---- The same bytes
+
+@PHASES
+def test_gradients_have_the_same_bytes_on_any_number_of_threads(phase, gru):
+    x, mask = data(gru, 20, 9), torch.rand(2, 20, 9, 2 * H) < 0.9
+    lengths = [20, 3, 17, 0, 20, 9, 11, 2, 20]
+    before, found = torch.get_num_threads(), set()
+    try:
+        for i in range(20):
+            torch.set_num_threads((1, 2, 7)[i % 3])
+            found.add(hashed(gradients(gru, x, torch.full((4, 9, H), 0.25), lengths=lengths, zoneout=mask)))
+    finally:
+        torch.set_num_threads(before)
+    assert len(found) == 1
+
+
+# ---- The contract of autograd
+
+@PHASES
+def test_graphs_that_are_kept(phase, gru):
+    y, _ = gru(data(gru))
+    twice = [torch.autograd.grad(y.sin().sum(), list(gru.parameters()), retain_graph=True) for _ in range(2)]
+    assert equal(*twice)
+    loss = y.sin().sum()
+    loss.backward(retain_graph=True)
+    once = [p.grad.clone() for p in gru.parameters()]
+    loss.backward()
+    assert equal([2 * g for g in once], [p.grad for p in gru.parameters()])
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+@PHASES
+def test_saved_tensors_must_not_change(phase, gru):
+    x = data(gru)
+    versions = [p._version for p in gru.parameters()]
+    y = gru(x)[0]
+    y.sum().backward(retain_graph=True)
+    assert [p._version for p in gru.parameters()] == versions and y._version == 0 and x._version == 0
+    with torch.no_grad():
+        gru.weight_hh_l0.mul_(0.5)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@PHASES
+def test_double_backward_is_refused(phase, gru):
+    x = data(gru).requires_grad_()
+    first = torch.autograd.grad(gru(x)[0].sin().sum(), x, create_graph=True)[0]
+    with pytest.raises(isobit.NotSupportedError, match="double backward: QuantGRU has no gradient of its gradients"):
+        first.square().sum().backward()
+
+
+@PHASES
+def test_checkpoints_and_hooks_on_saved_tensors(phase, gru):
+    x = data(gru)
+    plain = gradients(gru, x)
+
+    def kept(reentrant):
+        return lambda v, hx=None: torch.utils.checkpoint.checkpoint(gru, v, use_reentrant=reentrant)
+
+    for call in (kept(True), kept(False)):
+        call.parameters, call.zero_grad = gru.parameters, gru.zero_grad
+        assert equal(gradients(call, x), plain)
+    packed = []
+
+    def pack(tensor):
+        packed.append(tensor)
+        return pickle.dumps(tensor.detach())
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, pickle.loads):
+        assert equal(gradients(gru, x), plain)
+    assert packed
+
+
+@PHASES
+def test_operators_pass_opcheck(phase, gru):
+    x, weights = data(gru).requires_grad_(), gru._flat()
+    h0, lengths = torch.zeros(4, N, H, requires_grad=True), torch.tensor([12, 0, 5, 12])
+    mask = torch.ones(2, T, N, 2 * H, dtype=torch.uint8)
+    for first, counts, masks in ((None, None, None), (h0, lengths, mask)):
+        arguments = x, first, weights, counts, masks
+        if phase == "float":
+            torch.library.opcheck(_training.float_forward, (*arguments, 2, True))
+            y, last, saved = _training.float_forward(*arguments, 2, True)
+            torch.library.opcheck(_training.float_backward,
+                                  (y.detach(), last.detach(), x.detach(), first if first is None else first.detach(),
+                                   [w.detach() for w in weights], counts, masks, y.detach(), saved, 2, True, True))
+        else:
+            torch.library.opcheck(_training.qat_forward, (*arguments, gru._grids.key, 2, True, True))
+            y, last, saved = _training.qat_forward(*arguments, gru._grids.key, 2, True, True)
+            torch.library.opcheck(_training.qat_backward, (y.detach(), last.detach(), [w.detach() for w in weights],
+                                                           saved, True, True))
+
+
+@PHASES
+def test_compiled_without_breaks(phase, gru):
+    x = data(gru)
+    torch._dynamo.reset()
+    compiled = torch.compile(gru, fullgraph=True, backend="aot_eager")
+    plain = gru(x)
+    assert equal([t.detach() for t in compiled(x)], [t.detach() for t in plain])
+    compiled(x)[0].sin().sum().backward()
+    found = [p.grad.clone() for p in gru.parameters()]
+    gru.zero_grad()
+    gru(x)[0].sin().sum().backward()
+    assert equal(found, [p.grad for p in gru.parameters()])
+    with torch.no_grad():
+        assert torch.equal(compiled(x)[0], plain[0])
+
+
+@PHASES
+def test_copies(phase, gru):
+    x = data(gru)
+    wanted = gradients(gru, x)
+    file = io.BytesIO()
+    torch.save(gru, file)
+    file.seek(0)
+    copies = [copy.deepcopy(gru), pickle.loads(pickle.dumps(gru)), torch.load(file, weights_only=False)]
+    for copied in copies:
+        assert copied.phase == phase and equal(gradients(copied, x), wanted)
+        with torch.no_grad():
+            copied.weight_ih_l0.zero_()
+    assert equal(gradients(gru, x), wanted)
+    copies[0].load_state_dict(gru.state_dict())  # grids stay
+    assert copies[0].phase == phase and equal(gradients(copies[0], x), wanted)
+
+
+def test_backward_outlives_the_module():
+    gru = quantized(quant_gru(C, H))
+    wanted = gradients(gru, data(gru))
+    x = data(gru).requires_grad_()
+    y, last = gru(x)
+    weights = list(gru.parameters())
+    del gru
+    gc.collect()
+    ((y * torch.arange(y.numel()).reshape(y.shape).sin()).sum() + last.sin().sum()).backward()
+    assert equal([w.grad for w in weights] + [x.grad], wanted)
+
+
+def test_one_module_many_times_in_a_graph():
+    """Gradients add up over the calls, and the state that is carried brings its own."""
+    gru = quant_gru(C, H)
+    x = data(gru)
+    y, last = gru(x[:5])
+    z, _ = gru(x[5:], last)
+    torch.cat([y, z]).sin().sum().backward()
+    found = [p.grad.clone() for p in gru.parameters()]
+    gru.zero_grad()
+    gru(x)[0].sin().sum().backward()
+    for got, wanted in zip(found, (p.grad for p in gru.parameters())):
+        assert torch.linalg.norm(got - wanted) <= 1e-5 * torch.linalg.norm(wanted)
+
+
+@PHASES
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast(phase, dtype, gru):
+    x = data(gru)
+    half = x.to(dtype)
+    with torch.autocast("cpu", dtype=dtype):
+        y, last = gru(half, torch.zeros(4, N, H, dtype=dtype))
+        assert y.dtype == last.dtype == dtype and torch.equal(y, gru(half.float())[0].to(dtype))
+        assert gru(x)[0].dtype == torch.float32
+    y.float().sum().backward()
+    assert all(p.grad.dtype == torch.float32 for p in gru.parameters())
+    with pytest.raises(TypeError, match=r"input is b?float16, must be float32 \(float16 and bfloat16 are taken under"):
+        gru(half)
+
+
+# ---- Several processes
+
+WORKER = """
+    import sys
+    import torch
+    import torch.distributed as dist
+    import isobit.torch as it
+    rank, folder = int(sys.argv[1]), sys.argv[2]
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    gru = torch.load(f"{folder}/gru.pt", weights_only=False)
+    x = torch.load(f"{folder}/x.pt")
+    model = torch.nn.parallel.DistributedDataParallel(gru)
+    for _ in range(2):
+        gru.zero_grad()
+        model(x[:, 2 * rank:2 * rank + 2])[0].sin().mean().backward()
+    torch.save([p.grad for p in gru.parameters()], f"{folder}/gradients{rank}.pt")
+    dist.destroy_process_group()
+"""
+
+
+@PHASES
+def test_distributed_data_parallel(phase, gru, tmp_path):
+    x = data(gru)
+    torch.save(gru, tmp_path / "gru.pt")
+    torch.save(x, tmp_path / "x.pt")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    processes = [subprocess.Popen([sys.executable, "-c", textwrap.dedent(WORKER), str(rank), str(tmp_path)],
+                                  env=environment) for rank in range(2)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    found = [torch.load(tmp_path / f"gradients{rank}.pt") for rank in range(2)]
+    assert equal(*found)
+    parts = []
+    for rank in range(2):
+        gru.zero_grad()
+        gru(x[:, 2 * rank:2 * rank + 2])[0].sin().mean().backward()
+        parts.append([p.grad.clone() for p in gru.parameters()])
+    for got, one, two in zip(found[0], *parts):
+        assert torch.allclose(got, (one + two) / 2, rtol=1e-6, atol=1e-9)
+
+
+def test_a_process_that_was_forked(gru=None):
+    """Threads are not inherited: a child makes its own."""
+    gru = quant_gru(C, H)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        wanted = hashed(gradients(gru, data(gru)))
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                with torch.no_grad():
+                    os.write(writing, hashed([gru(data(gru))[0]]).encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            assert pipe.read() == hashed([gru(data(gru))[0].detach()])
+        os.waitpid(child, 0)
+        assert hashed(gradients(gru, data(gru))) == wanted
+    finally:
+        torch.set_num_threads(before)
+
+
+# ---- Hand-over
+
+def test_hand_over():
+    encoder, decoder = quant_gru(C, H, 2, seed=1), quant_gru(C, H, 2, seed=2)
+    x = data(encoder)
+    h = (2 * torch.rand(4 // 2, N, H) - 1).requires_grad_()
+    assert it.hand_over(h, encoder, decoder) is h
+    quantized(encoder, x, bits="8,h=10")
+    with pytest.raises(isobit.FailedPreconditionError, match="from_gru is in phase 'quantized', to_gru in 'float'"):
+        it.hand_over(h, encoder, decoder)
+    quantized(decoder, x / 8, bits="8,h=5")  # a narrower range: some states clamp
+    handed = it.hand_over(h, encoder, decoder)
+    given = torch.randn(handed.shape)
+    found = torch.autograd.grad(handed, h, given)[0]
+    deployed = [copy.deepcopy(gru).freeze() for gru in (encoder, decoder)]
+    state = deployed[0].initial_state(N, h.detach())
+    wanted = deployed[1].state_from(deployed[0], state).values(x)
+    assert torch.equal(handed.detach(), wanted)
+    stopped = found == 0
+    assert 0 < stopped.sum() < h.numel() and torch.equal(found[~stopped], given[~stopped])
+    assert (handed.detach() - h.detach()).abs()[stopped].min() > 0
+    assert torch.equal(it.hand_over(h[:, 1], encoder, decoder), handed[:, 1])
+    torch.library.opcheck(_training.hand_over, (h, encoder._grids.key, decoder._grids.key))
+    _, last = encoder(x)
+    decoder(x, it.hand_over(last, encoder, decoder))[0].sum().backward()
+    assert encoder.weight_ih_l0.grad.abs().sum() > 0
+    encoder.freeze(), decoder.freeze()
+    assert torch.equal(it.hand_over(h.detach(), encoder, decoder), wanted)
+    with pytest.raises(isobit.InvalidArgumentError, match="nan|NaN"):
+        it.hand_over(torch.full((2, N, H), float("nan")), encoder, decoder)
+
+
+# ---- Warnings
+
+def test_warnings_of_clipping():
+    gru = quant_gru(C, H)
+    quantized(gru, data(gru) / 20, bits="8", method="minmax")
+    with pytest.warns(it.QuantizationWarning, match=r"more than \d+ % of x clip, where gradients stop"):
+        gru(data(gru))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", it.QuantizationWarning)
+        gru(data(gru) / 20)[0].sum().backward()
+        with torch.no_grad():
+            gru(data(gru))
+
+
+def test_warnings_of_explosion():
+    gru = quant_gru(C, H)
+    with torch.no_grad():
+        gru.weight_hh_l0.normal_(0, 8)
+        gru.weight_ih_l0.mul_(0.01)
+        gru.bias_ih_l0[H:2 * H] = -1
+    x = data(gru, 60)
+    quantized(gru, x, bits="16,gate_in=14,gate_out=12")
+    with pytest.warns(it.QuantizationWarning, match="more than 10000 times as long as that of the results"):
+        gru(x)[1].sum().backward()
+
+
+# ---- Refusals
+
+@PHASES
+def test_bad_input(phase, gru):
+    x = data(gru)
+    nan = x.clone()
+    nan[3, 1, 2] = float("nan")
+    dropping = quant_gru(C, H, 2, dropout=0.2)
+    refusals = [
+        (lambda: gru(x, lengths=[12, 3, 13, 1]), isobit.InvalidArgumentError, r"lengths\[2\] is 13, must be 0..12"),
+        (lambda: gru(x, lengths=[1, 2]), isobit.InvalidArgumentError, r"lengths has shape \[2\], must be \[4\]"),
+        (lambda: gru(x[..., :5]), isobit.InvalidArgumentError, r"input has shape \[12, 4, 5\], must be \[T, N, C\]"),
+        (lambda: gru(x, torch.zeros(3, N, H)), isobit.InvalidArgumentError,
+         r"hx has shape \[3, 4, 10\], must be \[4, 4, 10\]"),
+        (lambda: gru(x.double()), TypeError, "input is float64, must be float32"),
+        (lambda: gru(x.to("meta")), isobit.NotSupportedError, "input is on meta, must be on the CPU"),
+        (lambda: copy.deepcopy(gru).double()(x), TypeError, "weight_ih_l0 is float64, must be float32"),
+        (lambda: dropping(data(dropping)), isobit.NotSupportedError, "dropout is 0.2 between layers, must be 0 to train"),
+        (lambda: gru(torch.nn.utils.rnn.pack_padded_sequence(x, [12] * 4), lengths=[12] * 4),
+         isobit.InvalidArgumentError, "lengths are given with a PackedSequence"),
+        (gru.to_integer, isobit.FailedPreconditionError,
+         "there is no integer model yet" if phase == "float" else "grids are not frozen"),
+    ]
+    if phase == "quantized":
+        refusals += [
+            (lambda: gru(nan), isobit.InvalidArgumentError, r"training: x\[\d+\] is NaN"),
+            (lambda: gru.freeze(bits="8"), isobit.InvalidArgumentError, "is given bits; must be without options"),
+            (lambda: gru.quantize(), isobit.FailedPreconditionError, r"quantize\(\) before calibrate\(\)"),
+        ]
+    for call, error, message in refusals:
+        with pytest.raises(error, match=message):
+            call()
+    assert dropping.eval()(data(dropping))[0].shape == (T, N, H)
+
+
+def test_requires_grad_is_refused_where_there_are_no_gradients():
+    gru = quantized(quant_gru(C, H))
+    gru.freeze()
+    for call in (gru, gru.to_integer()):
+        with pytest.raises(TypeError, match="x requires gradients, which integers do not have"):
+            call(data(gru).requires_grad_())
+
+
+def test_overflow_is_refused_by_name():
+    gru = quant_gru(C, H)
+    with it.calibrating(gru):
+        gru(data(gru))
+    with pytest.raises((isobit.OverflowError, isobit.InvalidArgumentError)):
+        gru.quantize(bits="32")
+    assert gru.phase == "calibrating"
+    gru.quantize(bits="8")
+    gru = quant_gru(C, H)
+    with it.calibrating(gru, "minmax"):
+        gru(data(gru))
+    with pytest.raises(isobit.InvalidArgumentError, match="method is 'ema:0.5', must be that of calibrating, 'minmax'"):
+        gru.quantize(method="ema:0.5")
+
+
+@PHASES
+def test_a_loss_that_is_not_finite(phase, gru):
+    x = data(gru)
+    before = copy.deepcopy(gru.state_dict())
+    optimizer = torch.optim.Adam(gru.parameters(), lr=0.1)
+    for poison, what in ((float("nan"), "nan"), (float("inf"), "inf")):
+        y, last = gru(x)
+        with pytest.raises(isobit.InvalidArgumentError, match=rf"the gradient of y\[0, 0, 0\] is {what}, must be finite"):
+            (y.sum() * poison).backward()
+        assert all(p.grad is None for p in gru.parameters())
+        with pytest.raises(isobit.InvalidArgumentError, match=rf"the gradient of h_n\[0, 0, 0\] is {what}"):
+            (last.sum() * poison).backward()
+    optimizer.step()
+    assert all(torch.equal(before[name], value) for name, value in gru.state_dict().items())
+    gru.check_finite = False
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120)
+    scaler.scale(gru(x)[0].sum() * 1e30).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert all(torch.equal(before[name], value) for name, value in gru.state_dict().items())
+    assert scaler.get_scale() == 2.0**119
+    with torch.no_grad():
+        gru.weight_ih_l0[0, 0] = float("nan")
+    if phase == "quantized":
+        with pytest.raises(isobit.InvalidArgumentError, match=r"W\[.*NaN|nan"):
+            gru(x)
+
+
+MEMORY = """
+    import resource
+    import sys
+    import torch
+    import isobit.torch as it
+    torch.set_num_threads(1)
+    gru = it.QuantGRU(8, 64)
+    x = torch.randn(10, 2, 8)
+    if sys.argv[1] == "quantized":
+        with it.calibrating(gru):
+            gru(x)
+        gru.quantize()
+    gru(x)[0].sum().backward()
+    gru.zero_grad()
+    before = [p.detach().clone() for p in gru.parameters()]
+    now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    x = torch.randn(20000, 16, 8)
+    resource.setrlimit(resource.RLIMIT_AS, (now + int(sys.argv[2]) * 2**20, resource.RLIM_INFINITY))
+    try:
+        gru(x)[0].sum().backward()
+    except (MemoryError, RuntimeError) as error:
+        print(type(error).__name__, error)
+    else:
+        print("enough")
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert all(p.grad is None for p in gru.parameters())
+    assert all(torch.equal(p, b) for p, b in zip(gru.parameters(), before))
+    gru(x[:100])[0].sum().backward()
+"""
+
+
+@PHASES
+@pytest.mark.parametrize("mebibytes", [50, 200, 600])
+def test_out_of_memory(phase, mebibytes):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(MEMORY), phase, str(mebibytes)], env=environment,
+                          capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "not enough memory" in done.stdout or "can't allocate memory" in done.stdout, done.stdout
